@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/semel-dev/semel/internal/cli/term"
@@ -206,7 +206,7 @@ func quoteID(text string) ([]byte, bool) {
 }
 
 // appendJSONString quotes valid UTF-8 as readable JSON. It escapes only what JSON
-// requires and characters that do not print.
+// requires and characters that do not show.
 func appendJSONString(dst []byte, text string) []byte {
 	dst = append(dst, '"')
 	for _, r := range text {
@@ -217,8 +217,11 @@ func appendJSONString(dst []byte, text string) []byte {
 			dst = append(dst, `\n`...)
 		case r == '\t':
 			dst = append(dst, `\t`...)
-		case unicode.IsPrint(r) || r > 0xffff:
+		case term.Shows(r):
 			dst = utf8.AppendRune(dst, r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			dst = fmt.Appendf(dst, `\u%04x\u%04x`, high, low)
 		default:
 			dst = fmt.Appendf(dst, `\u%04x`, r)
 		}

@@ -33,11 +33,23 @@ func TestDisplayedIDsFindTheirKey(t *testing.T) {
 	for id, want := range map[string]string{
 		"evt_1": "evt_1", "two words": "two words", " padded ": `" padded "`, "42": `"42"`, "\x00n42": "42", "\x00nx": `"\x00nx"`,
 		"true": `"true"`, "\x00t": "true", "\x00f": "false", "[1]": `"[1]"`, "[\"a\",1]": `"[\"a\",1]"`, "-": "-", "a\"b": `"a\"b"`,
+		"a\U000e0001\U000e0041": `"a\udb40\udc01\udb40\udc41"`, "a\u3164": `"a\u3164"`, "\u115fa": `"\u115fa"`, "a\u034fb": `"a\u034fb"`, "a\u2800": `"a\u2800"`, "a\u202eb": `"a\u202eb"`,
 		"tab\there": `"tab\there"`, "\xff": `"\xff"`, "ß€😀": "ß€😀", "\x00c\x01a\x01b": `["a","b"]`, "\x00s\x00x": `"\u0000x"`,
 		"\x00h\x01\x02": "sha256:0102", "\x00": `"\x00"`, "\x00c\x09a": `"\x00c\ta"`,
 	} {
 		if got := DisplayID(id); got != want {
 			t.Errorf("DisplayID(%q) = %s, want %s", id, got, want)
+		}
+	}
+}
+
+func TestInvisibleCharactersOfScopesAreShown(t *testing.T) {
+	t.Parallel()
+	for scope, want := range map[string]string{
+		"caf\u00e9 😀": "caf\u00e9 😀", "a\U000e0041": `"a\U000e0041"`, "a\u3164": `"a\u3164"`, "a\u2800\u034f": `"a\u2800\u034f"`, "a\u202e": `"a\u202e"`, "\x1b": `"\x1b"`,
+	} {
+		if got := DisplayScope(scope); got != want {
+			t.Errorf("%q: %s, want %s", scope, got, want)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -107,14 +108,25 @@ func JSONTime(t time.Time) string {
 	return t.UTC().Format(time.RFC3339Nano)
 }
 
-// DisplayText shows any text on one terminal line.
+// DisplayText shows any text on one terminal line. It quotes a text with characters that
+// do not show.
 func DisplayText(text string) string {
 	for _, r := range text {
-		if unicode.IsControl(r) || r == utf8.RuneError {
-			return fmt.Sprintf("%q", text)
+		if r == utf8.RuneError || !Shows(r) {
+			return strconv.QuoteToASCII(text)
 		}
 	}
 	return text
+}
+
+// Shows reports whether a character is seen where it is printed. Two texts that differ
+// in others look the same.
+func Shows(r rune) bool {
+	switch r {
+	case 0x034f, 0x115f, 0x1160, 0x2800, 0x3164, 0xffa0: // they print, but are blank
+		return false
+	}
+	return unicode.IsPrint(r) || r > 0xffff && !unicode.Is(unicode.Cf, r) // Go's tables lack new emoji
 }
 
 // DisplayTime formats a time for people, and no time as "".
