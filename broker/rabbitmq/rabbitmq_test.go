@@ -93,15 +93,19 @@ func send(ctx context.Context, url, queue string, list []amqp.Publishing) error 
 	}
 }
 
-// restart kills a server and starts it again.
+// restart kills a server and starts it again. A node takes many seconds to start, so
+// with -short the suites do not, and only the test that kills the program does.
 func restart(server *services.Server) func(context.Context) error {
+	if testing.Short() {
+		return nil
+	}
 	return func(ctx context.Context) error {
 		return errors.Join(server.Kill(), server.Restart(ctx))
 	}
 }
 
 // TestSuites does not run in parallel with other tests, because the suites count
-// goroutines. With -short the server is restarted under the source only.
+// goroutines.
 func TestSuites(t *testing.T) {
 	server := servicestest.StartRabbitMQ(t, nil)
 	t.Run("source", func(t *testing.T) { runSource(t, server) })
@@ -128,10 +132,6 @@ func runSource(t *testing.T, server *services.Server) {
 }
 
 func runSink(t *testing.T, server *services.Server) {
-	restart := restart(server)
-	if testing.Short() {
-		restart = nil
-	}
 	brokertest.RunSink(t, brokertest.SinkHarness{AtLeastOnce: true, New: func(tb testing.TB) brokertest.SinkTarget {
 		queue := quorum(tb, server, nil)
 		return brokertest.SinkTarget{
@@ -139,7 +139,7 @@ func runSink(t *testing.T, server *services.Server) {
 				return rabbitmq.OpenSink(ctx, &rabbitmq.SinkOptions{Client: client(server), RoutingKey: queue})
 			},
 			Effects: func(context.Context) ([][]byte, error) { return bodies("amqp://"+server.Addr(), queue) },
-			Restart: restart,
+			Restart: restart(server),
 		}
 	}})
 }

@@ -59,10 +59,10 @@ type place struct {
 
 var places = []place{{name: "standard"}, {name: "FIFO", end: ".fifo", attributes: map[string]string{"FifoQueue": "true"}}}
 
-// restart kills a server and starts it again. With -short only the tests of one kind of
-// queue do, because the server starts slowly.
-func restart(server *services.Server, p place) func(context.Context) error {
-	if testing.Short() && p.end != "" {
+// restart kills a server and starts it again. It starts slowly, so with -short the
+// suites do not.
+func restart(server *services.Server) func(context.Context) error {
+	if testing.Short() {
 		return nil
 	}
 	return func(ctx context.Context) error {
@@ -94,6 +94,9 @@ func TestSourcesAndSinksPassTheSuites(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartElasticMQ(t)
 	for _, p := range places {
+		if testing.Short() && p.end != "" {
+			continue // it waits for blocked groups; TestGroupsKeepTheirOrder looks at them
+		}
 		t.Run("source/"+p.name, func(t *testing.T) { runSource(t, server, p) })
 		t.Run("sink/"+p.name, func(t *testing.T) { runSink(t, server, p) })
 	}
@@ -127,7 +130,7 @@ func runSource(t *testing.T, server *services.Server, p place) {
 				}
 				return source, nil
 			},
-			Restart: restart(server, p),
+			Restart: restart(server),
 		}
 	}})
 }
@@ -147,7 +150,7 @@ func runSink(t *testing.T, server *services.Server, p place) {
 				effects = append(effects, more...)
 				return effects, err
 			},
-			Restart: restart(server, p),
+			Restart: restart(server),
 		}
 	}})
 }
