@@ -69,12 +69,30 @@ func (c *Client) connect(ctx context.Context) (*link, error) {
 		if err == nil {
 			return l, nil
 		}
+		if passes(err) {
+			err = fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, err)
+		}
 		failed = append(failed, fmt.Errorf("connect to %s: %w", addr, err))
 		if ctx.Err() != nil {
 			break
 		}
 	}
 	return nil, errors.Join(failed...)
+}
+
+// passes reports whether an error in the handshake passes by itself: the server ended
+// in the middle of it, or cannot serve now. The client library reports a connection that
+// was cut as a frame error.
+func passes(err error) bool {
+	refused, ok := errors.AsType[*amqp.Error](err)
+	if !ok {
+		return false
+	}
+	switch refused.Code {
+	case amqp.FrameError, amqp.ConnectionForced, amqp.UnexpectedFrame, amqp.ResourceError, amqp.InternalError:
+		return true
+	}
+	return false
 }
 
 func (c *Client) dial(ctx context.Context, addr string) (*link, error) {
