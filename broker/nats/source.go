@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/inbox"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -75,12 +76,11 @@ type Source struct {
 	running   sync.WaitGroup
 	trouble   atomic.Pointer[error] // why nothing can be fetched now
 
-	mu      sync.Mutex         // guards the fields below
-	recall  context.CancelFunc // ends the request for messages that is under way, or nil
-	ready   []*pipeline.Item
-	held    map[*held]struct{} // not settled, and not returned
-	changed chan struct{}      // closed and replaced when ready changes
-	closed  bool
+	mu     sync.Mutex         // guards the fields below
+	recall context.CancelFunc // ends the request for messages that is under way, or nil
+	inbox  inbox.Inbox
+	held   map[*held]struct{} // not settled, and not returned
+	closed bool
 }
 
 // held is a message that the server has handed to this process.
@@ -123,8 +123,9 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 	s := &Source{
 		opts: o, conn: conn, consumer: consumer, partition: pipeline.NewPartition(o.Stream), limit: max(config.MaxDeliver, 0),
 		interval: slices.Min(append(slices.Clone(config.BackOff), config.AckWait)) / 3,
-		stop:     stop, held: map[*held]struct{}{}, changed: make(chan struct{}),
+		stop:     stop, held: map[*held]struct{}{},
 	}
+	s.inbox = inbox.New(&s.mu)
 	conn.SetReconnectHandler(func(*natsgo.Conn) { s.renew() })
 	s.running.Go(func() { s.pump(pumping) })
 	s.running.Go(func() { s.beat(pumping) })
@@ -170,7 +171,7 @@ const fetchFor = 30 * time.Second
 // pump fetches messages whenever the pipeline has taken those before.
 func (s *Source) pump(ctx context.Context) {
 	alone, pause := false, time.Duration(0)
-	for s.awaitRoom(ctx) {
+	for s.inbox.Await(ctx, func() bool { return len(s.inbox.Items) == 0 }) {
 		begun := time.Now()
 		n, err := s.fetch(ctx, alone)
 		// A message larger than the limit ends a request early, without an error.
@@ -180,7 +181,7 @@ func (s *Source) pump(ctx context.Context) {
 			return
 		}
 		if pause = s.note(err, pause); pause > 0 {
-			wait(ctx, pause)
+			inbox.Pause(ctx, pause)
 		}
 	}
 }
@@ -197,33 +198,6 @@ func (s *Source) note(err error, pause time.Duration) time.Duration {
 		s.trouble.Store(&err)
 	}
 	return min(max(2*pause, 50*time.Millisecond), 2*time.Second)
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
-
-// awaitRoom waits until the pipeline has taken all messages. It returns false if
-// ctx has ended.
-func (s *Source) awaitRoom(ctx context.Context) bool {
-	for ctx.Err() == nil {
-		s.mu.Lock()
-		room, changed := len(s.ready) == 0, s.changed
-		s.mu.Unlock()
-		if room {
-			return true
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-		}
-	}
-	return false
 }
 
 // fetch requests messages and offers each one as it comes. It returns when the
@@ -279,15 +253,9 @@ func (s *Source) offer(msg jetstream.Msg) bool {
 		return true
 	}
 	s.held[h] = struct{}{}
-	s.ready = append(s.ready, h.item)
-	s.change()
+	s.inbox.Items = append(s.inbox.Items, h.item)
+	s.inbox.Changed()
 	return true
-}
-
-// change wakes those who wait for a change of ready. s.mu is held.
-func (s *Source) change() {
-	close(s.changed)
-	s.changed = make(chan struct{})
 }
 
 // SubjectHeader is the header with the subject that a message was published to.
@@ -318,24 +286,7 @@ func headers(from natsgo.Header) []semel.Header {
 }
 
 // Read implements pipeline.Source. While the server cannot be reached, it waits.
-func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) {
-	for {
-		s.mu.Lock()
-		items, changed := s.ready, s.changed
-		if s.ready = nil; len(items) > 0 {
-			s.change()
-		}
-		s.mu.Unlock()
-		if len(items) > 0 {
-			return items, nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-	}
-}
+func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) { return s.inbox.Read(ctx) }
 
 // beat tells the server, until ctx ends, that the messages of this process are
 // being processed.
@@ -427,8 +378,8 @@ func (s *Source) again(h *held) {
 	if s.closed {
 		return
 	}
-	s.ready = append(s.ready, &pipeline.Item{Partition: s.partition, Ref: h, Message: h.item.Message})
-	s.change()
+	s.inbox.Items = append(s.inbox.Items, &pipeline.Item{Partition: s.partition, Ref: h, Message: h.item.Message})
+	s.inbox.Changed()
 }
 
 // Close implements pipeline.Source. The server delivers unread messages again
@@ -438,8 +389,8 @@ func (s *Source) Close(ctx context.Context) error {
 	s.running.Wait()
 	s.mu.Lock()
 	s.closed = true
-	unread := s.ready
-	s.ready = nil
+	unread := s.inbox.Items
+	s.inbox.Items = nil
 	s.mu.Unlock()
 	for _, it := range unread {
 		if h := it.Ref.(*held); !h.last {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +13,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/inbox"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -52,12 +54,11 @@ type Source struct {
 	running   sync.WaitGroup
 	trouble   atomic.Pointer[error] // why nothing can be read now
 
-	mu      sync.Mutex // guards the fields below, and those of lanes
-	lane    *lane      // nil while there is no connection
-	size    float64    // average size of messages in bytes; 0 is unknown
-	ready   []*pipeline.Item
-	changed chan struct{} // closed and replaced when ready changes
-	closed  bool
+	mu     sync.Mutex // guards the fields below, and those of lanes
+	lane   *lane      // nil while there is no connection
+	size   float64    // average size of messages in bytes; 0 is unknown
+	inbox  inbox.Inbox
+	closed bool
 }
 
 var (
@@ -77,7 +78,8 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	s := &Source{opts: o, partition: pipeline.NewPartition(o.Queue), changed: make(chan struct{})}
+	s := &Source{opts: o, partition: pipeline.NewPartition(o.Queue)}
+	s.inbox = inbox.New(&s.mu)
 	first, err := s.open(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("rabbitmq: %w", err)
@@ -148,7 +150,7 @@ func (s *Source) supervise(ctx context.Context, lane *lane) {
 				pause = 20 * time.Millisecond
 			}
 		}
-		sleep(ctx, pause)
+		inbox.Pause(ctx, pause)
 		var err error
 		if lane, err = s.open(ctx); err != nil {
 			lane = nil
@@ -163,15 +165,6 @@ func (s *Source) supervise(ctx context.Context, lane *lane) {
 	}
 }
 
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
-
 // drop forgets the unread messages of a lost lane. The server delivers them again.
 func (s *Source) drop(lane *lane) {
 	s.mu.Lock()
@@ -180,14 +173,7 @@ func (s *Source) drop(lane *lane) {
 		s.lane = nil
 	}
 	lane.dead = true
-	kept := s.ready[:0]
-	for _, it := range s.ready {
-		if it.Ref.(*held).lane != lane {
-			kept = append(kept, it)
-		}
-	}
-	clear(s.ready[len(kept):])
-	s.ready = kept
+	s.inbox.Items = slices.DeleteFunc(s.inbox.Items, func(it *pipeline.Item) bool { return it.Ref.(*held).lane == lane })
 }
 
 // wanted returns how many messages the server may deliver before an acknowledgement.
@@ -213,33 +199,12 @@ func (s *Source) offer(h *held, body int) {
 		s.size += (size - s.size) / 32
 	}
 	h.lane.add(h)
-	s.ready = append(s.ready, h.item)
-	s.change()
-}
-
-// change wakes those who wait for a change of ready. s.mu is held.
-func (s *Source) change() {
-	close(s.changed)
-	s.changed = make(chan struct{})
+	s.inbox.Items = append(s.inbox.Items, h.item)
+	s.inbox.Changed()
 }
 
 // Read implements pipeline.Source. While the server cannot be reached, it waits.
-func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) {
-	for {
-		s.mu.Lock()
-		items, changed := s.ready, s.changed
-		s.ready = nil
-		s.mu.Unlock()
-		if len(items) > 0 {
-			return items, nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-	}
-}
+func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) { return s.inbox.Read(ctx) }
 
 // Ack implements pipeline.Source. If the connection of a message is lost, the server
 // delivers the message again, and it is recognised.
@@ -285,8 +250,8 @@ func (s *Source) again(h *held) {
 		return
 	}
 	h.item = &pipeline.Item{Partition: s.partition, Ref: h, Message: h.item.Message}
-	s.ready = append(s.ready, h.item)
-	s.change()
+	s.inbox.Items = append(s.inbox.Items, h.item)
+	s.inbox.Changed()
 }
 
 // Close implements pipeline.Source. The server delivers unsettled messages again
@@ -295,7 +260,7 @@ func (s *Source) Close(ctx context.Context) error {
 	s.stop()
 	s.mu.Lock()
 	s.closed = true
-	s.ready = nil
+	s.inbox.Items = nil
 	lane := s.lane
 	s.mu.Unlock()
 	var err error

@@ -17,6 +17,7 @@ import (
 	"github.com/aws/smithy-go"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/inbox"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -57,14 +58,13 @@ type Source struct {
 	running    sync.WaitGroup
 	trouble    atomic.Pointer[error] // why nothing can be received now
 
-	mu      sync.Mutex // guards the fields below
-	ready   []*pipeline.Item
-	held    map[*held]struct{} // not settled, and not given back
-	groups  map[string]*group  // of a FIFO queue, those with held messages
-	place   uint64             // of the last message in the order of arrival
-	busy    bool               // the last batch was full
-	changed chan struct{}      // closed and replaced when ready or busy changes
-	closed  bool
+	mu     sync.Mutex // guards the fields below
+	inbox  inbox.Inbox
+	held   map[*held]struct{} // not settled, and not given back
+	groups map[string]*group  // of a FIFO queue, those with held messages
+	place  uint64             // of the last message in the order of arrival
+	busy   bool               // the last batch was full
+	closed bool
 }
 
 // held is a message that SQS has handed to this process.
@@ -120,8 +120,9 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 	s := &Source{
 		queue: q, visibility: o.Visibility, limit: parsePolicy(attributes[string(types.QueueAttributeNameRedrivePolicy)]).Most,
 		standard: pipeline.NewPartition(q.Name), stop: stop,
-		held: map[*held]struct{}{}, groups: map[string]*group{}, changed: make(chan struct{}),
+		held: map[*held]struct{}{}, groups: map[string]*group{},
 	}
+	s.inbox = inbox.New(&s.mu)
 	for n := range receivers {
 		s.running.Go(func() { s.receive(working, n == 0) })
 	}
@@ -141,11 +142,12 @@ type attempt struct {
 	begun time.Time
 }
 
-// receive requests messages whenever the pipeline has taken those before.
+// receive requests messages whenever the pipeline has taken those before and, unless
+// always is true, while there are many.
 func (s *Source) receive(ctx context.Context, always bool) {
 	var try attempt
 	pause := time.Duration(0)
-	for s.awaitRoom(ctx, always) {
+	for s.inbox.Await(ctx, func() bool { return len(s.inbox.Items) == 0 && (always || s.busy) }) {
 		err := s.fetch(ctx, &try)
 		if ctx.Err() != nil {
 			return
@@ -157,35 +159,8 @@ func (s *Source) receive(ctx context.Context, always bool) {
 		}
 		s.trouble.Store(&err)
 		pause = min(max(2*pause, 50*time.Millisecond), 2*time.Second)
-		wait(ctx, pause)
+		inbox.Pause(ctx, pause)
 	}
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
-
-// awaitRoom waits until the pipeline has taken all messages and, unless always is
-// true, until there are many. It returns false if ctx has ended.
-func (s *Source) awaitRoom(ctx context.Context, always bool) bool {
-	for ctx.Err() == nil {
-		s.mu.Lock()
-		room, changed := len(s.ready) == 0 && (always || s.busy), s.changed
-		s.mu.Unlock()
-		if room {
-			return true
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-		}
-	}
-	return false
 }
 
 // fetch requests one batch of messages.
@@ -235,7 +210,7 @@ func (s *Source) offer(list []types.Message) {
 		s.enter(h, &m)
 	}
 	s.busy = len(list) == batch
-	s.change()
+	s.inbox.Changed()
 }
 
 // enter makes a message readable in the partition of its group. s.mu is held.
@@ -253,34 +228,11 @@ func (s *Source) enter(h *held, m *semel.Message) {
 	}
 	h.item = &pipeline.Item{Partition: partition, Ref: h, Message: *m}
 	s.held[h] = struct{}{}
-	s.ready = append(s.ready, h.item)
-}
-
-// change wakes those who wait for a change of ready or busy. s.mu is held.
-func (s *Source) change() {
-	close(s.changed)
-	s.changed = make(chan struct{})
+	s.inbox.Items = append(s.inbox.Items, h.item)
 }
 
 // Read implements pipeline.Source. While SQS cannot be reached, it waits.
-func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) {
-	for {
-		s.mu.Lock()
-		items, changed := s.ready, s.changed
-		if s.ready = nil; len(items) > 0 {
-			s.change()
-		}
-		s.mu.Unlock()
-		if len(items) > 0 {
-			return items, nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-	}
-}
+func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) { return s.inbox.Read(ctx) }
 
 // beat extends the visibility of messages, until ctx ends, before half of it is left.
 func (s *Source) beat(ctx context.Context) {
@@ -540,7 +492,7 @@ func (s *Source) again(list []*held, delay time.Duration) {
 			s.forget(h)
 			s.enter(h, &h.item.Message)
 		}
-		s.change()
+		s.inbox.Changed()
 	})
 }
 
@@ -557,7 +509,7 @@ func (s *Source) leave(ctx context.Context, g *group, delay time.Duration) {
 		}
 		var list []*held
 		s.mu.Lock()
-		s.ready = slices.DeleteFunc(s.ready, func(it *pipeline.Item) bool { return it.Ref.(*held).group == g })
+		s.inbox.Items = slices.DeleteFunc(s.inbox.Items, func(it *pipeline.Item) bool { return it.Ref.(*held).group == g })
 		for h := range s.held {
 			if h.group == g {
 				list = append(list, h)
@@ -581,12 +533,12 @@ func (s *Source) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
 	var unread []*held
-	for _, it := range s.ready {
+	for _, it := range s.inbox.Items {
 		if h := it.Ref.(*held); !h.last {
 			unread = append(unread, h)
 		}
 	}
-	s.ready = nil
+	s.inbox.Items = nil
 	s.mu.Unlock()
 	_ = s.hide(ctx, unread, func(*held) time.Duration { return 0 }) // without it they come again later
 	return nil
