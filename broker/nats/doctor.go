@@ -188,9 +188,12 @@ func (e *examination) written(ctx context.Context) error {
 		e.stream(&config)
 	}
 	subject := "stream " + name + " duplicate_window"
-	if config.Duplicates < time.Minute {
+	switch {
+	case config.Duplicates > e.opts.Window:
+		e.note(semel.Warning, subject, config.Duplicates.String()+", longer than the window of "+e.opts.Window.String(), "a message that comes after the window is new for the pipeline, and the server drops it and reports success", "use a window that is longer than the stream's duplicate window")
+	case config.Duplicates < time.Minute:
 		e.note(semel.Warning, subject, config.Duplicates.String(), "an attempt that is repeated after it, because its answer was lost, is stored twice", "use 2m or more")
-	} else {
+	default:
 		e.note(semel.Fine, subject, config.Duplicates.String()+": repeated attempts are recognised for that long; the store recognises messages for "+e.opts.Window.String(), "", "")
 	}
 	return nil

@@ -366,6 +366,25 @@ func TestLostConnectionNamesTheServers(t *testing.T) {
 	}
 }
 
+// TestExamineComparesTheWindows has a stream that drops repeated ids for longer than the
+// pipeline remembers keys.
+func TestExamineComparesTheWindows(t *testing.T) {
+	t.Parallel()
+	name := servicestest.Topic()
+	stream(t, client(t, servers.NATS(t)), name)
+	for window, want := range map[time.Duration]semel.Severity{time.Minute: semel.Warning, time.Hour: semel.Fine} {
+		findings, err := nats.Examine(t.Context(), &nats.ExamineOptions{URL: servers.NATS(t), Subject: name + ".out", Window: window})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range findings {
+			if strings.HasSuffix(f.Subject, " duplicate_window") && f.Severity != want {
+				t.Errorf("with a window of %v: %v %s", window, f.Severity, f.Found)
+			}
+		}
+	}
+}
+
 func TestReadAllReadsWithoutAConsumer(t *testing.T) {
 	t.Parallel()
 	name := servicestest.Topic()

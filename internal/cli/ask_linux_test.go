@@ -113,7 +113,10 @@ func TestTheSocketAnswersItsUserAlone(t *testing.T) {
 func TestTheAnswersOfAForeignSocketAreNotTrusted(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {
-		t.Skip("only root can listen as another user")
+		if os.Getenv("SEMEL_SERVICES") == "required" {
+			t.Fatal("only root can listen as another user: run the tests as root")
+		}
+		t.Skip("only root can listen as another user: sudo go test ./internal/cli -run " + t.Name())
 	}
 	dir := t.TempDir()
 	background(t, "run", askedConfig(t, dir))

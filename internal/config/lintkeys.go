@@ -94,6 +94,19 @@ func (l *Linter) window() {
 	}
 }
 
+// Duplicates checks a sink whose server drops messages with a known id for a time, and
+// answers as if it had stored them. A message that counts as new for the pipeline would
+// then be lost.
+func (l *Linter) Duplicates(server string, within time.Duration) {
+	if p := l.Pipeline; p.Window < within {
+		l.Add(semel.Warning, Loss, l.At("window"), schema.Duration(p.Window)+", but "+server+" drops a message with the same id for "+schema.Duration(within),
+			"a message that comes after the window is new for the pipeline, and "+server+" drops it and reports success", "write window: "+schema.Duration(within)+" or more")
+	}
+	if l.Pipeline.Observe {
+		l.Notice(l.At("observe"), "the pipeline delivers duplicates, but "+server+" drops them for "+schema.Duration(within), "fewer messages arrive than the pipeline counts as delivered", "nothing, if that is what you want")
+	}
+}
+
 // keys checks whether the store can do what the pipeline needs.
 func (l *Linter) keys() {
 	stores := l.File.Stack(l.Pipeline.Store.Name)

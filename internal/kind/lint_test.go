@@ -47,6 +47,29 @@ func TestAPrivateTargetIsAllowedAsLintSaysIt(t *testing.T) {
 
 // TestLintNamesWhatWeakensThePromise makes one change to a valid pipeline in each
 // case, and expects exactly one finding apart from notices.
+// TestAWindowBelowThatOfTheServerLosesMessages has sinks whose servers drop a message
+// with a known id and report success.
+func TestAWindowBelowThatOfTheServerLosesMessages(t *testing.T) {
+	t.Parallel()
+	const fifo, nats = "{ sqs: { queue: 'https://sqs.eu-west-1.amazonaws.com/1/o.fifo' } }", "{ nats: { servers: ['h:4222'], subject: s } }"
+	for _, c := range []struct {
+		sink, window string
+		lost         bool
+	}{
+		{nats, "1m", true}, {nats, "2m", false}, {fifo, "4m", true}, {fifo, "5m", false},
+		{"{ sqs: { queue: 'https://sqs.eu-west-1.amazonaws.com/1/o' } }", "4m", false},
+	} {
+		text := "stores: { a: { embedded: { path: k } } }\npipelines: { p: { key: { id: .a }, window: " + c.window + ", store: a, source: { file: { paths: [a] } }, sink: " + c.sink + " } }"
+		f, err := kind.All().Parse("c.yaml", []byte(text), noEnv)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if list := strings.Join(findings(f), "\n"); strings.Contains(list, "drops a message with the same id") != c.lost {
+			t.Errorf("%s with a window of %s: %s", c.sink, c.window, list)
+		}
+	}
+}
+
 func TestLintNamesWhatWeakensThePromise(t *testing.T) {
 	t.Parallel()
 	const (

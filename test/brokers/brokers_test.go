@@ -58,7 +58,7 @@ func TestNothingIsLostWhenProgramBrokerAndConnectionsDie(t *testing.T) {
 	for _, b := range brokers {
 		t.Run(b.name, func(t *testing.T) {
 			if b.slow && testing.Short() && *messages == 0 {
-				t.Skip("slow: run it without -short")
+				t.Skip("slow: make test-full, or go test ./test/brokers -run " + t.Name())
 			}
 			t.Parallel()
 			newRun(t, b).all()

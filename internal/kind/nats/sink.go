@@ -3,6 +3,7 @@ package nats
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/semel-dev/semel/broker/nats"
 	"github.com/semel-dev/semel/internal/advice"
@@ -52,6 +53,10 @@ func (s *Sink) About() config.SinkAbout {
 		},
 	}
 }
+
+// Lint implements config.Sink. The stream may have another duplicate window than the
+// server's default, which the doctor compares.
+func (s *Sink) Lint(l *config.Linter) { l.Duplicates("NATS", 2*time.Minute) }
 
 // Open implements config.Sink.
 func (s *Sink) Open(ctx context.Context, env *config.Env) (pipeline.Sink, error) {

@@ -2,6 +2,7 @@ package sqs
 
 import (
 	"context"
+	"time"
 
 	"github.com/semel-dev/semel/broker/sqs"
 	"github.com/semel-dev/semel/internal/advice"
@@ -43,6 +44,13 @@ func (s *Sink) About() config.SinkAbout {
 		about.Exceptions = []string{"SQS recognises a repeated attempt for five minutes only"}
 	}
 	return about
+}
+
+// Lint implements config.Sink.
+func (s *Sink) Lint(l *config.Linter) {
+	if s.fifo() {
+		l.Duplicates("SQS", 5*time.Minute)
+	}
 }
 
 // Open implements config.Sink.
