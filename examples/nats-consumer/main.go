@@ -35,15 +35,16 @@ func main() {
 	stream := flag.String("stream", "ORDERS", "the stream to read")
 	create := flag.Bool("create", false, "create the stream if it does not exist; ORDERS gets the subjects orders.>")
 	dir := flag.String("keys", "./keys", "the directory of the keys")
+	ackWait := flag.Duration("ack-wait", time.Minute, "how long the server waits for an acknowledgement; longer than a charge takes")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *stream, *create, *dir); err != nil && ctx.Err() == nil {
+	if err := run(ctx, *stream, *create, *dir, *ackWait); err != nil && ctx.Err() == nil {
 		log.Fatal(err)
 	}
 }
 
-func run(ctx context.Context, stream string, create bool, dir string) error {
+func run(ctx context.Context, stream string, create bool, dir string, ackWait time.Duration) error {
 	store, err := logstore.Open(dir, nil) // for one process; several share redisstore or pgstore
 	if err != nil {
 		return err
@@ -58,7 +59,7 @@ func run(ctx context.Context, stream string, create bool, dir string) error {
 		return err
 	}
 	defer conn.Close()
-	consumer, err := connect(ctx, conn, stream, create)
+	consumer, err := connect(ctx, conn, stream, create, ackWait)
 	if err != nil {
 		return err
 	}
@@ -86,7 +87,7 @@ func run(ctx context.Context, stream string, create bool, dir string) error {
 }
 
 // connect returns the durable consumer of a stream.
-func connect(ctx context.Context, conn *nats.Conn, stream string, create bool) (jetstream.Consumer, error) {
+func connect(ctx context.Context, conn *nats.Conn, stream string, create bool, ackWait time.Duration) (jetstream.Consumer, error) {
 	js, err := jetstream.New(conn)
 	if err != nil {
 		return nil, err
@@ -100,7 +101,7 @@ func connect(ctx context.Context, conn *nats.Conn, stream string, create bool) (
 		return nil, fmt.Errorf("stream %s: %w (-create creates it)", stream, err)
 	}
 	return js.CreateOrUpdateConsumer(ctx, stream, jetstream.ConsumerConfig{
-		Durable: "charges", AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Minute,
+		Durable: "charges", AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait,
 	})
 }
 
