@@ -42,11 +42,14 @@ func properties() []property {
 // message returns a delivery as a message.
 func message(queue string, d *amqp.Delivery) semel.Message {
 	m := semel.Message{
-		ID: d.MessageId, RecordKey: []byte(d.RoutingKey), Body: d.Body, Time: d.Timestamp,
+		ID: d.MessageId, Body: d.Body, Time: d.Timestamp,
 		Origin: semel.Origin{Source: queue, Delivery: deliveries(d)},
 	}
 	if m.Body == nil {
 		m.Body = []byte{} // AMQP does not tell nil from empty
+	}
+	if d.Exchange != "" && d.RoutingKey != "" { // without an exchange it is the name of the queue
+		m.RecordKey = []byte(d.RoutingKey)
 	}
 	names := make([]string, 0, len(d.Headers))
 	for name := range d.Headers {
