@@ -13,7 +13,7 @@ import (
 	"github.com/semel-dev/semel/store/memstore"
 )
 
-const watermill = "github.com/ThreeDotsLabs/watermill"
+const watermillModule = "github.com/ThreeDotsLabs/watermill"
 
 // memory lists the benchmarks of the store in memory.
 func memory(e Env) []Benchmark {
@@ -27,7 +27,7 @@ func memory(e Env) []Benchmark {
 		{
 			Name:        "memstore-claim",
 			Work:        fmt.Sprintf("claim %s new ids of 36 bytes one by one, on one core (memstore: Claim of one key as done, Expect set to the number of ids; Watermill: IsDuplicate of NewMapExpiringKeyRepository, which has no such option; window 1 h)", count(million)),
-			peerVersion: linked(watermill),
+			peerVersion: linked(watermillModule),
 			procs:       1,
 			ours: func(ctx context.Context) (map[string]float64, error) {
 				s, err := memstore.New(&memstore.Options{Expect: int64(million)})
@@ -58,7 +58,7 @@ func memory(e Env) []Benchmark {
 		{
 			Name:        "memstore-memory-per-id",
 			Work:        fmt.Sprintf("memory of %s claimed ids of 36 bytes, each a separate string (live heap after collection; memstore has Expect set to the number of ids)", count(million)),
-			peerVersion: linked(watermill),
+			peerVersion: linked(watermillModule),
 			ours: func(ctx context.Context) (map[string]float64, error) {
 				before := liveBytes()
 				s, err := memstore.New(&memstore.Options{Expect: int64(million)})
@@ -121,7 +121,7 @@ func memory(e Env) []Benchmark {
 			Name: "memstore-worst-claim",
 			Work: fmt.Sprintf("longest single claim of ids of 36 bytes at %s claims/s with a window of %v, for %v, on all cores: growing to %s ids, then expiring as fast as growing",
 				count(growth.rate), growth.window, growth.length, count(int(float64(growth.rate)*growth.window.Seconds()))),
-			peerVersion: linked(watermill),
+			peerVersion: linked(watermillModule),
 			ours: func(ctx context.Context) (map[string]float64, error) {
 				s, err := memstore.New(&memstore.Options{MaxWindow: growth.window})
 				if err != nil {
