@@ -25,6 +25,7 @@ type broker struct {
 	records     int    // in the queue when the measurement starts
 	rate        int    // messages a second while latencies are measured
 	batch       int    // of a plain publisher
+	looksUp     bool   // the server looks up ids
 	start       func(context.Context) (*brokerServer, error)
 }
 
@@ -36,8 +37,11 @@ type brokerServer struct {
 	// publishes the messages of one call and then waits for all confirms. It is for
 	// one goroutine.
 	plain func(context.Context) (func(context.Context, [][]byte) error, error)
-	url   string
-	close func() error
+	// withIDs does the same with an id for each message, which the server looks up.
+	// It is nil if the server looks up no ids.
+	withIDs func(context.Context) (func(context.Context, [][]byte) error, error)
+	url     string
+	close   func() error
 }
 
 // publishers is the number of goroutines that publish, as sinks have them.
@@ -56,7 +60,7 @@ func brokers(e Env) []Benchmark {
 		} {
 			list = append(list, b.consume(e, b.name+"-"+store.name, store.about, store.open))
 		}
-		list = append(list, b.publish(e))
+		list = append(list, b.publish())
 	}
 	return append(list, watermillAMQP(e))
 }
@@ -334,42 +338,54 @@ func (k keyless) Process(ctx context.Context, items []*pipeline.Item) {
 
 func (k keyless) Abandon(context.Context, []*pipeline.Item) {}
 
+// publication publishes the messages of the input from this number on.
+type publication func(ctx context.Context, from int, bodies [][]byte) error
+
 // publish is the benchmark of a publisher.
-func (b broker) publish(e Env) Benchmark {
+func (b broker) publish() Benchmark {
 	name := b.name + "-publish"
 	in := records.Input{Seed: inputSeed, Records: b.records}
+	through := func(open func(context.Context, *brokerServer) (publication, error)) side {
+		return func(ctx context.Context) (map[string]float64, error) {
+			rate, err := b.publishAll(ctx, in, open)
+			return map[string]float64{"rate": rate}, err
+		}
+	}
+	peer := func(ids bool) side {
+		return through(func(ctx context.Context, server *brokerServer) (publication, error) {
+			open := server.plain
+			if ids {
+				open = server.withIDs
+			}
+			plain, err := open(ctx)
+			return func(ctx context.Context, _ int, bodies [][]byte) error { return plain(ctx, bodies) }, err
+		})
+	}
+	rivals := []rival{{
+		work: "without ids", peerVersion: linked(b.module), peer: peer(false),
+		figures: []figure{{name: name, value: "rate", unit: "messages/s", target: 0.9}},
+	}}
+	if b.looksUp {
+		rivals[0].figures[0].target = 0 // the server does less for the peer
+		rivals = append(rivals, rival{
+			work: "with ids", peerVersion: linked(b.module), peer: peer(true),
+			figures: []figure{{name: name + "-ids", value: "rate", unit: "messages/s", target: 0.9}},
+		})
+	}
 	return Benchmark{
 		Name: name,
-		Work: fmt.Sprintf("%s: publish %s messages of %d bytes with an id from their key, and wait for all confirms, from %d goroutines in batches of %d. Peer: the plain client in batches of as many, without ids",
+		Work: fmt.Sprintf("%s: publish %s messages of %d bytes with an id from their key, and wait for all confirms, from %d goroutines in batches of %d. Peer: the plain client in batches of as many, ",
 			b.about, count(in.Records), records.ValueBytes, publishers, b.batch),
-		peerVersion: linked(b.module),
-		ours: func(ctx context.Context) (map[string]float64, error) {
-			return b.publishAll(ctx, name, in, func(ctx context.Context, server *brokerServer) (func(context.Context, int, [][]byte) error, func() error, error) {
-				sink, err := server.sink(ctx)
-				if err != nil {
-					return nil, nil, err
-				}
-				return func(ctx context.Context, from int, bodies [][]byte) error {
-						return deliver(ctx, sink, in, from, bodies)
-					},
-					func() error { return sink.Close(context.WithoutCancel(ctx)) }, nil
-			})
-		},
-		peer: func(ctx context.Context) (map[string]float64, error) {
-			return b.publishAll(ctx, name, in, func(ctx context.Context, server *brokerServer) (func(context.Context, int, [][]byte) error, func() error, error) {
-				plain, err := server.plain(ctx)
-				if err != nil {
-					return nil, nil, err
-				}
-				return func(ctx context.Context, _ int, bodies [][]byte) error { return plain(ctx, bodies) }, func() error { return nil }, nil
-			})
-		},
-		figures: []figure{{name: name, unit: "messages/s", target: 0.9}},
+		ours: through(func(ctx context.Context, server *brokerServer) (publication, error) {
+			sink, err := server.sink(ctx)
+			return func(ctx context.Context, from int, bodies [][]byte) error { return deliver(ctx, sink, from, bodies) }, err
+		}),
+		rivals: rivals,
 	}
 }
 
 // deliver publishes messages through a sink.
-func deliver(ctx context.Context, sink pipeline.Sink, in records.Input, from int, bodies [][]byte) error {
+func deliver(ctx context.Context, sink pipeline.Sink, from int, bodies [][]byte) error {
 	items := make([]*pipeline.Item, len(bodies))
 	for i, body := range bodies {
 		// Each message has an id of its own, because a broker drops repeated ones.
@@ -385,30 +401,28 @@ func deliver(ctx context.Context, sink pipeline.Sink, in records.Input, from int
 	return nil
 }
 
-// publishAll measures a publisher for each goroutine.
-func (b broker) publishAll(ctx context.Context, name string, in records.Input, open func(context.Context, *brokerServer) (func(context.Context, int, [][]byte) error, func() error, error)) (_ map[string]float64, err error) {
+// publishAll returns the messages a second of all publishers. The process ends soon
+// after it, and their connections with it.
+func (b broker) publishAll(ctx context.Context, in records.Input, open func(context.Context, *brokerServer) (publication, error)) (rate float64, err error) {
 	server, err := b.start(ctx)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	defer func() { err = errors.Join(err, server.close()) }()
-	var sends [publishers]func(context.Context, int, [][]byte) error
-	for i := range sends {
-		send, end, err := open(ctx, server)
-		if err != nil {
-			return nil, err
+	var publish [publishers]publication
+	for i := range publish {
+		if publish[i], err = open(ctx, server); err != nil {
+			return 0, err
 		}
-		defer func() { err = errors.Join(err, end()) }()
-		sends[i] = send
 	}
 	began := time.Now()
 	err = inParallel(publishers, publishers, func(worker int) error {
 		for from := worker * b.batch; from < in.Records; from += publishers * b.batch {
-			if err := sends[worker](ctx, from, values(in, from, min(b.batch, in.Records-from))); err != nil {
+			if err := publish[worker](ctx, from, values(in, from, min(b.batch, in.Records-from))); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-	return map[string]float64{name: float64(in.Records) / time.Since(began).Seconds()}, err
+	return float64(in.Records) / time.Since(began).Seconds(), err
 }

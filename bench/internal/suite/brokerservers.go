@@ -3,10 +3,12 @@ package suite
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
@@ -27,7 +29,7 @@ const brokerQueue = "bench"
 func natsBroker(e Env) broker {
 	return broker{
 		name: "nats", about: "NATS JetStream, a stream on disk, a durable pull consumer, batches of 500",
-		module: "github.com/nats-io/nats.go", records: e.size(300_000, 3000), rate: 2000, batch: 500, start: startNATS,
+		module: "github.com/nats-io/nats.go", records: e.size(300_000, 3000), rate: 2000, batch: 500, looksUp: true, start: startNATS,
 	}
 }
 
@@ -60,28 +62,42 @@ func startNATS(ctx context.Context) (_ *brokerServer, err error) {
 			return nats.OpenSink(ctx, &nats.SinkOptions{URL: server.URL(), Subject: brokerQueue})
 		},
 		plain: func(context.Context) (func(context.Context, [][]byte) error, error) {
-			return func(ctx context.Context, bodies [][]byte) error {
-				confirms := make([]jetstream.PubAckFuture, len(bodies))
-				for i, body := range bodies {
-					var err error
-					if confirms[i], err = js.PublishAsync(brokerQueue, body); err != nil {
-						return err
-					}
-				}
-				for _, confirm := range confirms {
-					select {
-					case <-confirm.Ok():
-					case err := <-confirm.Err():
-						return err
-					case <-ctx.Done():
-						return ctx.Err()
-					}
-				}
-				return nil
-			}, nil
+			return func(ctx context.Context, bodies [][]byte) error { return publishNATS(ctx, js, bodies, nil) }, nil
+		},
+		withIDs: func(context.Context) (func(context.Context, [][]byte) error, error) {
+			var last atomic.Int64
+			client := rand.Text()
+			id := func() string { return client + strconv.FormatInt(last.Add(1), 10) }
+			return func(ctx context.Context, bodies [][]byte) error { return publishNATS(ctx, js, bodies, id) }, nil
 		},
 		close: func() error { conn.Close(); return server.Close() },
 	}, nil
+}
+
+// publishNATS publishes messages, each with a Nats-Msg-Id if id is not nil, and waits
+// for the confirms.
+func publishNATS(ctx context.Context, js jetstream.JetStream, bodies [][]byte, id func() string) error {
+	confirms := make([]jetstream.PubAckFuture, len(bodies))
+	for i, body := range bodies {
+		var opts []jetstream.PublishOpt
+		if id != nil {
+			opts = append(opts, jetstream.WithMsgID(id()))
+		}
+		var err error
+		if confirms[i], err = js.PublishAsync(brokerQueue, body, opts...); err != nil {
+			return err
+		}
+	}
+	for _, confirm := range confirms {
+		select {
+		case <-confirm.Ok():
+		case err := <-confirm.Err():
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
 }
 
 func rabbitBroker(e Env) broker {
@@ -160,7 +176,7 @@ func confirmAll(ctx context.Context, ch *amqp.Channel, bodies [][]byte) error {
 func sqsBroker(e Env) broker {
 	return broker{
 		name: "sqs", about: "SQS as ElasticMQ, a standard queue, batches of 10",
-		module: "github.com/aws/aws-sdk-go-v2/service/sqs", records: e.size(20_000, 1000), rate: 200, batch: 10, start: startSQS,
+		module: "github.com/aws/aws-sdk-go-v2/service/sqs", records: e.size(10_000, 1000), rate: 200, batch: 10, start: startSQS,
 	}
 }
 
