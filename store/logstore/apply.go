@@ -83,7 +83,7 @@ func (l *loader) merge() {
 		s.index.count += w.tally.count
 		s.index.bytes += w.tally.bytes
 		for d, c := range w.claims {
-			s.claims.put(&d, &c)
+			s.putClaim(&d, &c)
 		}
 		maps.Copy(s.values, w.values)
 	}

@@ -19,7 +19,6 @@ type claim struct {
 	hold        bool // becomes unknown when the lease ends
 	unknown     bool
 	durable     bool // in the log, at pos
-	used        bool // set by the table that contains it
 	pos         uint64
 	fingerprint semel.Fingerprint
 	detail      *detail // nil if it is empty
@@ -45,6 +44,12 @@ func (c *claim) shown() detail {
 		return detail{}
 	}
 	return *c.detail
+}
+
+// putClaim sets the claim of a digest.
+func (s *Store) putClaim(d *semel.Digest, c *claim) {
+	s.origins = s.origins || c.shown().origin != ""
+	s.claims.Put(d, c)
 }
 
 // claimBytes is the approximate memory of a claim and its name.
@@ -157,7 +162,7 @@ func (s *Store) plan(o *op, d *semel.Digest) {
 // claimOne decides one claim. It returns false if it must read first.
 func (s *Store) claimOne(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.ClaimAnswer) bool {
 	now := o.now
-	if c := s.claims.get(d); c != nil {
+	if c := s.claims.Get(d); c != nil {
 		s.claimAgain(o, d, r, a, c, now)
 		return true
 	}
@@ -257,7 +262,7 @@ func (s *Store) grant(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.Cl
 			check: o.checkOfOwner(&r.Owner),
 			rich:  rich{first: old.first, attempt: old.attempt + 1, fingerprint: r.Fingerprint, key: s.kept(r.Key), origin: r.Origin},
 		}
-		s.claims.remove(d) // also invalidates old
+		s.claims.Remove(d) // also invalidates old
 		s.addDone(o, d, &x, now)
 		return
 	}
@@ -273,7 +278,7 @@ func (s *Store) grant(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.Cl
 	if c.hold {
 		s.writeClaim(o, d, &c)
 	}
-	s.claims.put(d, &c)
+	s.putClaim(d, &c)
 	a.Claim = c.grant()
 }
 
@@ -296,9 +301,9 @@ func (s *Store) kept(k semel.Key) semel.Key {
 // full reports whether the index has reached its memory limit.
 func (s *Store) full() bool { return s.memoryBytes() >= s.opts.MaxIndexBytes }
 
-func (s *Store) memoryBytes() int64 { return s.index.bytes + int64(s.claims.count)*claimBytes }
+func (s *Store) memoryBytes() int64 { return s.index.bytes + int64(s.claims.Len())*claimBytes }
 
 func (s *Store) errFull() error {
 	return fmt.Errorf("logstore: the index is full: %d keys and %d claims take %d bytes, Options.MaxIndexBytes is %d: %w",
-		s.index.count, s.claims.count, s.memoryBytes(), s.opts.MaxIndexBytes, semel.ErrStoreFull)
+		s.index.count, s.claims.Len(), s.memoryBytes(), s.opts.MaxIndexBytes, semel.ErrStoreFull)
 }

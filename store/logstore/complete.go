@@ -92,7 +92,7 @@ func (s *Store) change(ctx context.Context, answers []error, key func(i int) (se
 
 func (s *Store) completeRoom(r *semel.CompleteRequest) int {
 	n := len(r.Result.Data)
-	if s.claims.origins {
+	if s.origins {
 		n += semel.MaxOriginBytes
 	}
 	if s.opts.KeepIDs {
@@ -104,7 +104,7 @@ func (s *Store) completeRoom(r *semel.CompleteRequest) int {
 // completeOne completes one key. It returns false if it must read first.
 func (s *Store) completeOne(o *op, d *semel.Digest, r *semel.CompleteRequest) (bool, error) {
 	now := o.now
-	c := s.claims.get(d)
+	c := s.claims.Get(d)
 	switch {
 	case c != nil && c.token == r.Token:
 		x := done{
@@ -115,7 +115,7 @@ func (s *Store) completeOne(o *op, d *semel.Digest, r *semel.CompleteRequest) (b
 				key: s.kept(r.Key), origin: c.shown().origin, resultKind: r.Result.Kind, data: r.Result.Data,
 			},
 		}
-		s.claims.remove(d)
+		s.claims.Remove(d)
 		s.addDone(o, d, &x, now)
 		return true, nil
 	case c != nil:
@@ -162,15 +162,15 @@ func (s *Store) staleOther(o *op, d *semel.Digest, k semel.Key, token semel.Toke
 // log. In retry mode a release adds nothing, so claims can be released while
 // the disk is full.
 func (s *Store) releaseRoom(d *semel.Digest, r *semel.ReleaseRequest) int {
-	if c := s.claims.get(d); c == nil || !c.durable && !r.Unknown {
+	if c := s.claims.Get(d); c == nil || !c.durable && !r.Unknown {
 		return noRoom
 	}
-	return s.claims.get(d).room()
+	return s.claims.Get(d).room()
 }
 
 // releaseOne releases one claim.
 func (s *Store) releaseOne(o *op, d *semel.Digest, r *semel.ReleaseRequest) (bool, error) {
-	c := s.claims.get(d)
+	c := s.claims.Get(d)
 	switch {
 	case c == nil:
 		return s.staleOther(o, d, r.Key, r.Token)
@@ -191,7 +191,7 @@ func (s *Store) releaseOne(o *op, d *semel.Digest, r *semel.ReleaseRequest) (boo
 // forgetClaim makes a claimed or unknown key absent.
 func (s *Store) forgetClaim(o *op, d *semel.Digest, c *claim) {
 	durable := c.durable
-	s.claims.remove(d)
+	s.claims.Remove(d)
 	if durable {
 		s.writeRemoval(o, d)
 	}
@@ -208,7 +208,7 @@ func (s *Store) writeRemoval(o *op, d *semel.Digest) {
 
 // extendOne extends one lease.
 func (s *Store) extendOne(o *op, d *semel.Digest, r *semel.ExtendRequest) (time.Time, bool, error) {
-	c := s.claims.get(d)
+	c := s.claims.Get(d)
 	now := o.now
 	switch {
 	case c == nil:

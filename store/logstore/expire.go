@@ -231,7 +231,7 @@ func (s *Store) carryRest(ctx context.Context, o *op, g *segment) error {
 	var names []string
 	room := valueRoom(firstSegment, make([]byte, 4))
 	s.mu.Lock()
-	for d, c := range s.claims.all() {
+	for d, c := range s.claims.All() {
 		if c.durable && s.log.at(c.pos) == g {
 			digests = append(digests, *d)
 		}
@@ -247,7 +247,7 @@ func (s *Store) carryRest(ctx context.Context, o *op, g *segment) error {
 	n := len(digests) + len(names) + 1
 	return s.each(ctx, o, n, func(i int) int {
 		if i < len(digests) {
-			if c := s.claims.get(&digests[i]); c != nil {
+			if c := s.claims.Get(&digests[i]); c != nil {
 				return c.room()
 			}
 			return richLeast
@@ -260,7 +260,7 @@ func (s *Store) carryRest(ctx context.Context, o *op, g *segment) error {
 		case i >= len(digests):
 			s.carryValue(o, g, names[i-len(digests)])
 		default:
-			if c := s.claims.get(&digests[i]); c != nil && c.durable && s.log.at(c.pos) == g {
+			if c := s.claims.Get(&digests[i]); c != nil && c.durable && s.log.at(c.pos) == g {
 				s.writeClaim(o, &digests[i], c)
 			}
 		}
@@ -319,9 +319,9 @@ const abandoned = time.Hour
 // dropClaims drops the abandoned claims that are only in memory.
 func (s *Store) dropClaims() (dropped int64) {
 	now := s.clock.Nanos()
-	for d, c := range s.claims.all() {
+	for d, c := range s.claims.All() {
 		if !c.hold && !c.durable && now-c.leaseEnd > int64(abandoned) {
-			s.claims.remove(d)
+			s.claims.Remove(d)
 			dropped++
 		}
 	}

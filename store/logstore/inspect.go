@@ -100,7 +100,7 @@ func (s *Store) timeAt(p place) (time.Time, error) {
 func (s *Store) lookOne(o *op, d *semel.Digest, record *semel.Record) (place, error) {
 	now := s.clock.Nanos()
 	*record = semel.Record{Digest: *d}
-	if c := s.claims.get(d); c != nil {
+	if c := s.claims.Get(d); c != nil {
 		*record = c.record(d, now)
 		s.waitForClaim(o, c)
 		return place{}, nil
@@ -185,7 +185,7 @@ func (s *Store) listClaims(filter semel.ListOptions) ([]semel.Record, error) {
 	}
 	var records []semel.Record
 	now := s.clock.Nanos()
-	for d, c := range s.claims.all() {
+	for d, c := range s.claims.All() {
 		if r := c.record(d, now); filter.Selects(&r) {
 			records = append(records, r)
 		}
@@ -206,7 +206,7 @@ func (s *Store) Count(context.Context) (semel.Counts, error) {
 		Done:        s.index.count,
 		MemoryBytes: s.memoryBytes() + int64(len(s.resident)+len(s.freeChunks))*chunkSize,
 	}
-	for _, c := range s.claims.all() {
+	for _, c := range s.claims.All() {
 		if c.state(now) == semel.Unknown {
 			counts.Unknown++
 		} else {

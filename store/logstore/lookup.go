@@ -273,7 +273,7 @@ func (s *Store) each(ctx context.Context, o *op, n int, room func(i int) int, pl
 				ahead = min(i+touchAhead, j)
 				near := o.digests[i:min(ahead, len(o.digests))]
 				s.index.touch(near)
-				s.claims.touch(near)
+				s.claims.Touch(near)
 			}
 			if !decide(i) {
 				break

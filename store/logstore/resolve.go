@@ -46,7 +46,7 @@ func (s *Store) resolve(ctx context.Context, d semel.Digest, key semel.Key, as s
 	room := semel.MaxOriginBytes + s.completeRoom(&semel.CompleteRequest{Key: key, Result: result})
 	return s.settleByHand(ctx, d, room, func(o *op, d *semel.Digest) error {
 		now := o.now
-		c := s.claims.get(d)
+		c := s.claims.Get(d)
 		if c == nil || c.state(now) != semel.Unknown {
 			return fmt.Errorf("logstore: resolve %s: %w", shown(key, *d), semel.ErrNotUnknown)
 		}
@@ -62,7 +62,7 @@ func (s *Store) resolve(ctx context.Context, d semel.Digest, key semel.Key, as s
 				key: s.kept(key), origin: c.shown().origin, resultKind: result.Kind, data: result.Data,
 			},
 		}
-		s.claims.remove(d)
+		s.claims.Remove(d)
 		s.addDone(o, d, &x, now)
 		return nil
 	})
@@ -88,7 +88,7 @@ func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
 // RemoveDigest implements semel.DigestResolver. It blocks as Remove does.
 func (s *Store) RemoveDigest(ctx context.Context, d semel.Digest) (found bool, err error) {
 	err = s.settleByHand(ctx, d, 0, func(o *op, d *semel.Digest) error {
-		if c := s.claims.get(d); c != nil {
+		if c := s.claims.Get(d); c != nil {
 			found = true
 			s.forgetClaim(o, d, c)
 			return nil

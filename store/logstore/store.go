@@ -12,6 +12,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/clock"
 	"github.com/semel-dev/semel/internal/digest"
+	"github.com/semel-dev/semel/store/logstore/internal/digestmap"
 	"github.com/semel-dev/semel/vfs"
 )
 
@@ -29,14 +30,15 @@ type Store struct {
 	// mu guards all fields below. Nothing blocks while it is held: files are
 	// read and written without it. After a file read, the key is looked up
 	// again under mu.
-	mu     sync.Mutex
-	index  index
-	claims claims
-	log    segmentTable
-	values map[string]value
-	token  semel.Token // the last token issued
-	failed error       // why the store stopped
-	closed bool
+	mu      sync.Mutex
+	index   index
+	claims  digestmap.Map[claim] // keys that are claimed or unknown
+	log     segmentTable
+	origins bool // a claim had an origin
+	values  map[string]value
+	token   semel.Token // the last token issued
+	failed  error       // why the store stopped
+	closed  bool
 
 	active     *segment // where entries are appended
 	spare      *segment // the next segment, created ahead

@@ -292,7 +292,7 @@ func (tx *Tx) claimRun(keys TxKeys, window time.Duration, out []semel.Decision) 
 // claimOne decides one key. It returns Undecided if it must read first.
 func (tx *Tx) claimOne(keys *TxKeys, i int, tick, now int64) (semel.Decision, error) {
 	s, d, print := tx.store, &keys.Digests[i], keys.print(i)
-	if s.claims.count > 0 {
+	if s.claims.Len() > 0 {
 		if decision := tx.claimTaken(d, print, now); decision != semel.Fresh {
 			return decision, nil
 		}
@@ -322,7 +322,7 @@ func (tx *Tx) claimOne(keys *TxKeys, i int, tick, now int64) (semel.Decision, er
 // longer claimed.
 func (tx *Tx) claimTaken(d *semel.Digest, print uint64, now int64) semel.Decision {
 	s := tx.store
-	c := s.claims.get(d)
+	c := s.claims.Get(d)
 	switch {
 	case c == nil:
 		return semel.Fresh
@@ -334,7 +334,7 @@ func (tx *Tx) claimTaken(d *semel.Digest, print uint64, now int64) semel.Decisio
 		return semel.InFlight
 	}
 	tx.taken = append(tx.taken, takenClaim{*d, *c})
-	s.claims.remove(d)
+	s.claims.Remove(d)
 	return semel.Fresh
 }
 
@@ -460,7 +460,7 @@ func (tx *Tx) abort(why error) {
 		off += entrySize(binary.LittleEndian.Uint32(head[16:]))
 	}
 	for _, t := range tx.taken {
-		s.claims.put(&t.digest, &t.claim)
+		s.putClaim(&t.digest, &t.claim)
 	}
 	g.next, g.summary, g.window = b.start, tx.summary, tx.window
 	s.seq--

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/store/storetest/internal/trytest"
 )
 
 // brokenCases returns for each bug the traits of the store that has it, and the
@@ -118,7 +119,7 @@ func tryCase(t *testing.T, name string, h Harness) []string {
 	if i < 0 {
 		t.Fatalf("there is no case %q", name)
 	}
-	return try(t, func(tb testing.TB) { allCases()[i].check(newEnv(tb, h)) })
+	return trytest.Run(t, func(tb testing.TB) { allCases()[i].check(newEnv(tb, h)) })
 }
 
 // TestSuiteCatchesWrongTraits runs a correct store that reports traits which it

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/store/storetest/internal/trytest"
 	"github.com/semel-dev/semel/vfs"
 )
 
@@ -69,7 +70,7 @@ func TestCrashSuiteCatchesBrokenStores(t *testing.T) {
 				if c.name != caught {
 					continue
 				}
-				failures := try(t, func(tb testing.TB) { c.check(newCrashEnv(tb, crashHarnessOf(bug))) })
+				failures := trytest.Run(t, func(tb testing.TB) { c.check(newCrashEnv(tb, crashHarnessOf(bug))) })
 				if len(failures) == 0 {
 					t.Errorf("a store that %s passes the case %q", bug, caught)
 				} else {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/store/storetest/internal/trytest"
 )
 
 var randomCases = []testCase{
@@ -117,7 +118,7 @@ func (e *env) randomStep(random *rand.Rand) step {
 // replay runs the steps on a new store and a new model, up to the first wrong
 // answer.
 func (e *env) replay(steps []step) (failures, trace []string) {
-	failures = try(e.TB, func(tb testing.TB) {
+	failures = trytest.Run(e.TB, func(tb testing.TB) {
 		r := &replayer{env: newEnv(tb, e.harness), last: make(map[semel.Key]semel.ClaimRequest), tokens: make(map[semel.Key][]semel.Token)}
 		r.model = &model{traits: r.traits, slack: slack, keys: make(map[semel.Key]*expected)}
 		if !r.movable() {

@@ -1,4 +1,7 @@
-package storetest
+// Package trytest runs a function like a test and returns its failures. The suite
+// of package storetest uses it to try shorter traces of a failure, and to test
+// itself.
+package trytest
 
 import (
 	"context"
@@ -10,8 +13,7 @@ import (
 	"testing"
 )
 
-// recorder is a testing.TB that records failures instead of failing a test. The
-// suite uses it to try shorter traces of a failure, and to test itself.
+// recorder is a testing.TB that records failures instead of failing a test.
 type recorder struct {
 	testing.TB // for names and directories
 
@@ -20,9 +22,9 @@ type recorder struct {
 	cleanups []func()
 }
 
-// try runs f like a test, including its clean-up. It returns the failures, or
+// Run runs f like a test, including its clean-up. It returns the failures, or
 // nothing if f passed. A panic of f is a failure.
-func try(tb testing.TB, f func(tb testing.TB)) []string {
+func Run(tb testing.TB, f func(tb testing.TB)) []string {
 	r := &recorder{TB: tb}
 	r.isolated(func() { f(r) })
 	for {
