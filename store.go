@@ -160,6 +160,11 @@ type Traits struct {
 	Durable bool
 	// PowerSafe: Durable, and safe against power loss at any moment.
 	PowerSafe bool
+	// DurableClaims: a granted claim without Hold survives the end of the process in the
+	// same way as a completion. After a reopen it has its owner, token, attempt and
+	// lease. Until that lease ends, no other owner gets the key. Without this trait
+	// such a claim ends with the process.
+	DurableClaims bool
 	// Shared: several processes may use one store concurrently.
 	Shared bool
 	// Transactional: keys can commit in one transaction with other data.

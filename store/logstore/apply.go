@@ -83,7 +83,13 @@ func (l *loader) merge() {
 		s.index.count += w.tally.count
 		s.index.bytes += w.tally.bytes
 		for d, c := range w.claims {
+			if c.isAbandoned(l.now) {
+				continue
+			}
 			s.putClaim(&d, &c)
+			// Otherwise the log would not show that another owner took this key,
+			// and the next open would accept the old token again.
+			s.opts.DurableClaims = s.opts.DurableClaims || c.lasts()
 		}
 		maps.Copy(s.values, w.values)
 	}
@@ -276,12 +282,12 @@ func (w *worker) value(img *image, off int, e *entry) {
 	w.values[e.rich.holder] = value{e.rich.data, img.segment.position(off)}
 }
 
-// claimOf returns the state of a durable claim after its process ended:
-// unknown.
+// claimOf returns the state of a durable claim after its process ended. A claim
+// with Hold is unknown.
 func claimOf(r *rich, pos uint64) claim {
 	c := claim{
 		token: r.token, nonce: r.nonce, name: r.holder, first: r.first, leaseEnd: r.until,
-		attempt: r.attempt, hold: true, unknown: true, durable: true, pos: pos,
+		attempt: r.attempt, hold: !r.retry, unknown: !r.retry, durable: true, pos: pos,
 		fingerprint: r.fingerprint,
 	}
 	if d := (detail{r.key, r.origin}); d != (detail{}) {

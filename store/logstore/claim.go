@@ -59,6 +59,16 @@ const claimBytes = 192
 // for people only.
 const holderMost = 256
 
+// lasts reports whether the claim's lease applies after a reopen as well. Each
+// change of that lease must then be in the log before it is answered.
+func (c *claim) lasts() bool { return c.durable && !c.hold && !c.unknown }
+
+// isAbandoned reports whether a claim's lease ended so long ago that the store
+// forgets the claim.
+func (c *claim) isAbandoned(now int64) bool {
+	return !c.hold && !c.unknown && now-c.leaseEnd > int64(abandoned)
+}
+
 // state returns the claim's state at a time.
 func (c *claim) state(now int64) semel.State {
 	if c.unknown || c.hold && now >= c.leaseEnd {
@@ -68,8 +78,11 @@ func (c *claim) state(now int64) semel.State {
 }
 
 func (c *claim) owned(o semel.Owner) bool {
-	return c.nonce == o.Nonce && c.name == o.Name && o != semel.Owner{}
+	return c.nonce == o.Nonce && shortName(c.name) == shortName(o.Name) && o != semel.Owner{}
 }
+
+// shortName returns the part of a holder's name that is stored.
+func shortName(name string) string { return name[:min(len(name), holderMost)] }
 
 func (c *claim) grant() semel.Claim {
 	return semel.Claim{Token: c.token, Attempt: int(c.attempt), LeaseEnd: timeOf(c.leaseEnd)}
@@ -78,9 +91,9 @@ func (c *claim) grant() semel.Claim {
 // rich returns the encoded form of a claim.
 func (c *claim) rich() rich {
 	return rich{
-		token: c.token, nonce: c.nonce, attempt: c.attempt, unknown: c.unknown,
+		token: c.token, nonce: c.nonce, attempt: c.attempt, unknown: c.unknown, retry: !c.hold,
 		first: c.first, until: c.leaseEnd, fingerprint: c.fingerprint,
-		holder: c.name[:min(len(c.name), holderMost)], key: c.shown().key, origin: c.shown().origin,
+		holder: shortName(c.name), key: c.shown().key, origin: c.shown().origin,
 	}
 }
 
@@ -90,9 +103,9 @@ func (c *claim) room() int {
 	return richLeast + holderMost + len(d.key.Scope) + len(d.key.ID) + len(d.origin)
 }
 
-// Claim implements semel.Store. It waits for one durable write if Hold or Done
-// is set, or if an answer depends on a record that is not yet durable.
-// Otherwise it does not wait for the disk.
+// Claim implements semel.Store. It blocks for one durable write if Hold or Done is
+// set, or if the store has Options.DurableClaims. Otherwise it waits for the disk
+// only if an answer depends on a record that is not yet durable.
 func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
 	if len(reqs) != len(answers) {
 		return errLengths
@@ -138,10 +151,10 @@ func (s *Store) digestAll(o *op, n int, key func(i int) (semel.Key, error)) {
 
 // claimRoom returns an upper bound of the bytes that a claim adds to the log.
 func (s *Store) claimRoom(r *semel.ClaimRequest) int {
-	if !r.Hold && !r.Done {
+	if !r.Hold && !r.Done && !s.opts.DurableClaims {
 		return richLeast
 	}
-	n := richLeast + holderMost + len(r.Origin)
+	n := richLeast + len(shortName(r.Owner.Name)) + len(r.Origin)
 	if s.opts.KeepIDs {
 		n += len(r.Key.Scope) + len(r.Key.ID)
 	}
@@ -227,7 +240,13 @@ func (s *Store) claimAgain(o *op, d *semel.Digest, r *semel.ClaimRequest, a *sem
 	case !c.fingerprint.Matches(r.Fingerprint):
 		a.Decision, a.Claim = semel.Mismatch, c.grant()
 	case state == semel.Claimed && !r.Done && c.owned(r.Owner):
-		c.leaseEnd = max(c.leaseEnd, after(now, int64(r.Lease)))
+		if end := after(now, int64(r.Lease)); end > c.leaseEnd {
+			c.leaseEnd = end
+			if c.lasts() {
+				c.detail = s.detail(r) // there is room for this one
+				s.writeClaim(o, d, c)
+			}
+		}
 		a.Decision, a.Claim = semel.Fresh, c.grant()
 		s.waitForClaim(o, c)
 	case state == semel.Unknown:
@@ -275,7 +294,7 @@ func (s *Store) grant(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.Cl
 	if c.fingerprint.IsZero() {
 		c.fingerprint = old.fingerprint
 	}
-	if c.hold {
+	if c.hold || s.opts.DurableClaims {
 		s.writeClaim(o, d, &c)
 	}
 	s.putClaim(d, &c)

@@ -38,9 +38,10 @@ func (s *Store) Release(ctx context.Context, reqs []semel.ReleaseRequest, answer
 	})
 }
 
-// Extend implements semel.Store. It does not wait for the disk, because the
-// leases of a process end with it. It does not extend an unknown key. The
-// holder of such a key can still complete or release it.
+// Extend implements semel.Store. It blocks for one durable write if the store has
+// Options.DurableClaims and a claim is without Hold. Other leases are not stored. It
+// does not extend an unknown key. The holder of such a key can still complete or
+// release it.
 func (s *Store) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers []semel.ExtendAnswer) error {
 	if len(reqs) != len(answers) {
 		return errLengths
@@ -51,13 +52,20 @@ func (s *Store) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers 
 			return reqs[i].Key, invalid("lease must be above 0, got %s", reqs[i].Lease)
 		}
 		return reqs[i].Key, reqs[i].Key.Validate()
-	}, func(*op, int) int { return noRoom }, func(o *op, i int) (ready bool, err error) {
+	}, func(o *op, i int) int {
+		if c := s.claims.Get(&o.digests[i]); c != nil && c.lasts() {
+			return c.room()
+		}
+		return noRoom
+	}, func(o *op, i int) (ready bool, err error) {
 		answers[i] = semel.ExtendAnswer{}
 		answers[i].LeaseEnd, ready, err = s.extendOne(o, &o.digests[i], &reqs[i])
 		return ready, err
 	})
 	for i := range errs {
-		answers[i].Err = errs[i]
+		if answers[i].Err = errs[i]; err != nil {
+			answers[i].LeaseEnd = time.Time{} // the record behind it may be lost
+		}
 	}
 	return err
 }
@@ -159,8 +167,8 @@ func (s *Store) staleOther(o *op, d *semel.Digest, k semel.Key, token semel.Toke
 }
 
 // releaseRoom returns an upper bound of the bytes that a release adds to the
-// log. In retry mode a release adds nothing, so claims can be released while
-// the disk is full.
+// log. A claim that is not in the log adds nothing, so it can be released while the
+// disk is full.
 func (s *Store) releaseRoom(d *semel.Digest, r *semel.ReleaseRequest) int {
 	if c := s.claims.Get(d); c == nil || !c.durable && !r.Unknown {
 		return noRoom
@@ -218,6 +226,9 @@ func (s *Store) extendOne(o *op, d *semel.Digest, r *semel.ExtendRequest) (time.
 		return time.Time{}, true, stale(r.Key, r.Token, c.state(now), c.token)
 	}
 	c.leaseEnd = after(now, int64(r.Lease))
+	if c.lasts() {
+		s.writeClaim(o, d, c)
+	}
 	return timeOf(c.leaseEnd), true, nil
 }
 

@@ -15,8 +15,8 @@ import (
 func TestConformance(t *testing.T) {
 	for name, opts := range map[string]logstore.Options{
 		"defaults":       {},
-		"readable ids":   {KeepIDs: true, SegmentSize: 1 << 20},
-		"small segments": {SegmentSize: 64 << 10, CacheBytes: 256 << 10, Fsync: logstore.Never},
+		"readable ids":   {KeepIDs: true, DurableClaims: true, SegmentSize: 1 << 20},
+		"small segments": {SegmentSize: 64 << 10, CacheBytes: 256 << 10, Fsync: logstore.Never, DurableClaims: true},
 		"interval":       {Fsync: logstore.Interval, FsyncInterval: time.Millisecond, SegmentSize: 1 << 20, MaxResult: 1000},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -62,7 +62,7 @@ func TestCrashes(t *testing.T) {
 	for name, opts := range map[string]logstore.Options{
 		"always":       {Fsync: logstore.Always},
 		"never":        {Fsync: logstore.Never},
-		"readable ids": {Fsync: logstore.Always, KeepIDs: true},
+		"readable ids": {Fsync: logstore.Always, KeepIDs: true, DurableClaims: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			storetest.RunCrash(t, storetest.CrashHarness{

@@ -8,9 +8,10 @@
 // It deletes a segment as a whole when all its keys have expired.
 //
 // In retry mode a claim lives in memory only, because the leases of a process
-// end with it. A message therefore costs one durable write, at its completion.
-// With ClaimRequest.Hold the claim is durable before it is answered. If the
-// process dies, the key is unknown until it is resolved or its late holder
+// end with it. A message therefore costs one durable write, at its completion. If
+// effects outlive their process, set Options.DurableClaims: then claims and leases
+// are durable before they are answered. With ClaimRequest.Hold the claim always is.
+// If the process dies, the key is unknown until it is resolved or its late holder
 // completes it.
 //
 // After a failed write or sync the store stops with semel.ErrStoreFailed. The

@@ -47,7 +47,7 @@ type entryKind uint8
 
 const (
 	kindDone    entryKind = 1 // the key is done
-	kindClaim   entryKind = 2 // the key is durably claimed (Hold), or unknown
+	kindClaim   entryKind = 2 // the key is durably claimed, or unknown
 	kindRemoval entryKind = 3 // the key is removed
 	kindValue   entryKind = 4 // a named value; the digest is zero
 	lastKind              = kindValue
@@ -207,6 +207,7 @@ type rich struct {
 	nonce       uint64
 	attempt     uint32
 	unknown     bool
+	retry       bool  // a claim without Hold
 	first       int64 // time of the first claim
 	until       int64 // lease end of a claim, or expiry of a done key
 	fingerprint semel.Fingerprint
@@ -216,6 +217,13 @@ type rich struct {
 	data        []byte // result or value
 	origin      string
 }
+
+// The first byte of a claim's body. A program that does not know a state takes the
+// key for unknown when it opens the store.
+const (
+	stateUnknown = 1
+	stateRetry   = 2
+)
 
 // size returns an upper bound of the encoded length.
 func (r *rich) size() int {
@@ -229,8 +237,11 @@ func (r *rich) encode(b []byte, d *semel.Digest, kind entryKind) []byte {
 	b = append(b, d[:]...)
 	b = append(b, make([]byte, richHead-16)...)
 	var state byte
-	if r.unknown {
-		state = 1
+	switch {
+	case r.unknown:
+		state = stateUnknown
+	case r.retry:
+		state = stateRetry
 	}
 	b = append(b, state, byte(r.resultKind))
 	b = binary.AppendUvarint(b, uint64(r.token))
@@ -266,7 +277,8 @@ func (r *rich) encode(b []byte, d *semel.Digest, kind entryKind) []byte {
 // decode decodes a body. It copies the strings and the data out of b.
 func (r *rich) decode(b []byte) bool {
 	d := decoder{rest: b}
-	r.unknown = d.byte() == 1
+	state := d.byte()
+	r.unknown, r.retry = state == stateUnknown, state == stateRetry
 	r.resultKind = semel.ResultKind(d.byte())
 	r.token = semel.Token(d.uvarint())
 	r.nonce = d.uvarint()

@@ -236,6 +236,11 @@ func (s *Store) carryRest(ctx context.Context, o *op, g *segment) error {
 			digests = append(digests, *d)
 		}
 	}
+	if s.tx != nil {
+		for _, t := range s.tx.taken { // they return if the transaction is aborted
+			digests = append(digests, t.digest)
+		}
+	}
 	for name, v := range s.values {
 		if s.log.at(v.pos) == g && name != firstSegment {
 			names = append(names, name)
@@ -311,16 +316,17 @@ func (s *Store) dropExpired(ctx context.Context) (int64, error) {
 	}
 }
 
-// abandoned is how long after its lease the store remembers a claim that is not
-// durable. A late holder has that time to complete it. Claims of keys that
+// abandoned is how long after its lease the store remembers a claim without Hold. A
+// late holder has that time to complete it. Claims of keys that
 // never return do not pile up.
 const abandoned = time.Hour
 
-// dropClaims drops the abandoned claims that are only in memory.
+// dropClaims drops the abandoned claims. If one of them is in the log, an open drops
+// it again, until its segment is deleted.
 func (s *Store) dropClaims() (dropped int64) {
 	now := s.clock.Nanos()
 	for d, c := range s.claims.All() {
-		if !c.hold && !c.durable && now-c.leaseEnd > int64(abandoned) {
+		if c.isAbandoned(now) {
 			s.claims.Remove(d)
 			dropped++
 		}

@@ -73,6 +73,17 @@ type Options struct {
 	// listings. Each key then takes that many bytes more in the log. Defaults
 	// to false.
 	KeepIDs bool
+	// DurableClaims makes every claim survive the end of the process, with its
+	// owner, token and lease. Set it if an effect can outlive the process that
+	// claimed its key, as a request that a proxy has sent. The next process then
+	// grants the key to another owner only after the lease ended. Without it, that
+	// applies to claims with ClaimRequest.Hold, and a claim without Hold ends with
+	// the process that holds it.
+	//
+	// Claim, Extend and Release then block for a durable write, so a message takes
+	// two of them. The store continues to keep durable claims while one of them may
+	// be live, even if it is opened without this option. Defaults to false.
+	DurableClaims bool
 	// Clock is the wall clock, for tests. Defaults to time.Now.
 	Clock func() time.Time
 	// FS is the file layer, for tests. Defaults to vfs.OS.

@@ -170,6 +170,7 @@ func (s *Store) Traits() semel.Traits {
 	return semel.Traits{
 		Durable:       true,
 		PowerSafe:     s.opts.Fsync == Always,
+		DurableClaims: s.opts.DurableClaims,
 		Transactional: true,
 		Fenced:        true,
 		Exact:         true,

@@ -354,14 +354,15 @@ func (o *Options) Traits() (semel.Traits, error) {
 
 func (o *Options) traits() semel.Traits {
 	t := semel.Traits{
-		Durable:   o.Persistence >= Logged,
-		PowerSafe: o.Persistence == Synced,
-		Shared:    true,
-		Fenced:    true,
-		Exact:     o.Compact == nil,
-		Origins:   o.Compact == nil,
-		Results:   true,
-		MaxResult: o.MaxResult,
+		Durable:       o.Persistence >= Logged,
+		PowerSafe:     o.Persistence == Synced,
+		DurableClaims: o.Persistence >= Logged,
+		Shared:        true,
+		Fenced:        true,
+		Exact:         o.Compact == nil,
+		Origins:       o.Compact == nil,
+		Results:       true,
+		MaxResult:     o.MaxResult,
 		// While the server works on one call, the client packs and reads others. With
 		// fewer requests the overhead of each call counts. With many more the server
 		// idles while the client packs them.

@@ -19,6 +19,8 @@ const (
 	saysPowerSafe        crashBug = "syncs never and says it is safe"
 	syncsNoDirectory     crashBug = "does not sync directories"
 	answersBeforeWriting crashBug = "answers although it could not write"
+	answersClaimsFirst   crashBug = "answers claims before they are durable"
+	answersLeasesFirst   crashBug = "answers extensions before they are durable"
 	writesFirst          crashBug = "writes what it has not decided"
 	ignoresChecksums     crashBug = "ignores checksums"
 	cutsAnything         crashBug = "takes damage in the middle for a torn end"
@@ -55,6 +57,8 @@ func TestCrashSuiteCatchesBrokenStores(t *testing.T) {
 		saysPowerSafe:        "a crash at any operation loses nothing acknowledged",
 		syncsNoDirectory:     "a crash at any operation loses nothing acknowledged",
 		answersBeforeWriting: "a full disk is refused cleanly at any operation",
+		answersClaimsFirst:   "a crash at any operation loses nothing acknowledged",
+		answersLeasesFirst:   "a crash at any operation loses nothing acknowledged",
 		writesFirst:          "a crash at any operation loses nothing acknowledged",
 		ignoresChecksums:     "a flipped bit causes no false duplicate and no silent loss",
 		cutsAnything:         "a flipped bit causes no false duplicate and no silent loss",

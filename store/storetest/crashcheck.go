@@ -19,7 +19,8 @@ import (
 // the store works, also after another reopen.
 func (e *crashEnv) verify(r *crashRun, left *faultfs.FS, strong bool) {
 	e.Helper()
-	store, err := e.harness.Open(left, storeDir, r.clock.Now)
+	now := &clock{t: r.clock.Now()} // the run may be verified again, after another crash
+	store, err := e.harness.Open(left, storeDir, now.Now)
 	if err != nil {
 		// Without syncs a power failure can look like damage. A store that
 		// reports it has not lost data silently.
@@ -29,24 +30,28 @@ func (e *crashEnv) verify(r *crashRun, left *faultfs.FS, strong bool) {
 		return
 	}
 	e.wantAlikeReadable(r, store)
+	leased := make(map[semel.Key]semel.Claim)
 	for _, key := range r.order {
 		a, err := e.claimAgain(store, key)
 		if err != nil {
 			e.Errorf("%s: claim %s: %v", r.where, key, err)
 			continue
 		}
-		if wrong := r.fates[key].judge(a, e.traits, strong); wrong != "" {
+		if wrong := r.fates[key].judge(a, e.traits, strong, now.Now()); wrong != "" {
 			e.Errorf("%s: %s is answered %s with %s: %s", r.where, key, a.Decision, describe(a.Result), wrong)
 		} else if f := r.fates[key]; f.acked != nil && !f.expired && a.Decision != semel.Duplicate {
 			e.lost++
 		}
+		if a.Decision == semel.InFlight && !r.fates[key].doubt {
+			leased[key] = a.Claim
+		}
 	}
 	next := newCrashRun(e, left, nothingFails)
-	next.where, next.store, next.clock = r.where+", going on", store, r.clock
+	next.where, next.store, next.clock = r.where+", going on", store, now
 	next.keys = 9000
 	next.cycle(2, text("goes on"))
 	next.close()
-	if store, err = e.harness.Open(left, storeDir, r.clock.Now); err != nil {
+	if store, err = e.harness.Open(left, storeDir, now.Now); err != nil {
 		e.Errorf("%s: open: %v", next.where, err)
 		return
 	}
@@ -55,8 +60,39 @@ func (e *crashEnv) verify(r *crashRun, left *faultfs.FS, strong bool) {
 			e.Errorf("%s: %s is answered %s, %v, want duplicate", next.where, key, a.Decision, err)
 		}
 	}
+	e.verifyLeases(next.where, store, leased, now)
 	if err := store.(io.Closer).Close(); err != nil {
 		e.Errorf("%s: close: %v", next.where, err)
+	}
+}
+
+// verifyLeases checks claims of a process that has ended. The old token completes one
+// of them, and the leases of the others end.
+func (e *crashEnv) verifyLeases(where string, store semel.Store, leased map[semel.Key]semel.Claim, now *clock) {
+	e.Helper()
+	completed := false
+	for key, c := range leased {
+		a, err := e.claimAgain(store, key)
+		if err != nil || a.Decision != semel.InFlight || !sameClaim(a.Claim, c) {
+			e.Errorf("%s: %s was in flight under %+v and is answered %s with %+v, %v", where, key, c, a.Decision, a.Claim, err)
+		}
+		if completed {
+			continue
+		}
+		errs := make([]error, 1)
+		err = store.Complete(context.Background(), []semel.CompleteRequest{{Key: key, Token: c.Token, Window: crashWindow}}, errs)
+		if err = errors.Join(err, errs[0]); err != nil {
+			e.Errorf("%s: %s is in flight under token %d, which does not complete it: %v", where, key, c.Token, err)
+		}
+		delete(leased, key)
+		completed = true
+	}
+	now.Advance(2*longLease + slack)
+	for key, c := range leased {
+		a, err := e.claimAgain(store, key)
+		if err != nil || a.Decision != semel.Fresh || e.traits.Fenced && a.Claim.Token <= c.Token {
+			e.Errorf("%s: after the lease of %+v, %s is answered %s with %+v, %v", where, c, key, a.Decision, a.Claim, err)
+		}
 	}
 }
 
@@ -98,7 +134,7 @@ func (e *crashEnv) claimAgain(store semel.Store, key semel.Key) (semel.ClaimAnsw
 }
 
 // judge returns the fault of an answer, or "" if the answer is correct.
-func (f *fate) judge(a semel.ClaimAnswer, traits semel.Traits, strong bool) string {
+func (f *fate) judge(a semel.ClaimAnswer, traits semel.Traits, strong bool, now time.Time) string {
 	switch a.Decision {
 	case semel.Duplicate:
 		if f.removed && strong {
@@ -119,6 +155,8 @@ func (f *fate) judge(a semel.ClaimAnswer, traits semel.Traits, strong bool) stri
 			return "it was completed and acknowledged"
 		case strong && f.held:
 			return "it was claimed with hold and acknowledged"
+		case strong && traits.DurableClaims && now.Before(f.lease):
+			return fmt.Sprintf("the lease of token %d lasts until %v", f.token, f.lease)
 		case strong && traits.Fenced && a.Claim.Token <= f.token:
 			return fmt.Sprintf("token %d was granted before, and %d is now", f.token, a.Claim.Token)
 		}
@@ -129,10 +167,15 @@ func (f *fate) judge(a semel.ClaimAnswer, traits semel.Traits, strong bool) stri
 		}
 		return "it is not unknown"
 	case semel.InFlight:
-		if f.acked == nil || !strong {
-			return ""
+		switch {
+		case strong && f.acked != nil:
+			return "it was completed and acknowledged"
+		case f.token != 0 && f.token != a.Claim.Token:
+			return fmt.Sprintf("it is in flight under token %d, and was granted under %d", a.Claim.Token, f.token)
+		case !f.lease.IsZero() && traits.DurableClaims && strong && a.Claim.LeaseEnd.Before(f.lease):
+			return fmt.Sprintf("its lease ends at %v, and was granted until %v", a.Claim.LeaseEnd, f.lease)
 		}
-		return "it was completed and acknowledged"
+		return ""
 	}
 	return "that is no answer here"
 }
@@ -361,7 +404,7 @@ func (e *crashEnv) judgeDamage(r *crashRun, damaged *faultfs.FS, where string, s
 			continue
 		}
 		f := r.fates[key]
-		if wrong := f.judge(a, e.traits, f.call < spared); wrong != "" && !(noticed && a.Decision != semel.Duplicate) {
+		if wrong := f.judge(a, e.traits, f.call < spared, r.clock.Now()); wrong != "" && !(noticed && a.Decision != semel.Duplicate) {
 			e.Errorf("%s: %s is answered %s with %s: %s", where, key, a.Decision, describe(a.Result), wrong)
 		}
 	}

@@ -38,18 +38,20 @@ type crashRun struct {
 type fate struct {
 	asked   []semel.Result // completions that may have happened
 	acked   *semel.Result  // the acknowledged completion
-	call    int            // the number of the acknowledged call
+	call    int            // the number of the last acknowledged call
 	expired bool           // the window may have ended
 	held    bool           // a claim with Hold was acknowledged and has not ended
 	doubt   bool           // the key was at some time claimed with Hold or left unknown
 	removed bool           // a removal was acknowledged
 	token   semel.Token    // the highest granted token
+	lease   time.Time      // until then, a claim without Hold lasts; zero if there is none
 }
 
 const (
 	crashWindow = 24 * time.Hour
 	shortWindow = time.Hour
 	crashLease  = time.Minute
+	longLease   = 12 * time.Hour // longer than the workload
 )
 
 func newCrashRun(e *crashEnv, fs *faultfs.FS, tolerates func(error) bool) *crashRun {
@@ -74,6 +76,7 @@ func (r *crashRun) workload() {
 	r.open()
 	r.cycle(3, semel.Result{})
 	r.inOneStep(12, crashWindow)
+	r.claims()
 	r.holds()
 	r.large()
 	r.together()
@@ -81,6 +84,7 @@ func (r *crashRun) workload() {
 	r.expiring()
 	r.transactions()
 	r.releases()
+	r.claims()
 	r.large()
 	r.expired()
 	r.holds()
@@ -242,7 +246,12 @@ func (r *crashRun) claimBy(reqs []semel.ClaimRequest, lasts bool, claim func([]s
 		if a.Decision != semel.Fresh {
 			r.env.Errorf("%s: the first claim of %s is answered %s", r.where, reqs[i].Key, a.Decision)
 		}
-		r.note(reqs[i].Key, func(f *fate) { f.token, f.held = a.Claim.Token, reqs[i].Hold })
+		r.note(reqs[i].Key, func(f *fate) {
+			f.call, f.token, f.held = call, a.Claim.Token, reqs[i].Hold
+			if !reqs[i].Hold {
+				f.lease = a.Claim.LeaseEnd
+			}
+		})
 	}
 	if err != nil {
 		return nil
@@ -343,7 +352,7 @@ func (r *crashRun) remove(resolver semel.Resolver) {
 	reqs := r.requests(1, func(*semel.ClaimRequest) {})
 	r.complete(reqs, r.claim(reqs), text("to be removed"), crashWindow)
 	key := reqs[0].Key
-	r.note(key, func(f *fate) { f.acked = nil }) // from here on it may be missing
+	r.note(key, func(f *fate) { f.acked, f.lease = nil, time.Time{} }) // from here on it may be missing
 	was, err := resolver.Remove(context.Background(), key)
 	if err != nil {
 		r.failed("remove", err)
@@ -359,6 +368,7 @@ func (r *crashRun) release(key semel.Key, token semel.Token, unknown bool) {
 	r.note(key, func(f *fate) {
 		f.held = f.held && unknown
 		f.doubt = f.doubt || unknown
+		f.lease = time.Time{}
 	})
 	errs := make([]error, 1)
 	err := r.store.Release(context.Background(), []semel.ReleaseRequest{{Key: key, Token: token, Unknown: unknown}}, errs)
@@ -377,6 +387,33 @@ func (r *crashRun) releases() {
 			r.release(reqs[i].Key, a.Claim.Token, false)
 		}
 	}
+}
+
+// claims leaves claims without Hold: as granted, with a longer lease, and with a
+// shorter one.
+func (r *crashRun) claims() {
+	reqs := r.requests(3, func(req *semel.ClaimRequest) { req.Lease = longLease })
+	reqs[1].Lease = crashLease
+	if answers := r.claim(reqs); answers != nil {
+		r.extend(reqs[1].Key, answers[1].Claim, 2*longLease)
+		r.extend(reqs[2].Key, answers[2].Claim, crashLease)
+	}
+}
+
+// extend sets the end of a lease. Of the old and the new end, only the earlier one is
+// certain before the answer.
+func (r *crashRun) extend(key semel.Key, c semel.Claim, lease time.Duration) {
+	call := r.call()
+	if end := r.clock.Now().Add(lease); end.Before(c.LeaseEnd) {
+		r.note(key, func(f *fate) { f.lease = end })
+	}
+	answers := make([]semel.ExtendAnswer, 1)
+	err := r.store.Extend(context.Background(), []semel.ExtendRequest{{Key: key, Token: c.Token, Lease: lease}}, answers)
+	if err = errors.Join(err, answers[0].Err); err != nil {
+		r.failed("extend", err)
+		return
+	}
+	r.note(key, func(f *fate) { f.call, f.lease = call, answers[0].LeaseEnd })
 }
 
 // expiring completes keys that expire, and leaves one claimed.

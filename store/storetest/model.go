@@ -87,7 +87,7 @@ func (m *model) reopen() {
 		case !m.traits.Durable:
 			m.forget(x)
 		case x.state == semel.Claimed:
-			x.void, x.orphan = !x.hold, x.hold
+			x.void, x.orphan = !x.hold && (x.void || !m.traits.DurableClaims), x.hold
 		case x.state == semel.Done:
 			x.reopened = true
 		}

@@ -34,6 +34,8 @@ type record struct {
 	owner semel.Owner
 	hold  bool
 	inOne bool // completed by a Done claim of owner
+	// granted is the lease's end before any extension.
+	granted time.Time
 	// unlisted: with the bug hidesTransacted, lists omit the ID.
 	unlisted bool
 }
@@ -79,8 +81,28 @@ func (p *place) open() (semel.Store, error) {
 	case p.opened > 0 && !p.traits.Shared:
 		return nil, fmt.Errorf("open elsewhere: %w", semel.ErrStoreUnavailable)
 	}
+	if p.opened == 0 {
+		p.endProcess()
+	}
 	p.opened++
 	return &reference{place: p}, nil
+}
+
+// endProcess applies the end of the last process to its claims.
+func (p *place) endProcess() {
+	for key, rec := range p.records {
+		switch {
+		case rec.State != semel.Claimed || rec.hold:
+		case !p.traits.DurableClaims || p.bug == losesClaimsOnReopen:
+			delete(p.records, key)
+		case p.bug == losesExtensionsOnReopen:
+			rec.LeaseEnd = rec.granted
+			p.records[key] = rec
+		case p.bug == losesOwnersOnReopen:
+			rec.owner = semel.Owner{}
+			p.records[key] = rec
+		}
+	}
 }
 
 func (p *place) keeps() bool { return p.traits.Durable && p.bug != losesOnReopen }
@@ -275,7 +297,7 @@ func (p *place) grant(req semel.ClaimRequest, before record) semel.ClaimAnswer {
 		p.keep(rec, req.Window)
 		return semel.ClaimAnswer{Decision: semel.Fresh, Claim: semel.Claim{Attempt: rec.Attempt}}
 	}
-	rec.Token = p.tokenFor(req.Key)
+	rec.Token, rec.granted = p.tokenFor(req.Key), rec.LeaseEnd
 	p.records[p.key(req.Key)] = rec
 	a := rec.answer()
 	a.Decision, a.Holder = semel.Fresh, ""

@@ -11,7 +11,7 @@ import (
 // can promise. alone is what it can promise to one process.
 var (
 	volatile = semel.Traits{Fenced: true, Exact: true, Results: true}
-	full     = semel.Traits{Durable: true, Shared: true, Transactional: true, Fenced: true, Exact: true, Results: true, Origins: true}
+	full     = semel.Traits{Durable: true, DurableClaims: true, Shared: true, Transactional: true, Fenced: true, Exact: true, Results: true, Origins: true}
 	alone    = semel.Traits{Durable: true, Fenced: true, Exact: true, Results: true}
 )
 
@@ -22,6 +22,7 @@ func TestReferencePassesWithEachTraitBothWays(t *testing.T) {
 		"volatile":      volatile,
 		"full":          full,
 		"durable":       with(full, func(t *semel.Traits) { t.Shared = false }),
+		"short claims":  with(full, func(t *semel.Traits) { t.DurableClaims = false }),
 		"not fenced":    with(full, func(t *semel.Traits) { t.Fenced = false }),
 		"not exact":     with(full, func(t *semel.Traits) { t.Exact = false }),
 		"no results":    with(full, func(t *semel.Traits) { t.Results = false }),

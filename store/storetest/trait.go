@@ -16,6 +16,7 @@ var traitCases = []testCase{
 	{"completions survive if and only if durable", durable},
 	{"windows continue after a reopen", windowOverReopen},
 	{"holds survive if and only if durable", holdsSurvive},
+	{"claims without hold survive if and only if claims are durable", claimsSurvive},
 	{"tokens grow if and only if fenced", fenced},
 	{"a second open store has the same records if and only if shared", shared},
 	{"transactions are atomic if and only if transactional", transactional},
@@ -25,8 +26,8 @@ var traitCases = []testCase{
 
 func traitsAreConsistent(e *env) {
 	t := e.traits
-	if t.PowerSafe && !t.Durable {
-		e.Errorf("the traits say PowerSafe and not Durable")
+	if (t.PowerSafe || t.DurableClaims) && !t.Durable {
+		e.Errorf("the traits say PowerSafe: %t, DurableClaims: %t, and not Durable", t.PowerSafe, t.DurableClaims)
 	}
 	if t.Tick < 0 || t.MaxResult < 0 {
 		e.Errorf("the traits have a negative Tick %v or MaxResult %d", t.Tick, t.MaxResult)
@@ -64,9 +65,8 @@ func durable(e *env) {
 	results[forever] = text("forever")
 	e.mustComplete(payload, e.fresh(e.with(payload, print('1'))).Token, text("p"))
 	results[payload] = text("p")
-	released, claimed := e.key(), e.key()
+	released := e.key()
 	e.mustRelease(released, e.fresh(e.request(released)).Token)
-	lost := e.fresh(e.request(claimed))
 
 	for range 3 {
 		e.reopen()
@@ -83,13 +83,6 @@ func durable(e *env) {
 		e.want(semel.Duplicate, e.with(payload, print('1')))
 		e.mustRelease(released, e.fresh(e.request(released)).Token)
 		e.done(e.key(), text("and it goes on"))
-	}
-	// After its process has ended, a claim without Hold may be void or still
-	// active.
-	if a := e.claim(e.request(claimed)); a.Decision == semel.Fresh {
-		e.wantStale("complete", claimed, lost.Token, e.complete(claimed, lost.Token, text("late"), e.window))
-	} else if a.Decision != semel.InFlight || a.Claim.Token != lost.Token {
-		e.Errorf("a claimed key is %s under %d after a reopen, want fresh, or in flight under %d", a.Decision, a.Claim.Token, lost.Token)
 	}
 	if r, ok := e.inner.(semel.Resolver); ok {
 		if was, err := r.Remove(context.Background(), value); err != nil || !was {
@@ -158,6 +151,62 @@ func holdsSurvive(e *env) {
 	e.reopen()
 	e.wantResult(late, text("late"))
 	e.wantResult(released, text("again"))
+}
+
+// claimsSurvive leaves claims without Hold in each state to the next process.
+func claimsSurvive(e *env) {
+	running, extended, shortened, released, taken := e.request(e.key()), e.shortly(e.key()), e.request(e.key()), e.request(e.key()), e.shortly(e.key())
+	held := map[semel.Key]semel.Claim{}
+	for _, req := range []semel.ClaimRequest{running, extended, shortened, released, taken} {
+		held[req.Key] = e.fresh(req)
+	}
+	extend := func(key semel.Key, lease time.Duration) {
+		c := held[key]
+		if a := e.extend(key, c.Token, lease); a.Err == nil {
+			c.LeaseEnd = a.LeaseEnd
+		}
+		held[key] = c
+	}
+	extend(extended.Key, e.lease)
+	extend(shortened.Key, e.short)
+	e.mustRelease(released.Key, held[released.Key].Token)
+	if e.clock != nil && e.traits.DurableClaims {
+		e.clock.Advance(-time.Hour) // no lease ends early because the clock steps back
+	}
+	e.reopen()
+	if !e.traits.DurableClaims {
+		for key, c := range held {
+			e.fresh(e.request(key))
+			e.wantStale("complete", key, c.Token, e.complete(key, c.Token, text("late"), e.window))
+		}
+		return
+	}
+	e.heldBy(running.Key, held[running.Key])("reopen")
+	if c := e.fresh(running); c.Token != held[running.Key].Token || c.Attempt != 1 {
+		e.Errorf("the owner who repeats a claim after a reopen gets %+v, want %+v", c, held[running.Key])
+	}
+	if c := e.fresh(e.request(released.Key)); c.Attempt != 1 {
+		e.Errorf("a key that was released before a reopen has attempt %d, want 1", c.Attempt)
+	}
+	a := e.claimAfter(e.short, e.request(taken.Key), semel.InFlight)
+	if old := held[taken.Key]; a.Decision != semel.Fresh || a.Claim.Attempt != 2 || e.traits.Fenced && a.Claim.Token <= old.Token {
+		e.Fatalf("after a reopen and the end of the lease of %+v, a claim is %s with %+v", old, a.Decision, a.Claim)
+	}
+	e.reopen()
+	e.wantAllStale(taken.Key, held[taken.Key].Token, e.heldBy(taken.Key, a.Claim))
+	e.heldBy(extended.Key, held[extended.Key])("end of the lease before the extension")
+	if a := e.claimAfter(e.short, e.request(shortened.Key), semel.InFlight); a.Decision != semel.Fresh {
+		e.Errorf("a lease that was shortened before a reopen does not end: the key is %s", a.Decision)
+	}
+	extend(extended.Key, e.short)
+	e.mustComplete(running.Key, held[running.Key].Token, text("by the old token"))
+	e.mustRelease(taken.Key, a.Claim.Token)
+	e.reopen()
+	e.wantResult(running.Key, text("by the old token"))
+	e.fresh(e.request(taken.Key))
+	if a := e.claimAfter(e.short, e.request(extended.Key), semel.InFlight); a.Decision != semel.Fresh {
+		e.Errorf("a lease of an earlier process does not end: the key is %s", a.Decision)
+	}
 }
 
 // fenced tries everything that can end a claim. It checks that each later token

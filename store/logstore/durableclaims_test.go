@@ -1,0 +1,184 @@
+package logstore
+
+import (
+	"encoding/hex"
+	"errors"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/test/faultfs"
+)
+
+// durably returns options with DurableClaims, small segments and a clock that
+// the test moves.
+func durably() (*Options, *handClock) {
+	clock, opts := newHandClock(), small()
+	opts.Clock, opts.DurableClaims = clock.now, true
+	return opts, clock
+}
+
+func owner(nonce uint64) semel.Owner { return semel.Owner{Name: "proxy", Nonce: nonce} }
+
+func claimBy(t *testing.T, s *Store, n int, nonce uint64, lease time.Duration) semel.ClaimAnswer {
+	t.Helper()
+	return claimOne(t, s, semel.ClaimRequest{Key: key(n), Owner: owner(nonce), Lease: lease})
+}
+
+func extendBy(t *testing.T, s *Store, n int, token semel.Token, lease time.Duration) error {
+	t.Helper()
+	var a [1]semel.ExtendAnswer
+	err := s.Extend(t.Context(), []semel.ExtendRequest{{Key: key(n), Token: token, Lease: lease}}, a[:])
+	if err != nil && !a[0].LeaseEnd.IsZero() {
+		t.Errorf("Extend returns %v and the lease end %v", err, a[0].LeaseEnd)
+	}
+	return errors.Join(err, a[0].Err)
+}
+
+func wantDecision(t *testing.T, a semel.ClaimAnswer, want semel.Decision, token semel.Token) {
+	t.Helper()
+	if a.Decision != want || token != 0 && a.Claim.Token != token {
+		t.Fatalf("the claim is %s under token %d, want %s under %d", a.Decision, a.Claim.Token, want, token)
+	}
+}
+
+// TestClaimsStayDurableWithoutTheOption: without the option, the next process
+// keeps the claims that it finds. If it took over a key in memory only, a crash
+// would give the key back to the old token.
+func TestClaimsStayDurableWithoutTheOption(t *testing.T) {
+	t.Parallel()
+	opts, clock := durably()
+	s := open(t, t.TempDir(), opts)
+	running, ended := claimBy(t, s, 1, 1, time.Hour), claimBy(t, s, 2, 2, time.Minute)
+	clock.advance(2 * time.Minute)
+	s.opts.DurableClaims = false
+	if s = reopen(t, s); !s.Traits().DurableClaims {
+		t.Error("the store does not say that its claims are durable")
+	}
+	wantDecision(t, claimBy(t, s, 1, 3, time.Hour), semel.InFlight, running.Claim.Token)
+	taken := claimBy(t, s, 2, 4, time.Hour)
+	wantDecision(t, taken, semel.Fresh, 0)
+	s.opts.DurableClaims = false
+	s = reopen(t, s)
+	wantDecision(t, claimBy(t, s, 2, 5, time.Hour), semel.InFlight, taken.Claim.Token)
+	if err := complete(t, s, semel.CompleteRequest{Key: key(2), Token: ended.Claim.Token}); !errors.Is(err, semel.ErrStaleToken) {
+		t.Errorf("a token that was taken over before the reopen is answered %v", err)
+	}
+
+	// An hour after the last lease the store forgets the claims.
+	clock.advance(2*time.Hour + time.Second)
+	s.opts.DurableClaims = false
+	if s = reopen(t, s); s.Traits().DurableClaims {
+		t.Error("abandoned claims keep the store durable")
+	}
+	if a := claimBy(t, s, 1, 6, time.Minute); a.Decision != semel.Fresh || a.Claim.Attempt != 1 {
+		t.Errorf("an abandoned key is %s with attempt %d", a.Decision, a.Claim.Attempt)
+	}
+}
+
+// TestDurableClaimsOutliveTheirSegments deletes the segment with two claims. A
+// transaction has taken one of them, and gives it back.
+func TestDurableClaimsOutliveTheirSegments(t *testing.T) {
+	t.Parallel()
+	opts, clock := durably()
+	s := open(t, t.TempDir(), opts)
+	const window = 10 * time.Minute
+	running, ended := claimBy(t, s, 1, 1, 24*time.Hour), claimBy(t, s, 2, 2, time.Minute)
+	for n := 1000; n < 5000; n += 500 {
+		wantAll(t, claimDone(t, s, n, n+500, window), semel.Fresh) // fills a segment
+	}
+	clock.advance(2 * time.Minute)
+	tx, err := s.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out [1]semel.Decision
+	if err := tx.Claim(TxKeys{Digests: []semel.Digest{s.digestOf(key(2))}}, window, out[:]); err != nil || out[0] != semel.Fresh {
+		t.Fatalf("Tx.Claim: %s, %v", out[0], err)
+	}
+	clock.advance(window)
+	purged := make(chan error)
+	go func() {
+		_, err := s.Purge(t.Context())
+		purged <- err
+	}()
+	for waits := false; !waits; runtime.Gosched() { // until the deletion waits for the transaction
+		s.mu.Lock()
+		waits = len(s.gate.changes) > 0
+		s.mu.Unlock()
+	}
+	tx.Abort()
+	if err := <-purged; err != nil {
+		t.Fatal(err)
+	}
+	s = reopen(t, s)
+	if s.log.first == 1 {
+		t.Fatal("the first segment was not deleted")
+	}
+	wantDecision(t, claimBy(t, s, 1, 3, time.Hour), semel.InFlight, running.Claim.Token)
+	if err := extendBy(t, s, 2, ended.Claim.Token, time.Minute); err != nil {
+		t.Fatalf("Extend of the claim that the transaction gave back: %v", err)
+	}
+}
+
+func TestExtensionIsNotAnsweredIfItIsNotDurable(t *testing.T) {
+	t.Parallel()
+	fs := faultfs.New()
+	s, err := Open("/d/store", &Options{FS: fs, SegmentSize: minSegmentSize, CacheBytes: minCacheBytes, DurableClaims: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	a := claimBy(t, s, 1, 1, time.Hour)
+	if err := extendBy(t, s, 1, a.Claim.Token, 2*time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	fs.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.Sync {
+			return syscall.EIO
+		}
+		return nil
+	})
+	if err := extendBy(t, s, 1, a.Claim.Token, 3*time.Hour); !errors.Is(err, semel.ErrStoreFailed) {
+		t.Errorf("Extend whose sync fails returns %v", err)
+	}
+}
+
+func TestOwnerWithALongNameRecognisesItsClaimAfterAReopen(t *testing.T) {
+	t.Parallel()
+	opts, _ := durably()
+	s := open(t, t.TempDir(), opts)
+	r := semel.ClaimRequest{Key: key(1), Owner: semel.Owner{Name: strings.Repeat("n", 2*holderMost), Nonce: 7}, Lease: time.Hour}
+	first := claimOne(t, s, r)
+	s = reopen(t, s)
+	wantDecision(t, claimOne(t, s, r), semel.Fresh, first.Claim.Token)
+	r.Owner.Nonce++
+	wantDecision(t, claimOne(t, s, r), semel.InFlight, first.Claim.Token)
+}
+
+// TestClaimEntryIsTheGoldenOne fails if the form of a claim in retry mode
+// changes. Older programs read its state as "not 1" and take the key for
+// unknown.
+func TestClaimEntryIsTheGoldenOne(t *testing.T) {
+	t.Parallel()
+	c := claim{token: 1<<tokenBits + 5, nonce: 9, name: "proxy", first: 1e18, leaseEnd: 1e18 + 3e10, attempt: 2, durable: true, fingerprint: semel.Fingerprint{1}}
+	r := c.rich()
+	d := semel.Digest([]byte("sixteen byte key"))
+	got := r.encode(nil, &d, kindClaim)
+	const want = "7369787465656e2062797465206b6579140e0000cc293f1c020085808080802009028080a0f6f4acdbe01b80b0bdb8d4aedbe01b" +
+		"010000000000000000000000000000000570726f7879000000000000"
+	if hex.EncodeToString(got) != want {
+		t.Errorf("the entry is\n%x, want\n%s", got, want)
+	}
+	e, ok := decodeEntry(got, 0)
+	if back := claimOf(e.rich, c.pos); !ok || back != c {
+		t.Errorf("the entry is read as %+v (%t), want %+v", back, ok, c)
+	}
+	got[richHead] = 3 // a state of a later program
+	if r.decode(got[richHead:]); !claimOf(&r, 0).unknown {
+		t.Error("a claim in a state that the program does not know is not unknown")
+	}
+}
