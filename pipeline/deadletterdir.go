@@ -207,7 +207,10 @@ func (l *DeadLetterDir) files(pipeline string) (files []string, err error) {
 }
 
 func readParked(name string) (*Parked, error) {
-	data, err := os.ReadFile(name)
+	data, err := vfs.OS{}.ReadFile(name)
+	if linked, ok := errors.AsType[*vfs.LinkError](err); ok {
+		return nil, fmt.Errorf("%w: %w", ErrUnreadable, linked)
+	}
 	if errors.Is(err, fs.ErrPermission) {
 		return nil, fmt.Errorf("%w: %w: let this user read it, or move it out of the directory", ErrUnreadable, err)
 	}

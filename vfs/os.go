@@ -10,7 +10,8 @@ import (
 )
 
 // OS is the file system of the operating system. The zero value is ready to
-// use.
+// use. It does not follow a symbolic link in place of a file: Open, ReadFile and
+// Lock return a [*LinkError] then. The directory of a file may be a link.
 type OS struct{}
 
 var _ FS = OS{}
@@ -28,7 +29,17 @@ func (OS) Create(name string) (File, error) {
 func (OS) Open(name string) (File, error) { return open(name, os.O_RDWR) }
 
 // ReadFile implements FS.
-func (OS) ReadFile(name string) ([]byte, error) { return os.ReadFile(name) }
+func (OS) ReadFile(name string) ([]byte, error) {
+	f, err := openNoFollow(name, os.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(f)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, err
+	}
+	return data, nil
+}
 
 // List implements FS.
 func (OS) List(dir string) ([]string, error) {
@@ -56,7 +67,7 @@ func (OS) SyncDir(dir string) error { return syncDir(dir) }
 // Lock implements FS. The lock is the system's advisory lock. It ends when the
 // process ends, for whatever reason, so a leftover lock file locks nothing.
 func (OS) Lock(name, holder string) (io.Closer, error) {
-	f, err := os.OpenFile(filepath.Clean(name), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := openNoFollow(name, os.O_RDWR|os.O_CREATE)
 	if err != nil {
 		return nil, err
 	}
@@ -104,11 +115,25 @@ func readHolder(f *os.File) string {
 type osFile struct{ *os.File }
 
 func open(name string, flag int) (File, error) {
-	f, err := os.OpenFile(filepath.Clean(name), flag, 0o600)
+	f, err := openNoFollow(name, flag)
 	if err != nil {
 		return nil, err
 	}
 	return osFile{f}, nil
+}
+
+// openNoFollow opens a file that is not a symbolic link. Another user who may write
+// the directory could plant a link, so that this process changes a file of its choice.
+func openNoFollow(name string, flag int) (*os.File, error) {
+	name = filepath.Clean(name)
+	f, err := os.OpenFile(name, flag|noFollow, 0o600)
+	if err != nil {
+		if target, notLink := os.Readlink(name); notLink == nil {
+			return nil, &LinkError{Name: name, Target: target}
+		}
+		return nil, err
+	}
+	return f, nil
 }
 
 // Sync implements File.

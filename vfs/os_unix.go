@@ -9,6 +9,9 @@ import (
 	"syscall"
 )
 
+// noFollow makes opening a symbolic link fail.
+const noFollow = syscall.O_NOFOLLOW
+
 // tryLock reports whether it took the exclusive lock of the open file.
 func tryLock(f *os.File) (bool, error) {
 	for {

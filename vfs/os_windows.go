@@ -11,6 +11,9 @@ import (
 // read the name while the lock is held.
 const lockOffset = 1 << 30
 
+// noFollow is for Unix. On Windows, only administrators may create symbolic links.
+const noFollow = 0
+
 // tryLock reports whether it took the exclusive lock of the open file.
 func tryLock(f *os.File) (bool, error) {
 	err := windows.LockFileEx(windows.Handle(f.Fd()),

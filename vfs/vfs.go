@@ -8,7 +8,10 @@
 // package.
 package vfs
 
-import "io"
+import (
+	"fmt"
+	"io"
+)
 
 // FS is a file system. Names are paths of the operating system. Errors wrap the
 // errors of io/fs, and syscall.ENOSPC or syscall.EIO where they apply. An FS is
@@ -68,4 +71,17 @@ type LockedError struct {
 // Error implements error.
 func (e *LockedError) Error() string {
 	return e.Name + " is held by " + e.Holder
+}
+
+// LinkError reports a symbolic link where a file of its own was expected.
+type LinkError struct {
+	// Name is the path of the link.
+	Name string
+	// Target is the path that the link has.
+	Target string
+}
+
+// Error implements error.
+func (e *LinkError) Error() string {
+	return fmt.Sprintf("%s is a symbolic link to %q and is not followed, because another user of the directory could have planted it. Remove the link (rm %[1]s), or put the file itself in its place", e.Name, e.Target)
 }

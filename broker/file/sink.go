@@ -200,12 +200,16 @@ type output struct {
 }
 
 // openOutput opens a file to append to, or creates it so that its name is
-// durable.
+// durable. The user chose the file, so it may be a symbolic link to a file.
 func openOutput(fsys vfs.FS, path string) (*output, error) {
-	file, err := fsys.Open(path)
+	at := path
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		at = target
+	}
+	file, err := fsys.Open(at)
 	if errors.Is(err, fs.ErrNotExist) {
-		if file, err = fsys.Create(path); err == nil {
-			err = fsys.SyncDir(filepath.Dir(path))
+		if file, err = fsys.Create(at); err == nil {
+			err = fsys.SyncDir(filepath.Dir(at))
 		}
 	}
 	if err != nil {
