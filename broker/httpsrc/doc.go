@@ -10,8 +10,9 @@
 //
 //	200  done, now or before: see Semel-Decision; the body is the key's result
 //	202  parked with its reason; an operator must settle it
+//	408  the body came too slowly: repeat
 //	409  another delivery holds the key: repeat after Retry-After
 //	413  the body is too large
 //	422  dropped, or failed permanently
-//	503  not settled: repeat after Retry-After
+//	503  not settled, or too much is in memory: repeat after Retry-After
 package httpsrc

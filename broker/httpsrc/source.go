@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -35,10 +34,11 @@ type Options struct {
 	// Wait is how long a request waits until its message is settled. After that
 	// it is answered with 503. Defaults to 30 s.
 	Wait time.Duration
-	// MaxBytes bounds the bodies of the requests that wait for their answer. A
-	// request without a length counts as MaxBody while its body is read.
-	// Further requests are answered with 503 before their bodies are read.
-	// Defaults to 256 MiB, and to at least MaxBody.
+	// MaxBytes bounds the messages in memory, as pipeline.Item.Bytes counts them.
+	// A message counts from the first byte of its body until it is settled, even
+	// if its sender has left before. Requests beyond the bound are answered with
+	// 503. A larger message is accepted if no other is in memory. Set it to
+	// pipeline.Options.MaxBytes. Defaults to 64 MiB.
 	MaxBytes int64
 	// TLS secures the listener. Defaults to nil: no TLS.
 	TLS *tls.Config
@@ -47,7 +47,9 @@ type Options struct {
 	// of web pages of other sites are answered with 403.
 	Authorization string
 
-	queue int // requests that may wait to be read; smaller in tests
+	queue    int           // requests that may wait to be read; smaller in tests
+	most     int64         // open connections, and unanswered requests; smaller in tests
+	patience time.Duration // for a header, and for a body beyond minRate; shorter in tests
 }
 
 // DecisionHeader is the header of an answer with the decision about the
@@ -64,7 +66,9 @@ type Source struct {
 	closing   chan struct{}
 	once      sync.Once
 	offset    atomic.Int64
-	held      atomic.Int64 // bytes of bodies in memory
+	held      atomic.Int64 // bytes of messages in memory
+	conns     atomic.Int64 // open connections
+	requests  atomic.Int64 // requests without an answer
 	local     bool         // being on this machine is all that permits a request
 	serving   sync.WaitGroup
 	failed    chan error
@@ -83,7 +87,9 @@ func Open(opts *Options) (*Source, error) {
 	o.MaxBody = cmp.Or(o.MaxBody, 1<<20)
 	o.Wait = cmp.Or(o.Wait, 30*time.Second)
 	o.queue = cmp.Or(o.queue, 256)
-	o.MaxBytes = max(cmp.Or(o.MaxBytes, 256<<20), o.MaxBody)
+	o.most = cmp.Or(o.most, mostOpen)
+	o.patience = cmp.Or(o.patience, 10*time.Second)
+	o.MaxBytes = cmp.Or(o.MaxBytes, 64<<20)
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
@@ -101,7 +107,7 @@ func Open(opts *Options) (*Source, error) {
 	s.offset.Store(time.Now().UnixNano())
 	s.server = &http.Server{
 		Handler: http.HandlerFunc(s.handle), TLSConfig: o.TLS,
-		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		ReadHeaderTimeout: o.patience, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10, ConnState: s.count,
 	}
 	s.serving.Go(func() {
 		var err error
@@ -139,7 +145,16 @@ func (s *Source) Addr() net.Addr { return s.listener.Addr() }
 func (s *Source) Traits() pipeline.SourceTraits { return pipeline.SourceTraits{CanReturn: true} }
 
 // request is a request whose handler waits for its answer.
-type request struct{ answer chan answer }
+type request struct {
+	answer chan answer
+	held   hold
+}
+
+// settle answers the request. Its message takes no memory from now on.
+func (r *request) settle(a answer) {
+	r.held.release()
+	r.answer <- a
+}
 
 // answer is the answer to one request.
 type answer struct {
@@ -152,6 +167,12 @@ type answer struct {
 
 // handle serves one request.
 func (s *Source) handle(w http.ResponseWriter, r *http.Request) {
+	s.limitTime(w, r)
+	defer s.requests.Add(-1)
+	if s.requests.Add(1) > s.opts.most {
+		write(w, *later(full))
+		return
+	}
 	switch {
 	case r.URL.Path != s.opts.Path:
 		http.Error(w, "unknown path: send a POST request to "+s.opts.Path, http.StatusNotFound)
@@ -168,12 +189,14 @@ func (s *Source) handle(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "a web page of another site may not send messages here: set a token, which a proxy can add", http.StatusForbidden)
 		return
 	}
-	body, release, ok := s.body(w, r)
-	defer release()
-	if !ok {
+	req := &request{make(chan answer, 1), hold{of: s}}
+	body, refused := s.body(w, r, &req.held)
+	if refused != nil {
+		req.held.release()
+		write(w, *refused)
 		return
 	}
-	s.await(w, r, body)
+	s.await(w, r, body, req)
 }
 
 // foreignPage reports whether the Origin that a browser sends is not on this machine. It
@@ -191,71 +214,21 @@ func foreignPage(origin string) bool {
 	return of.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback())
 }
 
-// body reads the body of a request, or answers the request with an error. The
-// bytes of the body count until release is called.
-func (s *Source) body(w http.ResponseWriter, r *http.Request) (body []byte, release func(), ok bool) {
-	length := r.ContentLength
-	if length < 0 {
-		length = s.opts.MaxBody
-	}
-	if length > s.opts.MaxBody {
-		s.tooLarge(w)
-		return nil, func() {}, false
-	}
-	release = func() { s.held.Add(-length) }
-	if s.held.Add(length) > s.opts.MaxBytes {
-		write(w, later("too many requests are waiting: send it again"))
-		return nil, release, false
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.opts.MaxBody))
-	var large *http.MaxBytesError
-	switch {
-	case errors.As(err, &large):
-		s.tooLarge(w)
-	case err != nil:
-		http.Error(w, "the body could not be read", http.StatusBadRequest)
-	default:
-		s.held.Add(int64(len(body)) - length)
-		length = int64(len(body))
-		return body, release, true
-	}
-	return nil, release, false
-}
-
-func (s *Source) tooLarge(w http.ResponseWriter) {
-	w.Header().Set("Connection", "close") // the rest is not read
-	http.Error(w, fmt.Sprintf("the body is longer than %d bytes", s.opts.MaxBody), http.StatusRequestEntityTooLarge)
-}
-
 // later returns the answer to a request whose message is not settled.
-func later(text string) answer {
-	return answer{status: http.StatusServiceUnavailable, after: time.Second, text: text}
+func later(text string) *answer {
+	return &answer{status: http.StatusServiceUnavailable, after: time.Second, text: text}
 }
 
 // await passes a message on and answers when it is settled. Every path writes
 // an answer, because net/http sends 200 for a handler that just returns. The
 // context of the request is not a reliable sign that the sender is gone. It
 // also ends when the sender has closed its half of the connection and waits.
-func (s *Source) await(w http.ResponseWriter, r *http.Request, body []byte) {
+func (s *Source) await(w http.ResponseWriter, r *http.Request, body []byte, req *request) {
 	timer := time.NewTimer(s.opts.Wait)
 	defer timer.Stop()
-	req := &request{make(chan answer, 1)}
-	select {
-	case <-s.closing:
-		write(w, later("shutting down: send it again"))
-		return
-	default:
-	}
-	select {
-	case s.queue <- s.item(r, body, req):
-	case <-s.closing:
-		write(w, later("shutting down: send it again"))
-		return
-	case <-timer.C:
-		write(w, later("not read in time: send it again"))
-		return
-	case <-r.Context().Done():
-		write(w, later("not accepted: send it again"))
+	if refused := s.pass(r, s.item(r, body, req), timer); refused != nil {
+		req.held.release()
+		write(w, *refused)
 		return
 	}
 	select {
@@ -270,7 +243,26 @@ func (s *Source) await(w http.ResponseWriter, r *http.Request, body []byte) {
 	case a := <-req.answer:
 		write(w, a)
 	default:
-		write(w, later("not settled in time: send it again"))
+		write(w, *later("not settled in time: send it again"))
+	}
+}
+
+// pass hands a message to the reader, or returns why it did not.
+func (s *Source) pass(r *http.Request, it *pipeline.Item, timer *time.Timer) *answer {
+	select {
+	case <-s.closing:
+		return later("shutting down: send it again")
+	default:
+	}
+	select {
+	case s.queue <- it:
+		return nil
+	case <-s.closing:
+		return later("shutting down: send it again")
+	case <-timer.C:
+		return later("not read in time: send it again")
+	case <-r.Context().Done():
+		return later("not accepted: send it again")
 	}
 }
 
@@ -337,7 +329,7 @@ func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) {
 // Ack implements pipeline.Source. It answers the requests.
 func (s *Source) Ack(_ context.Context, items []*pipeline.Item) error {
 	for _, it := range items {
-		it.Ref.(*request).answer <- answerOf(it)
+		it.Ref.(*request).settle(answerOf(it))
 	}
 	return nil
 }
@@ -362,7 +354,7 @@ func (s *Source) Return(_ context.Context, items []*pipeline.Item, delay time.Du
 		if it.Decision == semel.InFlight {
 			a.status, a.decision, a.text = http.StatusConflict, "in_flight", "another delivery holds the key: send it again"
 		}
-		it.Ref.(*request).answer <- a
+		it.Ref.(*request).settle(a)
 	}
 	return nil
 }
@@ -380,9 +372,11 @@ func (s *Source) Close(ctx context.Context) error {
 		}
 		break
 	}
-	err := s.server.Shutdown(ctx)
+	grace, cancel := context.WithTimeout(ctx, closeGrace)
+	defer cancel()
+	err := s.server.Shutdown(grace)
 	if err != nil {
-		err = errors.Join(err, s.server.Close())
+		err = errors.Join(ctx.Err(), s.server.Close())
 	}
 	s.serving.Wait()
 	return err

@@ -217,6 +217,34 @@ func TestWhatIsHeldIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	first.Wait()
+	if n := s.held.Load(); n != 0 {
+		t.Errorf("%d bytes are held of settled messages", n)
+	}
+}
+
+// A message stays in memory until it is settled, though its sender has left.
+func TestAMessageWithoutItsSenderIsStillHeld(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{MaxBytes: 100, Wait: time.Millisecond})
+	for s.held.Load() == 0 { // a request that was not accepted within Wait is not held
+		if resp, _ := post(t, s, "m"); resp.StatusCode != 503 {
+			t.Fatalf("answered %s before the message was settled", resp.Status)
+		}
+	}
+	if resp, body := post(t, s, "m"); resp.StatusCode != 503 || !strings.Contains(body, "too many") {
+		t.Errorf("the next one: %s %q, want 503", resp.Status, body)
+	}
+	items, err := s.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	it := items[0]
+	if n := s.held.Load(); n != it.Bytes() {
+		t.Errorf("%d bytes are held, want %d as the pipeline counts them", n, it.Bytes())
+	}
+	if err := s.Ack(t.Context(), items); err != nil || s.held.Load() != 0 {
+		t.Errorf("%d bytes are held of a settled message, %v", s.held.Load(), err)
+	}
 }
 
 func TestAFullQueueTellsSendersToComeAgain(t *testing.T) {

@@ -38,7 +38,7 @@ func (*Source) Kind() string { return "http" }
 
 // Fields implements config.Kind.
 func (s *Source) Fields() schema.Mapping {
-	return schema.Mapping{Doc: "Bodies of requests. A request is answered when the outcome of its message is durable.", Fields: []schema.Field{
+	return schema.Mapping{Doc: "Bodies of requests. A request is answered when the outcome of its message is durable. While `in_flight.bytes` are in memory, further requests get a 503.", Fields: []schema.Field{
 		{Name: "listen", Doc: "Address to listen on.", Form: schema.Form{Scalar: schema.ScalarText}, Required: true, Read: func(v schema.Value) {
 			v.Text(&s.Listen)
 			v.CheckListen(s.Listen)
@@ -82,8 +82,8 @@ func (s *Source) Lint(l *config.Linter) {
 }
 
 // Open implements config.Source.
-func (s *Source) Open(context.Context, *config.Env) (pipeline.Source, error) {
-	opts := &httpsrc.Options{Listen: s.Listen, Path: s.Path, MaxBody: s.MaxBody, Wait: s.Wait}
+func (s *Source) Open(_ context.Context, env *config.Env) (pipeline.Source, error) {
+	opts := &httpsrc.Options{Listen: s.Listen, Path: s.Path, MaxBody: s.MaxBody, Wait: s.Wait, MaxBytes: env.Pipeline.InFlight.Bytes}
 	if !s.Token.IsZero() {
 		opts.Authorization = "Bearer " + s.Token.Reveal()
 	}
