@@ -21,6 +21,18 @@ const MaxScopeRule = 4096
 // Call it before the first claim. It blocks for one store call. It does nothing if
 // the store is not a [ScopeBinder].
 func BindScope(ctx context.Context, store Store, scope, rule string) error {
+	return scopeIs(ctx, store, scope, rule, rule)
+}
+
+// CheckScope returns the error that [BindScope] would return, and binds nothing. It
+// blocks for one store call.
+func CheckScope(ctx context.Context, store Store, scope, rule string) error {
+	return scopeIs(ctx, store, scope, rule, "")
+}
+
+// scopeIs binds a scope to the rule bind, unless that is empty, and checks that it is
+// bound to no other rule than rule.
+func scopeIs(ctx context.Context, store Store, scope, rule, bind string) error {
 	binder, ok := As[ScopeBinder](store)
 	if !ok {
 		return nil
@@ -31,11 +43,11 @@ func BindScope(ctx context.Context, store Store, scope, rule string) error {
 	if err := (Key{Scope: scope, ID: "x"}).Validate(); err != nil {
 		return err
 	}
-	bound, err := binder.BindScope(ctx, scope, rule)
+	bound, err := binder.BindScope(ctx, scope, bind)
 	if err != nil {
 		return fmt.Errorf("semel: bind scope %q: %w", scope, err)
 	}
-	if bound != rule {
+	if bound != rule && (bound != "" || bind != "") {
 		return &ScopeError{Scope: scope, Rule: rule, Bound: bound}
 	}
 	return nil

@@ -264,11 +264,13 @@ type Purger interface {
 }
 
 // ScopeBinder remembers which rule finds the ids of a scope. Use it through
-// [BindScope].
+// [BindScope] and [CheckScope].
 type ScopeBinder interface {
 	// BindScope binds a scope to a rule, unless the scope is bound already. It
-	// returns the rule to which the scope is bound. It blocks for one round trip or
-	// durable write. If calls are made concurrently, all return the same rule.
+	// returns the rule to which the scope is bound. With an empty rule it binds
+	// nothing, and returns an empty rule for a scope that is not bound. It blocks for
+	// one round trip or durable write. If calls are made concurrently, all return the
+	// same rule.
 	BindScope(ctx context.Context, scope, rule string) (bound string, err error)
 }
 

@@ -47,6 +47,7 @@ const (
 	verbLookDigest = "look_digest"
 	verbList       = "list"
 	verbCount      = "count"
+	verbRule       = "rule"
 	verbParked     = "parked"
 	verbJournal    = "journal"
 
@@ -68,7 +69,7 @@ type question struct {
 	ID       string       `json:"id,omitempty"` // of a parked message; "" stands for all
 	Keys     []wireKey    `json:"keys,omitempty"`
 	Digest   semel.Digest `json:"digest"`
-	// Scope and State select records.
+	// Scope and State select records. Scope is also the scope whose rule is asked for.
 	Scope *text       `json:"scope,omitempty"`
 	State semel.State `json:"state,omitempty"`
 	// As, Result and Window are the parameters of a resolution.
@@ -89,6 +90,7 @@ type wireClaim struct {
 type answer struct {
 	Record  *wireRecord      `json:"record,omitempty"`
 	Counts  *semel.Counts    `json:"counts,omitempty"`
+	Rule    *text            `json:"rule,omitempty"` // of a scope; empty if none is bound
 	Found   *bool            `json:"found,omitempty"`
 	Purged  *int64           `json:"purged,omitempty"`
 	Claimed *wireClaimed     `json:"claimed,omitempty"`

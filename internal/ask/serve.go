@@ -70,6 +70,8 @@ func (h *Host) answer(ctx context.Context, q *question, write func(*answer) erro
 	switch q.Verb {
 	case verbLook, verbList, verbCount:
 		return read(ctx, store, q, write)
+	case verbRule:
+		return rule(ctx, store, q, write)
 	case verbLookDigest:
 		by, err := able[semel.DigestResolver](store)
 		if err != nil {
@@ -160,6 +162,22 @@ func read(ctx context.Context, store semel.Store, q *question, write func(*answe
 		}
 	}
 	return nil
+}
+
+// rule answers with the rule of a scope, and binds nothing.
+func rule(ctx context.Context, store semel.Store, q *question, write func(*answer) error) error {
+	binder, err := able[semel.ScopeBinder](store)
+	if err != nil {
+		return err
+	}
+	if q.Scope == nil {
+		return fmt.Errorf("the question needs a scope: %w", semel.ErrInvalidRequest)
+	}
+	bound, err := binder.BindScope(ctx, string(*q.Scope), "")
+	if err != nil {
+		return err
+	}
+	return write(&answer{Rule: (*text)(&bound)})
 }
 
 // change changes keys, or writes to the audit log.

@@ -30,6 +30,7 @@ var (
 	_ semel.Resolver       = (*Store)(nil)
 	_ semel.DigestResolver = (*Store)(nil)
 	_ semel.Purger         = (*Store)(nil)
+	_ semel.ScopeBinder    = (*Store)(nil)
 	_ auditor              = (*Store)(nil)
 )
 
@@ -86,6 +87,21 @@ func (s *Store) Count(ctx context.Context) (counts semel.Counts, err error) {
 		return true
 	})
 	return counts, err
+}
+
+// BindScope implements semel.ScopeBinder for an empty rule. It binds nothing: the
+// process binds the scopes of its pipelines itself.
+func (s *Store) BindScope(ctx context.Context, scope, rule string) (bound string, err error) {
+	if rule != "" {
+		return "", errOnlyDone
+	}
+	err = s.ask(ctx, question{Verb: verbRule, Scope: (*text)(&scope)}, func(a *answer) bool {
+		if a.Rule != nil {
+			bound = string(*a.Rule)
+		}
+		return true
+	})
+	return bound, err
 }
 
 // LookDigest implements semel.DigestResolver.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/semel-dev/semel"
 )
@@ -35,6 +36,11 @@ func (x *Examination) Kind() string {
 		return "pipeline"
 	}
 	return x.Store.Spec.Kind()
+}
+
+// Breaks reports whether a finding is Broken.
+func (x *Examination) Breaks() bool {
+	return slices.ContainsFunc(x.Findings, func(f semel.Finding) bool { return f.Severity == semel.Broken })
 }
 
 // Note adds a finding.

@@ -67,6 +67,19 @@ func (f *File) Lint() []Finding {
 	return l.found
 }
 
+// TwoWaysOut says what to do if the scope of a pipeline has the ids of another rule. It
+// follows a semel.ScopeError.
+const TwoWaysOut = " with key.scope; or, if both rules find the same ids, write key.same_scope: true"
+
+// ForeignScope is the finding about a pipeline whose scope has the ids of another rule.
+func (f *File) ForeignScope(p *Pipeline, err *semel.ScopeError) Finding {
+	l := &Linter{File: f, Pipeline: p}
+	const remedy = "use another scope"
+	found := strings.TrimSuffix(strings.TrimPrefix(err.Error(), "semel: "), ": "+remedy)
+	l.Add(semel.Broken, NoRisk, l.At("key.scope"), found, "run refuses the first message with a key", remedy+TwoWaysOut)
+	return l.found[0]
+}
+
 // Refused returns the Broken findings that keep a pipeline from running, as
 // problems of the file.
 func (f *File) Refused(pipeline string) []schema.Problem {

@@ -55,7 +55,7 @@ func (p *Pipeline) Run(ctx context.Context) error {
 		err = fmt.Errorf("%w, or write %s", err, parkInstead(stopped.Reason))
 	}
 	if _, ok := errors.AsType[*semel.ScopeError](err); ok {
-		err = fmt.Errorf("%w with key.scope; or, if both rules find the same ids, write key.same_scope: true", err)
+		err = fmt.Errorf("%w%s", err, config.TwoWaysOut)
 	}
 	return p.file.RedactError(err)
 }

@@ -90,7 +90,7 @@ func (s *Store) BindScope(ctx context.Context, scope, rule string) (string, erro
 	bound, ok := s.values[scopeRule+scope]
 	err := s.usable()
 	s.mu.Unlock()
-	if ok || err != nil {
+	if ok || err != nil || rule == "" {
 		return string(bound.data), err
 	}
 	tx, err := s.Begin(ctx)

@@ -279,6 +279,10 @@ func (s *Store) BindScope(ctx context.Context, scope, rule string) (string, erro
 	if err := s.enter(ctx, "bind scope", 0, 0); err != nil {
 		return "", err
 	}
-	bound, _ := s.rules.LoadOrStore(scope, rule)
-	return bound.(string), nil
+	bound, ok := s.rules.Load(scope)
+	if !ok && rule != "" {
+		bound, _ = s.rules.LoadOrStore(scope, rule)
+	}
+	text, _ := bound.(string)
+	return text, nil
 }

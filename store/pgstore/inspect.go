@@ -270,6 +270,9 @@ func (s *Store) BindScope(ctx context.Context, scope, rule string) (string, erro
 		return s.queryRow(ctx, s.pool, "SELECT value FROM "+s.opts.quoted("meta")+" WHERE name = $1", name).Scan(&bound)
 	}
 	err := read()
+	if errors.Is(err, pgx.ErrNoRows) && rule == "" {
+		return "", nil
+	}
 	if errors.Is(err, pgx.ErrNoRows) {
 		var inserted int
 		err = s.queryRow(ctx, s.pool, "WITH bound AS (INSERT INTO "+s.opts.quoted("meta")+" (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING RETURNING 1) SELECT count(*) FROM bound", name, []byte(rule)).Scan(&inserted)

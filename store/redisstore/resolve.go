@@ -99,6 +99,13 @@ func (s *Store) BindScope(ctx context.Context, scope, rule string) (string, erro
 		return "", err
 	}
 	name := s.opts.Prefix + "scope:" + scope
+	if rule == "" {
+		bound, err := s.client.Do(ctx, s.client.B().Get().Key(name).Build()).ToString()
+		if rueidis.IsRedisNil(err) {
+			return "", nil
+		}
+		return bound, storeError("bind scope", err)
+	}
 	// A server with read-only replicas or a full memory refuses the first command.
 	// The second still finds an earlier rule.
 	results := s.client.DoMulti(ctx, s.client.B().Set().Key(name).Value(rule).Nx().Build(), s.client.B().Get().Key(name).Build())

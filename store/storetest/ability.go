@@ -329,9 +329,9 @@ func scopeKeepsRule(e *env) {
 	scopes := []string{"", "a", "a\x00", "A", "é", "\xff", " ", strings.Repeat("s", 1024)}
 	for i, scope := range scopes {
 		rule := ".id" + strconv.Itoa(i)
-		want(scope, rule, rule)
-		want(scope, rule, rule)
-		want(scope, ".other", rule)
+		for _, step := range [][2]string{{"", ""}, {rule, rule}, {"", rule}, {".other", rule}} {
+			want(scope, step[0], step[1])
+		}
 	}
 	// A scope that is bound still has the keys that it had, and no new one.
 	key := semel.Key{Scope: "used", ID: "x"}

@@ -58,6 +58,7 @@ func brokenCases() map[bug]struct {
 		commitsAlways:           {full, "transactions are atomic if and only if transactional"},
 		hidesTransacted:         {full, "list yields the records of a state or scope"},
 		bindsAgain:              {full, "a scope keeps the first rule"},
+		bindsNothing:            {full, "a scope keeps the first rule"},
 		refusesWithoutClass:     {alone, "a second open store has the same records if and only if shared"},
 	}
 }

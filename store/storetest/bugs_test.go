@@ -49,6 +49,7 @@ const (
 	commitsAlways           bug = "commits what is rolled back"
 	hidesTransacted         bug = "lists a key of a transaction without its id"
 	bindsAgain              bug = "binds a scope to the newest rule"
+	bindsNothing            bug = "binds a scope to an empty rule"
 	refusesWithoutClass     bug = "refuses a second opener with an error without a class"
 )
 

@@ -133,7 +133,7 @@ func (r *reference) BindScope(ctx context.Context, scope, rule string) (string, 
 	if err := r.enter(ctx, 0, 0); err != nil {
 		return "", err
 	}
-	if _, bound := r.rules[scope]; !bound || r.bug == bindsAgain {
+	if _, bound := r.rules[scope]; !bound && (rule != "" || r.bug == bindsNothing) || r.bug == bindsAgain {
 		r.rules[scope] = rule
 	}
 	return r.rules[scope], nil

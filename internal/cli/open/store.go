@@ -176,15 +176,25 @@ func (f *StoreFlags) open(ctx context.Context) (semel.Store, io.Closer, error) {
 		case err == nil:
 			return client.Store(""), client, nil
 		case errors.Is(err, fs.ErrPermission):
-			return nil, nil, fmt.Errorf("the store %s is in use by %s, which answers only its own user: run this command as that user", f.Shown(), holder)
+			return nil, nil, f.inUse(holder, ", which answers only its own user: run this command as that user")
 		case errors.As(err, new(*ask.ForeignError)):
-			return nil, nil, fmt.Errorf("the store %s is in use by %s: %w", f.Shown(), holder, err)
+			return nil, nil, f.inUse(holder, ": "+err.Error())
 		}
-		return nil, nil, fmt.Errorf("the store %s is in use by %s, which does not answer questions as semel run does: run this command again when that process has ended", f.Shown(), holder)
+		return nil, nil, f.inUse(holder, ", which does not answer questions as semel run does: run this command again when that process has ended")
 	case patient.Err() != nil && ctx.Err() == nil:
 		return nil, nil, fmt.Errorf("open the store %s: no answer in %s: %w", f.Shown(), term.FormatElapsed(f.Patience), term.InOneLine(err))
 	}
 	return nil, nil, fmt.Errorf("open the store %s: %w", f.Shown(), term.InOneLine(err))
+}
+
+// InUseError means that another process has an embedded store open and does not answer.
+type InUseError struct{ text string }
+
+// Error implements error.
+func (e *InUseError) Error() string { return e.text }
+
+func (f *StoreFlags) inUse(holder, remedy string) error {
+	return &InUseError{fmt.Sprintf("the store %s is in use by %s%s", f.Shown(), holder, remedy)}
 }
 
 // dialHolder returns a client for the process that has the embedded store open.

@@ -73,7 +73,7 @@ func (c *check) do(ctx context.Context) error {
 		c.doctor(ctx, func(ctx context.Context) *config.Examination { return wiring.Examine(ctx, c.conf, s) })
 	}
 	for _, p := range c.chosen {
-		c.doctor(ctx, func(ctx context.Context) *config.Examination { return wiring.ExaminePipeline(ctx, c.conf, p) })
+		c.doctor(ctx, func(ctx context.Context) *config.Examination { return c.examine(ctx, p) })
 		c.sample(ctx, p)
 	}
 	if ctx.Err() != nil {
@@ -178,15 +178,25 @@ func (c *check) doctor(ctx context.Context, examine func(context.Context) *confi
 		x.Err = open.Advise(ctx, c.conf, []*config.Store{x.Store}, x.Err)
 	}
 	c.addFindings("doctor", x.Name(), x.Findings)
-	for _, f := range x.Findings {
-		if f.Severity == semel.Broken && x.Store != nil {
-			c.bad[x.Name()] = "it is broken"
-		}
+	if x.Breaks() && x.Store != nil {
+		c.bad[x.Name()] = "it is broken"
 	}
 	if x.Err != nil {
 		c.bad[x.Name()] = "it could not be checked"
 		c.add(checkLine{Stage: "doctor", What: x.Name(), Status: notChecked, Found: x.Err.Error()})
 	}
+}
+
+// examine examines a pipeline, and the scope of its keys if its store can be opened.
+func (c *check) examine(ctx context.Context, p *config.Pipeline) *config.Examination {
+	x := wiring.ExaminePipeline(ctx, c.conf, p)
+	if decider := c.conf.Decider(p.Store.Name); decider == nil || c.bad[decider.Name] != "" {
+		return x
+	}
+	if open.ExamineScope(ctx, c.App, c.name, x) {
+		c.bad[p.Name] = "run refuses its scope"
+	}
+	return x
 }
 
 // sample decides the first messages of a pipeline as dry-run does.

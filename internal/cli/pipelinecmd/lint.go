@@ -1,6 +1,7 @@
 package pipelinecmd
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -45,14 +46,14 @@ finding, and 2 if a file is not a valid configuration.
 A variable that is not set is an error. With --no-env it stands for itself, and the
 field that has it is not checked. --env-file names a file with variables.`,
 		Args: term.Arguments(1, -1, term.MissingFile, ""),
-		RunE: a.Checked(func(_ *cobra.Command, args []string, wrong term.Problems) error {
+		RunE: a.Checked(func(cmd *cobra.Command, args []string, wrong term.Problems) error {
 			count := map[semel.Severity]int{}
 			for _, name := range args {
 				conf := open.Config(a, name, &wrong)
 				if conf == nil {
 					continue
 				}
-				for _, finding := range conf.Lint() {
+				for _, finding := range append(conf.Lint(), scopesIn(cmd.Context(), a, name, conf)...) {
 					if conf.HasPlaceholder(finding.Subject) {
 						continue
 					}
@@ -74,6 +75,20 @@ field that has it is not checked. --env-file names a file with variables.`,
 	}
 	open.AddNoEnv(a, cmd)
 	return cmd
+}
+
+// scopesIn returns the findings about scopes in the embedded stores of a configuration
+// that can be read here. Lint does not connect to anything, so it looks into no other.
+func scopesIn(ctx context.Context, a *term.App, name string, conf *config.File) (all []config.Finding) {
+	for _, p := range conf.Pipelines {
+		if decider := conf.Decider(p.Store.Name); decider == nil || decider.Spec.About().Directory == "" {
+			continue
+		}
+		if found, err := open.ForeignScope(ctx, a, name, conf, p); err == nil && len(found) > 0 && found[0].Severity == semel.Broken {
+			all = append(all, found...)
+		}
+	}
+	return all
 }
 
 func printFinding(a *term.App, f *config.Finding) error {

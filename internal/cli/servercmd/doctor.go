@@ -55,7 +55,7 @@ a warning or a broken finding, and 1 if a store or pipeline could not be checked
 			if err := wrong.Err(); err != nil {
 				return err
 			}
-			return examine(cmd.Context(), a, conf, stores, pipelines)
+			return examine(cmd.Context(), a, args[0], conf, stores, pipelines)
 		}),
 	}
 }
@@ -90,9 +90,9 @@ func toExamine(a *term.App, args []string, p *term.Problems) ([]*config.Store, [
 
 // examine reports on each store and then on each pipeline. If one cannot be
 // checked, it continues with the others.
-func examine(ctx context.Context, a *term.App, conf *config.File, stores []*config.Store, pipelines []*config.Pipeline) error {
+func examine(ctx context.Context, a *term.App, file string, conf *config.File, stores []*config.Store, pipelines []*config.Pipeline) error {
 	var failures []error
-	count := map[semel.Severity]int{}
+	count, bad := map[semel.Severity]int{}, map[*config.Store]bool{}
 	for i := range len(stores) + len(pipelines) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -102,8 +102,13 @@ func examine(ctx context.Context, a *term.App, conf *config.File, stores []*conf
 		if i < len(stores) {
 			report = wiring.Examine(patient, conf, stores[i])
 			report.Err = open.Advise(ctx, conf, serverOf(conf, stores[i]), report.Err)
+			bad[stores[i]] = report.Err != nil || report.Breaks()
 		} else {
-			report = wiring.ExaminePipeline(patient, conf, pipelines[i-len(stores)])
+			p := pipelines[i-len(stores)]
+			report = wiring.ExaminePipeline(patient, conf, p)
+			if !bad[conf.Decider(p.Store.Name)] {
+				open.ExamineScope(patient, a, file, report)
+			}
 		}
 		cancel()
 		for _, finding := range report.Findings {
