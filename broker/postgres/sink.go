@@ -84,7 +84,7 @@ func (s *Sink) WaitsFor(ctx context.Context) string {
 }
 
 func (s *Sink) blockedBy(ctx context.Context) string {
-	lock, _ := pgstore.BlockedBy(ctx, s.pool) // a server that does not answer is reported by the calls that wait
+	lock, _ := pgstore.BlockedBy(ctx, s.pool.Config().ConnConfig) // a server that does not answer is reported by the calls that wait
 	return lock
 }
 

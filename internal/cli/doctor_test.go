@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -248,6 +249,53 @@ func TestServerThatDoesNotAnswerIsGivenUp(t *testing.T) {
 		err := root.ExecuteContext(t.Context())
 		if status := a.Report(t.Context(), "semel", err); status != term.ExitFailed || !strings.Contains(stderr.String(), want) {
 			t.Errorf("%s: status %d, %s", words, status, &stderr)
+		}
+	}
+}
+
+// TestDoctorNamesTheSessionThatHoldsALock locks the target table, and then a table of the
+// store.
+func TestDoctorNamesTheSessionThatHoldsALock(t *testing.T) {
+	t.Parallel()
+	database, dir := servers.Database(t), t.TempDir()
+	admin := connect(t, database+"&application_name=alter-job")(t)
+	writeFile(t, filepath.Join(dir, "in.jsonl"), "{}\n")
+	file := writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
+stores: { db: { postgres: { dsn: %q } } }
+pipelines:
+  rows: { source: { file: { paths: [in.jsonl] } }, key: { id: .id }, store: db, sink: { postgres: { store: db, table: rows, columns: { id: .id } } }, parked: { store: db } }
+`, database))
+	run(t, "", "migrate", "up", "--config", file).check(t, term.ExitDone, "applied 1")
+	var session int
+	_, err := admin.Exec(t.Context(), "CREATE TABLE rows (id text)")
+	if err = errors.Join(err, admin.QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&session)); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		table, where string
+		args         []string
+	}{
+		{"rows", "rows: sink", []string{"doctor", file}},
+		{"semel_keys", "db", []string{"doctor", file, "db"}},
+		{"semel_meta", "db", []string{"doctor", file, "db"}},
+		{"rows", "rows", []string{"run", file, "--check"}},
+	} {
+		locked, err := admin.Begin(t.Context())
+		if err == nil {
+			_, err = locked.Exec(t.Context(), "LOCK TABLE "+c.table)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, want := run(t, "", c.args...), fmt.Sprintf("a statement waited for a lock that PostgreSQL session %d holds (alter-job, user postgres, idle in transaction", session)
+		if got.status != term.ExitFailed || !strings.Contains(got.stdout+got.stderr, want) || !strings.Contains(got.stdout+got.stderr, fmt.Sprintf("wait, or end it with SELECT pg_terminate_backend(%d)", session)) || strings.Contains(got.stderr, "unavailable") {
+			t.Errorf("%s with a lock on %s does not say %q: %+v", c.args, c.table, want, got)
+		}
+		if c.args[0] == "doctor" && !strings.Contains(got.stderr, "semel doctor: "+c.where+": ") {
+			t.Errorf("%s does not say %q: %s", c.args, c.where, got.stderr)
+		}
+		if err := locked.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

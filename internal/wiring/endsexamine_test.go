@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -26,7 +27,7 @@ func examined(t *testing.T, dir, text string) (lines string, report *config.Exam
 	if err != nil {
 		t.Fatal(err)
 	}
-	report = wiring.ExaminePipeline(t.Context(), f, f.Pipelines[0])
+	report = wiring.ExaminePipeline(t.Context(), f, f.Pipelines[0], time.Minute)
 	for _, x := range report.Findings {
 		lines += fmt.Sprintf("%s %s: %s\n", x.Severity, x.Subject, x.Found)
 	}

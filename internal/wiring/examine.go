@@ -3,6 +3,7 @@ package wiring
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/advice"
@@ -11,10 +12,13 @@ import (
 
 // Examine checks one store of a configuration: whether it can be reached, and
 // whether it is set up to keep its promise. The stores that it is built on are
-// examined separately. It blocks until the store's server has answered.
-func Examine(ctx context.Context, f *config.File, s *config.Store) *config.Examination {
+// examined separately. It blocks until the store's server has answered, at most
+// the patience.
+func Examine(ctx context.Context, f *config.File, s *config.Store, patience time.Duration) *config.Examination {
 	x := &config.Examination{File: f, Store: s}
-	s.Spec.Examine(ctx, x)
+	patient, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	s.Spec.Examine(patient, x)
 	if semel.Classify(x.Err) == semel.ClassPermanent {
 		x.Refused(x.Err, "fix the stated problem; until then the store cannot be opened")
 		x.Err = nil
@@ -40,19 +44,26 @@ func relieve(x *config.Examination, stack string) {
 // ExaminePipeline checks both ends of a pipeline. The source must have something
 // to read. The sink must be reachable and accept what is written to it. It must
 // be possible to park messages. Nothing is read from the source or written to the
-// sink. It blocks until the servers have answered, for each at most until ctx
-// ends.
-func ExaminePipeline(ctx context.Context, f *config.File, p *config.Pipeline) *config.Examination {
+// sink. It blocks until the servers have answered, for source, sink and parked
+// messages at most the patience each.
+func ExaminePipeline(ctx context.Context, f *config.File, p *config.Pipeline, patience time.Duration) *config.Examination {
 	x := &config.Examination{File: f, Pipeline: p}
-	p.Source.Examine(ctx, x)
-	p.Sink.Examine(ctx, x)
-	switch {
-	case p.Parked.Path != "":
-		x.Directory("parked.path", p.Parked.Path, "a message that fails permanently blocks the pipeline")
-	case p.Parked.Store.Name != "":
-		x.Fail("parked", parkedTable(ctx, x))
+	for _, check := range []func(context.Context, *config.Examination){p.Source.Examine, p.Sink.Examine, examineParked} {
+		patient, cancel := context.WithTimeout(ctx, patience)
+		check(patient, x)
+		cancel()
 	}
 	return x
+}
+
+// examineParked checks the place of parked messages.
+func examineParked(ctx context.Context, x *config.Examination) {
+	switch at := x.Pipeline.Parked; {
+	case at.Path != "":
+		x.Directory("parked.path", at.Path, "a message that fails permanently blocks the pipeline")
+	case at.Store.Name != "":
+		x.Fail("parked", parkedTable(ctx, x))
+	}
 }
 
 // parkedTable checks the table of parked messages.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // blockers finds the session for whose lock the statements of this program wait. It
@@ -25,12 +24,12 @@ LIMIT 1`
 
 // BlockedBy describes the session of the server that holds a lock for which a statement
 // of this program waits, with the statement that ends the session. It returns "" if
-// there is none. It uses a connection of its own, because those of the pool may all
-// wait. It blocks for at most a second, and may be called at any time.
-func BlockedBy(ctx context.Context, pool *pgxpool.Pool) (_ string, err error) {
+// there is none. It opens a connection of its own, because those that wait cannot ask.
+// It blocks for at most a second, and may be called at any time.
+func BlockedBy(ctx context.Context, server *pgx.ConnConfig) (_ string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	conn, err := pgx.ConnectConfig(ctx, pool.Config().ConnConfig)
+	conn, err := pgx.ConnectConfig(ctx, server)
 	if err != nil {
 		return "", fmt.Errorf("pgstore: who holds a lock: %w", err)
 	}
@@ -59,6 +58,6 @@ func BlockedBy(ctx context.Context, pool *pgxpool.Pool) (_ string, err error) {
 // WaitsFor returns what BlockedBy says of the store's own connections, or "". A
 // pipeline asks it what it waits for; see pipeline.Waiter.
 func (s *Store) WaitsFor(ctx context.Context) string {
-	lock, _ := BlockedBy(ctx, s.pool) // a server that does not answer is reported by the calls that wait
+	lock, _ := BlockedBy(ctx, s.pool.Config().ConnConfig) // a server that does not answer is reported by the calls that wait
 	return lock
 }

@@ -70,10 +70,10 @@ func (c *check) do(ctx context.Context) error {
 			c.add(checkLine{Stage: "doctor", What: s.Name, Status: skipped, Found: why})
 			continue
 		}
-		c.doctor(ctx, func(ctx context.Context) *config.Examination { return wiring.Examine(ctx, c.conf, s) })
+		c.doctor(ctx, wiring.Examine(ctx, c.conf, s, c.Patience))
 	}
 	for _, p := range c.chosen {
-		c.doctor(ctx, func(ctx context.Context) *config.Examination { return c.examine(ctx, p) })
+		c.doctor(ctx, c.examine(ctx, p))
 		c.sample(ctx, p)
 	}
 	if ctx.Err() != nil {
@@ -170,10 +170,7 @@ func stepsOf(ctx context.Context, schema *postgres.Schema) (missing, all int, er
 }
 
 // doctor adds what the examination of a store or pipeline finds.
-func (c *check) doctor(ctx context.Context, examine func(context.Context) *config.Examination) {
-	patient, cancel := context.WithTimeout(ctx, c.Patience)
-	defer cancel()
-	x := examine(patient)
+func (c *check) doctor(ctx context.Context, x *config.Examination) {
 	if x.Store != nil {
 		x.Err = open.Advise(ctx, c.conf, []*config.Store{x.Store}, x.Err)
 	}
@@ -189,7 +186,7 @@ func (c *check) doctor(ctx context.Context, examine func(context.Context) *confi
 
 // examine examines a pipeline, and the scope of its keys if its store can be opened.
 func (c *check) examine(ctx context.Context, p *config.Pipeline) *config.Examination {
-	x := wiring.ExaminePipeline(ctx, c.conf, p)
+	x := wiring.ExaminePipeline(ctx, c.conf, p, c.Patience)
 	if decider := c.conf.Decider(p.Store.Name); decider == nil || c.bad[decider.Name] != "" {
 		return x
 	}

@@ -97,20 +97,18 @@ func examine(ctx context.Context, a *term.App, file string, conf *config.File, s
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		patient, cancel := context.WithTimeout(ctx, a.Patience)
 		var report *config.Examination
 		if i < len(stores) {
-			report = wiring.Examine(patient, conf, stores[i])
+			report = wiring.Examine(ctx, conf, stores[i], a.Patience)
 			report.Err = open.Advise(ctx, conf, serverOf(conf, stores[i]), report.Err)
 			bad[stores[i]] = report.Err != nil || report.Breaks()
 		} else {
 			p := pipelines[i-len(stores)]
-			report = wiring.ExaminePipeline(patient, conf, p)
+			report = wiring.ExaminePipeline(ctx, conf, p, a.Patience)
 			if !bad[conf.Decider(p.Store.Name)] {
-				open.ExamineScope(patient, a, file, report)
+				open.ExamineScope(ctx, a, file, report)
 			}
 		}
-		cancel()
 		for _, finding := range report.Findings {
 			count[finding.Severity]++
 		}

@@ -31,6 +31,9 @@ func (s *Store) Advise(f *config.File, _ *config.Pipeline, path string, err erro
 	if said := ofServer(err, s.DSN, path+".dsn"); said != nil {
 		return said
 	}
+	if said := ofLock(err); said != nil {
+		return said
+	}
 	if of := refusal(err); of != nil && of.Code == "42501" {
 		user, _ := identity(s.DSN)
 		return &advice.Error{Cause: "user " + user + ": " + of.Message, Remedy: "GRANT SELECT, INSERT, UPDATE, DELETE on the store's tables to " + user, Public: true}
@@ -64,12 +67,12 @@ func (s *Sink) Advise(f *config.File, _ *config.Pipeline, path string, err error
 	if said := ofServer(err, dsn, field); said != nil {
 		return said
 	}
+	if said := ofLock(err); said != nil {
+		return said
+	}
 	of := refusal(err)
 	if of == nil {
 		return nil
-	}
-	if said := ofLock(err, of); said != nil {
-		return said
 	}
 	user, _ := identity(dsn)
 	written := path + ".table"
@@ -163,9 +166,13 @@ func identity(dsn schema.Secret) (user, database string) {
 }
 
 // ofLock describes a statement that waited too long.
-func ofLock(err error, of *pgconn.PgError) *advice.Error {
+func ofLock(err error) *advice.Error {
 	if behind, ok := errors.AsType[*postgres.LockError](err); ok && behind.By != "" {
 		return &advice.Error{Cause: "a statement waited for " + behind.By, Public: true}
+	}
+	of := refusal(err)
+	if of == nil {
+		return nil
 	}
 	const look = "SELECT pid, application_name, pg_blocking_pids(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 	switch of.Code {

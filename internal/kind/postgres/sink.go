@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/postgres"
 	"github.com/semel-dev/semel/internal/config"
@@ -260,18 +261,23 @@ func (s *Sink) options() *postgres.Options {
 
 // Examine implements config.Kind.
 func (s *Sink) Examine(ctx context.Context, x *config.Examination) {
-	x.Fail("sink", s.plan(ctx, x))
+	dsn, err := s.database(x.File)
+	if err != nil {
+		x.Fail("sink", err)
+		return
+	}
+	server, err := pgxpool.ParseConfig(dsn.Reveal())
+	if err == nil {
+		err = notPastLocks(ctx, server.ConnConfig, func(ctx context.Context) error { return s.plan(ctx, server.ConnConfig, x) })
+	}
+	x.Fail("sink", err)
 }
 
 // plan makes the server plan the statements of a sink. This checks tables,
 // columns, the unique key of an upsert and the write privilege. Nothing is
 // executed.
-func (s *Sink) plan(ctx context.Context, x *config.Examination) (err error) {
-	dsn, err := s.database(x.File)
-	if err != nil {
-		return err
-	}
-	conn, err := pgx.Connect(ctx, dsn.Reveal())
+func (s *Sink) plan(ctx context.Context, server *pgx.ConnConfig, x *config.Examination) error {
+	conn, err := pgx.ConnectConfig(ctx, server)
 	if err != nil {
 		return fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, err)
 	}

@@ -149,7 +149,10 @@ func (s *Store) Clean(store semel.Store) func(ctx context.Context, pass func(gon
 
 // Examine implements config.Kind.
 func (s *Store) Examine(ctx context.Context, x *config.Examination) {
-	err := s.examine(ctx, x)
+	server, err := pgxpool.ParseConfig(s.DSN.Reveal())
+	if err == nil {
+		err = notPastLocks(ctx, server.ConnConfig, func(ctx context.Context) error { return s.examine(ctx, x) })
+	}
 	if errors.Is(err, pgstore.ErrSchema) {
 		x.Refused(err, "semel migrate up --config "+x.File.Name+" --store-name "+x.Store.Name)
 		return
