@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -210,25 +208,6 @@ func TestScenarioOnNATSRunsAsPrinted(t *testing.T) {
 	if info := consumer.CachedInfo(); info.NumAckPending+int(info.NumPending) != 0 {
 		t.Errorf("after a clean end %d messages wait for an acknowledgement, and %d to be delivered", info.NumAckPending, info.NumPending)
 	}
-}
-
-func TestScenarioOnSQSRunsAsPrinted(t *testing.T) {
-	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_EC2_METADATA_DISABLED": "true"} {
-		t.Setenv(name, value) // so it cannot run in parallel
-	}
-	url := servers.SQS(t)
-	client := sqs.New(sqs.Options{Region: "us-east-1", BaseEndpoint: &url, Credentials: aws.AnonymousCredentials{}})
-	queue, err := client.CreateQueue(t.Context(), &sqs.CreateQueueInput{QueueName: aws.String(servicestest.Topic())})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for n := range 2 * distinct {
-		if _, err := client.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: queue.QueueUrl, MessageBody: aws.String(eventText(n % distinct))}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s := openScenario(t, "sqs", map[string]string{"SQS_QUEUE_URL": *queue.QueueUrl, "DATABASE_URL": servers.Database(t)})
-	s.until(func() []string { return s.query("SELECT event_id FROM orders") }, everyEvent("e"))
 }
 
 // jetStream connects to a NATS server for as long as the test runs.

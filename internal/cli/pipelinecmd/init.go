@@ -30,6 +30,7 @@ func Scenarios() [][2]string {
 		{"rabbitmq", "a RabbitMQ queue into PostgreSQL, a row and its key in one transaction"},
 		{"nats", "a NATS stream into PostgreSQL, a row and its key in one transaction"},
 		{"sqs", "an SQS queue into PostgreSQL, a row and its key in one transaction"},
+		{"sqs-dlq", "the dead-letter queue of that queue, with the same keys"},
 		{"http-to-postgres", "requests into PostgreSQL, a row and its key in one transaction"},
 		{"http-to-api", "requests to an HTTP service, refused ones parked"},
 		{"analytics", "many small events into files"},
@@ -54,8 +55,8 @@ func NewInit(a *term.App) *cobra.Command {
 semel init --scenario kafka-to-postgres --output orders.yaml`,
 		Long: `Prints a commented configuration that works, to stdout or to a new file. Addresses
 come from the environment where they are set (KAFKA_BROKERS, RABBITMQ_ADDR,
-NATS_SERVERS, SQS_QUEUE_URL, DATABASE_URL, REDIS_URL, API_URL), and else are those of
-servers on this machine. After --output, the next four commands are on stderr. The
+NATS_SERVERS, SQS_QUEUE_URL, SQS_DLQ_URL, DATABASE_URL, REDIS_URL, API_URL), and else
+are those of servers on this machine. After --output, the next four commands are on stderr. The
 scenarios:
 ` + list.String(),
 		Args:      term.Arguments(0, 1, "", "one scenario"),
