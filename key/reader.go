@@ -1,6 +1,7 @@
 package key
 
 import (
+	"encoding/base64"
 	"encoding/binary"
 	"strconv"
 	"time"
@@ -121,7 +122,7 @@ func (x *Reader) append(dst []byte, n *reading) ([]byte, error) {
 	case FormHeader:
 		value, ok := x.message.Header(n.name)
 		if !ok {
-			return dst, &n.missing[Absent]
+			return x.appendEncoded(dst, n)
 		}
 		if value == nil {
 			value = []byte{} // the header exists
@@ -142,6 +143,23 @@ func (x *Reader) append(dst []byte, n *reading) ([]byte, error) {
 		return x.appendAll(dst, n)
 	}
 	return x.appendUnstable(dst, n)
+}
+
+// keyHeader is the header in which a pipeline names the id of a key. An id that is not
+// printable, such as that of a number, is in encodedKeyHeader.
+const keyHeader, encodedKeyHeader = "semel-key", "semel-key-base64"
+
+// appendEncoded appends the id of a message without the header of a rule. For the header
+// semel-key, semel-key-base64 has it, so that the key is that of the pipeline before.
+func (x *Reader) appendEncoded(dst []byte, n *reading) ([]byte, error) {
+	if n.name == keyHeader {
+		if value, ok := x.message.Header(encodedKeyHeader); ok {
+			if id, err := base64.StdEncoding.AppendDecode(dst, value); err == nil && len(id) > len(dst) {
+				return id, nil
+			}
+		}
+	}
+	return dst, &n.missing[Absent]
 }
 
 // appendPresent appends a string, which is missing if it is nil or empty.

@@ -124,9 +124,12 @@ func (r *Rule) Unstable() string {
 //	.a.b  .items[0].id  .["odd.name"]   the value at a path: see ParsePath
 //	line                                the whole body, as bytes
 //	hash(.)  hash(.a,.b)                canonical content: see AppendCanonical
-//	header:NAME                         the last header of this exact name
+//	header:NAME                         the last header of this exact name; see below
 //	record-key                          the partitioning key of the transport
 //	property:message-id                 the message id of the transport
+//
+// The rule header:semel-key gives the id of the pipeline that wrote the message, whatever
+// bytes it has: it also reads the header semel-key-base64.
 //
 // Rules that differ between deliveries (offset, origin, delivery-id, timestamp,
 // time, random, uuid) are refused with an [*UnstableError]. Other errors are

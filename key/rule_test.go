@@ -2,6 +2,7 @@ package key
 
 import (
 	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"reflect"
 	"strings"
@@ -138,6 +139,26 @@ func TestFirstTakesTheFirstThatIsPresent(t *testing.T) {
 	}
 	if k, err := header.Key("", message("not JSON")); err != nil || k.ID != "h-1" {
 		t.Errorf("a header before a broken body gives %q, %v", k, err)
+	}
+}
+
+func TestTheHeaderOfAPipelineGivesTheIDThatThePipelineHad(t *testing.T) {
+	t.Parallel()
+	rule := mustRule(t, "header:semel-key")
+	for _, id := range []string{"a", string(AppendNumber(nil, "7")), "\xff", string(AppendComposite(nil, "a", "b"))} {
+		header := semel.Header{Name: "semel-key-base64", Value: base64.StdEncoding.AppendEncode(nil, []byte(id))}
+		if k, err := rule.Key("s", &semel.Message{Headers: []semel.Header{header}}); err != nil || k.ID != id {
+			t.Errorf("%q comes back as %q, %v", id, k.ID, err)
+		}
+	}
+	for _, broken := range []string{"", "?", "YQ"} {
+		m := &semel.Message{Headers: []semel.Header{{Name: "semel-key-base64", Value: []byte(broken)}}}
+		if k, err := rule.Key("s", m); !errors.Is(err, ErrMissing) {
+			t.Errorf("%q gives %q, %v", broken, k.ID, err)
+		}
+		if k, err := mustRule(t, "header:other").Key("s", m); !errors.Is(err, ErrMissing) {
+			t.Errorf("another header gives %q, %v", k.ID, err)
+		}
 	}
 }
 

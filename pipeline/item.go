@@ -1,6 +1,11 @@
 package pipeline
 
-import "github.com/semel-dev/semel"
+import (
+	"strconv"
+	"time"
+
+	"github.com/semel-dev/semel"
+)
 
 // Item is one message on its way through a pipeline, and its outcome. It has one
 // owner at a time: the source, the runner, the session or the sink. Only the owner
@@ -54,8 +59,24 @@ type Item struct {
 	Tries int
 	// Redrive counts how often the message was redriven from a [DeadLetterStore].
 	Redrive int
+	// Seen is when a pipeline first saw the message, as far as that is known. The runner
+	// sets it if the source does not.
+	Seen time.Time
 
-	block *block // the memory that the item is part of, or nil
+	place func(semel.Origin) string // of the source's traits, or nil
+	block *block                    // the memory that the item is part of, or nil
+}
+
+// AppendPlace appends where the message was read, in the words of its source. By default
+// these are source, partition and offset, as in "orders 3/1274".
+func (it *Item) AppendPlace(dst []byte) []byte {
+	o := it.Message.Origin
+	if it.place != nil {
+		return append(dst, it.place(o)...)
+	}
+	dst = append(append(dst, o.Source...), ' ')
+	dst = append(strconv.AppendInt(dst, int64(o.Partition), 10), '/')
+	return strconv.AppendInt(dst, o.Offset, 10)
 }
 
 // Bytes returns the approximate size of the message in memory.

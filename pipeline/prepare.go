@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"strconv"
 	"strings"
 	"time"
 
@@ -35,7 +34,7 @@ func (p *preparer) prepare(items []*Item) []*entry {
 		}
 		e.Call.Window = p.r.opts.Window
 		if p.r.opts.KeepOrigin {
-			e.Call.Origin = p.origin(&e.Message)
+			e.Call.Origin = p.origin(e.Item)
 		}
 		if p.r.opts.EventTime && e.Redrive == 0 {
 			e.Call.Time = e.Message.Time
@@ -52,18 +51,9 @@ func (p *preparer) prepare(items []*Item) []*entry {
 	return p.entries
 }
 
-// origin returns where a message comes from, and which process claims its key. The
-// place of a file is in the words of the source. Others are short, because each key
-// keeps one.
-func (p *preparer) origin(m *semel.Message) string {
-	text := p.id[:0]
-	if place := p.feed.traits.Place; place != nil {
-		text = append(text, place(m.Origin)...)
-	} else {
-		text = append(append(text, m.Origin.Source...), ' ')
-		text = append(strconv.AppendInt(text, int64(m.Origin.Partition), 10), '/')
-		text = strconv.AppendInt(text, m.Origin.Offset, 10)
-	}
+// origin returns where a message comes from, and which process claims its key.
+func (p *preparer) origin(it *Item) string {
+	text := it.AppendPlace(p.id[:0])
 	text = append(append(text, " by "...), p.process...)
 	p.id = text[:0]
 	return p.text(text[max(0, len(text)-semel.MaxOriginBytes):])

@@ -120,7 +120,7 @@ func (s *Redriven) items(list []*Parked) (items []*Item, idle bool) {
 			continue
 		}
 		s.out[p.ID] = struct{}{}
-		it := &Item{Partition: s.partition, Ref: p, Message: p.Message, Redrive: p.Redrives + 1}
+		it := &Item{Partition: s.partition, Ref: p, Message: p.Message, Redrive: p.Redrives + 1, Seen: p.At}
 		it.Call.Key = p.Key
 		headers := slices.DeleteFunc(slices.Clone(p.Message.Headers), func(h semel.Header) bool { return h.Name == RedriveHeader })
 		it.Message.Headers = append(headers, semel.Header{Name: RedriveHeader, Value: strconv.AppendInt(nil, int64(it.Redrive), 10)})

@@ -81,7 +81,7 @@ func New(source Source, session Session, opts *Options) (*Runner, error) {
 		if r.opts.ParkedMaxAge > 0 {
 			redriven.expiry = &expiry{age: r.opts.ParkedMaxAge, observe: r.observe}
 		}
-		r.feeds = append(r.feeds, &feed{redriven, redriven.Traits(), true})
+		r.feeds = append(r.feeds, &feed{redriven, SourceTraits{Place: r.feeds[0].traits.Place}, true})
 	}
 	return r, nil
 }

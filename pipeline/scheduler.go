@@ -104,6 +104,9 @@ func (s *scheduler) entries(into []*entry, items []*Item, f *feed, now time.Time
 		e := s.free
 		s.free, e.next = e.next, nil
 		e.Item, e.feed, e.read = it, f, now
+		if it.place = f.traits.Place; it.Seen.IsZero() {
+			it.Seen = now
+		}
 		into = append(into, e)
 	}
 	return into

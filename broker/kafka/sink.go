@@ -32,7 +32,8 @@ type SinkOptions struct {
 	// SamePartition writes to the partition with the number of the partition that was
 	// read. Otherwise the hash of the record key chooses, as in Kafka's own client.
 	SamePartition bool
-	// NoKeyHeaders leaves out the headers for key, scope, pipeline, attempt and token.
+	// NoKeyHeaders leaves out the headers for key, scope, pipeline, attempt, token,
+	// first-seen time and origin.
 	NoKeyHeaders bool
 }
 
@@ -364,16 +365,16 @@ func (l *makers) put(m *maker) {
 	l.idle = append(l.idle, m)
 }
 
-// ownHeaders is how many headers Semel adds to a record at most, and ownNumbers about
-// how many digits they have.
-const ownHeaders, ownNumbers = 6, 8
+// ownHeaders is how many headers Semel adds to a record at most, and ownText about how
+// much text they have beside the id.
+const ownHeaders, ownText = 8, 64
 
 // maker returns a maker with memory for the records of items.
 func (s *Sink) maker(items []*pipeline.Item) *maker {
 	headers, text := 0, 0
 	for _, it := range items {
 		headers += len(it.Message.Headers) + ownHeaders
-		text += len(it.Call.Key.ID) + ownNumbers
+		text += len(it.Call.Key.ID) + ownText
 	}
 	m := s.makers.take()
 	m.sink = s
@@ -437,7 +438,8 @@ func (m *maker) record(it *pipeline.Item) *kgo.Record {
 	return &m.records[len(m.records)-1]
 }
 
-// nameKey adds the headers that name the key of an item, and its attempt.
+// nameKey adds the headers that name the key of an item, its attempt and its first
+// place.
 func (m *maker) nameKey(it *pipeline.Item) {
 	key := it.Call.Key
 	name, id := header.OfKey(key.ID)
@@ -458,6 +460,14 @@ func (m *maker) nameKey(it *pipeline.Item) {
 	}
 	if it.Token > 0 {
 		m.number(header.Token, uint64(it.Token))
+	}
+	if _, later := it.Message.Header(header.Origin); !later && !it.Seen.IsZero() {
+		at := len(m.text)
+		m.text = header.AppendTime(m.text, it.Seen)
+		m.header(header.FirstSeen, m.text[at:len(m.text):len(m.text)])
+		at = len(m.text)
+		m.text = it.AppendPlace(m.text)
+		m.header(header.Origin, m.text[at:len(m.text):len(m.text)])
 	}
 }
 

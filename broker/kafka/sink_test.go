@@ -43,6 +43,8 @@ func TestARecordNamesItsKey(t *testing.T) {
 		plain, binary := kafkatest.Item("k", "v"), kafkatest.Item("\x00\xff", "w")
 		plain.Message.Origin.Partition = 2
 		plain.Call.Key.Scope = "p" // as the pipeline
+		plain.Message.Origin.Source, plain.Message.Origin.Offset, plain.Seen = "in", 7, time.UnixMilli(1_700_000_000_123)
+		binary.Seen = plain.Seen
 		plain.Message.Headers = []semel.Header{
 			{Name: "a", Value: []byte("1")}, {Name: header.Key, Value: []byte("another")}, {Name: record.ConnectTopic, Value: []byte("t")}, {Name: "a"},
 		}
@@ -50,6 +52,7 @@ func TestARecordNamesItsKey(t *testing.T) {
 		binary.Message.Origin.Partition = 4 // of three
 		binary.Message.Headers = []semel.Header{
 			{Name: pipeline.RedriveHeader, Value: []byte("1")}, {Name: record.ConnectTopic, Value: []byte("t")}, {Name: record.HeaderReason, Value: []byte("late")}, {Name: "b"},
+			{Name: header.FirstSeen, Value: []byte("before")}, {Name: header.Origin, Value: []byte("queue q")},
 		}
 		sink.Deliver(b.Context(), []*pipeline.Item{plain, binary})
 		if err := errors.Join(plain.Err, binary.Err, sink.Close(b.Context())); err != nil {
@@ -69,8 +72,8 @@ func TestARecordNamesItsKey(t *testing.T) {
 			got[string(r.Key)] = fmt.Sprintf("%d %v %s", r.Partition, r.Value == nil, strings.Join(headers, " "))
 		}
 		want := map[string]string{
-			"k":        "2 false a=1 __connect.errors.topic=t a= semel-key=k semel-pipeline=p semel-token=7",
-			"\x00\xff": "1 true b= semel-key-base64=AP8= semel-scope=s semel-pipeline=p semel-attempt=3 semel-token=7 semel-redrive=2",
+			"k":        "2 false a=1 __connect.errors.topic=t a= semel-key=k semel-pipeline=p semel-token=7 semel-first-seen=2023-11-14T22:13:20.123Z semel-origin=in 2/7",
+			"\x00\xff": "1 true b= semel-first-seen=before semel-origin=queue q semel-key-base64=AP8= semel-scope=s semel-pipeline=p semel-attempt=3 semel-token=7 semel-redrive=2",
 		}
 		for key := range want {
 			if got[key] != want[key] {

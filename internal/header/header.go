@@ -5,6 +5,7 @@ package header
 import (
 	"encoding/base64"
 	"strconv"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -20,6 +21,10 @@ const (
 	Attempt   = "semel-attempt"    // from the second attempt on
 	Token     = "semel-token"
 	Pipeline  = "semel-pipeline"
+
+	// The first pipeline sets these, and the following ones keep them.
+	FirstSeen = "semel-first-seen" // RFC 3339
+	Origin    = "semel-origin"     // the place in the source of that pipeline
 )
 
 // IsKey reports whether a name is one of these names. An output replaces such
@@ -40,10 +45,15 @@ func OfKey(id string) (name, value string) {
 	return KeyBase64, base64.StdEncoding.EncodeToString([]byte(id))
 }
 
-// Output returns the headers of an item's output: those of its message, and
-// those that name its key, attempt and redrive. name is the pipeline's name.
+// AppendTime appends a time as FirstSeen has it.
+func AppendTime(dst []byte, t time.Time) []byte {
+	return t.UTC().AppendFormat(dst, "2006-01-02T15:04:05.000Z07:00")
+}
+
+// Output returns the headers of an item's output: those of its message, and those
+// that name its key, attempt, redrive and first place. name is the pipeline's name.
 func Output(it *pipeline.Item, name string) []semel.Header {
-	list := make([]semel.Header, 0, len(it.Message.Headers)+6)
+	list := make([]semel.Header, 0, len(it.Message.Headers)+8)
 	for _, h := range it.Message.Headers {
 		if !IsKey(h.Name) && h.Name != pipeline.RedriveHeader {
 			list = append(list, h)
@@ -65,6 +75,10 @@ func Output(it *pipeline.Item, name string) []semel.Header {
 	}
 	if it.Redrive > 0 {
 		add(pipeline.RedriveHeader, strconv.Itoa(it.Redrive))
+	}
+	if _, later := it.Message.Header(Origin); !later && !it.Seen.IsZero() {
+		add(FirstSeen, string(AppendTime(nil, it.Seen)))
+		add(Origin, string(it.AppendPlace(nil)))
 	}
 	return list
 }

@@ -81,10 +81,10 @@ func TestKeyHeadersNameTheKey(t *testing.T) {
 		p.Wait(2, kafkatest.Settled)
 		p.Stop()
 		for _, r := range b.Read("out") {
-			got := fmt.Sprintf("%s", r.Headers)
-			want := "[{mine stays} {semel-key readable} {semel-scope s} {semel-pipeline g}]"
+			got := headersOf(r)
+			want := "mine=stays semel-key=readable semel-scope=s semel-pipeline=g semel-origin=in 0/0"
 			if r.Key[0] == 0 {
-				want = "[{semel-key-base64 AHMA/w==} {semel-scope s} {semel-pipeline g}]"
+				want = "semel-key-base64=AHMA/w== semel-scope=s semel-pipeline=g semel-origin=in 0/1"
 			}
 			if got != want {
 				t.Errorf("headers %s, want %s", got, want)

@@ -401,7 +401,7 @@ func (w *worker) deliver(ctx context.Context, r *kgo.Record) (bool, error) {
 	if w.opts.Format.KeyHeaders {
 		record.Fill(&w.message, r)
 		if k, ok := w.keyOf(); ok {
-			r.Headers = record.AppendKeyHeaders(r.Headers, k, w.opts.Name)
+			r.Headers = record.AppendOrigin(record.AppendKeyHeaders(r.Headers, k, w.opts.Name), &w.message, time.Now())
 		}
 	}
 	if err := w.check(ctx, w.opts.Output, r); errors.Is(err, errAgain) {
@@ -477,8 +477,9 @@ func (w *worker) call(ctx context.Context, r *kgo.Record, attempt int) (outputs 
 		return nil, fmt.Errorf("output %d of the Transform is nil: leave it out", i)
 	}
 	if ok && w.opts.Format.KeyHeaders && err == nil {
+		now := time.Now()
 		for _, out := range outputs {
-			out.Headers = record.AppendKeyHeaders(out.Headers, k, w.opts.Name)
+			out.Headers = record.AppendOrigin(record.AppendKeyHeaders(out.Headers, k, w.opts.Name), &w.message, now)
 		}
 	}
 	return outputs, err

@@ -1,11 +1,14 @@
 package record
 
 import (
+	"time"
+
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
 )
 
 // Names of headers of parked records, beside those of package header.
@@ -49,6 +52,29 @@ func AppendKeyHeaders(headers []kgo.RecordHeader, key semel.Key, name string) []
 		}
 	}
 	return appendKey(kept, key, []byte(name))
+}
+
+// AppendOrigin appends the headers that say when and where Semel first saw a message. It
+// appends those that the message has, if a pipeline before this one set them.
+func AppendOrigin(headers []kgo.RecordHeader, m *semel.Message, seen time.Time) []kgo.RecordHeader {
+	for i := range headers {
+		if headers[i].Key == header.Origin {
+			return headers
+		}
+	}
+	add := func(name string, value []byte) {
+		headers = append(headers, kgo.RecordHeader{Key: name, Value: value})
+	}
+	if origin, ok := m.Header(header.Origin); ok {
+		if at, ok := m.Header(header.FirstSeen); ok {
+			add(header.FirstSeen, at)
+		}
+		add(header.Origin, origin)
+		return headers
+	}
+	add(header.FirstSeen, header.AppendTime(nil, seen))
+	add(header.Origin, (&pipeline.Item{Message: *m}).AppendPlace(nil))
+	return headers
 }
 
 func appendKey(headers []kgo.RecordHeader, key semel.Key, name []byte) []kgo.RecordHeader {
