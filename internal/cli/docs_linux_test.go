@@ -39,12 +39,13 @@ var docsPages = []struct{ name, servers string }{
 	{"postgres.md", ""},
 	{"observability.md", ""},
 	{"runbook.md", "postgres"},
-	{"guides/kafka-to-postgres.md", "kafka postgres"},
-	{"guides/nats.md", "nats postgres"},
-	{"guides/sqs.md", "postgres sqs"},
+	{"guides/brokers.md", ""},
+	{"guides/kafka-to-postgres.md", "kafka postgres redis"},
+	{"guides/nats.md", "nats postgres redis"},
+	{"guides/sqs.md", "postgres redis sqs"},
 	{"guides/webhook-receiver.md", "postgres"},
 	{"guides/redis.md", "redis"},
-	{"guides/rabbitmq.md", "rabbitmq"},
+	{"guides/rabbitmq.md", "rabbitmq redis postgres"},
 	{"guides/operating.md", ""},
 }
 
