@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/bench/internal/engine"
 	"github.com/semel-dev/semel/store/logstore"
 )
@@ -50,6 +51,7 @@ func durable(e Env) []Benchmark {
 			figures: []figure{{name: name, unit: "claims/s", target: c.target}},
 		})
 	}
+	list = append(list, durableClaims(e, span)...)
 	for _, b := range []struct {
 		engine string
 		keys   int
@@ -78,6 +80,39 @@ func durable(e Env) []Benchmark {
 		})
 	}
 	return list
+}
+
+// durableClaims lists the benchmarks of Options.DurableClaims.
+func durableClaims(e Env, span time.Duration) []Benchmark {
+	const callers, answers, messages = 64, "logstore-64-callers-durable-claims", "logstore-64-callers-durable-messages"
+	work := fmt.Sprintf("%d callers claim and complete new ids of 16 bytes one at a time for %v, each claim and each completion durable before the next. ", callers, span)
+	return []Benchmark{{
+		Name:        answers,
+		Work:        work + "Peer: logstore-64-callers, where a claim is done in one step. A claim and its completion count as two answers",
+		peerVersion: standard("logstore, done in one step"),
+		ours: func(ctx context.Context) (map[string]float64, error) {
+			rate, err := e.storeMessages(ctx, callers, span, true)
+			return map[string]float64{answers: 2 * rate}, err
+		},
+		peer: func(ctx context.Context) (map[string]float64, error) {
+			rate, err := e.storeCallers(ctx, callers, span)
+			return map[string]float64{answers: rate}, err
+		},
+		figures: []figure{{name: answers, unit: "answers/s", target: 0.6}},
+	}, {
+		Name:        messages,
+		Work:        work + "Peer: without the option, where only the completion is durable",
+		peerVersion: standard("logstore without DurableClaims"),
+		ours: func(ctx context.Context) (map[string]float64, error) {
+			rate, err := e.storeMessages(ctx, callers, span, true)
+			return map[string]float64{messages: rate}, err
+		},
+		peer: func(ctx context.Context) (map[string]float64, error) {
+			rate, err := e.storeMessages(ctx, callers, span, false)
+			return map[string]float64{messages: rate}, err
+		},
+		figures: []figure{{name: messages, unit: "messages/s"}},
+	}}
 }
 
 // claimBatch is the number of ids in a batch that becomes durable in one step.
@@ -140,6 +175,36 @@ func (e *Env) storeCallers(ctx context.Context, callers int, span time.Duration)
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	return load(callers, span, func(id []byte) error { return claimOne(ctx, s, string(id)) })
+}
+
+// storeMessages measures callers that claim an id and then complete it.
+func (e *Env) storeMessages(ctx context.Context, callers int, span time.Duration, durable bool) (rate float64, err error) {
+	dir, err := e.fresh("logstore")
+	if err != nil {
+		return 0, err
+	}
+	s, err := logstore.Open(dir, &logstore.Options{DurableClaims: durable})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	var nonces atomic.Uint64
+	return load(callers, span, func(id []byte) error {
+		key := semel.Key{Scope: "bench", ID: string(id)}
+		claims := [1]semel.ClaimRequest{{
+			Key: key, Owner: semel.Owner{Name: "bench", Nonce: nonces.Add(1)}, Lease: time.Minute, Window: time.Hour,
+		}}
+		var answers [1]semel.ClaimAnswer
+		if err := s.Claim(ctx, claims[:], answers[:]); err != nil {
+			return err
+		}
+		if err := wantFresh(answers[0].Decision == semel.Fresh, answers[0].Err); err != nil {
+			return err
+		}
+		var errs [1]error
+		err := s.Complete(ctx, []semel.CompleteRequest{{Key: key, Token: answers[0].Claim.Token, Window: time.Hour}}, errs[:])
+		return errors.Join(err, errs[0])
+	})
 }
 
 func (e *Env) pebbleCallers(callers int, span time.Duration) (rate float64, err error) {
