@@ -117,6 +117,45 @@ func TestShowTellsWhatIsKnown(t *testing.T) {
 	run(t, "", "keys", "show", "order-1", "--scope", "other", "--store", dir).check(t, term.ExitFailed, "is absent")
 }
 
+func TestOrphanedKeysAreNamed(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "store")
+	store, err := logstore.Open(dir, &logstore.Options{Fsync: logstore.Never, KeepIDs: true, DurableClaims: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	claim(t, store, semel.ClaimRequest{Key: semel.Key{ID: "order-1"}})
+	if err := store.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	got := run(t, "", "keys", "show", "order-1", "--store", dir)
+	got.check(t, term.ExitDone)
+	if !strings.Contains(got.stdout, "state        claimed\n") || !strings.Contains(got.stdout, "orphaned     the holder's process has ended; its effect may still run\n") {
+		t.Errorf("show:\n%s", got.stdout)
+	}
+	got = run(t, "", "keys", "ls", "--store", dir, "--state", "claimed")
+	got.check(t, term.ExitDone)
+	if !strings.Contains(got.stdout, "\norphan   ") {
+		t.Errorf("ls:\n%s", got.stdout)
+	}
+	got = run(t, "", "keys", "ls", "--store", dir, "--json")
+	got.check(t, term.ExitDone)
+	if list := records(t, got.stdout); len(list) != 1 || list[0]["state"] != "claimed" || list[0]["orphaned"] != true || list[0]["lease_end"] == nil {
+		t.Errorf("ls --json: %s", got.stdout)
+	}
+
+	conf := filepath.Join(t.TempDir(), "conf.yaml")
+	if err := os.WriteFile(conf, []byte("stores: { keys: { embedded: { path: '"+dir+"' } } }\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got = run(t, "", "explain", "--config", conf, "--key", "order-1")
+	got.check(t, term.ExitDone)
+	if !strings.Contains(got.stdout, "it waits: worker-7 holds the key until ") || !strings.Contains(got.stdout, "; its process has ended, but its effect may still run") {
+		t.Errorf("explain:\n%s", got.stdout)
+	}
+}
+
 func TestShowTriesStringAndNumber(t *testing.T) {
 	t.Parallel()
 	dir := mixedStore(t)

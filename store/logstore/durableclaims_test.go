@@ -45,6 +45,14 @@ func wantDecision(t *testing.T, a semel.ClaimAnswer, want semel.Decision, token 
 	}
 }
 
+func wantOrphaned(t *testing.T, s *Store, n int, want bool) {
+	t.Helper()
+	r, err := s.LookDigest(t.Context(), s.digestOf(key(n)))
+	if err != nil || r.State != semel.Claimed || r.Orphaned != want {
+		t.Errorf("the record is %+v, %v, want claimed and orphaned: %t", r, err, want)
+	}
+}
+
 // TestClaimsStayDurableWithoutTheOption: without the option, the next process
 // keeps the claims that it finds. If it took over a key in memory only, a crash
 // would give the key back to the old token.
@@ -59,8 +67,10 @@ func TestClaimsStayDurableWithoutTheOption(t *testing.T) {
 		t.Error("the store does not say that its claims are durable")
 	}
 	wantDecision(t, claimBy(t, s, 1, 3, time.Hour), semel.InFlight, running.Claim.Token)
+	wantOrphaned(t, s, 1, true)
 	taken := claimBy(t, s, 2, 4, time.Hour)
 	wantDecision(t, taken, semel.Fresh, 0)
+	wantOrphaned(t, s, 2, false)
 	s.opts.DurableClaims = false
 	s = reopen(t, s)
 	wantDecision(t, claimBy(t, s, 2, 5, time.Hour), semel.InFlight, taken.Claim.Token)

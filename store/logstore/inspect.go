@@ -101,7 +101,7 @@ func (s *Store) lookOne(o *op, d *semel.Digest, record *semel.Record) (place, er
 	now := s.clock.Nanos()
 	*record = semel.Record{Digest: *d}
 	if c := s.claims.Get(d); c != nil {
-		*record = c.record(d, now)
+		*record = s.claimed(d, c, now)
 		s.waitForClaim(o, c)
 		return place{}, nil
 	}
@@ -129,10 +129,12 @@ func (s *Store) uncommitted(pos uint64) bool {
 	return s.log.at(pos) == b.segment && offset(pos) >= b.start
 }
 
-// record returns the public form of a claim.
-func (c *claim) record(d *semel.Digest, now int64) semel.Record {
+// claimed returns the record of a claim. Its process has ended if it is from an
+// earlier open.
+func (s *Store) claimed(d *semel.Digest, c *claim, now int64) semel.Record {
 	return semel.Record{
-		Key: c.shown().key, Origin: c.shown().origin, Digest: *d, State: c.state(now), Token: c.token, Attempt: int(c.attempt),
+		Orphaned: c.state(now) == semel.Claimed && uint64(c.token)>>tokenBits < s.id.opens,
+		Key:      c.shown().key, Origin: c.shown().origin, Digest: *d, State: c.state(now), Token: c.token, Attempt: int(c.attempt),
 		Holder: c.name, Fingerprint: c.fingerprint, FirstSeen: timeOf(c.first), LeaseEnd: timeOf(c.leaseEnd),
 	}
 }
@@ -186,7 +188,7 @@ func (s *Store) listClaims(filter semel.ListOptions) ([]semel.Record, error) {
 	var records []semel.Record
 	now := s.clock.Nanos()
 	for d, c := range s.claims.All() {
-		if r := c.record(d, now); filter.Selects(&r) {
+		if r := s.claimed(d, c, now); filter.Selects(&r) {
 			records = append(records, r)
 		}
 	}

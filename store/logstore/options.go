@@ -82,7 +82,9 @@ type Options struct {
 	//
 	// Claim, Extend and Release then block for a durable write, so a message takes
 	// two of them. The store continues to keep durable claims while one of them may
-	// be live, even if it is opened without this option. Defaults to false.
+	// be live, even if it is opened without this option. A configuration of semel run
+	// has no field for it, because that process itself holds its claims. Defaults to
+	// false.
 	DurableClaims bool
 	// Clock is the wall clock, for tests. Defaults to time.Now.
 	Clock func() time.Time

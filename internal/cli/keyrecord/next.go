@@ -30,7 +30,12 @@ func NextDelivery(r *semel.Record, p *config.Pipeline, now time.Time) string {
 		if !r.LeaseEnd.IsZero() && !r.LeaseEnd.After(now) {
 			return fmt.Sprintf("it is processed, as attempt %d: the lease of the last one ended without a completion, so its effect may have happened", r.Attempt+1)
 		}
-		text := "it waits: " + term.DisplayText(r.Holder) + " holds the key until " + term.DisplayTime(r.LeaseEnd) + " and may extend that"
+		text := "it waits: " + term.DisplayText(r.Holder) + " holds the key until " + term.DisplayTime(r.LeaseEnd)
+		if r.Orphaned {
+			text += "; its process has ended, but its effect may still run"
+		} else {
+			text += " and may extend that"
+		}
 		if p != nil {
 			text += "; after " + schema.Duration(config.HeldWait) + " it goes back to a source that can take it"
 		}

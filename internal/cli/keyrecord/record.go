@@ -25,6 +25,7 @@ type Line struct {
 	FirstSeen   string          `json:"first_seen,omitempty"`
 	Attempts    int             `json:"attempts,omitempty"`
 	Holder      string          `json:"holder,omitempty"`
+	Orphaned    bool            `json:"orphaned,omitempty"`
 	Origin      string          `json:"origin,omitempty"`
 	LeaseEnd    string          `json:"lease_end,omitempty"`
 	Expires     string          `json:"expires,omitempty"` // "forever" if it never expires
@@ -40,6 +41,7 @@ func NewLine(r *semel.Record) Line {
 		FirstSeen:   term.JSONTime(r.FirstSeen),
 		Attempts:    r.Attempt,
 		Holder:      r.Holder,
+		Orphaned:    r.Orphaned,
 		Origin:      r.Origin,
 		LeaseEnd:    term.JSONTime(r.LeaseEnd),
 		Expires:     term.JSONTime(r.Expires),
@@ -114,6 +116,9 @@ func Write(w io.Writer, r *semel.Record) error {
 		fact("attempts", fmt.Sprint(r.Attempt))
 	}
 	fact("holder", term.DisplayText(r.Holder))
+	if r.Orphaned {
+		fact("orphaned", "the holder's process has ended; its effect may still run")
+	}
 	fact("lease end", term.DisplayTime(r.LeaseEnd))
 	if r.State == semel.Done {
 		fact("expires", DisplayExpiry(r.Expires))

@@ -130,8 +130,12 @@ func (k *keysFlags) writeListed(out *bufio.Writer, r *semel.Record, asJSON bool)
 	if r.Digest != (semel.Digest{}) {
 		digest = r.Digest.String()
 	}
+	state := r.State.String()
+	if r.Orphaned {
+		state = "orphan"
+	}
 	_, err := fmt.Fprintf(out, "%-7s  %-23s  %-23s  %-32s  %s\n",
-		r.State, term.DisplayTime(r.FirstSeen), expires, digest, name)
+		state, term.DisplayTime(r.FirstSeen), expires, digest, name)
 	return err
 }
 
