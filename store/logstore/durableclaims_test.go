@@ -1,10 +1,17 @@
 package logstore
 
 import (
+	"bufio"
 	"encoding/hex"
 	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -191,4 +198,80 @@ func TestClaimEntryIsTheGoldenOne(t *testing.T) {
 	if r.decode(got[richHead:]); !claimOf(&r, 0).unknown {
 		t.Error("a claim in a state that the program does not know is not unknown")
 	}
+}
+
+// TestKilledProcessKeepsItsClaims kills a process that claims keys from several
+// goroutines. The next process must find every claim that the first one printed,
+// with the printed token.
+func TestKilledProcessKeepsItsClaims(t *testing.T) {
+	if dir := os.Getenv("SEMEL_CLAIMS_DIR"); dir != "" {
+		claimUntilKilled(t, dir)
+		return
+	}
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "store")
+	for range tries(10) {
+		child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledProcessKeepsItsClaims$")
+		child.Env = append(os.Environ(), "SEMEL_CLAIMS_DIR="+dir)
+		out, err := child.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := child.Start(); err != nil {
+			t.Fatal(err)
+		}
+		granted, most := map[string]semel.Token{}, 50+rand.IntN(200)
+		lines := bufio.NewScanner(out)
+		for lines.Scan() {
+			var id string
+			var token semel.Token
+			if n, _ := fmt.Sscanf(lines.Text(), "claimed %s %d.", &id, &token); n == 2 {
+				granted[id] = token
+			}
+			if len(granted) == most {
+				_ = child.Process.Kill() // then the pipe ends
+			}
+		}
+		if err := child.Wait(); err == nil || len(granted) < most {
+			t.Fatalf("the process ended with %v after %d claims", err, len(granted))
+		}
+		s := open(t, dir, &Options{DurableClaims: true})
+		for id, token := range granted {
+			k := semel.Key{Scope: "killed", ID: id}
+			a := claimOne(t, s, semel.ClaimRequest{Key: k, Owner: owner(0), Lease: time.Minute})
+			wantDecision(t, a, semel.InFlight, token)
+			if err := complete(t, s, semel.CompleteRequest{Key: k, Token: token}); err != nil {
+				t.Fatalf("complete %s: %v", id, err)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// claimUntilKilled claims new keys, extends their leases, and prints them.
+func claimUntilKilled(t *testing.T, dir string) {
+	s := open(t, dir, &Options{DurableClaims: true})
+	var group sync.WaitGroup
+	for g := range 8 {
+		group.Go(func() {
+			for i := uint64(1); ; i++ {
+				r := semel.ClaimRequest{
+					Key:   semel.Key{Scope: "killed", ID: fmt.Sprintf("%d-%d-%d", os.Getpid(), g, i)},
+					Owner: owner(i), Lease: time.Minute, Window: time.Hour,
+				}
+				var a [1]semel.ClaimAnswer
+				var e [1]semel.ExtendAnswer
+				if err := s.Claim(t.Context(), []semel.ClaimRequest{r}, a[:]); err != nil || a[0].Decision != semel.Fresh {
+					return
+				}
+				if s.Extend(t.Context(), []semel.ExtendRequest{{Key: r.Key, Token: a[0].Claim.Token, Lease: time.Hour}}, e[:]) != nil || e[0].Err != nil {
+					return
+				}
+				fmt.Printf("claimed %s %d.\n", r.Key.ID, a[0].Claim.Token)
+			}
+		})
+	}
+	group.Wait()
 }
