@@ -46,7 +46,7 @@ stores:
 pipelines:
   rows: { source: { file: { paths: [in.jsonl] } }, key: { id: .id, on_missing: %s }, window: 30d, store: db, sink: { postgres: { store: db, table: rows, columns: { id: .id } } }, parked: { store: db } }
   copy: { source: { file: { paths: [in.jsonl] } }, key: { id: .id, on_missing: hash }, window: 30d, store: keys, sink: { file: { path: out } }, parked: { path: p } }
-  hook: { source: { http: { listen: "127.0.0.1:0", token: "s3cret-canary-0123456789" } }, key: { id: .id }, window: 30d, store: keys, sink: { file: { path: out2 } }, parked: { path: p } }
+  hook: { source: { http: { listen: "127.0.0.1:0", token: "${env:NONE:-s3cret-canary-0123456789}" } }, key: { id: .id }, window: 30d, store: keys, sink: { file: { path: out2 } }, parked: { path: p } }
 `, dsn, missing))
 	}
 	file := config("c.yaml", database, "hash")

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -112,4 +113,23 @@ func TestVersionIsAskedAsInOtherPrograms(t *testing.T) {
 	if got := run(t, "", "--version", "--json"); got.status != term.ExitDone || !strings.HasPrefix(got.stdout, `{"version":`) {
 		t.Errorf("--version --json: %+v", got)
 	}
+}
+
+// TestLintNamesASecretInPlainText follows the remedy of the warning.
+func TestLintNamesASecretInPlainText(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	const plain = "stores: { db: { postgres: { dsn: 'postgres://app:canary@db/app' } } }\n"
+	file := writeFile(t, filepath.Join(dir, "c.yaml"), plain)
+	got := run(t, "", "lint", file)
+	got.check(t, term.ExitFound, "1 with a warning")
+	if want := file + ":1:34: warning: stores.db.postgres.dsn: a secret as plain text: all who read the file, its backups or its history have it: write ${env:NAME} or ${file:PATH} instead\n"; got.stdout != want {
+		t.Errorf("got  %swant %s", got.stdout, want)
+	}
+	secret := writeFile(t, filepath.Join(dir, "password"), "canary\n")
+	if err := os.Chmod(secret, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, file, strings.Replace(plain, "canary", "${file:password}", 1))
+	run(t, "", "lint", file, "-q").check(t, term.ExitDone)
 }

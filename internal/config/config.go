@@ -27,6 +27,7 @@ type File struct {
 	hidden schema.Redactor
 	places map[string]schema.Place   // places of field values, by path
 	lacks  map[string]schema.Problem // values that this machine lacks, by path
+	bare   []schema.Exposed          // secrets that others may read
 	holds  func(path string) bool    // whether a field has a placeholder; nil if none can have one
 	needed map[string]bool           // the stores that it was read for; nil for all
 }
@@ -113,7 +114,7 @@ func (k *Kinds) parseFor(name string, data []byte, env func(name string) string,
 func (k *Kinds) read(d *schema.Document) *File {
 	f := &File{Name: d.Name}
 	k.readFile(d.Root(), f)
-	f.hidden, f.places, f.lacks = d.Hidden, d.Places, d.Lacking()
+	f.hidden, f.places, f.lacks, f.bare = d.Hidden, d.Places, d.Lacking(), d.Exposed
 	checkStores(d, f)
 	checkPipelines(d, f)
 	return f

@@ -61,6 +61,7 @@ func (f *File) Lint() []Finding {
 	l.Pipeline = nil
 	l.between()
 	l.admin()
+	l.secrets()
 	slices.SortStableFunc(l.found, func(a, b Finding) int {
 		return cmp.Or(a.Place.Compare(b.Place), int(b.Severity)-int(a.Severity))
 	})
@@ -220,6 +221,23 @@ func (l *Linter) admin() {
 		l.Add(semel.Broken, NoRisk, "admin.listen", a.Listen+", which other machines can reach, without auth", "anyone who can connect can read the metrics and the state of the pipelines", "set auth: { username, password }, or listen: 127.0.0.1:4195")
 	case a.TLS == nil:
 		l.Add(semel.Warning, NoRisk, "admin.listen", a.Listen+", which other machines can reach, without tls", "passwords are sent in clear text", "set tls: { certificate, key }, or listen: 127.0.0.1:4195 behind a proxy with TLS")
+	}
+}
+
+// secrets reports secrets that others than the user of the program may read.
+func (l *Linter) secrets() {
+	for _, x := range l.File.bare {
+		found, cost, remedy := "a secret as plain text", "all who read the file, its backups or its history have it", "write ${env:NAME} or ${file:PATH} instead"
+		if x.File != "" {
+			found = fmt.Sprintf("${file:%s}, which has mode %04o", x.File, x.Mode)
+			cost, remedy = "other users of this machine can read the secret", "chmod 600 "+x.File
+		}
+		x.At.File = l.File.Name
+		finding := Finding{Finding: semel.Finding{Severity: semel.Warning, Subject: x.Path, Found: found, Cost: cost, Remedy: remedy}, Place: x.At}
+		if section, name, _ := strings.Cut(x.Path, "."); section == "pipelines" {
+			finding.Pipeline, _, _ = strings.Cut(name, ".")
+		}
+		l.found = append(l.found, finding)
 	}
 }
 

@@ -208,6 +208,9 @@ func (v Value) readSecret(name string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("${file:%s} cannot be read: %w", name, Cause(err))
 	}
+	if info, err := file.Stat(); err == nil && othersRead(info) {
+		v.exposes(name, info.Mode().Perm())
+	}
 	data, err := io.ReadAll(io.LimitReader(file, MaxSecretBytes+1))
 	_ = file.Close() // the file was only read, so nothing can be lost
 	switch {

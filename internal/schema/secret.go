@@ -119,9 +119,17 @@ func (r *Redactor) replace(secret, shown string) {
 
 // Secret reads a text that is never shown.
 func (v Value) Secret(target *Secret) {
+	if v.Unshown(target) {
+		v.exposes("", 0)
+	}
+}
+
+// Unshown is Secret for a text that need not be a secret. It reports whether the text is
+// in the file itself, without a reference.
+func (v Value) Unshown(target *Secret) (plain bool) {
 	r, ok := v.secretText()
 	if !ok {
-		return
+		return false
 	}
 	v.Hidden.hide(r.text)
 	for _, part := range r.parts {
@@ -129,6 +137,7 @@ func (v Value) Secret(target *Secret) {
 	}
 	v.Hidden.hideCredentials(r.text)
 	*target = NewSecret(r.text)
+	return len(r.parts) == 0
 }
 
 // hideCredentials hides what follows the scheme in the value of an Authorization
@@ -162,6 +171,9 @@ func (v Value) Address(target *Secret) {
 // address sets target to an address, and returns its public form.
 func (v Value) address(target *Secret, r resolved) (shown string) {
 	shown, passwords := hidePasswords(r.text)
+	if r.hasPlainPassword() {
+		v.exposes("", 0)
+	}
 	v.Hidden.replace(r.text, shown)
 	for _, password := range passwords {
 		v.Hidden.hide(password)

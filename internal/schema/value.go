@@ -34,6 +34,7 @@ type Document struct {
 	// unresolved holds the references that this machine cannot resolve.
 	unresolved []unresolved
 	Hidden     Redactor
+	Exposed    []Exposed // the secrets that others may read
 }
 
 func (r *Document) WrongAt(at Place, format string, args ...any) {

@@ -117,12 +117,23 @@ func readHeaders(v schema.Value, target *[]Header) {
 			continue
 		}
 		h := Header{Name: e.Name}
-		v.Value(e.Value, schema.Within(v.Path, e.Name)).Secret(&h.Value)
+		value := v.Value(e.Value, schema.Within(v.Path, e.Name))
+		if isCredential(e.Name) {
+			value.Secret(&h.Value)
+		} else {
+			value.Unshown(&h.Value)
+		}
 		if strings.ContainsAny(h.Value.Reveal(), "\r\n\x00") {
 			v.WrongAt(e.At, "%s: a header value must be one line", schema.Within(v.Path, e.Name))
 		}
 		*target = append(*target, h)
 	}
+}
+
+// isCredential reports whether the value of a header is surely a secret.
+func isCredential(header string) bool {
+	header = strings.ToLower(header)
+	return slices.ContainsFunc([]string{"auth", "cookie", "token", "secret", "password", "api-key", "apikey"}, func(part string) bool { return strings.Contains(header, part) })
 }
 
 // forwarded reads the name of a message header that is sent on.
