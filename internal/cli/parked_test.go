@@ -422,3 +422,28 @@ func TestParkedMessagesInADatabase(t *testing.T) {
 		t.Errorf("left: %+v", list)
 	}
 }
+
+func TestALongKeyDoesNotBreakTheTable(t *testing.T) {
+	t.Parallel()
+	file := parkedConfig(t, newTarget(t), "keys: { embedded: { path: keys } }", "keys", "parked: { path: aside }")
+	letters, err := pipeline.OpenDeadLetterDir(filepath.Join(filepath.Dir(file), "aside"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const id = "9f2c41d07be35a1186c0de42"
+	long := strings.Repeat("é", 150_000)
+	err = letters.Park(t.Context(), []pipeline.Parked{{ID: id, Pipeline: "hooks", Key: semel.Key{Scope: "hooks", ID: long}, Reason: "permanent", Error: "refused " + long}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := run(t, "", "parked", "ls", "--config", file, "-q")
+	got.check(t, term.ExitDone)
+	if want := strings.Repeat("é", 100) + "… (150,000 characters): refused é"; !strings.Contains(got.stdout, want) || len(got.stdout) > 2000 {
+		t.Errorf("%d bytes: %.600s", len(got.stdout), got.stdout)
+	}
+	for _, args := range [][]string{{"ls", "--json"}, {"show", id}} {
+		if whole := run(t, "", append(append([]string{"parked"}, args...), "--config", file, "-q")...); !strings.Contains(whole.stdout, long) {
+			t.Errorf("parked %s: the whole key is missing", args)
+		}
+	}
+}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -37,7 +39,7 @@ func failure(err error) error {
 	case err == nil || classified(err):
 		return err
 	case errors.As(err, &refused):
-		return fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, err)
+		return fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, connectError{err})
 	case errors.As(err, &server):
 		return fmt.Errorf("%w: %w", answered(server), err)
 	case pgconn.SafeToRetry(err) && !errors.Is(err, pgconn.ErrConnClosed):
@@ -51,6 +53,28 @@ func failure(err error) error {
 	}
 	return fmt.Errorf("%w: %w", semel.ErrOutcomeUnknown, err)
 }
+
+// connectError is an error of pgx with each of its lines once. pgx tries an address with
+// TLS and without, and has a line for each attempt.
+type connectError struct{ error }
+
+// Error implements error.
+func (e connectError) Error() string {
+	const indent = "\n\t"
+	var lines []string
+	for line := range strings.SplitSeq(e.error.Error(), indent) {
+		if !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	if len(lines) == 2 { // the connection, and one reason
+		return strings.Join(lines, " ")
+	}
+	return strings.Join(lines, indent)
+}
+
+// Unwrap returns the error of pgx.
+func (e connectError) Unwrap() error { return e.error }
 
 // misnamed reports whether a statement names a table or a column that is missing.
 // Nothing was changed.

@@ -84,3 +84,18 @@ func TestServerThatIsNotThereIsUnavailable(t *testing.T) {
 		t.Errorf("connect to no address: %v", err)
 	}
 }
+
+// pgx tries each address with TLS and without, and has a line for each attempt.
+func TestAnUnreachableAddressIsNamedOnce(t *testing.T) {
+	t.Parallel()
+	for address, lines := range map[string]int{"postgres://app@127.0.0.1:1/x": 1, "postgres://app@127.0.0.1:1,127.0.0.1:2/x": 3} {
+		_, err := Connect(t.Context(), address, nil)
+		if semel.Classify(err) != semel.ClassRetryable {
+			t.Errorf("%s: %v has class %v", address, err, semel.Classify(err))
+		}
+		var refused *pgconn.ConnectError
+		if text := err.Error(); !errors.As(err, &refused) || len(strings.Split(text, "\n")) != lines || strings.Count(text, "dial error") != (lines+1)/2 {
+			t.Errorf("%s: %s", address, text)
+		}
+	}
+}

@@ -148,9 +148,10 @@ func (f *parkedFlags) writeListed(out *bufio.Writer, m *pipeline.Parked) error {
 	if f.JSON {
 		return term.WriteJSONLine(out, f.line(m, false))
 	}
-	why := displayKey(m)
+	const keyWidth, errorWidth = 100, 500 // parked show has the whole texts
+	why := term.Shorten(displayKey(m), keyWidth)
 	if m.Error != "" {
-		why += ": " + term.OneLine(f.failure(m.Error))
+		why += ": " + term.Shorten(term.OneLine(f.failure(m.Error)), errorWidth)
 	}
 	if m.Queued {
 		why += " (to be redriven)"

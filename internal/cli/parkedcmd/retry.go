@@ -161,7 +161,7 @@ func (f *parkedFlags) report(out io.Writer, m *pipeline.Parked, outcome, reason,
 	if f.JSON {
 		return term.WriteJSONLine(out, outcomeLine{m.Pipeline, m.ID, outcome, reason, failure})
 	}
-	text := fmt.Sprintf("%s  %s  %s: %s", m.ID, m.Pipeline, displayKey(m), outcome)
+	text := fmt.Sprintf("%s  %s  %s: %s", m.ID, m.Pipeline, term.Shorten(displayKey(m), 100), outcome)
 	for _, more := range []string{reason, failure} {
 		if more != "" {
 			text += ": " + more

@@ -35,6 +35,18 @@ func OneLine(text string) string {
 	return line.String()
 }
 
+// Shorten cuts a text for a table to this many characters, and says how long it was.
+func Shorten(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	all := []rune(text)
+	if len(all) <= most {
+		return text
+	}
+	return fmt.Sprintf("%s… (%s characters)", string(all[:most]), FormatCount(int64(len(all))))
+}
+
 // PlainText removes package names from a message. It adds a remedy for problems
 // that any part of the program can have.
 func PlainText(text string) string {
