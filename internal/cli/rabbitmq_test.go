@@ -2,15 +2,9 @@ package cli
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"math/rand/v2"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -144,113 +138,4 @@ func TestRabbitMQScenarioRunsAsPrinted(t *testing.T) {
 			}
 		}
 	})
-}
-
-// TestKilledRabbitMQPipelineLosesNothing kills the program at random moments, and the
-// server. Keys and lines commit together, so that each id is in the output once. With
-// -short there are fewer messages and kills.
-func TestKilledRabbitMQPipelineLosesNothing(t *testing.T) {
-	t.Parallel()
-	messages, kills := 20_000, 20
-	if testing.Short() {
-		messages, kills = 3000, 5
-	}
-	server := servicestest.StartRabbitMQ(t, nil)
-	ch := rabbit(t, "amqp://"+server.Addr())
-	queueOf(t, ch, "orders", amqp.QueueTypeQuorum, nil)
-	if err := services.AwaitQueue(t.Context(), server, "orders"); err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	file := writeFile(t, filepath.Join(dir, "semel.yaml"), fmt.Sprintf(`
-stores: { keys: { embedded: { path: ./keys } } }
-pipelines:
-  orders:
-    source: { rabbitmq: { servers: [%q], queue: orders } }
-    key: { id: "property:message-id", on_missing: park }
-    window: 1d
-    batch: 50
-    store: keys
-    sink: { file: { path: out.txt } }
-`, server.Addr()))
-	seed := time.Now().UnixNano()
-	t.Log("seed", seed)
-	random := rand.New(rand.NewPCG(uint64(seed), 1))
-	journal := map[string]int{} // what was published
-	publish := func(ch *amqp.Channel, from, to int) {
-		t.Helper()
-		var confirms []*amqp.DeferredConfirmation
-		for i := from; i < to; i++ {
-			id := fmt.Sprint("id-", i/2) // each twice
-			journal[id]++
-			confirm, err := ch.PublishWithDeferredConfirm("", "orders", true, false, amqp.Publishing{MessageId: id, DeliveryMode: amqp.Persistent, Body: []byte(id)})
-			if err != nil {
-				t.Fatal(err)
-			}
-			confirms = append(confirms, confirm)
-		}
-		for _, confirm := range confirms {
-			if !confirm.Wait() {
-				t.Fatal("no confirm")
-			}
-		}
-	}
-	var program *exec.Cmd
-	var said bytes.Buffer
-	begin := func() {
-		t.Helper()
-		program = exec.CommandContext(t.Context(), os.Args[0], "run", file, "--admin", "off")
-		program.Env = append(os.Environ(), programVariable+"=1", "GORACE=atexit_sleep_ms=0")
-		program.Dir, program.Stderr = dir, &said
-		if err := program.Start(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	written := func() []string {
-		text, err := os.ReadFile(filepath.Join(dir, "out.txt"))
-		if err != nil {
-			return nil
-		}
-		return strings.Split(strings.TrimSpace(string(text)), "\n")
-	}
-	await := func(lines int) {
-		t.Helper()
-		for deadline := time.Now().Add(2 * time.Minute); len(written()) < lines; {
-			if time.Now().After(deadline) {
-				t.Fatalf("%d of %d lines after two minutes\n%s", len(written()), lines, said.String())
-			}
-			<-time.After(5 * time.Millisecond)
-		}
-	}
-	begin()
-	for i := range kills {
-		publish(ch, i*messages/kills, (i+1)*messages/kills)
-		if i == kills/2 {
-			if err := server.Kill(); err != nil {
-				t.Fatal(err)
-			}
-			if err := server.Restart(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			ch = rabbit(t, "amqp://"+server.Addr())
-		}
-		await(i*messages/kills/2 + random.IntN(messages/kills/2))
-		_ = errors.Join(program.Process.Kill(), program.Wait()) // it was killed
-		begin()
-	}
-	publish(ch, messages, messages+2)
-	await(len(journal))
-	_ = errors.Join(program.Process.Kill(), program.Wait()) // it was killed
-	seen := map[string]int{}
-	for _, id := range written() {
-		seen[id]++
-	}
-	for id := range journal {
-		if seen[id] != 1 {
-			t.Errorf("%s is there %d times, want once", id, seen[id])
-		}
-	}
-	if len(seen) != len(journal) {
-		t.Errorf("%d ids, want %d", len(seen), len(journal))
-	}
 }

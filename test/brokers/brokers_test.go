@@ -5,30 +5,31 @@
 package brokers
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
-	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/pipeline"
 )
 
 var (
-	messages = flag.Int("messages", 0, "how many messages a test produces; 0 is 20,000, or 3,000 with -short")
-	events   = flag.Int("events", 0, "how often it kills or cuts something; 0 is 20, or 6 with -short")
+	messages = flag.Int("messages", 0, "how many messages a test produces; 0 is 20,000, or 2,000 with -short")
+	rounds   = flag.Int("rounds", 1, "how often each event of a full run happens")
 )
 
 // broker is a broker under test.
@@ -38,7 +39,7 @@ type broker struct {
 	// runs without -short only.
 	slow  bool
 	start func(t *testing.T) *services.Server
-	// prepare makes the stream or queue.
+	// prepare makes the stream or queue. Nil means that start has made it.
 	prepare func(t *testing.T, url string)
 	// produce sends messages with these bodies, and returns when the broker has
 	// confirmed all. It may be called again with the same bodies.
@@ -47,12 +48,61 @@ type broker struct {
 	source func(addr string) string
 	// left returns how many messages the broker would still deliver.
 	left func(t *testing.T, url string) int
+
+	// ordered: messages of an aggregate keep their order when they come again.
+	ordered bool
+	// deliveries is how often the broker delivers a message before it gives up, or 0.
+	deliveries int
+	// revive puts the messages that the broker gave up back. It calls moved with the id
+	// of each one before.
+	revive func(ctx context.Context, url string, moved func(id string)) error
+	// patience is how long the broker waits for an acknowledgement; 0 leaves out the
+	// event that makes an effect take longer.
+	patience time.Duration
+	// window is how long the broker itself recognises a message that is produced again.
+	window time.Duration
 }
 
-var brokers = []broker{natsBroker, sqsBroker}
+var brokers = []broker{natsBroker, rabbitBroker, sqsBroker}
 
 // parallel is how many effects a program has under way.
 const parallel = 16
+
+// Events other than a death at one of the points.
+const (
+	kill      = "kill the program"
+	killAll   = "kill the broker"
+	cut       = "cut the connections"
+	slowness  = "an effect takes longer than the broker waits"
+	exhausted = "a message comes as often as the broker delivers it"
+)
+
+// schedule returns the events of a run in random order.
+func (r *run) schedule() (list []string) {
+	if testing.Short() {
+		list = append(list, kill, killAll, cut, exhausted)
+		for _, i := range r.random.Perm(len(points))[:3] {
+			list = append(list, points[i])
+		}
+	} else {
+		for range *rounds {
+			list = append(list, points...)
+			for event, n := range map[string]int{kill: 12, killAll: 3, cut: 5, slowness: 1, exhausted: 1} {
+				for range n {
+					list = append(list, event)
+				}
+			}
+		}
+	}
+	var possible []string
+	for _, event := range list {
+		if (event != exhausted || r.deliveries > 0) && (event != slowness || r.patience > 0) {
+			possible = append(possible, event)
+		}
+	}
+	r.random.Shuffle(len(possible), func(i, j int) { possible[i], possible[j] = possible[j], possible[i] })
+	return possible
+}
 
 func TestNothingIsLostWhenProgramBrokerAndConnectionsDie(t *testing.T) {
 	for _, b := range brokers {
@@ -74,10 +124,20 @@ type run struct {
 	server  *services.Server
 	cutter  *cutter
 	journal *journal
-	program *exec.Cmd
 	dir     string
-	keys    int
-	repeats int // how many effects may have been repeated so far
+	target  string // address of the journal
+
+	program *exec.Cmd
+	orders  io.Writer     // standard input of the program
+	out     *bufio.Reader // standard output of the program
+
+	sent     map[string]bool // the ids of all messages
+	next     map[string]int  // the next number of each prefix
+	produced int
+	last     time.Time // when a message was produced
+	kills    int       // of the program
+	repeats  int       // how many effects may have been repeated so far
+	revived  int
 }
 
 func newRun(t *testing.T, b broker) *run {
@@ -89,12 +149,18 @@ func newRun(t *testing.T, b broker) *run {
 		}
 	}
 	t.Logf("SEMEL_SEED=%d", seed)
-	r := &run{T: t, broker: b, random: rand.New(rand.NewPCG(seed, 0)), dir: t.TempDir(), journal: &journal{effects: map[string]int{}}}
+	r := &run{
+		T: t, broker: b, random: rand.New(rand.NewPCG(seed, 0)), dir: t.TempDir(), journal: newJournal(b.ordered),
+		sent: map[string]bool{}, next: map[string]int{},
+	}
 	r.server = b.start(t)
 	r.cutter = newCutter(t, r.server.Addr())
-	b.prepare(t, r.server.URL())
+	if b.prepare != nil {
+		b.prepare(t, r.server.URL())
+	}
 	receiver := httptest.NewServer(r.journal)
 	t.Cleanup(receiver.Close)
+	r.target = receiver.URL
 	config := fmt.Sprintf(`stores: { keys: { embedded: { path: ./keys } } }
 pipelines:
   p:
@@ -111,82 +177,153 @@ pipelines:
 	if err := os.WriteFile(filepath.Join(r.dir, "semel.yaml"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	lint := exec.Command(program(t), "lint", "semel.yaml")
-	lint.Dir = r.dir
-	if output, err := lint.CombinedOutput(); lint.ProcessState.ExitCode() > 3 || lint.ProcessState.ExitCode() == 2 {
-		t.Fatalf("%v: %s", err, output)
-	}
 	t.Cleanup(func() { r.end(syscall.SIGKILL) })
 	return r
 }
 
-// count returns a number for a short and for a full run.
-func count(chosen, short, full int) int {
-	switch {
-	case chosen > 0:
-		return chosen
-	case testing.Short():
-		return short
-	}
-	return full
-}
-
 func (r *run) all() {
-	total, events := count(*messages, 3000, 20000), count(*events, 6, 20)
-	ctx, cancel := context.WithTimeout(r.Context(), 10*time.Minute)
+	ctx, cancel := context.WithTimeout(r.Context(), 15*time.Minute)
 	defer cancel()
-	r.begin()
-	for event := range events + 1 {
-		var bodies []string
-		for range total / (events + 1) {
-			id := r.keys
-			if r.keys > 0 && r.random.IntN(4) == 0 {
-				id = r.random.IntN(r.keys) // a duplicate, perhaps of a message that is under way
-			} else {
-				r.keys++
-			}
-			bodies = append(bodies, fmt.Sprintf(`{"id":"k%d"}`, id))
+	events, total := r.schedule(), *messages
+	if total == 0 {
+		if total = 20_000; testing.Short() {
+			total = 2000
 		}
+	}
+	r.begin()
+	for _, event := range append(events, "") {
+		bodies := r.some(total / (len(events) + 1))
 		var producing sync.WaitGroup
-		producing.Go(func() {
-			for {
-				err := r.produce(ctx, r.server.URL(), bodies) // after a crash all are sent again
-				if err == nil {
-					return
-				}
-				if ctx.Err() != nil {
-					r.Errorf("produce: %v", err)
-					return
-				}
-			}
-		})
-		if event < events {
-			r.journal.await(ctx, r.journal.count()+r.random.IntN(len(bodies)/2+1))
-			r.happen(event)
+		producing.Go(func() { r.send(ctx, bodies) })
+		if event != "" {
+			r.journal.await(ctx, r.journal.settled()+r.random.IntN(len(bodies)/2+1))
+			r.Logf("%s %s, %d of %d keys are settled", time.Now().Format("15:04:05.000"), event, r.journal.settled(), len(r.sent))
+			r.happen(ctx, event)
 		}
 		producing.Wait()
 	}
-	r.journal.await(ctx, r.keys)
-	r.settle(ctx)
+	r.settle(ctx, func() bool { return r.journal.settled() == len(r.sent) })
+	r.redrive(ctx)
 	r.check()
 }
 
-// happen kills or cuts something.
-func (r *run) happen(event int) {
-	switch event % 3 {
-	case 0: // the program dies
-		r.end(syscall.SIGKILL)
-		r.repeats += parallel
-		r.begin()
-	case 1: // the broker dies
-		if err := errors.Join(r.server.Kill(), r.server.Restart(r.Context())); err != nil {
-			r.Fatal(err)
+// some returns new messages, some of them duplicates and some that the target refuses.
+func (r *run) some(n int) (ids []string) {
+	for range n {
+		switch chance := r.random.IntN(100); {
+		case chance < 25 && r.next[ordered] > 0: // perhaps of a message that is under way
+			ids = append(ids, ordered+strconv.Itoa(r.random.IntN(r.next[ordered])))
+		case chance == 99:
+			ids = append(ids, r.id(refused))
+		default:
+			ids = append(ids, r.id(ordered))
 		}
-	case 2: // what the program has sent arrives in part, and answers do not
-		r.cutter.cut(r.random.IntN(2000))
+	}
+	return ids
+}
+
+// id returns a new id.
+func (r *run) id(prefix string) string {
+	id := prefix + strconv.Itoa(r.next[prefix])
+	r.next[prefix]++
+	r.sent[id] = true
+	return id
+}
+
+// send produces messages. After a failure it sends all of them again.
+func (r *run) send(ctx context.Context, ids []string) {
+	bodies := make([]string, len(ids))
+	for i, id := range ids {
+		bodies[i] = fmt.Sprintf(`{"id":%q}`, id)
+	}
+	for {
+		err := r.produce(ctx, r.server.URL(), bodies)
+		r.journal.do(func() { r.produced, r.last = r.produced+len(ids), time.Now() })
+		if err == nil {
+			return
+		}
+		if ctx.Err() != nil {
+			r.Errorf("produce: %v", err)
+			return
+		}
+		within(ctx, 20*time.Millisecond)
 	}
 }
 
+// idOf returns the id in the body of a message.
+func idOf(body string) string {
+	return strings.TrimSuffix(strings.TrimPrefix(body, `{"id":"`), `"}`)
+}
+
+// happen kills, cuts or delays something.
+func (r *run) happen(ctx context.Context, event string) {
+	switch event {
+	case kill:
+		r.end(syscall.SIGKILL)
+		r.repeats += parallel
+		r.begin()
+	case killAll:
+		err := errors.Join(r.server.Kill(), r.server.Restart(ctx))
+		if err != nil { // the machine may be busy
+			r.Log(err)
+			err = r.server.Restart(ctx)
+		}
+		if err != nil {
+			r.Fatal(err)
+		}
+	case cut: // what the program has sent arrives in part, and answers do not
+		r.cutter.cut(1 + r.random.IntN(2000))
+	case slowness:
+		held := make(chan struct{})
+		r.journal.do(func() { r.journal.hold, r.journal.held = r.patience+time.Second, held })
+		r.send(ctx, []string{r.id(other)})
+		select {
+		case <-held:
+		case <-ctx.Done():
+		}
+	case exhausted:
+		for n := 0; n < r.deliveries; {
+			n = r.die(ctx, received, n+1)
+		}
+	default:
+		r.die(ctx, event, 1)
+	}
+}
+
+// die has the program die at a point, and starts it again. n is the least number of the
+// delivery at which it dies when it has received a message. It returns that number.
+func (r *run) die(ctx context.Context, point string, n int) (met int) {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	process := r.program.Process
+	if point == inEffect {
+		r.journal.do(func() { r.journal.strike = func() { _ = process.Kill() } })
+	} else if _, err := fmt.Fprintf(r.orders, "%s\t%d\n", point, n); err != nil {
+		r.Fatal(err)
+	}
+	if point == stopping {
+		if err := process.Signal(syscall.SIGTERM); err != nil {
+			r.Fatal(err)
+		}
+	} else {
+		r.repeats += parallel
+		r.send(ctx, []string{r.id(other), r.id(refused), r.id(other)}) // all others may be settled
+	}
+	release := context.AfterFunc(ctx, func() { _ = process.Kill() })
+	_, _ = fmt.Fscanln(r.out, &met) // without a number it stays 0
+	err := r.program.Wait()
+	status := r.program.ProcessState.Sys().(syscall.WaitStatus)
+	r.program = nil
+	if !release() || !status.Signaled() || status.Signal() != syscall.SIGKILL {
+		r.Fatalf("the program did not die at the point %s, %d: %v", point, n, err)
+	}
+	r.kills++
+	r.begin()
+	return met
+}
+
+// begin starts the program and waits until it heeds signals.
 func (r *run) begin() {
 	r.Helper()
 	log, err := os.OpenFile(filepath.Join(r.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -194,11 +331,31 @@ func (r *run) begin() {
 		r.Fatal(err)
 	}
 	defer log.Close()
-	r.program = exec.Command(program(r.T), "run", "semel.yaml", "--admin", "off")
-	r.program.Dir, r.program.Stderr = r.dir, log
-	if err := r.program.Start(); err != nil {
+	program := r.command("run", "semel.yaml", "--admin", "off")
+	program.Stderr = log
+	orders, err := program.StdinPipe()
+	if err != nil {
 		r.Fatal(err)
 	}
+	out, err := program.StdoutPipe()
+	if err != nil {
+		r.Fatal(err)
+	}
+	if err := program.Start(); err != nil {
+		r.Fatal(err)
+	}
+	r.program, r.orders, r.out = program, orders, bufio.NewReader(out)
+	if _, err := r.out.ReadString('\n'); err != nil {
+		r.Fatalf("the program does not start: %v", err)
+	}
+}
+
+// command returns the program with arguments.
+func (r *run) command(args ...string) *exec.Cmd {
+	command := exec.Command(os.Args[0], args...)
+	command.Dir = r.dir
+	command.Env = append(os.Environ(), programVariable+"="+r.target, "GORACE=atexit_sleep_ms=0")
+	return command
 }
 
 func (r *run) end(how syscall.Signal) {
@@ -210,22 +367,89 @@ func (r *run) end(how syscall.Signal) {
 	if how == syscall.SIGTERM && err != nil {
 		r.Errorf("the program ended with %v", err)
 	}
+	if how == syscall.SIGKILL {
+		r.kills++
+	}
 	r.program = nil
 }
 
-// settle waits until the broker has nothing left to deliver, and ends the program.
-func (r *run) settle(ctx context.Context) {
-	ticker := time.NewTicker(50 * time.Millisecond)
-	defer ticker.Stop()
-	for left := r.left(r.T, r.server.URL()); left > 0; left = r.left(r.T, r.server.URL()) {
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			r.Errorf("the broker has %d messages left", left)
+// settle waits until so is true and the broker has nothing left to deliver, and ends
+// the program.
+func (r *run) settle(ctx context.Context, so func() bool) {
+	r.Helper()
+	for {
+		for r.reviveAll(ctx); !so() || r.left(r.T, r.server.URL()) > 0; r.reviveAll(ctx) {
+			if within(ctx, 50*time.Millisecond); ctx.Err() != nil {
+				r.Fatalf("%d of %d keys are settled, and the broker has %d messages left", r.journal.settled(), len(r.sent), r.left(r.T, r.server.URL()))
+			}
+		}
+		if text, err := r.command("keys", "ls", "--config", "semel.yaml", "--state", "claimed", "--json").Output(); err != nil || len(text) > 0 {
+			r.Errorf("keys in progress: %s, %v", text, err)
+		}
+		r.end(syscall.SIGTERM)
+		if r.left(r.T, r.server.URL()) == 0 { // otherwise an acknowledgement was lost
 			return
 		}
+		r.begin()
 	}
-	r.end(syscall.SIGTERM)
+}
+
+// reviveAll puts back what the broker has given up.
+func (r *run) reviveAll(ctx context.Context) {
+	if r.revive == nil {
+		return
+	}
+	err := r.revive(ctx, r.server.URL(), func(id string) {
+		r.revived++
+		r.journal.do(func() { r.journal.moved[id] = true })
+	})
+	if err != nil {
+		r.Log(err)
+	}
+}
+
+// redrive heals the target, processes the parked messages again, and produces them and
+// others once more when the broker does not know them any more.
+func (r *run) redrive(ctx context.Context) {
+	letters, err := pipeline.OpenDeadLetterDir(filepath.Join(r.dir, "parked"))
+	if err != nil {
+		r.Fatal(err)
+	}
+	parked := map[string]bool{}
+	if err := letters.List(ctx, "p", func(p *pipeline.Parked) bool { parked[p.Key.ID] = true; return true }); err != nil {
+		r.Error(err)
+	}
+	var again []string
+	for id := range r.sent {
+		if strings.HasPrefix(id, refused) {
+			again = append(again, id)
+		}
+	}
+	if len(parked) != len(again) {
+		r.Errorf("%d keys are parked, want the %d that were refused", len(parked), len(again))
+	}
+	r.journal.do(func() { r.journal.healed = true })
+	r.begin()
+	if len(again) > 0 {
+		if text, err := r.command("parked", "retry", "--all", "--config", "semel.yaml", "-q").CombinedOutput(); err != nil {
+			r.Errorf("redrive: %v: %s", err, text)
+		}
+	}
+	for range 100 {
+		again = append(again, ordered+strconv.Itoa(r.random.IntN(r.next[ordered])))
+	}
+	r.journal.do(func() { clear(r.journal.duplicates) })
+	within(ctx, time.Until(r.last.Add(r.window)))
+	r.send(ctx, again)
+	r.settle(ctx, func() (all bool) {
+		r.journal.do(func() {
+			all = true
+			for _, id := range again {
+				all = all && r.journal.duplicates[id]
+			}
+		})
+		return all
+	})
 }
 
 // check compares the journal with what was produced.
@@ -234,20 +458,25 @@ func (r *run) check() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	lost, again := 0, 0
-	for n := range r.keys {
-		switch effects := j.effects["k"+strconv.Itoa(n)]; {
-		case effects == 0:
-			lost++
-		default:
-			again += effects - 1
+	for id := range r.sent {
+		lost += max(0, 1-len(j.tokens[id]))
+		again += max(0, len(j.tokens[id])-1)
+	}
+	r.Logf("%d messages of %d keys; the program was killed %d times; %d keys lost; %d effects repeated, at most %d may be; %d messages parked and redriven; the broker gave up %d; %d connections cut",
+		r.produced, len(r.sent), r.kills, lost, again, r.repeats, j.parked, r.revived, r.cutter.count())
+	if lost > 0 || again > r.repeats || len(j.tokens) > len(r.sent) {
+		r.Errorf("%d of %d keys are lost, %d effects were repeated (at most %d may be), %d keys had an effect", lost, len(r.sent), again, r.repeats, len(j.tokens))
+	}
+	for id, text := range j.late {
+		if !j.moved[id] { // a later duplicate of one that is moved has the effect
+			j.wrong = append(j.wrong, text)
 		}
 	}
-	r.Logf("%d keys; %d lost; %d effects repeated, at most %d may be", r.keys, lost, again, r.repeats)
-	if lost > 0 || again > r.repeats || len(j.effects) > r.keys {
-		r.Errorf("%d of %d keys are lost, %d effects were repeated (at most %d may be), %d keys had an effect", lost, r.keys, again, r.repeats, len(j.effects))
+	if len(j.wrong) > 0 {
+		r.Errorf("%d faults:\n%s", len(j.wrong), strings.Join(j.wrong[:min(20, len(j.wrong))], "\n"))
 	}
-	if parked, _ := filepath.Glob(filepath.Join(r.dir, "parked", "*", "*.json")); len(parked) > 0 {
-		r.Errorf("%d messages are parked", len(parked))
+	if r.deliveries > 0 && r.revived == 0 {
+		r.Errorf("the broker did not give up any message after %d deliveries", r.deliveries)
 	}
 	if r.Failed() {
 		log, _ := os.ReadFile(filepath.Join(r.dir, "log"))
@@ -255,178 +484,10 @@ func (r *run) check() {
 	}
 }
 
-// journal counts the effects of each key.
-type journal struct {
-	mu      sync.Mutex
-	effects map[string]int
-	changed chan struct{}
-}
-
-// ServeHTTP implements http.Handler.
-func (j *journal) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
-	if _, err := io.Copy(io.Discard, r.Body); err != nil {
-		return
-	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.effects[r.Header.Get("Idempotency-Key")]++
-	if j.changed != nil {
-		close(j.changed)
-		j.changed = nil
-	}
-}
-
-func (j *journal) count() int {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return len(j.effects)
-}
-
-// await waits until n keys had their effect, or ctx ends.
-func (j *journal) await(ctx context.Context, n int) {
-	for {
-		j.mu.Lock()
-		if len(j.effects) >= n {
-			j.mu.Unlock()
-			return
-		}
-		if j.changed == nil {
-			j.changed = make(chan struct{})
-		}
-		changed := j.changed
-		j.mu.Unlock()
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// cutter stands between the program and the broker, and cuts connections.
-type cutter struct {
-	listener net.Listener
-	mu       sync.Mutex
-	upstream string
-	open     map[net.Conn]*int // the bytes that may still pass to the broker, or nil for no limit
-}
-
-func newCutter(t *testing.T, upstream string) *cutter {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &cutter{listener: listener, upstream: upstream, open: map[net.Conn]*int{}}
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			serving.Go(func() { c.serve(conn) })
-		}
-	})
-	t.Cleanup(func() {
-		listener.Close()
-		c.cut(0)
-		serving.Wait()
-	})
-	return c
-}
-
-func (c *cutter) addr() string { return c.listener.Addr().String() }
-
-// cut ends all connections as soon as so many bytes have passed to the broker. The
-// program learns nothing of what arrived: answers do not pass any more.
-func (c *cutter) cut(after int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for conn := range c.open {
-		if after == 0 {
-			conn.Close()
-			continue
-		}
-		c.open[conn] = &after
-	}
-}
-
-func (c *cutter) serve(client net.Conn) {
-	defer client.Close()
-	broker, err := net.Dial("tcp", c.upstream)
-	if err != nil {
-		return
-	}
-	defer broker.Close()
-	c.mu.Lock()
-	c.open[client] = nil
-	c.mu.Unlock()
-	defer func() {
-		c.mu.Lock()
-		delete(c.open, client)
-		c.mu.Unlock()
-	}()
-	var both sync.WaitGroup
-	both.Go(func() {
-		c.copy(client, client, broker, false)
-		client.Close()
-	})
-	c.copy(client, broker, client, true)
-	broker.Close()
-	client.Close()
-	both.Wait()
-}
-
-// copy copies until the connection of the client is cut.
-func (c *cutter) copy(client, to, from net.Conn, sends bool) {
-	buffer := make([]byte, 4096)
-	for {
-		n, err := from.Read(buffer)
-		if err != nil {
-			return
-		}
-		c.mu.Lock()
-		limit, passes := c.open[client], n
-		switch {
-		case limit != nil && !sends:
-			passes = 0 // the answer is lost
-		case limit != nil:
-			passes = min(n, *limit)
-			*limit -= passes
-		}
-		over := limit != nil && *limit == 0
-		c.mu.Unlock()
-		if _, err := to.Write(buffer[:passes]); err != nil || over {
-			return
-		}
-	}
-}
-
-// program builds the program once.
-func program(t *testing.T) string {
-	t.Helper()
-	path, err := built()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
-var built = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "semel-brokers")
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "semel")
-	output, err := exec.Command("go", "build", "-o", path, "../../cmd/semel").CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("%w\n%s", err, output)
-	}
-	return path, err
-})
-
 func TestMain(m *testing.M) {
+	if journal := os.Getenv(programVariable); journal != "" {
+		os.Exit(program(journal))
+	}
 	flag.Parse()
 	// The program needs credentials for SQS. The server accepts any.
 	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_EC2_METADATA_DISABLED": "true"} {
@@ -434,9 +495,5 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 	}
-	status := m.Run()
-	if path, err := built(); err == nil {
-		os.RemoveAll(filepath.Dir(path))
-	}
-	os.Exit(status)
+	os.Exit(m.Run())
 }

@@ -2,6 +2,7 @@ package brokers
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"testing"
 	"time"
@@ -13,15 +14,27 @@ import (
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
+const (
+	natsWindow     = time.Second // of the server's own deduplication
+	natsPatience   = 2 * time.Second
+	natsDeliveries = 5
+)
+
 var natsBroker = broker{
 	name:  "nats",
 	start: func(t *testing.T) *services.Server { return servicestest.StartNATS(t, nil) },
 	prepare: func(t *testing.T, url string) {
 		conn, js := connectNATS(t, url)
 		defer conn.Close()
-		stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "IN", Subjects: []string{"in"}})
+		stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "IN", Subjects: []string{"in"}, Duplicates: natsWindow})
 		if err == nil {
-			_, err = stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "c", AckPolicy: jetstream.AckExplicitPolicy, AckWait: 2 * time.Second, MaxDeliver: -1})
+			_, err = stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "c", AckPolicy: jetstream.AckExplicitPolicy, AckWait: natsPatience, MaxDeliver: natsDeliveries})
+		}
+		if err == nil { // what the server gives up is in an advisory only
+			stream, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "GIVENUP", Subjects: []string{"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.IN.c"}})
+		}
+		if err == nil {
+			_, err = stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "c", AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Minute})
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -39,7 +52,7 @@ var natsBroker = broker{
 		}
 		var confirms []jetstream.PubAckFuture
 		for _, body := range bodies {
-			confirm, err := js.PublishAsync("in", []byte(body))
+			confirm, err := js.PublishAsync("in", []byte(body), jetstream.WithMsgID(idOf(body)))
 			if err != nil {
 				return err
 			}
@@ -69,6 +82,55 @@ var natsBroker = broker{
 		info := consumer.CachedInfo()
 		return int(info.NumPending) + info.NumAckPending
 	},
+	deliveries: natsDeliveries,
+	patience:   natsPatience,
+	window:     natsWindow,
+	revive:     reviveNATS,
+}
+
+// reviveNATS publishes the messages in advisories again.
+func reviveNATS(ctx context.Context, url string, moved func(id string)) error {
+	conn, err := nats.Connect(url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		return err
+	}
+	stream, err := js.Stream(ctx, "IN")
+	if err != nil {
+		return err
+	}
+	advisories, err := js.Consumer(ctx, "GIVENUP", "c")
+	if err != nil {
+		return err
+	}
+	batch, err := advisories.FetchNoWait(1000)
+	if err != nil {
+		return err
+	}
+	for advisory := range batch.Messages() {
+		var of struct {
+			Seq uint64 `json:"stream_seq"`
+		}
+		if err := json.Unmarshal(advisory.Data(), &of); err != nil {
+			return err
+		}
+		msg, err := stream.GetMsg(ctx, of.Seq)
+		if err != nil {
+			return err
+		}
+		moved(idOf(string(msg.Data)))
+		if _, err := js.Publish(ctx, "in", msg.Data); err != nil {
+			return err
+		}
+		if err := advisory.DoubleAck(ctx); err != nil {
+			return err
+		}
+	}
+	return batch.Error()
 }
 
 func connectNATS(t *testing.T, url string) (*nats.Conn, jetstream.JetStream) {

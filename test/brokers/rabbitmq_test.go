@@ -1,0 +1,131 @@
+package brokers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+// The messages of rabbitBroker come through an exchange, with their aggregate as
+// routing key. Those that the server has delivered too often are in a queue of their
+// own.
+const (
+	exchange    = "events"
+	deadLetters = "dead"
+)
+
+var rabbitBroker = broker{
+	name: "rabbitmq",
+	start: func(t *testing.T) *services.Server {
+		server := servicestest.StartRabbitMQ(t, &services.RabbitMQOptions{Config: "{consumer_timeout, 6000}, {channel_tick_interval, 500}"})
+		err := onChannel(server.URL(), declare)
+		for _, queue := range []string{deadLetters, "in"} {
+			err = errors.Join(err, services.AwaitQueue(t.Context(), server, queue))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return server
+	},
+	produce: func(ctx context.Context, url string, bodies []string) error {
+		return onChannel(url, func(ch *amqp.Channel) error {
+			var confirms []*amqp.DeferredConfirmation
+			for _, body := range bodies {
+				confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, exchange, strconv.Itoa(aggregateOf(idOf(body))), true, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte(body)})
+				if err != nil {
+					return err
+				}
+				confirms = append(confirms, confirm)
+			}
+			for _, confirm := range confirms {
+				if ok, err := confirm.WaitContext(ctx); err != nil || !ok {
+					return errors.Join(err, errors.New("no confirm"))
+				}
+			}
+			return nil
+		})
+	},
+	source: func(addr string) string { return fmt.Sprintf("{ rabbitmq: { servers: [%q], queue: in } }", addr) },
+	// Messages of a consumer are not counted: they are when it has ended.
+	left: func(t *testing.T, url string) (n int) {
+		err := onChannel(url, func(ch *amqp.Channel) error {
+			queue, err := ch.QueueDeclarePassive("in", true, false, false, false, nil)
+			n = queue.Messages
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	},
+	deliveries: 5,
+	patience:   6 * time.Second,
+	revive: func(ctx context.Context, url string, moved func(id string)) error {
+		return onChannel(url, func(ch *amqp.Channel) error {
+			for {
+				m, ok, err := ch.Get(deadLetters, false)
+				if err != nil || !ok {
+					return err
+				}
+				id := idOf(string(m.Body))
+				moved(id)
+				confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, exchange, strconv.Itoa(aggregateOf(id)), true, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: m.Body})
+				if err != nil {
+					return err
+				}
+				if ok, err := confirm.WaitContext(ctx); err != nil || !ok {
+					return errors.Join(err, errors.New("no confirm"))
+				}
+				if err := m.Ack(false); err != nil {
+					return err
+				}
+			}
+		})
+	},
+}
+
+// declare makes the queues and the exchange.
+func declare(ch *amqp.Channel) error {
+	args := amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum}
+	if _, err := ch.QueueDeclare(deadLetters, true, false, false, false, args); err != nil {
+		return err
+	}
+	for name, value := range map[string]any{
+		"x-delivery-limit": 4, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": deadLetters,
+		"x-dead-letter-strategy": "at-least-once", amqp.QueueOverflowArg: amqp.QueueOverflowRejectPublish,
+	} {
+		args[name] = value
+	}
+	if _, err := ch.QueueDeclare("in", true, false, false, false, args); err != nil {
+		return err
+	}
+	if err := ch.ExchangeDeclare(exchange, amqp.ExchangeTopic, true, false, false, false, nil); err != nil {
+		return err
+	}
+	return ch.QueueBind("in", "#", exchange, false, nil)
+}
+
+// onChannel calls fn with a channel in confirm mode.
+func onChannel(url string, fn func(*amqp.Channel) error) (err error) {
+	conn, err := amqp.Dial("amqp://" + url)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // the server may be gone
+	ch, err := conn.Channel()
+	if err == nil {
+		err = ch.Confirm(false)
+	}
+	if err != nil {
+		return err
+	}
+	return fn(ch)
+}
