@@ -152,6 +152,44 @@ func left(t *testing.T, url, queue string) (ids []string) {
 	return ids
 }
 
+// fill publishes numbered messages together.
+func fill(t *testing.T, url, queue string, n int) {
+	t.Helper()
+	err := with(url, func(ch *amqp.Channel) error {
+		var last *amqp.DeferredConfirmation
+		for _, m := range numbered(n) {
+			var err error
+			if last, err = ch.PublishWithDeferredConfirm("", queue, true, false, m); err != nil {
+				return err
+			}
+		}
+		if ok, err := last.WaitContext(t.Context()); err != nil || !ok {
+			return errors.Join(err, errors.New("no confirm"))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// inOrder reads the messages with the numbers from one to another, and acknowledges
+// them. Messages behind them that come too are not acknowledged.
+func inOrder(t *testing.T, source reader, from, to int) {
+	t.Helper()
+	for from < to {
+		items := source.read(1)
+		items = items[:min(len(items), to-from)]
+		for _, it := range items {
+			if want := fmt.Sprint("m", from); it.Message.ID != want {
+				t.Fatalf("%s came, want %s", it.Message.ID, want)
+			}
+			from++
+		}
+		source.ack(items)
+	}
+}
+
 func numbered(n int) (list []amqp.Publishing) {
 	for i := range n {
 		list = append(list, amqp.Publishing{MessageId: fmt.Sprint("m", i), DeliveryMode: amqp.Persistent, Body: []byte("{}")})
@@ -381,6 +419,26 @@ func TestFaults(t *testing.T) {
 				t.Error(err)
 			}
 		}
+	})
+	t.Run("messages come in the order of the queue", func(t *testing.T) {
+		t.Parallel()
+		queue := filled(t, 0, nil)
+		const messages = 3000
+		fill(t, url, queue, messages)
+		inOrder(t, open(t, &rabbitmq.SourceOptions{Client: client(server), Queue: queue}), 0, messages)
+	})
+	t.Run("a single active consumer hands the queue over in order", func(t *testing.T) {
+		t.Parallel()
+		queue := filled(t, 0, amqp.Table{"x-single-active-consumer": true})
+		const messages = 300
+		fill(t, url, queue, messages)
+		first := open(t, &rabbitmq.SourceOptions{Client: client(server), Queue: queue})
+		second := open(t, &rabbitmq.SourceOptions{Client: client(server), Queue: queue})
+		inOrder(t, first, 0, messages/2)
+		if err := first.Close(t.Context()); err != nil { // with messages that it has not acknowledged
+			t.Error(err)
+		}
+		inOrder(t, second, messages/2, messages)
 	})
 	t.Run("a message keeps its id through the dead-letter exchange and back", func(t *testing.T) {
 		t.Parallel()

@@ -1,10 +1,13 @@
 package rabbitmq
 
 import (
+	"crypto/rand"
 	"errors"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -19,14 +22,17 @@ const (
 	firstPrefetch = 64
 	// maxPrefetch is the largest number of the protocol.
 	maxPrefetch = 65_535
-	// maxConsumers bounds the consumers of a lane.
-	maxConsumers = 16
+	// growLimit is how long a new consumer waits for its first message.
+	growLimit = time.Second
 	// overhead is the assumed size of a message without its body, in bytes.
 	overhead = 256
 )
 
 // lane is a channel, and the messages that came through it. Its delivery tags mean
-// nothing elsewhere. The mutex of the source guards below, open, waiting and dead.
+// nothing elsewhere. The mutex of the source guards the fields from below to dead.
+//
+// One consumer at a time gets messages, because the server divides a queue between
+// several, and its order would be lost.
 type lane struct {
 	source *Source
 	link   *link
@@ -36,16 +42,20 @@ type lane struct {
 	pumps     sync.WaitGroup // one for each consumer
 	delivered atomic.Bool
 
-	below   uint64  // all messages with this tag and lower ones are settled
-	open    []*held // those with the tags from below+1; nil if not offered yet
-	waiting int     // returned, and not offered again yet
-	dead    bool
+	below    uint64  // all messages with this tag and lower ones are settled
+	open     []*held // those with the tags from below+1; nil if not offered yet
+	held     int     // messages in open that are not settled
+	since    uint64  // the last tag of earlier consumers
+	used     int     // messages of the consumer that are not settled
+	prefetch int     // how many those may be
+	retry    uint64  // the tag from which on a larger consumer may be tried
+	waiting  int     // returned, and not offered again yet
+	dead     bool
 
-	acking sync.Mutex // one acknowledgement after the other
+	acking sync.Mutex // one acknowledgement after the other, and none while the consumer changes
 
-	growing   sync.Mutex // guards the fields below, and is held during calls
-	consumers int
-	granted   int // the sum of their prefetch counts
+	growing  sync.Mutex // guards consumer, and is held during calls
+	consumer string
 }
 
 // held is a message that the server has handed to this process.
@@ -56,18 +66,24 @@ type held struct {
 	settled bool
 }
 
-// consume adds a consumer with a prefetch count. l.growing is held, or nothing else
+// consume starts a consumer with a prefetch count. l.growing is held, or nothing else
 // has the lane.
-func (l *lane) consume(prefetch int) error {
+func (l *lane) consume(prefetch int) (name string, messages <-chan amqp.Delivery, err error) {
 	if err := l.ch.Qos(prefetch, 0, false); err != nil {
+		return "", nil, err
+	}
+	name = rand.Text()
+	messages, err = l.ch.Consume(l.source.opts.Queue, name, false, false, false, false, nil)
+	return name, messages, missing(err, l.source.opts.Queue, "")
+}
+
+// start starts the first consumer.
+func (l *lane) start(prefetch int) error {
+	name, messages, err := l.consume(prefetch)
+	if err != nil {
 		return err
 	}
-	messages, err := l.ch.Consume(l.source.opts.Queue, "", false, false, false, false, nil)
-	if err != nil {
-		return missing(err, l.source.opts.Queue, "")
-	}
-	l.consumers++
-	l.granted += prefetch
+	l.consumer, l.prefetch = name, prefetch
 	l.pumps.Go(func() { l.pump(messages) })
 	return nil
 }
@@ -75,31 +91,92 @@ func (l *lane) consume(prefetch int) error {
 // pump offers messages until the consumer ends.
 func (l *lane) pump(messages <-chan amqp.Delivery) {
 	for d := range messages {
-		l.delivered.Store(true)
-		h := &held{lane: l, tag: d.DeliveryTag}
-		h.item = &pipeline.Item{Partition: l.source.partition, Ref: h, Message: message(l.source.opts.Queue, &d)}
-		l.source.offer(h, len(d.Body))
-		if d.DeliveryTag%firstPrefetch == 0 {
+		if l.take(&d) {
 			l.grow()
 		}
 	}
 }
 
-// grow adds a consumer if the prefetch counts of the others are too small. Consumers
-// of one channel are counted separately, so messages that wait here do not keep
-// others from being delivered.
+// take offers a message. It reports whether a larger consumer may be needed.
+func (l *lane) take(d *amqp.Delivery) (grow bool) {
+	l.delivered.Store(true)
+	h := &held{lane: l, tag: d.DeliveryTag}
+	h.item = &pipeline.Item{Partition: l.source.partition, Ref: h, Message: message(l.source.opts.Queue, d)}
+	return l.source.offer(h, len(d.Body))
+}
+
+// more returns how many messages a larger consumer may have, or 0 if the present one
+// is large enough or has room. The source's mutex is held.
+func (l *lane) more() int {
+	if l.dead || l.used < l.prefetch || l.below+uint64(len(l.open)) < l.retry {
+		return 0
+	}
+	wanted := l.source.wanted()
+	more := wanted + min(l.waiting, 4*l.source.opts.Prefetch) - l.held
+	if more < max(1, wanted/4) {
+		return 0
+	}
+	return min(more, maxPrefetch)
+}
+
+// grow replaces the consumer by a larger one if it is full. Messages that wait here
+// then do not keep others from being delivered. Without acknowledgements the old one
+// gets nothing, so the new one gets the next messages of the queue. After an error
+// the channel is closed, and wait returns.
 func (l *lane) grow() {
 	l.growing.Lock()
 	defer l.growing.Unlock()
-	wanted := l.source.wanted()
+	l.acking.Lock()
+	defer l.acking.Unlock()
 	l.source.mu.Lock()
-	more := wanted + min(l.waiting, 4*l.source.opts.Prefetch) - l.granted
-	dead := l.dead
+	more := l.more()
+	if more > 0 {
+		l.retry = l.below + uint64(len(l.open)+l.prefetch)
+	}
 	l.source.mu.Unlock()
-	if dead || l.consumers >= maxConsumers || more < max(1, wanted/4) {
+	if more == 0 {
 		return
 	}
-	_ = l.consume(min(more, maxPrefetch)) // after an error the channel is closed, and wait returns
+	if queue, err := l.ch.QueueDeclarePassive(l.source.opts.Queue, true, false, false, false, nil); err != nil || queue.Messages == 0 {
+		return
+	}
+	name, messages, err := l.consume(more)
+	if err != nil {
+		return
+	}
+	timer := time.NewTimer(growLimit)
+	defer timer.Stop()
+	select {
+	case first, ok := <-messages:
+		if !ok {
+			return
+		}
+		l.replace(name, more, &first)
+		l.pumps.Go(func() { l.pump(messages) })
+	case <-timer.C: // a queue with a single active consumer
+		l.keep(name, messages)
+	}
+}
+
+// replace makes a consumer the one that gets messages. l.growing is held.
+func (l *lane) replace(name string, prefetch int, first *amqp.Delivery) {
+	_ = l.ch.Cancel(l.consumer, false)
+	l.consumer = name
+	l.source.mu.Lock()
+	l.since, l.used, l.prefetch = first.DeliveryTag-1, 0, prefetch
+	l.source.mu.Unlock()
+	l.take(first)
+}
+
+// keep ends a new consumer, and tries no other one.
+func (l *lane) keep(name string, messages <-chan amqp.Delivery) {
+	_ = l.ch.Cancel(name, false)
+	for d := range messages { // that came in the last moment
+		l.take(&d)
+	}
+	l.source.mu.Lock()
+	defer l.source.mu.Unlock()
+	l.retry = math.MaxUint64
 }
 
 // wait blocks until the server or the connection has ended all consumers. It returns
@@ -133,23 +210,16 @@ func (l *lane) ack(list []*held) {
 	}
 }
 
-// add notes a message that is offered. Consumers run concurrently, so tags come in
-// any order.
+// add notes a message that is offered.
 func (l *lane) add(h *held) {
 	for i := h.tag - l.below; uint64(len(l.open)) < i; {
 		l.open = append(l.open, nil)
 	}
 	l.open[h.tag-l.below-1] = h
-}
-
-// unsettled counts the messages that are not settled.
-func (l *lane) unsettled() (n int) {
-	for _, h := range l.open {
-		if h != nil && !h.settled {
-			n++
-		}
+	l.held++
+	if h.tag > l.since {
+		l.used++
 	}
-	return n
 }
 
 // settle marks messages as settled. below is the tag of the last of them before which
@@ -165,6 +235,10 @@ func (l *lane) settle(list []*held) (below uint64, single []uint64) {
 	for _, h := range list {
 		if !h.settled {
 			h.settled, fresh[h.tag] = true, true
+			l.held--
+			if h.tag > l.since {
+				l.used--
+			}
 		}
 	}
 	n := 0

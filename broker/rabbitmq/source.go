@@ -126,7 +126,10 @@ func (s *Source) consume(l *link) (*lane, error) {
 		return nil, err
 	}
 	lane := &lane{source: s, link: l, ch: ch, lost: ch.NotifyClose(make(chan *amqp.Error, 1))}
-	if err := lane.consume(min(firstPrefetch, s.wanted())); err != nil {
+	s.mu.Lock()
+	prefetch := min(firstPrefetch, s.wanted())
+	s.mu.Unlock()
+	if err := lane.start(prefetch); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
@@ -177,21 +180,20 @@ func (s *Source) drop(lane *lane) {
 }
 
 // wanted returns how many messages the server may deliver before an acknowledgement.
+// s.mu is held.
 func (s *Source) wanted() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.size == 0 {
 		return s.opts.Prefetch
 	}
 	return max(1, min(s.opts.Prefetch, int(float64(s.opts.MaxBytes)/s.size)))
 }
 
-// offer makes a message readable.
-func (s *Source) offer(h *held, body int) {
+// offer makes a message readable. It reports whether its consumer may be too small.
+func (s *Source) offer(h *held, body int) (grow bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || h.lane.dead {
-		return
+		return false
 	}
 	if size := float64(body) + overhead; s.size == 0 {
 		s.size = size
@@ -201,6 +203,7 @@ func (s *Source) offer(h *held, body int) {
 	h.lane.add(h)
 	s.inbox.Items = append(s.inbox.Items, h.item)
 	s.inbox.Changed()
+	return h.lane.more() > 0
 }
 
 // Read implements pipeline.Source. While the server cannot be reached, it waits.
@@ -302,7 +305,7 @@ func (s *Source) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 	lane := s.lane
 	held := 0
 	if lane != nil {
-		held = lane.unsettled()
+		held = lane.held
 	}
 	s.mu.Unlock()
 	if lane == nil {

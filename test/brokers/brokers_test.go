@@ -272,7 +272,7 @@ func (r *run) happen(ctx context.Context, event string) {
 			r.Fatal(err)
 		}
 	case cut: // what the program has sent arrives in part, and answers do not
-		r.cutter.cut(1 + r.random.IntN(2000))
+		r.cutter.cut(1 + r.random.IntN(200)) // a few acknowledgements
 	case slowness:
 		held := make(chan struct{})
 		r.journal.do(func() { r.journal.hold, r.journal.held = r.patience+time.Second, held })

@@ -66,6 +66,7 @@ var rabbitBroker = broker{
 		}
 		return n
 	},
+	ordered:    true,
 	deliveries: 5,
 	patience:   6 * time.Second,
 	revive: func(ctx context.Context, url string, moved func(id string)) error {
