@@ -28,7 +28,7 @@ import (
 )
 
 var (
-	messages = flag.Int("messages", 0, "how many messages a test produces; 0 is 20,000, or 2,000 with -short")
+	messages = flag.Int("messages", 0, "how many messages a test produces; 0 is 20,000, or 1,500 with -short")
 	rounds   = flag.Int("rounds", 1, "how often each event of a full run happens")
 )
 
@@ -49,6 +49,13 @@ type broker struct {
 	// left returns how many messages the broker would still deliver.
 	left func(t *testing.T, url string) int
 
+	// sink is a sink of a pipeline to another place of the broker at this address.
+	sink func(addr string) string
+	// written returns the ids of the messages there, with repetitions.
+	written func(t *testing.T, url string) []string
+	// once: the broker recognises a message that the sink repeats.
+	once bool
+
 	// ordered: messages of an aggregate keep their order when they come again.
 	ordered bool
 	// deliveries is how often the broker delivers a message before it gives up, or 0.
@@ -63,10 +70,15 @@ type broker struct {
 	window time.Duration
 }
 
-var brokers = []broker{natsBroker, rabbitBroker, sqsBroker}
+var brokers = []broker{natsBroker, rabbitBroker(false), sqsBroker}
 
-// parallel is how many effects a program has under way.
-const parallel = 16
+// How many effects a program has under way: requests, or messages that wait for their
+// confirms.
+const (
+	parallel  = 16
+	confirms  = 2
+	published = 20 // in each of them
+)
 
 // Events other than a death at one of the points.
 const (
@@ -96,7 +108,10 @@ func (r *run) schedule() (list []string) {
 	}
 	var possible []string
 	for _, event := range list {
-		if (event != exhausted || r.deliveries > 0) && (event != slowness || r.patience > 0) {
+		switch {
+		case event == exhausted && r.deliveries == 0, event == slowness && r.patience == 0:
+		case r.confirmed && (event == slowness || event == inEffect || event == parking): // the target is a broker
+		default:
 			possible = append(possible, event)
 		}
 	}
@@ -111,7 +126,17 @@ func TestNothingIsLostWhenProgramBrokerAndConnectionsDie(t *testing.T) {
 				t.Skip("slow: make test-full, or go test ./test/brokers -run " + t.Name())
 			}
 			t.Parallel()
-			newRun(t, b).all()
+			newRun(t, b, false).all()
+		})
+	}
+}
+
+// TestNothingIsLostWhenConfirmsAreLost has the pipeline write to the broker that it reads.
+func TestNothingIsLostWhenConfirmsAreLost(t *testing.T) {
+	for _, b := range []broker{natsBroker, rabbitBroker(true)} {
+		t.Run(b.name, func(t *testing.T) {
+			t.Parallel()
+			newRun(t, b, true).all()
 		})
 	}
 }
@@ -127,6 +152,8 @@ type run struct {
 	dir     string
 	target  string // address of the journal
 
+	confirmed bool // the effects are messages in the broker
+
 	program *exec.Cmd
 	orders  io.Writer     // standard input of the program
 	out     *bufio.Reader // standard output of the program
@@ -136,11 +163,12 @@ type run struct {
 	produced int
 	last     time.Time // when a message was produced
 	kills    int       // of the program
+	underWay int       // how many effects a fault may repeat
 	repeats  int       // how many effects may have been repeated so far
 	revived  int
 }
 
-func newRun(t *testing.T, b broker) *run {
+func newRun(t *testing.T, b broker, confirmed bool) *run {
 	seed := rand.Uint64()
 	if text := os.Getenv("SEMEL_SEED"); text != "" {
 		var err error
@@ -151,7 +179,7 @@ func newRun(t *testing.T, b broker) *run {
 	t.Logf("SEMEL_SEED=%d", seed)
 	r := &run{
 		T: t, broker: b, random: rand.New(rand.NewPCG(seed, 0)), dir: t.TempDir(), journal: newJournal(b.ordered),
-		sent: map[string]bool{}, next: map[string]int{},
+		sent: map[string]bool{}, next: map[string]int{}, confirmed: confirmed, underWay: parallel,
 	}
 	r.server = b.start(t)
 	r.cutter = newCutter(t, r.server.Addr())
@@ -161,6 +189,11 @@ func newRun(t *testing.T, b broker) *run {
 	receiver := httptest.NewServer(r.journal)
 	t.Cleanup(receiver.Close)
 	r.target = receiver.URL
+	target := fmt.Sprintf("sink: { webhook: { url: %q, allow_private: true } }\n    parallel: %d", r.target, parallel)
+	if confirmed {
+		r.underWay, r.journal.elsewhere = confirms*published, true
+		target = fmt.Sprintf("sink: %s\n    parallel: %d\n    batch: %d", b.sink(r.cutter.addr()), confirms, published)
+	}
 	config := fmt.Sprintf(`stores: { keys: { embedded: { path: ./keys } } }
 pipelines:
   p:
@@ -169,11 +202,10 @@ pipelines:
     window: 24h
     lease: 5s
     store: keys
-    sink: { webhook: { url: %q, allow_private: true } }
-    parallel: %d
+    %s
     on_failure: { attempts: 1000, backoff: 100ms, then: park }
     parked: { path: ./parked }
-`, b.source(r.cutter.addr()), receiver.URL, parallel)
+`, b.source(r.cutter.addr()), target)
 	if err := os.WriteFile(filepath.Join(r.dir, "semel.yaml"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +219,7 @@ func (r *run) all() {
 	events, total := r.schedule(), *messages
 	if total == 0 {
 		if total = 20_000; testing.Short() {
-			total = 2000
+			total = 1500
 		}
 	}
 	r.begin()
@@ -204,6 +236,14 @@ func (r *run) all() {
 	}
 	r.settle(ctx, func() bool { return r.journal.settled() == len(r.sent) })
 	r.redrive(ctx)
+	if r.confirmed {
+		for i, id := range r.written(r.T, r.server.URL()) {
+			r.journal.do(func() { r.journal.effect(id, strconv.Itoa(i)) })
+		}
+		if r.once {
+			r.repeats = 0
+		}
+	}
 	r.check()
 }
 
@@ -213,7 +253,7 @@ func (r *run) some(n int) (ids []string) {
 		switch chance := r.random.IntN(100); {
 		case chance < 25 && r.next[ordered] > 0: // perhaps of a message that is under way
 			ids = append(ids, ordered+strconv.Itoa(r.random.IntN(r.next[ordered])))
-		case chance == 99:
+		case chance == 99 && !r.confirmed:
 			ids = append(ids, r.id(refused))
 		default:
 			ids = append(ids, r.id(ordered))
@@ -260,7 +300,7 @@ func (r *run) happen(ctx context.Context, event string) {
 	switch event {
 	case kill:
 		r.end(syscall.SIGKILL)
-		r.repeats += parallel
+		r.repeats += r.underWay
 		r.begin()
 	case killAll:
 		err := errors.Join(r.server.Kill(), r.server.Restart(ctx))
@@ -271,7 +311,15 @@ func (r *run) happen(ctx context.Context, event string) {
 		if err != nil {
 			r.Fatal(err)
 		}
+		if r.confirmed {
+			r.repeats += r.underWay
+		}
 	case cut: // what the program has sent arrives in part, and answers do not
+		if r.confirmed {
+			r.repeats += r.underWay
+			r.cutter.cut(1 + r.random.IntN(3000))
+			return
+		}
 		r.cutter.cut(1 + r.random.IntN(200)) // a few acknowledgements
 	case slowness:
 		held := make(chan struct{})
@@ -307,8 +355,12 @@ func (r *run) die(ctx context.Context, point string, n int) (met int) {
 			r.Fatal(err)
 		}
 	} else {
-		r.repeats += parallel
-		r.send(ctx, []string{r.id(other), r.id(refused), r.id(other)}) // all others may be settled
+		r.repeats += r.underWay
+		some := []string{r.id(other), r.id(other)} // all others may be settled
+		if point == parking {
+			some = append(some, r.id(refused))
+		}
+		r.send(ctx, some)
 	}
 	release := context.AfterFunc(ctx, func() { _ = process.Kill() })
 	_, _ = fmt.Fscanln(r.out, &met) // without a number it stays 0
@@ -448,6 +500,9 @@ func (r *run) redrive(ctx context.Context) {
 				all = all && r.journal.duplicates[id]
 			}
 		})
+		if !all && time.Since(r.last) > r.window+10*time.Second { // the broker forgets them late
+			r.send(ctx, again)
+		}
 		return all
 	})
 }

@@ -4,12 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/semel-dev/semel"
+	natsadapter "github.com/semel-dev/semel/broker/nats"
 	"github.com/semel-dev/semel/internal/services"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
@@ -29,6 +32,9 @@ var natsBroker = broker{
 		stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "IN", Subjects: []string{"in"}, Duplicates: natsWindow})
 		if err == nil {
 			_, err = stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "c", AckPolicy: jetstream.AckExplicitPolicy, AckWait: natsPatience, MaxDeliver: natsDeliveries})
+		}
+		if err == nil {
+			_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "OUT", Subjects: []string{"out"}, Duplicates: time.Hour})
 		}
 		if err == nil { // what the server gives up is in an advisory only
 			stream, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "GIVENUP", Subjects: []string{"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.IN.c"}})
@@ -82,6 +88,18 @@ var natsBroker = broker{
 		info := consumer.CachedInfo()
 		return int(info.NumPending) + info.NumAckPending
 	},
+	sink: func(addr string) string { return fmt.Sprintf("{ nats: { servers: [%q], subject: out } }", addr) },
+	written: func(t *testing.T, url string) (ids []string) {
+		err := natsadapter.ReadAll(t.Context(), url, nil, "OUT", nil, func(m *semel.Message) bool {
+			ids = append(ids, strings.TrimPrefix(m.ID, "p:"))
+			return true
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ids
+	},
+	once:       true,
 	deliveries: natsDeliveries,
 	patience:   natsPatience,
 	window:     natsWindow,

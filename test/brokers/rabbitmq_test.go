@@ -22,85 +22,110 @@ const (
 	deadLetters = "dead"
 )
 
-var rabbitBroker = broker{
-	name: "rabbitmq",
-	start: func(t *testing.T) *services.Server {
-		server := servicestest.StartRabbitMQ(t, &services.RabbitMQOptions{Config: "{consumer_timeout, 6000}, {channel_tick_interval, 500}"})
-		err := onChannel(server.URL(), declare)
-		for _, queue := range []string{deadLetters, "in"} {
-			err = errors.Join(err, services.AwaitQueue(t.Context(), server, queue))
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return server
-	},
-	produce: func(ctx context.Context, url string, bodies []string) error {
-		return onChannel(url, func(ch *amqp.Channel) error {
-			var confirms []*amqp.DeferredConfirmation
-			for _, body := range bodies {
-				confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, exchange, strconv.Itoa(aggregateOf(idOf(body))), true, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte(body)})
-				if err != nil {
-					return err
-				}
-				confirms = append(confirms, confirm)
+// rabbitBroker has a queue with or without a single active consumer. Without it, a
+// program that begins before the server notices the death of the last one gets later
+// messages first.
+func rabbitBroker(single bool) broker {
+	return broker{
+		name: "rabbitmq",
+		start: func(t *testing.T) *services.Server {
+			server := servicestest.StartRabbitMQ(t, &services.RabbitMQOptions{Config: "{consumer_timeout, 6000}, {channel_tick_interval, 500}"})
+			err := onChannel(server.URL(), func(ch *amqp.Channel) error { return declare(ch, single) })
+			for _, queue := range []string{deadLetters, "in", "out"} {
+				err = errors.Join(err, services.AwaitQueue(t.Context(), server, queue))
 			}
-			for _, confirm := range confirms {
-				if ok, err := confirm.WaitContext(ctx); err != nil || !ok {
-					return errors.Join(err, errors.New("no confirm"))
-				}
+			if err != nil {
+				t.Fatal(err)
 			}
-			return nil
-		})
-	},
-	source: func(addr string) string { return fmt.Sprintf("{ rabbitmq: { servers: [%q], queue: in } }", addr) },
-	// Messages of a consumer are not counted: they are when it has ended.
-	left: func(t *testing.T, url string) (n int) {
-		err := onChannel(url, func(ch *amqp.Channel) error {
-			queue, err := ch.QueueDeclarePassive("in", true, false, false, false, nil)
-			n = queue.Messages
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	},
-	ordered:    true,
-	deliveries: 5,
-	patience:   6 * time.Second,
-	revive: func(ctx context.Context, url string, moved func(id string)) error {
-		return onChannel(url, func(ch *amqp.Channel) error {
-			for {
-				m, ok, err := ch.Get(deadLetters, false)
-				if err != nil || !ok {
-					return err
+			return server
+		},
+		produce: func(ctx context.Context, url string, bodies []string) error {
+			return onChannel(url, func(ch *amqp.Channel) error {
+				var confirms []*amqp.DeferredConfirmation
+				for _, body := range bodies {
+					confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, exchange, strconv.Itoa(aggregateOf(idOf(body))), true, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte(body)})
+					if err != nil {
+						return err
+					}
+					confirms = append(confirms, confirm)
 				}
-				id := idOf(string(m.Body))
-				moved(id)
-				confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, exchange, strconv.Itoa(aggregateOf(id)), true, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: m.Body})
-				if err != nil {
-					return err
+				for _, confirm := range confirms {
+					if ok, err := confirm.WaitContext(ctx); err != nil || !ok {
+						return errors.Join(err, errors.New("no confirm"))
+					}
 				}
-				if ok, err := confirm.WaitContext(ctx); err != nil || !ok {
-					return errors.Join(err, errors.New("no confirm"))
+				return nil
+			})
+		},
+		source: func(addr string) string { return fmt.Sprintf("{ rabbitmq: { servers: [%q], queue: in } }", addr) },
+		sink: func(addr string) string {
+			return fmt.Sprintf("{ rabbitmq: { servers: [%q], routing_key: out } }", addr)
+		},
+		written: func(t *testing.T, url string) (ids []string) {
+			err := onChannel(url, func(ch *amqp.Channel) error {
+				for {
+					m, ok, err := ch.Get("out", true)
+					if err != nil || !ok {
+						return err
+					}
+					ids = append(ids, m.MessageId)
 				}
-				if err := m.Ack(false); err != nil {
-					return err
-				}
+			})
+			if err != nil {
+				t.Fatal(err)
 			}
-		})
-	},
+			return ids
+		},
+		// Messages of a consumer are not counted: they are when it has ended.
+		left: func(t *testing.T, url string) (n int) {
+			err := onChannel(url, func(ch *amqp.Channel) error {
+				queue, err := ch.QueueDeclarePassive("in", true, false, false, false, nil)
+				n = queue.Messages
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		},
+		ordered:    single,
+		deliveries: 5,
+		patience:   6 * time.Second,
+		revive: func(ctx context.Context, url string, moved func(id string)) error {
+			return onChannel(url, func(ch *amqp.Channel) error {
+				for {
+					m, ok, err := ch.Get(deadLetters, false)
+					if err != nil || !ok {
+						return err
+					}
+					id := idOf(string(m.Body))
+					moved(id)
+					confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, exchange, strconv.Itoa(aggregateOf(id)), true, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: m.Body})
+					if err != nil {
+						return err
+					}
+					if ok, err := confirm.WaitContext(ctx); err != nil || !ok {
+						return errors.Join(err, errors.New("no confirm"))
+					}
+					if err := m.Ack(false); err != nil {
+						return err
+					}
+				}
+			})
+		},
+	}
 }
 
 // declare makes the queues and the exchange.
-func declare(ch *amqp.Channel) error {
+func declare(ch *amqp.Channel, single bool) error {
 	args := amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum}
-	if _, err := ch.QueueDeclare(deadLetters, true, false, false, false, args); err != nil {
-		return err
+	for _, queue := range []string{deadLetters, "out"} {
+		if _, err := ch.QueueDeclare(queue, true, false, false, false, args); err != nil {
+			return err
+		}
 	}
 	for name, value := range map[string]any{
-		"x-delivery-limit": 4, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": deadLetters,
+		amqp.SingleActiveConsumerArg: single, "x-delivery-limit": 4, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": deadLetters,
 		"x-dead-letter-strategy": "at-least-once", amqp.QueueOverflowArg: amqp.QueueOverflowRejectPublish,
 	} {
 		args[name] = value
