@@ -6,7 +6,7 @@
 // message. In a FIFO queue each message group keeps its order, and a message that
 // fails holds up its group only.
 //
-// The sink sends in batches. On a FIFO queue it makes MessageGroupId and
+// Sink and [Publisher] send in batches. On a FIFO queue they make MessageGroupId and
 // MessageDeduplicationId from the key, so that SQS stores a repeated message once
 // within five minutes. Semel's own store covers what is older. A standard queue
 // recognises nothing.

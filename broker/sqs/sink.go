@@ -5,15 +5,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
-	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
-	"github.com/aws/smithy-go"
-	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/header"
@@ -29,15 +25,10 @@ type SinkOptions struct {
 	Name string
 }
 
-// leastLimit is the size that a request may have in every version of SQS.
-const leastLimit = 256 << 10
-
 // Sink sends to a queue. OpenSink makes it.
 type Sink struct {
-	queue *queue
-	name  string
-	limit int // size of a request
-	most  int // size of a message, or 0 if it is unknown
+	publisher *Publisher
+	name      string
 }
 
 var (
@@ -52,18 +43,11 @@ func OpenSink(ctx context.Context, opts *SinkOptions) (*Sink, error) {
 	if opts != nil {
 		o = *opts
 	}
-	q, err := newQueue(o.Client, o.Queue, "SinkOptions")
+	publisher, err := openPublisher(ctx, o.Client, o.Queue, "SinkOptions")
 	if err != nil {
 		return nil, err
 	}
-	attributes, err := q.attributes(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("sqs: %w", err)
-	}
-	s := &Sink{queue: q, name: o.Name}
-	s.most, _ = strconv.Atoi(attributes[string(types.QueueAttributeNameMaximumMessageSize)]) // 0 is unknown
-	s.limit = max(leastLimit, s.most)
-	return s, nil
+	return &Sink{publisher, o.Name}, nil
 }
 
 // Traits implements pipeline.Sink. One call has at most one message of a group, so
@@ -71,154 +55,35 @@ func OpenSink(ctx context.Context, opts *SinkOptions) (*Sink, error) {
 func (s *Sink) Traits() pipeline.SinkTraits { return pipeline.SinkTraits{Batch: 100, Parallel: 2} }
 
 // Ready implements semel.Readier.
-func (s *Sink) Ready(ctx context.Context) error {
-	if _, err := s.queue.attributes(ctx); err != nil {
-		return fmt.Errorf("sqs: %w", err)
-	}
-	return nil
-}
+func (s *Sink) Ready(ctx context.Context) error { return s.publisher.Ready(ctx) }
 
 // Close implements pipeline.Sink. The client belongs to the caller.
 func (s *Sink) Close(context.Context) error { return nil }
-
-// outgoing is an item with what is sent for it.
-type outgoing struct {
-	item  *pipeline.Item
-	entry types.SendMessageBatchRequestEntry
-	size  int
-}
 
 // Deliver implements pipeline.Sink. On a FIFO queue an answer that the message is a
 // duplicate looks like any other: its MessageDeduplicationId is the same for all
 // attempts, and differs for each redrive.
 func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
-	var parts [][]outgoing
-	size := 0
-	for _, it := range items {
-		out := s.outgoing(it)
-		if it.Err = nil; s.most > 0 && out.size > s.most {
-			it.Err = semel.Permanent(fmt.Errorf("sqs: the message has %d bytes with its attributes, and the queue accepts %d", out.size, s.most))
-			continue
-		}
-		if last := len(parts) - 1; last < 0 || len(parts[last]) == batch || size+out.size > s.limit {
-			parts, size = append(parts, nil), 0
-		}
-		parts[len(parts)-1] = append(parts[len(parts)-1], out)
-		size += out.size
+	list := make([]*Publication, len(items))
+	for i, it := range items {
+		list[i] = s.publication(it)
 	}
-	inBatches(parts, func(part []outgoing) { s.send(ctx, part) })
+	s.publisher.Publish(ctx, list...)
+	for i, it := range items {
+		it.Err = list[i].Err
+	}
 }
 
-// outgoing returns what is sent for an item.
-func (s *Sink) outgoing(it *pipeline.Item) outgoing {
+// publication returns what is sent for an item.
+func (s *Sink) publication(it *pipeline.Item) *Publication {
 	headers := header.Output(it, s.name)
 	body, attributes := encode(it.Message.Body, headers, func(name string) bool { return header.IsKey(name) || name == pipeline.RedriveHeader })
-	out := outgoing{item: it, size: sizeOf(body, attributes)}
-	out.entry.MessageBody, out.entry.MessageAttributes = &body, attributes
-	if s.queue.FIFO {
+	m := &Publication{Key: it.Call.Key, Message: types.SendMessageBatchRequestEntry{MessageBody: &body, MessageAttributes: attributes}}
+	if s.publisher.queue.FIFO {
 		group, id := GroupID(it.Call.Key, it.Message.RecordKey), DeduplicationID(it.Call.Key, it.Redrive)
-		out.entry.MessageGroupId, out.entry.MessageDeduplicationId = &group, &id
+		m.Message.MessageGroupId, m.Message.MessageDeduplicationId = &group, &id
 	}
-	return out
-}
-
-// send sends one request. If SQS refuses the request for the content of a message, it
-// sends each message alone.
-func (s *Sink) send(ctx context.Context, part []outgoing) {
-	if ctx.Err() != nil { // nothing was sent
-		setErr(part, context.Cause(ctx))
-		return
-	}
-	in := &awssqs.SendMessageBatchInput{QueueUrl: &s.queue.URL}
-	for i := range part {
-		part[i].entry.Id = entryID(i)
-		in.Entries = append(in.Entries, part[i].entry)
-	}
-	limited, cancel := context.WithTimeout(ctx, requestTimeout)
-	out, err := s.queue.api.SendMessageBatch(limited, in, s.queue.use)
-	cancel()
-	if err != nil {
-		if ofContent(err) && len(part) > 1 {
-			for i := range part {
-				s.send(ctx, part[i:i+1])
-			}
-			return
-		}
-		setErr(part, refused(ctx, err))
-		return
-	}
-	setErr(part, fmt.Errorf("sqs: the answer does not mention the message: %w", semel.ErrOutcomeUnknown))
-	for _, sent := range out.Successful {
-		if i := entryOf(sent.Id, part); i >= 0 {
-			part[i].item.Err = nil
-		}
-	}
-	for _, failed := range out.Failed {
-		if i := entryOf(failed.Id, part); i >= 0 {
-			part[i].item.Err = refusedEntry(&failed)
-		}
-	}
-}
-
-func setErr(part []outgoing, err error) {
-	for i := range part {
-		part[i].item.Err = err
-	}
-}
-
-// ofContent reports whether SQS refuses a request because of the content of a
-// message.
-func ofContent(err error) bool {
-	api, ok := errors.AsType[smithy.APIError](err)
-	return ok && isContent(api.ErrorCode())
-}
-
-func isContent(text string) bool {
-	switch code(text) {
-	case "InvalidMessageContents", "InvalidParameterValue", "InvalidParameterValueException", "InvalidAttributeValue", "InvalidAttributeName",
-		"MissingParameter", "BatchRequestTooLong", "MessageTooLong":
-		return true
-	}
-	return false
-}
-
-// refused classifies the error of a request with one message, or of a request that
-// the server refuses as a whole.
-func refused(ctx context.Context, err error) error {
-	api, answered := errors.AsType[smithy.APIError](err)
-	status := 0
-	if response, ok := errors.AsType[*smithyhttp.ResponseError](err); ok && response.Response != nil {
-		status = response.HTTPStatusCode()
-	}
-	failed := fmt.Errorf("sqs: %w", err)
-	switch {
-	case ofContent(err):
-		return semel.Permanent(failed)
-	case answered && (status < 500 || status == 503 || isThrottled(api.ErrorCode())), unsent(err):
-		return pipeline.Unavailable(failed, 0) // the queue is missing, or this process may not write to it, or not so much
-	case ctx.Err() != nil:
-		return fmt.Errorf("sqs: no answer yet: %w: %w", semel.ErrOutcomeUnknown, context.Cause(ctx))
-	}
-	return fmt.Errorf("sqs: %w: %w", semel.ErrOutcomeUnknown, err)
-}
-
-func isThrottled(text string) bool {
-	text = code(text)
-	return strings.Contains(text, "Throttl") || text == "OverLimit" || text == "TooManyRequestsException" || text == "ServiceUnavailable"
-}
-
-// refusedEntry classifies the failure of one message of a request.
-func refusedEntry(e *types.BatchResultErrorEntry) error {
-	err := fmt.Errorf("sqs: %w", entryError(e))
-	switch name := deref(e.Code); {
-	case isContent(name):
-		return semel.Permanent(err)
-	case isThrottled(name):
-		return pipeline.Unavailable(err, 0)
-	case e.SenderFault:
-		return err
-	}
-	return fmt.Errorf("%w: %w", semel.ErrOutcomeUnknown, err)
+	return m
 }
 
 // maxID is the length of the longest group and deduplication id.
