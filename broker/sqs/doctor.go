@@ -22,13 +22,13 @@ type ExamineOptions struct {
 	Queue  string
 	// Reads and Writes say what the pipeline does with the queue.
 	Reads, Writes bool
-	// Window is how long keys are remembered.
-	Window time.Duration
+	// Window is how long keys are remembered. Lease is how long a claim lasts.
+	Window, Lease time.Duration
 }
 
 type examination struct {
 	*queue
-	window   time.Duration
+	opts     *ExamineOptions
 	findings []semel.Finding
 }
 
@@ -40,18 +40,18 @@ func Examine(ctx context.Context, opts *ExamineOptions) ([]semel.Finding, error)
 	if err != nil {
 		return nil, err
 	}
-	e := &examination{queue: q, window: opts.Window}
+	e := &examination{queue: q, opts: opts}
 	attributes, err := q.mustAttributes(ctx)
-	if !e.found(err, "nothing is read or written") {
-		if err != nil {
-			err = fmt.Errorf("sqs: %w", err)
+	if err != nil {
+		if !e.explained(err, "nothing is read or written") {
+			return nil, fmt.Errorf("sqs: %w", err)
 		}
-		return e.findings, err
+		return e.findings, nil
 	}
 	if q.FIFO {
-		e.note(semel.Fine, "queue "+q.Name, "FIFO: SQS recognises a repeated message for five minutes, the store for "+e.window.String(), "", "")
+		e.note(semel.Fine, "queue "+q.Name, "FIFO: SQS recognises a repeated message for five minutes, the store for "+e.opts.Window.String(), "", "")
 	} else {
-		e.note(semel.Fine, "queue "+q.Name, "standard: SQS recognises no repeated message, the store does for "+e.window.String(), "", "")
+		e.note(semel.Fine, "queue "+q.Name, "standard: SQS recognises no repeated message, the store does for "+e.opts.Window.String(), "", "")
 	}
 	if opts.Reads {
 		e.read(ctx, attributes)
@@ -66,9 +66,9 @@ func (e *examination) note(severity semel.Severity, subject, found, cost, remedy
 	e.findings = append(e.findings, semel.Finding{Severity: severity, Subject: subject, Found: found, Cost: cost, Remedy: remedy})
 }
 
-// found reports whether the attributes of a queue are there. It notes why not, unless
-// the error has another reason: then the caller returns it.
-func (e *examination) found(err error, cost string) bool {
+// explained notes why the attributes of a queue are not there. It reports false if the
+// error has another reason.
+func (e *examination) explained(err error, cost string) bool {
 	_, missing := errors.AsType[*types.QueueDoesNotExist](err)
 	switch {
 	case missing:
@@ -76,7 +76,7 @@ func (e *examination) found(err error, cost string) bool {
 	case Denied(err):
 		e.note(semel.Notice, "queue "+e.Name, "this process may not read its attributes", "semel doctor cannot check it", "permit sqs:GetQueueAttributes")
 	}
-	return err == nil
+	return missing || Denied(err)
 }
 
 // create returns the command that creates the queue.
@@ -107,10 +107,10 @@ const (
 func (e *examination) read(ctx context.Context, attributes map[string]string) {
 	subject := "queue " + e.Name + " "
 	kept := retention(attributes)
-	if kept > e.window {
-		e.note(semel.Notice, subject+"retention", kept.String(), "a message that is delivered again after the window of "+e.window.String()+" has its effect again", "choose a window that is longer than the retention")
+	if kept > e.opts.Window {
+		e.note(semel.Notice, subject+"retention", kept.String(), "a message that is delivered again after the window of "+e.opts.Window.String()+" has its effect again", "choose a window that is longer than the retention")
 	} else {
-		e.note(semel.Fine, subject+"retention", kept.String()+", within the window of "+e.window.String(), "", "")
+		e.note(semel.Fine, subject+"retention", kept.String()+", within the window of "+e.opts.Window.String(), "", "")
 	}
 	e.note(semel.Fine, subject+"visibility", "the pipeline sets 30s for each message and extends it while it has the message; the queue's own "+attributes[string(types.QueueAttributeNameVisibilityTimeout)]+"s are not used", "", "")
 	most := standardInFlight
@@ -125,9 +125,10 @@ func (e *examination) read(ctx context.Context, attributes map[string]string) {
 		e.note(semel.Fine, subject+"maxReceiveCount", "no limit: the pipeline counts attempts by itself and parks a message", "", "")
 		return
 	}
-	if policy.Most < 10 {
+	// After a crash SQS delivers the message every 30 s until the lease of its key ends.
+	if least := max(10, 3*int(e.opts.Lease/defaultVisibility+1)); policy.Most < least {
 		e.note(semel.Warning, subject+"maxReceiveCount", strconv.Itoa(policy.Most), fmt.Sprintf("a message goes to the dead-letter queue after %d deliveries, even if nothing is wrong with it and the processes that had it were killed", policy.Most),
-			"set it to 10 or more: the pipeline counts attempts by itself and parks a message")
+			fmt.Sprintf("set it to %d or more: the pipeline counts attempts by itself and parks a message, and after a crash SQS delivers a message every %s until its lease of %s ends", least, defaultVisibility, e.opts.Lease))
 	} else {
 		e.note(semel.Fine, subject+"maxReceiveCount", strconv.Itoa(policy.Most), "", "")
 	}
@@ -142,8 +143,8 @@ func (e *examination) deadLetters(ctx context.Context, arn string, kept time.Dur
 	e.queue = &queue{Address: source.Address, api: source.api}
 	e.URL, e.Name = strings.TrimSuffix(source.URL, source.Name)+name, name
 	attributes, err := e.mustAttributes(ctx)
-	if !e.found(err, "SQS keeps delivering a message that has reached maxReceiveCount") {
-		if err != nil && len(e.findings) == 0 {
+	if err != nil {
+		if !e.explained(err, "SQS keeps delivering a message that has reached maxReceiveCount") {
 			e.note(semel.Notice, "queue "+name, err.Error(), "semel doctor cannot check it", "")
 		}
 		return
@@ -153,10 +154,10 @@ func (e *examination) deadLetters(ctx context.Context, arn string, kept time.Dur
 	switch {
 	case !e.FIFO && later <= kept:
 		e.note(semel.Warning, subject, later.String(), "a standard queue counts it from when the message was first sent: a message that waited in "+source.Name+" for up to "+kept.String()+" may be deleted as soon as it arrives", "make it longer than the retention of "+source.Name+": 14 days at most")
-	case later+kept > e.window:
-		e.note(semel.Notice, subject, later.String(), "a message that is redriven after the window of "+e.window.String()+" has its effect again if it had it before", "choose a window of "+cmp.Or(later+kept, later).String())
+	case later+kept > e.opts.Window:
+		e.note(semel.Notice, subject, later.String(), "a message that is redriven after the window of "+e.opts.Window.String()+" has its effect again if it had it before", "choose a window of "+cmp.Or(later+kept, later).String())
 	default:
-		e.note(semel.Fine, subject, later.String()+", with that of "+source.Name+" within the window of "+e.window.String(), "", "")
+		e.note(semel.Fine, subject, later.String()+", with that of "+source.Name+" within the window of "+e.opts.Window.String(), "", "")
 	}
 }
 

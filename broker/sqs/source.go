@@ -36,6 +36,7 @@ type SourceOptions struct {
 }
 
 const (
+	defaultVisibility = 30 * time.Second
 	// longPoll is how long SQS waits for the first message, in seconds.
 	longPoll = 20
 	// receivers is how many requests for messages there are at most. One is always
@@ -105,7 +106,7 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 	wrong := invalid.In("sqs: SourceOptions.")
 	q, err := newQueue(o.Client, o.Queue, "SourceOptions")
 	wrong.Join(err)
-	o.Visibility = (cmp.Or(o.Visibility, 30*time.Second) + time.Second - 1).Truncate(time.Second)
+	o.Visibility = (cmp.Or(o.Visibility, defaultVisibility) + time.Second - 1).Truncate(time.Second)
 	if o.Visibility < time.Second || o.Visibility > visibilityLimit {
 		wrong.Add("Visibility: %v: want 1 s to %v", o.Visibility, visibilityLimit)
 	}

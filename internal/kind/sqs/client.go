@@ -81,7 +81,7 @@ func (q *Queue) client(ctx context.Context) (*awssqs.Client, error) {
 func (q *Queue) examine(ctx context.Context, x *config.Examination, reads, writes bool) {
 	client, err := q.client(ctx)
 	if err == nil {
-		findings, failed := sqs.Examine(ctx, &sqs.ExamineOptions{Client: client, Queue: q.URL, Reads: reads, Writes: writes, Window: x.Pipeline.Window})
+		findings, failed := sqs.Examine(ctx, &sqs.ExamineOptions{Client: client, Queue: q.URL, Reads: reads, Writes: writes, Window: x.Pipeline.Window, Lease: x.Pipeline.Lease})
 		x.Add(findings)
 		err = failed
 	}
