@@ -254,7 +254,7 @@ pipelines:
 	return run(t, "", "doctor", file)
 }
 
-// TestMistakesWithSQSHaveACauseAndARemedy examines a real server, and what is no server.
+// TestMistakesWithSQSHaveACauseAndARemedy examines a real server, and an address without one.
 func TestMistakesWithSQSHaveACauseAndARemedy(t *testing.T) {
 	url := servers.SQS(t) + "/000000000000/"
 	nowhere := "http://" + servicestest.FreeAddr(t) + "/000000000000/orders"
