@@ -1,0 +1,147 @@
+package httpidem
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptrace"
+	"net/http/httputil"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+// ProxyOptions are the options of NewProxy. Target is required.
+type ProxyOptions struct {
+	// Target is the address of the service: scheme, host and perhaps a path, before
+	// which the path of each request is put.
+	Target *url.URL
+	// Timeout is how long a client with a key waits for the header of the response.
+	// Then it gets 504, and it is not known whether its request took effect. Defaults
+	// to 60 s.
+	Timeout time.Duration
+	// Late is how much longer the proxy itself waits. A response that comes in that
+	// time is kept, and a repetition gets it. Defaults to 5 minutes.
+	Late time.Duration
+	// TLS configures connections to a target with https. Defaults to the system's roots.
+	TLS *tls.Config
+	// Log receives what went wrong with requests, without keys and bodies. Defaults to
+	// nothing.
+	Log *slog.Logger
+}
+
+// NewProxy returns the handler for [New] that passes requests on to a service. It never
+// sends a request with a key twice: net/http by itself repeats such a request on a new
+// connection, because it takes the key as a promise of the service.
+//
+// If the service could not be reached and no byte of a request was sent, the client gets
+// 502 and may repeat the request, which then runs. If a byte was sent and there is no
+// whole response, it is not known whether the request took effect.
+func NewProxy(opts *ProxyOptions) (http.Handler, error) {
+	var o ProxyOptions
+	if opts != nil {
+		o = *opts
+	}
+	if o.Timeout == 0 {
+		o.Timeout = time.Minute
+	}
+	if o.Late == 0 {
+		o.Late = 5 * time.Minute
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Target == nil || o.Target.Scheme != "http" && o.Target.Scheme != "https" || o.Target.Host == "" || o.Timeout < 0 || o.Late < 0 {
+		return nil, fmt.Errorf("httpidem: ProxyOptions: want a Target with scheme http or https and a host, and no negative times: %w", semel.ErrInvalidRequest)
+	}
+	p := &proxy{opts: o}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.Proxy, transport.TLSClientConfig = nil, o.TLS
+	transport.MaxIdleConnsPerHost = 256
+	transport.DisableCompression = true // the client's own Accept-Encoding counts
+	p.reverse = &httputil.ReverseProxy{
+		Rewrite:      p.rewrite,
+		Transport:    p,
+		ErrorHandler: p.failed,
+		ErrorLog:     slog.NewLogLogger(o.Log.Handler(), slog.LevelWarn),
+	}
+	p.transport = transport
+	return p, nil
+}
+
+type proxy struct {
+	opts      ProxyOptions
+	reverse   *httputil.ReverseProxy
+	transport *http.Transport
+}
+
+func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c := recorderOf(r.Context())
+	if c == nil { // without a key
+		p.reverse.ServeHTTP(w, r)
+		return
+	}
+	ctx, cancel := context.WithTimeoutCause(r.Context(), p.opts.Timeout+p.opts.Late, errLate)
+	defer cancel()
+	waited := time.AfterFunc(p.opts.Timeout, func() {
+		c.leave(&refusal{problem: OutcomeUnknown, status: http.StatusGatewayTimeout, title: "The service did not answer in time", detail: "It is not known whether the request took effect. Repeat it to get its answer."})
+	})
+	defer waited.Stop()
+	p.reverse.ServeHTTP(w, r.WithContext(ctx))
+}
+
+var errLate = errors.New("httpidem: the service did not answer in time")
+
+func (p *proxy) rewrite(pr *httputil.ProxyRequest) {
+	pr.SetURL(p.opts.Target)
+	pr.Out.Host = pr.In.Host
+	pr.Out.Header["X-Forwarded-For"] = pr.In.Header["X-Forwarded-For"]
+	pr.SetXForwarded()
+	if recorderOf(pr.In.Context()) != nil {
+		// The response must have the same coding for each repetition.
+		pr.Out.Header.Set("Accept-Encoding", "identity")
+		// A body that is not nil and has no GetBody cannot be sent twice.
+		pr.Out.Body = once{pr.In.Body}
+	}
+}
+
+// once is a body that can be read once, which tells net/http not to repeat the request.
+type once struct{ io.ReadCloser }
+
+// RoundTrip sends a request. An error of a request that was not sent is errUnsent.
+func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
+	if recorderOf(r.Context()) == nil {
+		return p.transport.RoundTrip(r)
+	}
+	var sent atomic.Bool
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent.Store(true) }}
+	resp, err := p.transport.RoundTrip(r.WithContext(httptrace.WithClientTrace(r.Context(), trace)))
+	if err != nil && !sent.Load() {
+		return nil, fmt.Errorf("%w: %w", errUnsent, err)
+	}
+	return resp, err
+}
+
+var errUnsent = errors.New("nothing was sent")
+
+// failed answers a request that has no response.
+func (p *proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
+	p.opts.Log.Warn("the service gave no response", "method", r.Method, "path", r.URL.Path, "error", err)
+	down := &refusal{UpstreamDown, http.StatusBadGateway, "The service cannot be reached", "Nothing was sent to it. Repeat the request.", time.Second}
+	c := recorderOf(r.Context())
+	switch {
+	case c == nil:
+		down.detail, down.after = "It gave no response.", 0
+		down.write(w)
+	case errors.Is(err, errUnsent):
+		c.refuse(down, released)
+	default:
+		c.refuse(&refusal{problem: OutcomeUnknown, status: http.StatusBadGateway, title: "The service broke off", detail: "It is not known whether the request took effect. It does not run again by itself."}, unknown)
+	}
+}

@@ -1,0 +1,190 @@
+package httpidem
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// maxHead bounds the headers of a kept response in bytes.
+const maxHead = 64 << 10
+
+// fate says what is known of a request that ran.
+type fate uint8
+
+const (
+	answered fate = iota // the response says it
+	released             // it took no effect
+	unknown              // it may have taken effect, and there is no whole response
+)
+
+// recorder passes a response on to the client and keeps a copy. It is a
+// http.ResponseWriter and a http.Flusher. It has no Unwrap, because what is written past
+// it would not be kept.
+//
+// If the client does not wait any longer, detach gives it another answer. What the
+// handler writes then is only kept.
+type recorder struct {
+	opts *Options
+
+	mu     sync.Mutex // guards the fields below
+	client http.ResponseWriter
+	header http.Header // what the handler sees
+	fate   fate
+	status int // 0 before the final header
+	kept   answer
+	full   bool // the response is not kept whole
+}
+
+func newRecorder(w http.ResponseWriter, opts *Options) *recorder {
+	return &recorder{opts: opts, client: w, header: w.Header().Clone()}
+}
+
+func (c *recorder) Header() http.Header { return c.header }
+
+func (c *recorder) WriteHeader(status int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.writeHeader(status)
+}
+
+func (c *recorder) writeHeader(status int) {
+	if c.status != 0 {
+		return
+	}
+	c.header.Del(Replayed) // only a replay has it
+	if c.client != nil {
+		clear(c.client.Header())
+		for name, values := range c.header {
+			c.client.Header()[name] = values
+		}
+		c.client.WriteHeader(status)
+	}
+	if status < 200 {
+		return
+	}
+	c.status = status
+	c.kept = answer{status: status, header: c.replayed()}
+	size := 0
+	for name, values := range c.kept.header {
+		for _, value := range values {
+			size += len(name) + len(value) + 8
+		}
+	}
+	c.full = size > maxHead || len(c.header.Values("Trailer")) > 0
+}
+
+// replayed returns the headers that are kept. Those that Connection names belong to the
+// connection.
+func (c *recorder) replayed() http.Header {
+	kept := http.Header{}
+	hops := strings.ToLower(strings.Join(c.header.Values("Connection"), ","))
+	for _, name := range slices.Concat(described(), c.opts.Replay) {
+		if values := c.header[name]; len(values) > 0 && !slices.Contains(strings.Split(strings.ReplaceAll(hops, " ", ""), ","), strings.ToLower(name)) {
+			kept[name] = slices.Clone(values)
+		}
+	}
+	return kept
+}
+
+func (c *recorder) Write(data []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.writeHeader(http.StatusOK)
+	if !c.full && int64(len(c.kept.body)+len(data)) > c.opts.MaxResponse {
+		c.full, c.kept.body = true, nil
+	}
+	if !c.full {
+		c.kept.body = append(c.kept.body, data...)
+	}
+	if c.client != nil {
+		if _, err := c.client.Write(data); err != nil {
+			c.client = nil // it has left; the rest is kept for its next try
+		}
+	}
+	return len(data), nil
+}
+
+// Flush implements http.Flusher.
+func (c *recorder) Flush() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.writeHeader(http.StatusOK)
+	if c.client != nil {
+		_ = http.NewResponseController(c.client).Flush() // it fails if the client has left
+	}
+}
+
+// refuse answers instead of the handler, if nothing was sent yet, and notes what is known
+// of the request.
+func (c *recorder) refuse(f *refusal, known fate) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fate = known
+	c.send(f)
+}
+
+// leave answers a client that waits no longer, if nothing was sent yet. What the handler
+// writes later is only kept. The connection ends, because the next request on it would
+// wait for the handler.
+func (c *recorder) leave(f *refusal) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if w := c.client; w != nil && c.send(f) {
+		_ = http.NewResponseController(w).Flush()
+	}
+}
+
+func (c *recorder) send(f *refusal) bool {
+	if c.status != 0 || c.client == nil {
+		return false
+	}
+	clear(c.client.Header())
+	c.client.Header().Set("Connection", "close")
+	f.write(c.client)
+	c.client = nil
+	return true
+}
+
+// answer returns the kept response, and the fate of the request.
+func (c *recorder) answer() (*answer, fate) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fate != answered {
+		return nil, c.fate
+	}
+	c.writeHeader(http.StatusOK) // a handler that writes nothing answers 200
+	if c.opts.Release(c.status) {
+		return nil, released
+	}
+	for name := range c.header {
+		if strings.HasPrefix(name, http.TrailerPrefix) {
+			c.full = true
+		}
+	}
+	if c.full {
+		return &answer{lost: true}, answered
+	}
+	// net/http has told the client the type of a body that came without one.
+	if _, set := c.header["Content-Type"]; !set && c.header.Get("Content-Encoding") == "" && len(c.kept.body) > 0 {
+		c.kept.header.Set("Content-Type", http.DetectContentType(c.kept.body))
+	}
+	return &c.kept, answered
+}
+
+// sent reports whether the client has got an answer, or the beginning of one.
+func (c *recorder) sent() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.status != 0 || c.client == nil
+}
+
+type recorderKey struct{}
+
+// recorderOf returns the recorder of a request that holds a key, or nil.
+func recorderOf(ctx context.Context) *recorder {
+	c, _ := ctx.Value(recorderKey{}).(*recorder)
+	return c
+}
