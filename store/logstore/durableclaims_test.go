@@ -141,6 +141,49 @@ func TestDurableClaimsOutliveTheirSegments(t *testing.T) {
 	}
 }
 
+// TestSegmentsFullOfClaimsAreNotCopiedForever: segments without done keys are due for
+// deletion, but their live claims only move to other such segments.
+func TestSegmentsFullOfClaimsAreNotCopiedForever(t *testing.T) {
+	t.Parallel()
+	for _, hold := range []bool{true, false} {
+		opts, _ := durably()
+		s := open(t, t.TempDir(), opts)
+		const n = 3000
+		reqs, answers := make([]semel.ClaimRequest, n), make([]semel.ClaimAnswer, n)
+		for i := range reqs {
+			reqs[i] = semel.ClaimRequest{Key: key(i), Owner: owner(uint64(i)), Lease: time.Hour, Window: time.Hour, Hold: hold}
+		}
+		if err := s.Claim(t.Context(), reqs, answers); err != nil {
+			t.Fatal(err)
+		}
+		segments := func() (first, last uint32) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.log.first, s.active.num
+		}
+		_, before := segments()
+		if _, err := s.Purge(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if first, last := segments(); last > before+1 {
+			t.Errorf("hold %t: the log had segments up to %d, and has %d to %d", hold, before, first, last)
+		}
+		releases, errs := make([]semel.ReleaseRequest, n), make([]error, n)
+		for i := range releases {
+			releases[i] = semel.ReleaseRequest{Key: key(i), Token: answers[i].Claim.Token}
+		}
+		if err := s.Release(t.Context(), releases, errs); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Purge(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if first, last := segments(); first != last {
+			t.Errorf("hold %t: the log of released claims has segments %d to %d", hold, first, last)
+		}
+	}
+}
+
 func TestExtensionIsNotAnsweredIfItIsNotDurable(t *testing.T) {
 	t.Parallel()
 	fs := faultfs.New()

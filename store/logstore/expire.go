@@ -62,10 +62,10 @@ func (s *Store) Purge(ctx context.Context) (int64, error) {
 }
 
 // expire deletes segments, oldest first. It deletes a segment when all its keys
-// have expired. If expired segments lie behind older live ones and make up most
-// of the log, it rewrites the live keys of the older segments and deletes those
-// as well. Segments are deleted in order, so an entry never outlives a later
-// entry of the same key.
+// have expired and it has few claims. If expired segments lie behind older live
+// ones and make up most of the log, it rewrites the live keys of the older
+// segments and deletes those as well. Segments are deleted in order, so an
+// entry never outlives a later entry of the same key.
 func (s *Store) expire(ctx context.Context) (forgotten int64, err error) {
 	s.maintaining.Lock()
 	defer s.maintaining.Unlock()
@@ -114,7 +114,7 @@ func (s *Store) sweep() {
 // due reports whether the oldest segment must be deleted.
 func (s *Store) due(g *segment) bool {
 	now := s.clock.Nanos()
-	if g.summary.expired(now, g.base) == g.summary.entries {
+	if g.summary.expired(now, g.base) == g.summary.entries && 2*s.restBytes(g) < g.limit {
 		return true
 	}
 	var live, dead int64
@@ -129,6 +129,24 @@ func (s *Store) due(g *segment) bool {
 		live += share
 	}
 	return dead > live
+}
+
+// restBytes returns an upper bound of the bytes of the claims and values in a segment.
+// If they fill most of it, to copy them gains too little: segments that only have live
+// claims would be copied without end.
+func (s *Store) restBytes(g *segment) (n int) {
+	for _, c := range s.claims.All() {
+		if c.durable && s.log.at(c.pos) == g {
+			r := c.rich()
+			n += r.size()
+		}
+	}
+	for name, v := range s.values {
+		if s.log.at(v.pos) == g {
+			n += valueRoom(name, v.data)
+		}
+	}
+	return n
 }
 
 // retire deletes the oldest segment after its live entries were rewritten

@@ -73,12 +73,12 @@ type Options struct {
 	// listings. Each key then takes that many bytes more in the log. Defaults
 	// to false.
 	KeepIDs bool
-	// DurableClaims makes every claim survive the end of the process, with its
-	// owner, token and lease. Set it if an effect can outlive the process that
-	// claimed its key, as a request that a proxy has sent. The next process then
-	// grants the key to another owner only after the lease ended. Without it, that
-	// applies to claims with ClaimRequest.Hold, and a claim without Hold ends with
-	// the process that holds it.
+	// DurableClaims makes claims without ClaimRequest.Hold survive the end of the
+	// process, with owner, token and lease. Set it if an effect can outlive the
+	// process that claimed its key, as a request that a proxy has sent. The next
+	// process then grants the key to another owner only after the lease ended.
+	// Without it, such a claim ends with the process. A claim with Hold is always
+	// durable, and its key becomes unknown when the process has ended.
 	//
 	// Claim, Extend and Release then block for a durable write, so a message takes
 	// two of them. The store continues to keep durable claims while one of them may
