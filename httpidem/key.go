@@ -60,7 +60,10 @@ func parseKey(value string, strict bool) (string, error) {
 	case strict:
 		return "", fmt.Errorf("the value %.40q is not a string: put the key in double quotes", value)
 	}
-	if key == "" || len(key) > maxKey {
+	if strings.Trim(key, " ") == "" {
+		return "", errors.New("the key is blank")
+	}
+	if len(key) > maxKey {
 		return "", fmt.Errorf("the key has %d bytes: want 1 to %d", len(key), maxKey)
 	}
 	for i := range len(key) {
