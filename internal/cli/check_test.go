@@ -58,7 +58,7 @@ pipelines:
 		"STAGE    WHAT    STATUS       FOUND AND REMEDY\nlint     c.yaml  fine         no findings\n",
 		"\nmigrate  db      broken       0 of 4 steps applied\n                              cost: the store cannot be opened\n                              do:   semel migrate up --config " + file + " --store-name db\n",
 		"\ndoctor   db      skipped      its tables are missing\n", "\ndry-run  rows    skipped      db: its tables are missing\n", `: there is no table "public"."semel_parked"` + "\n",
-		"\ndry-run  hook    skipped      clients send messages to this source",
+		"\ndry-run  hook    skipped      its source receives messages and cannot be read in advance",
 	} {
 		if !strings.Contains(got.stdout, want) {
 			t.Errorf("without tables, the table lacks %q:\n%s", want, got.stdout)
@@ -81,7 +81,7 @@ pipelines:
 	}
 
 	got = run(t, "", "run", file, "hook", "--check")
-	if !strings.Contains(got.stdout, "clients send messages to this source") || strings.Contains(got.stdout+got.stderr, "canary") {
+	if !strings.Contains(got.stdout, "its source receives messages and cannot be read in advance") || strings.Contains(got.stdout+got.stderr, "canary") {
 		t.Errorf("a source that cannot be read: %+v", got)
 	}
 	parks := config("parks.yaml", database, "park")

@@ -209,7 +209,7 @@ func (c *check) sample(ctx context.Context, p *config.Pipeline) {
 	d := &dryRun{App: c.App, conf: c.conf, spec: p, limit: checkLimit, period: checkFor}
 	switch err := d.do(ctx, c.name); {
 	case errors.Is(err, config.ErrNoSample):
-		line.Found = "clients send messages to this source, so there is nothing to read"
+		line.Found = "its source receives messages and cannot be read in advance"
 	case err != nil:
 		line.Status, line.Found = notChecked, err.Error()
 	default:

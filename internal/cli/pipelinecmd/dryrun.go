@@ -35,7 +35,7 @@ many have no key. It compares them with each other and with the keys in the
 pipeline's store, if that store can be read.
 
 Nothing is claimed, written or acknowledged. No position moves, and no consumer
-group is joined. A source that receives messages, such as http, cannot be read in
+group is joined. A source that receives messages, such as a queue, cannot be read in
 advance: use "observe: true" in the pipeline instead.
 
 The exit status is 3 if a message would be dropped or parked.`,
