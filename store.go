@@ -16,7 +16,9 @@ import (
 //
 // If the call itself returns an error, some answers are missing. An answer that
 // is still zero is unknown: the change may or may not have been made. [Classify]
-// says whether to send the request again.
+// says whether to send the request again. A call whose context ended before it
+// changes nothing and fails with ErrStoreUnavailable and the error of the
+// context. A call after Close fails with ErrClosed.
 //
 // Repeating a request is safe for every method:
 //   - A claim repeated by the same [Owner] is the same claim. See Claim and

@@ -237,8 +237,8 @@ func (s *Store) enter(ctx context.Context, verb string, requests, answers int) e
 	case requests != answers:
 		return fmt.Errorf("memstore: %s: %d requests and %d answers: %w", verb, requests, answers, semel.ErrInvalidRequest)
 	}
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("memstore: %s: %w", verb, err)
+	if ctx.Err() != nil {
+		return fmt.Errorf("memstore: %s: nothing was changed: %w: %w", verb, semel.ErrStoreUnavailable, context.Cause(ctx))
 	}
 	return nil
 }

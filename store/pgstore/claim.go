@@ -31,7 +31,7 @@ const maxRounds = 100
 // If another transaction is about to write a key, Claim waits for up to
 // Options.LockWait.
 func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
-	if err := s.enter("claim", len(reqs), len(answers)); err != nil {
+	if err := s.enter(ctx, "claim", len(reqs), len(answers)); err != nil {
 		return err
 	}
 	defer s.leave()

@@ -21,7 +21,7 @@ var _ semel.Doctor = (*Store)(nil)
 // with statements that change nothing. It does not judge what the role may not
 // see. Without pg_monitor, for example, a role may not see other sessions.
 func (s *Store) Examine(ctx context.Context) ([]semel.Finding, error) {
-	if err := s.enter("examine", 0, 0); err != nil {
+	if err := s.enter(ctx, "examine", 0, 0); err != nil {
 		return nil, err
 	}
 	defer s.leave()

@@ -62,7 +62,7 @@ type held struct {
 }
 
 func (s *Store) finish(ctx context.Context, v verb, requests, answers int) error {
-	if err := s.enter(v.name(), requests, answers); err != nil {
+	if err := s.enter(ctx, v.name(), requests, answers); err != nil {
 		return err
 	}
 	defer s.leave()

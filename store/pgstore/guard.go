@@ -63,7 +63,8 @@ func NewGuard(store *Store, opts *semel.GuardOptions) (*Guard, error) {
 // transaction back because of another one (SQLSTATE 40001 and 40P01). It also
 // happens if the connection broke at the commit and nothing was committed.
 //
-// The guard ends the transaction: Commit and Rollback of tx return [ErrNotYours].
+// The guard ends the transaction: Commit and Rollback of tx return [ErrNotYours],
+// which wraps semel.ErrInvalidRequest.
 // The function may begin and end nested transactions, which are savepoints. A
 // statement waits for locks up to Options.LockWait. SET LOCAL lock_timeout
 // changes that for the rest of the transaction.

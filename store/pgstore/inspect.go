@@ -19,7 +19,7 @@ import (
 
 // Look implements [semel.Inspector]. It blocks for one statement.
 func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Record) error {
-	if err := s.enter("look", len(keys), len(records)); err != nil {
+	if err := s.enter(ctx, "look", len(keys), len(records)); err != nil {
 		return err
 	}
 	defer s.leave()
@@ -50,7 +50,7 @@ func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Reco
 
 // LookDigest implements [semel.DigestResolver]. It blocks for one statement.
 func (s *Store) LookDigest(ctx context.Context, d semel.Digest) (semel.Record, error) {
-	if err := s.enter("look", 0, 0); err != nil {
+	if err := s.enter(ctx, "look", 0, 0); err != nil {
 		return semel.Record{}, err
 	}
 	defer s.leave()
@@ -94,7 +94,7 @@ func (s *Store) List(ctx context.Context, filter semel.ListOptions) iter.Seq2[se
 
 // listed reads one page.
 func (s *Store) listed(ctx context.Context, filter semel.ListOptions, last semel.Digest, first bool) ([]semel.Record, error) {
-	if err := s.enter("list", 0, 0); err != nil {
+	if err := s.enter(ctx, "list", 0, 0); err != nil {
 		return nil, err
 	}
 	defer s.leave()
@@ -140,7 +140,7 @@ func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, as semel.Stat
 
 // resolve settles the unknown record of a digest. name is its name in errors.
 func (s *Store) resolve(ctx context.Context, d semel.Digest, name string, as semel.State, result semel.Result, window time.Duration) error {
-	if err := s.enter("resolve", 0, 0); err != nil {
+	if err := s.enter(ctx, "resolve", 0, 0); err != nil {
 		return err
 	}
 	defer s.leave()
@@ -173,7 +173,7 @@ func (s *Store) RemoveDigest(ctx context.Context, d semel.Digest) (bool, error) 
 
 // remove deletes the record of a digest. name is its name in errors.
 func (s *Store) remove(ctx context.Context, d semel.Digest, name string) (bool, error) {
-	if err := s.enter("remove", 0, 0); err != nil {
+	if err := s.enter(ctx, "remove", 0, 0); err != nil {
 		return false, err
 	}
 	defer s.leave()
@@ -207,7 +207,7 @@ WHERE c.relkind = 'r' AND (c.oid = to_regclass($2) OR c.oid IN (SELECT inhrelid 
 // key that is still remembered, measured from its first claim. It is the window
 // that the store has kept so far.
 func (s *Store) Count(ctx context.Context) (semel.Counts, error) {
-	if err := s.enter("count", 0, 0); err != nil {
+	if err := s.enter(ctx, "count", 0, 0); err != nil {
 		return semel.Counts{}, err
 	}
 	defer s.leave()
@@ -245,7 +245,7 @@ func (s session) count(ctx context.Context) (semel.Counts, error) {
 // one. Audit blocks for one statement. No other call needs the INSERT privilege
 // on that table.
 func (s *Store) Audit(ctx context.Context, line []byte) error {
-	if err := s.enter("audit", 0, 0); err != nil {
+	if err := s.enter(ctx, "audit", 0, 0); err != nil {
 		return err
 	}
 	defer s.leave()
@@ -260,7 +260,7 @@ func (s *Store) Audit(ctx context.Context, line []byte) error {
 // BindScope implements [semel.ScopeBinder]. It blocks for one statement, or for
 // three when it binds the scope.
 func (s *Store) BindScope(ctx context.Context, scope, rule string) (string, error) {
-	if err := s.enter("bind scope", 0, 0); err != nil {
+	if err := s.enter(ctx, "bind scope", 0, 0); err != nil {
 		return "", err
 	}
 	defer s.leave()

@@ -162,7 +162,7 @@ func (s *Store) turn(ctx context.Context, span time.Duration, renew bool) (now t
 }
 
 func (s *Store) stamp(ctx context.Context, sql string, args ...any) ([]time.Time, error) {
-	if err := s.enter("maintain", 0, 0); err != nil {
+	if err := s.enter(ctx, "maintain", 0, 0); err != nil {
 		return nil, err
 	}
 	defer s.leave()
@@ -234,7 +234,7 @@ func (s *Store) purge(ctx context.Context, pace func(ctx context.Context, rows i
 	if s.hasher.times != nil {
 		return s.purgeSlots(ctx, pace)
 	}
-	if err := s.enter("purge", 0, 0); err != nil {
+	if err := s.enter(ctx, "purge", 0, 0); err != nil {
 		return 0, err
 	}
 	parts, err := s.onPool().parts(ctx)
@@ -256,7 +256,7 @@ func (s *Store) purge(ctx context.Context, pace func(ctx context.Context, rows i
 }
 
 func (s *Store) purgePart(ctx context.Context, name string, page int64) (gone int64, err error) {
-	if err := s.enter("purge", 0, 0); err != nil {
+	if err := s.enter(ctx, "purge", 0, 0); err != nil {
 		return 0, err
 	}
 	defer s.leave()

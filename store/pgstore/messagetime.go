@@ -364,7 +364,7 @@ func (s *Store) emptySlots(ctx context.Context, pace func(ctx context.Context, r
 // settled returns the time range of messages that may be new, once every
 // transaction that may write uses it.
 func (s *Store) settled(ctx context.Context) (w window, ok bool, err error) {
-	if err := s.enter("purge", 0, 0); err != nil {
+	if err := s.enter(ctx, "purge", 0, 0); err != nil {
 		return w, false, err
 	}
 	defer s.leave()
@@ -416,7 +416,7 @@ func (s *Store) emptySlot(ctx context.Context, slot int, pace func(ctx context.C
 
 // purgeStep sends one statement and returns the number of rows that it returned.
 func (s *Store) purgeStep(ctx context.Context, sql string, args ...any) (int64, error) {
-	if err := s.enter("purge", 0, 0); err != nil {
+	if err := s.enter(ctx, "purge", 0, 0); err != nil {
 		return 0, err
 	}
 	defer s.leave()
@@ -426,7 +426,7 @@ func (s *Store) purgeStep(ctx context.Context, sql string, args ...any) (int64, 
 
 // pages returns the size of a table.
 func (s *Store) pages(ctx context.Context, name string) (int64, error) {
-	if err := s.enter("purge", 0, 0); err != nil {
+	if err := s.enter(ctx, "purge", 0, 0); err != nil {
 		return 0, err
 	}
 	defer s.leave()

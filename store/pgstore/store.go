@@ -192,7 +192,7 @@ func (s *Store) Close() error {
 }
 
 // enter starts a call. Unless it returns an error, the caller must call leave.
-func (s *Store) enter(verb string, requests, answers int) error {
+func (s *Store) enter(ctx context.Context, verb string, requests, answers int) error {
 	if requests != answers {
 		return fmt.Errorf("pgstore: %s: %d requests and %d answers: %w", verb, requests, answers, semel.ErrInvalidRequest)
 	}
@@ -200,6 +200,10 @@ func (s *Store) enter(verb string, requests, answers int) error {
 	if s.closed {
 		s.mu.RUnlock()
 		return fmt.Errorf("pgstore: %s: %w", verb, semel.ErrClosed)
+	}
+	if ctx.Err() != nil {
+		s.mu.RUnlock()
+		return fmt.Errorf("pgstore: %s: nothing was changed: %w: %w", verb, semel.ErrStoreUnavailable, context.Cause(ctx))
 	}
 	return nil
 }
@@ -256,7 +260,7 @@ var errReadOnly = errors.New("the server takes no writes: it is a standby, or re
 // ErrInvalidRequest if the database refuses the role, ErrClosed, or the cause of
 // ctx.
 func (s *Store) Ready(ctx context.Context) error {
-	if err := s.enter("ready", 0, 0); err != nil {
+	if err := s.enter(ctx, "ready", 0, 0); err != nil {
 		return err
 	}
 	defer s.leave()

@@ -35,7 +35,7 @@ type guardTx struct {
 func (s *Store) begin(ctx context.Context) (*guardTx, error) {
 	// The store may be closed while the transaction runs. The connection then stays
 	// open until the end of the transaction.
-	if err := s.enter("begin", 0, 0); err != nil {
+	if err := s.enter(ctx, "begin", 0, 0); err != nil {
 		return nil, err
 	}
 	defer s.leave()

@@ -89,7 +89,7 @@ func (t *Tx) ClaimBatch(ctx context.Context, calls []semel.Call) []semel.BatchOu
 
 // claim claims keys that become done with the transaction.
 func (t *Tx) claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
-	if err := t.on.enter("claim", len(reqs), len(answers)); err != nil {
+	if err := t.on.enter(ctx, "claim", len(reqs), len(answers)); err != nil {
 		return err
 	}
 	defer t.on.leave()
@@ -140,7 +140,7 @@ func (t *Tx) check(ctx context.Context) error {
 // trip. If ROLLBACK TO SAVEPOINT undid the claim, claim the key again first:
 // another transaction may have it by now.
 func (t *Tx) SetResult(ctx context.Context, key semel.Key, result semel.Result) error {
-	if err := t.on.enter("set result", 0, 0); err != nil {
+	if err := t.on.enter(ctx, "set result", 0, 0); err != nil {
 		return err
 	}
 	defer t.on.leave()

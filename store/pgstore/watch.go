@@ -2,16 +2,18 @@ package pgstore
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/semel-dev/semel"
 )
 
 // ErrNotYours is the error of Commit and Rollback in an effect. The guard ends
 // the transaction, because only the guard knows what else is in it.
-var ErrNotYours = errors.New("the guard ends this transaction; return an error to have it rolled back")
+var ErrNotYours = fmt.Errorf("the guard commits this transaction when the effect returns nil, and rolls it back after an error: remove Commit and Rollback from the effect: %w", semel.ErrInvalidRequest)
 
 // inFailedTransaction is the server's answer to every statement after an error.
 const inFailedTransaction = "25P02"

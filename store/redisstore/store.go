@@ -385,8 +385,8 @@ func (s *Store) enter(ctx context.Context, verb string, requests, answers int) e
 	case s.failed.Load():
 		return fmt.Errorf("redisstore: %s: the server has lost its data, and another process uses the prefix with other options: %w", verb, semel.ErrStoreFailed)
 	}
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("redisstore: %s: %w", verb, err)
+	if ctx.Err() != nil {
+		return fmt.Errorf("redisstore: %s: nothing was changed: %w: %w", verb, semel.ErrStoreUnavailable, context.Cause(ctx))
 	}
 	return nil
 }

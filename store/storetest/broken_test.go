@@ -48,7 +48,7 @@ func brokenCases() map[bug]struct {
 		keepsFirstLease:         {volatile, "a repeated claim has the later of both lease ends"},
 		neverLate:               {volatile, "an old message without a record is late"},
 		keepsFirstOrigin:        {full, "a record has the origin of the claim that took effect if and only if origins are kept"},
-		keepsCancelledClaims:    {volatile, "a cancelled claim does not last forever"},
+		keepsCancelledClaims:    {volatile, "a call with a cancelled context changes nothing"},
 		followsWall:             {volatile, "a clock that steps back neither shortens nor extends a lease or window"},
 		losesOnReopen:           {full, "completions survive if and only if durable"},
 		losesClaimsOnReopen:     {full, "claims without hold survive if and only if claims are durable"},

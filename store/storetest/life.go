@@ -13,14 +13,21 @@ import (
 )
 
 var lifeCases = []testCase{
-	{"a call with a cancelled context leaves a legal state", cancelledBefore},
+	{"a call with a cancelled context changes nothing", cancelledBefore},
 	{"calls cancelled in the middle leave a legal state", cancelledDuring},
-	{"a cancelled claim does not last forever", cancelledClaimEnds},
 	{"calls during close are answered or refused", closeDuringCalls},
 	{"a closed store refuses every call", closedRefuses},
 }
 
-// wantCancelled checks for an error that a cancelled call may return.
+// wantUntouched checks for the error of a call whose context ended before it.
+func (e *env) wantUntouched(verb string, err error) {
+	e.Helper()
+	if semel.Classify(err) != semel.ClassRetryable || !errors.Is(err, context.Canceled) {
+		e.Errorf("%s after the end of its context: %v, want ErrStoreUnavailable with the error of the context", verb, err)
+	}
+}
+
+// wantCancelled checks for an error that a call cancelled on its way may return.
 func (e *env) wantCancelled(verb string, err error) {
 	e.Helper()
 	for _, allowed := range []error{nil, context.Canceled, semel.ErrOutcomeUnknown, semel.ErrStoreUnavailable} {
@@ -31,41 +38,47 @@ func (e *env) wantCancelled(verb string, err error) {
 	e.Errorf("%s with a cancelled context: %v, want no error or one that says cancelled or unknown", verb, err)
 }
 
+// do calls a guard of the store, whose effect must not run.
+func (e *env) do(ctx context.Context) error {
+	guard, err := semel.NewGuard(e.store, nil)
+	if err == nil {
+		_, err = guard.Do(ctx, e.key(), func(context.Context, semel.Claim) ([]byte, error) {
+			e.Error("an effect runs without a claim")
+			return nil, nil
+		})
+	}
+	return err
+}
+
 func cancelledBefore(e *env) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	for range 5 {
-		key := e.key()
-		req := e.request(key)
-		answers := make([]semel.ClaimAnswer, 1)
-		err := e.store.Claim(ctx, []semel.ClaimRequest{req}, answers)
-		e.wantCancelled("claim", err)
-		if err == nil && answers[0].Decision != semel.Fresh {
-			e.Errorf("claim with a cancelled context is answered %s without an error", answers[0].Decision)
-		}
-		c := e.fresh(req) // it recognises itself, or it was never there
-		e.want(semel.InFlight, e.request(key))
+	key := e.key()
+	e.wantUntouched("claim", e.store.Claim(ctx, []semel.ClaimRequest{e.request(key)}, make([]semel.ClaimAnswer, 1)))
+	c := e.fresh(e.request(key)) // of another owner
+	e.want(semel.InFlight, e.request(key))
 
-		extended := make([]semel.ExtendAnswer, 1)
-		e.wantCancelled("extend", e.store.Extend(ctx, []semel.ExtendRequest{{Key: key, Token: c.Token, Lease: e.lease}}, extended))
-		if a := e.extend(key, c.Token, e.lease); a.Err != nil {
-			e.Errorf("extend after a cancelled extend: %v", a.Err)
-		}
-
-		errs := make([]error, 1)
-		complete := semel.CompleteRequest{Key: key, Token: c.Token, Result: text("r"), Window: e.window}
-		e.wantCancelled("complete", e.store.Complete(ctx, []semel.CompleteRequest{complete}, errs))
-		e.mustComplete(key, c.Token, text("r"))
-		e.wantResult(key, text("r"))
-
-		key = e.key()
-		c = e.fresh(e.request(key))
-		e.wantCancelled("release", e.store.Release(ctx, []semel.ReleaseRequest{{Key: key, Token: c.Token}}, errs))
-		if err := e.release(semel.ReleaseRequest{Key: key, Token: c.Token}); err != nil {
-			e.wantStale("release", key, c.Token, err)
-		}
-		e.fresh(e.request(key))
+	extended := make([]semel.ExtendAnswer, 1)
+	e.wantUntouched("extend", e.store.Extend(ctx, []semel.ExtendRequest{{Key: key, Token: c.Token, Lease: e.lease}}, extended))
+	if a := e.extend(key, c.Token, e.lease); a.Err != nil {
+		e.Errorf("extend after a cancelled extend: %v", a.Err)
 	}
+
+	errs := make([]error, 1)
+	complete := semel.CompleteRequest{Key: key, Token: c.Token, Result: text("r"), Window: e.window}
+	e.wantUntouched("complete", e.store.Complete(ctx, []semel.CompleteRequest{complete}, errs))
+	e.want(semel.InFlight, e.request(key))
+	e.mustComplete(key, c.Token, text("r"))
+	e.wantResult(key, text("r"))
+
+	key = e.key()
+	c = e.fresh(e.request(key))
+	e.wantUntouched("release", e.store.Release(ctx, []semel.ReleaseRequest{{Key: key, Token: c.Token}}, errs))
+	if err := e.release(semel.ReleaseRequest{Key: key, Token: c.Token}); err != nil {
+		e.Errorf("release after one that was cancelled: %v", err)
+	}
+	e.fresh(e.request(key))
+	e.wantUntouched("Guard.Do", e.do(ctx))
 }
 
 func cancelledDuring(e *env) {
@@ -119,20 +132,6 @@ func cancelledDuring(e *env) {
 			e.wantResult(o.req.Key, text(o.req.Key.ID))
 		}
 	}
-}
-
-func cancelledClaimEnds(e *env) {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	key := e.key()
-	err := e.store.Claim(ctx, []semel.ClaimRequest{e.shortly(key)}, make([]semel.ClaimAnswer, 1))
-	e.wantCancelled("claim", err)
-	// It may have succeeded. Then it ends with its lease, like any other claim.
-	a := e.claimAfter(e.short, e.request(key), semel.InFlight)
-	if a.Decision != semel.Fresh {
-		e.Fatalf("after the lease of a cancelled claim the key is %s, want fresh", a.Decision)
-	}
-	e.mustComplete(key, a.Claim.Token, text("r"))
 }
 
 // within checks that f returns within the suite's patience.
@@ -235,9 +234,10 @@ func closedRefuses(e *env) {
 		"complete": e.store.Complete(ctx, []semel.CompleteRequest{{Key: key, Token: c.Token, Window: e.window}}, make([]error, 1)),
 		"release":  e.store.Release(ctx, []semel.ReleaseRequest{{Key: key, Token: c.Token}}, make([]error, 1)),
 		"extend":   e.store.Extend(ctx, []semel.ExtendRequest{{Key: key, Token: c.Token, Lease: e.lease}}, make([]semel.ExtendAnswer, 1)),
+		"Guard.Do": e.do(ctx),
 	} {
-		if !errors.Is(err, semel.ErrClosed) {
-			e.Errorf("%s on a closed store: %v, want ErrClosed", verb, err)
+		if !errors.Is(err, semel.ErrClosed) || semel.Classify(err) != semel.ClassPermanent {
+			e.Errorf("%s on a closed store: %v, want ErrClosed without another class", verb, err)
 		}
 	}
 }

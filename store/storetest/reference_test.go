@@ -133,7 +133,7 @@ func (r *reference) enter(ctx context.Context, reqs, answers int) error {
 	case r.closed:
 		return fmt.Errorf("reference: %w", semel.ErrClosed)
 	case ctx.Err() != nil:
-		return fmt.Errorf("reference: %w", context.Cause(ctx))
+		return fmt.Errorf("reference: %w: %w", semel.ErrStoreUnavailable, context.Cause(ctx))
 	case reqs != answers:
 		return fmt.Errorf("reference: %d requests, %d answers: %w", reqs, answers, semel.ErrInvalidRequest)
 	}
