@@ -3,8 +3,12 @@ package pipeline_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -257,13 +261,13 @@ func TestASinkOfLittleRoomCostsNoAttempts(t *testing.T) {
 }
 
 // littleRoom takes one line at a time, like a disk that is nearly full.
-type littleRoom struct{}
+type littleRoom struct{ err error }
 
 func (littleRoom) Traits() pipeline.SinkTraits { return pipeline.SinkTraits{Parallel: 4} }
 func (littleRoom) Close(context.Context) error { return nil }
-func (littleRoom) Deliver(_ context.Context, items []*pipeline.Item) {
+func (l littleRoom) Deliver(_ context.Context, items []*pipeline.Item) {
 	if len(items) > 1 {
-		full := pipeline.Unavailable(errors.New("no space left"), 0)
+		full := pipeline.Unavailable(l.err, 0)
 		for _, it := range items {
 			it.Err = full
 		}
@@ -277,7 +281,7 @@ func TestWhatFailsTogetherCostsNoAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.opts.Failure.Attempts = 1
-		r.sink = littleRoom{}
+		r.sink = littleRoom{errors.New("no space left")}
 		for i := range int64(100) {
 			r.add(i, string(rune(1000+i)), "")
 		}
@@ -285,6 +289,50 @@ func TestWhatFailsTogetherCostsNoAttempts(t *testing.T) {
 		r.wantParked(nil)
 		r.wantAcked(100)
 	})
+}
+
+// pauses counts the pauses of a pipeline, and how long they took.
+type pauses struct {
+	times atomic.Int32
+	took  atomic.Int64
+}
+
+func (p *pauses) Observe(semel.Event) {}
+
+func (p *pauses) ObservePipeline(e pipeline.Event) {
+	switch e.Kind {
+	case pipeline.EventPaused:
+		p.times.Add(1)
+	case pipeline.EventResumed:
+		p.took.Add(int64(e.Elapsed))
+	}
+}
+
+// TestAFullDiskKeepsThePipelinePaused: a disk that is nearly full takes one message after
+// each pause. An alert must still see that the pipeline is paused.
+func TestAFullDiskKeepsThePipelinePaused(t *testing.T) {
+	t.Parallel()
+	for _, full := range []error{&os.PathError{Op: "write", Path: "/full/out", Err: syscall.ENOSPC}, fmt.Errorf("keys: %w", semel.ErrStoreFull)} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			r.sink = littleRoom{full}
+			seen := &pauses{}
+			r.opts.Observer = seen
+			for i := range int64(5000) {
+				r.add(i, string(rune(1000+i)), "")
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			end := r.start(ctx)
+			time.Sleep(10 * time.Minute)
+			if n, of := seen.times.Load(), time.Duration(seen.took.Load()); n > 60 || of < 9*time.Minute {
+				t.Errorf("in ten minutes with %v it was paused %d times, for %v together", full, n, of)
+			}
+			stop()
+			if err := end(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }
 
 func TestAMessageThatMakesTheSinkLookDownIsParked(t *testing.T) {

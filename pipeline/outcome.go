@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"syscall"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -414,10 +415,15 @@ func (r *Runner) acknowledge(o *outcomes) {
 
 // trouble is an outage of sink or store.
 type trouble struct {
-	err   error
-	times int
+	err   error // nil if it is over
 	since time.Time
 	until time.Time // when the pause ends
+
+	// A full disk takes one message, and then no whole batch. If it is full again sooner
+	// than the last pause lasted, its pauses keep growing.
+	times int // the number of pauses
+	pause time.Duration
+	over  time.Time
 }
 
 // pauseOrResume pauses the pipeline when sink or store is down. It resumes the pipeline
@@ -432,6 +438,9 @@ func (r *Runner) pauseOrResume(o *outcomes) {
 		case err != nil:
 			if t.err == nil {
 				t.since = now
+				if !isFull(err) || now.Sub(t.over) > t.pause {
+					t.times = 0
+				}
 				r.observe(Event{Kind: EventPaused, Reason: what, Err: err})
 			}
 			t.err = err
@@ -439,6 +448,7 @@ func (r *Runner) pauseOrResume(o *outcomes) {
 			if !now.Before(t.until) { // otherwise the batch started before the pause
 				t.times++
 				pause = max(r.opts.Failure.Pause(t.times), after)
+				t.pause = pause
 			}
 			if end := now.Add(pause); end.After(t.until) {
 				t.until = end
@@ -448,7 +458,7 @@ func (r *Runner) pauseOrResume(o *outcomes) {
 			}
 		case works && t.err != nil:
 			r.observe(Event{Kind: EventResumed, Reason: what, Elapsed: now.Sub(t.since)})
-			*t = trouble{}
+			*t = trouble{times: t.times, pause: t.pause, over: now}
 		}
 	}
 	change(&r.storeDown, "store", o.storeErr, o.storeWorks, 0)
@@ -461,6 +471,11 @@ func (r *Runner) pauseOrResume(o *outcomes) {
 	default:
 		r.sched.unprobe()
 	}
+}
+
+// isFull reports whether a disk or a store has no space, which a person must free.
+func isFull(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, semel.ErrStoreFull)
 }
 
 // observe gives an event to the observer, if there is one.

@@ -119,6 +119,9 @@ func (r *Runner) waitsFor(ctx context.Context) (oldest *Item, what string, err e
 		pause := max(time.Until(seen.due), 0).Round(100 * time.Millisecond)
 		list, err = append(list, fmt.Sprintf("the next attempt in %v", pause)), seen.err
 	}
+	if two, ok := r.session.(*TwoPhase); ok && err == nil {
+		err = two.failing()
+	}
 	if len(list) == 0 {
 		list = append(list, "a worker")
 	}

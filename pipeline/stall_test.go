@@ -163,6 +163,29 @@ func TestStallNamesWhatItWaitsFor(t *testing.T) {
 	}
 }
 
+// TestAStallHasTheErrorOfTheStore: the guard repeats a completion for as long as a lease.
+func TestAStallHasTheErrorOfTheStore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		events := &stallEvents{}
+		r := newRig(t)
+		r.opts.Observer = events
+		begin := time.Now()
+		r.store.complete = func(ctx context.Context, reqs []semel.CompleteRequest, answers []error) error {
+			if time.Since(begin) < 20*time.Second {
+				return semel.ErrStoreFull
+			}
+			return r.store.Store.Complete(ctx, reqs, answers)
+		}
+		r.add(17, "a", "")
+		r.run()
+		r.wantAcked(1)
+		if got := events.get(); len(got) == 0 || !strings.HasPrefix(got[0].Reason, "completions in the store") || !errors.Is(got[0].Err, semel.ErrStoreFull) {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
 func TestPipelineWithoutWorkIsNotStalled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -43,6 +43,34 @@ type TwoPhase struct {
 
 	// claiming, delivering and completing count the calls of Process in each stage.
 	claiming, delivering, completing atomic.Int32
+	// completions is the store of the guard.
+	completions *completions
+}
+
+// completions is a store that remembers why its last completion failed. The guard
+// repeats completions for as long as a lease, and returns no error before.
+type completions struct {
+	semel.Store
+	failed atomic.Pointer[error] // nil if the last one did not fail
+}
+
+// Unwrap returns the store itself; see semel.As.
+func (c *completions) Unwrap() semel.Store { return c.Store }
+
+// Complete implements semel.Store.
+func (c *completions) Complete(ctx context.Context, reqs []semel.CompleteRequest, errs []error) error {
+	err := c.Store.Complete(ctx, reqs, errs)
+	failed := err
+	for i := 0; i < len(errs) && failed == nil; i++ {
+		failed = errs[i]
+	}
+	switch {
+	case failed != nil:
+		c.failed.Store(&failed)
+	case c.failed.Load() != nil:
+		c.failed.Store(nil)
+	}
+	return err
 }
 
 // taskOf returns what the session holds for an item between two calls, or nil. It
@@ -78,7 +106,8 @@ func NewTwoPhase(store semel.Store, sink Sink, opts *TwoPhaseOptions) (*TwoPhase
 	if most := sink.Traits().MaxResult; g.MaxResult == 0 && most > 0 && store.Traits().Results {
 		g.MaxResult = most
 	}
-	guard, err := semel.NewGuard(store, g)
+	t.completions = &completions{Store: store}
+	guard, err := semel.NewGuard(t.completions, g)
 	if err != nil {
 		return nil, fmt.Errorf("pipeline: %w", err)
 	}
@@ -140,6 +169,14 @@ func (t *TwoPhase) WaitsFor(ctx context.Context) string {
 		list = append(list, waitsFor(ctx, t.sink, "delivery to the sink"))
 	}
 	return strings.Join(list, ", ")
+}
+
+// failing returns the error of the store for completions in progress, or nil.
+func (t *TwoPhase) failing() error {
+	if err := t.completions.failed.Load(); err != nil && t.completing.Load() > 0 {
+		return &StoreError{*err}
+	}
+	return nil
 }
 
 // Process implements Session.

@@ -111,4 +111,16 @@ func (x *Examination) Directory(subject, dir, cost string) {
 		return
 	}
 	x.Note(semel.Fine, subject, dir+" can be written", "", "")
+	x.Space(subject, at)
+}
+
+// Space adds a finding if the disk with a directory is nearly full: if less than 1 GiB
+// and a tenth of it is left.
+func (x *Examination) Space(subject, dir string) {
+	free, size, ok := space(dir)
+	if !ok || free >= min(1<<30, size/10) {
+		return
+	}
+	x.Note(semel.Warning, subject, fmt.Sprintf("%s has %d of %d MiB left", dir, free>>20, size>>20),
+		"when the disk is full, the pipeline pauses until a person frees space", "free space on that disk, or use another one")
 }

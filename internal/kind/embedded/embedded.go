@@ -108,6 +108,7 @@ func (s *Store) examine(x *config.Examination) error {
 		x.Note(semel.Notice, "directory", s.Path+" holds no store yet", "", "nothing: the first run creates it")
 		return nil
 	}
+	x.Space("directory", s.Path)
 	store, err := logstore.Open(s.Path, &logstore.Options{KeepIDs: s.KeepIDs})
 	if holder, ok := Holder(err); ok {
 		x.Note(semel.Notice, "directory", "in use by "+holder, "", "nothing: doctor did not open it")
