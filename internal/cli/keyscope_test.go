@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -154,7 +155,7 @@ func TestKeysAreFoundByTheirDigest(t *testing.T) {
 			var digests []string
 			for _, id := range []string{"-a", "-b"} {
 				digest := records(t, keys("show", store+id, "--scope", "default", "--json").stdout)[0]["digest"].(string)
-				if listed := keys("ls", "--state", "unknown"); !strings.Contains(listed.stdout, "  "+digest+"  ") {
+				if listed := keys("ls", "--state", "unknown"); !strings.Contains(listed.stdout, "  "+digest) {
 					t.Errorf("ls lacks %s: %s", digest, listed.stdout)
 				}
 				got := keys("show", "--digest", digest)
@@ -287,4 +288,51 @@ func TestPrintedCommandsWorkInAShell(t *testing.T) {
 	}
 	paste(next(explained, "if the effect did not happen"))
 	show("r-1").check(t, term.ExitFailed, "r-1 is absent")
+}
+
+// TestAKeyOfAnotherScopeIsFoundByItsID looks for keys in a store without a configuration.
+func TestAKeyOfAnotherScopeIsFoundByItsID(t *testing.T) {
+	t.Parallel()
+	readable, digests := filepath.Join(t.TempDir(), "readable"), filepath.Join(t.TempDir(), "digests")
+	lines := "{\"id\":\"c-1\",\"scope\":\"charges\"}\n"
+	run(t, lines, "keys", "import", "-", "--store", readable, "--keep-ids", "-q").check(t, term.ExitDone)
+	run(t, lines, "keys", "import", "-", "--store", digests, "-q").check(t, term.ExitDone)
+	run(t, "", "keys", "show", "c-1", "--store", readable).check(t, term.ExitFailed, "c-1 is absent in scope default; it is in scope charges: --scope charges\n")
+	run(t, "", "keys", "rm", "c-1", "--reason", "x", "--store", readable).check(t, term.ExitFailed, "it is in scope charges: --scope charges\n")
+	run(t, "", "keys", "show", "c-1", "--store", digests).check(t, term.ExitFailed, "c-1 is absent: the store "+digests+" has no such key in scope default: a pipeline's scope is its name, or its key.scope: choose it with --scope\n")
+}
+
+// TestAListLeavesOutEmptyColumns lists keys without ids, then with ids, then more than
+// the first rows.
+func TestAListLeavesOutEmptyColumns(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "store")
+	header := func() string {
+		t.Helper()
+		got := run(t, "", "keys", "ls", "--store", dir)
+		got.check(t, term.ExitDone)
+		var headers []string
+		for line := range strings.Lines(got.stdout) {
+			if strings.HasPrefix(line, "STATE") {
+				headers = append(headers, strings.Join(strings.Fields(line), " "))
+			}
+			if strings.HasSuffix(line, " \n") {
+				t.Errorf("a line ends with spaces: %q", line)
+			}
+		}
+		return strings.Join(headers, "; ")
+	}
+	var lines strings.Builder
+	for i := range 3000 {
+		lines.WriteString("{\"id\":" + strconv.Itoa(i) + "}\n")
+	}
+	run(t, lines.String(), "keys", "import", "-", "--store", dir, "-q").check(t, term.ExitDone)
+	if got := header(); got != "STATE EXPIRES DIGEST" {
+		t.Errorf("without ids: %s", got)
+	}
+	run(t, "{\"id\":\"a\"}\n", "keys", "import", "-", "--store", dir, "--keep-ids", "-q").check(t, term.ExitDone)
+	got := run(t, "", "keys", "ls", "--store", dir)
+	if before, after, ok := strings.Cut(got.stdout, "SCOPE/ID\n"); !ok || strings.Contains(before, "default/a") || !strings.Contains(after, "  default/a\n") || strings.Count(got.stdout, "\n") < 3002 {
+		t.Errorf("no header names the column of default/a: %s", header())
+	}
 }

@@ -261,7 +261,7 @@ func TestCompactKeysAreListedWithoutADigest(t *testing.T) {
 	run(t, `{"id":"a","window":"1h"}`, "keys", "import", "--config", file).check(t, term.ExitDone, "imported 1")
 	got := run(t, "", "keys", "ls", "--config", file)
 	got.check(t, term.ExitDone)
-	if strings.Contains(got.stdout, strings.Repeat("0", 32)) || !strings.Contains(got.stdout, "  -  ") {
+	if strings.Contains(got.stdout, strings.Repeat("0", 32)) || !strings.Contains(got.stdout, "  -\n") {
 		t.Errorf("ls: %s", got.stdout)
 	}
 }

@@ -18,7 +18,7 @@ import (
 func newKeysRemoveCommand(k *keysFlags) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
-		Use:   "rm ID... --reason TEXT --store DIR",
+		Use: "rm ID... --reason TEXT --store DIR", SuggestFor: []string{"remove", "delete"},
 		Short: "Remove a key, so that its message is processed again",
 		Example: `semel keys rm evt_01HX7Z2M --reason "sent with the wrong amount" --store ./seen
 semel keys rm --json-id '"evt_01HX7Z3C"' --reason "replay for the auditors" --store ./seen`,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -94,12 +95,39 @@ func (k *keysFlags) find(ctx context.Context, store semel.Store, t *target) (fou
 	if err != nil {
 		return nil, nil, err
 	}
+	if len(elsewhere) == 0 {
+		elsewhere = inAnyScope(ctx, store, t.ids)
+	}
 	name := keyrecord.DisplayID(t.ids[0])
 	if len(elsewhere) == 0 {
-		return nil, fmt.Errorf("%s is absent: the store %s has no such key in %s", name, k.Shown(), inScopes(t.scopes)), nil
+		absent = fmt.Errorf("%s is absent: the store %s has no such key in %s", name, k.Shown(), inScopes(t.scopes))
+		if k.File == "" {
+			absent = fmt.Errorf("%w: a pipeline's scope is its name, or its key.scope: choose it with --scope", absent)
+		}
+		return nil, absent, nil
 	}
 	scopes := scopesOf(elsewhere)
 	return nil, fmt.Errorf("%s is absent in %s; it is in %s: %s", name, inScopes(t.scopes), inScopes(scopes), chooseScope(scopes)), nil
+}
+
+// inAnyScope looks for ids among the keys whose scope the store keeps, for a second at
+// most.
+func inAnyScope(ctx context.Context, store semel.Store, ids []string) (found []semel.Record) {
+	lister, ok := semel.As[semel.Inspector](store)
+	if !ok {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	for record, err := range lister.List(ctx, semel.ListOptions{}) {
+		if err != nil || ctx.Err() != nil {
+			break // it is a hint
+		}
+		if slices.Contains(ids, record.Key.ID) {
+			found = append(found, record)
+		}
+	}
+	return found
 }
 
 // one returns the only record of a list, or says how to choose one.

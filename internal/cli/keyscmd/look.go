@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,11 +20,12 @@ import (
 func newKeysListCommand(k *keysFlags) *cobra.Command {
 	var choice filterFlags
 	cmd := &cobra.Command{
-		Use:   "ls --store DIR",
+		Use: "ls --store DIR", SuggestFor: []string{"list"},
 		Short: "List keys",
 		Example: `semel keys ls --store ./seen
 semel keys ls --store ./ledger --state unknown --json`,
-		Long: "Lists the keys of a store, in no particular order. With --json each key is a line of JSON.",
+		Long: `Lists the keys of a store, in no particular order. A column without a value is left
+out. With --json each key is a line of JSON. semel keys stats counts keys.`,
 		Args: term.NoArguments,
 		RunE: k.onStore(func(cmd *cobra.Command, _ []string, wrong *term.Problems) func(context.Context, semel.Store) error {
 			return k.list(choice.filter(cmd, wrong), "ls")
@@ -63,30 +66,30 @@ func (k *keysFlags) list(filter semel.ListOptions, verb string) func(context.Con
 			return err
 		}
 		out := bufio.NewWriterSize(k.Stdout, 64<<10)
-		header := ""
-		if !asJSON {
-			header = fmt.Sprintf("%-7s  %-23s  %-23s  %-32s  %s\n", "STATE", "FIRST SEEN", "EXPIRES", "DIGEST", "SCOPE/ID")
-		}
+		table := &keyTable{out: out}
 		listed, nameless := int64(0), int64(0)
 		for record, err := range lister.List(ctx, filter) {
 			if err != nil {
+				if listed > 0 && !asJSON {
+					table.flush()
+				}
 				return errors.Join(out.Flush(), fmt.Errorf("list the store %s: %w", k.Shown(), err))
 			}
-			if listed++; listed == 1 {
-				out.WriteString(header) // not above an error; Flush returns what fails
-			}
+			listed++
 			if record.Key.ID == "" {
 				nameless++
 			}
-			if err := k.writeListed(out, &record, asJSON); err != nil {
+			if !asJSON {
+				table.add(&record)
+			} else if err := term.WriteJSONLine(out, keyrecord.NewLine(&record)); err != nil {
 				return err
 			}
 		}
+		if !asJSON {
+			table.flush()
+		}
 		if verb == "export" && nameless > 0 {
 			k.Note("%s keys have a digest but no id: this store does not keep ids, and no other store can import these keys", term.FormatCount(nameless))
-		}
-		if listed == 0 {
-			out.WriteString(header)
 		}
 		if listed == 0 && filter.Scope != nil {
 			if err := k.hintScope(ctx, store, *filter.Scope); err != nil {
@@ -114,34 +117,73 @@ func (k *keysFlags) hintScope(ctx context.Context, store semel.Store, scope stri
 	return nil
 }
 
-func (k *keysFlags) writeListed(out *bufio.Writer, r *semel.Record, asJSON bool) error {
-	if asJSON {
-		return term.WriteJSONLine(out, keyrecord.NewLine(r))
-	}
-	name := ""
-	if r.Key.ID != "" {
-		name = keyrecord.DisplayScope(r.Key.Scope) + "/" + keyrecord.DisplayID(r.Key.ID)
-	}
-	expires := ""
-	if r.State == semel.Done {
-		expires = keyrecord.DisplayExpiry(r.Expires)
-	}
-	digest := "-" // the compact form in Redis has only half of the digest
-	if r.Digest != (semel.Digest{}) {
-		digest = r.Digest.String()
-	}
+// keyTable prints records as rows. It leaves out the columns that are empty in all of
+// the first rows; if a later row has such a column, it prints all from there on.
+type keyTable struct {
+	out   *bufio.Writer // its Flush returns what fails
+	rows  [][]string
+	shown []bool // by column; nil before the header
+}
+
+var keyColumns = []struct {
+	title string
+	width int
+}{{"STATE", 7}, {"FIRST SEEN", 23}, {"EXPIRES", 23}, {"DIGEST", 32}, {"SCOPE/ID", 0}}
+
+func (t *keyTable) add(r *semel.Record) {
 	state := r.State.String()
 	if r.Orphaned {
 		state = "orphan"
 	}
-	_, err := fmt.Fprintf(out, "%-7s  %-23s  %-23s  %-32s  %s\n",
-		state, term.DisplayTime(r.FirstSeen), expires, digest, name)
-	return err
+	row := []string{state, term.DisplayTime(r.FirstSeen), "", "-", ""} // "-": Redis' compact form has half of the digest
+	if r.State == semel.Done {
+		row[2] = keyrecord.DisplayExpiry(r.Expires)
+	}
+	if r.Digest != (semel.Digest{}) {
+		row[3] = r.Digest.String()
+	}
+	if r.Key.ID != "" {
+		row[4] = keyrecord.DisplayScope(r.Key.Scope) + "/" + keyrecord.DisplayID(r.Key.ID)
+	}
+	if t.rows = append(t.rows, row); len(t.rows) >= 1000 {
+		t.flush()
+	}
+}
+
+// flush prints the rows since the last call, and the header if it changes.
+func (t *keyTable) flush() {
+	shown := make([]bool, len(keyColumns))
+	for i := range keyColumns {
+		shown[i] = t.shown != nil && t.shown[i] || len(t.rows) == 0 && t.shown == nil ||
+			slices.ContainsFunc(t.rows, func(row []string) bool { return row[i] != "" })
+	}
+	if !slices.Equal(shown, t.shown) {
+		t.shown = shown
+		titles := make([]string, len(keyColumns))
+		for i, c := range keyColumns {
+			titles[i] = c.title
+		}
+		t.write(titles)
+	}
+	for _, row := range t.rows {
+		t.write(row)
+	}
+	t.rows = t.rows[:0]
+}
+
+func (t *keyTable) write(row []string) {
+	var line strings.Builder
+	for i, c := range keyColumns {
+		if t.shown[i] {
+			fmt.Fprintf(&line, "%-*s  ", c.width, row[i])
+		}
+	}
+	t.out.WriteString(strings.TrimRight(line.String(), " ") + "\n")
 }
 
 func newKeysShowCommand(k *keysFlags) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "show ID... --store DIR",
+		Use: "show ID... --store DIR", SuggestFor: []string{"get"},
 		Short: "Show the record of a key",
 		Example: `semel keys show evt_01HX7Z2M --store ./seen
 semel keys show evt_01HX7Z2M --store ./seen --json
@@ -212,7 +254,7 @@ type statsReport struct {
 
 func newKeysStatsCommand(k *keysFlags) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "stats --store DIR",
+		Use: "stats --store DIR", SuggestFor: []string{"count"},
 		Short: "Count the keys of a store",
 		Example: `semel keys stats --store ./seen
 semel keys stats --store ./seen --json`,

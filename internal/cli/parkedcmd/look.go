@@ -97,7 +97,7 @@ func jsonBytes(b []byte) (text *string, encoded []byte) {
 
 func newParkedListCommand(f *parkedFlags) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "ls --config FILE",
+		Use: "ls --config FILE", SuggestFor: []string{"list"},
 		Short: "List parked messages",
 		Example: `semel parked ls --config pipelines.yaml
 semel parked ls --config pipelines.yaml --reason permanent --older 1h --json`,

@@ -137,6 +137,9 @@ func nearFlag(cmd *cobra.Command, name string) *pflag.Flag {
 func UnknownVerb(cmd *cobra.Command, verb string) error {
 	var names []string
 	for _, child := range cmd.Commands() {
+		if slices.Contains(child.SuggestFor, verb) {
+			return Usagef("unknown verb %q: did you mean %s%s?", verb, verbOf(cmd), child.Name())
+		}
 		if child.IsAvailableCommand() {
 			names = append(names, child.Name())
 		}
