@@ -226,6 +226,43 @@ func TestMigrationsAreAppliedOnceAndListed(t *testing.T) {
 	run(t, "", "keys", "ls", "--config", file, "--store-name", "both").check(t, term.ExitDone)
 }
 
+// TestTablesOfANewerVersionAreNamed runs pipelines whose keys, or parked messages, are in
+// tables with a step that this version does not know.
+func TestTablesOfANewerVersionAreNamed(t *testing.T) {
+	t.Parallel()
+	database, dir := servers.Database(t), t.TempDir()
+	writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"1\"}\n")
+	file := writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
+stores: { db: { postgres: { dsn: %q } }, keys: { embedded: { path: keys } } }
+pipelines:
+  shared: { source: { file: { paths: [in.jsonl], state: s } }, key: { id: .id }, store: db, sink: { stdout: {} }, parked: { path: p } }
+  parks:  { source: { file: { paths: [in.jsonl] } }, key: { id: .id }, store: keys, sink: { file: { path: out } }, parked: { store: db } }
+  other:  { source: { file: { paths: [in.jsonl] } }, key: { id: .id, scope: o }, store: keys, sink: { file: { path: out2 } }, parked: { path: p } }
+`, database))
+	run(t, "", "migrate", "up", "--config", file, "--store-name", "db").check(t, term.ExitDone, "applied 1")
+	if _, err := connect(t, database)(t).Exec(t.Context(), "INSERT INTO semel_migrations (version, name) VALUES (99, 'colours')"); err != nil {
+		t.Fatal(err)
+	}
+	got := run(t, "", "migrate", "status", "--config", file, "--store-name", "db")
+	got.check(t, term.ExitDone, "a newer version of semel applied 1 step that this program does not know: install the same version of semel here\n")
+	if !strings.Contains(got.stdout, "\n  99  ") || !strings.Contains(got.stdout, "  colours\n") {
+		t.Errorf("status: %s", got.stdout)
+	}
+	const found = "a newer version of semel changed the tables, by step 99 (colours)"
+	for _, args := range [][]string{{"doctor", file, "db"}, {"run", file, "--check"}} {
+		if got := run(t, "", args...); !strings.Contains(got.stdout, found) || strings.Contains(got.stdout, "5 steps") {
+			t.Errorf("%s: %+v", args, got)
+		}
+	}
+	for pipeline, warned := range map[string]bool{"shared": true, "parks": true, "other": false} {
+		got := run(t, "", "run", file, pipeline, "--admin", "off")
+		got.check(t, term.ExitDone, `"fresh":1`)
+		if strings.Contains(got.stderr, `"msg":"the program is older than its tables"`) != warned || strings.Contains(got.stderr, `"store":"db","found":"`+found) != warned {
+			t.Errorf("run %s: %s", pipeline, got.stderr)
+		}
+	}
+}
+
 // TestMigrationGivesUpWaitingForALock migrates while another migration, or the
 // server, hangs.
 func TestMigrationGivesUpWaitingForALock(t *testing.T) {

@@ -317,6 +317,18 @@ type Cleaner interface {
 	Clean(store semel.Store) func(ctx context.Context, pass func(gone int64, err error)) error
 }
 
+// Versioned is a store whose tables a newer version of the program may have changed.
+type Versioned interface {
+	Spec
+	// Newer says which newer changes the tables have, or returns "" if this program
+	// knows all of them. It blocks until the server has answered.
+	Newer(ctx context.Context, f *File, name string) (string, error)
+}
+
+// UpgradeProgram is the remedy for a program that is older than the tables of a
+// Versioned store.
+const UpgradeProgram = "install the same version of semel here"
+
 // ErrNoSample is returned by a source to which messages are pushed. There is
 // nothing to read beforehand. Its text continues one that names the source.
 var ErrNoSample = fmt.Errorf("receives messages and cannot be read in advance: %w", semel.ErrInvalidRequest)

@@ -199,6 +199,7 @@ func (d *daemon) run(ctx context.Context, spec *config.Pipeline, s *state) error
 	if f, ok := d.filter(spec); ok {
 		log.Warn("new messages are lost: a filter decides alone", "store", spec.Store.Name, "rate", f.Rate, "expect", f.Expect)
 	}
+	d.warnOfNewer(own, spec, log)
 	err = p.Run(own)
 	s.set(func(s *state) { s.ended = true })
 	s.tally.over(err == nil && own.Err() == nil)
@@ -209,6 +210,24 @@ func (d *daemon) run(ctx context.Context, spec *config.Pipeline, s *state) error
 	}
 	log.Info("ended", now.attrs()...)
 	return nil
+}
+
+// warnOfNewer logs that a newer version of the program changed the tables of a
+// pipeline's keys or parked messages.
+func (d *daemon) warnOfNewer(ctx context.Context, spec *config.Pipeline, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for _, s := range d.file.Stores {
+		at := func(name string) bool { return slices.Contains(d.file.Stack(name), s) }
+		of, ok := s.Spec.(config.Versioned)
+		if !ok || !at(spec.Store.Name) && !at(spec.Parked.Store.Name) {
+			continue
+		}
+		// A server that fails now fails for the pipeline too.
+		if newer, err := of.Newer(ctx, d.file, s.Name); err == nil && newer != "" {
+			log.Warn("the program is older than its tables", "store", s.Name, "found", newer, "remedy", config.UpgradeProgram)
+		}
+	}
 }
 
 // untilGone returns a writer to to. It calls gone when the reader has closed its

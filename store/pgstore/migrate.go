@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -91,6 +93,9 @@ type Migration struct {
 	// Applied is when the step was applied, by the server's clock. It is zero if it
 	// was not.
 	Applied time.Time
+	// Newer: a newer version of this package applied the step, and this one does not
+	// know it.
+	Newer bool
 }
 
 // Beginner begins transactions: a *pgxpool.Pool or a *pgx.Conn.
@@ -159,7 +164,7 @@ func Migrate(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migratio
 }
 
 // Status returns every step that this version knows, with the time when it was
-// applied.
+// applied, and then the steps of newer versions.
 func Status(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migration, error) {
 	o, err := opts.checked()
 	if err != nil {
@@ -180,7 +185,14 @@ func Status(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migration
 	}
 	status := make([]Migration, len(steps))
 	for i, step := range steps {
-		status[i] = Migration{Version: step.Version, Name: step.Name, Applied: applied[step.Version]}
+		status[i] = Migration{Version: step.Version, Name: step.Name, Applied: applied[step.Version].Applied}
+	}
+	known := status[len(status)-1].Version
+	for _, version := range slices.Sorted(maps.Keys(applied)) {
+		if m := applied[version]; version > known {
+			m.Newer = true
+			status = append(status, m)
+		}
 	}
 	return status, nil
 }
@@ -286,21 +298,20 @@ func (o *MigrateOptions) apply(ctx context.Context, db Beginner, s pgschema.Step
 	return &m, tx.Commit(ctx)
 }
 
-// applied returns when each step was applied, or nil if none ever was.
-func (o *MigrateOptions) applied(ctx context.Context, tx pgx.Tx) (map[int]time.Time, error) {
+// applied returns the applied steps by version, or nil if none ever was.
+func (o *MigrateOptions) applied(ctx context.Context, tx pgx.Tx) (map[int]Migration, error) {
 	exists, err := o.hasTable(ctx, tx, "migrations")
 	if err != nil || !exists {
 		return nil, err
 	}
-	rows, err := tx.Query(ctx, "SELECT version, applied FROM "+o.quoted("migrations"), pgx.QueryExecModeDescribeExec)
+	rows, err := tx.Query(ctx, "SELECT version, name, applied FROM "+o.quoted("migrations"), pgx.QueryExecModeDescribeExec)
 	if err != nil {
 		return nil, err
 	}
-	applied := make(map[int]time.Time)
-	var version int
-	var at time.Time
-	_, err = pgx.ForEachRow(rows, []any{&version, &at}, func() error {
-		applied[version] = at
+	applied := make(map[int]Migration)
+	var m Migration
+	_, err = pgx.ForEachRow(rows, []any{&m.Version, &m.Name, &m.Applied}, func() error {
+		applied[m.Version] = m
 		return nil
 	})
 	return applied, err

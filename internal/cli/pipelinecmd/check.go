@@ -165,8 +165,11 @@ func stepsOf(ctx context.Context, schema *postgres.Schema) (missing, all int, er
 		if step.Applied.IsZero() {
 			missing++
 		}
+		if !step.Newer {
+			all++
+		}
 	}
-	return missing, len(steps), err
+	return missing, all, err
 }
 
 // doctor adds what the examination of a store or pipeline finds.

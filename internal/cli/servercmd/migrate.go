@@ -10,6 +10,7 @@ import (
 
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind/postgres"
 	"github.com/semel-dev/semel/store/pgstore"
 )
@@ -113,6 +114,7 @@ type stepLine struct {
 	Version int    `json:"version"`
 	Name    string `json:"name"`
 	Applied string `json:"applied,omitempty"`
+	Newer   bool   `json:"newer,omitempty"`
 }
 
 func (m *migrateFlags) up(cmd *cobra.Command, schema *postgres.Schema) error {
@@ -149,14 +151,20 @@ func (m *migrateFlags) status(cmd *cobra.Command, schema *postgres.Schema) error
 	if err != nil {
 		return m.failed(cmd.Context(), "status of %s: %w", err)
 	}
-	missing := 0
+	missing, newer := 0, 0
 	for _, step := range steps {
 		if step.Applied.IsZero() {
 			missing++
 		}
+		if step.Newer {
+			newer++
+		}
 		if err := m.printStep(step); err != nil {
 			return err
 		}
+	}
+	if newer > 0 {
+		m.Note("a newer version of semel applied %s that this program does not know: %s", term.Plural(newer, "step"), config.UpgradeProgram)
 	}
 	if missing > 0 {
 		m.Note("%s to apply: semel migrate up", term.Plural(missing, "step"))
@@ -178,7 +186,7 @@ func (m *migrateFlags) printStep(step pgstore.Migration) error {
 }
 
 func newStepLine(step pgstore.Migration) stepLine {
-	return stepLine{step.Version, step.Name, term.JSONTime(step.Applied)}
+	return stepLine{step.Version, step.Name, term.JSONTime(step.Applied), step.Newer}
 }
 
 func (m *migrateFlags) sql(_ *cobra.Command, schema *postgres.Schema) error {

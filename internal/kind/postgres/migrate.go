@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -64,6 +65,28 @@ func (s *Schema) Status(ctx context.Context) (steps []pgstore.Migration, err err
 		return err
 	})
 	return steps, err
+}
+
+// Newer implements config.Versioned.
+func (s *Store) Newer(ctx context.Context, f *config.File, name string) (string, error) {
+	schema, err := NewSchema(f, name)
+	if err != nil {
+		return "", err
+	}
+	steps, err := schema.Status(ctx)
+	if err != nil {
+		return "", err
+	}
+	var names []string
+	for _, step := range steps {
+		if step.Newer {
+			names = append(names, fmt.Sprintf("%d (%s)", step.Version, step.Name))
+		}
+	}
+	if names == nil {
+		return "", nil
+	}
+	return "a newer version of semel changed the tables, by step " + strings.Join(names, ", "), nil
 }
 
 // SQL returns all steps as a script. It does not connect.

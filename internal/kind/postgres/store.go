@@ -169,6 +169,11 @@ func (s *Store) examine(ctx context.Context, x *config.Examination) (err error) 
 	defer func() { err = errors.Join(err, closing()) }()
 	findings, err := opened.(semel.Doctor).Examine(ctx)
 	x.Add(findings)
+	if newer, failed := s.Newer(ctx, x.File, x.Store.Name); failed != nil {
+		err = errors.Join(err, failed)
+	} else if newer != "" {
+		x.Note(semel.Notice, "schema", newer, "this program works, and does not use what the newer version added", config.UpgradeProgram)
+	}
 	if s.KeepOrigin && !opened.Traits().Origins {
 		x.Note(semel.Notice, "origins", "the table of keys has no column for them", "explain --key cannot say where the first message of a key came from",
 			"semel migrate up --config "+x.File.Name+" --store-name "+x.Store.Name+", and then restart the pipelines; or write keep_origin: false")
@@ -181,4 +186,5 @@ var (
 	_ config.Database       = (*Store)(nil)
 	_ config.Cleaner        = (*Store)(nil)
 	_ config.AddressChecker = (*Store)(nil)
+	_ config.Versioned      = (*Store)(nil)
 )
