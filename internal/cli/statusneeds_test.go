@@ -1,0 +1,79 @@
+package cli
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+// TestStatusKnowsSoonWhatNeedsAPerson parks a message and leaves a key
+// unknown, on each kind of store. Status says so within 2 s, or a little more on a slow
+// machine.
+func TestStatusKnowsSoonWhatNeedsAPerson(t *testing.T) {
+	t.Parallel()
+	doubtful := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		panic(http.ErrAbortHandler) // the request came, and no answer
+	}))
+	t.Cleanup(doubtful.Close)
+	stores := map[string]string{
+		"files": "embedded: { path: files }",
+		"cache": fmt.Sprintf("redis: { url: %q, prefix: %q }", servers.Redis(t), servicestest.Prefix()),
+		"db":    fmt.Sprintf("postgres: { dsn: %q }", servers.Database(t)),
+	}
+	for name, spec := range stores {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			in := writeFile(t, filepath.Join(dir, "in.jsonl"), "")
+			parked := "{ path: parked }"
+			if name == "db" {
+				parked = "{ store: db }"
+			}
+			file := writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
+stores: { %s: { %s } }
+pipelines:
+  hooks: { source: { file: { paths: [in.jsonl], follow: true, state: s } }, key: { id: .id }, store: %[1]s, on_lease_expired: hold, sink: { webhook: { url: %[3]q, allow_private: true } }, parked: %[4]s }
+admin: { listen: %[5]q }
+`, name, spec, doubtful.URL, parked, servicestest.FreeAddr(t)))
+			if name == "db" {
+				run(t, "", "migrate", "up", "--config", file).check(t, term.ExitDone, "applied 1")
+			}
+			r := startRun(t, file)
+			r.line("msg=running")
+			write := func(line string) {
+				t.Helper()
+				f, err := os.OpenFile(in, os.O_APPEND|os.O_WRONLY, 0)
+				if err == nil {
+					_, err = f.WriteString(line)
+				}
+				if err != nil || f.Close() != nil {
+					t.Fatal(err)
+				}
+			}
+			tell := func(state string, want ...string) {
+				t.Helper()
+				began := time.Now()
+				got := run(t, "", "status", file, "--admin", r.address, "--json")
+				for (got.status != term.ExitFound || !containsAll(got.stdout, want)) && time.Since(began) < 5*time.Second {
+					got = run(t, "", "status", file, "--admin", r.address, "--json")
+				}
+				if got.status != term.ExitFound || !containsAll(got.stdout, want) {
+					t.Errorf("soon after %s: %+v", state, got)
+				}
+			}
+			write("{}\n")
+			r.line("msg=parked", "key-missing")
+			tell("a message was parked", `"parked_waiting":1,`)
+			write("{\"id\":\"doubt\"}\n")
+			r.line("msg=parked", "reason=unknown")
+			tell("a key became unknown", `"unknown":1,`, `"parked_waiting":2,`)
+		})
+	}
+}
