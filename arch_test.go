@@ -168,7 +168,7 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/servercmd": {
-		".", "broker/kafka", "internal/ask", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/schema", "internal/wiring", "store/pgstore", "internal/kind/kafka", "internal/kind/postgres",
+		".", "broker/kafka", "internal/ask", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/schema", "internal/wiring", "store/pgstore", "internal/kind/kafka", "internal/kind/postgres",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/term": {

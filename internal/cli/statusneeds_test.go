@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -74,6 +75,15 @@ admin: { listen: %[5]q }
 			write("{\"id\":\"doubt\"}\n")
 			r.line("msg=parked", "reason=unknown")
 			tell("a key became unknown", `"unknown":1,`, `"parked_waiting":2,`)
+			// The commands work as printed.
+			shown := run(t, "", "status", file, "--admin", r.address).stdout
+			for _, c := range []struct{ start, prints string }{{"hooks has parked messages: semel ", "key-missing"}, {"store " + name + " has unknown keys: semel ", "unknown"}} {
+				_, command, _ := strings.Cut(shown, c.start)
+				command, _, _ = strings.Cut(command, "\n")
+				if got := run(t, "", strings.Fields(command)...); got.status != term.ExitDone || !strings.Contains(got.stdout, c.prints) {
+					t.Errorf("semel %s: %+v; status printed %s", command, got, shown)
+				}
+			}
 		})
 	}
 }

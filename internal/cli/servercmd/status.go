@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel/internal/ask"
+	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
@@ -65,7 +66,7 @@ are parked, or the outcome of keys is unknown. It is 1 if there is no answer.`,
 			if err != nil {
 				return err
 			}
-			if err := printStatus(a, now); err != nil {
+			if err := from.print(a, now); err != nil {
 				return err
 			}
 			if needsPerson(now) {
@@ -139,7 +140,7 @@ func (q *asking) watch(ctx context.Context, a *term.App) error {
 		case err != nil:
 			a.Note("%s", err)
 		default:
-			if err := show(a, now, shown); err != nil {
+			if err := q.show(a, now, shown); err != nil {
 				return err
 			}
 		}
@@ -153,7 +154,7 @@ func (q *asking) watch(ctx context.Context, a *term.App) error {
 
 // show prints a status below a line with its time. On a terminal it replaces the one
 // before.
-func show(a *term.App, now *daemon.Status, from string) error {
+func (q *asking) show(a *term.App, now *daemon.Status, from string) error {
 	if !a.JSON {
 		start := "\n"
 		if a.OnTerminal() {
@@ -163,7 +164,7 @@ func show(a *term.App, now *daemon.Status, from string) error {
 			return err
 		}
 	}
-	return printStatus(a, now)
+	return q.print(a, now)
 }
 
 // needsPerson reports whether a person must look at something.
@@ -183,9 +184,9 @@ func needsPerson(now *daemon.Status) bool {
 	return false
 }
 
-// printStatus prints a status as tables, or as a line of JSON for each pipeline and
+// print prints a status as tables, or as a line of JSON for each pipeline and
 // store. Its texts come from the server, which may be any.
-func printStatus(a *term.App, now *daemon.Status) error {
+func (q *asking) print(a *term.App, now *daemon.Status) error {
 	if a.JSON {
 		for i := range now.Pipelines {
 			if err := a.PrintJSON(&now.Pipelines[i]); err != nil {
@@ -215,14 +216,14 @@ func printStatus(a *term.App, now *daemon.Status) error {
 		}
 	}
 	_ = table.Flush() // to memory
-	printDetails(&out, now)
+	q.printDetails(&out, now)
 	_, err := a.Stdout.Write(out.Bytes())
 	return err
 }
 
-// printDetails prints what has no place in the tables: reasons, errors, and the lag of
-// partitions.
-func printDetails(out *bytes.Buffer, now *daemon.Status) {
+// printDetails prints what has no place in the tables: reasons, errors, the lag of
+// partitions, and the commands for what needs a person.
+func (q *asking) printDetails(out *bytes.Buffer, now *daemon.Status) {
 	var lines []string
 	add := func(format string, args ...any) {
 		lines = append(lines, term.OneLine(fmt.Sprintf(format, args...)))
@@ -245,9 +246,22 @@ func printDetails(out *bytes.Buffer, now *daemon.Status) {
 			}
 		}
 	}
+	file := "FILE"
+	if q.conf != nil {
+		file = q.conf.Name
+	}
+	for i := range now.Pipelines {
+		if p := &now.Pipelines[i]; p.Waiting != nil && *p.Waiting > 0 {
+			add("%s has parked messages: %s", p.Name, keyrecord.ShellLine("semel", "parked", "ls", "--config", file, "--pipeline", p.Name))
+		}
+	}
 	for i := range now.Stores {
-		if s := &now.Stores[i]; s.Reason != "" {
+		s := &now.Stores[i]
+		if s.Reason != "" {
 			add("store %s is not ready: %s", s.Name, s.Reason)
+		}
+		if s.Unknown != nil && *s.Unknown > 0 {
+			add("store %s has unknown keys: %s", s.Name, keyrecord.ShellLine("semel", "keys", "ls", "--state", "unknown", "--config", file, "--store-name", s.Name))
 		}
 	}
 	if len(lines) > 0 {
