@@ -164,6 +164,10 @@ func (e *examination) queue(ctx context.Context, name string) error {
 	switch {
 	case q.Type == amqp.QueueTypeQuorum:
 		e.note(semel.Fine, subject+" type", q.Type, "", "")
+	case q.Type == "stream" && name == e.opts.Queue:
+		e.note(semel.Broken, subject+" type", q.Type, "messages are lost while no consumer reads; the pipeline ends at the first message", "read a quorum queue that is bound to the same exchange")
+	case q.Type == "stream":
+		e.note(semel.Notice, subject+" type", q.Type, "a message that the sink repeats is stored again; its message-id is the same", "nothing, if the readers know messages by their message-id")
 	case !q.Durable:
 		e.note(semel.Broken, subject+" type", q.Type+", not durable", "all messages are lost when the server ends", "use a quorum queue")
 	default:

@@ -440,6 +440,26 @@ func TestFaults(t *testing.T) {
 		}
 		inOrder(t, second, messages/2, messages)
 	})
+	t.Run("a stream takes messages, and is refused as a source", func(t *testing.T) {
+		t.Parallel()
+		queue := servicestest.Topic()
+		declare(t, url, queue, amqp.Table{amqp.QueueTypeArg: "stream"})
+		source := open(t, &rabbitmq.SourceOptions{Client: client(server), Queue: queue})
+		publisher, err := rabbitmq.OpenPublisher(t.Context(), client(server))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer publisher.Close(context.Background())
+		m := &rabbitmq.Publication{RoutingKey: queue, Message: amqp.Publishing{MessageId: "m0"}}
+		if publisher.Publish(t.Context(), m); m.Err != nil {
+			t.Fatal(m.Err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		if items, err := source.Read(ctx); !errors.Is(err, semel.ErrInvalidRequest) {
+			t.Errorf("%d messages, %v; want a refusal", len(items), err)
+		}
+	})
 	t.Run("a message keeps its id through the dead-letter exchange and back", func(t *testing.T) {
 		t.Parallel()
 		dead := filled(t, 0, nil)

@@ -100,6 +100,10 @@ func (l *lane) pump(messages <-chan amqp.Delivery) {
 // take offers a message. It reports whether a larger consumer may be needed.
 func (l *lane) take(d *amqp.Delivery) (grow bool) {
 	l.delivered.Store(true)
+	if _, ok := d.Headers["x-stream-offset"]; ok {
+		l.source.refuseStream()
+		return false
+	}
 	h := &held{lane: l, tag: d.DeliveryTag}
 	h.item = &pipeline.Item{Partition: l.source.partition, Ref: h, Message: message(l.source.opts.Queue, d)}
 	return l.source.offer(h, len(d.Body))

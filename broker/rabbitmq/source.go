@@ -206,6 +206,16 @@ func (s *Source) offer(h *held, body int) (grow bool) {
 	return h.lane.more() > 0
 }
 
+// refuseStream ends the source. The type of a queue shows in its messages only. A
+// consumer of a stream gets what is published while it reads, so that all messages
+// between two runs would be lost.
+func (s *Source) refuseStream() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inbox.Err = fmt.Errorf("rabbitmq: the queue %s is a stream, whose messages are lost while no consumer reads: read a quorum queue that is bound to the same exchange: %w", s.opts.Queue, semel.ErrInvalidRequest)
+	s.inbox.Changed()
+}
+
 // Read implements pipeline.Source. While the server cannot be reached, it waits.
 func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) { return s.inbox.Read(ctx) }
 

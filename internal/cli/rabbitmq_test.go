@@ -98,8 +98,10 @@ func TestRabbitMQScenarioRunsAsPrinted(t *testing.T) {
 	t.Run("the doctor names what loses messages", func(t *testing.T) {
 		queueOf(t, ch, "risky", amqp.QueueTypeClassic, amqp.Table{"x-max-length": 10, "x-message-ttl": 1000, "x-dead-letter-exchange": "dead"})
 		queueOf(t, ch, "counted", amqp.QueueTypeQuorum, amqp.Table{"x-delivery-limit": 3})
+		queueOf(t, ch, "log", "stream", nil)
 		text := readFile(t, s.file)
 		for queue, want := range map[string][]string{
+			"log":     {"messages are lost while no consumer reads"},
 			"risky":   {"deliveries are not counted", "deletes the oldest messages", "1000 ms", "can be lost on the way"},
 			"counted": {"delivery-limit", "after 3 deliveries"},
 			"absent":  {"it does not exist", "rabbitmqadmin declare queue name=absent"},

@@ -17,6 +17,8 @@ type Inbox struct {
 	// Items are the messages in order. The owner may change them under its lock, and
 	// calls Changed afterwards if there are more of them.
 	Items []*pipeline.Item
+	// Err ends the source once all Items are read. The owner sets it as it adds Items.
+	Err error
 
 	lock    sync.Locker
 	changed chan struct{} // closed and replaced by Changed
@@ -32,18 +34,20 @@ func (b *Inbox) Changed() {
 }
 
 // Read takes all messages, as pipeline.Source wants it. It waits for the first one until
-// ctx ends. The caller does not hold the lock.
+// ctx ends, or until there is an Err. The caller does not hold the lock.
 func (b *Inbox) Read(ctx context.Context) (items []*pipeline.Item, err error) {
 	if !b.Await(ctx, func() bool {
 		items = b.Items
 		if b.Items = nil; len(items) > 0 {
 			b.Changed()
+			return true
 		}
-		return len(items) > 0
+		err = b.Err
+		return err != nil
 	}) {
 		return nil, context.Cause(ctx)
 	}
-	return items, nil
+	return items, err
 }
 
 // Await waits until ready returns true after a change. It calls ready under the lock,
