@@ -51,8 +51,9 @@ type broker struct {
 
 	// sink is a sink of a pipeline to another place of the broker at this address.
 	sink func(addr string) string
-	// written returns the ids of the messages there, with repetitions.
-	written func(t *testing.T, url string) []string
+	// written calls fn with the messages there: the id of the key, and the headers that
+	// tell its effects apart.
+	written func(t *testing.T, url string, fn func(id, token, attempt string))
 	// once: the broker recognises a message that the sink repeats.
 	once bool
 
@@ -237,9 +238,9 @@ func (r *run) all() {
 	r.settle(ctx, func() bool { return r.journal.settled() == len(r.sent) })
 	r.redrive(ctx)
 	if r.confirmed {
-		for i, id := range r.written(r.T, r.server.URL()) {
-			r.journal.do(func() { r.journal.effect(id, strconv.Itoa(i)) })
-		}
+		r.written(r.T, r.server.URL(), func(id, token, attempt string) {
+			r.journal.do(func() { r.journal.effect(id, token+", attempt "+attempt) })
+		})
 		if r.once {
 			r.repeats = 0
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	natsadapter "github.com/semel-dev/semel/broker/nats"
+	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/internal/services"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
@@ -89,15 +90,16 @@ var natsBroker = broker{
 		return int(info.NumPending) + info.NumAckPending
 	},
 	sink: func(addr string) string { return fmt.Sprintf("{ nats: { servers: [%q], subject: out } }", addr) },
-	written: func(t *testing.T, url string) (ids []string) {
+	written: func(t *testing.T, url string, fn func(id, token, attempt string)) {
 		err := natsadapter.ReadAll(t.Context(), url, nil, "OUT", nil, func(m *semel.Message) bool {
-			ids = append(ids, strings.TrimPrefix(m.ID, "p:"))
+			token, _ := m.Header(header.Token)
+			attempt, _ := m.Header(header.Attempt)
+			fn(strings.TrimPrefix(m.ID, "p:"), string(token), string(attempt))
 			return true
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return ids
 	},
 	once:       true,
 	deliveries: natsDeliveries,

@@ -10,6 +10,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/internal/services"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
@@ -61,20 +62,19 @@ func rabbitBroker(single bool) broker {
 		sink: func(addr string) string {
 			return fmt.Sprintf("{ rabbitmq: { servers: [%q], routing_key: out } }", addr)
 		},
-		written: func(t *testing.T, url string) (ids []string) {
+		written: func(t *testing.T, url string, fn func(id, token, attempt string)) {
 			err := onChannel(url, func(ch *amqp.Channel) error {
 				for {
 					m, ok, err := ch.Get("out", true)
 					if err != nil || !ok {
 						return err
 					}
-					ids = append(ids, m.MessageId)
+					fn(m.MessageId, fmt.Sprint(m.Headers[header.Token]), fmt.Sprint(m.Headers[header.Attempt]))
 				}
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
-			return ids
 		},
 		// Messages of a consumer are not counted: they are when it has ended.
 		left: func(t *testing.T, url string) (n int) {
