@@ -28,92 +28,108 @@ const (
 // messages first.
 func rabbitBroker(single bool) broker {
 	return broker{
-		name: "rabbitmq",
-		start: func(t *testing.T) *services.Server {
-			server := servicestest.StartRabbitMQ(t, &services.RabbitMQOptions{Config: "{consumer_timeout, 6000}, {channel_tick_interval, 500}"})
-			err := onChannel(server.URL(), func(ch *amqp.Channel) error { return declare(ch, single) })
-			for _, queue := range []string{deadLetters, "in", "out"} {
-				err = errors.Join(err, services.AwaitQueue(t.Context(), server, queue))
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			return server
-		},
-		produce: func(ctx context.Context, url string, bodies []string) error {
-			return onChannel(url, func(ch *amqp.Channel) error {
-				var confirms []*amqp.DeferredConfirmation
-				for _, body := range bodies {
-					confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, exchange, strconv.Itoa(aggregateOf(idOf(body))), true, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte(body)})
-					if err != nil {
-						return err
-					}
-					confirms = append(confirms, confirm)
-				}
-				for _, confirm := range confirms {
-					if ok, err := confirm.WaitContext(ctx); err != nil || !ok {
-						return errors.Join(err, errors.New("no confirm"))
-					}
-				}
-				return nil
-			})
-		},
-		source: func(addr string) string { return fmt.Sprintf("{ rabbitmq: { servers: [%q], queue: in } }", addr) },
+		name:    "rabbitmq",
+		start:   func(t *testing.T) *services.Server { return startRabbit(t, single) },
+		produce: produceRabbit,
+		source:  func(addr string) string { return fmt.Sprintf("{ rabbitmq: { servers: [%q], queue: in } }", addr) },
+		left:    leftInRabbit,
 		sink: func(addr string) string {
 			return fmt.Sprintf("{ rabbitmq: { servers: [%q], routing_key: out } }", addr)
 		},
-		written: func(t *testing.T, url string, fn func(id, token, attempt string)) {
-			err := onChannel(url, func(ch *amqp.Channel) error {
-				for {
-					m, ok, err := ch.Get("out", true)
-					if err != nil || !ok {
-						return err
-					}
-					fn(m.MessageId, fmt.Sprint(m.Headers[header.Token]), fmt.Sprint(m.Headers[header.Attempt]))
-				}
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-		},
-		// Messages of a consumer are not counted: they are when it has ended.
-		left: func(t *testing.T, url string) (n int) {
-			err := onChannel(url, func(ch *amqp.Channel) error {
-				queue, err := ch.QueueDeclarePassive("in", true, false, false, false, nil)
-				n = queue.Messages
-				return err
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return n
-		},
+		written:    writtenToRabbit,
 		ordered:    single,
 		deliveries: 5,
 		patience:   6 * time.Second,
-		revive: func(ctx context.Context, url string, moved func(id string)) error {
-			return onChannel(url, func(ch *amqp.Channel) error {
-				for {
-					m, ok, err := ch.Get(deadLetters, false)
-					if err != nil || !ok {
-						return err
-					}
-					id := idOf(string(m.Body))
-					moved(id)
-					confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, exchange, strconv.Itoa(aggregateOf(id)), true, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: m.Body})
-					if err != nil {
-						return err
-					}
-					if ok, err := confirm.WaitContext(ctx); err != nil || !ok {
-						return errors.Join(err, errors.New("no confirm"))
-					}
-					if err := m.Ack(false); err != nil {
-						return err
-					}
-				}
-			})
-		},
+		revive:     reviveRabbit,
 	}
+}
+
+func startRabbit(t *testing.T, single bool) *services.Server {
+	server := servicestest.StartRabbitMQ(t, &services.RabbitMQOptions{Config: "{consumer_timeout, 6000}, {channel_tick_interval, 500}"})
+	err := onChannel(server.URL(), func(ch *amqp.Channel) error { return declare(ch, single) })
+	for _, queue := range []string{deadLetters, "in", "out"} {
+		err = errors.Join(err, services.AwaitQueue(t.Context(), server, queue))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return server
+}
+
+func produceRabbit(ctx context.Context, url string, bodies []string) error {
+	return onChannel(url, func(ch *amqp.Channel) error {
+		var confirms []*amqp.DeferredConfirmation
+		for _, body := range bodies {
+			confirm, err := publish(ctx, ch, body)
+			if err != nil {
+				return err
+			}
+			confirms = append(confirms, confirm)
+		}
+		for _, confirm := range confirms {
+			if ok, err := confirm.WaitContext(ctx); err != nil || !ok {
+				return errors.Join(err, errors.New("no confirm"))
+			}
+		}
+		return nil
+	})
+}
+
+func publish(ctx context.Context, ch *amqp.Channel, body string) (*amqp.DeferredConfirmation, error) {
+	return ch.PublishWithDeferredConfirmWithContext(ctx, exchange, strconv.Itoa(aggregateOf(idOf(body))), true, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte(body)})
+}
+
+// leftInRabbit does not count the messages that a consumer has. They are counted when it
+// has ended.
+func leftInRabbit(t *testing.T, url string) (n int) {
+	t.Helper()
+	err := onChannel(url, func(ch *amqp.Channel) error {
+		queue, err := ch.QueueDeclarePassive("in", true, false, false, false, nil)
+		n = queue.Messages
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func writtenToRabbit(t *testing.T, url string, fn func(id, token, attempt string)) {
+	t.Helper()
+	err := onChannel(url, func(ch *amqp.Channel) error {
+		for {
+			m, ok, err := ch.Get("out", true)
+			if err != nil || !ok {
+				return err
+			}
+			fn(m.MessageId, fmt.Sprint(m.Headers[header.Token]), fmt.Sprint(m.Headers[header.Attempt]))
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func reviveRabbit(ctx context.Context, url string, moved func(id string)) error {
+	return onChannel(url, func(ch *amqp.Channel) error {
+		for {
+			m, ok, err := ch.Get(deadLetters, false)
+			if err != nil || !ok {
+				return err
+			}
+			moved(idOf(string(m.Body)))
+			confirm, err := publish(ctx, ch, string(m.Body))
+			if err != nil {
+				return err
+			}
+			if ok, err := confirm.WaitContext(ctx); err != nil || !ok {
+				return errors.Join(err, errors.New("no confirm"))
+			}
+			if err := m.Ack(false); err != nil {
+				return err
+			}
+		}
+	})
 }
 
 // declare makes the queues and the exchange.
