@@ -3,7 +3,6 @@ package rabbitmq
 import (
 	"crypto/rand"
 	"errors"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -22,8 +21,10 @@ const (
 	firstPrefetch = 64
 	// maxPrefetch is the largest number of the protocol.
 	maxPrefetch = 65_535
-	// growLimit is how long a new consumer waits for its first message.
+	// growLimit is how long a new consumer waits for its first message, and growPause
+	// the time between two questions whether the queue has any.
 	growLimit = time.Second
+	growPause = 100 * time.Millisecond
 	// overhead is the assumed size of a message without its body, in bytes.
 	overhead = 256
 )
@@ -48,7 +49,9 @@ type lane struct {
 	since    uint64  // the last tag of earlier consumers
 	used     int     // messages of the consumer that are not settled
 	prefetch int     // how many those may be
+	planned  bool    // grow is called again
 	retry    uint64  // the tag from which on a larger consumer may be tried
+	failed   int     // how often one got no message
 	waiting  int     // returned, and not offered again yet
 	dead     bool
 
@@ -112,7 +115,7 @@ func (l *lane) take(d *amqp.Delivery) (grow bool) {
 // more returns how many messages a larger consumer may have, or 0 if the present one
 // is large enough or has room. The source's mutex is held.
 func (l *lane) more() int {
-	if l.dead || l.used < l.prefetch || l.below+uint64(len(l.open)) < l.retry {
+	if l.dead || l.used < l.prefetch || l.below+uint64(len(l.open)) < l.retry || l.planned {
 		return 0
 	}
 	wanted := l.source.wanted()
@@ -134,14 +137,16 @@ func (l *lane) grow() {
 	defer l.acking.Unlock()
 	l.source.mu.Lock()
 	more := l.more()
-	if more > 0 {
-		l.retry = l.below + uint64(len(l.open)+l.prefetch)
-	}
 	l.source.mu.Unlock()
 	if more == 0 {
 		return
 	}
-	if queue, err := l.ch.QueueDeclarePassive(l.source.opts.Queue, true, false, false, false, nil); err != nil || queue.Messages == 0 {
+	queue, err := l.ch.QueueDeclarePassive(l.source.opts.Queue, true, false, false, false, nil)
+	if err != nil {
+		return
+	}
+	if queue.Messages == 0 {
+		l.plan()
 		return
 	}
 	name, messages, err := l.consume(more)
@@ -162,6 +167,19 @@ func (l *lane) grow() {
 	}
 }
 
+// plan calls grow again after a pause. The queue has no more messages yet.
+func (l *lane) plan() {
+	l.source.mu.Lock()
+	defer l.source.mu.Unlock()
+	l.planned = true
+	time.AfterFunc(growPause, func() {
+		l.source.mu.Lock()
+		l.planned = false
+		l.source.mu.Unlock()
+		l.grow()
+	})
+}
+
 // replace makes a consumer the one that gets messages. l.growing is held.
 func (l *lane) replace(name string, prefetch int, first *amqp.Delivery) {
 	_ = l.ch.Cancel(l.consumer, false)
@@ -172,7 +190,8 @@ func (l *lane) replace(name string, prefetch int, first *amqp.Delivery) {
 	l.take(first)
 }
 
-// keep ends a new consumer, and tries no other one.
+// keep ends a new consumer. The next try comes ever later: the messages that were
+// expected may also have gone to another process.
 func (l *lane) keep(name string, messages <-chan amqp.Delivery) {
 	_ = l.ch.Cancel(name, false)
 	for d := range messages { // that came in the last moment
@@ -180,7 +199,8 @@ func (l *lane) keep(name string, messages <-chan amqp.Delivery) {
 	}
 	l.source.mu.Lock()
 	defer l.source.mu.Unlock()
-	l.retry = math.MaxUint64
+	l.failed++
+	l.retry = l.below + uint64(len(l.open)) + uint64(l.prefetch)<<min(4*l.failed, 32)
 }
 
 // wait blocks until the server or the connection has ended all consumers. It returns

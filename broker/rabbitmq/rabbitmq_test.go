@@ -110,6 +110,7 @@ func TestSuites(t *testing.T) {
 	server := servicestest.StartRabbitMQ(t, nil)
 	t.Run("source", func(t *testing.T) { runSource(t, server) })
 	t.Run("sink", func(t *testing.T) { runSink(t, server) })
+	t.Run("messages that wait do not keep others back", func(t *testing.T) { runWaiting(t, server) })
 }
 
 func runSource(t *testing.T, server *services.Server) {
