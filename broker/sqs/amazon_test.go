@@ -43,7 +43,8 @@ type amazon struct {
 // kept is a message in the queue.
 type kept struct {
 	id, dedup, group, body string
-	receipt                string // empty if it is visible
+	receipt                string    // of the last delivery
+	hidden                 time.Time // until then
 }
 
 func newAmazon(t *testing.T, attributes map[string]string) *amazon {
@@ -56,8 +57,8 @@ func newAmazon(t *testing.T, attributes map[string]string) *amazon {
 func (a *amazon) queue() string { return a.URL + "/123456789012/orders.fifo" }
 
 type amazonRequest struct {
-	WaitTimeSeconds int
-	Entries         []struct {
+	VisibilityTimeout int
+	Entries           []struct {
 		Id, MessageBody, MessageGroupId, MessageDeduplicationId, ReceiptHandle string
 		VisibilityTimeout                                                      int
 	}
@@ -80,21 +81,17 @@ func (a *amazon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "SendMessageBatch":
 		a.sent(&in, out)
 	case "ReceiveMessage":
-		deadline := time.After(time.Duration(in.WaitTimeSeconds) * time.Second)
-		list := a.received()
-		for waits := true; len(list) == 0 && waits; list = a.received() {
+		list := a.received(&in)
+		if out["Messages"] = list; len(list) == 0 { // it asks again soon, unless it is gone
 			changed := a.changed
 			a.mu.Unlock()
 			select {
 			case <-changed:
-			case <-deadline:
-				waits = false
+			case <-time.After(time.Second):
 			case <-r.Context().Done():
-				waits = false
 			}
 			a.mu.Lock()
 		}
-		out["Messages"] = list
 	case "DeleteMessageBatch", "ChangeMessageVisibilityBatch":
 		var done []any
 		for _, e := range in.Entries {
@@ -102,8 +99,8 @@ func (a *amazon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			switch {
 			case i >= 0 && action == "DeleteMessageBatch":
 				a.stored = slices.Delete(a.stored, i, i+1)
-			case i >= 0 && e.VisibilityTimeout == 0:
-				a.stored[i].receipt = ""
+			case i >= 0:
+				a.stored[i].hidden = time.Now().Add(time.Duration(e.VisibilityTimeout) * time.Second)
 			}
 			done = append(done, map[string]any{"Id": e.Id})
 		}
@@ -152,17 +149,17 @@ func (a *amazon) store(dedup, group, body string) {
 }
 
 // received hands out messages of groups without a message in flight. a.mu is held.
-func (a *amazon) received() (list []any) {
-	blocked := map[string]bool{}
+func (a *amazon) received(in *amazonRequest) (list []any) {
+	blocked, now := map[string]bool{}, time.Now()
 	for _, m := range a.stored {
-		blocked[m.group] = blocked[m.group] || m.receipt != ""
+		blocked[m.group] = blocked[m.group] || m.hidden.After(now)
 	}
 	for _, m := range a.stored {
 		if blocked[m.group] || len(list) == 10 {
 			continue
 		}
 		a.number++
-		m.receipt = fmt.Sprint("receipt", a.number)
+		m.receipt, m.hidden = fmt.Sprint("receipt", a.number), now.Add(time.Duration(in.VisibilityTimeout)*time.Second)
 		sum := md5.Sum([]byte(m.body))
 		list = append(list, map[string]any{
 			"MessageId": m.id, "ReceiptHandle": m.receipt, "Body": m.body, "MD5OfBody": hex.EncodeToString(sum[:]),
@@ -215,7 +212,7 @@ func orderText(id string) string { return fmt.Sprintf(`{"id":%q}`, id) }
 // empty runs a pipeline until the queue is empty, and returns the ids of its effects.
 func (a *amazon) empty(t *testing.T, store semel.Store) (effects []string) {
 	t.Helper()
-	source, err := sqs.OpenSource(t.Context(), &sqs.SourceOptions{Client: client(t, a.URL), Queue: a.queue()})
+	source, err := sqs.OpenSource(t.Context(), &sqs.SourceOptions{Client: client(t, a.URL), Queue: a.queue(), Visibility: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
