@@ -57,6 +57,8 @@ type broker struct {
 	// once: the broker recognises a message that the sink repeats.
 	once bool
 
+	// immortal leaves out the events that kill the broker.
+	immortal bool
 	// ordered: messages of an aggregate keep their order when they come again.
 	ordered bool
 	// deliveries is how often the broker delivers a message before it gives up, or 0.
@@ -71,7 +73,7 @@ type broker struct {
 	window time.Duration
 }
 
-var brokers = []broker{natsBroker, rabbitBroker(false), sqsBroker}
+var brokers = []broker{natsBroker, rabbitBroker(false), sqsBroker, sqsFIFO}
 
 // How many effects a program has under way: requests, or messages that wait for their
 // confirms.
@@ -112,7 +114,7 @@ func (r *run) schedule() (list []string) {
 	var possible []string
 	for _, event := range list {
 		switch {
-		case event == exhausted && r.deliveries == 0, event == slowness && r.patience == 0:
+		case event == exhausted && r.deliveries == 0, event == slowness && r.patience == 0, event == killAll && r.immortal:
 		case r.confirmed && (event == slowness || event == inEffect || event == parking): // the target is a broker
 		default:
 			possible = append(possible, event)
@@ -194,7 +196,7 @@ func newRun(t *testing.T, b broker, confirmed bool) *run {
 	receiver := httptest.NewServer(r.journal)
 	t.Cleanup(receiver.Close)
 	r.target = receiver.URL
-	target := fmt.Sprintf("sink: { webhook: { url: %q, allow_private: true } }\n    parallel: %d", r.target, parallel)
+	target := fmt.Sprintf("sink: { webhook: { url: %q, allow_private: true, timeout: 1m } }\n    parallel: %d", r.target, parallel)
 	if confirmed {
 		r.underWay, r.journal.elsewhere = confirms*published, true
 		target = fmt.Sprintf("sink: %s\n    parallel: %d\n    batch: %d", b.sink(r.cutter.addr()), confirms, published)
@@ -219,7 +221,7 @@ pipelines:
 }
 
 func (r *run) all() {
-	ctx, cancel := context.WithTimeout(r.Context(), 15*time.Minute)
+	ctx, cancel := context.WithTimeout(r.Context(), 25*time.Minute)
 	defer cancel()
 	events, total := r.schedule(), *messages
 	if total == 0 {
