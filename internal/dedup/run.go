@@ -157,7 +157,7 @@ func (r *Run) prepareMemory(ctx context.Context) error {
 		r.committer.set = newLatest(r.extract.prints)
 		return nil
 	}
-	r.committer.set, err = newMemory(r.opts.Window, r.extract.prints)
+	r.committer.set, err = newMemory(r.opts.Window, r.extract.prints, r.Progress().Total, &r.progress.done)
 	return err
 }
 

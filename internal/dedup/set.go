@@ -2,6 +2,7 @@ package dedup
 
 import (
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -26,6 +27,10 @@ type memory[V table.Value] struct {
 	clock    *clock.Clock
 	values   []V
 	outcomes []table.Outcome
+	// keys are those that were added. done and total are the bytes that were read,
+	// and all of them. next is how many of them are read at the next forecast, or 0.
+	keys, total, next int64
+	done              *atomic.Int64
 	// value and print convert between prints and values. print is nil in a
 	// table without values.
 	value func(uint64) V
@@ -33,10 +38,11 @@ type memory[V table.Value] struct {
 }
 
 // newMemory returns a keySet in memory. It has room for prints only if prints
-// is set.
-func newMemory(window time.Duration, prints bool) (keySet, error) {
+// is set. total are the bytes of the inputs, or 0 if they are not known, and done
+// counts those that were read.
+func newMemory(window time.Duration, prints bool, total int64, done *atomic.Int64) (keySet, error) {
 	if prints {
-		m, err := makeMemory[uint64](window)
+		m, err := makeMemory[uint64](window, total, done)
 		if err != nil {
 			return nil, err
 		}
@@ -44,11 +50,14 @@ func newMemory(window time.Duration, prints bool) (keySet, error) {
 		m.print = m.value
 		return m, nil
 	}
-	return makeMemory[struct{}](window)
+	return makeMemory[struct{}](window, total, done)
 }
 
-func makeMemory[V table.Value](window time.Duration) (*memory[V], error) {
-	m := &memory[V]{table: table.New[V](0), window: window, clock: clock.New(nil, time.Time{})}
+func makeMemory[V table.Value](window time.Duration, total int64, done *atomic.Int64) (*memory[V], error) {
+	m := &memory[V]{table: table.New[V](0), window: window, clock: clock.New(nil, time.Time{}), total: total, done: done}
+	if window == semel.Forever {
+		m.next = total / forecasts
+	}
 	var err error
 	if m.scale, err = table.NewScale(m.clock.Nanos(), window); err != nil {
 		return nil, fmt.Errorf("dedup: keys in memory: %w", err)
@@ -66,12 +75,14 @@ func (m *memory[V]) decide(digests []semel.Digest, prints []uint64, out []semel.
 			values[i] = m.value(p)
 		}
 	}
+	m.forecast()
 	now := m.clock.Nanos()
 	m.table.AddBatch(digests, values, m.scale.Tick(now), m.scale.Expiry(now, m.window), m.outcomes)
 	for i, outcome := range m.outcomes {
 		switch {
 		case outcome == table.Added:
 			out[i] = semel.Fresh
+			m.keys++
 		case m.print != nil && differ(m.print(values[i]), prints[i]):
 			out[i] = semel.Mismatch
 		default:
@@ -79,6 +90,22 @@ func (m *memory[V]) decide(digests []semel.Digest, prints []uint64, out []semel.
 		}
 	}
 	return nil
+}
+
+// forecasts is how many times a run foresees the number of its keys.
+const forecasts = 64
+
+// forecast foresees the number of keys: the bytes to come have as many as those that
+// were read. A table grows faster then, and copies its keys less often. If the new keys
+// come first, it stops growing when they do.
+func (m *memory[V]) forecast() {
+	done := m.done.Load()
+	if m.next == 0 || done < m.next {
+		return
+	}
+	m.next = done + m.total/forecasts
+	// Some shards get more keys than others.
+	m.table.Expect(int64(1.02 * float64(m.keys) * max(1, float64(m.total)/float64(done))))
 }
 
 // differ compares prints. A print of 0 equals all prints.

@@ -61,8 +61,16 @@ func (s *Shard[V]) makeRoom(now Tick, salt uint64) {
 		s.resize(s.homes, 2*(uint64(len(s.slots))-s.homes))
 		return
 	}
-	grow := s.homes/8 + s.homes/8*(salt>>16&0xff)>>8
-	homes := s.homes + max(grow, firstSlots)
+	share := s.homes/8 + s.homes/8*(salt>>16&0xff)>>8
+	homes := s.homes + max(share, firstSlots)
+	if s.expected > homes {
+		// Each larger step copies fewer keys. One that reaches the expected
+		// number is the last one.
+		homes = max(homes, min(s.expected, s.homes+4*share))
+		if s.expected < homes+homes/4 {
+			homes = s.expected
+		}
+	}
 	s.resize(homes, slack(homes))
 }
 

@@ -44,6 +44,16 @@ func New[V Value](expect int64) *Table[V] {
 	return t
 }
 
+// Expect says how many keys the table will have in the end. Where it has fewer, it
+// then grows by larger steps, up to twice its size, but not beyond that number. The
+// number may change at any time.
+func (t *Table[V]) Expect(n int64) {
+	_, homes := reservedSlots(int(n / Shards))
+	for i := range t.shards {
+		t.shards[i].expected = uint64(homes)
+	}
+}
+
 // Outcome is what AddBatch did with a digest.
 type Outcome bool
 
