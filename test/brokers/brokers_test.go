@@ -221,7 +221,11 @@ pipelines:
 }
 
 func (r *run) all() {
-	ctx, cancel := context.WithTimeout(r.Context(), 25*time.Minute)
+	limit := 25 * time.Minute
+	if testing.Short() {
+		limit = 3 * time.Minute
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), limit)
 	defer cancel()
 	events, total := r.schedule(), *messages
 	if total == 0 {
@@ -489,12 +493,12 @@ func (r *run) redrive(ctx context.Context) {
 		r.Errorf("%d keys are parked, want the %d that were refused", len(parked), len(again))
 	}
 	r.journal.do(func() { r.journal.healed = true })
-	r.begin()
-	if len(again) > 0 {
+	if len(again) > 0 { // before the program has the store
 		if text, err := r.command("parked", "retry", "--all", "--config", "semel.yaml", "-q").CombinedOutput(); err != nil {
 			r.Errorf("redrive: %v: %s", err, text)
 		}
 	}
+	r.begin()
 	for range 100 {
 		again = append(again, ordered+strconv.Itoa(r.random.IntN(r.next[ordered])))
 	}
