@@ -124,12 +124,17 @@ func (r *run) schedule() (list []string) {
 	return possible
 }
 
+func (b *broker) skipSlow(t *testing.T) {
+	t.Helper()
+	if b.slow && testing.Short() && *messages == 0 {
+		t.Skip("slow: make test-full, or go test ./test/brokers -run " + t.Name())
+	}
+}
+
 func TestNothingIsLostWhenProgramBrokerAndConnectionsDie(t *testing.T) {
 	for _, b := range brokers {
 		t.Run(b.name, func(t *testing.T) {
-			if b.slow && testing.Short() && *messages == 0 {
-				t.Skip("slow: make test-full, or go test ./test/brokers -run " + t.Name())
-			}
+			b.skipSlow(t)
 			t.Parallel()
 			newRun(t, b, false).all()
 		})
@@ -138,8 +143,9 @@ func TestNothingIsLostWhenProgramBrokerAndConnectionsDie(t *testing.T) {
 
 // TestNothingIsLostWhenConfirmsAreLost has the pipeline write to the broker that it reads.
 func TestNothingIsLostWhenConfirmsAreLost(t *testing.T) {
-	for _, b := range []broker{natsBroker, rabbitBroker(true)} {
+	for _, b := range []broker{natsBroker, rabbitBroker(true), sqsBroker, sqsFIFO} {
 		t.Run(b.name, func(t *testing.T) {
+			b.skipSlow(t)
 			t.Parallel()
 			newRun(t, b, true).all()
 		})

@@ -17,10 +17,11 @@ import (
 )
 
 // The queues of the tests. SQS moves a message that it has delivered too often to the
-// second one.
+// second one. A pipeline may write to the third one.
 const (
 	sqsIn   = "in"
 	sqsDead = "dead"
+	sqsOut  = "out"
 )
 
 // sqsBroker has a standard queue, and sqsFIFO a queue whose groups are the aggregates.
@@ -37,16 +38,16 @@ func sqsQueue(name, end string) broker {
 		name: name, slow: true,
 		start: func(t *testing.T) *services.Server { return servicestest.StartElasticMQ(t) },
 		prepare: func(t *testing.T, url string) {
-			client, attributes := connectSQS(url), map[string]string{}
-			for _, queue := range []string{sqsDead, sqsIn} {
+			for _, queue := range []string{sqsDead, sqsOut, sqsIn} {
+				attributes := map[string]string{}
 				if end != "" {
 					attributes["FifoQueue"] = "true"
 				}
-				if _, err := client.CreateQueue(t.Context(), &sqs.CreateQueueInput{QueueName: aws.String(queue + end), Attributes: attributes}); err != nil {
-					t.Fatal(err)
-				}
-				if end != "" {
+				if end != "" && queue == sqsIn {
 					attributes["RedrivePolicy"] = fmt.Sprintf(`{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:000000000000:%s","maxReceiveCount":%d}`, sqsDead+end, sqsDeliveries)
+				}
+				if _, err := connectSQS(url).CreateQueue(t.Context(), &sqs.CreateQueueInput{QueueName: aws.String(queue + end), Attributes: attributes}); err != nil {
+					t.Fatal(err)
 				}
 			}
 		},
@@ -54,6 +55,11 @@ func sqsQueue(name, end string) broker {
 		source: func(addr string) string {
 			return fmt.Sprintf("{ sqs: { queue: %q } }", sqsURL("http://"+addr, sqsIn+end))
 		},
+		sink: func(addr string) string {
+			return fmt.Sprintf("{ sqs: { queue: %q } }", sqsURL("http://"+addr, sqsOut+end))
+		},
+		written: func(t *testing.T, url string) []string { return takeSQS(t, url, sqsOut+end) },
+		once:    end != "", // for five minutes
 		left: func(t *testing.T, url string) (n int) {
 			out, err := connectSQS(url).GetQueueAttributes(t.Context(), &sqs.GetQueueAttributesInput{QueueUrl: sqsURLOf(url, sqsIn+end), AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameAll}})
 			if err != nil {
@@ -124,6 +130,29 @@ func reviveSQS(ctx context.Context, url, end string, moved func(id string)) erro
 			if err != nil {
 				return err
 			}
+		}
+	}
+}
+
+// takeSQS takes all messages from a queue and returns their ids.
+func takeSQS(t *testing.T, url, queue string) (ids []string) {
+	t.Helper()
+	client := connectSQS(url)
+	for {
+		got, err := client.ReceiveMessage(t.Context(), &sqs.ReceiveMessageInput{QueueUrl: sqsURLOf(url, queue), MaxNumberOfMessages: 10, VisibilityTimeout: 600})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got.Messages) == 0 {
+			return ids
+		}
+		in := &sqs.DeleteMessageBatchInput{QueueUrl: sqsURLOf(url, queue)}
+		for i, m := range got.Messages {
+			ids = append(ids, idOf(*m.Body))
+			in.Entries = append(in.Entries, types.DeleteMessageBatchRequestEntry{Id: aws.String(strconv.Itoa(i)), ReceiptHandle: m.ReceiptHandle})
+		}
+		if out, err := client.DeleteMessageBatch(t.Context(), in); err != nil || len(out.Failed) > 0 {
+			t.Fatalf("%v, %d messages are not deleted", err, len(out.Failed))
 		}
 	}
 }
