@@ -295,8 +295,8 @@ func (r *run) send(ctx context.Context, ids []string) {
 	}
 	for {
 		err := r.produce(ctx, r.server.URL(), bodies)
-		r.journal.do(func() { r.produced, r.last = r.produced+len(ids), time.Now() })
 		if err == nil {
+			r.journal.do(func() { r.produced, r.last = r.produced+len(ids), time.Now() })
 			return
 		}
 		if ctx.Err() != nil {
