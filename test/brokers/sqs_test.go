@@ -12,6 +12,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
+	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/internal/services"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
@@ -58,7 +59,7 @@ func sqsQueue(name, end string) broker {
 		sink: func(addr string) string {
 			return fmt.Sprintf("{ sqs: { queue: %q } }", sqsURL("http://"+addr, sqsOut+end))
 		},
-		written: func(t *testing.T, url string) []string { return takeSQS(t, url, sqsOut+end) },
+		written: func(t *testing.T, url string, fn func(id, token, attempt string)) { takeSQS(t, url, sqsOut+end, fn) },
 		once:    end != "", // for five minutes
 		left: func(t *testing.T, url string) (n int) {
 			out, err := connectSQS(url).GetQueueAttributes(t.Context(), &sqs.GetQueueAttributesInput{QueueUrl: sqsURLOf(url, sqsIn+end), AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameAll}})
@@ -134,21 +135,22 @@ func reviveSQS(ctx context.Context, url, end string, moved func(id string)) erro
 	}
 }
 
-// takeSQS takes all messages from a queue and returns their ids.
-func takeSQS(t *testing.T, url, queue string) (ids []string) {
+// takeSQS takes all messages from a queue.
+func takeSQS(t *testing.T, url, queue string, fn func(id, token, attempt string)) {
 	t.Helper()
 	client := connectSQS(url)
 	for {
-		got, err := client.ReceiveMessage(t.Context(), &sqs.ReceiveMessageInput{QueueUrl: sqsURLOf(url, queue), MaxNumberOfMessages: 10, VisibilityTimeout: 600})
+		got, err := client.ReceiveMessage(t.Context(), &sqs.ReceiveMessageInput{QueueUrl: sqsURLOf(url, queue), MaxNumberOfMessages: 10, VisibilityTimeout: 600, MessageAttributeNames: []string{"All"}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if len(got.Messages) == 0 {
-			return ids
+			return
 		}
 		in := &sqs.DeleteMessageBatchInput{QueueUrl: sqsURLOf(url, queue)}
 		for i, m := range got.Messages {
-			ids = append(ids, idOf(*m.Body))
+			text := func(name string) string { return aws.ToString(m.MessageAttributes[name].StringValue) }
+			fn(idOf(*m.Body), text(header.Token), text(header.Attempt))
 			in.Entries = append(in.Entries, types.DeleteMessageBatchRequestEntry{Id: aws.String(strconv.Itoa(i)), ReceiptHandle: m.ReceiptHandle})
 		}
 		if out, err := client.DeleteMessageBatch(t.Context(), in); err != nil || len(out.Failed) > 0 {
