@@ -219,7 +219,7 @@ func TestKeysThatAreRefused(t *testing.T) {
 	s := &service{handle: created}
 	lenient := front(t, newGuard(t, newStore(t), nil), s, &httpidem.Options{Headers: []string{"Idempotency-Key", "X-Request-Id"}, Required: true})
 	for _, h := range []header{
-		withKey(""), withKey(`""`), withKey(`"a`), withKey(`"a"b`), withKey(`"a", "b"`), withKey(`"a\c"`), withKey(strings.Repeat("x", 256)),
+		withKey(""), withKey(`""`), withKey(`"a`), withKey(`"a"b`), withKey(`"a", "b"`), withKey("a, b"), withKey(`"a\c"`), withKey(strings.Repeat("x", 256)),
 		{"Idempotency-Key", "a", "Idempotency-Key", "a"}, {"Idempotency-Key", "a", "X-Request-Id", "b"},
 	} {
 		post(t, lenient.URL, "", h).must(t, 400, httpidem.KeyInvalid)

@@ -59,6 +59,8 @@ func parseKey(value string, strict bool) (string, error) {
 		}
 	case strict:
 		return "", fmt.Errorf("the value %.40q is not a string: put the key in double quotes", value)
+	case strings.Contains(value, ","): // two header lines that a proxy has joined
+		return "", errors.New("it may have more than one key: send one, or put a key with a comma in double quotes")
 	}
 	if strings.Trim(key, " ") == "" {
 		return "", errors.New("the key is blank")
