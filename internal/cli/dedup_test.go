@@ -18,6 +18,7 @@ import (
 
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/store/logstore"
 )
 
 // summaryLine is the last line on stderr, as scripts read it.
@@ -116,6 +117,50 @@ func TestAStoreThatIsDamagedInTheMiddleHasARemedy(t *testing.T) {
 	writeFile(t, segment, string(data))
 	got := run(t, "{\"id\":3}\n", words...)
 	if got.status != term.ExitFailed || !strings.Contains(got.stderr, "backup") || !strings.Contains(got.stderr, "docs/runbook.md#store-corrupt") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestAStoreWhoseScopesAreNotBoundGetsAWarning: another rule may have filled it.
+func TestAStoreWhoseScopesAreNotBoundGetsAWarning(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	keys := filepath.Join(dir, "keys")
+	words := func(rule string) []string { return []string{"dedup", "--key", rule, "--store", keys} }
+	unbind := func() { // as an earlier version left the store
+		store, err := logstore.Open(keys, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tx, err := store.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		tx.Set("scope/default", nil)
+		if err := errors.Join(tx.Commit(t.Context()), store.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const warning = "has keys from a version that did not keep key rules"
+	for _, line := range []string{"{\"a\":1}\n", "{\"a\":2}\n"} { // an empty store, and a scope that is bound
+		if got := run(t, line, words(".a")...); got.status != term.ExitDone || strings.Contains(got.stderr, warning) {
+			t.Fatalf("%+v", got)
+		}
+	}
+	unbind()
+	run(t, "{\"b\":1}\n", words(".b")...).check(t, term.ExitDone, warning, "binds scope default to .b", "--scope")
+	if got := run(t, "{\"b\":3}\n", words(".b")...); strings.Contains(got.stderr, warning) {
+		t.Errorf("the scope is bound now: %s", got.stderr)
+	}
+	writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"b\":4}\n")
+	pipeline := []string{"run", "--admin", "off", writeFile(t, filepath.Join(dir, "c.yaml"), `
+stores: { keys: { embedded: { path: keys } } }
+pipelines:
+  copy: { source: { file: { paths: [in.jsonl] } }, key: { id: .b, scope: default }, store: keys, sink: { file: { path: out } } }
+`)}
+	unbind()
+	run(t, "", pipeline...).check(t, term.ExitDone, warning, `"scope":"default","binds":".b"`, "key.scope")
+	if got := run(t, "", pipeline...); got.status != term.ExitDone || strings.Contains(got.stderr, warning) {
 		t.Errorf("%+v", got)
 	}
 }

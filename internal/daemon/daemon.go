@@ -200,6 +200,7 @@ func (d *daemon) run(ctx context.Context, spec *config.Pipeline, s *state) error
 		log.Warn("new messages are lost: a filter decides alone", "store", spec.Store.Name, "rate", f.Rate, "expect", f.Expect)
 	}
 	d.warnOfNewer(own, spec, log)
+	d.warnOfUnbound(spec, log)
 	err = p.Run(own)
 	s.set(func(s *state) { s.ended = true })
 	s.tally.over(err == nil && own.Err() == nil)
@@ -227,6 +228,20 @@ func (d *daemon) warnOfNewer(ctx context.Context, spec *config.Pipeline, log *sl
 		if newer, err := of.Newer(ctx, d.file, s.Name); err == nil && newer != "" {
 			log.Warn("the program is older than its tables", "store", s.Name, "found", newer, "remedy", config.UpgradeProgram)
 		}
+	}
+}
+
+// warnOfUnbound logs that another key rule may have filled the scope of a pipeline, in an
+// embedded store of a version that kept no rules.
+func (d *daemon) warnOfUnbound(spec *config.Pipeline, log *slog.Logger) {
+	opened, _ := d.stores.Opened(spec.Store.Name)
+	store, ok := semel.As[interface{ KeysWithoutRule() (bool, error) }](opened)
+	if !ok || spec.Key.SameScope {
+		return
+	}
+	if unbound, err := store.KeysWithoutRule(); err == nil && unbound { // a store that failed fails for the pipeline too
+		log.Warn("the store has keys from a version that did not keep key rules", "store", spec.Store.Name, "scope", spec.Key.Scope, "binds", spec.Key.Rule.String(),
+			"remedy", "if another rule filled the scope, stop and write another key.scope")
 	}
 }
 

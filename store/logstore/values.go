@@ -107,6 +107,21 @@ func (s *Store) BindScope(ctx context.Context, scope, rule string) (string, erro
 	return rule, nil
 }
 
+// KeysWithoutRule reports whether the store has keys and binds no scope to a rule, as
+// versions left it that kept no rules. The store does not know the scopes of such keys.
+// KeysWithoutRule does not block, and may be called concurrently. It returns the error
+// with which the store failed.
+func (s *Store) KeysWithoutRule() (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name := range s.values {
+		if strings.HasPrefix(name, scopeRule) {
+			return false, nil
+		}
+	}
+	return s.index.count > 0 || s.claims.Len() > 0, s.usable()
+}
+
 // BindScope binds a scope to a rule when the transaction commits, unless an earlier
 // durable transaction bound the scope. It returns the rule to which the scope is
 // then bound. It does not block. See [semel.BindScope], which also checks the rule.
