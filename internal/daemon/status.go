@@ -197,12 +197,12 @@ func (c *tally) set(change func(c *tally)) {
 }
 
 // over notes that the pipeline has ended. Its lag is 0 if the source has no more
-// messages, and otherwise no longer known.
+// messages, and otherwise stays as it was measured last.
 func (c *tally) over(noMore bool) {
 	c.set(func(c *tally) {
-		c.lags, c.noMore, c.counted.LagMeasured = nil, true, time.Time{}
+		c.noMore = true
 		if noMore {
-			c.lags = []pipeline.Lag{{Bytes: pipeline.UnknownLag}}
+			c.lags, c.counted.LagMeasured = []pipeline.Lag{{Bytes: pipeline.UnknownLag}}, time.Time{}
 		}
 	})
 }

@@ -56,7 +56,7 @@ func TestTheLogHasALineOfProgressEachMinute(t *testing.T) {
 		if n := strings.Count(log, line); n != 2 {
 			t.Errorf("%d lines of progress in 150 s, want 2: %s", n, log)
 		}
-		if !strings.Contains(log, "level=INFO msg=ended pipeline=copy read=4 fresh=2 duplicate=1 parked=1\n") {
+		if !strings.Contains(log, "level=INFO msg=ended pipeline=copy read=4 fresh=2 duplicate=1 parked=1 lag_bytes=0\n") {
 			t.Errorf("%s", log)
 		}
 	})
