@@ -287,7 +287,7 @@ pipelines:
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, want := run(t, "", c.args...), fmt.Sprintf("a statement waited for a lock that PostgreSQL session %d holds (alter-job, user postgres, idle in transaction", session)
+		got, want := run(t, "", c.args...), fmt.Sprintf("a statement waited for a lock that PostgreSQL session %d holds (alter-job, user postgres, idle in transaction, open since 2", session)
 		if got.status != term.ExitFailed || !strings.Contains(got.stdout+got.stderr, want) || !strings.Contains(got.stdout+got.stderr, fmt.Sprintf("wait, or end it with SELECT pg_terminate_backend(%d)", session)) || strings.Contains(got.stderr, "unavailable") {
 			t.Errorf("%s with a lock on %s does not say %q: %+v", c.args, c.table, want, got)
 		}

@@ -13,7 +13,7 @@ import (
 // blockers finds the session for whose lock the statements of this program wait. It
 // prefers a session that does not wait itself.
 const blockers = `SELECT b.pid, coalesce(b.usename::text, ''), coalesce(b.application_name, ''), coalesce(b.state, ''),
-	extract(epoch FROM clock_timestamp() - coalesce(b.xact_start, b.backend_start))::bigint
+	coalesce(b.xact_start, b.backend_start)
 FROM pg_stat_activity w
 CROSS JOIN LATERAL unnest(pg_blocking_pids(w.pid)) AS of (pid)
 JOIN pg_stat_activity b ON b.pid = of.pid
@@ -34,9 +34,10 @@ func BlockedBy(ctx context.Context, server *pgx.ConnConfig) (_ string, err error
 		return "", fmt.Errorf("pgstore: who holds a lock: %w", err)
 	}
 	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
-	var pid, seconds int64
+	var pid int64
+	var since *time.Time // NULL for a session of another user
 	var user, application, state string
-	err = conn.QueryRow(ctx, blockers, pgx.QueryExecModeExec).Scan(&pid, &user, &application, &state, &seconds)
+	err = conn.QueryRow(ctx, blockers, pgx.QueryExecModeExec).Scan(&pid, &user, &application, &state, &since)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return "", nil
 	}
@@ -49,8 +50,8 @@ func BlockedBy(ctx context.Context, server *pgx.ConnConfig) (_ string, err error
 			about = append(about, word)
 		}
 	}
-	if seconds > 0 {
-		about = append(about, fmt.Sprintf("open for %v", time.Duration(seconds)*time.Second))
+	if since != nil { // no duration: a log compares the text with its last one
+		about = append(about, "open since "+since.UTC().Format(time.RFC3339))
 	}
 	return fmt.Sprintf("a lock that PostgreSQL session %d holds (%s): wait, or end it with SELECT pg_terminate_backend(%[1]d)", pid, strings.Join(about, ", ")), nil
 }
