@@ -238,7 +238,7 @@ func describe(e *pipeline.Event, level slog.Level) []slog.Attr {
 		attrs = append(attrs, slog.String("reason", e.Reason))
 	}
 	if e.Elapsed > 0 {
-		attrs = append(attrs, slog.Duration("elapsed", e.Elapsed))
+		attrs = append(attrs, slog.Duration("elapsed", e.Elapsed.Round(time.Millisecond)))
 	}
 	if it := e.Item; it != nil {
 		if level >= slog.LevelWarn {

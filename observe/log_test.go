@@ -270,13 +270,15 @@ func TestAStallIsTold(t *testing.T) {
 	it := &pipeline.Item{Message: semel.Message{Origin: semel.Origin{Source: "orders", Partition: 2, Offset: 17}}}
 	l.ObservePipeline(pipeline.Event{Kind: pipeline.EventStalled, Count: 3000, Elapsed: 20*time.Second + 12, Reason: "delivery to the sink", Err: errors.New("refused"), Item: it})
 	l.ObservePipeline(pipeline.Event{Kind: pipeline.EventMoves, Elapsed: 61 * time.Second})
+	l.ObservePipeline(pipeline.Event{Kind: pipeline.EventResumed, Reason: "sink", Elapsed: 68*time.Second + 12})
 	lines := w.lines(t)
-	if len(lines) != 2 {
+	if len(lines) != 3 {
 		t.Fatalf("%v", lines)
 	}
 	for i, want := range []map[string]any{
 		{"level": "WARN", "msg": "stalled", "for": "20s", "in_flight": 3000.0, "oldest": "orders/2/17", "waiting_for": "delivery to the sink", "error": "refused"},
 		{"level": "INFO", "msg": "moves_again", "stalled_for": "1m1s"},
+		{"level": "INFO", "msg": "resumed", "elapsed": float64(68 * time.Second)},
 	} {
 		for name, value := range want {
 			if lines[i][name] != value {
