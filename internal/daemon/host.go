@@ -63,7 +63,7 @@ func sameAddress(host string, local any) bool {
 func identified(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
-			answer(w, http.StatusForbidden, "changes need credentials: set admin.auth\n")
+			answer(w, http.StatusForbidden, "this request needs credentials: set admin.auth\n")
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/semel-dev/semel"
@@ -92,7 +93,7 @@ func TestWithoutCredentialsNoKeyIsShown(t *testing.T) {
 	} {
 		recorder := httptest.NewRecorder()
 		handler.ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), c.method, "http://localhost"+c.path, nil))
-		if recorder.Code != http.StatusForbidden {
+		if body := recorder.Body.String(); recorder.Code != http.StatusForbidden || !strings.Contains(body, "credentials") || !strings.Contains(body, "admin.auth") || strings.Contains(body, "changes") {
 			t.Errorf("%s %s: %d %s", c.method, c.path, recorder.Code, recorder.Body)
 		}
 	}
