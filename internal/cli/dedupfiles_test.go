@@ -241,6 +241,8 @@ func TestDedupRefusesCompressedFilesThatItCannotContinue(t *testing.T) {
 		{"--output " + text + ": the content is not gzip data, although the name says so", []string{"--append", "-o", text, in}},
 		{"--output " + cut + ": nothing can be appended, because the gzip data ends early", []string{"--append", "-o", cut, in}},
 		{"--output " + open + ": nothing can be appended, because the last line has no line end", []string{"--append", "-o", open, in}},
+		{"x.bz2: semel does not write this compression: write .gz or .zst", []string{"-o", filepath.Join(dir, "x.bz2")}},
+		{"--duplicates " + filepath.Join(dir, "x.XZ") + ": semel does not write", []string{"--duplicates", filepath.Join(dir, "x.XZ")}},
 		{"with --store, compressed files need inputs and an --output that are files", []string{"--store", store, "-o", filepath.Join(dir, "new.gz")}},
 		{"--rejected " + filepath.Join(dir, "new.gz") + ": with --store, compressed files need", []string{"--store", store, "--rejected", filepath.Join(dir, "new.gz"), in}},
 	} {

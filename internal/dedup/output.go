@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 )
 
 // output is one file for lines, or standard output.
@@ -79,6 +81,8 @@ func (o *output) find(p *problems) {
 		p.addf("%s %s: this is a directory; name a file", o.flag, o.name)
 	case err == nil && !info.Mode().IsRegular():
 		// It has neither a position nor content to return to.
+	case slices.Contains([]string{".bz2", ".xz"}, strings.ToLower(filepath.Ext(o.name))):
+		p.addf("%s %s: semel does not write this compression: write .gz or .zst", o.flag, o.name)
 	default:
 		if o.path, err = canonicalPath(o.name); err != nil {
 			p.addf("%s %s: its directory: %s", o.flag, o.name, reason(err))
