@@ -176,10 +176,12 @@ func TestRunSaysThatAServerIsSilentAtTheStart(t *testing.T) {
 	dir, address := t.TempDir(), servicestest.FreeAddr(t)
 	writeFile(t, filepath.Join(dir, "in.jsonl"), "")
 	stop := backgroundUntil(t, "stalled", noEnv, "run", writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
-stores: { db: { postgres: { dsn: "postgres://u@%s/x?sslmode=disable" } } }
+stores: { db: { postgres: { dsn: "postgres://u@%[1]s/x?sslmode=disable" } }, red: { redis: { url: "redis://%[1]s" } } }
 pipelines:
   copy: { source: { file: { paths: [in.jsonl], follow: true } }, key: { id: .id }, store: db, sink: { file: { path: out } } }
+  keys: { source: { file: { paths: [in.jsonl], follow: true } }, key: { id: .id }, store: red, sink: { file: { path: keys } } }
 `, silent.Addr())), "--admin", address)
-	becomes(t, address, "/readyz", time.Minute, http.StatusServiceUnavailable, "copy: not ready: the first answer of its servers: ")
+	becomes(t, address, "/readyz", time.Minute, http.StatusServiceUnavailable, "no Redis server answers at "+silent.Addr().String()+": is the server up")
+	becomes(t, address, "/readyz", time.Minute, http.StatusServiceUnavailable, ": no answer from "+silent.Addr().String()+": is the server up")
 	stop().check(t, term.ExitDone, `"level":"WARN","msg":"stalled","pipeline":"copy","for":"1`, `"waiting_for":"the first answer of its servers: is each address right, and can this machine reach it?"`)
 }

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -287,7 +288,11 @@ func (d *daemon) open(ctx context.Context, spec *config.Pipeline, s *state, log 
 	defer silent.Start(ctx, health.Work{
 		Look: func() (uint64, bool) { return 0, trying.Load() },
 		Stalled: func(_ context.Context, still time.Duration) {
-			s.set(func(s *state) { s.waiting = errOpening })
+			s.set(func(s *state) {
+				if s.waiting == nil { // the error of an earlier try says more
+					s.waiting = fmt.Errorf("waits for %w", errOpening)
+				}
+			})
 			log.Warn("stalled", "for", still.Round(time.Second).String(), "waiting_for", errOpening.Error())
 		},
 		Moves: func(time.Duration) {}, // the next line of the log says how it ended

@@ -2,6 +2,9 @@ package redis
 
 import (
 	"cmp"
+	"context"
+	"errors"
+	"net"
 	"net/url"
 	"strings"
 
@@ -15,11 +18,14 @@ var _ config.Advisor = (*Store)(nil)
 // Advise implements config.Advisor. The client library has no types for the answers
 // of the server; each starts with a word.
 func (s *Store) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *advice.Error {
-	user, field := s.Username, path+".password"
+	user, field, at := s.Username, path+".password", strings.Join(s.Cluster, ", ")
+	if s.Sentinel != nil {
+		at = "one of the Sentinels " + strings.Join(s.Sentinel.Addresses, ", ")
+	}
 	if !s.URL.IsZero() {
 		field = path + ".url"
 		if u, err := url.Parse(s.URL.Reveal()); err == nil {
-			user = u.User.Username()
+			user, at = u.User.Username(), u.Host
 		}
 	}
 	text := err.Error()
@@ -36,6 +42,8 @@ func (s *Store) Advise(_ *config.File, _ *config.Pipeline, path string, err erro
 		said.Cause, said.Remedy, said.Public = advice.Line(text), "in redis-cli, "+s.grant(cmp.Or(user, "default")), false
 	case strings.Contains(text, "READONLY"):
 		said.Cause, said.Remedy = "the server is a replica, which accepts no writes", "name the primary in "+field+", or use sentinel"
+	case errors.Is(err, context.DeadlineExceeded) && !errors.As(err, new(*net.OpError)): // advice.For has the address of an OpError
+		said.Cause, said.Remedy = "no Redis server answers at "+at, "is the server up, can this machine reach it, and is it the right kind of server?"
 	default:
 		return nil
 	}
