@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,6 +29,15 @@ type listSource struct {
 	endless  bool
 	returned int
 	returns  bool
+	waits    atomic.Pointer[string] // what WaitsFor returns, or nil
+}
+
+// WaitsFor implements pipeline.Waiter.
+func (s *listSource) WaitsFor(context.Context) string {
+	if what := s.waits.Load(); what != nil {
+		return *what
+	}
+	return ""
 }
 
 func newListSource(items ...*pipeline.Item) *listSource {

@@ -44,14 +44,15 @@ func in(stage *atomic.Int32) (left func()) {
 }
 
 // askEvery is how often a source without messages in progress is asked what it waits
-// for, and askFor limits the time for an answer.
+// for. One that waits is asked at each look. askFor limits the time for an answer.
 const (
-	askEvery = 5 * time.Second
+	askEvery = 4500 * time.Millisecond // every fifth look
 	askFor   = 3 * time.Second
 )
 
 // watch reports when the pipeline stalls and when it moves again, until stop is called.
-// While ctx lasts, it asks the source.
+// While ctx lasts, it asks the source. Until the source has answered again that it waits
+// for nothing, the stall may have begun, so the time counts.
 func (r *Runner) watch(ctx context.Context) (stop func()) {
 	source, _ := r.feeds[0].source.(Waiter)
 	asked := time.Now()
@@ -59,19 +60,23 @@ func (r *Runner) watch(ctx context.Context) (stop func()) {
 		Look: func() (uint64, bool) {
 			count, _ := r.sched.size()
 			busy := count > 0 || r.stages.starting.Load() > 0
-			switch {
-			case busy || source == nil || ctx.Err() != nil:
-				r.sourceWaits.Store(nil)
-			case time.Since(asked) >= askEvery:
-				asked = time.Now()
-				patient, cancel := context.WithTimeout(ctx, askFor)
-				what := source.WaitsFor(patient)
-				cancel()
-				if r.sourceWaits.Store(nil); what != "" && ctx.Err() == nil {
-					r.sourceWaits.Store(&what)
+			if busy || source == nil || ctx.Err() != nil {
+				if r.sourceWaits.Swap(nil) != nil {
+					asked = time.Time{}
 				}
+				return r.settled.Load(), busy
 			}
-			return r.settled.Load(), busy || r.sourceWaits.Load() != nil
+			if r.sourceWaits.Load() == nil && time.Since(asked) < askEvery {
+				return r.settled.Load(), true
+			}
+			asked = time.Now()
+			patient, cancel := context.WithTimeout(ctx, askFor)
+			what := source.WaitsFor(patient)
+			cancel()
+			if r.sourceWaits.Store(nil); what != "" && ctx.Err() == nil {
+				r.sourceWaits.Store(&what)
+			}
+			return r.settled.Load(), r.sourceWaits.Load() != nil
 		},
 		Stalled: func(ctx context.Context, still time.Duration) {
 			count, _ := r.sched.size()

@@ -210,6 +210,37 @@ func TestPipelineWithoutWorkIsNotStalled(t *testing.T) {
 	})
 }
 
+// TestASourceThatWaitsIsAStallWithinTenSeconds has it begin to wait at each time between
+// two questions.
+func TestASourceThatWaitsIsAStallWithinTenSeconds(t *testing.T) {
+	t.Parallel()
+	for begin := 1500 * time.Millisecond; begin < 8*time.Second; begin += time.Second {
+		synctest.Test(t, func(t *testing.T) {
+			events, what := &stallEvents{}, "the moon"
+			r := newRig(t)
+			r.source.endless = true
+			r.opts.Observer = events
+			ctx, cancel := context.WithCancel(t.Context())
+			end := r.start(ctx)
+			time.Sleep(begin)
+			r.source.waits.Store(&what)
+			time.Sleep(10 * time.Second)
+			if got := events.get(); len(got) != 1 || got[0].Reason != what {
+				t.Errorf("it waits since %v: %+v", begin, got)
+			}
+			r.source.waits.Store(nil)
+			time.Sleep(2 * time.Second)
+			if got := events.get(); len(got) != 2 || got[1].Kind != pipeline.EventMoves || r.runner.Ready(t.Context()) != nil {
+				t.Errorf("it waits no more: %+v", got)
+			}
+			cancel()
+			if err := end(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // starter is a session whose scope is bound when until is closed.
 type starter struct {
 	pipeline.Session

@@ -4,16 +4,11 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/semel-dev/semel/pipeline"
 )
 
 var _ pipeline.Waiter = (*Source)(nil)
-
-// patience is how long a partition may stand still before the source looks for a
-// transaction that holds it up.
-const patience = 10 * time.Second
 
 // WaitsFor implements pipeline.Waiter. It names a group that has not accepted the
 // member, or a transaction that does not end and holds up a partition, with the command
@@ -30,7 +25,7 @@ func (s *Source) WaitsFor(ctx context.Context) string {
 		reading.Partitions[p.topic] = append(reading.Partitions[p.topic], p.partition)
 	}
 	if s.stalls == nil {
-		s.stalls = NewStallWatch(s.client, patience)
+		s.stalls = NewStallWatch(s.client, 0) // the pipeline is patient
 	}
 	stalled, err := s.stalls.Look(ctx, []Reading{reading})
 	if err != nil || stalled == nil {

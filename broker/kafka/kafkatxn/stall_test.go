@@ -30,10 +30,10 @@ func TestAPartitionThatATransactionHoldsUpIsToldOf(t *testing.T) {
 		topic, state string
 		after        time.Duration
 	}{
-		"of the input, that its coordinator ended":  {"in", "CompleteCommit", 10 * time.Second},
+		"of the input, that its coordinator ended":  {"in", "CompleteCommit", 5 * time.Second},
 		"of the input, that no coordinator shows":   {"in", "", 15 * time.Minute},
-		"of the keys, that no coordinator shows":    {"g-keys", "", 10 * time.Second},
-		"of the keys, that its coordinator aborted": {"g-keys", "CompleteAbort", 10 * time.Second},
+		"of the keys, that no coordinator shows":    {"g-keys", "", 5 * time.Second},
+		"of the keys, that its coordinator aborted": {"g-keys", "CompleteAbort", 5 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -48,7 +48,11 @@ func TestAPartitionThatATransactionHoldsUpIsToldOf(t *testing.T) {
 				if err := p.ready(); err != nil || paused(p.Events) != 0 {
 					b.Errorf("too early: %v, %d pauses", err, paused(p.Events))
 				}
+				begun := time.Now()
 				p.Wait(1, paused)
+				if took := time.Since(begun); took > 6*time.Second { // after 5 s it may take two looks
+					b.Errorf("named %v after the earliest time", took)
+				}
 				time.Sleep(time.Minute)
 				start := b.Cluster.PartitionInfo(c.topic, 0).LastStableOffset
 				p.unready("in/0 has more records and has not been read for ")

@@ -323,8 +323,8 @@ func (t *Transactor) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 
 // watchStalls looks for partitions that are held up, until ctx ends.
 func (t *Transactor) watchStalls(ctx context.Context) {
-	w := kafka.NewStallWatch(t.admin, t.opts.Timeouts.Transaction)
-	every := min(t.opts.Timeouts.Transaction/4, 5*time.Second)
+	w := kafka.NewStallWatch(t.admin, min(t.opts.Timeouts.Transaction, 5*time.Second)) // with a look before and after, less than 10 s
+	every := min(t.opts.Timeouts.Transaction/4, 2*time.Second)
 	for cluster.Pause(ctx, every) {
 		patient, cancel := context.WithTimeout(ctx, every)
 		stalled, err := w.Look(patient, t.readings())
