@@ -122,9 +122,17 @@ func TestTheAdminServerAnswersAboutStoresAndParkedMessages(t *testing.T) {
 			t.Errorf("semel %s: want %q: %+v", args, want, got)
 		}
 		got := with("another", args)
-		got.check(t, term.ExitFailed, "http://"+address+"/ask refuses the credentials: name the FILE with its admin.auth")
+		got.check(t, term.ExitFailed, "http://"+address+"/status refuses the credentials: name the FILE with its admin.auth")
 		if got.stdout != "" && !strings.HasPrefix(got.stdout, "STATE ") && !strings.HasPrefix(got.stdout, "ID ") {
 			t.Errorf("semel %s with a wrong token: %s", args, got.stdout)
+		}
+	}
+	other := writeFile(t, filepath.Join(t.TempDir(), "other.yaml"), strings.Replace(readFile(t, file), "  copy:", "  hooks:", 1))
+	for _, args := range []string{"keys show order-9", "keys ls", "explain --key order-9", "parked ls"} {
+		got := run(t, "", strings.Fields(args+" --config "+other+" --admin "+address)...)
+		got.check(t, term.ExitFailed, "the process at "+address+" runs pipeline copy, not hooks of "+other+": write --admin ADDRESS\n")
+		if got.stdout != "" {
+			t.Errorf("semel %s of another configuration: %s", args, got.stdout)
 		}
 	}
 	id := parkedIDs(t, file)[0]

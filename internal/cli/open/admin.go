@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/url"
@@ -88,6 +89,44 @@ func Admin(address string, conf *config.File, p *term.Problems) *ask.Client {
 			request.SetBasicAuth(auth.Username, auth.Password.Reveal())
 		}
 	})
+}
+
+// CheckProcess asks the process with the admin server at an address what it runs. It
+// returns an error if that is no pipeline of the configuration: the process then knows
+// nothing of the keys and parked messages of these pipelines. It does nothing without an
+// address.
+func CheckProcess(ctx context.Context, address string, conf *config.File) error {
+	if address == "" {
+		return nil
+	}
+	var wrong term.Problems
+	process := Admin(address, conf, &wrong)
+	if err := wrong.Err(); err != nil {
+		return err
+	}
+	defer process.Close()
+	now := &daemon.Status{}
+	if err := process.Get(ctx, daemon.StatusPath, now); err != nil {
+		return err
+	}
+	return Another(process, now, conf)
+}
+
+// Another returns an error if the process with a status runs no pipeline of the
+// configuration.
+func Another(process *ask.Client, now *daemon.Status, conf *config.File) error {
+	if len(conf.Pipelines) == 0 || len(now.Pipelines) == 0 {
+		return nil
+	}
+	var runs []string
+	for i := range now.Pipelines {
+		if _, ok := conf.Pipeline(now.Pipelines[i].Name); ok {
+			return nil
+		}
+		runs = append(runs, now.Pipelines[i].Name)
+	}
+	return fmt.Errorf("the process at %s runs pipeline %s, not %s of %s: write --admin ADDRESS",
+		strings.TrimPrefix(process.Name(), "http://"), strings.Join(runs, ", "), strings.Join(conf.PipelineNames(), ", "), conf.Name)
 }
 
 // Parked opens the parked messages of a pipeline: through the admin server at an address,

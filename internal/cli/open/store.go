@@ -160,6 +160,9 @@ func (f *StoreFlags) WithStore(ctx context.Context, use func(semel.Store) error)
 
 func (f *StoreFlags) open(ctx context.Context) (semel.Store, io.Closer, error) {
 	if f.admin != nil {
+		if err := CheckProcess(ctx, f.Admin, f.Conf); err != nil {
+			return nil, nil, err
+		}
 		return f.admin.Store(f.Found.Name), f.admin, nil
 	}
 	patient, cancel := context.WithTimeout(ctx, f.Patience)

@@ -155,6 +155,9 @@ type deadLetters struct {
 // are any, and closes them after use returns. If a topic cannot be opened, it
 // continues with the rest and returns that error after use.
 func (f *parkedFlags) withDeadLetters(ctx context.Context, use func([]deadLetters) error) (err error) {
+	if err := open.CheckProcess(ctx, f.admin, f.conf); err != nil {
+		return err
+	}
 	var stores []deadLetters
 	var unopened error // errors of topics that could not be opened
 	defer func() {

@@ -119,6 +119,9 @@ func (q *keyQuestion) answer(cmd *cobra.Command, args []string, wrong term.Probl
 	if err := wrong.Err(); err != nil {
 		return err
 	}
+	if err := open.CheckProcess(cmd.Context(), q.admin, conf); err != nil {
+		return err
+	}
 	var failures []error
 	printed := 0
 	for _, place := range places {

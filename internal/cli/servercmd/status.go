@@ -105,27 +105,10 @@ func (q *asking) status(ctx context.Context) (now *daemon.Status, shown string, 
 	if _, silent := errors.AsType[*ask.NoAnswerError](err); silent && q.conf != nil && !q.chosen {
 		err = fmt.Errorf("%w If no process runs %s, start it with semel run %[2]s", err, q.conf.Name)
 	}
-	if err == nil {
-		err = q.another(now)
+	if err == nil && q.conf != nil {
+		err = open.Another(q.admin, now, q.conf)
 	}
 	return now, q.admin.Name() + daemon.StatusPath, err
-}
-
-// another returns an error if the process that answered runs no pipeline of the
-// configuration.
-func (q *asking) another(now *daemon.Status) error {
-	if q.conf == nil || len(now.Pipelines) == 0 {
-		return nil
-	}
-	var runs []string
-	for i := range now.Pipelines {
-		if _, ok := q.conf.Pipeline(now.Pipelines[i].Name); ok {
-			return nil
-		}
-		runs = append(runs, now.Pipelines[i].Name)
-	}
-	return fmt.Errorf("the process at %s runs pipeline %s, not %s of %s: write --admin ADDRESS",
-		strings.TrimPrefix(q.admin.Name(), "http://"), strings.Join(runs, ", "), strings.Join(q.conf.PipelineNames(), ", "), q.conf.Name)
 }
 
 // watch shows the status again and again until ctx ends.
