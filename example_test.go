@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/store/memstore"
 )
 
@@ -39,6 +40,22 @@ func ExampleDo() {
 	// Output:
 	// 17 <nil>
 	// 17 <nil>
+}
+
+func ExampleBindScope() {
+	store, _ := memstore.New(nil)
+	for _, text := range []string{".order_id", ".order_id", ".customer_id"} { // three starts of a program
+		rule, err := key.ParseRule(text)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(semel.BindScope(context.Background(), store, "payments", rule.String()))
+	}
+	// Output:
+	// <nil>
+	// <nil>
+	// semel: scope "payments" has ids found by the rule .order_id, and ids found by .customer_id could be equal to them by chance: use another scope
 }
 
 func ExampleMayAck() {

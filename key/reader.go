@@ -13,6 +13,10 @@ import (
 // with many messages is faster with its own [Reader]. Errors are those of
 // [Reader.AppendID]. If scope or id are too long, the error wraps
 // semel.ErrInvalidKey.
+//
+// Ids of two rules may be equal by chance. A program that claims such keys itself binds
+// the scope to the rule before the first claim: see [semel.BindScope], which takes the
+// text of the rule. A pipeline does so for its rule.
 func (r *Rule) Key(scope string, m *semel.Message) (semel.Key, error) {
 	x, _ := r.readers.Get().(*Reader)
 	if x == nil {

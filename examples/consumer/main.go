@@ -35,6 +35,10 @@ func run(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
+	// The ids of this scope are order ids. A program that takes another field is refused.
+	if err := semel.BindScope(ctx, store, "payments", ".OrderID"); err != nil {
+		return err
+	}
 	order := message{OrderID: "order-42", Customer: "alice"}
 	for range 3 { // the broker delivers the message three times
 		if err := handle(ctx, guard, order); err != nil {
