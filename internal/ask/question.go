@@ -48,6 +48,7 @@ const (
 	verbList       = "list"
 	verbCount      = "count"
 	verbRule       = "rule"
+	verbScopes     = "scopes"
 	verbParked     = "parked"
 	verbJournal    = "journal"
 
@@ -90,7 +91,8 @@ type wireClaim struct {
 type answer struct {
 	Record  *wireRecord      `json:"record,omitempty"`
 	Counts  *semel.Counts    `json:"counts,omitempty"`
-	Rule    *text            `json:"rule,omitempty"` // of a scope; empty if none is bound
+	Rule    *text            `json:"rule,omitempty"`  // of a scope; empty if none is bound
+	Scope   *text            `json:"scope,omitempty"` // one that is bound to a rule
 	Found   *bool            `json:"found,omitempty"`
 	Purged  *int64           `json:"purged,omitempty"`
 	Claimed *wireClaimed     `json:"claimed,omitempty"`

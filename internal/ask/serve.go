@@ -72,6 +72,8 @@ func (h *Host) answer(ctx context.Context, q *question, write func(*answer) erro
 		return read(ctx, store, q, write)
 	case verbRule:
 		return rule(ctx, store, q, write)
+	case verbScopes:
+		return boundScopes(ctx, store, write)
 	case verbLookDigest:
 		by, err := able[semel.DigestResolver](store)
 		if err != nil {
@@ -178,6 +180,19 @@ func rule(ctx context.Context, store semel.Store, q *question, write func(*answe
 		return err
 	}
 	return write(&answer{Rule: (*text)(&bound)})
+}
+
+// boundScopes answers with the scopes that are bound to a rule.
+func boundScopes(ctx context.Context, store semel.Store, write func(*answer) error) error {
+	lister, err := able[ScopeLister](store)
+	if err != nil {
+		return err
+	}
+	scopes, err := lister.BoundScopes(ctx)
+	for _, scope := range scopes {
+		err = errors.Join(err, write(&answer{Scope: (*text)(&scope)}))
+	}
+	return err
 }
 
 // change changes keys, or writes to the audit log.

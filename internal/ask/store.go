@@ -25,7 +25,13 @@ type auditor interface {
 	Audit(ctx context.Context, line []byte) error
 }
 
+// ScopeLister is a store that knows which scopes are bound to a rule.
+type ScopeLister interface {
+	BoundScopes(ctx context.Context) ([]string, error)
+}
+
 var (
+	_ ScopeLister          = (*Store)(nil)
 	_ semel.Inspector      = (*Store)(nil)
 	_ semel.Resolver       = (*Store)(nil)
 	_ semel.DigestResolver = (*Store)(nil)
@@ -102,6 +108,17 @@ func (s *Store) BindScope(ctx context.Context, scope, rule string) (bound string
 		return true
 	})
 	return bound, err
+}
+
+// BoundScopes implements ScopeLister.
+func (s *Store) BoundScopes(ctx context.Context) (scopes []string, err error) {
+	err = s.ask(ctx, question{Verb: verbScopes}, func(a *answer) bool {
+		if a.Scope != nil {
+			scopes = append(scopes, string(*a.Scope))
+		}
+		return true
+	})
+	return scopes, err
 }
 
 // LookDigest implements semel.DigestResolver.

@@ -92,6 +92,7 @@ func changesThroughTheSocket(t *testing.T, file, store string) {
 	if got := run(t, "", "keys", "show", "order-7", "--config", file); !strings.Contains(got.stdout, "state        done") {
 		t.Errorf("after import: %+v", got)
 	}
+	run(t, "", "keys", "show", "order-7", "--store", store).check(t, term.ExitFailed, "it is in scope orders: --scope orders\n")
 	run(t, "", "keys", "resolve", "order-7", "--as", "done", "--reason", "x", "--config", file).check(t, term.ExitFailed, "order-7 is done, not unknown")
 	run(t, "", "parked", "done", "--all", "--reason", "x", "--config", file).check(t, term.ExitFailed, "has no key that could be done")
 }

@@ -89,6 +89,16 @@ func TestKeysAreFoundInTheScopesOfThePipelines(t *testing.T) {
 	keys("show", "d-1", "--store-name", "ledger").check(t, term.ExitFailed, "d-1 is absent in the scopes charges and refunds; it is in scope default: --scope default\n")
 	keys("show", "none", "--store-name", "ledger").check(t, term.ExitFailed, "none is absent: the store ledger has no such key in the scopes charges and refunds\n")
 
+	// The scope of a run of dedup is in no configuration, and the store keeps no ids.
+	run(t, `{"id":"z-1"}`, "dedup", "--key", ".id", "--store", filepath.Join(filepath.Dir(file), "ledger"), "--scope", "of dedup", "-q").check(t, term.ExitDone)
+	keys("show", "z-1", "--store-name", "ledger").check(t, term.ExitFailed, "z-1 is absent in the scopes charges and refunds; it is in scope of dedup: --scope 'of dedup'\n")
+	for id, want := range map[string]string{"z-1": "scope of dedup: --scope 'of dedup'", "c-1": "scope charges: --scope charges"} {
+		got := run(t, "", "explain", "--config", file, "--key", id, "--store-name", "ledger")
+		if got.status != term.ExitDone || !strings.Contains(got.stdout, "\nelsewhere    it is in "+want+"\n") {
+			t.Errorf("explain --key %s: %+v", id, got)
+		}
+	}
+
 	for _, verb := range [][]string{{"rm"}, {"resolve", "--as", "done"}} {
 		change := append(verb[1:], "--reason", "x", "--store-name", "ledger")
 		keys(verb[0], append(change, "both")...).check(t, term.ExitUsage, "both is in the scopes charges and refunds: choose one with --scope charges or --scope refunds\n")

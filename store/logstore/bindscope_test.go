@@ -1,6 +1,7 @@
 package logstore_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/semel-dev/semel/store/logstore"
@@ -33,6 +34,9 @@ func TestTransactionBindsAScopeWhenItCommits(t *testing.T) {
 	bind(".wrong", ".wrong", false)
 	bind(".id", ".id", true)
 	bind(".wrong", ".id", true)
+	if scopes, err := s.BoundScopes(t.Context()); err != nil || !slices.Equal(scopes, []string{"s"}) {
+		t.Errorf("the bound scopes are %q, %v", scopes, err)
+	}
 	if bound, err := s.BindScope(t.Context(), "s", ".wrong"); err != nil || bound != ".id" {
 		t.Errorf("bound to %s, %v", bound, err)
 	}

@@ -2,6 +2,7 @@ package logstore
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/semel-dev/semel"
@@ -120,6 +121,16 @@ func (s *Store) KeysWithoutRule() (bool, error) {
 		}
 	}
 	return s.index.count > 0 || s.claims.Len() > 0, s.usable()
+}
+
+// BoundScopes returns the scopes that are bound to a rule, sorted. It does not block.
+func (s *Store) BoundScopes(context.Context) ([]string, error) {
+	var scopes []string
+	for name := range s.Values(scopeRule) {
+		scopes = append(scopes, strings.TrimPrefix(name, scopeRule))
+	}
+	slices.Sort(scopes)
+	return scopes, nil
 }
 
 // BindScope binds a scope to a rule when the transaction commits, unless an earlier

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -151,6 +153,38 @@ func DisplayScope(scope string) string {
 		return `""`
 	}
 	return term.DisplayText(scope)
+}
+
+// ScopesOf returns the scopes of records.
+func ScopesOf(records []semel.Record) []string {
+	var scopes []string
+	for _, r := range records {
+		if !slices.Contains(scopes, r.Key.Scope) {
+			scopes = append(scopes, r.Key.Scope)
+		}
+	}
+	return scopes
+}
+
+// InScopes names scopes in a message.
+func InScopes(scopes []string) string {
+	names := make([]string, len(scopes))
+	for i, scope := range scopes {
+		names[i] = DisplayScope(scope)
+	}
+	if len(names) == 1 {
+		return "scope " + names[0]
+	}
+	return "the scopes " + strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1]
+}
+
+// ChooseScope returns the flags that choose one of the scopes.
+func ChooseScope(scopes []string) string {
+	flags := make([]string, len(scopes))
+	for i, scope := range scopes {
+		flags[i] = ShellLine("--scope", scope)
+	}
+	return strings.Join(flags, " or ")
 }
 
 // DisplayExpiry shows the end of a window to people.

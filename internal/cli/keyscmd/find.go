@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
+	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 )
 
@@ -68,15 +68,7 @@ func (k *keysFlags) place(cmd *cobra.Command, t *target) error {
 }
 
 // keys returns the keys that the target may mean in some scopes.
-func (t *target) keys(scopes []string) []semel.Key {
-	var list []semel.Key
-	for _, scope := range scopes {
-		for _, id := range t.ids {
-			list = append(list, semel.Key{Scope: scope, ID: id})
-		}
-	}
-	return list
-}
+func (t *target) keys(scopes []string) []semel.Key { return open.InEach(scopes, t.ids) }
 
 // find returns the records of a target. If there is none, absent says so, and where
 // else the key is.
@@ -91,43 +83,20 @@ func (k *keysFlags) find(ctx context.Context, store semel.Store, t *target) (fou
 	if err != nil || len(found) > 0 {
 		return found, nil, err
 	}
-	elsewhere, err := k.LookUp(ctx, store, t.keys(t.others))
+	elsewhere, err := k.Elsewhere(ctx, store, t.ids, t.others)
 	if err != nil {
 		return nil, nil, err
 	}
-	if len(elsewhere) == 0 {
-		elsewhere = inAnyScope(ctx, store, t.ids)
-	}
 	name := keyrecord.DisplayID(t.ids[0])
 	if len(elsewhere) == 0 {
-		absent = fmt.Errorf("%s is absent: the store %s has no such key in %s", name, k.Shown(), inScopes(t.scopes))
+		absent = fmt.Errorf("%s is absent: the store %s has no such key in %s", name, k.Shown(), keyrecord.InScopes(t.scopes))
 		if k.File == "" {
 			absent = fmt.Errorf("%w: a pipeline's scope is its name, or its key.scope: choose it with --scope", absent)
 		}
 		return nil, absent, nil
 	}
-	scopes := scopesOf(elsewhere)
-	return nil, fmt.Errorf("%s is absent in %s; it is in %s: %s", name, inScopes(t.scopes), inScopes(scopes), chooseScope(scopes)), nil
-}
-
-// inAnyScope looks for ids among the keys whose scope the store keeps, for a second at
-// most.
-func inAnyScope(ctx context.Context, store semel.Store, ids []string) (found []semel.Record) {
-	lister, ok := semel.As[semel.Inspector](store)
-	if !ok {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	for record, err := range lister.List(ctx, semel.ListOptions{}) {
-		if err != nil || ctx.Err() != nil {
-			break // it is a hint
-		}
-		if slices.Contains(ids, record.Key.ID) {
-			found = append(found, record)
-		}
-	}
-	return found
+	scopes := keyrecord.ScopesOf(elsewhere)
+	return nil, fmt.Errorf("%s is absent in %s; it is in %s: %s", name, keyrecord.InScopes(t.scopes), keyrecord.InScopes(scopes), keyrecord.ChooseScope(scopes)), nil
 }
 
 // one returns the only record of a list, or says how to choose one.
@@ -135,8 +104,8 @@ func one(found []semel.Record) (*semel.Record, error) {
 	if len(found) == 1 {
 		return &found[0], nil
 	}
-	if scopes := scopesOf(found); len(scopes) > 1 {
-		return nil, term.Usagef("%s is in %s: choose one with %s", keyrecord.DisplayID(found[0].Key.ID), inScopes(scopes), chooseScope(scopes))
+	if scopes := keyrecord.ScopesOf(found); len(scopes) > 1 {
+		return nil, term.Usagef("%s is in %s: choose one with %s", keyrecord.DisplayID(found[0].Key.ID), keyrecord.InScopes(scopes), keyrecord.ChooseScope(scopes))
 	}
 	var names []string
 	for _, record := range found {
@@ -151,34 +120,4 @@ func nameOf(r *semel.Record) string {
 		return "the digest " + r.Digest.String()
 	}
 	return keyrecord.DisplayID(r.Key.ID)
-}
-
-func scopesOf(records []semel.Record) []string {
-	var scopes []string
-	for _, r := range records {
-		if !slices.Contains(scopes, r.Key.Scope) {
-			scopes = append(scopes, r.Key.Scope)
-		}
-	}
-	return scopes
-}
-
-func inScopes(scopes []string) string {
-	names := make([]string, len(scopes))
-	for i, scope := range scopes {
-		names[i] = keyrecord.DisplayScope(scope)
-	}
-	if len(names) == 1 {
-		return "scope " + names[0]
-	}
-	return "the scopes " + strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1]
-}
-
-// chooseScope returns the flags that choose one of the scopes.
-func chooseScope(scopes []string) string {
-	flags := make([]string, len(scopes))
-	for i, scope := range scopes {
-		flags[i] = keyrecord.ShellLine("--scope", scope)
-	}
-	return strings.Join(flags, " or ")
 }

@@ -63,9 +63,11 @@ type KeyAnswer struct {
 	Store    string          `json:"store,omitempty"`
 	Record   *keyrecord.Line `json:"record,omitempty"`
 	// Origin is the first Kafka record of the key, if the keys live in Kafka.
-	Origin *originLine            `json:"origin,omitempty"`
-	Next   string                 `json:"next,omitempty"`
-	Parked []keyrecord.ParkedLine `json:"parked,omitempty"`
+	Origin *originLine `json:"origin,omitempty"`
+	Next   string      `json:"next,omitempty"`
+	// Elsewhere are the other scopes of the store that have the key, if this one lacks it.
+	Elsewhere []string               `json:"elsewhere,omitempty"`
+	Parked    []keyrecord.ParkedLine `json:"parked,omitempty"`
 	// Journal is what the running process remembers of the deliveries of the key. It is
 	// nil if no process could be asked.
 	Journal *ask.Journal `json:"journal,omitempty"`
@@ -227,6 +229,9 @@ func (q *keyQuestion) look(ctx context.Context, conf *config.File, place keyPlac
 		if found, err = f.LookUp(ctx, store, inScope); err == nil {
 			first.Journal, err = journalOf(ctx, store, inScope)
 		}
+		if err == nil && len(found) == 0 {
+			first.Elsewhere, err = elsewhere(ctx, f, store, inScope)
+		}
 		return err
 	})
 	if err != nil {
@@ -247,6 +252,22 @@ func (q *keyQuestion) look(ctx context.Context, conf *config.File, place keyPlac
 		first.Parked, first.Journal, first.commands, first.unasked = nil, nil, nil, false
 	}
 	return answers, failed
+}
+
+// elsewhere returns the scopes that have one of the keys, which their own scope lacks.
+func elsewhere(ctx context.Context, f *open.StoreFlags, store semel.Store, keys []semel.Key) ([]string, error) {
+	likely := []string{keyrecord.DefaultScope}
+	for _, p := range f.Conf.PipelinesOn(f.Found.Name) {
+		if _, lacks := f.Conf.Lacks(p.Name, "key.scope"); !lacks {
+			likely = append(likely, p.Key.Scope)
+		}
+	}
+	var ids []string
+	for _, key := range keys {
+		ids = append(ids, key.ID)
+	}
+	found, err := f.Elsewhere(ctx, store, ids, likely)
+	return keyrecord.ScopesOf(found), err
 }
 
 // journalOf returns what the process that has the store open remembers of the keys, or
@@ -364,6 +385,9 @@ func (q *keyQuestion) print(answer *KeyAnswer, further bool) error {
 		if err := keyrecord.Write(&text, &answer.record); err != nil {
 			return err
 		}
+	}
+	if scopes := answer.Elsewhere; len(scopes) > 0 {
+		fact("elsewhere", "it is in "+keyrecord.InScopes(scopes)+": "+keyrecord.ChooseScope(scopes))
 	}
 	if o := answer.Origin; o != nil {
 		fact("origin", fmt.Sprintf("%s %d/%d", o.Topic, o.Partition, o.Offset))

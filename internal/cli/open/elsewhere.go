@@ -1,0 +1,57 @@
+package open
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/ask"
+)
+
+// Elsewhere looks for ids in other scopes than those that a verb looked in: in likely
+// ones, in those that the store has bound to a rule, and among the keys whose scope the
+// store keeps, for a second at most. What follows the likely scopes is a hint: an error
+// ends it.
+func (f *StoreFlags) Elsewhere(ctx context.Context, store semel.Store, ids, likely []string) ([]semel.Record, error) {
+	found, err := f.LookUp(ctx, store, InEach(likely, ids))
+	if err != nil || len(found) > 0 {
+		return found, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if bound, ok := semel.As[ask.ScopeLister](store); ok {
+		scopes, err := bound.BoundScopes(ctx)
+		if err == nil {
+			found, err = f.LookUp(ctx, store, InEach(scopes, ids))
+		}
+		if err == nil && len(found) > 0 {
+			return found, nil
+		}
+	}
+	lister, ok := semel.As[semel.Inspector](store)
+	if !ok {
+		return nil, nil
+	}
+	found = nil
+	for record, err := range lister.List(ctx, semel.ListOptions{}) {
+		if err != nil || ctx.Err() != nil {
+			break
+		}
+		if slices.Contains(ids, record.Key.ID) {
+			found = append(found, record)
+		}
+	}
+	return found, nil
+}
+
+// InEach returns the keys with the ids in each scope.
+func InEach(scopes, ids []string) []semel.Key {
+	var list []semel.Key
+	for _, scope := range scopes {
+		for _, id := range ids {
+			list = append(list, semel.Key{Scope: scope, ID: id})
+		}
+	}
+	return list
+}
