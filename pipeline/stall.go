@@ -23,6 +23,21 @@ type Waiter interface {
 	WaitsFor(ctx context.Context) string
 }
 
+// PatientWaiter is a Source that may wait for something that ends by itself. While it
+// does, a pipeline that stands still says so, and stays ready.
+type PatientWaiter interface {
+	Waiter
+	// EndsByItself reports whether what WaitsFor last named ends by itself. It does not
+	// block, and may be called at any time.
+	EndsByItself() bool
+}
+
+// sourceWait is what keeps a source from reading, and whether it ends by itself.
+type sourceWait struct {
+	what string
+	ends bool
+}
+
 // waitsFor asks a session or sink what its calls wait for.
 func waitsFor(ctx context.Context, of any, otherwise string) string {
 	if waiter, ok := of.(Waiter); ok {
@@ -61,8 +76,9 @@ func (r *Runner) watch(ctx context.Context) (stop func()) {
 			count, _ := r.sched.size()
 			busy := count > 0 || r.stages.starting.Load() > 0
 			if busy || source == nil || ctx.Err() != nil {
-				if r.sourceWaits.Swap(nil) != nil {
+				if before := r.sourceWaits.Swap(nil); before != nil {
 					asked = time.Time{}
+					busy = busy && !before.ends // the time of the work begins now
 				}
 				return r.settled.Load(), busy
 			}
@@ -74,7 +90,8 @@ func (r *Runner) watch(ctx context.Context) (stop func()) {
 			what := source.WaitsFor(patient)
 			cancel()
 			if r.sourceWaits.Store(nil); what != "" && ctx.Err() == nil {
-				r.sourceWaits.Store(&what)
+				patient, ok := source.(PatientWaiter)
+				r.sourceWaits.Store(&sourceWait{what, ok && patient.EndsByItself()})
 			}
 			return r.settled.Load(), r.sourceWaits.Load() != nil
 		},
@@ -103,8 +120,8 @@ func (r *Runner) waitsFor(ctx context.Context) (oldest *Item, what string, err e
 	case sink.err != nil:
 		return oldest, "the sink, which has failed since " + sink.since.UTC().Format(time.RFC3339), sink.err
 	}
-	if what := r.sourceWaits.Load(); what != nil {
-		return oldest, *what, nil
+	if source := r.sourceWaits.Load(); source != nil {
+		return oldest, source.what, nil
 	}
 	var list []string
 	add := func(stage *atomic.Int32, text func() string) {
@@ -133,10 +150,11 @@ func (r *Runner) waitsFor(ctx context.Context) (oldest *Item, what string, err e
 	return oldest, strings.Join(list, ", "), err
 }
 
-// stalled returns an error that says why the pipeline stands still, or nil.
+// stalled returns an error that says why the pipeline stands still, or nil. It returns nil
+// if that ends by itself.
 func (r *Runner) stalled(ctx context.Context) error {
 	still := r.stall.For()
-	if still == 0 {
+	if source := r.sourceWaits.Load(); still == 0 || source != nil && source.ends {
 		return nil
 	}
 	_, what, err := r.waitsFor(ctx)

@@ -70,8 +70,16 @@ type holdup struct {
 	since                time.Time
 }
 
+// OpenError names a partition that waits for a transaction which its producer or its
+// coordinator will end, and the command that shows the transaction.
+type OpenError struct{ text string }
+
+// Error implements error.
+func (e *OpenError) Error() string { return e.text }
+
 // Look returns as stalled an error that names a partition which has been held up for
-// too long, and the command that helps. If brokers did not answer, it returns failed,
+// too long, and the command that helps. If no such partition is known, and one waits
+// for a transaction that will end, stalled is an [*OpenError]. If brokers did not answer, it returns failed,
 // and nothing is known. It blocks until the brokers have answered or ctx ends.
 func (w *StallWatch) Look(ctx context.Context, readings []Reading) (stalled, failed error) {
 	now, before := time.Now(), w.held
@@ -85,7 +93,7 @@ func (w *StallWatch) Look(ctx context.Context, readings []Reading) (stalled, fai
 		}
 		list = append(list, more...)
 	}
-	list = slices.DeleteFunc(list, func(h holdup) bool { return now.Sub(h.since) < w.patience })
+	list = slices.DeleteFunc(list, func(h holdup) bool { return now.Sub(h.since) < min(w.patience, time.Second) })
 	if len(list) == 0 {
 		return nil, nil
 	}
@@ -195,8 +203,8 @@ func fetchOffsets(ctx context.Context, a *Admin, group string, partitions map[st
 	return committed, undecided, nil
 }
 
-// explain finds the transactions that hold partitions up, and returns an error for
-// those that are open for longer than they may be.
+// explain finds the transactions that hold partitions up. It returns an error for those
+// that are open for longer than they may be, and otherwise an OpenError for the others.
 func (w *StallWatch) explain(ctx context.Context, list []holdup, now time.Time) (stalled, failed error) {
 	var in Places
 	for _, h := range list {
@@ -217,14 +225,17 @@ func (w *StallWatch) explain(ctx context.Context, list []holdup, now time.Time) 
 	if hidden != nil && !isHidden(hidden) {
 		return nil, hidden
 	}
-	var first error
+	var first, passing error
 	count := 0
 	for _, h := range list {
-		why, known, err := w.reason(ctx, &h, open, now)
+		why, ends, err := w.reason(ctx, &h, open, now)
 		if err != nil {
 			return nil, err
 		}
-		if !known && now.Sub(h.since) >= max(w.patience, mostTransaction) {
+		if ends != "" && passing == nil {
+			passing = &OpenError{fmt.Sprintf("kafka: %s/%d has more records, and %s", h.Topic, h.Number, ends)}
+		}
+		if why == "" && ends == "" && now.Sub(h.since) >= max(w.patience, mostTransaction) {
 			why = "a transaction that does not end is open, and the brokers do not show which: " + w.list(in)
 		}
 		if why == "" {
@@ -237,7 +248,7 @@ func (w *StallWatch) explain(ctx context.Context, list []holdup, now time.Time) 
 	if count > 1 {
 		first = fmt.Errorf("%w; and %d more partitions: %s", first, count-1, w.list(in))
 	}
-	return first, nil
+	return cmp.Or(first, passing), nil
 }
 
 // isHidden reports whether an error says that the user may not see transactions, or
@@ -256,13 +267,13 @@ func (w *StallWatch) list(in Places) string {
 }
 
 // reason says which open transaction holds a partition up for longer than it may, and
-// what helps. It is "" if there is none. known says whether there is one that will end.
-func (w *StallWatch) reason(ctx context.Context, h *holdup, open []OpenTransaction, now time.Time) (why string, known bool, err error) {
+// what helps. It is "" if there is none. ends names one that will end, if there is one.
+func (w *StallWatch) reason(ctx context.Context, h *holdup, open []OpenTransaction, now time.Time) (why, ends string, err error) {
 	var offsets map[int32]struct{}
 	if h.offsets {
 		set, err := w.admin.offsetsOf(ctx, []string{h.group})
 		if err != nil && !isHidden(err) {
-			return "", false, err
+			return "", "", err
 		}
 		offsets = set[offsetsTopic]
 	}
@@ -278,23 +289,35 @@ func (w *StallWatch) reason(ctx context.Context, h *holdup, open []OpenTransacti
 		if o.Topic == offsetsTopic {
 			what += ", where the offsets of group " + h.group + " are"
 		}
+		if o.Hanging && stood < w.patience {
+			continue
+		}
 		if o.Hanging {
 			// Coordinators may hide the transactions of other users.
 			if o.ID == "" && !own && stood < mostTransaction {
 				continue
 			}
-			return fmt.Sprintf("%s, and no coordinator will end it: %s", what, o.abortCommand(reachFlags(w.admin.client))), true, nil
+			return fmt.Sprintf("%s, and no coordinator will end it: %s", what, o.abortCommand(reachFlags(w.admin.client))), "", nil
 		}
 		described, err := w.admin.Transactions(ctx, o.ID)
 		switch {
 		case errors.Is(err, ErrNoTransaction):
 		case err != nil:
-			return "", false, err
-		case stood < described[0].Timeout:
-			known = true
+			return "", "", err
+		case stood < max(described[0].Timeout, w.patience):
+			ends = fmt.Sprintf("%s as %s%s: semel kafka txn describe %s %s", what, o.ID, described[0].end(), o.ID, reachFlags(w.admin.client))
 		default:
-			return fmt.Sprintf("%s as %s, for longer than its time-out of %v: semel kafka txn describe %s %s", what, o.ID, described[0].Timeout, o.ID, reachFlags(w.admin.client)), true, nil
+			return fmt.Sprintf("%s as %s, for longer than its time-out of %v: semel kafka txn describe %s %s", what, o.ID, described[0].Timeout, o.ID, reachFlags(w.admin.client)), "", nil
 		}
 	}
-	return "", known, nil
+	return "", ends, nil
+}
+
+// end says when a transaction began, and when its coordinator ends it.
+func (t *Transaction) end() string {
+	if t.Started.IsZero() {
+		return fmt.Sprintf(", and its coordinator aborts it after its time-out of %v", t.Timeout)
+	}
+	return fmt.Sprintf(": it began at %s, and its coordinator aborts it at about %s if its producer does not end it before",
+		t.Started.UTC().Format(time.RFC3339), t.Started.Add(t.Timeout).UTC().Format(time.RFC3339))
 }

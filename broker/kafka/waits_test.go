@@ -95,6 +95,10 @@ func TestAPipelineSaysThatATransactionHoldsItUp(t *testing.T) {
 		other := b.Other("other", "in", time.Hour)
 		defer other.Close()
 		b.Write(kafkatest.Record(0, "b", "v"))
+		time.Sleep(11 * time.Second)
+		if said := m.events.Stalls(); !strings.Contains(said, " as other: it began at 2000-") || !strings.Contains(said, "semel kafka txn describe other") {
+			t.Errorf("while a transaction is open it says %q", said)
+		}
 		time.Sleep(5 * time.Minute)
 		if err := r.Ready(b.Context()); err != nil {
 			t.Errorf("while a transaction may be open: %v", err)

@@ -32,6 +32,8 @@ type PipelineStatus struct {
 	State State  `json:"state"`
 	// Reason says why the pipeline is not ready, without a part of a message.
 	Reason string `json:"reason,omitempty"`
+	// WaitingFor is what a stalled pipeline waited for when the log said so last.
+	WaitingFor string `json:"waiting_for,omitempty"`
 	// Rate is the number of messages that were settled per second in the last ten
 	// seconds.
 	Rate float64 `json:"rate"`
@@ -165,6 +167,7 @@ func (c *tally) ObservePipeline(e pipeline.Event) {
 		}
 	case pipeline.EventStalled, pipeline.EventMoves:
 		c.stalled = e.Kind == pipeline.EventStalled
+		c.counted.WaitingFor = e.Reason // "" when it moves
 	}
 	if e.Err != nil {
 		what := e.Kind.String()

@@ -103,9 +103,15 @@ func TestStateAndRateFollowTheEvents(t *testing.T) {
 		check(StatePaused, "paused: sink", "store is full")
 		c.ObservePipeline(pipeline.Event{Kind: pipeline.EventStalled, Elapsed: time.Minute, Reason: "the sink", Err: errors.New("key 17")})
 		check(StateStalled, "stalled: the sink", "")
+		if s := c.status(); s.WaitingFor != "the sink" {
+			t.Errorf("stalled, waiting for %q", s.WaitingFor)
+		}
 		c.ObservePipeline(pipeline.Event{Kind: pipeline.EventResumed, Reason: "sink"})
 		c.ObservePipeline(pipeline.Event{Kind: pipeline.EventMoves})
 		check(StateReady, "stalled: the sink", "")
+		if s := c.status(); s.WaitingFor != "" {
+			t.Errorf("it moves, waiting for %q", s.WaitingFor)
+		}
 		c.Observe(semel.Event{Kind: semel.EventStoreError, Err: semel.ErrStoreUnavailable})
 		check(StateReady, "store_error", "store unavailable")
 	})

@@ -345,6 +345,13 @@ func (e *Events) Count(k pipeline.EventKind) int {
 	return e.counts[k]
 }
 
+// Stalls describes the events of stalls, a line each.
+func (e *Events) Stalls() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return strings.Join(slices.DeleteFunc(slices.Clone(e.Log), func(line string) bool { return !strings.Contains(line, pipeline.EventStalled.String()) }), "\n")
+}
+
 func (e *Events) Decisions(d semel.Decision) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	stall "github.com/semel-dev/semel/internal/health"
 	"github.com/semel-dev/semel/pipeline"
@@ -25,7 +26,8 @@ var _ semel.Readier = (*Transactor)(nil)
 // Ready implements semel.Readier. It returns nil or the reason why the Transactor does
 // not work: Run has not started, a topic is missing, a member restarts after an error
 // and has not worked since, no broker answers, a transaction that does not end holds
-// up a partition, or the Transactor stands still (see pipeline.EventStalled). It blocks
+// up a partition, or the Transactor stands still (see pipeline.EventStalled) and does
+// not only wait for a transaction that will end. It blocks
 // until ctx ends at most and may be called at any time.
 func (t *Transactor) Ready(ctx context.Context) error {
 	client, looked, err := t.health.look()
@@ -35,7 +37,7 @@ func (t *Transactor) Ready(ctx context.Context) error {
 	if client == nil {
 		return errors.New("kafka: Run has not started")
 	}
-	if still := t.stall.For(); still > 0 {
+	if still := t.stall.For(); still > 0 && !t.health.passes() {
 		_, what, _ := t.health.work()
 		return fmt.Errorf("kafka: stalled for %v, waiting for %s", still.Round(time.Second), what)
 	}
@@ -60,6 +62,8 @@ type health struct {
 	lacking error            // why not everything was found
 	failing map[string]error // why members restart, by name
 	stalled error            // why a partition is held up
+	open    string           // the transaction that holds one up and will end, or ""
+	passing bool             // at the last look at the progress, all waited for that one
 	since   time.Time        // when that was reported
 	paused  time.Time        // start of a reported pause, or zero
 	quiet   error            // why the brokers did not answer the last look at partitions
@@ -106,7 +110,13 @@ func (h *health) progress() (settled uint64, busy bool) {
 	_, _, err := h.look()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.settled, err != nil || h.quiet != nil || len(h.doing) > 0
+	busy = err != nil || h.quiet != nil || len(h.doing) > 0
+	before := h.passing
+	h.passing = !busy && h.open != ""
+	if before && busy {
+		return h.settled, false // the time of the work begins now
+	}
+	return h.settled, busy || h.passing
 }
 
 // work returns the records in progress, and what the members wait for. err is why that
@@ -123,8 +133,19 @@ func (h *health) work() (records int, what string, err error) {
 	if err = cmp.Or(err, h.quiet); err != nil {
 		list = append(list, "Kafka")
 	}
+	if h.open != "" && len(list) == 0 {
+		list = append(list, h.open)
+	}
 	slices.Sort(list)
 	return records, strings.Join(slices.Compact(list), ", "), err
+}
+
+// passes reports whether nothing but a transaction that will end was waited for at the
+// last look at the progress.
+func (h *health) passes() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.passing
 }
 
 // UnderWay returns the number of records in open transactions. Their size is not known,
@@ -208,10 +229,15 @@ func (h *health) works(name string) {
 	}
 }
 
-// stalls notes why a partition is held up, or nil. It reports the first reason.
+// stalls notes why a partition is held up, or nil. It reports the first reason, unless
+// that is a transaction that will end.
 func (h *health) stalls(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.open = ""
+	if open, ok := errors.AsType[*kafka.OpenError](err); ok {
+		h.open, err = strings.TrimPrefix(open.Error(), "kafka: "), nil
+	}
 	switch {
 	case err != nil && h.stalled == nil:
 		h.since = time.Now()

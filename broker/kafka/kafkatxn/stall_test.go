@@ -2,6 +2,7 @@ package kafkatxn
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -98,7 +99,8 @@ func TestStallsOfSeveralPartitionsAreCounted(t *testing.T) {
 }
 
 // TestATransactionThatItsCoordinatorEndsIsNoStall has a transaction that is open for
-// long, and ends by its time-out, and then others that are open one after the other.
+// long, and ends by its time-out, and then others that are open one after the other. The
+// first is named soon.
 func TestATransactionThatItsCoordinatorEndsIsNoStall(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
@@ -107,7 +109,14 @@ func TestATransactionThatItsCoordinatorEndsIsNoStall(t *testing.T) {
 		defer other.Close()
 		b.Write(kafkatest.Record(0, "b", "v"))
 		p := b.start(opts)
-		time.Sleep(39 * time.Minute)
+		time.Sleep(20 * time.Second)
+		said := p.Events.Stalls()
+		for _, want := range []string{"in/0 has more records, and a transaction of producer ", " is open in in/0 since offset 1 as other: it began at 2000-", "its coordinator aborts it at about 2000-01-01T00:40:", "semel kafka txn describe other --brokers "} {
+			if !strings.Contains(said, want) {
+				b.Errorf("it says %q, want %q", said, want)
+			}
+		}
+		time.Sleep(39*time.Minute - 20*time.Second)
 		if err := p.ready(); err != nil {
 			b.Errorf("while the transaction is open: %v", err)
 		}

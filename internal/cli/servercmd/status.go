@@ -215,6 +215,8 @@ func (q *asking) printDetails(out *bytes.Buffer, now *daemon.Status) {
 		p := &now.Pipelines[i]
 		if p.Reason != "" {
 			add("%s is not ready: %s", p.Name, p.Reason)
+		} else if p.WaitingFor != "" {
+			add("%s is stalled, waiting for %s", p.Name, p.WaitingFor)
 		}
 		if e := p.LastError; e != nil {
 			text := e.Event
