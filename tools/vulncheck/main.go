@@ -1,6 +1,7 @@
 // Vulncheck runs govulncheck on all packages of this module. It fails if the code
 // calls a function with a known vulnerability that accepted.txt does not list. If the
-// vulnerability database cannot be reached, it says so and succeeds.
+// vulnerability database cannot be reached, it says so, and fails if the module builds
+// with a dependency or version that modules.txt does not list.
 package main
 
 import (
@@ -9,6 +10,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -31,24 +33,46 @@ const (
 var acceptedList string
 
 func main() {
+	update := flag.Bool("update", false, "write "+listFile)
+	flag.Parse()
+	if err := check(context.Background(), *update); err != nil {
+		fmt.Fprintln(os.Stderr, "govulncheck:", err)
+		os.Exit(1)
+	}
+}
+
+func check(ctx context.Context, update bool) error {
 	from := os.Getenv("GOVULNDB")
 	if from == "" {
 		from = database
 	}
-	if err := reach(context.Background(), from); err != nil {
-		fmt.Printf("govulncheck: NOT CHECKED: the vulnerability database cannot be reached: %v\n", err)
-		return
+	modules, err := built(ctx)
+	if err != nil {
+		return err
 	}
-	command := exec.Command("go", "run", govulncheck, "-db", from, "-format", "json", "./...")
+	missing := reach(ctx, from)
+	if missing != nil {
+		fmt.Printf("govulncheck: NOT CHECKED: the vulnerability database cannot be reached: %v\n", missing)
+	} else if err := govulncheckOf(ctx, from); err != nil {
+		return err
+	}
+	switch {
+	case update:
+		return os.WriteFile(listFile, []byte(listText(modules, missing == nil, time.Now())), 0o644)
+	case missing != nil:
+		return compare(modules, moduleList)
+	}
+	return nil
+}
+
+func govulncheckOf(ctx context.Context, from string) error {
+	command := exec.CommandContext(ctx, "go", "run", govulncheck, "-db", from, "-format", "json", "./...")
 	command.Stderr = os.Stderr
 	output, err := command.Output()
-	if err == nil {
-		err = judge(os.Stdout, bytes.NewReader(output), accepted(acceptedList))
-	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "govulncheck:", err)
-		os.Exit(1)
+		return err
 	}
+	return judge(os.Stdout, bytes.NewReader(output), accepted(acceptedList))
 }
 
 // reach asks a database on a server for its index.

@@ -5,6 +5,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 )
 
 const found = `
@@ -44,6 +45,36 @@ func TestDatabaseThatCannotBeReachedIsNoFinding(t *testing.T) {
 		t.Error("a server that is gone is reached")
 	}
 	if err := reach(t.Context(), "file:///db"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestModulesAndVersionsThatAreNotListedFail(t *testing.T) {
+	t.Parallel()
+	list := listText([]string{"m v1.0.0", "n v2.0.0"}, false, time.Now())
+	if !strings.Contains(list, listUnchecked) || strings.Contains(listText(nil, true, time.Now()), "NOT CHECKED") {
+		t.Errorf("the state of the check is wrong:\n%s", list)
+	}
+	for modules, want := range map[string]string{
+		"m v1.0.0":            "",
+		"m v1.0.0,n v2.0.0":   "",
+		"m v1.0.1,n v2.0.0":   "m v1.0.1 is not in tools/vulncheck/modules.txt\n",
+		"m v1.0.0,new v1.0.0": "new v1.0.0 is not in tools/vulncheck/modules.txt\n",
+	} {
+		err := compare(strings.Split(modules, ","), list)
+		if (err == nil) != (want == "") || err != nil && (!strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "go run ./tools/vulncheck -update")) {
+			t.Errorf("%s: %v", modules, err)
+		}
+	}
+}
+
+func TestModulesOfTheBuildAreListed(t *testing.T) {
+	t.Chdir("../..")
+	modules, err := built(t.Context())
+	if err != nil || len(modules) < 10 {
+		t.Fatal(modules, err)
+	}
+	if err := compare(modules, moduleList); err != nil {
 		t.Error(err)
 	}
 }
