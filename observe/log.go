@@ -240,6 +240,12 @@ func describe(e *pipeline.Event, level slog.Level) []slog.Attr {
 	if e.Elapsed > 0 {
 		attrs = append(attrs, slog.Duration("elapsed", e.Elapsed.Round(time.Millisecond)))
 	}
+	if e.Attempt > 0 {
+		attrs = append(attrs, slog.Int("attempt", e.Attempt))
+	}
+	if e.Next > 0 {
+		attrs = append(attrs, slog.Duration("next", e.Next.Round(time.Millisecond)))
+	}
 	if it := e.Item; it != nil {
 		if level >= slog.LevelWarn {
 			attrs = append(attrs, named(it.Call.Key)...)

@@ -195,9 +195,13 @@ func TestKeysCanBeCopiedFromTheLog(t *testing.T) {
 func TestErrorsAreOnOneLine(t *testing.T) {
 	t.Parallel()
 	l, w := newLog(t, slog.LevelInfo, nil)
-	l.ObservePipeline(pipeline.Event{Kind: pipeline.EventPaused, Reason: "sink", Err: errors.New("failed:\n\ta: refused\n\ta: refused\n\tb: refused")})
+	l.ObservePipeline(pipeline.Event{Kind: pipeline.EventPaused, Reason: "sink", Err: errors.New("failed:\n\ta: refused\n\ta: refused\n\tb: refused"), Attempt: 1, Next: 2 * time.Second})
 	l.Close()
-	if got := w.lines(t)[0]["error"]; got != "failed: a: refused; b: refused" {
+	line := w.lines(t)[0]
+	if line["attempt"] != 1.0 || line["next"] != 2e9 {
+		t.Errorf("attempt and next of a pause: %v", line)
+	}
+	if got := line["error"]; got != "failed: a: refused; b: refused" {
 		t.Errorf("%v", got)
 	}
 }

@@ -40,7 +40,7 @@ func (x *expiry) run(ctx context.Context, s *Redriven) {
 			x.failed = now
 		}
 		x.next = now.Add(expiryRetry)
-		x.observe(Event{Kind: EventPaused, Reason: "parking", Err: fmt.Errorf("delete expired parked messages: %w", err)})
+		x.observe(Event{Kind: EventPaused, Reason: "parking", Err: fmt.Errorf("delete expired parked messages: %w", err), Next: expiryRetry})
 	default:
 		if !x.failed.IsZero() {
 			x.observe(Event{Kind: EventResumed, Reason: "parking", Elapsed: now.Sub(x.failed)})

@@ -104,6 +104,10 @@ type Event struct {
 	Reason   string
 	Elapsed  time.Duration
 	Err      error
+	// Attempt is the number of tries before an EventPaused, and Next the time until the
+	// next try. Each is zero if it is not known.
+	Attempt int
+	Next    time.Duration
 	// Item is the message of an EventParked, EventDropped, EventRetried or EventStalled.
 	// It is only valid during the call.
 	Item *Item

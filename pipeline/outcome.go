@@ -320,12 +320,13 @@ func (r *Runner) park(entries []*entry) (parked bool) {
 	err := r.opts.DeadLetters.Park(ctx, list)
 	defer func() { end(semel.Undecided, err) }()
 	for n := 1; err != nil; n++ {
-		r.observe(Event{Kind: EventPaused, Reason: "parking", Err: err})
+		pause := r.opts.Failure.Pause(n)
+		r.observe(Event{Kind: EventPaused, Reason: "parking", Err: err, Attempt: n, Next: pause})
 		if _, permanent := errors.AsType[*semel.PermanentError](err); permanent {
 			r.fail(fmt.Errorf("%w that cannot be parked: %w: fix the cause and start again", ErrStopped, err))
 			return false
 		}
-		if sleep(r.hard, r.opts.Failure.Pause(n)) != nil {
+		if sleep(r.hard, pause) != nil {
 			return false
 		}
 		err = r.opts.DeadLetters.Park(ctx, list)
@@ -395,8 +396,9 @@ func (r *Runner) acknowledge(o *outcomes) {
 		}
 		err := f.source.Ack(r.hard, o.items)
 		for n := 1; err != nil; n++ {
-			r.observe(Event{Kind: EventPaused, Reason: "acknowledging", Err: err})
-			if sleep(r.hard, r.opts.Failure.Pause(n)) != nil {
+			pause := r.opts.Failure.Pause(n)
+			r.observe(Event{Kind: EventPaused, Reason: "acknowledging", Err: err, Attempt: n, Next: pause})
+			if sleep(r.hard, pause) != nil {
 				break
 			}
 			err = f.source.Ack(r.hard, o.items)
@@ -441,8 +443,8 @@ func (r *Runner) pauseOrResume(o *outcomes) {
 				if !isFull(err) || now.Sub(t.over) > t.pause {
 					t.times = 0
 				}
-				r.observe(Event{Kind: EventPaused, Reason: what, Err: err})
 			}
+			began := t.err == nil
 			t.err = err
 			pause := after
 			if !now.Before(t.until) { // otherwise the batch started before the pause
@@ -452,6 +454,9 @@ func (r *Runner) pauseOrResume(o *outcomes) {
 			}
 			if end := now.Add(pause); end.After(t.until) {
 				t.until = end
+			}
+			if began {
+				r.observe(Event{Kind: EventPaused, Reason: what, Err: err, Attempt: t.times, Next: t.until.Sub(now)})
 			}
 			if t.until.After(until) {
 				until = t.until

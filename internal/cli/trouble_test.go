@@ -351,7 +351,7 @@ func TestTroubleIsNamedWithItsRemedy(t *testing.T) {
 		},
 		{
 			name: "webhook down", config: own + "\n" + pipe("own", lines, fmt.Sprintf(`webhook: { url: "http://%s/", allow_private: true }`, hook), ", parked: { path: p }"),
-			log:   []string{"paused", "reason=sink", "no server listens at " + hook + ": connection refused: is the server up, and the port right?"},
+			log:   []string{"paused", "reason=sink", "no server listens at " + hook + ": connection refused: is the server up, and the port right?", "attempt=1 next="},
 			probe: []string{"no server listens at " + hook},
 			fix: func(t *testing.T) {
 				listener, err := net.Listen("tcp", hook)
