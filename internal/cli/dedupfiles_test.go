@@ -300,3 +300,15 @@ func TestDedupNamesAnUnfinishedRunInASharedScope(t *testing.T) {
 	line, _, _ = strings.Cut(line, "\n")
 	shell(t, dir, line).check(t, term.ExitFailed, in+":2: .id is missing")
 }
+
+func TestACompressedFileWithoutContentDoesNotStopTheNextRun(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	in := writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":1}\n")
+	for _, name := range []string{"out.gz", "out.zst"} {
+		out := filepath.Join(dir, name)
+		run(t, "", "dedup", "-k", ".idd", "-o", out, in).check(t, term.ExitFailed, "did you mean .id?")
+		run(t, "", "dedup", "-k", ".id", "-o", out, in).check(t, term.ExitDone, "fresh 1")
+		run(t, "", "dedup", "-k", ".id", "-o", out, in).check(t, term.ExitUsage, "bytes that this run did not write")
+	}
+}

@@ -137,6 +137,19 @@ func decompressedSize(path string) (size int64, whole bool, err error) {
 	}
 }
 
+// emptyFrame is more than the bytes of a frame without content.
+const emptyFrame = 64
+
+// holdsNothing reports whether a file of this size is a frame without content, which a
+// run leaves that failed before its first line.
+func (o *output) holdsNothing(size int64) bool {
+	if o.compression == "" || size > emptyFrame {
+		return false
+	}
+	content, _, err := decompressedSize(o.path)
+	return err == nil && content == 0
+}
+
 // checkCompressed refuses to continue a file at a place that is not the end of
 // a frame. foreign is set if the store did not write the file.
 func (o *output) checkCompressed(foreign bool, p *problems) error {

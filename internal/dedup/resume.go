@@ -183,7 +183,7 @@ func (o *output) plan(v values, opts *Options, comma byte, unfinished bool, p *p
 		return o.lookForEnd()
 	case info == nil && unfinished && was.Length > 0 && !opts.Force:
 		p.addf("%s %s was removed: it had %s that this run does not write again. Put the file back, or start over with another --store; with --force the lines stay missing", o.flag, o.name, countLines(was.Lines))
-	case size == 0 && !(unfinished && known && was.Length > 0), opts.Force:
+	case (size == 0 || !known && o.holdsNothing(size)) && !(unfinished && known && was.Length > 0), opts.Force:
 		o.base, o.crc = 0, 0
 		o.lost = was.Lines
 	case opts.Append:
