@@ -110,7 +110,7 @@ func TestShowTellsWhatIsKnown(t *testing.T) {
 	}
 
 	got = run(t, "", "keys", "show", "order-3", "--store", dir, "--json")
-	got.check(t, term.ExitFailed, "semel keys show: order-3 is absent: the store "+dir+" has no such key in scope default\n")
+	got.check(t, term.ExitFailed, "semel keys show: order-3 is absent: the store "+dir+" has no such key in scope default: a pipeline's scope is its name, or its key.scope: choose it with --scope\n")
 	if list = records(t, got.stdout); len(list) != 1 || list[0]["state"] != "absent" {
 		t.Errorf("show of an absent key: %s", got.stdout)
 	}

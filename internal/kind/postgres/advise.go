@@ -31,7 +31,7 @@ func (s *Store) Advise(f *config.File, _ *config.Pipeline, path string, err erro
 	if said := ofServer(err, s.DSN, path+".dsn"); said != nil {
 		return said
 	}
-	if said := ofLock(err); said != nil {
+	if said := ofBlocker(err); said != nil {
 		return said
 	}
 	if of := refusal(err); of != nil && of.Code == "42501" {
@@ -165,10 +165,18 @@ func identity(dsn schema.Secret) (user, database string) {
 	return parsed.User, cmp.Or(parsed.Database, parsed.User)
 }
 
-// ofLock describes a statement that waited too long.
-func ofLock(err error) *advice.Error {
+// ofBlocker describes a statement that waited for a session that is known.
+func ofBlocker(err error) *advice.Error {
 	if behind, ok := errors.AsType[*postgres.LockError](err); ok && behind.By != "" {
 		return &advice.Error{Cause: "a statement waited for " + behind.By, Public: true}
+	}
+	return nil
+}
+
+// ofLock describes a statement that waited too long.
+func ofLock(err error) *advice.Error {
+	if said := ofBlocker(err); said != nil {
+		return said
 	}
 	of := refusal(err)
 	if of == nil {
