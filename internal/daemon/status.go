@@ -200,12 +200,15 @@ func (c *tally) set(change func(c *tally)) {
 }
 
 // over notes that the pipeline has ended. Its lag is 0 if the source has no more
-// messages, and otherwise stays as it was measured last.
+// messages. Otherwise it is known if it was measured after the last message.
 func (c *tally) over(noMore bool) {
 	c.set(func(c *tally) {
 		c.noMore = true
-		if noMore {
+		switch {
+		case noMore:
 			c.lags, c.counted.LagMeasured = []pipeline.Lag{{Bytes: pipeline.UnknownLag}}, time.Time{}
+		case c.counted.LastSettled.After(c.counted.LagMeasured):
+			c.lags, c.counted.LagMeasured = nil, time.Time{}
 		}
 	})
 }
