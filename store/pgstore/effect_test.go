@@ -275,7 +275,9 @@ func TestDeadlocksOfEffectsAreDoneAgain(t *testing.T) {
 	wait.Wait()
 	d.wantEffects(t, "left", 2)
 	d.wantEffects(t, "right", 2)
-	if runs[0]+runs[1] != 3 {
+	// A victim that runs again may take its first row before the other session wakes up,
+	// and then there is a second deadlock.
+	if runs[0]+runs[1] < 3 {
 		t.Errorf("the effects ran %d times, want 2 and the victim again", runs[0]+runs[1])
 	}
 }
