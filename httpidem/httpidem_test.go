@@ -677,3 +677,44 @@ func TestOptionsThatAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// Clients that offer HTTP/2 send Upgrade: h2c with each request, also with a key.
+func TestARequestThatOffersAnUpgradeIsProtected(t *testing.T) {
+	t.Parallel()
+	s := &service{handle: created}
+	server := proxied(t, s, httpidem.ProxyOptions{})
+	h := header{"Idempotency-Key", "k", "Connection", "Upgrade, HTTP2-Settings", "Upgrade", "h2c", "HTTP2-Settings", "AAMAAABkAARAAAAAAAIAAAAA"}
+	first, again := post(t, server.URL, "a", h), post(t, server.URL, "a", h)
+	if first.StatusCode != 201 || again.Header.Get(httpidem.Replayed) != "true" {
+		t.Errorf("the answers are %v and %v", first.Response, again.Response)
+	}
+	s.mustHaveRun(t, 1)
+}
+
+// The time-outs are for the header of a response. Its body may take longer.
+func TestABodyMayTakeLongerThanTheTimeOut(t *testing.T) {
+	t.Parallel()
+	cut := make(chan struct{})
+	s := &service{handle: func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, "begin ")
+		w.(http.Flusher).Flush()
+		select {
+		case <-r.Context().Done():
+			close(cut)
+		case <-time.After(200 * time.Millisecond): // longer than both time-outs
+			io.WriteString(w, "end")
+		}
+	}}
+	server := proxied(t, s, httpidem.ProxyOptions{Timeout: 50 * time.Millisecond, Late: 50 * time.Millisecond})
+	for range 2 {
+		if r := post(t, server.URL, "a", withKey("k")); r.StatusCode != 200 || string(r.body) != "begin end" || r.err != nil {
+			t.Errorf("the answer is %v %q, %v", r.Response, r.body, r.err)
+		}
+	}
+	select {
+	case <-cut:
+		t.Error("the proxy has cut the response")
+	default:
+	}
+	s.mustHaveRun(t, 1)
+}

@@ -51,7 +51,7 @@ type middleware struct {
 }
 
 func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !slices.Contains(m.opts.Methods, r.Method) || r.Header.Get("Upgrade") != "" {
+	if !slices.Contains(m.opts.Methods, r.Method) {
 		m.next.ServeHTTP(w, r)
 		return
 	}
@@ -72,12 +72,12 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusUnauthorized, ScopeMissing, "It is not known who sends the request", "Requests with a key need credentials.")
 		return
 	}
-	body, done := m.read(w, r)
-	if body == nil {
+	body, done, ok := m.read(w, r)
+	if !ok {
 		return
 	}
 	defer done()
-	m.serve(w, r, m.call(r, caller, id, *body), *body)
+	m.serve(w, r, m.call(r, caller, id, body), body)
 }
 
 // call returns the call of a request. The lengths in the id keep callers and keys apart.
@@ -102,26 +102,26 @@ func fingerprint(r *http.Request, body []byte) semel.Fingerprint {
 	return semel.Fingerprint(sum.Sum(nil)[:16])
 }
 
-// read returns the body of a request. If it is nil, the request has its answer. done
+// read returns the body of a request. If it is not ok, the request has its answer. done
 // gives the memory back.
-func (m *middleware) read(w http.ResponseWriter, r *http.Request) (body *[]byte, done func()) {
+func (m *middleware) read(w http.ResponseWriter, r *http.Request) (body []byte, done func(), ok bool) {
 	most := m.opts.MaxBody
 	if r.ContentLength >= 0 {
 		most = min(most, r.ContentLength)
 	}
 	if r.ContentLength > m.opts.MaxBody {
 		m.tooLarge(w)
-		return nil, nil
+		return nil, nil, false
 	}
 	if m.buffered.Add(most) > m.opts.MaxBuffered {
 		m.buffered.Add(-most)
 		(&refusal{Overloaded, http.StatusServiceUnavailable, "Too many requests are in progress", "Nothing has run. Repeat the request.", time.Second}).write(w)
-		return nil, nil
+		return nil, nil, false
 	}
 	done = func() { m.buffered.Add(-most) }
-	data, err := io.ReadAll(io.LimitReader(r.Body, m.opts.MaxBody+1))
-	if err == nil && int64(len(data)) <= m.opts.MaxBody {
-		return &data, done
+	body, err := io.ReadAll(io.LimitReader(r.Body, m.opts.MaxBody+1))
+	if err == nil && int64(len(body)) <= m.opts.MaxBody {
+		return body, done, true
 	}
 	done()
 	if err != nil {
@@ -129,7 +129,7 @@ func (m *middleware) read(w http.ResponseWriter, r *http.Request) (body *[]byte,
 	} else {
 		m.tooLarge(w)
 	}
-	return nil, nil
+	return nil, nil, false
 }
 
 func (m *middleware) tooLarge(w http.ResponseWriter) {
@@ -149,6 +149,8 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, call semel.Ca
 	out, err := m.guard.DoCall(ctx, call, func(ctx context.Context, _ semel.Claim) ([]byte, error) {
 		ran = true
 		inner := r.WithContext(context.WithValue(ctx, recorderKey{}, c))
+		inner.Header = r.Header.Clone()
+		inner.Header.Del("Upgrade") // an offer of HTTP/2, which a server may ignore
 		inner.Body, inner.ContentLength, inner.TransferEncoding = io.NopCloser(bytes.NewReader(body)), int64(len(body)), nil
 		m.next.ServeHTTP(c, inner)
 		kept, known := c.answer()

@@ -87,13 +87,15 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.reverse.ServeHTTP(w, r)
 		return
 	}
-	ctx, cancel := context.WithTimeoutCause(r.Context(), p.opts.Timeout+p.opts.Late, errLate)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	late := time.AfterFunc(p.opts.Timeout+p.opts.Late, func() { cancel(errLate) })
+	defer late.Stop()
 	waited := time.AfterFunc(p.opts.Timeout, func() {
 		c.leave(&refusal{problem: OutcomeUnknown, status: http.StatusGatewayTimeout, title: "The service did not answer in time", detail: "It is not known whether the request took effect. Repeat it to get its answer."})
 	})
 	defer waited.Stop()
-	p.reverse.ServeHTTP(w, r.WithContext(ctx))
+	p.reverse.ServeHTTP(w, r.WithContext(context.WithValue(ctx, lateKey{}, late)))
 }
 
 var errLate = errors.New("httpidem: the service did not answer in time")
@@ -114,6 +116,9 @@ func (p *proxy) rewrite(pr *httputil.ProxyRequest) {
 // once is a body that can be read once, which tells net/http not to repeat the request.
 type once struct{ io.ReadCloser }
 
+// lateKey is the context key of the *time.Timer that ends a request without a response.
+type lateKey struct{}
+
 // RoundTrip sends a request. An error of a request that was not sent is errUnsent.
 func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 	if recorderOf(r.Context()) == nil {
@@ -124,6 +129,9 @@ func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := p.transport.RoundTrip(r.WithContext(httptrace.WithClientTrace(r.Context(), trace)))
 	if err != nil && !sent.Load() {
 		return nil, fmt.Errorf("%w: %w", errUnsent, err)
+	}
+	if late, ok := r.Context().Value(lateKey{}).(*time.Timer); ok && err == nil {
+		late.Stop() // the body may take longer
 	}
 	return resp, err
 }
