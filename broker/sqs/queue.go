@@ -137,7 +137,7 @@ func parsePolicy(text string) (policy redrivePolicy) {
 	}
 	if json.Unmarshal([]byte(text), &from) == nil {
 		policy.Target = from.Target
-		policy.Most, _ = strconv.Atoi(fmt.Sprint(from.Most))
+		policy.Most, _ = strconv.Atoi(fmt.Sprint(from.Most)) // 0 is unknown
 	}
 	return policy
 }

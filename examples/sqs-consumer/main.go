@@ -157,7 +157,7 @@ func (c *consumer) keepHidden(ctx context.Context, m types.Message) (stop func()
 // hide hides a message from all processes for some seconds from now on. If it fails,
 // the message comes again when SQS delivers it: the guard knows what was done.
 func (c *consumer) hide(ctx context.Context, m types.Message, seconds int32) {
-	_, _ = c.client.ChangeMessageVisibility(ctx, &sqs.ChangeMessageVisibilityInput{
+	_, _ = c.client.ChangeMessageVisibility(ctx, &sqs.ChangeMessageVisibilityInput{ // see above
 		QueueUrl: &c.queue, ReceiptHandle: m.ReceiptHandle, VisibilityTimeout: seconds,
 	})
 }
