@@ -31,7 +31,7 @@ var packageMap = map[string][]string{
 	"filter":           {".", "github.com/dchest/siphash", "internal/invalid"},
 	"store/memstore":   {".", "internal/clock", "internal/digest", "internal/table", "internal/invalid"},
 	"store/logstore":   {".", "internal/auditlog", "internal/clock", "internal/digest", "store/logstore/internal/digestmap", "vfs", "golang.org/x/sys/unix"},
-	"store/storetest":  {".", "store/storetest/internal/register", "store/storetest/internal/trytest", "vfs", "test/faultfs", "github.com/anishathalye/porcupine"},
+	"store/storetest":  {".", "store/storetest/internal/register", "internal/trytest", "vfs", "test/faultfs", "github.com/anishathalye/porcupine"},
 	"store/redisstore": {".", "internal/digest", "github.com/redis/rueidis", "internal/invalid"},
 	"store/pgstore": {
 		".", "internal/digest", "internal/invalid", "store/pgstore/internal/pgschema",
@@ -40,7 +40,6 @@ var packageMap = map[string][]string{
 	},
 	"store/logstore/internal/digestmap": {"."},
 	"store/pgstore/internal/pgschema":   {".", "github.com/jackc/pgx/v5"},
-	"store/storetest/internal/trytest":  {},
 	"store/storetest/internal/register": {".", "github.com/anishathalye/porcupine"},
 	"httpidem":                          {".", "internal/invalid"},
 	"store/tiered":                      {".", "filter", "internal/clock", "internal/invalid"},
@@ -84,6 +83,7 @@ var packageMap = map[string][]string{
 	"internal/inbox":    {"pipeline"},
 	"internal/hint":     {".", "key"},
 	"internal/invalid":  {"."},
+	"internal/trytest":  {},
 	"internal/table":    {"."},
 	"vfs":               {"golang.org/x/sys/unix", "golang.org/x/sys/windows"},
 	"internal/dedup": {

@@ -4,13 +4,14 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/trytest"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -256,61 +257,9 @@ func tryCase[E any](t *testing.T, cases []testCase[E], name string, env func(tb 
 	if i < 0 {
 		t.Fatalf("there is no case %q", name)
 	}
-	r := &recorder{TB: t}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		cases[i].check(env(r))
-	}()
-	<-done
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.failures
+	failures := trytest.Run(t, func(tb testing.TB) { cases[i].check(env(tb)) })
+	if slices.ContainsFunc(failures, func(failure string) bool { return strings.HasPrefix(failure, "panic:") }) {
+		t.Errorf("the suite panicked: %q", failures)
+	}
+	return failures
 }
-
-// recorder is a testing.TB that records failures.
-type recorder struct {
-	testing.TB // for names, contexts and directories
-	mu         sync.Mutex
-	failures   []string
-}
-
-func (r *recorder) add(failure string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.failures = append(r.failures, failure)
-}
-
-// Helper implements testing.TB.
-func (r *recorder) Helper() {}
-
-// Error implements testing.TB.
-func (r *recorder) Error(args ...any) { r.add(fmt.Sprintln(args...)) }
-
-// Errorf implements testing.TB.
-func (r *recorder) Errorf(format string, args ...any) { r.add(fmt.Sprintf(format, args...)) }
-
-// Fatal implements testing.TB.
-func (r *recorder) Fatal(args ...any) {
-	r.Error(args...)
-	runtime.Goexit()
-}
-
-// Fatalf implements testing.TB.
-func (r *recorder) Fatalf(format string, args ...any) {
-	r.Errorf(format, args...)
-	runtime.Goexit()
-}
-
-// Failed implements testing.TB.
-func (r *recorder) Failed() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.failures) > 0
-}
-
-// Log implements testing.TB.
-func (r *recorder) Log(...any) {}
-
-// Logf implements testing.TB.
-func (r *recorder) Logf(string, ...any) {}

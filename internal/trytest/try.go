@@ -1,6 +1,6 @@
-// Package trytest runs a function like a test and returns its failures. The suite
-// of package storetest uses it to try shorter traces of a failure, and to test
-// itself.
+// Package trytest runs a function like a test and returns its failures. The suites
+// of stores and brokers use it to test themselves, and storetest also to try shorter
+// traces of a failure.
 package trytest
 
 import (

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/store/storetest/internal/trytest"
+	"github.com/semel-dev/semel/internal/trytest"
 )
 
 // brokenCases returns for each bug the traits of the store that has it, and the
