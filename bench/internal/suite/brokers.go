@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/bench/internal/keyless"
 	"github.com/semel-dev/semel/bench/internal/records"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
@@ -103,7 +104,7 @@ func (b broker) consume(e Env, name, store string, open func(context.Context, *E
 		})
 	}
 	peer := func(ctx context.Context) (map[string]float64, error) {
-		return b.measure(ctx, name, in, false, func(sink pipeline.Sink) (pipeline.Session, error) { return keyless{sink}, nil })
+		return b.measure(ctx, name, in, false, func(sink pipeline.Sink) (pipeline.Session, error) { return keyless.Session{Sink: sink}, nil })
 	}
 	return Benchmark{
 		Name: name,
@@ -325,18 +326,6 @@ func (m *meter) check(distinct bool) error {
 	}
 	return nil
 }
-
-// keyless is a session that delivers everything.
-type keyless struct{ pipeline.Sink }
-
-func (k keyless) Process(ctx context.Context, items []*pipeline.Item) {
-	for _, it := range items {
-		it.Decision, it.Attempt = semel.Fresh, it.Tries+1
-	}
-	k.Deliver(ctx, items)
-}
-
-func (k keyless) Abandon(context.Context, []*pipeline.Item) {}
 
 // publication publishes the messages of the input from this number on.
 type publication func(ctx context.Context, from int, bodies [][]byte) error

@@ -19,7 +19,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/bench/internal/keyless"
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/postgres"
 	"github.com/semel-dev/semel/key"
@@ -67,7 +67,7 @@ func (c *config) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	runner, err := pipeline.New(source, keyless{sink}, &pipeline.Options{
+	runner, err := pipeline.New(source, keyless.Session{Sink: sink}, &pipeline.Options{
 		Key: rule, OnMissing: pipeline.MissingStop, OnLate: pipeline.Stop, OnMismatch: pipeline.Stop, Failure: pipeline.Failure{Then: pipeline.Stop},
 	})
 	if err != nil {
@@ -75,15 +75,3 @@ func (c *config) run(ctx context.Context) error {
 	}
 	return runner.Run(ctx)
 }
-
-// keyless is a session that delivers everything.
-type keyless struct{ pipeline.Sink }
-
-func (k keyless) Process(ctx context.Context, items []*pipeline.Item) {
-	for _, it := range items {
-		it.Decision, it.Attempt = semel.Fresh, it.Tries+1
-	}
-	k.Deliver(ctx, items)
-}
-
-func (k keyless) Abandon(context.Context, []*pipeline.Item) {}
