@@ -33,7 +33,8 @@ type broker struct {
 // brokerServer is a server with one empty queue.
 type brokerServer struct {
 	source func(context.Context) (pipeline.Source, error)
-	sink   func(context.Context) (pipeline.Sink, error)
+	// publisher returns what a Go program publishes with.
+	publisher func(context.Context) (publication, error)
 	// plain returns a publisher that uses nothing but the client library. It
 	// publishes the messages of one call and then waits for all confirms. It is for
 	// one goroutine.
@@ -366,29 +367,14 @@ func (b broker) publish() Benchmark {
 		Work: fmt.Sprintf("%s: publish %s messages of %d bytes with an id from their key, and wait for all confirms, from %d goroutines in batches of %d. Peer: the plain client in batches of as many, ",
 			b.about, count(in.Records), records.ValueBytes, publishers, b.batch),
 		ours: through(func(ctx context.Context, server *brokerServer) (publication, error) {
-			sink, err := server.sink(ctx)
-			return func(ctx context.Context, from int, bodies [][]byte) error { return deliver(ctx, sink, from, bodies) }, err
+			return server.publisher(ctx)
 		}),
 		rivals: rivals,
 	}
 }
 
-// deliver publishes messages through a sink.
-func deliver(ctx context.Context, sink pipeline.Sink, from int, bodies [][]byte) error {
-	items := make([]*pipeline.Item, len(bodies))
-	for i, body := range bodies {
-		// Each message has an id of its own, because a broker drops repeated ones.
-		id := strconv.Itoa(from + i)
-		items[i] = &pipeline.Item{Message: semel.Message{Body: body}, Call: semel.Call{Key: semel.Key{Scope: "bench", ID: id}}}
-	}
-	sink.Deliver(ctx, items)
-	for _, it := range items {
-		if it.Err != nil {
-			return it.Err
-		}
-	}
-	return nil
-}
+// idOf is the id of a message. Each has one of its own, because a broker drops repeated ones.
+func idOf(number int) string { return strconv.Itoa(number) }
 
 // publishAll returns the messages a second of all publishers. The process ends soon
 // after it, and their connections with it.

@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/nats"
 	"github.com/semel-dev/semel/broker/rabbitmq"
 	"github.com/semel-dev/semel/broker/sqs"
@@ -58,8 +59,9 @@ func startNATS(ctx context.Context) (_ *brokerServer, err error) {
 		source: func(ctx context.Context) (pipeline.Source, error) {
 			return nats.OpenSource(ctx, &nats.SourceOptions{URL: server.URL(), Stream: brokerQueue, Consumer: brokerQueue, Create: true})
 		},
-		sink: func(ctx context.Context) (pipeline.Sink, error) {
-			return nats.OpenSink(ctx, &nats.SinkOptions{URL: server.URL(), Subject: brokerQueue})
+		publisher: func(ctx context.Context) (publication, error) {
+			sink, err := nats.OpenSink(ctx, &nats.SinkOptions{URL: server.URL(), Subject: brokerQueue})
+			return func(ctx context.Context, from int, bodies [][]byte) error { return deliver(ctx, sink, from, bodies) }, err
 		},
 		plain: func(context.Context) (func(context.Context, [][]byte) error, error) {
 			return func(ctx context.Context, bodies [][]byte) error { return publishNATS(ctx, js, bodies, nil) }, nil
@@ -72,6 +74,21 @@ func startNATS(ctx context.Context) (_ *brokerServer, err error) {
 		},
 		close: func() error { conn.Close(); return server.Close() },
 	}, nil
+}
+
+// deliver publishes messages through a sink.
+func deliver(ctx context.Context, sink pipeline.Sink, from int, bodies [][]byte) error {
+	items := make([]*pipeline.Item, len(bodies))
+	for i, body := range bodies {
+		items[i] = &pipeline.Item{Message: semel.Message{Body: body}, Call: semel.Call{Key: semel.Key{Scope: "bench", ID: idOf(from + i)}}}
+	}
+	sink.Deliver(ctx, items)
+	for _, it := range items {
+		if it.Err != nil {
+			return it.Err
+		}
+	}
+	return nil
 }
 
 // publishNATS publishes messages, each with a Nats-Msg-Id if id is not nil, and waits
@@ -129,8 +146,11 @@ func startRabbitMQ(ctx context.Context) (_ *brokerServer, err error) {
 		source: func(ctx context.Context) (pipeline.Source, error) {
 			return rabbitmq.OpenSource(ctx, &rabbitmq.SourceOptions{Client: client, Queue: brokerQueue})
 		},
-		sink: func(ctx context.Context) (pipeline.Sink, error) {
-			return rabbitmq.OpenSink(ctx, &rabbitmq.SinkOptions{Client: client, RoutingKey: brokerQueue})
+		publisher: func(ctx context.Context) (publication, error) {
+			p, err := rabbitmq.OpenPublisher(ctx, client)
+			return func(ctx context.Context, from int, bodies [][]byte) error {
+				return publishRabbitMQ(ctx, p, from, bodies)
+			}, err
 		},
 		plain: func(context.Context) (func(context.Context, [][]byte) error, error) {
 			ch, err := conn.Channel()
@@ -173,6 +193,21 @@ func confirmAll(ctx context.Context, ch *amqp.Channel, bodies [][]byte) error {
 	return nil
 }
 
+// publishRabbitMQ publishes messages with ids.
+func publishRabbitMQ(ctx context.Context, p *rabbitmq.Publisher, from int, bodies [][]byte) error {
+	list := make([]*rabbitmq.Publication, len(bodies))
+	for i, body := range bodies {
+		list[i] = &rabbitmq.Publication{RoutingKey: brokerQueue, Message: amqp.Publishing{MessageId: rabbitmq.MessageID(idOf(from + i)), Body: body}}
+	}
+	p.Publish(ctx, list...)
+	for _, m := range list {
+		if m.Err != nil {
+			return m.Err
+		}
+	}
+	return nil
+}
+
 func sqsBroker(e Env) broker {
 	return broker{
 		name: "sqs", about: "SQS as ElasticMQ, a standard queue, batches of 10",
@@ -203,8 +238,9 @@ func startSQS(ctx context.Context) (_ *brokerServer, err error) {
 		source: func(ctx context.Context) (pipeline.Source, error) {
 			return sqs.OpenSource(ctx, &sqs.SourceOptions{Client: client, Queue: queue})
 		},
-		sink: func(ctx context.Context) (pipeline.Sink, error) {
-			return sqs.OpenSink(ctx, &sqs.SinkOptions{Client: client, Queue: queue})
+		publisher: func(ctx context.Context) (publication, error) {
+			sink, err := sqs.OpenSink(ctx, &sqs.SinkOptions{Client: client, Queue: queue})
+			return func(ctx context.Context, from int, bodies [][]byte) error { return deliver(ctx, sink, from, bodies) }, err
 		},
 		plain: func(context.Context) (func(context.Context, [][]byte) error, error) {
 			return func(ctx context.Context, bodies [][]byte) error { return sendBatches(ctx, client, queue, bodies) }, nil
