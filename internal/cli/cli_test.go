@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime/debug"
 	"strings"
@@ -23,7 +24,8 @@ const programVariable = "SEMEL_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(programVariable) != "" {
-		os.Exit(Main(context.Background(), kind.All(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv))
+		ctx, _ := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		os.Exit(Main(ctx, kind.All(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv))
 	}
 	os.Exit(servers.Run(m))
 }

@@ -42,6 +42,9 @@ type Options struct {
 	// Show shows a person what pipelines, which it may call at any time, returns, until
 	// stop is called. Defaults to a line in the log each minute.
 	Show func(pipelines func() []PipelineStatus) (stop func())
+	// Env looks up the variables by which systemd says where it listens. Defaults to
+	// none, and systemd gets no messages.
+	Env func(name string) string
 }
 
 // DefaultAdmin is the default address of the admin server. If another program
@@ -93,6 +96,8 @@ func Run(ctx context.Context, f *config.File, opts *Options) error {
 	if opts.Show != nil {
 		defer opts.Show(d.pipelines)()
 	}
+	d.notifier = newNotifier(opts.Env, len(specs))
+	defer d.notifier.start(ctx, func() { d.pipelines() })() // takes the locks of all pipelines
 	for i, p := range specs {
 		running.Go(func() {
 			errs[i] = d.run(ctx, p, &d.states[i])
@@ -117,6 +122,8 @@ type daemon struct {
 	states  []state
 	started time.Time
 	journal *journal
+
+	notifier *notifier
 
 	tending   sync.WaitGroup // goroutines that tend started
 	tendingMu sync.Mutex     // guards tended
@@ -192,6 +199,7 @@ func (d *daemon) run(ctx context.Context, spec *config.Pipeline, s *state) error
 		return err
 	}
 	s.set(func(s *state) { s.pipeline = p })
+	d.notifier.opened()
 	d.tend(ctx, spec.Store.Name)
 	defer d.metrics.Watch(spec.Name, p.UnderWay)()
 	defer d.look(own, s, p, log)()

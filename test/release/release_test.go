@@ -19,6 +19,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/goccy/go-yaml"
@@ -99,6 +100,7 @@ func TestProgramAndItsDeployments(t *testing.T) {
 func unit(t *testing.T, program string) {
 	t.Helper()
 	text := content(t, "../../deploy/semel.service")
+	crashes(t, program, regexp.MustCompile(`(?m)^Environment=(.*)$`).FindStringSubmatch(text))
 	file := filepath.Join(t.TempDir(), "semel.service")
 	if err := os.WriteFile(file, []byte(strings.ReplaceAll(text, "/usr/bin/semel", program)), 0o644); err != nil {
 		t.Fatal(err)
@@ -109,6 +111,35 @@ func unit(t *testing.T, program string) {
 	}
 	if got := command(t, "", nil, "systemd-analyze", "verify", "--man=no", file); strings.Contains(got, "semel.service") {
 		t.Error(got)
+	}
+}
+
+// crashes checks that a crash of the program ends it by a signal. The exit status of Go
+// programs that crash is 2, for which the unit permits no restart.
+func crashes(t *testing.T, program string, environment []string) {
+	t.Helper()
+	if len(environment) != 2 {
+		t.Fatalf("no Environment in the unit: %q", environment)
+	}
+	c := exec.CommandContext(t.Context(), program, "dedup", "--key", "line")
+	c.Dir, c.Env = t.TempDir(), append(os.Environ(), environment[1]) // for a core file
+	stdin, err1 := c.StdinPipe()
+	stdout, err2 := c.StdoutPipe()
+	if err := errors.Join(err1, err2, c.Start()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(stdin, "x\n"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(stdout, make([]byte, 2)); err != nil { // it runs
+		t.Fatal(err)
+	}
+	if err := c.Process.Signal(syscall.SIGABRT); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Wait()
+	if c.ProcessState.ExitCode() != -1 {
+		t.Errorf("with %s, a crash ends with %v, want a signal", environment[1], c.ProcessState)
 	}
 }
 

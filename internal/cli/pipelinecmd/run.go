@@ -203,7 +203,7 @@ func (f *runFlags) run(ctx context.Context, a *term.App, conf *config.File, chos
 		defer debug.SetGCPercent(debug.SetGCPercent(runGC))
 	}
 	err := daemon.Run(ctx, conf, &daemon.Options{
-		Pipelines: chosen, Log: log, Admin: f.admin, InsecureNoAuth: f.insecure, Stdout: a.Stdout, Show: show(a, screen, text, chosen),
+		Pipelines: chosen, Log: log, Admin: f.admin, InsecureNoAuth: f.insecure, Stdout: a.Stdout, Show: show(a, screen, text, chosen), Env: a.Env,
 	})
 	if errors.Is(err, semel.ErrInvalidRequest) {
 		return term.Usagef("%s", err)
