@@ -169,7 +169,11 @@ func ParseRuleForced(text string) (*Rule, error) {
 	case p.take("header:"):
 		return p.header()
 	case p.take("hash("):
-		return p.hash()
+		rule, err := p.hash()
+		if fixed, ok := dotted(text); ok && err != nil {
+			return nil, p.errorf("a path begins with '.': write %s", fixed)
+		}
+		return rule, err
 	case text == "":
 		return nil, p.errorf("the rule is empty: %s", ruleHint)
 	case p.take("property:"):
@@ -178,7 +182,26 @@ func ParseRuleForced(text string) (*Rule, error) {
 	if path, ok := strings.CutPrefix(text, "$"); ok && strings.HasPrefix(path, ".") {
 		return nil, p.errorf("a path begins with '.': write %s", path)
 	}
+	if _, err := ParsePath("." + text); err == nil {
+		return nil, p.errorf("there is no such rule: did you mean .%s? Otherwise %s", text, ruleHint)
+	}
 	return nil, p.errorf("there is no such rule: %s", ruleHint)
+}
+
+// dotted returns a rule hash(…) with the dots that its paths lack, if that makes it valid.
+func dotted(text string) (fixed string, ok bool) {
+	inner, closed := strings.CutSuffix(strings.TrimPrefix(text, "hash("), ")")
+	paths := strings.Split(inner, ",")
+	for i, path := range paths {
+		if path = strings.TrimPrefix(strings.TrimSpace(path), "$"); !strings.HasPrefix(path, ".") {
+			path = "." + path
+		}
+		paths[i] = path
+	}
+	fixed = "hash(" + strings.Join(paths, ",") + ")"
+	p := parser{text: fixed, pos: len("hash(")}
+	_, err := p.hash()
+	return fixed, closed && err == nil
 }
 
 const ruleHint = "use a path that begins with '.', line, hash(.), header:NAME, record-key or property:message-id"

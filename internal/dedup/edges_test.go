@@ -233,7 +233,7 @@ func TestWhatCannotBeDoneIsRefusedAllAtOnce(t *testing.T) {
 		{Options{Inputs: []string{in}, Report: link}, []string{"--report", "is also an input"}},
 		{Options{Inputs: []string{in}, Output: b.path("o"), Duplicates: b.path("./o")}, []string{"are the same file"}},
 		{Options{Inputs: []string{in}, Output: b.dir}, []string{"this is a directory"}},
-		{Options{Inputs: []string{in}, Output: b.path("no/o")}, []string{"--output", "there is no such file"}},
+		{Options{Inputs: []string{in}, Output: b.path("no/o")}, []string{"--output", "there is no directory "}},
 		{Options{Inputs: []string{in}, OnMissing: MissingReject}, []string{"add --rejected FILE"}},
 		{Options{Inputs: []string{in}, Format: "x", OnMissing: "y", OnMismatch: "z", Threads: -1, Window: -1}, []string{"--format", "--on-missing", "--on-mismatch", "--threads", "--window"}},
 		{Options{Inputs: []string{in}, Keys: []string{".a[", "lien", "timestamp", "header:x"}}, []string{"column 4", "there is no such rule", "not stable", "no such property"}},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -84,7 +85,11 @@ func (o *output) find(p *problems) {
 	case slices.Contains([]string{".bz2", ".xz"}, strings.ToLower(filepath.Ext(o.name))):
 		p.addf("%s %s: semel does not write this compression: write .gz or .zst", o.flag, o.name)
 	default:
-		if o.path, err = canonicalPath(o.name); err != nil {
+		dir := filepath.Dir(o.name)
+		_, missing := os.Stat(dir)
+		if o.path, err = canonicalPath(o.name); err != nil && errors.Is(missing, fs.ErrNotExist) {
+			p.addf("%s %s: there is no directory %s: mkdir -p %s", o.flag, o.name, dir, shellWord(dir))
+		} else if err != nil {
 			p.addf("%s %s: its directory: %s", o.flag, o.name, reason(err))
 		}
 	}

@@ -267,7 +267,7 @@ func TestProblemsOfPipelinesSayWhereAndWhatToDo(t *testing.T) {
 		{id + ", source: { kafka: { brokers: [h], topics: [a], group: g } }, store: keys, " + stdout, "pipelines.p.source.kafka.brokers[0]: write it like h:9092"},
 		{id + ", source: { kafka: { brokers: ['h:1'], topics: [], group: g } }, store: keys, " + stdout, "pipelines.p.source.kafka.topics: the list is empty"},
 		{id + ", source: { kafka: { brokers: ['h:1'], topics: [a], group: g, sasl: { mechanism: GSSAPI, username: a, password: b } } }, store: keys, " + stdout, `sasl.mechanism: "GSSAPI": write one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512`},
-		{"key: { id: id }," + file + "," + stdout + ", store: keys", `pipelines.p.key.id: "id": there is no such rule: use a path that begins with '.'`},
+		{"key: { id: id }," + file + "," + stdout + ", store: keys", `pipelines.p.key.id: "id": there is no such rule: did you mean .id?`},
 		{"key: { id: [.a, b] }," + file + "," + stdout + ", store: keys", `pipelines.p.key.id[1]: "b": there is no such rule`},
 		{"key: { id: [.a, [.b]] }," + file + "," + stdout + ", store: keys", `pipelines.p.key.id[1]: a list cannot contain a list: write { all: […] } for a composite`},
 		{"key: { id: [] }," + file + "," + stdout + ", store: keys", `pipelines.p.key.id: the list is empty`},

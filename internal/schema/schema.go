@@ -1,8 +1,10 @@
 package schema
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -237,8 +239,8 @@ func (v Value) Kind(m Mapping, what, example string) {
 // Mapping reads the members of a mapping and returns those that are present.
 func (v Value) Mapping(m Mapping) Members {
 	there := Members{}
-	entries, _ := v.Entries()
-	unknown := false
+	entries, ok := v.entries(m.instead(v))
+	unknown := !ok
 	for _, e := range entries {
 		i := slices.IndexFunc(m.Fields, func(f Field) bool { return f.Name == e.Name })
 		if i < 0 {
@@ -260,7 +262,9 @@ func (v Value) Mapping(m Mapping) Members {
 			continue
 		}
 		if f.Required {
-			v.Wrong("%s is missing", f.Name)
+			if ok { // otherwise the problem is that there are no fields
+				v.Wrong("%s is missing", f.Name)
+			}
 			continue
 		}
 		f.fillIn(Value{v.Document, nil, v.at, Within(v.Path, f.Name)})
@@ -272,6 +276,34 @@ func (v Value) Mapping(m Mapping) Members {
 		m.Check(v, there)
 	}
 	return there
+}
+
+// instead returns a hint for a text in the place of the mapping, if only one of the fields
+// is required: how to write the text as the value of that field. It shows a path or rule,
+// and no text that may be secret.
+func (m *Mapping) instead(v Value) string {
+	text, ok := v.Node.(*ast.StringNode)
+	at := slices.IndexFunc(m.Fields, func(f Field) bool { return f.Required })
+	if !ok || at < 0 || slices.ContainsFunc(m.Fields[at+1:], func(f Field) bool { return f.Required }) {
+		return ""
+	}
+	form, value := m.Fields[at].Form, "%s"
+	if form.Element != nil {
+		form, value = *form.Element, "[%s]"
+	}
+	if len(form.Either) > 0 {
+		form = form.Either[0]
+	}
+	written := "…"
+	switch {
+	case form.Scalar != ScalarPath && form.Scalar != ScalarRule:
+	case strings.ContainsAny(text.Value, "[]{},:#&*!|>'\"%@` "):
+		written = strconv.Quote(text.Value)
+	default:
+		written = text.Value
+	}
+	name := v.Path[strings.LastIndexByte(v.Path, '.')+1:]
+	return ": write " + name + ": { " + m.Fields[at].Name + ": " + fmt.Sprintf(value, written) + " }"
 }
 
 // fillIn reads the default of an absent field.

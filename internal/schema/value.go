@@ -113,7 +113,10 @@ type Entry struct {
 // Entries returns the members of a mapping in their order. Its own members come
 // first, then merged members that it does not have itself. An empty value is an
 // empty mapping.
-func (v Value) Entries() (list []Entry, ok bool) {
+func (v Value) Entries() (list []Entry, ok bool) { return v.entries("") }
+
+// entries is Entries with a hint for people who wrote a text instead of a mapping.
+func (v Value) entries(hint string) (list []Entry, ok bool) {
 	var members []*ast.MappingValueNode
 	switch n := v.Node.(type) {
 	case nil:
@@ -124,9 +127,8 @@ func (v Value) Entries() (list []Entry, ok bool) {
 		members = []*ast.MappingValueNode{n}
 	case *ast.NullNode:
 	default:
-		hint := ""
 		if text, ok := n.(*ast.StringNode); ok {
-			if name, _, colon := strings.Cut(text.Value, ":"); colon && IsName(name) {
+			if name, rest, colon := strings.Cut(text.Value, ":"); colon && IsName(name) && !strings.HasPrefix(rest, "//") {
 				hint = ": write a space after the colon of " + name + ":"
 			}
 		}

@@ -1,11 +1,8 @@
 package keyrecord
 
 import (
-	"fmt"
 	"io"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/cli/term"
@@ -43,7 +40,7 @@ func Commands(r *semel.Record, store []string) []Command {
 		if last != "" {
 			line = append(line, "--", last) // otherwise it would be a flag
 		}
-		list = append(list, Command{when, ShellLine(line...)})
+		list = append(list, Command{when, term.ShellLine(line...)})
 	}
 	switch r.State {
 	case semel.Unknown:
@@ -64,38 +61,3 @@ func WriteCommands(w io.Writer, list []Command) error {
 	_, err := io.WriteString(w, text.String())
 	return err
 }
-
-// ShellLine joins words to a command line. It quotes the words that a shell would
-// change. Control characters and bytes that are no text become $'…', which the command
-// line of a terminal takes as it is shown.
-func ShellLine(words ...string) string {
-	quoted := make([]string, len(words))
-	for i, word := range words {
-		switch quoted[i] = word; {
-		case strings.ContainsFunc(word, func(r rune) bool { return unicode.IsControl(r) || r == utf8.RuneError }):
-			quoted[i] = escaped(word)
-		case word == "" || strings.Trim(word, shellSafe) != "":
-			quoted[i] = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
-		}
-	}
-	return strings.Join(quoted, " ")
-}
-
-// escaped returns a word as $'…' in printable ASCII.
-func escaped(word string) string {
-	text := []byte("$'")
-	for _, b := range []byte(word) {
-		switch {
-		case b == '\'' || b == '\\':
-			text = append(text, '\\', b)
-		case b < ' ' || b > '~':
-			text = fmt.Appendf(text, `\%03o`, b)
-		default:
-			text = append(text, b)
-		}
-	}
-	return string(append(text, '\''))
-}
-
-// shellSafe are characters that have no meaning for a shell.
-const shellSafe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:,@%+"

@@ -13,7 +13,7 @@ import (
 func TestPrintedCommandsHaveTheWordsOfTheKey(t *testing.T) {
 	t.Parallel()
 	words := []string{"a", "", "it's", "\x1b[2J\n7'\\", "caf\u00e9 \u009b", "\xff\xfe", "$(x) \"y\" \x7f"}
-	line := ShellLine(words...)
+	line := term.ShellLine(words...)
 	if shown := term.OneLine(line); shown != line || strings.ContainsFunc(line, unicode.IsControl) {
 		t.Errorf("%q is shown as %q", line, shown)
 	}

@@ -182,7 +182,7 @@ func InScopes(scopes []string) string {
 func ChooseScope(scopes []string) string {
 	flags := make([]string, len(scopes))
 	for i, scope := range scopes {
-		flags[i] = ShellLine("--scope", scope)
+		flags[i] = term.ShellLine("--scope", scope)
 	}
 	return strings.Join(flags, " or ")
 }

@@ -206,7 +206,7 @@ func (q *keyQuestion) look(ctx context.Context, conf *config.File, place keyPlac
 		}
 		first.commands = append(first.commands, keyrecord.Command{
 			Case: "to process the parked message " + m.ID + " again",
-			Line: keyrecord.ShellLine(words...),
+			Line: term.ShellLine(words...),
 		})
 	}
 	if place.store == "" {

@@ -7,11 +7,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/hint"
 	"github.com/semel-dev/semel/internal/kind/postgres"
@@ -77,11 +78,7 @@ scenarios:
 				var err error
 				text, err = scenarioFiles.ReadFile("scenarios/" + scenario + ".yaml")
 				if err != nil {
-					advice := "there is no such scenario."
-					if near, ok := hint.Nearest(scenario, names); ok {
-						advice = "did you mean " + near + "?"
-					}
-					wrong.Addf("--scenario %s: %s The scenarios are %s", scenario, advice, strings.Join(names, ", "))
+					wrong.Addf("--scenario %s: %s The scenarios are %s", scenario, meant(scenario, names), strings.Join(names, ", "))
 				}
 			}
 			if err := wrong.Err(); err != nil {
@@ -91,7 +88,7 @@ scenarios:
 				_, err := a.Stdout.Write(text)
 				return err
 			}
-			return writeNew(a, output, bytes.ReplaceAll(text, []byte("semel.yaml"), []byte(keyrecord.ShellLine(output))))
+			return writeNew(a, output, bytes.ReplaceAll(text, []byte("semel.yaml"), []byte(term.ShellLine(output))))
 		}),
 	}
 	cmd.Flags().StringVar(&scenario, "scenario", "", "`NAME` of the configuration")
@@ -100,12 +97,28 @@ scenarios:
 	return cmd
 }
 
+// meant says which scenarios a person may have meant.
+func meant(scenario string, names []string) string {
+	near, ok := hint.Nearest(scenario, names)
+	if ok {
+		return "did you mean " + near + "?"
+	}
+	like := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !slices.Contains(strings.Split(name, "-"), scenario) })
+	if len(like) == 0 {
+		return "there is no such scenario."
+	}
+	return "did you mean one of " + strings.Join(like, ", ") + "?"
+}
+
 // writeNew writes a file that must not exist yet.
 func writeNew(a *term.App, name string, text []byte) (err error) {
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	switch {
 	case errors.Is(err, fs.ErrExist):
 		return term.Usagef("--output %s: the file exists: name another file, or remove it", name)
+	case errors.Is(err, fs.ErrNotExist):
+		dir := filepath.Dir(name)
+		return term.Usagef("--output %s: there is no directory %s: mkdir -p %s", name, dir, term.ShellLine(dir))
 	case err != nil:
 		return term.Usagef("--output %s: %s", name, term.FileReason(err))
 	}
@@ -126,7 +139,7 @@ func writeNew(a *term.App, name string, text []byte) (err error) {
 // next returns the four commands that lead from a new configuration to running
 // pipelines.
 func next(a *term.App, name string, text []byte) []string {
-	line := func(words ...string) string { return keyrecord.ShellLine(append([]string{"semel"}, words...)...) }
+	line := func(words ...string) string { return term.ShellLine(append([]string{"semel"}, words...)...) }
 	second := line("explain", name)
 	if conf, err := a.Kinds.ReadWithPlaceholders(name, bytes.NewReader(text), a.Env); err == nil {
 		for _, s := range conf.Stores {

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel/internal/ask"
-	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
@@ -237,7 +236,7 @@ func (q *asking) printDetails(out *bytes.Buffer, now *daemon.Status) {
 	}
 	for i := range now.Pipelines {
 		if p := &now.Pipelines[i]; p.Waiting != nil && *p.Waiting > 0 {
-			add("%s has parked messages: %s", p.Name, keyrecord.ShellLine("semel", "parked", "ls", "--config", file, "--pipeline", p.Name))
+			add("%s has parked messages: %s", p.Name, term.ShellLine("semel", "parked", "ls", "--config", file, "--pipeline", p.Name))
 		}
 	}
 	for i := range now.Stores {
@@ -246,7 +245,7 @@ func (q *asking) printDetails(out *bytes.Buffer, now *daemon.Status) {
 			add("store %s is not ready: %s", s.Name, s.Reason)
 		}
 		if s.Unknown != nil && *s.Unknown > 0 {
-			add("store %s has unknown keys: %s", s.Name, keyrecord.ShellLine("semel", "keys", "ls", "--state", "unknown", "--config", file, "--store-name", s.Name))
+			add("store %s has unknown keys: %s", s.Name, term.ShellLine("semel", "keys", "ls", "--state", "unknown", "--config", file, "--store-name", s.Name))
 		}
 	}
 	if len(lines) > 0 {

@@ -3,6 +3,8 @@ package term
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -146,6 +148,13 @@ func UnknownVerb(cmd *cobra.Command, verb string) error {
 	}
 	if near, ok := hint.Nearest(verb, names); ok {
 		return Usagef("unknown verb %q: did you mean %s%s?", verb, verbOf(cmd), near)
+	}
+	if info, err := os.Stat(verb); err == nil && info.Mode().IsRegular() && !cmd.HasParent() {
+		command := "dedup"
+		if slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(verb)) {
+			command = "run"
+		}
+		return Usagef("unknown verb %q: did you mean %s?", verb, ShellLine("semel", command, verb))
 	}
 	return Usagef("unknown verb %q: semel %s--help lists the verbs", verb, verbOf(cmd))
 }

@@ -156,3 +156,38 @@ func Plural(n int, what string) string {
 	}
 	return fmt.Sprintf("%d %ss", n, what)
 }
+
+// ShellLine joins words to a command line. It quotes the words that a shell would
+// change. Control characters and bytes that are no text become $'…', which the command
+// line of a terminal takes as it is shown.
+func ShellLine(words ...string) string {
+	quoted := make([]string, len(words))
+	for i, word := range words {
+		switch quoted[i] = word; {
+		case strings.ContainsFunc(word, func(r rune) bool { return unicode.IsControl(r) || r == utf8.RuneError }):
+			quoted[i] = escaped(word)
+		case word == "" || strings.Trim(word, shellSafe) != "":
+			quoted[i] = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(quoted, " ")
+}
+
+// escaped returns a word as $'…' in printable ASCII.
+func escaped(word string) string {
+	text := []byte("$'")
+	for _, b := range []byte(word) {
+		switch {
+		case b == '\'' || b == '\\':
+			text = append(text, '\\', b)
+		case b < ' ' || b > '~':
+			text = fmt.Appendf(text, `\%03o`, b)
+		default:
+			text = append(text, b)
+		}
+	}
+	return string(append(text, '\''))
+}
+
+// shellSafe are characters that have no meaning for a shell.
+const shellSafe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:,@%+"
