@@ -78,3 +78,35 @@ pipelines:
 	}
 	stop()
 }
+
+// TestASharedStoreWhoseScopesAreNotBoundGetsAWarning: another rule may have found the keys.
+func TestASharedStoreWhoseScopesAreNotBoundGetsAWarning(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"1\"}\n{\"id\":\"2\"}\n")
+	text := fmt.Sprintf(`
+stores:
+  cache: { redis: { url: %q, prefix: %q } }
+  db:    { postgres: { dsn: %q } }
+pipelines:
+`, servers.Redis(t), servicestest.Prefix(), servers.Database(t))
+	for _, store := range []string{"cache", "db"} {
+		text += fmt.Sprintf("  on-%[1]s: { source: { file: { paths: [in.jsonl], state: %[1]s.state } }, key: { id: .id }, store: %[1]s, sink: { file: { path: %[1]s.out } }, parked: { path: p } }\n", store)
+	}
+	file := writeFile(t, filepath.Join(dir, "semel.yaml"), text)
+	run(t, "", "migrate", "up", "--config", file, "--store-name", "db").check(t, term.ExitDone, "applied 1")
+	for _, store := range []string{"cache", "db"} { // import binds no scope, as earlier versions
+		run(t, `{"id":"1"}`, "keys", "import", "--config", file, "--store-name", store, "--scope", "on-"+store).check(t, term.ExitDone, "imported 1")
+	}
+	const warning = "the store has keys and no key rule"
+	got := run(t, "", "run", file, "--admin", "off")
+	got.check(t, term.ExitDone, "key.scope")
+	for _, store := range []string{"cache", "db"} {
+		if want := fmt.Sprintf(`"store":%q,"scope":"on-%[1]s","binds":".id"`, store); strings.Count(got.stderr, warning) != 2 || !strings.Contains(got.stderr, want) {
+			t.Errorf("the log lacks %s: %s", want, got.stderr)
+		}
+	}
+	if got := run(t, "", "run", file, "--admin", "off"); got.status != term.ExitDone || strings.Contains(got.stderr, warning) {
+		t.Errorf("the scopes are bound now: %+v", got)
+	}
+}

@@ -209,7 +209,7 @@ func (d *daemon) run(ctx context.Context, spec *config.Pipeline, s *state) error
 		log.Warn("new messages are lost: a filter decides alone", "store", spec.Store.Name, "rate", f.Rate, "expect", f.Expect)
 	}
 	d.warnOfNewer(own, spec, log)
-	d.warnOfUnbound(spec, log)
+	d.warnOfUnbound(own, spec, log)
 	err = p.Run(own)
 	s.set(func(s *state) { s.ended = true })
 	s.tally.over(err == nil && own.Err() == nil)
@@ -240,16 +240,25 @@ func (d *daemon) warnOfNewer(ctx context.Context, spec *config.Pipeline, log *sl
 	}
 }
 
-// warnOfUnbound logs that another key rule may have filled the scope of a pipeline, in an
-// embedded store of a version that kept no rules.
-func (d *daemon) warnOfUnbound(spec *config.Pipeline, log *slog.Logger) {
+// warnOfUnbound logs that another key rule may have filled the scope of a pipeline, in a
+// store of a version that kept no rules or after an import.
+func (d *daemon) warnOfUnbound(ctx context.Context, spec *config.Pipeline, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
 	opened, _ := d.stores.Opened(spec.Store.Name)
-	store, ok := semel.As[interface{ KeysWithoutRule() (bool, error) }](opened)
+	store, ok := semel.As[interface {
+		semel.ScopeBinder
+		KeysWithoutRule(ctx context.Context) (bool, error)
+	}](opened)
 	if !ok || spec.Key.SameScope {
 		return
 	}
-	if unbound, err := store.KeysWithoutRule(); err == nil && unbound { // a store that failed fails for the pipeline too
-		log.Warn("the store has keys from a version that did not keep key rules", "store", spec.Store.Name, "scope", spec.Key.Scope, "binds", spec.Key.Rule.String(),
+	// A store that fails now fails for the pipeline too.
+	if bound, err := store.BindScope(ctx, spec.Key.Scope, ""); err != nil || bound != "" {
+		return
+	}
+	if unbound, err := store.KeysWithoutRule(ctx); err == nil && unbound {
+		log.Warn("the store has keys and no key rule: they are from a version that did not keep rules, or from an import", "store", spec.Store.Name, "scope", spec.Key.Scope, "binds", spec.Key.Rule.String(),
 			"remedy", "if another rule filled the scope, stop and write another key.scope")
 	}
 }

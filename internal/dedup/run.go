@@ -213,7 +213,7 @@ func (r *Run) checkScope(ctx context.Context, j *journal) error {
 		return &storeError{r.opts.Store, err}
 	}
 	defer tx.Abort()
-	switch unbound, err := r.store.KeysWithoutRule(); {
+	switch unbound, err := r.store.KeysWithoutRule(ctx); {
 	case err != nil:
 		return &storeError{r.opts.Store, err}
 	case unbound && !r.opts.SameScope:

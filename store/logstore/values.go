@@ -112,7 +112,7 @@ func (s *Store) BindScope(ctx context.Context, scope, rule string) (string, erro
 // versions left it that kept no rules. The store does not know the scopes of such keys.
 // KeysWithoutRule does not block, and may be called concurrently. It returns the error
 // with which the store failed.
-func (s *Store) KeysWithoutRule() (bool, error) {
+func (s *Store) KeysWithoutRule(context.Context) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name := range s.values {

@@ -257,6 +257,22 @@ func (s *Store) Audit(ctx context.Context, line []byte) error {
 	return nil
 }
 
+// KeysWithoutRule reports whether the store has keys and binds no scope to a rule, as
+// versions left it that kept no rules. It does not know the scopes of such keys. It blocks
+// for one statement, and may be called concurrently. Its errors are those of a claim.
+func (s *Store) KeysWithoutRule(ctx context.Context) (bool, error) {
+	if err := s.enter(ctx, "keys without rule", 0, 0); err != nil {
+		return false, err
+	}
+	defer s.leave()
+	var unbound bool
+	err := s.queryRow(ctx, s.pool, "SELECT CASE WHEN EXISTS (SELECT FROM "+s.opts.quoted("meta")+" WHERE name LIKE 'scope %') THEN false ELSE EXISTS (SELECT FROM "+s.opts.quoted("keys")+") END").Scan(&unbound)
+	if err != nil {
+		return false, fmt.Errorf("pgstore: keys without rule: %w", failure(err))
+	}
+	return unbound, nil
+}
+
 // BindScope implements [semel.ScopeBinder]. It blocks for one statement, or for
 // three when it binds the scope.
 func (s *Store) BindScope(ctx context.Context, scope, rule string) (string, error) {

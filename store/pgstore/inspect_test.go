@@ -3,6 +3,9 @@ package pgstore
 import (
 	"errors"
 	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
 )
 
 func TestAuditLinesAreKeptAsWrittenInTheirOrder(t *testing.T) {
@@ -33,4 +36,27 @@ func TestAuditLinesAreKeptAsWrittenInTheirOrder(t *testing.T) {
 	if err := s.Audit(t.Context(), []byte("{}")); !errors.Is(err, ErrSchema) {
 		t.Errorf("without a table: %v", err)
 	}
+}
+
+func TestKeysOfAVersionWithoutRulesAreFound(t *testing.T) {
+	t.Parallel()
+	address := shared.Database(t)
+	migrated(t, address, &MigrateOptions{Partitions: 4})
+	s, err := New(t.Context(), pool(t, address), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(when string, want bool) {
+		t.Helper()
+		if got, err := s.KeysWithoutRule(t.Context()); got != want || err != nil {
+			t.Errorf("%s: %t, %v", when, got, err)
+		}
+	}
+	check("an empty store", false)
+	claimed(t, s, []semel.ClaimRequest{{Key: semel.Key{Scope: "s", ID: "x"}, Owner: semel.Owner{Name: "w", Nonce: 1}, Lease: time.Minute, Window: time.Hour}}, semel.Fresh)
+	check("a key", true)
+	if _, err := s.BindScope(t.Context(), "another", ".id"); err != nil {
+		t.Fatal(err)
+	}
+	check("a scope is bound", false)
 }

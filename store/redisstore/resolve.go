@@ -93,12 +93,15 @@ func (s *Store) Audit(ctx context.Context, line []byte) error {
 	return storeError("audit", s.client.Do(ctx, command).Error())
 }
 
+// scopeName is the start of the names, after the prefix, that have the rules of scopes.
+const scopeName = "scope:"
+
 // BindScope implements [semel.ScopeBinder]. It blocks for one round trip.
 func (s *Store) BindScope(ctx context.Context, scope, rule string) (string, error) {
 	if err := s.enter(ctx, "bind scope", 0, 0); err != nil {
 		return "", err
 	}
-	name := s.opts.Prefix + "scope:" + scope
+	name := s.opts.Prefix + scopeName + scope
 	if rule == "" {
 		bound, err := s.client.Do(ctx, s.client.B().Get().Key(name).Build()).ToString()
 		if rueidis.IsRedisNil(err) {

@@ -43,17 +43,11 @@ const (
 
 // walk visits all names of the store on all masters.
 func (s *Store) walk(ctx context.Context, verb string, visit func(*page) error) error {
-	if err := s.enter(ctx, verb, 0, 0); err != nil {
+	masters, err := s.masters(ctx, verb)
+	if err != nil {
 		return err
 	}
-	for _, node := range s.client.Nodes() {
-		hello, err := node.Do(ctx, node.B().Arbitrary("HELLO").Build()).AsMap()
-		if err != nil {
-			return storeError(verb, err)
-		}
-		if text(hello, "role") != "master" {
-			continue
-		}
+	for _, node := range masters {
 		if err := s.walkNode(ctx, verb, node, "string", s.readRecords, visit); err != nil {
 			return err
 		}
@@ -65,6 +59,58 @@ func (s *Store) walk(ctx context.Context, verb string, visit func(*page) error) 
 		}
 	}
 	return nil
+}
+
+// masters returns the servers that have the names.
+func (s *Store) masters(ctx context.Context, verb string) (list []rueidis.Client, err error) {
+	if err := s.enter(ctx, verb, 0, 0); err != nil {
+		return nil, err
+	}
+	for _, node := range s.client.Nodes() {
+		hello, err := node.Do(ctx, node.B().Arbitrary("HELLO").Build()).AsMap()
+		if err != nil {
+			return nil, storeError(verb, err)
+		}
+		if text(hello, "role") == "master" {
+			list = append(list, node)
+		}
+	}
+	return list, nil
+}
+
+// searchFor limits the time in which KeysWithoutRule looks at names.
+const searchFor = 2 * time.Second
+
+// KeysWithoutRule reports whether the store has keys and binds no scope to a rule, as
+// versions left it that kept no rules. It does not know the scopes of such keys. It looks at
+// names for at most two seconds. If the server has more names than that, a scope that is
+// bound may be missed. It may be called concurrently. Its errors are those of a claim.
+func (s *Store) KeysWithoutRule(ctx context.Context) (bool, error) {
+	const verb = "keys without rule"
+	masters, err := s.masters(ctx, verb)
+	if err != nil {
+		return false, err
+	}
+	until, keys, pattern := time.Now().Add(searchFor), false, escapeGlob(s.opts.Prefix)+"*"
+	for _, node := range masters {
+		for cursor := uint64(0); time.Now().Before(until); {
+			entry, err := node.Do(ctx, node.B().Scan().Cursor(cursor).Match(pattern).Count(4*pageNames).Build()).AsScanEntry()
+			if err != nil {
+				return false, storeError(verb, err)
+			}
+			for _, name := range entry.Elements {
+				name = strings.TrimPrefix(name, s.opts.Prefix)
+				if strings.HasPrefix(name, scopeName) {
+					return false, nil
+				}
+				keys = keys || strings.HasPrefix(name, "{") && !strings.HasSuffix(name, "}token")
+			}
+			if cursor = entry.Cursor; cursor == 0 {
+				break
+			}
+		}
+	}
+	return keys, nil
 }
 
 // walkNode visits the names of one type on one server.

@@ -52,3 +52,29 @@ func TestWalkLeavesOutWhatExpiresWhileItIsRead(t *testing.T) {
 		t.Errorf("after SCARD: %+v, %v; want no set", p, err)
 	}
 }
+
+func TestKeysOfAVersionWithoutRulesAreFound(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string]*Options{"plain": {}, "compact": {Compact: &Compact{Window: time.Hour}}} {
+		s := newStore(t, opts)
+		check := func(when string, want bool) {
+			t.Helper()
+			if got, err := s.KeysWithoutRule(t.Context()); got != want || err != nil {
+				t.Errorf("%s, %s: %t, %v", name, when, got, err)
+			}
+		}
+		check("an empty store", false)
+		a := wantDecision(t, s, semel.Fresh, ask("given back", 1))
+		errs := make([]error, 1)
+		if err := s.Release(t.Context(), []semel.ReleaseRequest{{Key: ask("given back", 1).Key, Token: a.Claim.Token}}, errs); err != nil || errs[0] != nil {
+			t.Fatal(err, errs)
+		}
+		check("no key is left", false)
+		wantDecision(t, s, semel.Fresh, done(ask("x", 2)))
+		check("a key", true)
+		if _, err := s.BindScope(t.Context(), "another", ".id"); err != nil {
+			t.Fatal(err)
+		}
+		check("a scope is bound", false)
+	}
+}
