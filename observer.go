@@ -125,7 +125,7 @@ func reason(a *ClaimAnswer) string {
 	switch a.Decision {
 	case Fresh:
 		if a.Claim.Attempt > 1 {
-			return "lease of an earlier attempt expired"
+			return "an earlier attempt has no outcome"
 		}
 		return "no record"
 	case Duplicate:

@@ -1,6 +1,7 @@
 package measure
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/store/memstore"
 )
 
 // ledger is a backend that keeps all values.
@@ -124,7 +126,7 @@ func TestEveryEventCounts(t *testing.T) {
 	p := NewPipeline(l, "p", "s")
 	for kind, series := range map[semel.EventKind]string{
 		semel.EventCompleted: "dedup.effect.duration{p|s}", semel.EventReleased: "dedup.claims.released{p|s}",
-		semel.EventTookOver: "dedup.lease.expired{p|s}", semel.EventLeaseLost: "dedup.lease.lost{p|s}",
+		semel.EventTookOver: "dedup.claims.taken_over{p|s}", semel.EventLeaseLost: "dedup.lease.lost{p|s}",
 		semel.EventCompletionRefused: "dedup.late_complete.refused{p|s}", semel.EventStoreError: "dedup.store.errors{p|s|unknown outcome}",
 		semel.EventDecided: "dedup.decisions{p|s|undecided|no answer}",
 	} {
@@ -186,9 +188,41 @@ func TestReasonsAreThoseOfAGuard(t *testing.T) {
 			t.Errorf("%s is %v: a reason has no place in the table", series, n)
 		}
 	}
-	l.check(t, "dedup.decisions{|s|fresh|lease of an earlier attempt expired}", 1)
-	l.check(t, "dedup.lease.expired{|s}", 1)
+	l.check(t, "dedup.decisions{|s|fresh|an earlier attempt has no outcome}", 1)
+	l.check(t, "dedup.claims.taken_over{|s}", 1)
 	l.check(t, "dedup.decisions{|s|duplicate|failed permanently before}", 1)
+}
+
+// A lease that its holder ended because the effect timed out is no lease that expired, and
+// the outcome of the effect is as unknown.
+func TestARetryAfterATimeOutCountsAsTakenOver(t *testing.T) {
+	t.Parallel()
+	l := newLedger()
+	store, err := memstore.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	guard, err := semel.NewGuard(store, &semel.GuardOptions{Observer: NewGuard(l, "p", "s"), Wait: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, ended := semel.Key{ID: "x"}, context.DeadlineExceeded
+	for range 2 {
+		_, err := guard.Do(t.Context(), key, func(context.Context, semel.Claim) ([]byte, error) { return nil, ended })
+		if !errors.Is(err, ended) {
+			t.Fatal(err)
+		}
+		ended = nil
+	}
+	l.check(t, "dedup.claims.released{p|s}", 1)
+	l.check(t, "dedup.claims.taken_over{p|s}", 1)
+	l.check(t, "dedup.decisions{p|s|fresh|an earlier attempt has no outcome}", 1)
+	for series := range l.values {
+		if strings.Contains(series, "expired") {
+			t.Errorf("%s: no lease expired", series)
+		}
+	}
 }
 
 // answering is a store that does nothing.

@@ -51,7 +51,7 @@ type Guard struct {
 	found     words // duplicates
 	failed    words // store calls
 	claim, check, effect,
-	released, expired, lost, refused,
+	released, takenOver, lost, refused,
 	processed, passed, window, oldest func(float64)
 }
 
@@ -64,7 +64,7 @@ func NewGuard(b Backend, pipeline, store string) *Guard {
 		check:     b.Bind(CheckDuration, pipeline, store),
 		effect:    b.Bind(EffectDuration, pipeline, store),
 		released:  b.Bind(ClaimsReleased, pipeline, store),
-		expired:   b.Bind(LeaseExpired, pipeline, store),
+		takenOver: b.Bind(TakenOver, pipeline, store),
 		lost:      b.Bind(LeaseLost, pipeline, store),
 		refused:   b.Bind(LateCompleteRefused, pipeline, store),
 		processed: b.Bind(EventsProcessed, pipeline, store),
@@ -99,7 +99,7 @@ func (g *Guard) Observe(e semel.Event) {
 	case semel.EventReleased:
 		g.released(n)
 	case semel.EventTookOver:
-		g.expired(n)
+		g.takenOver(n)
 	case semel.EventLeaseLost:
 		g.lost(n)
 	case semel.EventCompletionRefused:

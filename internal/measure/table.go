@@ -17,7 +17,7 @@ const (
 	ClaimDuration
 	EffectDuration
 	ClaimsReleased
-	LeaseExpired
+	TakenOver
 	LeaseLost
 	LateCompleteRefused
 	StoreErrors
@@ -127,7 +127,7 @@ func Table() []Instrument {
 		ClaimDuration:       {"dedup.claim.duration", Histogram, "s", guard, "How long the store took to answer a claim."},
 		EffectDuration:      {"dedup.effect.duration", Histogram, "s", guard, "Time from the claim of a key to its completion."},
 		ClaimsReleased:      {"dedup.claims.released", Counter, "{claim}", guard, "Claims that were released after an error."},
-		LeaseExpired:        {"dedup.lease.expired", Counter, "{claim}", guard, "Claims that took over a key whose lease had ended without completion. Its effect may have happened before."},
+		TakenOver:           {"dedup.claims.taken_over", Counter, "{claim}", guard, "Claims that took over a key after an attempt without a known outcome: its process died or hung, or its effect timed out or panicked. The effect may have happened before."},
 		LeaseLost:           {"dedup.lease.lost", Counter, "{claim}", guard, "Leases that were lost while the effect ran."},
 		LateCompleteRefused: {"dedup.late_complete.refused", Counter, "{claim}", guard, "Effects that ended after another claim had taken over their key."},
 		StoreErrors:         {"dedup.store.errors", Counter, "{key}", with(guard, "class"), "Keys whose store call failed, by class of the error: retryable, permanent, unknown outcome."},
@@ -182,7 +182,7 @@ const Other = "other"
 func reasons(d semel.Decision) []string {
 	switch d {
 	case semel.Fresh:
-		return []string{"no record", "lease of an earlier attempt expired", "read again"}
+		return []string{"no record", "an earlier attempt has no outcome", "read again"}
 	case semel.Duplicate:
 		return []string{"completed before", "completed before, result not kept", "failed permanently before", "read again", pipeline.MaybeReason}
 	case semel.InFlight:
