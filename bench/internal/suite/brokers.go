@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/bench/internal/keyless"
 	"github.com/semel-dev/semel/bench/internal/records"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
@@ -105,7 +104,7 @@ func (b broker) consume(e Env, name, store string, open func(context.Context, *E
 		})
 	}
 	peer := func(ctx context.Context) (map[string]float64, error) {
-		return b.measure(ctx, name, in, false, func(sink pipeline.Sink) (pipeline.Session, error) { return keyless.Session{Sink: sink}, nil })
+		return b.measure(ctx, name, in, false, func(sink pipeline.Sink) (pipeline.Session, error) { return pipeline.NewDirect(sink), nil })
 	}
 	return Benchmark{
 		Name: name,

@@ -19,7 +19,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/semel-dev/semel/bench/internal/keyless"
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/postgres"
 	"github.com/semel-dev/semel/key"
@@ -67,7 +66,7 @@ func (c *config) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	runner, err := pipeline.New(source, keyless.Session{Sink: sink}, &pipeline.Options{
+	runner, err := pipeline.New(source, pipeline.NewDirect(sink), &pipeline.Options{
 		Key: rule, OnMissing: pipeline.MissingStop, OnLate: pipeline.Stop, OnMismatch: pipeline.Stop, Failure: pipeline.Failure{Then: pipeline.Stop},
 	})
 	if err != nil {

@@ -1,0 +1,54 @@
+package pipeline
+
+import (
+	"context"
+
+	"github.com/semel-dev/semel"
+)
+
+// Direct is the session of any sink without a store of keys. It delivers every message
+// and decides nothing: a message that comes again is delivered again, under the same
+// key. It suits a source that forgets a message when it is acknowledged, and a target
+// that knows a repeated key.
+type Direct struct{ sink Sink }
+
+var (
+	_ Session       = (*Direct)(nil)
+	_ Waiter        = (*Direct)(nil)
+	_ semel.Readier = (*Direct)(nil)
+)
+
+// NewDirect returns a session. Close closes the sink. NewDirect panics if the sink is
+// nil.
+func NewDirect(sink Sink) *Direct {
+	if err := missing("NewDirect", argument{"sink", sink == nil}); err != nil {
+		panic(err)
+	}
+	return &Direct{sink}
+}
+
+// Process implements Session.
+func (d *Direct) Process(ctx context.Context, items []*Item) {
+	for _, it := range items {
+		it.Decision, it.Result, it.Err, it.Delivered = semel.Fresh, semel.Result{}, nil, false
+		it.Attempt = it.Tries + 1
+	}
+	deliver(ctx, d.sink, items)
+}
+
+// Abandon implements Session: nothing is held between two calls of Process.
+func (d *Direct) Abandon(context.Context, []*Item) {}
+
+// Traits implements Session.
+func (d *Direct) Traits() SinkTraits { return d.sink.Traits() }
+
+// Close implements Session.
+func (d *Direct) Close(ctx context.Context) error { return d.sink.Close(ctx) }
+
+// Ready implements semel.Readier. It asks the sink.
+func (d *Direct) Ready(ctx context.Context) error { return sinkReady(ctx, d.sink) }
+
+// WaitsFor implements Waiter.
+func (d *Direct) WaitsFor(ctx context.Context) string {
+	return waitsFor(ctx, d.sink, "delivery to the sink")
+}
