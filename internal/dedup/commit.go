@@ -20,7 +20,8 @@ const (
 	skip // a blank line, which does not count as read
 )
 
-// committer decides lines in the order of the inputs and writes them.
+// committer decides lines in the order of the inputs and writes them. It serves one
+// goroutine at a time.
 type committer struct {
 	opts     *Options
 	inputs   []*input
@@ -49,10 +50,25 @@ type committer struct {
 	replay bool
 }
 
-// run takes blocks until there are no more, or until one cannot be settled. It
-// ends with a commit unless a write fails.
-func (c *committer) run(ctx context.Context, blocks <-chan *block, pool *pool) error {
-	err := c.settleAll(ctx, blocks, pool)
+// commit settles a block, if it is not nil, and starts a checkpoint if one is due.
+func (c *committer) commit(ctx context.Context, b *block) error {
+	if b != nil {
+		if err := c.settle(b); err != nil {
+			return err
+		}
+		if b.err != nil {
+			return c.stopped(ctx, b)
+		}
+	}
+	if c.journal == nil || !c.journal.due(c.opts, c.counts.BytesIn, time.Now()) {
+		return nil
+	}
+	return c.checkpoint(context.WithoutCancel(ctx))
+}
+
+// end ends a run that stopped with err, or at the end of its inputs. It makes the
+// last commit unless a write failed.
+func (c *committer) end(ctx context.Context, err error) error {
 	var line *LineError
 	var at stage
 	switch {
@@ -75,34 +91,6 @@ func (c *committer) run(ctx context.Context, blocks <-chan *block, pool *pool) e
 		return commitErr
 	}
 	return err
-}
-
-func (c *committer) settleAll(ctx context.Context, blocks <-chan *block, pool *pool) error {
-	drained := context.WithoutCancel(ctx)
-	ticker := time.NewTicker(c.opts.commitEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case b, more := <-blocks:
-			if !more {
-				return context.Cause(ctx)
-			}
-			<-b.parsed
-			if err := c.settle(b); err != nil {
-				return err
-			}
-			if b.err != nil {
-				return c.stopped(ctx, b)
-			}
-			pool.put(b)
-		case <-ticker.C: // an input may pause
-		}
-		if c.journal != nil && c.journal.due(c.opts, c.counts.BytesIn, time.Now()) {
-			if err := c.checkpoint(drained); err != nil {
-				return err
-			}
-		}
-	}
 }
 
 // settle decides and writes the lines of a block. If the run must stop at a

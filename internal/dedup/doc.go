@@ -3,13 +3,15 @@
 //
 // # The path of a line
 //
-// One goroutine reads the inputs and cuts them into blocks of whole lines
-// (reader.go). Workers parse blocks concurrently. They compute, for each line,
-// the digest of its key and a print of its content (worker.go, csv.go). One
-// goroutine, the committer, takes the blocks in the order of the inputs. It
-// decides all lines of a block in one call of the key set, moves the kept lines
+// Several workers share the work (pass.go). A worker reads a block of whole lines
+// while no other worker reads (reader.go). It parses the block: for each line, it
+// computes the digest of its key and a print of its content (worker.go, csv.go).
+// Then it commits the blocks whose turn it is in the order of the inputs, unless
+// another worker commits, which then takes the block too. To commit a block, the
+// committer decides all its lines in one call of the key set, moves the kept lines
 // together inside the block's memory, and writes them with one call
-// (commit.go). Blocks come from a pool of fixed size, which bounds all queues.
+// (commit.go). Blocks come from a pool of fixed size, which bounds all memory but
+// that of the keys.
 //
 // # Crash safety
 //

@@ -108,7 +108,7 @@ func (r *Run) learn(ctx context.Context, l *latest) error {
 		set: l, out: &output{to: io.Discard}, progress: &r.progress,
 	}
 	c.goTo(0)
-	if err := r.pass(ctx, c, c.pos); err != nil {
+	if err := r.read(ctx, c, c.pos); err != nil {
 		return err
 	}
 	l.turn()

@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -110,6 +111,36 @@ func TestPausingInputIsInterruptedWhereverItStands(t *testing.T) {
 			l.interrupt()
 		})
 	}
+}
+
+func TestKeysBecomeDurableWhileTheInputPauses(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var commits atomic.Int64
+	committed := make(chan struct{})
+	l := startLive(t, jsonl(Options{
+		Store: dir + "/store", Threads: 1, commitEvery: time.Millisecond,
+		failAt: func(step string) error {
+			// The third commit after the first line has its key. The first two may
+			// have been sealed before it.
+			if step == "record" && commits.Load() > 0 && commits.Add(1) == 4 {
+				close(committed)
+			}
+			return nil
+		},
+	}))
+	line := "{\"id\":1}\n"
+	l.write(line)
+	if _, err := io.ReadFull(l.drain, make([]byte, len(line))); err != nil {
+		t.Fatal(err)
+	}
+	commits.Store(1)
+	select {
+	case <-committed:
+	case <-time.After(time.Minute):
+		t.Fatal("the key is not committed while the input pauses")
+	}
+	l.interrupt()
 }
 
 func TestMembersOfAPausingInputComeOutOneByOne(t *testing.T) {

@@ -134,7 +134,7 @@ type Options struct {
 	// Expect is the number of keys for which the filter is made. Must be above
 	// 0 if Lossy is. Defaults to 0.
 	Expect int64
-	// Threads is the number of goroutines that parse. Must be between 0 and
+	// Threads is the number of goroutines that read, parse and commit. Must be between 0 and
 	// 256. Defaults to 0, which is one for each CPU.
 	Threads int
 	// Problems are problems that the caller has already found. If there are

@@ -5,8 +5,8 @@ import "sync/atomic"
 // progress is the part of the state that others may read during a run.
 type progress struct {
 	read, fresh, done atomic.Int64
-	// readBefore and doneBefore are of an earlier pass over the inputs. Only the
-	// goroutine of Do uses them.
+	// readBefore and doneBefore are of an earlier pass over the inputs. Do changes
+	// them between two passes.
 	readBefore, doneBefore int64
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"sync"
 )
 
 // reader cuts the inputs into blocks of whole lines.
@@ -12,66 +13,83 @@ type reader struct {
 	inputs []*input
 	comma  byte // 0 unless the format is CSV or TSV
 	blocks *pool
-	// work and ordered receive each block. Both have room for all blocks.
-	work, ordered chan<- *block
+
+	mu sync.Mutex // held while one worker reads; it guards the fields below
+	// The next block is of this input and starts at this offset.
+	input  int
+	offset int64
+	number int
+	stream *stream // of input; nil before its first block
+	rest   []byte  // the bytes of stream that follow the last line of the last block
+	long   bool    // the last block has a very long line
+	ended  bool    // there are no more blocks
 }
 
-// run reads the inputs from a position to their ends, or to the first error.
-// The last block carries the error.
-func (r *reader) run(ctx context.Context, from position) {
-	defer close(r.work)
-	defer close(r.ordered)
-	for i := from.Input; i < len(r.inputs); i++ {
-		offset := from.Offset
-		if i > from.Input {
-			offset = r.inputs[i].start
+// next reads a block. It returns nil if there are no more or ctx has ended. The
+// block after which the run has to stop carries the error. Several workers may call
+// next concurrently. It waits for a free block and for a live input, and both
+// waits end with ctx.
+func (r *reader) next(ctx context.Context) *block {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended || ctx.Err() != nil {
+		return nil
+	}
+	// Only one very long line takes memory at a time.
+	if r.long && !r.blocks.settle(ctx) {
+		return nil
+	}
+	b := r.blocks.take(ctx)
+	if b == nil {
+		return nil
+	}
+	b.number, b.input, b.offset = r.number, r.input, r.offset
+	r.number++
+	more := r.read(ctx, b)
+	r.long = cap(b.data) > 4*r.blocks.size
+	if b.err != nil {
+		r.ended = true
+	} else if !more {
+		r.advance()
+	}
+	return b
+}
+
+// read fills a block with the next lines of the input, and reports whether the
+// input continues.
+func (r *reader) read(ctx context.Context, b *block) (more bool) {
+	if r.stream == nil {
+		if r.stream, b.err = r.inputs[r.input].stream(ctx, r.offset); b.err != nil {
+			return false
 		}
-		if !r.readInput(ctx, i, offset) {
-			return
-		}
+	}
+	b.data = append(b.data, r.rest...)
+	size, more := r.fill(ctx, r.stream, b)
+	b.raw = r.stream.rawOffset()
+	if r.tooLong(b.data[:size+b.added]) {
+		size, b.added, b.data, b.err = 0, 0, b.data[:0], errLineTooLong
+	}
+	r.offset += int64(size)
+	r.rest = append(r.rest[:0], b.data[size+b.added:]...)
+	b.data = b.data[:size+b.added]
+	return more
+}
+
+// advance moves to the next input.
+func (r *reader) advance() {
+	r.close()
+	r.input++
+	if r.ended = r.input == len(r.inputs); !r.ended {
+		r.offset = r.inputs[r.input].start
 	}
 }
 
-func (r *reader) readInput(ctx context.Context, index int, offset int64) bool {
-	in := r.inputs[index]
-	s, err := in.stream(ctx, offset)
-	if err != nil {
-		return r.fail(ctx, index, offset, err)
+// close closes the open input. No call of next may run.
+func (r *reader) close() {
+	if r.stream != nil {
+		r.stream.close()
+		r.stream = nil
 	}
-	defer s.close()
-	var rest []byte
-	for ctx.Err() == nil {
-		var b *block
-		select {
-		case b = <-r.blocks.free:
-		case <-ctx.Done():
-			return false
-		}
-		b.input, b.offset = index, offset
-		b.data = append(b.data, rest...)
-		size, more := r.fill(ctx, s, b)
-		b.raw = s.rawOffset()
-		if r.tooLong(b.data[:size+b.added]) {
-			size, b.added, b.data, b.err = 0, 0, b.data[:0], errLineTooLong
-		}
-		offset += int64(size)
-		rest = append(rest[:0], b.data[size+b.added:]...)
-		b.data = b.data[:size+b.added]
-		err := b.err
-		long := cap(b.data) > 4*r.blocks.size
-		r.work <- b
-		r.ordered <- b
-		if err != nil {
-			return false
-		}
-		if !more {
-			return true
-		}
-		if long && !r.settle(ctx) {
-			return false
-		}
-	}
-	return false
 }
 
 // fill reads until the block is full or the input pauses or ends. It returns
@@ -139,38 +157,6 @@ func grow(b *block) bool {
 	copy(data, b.data)
 	b.data = data
 	return true
-}
-
-// settle waits until all blocks are back, so that only one very long line takes
-// memory at a time.
-func (r *reader) settle(ctx context.Context) bool {
-	var held []*block
-	defer func() {
-		for _, b := range held {
-			r.blocks.free <- b
-		}
-	}()
-	for len(held) < r.blocks.count {
-		select {
-		case b := <-r.blocks.free:
-			held = append(held, b)
-		case <-ctx.Done():
-			return false
-		}
-	}
-	return true
-}
-
-// fail sends an error in a separate block.
-func (r *reader) fail(ctx context.Context, index int, offset int64, err error) bool {
-	select {
-	case b := <-r.blocks.free:
-		b.input, b.offset, b.err = index, offset, err
-		r.work <- b
-		r.ordered <- b
-	case <-ctx.Done():
-	}
-	return false
 }
 
 // cutter finds the end of the last whole line, or CSV record, in growing data.

@@ -371,39 +371,12 @@ func (r *Run) do(ctx context.Context) error {
 	if err := r.begin(ctx); err != nil {
 		return err
 	}
-	err := r.pass(ctx, r.committer, r.from)
+	err := r.read(ctx, r.committer, r.from)
 	if err == nil && keepLast {
 		return last.check()
 	}
 	return err
 }
-
-// pass reads the inputs from a position to their ends for a committer.
-func (r *Run) pass(ctx context.Context, c *committer, from position) error {
-	blocks := newPool(2*r.opts.Threads+3, r.opts.blockSize)
-	work := make(chan *block, blocks.count)
-	ordered := make(chan *block, blocks.count)
-	wait, err := r.extract.work(r.opts.Threads, work)
-	if err != nil {
-		return fmt.Errorf("dedup: %w", err)
-	}
-	reading, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	reader := &reader{inputs: r.inputs, comma: c.comma, blocks: blocks, work: work, ordered: ordered}
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		reader.run(reading, from)
-	}()
-	err = c.run(ctx, ordered, blocks)
-	stop(errStopped)
-	<-read
-	wait()
-	return err
-}
-
-// errStopped stops the reader after the committer has ended.
-var errStopped = errors.New("dedup: the run has ended")
 
 // begin opens the outputs. It records in the store that they are about to be
 // written before it touches them. So after a crash the store can tell what the

@@ -10,7 +10,7 @@ import (
 	"github.com/semel-dev/semel/internal/table"
 )
 
-// keySet remembers keys. Only the committer uses it.
+// keySet remembers keys. Only the committer uses it, from one goroutine at a time.
 type keySet interface {
 	// decide answers each digest, in order. It answers Fresh and remembers the
 	// digest, or Duplicate, or Mismatch if the digest is known with another

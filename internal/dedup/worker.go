@@ -2,7 +2,6 @@ package dedup
 
 import (
 	"bytes"
-	"sync"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/key"
@@ -70,27 +69,6 @@ func newWorker(x *extraction) (*worker, error) {
 	w.finder, err = key.NewFinder(paths, options)
 	w.document = w.finder
 	return w, err
-}
-
-// work runs threads workers, which parse blocks until there are no more. wait
-// waits for them.
-func (x *extraction) work(threads int, blocks <-chan *block) (wait func(), err error) {
-	workers := make([]*worker, threads)
-	for i := range workers {
-		if workers[i], err = newWorker(x); err != nil {
-			return nil, err
-		}
-	}
-	var running sync.WaitGroup
-	for _, w := range workers {
-		running.Go(func() {
-			for b := range blocks {
-				w.parse(b)
-				b.parsed <- struct{}{}
-			}
-		})
-	}
-	return running.Wait, nil
 }
 
 func (w *worker) parse(b *block) {
