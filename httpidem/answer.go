@@ -7,93 +7,193 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
+	"strings"
+	"time"
 )
 
 // answer is a kept response.
 type answer struct {
 	status int
+	// at is when the response was complete, and until when it is no longer kept, by the
+	// clock of the process, to a second. A zero until means that it is kept forever.
+	at, until time.Time
+	// lost: the request took effect, but its response was too large to keep, or was a
+	// stream, or had trailers. What follows is not set.
+	lost   bool
+	origin string      // the Origin of the request
 	header http.Header // those that may be replayed
 	body   []byte
-	// lost: the request took effect, but its response was too large to keep, or had
-	// trailers. status and the rest are not set.
-	lost bool
 }
 
-// Forms of a stored answer. The first byte says which one it is.
+// Forms of a stored answer. The first byte says which one it is. Form 1 had no times.
 const (
-	formWhole byte = 1
 	formLost  byte = 2
+	formWhole byte = 3
 )
 
-// encode returns the stored form: the form byte; the status; the number of header lines;
-// name and value of each, with their lengths before them; the body. Numbers are varints.
-// Equal answers have equal forms.
+// encode returns the stored form: the form byte; the status; at and until in seconds since
+// 1970, 0 for forever; the origin; the number of header lines; name and value of each; the
+// body. Numbers are varints. Texts but the body have their lengths before them. A lost
+// answer ends after the times. Equal answers have equal forms.
 func (a *answer) encode() []byte {
+	form, until := formWhole, uint64(0)
 	if a.lost {
-		return []byte{formLost}
+		form = formLost
 	}
+	if !a.until.IsZero() {
+		until = uint64(a.until.Unix())
+	}
+	out := binary.AppendUvarint([]byte{form}, uint64(a.status))
+	out = binary.AppendUvarint(out, uint64(a.at.Unix()))
+	out = binary.AppendUvarint(out, until)
+	if a.lost {
+		return out
+	}
+	text := func(s string) {
+		out = binary.AppendUvarint(out, uint64(len(s)))
+		out = append(out, s...)
+	}
+	text(a.origin)
 	lines := 0
 	for _, values := range a.header {
 		lines += len(values)
 	}
-	out := binary.AppendUvarint([]byte{formWhole}, uint64(a.status))
 	out = binary.AppendUvarint(out, uint64(lines))
 	for _, name := range slices.Sorted(maps.Keys(a.header)) {
 		for _, value := range a.header[name] {
-			for _, text := range []string{name, value} {
-				out = binary.AppendUvarint(out, uint64(len(text)))
-				out = append(out, text...)
-			}
+			text(name)
+			text(value)
 		}
 	}
 	return append(out, a.body...)
 }
 
-var errForm = errors.New("httpidem: a stored answer is damaged, or was written by a newer version")
+var errForm = errors.New("httpidem: a stored answer is damaged, or was written by another version")
+
+// scanner reads a stored answer. After an error, bad is set, and all else is zero.
+type scanner struct {
+	data []byte
+	bad  bool
+}
+
+func (s *scanner) number(most uint64) uint64 {
+	n, size := binary.Uvarint(s.data)
+	if size <= 0 || n > most {
+		s.bad, s.data = true, nil
+		return 0
+	}
+	s.data = s.data[size:]
+	return n
+}
+
+func (s *scanner) text() string {
+	n := s.number(uint64(len(s.data)))
+	text := string(s.data[:n])
+	s.data = s.data[n:]
+	return text
+}
 
 // decode reads a stored answer. The body shares memory with data.
 func decode(data []byte) (*answer, error) {
 	if len(data) == 0 || data[0] != formWhole && data[0] != formLost {
 		return nil, errForm
 	}
-	if data[0] == formLost {
-		if len(data) > 1 {
-			return nil, errForm
-		}
-		return &answer{lost: true}, nil
+	const year9999 = 253402300799
+	s := scanner{data: data[1:]}
+	a := &answer{lost: data[0] == formLost, status: int(s.number(999)), at: time.Unix(int64(s.number(year9999)), 0)}
+	if until := s.number(year9999); until > 0 {
+		a.until = time.Unix(int64(until), 0)
 	}
-	data = data[1:]
-	number := func() (uint64, bool) {
-		n, size := binary.Uvarint(data)
-		if size <= 0 {
-			return 0, false
-		}
-		data = data[size:]
-		return n, true
+	if s.bad || a.status < 200 || a.lost && len(s.data) > 0 {
+		return nil, fmt.Errorf("%w: status %d", errForm, a.status)
 	}
-	text := func() (string, bool) {
-		n, ok := number()
-		if !ok || n > uint64(len(data)) {
-			return "", false
-		}
-		s := string(data[:n])
-		data = data[n:]
-		return s, true
+	if a.lost {
+		return a, nil
 	}
-	status, ok := number()
-	lines, more := number()
-	if !ok || !more || status < 200 || status > 999 {
-		return nil, fmt.Errorf("%w: status %d", errForm, status)
+	a.origin, a.header = s.text(), http.Header{}
+	for range s.number(uint64(len(s.data))) {
+		name := s.text()
+		a.header[name] = append(a.header[name], s.text())
 	}
-	a := &answer{status: int(status), header: http.Header{}}
-	for range lines {
-		name, ok := text()
-		value, more := text()
-		if !ok || !more {
-			return nil, errForm
-		}
-		a.header[name] = append(a.header[name], value)
+	if s.bad {
+		return nil, errForm
 	}
-	a.body = data
+	a.body = s.data
 	return a, nil
+}
+
+// Headers of replays.
+const (
+	// Replayed marks a kept answer. Its value is true. [Profile.Marker] renames it.
+	Replayed = "Idempotent-Replayed"
+	// Executed is when the first request was answered, as an HTTP date.
+	Executed = "Idempotent-Executed"
+	// Expires is when the answer, and with it the key, is forgotten, as an HTTP date. A
+	// key that is kept forever has none.
+	Expires = "Idempotent-Expires"
+)
+
+// replay answers with a kept answer.
+func replay(w http.ResponseWriter, r *http.Request, p *Profile, data []byte) {
+	a, err := decode(data)
+	if err != nil {
+		(&refusal{problem: ResponseNotKept, detail: "The request took effect. Its answer was kept by another version of this service."}).write(w, p)
+		return
+	}
+	if a.lost {
+		(&refusal{problem: ResponseNotKept, detail: fmt.Sprintf("The request took effect and was answered with status %d. That answer was too large to keep, or was a stream.", a.status)}).write(w, p)
+		return
+	}
+	h := w.Header()
+	readable := a.readable(r.Header.Get("Origin"), h)
+	for name, values := range a.header {
+		if readable || !strings.HasPrefix(name, "Access-Control-") {
+			h[name] = values
+		}
+	}
+	a.retryAfter(h, time.Now())
+	h[p.Marker] = []string{"true"}
+	h[Executed] = []string{a.at.UTC().Format(http.TimeFormat)}
+	expose(h, p.Marker, Executed, Expires)
+	if !a.until.IsZero() {
+		h[Expires] = []string{a.until.UTC().Format(http.TimeFormat)}
+	}
+	p.accepted(h, true)
+	if a.status != http.StatusNoContent && a.status != http.StatusNotModified {
+		h.Set("Content-Length", strconv.Itoa(len(a.body)))
+	}
+	if h["Content-Type"] == nil {
+		h["Content-Type"] = nil // net/http would guess one
+	}
+	w.WriteHeader(a.status)
+	_, _ = w.Write(a.body) // the client may have left
+}
+
+// notKept answers for a request whose answer the store did not keep.
+func notKept(w http.ResponseWriter, p *Profile) {
+	(&refusal{problem: ResponseNotKept, detail: "The request took effect. Its answer was too large to keep."}).write(w, p)
+}
+
+// readable reports whether the kept headers of CORS are for a script of this origin. A
+// handler in front may have set its own.
+func (a *answer) readable(origin string, front http.Header) bool {
+	return front["Access-Control-Allow-Origin"] == nil && (origin == a.origin || a.header.Get("Access-Control-Allow-Origin") == "*")
+}
+
+// retryAfter corrects a Retry-After: the time since the answer has passed.
+func (a *answer) retryAfter(h http.Header, now time.Time) {
+	value := h.Get("Retry-After")
+	if value == "" {
+		return
+	}
+	end, err := http.ParseTime(value)
+	if seconds, notNumber := strconv.Atoi(value); notNumber == nil {
+		end, err = a.at.Add(time.Duration(seconds)*time.Second), nil
+	}
+	if err != nil || !end.After(now) {
+		h.Del("Retry-After")
+		return
+	}
+	h.Set("Retry-After", strconv.Itoa(int(end.Sub(now).Seconds())+1))
 }

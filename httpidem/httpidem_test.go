@@ -217,7 +217,7 @@ func TestARepetitionGetsTheFirstAnswer(t *testing.T) {
 func TestKeysThatAreRefused(t *testing.T) {
 	t.Parallel()
 	s := &service{handle: created}
-	lenient := front(t, newGuard(t, newStore(t), nil), s, &httpidem.Options{Headers: []string{"Idempotency-Key", "X-Request-Id"}, Required: true})
+	lenient := front(t, newGuard(t, newStore(t), nil), s, &httpidem.Options{Profile: httpidem.Profile{Headers: []string{"Idempotency-Key", "X-Request-Id"}, Required: true}})
 	for _, h := range []header{
 		withKey(""), withKey(`""`), withKey(`"a`), withKey(`"a"b`), withKey(`"a", "b"`), withKey("a, b"), withKey(`"a\c"`), withKey(strings.Repeat("x", 256)),
 		{"Idempotency-Key", "a", "Idempotency-Key", "a"}, {"Idempotency-Key", "a", "X-Request-Id", "b"},
@@ -230,7 +230,7 @@ func TestKeysThatAreRefused(t *testing.T) {
 		post(t, lenient.URL, "", h).must(t, 201, "")
 	}
 	s.mustHaveRun(t, 4)
-	strict := front(t, newGuard(t, newStore(t), nil), s, &httpidem.Options{Strict: true})
+	strict := front(t, newGuard(t, newStore(t), nil), s, &httpidem.Options{Profile: httpidem.Profile{Strict: true}})
 	for _, key := range []string{"a", "'a'", ":YQ==:", "1", `"a`, `"ä"`} {
 		post(t, strict.URL, "", withKey(key)).must(t, 400, httpidem.KeyInvalid)
 	}
@@ -668,7 +668,7 @@ func TestOptionsThatAreRefused(t *testing.T) {
 	guard := newGuard(t, newStore(t), nil)
 	for name, opts := range map[string]*httpidem.Options{
 		"Scope":       {},
-		"Methods":     {Scope: httpidem.Global, Methods: []string{"GET"}},
+		"Methods":     {Scope: httpidem.Global, Profile: httpidem.Profile{Methods: []string{"GET"}}},
 		"Replay":      {Scope: httpidem.Global, Replay: []string{"set-cookie"}},
 		"MaxBuffered": {Scope: httpidem.Global, MaxBody: 10, MaxBuffered: 9},
 	} {

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/invalid"
@@ -20,22 +21,13 @@ type Options struct {
 	// Route is the name of the API in the store: the scope of its keys. Handlers with
 	// the same Route share keys. Defaults to "http".
 	Route string
-	// Methods are those that take a key. Requests with others pass untouched. Defaults
-	// to POST and PATCH.
-	Methods []string
-	// Required refuses a request without a key with 400. Defaults to false: such a
-	// request passes untouched, and may run twice.
-	Required bool
-	// Headers are the names of the header that has the key. A request may use any of
-	// them. Defaults to Idempotency-Key.
-	Headers []string
-	// Strict accepts only strings of RFC 9651, in double quotes. Defaults to false:
-	// most clients send the key without quotes.
-	Strict bool
-	// Release says whether a response means that the request took no effect, so that a
-	// repetition runs. It gets the status. Defaults to 401, 403, 408, 425 and 429. All
-	// other responses are kept, also those of the server's own errors.
-	Release func(status int) bool
+	// Profile says where the key is, which requests take one, which responses are kept,
+	// and with which statuses requests are refused. Fields that are not set, and so an
+	// empty Profile, are those of the profile ietf.
+	Profile Profile
+	// Fingerprint says what of a JSON body must be the same when a request is repeated.
+	// Defaults to each byte of the body.
+	Fingerprint FingerprintOptions
 	// Replay are the names of headers that are kept with a response, in addition to
 	// those that describe its content (Content-Type, Content-Encoding, ETag, Location,
 	// Link and others). Set-Cookie, and headers of a connection, cannot be among them.
@@ -48,14 +40,21 @@ type Options struct {
 	// MaxBuffered limits the bodies of all requests in progress in bytes. More are
 	// refused with 503. Defaults to 64 times MaxBody.
 	MaxBuffered int64
+
+	// What follows is made of the fields above, and of the guard.
+	release []int         // see Profile.complete
+	prints  printer       // of Fingerprint
+	window  time.Duration // how long an answer is kept
 }
 
 // Global is the scope of an API whose callers may see each other's answers.
 func Global(*http.Request) (string, error) { return "global", nil }
 
-// described are the headers that are always kept.
+// described are the headers that are always kept. Those of CORS are replayed to the
+// origin that got them first, see answer.readable.
 func described() []string {
 	return []string{
+		"Access-Control-Allow-Credentials", "Access-Control-Allow-Origin", "Access-Control-Expose-Headers",
 		"Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Location", "Content-Type",
 		"Etag", "Last-Modified", "Link", "Location", "Preference-Applied", "Retry-After", "Vary",
 	}
@@ -63,26 +62,18 @@ func described() []string {
 
 // transient reports whether a header may not be replayed: it belongs to a connection, to
 // one caller's session, or to the request that it answered.
-func transient(name string) bool {
+func (o *Options) transient(name string) bool {
 	switch name {
-	case "Set-Cookie", "Connection", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Alt-Svc", "Date", "Content-Length", Replayed:
+	case "Set-Cookie", "Connection", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Alt-Svc", "Date", "Content-Length",
+		o.Profile.Marker, o.Profile.Result, Executed, Expires:
 		return true
 	}
 	return strings.HasPrefix(name, "Proxy-") || strings.HasPrefix(name, "Access-Control-")
 }
 
-func (o *Options) complete(store semel.Store) error {
+func (o *Options) complete(guard *semel.Guard) error {
 	if o.Route == "" {
 		o.Route = "http"
-	}
-	if o.Methods == nil {
-		o.Methods = []string{http.MethodPost, http.MethodPatch}
-	}
-	if o.Headers == nil {
-		o.Headers = []string{"Idempotency-Key"}
-	}
-	if o.Release == nil {
-		o.Release = noEffect
 	}
 	if o.MaxBody == 0 {
 		o.MaxBody = 1 << 20
@@ -97,21 +88,19 @@ func (o *Options) complete(store semel.Store) error {
 	if o.Scope == nil {
 		wrong.Add("Scope is required: say who the caller is, or write Global if all callers may see each other's answers")
 	}
+	o.release = o.Profile.complete(wrong)
+	o.prints = o.Fingerprint.complete(wrong)
+	o.window = guard.Request(&semel.Call{}).Window
 	if o.MaxBody < 1 || o.MaxResponse < 1 || o.MaxBuffered < o.MaxBody {
 		wrong.Add("MaxBody, MaxResponse, MaxBuffered: %d, %d, %d: want at least 1, 1 and MaxBody", o.MaxBody, o.MaxResponse, o.MaxBuffered)
 	}
-	for _, method := range o.Methods {
-		if slices.Contains([]string{"GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"}, strings.ToUpper(method)) {
-			wrong.Add("Methods: %s changes nothing, or cannot be replayed", method)
-		}
-	}
 	o.Replay = slices.Clone(o.Replay)
 	for i, name := range o.Replay {
-		if o.Replay[i] = http.CanonicalHeaderKey(name); transient(o.Replay[i]) {
+		if o.Replay[i] = http.CanonicalHeaderKey(name); o.transient(o.Replay[i]) {
 			wrong.Add("Replay: %s belongs to one connection or one caller", name)
 		}
 	}
-	if t := store.Traits(); !t.Results {
+	if t := guard.Store().Traits(); !t.Results {
 		wrong.Add("the store of the guard keeps no results: choose one that does")
 	} else if t.MaxResult > 0 && t.MaxResult < o.MaxResponse {
 		wrong.Add("MaxResponse: %d bytes, and the store keeps %d", o.MaxResponse, t.MaxResult)
@@ -119,11 +108,8 @@ func (o *Options) complete(store semel.Store) error {
 	return wrong.Err()
 }
 
-// noEffect is the default of Options.Release.
-func noEffect(status int) bool {
-	switch status {
-	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
-		return true
-	}
-	return false
+// released reports whether a response means that the request took no effect.
+func (o *Options) released(status int, h http.Header) bool {
+	return slices.Contains(o.release, status) || slices.Contains(o.release, status/100) ||
+		o.Profile.Transient != "" && strings.EqualFold(h.Get(o.Profile.Transient), "true")
 }

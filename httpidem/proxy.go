@@ -92,11 +92,36 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	late := time.AfterFunc(p.opts.Timeout+p.opts.Late, func() { cancel(errLate) })
 	defer late.Stop()
 	waited := time.AfterFunc(p.opts.Timeout, func() {
-		c.leave(&refusal{problem: OutcomeUnknown, status: http.StatusGatewayTimeout, title: "The service did not answer in time", detail: "It is not known whether the request took effect. Repeat it to get its answer."})
+		c.leave(&refusal{problem: OutcomeUnknown, status: http.StatusGatewayTimeout, detail: "The service did not answer in time. Repeat the request to get its answer."})
 	})
 	defer waited.Stop()
-	p.reverse.ServeHTTP(w, r.WithContext(context.WithValue(ctx, lateKey{}, late)))
+	defer func() {
+		// The end of an answer that is of no use is no doubt: see useful.
+		if cause := recover(); cause != nil && !(cause == http.ErrAbortHandler && c.unwanted()) {
+			panic(cause)
+		}
+	}()
+	p.reverse.ServeHTTP(useful{w, c}, r.WithContext(context.WithValue(ctx, lateKey{}, late)))
 }
+
+// useful ends a response that is not kept when its client has left. It may have no end.
+type useful struct {
+	http.ResponseWriter
+	c *recorder
+}
+
+var errUnwanted = errors.New("httpidem: the client has left, and the response is not kept")
+
+// Write implements http.ResponseWriter.
+func (u useful) Write(data []byte) (int, error) {
+	if u.c.unwanted() {
+		return 0, errUnwanted
+	}
+	return u.ResponseWriter.Write(data)
+}
+
+// Unwrap is for http.ResponseController.
+func (u useful) Unwrap() http.ResponseWriter { return u.ResponseWriter }
 
 var errLate = errors.New("httpidem: the service did not answer in time")
 
@@ -141,15 +166,15 @@ var errUnsent = errors.New("nothing was sent")
 // failed answers a request that has no response.
 func (p *proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	p.opts.Log.Warn("the service gave no response", "method", r.Method, "path", r.URL.Path, "error", err)
-	down := &refusal{UpstreamDown, http.StatusBadGateway, "The service cannot be reached", "Nothing was sent to it. Repeat the request.", time.Second}
+	down := &refusal{problem: UpstreamDown, detail: "Nothing was sent to it. Repeat the request.", after: time.Second}
 	c := recorderOf(r.Context())
 	switch {
 	case c == nil:
 		down.detail, down.after = "It gave no response.", 0
-		down.write(w)
+		down.write(w, nil)
 	case errors.Is(err, errUnsent):
 		c.refuse(down, released)
 	default:
-		c.refuse(&refusal{problem: OutcomeUnknown, status: http.StatusBadGateway, title: "The service broke off", detail: "It is not known whether the request took effect. It does not run again by itself."}, unknown)
+		c.refuse(&refusal{problem: OutcomeUnknown, status: http.StatusBadGateway, detail: "The service broke off. The request does not run again by itself."}, unknown)
 	}
 }

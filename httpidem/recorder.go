@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
+
+	"github.com/semel-dev/semel"
 )
 
 // maxHead bounds the headers of a kept response in bytes.
@@ -27,7 +30,8 @@ const (
 // If the client does not wait any longer, detach gives it another answer. What the
 // handler writes then is only kept.
 type recorder struct {
-	opts *Options
+	opts   *Options
+	origin string // the Origin of the request
 
 	mu     sync.Mutex // guards the fields below
 	client http.ResponseWriter
@@ -38,8 +42,8 @@ type recorder struct {
 	full   bool // the response is not kept whole
 }
 
-func newRecorder(w http.ResponseWriter, opts *Options) *recorder {
-	return &recorder{opts: opts, client: w, header: w.Header().Clone()}
+func newRecorder(w http.ResponseWriter, r *http.Request, opts *Options) *recorder {
+	return &recorder{opts: opts, origin: r.Header.Get("Origin"), client: w, header: w.Header().Clone()}
 }
 
 func (c *recorder) Header() http.Header { return c.header }
@@ -54,26 +58,30 @@ func (c *recorder) writeHeader(status int) {
 	if c.status != 0 {
 		return
 	}
-	c.header.Del(Replayed) // only a replay has it
+	for _, name := range []string{c.opts.Profile.Marker, Executed, Expires} {
+		delete(c.header, name) // only a replay has it
+	}
 	if c.client != nil {
 		clear(c.client.Header())
 		for name, values := range c.header {
 			c.client.Header()[name] = values
 		}
+		c.opts.Profile.accepted(c.client.Header(), !c.opts.released(status, c.header))
 		c.client.WriteHeader(status)
 	}
 	if status < 200 {
 		return
 	}
 	c.status = status
-	c.kept = answer{status: status, header: c.replayed()}
+	c.kept = answer{status: status, origin: c.origin, header: c.replayed()}
 	size := 0
 	for name, values := range c.kept.header {
 		for _, value := range values {
 			size += len(name) + len(value) + 8
 		}
 	}
-	c.full = size > maxHead || len(c.header.Values("Trailer")) > 0
+	stream := strings.HasPrefix(c.header.Get("Content-Type"), "text/event-stream")
+	c.full = size > maxHead || stream || len(c.header.Values("Trailer")) > 0
 }
 
 // replayed returns the headers that are kept. Those that Connection names belong to the
@@ -143,7 +151,7 @@ func (c *recorder) send(f *refusal) bool {
 	}
 	clear(c.client.Header())
 	c.client.Header().Set("Connection", "close")
-	f.write(c.client)
+	f.write(c.client, &c.opts.Profile)
 	c.client = nil
 	return true
 }
@@ -156,7 +164,7 @@ func (c *recorder) answer() (*answer, fate) {
 		return nil, c.fate
 	}
 	c.writeHeader(http.StatusOK) // a handler that writes nothing answers 200
-	if c.opts.Release(c.status) {
+	if c.opts.released(c.status, c.header) {
 		return nil, released
 	}
 	for name := range c.header {
@@ -164,14 +172,27 @@ func (c *recorder) answer() (*answer, fate) {
 			c.full = true
 		}
 	}
+	c.kept.at = time.Now()
+	if c.opts.window != semel.Forever {
+		c.kept.until = c.kept.at.Add(c.opts.window)
+	}
 	if c.full {
-		return &answer{lost: true}, answered
+		c.kept = answer{status: c.status, at: c.kept.at, until: c.kept.until, lost: true}
+		return &c.kept, answered
 	}
 	// net/http has told the client the type of a body that came without one.
 	if _, set := c.header["Content-Type"]; !set && c.header.Get("Content-Encoding") == "" && len(c.kept.body) > 0 {
 		c.kept.header.Set("Content-Type", http.DetectContentType(c.kept.body))
 	}
 	return &c.kept, answered
+}
+
+// unwanted reports whether more of the response is of no use: it is not kept, and the
+// client has left.
+func (c *recorder) unwanted() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.full && c.client == nil
 }
 
 // sent reports whether the client has got an answer, or the beginning of one.

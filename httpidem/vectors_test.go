@@ -22,6 +22,7 @@ func TestStructuredFieldVectors(t *testing.T) {
 	if err != nil || len(files) != 3 {
 		t.Fatalf("vectors: %v, %v", files, err)
 	}
+	strict := Profile{Strict: true, MinKey: 1, MaxKey: 255}
 	keys := 0
 	for _, file := range files {
 		content, err := os.ReadFile(file)
@@ -40,9 +41,9 @@ func TestStructuredFieldVectors(t *testing.T) {
 			want, valid := "", false
 			if !v.MustFail {
 				want, valid = v.Expected[0].(string)
-				valid = valid && strings.TrimSpace(want) != "" && len(want) <= maxKey
+				valid = valid && strings.TrimSpace(want) != "" && len(want) <= strict.MaxKey
 			}
-			got, err := parseKey(v.Raw[0], true)
+			got, err := strict.parse(v.Raw[0])
 			switch {
 			case valid && (err != nil || got != want):
 				t.Errorf("%s, %s: %q is %q, %v, want %q", file, v.Name, v.Raw, got, err, want)

@@ -1,0 +1,209 @@
+package httpidem
+
+import (
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/semel-dev/semel/internal/invalid"
+)
+
+// Profile is the dialect of an API: all in which APIs with idempotency keys differ. To
+// change a detail, take a profile from [ProfileNamed] and change its fields. A field that
+// is not set has the value of the profile ietf.
+type Profile struct {
+	// Name is the name of the profile, for people.
+	Name string
+	// Headers are the names of the header that has the key. A request may use any of
+	// them. An empty list that is not nil means none.
+	Headers []string
+	// KeyPointer is a JSON pointer (RFC 6901) to the key in a JSON body. The bodies of
+	// all requests with these Methods are then read before anything else. A key in the
+	// body and one in a header must be equal. Defaults to none.
+	KeyPointer string
+	// Strict accepts only strings of RFC 9651 as headers, in double quotes. Otherwise
+	// a value without quotes is the key itself.
+	Strict bool
+	// MinKey and MaxKey limit the length of a key in bytes.
+	MinKey, MaxKey int
+	// Methods are those that take a key. Requests with others pass untouched.
+	Methods []string
+	// Required refuses a request without a key with 400. Otherwise such a request
+	// passes untouched, and may run twice.
+	Required bool
+	// FirstSent is the name of a header with the time at which the client sent the
+	// request first, as an HTTP date. Each request with a key must have it, and a
+	// repetition has the same time. A request that is older than the guard's window,
+	// and has no record left, gets 412 and does not run. Without this, a repetition
+	// that comes after the window runs again. Defaults to none.
+	FirstSent string
+	// Result is the name of a response header that says whether the key protects the
+	// request: accepted or rejected. Defaults to none.
+	Result string
+	// Marker is the name of the header that marks a kept response. Its value is true.
+	Marker string
+	// Transient is the name of a response header by which the handler says that the
+	// request took no effect, with the value true: the response is not kept, and a
+	// repetition runs. Refusals that a client may repeat have it, too. Defaults to none.
+	Transient string
+	// Release are the statuses of responses that mean that the request took no effect,
+	// so that a repetition runs: "429", or "5xx" for a class. All other responses are
+	// kept. An empty list that is not nil means none.
+	Release []string
+	// MismatchStatus is the status for a key that belongs to another request, and
+	// InFlightStatus the one for a key whose first request still runs.
+	MismatchStatus, InFlightStatus int
+}
+
+// ProfileNamed returns the profile with a name: ietf, stripe, adyen, paypal, square or
+// oasis.
+func ProfileNamed(name string) (Profile, bool) {
+	for _, p := range Profiles() {
+		if p.Name == name {
+			return p, true
+		}
+	}
+	return Profile{}, false
+}
+
+// Profiles returns all profiles. They describe what the APIs of these names document for
+// their clients. Errors are problem details in all of them. How long a key is remembered
+// is the guard's window; a comment names the figure of each API.
+func Profiles() []Profile {
+	// A client that was not let in, or came too fast or too slowly, had no effect.
+	refused := []string{"401", "403", "408", "425", "429"}
+	ietf := Profile{
+		// draft-ietf-httpapi-idempotency-key-header-07: header, methods (its examples), 422
+		// and 409. It has no longest key, no marker and no policy for statuses. The
+		// longest key and the marker are those of Stripe. Its first choice for a server
+		// error is to keep it, as here.
+		Name: "ietf", Headers: []string{"Idempotency-Key"}, MinKey: 1, MaxKey: 255,
+		Methods: []string{http.MethodPost, http.MethodPatch}, Marker: Replayed, Release: refused,
+		MismatchStatus: http.StatusUnprocessableEntity, InFlightStatus: http.StatusConflict,
+	}
+
+	// https://docs.stripe.com/api/idempotent_requests: 255 characters, POST, kept "regardless
+	// of whether it succeeds or fails", also 500, for at least 24 hours; 409 with
+	// idempotency_key_in_use. https://docs.stripe.com/error-low-level: 401 and 429 come
+	// before the layer of keys. It documents the type idempotency_error for another
+	// request, and no status: this is the one of the draft.
+	stripe := ietf
+	stripe.Name, stripe.Methods = "stripe", []string{http.MethodPost}
+
+	// https://docs.adyen.com/development-resources/api-idempotency: 64 characters, POST,
+	// kept for 7 days at least, except errors with the header transient-error: true; 422
+	// or 409 with that header while the first request runs.
+	adyen := stripe
+	adyen.Name, adyen.MaxKey, adyen.Transient = "adyen", 64, "Transient-Error"
+
+	// https://developer.paypal.com/api/rest/reference/idempotency: the header, POST, repeat
+	// after a 5xx with the same id; 6 hours for orders, 45 days for payments. The pages
+	// differ in the longest key: 38 characters, and 108 in the schema of payment tokens.
+	paypal := stripe
+	paypal.Name, paypal.Headers, paypal.MaxKey = "paypal", []string{"PayPal-Request-Id"}, 108
+	paypal.Release = append(slices.Clone(refused), "5xx")
+
+	// https://developer.squareup.com/docs/build-basics/common-api-patterns/idempotency: a
+	// field of the body with 1 to 45 characters, in POST and PUT; 400 with
+	// IDEMPOTENCY_KEY_REUSED for another request.
+	square := stripe
+	square.Name, square.Headers, square.KeyPointer, square.MaxKey = "square", []string{}, "/idempotency_key", 45
+	square.Methods, square.MismatchStatus = []string{http.MethodPost, http.MethodPut}, http.StatusBadRequest
+
+	// Repeatable Requests Version 1.0, OASIS Committee Specification 01, 7 July 2020: the
+	// headers, all unsafe methods. Its statuses and the repetition after a 5xx are from
+	// https://learn.microsoft.com/rest/api/communication/repeatable-requests, whose window
+	// is 5 minutes.
+	oasis := paypal
+	oasis.Name, oasis.Headers, oasis.MaxKey = "oasis", []string{"Repeatability-Request-Id"}, 255
+	oasis.Methods = []string{http.MethodPost, http.MethodPatch, http.MethodPut, http.MethodDelete}
+	oasis.FirstSent, oasis.Result = "Repeatability-First-Sent", "Repeatability-Result"
+	oasis.MismatchStatus = http.StatusBadRequest
+
+	return []Profile{ietf, stripe, adyen, paypal, square, oasis}
+}
+
+// complete sets the fields that are not set, and adds what is wrong with the others. It
+// returns what Release says: statuses, and the first digit for a class.
+func (p *Profile) complete(wrong *invalid.List) (release []int) {
+	base, _ := ProfileNamed("ietf")
+	if p.Headers == nil {
+		p.Headers = base.Headers
+	}
+	if p.Methods == nil {
+		p.Methods = base.Methods
+	}
+	if p.Release == nil {
+		p.Release = base.Release
+	}
+	orElse(&p.Marker, base.Marker)
+	orElse(&p.MinKey, base.MinKey)
+	orElse(&p.MaxKey, base.MaxKey)
+	orElse(&p.MismatchStatus, base.MismatchStatus)
+	orElse(&p.InFlightStatus, base.InFlightStatus)
+
+	p.Headers = slices.Clone(p.Headers)
+	names := []*string{&p.FirstSent, &p.Result, &p.Marker, &p.Transient}
+	for i := range p.Headers {
+		names = append(names, &p.Headers[i])
+		if p.Headers[i] == "" {
+			wrong.Add("Profile.Headers: the name of a header is empty")
+		}
+	}
+	for _, name := range names {
+		if strings.ContainsFunc(*name, func(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune("()<>@,;:\\\"/[]?={}", c) }) {
+			wrong.Add("Profile: %q is no name of a header", *name)
+		}
+		*name = http.CanonicalHeaderKey(*name)
+	}
+	p.check(wrong)
+	for _, text := range p.Release {
+		n, err := strconv.Atoi(strings.TrimSuffix(text, "xx"))
+		class := len(text) == 3 && strings.HasSuffix(text, "xx")
+		if err != nil || class && (n < 2 || n > 5) || !class && (n < 200 || n > 599) {
+			wrong.Add("Profile.Release: %q is no status such as 429, and no class such as 5xx", text)
+		}
+		release = append(release, n)
+	}
+	return release
+}
+
+func (p *Profile) check(wrong *invalid.List) {
+	if len(p.Headers) == 0 && p.KeyPointer == "" {
+		wrong.Add("Profile: a key can be neither in a header nor in the body: set Headers or KeyPointer")
+	}
+	if p.KeyPointer != "" {
+		if _, err := pointer(p.KeyPointer); err != nil {
+			wrong.Add("Profile.KeyPointer: %w", err)
+		}
+	}
+	if p.MinKey < 1 || p.MaxKey < p.MinKey {
+		wrong.Add("Profile.MinKey, MaxKey: %d, %d: want at least 1, and at least MinKey", p.MinKey, p.MaxKey)
+	}
+	for _, status := range []int{p.MismatchStatus, p.InFlightStatus} {
+		if status < 400 || status > 499 {
+			wrong.Add("Profile.MismatchStatus, InFlightStatus: %d is no client error: want 400 to 499", status)
+		}
+	}
+	for _, method := range p.Methods {
+		if slices.Contains([]string{"GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"}, strings.ToUpper(method)) {
+			wrong.Add("Profile.Methods: %s changes nothing, or cannot be replayed", method)
+		}
+	}
+}
+
+// carrier says where the key belongs.
+func (p *Profile) carrier() string {
+	if len(p.Headers) > 0 {
+		return "the header " + p.Headers[0]
+	}
+	return "the member " + p.KeyPointer + " of the body"
+}
+
+func orElse[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
