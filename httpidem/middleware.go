@@ -93,7 +93,7 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	caller, err := m.opts.Scope(r)
 	if err != nil || caller == "" {
-		m.refuse(w, ScopeMissing, "Requests with a key need credentials.")
+		deny(w, err, p)
 		return
 	}
 	if body == nil {

@@ -15,8 +15,10 @@ type Options struct {
 	// Scope returns who the caller is. Two callers may use the same key: they never see
 	// each other's answers. It must be something that was verified before this handler
 	// runs, such as the subject of a token: authorization comes before the replay of an
-	// answer. An empty scope is refused with 401, and an error with 401 as well.
-	// [Global] is one scope for all callers. It may be called concurrently.
+	// answer. Package caller has functions for headers, certificates, tokens and others.
+	// An empty scope is refused with 401, and so is an error, unless it is a [*Denied]
+	// with another status. [Global] is one scope for all callers. It may be called
+	// concurrently.
 	Scope func(*http.Request) (string, error)
 	// Route is the name of the API in the store: the scope of its keys. Handlers with
 	// the same Route share keys. Defaults to "http".

@@ -27,6 +27,8 @@ const (
 	StoreUnavailable Problem = "store-unavailable" // 503: nothing has run
 	Overloaded       Problem = "overloaded"        // 503: nothing has run
 	ScopeMissing     Problem = "scope-missing"     // 401: it is not known who asks
+	ScopeDenied      Problem = "scope-denied"      // 403: the caller may not send the request
+	ScopeUnavailable Problem = "scope-unavailable" // 503: the caller cannot be checked; nothing has run
 	UpstreamDown     Problem = "upstream-down"     // 502: the service got nothing of the request
 )
 
@@ -55,6 +57,10 @@ func (p Problem) known() (status int, title string) {
 		return http.StatusServiceUnavailable, "Too many requests are in progress"
 	case ScopeMissing:
 		return http.StatusUnauthorized, "It is not known who sends the request"
+	case ScopeDenied:
+		return http.StatusForbidden, "The caller may not send the request"
+	case ScopeUnavailable:
+		return http.StatusServiceUnavailable, "The caller cannot be checked now"
 	case UpstreamDown:
 		return http.StatusBadGateway, "The service cannot be reached"
 	}
@@ -69,7 +75,7 @@ func (p Problem) kept() bool {
 // passing reports whether the same request may get another answer soon.
 func (p Problem) passing() bool {
 	switch p {
-	case InFlight, BodyUnreadable, StoreUnavailable, Overloaded, UpstreamDown:
+	case InFlight, BodyUnreadable, StoreUnavailable, Overloaded, ScopeUnavailable, UpstreamDown:
 		return true
 	}
 	return false
