@@ -58,3 +58,30 @@ func ExampleNew() {
 	// receipt 1, replayed: ""
 	// receipt 1, replayed: "true"
 }
+
+func ExampleNewTransport() {
+	tries := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if tries++; tries == 1 {
+			panic(http.ErrAbortHandler) // the connection breaks
+		}
+		fmt.Fprintf(w, "receipt for a key of %d bytes", len(r.Header.Get("Idempotency-Key")))
+	}))
+	defer server.Close()
+	transport, err := httpidem.NewTransport(nil, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	client := &http.Client{Transport: transport}
+	resp, err := client.Post(server.URL+"/charges", "text/plain", strings.NewReader("10 EUR"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s\n", body)
+	// Output: receipt for a key of 28 bytes
+}
