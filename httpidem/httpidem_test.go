@@ -367,7 +367,7 @@ func TestARefusalOfTheServiceIsNotKept(t *testing.T) {
 func TestTooLarge(t *testing.T) {
 	t.Parallel()
 	s := &service{handle: func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, 101)) }}
-	server := front(t, newGuard(t, newStore(t), nil), s, &httpidem.Options{MaxBody: 100, MaxResponse: 100, MaxBuffered: 100})
+	server := front(t, newGuard(t, newStore(t), nil), s, &httpidem.Options{MaxBody: 100, MaxResponse: 100, MaxBuffered: 100 + 16<<10})
 	post(t, server.URL, strings.Repeat("x", 101), withKey("k")).must(t, 413, httpidem.BodyTooLarge)
 	chunked, err := send(t.Context(), server.URL, io.MultiReader(strings.NewReader(strings.Repeat("x", 101))), withKey("k"))
 	if err != nil {

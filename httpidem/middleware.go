@@ -3,14 +3,12 @@ package httpidem
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"slices"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -26,10 +24,19 @@ import (
 //
 // Errors of the options are named together, and wrap semel.ErrInvalidRequest.
 func New(guard *semel.Guard, next http.Handler, opts *Options) (http.Handler, error) {
+	m, err := newMiddleware(guard, next, opts)
+	if err != nil {
+		return nil, err
+	}
+	m.do = guard.DoCall
+	return m, nil
+}
+
+func newMiddleware(guard *semel.Guard, next http.Handler, opts *Options) (*middleware, error) {
 	if guard == nil || next == nil {
 		return nil, fmt.Errorf("httpidem: New: guard and handler are required: %w", semel.ErrInvalidRequest)
 	}
-	m := &middleware{guard: guard, next: next}
+	m := &middleware{next: next}
 	if opts != nil {
 		m.opts = *opts
 	}
@@ -37,6 +44,9 @@ func New(guard *semel.Guard, next http.Handler, opts *Options) (http.Handler, er
 		return nil, err
 	}
 	m.ignore = Ignore(next, m.opts.Profile.Headers...)
+	m.room.most = m.opts.MaxBuffered
+	m.callers = crowd{most: m.opts.MaxPerCaller, present: map[string]int{}}
+	m.flights = flights{most: m.opts.MaxWaiters, mostOfKey: m.opts.MaxWaitersPerKey, flying: map[semel.Key]*flight{}}
 	return m, nil
 }
 
@@ -55,11 +65,14 @@ func Ignore(next http.Handler, headers ...string) http.Handler {
 }
 
 type middleware struct {
-	guard    *semel.Guard
-	next     http.Handler
-	ignore   http.Handler // next, for methods that take no key
-	opts     Options
-	buffered atomic.Int64 // bytes of bodies in progress
+	do      DoFunc
+	atomic  bool // do commits the effect together with its key
+	next    http.Handler
+	ignore  http.Handler // next, for methods that take no key
+	opts    Options
+	room    room
+	callers crowd
+	flights flights
 }
 
 func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -96,6 +109,11 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		deny(w, err, p)
 		return
 	}
+	if !m.callers.enter(caller) {
+		m.overloaded(w)
+		return
+	}
+	defer m.callers.leave(caller)
 	if body == nil {
 		var done func()
 		var ok bool
@@ -106,7 +124,7 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	call := m.call(r, caller, id, body)
 	call.Time = sent
-	m.serve(w, r, call, body)
+	(&exchange{middleware: m, w: w, r: r, call: call, body: body, kept: share{of: &m.room}}).serve()
 }
 
 // call returns the call of a request. The lengths in the id keep callers and keys apart.
@@ -136,17 +154,17 @@ func (m *middleware) read(w http.ResponseWriter, r *http.Request) (body []byte, 
 		m.tooLarge(w)
 		return nil, nil, false
 	}
-	if m.buffered.Add(most) > m.opts.MaxBuffered {
-		m.buffered.Add(-most)
-		(&refusal{problem: Overloaded, detail: "Nothing has run. Repeat the request.", after: time.Second}).write(w, &m.opts.Profile)
+	own := &share{of: &m.room}
+	if !own.take(most + requestCost) {
+		m.overloaded(w)
 		return nil, nil, false
 	}
-	done = func() { m.buffered.Add(-most) }
 	body, err := io.ReadAll(io.LimitReader(r.Body, m.opts.MaxBody+1))
 	if err == nil && int64(len(body)) <= m.opts.MaxBody {
-		return body, done, true
+		own.give(most - int64(len(body)))
+		return body, own.end, true
 	}
-	done()
+	own.end()
 	if err != nil {
 		m.refuse(w, BodyUnreadable, "Nothing has run. Repeat the request.")
 	} else {
@@ -155,42 +173,13 @@ func (m *middleware) read(w http.ResponseWriter, r *http.Request) (body []byte, 
 	return nil, nil, false
 }
 
+func (m *middleware) overloaded(w http.ResponseWriter) {
+	(&refusal{problem: Overloaded, detail: "Nothing has run. Repeat the request.", after: time.Second}).write(w, &m.opts.Profile)
+}
+
 func (m *middleware) tooLarge(w http.ResponseWriter) {
 	w.Header().Set("Connection", "close") // the rest of the body is not read
 	m.refuse(w, BodyTooLarge, fmt.Sprintf("Nothing has run. A request with a key may have a body of %d bytes.", m.opts.MaxBody))
-}
-
-// errReleased is the error of an effect that did not happen. The client has its answer.
-var errReleased = errors.New("the response says that the request took no effect")
-
-// serve runs a request, or answers for the first request with its key.
-func (m *middleware) serve(w http.ResponseWriter, r *http.Request, call semel.Call, body []byte) {
-	c := newRecorder(w, r, &m.opts)
-	// The work and its record outlive the client.
-	ctx := context.WithoutCancel(r.Context())
-	ran := false
-	out, err := m.guard.DoCall(ctx, call, func(ctx context.Context, _ semel.Claim) ([]byte, error) {
-		ran = true
-		inner := withBody(r.WithContext(context.WithValue(ctx, recorderKey{}, c)), body)
-		inner.Header = r.Header.Clone()
-		inner.Header.Del("Upgrade") // an offer of HTTP/2, which a server may ignore
-		m.next.ServeHTTP(c, inner)
-		kept, known := c.answer()
-		switch known {
-		case released:
-			return nil, errReleased
-		case unknown:
-			return nil, fmt.Errorf("httpidem: there is no whole response: %w", semel.ErrOutcomeUnknown)
-		}
-		return kept.encode(), nil
-	})
-	switch {
-	case ran && c.sent(): // if the store has failed since, the key stays claimed
-	case err != nil:
-		m.refused(w, err, ran)
-	default:
-		replay(w, r, &m.opts.Profile, out.Result.Data)
-	}
 }
 
 // refused answers a request that did not run, or whose handler gave no answer.
@@ -209,10 +198,12 @@ func (m *middleware) refused(w http.ResponseWriter, err error, ran bool) {
 		m.refuse(w, KeyExpired, "Nothing has run now. The request is older than the time for which keys are kept, so it is not known whether it ran before. Look whether its effect is there.")
 	case errors.Is(err, semel.ErrResultNotKept):
 		notKept(w, &m.opts.Profile)
-	case errors.Is(err, semel.ErrOutcomeUnknown), ran:
+	case errors.Is(err, semel.ErrOutcomeUnknown), ran && !m.atomic:
 		m.refuse(w, OutcomeUnknown, "The first request with this key did not end. It does not run again by itself. Ask the operator, or look whether its effect is there.")
 	case errors.Is(err, semel.ErrInvalidKey):
 		m.refuse(w, KeyInvalid, "Key or caller are too long.")
+	case ran && !errors.Is(err, semel.ErrStoreUnavailable):
+		m.refuse(w, RolledBack, "Its transaction could not be committed, or its response is too long. A repetition runs again.")
 	default:
 		(&refusal{problem: StoreUnavailable, detail: "Nothing has run. Repeat the request.", after: time.Second}).write(w, &m.opts.Profile)
 	}

@@ -39,9 +39,23 @@ type Options struct {
 	// runs. A longer response reaches the client, and a repetition gets 409. Both
 	// default to 1 MiB.
 	MaxBody, MaxResponse int64
-	// MaxBuffered limits the bodies of all requests in progress in bytes. More are
-	// refused with 503. Defaults to 64 times MaxBody.
+	// MaxBuffered limits the memory for all requests in progress in bytes: their bodies,
+	// kept responses, and 16 KiB for each. A request for which there is no room is refused
+	// with 503 before it runs. A response above 16 KiB for which there is none reaches the
+	// client, and a repetition gets 409, as with MaxResponse. Defaults to 64 times MaxBody,
+	// and to 64 MiB at least.
 	MaxBuffered int64
+	// MaxPerCaller is the maximum number of requests of one caller in progress, with those
+	// that wait. More are refused with 503. Defaults to no limit.
+	MaxPerCaller int
+	// Wait is how long a request waits for the answer of the first one with its key, if
+	// that still runs. Then it gets 409. Requests in this process wait in memory. If the
+	// first one runs in another process, one of them asks the store from time to time.
+	// Leave GuardOptions.Wait at 0. Defaults to 0: 409 immediately.
+	Wait time.Duration
+	// MaxWaiters is the maximum number of requests that wait, and MaxWaitersPerKey that of
+	// one key. More get 409 immediately. They default to 1024 and 64.
+	MaxWaiters, MaxWaitersPerKey int
 
 	// What follows is made of the fields above, and of the guard.
 	release []int         // see Profile.complete
@@ -84,8 +98,10 @@ func (o *Options) complete(guard *semel.Guard) error {
 		o.MaxResponse = 1 << 20
 	}
 	if o.MaxBuffered == 0 {
-		o.MaxBuffered = 64 * o.MaxBody
+		o.MaxBuffered = max(64*o.MaxBody, 64<<20)
 	}
+	orElse(&o.MaxWaiters, 1024)
+	orElse(&o.MaxWaitersPerKey, 64)
 	wrong := invalid.In("httpidem: Options.")
 	if o.Scope == nil {
 		wrong.Add("Scope is required: say who the caller is, or write Global if all callers may see each other's answers")
@@ -93,8 +109,11 @@ func (o *Options) complete(guard *semel.Guard) error {
 	o.release = o.Profile.complete(wrong)
 	o.prints = o.Fingerprint.complete(wrong)
 	o.window = guard.Request(&semel.Call{}).Window
-	if o.MaxBody < 1 || o.MaxResponse < 1 || o.MaxBuffered < o.MaxBody {
-		wrong.Add("MaxBody, MaxResponse, MaxBuffered: %d, %d, %d: want at least 1, 1 and MaxBody", o.MaxBody, o.MaxResponse, o.MaxBuffered)
+	if o.MaxBody < 1 || o.MaxResponse < 1 || o.MaxBuffered < o.MaxBody+requestCost {
+		wrong.Add("MaxBody, MaxResponse, MaxBuffered: %d, %d, %d: want at least 1, 1, and MaxBody and %d", o.MaxBody, o.MaxResponse, o.MaxBuffered, requestCost)
+	}
+	if o.Wait < 0 || o.MaxPerCaller < 0 || o.MaxWaiters < 0 || o.MaxWaitersPerKey < 0 {
+		wrong.Add("Wait, MaxPerCaller, MaxWaiters, MaxWaitersPerKey: %v, %d, %d, %d: they must not be negative", o.Wait, o.MaxPerCaller, o.MaxWaiters, o.MaxWaitersPerKey)
 	}
 	o.Replay = slices.Clone(o.Replay)
 	for i, name := range o.Replay {

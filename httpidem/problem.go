@@ -29,6 +29,7 @@ const (
 	ScopeMissing     Problem = "scope-missing"     // 401: it is not known who asks
 	ScopeDenied      Problem = "scope-denied"      // 403: the caller may not send the request
 	ScopeUnavailable Problem = "scope-unavailable" // 503: the caller cannot be checked; nothing has run
+	RolledBack       Problem = "rolled-back"       // 500: the request took no effect; see NewAtomic
 	UpstreamDown     Problem = "upstream-down"     // 502: the service got nothing of the request
 )
 
@@ -61,6 +62,8 @@ func (p Problem) known() (status int, title string) {
 		return http.StatusForbidden, "The caller may not send the request"
 	case ScopeUnavailable:
 		return http.StatusServiceUnavailable, "The caller cannot be checked now"
+	case RolledBack:
+		return http.StatusInternalServerError, "The request took no effect"
 	case UpstreamDown:
 		return http.StatusBadGateway, "The service cannot be reached"
 	}

@@ -31,7 +31,8 @@ const (
 // handler writes then is only kept.
 type recorder struct {
 	opts   *Options
-	origin string // the Origin of the request
+	origin string           // the Origin of the request
+	take   func(int64) bool // whether there is memory for so many more bytes
 
 	mu     sync.Mutex // guards the fields below
 	client http.ResponseWriter
@@ -42,8 +43,8 @@ type recorder struct {
 	full   bool // the response is not kept whole
 }
 
-func newRecorder(w http.ResponseWriter, r *http.Request, opts *Options) *recorder {
-	return &recorder{opts: opts, origin: r.Header.Get("Origin"), client: w, header: w.Header().Clone()}
+func newRecorder(w http.ResponseWriter, r *http.Request, opts *Options, take func(int64) bool) *recorder {
+	return &recorder{opts: opts, take: take, origin: r.Header.Get("Origin"), client: w, header: w.Header().Clone()}
 }
 
 func (c *recorder) Header() http.Header { return c.header }
@@ -101,7 +102,7 @@ func (c *recorder) Write(data []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.writeHeader(http.StatusOK)
-	if !c.full && int64(len(c.kept.body)+len(data)) > c.opts.MaxResponse {
+	if !c.full && (int64(len(c.kept.body)+len(data)) > c.opts.MaxResponse || !c.take(int64(len(data)))) {
 		c.full, c.kept.body = true, nil
 	}
 	if !c.full {

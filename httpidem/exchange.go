@@ -1,0 +1,127 @@
+package httpidem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+// exchange is a request with a key, and its answer.
+type exchange struct {
+	*middleware
+	w      http.ResponseWriter
+	r      *http.Request
+	call   semel.Call
+	body   []byte
+	flight *flight   // nil unless other requests can wait for this one
+	c      *recorder // of the last run; nil if it did not run
+	held   *held     // the client of c, if the effect commits with its key
+	kept   share     // for the response
+}
+
+// serve runs the request, or answers for the first request with its key.
+func (e *exchange) serve() {
+	defer e.land(settled{}) // after a panic
+	defer e.kept.end()
+	// The work and its record outlive the client.
+	ctx := context.WithoutCancel(e.r.Context())
+	end := time.Now().Add(e.opts.Wait)
+	for pause := time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+		if e.flight == nil {
+			if result := e.flights.wait(e.r.Context(), &e.call, end); result.ok {
+				e.answer(result)
+				return
+			}
+		}
+		out, err := e.do(ctx, e.call, e.run)
+		left := time.Until(end)
+		var elsewhere *semel.InFlightError
+		if !errors.As(err, &elsewhere) || left <= 0 {
+			e.settle(out, err)
+			return
+		}
+		// One request of this process asks the store, and the others wait for it.
+		if e.flight == nil {
+			e.flight = e.flights.begin(&e.call)
+		}
+		if e.flight != nil {
+			e.flights.note(e.flight, false, elsewhere.LeaseEnd)
+		}
+		if rest(e.r.Context(), min(left, pause/2+rand.N(pause))) != nil {
+			e.settle(out, err)
+			return
+		}
+	}
+}
+
+// errReleased is the error of an effect that did not happen. The client has its answer.
+var errReleased = errors.New("the response says that the request took no effect")
+
+// run is the effect of the request.
+func (e *exchange) run(ctx context.Context, claim semel.Claim) ([]byte, error) {
+	if e.flight == nil {
+		e.flight = e.flights.begin(&e.call)
+	}
+	if e.flight != nil {
+		e.flights.note(e.flight, true, claim.LeaseEnd)
+	}
+	client := e.w
+	if e.atomic {
+		e.held = &held{header: e.w.Header().Clone(), most: e.opts.MaxResponse}
+		client = e.held
+	}
+	e.kept.end() // of a run that was rolled back
+	e.kept.spare = requestCost
+	e.c = newRecorder(client, e.r, &e.opts, e.kept.take)
+	inner := withBody(e.r.WithContext(context.WithValue(ctx, recorderKey{}, e.c)), e.body)
+	inner.Header = e.r.Header.Clone()
+	inner.Header.Del("Upgrade") // an offer of HTTP/2, which a server may ignore
+	e.next.ServeHTTP(e.c, inner)
+	kept, known := e.c.answer()
+	switch {
+	case e.held != nil && e.held.over:
+		return nil, fmt.Errorf("httpidem: the response is longer than %d bytes", e.held.most)
+	case known == released:
+		return nil, errReleased
+	case known == unknown:
+		return nil, fmt.Errorf("httpidem: there is no whole response: %w", semel.ErrOutcomeUnknown)
+	}
+	return kept.encode(), nil
+}
+
+// settle answers the request, and those that wait for it.
+func (e *exchange) settle(out semel.Outcome, err error) {
+	result := settled{data: out.Result.Data, err: err}
+	result.ok = err == nil || e.c == nil && !errors.Is(err, semel.ErrInFlight)
+	e.land(result) // first, because this client may be slow
+	switch {
+	case e.held != nil && out.Decision != semel.Duplicate && (err == nil || errors.Is(err, errReleased)):
+		e.held.send(e.w)
+	case e.held == nil && e.c != nil && e.c.sent(): // if the store has failed since, the key stays claimed
+	default:
+		e.answer(result)
+	}
+}
+
+// land ends the wait of other requests for this one.
+func (e *exchange) land(result settled) {
+	if e.flight != nil {
+		e.flights.end(e.call.Key, e.flight, result)
+		e.flight = nil
+	}
+}
+
+// answer answers with a result of the store.
+func (e *exchange) answer(result settled) {
+	if result.err != nil {
+		e.refused(e.w, result.err, e.c != nil)
+		return
+	}
+	e.kept.add(int64(len(result.data))) // the client may be slow
+	replay(e.w, e.r, &e.opts.Profile, result.data)
+}

@@ -1,0 +1,83 @@
+package httpidem
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// requestCost is the part of Options.MaxBuffered that each request takes beside its body:
+// for its headers, its connection, and a short response.
+const requestCost = 16 << 10
+
+// room is memory for the bodies of all requests in progress.
+type room struct {
+	most  int64
+	taken atomic.Int64
+}
+
+// share is the part of a room that one request has. It is for one goroutine at a time.
+type share struct {
+	of    *room
+	taken int64
+	spare int64 // taken elsewhere for this one
+}
+
+// take reports whether there was room for n more bytes.
+func (s *share) take(n int64) bool {
+	if s.spare -= n; s.spare >= 0 {
+		return true
+	}
+	n, s.spare = -s.spare, 0
+	if s.of.taken.Add(n) > s.of.most {
+		s.of.taken.Add(-n)
+		return false
+	}
+	s.taken += n
+	return true
+}
+
+// add takes n more bytes, even if there is no room for them: others wait then.
+func (s *share) add(n int64) {
+	s.of.taken.Add(n)
+	s.taken += n
+}
+
+// give gives n bytes back.
+func (s *share) give(n int64) { s.add(-n) }
+
+// end gives all bytes back.
+func (s *share) end() { s.add(-s.taken) }
+
+// crowd counts the requests in progress of each caller.
+type crowd struct {
+	most int // 0: no limit
+
+	mu      sync.Mutex
+	present map[string]int
+}
+
+// enter reports whether one more request of this caller may come in. If it did, the
+// caller calls leave at its end.
+func (c *crowd) enter(name string) bool {
+	if c.most == 0 {
+		return true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.present[name] == c.most {
+		return false
+	}
+	c.present[name]++
+	return true
+}
+
+func (c *crowd) leave(name string) {
+	if c.most == 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.present[name]--; c.present[name] == 0 {
+		delete(c.present, name)
+	}
+}
