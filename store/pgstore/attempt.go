@@ -359,7 +359,21 @@ func (b *batch) quick(ctx context.Context, u *guardTx, reqs []semel.ClaimRequest
 			end(semel.Undecided, s.err)
 		}
 	}()
-	br := u.conn.SendBatch(sent, &statements)
+	if failed, ok := b.sendQuick(sent, u, &statements, todo); !ok {
+		return failed, failed != nil
+	}
+	answer := semel.ClaimAnswer{Decision: semel.Fresh, Claim: semel.Claim{Attempt: 1}}
+	for _, item := range fresh {
+		_, _ = b.g.Settle(ctx, item.Call, &answer, time.Since(asked)) // a fresh answer has no error
+	}
+	b.committed(fresh, withoutResults(fresh), asked)
+	return nil, true
+}
+
+// sendQuick sends the statements of quick. If it is not ok, they have no effect or an
+// unknown one. Without an error, nothing is decided.
+func (b *batch) sendQuick(ctx context.Context, u *guardTx, statements *pgx.Batch, todo []int) (failed *attemptError, ok bool) {
+	br := u.conn.SendBatch(ctx, statements)
 	if _, err := br.Exec(); err != nil {
 		err = errors.Join(err, closed(br, err))
 		if insertRefused(err) {
@@ -373,7 +387,7 @@ func (b *batch) quick(ctx context.Context, u *guardTx, reqs []semel.ClaimRequest
 		if errors.Is(s.err, semel.ErrOutcomeUnknown) {
 			s.stage = committing
 		}
-		return s, true
+		return s, false
 	}
 	if err := failure(br.Close()); err != nil {
 		if misnamed(err) {
@@ -382,13 +396,8 @@ func (b *batch) quick(ctx context.Context, u *guardTx, reqs []semel.ClaimRequest
 		unknown := errors.Is(err, semel.ErrOutcomeUnknown)
 		return &attemptError{
 			err: fmt.Errorf("pgstore: statements: %w", err), stage: committing, retry: repeatable(err), whole: unknown || waited(err), todo: todo,
-		}, true
+		}, false
 	}
-	answer := semel.ClaimAnswer{Decision: semel.Fresh, Claim: semel.Claim{Attempt: 1}}
-	for _, item := range fresh {
-		_, _ = b.g.Settle(ctx, item.Call, &answer, time.Since(asked)) // a fresh answer has no error
-	}
-	b.committed(fresh, withoutResults(fresh), asked)
 	return nil, true
 }
 

@@ -54,6 +54,13 @@ Between pipes, lines may repeat after a crash, but none is lost.`,
 			return runDedup(cmd.Context(), a, &opts)
 		}),
 	}
+	addFlags(cmd, &opts, &rate, &threads)
+	addCompletions(cmd)
+	return cmd
+}
+
+// addFlags adds the flags, in the order of the help.
+func addFlags(cmd *cobra.Command, opts *dedup.Options, rate *lossyRate, threads *int64) {
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.StringArrayVarP(&opts.Keys, "key", "k", nil, "`RULE` for the key of a line; repeat it for a composite key (default line)")
@@ -73,9 +80,13 @@ Between pipes, lines may repeat after a crash, but none is lost.`,
 	flags.StringVar((*string)(&opts.OnMismatch), "on-mismatch", string(dedup.MismatchDrop), "`ACTION` for a known key with other content: drop, reject or pass")
 	flags.StringVar(&opts.Rejected, "rejected", "", "`FILE` for rejected lines")
 	flags.StringVar(&opts.Report, "report", "", "write the counts as JSON to `FILE`")
-	term.AddParsed(flags, &rate, "lossy", "", "RATE", "use a filter of fixed size, which may drop new lines at this rate (needs --expect)", parseLossyRate)
+	term.AddParsed(flags, rate, "lossy", "", "RATE", "use a filter of fixed size, which may drop new lines at this rate (needs --expect)", parseLossyRate)
 	term.AddParsed(flags, &opts.Expect, "expect", "", "N", "number of different keys that the filter must hold", parseExpect)
-	term.CountVar(flags, &threads, "threads", "", "number of workers (default one for each CPU)")
+	term.CountVar(flags, threads, "threads", "", "number of workers (default one for each CPU)")
+}
+
+// addCompletions says what a shell completes.
+func addCompletions(cmd *cobra.Command) {
 	term.CompleteValues(cmd, "key", "line", "hash(.)")
 	term.CompleteValues(cmd, "format", names(dedup.Auto, dedup.JSONL, dedup.Text, dedup.CSV, dedup.TSV)...)
 	term.CompleteValues(cmd, "delimiter", ";", "tab", "|")
@@ -87,7 +98,6 @@ Between pipes, lines may repeat after a crash, but none is lost.`,
 	for _, name := range []string{"scope", "lossy", "expect", "threads"} {
 		term.CompleteValues(cmd, name)
 	}
-	return cmd
 }
 
 func names[T fmt.Stringer](values ...T) []string {

@@ -51,56 +51,9 @@ keeps readable. --older DUR leaves out keys that became unknown later. The verb
 prints the number of keys and asks for confirmation. Without a terminal it needs
 --yes.`,
 		RunE: k.Checked(func(cmd *cobra.Command, words []string, wrong term.Problems) error {
-			var t *target
-			if !r.all {
-				t = k.target(words, &wrong)
-			}
-			switch as {
-			case "done":
-				r.as = semel.Done
-			case "absent":
-				r.as = semel.Absent
-			case "":
-				wrong.Addf("--as is missing: write --as done if the effect happened, --as absent if it did not")
-			default:
-				wrong.Addf("--as %q: %s", as, schema.OneOf(as, []string{"done", "absent"}))
-			}
+			r.as = stateOf(as, &wrong)
 			r.checkAll(cmd, words, state, &wrong)
-			keyrecord.CheckReason(r.reason, &wrong)
-			k.Check(&wrong)
-			if err := wrong.Err(); err != nil {
-				return err
-			}
-			if r.as == semel.Done && r.window == 0 {
-				for _, p := range k.Conf.PipelinesOn(k.Found.Name) {
-					if problem, lacks := k.Conf.Lacks(p.Name, "window"); lacks {
-						return term.Usagef("%s: or choose the window with --window", problem)
-					}
-				}
-			}
-			k.KeepIDs() // keep the id of a key settled by hand readable
-			if r.all {
-				return k.changing(cmd.Context(), func(store changer) error { return r.resolveAll(cmd, store) })
-			}
-			if err := k.place(cmd, t); err != nil {
-				return err
-			}
-			return k.changing(cmd.Context(), func(store changer) error {
-				record, err := k.findOne(cmd.Context(), store, t, nil)
-				if err != nil {
-					return err
-				}
-				if record.State != semel.Unknown {
-					return fmt.Errorf("%s is %s, not unknown: there is nothing to settle", nameOf(record), record.State)
-				}
-				if err := r.resolve(cmd.Context(), store, record); err != nil {
-					return err
-				}
-				if !k.JSON {
-					k.Note("resolved %s as %s%s", nameOf(record), r.as, r.remembered(record))
-				}
-				return nil
-			})
+			return r.run(cmd, words, wrong)
 		}),
 	}
 	k.addKey(cmd)
@@ -116,6 +69,67 @@ prints the number of keys and asks for confirmation. Without a terminal it needs
 	term.CompleteValues(cmd, "state", semel.Unknown.String())
 	term.CompleteValues(cmd, "window", "forever")
 	return cmd
+}
+
+// stateOf returns the state that --as names.
+func stateOf(as string, wrong *term.Problems) semel.State {
+	switch as {
+	case "done":
+		return semel.Done
+	case "absent":
+		return semel.Absent
+	case "":
+		wrong.Addf("--as is missing: write --as done if the effect happened, --as absent if it did not")
+	default:
+		wrong.Addf("--as %q: %s", as, schema.OneOf(as, []string{"done", "absent"}))
+	}
+	return semel.Unknown
+}
+
+// run settles the keys that the arguments name, or all.
+func (r *resolution) run(cmd *cobra.Command, words []string, wrong term.Problems) error {
+	var t *target
+	if !r.all {
+		t = r.target(words, &wrong)
+	}
+	keyrecord.CheckReason(r.reason, &wrong)
+	r.Check(&wrong)
+	if err := wrong.Err(); err != nil {
+		return err
+	}
+	if r.as == semel.Done && r.window == 0 {
+		for _, p := range r.Conf.PipelinesOn(r.Found.Name) {
+			if problem, lacks := r.Conf.Lacks(p.Name, "window"); lacks {
+				return term.Usagef("%s: or choose the window with --window", problem)
+			}
+		}
+	}
+	r.KeepIDs() // keep the id of a key settled by hand readable
+	if r.all {
+		return r.changing(cmd.Context(), func(store changer) error { return r.resolveAll(cmd, store) })
+	}
+	if err := r.place(cmd, t); err != nil {
+		return err
+	}
+	return r.changing(cmd.Context(), func(store changer) error { return r.resolveOne(cmd.Context(), store, t) })
+}
+
+// resolveOne settles the key of a target.
+func (r *resolution) resolveOne(ctx context.Context, store changer, t *target) error {
+	record, err := r.findOne(ctx, store, t, nil)
+	if err != nil {
+		return err
+	}
+	if record.State != semel.Unknown {
+		return fmt.Errorf("%s is %s, not unknown: there is nothing to settle", nameOf(record), record.State)
+	}
+	if err := r.resolve(ctx, store, record); err != nil {
+		return err
+	}
+	if !r.JSON {
+		r.Note("resolved %s as %s%s", nameOf(record), r.as, r.remembered(record))
+	}
+	return nil
 }
 
 // checkAll checks the flags that belong to --all.

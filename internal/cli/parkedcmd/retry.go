@@ -45,8 +45,7 @@ const (
 )
 
 func newParkedRetryCommand(f *parkedFlags) *cobra.Command {
-	var wait time.Duration
-	var dry, past bool
+	q := retryRequest{parkedFlags: f}
 	cmd := &cobra.Command{
 		Use:   "retry (ID... | --all | filters) --config FILE",
 		Short: "Process parked messages again",
@@ -81,50 +80,67 @@ changes nothing.`,
 				return err
 			}
 			return f.withDeadLetters(cmd.Context(), func(stores []deadLetters) error {
-				ends, err := auditEnds(cmd.Context(), stores, dry)
-				if err != nil {
-					return err
-				}
-				list, err := f.chosenOn(cmd.Context(), stores, ids)
-				if err != nil {
-					return err
-				}
-				count := 0
-				for i, s := range stores {
-					if len(list[i]) == 0 {
-						continue
-					}
-					count += len(list[i])
-					r := &retry{parkedFlags: f, deadLetters: s, list: list[i], wait: wait, auditEnd: ends[i]}
-					if !past {
-						var left error
-						r.list, left = r.leave(time.Now(), dry)
-						err = errors.Join(err, left)
-					}
-					topic, inTopic := s.letters.(*kafka.DeadLetterTopic)
-					switch {
-					case len(r.list) == 0:
-					case dry:
-						err = errors.Join(err, r.foretell(cmd.Context()))
-					case inTopic:
-						err = errors.Join(err, r.giveBack(cmd.Context(), topic))
-					default:
-						err = errors.Join(err, r.do(cmd.Context()))
-					}
-				}
-				if count == 0 {
-					f.Note("no message was chosen")
-					f.noteStrangers(cmd.Context(), stores)
-				}
-				return err
+				return q.run(cmd.Context(), stores, ids)
 			})
 		}),
 	}
 	f.addChoice(cmd, "reason")
-	term.AddParsed(cmd.Flags(), &wait, "wait", "30s", "DUR", "how long to wait for the outcomes", schema.ParseDuration)
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "print the expected outcomes, and change nothing")
-	cmd.Flags().BoolVar(&past, "past-window", false, "also redrive messages older than the window of their keys")
+	term.AddParsed(cmd.Flags(), &q.wait, "wait", "30s", "DUR", "how long to wait for the outcomes", schema.ParseDuration)
+	cmd.Flags().BoolVar(&q.dry, "dry-run", false, "print the expected outcomes, and change nothing")
+	cmd.Flags().BoolVar(&q.past, "past-window", false, "also redrive messages older than the window of their keys")
 	return cmd
+}
+
+// retryRequest is what parked retry does to messages.
+type retryRequest struct {
+	*parkedFlags
+	wait time.Duration
+	dry  bool
+	past bool // also messages that are older than the window of their keys
+}
+
+// run redrives the chosen messages of all pipelines.
+func (q *retryRequest) run(ctx context.Context, stores []deadLetters, ids []string) error {
+	ends, err := auditEnds(ctx, stores, q.dry)
+	if err != nil {
+		return err
+	}
+	list, err := q.chosenOn(ctx, stores, ids)
+	if err != nil {
+		return err
+	}
+	count := 0
+	for i, s := range stores {
+		if len(list[i]) == 0 {
+			continue
+		}
+		count += len(list[i])
+		r := &retry{parkedFlags: q.parkedFlags, deadLetters: s, list: list[i], wait: q.wait, auditEnd: ends[i]}
+		err = errors.Join(err, q.redrive(ctx, r))
+	}
+	if count == 0 {
+		q.Note("no message was chosen")
+		q.noteStrangers(ctx, stores)
+	}
+	return err
+}
+
+// redrive redrives the messages of one pipeline, or with --dry-run says what would happen.
+func (q *retryRequest) redrive(ctx context.Context, r *retry) (err error) {
+	if !q.past {
+		r.list, err = r.leave(time.Now(), q.dry)
+	}
+	topic, inTopic := r.letters.(*kafka.DeadLetterTopic)
+	switch {
+	case len(r.list) == 0:
+	case q.dry:
+		err = errors.Join(err, r.foretell(ctx))
+	case inTopic:
+		err = errors.Join(err, r.giveBack(ctx, topic))
+	default:
+		err = errors.Join(err, r.do(ctx))
+	}
+	return err
 }
 
 // retry redrives messages of one pipeline.

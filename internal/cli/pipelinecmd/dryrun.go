@@ -55,33 +55,40 @@ The exit status is 3 if a message would be dropped or parked.`,
 			if err := wrong.Err(); err != nil {
 				return err
 			}
-			var failures []error
-			found := false
-			for i, p := range chosen {
-				d := &dryRun{App: a, conf: conf, spec: p, limit: limit, samples: int(samples), period: period}
-				if err := d.do(cmd.Context(), args[0]); err != nil {
-					failures = append(failures, fmt.Errorf("%s: %w", p.Name, term.InOneLine(err)))
-					continue
-				}
-				d.numberLines()
-				if err := d.print(i > 0); err != nil {
-					return err
-				}
-				found = found || d.found()
-			}
-			if cmd.Context().Err() != nil {
-				return context.Cause(cmd.Context())
-			}
-			if err := errors.Join(failures...); err != nil || !found {
-				return err
-			}
-			return term.ErrFound
+			d := dryRun{App: a, conf: conf, limit: limit, samples: int(samples), period: period}
+			return d.all(cmd.Context(), args[0], chosen)
 		}),
 	}
 	term.CountVar(cmd.Flags(), &limit, "limit", "10000", "maximum number of messages to read from a pipeline")
 	term.CountVar(cmd.Flags(), &samples, "samples", "5", "maximum number of messages to show of each kind")
 	term.AddParsed(cmd.Flags(), &period, "for", "10s", "DUR", "maximum time to read", schema.ParseDuration)
 	return cmd
+}
+
+// all prints the forecast for each of these pipelines. The receiver has what they share.
+func (d dryRun) all(ctx context.Context, file string, chosen []*config.Pipeline) error {
+	var failures []error
+	found := false
+	for i, p := range chosen {
+		one := d
+		one.spec = p
+		if err := one.do(ctx, file); err != nil {
+			failures = append(failures, fmt.Errorf("%s: %w", p.Name, term.InOneLine(err)))
+			continue
+		}
+		one.numberLines()
+		if err := one.print(i > 0); err != nil {
+			return err
+		}
+		found = found || one.found()
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err := errors.Join(failures...); err != nil || !found {
+		return err
+	}
+	return term.ErrFound
 }
 
 // dryRun is the forecast for the messages of one pipeline.

@@ -199,16 +199,7 @@ func (q *keyQuestion) look(ctx context.Context, conf *config.File, place keyPlac
 		}
 	}
 	first.Parked = parked
-	for _, m := range parked {
-		words := []string{"semel", "parked", "retry", m.ID, "--config", q.file, "--pipeline", first.Pipeline}
-		if q.EnvFile != "" {
-			words = append(words, "--env-file", q.EnvFile)
-		}
-		first.commands = append(first.commands, keyrecord.Command{
-			Case: "to process the parked message " + m.ID + " again",
-			Line: term.ShellLine(words...),
-		})
-	}
+	first.commands = q.retries(parked, first.Pipeline)
 	if place.store == "" {
 		answers, err := lookInKafka(ctx, conf, place.pipeline, inScope, first)
 		return answers, errors.Join(failed, err)
@@ -220,28 +211,9 @@ func (q *keyQuestion) look(ctx context.Context, conf *config.File, place keyPlac
 		first.Unseen = strings.Join(reasons, "; ")
 		return []KeyAnswer{first}, failed
 	}
-	var found []semel.Record
-	err := f.WithStore(ctx, func(store semel.Store) (err error) {
-		if q.byDigest {
-			found, err = f.LookUpDigest(ctx, store, q.digest)
-			return err
-		}
-		if found, err = f.LookUp(ctx, store, inScope); err == nil {
-			first.Journal, err = journalOf(ctx, store, inScope)
-		}
-		if err == nil && len(found) == 0 {
-			first.Elsewhere, err = elsewhere(ctx, f, store, inScope)
-		}
-		return err
-	})
+	found, err := q.records(ctx, f, inScope, &first)
 	if err != nil {
 		return nil, errors.Join(failed, err)
-	}
-	if len(found) == 0 {
-		found = []semel.Record{{Digest: q.digest}}
-		if !q.byDigest {
-			found[0].Key = inScope[0]
-		}
 	}
 	first.unasked = first.Journal == nil && !slices.ContainsFunc(conf.Stack(place.store), func(s *config.Store) bool { return s.Spec.About().Directory != "" })
 	var answers []KeyAnswer
@@ -252,6 +224,48 @@ func (q *keyQuestion) look(ctx context.Context, conf *config.File, place keyPlac
 		first.Parked, first.Journal, first.commands, first.unasked = nil, nil, nil, false
 	}
 	return answers, failed
+}
+
+// retries returns the commands that process parked messages again.
+func (q *keyQuestion) retries(parked []keyrecord.ParkedLine, pipeline string) []keyrecord.Command {
+	var list []keyrecord.Command
+	for _, m := range parked {
+		words := []string{"semel", "parked", "retry", m.ID, "--config", q.file, "--pipeline", pipeline}
+		if q.EnvFile != "" {
+			words = append(words, "--env-file", q.EnvFile)
+		}
+		list = append(list, keyrecord.Command{
+			Case: "to process the parked message " + m.ID + " again",
+			Line: term.ShellLine(words...),
+		})
+	}
+	return list
+}
+
+// records looks the keys up in a store, and adds what else it says about them to an
+// answer. Without a record it returns an empty one.
+func (q *keyQuestion) records(ctx context.Context, f *open.StoreFlags, keys []semel.Key, answer *KeyAnswer) ([]semel.Record, error) {
+	var found []semel.Record
+	err := f.WithStore(ctx, func(store semel.Store) (err error) {
+		if q.byDigest {
+			found, err = f.LookUpDigest(ctx, store, q.digest)
+			return err
+		}
+		if found, err = f.LookUp(ctx, store, keys); err == nil {
+			answer.Journal, err = journalOf(ctx, store, keys)
+		}
+		if err == nil && len(found) == 0 {
+			answer.Elsewhere, err = elsewhere(ctx, f, store, keys)
+		}
+		return err
+	})
+	switch {
+	case err != nil || len(found) > 0:
+		return found, err
+	case q.byDigest:
+		return []semel.Record{{Digest: q.digest}}, nil
+	}
+	return []semel.Record{{Digest: q.digest, Key: keys[0]}}, nil
 }
 
 // elsewhere returns the scopes that have one of the keys, which their own scope lacks.

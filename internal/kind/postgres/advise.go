@@ -74,7 +74,12 @@ func (s *Sink) Advise(f *config.File, _ *config.Pipeline, path string, err error
 	if of == nil {
 		return nil
 	}
-	user, _ := identity(dsn)
+	return s.ofStatement(of, path, dsn)
+}
+
+// ofStatement explains why the server refused the statement that writes a row. It
+// returns nil if the configuration is not the cause.
+func (s *Sink) ofStatement(of *pgconn.PgError, path string, dsn schema.Secret) *advice.Error {
 	written := path + ".table"
 	if s.Statement != "" {
 		written = path + ".statement"
@@ -99,16 +104,9 @@ func (s *Sink) Advise(f *config.File, _ *config.Pipeline, path string, err error
 		}
 		said.Remedy = "add it, or correct " + written
 	case "42501":
+		user, _ := identity(dsn)
 		said.Cause = "user " + user + ": " + of.Message
-		said.Remedy = "grant the privilege"
-		switch table := cmp.Or(s.Table, "…"); {
-		case strings.Contains(of.Message, " schema "):
-			said.Remedy += ": GRANT USAGE ON SCHEMA … TO " + user
-		case s.Key != nil:
-			said.Remedy += ": GRANT SELECT, INSERT, UPDATE ON " + table + " TO " + user
-		case s.Table != "":
-			said.Remedy += ": GRANT INSERT ON " + table + " TO " + user
-		}
+		said.Remedy = s.grant(of.Message, user)
 		said.Public = s.Table != ""
 	case "42P10":
 		said.Cause = "no unique index of table " + s.Table + " has the columns (" + strings.Join(s.Key, ", ") + ")"
@@ -124,6 +122,21 @@ func (s *Sink) Advise(f *config.File, _ *config.Pipeline, path string, err error
 		said.Remedy = "correct " + written
 	}
 	return said
+}
+
+// grant returns the statement that gives a user the missing privilege, as far as it is
+// known.
+func (s *Sink) grant(message, user string) string {
+	const remedy = "grant the privilege"
+	switch table := cmp.Or(s.Table, "…"); {
+	case strings.Contains(message, " schema "):
+		return remedy + ": GRANT USAGE ON SCHEMA … TO " + user
+	case s.Key != nil:
+		return remedy + ": GRANT SELECT, INSERT, UPDATE ON " + table + " TO " + user
+	case s.Table != "":
+		return remedy + ": GRANT INSERT ON " + table + " TO " + user
+	}
+	return remedy
 }
 
 var inQuotes = regexp.MustCompile(`"([^"]+)"`)
