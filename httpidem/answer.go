@@ -89,6 +89,10 @@ func (s *scanner) number(most uint64) uint64 {
 
 func (s *scanner) text() string {
 	n := s.number(uint64(len(s.data)))
+	if n > uint64(len(s.data)) {
+		s.bad, s.data = true, nil
+		return ""
+	}
 	text := string(s.data[:n])
 	s.data = s.data[n:]
 	return text

@@ -139,14 +139,28 @@ func post(t *testing.T, url, body string, h header) *reply {
 	return r
 }
 
+// request sends a request with another method than POST.
+func request(t *testing.T, method, url, body string, h header) *reply {
+	t.Helper()
+	r, err := sendAs(t.Context(), method, url, strings.NewReader(body), h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
 func send(ctx context.Context, url string, body io.Reader, h header) (*reply, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, body)
+	return sendAs(ctx, http.MethodPost, url, body, h)
+}
+
+func sendAs(ctx context.Context, method, url string, body io.Reader, h header) (*reply, error) {
+	r, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
 		return nil, err
 	}
 	r.Header.Set("Caller", "alice")
 	for i := 0; i < len(h); i += 2 {
-		r.Header[h[i]] = append(r.Header[h[i]], h[i+1])
+		r.Header.Add(h[i], h[i+1])
 	}
 	if len(h) > 1 && h[0] == "Caller" {
 		r.Header["Caller"] = r.Header["Caller"][1:]

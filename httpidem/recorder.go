@@ -165,13 +165,9 @@ func (c *recorder) answer() (*answer, fate) {
 		return nil, c.fate
 	}
 	c.writeHeader(http.StatusOK) // a handler that writes nothing answers 200
+	c.trailers()
 	if c.opts.released(c.status, c.header) {
 		return nil, released
-	}
-	for name := range c.header {
-		if strings.HasPrefix(name, http.TrailerPrefix) {
-			c.full = true
-		}
 	}
 	c.kept.at = time.Now()
 	if c.opts.window != semel.Forever {
@@ -186,6 +182,19 @@ func (c *recorder) answer() (*answer, fate) {
 		c.kept.header.Set("Content-Type", http.DetectContentType(c.kept.body))
 	}
 	return &c.kept, answered
+}
+
+// trailers passes the trailers on, which the handler has set behind its response. An
+// answer with trailers is not kept.
+func (c *recorder) trailers() {
+	declared := strings.FieldsFunc(strings.Join(c.header.Values("Trailer"), ","), func(r rune) bool { return r == ',' || r == ' ' })
+	for name, values := range c.header {
+		late := strings.HasPrefix(name, http.TrailerPrefix)
+		c.full = c.full || late
+		if c.client != nil && (late || slices.ContainsFunc(declared, func(d string) bool { return strings.EqualFold(d, name) })) {
+			c.client.Header()[name] = values
+		}
+	}
 }
 
 // unwanted reports whether more of the response is of no use: it is not kept, and the
