@@ -166,8 +166,8 @@ func parts(d *digest, contentType string, body []byte) bool {
 		return false
 	}
 	kind, params, err := mime.ParseMediaType(contentType)
-	if err != nil || params["boundary"] == "" {
-		return false
+	if err != nil || params["boundary"] == "" || !bytes.Contains(body, []byte("--"+params["boundary"]+"--")) {
+		return false // without its end, a body is malformed
 	}
 	list := digest{sha256.New()}
 	reader := multipart.NewReader(bytes.NewReader(body), params["boundary"])

@@ -2,7 +2,9 @@ package httpidem
 
 import (
 	"bytes"
+	"encoding/json"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -38,6 +40,7 @@ func FuzzParseKey(f *testing.F) {
 func FuzzDecode(f *testing.F) {
 	f.Add((&answer{status: 201, at: time.Unix(1e9, 0), origin: "https://a", header: http.Header{"Link": {"a", "b"}, "Location": {"/x"}}, body: []byte("body")}).encode())
 	f.Add((&answer{status: 200, at: time.Unix(1e9, 0), until: time.Unix(2e9, 0), lost: true}).encode())
+	f.Add([]byte{formWhole, 200, 1, 0, 0, 1}) // a length that is too large
 	f.Add([]byte{formWhole, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		a, err := decode(data)
@@ -45,8 +48,49 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		b, err := decode(a.encode())
-		if err != nil || b.status != a.status || b.lost != a.lost || !bytes.Equal(a.body, b.body) || len(a.header) != len(b.header) {
+		if err != nil || b.status != a.status || b.lost != a.lost || !b.at.Equal(a.at) || !b.until.Equal(a.until) || b.origin != a.origin || !bytes.Equal(a.body, b.body) || len(a.header) != len(b.header) {
 			t.Fatalf("%x is %+v, and then %+v, %v", data, a, b, err)
 		}
 	})
 }
+
+// FuzzFingerprint checks that no body breaks a fingerprint, that white space is without
+// effect on the canonical form, that nothing gets lost in it, and that a pointer finds what
+// encoding/json finds.
+func FuzzFingerprint(f *testing.F) {
+	for _, body := range []string{`{"a":1,"b":[1,2,{"c":"\"]"}]}`, `{"a":1,"a":2}`, `{"\u0061":{"b":1e2}}`, `[]`, ` 7 `, `"x"`, "--b\r\n\r\nx\r\n--b--\r\n", "\xff", `{"a":{"b":"}"}}`} {
+		f.Add([]byte(body), []byte(body))
+	}
+	r := &http.Request{Method: "POST", URL: &url.URL{Path: "/"}, Header: http.Header{"Content-Type": {"multipart/form-data; boundary=b"}}}
+	var raw, some printer
+	all := printer{canonical: true}
+	some = printer{canonical: true, include: &tree{}, exclude: &tree{}}
+	some.include.add([]string{"a"})
+	some.exclude.add([]string{"a", "b"})
+	f.Fuzz(func(t *testing.T, body, other []byte) {
+		raw.of(r, other, "")
+		some.of(r, other, "")
+		if !json.Valid(body) {
+			return
+		}
+		var indented, compact bytes.Buffer
+		if json.Indent(&indented, body, " ", "\t") != nil || json.Compact(&compact, body) != nil {
+			t.Fatalf("%q is valid", body)
+		}
+		if all.of(r, body, "") != all.of(r, indented.Bytes(), "") && depth(body) < maxDepth {
+			t.Fatalf("%q and %q differ", body, indented.Bytes())
+		}
+		var compactOther bytes.Buffer
+		if json.Compact(&compactOther, other) == nil && all.of(r, body, "") == all.of(r, other, "") && compact.Len() != compactOther.Len() {
+			t.Fatalf("%q and %q are the same", body, other)
+		}
+		var members map[string]json.RawMessage
+		value, err := valueAt(body, []string{"a"})
+		if json.Unmarshal(body, &members) == nil && err == nil && !bytes.Equal(value, members["a"]) {
+			t.Fatalf("%q has %q, want %q", body, value, members["a"])
+		}
+	})
+}
+
+// depth is how deep a JSON text can be at most.
+func depth(body []byte) int { return bytes.Count(body, []byte("[")) + bytes.Count(body, []byte("{")) }

@@ -102,7 +102,7 @@ func Profiles() []Profile {
 	// differ in the longest key: 38 characters, and 108 in the schema of payment tokens.
 	paypal := stripe
 	paypal.Name, paypal.Headers, paypal.MaxKey = "paypal", []string{"PayPal-Request-Id"}, 108
-	paypal.Release = append(slices.Clone(refused), "5xx")
+	paypal.Release = slices.Concat(refused, []string{"5xx"})
 
 	// https://developer.squareup.com/docs/build-basics/common-api-patterns/idempotency: a
 	// field of the body with 1 to 45 characters, in POST and PUT; 400 with
@@ -121,7 +121,12 @@ func Profiles() []Profile {
 	oasis.FirstSent, oasis.Result = "Repeatability-First-Sent", "Repeatability-Result"
 	oasis.MismatchStatus = http.StatusBadRequest
 
-	return []Profile{ietf, stripe, adyen, paypal, square, oasis}
+	all := []Profile{ietf, stripe, adyen, paypal, square, oasis}
+	for i := range all { // callers may change them
+		p := &all[i]
+		p.Headers, p.Methods, p.Release = slices.Clone(p.Headers), slices.Clone(p.Methods), slices.Clone(p.Release)
+	}
+	return all
 }
 
 // complete sets the fields that are not set, and adds what is wrong with the others. It

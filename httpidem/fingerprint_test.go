@@ -1,0 +1,124 @@
+package httpidem_test
+
+import (
+	"fmt"
+	"io"
+	"mime/multipart"
+	"strings"
+	"testing"
+
+	"github.com/semel-dev/semel/httpidem"
+)
+
+func TestWhatMustBeTheSameInARepetition(t *testing.T) {
+	t.Parallel()
+	none, canonical := httpidem.FingerprintOptions{}, httpidem.FingerprintOptions{CanonicalJSON: true}
+	exclude := httpidem.FingerprintOptions{Exclude: []string{"/jti", "/data/sent", "/list/1", "/a~1b"}}
+	include := httpidem.FingerprintOptions{Include: []string{"/data", "/deep/er/x", "/list/0"}}
+	for i, c := range []struct {
+		opts         httpidem.FingerprintOptions
+		first, again string
+		same         bool
+	}{
+		{none, `{"a":1}`, `{"a":1}`, true},
+		{none, `{"a":1}`, `{"a": 1}`, false},
+		{canonical, `{"a":1,"b":[1,{"c":2,"d":"x"}]}`, " {\n\"b\": [ 1, {\"d\":\"x\" , \"c\": 2}],\t\"a\" : 1 }\r\n", true},
+		{canonical, `{"a":1}`, `{"a":1.0}`, false},
+		{canonical, `100`, `1e2`, false},
+		{canonical, `9007199254740992`, `9007199254740993`, false},
+		{canonical, `{"a":1,"a":2}`, `{"a":2}`, false},
+		{canonical, `{"a":1,"a":2}`, `{"a":2,"a":1}`, false},
+		{canonical, `{"a":1,"\u0061":2}`, `{"\u0061":2,"a":1}`, false},
+		{canonical, `{"a":[]}`, `{"a":{}}`, false},
+		{canonical, `[1,2]`, `[2,1]`, false},
+		{canonical, `[[1],2]`, `[[1,2]]`, false},
+		{canonical, `["a,b"]`, `["a","b"]`, false},
+		{canonical, `"\ud800"`, `"\ud801"`, false},
+		{canonical, `{"a":"]}"}`, `{"a":"]}" }`, true},
+		{canonical, "\ufeff{\"a\":1}", `{"a":1}`, false}, // not JSON
+		{canonical, `{"a":1`, `{"a":1 `, false},
+		{canonical, strings.Repeat(`{"a":`, 40) + "1" + strings.Repeat("}", 40), strings.Repeat(`{"a":`, 40) + "1 " + strings.Repeat("}", 40), false},
+		{exclude, `{"data":{"n":1,"sent":2},"jti":3,"list":[4,5],"a/b":6}`, `{"jti":[0],"list":[4,0],"data":{"n":1}}`, true},
+		{exclude, `{"data":{"n":1}}`, `{"data":{"n":2}}`, false},
+		{exclude, `{"jti":1,"jti":2}`, `{"jti":3}`, true},
+		{exclude, `{"\u006ati":1}`, `{}`, true},
+		{include, `{"data":{"n":1},"deep":{"er":{"x":1,"y":1},"z":1},"list":[1,2],"at":1}`, `{"data":{"n":1},"deep":{"er":{"x":1,"y":2},"z":2},"list":[1,3],"at":2}`, true},
+		{include, `{"data":1,"at":1}`, `{"data":2,"at":1}`, false},
+		{include, `{"data":1,"deep":{"er":{"x":1}}}`, `{"data":1,"deep":{"er":{"x":2}}}`, false},
+		{include, `{"data":1}`, `{"data":1,"data":2}`, false},
+		{include, `{"other":1}`, `{"other":2}`, false},
+		{include, `{"data":1}`, `{}`, false},
+	} {
+		s := &service{handle: created}
+		server := front(t, newGuard(t, newStore(t), nil), s, &httpidem.Options{Fingerprint: c.opts})
+		post(t, server.URL, c.first, withKey("k"))
+		r := post(t, server.URL, c.again, withKey("k"))
+		if same := r.Header.Get(httpidem.Replayed) != ""; same != c.same {
+			t.Errorf("%d: %s and then %s: the same is %t, want %t", i, c.first, c.again, same, c.same)
+		}
+		s.mustHaveRun(t, 1)
+	}
+}
+
+// A client chooses a new boundary for each request.
+func TestPartsOfAMultipartBody(t *testing.T) {
+	t.Parallel()
+	form := func(boundary string, fields ...string) (body, contentType string) {
+		var b strings.Builder
+		w := multipart.NewWriter(&b)
+		if err := w.SetBoundary(boundary); err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < len(fields); i += 2 {
+			if err := w.WriteField(fields[i], fields[i+1]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return b.String(), w.FormDataContentType()
+	}
+	s := &service{handle: created}
+	server := front(t, newGuard(t, newStore(t), nil), s, nil)
+	do := func(body, contentType string) *reply {
+		return post(t, server.URL, body, header{"Idempotency-Key", "k", "Content-Type", contentType})
+	}
+	do(form("one", "a", "1", "b", "2")).must(t, 201, "")
+	if r := do(form("two", "a", "1", "b", "2")); r.Header.Get(httpidem.Replayed) != "true" {
+		t.Errorf("the answer is %v %s", r.Response, r.body)
+	}
+	for _, fields := range [][]string{{"a", "1"}, {"a", "1", "b", "3"}, {"b", "2", "a", "1"}, {"a", "1", "b", "2", "c", ""}, {"a", "1\r\nb: 2"}} {
+		do(form("two", fields...)).must(t, 422, httpidem.KeyReused)
+	}
+	body, contentType := form("two", "a", "1", "b", "2")
+	do(strings.TrimSuffix(body, "--\r\n"), contentType).must(t, 422, httpidem.KeyReused)
+	do(body, "text/plain").must(t, 422, httpidem.KeyReused)
+	do(body, "multipart/mixed; boundary=two").must(t, 422, httpidem.KeyReused)
+	s.mustHaveRun(t, 1)
+}
+
+// What a client or a proxy may change between two tries.
+func TestWhatMayDifferInARepetition(t *testing.T) {
+	t.Parallel()
+	s := &service{handle: created}
+	server := front(t, newGuard(t, newStore(t), nil), s, nil)
+	for i := range 3 {
+		var body io.Reader = strings.NewReader("a")
+		if i == 1 {
+			body = io.MultiReader(body) // without Content-Length
+		}
+		n := fmt.Sprint(i)
+		r, err := send(t.Context(), server.URL, body, header{"Idempotency-Key", "k", "Authorization", "Bearer " + n, "Traceparent", n, "Date", n, "User-Agent", n})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.must(t, 201, "")
+	}
+	changed, err := send(t.Context(), server.URL, io.MultiReader(strings.NewReader("b")), withKey("k"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed.must(t, 422, httpidem.KeyReused)
+	s.mustHaveRun(t, 1)
+}
