@@ -94,7 +94,7 @@ func OpenSource(patterns []string, opts *SourceOptions) (*Source, error) {
 		s.patterns = append(s.patterns, absolute)
 		if !s.opts.Follow {
 			if !matches(absolute) {
-				return nil, fmt.Errorf("file: %s: there is no such file: write another path, or follow: true to wait for one: %w", pattern, os.ErrNotExist)
+				return nil, fmt.Errorf("file: %s: %w: write another path, or follow: true to wait for one", pattern, os.ErrNotExist)
 			}
 		}
 	}
