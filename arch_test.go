@@ -75,6 +75,10 @@ var packageMap = map[string][]string{
 		".", "key", "pipeline", "store/pgstore",
 		"github.com/jackc/pgx/v5", "github.com/jackc/pgx/v5/pgconn", "github.com/jackc/pgx/v5/pgxpool",
 	},
+	"broker/outbox": {
+		".", "key", "pipeline", "store/pgstore", "internal/invalid",
+		"github.com/jackc/pgx/v5", "github.com/jackc/pgx/v5/pgxpool",
+	},
 	"outbox":            {".", "key", "store/pgstore", "github.com/jackc/pgx/v5", "github.com/jackc/pgx/v5/pgtype"},
 	"internal/advice":   {},
 	"internal/auditlog": {".", "vfs"},

@@ -1,0 +1,323 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/semel-dev/semel/pipeline"
+)
+
+const (
+	// busyPause is the least time between the beginnings of two reads, unless the
+	// first one left something behind. idlePause is the most.
+	busyPause, idlePause = 10 * time.Millisecond, time.Second
+	// settleEvery is how often the reader asks which transactions have ended.
+	settleEvery = 100 * time.Millisecond
+	// wholeEvery is how often it looks at all rows. Nothing depends on that, as long
+	// as the numbers of rows only grow.
+	wholeEvery = time.Minute
+	// mostBytes limits what one read returns; one message may be larger.
+	mostBytes = 8 << 20
+)
+
+// reader is the state of Read. Only its goroutine uses it.
+type reader struct {
+	next  time.Time     // the time of the next read
+	pause time.Duration // after a read that found nothing
+	most  int           // the limit of the next read, in rows
+	whole time.Time     // the last look at all rows
+
+	// Every transaction that took a number up to settled has ended. When highest was
+	// the highest number that was known, those in writers may have had lower ones.
+	settled, highest int64
+	writers          map[string]struct{} // nil if none is waited for
+	asked            time.Time
+}
+
+// Read implements pipeline.Source. It polls: more often while there are rows.
+func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) {
+	r := &s.reading
+	for {
+		s.wait(ctx, time.Until(r.next))
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		began := time.Now()
+		items, more, err := s.poll(ctx)
+		if ctx.Err() == nil {
+			s.setTrouble(err)
+		}
+		switch {
+		case len(items) > 0:
+			r.pause = 0
+		case err != nil:
+			r.pause = idlePause
+		case !more:
+			r.pause = min(max(2*r.pause, busyPause), idlePause)
+		}
+		r.next = time.Time{}
+		if !more {
+			r.next = began.Add(max(busyPause, r.pause/2+rand.N(r.pause/2+1)))
+		}
+		if len(items) > 0 {
+			return items, nil
+		}
+	}
+}
+
+// wait waits for a time, for a reason to look sooner, or for the end of ctx.
+func (s *Source) wait(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-s.wake:
+	case <-ctx.Done():
+	}
+}
+
+// request is what one read asks for, for each shard.
+type request struct {
+	shards         []*shard
+	numbers        []int16
+	settled, next  []int64
+	limits, due    []int64
+	settles, whole bool
+}
+
+// request chooses the shards that are read now.
+func (s *Source) request() *request {
+	q := &request{}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Now().After(s.valid) {
+		return q
+	}
+	full := 0
+	for _, sh := range s.shards {
+		if !sh.paused {
+			q.shards = append(q.shards, sh)
+		}
+		if sh.full {
+			full++
+		}
+	}
+	if len(q.shards) == 0 {
+		return q
+	}
+	q.whole = time.Since(s.reading.whole) > wholeEvery
+	for _, sh := range q.shards {
+		limit := max(s.reading.most/len(q.shards), 1)
+		if sh.full {
+			limit += s.reading.most / full
+		}
+		settled := sh.settled
+		if q.whole {
+			settled = 0
+		}
+		q.settles = q.settles || sh.settled < sh.next
+		q.numbers, q.settled, q.next = append(q.numbers, sh.number), append(q.settled, settled), append(q.next, sh.next)
+		q.limits, q.due = append(q.limits, int64(limit)), append(q.due, int64(len(sh.flying)+limit))
+	}
+	q.settles = q.settles && time.Since(s.reading.asked) >= settleEvery
+	return q
+}
+
+// lateRow is the place of a row that an earlier read has passed.
+type lateRow struct {
+	Shard int16
+	Seq   int64
+}
+
+// answer is what the server said.
+type answer struct {
+	writers map[string]struct{}
+	fast    []row
+	late    []lateRow // of all, also those in flight
+	rows    []row     // those of late that are not
+	bytes   int64
+	cut     bool // there are more rows than were taken
+}
+
+// poll reads once. It returns whether there is more to read now.
+func (s *Source) poll(ctx context.Context) (items []*pipeline.Item, more bool, err error) {
+	q := s.request()
+	if len(q.shards) == 0 {
+		return nil, false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.opts.Lease)
+	defer cancel()
+	a, err := s.ask(ctx, q)
+	if err != nil {
+		return nil, false, fmt.Errorf("outbox: read: %w", err)
+	}
+	lateCut, err := s.askLate(ctx, a)
+	if err != nil {
+		return nil, false, fmt.Errorf("outbox: read: %w", err)
+	}
+	if lateCut {
+		a.fast = nil // they could be behind a late one of their aggregate
+	}
+	items, more, owned := s.accept(q, a)
+	if owned && !lateCut {
+		s.settle(q, a)
+	}
+	r := &s.reading
+	r.most = min(r.most+r.most/4+1, s.opts.Batch)
+	if a.cut {
+		r.most = max(r.most/2, 1)
+	}
+	return items, more || a.cut || lateCut, nil
+}
+
+// ask sends the statements of one read in one round trip. Their order matters. Which
+// transactions have ended is asked first, so that the others see their rows. Then come
+// the new rows, and after them the late ones: a row that was written after a late row
+// of its aggregate was committed is seen no sooner than that one.
+func (s *Source) ask(ctx context.Context, q *request) (*answer, error) {
+	a := &answer{}
+	var b pgx.Batch
+	if q.settles {
+		s.reading.asked = time.Now()
+		b.Queue(s.sql.writers, s.sql.table).Query(func(rows pgx.Rows) error {
+			a.writers = map[string]struct{}{}
+			var name string
+			_, err := pgx.ForEachRow(rows, []any{&name}, func() error {
+				a.writers[name] = struct{}{}
+				return nil
+			})
+			return err
+		})
+	}
+	b.Queue(s.sql.fast, q.numbers, q.next, q.limits).Query(func(rows pgx.Rows) (err error) {
+		a.fast, err = a.take(rows)
+		return err
+	})
+	b.Queue(s.sql.late, q.numbers, q.settled, q.next, q.due).Query(func(rows pgx.Rows) (err error) {
+		a.late, err = pgx.CollectRows(rows, pgx.RowToStructByPos[lateRow])
+		return err
+	})
+	return a, s.pool.SendBatch(ctx, &b).Close()
+}
+
+// take reads rows up to the limit in bytes. The rest of them is not kept.
+func (a *answer) take(rows pgx.Rows) (list []row, err error) {
+	for rows.Next() {
+		if a.bytes > mostBytes {
+			a.cut = true
+			continue
+		}
+		r, err := scan(rows)
+		if err != nil {
+			rows.Close()
+			return nil, err
+		}
+		a.bytes += r.item.Bytes()
+		list = append(list, r)
+	}
+	return list, rows.Err()
+}
+
+// askLate reads the late rows that are not in flight. It reports whether some of them
+// remain. A row that is acknowledged in the meantime was deleted before it left flying,
+// so this statement does not see it.
+func (s *Source) askLate(ctx context.Context, a *answer) (cut bool, err error) {
+	var late []int64
+	s.mu.Lock()
+	for _, r := range a.late {
+		if sh := s.shards[r.Shard]; sh != nil {
+			if _, flies := sh.flying[r.Seq]; !flies {
+				late = append(late, r.Seq)
+			}
+		}
+	}
+	s.mu.Unlock()
+	if len(late) == 0 {
+		return false, nil
+	}
+	slices.Sort(late)
+	if len(late) > s.opts.Batch {
+		late, cut = late[:s.opts.Batch], true
+	}
+	rows, err := s.pool.Query(ctx, s.sql.rows, late)
+	if err != nil {
+		return cut, err
+	}
+	of := &answer{}
+	a.rows, err = of.take(rows)
+	a.cut = a.cut || of.cut
+	return cut || of.cut, err
+}
+
+// accept makes items of the rows whose shards this process still owns: late rows before
+// the others. It reports whether a shard has more, and whether the leases last.
+func (s *Source) accept(q *request, a *answer) (items []*pipeline.Item, more, owned bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Now().After(s.valid) {
+		return nil, false, false
+	}
+	at := map[int16]int{} // the place of a shard in the request
+	for i, sh := range q.shards {
+		at[sh.number] = i
+	}
+	counts := make([]int64, len(q.shards))
+	for i, r := range slices.Concat(a.rows, a.fast) {
+		n, asked := at[r.number]
+		sh := s.shards[r.number]
+		if !asked || sh != q.shards[n] {
+			continue // it was lost in the meantime
+		}
+		if i >= len(a.rows) {
+			sh.next = r.seq
+			counts[n]++
+		}
+		sh.flying[r.seq] = struct{}{}
+		r.item.Partition, r.item.Ref = sh.partition, sh
+		items = append(items, r.item)
+	}
+	for i, sh := range q.shards {
+		sh.full = counts[i] >= q.limits[i]
+		more = more || sh.full
+	}
+	return items, more, true
+}
+
+// settle notes up to which number nothing can become visible any more. This read came
+// after the question for the writers, so it found all late rows up to there.
+func (s *Source) settle(q *request, a *answer) {
+	r := &s.reading
+	if q.whole {
+		r.whole = time.Now()
+	}
+	if a.writers != nil {
+		for name := range r.writers {
+			if _, still := a.writers[name]; !still {
+				delete(r.writers, name)
+			}
+		}
+		if r.writers != nil && len(r.writers) == 0 {
+			r.settled, r.writers = r.highest, nil
+		}
+		if r.writers == nil {
+			// The numbers up to the highest were taken before the question.
+			highest := slices.Max(q.next)
+			if len(a.writers) == 0 {
+				r.settled = max(r.settled, highest)
+			} else {
+				r.writers, r.highest = a.writers, highest
+			}
+		}
+	}
+	for i, sh := range q.shards {
+		sh.settled = max(sh.settled, min(r.settled, q.next[i]))
+	}
+}

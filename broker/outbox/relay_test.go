@@ -1,0 +1,365 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/semel-dev/semel"
+	relay "github.com/semel-dev/semel/broker/outbox"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/outbox"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/store/pgstore"
+)
+
+// open opens a source that the test closes.
+func open(t *testing.T, address string, opts *relay.Options) *relay.Source {
+	t.Helper()
+	s, err := relay.Open(t.Context(), address, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// closeAfter closes a source when the test ends.
+func closeAfter(t *testing.T, s *relay.Source) {
+	t.Cleanup(func() {
+		if err := s.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// read reads until there are n messages, and returns their bodies too.
+func read(t *testing.T, s *relay.Source, n int) (items []*pipeline.Item, bodies string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for len(items) < n {
+		list, err := s.Read(ctx)
+		if err != nil {
+			t.Fatalf("%v, with %d messages", err, len(items))
+		}
+		items = append(items, list...)
+	}
+	var all []string
+	for _, it := range items {
+		all = append(all, string(it.Message.Body))
+	}
+	return items, strings.Join(all, " ")
+}
+
+// eventually waits until a statement is true.
+func eventually(t *testing.T, pool *pgxpool.Pool, sql string) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; <-time.After(10 * time.Millisecond) {
+		var yes bool
+		if err := pool.QueryRow(t.Context(), sql).Scan(&yes); err != nil {
+			t.Fatal(err)
+		}
+		if yes {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", sql)
+		}
+	}
+}
+
+func exec(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
+	t.Helper()
+	if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func event(aggregate, body string) outbox.Message {
+	return outbox.Message{Aggregate: aggregate, Topic: "events", Payload: []byte(body)}
+}
+
+func TestOpenTransactionHoldsUpOnlyItsOwnRows(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := migrated(t, address)
+	s := open(t, address, nil)
+	closeAfter(t, s)
+	var open []pgx.Tx
+	for i := range 3 { // each has lower numbers than all that is committed below
+		tx, err := pool.Begin(t.Context())
+		if err == nil {
+			err = outbox.Write(t.Context(), tx, event("late", fmt.Sprint("late", i)))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, tx)
+	}
+	for i := range 3 {
+		if err := write(t.Context(), pool, event("a", fmt.Sprint("a", i))); err != nil {
+			t.Fatal(err)
+		}
+		items, got := read(t, s, 1)
+		if got != fmt.Sprint("a", i) {
+			t.Fatalf("read %s", got)
+		}
+		if err := s.Ack(t.Context(), items); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(open[0].Commit(t.Context()), open[1].Rollback(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(t.Context(), pool, event("late", "behind")); err != nil {
+		t.Fatal(err)
+	}
+	if _, got := read(t, s, 2); got != "late0 behind" {
+		t.Errorf("read %s: the row that was committed first comes first", got)
+	}
+	if err := open[2].Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if items, got := read(t, s, 1); got != "late2" || items[0].Message.ID == "" || string(items[0].Message.RecordKey) != "late" {
+		t.Errorf("read %s: %+v", got, items[0].Message)
+	}
+}
+
+func TestRowsWaitForTheirTime(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := migrated(t, address)
+	s := open(t, address, nil)
+	closeAfter(t, s)
+	later := event("a", "later")
+	later.DeliverAt = time.Now().Add(time.Hour)
+	later.Headers = []semel.Header{{Name: "b", Value: []byte("ä\x00")}, {Name: "a", Value: []byte("1")}, {Name: "b"}}
+	if err := write(t.Context(), pool, later, event("a", "now")); err != nil {
+		t.Fatal(err)
+	}
+	if _, got := read(t, s, 1); got != "now" {
+		t.Errorf("read %s", got)
+	}
+	exec(t, pool, "UPDATE semel_outbox SET deliver_at = now() WHERE deliver_at IS NOT NULL")
+	items, got := read(t, s, 1)
+	if got != "later" || fmt.Sprintf("%q", items[0].Message.Headers) != `[{"b" "ä\x00"} {"a" "1"} {"b" ""}]` {
+		t.Errorf("read %s with %q", got, items[0].Message.Headers)
+	}
+	if err := s.Ack(t.Context(), items); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, pool, "SELECT count(*) = 1 FROM semel_outbox")
+}
+
+// TestFormerOwnerDeletesNothing has another process take all shards over while messages
+// are being delivered.
+func TestFormerOwnerDeletesNothing(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := migrated(t, address)
+	s := open(t, address, nil)
+	closeAfter(t, s)
+	if err := write(t.Context(), pool, event("a", "1"), event("b", "2")); err != nil {
+		t.Fatal(err)
+	}
+	items, _ := read(t, s, 2)
+	exec(t, pool, "UPDATE semel_outbox_shards SET owner = 'another', epoch = epoch + 1, until = now() + interval '1 hour' WHERE shard = $1", items[0].Message.Origin.Partition)
+	if err := s.Ack(t.Context(), items); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, pool, "SELECT string_agg(convert_from(payload, 'UTF8'), ' ') = '"+string(items[0].Message.Body)+"' FROM semel_outbox")
+}
+
+func TestRelaysShareTheShards(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := migrated(t, address)
+	opts := &relay.Options{Lease: time.Second, Name: "first"}
+	first := open(t, address, opts)
+	closeAfter(t, first)
+	eventually(t, pool, "SELECT count(*) = 64 FROM semel_outbox_shards WHERE owner LIKE 'first/%' AND epoch = 1 AND until > now()")
+	second := open(t, address, &relay.Options{Lease: time.Second, Name: "second"})
+	eventually(t, pool, "SELECT count(*) = 32 FROM semel_outbox_shards WHERE owner LIKE 'second/%' AND epoch = 2 AND until > now()")
+	if err := second.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, pool, "SELECT count(*) = 64 FROM semel_outbox_shards WHERE owner LIKE 'first/%' AND until > now()")
+	eventually(t, pool, "SELECT count(*) = 1 FROM semel_outbox_relays")
+}
+
+func TestMissingTablesAndBadOptionsAreNamed(t *testing.T) {
+	t.Parallel()
+	if _, err := relay.Open(t.Context(), servers.Database(t), nil); !errors.Is(err, pgstore.ErrSchema) || !strings.Contains(err.Error(), "semel migrate up") {
+		t.Error(err)
+	}
+	for _, opts := range []*relay.Options{{Lease: time.Millisecond}, {Batch: -1}, {Names: pgstore.Names{Prefix: "a b"}}} {
+		if _, err := relay.Open(t.Context(), "postgres://", opts); !errors.Is(err, semel.ErrInvalidRequest) {
+			t.Errorf("%+v: %v", opts, err)
+		}
+	}
+}
+
+// shop is a table of aggregates. Each has a number that its transactions increase, so
+// that the events of an aggregate tell their order.
+type shop struct {
+	t    *testing.T
+	pool *pgxpool.Pool
+
+	mu        sync.Mutex
+	committed map[string]bool     // events
+	delivered map[string][]string // events of each aggregate, with repeats
+	count     int                 // of all different events that were delivered
+}
+
+const aggregates = 12
+
+// transact changes an aggregate and writes an event, in one transaction that may be
+// long, and that may be rolled back.
+func (s *shop) transact(ctx context.Context, random *rand.Rand) error {
+	tx, err := s.pool.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(ctx) }() // no effect after a commit
+	var list []outbox.Message
+	var events []string
+	id := random.IntN(aggregates)
+	for range 1 + random.IntN(3) {
+		var n int
+		if err := tx.QueryRow(ctx, "UPDATE aggregates SET n = n + 1 WHERE id = $1 RETURNING n", id).Scan(&n); err != nil {
+			return err
+		}
+		e := fmt.Sprintf("%d/%d/%x", id, n, random.Uint64())
+		events, list = append(events, e), append(list, event(fmt.Sprint("aggregate-", id), e))
+	}
+	if err := outbox.Write(ctx, tx, list...); err != nil {
+		return err
+	}
+	if random.IntN(8) == 0 { // the server holds it open for up to a third of a second
+		if _, err := tx.Exec(ctx, "SELECT pg_sleep($1)", random.Float64()/3); err != nil {
+			return err
+		}
+	}
+	if random.IntN(8) == 0 {
+		return tx.Rollback(ctx)
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range events {
+		s.committed[e] = true
+	}
+	return nil
+}
+
+// deliver is the handler of the relays. Some deliveries fail.
+func (s *shop) deliver(_ context.Context, d pipeline.Delivery) (semel.Result, error) {
+	e := string(d.Body)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch of := string(d.RecordKey); {
+	case d.Attempt == 1 && len(e)%17 == 0:
+		return semel.Result{}, errors.New("not at first")
+	case !strings.Contains(strings.Join(s.delivered[of], " ")+" ", e+" "):
+		s.count++
+		fallthrough
+	default:
+		s.delivered[of] = append(s.delivered[of], e)
+	}
+	return semel.Result{}, nil
+}
+
+// relay runs a pipeline until ctx ends.
+func (s *shop) relay(ctx context.Context, address string) error {
+	source, err := relay.Open(ctx, address, &relay.Options{Lease: time.Second, Batch: 64})
+	if err != nil {
+		return err
+	}
+	rule, err := key.ParseRule("property:message-id")
+	if err != nil {
+		return err
+	}
+	letters, err := pipeline.OpenDeadLetterDir(s.t.TempDir())
+	if err != nil {
+		return err
+	}
+	runner, err := pipeline.New(source, pipeline.NewDirect(pipeline.NewHandler(s.deliver)), &pipeline.Options{Key: rule, DeadLetters: letters, Failure: pipeline.Failure{From: time.Millisecond}})
+	if err != nil {
+		return err
+	}
+	return runner.Run(ctx)
+}
+
+// TestEveryCommittedEventIsDeliveredInOrder compares what relays behind a pooler deliver
+// with what writers committed. Relays come and go.
+func TestEveryCommittedEventIsDeliveredInOrder(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartPostgres(t, nil)
+	pooler := servicestest.StartPgBouncer(t, server, nil)
+	s := &shop{t: t, pool: migrated(t, server.URL()), committed: map[string]bool{}, delivered: map[string][]string{}}
+	exec(t, s.pool, fmt.Sprintf("CREATE TABLE aggregates AS SELECT id, 0 AS n FROM generate_series(0, %d) AS id", aggregates))
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	until := time.Now().Add(3 * time.Second)
+	var writers, relays sync.WaitGroup
+	for i := range 8 {
+		random := rand.New(rand.NewPCG(seed, uint64(i)))
+		writers.Go(func() {
+			for time.Now().Before(until) {
+				if err := s.transact(t.Context(), random); err != nil {
+					t.Errorf("write: %v", err)
+					return
+				}
+			}
+		})
+	}
+	all, stop := context.WithCancel(t.Context())
+	defer stop()
+	run := func(ctx context.Context) {
+		relays.Go(func() {
+			if err := s.relay(ctx, pooler.URL()); err != nil {
+				t.Errorf("relay: %v", err)
+			}
+		})
+	}
+	run(all)
+	for i := range 4 { // others join it for a part of the time
+		some, end := context.WithTimeout(all, time.Duration(1+i%3)*700*time.Millisecond)
+		defer end()
+		run(some)
+	}
+	writers.Wait()
+	eventually(t, s.pool, "SELECT count(*) = 0 FROM semel_outbox")
+	stop()
+	relays.Wait()
+	if s.count != len(s.committed) || s.count < 100 {
+		t.Errorf("%d events were delivered, and %d committed", s.count, len(s.committed))
+	}
+	for of, list := range s.delivered {
+		last, seen := 0, map[string]bool{}
+		for _, e := range list {
+			var id, n int
+			if _, err := fmt.Sscanf(e, "%d/%d/", &id, &n); err != nil || !s.committed[e] {
+				t.Errorf("%s was delivered and not committed (%v)", e, err)
+			}
+			if !seen[e] && n != last+1 {
+				t.Errorf("%s: event %d comes after event %d", of, n, last)
+			}
+			if !seen[e] {
+				last = n
+			}
+			seen[e] = true
+		}
+	}
+}

@@ -1,0 +1,249 @@
+package outbox
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/invalid"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/store/pgstore"
+)
+
+// Defaults of [Options].
+const (
+	DefaultLease = 30 * time.Second
+	DefaultBatch = 1000
+)
+
+// leastLease leaves time for a renewal.
+const leastLease = time.Second
+
+// Options are the options of [Open]. The zero value is valid.
+type Options struct {
+	// Names are the names of the tables; see pgstore.Names.
+	Names pgstore.Names
+	// Lease is how long this process owns a shard without renewing its lease. It
+	// renews after a third of it. After a crash, another process waits that long.
+	// Defaults to 30 s. Must be at least 1 s.
+	Lease time.Duration
+	// Batch limits the rows that one read returns. Defaults to 1000.
+	Batch int
+	// Name is the name of this process in the table of shards, for people. A random
+	// suffix is added. Defaults to host and process id.
+	Name string
+}
+
+func (o *Options) checked() (Options, error) {
+	var c Options
+	if o != nil {
+		c = *o
+	}
+	c.Lease, c.Batch = cmp.Or(c.Lease, DefaultLease), cmp.Or(c.Batch, DefaultBatch)
+	if c.Name == "" {
+		host, _ := os.Hostname() // a name for people
+		c.Name = fmt.Sprintf("%s/%d", host, os.Getpid())
+	}
+	wrong := invalid.In("outbox: Options.")
+	if c.Lease < leastLease {
+		wrong.Add("Lease: %v is below %v", c.Lease, leastLease)
+	}
+	if c.Batch < 0 {
+		wrong.Add("Batch: %d is negative", c.Batch)
+	}
+	return c, wrong.Err()
+}
+
+// Source reads the rows of the shards that it owns. [Open] returns one.
+//
+// It has no position. A row is read when it is seen for the first time, also if its
+// transaction commits after rows with higher numbers were read. It is deleted when it
+// is acknowledged.
+type Source struct {
+	opts    Options
+	pool    *pgxpool.Pool
+	sql     *statements
+	owner   string
+	wake    chan struct{} // tells Read that there may be more to read
+	stop    context.CancelFunc
+	ended   sync.WaitGroup
+	reading reader
+
+	mu     sync.Mutex // guards the fields below, and those of shards that say so
+	shards map[int16]*shard
+	// valid is when the leases end, if they are not renewed.
+	valid   time.Time
+	trouble error // of the last read or renewal
+}
+
+// shard is a shard that this process owns.
+type shard struct {
+	number    int16
+	epoch     int64
+	partition *pipeline.Partition
+
+	paused bool               // guarded by Source.mu
+	flying map[int64]struct{} // the rows that were read and are not acknowledged; guarded by Source.mu
+
+	// These belong to the reader. Rows up to next were read, if they were visible.
+	// Of the rows up to settled, all that will ever be visible were read.
+	settled, next int64
+	full          bool // the last read returned as many rows as it was allowed to
+}
+
+var (
+	_ pipeline.Source = (*Source)(nil)
+	_ semel.Readier   = (*Source)(nil)
+)
+
+// Open connects to a database and returns the source. It blocks until the server has
+// answered. If the tables are missing, the error wraps pgstore.ErrSchema. Invalid
+// options and addresses are errors that wrap semel.ErrInvalidRequest.
+func Open(ctx context.Context, dsn string, opts *Options) (*Source, error) {
+	o, err := opts.checked()
+	if err != nil {
+		return nil, err
+	}
+	sql, err := newStatements(o.Names)
+	if err != nil {
+		return nil, fmt.Errorf("outbox: %w", err)
+	}
+	pool, err := connect(ctx, dsn, sql, o.Names)
+	if err != nil {
+		return nil, err
+	}
+	s := &Source{opts: o, pool: pool, sql: sql, owner: o.Name + "/" + strings.ToLower(rand.Text()[:8]), wake: make(chan struct{}, 1), shards: map[int16]*shard{}}
+	s.reading.most = o.Batch
+	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s.stop = stop
+	s.ended.Go(func() { s.keep(keeping) })
+	return s, nil
+}
+
+// connect returns a pool whose connections keep no state in their sessions.
+func connect(ctx context.Context, dsn string, sql *statements, names pgstore.Names) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return nil, fmt.Errorf("outbox: the address is not one of PostgreSQL: %w", semel.ErrInvalidRequest) // its text may be the password
+	}
+	if !strings.Contains(dsn, "default_query_exec_mode") {
+		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	}
+	if config.ConnConfig.ConnectTimeout == 0 {
+		config.ConnConfig.ConnectTimeout = 5 * time.Second
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("outbox: %w", err)
+	}
+	shards, err1 := names.Table("outbox_shards")
+	relays, err2 := names.Table("outbox_relays")
+	var there bool
+	err = errors.Join(err1, err2)
+	if err == nil {
+		err = pool.QueryRow(ctx, checkSQL, sql.table, shards, relays).Scan(&there)
+	}
+	switch {
+	case err != nil:
+		pool.Close()
+		return nil, fmt.Errorf("outbox: %w: %w", semel.ErrStoreUnavailable, err)
+	case !there:
+		pool.Close()
+		return nil, fmt.Errorf("outbox: there is no table %s: run semel migrate up: %w", sql.table, pgstore.ErrSchema)
+	}
+	return pool, nil
+}
+
+// Traits implements pipeline.Source.
+func (s *Source) Traits() pipeline.SourceTraits {
+	return pipeline.SourceTraits{Pause: s.pause, Place: place}
+}
+
+// pause stops or resumes reading a shard.
+func (s *Source) pause(partition *pipeline.Partition, paused bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, sh := range s.shards {
+		if sh.partition == partition {
+			sh.paused = paused
+		}
+	}
+	if !paused {
+		s.hurry()
+	}
+}
+
+// hurry makes Read look soon.
+func (s *Source) hurry() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Ack implements pipeline.Source: it deletes the rows of items, and no others. Rows of
+// a shard that has another owner by now stay: that owner delivers them again.
+func (s *Source) Ack(ctx context.Context, items []*pipeline.Item) error {
+	seqs, numbers, epochs := make([]int64, len(items)), make([]int16, len(items)), make([]int64, len(items))
+	for i, it := range items {
+		of := it.Ref.(*shard)
+		seqs[i], numbers[i], epochs[i] = it.Message.Origin.Offset, of.number, of.epoch
+	}
+	if _, err := s.pool.Exec(ctx, s.sql.remove, s.owner, seqs, numbers, epochs); err != nil {
+		return fmt.Errorf("outbox: delete rows that were delivered: %w", err)
+	}
+	// Only now: a row that was not in flight, and still there, would be read again.
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, it := range items {
+		delete(it.Ref.(*shard).flying, seqs[i])
+	}
+	return nil
+}
+
+// Return implements pipeline.Source. The rows are still there, and the next owner of
+// their shards reads them.
+func (s *Source) Return(context.Context, []*pipeline.Item, time.Duration) error { return nil }
+
+// Ready implements semel.Readier.
+func (s *Source) Ready(ctx context.Context) error {
+	s.mu.Lock()
+	err := s.trouble
+	s.mu.Unlock()
+	if err == nil {
+		err = s.pool.Ping(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("outbox: %w", err)
+	}
+	return nil
+}
+
+// setTrouble notes the outcome of a request.
+func (s *Source) setTrouble(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trouble = err
+}
+
+// Close implements pipeline.Source. It gives the shards back.
+func (s *Source) Close(ctx context.Context) error {
+	s.stop()
+	s.ended.Wait()
+	_, err := s.pool.Exec(ctx, s.sql.leave, s.owner)
+	s.pool.Close()
+	if err != nil {
+		return fmt.Errorf("outbox: give the shards back: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,100 @@
+package outbox
+
+import (
+	"strings"
+
+	"github.com/semel-dev/semel/store/pgstore"
+)
+
+// shardCount is the number of shards of every outbox.
+const shardCount = 64
+
+// statements are the statements on the tables of one outbox. Each is a short
+// transaction of its own.
+type statements struct {
+	// table is the quoted name of the outbox.
+	table                                   string
+	fast, late, rows, writers, remove       string
+	look, live, renew, take, release, leave string
+}
+
+// columns are what a message is made of.
+const columns = `o.shard, o.seq, o.id, o.aggregate, o.topic, o.payload, o.headers::text, o.created`
+
+// fastSQL reads the rows of shards behind the ones that were read last.
+const fastSQL = `SELECT ` + columns + `
+FROM unnest($1::smallint[], $2::bigint[], $3::bigint[]) AS s (shard, next, most)
+CROSS JOIN LATERAL (
+	SELECT * FROM {outbox} AS o WHERE o.shard = s.shard AND o.deliver_at IS NULL AND o.seq > s.next ORDER BY o.seq LIMIT s.most
+) AS o`
+
+// lateSQL finds rows that an earlier read has passed: those of transactions that
+// committed after it, and those whose time has come. It finds the rows in flight too.
+const lateSQL = `SELECT s.shard, o.seq
+FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS s (shard, settled, next, due)
+CROSS JOIN LATERAL (
+	SELECT l.seq FROM {outbox} AS l WHERE l.shard = s.shard AND l.deliver_at IS NULL AND l.seq > s.settled AND l.seq <= s.next
+	UNION ALL
+	(SELECT d.seq FROM {outbox} AS d WHERE d.shard = s.shard AND d.deliver_at <= statement_timestamp() ORDER BY d.deliver_at, d.seq LIMIT s.due)
+) AS o`
+
+// rowsSQL reads rows by their numbers.
+const rowsSQL = `SELECT ` + columns + ` FROM {outbox} AS o WHERE o.seq = ANY ($1::bigint[]) ORDER BY o.seq`
+
+// writersSQL returns the transactions that may have written to the outbox and have
+// not ended. An insert holds this lock before it takes a number, and until its
+// transaction has become visible.
+const writersSQL = `SELECT DISTINCT virtualtransaction FROM pg_locks
+WHERE locktype = 'relation' AND relation = $1::text::regclass AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND mode = 'RowExclusiveLock' AND granted`
+
+// removeSQL deletes rows whose shards the relay still owns, under the epoch in which
+// it read them.
+const removeSQL = `DELETE FROM {outbox} AS o
+USING unnest($2::bigint[], $3::smallint[], $4::bigint[]) AS a (seq, shard, epoch), {shards} AS s
+WHERE o.seq = a.seq AND s.shard = a.shard AND s.owner = $1 AND s.epoch = a.epoch`
+
+// lease is the end of a lease that begins now.
+const lease = `clock_timestamp() + $2::bigint * interval '1 microsecond'`
+
+const (
+	// lookSQL returns how many other relays live, and whether a shard is free.
+	lookSQL = `SELECT (SELECT count(*) FROM {relays} WHERE until > clock_timestamp() AND owner <> $1), EXISTS (SELECT FROM {shards} WHERE until <= clock_timestamp())`
+	// liveSQL says that the relay lives, and forgets those that do not.
+	liveSQL = `WITH gone AS (DELETE FROM {relays} WHERE until < clock_timestamp() - interval '1 hour' AND owner <> $1)
+INSERT INTO {relays} (owner, until) VALUES ($1, ` + lease + `) ON CONFLICT (owner) DO UPDATE SET until = excluded.until`
+	// renewSQL extends leases, also one that ended, as long as there is no other owner.
+	renewSQL = `UPDATE {shards} AS s SET until = ` + lease + `
+FROM unnest($3::smallint[], $4::bigint[]) AS m (shard, epoch)
+WHERE s.shard = m.shard AND s.epoch = m.epoch AND s.owner = $1
+RETURNING s.shard`
+	// takeSQL takes free shards, except some.
+	takeSQL = `UPDATE {shards} AS s SET owner = $1, epoch = s.epoch + 1, until = ` + lease + `
+FROM (SELECT f.shard FROM {shards} AS f WHERE f.until <= clock_timestamp() AND f.shard <> ALL ($4::smallint[]) ORDER BY f.until, f.shard LIMIT $3 FOR UPDATE SKIP LOCKED) AS f
+WHERE s.shard = f.shard
+RETURNING s.shard, s.epoch`
+	// releaseSQL gives shards back.
+	releaseSQL = `UPDATE {shards} AS s SET owner = NULL, until = '-infinity'
+FROM unnest($2::smallint[], $3::bigint[]) AS m (shard, epoch)
+WHERE s.shard = m.shard AND s.epoch = m.epoch AND s.owner = $1`
+	// leaveSQL says that the relay is gone, and gives all its shards back.
+	leaveSQL = `WITH gone AS (DELETE FROM {relays} WHERE owner = $1)
+UPDATE {shards} SET owner = NULL, until = '-infinity' WHERE owner = $1`
+)
+
+// checkSQL reports whether the tables exist.
+const checkSQL = `SELECT to_regclass($1) IS NOT NULL AND to_regclass($2) IS NOT NULL AND to_regclass($3) IS NOT NULL`
+
+func newStatements(names pgstore.Names) (*statements, error) {
+	var tables [3]string
+	for i, name := range []string{"outbox", "outbox_shards", "outbox_relays"} {
+		var err error
+		if tables[i], err = names.Table(name); err != nil {
+			return nil, err
+		}
+	}
+	fill := strings.NewReplacer("{outbox}", tables[0], "{shards}", tables[1], "{relays}", tables[2]).Replace
+	return &statements{
+		table: tables[0], fast: fill(fastSQL), late: fill(lateSQL), rows: fill(rowsSQL), writers: writersSQL, remove: fill(removeSQL),
+		look: fill(lookSQL), live: fill(liveSQL), renew: fill(renewSQL), take: fill(takeSQL), release: fill(releaseSQL), leave: fill(leaveSQL),
+	}, nil
+}
