@@ -1,10 +1,12 @@
 // Package lines generates the input of the file benchmarks: JSON lines of about 200
-// bytes. Their member event_id is a UUID, and one line in five is a duplicate.
+// bytes, or CSV records of about 120 with the same values. The member or column event_id
+// is a UUID, and one line in five is a duplicate.
 //
 // The input depends only on a seed. Half of the duplicates repeat one of the last [Near]
 // lines, the other half any earlier line. Half of the duplicates have the same bytes.
 // The others differ in white space, in the order of members or in a timestamp, a third
-// each. A comparison of whole lines does not find those.
+// each. A comparison of whole lines does not find those. Records differ only in a
+// timestamp, and a quarter of them has a field with quotes.
 package lines
 
 import (
@@ -16,6 +18,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 )
@@ -24,7 +27,7 @@ import (
 const Near = 1000
 
 // Summary describes the generated input and the right answer. The right answer is the
-// first line of each id, byte for byte, in input order.
+// first line of each id, byte for byte, in input order, behind the header of CSV.
 type Summary struct {
 	Seed  uint64
 	Lines int
@@ -35,11 +38,23 @@ type Summary struct {
 	FreshSHA256 string
 }
 
-// Generate writes count lines to w.
+// Generate writes count JSON lines to w.
 func Generate(w io.Writer, seed uint64, count int) (Summary, error) {
-	s := Summary{Seed: seed, Lines: count}
+	return generate(w, seed, count, "", appendLine)
+}
+
+// GenerateCSV writes a header and count records to w.
+func GenerateCSV(w io.Writer, seed uint64, count int) (Summary, error) {
+	return generate(w, seed, count, "event_id,type,user,cents,address,note,time\n", appendRecord)
+}
+
+func generate(w io.Writer, seed uint64, count int, header string, appendLine func(dst []byte, seed, id uint64, v variant) []byte) (Summary, error) {
+	s := Summary{Seed: seed, Lines: count, Bytes: int64(len(header))}
 	rand := random{seed}
 	answer := sha256.New()
+	if _, err := io.MultiWriter(w, answer).Write([]byte(header)); err != nil {
+		return s, fmt.Errorf("lines: write the header: %w", err)
+	}
 	var recent [Near]uint64
 	var line []byte
 	for i := range count {
@@ -67,8 +82,8 @@ func Generate(w io.Writer, seed uint64, count int) (Summary, error) {
 	return s, nil
 }
 
-// File creates path with count lines of this seed, unless it exists. It returns their
-// summary, which it stores next to path.
+// File creates path with count lines of this seed, or records if its name ends with
+// .csv, unless it exists. It returns their summary, which it stores next to path.
 func File(path string, seed uint64, count int) (Summary, error) {
 	var s Summary
 	if data, err := os.ReadFile(path + ".summary"); err == nil && json.Unmarshal(data, &s) == nil {
@@ -82,7 +97,11 @@ func File(path string, seed uint64, count int) (Summary, error) {
 	}
 	defer f.Close()
 	w := bufio.NewWriterSize(f, 1<<20)
-	if s, err = Generate(w, seed, count); err != nil {
+	generate := Generate
+	if filepath.Ext(path) == ".csv" {
+		generate = GenerateCSV
+	}
+	if s, err = generate(w, seed, count); err != nil {
 		return s, err
 	}
 	if err := w.Flush(); err != nil {
@@ -133,54 +152,77 @@ var orders = [...][7]string{
 	{"type", "time", "cents", "user", "address", "note", "event_id"},
 }
 
-// appendLine appends the line of an id.
-func appendLine(dst []byte, seed, id uint64, v variant) []byte {
+// event has the values of an id.
+type event struct{ hi, lo, user, cents, at, order uint64 }
+
+func newEvent(seed, id uint64, v variant) event {
 	rand := random{seed ^ (id+1)*0x9e3779b97f4a7c15}
-	hi, lo := rand.next(), rand.next()
-	user, cents, at, order := rand.below(1e6), rand.below(1e7), rand.below(86_400_000), rand.below(3)
+	e := event{rand.next(), rand.next(), rand.below(1e6), rand.below(1e7), rand.below(86_400_000), rand.below(3)}
 	if v&reordered != 0 {
-		order = (order + 1) % 3
+		e.order = (e.order + 1) % 3
 	}
 	if v&retimed != 0 {
-		at = (at + 1000) % 86_400_000
+		e.at = (e.at + 1000) % 86_400_000
 	}
+	return e
+}
+
+func (e event) appendTime(dst []byte) []byte {
+	day := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	return day.Add(time.Duration(e.at)*time.Millisecond).AppendFormat(dst, "2006-01-02T15:04:05.000Z07:00")
+}
+
+// appendRecord appends the CSV record of an id.
+func appendRecord(dst []byte, seed, id uint64, v variant) []byte {
+	e := newEvent(seed, id, v)
+	dst = append(appendUUID(dst, e.hi, e.lo), ",order.placed,"...)
+	dst = append(strconv.AppendUint(dst, e.user, 10), ',')
+	dst = append(strconv.AppendUint(dst, e.cents, 10), ",Tórshavn street "...)
+	dst = strconv.AppendUint(dst, e.user%997, 10)
+	note := ",ring twice,"
+	if e.user%4 == 0 {
+		note = `,"ring ""twice"", then wait",`
+	}
+	return append(e.appendTime(append(dst, note...)), '\n')
+}
+
+// appendLine appends the JSON line of an id.
+func appendLine(dst []byte, seed, id uint64, v variant) []byte {
+	e := newEvent(seed, id, v)
 	colon, comma := ":", ","
 	if v&spaced != 0 {
 		colon, comma = ": ", ", "
 	}
 	separator := "{"
-	for _, member := range orders[order] {
+	for _, member := range orders[e.order] {
 		dst = append(dst, separator...)
 		separator = comma
 		dst = append(append(append(append(dst, '"'), member...), '"'), colon...)
 		switch member {
 		case "event_id":
-			dst = appendUUID(dst, hi, lo)
+			dst = append(appendUUID(append(dst, '"'), e.hi, e.lo), '"')
 		case "type":
 			dst = append(dst, `"order.placed"`...)
 		case "user":
-			dst = strconv.AppendUint(dst, user, 10)
+			dst = strconv.AppendUint(dst, e.user, 10)
 		case "cents":
-			dst = strconv.AppendUint(dst, cents, 10)
+			dst = strconv.AppendUint(dst, e.cents, 10)
 		case "address":
-			dst = append(append(append(dst, `{"city":"Tórshavn","street":"`...), strconv.Itoa(int(user%997))...), `"}`...)
+			dst = append(append(append(dst, `{"city":"Tórshavn","street":"`...), strconv.Itoa(int(e.user%997))...), `"}`...)
 		case "note":
 			dst = append(dst, `"ring \"twice\""`...)
 		case "time":
-			day := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-			dst = day.Add(time.Duration(at)*time.Millisecond).AppendFormat(append(dst, '"'), "2006-01-02T15:04:05.000Z07:00")
-			dst = append(dst, '"')
+			dst = append(e.appendTime(append(dst, '"')), '"')
 		}
 	}
 	return append(dst, '}', '\n')
 }
 
-// appendUUID appends a quoted UUID of version 4.
+// appendUUID appends a UUID of version 4.
 func appendUUID(dst []byte, hi, lo uint64) []byte {
 	hi = hi&^0xf000 | 0x4000
 	lo = lo&^(0xc<<60) | 0x8<<60
 	const digits = "0123456789abcdef"
-	dst = append(dst, '"')
 	for i := range 32 {
 		if i == 8 || i == 12 || i == 16 || i == 20 {
 			dst = append(dst, '-')
@@ -191,7 +233,7 @@ func appendUUID(dst []byte, hi, lo uint64) []byte {
 		}
 		dst = append(dst, digits[word>>(60-4*(i%16))&15])
 	}
-	return append(dst, '"')
+	return dst
 }
 
 // random is SplitMix64 (Steele, Lea and Flood, 2014). Unlike the generators of math/rand,

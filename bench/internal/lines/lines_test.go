@@ -3,6 +3,7 @@ package lines
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/csv"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -68,6 +69,39 @@ func TestGeneratedLinesAreWhatTheSummarySays(t *testing.T) {
 	between("bytes a line", b.Len(), count, 195, 225)
 	for place, n := range places {
 		between(fmt.Sprintf("event_id after %d members", place), n, s.Fresh, .31, .36)
+	}
+}
+
+func TestGeneratedRecordsAreWhatTheSummarySays(t *testing.T) {
+	t.Parallel()
+	const count = 20_000
+	var b bytes.Buffer
+	s, err := GenerateCSV(&b, 7, count)
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := b.Len()
+	records, err := csv.NewReader(bytes.NewReader(b.Bytes())).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, answer := map[string]bool{}, sha256.New()
+	lines := bytes.SplitAfter(b.Bytes(), []byte("\n"))
+	quoted := 0
+	for i, record := range records {
+		if bytes.Contains(lines[i], []byte{'"'}) {
+			quoted++
+		}
+		if id := record[0]; !first[id] {
+			first[id] = true
+			answer.Write(lines[i])
+		}
+	}
+	if records[0][0] != "event_id" || len(records)-1 != count || len(first)-1 != s.Fresh || int64(size) != s.Bytes || hex.EncodeToString(answer.Sum(nil)) != s.FreshSHA256 {
+		t.Errorf("%d records, %d ids, %d bytes, want %+v", len(records)-1, len(first)-1, size, s)
+	}
+	if quoted < count/5 || quoted > count*3/10 || size < 100*count || size > 140*count {
+		t.Errorf("%d records with quotes, %d bytes", quoted, size)
 	}
 }
 

@@ -24,12 +24,13 @@ const inputSeed = 20260101
 
 const (
 	semelCommand = "semel dedup --key .event_id"
+	csvText      = "CSV records of about 120 bytes, a quarter of them with quotes, 20 % duplicates of event_id; the output is the header and the first record of each id, byte for byte, in input order"
 	inputText    = "JSON lines of about 200 bytes, 20 % duplicates of event_id; the output is the first line of each id, byte for byte, in input order"
 )
 
 // dedup lists the benchmarks of semel dedup.
 func dedup(e Env) []Benchmark {
-	full, fewer, some := e.size(5e6, 20_000), e.size(1e6, 20_000), e.size(500_000, 20_000)
+	full, fewer, some, rows := e.size(5e6, 20_000), e.size(1e6, 20_000), e.size(500_000, 20_000), e.size(1.5e6, 20_000)
 	var list []Benchmark
 	for _, p := range []struct {
 		name   string
@@ -37,7 +38,7 @@ func dedup(e Env) []Benchmark {
 		memory float64
 	}{
 		{"chdb", "chDB: LIMIT 1 BY, on one thread, which keeps the order", 4},
-		{"polars", "Polars: unique, keep first, maintain order", 4},
+		{"polars", "Polars: unique, keep first, maintain order", 5},
 		{"orjson", "Python with orjson and a set", 0},
 		{"duckdb", "DuckDB: the line with the least row number of each id", 0},
 	} {
@@ -48,11 +49,7 @@ func dedup(e Env) []Benchmark {
 			peerVersion: func() (string, error) { return e.pinned(p.name) },
 			prepare:     e.prepare(full, e.buildSemel, e.installPython),
 			ours:        func(ctx context.Context) (map[string]float64, error) { return e.semel(ctx, name, full, false) },
-			peer: func(ctx context.Context) (map[string]float64, error) {
-				out := e.work("out-peer.jsonl")
-				cmd := exec.CommandContext(ctx, e.work("venv", "bin", "python"), e.peer("python", "with_"+p.name+".py"), e.input(full), out)
-				return e.filter(cmd, name, full, out)
-			},
+			peer:        e.python(p.name, name, e.input(full), full),
 			figures: []figure{
 				{name: name, unit: "s", lessIsBetter: true, target: 2},
 				{name: name + "-memory", unit: "MiB", lessIsBetter: true, target: p.memory},
@@ -68,9 +65,42 @@ func dedup(e Env) []Benchmark {
 			ours:        func(ctx context.Context) (map[string]float64, error) { return e.semel(ctx, "dedup-bare", full, false) },
 			peer: func(ctx context.Context) (map[string]float64, error) {
 				out := e.work("out-peer.jsonl")
-				return e.filter(exec.CommandContext(ctx, e.work("bin", "bare"), e.input(full), out), "dedup-bare", full, out)
+				return e.filter(exec.CommandContext(ctx, e.work("bin", "bare"), e.input(full), out), "dedup-bare", e.input(full), full, out)
 			},
-			figures: []figure{{name: "dedup-bare", unit: "s", lessIsBetter: true, target: 0.67}},
+			figures: []figure{{name: "dedup-bare", unit: "s", lessIsBetter: true, target: 1.2}},
+		},
+		Benchmark{
+			Name:        "dedup-threads",
+			Work:        fmt.Sprintf("%s --threads 2 without a store on %s %s. Peer: the same with --threads 1", semelCommand, count(full), inputText),
+			peerVersion: func() (string, error) { return "semel with --threads 1", nil },
+			prepare:     e.prepare(full, e.buildSemel),
+			ours: func(ctx context.Context) (map[string]float64, error) {
+				return e.semelOn(ctx, "dedup-threads", e.input(full), full, "--threads", "2")
+			},
+			peer: func(ctx context.Context) (map[string]float64, error) {
+				return e.semelOn(ctx, "dedup-threads", e.input(full), full, "--threads", "1")
+			},
+			figures: []figure{{name: "dedup-threads", unit: "s", lessIsBetter: true, target: 1.6}},
+		},
+		Benchmark{
+			Name:    "dedup-csv",
+			Work:    fmt.Sprintf("%s without a store on %s %s. Peer: ", semelCommand, count(rows), csvText),
+			prepare: e.prepareFile(e.records(rows), rows, e.buildSemel, e.installPython),
+			ours: func(ctx context.Context) (map[string]float64, error) {
+				return e.semelOn(ctx, "dedup-csv", e.records(rows), rows)
+			},
+			rivals: []rival{
+				{
+					work: "Polars: unique, keep first, maintain order", peerVersion: func() (string, error) { return e.pinned("polars") },
+					peer:    e.python("polars_csv", "dedup-csv", e.records(rows), rows),
+					figures: []figure{{name: "dedup-csv-polars", value: "dedup-csv", unit: "s", lessIsBetter: true, target: 2}},
+				},
+				{
+					work: "DuckDB: the record with the least row number of each id", peerVersion: func() (string, error) { return e.pinned("duckdb") },
+					peer:    e.python("duckdb_csv", "dedup-csv", e.records(rows), rows),
+					figures: []figure{{name: "dedup-csv-duckdb", value: "dedup-csv", unit: "s", lessIsBetter: true, target: 2}},
+				},
+			},
 		},
 		Benchmark{
 			Name:        "dedup-bento",
@@ -82,13 +112,22 @@ func dedup(e Env) []Benchmark {
 			figures:     []figure{{name: "dedup-bento", unit: "s", lessIsBetter: true, target: 50}},
 		},
 		Benchmark{
-			Name:        "dedup-store",
-			Work:        fmt.Sprintf("%s with --store and --output, checkpointed, on %s %s. Peer: the same without --store", semelCommand, count(full), inputText),
-			peerVersion: func() (string, error) { return "semel without --store", nil },
-			prepare:     e.prepare(full, e.buildSemel),
-			ours:        func(ctx context.Context) (map[string]float64, error) { return e.semel(ctx, "dedup-store", full, true) },
-			peer:        func(ctx context.Context) (map[string]float64, error) { return e.semel(ctx, "dedup-store", full, false) },
-			figures:     []figure{{name: "dedup-store", unit: "s", lessIsBetter: true, target: 0.67}},
+			Name:    "dedup-store",
+			Work:    fmt.Sprintf("%s with --store and --output, checkpointed, on %s %s. Peer: ", semelCommand, count(full), inputText),
+			prepare: e.prepare(full, e.buildSemel, e.installPython),
+			ours:    func(ctx context.Context) (map[string]float64, error) { return e.semel(ctx, "dedup-store", full, true) },
+			rivals: []rival{
+				{
+					work: "the same without --store", peerVersion: func() (string, error) { return "semel without --store", nil },
+					peer:    func(ctx context.Context) (map[string]float64, error) { return e.semel(ctx, "dedup-store", full, false) },
+					figures: []figure{{name: "dedup-store", unit: "s", lessIsBetter: true, target: 0.67}},
+				},
+				{
+					work: "Polars, which remembers nothing: unique, keep first, maintain order", peerVersion: func() (string, error) { return e.pinned("polars") },
+					peer:    e.python("polars", "dedup-store", e.input(full), full),
+					figures: []figure{{name: "dedup-store-polars", value: "dedup-store", unit: "s", lessIsBetter: true, target: 1.5}},
+				},
+			},
 		},
 		e.dedupSynced("pebble", "github.com/cockroachdb/pebble/v2", fewer),
 		e.dedupSynced("sqlite", "modernc.org/sqlite", fewer),
@@ -110,7 +149,7 @@ func (e *Env) dedupSynced(engine, module string, n int) Benchmark {
 				return nil, err
 			}
 			out := e.work("out-peer.jsonl")
-			return e.filter(exec.CommandContext(ctx, e.work("bin", "synced"), engine, dir, e.input(n), out), name, n, out)
+			return e.filter(exec.CommandContext(ctx, e.work("bin", "synced"), engine, dir, e.input(n), out), name, e.input(n), n, out)
 		},
 		figures: []figure{{name: name, unit: "s", lessIsBetter: true, target: 5}},
 	}
@@ -121,27 +160,41 @@ func (e *Env) bento(ctx context.Context, name string, n int) (map[string]float64
 	out := e.work("out-peer.jsonl")
 	cmd := exec.CommandContext(ctx, e.work("bin", "bento"), "-c", e.peer("bento", "dedupe.yaml"))
 	cmd.Env = append(os.Environ(), "IN="+e.input(n), "OUT="+out)
-	return e.filter(cmd, name, n, out)
+	return e.filter(cmd, name, e.input(n), n, out)
 }
 
-// semel runs Semel on an input of this many lines.
-func (e *Env) semel(ctx context.Context, name string, n int, store bool) (map[string]float64, error) {
-	out := e.work("out-ours.jsonl")
-	args := []string{"dedup", "--quiet", "--key", ".event_id", "--output", out}
-	if store {
-		dir, err := e.fresh("seen")
-		if err != nil {
-			return nil, err
-		}
-		args = append(args, "--store", dir)
+// python runs a Python peer on an input of this many lines.
+func (e *Env) python(script, name, input string, n int) side {
+	return func(ctx context.Context) (map[string]float64, error) {
+		out := e.work("out-peer" + filepath.Ext(input))
+		cmd := exec.CommandContext(ctx, e.work("venv", "bin", "python"), e.peer("python", "with_"+script+".py"), input, out)
+		return e.filter(cmd, name, input, n, out)
 	}
-	return e.filter(exec.CommandContext(ctx, e.work("bin", "semel"), append(args, e.input(n))...), name, n, out)
+}
+
+// semel runs Semel on an input of this many JSON lines.
+func (e *Env) semel(ctx context.Context, name string, n int, store bool) (map[string]float64, error) {
+	if !store {
+		return e.semelOn(ctx, name, e.input(n), n)
+	}
+	dir, err := e.fresh("seen")
+	if err != nil {
+		return nil, err
+	}
+	return e.semelOn(ctx, name, e.input(n), n, "--store", dir)
+}
+
+// semelOn runs Semel on an input of this many lines.
+func (e *Env) semelOn(ctx context.Context, name, input string, n int, flags ...string) (map[string]float64, error) {
+	out := e.work("out-ours" + filepath.Ext(input))
+	args := append([]string{"dedup", "--quiet", "--key", ".event_id", "--output", out}, flags...)
+	return e.filter(exec.CommandContext(ctx, e.work("bin", "semel"), append(args, input)...), name, input, n, out)
 }
 
 // filter runs a command that writes out from an input of this many lines. It measures
 // wall time and peak memory, and checks the output.
-func (e *Env) filter(cmd *exec.Cmd, name string, n int, out string) (map[string]float64, error) {
-	want, err := lines.File(e.input(n), inputSeed, n)
+func (e *Env) filter(cmd *exec.Cmd, name, input string, n int, out string) (map[string]float64, error) {
+	want, err := lines.File(input, inputSeed, n)
 	if err != nil {
 		return nil, err
 	}
@@ -182,6 +235,9 @@ func check(out string, want lines.Summary) error {
 }
 
 func (e *Env) input(n int) string { return e.work(fmt.Sprintf("events-%d.jsonl", n)) }
+
+// records is the name of an input in CSV.
+func (e *Env) records(n int) string { return e.work(fmt.Sprintf("events-%d.csv", n)) }
 
 func (e *Env) peer(name ...string) string {
 	return filepath.Join(append([]string{e.Root, "peers"}, name...)...)

@@ -59,5 +59,5 @@ pipelines:
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return nil, err
 	}
-	return e.filter(e.semelRun(ctx, file), name, n, out)
+	return e.filter(e.semelRun(ctx, file), name, e.input(n), n, out)
 }

@@ -14,13 +14,18 @@ import (
 	"github.com/semel-dev/semel/bench/internal/lines"
 )
 
-// prepare returns a step that generates the input of n lines and runs other steps.
+// prepare returns a step that generates the input of n JSON lines and runs other steps.
 func (e *Env) prepare(n int, steps ...func(context.Context) error) func(context.Context) error {
+	return e.prepareFile(e.input(n), n, steps...)
+}
+
+// prepareFile is prepare for any input.
+func (e *Env) prepareFile(input string, n int, steps ...func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := os.MkdirAll(e.work(), 0o755); err != nil {
 			return err
 		}
-		if _, err := lines.File(e.input(n), inputSeed, n); err != nil {
+		if _, err := lines.File(input, inputSeed, n); err != nil {
 			return err
 		}
 		for _, step := range steps {
