@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 
 	"github.com/dchest/siphash"
@@ -171,10 +172,28 @@ func findColumn(names []string, name string, comma byte) (int, error) {
 	return at, nil
 }
 
-// appendFields appends the values of a record without its line end. It writes
-// values with doubled quotes to room, and returns room as it has grown.
-func appendFields(fields [][]byte, room, record []byte, comma byte) (split [][]byte, grown []byte) {
-	for {
+// allFields is more than the fields of any record.
+const allFields = math.MaxInt
+
+// fieldsNeeded returns how many fields of each record the keys need. A rule without
+// columns is a hash of all fields, or the line itself.
+func (x *extraction) fieldsNeeded() (n int) {
+	for i, columns := range x.columns {
+		if x.hashMissing || len(columns) == 0 && x.rules[i].Form() == key.FormHash {
+			return allFields
+		}
+		for _, c := range columns {
+			n = max(n, c.at+1)
+		}
+	}
+	return n
+}
+
+// appendFields appends the first values of a record without its line end, at most
+// most of them. It writes values with doubled quotes to room, and returns room as it
+// has grown.
+func appendFields(fields [][]byte, room, record []byte, comma byte, most int) (split [][]byte, grown []byte) {
+	for ; most > 0; most-- {
 		var value []byte
 		if len(record) > 0 && record[0] == '"' {
 			value, record, room = unquote(record, room)
@@ -194,6 +213,7 @@ func appendFields(fields [][]byte, room, record []byte, comma byte) (split [][]b
 		}
 		record = record[i+1:]
 	}
+	return fields, room
 }
 
 // unquote returns the value of the quoted field at the start of record, and the
@@ -222,27 +242,29 @@ func unquote(record, room []byte) (value, rest, grown []byte) {
 // errRecord means that a record cannot be divided into fields.
 var errRecord = errors.New("not valid CSV: a quoted field has text after its closing quote, or no closing quote")
 
+// parseRecords parses the records whose ends the reader found.
 func (w *worker) parseRecords(b *block) {
-	scanner := recordScanner{comma: w.comma}
-	for start := 0; start < len(b.data); {
-		end, good := scanner.next(b.data)
-		if end < 0 {
-			end = len(b.data) // a quote is never closed
-		}
+	start := int32(0)
+	bad := b.bad
+	for i, end := range b.ends {
+		line := int32(i)
 		record := trimEnd(b.data[start:end])
-		b.ends = append(b.ends, int32(end))
 		start = end
+		good := len(bad) == 0 || bad[0] != line
+		if !good {
+			bad = bad[1:]
+		}
 		if len(record) == 0 {
-			b.odd = append(b.odd, oddLine{line: int32(len(b.ends) - 1)})
+			b.odd = append(b.odd, oddLine{line: line})
 			continue
 		}
 		err := errRecord
 		if good {
-			w.fields, w.room = appendFields(w.fields[:0], w.room[:0], record, w.comma)
+			w.fields, w.room = appendFields(w.fields[:0], w.room[:0], record, w.comma, w.needed)
 			w.id, err = w.recordID(w.id[:0], record)
 		}
 		if err != nil {
-			w.recordWithoutKey(b, record, err)
+			w.recordWithoutKey(b, line, record, err)
 			continue
 		}
 		b.digests = append(b.digests, w.digester.Bytes(w.id))
@@ -301,9 +323,9 @@ func (w *worker) appendContent(dst []byte, values [][]byte) []byte {
 	return key.AppendBytes(dst, w.content)
 }
 
-func (w *worker) recordWithoutKey(b *block, record []byte, err error) {
+func (w *worker) recordWithoutKey(b *block, line int32, record []byte, err error) {
 	if !w.hashMissing {
-		b.odd = append(b.odd, oddLine{line: int32(len(b.ends) - 1), err: err})
+		b.odd = append(b.odd, oddLine{line: line, err: err})
 		return
 	}
 	b.hashed++

@@ -67,7 +67,7 @@ func FuzzCSV(f *testing.F) {
 			if !good[i] {
 				t.Fatalf("record %q is called malformed", want)
 			}
-			fields, _ := appendFields(nil, nil, record, comma)
+			fields, _ := appendFields(nil, nil, record, comma, allFields)
 			var got []string
 			for _, field := range fields {
 				got = append(got, strings.ReplaceAll(string(field), "\r", ""))
@@ -77,6 +77,9 @@ func FuzzCSV(f *testing.F) {
 			}
 			if !slices.Equal(got, want) {
 				t.Fatalf("record %q has the fields %q, not %q", record, got, want)
+			}
+			if some, _ := appendFields(nil, nil, record, comma, int(step)); !slices.EqualFunc(some, fields[:min(int(step), len(fields))], bytes.Equal) {
+				t.Fatalf("record %q has the first fields %q, not those of %q", record, some, fields)
 			}
 		}
 	})

@@ -159,11 +159,11 @@ type block struct {
 	// err is the reason why the reader stopped after this block.
 	err error
 
-	// A worker fills these.
+	// A worker fills these, except that the reader fills the first two for CSV.
 
 	// ends has, for each line, the position after its line end, where the next
-	// line starts.
-	ends []int32
+	// line starts. bad are the indices in ends of records that are malformed.
+	ends, bad []int32
 	// digests and prints belong, in order, to the lines that are not in odd.
 	digests []semel.Digest
 	prints  []uint64
@@ -189,7 +189,7 @@ func newBlock(size int) *block {
 
 func (b *block) reset() {
 	b.data, b.raw, b.added, b.err, b.hashed = b.data[:0], 0, 0, nil, 0
-	b.ends, b.digests, b.prints, b.odd = b.ends[:0], b.digests[:0], b.prints[:0], b.odd[:0]
+	b.ends, b.bad, b.digests, b.prints, b.odd = b.ends[:0], b.bad[:0], b.digests[:0], b.prints[:0], b.odd[:0]
 }
 
 // start returns the position of a line.

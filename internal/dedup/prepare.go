@@ -138,7 +138,7 @@ func readHeaders(ctx context.Context, inputs []*input, comma byte, p *problems) 
 		if len(in.header) == 0 {
 			continue // an empty file has no header
 		}
-		fields, _ := appendFields(nil, nil, trimEnd(in.header), comma)
+		fields, _ := appendFields(nil, nil, trimEnd(in.header), comma, allFields)
 		own := make([]string, len(fields))
 		for i, f := range fields {
 			own[i] = string(f)

@@ -67,7 +67,8 @@ func (r *reader) read(ctx context.Context, b *block) (more bool) {
 	size, more := r.fill(ctx, r.stream, b)
 	b.raw = r.stream.rawOffset()
 	if r.tooLong(b.data[:size+b.added]) {
-		size, b.added, b.data, b.err = 0, 0, b.data[:0], errLineTooLong
+		size, b.added, b.err = 0, 0, errLineTooLong
+		b.data, b.ends, b.bad = b.data[:0], b.ends[:0], b.bad[:0]
 	}
 	r.offset += int64(size)
 	r.rest = append(r.rest[:0], b.data[size+b.added:]...)
@@ -95,7 +96,7 @@ func (r *reader) close() {
 // fill reads until the block is full or the input pauses or ends. It returns
 // how many bytes of the block are whole lines, and whether the input continues.
 func (r *reader) fill(ctx context.Context, s *stream, b *block) (size int, more bool) {
-	cut := cutter{comma: r.comma}
+	cut := cutter{comma: r.comma, block: b}
 	for {
 		if len(b.data) == cap(b.data) {
 			if end := cut.end(b.data); end > 0 {
@@ -121,6 +122,7 @@ func (r *reader) fill(ctx context.Context, s *stream, b *block) (size int, more 
 				b.data = append(b.data, '\n')
 				b.added = 1
 			}
+			cut.last(b.data)
 			return size, false
 		default:
 			b.err = err
@@ -161,9 +163,10 @@ func grow(b *block) bool {
 
 // cutter finds the end of the last whole line, or CSV record, in growing data.
 type cutter struct {
-	comma   byte // 0 for plain lines
-	whole   int  // end of the last whole line or record
-	scanned int  // position up to which data was scanned
+	comma   byte   // 0 for plain lines
+	block   *block // gets the ends of CSV records, unless it is nil
+	whole   int    // end of the last whole line or record
+	scanned int    // position up to which data was scanned
 	records recordScanner
 }
 
@@ -173,11 +176,11 @@ func (c *cutter) end(data []byte) int {
 	if c.comma != 0 {
 		c.records.comma = c.comma
 		for {
-			end, _ := c.records.next(data)
+			end, good := c.records.next(data)
 			if end < 0 {
 				return c.whole
 			}
-			c.whole = end
+			c.record(end, good)
 		}
 	}
 	if i := bytes.LastIndexByte(data[c.scanned:], '\n'); i >= 0 {
@@ -185,4 +188,24 @@ func (c *cutter) end(data []byte) int {
 	}
 	c.scanned = len(data)
 	return c.whole
+}
+
+// record notes a CSV record.
+func (c *cutter) record(end int, good bool) {
+	c.whole = end
+	if c.block == nil {
+		return
+	}
+	if !good {
+		c.block.bad = append(c.block.bad, int32(len(c.block.ends)))
+	}
+	c.block.ends = append(c.block.ends, int32(end))
+}
+
+// last is end for data after which no more comes. A quote that is never closed makes
+// the rest one malformed record.
+func (c *cutter) last(data []byte) {
+	if c.comma != 0 && c.end(data) < len(data) {
+		c.record(len(data), false)
+	}
 }

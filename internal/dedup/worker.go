@@ -34,8 +34,9 @@ type worker struct {
 	// document finds the content of lines without a key. If there is a finder,
 	// document is that finder and has already read the line.
 	document *key.Finder
-	// fields has the fields of a CSV record, and values the input of a hash.
-	// The buffer below holds fields with quotes in them.
+	// fields has the first fields of a CSV record, as many as are needed, and
+	// values the input of a hash. The buffer below holds fields with quotes in them.
+	needed         int
 	fields, values [][]byte
 	room, content  []byte
 	id             []byte
@@ -50,7 +51,7 @@ const (
 )
 
 func newWorker(x *extraction) (*worker, error) {
-	w := &worker{extraction: x}
+	w := &worker{extraction: x, needed: x.fieldsNeeded()}
 	options := &key.FinderOptions{Content: x.prints, Seed: x.seed}
 	var paths []key.Path
 	for _, r := range x.rules {
