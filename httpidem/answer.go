@@ -18,8 +18,8 @@ type answer struct {
 	// at is when the response was complete, and until when it is no longer kept, by the
 	// clock of the process, to a second. A zero until means that it is kept forever.
 	at, until time.Time
-	// lost: the request took effect, but its response was too large to keep, or was a
-	// stream, or had trailers. What follows is not set.
+	// lost: the request took effect, but its response was too large to keep, was a
+	// stream, was broken, or had trailers. What follows is not set.
 	lost   bool
 	origin string      // the Origin of the request
 	header http.Header // those that may be replayed

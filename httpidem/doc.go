@@ -17,5 +17,6 @@
 //
 // These errors are problem details (RFC 9457), with a type for each cause: see [Problem].
 //
-// The rules follow draft-ietf-httpapi-idempotency-key-header-07 where it has one.
+// The rules follow draft-ietf-httpapi-idempotency-key-header-07 where it has one. A
+// [Profile] has those of another API.
 package httpidem

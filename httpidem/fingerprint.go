@@ -74,7 +74,9 @@ func (o *FingerprintOptions) complete(wrong *invalid.List) printer {
 // body, and of the time at which it was sent first, if the client must say so.
 func (p *printer) of(r *http.Request, body []byte, firstSent string) semel.Fingerprint {
 	d := digest{sha256.New()}
-	for _, text := range []string{r.Method, r.Host, r.URL.EscapedPath(), r.URL.RawQuery, firstSent} {
+	host := strings.ToLower(r.Host)
+	host = strings.TrimSuffix(strings.TrimSuffix(host, ":443"), ":80") // clients may leave them out
+	for _, text := range []string{r.Method, host, r.URL.EscapedPath(), r.URL.RawQuery, firstSent} {
 		d.add([]byte(text))
 	}
 	if !p.json(&d, body) && !parts(&d, r.Header.Get("Content-Type"), body) {
@@ -159,7 +161,7 @@ func (c *canonical) add(value []byte, include, exclude *tree, inside bool, depth
 	c.form = append(c.form, '}')
 }
 
-// parts adds the parts of a multipart body. If it is none, or is malformed, it adds
+// parts adds the parts of a multipart body. If the body is another one, or malformed, it adds
 // nothing and returns false.
 func parts(d *digest, contentType string, body []byte) bool {
 	if !strings.HasPrefix(contentType, "multipart/") && !strings.HasPrefix(strings.ToLower(contentType), "multipart/") {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"mime/multipart"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -121,4 +122,46 @@ func TestWhatMayDifferInARepetition(t *testing.T) {
 	}
 	changed.must(t, 422, httpidem.KeyReused)
 	s.mustHaveRun(t, 1)
+}
+
+func TestAnotherRequestHasAnotherFingerprint(t *testing.T) {
+	t.Parallel()
+	s := &service{handle: created}
+	handler, err := httpidem.New(newGuard(t, newStore(t), nil), s, &httpidem.Options{Scope: httpidem.Global})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range []struct {
+		method, url string
+		same        bool
+	}{
+		{"POST", "http://example.com/a?x=1&y=2", true},
+		{"POST", "http://EXAMPLE.com:80/a?x=1&y=2", true},
+		{"PATCH", "http://example.com/a?x=1&y=2", false},
+		{"POST", "http://example.org/a?x=1&y=2", false},
+		{"POST", "http://example.com:81/a?x=1&y=2", false},
+		{"POST", "http://example.com/a/?x=1&y=2", false},
+		{"POST", "http://example.com/%61?x=1&y=2", false},
+		{"POST", "http://example.com/a?y=2&x=1", false},
+		{"POST", "http://example.com/a", false},
+	} {
+		r := httptest.NewRequest(c.method, c.url, strings.NewReader("body"))
+		r.Header.Set("Idempotency-Key", "k")
+		w := httptest.NewRecorder()
+		if handler.ServeHTTP(w, r); (w.Code == 201) != c.same {
+			t.Errorf("%d: %s %s gets %d", i, c.method, c.url, w.Code)
+		}
+		s.mustHaveRun(t, 1)
+	}
+}
+
+// Texts of caller and key cannot be moved from one to the other.
+func TestCallersAndKeysAreApart(t *testing.T) {
+	t.Parallel()
+	s := &service{handle: created}
+	server := front(t, newGuard(t, newStore(t), nil), s, nil)
+	for i, c := range [][2]string{{"a", "b"}, {"a:b", "c"}, {"a", "b:c"}, {"a:", "b"}, {"a", ":b"}, {"1:a", "b"}, {"a:1", ":a:b"}, {"A", "b"}, {"a", "B"}, {"a", "b%20c"}, {"a", "b c"}} {
+		post(t, server.URL, "", header{"Caller", c[0], "Idempotency-Key", c[1]}).must(t, 201, "")
+		s.mustHaveRun(t, int32(i)+1)
+	}
 }

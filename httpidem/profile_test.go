@@ -157,6 +157,14 @@ func TestAHandlerSaysThatItsRefusalIsTransient(t *testing.T) {
 	s.mustHaveRun(t, 2)
 }
 
+func TestKeysMayBeTooShort(t *testing.T) {
+	t.Parallel()
+	s := &service{handle: created}
+	server := front(t, newGuard(t, newStore(t), nil), s, &httpidem.Options{Profile: httpidem.Profile{MinKey: 20}})
+	post(t, server.URL, "", withKey(strings.Repeat("x", 19))).must(t, 400, httpidem.KeyInvalid)
+	post(t, server.URL, "", withKey(strings.Repeat("x", 20))).must(t, 201, "")
+}
+
 func TestOwnReleases(t *testing.T) {
 	t.Parallel()
 	s := &service{handle: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -40,7 +41,8 @@ type recorder struct {
 	fate   fate
 	status int // 0 before the final header
 	kept   answer
-	full   bool // the response is not kept whole
+	length string // the Content-Length of the response, if the handler has set it
+	full   bool   // the response is not kept whole
 }
 
 func newRecorder(w http.ResponseWriter, r *http.Request, opts *Options, take func(int64) bool) *recorder {
@@ -73,7 +75,7 @@ func (c *recorder) writeHeader(status int) {
 	if status < 200 {
 		return
 	}
-	c.status = status
+	c.status, c.length = status, c.header.Get("Content-Length")
 	c.kept = answer{status: status, origin: c.origin, header: c.replayed()}
 	size := 0
 	for name, values := range c.kept.header {
@@ -168,6 +170,9 @@ func (c *recorder) answer() (*answer, fate) {
 	c.trailers()
 	if c.opts.released(c.status, c.header) {
 		return nil, released
+	}
+	if c.length != "" && c.length != strconv.Itoa(len(c.kept.body)) && c.status != http.StatusNoContent && c.status != http.StatusNotModified {
+		c.full = true // the client has seen a broken response
 	}
 	c.kept.at = time.Now()
 	if c.opts.window != semel.Forever {

@@ -222,3 +222,48 @@ func TestAKeyThatIsNotUsedIsReported(t *testing.T) {
 		}
 	}
 }
+
+func TestABrokenResponseOfAHandlerIsNotKept(t *testing.T) {
+	t.Parallel()
+	for _, length := range []string{"5", "3"} {
+		s := &service{handle: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", length)
+			io.WriteString(w, "four")
+		}}
+		server := front(t, newGuard(t, newStore(t), hold), s, nil)
+		if r, err := send(t.Context(), server.URL, nil, withKey("k")); err == nil && r.err == nil && string(r.body) == "four" {
+			t.Errorf("the client got %v", r.Response)
+		}
+		post(t, server.URL, "", withKey("k")).must(t, 409, httpidem.ResponseNotKept)
+		s.mustHaveRun(t, 1)
+	}
+}
+
+// Headers of the connection and of its client are for the first client alone.
+func TestHeadersThatAreReplayed(t *testing.T) {
+	t.Parallel()
+	first := http.Header{
+		"Etag": {`"1"`}, "Location": {"/a"}, "Link": {"</a>", "</b>"}, "Last-Modified": {"Mon, 01 Jan 2024 00:00:00 GMT"}, "X-Extra": {"1", "2"}, "Date": {"Mon, 01 Jan 2024 00:00:00 GMT"},
+	}
+	never := http.Header{"Set-Cookie": {"a=b"}, "Connection": {"X-Secret, keep-alive"}, "X-Secret": {"1"}, "Proxy-Authenticate": {"Basic"}, "Alt-Svc": {"h3"}, "X-Other": {"1"}}
+	server := front(t, newGuard(t, newStore(t), nil), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for _, h := range []http.Header{first, never} {
+			for name, values := range h {
+				w.Header()[name] = values
+			}
+		}
+		w.WriteHeader(201)
+	}), &httpidem.Options{Replay: []string{"x-extra", "X-Secret"}})
+	post(t, server.URL, "", withKey("k"))
+	r := post(t, server.URL, "", withKey("k"))
+	for name, values := range first {
+		if same := fmt.Sprint(r.Header[name]) == fmt.Sprint(values); same != (name != "Date") {
+			t.Errorf("%s is %q, at first %q", name, r.Header[name], values)
+		}
+	}
+	for name := range never {
+		if r.Header[name] != nil {
+			t.Errorf("%s was replayed", name)
+		}
+	}
+}

@@ -1,0 +1,112 @@
+package httpidem_test
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/httpidem"
+)
+
+// A lease is short, so that a crash is noticed soon. It is extended while a request runs,
+// and the answer is kept for longer.
+func TestARequestMayRunLongerThanALease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &service{handle: func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(10 * time.Minute)
+			created(w, r)
+		}}
+		handler, err := httpidem.New(newGuard(t, newStore(t), &semel.GuardOptions{Lease: 30 * time.Second}), s, &httpidem.Options{Scope: httpidem.Global})
+		if err != nil {
+			t.Fatal(err)
+		}
+		do := func() *httptest.ResponseRecorder {
+			r := httptest.NewRequest(http.MethodPost, "/", nil)
+			r.Header.Set("Idempotency-Key", "k")
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, r)
+			return w
+		}
+		first := make(chan int)
+		go func() { first <- do().Code }()
+		for range 9 {
+			time.Sleep(time.Minute)
+			if w := do(); w.Code != 409 {
+				t.Errorf("after a lease the answer is %d", w.Code)
+			}
+		}
+		if code := <-first; code != 201 {
+			t.Errorf("the first answer is %d", code)
+		}
+		time.Sleep(semel.DefaultWindow - time.Second)
+		if w := do(); w.Code != 201 || w.Header().Get(httpidem.Replayed) != "true" {
+			t.Errorf("before the end of the window the answer is %d %v", w.Code, w.Header())
+		}
+		s.mustHaveRun(t, 1)
+		time.Sleep(10 * time.Second) // the window, and the tick of the store
+		go func() { first <- do().Code }()
+		<-first
+		s.mustHaveRun(t, 2)
+	})
+}
+
+// A key is claimed when the whole body is there.
+func TestAnUploadThatBreaksOffLeavesNoRecord(t *testing.T) {
+	t.Parallel()
+	s := &service{handle: created}
+	server := front(t, newGuard(t, newStore(t), hold), s, nil)
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "POST / HTTP/1.1\r\nHost: "+server.Listener.Addr().String()+"\r\nCaller: alice\r\nIdempotency-Key: k\r\nContent-Length: 10\r\n\r\nhalf"); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := io.ReadAll(conn)
+	if err != nil || len(answer) < 12 || string(answer[9:12]) != "400" {
+		t.Errorf("the answer is %q, %v", answer, err)
+	}
+	s.mustHaveRun(t, 0)
+	post(t, server.URL, "whole", withKey("k")).must(t, 201, "")
+	s.mustHaveRun(t, 1)
+}
+
+// The service may use the key as well.
+func TestTheServiceGetsTheKey(t *testing.T) {
+	t.Parallel()
+	for name, server := range both(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.Header.Get("Idempotency-Key")) }, nil) {
+		if r := post(t, server.URL, "", withKey(`"k"`)); string(r.body) != `"k"` {
+			t.Errorf("%s: the service got %q", name, r.body)
+		}
+	}
+}
+
+// A caller whose access has ended gets no kept answer, whatever the reason.
+func TestNoReplayWithoutAuthorization(t *testing.T) {
+	t.Parallel()
+	s := &service{handle: created}
+	var ended atomic.Bool
+	server := front(t, newGuard(t, newStore(t), nil), s, &httpidem.Options{Scope: func(*http.Request) (string, error) {
+		if ended.Load() {
+			return "alice", io.ErrUnexpectedEOF
+		}
+		return "alice", nil
+	}})
+	post(t, server.URL, "a", withKey("k")).must(t, 201, "")
+	ended.Store(true)
+	post(t, server.URL, "a", withKey("k")).must(t, 401, httpidem.ScopeMissing)
+	ended.Store(false)
+	post(t, server.URL, "a", withKey("k")).must(t, 201, "")
+	s.mustHaveRun(t, 1)
+}
