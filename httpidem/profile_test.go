@@ -181,7 +181,7 @@ func TestAKeyInTheBody(t *testing.T) {
 	t.Parallel()
 	s := &service{handle: created}
 	opts := named(t, "square")
-	opts.MaxBody, opts.MaxBuffered = 100, 200
+	opts.MaxBody = 100
 	server := front(t, newGuard(t, newStore(t), nil), s, opts)
 	do := func(body, contentType string) *reply {
 		return request(t, "PUT", server.URL, body, header{"Content-Type", contentType})
