@@ -78,9 +78,11 @@ func (e *exchange) run(ctx context.Context, claim semel.Claim) ([]byte, error) {
 	e.kept.end() // of a run that was rolled back
 	e.kept.spare = requestCost
 	e.c = newRecorder(client, e.r, &e.opts, e.kept.take)
-	inner := withBody(e.r.WithContext(context.WithValue(ctx, recorderKey{}, e.c)), e.body)
-	inner.Header = e.r.Header.Clone()
-	inner.Header.Del("Upgrade") // an offer of HTTP/2, which a server may ignore
+	inner := withBody(context.WithValue(ctx, recorderKey{}, e.c), e.r, e.body)
+	if inner.Header["Upgrade"] != nil { // an offer of HTTP/2, which a server may ignore
+		inner.Header = inner.Header.Clone()
+		inner.Header.Del("Upgrade")
+	}
 	e.next.ServeHTTP(e.c, inner)
 	kept, known := e.c.answer()
 	switch {

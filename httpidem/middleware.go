@@ -3,6 +3,7 @@ package httpidem
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -89,7 +90,7 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		defer done()
-		r = withBody(r, body)
+		r = withBody(r.Context(), r, body)
 	}
 	id, err := p.keyOf(r.Header, body)
 	sent, badTime := p.firstSent(r.Header)
@@ -136,9 +137,9 @@ func (m *middleware) call(r *http.Request, caller, id string, body []byte) semel
 	}
 }
 
-// withBody returns the request with a body that was read.
-func withBody(r *http.Request, body []byte) *http.Request {
-	out := r.WithContext(r.Context())
+// withBody returns the request with a context, and with a body that was read.
+func withBody(ctx context.Context, r *http.Request, body []byte) *http.Request {
+	out := r.WithContext(ctx)
 	out.Body, out.ContentLength, out.TransferEncoding = io.NopCloser(bytes.NewReader(body)), int64(len(body)), nil
 	return out
 }
@@ -159,7 +160,13 @@ func (m *middleware) read(w http.ResponseWriter, r *http.Request) (body []byte, 
 		m.overloaded(w)
 		return nil, nil, false
 	}
-	body, err := io.ReadAll(io.LimitReader(r.Body, m.opts.MaxBody+1))
+	var err error
+	if r.ContentLength >= 0 {
+		body = make([]byte, r.ContentLength)
+		_, err = io.ReadFull(r.Body, body)
+	} else {
+		body, err = io.ReadAll(io.LimitReader(r.Body, m.opts.MaxBody+1))
+	}
 	if err == nil && int64(len(body)) <= m.opts.MaxBody {
 		own.give(most - int64(len(body)))
 		return body, own.end, true

@@ -59,6 +59,7 @@ type Options struct {
 
 	// What follows is made of the fields above, and of the guard.
 	release []int         // see Profile.complete
+	kept    []string      // names of the headers that are kept
 	prints  printer       // of Fingerprint
 	window  time.Duration // how long an answer is kept
 }
@@ -121,6 +122,7 @@ func (o *Options) complete(guard *semel.Guard) error {
 			wrong.Add("Replay: %s belongs to one connection or one caller", name)
 		}
 	}
+	o.kept = append(described(), o.Replay...)
 	if t := guard.Store().Traits(); !t.Results {
 		wrong.Add("the store of the guard keeps no results: choose one that does")
 	} else if t.MaxResult > 0 && t.MaxResult < o.MaxResponse {

@@ -91,10 +91,14 @@ func (c *recorder) writeHeader(status int) {
 // connection.
 func (c *recorder) replayed() http.Header {
 	kept := http.Header{}
-	hops := strings.ToLower(strings.Join(c.header.Values("Connection"), ","))
-	for _, name := range slices.Concat(described(), c.opts.Replay) {
-		if values := c.header[name]; len(values) > 0 && !slices.Contains(strings.Split(strings.ReplaceAll(hops, " ", ""), ","), strings.ToLower(name)) {
+	for _, name := range c.opts.kept {
+		if values := c.header[name]; len(values) > 0 {
 			kept[name] = slices.Clone(values)
+		}
+	}
+	for _, names := range c.header["Connection"] {
+		for name := range strings.SplitSeq(names, ",") {
+			kept.Del(strings.TrimSpace(name))
 		}
 	}
 	return kept
