@@ -27,7 +27,7 @@ type Profile struct {
 	Strict bool
 	// MinKey and MaxKey limit the length of a key in bytes.
 	MinKey, MaxKey int
-	// Methods are those that take a key. Requests with others pass untouched.
+	// Methods are those that take a key, in any case. Requests with others pass untouched.
 	Methods []string
 	// Required refuses a request without a key with 400. Otherwise such a request
 	// passes untouched, and may run twice.
@@ -191,9 +191,11 @@ func (p *Profile) check(wrong *invalid.List) {
 			wrong.Add("Profile.MismatchStatus, InFlightStatus: %d is no client error: want 400 to 499", status)
 		}
 	}
-	for _, method := range p.Methods {
-		if slices.Contains([]string{"GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"}, strings.ToUpper(method)) {
-			wrong.Add("Profile.Methods: %s changes nothing, or cannot be replayed", method)
+	p.Methods = slices.Clone(p.Methods)
+	for i, method := range p.Methods {
+		p.Methods[i] = strings.ToUpper(method)
+		if slices.Contains([]string{"", "GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"}, p.Methods[i]) {
+			wrong.Add("Profile.Methods: %q changes nothing, or cannot be replayed", method)
 		}
 	}
 }

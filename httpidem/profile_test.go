@@ -160,7 +160,7 @@ func TestAHandlerSaysThatItsRefusalIsTransient(t *testing.T) {
 func TestKeysMayBeTooShort(t *testing.T) {
 	t.Parallel()
 	s := &service{handle: created}
-	server := front(t, newGuard(t, newStore(t), nil), s, &httpidem.Options{Profile: httpidem.Profile{MinKey: 20}})
+	server := front(t, newGuard(t, newStore(t), nil), s, &httpidem.Options{Profile: httpidem.Profile{MinKey: 20, Methods: []string{"post"}}})
 	post(t, server.URL, "", withKey(strings.Repeat("x", 19))).must(t, 400, httpidem.KeyInvalid)
 	post(t, server.URL, "", withKey(strings.Repeat("x", 20))).must(t, 201, "")
 }
