@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -90,23 +89,4 @@ func TestTheServiceGetsTheKey(t *testing.T) {
 			t.Errorf("%s: the service got %q", name, r.body)
 		}
 	}
-}
-
-// A caller whose access has ended gets no kept answer, whatever the reason.
-func TestNoReplayWithoutAuthorization(t *testing.T) {
-	t.Parallel()
-	s := &service{handle: created}
-	var ended atomic.Bool
-	server := front(t, newGuard(t, newStore(t), nil), s, &httpidem.Options{Scope: func(*http.Request) (string, error) {
-		if ended.Load() {
-			return "alice", io.ErrUnexpectedEOF
-		}
-		return "alice", nil
-	}})
-	post(t, server.URL, "a", withKey("k")).must(t, 201, "")
-	ended.Store(true)
-	post(t, server.URL, "a", withKey("k")).must(t, 401, httpidem.ScopeMissing)
-	ended.Store(false)
-	post(t, server.URL, "a", withKey("k")).must(t, 201, "")
-	s.mustHaveRun(t, 1)
 }

@@ -199,7 +199,7 @@ func TestAStreamIsNotKept(t *testing.T) {
 func TestAKeyThatIsNotUsedIsReported(t *testing.T) {
 	t.Parallel()
 	for name, server := range both(t, func(http.ResponseWriter, *http.Request) {}, nil) {
-		for method, want := range map[string]string{"GET": "ignored", "PUT": "ignored", "POST": ""} {
+		for method, want := range map[string]string{"GET": "ignored", "OPTIONS": "ignored", "PUT": "ignored", "POST": ""} {
 			r, err := http.NewRequest(method, server.URL, nil)
 			if err != nil {
 				t.Fatal(err)
