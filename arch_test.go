@@ -42,6 +42,7 @@ var packageMap = map[string][]string{
 	"store/pgstore/internal/pgschema":   {".", "github.com/jackc/pgx/v5"},
 	"store/storetest/internal/register": {".", "github.com/anishathalye/porcupine"},
 	"httpidem":                          {".", "internal/invalid"},
+	"httpidem/pgidem":                   {".", "httpidem", "store/pgstore", "github.com/jackc/pgx/v5"},
 	"httpidem/caller":                   {"httpidem", "internal/invalid", "github.com/go-jose/go-jose/v4", "github.com/go-jose/go-jose/v4/jwt"},
 	"store/tiered":                      {".", "filter", "internal/clock", "internal/invalid"},
 	"pipeline":                          {".", "key", "internal/auditlog", "internal/health", "internal/hint", "internal/invalid", "vfs"},

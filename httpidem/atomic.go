@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/semel-dev/semel"
 )
@@ -20,7 +21,8 @@ import (
 // or the response is longer than MaxResponse, the client gets 500. do may run next again
 // after a rollback.
 //
-// Responses with a status of 1xx are not sent, and Flush does nothing.
+// Options.Wait defaults to 2 s, because a second request would otherwise wait inside the
+// store, with a connection. Responses with a status of 1xx are not sent, and Flush does nothing.
 func NewAtomic(guard *semel.Guard, do DoFunc, next http.Handler, opts *Options) (http.Handler, error) {
 	if do == nil {
 		return nil, fmt.Errorf("httpidem: NewAtomic: the function that runs effects is nil: %w", semel.ErrInvalidRequest)
@@ -30,6 +32,7 @@ func NewAtomic(guard *semel.Guard, do DoFunc, next http.Handler, opts *Options) 
 		return nil, err
 	}
 	m.do, m.atomic = do, true
+	orElse(&m.opts.Wait, 2*time.Second)
 	m.opts.release = append(slices.Clone(m.opts.release), http.StatusInternalServerError/100)
 	return m, nil
 }

@@ -37,6 +37,9 @@ func (e *exchange) serve() {
 				e.answer(result)
 				return
 			}
+			if e.opts.Wait > 0 { // one request of this process asks the store, and the others wait for it
+				e.flight = e.flights.begin(&e.call)
+			}
 		}
 		out, err := e.do(ctx, e.call, e.run)
 		left := time.Until(end)
@@ -44,10 +47,6 @@ func (e *exchange) serve() {
 		if !errors.As(err, &elsewhere) || left <= 0 {
 			e.settle(out, err)
 			return
-		}
-		// One request of this process asks the store, and the others wait for it.
-		if e.flight == nil {
-			e.flight = e.flights.begin(&e.call)
 		}
 		if e.flight != nil {
 			e.flights.note(e.flight, false, elsewhere.LeaseEnd)

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// requestCost is the part of Options.MaxBuffered that each request takes beside its body:
+// requestCost is the part of Options.MaxBuffered that each request takes in addition to its body:
 // for its headers, its connection, and a short response.
 const requestCost = 16 << 10
 

@@ -41,9 +41,9 @@ type Options struct {
 	MaxBody, MaxResponse int64
 	// MaxBuffered limits the memory for all requests in progress in bytes: their bodies,
 	// kept responses, and 16 KiB for each. A request for which there is no room is refused
-	// with 503 before it runs. A response above 16 KiB for which there is none reaches the
-	// client, and a repetition gets 409, as with MaxResponse. Defaults to 64 times MaxBody,
-	// and to 64 MiB at least.
+	// with 503 before it runs. A response above 16 KiB without room reaches the client,
+	// and a repetition gets 409, as with MaxResponse. Defaults to 64 times MaxBody, and to
+	// 64 MiB at least.
 	MaxBuffered int64
 	// MaxPerCaller is the maximum number of requests of one caller in progress, with those
 	// that wait. More are refused with 503. Defaults to no limit.
