@@ -85,3 +85,24 @@ func ExampleNewTransport() {
 	fmt.Printf("%s\n", body)
 	// Output: receipt for a key of 28 bytes
 }
+
+func ExampleNewState() {
+	store, err := memstore.New(nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	guard, err := semel.NewGuard(store, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	state, err := httpidem.NewState(guard, &httpidem.Options{Scope: httpidem.Global}) // the options of New
+	if err != nil {
+		log.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle(httpidem.StatePattern, state)
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/.well-known/idempotency/8e03978e", nil))
+	fmt.Println(w.Code, w.Body)
+	// Output: 200 {"state":"absent"}
+}

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -128,10 +127,10 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	(&exchange{middleware: m, w: w, r: r, call: call, body: body, kept: share{of: &m.room}}).serve()
 }
 
-// call returns the call of a request. The lengths in the id keep callers and keys apart.
+// call returns the call of a request.
 func (m *middleware) call(r *http.Request, caller, id string, body []byte) semel.Call {
 	return semel.Call{
-		Key:         semel.Key{Scope: m.opts.Route, ID: strconv.Itoa(len(caller)) + ":" + caller + ":" + id},
+		Key:         Key(m.opts.Route, caller, id),
 		Fingerprint: m.opts.prints.of(r, body, r.Header.Get(m.opts.Profile.FirstSent)),
 		Origin:      r.Method + " " + r.URL.EscapedPath(),
 	}
