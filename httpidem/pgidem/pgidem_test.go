@@ -264,6 +264,20 @@ func TestWaitersHoldNoConnections(t *testing.T) {
 	s.mustHave(21, 21)
 }
 
+func TestTrailersComeAfterTheCommit(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, httpidem.Options{}, func(w http.ResponseWriter, r *http.Request, _ int) {
+		w.Header().Set("Trailer", "X-Sum")
+		io.WriteString(w, "order")
+		w.Header().Set("X-Sum", "5")
+		w.Header().Set(http.TrailerPrefix+"X-More", "6")
+	})
+	if resp := s.must("k", "a", 200, "order"); resp.Trailer.Get("X-Sum") != "5" || resp.Trailer.Get("X-More") != "6" {
+		t.Errorf("the trailers are %v", resp.Trailer)
+	}
+	s.must("k", "a", 409, string(httpidem.ResponseNotKept))
+}
+
 func TestArgumentsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	if _, err := pgidem.New(nil, http.NotFoundHandler(), nil); !errors.Is(err, semel.ErrInvalidRequest) {
