@@ -102,7 +102,7 @@ var packageMap = map[string][]string{
 	"internal/services":              {"github.com/jackc/pgx/v5/pgconn", "github.com/twmb/franz-go/pkg/kmsg"},
 	"internal/services/servicestest": {"internal/services"},
 	"internal/schema":                {".", "internal/hint", "github.com/goccy/go-yaml", "github.com/goccy/go-yaml/ast", "github.com/goccy/go-yaml/lexer", "github.com/goccy/go-yaml/parser", "github.com/goccy/go-yaml/token"},
-	"internal/config":                {".", "key", "pipeline", "store/tiered", "internal/advice", "internal/hint", "internal/schema", "github.com/goccy/go-yaml/ast"},
+	"internal/config":                {".", "httpidem", "key", "pipeline", "store/tiered", "internal/advice", "internal/hint", "internal/schema", "github.com/goccy/go-yaml/ast"},
 	"internal/kind": {
 		"internal/config", "internal/kind/embedded", "internal/kind/file", "internal/kind/filter", "internal/kind/http", "internal/kind/kafka",
 		"internal/kind/memory", "internal/kind/nats", "internal/kind/postgres", "internal/kind/rabbitmq", "internal/kind/redis", "internal/kind/sqs", "internal/kind/stdout", "internal/kind/tiered", "internal/kind/webhook",
@@ -148,8 +148,9 @@ var packageMap = map[string][]string{
 		"github.com/prometheus/client_golang/prometheus", "github.com/prometheus/client_golang/prometheus/collectors", "github.com/prometheus/client_golang/prometheus/promhttp",
 	},
 	"internal/explain": {".", "internal/config", "internal/schema"},
+	"internal/proxy":   {".", "httpidem", "internal/config", "github.com/prometheus/client_golang/prometheus"},
 	"internal/cli": {
-		"internal/cli/auditcmd", "internal/cli/dedupcmd", "internal/cli/keyscmd", "internal/cli/parkedcmd", "internal/cli/pipelinecmd", "internal/cli/servercmd", "internal/cli/term", "internal/config", "internal/dedup", "internal/hint", "internal/schema",
+		"internal/cli/auditcmd", "internal/cli/dedupcmd", "internal/cli/keyscmd", "internal/cli/parkedcmd", "internal/cli/pipelinecmd", "internal/cli/proxycmd", "internal/cli/servercmd", "internal/cli/term", "internal/config", "internal/dedup", "internal/hint", "internal/schema",
 		"github.com/spf13/cobra", "github.com/spf13/pflag",
 	},
 	"internal/cli/auditcmd": {"internal/auditlog", "internal/cli/term", "github.com/spf13/cobra"},
@@ -173,6 +174,10 @@ var packageMap = map[string][]string{
 	"internal/cli/pipelinecmd": {
 		".", "broker/kafka/kafkatxn", "internal/ask", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/explain", "internal/hint", "internal/schema", "internal/wiring", "key", "pipeline", "store/memstore", "internal/kind/kafka", "internal/kind/postgres",
 		"github.com/spf13/cobra",
+	},
+	"internal/cli/proxycmd": {
+		".", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/kind/embedded", "internal/kind/memory", "internal/proxy", "internal/schema",
+		"github.com/spf13/cobra", "github.com/spf13/pflag",
 	},
 	"internal/cli/servercmd": {
 		".", "broker/kafka", "internal/ask", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/schema", "internal/wiring", "store/pgstore", "internal/kind/kafka", "internal/kind/postgres",

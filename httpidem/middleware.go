@@ -211,7 +211,7 @@ func (m *middleware) refused(w http.ResponseWriter, err error, ran bool) {
 	case ran && !errors.Is(err, semel.ErrStoreUnavailable):
 		m.refuse(w, RolledBack, "Its transaction could not be committed, or its response is too long. A repetition runs again.")
 	default:
-		(&refusal{problem: StoreUnavailable, detail: "Nothing has run. Repeat the request.", after: time.Second}).write(w, &m.opts.Profile)
+		unavailable(w, &m.opts.Profile)
 	}
 }
 

@@ -150,3 +150,13 @@ func expose(h http.Header, names ...string) {
 	}
 	h.Set("Access-Control-Expose-Headers", strings.Join(append(h.Values("Access-Control-Expose-Headers"), names...), ", "))
 }
+
+// Unavailable answers that requests cannot be checked now: 503 of type StoreUnavailable,
+// with Retry-After. A server uses it while it opens its store.
+func Unavailable(w http.ResponseWriter) {
+	unavailable(w, nil)
+}
+
+func unavailable(w http.ResponseWriter, p *Profile) {
+	(&refusal{problem: StoreUnavailable, detail: "Nothing has run. Repeat the request.", after: time.Second}).write(w, p)
+}

@@ -49,6 +49,7 @@ func exampleDir(t *testing.T) (dir, binaries string) {
 		"semel.yaml":            []byte("stores:\n  ledger: { embedded: { path: ./ledger } }\n  db: { postgres: { dsn: \"${env:DATABASE_URL:-host=localhost}\" } }\n"),
 		"pipelines.yaml":        []byte(pipelinesExample),
 		"backfill.yaml":         []byte(strings.ReplaceAll(pipelinesExample, "in.jsonl", "keys.jsonl")),
+		"api.yaml":              []byte("stores:\n  keys: { embedded: { path: ./keys } }\nproxy: { listen: \"127.0.0.1:0\", upstream: \"http://127.0.0.1:9000\", store: keys, scope: basic }\nadmin: { listen: \"127.0.0.1:0\" }\n"),
 		"cases.jsonl":           []byte(`{"name":"an order","body":{"id":"order-7"},"key":"order-7","decision":"fresh"}` + "\n"),
 		"keys.jsonl":            []byte(`{"id":"order-40"}` + "\n"),
 	} {
@@ -169,6 +170,16 @@ func TestExamplesOfEveryHelpWorkAsPrinted(t *testing.T) {
 	walk(newRootCommand(&term.App{Kinds: kind.All()}))
 }
 
+// servedLine starts the proxy of a line, ends it when it serves, and has its exit status.
+func servedLine(line string) string {
+	if !strings.Contains(line, ".yaml") {
+		line += " --listen 127.0.0.1:0 --admin off"
+	}
+	return strings.Replace(line, " --log-level warn", "", 1) + ` 2> log & proxy=$!
+until grep -q '"msg":"proxy"' log; do kill -0 $proxy || { cat log; exit 1; }; done
+kill $proxy && wait $proxy`
+}
+
 func checkExamples(t *testing.T, path, examples string) {
 	lines := strings.Split(examples, "\n")
 	if len(lines) < 2 || len(lines) > 3 {
@@ -206,6 +217,9 @@ func checkExamples(t *testing.T, path, examples string) {
 		}
 		if !strings.Contains(line, "semel ") {
 			t.Errorf("%s: the example does not run the program: %s", path, line)
+		}
+		if strings.Contains(line, "semel proxy ") {
+			line = servedLine(line)
 		}
 		shell := exec.CommandContext(t.Context(), "sh", "-e", "-c", line)
 		shell.Dir = dir

@@ -8,6 +8,7 @@ import (
 	"github.com/semel-dev/semel/internal/cli/keyscmd"
 	"github.com/semel-dev/semel/internal/cli/parkedcmd"
 	"github.com/semel-dev/semel/internal/cli/pipelinecmd"
+	"github.com/semel-dev/semel/internal/cli/proxycmd"
 	"github.com/semel-dev/semel/internal/cli/servercmd"
 	"github.com/semel-dev/semel/internal/cli/term"
 )
@@ -36,6 +37,7 @@ semel dedup --help`,
 	root.AddCommand(
 		dedupcmd.New(a),
 		withEnvFile(a, pipelinecmd.NewRun(a)),
+		withEnvFile(a, proxycmd.New(a)),
 		withEnvFile(a, servercmd.NewStatus(a)),
 		withEnvFile(a, parkedcmd.New(a)),
 		withEnvFile(a, pipelinecmd.NewDryRun(a)),

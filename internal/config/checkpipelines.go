@@ -51,13 +51,19 @@ func (c *Checker) pipelineStore(p *Pipeline, path string) {
 	if p.Store.Name == "" {
 		return
 	}
-	path += ".store"
-	if _, ok := c.Find(p.Store, path); !ok {
-		return
+	c.storeOf(p.Store, path+".store")
+}
+
+// storeOf returns the store of the keys of a pipeline or proxy.
+func (c *Checker) storeOf(r schema.Reference, path string) (*Store, bool) {
+	s, ok := c.Find(r, path)
+	if !ok {
+		return nil, false
 	}
-	if stack, ok := c.File.LayerOf(p.Store.Name); ok {
-		c.Report(p.Store.At, path, "%s is a layer of %s, which only copies the decisions of another store: write %s, or a separate store", p.Store.Name, stack.Name, stack.Name)
+	if stack, ok := c.File.LayerOf(r.Name); ok {
+		c.Report(r.At, path, "%s is a layer of %s, which only copies the decisions of another store: write %s, or a separate store", r.Name, stack.Name, stack.Name)
 	}
+	return s, true
 }
 
 // database checks a reference to a store whose database is used.

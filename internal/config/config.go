@@ -19,7 +19,9 @@ type File struct {
 	Stores []*Store
 	// Pipelines are the members of "pipelines", in the order of the file.
 	Pipelines []*Pipeline
-	Admin     Admin
+	// Proxy is the section "proxy", or nil.
+	Proxy *Proxy
+	Admin Admin
 	// Shutdown is the maximum duration of a drain.
 	Shutdown time.Duration
 	Log      Log
@@ -117,6 +119,7 @@ func (k *Kinds) read(d *schema.Document) *File {
 	f.hidden, f.places, f.lacks, f.bare = d.Hidden, d.Places, d.Lacking(), d.Exposed
 	checkStores(d, f)
 	checkPipelines(d, f)
+	checkProxy(d, f)
 	return f
 }
 
@@ -165,6 +168,7 @@ func (k *Kinds) Sections(f *File) []schema.Field {
 	return []schema.Field{
 		{Name: "stores", Doc: "Stores by name. A store remembers keys.", Form: schema.Form{Named: &schema.Form{Members: func() schema.Mapping { return kindsMapping(new(Spec), k.Stores) }}}, Read: func(v schema.Value) { f.Stores = k.readStores(v) }},
 		{Name: "pipelines", Doc: "Pipelines by name. A pipeline moves messages.", Form: schema.Form{Named: &schema.Form{Members: func() schema.Mapping { return k.pipelineMapping(&Pipeline{}) }}}, Read: func(v schema.Value) { f.Pipelines = k.readPipelines(v) }},
+		{Name: "proxy", Doc: "An HTTP proxy with which requests that carry a key take effect once. `semel proxy FILE` runs it.", Form: schema.Form{Members: func() schema.Mapping { return proxyMapping(&Proxy{}) }}, Read: func(v schema.Value) { f.Proxy = readProxy(v) }},
 		schema.PartField("admin", func() schema.Mapping { return adminMapping(&f.Admin) }, "The server for probes and metrics of a daemon.").Always(),
 		schema.DurationField("shutdown", &f.Shutdown, "How long a drain may take: messages in progress finish, or go back to their source.").Or("25s"),
 		schema.PartField("log", func() schema.Mapping { return logMapping(&f.Log) }, "What a daemon logs.").Always(),

@@ -59,6 +59,7 @@ func (f *File) Lint() []Finding {
 		l.ignored()
 	}
 	l.Pipeline = nil
+	l.proxy()
 	l.between()
 	l.admin()
 	l.secrets()
@@ -213,7 +214,7 @@ func (l *Linter) between() {
 // admin checks the admin server.
 func (l *Linter) admin() {
 	a := &l.File.Admin
-	if a.Listen == "off" || IsLoopback(HostOf(a.Listen)) {
+	if a.Listen == "" || a.Listen == "off" || IsLoopback(HostOf(a.Listen)) {
 		return
 	}
 	switch {

@@ -102,7 +102,7 @@ func answer(w http.ResponseWriter, status int, text string) {
 	_, _ = w.Write([]byte(text)) // a probe that disconnected needs no answer
 }
 
-// readyz checks the source, sink and store of every pipeline.
+// readyz checks the source, sink and store of every pipeline, and the service.
 func (d *daemon) readyz(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second)
 	defer cancel()
@@ -115,6 +115,14 @@ func (d *daemon) readyz(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprintf(&text, "%s: not ready: %s\n", s.name, d.why(err))
 		} else {
 			fmt.Fprintf(&text, "%s: ready\n", s.name)
+		}
+	}
+	if s := d.opts.Service; s != nil {
+		if err := d.readyService(ctx); err != nil {
+			status = http.StatusServiceUnavailable
+			fmt.Fprintf(&text, "%s: not ready: %s\n", s.Name, d.why(err))
+		} else {
+			fmt.Fprintf(&text, "%s: ready\n", s.Name)
 		}
 	}
 	answer(w, status, text.String())

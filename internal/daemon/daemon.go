@@ -28,6 +28,8 @@ import (
 type Options struct {
 	// Pipelines are the pipelines to run. Defaults to all.
 	Pipelines []*config.Pipeline
+	// Service is served instead of pipelines. Defaults to none.
+	Service *Service
 	// Log receives the log records. Their secrets are already hidden.
 	Log *slog.Logger
 	// Admin is the address of the admin server; "off" disables it. Defaults to the
@@ -51,7 +53,8 @@ type Options struct {
 // already listens there, there is no admin server.
 const DefaultAdmin = "127.0.0.1:4195"
 
-// Run runs pipelines until all sources have ended or ctx ends, and then drains.
+// Run runs pipelines, or the service of its options, until all sources have ended or
+// ctx ends, and then drains.
 // It first logs the warnings of lint. If one pipeline fails, the others drain
 // too. If a server does not answer at the start, Run retries.
 func Run(ctx context.Context, f *config.File, opts *Options) error {
@@ -66,7 +69,7 @@ func Run(ctx context.Context, f *config.File, opts *Options) error {
 	}
 	defer d.lines.Close()
 	specs := opts.Pipelines
-	if specs == nil {
+	if specs == nil && opts.Service == nil {
 		specs = f.Pipelines
 	}
 	admin, err := d.listenAdmin()
@@ -96,8 +99,19 @@ func Run(ctx context.Context, f *config.File, opts *Options) error {
 	if opts.Show != nil {
 		defer opts.Show(d.pipelines)()
 	}
-	d.notifier = newNotifier(opts.Env, len(specs))
+	opening := len(specs)
+	if opts.Service != nil {
+		opening++
+	}
+	d.notifier = newNotifier(opts.Env, opening)
 	defer d.notifier.start(ctx, func() { d.pipelines() })() // takes the locks of all pipelines
+	var served error
+	if opts.Service != nil {
+		running.Go(func() {
+			served = d.serve(ctx)
+			cancel()
+		})
+	}
 	for i, p := range specs {
 		running.Go(func() {
 			errs[i] = d.run(ctx, p, &d.states[i])
@@ -109,7 +123,7 @@ func Run(ctx context.Context, f *config.File, opts *Options) error {
 	running.Wait()
 	cancel()
 	d.tending.Wait()
-	return errors.Join(append(errs, d.stores.Close())...)
+	return errors.Join(append(errs, served, d.stores.Close())...)
 }
 
 type daemon struct {
@@ -120,6 +134,7 @@ type daemon struct {
 	metrics *metrics
 	lines   *observe.Log // events of stacks
 	states  []state
+	service state // of opts.Service, while its store opens
 	started time.Time
 	journal *journal
 
@@ -295,9 +310,17 @@ func (d *daemon) filter(spec *config.Pipeline) (*config.FilterAbout, bool) {
 	return s.Spec.About().Filter, true
 }
 
-// open opens a pipeline. It retries as long as its servers do not answer, and reports
-// a try that takes long. It returns nil if ctx ends first.
+// open opens a pipeline. It returns nil if ctx ends first.
 func (d *daemon) open(ctx context.Context, spec *config.Pipeline, s *state, log *slog.Logger, opts *wiring.PipelineOptions) (*wiring.Pipeline, error) {
+	return retrying(ctx, s, log, "pipeline "+spec.Name+": ", func() (*wiring.Pipeline, error) {
+		return wiring.OpenPipeline(ctx, d.file, spec, d.stores, opts)
+	})
+}
+
+// retrying calls open until it succeeds. It retries as long as servers do not answer,
+// and reports a try that takes long. It removes prefix from what it logs. It returns the
+// zero value if ctx ends first.
+func retrying[T any](ctx context.Context, s *state, log *slog.Logger, prefix string, open func() (T, error)) (none T, _ error) {
 	backoff := pipeline.Failure{From: 500 * time.Millisecond, To: 15 * time.Second}
 	var last told
 	var trying atomic.Bool
@@ -316,29 +339,29 @@ func (d *daemon) open(ctx context.Context, spec *config.Pipeline, s *state, log 
 	})()
 	for n := 1; ; n++ {
 		trying.Store(true)
-		p, err := wiring.OpenPipeline(ctx, d.file, spec, d.stores, opts)
+		opened, err := open()
 		trying.Store(false)
 		if err == nil {
-			return p, nil
+			return opened, nil
 		}
 		if ctx.Err() != nil {
-			return nil, nil
+			return none, nil
 		}
 		if _, held := embedded.Holder(err); held {
-			return nil, err // another process runs the pipeline, and may do so for years
+			return none, err // another process has the store, and may have it for years
 		}
 		if class := semel.Classify(err); class != semel.ClassRetryable && !mayPass(err) {
-			return nil, err
+			return none, err
 		}
 		s.set(func(s *state) { s.waiting = err })
-		pause, text := backoff.Pause(n), strings.TrimPrefix(oneLine(err), "pipeline "+spec.Name+": ")
+		pause, text := backoff.Pause(n), strings.TrimPrefix(oneLine(err), prefix)
 		if last.isNew(text, time.Now()) {
 			log.Warn("cannot start yet, trying again", "error", text, "attempt", n, "next", pause.Round(time.Millisecond))
 		}
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return nil, nil
+			return none, nil
 		}
 	}
 }

@@ -19,7 +19,7 @@ const notifyFor = 250 * time.Millisecond
 type notifier struct {
 	socket   string        // "@name" is an abstract address, as in package net; "" is none
 	every    time.Duration // between two signs of life; 0 for none
-	unopened atomic.Int64  // pipelines
+	unopened atomic.Int64  // pipelines, and the service
 	open     chan struct{} // closed when all pipelines are open
 }
 

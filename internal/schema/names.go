@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -26,8 +27,7 @@ func (v Value) References(target *[]Reference) {
 // reference reads the name of a store.
 func (v Value) reference() (r Reference) {
 	v.Text(&r.Name)
-	r.At = v.at
-	r.At.File = v.Name
+	r.At = v.Place()
 	return r
 }
 
@@ -102,10 +102,18 @@ func (v Value) CheckListen(address string) {
 	if address == "" {
 		return // already reported
 	}
+	if _, err := ParseListen(address); err != nil {
+		v.Wrong("%v", err)
+	}
+}
+
+// ParseListen reads an address to listen on.
+func ParseListen(address string) (string, error) {
 	host, port, ok := CutLast(address, ":")
 	if !ok || strings.ContainsAny(host, "/@ ") || !isPort(port) {
-		v.Wrong("not an address to listen on: write it like 127.0.0.1:8080")
+		return "", errors.New("not an address to listen on: write it like 127.0.0.1:8080")
 	}
+	return address, nil
 }
 
 func CutLast(text, separator string) (before, after string, ok bool) {

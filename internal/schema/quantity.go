@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -83,6 +84,32 @@ func ParseCount(text string) (int64, error) {
 	return int64(value), nil
 }
 
+// ParsePositive reads a duration above 0.
+func ParsePositive(text string) (time.Duration, error) {
+	d, err := ParseDuration(text)
+	if err == nil && d <= 0 {
+		err = errors.New("must be above 0")
+	}
+	return d, err
+}
+
+// ParsePause reads a duration from 0 on.
+func ParsePause(text string) (time.Duration, error) {
+	d, err := ParseDuration(text)
+	if err == nil && d < 0 {
+		err = errors.New("must not be below 0")
+	}
+	return d, err
+}
+
+// ParseChoice reads one of some words.
+func ParseChoice(text string, allowed ...string) (string, error) {
+	if !slices.Contains(allowed, text) {
+		return "", errors.New(OneOf(text, allowed))
+	}
+	return text, nil
+}
+
 // ParseWindow reads a duration above 0. "forever" is semel.Forever.
 func ParseWindow(text string) (time.Duration, error) {
 	if text == "forever" {
@@ -116,6 +143,9 @@ func ParseSize(text string) (int64, error) {
 }
 
 // sizeOf returns the number of bytes in a unit, or 0 if the unit is unknown.
+// ParseBytes reads a size of at least one byte.
+func ParseBytes(text string) (int64, error) { return atLeast1(ParseSize)(text) }
+
 func sizeOf(unit string) float64 {
 	switch unit {
 	case "", "B":

@@ -3,7 +3,6 @@ package schema
 import (
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -89,6 +88,13 @@ func (r *Document) Value(node ast.Node, path string) Value {
 			return v
 		}
 	}
+}
+
+// Place returns where the value is.
+func (v Value) Place() Place {
+	at := v.at
+	at.File = v.Name
+	return at
 }
 
 func (v Value) Wrong(format string, args ...any) {
@@ -280,16 +286,11 @@ func Quantity[T any](v Value, target *T, wanted string, parse func(string) (T, e
 
 // duration reads a duration above 0, or from 0 on.
 func (v Value) duration(target *time.Duration, orZero bool) {
-	Quantity(v, target, "a duration", func(text string) (time.Duration, error) {
-		d, err := ParseDuration(text)
-		switch {
-		case err == nil && orZero && d < 0:
-			err = fmt.Errorf("must not be below 0")
-		case err == nil && !orZero && d <= 0:
-			err = fmt.Errorf("must be above 0")
-		}
-		return d, err
-	})
+	parse := ParsePositive
+	if orZero {
+		parse = ParsePause
+	}
+	Quantity(v, target, "a duration", parse)
 }
 
 func atLeast1(parse func(string) (int64, error)) func(string) (int64, error) {
@@ -343,12 +344,7 @@ func (v Value) Truth(target *bool) {
 }
 
 func (v Value) choice(target *string, allowed ...string) {
-	Quantity(v, target, "a word", func(text string) (string, error) {
-		if !slices.Contains(allowed, text) {
-			return "", fmt.Errorf("%s", OneOf(text, allowed))
-		}
-		return text, nil
-	})
+	Quantity(v, target, "a word", func(text string) (string, error) { return ParseChoice(text, allowed...) })
 }
 
 // IsList reports whether the value is a list.

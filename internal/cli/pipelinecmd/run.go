@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"runtime/debug"
 	"slices"
@@ -20,58 +19,6 @@ import (
 	"github.com/semel-dev/semel/internal/daemon"
 	"github.com/semel-dev/semel/internal/kind/postgres"
 )
-
-// daemonFlags are the flags of every verb that runs until it is stopped.
-type daemonFlags struct {
-	admin, logFormat, logLevel string
-	insecure                   bool
-}
-
-func (f *daemonFlags) add(cmd *cobra.Command) {
-	flags := cmd.Flags()
-	flags.StringVar(&f.admin, "admin", "", "`ADDRESS` of probes and metrics, or off (default the one in the file, or "+daemon.DefaultAdmin+")")
-	flags.BoolVar(&f.insecure, "insecure-no-auth", false, "allow an admin address that other machines reach without auth")
-	flags.StringVar(&f.logFormat, "log-format", "", "`FORMAT` of the log: text, json, or auto: text on a terminal (default the one in the file, or auto)")
-	flags.StringVar(&f.logLevel, "log-level", "", "lowest `LEVEL` in the log: debug, info, warn, error (default the one in the file, or info)")
-	term.CompleteValues(cmd, "log-format", "auto", "text", "json")
-	term.CompleteValues(cmd, "log-level", "debug", "info", "warn", "error")
-	term.CompleteValues(cmd, "admin", daemon.Off)
-}
-
-// logger returns the logger of a daemon, and whether it writes text. It hides secrets.
-func (f *daemonFlags) logger(a *term.App, conf *config.File, to io.Writer, p *term.Problems) (_ *slog.Logger, text bool) {
-	format, level := conf.Log.Format, conf.Log.Level
-	if f.logFormat != "" {
-		format = f.logFormat
-	}
-	if f.logLevel != "" {
-		level = f.logLevel
-	}
-	var least slog.Level
-	if level != "" && least.UnmarshalText([]byte(level)) != nil {
-		p.Addf("--log-level %s: write debug, info, warn or error", level)
-	}
-	if a.Quiet {
-		least = slog.LevelError
-	}
-	opts := &slog.HandlerOptions{Level: least, ReplaceAttr: func(_ []string, attr slog.Attr) slog.Attr {
-		switch value := attr.Value.Any().(type) {
-		case error:
-			attr.Value = slog.StringValue(term.OneLine(a.Redact(term.JoinLines(value.Error()))))
-		case string:
-			attr.Value = slog.StringValue(a.Redact(value))
-		}
-		return attr
-	}}
-	switch {
-	case format == "json", (format == "" || format == "auto") && !a.Terminal:
-		return slog.New(slog.NewJSONHandler(to, opts)), false
-	case format == "text", format == "auto", format == "":
-		return slog.New(slog.NewTextHandler(to, opts)), true
-	}
-	p.Addf("--log-format %s: write auto, text or json", format)
-	return nil, false
-}
 
 // show returns how a person sees what the pipelines do, or nil: the log has a line
 // each minute. On a terminal there is a status line for each pipeline, unless the lines
@@ -125,7 +72,7 @@ const runGC = 60
 
 // runFlags are the flags of the verb run.
 type runFlags struct {
-	daemonFlags
+	open.DaemonFlags
 	check, migrate bool
 }
 
@@ -171,7 +118,7 @@ semel status shows it.`,
 			return f.run(cmd.Context(), a, conf, chosen, wrong)
 		}),
 	}
-	f.add(cmd)
+	f.AddDaemon(cmd)
 	cmd.Flags().BoolVar(&f.check, "check", false, "print a table of everything that lint, migrate status, doctor and dry-run find, and run nothing")
 	cmd.Flags().BoolVar(&f.migrate, "migrate", false, "create or update the tables of the stores first, for development")
 	return cmd
@@ -183,7 +130,7 @@ func (f *runFlags) run(ctx context.Context, a *term.App, conf *config.File, chos
 	var text bool
 	screen := a.NewScreen()
 	if conf != nil {
-		log, text = f.logger(a, conf, screen, &wrong)
+		log, text = f.Logger(a, conf, screen, &wrong)
 		for _, p := range chosen {
 			for _, problem := range conf.Refused(p.Name) {
 				wrong.Addf("%s", problem)
@@ -203,7 +150,7 @@ func (f *runFlags) run(ctx context.Context, a *term.App, conf *config.File, chos
 		defer debug.SetGCPercent(debug.SetGCPercent(runGC))
 	}
 	err := daemon.Run(ctx, conf, &daemon.Options{
-		Pipelines: chosen, Log: log, Admin: f.admin, InsecureNoAuth: f.insecure, Stdout: a.Stdout, Show: show(a, screen, text, chosen), Env: a.Env,
+		Pipelines: chosen, Log: log, Admin: f.Admin, InsecureNoAuth: f.Insecure, Stdout: a.Stdout, Show: show(a, screen, text, chosen), Env: a.Env,
 	})
 	if errors.Is(err, semel.ErrInvalidRequest) {
 		return term.Usagef("%s", err)

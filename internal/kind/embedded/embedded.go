@@ -23,6 +23,8 @@ type Store struct {
 	Fsync      string
 	KeepIDs    bool
 	KeepOrigin bool
+	// DurableClaims keeps claims over a restart: see logstore.Options.
+	DurableClaims bool
 }
 
 // NewStore returns an empty Store.
@@ -76,7 +78,7 @@ func (s *Store) Open(_ context.Context, env *config.StoreEnv) (semel.Store, erro
 	if err != nil {
 		return nil, err
 	}
-	store, err := logstore.Open(s.Path, &logstore.Options{Fsync: fsync, KeepIDs: s.KeepIDs})
+	store, err := logstore.Open(s.Path, &logstore.Options{Fsync: fsync, KeepIDs: s.KeepIDs, DurableClaims: s.DurableClaims})
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,62 @@
+package config
+
+import (
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/schema"
+)
+
+// proxy checks the section "proxy".
+func (l *Linter) proxy() {
+	p := l.File.Proxy
+	if p == nil {
+		return
+	}
+	switch p.Caller.Kind {
+	case "global":
+		l.Add(semel.Warning, NoRisk, "proxy.scope", "global", "a caller who knows or guesses the key of another one gets that one's answer", "write who the caller is: header:NAME, basic or mtls, unless all callers are one")
+	case "header":
+		l.Notice("proxy.scope", p.Caller.String()+", which the proxy does not verify", "a caller who sends the value of another one gets that one's answers", "use a header whose value is a secret, such as an API key")
+	}
+	if p.TLS == nil && !IsLoopback(HostOf(p.Listen)) {
+		l.Notice("proxy.listen", p.Listen+", which other machines can reach, without tls", "credentials and bodies are sent in clear text", "set tls: { certificate, key }, or let a server with TLS stand before the proxy")
+	}
+	l.proxyStore(p)
+	l.route("proxy", &p.Route, &p.Route)
+	for _, r := range p.Routes {
+		l.route("proxy.routes."+r.Name, r, &p.Route)
+	}
+}
+
+// proxyStore checks the store of a proxy.
+func (l *Linter) proxyStore(p *Proxy) {
+	decider := l.File.Decider(p.Store.Name)
+	if decider == nil {
+		return
+	}
+	about := decider.Spec.About()
+	switch {
+	case about.NotLast != "":
+		l.Add(semel.Warning, Repeat, "proxy.store", decider.Name+" is "+decider.Spec.Kind(), "every key is lost when the proxy ends, and repeated requests run again", "use a durable store: embedded, redis or postgres")
+	case about.BestEffort:
+		l.Add(semel.Warning, Repeat, "proxy.store", decider.Name+" is "+decider.Spec.Kind(), "a failover or an eviction can lose keys, and repeated requests run again", "use embedded or postgres for requests that must not run twice")
+	}
+	if about.Directory != "" && len(l.File.PipelinesOn(p.Store.Name)) > 0 {
+		l.Notice("proxy.store", decider.Name+" is embedded, and pipelines use it too", "only one process can open it: semel run and semel proxy cannot run side by side", "give the proxy a store of its own")
+	}
+}
+
+// route checks what a route adds to the proxy.
+func (l *Linter) route(path string, r, proxy *Route) {
+	inherits := r != proxy
+	if r.FailOpen && !(inherits && proxy.FailOpen) {
+		l.Add(semel.Warning, Repeat, schema.Within(path, "fail_open"), "true", "while the store does not answer, every repeated request runs again", "write fail_open: false")
+	}
+	if r.OnLeaseExpired == "retry" && !(inherits && proxy.OnLeaseExpired == "retry") {
+		l.Add(semel.Warning, Repeat, schema.Within(path, "on_lease_expired"), "retry", "after a crash in the middle of a request, its repetition runs again", "write on_lease_expired: hold")
+	}
+	if r.Upstream != "" && !schema.HasScheme(r.Upstream, "https") && !(inherits && r.Upstream == proxy.Upstream) {
+		if host := hostOfURL(r.Upstream); !IsLoopback(host) {
+			l.Notice(schema.Within(path, "upstream"), "http, to "+host, "credentials and bodies are sent in clear text", "use https, or a network that only your services reach")
+		}
+	}
+}

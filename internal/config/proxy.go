@@ -1,0 +1,320 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/semel-dev/semel/httpidem"
+	"github.com/semel-dev/semel/internal/schema"
+)
+
+// Proxy is the section "proxy": an HTTP proxy with which requests that carry a key take
+// effect once. A number, size or duration of 0 means the default of the code that uses it.
+type Proxy struct {
+	// At is the place of the section.
+	At schema.Place
+	// Listen is the address of the proxy.
+	Listen string
+	TLS    *ServerTLS
+	// H2C accepts HTTP/2 without TLS.
+	H2C bool
+	// Scope is the scope of the keys in the store.
+	Scope string
+	// Store is the store of the keys.
+	Store schema.Reference
+	// Caller says who sends a request.
+	Caller Caller
+	// Route holds for requests of no other route. Its path is "/".
+	Route
+	// Routes are in the order of the file. Fields that one does not set are those of
+	// Route.
+	Routes []*Route
+	// MaxBuffered limits the bodies of all requests with a key in progress.
+	MaxBuffered int64
+	// BodyTimeout is how long the body of a request with a key may take.
+	BodyTimeout time.Duration
+	// IdleTimeout is how long a connection without a request stays open.
+	IdleTimeout time.Duration
+	// AccessLog logs each request.
+	AccessLog bool
+}
+
+// Route says what the proxy does with requests whose path begins with Path.
+type Route struct {
+	Name string
+	Path string
+	// Upstream is the URL of the service.
+	Upstream    string
+	UpstreamTLS *TLS
+	// UpstreamTimeout is how long a client with a key waits for an answer.
+	UpstreamTimeout time.Duration
+	// Profile is the name of a profile of package httpidem.
+	Profile string
+	// Methods take a key. Nil means the default, and an empty list none.
+	Methods []string
+	// Required refuses a request without a key.
+	Required bool
+	// Headers are the names of the header with the key.
+	Headers []string
+	Strict  bool
+	// Window is how long an answer is kept, and Lease how long a claim lasts unless it
+	// is extended.
+	Window, Lease time.Duration
+	// OnLeaseExpired is hold or retry.
+	OnLeaseExpired string
+	// Wait is how long a repetition waits for the first answer.
+	Wait                 time.Duration
+	MaxBody, MaxResponse int64
+	// ReplayHeaders are kept with an answer, in addition to those that describe it.
+	ReplayHeaders []string
+	// FailOpen passes requests on while the store does not answer.
+	FailOpen bool
+}
+
+// DefaultProxyScope is the default of Proxy.Scope.
+const DefaultProxyScope = "http"
+
+// Caller says how the proxy knows who sends a request.
+type Caller struct {
+	// Kind is header, basic, mtls or global.
+	Kind string
+	// Header is the name of the header, of the kind header.
+	Header string
+}
+
+// callerKinds are the words that a scope begins with, as people write them.
+var callerKinds = []string{"header:NAME", "basic", "mtls", "global"}
+
+// ParseCaller reads a scope such as header:X-Api-Key.
+func ParseCaller(text string) (Caller, error) {
+	kind, name, named := strings.Cut(text, ":")
+	c := Caller{Kind: kind}
+	switch {
+	case kind == "header" && !named, kind == "header" && !isToken(name):
+		return Caller{}, errors.New("write it like header:X-Api-Key")
+	case kind == "header":
+		c.Header = name
+	case !slices.Contains([]string{"basic", "mtls", "global"}, kind):
+		return Caller{}, fmt.Errorf("write %s", strings.Join(callerKinds[:len(callerKinds)-1], ", ")+" or "+callerKinds[len(callerKinds)-1])
+	case named:
+		return Caller{}, fmt.Errorf("write %s without a name", kind)
+	}
+	return c, nil
+}
+
+// String returns the scope as people write it.
+func (c Caller) String() string {
+	if c.Kind == "header" {
+		return "header:" + c.Header
+	}
+	return c.Kind
+}
+
+// isToken reports whether text can be the name of a header or a method.
+func isToken(text string) bool {
+	for i := range len(text) {
+		c := text[i]
+		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0) {
+			return false
+		}
+	}
+	return text != ""
+}
+
+// ParseUpstream checks the URL of a service.
+func ParseUpstream(text string) (string, error) {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Host == "":
+		return "", errors.New("not the URL of a service: write it like http://127.0.0.1:9000")
+	case u.User != nil:
+		return "", errors.New("credentials do not belong into the URL: the proxy passes those of the client on")
+	case u.RawQuery != "", u.Fragment != "":
+		return "", errors.New("a query or fragment has no effect: leave it out")
+	}
+	return text, nil
+}
+
+// hostOfURL returns the host of a URL that was checked.
+func hostOfURL(text string) string {
+	u, err := url.Parse(text)
+	if err != nil {
+		return text
+	}
+	return u.Hostname()
+}
+
+// ParseMethod checks a method that may take a key.
+func ParseMethod(text string) (string, error) {
+	switch {
+	case !isToken(text) || text != strings.ToUpper(text):
+		return "", errors.New("not a method: write POST, PATCH, PUT or DELETE")
+	case slices.Contains([]string{"GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"}, text):
+		return "", fmt.Errorf("%s changes nothing, or its answer cannot be kept", text)
+	}
+	return text, nil
+}
+
+// ParseHeader checks the name of a header.
+func ParseHeader(text string) (string, error) {
+	if !isToken(text) {
+		return "", errors.New("not the name of a header")
+	}
+	return text, nil
+}
+
+// parsedField is a text that parse checks.
+func parsedField(name string, target *string, parse func(string) (string, error), doc string) schema.Field {
+	return schema.Field{Name: name, Doc: doc, Form: schema.Form{Scalar: schema.ScalarText}, Read: func(v schema.Value) { schema.Quantity(v, target, "a text", parse) }}
+}
+
+// parsedList is a list of texts that parse checks. An empty list is not nil.
+func parsedList(name string, target *[]string, parse func(string) (string, error), doc string) schema.Field {
+	return schema.ListField(name, schema.Form{Scalar: schema.ScalarText}, func(v schema.Value) {
+		*target = []string{}
+		if list, ok := v.Node.(*ast.SequenceNode); ok && len(list.Values) == 0 {
+			return
+		}
+		v.List(func(element schema.Value) {
+			var text string
+			if schema.Quantity(element, &text, "a text", parse); text != "" {
+				*target = append(*target, text)
+			}
+		})
+	}, doc)
+}
+
+// readProxy reads the section "proxy".
+func readProxy(v schema.Value) *Proxy {
+	p := &Proxy{At: v.Place()}
+	v.Mapping(proxyMapping(p))
+	return p
+}
+
+func proxyMapping(p *Proxy) schema.Mapping {
+	own := []schema.Field{
+		{Name: "listen", Doc: "Address of the proxy.", Form: schema.Form{Scalar: schema.ScalarText}, Initial: "127.0.0.1:8080", Read: func(v schema.Value) {
+			v.Text(&p.Listen)
+			v.CheckListen(p.Listen)
+		}},
+		schema.StoreField("store", &p.Store, "Store of the keys and of the kept answers.").Need(),
+		{Name: "scope", Doc: "Who the caller is: `header:NAME` (the value of a header, such as an API key), `basic` (user and password), `mtls` (the client certificate; needs `tls.client_ca`), or `global`: all callers are one and may get each other's answers.", Form: schema.Form{Scalar: schema.ScalarText}, Required: true, Read: func(v schema.Value) {
+			schema.Quantity(v, &p.Caller, "a text", ParseCaller)
+		}},
+		parsedField("name", &p.Scope, parseName, "Name of the API: the scope of its keys in the store. Proxies with the same store and name share their keys.").Or(DefaultProxyScope),
+	}
+	fields := append(own, routeFields(&p.Route, false)...)
+	fields = append(fields,
+		schema.SizeField("max_buffered", &p.MaxBuffered, "Bodies of all requests with a key in progress. Further ones get a 503.").Means("64 times max_body"),
+		schema.DurationField("body_timeout", &p.BodyTimeout, "How long the body of a request with a key may take to arrive.").Or("30s"),
+		schema.DurationField("idle_timeout", &p.IdleTimeout, "How long a connection without a request stays open.").Or("2m"),
+		schema.TruthField("access_log", &p.AccessLog, "Log each request: method, path without query, status, bytes and time. Keys, credentials and bodies are never logged.").Or("false"),
+		schema.TruthField("h2c", &p.H2C, "Accept HTTP/2 without TLS. With `tls`, HTTP/2 is always accepted.").Or("false"),
+		ServerTLSField(&p.TLS),
+		schema.Field{Name: "routes", Doc: "Routes by name. The longest path that a request begins with decides, and among equal paths the route whose methods have its method. A route has the fields of the proxy that it does not set.",
+			Form: schema.Form{Named: &schema.Form{Members: func() schema.Mapping { return routeMapping(&Route{}) }}},
+			Read: func(schema.Value) {}, // by Check, when the fields of the proxy are known
+		},
+	)
+	return schema.Mapping{Fields: fields, Check: func(v schema.Value, there schema.Members) { p.check(v, there) }}
+}
+
+// profileNames are the names of the profiles.
+func profileNames() (names []string) {
+	for _, p := range httpidem.Profiles() {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
+// ParseProfile reads the name of a profile.
+func ParseProfile(text string) (string, error) { return schema.ParseChoice(text, profileNames()...) }
+
+// parseName checks a name in the store.
+func parseName(text string) (string, error) {
+	if !schema.IsName(text) {
+		return "", errors.New("write letters, digits, - and _, at most 64")
+	}
+	return text, nil
+}
+
+func routeMapping(r *Route) schema.Mapping {
+	path := schema.Field{Name: "path", Doc: "Beginning of the paths of the route, up to a `/` or the end.", Form: schema.Form{Scalar: schema.ScalarText}, Required: true, Read: func(v schema.Value) {
+		if v.Text(&r.Path); r.Path != "" && !strings.HasPrefix(r.Path, "/") {
+			v.Wrong("it must start with /")
+		}
+	}}
+	return schema.Mapping{Fields: append([]schema.Field{path}, routeFields(r, true)...)}
+}
+
+// routeFields are the fields of a route. Those of a proxy are the defaults of its routes.
+func routeFields(r *Route, inner bool) []schema.Field {
+	or := func(f schema.Field, fallback string) schema.Field {
+		if inner {
+			fallback = "that of the proxy"
+		}
+		return f.Means(fallback)
+	}
+	upstream := parsedField("upstream", &r.Upstream, ParseUpstream, "URL of the service. The path of a request is put behind it.")
+	if upstream = or(upstream, ""); !inner {
+		upstream = upstream.Need()
+	}
+	upstreamTLS := TLSField(&r.UpstreamTLS)
+	upstreamTLS.Name = "upstream_tls"
+	return []schema.Field{
+		upstream,
+		upstreamTLS,
+		or(schema.DurationField("upstream_timeout", &r.UpstreamTimeout, "How long a client with a key waits for the answer. Then it gets 504, and the outcome is unknown until the answer comes."), "60s"),
+		or(schema.ChoiceField("profile", &r.Profile, "The API whose rules hold: where the key is, its length, methods, statuses, and which answers are kept.", profileNames()...), "ietf"),
+		or(parsedList("methods", &r.Methods, ParseMethod, "Methods that take a key. With `[]` none does."), "those of the profile"),
+		or(schema.TruthField("required", &r.Required, "Refuse a request without a key with 400."), "false"),
+		or(parsedList("headers", &r.Headers, ParseHeader, "Names of the header that has the key. A request may use any of them."), "those of the profile"),
+		or(schema.TruthField("strict", &r.Strict, "Accept only keys in double quotes, as RFC 9651 writes strings."), "false"),
+		or(schema.WindowField("window", &r.Window, "How long an answer is kept, from its completion on."), "24h"),
+		or(schema.DurationField("lease", &r.Lease, "How long a claim lasts. The proxy extends it while the service works."), "30s"),
+		or(schema.ChoiceField("on_lease_expired", &r.OnLeaseExpired, "After a crash of the proxy in the middle of a request: `hold` answers its repetition with 409 until an operator resolves the key. `retry` runs it again.", "hold", "retry"), "hold"),
+		or(schema.PauseField("wait", &r.Wait, "How long a repetition waits while the first request runs. Then it gets 409."), "0s"),
+		or(schema.SizeField("max_body", &r.MaxBody, "The longest body of a request with a key. A longer one gets 413."), "1MiB"),
+		or(schema.SizeField("max_response", &r.MaxResponse, "The longest body of an answer that is kept. A longer one reaches the client, and a repetition gets 409."), "1MiB"),
+		or(parsedList("replay_headers", &r.ReplayHeaders, ParseHeader, "Headers that are kept with an answer, in addition to those that describe its content."), "[]"),
+		or(schema.TruthField("fail_open", &r.FailOpen, "While the store does not answer, pass requests with a key on without protection, and say so in the header `Idempotency-Status: unprotected` of the answer."), "false"),
+	}
+}
+
+// check reads the routes, and reports what does not fit together.
+func (p *Proxy) check(v schema.Value, there schema.Members) {
+	p.Path = "/"
+	if routes, ok := there["routes"]; ok {
+		readNamed(routes, "route", func(name string, _ schema.Place, member schema.Value) {
+			r := p.Route
+			r.Name = name
+			member.Mapping(routeMapping(&r))
+			p.Routes = append(p.Routes, &r)
+		})
+	}
+	if scope, ok := there["scope"]; ok && p.Caller.Kind == "mtls" && (p.TLS == nil || p.TLS.ClientCA == "") {
+		scope.Wrong("mtls needs the authorities of the client certificates: write tls: { certificate, key, client_ca }")
+	}
+	if h2c, ok := there["h2c"]; ok && p.H2C && p.TLS != nil {
+		h2c.Wrong("with tls, HTTP/2 is always accepted: leave h2c out")
+	}
+}
+
+// checkProxy reports conflicts between the proxy and the rest of the file.
+func checkProxy(d *schema.Document, f *File) {
+	if f.Proxy == nil || f.Proxy.Store.Name == "" {
+		return
+	}
+	c := &Checker{Document: d, File: f}
+	const path = "proxy.store"
+	s, ok := c.storeOf(f.Proxy.Store, path)
+	if ok && s.Spec.About().Filter != nil {
+		c.Report(f.Proxy.Store.At, path, "%s is a filter, which cannot keep answers: name a store of another kind", s.Name)
+	}
+}

@@ -1,0 +1,211 @@
+package proxy
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/httpidem"
+	"github.com/semel-dev/semel/internal/config"
+)
+
+// table finds the route of a request.
+type table struct {
+	store  semel.Store
+	routes []*route // the longest path first
+}
+
+// route is a route with the handler for its requests.
+type route struct {
+	*config.Route
+	profile     httpidem.Profile
+	bodyTimeout time.Duration
+	handler     http.Handler
+}
+
+// defaultName names the route of all other requests, in metrics and logs.
+const defaultName = "default"
+
+// newTable returns the routes of the server for a store.
+func (s *Server) newTable(store semel.Store, observer semel.Observer) (*table, error) {
+	b := &builder{server: s, store: store, observer: observer, guards: map[policy]*semel.Guard{}, services: map[service]http.Handler{}}
+	t := &table{store: store}
+	rest := s.conf.Route
+	rest.Name = defaultName
+	for _, r := range append(slices.Clone(s.conf.Routes), &rest) {
+		made, err := b.route(r)
+		if err != nil {
+			return nil, fmt.Errorf("proxy: route %s: %w", r.Name, err)
+		}
+		t.routes = append(t.routes, made)
+	}
+	slices.SortStableFunc(t.routes, func(a, b *route) int { return len(b.Path) - len(a.Path) })
+	return t, nil
+}
+
+// match returns the route of a request: that with the longest path, and of equal paths
+// that with its method.
+func (t *table) match(r *http.Request) *route {
+	var found *route
+	for _, next := range t.routes {
+		switch {
+		case found != nil && next.Path != found.Path:
+			return found
+		case !within(r.URL.Path, next.Path):
+			continue
+		case slices.Contains(next.profile.Methods, r.Method):
+			return next
+		case found == nil:
+			found = next
+		}
+	}
+	return found // not nil: the last route has the path /
+}
+
+// within reports whether a path begins with the path of a route.
+func within(path, route string) bool {
+	rest, ok := strings.CutPrefix(path, route)
+	return ok && (rest == "" || rest[0] == '/' || strings.HasSuffix(route, "/")) || route == "/"
+}
+
+// takes reports whether a request has a key that the route takes, or may have one in its
+// body.
+func (r *route) takes(request *http.Request) bool {
+	has := func(name string) bool { return len(request.Header.Values(name)) > 0 }
+	return slices.Contains(r.profile.Methods, request.Method) && (r.profile.KeyPointer != "" || slices.ContainsFunc(r.profile.Headers, has))
+}
+
+// serve passes a request to the handler of the route. The body of a request with a key,
+// which is read into memory, must come in time.
+func (r *route) serve(w http.ResponseWriter, request *http.Request) {
+	if r.takes(request) && request.Body != nil && request.Body != http.NoBody {
+		control := http.NewResponseController(w)
+		if control.SetReadDeadline(time.Now().Add(r.bodyTimeout)) == nil {
+			request.Body = &timed{request.Body, control}
+		}
+	}
+	r.handler.ServeHTTP(w, request)
+}
+
+// timed is a body whose connection has a deadline until the body is whole. Later the
+// deadline would end a request that only waits.
+type timed struct {
+	io.ReadCloser
+	control *http.ResponseController
+}
+
+// Read implements io.Reader.
+func (t *timed) Read(into []byte) (int, error) {
+	n, err := t.ReadCloser.Read(into)
+	if err == io.EOF {
+		_ = t.control.SetReadDeadline(time.Time{}) // it worked before; a connection that is gone needs none
+	}
+	return n, err
+}
+
+// builder makes the handlers of routes. Routes with the same policy share a guard, and
+// those with the same service its connections.
+type builder struct {
+	server   *Server
+	store    semel.Store
+	observer semel.Observer
+	guards   map[policy]*semel.Guard
+	services map[service]http.Handler
+}
+
+// policy is what a guard is made of.
+type policy struct {
+	lease, window  time.Duration
+	onLeaseExpired semel.ExpiryPolicy
+}
+
+// service is what a proxy to a service is made of.
+type service struct {
+	upstream string
+	tls      config.TLS
+	timeout  time.Duration
+}
+
+func (b *builder) route(r *config.Route) (*route, error) {
+	upstream, err := b.service(r)
+	if err != nil {
+		return nil, err
+	}
+	guard, err := b.guard(r)
+	if err != nil {
+		return nil, err
+	}
+	scope, err := callerOf(b.server.conf)
+	if err != nil {
+		return nil, err
+	}
+	conf := b.server.conf
+	profile, err := profileOf(r)
+	if err != nil {
+		return nil, err
+	}
+	made := &route{Route: r, profile: profile, bodyTimeout: cmp.Or(conf.BodyTimeout, 30*time.Second)}
+	made.handler, err = httpidem.New(guard, upstream, &httpidem.Options{
+		Scope: scope, Route: cmp.Or(conf.Scope, config.DefaultProxyScope), Profile: profile,
+		Replay: r.ReplayHeaders, MaxBody: r.MaxBody, MaxResponse: r.MaxResponse, MaxBuffered: conf.MaxBuffered, Wait: r.Wait,
+	})
+	return made, err
+}
+
+// profileOf returns the profile of a route with the fields that the route sets.
+func profileOf(r *config.Route) (httpidem.Profile, error) {
+	p, ok := httpidem.ProfileNamed(cmp.Or(r.Profile, "ietf"))
+	if !ok {
+		return p, fmt.Errorf("there is no profile %q: %w", r.Profile, semel.ErrInvalidRequest)
+	}
+	if r.Methods != nil {
+		p.Methods = r.Methods
+	}
+	if r.Headers != nil {
+		p.Headers = r.Headers
+	}
+	p.Required, p.Strict = p.Required || r.Required, p.Strict || r.Strict
+	return p, nil
+}
+
+// service returns the handler that passes requests on to the service of a route.
+func (b *builder) service(r *config.Route) (http.Handler, error) {
+	of := service{upstream: r.Upstream, timeout: r.UpstreamTimeout}
+	if r.UpstreamTLS != nil {
+		of.tls = *r.UpstreamTLS
+	}
+	if made, ok := b.services[of]; ok {
+		return made, nil
+	}
+	target, err := url.Parse(r.Upstream)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, semel.ErrInvalidRequest)
+	}
+	secure, err := r.UpstreamTLS.Config()
+	if err != nil {
+		return nil, err
+	}
+	made, err := httpidem.NewProxy(&httpidem.ProxyOptions{Target: target, Timeout: r.UpstreamTimeout, TLS: secure, Log: b.server.log})
+	b.services[of] = made
+	return made, err
+}
+
+// guard returns the guard with the policy of a route.
+func (b *builder) guard(r *config.Route) (*semel.Guard, error) {
+	of := policy{lease: r.Lease, window: r.Window, onLeaseExpired: semel.Hold}
+	if r.OnLeaseExpired == "retry" {
+		of.onLeaseExpired = semel.Retry
+	}
+	if made, ok := b.guards[of]; ok {
+		return made, nil
+	}
+	made, err := semel.NewGuard(b.store, &semel.GuardOptions{Lease: of.lease, Window: of.window, OnLeaseExpired: of.onLeaseExpired, Observer: b.observer})
+	b.guards[of] = made
+	return made, err
+}
