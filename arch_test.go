@@ -148,7 +148,7 @@ var packageMap = map[string][]string{
 		"github.com/prometheus/client_golang/prometheus", "github.com/prometheus/client_golang/prometheus/collectors", "github.com/prometheus/client_golang/prometheus/promhttp",
 	},
 	"internal/explain": {".", "internal/config", "internal/schema"},
-	"internal/proxy":   {".", "httpidem", "internal/config", "github.com/prometheus/client_golang/prometheus"},
+	"internal/proxy":   {".", "httpidem", "httpidem/caller", "internal/config", "github.com/prometheus/client_golang/prometheus"},
 	"internal/cli": {
 		"internal/cli/auditcmd", "internal/cli/dedupcmd", "internal/cli/keyscmd", "internal/cli/parkedcmd", "internal/cli/pipelinecmd", "internal/cli/proxycmd", "internal/cli/servercmd", "internal/cli/term", "internal/config", "internal/dedup", "internal/hint", "internal/schema",
 		"github.com/spf13/cobra", "github.com/spf13/pflag",

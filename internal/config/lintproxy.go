@@ -13,9 +13,11 @@ func (l *Linter) proxy() {
 	}
 	switch p.Caller.Kind {
 	case "global":
-		l.Add(semel.Warning, NoRisk, "proxy.scope", "global", "a caller who knows or guesses the key of another one gets that one's answer", "write who the caller is: header:NAME, basic or mtls, unless all callers are one")
+		l.Add(semel.Warning, NoRisk, "proxy.scope", "global", "a caller who knows or guesses the key of another one gets that one's answer", "write who the caller is, as in jwt:sub, unless all callers are one")
 	case "header":
-		l.Notice("proxy.scope", p.Caller.String()+", which the proxy does not verify", "a caller who sends the value of another one gets that one's answers", "use a header whose value is a secret, such as an API key")
+		l.Notice("proxy.scope", p.Caller.String()+", which the proxy does not verify", "a caller who sends the value of another one gets that one's answers", "use a header whose value is a secret or that a server before the proxy sets; or api-key, jwt, mtls or forward")
+	case "basic":
+		l.Notice("proxy.scope", "basic, which the proxy does not verify", "user name and password together name the caller: after a change of the password, a repetition of an earlier request runs again", "use jwt, mtls or forward, whose names stay")
 	}
 	if p.TLS == nil && !IsLoopback(HostOf(p.Listen)) {
 		l.Notice("proxy.listen", p.Listen+", which other machines can reach, without tls", "credentials and bodies are sent in clear text", "set tls: { certificate, key }, or let a server with TLS stand before the proxy")

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/url"
@@ -28,8 +30,9 @@ type Proxy struct {
 	Scope string
 	// Store is the store of the keys.
 	Store schema.Reference
-	// Caller says who sends a request.
-	Caller Caller
+	// Caller says who sends a request, and Identity how that is checked.
+	Caller   Caller
+	Identity Identity
 	// Route holds for requests of no other route. Its path is "/".
 	Route
 	// Routes are in the order of the file. Fields that one does not set are those of
@@ -82,38 +85,63 @@ const DefaultProxyScope = "http"
 
 // Caller says how the proxy knows who sends a request.
 type Caller struct {
-	// Kind is header, basic, mtls or global.
+	// Kind is header, api-key, jwt, basic, mtls, forward or global.
 	Kind string
-	// Header is the name of the header, of the kind header.
-	Header string
+	// Name is the name of the header or claim, for the kinds that have one.
+	Name string
 }
 
-// callerKinds are the words that a scope begins with, as people write them.
-var callerKinds = []string{"header:NAME", "basic", "mtls", "global"}
+// callers are examples of all kinds of callers.
+func callers() []Caller {
+	return []Caller{{"header", "X-Api-Key"}, {"api-key", "X-Api-Key"}, {"jwt", "sub"}, {"basic", ""}, {"mtls", ""}, {"forward", "X-User"}, {"global", ""}}
+}
 
 // ParseCaller reads a scope such as header:X-Api-Key.
 func ParseCaller(text string) (Caller, error) {
 	kind, name, named := strings.Cut(text, ":")
-	c := Caller{Kind: kind}
-	switch {
-	case kind == "header" && !named, kind == "header" && !isToken(name):
-		return Caller{}, errors.New("write it like header:X-Api-Key")
-	case kind == "header":
-		c.Header = name
-	case !slices.Contains([]string{"basic", "mtls", "global"}, kind):
-		return Caller{}, fmt.Errorf("write %s", strings.Join(callerKinds[:len(callerKinds)-1], ", ")+" or "+callerKinds[len(callerKinds)-1])
-	case named:
-		return Caller{}, fmt.Errorf("write %s without a name", kind)
+	var all []string
+	for _, example := range callers() {
+		all = append(all, example.String())
+		switch {
+		case kind != example.Kind:
+		case example.Name != "" && (name == "" || kind != "jwt" && !isToken(name)):
+			return Caller{}, fmt.Errorf("write it like %s", example)
+		case example.Name == "" && named:
+			return Caller{}, fmt.Errorf("write %s without a name", kind)
+		default:
+			return Caller{kind, name}, nil
+		}
 	}
-	return c, nil
+	return Caller{}, errors.New(schema.OneOf(text, all))
 }
 
 // String returns the scope as people write it.
 func (c Caller) String() string {
-	if c.Kind == "header" {
-		return "header:" + c.Header
+	if c.Name == "" {
+		return c.Kind
 	}
-	return c.Kind
+	return c.Kind + ":" + c.Name
+}
+
+// HashedCaller returns the name of a caller of the kind header, whose value may be a
+// secret.
+func HashedCaller(value string) string {
+	sum := sha256.Sum256([]byte(value))
+	return "sha256:" + hex.EncodeToString(sum[:16])
+}
+
+// Identity is what the proxy needs to check who the caller is. What belongs to other
+// kinds of callers is empty.
+type Identity struct {
+	// JWTKeys is a file or URL with the public keys of tokens, and JWTSecret a shared
+	// secret.
+	JWTKeys          string
+	JWTSecret        schema.Secret
+	Issuer, Audience string
+	// APIKeys are names of callers by the SHA-256 digest of their key.
+	APIKeys map[string]string
+	// ForwardAuth is the URL of the service that names the caller.
+	ForwardAuth string
 }
 
 // isToken reports whether text can be the name of a header or a method.
@@ -204,12 +232,12 @@ func proxyMapping(p *Proxy) schema.Mapping {
 			v.CheckListen(p.Listen)
 		}},
 		schema.StoreField("store", &p.Store, "Store of the keys and of the kept answers.").Need(),
-		{Name: "scope", Doc: "Who the caller is: `header:NAME` (the value of a header, such as an API key), `basic` (user and password), `mtls` (the client certificate; needs `tls.client_ca`), or `global`: all callers are one and may get each other's answers.", Form: schema.Form{Scalar: schema.ScalarText}, Required: true, Read: func(v schema.Value) {
+		{Name: "scope", Doc: "Who the caller is: `header:NAME` (the value of a header), `api-key:HEADER` (one of `api_keys`), `jwt:CLAIM` (a claim of a bearer token), `basic` (user name and password), `mtls` (the client certificate), `forward:HEADER` (a header of the answer of `forward_auth`), or `global`: all callers are one and may get each other's answers.", Form: schema.Form{Scalar: schema.ScalarText}, Required: true, Read: func(v schema.Value) {
 			schema.Quantity(v, &p.Caller, "a text", ParseCaller)
 		}},
 		parsedField("name", &p.Scope, parseName, "Name of the API: the scope of its keys in the store. Proxies with the same store and name share their keys.").Or(DefaultProxyScope),
 	}
-	fields := append(own, routeFields(&p.Route, false)...)
+	fields := slices.Concat(own, identityFields(&p.Identity), routeFields(&p.Route, false))
 	fields = append(fields,
 		schema.SizeField("max_buffered", &p.MaxBuffered, "Bodies of all requests with a key in progress. Further ones get a 503.").Means("64 times max_body"),
 		schema.DurationField("body_timeout", &p.BodyTimeout, "How long the body of a request with a key may take to arrive.").Or("30s"),
@@ -223,6 +251,62 @@ func proxyMapping(p *Proxy) schema.Mapping {
 		},
 	)
 	return schema.Mapping{Fields: fields, Check: func(v schema.Value, there schema.Members) { p.check(v, there) }}
+}
+
+// identityFields are the fields of the proxy for its kind of scope.
+func identityFields(i *Identity) []schema.Field {
+	return []schema.Field{
+		{Name: "jwt_keys", Doc: "With `jwt`: URL or file of the JWK set with the public keys that sign tokens.", Form: schema.Form{Scalar: schema.ScalarPath}, Read: func(v schema.Value) {
+			if v.Text(&i.JWTKeys); i.JWTKeys != "" && !schema.HasScheme(i.JWTKeys, "http", "https") {
+				v.FilePath(&i.JWTKeys)
+			}
+		}},
+		schema.SecretField("jwt_secret", &i.JWTSecret, "With `jwt`: secret that signs tokens (HS256), instead of `jwt_keys`; 32 bytes or more."),
+		schema.TextField("jwt_issuer", &i.Issuer, "With `jwt`: issuer that tokens must have.").Means("any"),
+		schema.TextField("jwt_audience", &i.Audience, "With `jwt`: audience that tokens must have.").Means("any"),
+		{Name: "api_keys", Doc: "With `api-key`: names of callers, each with the SHA-256 digest of its key in 64 hexadecimal digits, as `sha256sum` prints it. A caller may have several.", Form: schema.Form{Named: &schema.Form{Element: &schema.Form{Scalar: schema.ScalarText}}}, Read: func(v schema.Value) {
+			i.APIKeys = map[string]string{}
+			readNamed(v, "caller", func(name string, _ schema.Place, member schema.Value) {
+				member.List(func(element schema.Value) {
+					var digest string
+					if schema.Quantity(element, &digest, "a digest", parseDigest); digest != "" {
+						i.APIKeys[digest] = name
+					}
+				})
+			})
+		}},
+		parsedField("forward_auth", &i.ForwardAuth, ParseUpstream, "With `forward`: URL of the service that is asked for each request with a key. It gets the headers of the request, and answers with 2xx and the header that names the caller, or with 401 or 403."),
+	}
+}
+
+// parseDigest checks the SHA-256 digest of a key.
+func parseDigest(text string) (string, error) {
+	if digest, err := hex.DecodeString(text); err != nil || len(digest) != sha256.Size {
+		return "", errors.New("not 64 hexadecimal digits: write what printf %s KEY | sha256sum prints")
+	}
+	return strings.ToLower(text), nil
+}
+
+// checkIdentity reports what the kind of scope lacks, and what belongs to another kind.
+func (p *Proxy) checkIdentity(v schema.Value, there schema.Members) {
+	needs := map[string][]string{"jwt": {"jwt_keys", "jwt_secret"}, "api-key": {"api_keys"}, "forward": {"forward_auth"}}
+	has := func(name string) bool { _, ok := there[name]; return ok }
+	if names := needs[p.Caller.Kind]; names != nil && !slices.ContainsFunc(names, has) {
+		v.Wrong("scope %s needs %s: write it", p.Caller, strings.Join(names, " or "))
+	}
+	if has("jwt_keys") && has("jwt_secret") {
+		there["jwt_secret"].Wrong("jwt_keys and jwt_secret exclude each other: keep one")
+	}
+	for kind, names := range map[string][]string{"jwt": {"jwt_keys", "jwt_secret", "jwt_issuer", "jwt_audience"}, "api-key": {"api_keys"}, "forward": {"forward_auth"}} {
+		for _, name := range names {
+			if has(name) && kind != p.Caller.Kind && p.Caller.Kind != "" {
+				there[name].Wrong("it has no effect with scope %s: leave it out, or write scope: %s:NAME", p.Caller, kind)
+			}
+		}
+	}
+	if p.Caller.Kind == "mtls" && (p.TLS == nil || p.TLS.ClientCA == "") {
+		there["scope"].Wrong("mtls needs the authorities of the client certificates: write tls: { certificate, key, client_ca }")
+	}
 }
 
 // profileNames are the names of the profiles.
@@ -298,9 +382,7 @@ func (p *Proxy) check(v schema.Value, there schema.Members) {
 			p.Routes = append(p.Routes, &r)
 		})
 	}
-	if scope, ok := there["scope"]; ok && p.Caller.Kind == "mtls" && (p.TLS == nil || p.TLS.ClientCA == "") {
-		scope.Wrong("mtls needs the authorities of the client certificates: write tls: { certificate, key, client_ca }")
-	}
+	p.checkIdentity(v, there)
 	if h2c, ok := there["h2c"]; ok && p.H2C && p.TLS != nil {
 		h2c.Wrong("with tls, HTTP/2 is always accepted: leave h2c out")
 	}

@@ -3,51 +3,54 @@ package proxy
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"net/http"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/httpidem"
+	"github.com/semel-dev/semel/httpidem/caller"
 	"github.com/semel-dev/semel/internal/config"
 )
 
-// errNoCaller means that a request does not say who sends it.
-var errNoCaller = errors.New("the request has no credentials")
-
 // callerOf returns the function that says who sends a request.
 func callerOf(p *config.Proxy) (func(*http.Request) (string, error), error) {
+	i := &p.Identity
 	switch p.Caller.Kind {
 	case "global":
 		return httpidem.Global, nil
 	case "header":
+		value, err := caller.Header(p.Caller.Name)
+		if err != nil {
+			return nil, err
+		}
 		return func(r *http.Request) (string, error) {
-			values := r.Header.Values(p.Caller.Header)
-			if len(values) != 1 || values[0] == "" {
-				return "", errNoCaller
+			text, err := value(r)
+			if err != nil {
+				return "", err
 			}
-			return digest(values[0]), nil
+			return config.HashedCaller(text), nil // it may be a secret
 		}, nil
+	case "api-key":
+		return caller.APIKey(p.Caller.Name, i.APIKeys)
+	case "jwt":
+		return caller.JWT(&caller.JWTOptions{Keys: i.JWTKeys, Secret: []byte(i.JWTSecret.Reveal()), Claim: p.Caller.Name, Issuer: i.Issuer, Audience: i.Audience})
 	case "basic":
-		return func(r *http.Request) (string, error) {
-			user, password, ok := r.BasicAuth()
-			if !ok {
-				return "", errNoCaller
-			}
-			return digest(user + "\x00" + password), nil
-		}, nil
+		return credentials, nil
 	case "mtls":
-		return func(r *http.Request) (string, error) {
-			if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
-				return "", errNoCaller
-			}
-			return r.TLS.VerifiedChains[0][0].Subject.String(), nil
-		}, nil
+		return caller.MTLS(), nil
+	case "forward":
+		return caller.Forward(i.ForwardAuth, p.Caller.Name, nil)
 	}
 	return nil, fmt.Errorf("scope %s: %w", p.Caller, semel.ErrInvalidRequest)
 }
 
-func digest(text string) string {
-	sum := sha256.Sum256([]byte(text))
-	return hex.EncodeToString(sum[:16])
+// credentials returns the user of HTTP Basic authentication, with a digest of the
+// password: the service checks the password, and a wrong one is another caller.
+func credentials(r *http.Request) (string, error) {
+	user, password, ok := r.BasicAuth()
+	if !ok || user == "" || len(r.Header["Authorization"]) > 1 {
+		return "", &httpidem.Denied{Detail: "The request needs one user name and password.", Challenge: `Basic realm="api", charset="UTF-8"`}
+	}
+	sum := sha256.Sum256([]byte(user + "\x00" + password))
+	return user + ":" + hex.EncodeToString(sum[:16]), nil
 }

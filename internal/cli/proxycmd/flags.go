@@ -35,7 +35,8 @@ func (f *flags) add(cmd *cobra.Command) {
 	}
 	checked(&p.Listen, "listen", "127.0.0.1:8080", "ADDRESS", "address of the proxy", schema.ParseListen)
 	checked(&p.Upstream, "upstream", "", "URL", "URL of the service", config.ParseUpstream)
-	term.AddParsed(set, &p.Caller, "scope", "", "SCOPE", "who the caller is: header:NAME, basic, mtls or global", config.ParseCaller)
+	term.AddParsed(set, &p.Caller, "scope", "", "SCOPE", "who the caller is: header:NAME, jwt:CLAIM, basic, mtls or global", config.ParseCaller)
+	set.StringVar(&p.Identity.JWTKeys, "jwt-keys", "", "`FILE` or URL of the JWK set whose keys sign tokens, for --scope jwt:CLAIM")
 	set.StringVar(&f.store, "store", "", "`DIR` of an embedded store (default memory, which forgets all keys at the end)")
 	set.StringVar(&f.storeFile, "store-config", "", "configuration `FILE` that names the store")
 	set.StringVar(&f.storeName, "store-name", "", "`NAME` of the store in that configuration (default the only one)")
@@ -53,7 +54,7 @@ func (f *flags) add(cmd *cobra.Command) {
 	checked(&p.Profile, "profile", "ietf", "NAME", "the API whose rules hold: ietf, stripe, adyen, paypal, square or oasis", config.ParseProfile)
 	f.AddDaemon(cmd)
 	term.CompleteDirs(cmd, "store")
-	term.CompleteValues(cmd, "scope", "header:", "basic", "mtls", "global")
+	term.CompleteValues(cmd, "scope", "header:", "jwt:", "basic", "global")
 	term.CompleteValues(cmd, "on-lease-expired", "hold", "retry")
 	for _, name := range []string{"listen", "upstream", "store-name", "methods", "header"} {
 		term.CompleteValues(cmd, name)
@@ -70,9 +71,11 @@ func (f *flags) config(cmd *cobra.Command, args []string, wrong *term.Problems) 
 	if f.proxy.Upstream == "" && !complained(*wrong, "--upstream ") {
 		wrong.Addf("--upstream URL is missing: name the service, as in --upstream http://127.0.0.1:9000, or a FILE")
 	}
-	switch {
-	case f.proxy.Caller.Kind == "mtls":
-		wrong.Addf("--scope mtls needs TLS: write it into a FILE with proxy.tls")
+	switch kind := f.proxy.Caller.Kind; {
+	case kind == "mtls", kind == "api-key", kind == "forward":
+		wrong.Addf("--scope %s needs settings that are no flags: write the proxy into a FILE", f.proxy.Caller)
+	case (kind == "jwt") != (f.proxy.Identity.JWTKeys != ""):
+		wrong.Addf("--scope jwt:CLAIM and --jwt-keys belong together: write both, or put a secret into a FILE as proxy.jwt_secret")
 	case f.proxy.Caller.Kind == "" && !complained(*wrong, "--scope "):
 		wrong.Addf("--scope is missing: say who the caller is, as in --scope header:X-Api-Key or --scope basic; --scope global makes all callers one")
 	}

@@ -31,7 +31,8 @@ the same key is refused, and a request whose outcome is not known does not run a
 by itself. semel keys resolve settles such a key.
 
 --scope says who the caller is, because callers must not see each other's answers:
-header:NAME, basic, mtls, or global, which makes all callers one.
+header:NAME, jwt:CLAIM with --jwt-keys, basic, or global, which makes all callers one.
+A FILE also takes mtls, api-key:HEADER and forward:HEADER.
 
 FILE is a configuration with a section proxy. It has routes, several services, TLS and
 limits. The other flags describe a proxy without a FILE, and --store-config FILE names a
