@@ -705,23 +705,29 @@ func TestARequestThatOffersAnUpgradeIsProtected(t *testing.T) {
 	s.mustHaveRun(t, 1)
 }
 
-// The time-outs are for the header of a response. Its body may take longer.
+// The time-outs are for the header of a response, and for each next part of its body. The
+// whole body may take longer.
 func TestABodyMayTakeLongerThanTheTimeOut(t *testing.T) {
 	t.Parallel()
 	cut := make(chan struct{})
 	s := &service{handle: func(w http.ResponseWriter, r *http.Request) {
-		io.WriteString(w, "begin ")
-		w.(http.Flusher).Flush()
-		select {
-		case <-r.Context().Done():
-			close(cut)
-		case <-time.After(200 * time.Millisecond): // longer than both time-outs
-			io.WriteString(w, "end")
+		next := time.NewTicker(100 * time.Millisecond)
+		defer next.Stop()
+		for range 8 { // together longer than both time-outs
+			io.WriteString(w, "part ")
+			w.(http.Flusher).Flush()
+			select {
+			case <-r.Context().Done():
+				close(cut)
+				return
+			case <-next.C:
+			}
 		}
+		io.WriteString(w, "end")
 	}}
-	server := proxied(t, s, httpidem.ProxyOptions{Timeout: 50 * time.Millisecond, Late: 50 * time.Millisecond})
+	server := proxied(t, s, httpidem.ProxyOptions{Timeout: 100 * time.Millisecond, Late: 500 * time.Millisecond})
 	for range 2 {
-		if r := post(t, server.URL, "a", withKey("k")); r.StatusCode != 200 || string(r.body) != "begin end" || r.err != nil {
+		if r := post(t, server.URL, "a", withKey("k")); r.StatusCode != 200 || string(r.body) != strings.Repeat("part ", 8)+"end" || r.err != nil {
 			t.Errorf("the answer is %v %q, %v", r.Response, r.body, r.err)
 		}
 	}

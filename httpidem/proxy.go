@@ -27,7 +27,8 @@ type ProxyOptions struct {
 	// to 60 s.
 	Timeout time.Duration
 	// Late is how much longer the proxy itself waits. A response that comes in that
-	// time is kept, and a repetition gets it. Defaults to 5 minutes.
+	// time is kept, and a repetition gets it. It waits as long for each next part of a
+	// response. Defaults to 5 minutes.
 	Late time.Duration
 	// TLS configures connections to a target with https. Defaults to the system's roots.
 	TLS *tls.Config
@@ -96,32 +97,13 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	})
 	defer waited.Stop()
 	defer func() {
-		// The end of an answer that is of no use is no doubt: see useful.
+		// The end of an answer that is of no use is no doubt: see recorder.Write.
 		if cause := recover(); cause != nil && !(cause == http.ErrAbortHandler && c.unwanted()) {
 			panic(cause)
 		}
 	}()
-	p.reverse.ServeHTTP(useful{w, c}, r.WithContext(context.WithValue(ctx, lateKey{}, late)))
+	p.reverse.ServeHTTP(w, r.WithContext(context.WithValue(ctx, lateKey{}, late)))
 }
-
-// useful ends a response that is not kept when its client has left. It may have no end.
-type useful struct {
-	http.ResponseWriter
-	c *recorder
-}
-
-var errUnwanted = errors.New("httpidem: the client has left, and the response is not kept")
-
-// Write implements http.ResponseWriter.
-func (u useful) Write(data []byte) (int, error) {
-	if u.c.unwanted() {
-		return 0, errUnwanted
-	}
-	return u.ResponseWriter.Write(data)
-}
-
-// Unwrap is for http.ResponseController.
-func (u useful) Unwrap() http.ResponseWriter { return u.ResponseWriter }
 
 var errLate = errors.New("httpidem: the service did not answer in time")
 
@@ -141,7 +123,8 @@ func (p *proxy) rewrite(pr *httputil.ProxyRequest) {
 // once is a body that can be read once, which tells net/http not to repeat the request.
 type once struct{ io.ReadCloser }
 
-// lateKey is the context key of the *time.Timer that ends a request without a response.
+// lateKey is the context key of the *time.Timer that ends a request whose response does
+// not come, or stalls.
 type lateKey struct{}
 
 // RoundTrip sends a request. An error of a request that was not sent is errUnsent.
@@ -156,9 +139,22 @@ func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, fmt.Errorf("%w: %w", errUnsent, err)
 	}
 	if late, ok := r.Context().Value(lateKey{}).(*time.Timer); ok && err == nil {
-		late.Stop() // the body may take longer
+		resp.Body = moving{resp.Body, late, p.opts.Timeout + p.opts.Late}
 	}
 	return resp, err
+}
+
+// moving is a body that may take long, but not stall: each read delays the timer.
+type moving struct {
+	io.ReadCloser
+	late *time.Timer
+	most time.Duration
+}
+
+// Read implements io.Reader.
+func (m moving) Read(data []byte) (int, error) {
+	m.late.Reset(m.most)
+	return m.ReadCloser.Read(data)
 }
 
 var errUnsent = errors.New("nothing was sent")

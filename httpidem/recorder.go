@@ -2,6 +2,7 @@ package httpidem
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -119,8 +120,13 @@ func (c *recorder) Write(data []byte) (int, error) {
 			c.client = nil // it has left; the rest is kept for its next try
 		}
 	}
+	if c.full && c.client == nil {
+		return 0, errUnwanted // the response may have no end
+	}
 	return len(data), nil
 }
+
+var errUnwanted = errors.New("httpidem: the client has left, and the response is not kept")
 
 // Flush implements http.Flusher.
 func (c *recorder) Flush() {

@@ -1,0 +1,89 @@
+package httpidem_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel/httpidem"
+)
+
+// settled repeats a request until it is no longer in flight.
+func settled(t *testing.T, url, key string) *reply {
+	t.Helper()
+	r := post(t, url, "a", withKey(key))
+	for ; r.problem() == string(httpidem.InFlight); r = post(t, url, "a", withKey(key)) {
+		if t.Context().Err() != nil {
+			break
+		}
+	}
+	return r
+}
+
+func TestAResponseThatStallsEndsWithAnUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	leave := make(chan struct{})
+	s := &service{handle: func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "part")
+		_ = http.NewResponseController(w).Flush()
+		<-leave
+	}}
+	server := proxied(t, s, httpidem.ProxyOptions{Timeout: 200 * time.Millisecond, Late: 200 * time.Millisecond})
+	t.Cleanup(func() { close(leave) })
+	if r := post(t, server.URL, "a", withKey("k")); r.err == nil {
+		t.Errorf("the client got a whole answer: %v %q", r.Response, r.body)
+	}
+	settled(t, server.URL, "k").must(t, 409, httpidem.OutcomeUnknown)
+	s.mustHaveRun(t, 1)
+}
+
+func TestAResponseWithoutEndStopsWhenItsClientLeaves(t *testing.T) {
+	t.Parallel()
+	piece := strings.Repeat("x", 64<<10)
+	endless := func(ended chan<- error) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			for {
+				if _, err := io.WriteString(w, piece); err != nil {
+					ended <- err
+					return
+				}
+			}
+		}
+	}
+	for name, start := range map[string]func(*testing.T, *service) *httptest.Server{
+		"handler": func(t *testing.T, s *service) *httptest.Server {
+			return front(t, newGuard(t, newStore(t), hold), s, nil)
+		},
+		"proxy": func(t *testing.T, s *service) *httptest.Server { return proxied(t, s, httpidem.ProxyOptions{}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ended := make(chan error, 1)
+			s := &service{handle: endless(ended)}
+			server := start(t, s)
+			ctx, leave := context.WithCancel(t.Context())
+			r, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL, strings.NewReader("a"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("Caller", "alice")
+			r.Header.Set("Idempotency-Key", "k")
+			resp, err := http.DefaultClient.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(resp.Body, make([]byte, len(piece))); err != nil {
+				t.Fatal(err)
+			}
+			leave()
+			resp.Body.Close()
+			<-ended
+			settled(t, server.URL, "k").must(t, 409, httpidem.ResponseNotKept)
+			s.mustHaveRun(t, 1)
+		})
+	}
+}
