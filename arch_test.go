@@ -44,6 +44,7 @@ var packageMap = map[string][]string{
 	"httpidem":                          {".", "internal/invalid"},
 	"httpidem/pgidem":                   {".", "httpidem", "store/pgstore", "github.com/jackc/pgx/v5"},
 	"httpidem/caller":                   {"httpidem", "internal/invalid", "github.com/go-jose/go-jose/v4", "github.com/go-jose/go-jose/v4/jwt"},
+	"httpidem/idemcheck":                {"httpidem"},
 	"store/tiered":                      {".", "filter", "internal/clock", "internal/invalid"},
 	"pipeline":                          {".", "key", "internal/auditlog", "internal/health", "internal/hint", "internal/invalid", "vfs"},
 	"broker/kafka": {
@@ -151,6 +152,7 @@ var packageMap = map[string][]string{
 	"internal/proxy":   {".", "httpidem", "httpidem/caller", "internal/config", "github.com/prometheus/client_golang/prometheus"},
 	"internal/cli": {
 		"internal/cli/auditcmd", "internal/cli/dedupcmd", "internal/cli/keyscmd", "internal/cli/parkedcmd", "internal/cli/pipelinecmd", "internal/cli/proxycmd", "internal/cli/servercmd", "internal/cli/term", "internal/config", "internal/dedup", "internal/hint", "internal/schema",
+		"internal/cli/auditcmd", "internal/cli/dedupcmd", "internal/cli/keyscmd", "internal/cli/parkedcmd", "internal/cli/pipelinecmd", "internal/cli/servercmd", "internal/cli/term", "internal/cli/verifycmd", "internal/config", "internal/dedup", "internal/hint", "internal/schema",
 		"github.com/spf13/cobra", "github.com/spf13/pflag",
 	},
 	"internal/cli/auditcmd": {"internal/auditlog", "internal/cli/term", "github.com/spf13/cobra"},
@@ -187,6 +189,7 @@ var packageMap = map[string][]string{
 		".", "internal/advice", "internal/config", "internal/hint", "internal/schema",
 		"github.com/spf13/cobra", "github.com/spf13/pflag", "golang.org/x/term",
 	},
+	"internal/cli/verifycmd":     {"httpidem", "httpidem/idemcheck", "internal/cli/term", "internal/schema", "github.com/spf13/cobra"},
 	"cmd/semel":                  {"internal/cli", "internal/kind"},
 	"examples":                   {},
 	"examples/batch-files":       {".", "store/logstore"},

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/httpidem"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/services/servicestest"
@@ -215,6 +216,15 @@ func checkExamples(t *testing.T, path, examples string) {
 			writeFile(t, filepath.Join(dir, "kafka.yaml"), strings.ReplaceAll(kafkaExample, "127.0.0.1:9092", broker))
 			line = strings.ReplaceAll(line, "127.0.0.1:9092", broker)
 		}
+		if strings.Contains(line, "semel verify http ") {
+			upstream, scope := verifyUpstream(t), httpidem.Global
+			if strings.Contains(line, " --as ") {
+				scope = apiKey
+			}
+			line = strings.NewReplacer("http://127.0.0.1:8080", keyed(t, upstream, scope), "http://127.0.0.1:9000", upstream).Replace(line)
+		} else if strings.Contains(line, "semel verify upstream") {
+			line = "timeout 2 " + strings.TrimSuffix(line, " --listen 127.0.0.1:9000") + " --listen 127.0.0.1:0 2>log || grep 'listens on http://' log"
+		}
 		if !strings.Contains(line, "semel ") {
 			t.Errorf("%s: the example does not run the program: %s", path, line)
 		}
@@ -223,7 +233,7 @@ func checkExamples(t *testing.T, path, examples string) {
 		}
 		shell := exec.CommandContext(t.Context(), "sh", "-e", "-c", line)
 		shell.Dir = dir
-		shell.Env = append(os.Environ(), "PATH="+binaries+string(os.PathListSeparator)+os.Getenv("PATH"), programVariable+"=1", "DATABASE_URL="+database,
+		shell.Env = append(os.Environ(), "PATH="+binaries+string(os.PathListSeparator)+os.Getenv("PATH"), programVariable+"=1", "DATABASE_URL="+database, "ALICE=alice", "BOB=bob",
 			"GORACE=atexit_sleep_ms=0") // by default each program sleeps for a second when it ends
 		if output, err := shell.CombinedOutput(); err != nil {
 			t.Errorf("%s: %v\n%s", line, err, output)

@@ -11,6 +11,7 @@ import (
 	"github.com/semel-dev/semel/internal/cli/proxycmd"
 	"github.com/semel-dev/semel/internal/cli/servercmd"
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/cli/verifycmd"
 )
 
 // newRootCommand builds the command tree for one run.
@@ -51,6 +52,7 @@ semel dedup --help`,
 		withEnvFile(a, servercmd.NewDoctor(a)),
 		withEnvFile(a, servercmd.NewMigrate(a)),
 		pipelinecmd.NewSchema(a),
+		verifycmd.New(a),
 		newVersionCommand(a),
 		newCompletionCommand(a),
 	)

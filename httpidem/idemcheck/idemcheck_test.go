@@ -1,0 +1,106 @@
+package idemcheck_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/httpidem"
+	"github.com/semel-dev/semel/httpidem/idemcheck"
+	"github.com/semel-dev/semel/store/memstore"
+)
+
+// target starts an implementation in front of an upstream, and returns what is checked.
+func target(t *testing.T, wrap func(upstream http.Handler, address *url.URL) http.Handler) idemcheck.Options {
+	t.Helper()
+	upstream := idemcheck.NewUpstream()
+	probe := httptest.NewServer(upstream)
+	t.Cleanup(probe.Close)
+	address, err := url.Parse(probe.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(wrap(upstream, address))
+	t.Cleanup(server.Close)
+	front, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return idemcheck.Options{Targets: []*url.URL{front}, Probe: address}
+}
+
+// lease is short, so that a request can take longer.
+const lease = time.Second
+
+func guarded(t *testing.T, next http.Handler, strict bool) http.Handler {
+	t.Helper()
+	store, err := memstore.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard, err := semel.NewGuard(store, &semel.GuardOptions{OnLeaseExpired: semel.Hold, Lease: lease})
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler, err := httpidem.New(guard, next, &httpidem.Options{
+		Scope: func(r *http.Request) (string, error) {
+			name, _, _ := r.BasicAuth()
+			return name, nil
+		},
+		Profile: httpidem.Profile{Strict: strict}, MaxBody: 64 << 10, MaxResponse: 128 << 10,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return handler
+}
+
+func basic(name string) http.Header {
+	r := &http.Request{Header: http.Header{}}
+	r.SetBasicAuth(name, "")
+	return r.Header
+}
+
+// mustMeet runs all checks.
+func mustMeet(t *testing.T, opts idemcheck.Options) {
+	t.Helper()
+	opts.Caller, opts.Other = basic("alice"), basic("bob")
+	opts.MaxBody, opts.MaxResponse, opts.Lease = 64<<10, 128<<10, lease
+	report, err := idemcheck.Run(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(report.Items) != 62 {
+		t.Errorf("there are %d items, want 62", len(report.Items))
+	}
+	for _, item := range report.Missed(true) {
+		t.Errorf("item %d: %s: %s: %s", item.Number, item.Name, item.Result, item.Seen)
+	}
+	for _, item := range report.Items {
+		t.Logf("%d %s %s %s", item.Number, item.Result, item.Name, item.Seen)
+	}
+}
+
+func TestTheMiddlewareMeetsAllItems(t *testing.T) {
+	t.Parallel()
+	for name, strict := range map[string]bool{"lenient": false, "strict": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mustMeet(t, target(t, func(upstream http.Handler, _ *url.URL) http.Handler { return guarded(t, upstream, strict) }))
+		})
+	}
+}
+
+func TestTheProxyMeetsAllItems(t *testing.T) {
+	t.Parallel()
+	mustMeet(t, target(t, func(_ http.Handler, address *url.URL) http.Handler {
+		proxy, err := httpidem.NewProxy(&httpidem.ProxyOptions{Target: address, Timeout: 4 * lease})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return guarded(t, proxy, false)
+	}))
+}
