@@ -149,6 +149,10 @@ func request(t *testing.T, method, url, body string, h header) *reply {
 	return r
 }
 
+// client has connections of its own. Every httptest.Server that closes also closes those of
+// http.DefaultClient, even while another test begins to use one.
+var client = &http.Client{Transport: &http.Transport{}}
+
 func send(ctx context.Context, url string, body io.Reader, h header) (*reply, error) {
 	return sendAs(ctx, http.MethodPost, url, body, h)
 }
@@ -166,7 +170,7 @@ func sendAs(ctx context.Context, method, url string, body io.Reader, h header) (
 		r.Header["Caller"] = r.Header["Caller"][1:]
 	}
 	r.GetBody = nil // the client must not repeat requests by itself
-	resp, err := http.DefaultClient.Do(r)
+	resp, err := client.Do(r)
 	if err != nil {
 		return nil, err
 	}
@@ -304,7 +308,7 @@ func sendTo(ctx context.Context, url, host, body string, h header) (*reply, erro
 	r.Host = host
 	r.Header.Set("Caller", "alice")
 	r.Header.Set(h[0], h[1])
-	resp, err := http.DefaultClient.Do(r)
+	resp, err := client.Do(r)
 	if err != nil {
 		return nil, err
 	}

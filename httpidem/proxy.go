@@ -97,8 +97,8 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	})
 	defer waited.Stop()
 	defer func() {
-		// The end of an answer that is of no use is no doubt: see recorder.Write.
-		if cause := recover(); cause != nil && !(cause == http.ErrAbortHandler && c.unwanted()) {
+		// A service does not undo its work because its response is of no use.
+		if cause := recover(); cause != nil && !(cause == http.ErrAbortHandler && c.cut()) {
 			panic(cause)
 		}
 	}()

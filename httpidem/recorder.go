@@ -121,7 +121,9 @@ func (c *recorder) Write(data []byte) (int, error) {
 		}
 	}
 	if c.full && c.client == nil {
-		return 0, errUnwanted // the response may have no end
+		// The response may have no end. A handler may undo its work because of the error.
+		c.fate = unknown
+		return 0, errUnwanted
 	}
 	return len(data), nil
 }
@@ -212,12 +214,16 @@ func (c *recorder) trailers() {
 	}
 }
 
-// unwanted reports whether more of the response is of no use: it is not kept, and the
-// client has left.
-func (c *recorder) unwanted() bool {
+// cut reports whether the response was cut off because it was of no use: it is not kept,
+// and the client has left. Then the request took effect, because its response had begun.
+func (c *recorder) cut() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.full && c.client == nil
+	if !c.full || c.client != nil {
+		return false
+	}
+	c.fate = answered
+	return true
 }
 
 // sent reports whether the client has got an answer, or the beginning of one.

@@ -178,7 +178,7 @@ func TestAStreamIsNotKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Header = http.Header{"Caller": {"alice"}, "Idempotency-Key": {"k"}}
-	resp, err := http.DefaultClient.Do(r)
+	resp, err := client.Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +206,7 @@ func TestAKeyThatIsNotUsedIsReported(t *testing.T) {
 			}
 			r.Header = http.Header{"Caller": {"alice"}, "Idempotency-Key": {"k"}}
 			for range 2 {
-				resp, err := http.DefaultClient.Do(r)
+				resp, err := client.Do(r)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -102,6 +102,10 @@ func order(r *http.Request) error {
 	return err
 }
 
+// client has connections of its own. Every httptest.Server that closes also closes those of
+// http.DefaultClient.
+var client = &http.Client{Transport: &http.Transport{}}
+
 func (s *shop) post(key, body string) (*http.Response, string) {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, s.url, strings.NewReader(body))
@@ -111,7 +115,7 @@ func (s *shop) post(key, body string) (*http.Response, string) {
 	if r.GetBody = nil; key != "" {
 		r.Header.Set("Idempotency-Key", key)
 	}
-	resp, err := http.DefaultClient.Do(r)
+	resp, err := client.Do(r)
 	if err != nil {
 		return nil, err.Error()
 	}

@@ -143,6 +143,10 @@ func post(t *testing.T, url, key, body string, header ...string) answer {
 	return got
 }
 
+// proxyClient has connections of its own. Every httptest.Server that closes also closes
+// those of http.DefaultClient.
+var proxyClient = &http.Client{Transport: &http.Transport{}}
+
 func send(method, url, key, body string, header ...string) (answer, error) {
 	request, err := http.NewRequest(method, url, strings.NewReader(body))
 	if err != nil {
@@ -155,7 +159,7 @@ func send(method, url, key, body string, header ...string) (answer, error) {
 	for i := 0; i < len(header); i += 2 {
 		request.Header.Set(header[i], header[i+1])
 	}
-	response, err := http.DefaultClient.Do(request)
+	response, err := proxyClient.Do(request)
 	if err != nil {
 		return answer{}, err
 	}
