@@ -158,7 +158,7 @@ var packageMap = map[string][]string{
 	"internal/cli/auditcmd": {"internal/auditlog", "internal/cli/term", "github.com/spf13/cobra"},
 	"internal/cli/dedupcmd": {"internal/cli/term", "internal/dedup", "internal/hint", "internal/schema", "key", "github.com/spf13/cobra"},
 	"internal/cli/keyrecord": {
-		".", "internal/cli/term", "internal/config", "internal/schema", "key", "pipeline",
+		".", "httpidem", "internal/cli/term", "internal/config", "internal/schema", "key", "pipeline",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/keyscmd": {

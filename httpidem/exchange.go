@@ -97,6 +97,10 @@ func (e *exchange) run(ctx context.Context, claim semel.Claim) ([]byte, error) {
 
 // settle answers the request, and those that wait for it.
 func (e *exchange) settle(out semel.Outcome, err error) {
+	if e.c == nil && out.Decision == semel.Undecided && errors.Is(err, semel.ErrOutcomeUnknown) {
+		// The outcome of the claim is unknown, and not that of a request.
+		err = fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, err)
+	}
 	result := settled{data: out.Result.Data, err: err}
 	result.ok = err == nil || e.c == nil && !errors.Is(err, semel.ErrInFlight)
 	e.land(result) // first, because this client may be slow
@@ -119,6 +123,11 @@ func (e *exchange) land(result settled) {
 
 // answer answers with a result of the store.
 func (e *exchange) answer(result settled) {
+	if e.opts.FailOpen && e.c == nil && errors.Is(result.err, semel.ErrStoreUnavailable) {
+		e.w.Header().Set("Idempotency-Status", "unprotected")
+		e.next.ServeHTTP(e.w, withBody(e.r.Context(), e.r, e.body))
+		return
+	}
 	if result.err != nil {
 		e.refused(e.w, result.err, e.c != nil)
 		return

@@ -198,6 +198,8 @@ func (m *middleware) refused(w http.ResponseWriter, err error, ran bool) {
 			after = max(time.Until(inFlight.LeaseEnd), after)
 		}
 		(&refusal{problem: InFlight, detail: "Repeat the request later to get its answer.", after: after}).write(w, &m.opts.Profile)
+	case !ran && errors.Is(err, semel.ErrStoreUnavailable):
+		unavailable(w, &m.opts.Profile)
 	case errors.Is(err, semel.ErrMismatch):
 		m.refuse(w, KeyReused, "Another request was sent with this key. Use a new key for a new operation, and repeat a request unchanged.")
 	case errors.Is(err, semel.ErrLate):

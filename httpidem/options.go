@@ -56,6 +56,10 @@ type Options struct {
 	// MaxWaiters is the maximum number of requests that wait, and MaxWaitersPerKey that of
 	// one key. More get 409 immediately. They default to 1024 and 64.
 	MaxWaiters, MaxWaitersPerKey int
+	// FailOpen runs a request although the store does not answer. The request may then
+	// run twice, and its response has the header Idempotency-Status: unprotected. Defaults
+	// to false: such a request gets 503, and nothing runs.
+	FailOpen bool
 
 	// What follows is made of the fields above, and of the guard.
 	release []int         // see Profile.complete

@@ -115,6 +115,8 @@ func (p *proxy) rewrite(pr *httputil.ProxyRequest) {
 	if recorderOf(pr.In.Context()) != nil {
 		// The response must have the same coding for each repetition.
 		pr.Out.Header.Set("Accept-Encoding", "identity")
+	}
+	if recorderOf(pr.In.Context()) != nil || pr.In.Header.Get("Idempotency-Key") != "" || pr.In.Header.Get("X-Idempotency-Key") != "" {
 		// A body that is not nil and has no GetBody cannot be sent twice.
 		pr.Out.Body = once{pr.In.Body}
 	}

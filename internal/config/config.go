@@ -221,14 +221,25 @@ func (f *File) Stack(name string) []*Store {
 func (f *File) PipelinesOn(store string) []*Pipeline {
 	var list []*Pipeline
 	for _, p := range f.Pipelines {
-		named := func(name string) func(*Store) bool {
-			return func(s *Store) bool { return s.Name == name }
-		}
-		if slices.ContainsFunc(f.Stack(p.Store.Name), named(store)) || slices.ContainsFunc(f.Stack(store), named(p.Store.Name)) {
+		if f.onStore(p.Store.Name, store) {
 			list = append(list, p)
 		}
 	}
 	return list
+}
+
+// ProxyOn returns the proxy whose keys are in a store, as PipelinesOn does for pipelines.
+func (f *File) ProxyOn(store string) (*Proxy, bool) {
+	return f.Proxy, f.Proxy != nil && f.onStore(f.Proxy.Store.Name, store)
+}
+
+// onStore reports whether the keys in one store are also those of another: it is that
+// store, a stack above it, or a layer of it.
+func (f *File) onStore(keys, store string) bool {
+	named := func(name string) func(*Store) bool {
+		return func(s *Store) bool { return s.Name == name }
+	}
+	return slices.ContainsFunc(f.Stack(keys), named(store)) || slices.ContainsFunc(f.Stack(store), named(keys))
 }
 
 // LayerOf returns the stack that contains a store above its deciding layer.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/httpidem"
 	"github.com/semel-dev/semel/internal/schema"
 )
@@ -46,6 +48,15 @@ type Proxy struct {
 	IdleTimeout time.Duration
 	// AccessLog logs each request.
 	AccessLog bool
+}
+
+// LongestWindow returns how long an answer is kept at most.
+func (p *Proxy) LongestWindow() time.Duration {
+	longest := cmp.Or(p.Window, semel.DefaultWindow)
+	for _, r := range p.Routes {
+		longest = max(longest, r.Window)
+	}
+	return longest
 }
 
 // Route says what the proxy does with requests whose path begins with Path.

@@ -153,7 +153,7 @@ func (b *builder) route(r *config.Route) (*route, error) {
 	made := &route{Route: r, profile: profile, bodyTimeout: cmp.Or(conf.BodyTimeout, 30*time.Second)}
 	made.handler, err = httpidem.New(guard, upstream, &httpidem.Options{
 		Scope: scope, Route: cmp.Or(conf.Scope, config.DefaultProxyScope), Profile: profile,
-		Replay: r.ReplayHeaders, MaxBody: r.MaxBody, MaxResponse: r.MaxResponse, MaxBuffered: conf.MaxBuffered, Wait: r.Wait,
+		Replay: r.ReplayHeaders, MaxBody: r.MaxBody, MaxResponse: r.MaxResponse, MaxBuffered: conf.MaxBuffered, Wait: r.Wait, FailOpen: r.FailOpen,
 	})
 	return made, err
 }

@@ -68,7 +68,7 @@ func Listen(f *config.File, log *slog.Logger) (*Server, error) {
 func (s *Server) Serve(ctx context.Context) error {
 	ended := make(chan error, 1)
 	go func() {
-		if s.server.TLSConfig != nil {
+		if s.conf.TLS != nil {
 			ended <- s.server.ServeTLS(s.listener, "", "")
 		} else {
 			ended <- s.server.Serve(s.listener)
@@ -103,7 +103,7 @@ func (s *Server) Open(store semel.Store, observer semel.Observer) error {
 	}
 	s.table.Store(table)
 	scheme := "http://"
-	if s.server.TLSConfig != nil {
+	if s.conf.TLS != nil {
 		scheme = "https://"
 	}
 	s.log.Info("proxy", "address", scheme+s.listener.Addr().String(), "upstream", s.conf.Upstream, "store", s.conf.Store.Name, "scope", s.conf.Caller.String())

@@ -7,7 +7,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/httpidem"
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/config"
 )
 
 // DefaultScope is the default scope of dedup and keys.
@@ -17,6 +19,7 @@ const DefaultScope = "default"
 type KeyFlags struct {
 	jsonID bool
 	digest string
+	caller string
 }
 
 // Add adds --json-id.
@@ -30,13 +33,22 @@ func (f *KeyFlags) AddDigest(cmd *cobra.Command) {
 	term.CompleteValues(cmd, "digest")
 }
 
+// AddCaller adds --caller.
+func (f *KeyFlags) AddCaller(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.caller, "caller", "", "`NAME` of the caller: the ID is an Idempotency-Key that semel proxy got from it")
+	term.CompleteValues(cmd, "caller")
+}
+
+// OfCaller reports whether the key is one of semel proxy.
+func (f *KeyFlags) OfCaller() bool { return f.caller != "" }
+
 // Digest returns the digest of --digest, and whether the flag was set. words are
 // the IDs that were given as well.
 func (f *KeyFlags) Digest(words []string, p *term.Problems) (semel.Digest, bool) {
 	if f.digest == "" {
 		return semel.Digest{}, false
 	}
-	if len(words) > 0 || f.jsonID {
+	if len(words) > 0 || f.jsonID || f.caller != "" {
 		p.Addf("--digest and an ID exclude each other: name the key one way")
 	}
 	var d semel.Digest
@@ -56,7 +68,13 @@ func (f *KeyFlags) Keys(scope string, words []string, p *term.Problems) []semel.
 		ids []string
 		err error
 	)
-	if f.jsonID {
+	switch {
+	case f.caller != "" && (f.jsonID || len(words) > 1):
+		p.Addf("--caller takes one Idempotency-Key, without --json-id")
+		return nil
+	case f.caller != "": // the proxy stores the value of a header by its digest
+		ids = []string{httpidem.Key("", f.caller, words[0]).ID, httpidem.Key("", config.HashedCaller(f.caller), words[0]).ID}
+	case f.jsonID:
 		var id string
 		text := words[0]
 		if len(words) > 1 {
@@ -64,7 +82,7 @@ func (f *KeyFlags) Keys(scope string, words []string, p *term.Problems) []semel.
 		}
 		id, err = NewIDParser().ID([]byte(text))
 		ids = []string{id}
-	} else {
+	default:
 		ids, err = IDReadings(words)
 	}
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/config"
 )
 
 // target is the key that a verb names: the ids that it may mean, or a digest.
@@ -52,6 +53,12 @@ func (k *keysFlags) place(cmd *cobra.Command, t *target) error {
 		if !slices.Contains(t.scopes, p.Key.Scope) {
 			t.scopes = append(t.scopes, p.Key.Scope)
 		}
+	}
+	switch p, ok := k.Conf.ProxyOn(k.Found.Name); {
+	case ok && (k.key.OfCaller() || len(t.scopes) == 0):
+		t.scopes = []string{p.Scope}
+	case k.key.OfCaller():
+		t.scopes = []string{config.DefaultProxyScope}
 	}
 	known := append(slices.Clip(t.scopes), keyrecord.DefaultScope)
 	if cmd.Flags().Changed("scope") {

@@ -80,6 +80,7 @@ func (k *keysFlags) addKey(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&k.scope, "scope", "", "`NAME` of the key's space (default those of the pipelines in the configuration, or "+keyrecord.DefaultScope+")")
 	k.key.Add(cmd)
 	k.key.AddDigest(cmd)
+	k.key.AddCaller(cmd)
 	term.CompleteValues(cmd, "scope")
 	cmd.ValidArgsFunction = cobra.NoFileCompletions // the next argument is an ID
 }

@@ -186,6 +186,9 @@ func (r *resolution) windowOf(record *semel.Record) (window time.Duration, pipel
 			window, pipeline = p.Window, p.Name
 		}
 	}
+	if p, ok := r.Conf.ProxyOn(r.Found.Name); ok && pipeline == "" && (record.Key.ID == "" || record.Key.Scope == p.Scope) {
+		return p.LongestWindow(), ""
+	}
 	if pipeline == "" {
 		return semel.Forever, ""
 	}

@@ -1,0 +1,408 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+func TestProxyRefusesWhatIsWrongAllAtOnce(t *testing.T) {
+	t.Parallel()
+	run(t, "", "proxy").check(t, term.ExitUsage, "--upstream URL is missing", "--scope is missing: say who the caller is")
+	run(t, "", "proxy", "--upstream", "ftp://x", "--scope", "heder:X", "--methods", "POST,GET", "--window", "0", "--on-lease-expired", "rety", "--profile", "strip", "--max-body", "0", "--header", "a b").check(t, term.ExitUsage,
+		`--upstream "ftp://x": not the URL of a service`, `--scope "heder:X": `, `--methods "POST,GET": GET changes nothing`, `--window "0": `, `--on-lease-expired "rety": did you mean retry?`, `--profile "strip": did you mean stripe?`, `--max-body "0": must be at least 1`, `--header "a b": not the name of a header`)
+	run(t, "", "proxy", "--upstream", "http://u:p@x", "--scope", "mtls", "--store-name", "x").check(t, term.ExitUsage, "credentials do not belong into the URL", "--scope mtls needs settings that are no flags", "--store-config FILE is missing")
+	run(t, "", "proxy", "--upstream", "http://x", "--scope", "jwt:sub").check(t, term.ExitUsage, "--scope jwt:CLAIM and --jwt-keys belong together")
+	dir := t.TempDir()
+	none := writeFile(t, filepath.Join(dir, "none.yaml"), "stores: { keys: { memory: {} } }\n")
+	run(t, "", "proxy", none, "--scope", "global").check(t, term.ExitUsage, "it has no section proxy", "--scope describes a proxy without a FILE")
+	file := writeFile(t, filepath.Join(dir, "c.yaml"), `
+stores: { keys: { memory: {} } }
+proxy:
+  upstream: "http://127.0.0.1:1/?a"
+  store: kes
+  scope: jwt:sub
+  api_keys: { alice: [abc] }
+  h2c: true
+  tls: { certificate: c, key: k }
+  methods: [post]
+  routes: { pay: { path: v1, profile: strip } }
+`)
+	run(t, "", "lint", file).check(t, term.ExitUsage, "proxy.upstream: ", "proxy.store: there is no store \"kes\": did you mean keys?", "scope jwt:sub needs jwt_keys or jwt_secret", "proxy.api_keys.alice[0]: ", "proxy.api_keys: it has no effect with scope jwt:sub",
+		"proxy.h2c: with tls", "proxy.methods[0]: ", "proxy.routes.pay.path: it must start with /", "proxy.routes.pay.profile: ")
+	taken := servicestest.FreeAddr(t)
+	listener, err := net.Listen("tcp", taken)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	run(t, "", "proxy", "--upstream", "http://x", "--scope", "global", "--listen", taken, "--admin", "off").check(t, term.ExitFailed, "address already in use: write another address with --listen")
+}
+
+func TestLintNamesWhatWeakensAProxy(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
+stores: { keys: { memory: {} } }
+proxy:
+  listen: 0.0.0.0:8080
+  upstream: http://api.example.com
+  store: keys
+  scope: global
+  routes:
+    pay: { path: /pay, fail_open: true, on_lease_expired: retry }
+`)
+	got := run(t, "", "lint", file)
+	got.check(t, term.ExitFound, "1 file: 2 to note, 4 with a warning, 0 broken")
+	for _, want := range []string{"warning: proxy.scope: global", "notice: proxy.listen: 0.0.0.0:8080", "warning: proxy.store: keys is memory", "warning: proxy.routes.pay.fail_open: true", "warning: proxy.routes.pay.on_lease_expired: retry", "notice: proxy.upstream: http, to api.example.com"} {
+		if !strings.Contains(got.stdout, want) {
+			t.Errorf("%q is missing: %s", want, got.stdout)
+		}
+	}
+}
+
+// proxyFile writes a configuration with an embedded store and these fields of the proxy.
+func proxyFile(t *testing.T, dir, upstream, fields string) string {
+	t.Helper()
+	return writeFile(t, filepath.Join(dir, "api.yaml"), fmt.Sprintf(`
+stores: { keys: { embedded: { path: ./keys } } }
+admin: { listen: "127.0.0.1:0" }
+proxy:
+  listen: "127.0.0.1:0"
+  upstream: %s
+  store: keys
+  access_log: true
+%s`, upstream, fields))
+}
+
+func TestProxyRoutesByPathMethodAndProfile(t *testing.T) {
+	t.Parallel()
+	one, two := newUpstream(t), newUpstream(t)
+	dir := t.TempDir()
+	digest := sha256.Sum256([]byte("secret-of-alice"))
+	proxy := startProxy(t, proxyFile(t, dir, one.URL, `
+  scope: api-key:X-Api-Key
+  api_keys: { alice: [`+hex.EncodeToString(digest[:])+`] }
+  routes:
+    charges: { path: /v1/charges, profile: paypal, required: true, upstream: "`+two.URL+`" }
+    search: { path: /v1/charges/search, methods: [] }
+    items: { path: /items, methods: [PUT], headers: [X-Request-Key], max_body: 8 }
+`))
+	key := []string{"X-Api-Key", "secret-of-alice"}
+	post(t, proxy.url+"/v1/charges", "", "", key...).problem(t, http.StatusBadRequest, "key-missing")
+	for range 2 {
+		got, err := send(http.MethodPost, proxy.url+"/v1/charges", "", "x", append(key, "PayPal-Request-Id", "c-1")...)
+		if err != nil || got.status != http.StatusCreated {
+			t.Errorf("%+v %v", got, err)
+		}
+	}
+	if two.count("") != 1 || one.count("") != 0 {
+		t.Errorf("the route's service ran %d times, the other one %d times", two.count(""), one.count(""))
+	}
+	for range 2 {
+		if got := post(t, proxy.url+"/v1/charges/search", "s-1", "x", key...); got.header.Get("Idempotency-Status") != "ignored" && got.header.Get("Idempotent-Replayed") != "" {
+			t.Errorf("a key that the route does not take: %+v", got)
+		}
+	}
+	if got := post(t, proxy.url+"/v1/chargesX", "c-2", "x", key...); got.status != http.StatusCreated || one.count("c-2") != 1 {
+		t.Errorf("a path that only begins with the letters of a route: %+v", got)
+	}
+	put, err := send(http.MethodPut, proxy.url+"/items/1", "", "too long a body", append(key, "X-Request-Key", "i-1")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put.problem(t, http.StatusRequestEntityTooLarge, "body-too-large")
+	post(t, proxy.url+"/orders", "o-1", "x", "X-Api-Key", "wrong").problem(t, http.StatusUnauthorized, "scope-missing")
+
+	if text := adminPage(t, proxy, "/metrics"); !strings.Contains(text, `dedup_proxy_requests_total{route="charges",status="201"} 2`) || !strings.Contains(text, `dedup_proxy_replayed_total{route="charges"} 1`) || !strings.Contains(text, `dedup_decisions_total{decision="duplicate"`) {
+		t.Errorf("metrics: %s", text)
+	}
+	if text := adminPage(t, proxy, "/readyz"); text != "proxy: ready\n" {
+		t.Errorf("readyz: %s", text)
+	}
+	request, err := http.NewRequest(http.MethodGet, "http://"+proxy.admin+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Host = "evil.example.com"
+	if response, err := http.DefaultClient.Do(request); err != nil || response.StatusCode != http.StatusMisdirectedRequest {
+		t.Errorf("a foreign host: %v %v", response, err)
+	}
+	if log := proxy.log(); !strings.Contains(log, `"msg":"request","method":"POST","path":"/v1/charges","route":"charges","status":201`) || !strings.Contains(log, `"replayed":true`) || strings.Contains(log, "secret-of-alice") || strings.Contains(log, "c-1") {
+		t.Errorf("log: %s", log)
+	}
+}
+
+func adminPage(t *testing.T, proxy *process, path string) string {
+	t.Helper()
+	response, err := http.Get("http://" + proxy.admin + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// token returns a token that is signed with a secret.
+func token(secret, claims string) string {
+	text := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"HS256","typ":"JWT"}`)) + "." + base64.RawURLEncoding.EncodeToString([]byte(claims))
+	mac := hmac.New(sha256.New, []byte(secret))
+	mac.Write([]byte(text))
+	return text + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+}
+
+func TestProxyKeepsCallersApart(t *testing.T) {
+	t.Parallel()
+	service, dir := newUpstream(t), t.TempDir()
+	const secret = "a-secret-that-has-32-bytes-or-more"
+	claims := fmt.Sprintf(`{"sub":%%q,"iat":%d,"exp":%d}`, time.Now().Unix(), time.Now().Add(time.Hour).Unix())
+	proxy := startProxy(t, proxyFile(t, dir, service.URL, "  scope: jwt:sub\n  jwt_secret: "+secret+"\n"))
+	bearer := func(token string) []string { return []string{"Authorization", "Bearer " + token} }
+	alice, bob := token(secret, fmt.Sprintf(claims, "alice")), token(secret, fmt.Sprintf(claims, "bob"))
+	renewed := token(secret, fmt.Sprintf(strings.Replace(claims, `"iat"`, `"jti":"2","iat"`, 1), "alice"))
+	first := post(t, proxy.url+"/orders", "k", "one", bearer(alice)...)
+	if again := post(t, proxy.url+"/orders", "k", "one", bearer(renewed)...); first.status != http.StatusCreated || again.header.Get("Idempotent-Replayed") != "true" {
+		t.Errorf("%+v, and with a renewed token %+v", first, again)
+	}
+	if got := post(t, proxy.url+"/orders", "k", "two", bearer(bob)...); got.status != http.StatusCreated || service.count("k") != 2 {
+		t.Errorf("another caller: %+v", got)
+	}
+	post(t, proxy.url+"/orders", "k", "one", bearer(token("another secret, just as long as the first", fmt.Sprintf(claims, "alice")))...).problem(t, http.StatusUnauthorized, "scope-missing")
+
+	got := run(t, "", "keys", "show", "k", "--caller", "alice", "--store", filepath.Join(dir, "keys"))
+	if got.status != term.ExitDone || !strings.Contains(got.stdout, "done") {
+		t.Errorf("%+v", got)
+	}
+	if got := run(t, "", "keys", "show", "k", "--caller", "eve", "--store", filepath.Join(dir, "keys")); got.status != term.ExitFailed || !strings.Contains(got.stderr, "absent") {
+		t.Errorf("%+v", got)
+	}
+	run(t, "", "keys", "rm", "k", "--caller", "bob", "--config", filepath.Join(dir, "api.yaml"), "--reason", "test").check(t, term.ExitDone, "forgot 3:bob:k")
+	if got := post(t, proxy.url+"/orders", "k", "three", bearer(bob)...); got.status != http.StatusCreated || service.count("k") != 3 {
+		t.Errorf("removed: %+v", got)
+	}
+}
+
+func TestProxyDrains(t *testing.T) {
+	t.Parallel()
+	service := newUpstream(t)
+	proxy := startProxy(t, "--listen", "127.0.0.1:0", "--upstream", service.URL, "--scope", "global", "--admin", "127.0.0.1:0")
+	if !strings.Contains(proxy.log(), "memory is memory") {
+		t.Errorf("no warning of a store in memory: %s", proxy.log())
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		got, err := send(http.MethodPost, proxy.url+"/wait", "k", "x")
+		if err != nil {
+			got.body = err.Error()
+		}
+		answers <- got
+	}()
+	<-service.reached
+	if err := proxy.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	for { // until it takes no new connection
+		conn, err := net.Dial("tcp", strings.TrimPrefix(proxy.url, "http://"))
+		if err != nil {
+			break
+		}
+		_ = conn.Close()
+	}
+	if text := adminPage(t, proxy, "/readyz"); !strings.Contains(text, "proxy: not ready: draining") {
+		t.Errorf("readyz: %s", text)
+	}
+	close(service.release)
+	if got := <-answers; got.status != http.StatusCreated {
+		t.Errorf("%+v", got)
+	}
+	if status := proxy.stop(t, syscall.SIGCONT); status != term.ExitDone || !strings.Contains(proxy.log(), `"msg":"draining","in_progress":1`) {
+		t.Errorf("exit status %d: %s", status, proxy.log())
+	}
+}
+
+func TestProxyThatCannotDrainSaysSo(t *testing.T) {
+	t.Parallel()
+	service, dir := newUpstream(t), t.TempDir()
+	defer close(service.release)
+	file := proxyFile(t, dir, service.URL, "  scope: global\nshutdown: 50ms\n")
+	proxy := startProxy(t, file)
+	go func() { _, _ = send(http.MethodPost, proxy.url+"/wait", "k", "x") }() // the proxy ends first
+	<-service.reached
+	if status := proxy.stop(t, syscall.SIGTERM); status != term.ExitFailed || !strings.Contains(proxy.log(), "1 requests with a key were in progress when the drain ended after 50ms") {
+		t.Errorf("exit status %d: %s", status, proxy.log())
+	}
+	proxy = startProxy(t, file)
+	post(t, proxy.url+"/wait", "k", "x").problem(t, http.StatusConflict, "outcome-unknown")
+}
+
+// TestProxyPassesStreamsOn sends server-sent events, an upgrade and a request with HTTP/2
+// without TLS through one proxy.
+func TestProxyPassesStreamsOn(t *testing.T) {
+	t.Parallel()
+	next := make(chan struct{})
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/events":
+			w.Header().Set("Content-Type", "text/event-stream")
+			for i := range 2 {
+				_, _ = fmt.Fprintf(w, "data: %d\n\n", i)
+				_ = http.NewResponseController(w).Flush()
+				<-next
+			}
+		case "/socket":
+			conn, buffered, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+			_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+			line, _ := buffered.ReadString('\n')
+			_, _ = io.WriteString(conn, "echo "+line)
+		default:
+			_, _ = io.WriteString(w, r.Proto)
+		}
+	}))
+	t.Cleanup(service.Close)
+	proxy := startProxy(t, proxyFile(t, t.TempDir(), service.URL, "  scope: global\n  h2c: true\n"))
+
+	response, err := http.Get(proxy.url + "/events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	events := bufio.NewReader(response.Body)
+	for i := range 2 { // the second one is only sent after the first has arrived
+		if line, err := events.ReadString('\n'); err != nil || line != fmt.Sprintf("data: %d\n", i) {
+			t.Errorf("event %q %v", line, err)
+		}
+		_, _ = events.ReadString('\n')
+		next <- struct{}{}
+	}
+
+	conn, err := net.Dial("tcp", strings.TrimPrefix(proxy.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, _ = io.WriteString(conn, "GET /socket HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nIdempotency-Key: k\r\n\r\n")
+	socket := bufio.NewReader(conn)
+	upgraded, err := http.ReadResponse(socket, nil)
+	if err != nil || upgraded.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("%v %v", upgraded, err)
+	}
+	_, _ = io.WriteString(conn, "hello\n")
+	if line, err := socket.ReadString('\n'); line != "echo hello\n" {
+		t.Errorf("%q %v", line, err)
+	}
+
+	protocols := &http.Protocols{}
+	protocols.SetUnencryptedHTTP2(true)
+	h2 := &http.Client{Transport: &http.Transport{Protocols: protocols}}
+	defer h2.CloseIdleConnections()
+	for range 2 {
+		request, err := http.NewRequest(http.MethodPost, proxy.url+"/x", strings.NewReader("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Idempotency-Key", `"k2"`)
+		response, err = h2.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+	}
+	if response.ProtoMajor != 2 || response.Header.Get("Idempotent-Replayed") != "true" {
+		t.Errorf("h2c: %+v", response)
+	}
+}
+
+func TestProxyReadsNewCertificates(t *testing.T) {
+	t.Parallel()
+	service, dir := newUpstream(t), t.TempDir()
+	dial := func(proxy *process, roots *x509.CertPool) (string, error) {
+		conn, err := tls.Dial("tcp", strings.TrimPrefix(proxy.url, "https://"), &tls.Config{RootCAs: roots, NextProtos: []string{"h2", "http/1.1"}})
+		if err != nil {
+			return "", err
+		}
+		defer conn.Close()
+		return conn.ConnectionState().NegotiatedProtocol, nil
+	}
+	old := certify(t, dir)
+	proxy := startProxy(t, proxyFile(t, dir, service.URL, "  scope: global\n  tls: { certificate: cert.pem, key: key.pem }\n"))
+	if protocol, err := dial(proxy, old); err != nil || protocol != "h2" {
+		t.Fatalf("%q %v", protocol, err)
+	}
+	renewed := certify(t, dir)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for {
+		_, err := dial(proxy, renewed)
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("%v: %s", err, proxy.log())
+		}
+	}
+	// Files that do not fit leave the certificate as it is.
+	writeFile(t, filepath.Join(dir, "cert.pem"), "none")
+	for !strings.Contains(proxy.log(), "the new certificate cannot be used") && ctx.Err() == nil {
+		if _, err := dial(proxy, renewed); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestProxyWithoutItsStore(t *testing.T) {
+	t.Parallel()
+	redis := servicestest.StartRedis(t, nil)
+	service := newUpstream(t)
+	file := writeFile(t, filepath.Join(t.TempDir(), "api.yaml"), fmt.Sprintf(`
+stores: { keys: { redis: { url: %q, timeout: 300ms } } }
+proxy:
+  listen: "127.0.0.1:0"
+  upstream: %s
+  store: keys
+  scope: global
+  routes: { clicks: { path: /clicks, fail_open: true } }
+admin: { listen: "127.0.0.1:0" }
+`, redis.URL(), service.URL))
+	proxy := startProxy(t, file)
+	if got := post(t, proxy.url+"/orders", "k", "x"); got.status != http.StatusCreated {
+		t.Fatalf("%+v", got)
+	}
+	if err := redis.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	post(t, proxy.url+"/orders", "k", "x").problem(t, http.StatusServiceUnavailable, "store-unavailable")
+	if got := post(t, proxy.url+"/clicks", "c", "x"); got.status != http.StatusCreated || got.header.Get("Idempotency-Status") != "unprotected" {
+		t.Errorf("%+v", got)
+	}
+	if got, err := send(http.MethodGet, proxy.url+"/orders", "", ""); err != nil || got.status != http.StatusCreated {
+		t.Errorf("without a key: %+v %v", got, err)
+	}
+	if text := adminPage(t, proxy, "/readyz"); !strings.Contains(text, "proxy: not ready: ") {
+		t.Errorf("readyz: %s", text)
+	}
+}
