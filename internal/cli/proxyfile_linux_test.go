@@ -104,6 +104,8 @@ func TestProxyRoutesByPathMethodAndProfile(t *testing.T) {
     charges: { path: /v1/charges, profile: paypal, required: true, upstream: "`+two.URL+`" }
     search: { path: /v1/charges/search, methods: [] }
     items: { path: /items, methods: [PUT], headers: [X-Request-Key], max_body: 8 }
+    quotes: { path: /quotes, fingerprint: { exclude: [/sent_at] }, release: [201] }
+    carts: { path: /carts, fingerprint: { exclude: [/sent_at] } }
 `))
 	key := []string{"X-Api-Key", "secret-of-alice"}
 	post(t, proxy.url+"/v1/charges", "", "", key...).problem(t, http.StatusBadRequest, "key-missing")
@@ -129,6 +131,18 @@ func TestProxyRoutesByPathMethodAndProfile(t *testing.T) {
 		t.Fatal(err)
 	}
 	put.problem(t, http.StatusRequestEntityTooLarge, "body-too-large")
+	for i, sent := range []string{`{"n":1,"sent_at":1}`, `{"sent_at":2, "n":1}`} {
+		cart, quote := post(t, proxy.url+"/carts", "cart", sent, key...), post(t, proxy.url+"/quotes", "quote", sent, key...)
+		if cart.status != http.StatusCreated || (cart.header.Get("Idempotent-Replayed") == "true") != (i > 0) {
+			t.Errorf("request %d with another time: %+v", i, cart)
+		}
+		if quote.status != http.StatusCreated || quote.header.Get("Idempotent-Replayed") != "" {
+			t.Errorf("request %d, whose answer is not kept: %+v", i, quote)
+		}
+	}
+	if got, err := send(http.MethodGet, proxy.url+"/.well-known/idempotency/cart", "", "", key...); err != nil || !strings.Contains(got.body, `"state":"done","status":201`) {
+		t.Errorf("the state of a key: %+v %v", got, err)
+	}
 	post(t, proxy.url+"/orders", "o-1", "x", "X-Api-Key", "wrong").problem(t, http.StatusUnauthorized, "scope-missing")
 
 	if text := adminPage(t, proxy, "/metrics"); !strings.Contains(text, `dedup_proxy_requests_total{route="charges",status="201"} 2`) || !strings.Contains(text, `dedup_proxy_replayed_total{route="charges"} 1`) || !strings.Contains(text, `dedup_decisions_total{decision="duplicate"`) {

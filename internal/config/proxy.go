@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -40,8 +41,12 @@ type Proxy struct {
 	// Routes are in the order of the file. Fields that one does not set are those of
 	// Route.
 	Routes []*Route
-	// MaxBuffered limits the bodies of all requests with a key in progress.
+	// MaxBuffered limits the memory for all requests of a route with a key in progress.
 	MaxBuffered int64
+	// MaxPerCaller limits the requests of one caller in progress, for each route.
+	MaxPerCaller int
+	// HideState switches the state of keys off.
+	HideState bool
 	// BodyTimeout is how long the body of a request with a key may take.
 	BodyTimeout time.Duration
 	// IdleTimeout is how long a connection without a request stays open.
@@ -87,6 +92,11 @@ type Route struct {
 	MaxBody, MaxResponse int64
 	// ReplayHeaders are kept with an answer, in addition to those that describe it.
 	ReplayHeaders []string
+	// Release are the statuses of answers that are not kept. Nil means those of the
+	// profile.
+	Release []string
+	// Fingerprint says what of a JSON body must be the same when a request is repeated.
+	Fingerprint httpidem.FingerprintOptions
 	// FailOpen passes requests on while the store does not answer.
 	FailOpen bool
 }
@@ -250,7 +260,9 @@ func proxyMapping(p *Proxy) schema.Mapping {
 	}
 	fields := slices.Concat(own, identityFields(&p.Identity), routeFields(&p.Route, false))
 	fields = append(fields,
-		schema.SizeField("max_buffered", &p.MaxBuffered, "Bodies of all requests with a key in progress. Further ones get a 503.").Means("64 times max_body"),
+		schema.SizeField("max_buffered", &p.MaxBuffered, "Memory for the requests with a key that are in progress on a route. Further ones get a 503.").Means("64 times max_body, and 64MiB at least"),
+		schema.NumberField("max_per_caller", &p.MaxPerCaller, 1, 1_000_000, "Requests of one caller with a key that may be in progress on a route. Further ones get a 503.").Means("no limit"),
+		schema.TruthField("hide_state", &p.HideState, "Pass requests for `/.well-known/idempotency/KEY` on. Otherwise the proxy answers them with the state of the caller's key.").Or("false"),
 		schema.DurationField("body_timeout", &p.BodyTimeout, "How long the body of a request with a key may take to arrive.").Or("30s"),
 		schema.DurationField("idle_timeout", &p.IdleTimeout, "How long a connection without a request stays open.").Or("2m"),
 		schema.TruthField("access_log", &p.AccessLog, "Log each request: method, path without query, status, bytes and time. Keys, credentials and bodies are never logged.").Or("false"),
@@ -328,6 +340,16 @@ func profileNames() (names []string) {
 	return names
 }
 
+// parseStatus checks a status or a class of statuses.
+func parseStatus(text string) (string, error) {
+	if len(text) == 3 && '1' <= text[0] && text[0] <= '9' {
+		if _, err := strconv.Atoi(text); err == nil || text[1:] == "xx" {
+			return text, nil
+		}
+	}
+	return "", errors.New("not a status: write it like 429 or 5xx")
+}
+
 // ParseProfile reads the name of a profile.
 func ParseProfile(text string) (string, error) { return schema.ParseChoice(text, profileNames()...) }
 
@@ -378,6 +400,15 @@ func routeFields(r *Route, inner bool) []schema.Field {
 		or(schema.SizeField("max_body", &r.MaxBody, "The longest body of a request with a key. A longer one gets 413."), "1MiB"),
 		or(schema.SizeField("max_response", &r.MaxResponse, "The longest body of an answer that is kept. A longer one reaches the client, and a repetition gets 409."), "1MiB"),
 		or(parsedList("replay_headers", &r.ReplayHeaders, ParseHeader, "Headers that are kept with an answer, in addition to those that describe its content."), "[]"),
+		or(parsedList("release", &r.Release, parseStatus, "Statuses of answers that mean that a request took no effect, such as `429` or `5xx`. They are not kept, and a repetition runs."), "those of the profile"),
+		or(schema.PartField("fingerprint", func() schema.Mapping {
+			r.Fingerprint = httpidem.FingerprintOptions{}
+			return schema.Mapping{Fields: []schema.Field{
+				schema.TextsField("include", &r.Fingerprint.Include, "JSON pointers to the members that count, such as `/amount`.").Means("all"),
+				schema.TextsField("exclude", &r.Fingerprint.Exclude, "JSON pointers to the members that do not count, such as `/sent_at`.").Means("none"),
+				schema.TruthField("canonical_json", &r.Fingerprint.CanonicalJSON, "Order of members and white space do not count.").Or("false"),
+			}}
+		}, "What of a JSON body must be the same when a request is repeated. Method, host, path and query always count."), "each byte of the body"),
 		or(schema.TruthField("fail_open", &r.FailOpen, "While the store does not answer, pass requests with a key on without protection, and say so in the header `Idempotency-Status: unprotected` of the answer."), "false"),
 	}
 }

@@ -45,6 +45,12 @@ func (s *Server) newTable(store semel.Store, observer semel.Observer) (*table, e
 		}
 		t.routes = append(t.routes, made)
 	}
+	if b.state != nil {
+		mux := http.NewServeMux() // it finds the key in the path
+		mux.Handle(httpidem.StatePattern, b.state)
+		path := strings.TrimSuffix(httpidem.StatePattern, "{key}")
+		t.routes = append(t.routes, &route{Route: &config.Route{Name: "key-state", Path: path}, handler: mux})
+	}
 	slices.SortStableFunc(t.routes, func(a, b *route) int { return len(b.Path) - len(a.Path) })
 	return t, nil
 }
@@ -117,6 +123,7 @@ type builder struct {
 	observer semel.Observer
 	guards   map[policy]*semel.Guard
 	services map[service]http.Handler
+	state    http.Handler // of keys; nil if it is hidden
 }
 
 // policy is what a guard is made of.
@@ -151,10 +158,16 @@ func (b *builder) route(r *config.Route) (*route, error) {
 		return nil, err
 	}
 	made := &route{Route: r, profile: profile, bodyTimeout: cmp.Or(conf.BodyTimeout, 30*time.Second)}
-	made.handler, err = httpidem.New(guard, upstream, &httpidem.Options{
+	opts := &httpidem.Options{
 		Scope: scope, Route: cmp.Or(conf.Scope, config.DefaultProxyScope), Profile: profile,
 		Replay: r.ReplayHeaders, MaxBody: r.MaxBody, MaxResponse: r.MaxResponse, MaxBuffered: conf.MaxBuffered, Wait: r.Wait, FailOpen: r.FailOpen,
-	})
+		Fingerprint: r.Fingerprint, MaxPerCaller: conf.MaxPerCaller,
+	}
+	made.handler, err = httpidem.New(guard, upstream, opts)
+	if err != nil || conf.HideState || r.Name != defaultName {
+		return made, err
+	}
+	b.state, err = httpidem.NewState(guard, opts)
 	return made, err
 }
 
@@ -169,6 +182,9 @@ func profileOf(r *config.Route) (httpidem.Profile, error) {
 	}
 	if r.Headers != nil {
 		p.Headers = r.Headers
+	}
+	if r.Release != nil {
+		p.Release = r.Release
 	}
 	p.Required, p.Strict = p.Required || r.Required, p.Strict || r.Strict
 	return p, nil
