@@ -45,6 +45,9 @@ type Proxy struct {
 	MaxBuffered int64
 	// MaxPerCaller limits the requests of one caller in progress, for each route.
 	MaxPerCaller int
+	// MaxWaiters limits the requests of a route that wait for the first answer, and
+	// MaxWaitersPerKey those of them with one key.
+	MaxWaiters, MaxWaitersPerKey int
 	// HideState switches the state of keys off.
 	HideState bool
 	// BodyTimeout is how long the body of a request with a key may take.
@@ -262,6 +265,8 @@ func proxyMapping(p *Proxy) schema.Mapping {
 	fields = append(fields,
 		schema.SizeField("max_buffered", &p.MaxBuffered, "Memory for the requests with a key that are in progress on a route. Further ones get a 503.").Means("64 times max_body, and 64MiB at least"),
 		schema.NumberField("max_per_caller", &p.MaxPerCaller, 1, 1_000_000, "Requests of one caller with a key that may be in progress on a route. Further ones get a 503.").Means("no limit"),
+		schema.NumberField("max_waiters", &p.MaxWaiters, 1, 1_000_000, "With `wait`: requests that may wait for the first answer on a route. Further ones get 409 immediately.").Or("1024"),
+		schema.NumberField("max_waiters_per_key", &p.MaxWaitersPerKey, 1, 1_000_000, "With `wait`: requests that may wait for the first answer of one key.").Or("64"),
 		schema.TruthField("hide_state", &p.HideState, "Pass requests for `/.well-known/idempotency/KEY` on. Otherwise the proxy answers them with the state of the caller's key.").Or("false"),
 		schema.DurationField("body_timeout", &p.BodyTimeout, "How long the body of a request with a key may take to arrive.").Or("30s"),
 		schema.DurationField("idle_timeout", &p.IdleTimeout, "How long a connection without a request stays open.").Or("2m"),

@@ -101,8 +101,12 @@ func (o *observed) end() {
 	if !o.server.conf.AccessLog {
 		return
 	}
+	path := o.r.URL.EscapedPath()
+	if o.route.hasKeys {
+		path = o.route.Path
+	}
 	attrs := []any{
-		slog.String("method", o.r.Method), slog.String("path", o.r.URL.EscapedPath()), slog.String("route", o.route.Name), slog.Int("status", o.status),
+		slog.String("method", o.r.Method), slog.String("path", path), slog.String("route", o.route.Name), slog.Int("status", o.status),
 		slog.Int64("bytes", o.bytes), slog.Float64("ms", float64(took.Microseconds())/1000), slog.String("remote", o.r.RemoteAddr), slog.String("protocol", o.r.Proto),
 	}
 	if replayed {

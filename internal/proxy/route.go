@@ -26,6 +26,7 @@ type route struct {
 	*config.Route
 	profile     httpidem.Profile
 	bodyTimeout time.Duration
+	hasKeys     bool // its paths have keys of clients, which are not logged
 	handler     http.Handler
 }
 
@@ -49,7 +50,7 @@ func (s *Server) newTable(store semel.Store, observer semel.Observer) (*table, e
 		mux := http.NewServeMux() // it finds the key in the path
 		mux.Handle(httpidem.StatePattern, b.state)
 		path := strings.TrimSuffix(httpidem.StatePattern, "{key}")
-		t.routes = append(t.routes, &route{Route: &config.Route{Name: "key-state", Path: path}, handler: mux})
+		t.routes = append(t.routes, &route{Route: &config.Route{Name: "key-state", Path: path}, hasKeys: true, handler: mux})
 	}
 	slices.SortStableFunc(t.routes, func(a, b *route) int { return len(b.Path) - len(a.Path) })
 	return t, nil
@@ -161,7 +162,7 @@ func (b *builder) route(r *config.Route) (*route, error) {
 	opts := &httpidem.Options{
 		Scope: scope, Route: cmp.Or(conf.Scope, config.DefaultProxyScope), Profile: profile,
 		Replay: r.ReplayHeaders, MaxBody: r.MaxBody, MaxResponse: r.MaxResponse, MaxBuffered: conf.MaxBuffered, Wait: r.Wait, FailOpen: r.FailOpen,
-		Fingerprint: r.Fingerprint, MaxPerCaller: conf.MaxPerCaller,
+		Fingerprint: r.Fingerprint, MaxPerCaller: conf.MaxPerCaller, MaxWaiters: conf.MaxWaiters, MaxWaitersPerKey: conf.MaxWaitersPerKey,
 	}
 	made.handler, err = httpidem.New(guard, upstream, opts)
 	if err != nil || conf.HideState || r.Name != defaultName {

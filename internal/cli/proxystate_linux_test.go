@@ -1,0 +1,90 @@
+package cli
+
+import (
+	"encoding/json"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// A caller asks a proxy for the state of its own keys, requests wait for the first
+// answer, and the requests of one caller are limited.
+func TestProxyTellsTheStateOfKeysAndLimitsRequests(t *testing.T) {
+	t.Parallel()
+	service, dir := newUpstream(t), t.TempDir()
+	file := writeFile(t, filepath.Join(dir, "c.yaml"), `
+stores: { keys: { embedded: { path: keys } } }
+admin: { listen: "off" }
+proxy:
+  listen: 127.0.0.1:0
+  upstream: `+service.URL+`
+  store: keys
+  scope: header:X-Api-Key
+  access_log: true
+  wait: 1m
+  max_per_caller: 3
+  max_waiters: 100
+  max_waiters_per_key: 1
+`)
+	const caller, alice, bob = "X-Api-Key", "key-of-alice", "key-of-bob"
+	proxy := startProxy(t, file)
+	state := func(key, who, want string) {
+		t.Helper()
+		got, err := send(http.MethodGet, proxy.url+"/.well-known/idempotency/"+key, "", "", caller, who)
+		var said struct {
+			State  string
+			Status int
+		}
+		if err == nil {
+			err = json.Unmarshal([]byte(got.body), &said)
+		}
+		if err != nil || got.status != 200 || said.State != want || (said.Status == 201) != (want == "done") {
+			t.Errorf("the state of %s for %s is %+v, %v; want %s", key, who, got, err, want)
+		}
+	}
+	state("secret%2F1", alice, "absent")
+	var running sync.WaitGroup
+	answered := make(chan answer, 4)
+	ask := func(key string) {
+		running.Go(func() {
+			got, err := send(http.MethodPost, proxy.url+"/wait", key, "", caller, alice)
+			if err != nil {
+				t.Error(err)
+			}
+			answered <- got
+		})
+	}
+	ask("secret/1")
+	<-service.reached
+	state("secret%2F1", alice, "in-flight")
+	state("secret%2F1", bob, "absent")
+	ask("secret/1") // one of these two waits
+	ask("secret/1")
+	(<-answered).problem(t, http.StatusConflict, "in-flight")
+	ask("secret/2")
+	<-service.reached
+	post(t, proxy.url+"/wait", "secret/3", "", caller, alice).problem(t, http.StatusServiceUnavailable, "overloaded")
+	post(t, proxy.url+"/orders", "secret/3", "", caller, bob)
+	close(service.release)
+	running.Wait()
+	for range 3 {
+		if got := <-answered; got.status != http.StatusCreated {
+			t.Errorf("the answer is %+v", got)
+		}
+	}
+	if n := service.count("secret/1"); n != 1 {
+		t.Errorf("the request ran %d times", n)
+	}
+	state("secret%2F1", alice, "done")
+	if got, err := send(http.MethodGet, proxy.url+"/.well-known/idempotency/secret%2F1", "", ""); err != nil || got.status != http.StatusUnauthorized {
+		t.Errorf("without a caller: %+v, %v", got, err)
+	}
+	if got, err := send(http.MethodGet, proxy.url+"/.well-known/idempotency/", "", "", caller, alice); err != nil || got.status != http.StatusNotFound {
+		t.Errorf("without a key: %+v, %v", got, err)
+	}
+	if log := proxy.log(); strings.Contains(log, "secret") || !strings.Contains(log, `"path":"/.well-known/idempotency/"`) {
+		t.Errorf("the access log has keys, or no questions: %s", log)
+	}
+}
