@@ -123,7 +123,7 @@ var packageMap = map[string][]string{
 	},
 	"internal/kind/memory": {".", "store/memstore", "internal/config", "internal/schema"},
 	"internal/kind/postgres": {
-		".", "key", "pipeline", "broker/postgres", "store/pgstore", "internal/advice", "internal/config", "internal/schema",
+		".", "key", "pipeline", "broker/outbox", "broker/postgres", "store/pgstore", "internal/advice", "internal/config", "internal/schema",
 		"github.com/jackc/pgx/v5", "github.com/jackc/pgx/v5/pgconn", "github.com/jackc/pgx/v5/pgxpool",
 	},
 	"internal/kind/rabbitmq":     {".", "pipeline", "broker/rabbitmq", "internal/advice", "internal/config", "internal/schema", "github.com/rabbitmq/amqp091-go"},

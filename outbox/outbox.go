@@ -1,5 +1,5 @@
 // Package outbox writes messages to the transactional outbox of a PostgreSQL
-// database: in the caller's transaction, together with the rows that they tell of.
+// database: in the caller's transaction, together with the rows that they report.
 // The message exists if and only if that transaction commits. A relay, `semel
 // outbox relay` or a pipeline with the source of package broker/outbox, then
 // delivers it under its id at least once.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -118,7 +117,7 @@ func Open(ctx context.Context, dsn string, opts *Options) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("outbox: %w", err)
 	}
-	pool, err := connect(ctx, dsn, sql, o.Names)
+	pool, err := connect(ctx, dsn, sql)
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +130,7 @@ func Open(ctx context.Context, dsn string, opts *Options) (*Source, error) {
 }
 
 // connect returns a pool whose connections keep no state in their sessions.
-func connect(ctx context.Context, dsn string, sql *statements, names pgstore.Names) (*pgxpool.Pool, error) {
+func connect(ctx context.Context, dsn string, sql *statements) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		return nil, fmt.Errorf("outbox: the address is not one of PostgreSQL: %w", semel.ErrInvalidRequest) // its text may be the password
@@ -146,13 +145,8 @@ func connect(ctx context.Context, dsn string, sql *statements, names pgstore.Nam
 	if err != nil {
 		return nil, fmt.Errorf("outbox: %w", err)
 	}
-	shards, err1 := names.Table("outbox_shards")
-	relays, err2 := names.Table("outbox_relays")
 	var there bool
-	err = errors.Join(err1, err2)
-	if err == nil {
-		err = pool.QueryRow(ctx, checkSQL, sql.table, shards, relays).Scan(&there)
-	}
+	err = pool.QueryRow(ctx, sql.check, sql.table).Scan(&there)
 	switch {
 	case err != nil:
 		pool.Close()

@@ -16,6 +16,7 @@ type statements struct {
 	table                                   string
 	fast, late, rows, writers, remove       string
 	look, live, renew, take, release, leave string
+	check, waiting, longWriters, sample     string
 }
 
 // columns are what a message is made of.
@@ -81,8 +82,27 @@ WHERE s.shard = m.shard AND s.epoch = m.epoch AND s.owner = $1`
 UPDATE {shards} SET owner = NULL, until = '-infinity' WHERE owner = $1`
 )
 
-// checkSQL reports whether the tables exist.
-const checkSQL = `SELECT to_regclass($1) IS NOT NULL AND to_regclass($2) IS NOT NULL AND to_regclass($3) IS NOT NULL`
+// checkSQL reports whether a table exists. A migration creates all of them.
+const checkSQL = `SELECT to_regclass($1) IS NOT NULL`
+
+const (
+	// waitingSQL returns the number of live relays, how long the oldest row of all
+	// shards waits, and how many shards without an owner have a row older than $1.
+	waitingSQL = `SELECT (SELECT count(*) FROM {relays} WHERE until > now()), coalesce(max(o.age), interval '0'), count(*) FILTER (WHERE o.age > $1::interval AND s.until <= now())
+FROM {shards} AS s
+CROSS JOIN LATERAL (SELECT now() - o.created AS age FROM {outbox} AS o WHERE o.shard = s.shard AND o.deliver_at IS NULL ORDER BY o.seq LIMIT 1) AS o`
+	// longWritersSQL returns the number of open transactions that may have written, and
+	// the age and process of the oldest.
+	longWritersSQL = `SELECT count(*), coalesce(max(now() - a.xact_start), interval '0'), coalesce((array_agg(a.pid ORDER BY a.xact_start))[1], 0)
+FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
+WHERE a.datname = current_database() AND l.locktype = 'relation' AND l.relation = $1::text::regclass AND l.mode = 'RowExclusiveLock' AND l.granted`
+	// tableSQL returns whether autovacuum is on for the table, its deleted rows, and
+	// synchronous_commit.
+	tableSQL = `SELECT current_setting('autovacuum')::boolean AND NOT coalesce(c.reloptions && ARRAY['autovacuum_enabled=false', 'autovacuum_enabled=off'], false), coalesce(pg_stat_get_dead_tuples(c.oid), 0), current_setting('synchronous_commit')
+FROM pg_class AS c WHERE c.oid = $1::text::regclass`
+	// sampleSQL reads rows in their order.
+	sampleSQL = `SELECT ` + columns + ` FROM {outbox} AS o WHERE o.seq > $1 ORDER BY o.seq LIMIT $2`
+)
 
 func newStatements(names pgstore.Names) (*statements, error) {
 	var tables [3]string
@@ -96,5 +116,6 @@ func newStatements(names pgstore.Names) (*statements, error) {
 	return &statements{
 		table: tables[0], fast: fill(fastSQL), late: fill(lateSQL), rows: fill(rowsSQL), writers: writersSQL, remove: fill(removeSQL),
 		look: fill(lookSQL), live: fill(liveSQL), renew: fill(renewSQL), take: fill(takeSQL), release: fill(releaseSQL), leave: fill(leaveSQL),
+		check: checkSQL, waiting: fill(waitingSQL), longWriters: longWritersSQL, sample: fill(sampleSQL),
 	}, nil
 }

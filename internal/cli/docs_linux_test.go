@@ -46,6 +46,7 @@ var docsPages = []struct{ name, servers string }{
 	{"guides/webhook-receiver.md", "postgres"},
 	{"guides/redis.md", "redis"},
 	{"guides/rabbitmq.md", "rabbitmq redis postgres"},
+	{"guides/outbox.md", "postgres"},
 	{"guides/operating.md", ""},
 }
 

@@ -18,6 +18,9 @@ func checkPipelines(r *schema.Document, f *File) {
 		if sink.Store.Name != "" {
 			c.database(sink.Store, path+".sink."+p.Sink.Kind()+".store")
 		}
+		if source := p.Source.About(p); source.Outbox.Name != "" {
+			c.database(source.Outbox, path+".source."+p.Source.Kind()+".store")
+		}
 		if p.Parked.Store.Name != "" {
 			c.database(p.Parked.Store, path+".parked.store")
 		}

@@ -107,6 +107,10 @@ type SourceAbout struct {
 	// is committed". It is empty if the source can take messages back. TakesBack
 	// then says how, with one %s for the time.
 	Behind, TakesBack string
+	// Outbox is the store whose database has the messages, if the source is an outbox.
+	// A message stays there until it was delivered, under an id that never changes, so
+	// a pipeline needs no store of keys.
+	Outbox schema.Reference
 	// Repartition is the topic between the two stages of a transaction, if it has
 	// two.
 	Repartition string

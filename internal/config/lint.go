@@ -172,6 +172,8 @@ func (l *Linter) ignored() {
 		names = []string{"lease", "on_lease_expired"}
 	case Lossy:
 		names = []string{"lease", "on_late", "on_mismatch"}
+	case Direct:
+		names = []string{"window", "on_lease_expired", "on_late", "on_mismatch", "on_store_error", "observe"}
 	}
 	if l.Pipeline.Lossy && l.Mode != Lossy {
 		l.Notice(l.At("lossy"), "true, but the store is not a filter", "it has no effect", "leave it out")

@@ -15,11 +15,14 @@ const (
 	SourceIsSink
 	// Lossy: a filter alone decides.
 	Lossy
+	// Direct: every message is delivered, without keys. Only an outbox can do without
+	// them.
+	Direct
 )
 
 // String returns the mode's name as used in listings.
 func (m Mode) String() string {
-	names := [...]string{"claim, deliver, complete", "one transaction in PostgreSQL", "one checkpoint on the disk", "one transaction in Kafka", "filter alone"}
+	names := [...]string{"claim, deliver, complete", "one transaction in PostgreSQL", "one checkpoint on the disk", "one transaction in Kafka", "filter alone", "deliver, delete the row"}
 	if int(m) < len(names) {
 		return names[m]
 	}
@@ -40,6 +43,9 @@ var pairs = [...]struct {
 // decides this.
 func (f *File) Mode(p *Pipeline) Mode {
 	if p.Store.Name == "" {
+		if p.Source.About(p).Outbox.Name != "" {
+			return Direct
+		}
 		return SourceIsSink
 	}
 	store, ok := f.Store(p.Store.Name)

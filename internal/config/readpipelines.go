@@ -53,12 +53,12 @@ func (k *Kinds) pipelineMapping(p *Pipeline) schema.Mapping {
 			oneKindField("source", func() schema.Mapping { return kindsMapping(&p.Source, k.Sources) }, "source", "{ file: { paths: [in.jsonl] } }", "Where messages come from. It has one kind.").Need(),
 			schema.PartField("key", func() schema.Mapping { return keyMapping(&p.Key) }, "How Semel finds the key of a message. Two deliveries with the same key are the same message.").Need(),
 			schema.WindowField("window", &p.Window, "How long a key is remembered after its completion. Choose a time that is longer than messages can be delivered again, redriven, or read again from the broker.").Or("7d"),
-			schema.DurationField("lease", &p.Lease, "How long a claim lasts. Semel extends it after every third of that time. After a crash a message waits that long, unless the store belongs to the process itself.").Or("30s"),
+			schema.DurationField("lease", &p.Lease, "How long a claim lasts. Semel extends it after every third of that time. After a crash a message waits that long, unless the store belongs to the process itself. From an outbox, also how long a process has its shards.").Or("30s"),
 			schema.ChoiceField("on_lease_expired", &p.OnLeaseExpired, "After a crash between effect and completion: `retry` processes the message again, with the same key and a higher token. `hold` keeps the key as *unknown* until an operator resolves it.",
 				"retry", "hold").Or("retry"),
 			schema.ChoiceField("on_late", &p.OnLate, "A late message: its own time is longer ago than the window, and its key is not known. In a Kafka transaction only `time: event` has late messages: those that are older than the newest of their partition by more than `grace`.", "run", "park", "drop").Or("run"),
 			schema.ChoiceField("on_mismatch", &p.OnMismatch, "A message whose key was used with another body. `ignore` does not compare bodies.", "ignore", "park", "drop", "stop").Or("ignore"),
-			schema.StoreField("store", &p.Store, "Store of the keys. Without it, a pipeline from Kafka to Kafka commits keys, outputs and offsets in one transaction."),
+			schema.StoreField("store", &p.Store, "Store of the keys. Without it, a pipeline from Kafka to Kafka commits keys, outputs and offsets in one transaction, and one from an outbox delivers every row."),
 			oneKindField("sink", func() schema.Mapping { return kindsMapping(&p.Sink, k.Sinks) }, "sink", "{ stdout: {} }", "Where messages go. It has one kind.").Need(),
 			schema.PartField("on_failure", func() schema.Mapping { return failureMapping(&p.OnFailure) }, "What happens after a failed delivery.").Always(),
 			schema.ChoiceField("on_store_error", &p.OnStoreError, "While the store does not answer: `stop` waits for it, `pass` delivers without a decision.", "stop", "pass").Or("stop"),
@@ -158,6 +158,12 @@ func checkPipelineFields(p *Pipeline, v schema.Value, there schema.Members) {
 		return
 	}
 	if there["store"].Node != nil || v.Node == nil || invalidKind(p) {
+		return
+	}
+	if p.Source.About(p).Outbox.Name != "" {
+		if t, ok := there["transaction"]; ok {
+			t.Wrong("it is only for Kafka to Kafka without a store: leave it out")
+		}
 		return
 	}
 	why := "write store: NAME, the store of the keys"

@@ -245,7 +245,7 @@ func (d *daemon) warnOfNewer(ctx context.Context, spec *config.Pipeline, log *sl
 	for _, s := range d.file.Stores {
 		at := func(name string) bool { return slices.Contains(d.file.Stack(name), s) }
 		of, ok := s.Spec.(config.Versioned)
-		if !ok || !at(spec.Store.Name) && !at(spec.Parked.Store.Name) {
+		if !ok || !at(spec.Store.Name) && !at(spec.Parked.Store.Name) && !at(spec.Source.About(spec).Outbox.Name) {
 			continue
 		}
 		// A server that fails now fails for the pipeline too.

@@ -31,13 +31,21 @@ func (e *explainer) crashes() []Crash {
 		add("before the effect", e.source.Again+"; nothing has happened")
 		add("after the effect, before the filter has the key", e.source.Again+" and has its effect again")
 		add("after that, before the acknowledgement", e.source.Again+"; it is a duplicate, and is acknowledged without effect")
+	case config.Direct:
+		add("before the delivery", e.source.Again+"; nothing has happened")
+		add("after the delivery, before the deletion of the row", e.source.Again+", and the message is delivered again, under the same id: a consumer that remembers ids drops it")
+		add("after the deletion of the row", "nothing is left to do")
 	case config.TwoPhase:
 		e.twoPhase(add)
 	}
 	died := len(list)
-	if e.mode == config.SourceIsSink {
+	switch e.mode {
+	case config.SourceIsSink:
 		e.failuresInKafka(add)
-	} else {
+	case config.Direct:
+		add("the database does not answer", "the pipeline waits; what was delivered and not deleted is delivered again if another process takes over its shard")
+		e.failures(add)
+	default:
 		add("after the acknowledgement", e.acknowledged())
 		died++
 		e.failures(add)

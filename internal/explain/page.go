@@ -12,7 +12,7 @@ func (p *Promise) Markdown() string {
 	out.WriteString("| promise | |\n|---|---|\n")
 	row := func(name, text string) { fmt.Fprintf(&out, "| %s | %s |\n", name, inMarkdown(text)) }
 	row("commits by", p.Mode)
-	row("keys", p.Keys+", remembered "+remembered(p.Window))
+	row("keys", p.Keys+remembered(p.Window))
 	row("nothing lost", p.NothingLost.Holds)
 	row("no second effect", p.NoSecondEffect.Holds)
 	list := func(title string, items []string) {

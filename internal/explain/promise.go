@@ -21,7 +21,8 @@ type Promise struct {
 	// NoSecondEffect says whether no effect happens twice within the window.
 	NothingLost    Answer `json:"nothing_lost"`
 	NoSecondEffect Answer `json:"no_second_effect"`
-	Window         string `json:"window"`
+	// Window is how long keys are remembered. It is empty if there are none.
+	Window string `json:"window"`
 	// Exceptions are cases that the promise cannot cover in any configuration.
 	Exceptions []string `json:"exceptions"`
 	// Crashes are the moments at which the process, or something it needs, can
@@ -62,8 +63,12 @@ func Explain(f *config.File, p *config.Pipeline) *Promise {
 	if d := f.Decider(p.Store.Name); d != nil {
 		e.decider = d.Spec.About()
 	}
+	window := schema.Duration(p.Window)
+	if e.mode == config.Direct {
+		window = ""
+	}
 	return &Promise{
-		Pipeline: p.Name, From: e.source.Name, To: e.sink.Name, Keys: e.keys(), Mode: e.mode.String(), Window: schema.Duration(p.Window),
+		Pipeline: p.Name, From: e.source.Name, To: e.sink.Name, Keys: e.keys(), Mode: e.mode.String(), Window: window,
 		NothingLost: e.nothingLost(), NoSecondEffect: e.noSecondEffect(), Exceptions: e.exceptions(), Crashes: e.crashes(),
 	}
 }
@@ -83,6 +88,9 @@ type explainer struct {
 // keys says where keys are kept, and for how long.
 func (e *explainer) keys() string {
 	p := e.pipeline
+	if e.mode == config.Direct {
+		return p.Key.Rule.String() + ", for consumers"
+	}
 	where := "in Kafka"
 	if e.mode == config.SourceIsSink {
 		where += ", " + changelogs(p)
@@ -151,6 +159,8 @@ func (e *explainer) gap() []string {
 	case e.mode == config.Lossy:
 		list := []string{"the process dies after the effect, before the filter has the key: the effect repeats", "another process is given the same key at the same time: both deliver it, because a filter keeps no claims"}
 		return append(list, e.decider.Gaps...)
+	case e.mode == config.Direct:
+		return []string{"the process dies, or loses the database, between the delivery and the deletion of the row: the message is delivered again, under the same id"}
 	case e.mode != config.TwoPhase || e.pipeline.OnLeaseExpired == "hold":
 		return nil
 	}
@@ -180,7 +190,7 @@ func (e *explainer) forgets() string {
 // exceptions are limits that no setting of the pipeline removes.
 func (e *explainer) exceptions() []string {
 	window := "a message that comes again after its key was forgotten has its effect again: the window is " + schema.Duration(e.pipeline.Window)
-	if e.pipeline.Window == semel.Forever {
+	if e.pipeline.Window == semel.Forever || e.mode == config.Direct {
 		window = ""
 	}
 	var list []string

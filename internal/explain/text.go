@@ -14,7 +14,7 @@ func (p *Promise) Text() string {
 	fmt.Fprintf(&out, "%s: %s → %s\n", p.Pipeline, p.From, p.To)
 	line := func(name, text string) { out.WriteString(wrapped("  "+name, 20, text)) }
 	line("commits by", p.Mode)
-	line("keys", p.Keys+", remembered "+remembered(p.Window))
+	line("keys", p.Keys+remembered(p.Window))
 	answer := func(name string, a Answer) {
 		line(name, a.Holds)
 		for _, reason := range a.Because {
@@ -38,10 +38,13 @@ func (p *Promise) Text() string {
 }
 
 func remembered(window string) string {
-	if window == "forever" {
-		return window
+	switch window {
+	case "":
+		return ""
+	case "forever":
+		return ", remembered " + window
 	}
-	return "for " + window
+	return ", remembered for " + window
 }
 
 // wrapped writes a name followed by a text, in lines that start at a column.

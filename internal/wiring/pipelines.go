@@ -103,6 +103,12 @@ func (b *building) pipeline(ctx context.Context) (config.Runnable, error) {
 		return b.together(ctx)
 	case config.Lossy:
 		return b.lossy(ctx)
+	case config.Direct:
+		sink, err := b.spec.Sink.Open(ctx, b.env(nil))
+		if err != nil {
+			return nil, fmt.Errorf("sink: %w", b.advise(config.SinkPart, err))
+		}
+		return b.runner(ctx, pipeline.NewDirect(sink), nil)
 	case config.SourceIsSink:
 		source, ok := b.spec.Source.(config.TransactionalSource)
 		if !ok {

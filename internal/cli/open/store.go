@@ -272,7 +272,11 @@ func (f *StoreFlags) ByDigest(verb string, d semel.Digest, err error) error {
 // read.
 func StoreOf(a *term.App, file string, conf *config.File, p *config.Pipeline) (*StoreFlags, term.Problems) {
 	var reasons term.Problems
-	if p.Store.Name == "" {
+	switch conf.Mode(p) {
+	case config.Direct:
+		reasons.Addf("%s keeps no keys: it delivers every row of its outbox", p.Name)
+		return nil, reasons
+	case config.SourceIsSink:
 		reasons.Addf("the keys of %s are in Kafka, in the state of the running pipeline", p.Name)
 		return nil, reasons
 	}

@@ -215,7 +215,7 @@ func (r *retry) foretell(ctx context.Context) error {
 // look returns the store's records of the messages' keys, or the reason why the
 // store cannot be read from here.
 func (r *retry) look(ctx context.Context) (records []semel.Record, unseen string, err error) {
-	if r.spec.Store.Name == "" {
+	if r.conf.Mode(r.spec) == config.SourceIsSink {
 		records, err = r.lookInKafka(ctx)
 		return records, "", err
 	}
@@ -268,7 +268,7 @@ func (r *retry) do(ctx context.Context) error {
 				r.watch(limit)
 			}
 		}
-	case !stack[len(stack)-1].Spec.About().Shared:
+	case len(stack) > 0 && !stack[len(stack)-1].Spec.About().Shared:
 		// Only the process that runs the pipeline knows its keys.
 		if failed = r.queue(ctx); failed == nil {
 			r.watch(limit)

@@ -15,6 +15,7 @@ import (
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -105,7 +106,10 @@ func (f *parkedFlags) takeOut(ctx context.Context, s deadLetters, m *pipeline.Pa
 // comes first: if the command is interrupted in between, the message remains and
 // its key is done.
 func (f *parkedFlags) markDone(ctx context.Context, s deadLetters, list []*pipeline.Parked, reason string) error {
-	if s.spec.Store.Name == "" {
+	switch f.conf.Mode(s.spec) {
+	case config.Direct:
+		return fmt.Errorf("%s keeps no keys to mark: semel parked skip removes the messages", s.spec.Name)
+	case config.SourceIsSink:
 		return fmt.Errorf("the keys of %s are in Kafka, where only an output makes a key done: semel parked skip removes the messages, and a later copy is processed", s.spec.Name)
 	}
 	keys, reasons := open.StoreOf(f.App, f.file, f.conf, s.spec)

@@ -127,7 +127,7 @@ func (c *check) lint() {
 func storesOf(conf *config.File, chosen []*config.Pipeline) []*config.Store {
 	needed := map[string]bool{}
 	for _, p := range chosen {
-		for _, name := range []string{p.Store.Name, p.Parked.Store.Name} {
+		for _, name := range []string{p.Store.Name, p.Parked.Store.Name, p.Source.About(p).Outbox.Name} {
 			for _, s := range conf.Stack(name) {
 				needed[s.Name] = true
 			}

@@ -190,6 +190,10 @@ func (q *keyQuestion) look(ctx context.Context, conf *config.File, place keyPlac
 	var failed error
 	if place.pipeline != nil {
 		first.Pipeline = place.pipeline.Name
+		if q.byDigest && conf.Mode(place.pipeline) == config.Direct {
+			first.Unseen = first.Pipeline + " keeps no keys"
+			return []KeyAnswer{first}, nil
+		}
 		if q.byDigest {
 			first.Unseen = "the keys of " + first.Pipeline + " are in Kafka, which finds no key by its digest: name the key with --key"
 			return []KeyAnswer{first}, nil
@@ -200,6 +204,10 @@ func (q *keyQuestion) look(ctx context.Context, conf *config.File, place keyPlac
 	}
 	first.Parked = parked
 	first.commands = q.retries(parked, first.Pipeline)
+	if place.store == "" && conf.Mode(place.pipeline) == config.Direct {
+		first.Unseen = place.pipeline.Name + " keeps no keys: it delivers every row of its outbox"
+		return []KeyAnswer{first}, failed
+	}
 	if place.store == "" {
 		answers, err := lookInKafka(ctx, conf, place.pipeline, inScope, first)
 		return answers, errors.Join(failed, err)

@@ -19,6 +19,10 @@ func TestSink(t *testing.T) {
 	})
 }
 
+func TestOutbox(t *testing.T) {
+	kindtest.Source(t, postgres.NewOutbox, kindtest.Case{Least: `{ store: rows }`})
+}
+
 func TestStore(t *testing.T) {
 	kindtest.Store(t, postgres.NewStore, kindtest.Case{
 		Least:   `{ dsn: "host=h" }`,

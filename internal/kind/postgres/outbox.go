@@ -1,0 +1,142 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/outbox"
+	"github.com/semel-dev/semel/internal/advice"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/store/pgstore"
+)
+
+// Outbox reads the outbox of a postgres store's database.
+type Outbox struct {
+	config.SourceBase
+	Store schema.Reference
+
+	spec *Store // the store, once the file was checked
+}
+
+// NewOutbox returns an empty Outbox.
+func NewOutbox() config.Source { return &Outbox{} }
+
+// Kind implements config.Kind.
+func (*Outbox) Kind() string { return "outbox" }
+
+// Fields implements config.Kind.
+func (s *Outbox) Fields() schema.Mapping {
+	return schema.Mapping{
+		Doc: "Rows of the outbox in a PostgreSQL database, which services write in their transactions. The pipeline needs no `store`: a row is deleted when it was delivered. Several processes may run it.",
+		Fields: []schema.Field{
+			schema.StoreField("store", &s.Store, "Store of the kind `postgres`, whose database and tables have the outbox.").Need(),
+		},
+	}
+}
+
+// About implements config.Source.
+func (s *Outbox) About(*config.Pipeline) config.SourceAbout {
+	return config.SourceAbout{
+		Name: "outbox of " + s.Store.Name, Shared: true, Outbox: s.Store,
+		Again:  "its row is still there, and is read again by the relay that takes over its shard",
+		Behind: "the messages behind it of the same aggregate wait",
+		AfterAck: config.AfterAck{
+			Unsure: "the server may lose the deletion of the row in a failover to an asynchronous replica", Again: "a row that is there again", Gets: "is deleted without effect",
+		},
+		Exceptions: []string{
+			"messages of one aggregate keep their order if their transactions lock the aggregate, or check its version, before they write",
+			"a row that was written with synchronous_commit=off may vanish in a crash of the server, after it was delivered",
+		},
+	}
+}
+
+// Check implements config.Source.
+func (s *Outbox) Check(c *config.Checker, p *config.Pipeline) {
+	if store, ok := c.File.Store(s.Store.Name); ok {
+		s.spec, _ = store.Spec.(*Store)
+	}
+	for _, other := range c.File.Pipelines {
+		if other == p {
+			return
+		}
+		if of, ok := other.Source.(*Outbox); ok && of.Store.Name == s.Store.Name {
+			c.Report(s.Store.At, "pipelines."+p.Name+".source.outbox.store", "%s reads the same outbox (line %d), and each of them would get a part of its messages: give each outbox its own store with a prefix, or use one pipeline", other.Name, other.At.Line)
+		}
+	}
+}
+
+// Open implements config.Source.
+func (s *Outbox) Open(ctx context.Context, env *config.Env) (pipeline.Source, error) {
+	store, err := find(env.File, s.Store.Name)
+	if err != nil {
+		return nil, err
+	}
+	source, err := outbox.Open(ctx, store.DSN.Reveal(), &outbox.Options{Names: store.names(), Lease: env.Pipeline.Lease})
+	if err != nil {
+		return nil, err // not source: a nil *Source becomes a non-nil interface
+	}
+	return source, nil
+}
+
+// Sample implements config.Source.
+func (s *Outbox) Sample(ctx context.Context, fn func(*semel.Message) bool) error {
+	return outbox.Sample(ctx, s.spec.DSN.Reveal(), s.spec.names(), fn)
+}
+
+// Examine implements config.Kind.
+func (s *Outbox) Examine(ctx context.Context, x *config.Examination) {
+	server, err := pgxpool.ParseConfig(s.spec.DSN.Reveal())
+	if err == nil {
+		err = notPastLocks(ctx, server.ConnConfig, func(ctx context.Context) error {
+			findings, err := outbox.Examine(ctx, s.spec.DSN.Reveal(), s.spec.names())
+			x.Add(findings)
+			return err
+		})
+	}
+	if errors.Is(err, pgstore.ErrSchema) {
+		x.Note(semel.Broken, "source.outbox.store", "the database has no outbox", "nothing is read", s.migrate(x.File))
+		return
+	}
+	x.Fail("source", err)
+}
+
+func (s *Outbox) migrate(f *config.File) string {
+	return "semel migrate up --config " + f.Name + " --store-name " + s.Store.Name
+}
+
+var _ config.Advisor = (*Outbox)(nil)
+
+// Advise implements config.Advisor.
+func (s *Outbox) Advise(f *config.File, _ *config.Pipeline, _ string, err error) *advice.Error {
+	if errors.Is(err, pgstore.ErrSchema) {
+		return &advice.Error{Cause: "the database has no outbox", Remedy: s.migrate(f), Public: true}
+	}
+	if said := ofServer(err, s.spec.DSN, "stores."+s.Store.Name+".postgres.dsn"); said != nil {
+		return said
+	}
+	of := refusal(err)
+	if of == nil || of.Code != "42501" {
+		return nil
+	}
+	user, _ := identity(s.spec.DSN)
+	names := s.spec.names()
+	var tables []string
+	for _, name := range []string{"outbox", "outbox_shards", "outbox_relays"} {
+		table, err := names.Table(name)
+		if err != nil {
+			return nil
+		}
+		tables = append(tables, table)
+	}
+	return &advice.Error{
+		Cause: "user " + user + ": " + of.Message, Public: true,
+		Remedy: "GRANT SELECT, INSERT, UPDATE, DELETE ON " + strings.Join(tables, ", ") + " TO " + pgx.Identifier{user}.Sanitize(),
+	}
+}
