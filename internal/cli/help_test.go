@@ -176,10 +176,26 @@ func servedLine(line string) string {
 	if !strings.Contains(line, ".yaml") {
 		line += " --listen 127.0.0.1:0 --admin off"
 	}
-	return strings.Replace(line, " --log-level warn", "", 1) + ` 2> log & proxy=$!
-until grep -q '"msg":"proxy"' log; do kill -0 $proxy || { cat log; exit 1; }; done
-kill $proxy && wait $proxy`
+	return endedAt("proxy", strings.Replace(line, " --log-level warn", "", 1))
 }
+
+// endedAt starts the program of a line, ends it when it logs this message, and has its
+// exit status.
+func endedAt(message, line string) string {
+	return line + ` 2> log & program=$!
+until grep -q '"msg":"` + message + `"' log; do kill -0 $program || { cat log; exit 1; }; done
+kill $program && wait $program`
+}
+
+// outboxExample is a configuration that reads an outbox.
+const outboxExample = `stores:
+  db: { postgres: { dsn: "${env:DATABASE_URL}" } }
+pipelines:
+  events:
+    source: { outbox: { store: db } }
+    key: { id: property:message-id }
+    sink: { file: { path: events.jsonl } }
+`
 
 func checkExamples(t *testing.T, path, examples string) {
 	lines := strings.Split(examples, "\n")
@@ -202,6 +218,11 @@ func checkExamples(t *testing.T, path, examples string) {
 		database := ""
 		if strings.Contains(line, "semel migrate ") && !strings.Contains(line, "semel migrate sql ") {
 			database = databaseFor(t, strings.Contains(line, "semel migrate status "))
+		}
+		if strings.Contains(line, "semel outbox ") {
+			database = databaseFor(t, true)
+			writeFile(t, filepath.Join(dir, "relay.yaml"), outboxExample)
+			line = endedAt("running", line)
 		}
 		if strings.Contains(line, "semel status ") {
 			address := servicestest.FreeAddr(t)

@@ -13,9 +13,10 @@ import (
 // NewOutbox returns the verb outbox.
 func NewOutbox(a *term.App) *cobra.Command {
 	cmd := term.Group(a, &cobra.Command{
-		Use:     "outbox VERB",
-		Short:   "Deliver the messages of a transactional outbox",
-		Example: "semel outbox relay relay.yaml",
+		Use:   "outbox VERB",
+		Short: "Deliver the messages of a transactional outbox",
+		Example: `semel outbox relay relay.yaml
+semel outbox relay relay.yaml events --migrate`,
 	})
 	cmd.AddCommand(newRelay(a))
 	return cmd
