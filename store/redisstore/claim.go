@@ -35,8 +35,9 @@ func (s *Store) claim(ctx context.Context, reqs []semel.ClaimRequest, answers []
 	if places != nil {
 		n = len(places)
 	}
-	units := make([]unit, 0, n)
+	packed := newRequests(n, claimRoom)
 	memo := s.digests()
+	owners := digest.Owners{Hasher: memo.Hasher}
 	for j := range n {
 		i := j
 		if places != nil {
@@ -47,9 +48,10 @@ func (s *Store) claim(ctx context.Context, reqs []semel.ClaimRequest, answers []
 			answers[i].Err = err
 			continue
 		}
-		units = append(units, unit{i, memo.Key(reqs[i].Key), s.packClaim(&reqs[i], memo.Hasher)})
+		packed.packed = s.appendClaim(packed.packed, &reqs[i], &owners)
+		packed.add(i, memo.Key(reqs[i].Key))
 	}
-	return s.run(ctx, s.scripts.claim, units, func(at int, answer string) error {
+	return s.run(ctx, s.scripts.claim, packed, func(at int, answer string) error {
 		return readClaim(&reqs[at], answer, &answers[at])
 	})
 }
@@ -63,9 +65,11 @@ func distinct(owner semel.Owner) semel.Owner {
 	return owner
 }
 
-// packClaim packs a request for claim.lua.
-func (s *Store) packClaim(req *semel.ClaimRequest, h digest.Hasher) string {
-	var room [160]byte
+// claimRoom is about how many bytes a request for claim.lua has.
+const claimRoom = 64
+
+// appendClaim packs a request for claim.lua.
+func (s *Store) appendClaim(b []byte, req *semel.ClaimRequest, owners *digest.Owners) []byte {
 	owner := distinct(req.Owner)
 	var flags byte
 	var span uint64
@@ -81,17 +85,14 @@ func (s *Store) packClaim(req *semel.ClaimRequest, h digest.Hasher) string {
 	if req.Hold {
 		flags |= flagHold
 	}
-	b := append(room[:0], flags)
+	b = append(b, flags)
 	b = binary.LittleEndian.AppendUint64(b, span)
 	b = binary.LittleEndian.AppendUint64(b, lateAfter(req))
 	b = append(b, req.Fingerprint[:8]...)
 	if req.Done {
-		b = appendOneStep(b, (&digest.Owners{Hasher: h}).Of(&owner), req.Window, req.Fingerprint, s.ids(req))
-	} else {
-		b = appendIDs(b, s.ids(req))
-		b = appendOwner(b, &owner)
+		return appendOneStep(b, owners.Of(&owner), req.Window, req.Fingerprint, s.ids(req))
 	}
-	return string(b)
+	return appendOwner(appendIDs(b, s.ids(req)), &owner)
 }
 
 var errBadAnswer = errors.New("unexpected answer of the script")

@@ -15,26 +15,30 @@ func (s *Store) Complete(ctx context.Context, reqs []semel.CompleteRequest, answ
 	if err := s.enter(ctx, "complete", len(reqs), len(answers)); err != nil {
 		return err
 	}
-	units := make([]unit, 0, len(reqs))
+	packed := newRequests(len(reqs), completeRoom)
 	memo := s.digests()
 	for i := range reqs {
 		req := &reqs[i]
 		if answers[i] = req.Validate(s.opts.MaxResult); answers[i] == nil {
-			units = append(units, unit{i, memo.Key(req.Key), s.packComplete(req)})
+			packed.packed = s.appendComplete(packed.packed, req)
+			packed.add(i, memo.Key(req.Key))
 		}
 	}
-	return s.run(ctx, s.scripts.complete, units, func(at int, answer string) error {
+	return s.run(ctx, s.scripts.complete, packed, func(at int, answer string) error {
 		return readChange("complete", reqs[at].Key, reqs[at].Token, answer, &answers[at])
 	})
 }
 
-func (s *Store) packComplete(req *semel.CompleteRequest) string {
-	b := make([]byte, 0, 18+len(req.Result.Data))
+// completeRoom is how many bytes a request for complete.lua has without a result.
+const completeRoom = 18
+
+// appendComplete packs a request for complete.lua.
+func (s *Store) appendComplete(b []byte, req *semel.CompleteRequest) []byte {
 	b = binary.LittleEndian.AppendUint64(b, uint64(req.Token))
 	b = binary.LittleEndian.AppendUint64(b, windowMillis(req.Window))
 	compact := s.ring.fits(req.Window) && req.Result.Kind == semel.NoResult && len(req.Result.Data) == 0
 	b = append(appendBool(b, compact), byte(req.Result.Kind))
-	return string(append(b, req.Result.Data...))
+	return append(b, req.Result.Data...)
 }
 
 func appendBool(b []byte, v bool) []byte {
@@ -50,16 +54,16 @@ func (s *Store) Release(ctx context.Context, reqs []semel.ReleaseRequest, answer
 	if err := s.enter(ctx, "release", len(reqs), len(answers)); err != nil {
 		return err
 	}
-	units := make([]unit, 0, len(reqs))
+	packed := newRequests(len(reqs), 9)
 	memo := s.digests()
 	for i := range reqs {
 		req := &reqs[i]
 		if answers[i] = req.Validate(); answers[i] == nil {
-			b := binary.LittleEndian.AppendUint64(make([]byte, 0, 9), uint64(req.Token))
-			units = append(units, unit{i, memo.Key(req.Key), string(appendBool(b, req.Unknown))})
+			packed.packed = appendBool(binary.LittleEndian.AppendUint64(packed.packed, uint64(req.Token)), req.Unknown)
+			packed.add(i, memo.Key(req.Key))
 		}
 	}
-	return s.run(ctx, s.scripts.release, units, func(at int, answer string) error {
+	return s.run(ctx, s.scripts.release, packed, func(at int, answer string) error {
 		return readChange("release", reqs[at].Key, reqs[at].Token, answer, &answers[at])
 	})
 }
@@ -70,18 +74,18 @@ func (s *Store) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers 
 	if err := s.enter(ctx, "extend", len(reqs), len(answers)); err != nil {
 		return err
 	}
-	units := make([]unit, 0, len(reqs))
+	packed := newRequests(len(reqs), 16)
 	memo := s.digests()
 	for i := range reqs {
 		req := &reqs[i]
 		answers[i] = semel.ExtendAnswer{Err: req.Validate()}
 		if answers[i].Err == nil {
-			b := binary.LittleEndian.AppendUint64(make([]byte, 0, 16), uint64(req.Token))
-			b = binary.LittleEndian.AppendUint64(b, microsUp(req.Lease))
-			units = append(units, unit{i, memo.Key(req.Key), string(b)})
+			packed.packed = binary.LittleEndian.AppendUint64(packed.packed, uint64(req.Token))
+			packed.packed = binary.LittleEndian.AppendUint64(packed.packed, microsUp(req.Lease))
+			packed.add(i, memo.Key(req.Key))
 		}
 	}
-	return s.run(ctx, s.scripts.extend, units, func(at int, answer string) error {
+	return s.run(ctx, s.scripts.extend, packed, func(at int, answer string) error {
 		if answer[0] == 'K' && len(answer) == 9 {
 			answers[at].LeaseEnd = instant(int64(uint64At(answer, 1)))
 			return nil

@@ -38,7 +38,7 @@ func (s *Store) LookDigest(ctx context.Context, d semel.Digest) (semel.Record, e
 // look fills the records of units. keys are their names in errors. found is called
 // for each existing record.
 func (s *Store) look(ctx context.Context, keys []semel.Key, units []unit, records []semel.Record, found func(at int)) error {
-	return s.run(ctx, s.scripts.look, units, func(at int, answer string) error {
+	return s.run(ctx, s.scripts.look, &requests{units: units}, func(at int, answer string) error {
 		records[at] = semel.Record{}
 		if answer[0] == 'A' {
 			return nil

@@ -43,6 +43,9 @@ func (s *Store) recordKey(d *semel.Digest) string {
 	return string(s.appendRecordKey(room[:0], d))
 }
 
+// nameLength returns the length of the name of a record.
+func (s *Store) nameLength() int { return len(s.opts.Prefix) + nameRoom }
+
 // counterKey returns the name of the token counter of a group of keys.
 func (s *Store) counterKey(group int) string {
 	return string(append(s.appendTag(nil, group), "token"...))
@@ -50,7 +53,7 @@ func (s *Store) counterKey(group int) string {
 
 // digestOf returns the digest in the name of a record.
 func (s *Store) digestOf(name string) (d semel.Digest, ok bool) {
-	if len(name) != len(s.opts.Prefix)+nameRoom {
+	if len(name) != s.nameLength() {
 		return d, false
 	}
 	copy(d[:], name[len(name)-len(d):])

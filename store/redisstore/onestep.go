@@ -60,7 +60,7 @@ func (s *Store) setPipeline(ctx context.Context, reqs []semel.ClaimRequest, answ
 	if len(list) == 0 {
 		return nil, nil
 	}
-	n := len(s.opts.Prefix) + nameRoom
+	n := s.nameLength()
 	record := func(j int) string {
 		start := n
 		if j > 0 {
@@ -114,7 +114,7 @@ func (s *Store) packOneStep(reqs []semel.ClaimRequest, answers []semel.ClaimAnsw
 	owners := digest.Owners{Hasher: memo.Hasher}
 	list := make([]sent, 0, len(reqs))
 	var all strings.Builder
-	all.Grow(len(reqs) * (len(s.opts.Prefix) + nameRoom + oneStepPlain))
+	all.Grow(len(reqs) * (s.nameLength() + oneStepPlain))
 	var room [128]byte
 	for i := range reqs {
 		req := &reqs[i]

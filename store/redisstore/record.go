@@ -160,7 +160,10 @@ func (r *record) decodeClaim(rec string) bool {
 	if !ok || len(rest) < 8 {
 		return false
 	}
-	r.holder, _, ok = cutString(rest[8:])
+	holder, _, ok := cutString(rest[8:])
+	// The answers of a call are one string. The clone keeps the holder from holding
+	// all of it in memory.
+	r.holder = strings.Clone(holder)
 	return ok
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -195,5 +196,19 @@ func TestOtherNamesOfTheServerAreLeftAlone(t *testing.T) {
 	counts, err := s.Count(t.Context())
 	if err != nil || counts.Done != 1 || counts.Claimed != 0 || counts.Unknown != 0 {
 		t.Errorf("count says %+v (%v), want 1 done", counts, err)
+	}
+}
+
+// TestAReplyThatIsNotWholeHasNoAnswers: a cut answer could look like another one.
+func TestAReplyThatIsNotWholeHasNoAnswers(t *testing.T) {
+	t.Parallel()
+	const reply = "\x01\x00\x00\x00K\x00\x00\x00\x00\x03\x00\x00\x00Sab"
+	if got, err := cutAnswers(reply, 3); err != nil || !slices.Equal(got, []string{"K", "", "Sab"}) {
+		t.Errorf("the whole reply: %q, %v", got, err)
+	}
+	for _, cut := range []string{"", reply[:4], reply[:len(reply)-1], reply[:5], reply + "\x00", reply + reply} {
+		if got, err := cutAnswers(cut, 3); err == nil {
+			t.Errorf("%q has the answers %q", cut, got)
+		}
 	}
 }

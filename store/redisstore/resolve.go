@@ -35,7 +35,7 @@ func (s *Store) resolve(ctx context.Context, key semel.Key, d *semel.Digest, as 
 	}
 	b = binary.LittleEndian.AppendUint64(b, windowMillis(window))
 	b = append(b, byte(result.Kind))
-	answer, err := s.one(ctx, s.scripts.resolve, key, d, string(append(b, result.Data...)))
+	answer, err := s.one(ctx, s.scripts.resolve, key, d, append(b, result.Data...))
 	switch {
 	case err != nil:
 		return err
@@ -54,18 +54,18 @@ func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
 	if err := key.Validate(); err != nil {
 		return false, err
 	}
-	answer, err := s.one(ctx, s.scripts.remove, key, nil, "")
+	answer, err := s.one(ctx, s.scripts.remove, key, nil, nil)
 	return answer == "K", err
 }
 
 // RemoveDigest implements [semel.DigestResolver]. It blocks for one round trip.
 func (s *Store) RemoveDigest(ctx context.Context, d semel.Digest) (bool, error) {
-	answer, err := s.one(ctx, s.scripts.remove, semel.Key{}, &d, "")
+	answer, err := s.one(ctx, s.scripts.remove, semel.Key{}, &d, nil)
 	return answer == "K", err
 }
 
 // one runs a script for one digest, or without it for one key.
-func (s *Store) one(ctx context.Context, sc *script, key semel.Key, d *semel.Digest, packed string) (answer string, err error) {
+func (s *Store) one(ctx context.Context, sc *script, key semel.Key, d *semel.Digest, packed []byte) (answer string, err error) {
 	if err := s.enter(ctx, sc.verb, 0, 0); err != nil {
 		return "", err
 	}
@@ -74,7 +74,7 @@ func (s *Store) one(ctx context.Context, sc *script, key semel.Key, d *semel.Dig
 		of := memo.Key(key)
 		d = &of
 	}
-	err = s.run(ctx, sc, []unit{{0, *d, packed}}, func(_ int, a string) error {
+	err = s.run(ctx, sc, &requests{[]unit{{0, *d, 0, len(packed)}}, packed}, func(_ int, a string) error {
 		answer = a
 		return nil
 	})

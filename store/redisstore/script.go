@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/sha1"
 	_ "embed"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"strings"
 
 	"github.com/redis/rueidis"
 
@@ -79,9 +81,30 @@ const (
 
 // unit is one request on its way through a script.
 type unit struct {
-	at     int // its place in the call
-	digest semel.Digest
-	packed string
+	at       int // its place in the call
+	digest   semel.Digest
+	from, to int // its place in requests.packed
+}
+
+// requests are those of one call, packed for a script. They share their memory,
+// because a call has many.
+type requests struct {
+	units  []unit
+	packed []byte
+}
+
+func newRequests(n, each int) *requests {
+	return &requests{units: make([]unit, 0, n), packed: make([]byte, 0, n*each)}
+}
+
+// add adds the request at a place of the call. It has the bytes that were
+// appended to packed since the last one.
+func (r *requests) add(at int, d semel.Digest) {
+	from := 0
+	if n := len(r.units); n > 0 {
+		from = r.units[n-1].to
+	}
+	r.units = append(r.units, unit{at, d, from, len(r.packed)})
 }
 
 // batch is the input of one run of a script.
@@ -91,16 +114,16 @@ type batch struct {
 	bytes int
 }
 
-// run sends units through a script and passes each answer to read. It returns
+// run sends requests through a script and passes each answer to read. It returns
 // the gravest error of the server or of read. After an error, run still reads
 // the other answers of the same pipeline.
-func (s *Store) run(ctx context.Context, sc *script, units []unit, read func(at int, answer string) error) error {
-	for len(units) > 0 {
+func (s *Store) run(ctx context.Context, sc *script, reqs *requests, read func(at int, answer string) error) error {
+	for units := reqs.units; len(units) > 0; {
 		batches := s.batches(units)
 		units = nil
 		for len(batches) > 0 {
 			n := pipelined(batches)
-			again, err := s.runPipeline(ctx, sc, batches[:n], read)
+			again, err := s.runPipeline(ctx, sc, reqs.packed, batches[:n], read)
 			if err != nil {
 				return err
 			}
@@ -122,8 +145,8 @@ func pipelined(batches []batch) int {
 }
 
 // runPipeline returns the units whose answers the script left out.
-func (s *Store) runPipeline(ctx context.Context, sc *script, batches []batch, read func(at int, answer string) error) (again []unit, err error) {
-	answers, err := s.send(ctx, sc, batches)
+func (s *Store) runPipeline(ctx context.Context, sc *script, packed []byte, batches []batch, read func(at int, answer string) error) (again []unit, err error) {
+	answers, err := s.send(ctx, sc, packed, batches)
 	for i := range batches {
 		for j, answer := range answers[i] {
 			u := &batches[i].units[j]
@@ -150,7 +173,7 @@ func (s *Store) batches(units []unit) []batch {
 			group = tagOf(&u.digest)
 		}
 		n, ok := last[group]
-		if !ok || len(list[n].units) == maxUnits || list[n].bytes+len(u.packed) > maxBytes {
+		if !ok || len(list[n].units) == maxUnits || list[n].bytes+u.to-u.from > maxBytes {
 			n = len(list)
 			list = append(list, batch{group: group})
 			last[group] = n
@@ -159,7 +182,7 @@ func (s *Store) batches(units []unit) []batch {
 			}
 		}
 		list[n].units = append(list[n].units, *u)
-		list[n].bytes += len(u.packed)
+		list[n].bytes += u.to - u.from
 	}
 	return list
 }
@@ -167,10 +190,10 @@ func (s *Store) batches(units []unit) []batch {
 // send runs a script for each batch, in one pipeline, and returns the answers
 // and the gravest error. It loads the script into a server that does not know
 // it.
-func (s *Store) send(ctx context.Context, sc *script, batches []batch) ([][]string, error) {
+func (s *Store) send(ctx context.Context, sc *script, packed []byte, batches []batch) ([][]string, error) {
 	commands := make([]rueidis.Completed, len(batches), len(batches)+2)
 	for i := range batches {
-		keys, args := s.arguments(sc, &batches[i])
+		keys, args := s.arguments(sc, packed, &batches[i])
 		commands[i] = s.client.B().Evalsha().Sha1(sc.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
 	}
 	results := s.do(ctx, commands)
@@ -179,18 +202,33 @@ func (s *Store) send(ctx context.Context, sc *script, batches []batch) ([][]stri
 	for i := range batches {
 		result := results[i]
 		if e, ok := rueidis.IsRedisErr(result.Error()); ok && e.IsNoScript() {
-			keys, args := s.arguments(sc, &batches[i])
+			keys, args := s.arguments(sc, packed, &batches[i])
 			result = s.client.Do(ctx, s.client.B().Eval().Script(sc.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build())
 		}
-		var err error
-		if answers[i], err = result.AsStrSlice(); err == nil && len(answers[i]) != len(batches[i].units) {
-			err = fmt.Errorf("%d answers to %d requests", len(answers[i]), len(batches[i].units))
+		reply, err := result.ToString()
+		if err == nil {
+			answers[i], err = cutAnswers(reply, len(batches[i].units))
 		}
 		if err != nil {
 			gravest = graver(gravest, storeError(sc.verb, err))
 		}
 	}
 	return answers, gravest
+}
+
+// cutAnswers returns the n answers in the reply of a script.
+func cutAnswers(reply string, n int) ([]string, error) {
+	answers := make([]string, n)
+	ok := true
+	for i := range answers {
+		if answers[i], reply, ok = cutString(reply); !ok {
+			return nil, fmt.Errorf("%d answers to %d requests", i, n)
+		}
+	}
+	if reply != "" {
+		return nil, fmt.Errorf("more answers than %d requests", n)
+	}
+	return answers, nil
 }
 
 // do sends commands in one pipeline. Once every reminderEvery it adds the
@@ -206,26 +244,41 @@ func (s *Store) do(ctx context.Context, commands []rueidis.Completed) []rueidis.
 }
 
 // arguments returns the keys and arguments of one run of a script.
-func (s *Store) arguments(sc *script, b *batch) (keys, args []string) {
-	stride, fields := 1, 1
-	slice, grace := "0", "0"
+func (s *Store) arguments(sc *script, packed []byte, b *batch) (keys, args []string) {
 	compact := sc.sets && s.ring != nil
+	args = []string{"0", "0", b.join(packed)}
+	stride := 1
 	if compact {
-		stride, fields = 1+s.ring.places(), 2
-		slice, grace = s.sliceArg, s.graceArg
+		args[0], args[1] = s.sliceArg, s.graceArg
+		stride += s.ring.places()
 	}
-	keys = make([]string, 1, 1+stride*len(b.units))
-	keys[0] = s.counterKey(b.group)
-	args = make([]string, 2, 2+fields*len(b.units))
-	args[0], args[1] = slice, grace
+	keys = append(make([]string, 0, 1+stride*len(b.units)), s.counterKey(b.group))
+	var room [128]byte
+	var names strings.Builder // of all records, which share its memory
+	names.Grow(len(b.units) * s.nameLength())
 	for i := range b.units {
-		u := &b.units[i]
-		keys = append(keys, s.recordKey(&u.digest))
-		args = append(args, u.packed)
+		d := &b.units[i].digest
+		start := names.Len()
+		names.Write(s.appendRecordKey(room[:0], d))
+		keys = append(keys, names.String()[start:])
 		if compact {
-			keys = s.appendSetKeys(keys, &u.digest)
-			args = append(args, member(&u.digest))
+			keys = s.appendSetKeys(keys, d)
+			args = append(args, member(d))
 		}
 	}
 	return keys, args
+}
+
+// join returns the requests of a batch as one argument.
+func (b *batch) join(packed []byte) string {
+	var all strings.Builder
+	all.Grow(b.bytes + 4*len(b.units))
+	var length [4]byte
+	for i := range b.units {
+		u := &b.units[i]
+		binary.LittleEndian.PutUint32(length[:], uint32(u.to-u.from))
+		all.Write(length[:])
+		all.Write(packed[u.from:u.to])
+	}
+	return all.String()
 }

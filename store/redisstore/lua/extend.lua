@@ -1,7 +1,7 @@
 -- Extends leases. A request has: token and lease.
 
-return each(function(first, rec, state, req)
-  local token, lease = unpack('<c8I8', req)
+return each(function(first, rec, state, at)
+  local token, lease = unpack('<I8I8', requests, at)
   if not rec or not held(state) or state == UNKNOWN or token_of(rec) ~= token then
     return stale(rec)
   end

@@ -2,7 +2,7 @@
 -- negative number without an end, the current time, and the record. S is a key
 -- in the compact form, which may still have its record.
 
-return each(function(first, rec, state, _, member)
+return each(function(first, rec, state, _, _, member)
   local none = 'A'
   if not held(state) then
     for i = first + 1, first + stride - 1 do

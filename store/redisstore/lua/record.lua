@@ -3,31 +3,36 @@
 -- KEYS[1] is the token counter. For each request follow the name of the record
 -- and, if the store has the compact form, the ring of sets of its bucket.
 -- ARGV[1] is the length of a slice in microseconds and ARGV[2] is the grace in
--- milliseconds. Both are 0 without the compact form. For each request follow
--- one packed string and, if there are sets, the member that represents the key.
+-- milliseconds. Both are 0 without the compact form. ARGV[3] has the requests.
+-- If there are sets, the member that represents each key follows.
 --
--- The reply has one string for each request. C means that the record is damaged
+-- The reply has one answer for each request. C means that the record is damaged
 -- or that a name of the store has another type. X and a text mean that the
--- server refused a write. An empty string means that the script left the answer
+-- server refused a write. An empty answer means that the script left the answer
 -- out, because this answer and earlier ones were long. Nothing was changed
 -- then, and the caller asks again.
+--
+-- Requests and answers are one string each, because an argument or a reply for
+-- each key costs more than to decide it. Each request and each answer follows
+-- its length of 4 bytes.
 --
 -- record.go has the layout of a record. Times are microseconds of this server's
 -- clock. Numbers are little-endian.
 
 local pack, unpack, sub, byte = struct.pack, struct.unpack, string.sub, string.byte
+local pcall = redis.pcall
 
 local CLAIMED, HELD, UNKNOWN, DONE, ONE_STEP = 99, 104, 117, 100, 111 -- c h u d o
 local NONE = string.rep('\0', 8) -- no token, no fingerprint
+local DONE_LETTER = string.char(DONE)
 local HEADER = 37                -- bytes with state, claim and fingerprint
 local HOUR = 3600000
 local LONG, REPLY_LIMIT = 1024, 4194304
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local slice, grace = tonumber(ARGV[1]), tonumber(ARGV[2])
-local fields = slice > 0 and 2 or 1
-local count = (#ARGV - 2) / fields
+local slice, grace, requests = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
+local count = slice > 0 and #ARGV - 3 or #KEYS - 1
 local stride = (#KEYS - 1) / count
 
 -- held reports whether the record is claimed or unknown.
@@ -36,7 +41,7 @@ local function held(state)
 end
 
 local function token_of(rec)
-  return sub(rec, 6, 13)
+  return (unpack('<I8', rec, 6))
 end
 
 local function lease_end(rec)
@@ -63,7 +68,7 @@ end
 -- own runs a command on a name of the store. It returns nil if the name is
 -- foreign. Any other refusal ends the script.
 local function own(...)
-  local reply = redis.pcall(...)
+  local reply = pcall(...)
   if type(reply) ~= 'table' then
     return reply
   elseif not foreign(reply.err) then
@@ -73,15 +78,9 @@ end
 
 local LEAST = { [CLAIMED] = 53, [HELD] = 53, [UNKNOWN] = 53, [DONE] = 34, [ONE_STEP] = 17 }
 
--- load returns a record and its state, or nil. A value that is not a record has
--- no state. A held record whose lease has ended is unknown.
-local function load(key)
-  local rec = own('GET', key)
-  if rec == nil then
-    return '', nil
-  elseif not rec then
-    return nil, nil
-  end
+-- stated returns a record and its state. A value that is not a record has no
+-- state. A held record whose lease has ended is unknown.
+local function stated(rec)
   local state = byte(rec)
   if #rec < (LEAST[state] or math.huge) then
     return rec, nil
@@ -90,6 +89,15 @@ local function load(key)
     return string.char(UNKNOWN) .. sub(rec, 2), UNKNOWN
   end
   return rec, state
+end
+
+-- load returns the record of a request and its state, or nil.
+local function load(first)
+  local rec = own('GET', KEYS[first])
+  if rec then
+    return stated(rec)
+  end
+  return rec == nil and '' or nil
 end
 
 -- digits returns an integer as text. Redis formats a number argument again for
@@ -108,16 +116,16 @@ end
 -- text of the error if the server refuses.
 local function store(key, rec, px)
   if px > 0 then
-    return redis.pcall('SET', key, rec, 'PX', digits(px)).err
+    return pcall('SET', key, rec, 'PX', digits(px)).err
   end
-  return redis.pcall('SET', key, rec).err
+  return pcall('SET', key, rec).err
 end
 
--- finished converts the record of a claimed key to a done one: without lease
--- and owner, and with the result and its kind.
-local function finished(rec, token, result)
+-- finished converts the record of a claimed key to a done one: with attempt, token
+-- and first seen as given, without lease and owner, and with the result and its kind.
+local function finished(rec, head, result)
   local ids = unpack('<I4', rec, 38)
-  return string.char(DONE) .. sub(rec, 2, 5) .. token .. sub(rec, 14, 21) .. sub(rec, 30, 41 + ids) .. result
+  return DONE_LETTER .. head .. sub(rec, 30, 41 + ids) .. result
 end
 
 -- marked returns D if a key is done in the compact form. It returns C if a set
@@ -144,14 +152,14 @@ local function add(first, member)
   local ring = stride - 1
   local s = math.floor(now / slice)
   local set = KEYS[first + 1 + s % ring]
-  local added = redis.pcall('SADD', set, member)
+  local added = pcall('SADD', set, member)
   if type(added) == 'table' then
     return 'PARTLY ' .. added.err
   end
   if redis.call('PTTL', set) < 0 then
     -- The set is new. It expires when the window of its last key has ended. If
     -- the server refuses that, the next key sets the expiry.
-    redis.pcall('PEXPIREAT', set, digits((s + ring - 1) * slice / 1000))
+    pcall('PEXPIREAT', set, digits((s + ring - 1) * slice / 1000))
   end
 end
 
@@ -179,25 +187,28 @@ local function repair(first, member, rec, window)
 end
 
 -- each decides the requests in their order. It calls decide with the index of
--- the request's first key, the record or nil, the state of the record, the
--- request and the member.
-local function each(decide)
-  local answers, size = {}, 0
+-- the request's first key, the record or nil, the state of the record, the first
+-- and the last byte of the request, and the member. fetch replaces load. If it
+-- returns a third value, that is the answer.
+local function each(decide, fetch)
+  local answers, lengths, size, stop = {}, {}, 0, 0
   for i = 1, count do
-    local first, at = 2 + (i - 1) * stride, 3 + (i - 1) * fields
-    local rec, state = load(KEYS[first])
-    local answer = 'C'
-    if state or not rec then
-      answer = decide(first, rec, state, ARGV[at], ARGV[at + 1])
+    local first = 2 + (i - 1) * stride
+    local length, at = unpack('<I4', requests, stop + 1)
+    stop = at + length - 1
+    local rec, state, answer = (fetch or load)(first, at, stop)
+    if not answer then
+      answer = (state or not rec) and decide(first, rec, state, at, stop, ARGV[3 + i]) or 'C'
     end
     if #answer > LONG and size > REPLY_LIMIT then
       -- Answers that change something are short.
       answer = ''
     end
     size = size + #answer
-    answers[i] = answer
+    lengths[#answer] = lengths[#answer] or pack('<I4', #answer)
+    answers[2 * i - 1], answers[2 * i] = lengths[#answer], answer
   end
-  return answers
+  return table.concat(answers)
 end
 
 local function refused(err)

@@ -1,7 +1,7 @@
 -- Releases claims. A request has: token, and whether the key becomes unknown.
 
-return each(function(first, rec, state, req)
-  local token, unknown = unpack('<c8B', req)
+return each(function(first, rec, state, at)
+  local token, unknown = unpack('<I8B', requests, at)
   if not rec or not held(state) or token_of(rec) ~= token then
     return stale(rec)
   end

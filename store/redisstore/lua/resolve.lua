@@ -1,8 +1,8 @@
 -- Resolves unknown keys. A request has: the new state, window in milliseconds,
 -- kind of the result, and the result.
 
-return each(function(first, rec, state, req)
-  local as, window = unpack('<BI8', req)
+return each(function(first, rec, state, at, stop)
+  local as, window = unpack('<BI8', requests, at)
   if state ~= UNKNOWN then
     return stale(rec)
   end
@@ -12,6 +12,6 @@ return each(function(first, rec, state, req)
   end
   -- The record gets no token, so a holder that completes after this decision is
   -- too late.
-  local err = store(KEYS[first], finished(rec, NONE, sub(req, 10)), window)
+  local err = store(KEYS[first], finished(rec, sub(rec, 2, 5) .. NONE .. sub(rec, 14, 21), sub(requests, at + 9, stop)), window)
   return err and refused(err) or 'K'
 end)
