@@ -228,7 +228,7 @@ func parsedField(name string, target *string, parse func(string) (string, error)
 
 // parsedList is a list of texts that parse checks. An empty list is not nil.
 func parsedList(name string, target *[]string, parse func(string) (string, error), doc string) schema.Field {
-	return schema.ListField(name, schema.Form{Scalar: schema.ScalarText}, func(v schema.Value) {
+	f := schema.ListField(name, schema.Form{Scalar: schema.ScalarText}, func(v schema.Value) {
 		*target = []string{}
 		if list, ok := v.Node.(*ast.SequenceNode); ok && len(list.Values) == 0 {
 			return
@@ -240,6 +240,8 @@ func parsedList(name string, target *[]string, parse func(string) (string, error
 			}
 		})
 	}, doc)
+	f.Form.MayBeEmpty = true
+	return f
 }
 
 // readProxy reads the section "proxy".

@@ -90,7 +90,11 @@ func (s *schemaWriter) form(f *Form) object {
 	case f.Words != nil:
 		return choiceSchema(f.Words)
 	case f.Element != nil:
-		return object{"type": "array", "minItems": 1, "items": s.form(f.Element)}
+		list := object{"type": "array", "items": s.form(f.Element)}
+		if !f.MayBeEmpty {
+			list["minItems"] = 1
+		}
+		return list
 	case f.Named != nil:
 		return s.named(f.Named)
 	case f.Either != nil:

@@ -51,7 +51,8 @@ type Field struct {
 	Required bool
 }
 
-// Form describes the values of a field. Exactly one of its members is set.
+// Form describes the values of a field. Exactly one of its members is set, beside those
+// that qualify another one.
 type Form struct {
 	// Scalar is the name of a form written as one word.
 	Scalar Scalar
@@ -65,6 +66,8 @@ type Form struct {
 	// Named is the form of values under user-chosen names. Element is the form of
 	// list elements.
 	Named, Element *Form
+	// MayBeEmpty permits a list without elements.
+	MayBeEmpty bool
 	// Either lists alternative forms.
 	Either []Form
 }
