@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -86,5 +87,31 @@ proxy:
 	}
 	if log := proxy.log(); strings.Contains(log, "secret") || !strings.Contains(log, `"path":"/.well-known/idempotency/"`) {
 		t.Errorf("the access log has keys, or no questions: %s", log)
+	}
+}
+
+// Clients do not see why callers cannot be checked, so the log says it.
+func TestProxyLogsWhyCallersCannotBeChecked(t *testing.T) {
+	t.Parallel()
+	service, dir := newUpstream(t), t.TempDir()
+	file := writeFile(t, filepath.Join(dir, "c.yaml"), `
+stores: { keys: { memory: {} } }
+admin: { listen: "off" }
+proxy: { listen: 127.0.0.1:0, upstream: "`+service.URL+`", store: keys, scope: "jwt:sub", jwt_keys: missing.json }
+`)
+	proxy := startProxy(t, file)
+	const token = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJl"
+	for range 3 {
+		got := post(t, proxy.url, "order-1", "", "Authorization", "Bearer "+token)
+		if got.problem(t, http.StatusServiceUnavailable, "scope-unavailable"); strings.Contains(got.body, "missing.json") {
+			t.Errorf("the client sees %s", got.body)
+		}
+	}
+	proxy.stop(t, os.Interrupt)
+	if log := proxy.log(); strings.Count(log, "missing.json: no such file") != 1 || strings.Contains(log, token) {
+		t.Errorf("the log is %s", log)
+	}
+	if n := service.count("order-1"); n != 0 {
+		t.Errorf("the request ran %d times", n)
 	}
 }

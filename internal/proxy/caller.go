@@ -3,8 +3,12 @@ package proxy
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
+	"sync"
+	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/httpidem"
@@ -53,4 +57,29 @@ func credentials(r *http.Request) (string, error) {
 	}
 	sum := sha256.Sum256([]byte(user + "\x00" + password))
 	return user + ":" + hex.EncodeToString(sum[:16]), nil
+}
+
+// logEvery is the least time between two lines that say why callers cannot be checked.
+const logEvery = 10 * time.Second
+
+// logUnchecked returns a scope that logs why callers cannot be checked: clients do not see
+// the cause, and requests with a key fail.
+func logUnchecked(scope func(*http.Request) (string, error), log *slog.Logger) func(*http.Request) (string, error) {
+	var mu sync.Mutex
+	var last time.Time
+	var failed int
+	return func(r *http.Request) (string, error) {
+		name, err := scope(r)
+		var denied *httpidem.Denied
+		if !errors.As(err, &denied) || denied.Status != http.StatusServiceUnavailable || r.Context().Err() != nil {
+			return name, err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if failed++; time.Since(last) >= logEvery {
+			log.Error("callers cannot be checked, and requests with a key get 503", "error", denied.Err, "requests", failed)
+			last, failed = time.Now(), 0
+		}
+		return name, err
+	}
 }

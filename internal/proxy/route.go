@@ -35,7 +35,11 @@ const defaultName = "default"
 
 // newTable returns the routes of the server for a store.
 func (s *Server) newTable(store semel.Store, observer semel.Observer) (*table, error) {
-	b := &builder{server: s, store: store, observer: observer, guards: map[policy]*semel.Guard{}, services: map[service]http.Handler{}}
+	scope, err := callerOf(s.conf)
+	if err != nil {
+		return nil, fmt.Errorf("proxy: %w", err)
+	}
+	b := &builder{server: s, store: store, scope: logUnchecked(scope, s.log), observer: observer, guards: map[policy]*semel.Guard{}, services: map[service]http.Handler{}}
 	t := &table{store: store}
 	rest := s.conf.Route
 	rest.Name = defaultName
@@ -122,6 +126,7 @@ type builder struct {
 	server   *Server
 	store    semel.Store
 	observer semel.Observer
+	scope    func(*http.Request) (string, error)
 	guards   map[policy]*semel.Guard
 	services map[service]http.Handler
 	state    http.Handler // of keys; nil if it is hidden
@@ -149,10 +154,6 @@ func (b *builder) route(r *config.Route) (*route, error) {
 	if err != nil {
 		return nil, err
 	}
-	scope, err := callerOf(b.server.conf)
-	if err != nil {
-		return nil, err
-	}
 	conf := b.server.conf
 	profile, err := profileOf(r)
 	if err != nil {
@@ -160,7 +161,7 @@ func (b *builder) route(r *config.Route) (*route, error) {
 	}
 	made := &route{Route: r, profile: profile, bodyTimeout: cmp.Or(conf.BodyTimeout, 30*time.Second)}
 	opts := &httpidem.Options{
-		Scope: scope, Route: cmp.Or(conf.Scope, config.DefaultProxyScope), Profile: profile,
+		Scope: b.scope, Route: cmp.Or(conf.Scope, config.DefaultProxyScope), Profile: profile,
 		Replay: r.ReplayHeaders, MaxBody: r.MaxBody, MaxResponse: r.MaxResponse, MaxBuffered: conf.MaxBuffered, Wait: r.Wait, FailOpen: r.FailOpen,
 		Fingerprint: r.Fingerprint, MaxPerCaller: conf.MaxPerCaller, MaxWaiters: conf.MaxWaiters, MaxWaitersPerKey: conf.MaxWaitersPerKey,
 	}
