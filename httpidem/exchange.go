@@ -16,6 +16,7 @@ type exchange struct {
 	*middleware
 	w      http.ResponseWriter
 	r      *http.Request
+	caller string
 	call   semel.Call
 	body   []byte
 	flight *flight   // nil unless other requests can wait for this one
@@ -63,6 +64,9 @@ var errReleased = errors.New("the response says that the request took no effect"
 
 // run is the effect of the request.
 func (e *exchange) run(ctx context.Context, claim semel.Claim) ([]byte, error) {
+	if e.c == nil && !e.keys.take(e.caller) {
+		return nil, errQuota
+	}
 	if e.flight == nil {
 		e.flight = e.flights.begin(&e.call)
 	}

@@ -1,8 +1,10 @@
 package httpidem
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // requestCost is the part of Options.MaxBuffered that each request takes in addition to its body:
@@ -80,4 +82,41 @@ func (c *crowd) leave(name string) {
 	if c.present[name]--; c.present[name] == 0 {
 		delete(c.present, name)
 	}
+}
+
+// errQuota is the error of a request that did not run, because its caller has used too
+// many new keys.
+var errQuota = errors.New("httpidem: the caller has used too many new keys")
+
+// quota counts the new keys of each caller, for an hour.
+type quota struct {
+	most int // 0: no limit
+
+	mu   sync.Mutex
+	end  time.Time // of the hour
+	used map[string]int
+}
+
+// take reports whether a caller may use one more new key in this hour.
+func (q *quota) take(name string) bool {
+	if q.most == 0 {
+		return true
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if now := time.Now(); !now.Before(q.end) {
+		q.end, q.used = now.Add(time.Hour), map[string]int{}
+	}
+	if q.used[name] >= q.most {
+		return false
+	}
+	q.used[name]++
+	return true
+}
+
+// left returns how long the hour lasts.
+func (q *quota) left() time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return max(time.Until(q.end), time.Second)
 }

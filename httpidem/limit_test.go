@@ -279,3 +279,29 @@ func TestResponsesTakeMemory(t *testing.T) {
 		asks(t.Context(), handler, "alice", "third", "").must(t, 200, "")
 	})
 }
+
+func TestACallerHasSomeNewKeysInAnHour(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, s := newStore(t), &service{handle: created}
+		handler := limited(t, store, s, httpidem.Options{MaxKeysPerCaller: 2})
+		for _, key := range []string{"one", "two", "one", "two"} {
+			asks(t.Context(), handler, "alice", key, "a").must(t, 201, "")
+		}
+		for range 2 {
+			if r := asks(t.Context(), handler, "alice", "three", "a"); r.Header.Get("Retry-After") != "3600" {
+				t.Errorf("the headers are %v", r.Header)
+			} else {
+				r.must(t, 503, httpidem.Overloaded)
+			}
+		}
+		if r := asks(t.Context(), handler, "alice", "one", "a"); r.Header.Get(httpidem.Replayed) != "true" {
+			t.Errorf("a repetition gets %v %s", r.Response, r.body)
+		}
+		asks(t.Context(), handler, "bob", "three", "a").must(t, 201, "")
+		s.mustHaveRun(t, 3)
+		time.Sleep(time.Hour)
+		asks(t.Context(), handler, "alice", "three", "a").must(t, 201, "")
+		s.mustHaveRun(t, 4)
+	})
+}

@@ -46,6 +46,7 @@ func newMiddleware(guard *semel.Guard, next http.Handler, opts *Options) (*middl
 	m.ignore = Ignore(next, m.opts.Profile.Headers...)
 	m.room.most = m.opts.MaxBuffered
 	m.callers = crowd{most: m.opts.MaxPerCaller, present: map[string]int{}}
+	m.keys.most = m.opts.MaxKeysPerCaller
 	m.flights = flights{most: m.opts.MaxWaiters, mostOfKey: m.opts.MaxWaitersPerKey, flying: map[semel.Key]*flight{}}
 	return m, nil
 }
@@ -72,6 +73,7 @@ type middleware struct {
 	opts    Options
 	room    room
 	callers crowd
+	keys    quota
 	flights flights
 }
 
@@ -124,7 +126,7 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	call := m.call(r, caller, id, body)
 	call.Time = sent
-	(&exchange{middleware: m, w: w, r: r, call: call, body: body, kept: share{of: &m.room}}).serve()
+	(&exchange{middleware: m, w: w, r: r, caller: caller, call: call, body: body, kept: share{of: &m.room}}).serve()
 }
 
 // call returns the call of a request.
@@ -208,6 +210,8 @@ func (m *middleware) refused(w http.ResponseWriter, err error, ran bool) {
 		notKept(w, &m.opts.Profile)
 	case errors.Is(err, semel.ErrOutcomeUnknown), ran && !m.atomic:
 		m.refuse(w, OutcomeUnknown, "The first request with this key did not end. It does not run again by itself. Ask the operator, or look whether its effect is there.")
+	case errors.Is(err, errQuota):
+		(&refusal{problem: Overloaded, detail: "Nothing has run. The caller has used too many new keys in an hour.", after: m.keys.left()}).write(w, &m.opts.Profile)
 	case errors.Is(err, semel.ErrInvalidKey):
 		m.refuse(w, KeyInvalid, "Key or caller are too long.")
 	case ran && !errors.Is(err, semel.ErrStoreUnavailable):

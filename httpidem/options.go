@@ -48,6 +48,10 @@ type Options struct {
 	// MaxPerCaller is the maximum number of requests of one caller in progress, with those
 	// that wait. More are refused with 503. Defaults to no limit.
 	MaxPerCaller int
+	// MaxKeysPerCaller is the maximum number of new keys that one caller uses in an hour,
+	// as this handler counts them. Requests with further ones are refused with 503, and
+	// do not run. Repetitions are answered. Defaults to no limit.
+	MaxKeysPerCaller int
 	// Wait is how long a request waits for the answer of the first one with its key, if
 	// that still runs. Then it gets 409. Requests in this process wait in memory. If the
 	// first one runs in another process, one of them asks the store from time to time.
@@ -117,8 +121,8 @@ func (o *Options) complete(guard *semel.Guard) error {
 	if o.MaxBody < 1 || o.MaxResponse < 1 || o.MaxBuffered < o.MaxBody+requestCost {
 		wrong.Add("MaxBody, MaxResponse, MaxBuffered: %d, %d, %d: want at least 1, 1, and MaxBody and %d", o.MaxBody, o.MaxResponse, o.MaxBuffered, requestCost)
 	}
-	if o.Wait < 0 || o.MaxPerCaller < 0 || o.MaxWaiters < 0 || o.MaxWaitersPerKey < 0 {
-		wrong.Add("Wait, MaxPerCaller, MaxWaiters, MaxWaitersPerKey: %v, %d, %d, %d: they must not be negative", o.Wait, o.MaxPerCaller, o.MaxWaiters, o.MaxWaitersPerKey)
+	if o.Wait < 0 || o.MaxPerCaller < 0 || o.MaxKeysPerCaller < 0 || o.MaxWaiters < 0 || o.MaxWaitersPerKey < 0 {
+		wrong.Add("Wait, MaxPerCaller, MaxKeysPerCaller, MaxWaiters, MaxWaitersPerKey: %v, %d, %d, %d, %d: they must not be negative", o.Wait, o.MaxPerCaller, o.MaxKeysPerCaller, o.MaxWaiters, o.MaxWaitersPerKey)
 	}
 	o.Replay = slices.Clone(o.Replay)
 	for i, name := range o.Replay {

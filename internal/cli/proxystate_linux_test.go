@@ -26,6 +26,7 @@ proxy:
   access_log: true
   wait: 1m
   max_per_caller: 3
+  max_keys_per_caller: 2
   max_waiters: 100
   max_waiters_per_key: 1
 `)
@@ -79,6 +80,7 @@ proxy:
 		t.Errorf("the request ran %d times", n)
 	}
 	state("secret%2F1", alice, "done")
+	post(t, proxy.url+"/orders", "secret/4", "", caller, alice).problem(t, http.StatusServiceUnavailable, "overloaded")
 	if got, err := send(http.MethodGet, proxy.url+"/.well-known/idempotency/secret%2F1", "", ""); err != nil || got.status != http.StatusUnauthorized {
 		t.Errorf("without a caller: %+v, %v", got, err)
 	}

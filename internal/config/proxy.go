@@ -45,6 +45,8 @@ type Proxy struct {
 	MaxBuffered int64
 	// MaxPerCaller limits the requests of one caller in progress, for each route.
 	MaxPerCaller int
+	// MaxKeysPerCaller limits the new keys of one caller in an hour, for each route.
+	MaxKeysPerCaller int
 	// MaxWaiters limits the requests of a route that wait for the first answer, and
 	// MaxWaitersPerKey those of them with one key.
 	MaxWaiters, MaxWaitersPerKey int
@@ -267,6 +269,7 @@ func proxyMapping(p *Proxy) schema.Mapping {
 	fields = append(fields,
 		schema.SizeField("max_buffered", &p.MaxBuffered, "Memory for the requests with a key that are in progress on a route. Further ones get a 503.").Means("64 times max_body, and 64MiB at least"),
 		schema.NumberField("max_per_caller", &p.MaxPerCaller, 1, 1_000_000, "Requests of one caller with a key that may be in progress on a route. Further ones get a 503.").Means("no limit"),
+		schema.NumberField("max_keys_per_caller", &p.MaxKeysPerCaller, 1, 1<<31-1, "New keys that one caller may use on a route in an hour, as this process counts them. Requests with further ones get a 503 and do not run.").Means("no limit"),
 		schema.NumberField("max_waiters", &p.MaxWaiters, 1, 1_000_000, "With `wait`: requests that may wait for the first answer on a route. Further ones get 409 immediately.").Or("1024"),
 		schema.NumberField("max_waiters_per_key", &p.MaxWaitersPerKey, 1, 1_000_000, "With `wait`: requests that may wait for the first answer of one key.").Or("64"),
 		schema.TruthField("hide_state", &p.HideState, "Pass requests for `/.well-known/idempotency/KEY` on. Otherwise the proxy answers them with the state of the caller's key.").Or("false"),

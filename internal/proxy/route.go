@@ -163,7 +163,7 @@ func (b *builder) route(r *config.Route) (*route, error) {
 	opts := &httpidem.Options{
 		Scope: b.scope, Route: cmp.Or(conf.Scope, config.DefaultProxyScope), Profile: profile,
 		Replay: r.ReplayHeaders, MaxBody: r.MaxBody, MaxResponse: r.MaxResponse, MaxBuffered: conf.MaxBuffered, Wait: r.Wait, FailOpen: r.FailOpen,
-		Fingerprint: r.Fingerprint, MaxPerCaller: conf.MaxPerCaller, MaxWaiters: conf.MaxWaiters, MaxWaitersPerKey: conf.MaxWaitersPerKey,
+		Fingerprint: r.Fingerprint, MaxPerCaller: conf.MaxPerCaller, MaxKeysPerCaller: conf.MaxKeysPerCaller, MaxWaiters: conf.MaxWaiters, MaxWaitersPerKey: conf.MaxWaitersPerKey,
 	}
 	made.handler, err = httpidem.New(guard, upstream, opts)
 	if err != nil || conf.HideState || r.Name != defaultName {
