@@ -45,8 +45,8 @@ func New[V Value](expect int64) *Table[V] {
 }
 
 // Expect says how many keys the table will have in the end. Where it has fewer, it
-// then grows by larger steps, up to twice its size, but not beyond that number. The
-// number may change at any time.
+// then grows by larger steps, up to eight times its size, but not beyond that number.
+// The number may change at any time.
 func (t *Table[V]) Expect(n int64) {
 	_, homes := reservedSlots(int(n / Shards))
 	for i := range t.shards {
