@@ -20,11 +20,12 @@ type latest struct {
 	// last has the number of the last line of each key, and prints has its
 	// print. prints is nil if content does not matter.
 	last, prints *table.Table[uint64]
-	keys, kept   uint64
+	kept         uint64
+	forecast     forecast // of the first pass
 }
 
-func newLatest(prints bool) *latest {
-	l := &latest{last: table.New[uint64](0)}
+func newLatest(prints bool, f forecast) *latest {
+	l := &latest{last: table.New[uint64](0), forecast: f}
 	if prints {
 		l.prints = table.New[uint64](0)
 	}
@@ -35,6 +36,12 @@ func newLatest(prints bool) *latest {
 var errInputsChanged = errors.New("the inputs changed between the two passes of --keep last, so the output is not complete: copy inputs that are still written, and run the same command on the copies")
 
 func (l *latest) decide(digests []semel.Digest, prints []uint64, out []semel.Decision) error {
+	if keys, ok := l.forecast.due(); ok && !l.learned {
+		l.last.Expect(keys)
+		if l.prints != nil {
+			l.prints.Expect(keys)
+		}
+	}
 	const ahead = 32 // as in table.AddBatch
 	for start := 0; start < len(digests); start += ahead {
 		end := min(start+ahead, len(digests))
@@ -66,7 +73,7 @@ func (l *latest) decide(digests []semel.Digest, prints []uint64, out []semel.Dec
 
 func (l *latest) learn(d *semel.Digest, print uint64) {
 	if _, _, known := l.last.Find(d, 0); !known {
-		l.keys++
+		l.forecast.keys++
 	}
 	l.last.Set(d, l.line, 0, table.Forever)
 	if l.prints != nil {
@@ -95,7 +102,7 @@ func (l *latest) turn() { l.learned, l.lines, l.line = true, l.line, 0 }
 
 // check reports whether the second pass saw the lines of the first one.
 func (l *latest) check() error {
-	if l.line != l.lines || l.kept != l.keys {
+	if l.line != l.lines || l.kept != uint64(l.forecast.keys) {
 		return errInputsChanged
 	}
 	return nil

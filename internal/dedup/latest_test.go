@@ -91,7 +91,7 @@ func TestKeepLastFindsInputsThatChangeBetweenItsPasses(t *testing.T) {
 		return l.decide(digests, nil, make([]semel.Decision, len(ids)))
 	}
 	for _, second := range []string{"abac", "aba", "abacc", "abacd", "baac", "abbc", "dbac", ""} {
-		l := newLatest(false)
+		l := newLatest(false, forecast{})
 		if err := pass(l, "abac"); err != nil {
 			t.Fatal(err)
 		}

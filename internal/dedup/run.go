@@ -154,10 +154,10 @@ func (r *Run) prepareMemory(ctx context.Context) error {
 		return err
 	}
 	if r.opts.Keep == KeepLast {
-		r.committer.set = newLatest(r.extract.prints)
+		r.committer.set = newLatest(r.extract.prints, newForecast(r.Progress().Total/2, &r.progress.done))
 		return nil
 	}
-	r.committer.set, err = newMemory(r.opts.Window, r.extract.prints, r.Progress().Total, &r.progress.done)
+	r.committer.set, err = newMemory(r.opts.Window, r.extract.prints, newForecast(r.Progress().Total, &r.progress.done))
 	return err
 }
 

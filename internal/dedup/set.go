@@ -27,10 +27,7 @@ type memory[V table.Value] struct {
 	clock    *clock.Clock
 	values   []V
 	outcomes []table.Outcome
-	// keys are those that were added. done and total are the bytes that were read,
-	// and all of them. next is how many of them are read at the next forecast, or 0.
-	keys, total, next int64
-	done              *atomic.Int64
+	forecast forecast
 	// value and print convert between prints and values. print is nil in a
 	// table without values.
 	value func(uint64) V
@@ -38,11 +35,10 @@ type memory[V table.Value] struct {
 }
 
 // newMemory returns a keySet in memory. It has room for prints only if prints
-// is set. total are the bytes of the inputs, or 0 if they are not known, and done
-// counts those that were read.
-func newMemory(window time.Duration, prints bool, total int64, done *atomic.Int64) (keySet, error) {
+// is set. It uses the forecast unless it forgets keys.
+func newMemory(window time.Duration, prints bool, f forecast) (keySet, error) {
 	if prints {
-		m, err := makeMemory[uint64](window, total, done)
+		m, err := makeMemory[uint64](window, f)
 		if err != nil {
 			return nil, err
 		}
@@ -50,13 +46,13 @@ func newMemory(window time.Duration, prints bool, total int64, done *atomic.Int6
 		m.print = m.value
 		return m, nil
 	}
-	return makeMemory[struct{}](window, total, done)
+	return makeMemory[struct{}](window, f)
 }
 
-func makeMemory[V table.Value](window time.Duration, total int64, done *atomic.Int64) (*memory[V], error) {
-	m := &memory[V]{table: table.New[V](0), window: window, clock: clock.New(nil, time.Time{}), total: total, done: done}
+func makeMemory[V table.Value](window time.Duration, f forecast) (*memory[V], error) {
+	m := &memory[V]{table: table.New[V](0), window: window, clock: clock.New(nil, time.Time{})}
 	if window == semel.Forever {
-		m.next = total / forecasts
+		m.forecast = f
 	}
 	var err error
 	if m.scale, err = table.NewScale(m.clock.Nanos(), window); err != nil {
@@ -75,14 +71,16 @@ func (m *memory[V]) decide(digests []semel.Digest, prints []uint64, out []semel.
 			values[i] = m.value(p)
 		}
 	}
-	m.forecast()
+	if keys, ok := m.forecast.due(); ok {
+		m.table.Expect(keys)
+	}
 	now := m.clock.Nanos()
 	m.table.AddBatch(digests, values, m.scale.Tick(now), m.scale.Expiry(now, m.window), m.outcomes)
 	for i, outcome := range m.outcomes {
 		switch {
 		case outcome == table.Added:
 			out[i] = semel.Fresh
-			m.keys++
+			m.forecast.keys++
 		case m.print != nil && differ(m.print(values[i]), prints[i]):
 			out[i] = semel.Mismatch
 		default:
@@ -92,20 +90,38 @@ func (m *memory[V]) decide(digests []semel.Digest, prints []uint64, out []semel.
 	return nil
 }
 
+// forecast foresees the number of keys of a run: the bytes to come have as many as
+// those that were read. A table that knows this grows faster, and copies its keys less
+// often. If the new keys come first, it stops growing when they do. The zero forecast
+// foresees nothing.
+type forecast struct {
+	keys int64 // that were added
+	// done and total are the bytes that were read, and all of them. next is how many
+	// of them are read at the next forecast, or 0.
+	total, next int64
+	done        *atomic.Int64
+}
+
 // forecasts is how many times a run foresees the number of its keys.
 const forecasts = 64
 
-// forecast foresees the number of keys: the bytes to come have as many as those that
-// were read. A table grows faster then, and copies its keys less often. If the new keys
-// come first, it stops growing when they do.
-func (m *memory[V]) forecast() {
-	done := m.done.Load()
-	if m.next == 0 || done < m.next {
-		return
+// newForecast returns a forecast for a number of bytes, which is 0 if it is not known.
+func newForecast(total int64, done *atomic.Int64) forecast {
+	return forecast{total: total, next: total / forecasts, done: done}
+}
+
+// due returns how many keys there will be in the end, if it is time for a forecast.
+func (f *forecast) due() (keys int64, ok bool) {
+	if f.next == 0 {
+		return 0, false
 	}
-	m.next = done + m.total/forecasts
-	// Some shards get more keys than others.
-	m.table.Expect(int64(1.02 * float64(m.keys) * max(1, float64(m.total)/float64(done))))
+	done := f.done.Load()
+	if done < f.next {
+		return 0, false
+	}
+	f.next = done + f.total/forecasts
+	// Some parts of a table get more keys than others.
+	return int64(1.02 * float64(f.keys) * max(1, float64(f.total)/float64(done))), true
 }
 
 // differ compares prints. A print of 0 equals all prints.
