@@ -33,8 +33,12 @@ func (s *Source) keep(ctx context.Context) {
 	k := &keeper{Source: s, leaving: map[*shard]leave{}}
 	for ctx.Err() == nil {
 		began := time.Now()
-		if err := k.tend(ctx); err != nil && ctx.Err() == nil {
-			s.setTrouble(fmt.Errorf("leases: %w", err))
+		err := k.tend(ctx)
+		if err != nil {
+			err = fmt.Errorf("leases: %w", err)
+		}
+		if ctx.Err() == nil {
+			s.note(&s.leaseTrouble, err)
 		}
 		select {
 		case <-ctx.Done():

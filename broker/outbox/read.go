@@ -50,7 +50,7 @@ func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) {
 		began := time.Now()
 		items, more, err := s.poll(ctx)
 		if ctx.Err() == nil {
-			s.setTrouble(err)
+			s.note(&s.readTrouble, err)
 		}
 		switch {
 		case len(items) > 0:

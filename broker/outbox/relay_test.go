@@ -208,6 +208,40 @@ func TestMissingTablesAndBadOptionsAreNamed(t *testing.T) {
 	}
 }
 
+// TestRelayWithoutATableIsNotReady takes a table away, as a role without privileges on it
+// would have it.
+func TestRelayWithoutATableIsNotReady(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := migrated(t, address)
+	exec(t, pool, "ALTER TABLE semel_outbox_relays RENAME TO away")
+	s := open(t, address, &relay.Options{Lease: time.Second})
+	reading, stop := context.WithCancel(t.Context())
+	read := make(chan error, 1)
+	go func() { // it has no shard, and must not hide why
+		_, err := s.Read(reading)
+		read <- err
+	}()
+	becomes := func(ready bool) {
+		t.Helper()
+		for late := time.Now().Add(20 * time.Second); (s.Ready(t.Context()) == nil) != ready; <-time.After(10 * time.Millisecond) {
+			if time.Now().After(late) {
+				t.Fatalf("ready is never %v: %v", ready, s.Ready(t.Context()))
+			}
+		}
+	}
+	becomes(false)
+	if err := s.Ready(t.Context()); !strings.Contains(err.Error(), "semel_outbox_relays") {
+		t.Error(err)
+	}
+	exec(t, pool, "ALTER TABLE away RENAME TO semel_outbox_relays")
+	becomes(true)
+	stop()
+	if err := errors.Join(s.Close(t.Context()), <-read); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
 // shop is a table of aggregates. Each has a number that its transactions increase, so
 // that the events of an aggregate tell their order.
 type shop struct {

@@ -81,8 +81,9 @@ type Source struct {
 	mu     sync.Mutex // guards the fields below, and those of shards that say so
 	shards map[int16]*shard
 	// valid is when the leases end, if they are not renewed.
-	valid   time.Time
-	trouble error // of the last read or renewal
+	valid time.Time
+	// Errors of the last read, and of the last look after the leases.
+	readTrouble, leaseTrouble error
 }
 
 // shard is a shard that this process owns.
@@ -212,7 +213,7 @@ func (s *Source) Return(context.Context, []*pipeline.Item, time.Duration) error 
 // Ready implements semel.Readier.
 func (s *Source) Ready(ctx context.Context) error {
 	s.mu.Lock()
-	err := s.trouble
+	err := cmp.Or(s.leaseTrouble, s.readTrouble)
 	s.mu.Unlock()
 	if err == nil {
 		err = s.pool.Ping(ctx)
@@ -223,11 +224,11 @@ func (s *Source) Ready(ctx context.Context) error {
 	return nil
 }
 
-// setTrouble notes the outcome of a request.
-func (s *Source) setTrouble(err error) {
+// note notes the outcome of a request.
+func (s *Source) note(trouble *error, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.trouble = err
+	*trouble = err
 }
 
 // Close implements pipeline.Source. It gives the shards back.
