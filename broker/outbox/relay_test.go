@@ -150,6 +150,13 @@ func TestRowsWaitForTheirTime(t *testing.T) {
 		t.Errorf("read %s", got)
 	}
 	exec(t, pool, "UPDATE semel_outbox SET deliver_at = now() WHERE deliver_at IS NOT NULL")
+	lag := func(want int64) {
+		t.Helper()
+		if got, err := s.Lag(t.Context()); err != nil || len(got) != 1 || got[0] != (pipeline.Lag{Source: "outbox", Messages: want, Bytes: pipeline.UnknownLag}) {
+			t.Errorf("the lag is %+v, %v; want %d", got, err, want)
+		}
+	}
+	lag(1) // rows with a time are not counted
 	items, got := read(t, s, 1)
 	if got != "later" || fmt.Sprintf("%q", items[0].Message.Headers) != `[{"b" "ä\x00"} {"a" "1"} {"b" ""}]` {
 		t.Errorf("read %s with %q", got, items[0].Message.Headers)

@@ -103,6 +103,7 @@ type shard struct {
 
 var (
 	_ pipeline.Source = (*Source)(nil)
+	_ pipeline.Lagger = (*Source)(nil)
 	_ semel.Readier   = (*Source)(nil)
 )
 
@@ -222,6 +223,23 @@ func (s *Source) Ready(ctx context.Context) error {
 		return fmt.Errorf("outbox: %w", err)
 	}
 	return nil
+}
+
+// mostLag is the number of rows of one shard that Lag counts.
+const mostLag = 2000
+
+// Lag implements pipeline.Lagger. It counts the rows of the shards that this process
+// owns, up to 2,000 of each, without rows that had to wait for a time.
+func (s *Source) Lag(ctx context.Context) ([]pipeline.Lag, error) {
+	var numbers []int16
+	for _, sh := range s.owned() {
+		numbers = append(numbers, sh.number)
+	}
+	lag := pipeline.Lag{Source: "outbox", Bytes: pipeline.UnknownLag}
+	if err := s.pool.QueryRow(ctx, s.sql.lag, numbers, mostLag).Scan(&lag.Messages); err != nil {
+		return nil, fmt.Errorf("outbox: count rows: %w", err)
+	}
+	return []pipeline.Lag{lag}, nil
 }
 
 // note notes the outcome of a request.

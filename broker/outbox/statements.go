@@ -17,6 +17,7 @@ type statements struct {
 	fast, late, rows, writers, remove       string
 	look, live, renew, take, release, leave string
 	check, waiting, longWriters, sample     string
+	lag                                     string
 }
 
 // columns are what a message is made of.
@@ -100,6 +101,10 @@ WHERE a.datname = current_database() AND l.locktype = 'relation' AND l.relation 
 	// synchronous_commit.
 	tableSQL = `SELECT current_setting('autovacuum')::boolean AND NOT coalesce(c.reloptions && ARRAY['autovacuum_enabled=false', 'autovacuum_enabled=off'], false), coalesce(pg_stat_get_dead_tuples(c.oid), 0), current_setting('synchronous_commit')
 FROM pg_class AS c WHERE c.oid = $1::text::regclass`
+	// lagSQL counts rows of shards. A count of all rows of a long backlog would take
+	// long.
+	lagSQL = `SELECT count(*) FROM unnest($1::smallint[]) AS s (shard)
+CROSS JOIN LATERAL (SELECT FROM {outbox} AS o WHERE o.shard = s.shard AND o.deliver_at IS NULL ORDER BY o.seq LIMIT $2) AS o`
 	// sampleSQL reads rows in their order.
 	sampleSQL = `SELECT ` + columns + ` FROM {outbox} AS o WHERE o.seq > $1 ORDER BY o.seq LIMIT $2`
 )
@@ -116,6 +121,6 @@ func newStatements(names pgstore.Names) (*statements, error) {
 	return &statements{
 		table: tables[0], fast: fill(fastSQL), late: fill(lateSQL), rows: fill(rowsSQL), writers: writersSQL, remove: fill(removeSQL),
 		look: fill(lookSQL), live: fill(liveSQL), renew: fill(renewSQL), take: fill(takeSQL), release: fill(releaseSQL), leave: fill(leaveSQL),
-		check: checkSQL, waiting: fill(waitingSQL), longWriters: longWritersSQL, sample: fill(sampleSQL),
+		check: checkSQL, waiting: fill(waitingSQL), longWriters: longWritersSQL, sample: fill(sampleSQL), lag: fill(lagSQL),
 	}, nil
 }
