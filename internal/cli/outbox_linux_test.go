@@ -81,12 +81,13 @@ func TestOutboxIsExplainedAndExamined(t *testing.T) {
 			t.Errorf("explain lacks %q: %s", want, got.stdout)
 		}
 	}
+	const id = "018f3c5a-0000-7000-8000-000000000001"
 	if err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		return outbox.Write(t.Context(), tx, outbox.Message{Payload: []byte("a")}, outbox.Message{Payload: []byte("b")})
+		return outbox.Write(t.Context(), tx, outbox.Message{ID: id, Payload: []byte("a")}, outbox.Message{ID: id, Payload: []byte("a")})
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if got := run(t, "", "dry-run", file); got.status != term.ExitDone || !strings.Contains(got.stdout, "read 2") || !strings.Contains(got.stdout, "events keeps no keys: it delivers every row of its outbox") {
+	if got := run(t, "", "dry-run", file); got.status != term.ExitDone || !strings.Contains(got.stdout, "read 2") || !strings.Contains(got.stdout, "1  processed: the pipeline keeps no keys") || !strings.Contains(got.stdout, "events keeps no keys: it delivers every row of its outbox") {
 		t.Errorf("%+v", got)
 	}
 	if got := run(t, "", "doctor", file); got.status != term.ExitDone || !strings.Contains(got.stdout, "0 live relays, and 0 shards with rows and without a relay") {

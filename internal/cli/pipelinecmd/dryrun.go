@@ -237,6 +237,7 @@ func (d *dryRun) found() bool {
 	for kind, n := range d.count {
 		switch {
 		case n == 0, kind == dryFresh, kind == dryInFlight:
+		case kind == dryDuplicate && d.conf.Mode(d.spec) == config.Direct:
 		case kind == dryMissing && (d.spec.Key.OnMissing == "pass" || d.spec.Key.OnMissing == "hash"):
 		default:
 			return true
@@ -250,8 +251,11 @@ func (d *dryRun) fate(kind string) string {
 	fates := map[string]string{"park": "parked", "drop": "dropped", "stop": "the pipeline would end", "fail": "the pipeline would end", "pass": "processed, with its place as its key", "hash": "processed, with its content as its key"}
 	switch kind {
 	case dryDuplicate:
-		if d.spec.Observe {
+		switch {
+		case d.spec.Observe:
 			return "processed: observe is true"
+		case d.conf.Mode(d.spec) == config.Direct:
+			return "processed: the pipeline keeps no keys"
 		}
 		return "dropped"
 	case dryMismatch:
