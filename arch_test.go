@@ -213,6 +213,7 @@ var packageMap = map[string][]string{
 	"tools/vulncheck":           {},
 	"test/faultfs":              {"vfs"},
 	"test/brokers":              {},
+	"test/http":                 {},
 	"test/kafka":                {},
 	"test/kafkatest": {
 		".", "key", "pipeline",

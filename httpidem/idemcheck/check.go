@@ -198,9 +198,7 @@ func (c *check) send(ctx context.Context, r request) *reply {
 		out.ContentLength = -1
 	}
 	out.Header = c.headers(r)
-	if r.host != "" {
-		out.Host = r.host
-	}
+	out.Host = cmp.Or(r.host, c.Targets[0].Host) // the same at each target
 	answer, err := c.client.Do(out)
 	if err != nil {
 		return &reply{err: err}
