@@ -25,6 +25,7 @@ var sections = [...]section{
 	{"redis", "The store in Redis"},
 	{"postgres", "The store in PostgreSQL"},
 	{"tiered", "A cache above a store"},
+	{"http", "Requests with an Idempotency-Key"},
 }
 
 // Write writes the page.
