@@ -114,6 +114,8 @@ type SourceAbout struct {
 	// Repartition is the topic between the two stages of a transaction, if it has
 	// two.
 	Repartition string
+	// Drops describes how its server drops what a producer publishes again.
+	Drops Drops
 	// Exceptions are limits of the promise that no setting removes.
 	Exceptions []string
 }
@@ -139,11 +141,24 @@ type SinkAbout struct {
 	// Handed says how a target can detect a repetition, as in ", which a statement
 	// gets as key, attempt and token".
 	Handed string
+	// Drops describes how its server drops what the pipeline delivers again.
+	Drops Drops
 	// Answer is the maximum time that one delivery waits for the target's answer. 0
 	// means that an outcome never stays unknown for long.
 	Answer time.Duration
 	// Exceptions are limits of the promise that no setting removes.
 	Exceptions []string
+}
+
+// Drops describes a server that drops a message whose id it stored lately, and
+// answers as if it had stored it. The zero value is a server that does not.
+type Drops struct {
+	// Server is its name in messages.
+	Server string
+	// For is how long it does so after it stored a message. Setting may change that;
+	// it is empty if nothing does.
+	For     time.Duration
+	Setting string
 }
 
 // StoreAbout describes a store. Texts are as in [SourceAbout].

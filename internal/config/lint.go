@@ -56,6 +56,7 @@ func (f *File) Lint() []Finding {
 		l.parked()
 		p.Source.Lint(l)
 		p.Sink.Lint(l)
+		l.duplicates()
 		l.ignored()
 	}
 	l.Pipeline = nil

@@ -94,16 +94,21 @@ func (l *Linter) window() {
 	}
 }
 
-// Duplicates checks a sink whose server drops messages with a known id for a time, and
+// duplicates checks a sink whose server drops messages with a known id for a time, and
 // answers as if it had stored them. A message that counts as new for the pipeline would
 // then be lost.
-func (l *Linter) Duplicates(server string, within time.Duration) {
-	if p := l.Pipeline; p.Window < within {
-		l.Add(semel.Warning, Loss, l.At("window"), schema.Duration(p.Window)+", but "+server+" drops a message with the same id for "+schema.Duration(within),
-			"a message that comes after the window is new for the pipeline, and "+server+" drops it and reports success", "write window: "+schema.Duration(within)+" or more")
+func (l *Linter) duplicates() {
+	drops := l.Pipeline.Sink.About().Drops
+	if drops.For == 0 {
+		return
+	}
+	server, within := drops.Server, schema.Duration(drops.For)
+	if p := l.Pipeline; p.Window < drops.For {
+		l.Add(semel.Warning, Loss, l.At("window"), schema.Duration(p.Window)+", but "+server+" drops a message with the same id for "+within,
+			"a message that comes after the window is new for the pipeline, and "+server+" drops it and reports success", "write window: "+within+" or more")
 	}
 	if l.Pipeline.Observe {
-		l.Notice(l.At("observe"), "the pipeline delivers duplicates, but "+server+" drops them for "+schema.Duration(within), "fewer messages arrive than the pipeline counts as delivered", "nothing, if that is what you want")
+		l.Notice(l.At("observe"), "the pipeline delivers duplicates, but "+server+" drops them for "+within, "fewer messages arrive than the pipeline counts as delivered", "nothing, if that is what you want")
 	}
 }
 

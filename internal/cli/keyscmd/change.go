@@ -13,6 +13,7 @@ import (
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
 )
 
 func newKeysRemoveCommand(k *keysFlags) *cobra.Command {
@@ -75,11 +76,58 @@ func (k *keysFlags) remove(ctx context.Context, store changer, record *semel.Rec
 			k.Note("%s is a layer of %s, and other layers may still know the key. The same command with --store-name %s reaches all layers", k.Shown(), stack.Name, stack.Name)
 		}
 	}
+	k.warnOfDrops(record, time.Now())
 	if k.JSON {
 		return k.PrintJSON(changeReport{Verb: "rm", Before: keyrecord.NewLine(record), After: semel.Absent.String()})
 	}
 	k.Note("forgot %s, which was %s", nameOf(record), record.State)
 	return nil
+}
+
+// warnOfDrops names the servers that still drop a message with the id of a removed
+// key, and says until when. A message that comes again before would be lost.
+func (k *keysFlags) warnOfDrops(record *semel.Record, now time.Time) {
+	for _, p := range k.Conf.PipelinesOn(k.Found.Name) {
+		if record.Key.ID != "" && record.Key.Scope != p.Key.Scope {
+			continue
+		}
+		// The producer published the message before a pipeline saw its key.
+		if until, why := dropsUntil(p.Source.About(p).Drops, record.FirstSeen, now); until != "" {
+			k.Note("warning: the source of %s drops a message that its producer publishes again with the same id, until %s (%s), and reports success: publish it again after that", p.Name, until, why)
+		}
+		if until, why := dropsUntil(p.Sink.About().Drops, completed(record, p.Window), now); until != "" {
+			k.Note("warning: the sink of %s drops a message that has the id of this key, until %s (%s), and reports success: let the message come again after that", p.Name, until, why)
+		}
+	}
+}
+
+// dropsUntil says until when a server drops the id of a message that it stored at the
+// given time, or now if that is zero. It returns empty texts if it does not.
+func dropsUntil(drops config.Drops, stored, now time.Time) (until, why string) {
+	if stored.IsZero() || stored.After(now) {
+		stored = now
+	}
+	end := stored.Add(drops.For)
+	if !end.After(now) {
+		return "", ""
+	}
+	why = drops.Server + " keeps ids for " + schema.Duration(drops.For)
+	if drops.Setting != "" {
+		why += ", or for the " + drops.Setting
+	}
+	return term.DisplayTime(end.Add(time.Second)), why
+}
+
+// completed returns when a key became done, or zero if the record does not say.
+func completed(record *semel.Record, window time.Duration) time.Time {
+	if record.State != semel.Done || record.Expires.IsZero() {
+		return time.Time{}
+	}
+	at := record.Expires.Add(-window)
+	if at.Before(record.FirstSeen) { // it was completed with another window
+		return time.Time{}
+	}
+	return at
 }
 
 // forgetAbove removes keys from the upper layers of a stack if the deciding store

@@ -5,6 +5,7 @@ package nats
 import (
 	"errors"
 	"strings"
+	"time"
 
 	natsgo "github.com/nats-io/nats.go"
 
@@ -33,6 +34,12 @@ func (c *Client) fields() []schema.Field {
 		schema.TextField("username", &c.Username, "User name, if there is no file with credentials.").Means("none"),
 		schema.SecretField("password", &c.Password, "Password of the user, or a token if there is no user name.").Means("none"),
 	}
+}
+
+// drops has the server's default. The stream may have another duplicate window, which
+// the doctor compares.
+func (*Client) drops() config.Drops {
+	return config.Drops{Server: "NATS", For: 2 * time.Minute, Setting: "duplicate_window of the stream"}
 }
 
 func (c *Client) url() string { return strings.Join(c.Servers, ",") }

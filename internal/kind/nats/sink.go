@@ -3,7 +3,6 @@ package nats
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/semel-dev/semel/broker/nats"
 	"github.com/semel-dev/semel/internal/advice"
@@ -47,16 +46,13 @@ func (s *Sink) Fields() schema.Mapping {
 func (s *Sink) About() config.SinkAbout {
 	return config.SinkAbout{
 		Name:   "nats " + s.Subject,
+		Drops:  s.drops(),
 		Handed: ", which stand in the headers Nats-Msg-Id, semel-key, semel-token and, from the second attempt on, semel-attempt",
 		Exceptions: []string{
 			"the server recognises a repeated attempt for its duplicate window only (two minutes by default); a stream that is not a limits stream forgets what it deleted when it is restarted",
 		},
 	}
 }
-
-// Lint implements config.Sink. The stream may have another duplicate window than the
-// server's default, which the doctor compares.
-func (s *Sink) Lint(l *config.Linter) { l.Duplicates("NATS", 2*time.Minute) }
 
 // Open implements config.Sink.
 func (s *Sink) Open(ctx context.Context, env *config.Env) (pipeline.Sink, error) {

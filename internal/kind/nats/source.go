@@ -50,7 +50,7 @@ func (s *Source) Fields() schema.Mapping {
 // About implements config.Source.
 func (s *Source) About(*config.Pipeline) config.SourceAbout {
 	return config.SourceAbout{
-		Name: "nats " + s.Stream + " as " + s.Consumer, Shared: true,
+		Name: "nats " + s.Stream + " as " + s.Consumer, Shared: true, Drops: s.drops(),
 		Again:     "the server delivers the message again when the ack wait of the consumer has passed",
 		AfterAck:  config.AfterAck{Unsure: "the server may not have kept the acknowledgement", Again: "a message that is delivered again", Gets: "is acknowledged without effect"},
 		TakesBack: "the server delivers it again after %s",

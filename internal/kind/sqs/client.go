@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
@@ -56,6 +57,15 @@ func (q *Queue) name() string {
 func (q *Queue) fifo() bool {
 	at, err := sqs.ParseAddress(q.URL)
 	return err == nil && at.FIFO
+}
+
+// drops describes how a FIFO queue drops what it has. A standard queue stores every
+// message.
+func (q *Queue) drops() config.Drops {
+	if !q.fifo() {
+		return config.Drops{}
+	}
+	return config.Drops{Server: "SQS", For: 5 * time.Minute}
 }
 
 // client returns a client with credentials from where users of AWS expect them.

@@ -2,7 +2,6 @@ package sqs
 
 import (
 	"context"
-	"time"
 
 	"github.com/semel-dev/semel/broker/sqs"
 	"github.com/semel-dev/semel/internal/advice"
@@ -36,6 +35,7 @@ func (s *Sink) Fields() schema.Mapping {
 func (s *Sink) About() config.SinkAbout {
 	about := config.SinkAbout{
 		Name:       "sqs " + s.name(),
+		Drops:      s.drops(),
 		Handed:     ", which stand in the attributes semel-key, semel-token and, from the second attempt on, semel-attempt",
 		Exceptions: []string{"a standard queue recognises no repeated attempt, and may itself deliver a message more than once"},
 	}
@@ -44,13 +44,6 @@ func (s *Sink) About() config.SinkAbout {
 		about.Exceptions = []string{"SQS recognises a repeated attempt for five minutes only"}
 	}
 	return about
-}
-
-// Lint implements config.Sink.
-func (s *Sink) Lint(l *config.Linter) {
-	if s.fifo() {
-		l.Duplicates("SQS", 5*time.Minute)
-	}
 }
 
 // Open implements config.Sink.

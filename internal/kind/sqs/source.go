@@ -42,7 +42,7 @@ func (s *Source) Fields() schema.Mapping {
 // About implements config.Source.
 func (s *Source) About(*config.Pipeline) config.SourceAbout {
 	about := config.SourceAbout{
-		Name: "sqs " + s.name(), Shared: true,
+		Name: "sqs " + s.name(), Shared: true, Drops: s.drops(),
 		Again:     "SQS delivers the message again when its visibility timeout of 30 seconds has passed",
 		AfterAck:  config.AfterAck{Unsure: "SQS may not have deleted the message", Again: "a message that is delivered again", Gets: "is acknowledged without effect"},
 		TakesBack: "SQS delivers it again after %s",
