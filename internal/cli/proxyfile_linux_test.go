@@ -151,6 +151,9 @@ func TestProxyRoutesByPathMethodAndProfile(t *testing.T) {
 	if text := adminPage(t, proxy, "/readyz"); text != "proxy: ready\n" {
 		t.Errorf("readyz: %s", text)
 	}
+	if got := run(t, "", "status", "--admin", proxy.admin); got.status != term.ExitDone || !strings.HasPrefix(got.stdout, "SERVICE  STATE\nproxy    ready\n\nSTORE ") {
+		t.Errorf("status: %+v", got)
+	}
 	request, err := http.NewRequest(http.MethodGet, "http://"+proxy.admin+"/metrics", nil)
 	if err != nil {
 		t.Fatal(err)

@@ -21,6 +21,16 @@ type Status struct {
 	Started   time.Time        `json:"started"`
 	Pipelines []PipelineStatus `json:"pipelines"`
 	Stores    []StoreStatus    `json:"stores"`
+	// Service is what a process without pipelines serves, or nil.
+	Service *ServiceStatus `json:"service,omitempty"`
+}
+
+// ServiceStatus is what is known of a service, such as a proxy.
+type ServiceStatus struct {
+	Name  string `json:"service"`
+	State State  `json:"state"` // StateReady or StateNotReady
+	// Reason says why the service is not ready.
+	Reason string `json:"reason,omitempty"`
 }
 
 // StatusPath is the path of the status on the admin server.
@@ -336,6 +346,12 @@ func (d *daemon) status(ctx context.Context) *Status {
 		})
 	}
 	asking.Wait()
+	if s := d.opts.Service; s != nil {
+		now.Service = &ServiceStatus{Name: s.Name, State: StateReady}
+		if err := d.readyService(ctx); err != nil {
+			now.Service.State, now.Service.Reason = StateNotReady, d.why(err)
+		}
+	}
 	for _, s := range d.file.Stores {
 		d.tendingMu.Lock()
 		of, open := d.tended[s.Name]

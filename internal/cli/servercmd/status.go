@@ -157,6 +157,9 @@ func needsPerson(now *daemon.Status) bool {
 			return true
 		}
 	}
+	if now.Service != nil && now.Service.State != daemon.StateReady {
+		return true
+	}
 	for i := range now.Stores {
 		s := &now.Stores[i]
 		if s.State != daemon.StateReady || s.Unknown != nil && *s.Unknown > 0 {
@@ -175,6 +178,11 @@ func (q *asking) print(a *term.App, now *daemon.Status) error {
 				return err
 			}
 		}
+		if now.Service != nil {
+			if err := a.PrintJSON(now.Service); err != nil {
+				return err
+			}
+		}
 		for i := range now.Stores {
 			if err := a.PrintJSON(&now.Stores[i]); err != nil {
 				return err
@@ -184,7 +192,12 @@ func (q *asking) print(a *term.App, now *daemon.Status) error {
 	}
 	var out bytes.Buffer
 	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "PIPELINE\tSTATE\tRATE\tFRESH\tLAG\tIN FLIGHT\tPARKED\tLAST SETTLED")
+	if s := now.Service; s != nil {
+		fmt.Fprintf(table, "SERVICE\tSTATE\n%s\t%s\n", term.OneLine(s.Name), term.OneLine(string(s.State)))
+	}
+	if now.Service == nil || len(now.Pipelines) > 0 {
+		fmt.Fprintln(table, "PIPELINE\tSTATE\tRATE\tFRESH\tLAG\tIN FLIGHT\tPARKED\tLAST SETTLED")
+	}
 	for i := range now.Pipelines {
 		p := &now.Pipelines[i]
 		fmt.Fprintf(table, "%s\t%s\t%s/s\t%s\t%s\t%s\t%s\t%s\n", term.OneLine(p.Name), term.OneLine(string(p.State)), term.FormatRate(p.Rate), share(p), lagged(now, p),
@@ -230,6 +243,9 @@ func (q *asking) printDetails(out *bytes.Buffer, now *daemon.Status) {
 			}
 		}
 	}
+	if s := now.Service; s != nil && s.Reason != "" {
+		add("%s is not ready: %s", s.Name, s.Reason)
+	}
 	file := "FILE"
 	if q.conf != nil {
 		file = q.conf.Name
@@ -245,7 +261,11 @@ func (q *asking) printDetails(out *bytes.Buffer, now *daemon.Status) {
 			add("store %s is not ready: %s", s.Name, s.Reason)
 		}
 		if s.Unknown != nil && *s.Unknown > 0 {
-			add("store %s has unknown keys: %s", s.Name, term.ShellLine("semel", "keys", "ls", "--state", "unknown", "--config", file, "--store-name", s.Name))
+			named := []string{"--config", file, "--store-name", s.Name}
+			if now.Service != nil && q.conf == nil { // flags named the directory
+				named = []string{"--store", s.Name}
+			}
+			add("store %s has unknown keys: %s", s.Name, term.ShellLine(append([]string{"semel", "keys", "ls", "--state", "unknown"}, named...)...))
 		}
 	}
 	if len(lines) > 0 {
