@@ -142,7 +142,11 @@ const (
 func replay(w http.ResponseWriter, r *http.Request, p *Profile, data []byte) {
 	a, err := decode(data)
 	if err != nil {
-		(&refusal{problem: ResponseNotKept, detail: "The request took effect. Its answer was kept by another version of this service."}).write(w, p)
+		detail := "The request took effect. Its answer was kept by another version of this service."
+		if len(data) == 0 {
+			detail = "The request took effect, as an operator found out. Its answer is not known."
+		}
+		(&refusal{problem: ResponseNotKept, detail: detail}).write(w, p)
 		return
 	}
 	if a.lost {

@@ -18,7 +18,7 @@ import (
 )
 
 // upstream is a service that counts how often it ran for each key. A request with the
-// path /wait waits until the test releases it.
+// path /wait waits until the test releases it, and one with /hang until the proxy dies.
 type upstream struct {
 	*httptest.Server
 	release chan struct{}
@@ -44,9 +44,14 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	u.mu.Lock()
 	u.runs[r.Header.Get("Idempotency-Key")]++
 	u.mu.Unlock()
-	if r.URL.Path == "/wait" {
+	switch r.URL.Path {
+	case "/wait":
 		u.reached <- struct{}{}
 		<-u.release
+	case "/hang":
+		u.reached <- struct{}{}
+		<-r.Context().Done()
+		return
 	}
 	w.Header().Set("Location", "/orders/7")
 	w.WriteHeader(http.StatusCreated)
@@ -215,6 +220,18 @@ func TestProxyRunsARequestOnceOverAKill(t *testing.T) {
 	run(t, "", "keys", "resolve", "--all", "--as", "absent", "--reason", "the service never saw it", "--yes", "--store", store).check(t, term.ExitDone, "resolved 1 of 1 unknown key")
 	if got := post(t, proxy.url+"/wait", "order-2", "", caller, alice); got.status != http.StatusCreated || service.count("order-2") != 2 {
 		t.Errorf("resolved as absent: %+v after %d runs", got, service.count("order-2"))
+	}
+	<-service.reached
+	// The service works on a third request when an operator finds its effect.
+	go func() { _, _ = send(http.MethodPost, proxy.url+"/hang", "order-3", "", caller, alice) }()
+	<-service.reached
+	proxy.stop(t, os.Kill)
+	proxy = startProxy(t, args...)
+	run(t, "", "keys", "resolve", "order-3", "--caller", alice, "--as", "done", "--reason", "it is in the ledger", "--store", store).check(t, term.ExitDone, "as done")
+	settled := post(t, proxy.url+"/hang", "order-3", "", caller, alice)
+	settled.problem(t, http.StatusConflict, "response-not-kept")
+	if !strings.Contains(settled.body, "as an operator found out") || service.count("order-3") != 1 {
+		t.Errorf("resolved as done: %s after %d runs", settled.body, service.count("order-3"))
 	}
 	if status := proxy.stop(t, syscall.SIGTERM); status != -1 && status != term.ExitDone {
 		t.Errorf("exit status %d: %s", status, proxy.log())

@@ -23,7 +23,7 @@ type flags struct {
 	store, storeFile, storeName string
 }
 
-// ofFile are the flags that may stand beside a FILE.
+// ofFile are the flags that are accepted with a FILE.
 func ofFile() []string {
 	return []string{"admin", "insecure-no-auth", "log-format", "log-level", "env-file", "json", "quiet", "no-color", "no-progress", "help"}
 }
