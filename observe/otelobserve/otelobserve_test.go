@@ -105,7 +105,7 @@ func TestEverythingIsCounted(t *testing.T) {
 		"dedup.claim.duration{pipeline=orders,store=keys}":                                       1,
 		"dedup.messages.read{pipeline=orders}":                                                   3,
 		"dedup.read.bytes{pipeline=orders}":                                                      30,
-		"dedup.claims.taken_over{pipeline=orders,store=keys}":                                        0,
+		"dedup.claims.taken_over{pipeline=orders,store=keys}":                                    0,
 		"dedup.window.configured{pipeline=orders,store=keys}":                                    3600,
 		"dedup.window.effective{store=keys}":                                                     60,
 		"dedup.keys{state=done,store=keys}":                                                      9,
