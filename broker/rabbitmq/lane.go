@@ -40,8 +40,8 @@ type lane struct {
 	ch     *amqp.Channel
 	lost   chan *amqp.Error
 
-	pumps     sync.WaitGroup // one for each consumer
 	delivered atomic.Bool
+	ended     chan struct{} // closed when nothing is running any more
 
 	below    uint64  // all messages with this tag and lower ones are settled
 	open     []*held // those with the tags from below+1; nil if not offered yet
@@ -53,6 +53,7 @@ type lane struct {
 	retry    uint64  // the tag from which on a larger consumer may be tried
 	failed   int     // how often one got no message
 	waiting  int     // returned, and not offered again yet
+	running  int     // pumps, and calls that replace the consumer
 	dead     bool
 
 	acking sync.Mutex // one acknowledgement after the other, and none while the consumer changes
@@ -87,16 +88,31 @@ func (l *lane) start(prefetch int) error {
 		return err
 	}
 	l.consumer, l.prefetch = name, prefetch
-	l.pumps.Go(func() { l.pump(messages) })
+	l.source.mu.Lock()
+	defer l.source.mu.Unlock()
+	l.pump(messages)
 	return nil
 }
 
-// pump offers messages until the consumer ends.
+// pump starts to offer messages, until the consumer ends. The source's mutex is held.
 func (l *lane) pump(messages <-chan amqp.Delivery) {
-	for d := range messages {
-		if l.take(&d) {
-			l.grow()
+	l.running++
+	go func() {
+		defer l.leave()
+		for d := range messages {
+			if l.take(&d) {
+				l.grow()
+			}
 		}
+	}()
+}
+
+// leave ends the lane when the last pump, or call that replaces the consumer, has ended.
+func (l *lane) leave() {
+	l.source.mu.Lock()
+	defer l.source.mu.Unlock()
+	if l.running--; l.running == 0 {
+		close(l.ended)
 	}
 }
 
@@ -115,7 +131,7 @@ func (l *lane) take(d *amqp.Delivery) (grow bool) {
 // more returns how many messages a larger consumer may have, or 0 if the present one
 // is large enough or has room. The source's mutex is held.
 func (l *lane) more() int {
-	if l.dead || l.used < l.prefetch || l.below+uint64(len(l.open)) < l.retry || l.planned {
+	if l.dead || l.running == 0 || l.used < l.prefetch || l.below+uint64(len(l.open)) < l.retry || l.planned {
 		return 0
 	}
 	wanted := l.source.wanted()
@@ -137,10 +153,14 @@ func (l *lane) grow() {
 	defer l.acking.Unlock()
 	l.source.mu.Lock()
 	more := l.more()
+	if more > 0 {
+		l.running++ // while no consumer has a pump, the lane has not ended
+	}
 	l.source.mu.Unlock()
 	if more == 0 {
 		return
 	}
+	defer l.leave()
 	queue, err := l.ch.QueueDeclarePassive(l.source.opts.Queue, true, false, false, false, nil)
 	if err != nil {
 		return
@@ -161,7 +181,9 @@ func (l *lane) grow() {
 			return
 		}
 		l.replace(name, more, &first)
-		l.pumps.Go(func() { l.pump(messages) })
+		l.source.mu.Lock()
+		l.pump(messages)
+		l.source.mu.Unlock()
 	case <-timer.C: // a queue with a single active consumer
 		l.keep(name, messages)
 	}
@@ -206,7 +228,7 @@ func (l *lane) keep(name string, messages <-chan amqp.Delivery) {
 // wait blocks until the server or the connection has ended all consumers. It returns
 // the reason.
 func (l *lane) wait() error {
-	l.pumps.Wait()
+	<-l.ended
 	select {
 	case err := <-l.lost:
 		if err != nil {

@@ -109,7 +109,7 @@ func (s *Source) open(ctx context.Context) (*lane, error) {
 	if err != nil {
 		_ = l.close(ctx) // the other error says more
 		if lane != nil {
-			lane.pumps.Wait()
+			<-lane.ended
 			s.drop(lane)
 		}
 		return nil, err
@@ -125,7 +125,7 @@ func (s *Source) consume(l *link) (*lane, error) {
 	if err != nil {
 		return nil, err
 	}
-	lane := &lane{source: s, link: l, ch: ch, lost: ch.NotifyClose(make(chan *amqp.Error, 1))}
+	lane := &lane{source: s, link: l, ch: ch, lost: ch.NotifyClose(make(chan *amqp.Error, 1)), ended: make(chan struct{})}
 	s.mu.Lock()
 	prefetch := min(firstPrefetch, s.wanted())
 	s.mu.Unlock()
