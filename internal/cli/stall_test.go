@@ -175,7 +175,7 @@ func TestRunSaysThatAServerIsSilentAtTheStart(t *testing.T) {
 	t.Cleanup(func() { silent.Close() })
 	dir, address := t.TempDir(), servicestest.FreeAddr(t)
 	writeFile(t, filepath.Join(dir, "in.jsonl"), "")
-	stop := backgroundUntil(t, "stalled", noEnv, "run", writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
+	stop := backgroundUntil(t, `"msg":"stalled","pipeline":"copy"`, noEnv, "run", writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
 stores: { db: { postgres: { dsn: "postgres://u@%[1]s/x?sslmode=disable" } }, red: { redis: { url: "redis://%[1]s" } } }
 pipelines:
   copy: { source: { file: { paths: [in.jsonl], follow: true } }, key: { id: .id }, store: db, sink: { file: { path: out } } }
