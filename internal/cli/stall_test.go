@@ -165,7 +165,8 @@ pipelines:
 }
 
 // TestRunSaysThatAServerIsSilentAtTheStart has a server that accepts connections and
-// says nothing.
+// says nothing. The clients of PostgreSQL and Redis give up and try again. A try of the
+// Kafka client takes longer than the ten seconds of a stall.
 func TestRunSaysThatAServerIsSilentAtTheStart(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -175,13 +176,15 @@ func TestRunSaysThatAServerIsSilentAtTheStart(t *testing.T) {
 	t.Cleanup(func() { silent.Close() })
 	dir, address := t.TempDir(), servicestest.FreeAddr(t)
 	writeFile(t, filepath.Join(dir, "in.jsonl"), "")
-	stop := backgroundUntil(t, `"msg":"stalled","pipeline":"copy"`, noEnv, "run", writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
-stores: { db: { postgres: { dsn: "postgres://u@%[1]s/x?sslmode=disable" } }, red: { redis: { url: "redis://%[1]s" } } }
+	stop := backgroundUntil(t, `"msg":"stalled","pipeline":"topic"`, noEnv, "run", writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
+stores: { db: { postgres: { dsn: "postgres://u@%[1]s/x?sslmode=disable" } }, red: { redis: { url: "redis://%[1]s" } }, brief: { memory: {} } }
 pipelines:
   copy: { source: { file: { paths: [in.jsonl], follow: true } }, key: { id: .id }, store: db, sink: { file: { path: out } } }
   keys: { source: { file: { paths: [in.jsonl], follow: true } }, key: { id: .id }, store: red, sink: { file: { path: keys } } }
+  topic: { source: { kafka: { brokers: ["%[1]s"], topics: [orders], group: orders } }, key: { id: .id }, store: brief, sink: { file: { path: records } }, parked: { path: parked } }
 `, silent.Addr())), "--admin", address)
 	becomes(t, address, "/readyz", time.Minute, http.StatusServiceUnavailable, "no Redis server answers at "+silent.Addr().String()+": is the server up")
 	becomes(t, address, "/readyz", time.Minute, http.StatusServiceUnavailable, ": no answer from "+silent.Addr().String()+": is the server up")
-	stop().check(t, term.ExitDone, `"level":"WARN","msg":"stalled","pipeline":"copy","for":"1`, `"waiting_for":"the first answer of its servers: is each address right, and can this machine reach it?"`)
+	stop().check(t, term.ExitDone, `"level":"WARN","msg":"stalled","pipeline":"topic","for":"1`, `"waiting_for":"the first answer of its servers: is each address right, and can this machine reach it?"`,
+		`"pipeline":"copy","error":"store db: no answer from `+silent.Addr().String(), `"pipeline":"keys","error":"store red: no Redis server answers at `+silent.Addr().String())
 }
