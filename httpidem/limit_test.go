@@ -65,6 +65,17 @@ func limited(t *testing.T, store semel.Store, next http.Handler, opts httpidem.O
 	return handler
 }
 
+// twice returns the handler of a first request and that of its repetitions. They are the
+// same, or those of two processes with one store.
+func twice(t *testing.T, store semel.Store, next http.Handler, opts httpidem.Options, elsewhere bool) (first, second http.Handler) {
+	t.Helper()
+	first = limited(t, store, next, opts)
+	if !elsewhere {
+		return first, first
+	}
+	return first, limited(t, store, next, opts)
+}
+
 // Many requests that wait for one key get its answer, and do not ask the store for it.
 func TestWaitersGetTheFirstAnswer(t *testing.T) {
 	t.Parallel()
@@ -75,11 +86,7 @@ func TestWaitersGetTheFirstAnswer(t *testing.T) {
 				const waiters = 2000
 				store, s := &counted{Store: newStore(t)}, slow(201)
 				opts := httpidem.Options{Wait: time.Minute, MaxWaiters: waiters, MaxWaitersPerKey: waiters}
-				first := limited(t, store, s, opts)
-				second := first
-				if elsewhere {
-					second = limited(t, store, s, opts)
-				}
+				first, second := twice(t, store, s, opts, elsewhere)
 				var running sync.WaitGroup
 				running.Go(func() { asks(t.Context(), first, "alice", "k", "a").must(t, 201, "") })
 				synctest.Wait()
@@ -118,11 +125,7 @@ func TestAWaitEnds(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store, s := newStore(t), slow(201)
 				opts := httpidem.Options{Wait: 500 * time.Millisecond}
-				first := limited(t, store, s, opts)
-				second := first
-				if elsewhere {
-					second = limited(t, store, s, opts)
-				}
+				first, second := twice(t, store, s, opts, elsewhere)
 				var running sync.WaitGroup
 				running.Go(func() { asks(t.Context(), first, "alice", "k", "a").must(t, 201, "") })
 				synctest.Wait()

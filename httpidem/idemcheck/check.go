@@ -396,7 +396,8 @@ func (c *check) raw(ctx context.Context, text string, answers int) []*reply {
 		return []*reply{{err: err}}
 	}
 	defer func() { _ = conn.Close() }()
-	// The target may answer before it has read everything.
+	// The target may answer before it has read everything, and then close the connection:
+	// an error of writing says nothing, and the answers are what counts.
 	var sending sync.WaitGroup
 	sending.Go(func() { _, _ = io.WriteString(conn, text) })
 	defer sending.Wait()

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,12 +15,17 @@ import (
 	"time"
 )
 
-// memory returns the pages of the proxy that are in memory, in bytes.
+// memory returns the pages of the proxy that are in memory, in bytes. Only Linux tells.
+// Elsewhere it is 0, and the tests check the rest.
 func (p *proxy) memory(t *testing.T) int64 {
 	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Log("NOT CHECKED: memory is read from /proc, which only Linux has")
+		return 0
+	}
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {
-		t.Skipf("memory is read from /proc: %v", err)
+		t.Fatal(err)
 	}
 	_, rest, _ := strings.Cut(string(status), "VmRSS:")
 	kib, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)

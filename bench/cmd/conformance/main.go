@@ -94,12 +94,9 @@ func check(ctx context.Context, c implementation) (*idemcheck.Report, error) {
 	failed := make(chan error, 2)
 	go func() { failed <- http.Serve(service, idemcheck.NewUpstream()) }()
 	go func() { failed <- c.serve(front, address(service)) }()
-	caller := func(name string) http.Header {
-		return http.Header{"Authorization": {"Basic " + basic(name)}}
-	}
 	report, err := idemcheck.Run(ctx, idemcheck.Options{
 		Targets: []*url.URL{address(front)}, Probe: address(service),
-		Caller: caller("alice"), Other: caller("bob"),
+		Caller: basic("alice"), Other: basic("bob"),
 		MaxBody: maxBody, MaxResponse: maxResponse, Lease: lease, Timeout: timeout,
 	})
 	select {
@@ -111,10 +108,10 @@ func check(ctx context.Context, c implementation) (*idemcheck.Report, error) {
 }
 
 // basic returns credentials of HTTP Basic authentication.
-func basic(name string) string {
+func basic(name string) http.Header {
 	r := http.Request{Header: http.Header{}}
 	r.SetBasicAuth(name, "secret")
-	return strings.TrimPrefix(r.Header.Get("Authorization"), "Basic ")
+	return r.Header
 }
 
 func serveSemel(l net.Listener, service *url.URL) error {
