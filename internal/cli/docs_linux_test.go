@@ -89,7 +89,7 @@ func TestDocumentsRunAsPrinted(t *testing.T) {
 // and the test has already started the servers.
 const goInDocs = `#!/bin/sh
 case "$1 $2 $3" in
-"install ./cmd/semel ") ;;
+"install ./cmd/semel "|"install -tags files") ;;
 "run ./cmd/semel "*) shift 2; exec semel "$@" ;;
 "run ./examples/"*) program=$(basename "$2"); shift 2; exec "$program" "$@" ;;
 "run ./tools/services start") env | sed -n "s/^SEMEL_DOCS_\(SEMEL_TEST_[A-Z]*\)=\(.*\)/export \1='\2'/p" ;;

@@ -3,15 +3,7 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/semel-dev/semel/internal/cli/auditcmd"
-	"github.com/semel-dev/semel/internal/cli/dedupcmd"
-	"github.com/semel-dev/semel/internal/cli/keyscmd"
-	"github.com/semel-dev/semel/internal/cli/parkedcmd"
-	"github.com/semel-dev/semel/internal/cli/pipelinecmd"
-	"github.com/semel-dev/semel/internal/cli/proxycmd"
-	"github.com/semel-dev/semel/internal/cli/servercmd"
 	"github.com/semel-dev/semel/internal/cli/term"
-	"github.com/semel-dev/semel/internal/cli/verifycmd"
 )
 
 // newRootCommand builds the command tree for one run.
@@ -35,28 +27,8 @@ semel dedup --help`,
 	flags.BoolVar(&a.NoColor, "no-color", false, "print without colors (as does NO_COLOR in the environment)")
 	flags.BoolVar(&a.NoProgress, "no-progress", false, "print no progress")
 
-	root.AddCommand(
-		dedupcmd.New(a),
-		withEnvFile(a, pipelinecmd.NewRun(a)),
-		withEnvFile(a, proxycmd.New(a)),
-		withEnvFile(a, pipelinecmd.NewOutbox(a)),
-		withEnvFile(a, servercmd.NewStatus(a)),
-		withEnvFile(a, parkedcmd.New(a)),
-		withEnvFile(a, pipelinecmd.NewDryRun(a)),
-		withEnvFile(a, pipelinecmd.NewTest(a)),
-		withEnvFile(a, keyscmd.New(a)),
-		auditcmd.New(a),
-		withEnvFile(a, servercmd.NewKafka(a)),
-		pipelinecmd.NewInit(a),
-		withEnvFile(a, pipelinecmd.NewLint(a)),
-		withEnvFile(a, pipelinecmd.NewExplain(a)),
-		withEnvFile(a, servercmd.NewDoctor(a)),
-		withEnvFile(a, servercmd.NewMigrate(a)),
-		pipelinecmd.NewSchema(a),
-		verifycmd.New(a),
-		newVersionCommand(a),
-		newCompletionCommand(a),
-	)
+	root.AddCommand(verbs(a)...)
+	root.AddCommand(newVersionCommand(a), newCompletionCommand(a))
 	root.SetHelpCommand(newHelpCommand(a))
 	root.SetFlagErrorFunc(a.FlagError)
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { a.HelpErr = a.PrintHelp(cmd) })

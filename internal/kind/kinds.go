@@ -1,3 +1,5 @@
+//go:build !files
+
 // Package kind lists the kinds of sources, sinks and stores of the program. Each
 // one is a package below this one; see docs/extending.md.
 package kind

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestFilesBuild builds the program as the README's first command does. It needs no
+// client of a server, so that its first build is short.
+func TestFilesBuild(t *testing.T) {
+	t.Parallel()
+	deps, err := exec.CommandContext(t.Context(), "go", "list", "-tags", "files", "-deps", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, client := range []string{"franz-go", "pgx", "rueidis", "nats.go", "amqp091-go", "aws-sdk-go", "cel-go"} {
+		if strings.Contains(string(deps), client) {
+			t.Errorf("a build with -tags files compiles %s", client)
+		}
+	}
+	semel := filepath.Join(t.TempDir(), "semel")
+	if output, err := exec.CommandContext(t.Context(), "go", "build", "-tags", "files", "-o", semel, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	dedup := exec.CommandContext(t.Context(), semel, "dedup", "--quiet", "--key", ".id")
+	dedup.Stdin = strings.NewReader("{\"id\":1}\n{\"id\":2}\n{\"id\":1}\n")
+	if got, err := dedup.Output(); err != nil || string(got) != "{\"id\":1}\n{\"id\":2}\n" {
+		t.Errorf("dedup: %q, %v", got, err)
+	}
+	// Every verb of the whole program is there, or says what is missing.
+	list, err := exec.CommandContext(t.Context(), "go", "run", ".", "--help").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, verbs, _ := strings.Cut(string(list), "\nVerbs:\n")
+	verbs, _, _ = strings.Cut(verbs, "\n\n")
+	if !strings.Contains(verbs, " doctor ") {
+		t.Fatalf("no list of verbs in %s", list)
+	}
+	for line := range strings.Lines(verbs) {
+		verb := strings.Fields(line)[0]
+		output, err := exec.CommandContext(t.Context(), semel, verb, "--help").CombinedOutput()
+		if err != nil && !strings.Contains(string(output), "go install ./cmd/semel") {
+			t.Errorf("semel %s: %v: %s", verb, err, output)
+		}
+	}
+}

@@ -1,0 +1,29 @@
+//go:build files
+
+package cli
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/semel-dev/semel/internal/cli/auditcmd"
+	"github.com/semel-dev/semel/internal/cli/dedupcmd"
+	"github.com/semel-dev/semel/internal/cli/keyscmd"
+	"github.com/semel-dev/semel/internal/cli/term"
+)
+
+// verbs returns the verbs that need no server. A build of them compiles no client of a
+// broker or a database, so a first build takes a third of the time.
+func verbs(a *term.App) []*cobra.Command {
+	list := []*cobra.Command{dedupcmd.New(a), withEnvFile(a, keyscmd.New(a)), auditcmd.New(a)}
+	for _, name := range []string{"run", "proxy", "outbox", "status", "parked", "dry-run", "test", "kafka", "init", "lint", "explain", "doctor", "migrate", "schema", "trace", "verify"} {
+		list = append(list, &cobra.Command{
+			Use:                name,
+			Hidden:             true,
+			DisableFlagParsing: true,
+			RunE: func(*cobra.Command, []string) error {
+				return term.Usagef("this build has the verbs for files only, and %s is not one of them. Build all verbs with go install ./cmd/semel", name)
+			},
+		})
+	}
+	return list
+}
