@@ -161,6 +161,35 @@ func TestMessagesKeepTheirOrderAndFields(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	behind := config.Copy()
+	behind.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol // as behind a pooler
+	conn, err := pgx.ConnectConfig(t.Context(), behind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.WithoutCancel(t.Context()))
+	if err := pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
+		if err := outbox.Write(t.Context(), tx, list[:2999]...); err != nil {
+			return err
+		}
+		for _, m := range list[2999:] {
+			if err := outbox.Write(t.Context(), tx, m); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	check("one at a time, behind a pooler")
+	if err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		var b pgx.Batch
+		err := errors.Join(outbox.Queue(&b, list[:2999]...), outbox.Queue(&b), outbox.Queue(&b, list[2999]), outbox.Queue(&b, list[3000]))
+		return errors.Join(err, tx.SendBatch(t.Context(), &b).Close())
+	}); err != nil {
+		t.Fatal(err)
+	}
+	check("in a batch")
 	for how, mode := range map[string]pgx.QueryExecMode{"sql": pgx.QueryExecModeCacheStatement, "sql with texts": pgx.QueryExecModeSimpleProtocol} {
 		config := config.Copy()
 		config.DefaultQueryExecMode = mode
