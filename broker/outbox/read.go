@@ -197,7 +197,7 @@ func (s *Source) ask(ctx context.Context, q *request) (*answer, error) {
 			return err
 		})
 	}
-	b.Queue(s.sql.fast, q.numbers, q.next, q.limits).Query(func(rows pgx.Rows) (err error) {
+	b.Queue(s.sql.fast, q.numbers, q.next, q.limits, slices.Max(q.limits)).Query(func(rows pgx.Rows) (err error) {
 		a.fast, err = a.take(rows)
 		return err
 	})

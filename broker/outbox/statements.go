@@ -23,11 +23,18 @@ type statements struct {
 // columns are what a message is made of.
 const columns = `o.shard, o.seq, o.id, o.aggregate, o.topic, o.payload, o.headers::text, o.created`
 
-// fastSQL reads the rows of shards behind the ones that were read last.
+// behindShard are the rows of a shard behind a number, in their order. It compares rows
+// instead of shards, so that the planner cannot choose the primary key: a walk along that
+// reads the rows of all shards for each one, and with millions of rows it seems cheaper.
+const behindShard = `FROM {outbox} AS o WHERE (o.shard, o.seq) > (s.shard, s.next) AND (o.shard, o.seq) <= (s.shard, 9223372036854775807) AND o.deliver_at IS NULL ORDER BY o.shard, o.seq LIMIT `
+
+// fastSQL reads the rows of shards behind the ones that were read last. The planner knows
+// $4, the greatest limit, and not those of the shards; without it, the estimate is so high
+// that the server compiles the statement each time (jit).
 const fastSQL = `SELECT ` + columns + `
 FROM unnest($1::smallint[], $2::bigint[], $3::bigint[]) AS s (shard, next, most)
 CROSS JOIN LATERAL (
-	SELECT * FROM {outbox} AS o WHERE o.shard = s.shard AND o.deliver_at IS NULL AND o.seq > s.next ORDER BY o.seq LIMIT s.most
+	SELECT * FROM (SELECT * ` + behindShard + `$4) AS o ORDER BY o.shard, o.seq LIMIT s.most
 ) AS o`
 
 // lateSQL finds rows that an earlier read has passed: those of transactions that
@@ -90,8 +97,8 @@ const (
 	// waitingSQL returns the number of live relays, how long the oldest row of all
 	// shards waits, and how many shards without an owner have a row older than $1.
 	waitingSQL = `SELECT (SELECT count(*) FROM {relays} WHERE until > now()), coalesce(max(o.age), interval '0'), count(*) FILTER (WHERE o.age > $1::interval AND s.until <= now())
-FROM {shards} AS s
-CROSS JOIN LATERAL (SELECT now() - o.created AS age FROM {outbox} AS o WHERE o.shard = s.shard AND o.deliver_at IS NULL ORDER BY o.seq LIMIT 1) AS o`
+FROM (SELECT *, 0 AS next FROM {shards}) AS s
+CROSS JOIN LATERAL (SELECT now() - o.created AS age ` + behindShard + `1) AS o`
 	// longWritersSQL returns the number of open transactions that may have written, and
 	// the age and process of the oldest.
 	longWritersSQL = `SELECT count(*), coalesce(max(now() - a.xact_start), interval '0'), coalesce((array_agg(a.pid ORDER BY a.xact_start))[1], 0)
@@ -103,8 +110,8 @@ WHERE a.datname = current_database() AND l.locktype = 'relation' AND l.relation 
 FROM pg_class AS c WHERE c.oid = $1::text::regclass`
 	// lagSQL counts rows of shards. A count of all rows of a long backlog would take
 	// long.
-	lagSQL = `SELECT count(*) FROM unnest($1::smallint[]) AS s (shard)
-CROSS JOIN LATERAL (SELECT FROM {outbox} AS o WHERE o.shard = s.shard AND o.deliver_at IS NULL ORDER BY o.seq LIMIT $2) AS o`
+	lagSQL = `SELECT count(*) FROM (SELECT shard, 0 AS next FROM unnest($1::smallint[]) AS s (shard)) AS s
+CROSS JOIN LATERAL (SELECT ` + behindShard + `$2) AS o`
 	// sampleSQL reads rows in their order.
 	sampleSQL = `SELECT ` + columns + ` FROM {outbox} AS o WHERE o.seq > $1 ORDER BY o.seq LIMIT $2`
 )
