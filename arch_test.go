@@ -103,7 +103,7 @@ var packageMap = map[string][]string{
 	"internal/services":              {"github.com/jackc/pgx/v5/pgconn", "github.com/twmb/franz-go/pkg/kmsg"},
 	"internal/services/servicestest": {"internal/services"},
 	"internal/schema":                {".", "internal/hint", "github.com/goccy/go-yaml", "github.com/goccy/go-yaml/ast", "github.com/goccy/go-yaml/lexer", "github.com/goccy/go-yaml/parser", "github.com/goccy/go-yaml/token"},
-	"internal/config":                {".", "httpidem", "key", "pipeline", "store/tiered", "internal/advice", "internal/hint", "internal/schema", "github.com/goccy/go-yaml/ast"},
+	"internal/config":                {".", "httpidem", "key", "pipeline", "store/tiered", "internal/advice", "internal/header", "internal/hint", "internal/schema", "github.com/goccy/go-yaml/ast"},
 	"internal/kind": {
 		"internal/config", "internal/kind/embedded", "internal/kind/file", "internal/kind/filter", "internal/kind/http", "internal/kind/kafka",
 		"internal/kind/memory", "internal/kind/nats", "internal/kind/postgres", "internal/kind/rabbitmq", "internal/kind/redis", "internal/kind/sqs", "internal/kind/stdout", "internal/kind/tiered", "internal/kind/webhook",

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -486,30 +485,6 @@ func (s *Source) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 		held = append(held, cluster.Partition{Topic: p.topic, Number: p.partition})
 	}
 	return cluster.Lag(ctx, kadm.NewClient(s.client), s.opts.Group, s.opts.Reset == ResetEnd, held)
-}
-
-// ReadAll passes the committed records of topics to fn, until fn returns false or all
-// records that existed at the call are read. Records of a partition are in order.
-// ReadAll joins no group and commits no offset. It blocks until ctx ends at most.
-func ReadAll(ctx context.Context, client []kgo.Opt, topics []string, fn func(*kgo.Record) bool) error {
-	c, err := cluster.Dial(ctx, append(client[:len(client):len(client)], cluster.ReadOptions()...)...)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	adm := kadm.NewClient(c)
-	first, last, err := cluster.CommittedOffsets(ctx, adm, topics...)
-	if err != nil {
-		return fmt.Errorf("kafka: offsets of %s: %w", strings.Join(topics, ", "), err)
-	}
-	ends, from := cluster.Extent{}, map[string]map[int32]kgo.Offset{}
-	last.Each(func(end kadm.ListedOffset) {
-		if start, _ := first.Lookup(end.Topic, end.Partition); start.Offset < end.Offset {
-			ends.Add(from, end, start.Offset)
-		}
-	})
-	c.AddConsumePartitions(from)
-	return ends.Read(ctx, c, func(r *kgo.Record) (bool, error) { return fn(r), nil })
 }
 
 // Reset is where to start in a partition if the group has committed no offset, or one

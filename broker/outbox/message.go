@@ -21,8 +21,8 @@ type row struct {
 	item   *pipeline.Item
 }
 
-// scan reads a row with the columns of the statements.
-func scan(from pgx.Rows) (row, error) {
+// scan reads a row with the columns of the statements, and further columns.
+func scan(from pgx.CollectableRow, further ...any) (row, error) {
 	var (
 		r       row
 		id      [16]byte
@@ -31,7 +31,7 @@ func scan(from pgx.Rows) (row, error) {
 		created time.Time
 		m       semel.Message
 	)
-	if err := from.Scan(&r.number, &r.seq, &id, &m.RecordKey, &topic, &m.Body, &headers, &created); err != nil {
+	if err := from.Scan(append([]any{&r.number, &r.seq, &id, &m.RecordKey, &topic, &m.Body, &headers, &created}, further...)...); err != nil {
 		return row{}, fmt.Errorf("a row of the outbox: %w", err)
 	}
 	var err error

@@ -17,7 +17,7 @@ type statements struct {
 	fast, late, rows, writers, remove       string
 	look, live, renew, take, release, leave string
 	check, waiting, longWriters, sample     string
-	lag                                     string
+	lag, find                               string
 }
 
 // columns are what a message is made of.
@@ -128,6 +128,6 @@ func newStatements(names pgstore.Names) (*statements, error) {
 	return &statements{
 		table: tables[0], fast: fill(fastSQL), late: fill(lateSQL), rows: fill(rowsSQL), writers: writersSQL, remove: fill(removeSQL),
 		look: fill(lookSQL), live: fill(liveSQL), renew: fill(renewSQL), take: fill(takeSQL), release: fill(releaseSQL), leave: fill(leaveSQL),
-		check: checkSQL, waiting: fill(waitingSQL), longWriters: longWritersSQL, sample: fill(sampleSQL), lag: fill(lagSQL),
+		check: checkSQL, waiting: fill(waitingSQL), longWriters: longWritersSQL, sample: fill(sampleSQL), lag: fill(lagSQL), find: fill(findSQL),
 	}, nil
 }

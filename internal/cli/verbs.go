@@ -33,6 +33,7 @@ func verbs(a *term.App) []*cobra.Command {
 		pipelinecmd.NewInit(a),
 		withEnvFile(a, pipelinecmd.NewLint(a)),
 		withEnvFile(a, pipelinecmd.NewExplain(a)),
+		withEnvFile(a, pipelinecmd.NewTrace(a)),
 		withEnvFile(a, servercmd.NewDoctor(a)),
 		withEnvFile(a, servercmd.NewMigrate(a)),
 		pipelinecmd.NewSchema(a),

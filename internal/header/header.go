@@ -45,6 +45,18 @@ func OfKey(id string) (name, value string) {
 	return KeyBase64, base64.StdEncoding.EncodeToString([]byte(id))
 }
 
+// KeyOf returns the id that the headers of a message name.
+func KeyOf(m *semel.Message) (id string, ok bool) {
+	if value, ok := m.Header(Key); ok {
+		return string(value), true
+	}
+	if value, ok := m.Header(KeyBase64); ok {
+		text, err := base64.StdEncoding.DecodeString(string(value))
+		return string(text), err == nil
+	}
+	return "", false
+}
+
 // AppendTime appends a time as FirstSeen has it.
 func AppendTime(dst []byte, t time.Time) []byte {
 	return t.UTC().AppendFormat(dst, "2006-01-02T15:04:05.000Z07:00")

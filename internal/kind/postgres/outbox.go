@@ -3,7 +3,9 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -88,6 +90,27 @@ func (s *Outbox) Open(ctx context.Context, env *config.Env) (pipeline.Source, er
 // Sample implements config.Source.
 func (s *Outbox) Sample(ctx context.Context, fn func(*semel.Message) bool) error {
 	return outbox.Sample(ctx, s.spec.DSN.Reveal(), s.spec.names(), fn)
+}
+
+var _ config.Traced = (*Outbox)(nil)
+
+// Trace implements config.Traced.
+func (s *Outbox) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracing) error {
+	list, err := outbox.Find(ctx, s.spec.DSN.Reveal(), s.spec.names(), t.IDs)
+	for _, w := range list {
+		what := "written to the outbox; it waits, and no relay owns its shard"
+		switch {
+		case w.DeliverAt.After(time.Now()):
+			what = "written to the outbox; it waits until " + w.DeliverAt.UTC().Format(time.RFC3339)
+		case w.Owner != "":
+			what = "written to the outbox; it waits for the relay " + w.Owner
+		}
+		t.Found(config.Sighting{Time: w.Time, Place: fmt.Sprintf("outbox of %s, row %d", s.Store.Name, w.Origin.Offset), What: what})
+	}
+	if err == nil {
+		t.Looked("outbox of " + s.Store.Name + ": rows that " + p.Name + " has not delivered; a delivered row is gone")
+	}
+	return err
 }
 
 // Examine implements config.Kind.

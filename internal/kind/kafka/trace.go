@@ -1,0 +1,52 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel/broker/kafka"
+	"github.com/semel-dev/semel/internal/config"
+)
+
+var (
+	_ config.Traced = (*Source)(nil)
+	_ config.Traced = (*Sink)(nil)
+)
+
+// Trace implements config.Traced.
+func (s *Source) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracing) error {
+	return s.trace(ctx, p, t, "in the input of "+p.Name, s.Topics...)
+}
+
+// Trace implements config.Traced.
+func (s *Sink) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracing) error {
+	return s.trace(ctx, p, t, "published by "+p.Name, s.Topic)
+}
+
+func (c *Client) trace(ctx context.Context, p *config.Pipeline, t *config.Tracing, what string, topics ...string) error {
+	opts, err := c.options()
+	if err != nil {
+		return err
+	}
+	read := 0
+	left, err := kafka.ReadNewest(ctx, opts, topics, t.Since, t.Most, func(r *kgo.Record) bool {
+		read++
+		if m := messageOf(r); t.Has(p, m) {
+			t.Found(config.Sighting{Time: r.Timestamp, Place: fmt.Sprintf("topic %s %d/%d", r.Topic, r.Partition, r.Offset), What: what})
+		}
+		return true
+	})
+	looked := fmt.Sprintf("topic %s: %d messages since %s", strings.Join(topics, ", "), read, t.Since.UTC().Format("2006-01-02 15:04 MST"))
+	if left {
+		looked += fmt.Sprintf(", only the newest %d of each partition", t.Most)
+	}
+	if ended := context.Cause(ctx); ended != nil && errors.Is(err, ended) {
+		looked, err = looked+", not to the end: the time was over", nil
+	}
+	t.Looked(looked)
+	return err
+}
