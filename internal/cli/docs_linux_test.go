@@ -47,6 +47,7 @@ var docsPages = []struct{ name, servers string }{
 	{"guides/redis.md", "redis"},
 	{"guides/rabbitmq.md", "rabbitmq redis postgres"},
 	{"guides/outbox.md", "postgres"},
+	{"guides/one-key.md", "kafka postgres"},
 	{"guides/idempotency-key.md", ""},
 	{"guides/operating.md", ""},
 }

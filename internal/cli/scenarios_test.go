@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -173,6 +174,10 @@ func TestScenariosOnKafkaRunAsPrinted(t *testing.T) {
 				"KAFKA_BROKERS": brokers, "DATABASE_URL": servers.Database(t), "REDIS_URL": servers.Redis(t), "API_URL": seen.URL,
 			}).until(seen.bodies, everyText())
 		})
+		t.Run("order-service", func(t *testing.T) {
+			t.Parallel()
+			testOrderService(t, brokers)
+		})
 		t.Run("analytics", func(t *testing.T) {
 			t.Parallel()
 			s := openScenario(t, "analytics", kafka)
@@ -185,6 +190,80 @@ func TestScenariosOnKafkaRunAsPrinted(t *testing.T) {
 			}, everyText())
 		})
 	})
+}
+
+// testOrderService sends each request twice to the service of the scenario, and expects one
+// order, one shipment and one request to the other company for each.
+func testOrderService(t *testing.T, brokers string) {
+	seen := newJournal(t)
+	admin, err := kgo.NewClient(kgo.SeedBrokers(brokers))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	s := openScenario(t, "order-service", map[string]string{"KAFKA_BROKERS": brokers, "DATABASE_URL": servers.Database(t), "API_URL": seen.URL})
+	text := bytes.ReplaceAll([]byte(readFile(t, s.file)), []byte("topics: [orders]"), []byte("topics: [requests]")) // another scenario fills orders
+	writeFile(t, s.file, string(bytes.ReplaceAll(text, []byte("topic: orders"), []byte("topic: requests"))))
+	if _, err := kadm.NewClient(admin).CreateTopics(t.Context(), 2, 1, nil, "requests"); err != nil {
+		t.Fatal(err)
+	}
+	service := filepath.Join(t.TempDir(), "order-service")
+	if output, err := exec.CommandContext(t.Context(), "go", "build", "-o", service, "../../examples/order-service").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	address := servicestest.FreeAddr(t)
+	command := exec.CommandContext(t.Context(), service, "-listen", address)
+	command.Env = append(os.Environ(), "DATABASE_URL="+s.env["DATABASE_URL"])
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = command.Process.Kill() // it may have ended
+		_ = command.Wait()         // it was killed
+	})
+	var want []string
+	for i := range distinct {
+		want = append(want, fmt.Sprintf("o%d", i))
+		for range 2 {
+			placeOrder(t, address, i)
+		}
+	}
+	s.until(func() []string { return append(s.query("SELECT order_id FROM shipments"), seen.bodies()...) }, append(everyText(), want...))
+	if got := s.query("SELECT id FROM orders"); !slices.Equal(got, want) {
+		t.Errorf("orders %q", got)
+	}
+	trace := s.semel("trace", "--config", s.file, "--caller", "alice", "--key", "k3").stdout
+	for _, place := range []string{"store db: first seen", "published by relay", "store db, pipeline shipping: first seen at requests", "store db, pipeline notify: first seen at requests"} {
+		if !strings.Contains(trace, place) {
+			t.Errorf("the trace lacks %q:\n%s", place, trace)
+		}
+	}
+}
+
+// placeOrder sends an order until it is answered.
+func placeOrder(t *testing.T, address string, i int) {
+	t.Helper()
+	for late := time.Now().Add(time.Minute); ; <-time.After(20 * time.Millisecond) {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address+"/orders", strings.NewReader(eventText(i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Idempotency-Key", fmt.Sprint("k", i))
+		request.Header.Set("X-Customer", "alice")
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil && time.Now().Before(late) {
+			continue // the service does not listen yet
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		if answer.StatusCode != http.StatusCreated {
+			text, _ := io.ReadAll(answer.Body) // for people
+			t.Fatal(answer.Status, string(text))
+		}
+		return
+	}
 }
 
 func TestScenarioOnNATSRunsAsPrinted(t *testing.T) {

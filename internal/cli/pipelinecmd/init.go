@@ -34,6 +34,7 @@ func Scenarios() [][2]string {
 		{"sqs-dlq", "the dead-letter queue of that queue, with the same keys"},
 		{"http-to-postgres", "requests into PostgreSQL, a row and its key in one transaction"},
 		{"http-to-api", "requests to an HTTP service, refused ones parked"},
+		{"order-service", "from a request through an outbox and Kafka to a webhook, under one key"},
 		{"analytics", "many small events into files"},
 		{"financial", "amounts, with fingerprints and versions"},
 		{"streams", "keys by the events' own time, in a transaction of Kafka"},

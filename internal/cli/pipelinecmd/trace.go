@@ -58,7 +58,8 @@ In a topic it finds messages by their header semel-key, and by the key rule of t
 pipeline. It reads the messages since --since, and the newest --messages of each
 partition. A queue of RabbitMQ, SQS or NATS cannot be searched.
 
-With --caller, the ID is an Idempotency-Key that semel proxy got from this caller.
+With --caller, the ID is an Idempotency-Key that semel proxy, or a service with the
+middleware, got from this caller. It also looks for it in the stores themselves.
 Several --key are the parts of one composite key.`,
 		Args: term.NoArguments,
 		RunE: a.Checked(func(cmd *cobra.Command, _ []string, wrong term.Problems) error {
@@ -120,23 +121,31 @@ func (q *traceQuestion) answer(cmd *cobra.Command, wrong term.Problems) error {
 	return errors.Join(q.print(), failed)
 }
 
-// places returns the places of every pipeline, and that of the proxy.
-func (q *traceQuestion) places(cmd *cobra.Command, conf *config.File, wrong *term.Problems) []keyPlace {
-	var list []keyPlace
-	if len(conf.Pipelines) > 0 && !q.choice.OfCaller() {
+// places returns the places of every pipeline. The keys of requests belong to callers: with
+// --caller, it also returns the places of the proxy, and of services that keep such keys in
+// a store of the file.
+func (q *traceQuestion) places(cmd *cobra.Command, conf *config.File, wrong *term.Problems) (list []keyPlace) {
+	if len(conf.Pipelines) > 0 {
 		list = q.keyQuestion.places(cmd, conf, wrong)
 	}
-	if conf.Proxy == nil {
-		if q.choice.OfCaller() {
-			wrong.Addf("--caller is for a configuration with a proxy, and %s has none", conf.Name)
+	if !q.choice.OfCaller() {
+		if conf.Proxy != nil {
+			q.looked = append(q.looked, "store "+conf.Proxy.Store.Name+": not for requests of the proxy, whose keys belong to callers: add --caller NAME")
 		}
 		return list
 	}
-	if !q.choice.OfCaller() {
-		q.looked = append(q.looked, "store "+conf.Proxy.Store.Name+": not for requests of the proxy, whose keys belong to callers: add --caller NAME")
-		return list
+	scope := config.DefaultProxyScope
+	if conf.Proxy != nil {
+		scope = conf.Proxy.Scope
 	}
-	return append(list, keyPlace{store: conf.Proxy.Store.Name, scope: conf.Proxy.Scope})
+	for _, s := range conf.Stores {
+		if about := s.Spec.About(); about.NoRecords == "" && !slices.ContainsFunc(conf.Stores, func(upper *config.Store) bool {
+			return slices.ContainsFunc(upper.Spec.About().Layers, func(l schema.Reference) bool { return l.Name == s.Name })
+		}) {
+			list = append(list, keyPlace{store: s.Name, scope: scope})
+		}
+	}
+	return list
 }
 
 // inStores looks for the key in the stores and among the parked messages.

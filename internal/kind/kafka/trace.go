@@ -40,7 +40,7 @@ func (c *Client) trace(ctx context.Context, p *config.Pipeline, t *config.Tracin
 		}
 		return true
 	})
-	looked := fmt.Sprintf("topic %s: %d messages since %s", strings.Join(topics, ", "), read, t.Since.UTC().Format("2006-01-02 15:04 MST"))
+	looked := fmt.Sprintf("topic %s, messages since %s: %d", strings.Join(topics, ", "), t.Since.UTC().Format("2006-01-02 15:04:05 MST"), read)
 	if left {
 		looked += fmt.Sprintf(", only the newest %d of each partition", t.Most)
 	}
