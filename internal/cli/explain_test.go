@@ -90,6 +90,8 @@ func TestExplainPrintsThePromise(t *testing.T) {
 	run(t, "", "explain").check(t, term.ExitUsage, "FILE is missing: name the configuration, or --config FILE --key ID")
 	stores := writeFile(t, filepath.Join(t.TempDir(), "s.yaml"), "stores: { a: { memory: {} } }")
 	run(t, "", "explain", stores).check(t, term.ExitUsage, "it names no pipeline")
+	proxy := writeFile(t, filepath.Join(t.TempDir(), "api.yaml"), "stores: { a: { memory: {} } }\nproxy: { store: a, scope: global, upstream: \"http://127.0.0.1:1\" }")
+	run(t, "", "explain", proxy).check(t, term.ExitUsage, "semel proxy "+proxy+" runs it, and semel keys show KEY --caller CALLER --config "+proxy+" shows a key")
 }
 
 func TestExplainPrintsAPageAndAFigure(t *testing.T) {

@@ -115,6 +115,9 @@ func PipelinesFor(a *term.App, file string, names []string, choose func(*config.
 	switch {
 	case conf == nil:
 		return nil, nil
+	case len(conf.Pipelines) == 0 && conf.Proxy != nil:
+		p.Addf("%s: it describes a proxy, and this command is for pipelines: semel proxy %s runs it, and semel keys show KEY --caller CALLER --config %s shows a key", conf.Name, conf.Name, conf.Name)
+		return nil, nil
 	case len(conf.Pipelines) == 0:
 		p.Addf("%s: it names no pipeline", conf.Name)
 		return nil, nil
