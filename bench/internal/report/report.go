@@ -26,6 +26,7 @@ var sections = [...]section{
 	{"postgres", "The store in PostgreSQL"},
 	{"tiered", "A cache above a store"},
 	{"http", "Requests with an Idempotency-Key"},
+	{"outbox", "The transactional outbox"},
 }
 
 // Write writes the page.
