@@ -167,10 +167,10 @@ func newFinder(paths []Path, opts *FinderOptions) *Finder {
 		f.names = new([nameSets]uint64)
 	}
 	for i := range f.memos {
-		f.memos[i].next = &f.begin
+		f.memos[i].next, f.memos[i].other = &f.begin, &f.begin
 	}
 	f.begin.at, f.unkept.at = -1, -1 // these memos never match
-	f.begin.next, f.unkept.next = &f.begin, &f.begin
+	f.begin.next, f.begin.other, f.unkept.next, f.unkept.other = &f.begin, &f.begin, &f.begin, &f.begin
 	for i, p := range paths {
 		f.add(int32(i), p)
 		text := p.String()

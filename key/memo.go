@@ -4,9 +4,8 @@ import "encoding/binary"
 
 // The documents of one file or topic mostly have the same members in the same
 // order. So the finder remembers, for each member name that it scanned, the
-// name that followed the last time. It first compares the text with that name.
-// If they are equal, the name needs no scan, no lookup of its place and no
-// hash. Otherwise the finder scans the name. A name that is known from
+// two names that followed the last times. It first compares the text with them.
+// If one is equal, the name needs no scan, no lookup of its place and no hash. Otherwise the finder scans the name. A name that is known from
 // elsewhere at least needs no lookup and no hash.
 
 const (
@@ -28,13 +27,20 @@ type memo struct {
 	size       int
 	// hash is the name's print.
 	hash uint64
-	// next is the name that followed the last time.
-	next *memo
+	// next is the name that followed the last time, and other one that did before.
+	next, other *memo
 	// at is the place of the object, and to is the place of the member.
 	at, to int32
 	// renews is set if paths continue below the member. Values from an earlier
 	// member of the same name must be dropped then.
 	renews bool
+}
+
+// follow notes that the name of next followed.
+func (m *memo) follow(next *memo) {
+	if m.next != next {
+		m.next, m.other = next, m.next
+	}
 }
 
 // matches reports whether the next two words of the document, in an object at a
@@ -88,9 +94,10 @@ func (f *Finder) remember(last *memo, slot int, doc []byte, i, end int, at, to i
 			m.mask[w] = lowBytes(end - i - w*wordBytes)
 			m.text[w] = binary.LittleEndian.Uint64(text[w*wordBytes:])
 		}
-		m.at, last.next = at, m
+		m.at = at
+		last.follow(m)
 	} else {
-		m.next = last.next
+		m.next, m.other = last.next, last.other
 	}
 	m.size, m.hash, m.to = end-i, hash, to
 	m.renews = len(f.places[to].below) > len(f.places[to].here)

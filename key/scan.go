@@ -214,6 +214,10 @@ func literalEnd(doc []byte, i int) (Kind, int) {
 // member scans the name of a member and the colon, finds its place and
 // remembers it. If the text is not a member, end is -1.
 func (f *Finder) member(doc []byte, i int, last *memo, at int32) (end int, m *memo) {
+	if m = last.other; i+2*wordBytes <= len(doc) &&
+		m.matches(binary.LittleEndian.Uint64(doc[i:i+8]), binary.LittleEndian.Uint64(doc[i+8:i+16]), at) && m.endMatches(doc, i) {
+		return i + m.size, m
+	}
 	begin := i
 	c, i := next(doc, i)
 	if c != '"' {
@@ -227,7 +231,7 @@ func (f *Finder) member(doc []byte, i int, last *memo, at int32) (end int, m *me
 	}
 	m, slot := f.recall(doc, begin, start-1, i-1, at)
 	if m != nil {
-		last.next = m
+		last.follow(m)
 		return begin + m.size, m
 	}
 	var hash uint64
@@ -322,7 +326,7 @@ func (f *Finder) stringPrint(doc []byte, start int) (end int, print uint64) {
 		}
 		h = mum(h^w, m.word)
 	}
-	end, escaped, bad := stringEnd(doc, start)
+	end, escaped, bad := stringEnd(doc, i) // before i there is plain text
 	if bad != "" {
 		f.fail(doc, end, bad)
 		return -1, 0

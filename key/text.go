@@ -1,6 +1,7 @@
 package key
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/bits"
 	"unicode/utf16"
@@ -167,13 +168,13 @@ func nonDigits(w uint64) uint64 {
 // encoding: lone reports that there was one, and that its three bytes are only
 // a replacement.
 func appendUnescaped(dst, text []byte) (value []byte, lone bool) {
-	for i := 0; i < len(text); {
-		c := text[i]
-		if c != '\\' {
-			dst = append(dst, c)
-			i++
-			continue
+	for i := 0; ; {
+		run := bytes.IndexByte(text[i:], '\\')
+		if run < 0 {
+			return append(dst, text[i:]...), lone
 		}
+		dst = append(dst, text[i:i+run]...)
+		i += run
 		if text[i+1] != 'u' {
 			dst = append(dst, unescape(text[i+1]))
 			i += 2
@@ -188,7 +189,6 @@ func appendUnescaped(dst, text []byte) (value []byte, lone bool) {
 		}
 		dst = utf8.AppendRune(dst, r)
 	}
-	return dst, lone
 }
 
 // unescape returns the byte that a one-letter escape stands for.
