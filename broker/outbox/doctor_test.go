@@ -2,11 +2,17 @@ package outbox_test
 
 import (
 	"errors"
+	"fmt"
+	"net/url"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/semel-dev/semel"
 	relay "github.com/semel-dev/semel/broker/outbox"
+	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/outbox"
 	"github.com/semel-dev/semel/store/pgstore"
 )
@@ -14,24 +20,33 @@ import (
 func TestDoctorFindsWhatWaits(t *testing.T) {
 	t.Parallel()
 	address := servers.Database(t)
-	if _, err := relay.Examine(t.Context(), address, pgstore.Names{}); !errors.Is(err, pgstore.ErrSchema) {
+	if _, err := relay.Examine(t.Context(), address, nil); !errors.Is(err, pgstore.ErrSchema) {
 		t.Error(err)
 	}
 	pool := migrated(t, address)
-	findings, err := relay.Examine(t.Context(), address, pgstore.Names{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, want := range []string{"no row waits", "0 live relays, and 0 shards", "0 transactions that write", "autovacuum is on"} {
-		if !strings.HasPrefix(findings[i].Found, want) || findings[i].Severity != semel.Fine {
-			t.Errorf("%+v, want %s", findings[i], want)
+	examine := func(want ...string) {
+		t.Helper()
+		findings, err := relay.Examine(t.Context(), address, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range want {
+			severity, rest, _ := strings.Cut(w, " ")
+			subject, found, _ := strings.Cut(rest, ": ")
+			if !slices.ContainsFunc(findings, func(f semel.Finding) bool {
+				return f.Severity.String() == severity && f.Subject == subject && strings.HasPrefix(f.Found, found)
+			}) {
+				t.Errorf("%+v, want %s", findings, w)
+			}
 		}
 	}
+	examine("fine outbox.oldest: no row waits", "fine outbox.shards: 0 live relays, and 0 shards", "fine outbox.writers: 0 transactions that write", "fine outbox.horizon: no transaction is open for long",
+		"fine outbox.prepared: 0 prepared transactions", "fine outbox.autovacuum: autovacuum is on", "fine outbox.replica_identity: the primary key", "fine synchronous_commit: on")
 	if err := write(t.Context(), pool, event("a", "1")); err != nil {
 		t.Fatal(err)
 	}
 	exec(t, pool, "UPDATE semel_outbox SET created = created - interval '1 hour'")
-	exec(t, pool, "ALTER TABLE semel_outbox SET (autovacuum_enabled = off)")
+	exec(t, pool, "ALTER TABLE semel_outbox SET (autovacuum_enabled = false)")
 	tx, err := pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -40,13 +55,66 @@ func TestDoctorFindsWhatWaits(t *testing.T) {
 	if err := outbox.Write(t.Context(), tx, event("a", "2")); err != nil {
 		t.Fatal(err)
 	}
-	if findings, err = relay.Examine(t.Context(), address, pgstore.Names{}); err != nil {
+	examine("warning outbox.oldest: the oldest row waits for 1h0m", "warning outbox.shards: 0 live relays, and 1 shards with rows and without a relay",
+		"fine outbox.writers: 1 transactions that write to it are open, the oldest for 0s (pid ", "warning outbox.autovacuum: autovacuum is off")
+	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []string{"the oldest row waits for 1h0m", "0 live relays, and 1 shards with rows and without a relay", "1 transactions that write to it are open, the oldest for 0s (pid ", "autovacuum is off"} {
-		if !strings.HasPrefix(findings[i].Found, want) || (findings[i].Severity == semel.Warning) != (i != 2) {
-			t.Errorf("%+v, want %s", findings[i], want)
+	exec(t, pool, "TRUNCATE semel_outbox")
+	if err := write(t.Context(), pool, outbox.Message{DeliverAt: time.Now().Add(-time.Hour)}, outbox.Message{DeliverAt: time.Now().Add(time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, pool, "ALTER TABLE semel_outbox SET (autovacuum_enabled = on, toast.autovacuum_enabled = off)")
+	exec(t, pool, "ALTER TABLE semel_outbox REPLICA IDENTITY NOTHING")
+	examine("warning outbox.oldest: the oldest row waits for 1h0m", "warning outbox.autovacuum: autovacuum is off for the long values", "warning outbox.replica_identity: nothing")
+	exec(t, pool, "ALTER TABLE semel_outbox RESET (toast.autovacuum_enabled, autovacuum_vacuum_scale_factor)")
+	exec(t, pool, "CREATE PUBLICATION everything FOR TABLE semel_outbox")
+	examine("notice outbox.autovacuum: autovacuum runs when 20% of the rows", "broken outbox.replica_identity: nothing, and a publication has the table")
+	exec(t, pool, "ALTER TABLE semel_outbox REPLICA IDENTITY FULL")
+	examine("warning outbox.replica_identity: full")
+}
+
+// TestDoctorFindsTransactionsAndSettings has a server of its own, because it changes what
+// other tests would see.
+func TestDoctorFindsTransactionsAndSettings(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartPostgres(t, &services.PostgresOptions{Settings: map[string]string{"max_prepared_transactions": "5"}})
+	address := servicestest.NewDatabase(t, server.URL())
+	pool := migrated(t, address)
+	idle, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer idle.Rollback(t.Context())
+	var pid int
+	if err := idle.QueryRow(t.Context(), "SELECT pg_backend_pid() FROM txid_current()").Scan(&pid); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, pool, "BEGIN; INSERT INTO semel_outbox DEFAULT VALUES; PREPARE TRANSACTION 'it''s'")
+	defer exec(t, pool, "ROLLBACK PREPARED 'it''s'")
+	exec(t, pool, "CREATE ROLE fast; ALTER ROLE fast SET synchronous_commit = off; GRANT INSERT ON semel_outbox TO fast; CREATE ROLE other; ALTER ROLE other SET synchronous_commit = off; CREATE ROLE looker LOGIN; GRANT SELECT ON ALL TABLES IN SCHEMA public TO looker")
+	findings, err := relay.ExamineAfter(t.Context(), address, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []semel.Finding{
+		{Subject: "outbox.horizon", Found: "a transaction is open for ", Remedy: fmt.Sprintf("end it: SELECT pg_terminate_backend(%d)", pid)},
+		{Subject: "outbox.prepared", Found: "1 prepared transactions, the oldest for 0s (it's)", Remedy: "end it: COMMIT PREPARED 'it''s', or ROLLBACK PREPARED 'it''s'"},
+		{Subject: "synchronous_commit", Found: "on, and off for role fast"},
+	} {
+		if !slices.ContainsFunc(findings, func(f semel.Finding) bool {
+			return f.Severity == semel.Warning && f.Subject == want.Subject && strings.HasPrefix(f.Found, want.Found) && strings.HasPrefix(f.Remedy, want.Remedy) && !strings.Contains(f.Found, "other")
+		}) {
+			t.Errorf("%+v, want %+v", findings, want)
 		}
+	}
+	of, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of.User = url.User("looker")
+	if findings, err = relay.Examine(t.Context(), of.String(), nil); err != nil || !has(findings, semel.Notice, "outbox.horizon", "1 sessions hide from this role") {
+		t.Errorf("%+v, %v", findings, err)
 	}
 }
 

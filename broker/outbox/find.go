@@ -39,13 +39,7 @@ func Find(ctx context.Context, dsn string, names pgstore.Names, ids []string) (l
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
-	uuids := [][16]byte{}
-	for _, id := range ids {
-		if uuid, err := key.ParseUUID(id); err == nil {
-			uuids = append(uuids, uuid)
-		}
-	}
-	rows, err := conn.Query(ctx, sql.find, uuids, ids, mostFound)
+	rows, err := conn.Query(ctx, sql.find, uuidsOf(ids), ids, mostFound)
 	if err != nil {
 		return nil, err
 	}
@@ -62,4 +56,15 @@ func Find(ctx context.Context, dsn string, names pgstore.Names, ids []string) (l
 		}
 		return w, nil
 	})
+}
+
+// uuidsOf returns the ids that are UUIDs.
+func uuidsOf(ids []string) [][16]byte {
+	uuids := [][16]byte{}
+	for _, id := range ids {
+		if uuid, err := key.ParseUUID(id); err == nil {
+			uuids = append(uuids, uuid)
+		}
+	}
+	return uuids
 }

@@ -36,6 +36,10 @@ type Options struct {
 	// renews after a third of it. After a crash, another process waits that long.
 	// Defaults to 30 s. Must be at least 1 s.
 	Lease time.Duration
+	// Keep is how long rows that were delivered are kept, in a table with a partition for
+	// each day. A row may be kept for up to a day longer. Defaults to 0: they are not
+	// kept. Must not be negative.
+	Keep time.Duration
 	// Batch limits the rows that one read returns. Defaults to 1000.
 	Batch int
 	// Name is the name of this process in the table of shards, for people. A random
@@ -56,6 +60,9 @@ func (o *Options) checked() (Options, error) {
 	wrong := invalid.In("outbox: Options.")
 	if c.Lease < leastLease {
 		wrong.Add("Lease: %v is below %v", c.Lease, leastLease)
+	}
+	if c.Keep < 0 {
+		wrong.Add("Keep: %v is negative", c.Keep)
 	}
 	if c.Batch < 0 {
 		wrong.Add("Batch: %d is negative", c.Batch)
@@ -82,8 +89,9 @@ type Source struct {
 	shards map[int16]*shard
 	// valid is when the leases end, if they are not renewed.
 	valid time.Time
-	// Errors of the last read, and of the last look after the leases.
-	readTrouble, leaseTrouble error
+	// Errors of the last read, of the last look after the leases, and of the last one
+	// after the log.
+	readTrouble, leaseTrouble, logTrouble error
 }
 
 // shard is a shard that this process owns.
@@ -125,9 +133,18 @@ func Open(ctx context.Context, dsn string, opts *Options) (*Source, error) {
 	}
 	s := &Source{opts: o, pool: pool, sql: sql, owner: o.Name + "/" + strings.ToLower(rand.Text()[:8]), wake: make(chan struct{}, 1), shards: map[int16]*shard{}}
 	s.reading.most = o.Batch
+	if o.Keep > 0 {
+		if err := s.maintainLog(ctx); err != nil {
+			pool.Close()
+			return nil, fmt.Errorf("outbox: %w", err)
+		}
+	}
 	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = stop
 	s.ended.Go(func() { s.keep(keeping) })
+	if o.Keep > 0 {
+		s.ended.Go(func() { s.keepLog(keeping) })
+	}
 	return s, nil
 }
 
@@ -187,15 +204,16 @@ func (s *Source) hurry() {
 	}
 }
 
-// Ack implements pipeline.Source: it deletes the rows of items, and no others. Rows of
-// a shard that has another owner by now stay: that owner delivers them again.
+// Ack implements pipeline.Source: it deletes the rows of items or moves them to the log,
+// and no others. Rows of a shard that has another owner by now stay: that owner delivers
+// them again.
 func (s *Source) Ack(ctx context.Context, items []*pipeline.Item) error {
 	seqs, numbers, epochs := make([]int64, len(items)), make([]int16, len(items)), make([]int64, len(items))
 	for i, it := range items {
 		of := it.Ref.(*shard)
 		seqs[i], numbers[i], epochs[i] = it.Message.Origin.Offset, of.number, of.epoch
 	}
-	if _, err := s.pool.Exec(ctx, s.sql.remove, s.owner, seqs, numbers, epochs); err != nil {
+	if err := s.remove(ctx, items, seqs, numbers, epochs); err != nil {
 		return fmt.Errorf("outbox: delete rows that were delivered: %w", err)
 	}
 	// Only now: a row that was not in flight, and still there, would be read again.
@@ -214,7 +232,7 @@ func (s *Source) Return(context.Context, []*pipeline.Item, time.Duration) error 
 // Ready implements semel.Readier.
 func (s *Source) Ready(ctx context.Context) error {
 	s.mu.Lock()
-	err := cmp.Or(s.leaseTrouble, s.readTrouble)
+	err := cmp.Or(s.leaseTrouble, s.readTrouble, s.logTrouble)
 	s.mu.Unlock()
 	if err == nil {
 		err = s.pool.Ping(ctx)

@@ -12,12 +12,14 @@ const shardCount = 64
 // statements are the statements on the tables of one outbox. Each is a short
 // transaction of its own.
 type statements struct {
-	// table is the quoted name of the outbox.
-	table                                   string
+	// table is the quoted name of the outbox, log that of the rows that are kept.
+	table, log                              string
+	maintainName                            string
 	fast, late, rows, writers, remove       string
 	look, live, renew, take, release, leave string
-	check, waiting, longWriters, sample     string
-	lag, find                               string
+	check, relays, shards, longWriters      string
+	sample, lag, find                       string
+	keep, maintain, findKept                string
 }
 
 // columns are what a message is made of.
@@ -62,6 +64,20 @@ const removeSQL = `DELETE FROM {outbox} AS o
 USING unnest($2::bigint[], $3::smallint[], $4::bigint[]) AS a (seq, shard, epoch), {shards} AS s
 WHERE o.seq = a.seq AND s.shard = a.shard AND s.owner = $1 AND s.epoch = a.epoch`
 
+// keepSQL moves such rows to the log, with how many attempts each took and why it was
+// parked or dropped, if it was.
+const keepSQL = `WITH gone AS (
+	DELETE FROM {outbox} AS o
+	USING unnest($2::bigint[], $3::smallint[], $4::bigint[], $5::integer[], $6::text[]) AS a (seq, shard, epoch, attempts, failure), {shards} AS s
+	WHERE o.seq = a.seq AND s.shard = a.shard AND s.owner = $1 AND s.epoch = a.epoch
+	RETURNING o.*, a.attempts, a.failure)
+INSERT INTO {log} (seq, id, created, delivered, deliver_at, attempts, aggregate, topic, relay, failure, headers, payload)
+SELECT seq, id, created, clock_timestamp(), deliver_at, attempts, aggregate, topic, $1, nullif(failure, ''), headers, payload FROM gone`
+
+// maintainSQL makes the partitions of the log and drops old ones. It returns why one could
+// not be dropped.
+const maintainSQL = `SELECT {maintain}($1::bigint * interval '1 microsecond')`
+
 // lease is the end of a lease that begins now.
 const lease = `clock_timestamp() + $2::bigint * interval '1 microsecond'`
 
@@ -94,20 +110,21 @@ UPDATE {shards} SET owner = NULL, until = '-infinity' WHERE owner = $1`
 const checkSQL = `SELECT to_regclass($1) IS NOT NULL`
 
 const (
-	// waitingSQL returns the number of live relays, how long the oldest row of all
-	// shards waits, and how many shards without an owner have a row older than $1.
-	waitingSQL = `SELECT (SELECT count(*) FROM {relays} WHERE until > now()), coalesce(max(o.age), interval '0'), count(*) FILTER (WHERE o.age > $1::interval AND s.until <= now())
+	// relaysSQL returns the number of live relays.
+	relaysSQL = `SELECT count(*) FROM {relays} WHERE until > clock_timestamp()`
+	// shardsSQL returns the epoch and the owner of each shard, and for how many seconds its
+	// oldest row waits: by the indexes, however many wait.
+	shardsSQL = `SELECT s.shard, s.epoch, coalesce(CASE WHEN s.until > clock_timestamp() THEN s.owner END, ''),
+	greatest(extract(epoch FROM clock_timestamp() - o.created), extract(epoch FROM clock_timestamp() - d.deliver_at), 0)::float8
 FROM (SELECT *, 0 AS next FROM {shards}) AS s
-CROSS JOIN LATERAL (SELECT now() - o.created AS age ` + behindShard + `1) AS o`
+LEFT JOIN LATERAL (SELECT o.created ` + behindShard + `1) AS o ON true
+LEFT JOIN LATERAL (SELECT l.deliver_at FROM {outbox} AS l WHERE l.shard = s.shard AND l.deliver_at <= statement_timestamp() ORDER BY l.deliver_at, l.seq LIMIT 1) AS d ON true
+ORDER BY s.shard`
 	// longWritersSQL returns the number of open transactions that may have written, and
 	// the age and process of the oldest.
 	longWritersSQL = `SELECT count(*), coalesce(max(now() - a.xact_start), interval '0'), coalesce((array_agg(a.pid ORDER BY a.xact_start))[1], 0)
 FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
 WHERE a.datname = current_database() AND l.locktype = 'relation' AND l.relation = $1::text::regclass AND l.mode = 'RowExclusiveLock' AND l.granted`
-	// tableSQL returns whether autovacuum is on for the table, its deleted rows, and
-	// synchronous_commit.
-	tableSQL = `SELECT current_setting('autovacuum')::boolean AND NOT coalesce(c.reloptions && ARRAY['autovacuum_enabled=false', 'autovacuum_enabled=off'], false), coalesce(pg_stat_get_dead_tuples(c.oid), 0), current_setting('synchronous_commit')
-FROM pg_class AS c WHERE c.oid = $1::text::regclass`
 	// lagSQL counts rows of shards. A count of all rows of a long backlog would take
 	// long.
 	lagSQL = `SELECT count(*) FROM (SELECT shard, 0 AS next FROM unnest($1::smallint[]) AS s (shard)) AS s
@@ -117,17 +134,19 @@ CROSS JOIN LATERAL (SELECT ` + behindShard + `$2) AS o`
 )
 
 func newStatements(names pgstore.Names) (*statements, error) {
-	var tables [3]string
-	for i, name := range []string{"outbox", "outbox_shards", "outbox_relays"} {
-		var err error
-		if tables[i], err = names.Table(name); err != nil {
+	var tables []string // {word}, name, and so on
+	for _, name := range []string{"outbox", "outbox_shards", "outbox_relays", "outbox_log", "outbox_log_maintain"} {
+		table, err := names.Table(name)
+		if err != nil {
 			return nil, err
 		}
+		tables = append(tables, "{"+name[strings.LastIndex(name, "_")+1:]+"}", table)
 	}
-	fill := strings.NewReplacer("{outbox}", tables[0], "{shards}", tables[1], "{relays}", tables[2]).Replace
+	fill := strings.NewReplacer(tables...).Replace
 	return &statements{
-		table: tables[0], fast: fill(fastSQL), late: fill(lateSQL), rows: fill(rowsSQL), writers: writersSQL, remove: fill(removeSQL),
+		table: fill("{outbox}"), log: fill("{log}"), maintainName: fill("{maintain}"), fast: fill(fastSQL), late: fill(lateSQL), rows: fill(rowsSQL), writers: writersSQL, remove: fill(removeSQL),
 		look: fill(lookSQL), live: fill(liveSQL), renew: fill(renewSQL), take: fill(takeSQL), release: fill(releaseSQL), leave: fill(leaveSQL),
-		check: checkSQL, waiting: fill(waitingSQL), longWriters: longWritersSQL, sample: fill(sampleSQL), lag: fill(lagSQL), find: fill(findSQL),
+		check: checkSQL, relays: fill(relaysSQL), shards: fill(shardsSQL), longWriters: longWritersSQL, sample: fill(sampleSQL), lag: fill(lagSQL), find: fill(findSQL),
+		keep: fill(keepSQL), maintain: fill(maintainSQL), findKept: fill(findKeptSQL),
 	}, nil
 }

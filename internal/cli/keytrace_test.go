@@ -27,7 +27,7 @@ func TestTraceFollowsAKey(t *testing.T) {
   db: { postgres: { dsn: %q } }
 pipelines:
   relay:
-    source: { outbox: { store: db } }
+    source: { outbox: { store: db, keep: 7d } }
     key: { id: property:message-id }
     sink: { kafka: { brokers: [%[2]q], topic: orders } }
     parked: { store: db }
@@ -76,7 +76,7 @@ pipelines:
 		t.Errorf("%+v", got)
 	}
 	for id, want := range map[string][]string{
-		good:   {": published by relay", ": in the input of shipping", "store db, pipeline shipping: first seen at orders "},
+		good:   {"outbox of db, row 1: written to the outbox\n", ": published by relay", "outbox of db, row 1: delivered by the relay ", ", attempt 1\n", "outbox of db: rows that relay has not delivered, and those that it has kept", ": in the input of shipping", "store db, pipeline shipping: first seen at orders "},
 		poison: {": published by relay", ": in the input of shipping", "parked messages of shipping: parked as "},
 	} {
 		got := trace(id)

@@ -16,14 +16,14 @@ func TestOutboxOfOtherLanguages(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, sql := range []string{ // back to the version before
-		"DROP FUNCTION app.x_outbox_write", "DROP TABLE app.x_outbox, app.x_outbox_shards, app.x_outbox_relays", "DELETE FROM app.x_migrations WHERE version > 4",
+		"DROP FUNCTION app.x_outbox_write, app.x_outbox_log_maintain", "DROP TABLE app.x_outbox, app.x_outbox_shards, app.x_outbox_relays, app.x_outbox_log", "DELETE FROM app.x_migrations WHERE version > 4",
 	} {
 		if _, err := p.Exec(t.Context(), sql); err != nil {
 			t.Fatalf("%s: %v", sql, err)
 		}
 	}
 	applied, err := Migrate(t.Context(), p, opts)
-	if err != nil || len(applied) != 1 || applied[0].Name != "outbox" {
+	if err != nil || len(applied) != 2 || applied[0].Name != "outbox" || applied[1].Name != "outbox log" {
 		t.Fatalf("an older schema gets %+v, %v", applied, err)
 	}
 	err = pgx.BeginFunc(t.Context(), p, func(tx pgx.Tx) error {
@@ -50,6 +50,14 @@ func TestOutboxOfOtherLanguages(t *testing.T) {
 	}
 	if _, err := p.Exec(t.Context(), `INSERT INTO app.x_outbox (headers) VALUES ('["a"]')`); err == nil {
 		t.Error("headers that are no object are accepted")
+	}
+	var left *string
+	var days int
+	if err := p.QueryRow(t.Context(), "SELECT app.x_outbox_log_maintain('7 days', 9)").Scan(&left); err != nil || left != nil {
+		t.Errorf("%v, %v", left, err)
+	}
+	if err := p.QueryRow(t.Context(), "SELECT count(*) FROM pg_class WHERE relname LIKE 'x_outbox_log_2%' AND relispartition AND relkind = 'r'").Scan(&days); err != nil || days != 10 {
+		t.Errorf("%d partitions, %v", days, err)
 	}
 	var shards int
 	if err := p.QueryRow(t.Context(), "SELECT count(*) FROM app.x_outbox_shards WHERE until < now()").Scan(&shards); err != nil || shards != 64 {

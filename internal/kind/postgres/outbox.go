@@ -23,6 +23,7 @@ import (
 type Outbox struct {
 	config.SourceBase
 	Store schema.Reference
+	Keep  time.Duration // 0 keeps no rows
 
 	spec *Store // the store, once the file was checked
 }
@@ -39,6 +40,7 @@ func (s *Outbox) Fields() schema.Mapping {
 		Doc: "Rows of the outbox in a PostgreSQL database, which services write in their transactions. The pipeline needs no `store`: a row is deleted when it was delivered. Several processes may run it.",
 		Fields: []schema.Field{
 			schema.StoreField("store", &s.Store, "Store of the kind `postgres`, whose database and tables have the outbox.").Need(),
+			schema.DurationField("keep", &s.Keep, "How long delivered rows are kept, in the table `semel_outbox_log`, for a look or to send them again.").Means("they are deleted"),
 		},
 	}
 }
@@ -80,7 +82,7 @@ func (s *Outbox) Open(ctx context.Context, env *config.Env) (pipeline.Source, er
 	if err != nil {
 		return nil, err
 	}
-	source, err := outbox.Open(ctx, store.DSN.Reveal(), &outbox.Options{Names: store.names(), Lease: env.Pipeline.Lease})
+	source, err := outbox.Open(ctx, store.DSN.Reveal(), &outbox.Options{Names: store.names(), Lease: env.Pipeline.Lease, Keep: s.Keep})
 	if err != nil {
 		return nil, err // not source: a nil *Source becomes a non-nil interface
 	}
@@ -96,19 +98,42 @@ var _ config.Traced = (*Outbox)(nil)
 
 // Trace implements config.Traced.
 func (s *Outbox) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracing) error {
+	const written = "written to the outbox"
+	name := "outbox of " + s.Store.Name
 	list, err := outbox.Find(ctx, s.spec.DSN.Reveal(), s.spec.names(), t.IDs)
 	for _, w := range list {
-		what := "written to the outbox; it waits, and no relay owns its shard"
+		what := written + "; it waits, and no relay owns its shard"
 		switch {
 		case w.DeliverAt.After(time.Now()):
-			what = "written to the outbox; it waits until " + w.DeliverAt.UTC().Format(time.RFC3339)
+			what = written + "; it waits until " + w.DeliverAt.UTC().Format(time.RFC3339)
 		case w.Owner != "":
-			what = "written to the outbox; it waits for the relay " + w.Owner
+			what = written + "; it waits for the relay " + w.Owner
 		}
-		t.Found(config.Sighting{Time: w.Time, Place: fmt.Sprintf("outbox of %s, row %d", s.Store.Name, w.Origin.Offset), What: what})
+		t.Found(config.Sighting{Time: w.Time, Place: fmt.Sprintf("%s, row %d", name, w.Origin.Offset), What: what})
+	}
+	if err != nil {
+		return err
+	}
+	if s.Keep == 0 {
+		t.Looked(name + ": rows that " + p.Name + " has not delivered; a delivered row is gone")
+		return nil
+	}
+	kept, err := outbox.FindKept(ctx, s.spec.DSN.Reveal(), s.spec.names(), t.IDs, t.Since)
+	for _, k := range kept {
+		place := fmt.Sprintf("%s, row %d", name, k.Origin.Offset)
+		what := "delivered"
+		switch k.Failure {
+		case "":
+		case "dropped":
+			what = "dropped"
+		default:
+			what = "parked (" + k.Failure + ")"
+		}
+		t.Found(config.Sighting{Time: k.Time, Place: place, What: written})
+		t.Found(config.Sighting{Time: k.Delivered, Place: place, What: fmt.Sprintf("%s by the relay %s, attempt %d", what, k.Relay, k.Attempts)})
 	}
 	if err == nil {
-		t.Looked("outbox of " + s.Store.Name + ": rows that " + p.Name + " has not delivered; a delivered row is gone")
+		t.Looked(name + ": rows that " + p.Name + " has not delivered, and those that it has kept")
 	}
 	return err
 }
@@ -118,13 +143,13 @@ func (s *Outbox) Examine(ctx context.Context, x *config.Examination) {
 	server, err := pgxpool.ParseConfig(s.spec.DSN.Reveal())
 	if err == nil {
 		err = notPastLocks(ctx, server.ConnConfig, func(ctx context.Context) error {
-			findings, err := outbox.Examine(ctx, s.spec.DSN.Reveal(), s.spec.names())
+			findings, err := outbox.Examine(ctx, s.spec.DSN.Reveal(), &outbox.Options{Names: s.spec.names(), Keep: s.Keep})
 			x.Add(findings)
 			return err
 		})
 	}
 	if errors.Is(err, pgstore.ErrSchema) {
-		x.Note(semel.Broken, "source.outbox.store", "the database has no outbox", "nothing is read", s.migrate(x.File))
+		x.Note(semel.Broken, "source.outbox.store", s.missing(err), "nothing is read", s.migrate(x.File))
 		return
 	}
 	x.Fail("source", err)
@@ -139,7 +164,7 @@ var _ config.Advisor = (*Outbox)(nil)
 // Advise implements config.Advisor.
 func (s *Outbox) Advise(f *config.File, _ *config.Pipeline, _ string, err error) *advice.Error {
 	if errors.Is(err, pgstore.ErrSchema) {
-		return &advice.Error{Cause: "the database has no outbox", Remedy: s.migrate(f), Public: true}
+		return &advice.Error{Cause: s.missing(err), Remedy: s.migrate(f), Public: true}
 	}
 	if said := ofServer(err, s.spec.DSN, "stores."+s.Store.Name+".postgres.dsn"); said != nil {
 		return said
@@ -149,17 +174,29 @@ func (s *Outbox) Advise(f *config.File, _ *config.Pipeline, _ string, err error)
 		return nil
 	}
 	user, _ := identity(s.spec.DSN)
-	names := s.spec.names()
+	if strings.Contains(of.Message, "schema") && s.Keep > 0 {
+		return &advice.Error{Cause: of.Message, Remedy: "GRANT CREATE ON SCHEMA to the role that ran semel migrate up, which makes the partitions", Public: true}
+	}
+	names, to := s.spec.names(), " TO "+pgx.Identifier{user}.Sanitize()
 	var tables []string
-	for _, name := range []string{"outbox", "outbox_shards", "outbox_relays"} {
+	for _, name := range []string{"outbox", "outbox_shards", "outbox_relays", "outbox_log", "outbox_log_maintain"} {
 		table, err := names.Table(name)
 		if err != nil {
 			return nil
 		}
 		tables = append(tables, table)
 	}
-	return &advice.Error{
-		Cause: "user " + user + ": " + of.Message, Public: true,
-		Remedy: "GRANT SELECT, INSERT, UPDATE, DELETE ON " + strings.Join(tables, ", ") + " TO " + pgx.Identifier{user}.Sanitize(),
+	remedy := "GRANT SELECT, INSERT, UPDATE, DELETE ON " + strings.Join(tables[:3], ", ") + to
+	if s.Keep > 0 {
+		remedy += "; GRANT SELECT, INSERT ON " + tables[3] + to + "; GRANT EXECUTE ON FUNCTION " + tables[4] + to
 	}
+	return &advice.Error{Cause: "user " + user + ": " + of.Message, Public: true, Remedy: remedy}
+}
+
+// missing says which tables the database lacks.
+func (s *Outbox) missing(err error) string {
+	if s.Keep > 0 && strings.Contains(err.Error(), "outbox_log") {
+		return "the database has no table for delivered rows"
+	}
+	return "the database has no outbox"
 }

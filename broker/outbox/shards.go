@@ -1,0 +1,35 @@
+package outbox
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// shardState is what the database says of a shard.
+type shardState struct {
+	number int16
+	epoch  int64
+	owner  string        // "" if no relay owns it
+	oldest time.Duration // how long its oldest row waits, or 0
+}
+
+// querier is a pool or a connection.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// states reads the states of all shards.
+func (sql *statements) states(ctx context.Context, from querier) ([]shardState, error) {
+	rows, err := from.Query(ctx, sql.shards)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (s shardState, err error) {
+		var seconds float64
+		err = row.Scan(&s.number, &s.epoch, &s.owner, &seconds)
+		s.oldest = time.Duration(seconds * float64(time.Second))
+		return s, err
+	})
+}
