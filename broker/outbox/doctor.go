@@ -281,8 +281,8 @@ func (e *examination) commits(ctx context.Context) error {
 	return nil
 }
 
-// logSQL returns the rights that a relay needs to keep rows, the number of partitions, for
-// how many days after today there is one, and for how many hours the oldest should be gone.
+// logSQL returns whether this role may keep rows, and the number of partitions. Then come
+// the days after today that have one, and the hours for which the oldest should be gone.
 const logSQL = `SELECT has_function_privilege($2 || '(interval, integer)', 'EXECUTE') AND has_table_privilege($1, 'INSERT'), count(d.day),
 	coalesce(max(d.day) - (now() AT TIME ZONE 'UTC')::date, -1),
 	coalesce(extract(epoch FROM now() AT TIME ZONE 'UTC' - $3::bigint * interval '1 microsecond' - (min(d.day) + 1)) / 3600, 0)::float8
