@@ -454,6 +454,17 @@ func (r *Runner) Lag(ctx context.Context) ([]Lag, error) {
 	return nil, errors.ErrUnsupported
 }
 
+var _ Gauger = (*Runner)(nil)
+
+// Gauges implements Gauger. Its error wraps errors.ErrUnsupported if the source does not
+// implement Gauger.
+func (r *Runner) Gauges(ctx context.Context) ([]Gauge, error) {
+	if of, ok := r.feeds[0].source.(Gauger); ok {
+		return of.Gauges(ctx)
+	}
+	return nil, errors.ErrUnsupported
+}
+
 // Waiting returns how many parked messages of the pipeline wait for an operator. Its
 // error wraps errors.ErrUnsupported if the Parker cannot count them. It blocks at most
 // until ctx ends, and may be called at any time.

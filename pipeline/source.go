@@ -76,6 +76,23 @@ type Lag struct {
 	Messages, Bytes int64
 }
 
+// Gauge is a value that only one kind of source has.
+type Gauge struct {
+	// Name is that of an instrument of Semel, such as "dedup.outbox.oldest".
+	Name string
+	// Labels are the values of its labels behind the pipeline, in their order.
+	Labels []string
+	Value  float64
+}
+
+// Gauger is a source with gauges of its own.
+type Gauger interface {
+	// Gauges returns the present values. A value that is not returned disappears. It
+	// may ask a server. It blocks at most until ctx ends, and may be called at any time.
+	// After an error that wraps errors.ErrUnsupported, further calls cannot succeed.
+	Gauges(ctx context.Context) ([]Gauge, error)
+}
+
 // Lagger is a source that can count its backlog.
 type Lagger interface {
 	// Lag returns the backlog of each partition that this process has. It may ask a

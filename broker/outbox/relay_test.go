@@ -203,6 +203,61 @@ func TestRelaysShareTheShards(t *testing.T) {
 	eventually(t, pool, "SELECT count(*) = 1 FROM semel_outbox_relays")
 }
 
+// TestEachRelayReportsAllShards has a relay that may take no shard.
+func TestEachRelayReportsAllShards(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := migrated(t, address)
+	exec(t, pool, "UPDATE semel_outbox_shards SET until = 'infinity', epoch = 7, owner = 'dead' WHERE shard < 60")
+	if err := write(t.Context(), pool, event("a", "1"), outbox.Message{Aggregate: "b", DeliverAt: time.Now().Add(-time.Hour)}, outbox.Message{Aggregate: "c", DeliverAt: time.Now().Add(time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, pool, "UPDATE semel_outbox SET created = created - interval '2 hours' WHERE aggregate = 'a'")
+	s := open(t, address, &relay.Options{Name: "late"})
+	closeAfter(t, s)
+	eventually(t, pool, "SELECT count(*) = 4 FROM semel_outbox_shards WHERE owner LIKE 'late/%'")
+	shardOf := func(aggregate string) string {
+		return text(t, pool, "SELECT shard::text FROM semel_outbox WHERE aggregate = '"+aggregate+"'")
+	}
+	gauges, err := s.Gauges(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	owners, oldest := map[string]float64{}, map[string]float64{}
+	for _, g := range gauges {
+		switch g.Name {
+		case "dedup.outbox.owner":
+			if g.Labels[1] == "dead" && g.Value != 7 || strings.HasPrefix(g.Labels[1], "late/") && g.Value != 1 {
+				t.Errorf("%+v", g)
+			}
+			owners[g.Labels[0]] = g.Value
+		case "dedup.outbox.oldest":
+			oldest[g.Labels[0]] = g.Value
+		}
+	}
+	if len(owners) != 64 || len(oldest) != 64 {
+		t.Errorf("%d owners and %d ages", len(owners), len(oldest))
+	}
+	waits := 0
+	for _, seconds := range oldest {
+		if seconds > 0 {
+			waits++
+		}
+	}
+	if a, b := oldest[shardOf("a")], oldest[shardOf("b")]; a < 7200 || a > 7300 || b < 3600 || b > 3700 || waits != 2 {
+		t.Errorf("a waits for %v s, b for %v s; %d shards have rows that wait", a, b, waits)
+	}
+	exec(t, pool, "UPDATE semel_outbox_shards SET until = now() - interval '1 second' WHERE owner = 'dead'")
+	if gauges, err = s.Gauges(t.Context()); err != nil || len(gauges) > 64+64 {
+		t.Errorf("%d gauges, %v", len(gauges), err)
+	}
+	for _, g := range gauges {
+		if g.Name == "dedup.outbox.owner" && g.Labels[1] == "dead" {
+			t.Errorf("the lease of %+v has ended", g)
+		}
+	}
+}
+
 func TestMissingTablesAndBadOptionsAreNamed(t *testing.T) {
 	t.Parallel()
 	if _, err := relay.Open(t.Context(), servers.Database(t), nil); !errors.Is(err, pgstore.ErrSchema) || !strings.Contains(err.Error(), "semel migrate up") {

@@ -2,9 +2,13 @@ package outbox
 
 import (
 	"context"
+	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/semel-dev/semel/pipeline"
 )
 
 // shardState is what the database says of a shard.
@@ -32,4 +36,21 @@ func (sql *statements) states(ctx context.Context, from querier) ([]shardState, 
 		s.oldest = time.Duration(seconds * float64(time.Second))
 		return s, err
 	})
+}
+
+// Gauges implements pipeline.Gauger. It reports all shards, whoever owns them, so that a
+// shard without an owner is seen.
+func (s *Source) Gauges(ctx context.Context) (list []pipeline.Gauge, err error) {
+	states, err := s.sql.states(ctx, s.pool)
+	if err != nil {
+		return nil, fmt.Errorf("outbox: look at the shards: %w", err)
+	}
+	for _, of := range states {
+		number := strconv.Itoa(int(of.number))
+		list = append(list, pipeline.Gauge{Name: "dedup.outbox.oldest", Labels: []string{number}, Value: of.oldest.Seconds()})
+		if of.owner != "" {
+			list = append(list, pipeline.Gauge{Name: "dedup.outbox.owner", Labels: []string{number, of.owner}, Value: float64(of.epoch)})
+		}
+	}
+	return list, nil
 }

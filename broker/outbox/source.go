@@ -112,6 +112,7 @@ type shard struct {
 var (
 	_ pipeline.Source = (*Source)(nil)
 	_ pipeline.Lagger = (*Source)(nil)
+	_ pipeline.Gauger = (*Source)(nil)
 	_ semel.Readier   = (*Source)(nil)
 )
 

@@ -57,6 +57,7 @@ func TestMetricsThatAreNamedExist(t *testing.T) {
 			value(exposition, `dedup_source_lag_messages{partition="0",pipeline="topic",source="in"}`) == 0 &&
 			value(exposition, `dedup_source_lag_messages{partition="1",pipeline="topic",source="in"}`) == 0 &&
 			value(exposition, `dedup_loss_ratio{pipeline="clicks"}`) >= 0 &&
+			value(exposition, `dedup_outbox_oldest_seconds{pipeline="events",shard="63"}`) == 0 && strings.Contains(exposition, `dedup_outbox_owner{owner=`) &&
 			value(exposition, `dedup_parked_waiting{pipeline="rows"}`) == 0 && value(exposition, `dedup_bloom_fill{layer="sift",store="stack"}`) > 0
 	})
 	exists := func(name string) bool {

@@ -60,8 +60,8 @@ func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
 
 // start runs a daemon over this input until the test ends. The webhook answers
 // 400 to bodies with "poison" and accepts all others. With a database there are
-// two more pipelines: rows, whose keys are in the database, and topic, which
-// reads from Kafka.
+// three more pipelines: rows, whose keys are in the database, topic, which reads
+// from Kafka, and events, which reads an outbox.
 func start(t *testing.T, input, database string) *live {
 	t.Helper()
 	l := &live{dir: t.TempDir(), log: &shown{}, ended: make(chan error, 1)}
@@ -118,6 +118,7 @@ pipelines:
     parked: { path: %s/parked }
 `, broker(t, input), target.URL, l.dir)
 		text += fmt.Sprintf(`
+  events: { source: { outbox: { store: db } }, key: { id: property:message-id }, sink: { webhook: { url: %[2]q, allow_private: true } }, parked: { path: %[1]s/parked } }
   rows:
     source: { file: { paths: [%[1]s/rows.jsonl], follow: true, state: %[1]s/rows-state } }
     key: { id: .id }

@@ -21,8 +21,8 @@ const (
 	lookFor = 10 * time.Second
 )
 
-// look updates the metrics and the status for the lag of a pipeline's source and its
-// parked messages. For a filter that decides alone, it also shows the rate at which new
+// look updates the metrics and the status for the lag of a pipeline's source, its own
+// gauges and the parked messages. For a filter that decides alone, it also shows the rate at which new
 // messages are dropped. It runs until stop is called. Values that the pipeline
 // does not know are not shown.
 func (d *daemon) look(ctx context.Context, s *state, p *wiring.Pipeline, log *slog.Logger) (stop func()) {
@@ -33,6 +33,11 @@ func (d *daemon) look(ctx context.Context, s *state, p *wiring.Pipeline, log *sl
 			lags, err := p.Lag(ctx)
 			d.metrics.Lag(name, lags)
 			s.tally.setLags(lags)
+			return d.file.Advise(s.trouble.spec, config.SourcePart, err)
+		}},
+		{what: "the gauges of the source are not known", ask: func(ctx context.Context) error {
+			gauges, err := p.Gauges(ctx)
+			d.metrics.Gauges(name, gauges)
 			return d.file.Advise(s.trouble.spec, config.SourcePart, err)
 		}},
 		{what: "parked messages cannot be counted", ask: func(ctx context.Context) error {
@@ -59,6 +64,7 @@ func (d *daemon) look(ctx context.Context, s *state, p *wiring.Pipeline, log *sl
 		cancel()
 		looking.Wait()
 		d.metrics.Lag(name, nil)
+		d.metrics.Gauges(name, nil)
 	}
 }
 

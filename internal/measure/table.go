@@ -58,6 +58,10 @@ const (
 	LossRatio
 	StandbyLag
 
+	// Those of one kind of source: see OfSource.
+	OutboxOldest
+	OutboxOwner
+
 	DuplicatesDetected
 	EventsProcessed
 	CheckDuration
@@ -167,6 +171,9 @@ func Table() []Instrument {
 		ParkedWaiting:     {"dedup.parked.waiting", Gauge, "{message}", pipe, "Messages that are parked and not yet redriven, skipped or marked as done."},
 		LossRatio:         {"dedup.loss.ratio", Gauge, "1", pipe, "Share of new messages that a pipeline with only a filter drops now, between 0 and 1."},
 		StandbyLag:        {"dedup.standby.lag", Gauge, "{record}", pipe, "Changelog records that this process's standby copies have not yet read."},
+
+		OutboxOldest: {"dedup.outbox.oldest", Gauge, "s", with(pipe, "shard"), "How long the oldest row of a shard of the outbox has waited; 0 if none waits."},
+		OutboxOwner:  {"dedup.outbox.owner", Gauge, "1", with(pipe, "shard", "owner"), "Epoch in which a relay owns a shard of the outbox; no value if none does."},
 
 		DuplicatesDetected: {"dedup.duplicates.detected", Counter, "{message}", with(guard, "reason"), "The same as dedup.decisions with the decision duplicate."},
 		EventsProcessed:    {"dedup.events.processed", Counter, "{message}", guard, "Completed effects: the count of dedup.effect.duration, or of deliveries if keys and effects commit together."},

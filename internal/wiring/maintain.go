@@ -44,6 +44,17 @@ func (p *Pipeline) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 	return lags, p.file.RedactError(err)
 }
 
+// Gauges returns the source's own gauges; see pipeline.Gauger. If it has none, the error
+// wraps errors.ErrUnsupported.
+func (p *Pipeline) Gauges(ctx context.Context) ([]pipeline.Gauge, error) {
+	of, ok := p.Runnable.(pipeline.Gauger)
+	if !ok {
+		return nil, errors.ErrUnsupported
+	}
+	gauges, err := of.Gauges(ctx)
+	return gauges, p.file.RedactError(err)
+}
+
 // Waiting returns the number of parked messages; see pipeline.Runner. If the number
 // is not known, the error wraps errors.ErrUnsupported.
 func (p *Pipeline) Waiting(ctx context.Context) (int64, error) {

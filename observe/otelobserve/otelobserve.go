@@ -29,9 +29,12 @@ type Metrics struct {
 	backend   *backend
 	messaging bool
 
-	mu   sync.Mutex // guards lags
-	lags map[string][]pipeline.Lag
+	mu     sync.Mutex // guards values
+	values map[measured][]measure.Value
 }
+
+// measured is what a pipeline's source reports: its lag, or its own gauges.
+type measured struct{ pipeline, what string }
 
 // New makes the instruments. It returns the errors of the meter.
 //
@@ -49,23 +52,29 @@ func New(meter metric.Meter) (*Metrics, error) {
 		s = strings.TrimSpace(s)
 		return s == "messaging" || s == "messaging/dup"
 	})
-	m := &Metrics{meter: meter, backend: b, messaging: messaging, lags: map[string][]pipeline.Lag{}}
-	messages, size := b.observed[measure.SourceLagMessages], b.observed[measure.SourceLagBytes]
-	if _, err := meter.RegisterCallback(m.observeLag, messages, size); err != nil { // the registration lives as long as the meter
+	m := &Metrics{meter: meter, backend: b, messaging: messaging, values: map[measured][]measure.Value{}}
+	instruments := []metric.Observable{b.observed[measure.SourceLagMessages], b.observed[measure.SourceLagBytes]}
+	for _, g := range b.gauges {
+		instruments = append(instruments, g)
+	}
+	if _, err := meter.RegisterCallback(m.observeSources, instruments...); err != nil { // the registration lives as long as the meter
 		return nil, fmt.Errorf("otelobserve: %w", err)
 	}
 	return m, nil
 }
 
-func (m *Metrics) observeLag(_ context.Context, o metric.Observer) error {
+// observeSources reports the present values of sources. Those of earlier calls disappear.
+func (m *Metrics) observeSources(_ context.Context, o metric.Observer) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for name, lags := range m.lags {
-		for i := range lags {
-			labels := measure.LagLabels(name, &lags[i])
-			measure.Lag(&lags[i], func(id measure.ID, value int64) {
-				o.ObserveInt64(m.backend.observed[id], value, metric.WithAttributeSet(m.backend.attributes(id, labels)))
-			})
+	for _, values := range m.values {
+		for _, v := range values {
+			by := metric.WithAttributeSet(m.backend.attributes(v.ID, v.Labels))
+			if g, ok := m.backend.gauges[v.ID]; ok {
+				o.ObserveFloat64(g, v.Value, by)
+			} else {
+				o.ObserveInt64(m.backend.observed[v.ID], int64(v.Value), by)
+			}
 		}
 	}
 	return nil
@@ -76,7 +85,15 @@ func (m *Metrics) observeLag(_ context.Context, o metric.Observer) error {
 func (m *Metrics) Lag(name string, lags []pipeline.Lag) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.lags[name] = lags
+	m.values[measured{name, "lag"}] = measure.Lags(name, lags)
+}
+
+// Gauges sets the own gauges of the source of a pipeline, as its pipeline.Gauger reports.
+// They stay until the next call. Nil removes them.
+func (m *Metrics) Gauges(name string, gauges []pipeline.Gauge) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.values[measured{name, "gauges"}] = measure.Gauges(name, gauges)
 }
 
 // Waiting sets the number of parked messages of a pipeline, as Runner.Waiting
@@ -180,11 +197,12 @@ func (m *Metrics) Cleaned(store string, keys int64, err error) {
 type backend struct {
 	table    []measure.Instrument
 	record   []func(set attribute.Set) func(float64)
-	observed map[measure.ID]metric.Int64ObservableGauge // those that are read by callback
+	observed map[measure.ID]metric.Int64ObservableGauge   // those that are read by callback
+	gauges   map[measure.ID]metric.Float64ObservableGauge // likewise
 }
 
 func newBackend(meter metric.Meter) (*backend, error) {
-	b := &backend{table: measure.Table(), observed: map[measure.ID]metric.Int64ObservableGauge{}}
+	b := &backend{table: measure.Table(), observed: map[measure.ID]metric.Int64ObservableGauge{}, gauges: map[measure.ID]metric.Float64ObservableGauge{}}
 	var errs []error
 	for id := range b.table {
 		record, err := b.instrument(meter, measure.ID(id))
@@ -204,6 +222,10 @@ func (b *backend) instrument(meter metric.Meter, id measure.ID) (func(attribute.
 	case id == measure.InFlightMessages, id == measure.InFlightBytes, id == measure.SourceLagMessages, id == measure.SourceLagBytes:
 		g, err := meter.Int64ObservableGauge(i.Name, about, unit)
 		b.observed[id] = g
+		return nil, err
+	case measure.OfSource(id):
+		g, err := meter.Float64ObservableGauge(i.Name, about, unit)
+		b.gauges[id] = g
 		return nil, err
 	case i.Kind == measure.Counter:
 		c, err := meter.Int64Counter(i.Name, about, unit)

@@ -93,6 +93,7 @@ func TestEverythingIsCounted(t *testing.T) {
 	m.Cleaning("keys")
 	m.Cleaned("keys", 5, errors.New("no"))
 	m.Lag("orders", []pipeline.Lag{{Messages: 1, Bytes: 2}})
+	m.Gauges("orders", []pipeline.Gauge{{Name: "dedup.outbox.oldest", Labels: []string{"3"}, Value: 1.5}, {Name: "dedup.outbox.owner", Labels: []string{"3", "a"}, Value: 4}})
 	m.Waiting("orders", 0)
 	m.Loss("orders", 0.01)
 	stop, err := m.Watch("orders", amount{}.UnderWay)
@@ -116,6 +117,8 @@ func TestEverythingIsCounted(t *testing.T) {
 		"dedup.in_flight.messages{pipeline=orders}":                                              4,
 		"dedup.in_flight.bytes{pipeline=orders}":                                                 400,
 		"dedup.running{pipeline=orders}":                                                         1,
+		"dedup.outbox.oldest{pipeline=orders,shard=3}":                                           1.5,
+		"dedup.outbox.owner{owner=a,pipeline=orders,shard=3}":                                    4,
 		"dedup.paused{pipeline=orders,reason=sink}":                                              0,
 	} {
 		if got, there := values[series]; !there || got != want {
@@ -225,6 +228,8 @@ func TestLagShowsThePartitionsThatAreHeldNow(t *testing.T) {
 	m.Lag("p", []pipeline.Lag{{Source: "t", Partition: 0, Messages: 7, Bytes: pipeline.UnknownLag}, {Source: "t", Partition: 1, Messages: 8, Bytes: pipeline.UnknownLag}})
 	collect(t, reader)
 	m.Lag("p", []pipeline.Lag{{Source: "t", Partition: 1, Messages: 5, Bytes: 6}})
+	m.Gauges("p", []pipeline.Gauge{{Name: "dedup.outbox.owner", Labels: []string{"3", "a"}, Value: 4}})
+	m.Gauges("p", nil)
 	m.Waiting("p", 3)
 	m.Loss("p", 0.25)
 	got := collect(t, reader)
@@ -235,6 +240,9 @@ func TestLagShowsThePartitionsThatAreHeldNow(t *testing.T) {
 		if v, ok := got[name]; !ok || v != want {
 			t.Errorf("%s is %v, want %v", name, v, want)
 		}
+	}
+	if _, still := got["dedup.outbox.owner{owner=a,pipeline=p,shard=3}"]; still {
+		t.Error("a gauge is shown that was taken away")
 	}
 	if _, still := got["dedup.source.lag.messages{partition=0,pipeline=p,source=t}"]; still {
 		t.Error("a partition is shown that was taken away")

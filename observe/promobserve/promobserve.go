@@ -6,6 +6,7 @@
 package promobserve
 
 import (
+	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -23,20 +24,17 @@ type Metrics struct {
 
 	mu      sync.Mutex // guards the fields below
 	watched map[string]func() (count int, bytes int64)
-	lags    map[string]map[series]bool // the current series, by pipeline
+	shown   map[measured]map[string]measure.Value // the present series of sources
 }
 
 var _ prometheus.Collector = (*Metrics)(nil)
 
-// series is a value of an instrument, identified by its labels.
-type series struct {
-	id                          measure.ID
-	pipeline, source, partition string
-}
+// measured is what a pipeline's source reports: its lag, or its own gauges.
+type measured struct{ pipeline, what string }
 
 // New returns empty metrics.
 func New() *Metrics {
-	return &Metrics{backend: newBackend(), watched: map[string]func() (count int, bytes int64){}, lags: map[string]map[series]bool{}}
+	return &Metrics{backend: newBackend(), watched: map[string]func() (count int, bytes int64){}, shown: map[measured]map[string]measure.Value{}}
 }
 
 // Guard returns the observer for the guard of a store, for
@@ -81,22 +79,30 @@ func (m *Metrics) Counted(store string, counts semel.Counts) {
 // reports. It removes the values of partitions that are not in the list, so nil
 // removes all.
 func (m *Metrics) Lag(name string, lags []pipeline.Lag) {
+	m.replace(measured{name, "lag"}, measure.Lags(name, lags))
+}
+
+// Gauges sets the own gauges of the source of a pipeline, as its pipeline.Gauger reports.
+// It removes those that are not in the list, so nil removes all.
+func (m *Metrics) Gauges(name string, gauges []pipeline.Gauge) {
+	m.replace(measured{name, "gauges"}, measure.Gauges(name, gauges))
+}
+
+// replace shows values, and removes those of the last call.
+func (m *Metrics) replace(of measured, values []measure.Value) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	shown := map[series]bool{}
-	for i := range lags {
-		labels := measure.LagLabels(name, &lags[i])
-		measure.Lag(&lags[i], func(id measure.ID, value int64) {
-			m.backend.Bind(id, labels...)(float64(value)) // Bind makes labels valid
-			shown[series{id, labels[0], labels[1], labels[2]}] = true
-		})
+	shown := map[string]measure.Value{}
+	for _, v := range values {
+		m.backend.Bind(v.ID, v.Labels...)(v.Value) // Bind makes labels valid
+		shown[fmt.Sprint(v.ID, v.Labels)] = v
 	}
-	for s := range m.lags[name] {
-		if !shown[s] {
-			m.backend[s.id].forget(s.pipeline, s.source, s.partition)
+	for series, v := range m.shown[of] {
+		if _, still := shown[series]; !still {
+			m.backend[v.ID].forget(v.Labels...)
 		}
 	}
-	m.lags[name] = shown
+	m.shown[of] = shown
 }
 
 // Waiting sets the number of parked messages of a pipeline, as Runner.Waiting

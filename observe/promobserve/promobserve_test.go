@@ -124,6 +124,31 @@ func TestLagShowsThePartitionsThatAreHeldNow(t *testing.T) {
 	}
 }
 
+func TestGaugesOfASourceReplaceEachOther(t *testing.T) {
+	t.Parallel()
+	m, scrape := registered(t)
+	m.Gauges("p", []pipeline.Gauge{{Name: "dedup.outbox.owner", Labels: []string{"1", "a"}, Value: 3}, {Name: "dedup.outbox.oldest", Labels: []string{"1"}, Value: 1.5}})
+	m.Gauges("q", []pipeline.Gauge{{Name: "dedup.outbox.owner", Labels: []string{"1", "b"}, Value: 7}})
+	m.Gauges("p", []pipeline.Gauge{
+		{Name: "dedup.outbox.owner", Labels: []string{"1", "b\xff"}, Value: 4}, {Name: "dedup.outbox.oldest", Labels: []string{"1"}, Value: 2.5},
+		{Name: "dedup.outbox.owner", Labels: []string{"1"}}, {Name: "dedup.keys", Labels: []string{"claimed"}}, {Name: "other"}, // not instruments of a source, or with other labels
+	})
+	text := scrape()
+	for _, want := range []string{`dedup_outbox_owner{owner="b�",pipeline="p",shard="1"} 4`, `dedup_outbox_owner{owner="b",pipeline="q",shard="1"} 7`, `dedup_outbox_oldest_seconds{pipeline="p",shard="1"} 2.5`} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("%s is missing in\n%s", want, text)
+		}
+	}
+	if n := strings.Count(text, "\ndedup_outbox_"); n != 3 {
+		t.Errorf("%d series, want 3:\n%s", n, text)
+	}
+	m.Gauges("p", nil)
+	m.Gauges("q", nil)
+	if strings.Contains(scrape(), "\ndedup_outbox_") {
+		t.Error("gauges are shown of what does not run")
+	}
+}
+
 func TestStoresAndWhatIsUnderWay(t *testing.T) {
 	t.Parallel()
 	m, scrape := registered(t)
