@@ -1,0 +1,70 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+// TestRelayThatLacksRightsSaysSo has a relay whose role lacks first the right to make
+// partitions, and then that to take shards. Each time it says what to grant. It reports
+// the rows that wait although it owns no shard.
+func TestRelayThatLacksRightsSaysSo(t *testing.T) {
+	t.Parallel()
+	file, pool := relayConfig(t, "")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of, err := url.Parse(pool.Config().ConnString())
+	if err != nil {
+		t.Fatal(err)
+	}
+	role := "relay_" + strings.TrimPrefix(of.Path, "/")
+	of.User = url.User(role)
+	admin := pool.Config().ConnString()
+	relay := writeFile(t, file+".relay.yaml", strings.NewReplacer(admin, of.String(), "outbox: { store: db }", "outbox: { store: db, keep: 7d }").Replace(string(text)))
+	run(t, "", "migrate", "up", "--config", file).check(t, term.ExitDone, "applied 6: outbox log")
+	execute(t, admin, "CREATE ROLE "+role+" LOGIN; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO "+role+"; REVOKE UPDATE ON semel_outbox_shards FROM "+role)
+	t.Cleanup(func() {
+		if _, err := pool.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
+			t.Error(err)
+		}
+	})
+	execute(t, admin, "INSERT INTO semel_outbox (aggregate, payload) VALUES ('a', 'x'); UPDATE semel_outbox SET created = created - interval '1 day'")
+	shard := ask[string](t, pool, "SELECT shard::text FROM semel_outbox")
+	oldest, owner := fmt.Sprintf("dedup_outbox_oldest_seconds{pipeline=\"events\",shard=%q} 86", shard), `dedup_outbox_owner{owner="`
+
+	if got := run(t, "", "outbox", "relay", relay, "--admin", "off"); got.status == term.ExitDone || !strings.Contains(got.stderr, `permission denied for function semel_outbox_log_maintain: GRANT `) || !strings.Contains(got.stderr, `GRANT EXECUTE ON FUNCTION "public"."semel_outbox_log_maintain" TO "`+role+`"`) {
+		t.Errorf("%+v", got)
+	}
+	execute(t, admin, "GRANT EXECUTE ON FUNCTION semel_outbox_log_maintain TO "+role)
+	address := servicestest.FreeAddr(t)
+	stop := background(t, "outbox", "relay", relay, "--admin", address)
+	becomes(t, address, "/metrics", time.Minute, http.StatusOK, oldest)
+	becomes(t, address, "/readyz", time.Minute, http.StatusServiceUnavailable, "permission denied for table semel_outbox_shards: GRANT ")
+	if _, page := get(t, address, "/metrics"); strings.Contains(page, owner) {
+		t.Errorf("an owner: %s", page)
+	}
+	if got := run(t, "", "doctor", relay); !strings.Contains(got.stdout, "0 live relays, and 1 shards with rows and without a relay") && !strings.Contains(got.stdout, "1 live relays, and 1 shards with rows and without a relay") {
+		t.Errorf("%+v", got)
+	}
+	execute(t, admin, "GRANT UPDATE ON semel_outbox_shards TO "+role)
+	becomes(t, address, "/metrics", time.Minute, http.StatusOK, owner)
+	becomes(t, address, "/readyz", time.Minute, http.StatusOK, "events: ready")
+	becomesTrue(t, pool, "SELECT (SELECT count(*) FROM semel_outbox) = 0 AND (SELECT count(*) FROM semel_outbox_log) = 1")
+	if got := stop(); got.status != term.ExitDone {
+		t.Errorf("%+v", got)
+	}
+	if got := run(t, "", "doctor", relay); !strings.Contains(got.stdout, "4 partitions") {
+		t.Errorf("%+v", got)
+	}
+}
