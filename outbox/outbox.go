@@ -36,7 +36,8 @@ type Message struct {
 	// their transactions lock the aggregate before they write, or check its version.
 	// Empty means that the message has no order. Text in UTF-8.
 	Aggregate string
-	// Topic says what kind of message it is. Text in UTF-8, may be empty.
+	// Topic says what kind of message it is. The relay can let it choose the target. Text
+	// in UTF-8, may be empty.
 	Topic string
 	// Payload is the body. Nil means no body.
 	Payload []byte

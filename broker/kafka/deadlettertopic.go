@@ -695,10 +695,10 @@ func (s *settledLog) open(ctx context.Context) error {
 			return fmt.Errorf("kafka: create topic %s, the log of settled messages: %w", s.topic, s.allow(err))
 		}
 	}
-	client, _, err := producer(ctx, s.opts, s.topic, false)
+	to, err := producer(ctx, s.opts, s.topic, false)
 	if err != nil {
 		return err
 	}
-	s.write = client
+	s.write = to.client
 	return nil
 }

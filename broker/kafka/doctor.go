@@ -17,6 +17,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/pipeline"
 )
 
 // ExamineOptions name the topics and groups of a pipeline.
@@ -26,6 +27,8 @@ type ExamineOptions struct {
 	Inputs []string
 	// Output and Parked are written; "" means no such topic.
 	Output, Parked string
+	// Route has the topics that are written instead of Output.
+	Route *pipeline.Route
 	// Changelogs hold the keys, in the order of Inputs. They may not exist yet.
 	Changelogs []string
 	// Repartition is the topic between the stages of a pipeline with two stages, or "".
@@ -45,6 +48,7 @@ type examination struct {
 	*kadm.Client
 	client   *kgo.Client
 	opts     ExamineOptions
+	outputs  []string // the topics that are written: Output, or those of Route
 	findings []semel.Finding
 	meta     kadm.Metadata
 	configs  map[string]map[string]string
@@ -118,7 +122,7 @@ func (e *examination) versions(ctx context.Context) error {
 // written returns the topics that must not lose records.
 func (e *examination) written() []string {
 	list := slices.Clone(e.opts.Inputs)
-	for _, topic := range append([]string{e.opts.Output, e.opts.Parked, e.opts.Repartition}, e.opts.Changelogs...) {
+	for _, topic := range slices.Concat(e.outputs, []string{e.opts.Parked, e.opts.Repartition}, e.opts.Changelogs) {
 		if topic != "" && !slices.Contains(list, topic) {
 			list = append(list, topic)
 		}
@@ -134,7 +138,10 @@ func (e *examination) written() []string {
 
 // read reads the topics' metadata and settings.
 func (e *examination) read(ctx context.Context) error {
-	var err error
+	err := e.route(ctx)
+	if err != nil {
+		return err
+	}
 	if e.meta, err = e.Metadata(ctx, e.written()...); err != nil {
 		return err
 	}
@@ -155,6 +162,62 @@ func (e *examination) read(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// route finds the topics that are written. A beginning of names stands for the topics that
+// exist.
+func (e *examination) route(ctx context.Context) error {
+	if e.opts.Route == nil {
+		e.outputs = []string{e.opts.Output}
+		return nil
+	}
+	e.outputs = slices.Clone(e.opts.Route.Names())
+	there, err := routed(ctx, e.Client, e.opts.Route)
+	if err != nil {
+		return err
+	}
+	for _, prefix := range e.opts.Route.Prefixes() {
+		n := 0
+		for _, topic := range there {
+			if strings.HasPrefix(topic, prefix) {
+				n++
+			}
+		}
+		severity, cost, remedy := semel.Fine, "", ""
+		if n == 0 {
+			severity, cost, remedy = semel.Warning, "a message that names one fails, and is parked", "create the topics, or correct allow"
+		}
+		e.note(severity, "topics "+prefix+"*", fmt.Sprintf("%d exist", n), cost, remedy)
+	}
+	for _, topic := range there {
+		if !slices.Contains(e.outputs, topic) {
+			e.outputs = append(e.outputs, topic)
+		}
+	}
+	return nil
+}
+
+// RoutedTopics returns the topics that exist and that a route allows, in their order. It
+// blocks until the brokers have answered.
+func RoutedTopics(ctx context.Context, client []kgo.Opt, route *pipeline.Route) ([]string, error) {
+	c, err := cluster.Dial(ctx, client...)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	list, err := routed(ctx, kadm.NewClient(c), route)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: list topics: %w", err)
+	}
+	return list, nil
+}
+
+func routed(ctx context.Context, admin *kadm.Client, route *pipeline.Route) ([]string, error) {
+	all, err := admin.ListTopics(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all.Names(), func(topic string) bool { return all[topic].Err != nil || !route.Allows(topic) }), nil
 }
 
 // isMade reports whether a missing topic is created when it is needed.
@@ -272,11 +335,13 @@ func (e *examination) sizes(context.Context) error {
 		n, _ := strconv.Atoi(e.configs[topic]["max.message.bytes"])
 		return n
 	}
-	most, out := limit(e.opts.Parked), limit(e.opts.Output)
+	most := limit(e.opts.Parked)
 	for _, topic := range e.opts.Inputs {
-		if n := limit(topic); out > 0 && n > 0 && out < n {
-			e.note(semel.Notice, e.opts.Output+" max.message.bytes", strconv.Itoa(out),
-				fmt.Sprintf("a message of %s, which takes %d bytes, may be too large for it: it fails permanently, and on_failure is its policy", topic, n), fmt.Sprintf("max.message.bytes=%d", n))
+		for _, output := range e.outputs {
+			if n, out := limit(topic), limit(output); out > 0 && n > 0 && out < n {
+				e.note(semel.Notice, output+" max.message.bytes", strconv.Itoa(out),
+					fmt.Sprintf("a message of %s, which takes %d bytes, may be too large for it: it fails permanently, and on_failure is its policy", topic, n), fmt.Sprintf("max.message.bytes=%d", n))
+			}
 		}
 		if n := limit(topic); most > 0 && n > 0 && most < n+headroom {
 			e.note(semel.Warning, e.opts.Parked+" max.message.bytes", strconv.Itoa(most),

@@ -33,15 +33,16 @@ func OpenParker(ctx context.Context, client []kgo.Opt, topic string) (*Parker, e
 	if topic == "" {
 		return nil, fmt.Errorf("kafka: OpenParker: the topic is missing: %w", semel.ErrInvalidRequest)
 	}
-	c, l, err := producer(ctx, client, topic, false)
+	to, err := producer(ctx, client, topic, false)
 	if err != nil {
 		return nil, err
 	}
+	l := to.of(topic)
 	if l == nil {
-		c.Close()
+		to.client.Close()
 		return nil, fmt.Errorf("kafka: %w", &cluster.MissingTopicError{Topic: topic})
 	}
-	return &Parker{c, topic, l}, nil
+	return &Parker{to.client, topic, l}, nil
 }
 
 // Close ends the connections.

@@ -21,7 +21,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// SinkOptions are the options of OpenSink. Client and Topic are required.
+// SinkOptions are the options of OpenSink. Client and one of Topic and Route are required.
 type SinkOptions struct {
 	// Name is the pipeline's name, sent as a header.
 	Name string
@@ -29,6 +29,9 @@ type SinkOptions struct {
 	// settings that delivery needs.
 	Client []kgo.Opt
 	Topic  string
+	// Route chooses the topic of each message. A message whose topic it does not allow,
+	// or whose topic does not exist or may not be written, fails by itself.
+	Route *pipeline.Route
 	// SamePartition writes to the partition with the number of the partition that was
 	// read. Otherwise the hash of the record key chooses, as in Kafka's own client.
 	SamePartition bool
@@ -37,8 +40,8 @@ type SinkOptions struct {
 	NoKeyHeaders bool
 }
 
-// Sink produces to a topic: idempotent and with acks=all. A delivered record is on all
-// in-sync replicas.
+// Sink produces to a topic, or to one that each message names: idempotent and with
+// acks=all. A delivered record is on all in-sync replicas.
 type Sink struct {
 	opts   SinkOptions
 	to     atomic.Pointer[outlet] // replaced while lone is locked
@@ -50,10 +53,26 @@ type Sink struct {
 	lone sync.RWMutex
 }
 
-// outlet is a client that produces to a topic, and the topic's size limits.
+// outlet is a client that produces to topics, and what is known of them.
 type outlet struct {
 	client *kgo.Client
-	limits cluster.Limits
+
+	mu     sync.Mutex                // guards the field below
+	limits map[string]cluster.Limits // the size limits of topics that exist
+}
+
+// of returns the limits of a topic, or nil if it does not exist, as far as is known.
+func (o *outlet) of(topic string) cluster.Limits {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.limits[topic]
+}
+
+// learn notes the limits of a topic, or nil if it does not exist.
+func (o *outlet) learn(topic string, l cluster.Limits) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.limits[topic] = l
 }
 
 var (
@@ -67,23 +86,23 @@ func OpenSink(ctx context.Context, opts *SinkOptions) (*Sink, error) {
 	if opts != nil {
 		s.opts = *opts
 	}
-	if len(s.opts.Client) == 0 || s.opts.Topic == "" {
-		return nil, fmt.Errorf("kafka: SinkOptions: Client and Topic are required: %w", semel.ErrInvalidRequest)
+	if len(s.opts.Client) == 0 || (s.opts.Topic == "") == (s.opts.Route == nil) {
+		return nil, fmt.Errorf("kafka: SinkOptions: Client and one of Topic and Route are required: %w", semel.ErrInvalidRequest)
 	}
 	s.name = []byte(s.opts.Name)
-	client, l, err := producer(ctx, s.opts.Client, s.opts.Topic, s.opts.SamePartition)
+	to, err := producer(ctx, s.opts.Client, s.opts.Topic, s.opts.SamePartition)
 	if err != nil {
 		return nil, err
 	}
-	s.to.Store(&outlet{client, l})
+	s.to.Store(to)
 	return s, nil
 }
 
-// producer returns a client that produces safely to a topic, and the topic's limits,
-// which are nil if it does not exist yet. The client retries a record until it is
-// written or can never be written. An idempotent producer must not skip a record.
-func producer(ctx context.Context, opts []kgo.Opt, topic string, samePartition bool) (*kgo.Client, cluster.Limits, error) {
-	l := cluster.Limits{}
+// producer returns a client that produces safely. It knows the limits of a topic, if one
+// is named and exists. The client retries a record until it is written or can never be
+// written. An idempotent producer must not skip a record.
+func producer(ctx context.Context, opts []kgo.Opt, topic string, samePartition bool) (*outlet, error) {
+	to := &outlet{limits: map[string]cluster.Limits{}}
 	partitioner := kgo.StickyKeyPartitioner(nil) // murmur2, as Kafka's own client
 	if samePartition {
 		partitioner = kgo.BasicConsistentPartitioner(func(string) func(*kgo.Record, int) int {
@@ -92,20 +111,60 @@ func producer(ctx context.Context, opts []kgo.Opt, topic string, samePartition b
 	}
 	all := append([]kgo.Opt{}, opts...)
 	all = append(all, kgo.RequiredAcks(kgo.AllISRAcks()), kgo.RecordPartitioner(partitioner), kgo.ProducerLinger(0), kgo.MaxBufferedRecords(50_000),
-		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 { return l.Client(topic) })) // called for the first record
+		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 { return to.of(topic).Client(topic) })) // called for the first record
 	client, err := cluster.Dial(ctx, all...)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	l, err = cluster.ReadLimits(ctx, kadm.NewClient(client), topic)
-	if errors.Is(err, kerr.UnknownTopicOrPartition) {
-		l, err = nil, nil
+	to.client = client
+	if topic == "" {
+		return to, nil
 	}
-	if err != nil {
+	l, err := cluster.ReadLimits(ctx, kadm.NewClient(client), topic)
+	switch {
+	case err == nil:
+		to.learn(topic, l)
+	case !errors.Is(err, kerr.UnknownTopicOrPartition):
 		client.Close()
-		return nil, nil, err
+		return nil, err
 	}
-	return client, l, nil
+	return to, nil
+}
+
+// topic returns the topic of an item. If messages name their topics, it is one that
+// exists: a client would hold up all messages of a delivery for one whose topic does not.
+func (s *Sink) topic(ctx context.Context, to *outlet, it *pipeline.Item) (string, error) {
+	if s.opts.Route == nil {
+		return s.opts.Topic, nil
+	}
+	topic, err := s.opts.Route.Target(&it.Message)
+	if err != nil {
+		return "", &ownError{fmt.Errorf("kafka: %w", err)}
+	}
+	if to.of(topic) != nil {
+		return topic, nil
+	}
+	err = cluster.HaveTopics(ctx, to.client, topic)
+	if err == nil {
+		var l cluster.Limits
+		if l, err = cluster.ReadLimits(ctx, kadm.NewClient(to.client), topic); err == nil {
+			to.learn(topic, l)
+			return topic, nil
+		}
+	}
+	if isOfTopic(err) {
+		return "", &ownError{err}
+	}
+	return "", pipeline.Unavailable(err, 0)
+}
+
+// ownError is the failure of one message because of the topic that it names.
+type ownError struct{ error }
+
+// isOfTopic reports whether an error is that of one topic, to which nothing was written.
+func isOfTopic(err error) bool {
+	_, missing := MissingTopic(err)
+	return missing || cluster.IsAny(err, kerr.UnknownTopicOrPartition, kerr.TopicAuthorizationFailed, kerr.InvalidTopicException)
 }
 
 // Traits implements pipeline.Sink.
@@ -114,7 +173,11 @@ func (s *Sink) Traits() pipeline.SinkTraits {
 }
 
 // Ready implements semel.Readier. [MissingTopic] tells whether the topic does not exist.
+// With a Route, it asks for no topic: one that is missing concerns its messages alone.
 func (s *Sink) Ready(ctx context.Context) error {
+	if s.opts.Route != nil {
+		return cluster.Reach(ctx, s.to.Load().client)
+	}
 	return cluster.HaveTopics(ctx, s.to.Load().client, s.opts.Topic)
 }
 
@@ -130,7 +193,7 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 	errs := s.produce(ctx, items)
 	s.lone.RUnlock()
 	for i, it := range items {
-		it.Err = s.produceError(errs[i])
+		it.Err = s.produceError(errs[i], it)
 	}
 	failed, asked := map[uint64]bool{}, false
 	for i, it := range items {
@@ -156,18 +219,23 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 // it may have been raised.
 func (s *Sink) again(ctx context.Context, alone []*pipeline.Item, asked *bool) error {
 	to := s.to.Load()
-	changed := to.limits == nil
+	topic, err := s.topic(ctx, to, alone[0])
+	if err != nil {
+		return s.produceError(err, alone[0])
+	}
+	l := to.of(topic)
+	changed := l == nil
 	if !changed {
-		if err := s.check(to, alone[0]); err != nil {
+		if err := s.check(to, topic, alone[0]); err != nil {
 			if *asked {
 				return err
 			}
 			*asked = true
-			l, failed := cluster.ReadLimits(ctx, kadm.NewClient(to.client), s.opts.Topic)
+			now, failed := cluster.ReadLimits(ctx, kadm.NewClient(to.client), topic)
 			if failed != nil {
 				return pipeline.Unavailable(fmt.Errorf("kafka: %w", failed), 0) // nothing was written
 			}
-			if changed = !maps.Equal(l, to.limits); !changed {
+			if changed = !maps.Equal(now, l); !changed {
 				return err
 			}
 		}
@@ -176,38 +244,38 @@ func (s *Sink) again(ctx context.Context, alone []*pipeline.Item, asked *bool) e
 	defer s.lone.Unlock()
 	if changed {
 		if s.to.Load() == to { // no other delivery reopened it
-			if err := s.reopen(ctx); err != nil {
+			if err := s.reopen(ctx, topic); err != nil {
 				return pipeline.Unavailable(fmt.Errorf("kafka: %w", err), 0) // nothing was written
 			}
 		}
-		if err := s.check(s.to.Load(), alone[0]); err != nil {
+		if err := s.check(s.to.Load(), topic, alone[0]); err != nil {
 			return err
 		}
 	}
-	return s.produceError(s.produce(ctx, alone)[0])
+	return s.produceError(s.produce(ctx, alone)[0], alone[0])
 }
 
 // check returns a permanent error if an item is too large for the topic.
-func (s *Sink) check(to *outlet, it *pipeline.Item) error {
-	if err := to.limits.Check(s.opts.Topic, (&maker{sink: s}).record(it)); err != nil {
+func (s *Sink) check(to *outlet, topic string, it *pipeline.Item) error {
+	if err := to.of(topic).Check(topic, (&maker{sink: s}).record(topic, it)); err != nil {
 		return fmt.Errorf("kafka: %w", err)
 	}
 	return nil
 }
 
-// reopen reads the topic's limit again, because the topic did not exist or had another
+// reopen reads a topic's limit again, because the topic did not exist or had another
 // limit. A client keeps its first limit, so a new client replaces it. The caller holds
 // lone.
-func (s *Sink) reopen(ctx context.Context) error {
-	client, l, err := producer(ctx, s.opts.Client, s.opts.Topic, s.opts.SamePartition)
+func (s *Sink) reopen(ctx context.Context, topic string) error {
+	to, err := producer(ctx, s.opts.Client, topic, s.opts.SamePartition)
 	if err != nil {
 		return err
 	}
-	if l == nil {
-		client.Close()
-		return fmt.Errorf("settings of topic %s, to know whether it takes a record: %w", s.opts.Topic, kerr.UnknownTopicOrPartition)
+	if to.of(topic) == nil {
+		to.client.Close()
+		return fmt.Errorf("settings of topic %s, to know whether it takes a record: %w", topic, kerr.UnknownTopicOrPartition)
 	}
-	old := s.to.Swap(&outlet{client, l}).client
+	old := s.to.Swap(to).client
 	_ = old.Flush(ctx) // records of deliveries that ended with an unknown outcome
 	old.Close()
 	return nil
@@ -278,13 +346,14 @@ func (p *promise) kept(r *kgo.Record, err error) {
 
 // fits reports whether the topic accepts a record, as far as its limit is known.
 func (d *delivery) fits(r *kgo.Record) bool {
-	return d.to.limits == nil || d.to.limits.Check(r.Topic, r) == nil
+	l := d.to.of(r.Topic)
+	return l == nil || l.Check(r.Topic, r) == nil
 }
 
 // produce writes the records of items and returns the error of each. When ctx ends, it
 // does not wait for records in flight. If a record is refused for its size although it
-// fits, no more records of its group are started: their error is pipeline.ErrBehind.
-// Those that were started before may be written ahead of it.
+// fits, or has no topic, no more records of its group are started: their error is
+// pipeline.ErrBehind. Those that were started before may be written ahead of it.
 func (s *Sink) produce(ctx context.Context, items []*pipeline.Item) []error {
 	m, to := s.maker(items), s.to.Load()
 	d := &delivery{to: to, done: make(chan struct{}), left: len(items), errs: make([]error, len(items))}
@@ -297,7 +366,13 @@ func (s *Sink) produce(ctx context.Context, items []*pipeline.Item) []error {
 			d.answer(i, pipeline.ErrBehind)
 			continue
 		}
-		to.client.Produce(ctx, m.record(it), m.promise(d, i, group))
+		topic, err := s.topic(ctx, to, it)
+		if err != nil {
+			d.hold(group)
+			d.answer(i, err)
+			continue
+		}
+		to.client.Produce(ctx, m.record(topic, it), m.promise(d, i, group))
 	}
 	select {
 	case <-d.done:
@@ -315,10 +390,20 @@ func (s *Sink) produce(ctx context.Context, items []*pipeline.Item) []error {
 var errUnanswered = errors.New("the brokers had not answered yet")
 
 // produceError classifies an error of the producer for a message.
-func (s *Sink) produceError(err error) error {
+func (s *Sink) produceError(err error, it *pipeline.Item) error {
+	switch err := err.(type) { // errors of topic
+	case *ownError:
+		return err.error
+	case *pipeline.UnavailableError:
+		return err
+	}
 	switch {
 	case err == nil, errors.Is(err, pipeline.ErrBehind):
 		return err
+	case s.opts.Route != nil && isOfTopic(err): // its own failure: other topics take theirs
+		topic, _ := s.opts.Route.Target(&it.Message) // it had one
+		s.to.Load().learn(topic, nil)
+		return fmt.Errorf("kafka: topic %s: %w", topic, err)
 	case cluster.IsTooLarge(err), errors.Is(err, kerr.InvalidRecord), errors.Is(err, kerr.InvalidTimestamp):
 		return semel.Permanent(fmt.Errorf("kafka: %w", err))
 	case errors.Is(err, kerr.UnknownTopicOrPartition):
@@ -414,8 +499,8 @@ func (m *maker) promise(d *delivery, i int, group uint64) func(*kgo.Record, erro
 	return p.keep
 }
 
-// record makes the record of an item. They share their bytes.
-func (m *maker) record(it *pipeline.Item) *kgo.Record {
+// record makes the record of an item for a topic. They share their bytes.
+func (m *maker) record(topic string, it *pipeline.Item) *kgo.Record {
 	from := len(m.headers)
 	for i := range it.Message.Headers {
 		name := it.Message.Headers[i].Name
@@ -431,7 +516,7 @@ func (m *maker) record(it *pipeline.Item) *kgo.Record {
 		m.number(pipeline.RedriveHeader, uint64(it.Redrive))
 	}
 	m.records = append(m.records, kgo.Record{
-		Topic: m.sink.opts.Topic, Key: it.Message.RecordKey, Value: it.Message.Body,
+		Topic: topic, Key: it.Message.RecordKey, Value: it.Message.Body,
 		Headers:   m.headers[from:len(m.headers):len(m.headers)],
 		Timestamp: it.Message.Time, Partition: it.Message.Origin.Partition,
 	})

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
 )
 
 // ExamineOptions name what a pipeline uses of a server.
@@ -25,7 +27,9 @@ type ExamineOptions struct {
 	Subjects []string
 	// Subject is published to. Empty means that the pipeline does not publish.
 	// CreateSubject says that OpenSink makes its stream.
-	Subject       string
+	Subject string
+	// Route has the subjects that are published to instead of Subject.
+	Route         *pipeline.Route
 	CreateSubject bool
 	// Window is how long keys are remembered.
 	Window time.Duration
@@ -35,6 +39,7 @@ type examination struct {
 	js       jetstream.JetStream
 	opts     ExamineOptions
 	findings []semel.Finding
+	examined []string // streams that are written
 }
 
 // Examine reports which settings of the server, stream and consumer support the
@@ -53,8 +58,17 @@ func Examine(ctx context.Context, opts *ExamineOptions) ([]semel.Finding, error)
 	if opts.Stream != "" {
 		err = e.read(ctx)
 	}
-	if err == nil && opts.Subject != "" {
-		err = e.written(ctx)
+	subjects := []string{opts.Subject}
+	if opts.Route != nil {
+		subjects = slices.Clone(opts.Route.Names())
+		for _, prefix := range opts.Route.Prefixes() {
+			e.note(semel.Notice, "subjects "+prefix+"*", "messages name them, so they are not checked", "a message whose subject no stream takes fails, and is parked", "look at semel parked ls")
+		}
+	}
+	for _, subject := range subjects {
+		if err == nil && subject != "" {
+			err = e.written(ctx, subject)
+		}
 	}
 	if err != nil {
 		return e.findings, failed(opts.URL, "", err)
@@ -166,13 +180,13 @@ func (e *examination) consumer(info *jetstream.ConsumerInfo) {
 }
 
 // written examines the stream that takes the output.
-func (e *examination) written(ctx context.Context) error {
-	name, err := e.js.StreamNameBySubject(ctx, e.opts.Subject)
+func (e *examination) written(ctx context.Context, to string) error {
+	name, err := e.js.StreamNameBySubject(ctx, to)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		if e.opts.CreateSubject {
-			e.absent("stream of the subject "+e.opts.Subject, "", "", true)
+			e.absent("stream of the subject "+to, "", "", true)
 		} else {
-			e.note(semel.Broken, "subject "+e.opts.Subject, "no stream takes it", "nothing is written", "create a stream with nats stream add, or set sink.nats.create and sink.nats.stream")
+			e.note(semel.Broken, "subject "+to, "no stream takes it", "nothing is written", "create a stream with nats stream add, or set sink.nats.create and sink.nats.stream")
 		}
 		return nil
 	}
@@ -184,6 +198,10 @@ func (e *examination) written(ctx context.Context) error {
 		return err
 	}
 	config := stream.CachedInfo().Config
+	if slices.Contains(e.examined, name) {
+		return nil
+	}
+	e.examined = append(e.examined, name)
 	if name != e.opts.Stream {
 		e.stream(&config)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// SinkOptions are the options of OpenSink. URL and Subject are required.
+// SinkOptions are the options of OpenSink. URL and one of Subject and Route are required.
 type SinkOptions struct {
 	// URL has the addresses of servers, separated by commas.
 	URL string
@@ -25,10 +25,13 @@ type SinkOptions struct {
 	Client []natsgo.Option
 	// Subject is what messages are published to.
 	Subject string
+	// Route chooses the subject of each message. A message whose subject it does not
+	// allow, or that no stream takes, fails by itself.
+	Route *pipeline.Route
 	// Stream is the stream that must store them. Defaults to any.
 	Stream string
 	// Create makes the stream with this subject if it does not exist. It needs
-	// Stream. Defaults to false.
+	// Stream and Subject. Defaults to false.
 	Create bool
 	// Name is the pipeline's name, sent as a header. Defaults to none.
 	Name string
@@ -56,8 +59,8 @@ func OpenSink(ctx context.Context, opts *SinkOptions) (*Sink, error) {
 	if opts != nil {
 		s.opts = *opts
 	}
-	if s.opts.URL == "" || s.opts.Subject == "" || s.opts.Create && s.opts.Stream == "" {
-		return nil, fmt.Errorf("nats: SinkOptions: URL and Subject are required, and Stream if Create is set: %w", semel.ErrInvalidRequest)
+	if s.opts.URL == "" || (s.opts.Subject == "") == (s.opts.Route == nil) || s.opts.Create && (s.opts.Stream == "" || s.opts.Route != nil) {
+		return nil, fmt.Errorf("nats: SinkOptions: URL and one of Subject and Route are required, and Stream and Subject if Create is set: %w", semel.ErrInvalidRequest)
 	}
 	conn, js, err := connect(ctx, s.opts.URL, s.opts.Client)
 	if err != nil {
@@ -77,14 +80,24 @@ func OpenSink(ctx context.Context, opts *SinkOptions) (*Sink, error) {
 	return s, nil
 }
 
-// look checks that a stream takes the subject, and that it is the right one.
+// look checks that the server answers and, if there is one subject, that a stream takes
+// it.
 func (s *Sink) look(ctx context.Context) error {
-	name, err := s.js.StreamNameBySubject(ctx, s.opts.Subject)
+	if s.opts.Route != nil {
+		_, err := s.js.AccountInfo(ctx)
+		return err
+	}
+	return s.takes(ctx, s.opts.Subject)
+}
+
+// takes checks that a stream takes a subject, and that it is the right one.
+func (s *Sink) takes(ctx context.Context, subject string) error {
+	name, err := s.js.StreamNameBySubject(ctx, subject)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return &MissingError{Subject: s.opts.Subject}
+		return &MissingError{Subject: subject}
 	}
 	if err == nil && s.opts.Stream != "" && name != s.opts.Stream {
-		return fmt.Errorf("the subject %s belongs to the stream %s, not to %s: %w", s.opts.Subject, name, s.opts.Stream, semel.ErrInvalidRequest)
+		return fmt.Errorf("the subject %s belongs to the stream %s, not to %s: %w", subject, name, s.opts.Stream, semel.ErrInvalidRequest)
 	}
 	return err
 }
@@ -119,7 +132,7 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 		}
 		if err == nil {
 			futures[i], err = s.js.PublishMsgAsync(msg, s.publishing(it)...)
-			err = s.refused(err)
+			err = s.refused(ctx, it, err)
 		}
 		it.Err = err
 	}
@@ -130,7 +143,7 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 		select {
 		case <-futures[i].Ok():
 		case err := <-futures[i].Err():
-			it.Err = s.refused(err)
+			it.Err = s.refused(ctx, it, err)
 		case <-ctx.Done():
 			it.Err = fmt.Errorf("nats: no answer yet: %w: %w", semel.ErrOutcomeUnknown, context.Cause(ctx))
 		}
@@ -162,10 +175,26 @@ func MsgID(key semel.Key, redrive int) string {
 	return id
 }
 
+// subject returns the subject of an item. One with wildcards or spaces is none.
+func (s *Sink) subject(it *pipeline.Item) (string, error) {
+	if s.opts.Route == nil {
+		return s.opts.Subject, nil
+	}
+	subject, err := s.opts.Route.Target(&it.Message)
+	if err == nil && (strings.ContainsAny(subject, "*> \t\r\n\x00") || strings.Contains("."+subject+".", "..")) {
+		err = fmt.Errorf("%.100q is not a subject that can be published to: %w", subject, pipeline.ErrRoute)
+	}
+	return subject, err
+}
+
 // message returns what is published for an item. Headers that are instructions to
 // the server are left out. A header that NATS cannot carry is a permanent error.
 func (s *Sink) message(it *pipeline.Item) (*natsgo.Msg, error) {
-	msg := &natsgo.Msg{Subject: s.opts.Subject, Data: it.Message.Body, Header: natsgo.Header{}}
+	subject, err := s.subject(it)
+	if err != nil {
+		return nil, fmt.Errorf("nats: %w", err)
+	}
+	msg := &natsgo.Msg{Subject: subject, Data: it.Message.Body, Header: natsgo.Header{}}
 	for _, h := range header.Output(it, s.opts.Name) {
 		if len(h.Name) > 5 && strings.EqualFold(h.Name[:5], "nats-") {
 			continue
@@ -186,7 +215,7 @@ const (
 )
 
 // refused classifies an error of a publication.
-func (s *Sink) refused(err error) error {
+func (s *Sink) refused(ctx context.Context, it *pipeline.Item, err error) error {
 	var api *jetstream.APIError
 	switch {
 	case err == nil:
@@ -194,15 +223,32 @@ func (s *Sink) refused(err error) error {
 	case errors.Is(err, natsgo.ErrMaxPayload), errors.Is(err, jetstream.ErrStreamMessageExceedsMaximum):
 		return semel.Permanent(failed(s.opts.URL, "", err))
 	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, natsgo.ErrNoResponders):
-		return pipeline.Unavailable(fmt.Errorf("nats: %w", &MissingError{Subject: s.opts.Subject}), 0)
+		return s.untaken(ctx, it)
 	case errors.Is(err, natsgo.ErrReconnectBufExceeded), errors.Is(err, natsgo.ErrConnectionReconnecting), errors.Is(err, natsgo.ErrConnectionClosed), errors.Is(err, jetstream.ErrTooManyStalledMsgs):
 		return pipeline.Unavailable(failed(s.opts.URL, "", err), 0) // nothing was sent
 	case errors.As(err, &api):
 		err = failed(s.opts.URL, "", err)
+		if s.opts.Route != nil && api.ErrorCode == codeNotExpected {
+			return err // its own failure: another stream has its subject
+		}
 		if api.ErrorCode == codeStreamStore || api.ErrorCode == codeNoSpace || api.ErrorCode == codeNotExpected || api.Code == 503 {
 			return pipeline.Unavailable(err, 0)
 		}
 		return err
 	}
 	return fmt.Errorf("nats: %w: %w", semel.ErrOutcomeUnknown, err)
+}
+
+// untaken is the error of a message that no stream took. If it named its subject, and
+// the server has no stream for that, others are not affected. A server that is starting
+// takes no subject.
+func (s *Sink) untaken(ctx context.Context, it *pipeline.Item) error {
+	subject, _ := s.subject(it)
+	err := fmt.Errorf("nats: %w", &MissingError{Subject: subject})
+	if s.opts.Route != nil {
+		if _, missing := errors.AsType[*MissingError](s.takes(ctx, subject)); missing {
+			return err
+		}
+	}
+	return pipeline.Unavailable(err, 0)
 }

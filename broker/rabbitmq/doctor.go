@@ -15,6 +15,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
 )
 
 // ExamineOptions name what a pipeline uses of a server.
@@ -28,6 +29,9 @@ type ExamineOptions struct {
 	// Exchange and RoutingKey are published to. Empty means that the pipeline does
 	// not publish.
 	Exchange, RoutingKey string
+	// Route has the routing keys instead of RoutingKey. Without an Exchange they are
+	// queues.
+	Route *pipeline.Route
 	// Create says that OpenSource or OpenSink makes what does not exist yet.
 	Create bool
 	// Window is how long keys are remembered.
@@ -60,6 +64,12 @@ func Examine(ctx context.Context, opts *ExamineOptions) ([]semel.Finding, error)
 		err = e.exchange(ctx)
 	} else {
 		queues = append(queues, e.opts.RoutingKey)
+		if e.opts.Route != nil {
+			queues = append(queues, e.opts.Route.Names()...)
+		}
+	}
+	if e.opts.Route != nil && (e.opts.Exchange != "" || len(e.opts.Route.Prefixes()) > 0) {
+		e.note(semel.Notice, "routing keys "+e.opts.Route.String(), "messages name them, so their queues are not checked", "a message that no queue takes fails, and is parked", "look at semel parked ls")
 	}
 	slices.Sort(queues)
 	for _, name := range slices.Compact(queues) {

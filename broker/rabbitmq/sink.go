@@ -2,6 +2,7 @@ package rabbitmq
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -14,12 +15,16 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// SinkOptions are the options of OpenSink. Client and RoutingKey are required.
+// SinkOptions are the options of OpenSink. Client is required, and RoutingKey, Route or
+// Exchange.
 type SinkOptions struct {
 	Client Client
 	// Exchange is what messages are published to. Defaults to the default exchange,
 	// in which RoutingKey is the name of a queue.
 	Exchange, RoutingKey string
+	// Route chooses the routing key of each message, instead of RoutingKey. A message
+	// whose routing key it does not allow, or that no queue takes, fails by itself.
+	Route *pipeline.Route
 	// Create makes what does not exist: the durable topic exchange, or, without an
 	// Exchange, the quorum queue. Defaults to false.
 	Create bool
@@ -47,8 +52,11 @@ func OpenSink(ctx context.Context, opts *SinkOptions) (*Sink, error) {
 	if opts != nil {
 		s.opts = *opts
 	}
-	if s.opts.RoutingKey == "" && s.opts.Exchange == "" {
-		return nil, fmt.Errorf("rabbitmq: SinkOptions: Exchange or RoutingKey is required: %w", semel.ErrInvalidRequest)
+	if s.opts.RoutingKey == "" && s.opts.Exchange == "" && s.opts.Route == nil || s.opts.RoutingKey != "" && s.opts.Route != nil {
+		return nil, fmt.Errorf("rabbitmq: SinkOptions: Exchange, RoutingKey or Route is required, and not both of the last two: %w", semel.ErrInvalidRequest)
+	}
+	if s.opts.Create && s.opts.Exchange == "" && s.opts.Route != nil {
+		return nil, fmt.Errorf("rabbitmq: SinkOptions: Create cannot make the queues that messages name: %w", semel.ErrInvalidRequest)
 	}
 	publisher, err := OpenPublisher(ctx, s.opts.Client)
 	if err != nil {
@@ -71,6 +79,9 @@ func (s *Sink) look(ctx context.Context) error {
 	defer s.publisher.give(o)
 	if s.opts.Exchange != "" {
 		return o.link.needExchange(s.opts.Exchange, s.opts.Create)
+	}
+	if s.opts.Route != nil {
+		return nil // messages name the queues
 	}
 	return o.link.needQueue(s.opts.RoutingKey, s.opts.Create)
 }
@@ -101,14 +112,28 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 		}
 		s.doubtful.Store(false)
 	}
-	list := make([]*Publication, len(items))
-	for i, it := range items {
-		list[i] = &Publication{Exchange: s.opts.Exchange, RoutingKey: s.opts.RoutingKey, Message: s.publishing(it)}
+	list := make([]*Publication, 0, len(items))
+	published := make([]*pipeline.Item, 0, len(items))
+	for _, it := range items {
+		key, err := s.opts.RoutingKey, error(nil)
+		if s.opts.Route != nil {
+			key, err = s.opts.Route.Target(&it.Message)
+		}
+		if err != nil {
+			it.Err = fmt.Errorf("rabbitmq: %w", err)
+			continue
+		}
+		list = append(list, &Publication{Exchange: s.opts.Exchange, RoutingKey: key, Message: s.publishing(it)})
+		published = append(published, it)
 	}
 	s.publisher.Publish(ctx, list...)
-	for i, it := range items {
+	for i, it := range published {
 		it.Err = list[i].Err
-		if it.Err != nil {
+		unroutable, isOwn := errors.AsType[*UnroutableError](it.Err)
+		switch {
+		case isOwn && s.opts.Route != nil: // its own failure: other routing keys have queues
+			it.Err = fmt.Errorf("rabbitmq: %w", unroutable)
+		case it.Err != nil:
 			s.doubtful.Store(true)
 		}
 	}

@@ -228,6 +228,9 @@ func (e *explainer) exceptions() []string {
 		list = append(list, "a message without a key is not delivered, although the pipeline observes: on_missing: "+missing)
 	}
 	list = append(list, e.sink.Exceptions...)
+	if routed, ok := e.pipeline.Sink.(config.Routed); ok && routed.Route() != nil {
+		list = append(list, "a message whose target is not allowed, or does not exist, fails by itself: it is retried, and after its last attempt on_failure applies")
+	}
 	list = append(list, e.source.Exceptions...)
 	if window != "" {
 		list = append(list, window)

@@ -195,7 +195,7 @@ func TestEveryKindOfSourceAndSinkIsRead(t *testing.T) {
 	if got := *get("upsert").Sink.(*postgres.Sink); got.Table != "t" || !reflect.DeepEqual(got.Columns, []rows.Column{{Name: "id", From: ".id"}, {Name: "v", From: ".v"}}) || !reflect.DeepEqual(got.Key, []string{"id"}) || got.Version != "v" {
 		t.Errorf("upsert: %+v", got)
 	}
-	if got := get("topic").Sink.(*kafka.Sink); got.Topic != "out" || got.Partition != "same" || got.Compression != "zstd" || got.KeyHeaders {
+	if got := get("topic").Sink.(*kafka.Sink); got.Topic.Name != "out" || got.Partition != "same" || got.Compression != "zstd" || got.KeyHeaders {
 		t.Errorf("kafka: %+v", got)
 	}
 	if !get("far").Sink.(*kafka.Sink).KeyHeaders {
@@ -251,6 +251,12 @@ func TestProblemsOfPipelinesSayWhereAndWhatToDo(t *testing.T) {
 		{id + "," + kafka + "," + topic + ", transaction: { grace: 1m }", "pipelines.p.transaction.grace: it needs time: event: write that too, or leave it out"},
 		{id + "," + file + "," + stdout + ", store: keys, transaction: { interval: 1s }", "pipelines.p.transaction: it is only for Kafka to Kafka without a store"},
 		{id + "," + kafka + ", sink: { kafka: { brokers: ['h:1'], topic: in } }", "pipelines.p.sink.kafka.topic: in is already the topic that the pipeline reads, so the pipeline would read its own output: write another topic"},
+		{id + "," + kafka + ", sink: { kafka: { brokers: ['h:1'], topic: { from: source, allow: [out] } } }", "store is missing: each message names its topic, and a Kafka transaction writes to one"},
+		{id + "," + kafka + ", store: keys, sink: { kafka: { brokers: ['h:1'], topic: { from: source, allow: [out, 'i*'] } } }", "pipelines.p.sink.kafka.topic: in is already the topic that the pipeline reads"},
+		{id + "," + kafka + ", store: keys, sink: { kafka: { brokers: ['h:1'], topic: { from: topic, allow: [out] } } }", `pipelines.p.sink.kafka.topic.from: "topic": write source or header:NAME`},
+		{id + "," + file + ", store: keys, sink: { nats: { servers: ['h:1'], subject: { from: source } } }", "pipelines.p.sink.nats.subject: allow is missing"},
+		{id + "," + file + ", store: keys, sink: { nats: { servers: ['h:1'], subject: { from: source, allow: ['a.*.b'] } } }", "pipelines.p.sink.nats.subject.allow: write names, with * at the end of a name at most"},
+		{id + "," + file + ", store: keys, sink: { rabbitmq: { servers: ['h:1'], create: true, routing_key: { from: source, allow: [a] } } }", "pipelines.p.sink.rabbitmq: create cannot make the queues that messages name"},
 		{id + "," + kafka + "," + topic + ", observe: true", "pipelines.p.observe: a Kafka transaction cannot observe"},
 		{id + "," + kafka + "," + topic + ", parked: { path: x }", "pipelines.p.parked: a Kafka transaction parks messages in a topic: write parked: { topic: NAME }"},
 		{id + "," + kafka + "," + topic + ", on_store_error: pass", "pipelines.p.on_store_error: pass is not possible, because the effect is written with the store (one transaction in Kafka): write stop"},

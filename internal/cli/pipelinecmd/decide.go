@@ -13,12 +13,14 @@ import (
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
 )
 
 // decider decides messages as a pipeline would, but claims nothing.
 type decider struct {
 	*dryRun
 	looker     semel.Inspector // nil if there is no store to read
+	route      *pipeline.Route // nil if messages name no targets
 	reader     *key.Reader
 	partitions bool // each partition has its own keys
 	now        time.Time
@@ -43,12 +45,17 @@ type dryMessage struct {
 	key         semel.Key
 	fingerprint semel.Fingerprint
 	content     uint64
-	late        bool // applies only to a key that the store does not know
+	late        bool  // applies only to a key that the store does not know
+	astray      error // the message names no target that is allowed
 }
 
 func newDecider(d *dryRun, looker semel.Inspector) *decider {
+	var route *pipeline.Route
+	if routed, ok := d.spec.Sink.(config.Routed); ok {
+		route = routed.Route()
+	}
 	return &decider{
-		dryRun: d, looker: looker, now: time.Now(), seen: map[seenKey]seenMessage{}, seed: maphash.MakeSeed(),
+		dryRun: d, route: route, looker: looker, now: time.Now(), seen: map[seenKey]seenMessage{}, seed: maphash.MakeSeed(),
 		partitions: d.conf.Mode(d.spec) == config.SourceIsSink,
 		reader:     d.spec.Key.Rule.Reader(&key.FinderOptions{Content: d.spec.OnMismatch != "ignore"}),
 	}
@@ -85,6 +92,9 @@ func (j *decider) add(m *semel.Message) {
 		claim := semel.ClaimRequest{Time: m.Time, Window: j.spec.Window}
 		d.late = claim.Late(j.now)
 	}
+	if j.route != nil {
+		_, d.astray = j.route.Target(m)
+	}
 	j.batch = append(j.batch, d)
 }
 
@@ -110,6 +120,9 @@ func (j *decider) decide(ctx context.Context) error {
 	for i := range j.batch {
 		d := &j.batch[i]
 		kind, sample := j.one(d, &records[i])
+		if d.astray != nil && (kind == dryFresh || kind == dryDuplicate && j.conf.Mode(j.spec) == config.Direct) {
+			kind, sample.Error = dryNoTarget, term.PlainText(d.astray.Error())
+		}
 		j.note(kind, sample)
 	}
 	j.batch = j.batch[:0]

@@ -184,10 +184,11 @@ const (
 	dryInFlight  = "in_flight"
 	dryUnknown   = "unknown"
 	dryMissing   = "missing"
+	dryNoTarget  = "no_target"
 )
 
 func dryKinds() []string {
-	return []string{dryFresh, dryDuplicate, dryMismatch, dryLate, dryInFlight, dryUnknown, dryMissing}
+	return []string{dryFresh, dryDuplicate, dryMismatch, dryLate, dryInFlight, dryUnknown, dryMissing, dryNoTarget}
 }
 
 // do reads and decides messages.
@@ -268,6 +269,8 @@ func (d *dryRun) fate(kind string) string {
 		return "parked"
 	case dryMissing:
 		return fates[d.spec.Key.OnMissing]
+	case dryNoTarget:
+		return fates[d.spec.OnFailure.Then] + " after its last attempt"
 	}
 	return "processed"
 }

@@ -33,7 +33,7 @@ func naming(p *config.Pipeline, topic string) string {
 	if source, ok := p.Source.(*Source); ok && slices.Contains(source.Topics, topic) {
 		return "source.kafka.topics"
 	}
-	if sink, ok := p.Sink.(*Sink); ok && sink.Topic == topic {
+	if sink, ok := p.Sink.(*Sink); ok && sink.Topic.Has(topic) {
 		return "sink.kafka.topic"
 	}
 	return "parked.topic"

@@ -23,7 +23,7 @@ func (s *Source) Examine(ctx context.Context, x *config.Examination) {
 		opts.Changelogs, opts.Repartition = s.Changelogs(p), s.RepartitionTopic()
 	}
 	if sink, ok := p.Sink.(*Sink); ok && sink.with(p) {
-		opts.Output = sink.Topic
+		opts.Output, opts.Route = sink.Topic.Name, sink.Topic.Route
 	} else if ok {
 		opts.Parked = "" // messages are parked in the sink's cluster
 	}
@@ -39,7 +39,7 @@ func (s *Sink) with(p *config.Pipeline) bool {
 // Examine implements config.Kind.
 func (s *Sink) Examine(ctx context.Context, x *config.Examination) {
 	if !s.with(x.Pipeline) {
-		s.examine(ctx, x, &kafka.ExamineOptions{Output: s.Topic, Parked: x.Pipeline.Parked.Topic})
+		s.examine(ctx, x, &kafka.ExamineOptions{Output: s.Topic.Name, Route: s.Topic.Route, Parked: x.Pipeline.Parked.Topic})
 	}
 }
 
@@ -89,7 +89,7 @@ func OpenAdmin(ctx context.Context, f *config.File, p *config.Pipeline) (*kafka.
 		}
 	}
 	if writes {
-		add(sink.Topic)
+		add(sink.Topic.Names()...)
 	}
 	add(p.Parked.Topic)
 	client, err := end.options()

@@ -11,12 +11,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// Sink produces to a topic. It is always idempotent and waits for all in-sync
-// replicas.
+// Sink produces to a topic, or to one that each message names. It is always idempotent
+// and waits for all in-sync replicas.
 type Sink struct {
 	config.SinkBase
 	Client
-	Topic string
+	Topic config.Target
 	// Partition is record-key (by the hash of the record key) or same (the
 	// partition number of the source).
 	Partition string
@@ -37,7 +37,7 @@ func (s *Sink) Fields() schema.Mapping {
 	return schema.Mapping{
 		Doc: "Records of a topic, with the headers of the message and headers with its key.",
 		Fields: append(s.Client.fields(),
-			schema.TextField("topic", &s.Topic, "Topic to write.").Need(),
+			config.TargetField("topic", &s.Topic, "topic", "Topic to write, or where each message names its topic. A Kafka transaction writes to one topic.").Need(),
 			schema.ChoiceField("partition", &s.Partition, "How a record gets its partition: by the hash of the record key, as in Kafka's own clients, or the same number as in the source.", "record-key", "same").Or("record-key"),
 			schema.ChoiceField("compression", &s.Compression, "Compression of the records.", "none", "gzip", "snappy", "lz4", "zstd").Or("lz4"),
 			schema.TruthField("key_headers", &s.KeyHeaders, "Add headers with the key, with time and place at which the first pipeline read the message and, outside of transactions, with attempt and token. They cost about as much as a small record. Turn them off if readers use only the record key.").Or("true"),
@@ -51,7 +51,7 @@ func (s *Sink) About() config.SinkAbout {
 	if !s.KeyHeaders {
 		handed = ", of which the record says nothing (key_headers: false)"
 	}
-	return config.SinkAbout{Name: "kafka " + s.Topic, Handed: handed}
+	return config.SinkAbout{Name: "kafka " + s.Topic.String(), Handed: handed}
 }
 
 // Lint implements config.Sink.
@@ -62,7 +62,11 @@ func (s *Sink) Lint(l *config.Linter) {
 			"leave store out: keys, outputs and offsets are then one Kafka transaction")
 	}
 	s.lint(l, "sink.kafka")
+	l.LintTarget("sink.kafka.topic", &s.Topic)
 }
+
+// Route implements config.Routed.
+func (s *Sink) Route() *pipeline.Route { return s.Topic.Route }
 
 // Open implements config.Sink.
 func (s *Sink) Open(ctx context.Context, env *config.Env) (pipeline.Sink, error) {
@@ -71,7 +75,7 @@ func (s *Sink) Open(ctx context.Context, env *config.Env) (pipeline.Sink, error)
 		return nil, err
 	}
 	sink, err := kafka.OpenSink(ctx, &kafka.SinkOptions{
-		Name: env.Pipeline.Name, Client: append(client, kgo.ProducerBatchCompression(compression(s.Compression))), Topic: s.Topic, SamePartition: s.Partition == "same",
+		Name: env.Pipeline.Name, Client: append(client, kgo.ProducerBatchCompression(compression(s.Compression))), Topic: s.Topic.Name, Route: s.Topic.Route, SamePartition: s.Partition == "same",
 		NoKeyHeaders: !s.KeyHeaders,
 	})
 	if err != nil {

@@ -135,7 +135,7 @@ func (s *Source) lintRepartition(l *config.Linter) {
 	topic := s.RepartitionTopic()
 	others := append([]string{p.Parked.Topic, cmp.Or(p.Transaction.Changelog, s.Group+"-keys")}, s.Topics...)
 	if sink, ok := p.Sink.(*Sink); ok {
-		others = append(others, sink.Topic)
+		others = append(others, sink.Topic.Names()...)
 	}
 	if slices.Contains(others, topic) {
 		l.Add(semel.Broken, config.NoRisk, path, topic+", which the pipeline also uses for something else", "its records would be mixed up", "use another topic, or another group")

@@ -67,7 +67,14 @@ func topicUses(f *config.File, p *config.Pipeline) []topicUse {
 		end = source.Brokers
 	}
 	if toKafka {
-		uses = append(uses, topicUse{sink.Brokers, []string{sink.Topic}, "sink.kafka.topic", "that the sink writes", "the pipeline would read its own output"})
+		written := sink.Topic.Names()
+		for _, use := range uses { // messages may name these too
+			written = append(written, slices.DeleteFunc(slices.Clone(use.topics), func(topic string) bool { return !sink.Topic.Has(topic) })...)
+		}
+		if p.Parked.Topic != "" && sink.Topic.Has(p.Parked.Topic) {
+			written = append(written, p.Parked.Topic)
+		}
+		uses = append(uses, topicUse{sink.Brokers, written, "sink.kafka.topic", "that the sink writes", "the pipeline would read its own output"})
 		end = sink.Brokers
 	}
 	if p.Parked.Topic != "" {
@@ -111,6 +118,8 @@ func (s *Source) checkChangelogs(c *config.Checker, p *config.Pipeline) {
 // Joins implements config.TransactionalSource.
 func (s *Source) Joins(sink config.Sink) (why string) {
 	switch to, ok := sink.(*Sink); {
+	case ok && to.Topic.Route != nil:
+		return "each message names its topic, and a Kafka transaction writes to one: write store: NAME, the store of the keys, or one topic"
 	case !ok:
 		return "write store: NAME, the store of the keys"
 	case !sameBrokers(s.Brokers, to.Brokers):

@@ -24,7 +24,17 @@ func (s *Source) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracin
 
 // Trace implements config.Traced.
 func (s *Sink) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracing) error {
-	return s.trace(ctx, p, t, "published by "+p.Name, s.Topic)
+	topics := s.Topic.Names()
+	if s.Topic.Route != nil {
+		opts, err := s.options()
+		if err == nil {
+			topics, err = kafka.RoutedTopics(ctx, opts, s.Topic.Route)
+		}
+		if err != nil || len(topics) == 0 {
+			return err
+		}
+	}
+	return s.trace(ctx, p, t, "published by "+p.Name, topics...)
 }
 
 func (c *Client) trace(ctx context.Context, p *config.Pipeline, t *config.Tracing, what string, topics ...string) error {

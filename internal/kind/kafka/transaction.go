@@ -72,7 +72,7 @@ func (s *Source) newTransactor(env *config.Env, instance string) (*kafkatxn.Tran
 	return kafkatxn.NewTransactor(&kafkatxn.TransactorOptions{
 		Name: p.Name, Client: client, Group: s.Group,
 		Member: kafkatxn.Member{Instance: instance, TransactionalID: s.transactionalID(instance), Sessions: p.Parallel},
-		Inputs: s.Topics, Repartition: between, Output: sink.Topic,
+		Inputs: s.Topics, Repartition: between, Output: sink.Topic.Name,
 		Format:    kafkatxn.Format{Compression: compression(sink.Compression), SamePartition: sink.Partition == "same", KeyHeaders: sink.KeyHeaders},
 		Changelog: t.Changelog, Parked: p.Parked.Topic, Key: o.Key, Scope: kafkatxn.Scope{Name: o.Scope, Same: o.SameScope},
 		Window: o.Window, EventTime: eventTime, OnMissing: o.OnMissing, Failure: pipeline.Failure{Then: o.Failure.Then},

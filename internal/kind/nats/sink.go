@@ -11,12 +11,13 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// Sink publishes to a subject of a stream.
+// Sink publishes to a subject of a stream, or to one that each message names.
 type Sink struct {
 	config.SinkBase
 	Client
-	Subject, Stream string
-	Create          bool
+	Subject config.Target
+	Stream  string
+	Create  bool
 }
 
 // NewSink returns an empty Sink.
@@ -33,9 +34,12 @@ func (s *Sink) Fields() schema.Mapping {
 			if s.Create && s.Stream == "" {
 				v.Wrong("create needs the name of the stream: write stream")
 			}
+			if s.Create && s.Subject.Route != nil {
+				v.Wrong("create needs one subject: leave it out, and create the stream with nats stream add")
+			}
 		},
 		Fields: append(s.Client.fields(),
-			schema.TextField("subject", &s.Subject, "Subject to publish to.").Need(),
+			config.TargetField("subject", &s.Subject, "subject", "Subject to publish to, or where each message names its subject.").Need(),
 			schema.TextField("stream", &s.Stream, "Stream that must store the messages.").Means("the one that takes the subject"),
 			schema.TruthField("create", &s.Create, "Create the stream if it does not exist: with files, one replica, and no limits.").Or("false"),
 		),
@@ -45,7 +49,7 @@ func (s *Sink) Fields() schema.Mapping {
 // About implements config.Sink.
 func (s *Sink) About() config.SinkAbout {
 	return config.SinkAbout{
-		Name:   "nats " + s.Subject,
+		Name:   "nats " + s.Subject.String(),
 		Drops:  s.drops(),
 		Handed: ", which stand in the headers Nats-Msg-Id, semel-key, semel-token and, from the second attempt on, semel-attempt",
 		Exceptions: []string{
@@ -54,6 +58,12 @@ func (s *Sink) About() config.SinkAbout {
 	}
 }
 
+// Route implements config.Routed.
+func (s *Sink) Route() *pipeline.Route { return s.Subject.Route }
+
+// Lint implements config.Sink.
+func (s *Sink) Lint(l *config.Linter) { l.LintTarget("sink.nats.subject", &s.Subject) }
+
 // Open implements config.Sink.
 func (s *Sink) Open(ctx context.Context, env *config.Env) (pipeline.Sink, error) {
 	client, err := s.options()
@@ -61,7 +71,7 @@ func (s *Sink) Open(ctx context.Context, env *config.Env) (pipeline.Sink, error)
 		return nil, err
 	}
 	sink, err := nats.OpenSink(ctx, &nats.SinkOptions{
-		URL: s.url(), Client: client, Subject: s.Subject, Stream: s.Stream, Create: s.Create, Name: env.Pipeline.Name,
+		URL: s.url(), Client: client, Subject: s.Subject.Name, Route: s.Subject.Route, Stream: s.Stream, Create: s.Create, Name: env.Pipeline.Name,
 	})
 	if err != nil {
 		return nil, err // not sink: a nil *Sink becomes a non-nil interface
@@ -78,7 +88,7 @@ func (s *Sink) with(p *config.Pipeline) bool {
 // Examine implements config.Kind.
 func (s *Sink) Examine(ctx context.Context, x *config.Examination) {
 	if !s.with(x.Pipeline) {
-		s.Client.examine(ctx, x, &nats.ExamineOptions{Subject: s.Subject, CreateSubject: s.Create})
+		s.Client.examine(ctx, x, &nats.ExamineOptions{Subject: s.Subject.Name, Route: s.Subject.Route, CreateSubject: s.Create})
 	}
 }
 

@@ -108,7 +108,7 @@ func (s *Source) Sample(ctx context.Context, fn func(*semel.Message) bool) error
 func (s *Source) Examine(ctx context.Context, x *config.Examination) {
 	opts := &nats.ExamineOptions{Stream: s.Stream, Consumer: s.Consumer, Create: s.Create, Subjects: s.Subjects}
 	if sink, ok := x.Pipeline.Sink.(*Sink); ok && sink.with(x.Pipeline) {
-		opts.Subject, opts.CreateSubject = sink.Subject, sink.Create
+		opts.Subject, opts.Route, opts.CreateSubject = sink.Subject.Name, sink.Subject.Route, sink.Create
 	}
 	s.Client.examine(ctx, x, opts)
 }

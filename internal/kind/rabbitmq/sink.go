@@ -10,12 +10,13 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// Sink publishes to an exchange or a queue.
+// Sink publishes to an exchange or a queue. Messages may name their routing keys.
 type Sink struct {
 	config.SinkBase
 	Client
-	Exchange, RoutingKey string
-	Create               bool
+	Exchange   string
+	RoutingKey config.Target
+	Create     bool
 }
 
 // NewSink returns an empty Sink.
@@ -28,9 +29,14 @@ func (*Sink) Kind() string { return "rabbitmq" }
 func (s *Sink) Fields() schema.Mapping {
 	return schema.Mapping{
 		Doc: "Persistent messages, with the headers of the message and headers with its key. The `message-id` is the id of the key, so the next consumer can recognise a repeated message. The server confirms each message. While no queue takes the messages, the pipeline waits.",
+		Check: func(v schema.Value, _ schema.Members) {
+			if s.Create && s.Exchange == "" && s.RoutingKey.Route != nil {
+				v.Wrong("create cannot make the queues that messages name: leave it out, or write exchange")
+			}
+		},
 		Fields: append(s.Client.fields(),
 			schema.TextField("exchange", &s.Exchange, "Exchange to publish to.").Means("the default exchange: `routing_key` is a queue"),
-			schema.TextField("routing_key", &s.RoutingKey, "Routing key, or the name of a queue if there is no `exchange`.").Need(),
+			config.TargetField("routing_key", &s.RoutingKey, "routing key", "Routing key, or where each message names its own. It is the name of a queue if there is no `exchange`.").Need(),
 			schema.TruthField("create", &s.Create, "Create what does not exist: a durable topic exchange, or a durable quorum queue if there is no `exchange`.").Or("false"),
 		),
 	}
@@ -38,9 +44,9 @@ func (s *Sink) Fields() schema.Mapping {
 
 // About implements config.Sink.
 func (s *Sink) About() config.SinkAbout {
-	name := "rabbitmq " + s.RoutingKey
+	name := "rabbitmq " + s.RoutingKey.String()
 	if s.Exchange != "" {
-		name = "rabbitmq " + s.Exchange + "/" + s.RoutingKey
+		name = "rabbitmq " + s.Exchange + "/" + s.RoutingKey.String()
 	}
 	return config.SinkAbout{
 		Name:       name,
@@ -49,6 +55,12 @@ func (s *Sink) About() config.SinkAbout {
 	}
 }
 
+// Route implements config.Routed.
+func (s *Sink) Route() *pipeline.Route { return s.RoutingKey.Route }
+
+// Lint implements config.Sink.
+func (s *Sink) Lint(l *config.Linter) { l.LintTarget("sink.rabbitmq.routing_key", &s.RoutingKey) }
+
 // Open implements config.Sink.
 func (s *Sink) Open(ctx context.Context, env *config.Env) (pipeline.Sink, error) {
 	client, err := s.client()
@@ -56,7 +68,7 @@ func (s *Sink) Open(ctx context.Context, env *config.Env) (pipeline.Sink, error)
 		return nil, err
 	}
 	sink, err := rabbitmq.OpenSink(ctx, &rabbitmq.SinkOptions{
-		Client: client, Exchange: s.Exchange, RoutingKey: s.RoutingKey, Create: s.Create, Name: env.Pipeline.Name,
+		Client: client, Exchange: s.Exchange, RoutingKey: s.RoutingKey.Name, Route: s.RoutingKey.Route, Create: s.Create, Name: env.Pipeline.Name,
 	})
 	if err != nil {
 		return nil, err // not sink: a nil *Sink becomes a non-nil interface
@@ -66,7 +78,7 @@ func (s *Sink) Open(ctx context.Context, env *config.Env) (pipeline.Sink, error)
 
 // Examine implements config.Kind.
 func (s *Sink) Examine(ctx context.Context, x *config.Examination) {
-	s.Client.examine(ctx, x, &rabbitmq.ExamineOptions{Exchange: s.Exchange, RoutingKey: s.RoutingKey, Create: s.Create})
+	s.Client.examine(ctx, x, &rabbitmq.ExamineOptions{Exchange: s.Exchange, RoutingKey: s.RoutingKey.Name, Route: s.RoutingKey.Route, Create: s.Create})
 }
 
 // Advise implements config.Advisor.
