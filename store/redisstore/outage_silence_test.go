@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/semel-dev/semel"
 )
 
@@ -288,22 +290,48 @@ func TestGuardGoesThroughLostAnswersWithoutASecondEffect(t *testing.T) {
 	}
 }
 
+// oneWire returns a client with one connection, on which it sends nothing of its own,
+// so that a request reaches the socket of a paused server. By default the library picks
+// one of several connections and dials it when it is first used, and it pings a
+// connection that was idle for a second. A paused server answers neither the greeting of
+// a new connection nor the ping, and the request waits for that answer unsent.
+func oneWire(t *testing.T, url string, timeout time.Duration) *Client {
+	t.Helper()
+	opts, target, err := unhurried(&ClientOptions{Timeout: timeout}).resolve(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	option := opts.client(target.hosts, t.Context())
+	option.PipelineMultiplex, option.Dialer.KeepAlive = -1, time.Hour
+	inner, err := rueidis.NewClient(option)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &Client{Client: inner, timeout: opts.Timeout}
+	t.Cleanup(client.Close)
+	return client
+}
+
 func TestClaimOfAPausedServerIsUnknownAndThenItsOwn(t *testing.T) {
 	t.Parallel()
-	o := newOutage(t, &ClientOptions{Timeout: 2 * time.Second, ConnectTimeout: 2 * time.Second})
+	o := newOutage(t, nil)
 	done, req := o.done(), request(o.key())
+	hasty, err := New(t.Context(), oneWire(t, o.server.URL(), 2*time.Second), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := o.server.Pause(); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	answer, err := askFor(t.Context(), o.store, req)
+	answer, err := askFor(t.Context(), hasty, req)
 	if semel.Classify(err) != semel.ClassUnknown || answer.Decision != semel.Undecided {
 		t.Errorf("claim: %v, %v of class %v; want an unknown outcome", answer.Decision, err, semel.Classify(err))
 	}
 	if took := time.Since(began); took > time.Minute {
 		t.Errorf("it took %v", took)
 	}
-	if answer, err := askFor(t.Context(), o.store, request(done)); err == nil || answer.Decision != semel.Undecided {
+	if answer, err := askFor(t.Context(), hasty, request(done)); err == nil || answer.Decision != semel.Undecided {
 		t.Errorf("a duplicate while nothing answers: %v, %v; want no decision", answer.Decision, err)
 	}
 	if err := o.server.Continue(); err != nil {
@@ -311,11 +339,7 @@ func TestClaimOfAPausedServerIsUnknownAndThenItsOwn(t *testing.T) {
 	}
 	// The server reads the claim from its socket and grants it, although the
 	// caller is gone.
-	eventually(t, func() bool {
-		records := make([]semel.Record, 1)
-		err := o.store.Look(t.Context(), []semel.Key{req.Key}, records)
-		return err == nil && records[0].State == semel.Claimed
-	}, "the claim is there although its answer never came")
+	eventually(t, func() bool { return stateOf(t, o.store, req.Key) == semel.Claimed }, "the claim is there although its answer never came")
 	if answer := o.claim(req, semel.Fresh); answer.Claim.Attempt != 1 {
 		t.Errorf("the repeated claim: %+v; want its own", answer)
 	}
