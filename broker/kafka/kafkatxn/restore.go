@@ -120,7 +120,7 @@ func (t *Transactor) bringUpToDate(ctx context.Context, s *session, parts []*par
 		return err
 	}
 	for _, p := range parts {
-		if st := p.slot.state; !st.secured {
+		if st := p.slot.state; st.position == 0 {
 			st.secure(digest.NewSecret(), t.opts.Scope.Name, t.opts.keyMaker())
 		}
 	}
@@ -158,7 +158,7 @@ func (t *Transactor) apply(ctx context.Context, st *state, value []byte, positio
 	if made := t.opts.keyMaker(); c.made.conflicts(made) && !t.opts.Scope.Same {
 		return fmt.Errorf("kafka: changelog %s: %w", t.opts.changelogOf(st.id.Topic), &semel.ScopeError{Scope: t.opts.Scope.Name, Rule: t.opts.Key.String()})
 	}
-	if !st.secured {
+	if st.position == 0 { // its secret, if it has one, was never written
 		st.secure(c.secret, t.opts.Scope.Name, t.opts.keyMaker())
 	} else if st.secret != c.secret {
 		return fmt.Errorf("kafka: the changelog of %s/%d was written with two secrets: %w", st.id.Topic, st.id.Number, errChangelog)

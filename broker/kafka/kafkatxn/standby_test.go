@@ -11,6 +11,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/digest"
+	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/kafkatest"
 )
 
@@ -208,5 +209,32 @@ func TestAStandbyDropsWhatTheBrokersLost(t *testing.T) {
 		s.Wait(20, kafkatest.Settled)
 		s.Stop()
 		b.Exactly(20)
+	})
+}
+
+// TestASecretThatWasNotWrittenGivesWay gives two partitions to a program, and one of
+// them to another program before anything is written. The first program keeps a copy of
+// it, and gets it back later.
+func TestASecretThatWasNotWrittenGivesWay(t *testing.T) {
+	t.Parallel()
+	inRealTime(t, 2, func(b *bubble) {
+		start := func(instance string) *program {
+			opts := b.options()
+			opts.Member.Instance, opts.Local.Standby = instance, true
+			opts.Limits.Interval, opts.Timeouts.Session = 20*time.Millisecond, 5*time.Second
+			return b.start(opts)
+		}
+		given := func(e *kafkatest.Events) int { return e.Count(pipeline.EventSourceChanged) }
+		first := start("one")
+		first.Wait(3, given) // it was given partitions, and two are up to date
+		second := start("two")
+		second.Wait(2, given)
+		b.Write(kafkatest.Numbered(0, 100, 2)...)
+		b.drained("g", "in")
+		second.Stop()
+		b.Write(kafkatest.Numbered(50, 100, 2)...)
+		b.drained("g", "in")
+		first.Stop()
+		b.Exactly(150)
 	})
 }

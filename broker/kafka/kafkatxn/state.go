@@ -70,10 +70,11 @@ type state struct {
 	id      cluster.Partition
 	windows *windowing
 	topic   topicID
-	secret  digest.Secret
-	made    keyMaker
-	secured bool // the secret is set
-	scoped  digest.Scoped
+	// secret is that of the changelog's records. Before the first one, it is the secret
+	// that this process would write.
+	secret digest.Secret
+	made   keyMaker
+	scoped digest.Scoped
 
 	committed *table.Table[uint64]
 	overlay   overlay
@@ -100,7 +101,7 @@ func (s *state) expect(keys int64) { s.committed = table.New[uint64](keys) }
 
 // secure sets the secret of the digests, the scope of the keys, and how they are made.
 func (s *state) secure(secret digest.Secret, scope string, made keyMaker) {
-	s.secret, s.secured, s.made = secret, true, made
+	s.secret, s.made = secret, made
 	s.scoped = digest.New(secret).Scope(scope)
 }
 
