@@ -1,0 +1,54 @@
+package kafkatxn
+
+import (
+	"context"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+)
+
+// committing returns a context for the end of a transaction that also commits the
+// present offsets of partitions whose records it has not read. Brokers fence a replaced
+// member when it commits offsets, and only then. Without offsets, a member that lost its
+// partitions could still commit outputs.
+func committing(ctx context.Context, present map[cluster.Partition]kgo.EpochOffset) context.Context {
+	if len(present) == 0 {
+		return ctx
+	}
+	return kgo.PreTxnCommitFnContext(ctx, func(req *kmsg.TxnOffsetCommitRequest) error {
+		for id, at := range present {
+			addOffset(req, id, at)
+		}
+		return nil
+	})
+}
+
+// addOffset adds the offset of a partition to a request that lacks it.
+func addOffset(req *kmsg.TxnOffsetCommitRequest, id cluster.Partition, at kgo.EpochOffset) {
+	for i := range req.Topics {
+		topic := &req.Topics[i]
+		if topic.Topic != id.Topic {
+			continue
+		}
+		for _, p := range topic.Partitions {
+			if p.Partition == id.Number {
+				return
+			}
+		}
+		topic.Partitions = append(topic.Partitions, offsetOf(req, id, at))
+		return
+	}
+	topic := kmsg.NewTxnOffsetCommitRequestTopic()
+	topic.Topic = id.Topic
+	topic.Partitions = append(topic.Partitions, offsetOf(req, id, at))
+	req.Topics = append(req.Topics, topic)
+}
+
+func offsetOf(req *kmsg.TxnOffsetCommitRequest, id cluster.Partition, at kgo.EpochOffset) kmsg.TxnOffsetCommitRequestTopicPartition {
+	p := kmsg.NewTxnOffsetCommitRequestTopicPartition()
+	p.Partition, p.Offset, p.LeaderEpoch = id.Number, at.Offset, at.Epoch
+	p.Metadata = &req.MemberID // as the client does
+	return p
+}
