@@ -1,0 +1,198 @@
+package windows
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"slices"
+)
+
+// A record says what one transaction changed in the windows of a partition, with the
+// values after it. So reading a record twice is harmless. All fixed numbers are
+// little-endian:
+//
+//	version (1), kind (1), length of the cursor (2), number of entries (4)
+//	definition (16): a digest of what is computed
+//	topic (16): the id of the input topic
+//	watermark, emitted, partly (8 each): milliseconds since the Unix epoch
+//	cursor
+//	entries: start of the window (varint), length of the group key (uvarint), group key,
+//	length of the accumulator (uvarint), accumulator
+//
+// A transaction with many changes has several records, and each has its whole progress.
+// A barrier has the kind 2, no entries, and 16 bytes at the place of the definition that
+// no other barrier has.
+const (
+	recordVersion = 1
+	kindBarrier   = 2
+	kindChanges   = 3
+
+	// HeaderSize is the size of a record without cursor and entries.
+	HeaderSize = 64
+)
+
+// ErrRecord is the error of bytes that are no record of windows.
+var ErrRecord = errors.New("windows: no record of windows")
+
+// ID identifies a definition, a topic or a barrier.
+type ID = [16]byte
+
+// Definition returns the digest of what is computed.
+func Definition(text string) ID {
+	sum := sha256.Sum256([]byte(text))
+	return ID(sum[:16])
+}
+
+// Barrier returns a record that marks a position.
+func Barrier(nonce, topic ID) []byte {
+	return appendHeader(nil, kindBarrier, nonce, topic, 0, &progress{})
+}
+
+func appendHeader(dst []byte, kind byte, definition, topic ID, entries int, p *progress) []byte {
+	dst = append(dst, recordVersion, kind)
+	dst = binary.LittleEndian.AppendUint16(dst, uint16(len(p.cursor)))
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(entries))
+	dst = append(append(dst, definition[:]...), topic[:]...)
+	for _, n := range []int64{p.watermark, p.emitted, p.partly} {
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(n))
+	}
+	return append(dst, p.cursor...)
+}
+
+// Changes returns the records of the open transaction. Each has at most a number of
+// bytes, unless a single entry needs more.
+func (s *State) Changes(definition, topic ID, most int) (records [][]byte) {
+	if !s.Changed() {
+		return nil
+	}
+	var entries []byte
+	n := 0
+	flush := func() {
+		value := appendHeader(make([]byte, 0, HeaderSize+len(s.present.cursor)+len(entries)), kindChanges, definition, topic, n, &s.present)
+		records = append(records, append(value, entries...))
+		entries, n = entries[:0], 0
+	}
+	for _, e := range s.entries() {
+		size := len(entries)
+		entries = binary.AppendVarint(entries, e.start)
+		entries = append(binary.AppendUvarint(entries, uint64(len(e.key))), e.key...)
+		entries = append(binary.AppendUvarint(entries, uint64(len(e.acc))), e.acc...)
+		if size > 0 && HeaderSize+len(s.present.cursor)+len(entries) > most {
+			last := slices.Clone(entries[size:])
+			entries = entries[:size]
+			flush()
+			entries = append(entries, last...)
+		}
+		n++
+	}
+	if n > 0 || len(records) == 0 {
+		flush()
+	}
+	return records
+}
+
+type entry struct {
+	start int64
+	key   string
+	acc   []byte
+}
+
+// entries returns the changed accumulators that are still to be emitted, in order.
+func (s *State) entries() (list []entry) {
+	for start, of := range s.changed {
+		for key, acc := range of {
+			if !s.present.done(start+s.size, key) {
+				list = append(list, entry{start, key, acc})
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b entry) int { return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.key, b.key)) })
+	return list
+}
+
+// Record is a record that was read. It shares the bytes.
+type Record struct {
+	// Nonce identifies a barrier, and is zero otherwise. Definition is the digest of
+	// what is computed.
+	Nonce, Definition, Topic ID
+	progress                 progress
+	count                    int
+	entries                  []byte
+}
+
+// Watermark returns the watermark after the transaction.
+func (r *Record) Watermark() int64 { return r.progress.watermark }
+
+// Len returns the number of accumulators.
+func (r *Record) Len() int { return r.count }
+
+// Parse reads a record. Its error is ErrRecord.
+func Parse(value []byte) (r Record, err error) {
+	if len(value) < HeaderSize || value[0] != recordVersion || value[1] != kindChanges && value[1] != kindBarrier {
+		return r, ErrRecord
+	}
+	cursor := int(binary.LittleEndian.Uint16(value[2:]))
+	r.count = int(binary.LittleEndian.Uint32(value[4:]))
+	if value[1] == kindBarrier {
+		r.Nonce = ID(value[8:24])
+	} else {
+		r.Definition = ID(value[8:24])
+	}
+	r.Topic = ID(value[24:40])
+	at := func(i int) int64 { return int64(binary.LittleEndian.Uint64(value[i:])) }
+	r.progress.watermark, r.progress.emitted, r.progress.partly = at(40), at(48), at(56)
+	if len(value) < HeaderSize+cursor {
+		return r, ErrRecord
+	}
+	r.progress.cursor, r.entries = string(value[HeaderSize:HeaderSize+cursor]), value[HeaderSize+cursor:]
+	n := 0
+	for rest := r.entries; len(rest) > 0; n++ {
+		var ok bool
+		if _, rest, ok = cutEntry(rest); !ok {
+			return r, ErrRecord
+		}
+	}
+	if n != r.count || value[1] == kindBarrier && n > 0 {
+		return r, ErrRecord
+	}
+	return r, nil
+}
+
+// cutEntry reads the entry at the start of bytes.
+func cutEntry(b []byte) (e entry, rest []byte, ok bool) {
+	start, size := binary.Varint(b)
+	if size <= 0 {
+		return e, nil, false
+	}
+	e.start, b = start, b[size:]
+	text := func() []byte {
+		n, size := binary.Uvarint(b)
+		if size <= 0 || n > uint64(len(b)-size) {
+			return nil
+		}
+		part := b[size : size+int(n)]
+		b = b[size+int(n):]
+		return part
+	}
+	key := text()
+	if key == nil {
+		return e, nil, false
+	}
+	e.key = string(key)
+	if e.acc = text(); e.acc == nil {
+		return e, nil, false
+	}
+	return e, b, true
+}
+
+// Apply adds a committed record. No transaction is open.
+func (s *State) Apply(r *Record) {
+	for rest := r.entries; len(rest) > 0; {
+		var e entry
+		e, rest, _ = cutEntry(rest) // Parse has checked them
+		s.set(e.start, e.key, slices.Clone(e.acc))
+	}
+	s.left = nil
+	s.settle(r.progress)
+}

@@ -1,0 +1,125 @@
+package stream
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/invalid"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// Aggregate groups messages by a key and by windows over their times, and computes one
+// final result for each group and window. By, Over and Func are required.
+//
+// A partition's watermark is the greatest time of its messages, minus Grace. A window
+// whose end it has reached is closed: its result is written, and never again.
+type Aggregate struct {
+	// By finds the group key of a message.
+	By *key.Rule
+	// Over are the windows.
+	Over Window
+	// Func computes the results.
+	Func Aggregator
+	// Grace is how much older than the newest message a message may be and still count.
+	// Defaults to 0.
+	Grace time.Duration
+	// Idle closes windows of a partition without new messages. Once all messages of the
+	// partition have been read, and that stays so for Idle, the windows are closed that
+	// ended by then, except for Grace and 5 s for clocks that differ. semel.Forever
+	// closes windows by newer messages only. Defaults to 1 minute.
+	Idle time.Duration
+	// MaxAhead is how far the time of a message may be ahead of the clock. A message
+	// further ahead is parked, and closes no window. Defaults to 5 minutes.
+	MaxAhead time.Duration
+	// Late is the policy for messages whose windows are closed. Defaults to
+	// pipeline.Park.
+	Late pipeline.Then
+}
+
+// ClockMargin is how much clocks may differ when an idle partition's windows are closed.
+const ClockMargin = 5 * time.Second
+
+// WithDefaults returns a copy whose zero fields have their defaults.
+func (a *Aggregate) WithDefaults() *Aggregate {
+	c := *a
+	if c.Idle == 0 {
+		c.Idle = time.Minute
+	}
+	if c.MaxAhead == 0 {
+		c.MaxAhead = 5 * time.Minute
+	}
+	return &c
+}
+
+// Validate returns an error that names all invalid fields and wraps
+// semel.ErrInvalidRequest, or nil.
+func (a *Aggregate) Validate() error {
+	wrong := invalid.In("stream: Aggregate.")
+	if a.By == nil {
+		wrong.Add("By is missing")
+	}
+	if a.Func == nil {
+		wrong.Add("Func is missing")
+	}
+	switch {
+	case a.Over == Window{}:
+		wrong.Add("Over is missing")
+	case a.Over.size < time.Millisecond || a.Over.size%time.Millisecond != 0:
+		wrong.Add("Over: %v is not a whole number of milliseconds above 0", a.Over.size)
+	}
+	for name, d := range map[string]time.Duration{"Grace": a.Grace, "Idle": a.Idle, "MaxAhead": a.MaxAhead} {
+		if d < 0 {
+			wrong.Add("%s: %v is negative", name, d)
+		}
+	}
+	if a.Late > pipeline.Stop {
+		wrong.Add("Late: %d is not Park, Drop or Stop", a.Late)
+	}
+	return wrong.Err()
+}
+
+// String names what is computed. Stored windows of another name are refused.
+func (a *Aggregate) String() string {
+	return fmt.Sprintf("by %s over %s: %s", a.By, a.Over, a.Func)
+}
+
+// Window says which windows a message belongs to.
+type Window struct{ size time.Duration }
+
+// Tumbling returns windows of one size that follow each other without gaps. Window
+// starts are multiples of the size since the Unix epoch, so windows of a day start at
+// midnight UTC.
+func Tumbling(size time.Duration) Window { return Window{size} }
+
+// Size returns the length of each window.
+func (w Window) Size() time.Duration { return w.size }
+
+// String returns the windows as in a configuration.
+func (w Window) String() string { return "tumbling " + w.size.String() }
+
+// Aggregator computes the result of a window. Its methods are called concurrently for
+// different partitions.
+type Aggregator interface {
+	// Add adds a message to an accumulator and returns the new accumulator. An empty
+	// accumulator is that of a new window. Add may change and return the bytes that it
+	// was given. It must not keep parts of the message.
+	//
+	// After an error the message is not part of the window. The error may come from
+	// [semel.Permanent].
+	Add(acc []byte, m *semel.Message) ([]byte, error)
+	// Result returns the body of a closed window's output, or nil for no output. It must
+	// succeed for each accumulator that Add returned: an error stops the program.
+	Result(w *Closed) ([]byte, error)
+	// String names what is computed. It must change if accumulators change their
+	// meaning.
+	String() string
+}
+
+// Closed is a window of one group that no message can change any longer.
+type Closed struct {
+	Key        string
+	Start, End time.Time
+	Acc        []byte
+}

@@ -1,0 +1,139 @@
+package stream_test
+
+import (
+	"errors"
+	"math/big"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/stream"
+)
+
+var start = time.Date(2026, 11, 24, 13, 0, 0, 0, time.UTC)
+
+// add adds bodies, a second apart, and returns the values of the result.
+func add(t *testing.T, f stream.Aggregator, bodies ...string) string {
+	t.Helper()
+	var acc []byte
+	for i, body := range bodies {
+		var err error
+		acc, err = f.Add(acc, &semel.Message{Body: []byte(body), Time: start.Add(time.Duration(i) * time.Second)})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, err := f.Result(&stream.Closed{Key: `a"b`, Start: start, End: start.Add(time.Minute), Acc: acc})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `{"key":"a\"b","start":"2026-11-24T13:00:00Z","end":"2026-11-24T13:01:00Z","values":{`
+	values, ok := strings.CutPrefix(string(out), want)
+	if !ok {
+		t.Fatalf("%s does not begin with %s", out, want)
+	}
+	return strings.TrimSuffix(values, "}}")
+}
+
+func values(t *testing.T, list ...stream.Value) stream.Aggregator {
+	t.Helper()
+	f, err := stream.Values(list...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func TestValues(t *testing.T) {
+	t.Parallel()
+	f := values(t,
+		stream.Value{Name: "n", Of: "count"}, stream.Value{Name: "sum", Of: "sum .c"}, stream.Value{Name: "min", Of: "min .c"}, stream.Value{Name: "max", Of: "max .c"},
+		stream.Value{Name: "avg", Of: "avg .c"}, stream.Value{Name: "first", Of: "first .who.name"}, stream.Value{Name: "last", Of: "last .who.name"})
+	for want, bodies := range map[string][]string{
+		`"n":3,"sum":0,"min":-7,"max":5,"avg":0,"first":"x","last":{"y":1}`:                                                      {`{"c":2,"who":{"name":"x"}}`, `{"c":-7}`, `{"c":5,"who":{"name":{"y":1}}}`},
+		`"n":1,"sum":0,"min":null,"max":null,"avg":null,"first":null,"last":null`:                                                {`{"c":null}`},
+		`"n":2,"sum":9223372036854775807,"min":1,"max":9223372036854775806,"avg":4611686018427387903.5,"first":null,"last":null`: {`{"c":9223372036854775806}`, `{"c":1}`},
+	} {
+		if got := add(t, f, bodies...); got != want {
+			t.Errorf("%v: %s, want %s", bodies, got, want)
+		}
+	}
+}
+
+func TestFirstAndLastAreByTime(t *testing.T) {
+	t.Parallel()
+	f := values(t, stream.Value{Name: "first", Of: "first .v"}, stream.Value{Name: "last", Of: "last .v"})
+	var acc []byte
+	for _, c := range []struct {
+		second int
+		body   string
+	}{{5, `{"v":1}`}, {5, `{"v":2}`}, {1, `{"v":3}`}, {1, `{"v":4}`}, {3, `{"v":5}`}} {
+		var err error
+		if acc, err = f.Add(acc, &semel.Message{Body: []byte(c.body), Time: start.Add(time.Duration(c.second) * time.Second)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, _ := f.Result(&stream.Closed{Acc: acc})
+	if want := `"values":{"first":3,"last":2}}`; !strings.HasSuffix(string(out), want) {
+		t.Errorf("%s, want %s", out, want)
+	}
+}
+
+func TestARefusedMessageIsPermanent(t *testing.T) {
+	t.Parallel()
+	f := values(t, stream.Value{Name: "sum", Of: "sum .c"})
+	full, err := f.Add(nil, &semel.Message{Body: []byte(`{"c":9223372036854775807}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for body, want := range map[string]string{
+		`{"c":1.5}`: ".c is 1.5: only whole numbers", `{"c":"1"}`: `.c is "1"`, `{"c":1`: "no JSON document", `{"c":1}`: "more than 64 bits",
+	} {
+		if _, err := f.Add(full, &semel.Message{Body: []byte(body)}); err == nil || semel.Classify(err) != semel.ClassPermanent || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", body, err, want)
+		}
+	}
+}
+
+func TestAveragesAreExactToSixDigits(t *testing.T) {
+	t.Parallel()
+	f := values(t, stream.Value{Name: "avg", Of: "avg .c"})
+	for range 1000 {
+		sum, n := new(big.Int), 1+rand.IntN(7)
+		var bodies []string
+		for range n {
+			c := rand.Int64N(2_000_000_000) - 1_000_000_000
+			sum.Add(sum, big.NewInt(c))
+			bodies = append(bodies, `{"c":`+big.NewInt(c).String()+`}`)
+		}
+		want := new(big.Rat).SetFrac(sum, big.NewInt(int64(n))).FloatString(6)
+		want = strings.TrimSuffix(strings.TrimRight(want, "0"), ".")
+		if got := add(t, f, bodies...); got != `"avg":`+want {
+			t.Fatalf("%v: %s, want %s", bodies, got, want)
+		}
+	}
+}
+
+func TestInvalidValuesAreRefused(t *testing.T) {
+	t.Parallel()
+	for want, list := range map[string][]stream.Value{
+		"no value":              nil,
+		"a name of its own":     {{Name: "a", Of: "count"}, {Name: "a", Of: "count"}},
+		`"median .c" is not`:    {{Name: "a", Of: "median .c"}},
+		"count has no path":     {{Name: "a", Of: "count .c"}},
+		"every other operation": {{Name: "a", Of: "sum"}},
+		"value a: key":          {{Name: "a", Of: "sum c..d"}},
+	} {
+		if _, err := stream.Values(list...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %s", list, err, want)
+		}
+	}
+	err := (&stream.Aggregate{Grace: -1, Over: stream.Tumbling(time.Microsecond)}).Validate()
+	for _, want := range []string{"By is missing", "Func is missing", "Grace: -1ns is negative", "whole number of milliseconds"} {
+		if !errors.Is(err, semel.ErrInvalidRequest) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
