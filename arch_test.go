@@ -52,8 +52,8 @@ var packageMap = map[string][]string{
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg", "github.com/twmb/franz-go/pkg/sasl",
 	},
 	"broker/kafka/kafkatxn": {
-		".", "key", "pipeline", "broker/kafka", "broker/kafka/internal/cluster", "broker/kafka/internal/record",
-		"internal/clock", "internal/digest", "internal/header", "internal/health", "internal/table", "internal/invalid", "vfs",
+		".", "key", "pipeline", "stream", "broker/kafka", "broker/kafka/internal/cluster", "broker/kafka/internal/record",
+		"internal/clock", "internal/digest", "internal/header", "internal/health", "internal/table", "internal/invalid", "internal/windows", "vfs",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg",
 	},
 	"broker/kafka/internal/cluster": {
@@ -81,6 +81,7 @@ var packageMap = map[string][]string{
 		".", "key", "pipeline", "store/pgstore", "internal/invalid",
 		"github.com/jackc/pgx/v5", "github.com/jackc/pgx/v5/pgxpool",
 	},
+	"stream":            {".", "key", "pipeline", "internal/invalid"},
 	"outbox":            {".", "key", "store/pgstore", "github.com/jackc/pgx/v5", "github.com/jackc/pgx/v5/pgtype"},
 	"internal/advice":   {},
 	"internal/auditlog": {".", "vfs"},
@@ -93,6 +94,7 @@ var packageMap = map[string][]string{
 	"internal/invalid":  {"."},
 	"internal/trytest":  {},
 	"internal/table":    {"."},
+	"internal/windows":  {".", "stream"},
 	"vfs":               {"golang.org/x/sys/unix", "golang.org/x/sys/windows"},
 	"internal/dedup": {
 		".", "key", "filter", "store/logstore",

@@ -85,6 +85,10 @@ func (a *Aggregate) String() string {
 	return fmt.Sprintf("by %s over %s: %s", a.By, a.Over, a.Func)
 }
 
+// MaxAccumulator is the size of the largest accumulator in bytes. It fits into one record
+// of Kafka.
+const MaxAccumulator = 256 << 10
+
 // Window says which windows a message belongs to.
 type Window struct{ size time.Duration }
 
@@ -106,8 +110,8 @@ type Aggregator interface {
 	// accumulator is that of a new window. Add may change and return the bytes that it
 	// was given. It must not keep parts of the message.
 	//
-	// After an error the message is not part of the window. The error may come from
-	// [semel.Permanent].
+	// After an error the message is not part of the window. An accumulator has at least
+	// one byte and at most MaxAccumulator.
 	Add(acc []byte, m *semel.Message) ([]byte, error)
 	// Result returns the body of a closed window's output, or nil for no output. It must
 	// succeed for each accumulator that Add returned: an error stops the program.

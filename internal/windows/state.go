@@ -103,8 +103,8 @@ func (s *State) Add(m *semel.Message, key string, when, clock int64) (Verdict, e
 	if err != nil {
 		return Added, err
 	}
-	if len(acc) == 0 {
-		return Added, semel.Permanent(fmt.Errorf("aggregate: %s returned no accumulator", s.agg.Func))
+	if n := len(acc); n == 0 || n > stream.MaxAccumulator {
+		return Added, semel.Permanent(fmt.Errorf("aggregate: an accumulator of %d bytes: it has at least 1 and at most %d", n, stream.MaxAccumulator))
 	}
 	s.acc = acc
 	if of == nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/stream"
 	"github.com/semel-dev/semel/vfs"
 )
 
@@ -72,6 +73,12 @@ type TransactorOptions struct {
 	OnMissing pipeline.Missing
 	// Transform makes the output records. Defaults to passing records on.
 	Transform Transform
+	// Aggregate writes the results of windows instead of records. Records with one group
+	// key must be in one partition. The open windows are in a topic of their own, named
+	// Group and "-state" (with several Inputs also a dash and the input), which is
+	// created as Changelog is. Failure and Parked apply to records that cannot be added.
+	// Defaults to none.
+	Aggregate *stream.Aggregate
 	// Failure is the policy for messages whose Transform failed, or whose output is too
 	// large for its topic or has a topic that does not exist or may not be written. Its
 	// pauses pass inside the transaction, so they are short: Attempts defaults to 3, From
@@ -94,6 +101,7 @@ type TransactorOptions struct {
 	clock      func() time.Time // of the tests
 	hold       chan struct{}    // of the tests: sessions start when it is closed
 	skipSample bool             // of the tests: the inputs are not sampled
+	results    int              // of the tests: how many results one transaction writes
 }
 
 // Scope is where the ids of messages are unique.
@@ -204,6 +212,10 @@ func (o *TransactorOptions) defaults() {
 	if o.Repartition != nil {
 		o.Repartition = o.Repartition.withDefaults(o.Group)
 	}
+	if o.Aggregate != nil {
+		o.Aggregate = o.Aggregate.WithDefaults()
+	}
+	set(&o.results, mostResults)
 	if o.files == nil {
 		o.files = vfs.OS{}
 	}
@@ -261,11 +273,14 @@ func (o *TransactorOptions) validate() error {
 	if o.Reset > kafka.ResetFail {
 		wrong.Add("Reset: %d is no such policy", o.Reset)
 	}
-	if o.Parked == "" && (o.OnMissing == pipeline.MissingPark || o.EventTime != nil && o.EventTime.OnLate == pipeline.Park && !o.EventTime.DeliverLate || o.Transform != nil && o.Failure.Then == pipeline.Park) {
+	if o.Parked == "" && (o.OnMissing == pipeline.MissingPark || o.EventTime != nil && o.EventTime.OnLate == pipeline.Park && !o.EventTime.DeliverLate || o.Transform != nil && o.Failure.Then == pipeline.Park || o.Aggregate != nil) {
 		wrong.Add("Parked is missing, and a policy parks messages")
 	}
 	if o.Repartition != nil {
 		o.Repartition.validate(o, wrong)
+	}
+	if o.Aggregate != nil {
+		o.validateAggregate(wrong)
 	}
 	if slices.Contains(o.Inputs, o.Output) || slices.Contains(o.Inputs, o.Parked) || o.Output == o.Parked {
 		wrong.Add("Inputs, Output, Parked: one topic cannot be two of them")
@@ -294,6 +309,9 @@ func (o *TransactorOptions) written() []string {
 	}
 	for _, topic := range o.reads() {
 		list = append(list, o.changelogOf(topic))
+		if o.Aggregate != nil {
+			list = append(list, o.windowsOf(topic))
+		}
 	}
 	if o.Repartition != nil {
 		list = append(list, o.Repartition.Topic)

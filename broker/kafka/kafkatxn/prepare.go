@@ -106,6 +106,11 @@ func (t *Transactor) check(ctx context.Context) error {
 			return err
 		}
 		t.changelog[topic] = id
+		if t.opts.Aggregate != nil {
+			if err := t.checkWindows(ctx, adm, topic, partitions); err != nil {
+				return err
+			}
+		}
 	}
 	return t.readLimits(ctx, adm)
 }
@@ -409,19 +414,48 @@ const (
 	sampleTime      = 5 * time.Second
 )
 
-// sample refuses an input with copies of one id in several partitions: each partition
-// remembers its own keys, so the copies would not meet. It reads the newest records, so
+// sample refuses an input with copies of one id, or messages of one group key, in several
+// partitions: each partition remembers its own keys and windows, so they would not meet. It reads the newest records, so
 // it may miss copies. With a repartition stage copies meet anyway.
 func (t *Transactor) sample(ctx context.Context) error {
-	if t.opts.Repartition != nil || t.opts.skipSample || t.opts.Key.Form() == key.FormRecordKey {
+	if t.opts.Repartition != nil || t.opts.skipSample {
 		return nil
 	}
 	for _, input := range t.opts.Inputs {
-		if err := t.sampleTopic(ctx, input); err != nil {
-			return err
+		if t.opts.Key.Form() != key.FormRecordKey {
+			if err := t.sampleTopic(ctx, input, t.opts.Key, t.sameID); err != nil {
+				return err
+			}
+		}
+		if agg := t.opts.Aggregate; agg != nil && agg.By.Form() != key.FormRecordKey {
+			if err := t.sampleTopic(ctx, input, agg.By, t.sameGroup); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// sameID returns the error of an input with two records of one id.
+func (t *Transactor) sameID(topic string, first, here place) error {
+	switch {
+	case first.partition != here.partition:
+		return fmt.Errorf("kafka: the records of %s in partition %d at %d and in %d at %d have one id: copies in several partitions never meet, and each would have its effect; have them meet with a repartition stage (repartition: true of the source), or write the topic with the id as record key: %w",
+			topic, first.partition, first.offset, here.partition, here.offset, semel.ErrInvalidRequest)
+	case first.recordKey != here.recordKey:
+		return fmt.Errorf("kafka: the records of %s in partition %d at %d and %d have one id and two record keys: other copies may be in other partitions, and each would have its effect; have them meet with a repartition stage (repartition: true of the source), or write the topic with the id as record key: %w",
+			topic, first.partition, first.offset, here.offset, semel.ErrInvalidRequest)
+	}
+	return nil
+}
+
+// sameGroup returns the error of an input with two records of one group key.
+func (t *Transactor) sameGroup(topic string, first, here place) error {
+	if first.partition == here.partition {
+		return nil
+	}
+	return fmt.Errorf("kafka: the records of %s in partition %d at %d and in %d at %d have one group key (%s): each partition computes its own windows, so each would write a result of its own; write the topic with the group key as record key: %w",
+		topic, first.partition, first.offset, here.partition, here.offset, t.opts.Aggregate.By, semel.ErrInvalidRequest)
 }
 
 // place is where an id was first seen.
@@ -431,7 +465,8 @@ type place struct {
 	recordKey semel.Digest
 }
 
-func (t *Transactor) sampleTopic(ctx context.Context, topic string) error {
+// sampleTopic passes pairs of records for which a rule finds the same id to check.
+func (t *Transactor) sampleTopic(ctx context.Context, topic string, rule *key.Rule, check func(topic string, first, here place) error) error {
 	ctx, cancel := context.WithTimeout(ctx, sampleTime)
 	defer cancel()
 	from, left, err := t.newest(ctx, topic)
@@ -446,7 +481,7 @@ func (t *Transactor) sampleTopic(ctx context.Context, topic string) error {
 		return fmt.Errorf("kafka: %w", err)
 	}
 	defer client.Close()
-	reader, hasher := t.opts.Key.Reader(nil), digest.New(digest.NewSecret()).Scope("")
+	reader, hasher := rule.Reader(nil), digest.New(digest.NewSecret()).Scope("")
 	seen := map[semel.Digest]place{}
 	var m semel.Message
 	var id []byte
@@ -464,15 +499,10 @@ func (t *Transactor) sampleTopic(ctx context.Context, topic string) error {
 			}
 			here := place{r.Partition, r.Offset, hasher.Bytes(r.Key)}
 			first, ok := seen[hasher.Bytes(id)]
-			switch {
-			case !ok:
+			if !ok {
 				seen[hasher.Bytes(id)] = here
-			case first.partition != here.partition:
-				return fmt.Errorf("kafka: the records of %s in partition %d at %d and in %d at %d have one id: copies in several partitions never meet, and each would have its effect; have them meet with a repartition stage (repartition: true of the source), or write the topic with the id as record key: %w",
-					topic, first.partition, first.offset, here.partition, here.offset, semel.ErrInvalidRequest)
-			case first.recordKey != here.recordKey:
-				return fmt.Errorf("kafka: the records of %s in partition %d at %d and %d have one id and two record keys: other copies may be in other partitions, and each would have its effect; have them meet with a repartition stage (repartition: true of the source), or write the topic with the id as record key: %w",
-					topic, first.partition, first.offset, here.offset, semel.ErrInvalidRequest)
+			} else if err := check(topic, first, here); err != nil {
+				return err
 			}
 		}
 	}

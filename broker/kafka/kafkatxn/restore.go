@@ -115,9 +115,17 @@ func (t *Transactor) bringUpToDate(ctx context.Context, s *session, parts []*par
 	if err := t.writeBarriers(ctx, parts, nonce); err != nil {
 		return err
 	}
-	keys, err := t.readChangelog(ctx, parts, from, nonce)
+	now := t.now()
+	keys, err := t.readTo(ctx, parts, from, t.opts.changelogOf, func(p *part, records []*kgo.Record) (int, bool, error) {
+		return t.applyAll(ctx, p, records, nonce, now)
+	})
 	if err != nil {
 		return err
+	}
+	if t.opts.Aggregate != nil {
+		if err := t.restoreWindows(ctx, parts, nonce); err != nil {
+			return err
+		}
 	}
 	for _, p := range parts {
 		if st := p.slot.state; st.position == 0 {
@@ -252,9 +260,10 @@ func (t *Transactor) writeBarriers(ctx context.Context, parts []*part, nonce dig
 	return nil
 }
 
-// readChangelog applies committed records up to the barriers, and returns the number of
-// keys.
-func (t *Transactor) readChangelog(ctx context.Context, parts []*part, from map[string]map[int32]kgo.Offset, nonce digest.Secret) (keys int, err error) {
+// readTo passes the committed records of changelogs to apply until it reports true, which
+// means that the barrier is reached. It returns the number of entries. The changelog of an
+// input has a name.
+func (t *Transactor) readTo(ctx context.Context, parts []*part, from map[string]map[int32]kgo.Offset, name func(input string) string, apply func(p *part, records []*kgo.Record) (entries int, reached bool, err error)) (entries int, err error) {
 	client, err := kgo.NewClient(t.clientOptions(
 		kgo.ConsumePartitions(from), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeResetOffset(kgo.NoResetOffset()),
 		kgo.FetchMaxWait(500*time.Millisecond), kgo.FetchMaxBytes(16<<20), kgo.FetchMaxPartitionBytes(4<<20),
@@ -265,34 +274,33 @@ func (t *Transactor) readChangelog(ctx context.Context, parts []*part, from map[
 	defer client.Close()
 	behind := map[cluster.Partition]*part{} // by the changelog's topic
 	for _, p := range parts {
-		behind[cluster.Partition{Topic: t.opts.changelogOf(p.id.Topic), Number: p.id.Number}] = p
+		behind[cluster.Partition{Topic: name(p.id.Topic), Number: p.id.Number}] = p
 	}
-	now := t.now()
 	for len(behind) > 0 {
 		fetches := client.PollFetches(ctx)
 		if ctx.Err() != nil {
-			return keys, context.Cause(ctx)
+			return entries, context.Cause(ctx)
 		}
 		if err := fetches.Err(); err != nil {
-			return keys, fmt.Errorf("kafka: read changelog: %w", err)
+			return entries, fmt.Errorf("kafka: read changelog: %w", err)
 		}
 		fetches.EachPartition(func(f kgo.FetchTopicPartition) {
 			id := cluster.Partition{Topic: f.Topic, Number: f.Partition}
 			if p := behind[id]; p != nil && err == nil {
 				var reached bool
 				var n int
-				n, reached, err = t.applyAll(ctx, p, f.Records, nonce, now)
-				keys += n
+				n, reached, err = apply(p, f.Records)
+				entries += n
 				if reached {
 					delete(behind, id)
 				}
 			}
 		})
 		if err != nil {
-			return keys, err
+			return entries, err
 		}
 	}
-	return keys, nil
+	return entries, nil
 }
 
 // applyAll applies records of the changelog up to the barrier, and reports whether it

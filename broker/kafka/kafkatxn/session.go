@@ -33,6 +33,7 @@ type session struct {
 	aborts int                // consecutive transactions that were aborted for an error
 	parts  map[cluster.Partition]*part
 	work   worker
+	looked time.Time // when quiet partitions were last looked for
 	// restoring is the goroutine that brings parts up to date, if one runs.
 	restoring *restoring
 
@@ -53,9 +54,13 @@ type part struct {
 	// verify says that the first changelog record to be read must be the last one that
 	// was applied.
 	verify bool
+	quiet  quietness
+	// unfenced says that windows are due and the group has no offset to commit again.
+	unfenced bool
 	// The fields below belong to the open transaction.
 	touched bool
 	changes []*kgo.Record // of the changelog
+	windows []*kgo.Record // of the changelog of windows
 }
 
 func newSession(t *Transactor, number int) *session {
@@ -123,13 +128,20 @@ func (s *session) open(ctx context.Context) error {
 	manual := map[string]bool{o.Output: o.Format.SamePartition}
 	for _, topic := range o.reads() {
 		manual[o.changelogOf(topic)] = true
+		if o.Aggregate != nil {
+			manual[o.windowsOf(topic)] = true
+		}
+	}
+	more := o.start()
+	if o.Aggregate != nil {
+		more = append(more, kgo.KeepControlRecords()) // the end of a partition may be a marker
 	}
 	s.mu.Lock()
 	s.assigned, s.gone, s.revoked = nil, nil, false
 	s.mu.Unlock()
 	var err error
 	s.limits = *s.t.limits.Load()
-	s.client, s.cut, err = s.t.join(ctx, o.Group, s.name, append(o.start(), kgo.ProducerLinger(o.linger()),
+	s.client, s.cut, err = s.t.join(ctx, o.Group, s.name, append(more, kgo.ProducerLinger(o.linger()),
 		kgo.ProducerBatchMaxBytesFn(s.limits.Client),
 		kgo.ConsumeTopics(o.reads()...), kgo.RecordPartitioner(partitioner{manual}),
 		kgo.OnPartitionsAssigned(s.onAssigned), kgo.OnPartitionsRevoked(s.onRevoked), kgo.OnPartitionsLost(s.onLost)))
@@ -196,7 +208,8 @@ func (s *session) loop(ctx, last context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		fetches := s.poll(ctx, time.Second)
+		s.look(ctx)
+		fetches := s.poll(ctx, s.patience())
 		if s.interrupted() {
 			if err := s.rewind(last); err != nil {
 				return err
@@ -206,7 +219,7 @@ func (s *session) loop(ctx, last context.Context) error {
 		if err := fetchError(fetches); err != nil {
 			return err
 		}
-		if fetches.NumRecords() == 0 {
+		if fetches.NumRecords() == 0 && !s.due() {
 			switch {
 			case s.restoring != nil:
 				s.does("the keys of new partitions, which it reads from their changelog", 0)
@@ -290,7 +303,7 @@ func (s *session) leave() {
 	for _, p := range s.parts {
 		p.given, p.ready = false, false
 		if p.slot != nil && p.slot.state != nil {
-			p.slot.state.drop()
+			p.slot.drop()
 		}
 	}
 }

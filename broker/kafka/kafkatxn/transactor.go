@@ -21,6 +21,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/internal/clock"
 	stall "github.com/semel-dev/semel/internal/health"
+	"github.com/semel-dev/semel/internal/windows"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/vfs"
 )
@@ -34,10 +35,12 @@ type Transactor struct {
 	windows windowing
 	clock   *clock.Clock
 
-	admin     *kgo.Client // not transactional: metadata, offsets, barriers
-	topics    map[string]topicID
-	sizes     map[string]int32   // number of partitions by input topic
-	changelog map[string]topicID // by input topic
+	admin  *kgo.Client // not transactional: metadata, offsets, barriers
+	topics map[string]topicID
+	// definition identifies the Aggregate.
+	definition windows.ID
+	sizes      map[string]int32   // number of partitions by input topic
+	changelog  map[string]topicID // by input topic
 
 	// copyPartitions is the number of partitions of the topic between the stages.
 	copyPartitions int32
@@ -67,6 +70,9 @@ func NewTransactor(opts *TransactorOptions) (*Transactor, error) {
 	var err error
 	if t.windows, err = newWindowing(t.opts.Window, t.opts.EventTime); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	if t.opts.Aggregate != nil {
+		t.definition = windows.Definition(t.opts.Aggregate.String())
 	}
 	return t, nil
 }
@@ -124,7 +130,7 @@ func (t *Transactor) Run(ctx context.Context) error {
 	if t.opts.Local.Standby {
 		running.Go(func() { newStandby(t).run(ctx) })
 	}
-	if t.opts.EventTime != nil {
+	if t.opts.EventTime != nil || t.opts.Aggregate != nil {
 		running.Go(func() { t.trim(ctx) })
 	}
 	if t.opts.Repartition != nil {
@@ -201,8 +207,10 @@ type slot struct {
 	free    chan struct{} // closed when the holder releases it
 	waiting int           // sessions that wait for it
 	state   *state        // the holder's
-	// cut is an offset up to which the changelog may be deleted, or 0.
-	cut atomic.Int64
+	windows *windowState  // the holder's; nil without Aggregate
+	// cut and windowsCut are offsets up to which the changelogs of keys and windows may
+	// be deleted, or 0.
+	cut, windowsCut atomic.Int64
 }
 
 // holder is a session or the standby.
@@ -215,7 +223,15 @@ func (s *slot) close() {
 	if s.state != nil && s.state.log != nil {
 		s.state.log.Close() // the log is only a copy
 	}
-	s.state = nil
+	s.state, s.windows = nil, nil
+}
+
+// drop discards what the open transaction adds.
+func (s *slot) drop() {
+	s.state.drop()
+	if s.windows != nil {
+		s.windows.Drop()
+	}
 }
 
 // take makes a session the holder of a partition's slot. It waits until another holder
@@ -295,7 +311,7 @@ func (t *Transactor) release(id cluster.Partition, h holder) {
 		return
 	}
 	if t.opts.Local.Standby && at.state != nil {
-		at.state.drop() // the next holder can use the committed entries
+		at.drop() // the next holder can use the committed entries
 	} else {
 		at.close()
 	}

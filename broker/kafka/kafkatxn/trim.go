@@ -101,6 +101,9 @@ func (t *Transactor) trim(ctx context.Context) {
 			if cut := at.cut.Swap(0); cut > 0 {
 				offsets.AddOffset(t.opts.changelogOf(id.Topic), id.Number, cut, -1)
 			}
+			if cut := at.windowsCut.Swap(0); cut > 0 {
+				offsets.AddOffset(t.opts.windowsOf(id.Topic), id.Number, cut, -1)
+			}
 		}
 		t.mu.Unlock()
 		err := t.cutOff(ctx, offsets)

@@ -30,7 +30,11 @@ type worker struct {
 	states  []keyState
 	offsets []int64 // in the topic that was read
 	origins origins
-	inputs  []byte // the start of headerOrigins; nil without Repartition
+	inputs  []byte      // the start of headerOrigins; nil without Repartition
+	group   *key.Reader // of the Aggregate
+	groupID []byte
+	// present are the offsets to commit of partitions without records.
+	present map[cluster.Partition]kgo.EpochOffset
 	touched []*part
 	counts  counts
 	asides  asides
@@ -71,6 +75,9 @@ const (
 func (w *worker) init(s *session) {
 	w.s, w.opts = s, &s.t.opts
 	w.reader = w.opts.Key.Reader(nil)
+	if w.opts.Aggregate != nil {
+		w.group = w.opts.Aggregate.By.Reader(nil)
+	}
 	w.pace = firstPace
 	if w.opts.Repartition != nil {
 		w.inputs = appendInputs(nil, w.opts.Inputs)
@@ -109,7 +116,7 @@ func (s *session) transact(ctx, calls, last context.Context, fetches kgo.Fetches
 			return err
 		}
 		left := s.t.opts.Limits.Interval - time.Since(w.began)
-		if left <= 0 || w.records >= w.most() || w.bytes >= s.t.opts.Limits.Bytes || ctx.Err() != nil || w.failed.Load() != nil {
+		if left <= 0 || w.records >= w.most() || w.bytes >= s.t.opts.Limits.Bytes || ctx.Err() != nil || w.failed.Load() != nil || s.due() {
 			break
 		}
 		fetches = s.poll(ctx, left)
@@ -140,15 +147,17 @@ func (w *worker) reset() {
 	for _, p := range w.touched {
 		p.touched = false
 		clear(p.changes)
-		p.changes = p.changes[:0]
+		clear(p.windows)
+		p.changes, p.windows = p.changes[:0], p.windows[:0]
 	}
 	w.touched = w.touched[:0]
+	w.present = nil
 }
 
 // abort ends the open transaction without effect. Its records are read again.
 func (s *session) abort(last context.Context) error {
 	for _, p := range s.work.touched {
-		p.slot.state.drop()
+		p.slot.drop()
 	}
 	s.t.observe(pipeline.Event{Kind: pipeline.EventReturned, Count: s.work.records})
 	return s.work.overdue(s.rewind(last))
@@ -159,6 +168,10 @@ func (s *session) abort(last context.Context) error {
 func (s *session) finish(last context.Context) error {
 	w := &s.work
 	s.does("the brokers to write outputs and changelog", w.records)
+	if err := w.emit(last); err != nil {
+		s.abort(last)
+		return err
+	}
 	w.writeChangelog()
 	if err := s.client.Client().Flush(last); err != nil {
 		return fmt.Errorf("kafka: flush: %w", err)
@@ -181,10 +194,10 @@ func (s *session) finish(last context.Context) error {
 		return nil
 	}
 	s.does("the commit of a Kafka transaction", w.records)
-	committed, err := s.client.End(last, kgo.TryCommit)
+	committed, err := s.client.End(committing(last, w.present), kgo.TryCommit)
 	if err != nil || !committed {
 		for _, p := range w.touched {
-			p.slot.state.drop()
+			p.slot.drop()
 		}
 		s.t.observe(pipeline.Event{Kind: pipeline.EventReturned, Count: w.records})
 		if err == nil {
@@ -222,6 +235,9 @@ func (s *session) applied(p *part) {
 	if at, ok := st.cuts.take(st.committedTime); ok {
 		p.slot.cut.Store(at)
 	}
+	if p.slot.windows != nil {
+		p.windowsApplied()
+	}
 }
 
 // writeLog writes a state's log. A log that cannot be written stays behind the
@@ -258,6 +274,9 @@ func (w *worker) writeChangelog() {
 			p.changes = append(p.changes, r)
 			w.produce(r)
 		}
+		if p.slot.windows != nil {
+			w.writeWindows(p)
+		}
 	}
 }
 
@@ -282,7 +301,11 @@ func (w *worker) process(ctx context.Context, fetches kgo.Fetches) error {
 	var failed error
 	start, before, transformed := time.Now(), w.records, w.transformed
 	fetches.EachPartition(func(f kgo.FetchTopicPartition) {
-		if failed != nil || len(f.Records) == 0 {
+		records := f.Records
+		if w.opts.Aggregate != nil {
+			records = slices.DeleteFunc(records, func(r *kgo.Record) bool { return r.Attrs.IsControl() })
+		}
+		if failed != nil || len(records) == 0 {
 			return
 		}
 		p := w.s.parts[cluster.Partition{Topic: f.Topic, Number: f.Partition}]
@@ -290,13 +313,9 @@ func (w *worker) process(ctx context.Context, fetches kgo.Fetches) error {
 			failed = fmt.Errorf("kafka: %s/%d was read before its state was there: %w", f.Topic, f.Partition, errAgain)
 			return
 		}
-		if !p.touched {
-			p.touched = true
-			p.slot.state.most = changelogEntries(w.s.limits.Of(w.opts.changelogOf(f.Topic)), w.inputs)
-			w.touched = append(w.touched, p)
-		}
-		w.records += len(f.Records)
-		failed = w.partition(ctx, p, f.Records)
+		w.touch(p)
+		w.records += len(records)
+		failed = w.partition(ctx, p, records)
 	})
 	decided := w.records - before
 	if errors.Is(failed, errSlow) {
@@ -304,6 +323,15 @@ func (w *worker) process(ctx context.Context, fetches kgo.Fetches) error {
 	}
 	w.paced(decided, time.Since(start))
 	return failed
+}
+
+// touch makes a partition part of the open transaction.
+func (w *worker) touch(p *part) {
+	if !p.touched {
+		p.touched, p.unfenced = true, false
+		p.slot.state.most = changelogEntries(w.s.limits.Of(w.opts.changelogOf(p.id.Topic)), w.inputs)
+		w.touched = append(w.touched, p)
+	}
 }
 
 // ahead is how many records are digested before the first of them is decided.
@@ -329,6 +357,9 @@ func (w *worker) partition(ctx context.Context, p *part, records []*kgo.Record) 
 // record decides the record that was read at an offset, and writes the result.
 func (w *worker) record(ctx context.Context, p *part, r *kgo.Record, offset int64, known keyState, d *semel.Digest, now int64) error {
 	st := p.slot.state
+	if p.slot.windows != nil {
+		p.slot.windows.See(timeOf(r), now)
+	}
 	switch known {
 	case keyMissing:
 		then := pipeline.Park
@@ -339,12 +370,12 @@ func (w *worker) record(ctx context.Context, p *part, r *kgo.Record, offset int6
 		return w.park(ctx, r, then, reason, 0, err)
 	case keyPass:
 		w.counts.fresh++
-		_, err := w.deliver(ctx, r)
+		_, err := w.effect(ctx, p, r, now)
 		return err
 	}
 	when := now
 	if w.opts.EventTime != nil {
-		when = min(max(r.Timestamp.UnixMilli(), 0), now)
+		when = min(timeOf(r), now)
 	}
 	switch st.decide(d, when, offset) {
 	case duplicate:
@@ -369,7 +400,7 @@ func (w *worker) record(ctx context.Context, p *part, r *kgo.Record, offset int6
 		w.counts.fresh++
 	}
 	from := semel.Origin{Source: r.Topic, Partition: r.Partition, Offset: r.Offset} // the record becomes its output
-	delivered, err := w.deliver(ctx, r)
+	delivered, err := w.effect(ctx, p, r, now)
 	if delivered {
 		st.learn(d, when, offset)
 		if w.inputs != nil {
@@ -386,6 +417,17 @@ func (w *worker) isRedriven(r *kgo.Record) bool {
 	}
 	record.Fill(&w.message, r)
 	return header.Redrives(&w.message) > 0
+}
+
+// timeOf returns the time of a record in milliseconds.
+func timeOf(r *kgo.Record) int64 { return max(r.Timestamp.UnixMilli(), 0) }
+
+// effect delivers a record or adds it to its window, and reports true; or it parks it.
+func (w *worker) effect(ctx context.Context, p *part, r *kgo.Record, now int64) (bool, error) {
+	if p.slot.windows != nil {
+		return w.aggregate(ctx, p, r, now)
+	}
+	return w.deliver(ctx, r)
 }
 
 // deliver writes the outputs of a record and reports true, or parks the record if its

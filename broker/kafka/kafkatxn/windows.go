@@ -1,0 +1,292 @@
+package kafkatxn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/internal/invalid"
+	"github.com/semel-dev/semel/internal/windows"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/stream"
+)
+
+// Headers of results.
+const (
+	// headerFinal says that no other result of this window and group key follows.
+	headerFinal = "semel-final"
+	// headerWindow has start and end of the window, with a slash between them.
+	headerWindow = "semel-window"
+)
+
+// mostResults is how many results one transaction writes. The rest follows in further
+// transactions.
+const mostResults = 20_000
+
+// windowState are the open windows of a partition, and what is read of their changelog.
+type windowState struct {
+	*windows.State
+	// position is the changelog offset up to which all records are applied. The record
+	// before it has the checksum last.
+	position int64
+	last     uint32
+	// verify says that the next record to be read must be that one.
+	verify bool
+	cuts   cuts
+}
+
+// newWindowState returns a state without windows. An entry of a changelog record is of a
+// window that starts at most Grace after the record's watermark. So the window is closed
+// when the watermark has moved by size and grace.
+func newWindowState(agg *stream.Aggregate) *windowState {
+	keep := (agg.Over.Size() + agg.Grace).Milliseconds()
+	return &windowState{State: windows.New(agg), cuts: cuts{keep: keep, span: max(keep/cutsOf, 1)}}
+}
+
+func (o *TransactorOptions) validateAggregate(wrong *invalid.List) {
+	wrong.Join(o.Aggregate.Validate())
+	switch {
+	case o.Repartition != nil:
+		wrong.Add("Aggregate: with Repartition, a partition has messages of several partitions with different progress, and windows would close too early. Write the messages to a topic that is partitioned by the group key with one pipeline, and aggregate that topic with another")
+	case o.Transform != nil:
+		wrong.Add("Aggregate: it replaces the Transform. Transform messages with a pipeline before it")
+	case o.Format.KeyHeaders:
+		wrong.Add("Aggregate: a result has no key of a message, so Format.KeyHeaders cannot name it")
+	}
+	for _, topic := range o.reads() {
+		name := o.windowsOf(topic)
+		for _, other := range append([]string{o.Output, o.Parked, o.changelogOf(topic)}, o.Inputs...) {
+			if name == other {
+				wrong.Add("Aggregate: the windows are in topic %s, which is another topic of the pipeline", name)
+			}
+		}
+	}
+}
+
+// windowsOf returns the topic of the windows of a topic that is decided.
+func (o *TransactorOptions) windowsOf(topic string) string {
+	name := o.Group + "-state"
+	if len(o.reads()) > 1 {
+		name += "-" + topic
+	}
+	return name
+}
+
+// aggregate adds a record to its window and reports true, or parks it.
+func (w *worker) aggregate(ctx context.Context, p *part, r *kgo.Record, now int64) (bool, error) {
+	agg := w.opts.Aggregate
+	record.Fill(&w.message, r)
+	var err error
+	if w.groupID, err = w.group.AppendID(w.groupID[:0], &w.message); err == nil && len(w.groupID) == 0 {
+		err = key.ErrMissing
+	}
+	if err == nil && len(w.groupID) > semel.MaxKeyBytes {
+		err = fmt.Errorf("it has %d bytes, and at most %d are allowed", len(w.groupID), semel.MaxKeyBytes)
+	}
+	if err != nil {
+		return false, w.fail(ctx, r, 1, semel.Permanent(fmt.Errorf("aggregate: group key %s: %w", agg.By, err)))
+	}
+	when := timeOf(r)
+	verdict, err := addTo(p.slot.windows.State, &w.message, string(w.groupID), when, now)
+	switch {
+	case err != nil:
+		return false, w.fail(ctx, r, 1, err)
+	case verdict == windows.Late:
+		w.counts.fresh--
+		w.counts.late++
+		return false, w.park(ctx, r, agg.Late, pipeline.ReasonLate, 0, fmt.Errorf("the window of its time %s is closed, as all windows up to %s (grace %v): %w",
+			text(when), text(p.slot.windows.Watermark()), agg.Grace, semel.ErrLate))
+	case verdict == windows.Ahead:
+		return false, w.park(ctx, r, pipeline.Park, pipeline.ReasonPermanent, 1, fmt.Errorf("its time %s is %v ahead of the clock, and at most %v are allowed",
+			text(when), time.Duration(when-now)*time.Millisecond, agg.MaxAhead))
+	}
+	w.counts.delivered++
+	return true, nil
+}
+
+// text returns a time in milliseconds for a message.
+func text(milliseconds int64) string { return time.UnixMilli(milliseconds).UTC().Format(time.RFC3339) }
+
+// addTo turns a panic of an Aggregator into an error.
+func addTo(st *windows.State, m *semel.Message, group string, when, now int64) (v windows.Verdict, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = semel.Permanent(fmt.Errorf("the aggregate panicked: %v", p))
+		}
+	}()
+	return st.Add(m, group, when, now)
+}
+
+// due reports whether results of closed windows are to be written.
+func (s *session) due() bool {
+	if s.t.opts.Aggregate == nil {
+		return false
+	}
+	for _, p := range s.parts {
+		if p.ready && !p.unfenced && p.slot.windows.Due() {
+			return true
+		}
+	}
+	return false
+}
+
+// patience returns how long to wait for records.
+func (s *session) patience() time.Duration {
+	if s.due() {
+		return 0
+	}
+	return time.Second
+}
+
+// emit writes results of closed windows, as many as one transaction takes. A partition
+// without records in it commits its present offset again, so that the brokers check
+// whether this member still has it.
+func (w *worker) emit(ctx context.Context) error {
+	if !w.s.due() {
+		return nil
+	}
+	committed := w.s.client.Client().CommittedOffsets()
+	left := w.opts.results
+	for _, p := range w.s.parts {
+		if !p.ready || !p.slot.windows.Due() || left == 0 {
+			continue
+		}
+		if at, ok := committed[p.id.Topic][p.id.Number]; ok && at.Offset >= 0 {
+			if w.present == nil {
+				w.present = map[cluster.Partition]kgo.EpochOffset{}
+			}
+			w.present[p.id] = at
+		} else if !p.touched {
+			p.unfenced = true
+			continue
+		}
+		w.touch(p)
+		n, err := p.slot.windows.Emit(left, func(c *stream.Closed) error { return w.result(ctx, p, c) })
+		if err != nil {
+			return err
+		}
+		left -= n
+	}
+	return nil
+}
+
+// result writes the result of a window.
+func (w *worker) result(ctx context.Context, p *part, c *stream.Closed) (err error) {
+	defer func() {
+		if panicked := recover(); panicked != nil {
+			err = fmt.Errorf("the aggregate panicked: %v", panicked)
+		}
+		if err != nil && !errors.Is(err, errAgain) {
+			err = fmt.Errorf("kafka: %w at the result of %q in the window of %s/%d from %s: %w", pipeline.ErrStopped, c.Key, p.id.Topic, p.id.Number, c.Start.Format(time.RFC3339), err)
+		}
+	}()
+	body, err := w.opts.Aggregate.Func.Result(c)
+	if err != nil || body == nil {
+		return err
+	}
+	out := &kgo.Record{
+		Topic: w.opts.Output, Key: []byte(c.Key), Value: body, Timestamp: c.End.Add(-time.Millisecond),
+		Headers: []kgo.RecordHeader{
+			{Key: headerFinal, Value: []byte("true")},
+			{Key: headerWindow, Value: []byte(c.Start.Format(time.RFC3339Nano) + "/" + c.End.Format(time.RFC3339Nano))},
+		},
+	}
+	if err := w.check(ctx, out.Topic, out); err != nil {
+		return err
+	}
+	if w.opts.Format.SamePartition {
+		out.Partition = p.id.Number
+	}
+	w.produce(out)
+	return nil
+}
+
+// writeWindows writes the changes of a partition's windows.
+func (w *worker) writeWindows(p *part) {
+	t, name := w.s.t, w.opts.windowsOf(p.id.Topic)
+	most := w.s.limits.Of(name) - cluster.BatchOverhead - 16 // numbers and lengths of the record
+	for _, value := range p.slot.windows.Changes(t.definition, t.topics[p.id.Topic], most) {
+		r := &kgo.Record{Topic: name, Partition: p.id.Number, Value: value}
+		p.windows = append(p.windows, r)
+		w.produce(r)
+	}
+}
+
+// windowsApplied applies the changes of a committed transaction.
+func (p *part) windowsApplied() {
+	ws := p.slot.windows
+	ws.Commit()
+	if n := len(p.windows); n > 0 {
+		last := p.windows[n-1]
+		ws.passed(last.Value, last.Offset+1)
+		if ws.Due() { // closed windows count until they are emitted
+			return
+		}
+		if at, ok := ws.cuts.take(ws.Watermark()); ok {
+			p.slot.windowsCut.Store(at)
+		}
+	}
+}
+
+// passed notes that a changelog record is applied.
+func (ws *windowState) passed(value []byte, position int64) {
+	ws.cuts.note(position, ws.Watermark())
+	ws.position, ws.last = position, crc32.Checksum(value, castagnoli)
+}
+
+// lookEvery is how often a session asks for the ends of its partitions with open windows.
+const lookEvery = time.Second
+
+// quietness is since when a partition has had no new records.
+type quietness struct {
+	since int64 // milliseconds; 0 if it has some
+	end   int64
+}
+
+// look closes windows of partitions without new records. A partition is quiet at a time
+// if everything that was in it then has been read, up to the end that its leader reports.
+// Records of open transactions are before that end.
+func (s *session) look(ctx context.Context) {
+	agg := s.t.opts.Aggregate
+	if agg == nil || agg.Idle >= semel.Forever || time.Since(s.looked) < lookEvery {
+		return
+	}
+	s.looked = time.Now()
+	open := false
+	for _, p := range s.parts {
+		open = open || p.ready && p.slot.windows.Open() > 0
+	}
+	if !open {
+		return
+	}
+	asked := s.t.now() // before the request: a record that comes later is not older
+	ctx, cancel := context.WithTimeout(ctx, s.t.opts.Timeouts.Session/4)
+	defer cancel()
+	ends, err := s.t.adm().ListEndOffsets(ctx, s.t.opts.reads()...)
+	if err != nil {
+		return // the next look may succeed
+	}
+	committed := s.client.Client().CommittedOffsets()
+	for _, p := range s.parts {
+		end, ok := ends.Lookup(p.id.Topic, p.id.Number)
+		at, has := committed[p.id.Topic][p.id.Number]
+		switch {
+		case !p.ready || !ok || end.Err != nil:
+			// nothing is known of this moment
+		case !has || at.Offset < end.Offset:
+			p.quiet = quietness{}
+		case p.quiet.since == 0 || p.quiet.end != end.Offset:
+			p.quiet = quietness{asked, end.Offset}
+		case asked-p.quiet.since >= agg.Idle.Milliseconds():
+			p.slot.windows.Quiet(asked - agg.Idle.Milliseconds())
+		}
+	}
+}

@@ -1,0 +1,321 @@
+package kafkatxn
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/stream"
+	"github.com/semel-dev/semel/test/kafkatest"
+)
+
+// counting returns options for counts and sums of windows by the member g.
+func (b *bubble) counting(size, grace, idle time.Duration) TransactorOptions {
+	b.Helper()
+	by, err := key.ParseRule(".g")
+	kafkatest.Must(b.T, err)
+	values, err := stream.Values(stream.Value{Name: "n", Of: "count"}, stream.Value{Name: "s", Of: "sum .v"})
+	kafkatest.Must(b.T, err)
+	opts := b.options()
+	opts.Aggregate = &stream.Aggregate{By: by, Over: stream.Tumbling(size), Func: values, Grace: grace, Idle: idle}
+	return opts
+}
+
+// counted returns a record with an id, a group and a value.
+func counted(partition int32, id, group string, value int, at time.Time) *kgo.Record {
+	r := kafkatest.Record(partition, id, fmt.Sprintf(`{"g":%q,"v":%d}`, group, value))
+	r.Timestamp = at
+	return r
+}
+
+// result is a result that was written.
+type result struct {
+	Key        string
+	Start, End time.Time
+	Values     struct{ N, S int }
+}
+
+// results returns what was written, with the checks that hold for all results.
+func (b *bubble) results() (list []result) {
+	b.Helper()
+	seen := map[string]bool{}
+	for _, r := range b.Read("out") {
+		var got result
+		kafkatest.Must(b.T, json.Unmarshal(r.Value, &got))
+		list = append(list, got)
+		name := got.Key + " " + got.Start.Format(time.RFC3339Nano)
+		if seen[name] {
+			b.Errorf("two results of %s", name)
+		}
+		seen[name] = true
+		window := got.Start.Format(time.RFC3339Nano) + "/" + got.End.Format(time.RFC3339Nano)
+		if string(r.Key) != got.Key || !r.Timestamp.Equal(got.End.Add(-time.Millisecond)) || len(r.Headers) != 2 || string(r.Headers[0].Value) != "true" || string(r.Headers[1].Value) != window {
+			b.Errorf("%s at %v with %v", r.Key, r.Timestamp, r.Headers)
+		}
+	}
+	return list
+}
+
+// lines returns results as text, counted in minutes from a time.
+func lines(list []result, from time.Time) string {
+	var out []string
+	for _, r := range list {
+		out = append(out, fmt.Sprintf("%s%v n=%d s=%d", r.Key, r.Start.Sub(from).Minutes(), r.Values.N, r.Values.S))
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
+}
+
+// TestResultsOfWindows has messages of each fate, and restarts in between.
+func TestResultsOfWindows(t *testing.T) {
+	t.Parallel()
+	for _, keep := range []bool{false, true} {
+		t.Run(fmt.Sprintf("state directory %t", keep), func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 1, func(b *bubble) {
+				opts := b.counting(time.Minute, 30*time.Second, semel.Forever)
+				if keep {
+					opts.Local.Dir = t.TempDir()
+				}
+				base := time.Now().Add(-time.Hour).Truncate(time.Minute)
+				id := 0
+				late, duplicates, delivered := 0, 0, 0
+				run := func(want string, records ...*kgo.Record) {
+					t.Helper()
+					p := b.start(opts)
+					b.Write(records...)
+					p.Wait(len(records), kafkatest.Settled)
+					p.Stop()
+					late += p.Events.Decisions(semel.Late)
+					duplicates += p.Events.Decisions(semel.Duplicate)
+					delivered += p.Events.Decisions(semel.Fresh)
+					if got := lines(b.results(), base); got != want {
+						t.Errorf("results %s, want %s", got, want)
+					}
+				}
+				at := func(group string, second int) *kgo.Record {
+					id++
+					return counted(0, strconv.Itoa(id), group, second, base.Add(time.Duration(second)*time.Second))
+				}
+				first, again := at("a", 1), at("a", 2)
+				run("", first, again, again, at("b", 59))
+				run("", at("a", 80), at("a", 3)) // within the grace
+				run("a0 n=3 s=6, b0 n=1 s=59", at("b", 90), first, at("a", 4))
+				run("a0 n=3 s=6, b0 n=1 s=59", at("a", 5), again)
+				far := at("a", 3600+600) // ahead of the clock
+				broken := kafkatest.Record(0, "broken", `{"g":"a","v":0.5}`)
+				broken.Timestamp = base.Add(100 * time.Second)
+				nameless := kafkatest.Record(0, "nameless", `{"v":1}`)
+				nameless.Timestamp = base.Add(100 * time.Second)
+				run("a0 n=3 s=6, a1 n=1 s=80, b0 n=1 s=59, b1 n=1 s=90", far, broken, nameless, at("c", 150))
+				if late != 2 || duplicates != 3 || delivered != 10 {
+					t.Errorf("%d late, %d duplicates, %d fresh", late, duplicates, delivered)
+				}
+				var parked []string
+				for _, r := range b.Read("aside") {
+					parked = append(parked, fmt.Sprint(string(r.Key), " ", headerText(r)))
+				}
+				slices.Sort(parked)
+				wants := []string{"7 ", "8 ", "9 ", "broken ", "nameless "}
+				for i, want := range []string{"is closed, as all windows up to", "is closed, as all windows up to", "ahead of the clock", ".v is 0.5", "group key .g"} {
+					if len(parked) != 5 || !strings.HasPrefix(parked[i], wants[i]) || !strings.Contains(parked[i], want) {
+						t.Errorf("parked %q", parked)
+						break
+					}
+				}
+			})
+		})
+	}
+}
+
+func headerText(r *kgo.Record) string {
+	var all []string
+	for _, h := range r.Headers {
+		all = append(all, h.Key+"="+string(h.Value))
+	}
+	return strings.Join(all, " ")
+}
+
+// TestAQuietPartitionClosesItsWindows has no message after the last window. Its
+// transaction must commit the offset again.
+func TestAQuietPartitionClosesItsWindows(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 2, func(b *bubble) {
+		const size, grace, idle = 10 * time.Second, 3 * time.Second, 20 * time.Second
+		p := b.start(b.counting(size, grace, idle))
+		base := time.Now().Truncate(size)
+		b.Write(counted(0, "1", "a", 1, time.Now()), counted(1, "2", "b", 2, time.Now()))
+		p.Wait(2, kafkatest.Settled)
+		var mu sync.Mutex
+		var offsets []string
+		b.Cluster.ControlKey(int16(kmsg.TxnOffsetCommit), func(req kmsg.Request) (kmsg.Response, error, bool) {
+			b.Cluster.KeepControl()
+			mu.Lock()
+			defer mu.Unlock()
+			for _, topic := range req.(*kmsg.TxnOffsetCommitRequest).Topics {
+				for _, part := range topic.Partitions {
+					offsets = append(offsets, fmt.Sprintf("%d at %d", part.Partition, part.Offset))
+				}
+			}
+			return nil, nil, false
+		})
+		due := base.Add(size + grace + idle + stream.ClockMargin)
+		time.Sleep(time.Until(due.Add(-time.Second))) // in a bubble
+		if got := b.results(); len(got) != 0 {
+			t.Errorf("%v came early", got)
+		}
+		time.Sleep(4 * time.Second)
+		if got := lines(b.results(), base); got != "a0 n=1 s=1, b0 n=1 s=2" {
+			t.Errorf("results %s", got)
+		}
+		slices.Sort(offsets)
+		if got := strings.Join(slices.Compact(offsets), ", "); got != "0 at 1, 1 at 1" {
+			t.Errorf("committed offsets %q", got)
+		}
+		b.Write(counted(0, "3", "a", 1, base.Add(size-1))) // the step is remembered
+		p.Wait(3, kafkatest.Settled)
+		p.Stop()
+		p = b.start(b.counting(size, grace, idle))
+		b.Write(counted(1, "4", "b", 1, base.Add(size-1)))
+		p.Wait(1, kafkatest.Settled)
+		p.Stop()
+		if n := len(b.Read("aside")); n != 2 {
+			t.Errorf("%d late records are parked, want 2", n)
+		}
+	})
+}
+
+// TestAnOpenTransactionIsNoQuiet has records in the input that cannot be read yet.
+func TestAnOpenTransactionIsNoQuiet(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		const size, idle = 10 * time.Second, 20 * time.Second
+		p := b.start(b.counting(size, 0, idle))
+		base := time.Now().Truncate(size)
+		b.Write(counted(0, "1", "a", 1, time.Now()))
+		p.Wait(1, kafkatest.Settled)
+		open := time.Now()
+		other := b.Other("other", "in", 5*time.Minute)
+		time.Sleep(4 * time.Minute) // in a bubble
+		if got := b.results(); len(got) != 0 {
+			t.Errorf("%v came while a record was hidden", got)
+		}
+		kafkatest.Must(t, other.ProduceSync(b.Context(), counted(0, "2", "a", 5, open)).FirstErr())
+		kafkatest.Must(t, other.EndTransaction(b.Context(), kgo.TryCommit))
+		other.Close()
+		p.Wait(2, kafkatest.Settled)
+		time.Sleep(idle + size + 2*stream.ClockMargin)
+		if got := lines(b.results(), base); got != "a0 n=2 s=6" {
+			t.Errorf("results %s", got)
+		}
+		p.Stop()
+	}, kafkatest.LongTransactions)
+}
+
+// TestManyResultsAreWrittenInSeveralTransactions closes more windows than one transaction
+// takes, and ends programs in between.
+func TestManyResultsAreWrittenInSeveralTransactions(t *testing.T) {
+	t.Parallel()
+	const groups, most = 1000, 20
+	limited := func(b *bubble) TransactorOptions {
+		opts := b.counting(time.Minute, 0, semel.Forever)
+		opts.results = most
+		opts.Limits.Interval = 20 * time.Millisecond
+		opts.Timeouts.Session, opts.Timeouts.Transaction, opts.Timeouts.Shutdown = time.Second, 2*time.Second, 3*time.Second
+		return opts
+	}
+	inRealTime(t, 1, func(b *bubble) {
+		base := time.Now().Add(-time.Hour).Truncate(time.Minute)
+		var records []*kgo.Record
+		for i := range groups {
+			records = append(records, counted(0, strconv.Itoa(i), "g"+strconv.Itoa(i), i, base))
+		}
+		b.Write(records...)
+		p := b.start(limited(b))
+		p.Wait(groups, kafkatest.Settled)
+		b.Write(counted(0, "last", "last", 0, base.Add(time.Hour)))
+		for ends := 0; ends < 5; ends++ { // each end is somewhere in the closing
+			p.Wait(1, kafkatest.Settled)
+			p.Kill()
+			<-p.Done
+			p = b.start(limited(b))
+			b.Write(counted(0, fmt.Sprint("end", ends), "last", 0, base.Add(time.Hour)))
+		}
+		total := 0
+		if !kafkatest.Within(time.Minute, func() bool { total = len(b.results()); return total >= groups }) || total != groups {
+			t.Errorf("%d results, want %d", total, groups)
+		}
+		p.Stop()
+	})
+}
+
+// TestMembersComeAndGoWithWindows checks that each message is in one result or parked,
+// while programs come, go and die.
+func TestMembersComeAndGoWithWindows(t *testing.T) {
+	t.Parallel()
+	for range 2 {
+		seed := newSeed(t)
+		t.Run("", func(t *testing.T) {
+			t.Parallel()
+			const parts = 4
+			inRealTime(t, parts, func(b *bubble) {
+				random := rand.New(rand.NewPCG(seed, 1))
+				times := map[int]time.Time{}
+				write := func(from, n int) {
+					var list []*kgo.Record
+					for i := from; i < from+n; i++ {
+						if times[i].IsZero() {
+							times[i] = time.Now().Add(-time.Duration(random.IntN(400)) * time.Millisecond)
+						}
+						list = append(list, counted(int32(i%parts), strconv.Itoa(i), fmt.Sprintf("%d-%d", i%parts, random.IntN(3)), i, times[i]))
+					}
+					b.Write(list...)
+				}
+				options := func() TransactorOptions {
+					return b.counting(200*time.Millisecond, 100*time.Millisecond, 500*time.Millisecond)
+				}
+				found := map[int]bool{} // parked
+				n, s := 0, 0
+				whole := func() bool {
+					clear(found)
+					n, s = 0, 0
+					for _, r := range b.results() {
+						n, s = n+r.Values.N, s+r.Values.S
+					}
+					for _, r := range b.Read("aside") {
+						id, err := strconv.Atoi(string(r.Key))
+						kafkatest.Must(t, err)
+						found[id] = true
+					}
+					return n+len(found) >= len(times)
+				}
+				total := b.comeAndGo(random, 30, []string{t.TempDir(), "", t.TempDir()}, options, write, func() {
+					b.drained("g", "in")
+					if !kafkatest.Within(time.Minute, whole) {
+						t.Error("results are missing")
+					}
+				})
+				for id := range maps.Keys(found) {
+					n, s = n+1, s+id
+				}
+				if want := total * (total - 1) / 2; n != total || s != want {
+					t.Errorf("%d messages with the sum %d are in results or parked, want %d and %d", n, s, total, want)
+				}
+				t.Logf("%d messages, %d late", total, len(found))
+			}, kfake.NumBrokers(3))
+		})
+	}
+}

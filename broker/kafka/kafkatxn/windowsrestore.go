@@ -1,0 +1,154 @@
+package kafkatxn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"strconv"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/internal/windows"
+)
+
+// checkWindows creates the topic of an input's windows if it is missing, and refuses an
+// unsuitable one.
+func (t *Transactor) checkWindows(ctx context.Context, adm *kadm.Client, input string, partitions int) error {
+	name := t.opts.windowsOf(input)
+	topics, err := adm.ListTopics(ctx, name)
+	if err != nil {
+		return fmt.Errorf("kafka: list topics: %w", err)
+	}
+	topic := topics[name]
+	if errors.Is(topic.Err, kerr.UnknownTopicOrPartition) {
+		read, err := t.hasRead(ctx, adm, t.opts.Group, input)
+		if err != nil {
+			return err
+		}
+		if read != "" {
+			return fmt.Errorf("kafka: group %s has read %s, and topic %s, which holds its open windows, %w: the windows would lack the messages that were read. Use a new group, or, to begin with empty windows, create it: kafka-topics.sh --create --topic %s --partitions %d --config cleanup.policy=delete --config retention.bytes=-1 --config retention.ms=-1",
+				t.opts.Group, input, name, errNoTopic, name, partitions)
+		}
+		settings := map[string]*string{"cleanup.policy": kadm.StringPtr("delete"), "retention.bytes": kadm.StringPtr("-1"), "retention.ms": kadm.StringPtr("-1")}
+		if _, err := adm.CreateTopic(ctx, int32(partitions), -1, settings, name); err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
+			return fmt.Errorf("kafka: create topic %s for windows: %w", name, err)
+		}
+		return kerr.LeaderNotAvailable // check again
+	}
+	if topic.Err != nil {
+		return fmt.Errorf("kafka: topic %s: %w", name, topic.Err)
+	}
+	if len(topic.Partitions) != partitions {
+		return fmt.Errorf("kafka: %s has %d partitions, and topic %s, which holds its open windows, has %d: use a new group, or a new input with the old number of partitions: %w",
+			input, partitions, name, len(topic.Partitions), semel.ErrInvalidRequest)
+	}
+	configs, err := cluster.TopicSettings(ctx, adm, name)
+	if err != nil {
+		return err
+	}
+	has := cluster.Settings(configs, name)
+	if policy := has["cleanup.policy"]; strings.Contains(policy, "compact") {
+		return fmt.Errorf("kafka: topic %s has cleanup.policy %s, and holds windows in records without keys: only \"delete\" keeps them: %w", name, policy, semel.ErrInvalidRequest)
+	}
+	for _, setting := range []string{"retention.ms", "retention.bytes"} {
+		if keeps, err := strconv.ParseInt(has[setting], 10, 64); err == nil && keeps >= 0 {
+			return fmt.Errorf("kafka: topic %s has %s %d, and open windows would be lost: set it to -1; Semel deletes what is not needed: %w", name, setting, keeps, semel.ErrInvalidRequest)
+		}
+	}
+	return nil
+}
+
+// restoreWindows brings the windows of parts up to date, as bringUpToDate does with the
+// keys. Their offsets and windows were committed together, so both have the same owner.
+func (t *Transactor) restoreWindows(ctx context.Context, parts []*part, nonce windows.ID) error {
+	adm := t.adm()
+	var names []string
+	for _, topic := range t.opts.reads() {
+		names = append(names, t.opts.windowsOf(topic))
+	}
+	first, err := adm.ListStartOffsets(ctx, names...)
+	last, err2 := adm.ListEndOffsets(ctx, names...)
+	if err := errors.Join(err, err2, first.Error(), last.Error()); err != nil {
+		return fmt.Errorf("kafka: windows: %w", err)
+	}
+	from, barriers := map[string]map[int32]kgo.Offset{}, []*kgo.Record{}
+	for _, p := range parts {
+		name := t.opts.windowsOf(p.id.Topic)
+		start, _ := first.Lookup(name, p.id.Number)
+		end, _ := last.Lookup(name, p.id.Number)
+		if p.slot.windows == nil || p.slot.windows.position > end.Offset { // the changelog has lost records
+			t.forgetWindows(p)
+		}
+		ws := p.slot.windows
+		at := max(ws.position-1, start.Offset)
+		if ws.verify = ws.position > 0 && at == ws.position-1; !ws.verify {
+			t.forgetWindows(p) // what it had read is gone, so it begins at the start
+			at = start.Offset
+		}
+		if from[name] == nil {
+			from[name] = map[int32]kgo.Offset{}
+		}
+		from[name][p.id.Number] = kgo.NewOffset().At(at)
+		barriers = append(barriers, &kgo.Record{Topic: name, Partition: p.id.Number, Value: windows.Barrier(nonce, t.topics[p.id.Topic])})
+	}
+	if err := t.admin.ProduceSync(ctx, barriers...).FirstErr(); err != nil {
+		return fmt.Errorf("kafka: windows: write a barrier: %w", err)
+	}
+	_, err = t.readTo(ctx, parts, from, t.opts.windowsOf, func(p *part, records []*kgo.Record) (int, bool, error) {
+		return t.applyWindows(ctx, p, records, nonce)
+	})
+	return err
+}
+
+// forgetWindows replaces a part's windows by an empty state.
+func (t *Transactor) forgetWindows(p *part) {
+	p.slot.windows = newWindowState(t.opts.Aggregate)
+	p.slot.windowsCut.Store(0)
+}
+
+// applyWindows applies records of the changelog up to the barrier, and reports whether it
+// was reached. It drops a state that the changelog contradicts, because brokers may lose
+// acknowledged records.
+func (t *Transactor) applyWindows(ctx context.Context, p *part, records []*kgo.Record, nonce windows.ID) (entries int, reached bool, err error) {
+	ws := p.slot.windows
+	for _, r := range records {
+		if ws.verify && (r.Offset != ws.position-1 || ws.last != crc32.Checksum(r.Value, castagnoli)) {
+			t.forgetWindows(p)
+			return entries, false, fmt.Errorf("kafka: %s/%d at %d is another record than before: %w", r.Topic, r.Partition, r.Offset, errAgain)
+		}
+		ws.verify = false
+		if r.Offset < ws.position {
+			continue
+		}
+		c, err := windows.Parse(r.Value)
+		switch {
+		case err != nil:
+			return entries, false, fmt.Errorf("kafka: %s/%d at %d: %w", r.Topic, r.Partition, r.Offset, err)
+		case c.Nonce != windows.ID{}:
+			if c.Nonce == nonce {
+				return entries, true, nil
+			}
+			continue
+		case c.Definition != t.definition:
+			return entries, false, fmt.Errorf("kafka: topic %s holds windows that were computed otherwise than %s: their group keys, sizes or values do not fit. Restore the former settings, or use a new group: %w",
+				r.Topic, t.opts.Aggregate, semel.ErrInvalidRequest)
+		}
+		if c.Topic != t.topics[p.id.Topic] {
+			if err := t.checkKeysOf(ctx, p.id.Topic, c.Topic); errors.Is(err, semel.ErrInvalidRequest) {
+				return entries, false, fmt.Errorf("kafka: topic %s holds windows of another topic than %s: use a new group: %w", r.Topic, p.id.Topic, semel.ErrInvalidRequest)
+			} else if err != nil {
+				return entries, false, err
+			}
+		}
+		ws.Apply(&c)
+		ws.passed(r.Value, r.Offset+1)
+		entries += c.Len()
+	}
+	return entries, false, nil
+}
