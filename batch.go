@@ -255,7 +255,7 @@ func (b *Batch) Complete(ctx context.Context, tasks []*Task) {
 		t.delivered = true
 	}
 	held, lost := divide(tasks)
-	ctx = context.WithoutCancel(ctx)
+	ctx = detached(ctx)
 	b.completeWithin(ctx, b.guard.opts.Lease, held)
 	if len(lost) > 0 {
 		limit := b.patience()
@@ -354,7 +354,7 @@ func (b *Batch) GiveBack(ctx context.Context, tasks []*Task) {
 	if end, limited := ctx.Deadline(); limited && ctx.Err() == nil {
 		wait = min(wait, time.Until(end))
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), wait)
+	ctx, cancel := context.WithTimeout(detached(ctx), wait)
 	defer cancel()
 	held, lost := divide(tasks)
 	if len(lost) > 0 {
@@ -404,7 +404,7 @@ func (b *Batch) release(ctx context.Context, tasks []*Task) {
 
 // abort gives up the claims of effects that did not return. They may have happened.
 func (b *Batch) abort(ctx context.Context, tasks []*Task) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.guard.opts.Lease)
+	ctx, cancel := context.WithTimeout(detached(ctx), b.guard.opts.Lease)
 	defer cancel()
 	for _, t := range tasks {
 		t.doubt = true
@@ -467,6 +467,14 @@ func (g *Guard) observeError(key Key, err error) {
 	if err != nil {
 		g.Observe(Event{Kind: EventStoreError, Key: key, Err: err})
 	}
+}
+
+// detached returns a context that does not end with ctx.
+func detached(ctx context.Context) context.Context {
+	if ctx.Done() == nil {
+		return ctx // it never ends
+	}
+	return context.WithoutCancel(ctx)
 }
 
 // sleep waits for d or until ctx ends. It then returns the cause of ctx.

@@ -131,7 +131,7 @@ func (b *Batch) run(ctx context.Context, tasks []*Task, effect func(context.Cont
 		}
 	}
 	b.Complete(ctx, done)
-	b.GiveBack(context.WithoutCancel(ctx), failed)
+	b.GiveBack(detached(ctx), failed)
 }
 
 // Settle reports an answer to the guard's observer. It returns the outcome and the

@@ -171,11 +171,10 @@ func (c Class) String() string {
 // the refused completion. Only a [*PermanentError] takes precedence, because the
 // effect itself reported how it ended.
 func Classify(err error) Class {
-	var permanent *PermanentError
 	switch {
 	case err == nil:
 		return ClassNone
-	case errors.As(err, &permanent):
+	case isPermanent(err):
 		return ClassPermanent
 	}
 	for _, known := range classes {

@@ -14,28 +14,30 @@ import (
 // It is safe for concurrent use.
 type Renewer struct {
 	guard *Guard
-	// lose ends the effects' context. Renewals have their own context: they
-	// continue after the caller cancels, until the effects have returned.
-	effect   context.Context
-	lose     context.CancelCauseFunc
-	renewals context.Context
-	end      context.CancelFunc
+	// lose ends the effects' context.
+	effect context.Context
+	lose   context.CancelCauseFunc
+	// Renewals continue after the caller cancels, until the effects have returned.
+	caller context.Context
 
 	renewing sync.Mutex // held during a renewal; before mu
 
-	mu    sync.Mutex // guards the fields below, and the lease of each task in tasks
-	tasks []*Task
-	timer *time.Timer
-	next  time.Time // when the timer fires; zero if it does not
+	mu      sync.Mutex // guards the fields below, and the lease of each task in tasks
+	tasks   []*Task
+	single  [1]*Task // the memory of tasks, mostly
+	timer   *time.Timer
+	next    time.Time          // when the timer fires; zero if it does not
+	end     context.CancelFunc // ends the renewal that runs
+	stopped bool
 }
 
 // NewRenewer returns a renewer without tasks. Stop it when you are done.
 func (g *Guard) NewRenewer() *Renewer { return newRenewer(g, context.Background()) }
 
 func newRenewer(g *Guard, ctx context.Context) *Renewer {
-	r := &Renewer{guard: g}
+	r := &Renewer{guard: g, caller: ctx}
+	r.tasks = r.single[:0]
 	r.effect, r.lose = context.WithCancelCause(ctx)
-	r.renewals, r.end = context.WithCancel(context.WithoutCancel(ctx))
 	return r
 }
 
@@ -69,7 +71,7 @@ func (r *Renewer) Keep(tasks ...*Task) {
 
 // schedule sets the timer unless it fires earlier. The caller holds r.mu.
 func (r *Renewer) schedule(at time.Time) {
-	if r.renewals.Err() != nil || !r.next.IsZero() && !at.Before(r.next) {
+	if r.stopped || !r.next.IsZero() && !at.Before(r.next) {
 		return
 	}
 	r.next = at
@@ -103,8 +105,12 @@ func (t *Task) leaveRenewer() {
 // Stop ends the renewals. When it returns, no renewal runs or will run. It waits at
 // most until the store notices that its call was cancelled.
 func (r *Renewer) Stop() {
-	r.end()
 	r.lose(nil)
+	r.mu.Lock()
+	if r.stopped = true; r.end != nil {
+		r.end()
+	}
+	r.mu.Unlock()
 	r.renewing.Lock()
 	defer r.renewing.Unlock()
 	r.mu.Lock()
@@ -123,20 +129,19 @@ func (r *Renewer) renew() {
 	r.renewing.Lock()
 	defer r.renewing.Unlock()
 	asked := time.Now()
-	tasks, reqs, wait := r.due(asked)
-	if len(tasks) == 0 {
+	ctx, tasks, reqs := r.due(asked)
+	if ctx == nil {
 		return
 	}
+	defer r.end()
 	answers := make([]ExtendAnswer, len(reqs))
-	ctx, cancel := context.WithTimeout(r.renewals, wait)
-	err := impersonal(r.renewals, r.guard.store.Extend(ctx, reqs, answers))
-	cancel()
-	if r.renewals.Err() != nil {
+	err := impersonal(ctx, r.guard.store.Extend(ctx, reqs, answers))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stopped {
 		return
 	}
 	r.guard.observeError(reqs[0].Key, err)
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	pause := r.guard.opts.Heartbeat
 	if err != nil {
 		pause = pause/4 + time.Millisecond
@@ -148,7 +153,7 @@ func (r *Renewer) renew() {
 		}
 		switch left := t.validUntil.Sub(now); {
 		case answers[i].Err != nil:
-			r.lost(t, reqs[i].Key, impersonal(r.renewals, answers[i].Err))
+			r.lost(t, reqs[i].Key, impersonal(ctx, answers[i].Err))
 		case err == nil || !answers[i].LeaseEnd.IsZero():
 			t.validUntil = asked.Add(r.guard.opts.Lease)
 		case left <= 0:
@@ -162,13 +167,13 @@ func (r *Renewer) renew() {
 	r.schedule(now.Add(pause))
 }
 
-// due returns the tasks to renew and their requests. The call must not take longer
-// than wait, when the first of their leases ends.
-func (r *Renewer) due(now time.Time) (tasks []*Task, reqs []ExtendRequest, wait time.Duration) {
+// due returns the tasks to renew and their requests, with a context that ends when the
+// first of their leases does, and at Stop. It returns nil if there is nothing to renew.
+func (r *Renewer) due(now time.Time) (ctx context.Context, tasks []*Task, reqs []ExtendRequest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.next = time.Time{}
-	wait = r.guard.opts.Lease
+	wait := r.guard.opts.Lease
 	for _, t := range r.tasks {
 		if t.leaseLost != nil {
 			continue
@@ -179,7 +184,11 @@ func (r *Renewer) due(now time.Time) (tasks []*Task, reqs []ExtendRequest, wait 
 			wait = min(wait, left)
 		}
 	}
-	return tasks, reqs, wait
+	if r.stopped || len(tasks) == 0 {
+		return nil, nil, nil
+	}
+	ctx, r.end = context.WithTimeout(detached(r.caller), wait)
+	return ctx, tasks, reqs
 }
 
 // lost ends the effects. The caller holds r.mu.

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -21,9 +20,20 @@ type answer struct {
 	// lost: the request took effect, but its response was too large to keep, was a
 	// stream, was broken, or had trailers. What follows is not set.
 	lost   bool
-	origin string      // the Origin of the request
-	header http.Header // those that may be replayed
+	origin string // the Origin of the request
+	header []line // those that may be replayed, by name
 	body   []byte
+}
+
+// line is a line of a header.
+type line struct{ name, value string }
+
+// size returns the length of the header and how many bytes it has in an HTTP response.
+func size(header []line) (n int) {
+	for _, l := range header {
+		n += len(l.name) + len(l.value) + 8
+	}
+	return n
 }
 
 // Forms of a stored answer. The first byte says which one it is. Form 1 had no times.
@@ -44,29 +54,24 @@ func (a *answer) encode() []byte {
 	if !a.until.IsZero() {
 		until = uint64(a.until.Unix())
 	}
-	out := binary.AppendUvarint([]byte{form}, uint64(a.status))
+	const numbers = 64 // bytes for all numbers but the lengths in header
+	out := append(make([]byte, 0, numbers+len(a.origin)+size(a.header)+len(a.body)), form)
+	out = binary.AppendUvarint(out, uint64(a.status))
 	out = binary.AppendUvarint(out, uint64(a.at.Unix()))
 	out = binary.AppendUvarint(out, until)
 	if a.lost {
 		return out
 	}
-	text := func(s string) {
-		out = binary.AppendUvarint(out, uint64(len(s)))
-		out = append(out, s...)
-	}
-	text(a.origin)
-	lines := 0
-	for _, values := range a.header {
-		lines += len(values)
-	}
-	out = binary.AppendUvarint(out, uint64(lines))
-	for _, name := range slices.Sorted(maps.Keys(a.header)) {
-		for _, value := range a.header[name] {
-			text(name)
-			text(value)
-		}
+	out = appendText(out, a.origin)
+	out = binary.AppendUvarint(out, uint64(len(a.header)))
+	for _, l := range a.header {
+		out = appendText(appendText(out, l.name), l.value)
 	}
 	return append(out, a.body...)
+}
+
+func appendText(out []byte, s string) []byte {
+	return append(binary.AppendUvarint(out, uint64(len(s))), s...)
 }
 
 var errForm = errors.New("httpidem: a stored answer is damaged, or was written by another version")
@@ -115,10 +120,9 @@ func decode(data []byte) (*answer, error) {
 	if a.lost {
 		return a, nil
 	}
-	a.origin, a.header = s.text(), http.Header{}
+	a.origin = s.text()
 	for range s.number(uint64(len(s.data))) {
-		name := s.text()
-		a.header[name] = append(a.header[name], s.text())
+		a.header = append(a.header, line{s.text(), s.text()})
 	}
 	if s.bad {
 		return nil, errForm
@@ -155,9 +159,13 @@ func replay(w http.ResponseWriter, r *http.Request, p *Profile, data []byte) {
 	}
 	h := w.Header()
 	readable := a.readable(r.Header.Get("Origin"), h)
-	for name, values := range a.header {
-		if readable || !strings.HasPrefix(name, "Access-Control-") {
-			h[name] = values
+	for i, l := range a.header {
+		switch {
+		case !readable && strings.HasPrefix(l.name, "Access-Control-"):
+		case i > 0 && a.header[i-1].name == l.name:
+			h[l.name] = append(h[l.name], l.value)
+		default:
+			h[l.name] = []string{l.value}
 		}
 	}
 	a.retryAfter(h, time.Now())
@@ -186,7 +194,7 @@ func notKept(w http.ResponseWriter, p *Profile) {
 // readable reports whether the kept headers of CORS are for a script of this origin. A
 // handler in front may have set its own.
 func (a *answer) readable(origin string, front http.Header) bool {
-	return front["Access-Control-Allow-Origin"] == nil && (origin == a.origin || a.header.Get("Access-Control-Allow-Origin") == "*")
+	return front["Access-Control-Allow-Origin"] == nil && (origin == a.origin || slices.Contains(a.header, line{"Access-Control-Allow-Origin", "*"}))
 }
 
 // retryAfter corrects a Retry-After: the time since the answer has passed.

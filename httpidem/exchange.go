@@ -44,8 +44,8 @@ func (e *exchange) serve() {
 		}
 		out, err := e.do(ctx, e.call, e.run)
 		left := time.Until(end)
-		var elsewhere *semel.InFlightError
-		if !errors.As(err, &elsewhere) || left <= 0 {
+		elsewhere, wait := errors.AsType[*semel.InFlightError](err)
+		if !wait || left <= 0 {
 			e.settle(out, err)
 			return
 		}
@@ -80,7 +80,7 @@ func (e *exchange) run(ctx context.Context, claim semel.Claim) ([]byte, error) {
 	}
 	e.kept.end() // of a run that was rolled back
 	e.kept.spare = requestCost
-	e.c = newRecorder(client, e.r, &e.opts, e.kept.take)
+	e.c = newRecorder(client, e.r, &e.opts, &e.kept)
 	inner := withBody(context.WithValue(ctx, recorderKey{}, e.c), e.r, e.body)
 	if inner.Header["Upgrade"] != nil { // an offer of HTTP/2, which a server may ignore
 		inner.Header = inner.Header.Clone()

@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/invalid"
@@ -47,9 +48,10 @@ type FingerprintOptions struct {
 type printer struct {
 	canonical        bool
 	include, exclude *tree // nil if empty
+	digests          sync.Pool
 }
 
-func (o *FingerprintOptions) complete(wrong *invalid.List) printer {
+func (o *FingerprintOptions) complete(wrong *invalid.List) *printer {
 	set := func(field string, pointers []string) *tree {
 		var t *tree
 		for _, text := range pointers {
@@ -65,7 +67,7 @@ func (o *FingerprintOptions) complete(wrong *invalid.List) printer {
 		}
 		return t
 	}
-	p := printer{include: set("Include", o.Include), exclude: set("Exclude", o.Exclude)}
+	p := &printer{include: set("Include", o.Include), exclude: set("Exclude", o.Exclude)}
 	p.canonical = o.CanonicalJSON || p.include != nil || p.exclude != nil
 	return p
 }
@@ -73,25 +75,34 @@ func (o *FingerprintOptions) complete(wrong *invalid.List) printer {
 // of returns the fingerprint of a request: a digest of method, host, path, query and
 // body, and of the time at which it was sent first, if the client must say so.
 func (p *printer) of(r *http.Request, body []byte, firstSent string) semel.Fingerprint {
-	d := digest{sha256.New()}
+	d, ok := p.digests.Get().(*digest)
+	if !ok {
+		d = &digest{sum: sha256.New()}
+	}
+	defer p.digests.Put(d)
+	d.sum.Reset()
 	host := strings.ToLower(r.Host)
 	host = strings.TrimSuffix(strings.TrimSuffix(host, ":443"), ":80") // clients may leave them out
 	for _, text := range []string{r.Method, host, r.URL.EscapedPath(), r.URL.RawQuery, firstSent} {
-		d.add([]byte(text))
+		d.memory = append(binary.BigEndian.AppendUint64(d.memory[:0], uint64(len(text))), text...)
+		d.sum.Write(d.memory)
 	}
-	if !p.json(&d, body) && !parts(&d, r.Header.Get("Content-Type"), body) {
+	if !p.json(d, body) && !parts(d, r.Header.Get("Content-Type"), body) {
 		d.add(body)
 	}
-	return semel.Fingerprint(d.sum.Sum(nil)[:16])
+	d.memory = d.sum.Sum(d.memory[:0])
+	return semel.Fingerprint(d.memory[:16])
 }
 
 // digest is a digest of a list of texts: each has its length before it.
-type digest struct{ sum hash.Hash }
+type digest struct {
+	sum    hash.Hash
+	memory []byte
+}
 
 func (d *digest) add(text []byte) {
-	var size [8]byte
-	binary.BigEndian.PutUint64(size[:], uint64(len(text)))
-	d.sum.Write(size[:])
+	d.memory = binary.BigEndian.AppendUint64(d.memory[:0], uint64(len(text)))
+	d.sum.Write(d.memory)
 	d.sum.Write(text)
 }
 
@@ -171,7 +182,7 @@ func parts(d *digest, contentType string, body []byte) bool {
 	if err != nil || params["boundary"] == "" || !bytes.Contains(body, []byte("--"+params["boundary"]+"--")) {
 		return false // without its end, a body is malformed
 	}
-	list := digest{sha256.New()}
+	list := digest{sum: sha256.New()}
 	reader := multipart.NewReader(bytes.NewReader(body), params["boundary"])
 	for n := 0; ; n++ {
 		part, err := reader.NextRawPart()

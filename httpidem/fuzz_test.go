@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -38,7 +39,7 @@ func FuzzParseKey(f *testing.F) {
 
 // FuzzDecode checks that a stored answer is read back, and that damage is noticed.
 func FuzzDecode(f *testing.F) {
-	f.Add((&answer{status: 201, at: time.Unix(1e9, 0), origin: "https://a", header: http.Header{"Link": {"a", "b"}, "Location": {"/x"}}, body: []byte("body")}).encode())
+	f.Add((&answer{status: 201, at: time.Unix(1e9, 0), origin: "https://a", header: []line{{"Link", "a"}, {"Link", "b"}, {"Location", "/x"}}, body: []byte("body")}).encode())
 	f.Add((&answer{status: 200, at: time.Unix(1e9, 0), until: time.Unix(2e9, 0), lost: true}).encode())
 	f.Add([]byte{formWhole, 200, 1, 0, 0, 1}) // a length that is too large
 	f.Add([]byte{formWhole, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})
@@ -48,7 +49,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		b, err := decode(a.encode())
-		if err != nil || b.status != a.status || b.lost != a.lost || !b.at.Equal(a.at) || !b.until.Equal(a.until) || b.origin != a.origin || !bytes.Equal(a.body, b.body) || len(a.header) != len(b.header) {
+		if err != nil || b.status != a.status || b.lost != a.lost || !b.at.Equal(a.at) || !b.until.Equal(a.until) || b.origin != a.origin || !bytes.Equal(a.body, b.body) || !slices.Equal(a.header, b.header) {
 			t.Fatalf("%x is %+v, and then %+v, %v", data, a, b, err)
 		}
 	})

@@ -83,14 +83,14 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		m.ignore.ServeHTTP(w, r)
 		return
 	}
+	room := share{of: &m.room}
+	defer room.end()
 	var body []byte
 	if p.KeyPointer != "" { // the key may be in the body
-		var done func()
 		var ok bool
-		if body, done, ok = m.read(w, r); !ok {
+		if body, ok = m.read(w, r, &room); !ok {
 			return
 		}
-		defer done()
 		r = withBody(r.Context(), r, body)
 	}
 	id, err := p.keyOf(r.Header, body)
@@ -117,12 +117,10 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer m.callers.leave(caller)
 	if body == nil {
-		var done func()
 		var ok bool
-		if body, done, ok = m.read(w, r); !ok {
+		if body, ok = m.read(w, r, &room); !ok {
 			return
 		}
-		defer done()
 	}
 	call := m.call(r, caller, id, body)
 	call.Time = sent
@@ -141,25 +139,32 @@ func (m *middleware) call(r *http.Request, caller, id string, body []byte) semel
 // withBody returns the request with a context, and with a body that was read.
 func withBody(ctx context.Context, r *http.Request, body []byte) *http.Request {
 	out := r.WithContext(ctx)
-	out.Body, out.ContentLength, out.TransferEncoding = io.NopCloser(bytes.NewReader(body)), int64(len(body)), nil
+	read := &whole{}
+	read.Reset(body)
+	out.Body, out.ContentLength, out.TransferEncoding = read, int64(len(body)), nil
 	return out
 }
 
-// read returns the body of a request. If it is not ok, the request has its answer. done
-// gives the memory back.
-func (m *middleware) read(w http.ResponseWriter, r *http.Request) (body []byte, done func(), ok bool) {
+// whole is a body that was read.
+type whole struct{ bytes.Reader }
+
+// Close implements io.Closer.
+func (*whole) Close() error { return nil }
+
+// read returns the body of a request. If it is not ok, the request has its answer. The
+// body takes its memory from room.
+func (m *middleware) read(w http.ResponseWriter, r *http.Request, room *share) (body []byte, ok bool) {
 	most := m.opts.MaxBody
 	if r.ContentLength >= 0 {
 		most = min(most, r.ContentLength)
 	}
 	if r.ContentLength > m.opts.MaxBody {
 		m.tooLarge(w)
-		return nil, nil, false
+		return nil, false
 	}
-	own := &share{of: &m.room}
-	if !own.take(most + requestCost) {
+	if !room.take(most + requestCost) {
 		m.overloaded(w)
-		return nil, nil, false
+		return nil, false
 	}
 	var err error
 	if r.ContentLength >= 0 {
@@ -169,16 +174,16 @@ func (m *middleware) read(w http.ResponseWriter, r *http.Request) (body []byte, 
 		body, err = io.ReadAll(io.LimitReader(r.Body, m.opts.MaxBody+1))
 	}
 	if err == nil && int64(len(body)) <= m.opts.MaxBody {
-		own.give(most - int64(len(body)))
-		return body, own.end, true
+		room.give(most - int64(len(body)))
+		return body, true
 	}
-	own.end()
+	room.end()
 	if err != nil {
 		m.refuse(w, BodyUnreadable, "Nothing has run. Repeat the request.")
 	} else {
 		m.tooLarge(w)
 	}
-	return nil, nil, false
+	return nil, false
 }
 
 func (m *middleware) overloaded(w http.ResponseWriter) {

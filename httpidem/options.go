@@ -67,8 +67,8 @@ type Options struct {
 
 	// What follows is made of the fields above, and of the guard.
 	release []int         // see Profile.complete
-	kept    []string      // names of the headers that are kept
-	prints  printer       // of Fingerprint
+	kept    []string      // names of the headers that are kept, sorted
+	prints  *printer      // of Fingerprint
 	window  time.Duration // how long an answer is kept
 }
 
@@ -131,6 +131,8 @@ func (o *Options) complete(guard *semel.Guard) error {
 		}
 	}
 	o.kept = append(described(), o.Replay...)
+	slices.Sort(o.kept)
+	o.kept = slices.Compact(o.kept)
 	if t := guard.Store().Traits(); !t.Results {
 		wrong.Add("the store of the guard keeps no results: choose one that does")
 	} else if t.MaxResult > 0 && t.MaxResult < o.MaxResponse {

@@ -33,8 +33,8 @@ const (
 // handler writes then is only kept.
 type recorder struct {
 	opts   *Options
-	origin string           // the Origin of the request
-	take   func(int64) bool // whether there is memory for so many more bytes
+	origin string // the Origin of the request
+	room   *share // the memory for the copy
 
 	mu     sync.Mutex // guards the fields below
 	client http.ResponseWriter
@@ -46,8 +46,8 @@ type recorder struct {
 	full   bool   // the response is not kept whole
 }
 
-func newRecorder(w http.ResponseWriter, r *http.Request, opts *Options, take func(int64) bool) *recorder {
-	return &recorder{opts: opts, take: take, origin: r.Header.Get("Origin"), client: w, header: w.Header().Clone()}
+func newRecorder(w http.ResponseWriter, r *http.Request, opts *Options, room *share) *recorder {
+	return &recorder{opts: opts, room: room, origin: r.Header.Get("Origin"), client: w, header: w.Header().Clone()}
 }
 
 func (c *recorder) Header() http.Header { return c.header }
@@ -78,28 +78,22 @@ func (c *recorder) writeHeader(status int) {
 	}
 	c.status, c.length = status, c.header.Get("Content-Length")
 	c.kept = answer{status: status, origin: c.origin, header: c.replayed()}
-	size := 0
-	for name, values := range c.kept.header {
-		for _, value := range values {
-			size += len(name) + len(value) + 8
-		}
-	}
 	stream := strings.HasPrefix(c.header.Get("Content-Type"), "text/event-stream")
-	c.full = size > maxHead || stream || len(c.header.Values("Trailer")) > 0
+	c.full = size(c.kept.header) > maxHead || stream || len(c.header.Values("Trailer")) > 0
 }
 
 // replayed returns the headers that are kept. Those that Connection names belong to the
 // connection.
-func (c *recorder) replayed() http.Header {
-	kept := http.Header{}
+func (c *recorder) replayed() []line {
+	kept := make([]line, 0, len(c.header))
 	for _, name := range c.opts.kept {
-		if values := c.header[name]; len(values) > 0 {
-			kept[name] = slices.Clone(values)
+		for _, value := range c.header[name] {
+			kept = append(kept, line{name, value})
 		}
 	}
 	for _, names := range c.header["Connection"] {
 		for name := range strings.SplitSeq(names, ",") {
-			kept.Del(strings.TrimSpace(name))
+			kept = slices.DeleteFunc(kept, func(l line) bool { return strings.EqualFold(l.name, strings.TrimSpace(name)) })
 		}
 	}
 	return kept
@@ -109,7 +103,7 @@ func (c *recorder) Write(data []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.writeHeader(http.StatusOK)
-	if !c.full && (int64(len(c.kept.body)+len(data)) > c.opts.MaxResponse || !c.take(int64(len(data)))) {
+	if !c.full && (int64(len(c.kept.body)+len(data)) > c.opts.MaxResponse || !c.room.take(int64(len(data)))) {
 		c.full, c.kept.body = true, nil
 	}
 	if !c.full {
@@ -196,7 +190,8 @@ func (c *recorder) answer() (*answer, fate) {
 	}
 	// net/http has told the client the type of a body that came without one.
 	if _, set := c.header["Content-Type"]; !set && c.header.Get("Content-Encoding") == "" && len(c.kept.body) > 0 {
-		c.kept.header.Set("Content-Type", http.DetectContentType(c.kept.body))
+		c.kept.header = append(c.kept.header, line{"Content-Type", http.DetectContentType(c.kept.body)})
+		slices.SortStableFunc(c.kept.header, func(a, b line) int { return strings.Compare(a.name, b.name) })
 	}
 	return &c.kept, answered
 }
