@@ -184,7 +184,7 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra", "github.com/spf13/pflag",
 	},
 	"internal/cli/servercmd": {
-		".", "broker/kafka", "internal/ask", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/schema", "internal/wiring", "store/pgstore", "internal/kind/kafka", "internal/kind/postgres",
+		".", "broker/kafka", "internal/ask", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/proxy", "internal/schema", "internal/wiring", "store/pgstore", "internal/kind/kafka", "internal/kind/postgres",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/term": {

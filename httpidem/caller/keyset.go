@@ -136,6 +136,21 @@ func (s *keySet) fetch(ctx context.Context) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(resp.Body, mostKeyBytes))
 }
 
+// CountKeys returns how many public keys a JWK set has. source is its address or file. Use
+// it to check the source before tokens come.
+func CountKeys(ctx context.Context, source string) (int, error) {
+	s := newKeySet(source, 0, nil)
+	data, err := s.fetch(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("caller: read the keys at %s: %w", source, err)
+	}
+	keys, err := parseKeys(data)
+	if err != nil {
+		return 0, fmt.Errorf("caller: read the keys at %s: %w", source, err)
+	}
+	return len(keys), nil
+}
+
 // parseKeys returns the public keys of a JWK set. Keys of unknown kinds are left out, as
 // RFC 7517 says, and so are secrets.
 func parseKeys(data []byte) ([]jose.JSONWebKey, error) {

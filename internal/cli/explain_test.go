@@ -85,13 +85,13 @@ func TestExplainPrintsThePromise(t *testing.T) {
 	if strings.Contains(got.stdout, "canary-5d1e") {
 		t.Errorf("a secret is shown: %s", got.stdout)
 	}
-	run(t, "", "explain", file, "hoks").check(t, term.ExitUsage, "has no such pipeline: did you mean hooks?")
+	run(t, "", "explain", file, "hoks").check(t, term.ExitUsage, "has no such pipeline or route: did you mean hooks?")
 	run(t, "", "explain", file, "a", "b").check(t, term.ExitUsage, `unexpected argument "b"`)
 	run(t, "", "explain").check(t, term.ExitUsage, "FILE is missing: name the configuration, or --config FILE --key ID")
 	stores := writeFile(t, filepath.Join(t.TempDir(), "s.yaml"), "stores: { a: { memory: {} } }")
 	run(t, "", "explain", stores).check(t, term.ExitUsage, "it names no pipeline")
 	proxy := writeFile(t, filepath.Join(t.TempDir(), "api.yaml"), "stores: { a: { memory: {} } }\nproxy: { store: a, scope: global, upstream: \"http://127.0.0.1:1\" }")
-	run(t, "", "explain", proxy).check(t, term.ExitUsage, "semel proxy "+proxy+" runs it, and semel keys show KEY --caller CALLER --config "+proxy+" shows a key")
+	run(t, "", "run", proxy).check(t, term.ExitUsage, "semel proxy "+proxy+" runs it, and semel keys show KEY --caller CALLER --config "+proxy+" shows a key")
 }
 
 func TestExplainPrintsAPageAndAFigure(t *testing.T) {

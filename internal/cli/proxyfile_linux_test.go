@@ -57,6 +57,32 @@ proxy:
 	run(t, "", "proxy", "--upstream", "http://x", "--scope", "global", "--listen", taken, "--admin", "off").check(t, term.ExitFailed, "address already in use: write another address with --listen")
 }
 
+func TestExplainPrintsThePromiseOfAProxy(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
+stores: { keys: { embedded: { path: keys } } }
+proxy:
+  upstream: http://127.0.0.1:9000
+  store: keys
+  scope: header:X-Api-Key
+  routes:
+    pay: { path: /pay, profile: stripe }
+`)
+	got := run(t, "", "explain", file)
+	got.check(t, term.ExitDone)
+	for _, want := range []string{"route pay: requests to 127.0.0.1:8080/pay → service http://127.0.0.1:9000\n", "\n\nroute default: ", "profile stripe", "semel keys resolve"} {
+		if !strings.Contains(got.stdout, want) {
+			t.Errorf("%q is missing: %s", want, got.stdout)
+		}
+	}
+	got = run(t, "", "explain", file, "pay", "--json")
+	got.check(t, term.ExitDone)
+	if !strings.HasPrefix(got.stdout, `{"route":"pay",`) || strings.Count(got.stdout, "\n") != 1 || !strings.Contains(got.stdout, `"client":"gets 502 /upstream-down; its repetition runs"`) {
+		t.Errorf("%s", got.stdout)
+	}
+	run(t, "", "explain", file, "pya").check(t, term.ExitUsage, "has no such pipeline or route: did you mean pay?")
+}
+
 func TestLintNamesWhatWeakensAProxy(t *testing.T) {
 	t.Parallel()
 	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), `

@@ -10,30 +10,40 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Examination collects the findings about one store or pipeline.
+// Examination collects the findings about one store, one pipeline, or the proxy.
 type Examination struct {
 	File *File
-	// Exactly one of Store and Pipeline is set: the one that is examined.
+	// Exactly one of Store, Pipeline and Proxy is set: the one that is examined.
 	Store    *Store
 	Pipeline *Pipeline
+	Proxy    *Proxy
 	Findings []semel.Finding
 	// Err says why something could not be checked completely. Its secrets are
 	// hidden.
 	Err error
 }
 
-// Name returns the name of the store or pipeline.
+// ProxyName is the name of the proxy among stores and pipelines.
+const ProxyName = "proxy"
+
+// Name returns the name of the store or pipeline, or ProxyName.
 func (x *Examination) Name() string {
-	if x.Pipeline != nil {
+	switch {
+	case x.Pipeline != nil:
 		return x.Pipeline.Name
+	case x.Proxy != nil:
+		return ProxyName
 	}
 	return x.Store.Name
 }
 
-// Kind returns the kind of the store, or "pipeline".
+// Kind returns the kind of the store, "pipeline", or "service" for the proxy.
 func (x *Examination) Kind() string {
-	if x.Pipeline != nil {
+	switch {
+	case x.Pipeline != nil:
 		return "pipeline"
+	case x.Proxy != nil:
+		return "service"
 	}
 	return x.Store.Spec.Kind()
 }

@@ -42,6 +42,9 @@ func (l *Linter) proxyStore(p *Proxy) {
 	case about.BestEffort:
 		l.Add(semel.Warning, Repeat, "proxy.store", decider.Name+" is "+decider.Spec.Kind(), "a failover or an eviction can lose keys, and repeated requests run again", "use embedded or postgres for requests that must not run twice")
 	}
+	for _, gap := range about.Gaps {
+		l.Add(semel.Warning, Repeat, "proxy.store", decider.Name+" is "+decider.Spec.Kind(), gap+", and repeated requests run again", "change this setting of the store")
+	}
 	if about.Directory != "" && len(l.File.PipelinesOn(p.Store.Name)) > 0 {
 		l.Notice("proxy.store", decider.Name+" is embedded, and pipelines use it too", "only one process can open it: semel run and semel proxy cannot run side by side", "give the proxy a store of its own")
 	}

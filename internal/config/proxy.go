@@ -106,6 +106,38 @@ type Route struct {
 	FailOpen bool
 }
 
+// DefaultRoute is the name of the route for requests of no other one.
+const DefaultRoute = "default"
+
+// ProfileOr returns the name of the profile, or the default.
+func (r *Route) ProfileOr() string { return cmp.Or(r.Profile, "ietf") }
+
+// LeaseOr returns the lease, or the default.
+func (r *Route) LeaseOr() time.Duration { return cmp.Or(r.Lease, semel.DefaultLease) }
+
+// WindowOr returns the window, or the default.
+func (r *Route) WindowOr() time.Duration { return cmp.Or(r.Window, semel.DefaultWindow) }
+
+// UpstreamTimeoutOr returns how long a client waits for an answer, or the default.
+func (r *Route) UpstreamTimeoutOr() time.Duration { return cmp.Or(r.UpstreamTimeout, time.Minute) }
+
+// Rules returns the profile with the fields that the route sets. The name of the profile was
+// checked when it was read.
+func (r *Route) Rules() httpidem.Profile {
+	p, _ := httpidem.ProfileNamed(r.ProfileOr())
+	if r.Methods != nil {
+		p.Methods = r.Methods
+	}
+	if r.Headers != nil {
+		p.Headers = r.Headers
+	}
+	if r.Release != nil {
+		p.Release = r.Release
+	}
+	p.Required, p.Strict = p.Required || r.Required, p.Strict || r.Strict
+	return p
+}
+
 // DefaultProxyScope is the default of Proxy.Scope.
 const DefaultProxyScope = "http"
 

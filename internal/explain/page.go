@@ -8,7 +8,7 @@ import (
 // Markdown returns the promise as a page, with the figure of Mermaid.
 func (p *Promise) Markdown() string {
 	var out strings.Builder
-	fmt.Fprintf(&out, "# Pipeline %s\n\nFrom %s to %s.\n\n", inMarkdown(p.Pipeline), inMarkdown(p.From), inMarkdown(p.To))
+	fmt.Fprintf(&out, "# %s\n\nFrom %s to %s.\n\n", inMarkdown(p.heading()), inMarkdown(p.From), inMarkdown(p.To))
 	out.WriteString("| promise | |\n|---|---|\n")
 	row := func(name, text string) { fmt.Fprintf(&out, "| %s | %s |\n", name, inMarkdown(text)) }
 	row("commits by", p.Mode)
@@ -24,14 +24,23 @@ func (p *Promise) Markdown() string {
 			out.WriteString("- " + inMarkdown(item) + "\n")
 		}
 	}
+	list("Rules", p.Rules)
 	list("Nothing lost: "+p.NothingLost.Holds, p.NothingLost.Because)
 	list("No second effect: "+p.NoSecondEffect.Holds, p.NoSecondEffect.Because)
 	list("Exceptions", p.Exceptions)
 	out.WriteString("\n## Crashes and failures\n\n| moment | outcome of the message |\n|---|---|\n")
 	for _, c := range p.Crashes {
-		row(inMarkdown(c.At), c.Then)
+		row(inMarkdown(c.At), c.outcome())
 	}
 	return out.String() + "\n```mermaid\n" + p.Mermaid() + "```\n"
+}
+
+// heading is the title of the page.
+func (p *Promise) heading() string {
+	if p.Route != "" {
+		return "Route " + p.Route
+	}
+	return "Pipeline " + p.Pipeline
 }
 
 // inMarkdown escapes the characters that Markdown would read in a text or a table.
@@ -51,12 +60,12 @@ func (p *Promise) Mermaid() string {
 		moment, outcome := fmt.Sprintf("m%d", i+1), fmt.Sprintf("o%d", i+1)
 		if c.Failure {
 			fmt.Fprintf(&out, "  %s{{\"%s\"}}\n", moment, inMermaid(c.At))
-			node(outcome, c.Then)
+			node(outcome, c.outcome())
 			fmt.Fprintf(&out, "  pipeline -.-> %s -.-> %s\n", moment, outcome)
 			continue
 		}
 		node(moment, c.At)
-		node(outcome, c.Then)
+		node(outcome, c.outcome())
 		fmt.Fprintf(&out, "  %s --> %s\n  %s -.->|crash| %s\n", before, moment, moment, outcome)
 		before = moment
 	}

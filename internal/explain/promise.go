@@ -8,16 +8,21 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 )
 
-// Promise is what one pipeline promises.
+// Promise is what a pipeline, or a route of a proxy, promises.
 type Promise struct {
-	Pipeline string `json:"pipeline"`
+	// Pipeline is the name of the pipeline, and Route that of the route. One is empty.
+	Pipeline string `json:"pipeline,omitempty"`
+	Route    string `json:"route,omitempty"`
 	// From, To and Keys describe its source, sink and store in a few words.
 	From string `json:"from"`
 	To   string `json:"to"`
 	Keys string `json:"keys"`
 	// Mode is how it commits.
 	Mode string `json:"mode"`
-	// NothingLost says whether every message has its effect or is parked.
+	// Rules say what a route does with requests while nothing fails.
+	Rules []string `json:"rules,omitempty"`
+	// NothingLost says whether every message has its effect or is parked, and for a route
+	// whether each kept answer has a request that the service answered so.
 	// NoSecondEffect says whether no effect happens twice within the window.
 	NothingLost    Answer `json:"nothing_lost"`
 	NoSecondEffect Answer `json:"no_second_effect"`
@@ -50,6 +55,8 @@ const (
 type Crash struct {
 	At   string `json:"at"`
 	Then string `json:"then"`
+	// Client is what the client of a proxy sees.
+	Client string `json:"client,omitempty"`
 	// Failure: something other than the process fails.
 	Failure bool `json:"failure,omitempty"`
 }
@@ -71,6 +78,22 @@ func Explain(f *config.File, p *config.Pipeline) *Promise {
 		Pipeline: p.Name, From: e.source.Name, To: e.sink.Name, Keys: e.keys(), Mode: e.mode.String(), Window: window,
 		NothingLost: e.nothingLost(), NoSecondEffect: e.noSecondEffect(), Exceptions: e.exceptions(), Crashes: e.crashes(),
 	}
+}
+
+// title names the pipeline or route.
+func (p *Promise) title() string {
+	if p.Route != "" {
+		return "route " + p.Route
+	}
+	return p.Pipeline
+}
+
+// outcome returns the outcome of the message, and what its client sees.
+func (c *Crash) outcome() string {
+	if c.Client == "" {
+		return c.Then
+	}
+	return c.Then + ". The client " + c.Client
 }
 
 // explainer composes a promise from the descriptions of the kinds and the commit
@@ -95,13 +118,22 @@ func (e *explainer) keys() string {
 	if e.mode == config.SourceIsSink {
 		where += ", " + changelogs(p)
 	}
-	if s, ok := e.file.Store(p.Store.Name); ok {
-		where = "in " + s.Name + " (" + s.Spec.Kind() + ")"
-		if d := e.file.Decider(s.Name); d != nil && d != s {
-			where = "in " + s.Name + " (" + s.Spec.Kind() + " over " + d.Name + ", " + d.Spec.Kind() + ")"
-		}
+	if _, ok := e.file.Store(p.Store.Name); ok {
+		where = "in " + storeName(e.file, p.Store.Name)
 	}
 	return p.Key.Rule.String() + ", scope " + p.Key.Scope + ", " + where
+}
+
+// storeName names a store, its kind, and the store below it that decides.
+func storeName(f *config.File, name string) string {
+	s, ok := f.Store(name)
+	if !ok {
+		return name
+	}
+	if d := f.Decider(name); d != nil && d != s {
+		return s.Name + " (" + s.Spec.Kind() + " over " + d.Name + ", " + d.Spec.Kind() + ")"
+	}
+	return s.Name + " (" + s.Spec.Kind() + ")"
 }
 
 // changelogs names the key topics of a Kafka-to-Kafka pipeline.

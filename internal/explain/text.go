@@ -11,10 +11,19 @@ const width = 100
 // Text returns the promise as readable text.
 func (p *Promise) Text() string {
 	var out strings.Builder
-	fmt.Fprintf(&out, "%s: %s → %s\n", p.Pipeline, p.From, p.To)
+	fmt.Fprintf(&out, "%s: %s → %s\n", p.title(), p.From, p.To)
 	line := func(name, text string) { out.WriteString(wrapped("  "+name, 20, text)) }
 	line("commits by", p.Mode)
 	line("keys", p.Keys+remembered(p.Window))
+	list := func(name string, items []string) {
+		if len(items) > 0 {
+			out.WriteString("  " + name + "\n")
+		}
+		for _, item := range items {
+			out.WriteString(wrapped("", 4, "- "+item))
+		}
+	}
+	list("rules", p.Rules)
 	answer := func(name string, a Answer) {
 		line(name, a.Holds)
 		for _, reason := range a.Because {
@@ -23,16 +32,16 @@ func (p *Promise) Text() string {
 	}
 	answer("nothing lost", p.NothingLost)
 	answer("no second effect", p.NoSecondEffect)
-	if len(p.Exceptions) > 0 {
-		out.WriteString("  exceptions\n")
-		for _, exception := range p.Exceptions {
-			out.WriteString(wrapped("", 4, "- "+exception))
-		}
+	list("exceptions", p.Exceptions)
+	if len(p.Crashes) > 0 {
+		out.WriteString("  what happens if the process dies, or something fails\n")
 	}
-	out.WriteString("  what happens if the process dies, or something fails\n")
 	for _, c := range p.Crashes {
 		out.WriteString(wrapped("", 4, c.At+":"))
 		out.WriteString(wrapped("", 6, c.Then))
+		if c.Client != "" {
+			out.WriteString(wrapped("", 6, "the client "+c.Client))
+		}
 	}
 	return out.String()
 }

@@ -30,9 +30,6 @@ type route struct {
 	handler     http.Handler
 }
 
-// defaultName names the route of all other requests, in metrics and logs.
-const defaultName = "default"
-
 // newTable returns the routes of the server for a store.
 func (s *Server) newTable(store semel.Store, observer semel.Observer) (*table, error) {
 	scope, err := callerOf(s.conf)
@@ -42,7 +39,7 @@ func (s *Server) newTable(store semel.Store, observer semel.Observer) (*table, e
 	b := &builder{server: s, store: store, scope: logUnchecked(scope, s.log), observer: observer, guards: map[policy]*semel.Guard{}, services: map[service]http.Handler{}}
 	t := &table{store: store}
 	rest := s.conf.Route
-	rest.Name = defaultName
+	rest.Name = config.DefaultRoute
 	for _, r := range append(slices.Clone(s.conf.Routes), &rest) {
 		made, err := b.route(r)
 		if err != nil {
@@ -155,10 +152,7 @@ func (b *builder) route(r *config.Route) (*route, error) {
 		return nil, err
 	}
 	conf := b.server.conf
-	profile, err := profileOf(r)
-	if err != nil {
-		return nil, err
-	}
+	profile := r.Rules()
 	made := &route{Route: r, profile: profile, bodyTimeout: cmp.Or(conf.BodyTimeout, 30*time.Second)}
 	opts := &httpidem.Options{
 		Scope: b.scope, Route: cmp.Or(conf.Scope, config.DefaultProxyScope), Profile: profile,
@@ -166,30 +160,11 @@ func (b *builder) route(r *config.Route) (*route, error) {
 		Fingerprint: r.Fingerprint, MaxPerCaller: conf.MaxPerCaller, MaxKeysPerCaller: conf.MaxKeysPerCaller, MaxWaiters: conf.MaxWaiters, MaxWaitersPerKey: conf.MaxWaitersPerKey,
 	}
 	made.handler, err = httpidem.New(guard, upstream, opts)
-	if err != nil || conf.HideState || r.Name != defaultName {
+	if err != nil || conf.HideState || r.Name != config.DefaultRoute {
 		return made, err
 	}
 	b.state, err = httpidem.NewState(guard, opts)
 	return made, err
-}
-
-// profileOf returns the profile of a route with the fields that the route sets.
-func profileOf(r *config.Route) (httpidem.Profile, error) {
-	p, ok := httpidem.ProfileNamed(cmp.Or(r.Profile, "ietf"))
-	if !ok {
-		return p, fmt.Errorf("there is no profile %q: %w", r.Profile, semel.ErrInvalidRequest)
-	}
-	if r.Methods != nil {
-		p.Methods = r.Methods
-	}
-	if r.Headers != nil {
-		p.Headers = r.Headers
-	}
-	if r.Release != nil {
-		p.Release = r.Release
-	}
-	p.Required, p.Strict = p.Required || r.Required, p.Strict || r.Strict
-	return p, nil
 }
 
 // service returns the handler that passes requests on to the service of a route.

@@ -3,6 +3,7 @@ package pipelinecmd
 import (
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -17,15 +18,15 @@ func NewExplain(a *term.App) *cobra.Command {
 	q := &keyQuestion{App: a}
 	var format string
 	cmd := &cobra.Command{
-		Use:   "explain FILE [PIPELINE] | explain --config FILE --key ID",
-		Short: "Show what a pipeline promises, or why a message was dropped or passed",
+		Use:   "explain FILE [NAME] | explain --config FILE --key ID",
+		Short: "Show what a pipeline or a proxy promises, or why a message was dropped or passed",
 		Example: `semel explain pipelines.yaml
 semel explain pipelines.yaml lines --format markdown > promise.md
 semel explain --config pipelines.yaml --key order-41 --scope default --store-name ledger`,
-		Long: `With FILE: prints the promise of each pipeline, or of the named one. It shows how
-the pipeline commits, when a message can be lost or an effect can repeat, and the
-outcome of a message at each moment at which the process can die. It works
-offline. With --no-env, a variable that is not set stands for itself. --format
+		Long: `With FILE: prints the promise of each pipeline and of each route of the proxy, or of
+the named one. It shows how the pipeline commits, when a message can be lost or an
+effect can repeat, and the outcome of a message at each moment at which the process
+can die. For a route it also shows what the client gets. It works offline. With --no-env, a variable that is not set stands for itself. --format
 markdown prints a page to commit, and mermaid a figure of the moments at which the
 process can die.
 
@@ -35,7 +36,7 @@ of --store-name, and the parked messages. If a running process has the embedded
 store open, or --admin names one, it also shows the deliveries that this process
 dropped, retried or parked. Then it prints the commands that can follow. Several --key are the parts of one composite key. --digest takes a digest
 that keys ls prints instead.`,
-		Args: term.Arguments(0, 2, "", "FILE and PIPELINE"),
+		Args: term.Arguments(0, 2, "", "FILE and NAME"),
 		RunE: a.Checked(func(cmd *cobra.Command, args []string, wrong term.Problems) error {
 			switch {
 			case format == "":
@@ -67,7 +68,35 @@ that keys ls prints instead.`,
 // formats are the forms of a promise.
 var formats = []string{"text", "json", "markdown", "mermaid"}
 
-// explainPipelines prints the promises of pipelines.
+// promisesOf returns the promises of the pipelines and routes of a file, or of the one with
+// this name.
+func promisesOf(a *term.App, file, name string, wrong *term.Problems) (all []*explain.Promise) {
+	conf := open.Config(a, file, wrong)
+	if conf == nil {
+		return nil
+	}
+	var names []string
+	add := func(of string, promise *explain.Promise) {
+		if names = append(names, of); name == "" || name == of {
+			all = append(all, promise)
+		}
+	}
+	for _, p := range conf.Pipelines {
+		add(p.Name, explain.Explain(conf, p))
+	}
+	for _, p := range explain.Routes(conf) {
+		add(p.Route, p)
+	}
+	switch {
+	case len(names) == 0:
+		wrong.Addf("%s: it names no pipeline and no proxy", conf.Name)
+	case len(all) == 0:
+		wrong.Addf("%s: %s has no such pipeline or route: %s", name, conf.Name, schema.OneOf(name, names))
+	}
+	return all
+}
+
+// explainPipelines prints the promises of pipelines and routes.
 func explainPipelines(a *term.App, args []string, format string, wrong term.Problems) error {
 	if len(args) == 0 {
 		if len(wrong) == 0 {
@@ -75,12 +104,11 @@ func explainPipelines(a *term.App, args []string, format string, wrong term.Prob
 		}
 		return wrong.Err()
 	}
-	conf, chosen := open.Pipelines(a, args[0], args[1:], &wrong)
+	promises := promisesOf(a, args[0], strings.Join(args[1:], ""), &wrong)
 	if err := wrong.Err(); err != nil {
 		return err
 	}
-	for i, p := range chosen {
-		promise := explain.Explain(conf, p)
+	for i, promise := range promises {
 		if a.JSON {
 			if err := a.PrintJSON(promise); err != nil {
 				return err

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,15 +15,17 @@ import (
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/proxy"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/internal/wiring"
 )
 
-// findingLine is one finding in JSON, or the error of a store or pipeline that
+// findingLine is one finding in JSON, or the error of a store, pipeline or service that
 // could not be checked.
 type findingLine struct {
 	Store    string `json:"store,omitempty"`
 	Pipeline string `json:"pipeline,omitempty"`
+	Service  string `json:"service,omitempty"`
 	Kind     string `json:"kind"`
 	Severity string `json:"severity,omitempty"`
 	Subject  string `json:"subject,omitempty"`
@@ -39,30 +42,39 @@ func NewDoctor(a *term.App) *cobra.Command {
 		Short: "Check whether servers are set up to keep the promise",
 		Example: `semel doctor semel.yaml ledger
 semel doctor semel.yaml ledger --json`,
-		Long: `Connects to the stores of a configuration and to both ends of its pipelines, or to
-the named store or pipeline. It says whether their set-up keeps the promise:
+		Long: `Connects to the stores of a configuration, to both ends of its pipelines, and to the
+services of its proxy, or to the named one. The name of the proxy is proxy. It says whether their set-up keeps the promise:
 eviction and persistence of Redis; commits, isolation and standbys of PostgreSQL;
 replicas, retention, groups and transactions of Kafka; files, targets, tables,
 places of parked messages, versions, permissions, clocks. It reads nothing from a
-source, writes nothing to a sink and changes nothing.
+source, writes nothing to a sink and changes nothing. The service of a proxy gets a
+HEAD request.
 
 Each finding is fine, a notice, a warning (the promise holds, with the stated
 exception) or broken (the promise does not hold). The exit status is 3 if there is
 a warning or a broken finding, and 1 if a store or pipeline could not be checked.`,
 		Args: term.Arguments(1, 2, term.MissingFile, "FILE and NAME"),
 		RunE: a.Checked(func(cmd *cobra.Command, args []string, wrong term.Problems) error {
-			stores, pipelines, conf := toExamine(a, args, &wrong)
+			all := toExamine(a, args, &wrong)
 			if err := wrong.Err(); err != nil {
 				return err
 			}
-			return examine(cmd.Context(), a, args[0], conf, stores, pipelines)
+			return all.examine(cmd.Context(), a, args[0])
 		}),
 	}
 }
 
-func toExamine(a *term.App, args []string, p *term.Problems) ([]*config.Store, []*config.Pipeline, *config.File) {
+// examinable is what doctor examines.
+type examinable struct {
+	conf      *config.File
+	stores    []*config.Store
+	pipelines []*config.Pipeline
+	proxy     bool
+}
+
+func toExamine(a *term.App, args []string, p *term.Problems) (all examinable) {
 	if len(args) == 0 {
-		return nil, nil, nil // another flag was wrong too, and the parser has reported it
+		return all // another flag was wrong too, and the parser has reported it
 	}
 	conf := open.ConfigFor(a, args[0], func(conf *config.File) (string, bool) {
 		if len(args) == 1 {
@@ -72,42 +84,66 @@ func toExamine(a *term.App, args []string, p *term.Problems) ([]*config.Store, [
 		return args[1], store
 	}, p)
 	if conf == nil {
-		return nil, nil, nil
+		return all
 	}
+	all.conf = conf
 	if len(args) == 1 {
-		return conf.Stores, conf.Pipelines, conf
-	}
-	if _, ok := conf.Store(args[1]); ok {
-		return conf.Stack(args[1]), nil, conf
-	}
-	if pipeline, ok := conf.Pipeline(args[1]); ok {
-		return nil, []*config.Pipeline{pipeline}, conf
+		all.stores, all.pipelines, all.proxy = conf.Stores, conf.Pipelines, conf.Proxy != nil
+		return all
 	}
 	names := append(conf.StoreNames(), conf.PipelineNames()...)
-	p.Addf("%s: %s has no such store or pipeline: %s", args[1], conf.Name, schema.OneOf(args[1], names))
-	return nil, nil, conf
+	if conf.Proxy != nil {
+		names = append(names, config.ProxyName)
+	}
+	pipeline, isPipeline := conf.Pipeline(args[1])
+	_, isStore := conf.Store(args[1])
+	switch {
+	case isStore:
+		all.stores = conf.Stack(args[1])
+	case isPipeline:
+		all.pipelines = []*config.Pipeline{pipeline}
+	case conf.Proxy != nil && args[1] == config.ProxyName:
+		all.proxy = true
+	default:
+		p.Addf("%s: %s has no such store or pipeline: %s", args[1], conf.Name, schema.OneOf(args[1], names))
+	}
+	return all
 }
 
-// examine reports on each store and then on each pipeline. If one cannot be
-// checked, it continues with the others.
-func examine(ctx context.Context, a *term.App, file string, conf *config.File, stores []*config.Store, pipelines []*config.Pipeline) error {
-	var failures []error
-	count, bad := map[semel.Severity]int{}, map[*config.Store]bool{}
-	for i := range len(stores) + len(pipelines) {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
+// reports examines each store, then each pipeline, and then the proxy.
+func (e *examinable) reports(ctx context.Context, a *term.App, file string) iter.Seq[*config.Examination] {
+	return func(yield func(*config.Examination) bool) {
+		bad := map[*config.Store]bool{}
+		for _, s := range e.stores {
+			report := wiring.Examine(ctx, e.conf, s, a.Patience)
+			report.Err = open.Advise(ctx, e.conf, serverOf(e.conf, s), report.Err)
+			bad[s] = report.Err != nil || report.Breaks()
+			if !yield(report) {
+				return
+			}
 		}
-		var report *config.Examination
-		if i < len(stores) {
-			report = wiring.Examine(ctx, conf, stores[i], a.Patience)
-			report.Err = open.Advise(ctx, conf, serverOf(conf, stores[i]), report.Err)
-			bad[stores[i]] = report.Err != nil || report.Breaks()
-		} else {
-			p := pipelines[i-len(stores)]
-			report = wiring.ExaminePipeline(ctx, conf, p, a.Patience)
-			if !bad[conf.Decider(p.Store.Name)] {
+		for _, p := range e.pipelines {
+			report := wiring.ExaminePipeline(ctx, e.conf, p, a.Patience)
+			if !bad[e.conf.Decider(p.Store.Name)] {
 				open.ExamineScope(ctx, a, file, report)
 			}
+			if !yield(report) {
+				return
+			}
+		}
+		if e.proxy {
+			yield(proxy.Examine(ctx, e.conf, a.Patience))
+		}
+	}
+}
+
+// examine prints all reports. If something cannot be checked, it continues with the rest.
+func (e *examinable) examine(ctx context.Context, a *term.App, file string) error {
+	var failures []error
+	count := map[semel.Severity]int{}
+	for report := range e.reports(ctx, a, file) {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 		for _, finding := range report.Findings {
 			count[finding.Severity]++
@@ -119,11 +155,14 @@ func examine(ctx context.Context, a *term.App, file string, conf *config.File, s
 			return err
 		}
 	}
-	what := term.Plural(len(stores), "store")
-	if len(pipelines) > 0 {
-		what += " and " + term.Plural(len(pipelines), "pipeline")
+	what := []string{term.Plural(len(e.stores), "store")}
+	if len(e.pipelines) > 0 {
+		what = append(what, term.Plural(len(e.pipelines), "pipeline"))
 	}
-	a.Note("%s: %d fine, %d to note, %d with a warning, %d broken", what,
+	if e.proxy {
+		what = append(what, "the proxy")
+	}
+	a.Note("%s: %d fine, %d to note, %d with a warning, %d broken", strings.Join(what, " and "),
 		count[semel.Fine], count[semel.Notice], count[semel.Warning], count[semel.Broken])
 	switch {
 	case len(failures) > 0:
@@ -166,9 +205,12 @@ func printReport(a *term.App, r *config.Examination) error {
 
 func printReportJSON(a *term.App, r *config.Examination) error {
 	line := findingLine{Kind: r.Kind()}
-	if r.Pipeline != nil {
+	switch {
+	case r.Pipeline != nil:
 		line.Pipeline = r.Name()
-	} else {
+	case r.Proxy != nil:
+		line.Service = r.Name()
+	default:
 		line.Store = r.Name()
 	}
 	for _, f := range r.Findings {
@@ -181,5 +223,5 @@ func printReportJSON(a *term.App, r *config.Examination) error {
 	if r.Err == nil {
 		return nil
 	}
-	return a.PrintJSON(findingLine{Store: line.Store, Pipeline: line.Pipeline, Kind: line.Kind, Error: a.Redact(term.PlainText(term.InOneLine(r.Err).Error()))})
+	return a.PrintJSON(findingLine{Store: line.Store, Pipeline: line.Pipeline, Service: line.Service, Kind: line.Kind, Error: a.Redact(term.PlainText(term.InOneLine(r.Err).Error()))})
 }

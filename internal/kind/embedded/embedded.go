@@ -52,7 +52,12 @@ func (s *Store) Fields() schema.Mapping {
 
 // About implements config.Spec.
 func (s *Store) About() config.StoreAbout {
+	var gaps []string
+	if s.Fsync != "always" {
+		gaps = []string{"a power loss forgets the keys since the last sync (fsync: " + s.Fsync + ")"}
+	}
 	return config.StoreAbout{
+		Gaps:      gaps,
 		Directory: s.Path, Place: s.Path, PlaceName: "directory", ClaimsEnd: true, Origins: s.KeepOrigin,
 		Exceptions: []string{"a loss of the disk loses the keys"},
 	}
