@@ -25,7 +25,7 @@ import (
 
 var (
 	historySeed = flag.Uint64("history", 0, "seed of the one history to run; 0 runs random ones")
-	histories   = flag.Int("histories", 0, "how many histories to run; 0 is 400, or 25 with -short")
+	histories   = flag.Int("histories", 0, "how many histories to run; 0 is 200, or 20 with -short")
 )
 
 // TestHistoriesKeepTheModel runs random histories against a model of the outbox. One
@@ -64,9 +64,9 @@ func TestHistoriesKeepTheModel(t *testing.T) {
 	case *historySeed > 0:
 		n = 1
 	case n == 0 && testing.Short():
-		n = 25
+		n = 20
 	case n == 0:
-		n = 400
+		n = 200
 	}
 	total := map[string]int{}
 	for range n {

@@ -27,8 +27,14 @@ import (
 // built is the program, built once for each test.
 func built(t *testing.T) string {
 	t.Helper()
-	name := filepath.Join(t.TempDir(), "semel")
-	build := exec.Command("go", "build", "-o", name, "github.com/semel-dev/semel/cmd/semel")
+	return builtFrom(t, "cmd/semel")
+}
+
+// builtFrom builds a package of this module.
+func builtFrom(t *testing.T, dir string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), filepath.Base(dir))
+	build := exec.Command("go", "build", "-o", name, "github.com/semel-dev/semel/"+dir)
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
@@ -38,8 +44,9 @@ func built(t *testing.T) string {
 // daemon is a run of the program over a configuration, in a directory of its own.
 type daemon struct {
 	program, config, log string
-	admin                string // what --admin is
-	logged               int64  // how much of the log is of earlier starts
+	admin                string   // what --admin is
+	args, env            []string // instead of run, and in addition to the environment
+	logged               int64    // how much of the log is of earlier starts
 	cmd                  *exec.Cmd
 }
 
@@ -60,7 +67,9 @@ func newDaemon(t *testing.T, program, config string) *daemon {
 // do runs another verb of the program.
 func (d *daemon) do(t *testing.T, args ...string) {
 	t.Helper()
-	if out, err := exec.Command(d.program, args...).CombinedOutput(); err != nil {
+	cmd := exec.Command(d.program, args...)
+	cmd.Env = append(os.Environ(), d.env...)
+	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("semel %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 }
@@ -72,8 +81,12 @@ func (d *daemon) start(t *testing.T) {
 	defer log.Close()
 	d.logged, err = log.Seek(0, io.SeekEnd)
 	must(t, err)
-	d.cmd = exec.Command(d.program, "run", d.config, "--admin", d.admin)
-	d.cmd.Stderr, d.cmd.Dir = log, filepath.Dir(d.config)
+	args := d.args
+	if args == nil {
+		args = []string{"run", d.config, "--admin", d.admin}
+	}
+	d.cmd = exec.Command(d.program, args...)
+	d.cmd.Stderr, d.cmd.Dir, d.cmd.Env = log, filepath.Dir(d.config), append(os.Environ(), d.env...)
 	must(t, d.cmd.Start())
 }
 
