@@ -25,7 +25,7 @@ import (
 
 var (
 	historySeed = flag.Uint64("history", 0, "seed of the one history to run; 0 runs random ones")
-	histories   = flag.Int("histories", 0, "how many histories to run; 0 is 200, or 20 with -short")
+	histories   = flag.Int("histories", 0, "how many histories to run; 0 is 200, or 15 with -short")
 )
 
 // TestHistoriesKeepTheModel runs random histories against a model of the outbox. One
@@ -35,7 +35,8 @@ var (
 //   - every committed row is delivered, and none of a transaction that is open or was
 //     rolled back;
 //   - the first deliveries of an aggregate are in the order of its commits;
-//   - exactly the acknowledged rows are deleted, and none by a former owner;
+//   - exactly the acknowledged rows are deleted or moved to the log, and none by a former
+//     owner;
 //   - no row is delivered before its time, and none is read twice under one lease.
 func TestHistoriesKeepTheModel(t *testing.T) {
 	t.Parallel()
@@ -58,13 +59,13 @@ func TestHistoriesKeepTheModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = gate.Close(context.WithoutCancel(t.Context())) })
-	aggregates := inShards(t, pool, 3, 4)
+	aggregates := inShards(t, pool, 2, 6)
 	n := *histories
 	switch {
 	case *historySeed > 0:
 		n = 1
 	case n == 0 && testing.Short():
-		n = 20
+		n = 15
 	case n == 0:
 		n = 200
 	}
@@ -143,6 +144,7 @@ type history struct {
 	gate    *pgx.Conn // holds the locks at which the statements of a read wait
 	random  *rand.Rand
 	turmoil int // how often leases are lost, in a thousand steps
+	keep    time.Duration
 	most    int // how many transactions are open at a time
 	log     []string
 	counts  map[string]int
@@ -194,6 +196,8 @@ func (h *history) exec(sql string, args ...any) {
 func (h *history) run() {
 	h.exec("TRUNCATE semel_outbox, semel_outbox_relays")
 	h.exec("UPDATE semel_outbox_shards SET owner = NULL, until = '-infinity'")
+	h.exec("TRUNCATE semel_outbox_log")
+	h.keep = time.Duration(h.random.IntN(2)) * time.Hour
 	h.most = 1 + h.random.IntN(mostOpen)
 	h.turmoil = []int{0, 0, 5, 30}[h.random.IntN(4)]
 	for i := range h.relays {
@@ -295,7 +299,7 @@ func (h *history) write() {
 // finish commits, prepares or rolls back a transaction.
 func (h *history) finish() {
 	if len(h.open) > 0 {
-		i := h.random.IntN(len(h.open))
+		i := max(h.random.IntN(len(h.open)), h.random.IntN(len(h.open))) // some stay open for long
 		h.end(i, h.random.IntN(8) == 0, h.random.IntN(5) == 0)
 	}
 }
@@ -365,9 +369,12 @@ func (h *history) begin(r *modelRelay) {
 	config.ConnConfig.Tracer = pauses{}
 	pool, err := pgxpool.NewWithConfig(h.Context(), config)
 	h.must(err)
-	opts := Options{Lease: time.Hour, Batch: []int{1, 10, 100, 1000}[h.random.IntN(4)]}
+	opts := Options{Lease: time.Hour, Keep: h.keep, Batch: []int{1, 10, 100, 1000}[h.random.IntN(4)]}
 	s := &Source{opts: opts, pool: pool, sql: sql, owner: fmt.Sprint("relay", r.number, "/", h.random.Uint32()), wake: make(chan struct{}, 1), shards: map[int16]*shard{}, stop: func() {}}
 	s.reading.most = opts.Batch
+	if h.keep > 0 {
+		h.must(s.maintainLog(h.Context()))
+	}
 	h.say("relay %d begins with a batch of %d", r.number, opts.Batch)
 	*r = modelRelay{number: r.number, source: s, keeper: &keeper{Source: s, leaving: map[*shard]leave{}}, read: map[read]bool{}}
 }
@@ -554,34 +561,6 @@ func (h *history) close() {
 	}
 }
 
-// operation is a read or an acknowledgement in progress. It goes on until its next pause
-// when the history says so.
-type operation struct {
-	relay    int
-	points   chan string // where it pauses
-	resume   chan struct{}
-	done     chan error
-	at       string
-	barriers int // of its statements that wait in the server
-	passed   int
-	after    func(error)
-	before   func() // called before it goes on, if it waits for the server
-}
-
-// operationKey is the key of the operation in a context.
-type operationKey struct{}
-
-// begins starts an operation, which pauses before it does anything.
-func (h *history) begins(r *modelRelay, do func(ctx context.Context) error) *operation {
-	o := &operation{relay: r.number + 1, points: make(chan string), resume: make(chan struct{}), done: make(chan error, 1), at: "begin"}
-	ctx := context.WithValue(h.Context(), operationKey{}, o)
-	go func() {
-		<-o.resume
-		o.done <- do(ctx)
-	}()
-	return o
-}
-
 // newPoll begins a read.
 func (h *history) newPoll(r *modelRelay) *operation {
 	if h.random.IntN(3) > 0 {
@@ -656,129 +635,34 @@ func (h *history) acknowledges(r *modelRelay, items []*pipeline.Item) {
 	}
 }
 
-// compare compares the table with the model.
+// compare compares the tables with the model.
 func (h *history) compare() {
-	rows, err := h.pool.Query(h.Context(), "SELECT id::text FROM semel_outbox")
+	there := h.ids("SELECT id::text FROM semel_outbox")
+	kept := h.ids("SELECT id::text FROM semel_outbox_log")
+	for id, row := range h.rows {
+		switch {
+		case there[id] && row.deleted:
+			h.Errorf("%s was acknowledged and is still there", id)
+		case !there[id] && row.committed && !row.deleted:
+			h.Errorf("%s is gone and was not acknowledged by the owner of its shard", id)
+		case kept[id] != (row.deleted && h.keep > 0):
+			h.Errorf("%s is in the log: %t; it was acknowledged: %t", id, kept[id], row.deleted)
+		}
+	}
+}
+
+// ids returns what a statement returns.
+func (h *history) ids(sql string) map[string]bool {
+	rows, err := h.pool.Query(h.Context(), sql)
 	h.must(err)
 	list, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	h.must(err)
 	there := map[string]bool{}
 	for _, id := range list {
+		if there[id] {
+			h.Errorf("%s is there twice: %s", id, sql)
+		}
 		there[id] = true
-		if h.rows[id].deleted {
-			h.Errorf("%s was acknowledged and is still there", id)
-		}
 	}
-	for id, row := range h.rows {
-		if row.committed && !row.deleted && !there[id] {
-			h.Errorf("%s is gone and was not acknowledged by the owner of its shard", id)
-		}
-	}
-}
-
-// advance starts an operation, or lets it go on until its next pause.
-func (h *history) advance(r *modelRelay, of **operation, start func(*modelRelay) *operation) {
-	if *of == nil {
-		*of = start(r)
-		if *of == nil {
-			return
-		}
-	}
-	o := *of
-	h.say("relay %d goes on: %s", r.number, o.at)
-	switch o.at {
-	case barrier:
-		o.passed++
-		_, err := h.gate.Exec(h.Context(), "SELECT pg_advisory_unlock($1, $2)", o.relay, o.passed)
-		h.must(err)
-	case sends:
-		if o.before != nil {
-			o.before()
-		}
-		o.resume <- struct{}{}
-	default:
-		o.resume <- struct{}{}
-	}
-	for {
-		select {
-		case o.at = <-o.points:
-			if o.at != batch {
-				return
-			}
-			o.resume <- struct{}{} // the server makes it wait
-		case err := <-o.done:
-			*of = nil
-			o.after(err)
-			return
-		case <-time.After(200 * time.Microsecond):
-			if o.passed < o.barriers {
-				var waits bool
-				h.must(h.gate.QueryRow(h.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND classid = $1 AND objid = $2)", o.relay, o.passed+1).Scan(&waits))
-				if waits {
-					o.at = barrier
-					return
-				}
-			}
-		}
-	}
-}
-
-// some advances an operation, by one pause or to its end.
-func (h *history) some(r *modelRelay, of **operation, start func(*modelRelay) *operation) {
-	h.advance(r, of, start)
-	for whole := h.random.IntN(2) == 0; whole && *of != nil; {
-		h.advance(r, of, start)
-	}
-}
-
-// Where an operation pauses.
-const (
-	batch   = "before several statements"
-	barrier = "between two statements"
-	sends   = "before a statement"
-	sent    = "after a statement"
-)
-
-// pauses makes operations pause. It is a tracer of pgx.
-type pauses struct{}
-
-func (o *operation) pause(at string) {
-	o.points <- at
-	<-o.resume
-}
-
-// TraceBatchStart puts a statement that waits in the server between any two.
-func (pauses) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
-	o, ok := ctx.Value(operationKey{}).(*operation)
-	if !ok {
-		return ctx
-	}
-	o.pause(batch)
-	var waits pgx.Batch
-	var list []*pgx.QueuedQuery
-	for i, q := range data.Batch.QueuedQueries {
-		if i > 0 {
-			list = append(list, waits.Queue("SELECT pg_advisory_xact_lock_shared($1, $2)", o.relay, i))
-		}
-		list = append(list, q)
-	}
-	o.barriers = len(data.Batch.QueuedQueries) - 1
-	data.Batch.QueuedQueries = list
-	return ctx
-}
-
-func (pauses) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
-func (pauses) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
-
-func (pauses) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
-	if o, ok := ctx.Value(operationKey{}).(*operation); ok {
-		o.pause(sends)
-	}
-	return ctx
-}
-
-func (pauses) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
-	if o, ok := ctx.Value(operationKey{}).(*operation); ok {
-		o.pause(sent)
-	}
+	return there
 }
