@@ -20,6 +20,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/test/kafkatest"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // comeAndGo writes numbers while programs with those options, one for each of
@@ -201,6 +202,54 @@ func TestAProgramIsNotFencedByWhatItWas(t *testing.T) {
 			b.Cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Err: kerr.FencedInstanceID, Count: 1})
 			goesOn(b, p)
 		})
+	})
+}
+
+// gate is a file system in which the state of partitions cannot be read before it is
+// opened.
+type gate struct {
+	vfs.FS
+	dir    string
+	opened chan struct{}
+}
+
+func (g *gate) MkdirAll(name string) error {
+	if name != g.dir {
+		<-g.opened
+	}
+	return g.FS.MkdirAll(name)
+}
+
+// TestAPartitionThatAnotherSessionAskedForInErrorIsRead asks a session for a partition
+// that it was just assigned, as another session does whose own revocation is still on
+// its way.
+func TestAPartitionThatAnotherSessionAskedForInErrorIsRead(t *testing.T) {
+	t.Parallel()
+	inRealTime(t, 2, func(b *bubble) {
+		opts := b.options()
+		opts.Local.Dir = t.TempDir()
+		files := &gate{vfs.OS{}, opts.Local.Dir, make(chan struct{})}
+		opts.files = files
+		p := b.start(opts)
+		var id cluster.Partition
+		var holds *session
+		if !kafkatest.Within(time.Minute, func() bool {
+			p.tr.mu.Lock()
+			defer p.tr.mu.Unlock()
+			for of, at := range p.tr.slots {
+				id = of
+				holds, _ = at.holder.(*session)
+			}
+			return holds != nil
+		}) {
+			t.Fatal("no session was assigned a partition")
+		}
+		holds.ask(id)
+		close(files.opened)
+		b.Write(kafkatest.Numbered(0, 100, 2)...)
+		b.drained("g", "in")
+		p.Stop()
+		b.Exactly(100)
 	})
 }
 

@@ -415,12 +415,21 @@ func partitionsOf(topics map[string][]int32) []cluster.Partition {
 	return list
 }
 
-// settle handles changes. No transaction is open.
+// settle handles changes. No transaction is open. A partition that another session asks
+// for may be this session's: the revocation of the other one may be on its way, or the
+// client may have left it out because an earlier one was not handled yet. Only the group
+// knows the owner, so this session gives the partition up and joins again.
 func (s *session) settle(ctx context.Context) error {
 	s.mu.Lock()
-	assigned, gone := s.assigned, append(s.gone, s.wanted...)
+	assigned, gone, wanted := s.assigned, s.gone, s.wanted
 	s.assigned, s.gone, s.wanted = nil, nil, nil
 	s.mu.Unlock()
+	var disputed bool
+	for _, id := range wanted {
+		p := s.parts[id]
+		disputed = disputed || p != nil && p.given && !slices.Contains(gone, id) && !slices.Contains(assigned, id)
+	}
+	gone = append(gone, wanted...)
 	if len(gone) > 0 || len(assigned) > 0 {
 		s.t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: fmt.Sprintf("%d partitions given, %d taken", len(assigned), len(gone))})
 		s.stopRestoring()
@@ -437,6 +446,9 @@ func (s *session) settle(ctx context.Context) error {
 		if s.t.opts.Local.Standby && len(assigned) > 0 && !p.given {
 			s.drop(id)
 		}
+	}
+	if disputed {
+		return fmt.Errorf("kafka: two sessions of this process were assigned a partition: %w", errAgain)
 	}
 	return s.restore(ctx)
 }
