@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
@@ -21,8 +19,11 @@ type row struct {
 	item   *pipeline.Item
 }
 
-// scan reads a row with the columns of the statements, and further columns.
-func scan(from pgx.CollectableRow, further ...any) (row, error) {
+// scanner has the values of a row: those of the columns of the statements, and further ones.
+type scanner interface{ Scan(dest ...any) error }
+
+// scan reads a row.
+func scan(from scanner, further ...any) (row, error) {
 	var (
 		r       row
 		id      [16]byte

@@ -50,24 +50,7 @@ func TestSourcePassesTheSuite(t *testing.T) {
 		pool := migrated(tb, address)
 		return brokertest.SourcePlace{
 			Partitions: 3,
-			Produce: func(ctx context.Context, list []brokertest.Numbered) error {
-				for len(list) > 0 {
-					n := min(len(list), 7)
-					msgs := make([]outbox.Message, n)
-					for i, m := range list[:n] {
-						msgs[i] = outbox.Message{Aggregate: fmt.Sprint("p", m.Partition), Topic: "numbers", Payload: m.Body}
-					}
-					switch err := write(ctx, pool, msgs...); {
-					case err == nil:
-						list = list[n:]
-					case ctx.Err() != nil:
-						return errors.Join(err, ctx.Err())
-					default:
-						<-time.After(10 * time.Millisecond)
-					}
-				}
-				return nil
-			},
+			Produce:    func(ctx context.Context, list []brokertest.Numbered) error { return produce(ctx, pool, list) },
 			Open: func(ctx context.Context) (pipeline.Source, error) {
 				for {
 					s, err := relay.Open(ctx, address, &relay.Options{Lease: time.Second})
@@ -83,4 +66,24 @@ func TestSourcePassesTheSuite(t *testing.T) {
 			Restart: func(ctx context.Context) error { return errors.Join(server.Kill(), server.Restart(ctx)) },
 		}
 	}})
+}
+
+// produce commits messages in small transactions.
+func produce(ctx context.Context, pool *pgxpool.Pool, list []brokertest.Numbered) error {
+	for len(list) > 0 {
+		n := min(len(list), 7)
+		msgs := make([]outbox.Message, n)
+		for i, m := range list[:n] {
+			msgs[i] = outbox.Message{Aggregate: fmt.Sprint("p", m.Partition), Topic: "numbers", Payload: m.Body}
+		}
+		switch err := write(ctx, pool, msgs...); {
+		case err == nil:
+			list = list[n:]
+		case ctx.Err() != nil:
+			return errors.Join(err, ctx.Err())
+		default:
+			<-time.After(10 * time.Millisecond)
+		}
+	}
+	return nil
 }

@@ -24,9 +24,17 @@ type Outbox struct {
 	config.SourceBase
 	Store schema.Reference
 	Keep  time.Duration // 0 keeps no rows
+	// Mode is how rows are found: "wal" by logical replication, through Slot. "table" and ""
+	// read the table.
+	Mode, Slot string
 
 	spec *Store // the store, once the file was checked
 }
+
+// Values of Outbox.Mode.
+const modeTable, modeWAL = "table", "wal"
+
+func (s *Outbox) wal() bool { return s.Mode == modeWAL }
 
 // NewOutbox returns an empty Outbox.
 func NewOutbox() config.Source { return &Outbox{} }
@@ -41,13 +49,23 @@ func (s *Outbox) Fields() schema.Mapping {
 		Fields: []schema.Field{
 			schema.StoreField("store", &s.Store, "Store of the kind `postgres`, whose database and tables have the outbox.").Need(),
 			schema.DurationField("keep", &s.Keep, "How long delivered rows are kept, in the table `semel_outbox_log`, for a look or to send them again.").Means("they are deleted"),
+			schema.ChoiceField("mode", &s.Mode, "How rows are found. `table` reads the table, works behind a connection pooler, and several relays share the rows. `wal` reads the write-ahead log of the server by logical replication, in the order of commits and within milliseconds; one relay reads, and others wait as standbys. It needs `wal_level = logical`.", modeTable, modeWAL).Means(modeTable),
+			schema.IdentifierField("slot", &s.Slot, 63, "Name of the replication slot and of the publication, with `mode: wal`. Slots of all databases of a server share their names.").Means("the name of the table, `semel_outbox`"),
+		},
+		Check: func(_ schema.Value, there schema.Members) {
+			if slot, ok := there["slot"]; ok && s.Mode != modeWAL {
+				slot.Wrong("it needs mode: wal: write that too, or leave it out")
+			}
+			if keep, ok := there["keep"]; ok && s.Mode == modeWAL {
+				keep.Wrong("it needs mode: table: with mode: wal rows are deleted when they are delivered")
+			}
 		},
 	}
 }
 
 // About implements config.Source.
 func (s *Outbox) About(*config.Pipeline) config.SourceAbout {
-	return config.SourceAbout{
+	about := config.SourceAbout{
 		Name: "outbox of " + s.Store.Name, Shared: true, Outbox: s.Store,
 		Again:  "its row is still there, and is read again by the relay that takes over its shard",
 		Behind: "the messages behind it of the same aggregate wait",
@@ -59,6 +77,12 @@ func (s *Outbox) About(*config.Pipeline) config.SourceAbout {
 			"a row that was written with synchronous_commit=off may vanish in a crash of the server, after it was delivered",
 		},
 	}
+	if s.wal() {
+		about.Name += " by logical replication"
+		about.Again = "its row is still there, and is read again by the next relay that gets the replication slot"
+		about.Exceptions = append(about.Exceptions, "while no relay runs, or its target is down, the server keeps its write-ahead log; if max_slot_wal_keep_size limits that, the slot may be lost, and the rows stay in the table")
+	}
+	return about
 }
 
 // Check implements config.Source.
@@ -81,6 +105,13 @@ func (s *Outbox) Open(ctx context.Context, env *config.Env) (pipeline.Source, er
 	store, err := find(env.File, s.Store.Name)
 	if err != nil {
 		return nil, err
+	}
+	if s.wal() {
+		source, err := outbox.OpenWAL(ctx, store.DSN.Reveal(), &outbox.WALOptions{Names: store.names(), Slot: s.Slot, Observer: env.Observer, Pipeline: env.Pipeline.Name})
+		if err != nil {
+			return nil, err // not source: a nil *WALSource becomes a non-nil interface
+		}
+		return source, nil
 	}
 	source, err := outbox.Open(ctx, store.DSN.Reveal(), &outbox.Options{Names: store.names(), Lease: env.Pipeline.Lease, Keep: s.Keep})
 	if err != nil {
@@ -106,6 +137,8 @@ func (s *Outbox) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracin
 		switch {
 		case w.DeliverAt.After(time.Now()):
 			what = written + "; it waits until " + w.DeliverAt.UTC().Format(time.RFC3339)
+		case s.wal():
+			what = written + "; it waits for the relay that reads the replication slot"
 		case w.Owner != "":
 			what = written + "; it waits for the relay " + w.Owner
 		}
@@ -143,7 +176,7 @@ func (s *Outbox) Examine(ctx context.Context, x *config.Examination) {
 	server, err := pgxpool.ParseConfig(s.spec.DSN.Reveal())
 	if err == nil {
 		err = notPastLocks(ctx, server.ConnConfig, func(ctx context.Context) error {
-			findings, err := outbox.Examine(ctx, s.spec.DSN.Reveal(), &outbox.Options{Names: s.spec.names(), Keep: s.Keep})
+			findings, err := s.examine(ctx)
 			x.Add(findings)
 			return err
 		})
@@ -153,6 +186,13 @@ func (s *Outbox) Examine(ctx context.Context, x *config.Examination) {
 		return
 	}
 	x.Fail("source", err)
+}
+
+func (s *Outbox) examine(ctx context.Context) ([]semel.Finding, error) {
+	if s.wal() {
+		return outbox.ExamineWAL(ctx, s.spec.DSN.Reveal(), s.spec.names(), s.Slot)
+	}
+	return outbox.Examine(ctx, s.spec.DSN.Reveal(), &outbox.Options{Names: s.spec.names(), Keep: s.Keep})
 }
 
 func (s *Outbox) migrate(f *config.File) string {
@@ -165,6 +205,9 @@ var _ config.Advisor = (*Outbox)(nil)
 func (s *Outbox) Advise(f *config.File, _ *config.Pipeline, _ string, err error) *advice.Error {
 	if errors.Is(err, pgstore.ErrSchema) {
 		return &advice.Error{Cause: s.missing(err), Remedy: s.migrate(f), Public: true}
+	}
+	if of, ok := errors.AsType[*outbox.SlotError](err); ok {
+		return &advice.Error{Cause: of.Cause, Remedy: of.Remedy, Public: true}
 	}
 	if said := ofServer(err, s.spec.DSN, "stores."+s.Store.Name+".postgres.dsn"); said != nil {
 		return said
@@ -179,7 +222,7 @@ func (s *Outbox) Advise(f *config.File, _ *config.Pipeline, _ string, err error)
 	}
 	names, to := s.spec.names(), " TO "+pgx.Identifier{user}.Sanitize()
 	var tables []string
-	for _, name := range []string{"outbox", "outbox_shards", "outbox_relays", "outbox_log", "outbox_log_maintain"} {
+	for _, name := range []string{"outbox", "outbox_shards", "outbox_relays", "outbox_log", "outbox_log_maintain", "outbox_slots"} {
 		table, err := names.Table(name)
 		if err != nil {
 			return nil
@@ -189,6 +232,9 @@ func (s *Outbox) Advise(f *config.File, _ *config.Pipeline, _ string, err error)
 	remedy := "GRANT SELECT, INSERT, UPDATE, DELETE ON " + strings.Join(tables[:3], ", ") + to
 	if s.Keep > 0 {
 		remedy += "; GRANT SELECT, INSERT ON " + tables[3] + to + "; GRANT EXECUTE ON FUNCTION " + tables[4] + to
+	}
+	if s.wal() {
+		remedy = "GRANT SELECT, INSERT, DELETE ON " + tables[0] + to + "; GRANT SELECT, INSERT ON " + tables[5] + to
 	}
 	return &advice.Error{Cause: "user " + user + ": " + of.Message, Public: true, Remedy: remedy}
 }

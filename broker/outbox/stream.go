@@ -1,0 +1,384 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+const (
+	// confirmEvery is how often the server is told the position, if it has changed.
+	// aliveEvery is how often it is told anything: it ends a connection after 60 s.
+	confirmEvery, aliveEvery = 250 * time.Millisecond, 10 * time.Second
+	// setUpFor limits the requests before a session.
+	setUpFor = 30 * time.Second
+	// leastPause and mostPause are between two attempts to begin a session.
+	leastPause, mostPause = 100 * time.Millisecond, 5 * time.Second
+)
+
+// own begins one session after the other until ctx ends, or until somebody must change
+// something.
+func (s *WALSource) own(ctx context.Context) {
+	pause, waits := leastPause, false
+	for ctx.Err() == nil {
+		err := s.read(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		by, standsBy := errors.AsType[*standby](err)
+		_, broken := errors.AsType[*SlotError](err)
+		s.mu.Lock()
+		worked := s.session != nil
+		s.session, s.trouble = nil, err
+		if broken {
+			s.failed = err
+		}
+		s.mu.Unlock()
+		switch {
+		case broken:
+			hurry(s.wake)
+			return
+		case standsBy:
+			if !waits {
+				s.event(by.Error(), nil)
+			}
+			pause = time.Second
+		default:
+			if worked {
+				pause = leastPause
+			}
+			s.event("the slot is not read for now", err)
+		}
+		waits = standsBy
+		select {
+		case <-ctx.Done():
+		case <-time.After(jitter(pause)):
+		}
+		pause = min(2*pause, mostPause)
+	}
+}
+
+// creating means that the slot is being created.
+type creating struct{ since time.Time }
+
+// Error implements error.
+func (c *creating) Error() string { return "the replication slot is being created" }
+
+// describe says for what a new slot waits, or returns nil if it has just begun.
+func (c *creating) describe(ctx context.Context, s *slot) error {
+	if time.Since(c.since) < time.Second {
+		return nil
+	}
+	var pid int32
+	var age time.Duration
+	switch err := s.pool.QueryRow(ctx, oldestSQL).Scan(&pid, &age); {
+	case errors.Is(err, pgx.ErrNoRows):
+		return fmt.Errorf("outbox: %w", c)
+	case err != nil:
+		return fmt.Errorf("outbox: %w", err)
+	}
+	return &SlotError{
+		Cause:  fmt.Sprintf("replication slot %s is being created, which waits for transactions that have written: the oldest (pid %d) is open for %s", s.name, pid, age.Round(time.Second)),
+		Remedy: fmt.Sprintf("wait, or end it: SELECT pg_terminate_backend(%d)", pid),
+	}
+}
+
+// read reads the slot until the connection is lost. The error is a *standby if another
+// process reads it.
+func (s *WALSource) read(ctx context.Context) (err error) {
+	asking, cancel := context.WithTimeout(ctx, setUpFor)
+	defer cancel()
+	st, err := s.slot.setUp(asking)
+	if err != nil {
+		return err
+	}
+	if !st.exists {
+		s.mu.Lock()
+		s.trouble = &creating{time.Now()}
+		s.mu.Unlock()
+	}
+	if err := s.slot.create(ctx, st); err != nil { // it may wait for hours
+		return err
+	}
+	if st.pid != 0 {
+		return s.slot.owner(asking, st.pid, s.owner)
+	}
+	asking, cancel = context.WithTimeout(ctx, setUpFor)
+	defer cancel()
+	conn, err := s.slot.connect(asking, s.owner)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = conn.Close(closing) // the server frees the slot in any case
+	}()
+	options := []string{"proto_version '1'", "publication_names '" + s.slot.name + "'"}
+	if st.version >= 140000 {
+		options = append(options, "binary 'true'")
+	}
+	err = pglogrepl.StartReplication(asking, conn, s.slot.name, 0, pglogrepl.StartReplicationOptions{PluginArgs: options})
+	if refused(err, "55006") {
+		if st, err = s.slot.state(asking); err != nil {
+			return err
+		}
+		return s.slot.owner(asking, st.pid, s.owner)
+	}
+	if err != nil {
+		return fmt.Errorf("read replication slot %s: %w", s.slot.name, err)
+	}
+	ending, lost := context.WithCancelCause(ctx)
+	defer lost(nil)
+	of, err := s.begin(asking, lost)
+	if err != nil {
+		return fmt.Errorf("look at the table: %w", err)
+	}
+	r := &receiver{session: of, conn: conn, types: pgtype.NewMap(), relations: map[uint32]map[string]column{}, near: of.sees.max}
+	s.mu.Lock()
+	s.session, s.trouble = of, nil
+	s.mu.Unlock()
+	hurry(s.wake)
+	s.event(fmt.Sprintf("reads replication slot %s, and %d rows that are in the table", s.slot.name, of.list.count), nil)
+	err = r.run(ending)
+	if ctx.Err() == nil {
+		_ = conn.Close(asking) // before the wait, so that another process may have the slot
+		s.mu.Lock()
+		s.trouble = err
+		s.mu.Unlock()
+		of.end(ctx)
+	}
+	return err
+}
+
+// column is the place and the type of a column.
+type column struct {
+	at  int
+	oid uint32
+}
+
+// receiver receives what a session reads from the log. Only its goroutine uses it.
+type receiver struct {
+	*session
+	conn      *pgconn.PgConn
+	types     *pgtype.Map
+	relations map[uint32]map[string]column // those of the outbox
+	near      uint64                       // the number of the last transaction
+
+	// These are about the transaction that is being received.
+	inside, skip bool
+	xid          uint64
+	txn          *txn // nil until it has a row
+
+	said     pglogrepl.LSN // the position that the server was told last
+	reported time.Time     // when
+	look     time.Time     // when to look at the position again
+}
+
+// run receives until ctx ends or the connection is lost.
+func (r *receiver) run(ctx context.Context) error {
+	for {
+		if err := r.confirm(false); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			_ = r.confirm(true) // if it does not arrive, rows come again, and are not in the table
+			return context.Cause(ctx)
+		}
+		if r.full() {
+			select {
+			case <-r.s.room:
+			case <-time.After(time.Until(r.look)):
+			case <-ctx.Done():
+			}
+			continue
+		}
+		waiting, cancel := context.WithDeadline(ctx, r.look)
+		message, err := r.conn.ReceiveMessage(waiting)
+		cancel()
+		switch {
+		case err == nil:
+			if err := r.take(message); err != nil {
+				return err
+			}
+		case !pgconn.Timeout(err) && ctx.Err() == nil:
+			return fmt.Errorf("the connection was lost: %w", err)
+		}
+	}
+}
+
+// confirm tells the server the position, if it is time.
+func (r *receiver) confirm(now bool) error {
+	if !now && time.Now().Before(r.look) {
+		return nil
+	}
+	r.look = time.Now().Add(confirmEvery)
+	low, _ := r.progress.position()
+	if !now && low == r.said && time.Since(r.reported) < aliveEvery {
+		return nil
+	}
+	r.said, r.reported = low, time.Now()
+	if err := pglogrepl.SendStandbyStatusUpdate(context.Background(), r.conn, pglogrepl.StandbyStatusUpdate{WALWritePosition: low}); err != nil {
+		return fmt.Errorf("confirm the position: %w", err)
+	}
+	return nil
+}
+
+// full reports whether enough waits to be read. The server then waits too, and is still told
+// the position.
+func (r *receiver) full() bool {
+	r.s.mu.Lock()
+	defer r.s.mu.Unlock()
+	return len(r.buffer) >= mostBuffered || r.bytes >= mostBufferedBytes || r.behind >= mostBehind
+}
+
+// take takes a message of the server.
+func (r *receiver) take(message pgproto3.BackendMessage) error {
+	switch m := message.(type) {
+	case *pgproto3.ErrorResponse:
+		err := pgconn.ErrorResponseToPgError(m)
+		if refused(err, "42704") {
+			return &SlotError{Cause: "publication " + r.s.slot.name + " was created later than what the slot returns now: " + err.Message, Remedy: r.s.slot.forget() + "; the next start creates the slot again and delivers what is in the table", Err: err}
+		}
+		return err
+	case *pgproto3.CopyDone:
+		return errors.New("the server ended it")
+	case *pgproto3.CopyData:
+		switch {
+		case len(m.Data) == 0:
+		case m.Data[0] == pglogrepl.PrimaryKeepaliveMessageByteID:
+			return r.takeKeepalive(m.Data[1:])
+		case m.Data[0] == pglogrepl.XLogDataByteID:
+			return r.takeData(m.Data[1:])
+		}
+	}
+	return nil
+}
+
+func (r *receiver) takeKeepalive(data []byte) error {
+	alive, err := pglogrepl.ParsePrimaryKeepaliveMessage(data)
+	if err != nil {
+		return err
+	}
+	if !r.inside {
+		r.progress.pass(alive.ServerWALEnd)
+	}
+	if alive.ReplyRequested {
+		return r.confirm(true)
+	}
+	return nil
+}
+
+// takeData takes a change. The server sends a transaction when it is committed, so its rows
+// may be delivered before its end has come.
+func (r *receiver) takeData(data []byte) error {
+	log, err := pglogrepl.ParseXLogData(data)
+	if err != nil {
+		return err
+	}
+	switch pglogrepl.MessageType(log.WALData[0]) {
+	case pglogrepl.MessageTypeBegin, pglogrepl.MessageTypeCommit, pglogrepl.MessageTypeRelation, pglogrepl.MessageTypeInsert:
+	default:
+		return nil
+	}
+	change, err := pglogrepl.Parse(log.WALData)
+	if err != nil {
+		return err
+	}
+	switch c := change.(type) {
+	case *pglogrepl.BeginMessage:
+		r.xid = whole(c.Xid, r.near)
+		r.near, r.inside, r.txn = r.xid, true, nil
+		r.skip = r.sees.has(r.xid, c.FinalLSN)
+	case *pglogrepl.RelationMessage:
+		r.takeRelation(c)
+	case *pglogrepl.InsertMessage:
+		return r.takeRow(c)
+	case *pglogrepl.CommitMessage:
+		if r.inside = false; r.txn != nil {
+			r.progress.end(r.txn, c.TransactionEndLSN)
+			hurry(r.s.wake)
+		} else {
+			r.progress.pass(c.TransactionEndLSN)
+		}
+	}
+	return nil
+}
+
+// takeRelation remembers the columns of the outbox. Other tables of the publication do not
+// matter.
+func (r *receiver) takeRelation(m *pglogrepl.RelationMessage) {
+	delete(r.relations, m.RelationID)
+	if (pgx.Identifier{m.Namespace, m.RelationName}).Sanitize() != r.s.slot.table {
+		return
+	}
+	columns := map[string]column{}
+	for i, c := range m.Columns {
+		columns[c.Name] = column{i, c.DataType}
+	}
+	r.relations[m.RelationID] = columns
+}
+
+// takeRow takes a row, unless it is in the table for the reader: it was there when the
+// session began, or has to wait for a time.
+func (r *receiver) takeRow(m *pglogrepl.InsertMessage) error {
+	columns := r.relations[m.RelationID]
+	if columns == nil || r.skip {
+		return nil
+	}
+	values := tuple{m.Tuple.Columns, columns, r.types}
+	if at, ok := columns["deliver_at"]; ok && values.of[at.at].DataType != pglogrepl.TupleDataTypeNull {
+		return nil
+	}
+	got, err := scan(values)
+	if err != nil {
+		return err
+	}
+	if r.txn == nil {
+		r.txn = r.progress.begin(r.xid)
+	}
+	r.progress.add(r.txn, 1)
+	r.s.mu.Lock()
+	defer r.s.mu.Unlock()
+	r.buffer = append(r.buffer, received{got, r.txn})
+	r.bytes += got.item.Bytes()
+	if len(r.buffer) >= r.s.opts.Batch {
+		hurry(r.s.wake)
+	}
+	return nil
+}
+
+// tuple has the values of a row as the log has them.
+type tuple struct {
+	of      []*pglogrepl.TupleDataColumn
+	columns map[string]column
+	types   *pgtype.Map
+}
+
+// Scan implements scanner. The log does not have the shard, which is a generated column.
+func (t tuple) Scan(dest ...any) error {
+	for i, name := range [...]string{"", "seq", "id", "aggregate", "topic", "payload", "headers", "created"} {
+		if name == "" {
+			continue
+		}
+		at, ok := t.columns[name]
+		if !ok {
+			return fmt.Errorf("the publication does not have the column %s", name)
+		}
+		value, format := t.of[at.at], int16(pgtype.TextFormatCode)
+		if value.DataType == pglogrepl.TupleDataTypeBinary {
+			format = pgtype.BinaryFormatCode
+		}
+		if err := t.types.Scan(at.oid, format, value.Data, dest[i]); err != nil {
+			return fmt.Errorf("column %s: %w", name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,383 @@
+package outbox
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/invalid"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/store/pgstore"
+)
+
+// WALOptions are the options of [OpenWAL]. The zero value is valid.
+type WALOptions struct {
+	// Names are the names of the tables; see pgstore.Names.
+	Names pgstore.Names
+	// Slot is the name of the replication slot and of the publication. Defaults to the name
+	// of the table, after its schema if that is not public. Must consist of a-z, 0-9 and _,
+	// and have at most 63 bytes.
+	Slot string
+	// Batch limits the rows that one read returns. Defaults to 1000.
+	Batch int
+	// Name is the name of this process in the server's list of connections. A random
+	// suffix is added. Defaults to host and process id.
+	Name string
+	// Observer is told when this process begins to read the slot, and when it waits as a
+	// standby. Pipeline is the name in its events. Defaults to none.
+	Observer pipeline.Observer
+	Pipeline string
+}
+
+func (o *WALOptions) checked() (WALOptions, error) {
+	var c WALOptions
+	if o != nil {
+		c = *o
+	}
+	c.Batch = cmp.Or(c.Batch, DefaultBatch)
+	if c.Name == "" {
+		host, _ := os.Hostname() // a name for people
+		c.Name = fmt.Sprintf("%s/%d", host, os.Getpid())
+	}
+	c.Name = c.Name[:min(len(c.Name), 50)] // the server cuts off what is behind 63 bytes
+	wrong := invalid.In("outbox: WALOptions.")
+	if c.Batch < 0 {
+		wrong.Add("Batch: %d is negative", c.Batch)
+	}
+	return c, wrong.Err()
+}
+
+const (
+	// lookAgain is how often rows are looked for whose time has come.
+	lookAgain = time.Second
+	// sweepEvery is how often the table is searched for rows that the log has not returned,
+	// and sweepAge is the age of such rows. Nothing depends on that, unless somebody changes
+	// rows or the publication.
+	sweepEvery, sweepAge = time.Minute, time.Minute
+)
+
+// WALSource reads an outbox through a replication slot, in the order of commits. [OpenWAL]
+// returns one. A row is deleted when it is acknowledged, and the slot is confirmed up to the
+// last transaction before which all rows are.
+//
+// One process at a time reads the slot. Others wait until it is free.
+type WALSource struct {
+	opts  WALOptions
+	pool  *pgxpool.Pool
+	sql   *statements
+	slot  *slot
+	owner string
+	wake  chan struct{} // tells Read that there may be something to read
+	room  chan struct{} // tells the receiver that something was read
+	stop  context.CancelFunc
+	ended sync.WaitGroup
+
+	mu      sync.Mutex // guards the fields below, and those of sessions that say so
+	session *session   // nil while another process reads the slot, or the server is away
+	trouble error      // why there is no session
+	failed  error      // why there will be none
+}
+
+var (
+	_ pipeline.Source = (*WALSource)(nil)
+	_ pipeline.Lagger = (*WALSource)(nil)
+	_ semel.Readier   = (*WALSource)(nil)
+)
+
+// OpenWAL connects to a database and returns the source. It creates the publication if it
+// does not exist; the slot is created later, because that may take time. It blocks until the
+// server has answered. If the server or the role does not allow it, the error is a
+// *SlotError. Other errors are those of [Open].
+func OpenWAL(ctx context.Context, dsn string, opts *WALOptions) (*WALSource, error) {
+	o, err := opts.checked()
+	if err != nil {
+		return nil, err
+	}
+	sql, err := newStatements(o.Names)
+	if err != nil {
+		return nil, fmt.Errorf("outbox: %w", err)
+	}
+	pool, err := connect(ctx, dsn, sql)
+	if err != nil {
+		return nil, err
+	}
+	s := &WALSource{opts: o, pool: pool, sql: sql, owner: o.Name + "/" + strings.ToLower(rand.Text()[:8]), wake: make(chan struct{}, 1), room: make(chan struct{}, 1)}
+	if err := s.check(ctx); err != nil {
+		pool.Close()
+		if _, ok := errors.AsType[*SlotError](err); ok {
+			return nil, err
+		}
+		return nil, fmt.Errorf("outbox: %w", err)
+	}
+	owning, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s.stop = stop
+	s.ended.Go(func() { s.own(owning) })
+	return s, nil
+}
+
+// check checks what can be known at the start.
+func (s *WALSource) check(ctx context.Context) (err error) {
+	if s.slot, err = newSlot(s.pool, s.opts.Names, s.opts.Slot); err != nil {
+		return err
+	}
+	if _, err := s.slot.setUp(ctx); err != nil {
+		return err
+	}
+	conn, err := s.slot.connect(ctx, s.owner)
+	if err != nil {
+		return err
+	}
+	return conn.Close(ctx)
+}
+
+// Traits implements pipeline.Source.
+func (s *WALSource) Traits() pipeline.SourceTraits {
+	return pipeline.SourceTraits{Pause: s.pause, Place: place}
+}
+
+// pause stops or resumes offering the rows of one lane.
+func (s *WALSource) pause(partition *pipeline.Partition, paused bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.session == nil {
+		return
+	}
+	for _, l := range s.session.lanes {
+		if l.partition == partition {
+			l.paused = paused
+		}
+	}
+	if !paused {
+		hurry(s.wake)
+	}
+}
+
+// hurry wakes the goroutine that waits for a channel.
+func hurry(wakes chan struct{}) {
+	select {
+	case wakes <- struct{}{}:
+	default:
+	}
+}
+
+// Read implements pipeline.Source.
+func (s *WALSource) Read(ctx context.Context) ([]*pipeline.Item, error) {
+	for {
+		s.mu.Lock()
+		of, failed := s.session, s.failed
+		s.mu.Unlock()
+		if failed != nil {
+			return nil, failed
+		}
+		if of != nil {
+			items, err := of.next(ctx)
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			if err != nil {
+				of.fail(fmt.Errorf("read: %w", err))
+			}
+			if len(items) > 0 {
+				return items, nil
+			}
+		}
+		timer := time.NewTimer(lookAgain)
+		select {
+		case <-timer.C:
+		case <-s.wake:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, context.Cause(ctx)
+		}
+		timer.Stop()
+	}
+}
+
+// Ack implements pipeline.Source: it deletes the rows of items. A row may be received before
+// its transaction is visible, and Ack waits until it is.
+func (s *WALSource) Ack(ctx context.Context, items []*pipeline.Item) error {
+	if err := s.remove(ctx, items); err != nil {
+		return fmt.Errorf("outbox: delete rows that were delivered: %w", err)
+	}
+	for _, it := range items {
+		it.Ref.(*offered).done(it.Message.Origin.Offset)
+	}
+	return nil
+}
+
+// removeRowsSQL deletes rows, and returns those that it saw.
+const removeRowsSQL = `DELETE FROM {outbox} WHERE seq = ANY ($1::bigint[]) RETURNING seq`
+
+// remove deletes the rows of items. Those that it does not see are not visible yet, or
+// somebody else has deleted them.
+func (s *WALSource) remove(ctx context.Context, items []*pipeline.Item) error {
+	seqs := make([]int64, len(items))
+	for i, it := range items {
+		seqs[i] = it.Message.Origin.Offset
+	}
+	rows, err := s.pool.Query(ctx, s.slot.remove, seqs)
+	if err != nil {
+		return err
+	}
+	gone, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil || len(gone) == len(seqs) {
+		return err
+	}
+	var xids []uint64
+	for _, it := range items {
+		if t := it.Ref.(*offered).txn; t != nil && !slices.Contains(gone, it.Message.Origin.Offset) {
+			xids = append(xids, t.xid)
+		}
+	}
+	for visible := false; !visible; {
+		if visible, err = s.visible(ctx, xids); err != nil {
+			return err
+		}
+		if !visible {
+			select {
+			case <-time.After(busyPause):
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+	}
+	_, err = s.pool.Exec(ctx, s.slot.remove, seqs)
+	return err
+}
+
+// visible reports whether all these transactions are visible. A server sends what it has
+// written to its log, which may be a moment before others see it, or long before if it waits
+// for a synchronous standby.
+func (s *WALSource) visible(ctx context.Context, xids []uint64) (visible bool, err error) {
+	var list []string
+	for _, xid := range slices.Compact(slices.Sorted(slices.Values(xids))) {
+		if xid != 0 {
+			list = append(list, fmt.Sprint(xid))
+		}
+	}
+	if list == nil {
+		return true, nil
+	}
+	err = s.pool.QueryRow(ctx, `SELECT bool_and(pg_visible_in_snapshot(x::xid8, pg_current_snapshot())) FROM unnest($1::text[]) AS x`, list).Scan(&visible)
+	return visible, err
+}
+
+// Return implements pipeline.Source. The rows are still in the table, and the next process
+// that reads the slot delivers them.
+func (s *WALSource) Return(context.Context, []*pipeline.Item, time.Duration) error { return nil }
+
+// Ready implements semel.Readier. A standby is ready.
+func (s *WALSource) Ready(ctx context.Context) error {
+	s.mu.Lock()
+	err := cmp.Or(s.failed, s.trouble)
+	s.mu.Unlock()
+	if by, ok := errors.AsType[*standby](err); ok {
+		return by.halfDead(s.slot.name)
+	}
+	if wait, ok := errors.AsType[*creating](err); ok {
+		return wait.describe(ctx, s.slot)
+	}
+	if err == nil {
+		err = s.pool.Ping(ctx)
+	}
+	if _, ok := errors.AsType[*SlotError](err); ok || err == nil {
+		return err
+	}
+	return fmt.Errorf("outbox: %w", err)
+}
+
+// Lag implements pipeline.Lagger. It counts the rows of the outbox, up to 2,000 of each of
+// its shards, without rows that had to wait for a time. The bytes are those of the log that
+// the slot has not confirmed. A standby has no lag.
+func (s *WALSource) Lag(ctx context.Context) ([]pipeline.Lag, error) {
+	lag := pipeline.Lag{Source: "outbox"}
+	s.mu.Lock()
+	_, waits := errors.AsType[*standby](s.trouble)
+	s.mu.Unlock()
+	if waits {
+		return []pipeline.Lag{lag}, nil
+	}
+	numbers := make([]int16, shardCount)
+	for i := range numbers {
+		numbers[i] = int16(i)
+	}
+	var b pgx.Batch
+	b.Queue(s.sql.lag, numbers, mostLag).QueryRow(func(row pgx.Row) error { return row.Scan(&lag.Messages) })
+	b.Queue(behindSQL, s.slot.name).QueryRow(func(row pgx.Row) error { return row.Scan(&lag.Bytes) })
+	if err := s.pool.SendBatch(ctx, &b).Close(); err != nil {
+		return nil, fmt.Errorf("outbox: ask for the lag: %w", err)
+	}
+	return []pipeline.Lag{lag}, nil
+}
+
+// behindSQL returns the bytes that a slot has not confirmed, or -1 if there is no slot.
+const behindSQL = `SELECT coalesce((SELECT greatest(pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn), 0) FROM pg_replication_slots WHERE slot_name = $1), -1)::bigint`
+
+// Close implements pipeline.Source. It confirms what is acknowledged and frees the slot.
+func (s *WALSource) Close(context.Context) error {
+	s.stop()
+	s.ended.Wait()
+	s.pool.Close()
+	return nil
+}
+
+// lane has the rows of a part of the aggregates, in their order.
+type lane struct {
+	partition *pipeline.Partition
+	paused    bool // guarded by WALSource.mu
+	// behind are rows that came while it was paused, and those behind them. Their bodies
+	// are read again from the table. Guarded by WALSource.mu.
+	behind []behindRow
+}
+
+// behindRow is a row of which only the number is kept.
+type behindRow struct {
+	seq int64
+	txn *txn
+}
+
+// laneOf returns the lane of a row. Rows without an aggregate have no order.
+func (of *session) laneOf(r *row) *lane {
+	h := fnv.New32a()
+	if m := &r.item.Message; m.RecordKey != nil {
+		h.Write(m.RecordKey)
+	} else {
+		h.Write([]byte(m.ID))
+	}
+	return of.lanes[h.Sum32()%uint32(len(of.lanes))]
+}
+
+// offered is what the source remembers of a row that it has returned.
+type offered struct {
+	of  *session
+	txn *txn // nil if the row waited for its time
+}
+
+// done notes that a row was deleted.
+func (o *offered) done(seq int64) {
+	o.of.s.mu.Lock()
+	delete(o.of.flying, seq)
+	o.of.s.mu.Unlock()
+	if o.txn != nil {
+		o.of.progress.ack(o.txn)
+	}
+}
+
+// event tells the observer.
+func (s *WALSource) event(reason string, err error) {
+	if s.opts.Observer != nil {
+		s.opts.Observer.ObservePipeline(pipeline.Event{Kind: pipeline.EventSourceChanged, Pipeline: s.opts.Pipeline, Reason: reason, Err: err})
+	}
+}

@@ -1,0 +1,374 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/brokertest"
+	relay "github.com/semel-dev/semel/broker/outbox"
+	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/outbox"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/store/pgstore"
+)
+
+// logical starts a server whose log can be read.
+func logical(t testing.TB) *services.Server {
+	t.Helper()
+	return servicestest.StartPostgres(t, &services.PostgresOptions{Settings: map[string]string{"wal_level": "logical", "max_replication_slots": "20", "max_wal_senders": "20"}})
+}
+
+// openWAL opens a source. The test closes it.
+func openWAL(t *testing.T, address string, opts *relay.WALOptions) *relay.WALSource {
+	t.Helper()
+	s, err := relay.OpenWAL(t.Context(), address, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func closeWAL(t *testing.T, s *relay.WALSource) {
+	t.Helper()
+	if err := s.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
+
+func ack(t *testing.T, s pipeline.Source, items ...*pipeline.Item) {
+	t.Helper()
+	if err := s.Ack(t.Context(), items); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const (
+	reads     = "SELECT count(*) = 1 FROM pg_replication_slots WHERE slot_name = 'semel_outbox' AND active_pid IN (SELECT pid FROM pg_stat_replication)"
+	noneReads = "SELECT count(*) = 0 FROM pg_replication_slots WHERE slot_name = 'semel_outbox' AND active"
+)
+
+func TestWALSourcePassesTheSuite(t *testing.T) {
+	t.Parallel()
+	server := logical(t)
+	brokertest.RunSource(t, brokertest.SourceHarness{Messages: 300, New: func(tb testing.TB) brokertest.SourcePlace {
+		address := servicestest.NewDatabase(tb, server.URL())
+		pool := migrated(tb, address)
+		slot := "t" + strings.ToLower(servicestest.Topic()[2:])
+		tb.Cleanup(func() {
+			for deadline := time.Now().Add(20 * time.Second); ; <-time.After(50 * time.Millisecond) {
+				_, err := pool.Exec(context.Background(), "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1", slot)
+				if err == nil || time.Now().After(deadline) {
+					return
+				}
+			}
+		})
+		return brokertest.SourcePlace{
+			Partitions: 3,
+			Produce: func(ctx context.Context, list []brokertest.Numbered) error {
+				return produce(ctx, pool, list)
+			},
+			Open: func(ctx context.Context) (pipeline.Source, error) {
+				for {
+					s, err := relay.OpenWAL(ctx, address, &relay.WALOptions{Slot: slot})
+					if err == nil {
+						return s, nil
+					}
+					if ctx.Err() != nil {
+						return nil, err
+					}
+					<-time.After(10 * time.Millisecond)
+				}
+			},
+			Restart: func(ctx context.Context) error { return errors.Join(server.Kill(), server.Restart(ctx)) },
+		}
+	}})
+}
+
+// TestWALIsReadInTheOrderOfCommits has rows from before the slot, of transactions that
+// commit in another order than they write, of one that is rolled back, and of one with a
+// time.
+func TestWALIsReadInTheOrderOfCommits(t *testing.T) {
+	t.Parallel()
+	server := logical(t)
+	pool := migrated(t, server.URL())
+	if err := write(t.Context(), pool, event("a", "before1"), event("b", "before2")); err != nil {
+		t.Fatal(err)
+	}
+	begin := func(msgs ...outbox.Message) pgx.Tx {
+		t.Helper()
+		tx, err := pool.Begin(t.Context())
+		if err == nil {
+			err = outbox.Write(t.Context(), tx, msgs...)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tx
+	}
+	s := openWAL(t, server.URL(), nil)
+	items, got := readFrom(t, s, 2)
+	if got != "before1 before2" {
+		t.Fatalf("read %s", got)
+	}
+	first, undone := begin(event("a", "first1"), event("b", "first2")), begin(event("a", "undone"))
+	later := event("a", "later")
+	later.DeliverAt = time.Now().Add(time.Hour)
+	if err := errors.Join(write(t.Context(), pool, event("a", "second"), later), undone.Rollback(t.Context()), first.Commit(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	more, got := readFrom(t, s, 3)
+	if got != "second first1 first2" {
+		t.Errorf("read %s", got)
+	}
+	if m := more[0].Message; m.ID == "" || string(m.RecordKey) != "a" || m.Origin.Source != "events" || time.Since(m.Time) > time.Minute || time.Until(m.Time) > time.Minute {
+		t.Errorf("%+v", m)
+	}
+	exec(t, pool, "UPDATE semel_outbox SET deliver_at = now() WHERE deliver_at IS NOT NULL")
+	last, got := readFrom(t, s, 1)
+	if got != "later" {
+		t.Errorf("read %s", got)
+	}
+	ack(t, s, append(append(items, more...), last...)...)
+	eventually(t, pool, "SELECT count(*) = 0 FROM semel_outbox")
+	closeWAL(t, s)
+	eventually(t, pool, "SELECT pg_current_wal_lsn() - confirmed_flush_lsn < 10000 FROM pg_replication_slots")
+}
+
+// readFrom is read for any source.
+func readFrom(t *testing.T, s pipeline.Source, n int) (items []*pipeline.Item, bodies string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var all []string
+	for len(items) < n {
+		list, err := s.Read(ctx)
+		if err != nil {
+			t.Fatalf("%v, with %d messages: %v", err, len(items), all)
+		}
+		items = append(items, list...)
+		for _, it := range list {
+			all = append(all, string(it.Message.Body))
+		}
+	}
+	return items, strings.Join(all, " ")
+}
+
+// TestSlotIsConfirmedUpToTheFirstRowInFlight acknowledges transactions out of order.
+func TestSlotIsConfirmedUpToTheFirstRowInFlight(t *testing.T) {
+	t.Parallel()
+	server := logical(t)
+	pool := migrated(t, server.URL())
+	s := openWAL(t, server.URL(), nil)
+	eventually(t, pool, reads)
+	var ends []string
+	var items []*pipeline.Item
+	for i := range 3 {
+		if err := write(t.Context(), pool, event("a", fmt.Sprint(i, "a")), event("b", fmt.Sprint(i, "b"))); err != nil {
+			t.Fatal(err)
+		}
+		list, _ := readFrom(t, s, 2)
+		var end string
+		if err := pool.QueryRow(t.Context(), "SELECT pg_current_wal_insert_lsn()::text").Scan(&end); err != nil {
+			t.Fatal(err)
+		}
+		items, ends = append(items, list...), append(ends, end)
+	}
+	ack(t, s, items[2], items[3], items[0], items[4], items[5]) // the second row of the first transaction is in flight
+	var before string
+	if err := pool.QueryRow(t.Context(), "SELECT confirmed_flush_lsn::text FROM pg_replication_slots").Scan(&before); err != nil {
+		t.Fatal(err)
+	}
+	// A round trip of the position takes a second at most.
+	late := time.Now().Add(3 * time.Second)
+	for time.Now().Before(late) {
+		var wrong bool
+		if err := pool.QueryRow(t.Context(), "SELECT confirmed_flush_lsn >= $1::text::pg_lsn FROM pg_replication_slots", ends[0]).Scan(&wrong); err != nil || wrong {
+			t.Fatalf("the slot is confirmed behind a row in flight: %v (it was %s)", err, before)
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+	ack(t, s, items[1])
+	eventually(t, pool, "SELECT confirmed_flush_lsn >= '"+ends[2]+"' FROM pg_replication_slots")
+	closeWAL(t, s)
+}
+
+// TestIdleOutboxRetainsNoWAL has only other tables change.
+func TestIdleOutboxRetainsNoWAL(t *testing.T) {
+	t.Parallel()
+	server := logical(t)
+	pool := migrated(t, server.URL())
+	s := openWAL(t, server.URL(), nil)
+	eventually(t, pool, reads)
+	exec(t, pool, "CREATE TABLE other AS SELECT n, repeat('x', 500) AS filling FROM generate_series(1, 20000) AS n")
+	exec(t, pool, "CHECKPOINT")
+	var end string
+	if err := pool.QueryRow(t.Context(), "SELECT pg_current_wal_insert_lsn()::text").Scan(&end); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, pool, "SELECT confirmed_flush_lsn >= '"+end+"' FROM pg_replication_slots")
+	lag, err := s.Lag(t.Context())
+	if err != nil || len(lag) != 1 || lag[0].Messages != 0 || lag[0].Bytes < 0 || lag[0].Bytes > 1<<20 {
+		t.Errorf("%+v, %v", lag, err)
+	}
+	closeWAL(t, s)
+}
+
+// TestStandbyTakesOver has two sources, of which the first ends.
+func TestStandbyTakesOver(t *testing.T) {
+	t.Parallel()
+	server := logical(t)
+	pool := migrated(t, server.URL())
+	first := openWAL(t, server.URL(), &relay.WALOptions{Name: "first"})
+	eventually(t, pool, reads)
+	heard := make(events, 100)
+	second := openWAL(t, server.URL(), &relay.WALOptions{Name: "second", Observer: heard})
+	if got := <-heard; !strings.Contains(got, "standby: another relay reads the slot (first/") {
+		t.Errorf("it says %s", got)
+	}
+	if err := second.Ready(t.Context()); err != nil {
+		t.Errorf("a standby is not ready: %v", err)
+	}
+	if err := write(t.Context(), pool, event("a", "1"), event("b", "2")); err != nil {
+		t.Fatal(err)
+	}
+	items, _ := readFrom(t, first, 2)
+	ack(t, first, items[0])
+	closeWAL(t, first)
+	if _, got := readFrom(t, second, 1); got != string(items[1].Message.Body) {
+		t.Errorf("the second one reads %s", got)
+	}
+	closeWAL(t, second)
+}
+
+// events hears reasons.
+type events chan string
+
+func (e events) Observe(semel.Event) {}
+
+func (e events) ObservePipeline(of pipeline.Event) {
+	select {
+	case e <- fmt.Sprint(of.Reason, " ", of.Err):
+	default:
+	}
+}
+
+// TestLostConnectionIsReplaced ends the connections of a source while rows are in flight.
+func TestLostConnectionIsReplaced(t *testing.T) {
+	t.Parallel()
+	server := logical(t)
+	pool := migrated(t, server.URL())
+	s := openWAL(t, server.URL(), nil)
+	for i := range 3 {
+		if err := write(t.Context(), pool, event("a", fmt.Sprint("a", i)), event("b", fmt.Sprint("b", i))); err != nil {
+			t.Fatal(err)
+		}
+		items, got := readFrom(t, s, 2)
+		if got != fmt.Sprintf("a%d b%[1]d", i) {
+			t.Fatalf("read %s", got)
+		}
+		exec(t, pool, "SELECT pg_terminate_backend(pid) FROM pg_stat_replication")
+		again, got := readFrom(t, s, 2)
+		if got != fmt.Sprintf("a%d b%[1]d", i) || !items[0].Partition.Closed() {
+			t.Fatalf("read %s after the connection was lost", got)
+		}
+		ack(t, s, items[0]) // of the session that was lost
+		ack(t, s, again...)
+	}
+	eventually(t, pool, "SELECT count(*) = 0 FROM semel_outbox")
+	closeWAL(t, s)
+}
+
+// TestLostSlotIsAnErrorWithAWayOut drops the slot, and follows what the error says.
+func TestLostSlotIsAnErrorWithAWayOut(t *testing.T) {
+	t.Parallel()
+	server := logical(t)
+	pool := migrated(t, server.URL())
+	s := openWAL(t, server.URL(), nil)
+	eventually(t, pool, "SELECT count(*) = 1 FROM semel_outbox_slots")
+	closeWAL(t, s)
+	eventually(t, pool, noneReads)
+	exec(t, pool, "SELECT pg_drop_replication_slot('semel_outbox')")
+	if err := write(t.Context(), pool, event("a", "1")); err != nil {
+		t.Fatal(err)
+	}
+	var wrong *relay.SlotError
+	if _, err := relay.OpenWAL(t.Context(), server.URL(), nil); !errors.As(err, &wrong) || !strings.Contains(wrong.Cause, "is gone") {
+		t.Fatal(err)
+	}
+	way, _, _ := strings.Cut(wrong.Remedy, "; the next start")
+	for sql := range strings.SplitSeq(way, "; ") {
+		exec(t, pool, sql)
+	}
+	s = openWAL(t, server.URL(), nil)
+	if err := write(t.Context(), pool, event("a", "2")); err != nil {
+		t.Fatal(err)
+	}
+	items, got := readFrom(t, s, 2)
+	if got != "1 2" {
+		t.Errorf("read %s", got)
+	}
+	ack(t, s, items...)
+	// And while a relay reads it.
+	for late := time.Now().Add(20 * time.Second); ; <-time.After(10 * time.Millisecond) { // it may connect again in between
+		_, err := pool.Exec(t.Context(), "DO $$ BEGIN PERFORM pg_terminate_backend(pid, 5000) FROM pg_stat_replication; PERFORM pg_drop_replication_slot('semel_outbox'); END $$")
+		if err == nil {
+			break
+		}
+		if time.Now().After(late) {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := s.Read(ctx); !errors.As(err, &wrong) || !strings.Contains(wrong.Cause, "is gone") {
+		t.Error(err)
+	}
+	closeWAL(t, s)
+}
+
+// TestServerThatCannotIsNamed has servers, roles and publications that do not suffice.
+func TestServerThatCannotIsNamed(t *testing.T) {
+	t.Parallel()
+	plain := servers.Database(t)
+	migrated(t, plain)
+	server := logical(t)
+	pool := migrated(t, server.URL())
+	exec(t, pool, "CREATE ROLE weak LOGIN; GRANT ALL ON ALL TABLES IN SCHEMA public TO weak")
+	weak := strings.Replace(server.URL(), "postgres@", "weak@", 1)
+	pooler := servicestest.StartPgBouncer(t, server, nil)
+	for _, c := range []struct{ before, address, cause, remedy string }{
+		{"", plain, "wal_level", "ALTER SYSTEM SET wal_level"},
+		{"", weak, "may not create it", "CREATE PUBLICATION"},
+		{"CREATE PUBLICATION semel_outbox FOR TABLE semel_keys", server.URL(), "does not have the table", `ALTER PUBLICATION "semel_outbox" ADD TABLE "public"."semel_outbox"`},
+		{"ALTER PUBLICATION semel_outbox SET TABLE semel_outbox WHERE (seq > 5)", server.URL(), "has only the rows with", `ALTER PUBLICATION "semel_outbox" SET TABLE`},
+		{"ALTER PUBLICATION semel_outbox SET TABLE semel_outbox", weak, "user weak may not replicate", `ALTER ROLE "weak" REPLICATION`},
+		{"ALTER PUBLICATION semel_outbox SET (publish = 'delete')", server.URL(), "has no inserts", "SET (publish = 'insert')"},
+		{"ALTER PUBLICATION semel_outbox SET (publish = 'insert')", pooler.URL(), "passes no replication connections", "the PostgreSQL server itself"},
+		{"SELECT pg_create_logical_replication_slot('semel_outbox', 'test_decoding')", server.URL(), "is not one for this outbox", "source.outbox.slot"},
+	} {
+		if c.before != "" {
+			exec(t, pool, c.before)
+		}
+		began := time.Now()
+		_, err := relay.OpenWAL(t.Context(), c.address, nil)
+		wrong, ok := errors.AsType[*relay.SlotError](err)
+		if !ok || !strings.Contains(wrong.Cause, c.cause) || !strings.Contains(wrong.Remedy, c.remedy) || time.Since(began) > 10*time.Second {
+			t.Errorf("%s: %v after %v", c.before, err, time.Since(began))
+		}
+		findings, err := relay.ExamineWAL(t.Context(), c.address, pgstore.Names{}, "")
+		if c.cause != "may not create it" && (err != nil || !strings.Contains(fmt.Sprint(findings), c.cause)) {
+			t.Errorf("%s: doctor finds %v, %v", c.before, findings, err)
+		}
+	}
+	if _, err := relay.OpenWAL(t.Context(), server.URL(), &relay.WALOptions{Slot: "A"}); !errors.Is(err, semel.ErrInvalidRequest) {
+		t.Error(err)
+	}
+}
