@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -137,6 +138,9 @@ func Open(ctx context.Context, dsn string, opts *Options) (*Source, error) {
 	if o.Keep > 0 {
 		if err := s.maintainLog(ctx); err != nil {
 			pool.Close()
+			if !errors.Is(err, pgstore.ErrSchema) {
+				err = fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, err)
+			}
 			return nil, fmt.Errorf("outbox: %w", err)
 		}
 	}

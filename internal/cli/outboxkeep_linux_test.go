@@ -43,12 +43,13 @@ func TestRelayThatLacksRightsSaysSo(t *testing.T) {
 	shard := ask[string](t, pool, "SELECT shard::text FROM semel_outbox")
 	oldest, owner := fmt.Sprintf("dedup_outbox_oldest_seconds{pipeline=\"events\",shard=%q} 86", shard), `dedup_outbox_owner{owner="`
 
-	if got := run(t, "", "outbox", "relay", relay, "--admin", "off"); got.status == term.ExitDone || !strings.Contains(got.stderr, `permission denied for function semel_outbox_log_maintain: GRANT `) || !strings.Contains(got.stderr, `GRANT EXECUTE ON FUNCTION "public"."semel_outbox_log_maintain" TO "`+role+`"`) {
-		t.Errorf("%+v", got)
+	address := servicestest.FreeAddr(t)
+	stop := backgroundUntil(t, "cannot start yet", noEnv, "outbox", "relay", relay, "--admin", address)
+	becomes(t, address, "/readyz", time.Minute, http.StatusServiceUnavailable, "permission denied for function semel_outbox_log_maintain: GRANT ")
+	if _, page := get(t, address, "/readyz"); !strings.Contains(page, `GRANT EXECUTE ON FUNCTION "public"."semel_outbox_log_maintain" TO "`+role+`"`) {
+		t.Error(page)
 	}
 	execute(t, admin, "GRANT EXECUTE ON FUNCTION semel_outbox_log_maintain TO "+role)
-	address := servicestest.FreeAddr(t)
-	stop := background(t, "outbox", "relay", relay, "--admin", address)
 	becomes(t, address, "/metrics", time.Minute, http.StatusOK, oldest)
 	becomes(t, address, "/readyz", time.Minute, http.StatusServiceUnavailable, "permission denied for table semel_outbox_shards: GRANT ")
 	if _, page := get(t, address, "/metrics"); strings.Contains(page, owner) {
