@@ -138,15 +138,13 @@ func terminate(pid int32) string { return fmt.Sprintf("end it: SELECT pg_termina
 // horizonSQL returns the oldest transaction of this database whose snapshot or id keeps the
 // server from removing deleted rows, and how many sessions hide when theirs began. A
 // vacuum does not hold anything up.
-const horizonSQL = `SELECT coalesce(a.pid, 0), coalesce(a.age, 0)::float8, coalesce(a.who, ''), (SELECT count(*) FROM held WHERE age IS NULL)
-FROM (SELECT) AS one LEFT JOIN (SELECT * FROM held WHERE age IS NOT NULL ORDER BY age DESC LIMIT 1) AS a ON true`
-
-const heldSQL = `WITH held AS (
+const horizonSQL = `WITH held AS (
 	SELECT a.pid, extract(epoch FROM clock_timestamp() - a.xact_start) AS age, concat_ws(', ', nullif(a.application_name, ''), 'user ' || a.usename, a.state) AS who
 	FROM pg_stat_activity AS a
 	WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND (a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL)
 		AND a.backend_type IS DISTINCT FROM 'autovacuum worker' AND a.pid NOT IN (SELECT pid FROM pg_stat_progress_vacuum))
-`
+SELECT coalesce(a.pid, 0), coalesce(a.age, 0)::float8, coalesce(a.who, ''), (SELECT count(*) FROM held WHERE age IS NULL)
+FROM (SELECT) AS one LEFT JOIN (SELECT * FROM held WHERE age IS NOT NULL ORDER BY age DESC LIMIT 1) AS a ON true`
 
 // horizon looks for long transactions of any session. They need not touch the outbox.
 func (e *examination) horizon(ctx context.Context) error {
@@ -154,7 +152,7 @@ func (e *examination) horizon(ctx context.Context) error {
 	var seconds float64
 	var who string
 	var hidden int
-	if err := e.conn.QueryRow(ctx, heldSQL+horizonSQL).Scan(&pid, &seconds, &who, &hidden); err != nil {
+	if err := e.conn.QueryRow(ctx, horizonSQL).Scan(&pid, &seconds, &who, &hidden); err != nil {
 		return err
 	}
 	age := time.Duration(seconds * float64(time.Second))
@@ -228,7 +226,7 @@ func (e *examination) table(ctx context.Context) error {
 // published.
 const identitySQL = `SELECT c.relreplident::text, EXISTS (
 	SELECT FROM pg_publication AS p JOIN pg_publication_tables AS t ON t.pubname = p.pubname
-	WHERE p.pubdelete AND t.schemaname = c.relnamespace::regnamespace::text AND t.tablename = c.relname)
+	WHERE p.pubdelete AND t.schemaname = (SELECT nspname FROM pg_namespace WHERE oid = c.relnamespace) AND t.tablename = c.relname)
 FROM pg_class AS c WHERE c.oid = $1::text::regclass`
 
 // identity looks at what logical replication needs of the table.

@@ -164,6 +164,11 @@ func TestRelaysThatDieLoseNothing(t *testing.T) {
 		rounds = 10
 	}
 	file, pool := relayConfig(t, "")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, file, strings.Replace(string(text), "outbox: { store: db }", "outbox: { store: db, keep: 7d }", 1))
 	run(t, "", "migrate", "up", "--config", file).check(t, term.ExitDone, "applied 5: outbox")
 	execute(t, pool.Config().ConnString(), "CREATE TABLE orders AS SELECT id, 0 AS n FROM generate_series(0, 19) AS id")
 	seed := rand.Uint64()
@@ -213,6 +218,9 @@ func TestRelaysThatDieLoseNothing(t *testing.T) {
 	want, got := ask[int](t, pool, "SELECT sum(n) FROM orders"), ask[int](t, pool, firsts+"SELECT count(*) FROM firsts")
 	if want != got || want < 20 {
 		t.Errorf("%d events were committed, and %d delivered", want, got)
+	}
+	if kept := ask[int](t, pool, "SELECT count(*) FROM semel_outbox_log"); kept != want || ask[int](t, pool, "SELECT count(DISTINCT id) FROM semel_outbox_log") != want {
+		t.Errorf("%d rows are kept of %d events: each is moved once", kept, want)
 	}
 	t.Logf("%d events, %d deliveries", got, ask[int](t, pool, "SELECT count(*) FROM delivered"))
 }
