@@ -74,7 +74,7 @@ var packageMap = map[string][]string{
 		"github.com/klauspost/compress/gzip", "github.com/klauspost/compress/zstd",
 	},
 	"broker/postgres": {
-		".", "key", "pipeline", "store/pgstore",
+		".", "key", "outbox", "pipeline", "store/pgstore", "internal/header",
 		"github.com/jackc/pgx/v5", "github.com/jackc/pgx/v5/pgconn", "github.com/jackc/pgx/v5/pgxpool",
 	},
 	"broker/outbox": {

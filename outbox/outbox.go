@@ -231,9 +231,9 @@ func rowsOf(msgs []Message) (*rows, error) {
 		if !isText(m.Topic) {
 			bad("Topic", notText)
 		}
-		headers, problem := encodeHeaders(m.Headers)
-		if problem != "" {
-			bad("Headers", problem)
+		headers, err := EncodeHeaders(m.Headers)
+		if err != nil {
+			bad("Headers", err.Error())
 		}
 		r.ids[i], r.topics[i], r.payloads[i] = id, m.Topic, m.Payload
 		r.aggregates[i] = pgtype.Text{String: m.Aggregate, Valid: m.Aggregate != ""}
@@ -247,16 +247,17 @@ const notText = "not a text in UTF-8 without NUL, as PostgreSQL needs it"
 
 func isText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
-// encodeHeaders returns a JSON object with the headers in their order, or "" if there
-// are none. A name may occur several times.
-func encodeHeaders(list []semel.Header) (text, problem string) {
+// EncodeHeaders returns headers as the column of the outbox has them: a JSON object of
+// texts in their order, or "" if there are none. A name may occur several times. A name or
+// value that is not a text in UTF-8 is an error.
+func EncodeHeaders(list []semel.Header) (string, error) {
 	if len(list) == 0 {
-		return "", ""
+		return "", nil
 	}
 	var out bytes.Buffer
 	for i, h := range list {
 		if !utf8.ValidString(h.Name) || !utf8.Valid(h.Value) {
-			return "", fmt.Sprintf("header %d (%.40q): not a text in UTF-8: encode the value, for instance in base64", i, h.Name)
+			return "", fmt.Errorf("header %d (%.40q): not a text in UTF-8: encode the value, for instance in base64", i, h.Name)
 		}
 		// Marshal cannot fail for a string.
 		name, _ := json.Marshal(h.Name)
@@ -267,5 +268,5 @@ func encodeHeaders(list []semel.Header) (text, problem string) {
 		out.Write(value)
 	}
 	out.WriteByte('}')
-	return out.String(), ""
+	return out.String(), nil
 }

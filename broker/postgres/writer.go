@@ -12,7 +12,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// Options say what is written. One of Statement and Table is required.
+// Options say what is written. Statement, Table or Outbox is required.
 type Options struct {
 	// Statement is executed for each message, with the values of Args for $1,
 	// $2 and so on.
@@ -28,6 +28,10 @@ type Options struct {
 	// A message whose version is not newer is stale: it changes nothing and its
 	// result says so. "" replaces always.
 	Version string
+	// Outbox also writes a row to an outbox, with the same statement, or only that row. If
+	// a stale message changes nothing in Table, it writes no such row. It is not for a
+	// Statement, which can do so itself.
+	Outbox *OutboxRow
 }
 
 // Column is a column and the source of its value: a place in the JSON body
@@ -45,6 +49,7 @@ const (
 type writer struct {
 	sql      string
 	values   *values
+	outbox   *outboxWriter
 	versions bool // the number of changed rows reveals a stale message
 }
 
@@ -56,11 +61,20 @@ func newWriter(opts *Options) (*writer, error) {
 	wrong := func(format string, args ...any) error {
 		return fmt.Errorf("postgres: Options: "+format+": %w", append(args, semel.ErrInvalidRequest)...)
 	}
-	if (o.Statement == "") == (o.Table == "") {
-		return nil, wrong("set exactly one of Statement and Table")
+	switch {
+	case o.Statement != "" && (o.Table != "" || o.Outbox != nil):
+		return nil, wrong("Statement excludes Table and Outbox")
+	case o.Statement == "" && o.Table == "" && o.Outbox == nil:
+		return nil, wrong("set Statement, Table or Outbox")
 	}
 	w := &writer{sql: o.Statement, versions: o.Version != ""}
 	texts := o.Args
+	var err error
+	if o.Outbox != nil {
+		if w.outbox, err = newOutboxWriter(*o.Outbox); err != nil {
+			return nil, wrong("Outbox: %w", err)
+		}
+	}
 	if o.Table != "" {
 		if err := o.checkTable(); err != nil {
 			return nil, wrong("%w", err)
@@ -69,7 +83,11 @@ func newWriter(opts *Options) (*writer, error) {
 	} else if o.Columns != nil || o.Key != nil || o.Version != "" {
 		return nil, wrong("Columns, Key and Version are for a Table")
 	}
-	var err error
+	if w.outbox != nil {
+		if w.sql, err = w.outbox.statement(w.sql, w.versions); err != nil {
+			return nil, wrong("Outbox: %w", err)
+		}
+	}
 	if w.values, err = newValues(texts); err != nil {
 		return nil, wrong("%w", err)
 	}
@@ -101,9 +119,13 @@ func (o *Options) checkTable() error {
 func (o *Options) insert() (sql string, texts []string) {
 	quoted := func(name string) string { return pgx.Identifier{name}.Sanitize() }
 	var names, params, sets, keys []string
+	first := 1
+	if o.Outbox != nil {
+		first += outboxParams
+	}
 	for i, c := range o.Columns {
 		names = append(names, quoted(c.Name))
-		params = append(params, fmt.Sprintf("$%d", i+1))
+		params = append(params, fmt.Sprintf("$%d", first+i))
 		texts = append(texts, c.From)
 		if !slices.Contains(o.Key, c.Name) {
 			sets = append(sets, quoted(c.Name)+" = EXCLUDED."+quoted(c.Name))
@@ -130,13 +152,22 @@ func (o *Options) insert() (sql string, texts []string) {
 
 // queue adds the statement of an item to a batch, or sets the item's Err.
 func (w *writer) queue(b *pgx.Batch, it *pipeline.Item) bool {
-	args, err := w.values.of(it)
+	args, err := w.args(it)
 	if err != nil {
 		it.Err = semel.Permanent(err)
 		return false
 	}
 	b.Queue(w.sql, args...)
 	return true
+}
+
+func (w *writer) args(it *pipeline.Item) ([]any, error) {
+	args, err := w.values.of(it)
+	if err != nil || w.outbox == nil {
+		return args, err
+	}
+	own, err := w.outbox.args(it)
+	return append(own, args...), err
 }
 
 // result returns the result of a key whose statement changed this many rows.

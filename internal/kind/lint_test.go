@@ -325,3 +325,30 @@ func TestDurationsAreWrittenAsTheyAreRead(t *testing.T) {
 		}
 	}
 }
+
+// TestEventsOfTwoPipelinesNeedKeysOfTheirOwn has two pipelines that write to one outbox.
+func TestEventsOfTwoPipelinesNeedKeysOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	const (
+		writer = "  %s: { source: { file: { paths: [a] } }, key: { id: .id }, store: db, sink: { postgres: { store: db, outbox: {} } } }\n"
+		relay  = "  relay: { source: { outbox: { store: db } }, key: { id: [%s] }, sink: { file: { path: out } } }\n"
+		told   = "warning loss pipelines.one.sink.postgres.outbox: the outbox of db, to which two writes too"
+	)
+	for _, c := range []struct {
+		pipelines string
+		want      bool
+	}{
+		{fmt.Sprintf(writer, "one") + fmt.Sprintf(relay, `"header:semel-key"`), false},
+		{fmt.Sprintf(writer, "one") + fmt.Sprintf(writer, "two"), true},
+		{fmt.Sprintf(writer, "one") + fmt.Sprintf(writer, "two") + fmt.Sprintf(relay, `"header:semel-key"`), true},
+		{fmt.Sprintf(writer, "one") + fmt.Sprintf(writer, "two") + fmt.Sprintf(relay, `{ all: ["header:semel-pipeline", "header:semel-key"] }`), false},
+	} {
+		f, err := kind.All().Parse("c.yaml", []byte("stores: { db: { postgres: { dsn: 'host=h' } } }\npipelines:\n"+c.pipelines), noEnv)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(findings(f), "\n"); strings.Contains(got, told) != c.want {
+			t.Errorf("%s\nhas %s", c.pipelines, got)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -74,7 +75,27 @@ func (s *Sink) Advise(f *config.File, _ *config.Pipeline, path string, err error
 	if of == nil {
 		return nil
 	}
+	if said := s.ofOutbox(f, of, dsn); said != nil {
+		return said
+	}
 	return s.ofStatement(of, path, dsn)
+}
+
+// ofOutbox explains why the server refused the row of the outbox. It returns nil if that
+// row is not the cause.
+func (s *Sink) ofOutbox(f *config.File, of *pgconn.PgError, dsn schema.Secret) *advice.Error {
+	table := s.outboxTable(f)
+	name := strings.ReplaceAll(table, `"`, "")
+	_, bare, _ := schema.CutLast(name, ".")
+	switch {
+	case table == "":
+	case of.Code == "42P01" && slices.Equal(quoted(of.Message), []string{name}):
+		return &advice.Error{Cause: "the database has no outbox", Remedy: "semel migrate up --config " + f.Name + " --store-name " + s.Store.Name, Public: true}
+	case of.Code == "42501" && of.Message == "permission denied for table "+bare:
+		user, _ := identity(dsn)
+		return &advice.Error{Cause: "user " + user + ": " + of.Message, Remedy: "GRANT INSERT ON " + table + " TO " + user, Public: true}
+	}
+	return nil
 }
 
 // ofStatement explains why the server refused the statement that writes a row. It

@@ -20,7 +20,7 @@ import (
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
-// Sink writes rows. Exactly one of Statement and Table is set.
+// Sink writes rows. Statement is set, or Table, Outbox or both of them.
 type Sink struct {
 	config.SinkBase
 	// Store is a postgres store whose database is used. DSN is the address of
@@ -36,7 +36,12 @@ type Sink struct {
 	Columns []postgres.Column
 	Key     []string
 	Version string
+	// Outbox is nil if no row is written to the outbox of Store.
+	Outbox *OutboxRow
 }
+
+// OutboxRow is the row that a message becomes in the outbox.
+type OutboxRow struct{ Aggregate, Topic, Payload string }
 
 // NewSink returns an empty Sink.
 func NewSink() config.Sink { return &Sink{} }
@@ -48,7 +53,7 @@ func (*Sink) Kind() string { return "postgres" }
 func (s *Sink) Fields() schema.Mapping {
 	args := schema.Form{Scalar: schema.ScalarValue}
 	return schema.Mapping{
-		Doc: "Rows of a table, or a statement for each message. In the database of the pipeline's store, keys and rows are one transaction.",
+		Doc: "Rows of a table, of the outbox or of both, or a statement for each message. In the database of the pipeline's store, keys and rows are one transaction.",
 		Fields: []schema.Field{
 			schema.StoreField("store", &s.Store, "Store of the kind `postgres`, whose database gets the rows. If it is the pipeline's store, keys and rows are one transaction."),
 			dsnField(&s.DSN),
@@ -71,15 +76,29 @@ func (s *Sink) Fields() schema.Mapping {
 				})
 			}, "Columns that are unique together. The table keeps one row for each of their values: a message replaces the row that is there.").Means("none: each message adds a row"),
 			schema.IdentifierField("version", &s.Version, 63, "Column that must grow for a row to be replaced. An older message changes nothing.").Means("none: the last delivery wins"),
+			schema.PartField("outbox", func() schema.Mapping {
+				s.Outbox = &OutboxRow{}
+				return s.Outbox.fields()
+			}, "Also write a row to the outbox in the database of `store`, in the same transaction: an event under the key of the message, for a relay to deliver. `table` may be left out.").Means("off"),
 		},
-		OneOf: [][]string{{"store", "dsn"}, {"statement", "table"}},
+		OneOf: [][]string{{"store", "dsn"}},
 		Check: func(v schema.Value, there schema.Members) {
 			args, hasArgs := there["args"]
 			columns, hasColumns := there["columns"]
 			_, hasTable := there["table"]
 			keys, hasKey := there["key"]
 			version, hasVersion := there["version"]
+			event, hasOutbox := there["outbox"]
+			_, hasStatement := there["statement"]
 			switch {
+			case hasStatement && hasTable:
+				there["table"].Wrong("statement and table exclude each other: keep one")
+			case hasStatement && hasOutbox:
+				event.Wrong("a statement writes to the outbox itself, with semel_outbox_write: leave one of them out")
+			case !hasStatement && !hasTable && !hasOutbox:
+				v.Wrong("one of statement, table, outbox is missing")
+			case hasOutbox && s.Store.Name == "" && s.DSN.Reveal() != "":
+				event.Wrong("it needs store, the store whose database has the outbox: write that instead of dsn")
 			case hasArgs && s.Statement == "":
 				args.Wrong("it is for a statement: leave it out")
 			case hasColumns && !hasTable:
@@ -150,6 +169,17 @@ func columnsField(target *[]postgres.Column) schema.Field {
 	}}
 }
 
+func (r *OutboxRow) fields() schema.Mapping {
+	value := func(name string, target *string, doc string) schema.Field {
+		return schema.Field{Name: name, Doc: doc, Form: schema.Form{Scalar: schema.ScalarValue}, Read: func(v schema.Value) { columnSource(v, target) }}
+	}
+	return schema.Mapping{Fields: []schema.Field{
+		value("aggregate", &r.Aggregate, "Where the event has its aggregate, as in `columns`. Events of one aggregate keep their order. A message without it fails permanently.").Means("none: events have no order"),
+		schema.TextField("topic", &r.Topic, "Topic of the event.").Means("none"),
+		value("payload", &r.Payload, "Where the event has its payload, as in `columns`.").Or("body"),
+	}}
+}
+
 // columnSource reads the part of a message that a value comes from.
 func columnSource(v schema.Value, target *string) {
 	schema.Quantity(v, target, "a text", func(text string) (string, error) {
@@ -176,12 +206,29 @@ func (s *Sink) About() config.SinkAbout {
 	case s.Table != "":
 		name = "postgres table " + s.Table
 	}
+	if s.Outbox != nil {
+		name = strings.TrimPrefix(strings.TrimPrefix(name, "postgres statement")+" and outbox of "+s.Store.Name, " and ")
+	}
 	return config.SinkAbout{Name: name, Store: s.Store, Handed: ", which a statement gets as key, attempt and token"}
+}
+
+// Check implements config.Sink.
+func (s *Sink) Check(c *config.Checker, p *config.Pipeline) {
+	if source, ok := p.Source.(*Outbox); ok && s.Outbox != nil && source.Store.Name == s.Store.Name {
+		const field = ".sink.postgres.outbox"
+		c.Report(c.Places["pipelines."+p.Name+field], "pipelines."+p.Name+field, "the pipeline reads the same outbox, so it would deliver its own rows again and again: write to another one")
+	}
 }
 
 // Lint implements config.Sink.
 func (s *Sink) Lint(l *config.Linter) {
 	p := l.Pipeline
+	if from := s.Outbox; from != nil && from.Aggregate != "" && from.Aggregate != "record-key" && p.Order != "partition" {
+		l.Notice(l.At("sink.postgres.outbox.aggregate"), from.Aggregate, "messages with different record keys are processed concurrently, so events of one aggregate may be written in another order than their messages", "write order: partition if their order matters, or aggregate: record-key")
+	}
+	if s.Outbox != nil {
+		s.lintEvents(l)
+	}
 	decider := l.File.Decider(p.Store.Name)
 	if decider == nil || l.Mode == config.SameTransaction || p.Observe {
 		return
@@ -196,6 +243,25 @@ func (s *Sink) Lint(l *config.Linter) {
 		l.Add(semel.Warning, config.Repeat, l.At("store"), p.Store.Name+", a stack above "+decider.Name, cost, "write store: "+decider.Name+", so that keys and rows are one transaction")
 	case s.DSN.Reveal() != "" && s.DSN.Reveal() == spec.DSN.Reveal():
 		l.Add(semel.Warning, config.Repeat, l.At("sink.postgres.dsn"), "the database of store "+decider.Name, cost, "write store: "+decider.Name+" instead of dsn, so that keys and rows are one transaction")
+	}
+}
+
+// lintEvents looks for other pipelines whose events may have the same keys.
+func (s *Sink) lintEvents(l *config.Linter) {
+	for _, other := range l.File.Pipelines {
+		source, relays := other.Source.(*Outbox)
+		if relays && source.Store.Name == s.Store.Name && other.Key.Rule != nil && strings.Contains(other.Key.Rule.String(), "header:semel-pipeline") {
+			return
+		}
+	}
+	for _, other := range l.File.Pipelines {
+		sink, ok := other.Sink.(*Sink)
+		if !ok || other == l.Pipeline || sink.Outbox == nil || sink.Store.Name != s.Store.Name {
+			continue
+		}
+		l.Add(semel.Warning, config.Loss, l.At("sink.postgres.outbox"), "the outbox of "+s.Store.Name+", to which "+other.Name+" writes too", "if both get one message, their events have the same key, and a target or consumer that knows it drops the second",
+			`let the relay tell them apart: key: { id: { all: ["header:semel-pipeline", "header:semel-key"] } }`)
+		return
 	}
 }
 
@@ -230,7 +296,11 @@ func (s *Sink) Open(ctx context.Context, env *config.Env) (pipeline.Sink, error)
 	if err != nil {
 		return nil, err
 	}
-	sink, err := postgres.Open(ctx, dsn.Reveal(), s.options())
+	opts, err := s.options(env)
+	if err != nil {
+		return nil, err
+	}
+	sink, err := postgres.Open(ctx, dsn.Reveal(), opts)
 	if err != nil {
 		return nil, err // not sink: a nil *Sink becomes a non-nil interface
 	}
@@ -248,15 +318,40 @@ func (s *Sink) OpenSession(_ context.Context, env *config.Env) (pipeline.Session
 	if err != nil {
 		return nil, nil, err
 	}
-	session, err := postgres.NewSession(guard, s.options())
+	opts, err := s.options(env)
+	if err != nil {
+		return nil, nil, err
+	}
+	session, err := postgres.NewSession(guard, opts)
 	if err != nil {
 		return nil, nil, fmt.Errorf("sink: %w", err)
 	}
 	return session, nil, nil
 }
 
-func (s *Sink) options() *postgres.Options {
-	return &postgres.Options{Statement: s.Statement, Args: s.Args, Table: s.Table, Columns: s.Columns, Key: s.Key, Version: s.Version}
+func (s *Sink) options(env *config.Env) (*postgres.Options, error) {
+	o := &postgres.Options{Statement: s.Statement, Args: s.Args, Table: s.Table, Columns: s.Columns, Key: s.Key, Version: s.Version}
+	if s.Outbox != nil {
+		store, err := find(env.File, s.Store.Name)
+		if err != nil {
+			return nil, err
+		}
+		o.Outbox = &postgres.OutboxRow{Names: store.names(), Pipeline: env.Pipeline.Name, Topic: s.Outbox.Topic, Aggregate: s.Outbox.Aggregate, Payload: s.Outbox.Payload}
+	}
+	return o, nil
+}
+
+// outboxTable returns the quoted name of the outbox that the sink writes, or "".
+func (s *Sink) outboxTable(f *config.File) string {
+	if s.Outbox == nil {
+		return ""
+	}
+	store, err := find(f, s.Store.Name)
+	if err != nil {
+		return ""
+	}
+	table, _ := store.names().Table("outbox") // "" if the names are invalid, which opening reports
+	return table
 }
 
 // Examine implements config.Kind.
@@ -287,8 +382,12 @@ func (s *Sink) plan(ctx context.Context, server *pgx.ConnConfig, x *config.Exami
 	case s.Statement != "":
 		subject = "sink.postgres.statement"
 		_, err = conn.Prepare(ctx, "", s.Statement)
-	default:
+	case s.Table != "":
 		_, err = conn.Exec(ctx, planOf(s.Table, s.Columns, s.Key), pgx.QueryExecModeExec)
+	}
+	if table := s.outboxTable(x.File); err == nil && table != "" {
+		subject = "sink.postgres.outbox"
+		_, err = conn.Exec(ctx, "EXPLAIN INSERT INTO "+table+" (id, aggregate, topic, payload, headers) VALUES (DEFAULT, DEFAULT, DEFAULT, DEFAULT, DEFAULT)", pgx.QueryExecModeExec)
 	}
 	if err != nil && conn.IsClosed() {
 		return fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, err)
