@@ -204,6 +204,7 @@ var packageMap = map[string][]string{
 	"examples/http-handler":  {".", "store/logstore"},
 	"examples/nats-consumer": {".", "store/logstore", "github.com/nats-io/nats.go", "github.com/nats-io/nats.go/jetstream"},
 	"examples/order-service": {".", "httpidem", "httpidem/caller", "httpidem/pgidem", "outbox", "store/pgstore"},
+	"examples/proxied":       {"httpidem"},
 	"examples/produce":       {"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo"},
 	"examples/sqs-consumer": {
 		".", "store/logstore", "github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/config",

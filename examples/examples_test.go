@@ -28,7 +28,7 @@ var programs = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	output, err := exec.Command("go", "build", "-o", dir, "./...").CombinedOutput()
+	output, err := exec.Command("go", "build", "-o", dir, "./...", "../cmd/semel").CombinedOutput()
 	if err != nil {
 		os.Stderr.Write(output)
 	}

@@ -68,7 +68,7 @@ func TestRunNotifiesSystemd(t *testing.T) {
 				socket = "@" + name + socket
 			}
 			systemd := listenForNotes(t, socket)
-			program := runNotified(t, socket, config)
+			program := runNotified(t, socket, "run", config)
 			if c.follow == "true" {
 				systemd.until(t, "three signs of life", func() bool {
 					return systemd.alive >= 3 && (c.want != whole || slices.Contains(systemd.got, "READY=1"))
@@ -82,6 +82,30 @@ func TestRunNotifiesSystemd(t *testing.T) {
 				t.Errorf("%q, want %q: %v", systemd.got, c.want, err)
 			}
 		})
+	}
+}
+
+// The unit of the proxy is as that of pipelines. It is ready when its store is open.
+func TestProxyNotifiesSystemd(t *testing.T) {
+	t.Parallel()
+	for keys, want := range map[string]string{
+		"embedded: { path: keys }":                            "READY=1 STOPPING=1",
+		`postgres: { dsn: "postgres://app:x@127.0.0.1:1/x" }`: "STOPPING=1",
+	} {
+		socket, config := notifiedConfig(t, keys, "true")
+		writeFile(t, config, "stores: { keys: { "+keys+" } }\nproxy: { listen: '127.0.0.1:0', upstream: 'http://127.0.0.1:1', store: keys, scope: global }\n")
+		systemd := listenForNotes(t, socket)
+		program := runNotified(t, socket, "proxy", config)
+		systemd.until(t, "three signs of life", func() bool {
+			return systemd.alive >= 3 && (want == "STOPPING=1" || slices.Contains(systemd.got, "READY=1"))
+		})
+		if err := program.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		systemd.until(t, "end", func() bool { return slices.Contains(systemd.got, "STOPPING=1") })
+		if err := program.Wait(); err != nil || strings.Join(systemd.got, " ") != want {
+			t.Errorf("%s: %q, want %q: %v", keys, systemd.got, want, err)
+		}
 	}
 }
 
@@ -103,7 +127,7 @@ func TestRunEndsAlthoughSystemdReadsNothing(t *testing.T) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatal(err)
 	}
-	program := runNotified(t, socket, config)
+	program := runNotified(t, socket, "run", config)
 	hangs := time.AfterFunc(30*time.Second, func() { _ = program.Process.Kill() })
 	defer hangs.Stop()
 	if err := program.Wait(); err != nil {
@@ -127,13 +151,13 @@ pipelines:
 }
 
 // runNotified starts the program as systemd does.
-func runNotified(t *testing.T, socket, config string) *exec.Cmd {
+func runNotified(t *testing.T, socket, verb, config string) *exec.Cmd {
 	t.Helper()
 	name, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	program := exec.CommandContext(t.Context(), name, "run", config, "--admin", "off")
+	program := exec.CommandContext(t.Context(), name, verb, config, "--admin", "off")
 	program.Env = append(os.Environ(), programVariable+"=1", "NOTIFY_SOCKET="+socket, "WATCHDOG_USEC=150000")
 	program.Stderr = t.Output()
 	if err := program.Start(); err != nil {

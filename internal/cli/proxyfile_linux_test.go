@@ -442,6 +442,9 @@ admin: { listen: "127.0.0.1:0" }
 	if got := post(t, proxy.url+"/clicks", "c", "x"); got.status != http.StatusCreated || got.header.Get("Idempotency-Status") != "unprotected" {
 		t.Errorf("%+v", got)
 	}
+	if text := adminPage(t, proxy, "/metrics"); !strings.Contains(text, `dedup_proxy_unprotected_total{route="clicks"} 1`) {
+		t.Errorf("metrics: %s", text)
+	}
 	if got, err := send(http.MethodGet, proxy.url+"/orders", "", ""); err != nil || got.status != http.StatusCreated {
 		t.Errorf("without a key: %+v %v", got, err)
 	}

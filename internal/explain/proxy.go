@@ -33,12 +33,11 @@ type proxied struct {
 	forgetful bool // all keys are lost with the process
 
 	// What the profile says.
-	methods, carriers, release  []string
-	required, strict            bool
-	another, inFlight           string // the statuses
-	firstSent                   bool
-	lease, timeout, window      string
-	maxBody, maxResponse, claim string
+	methods, carriers, release []string
+	required, strict           bool
+	another, inFlight          string // the statuses
+	firstSent                  bool
+	lease, timeout, window     string
 }
 
 func newProxied(f *config.File, r *config.Route) *proxied {

@@ -15,15 +15,23 @@ import (
 type metrics struct {
 	requests *prometheus.CounterVec
 	replayed *prometheus.CounterVec
-	seconds  *prometheus.HistogramVec
-	open     atomic.Int64
-	progress prometheus.GaugeFunc
+	// unprotected counts requests that a route with fail_open passed on.
+	unprotected *prometheus.CounterVec
+	seconds     *prometheus.HistogramVec
+	open        atomic.Int64
+	progress    prometheus.GaugeFunc
+}
+
+// collectors returns all metrics.
+func (m *metrics) collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.requests, m.replayed, m.unprotected, m.seconds, m.progress}
 }
 
 func newMetrics() *metrics {
 	m := &metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dedup_proxy_requests_total", Help: "Requests by route and status of the answer."}, []string{"route", "status"}),
-		replayed: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dedup_proxy_replayed_total", Help: "Requests that got a kept answer."}, []string{"route"}),
+		requests:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dedup_proxy_requests_total", Help: "Requests by route and status of the answer."}, []string{"route", "status"}),
+		replayed:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dedup_proxy_replayed_total", Help: "Requests that got a kept answer."}, []string{"route"}),
+		unprotected: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dedup_proxy_unprotected_total", Help: "Requests with a key that were passed on without protection, because the store did not answer and fail_open is set."}, []string{"route"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "dedup_proxy_request_duration_seconds", Help: "Time from the header of a request to the end of its answer.", Buckets: prometheus.ExponentialBuckets(0.0005, 4, 10),
 		}, []string{"route"}),
@@ -37,14 +45,14 @@ func (m *metrics) inProgress() int64 { return m.open.Load() }
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(into chan<- *prometheus.Desc) {
-	for _, c := range []prometheus.Collector{m.requests, m.replayed, m.seconds, m.progress} {
+	for _, c := range m.collectors() {
 		c.Describe(into)
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(into chan<- prometheus.Metric) {
-	for _, c := range []prometheus.Collector{m.requests, m.replayed, m.seconds, m.progress} {
+	for _, c := range m.collectors() {
 		c.Collect(into)
 	}
 }
@@ -97,6 +105,9 @@ func (o *observed) end() {
 	m.seconds.WithLabelValues(o.route.Name).Observe(took.Seconds())
 	if replayed {
 		m.replayed.WithLabelValues(o.route.Name).Inc()
+	}
+	if o.route.FailOpen && o.Header().Get("Idempotency-Status") == "unprotected" {
+		m.unprotected.WithLabelValues(o.route.Name).Inc()
 	}
 	if !o.server.conf.AccessLog {
 		return

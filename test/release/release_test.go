@@ -90,20 +90,31 @@ func TestProgramAndItsDeployments(t *testing.T) {
 	if got := command(t, "", nil, name, "version"); !strings.HasPrefix(got, "semel ") {
 		t.Errorf("%s", got)
 	}
-	t.Run("systemd unit", func(t *testing.T) { unit(t, name) })
-	t.Run("Kubernetes", func(t *testing.T) { kubernetes(t, name) })
-	t.Run("compose", func(t *testing.T) { compose(t, name, "../../deploy", "semel") })
+	t.Run("systemd unit", func(t *testing.T) { unit(t, name, "semel", "run", "semel.yaml") })
+	t.Run("systemd unit of the proxy", func(t *testing.T) { unit(t, name, "semel-proxy", "proxy", "proxy.yaml") })
+	t.Run("Kubernetes", func(t *testing.T) {
+		kubernetes(t, name, "kubernetes.yaml", "v1 ConfigMap", "apps/v1 Deployment", "networking.k8s.io/v1 NetworkPolicy")
+	})
+	t.Run("Kubernetes, the proxy", func(t *testing.T) {
+		kubernetes(t, name, "kubernetes-proxy.yaml", "v1 ConfigMap", "v1 Service", "apps/v1 Deployment", "networking.k8s.io/v1 NetworkPolicy")
+	})
+	t.Run("compose", func(t *testing.T) { compose(t, name, "../../deploy", "semel", "proxy") })
 	t.Run("compose of pipelines", func(t *testing.T) {
 		compose(t, name, "../../examples/pipelines", "kafka-to-postgres", "webhook-to-kafka")
 	})
 }
 
-// unit checks the systemd unit with this program in its place.
-func unit(t *testing.T, program string) {
+// unit checks the systemd unit with this program in its place. The unit runs a verb with a
+// configuration.
+func unit(t *testing.T, program, name, verb, configuration string) {
 	t.Helper()
-	text := content(t, "../../deploy/semel.service")
+	text := content(t, "../../deploy/"+name+".service")
+	if want := "\nExecStart=/usr/bin/semel " + verb + " /etc/semel/" + configuration + "\n"; !strings.Contains(text, want) || !strings.Contains(text, "\nConditionPathExists=/etc/semel/"+configuration+"\n") || !strings.Contains(text, "man:semel-"+verb+"(1)\n") {
+		t.Errorf("the unit does not have %q", want)
+	}
+	starts(t, program, []string{verb, "/etc/semel/" + configuration})
 	crashes(t, program, regexp.MustCompile(`(?m)^Environment=(.*)$`).FindStringSubmatch(text))
-	file := filepath.Join(t.TempDir(), "semel.service")
+	file := filepath.Join(t.TempDir(), name+".service")
 	if err := os.WriteFile(file, []byte(strings.ReplaceAll(text, "/usr/bin/semel", program)), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +122,7 @@ func unit(t *testing.T, program string) {
 		t.Log("NOT CHECKED: ", err)
 		return
 	}
-	if got := command(t, "", nil, "systemd-analyze", "verify", "--man=no", file); strings.Contains(got, "semel.service") {
+	if got := command(t, "", nil, "systemd-analyze", "verify", "--man=no", file); strings.Contains(got, name+".service") {
 		t.Error(got)
 	}
 }
@@ -179,9 +190,10 @@ type container struct {
 	}
 }
 
-func kubernetes(t *testing.T, program string) {
+// kubernetes checks a file of deploy/ that has objects of these kinds.
+func kubernetes(t *testing.T, program, name string, want ...string) {
 	t.Helper()
-	const name = "../../deploy/kubernetes.yaml"
+	name = filepath.Join("../../deploy", name)
 	decoder := yaml.NewDecoder(strings.NewReader(content(t, name)))
 	var kinds []string
 	for {
@@ -208,21 +220,23 @@ func kubernetes(t *testing.T, program string) {
 		kinds = append(kinds, object.APIVersion+" "+object.Kind)
 		switch object.Kind {
 		case "ConfigMap":
-			lint(t, program, object.Data["semel.yaml"])
+			for _, configuration := range object.Data {
+				lint(t, program, configuration)
+			}
 		case "Deployment":
 			pod := object.Spec.Template.Spec
 			if len(pod.Containers) != 1 || len(pod.InitContainers) != 1 || pod.Grace <= 25 {
 				t.Fatalf("%+v", pod)
 			}
 			c := pod.Containers[0]
-			if c.Liveness.HTTPGet.Path != "/livez" || c.Readiness.HTTPGet.Path != "/readyz" || c.Liveness.HTTPGet.Port != "admin" || len(c.Ports) != 1 || c.Ports[0].Name != "admin" || c.Ports[0].ContainerPort != 4195 {
+			if c.Liveness.HTTPGet.Path != "/livez" || c.Readiness.HTTPGet.Path != "/readyz" || c.Liveness.HTTPGet.Port != "admin" || len(c.Ports) == 0 || c.Ports[0].Name != "admin" || c.Ports[0].ContainerPort != 4195 {
 				t.Errorf("probes: %+v", c)
 			}
 			starts(t, program, c.Args)
 			starts(t, program, pod.InitContainers[0].Args)
 		}
 	}
-	if want := []string{"v1 ConfigMap", "apps/v1 Deployment", "networking.k8s.io/v1 NetworkPolicy"}; !slices.Equal(kinds, want) {
+	if !slices.Equal(kinds, want) {
 		t.Errorf("%s has %q, want %q", name, kinds, want)
 	}
 	if !*full {
@@ -288,7 +302,8 @@ func accepts(t *testing.T, text, part, wrong string, check func(file string) *ex
 	}
 }
 
-// compose checks the compose.yaml of a directory. The named services run pipelines.
+// compose checks the compose.yaml of a directory. The named services run configurations of
+// their names.
 func compose(t *testing.T, program, dir string, running ...string) {
 	t.Helper()
 	for _, name := range running {

@@ -21,7 +21,8 @@ func sorted(list []entry) []entry {
 
 // packages writes the deb and the rpm of a platform.
 func packages(out, work, binary, platform string, c commit, extras []entry) error {
-	contents := []string{place(binary, "/usr/bin/semel", "0755"), place("deploy/semel.service", "/usr/lib/systemd/system/semel.service", "0644"), place("LICENSE", "/usr/share/doc/semel/copyright", "0644")}
+	contents := []string{place(binary, "/usr/bin/semel", "0755"), place("deploy/semel.service", "/usr/lib/systemd/system/semel.service", "0644"),
+		place("deploy/semel-proxy.service", "/usr/lib/systemd/system/semel-proxy.service", "0644"), place("LICENSE", "/usr/share/doc/semel/copyright", "0644")}
 	for _, e := range extras {
 		data, to := e.data, ""
 		switch base := filepath.Base(e.name); base {
