@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -15,7 +16,8 @@ import (
 
 const (
 	// confirmEvery is how often the server is told the position, if it has changed.
-	// aliveEvery is how often it is told anything: it ends a connection after 60 s.
+	// aliveEvery is how often it is told anything, and asked for an answer: it ends a
+	// connection after 60 s.
 	confirmEvery, aliveEvery = 250 * time.Millisecond, 10 * time.Second
 	// setUpFor limits the requests before a session.
 	setUpFor = 30 * time.Second
@@ -28,15 +30,14 @@ const (
 func (s *WALSource) own(ctx context.Context) {
 	pause, waits := leastPause, false
 	for ctx.Err() == nil {
-		err := s.read(ctx)
+		worked, err := s.read(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		by, standsBy := errors.AsType[*standby](err)
 		_, broken := errors.AsType[*SlotError](err)
 		s.mu.Lock()
-		worked := s.session != nil
-		s.session, s.trouble = nil, err
+		s.trouble = err
 		if broken {
 			s.failed = err
 		}
@@ -90,14 +91,14 @@ func (c *creating) describe(ctx context.Context, s *slot) error {
 	}
 }
 
-// read reads the slot until the connection is lost. The error is a *standby if another
-// process reads it.
-func (s *WALSource) read(ctx context.Context) (err error) {
+// read reads the slot until the connection is lost. It reports whether it has read. The
+// error is a *standby if another process reads the slot.
+func (s *WALSource) read(ctx context.Context) (worked bool, err error) {
 	asking, cancel := context.WithTimeout(ctx, setUpFor)
 	defer cancel()
 	st, err := s.slot.setUp(asking)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if !st.exists {
 		s.mu.Lock()
@@ -105,43 +106,30 @@ func (s *WALSource) read(ctx context.Context) (err error) {
 		s.mu.Unlock()
 	}
 	if err := s.slot.create(ctx, st); err != nil { // it may wait for hours
-		return err
+		return false, err
 	}
 	if st.pid != 0 {
-		return s.slot.owner(asking, st.pid, s.owner)
+		return false, s.slot.owner(asking, st.pid, s.owner)
 	}
-	asking, cancel = context.WithTimeout(ctx, setUpFor)
-	defer cancel()
-	conn, err := s.slot.connect(asking, s.owner)
+	// What the snapshot does not have is in the log, or was delivered by the process that
+	// had the slot in between.
+	ending, lost := context.WithCancelCause(ctx)
+	defer lost(nil)
+	of, err := s.begin(ctx, lost)
 	if err != nil {
-		return err
+		return false, fmt.Errorf("look at the table: %w", err)
 	}
-	defer func() {
+	conn, err := s.start(ctx, st.version)
+	if err != nil {
+		return false, err
+	}
+	closed := sync.OnceFunc(func() {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		_ = conn.Close(closing) // the server frees the slot in any case
-	}()
-	options := []string{"proto_version '1'", "publication_names '" + s.slot.name + "'"}
-	if st.version >= 140000 {
-		options = append(options, "binary 'true'")
-	}
-	err = pglogrepl.StartReplication(asking, conn, s.slot.name, 0, pglogrepl.StartReplicationOptions{PluginArgs: options})
-	if refused(err, "55006") {
-		if st, err = s.slot.state(asking); err != nil {
-			return err
-		}
-		return s.slot.owner(asking, st.pid, s.owner)
-	}
-	if err != nil {
-		return fmt.Errorf("read replication slot %s: %w", s.slot.name, err)
-	}
-	ending, lost := context.WithCancelCause(ctx)
-	defer lost(nil)
-	of, err := s.begin(asking, lost)
-	if err != nil {
-		return fmt.Errorf("look at the table: %w", err)
-	}
-	r := &receiver{session: of, conn: conn, types: pgtype.NewMap(), relations: map[uint32]map[string]column{}, near: of.sees.max}
+	})
+	defer closed()
+	r := &receiver{session: of, conn: conn, types: pgtype.NewMap(), relations: map[uint32]map[string]column{}, near: of.sees.max, heard: time.Now()}
 	s.mu.Lock()
 	s.session, s.trouble = of, nil
 	s.mu.Unlock()
@@ -149,13 +137,40 @@ func (s *WALSource) read(ctx context.Context) (err error) {
 	s.event(fmt.Sprintf("reads replication slot %s, and %d rows that are in the table", s.slot.name, of.list.count), nil)
 	err = r.run(ending)
 	if ctx.Err() == nil {
-		_ = conn.Close(asking) // before the wait, so that another process may have the slot
+		closed() // before the wait, so that another process may have the slot
 		s.mu.Lock()
-		s.trouble = err
+		s.session, s.trouble = nil, err
 		s.mu.Unlock()
 		of.end(ctx)
 	}
-	return err
+	return true, err
+}
+
+// start begins to read the slot. The error is a *standby if another process reads it.
+func (s *WALSource) start(ctx context.Context, version int) (*pgconn.PgConn, error) {
+	ctx, cancel := context.WithTimeout(ctx, setUpFor)
+	defer cancel()
+	conn, err := s.slot.connect(ctx, s.owner)
+	if err != nil {
+		return nil, err
+	}
+	options := []string{"proto_version '1'", "publication_names '" + s.slot.name + "'"}
+	if version >= 140000 {
+		options = append(options, "binary 'true'")
+	}
+	err = pglogrepl.StartReplication(ctx, conn, pgx.Identifier{s.slot.name}.Sanitize(), 0, pglogrepl.StartReplicationOptions{PluginArgs: options})
+	if err == nil {
+		return conn, nil
+	}
+	_ = conn.Close(ctx) // the first error is the one that matters
+	if !refused(err, "55006") {
+		return nil, fmt.Errorf("read replication slot %s: %w", s.slot.name, err)
+	}
+	st, err := s.slot.state(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return nil, s.slot.owner(ctx, st.pid, s.owner)
 }
 
 // column is the place and the type of a column.
@@ -180,6 +195,7 @@ type receiver struct {
 	said     pglogrepl.LSN // the position that the server was told last
 	reported time.Time     // when
 	look     time.Time     // when to look at the position again
+	heard    time.Time     // when the server said something
 }
 
 // run receives until ctx ends or the connection is lost.
@@ -198,6 +214,7 @@ func (r *receiver) run(ctx context.Context) error {
 			case <-time.After(time.Until(r.look)):
 			case <-ctx.Done():
 			}
+			r.heard = time.Now()
 			continue
 		}
 		waiting, cancel := context.WithDeadline(ctx, r.look)
@@ -205,9 +222,12 @@ func (r *receiver) run(ctx context.Context) error {
 		cancel()
 		switch {
 		case err == nil:
+			r.heard = time.Now()
 			if err := r.take(message); err != nil {
 				return err
 			}
+		case time.Since(r.heard) > silence:
+			return fmt.Errorf("the connection was lost: the server has not answered for %v", silence)
 		case !pgconn.Timeout(err) && ctx.Err() == nil:
 			return fmt.Errorf("the connection was lost: %w", err)
 		}
@@ -225,7 +245,7 @@ func (r *receiver) confirm(now bool) error {
 		return nil
 	}
 	r.said, r.reported = low, time.Now()
-	if err := pglogrepl.SendStandbyStatusUpdate(context.Background(), r.conn, pglogrepl.StandbyStatusUpdate{WALWritePosition: low}); err != nil {
+	if err := pglogrepl.SendStandbyStatusUpdate(context.Background(), r.conn, pglogrepl.StandbyStatusUpdate{WALWritePosition: low, ReplyRequested: true}); err != nil {
 		return fmt.Errorf("confirm the position: %w", err)
 	}
 	return nil

@@ -182,7 +182,9 @@ func (s *WALSource) Read(ctx context.Context) ([]*pipeline.Item, error) {
 			return nil, failed
 		}
 		if of != nil {
-			items, err := of.next(ctx)
+			limited, cancel := context.WithTimeout(ctx, setUpFor)
+			items, err := of.next(limited)
+			cancel()
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -371,4 +372,122 @@ func TestServerThatCannotIsNamed(t *testing.T) {
 	if _, err := relay.OpenWAL(t.Context(), server.URL(), &relay.WALOptions{Slot: "A"}); !errors.Is(err, semel.ErrInvalidRequest) {
 		t.Error(err)
 	}
+}
+
+// TestPausedPartitionStopsNoOther has a partition that is paused, as the runner does for an
+// aggregate that is retried for long. Its rows come when it is resumed, in their order.
+func TestPausedPartitionStopsNoOther(t *testing.T) {
+	t.Parallel()
+	server := logical(t)
+	pool := migrated(t, server.URL())
+	if err := write(t.Context(), pool, event("a", "a0")); err != nil {
+		t.Fatal(err)
+	}
+	s := openWAL(t, server.URL(), &relay.WALOptions{Batch: 2})
+	items, _ := readFrom(t, s, 1)
+	pause := s.Traits().Pause
+	pause(items[0].Partition, true)
+	long := strings.Repeat("x", 5<<20)
+	for i := range 5 {
+		if err := write(t.Context(), pool, event("a", fmt.Sprint("a", i+1, long)), event("b", fmt.Sprint("b", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	more, got := readFrom(t, s, 5)
+	if got != "b0 b1 b2 b3 b4" {
+		t.Errorf("read %s", got)
+	}
+	exec(t, pool, "DELETE FROM semel_outbox WHERE seq = (SELECT max(seq) FROM semel_outbox WHERE aggregate = 'a')")
+	pause(items[0].Partition, false)
+	last, got := readFrom(t, s, 4)
+	if want := fmt.Sprintf("a1%s a2%[1]s a3%[1]s a4%[1]s", long); got != want {
+		t.Errorf("read %d bytes, not %d", len(got), len(want))
+	}
+	ack(t, s, append(append(items, more...), last...)...)
+	reading, stop := context.WithCancel(t.Context())
+	var ended sync.WaitGroup
+	ended.Go(func() { // it finds that the last row is gone
+		if list, err := s.Read(reading); !errors.Is(err, context.Canceled) {
+			t.Errorf("read %d rows, %v", len(list), err)
+		}
+	})
+	var end string
+	if err := pool.QueryRow(t.Context(), "SELECT pg_current_wal_insert_lsn()::text").Scan(&end); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, pool, "SELECT confirmed_flush_lsn >= '"+end+"' FROM pg_replication_slots")
+	stop()
+	ended.Wait()
+	closeWAL(t, s)
+}
+
+// TestRowThatIsNotVisibleYetIsDeletedLater has commits wait for a standby that does not
+// exist. The server sends them to the relay before anybody sees them.
+func TestRowThatIsNotVisibleYetIsDeletedLater(t *testing.T) {
+	t.Parallel()
+	server := logical(t)
+	pool := migrated(t, server.URL())
+	s := openWAL(t, server.URL(), nil)
+	eventually(t, pool, reads)
+	exec(t, pool, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+	exec(t, pool, "SELECT pg_reload_conf()")
+	eventually(t, pool, "SELECT current_setting('synchronous_standby_names') = 'nobody'")
+	written := make(chan error, 1)
+	go func() { written <- write(t.Context(), pool, event("a", "1")) }()
+	items, got := readFrom(t, s, 1)
+	if got != "1" {
+		t.Errorf("read %s", got)
+	}
+	eventually(t, pool, "SELECT count(*) = 0 FROM semel_outbox")
+	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := s.Ack(short, items); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a row that is not visible is acknowledged: %v", err)
+	}
+	exec(t, pool, "ALTER SYSTEM RESET synchronous_standby_names")
+	exec(t, pool, "SELECT pg_reload_conf()")
+	if err := <-written; err != nil {
+		t.Fatal(err)
+	}
+	ack(t, s, items...)
+	eventually(t, pool, "SELECT count(*) = 0 FROM semel_outbox")
+	closeWAL(t, s)
+}
+
+// TestInvalidatedSlotIsAnErrorWithAWayOut has a server that keeps little of its log.
+func TestInvalidatedSlotIsAnErrorWithAWayOut(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartPostgres(t, &services.PostgresOptions{Settings: map[string]string{
+		"wal_level": "logical", "max_slot_wal_keep_size": "1MB", "max_wal_size": "32MB", "min_wal_size": "32MB",
+	}})
+	pool := migrated(t, server.URL())
+	s := openWAL(t, server.URL(), nil)
+	eventually(t, pool, reads)
+	closeWAL(t, s)
+	eventually(t, pool, noneReads)
+	if err := write(t.Context(), pool, event("a", "1")); err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		exec(t, pool, "SELECT pg_logical_emit_message(false, 'filling', repeat('x', 1000000)) FROM generate_series(1, 20)")
+		exec(t, pool, "SELECT pg_switch_wal()")
+		exec(t, pool, "CHECKPOINT")
+	}
+	eventually(t, pool, "SELECT wal_status = 'lost' FROM pg_replication_slots")
+	_, err := relay.OpenWAL(t.Context(), server.URL(), nil)
+	wrong, ok := errors.AsType[*relay.SlotError](err)
+	if !ok || !strings.Contains(wrong.Cause, "has invalidated replication slot semel_outbox") {
+		t.Fatal(err)
+	}
+	way, _, _ := strings.Cut(wrong.Remedy, "; the next start")
+	for sql := range strings.SplitSeq(way, "; ") {
+		exec(t, pool, sql)
+	}
+	s = openWAL(t, server.URL(), nil)
+	items, got := readFrom(t, s, 1)
+	if got != "1" {
+		t.Errorf("read %s", got)
+	}
+	ack(t, s, items...)
+	closeWAL(t, s)
 }
