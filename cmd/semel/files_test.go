@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -29,6 +30,7 @@ func TestFilesBuild(t *testing.T) {
 	if got, err := dedup.Output(); err != nil || string(got) != "{\"id\":1}\n{\"id\":2}\n" {
 		t.Errorf("dedup: %q, %v", got, err)
 	}
+	const all = "go install ./cmd/semel"
 	// Every verb of the whole program is there, or says what is missing.
 	list, err := exec.CommandContext(t.Context(), "go", "run", ".", "--help").Output()
 	if err != nil {
@@ -42,8 +44,17 @@ func TestFilesBuild(t *testing.T) {
 	for line := range strings.Lines(verbs) {
 		verb := strings.Fields(line)[0]
 		output, err := exec.CommandContext(t.Context(), semel, verb, "--help").CombinedOutput()
-		if err != nil && !strings.Contains(string(output), "go install ./cmd/semel") {
+		if err != nil && !strings.Contains(string(output), all) {
 			t.Errorf("semel %s: %v: %s", verb, err, output)
+		}
+	}
+	conf := filepath.Join(t.TempDir(), "semel.yaml")
+	if err := os.WriteFile(conf, []byte("store: { redis: { url: 'redis://localhost' } }\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"--help"}, {"help", "run"}, {"keys", "ls", "--config", conf}} {
+		if output, _ := exec.CommandContext(t.Context(), semel, args...).CombinedOutput(); !strings.Contains(string(output), all) {
+			t.Errorf("semel %s does not say how to build everything: %s", strings.Join(args, " "), output)
 		}
 	}
 }

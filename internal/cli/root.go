@@ -12,7 +12,7 @@ func newRootCommand(a *term.App) *cobra.Command {
 		Use:   "semel VERB",
 		Short: "Make messages take effect once",
 		Long: `semel makes a message take effect once, although every reliable system
-delivers it more than once.`,
+delivers it more than once.` + thisBuild,
 		Example: `semel dedup --key .event_id events.jsonl > clean.jsonl
 semel keys stats --store ./seen
 semel dedup --help`,

@@ -16,6 +16,9 @@ import (
 	"github.com/semel-dev/semel/internal/cli/verifycmd"
 )
 
+// thisBuild is the part of the help that says what this build has; here that is everything.
+const thisBuild = ""
+
 // verbs returns the verbs of the program.
 func verbs(a *term.App) []*cobra.Command {
 	return []*cobra.Command{

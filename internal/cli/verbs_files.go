@@ -11,6 +11,9 @@ import (
 	"github.com/semel-dev/semel/internal/cli/term"
 )
 
+// thisBuild is the part of the help that says what this build has.
+const thisBuild = "\n\nThis build has the verbs for files only. Build all verbs with go install ./cmd/semel."
+
 // verbs returns the verbs that need no server. A build of them compiles no client of a
 // broker or a database, so a first build takes a third of the time.
 func verbs(a *term.App) []*cobra.Command {
@@ -18,6 +21,7 @@ func verbs(a *term.App) []*cobra.Command {
 	for _, name := range []string{"run", "proxy", "outbox", "status", "parked", "dry-run", "test", "kafka", "init", "lint", "explain", "doctor", "migrate", "schema", "trace", "verify"} {
 		list = append(list, &cobra.Command{
 			Use:                name,
+			Long:               "This build has the verbs for files only, and " + name + " is not one of them.\nBuild all verbs with go install ./cmd/semel.",
 			Hidden:             true,
 			DisableFlagParsing: true,
 			RunE: func(*cobra.Command, []string) error {

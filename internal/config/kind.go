@@ -21,6 +21,9 @@ type Kinds struct {
 	Sources []func() Source
 	Sinks   []func() Sink
 	Stores  []func() Spec
+	// Missing says how to get the other kinds, if there are any. It follows the errors
+	// of an invalid configuration.
+	Missing string
 }
 
 // Kind is the part that all kinds have. A value of a kind is a pointer to a

@@ -87,6 +87,9 @@ func ConfigFor(a *term.App, name string, choose func(*config.File) (store string
 		for _, problem := range wrong.Problems {
 			*p = append(*p, problem.String())
 		}
+		if a.Kinds.Missing != "" {
+			p.Addf("%s: %s", name, a.Kinds.Missing)
+		}
 		return nil
 	case err != nil:
 		a.Unread = err
