@@ -63,7 +63,7 @@ func read(t *testing.T, s *relay.Source, n int) (items []*pipeline.Item, bodies 
 // eventually waits until a statement is true.
 func eventually(t *testing.T, pool *pgxpool.Pool, sql string) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; <-time.After(10 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); ; <-time.After(10 * time.Millisecond) {
 		var yes bool
 		if err := pool.QueryRow(t.Context(), sql).Scan(&yes); err != nil {
 			t.Fatal(err)
@@ -286,7 +286,7 @@ func TestRelayWithoutATableIsNotReady(t *testing.T) {
 	}()
 	becomes := func(ready bool) {
 		t.Helper()
-		for late := time.Now().Add(20 * time.Second); (s.Ready(t.Context()) == nil) != ready; <-time.After(10 * time.Millisecond) {
+		for late := time.Now().Add(2 * time.Minute); (s.Ready(t.Context()) == nil) != ready; <-time.After(10 * time.Millisecond) {
 			if time.Now().After(late) {
 				t.Fatalf("ready is never %v: %v", ready, s.Ready(t.Context()))
 			}
