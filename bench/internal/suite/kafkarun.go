@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -151,8 +152,10 @@ func (r *running) stop() error {
 	defer timer.Stop()
 	select {
 	case <-r.ended:
-		// After an orderly end, Java exits with the number of the signal.
-		if r.err != nil && r.cmd.ProcessState.ExitCode() != 128+int(syscall.SIGTERM) {
+		// After an orderly end, Java exits with the number of the signal, and
+		// open-outbox/relay with 1.
+		status := r.cmd.ProcessState.ExitCode()
+		if r.err != nil && status != 128+int(syscall.SIGTERM) && (status != 1 || filepath.Base(r.cmd.Path) != openOutboxName) {
 			return fmt.Errorf("%s: %w: %s", r.cmd.Path, r.err, r.said())
 		}
 		return nil
@@ -332,19 +335,52 @@ func (e *Env) comeBack(ctx context.Context, name string, in records.Input, furth
 }
 
 // processorTime returns the processor time of a running process.
-func processorTime(pid int) (time.Duration, error) {
+func processorTime(pid int) (time.Duration, error) { return times(pid, 11, 12) }
+
+// familyTime is processorTime for a process and all its descendants, also those that have
+// ended.
+func familyTime(pid int) (time.Duration, error) {
+	sum, err := times(pid, 11, 12, 13, 14)
+	if err != nil {
+		return 0, err
+	}
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", pid))
+	if err != nil {
+		return 0, err
+	}
+	for _, text := range strings.Fields(string(children)) {
+		child, err := strconv.Atoi(text)
+		if err != nil {
+			return 0, err
+		}
+		of, err := familyTime(child)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ESRCH) { // it has just ended
+			return 0, err
+		}
+		sum += of
+	}
+	return sum, nil
+}
+
+// times adds fields of the state of a process that are times in ticks.
+func times(pid int, fields ...int) (sum time.Duration, err error) {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err
 	}
-	// The user and system time in ticks are behind the name.
-	fields := strings.Fields(string(content[strings.LastIndexByte(string(content), ')')+1:]))
-	if len(fields) < 13 {
-		return 0, fmt.Errorf("the state of process %d is %q", pid, content)
+	// The fields are counted from behind the name.
+	list := strings.Fields(string(content[strings.LastIndexByte(string(content), ')')+1:]))
+	for _, i := range fields {
+		if i >= len(list) {
+			return 0, fmt.Errorf("the state of process %d is %q", pid, content)
+		}
+		n, err := strconv.Atoi(list[i])
+		if err != nil {
+			return 0, err
+		}
+		sum += time.Duration(n) * tick
 	}
-	user, err := strconv.Atoi(fields[11])
-	system, also := strconv.Atoi(fields[12])
-	return time.Duration(user+system) * tick, errors.Join(err, also)
+	return sum, nil
 }
 
 // peakMiB returns the peak memory of a running process.

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/semel-dev/semel/internal/services"
 	"github.com/semel-dev/semel/outbox"
 	"github.com/semel-dev/semel/store/pgstore"
 )
@@ -28,6 +29,9 @@ const (
 	outboxPartitions = 4
 	// outboxWarm is for how many seconds messages are written before latencies count.
 	outboxWarm = 1
+	// outboxLeast is the least rate, and outboxMost how many microseconds of processor time
+	// two cores have for each message at that rate.
+	outboxLeast, outboxMost = 20_000, 100
 )
 
 // outboxes lists the benchmarks of the transactional outbox.
@@ -45,15 +49,17 @@ func outboxes(e Env) []Benchmark {
 	}
 	relay := e.prepareKafka(e.buildSemel, e.build("forwarder"))
 	const latency = 2000
-	return []Benchmark{
+	ours := func(ctx context.Context) (float64, error) { return e.relayRate(ctx, n, n, outboxBytes) }
+	measured := func(ctx context.Context) (map[string]float64, error) {
+		return e.relayLatency(ctx, latency, (outboxWarm+seconds)*latency, semelOutbox(e))
+	}
+	list := []Benchmark{
 		{
 			Name:        "outbox-kafka",
 			Work:        fmt.Sprintf(rows+"One relay, messages of %d bytes and %s aggregates that are in the outbox when it starts, in the order of each aggregate: messages a second from the first one in the topic to the last. Ours %s messages. Peer: Watermill's forwarder with its queue table in PostgreSQL, rows deleted on ack, %s messages", outboxBytes, count(outboxAggregates), count(n), count(less)),
 			peerVersion: builtInto(e.work("bin", "forwarder"), "github.com/ThreeDotsLabs/watermill-sql/v4"),
 			prepare:     relay,
-			ours: rate("outbox-kafka", func(ctx context.Context) (float64, error) {
-				return e.relayRate(ctx, n, n, outboxBytes)
-			}),
+			ours:        rate("outbox-kafka", ours),
 			peer: rate("outbox-kafka", func(ctx context.Context) (float64, error) {
 				return e.onRelay(ctx, less, e.fillForwarder, e.forwarder)
 			}),
@@ -64,12 +70,10 @@ func outboxes(e Env) []Benchmark {
 			Work:        fmt.Sprintf(rows+"%s transactions a second for %d s, each with one message of %d bytes: the time from commit to the message at a consumer of the topic. The first second does not count. One relay, adaptive polling", count(latency), seconds, outboxBytes),
 			peerVersion: limit("50 ms"),
 			prepare:     relay,
-			ours: func(ctx context.Context) (map[string]float64, error) {
-				return e.relayLatency(ctx, latency, (outboxWarm+seconds)*latency)
-			},
+			ours:        measured,
 			figures: []figure{
 				{name: "outbox-latency-p50", unit: "ms", lessIsBetter: true, limit: 50},
-				{name: "outbox-latency-p99", unit: "ms", lessIsBetter: true, limit: 50},
+				{name: "outbox-latency-p99", unit: "ms", lessIsBetter: true, target: 1, limit: 50},
 			},
 		},
 		comparison("outbox-insert", fmt.Sprintf("PostgreSQL 15 over loopback, fsync on. On 16 connections, for %v: a business row and a message of %d bytes in one transaction and one round trip (outbox.Queue). Peer: the business row alone, in a transaction", span, outboxBytes),
@@ -88,7 +92,50 @@ func outboxes(e Env) []Benchmark {
 			}),
 			figures: []figure{{name: "outbox-backlog", unit: "messages/s", target: 0.8}},
 		},
+		{
+			Name:        "outbox-rate",
+			Work:        fmt.Sprintf(rows+"One relay, %s messages of %d bytes and %s aggregates that are in the outbox when it starts: messages a second, and the processor time of relay, PostgreSQL and Kafka for each message, from the first message in the topic to the last", count(n), outboxBytes, count(outboxAggregates)),
+			peerVersion: limit(fmt.Sprintf("%s messages/s; %d µs are what two cores have for a message at that rate", count(outboxLeast), outboxMost)),
+			prepare:     relay,
+			ours:        func(ctx context.Context) (map[string]float64, error) { return e.relayCost(ctx, n) },
+			figures: []figure{
+				{name: "outbox-rate", unit: "messages/s", target: 1, limit: outboxLeast},
+				{name: "outbox-rate-relay", unit: "µs/message", lessIsBetter: true, limit: outboxMost},
+				{name: "outbox-rate-postgres", unit: "µs/message", lessIsBetter: true, limit: outboxMost},
+				{name: "outbox-rate-kafka", unit: "µs/message", lessIsBetter: true, limit: outboxMost},
+			},
+		},
 	}
+	peer := openOutbox()
+	if peer == "" {
+		return list
+	}
+	return append(list,
+		Benchmark{
+			Name:        "outbox-kafka-open",
+			Work:        fmt.Sprintf(rows+"As outbox-kafka. Peer: open-outbox/relay without order, with batches of 1,000 and no compression, %s messages", count(less)),
+			peerVersion: openOutboxVersion(peer),
+			prepare:     e.prepareKafka(e.buildSemel, e.buildOpenOutbox(peer)),
+			ours:        rate("outbox-kafka-open", ours),
+			peer: rate("outbox-kafka-open", func(ctx context.Context) (float64, error) {
+				return e.onRelay(ctx, less, e.fillOpenOutbox(peer, less), e.openOutboxRelay)
+			}),
+			figures: []figure{{name: "outbox-kafka-open", unit: "messages/s", target: 1.5}},
+		},
+		Benchmark{
+			Name:        "outbox-latency-open",
+			Work:        fmt.Sprintf(rows+"%s transactions a second, as outbox-latency. Peer: open-outbox/relay without order, polling every 10 ms, with batches of 1,000 and no compression", count(latency)),
+			peerVersion: openOutboxVersion(peer),
+			prepare:     e.prepareKafka(e.buildSemel, e.buildOpenOutbox(peer)),
+			ours:        measured,
+			peer: func(ctx context.Context) (map[string]float64, error) {
+				return e.relayLatency(ctx, latency, (outboxWarm+seconds)*latency, e.openOutboxTarget(peer))
+			},
+			figures: []figure{
+				{name: "outbox-latency-open-p50", value: "outbox-latency-p50", unit: "ms", lessIsBetter: true},
+				{name: "outbox-latency-open-p99", value: "outbox-latency-p99", unit: "ms", lessIsBetter: true, target: 2},
+			},
+		})
 }
 
 // insertRows measures transactions with a business row, and with a message if both.
@@ -118,26 +165,64 @@ type relayProgram func(ctx context.Context, dsn, kafka, dir string) (*exec.Cmd, 
 // onRelay fills an outbox and returns the messages a second of a relay, until n are in
 // the topic.
 func (e *Env) onRelay(ctx context.Context, n int, fill func(ctx context.Context, dsn, dir string) error, relay relayProgram) (rate float64, err error) {
-	err = e.withOutbox(ctx, fill, relay, func(_ string, c *kafkaCluster, r *running) error {
-		received, began := 0, time.Time{}
-		last := map[string]int{}
-		err := readTopic(ctx, c, r, func(record *kgo.Record) (bool, error) {
-			if began.IsZero() {
-				began = time.Now()
-			}
-			received++
-			if seq, ok := sequence(record.Value); ok {
-				if before, known := last[string(record.Key)]; known && seq <= before {
-					return false, fmt.Errorf("suite: message %d of aggregate %s came after %d", seq, record.Key, before)
-				}
-				last[string(record.Key)] = seq
-			}
-			return received >= n, nil
-		})
-		rate = float64(n) / time.Since(began).Seconds()
+	err = e.withOutbox(ctx, fill, relay, func(_ *services.Server, c *kafkaCluster, r *running) error {
+		rate, err = relayedRate(ctx, n, c, r, func() error { return nil })
 		return err
 	})
 	return rate, err
+}
+
+// relayedRate returns the messages a second until n are in the topic. It calls first when
+// it has the first one.
+func relayedRate(ctx context.Context, n int, c *kafkaCluster, r *running, first func() error) (rate float64, err error) {
+	received, began := 0, time.Time{}
+	last := map[string]int{}
+	err = readTopic(ctx, c, r, func(record *kgo.Record) (bool, error) {
+		if began.IsZero() {
+			if err := first(); err != nil {
+				return false, err
+			}
+			began = time.Now()
+		}
+		received++
+		if seq, ok := sequence(record.Value); ok {
+			if before, known := last[string(record.Key)]; known && seq <= before {
+				return false, fmt.Errorf("suite: message %d of aggregate %s came after %d", seq, record.Key, before)
+			}
+			last[string(record.Key)] = seq
+		}
+		return received >= n, nil
+	})
+	return float64(n) / time.Since(began).Seconds(), err
+}
+
+// relayCost measures our relay, and the processor time of relay and servers.
+func (e *Env) relayCost(ctx context.Context, n int) (values map[string]float64, err error) {
+	err = e.withOutbox(ctx, e.fillOutbox(n, outboxBytes), e.semelRelay, func(db *services.Server, c *kafkaCluster, r *running) error {
+		pids := map[string]int{"outbox-rate-relay": r.cmd.Process.Pid, "outbox-rate-postgres": db.PID(), "outbox-rate-kafka": c.servers[0].PID()}
+		before := map[string]time.Duration{}
+		rate, err := relayedRate(ctx, n, c, r, func() (err error) {
+			for name, pid := range pids {
+				if before[name], err = familyTime(pid); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		values = map[string]float64{"outbox-rate": rate}
+		for name, pid := range pids {
+			after, err := familyTime(pid)
+			if err != nil {
+				return err
+			}
+			values[name] = max(after-before[name], tick).Seconds() * 1e6 / float64(n)
+		}
+		return nil
+	})
+	return values, err
 }
 
 // sequence reads the number at the start of a payload of ours.
@@ -149,28 +234,53 @@ func sequence(payload []byte) (int, bool) {
 
 // relayRate measures our relay until n of the messages in the outbox are in the topic.
 func (e *Env) relayRate(ctx context.Context, waiting, n, size int) (float64, error) {
-	return e.onRelay(ctx, n, func(ctx context.Context, dsn, dir string) error {
+	return e.onRelay(ctx, n, e.fillOutbox(waiting, size), e.semelRelay)
+}
+
+// fillOutbox returns a function that creates our tables and writes n messages.
+func (e *Env) fillOutbox(n, size int) func(ctx context.Context, dsn, dir string) error {
+	return func(ctx context.Context, dsn, dir string) error {
 		if err := e.migrateOutbox(ctx, dsn, dir); err != nil {
 			return err
 		}
-		conn, err := pgx.Connect(ctx, dsn)
-		if err != nil {
+		return inDatabase(ctx, dsn, fmt.Sprintf("INSERT INTO semel_outbox (aggregate, topic, payload) SELECT (i %% %d)::text, '%s', convert_to(rpad(i || ' ', %d, 'x'), 'UTF8') FROM generate_series(1, %d) i",
+			outboxAggregates, kafkaOut, size, n), "VACUUM ANALYZE semel_outbox")
+	}
+}
+
+// inDatabase runs statements.
+func inDatabase(ctx context.Context, dsn string, statements ...string) error {
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	for _, statement := range statements {
+		if _, err := conn.Exec(ctx, statement); err != nil {
 			return err
 		}
-		defer conn.Close(context.WithoutCancel(ctx))
-		_, err = conn.Exec(ctx, fmt.Sprintf("INSERT INTO semel_outbox (aggregate, topic, payload) SELECT (i %% %d)::text, '%s', convert_to(rpad(i || ' ', %d, 'x'), 'UTF8') FROM generate_series(1, %d) i",
-			outboxAggregates, kafkaOut, size, waiting))
-		if err == nil {
-			_, err = conn.Exec(ctx, "VACUUM ANALYZE semel_outbox")
-		}
-		return err
-	}, e.semelRelay)
+	}
+	return nil
+}
+
+// latencyTarget is a relay whose latency is measured.
+type latencyTarget struct {
+	fill  func(ctx context.Context, dsn, dir string) error // creates the tables
+	write func(ctx context.Context, tx pgx.Tx, aggregate string, payload []byte) error
+	relay relayProgram
+}
+
+// semelOutbox is our relay.
+func semelOutbox(e Env) latencyTarget {
+	return latencyTarget{e.migrateOutbox, func(ctx context.Context, tx pgx.Tx, aggregate string, payload []byte) error {
+		return outbox.Write(ctx, tx, outbox.Message{Aggregate: aggregate, Topic: kafkaOut, Payload: payload})
+	}, e.semelRelay}
 }
 
 // relayLatency measures the time from a commit to the message in the topic.
-func (e *Env) relayLatency(ctx context.Context, rate, n int) (values map[string]float64, err error) {
-	err = e.withOutbox(ctx, e.migrateOutbox, e.semelRelay, func(dsn string, c *kafkaCluster, r *running) error {
-		pool, err := pgxpool.New(ctx, dsn)
+func (e *Env) relayLatency(ctx context.Context, rate, n int, of latencyTarget) (values map[string]float64, err error) {
+	err = e.withOutbox(ctx, of.fill, of.relay, func(db *services.Server, c *kafkaCluster, r *running) error {
+		pool, err := pgxpool.New(ctx, db.URL())
 		if err != nil {
 			return err
 		}
@@ -182,8 +292,7 @@ func (e *Env) relayLatency(ctx context.Context, rate, n int) (values map[string]
 		writing := make(chan error, 1)
 		write := func(i int) error {
 			err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-				return outbox.Write(ctx, tx, outbox.Message{Aggregate: strconv.Itoa(i % outboxAggregates), Topic: kafkaOut,
-					Payload: append(strconv.AppendInt(nil, int64(i), 10), bytes.Repeat([]byte(" x"), outboxBytes/2)...)})
+				return of.write(ctx, tx, strconv.Itoa(i%outboxAggregates), append(strconv.AppendInt(nil, int64(i), 10), bytes.Repeat([]byte(" x"), outboxBytes/2)...))
 			})
 			mu.Lock()
 			defer mu.Unlock()
@@ -239,7 +348,7 @@ func paced(n, rate int, do func(int) error) error {
 }
 
 // withOutbox starts both servers, fills the outbox, starts the relay and measures.
-func (e *Env) withOutbox(ctx context.Context, fill func(ctx context.Context, dsn, dir string) error, relay relayProgram, measure func(dsn string, c *kafkaCluster, r *running) error) (err error) {
+func (e *Env) withOutbox(ctx context.Context, fill func(ctx context.Context, dsn, dir string) error, relay relayProgram, measure func(db *services.Server, c *kafkaCluster, r *running) error) (err error) {
 	dir, err := e.fresh("outbox")
 	if err != nil {
 		return err
@@ -264,7 +373,7 @@ func (e *Env) withOutbox(ctx context.Context, fill func(ctx context.Context, dsn
 		return err
 	}
 	defer func() { err = errors.Join(err, r.kill()) }()
-	if err := measure(server.URL(), c, r); err != nil {
+	if err := measure(server, c, r); err != nil {
 		return fmt.Errorf("%w: %s", err, r.said())
 	}
 	return r.stop()
