@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/pipeline"
@@ -22,17 +24,45 @@ const (
 	logFor = 30 * time.Second
 )
 
-// keepLog looks after the partitions of the log until ctx ends.
-func (s *Source) keepLog(ctx context.Context) {
+// archive keeps delivered rows in the log, and looks after its partitions.
+type archive struct {
+	pool *pgxpool.Pool
+	sql  *statements
+	keep time.Duration
+
+	mu      sync.Mutex // guards trouble
+	trouble error      // of the last look after the partitions
+}
+
+// openArchive makes the partitions. It returns nil if no rows are kept.
+func openArchive(ctx context.Context, pool *pgxpool.Pool, sql *statements, keep time.Duration) (*archive, error) {
+	if keep == 0 {
+		return nil, nil
+	}
+	a := &archive{pool: pool, sql: sql, keep: keep}
+	err := a.maintain(ctx)
+	switch {
+	case errors.Is(err, pgstore.ErrSchema):
+		return nil, fmt.Errorf("outbox: %w", err)
+	case err != nil:
+		return nil, fmt.Errorf("outbox: %w: %w", semel.ErrStoreUnavailable, err)
+	}
+	return a, nil
+}
+
+// tend looks after the partitions until ctx ends.
+func (a *archive) tend(ctx context.Context) {
 	for pause := logEvery; ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(pause - rand.N(pause/10)):
 		}
-		err := s.maintainLog(ctx)
+		err := a.maintain(ctx)
 		if ctx.Err() == nil {
-			s.note(&s.logTrouble, err)
+			a.mu.Lock()
+			a.trouble = err
+			a.mu.Unlock()
 		}
 		if pause = logEvery; err != nil {
 			pause = logAgain
@@ -40,13 +70,48 @@ func (s *Source) keepLog(ctx context.Context) {
 	}
 }
 
-// maintainLog makes the partitions of the log for the days ahead, and drops those that are
-// too old. A partition that cannot be dropped now is left for later; Examine reports it.
-func (s *Source) maintainLog(ctx context.Context) error {
+// ready returns why partitions could not be made, if they could not.
+func (a *archive) ready() error {
+	if a == nil {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.trouble
+}
+
+// maintain makes the partitions for the days ahead, and drops those that are too old. A
+// partition that cannot be dropped now is left for later; Examine reports it.
+func (a *archive) maintain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, logFor)
 	defer cancel()
-	_, err := s.pool.Exec(ctx, s.sql.maintain, s.opts.Keep.Microseconds())
-	return logFailure(s.sql, err)
+	_, err := a.pool.Exec(ctx, a.sql.maintain, a.keep.Microseconds())
+	return logFailure(a.sql, err)
+}
+
+// move calls a function that moves rows to the log. If there is no partition for now, as
+// after the process was stopped for days, it makes one and calls the function again.
+func (a *archive) move(ctx context.Context, rows func() error) error {
+	err := rows()
+	if isState(err, "23514") { // no partition
+		if err = a.maintain(ctx); err == nil {
+			err = rows()
+		}
+	}
+	return err
+}
+
+// outcomes returns how many attempts each message took, and why it was parked or dropped,
+// if it was.
+func outcomes(items []*pipeline.Item) (attempts []int32, failures []string) {
+	attempts, failures = make([]int32, len(items)), make([]string, len(items))
+	for i, it := range items {
+		attempts[i], failures[i] = int32(it.Attempt), string(it.Parked)
+		if it.Parked == "" && it.Err != nil {
+			failures[i] = "dropped"
+		}
+	}
+	return attempts, failures
 }
 
 // logFailure describes an error about the log.
@@ -72,33 +137,6 @@ func isState(err error, codes ...string) bool {
 		}
 	}
 	return false
-}
-
-// remove deletes rows, or moves them to the log. If the log has no partition for now, as
-// after the process was stopped for days, it makes one first.
-func (s *Source) remove(ctx context.Context, items []*pipeline.Item, seqs []int64, numbers []int16, epochs []int64) error {
-	if s.opts.Keep == 0 {
-		_, err := s.pool.Exec(ctx, s.sql.remove, s.owner, seqs, numbers, epochs)
-		return err
-	}
-	attempts, failures := make([]int32, len(items)), make([]string, len(items))
-	for i, it := range items {
-		attempts[i], failures[i] = int32(it.Attempt), string(it.Parked)
-		if it.Parked == "" && it.Err != nil {
-			failures[i] = "dropped"
-		}
-	}
-	move := func() error {
-		_, err := s.pool.Exec(ctx, s.sql.keep, s.owner, seqs, numbers, epochs, attempts, failures)
-		return err
-	}
-	err := move()
-	if isState(err, "23514") { // no partition
-		if err = s.maintainLog(ctx); err == nil {
-			err = move()
-		}
-	}
-	return err
 }
 
 // Kept is a message of the log.

@@ -372,9 +372,8 @@ func (h *history) begin(r *modelRelay) {
 	opts := Options{Lease: time.Hour, Keep: h.keep, Batch: []int{1, 10, 100, 1000}[h.random.IntN(4)]}
 	s := &Source{opts: opts, pool: pool, sql: sql, owner: fmt.Sprint("relay", r.number, "/", h.random.Uint32()), wake: make(chan struct{}, 1), shards: map[int16]*shard{}, stop: func() {}}
 	s.reading.most = opts.Batch
-	if h.keep > 0 {
-		h.must(s.maintainLog(h.Context()))
-	}
+	s.archive, err = openArchive(h.Context(), pool, sql, h.keep)
+	h.must(err)
 	h.say("relay %d begins with a batch of %d", r.number, opts.Batch)
 	*r = modelRelay{number: r.number, source: s, keeper: &keeper{Source: s, leaving: map[*shard]leave{}}, read: map[read]bool{}}
 }

@@ -295,11 +295,14 @@ func messageOf(err error) string {
 	return err.Error()
 }
 
-// ExamineWAL checks the outbox of a relay that reads it through a replication slot. An empty
-// slot is the default name. It changes nothing. It blocks until the server has answered.
-// Errors are those of [Open].
-func ExamineWAL(ctx context.Context, dsn string, names pgstore.Names, slot string) (_ []semel.Finding, err error) {
-	sql, err := newStatements(names)
+// ExamineWAL checks the outbox of a relay that reads it through a replication slot. It
+// changes nothing. It blocks until the server has answered. Errors are those of [Open].
+func ExamineWAL(ctx context.Context, dsn string, opts *WALOptions) (_ []semel.Finding, err error) {
+	o, err := opts.checked()
+	if err != nil {
+		return nil, err
+	}
+	sql, err := newStatements(o.Names)
 	if err != nil {
 		return nil, fmt.Errorf("outbox: %w", err)
 	}
@@ -308,7 +311,7 @@ func ExamineWAL(ctx context.Context, dsn string, names pgstore.Names, slot strin
 		return nil, err
 	}
 	defer pool.Close()
-	of, err := newSlot(pool, names, slot)
+	of, err := newSlot(pool, o.Names, o.Slot)
 	if err != nil {
 		return nil, fmt.Errorf("outbox: %w", err)
 	}
@@ -317,8 +320,8 @@ func ExamineWAL(ctx context.Context, dsn string, names pgstore.Names, slot strin
 		return nil, fmt.Errorf("outbox: %w: %w", semel.ErrStoreUnavailable, err)
 	}
 	defer conn.Release()
-	e := &examination{conn: conn.Conn(), sql: sql, slot: of, patience: time.Minute}
-	for _, look := range []func(context.Context) error{e.waiting, e.writers, e.horizon, e.prepared, e.table, e.identity, e.commits, e.replication} {
+	e := &examination{conn: conn.Conn(), sql: sql, slot: of, keep: o.Keep, patience: time.Minute}
+	for _, look := range []func(context.Context) error{e.waiting, e.writers, e.horizon, e.prepared, e.table, e.identity, e.commits, e.log, e.replication} {
 		if err := look(ctx); err != nil {
 			return e.findings, fmt.Errorf("outbox: examine: %w", err)
 		}

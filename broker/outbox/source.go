@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -85,14 +84,14 @@ type Source struct {
 	stop    context.CancelFunc
 	ended   sync.WaitGroup
 	reading reader
+	archive *archive // nil if no rows are kept
 
 	mu     sync.Mutex // guards the fields below, and those of shards that say so
 	shards map[int16]*shard
 	// valid is when the leases end, if they are not renewed.
 	valid time.Time
-	// Errors of the last read, of the last look after the leases, and of the last one
-	// after the log.
-	readTrouble, leaseTrouble, logTrouble error
+	// Errors of the last read, and of the last look after the leases.
+	readTrouble, leaseTrouble error
 }
 
 // shard is a shard that this process owns.
@@ -135,20 +134,15 @@ func Open(ctx context.Context, dsn string, opts *Options) (*Source, error) {
 	}
 	s := &Source{opts: o, pool: pool, sql: sql, owner: o.Name + "/" + strings.ToLower(rand.Text()[:8]), wake: make(chan struct{}, 1), shards: map[int16]*shard{}}
 	s.reading.most = o.Batch
-	if o.Keep > 0 {
-		if err := s.maintainLog(ctx); err != nil {
-			pool.Close()
-			if !errors.Is(err, pgstore.ErrSchema) {
-				err = fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, err)
-			}
-			return nil, fmt.Errorf("outbox: %w", err)
-		}
+	if s.archive, err = openArchive(ctx, pool, sql, o.Keep); err != nil {
+		pool.Close()
+		return nil, err
 	}
 	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = stop
 	s.ended.Go(func() { s.keep(keeping) })
-	if o.Keep > 0 {
-		s.ended.Go(func() { s.keepLog(keeping) })
+	if s.archive != nil {
+		s.ended.Go(func() { s.archive.tend(keeping) })
 	}
 	return s, nil
 }
@@ -230,6 +224,19 @@ func (s *Source) Ack(ctx context.Context, items []*pipeline.Item) error {
 	return nil
 }
 
+// remove deletes the rows of items, or moves them to the log.
+func (s *Source) remove(ctx context.Context, items []*pipeline.Item, seqs []int64, numbers []int16, epochs []int64) error {
+	if s.archive == nil {
+		_, err := s.pool.Exec(ctx, s.sql.remove, s.owner, seqs, numbers, epochs)
+		return err
+	}
+	attempts, failures := outcomes(items)
+	return s.archive.move(ctx, func() error {
+		_, err := s.pool.Exec(ctx, s.sql.keep, s.owner, seqs, numbers, epochs, attempts, failures)
+		return err
+	})
+}
+
 // Return implements pipeline.Source. The rows are still there, and the next owner of
 // their shards reads them.
 func (s *Source) Return(context.Context, []*pipeline.Item, time.Duration) error { return nil }
@@ -237,7 +244,7 @@ func (s *Source) Return(context.Context, []*pipeline.Item, time.Duration) error 
 // Ready implements semel.Readier.
 func (s *Source) Ready(ctx context.Context) error {
 	s.mu.Lock()
-	err := cmp.Or(s.leaseTrouble, s.readTrouble, s.logTrouble)
+	err := cmp.Or(s.leaseTrouble, s.readTrouble, s.archive.ready())
 	s.mu.Unlock()
 	if err == nil {
 		err = s.pool.Ping(ctx)

@@ -19,7 +19,7 @@ type statements struct {
 	look, live, renew, take, release, leave string
 	check, relays, shards, longWriters      string
 	sample, lag, find                       string
-	keep, maintain, findKept                string
+	keep, keepRows, maintain, findKept      string
 }
 
 // columns are what a message is made of.
@@ -71,7 +71,10 @@ const keepSQL = `WITH gone AS (
 	USING unnest($2::bigint[], $3::smallint[], $4::bigint[], $5::integer[], $6::text[]) AS a (seq, shard, epoch, attempts, failure), {shards} AS s
 	WHERE o.seq = a.seq AND s.shard = a.shard AND s.owner = $1 AND s.epoch = a.epoch
 	RETURNING o.*, a.attempts, a.failure)
-INSERT INTO {log} (seq, id, created, delivered, deliver_at, attempts, aggregate, topic, relay, failure, headers, payload)
+` + toLog
+
+// toLog moves the rows in gone. $1 is the relay.
+const toLog = `INSERT INTO {log} (seq, id, created, delivered, deliver_at, attempts, aggregate, topic, relay, failure, headers, payload)
 SELECT seq, id, created, clock_timestamp(), deliver_at, attempts, aggregate, topic, $1, nullif(failure, ''), headers, payload FROM gone`
 
 // maintainSQL makes the partitions of the log and drops old ones. It returns why one could
@@ -147,6 +150,6 @@ func newStatements(names pgstore.Names) (*statements, error) {
 		table: fill("{outbox}"), log: fill("{log}"), maintainName: fill("{maintain}"), fast: fill(fastSQL), late: fill(lateSQL), rows: fill(rowsSQL), writers: writersSQL, remove: fill(removeSQL),
 		look: fill(lookSQL), live: fill(liveSQL), renew: fill(renewSQL), take: fill(takeSQL), release: fill(releaseSQL), leave: fill(leaveSQL),
 		check: checkSQL, relays: fill(relaysSQL), shards: fill(shardsSQL), longWriters: longWritersSQL, sample: fill(sampleSQL), lag: fill(lagSQL), find: fill(findSQL),
-		keep: fill(keepSQL), maintain: fill(maintainSQL), findKept: fill(findKeptSQL),
+		keep: fill(keepSQL), keepRows: fill(keepRowsSQL), maintain: fill(maintainSQL), findKept: fill(findKeptSQL),
 	}, nil
 }

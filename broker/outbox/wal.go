@@ -30,6 +30,9 @@ type WALOptions struct {
 	// of the table, after its schema if that is not public. Must consist of a-z, 0-9 and _,
 	// and have at most 63 bytes.
 	Slot string
+	// Keep is how long rows that were delivered are kept; see Options.Keep. Defaults to 0:
+	// they are not kept. Must not be negative.
+	Keep time.Duration
 	// Batch limits the rows that one read returns. Defaults to 1000.
 	Batch int
 	// Name is the name of this process in the server's list of connections. A random
@@ -53,6 +56,9 @@ func (o *WALOptions) checked() (WALOptions, error) {
 	}
 	c.Name = c.Name[:min(len(c.Name), 50)] // the server cuts off what is behind 63 bytes
 	wrong := invalid.In("outbox: WALOptions.")
+	if c.Keep < 0 {
+		wrong.Add("Keep: %v is negative", c.Keep)
+	}
 	if c.Batch < 0 {
 		wrong.Add("Batch: %d is negative", c.Batch)
 	}
@@ -69,7 +75,7 @@ const (
 )
 
 // WALSource reads an outbox through a replication slot, in the order of commits. [OpenWAL]
-// returns one. A row is deleted when it is acknowledged, and the slot is confirmed up to the
+// returns one. A row is deleted or kept when it is acknowledged, and the slot is confirmed up to the
 // last transaction before which all rows are.
 //
 // One process at a time reads the slot. Others wait until it is free.
@@ -84,6 +90,8 @@ type WALSource struct {
 	stop  context.CancelFunc
 	ended sync.WaitGroup
 
+	archive *archive // nil if no rows are kept
+
 	mu      sync.Mutex // guards the fields below, and those of sessions that say so
 	session *session   // nil while another process reads the slot, or the server is away
 	trouble error      // why there is no session
@@ -93,6 +101,7 @@ type WALSource struct {
 var (
 	_ pipeline.Source = (*WALSource)(nil)
 	_ pipeline.Lagger = (*WALSource)(nil)
+	_ pipeline.Gauger = (*WALSource)(nil)
 	_ semel.Readier   = (*WALSource)(nil)
 )
 
@@ -121,9 +130,16 @@ func OpenWAL(ctx context.Context, dsn string, opts *WALOptions) (*WALSource, err
 		}
 		return nil, fmt.Errorf("outbox: %w", err)
 	}
+	if s.archive, err = openArchive(ctx, pool, sql, o.Keep); err != nil {
+		pool.Close()
+		return nil, err
+	}
 	owning, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = stop
 	s.ended.Go(func() { s.own(owning) })
+	if s.archive != nil {
+		s.ended.Go(func() { s.archive.tend(owning) })
+	}
 	return s, nil
 }
 
@@ -207,7 +223,8 @@ func (s *WALSource) Read(ctx context.Context) ([]*pipeline.Item, error) {
 	}
 }
 
-// Ack implements pipeline.Source: it deletes the rows of items. A row may be received before
+// Ack implements pipeline.Source: it deletes the rows of items or moves them to the log. A
+// row may be received before
 // its transaction is visible, and Ack waits until it is.
 func (s *WALSource) Ack(ctx context.Context, items []*pipeline.Item) error {
 	if err := s.remove(ctx, items); err != nil {
@@ -219,8 +236,16 @@ func (s *WALSource) Ack(ctx context.Context, items []*pipeline.Item) error {
 	return nil
 }
 
-// removeRowsSQL deletes rows, and returns those that it saw.
-const removeRowsSQL = `DELETE FROM {outbox} WHERE seq = ANY ($1::bigint[]) RETURNING seq`
+// removeRowsSQL deletes rows, and returns those that it saw. keepRowsSQL moves them to the
+// log.
+const (
+	removeRowsSQL = `DELETE FROM {outbox} WHERE seq = ANY ($1::bigint[]) RETURNING seq`
+	keepRowsSQL   = `WITH gone AS (
+	DELETE FROM {outbox} AS o USING unnest($2::bigint[], $3::integer[], $4::text[]) AS a (seq, attempts, failure)
+	WHERE o.seq = a.seq
+	RETURNING o.*, a.attempts, a.failure)
+` + toLog + ` RETURNING seq`
+)
 
 // remove deletes the rows of items. Those that it does not see are not visible yet, or
 // somebody else has deleted them.
@@ -229,11 +254,7 @@ func (s *WALSource) remove(ctx context.Context, items []*pipeline.Item) error {
 	for i, it := range items {
 		seqs[i] = it.Message.Origin.Offset
 	}
-	rows, err := s.pool.Query(ctx, s.slot.remove, seqs)
-	if err != nil {
-		return err
-	}
-	gone, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	gone, err := s.take(ctx, items, seqs)
 	if err != nil || len(gone) == len(seqs) {
 		return err
 	}
@@ -255,8 +276,26 @@ func (s *WALSource) remove(ctx context.Context, items []*pipeline.Item) error {
 			}
 		}
 	}
-	_, err = s.pool.Exec(ctx, s.slot.remove, seqs)
+	_, err = s.take(ctx, items, seqs)
 	return err
+}
+
+// take deletes the rows that it sees, or moves them to the log, and returns their numbers.
+func (s *WALSource) take(ctx context.Context, items []*pipeline.Item, seqs []int64) (gone []int64, err error) {
+	send := func(statement string, args ...any) error {
+		rows, err := s.pool.Query(ctx, statement, args...)
+		if err == nil {
+			gone, err = pgx.CollectRows(rows, pgx.RowTo[int64])
+		}
+		return err
+	}
+	if s.archive == nil {
+		err = send(s.slot.remove, seqs)
+		return gone, err
+	}
+	attempts, failures := outcomes(items)
+	err = s.archive.move(ctx, func() error { return send(s.sql.keepRows, s.owner, seqs, attempts, failures) })
+	return gone, err
 }
 
 // visible reports whether all these transactions are visible. A server sends what it has
@@ -292,7 +331,7 @@ func (s *WALSource) Ready(ctx context.Context) error {
 		return wait.describe(ctx, s.slot)
 	}
 	if err == nil {
-		err = s.pool.Ping(ctx)
+		err = cmp.Or(s.archive.ready(), s.pool.Ping(ctx))
 	}
 	if _, ok := errors.AsType[*SlotError](err); ok || err == nil {
 		return err
@@ -323,6 +362,31 @@ func (s *WALSource) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 	}
 	return []pipeline.Lag{lag}, nil
 }
+
+// Gauges implements pipeline.Gauger. All shards are one, which belongs to the process that
+// reads the slot. A standby reports it too.
+func (s *WALSource) Gauges(ctx context.Context) ([]pipeline.Gauge, error) {
+	states, err := s.sql.states(ctx, s.pool)
+	var oldest time.Duration
+	for _, of := range states {
+		oldest = max(oldest, of.oldest)
+	}
+	list := []pipeline.Gauge{{Name: "dedup.outbox.oldest", Labels: []string{"all"}, Value: oldest.Seconds()}}
+	var owner string
+	if err == nil {
+		err = s.pool.QueryRow(ctx, readsSQL, s.slot.name).Scan(&owner)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("outbox: look at the shards: %w", err)
+	}
+	if owner != "" {
+		list = append(list, pipeline.Gauge{Name: "dedup.outbox.owner", Labels: []string{"all", owner}, Value: 1})
+	}
+	return list, nil
+}
+
+// readsSQL returns the name of the process that reads a slot, or "" if none does.
+const readsSQL = `SELECT coalesce((SELECT coalesce(nullif(a.application_name, ''), 'unknown') FROM pg_replication_slots AS s LEFT JOIN pg_stat_activity AS a ON a.pid = s.active_pid WHERE s.slot_name = $1 AND s.active), '')`
 
 // behindSQL returns the bytes that a slot has not confirmed, or -1 if there is no slot.
 const behindSQL = `SELECT coalesce((SELECT greatest(pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn), 0) FROM pg_replication_slots WHERE slot_name = $1), -1)::bigint`

@@ -18,7 +18,6 @@ import (
 	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/outbox"
 	"github.com/semel-dev/semel/pipeline"
-	"github.com/semel-dev/semel/store/pgstore"
 )
 
 // logical starts a server whose log can be read.
@@ -249,6 +248,63 @@ func TestStandbyTakesOver(t *testing.T) {
 	closeWAL(t, second)
 }
 
+// TestRowsOfTheLogAreKept has a partition that is missing, a row that is parked, and a
+// standby, which reports who reads the slot.
+func TestRowsOfTheLogAreKept(t *testing.T) {
+	t.Parallel()
+	server := logical(t)
+	pool := migrated(t, server.URL())
+	first := openWAL(t, server.URL(), &relay.WALOptions{Name: "first", Keep: week})
+	eventually(t, pool, reads)
+	for _, day := range strings.Fields(text(t, pool, partitions)) {
+		exec(t, pool, "DROP TABLE semel_outbox_log_"+day)
+	}
+	second := openWAL(t, server.URL(), &relay.WALOptions{Name: "second"})
+	if err := write(t.Context(), pool, event("a", "1"), event("b", "2"), outbox.Message{Aggregate: "c", DeliverAt: time.Now().Add(-time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	gaugesOf := func(s pipeline.Gauger) (oldest float64, owner string) {
+		t.Helper()
+		gauges, err := s.Gauges(t.Context())
+		if err != nil || len(gauges) == 0 {
+			t.Fatalf("%+v, %v", gauges, err)
+		}
+		for _, g := range gauges[1:] {
+			owner += g.Name + " " + strings.Join(g.Labels, " ")
+		}
+		return gauges[0].Value, owner
+	}
+	for _, s := range []pipeline.Gauger{first, second} {
+		if oldest, owner := gaugesOf(s); oldest < 3600 || oldest > 3700 || !strings.HasPrefix(owner, "dedup.outbox.owner all first/") {
+			t.Errorf("the oldest row waits for %v s, and %q reads", oldest, owner)
+		}
+	}
+	items, _ := readFrom(t, first, 3)
+	for _, it := range items {
+		it.Attempt = 1
+		if string(it.Message.Body) == "2" {
+			it.Parked = pipeline.ReasonPermanent
+		}
+	}
+	ack(t, first, items...)
+	if got := text(t, pool, "SELECT string_agg(aggregate || ' ' || attempts || ' ' || coalesce(failure, '-') || ' ' || (relay LIKE 'first/%'), ', ' ORDER BY aggregate) FROM semel_outbox_log"); got != "a 1 - true, b 1 permanent true, c 1 - true" {
+		t.Errorf("kept %s", got)
+	}
+	eventually(t, pool, "SELECT count(*) = 0 FROM semel_outbox")
+	closeWAL(t, second)
+	closeWAL(t, first)
+	eventually(t, pool, noneReads)
+	watcher := openWAL(t, server.URL(), &relay.WALOptions{Slot: "another"})
+	defer closeWAL(t, watcher)
+	eventually(t, pool, strings.Replace(reads, "semel_outbox", "another", 1)) // and no longer creates it
+	if oldest, owner := gaugesOf(watcher); oldest != 0 || !strings.HasPrefix(owner, "dedup.outbox.owner all ") {
+		t.Errorf("the oldest row waits for %v s, and %q reads", oldest, owner)
+	}
+	if findings, err := relay.ExamineWAL(t.Context(), server.URL(), &relay.WALOptions{Keep: week}); err != nil || !has(findings, semel.Fine, "outbox.log", "4 partitions") {
+		t.Errorf("%+v, %v", findings, err)
+	}
+}
+
 // events hears reasons.
 type events chan string
 
@@ -364,7 +420,7 @@ func TestServerThatCannotIsNamed(t *testing.T) {
 		if !ok || !strings.Contains(wrong.Cause, c.cause) || !strings.Contains(wrong.Remedy, c.remedy) || time.Since(began) > 10*time.Second {
 			t.Errorf("%s: %v after %v", c.before, err, time.Since(began))
 		}
-		findings, err := relay.ExamineWAL(t.Context(), c.address, pgstore.Names{}, "")
+		findings, err := relay.ExamineWAL(t.Context(), c.address, nil)
 		if c.cause != "may not create it" && (err != nil || !strings.Contains(fmt.Sprint(findings), c.cause)) {
 			t.Errorf("%s: doctor finds %v, %v", c.before, findings, err)
 		}

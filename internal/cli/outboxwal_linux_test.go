@@ -32,7 +32,7 @@ func walConfig(t *testing.T, more string) (file string, server *services.Server,
   db: { postgres: { dsn: "%s" } }
 pipelines:
   events:
-    source: { outbox: { store: db, mode: wal } }
+    source: { outbox: { store: db, mode: wal, keep: 7d } }
     key: { id: property:message-id }
     sink: { postgres: { dsn: "%s", table: delivered, columns: { id: key, aggregate: record-key, body: body } } }
     parked: { store: db }
@@ -230,6 +230,9 @@ func TestRelayOfTheLogLosesNothing(t *testing.T) {
 	want, delivered := ask[int](t, source, "SELECT sum(n) FROM orders"), ask[int](t, target, firsts+"SELECT count(*) FROM firsts")
 	if want != delivered || want < 20 {
 		t.Errorf("%d events were committed, and %d delivered", want, delivered)
+	}
+	if kept := ask[int](t, source, "SELECT count(*) FROM semel_outbox_log"); kept != want || ask[int](t, source, "SELECT count(DISTINCT id) FROM semel_outbox_log") != want {
+		t.Errorf("%d rows are kept of %d events: each is moved once", kept, want)
 	}
 	t.Logf("%d events, %d deliveries", delivered, ask[int](t, target, "SELECT count(*) FROM delivered"))
 }

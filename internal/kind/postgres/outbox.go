@@ -56,9 +56,6 @@ func (s *Outbox) Fields() schema.Mapping {
 			if slot, ok := there["slot"]; ok && s.Mode != modeWAL {
 				slot.Wrong("it needs mode: wal: write that too, or leave it out")
 			}
-			if keep, ok := there["keep"]; ok && s.Mode == modeWAL {
-				keep.Wrong("it needs mode: table: with mode: wal rows are deleted when they are delivered")
-			}
 		},
 	}
 }
@@ -107,7 +104,7 @@ func (s *Outbox) Open(ctx context.Context, env *config.Env) (pipeline.Source, er
 		return nil, err
 	}
 	if s.wal() {
-		source, err := outbox.OpenWAL(ctx, store.DSN.Reveal(), &outbox.WALOptions{Names: store.names(), Slot: s.Slot, Observer: env.Observer, Pipeline: env.Pipeline.Name})
+		source, err := outbox.OpenWAL(ctx, store.DSN.Reveal(), &outbox.WALOptions{Names: store.names(), Slot: s.Slot, Keep: s.Keep, Observer: env.Observer, Pipeline: env.Pipeline.Name})
 		if err != nil {
 			return nil, err // not source: a nil *WALSource becomes a non-nil interface
 		}
@@ -190,7 +187,7 @@ func (s *Outbox) Examine(ctx context.Context, x *config.Examination) {
 
 func (s *Outbox) examine(ctx context.Context) ([]semel.Finding, error) {
 	if s.wal() {
-		return outbox.ExamineWAL(ctx, s.spec.DSN.Reveal(), s.spec.names(), s.Slot)
+		return outbox.ExamineWAL(ctx, s.spec.DSN.Reveal(), &outbox.WALOptions{Names: s.spec.names(), Slot: s.Slot, Keep: s.Keep})
 	}
 	return outbox.Examine(ctx, s.spec.DSN.Reveal(), &outbox.Options{Names: s.spec.names(), Keep: s.Keep})
 }
@@ -230,11 +227,11 @@ func (s *Outbox) Advise(f *config.File, _ *config.Pipeline, _ string, err error)
 		tables = append(tables, table)
 	}
 	remedy := "GRANT SELECT, INSERT, UPDATE, DELETE ON " + strings.Join(tables[:3], ", ") + to
-	if s.Keep > 0 {
-		remedy += "; GRANT SELECT, INSERT ON " + tables[3] + to + "; GRANT EXECUTE ON FUNCTION " + tables[4] + to
-	}
 	if s.wal() {
 		remedy = "GRANT SELECT, INSERT, DELETE ON " + tables[0] + to + "; GRANT SELECT, INSERT ON " + tables[5] + to
+	}
+	if s.Keep > 0 {
+		remedy += "; GRANT SELECT, INSERT ON " + tables[3] + to + "; GRANT EXECUTE ON FUNCTION " + tables[4] + to
 	}
 	return &advice.Error{Cause: "user " + user + ": " + of.Message, Public: true, Remedy: remedy}
 }
