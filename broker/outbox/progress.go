@@ -113,9 +113,9 @@ func (p *progress) drop(t *txn) *txn {
 	return t.after
 }
 
-// position returns the position, and whether everything that was added is settled.
-func (p *progress) position() (low pglogrepl.LSN, idle bool) {
+// position returns the position.
+func (p *progress) position() pglogrepl.LSN {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.low, p.first == nil
+	return p.low
 }

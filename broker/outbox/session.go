@@ -54,8 +54,9 @@ type received struct {
 
 const (
 	// mostBuffered and mostBufferedBytes limit what waits for Read. mostBehind limits the
-	// rows of lanes that are paused. Beyond that, nothing is received.
-	mostBuffered, mostBufferedBytes, mostBehind = 4096, 8 << 20, 1 << 20
+	// rows of lanes that are paused. Beyond that, nothing is received. Beyond
+	// mostListedBehind, no further row is read from the table, where each is read twice.
+	mostBuffered, mostBufferedBytes, mostBehind, mostListedBehind = 4096, 8 << 20, 1 << 20, 1 << 16
 	// mostDue limits the rows in flight whose time has come.
 	mostDue = 1000
 )
@@ -105,7 +106,7 @@ func (s *WALSource) begin(ctx context.Context, lost context.CancelCauseFunc) (*s
 }
 
 // end closes the lanes and waits until what is being processed is settled, so that the next
-// session delivers nothing beside it.
+// session does not overtake it.
 func (of *session) end(ctx context.Context) {
 	now, cancel := context.WithCancel(ctx)
 	cancel()
@@ -177,13 +178,19 @@ func (of *session) fetch(ctx context.Context, numbers []int64) (list map[int64]*
 
 // nextListed returns rows that were in the table when the session began.
 func (of *session) nextListed(ctx context.Context) (items []*pipeline.Item, err error) {
+	of.s.mu.Lock()
+	full := of.behind >= mostListedBehind
+	of.s.mu.Unlock()
+	if full {
+		return nil, nil
+	}
 	for len(of.chunk) < of.s.opts.Batch && !of.list.empty() {
 		of.chunk = append(of.chunk, of.list.next())
 	}
 	if len(of.chunk) == 0 {
 		return nil, nil
 	}
-	defer hurry(of.s.wake) // also if all of them are gone, or of lanes that are paused
+	defer hurry(of.s.wake) // all of them may be gone, or of lanes that are paused
 	rows, looked, err := of.fetch(ctx, of.chunk)
 	if err != nil {
 		return nil, err

@@ -87,7 +87,7 @@ func newSlot(pool *pgxpool.Pool, names pgstore.Names, name string) (*slot, error
 		name = name[:min(len(name), maxSlotName)]
 	}
 	if !isSlotName(name) {
-		return nil, fmt.Errorf("Slot: %q is not a name of a-z, 0-9 and _ with at most %d bytes: %w", name, maxSlotName, semel.ErrInvalidRequest)
+		return nil, fmt.Errorf("slot %q is not a name of a-z, 0-9 and _ with at most %d bytes: %w", name, maxSlotName, semel.ErrInvalidRequest)
 	}
 	fill := strings.NewReplacer("{slots}", slots, "{outbox}", table).Replace
 	return &slot{
@@ -154,7 +154,7 @@ func (s *slot) judge(st *slotState) error {
 	case st.exists && (st.of != st.database || st.plugin != "pgoutput" || st.temporary):
 		return wrong(fmt.Sprintf("replication slot %s is not one for this outbox: it has the plugin %s and belongs to database %s", s.name, cmp.Or(st.plugin, "none"), cmp.Or(st.of, "none")), "write another name in source.outbox.slot")
 	case st.exists && (st.status == "lost" || st.invalid != ""):
-		return wrong(fmt.Sprintf("the server has invalidated replication slot %s (%s), so that it returns no rows any more", s.name, cmp.Or(st.invalid, "its write-ahead log was removed")), s.forget()+"; the next start creates it again and delivers what is in the table")
+		return wrong(fmt.Sprintf("the server has invalidated replication slot %s (%s)", s.name, cmp.Or(st.invalid, "its write-ahead log was removed")), s.forget()+"; the next start creates it again and delivers what is in the table")
 	case !st.exists && st.used:
 		return wrong("replication slot "+s.name+" is gone: it was dropped, or the server is a restored or promoted one", s.forget()+"; the next start creates it again and delivers what is in the table")
 	case st.exists && !st.published:
@@ -191,27 +191,25 @@ func (s *slot) setUp(ctx context.Context) (*slotState, error) {
 // create creates the slot if it does not exist. It waits for the transactions that have
 // written when it begins.
 func (s *slot) create(ctx context.Context, st *slotState) error {
-	if !st.exists {
-		sql := createSlotSQL
-		if st.version >= 170000 {
-			sql = createSlotSQL17
-		}
-		_, err := s.pool.Exec(ctx, sql, s.name)
-		switch {
-		case refused(err, "42710"): // another relay was faster
-		case refused(err, "53400"):
-			return &SlotError{Cause: "the server has no replication slot left", Remedy: "raise its setting max_replication_slots, and restart it", Err: err}
-		case refused(err, "42501"):
-			return s.noRight(st.user, err)
-		case err != nil:
-			return fmt.Errorf("create replication slot %s: %w", s.name, err)
-		}
-	}
-	if st.used {
+	if st.exists {
 		return nil
 	}
-	_, err := s.pool.Exec(ctx, s.used, s.name)
-	return err
+	sql := createSlotSQL
+	if st.version >= 170000 {
+		sql = createSlotSQL17
+	}
+	_, err := s.pool.Exec(ctx, sql, s.name)
+	switch {
+	case refused(err, "42710"): // another relay was faster
+		return nil
+	case refused(err, "53400"):
+		return &SlotError{Cause: "the server has no replication slot left", Remedy: "raise its setting max_replication_slots, and restart it", Err: err}
+	case refused(err, "42501"):
+		return s.noRight(st.user, err)
+	case err != nil:
+		return fmt.Errorf("create replication slot %s: %w", s.name, err)
+	}
+	return nil
 }
 
 func (s *slot) noRight(user string, err error) error {
@@ -231,7 +229,7 @@ func (s *slot) connect(ctx context.Context, name string) (*pgconn.PgConn, error)
 		return nil, &SlotError{Cause: "the server at the address of the store passes no replication connections, as PgBouncer: " + messageOf(err), Remedy: "give the pipeline a store with the address of the PostgreSQL server itself, or write mode: table", Err: err}
 	case refused(err, "42501"):
 		return nil, s.noRight(config.User, err)
-	case refused(err, "53300"):
+	case refused(err, "53300") && strings.Contains(messageOf(err), "max_wal_senders"):
 		return nil, &SlotError{Cause: "the server has no replication connection left: " + messageOf(err), Remedy: "raise its setting max_wal_senders, and restart it", Err: err}
 	case err != nil:
 		return nil, fmt.Errorf("connect for replication: %w", err)

@@ -36,6 +36,7 @@ func (s *WALSource) own(ctx context.Context) {
 		}
 		by, standsBy := errors.AsType[*standby](err)
 		_, broken := errors.AsType[*SlotError](err)
+		broken = broken && !refused(err, "53300") // connections become free again
 		s.mu.Lock()
 		s.trouble = err
 		if broken {
@@ -129,6 +130,9 @@ func (s *WALSource) read(ctx context.Context) (worked bool, err error) {
 		_ = conn.Close(closing) // the server frees the slot in any case
 	})
 	defer closed()
+	if _, err := s.pool.Exec(ctx, s.slot.used, s.slot.name); err != nil { // now the slot is there to stay
+		return false, err
+	}
 	r := &receiver{session: of, conn: conn, types: pgtype.NewMap(), relations: map[uint32]map[string]column{}, near: of.sees.max, heard: time.Now()}
 	s.mu.Lock()
 	s.session, s.trouble = of, nil
@@ -240,7 +244,7 @@ func (r *receiver) confirm(now bool) error {
 		return nil
 	}
 	r.look = time.Now().Add(confirmEvery)
-	low, _ := r.progress.position()
+	low := r.progress.position()
 	if !now && low == r.said && time.Since(r.reported) < aliveEvery {
 		return nil
 	}

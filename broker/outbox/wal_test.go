@@ -547,3 +547,43 @@ func TestInvalidatedSlotIsAnErrorWithAWayOut(t *testing.T) {
 	ack(t, s, items...)
 	closeWAL(t, s)
 }
+
+// TestNewSlotWaitsForOpenTransactions has a transaction that is open for long, and a source
+// that is closed before the slot is there.
+func TestNewSlotWaitsForOpenTransactions(t *testing.T) {
+	t.Parallel()
+	server := logical(t)
+	pool := migrated(t, server.URL())
+	tx, err := pool.Begin(t.Context())
+	if err == nil {
+		err = outbox.Write(t.Context(), tx, event("a", "1"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := openWAL(t, server.URL(), nil)
+	for late := time.Now().Add(20 * time.Second); ; <-time.After(50 * time.Millisecond) {
+		err := first.Ready(t.Context())
+		if wrong, ok := errors.AsType[*relay.SlotError](err); ok && strings.Contains(wrong.Cause, "waits for transactions that have written") && strings.Contains(wrong.Remedy, "SELECT pg_terminate_backend(") {
+			break
+		}
+		if time.Now().After(late) {
+			t.Fatal(err)
+		}
+	}
+	heard := make(events, 100)
+	second := openWAL(t, server.URL(), &relay.WALOptions{Observer: heard})
+	if got := <-heard; !strings.Contains(got, "standby: another relay reads the slot") {
+		t.Errorf("it says %s", got)
+	}
+	closeWAL(t, first)
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	items, got := readFrom(t, second, 1)
+	if got != "1" {
+		t.Errorf("read %s", got)
+	}
+	ack(t, second, items...)
+	closeWAL(t, second)
+}
