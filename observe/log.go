@@ -168,6 +168,9 @@ func (l *Log) ObservePipeline(e pipeline.Event) {
 			level = slog.LevelWarn
 		}
 	case pipeline.EventReturned:
+	case pipeline.EventFiltered:
+		l.filtered(e.Items)
+		return
 	case pipeline.EventDecided:
 		if e.Decision == semel.Duplicate {
 			l.duplicates(e.Items)
@@ -209,6 +212,17 @@ func (l *Log) duplicates(items []*pipeline.Item) {
 			attrs = append(attrs, slog.String("first", short(first[i])))
 		}
 		l.log.LogAttrs(ctx, levels[i], semel.Duplicate.String(), attrs...)
+	}
+}
+
+// filtered writes a line for each message that was filtered out.
+func (l *Log) filtered(items []*pipeline.Item) {
+	ctx := context.Background()
+	if !l.log.Enabled(ctx, slog.LevelDebug) {
+		return
+	}
+	for _, it := range items {
+		l.log.LogAttrs(ctx, slog.LevelDebug, pipeline.EventFiltered.String(), append(named(it.Call.Key), origin("origin", &it.Message.Origin))...)
 	}
 }
 

@@ -10,7 +10,16 @@ import (
 // and decides nothing: a message that comes again is delivered again, under the same
 // key. It suits a source that forgets a message when it is acknowledged, and a target
 // that knows a repeated key.
-type Direct struct{ sink Sink }
+type Direct struct {
+	sink Sink
+	opts DirectOptions
+}
+
+// DirectOptions are the options of NewDirect. The zero value is valid.
+type DirectOptions struct {
+	// FilterMap filters and changes the messages that are delivered. Defaults to none.
+	FilterMap FilterMap
+}
 
 var (
 	_ Session       = (*Direct)(nil)
@@ -20,11 +29,15 @@ var (
 
 // NewDirect returns a session. Close closes the sink. NewDirect panics if the sink is
 // nil.
-func NewDirect(sink Sink) *Direct {
+func NewDirect(sink Sink, opts *DirectOptions) *Direct {
 	if err := missing("NewDirect", argument{"sink", sink == nil}); err != nil {
 		panic(err)
 	}
-	return &Direct{sink}
+	d := &Direct{sink: sink}
+	if opts != nil {
+		d.opts = *opts
+	}
+	return d
 }
 
 // Process implements Session.
@@ -33,7 +46,7 @@ func (d *Direct) Process(ctx context.Context, items []*Item) {
 		it.Decision, it.Result, it.Err, it.Delivered = semel.Fresh, semel.Result{}, nil, false
 		it.Attempt = it.Tries + 1
 	}
-	deliver(ctx, d.sink, items)
+	deliver(ctx, d.sink, d.opts.FilterMap, items)
 }
 
 // Abandon implements Session: nothing is held between two calls of Process.

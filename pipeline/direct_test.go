@@ -15,7 +15,7 @@ import (
 // directRig has a pipeline without a store, with many attempts.
 func directRig(t *testing.T) *rig {
 	r := newRig(t)
-	r.session = func(sink pipeline.Sink) pipeline.Session { return pipeline.NewDirect(sink) }
+	r.session = func(sink pipeline.Sink) pipeline.Session { return pipeline.NewDirect(sink, nil) }
 	r.opts.Failure = pipeline.Failure{Attempts: 3}
 	return r
 }

@@ -28,6 +28,9 @@ type Item struct {
 	// Delivered: the sink delivered the message although its Decision is not Fresh.
 	// A session that only observes sets it.
 	Delivered bool
+	// Filtered: the session's FilterMap filtered the message out, so that the sink did
+	// not get it. The session sets it.
+	Filtered bool
 	// Parked is the reason why the message was parked, or empty. The runner sets it
 	// before it acknowledges the message.
 	Parked Reason
@@ -95,4 +98,6 @@ const RedriveHeader = "semel-redrive"
 
 // delivered reports whether a settled item had its effect now, not in an earlier
 // delivery.
-func (it *Item) delivered() bool { return it.Decision == semel.Fresh || it.Delivered }
+func (it *Item) delivered() bool {
+	return !it.Filtered && (it.Decision == semel.Fresh || it.Delivered)
+}

@@ -11,6 +11,8 @@ import (
 
 // LossyOptions are the options of NewLossy. The zero value is valid.
 type LossyOptions struct {
+	// FilterMap filters and changes the messages that are delivered. Defaults to none.
+	FilterMap FilterMap
 	// Pass delivers messages without a decision while the filter does not answer. An
 	// effect may then repeat. By default no message is delivered.
 	Pass bool
@@ -97,7 +99,7 @@ func (l *Lossy) Process(ctx context.Context, items []*Item) {
 		}
 	}
 	if len(todo) > 0 {
-		deliver(ctx, l.sink, todo)
+		deliver(ctx, l.sink, l.opts.FilterMap, todo)
 		l.remember(ctx, todo, observed, began)
 	}
 	for it, first := range behind {

@@ -43,6 +43,9 @@ const (
 	// EventDelivered: Count messages were delivered in Elapsed. With Err, Count
 	// messages of the batch failed; Err is the error of one of them.
 	EventDelivered
+	// EventFiltered: a FilterMap filtered Count fresh messages out. They are settled
+	// without a delivery.
+	EventFiltered
 	// EventSettled: Count messages were acknowledged to the source. Elapsed is the time
 	// since the oldest of them was read.
 	EventSettled
@@ -86,7 +89,7 @@ const HeldReason = "in flight elsewhere"
 
 // String returns the kind's name in logs.
 func (k EventKind) String() string {
-	names := [...]string{"", "read", "decided", "delivered", "settled", "retried", "parked", "dropped", "returned", "paused", "resumed", "failed_open", "source_changed", "standby", "stalled", "moves_again"}
+	names := [...]string{"", "read", "decided", "delivered", "filtered", "settled", "retried", "parked", "dropped", "returned", "paused", "resumed", "failed_open", "source_changed", "standby", "stalled", "moves_again"}
 	if int(k) < len(names) {
 		return names[k]
 	}
@@ -111,7 +114,7 @@ type Event struct {
 	// Item is the message of an EventParked, EventDropped, EventRetried or EventStalled.
 	// It is only valid during the call.
 	Item *Item
-	// Items are the messages of an EventDecided of a [Runner], unless they are fresh. They
-	// are only valid during the call.
+	// Items are the messages of an EventDecided of a [Runner], unless they are fresh, and
+	// of an EventFiltered. They are only valid during the call.
 	Items []*Item
 }

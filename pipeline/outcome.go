@@ -515,6 +515,7 @@ func (r *Runner) observeBatch(items []*Item, elapsed time.Duration) {
 	}
 	var decided [semel.Late + 1]int
 	delivered, failed := 0, 0
+	var filtered []*Item
 	var err error
 	for _, it := range items {
 		if int(it.Decision) < len(decided) {
@@ -522,6 +523,8 @@ func (r *Runner) observeBatch(items []*Item, elapsed time.Duration) {
 		}
 		switch {
 		case it.Decision != semel.Fresh:
+		case it.Err == nil && it.Filtered:
+			filtered = append(filtered, it)
 		case it.Err == nil:
 			delivered++
 		case !errors.Is(it.Err, ErrBehind):
@@ -536,6 +539,9 @@ func (r *Runner) observeBatch(items []*Item, elapsed time.Duration) {
 	}
 	if delivered > 0 {
 		r.observe(Event{Kind: EventDelivered, Count: delivered, Elapsed: elapsed})
+	}
+	if len(filtered) > 0 {
+		r.observe(Event{Kind: EventFiltered, Count: len(filtered), Items: filtered})
 	}
 	if failed > 0 {
 		r.observe(Event{Kind: EventDelivered, Count: failed, Elapsed: elapsed, Err: err})

@@ -56,8 +56,14 @@ type SinkTraits struct {
 	MaxResult int64
 }
 
-// deliver calls a sink. After a panic the outcome of the items is unknown.
-func deliver(ctx context.Context, sink Sink, items []*Item) {
+// deliver calls a sink for the items that pass a FilterMap. After a panic of the sink
+// their outcome is unknown.
+func deliver(ctx context.Context, sink Sink, f FilterMap, items []*Item) {
+	items, restore := f.apply(items)
+	defer restore()
+	if len(items) == 0 {
+		return
+	}
 	defer func() {
 		if p := recover(); p != nil {
 			for _, it := range items {

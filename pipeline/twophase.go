@@ -18,6 +18,8 @@ type TwoPhaseOptions struct {
 	// lease and a late message, observer. Its Wait and Park are not used: the
 	// runner waits and parks.
 	Guard semel.GuardOptions
+	// FilterMap filters and changes the messages that are delivered. Defaults to none.
+	FilterMap FilterMap
 	// Pass delivers without a claim while the store does not answer: an effect
 	// may repeat. By default nothing is delivered then.
 	Pass bool
@@ -213,7 +215,7 @@ func (t *TwoPhase) process(ctx context.Context, items []*Item, r *room) {
 	if len(r.todo) > 0 {
 		left := in(&t.delivering)
 		effect, end := t.guard.BeginStep(effect, semel.StepEffect, len(r.todo))
-		deliver(effect, t.sink, r.todo)
+		deliver(effect, t.sink, t.opts.FilterMap, r.todo)
 		end(semel.Undecided, firstErr(r.todo))
 		left()
 	}

@@ -25,8 +25,9 @@ type batch struct {
 	prints    []uint64
 	keys      []semel.Key
 	origins   []string
-	traced    bool // one of the origins is not empty
-	bytes     int  // upper bound of the record's size
+	bodies    [][]byte // that are written, if a FilterMap changes them
+	traced    bool     // one of the origins is not empty
+	bytes     int      // upper bound of the record's size
 	decisions []semel.Decision
 }
 
@@ -48,8 +49,9 @@ func (b *batch) next() {
 	clear(b.items)
 	clear(b.keys)
 	clear(b.origins)
+	clear(b.bodies)
 	b.items, b.digests, b.prints, b.keys, b.bytes = b.items[:0], b.digests[:0], b.prints[:0], b.keys[:0], 0
-	b.origins, b.traced = b.origins[:0], false
+	b.origins, b.traced, b.bodies = b.origins[:0], false, b.bodies[:0]
 }
 
 // Process implements pipeline.Session.
@@ -155,17 +157,30 @@ func waits(it *pipeline.Item) bool { return it.Decision == semel.InFlight }
 // sort selects the items that the store decides. Other items get their errors.
 func (b *batch) sort(ctx context.Context, s *Session, items []*pipeline.Item) {
 	b.next()
-	var late []*pipeline.Item
+	var late, failed []*pipeline.Item
 	now := time.Now()
 	for _, it := range items {
 		it.Decision, it.Result, it.Err, it.Token = semel.Undecided, semel.Result{}, nil, 0
-		if !isLine(it) && bytes.IndexByte(it.Message.Body, '\n') >= 0 && !json.Valid(it.Message.Body) {
+		body := it.Message.Body
+		if s.change != nil {
+			it.Attempt = it.Tries + 1
+			var pass bool
+			if body, pass, it.Err = s.change.Call(pipeline.DeliveryOf(it)); it.Err != nil {
+				failed = append(failed, it)
+				continue
+			}
+			it.Filtered = !pass
+		}
+		if !s.isLine(it) && bytes.IndexByte(body, '\n') >= 0 && !json.Valid(body) {
 			it.Err = errNoLine
 			continue
 		}
 		if !s.late && !it.Call.Time.IsZero() && now.Sub(it.Call.Time) > s.windowOf(it) {
 			late = append(late, it)
 			continue
+		}
+		if s.change != nil {
+			b.bodies = append(b.bodies, body)
 		}
 		b.items = append(b.items, it)
 		d := it.Digest
@@ -182,14 +197,20 @@ func (b *batch) sort(ctx context.Context, s *Session, items []*pipeline.Item) {
 	b.decisions = slices.Grow(b.decisions[:0], len(b.items))[:len(b.items)]
 	clear(b.decisions)
 	if len(late) > 0 {
-		s.judgeLate(ctx, late)
+		s.judgeUnclaimed(ctx, late, func(it *pipeline.Item) {
+			it.Decision, it.Err = semel.Late, fmt.Errorf("%s: %w", it.Call.Key, semel.ErrLate)
+		})
+	}
+	if len(failed) > 0 {
+		s.judgeUnclaimed(ctx, failed, func(it *pipeline.Item) { it.Decision = semel.Fresh })
 	}
 }
 
-// isLine reports whether the body of an item is known to have no line end.
-func isLine(it *pipeline.Item) bool {
+// isLine reports whether the body of an item is known to have no line end, and is
+// written as it is.
+func (s *Session) isLine(it *pipeline.Item) bool {
 	_, read := it.Ref.(*life)
-	return read
+	return read && s.change == nil
 }
 
 // Prepare implements pipeline.PipelinedSession.
@@ -205,9 +226,9 @@ func (s *Session) Prepare(items []*pipeline.Item) {
 	}
 }
 
-// judgeLate decides messages that are older than their window. Those without a
-// record are late.
-func (s *Session) judgeLate(ctx context.Context, items []*pipeline.Item) {
+// judgeUnclaimed decides messages whose keys must not be claimed: they are late, or their
+// FilterMap failed. absent sets the outcome of those without a record.
+func (s *Session) judgeUnclaimed(ctx context.Context, items []*pipeline.Item, absent func(*pipeline.Item)) {
 	keys := make([]semel.Key, len(items))
 	for i, it := range items {
 		keys[i] = it.Call.Key
@@ -219,11 +240,11 @@ func (s *Session) judgeLate(ctx context.Context, items []*pipeline.Item) {
 		case err != nil:
 			it.Err = &pipeline.StoreError{Err: fmt.Errorf("file: %w", err)}
 		case records[i].State == semel.Done && it.Call.Fingerprint.Matches(records[i].Fingerprint):
-			it.Decision = semel.Duplicate
+			it.Decision, it.Err = semel.Duplicate, nil
 		case records[i].State == semel.Done:
 			it.Decision, it.Err = semel.Mismatch, fmt.Errorf("%s: %w", it.Call.Key, semel.ErrMismatch)
 		default:
-			it.Decision, it.Err = semel.Late, fmt.Errorf("%s: %w", it.Call.Key, semel.ErrLate)
+			absent(it)
 		}
 	}
 }

@@ -29,6 +29,8 @@ type SessionOptions struct {
 	// no record. With semel.LateRun it is delivered. Otherwise it gets
 	// semel.ErrLate. Defaults to semel.LateReject.
 	OnLate semel.LatePolicy
+	// FilterMap filters and changes the messages that are written. Defaults to none.
+	FilterMap pipeline.FilterMap
 	// Part is the maximum number of items of a batch that are decided together.
 	// While the disk writes one part, the next is decided. Defaults to 2048.
 	// Must not be negative.
@@ -53,6 +55,7 @@ type SessionOptions struct {
 type Session struct {
 	store  *logstore.Store
 	source *Source
+	change pipeline.FilterMap // may be nil
 	window time.Duration
 	late   bool // late messages are delivered
 	most   int  // items of a part
@@ -115,7 +118,7 @@ func OpenSession(ctx context.Context, store *logstore.Store, path string, opts *
 	s := &Session{store: store, window: semel.DefaultWindow, most: partItems}
 	var fsys vfs.FS = vfs.OS{}
 	if opts != nil {
-		s.source, s.late = opts.Source, opts.OnLate == semel.LateRun
+		s.source, s.late, s.change = opts.Source, opts.OnLate == semel.LateRun, opts.FilterMap
 		if opts.Window != 0 {
 			s.window = opts.Window
 		}
@@ -186,14 +189,18 @@ func (s *Session) join(ctx context.Context, b *batch, items []*pipeline.Item) (*
 		return nil, s.abort(u, pipeline.ErrBehind)
 	}
 	s.lines = s.lines[:0]
-	for _, it := range b.items {
-		if it.Decision == semel.Fresh {
-			if isLine(it) {
+	for i, it := range b.items {
+		if it.Decision == semel.Fresh && !it.Filtered {
+			if s.isLine(it) {
 				s.lines = append(append(s.lines, it.Message.Body...), '\n')
 				continue
 			}
+			body := it.Message.Body
+			if s.change != nil {
+				body = b.bodies[i]
+			}
 			var err error
-			if s.lines, err = appendLine(s.lines, it.Message.Body); err != nil {
+			if s.lines, err = appendLine(s.lines, body); err != nil {
 				// It was checked to be a line before. No key may be recorded
 				// without its line.
 				return nil, s.abort(u, &pipeline.StoreError{Err: err})

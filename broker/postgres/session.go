@@ -19,6 +19,7 @@ import (
 type Session struct {
 	guard  *pgstore.Guard
 	write  *writer
+	change pipeline.FilterMap // may be nil
 	handle Handler
 	traits pipeline.SinkTraits
 	// careful is the number of further batches that are sent one message at a
@@ -43,7 +44,7 @@ func NewSession(guard *pgstore.Guard, opts *Options) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Session{guard: guard, write: w, traits: pipeline.SinkTraits{Parallel: 4}}, nil
+	return &Session{guard: guard, write: w, change: opts.FilterMap, traits: pipeline.SinkTraits{Parallel: 4}}, nil
 }
 
 // Handler is an effect in the transaction that records the key. Its writes
@@ -134,11 +135,11 @@ func (s *Session) quickly(ctx context.Context, items []*pipeline.Item, calls []s
 	if s.write.versions {
 		return s.carefully(ctx, items, calls, effects, behind) // the results are needed
 	}
-	good := make([]bool, len(items))
 	var b pgx.Batch
+	place := make([]int, len(items)) // of its statement
 	for i, it := range items {
-		good[i] = s.write.queue(&b, it)
-		if !good[i] {
+		place[i] = b.Len()
+		if !s.queue(&b, it) {
 			// A message without values cannot be left out of the transaction
 			// here.
 			return s.carefully(ctx, items, calls, effects, behind)
@@ -147,7 +148,10 @@ func (s *Session) quickly(ctx context.Context, items []*pipeline.Item, calls []s
 	queued := b.QueuedQueries
 	outcomes := s.guard.DoTxBatch(ctx, calls, pgstore.TxQueueFunc(func(b *pgx.Batch, fresh []*semel.BatchItem) error {
 		for _, f := range fresh {
-			q := queued[f.Index]
+			if items[f.Index].Filtered {
+				continue
+			}
+			q := queued[place[f.Index]]
 			b.Queue(q.SQL, q.Arguments...)
 		}
 		return nil
@@ -166,6 +170,23 @@ func (s *Session) quickly(ctx context.Context, items []*pipeline.Item, calls []s
 	return outcomes
 }
 
+// queue adds the statement of an item to a batch, unless it is filtered out. It reports
+// false if the item failed, and sets its Err.
+func (s *Session) queue(b *pgx.Batch, it *pipeline.Item) bool {
+	original := it.Message.Body
+	body, pass, err := s.change.Call(pipeline.DeliveryOf(it))
+	if it.Filtered = err == nil && !pass; it.Filtered {
+		return true
+	}
+	if err != nil {
+		it.Err = err
+		return false
+	}
+	it.Message.Body = body
+	defer func() { it.Message.Body = original }()
+	return s.write.queue(b, it)
+}
+
 // carefully processes messages so that each error belongs to its message.
 func (s *Session) carefully(ctx context.Context, items []*pipeline.Item, calls []semel.Call, effects []error, behind *lock) []semel.BatchOutcome {
 	locks := 0
@@ -176,14 +197,19 @@ func (s *Session) carefully(ctx context.Context, items []*pipeline.Item, calls [
 		for _, f := range fresh {
 			it := items[f.Index]
 			it.Err, effects[f.Index] = nil, nil
-			if s.write.queue(&b, it) {
-				queued = append(queued, f)
+			if s.queue(&b, it) {
+				if !it.Filtered {
+					queued = append(queued, f)
+				}
 				continue
 			}
 			f.Err, effects[f.Index], bad = errEffect, it.Err, true
 		}
 		if bad {
 			return nil // it is processed again without them
+		}
+		if len(queued) == 0 {
+			return nil
 		}
 		n, err := send(ctx, tx, s.write, &b, func(i int, result []byte) { queued[i].Data = result }, len(queued))
 		if err == nil {

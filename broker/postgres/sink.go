@@ -36,6 +36,9 @@ func Open(ctx context.Context, dsn string, opts *Options) (*Sink, error) {
 	if err != nil {
 		return nil, err
 	}
+	if opts.FilterMap != nil {
+		return nil, fmt.Errorf("postgres: Options.FilterMap: it is for a Session: use that of pipeline.TwoPhaseOptions: %w", semel.ErrInvalidRequest)
+	}
 	config, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		return nil, fmt.Errorf("postgres: the address is not one of PostgreSQL: %w", semel.ErrInvalidRequest) // its text may be the password

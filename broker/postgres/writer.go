@@ -24,6 +24,9 @@ type Options struct {
 	// Key are those of Columns that are unique together. If it is not empty, Table
 	// keeps one row for each value of them: a message replaces the row.
 	Key []string
+	// FilterMap filters and changes the messages of a Session. A Sink has none: its
+	// pipeline's session does so. Defaults to none.
+	FilterMap pipeline.FilterMap
 	// Version is one of the other Columns, which must grow for a row to be replaced.
 	// A message whose version is not newer is stale: it changes nothing and its
 	// result says so. "" replaces always.

@@ -166,6 +166,13 @@ func (j journaled) ObservePipeline(e pipeline.Event) {
 		for _, it := range e.Items {
 			j.addItem(entry, it, e.Decision == semel.InFlight)
 		}
+	case pipeline.EventFiltered:
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		entry := j.entry(j.pipeline, e.Kind.String(), "")
+		for _, it := range e.Items {
+			j.addItem(entry, it, false)
+		}
 	case pipeline.EventRetried, pipeline.EventParked, pipeline.EventDropped:
 		if e.Item == nil {
 			return

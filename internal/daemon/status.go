@@ -52,6 +52,7 @@ type PipelineStatus struct {
 	Settled   int64 `json:"settled"`
 	Fresh     int64 `json:"fresh"`
 	Duplicate int64 `json:"duplicate"`
+	Filtered  int64 `json:"filtered"`
 	Parked    int64 `json:"parked"`
 	Dropped   int64 `json:"dropped"`
 	// InFlight messages were read and are not settled.
@@ -160,6 +161,8 @@ func (c *tally) ObservePipeline(e pipeline.Event) {
 		if e.Err == nil {
 			c.counted.Fresh += n
 		}
+	case pipeline.EventFiltered:
+		c.counted.Filtered += n
 	case pipeline.EventSettled:
 		c.counted.Settled += n
 		c.counted.LastSettled = time.Now()
@@ -283,6 +286,9 @@ func (c *tally) status() PipelineStatus {
 func (s *PipelineStatus) attrs() []any {
 	attrs := []any{
 		slog.Int64("read", s.Read), slog.Int64("fresh", s.Fresh), slog.Int64("duplicate", s.Duplicate), slog.Int64("parked", s.Parked),
+	}
+	if s.Filtered > 0 {
+		attrs = append(attrs, slog.Int64("filtered", s.Filtered))
 	}
 	if s.Dropped > 0 {
 		attrs = append(attrs, slog.Int64("dropped", s.Dropped))

@@ -141,7 +141,7 @@ type Pipeline struct {
 	*Guard
 	delivered, retried, parked, dropped, pauses words
 	paused                                      [3]func(float64)
-	read, bytes, delivery, settled, settling,
+	read, bytes, filtered, delivery, settled, settling,
 	returned, changes, standby, stalled func(float64)
 }
 
@@ -156,6 +156,7 @@ func NewPipeline(b Backend, name, store string) *Pipeline {
 		pauses:    bind(b, Pauses, pauseReasons(), name),
 		read:      b.Bind(MessagesRead, name),
 		bytes:     b.Bind(ReadBytes, name),
+		filtered:  b.Bind(MessagesFiltered, name),
 		delivery:  b.Bind(DeliveryDuration, name),
 		settled:   b.Bind(MessagesSettled, name),
 		settling:  b.Bind(SettleDuration, name),
@@ -203,6 +204,8 @@ func (p *Pipeline) ObservePipeline(e pipeline.Event) {
 		if !p.told.Load() {
 			p.processed(n)
 		}
+	case pipeline.EventFiltered:
+		p.filtered(n)
 	case pipeline.EventSettled:
 		p.settled(n)
 		p.settling(e.Elapsed.Seconds())

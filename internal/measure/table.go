@@ -39,6 +39,7 @@ const (
 	MessagesRead
 	ReadBytes
 	MessagesDelivered
+	MessagesFiltered
 	DeliveryDuration
 	MessagesSettled
 	SettleDuration
@@ -153,6 +154,7 @@ func Table() []Instrument {
 		MessagesRead:      {"dedup.messages.read", Counter, "{message}", pipe, "Messages that were read from the source."},
 		ReadBytes:         {"dedup.read.bytes", Counter, "By", pipe, "Bytes of the messages that were read from the source."},
 		MessagesDelivered: {"dedup.messages.delivered", Counter, "{message}", with(pipe, "outcome"), "Deliveries to the sink, by outcome: ok, error."},
+		MessagesFiltered:  {"dedup.messages.filtered", Counter, "{message}", pipe, "New messages that the pipeline's filter left out. Their keys are remembered."},
 		DeliveryDuration:  {"dedup.delivery.duration", Histogram, "s", pipe, "Time to decide, deliver and commit a batch."},
 		MessagesSettled:   {"dedup.messages.settled", Counter, "{message}", pipe, "Messages that were acknowledged to the source."},
 		SettleDuration:    {"dedup.settle.duration", Histogram, "s", pipe, "Time from reading to acknowledgement, of the oldest message of each batch."},

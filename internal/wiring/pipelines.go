@@ -108,7 +108,7 @@ func (b *building) pipeline(ctx context.Context) (config.Runnable, error) {
 		if err != nil {
 			return nil, fmt.Errorf("sink: %w", b.advise(config.SinkPart, err))
 		}
-		return b.runner(ctx, pipeline.NewDirect(sink), nil)
+		return b.runner(ctx, pipeline.NewDirect(sink, nil), nil)
 	case config.SourceIsSink:
 		source, ok := b.spec.Source.(config.TransactionalSource)
 		if !ok {

@@ -50,8 +50,10 @@ func (w *worker) check(ctx context.Context, topic string, out *kgo.Record) error
 	return w.s.t.raised(ctx, w.s.limits, &w.askedLimits, w.s.limits.Check(topic, out))
 }
 
-// park applies the policy to a record that is not delivered.
+// park applies the policy to a record that is not delivered. A record is parked as it was
+// read.
 func (w *worker) park(ctx context.Context, r *kgo.Record, then pipeline.Then, reason pipeline.Reason, attempts int, cause error) error {
+	r.Value = w.body
 	record.Fill(&w.message, r)
 	k, _ := w.keyOf()
 	switch then {

@@ -71,6 +71,9 @@ type TransactorOptions struct {
 	// OnMissing is the policy for records without a key. Defaults to
 	// pipeline.MissingPark.
 	OnMissing pipeline.Missing
+	// FilterMap filters and changes the records that are fresh, before Transform. A record
+	// that it filters out is remembered. Defaults to none.
+	FilterMap pipeline.FilterMap
 	// Transform makes the output records. Defaults to passing records on.
 	Transform Transform
 	// Aggregate writes the results of windows instead of records. Records with one group
@@ -79,11 +82,11 @@ type TransactorOptions struct {
 	// created as Changelog is. Failure and Parked apply to records that cannot be added.
 	// Defaults to none.
 	Aggregate *stream.Aggregate
-	// Failure is the policy for messages whose Transform failed, or whose output is too
-	// large for its topic or has a topic that does not exist or may not be written. Its
-	// pauses pass inside the transaction, so they are short: Attempts defaults to 3, From
-	// and To to 10 ms and 100 ms. A message that cannot be parked, because there is no
-	// Parked or it is too large for it, stops the Transactor: nothing is lost.
+	// Failure is the policy for messages whose FilterMap or Transform failed, or whose
+	// output is too large for its topic or has a topic that does not exist or may not be
+	// written. Its pauses pass inside the transaction, so they are short: Attempts defaults
+	// to 3, From and To to 10 ms and 100 ms. A message that cannot be parked, because there
+	// is no Parked or it is too large for it, stops the Transactor: nothing is lost.
 	Failure pipeline.Failure
 	// Limits end a transaction, whichever is reached first.
 	Limits Limits
@@ -273,7 +276,7 @@ func (o *TransactorOptions) validate() error {
 	if o.Reset > kafka.ResetFail {
 		wrong.Add("Reset: %d is no such policy", o.Reset)
 	}
-	if o.Parked == "" && (o.OnMissing == pipeline.MissingPark || o.EventTime != nil && o.EventTime.OnLate == pipeline.Park && !o.EventTime.DeliverLate || o.Transform != nil && o.Failure.Then == pipeline.Park || o.Aggregate != nil) {
+	if o.Parked == "" && (o.OnMissing == pipeline.MissingPark || o.EventTime != nil && o.EventTime.OnLate == pipeline.Park && !o.EventTime.DeliverLate || (o.Transform != nil || o.FilterMap != nil) && o.Failure.Then == pipeline.Park || o.Aggregate != nil) {
 		wrong.Add("Parked is missing, and a policy parks messages")
 	}
 	if o.Repartition != nil {

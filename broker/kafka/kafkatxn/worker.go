@@ -25,6 +25,7 @@ type worker struct {
 	opts    *TransactorOptions
 	reader  *key.Reader
 	message semel.Message
+	body    []byte // of the record that is being decided, as it was read
 	id      []byte
 	digests []semel.Digest
 	states  []keyState
@@ -60,7 +61,7 @@ type worker struct {
 
 // counts are the results of a transaction.
 type counts struct {
-	fresh, duplicate, late, again, delivered int
+	fresh, duplicate, late, again, delivered, filtered int
 }
 
 // keyState is the state of a record's key before the decision.
@@ -292,6 +293,9 @@ func (w *worker) report() {
 	decided(c.duplicate, semel.Duplicate, "completed before")
 	decided(c.late, semel.Late, "older than the window")
 	t.observe(pipeline.Event{Kind: pipeline.EventDelivered, Count: c.delivered, Elapsed: time.Since(w.began)})
+	if c.filtered > 0 {
+		t.observe(pipeline.Event{Kind: pipeline.EventFiltered, Count: c.filtered})
+	}
 	w.asides.report(t)
 	t.observe(pipeline.Event{Kind: pipeline.EventSettled, Count: w.records, Elapsed: time.Since(w.began)})
 }
@@ -360,6 +364,7 @@ func (w *worker) record(ctx context.Context, p *part, r *kgo.Record, offset int6
 	if p.slot.windows != nil {
 		p.slot.windows.See(timeOf(r), now)
 	}
+	w.body = r.Value
 	switch known {
 	case keyMissing:
 		then := pipeline.Park
@@ -422,8 +427,22 @@ func (w *worker) isRedriven(r *kgo.Record) bool {
 // timeOf returns the time of a record in milliseconds.
 func timeOf(r *kgo.Record) int64 { return max(r.Timestamp.UnixMilli(), 0) }
 
-// effect delivers a record or adds it to its window, and reports true; or it parks it.
+// effect delivers a record or adds it to its window, unless it is filtered out, and
+// reports true; or it parks it.
 func (w *worker) effect(ctx context.Context, p *part, r *kgo.Record, now int64) (bool, error) {
+	if w.opts.FilterMap != nil {
+		w.fill(r)
+		k, _ := w.keyOf()
+		body, pass, err := w.opts.FilterMap.Call(pipeline.Delivery{Message: w.message, Key: k, Attempt: 1, Redrive: header.Redrives(&w.message)})
+		switch {
+		case err != nil:
+			return false, w.fail(ctx, r, 1, err)
+		case !pass:
+			w.counts.filtered++
+			return true, nil
+		}
+		r.Value = body
+	}
 	if p.slot.windows != nil {
 		return w.aggregate(ctx, p, r, now)
 	}
@@ -441,7 +460,7 @@ func (w *worker) deliver(ctx context.Context, r *kgo.Record) (bool, error) {
 		r.Headers = record.AppendOwn(nil, r.Headers, pipeline.RedriveHeader)
 	}
 	if w.opts.Format.KeyHeaders {
-		record.Fill(&w.message, r)
+		w.fill(r)
 		if k, ok := w.keyOf(); ok {
 			r.Headers = record.AppendOrigin(record.AppendKeyHeaders(r.Headers, k, w.opts.Name), &w.message, time.Now())
 		}
@@ -455,6 +474,13 @@ func (w *worker) deliver(ctx context.Context, r *kgo.Record) (bool, error) {
 	w.counts.delivered++
 	w.write(r, r.Partition)
 	return true, nil
+}
+
+// fill fills w.message with the record that is being decided, as it was read. Its key
+// is in that body, and a FilterMap may have changed it.
+func (w *worker) fill(r *kgo.Record) {
+	record.Fill(&w.message, r)
+	w.message.Body = w.body
 }
 
 // write writes an output. It may be the record that was read, with its key, value,
@@ -512,8 +538,9 @@ func (w *worker) call(ctx context.Context, r *kgo.Record, attempt int) (outputs 
 			err = fmt.Errorf("the transform panicked: %v", p)
 		}
 	}()
-	record.Fill(&w.message, r)
+	w.fill(r)
 	k, ok := w.keyOf()
+	w.message.Body = r.Value
 	outputs, err = w.opts.Transform(ctx, pipeline.Delivery{Message: w.message, Key: k, Attempt: attempt, Redrive: header.Redrives(&w.message)})
 	if i := slices.Index(outputs, nil); i >= 0 && err == nil {
 		return nil, fmt.Errorf("output %d of the Transform is nil: leave it out", i)
