@@ -106,8 +106,12 @@ var packageMap = map[string][]string{
 	"internal/services/servicestest": {"internal/services"},
 	"internal/schema":                {".", "internal/hint", "github.com/goccy/go-yaml", "github.com/goccy/go-yaml/ast", "github.com/goccy/go-yaml/lexer", "github.com/goccy/go-yaml/parser", "github.com/goccy/go-yaml/token"},
 	"internal/config":                {".", "httpidem", "key", "pipeline", "store/tiered", "internal/advice", "internal/header", "internal/hint", "internal/schema", "github.com/goccy/go-yaml/ast"},
+	"internal/expr": {
+		".", "key", "pipeline", "cel.dev/cel-go/cel", "cel.dev/cel-go/common/ast", "cel.dev/cel-go/common/cost", "cel.dev/cel-go/common/types",
+		"cel.dev/cel-go/common/types/ref", "cel.dev/cel-go/common/types/traits", "cel.dev/cel-go/ext", "cel.dev/cel-go/interpreter",
+	},
 	"internal/kind": {
-		"internal/config", "internal/kind/embedded", "internal/kind/file", "internal/kind/filter", "internal/kind/http", "internal/kind/kafka",
+		"internal/config", "internal/expr", "internal/kind/embedded", "internal/kind/file", "internal/kind/filter", "internal/kind/http", "internal/kind/kafka",
 		"internal/kind/memory", "internal/kind/nats", "internal/kind/postgres", "internal/kind/rabbitmq", "internal/kind/redis", "internal/kind/sqs", "internal/kind/stdout", "internal/kind/tiered", "internal/kind/webhook",
 	},
 	"internal/kind/embedded": {".", "broker/file", "internal/config", "internal/schema", "store/logstore"},

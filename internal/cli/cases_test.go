@@ -76,7 +76,7 @@ func TestLinesThatAreNoCasesAreNamed(t *testing.T) {
 {"pipeline":"orders"} {}
 []
 `, "test", file, "-").check(t, term.ExitUsage,
-		`-:1: unknown field "bdy"`, `-:2: decision "dropped": write one of fresh, duplicate, mismatch, late, missing`,
+		`-:1: unknown field "bdy"`, `-:2: decision "dropped": write one of fresh, filtered, failed, duplicate, mismatch, late, missing`,
 		`-:3: pipeline "": name one of orders, hooks`, `-:4: after "soon": write a duration, such as 25h`, "-:5: expected one JSON object", "-:6: ")
 	run(t, "\n", "test", file, "-").check(t, term.ExitUsage, "-: there is no case")
 	run(t, "", "test", file, "/none").check(t, term.ExitUsage, "/none: there is no such file")

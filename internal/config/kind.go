@@ -24,6 +24,9 @@ type Kinds struct {
 	// Missing says how to get the other kinds, if there are any. It follows the errors
 	// of an invalid configuration.
 	Missing string
+	// Expressions compiles the filter and the map of a pipeline. Either may be empty.
+	// It is nil in a build without expressions.
+	Expressions func(filter, mapping string) (pipeline.FilterMap, error)
 }
 
 // Kind is the part that all kinds have. A value of a kind is a pointer to a

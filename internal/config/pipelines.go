@@ -5,6 +5,7 @@ import (
 
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
 )
 
 // Pipeline is one member of "pipelines". Defaults are filled in. A number, size
@@ -17,6 +18,10 @@ type Pipeline struct {
 	Source Source
 	Sink   Sink
 	Key    Key
+	// Filter and Map are the expressions of the pipeline, or empty. FilterMap evaluates
+	// both; it is nil if there are none.
+	Filter, Map string
+	FilterMap   pipeline.FilterMap
 	// Window is how long a key is remembered. Lease is how long a claim lasts
 	// unless it is extended.
 	Window, Lease time.Duration

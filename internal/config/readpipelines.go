@@ -2,13 +2,16 @@ package config
 
 import (
 	"cmp"
+	"errors"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/pipeline"
 )
 
 // readPipelines reads the section "pipelines".
@@ -22,6 +25,9 @@ func (k *Kinds) readPipelines(v schema.Value) (list []*Pipeline) {
 		member.Mapping(k.pipelineMapping(p))
 		p.Key.Scope = cmp.Or(p.Key.Scope, p.Name)
 		p.Order = cmp.Or(p.Order, defaultOrder(p))
+		if p.Filter != "" || p.Map != "" {
+			p.FilterMap = k.filterMap(p.Filter, p.Map)
+		}
 		list = append(list, p)
 	})
 	return list
@@ -52,6 +58,10 @@ func (k *Kinds) pipelineMapping(p *Pipeline) schema.Mapping {
 		Fields: []schema.Field{
 			oneKindField("source", func() schema.Mapping { return kindsMapping(&p.Source, k.Sources) }, "source", "{ file: { paths: [in.jsonl] } }", "Where messages come from. It has one kind.").Need(),
 			schema.PartField("key", func() schema.Mapping { return keyMapping(&p.Key) }, "How Semel finds the key of a message. Two deliveries with the same key are the same message.").Need(),
+			k.expressionField("filter", &p.Filter, "A condition in CEL. A message for which it is false is not delivered, and its key is remembered. An error fails the message permanently. It is evaluated after the decision about the key.",
+				func(text string) error { return k.checkExpressions(text, "") }),
+			k.expressionField("map", &p.Map, "An expression in CEL whose value, as JSON, is the body that the sink gets. An error fails the message permanently. It is evaluated after `filter`.",
+				func(text string) error { return k.checkExpressions("", text) }),
 			schema.WindowField("window", &p.Window, "How long a key is remembered after its completion. Choose a time that is longer than messages can be delivered again, redriven, or read again from the broker.").Or("7d"),
 			schema.DurationField("lease", &p.Lease, "How long a claim lasts. Semel extends it after every third of that time. After a crash a message waits that long, unless the store belongs to the process itself. From an outbox, also how long a process has its shards.").Or("30s"),
 			schema.ChoiceField("on_lease_expired", &p.OnLeaseExpired, "After a crash between effect and completion: `retry` processes the message again, with the same key and a higher token. `hold` keeps the key as *unknown* until an operator resolves it.",
@@ -78,6 +88,41 @@ func (k *Kinds) pipelineMapping(p *Pipeline) schema.Mapping {
 		},
 		Check: func(v schema.Value, there schema.Members) { checkPipelineFields(p, v, there) },
 	}
+}
+
+// expressionField is an expression. check says what is wrong with it.
+func (k *Kinds) expressionField(name string, target *string, doc string, check func(text string) error) schema.Field {
+	return schema.Field{Name: name, Doc: doc, Form: schema.Form{Scalar: schema.ScalarText}, Read: func(v schema.Value) {
+		schema.Quantity(v, target, "an expression in quotes", func(text string) (string, error) {
+			if strings.TrimSpace(text) == "" {
+				return "", errors.New("it is empty: leave it out")
+			}
+			return text, check(text)
+		})
+	}}
+}
+
+// checkExpressions returns what is wrong with expressions. A build without expressions
+// cannot run a pipeline, and checks none.
+func (k *Kinds) checkExpressions(filter, mapping string) error {
+	if k.Expressions == nil {
+		return nil
+	}
+	_, err := k.Expressions(filter, mapping)
+	return err
+}
+
+// filterMap compiles expressions that were checked. If they cannot be compiled after
+// all, every message fails: none may pass without its filter.
+func (k *Kinds) filterMap(filter, mapping string) pipeline.FilterMap {
+	err := errors.New("this build has no expressions")
+	if k.Expressions != nil {
+		var f pipeline.FilterMap
+		if f, err = k.Expressions(filter, mapping); err == nil {
+			return f
+		}
+	}
+	return func(pipeline.Delivery) ([]byte, bool, error) { return nil, false, err }
 }
 
 // oneKindField is a mapping that contains one of several kinds.

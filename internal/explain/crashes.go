@@ -38,6 +38,7 @@ func (e *explainer) crashes() []Crash {
 	case config.TwoPhase:
 		e.twoPhase(add)
 	}
+	e.expressions(add)
 	died := len(list)
 	switch e.mode {
 	case config.SourceIsSink:
@@ -54,6 +55,35 @@ func (e *explainer) crashes() []Crash {
 		list[died+i].Failure = true
 	}
 	return list
+}
+
+// expressions describes a crash around filter and map.
+func (e *explainer) expressions(add func(at, then string)) {
+	p := e.pipeline
+	if p.Filter == "" && p.Map == "" {
+		return
+	}
+	add("while "+e.evaluated()+" evaluated", "nothing has happened; "+e.source.Again+", and its outcome is the same, because an expression has no clock and no randomness")
+	switch {
+	case p.Filter == "":
+	case e.mode == config.Direct:
+		add("after the filter left the message out, before the deletion of the row", e.source.Again+", and is left out again")
+	case p.Observe:
+		add("after the filter left the message out, before the acknowledgement", e.source.Again+", and is left out again")
+	default:
+		add("after the filter left the message out, before its key is remembered", e.source.Again+", and is left out again; its key is remembered in the same way as that of a delivered message")
+	}
+}
+
+// evaluated names the expressions, with their verb.
+func (e *explainer) evaluated() string {
+	switch p := e.pipeline; {
+	case p.Map == "":
+		return "the filter is"
+	case p.Filter == "":
+		return "the map is"
+	}
+	return "filter and map are"
 }
 
 // acknowledged describes a crash after the acknowledgement.
@@ -172,6 +202,16 @@ func (e *explainer) parked(add func(at, then string)) {
 		where = "in the topic " + p.Parked.Topic
 	case p.Parked.Store.Name != "":
 		where = "in the database of " + p.Parked.Store.Name
+	}
+	if p.Filter != "" || p.Map != "" {
+		then := "the message is parked as it was read, with the expression and the cause, and its key stays open"
+		switch p.OnFailure.Then {
+		case "drop":
+			then = "the message is dropped, and lost"
+		case "stop":
+			then = "the pipeline ends at it; it is not acknowledged"
+		}
+		add("an expression fails, such as for a missing field", "the message is not retried, because the outcome would be the same: "+then)
 	}
 	const at = "a message cannot be processed"
 	switch p.OnFailure.Then {

@@ -13,6 +13,12 @@ func (p *Promise) Markdown() string {
 	row := func(name, text string) { fmt.Fprintf(&out, "| %s | %s |\n", name, inMarkdown(text)) }
 	row("commits by", p.Mode)
 	row("keys", p.Keys+remembered(p.Window))
+	if p.Filter != "" {
+		row("filter", p.Filter)
+	}
+	if p.Map != "" {
+		row("map", p.Map)
+	}
 	row("nothing lost", p.NothingLost.Holds)
 	row("no second effect", p.NoSecondEffect.Holds)
 	list := func(title string, items []string) {

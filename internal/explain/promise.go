@@ -17,6 +17,9 @@ type Promise struct {
 	From string `json:"from"`
 	To   string `json:"to"`
 	Keys string `json:"keys"`
+	// Filter and Map are the expressions, or empty.
+	Filter string `json:"filter,omitempty"`
+	Map    string `json:"map,omitempty"`
 	// Mode is how it commits.
 	Mode string `json:"mode"`
 	// Rules say what a route does with requests while nothing fails.
@@ -75,7 +78,7 @@ func Explain(f *config.File, p *config.Pipeline) *Promise {
 		window = ""
 	}
 	return &Promise{
-		Pipeline: p.Name, From: e.source.Name, To: e.sink.Name, Keys: e.keys(), Mode: e.mode.String(), Window: window,
+		Pipeline: p.Name, From: e.source.Name, To: e.sink.Name, Keys: e.keys(), Filter: p.Filter, Map: p.Map, Mode: e.mode.String(), Window: window,
 		NothingLost: e.nothingLost(), NoSecondEffect: e.noSecondEffect(), Exceptions: e.exceptions(), Crashes: e.crashes(),
 	}
 }
@@ -258,6 +261,9 @@ func (e *explainer) exceptions() []string {
 	}
 	if missing := e.pipeline.Key.OnMissing; e.pipeline.Observe && missing != "pass" && missing != "hash" {
 		list = append(list, "a message without a key is not delivered, although the pipeline observes: on_missing: "+missing)
+	}
+	if e.pipeline.Filter != "" && e.mode != config.Direct && !e.pipeline.Observe {
+		list = append(list, "the key of a message that the filter leaves out is remembered: after a change of the filter, the message is not delivered if it comes again within the window")
 	}
 	list = append(list, e.sink.Exceptions...)
 	if routed, ok := e.pipeline.Sink.(config.Routed); ok && routed.Route() != nil {

@@ -15,6 +15,12 @@ func (p *Promise) Text() string {
 	line := func(name, text string) { out.WriteString(wrapped("  "+name, 20, text)) }
 	line("commits by", p.Mode)
 	line("keys", p.Keys+remembered(p.Window))
+	if p.Filter != "" {
+		line("filter", p.Filter)
+	}
+	if p.Map != "" {
+		line("map", p.Map)
+	}
 	list := func(name string, items []string) {
 		if len(items) > 0 {
 			out.WriteString("  " + name + "\n")

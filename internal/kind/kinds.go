@@ -6,6 +6,7 @@ package kind
 
 import (
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/expr"
 	"github.com/semel-dev/semel/internal/kind/embedded"
 	"github.com/semel-dev/semel/internal/kind/file"
 	"github.com/semel-dev/semel/internal/kind/filter"
@@ -28,5 +29,7 @@ func All() *config.Kinds {
 		Sources: []func() config.Source{file.NewSource, http.NewSource, kafka.NewSource, nats.NewSource, postgres.NewOutbox, rabbitmq.NewSource, sqs.NewSource},
 		Sinks:   []func() config.Sink{file.NewSink, stdout.NewSink, webhook.NewSink, postgres.NewSink, kafka.NewSink, nats.NewSink, rabbitmq.NewSink, sqs.NewSink},
 		Stores:  []func() config.Spec{memory.NewStore, embedded.NewStore, redis.NewStore, postgres.NewStore, tiered.NewStore, filter.NewStore},
+
+		Expressions: expr.Compile,
 	}
 }

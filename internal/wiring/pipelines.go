@@ -108,7 +108,7 @@ func (b *building) pipeline(ctx context.Context) (config.Runnable, error) {
 		if err != nil {
 			return nil, fmt.Errorf("sink: %w", b.advise(config.SinkPart, err))
 		}
-		return b.runner(ctx, pipeline.NewDirect(sink, nil), nil)
+		return b.runner(ctx, pipeline.NewDirect(sink, &pipeline.DirectOptions{FilterMap: b.spec.FilterMap}), nil)
 	case config.SourceIsSink:
 		source, ok := b.spec.Source.(config.TransactionalSource)
 		if !ok {
@@ -131,7 +131,7 @@ func (b *building) twoPhase(ctx context.Context) (config.Runnable, error) {
 		return nil, fmt.Errorf("sink: %w", b.advise(config.SinkPart, err))
 	}
 	session, err := pipeline.NewTwoPhase(store, sink, &pipeline.TwoPhaseOptions{
-		Guard: b.env(nil).Guard(), Pass: b.spec.OnStoreError == "pass", Observe: b.spec.Observe, Observer: b.opts.Observer,
+		Guard: b.env(nil).Guard(), FilterMap: b.spec.FilterMap, Pass: b.spec.OnStoreError == "pass", Observe: b.spec.Observe, Observer: b.opts.Observer,
 	})
 	if err != nil {
 		return nil, err
@@ -154,7 +154,7 @@ func (b *building) lossy(ctx context.Context) (config.Runnable, error) {
 		return nil, fmt.Errorf("sink: %w", b.advise(config.SinkPart, err))
 	}
 	session := pipeline.NewLossy(filter, sink, &pipeline.LossyOptions{
-		Pass: b.spec.OnStoreError == "pass", Observe: b.spec.Observe, Observer: b.opts.Observer,
+		FilterMap: b.spec.FilterMap, Pass: b.spec.OnStoreError == "pass", Observe: b.spec.Observe, Observer: b.opts.Observer,
 	})
 	runner, err := b.runner(ctx, session, nil)
 	if err != nil {

@@ -48,10 +48,11 @@ CASES is a file of JSON lines; - is standard input. Each line is a message:
   after       time that passes before the message, such as 25h
   time        the message's own time (default the time at which it arrives)
   key         the expected id, as in semel keys ls --json
-  decision    fresh, duplicate, mismatch, late or missing
+  decision    fresh, filtered, failed, duplicate, mismatch, late or missing
+  output      the expected body of a fresh message, behind filter and map
 
 The messages of a pipeline come in the order of the lines, and each remembers its
-key. A case without key or decision checks nothing of that kind.
+key. A case without key, decision or output checks nothing of that kind.
 
 The exit status is 3 if a case fails.`,
 		Args: term.Arguments(2, 2, "FILE or CASES is missing", "FILE and CASES"),
@@ -85,6 +86,7 @@ type testCase struct {
 	Time      time.Time         `json:"time"`
 	Key       json.RawMessage   `json:"key"`
 	Decision  string            `json:"decision"`
+	Output    json.RawMessage   `json:"output"`
 
 	line  int
 	after time.Duration
@@ -160,7 +162,9 @@ func (c *testCase) read(line []byte, pipelines []*config.Pipeline) error {
 	return nil
 }
 
-func caseKinds() []string { return []string{dryFresh, dryDuplicate, dryMismatch, dryLate, dryMissing} }
+func caseKinds() []string {
+	return []string{dryFresh, dryFiltered, dryFailed, dryDuplicate, dryMismatch, dryLate, dryMissing}
+}
 
 // caseLine is what test prints about a case with --json.
 type caseLine struct {
@@ -170,6 +174,8 @@ type caseLine struct {
 	OK       bool            `json:"ok"`
 	Decision string          `json:"decision"`
 	Key      json.RawMessage `json:"key,omitempty"`
+	Output   json.RawMessage `json:"output,omitempty"`
+	Error    string          `json:"error,omitempty"`
 	Wrong    []string        `json:"wrong,omitempty"`
 }
 
@@ -273,6 +279,14 @@ func (b *caseBench) run(ctx context.Context, c *testCase) (caseLine, error) {
 		if line.Decision, err = b.claim(ctx, d); err != nil {
 			return line, err
 		}
+		switch line.Decision {
+		case dryFresh:
+			if b.spec.FilterMap != nil || len(c.Output) > 0 {
+				line.Output = jsonOf(d.output)
+			}
+		case dryFailed:
+			line.Error = term.PlainText(d.failed.Error())
+		}
 	} else if shown := b.shown[dryMissing]; c.Decision != dryMissing && len(shown) > 0 {
 		line.Wrong = append(line.Wrong, "it has no key: "+shown[0].Error)
 	}
@@ -281,6 +295,12 @@ func (b *caseBench) run(ctx context.Context, c *testCase) (caseLine, error) {
 	}
 	if len(c.Key) > 0 && !sameJSON(c.Key, line.Key) {
 		line.Wrong = append(line.Wrong, fmt.Sprintf("its key is %s, want %s", orNone(line.Key), c.Key))
+	}
+	if len(c.Output) > 0 && !sameJSON(c.Output, line.Output) {
+		line.Wrong = append(line.Wrong, fmt.Sprintf("its output is %s, want %s", orNone(line.Output), c.Output))
+	}
+	if line.Error != "" && len(line.Wrong) > 0 {
+		line.Wrong = append(line.Wrong, line.Error)
 	}
 	line.OK = len(line.Wrong) == 0
 	return line, nil
@@ -296,6 +316,15 @@ func (b *caseBench) claim(ctx context.Context, d *dryMessage) (string, error) {
 	if d.late {
 		req.Time = b.now.Add(-b.spec.Window - time.Second)
 	}
+	if d.failed != nil { // its key is not remembered
+		records := make([]semel.Record, 1)
+		if err := b.store.Look(ctx, []semel.Key{k}, records); err != nil {
+			return "", err
+		}
+		if records[0].State == semel.Absent && !d.late {
+			return dryFailed, nil
+		}
+	}
 	answers := make([]semel.ClaimAnswer, 1)
 	if err := b.store.Claim(ctx, []semel.ClaimRequest{req}, answers); err != nil {
 		return "", err
@@ -305,13 +334,22 @@ func (b *caseBench) claim(ctx context.Context, d *dryMessage) (string, error) {
 	}
 	switch answers[0].Decision {
 	case semel.Fresh:
-		return dryFresh, nil
+		return d.fresh(), nil
 	case semel.Mismatch:
 		return dryMismatch, nil
 	case semel.Late:
 		return dryLate, nil
 	}
 	return dryDuplicate, nil
+}
+
+// jsonOf returns a body as JSON: the text of a body that is not JSON becomes a string.
+func jsonOf(body []byte) json.RawMessage {
+	if json.Valid(body) {
+		return body
+	}
+	text, _ := json.Marshal(string(body)) // a string always has a form
+	return text
 }
 
 // sameJSON reports whether two JSON values are the same but for white space.

@@ -1,6 +1,7 @@
 package pipelinecmd
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -45,8 +46,12 @@ type dryMessage struct {
 	key         semel.Key
 	fingerprint semel.Fingerprint
 	content     uint64
-	late        bool  // applies only to a key that the store does not know
-	astray      error // the message names no target that is allowed
+	late        bool // applies only to a key that the store does not know
+	// pass, output and failed are what filter and map make of the message, if it is fresh.
+	pass   bool
+	output []byte
+	failed error
+	astray error // the message names no target that is allowed
 }
 
 func newDecider(d *dryRun, looker semel.Inspector) *decider {
@@ -92,15 +97,19 @@ func (j *decider) add(m *semel.Message) {
 		claim := semel.ClaimRequest{Time: m.Time, Window: j.spec.Window}
 		d.late = claim.Late(j.now)
 	}
-	if j.route != nil {
+	d.output, d.pass, d.failed = j.spec.FilterMap.Call(pipeline.Delivery{Message: *m, Key: d.key, Attempt: 1})
+	if j.route != nil && d.pass {
 		_, d.astray = j.route.Target(m)
+	}
+	if j.spec.Map == "" {
+		d.output = bytes.Clone(d.output) // the source uses its memory again
 	}
 	j.batch = append(j.batch, d)
 }
 
 func (j *decider) note(kind string, s drySample) {
 	j.count[kind]++
-	if kind != dryFresh && len(j.shown[kind]) < j.samples {
+	if (kind != dryFresh || j.spec.Map != "") && len(j.shown[kind]) < j.samples {
 		j.shown[kind] = append(j.shown[kind], s)
 	}
 }
@@ -159,6 +168,25 @@ func (j *decider) one(d *dryMessage, r *semel.Record) (kind string, sample drySa
 	case r.State == semel.Absent && d.late && j.spec.OnLate != "run":
 		return dryLate, sample
 	}
+	kind = d.fresh()
+	if kind == dryFailed {
+		sample.Error = term.PlainText(d.failed.Error())
+		return kind, sample
+	}
 	j.seen[in] = seenMessage{d.at, d.fingerprint, d.content}
-	return dryFresh, sample
+	if kind == dryFresh && j.spec.Map != "" {
+		sample.Output = d.output
+	}
+	return kind, sample
+}
+
+// fresh returns what becomes of a message with a new key.
+func (d *dryMessage) fresh() string {
+	switch {
+	case d.failed != nil:
+		return dryFailed
+	case !d.pass:
+		return dryFiltered
+	}
+	return dryFresh
 }

@@ -3,6 +3,7 @@ package pipelinecmd
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -108,7 +109,7 @@ type dryRun struct {
 	unseen string // why the store was not read
 }
 
-// drySample is a message that would be dropped or parked.
+// drySample is a message that would be dropped or parked, or that a map changes.
 type drySample struct {
 	placed
 	Key string `json:"key,omitempty"`
@@ -117,6 +118,8 @@ type drySample struct {
 	FirstSeen string  `json:"first_seen,omitempty"`
 	First     *placed `json:"first,omitempty"`
 	Error     string  `json:"error,omitempty"`
+	// Output is the body that the map makes of a fresh message.
+	Output json.RawMessage `json:"output,omitempty"`
 }
 
 // placed is the place of a message.
@@ -185,10 +188,12 @@ const (
 	dryUnknown   = "unknown"
 	dryMissing   = "missing"
 	dryNoTarget  = "no_target"
+	dryFiltered  = "filtered" // new, and not delivered
+	dryFailed    = "failed"   // new, and its filter or map fails
 )
 
 func dryKinds() []string {
-	return []string{dryFresh, dryDuplicate, dryMismatch, dryLate, dryInFlight, dryUnknown, dryMissing, dryNoTarget}
+	return []string{dryFresh, dryDuplicate, dryMismatch, dryLate, dryInFlight, dryUnknown, dryMissing, dryNoTarget, dryFiltered, dryFailed}
 }
 
 // do reads and decides messages.
@@ -237,7 +242,7 @@ func (d *dryRun) decideAll(ctx context.Context, looker semel.Inspector) error {
 func (d *dryRun) found() bool {
 	for kind, n := range d.count {
 		switch {
-		case n == 0, kind == dryFresh, kind == dryInFlight:
+		case n == 0, kind == dryFresh, kind == dryInFlight, kind == dryFiltered:
 		case kind == dryDuplicate && d.conf.Mode(d.spec) == config.Direct:
 		case kind == dryMissing && (d.spec.Key.OnMissing == "pass" || d.spec.Key.OnMissing == "hash"):
 		default:
@@ -267,6 +272,10 @@ func (d *dryRun) fate(kind string) string {
 		return "wait for the process that holds the key"
 	case dryUnknown:
 		return "parked"
+	case dryFiltered:
+		return "not delivered, and remembered"
+	case dryFailed:
+		return fates[d.spec.OnFailure.Then]
 	case dryMissing:
 		return fates[d.spec.Key.OnMissing]
 	case dryNoTarget:
@@ -330,6 +339,8 @@ func (d *dryRun) print(further bool) error {
 				line += ": first seen " + s.FirstSeen
 			case s.Error != "":
 				line += ": " + s.Error
+			case s.Output != nil:
+				line += ": " + string(s.Output)
 			}
 			text.WriteString(term.OneLine(line) + "\n")
 		}

@@ -310,8 +310,11 @@ func journalOf(ctx context.Context, store semel.Store, keys []semel.Key) (*ask.J
 func journalFacts(j *ask.Journal) (lines []string) {
 	for _, e := range j.Entries {
 		line := e.Event
-		if e.Event == semel.Duplicate.String() {
+		switch e.Event {
+		case semel.Duplicate.String():
 			line = "dropped as a duplicate"
+		case pipeline.EventFiltered.String():
+			line = "new, and filtered out"
 		}
 		if e.Reason != "" {
 			line += " (" + e.Reason + ")"

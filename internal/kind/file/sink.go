@@ -67,7 +67,7 @@ func (s *Sink) OpenSession(ctx context.Context, env *config.Env) (pipeline.Sessi
 		return nil, nil, fmt.Errorf("store %s is not of the kind embedded: %w", env.Pipeline.Store.Name, semel.ErrInvalidRequest)
 	}
 	policy := env.Guard()
-	opts := &file.SessionOptions{Window: policy.Window, OnLate: policy.OnLate, Append: s.Append}
+	opts := &file.SessionOptions{Window: policy.Window, OnLate: policy.OnLate, FilterMap: env.Pipeline.FilterMap, Append: s.Append}
 	var source pipeline.Source
 	if files, ok := env.Pipeline.Source.(*Source); ok && !env.Redrive {
 		opened, err := files.open("")

@@ -75,7 +75,7 @@ func (s *Source) newTransactor(env *config.Env, instance string) (*kafkatxn.Tran
 		Inputs: s.Topics, Repartition: between, Output: sink.Topic.Name,
 		Format:    kafkatxn.Format{Compression: compression(sink.Compression), SamePartition: sink.Partition == "same", KeyHeaders: sink.KeyHeaders},
 		Changelog: t.Changelog, Parked: p.Parked.Topic, Key: o.Key, Scope: kafkatxn.Scope{Name: o.Scope, Same: o.SameScope},
-		Window: o.Window, EventTime: eventTime, OnMissing: o.OnMissing, Failure: pipeline.Failure{Then: o.Failure.Then},
+		Window: o.Window, EventTime: eventTime, OnMissing: o.OnMissing, FilterMap: p.FilterMap, Failure: pipeline.Failure{Then: o.Failure.Then},
 		Limits:   kafkatxn.Limits{Interval: t.Interval, Records: int(p.InFlight.Max), Bytes: p.InFlight.Bytes},
 		Timeouts: kafkatxn.Timeouts{Session: s.SessionTimeout, Shutdown: o.Shutdown},
 		Reset:    reset(s.Start), Local: kafkatxn.Local{Dir: stateDir(t.State, p.Name), Standby: t.Standby}, Observer: o.Observer,

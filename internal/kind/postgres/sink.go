@@ -322,6 +322,7 @@ func (s *Sink) OpenSession(_ context.Context, env *config.Env) (pipeline.Session
 	if err != nil {
 		return nil, nil, err
 	}
+	opts.FilterMap = env.Pipeline.FilterMap
 	session, err := postgres.NewSession(guard, opts)
 	if err != nil {
 		return nil, nil, fmt.Errorf("sink: %w", err)

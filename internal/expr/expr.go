@@ -1,0 +1,270 @@
+// Package expr compiles the filter and the map of a pipeline, which are expressions in
+// CEL. An expression has no clock and no randomness, so a message that comes again
+// has the same outcome.
+package expr
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/cost"
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/ext"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+const (
+	// recordSize is the size of the largest record for the estimate of a cost: the
+	// default limit of a Kafka topic.
+	recordSize = 1 << 20
+	// mostKept is the number of members up to which the memory of an object is kept.
+	mostKept = 1000
+	// mostCost is the highest estimate. One loop over the largest record is below it,
+	// and a loop inside another is not.
+	mostCost = 100_000_000
+)
+
+// Compile compiles the filter and the map of a pipeline. An empty text leaves one out.
+// The error says what is wrong with the texts, and where.
+func Compile(filter, mapping string) (pipeline.FilterMap, error) {
+	p := &program{}
+	var errs [2]error
+	if filter != "" {
+		p.filter, errs[0] = compile("filter", filter)
+	}
+	if mapping != "" {
+		p.mapping, errs[1] = compile("map", mapping)
+	}
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, err
+	}
+	return p.run, nil
+}
+
+// environment declares the names of an expression. Its libraries have fixed versions:
+// the outcome of an expression must not change with the module.
+var environment = sync.OnceValues(func() (*cel.Env, error) {
+	return cel.NewCustomEnv(
+		cel.StdLib(), cel.OptionalTypes(cel.OptionalTypesVersion(1)), ext.Strings(ext.StringsVersion(4)),
+		cel.Variable("value", cel.DynType), cel.Variable("key", cel.StringType), cel.Variable("headers", cel.MapType(cel.StringType, cel.StringType)),
+		cel.Variable("time", cel.TimestampType), cel.Variable("topic", cel.StringType), cel.Variable("partition", cel.IntType), cel.Variable("offset", cel.IntType),
+		cel.ParserRecursionLimit(100), cel.ParserExpressionSizeLimit(64<<10),
+	)
+})
+
+const names = "the names are value, key, headers, time, topic, partition and offset"
+
+// expression is a compiled expression.
+type expression struct {
+	cel.Program
+	field, text string
+}
+
+// compile compiles the text of a field.
+func compile(field, text string) (*expression, error) {
+	env, err := environment()
+	if err != nil {
+		return nil, err
+	}
+	ast, issues := env.Compile(text)
+	if issues.Err() != nil {
+		return nil, problem(issues)
+	}
+	if is := ast.OutputType(); field == "filter" && !is.IsExactType(types.BoolType) && !is.IsExactType(types.DynType) {
+		return nil, fmt.Errorf("it is of the type %s: a filter is a condition, such as value.status == \"paid\"", is)
+	}
+	is, err := env.EstimateCost(ast, sizes{})
+	if err != nil {
+		return nil, err
+	}
+	if is.Max > mostCost {
+		return nil, fmt.Errorf("it may take too long: up to %d steps for a message of 1 MiB, and %d are allowed. Leave out the loop inside a loop, or do this in a program", is.Max, mostCost)
+	}
+	program, err := env.Program(ast, cel.EvalOptions(cel.OptOptimize), cel.CustomDecoratorV2(literals(ast.NativeRep())))
+	if err != nil {
+		return nil, err
+	}
+	return &expression{program, field, text}, nil
+}
+
+// problem says what is wrong with an expression, and where.
+func problem(issues *cel.Issues) error {
+	var list []string
+	for _, e := range issues.Errors() {
+		text, _, _ := strings.Cut(e.Message, " (in container")
+		if strings.HasPrefix(text, "undeclared reference") {
+			text += ": " + names
+		}
+		where := fmt.Sprintf("column %d", e.Location.Column()+1)
+		if line := e.Location.Line(); line > 1 {
+			where = fmt.Sprintf("line %d, %s", line, where)
+		}
+		list = append(list, where+": "+text)
+	}
+	return errors.New(strings.Join(list, "; "))
+}
+
+// sizes estimates each value as the largest record.
+type sizes struct{}
+
+// EstimateSize implements cost.Estimator.
+func (sizes) EstimateSize(cost.AstNode) *cost.SizeEstimate {
+	return &cost.SizeEstimate{Min: 0, Max: recordSize}
+}
+
+// EstimateCallCost implements cost.Estimator.
+func (sizes) EstimateCallCost(string, string, *cost.AstNode, []cost.AstNode) *cost.CallEstimate {
+	return nil
+}
+
+// program is the filter and the map of a pipeline. Each of them may be nil.
+type program struct {
+	filter, mapping *expression
+	messages        sync.Pool // of *message
+}
+
+// run implements pipeline.FilterMap.
+func (p *program) run(d pipeline.Delivery) (body []byte, pass bool, err error) {
+	m, _ := p.messages.Get().(*message)
+	if m == nil {
+		m = &message{}
+		if m.finder, err = key.NewFinder(nil, nil); err != nil {
+			return nil, false, err
+		}
+	}
+	m.delivery = d
+	defer func() {
+		m.clear()
+		p.messages.Put(m)
+	}()
+	if p.filter != nil {
+		v, err := p.filter.value(m)
+		if err != nil {
+			return nil, false, err
+		}
+		is, ok := v.(types.Bool)
+		if !ok {
+			return nil, false, p.filter.failed(fmt.Errorf("it is of the type %s, not a condition", v.Type().TypeName()))
+		}
+		if !is {
+			return nil, false, nil
+		}
+	}
+	if p.mapping == nil {
+		return d.Body, true, nil
+	}
+	v, err := p.mapping.value(m)
+	if err != nil {
+		return nil, false, err
+	}
+	if m.out, err = appendJSON(m.out[:0], v); err != nil {
+		return nil, false, p.mapping.failed(err)
+	}
+	return slices.Clone(m.out), true, nil
+}
+
+// value evaluates an expression for a message.
+func (e *expression) value(m *message) (ref.Val, error) {
+	v, _, err := e.Eval(m)
+	if err != nil {
+		return nil, e.failed(err)
+	}
+	return v, nil
+}
+
+// failed names the expression that failed.
+func (e *expression) failed(err error) error {
+	return fmt.Errorf("%s %s: %w", e.field, e.text, err)
+}
+
+// message is a message as the names of an expression. A value is made when it is used.
+type message struct {
+	delivery pipeline.Delivery
+	finder   *key.Finder
+	body     ref.Val // nil until it is used
+	// root, top and out are memory that the next message uses again.
+	root object
+	top  mapping
+	out  []byte
+}
+
+var _ cel.Activation = (*message)(nil)
+
+func (m *message) clear() {
+	m.delivery, m.body = pipeline.Delivery{}, nil
+	clear(m.root.members)
+	m.root = object{members: m.root.members[:0]}
+	if cap(m.root.members) > mostKept {
+		m.root.members = nil
+	}
+	if cap(m.out) > recordSize {
+		m.out = nil
+	}
+}
+
+// Parent implements cel.Activation.
+func (m *message) Parent() cel.Activation { return nil }
+
+// ResolveName implements cel.Activation.
+func (m *message) ResolveName(name string) (any, bool) {
+	d := &m.delivery
+	switch name {
+	case "value":
+		if m.body == nil {
+			m.body = m.value()
+		}
+		return m.body, true
+	case "key":
+		return types.String(d.Key.ID), true
+	case "headers":
+		return headersOf(d.Headers), true
+	case "time":
+		if d.Time.IsZero() {
+			return types.NewErr("the message has no time"), true
+		}
+		return types.Timestamp{Time: d.Time}, true
+	case "topic":
+		return types.String(d.Origin.Source), true
+	case "partition":
+		return types.Int(d.Origin.Partition), true
+	case "offset":
+		return types.Int(d.Origin.Offset), true
+	}
+	return nil, false
+}
+
+// value returns the body. A message without one has the value null.
+func (m *message) value() ref.Val {
+	body := m.delivery.Body
+	if len(body) == 0 {
+		return types.NullValue
+	}
+	if err := m.finder.Find(body); err != nil {
+		return types.NewErr("the body is not JSON: %v", err)
+	}
+	start := space(body, 0)
+	text := body[start:skip(body, start)]
+	if text[0] == '{' {
+		m.root.text, m.top = text, mapping{&m.root}
+		return &m.top
+	}
+	return valueOf(text)
+}
+
+// headersOf returns headers as a map. Of headers with the same name the last one counts,
+// as in key rules.
+func headersOf(list []semel.Header) ref.Val {
+	f := &fields{}
+	for _, h := range list {
+		f.set(types.String(h.Name), types.String(h.Value))
+	}
+	return &mapping{f}
+}
