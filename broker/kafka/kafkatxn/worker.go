@@ -195,7 +195,7 @@ func (s *session) finish(last context.Context) error {
 		return nil
 	}
 	s.does("the commit of a Kafka transaction", w.records)
-	committed, err := s.client.End(committing(last, w.present), kgo.TryCommit)
+	committed, err := s.client.End(cluster.Committing(last, w.present), kgo.TryCommit)
 	if err != nil || !committed {
 		for _, p := range w.touched {
 			p.slot.drop()

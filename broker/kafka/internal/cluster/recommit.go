@@ -1,19 +1,17 @@
-package kafkatxn
+package cluster
 
 import (
 	"context"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
-
-	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 )
 
-// committing returns a context for the end of a transaction that also commits the
+// Committing returns a context for the end of a transaction that also commits the
 // present offsets of partitions whose records it has not read. Brokers fence a replaced
 // member when it commits offsets, and only then. Without offsets, a member that lost its
 // partitions could still commit outputs.
-func committing(ctx context.Context, present map[cluster.Partition]kgo.EpochOffset) context.Context {
+func Committing(ctx context.Context, present map[Partition]kgo.EpochOffset) context.Context {
 	if len(present) == 0 {
 		return ctx
 	}
@@ -26,7 +24,7 @@ func committing(ctx context.Context, present map[cluster.Partition]kgo.EpochOffs
 }
 
 // addOffset adds the offset of a partition to a request that lacks it.
-func addOffset(req *kmsg.TxnOffsetCommitRequest, id cluster.Partition, at kgo.EpochOffset) {
+func addOffset(req *kmsg.TxnOffsetCommitRequest, id Partition, at kgo.EpochOffset) {
 	for i := range req.Topics {
 		topic := &req.Topics[i]
 		if topic.Topic != id.Topic {
@@ -46,7 +44,7 @@ func addOffset(req *kmsg.TxnOffsetCommitRequest, id cluster.Partition, at kgo.Ep
 	req.Topics = append(req.Topics, topic)
 }
 
-func offsetOf(req *kmsg.TxnOffsetCommitRequest, id cluster.Partition, at kgo.EpochOffset) kmsg.TxnOffsetCommitRequestTopicPartition {
+func offsetOf(req *kmsg.TxnOffsetCommitRequest, id Partition, at kgo.EpochOffset) kmsg.TxnOffsetCommitRequestTopicPartition {
 	p := kmsg.NewTxnOffsetCommitRequestTopicPartition()
 	p.Partition, p.Offset, p.LeaderEpoch = id.Number, at.Offset, at.Epoch
 	p.Metadata = &req.MemberID // as the client does
