@@ -47,22 +47,47 @@ func upset(t *testing.T, event string, broker, database *services.Server) {
 	}
 }
 
-// upsetRelay kills a relay, or stops it until the other has all shards.
-func upsetRelay(t *testing.T, event string, d *daemon, pool *pgxpool.Pool) {
+// mode is a way in which relays read the outbox.
+type mode struct {
+	name, source string
+	settings     map[string]string // of the database
+	works        string            // a statement that is true when the relays do what they should
+	tookOver     func(other *daemon) string
+}
+
+// modes are all of them. In the mode table, relays share the shards. In the mode wal, one
+// reads the slot, and the other stands by.
+var modes = []mode{
+	{
+		name: "table", source: "source: { outbox: { store: db } }\n    lease: " + relayLease,
+		works: "SELECT count(*) = 64 AND count(DISTINCT owner) = 2 FROM semel_outbox_shards WHERE until > now()",
+		tookOver: func(*daemon) string {
+			return "SELECT count(*) = 64 AND count(DISTINCT owner) = 1 FROM semel_outbox_shards WHERE until > now()"
+		},
+	},
+	{
+		name: "wal", source: "source: { outbox: { store: db, mode: wal } }",
+		settings: map[string]string{"wal_level": "logical", "wal_sender_timeout": relayLease},
+		works:    "SELECT count(*) = 1 FROM pg_replication_slots WHERE active",
+		tookOver: func(other *daemon) string {
+			return fmt.Sprintf("SELECT count(*) = 1 FROM pg_stat_replication WHERE application_name LIKE '%%/%d/%%'", other.pid())
+		},
+	},
+}
+
+// upset kills a relay, or stops it until the other has taken over.
+func (m *mode) upset(t *testing.T, event string, relays [2]*daemon, i int, pool *pgxpool.Pool) {
 	t.Helper()
-	owners := func(n int) {
-		t.Helper()
-		becomes(t, pool, fmt.Sprintf("SELECT count(*) = 64 AND count(DISTINCT owner) = %d FROM semel_outbox_shards WHERE until > now()", n))
-	}
-	owners(2)
+	becomes(t, pool, m.works)
+	d := relays[i]
 	if event == killRelay {
 		d.end(t, syscall.SIGKILL)
 		d.start(t)
 		return
 	}
-	must(t, d.cmd.Process.Signal(syscall.SIGSTOP))
-	owners(1)
-	must(t, d.cmd.Process.Signal(syscall.SIGCONT))
+	must(t, d.signal(syscall.SIGSTOP, false))
+	becomes(t, pool, m.tookOver(relays[1-i]))
+	must(t, d.signal(syscall.SIGCONT, false))
 }
 
 // becomes waits until a statement is true. The database may be away.
@@ -243,6 +268,15 @@ func (s *shop) outcome(ctx context.Context, id int64) (committed bool, err error
 // the rows of a consumer that remembers keys.
 func TestOutboxDeliversWhatWasCommittedInOrder(t *testing.T) {
 	t.Parallel()
+	for _, m := range modes {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			deliverInOrder(t, &m)
+		})
+	}
+}
+
+func deliverInOrder(t *testing.T, m *mode) {
 	seed, random := chooseSeed(t)
 	total, aggregates := 200_000, 400
 	events := slices.Concat(slices.Repeat([]string{killRelay, stopRelay}, 10), []string{fast, fast, immediate, immediate, immediate, "stop-broker", "kill-broker"})
@@ -252,7 +286,7 @@ func TestOutboxDeliversWhatWasCommittedInOrder(t *testing.T) {
 	random.Shuffle(len(events), func(i, j int) { events[i], events[j] = events[j], events[i] })
 	began := time.Now()
 	broker := servicestest.StartKafka(t, nil)
-	database := servicestest.StartPostgres(t, nil)
+	database := servicestest.StartPostgres(t, &services.PostgresOptions{Settings: m.settings})
 	client, err := kgo.NewClient(kgo.SeedBrokers(broker.Addr()))
 	must(t, err)
 	defer client.Close()
@@ -275,13 +309,12 @@ func TestOutboxDeliversWhatWasCommittedInOrder(t *testing.T) {
 stores: { db: { postgres: { dsn: %q } } }
 pipelines:
   relay:
-    source: { outbox: { store: db } }
+    %s
     key: { id: property:message-id }
-    lease: %s
     sink: { kafka: { brokers: [%q], topic: in } }
     on_failure: { attempts: 3 }
     parked: { store: db }
-`, database.URL(), relayLease, broker.Addr()))
+`, database.URL(), m.source, broker.Addr()))
 	}
 	relays[0].do(t, "migrate", "up", "--config", relays[0].config, "-q")
 	consumer := newDaemon(t, program, fmt.Sprintf(`
@@ -296,7 +329,9 @@ pipelines:
     on_failure: { attempts: 1000, backoff: 500ms }
     parked: { store: db }
 `, database.URL(), broker.Addr()))
-	for _, d := range []*daemon{relays[0], relays[1], consumer} {
+	programs := []*daemon{relays[0], relays[1], consumer}
+	for _, d := range programs {
+		d.supervised = true // it may find no server when it starts
 		d.start(t)
 	}
 
@@ -316,7 +351,7 @@ pipelines:
 		i := random.IntN(2)
 		t.Logf("%s %s %d", time.Now().Format("15:04:05.000"), event, i)
 		if event == killRelay || event == stopRelay {
-			upsetRelay(t, event, relays[i], pool)
+			m.upset(t, event, relays, i, pool)
 		} else {
 			upset(t, event, broker, database)
 		}
@@ -331,7 +366,7 @@ pipelines:
 	if !within(settleFor, func() bool { return isSettled(t.Context(), adm, "consumer") }) {
 		t.Error("the consumer did not commit all of the topic")
 	}
-	for _, d := range []*daemon{relays[0], relays[1], consumer} {
+	for _, d := range programs {
 		d.end(t, syscall.SIGTERM)
 	}
 	s.compare(t, broker.Addr(), adm)

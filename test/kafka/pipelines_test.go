@@ -47,7 +47,12 @@ type daemon struct {
 	admin                string   // what --admin is
 	args, env            []string // instead of run, and in addition to the environment
 	logged               int64    // how much of the log is of earlier starts
-	cmd                  *exec.Cmd
+	supervised           bool     // start it again if it ends by itself with an error
+
+	mu     sync.Mutex // guards cmd and ending, while it runs
+	cmd    *exec.Cmd
+	ending bool
+	ended  chan error // nil if it does not run
 }
 
 func newDaemon(t *testing.T, program, config string) *daemon {
@@ -56,7 +61,7 @@ func newDaemon(t *testing.T, program, config string) *daemon {
 	d := &daemon{program: program, config: filepath.Join(dir, "semel.yaml"), log: filepath.Join(dir, "log"), admin: "off"}
 	must(t, os.WriteFile(d.config, []byte(config), 0o600))
 	t.Cleanup(func() {
-		if d.cmd != nil && d.cmd.ProcessState == nil {
+		if d.ended != nil {
 			d.end(t, syscall.SIGKILL)
 		}
 		showLog(t, "the program", d.log)
@@ -76,26 +81,69 @@ func (d *daemon) do(t *testing.T, args ...string) {
 
 func (d *daemon) start(t *testing.T) {
 	t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ending, d.ended = false, make(chan error, 1)
+	must(t, d.launch(t))
+}
+
+// launch starts the process, and a goroutine that waits for its end.
+func (d *daemon) launch(t *testing.T) error {
 	log, err := os.OpenFile(d.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	must(t, err)
+	if err != nil {
+		return err
+	}
 	defer log.Close()
-	d.logged, err = log.Seek(0, io.SeekEnd)
-	must(t, err)
+	if d.logged, err = log.Seek(0, io.SeekEnd); err != nil {
+		return err
+	}
 	args := d.args
 	if args == nil {
 		args = []string{"run", d.config, "--admin", d.admin}
 	}
-	d.cmd = exec.Command(d.program, args...)
-	d.cmd.Stderr, d.cmd.Dir, d.cmd.Env = log, filepath.Dir(d.config), append(os.Environ(), d.env...)
-	must(t, d.cmd.Start())
+	cmd := exec.Command(d.program, args...)
+	cmd.Stderr, cmd.Dir, cmd.Env = log, filepath.Dir(d.config), append(os.Environ(), d.env...)
+	d.cmd = cmd
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	go func() {
+		err := cmd.Wait()
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.supervised && !d.ending && err != nil {
+			t.Logf("%s ended by itself with %v, and is started again", filepath.Base(d.program), err)
+			if err = d.launch(t); err == nil {
+				return
+			}
+		}
+		d.ended <- err
+	}()
+	return nil
+}
+
+// signal sends a signal to the process. ending says that it will end.
+func (d *daemon) signal(s syscall.Signal, ending bool) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ending = d.ending || ending
+	return d.cmd.Process.Signal(s)
+}
+
+func (d *daemon) pid() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.cmd.Process.Pid
 }
 
 func (d *daemon) end(t *testing.T, s syscall.Signal) {
 	t.Helper()
-	if err := d.cmd.Process.Signal(s); err != nil {
+	if err := d.signal(s, true); err != nil {
 		t.Errorf("the program had ended: %v", err)
 	}
-	if err := d.cmd.Wait(); s == syscall.SIGTERM && err != nil && !neverBegan(d.cmd.ProcessState, d.log, d.logged) {
+	err := <-d.ended
+	d.ended = nil
+	if s == syscall.SIGTERM && err != nil && !neverBegan(d.cmd.ProcessState, d.log, d.logged) {
 		t.Errorf("the program ended with %v", err)
 	}
 }

@@ -261,9 +261,9 @@ func (s *soak) happen(event string) {
 		s.other.start(s.t)
 	case server == nil:
 		d := map[string]*daemon{"program": s.other, "steady": s.steady}[what]
-		must(s.t, d.cmd.Process.Signal(syscall.SIGSTOP))
+		must(s.t, d.signal(syscall.SIGSTOP, false))
 		s.wait(time.Second, 5*time.Second) // also longer than a lease and a session
-		must(s.t, d.cmd.Process.Signal(syscall.SIGCONT))
+		must(s.t, d.signal(syscall.SIGCONT, false))
 	default:
 		must(s.t, server.Pause())
 		s.wait(time.Second, 4*time.Second)
