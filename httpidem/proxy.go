@@ -88,6 +88,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.reverse.ServeHTTP(w, r)
 		return
 	}
+	c.separate()
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	late := time.AfterFunc(p.opts.Timeout+p.opts.Late, func() { cancel(errLate) })

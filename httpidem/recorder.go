@@ -29,8 +29,8 @@ const (
 // http.ResponseWriter and a http.Flusher. It has no Unwrap, because what is written past
 // it would not be kept.
 //
-// If the client does not wait any longer, detach gives it another answer. What the
-// handler writes then is only kept.
+// If the client does not wait any longer, leave gives it another answer. What the handler
+// writes then is only kept.
 type recorder struct {
 	opts   *Options
 	origin string // the Origin of the request
@@ -38,7 +38,8 @@ type recorder struct {
 
 	mu     sync.Mutex // guards the fields below
 	client http.ResponseWriter
-	header http.Header // what the handler sees
+	header http.Header // what the handler sees: that of the client, until separate
+	apart  bool        // header is not that of the client
 	fate   fate
 	status int // 0 before the final header
 	kept   answer
@@ -47,7 +48,15 @@ type recorder struct {
 }
 
 func newRecorder(w http.ResponseWriter, r *http.Request, opts *Options, room *share) *recorder {
-	return &recorder{opts: opts, room: room, origin: r.Header.Get("Origin"), client: w, header: w.Header().Clone()}
+	return &recorder{opts: opts, room: room, origin: r.Header.Get("Origin"), client: w, header: w.Header()}
+}
+
+// separate gives the handler a header of its own. Call it before the handler writes, if
+// leave may be called beside it.
+func (c *recorder) separate() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.header, c.apart = c.header.Clone(), true
 }
 
 func (c *recorder) Header() http.Header { return c.header }
@@ -65,19 +74,27 @@ func (c *recorder) writeHeader(status int) {
 	for _, name := range []string{c.opts.Profile.Marker, Executed, Expires} {
 		delete(c.header, name) // only a replay has it
 	}
-	if c.client != nil {
-		clear(c.client.Header())
-		for name, values := range c.header {
-			c.client.Header()[name] = values
-		}
-		c.opts.Profile.accepted(c.client.Header(), !c.opts.released(status, c.header))
-		c.client.WriteHeader(status)
+	if status >= 200 {
+		c.status, c.length = status, c.header.Get("Content-Length")
+		c.keep()
 	}
-	if status < 200 {
+	if c.client == nil {
 		return
 	}
-	c.status, c.length = status, c.header.Get("Content-Length")
-	c.kept = answer{status: status, origin: c.origin, header: c.replayed()}
+	client := c.client.Header()
+	if c.apart {
+		clear(client)
+		for name, values := range c.header {
+			client[name] = values
+		}
+	}
+	c.opts.Profile.accepted(client, !c.opts.released(status, c.header))
+	c.client.WriteHeader(status)
+}
+
+// keep keeps the header, and says whether the response can be kept whole.
+func (c *recorder) keep() {
+	c.kept = answer{status: c.status, origin: c.origin, header: c.replayed()}
 	stream := strings.HasPrefix(c.header.Get("Content-Type"), "text/event-stream")
 	c.full = size(c.kept.header) > maxHead || stream || len(c.header.Values("Trailer")) > 0
 }
