@@ -92,8 +92,9 @@ func Profiles() []Profile {
 	stripe.Name, stripe.Methods = "stripe", []string{http.MethodPost}
 
 	// https://docs.adyen.com/development-resources/api-idempotency: 64 characters, POST,
-	// kept for 7 days at least, except errors with the header transient-error: true; 422
-	// or 409 with that header while the first request runs.
+	// kept for 7 days at least (31 in earlier forms of the page), except errors with the
+	// header transient-error: true; 422 or 409 with that header while the first request
+	// runs.
 	adyen := stripe
 	adyen.Name, adyen.MaxKey, adyen.Transient = "adyen", 64, "Transient-Error"
 
@@ -104,9 +105,10 @@ func Profiles() []Profile {
 	paypal.Name, paypal.Headers, paypal.MaxKey = "paypal", []string{"PayPal-Request-Id"}, 108
 	paypal.Release = slices.Concat(refused, []string{"5xx"})
 
-	// https://developer.squareup.com/docs/build-basics/common-api-patterns/idempotency: a
-	// field of the body with 1 to 45 characters, in POST and PUT; 400 with
-	// IDEMPOTENCY_KEY_REUSED for another request.
+	// https://developer.squareup.com/docs/build-basics/common-api-patterns/idempotency: an
+	// error for another request, which may differ between APIs. The reference of its
+	// payments has the field of the body with 1 to 45 characters (POST, PUT), and 400 with
+	// IDEMPOTENCY_KEY_REUSED.
 	square := stripe
 	square.Name, square.Headers, square.KeyPointer, square.MaxKey = "square", []string{}, "/idempotency_key", 45
 	square.Methods, square.MismatchStatus = []string{http.MethodPost, http.MethodPut}, http.StatusBadRequest
