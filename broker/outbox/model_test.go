@@ -665,3 +665,55 @@ func (h *history) ids(sql string) map[string]bool {
 	}
 	return there
 }
+
+// TestPreparedTransactionIsAwaitedAcrossARestart prepares a transaction before a row that
+// is read, and restarts the server, which gives the transaction another name.
+func TestPreparedTransactionIsAwaitedAcrossARestart(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartPostgres(t, &services.PostgresOptions{Settings: map[string]string{"max_prepared_transactions": "1"}})
+	pool, err := pgxpool.New(t.Context(), server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	if _, err := pgstore.Migrate(t.Context(), pool, nil); err != nil {
+		t.Fatal(err)
+	}
+	h := &history{T: t, address: server.URL(), pool: pool, random: rand.New(rand.NewPCG(1, 1))}
+	r := &modelRelay{}
+	h.begin(r)
+	t.Cleanup(r.source.pool.Close)
+	h.must(r.keeper.tend(t.Context()))
+	poll := func() (ids []string) {
+		t.Helper()
+		for late := time.Now().Add(time.Minute); ; <-time.After(10 * time.Millisecond) {
+			r.source.reading.asked = time.Time{}
+			items, _, err := r.source.poll(t.Context())
+			for _, it := range items {
+				ids = append(ids, string(it.Message.Body))
+			}
+			if err == nil {
+				return ids
+			}
+			if time.Now().After(late) { // the connections of before the restart are gone
+				t.Fatal(err)
+			}
+		}
+	}
+	h.exec(`BEGIN; INSERT INTO semel_outbox (aggregate, payload) VALUES ('a', 'first'); PREPARE TRANSACTION 'p'`)
+	h.exec(`INSERT INTO semel_outbox (aggregate, payload) VALUES ('a', 'second')`)
+	if got := append(poll(), poll()...); !slices.Equal(got, []string{"second"}) {
+		t.Fatalf("read %q", got)
+	}
+	h.must(server.Restart(t.Context()))
+	for range 3 {
+		if got := poll(); len(got) > 0 {
+			t.Errorf("read %q", got)
+		}
+	}
+	pool.Reset() // its connections are gone
+	h.exec(`COMMIT PREPARED 'p'`)
+	if got := poll(); !slices.Equal(got, []string{"first"}) {
+		t.Errorf("read %q after the transaction was committed", got)
+	}
+}

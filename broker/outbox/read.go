@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -24,6 +25,10 @@ const (
 	// mostBytes limits what one read returns; one message may be larger.
 	mostBytes = 8 << 20
 )
+
+// preparedPrefix begins the name of a transaction that was prepared before the server was
+// started. Until then it has the name that it had as an open transaction.
+const preparedPrefix = "-1/"
 
 // reader is the state of Read. Only its goroutine uses it.
 type reader struct {
@@ -302,6 +307,11 @@ func (s *Source) settle(q *request, a *answer) {
 		for name := range r.writers {
 			if _, still := a.writers[name]; !still {
 				delete(r.writers, name)
+			}
+		}
+		for name := range a.writers {
+			if r.writers != nil && strings.HasPrefix(name, preparedPrefix) {
+				r.writers[name] = struct{}{} // it may have been there under another name
 			}
 		}
 		if r.writers != nil && len(r.writers) == 0 {
