@@ -25,7 +25,7 @@ type session struct {
 	s        *WALSource
 	lanes    []*lane
 	progress progress
-	lost     context.CancelCauseFunc // ends the session
+	lost     context.CancelCauseFunc // ends the session because of an error
 
 	// sees has the transactions whose rows are in list, if they were committed before
 	// until.
@@ -119,9 +119,6 @@ func (of *session) end(ctx context.Context) {
 		}
 	}
 }
-
-// fail ends the session because of an error.
-func (of *session) fail(err error) { of.lost(err) }
 
 // next returns the next rows, if there are some: those whose time has come, those of lanes
 // that were paused, those that were in the table, and only then those that were received.

@@ -205,7 +205,7 @@ func (s *WALSource) Read(ctx context.Context) ([]*pipeline.Item, error) {
 				return nil, context.Cause(ctx)
 			}
 			if err != nil {
-				of.fail(fmt.Errorf("read: %w", err))
+				of.lost(fmt.Errorf("read: %w", err))
 			}
 			if len(items) > 0 {
 				return items, nil

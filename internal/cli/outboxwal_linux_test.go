@@ -86,6 +86,7 @@ func TestOutboxOfTheLogIsExplainedAndExamined(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	becomesTrue(t, target, "SELECT count(*) = 1 FROM delivered WHERE body = 'poison'")
+	start(t, "standby: another relay reads the slot", "outbox", "relay", file, "--admin", "off", "--no-progress")
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -95,6 +96,25 @@ func TestOutboxOfTheLogIsExplainedAndExamined(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, "", "lint", file+".wrong.yaml").check(t, term.ExitUsage, "it needs mode: wal")
+}
+
+// TestServerWithoutLogicalReplicationIsNamed has a server with the default wal_level.
+func TestServerWithoutLogicalReplicationIsNamed(t *testing.T) {
+	t.Parallel()
+	file, _ := relayConfig(t, "")
+	run(t, "", "migrate", "up", "--config", file).check(t, term.ExitDone, "outbox slots")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(strings.Replace(string(text), "outbox: { store: db }", "outbox: { store: db, mode: wal }", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const cause, remedy = "mode: wal needs the server setting wal_level = logical, and it is replica", "ALTER SYSTEM SET wal_level = 'logical', and restart the server"
+	run(t, "", "outbox", "relay", file, "--admin", "off").check(t, term.ExitFailed, cause, remedy)
+	if got := run(t, "", "doctor", file); got.status != term.ExitFound || !strings.Contains(got.stdout, cause) || !strings.Contains(got.stdout, remedy) {
+		t.Errorf("%+v", got)
+	}
 }
 
 // TestRelayOfTheLogLosesNothing compares what relays deliver with what writers committed,
