@@ -157,6 +157,14 @@ func TestScenariosOnKafkaRunAsPrinted(t *testing.T) {
 				openScenario(t, name, kafka).until(committed(t, brokers, topic), everyText())
 			})
 		}
+		t.Run("filter", func(t *testing.T) {
+			t.Parallel()
+			var want []string
+			for i := 5; i < distinct; i++ {
+				want = append(want, fmt.Sprintf(`{"order":"o%d","amount":"%d.50","customer":"c"}`, i, i))
+			}
+			openScenario(t, "filter", kafka).until(committed(t, brokers, "orders-clean"), want)
+		})
 		for name, sql := range map[string]string{
 			"kafka-to-postgres": "SELECT event_id FROM orders",
 			"financial":         "SELECT 'e' || substr(id, 2) FROM payments",

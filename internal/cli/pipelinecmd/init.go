@@ -37,6 +37,7 @@ func Scenarios() [][2]string {
 		{"order-service", "from a request through an outbox and Kafka to a webhook, under one key"},
 		{"analytics", "many small events into files"},
 		{"financial", "amounts, with fingerprints and versions"},
+		{"filter", "some events and some of their fields, in a transaction of Kafka"},
 		{"streams", "keys by the events' own time, in a transaction of Kafka"},
 	}
 }
