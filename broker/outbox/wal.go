@@ -75,8 +75,8 @@ const (
 )
 
 // WALSource reads an outbox through a replication slot, in the order of commits. [OpenWAL]
-// returns one. A row is deleted or kept when it is acknowledged, and the slot is confirmed up to the
-// last transaction before which all rows are.
+// returns one. A row is deleted or kept when it is acknowledged. The slot is confirmed up to
+// the last transaction before which all rows are.
 //
 // One process at a time reads the slot. Others wait until it is free.
 type WALSource struct {
@@ -224,8 +224,7 @@ func (s *WALSource) Read(ctx context.Context) ([]*pipeline.Item, error) {
 }
 
 // Ack implements pipeline.Source: it deletes the rows of items or moves them to the log. A
-// row may be received before
-// its transaction is visible, and Ack waits until it is.
+// row may be received before its transaction is visible, and Ack waits until it is.
 func (s *WALSource) Ack(ctx context.Context, items []*pipeline.Item) error {
 	if err := s.remove(ctx, items); err != nil {
 		return fmt.Errorf("outbox: delete rows that were delivered: %w", err)

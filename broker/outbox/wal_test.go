@@ -230,7 +230,7 @@ func TestStandbyTakesOver(t *testing.T) {
 	eventually(t, pool, reads)
 	heard := make(events, 100)
 	second := openWAL(t, server.URL(), &relay.WALOptions{Name: "second", Observer: heard})
-	if got := <-heard; !strings.Contains(got, "standby: another relay reads the slot (first/") {
+	if got := heard.next(t); !strings.Contains(got, "standby: another relay reads the slot (first/") {
 		t.Errorf("it says %s", got)
 	}
 	if err := second.Ready(t.Context()); err != nil {
@@ -307,6 +307,18 @@ func TestRowsOfTheLogAreKept(t *testing.T) {
 
 // events hears reasons.
 type events chan string
+
+// next waits for the next reason.
+func (e events) next(t *testing.T) string {
+	t.Helper()
+	select {
+	case got := <-e:
+		return got
+	case <-time.After(20 * time.Second):
+		t.Fatal("nothing was heard")
+		return ""
+	}
+}
 
 func (e events) Observe(semel.Event) {}
 
@@ -573,7 +585,7 @@ func TestNewSlotWaitsForOpenTransactions(t *testing.T) {
 	}
 	heard := make(events, 100)
 	second := openWAL(t, server.URL(), &relay.WALOptions{Observer: heard})
-	if got := <-heard; !strings.Contains(got, "standby: another relay reads the slot") {
+	if got := heard.next(t); !strings.Contains(got, "standby: another relay reads the slot") {
 		t.Errorf("it says %s", got)
 	}
 	closeWAL(t, first)
