@@ -78,7 +78,7 @@ var packageMap = map[string][]string{
 		"github.com/jackc/pgx/v5", "github.com/jackc/pgx/v5/pgconn", "github.com/jackc/pgx/v5/pgxpool",
 	},
 	"broker/outbox": {
-		".", "key", "pipeline", "store/pgstore", "internal/invalid", "github.com/jackc/pglogrepl", "github.com/jackc/pgx/v5",
+		".", "key", "outbox", "pipeline", "store/pgstore", "internal/invalid", "github.com/jackc/pglogrepl", "github.com/jackc/pgx/v5",
 		"github.com/jackc/pgx/v5/pgconn", "github.com/jackc/pgx/v5/pgproto3", "github.com/jackc/pgx/v5/pgtype", "github.com/jackc/pgx/v5/pgxpool",
 	},
 	"stream":            {".", "key", "pipeline", "internal/invalid"},

@@ -51,8 +51,9 @@ type Message struct {
 // Writer writes to the outbox in the tables with certain names. It is safe for
 // concurrent use. [New] returns one.
 type Writer struct {
-	insert string // any number of messages
-	one    string // one message
+	insert  string // any number of messages
+	one     string // one message
+	channel string // wakes relays
 }
 
 // New returns a writer for tables with names of their own. If the names are invalid,
@@ -62,7 +63,8 @@ func New(names pgstore.Names) (*Writer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("outbox: %w", err)
 	}
-	return &Writer{strings.Replace(insertSQL, "{outbox}", table, 1), strings.Replace(insertOneSQL, "{outbox}", table, 1)}, nil
+	channel, err := Channel(names)
+	return &Writer{strings.Replace(insertSQL, "{outbox}", table, 1), strings.Replace(insertOneSQL, "{outbox}", table, 1), channel}, err
 }
 
 // insertSQL numbers the rows in the order of the arrays.

@@ -33,12 +33,23 @@ func examine(ctx context.Context, dsn string, opts *Options, patience time.Durat
 	}
 	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
 	e := &examination{conn: conn, sql: sql, keep: o.Keep, patience: patience}
-	for _, look := range []func(context.Context) error{e.waiting, e.writers, e.horizon, e.prepared, e.table, e.identity, e.commits, e.log} {
+	for _, look := range []func(context.Context) error{e.waiting, e.writers, e.horizon, e.prepared, e.table, e.identity, e.commits, e.log, e.wakeup} {
 		if err := look(ctx); err != nil {
 			return e.findings, fmt.Errorf("outbox: examine: %w", err)
 		}
 	}
 	return e.findings, nil
+}
+
+// wakeup looks whether notifications can wake relays.
+func (e *examination) wakeup(ctx context.Context) error {
+	pooled, err := isPooled(ctx, e.conn)
+	f := semel.Finding{Subject: "outbox.notify", Found: "the relay is woken by NOTIFY, besides polling"}
+	if pooled {
+		f = semel.Finding{Severity: semel.Notice, Subject: f.Subject, Found: "a pooler is between: NOTIFY does not wake the relay, and it polls", Cost: "an idle relay finds a row up to a second later", Remedy: "nothing, or name the server itself in the store of the relay"}
+	}
+	e.findings = append(e.findings, f)
+	return err
 }
 
 // once opens a connection and checks the tables.

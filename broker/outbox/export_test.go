@@ -1,4 +1,26 @@
 package outbox
 
+import (
+	"context"
+	"errors"
+	"time"
+)
+
 // ExamineAfter is Examine with a patience of its own.
 var ExamineAfter = examine
+
+// Postpone makes the next Read of a source wait, unless it is woken.
+func Postpone(s *Source, until time.Time) {
+	select {
+	case <-s.wake:
+	default:
+	}
+	s.reading.next = until
+}
+
+// Owned returns how many shards a source owns.
+func Owned(s *Source) int { return len(s.owned()) }
+
+// Hear listens for notifications until ctx ends. The error says whether a pooler is
+// between.
+func Hear(ctx context.Context, s *Source) (pooled bool) { return errors.Is(s.hear(ctx), errPooled) }

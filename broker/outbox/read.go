@@ -33,6 +33,7 @@ const preparedPrefix = "-1/"
 // reader is the state of Read. Only its goroutine uses it.
 type reader struct {
 	next  time.Time     // the time of the next read
+	least time.Time     // no read is sooner, whatever the reason
 	pause time.Duration // after a read that found nothing
 	most  int           // the limit of the next read, in rows
 	whole time.Time     // the last look at all rows
@@ -48,7 +49,7 @@ type reader struct {
 func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) {
 	r := &s.reading
 	for {
-		s.wait(ctx, time.Until(r.next))
+		s.wait(ctx)
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
@@ -65,8 +66,9 @@ func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) {
 		case !more:
 			r.pause = min(max(2*r.pause, busyPause), idlePause)
 		}
-		r.next = time.Time{}
+		r.next, r.least = time.Time{}, time.Time{}
 		if !more {
+			r.least = began.Add(busyPause)
 			r.next = began.Add(max(busyPause, r.pause/2+rand.N(r.pause/2+1)))
 		}
 		if len(items) > 0 {
@@ -75,8 +77,15 @@ func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) {
 	}
 }
 
-// wait waits for a time, for a reason to look sooner, or for the end of ctx.
-func (s *Source) wait(ctx context.Context, d time.Duration) {
+// wait waits until the next read is due. It is due sooner if there is a reason to look.
+func (s *Source) wait(ctx context.Context) {
+	sleep(ctx, s.reading.next, s.wake)
+	sleep(ctx, s.reading.least, nil)
+}
+
+// sleep waits for a time, a wake-up, or the end of ctx.
+func sleep(ctx context.Context, until time.Time, wake <-chan struct{}) {
+	d := time.Until(until)
 	if d <= 0 {
 		return
 	}
@@ -84,7 +93,7 @@ func (s *Source) wait(ctx context.Context, d time.Duration) {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-s.wake:
+	case <-wake:
 	case <-ctx.Done():
 	}
 }

@@ -141,6 +141,7 @@ func Open(ctx context.Context, dsn string, opts *Options) (*Source, error) {
 	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = stop
 	s.ended.Go(func() { s.keep(keeping) })
+	s.ended.Go(func() { s.listen(keeping) })
 	if s.archive != nil {
 		s.ended.Go(func() { s.archive.tend(keeping) })
 	}
