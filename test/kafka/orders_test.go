@@ -182,6 +182,7 @@ func TestEachOrderHasOneEffectAtTheEndOfTheChain(t *testing.T) {
 		all.Go(func() {
 			if err := c.run(t.Context()); err != nil {
 				t.Errorf("a customer: %v", err)
+				c.fail()
 			}
 		})
 	}

@@ -109,6 +109,7 @@ type meter struct {
 	changed       *sync.Cond
 	count, target int
 	last          bool // the target is final
+	failed        bool // one of them has given up
 }
 
 func newMeter() *meter {
@@ -123,7 +124,7 @@ func (m *meter) more(n, wait int, last bool) {
 	defer m.mu.Unlock()
 	m.target, m.last = m.target+n, last
 	m.changed.Broadcast()
-	for until := min(m.count+wait, m.target); m.count < until; {
+	for until := min(m.count+wait, m.target); m.count < until && !m.failed; {
 		m.changed.Wait()
 	}
 }
@@ -132,10 +133,18 @@ func (m *meter) more(n, wait int, last bool) {
 func (m *meter) short() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for m.count >= m.target && !m.last {
+	for m.count >= m.target && !m.last && !m.failed {
 		m.changed.Wait()
 	}
-	return m.count < m.target
+	return m.count < m.target && !m.failed
+}
+
+// fail ends all waiting.
+func (m *meter) fail() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.failed = true
+	m.changed.Broadcast()
 }
 
 // add notes that n are done. do is called with the lock.
@@ -342,6 +351,7 @@ pipelines:
 		writers.Go(func() {
 			if err := s.write(t.Context(), own); err != nil {
 				t.Errorf("a writer: %v", err)
+				s.fail()
 			}
 		})
 	}
