@@ -86,12 +86,16 @@ const searchFor = 2 * time.Second
 // names for at most two seconds. If the server has more names than that, a scope that is
 // bound may be missed. It may be called concurrently. Its errors are those of a claim.
 func (s *Store) KeysWithoutRule(ctx context.Context) (bool, error) {
+	return s.keysWithoutRule(ctx, time.Now().Add(searchFor))
+}
+
+func (s *Store) keysWithoutRule(ctx context.Context, until time.Time) (bool, error) {
 	const verb = "keys without rule"
 	masters, err := s.masters(ctx, verb)
 	if err != nil {
 		return false, err
 	}
-	until, keys, pattern := time.Now().Add(searchFor), false, escapeGlob(s.opts.Prefix)+"*"
+	keys, pattern := false, escapeGlob(s.opts.Prefix)+"*"
 	for _, node := range masters {
 		for cursor := uint64(0); time.Now().Before(until); {
 			entry, err := node.Do(ctx, node.B().Scan().Cursor(cursor).Match(pattern).Count(4*pageNames).Build()).AsScanEntry()

@@ -59,7 +59,8 @@ func TestKeysOfAVersionWithoutRulesAreFound(t *testing.T) {
 		s := newStore(t, opts)
 		check := func(when string, want bool) {
 			t.Helper()
-			if got, err := s.KeysWithoutRule(t.Context()); got != want || err != nil {
+			late := time.Now().Add(time.Minute) // the server may be slow, and has the names of other tests
+			if got, err := s.keysWithoutRule(t.Context(), late); got != want || err != nil {
 				t.Errorf("%s, %s: %t, %v", name, when, got, err)
 			}
 		}
