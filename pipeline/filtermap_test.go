@@ -2,6 +2,7 @@ package pipeline_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -100,6 +101,30 @@ func TestAFilteredMessageIsRemembered(t *testing.T) {
 		r.run()
 		if answer := r.claim("f1", time.Minute); answer.Decision != semel.Duplicate {
 			t.Errorf("the key of a filtered message is %s", answer.Decision)
+		}
+	})
+}
+
+// The store takes no completion for longer than a lease. The message is filtered out once.
+func TestAFilteredMessageIsCompletedWhenItsStoreAnswers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r, told, began := newRig(t), newTold(), time.Now()
+		r.phases.FilterMap, r.opts.Observer = byID, told
+		r.store.complete = func(ctx context.Context, reqs []semel.CompleteRequest, answers []error) error {
+			if time.Since(began) < 5*time.Minute {
+				return semel.ErrStoreUnavailable
+			}
+			return r.store.Store.Complete(ctx, reqs, answers)
+		}
+		r.add(0, "f1", "g")
+		r.run()
+		r.wantAcked(1)
+		if got := told.events; len(r.delivered) != 0 || got[pipeline.EventFiltered] != 1 || got[pipeline.EventStalled] == 0 {
+			t.Errorf("%d deliveries, events %v", len(r.delivered), got)
+		}
+		if answer := r.claim("f1", time.Minute); answer.Decision != semel.Duplicate {
+			t.Errorf("the key is %s", answer.Decision)
 		}
 	})
 }

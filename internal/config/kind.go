@@ -265,8 +265,9 @@ type Runnable interface {
 // one kind of store.
 type SessionSink interface {
 	Sink
-	// OpenSession opens the session that commits both. It returns its own source if
-	// positions are committed too, and otherwise nil.
+	// OpenSession opens the session that commits both, with the FilterMap of the
+	// pipeline. It returns its own source if positions are committed too, and otherwise
+	// nil.
 	OpenSession(ctx context.Context, env *Env) (pipeline.Session, pipeline.Source, error)
 }
 
@@ -281,7 +282,7 @@ type TransactionalSource interface {
 	Changelogs(p *Pipeline) []string
 	// ParkedTopic is the default topic for parked messages.
 	ParkedTopic() string
-	// OpenTransaction opens the pipeline.
+	// OpenTransaction opens the pipeline, with its FilterMap.
 	OpenTransaction(env *Env) (Runnable, error)
 }
 
