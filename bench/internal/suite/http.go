@@ -46,7 +46,7 @@ func proxies(e Env) []Benchmark {
 			return values, err
 		}
 	}
-	return []Benchmark{
+	return append([]Benchmark{
 		{
 			Name: "http-proxy-plain", Work: work + "; semel proxy without keys", peerVersion: plain, prepare: prepare,
 			ours: through("http-proxy-plain", e.semelProxy, false), peer: through("http-proxy-plain", e.reverse, false),
@@ -72,7 +72,7 @@ func proxies(e Env) []Benchmark {
 			peer:    func(context.Context) (map[string]float64, error) { return handled(10*n, false) },
 			figures: []figure{{name: "http-middleware", unit: "requests/s"}, {name: "http-middleware-bytes", unit: "B/request", lessIsBetter: true}},
 		},
-	}
+	}, idemlease(e, 10*n)...)
 }
 
 // semelProxy starts semel proxy with an embedded store.

@@ -18,14 +18,14 @@ const openOutboxName = "open-outbox"
 // has that program, so that a person clones it and names the directory.
 func openOutbox() string { return os.Getenv("SEMEL_BENCH_OPEN_OUTBOX") }
 
-// openOutboxVersion names the peer by the commit of its clone.
-func openOutboxVersion(dir string) func() (string, error) {
+// commitOf names a peer by the commit of its clone.
+func commitOf(dir, module string) func() (string, error) {
 	return func() (string, error) {
 		commit, err := exec.Command("git", "-C", dir, "rev-parse", "--short", "HEAD").Output()
 		if err != nil {
 			return "", fmt.Errorf("suite: the commit of %s: %w", dir, err)
 		}
-		return "github.com/open-outbox/relay " + strings.TrimSpace(string(commit)), nil
+		return module + " " + strings.TrimSpace(string(commit)), nil
 	}
 }
 

@@ -114,7 +114,7 @@ func outboxes(e Env) []Benchmark {
 		Benchmark{
 			Name:        "outbox-kafka-open",
 			Work:        fmt.Sprintf(rows+"As outbox-kafka. Peer: open-outbox/relay without order, with batches of 1,000 and no compression, %s messages", count(less)),
-			peerVersion: openOutboxVersion(peer),
+			peerVersion: commitOf(peer, "github.com/open-outbox/relay"),
 			prepare:     e.prepareKafka(e.buildSemel, e.buildOpenOutbox(peer)),
 			ours:        rate("outbox-kafka-open", ours),
 			peer: rate("outbox-kafka-open", func(ctx context.Context) (float64, error) {
@@ -125,7 +125,7 @@ func outboxes(e Env) []Benchmark {
 		Benchmark{
 			Name:        "outbox-latency-open",
 			Work:        fmt.Sprintf(rows+"%s transactions a second, as outbox-latency. Peer: open-outbox/relay without order, polling every 10 ms, with batches of 1,000 and no compression", count(latency)),
-			peerVersion: openOutboxVersion(peer),
+			peerVersion: commitOf(peer, "github.com/open-outbox/relay"),
 			prepare:     e.prepareKafka(e.buildSemel, e.buildOpenOutbox(peer)),
 			ours:        measured,
 			peer: func(ctx context.Context) (map[string]float64, error) {
