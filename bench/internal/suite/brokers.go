@@ -104,7 +104,7 @@ func (b broker) consume(e Env, name, store string, open func(context.Context, *E
 		})
 	}
 	peer := func(ctx context.Context) (map[string]float64, error) {
-		return b.measure(ctx, name, in, false, func(sink pipeline.Sink) (pipeline.Session, error) { return pipeline.NewDirect(sink), nil })
+		return b.measure(ctx, name, in, false, func(sink pipeline.Sink) (pipeline.Session, error) { return pipeline.NewDirect(sink, nil), nil })
 	}
 	return Benchmark{
 		Name: name,
