@@ -133,7 +133,8 @@ func producer(ctx context.Context, opts []kgo.Opt, topic string, samePartition b
 
 // topic returns the topic of an item. If messages name their topics, it is one that
 // exists: a client would hold up all messages of a delivery for one whose topic does not.
-func (s *Sink) topic(ctx context.Context, to *outlet, it *pipeline.Item) (string, error) {
+// failed has the errors of topics that the delivery has asked for: it asks once for each.
+func (s *Sink) topic(ctx context.Context, to *outlet, failed map[string]error, it *pipeline.Item) (string, error) {
 	if s.opts.Route == nil {
 		return s.opts.Topic, nil
 	}
@@ -144,6 +145,9 @@ func (s *Sink) topic(ctx context.Context, to *outlet, it *pipeline.Item) (string
 	if to.of(topic) != nil {
 		return topic, nil
 	}
+	if err := failed[topic]; err != nil {
+		return "", err
+	}
 	err = cluster.HaveTopics(ctx, to.client, topic)
 	if err == nil {
 		var l cluster.Limits
@@ -153,9 +157,12 @@ func (s *Sink) topic(ctx context.Context, to *outlet, it *pipeline.Item) (string
 		}
 	}
 	if isOfTopic(err) {
-		return "", &ownError{err}
+		err = &ownError{err}
+	} else {
+		err = pipeline.Unavailable(err, 0)
 	}
-	return "", pipeline.Unavailable(err, 0)
+	failed[topic] = err
+	return "", err
 }
 
 // ownError is the failure of one message because of the topic that it names.
@@ -219,7 +226,7 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 // it may have been raised.
 func (s *Sink) again(ctx context.Context, alone []*pipeline.Item, asked *bool) error {
 	to := s.to.Load()
-	topic, err := s.topic(ctx, to, alone[0])
+	topic, err := s.topic(ctx, to, map[string]error{}, alone[0])
 	if err != nil {
 		return s.produceError(err, alone[0])
 	}
@@ -360,13 +367,14 @@ func (s *Sink) produce(ctx context.Context, items []*pipeline.Item) []error {
 	for i := range d.errs {
 		d.errs[i] = errUnanswered
 	}
+	failed := map[string]error{}
 	for i, it := range items {
 		group := it.Group
 		if d.isHeld(group) {
 			d.answer(i, pipeline.ErrBehind)
 			continue
 		}
-		topic, err := s.topic(ctx, to, it)
+		topic, err := s.topic(ctx, to, failed, it)
 		if err != nil {
 			d.hold(group)
 			d.answer(i, err)
