@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -133,7 +134,7 @@ func (s *WALSource) read(ctx context.Context) (worked bool, err error) {
 	if _, err := s.pool.Exec(ctx, s.slot.used, s.slot.name); err != nil { // now the slot is there to stay
 		return false, err
 	}
-	r := &receiver{session: of, conn: conn, types: pgtype.NewMap(), relations: map[uint32]map[string]column{}, near: of.sees.max, heard: time.Now()}
+	r := &receiver{session: of, conn: conn, types: pgtype.NewMap(), relations: map[uint32]map[string]column{}, near: of.sees.max, heard: time.Now(), checked: time.Now()}
 	s.mu.Lock()
 	s.session, s.trouble = of, nil
 	s.mu.Unlock()
@@ -200,12 +201,13 @@ type receiver struct {
 	reported time.Time     // when
 	look     time.Time     // when to look at the position again
 	heard    time.Time     // when the server said something
+	checked  time.Time     // when it was tried whether the server stays
 }
 
 // run receives until ctx ends or the connection is lost.
 func (r *receiver) run(ctx context.Context) error {
 	for {
-		if err := r.confirm(false); err != nil {
+		if err := cmp.Or(r.confirm(false), r.serverStays(aliveEvery)); err != nil {
 			return err
 		}
 		if ctx.Err() != nil {
@@ -255,6 +257,22 @@ func (r *receiver) confirm(now bool) error {
 	return nil
 }
 
+// serverStays returns an error if the server shuts down. It waits until everything is
+// confirmed or the connection is closed, so a message that is retried would hold it up. It
+// has closed other connections by then and refuses new ones.
+func (r *receiver) serverStays(every time.Duration) error {
+	if time.Since(r.checked) < every {
+		return nil
+	}
+	r.checked = time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if err := r.s.pool.Ping(ctx); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("the server takes no connections: %w", err)
+	}
+	return nil
+}
+
 // full reports whether enough waits to be read. The server then waits too, and is still told
 // the position.
 func (r *receiver) full() bool {
@@ -294,8 +312,8 @@ func (r *receiver) takeKeepalive(data []byte) error {
 	if !r.inside {
 		r.progress.pass(alive.ServerWALEnd)
 	}
-	if alive.ReplyRequested {
-		return r.confirm(true)
+	if alive.ReplyRequested { // in a shutdown it asks again and again
+		return cmp.Or(r.confirm(true), r.serverStays(time.Second))
 	}
 	return nil
 }

@@ -599,3 +599,29 @@ func TestNewSlotWaitsForOpenTransactions(t *testing.T) {
 	ack(t, second, items...)
 	closeWAL(t, second)
 }
+
+// TestRowInFlightDoesNotHoldUpTheShutdownOfTheServer has a row that is never acknowledged,
+// and a pipeline that does not read because it has enough.
+func TestRowInFlightDoesNotHoldUpTheShutdownOfTheServer(t *testing.T) {
+	t.Parallel()
+	server := logical(t)
+	pool := migrated(t, server.URL())
+	s := openWAL(t, server.URL(), nil)
+	eventually(t, pool, reads)
+	if err := write(t.Context(), pool, event("a", "1")); err != nil {
+		t.Fatal(err)
+	}
+	readFrom(t, s, 1)
+	if err := server.Stop(); err != nil { // it says if it had to kill the server
+		t.Error(err)
+	}
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	again, got := readFrom(t, s, 1)
+	if got != "1" {
+		t.Errorf("read %s", got)
+	}
+	ack(t, s, again...)
+	closeWAL(t, s)
+}
