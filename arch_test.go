@@ -105,7 +105,7 @@ var packageMap = map[string][]string{
 	"internal/services":              {"github.com/jackc/pgx/v5/pgconn", "github.com/twmb/franz-go/pkg/kmsg"},
 	"internal/services/servicestest": {"internal/services"},
 	"internal/schema":                {".", "internal/hint", "github.com/goccy/go-yaml", "github.com/goccy/go-yaml/ast", "github.com/goccy/go-yaml/lexer", "github.com/goccy/go-yaml/parser", "github.com/goccy/go-yaml/token"},
-	"internal/config":                {".", "httpidem", "key", "pipeline", "store/tiered", "internal/advice", "internal/header", "internal/hint", "internal/schema", "github.com/goccy/go-yaml/ast"},
+	"internal/config":                {".", "httpidem", "key", "pipeline", "store/tiered", "stream", "internal/advice", "internal/header", "internal/hint", "internal/schema", "github.com/goccy/go-yaml/ast"},
 	"internal/expr": {
 		".", "key", "pipeline", "cel.dev/cel-go/cel", "cel.dev/cel-go/common/ast", "cel.dev/cel-go/common/cost", "cel.dev/cel-go/common/types",
 		"cel.dev/cel-go/common/types/ref", "cel.dev/cel-go/common/types/traits", "cel.dev/cel-go/ext", "cel.dev/cel-go/interpreter",
@@ -119,7 +119,7 @@ var packageMap = map[string][]string{
 	"internal/kind/filter":   {".", "pipeline", "store/redisstore", "store/tiered", "internal/config", "internal/kind/redis", "internal/schema"},
 	"internal/kind/http":     {".", "pipeline", "broker/httpsrc", "internal/config", "internal/schema"},
 	"internal/kind/kafka": {
-		".", "pipeline", "broker/kafka", "broker/kafka/kafkatxn", "internal/advice", "internal/config", "internal/schema", "vfs",
+		".", "pipeline", "stream", "broker/kafka", "broker/kafka/kafkatxn", "internal/advice", "internal/config", "internal/schema", "vfs",
 		"github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/sasl/plain", "github.com/twmb/franz-go/pkg/sasl/scram",
 	},
 	"internal/kind/nats": {".", "pipeline", "broker/nats", "internal/advice", "internal/config", "internal/schema", "github.com/nats-io/nats.go"},
@@ -154,7 +154,7 @@ var packageMap = map[string][]string{
 		".", "key", "pipeline", "observe", "observe/promobserve", "store/tiered", "internal/advice", "internal/ask", "internal/config", "internal/health", "internal/kind/embedded", "internal/schema", "internal/wiring",
 		"github.com/prometheus/client_golang/prometheus", "github.com/prometheus/client_golang/prometheus/collectors", "github.com/prometheus/client_golang/prometheus/promhttp",
 	},
-	"internal/explain": {".", "internal/config", "internal/schema"},
+	"internal/explain": {".", "internal/config", "internal/schema", "stream"},
 	"internal/proxy":   {".", "httpidem", "httpidem/caller", "internal/config", "github.com/prometheus/client_golang/prometheus"},
 	"internal/cli": {
 		"internal/cli/auditcmd", "internal/cli/dedupcmd", "internal/cli/keyscmd", "internal/cli/parkedcmd", "internal/cli/pipelinecmd", "internal/cli/proxycmd", "internal/cli/servercmd", "internal/cli/term", "internal/config", "internal/dedup", "internal/hint", "internal/schema",

@@ -182,6 +182,10 @@ func TestScenariosOnKafkaRunAsPrinted(t *testing.T) {
 				"KAFKA_BROKERS": brokers, "DATABASE_URL": servers.Database(t), "REDIS_URL": servers.Redis(t), "API_URL": seen.URL,
 			}).until(seen.bodies, everyText())
 		})
+		t.Run("windows", func(t *testing.T) {
+			t.Parallel()
+			testWindows(t, client, kafka)
+		})
 		t.Run("order-service", func(t *testing.T) {
 			t.Parallel()
 			testOrderService(t, brokers)
@@ -198,6 +202,46 @@ func TestScenariosOnKafkaRunAsPrinted(t *testing.T) {
 			}, everyText())
 		})
 	})
+}
+
+// testWindows writes sales of two customers, each twice, and one that is late. A later sale
+// closes the windows before it, and the last window is closed when no more sales come.
+func testWindows(t *testing.T, client *kgo.Client, env map[string]string) {
+	if _, err := kadm.NewClient(client).CreateTopics(t.Context(), 2, 1, nil, "sales", "sales-by-minute", "sales-parked"); err != nil {
+		t.Fatal(err)
+	}
+	minute := time.Now().Add(-time.Hour).Truncate(time.Minute)
+	sell := func(customer string, order, cents int, at time.Time) {
+		text := fmt.Sprintf(`{"order_id":"%s%d","customer":%q,"cents":%d}`, customer, order, customer, cents)
+		if err := client.ProduceSync(t.Context(), &kgo.Record{Topic: "sales", Key: []byte(customer), Value: []byte(text), Timestamp: at}).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var want []string
+	customers := []string{"ann", "bob"} // they may be in one partition
+	result := func(customer string, start time.Time, values string) {
+		want = append(want, fmt.Sprintf(`{"key":%q,"start":%q,"end":%q,"values":{%s}}`, customer, start.UTC().Format(time.RFC3339), start.UTC().Add(time.Minute).Format(time.RFC3339), values))
+	}
+	for _, customer := range append(customers, customers...) {
+		sell(customer, 1, 100, minute)
+		sell(customer, 2, 250, minute.Add(30*time.Second))
+	}
+	for _, customer := range customers {
+		sell(customer, 3, 7, minute.Add(10*time.Minute))
+	}
+	for _, customer := range customers {
+		sell(customer, 4, 999, minute) // late
+		result(customer, minute, `"orders":2,"cents":350,"largest":250`)
+		result(customer, minute.Add(10*time.Minute), `"orders":1,"cents":7,"largest":7`)
+	}
+	s := openScenario(t, "windows", env)
+	s.until(committed(t, env["KAFKA_BROKERS"], "sales-by-minute"), want)
+	parked := committed(t, env["KAFKA_BROKERS"], "sales-parked")
+	for deadline := time.Now().Add(time.Minute); len(parked()) < 2 && time.Now().Before(deadline); {
+	}
+	if late := parked(); len(late) != 2 || !strings.Contains(late[0], "999") || !strings.Contains(late[1], "999") {
+		t.Errorf("parked %q, want the two late sales", late)
+	}
 }
 
 // testOrderService sends each request twice to the service of the scenario, and expects one

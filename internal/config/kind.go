@@ -280,6 +280,10 @@ type TransactionalSource interface {
 	Joins(sink Sink) (why string)
 	// Changelogs names the topics that hold the keys.
 	Changelogs(p *Pipeline) []string
+	// Windows names the topics that hold the open windows of an aggregate.
+	Windows(p *Pipeline) []string
+	// CheckAggregate reports why the source cannot have an aggregate.
+	CheckAggregate(v schema.Value)
 	// ParkedTopic is the default topic for parked messages.
 	ParkedTopic() string
 	// OpenTransaction opens the pipeline, with its FilterMap.

@@ -52,6 +52,9 @@ type Pipeline struct {
 	Parked Parked
 	// Lossy allows a store that drops new messages at a stated rate.
 	Lossy bool
+	// Aggregate makes a Kafka-to-Kafka pipeline write results of windows. It may be
+	// nil.
+	Aggregate *Aggregate
 	// Transaction configures how a Kafka-to-Kafka pipeline commits.
 	Transaction Transaction
 }

@@ -84,6 +84,7 @@ func (k *Kinds) pipelineMapping(p *Pipeline) schema.Mapping {
 			}, "Limits for all messages that are read and not yet settled. Reading waits at these limits. In a Kafka transaction they end the transaction."),
 			schema.PartField("parked", func() schema.Mapping { return parkedMapping(&p.Parked) }, "Where messages are parked. Set one of these.").Means("{ path: ./semel-parked }; in a Kafka transaction the topic `FIRST-TOPIC-parked`"),
 			schema.TruthField("lossy", &p.Lossy, "Allow a `filter` store, which drops new messages at its rate.").Or("false"),
+			aggregateField(p),
 			schema.PartField("transaction", func() schema.Mapping { return transactionMapping(&p.Transaction) }, "How a pipeline from Kafka to Kafka commits without a store.").Always(),
 		},
 		Check: func(v schema.Value, there schema.Members) { checkPipelineFields(p, v, there) },
@@ -197,8 +198,10 @@ func checkPipelineFields(p *Pipeline, v schema.Value, there schema.Members) {
 		there["parked"].Wrong("neither source nor sink is kafka, so there is no topic: write a path or a store")
 	}
 	if p.Store.Name != "" {
-		if t, ok := there["transaction"]; ok {
-			t.Wrong("it is only for Kafka to Kafka without a store: leave out store, or transaction")
+		for _, name := range []string{"transaction", "aggregate"} {
+			if t, ok := there[name]; ok {
+				t.Wrong("it is only for Kafka to Kafka without a store: leave out store, or %s", name)
+			}
 		}
 		return
 	}
@@ -206,8 +209,10 @@ func checkPipelineFields(p *Pipeline, v schema.Value, there schema.Members) {
 		return
 	}
 	if p.Source.About(p).Outbox.Name != "" {
-		if t, ok := there["transaction"]; ok {
-			t.Wrong("it is only for Kafka to Kafka without a store: leave it out")
+		for _, name := range []string{"transaction", "aggregate"} {
+			if t, ok := there[name]; ok {
+				t.Wrong("it is only for Kafka to Kafka without a store: leave it out")
+			}
 		}
 		return
 	}
@@ -225,6 +230,9 @@ func checkPipelineFields(p *Pipeline, v schema.Value, there schema.Members) {
 	}
 	if p.Observe {
 		there["observe"].Wrong("a Kafka transaction cannot observe: write a store while you observe")
+	}
+	if a, ok := there["aggregate"]; ok {
+		source.CheckAggregate(a)
 	}
 	if parked, ok := there["parked"]; ok && p.Parked.Topic == "" {
 		parked.Wrong("a Kafka transaction parks messages in a topic: write parked: { topic: NAME }")

@@ -3,8 +3,10 @@ package explain
 import (
 	"fmt"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/stream"
 )
 
 // crashes lists the moments in the life of a message at which the process can
@@ -136,6 +138,13 @@ func (e *explainer) inKafka(add func(at, then string)) {
 		add("between the stages", "the copy is in "+topic+" with its origin, and is decided when the second stage reads it; nothing is deleted there before")
 	}
 	add("before the transaction", e.source.Again+"; nothing has happened")
+	if agg := e.pipeline.Aggregate; agg != nil {
+		add("in the transaction", "its successor fences it and the broker aborts: no read_committed reader sees results, windows, keys or offsets; "+e.source.Again+" and is added to its window as before")
+		add("at the commit, its answer lost", "the state is rebuilt from the committed records: results, windows, keys and offsets are committed together, or not at all")
+		add("after the commit, before its window is closed", "the record is part of its window in the "+topics(e.windows())+"; if it is read again it is a duplicate, and counts once")
+		add("while results of closed windows are written", "the last one is recorded with them: the next run writes the results after it, and none again")
+		return
+	}
 	add("in the transaction", "its successor fences it and the broker aborts: no read_committed reader sees its outputs, keys or offsets; "+e.source.Again+" and is fresh")
 	add("at the commit, its answer lost", "the state is rebuilt from the committed records: outputs, keys and offsets are committed together, or not at all")
 	add("after the commit, before the local copy of the keys has it", "the copy is completed from the "+changelogs(e.pipeline)+" before the next decision")
@@ -147,8 +156,36 @@ func (e *explainer) failuresInKafka(add func(at, then string)) {
 	if e.pipeline.Transaction.Standby {
 		reads = "the other has a copy of the keys, and reads the missing ones before it decides"
 	}
+	if e.pipeline.Aggregate != nil {
+		reads += ", and the open windows with the time up to which windows are closed"
+		add("a member that lost its partitions closes windows", "it commits its offset with the results, and the brokers refuse both")
+	}
 	add("partitions move to another instance", "the open transaction aborts; "+reads)
+	e.windowFailures(add)
 	e.parked(add)
+}
+
+// windowFailures describes the outcome of records that cannot be added to their window.
+func (e *explainer) windowFailures(add func(at, then string)) {
+	agg := e.pipeline.Aggregate
+	if agg == nil {
+		return
+	}
+	late := map[string]string{"park": "it is parked, with the reason late", "drop": "it is dropped, counted, and lost", "stop": "the pipeline ends at it"}[agg.Late]
+	add("a record comes after its window is closed", "it is late: "+late+"; a redrive does not change that. The window of a record is closed when a record of the same partition is newer than the window's end by at least the grace of "+schema.Duration(agg.Grace))
+	add("a record is more than "+schema.Duration(agg.MaxAhead)+" ahead of the clock", "it is parked, and closes no window")
+	if agg.Idle == semel.Forever {
+		add("no more records come", "windows that are open stay open until a newer record of their partition comes (idle: forever)")
+		return
+	}
+	add("no more records come", "once everything in the partition was read, and that stays so for "+schema.Duration(agg.Idle)+" (idle), its windows are closed that ended by then, less the grace and "+schema.Duration(stream.ClockMargin)+
+		". With message.timestamp.type=LogAppendTime of the topic no later record is older. With CreateTime, a record that its producer holds back for longer than grace and idle is late")
+}
+
+// windows names the topics of the open windows.
+func (e *explainer) windows() []string {
+	source, _ := e.pipeline.Source.(config.TransactionalSource) // only they have an aggregate
+	return source.Windows(e.pipeline)
 }
 
 // failures describes failures other than a process crash.

@@ -31,6 +31,7 @@ const (
 	toFile    = "    sink: { file: { path: out } }\n"
 	toStdout  = "    sink: { stdout: {} }\n"
 	toKafka   = "    sink: { kafka: { brokers: ['h:1'], topic: out } }\n"
+	counts    = "    aggregate: { by: .g, over: { tumbling: 1m }, values: { n: count }"
 	toRows    = "    sink: { postgres: { store: db, table: t, columns: { id: .id } } }\n"
 )
 
@@ -55,6 +56,11 @@ func TestEachModeHasItsPromise(t *testing.T) {
 		{fromKafka + toKafka, "one transaction in Kafka", Yes, Yes, "", "isolation read_committed"},
 		{fromKafka + toKafka, "one transaction in Kafka", Yes, Yes, "", "copies of a key in several partitions are not compared"},
 		{fromKafka + toKafka + "    transaction: { time: event, grace: 5m }\n", "one transaction in Kafka", Yes, Yes, "", "more than the grace of 5m is late, and is delivered (on_late: run): a late copy may be delivered again"},
+		{fromKafka + toKafka + counts + ", late: drop }\n", "one transaction in Kafka", Unless, Yes, "a record whose window is closed is lost", "a record comes after its window is closed"},
+		{fromKafka + toKafka + counts + ", grace: 30s }\n", "one transaction in Kafka", Yes, Yes, "", "newer than the window's end by at least the grace of 30s"},
+		{fromKafka + toKafka + counts + " }\n", "one transaction in Kafka", Yes, Yes, "", "the record is part of its window in the topic g-state"},
+		{fromKafka + toKafka + counts + " }\n", "one transaction in Kafka", Yes, Yes, "", "With message.timestamp.type=LogAppendTime"},
+		{fromKafka + toKafka + counts + ", idle: forever }\n", "one transaction in Kafka", Yes, Yes, "", "windows that are open stay open until"},
 		{strings.Replace(fromKafka, "group", "repartition: true, group", 1) + toKafka, "one transaction in Kafka", Yes, Yes, "", "the copy is in g-repartition with its origin"},
 		{strings.Replace(fromKafka, "group", "repartition: true, group", 1) + toKafka, "one transaction in Kafka", Yes, Yes, "", "records keep their order by key, not by record key"},
 		{fromFile + "    store: keys\n" + toFile, "one checkpoint on the disk", Yes, Yes, "", "cut to the length of the last checkpoint"},

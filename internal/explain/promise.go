@@ -141,7 +141,11 @@ func storeName(f *config.File, name string) string {
 
 // changelogs names the key topics of a Kafka-to-Kafka pipeline.
 func changelogs(p *config.Pipeline) string {
-	names := p.Changelogs()
+	return topics(p.Changelogs())
+}
+
+// topics names topics.
+func topics(names []string) string {
 	if len(names) == 1 {
 		return "topic " + names[0]
 	}
@@ -239,10 +243,17 @@ func (e *explainer) exceptions() []string {
 		if t := &e.pipeline.Transaction; t.Time == "event" && e.pipeline.OnLate == "run" {
 			list = append(list, "a record that is behind the newest of its partition by more than the grace of "+schema.Duration(t.Grace)+" is late, and is delivered (on_late: run): a late copy may be delivered again if it is behind by more than window and grace, because its key was forgotten")
 		}
+		if agg := e.pipeline.Aggregate; agg != nil {
+			list = append(list, "records of one group key ("+agg.By.String()+") in several partitions have a result in each: the start checks a sample for them; write the topic with the group key as record key")
+		}
 		if e.source.Repartition != "" {
 			list = append(list, "records keep their order by key, not by record key: records of one record key with several keys go to several partitions")
 		} else if e.pipeline.Key.Rule.String() != "record-key" {
-			list = append(list, "copies of a key in several partitions are not compared: the start checks a sample for them; a repartition stage, repartition: true of the source, brings them together")
+			remedy := "; a repartition stage, repartition: true of the source, brings them together"
+			if e.pipeline.Aggregate != nil {
+				remedy = "" // it would mix the progress of partitions
+			}
+			list = append(list, "copies of a key in several partitions are not compared: the start checks a sample for them"+remedy)
 		}
 	case config.Lossy:
 		if e.pipeline.Observe {

@@ -220,6 +220,9 @@ func TestProblemsOfPipelinesSayWhereAndWhatToDo(t *testing.T) {
 		stdout = "sink: { stdout: {} }"
 		topic  = "sink: { kafka: { brokers: ['h:1'], topic: out } }"
 	)
+	windows := func(value string) string {
+		return "aggregate: { by: .g, over: { tumbling: 1m }, values: { n: " + value + " }"
+	}
 	for _, c := range []struct{ parts, want string }{
 		{file + "," + stdout + ", store: keys", "8:6: pipelines.p: key is missing"},
 		{id + "," + stdout + ", store: keys", "8:6: pipelines.p: source is missing"},
@@ -250,6 +253,14 @@ func TestProblemsOfPipelinesSayWhereAndWhatToDo(t *testing.T) {
 		{id + "," + kafka + "," + topic + ", parallel: 65", "pipelines.p.parallel: a process has at most 64 open Kafka transactions: write 64 or less"},
 		{id + "," + kafka + "," + topic + ", transaction: { grace: 1m }", "pipelines.p.transaction.grace: it needs time: event: write that too, or leave it out"},
 		{id + "," + file + "," + stdout + ", store: keys, transaction: { interval: 1s }", "pipelines.p.transaction: it is only for Kafka to Kafka without a store"},
+		{id + "," + file + "," + stdout + ", store: keys, " + windows("count") + " }", "pipelines.p.aggregate: it is only for Kafka to Kafka without a store"},
+		{id + ", source: { kafka: { brokers: ['h:1'], topics: [in], group: g, repartition: true } }, " + topic + ", " + windows("count") + " }", "pipelines.p.aggregate: it is not possible with repartition: true"},
+		{id + "," + kafka + "," + topic + ", " + windows("median .x") + " }", "pipelines.p.aggregate.values.n: expected count, or sum, min, max, avg, first or last and a path, as in sum .cents"},
+		{id + "," + kafka + "," + topic + ", " + windows("sum a..b") + " }", "pipelines.p.aggregate.values.n: "},
+		{id + "," + kafka + "," + topic + ", aggregate: { by: .g, over: { tumbling: 1m }, values: {} }", "pipelines.p.aggregate.values: expected a value, as in { n: count }"},
+		{id + "," + kafka + "," + topic + ", aggregate: { by: .g, over: { hopping: 1h }, values: { n: count } }", "unknown field pipelines.p.aggregate.over.hopping: write one of tumbling"},
+		{id + "," + kafka + "," + topic + ", " + windows("count") + ", late: correct }", `pipelines.p.aggregate.late: "correct": write one of park, drop, stop`},
+		{id + "," + kafka + ", sink: { kafka: { brokers: ['h:1'], topic: g-state } }, " + windows("count") + " }", "pipelines.p.aggregate: g-state is already the topic that the sink writes, so windows would look like messages"},
 		{id + "," + kafka + ", sink: { kafka: { brokers: ['h:1'], topic: in } }", "pipelines.p.sink.kafka.topic: in is already the topic that the pipeline reads, so the pipeline would read its own output: write another topic"},
 		{id + "," + kafka + ", sink: { kafka: { brokers: ['h:1'], topic: { from: source, allow: [out] } } }", "store is missing: each message names its topic, and a Kafka transaction writes to one"},
 		{id + "," + kafka + ", store: keys, sink: { kafka: { brokers: ['h:1'], topic: { from: source, allow: [out, 'i*'] } } }", "pipelines.p.sink.kafka.topic: in is already the topic that the pipeline reads"},

@@ -30,7 +30,7 @@ func Lags(name string, lags []pipeline.Lag) (list []Value) {
 }
 
 // OfSource reports whether an instrument is one of a kind of source; see pipeline.Gauger.
-func OfSource(id ID) bool { return id >= OutboxOldest && id <= OutboxOwner }
+func OfSource(id ID) bool { return id >= OutboxOldest && id <= WindowsLag }
 
 // Gauges returns the values that a source of a pipeline reports of its own. It leaves out
 // those without an instrument.

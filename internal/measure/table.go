@@ -62,6 +62,8 @@ const (
 	// Those of one kind of source: see OfSource.
 	OutboxOldest
 	OutboxOwner
+	WindowsOpen
+	WindowsLag
 
 	DuplicatesDetected
 	EventsProcessed
@@ -175,6 +177,8 @@ func Table() []Instrument {
 		StandbyLag:        {"dedup.standby.lag", Gauge, "{record}", pipe, "Changelog records that this process's standby copies have not yet read."},
 
 		OutboxOldest: {"dedup.outbox.oldest", Gauge, "s", with(pipe, "shard"), "How long the oldest row of a shard of the outbox has waited; 0 if none waits."},
+		WindowsOpen:  {"dedup.windows.open", Gauge, "{window}", with(pipe, "source", "partition"), "Windows of an aggregate that are open, of all group keys in a partition."},
+		WindowsLag:   {"dedup.windows.lag", Gauge, "s", with(pipe, "source", "partition"), "How far behind the clock the time is up to which windows of a partition are closed."},
 		OutboxOwner:  {"dedup.outbox.owner", Gauge, "1", with(pipe, "shard", "owner"), "Epoch in which a relay owns a shard of the outbox; no value if none does."},
 
 		DuplicatesDetected: {"dedup.duplicates.detected", Counter, "{message}", with(guard, "reason"), "The same as dedup.decisions with the decision duplicate."},

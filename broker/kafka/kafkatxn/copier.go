@@ -66,7 +66,7 @@ func (c *copier) run(ctx context.Context) error { return c.t.persist(ctx, c.name
 
 // live runs one client from its start to its end.
 func (c *copier) live(ctx context.Context) (err error) {
-	last, cancel := lasting(ctx, c.t.opts.Timeouts.Shutdown)
+	last, cancel := cluster.Lasting(ctx, c.t.opts.Timeouts.Shutdown)
 	defer cancel()
 	c.lost.Store(false)
 	defer c.releaseAll()

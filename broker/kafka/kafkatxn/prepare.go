@@ -320,17 +320,6 @@ func (t *Transactor) checkSettings(ctx context.Context, adm *kadm.Client, name s
 	return nil
 }
 
-// partitioner leaves the partition of records for some topics to the caller. For others
-// the key's hash decides, as in Kafka's own client.
-type partitioner struct{ manual map[string]bool }
-
-func (p partitioner) ForTopic(topic string) kgo.TopicPartitioner {
-	if p.manual[topic] {
-		return kgo.ManualPartitioner().ForTopic(topic)
-	}
-	return kgo.StickyKeyPartitioner(nil).ForTopic(topic)
-}
-
 // metadataByID is the first version of metadata requests by topic id.
 const metadataByID = 12
 

@@ -143,7 +143,7 @@ func (s *session) open(ctx context.Context) error {
 	s.limits = *s.t.limits.Load()
 	s.client, s.cut, err = s.t.join(ctx, o.Group, s.name, append(more, kgo.ProducerLinger(o.linger()),
 		kgo.ProducerBatchMaxBytesFn(s.limits.Client),
-		kgo.ConsumeTopics(o.reads()...), kgo.RecordPartitioner(partitioner{manual}),
+		kgo.ConsumeTopics(o.reads()...), kgo.RecordPartitioner(cluster.Partitioner(manual)),
 		kgo.OnPartitionsAssigned(s.onAssigned), kgo.OnPartitionsRevoked(s.onRevoked), kgo.OnPartitionsLost(s.onLost)))
 	return err
 }
@@ -179,7 +179,7 @@ func (t *Transactor) join(ctx context.Context, group, name string, more []kgo.Op
 // live runs one client from its start to its end.
 func (s *session) live(ctx context.Context) error {
 	defer s.leave()
-	last, cancel := lasting(ctx, s.t.opts.Timeouts.Shutdown)
+	last, cancel := cluster.Lasting(ctx, s.t.opts.Timeouts.Shutdown)
 	defer cancel()
 	s.does("the assignment of partitions by the group", 0)
 	defer s.does("", 0)
@@ -198,7 +198,7 @@ func (s *session) live(ctx context.Context) error {
 
 // loop works until ctx ends or the client is unusable.
 func (s *session) loop(ctx, last context.Context) error {
-	calls, cancel := lasting(ctx, s.t.opts.Timeouts.Shutdown/2) // the rest of the time is for the commit
+	calls, cancel := cluster.Lasting(ctx, s.t.opts.Timeouts.Shutdown/2) // the rest of the time is for the commit
 	defer cancel()
 	s.work.produce = func(r *kgo.Record) { s.client.Produce(last, r, s.work.promise) }
 	for {
@@ -462,17 +462,6 @@ func (s *session) rewind(last context.Context) error {
 		return fmt.Errorf("kafka: rewind: %w", err)
 	}
 	return nil
-}
-
-// lasting returns a context that ends a while later than ctx, for work that must be
-// finished.
-func lasting(ctx context.Context, longer time.Duration) (context.Context, context.CancelFunc) {
-	last, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		timer := time.AfterFunc(longer, cancel)
-		context.AfterFunc(last, func() { timer.Stop() })
-	})
-	return last, func() { stop(); cancel() }
 }
 
 var errOutOfRange = errors.New("no offset to begin at")

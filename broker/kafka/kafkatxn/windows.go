@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"strconv"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -21,10 +22,8 @@ import (
 
 // Headers of results.
 const (
-	// headerFinal says that no other result of this window and group key follows.
-	headerFinal = "semel-final"
-	// headerWindow has start and end of the window, with a slash between them.
-	headerWindow = "semel-window"
+	headerFinal  = "semel-final"  // no other result of this window and group key follows
+	headerWindow = "semel-window" // its start and end, with a slash between them
 )
 
 // mostResults is how many results one transaction writes. The rest follows in further
@@ -127,11 +126,13 @@ func addTo(st *windows.State, m *semel.Message, group string, when, now int64) (
 
 // due reports whether results of closed windows are to be written.
 func (s *session) due() bool {
-	if s.t.opts.Aggregate == nil {
-		return false
-	}
+	return s.t.opts.Aggregate != nil && s.anyPart(func(p *part) bool { return !p.unfenced && p.slot.windows.Due() })
+}
+
+// anyPart reports whether a partition that is up to date has a property.
+func (s *session) anyPart(has func(p *part) bool) bool {
 	for _, p := range s.parts {
-		if p.ready && !p.unfenced && p.slot.windows.Due() {
+		if p.ready && has(p) {
 			return true
 		}
 	}
@@ -224,6 +225,7 @@ func (w *worker) writeWindows(p *part) {
 func (p *part) windowsApplied() {
 	ws := p.slot.windows
 	ws.Commit()
+	p.slot.measure()
 	if n := len(p.windows); n > 0 {
 		last := p.windows[n-1]
 		ws.passed(last.Value, last.Offset+1)
@@ -234,6 +236,35 @@ func (p *part) windowsApplied() {
 			p.slot.windowsCut.Store(at)
 		}
 	}
+}
+
+// measure notes the values of the gauges.
+func (s *slot) measure() {
+	s.open.Store(int64(s.windows.Open()))
+	s.watermark.Store(s.windows.Watermark())
+}
+
+var _ pipeline.Gauger = (*Transactor)(nil)
+
+// Gauges implements pipeline.Gauger. It returns the number of open windows of each
+// partition that this process has, and how far its watermark is behind the clock.
+func (t *Transactor) Gauges(context.Context) ([]pipeline.Gauge, error) {
+	if t.opts.Aggregate == nil {
+		return nil, fmt.Errorf("kafka: there are no windows: %w", errors.ErrUnsupported)
+	}
+	var list []pipeline.Gauge
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, at := range t.slots {
+		watermark := at.watermark.Load()
+		if _, own := at.holder.(*session); !own || watermark == 0 {
+			continue
+		}
+		labels := []string{id.Topic, strconv.Itoa(int(id.Number))}
+		list = append(list, pipeline.Gauge{Name: "dedup.windows.open", Labels: labels, Value: float64(at.open.Load())},
+			pipeline.Gauge{Name: "dedup.windows.lag", Labels: labels, Value: float64(t.now()-watermark) / 1000})
+	}
+	return list, nil
 }
 
 // passed notes that a changelog record is applied.
@@ -260,11 +291,7 @@ func (s *session) look(ctx context.Context) {
 		return
 	}
 	s.looked = time.Now()
-	open := false
-	for _, p := range s.parts {
-		open = open || p.ready && p.slot.windows.Open() > 0
-	}
-	if !open {
+	if !s.anyPart(func(p *part) bool { return p.slot.windows.Open() > 0 }) {
 		return
 	}
 	asked := s.t.now() // before the request: a record that comes later is not older

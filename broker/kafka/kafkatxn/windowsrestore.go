@@ -132,6 +132,7 @@ func (t *Transactor) applyWindows(ctx context.Context, p *part, records []*kgo.R
 			return entries, false, fmt.Errorf("kafka: %s/%d at %d: %w", r.Topic, r.Partition, r.Offset, err)
 		case c.Nonce != windows.ID{}:
 			if c.Nonce == nonce {
+				p.slot.measure()
 				return entries, true, nil
 			}
 			continue

@@ -83,6 +83,7 @@ func OpenAdmin(ctx context.Context, f *config.File, p *config.Pipeline) (*kafka.
 		in.Groups = []string{source.Group}
 		if f.Mode(p) == config.SourceIsSink {
 			add(append(source.Changelogs(p), source.RepartitionTopic())...)
+			add(source.Windows(p)...)
 		}
 		if source.Repartition {
 			in.Groups = append(in.Groups, kafkatxn.RepartitionGroup(source.Group))

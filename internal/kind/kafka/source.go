@@ -98,6 +98,7 @@ func (s *Source) Lint(l *config.Linter) {
 	}
 	s.lint(l, "source.kafka")
 	s.lintWindow(l)
+	lintAggregate(l)
 	s.lintIgnored(l)
 	s.lintOthers(l)
 }

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
 )
 
 // topicUse is one use of Kafka topics by a pipeline.
@@ -82,6 +84,7 @@ func topicUses(f *config.File, p *config.Pipeline) []topicUse {
 	}
 	if f.Mode(p) == config.SourceIsSink && fromKafka && toKafka {
 		uses = append(uses, topicUse{sink.Brokers, source.Changelogs(p), "transaction.changelog", "that holds the keys", "keys would look like messages"})
+		uses = append(uses, topicUse{sink.Brokers, source.Windows(p), "aggregate", "that holds the windows", "windows would look like messages"})
 	}
 	return uses
 }
@@ -134,6 +137,50 @@ func (s *Source) ParkedTopic() string {
 		return "" // already reported
 	}
 	return s.Topics[0] + "-parked"
+}
+
+// Windows implements config.TransactionalSource.
+func (s *Source) Windows(p *config.Pipeline) []string {
+	switch {
+	case p.Aggregate == nil:
+		return nil
+	case len(s.Topics) == 1:
+		return []string{s.Group + "-state"}
+	}
+	var list []string
+	for _, topic := range s.Topics {
+		list = append(list, s.Group+"-state-"+topic)
+	}
+	return list
+}
+
+// CheckAggregate implements config.TransactionalSource.
+func (s *Source) CheckAggregate(v schema.Value) {
+	if s.Repartition {
+		v.Wrong("it is not possible with repartition: true: a partition would have records of several partitions with different progress, and windows would close too early. Let one pipeline write the records with the group key as record key, and aggregate its output with another")
+	}
+}
+
+// lintAggregate looks for what makes results incomplete.
+func lintAggregate(l *config.Linter) {
+	p := l.Pipeline
+	agg := p.Aggregate
+	if agg == nil {
+		return
+	}
+	if agg.Late == "drop" {
+		l.Add(semel.Warning, config.Loss, l.At("aggregate.late"), "drop", "a record whose window is closed is lost", "write late: park")
+	}
+	if whole := agg.Tumbling + agg.Grace; p.Window < whole {
+		l.Add(semel.Warning, config.Repeat, l.At("window"), schema.Duration(p.Window)+", but a window is open for "+schema.Duration(whole),
+			"a record that comes again after its key was forgotten counts twice in a result", "write window: "+schema.Duration(whole)+" or more")
+	}
+	if agg.Grace == 0 {
+		l.Notice(l.At("aggregate.grace"), "0s", "a record that comes after a newer one of the next window is late", "set grace to how far records of a partition are out of order, such as 30s")
+	}
+	if agg.Idle == semel.Forever {
+		l.Notice(l.At("aggregate.idle"), "forever", "the last windows stay open until newer records of their partition come", "write idle: 1m, unless records never stop")
+	}
 }
 
 // Changelogs implements config.TransactionalSource.

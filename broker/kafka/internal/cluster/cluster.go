@@ -121,6 +121,29 @@ func Pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// Lasting returns a context that ends a while later than ctx, for work that must be
+// finished.
+func Lasting(ctx context.Context, longer time.Duration) (context.Context, context.CancelFunc) {
+	last, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(longer, cancel)
+		context.AfterFunc(last, func() { timer.Stop() })
+	})
+	return last, func() { stop(); cancel() }
+}
+
+// Partitioner leaves the partition of records for some topics to the caller. For others
+// the key's hash decides, as in Kafka's own client.
+type Partitioner map[string]bool
+
+// ForTopic implements kgo.Partitioner.
+func (p Partitioner) ForTopic(topic string) kgo.TopicPartitioner {
+	if p[topic] {
+		return kgo.ManualPartitioner().ForTopic(topic)
+	}
+	return kgo.StickyKeyPartitioner(nil).ForTopic(topic)
+}
+
 // FencesFrom is the version of TxnOffsetCommit from which brokers refuse a replaced
 // member.
 const FencesFrom = 3

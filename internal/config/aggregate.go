@@ -1,0 +1,111 @@
+package config
+
+import (
+	"errors"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/stream"
+)
+
+// Aggregate configures results of windows instead of messages.
+type Aggregate struct {
+	// By finds the group key of a message.
+	By *key.Rule
+	// Tumbling is the size of the windows.
+	Tumbling time.Duration
+	// Grace, Idle and MaxAhead are those of stream.Aggregate. Idle may be
+	// semel.Forever.
+	Grace, Idle, MaxAhead time.Duration
+	// Late is park, drop or stop.
+	Late string
+	// Func computes the values.
+	Func stream.Aggregator
+}
+
+// Stream returns the aggregate as the library has it.
+func (a *Aggregate) Stream() *stream.Aggregate {
+	return &stream.Aggregate{
+		By: a.By, Over: stream.Tumbling(a.Tumbling), Func: a.Func, Grace: a.Grace, Idle: a.Idle, MaxAhead: a.MaxAhead,
+		Late: map[string]pipeline.Then{"park": pipeline.Park, "drop": pipeline.Drop, "stop": pipeline.Stop}[a.Late],
+	}
+}
+
+// aggregateField is the field that makes a pipeline write results.
+func aggregateField(p *Pipeline) schema.Field {
+	return schema.Field{
+		Name: "aggregate", Doc: "In a Kafka transaction: write one final result for each group and window, instead of the messages. Messages with one group key must be in one partition. The open windows are in the topic `GROUP-state`, which Semel creates.",
+		Form: schema.Form{Members: func() schema.Mapping { return aggregateMapping(&Aggregate{}) }},
+		Read: func(v schema.Value) {
+			p.Aggregate = &Aggregate{}
+			v.Mapping(aggregateMapping(p.Aggregate))
+		},
+	}
+}
+
+func aggregateMapping(a *Aggregate) schema.Mapping {
+	return schema.Mapping{
+		Fields: []schema.Field{
+			{Name: "by", Doc: "Where a message has its group key: a rule.", Required: true, Form: schema.Form{Either: ruleForms()}, Read: func(v schema.Value) { a.By = oneRule(v) }},
+			schema.PartField("over", func() schema.Mapping { return overMapping(a) }, "The windows over the times of the records.").Need(),
+			{Name: "values", Doc: "The values of a result, by name: `count`, or `sum`, `min`, `max`, `avg`, `first` or `last` and the path of a JSON value, as in `sum .cents`. Numbers must be whole.", Required: true,
+				Form: schema.Form{Named: &schema.Form{Scalar: schema.ScalarText}}, Read: func(v schema.Value) { readValues(v, a) }},
+			schema.PauseField("grace", &a.Grace, "How much older than the newest record of its partition a record may be and still count. A window is closed that long after its end, by the times of the records.").Or("0s"),
+			schema.WindowField("idle", &a.Idle, "Close the windows of a partition without new records: once everything in it was read, and that stays so for this time, the windows are closed that ended by then, less `grace` and 5s. `forever` closes windows by newer records only.").Or("1m"),
+			schema.DurationField("max_ahead", &a.MaxAhead, "How far the time of a record may be ahead of the clock. A record further ahead is parked, and closes no window.").Or("5m"),
+			schema.ChoiceField("late", &a.Late, "A record whose window is closed: `park` parks it, `drop` loses it, `stop` ends the pipeline.", "park", "drop", "stop").Or("park"),
+		},
+	}
+}
+
+func overMapping(a *Aggregate) schema.Mapping {
+	return schema.KindsOf(schema.DurationField("tumbling", &a.Tumbling, "Windows of this size, one after the other. They start at multiples of the size since 1970 in UTC, so windows of an hour start at the full hour."))
+}
+
+// readValues reads the values in their order.
+func readValues(v schema.Value, a *Aggregate) {
+	entries, ok := v.Entries()
+	if !ok {
+		return
+	}
+	var list []stream.Value
+	for _, e := range entries {
+		value := stream.Value{Name: e.Name}
+		member := v.Value(e.Value, schema.Within(v.Path, e.Name))
+		member.Text(&value.Of)
+		if value.Of == "" {
+			return // already reported
+		}
+		if _, err := stream.Values(value); err != nil {
+			member.Wrong("%s", problemOf(err))
+			return
+		}
+		list = append(list, value)
+	}
+	if len(list) == 0 {
+		v.Wrong("expected a value, as in { n: count }")
+		return
+	}
+	f, err := stream.Values(list...)
+	if err != nil {
+		v.Wrong("%s", problemOf(err))
+		return
+	}
+	a.Func = f
+}
+
+// problemOf returns why values are refused, without their text, which may come from a
+// reference.
+func problemOf(err error) string {
+	var wrong *key.RuleError
+	if errors.As(err, &wrong) {
+		return RuleProblem(err).Error()
+	}
+	if errors.Is(err, semel.ErrInvalidRequest) {
+		return "expected count, or sum, min, max, avg, first or last and a path, as in sum .cents; for other values, aggregate with a Go function (stream.Aggregator)"
+	}
+	return err.Error()
+}
