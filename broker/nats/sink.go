@@ -175,13 +175,14 @@ func MsgID(key semel.Key, redrive int) string {
 	return id
 }
 
-// subject returns the subject of an item. One with wildcards or spaces is none.
+// subject returns the subject of an item. One with wildcards or spaces is none, and one
+// that begins with $ is a request to the server.
 func (s *Sink) subject(it *pipeline.Item) (string, error) {
 	if s.opts.Route == nil {
 		return s.opts.Subject, nil
 	}
 	subject, err := s.opts.Route.Target(&it.Message)
-	if err == nil && (strings.ContainsAny(subject, "*> \t\r\n\x00") || strings.Contains("."+subject+".", "..")) {
+	if err == nil && (strings.ContainsAny(subject, "*> \t\r\n\x00") || strings.HasPrefix(subject, "$") || strings.Contains("."+subject+".", "..")) {
 		err = fmt.Errorf("%.100q is not a subject that can be published to: %w", subject, pipeline.ErrRoute)
 	}
 	return subject, err
