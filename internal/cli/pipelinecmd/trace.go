@@ -112,11 +112,12 @@ func (q *traceQuestion) answer(cmd *cobra.Command, wrong term.Problems) error {
 		return err
 	}
 	failed := q.inStores(cmd.Context(), conf, places)
+	since := time.Now().Add(-q.since) // for all pipelines, of which two may read one topic
 	for _, p := range conf.Pipelines {
 		if context.Cause(cmd.Context()) != nil {
 			return context.Cause(cmd.Context())
 		}
-		failed = errors.Join(failed, q.inMessages(cmd.Context(), conf, p))
+		failed = errors.Join(failed, q.inMessages(cmd.Context(), conf, p, since))
 	}
 	return errors.Join(q.print(), failed)
 }
@@ -242,10 +243,10 @@ func stateOf(r *semel.Record, origin *originLine) string {
 	return said
 }
 
-// inMessages looks for the key in what source and sink of a pipeline keep.
-func (q *traceQuestion) inMessages(ctx context.Context, conf *config.File, p *config.Pipeline) (failed error) {
+// inMessages looks for the key in what source and sink of a pipeline keep since a time.
+func (q *traceQuestion) inMessages(ctx context.Context, conf *config.File, p *config.Pipeline, since time.Time) (failed error) {
 	t := &config.Tracing{
-		Since: time.Now().Add(-q.since), Most: q.most,
+		Since: since, Most: q.most,
 		Found: func(s config.Sighting) { q.add(s.Time, s.Place, s.What) },
 		Looked: func(text string) {
 			if !slices.Contains(q.looked, text) { // two pipelines may use one topic
