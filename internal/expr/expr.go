@@ -15,6 +15,7 @@ import (
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/ext"
+	"cel.dev/cel-go/interpreter"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/key"
@@ -27,9 +28,12 @@ const (
 	recordSize = 1 << 20
 	// mostKept is the number of members up to which the memory of an object is kept.
 	mostKept = 1000
-	// mostCost is the highest estimate. One loop over the largest record is below it,
-	// and a loop inside another is not.
-	mostCost = 100_000_000
+	// mostCost is how many steps an expression may take for a message. The steps are
+	// counted only if an expression can take more for the largest record: counting takes
+	// longer than a simple expression.
+	mostCost = 50_000_000
+	// refusedCost is how many steps are refused for a record of usualSize.
+	refusedCost, usualSize = 1_000_000_000, 4 << 10
 )
 
 // Compile compiles the filter and the map of a pipeline. An empty text leaves one out.
@@ -81,14 +85,22 @@ func compile(field, text string) (*expression, error) {
 	if is := ast.OutputType(); field == "filter" && !is.IsExactType(types.BoolType) && !is.IsExactType(types.DynType) {
 		return nil, fmt.Errorf("it is of the type %s: a filter is a condition, such as value.status == \"paid\"", is)
 	}
-	is, err := env.EstimateCost(ast, sizes{})
+	usual, err := env.EstimateCost(ast, sizes(usualSize))
 	if err != nil {
 		return nil, err
 	}
-	if is.Max > mostCost {
-		return nil, fmt.Errorf("it may take too long: up to %d steps for a message of 1 MiB, and %d are allowed. Leave out the loop inside a loop, or do this in a program", is.Max, mostCost)
+	if usual.Max > refusedCost {
+		return nil, fmt.Errorf("it may take too long: up to %d steps for a message of 4 KiB, and %d are allowed. Leave out a loop inside a loop, or do this in a program", usual.Max, refusedCost)
 	}
-	program, err := env.Program(ast, cel.EvalOptions(cel.OptOptimize), cel.CustomDecoratorV2(literals(ast.NativeRep())))
+	largest, err := env.EstimateCost(ast, sizes(recordSize))
+	if err != nil {
+		return nil, err
+	}
+	opts := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize), cel.CustomDecoratorV2(literals(ast.NativeRep()))}
+	if largest.Max > mostCost {
+		opts = append(opts, cel.CostLimit(mostCost))
+	}
+	program, err := env.Program(ast, opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -112,12 +124,12 @@ func problem(issues *cel.Issues) error {
 	return errors.New(strings.Join(list, "; "))
 }
 
-// sizes estimates each value as the largest record.
-type sizes struct{}
+// sizes estimates each value as a record of this size.
+type sizes uint64
 
 // EstimateSize implements cost.Estimator.
-func (sizes) EstimateSize(cost.AstNode) *cost.SizeEstimate {
-	return &cost.SizeEstimate{Min: 0, Max: recordSize}
+func (s sizes) EstimateSize(cost.AstNode) *cost.SizeEstimate {
+	return &cost.SizeEstimate{Min: 0, Max: uint64(s)}
 }
 
 // EstimateCallCost implements cost.Estimator.
@@ -174,6 +186,9 @@ func (p *program) run(d pipeline.Delivery) (body []byte, pass bool, err error) {
 // value evaluates an expression for a message.
 func (e *expression) value(m *message) (ref.Val, error) {
 	v, _, err := e.Eval(m)
+	if stopped, ok := errors.AsType[interpreter.EvalCancelledError](err); ok && stopped.Cause == interpreter.CostLimitExceeded {
+		err = fmt.Errorf("it takes more than %d steps for this message", mostCost)
+	}
 	if err != nil {
 		return nil, e.failed(err)
 	}

@@ -127,6 +127,19 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+func TestManyStepsFailTheMessage(t *testing.T) {
+	list := func(n int) string { return `{"a": [` + strings.Repeat("1,", n) + `2]}` }
+	for _, text := range []string{`value.a.exists(x, value.a.exists(y, y == 2))`, `value.a.filter(x, value.a.all(y, y > 0))[0]`} {
+		if _, err := mapped(t, text, list(20)); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	_, err := mapped(t, `value.a.all(x, value.a.all(y, y < 4))`, strings.Replace(list(20_000), "2]", "1]", 1))
+	if err == nil || !strings.Contains(err.Error(), "it takes more than 50000000 steps for this message") || semel.Classify(err) != semel.ClassPermanent {
+		t.Errorf("400 million steps: %v", err)
+	}
+}
+
 func TestHostileBodies(t *testing.T) {
 	deep := strings.Repeat(`[`, 5_000) + strings.Repeat("]", 5_000)
 	for _, c := range []struct{ text, body, want string }{
