@@ -235,6 +235,9 @@ func (b *Rig) Run(l *Line, create func(client []kgo.Opt, o pipeline.Observer) (R
 	go func() {
 		defer close(p.Done)
 		p.Err = r.Run(ctx)
+		p.Events.mu.Lock()
+		defer p.Events.mu.Unlock()
+		p.Events.Log = append(p.Events.Log, fmt.Sprintf("%s Run ended: %v", time.Now().Format("04:05.000"), p.Err))
 	}()
 	return p
 }
