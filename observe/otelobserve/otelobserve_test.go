@@ -93,7 +93,8 @@ func TestEverythingIsCounted(t *testing.T) {
 	m.Cleaning("keys")
 	m.Cleaned("keys", 5, errors.New("no"))
 	m.Lag("orders", []pipeline.Lag{{Messages: 1, Bytes: 2}})
-	m.Gauges("orders", []pipeline.Gauge{{Name: "dedup.outbox.oldest", Labels: []string{"3"}, Value: 1.5}, {Name: "dedup.outbox.owner", Labels: []string{"3", "a"}, Value: 4}})
+	m.Gauges("orders", []pipeline.Gauge{{Name: "dedup.outbox.oldest", Labels: []string{"3"}, Value: 1.5}, {Name: "dedup.outbox.owner", Labels: []string{"3", "a"}, Value: 4},
+		{Name: "dedup.windows.open", Labels: []string{"clicks", "2"}, Value: 7}, {Name: "dedup.windows.lag", Labels: []string{"clicks", "2"}, Value: 60}})
 	m.Waiting("orders", 0)
 	m.Loss("orders", 0.01)
 	stop, err := m.Watch("orders", amount{}.UnderWay)
@@ -119,6 +120,8 @@ func TestEverythingIsCounted(t *testing.T) {
 		"dedup.running{pipeline=orders}":                                                         1,
 		"dedup.outbox.oldest{pipeline=orders,shard=3}":                                           1.5,
 		"dedup.outbox.owner{owner=a,pipeline=orders,shard=3}":                                    4,
+		"dedup.windows.open{partition=2,pipeline=orders,source=clicks}":                          7,
+		"dedup.windows.lag{partition=2,pipeline=orders,source=clicks}":                           60,
 		"dedup.paused{pipeline=orders,reason=sink}":                                              0,
 	} {
 		if got, there := values[series]; !there || got != want {
@@ -228,7 +231,8 @@ func TestLagShowsThePartitionsThatAreHeldNow(t *testing.T) {
 	m.Lag("p", []pipeline.Lag{{Source: "t", Partition: 0, Messages: 7, Bytes: pipeline.UnknownLag}, {Source: "t", Partition: 1, Messages: 8, Bytes: pipeline.UnknownLag}})
 	collect(t, reader)
 	m.Lag("p", []pipeline.Lag{{Source: "t", Partition: 1, Messages: 5, Bytes: 6}})
-	m.Gauges("p", []pipeline.Gauge{{Name: "dedup.outbox.owner", Labels: []string{"3", "a"}, Value: 4}})
+	m.Gauges("p", []pipeline.Gauge{{Name: "dedup.outbox.owner", Labels: []string{"3", "a"}, Value: 4},
+		{Name: "dedup.windows.open", Labels: []string{"clicks", "2"}, Value: 7}, {Name: "dedup.windows.lag", Labels: []string{"clicks", "2"}, Value: 60}})
 	m.Gauges("p", nil)
 	m.Waiting("p", 3)
 	m.Loss("p", 0.25)

@@ -222,7 +222,13 @@ pipelines:
 	if err := os.WriteFile(filepath.Join(r.dir, "semel.yaml"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { r.end(syscall.SIGKILL) })
+	t.Cleanup(func() {
+		r.end(syscall.SIGKILL)
+		if t.Failed() {
+			log, err := os.ReadFile(filepath.Join(r.dir, "log"))
+			t.Logf("the end of the program's log: %s%v", log[max(0, len(log)-8000):], err)
+		}
+	})
 	return r
 }
 
