@@ -14,7 +14,7 @@ import (
 // one task, and [Guard.DoBatch] a batch of many. Use a Batch yourself only if you
 // hold claims between two attempts, as a pipeline does. The steps are:
 //
-//   - Claim claims the keys. Only tasks with the Decision Fresh go on.
+//   - Claim claims the keys. Only tasks with the Decision Fresh continue.
 //   - Keep renews the leases until Stop. The effects run in between, under the
 //     context that Keep returns, and set Result and Err of their tasks.
 //   - Complete records the effects that happened. GiveBack gives up the claims of

@@ -52,7 +52,7 @@ func newRecorder(w http.ResponseWriter, r *http.Request, opts *Options, room *sh
 }
 
 // separate gives the handler a header of its own. Call it before the handler writes, if
-// leave may be called beside it.
+// leave may be called concurrently.
 func (c *recorder) separate() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -24,9 +24,9 @@ func Channel(names pgstore.Names) (string, error) {
 	return strings.Trim(table[strings.LastIndexByte(table, '.')+1:], `"`), err
 }
 
-// Notifier wakes the relays of an outbox when there are new messages. Without it they
-// find messages by polling, an idle relay within a second. They go on polling with it, so
-// a notification that is lost only costs that time. NewNotifier returns one.
+// Notifier wakes the relays of an outbox when there are new messages. Without it, an
+// idle relay finds messages by polling, within a second. Relays continue to poll with it,
+// so a lost notification only costs that time. NewNotifier returns one.
 type Notifier struct {
 	exec      func(ctx context.Context, statement string) error
 	statement string
@@ -45,9 +45,9 @@ func NewNotifier(exec func(ctx context.Context, statement string) error) *Notifi
 	return w.NewNotifier(exec)
 }
 
-// NewNotifier returns a notifier. exec runs a statement in a transaction of its own, as
-// Exec of a pool does. It is called by one goroutine, at most a hundred times a second. Its
-// errors have no consequence, so it should log them if they matter.
+// NewNotifier returns a notifier. exec runs a statement in a separate transaction, as
+// Exec of a pool does. One goroutine calls it, at most a hundred times a second. The
+// notifier ignores its errors, so exec should log them.
 func (w *Writer) NewNotifier(exec func(ctx context.Context, statement string) error) *Notifier {
 	ctx, stop := context.WithCancel(context.Background())
 	n := &Notifier{exec: exec, statement: "SELECT pg_notify('" + w.channel + "', '')", wake: make(chan struct{}, 1), stop: stop}
@@ -56,7 +56,7 @@ func (w *Writer) NewNotifier(exec func(ctx context.Context, statement string) er
 }
 
 // Notify wakes the relays. Call it after the commit of a transaction that has written: a
-// relay that is woken before does not see the messages. It never blocks, and it is safe
+// relay that wakes earlier does not see the messages. It never blocks, and it is safe
 // for concurrent use. Calls that come together are one notification. The server serialises
 // transactions that notify, so this one must not be the transaction of the message.
 func (n *Notifier) Notify() {

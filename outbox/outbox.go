@@ -36,7 +36,7 @@ type Message struct {
 	// their transactions lock the aggregate before they write, or check its version.
 	// Empty means that the message has no order. Text in UTF-8.
 	Aggregate string
-	// Topic says what kind of message it is. The relay can let it choose the target. Text
+	// Topic is the kind of the message. The relay can use it to choose the target. Text
 	// in UTF-8, may be empty.
 	Topic string
 	// Payload is the body. Nil means no body.
@@ -249,8 +249,8 @@ const notText = "not a text in UTF-8 without NUL, as PostgreSQL needs it"
 
 func isText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
-// EncodeHeaders returns headers as the column of the outbox has them: a JSON object of
-// texts in their order, or "" if there are none. A name may occur several times. A name or
+// EncodeHeaders encodes headers for the column of the outbox: a JSON object of texts in
+// their order. Without headers it returns "". A name may occur several times. A name or
 // value that is not a text in UTF-8 is an error.
 func EncodeHeaders(list []semel.Header) (string, error) {
 	if len(list) == 0 {

@@ -16,8 +16,8 @@ import (
 // retried.
 //
 // The sessions call it after their decision, so that duplicates are dropped first, and
-// keys and fingerprints belong to the message as it was read. A parked message is the
-// message as it was read, too.
+// keys and fingerprints belong to the message as it was read. A parked message is
+// also the message as it was read.
 type FilterMap func(d Delivery) (body []byte, pass bool, err error)
 
 // Call calls the function. Its errors are permanent. A nil FilterMap passes every

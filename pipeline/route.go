@@ -22,11 +22,11 @@ type Route struct {
 	prefixes     []string // of the targets that end in *
 }
 
-// NewRoute returns a route. from says where a message has the name of its target:
-// "source" is semel.Origin.Source, such as the topic of an outbox row or the topic that
-// was read, and "header:NAME" is a header. allow are the allowed targets. One that ends
-// in * allows all names that begin with the text before it and are longer. An invalid
-// argument is an error that wraps semel.ErrInvalidRequest.
+// NewRoute returns a route. from says where a message has the name of its target. With
+// "source" it is semel.Origin.Source, such as the topic of an outbox row or the topic that
+// was read. With "header:NAME" it is the value of a header. allow lists the allowed
+// targets; one that ends in * allows every longer name with that prefix. If an argument is
+// invalid, the error wraps semel.ErrInvalidRequest.
 func NewRoute(from string, allow ...string) (*Route, error) {
 	r := &Route{from: from}
 	name, isHeader := strings.CutPrefix(from, "header:")
@@ -80,7 +80,7 @@ func (r *Route) Allows(target string) bool {
 // changed.
 func (r *Route) Names() []string { return r.names }
 
-// Prefixes returns the beginnings of names that are allowed. The slice must not be
+// Prefixes returns the prefixes of names that are allowed. The slice must not be
 // changed.
 func (r *Route) Prefixes() []string { return r.prefixes }
 

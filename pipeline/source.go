@@ -78,9 +78,9 @@ type Lag struct {
 
 // Gauge is a value that only one kind of source has.
 type Gauge struct {
-	// Name is that of an instrument of Semel, such as "dedup.outbox.oldest".
+	// Name is the name of a Semel instrument, such as "dedup.outbox.oldest".
 	Name string
-	// Labels are the values of its labels behind the pipeline, in their order.
+	// Labels are the values of its labels after the pipeline, in their order.
 	Labels []string
 	Value  float64
 }

@@ -24,7 +24,7 @@ type TwoPhaseOptions struct {
 	// may repeat. By default nothing is delivered then.
 	Pass bool
 	// Observe decides and counts, and delivers every message whatever the
-	// decision is, also while the store does not answer.
+	// decision is, even while the store does not answer.
 	Observe bool
 	// Observer receives what Pass let through. Defaults to none.
 	Observer Observer
@@ -75,7 +75,7 @@ func (c *completions) Complete(ctx context.Context, reqs []semel.CompleteRequest
 	return err
 }
 
-// taskOf returns what the session holds for an item between two calls, or nil. It
+// taskOf returns the task that the session holds for an item between two calls, or nil. It
 // is a claim, or a request whose answer was lost.
 func taskOf(it *Item) *semel.Task {
 	task, _ := it.Held.(*semel.Task)
@@ -254,7 +254,7 @@ func (t *TwoPhase) settleCopy(c itemCopy) {
 }
 
 // decide claims the keys. It finds the fresh items in their order: those that are to
-// be delivered, and those that were delivered and are to be completed. It also finds
+// be delivered, and those that were delivered and must be completed. It also finds
 // copies: items whose key is held for an item before them in their group. A copy has
 // no effect of its own if that item has, so nothing has to wait behind it. All other
 // items have their outcome.

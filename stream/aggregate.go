@@ -13,22 +13,22 @@ import (
 // Aggregate groups messages by a key and by windows over their times, and computes one
 // final result for each group and window. By, Over and Func are required.
 //
-// A partition's watermark is the greatest time of its messages, minus Grace. A window
-// whose end it has reached is closed: its result is written, and never again.
+// A partition's watermark is the greatest time of its messages, minus Grace. When it
+// reaches the end of a window, the window is closed: its result is written, once.
 type Aggregate struct {
 	// By finds the group key of a message.
 	By *key.Rule
-	// Over are the windows.
+	// Over defines the windows.
 	Over Window
 	// Func computes the results.
 	Func Aggregator
 	// Grace is how much older than the newest message a message may be and still count.
 	// Defaults to 0.
 	Grace time.Duration
-	// Idle closes windows of a partition without new messages. Once all messages of the
-	// partition have been read, and that stays so for Idle, the windows are closed that
-	// ended by then, except for Grace and 5 s for clocks that differ. semel.Forever
-	// closes windows by newer messages only. Defaults to 1 minute.
+	// Idle closes windows of a partition without new messages. If all messages of a
+	// partition have been read and no new one comes for Idle, every window is closed
+	// whose end is at least Idle + Grace + 5 s ago. The 5 s allow for clocks that differ.
+	// With semel.Forever, only newer messages close windows. Defaults to 1 minute.
 	Idle time.Duration
 	// MaxAhead is how far the time of a message may be ahead of the clock. A message
 	// further ahead is parked, and closes no window. Defaults to 5 minutes.
@@ -80,7 +80,7 @@ func (a *Aggregate) Validate() error {
 	return wrong.Err()
 }
 
-// String names what is computed. Stored windows of another name are refused.
+// String describes the aggregate. Stored windows with another description are refused.
 func (a *Aggregate) String() string {
 	return fmt.Sprintf("by %s over %s: %s", a.By, a.Over, a.Func)
 }
@@ -116,7 +116,7 @@ type Aggregator interface {
 	// Result returns the body of a closed window's output, or nil for no output. It must
 	// succeed for each accumulator that Add returned: an error stops the program.
 	Result(w *Closed) ([]byte, error)
-	// String names what is computed. It must change if accumulators change their
+	// String describes the computation. It must change if accumulators change their
 	// meaning.
 	String() string
 }

@@ -2,7 +2,7 @@
 // messages in them.
 //
 // An [Aggregate] gives one final result for each group of messages and window. The
-// package defines what is computed, without a broker, a store or a clock. A
-// broker/kafka/kafkatxn.Transactor computes it: windows, results, keys and offsets are in
-// one Kafka transaction.
+// package only defines aggregates; it has no broker, store or clock. A
+// broker/kafka/kafkatxn.Transactor computes them: windows, results, keys and offsets are
+// in one Kafka transaction.
 package stream

@@ -20,10 +20,10 @@ type Value struct {
 	// Of is "count", or one of "sum", "min", "max", "avg", "first" and "last" with the
 	// path of a JSON value, such as "sum .cents".
 	//
-	// Sums, minima, maxima and averages are of whole numbers of at most 64 bits. A
-	// message with another number or text is refused. Messages without the value, or
-	// with null, do not count. Of equal times, the message that was read first is
-	// first.
+	// Sums, minima, maxima and averages take whole numbers of at most 64 bits. A
+	// message with another number or a text is refused. Messages without the value, or
+	// with null, do not count. Among messages of the same time, the one that was read
+	// first is first.
 	Of string
 }
 

@@ -27,7 +27,7 @@ type ExamineOptions struct {
 	Inputs []string
 	// Output and Parked are written; "" means no such topic.
 	Output, Parked string
-	// Route has the topics that are written instead of Output.
+	// Route is set instead of Output if messages name their topics.
 	Route *pipeline.Route
 	// Changelogs hold the keys, in the order of Inputs. They may not exist yet.
 	Changelogs []string

@@ -29,8 +29,8 @@ type SinkOptions struct {
 	// settings that delivery needs.
 	Client []kgo.Opt
 	Topic  string
-	// Route chooses the topic of each message. A message whose topic it does not allow,
-	// or whose topic does not exist or may not be written, fails by itself.
+	// Route chooses the topic of each message. If it does not allow the topic, or the
+	// topic does not exist or may not be written, only that message fails.
 	Route *pipeline.Route
 	// SamePartition writes to the partition with the number of the partition that was
 	// read. Otherwise the hash of the record key chooses, as in Kafka's own client.
@@ -40,7 +40,7 @@ type SinkOptions struct {
 	NoKeyHeaders bool
 }
 
-// Sink produces to a topic, or to one that each message names: idempotent and with
+// Sink produces to a topic, or to the topic that each message names, idempotently and with
 // acks=all. A delivered record is on all in-sync replicas.
 type Sink struct {
 	opts   SinkOptions
@@ -53,7 +53,7 @@ type Sink struct {
 	lone sync.RWMutex
 }
 
-// outlet is a client that produces to topics, and what is known of them.
+// outlet is a client that produces to topics, with their size limits.
 type outlet struct {
 	client *kgo.Client
 
@@ -131,8 +131,8 @@ func producer(ctx context.Context, opts []kgo.Opt, topic string, samePartition b
 	return to, nil
 }
 
-// topic returns the topic of an item. If messages name their topics, it is one that
-// exists: a client would hold up all messages of a delivery for one whose topic does not.
+// topic returns the topic of an item. If messages name their topics, the topic
+// exists: for a missing topic, a client would hold up all messages of a delivery.
 // failed has the errors of topics that the delivery has asked for: it asks once for each.
 func (s *Sink) topic(ctx context.Context, to *outlet, failed map[string]error, it *pipeline.Item) (string, error) {
 	if s.opts.Route == nil {
@@ -459,7 +459,7 @@ func (l *makers) put(m *maker) {
 }
 
 // ownHeaders is how many headers Semel adds to a record at most, and ownText about how
-// much text they have beside the id.
+// much text they have besides the id.
 const ownHeaders, ownText = 8, 64
 
 // maker returns a maker with memory for the records of items.

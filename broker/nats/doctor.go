@@ -28,7 +28,7 @@ type ExamineOptions struct {
 	// Subject is published to. Empty means that the pipeline does not publish.
 	// CreateSubject says that OpenSink makes its stream.
 	Subject string
-	// Route has the subjects that are published to instead of Subject.
+	// Route is set instead of Subject if messages name their subjects.
 	Route         *pipeline.Route
 	CreateSubject bool
 	// Window is how long keys are remembered.

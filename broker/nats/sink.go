@@ -25,8 +25,8 @@ type SinkOptions struct {
 	Client []natsgo.Option
 	// Subject is what messages are published to.
 	Subject string
-	// Route chooses the subject of each message. A message whose subject it does not
-	// allow, or that no stream takes, fails by itself.
+	// Route chooses the subject of each message. If it does not allow the subject, or no
+	// stream takes the message, only that message fails.
 	Route *pipeline.Route
 	// Stream is the stream that must store them. Defaults to any.
 	Stream string
@@ -151,7 +151,7 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 }
 
 func (s *Sink) publishing(it *pipeline.Item) []jetstream.PublishOpt {
-	// The client library would repeat a message that nobody stores. The pipeline does.
+	// The client library would repeat a message that no stream stores. The pipeline does.
 	opts := []jetstream.PublishOpt{jetstream.WithMsgID(MsgID(it.Call.Key, it.Redrive)), jetstream.WithRetryAttempts(0)}
 	if s.opts.Stream != "" {
 		opts = append(opts, jetstream.WithExpectStream(s.opts.Stream))
@@ -175,7 +175,7 @@ func MsgID(key semel.Key, redrive int) string {
 	return id
 }
 
-// subject returns the subject of an item. One with wildcards or spaces is none, and one
+// subject returns the subject of an item. A text with wildcards or spaces is no subject, and one
 // that begins with $ is a request to the server.
 func (s *Sink) subject(it *pipeline.Item) (string, error) {
 	if s.opts.Route == nil {
@@ -188,7 +188,7 @@ func (s *Sink) subject(it *pipeline.Item) (string, error) {
 	return subject, err
 }
 
-// message returns what is published for an item. Headers that are instructions to
+// message returns the message to publish for an item. Headers that are instructions to
 // the server are left out. A header that NATS cannot carry is a permanent error.
 func (s *Sink) message(it *pipeline.Item) (*natsgo.Msg, error) {
 	subject, err := s.subject(it)

@@ -16,13 +16,13 @@ const (
 	listenPause, listenMost = time.Second, time.Minute
 )
 
-// errPooled means that a pooler is between the process and the server. It gives the
-// connection that listens to others, and their notifications to nobody.
+// errPooled means that a pooler is between the process and the server. A pooler lends the
+// listening connection to other clients, and drops its notifications.
 var errPooled = errors.New("a pooler is between")
 
 // listen wakes the reader at each notification on the channel of the outbox, until ctx
-// ends. It has a connection of its own. Polling goes on beside it, so its errors cost time
-// alone. It ends if a pooler is between.
+// ends. It has a connection of its own. Polling continues, so its errors only cost time.
+// It returns if a pooler is between.
 func (s *Source) listen(ctx context.Context) {
 	pause := listenPause
 	for ctx.Err() == nil {

@@ -158,10 +158,9 @@ FROM (
 	SELECT * FROM {log} WHERE delivered >= $3 AND headers->>'semel-key' = ANY ($2::text[]) AND id <> ALL ($1::uuid[])
 ) AS o ORDER BY o.delivered, o.seq LIMIT $4`
 
-// FindKept returns the messages in the log of an outbox under one of some ids. It also finds
-// those for one of these keys by their header semel-key that were delivered since a time,
-// for which it reads all messages since then. It returns at most 100, in the order of their
-// delivery. Errors are those of [Open].
+// FindKept returns kept messages of an outbox that have one of the ids. It also returns those
+// delivered since a time whose header semel-key has one of the keys; for that, it reads all
+// messages since then. It returns at most 100 messages, in the order of their delivery. Errors are those of [Open].
 func FindKept(ctx context.Context, dsn string, names pgstore.Names, ids []string, since time.Time) (list []Kept, err error) {
 	conn, sql, err := once(ctx, dsn, names)
 	if err != nil {

@@ -17,10 +17,10 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// session is the time from when this process gets the slot until it loses it. It begins with
-// a snapshot: the rows that are in the table then are delivered first, and after them what
-// the log returns of transactions that the snapshot does not have. So every row is
-// delivered, whatever the slot has missed.
+// session lasts from when this process gets the slot until it loses it. It starts with a
+// snapshot. It delivers the rows that are in the table, and then those that the log returns
+// for transactions that the snapshot does not have. So every row is delivered, even if the
+// slot has missed some.
 type session struct {
 	s        *WALSource
 	lanes    []*lane
@@ -71,10 +71,10 @@ CROSS JOIN LATERAL (
 	SELECT * FROM {outbox} AS d WHERE d.shard = s.shard AND d.deliver_at <= statement_timestamp() AND d.seq <> ALL ($1::bigint[]) ORDER BY d.deliver_at, d.seq LIMIT $2
 ) AS o ORDER BY o.deliver_at, o.seq LIMIT $2`
 
-// missedSQL finds rows that are in the table for long.
+// missedSQL finds rows that have been in the table for long.
 const missedSQL = `SELECT seq FROM {outbox} WHERE deliver_at IS NULL AND created < now() - $1::interval AND seq <> ALL ($2::bigint[]) LIMIT 1`
 
-// begin begins a session, whose end is told by lost.
+// begin starts a session, which calls lost if an error ends it.
 func (s *WALSource) begin(ctx context.Context, lost context.CancelCauseFunc) (*session, error) {
 	of := &session{s: s, lost: lost, flying: map[int64]bool{}, swept: time.Now()}
 	for i := range shardCount {
@@ -120,8 +120,8 @@ func (of *session) end(ctx context.Context) {
 	}
 }
 
-// next returns the next rows, if there are some: those whose time has come, those of lanes
-// that were paused, those that were in the table, and only then those that were received.
+// next returns the next rows, if there are some. Rows whose time has come are first, then
+// rows of lanes that were paused, then rows that were in the table, then received rows.
 func (of *session) next(ctx context.Context) ([]*pipeline.Item, error) {
 	for _, look := range []func(context.Context) ([]*pipeline.Item, error){of.nextDue, of.nextBehind, of.nextListed, of.nextReceived} {
 		if items, err := look(ctx); err != nil || len(items) > 0 {
@@ -198,7 +198,7 @@ func (of *session) nextListed(ctx context.Context) (items []*pipeline.Item, err 
 		if r := rows[seq]; r != nil {
 			items = of.offer(items, r, of.listed)
 		} else {
-			of.progress.ack(of.listed) // somebody else has deleted it
+			of.progress.ack(of.listed) // it was deleted elsewhere
 		}
 	}
 	of.chunk = slices.Delete(of.chunk, 0, looked)
@@ -243,7 +243,7 @@ func (of *session) nextBehind(ctx context.Context) (items []*pipeline.Item, err 
 		if r := rows[b.seq]; r != nil {
 			items = append(items, of.item(from, r, b.txn))
 		} else if b.seq <= numbers[looked-1] {
-			of.progress.ack(b.txn) // somebody else has deleted it
+			of.progress.ack(b.txn) // it was deleted elsewhere
 		} else {
 			break
 		}
@@ -325,8 +325,8 @@ func (of *session) nextReceived(context.Context) (items []*pipeline.Item, err er
 // errMissed ends a session so that the next one delivers the rows that this one missed.
 var errMissed = errors.New("the table has rows that the log has not returned")
 
-// sweep looks for rows that the log has not returned although they are old: somebody removed
-// their time, or the table was not in the publication for a while.
+// sweep looks for old rows that the log has not returned: their deliver_at was removed, or
+// the table was not in the publication for a while.
 func (of *session) sweep(ctx context.Context) error {
 	if time.Since(of.swept) < sweepEvery {
 		return nil

@@ -16,10 +16,10 @@ import (
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
-// SlotError means that the replication slot of an outbox, or what it needs, is not as a
-// relay needs it, and that somebody must change that.
+// SlotError means that a relay cannot use the replication slot of an outbox until an
+// operator changes the slot, the publication or a setting.
 type SlotError struct {
-	// Cause says what is wrong, and Remedy is the SQL that corrects it, or says what to do.
+	// Cause says what is wrong. Remedy is the SQL that corrects it, or an instruction.
 	Cause, Remedy string
 	// Err is the error of the server, or nil.
 	Err error
@@ -33,7 +33,7 @@ func (e *SlotError) Unwrap() error { return e.Err }
 
 // Statements about a slot. $1 is its name, which is that of the publication too.
 const (
-	// slotSQL reads all that is known of the slot, and of the publication. The columns
+	// slotSQL reads the state of the slot and of the publication. The columns
 	// that only some versions have are read as JSON.
 	slotSQL = `SELECT current_setting('wal_level'), current_setting('server_version_num')::integer, current_database(), current_user::text,
 	p.pubname IS NOT NULL, coalesce(p.pubinsert, false), t.of IS NOT NULL, coalesce(t.of->>'rowfilter', ''), m.slot IS NOT NULL,
@@ -47,7 +47,7 @@ LEFT JOIN {slots} AS m ON m.slot = $1
 LEFT JOIN pg_replication_slots AS s ON s.slot_name = $1`
 	// ownerSQL describes the process that reads the slot, and how long ago it answered.
 	ownerSQL = `SELECT coalesce(a.application_name, ''), coalesce(now() - r.reply_time, now() - r.backend_start, interval '0') FROM pg_stat_activity AS a LEFT JOIN pg_stat_replication AS r ON r.pid = a.pid WHERE a.pid = $1`
-	// createSlotSQL creates the slot. From 17 on it is one that standbys may have too.
+	// createSlotSQL creates the slot. From version 17 on, standbys may copy it.
 	createSlotSQL   = `SELECT pg_create_logical_replication_slot($1, 'pgoutput')`
 	createSlotSQL17 = `SELECT pg_create_logical_replication_slot($1, 'pgoutput', false, false, true)`
 	usedSQL         = `INSERT INTO {slots} (slot) VALUES ($1) ON CONFLICT DO NOTHING`
@@ -143,8 +143,8 @@ func (s *slot) forget() string {
 	return fmt.Sprintf("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '%s'; DELETE FROM %s WHERE slot = '%[1]s'", s.name, s.slots)
 }
 
-// judge returns a *SlotError if somebody must change something before a relay can read the
-// slot, or create it.
+// judge returns a *SlotError if an operator must act before a relay can read or create the
+// slot.
 func (s *slot) judge(st *slotState) error {
 	publication := pgx.Identifier{s.name}.Sanitize()
 	wrong := func(cause, remedy string) error { return &SlotError{Cause: cause, Remedy: remedy} }
@@ -285,7 +285,7 @@ func refused(err error, code string) bool {
 	return ok && of.Code == code
 }
 
-// messageOf returns what the server said.
+// messageOf returns the server's message.
 func messageOf(err error) string {
 	if of, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return of.Message
@@ -357,7 +357,7 @@ func (e *examination) replication(ctx context.Context) error {
 	return nil
 }
 
-// reader looks at who reads the slot, and at the log that the slot retains.
+// reader checks which process reads the slot, and how much log the slot retains.
 func (e *examination) reader(ctx context.Context, st *slotState) error {
 	if !st.exists {
 		e.judge(false, "outbox.slot", "slot "+e.slot.name+" is created by the first relay", "", "")

@@ -36,9 +36,8 @@ type Options struct {
 	// renews after a third of it. After a crash, another process waits that long.
 	// Defaults to 30 s. Must be at least 1 s.
 	Lease time.Duration
-	// Keep is how long rows that were delivered are kept, in a table with a partition for
-	// each day. A row may be kept for up to a day longer. Defaults to 0: they are not
-	// kept. Must not be negative.
+	// Keep is how long delivered rows are kept, in a table with a partition for each day.
+	// A row may be kept for up to a day longer. Defaults to 0: rows are not kept. Must not be negative.
 	Keep time.Duration
 	// Batch limits the rows that one read returns. Defaults to 1000.
 	Batch int
@@ -72,7 +71,7 @@ func (o *Options) checked() (Options, error) {
 
 // Source reads the rows of the shards that it owns. [Open] returns one.
 //
-// It has no position. A row is read when it is seen for the first time, also if its
+// It has no position. A row is read when it is seen for the first time, even if its
 // transaction commits after rows with higher numbers were read. It is deleted when it
 // is acknowledged.
 type Source struct {

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// confirmEvery is how often the server is told the position, if it has changed.
-	// aliveEvery is how often it is told anything, and asked for an answer: it ends a
+	// confirmEvery is how often the position is confirmed to the server, if it has changed.
+	// aliveEvery is how often the server gets a message, and is asked for an answer: it ends a
 	// connection after 60 s.
 	confirmEvery, aliveEvery = 250 * time.Millisecond, 10 * time.Second
 	// setUpFor limits the requests before a session.
@@ -26,8 +26,7 @@ const (
 	leastPause, mostPause = 100 * time.Millisecond, 5 * time.Second
 )
 
-// own begins one session after the other until ctx ends, or until somebody must change
-// something.
+// own runs one session after the other until ctx ends, or until an operator must act.
 func (s *WALSource) own(ctx context.Context) {
 	pause, waits := leastPause, false
 	for ctx.Err() == nil {
@@ -197,7 +196,7 @@ type receiver struct {
 	xid          uint64
 	txn          *txn // nil until it has a row
 
-	said     pglogrepl.LSN // the position that the server was told last
+	said     pglogrepl.LSN // the position that was confirmed last
 	reported time.Time     // when
 	look     time.Time     // when to look at the position again
 	heard    time.Time     // when the server said something
@@ -273,7 +272,7 @@ func (r *receiver) serverStays(every time.Duration) error {
 	return nil
 }
 
-// full reports whether enough waits to be read. The server then waits too, and is still told
+// full reports whether enough rows wait to be read. The server then waits too, and still gets
 // the position.
 func (r *receiver) full() bool {
 	r.s.mu.Lock()
@@ -281,7 +280,7 @@ func (r *receiver) full() bool {
 	return len(r.buffer) >= mostBuffered || r.bytes >= mostBufferedBytes || r.behind >= mostBehind
 }
 
-// take takes a message of the server.
+// take handles a message of the server.
 func (r *receiver) take(message pgproto3.BackendMessage) error {
 	switch m := message.(type) {
 	case *pgproto3.ErrorResponse:

@@ -38,7 +38,7 @@ type WALOptions struct {
 	// Name is the name of this process in the server's list of connections. A random
 	// suffix is added. Defaults to host and process id.
 	Name string
-	// Observer is told when this process begins to read the slot, and when it waits as a
+	// Observer gets an event when this process starts to read the slot, and when it waits as a
 	// standby. Pipeline is the name in its events. Defaults to none.
 	Observer pipeline.Observer
 	Pipeline string
@@ -66,10 +66,10 @@ func (o *WALOptions) checked() (WALOptions, error) {
 }
 
 const (
-	// lookAgain is how often rows are looked for whose time has come.
+	// lookAgain is how often the source looks for rows whose time has come.
 	lookAgain = time.Second
 	// sweepEvery is how often the table is searched for rows that the log has not returned,
-	// and sweepAge is the age of such rows. Nothing depends on that, unless somebody changes
+	// and sweepAge is the age of such rows. It only finds rows if an operator has changed
 	// rows or the publication.
 	sweepEvery, sweepAge = time.Minute, time.Minute
 )
@@ -92,7 +92,7 @@ type WALSource struct {
 
 	archive *archive // nil if no rows are kept
 
-	mu      sync.Mutex // guards the fields below, and those of sessions that say so
+	mu      sync.Mutex // guards the fields below, and those of a session that name it
 	session *session   // nil while another process reads the slot, or the server is away
 	trouble error      // why there is no session
 	failed  error      // why there will be none
@@ -246,8 +246,8 @@ const (
 ` + toLog + ` RETURNING seq`
 )
 
-// remove deletes the rows of items. Those that it does not see are not visible yet, or
-// somebody else has deleted them.
+// remove deletes the rows of items. Rows that it does not see are not visible yet, or were
+// deleted elsewhere.
 func (s *WALSource) remove(ctx context.Context, items []*pipeline.Item) error {
 	seqs := make([]int64, len(items))
 	for i, it := range items {
@@ -297,9 +297,9 @@ func (s *WALSource) take(ctx context.Context, items []*pipeline.Item, seqs []int
 	return gone, err
 }
 
-// visible reports whether all these transactions are visible. A server sends what it has
-// written to its log, which may be a moment before others see it, or long before if it waits
-// for a synchronous standby.
+// visible reports whether all these transactions are visible. A server sends a
+// transaction when it is in its log. That may be a moment before others see it, or long
+// before if the server waits for a synchronous standby.
 func (s *WALSource) visible(ctx context.Context, xids []uint64) (visible bool, err error) {
 	var list []string
 	for _, xid := range slices.Compact(slices.Sorted(slices.Values(xids))) {

@@ -16,16 +16,16 @@ import (
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
-// OutboxRow says what is written to an outbox for a message: an event under the key of
-// the message, which its relay delivers. The row has the headers of the message, and those
-// that name its key. Its id is that of the key if it is a UUID, and otherwise a UUID that
-// is always the same for the key.
+// OutboxRow describes the row that a message becomes in an outbox: an event under the key
+// of the message, which a relay delivers. The row has the headers of the message, and those
+// that name its key. If the id of the key is a UUID, it is the id of the row. Otherwise the
+// row has a UUID that is always the same for the key.
 type OutboxRow struct {
 	// Names are the names of the outbox's tables.
 	Names pgstore.Names
 	// Pipeline is the pipeline's name, for a header.
 	Pipeline string
-	// Topic says what kind of message it is. Defaults to none.
+	// Topic is the kind of the message. Defaults to none.
 	Topic string
 	// Aggregate and Payload are sources of values, as in Column. A message without the
 	// value of Aggregate fails permanently. Aggregate defaults to none: the row has no
@@ -116,8 +116,9 @@ func isPlainText(s string) bool { return utf8.ValidString(s) && !strings.Contain
 // outboxSpace is the name space of ids of outbox rows.
 var outboxSpace = key.UUIDv5(key.NamespaceURL, "https://github.com/semel-dev/semel/outbox")
 
-// OutboxID returns the id of the outbox row of a key: its id if that is a UUID, and
-// otherwise a UUIDv5 of a hash of scope and id, because ids may come from outside.
+// OutboxID returns the id of the outbox row of a key. If the id of the key is a UUID, that
+// is the row's id. Otherwise it is a UUIDv5 of a hash of scope and id, because ids may come
+// from outside.
 func OutboxID(k semel.Key) key.UUID {
 	if id, err := key.ParseUUID(k.ID); err == nil {
 		return id

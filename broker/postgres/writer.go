@@ -31,9 +31,9 @@ type Options struct {
 	// A message whose version is not newer is stale: it changes nothing and its
 	// result says so. "" replaces always.
 	Version string
-	// Outbox also writes a row to an outbox, with the same statement, or only that row. If
-	// a stale message changes nothing in Table, it writes no such row. It is not for a
-	// Statement, which can do so itself.
+	// Outbox also writes a row to an outbox, with the same statement. Without Table, it
+	// writes only that row. A stale message that changes nothing in Table writes no such
+	// row. Outbox excludes Statement, which can write to the outbox itself.
 	Outbox *OutboxRow
 }
 

@@ -29,8 +29,8 @@ type ExamineOptions struct {
 	// Exchange and RoutingKey are published to. Empty means that the pipeline does
 	// not publish.
 	Exchange, RoutingKey string
-	// Route has the routing keys instead of RoutingKey. Without an Exchange they are
-	// queues.
+	// Route is set instead of RoutingKey if messages name their routing keys. Without an
+	// Exchange, these are names of queues.
 	Route *pipeline.Route
 	// Create says that OpenSource or OpenSink makes what does not exist yet.
 	Create bool

@@ -22,8 +22,8 @@ type SinkOptions struct {
 	// Exchange is what messages are published to. Defaults to the default exchange,
 	// in which RoutingKey is the name of a queue.
 	Exchange, RoutingKey string
-	// Route chooses the routing key of each message, instead of RoutingKey. A message
-	// whose routing key it does not allow, or that no queue takes, fails by itself.
+	// Route chooses the routing key of each message, instead of RoutingKey. If it does
+	// not allow the key, or no queue takes the message, only that message fails.
 	Route *pipeline.Route
 	// Create makes what does not exist: the durable topic exchange, or, without an
 	// Exchange, the quorum queue. Defaults to false.

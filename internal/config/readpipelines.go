@@ -103,7 +103,7 @@ func (k *Kinds) expressionField(name string, target *string, doc string, check f
 	}}
 }
 
-// checkExpressions returns what is wrong with expressions. A build without expressions
+// checkExpressions returns the errors of expressions. A build without expressions
 // cannot run a pipeline, and checks none.
 func (k *Kinds) checkExpressions(filter, mapping string) error {
 	if k.Expressions == nil {

@@ -302,7 +302,7 @@ func (s *PipelineStatus) attrs() []any {
 	return attrs
 }
 
-// status returns what the pipeline does now, without asking a server.
+// status returns the present state of the pipeline, without asking a server.
 func (s *state) status() PipelineStatus {
 	s.mu.Lock()
 	p, waiting, ended := s.pipeline, s.waiting, s.ended
@@ -375,7 +375,7 @@ func (d *daemon) status(ctx context.Context) *Status {
 }
 
 const (
-	// statusFor limits how long a request for the status waits for what it measures.
+	// statusFor limits how long a request for the status waits for measurements.
 	// What was measured before is then shown, with its age.
 	statusFor = time.Second
 	// quickCount is the longest count that a request for the status repeats: a store

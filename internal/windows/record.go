@@ -13,7 +13,7 @@ import (
 // little-endian:
 //
 //	version (1), kind (1), length of the cursor (2), number of entries (4)
-//	definition (16): a digest of what is computed
+//	definition (16): a digest of the aggregate
 //	topic (16): the id of the input topic
 //	watermark, emitted, partly (8 each): milliseconds since the Unix epoch
 //	cursor
@@ -38,7 +38,7 @@ var ErrRecord = errors.New("windows: no record of windows")
 // ID identifies a definition, a topic or a barrier.
 type ID = [16]byte
 
-// Definition returns the digest of what is computed.
+// Definition returns the digest of an aggregate.
 func Definition(text string) ID {
 	sum := sha256.Sum256([]byte(text))
 	return ID(sum[:16])
@@ -114,7 +114,7 @@ func (s *State) entries() (list []entry) {
 // Record is a record that was read. It shares the bytes.
 type Record struct {
 	// Nonce identifies a barrier, and is zero otherwise. Definition is the digest of
-	// what is computed.
+	// the aggregate.
 	Nonce, Definition, Topic ID
 	progress                 progress
 	count                    int

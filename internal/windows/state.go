@@ -25,8 +25,8 @@ type State struct {
 	// open are the accumulators by window start and group key. changed are those of the
 	// open transaction, which replace them.
 	open, changed map[int64]map[string][]byte
-	// left are the group keys of the oldest window that are to be emitted, in order. It
-	// is nil if they are not known.
+	// left are the group keys of the oldest window whose results must still be emitted, in
+	// order. It is nil if they are not known.
 	left []string
 	// count is the number of accumulators in open.
 	count int
@@ -129,8 +129,8 @@ func (s *State) start(when int64) int64 {
 }
 
 // Quiet moves the watermark of a partition that has no new messages. All messages before
-// a time have been read. It reports whether a window is closed by that; otherwise nothing
-// has changed.
+// a time have been read. It reports whether that closed a window; if not, it changed
+// nothing.
 func (s *State) Quiet(read int64) bool {
 	watermark := read - (s.agg.Grace + stream.ClockMargin).Milliseconds()
 	for _, windows := range []map[int64]map[string][]byte{s.open, s.changed} {
@@ -144,7 +144,7 @@ func (s *State) Quiet(read int64) bool {
 	return false
 }
 
-// Due reports whether results of closed windows are to be emitted.
+// Due reports whether results of closed windows must be emitted.
 func (s *State) Due() bool {
 	_, due := s.oldest()
 	return due

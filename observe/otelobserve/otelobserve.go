@@ -88,7 +88,7 @@ func (m *Metrics) Lag(name string, lags []pipeline.Lag) {
 	m.values[measured{name, "lag"}] = measure.Lags(name, lags)
 }
 
-// Gauges sets the own gauges of the source of a pipeline, as its pipeline.Gauger reports.
+// Gauges sets the gauges of a pipeline's source, as its pipeline.Gauger reports them.
 // They stay until the next call. Nil removes them.
 func (m *Metrics) Gauges(name string, gauges []pipeline.Gauge) {
 	m.mu.Lock()

@@ -82,8 +82,8 @@ func (m *Metrics) Lag(name string, lags []pipeline.Lag) {
 	m.replace(measured{name, "lag"}, measure.Lags(name, lags))
 }
 
-// Gauges sets the own gauges of the source of a pipeline, as its pipeline.Gauger reports.
-// It removes those that are not in the list, so nil removes all.
+// Gauges sets the gauges of a pipeline's source, as its pipeline.Gauger reports them.
+// It removes gauges that are not in the list, so nil removes all.
 func (m *Metrics) Gauges(name string, gauges []pipeline.Gauge) {
 	m.replace(measured{name, "gauges"}, measure.Gauges(name, gauges))
 }

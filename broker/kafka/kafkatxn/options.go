@@ -82,9 +82,9 @@ type TransactorOptions struct {
 	// created as Changelog is. Failure and Parked apply to records that cannot be added.
 	// Defaults to none.
 	Aggregate *stream.Aggregate
-	// Failure is the policy for messages whose FilterMap or Transform failed, or whose
-	// output is too large for its topic or has a topic that does not exist or may not be
-	// written. Its pauses pass inside the transaction, so they are short: Attempts defaults
+	// Failure is the policy for messages whose FilterMap or Transform failed. It also
+	// applies if an output is too large for its topic, or its topic does not exist or may
+	// not be written. Its pauses pass inside the transaction, so they are short: Attempts defaults
 	// to 3, From and To to 10 ms and 100 ms. A message that cannot be parked, because there
 	// is no Parked or it is too large for it, stops the Transactor: nothing is lost.
 	Failure pipeline.Failure
@@ -189,7 +189,7 @@ type Local struct {
 	// Dir is a directory for a copy of the state. A restart reads only what the copy
 	// lacks. One process uses it. Defaults to none.
 	Dir string
-	// Standby keeps the keys of all partitions in this process, also of those that
+	// Standby keeps the keys of all partitions in this process, including those that
 	// other members work on, and follows what they commit. A partition that comes to
 	// this process starts after the end of the changelog is read, instead of all of it.
 	// It costs the memory, and with Dir the disk, of all partitions. Defaults to false.

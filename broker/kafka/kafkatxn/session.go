@@ -415,10 +415,10 @@ func partitionsOf(topics map[string][]int32) []cluster.Partition {
 	return list
 }
 
-// settle handles changes. No transaction is open. A partition that another session asks
-// for may be this session's: the revocation of the other one may be on its way, or the
-// client may have left it out because an earlier one was not handled yet. Only the group
-// knows the owner, so this session gives the partition up and joins again.
+// settle handles changes. No transaction is open. Another session may ask for a partition
+// that this session owns. Its revocation may still come, or the client has left it out
+// because an earlier one was not handled yet. Only the group knows the owner, so this session
+// gives the partition up and joins again.
 func (s *session) settle(ctx context.Context) error {
 	s.mu.Lock()
 	assigned, gone, wanted := s.assigned, s.gone, s.wanted

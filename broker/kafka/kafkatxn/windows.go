@@ -30,14 +30,14 @@ const (
 // transactions.
 const mostResults = 20_000
 
-// windowState are the open windows of a partition, and what is read of their changelog.
+// windowState has the open windows of a partition, and the position in their changelog.
 type windowState struct {
 	*windows.State
 	// position is the changelog offset up to which all records are applied. The record
 	// before it has the checksum last.
 	position int64
 	last     uint32
-	// verify says that the next record to be read must be that one.
+	// verify means that the next record must have that checksum.
 	verify bool
 	cuts   cuts
 }
@@ -124,7 +124,7 @@ func addTo(st *windows.State, m *semel.Message, group string, when, now int64) (
 	return st.Add(m, group, when, now)
 }
 
-// due reports whether results of closed windows are to be written.
+// due reports whether results of closed windows must be written.
 func (s *session) due() bool {
 	return s.t.opts.Aggregate != nil && s.anyPart(func(p *part) bool { return !p.unfenced && p.slot.windows.Due() })
 }

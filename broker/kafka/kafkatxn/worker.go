@@ -603,7 +603,7 @@ func (w *worker) withoutKey(st *state, r *kgo.Record, cause error) (keyState, se
 	}
 }
 
-// keyOf returns the key of the record in w.message. It reports false if there is none.
+// keyOf returns the key of the record in w.message. It reports false if the record has no key.
 func (w *worker) keyOf() (semel.Key, bool) {
 	id, err := w.reader.AppendID(w.id[:0], &w.message)
 	if (err != nil || len(id) == 0 || len(id) > semel.MaxKeyBytes) && w.opts.OnMissing == pipeline.MissingHash {

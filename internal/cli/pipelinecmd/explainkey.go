@@ -292,7 +292,7 @@ func elsewhere(ctx context.Context, f *open.StoreFlags, store semel.Store, keys 
 	return keyrecord.ScopesOf(found), err
 }
 
-// journalOf returns what the process that has the store open remembers of the keys, or
+// journalOf returns the journal of the keys from the process that has the store open, or
 // nil if the store is open in this process.
 func journalOf(ctx context.Context, store semel.Store, keys []semel.Key) (*ask.Journal, error) {
 	running, ok := semel.As[*ask.Store](store)
