@@ -178,7 +178,7 @@ func (e *explainer) windowFailures(add func(at, then string)) {
 		add("no more records come", "windows that are open stay open until a newer record of their partition comes (idle: forever)")
 		return
 	}
-	add("no more records come", "once everything in the partition was read, and that stays so for "+schema.Duration(agg.Idle)+" (idle), its windows are closed that ended by then, less the grace and "+schema.Duration(stream.ClockMargin)+
+	add("no more records come", "if all records of the partition were read and no new one comes for "+schema.Duration(agg.Idle)+" (idle), each window is closed whose end is at least idle + grace + "+schema.Duration(stream.ClockMargin)+" ago"+
 		". With message.timestamp.type=LogAppendTime of the topic no later record is older. With CreateTime, a record that its producer holds back for longer than grace and idle is late")
 }
 

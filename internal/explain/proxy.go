@@ -11,7 +11,7 @@ import (
 )
 
 // Routes returns the promise of each route of the file's proxy, in the order of the file.
-// The last one is for the requests of no other route. Without a proxy there is none.
+// The last one is for the requests of no other route. Without a proxy the list is empty.
 func Routes(f *config.File) (all []*Promise) {
 	if f.Proxy == nil {
 		return nil
@@ -148,7 +148,7 @@ func (e *proxied) exceptions() []string {
 	list := []string{"a client that repeats a request with a new key has it run again"}
 	switch {
 	case e.hold:
-		list = append(list, "a key whose outcome is unknown does not run again by itself, also if the service never got the request: semel keys resolve")
+		list = append(list, "a key whose outcome is unknown does not run again by itself, even if the service never got the request: semel keys resolve")
 	default:
 		list = append(list, "the service must bear a request that comes twice: after a crash, the proxy cannot know whether it took effect")
 	}
@@ -193,7 +193,7 @@ func (e *proxied) crashes() (list []Crash) {
 	if e.decider.Shared {
 		then, client := "the key is unknown; the answer of the stopped proxy is refused by its token", "gets 409 /outcome-unknown for its repetition"
 		if !e.hold {
-			then, client = "the request may run in another proxy beside it; the answer of the stopped proxy is refused by its token", "has its repetition run again"
+			then, client = "the request may run in another proxy at the same time; the answer of the stopped proxy is refused by its token", "has its repetition run again"
 		}
 		failed("a proxy is stopped for longer than the lease of "+e.lease, then, client)
 	}
@@ -225,5 +225,5 @@ func (e *proxied) storeFails(failed func(at, then, client string), again string)
 	} else {
 		failed("the store does not answer at the claim", "nothing is sent", "gets 503 /store-unavailable with Retry-After; its repetition runs")
 	}
-	failed("the store does not answer when the answer is to be kept", "the proxy tries again for as long as a lease; the key stays claimed meanwhile", "gets the answer of the service; its repetition gets "+e.inFlight+" /in-flight, and then the kept answer. If the store stays away for longer, "+again)
+	failed("the store fails before the answer is kept", "the proxy retries for the time of a lease, and the key stays claimed", "gets the answer of the service; its repetition gets "+e.inFlight+" /in-flight, and then the kept answer. If the store stays away for longer, "+again)
 }
