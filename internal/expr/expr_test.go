@@ -277,7 +277,7 @@ func TestThePageHasValidExpressions(t *testing.T) {
 }
 
 func FuzzView(f *testing.F) {
-	for _, body := range []string{order, `{"a":1,"a":{"b":[1,2.5,"\u00e9\ud83d\ude00",null,true]}}`, `[[],{},"",0]`, `"\\\""`, " [1 , 2 ]", `{"":{"":1}}`, many(40), "\xff", `{"a":"\ud800"}`, `1e999`} {
+	for _, body := range []string{order, `{"a":1,"a":{"b":[1,2.5,"\u00e9\ud83d\ude00",null,true]}}`, `[[],{},"",0]`, `"\\\""`, " [1 , 2 ]", `{"":{"":1}}`, many(40), "\xff", `{"a":"\ud800"}`, `1e999`, ""} {
 		f.Add([]byte(body))
 	}
 	rebuild, err := expr.Compile("", `value == value ? [value] : dyn("unequal")`)
@@ -293,6 +293,9 @@ func FuzzView(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		d := pipeline.Delivery{Message: semel.Message{Body: body}}
 		out, _, err := rebuild.Call(d)
+		if len(body) == 0 && err == nil && string(out) == "[null]" {
+			return // there is no body
+		}
 		if json.Valid(body) != (err == nil) && (err == nil || !refused(err)) {
 			t.Fatalf("%q: %v", body, err)
 		}
