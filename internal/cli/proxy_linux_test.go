@@ -237,3 +237,15 @@ func TestProxyRunsARequestOnceOverAKill(t *testing.T) {
 		t.Errorf("exit status %d: %s", status, proxy.log())
 	}
 }
+
+func TestProxyTakesAKeyFromTheHeadersOfItsFlags(t *testing.T) {
+	t.Parallel()
+	service := newUpstream(t)
+	proxy := startProxy(t, "--listen", "127.0.0.1:0", "--upstream", service.URL, "--scope", "global", "--admin", "off", "--header", "X-Request-Key", "--header", "Idempotency-Key")
+	first := post(t, proxy.url+"/orders", "", "one", "X-Request-Key", "order-1")
+	again := post(t, proxy.url+"/orders", "order-1", "one")
+	if first.status != http.StatusCreated || first.header.Get("Idempotent-Replayed") != "" || again.header.Get("Idempotent-Replayed") != "true" {
+		t.Errorf("%+v, and again %+v", first, again)
+	}
+	post(t, proxy.url+"/orders", "order-1", "one", "X-Request-Key", "order-2").problem(t, http.StatusBadRequest, "key-invalid")
+}

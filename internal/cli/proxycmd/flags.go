@@ -35,7 +35,7 @@ func (f *flags) add(cmd *cobra.Command) {
 	}
 	checked(&p.Listen, "listen", "127.0.0.1:8080", "ADDRESS", "address of the proxy", schema.ParseListen)
 	checked(&p.Upstream, "upstream", "", "URL", "URL of the service", config.ParseUpstream)
-	term.AddParsed(set, &p.Caller, "scope", "", "SCOPE", "who the caller is: header:NAME, jwt:CLAIM, basic, mtls or global", config.ParseCaller)
+	term.AddParsed(set, &p.Caller, "scope", "", "SCOPE", "who the caller is: header:NAME, jwt:CLAIM, basic or global", config.ParseCaller)
 	set.StringVar(&p.Identity.JWTKeys, "jwt-keys", "", "`FILE` or URL of the JWK set whose keys sign tokens, for --scope jwt:CLAIM")
 	set.StringVar(&f.store, "store", "", "`DIR` of an embedded store (default memory, which forgets all keys at the end)")
 	set.StringVar(&f.storeFile, "store-config", "", "configuration `FILE` that names the store")
@@ -162,8 +162,8 @@ func oneOf(words ...string) func(string) (string, error) {
 // names is the value of a flag that may be repeated.
 type names struct{ list *[]string }
 
-// String implements pflag.Value.
-func (n *names) String() string { return "" }
+// String implements pflag.Value. It is empty if the flag was not given.
+func (n *names) String() string { return strings.Join(*n.list, ",") }
 
 // Type implements pflag.Value.
 func (n *names) Type() string { return "NAME" }
