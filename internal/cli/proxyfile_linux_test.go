@@ -48,6 +48,30 @@ proxy:
 `)
 	run(t, "", "lint", file).check(t, term.ExitUsage, "proxy.upstream: ", "proxy.store: there is no store \"kes\": did you mean keys?", "scope jwt:sub needs jwt_keys or jwt_secret", "proxy.api_keys.alice[0]: ", "proxy.api_keys: it has no effect with scope jwt:sub",
 		"proxy.h2c: with tls", "proxy.methods[0]: ", "proxy.routes.pay.path: it must start with /", "proxy.routes.pay.profile: ")
+	run(t, "", "proxy", "--upstream", "http://x", "--scope", "header:authorization").check(t, term.ExitUsage, `--scope "header:authorization": authorization has credentials and not the name of a caller: write basic`)
+	starts := writeFile(t, filepath.Join(dir, "starts.yaml"), `
+stores: { keys: { memory: {} } }
+proxy:
+  upstream: http://127.0.0.1:1
+  store: keys
+  scope: jwt:sub
+  jwt_secret: short
+  max_buffered: 2MiB
+  routes:
+    status: { path: /status, release: [600] }
+    none: { path: /none, headers: [] }
+    cookie: { path: /cookie, replay_headers: [set-cookie] }
+    large: { path: /large, max_body: 4MiB }
+    pointer: { path: /pointer, fingerprint: { include: [amount], exclude: [at] } }
+    body: { path: /body, headers: [], profile: square }
+    lease: { path: /lease, lease: 1us }
+`)
+	got := run(t, "", "lint", starts)
+	got.check(t, term.ExitUsage, "proxy.jwt_secret: it has 5 bytes, want at least 32", `proxy.routes.status.release[0]: "600": not a status`, "proxy.routes.none: headers: no header can have the key", "proxy.routes.cookie: replay_headers: set-cookie belongs to one connection",
+		"proxy.routes.large: max_body, max_response, max_buffered: ", `proxy.routes.pointer: fingerprint.include: "amount" is no JSON pointer`, `proxy.routes.pointer: fingerprint.exclude: "at" is no JSON pointer`, "proxy.routes.lease: lease: 1µs is shorter than 1ms")
+	if strings.Contains(got.stderr, "routes.body") {
+		t.Errorf("a profile with its key in the body needs no header: %s", got.stderr)
+	}
 	taken := servicestest.FreeAddr(t)
 	listener, err := net.Listen("tcp", taken)
 	if err != nil {

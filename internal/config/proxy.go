@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -166,6 +167,8 @@ func ParseCaller(text string) (Caller, error) {
 			return Caller{}, fmt.Errorf("write it like %s", example)
 		case example.Name == "" && named:
 			return Caller{}, fmt.Errorf("write %s without a name", kind)
+		case kind == "header" && slices.Contains([]string{"Authorization", "Proxy-Authorization", "Cookie"}, http.CanonicalHeaderKey(name)):
+			return Caller{}, fmt.Errorf("%s has credentials and not the name of a caller: write basic, jwt:sub or api-key:%s", name, name)
 		default:
 			return Caller{kind, name}, nil
 		}
@@ -362,6 +365,9 @@ func (p *Proxy) checkIdentity(v schema.Value, there schema.Members) {
 	if has("jwt_keys") && has("jwt_secret") {
 		there["jwt_secret"].Wrong("jwt_keys and jwt_secret exclude each other: keep one")
 	}
+	if secret := p.Identity.JWTSecret.Reveal(); secret != "" && len(secret) < 32 && !strings.Contains(secret, "${") { // a reference that is not resolved yet
+		there["jwt_secret"].Wrong("it has %d bytes, want at least 32", len(secret))
+	}
 	for kind, names := range map[string][]string{"jwt": {"jwt_keys", "jwt_secret", "jwt_issuer", "jwt_audience"}, "api-key": {"api_keys"}, "forward": {"forward_auth"}} {
 		for _, name := range names {
 			if has(name) && kind != p.Caller.Kind && p.Caller.Kind != "" {
@@ -384,7 +390,7 @@ func profileNames() (names []string) {
 
 // parseStatus checks a status or a class of statuses.
 func parseStatus(text string) (string, error) {
-	if len(text) == 3 && '1' <= text[0] && text[0] <= '9' {
+	if len(text) == 3 && '2' <= text[0] && text[0] <= '5' {
 		if _, err := strconv.Atoi(text); err == nil || text[1:] == "xx" {
 			return text, nil
 		}
@@ -458,12 +464,16 @@ func routeFields(r *Route, inner bool) []schema.Field {
 // check reads the routes, and reports what does not fit together.
 func (p *Proxy) check(v schema.Value, there schema.Members) {
 	p.Path = "/"
+	accepted := p.accepts(v, &p.Route)
 	if routes, ok := there["routes"]; ok {
 		readNamed(routes, "route", func(name string, _ schema.Place, member schema.Value) {
 			r := p.Route
 			r.Name = name
 			member.Mapping(routeMapping(&r))
 			p.Routes = append(p.Routes, &r)
+			if accepted { // otherwise the route may have inherited the problem
+				p.accepts(member, &r)
+			}
 		})
 	}
 	p.checkIdentity(v, there)
@@ -471,6 +481,47 @@ func (p *Proxy) check(v schema.Value, there schema.Members) {
 		h2c.Wrong("with tls, HTTP/2 is always accepted: leave h2c out")
 	}
 }
+
+// Options returns the options of the handler of a route, without their Scope.
+func (p *Proxy) Options(r *Route) *httpidem.Options {
+	return &httpidem.Options{
+		Route: cmp.Or(p.Scope, DefaultProxyScope), Profile: r.Rules(),
+		Replay: r.ReplayHeaders, MaxBody: r.MaxBody, MaxResponse: r.MaxResponse, MaxBuffered: p.MaxBuffered, Wait: r.Wait, FailOpen: r.FailOpen,
+		Fingerprint: r.Fingerprint, MaxPerCaller: p.MaxPerCaller, MaxKeysPerCaller: p.MaxKeysPerCaller, MaxWaiters: p.MaxWaiters, MaxWaitersPerKey: p.MaxWaitersPerKey,
+	}
+}
+
+// accepts reports what the handler of a route would refuse, and whether that is nothing.
+// A file that is accepted also starts.
+func (p *Proxy) accepts(v schema.Value, r *Route) bool {
+	if rules := r.Rules(); len(rules.Headers) == 0 && rules.KeyPointer == "" {
+		v.Wrong("headers: no header can have the key, and the profile %s has none in the body: name a header", rules.Name)
+		return false
+	}
+	opts := p.Options(r)
+	opts.Scope = httpidem.Global
+	guard, err := semel.NewGuard(noStore{}, &semel.GuardOptions{Lease: r.Lease, Window: r.Window})
+	if err == nil {
+		_, err = httpidem.New(guard, http.NotFoundHandler(), opts)
+	}
+	if err == nil {
+		return true
+	}
+	fields := strings.NewReplacer("semel: GuardOptions.Lease", "lease", "httpidem: Options.", "", "Fingerprint.Include", "fingerprint.include", "Fingerprint.Exclude", "fingerprint.exclude",
+		"Replay:", "replay_headers:", "MaxBody", "max_body", "MaxResponse", "max_response", "MaxBuffered", "max_buffered", ": "+semel.ErrInvalidRequest.Error(), "")
+	for problem := range strings.Lines(fields.Replace(err.Error())) {
+		if !strings.Contains(problem, "${") { // a reference that is not resolved yet
+			v.Wrong("%s", strings.TrimSuffix(problem, "\n"))
+		}
+	}
+	return false
+}
+
+// noStore is a store for the check of options. Only its traits are asked for.
+type noStore struct{ semel.Store }
+
+// Traits implements semel.Store.
+func (noStore) Traits() semel.Traits { return semel.Traits{Results: true} }
 
 // checkProxy reports conflicts between the proxy and the rest of the file.
 func checkProxy(d *schema.Document, f *File) {

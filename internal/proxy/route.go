@@ -152,13 +152,9 @@ func (b *builder) route(r *config.Route) (*route, error) {
 		return nil, err
 	}
 	conf := b.server.conf
-	profile := r.Rules()
-	made := &route{Route: r, profile: profile, bodyTimeout: cmp.Or(conf.BodyTimeout, 30*time.Second)}
-	opts := &httpidem.Options{
-		Scope: b.scope, Route: cmp.Or(conf.Scope, config.DefaultProxyScope), Profile: profile,
-		Replay: r.ReplayHeaders, MaxBody: r.MaxBody, MaxResponse: r.MaxResponse, MaxBuffered: conf.MaxBuffered, Wait: r.Wait, FailOpen: r.FailOpen,
-		Fingerprint: r.Fingerprint, MaxPerCaller: conf.MaxPerCaller, MaxKeysPerCaller: conf.MaxKeysPerCaller, MaxWaiters: conf.MaxWaiters, MaxWaitersPerKey: conf.MaxWaitersPerKey,
-	}
+	made := &route{Route: r, profile: r.Rules(), bodyTimeout: cmp.Or(conf.BodyTimeout, 30*time.Second)}
+	opts := conf.Options(r)
+	opts.Scope = b.scope
 	made.handler, err = httpidem.New(guard, upstream, opts)
 	if err != nil || conf.HideState || r.Name != config.DefaultRoute {
 		return made, err
