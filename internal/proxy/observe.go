@@ -100,13 +100,15 @@ func (o *observed) Write(data []byte) (int, error) {
 func (o *observed) end() {
 	m, took := o.server.metrics, time.Since(o.began)
 	m.open.Add(-1)
-	replayed := o.Header().Get(o.route.profile.Marker) != ""
+	unprotected := o.route.FailOpen && o.Header().Get("Idempotency-Status") == "unprotected"
+	// The service may have a marker of its own in answers to requests without a key.
+	replayed := !unprotected && o.route.takes(o.r) && o.Header().Get(o.route.profile.Marker) != ""
 	m.requests.WithLabelValues(o.route.Name, strconv.Itoa(o.status)).Inc()
 	m.seconds.WithLabelValues(o.route.Name).Observe(took.Seconds())
 	if replayed {
 		m.replayed.WithLabelValues(o.route.Name).Inc()
 	}
-	if o.route.FailOpen && o.Header().Get("Idempotency-Status") == "unprotected" {
+	if unprotected {
 		m.unprotected.WithLabelValues(o.route.Name).Inc()
 	}
 	if !o.server.conf.AccessLog {
