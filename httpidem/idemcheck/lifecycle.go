@@ -112,6 +112,10 @@ func (c *check) window(ctx context.Context) {
 		c.not = "the window is not given, or is above 10 s"
 		return
 	}
+	if c.Timeout > 0 && c.Timeout < 2*c.Window {
+		c.not = "the time-out is shorter than two windows"
+		return
+	}
 	r := request{key: c.newKey(), body: "x"}
 	p := c.start(ctx, r)
 	r.does = "gate"
