@@ -15,9 +15,9 @@ import (
 // lookEvery is how often a relay looks for other relays and for free shards.
 const lookEvery = time.Second
 
-// keeper keeps the shards of a source: its share of them, by leases. Only its goroutine
-// uses it.
-type keeper struct {
+// leases takes this process's share of the shards, renews their leases, and gives shards
+// back. Only its goroutine uses it.
+type leases struct {
 	*Source
 	renewed time.Time
 	// leaving are shards that are no longer read, until the messages of theirs that are
@@ -30,10 +30,10 @@ type leave struct{ lost bool }
 
 // keep keeps the shards until ctx ends.
 func (s *Source) keep(ctx context.Context) {
-	k := &keeper{Source: s, leaving: map[*shard]leave{}}
+	ls := &leases{Source: s, leaving: map[*shard]leave{}}
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := k.tend(ctx)
+		err := ls.tend(ctx)
 		if err != nil {
 			err = fmt.Errorf("leases: %w", err)
 		}
@@ -48,36 +48,36 @@ func (s *Source) keep(ctx context.Context) {
 }
 
 // tend looks once after the shards.
-func (k *keeper) tend(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, k.opts.Lease/3)
+func (ls *leases) tend(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, ls.opts.Lease/3)
 	defer cancel()
-	k.expire()
-	if err := k.release(ctx); err != nil {
+	ls.expire()
+	if err := ls.release(ctx); err != nil {
 		return err
 	}
-	if time.Since(k.renewed) >= k.opts.Lease/3 {
-		if err := k.renew(ctx); err != nil {
+	if time.Since(ls.renewed) >= ls.opts.Lease/3 {
+		if err := ls.renew(ctx); err != nil {
 			return err
 		}
 	}
 	var others int
 	var free bool
-	if err := k.pool.QueryRow(ctx, k.sql.look, k.owner).Scan(&others, &free); err != nil {
+	if err := ls.pool.QueryRow(ctx, ls.sql.look, ls.owner).Scan(&others, &free); err != nil {
 		return err
 	}
 	share := (shardCount + others) / (others + 1) // rounded up
-	mine := k.owned()
+	mine := ls.owned()
 	if len(mine) > share {
-		k.drop(mine[share:], leave{})
-		return k.release(ctx)
+		ls.drop(mine[share:], leave{})
+		return ls.release(ctx)
 	}
-	for _, l := range k.leaving {
+	for _, l := range ls.leaving {
 		if !l.lost {
 			share--
 		}
 	}
 	if want := share - len(mine); free && want > 0 {
-		return k.take(ctx, want)
+		return ls.take(ctx, want)
 	}
 	return nil
 }
@@ -95,41 +95,41 @@ func (s *Source) owned() []*shard {
 }
 
 // expire drops all shards if their leases may have ended.
-func (k *keeper) expire() {
-	k.mu.Lock()
-	ended := time.Now().After(k.valid)
-	k.mu.Unlock()
+func (ls *leases) expire() {
+	ls.mu.Lock()
+	ended := time.Now().After(ls.valid)
+	ls.mu.Unlock()
 	if !ended {
 		return
 	}
-	k.drop(k.owned(), leave{lost: true})
-	for sh := range k.leaving {
-		k.leaving[sh] = leave{lost: true}
+	ls.drop(ls.owned(), leave{lost: true})
+	for sh := range ls.leaving {
+		ls.leaving[sh] = leave{lost: true}
 	}
 }
 
 // drop stops reading shards.
-func (k *keeper) drop(list []*shard, l leave) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (ls *leases) drop(list []*shard, l leave) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
 	for _, sh := range list {
-		delete(k.shards, sh.number)
-		k.leaving[sh] = l
+		delete(ls.shards, sh.number)
+		ls.leaving[sh] = l
 	}
 }
 
 // release gives back the shards that are no longer read, as far as none of their
 // messages is being processed. It waits for a short time for those.
-func (k *keeper) release(ctx context.Context) error {
-	if len(k.leaving) == 0 {
+func (ls *leases) release(ctx context.Context) error {
+	if len(ls.leaving) == 0 {
 		return nil
 	}
-	wait, cancel := context.WithTimeout(ctx, min(lookEvery, k.opts.Lease/6)/2)
+	wait, cancel := context.WithTimeout(ctx, min(lookEvery, ls.opts.Lease/6)/2)
 	defer cancel()
 	var closing sync.WaitGroup
 	var mu sync.Mutex
 	var idle []*shard
-	for sh := range k.leaving {
+	for sh := range ls.leaving {
 		closing.Go(func() {
 			if sh.partition.Close(wait) == nil {
 				mu.Lock()
@@ -142,31 +142,31 @@ func (k *keeper) release(ctx context.Context) error {
 	var numbers []int16
 	var epochs []int64
 	for _, sh := range idle {
-		if !k.leaving[sh].lost {
+		if !ls.leaving[sh].lost {
 			numbers, epochs = append(numbers, sh.number), append(epochs, sh.epoch)
 		}
 	}
 	if len(numbers) > 0 {
-		if _, err := k.pool.Exec(ctx, k.sql.release, k.owner, numbers, epochs); err != nil {
+		if _, err := ls.pool.Exec(ctx, ls.sql.release, ls.owner, numbers, epochs); err != nil {
 			return err
 		}
 	}
 	for _, sh := range idle {
-		delete(k.leaving, sh)
+		delete(ls.leaving, sh)
 	}
 	return nil
 }
 
 // renew says that this process lives, and extends its leases. It drops the shards that
 // have another owner.
-func (k *keeper) renew(ctx context.Context) error {
+func (ls *leases) renew(ctx context.Context) error {
 	began := time.Now()
-	span := k.opts.Lease.Microseconds()
-	if _, err := k.pool.Exec(ctx, k.sql.live, k.owner, span); err != nil {
+	span := ls.opts.Lease.Microseconds()
+	if _, err := ls.pool.Exec(ctx, ls.sql.live, ls.owner, span); err != nil {
 		return err
 	}
-	list := k.owned()
-	for sh, l := range k.leaving {
+	list := ls.owned()
+	for sh, l := range ls.leaving {
 		if !l.lost {
 			list = append(list, sh)
 		}
@@ -175,7 +175,7 @@ func (k *keeper) renew(ctx context.Context) error {
 	for i, sh := range list {
 		numbers[i], epochs[i] = sh.number, sh.epoch
 	}
-	rows, err := k.pool.Query(ctx, k.sql.renew, k.owner, span, numbers, epochs)
+	rows, err := ls.pool.Query(ctx, ls.sql.renew, ls.owner, span, numbers, epochs)
 	if err != nil {
 		return err
 	}
@@ -184,21 +184,21 @@ func (k *keeper) renew(ctx context.Context) error {
 		return err
 	}
 	lost := slices.DeleteFunc(list, func(sh *shard) bool { return slices.Contains(kept, sh.number) })
-	k.drop(lost, leave{lost: true})
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.valid, k.renewed = began.Add(k.opts.Lease), began
+	ls.drop(lost, leave{lost: true})
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.valid, ls.renewed = began.Add(ls.opts.Lease), began
 	return nil
 }
 
 // take takes free shards. It leaves out those whose messages this process still
 // processes under an earlier lease.
-func (k *keeper) take(ctx context.Context, want int) error {
-	except := make([]int16, 0, len(k.leaving))
-	for sh := range k.leaving {
+func (ls *leases) take(ctx context.Context, want int) error {
+	except := make([]int16, 0, len(ls.leaving))
+	for sh := range ls.leaving {
 		except = append(except, sh.number)
 	}
-	rows, err := k.pool.Query(ctx, k.sql.take, k.owner, k.opts.Lease.Microseconds(), want, except)
+	rows, err := ls.pool.Query(ctx, ls.sql.take, ls.owner, ls.opts.Lease.Microseconds(), want, except)
 	if err != nil {
 		return err
 	}
@@ -211,13 +211,13 @@ func (k *keeper) take(ctx context.Context, want int) error {
 	}); err != nil {
 		return err
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
 	for _, sh := range list {
-		k.shards[sh.number] = sh
+		ls.shards[sh.number] = sh
 	}
 	if len(list) > 0 {
-		k.hurry()
+		ls.hurry()
 	}
 	return nil
 }

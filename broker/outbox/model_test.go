@@ -161,7 +161,7 @@ type history struct {
 type modelRelay struct {
 	number    int
 	source    *Source
-	keeper    *keeper
+	leases    *leases
 	waiting   []*pipeline.Item // not delivered yet
 	delivered []*pipeline.Item // not acknowledged yet
 	paused    []*pipeline.Partition
@@ -358,8 +358,8 @@ func (h *history) come() {
 	}
 }
 
-// begin opens the source of a relay, as Open does, but without the goroutine of the
-// keeper: the history calls it.
+// begin opens the source of a relay, as Open does, but without the
+// goroutine of its leases: the history calls it.
 func (h *history) begin(r *modelRelay) {
 	sql, err := newStatements(pgstore.Names{})
 	h.must(err)
@@ -375,7 +375,7 @@ func (h *history) begin(r *modelRelay) {
 	s.archive, err = openArchive(h.Context(), pool, sql, h.keep)
 	h.must(err)
 	h.say("relay %d begins with a batch of %d", r.number, opts.Batch)
-	*r = modelRelay{number: r.number, source: s, keeper: &keeper{Source: s, leaving: map[*shard]leave{}}, read: map[read]bool{}}
+	*r = modelRelay{number: r.number, source: s, leases: &leases{Source: s, leaving: map[*shard]leave{}}, read: map[read]bool{}}
 }
 
 // disturb ends a relay, or its leases.
@@ -420,9 +420,9 @@ func (h *history) settle(r *modelRelay) {
 // tend has a relay look after its leases.
 func (h *history) tend(r *modelRelay) {
 	if h.random.IntN(2) == 0 {
-		r.keeper.renewed = time.Time{}
+		r.leases.renewed = time.Time{}
 	}
-	h.must(r.keeper.tend(h.Context()))
+	h.must(r.leases.tend(h.Context()))
 	h.say("relay %d tends its leases, and has %d shards", r.number, len(r.source.shards))
 }
 
@@ -683,7 +683,7 @@ func TestPreparedTransactionIsAwaitedAcrossARestart(t *testing.T) {
 	r := &modelRelay{}
 	h.begin(r)
 	t.Cleanup(r.source.pool.Close)
-	h.must(r.keeper.tend(t.Context()))
+	h.must(r.leases.tend(t.Context()))
 	poll := func() (ids []string) {
 		t.Helper()
 		for late := time.Now().Add(time.Minute); ; <-time.After(10 * time.Millisecond) {

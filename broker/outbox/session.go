@@ -22,10 +22,10 @@ import (
 // for transactions that the snapshot does not have. So every row is delivered, even if the
 // slot has missed some.
 type session struct {
-	s        *WALSource
-	lanes    []*lane
-	progress progress
-	lost     context.CancelCauseFunc // ends the session because of an error
+	s          *WALSource
+	partitions []*partition
+	progress   progress
+	lost       context.CancelCauseFunc // ends the session because of an error
 
 	// sees has the transactions whose rows are in list, if they were committed before
 	// until.
@@ -42,7 +42,7 @@ type session struct {
 	// These are guarded by WALSource.mu.
 	buffer []received
 	bytes  int64          // of buffer
-	behind int            // the rows of all lanes that are behind
+	behind int            // the rows behind in all partitions
 	flying map[int64]bool // the rows that were returned and are not deleted; true if they waited for a time
 }
 
@@ -54,7 +54,7 @@ type received struct {
 
 const (
 	// mostBuffered and mostBufferedBytes limit what waits for Read. mostBehind limits the
-	// rows of lanes that are paused. Beyond that, nothing is received. Beyond
+	// rows of partitions that are paused. Beyond that, nothing is received. Beyond
 	// mostListedBehind, no further row is read from the table, where each is read twice.
 	mostBuffered, mostBufferedBytes, mostBehind, mostListedBehind = 4096, 8 << 20, 1 << 20, 1 << 16
 	// mostDue limits the rows in flight whose time has come.
@@ -78,7 +78,7 @@ const missedSQL = `SELECT seq FROM {outbox} WHERE deliver_at IS NULL AND created
 func (s *WALSource) begin(ctx context.Context, lost context.CancelCauseFunc) (*session, error) {
 	of := &session{s: s, lost: lost, flying: map[int64]bool{}, swept: time.Now()}
 	for i := range shardCount {
-		of.lanes = append(of.lanes, &lane{partition: pipeline.NewPartition(fmt.Sprintf("outbox/%d", i))})
+		of.partitions = append(of.partitions, &partition{Partition: pipeline.NewPartition(fmt.Sprintf("outbox/%d", i))})
 	}
 	of.listed = of.progress.begin(0)
 	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
@@ -105,23 +105,23 @@ func (s *WALSource) begin(ctx context.Context, lost context.CancelCauseFunc) (*s
 	return of, err
 }
 
-// end closes the lanes and waits until what is being processed is settled, so that the next
+// end closes the partitions and waits until what is being processed is settled, so that the next
 // session does not overtake it.
 func (of *session) end(ctx context.Context) {
 	now, cancel := context.WithCancel(ctx)
 	cancel()
-	for _, l := range of.lanes {
-		_ = l.partition.Close(now) // only marks it
+	for _, p := range of.partitions {
+		_ = p.Close(now) // only marks it
 	}
-	for _, l := range of.lanes {
-		if l.partition.Close(ctx) != nil {
+	for _, p := range of.partitions {
+		if p.Close(ctx) != nil {
 			return // the source is being closed
 		}
 	}
 }
 
 // next returns the next rows, if there are some. Rows whose time has come are first, then
-// rows of lanes that were paused, then rows that were in the table, then received rows.
+// rows of partitions that were paused, then rows that were in the table, then received rows.
 func (of *session) next(ctx context.Context) ([]*pipeline.Item, error) {
 	for _, look := range []func(context.Context) ([]*pipeline.Item, error){of.nextDue, of.nextBehind, of.nextListed, of.nextReceived} {
 		if items, err := look(ctx); err != nil || len(items) > 0 {
@@ -131,23 +131,23 @@ func (of *session) next(ctx context.Context) ([]*pipeline.Item, error) {
 	return nil, of.sweep(ctx)
 }
 
-// offer returns rows as items, except those whose lane is paused. The caller holds
+// offer returns rows as items, except those whose partition is paused. The caller holds
 // WALSource.mu.
 func (of *session) offer(into []*pipeline.Item, r *row, t *txn) []*pipeline.Item {
-	l := of.laneOf(r)
-	if l.paused || len(l.behind) > 0 {
-		l.behind = append(l.behind, behindRow{r.seq, t})
+	p := of.partitionOf(r)
+	if p.paused || len(p.behind) > 0 {
+		p.behind = append(p.behind, behindRow{r.seq, t})
 		of.behind++
 		return into
 	}
-	return append(into, of.item(l, r, t))
+	return append(into, of.item(p, r, t))
 }
 
 // item returns a row as an item. The caller holds WALSource.mu.
-func (of *session) item(l *lane, r *row, t *txn) *pipeline.Item {
+func (of *session) item(p *partition, r *row, t *txn) *pipeline.Item {
 	of.flying[r.seq] = t == nil
 	r.item.Message.Origin.Partition = 0 // the log does not have the shard
-	r.item.Partition, r.item.Ref = l.partition, &offered{of, t}
+	r.item.Partition, r.item.Ref = p.Partition, &offered{of, t}
 	return r.item
 }
 
@@ -187,7 +187,7 @@ func (of *session) nextListed(ctx context.Context) (items []*pipeline.Item, err 
 	if len(of.chunk) == 0 {
 		return nil, nil
 	}
-	defer hurry(of.s.wake) // all of them may be gone, or of lanes that are paused
+	defer hurry(of.s.wake) // all of them may be gone, or of partitions that are paused
 	rows, looked, err := of.fetch(ctx, of.chunk)
 	if err != nil {
 		return nil, err
@@ -205,14 +205,14 @@ func (of *session) nextListed(ctx context.Context) (items []*pipeline.Item, err 
 	return items, nil
 }
 
-// nextBehind returns rows of a lane that was paused.
+// nextBehind returns rows of a partition that was paused.
 func (of *session) nextBehind(ctx context.Context) (items []*pipeline.Item, err error) {
-	var from *lane
+	var from *partition
 	var chunk []behindRow
 	of.s.mu.Lock()
-	for _, l := range of.lanes {
-		if !l.paused && len(l.behind) > 0 {
-			from, chunk = l, slices.Clone(l.behind[:min(len(l.behind), of.s.opts.Batch)])
+	for _, p := range of.partitions {
+		if !p.paused && len(p.behind) > 0 {
+			from, chunk = p, slices.Clone(p.behind[:min(len(p.behind), of.s.opts.Batch)])
 			break
 		}
 	}
@@ -277,8 +277,8 @@ func (of *session) nextDue(ctx context.Context) (items []*pipeline.Item, err err
 	of.s.mu.Lock()
 	defer of.s.mu.Unlock()
 	for i := range list {
-		if l := of.laneOf(&list[i]); !l.paused {
-			items = append(items, of.item(l, &list[i], nil))
+		if p := of.partitionOf(&list[i]); !p.paused {
+			items = append(items, of.item(p, &list[i], nil))
 		}
 	}
 	if len(items) == 0 {

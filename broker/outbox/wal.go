@@ -163,16 +163,16 @@ func (s *WALSource) Traits() pipeline.SourceTraits {
 	return pipeline.SourceTraits{Pause: s.pause, Place: place}
 }
 
-// pause stops or resumes offering the rows of one lane.
-func (s *WALSource) pause(partition *pipeline.Partition, paused bool) {
+// pause stops or resumes offering the rows of one partition.
+func (s *WALSource) pause(of *pipeline.Partition, paused bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.session == nil {
 		return
 	}
-	for _, l := range s.session.lanes {
-		if l.partition == partition {
-			l.paused = paused
+	for _, p := range s.session.partitions {
+		if p.Partition == of {
+			p.paused = paused
 		}
 	}
 	if !paused {
@@ -398,10 +398,10 @@ func (s *WALSource) Close(context.Context) error {
 	return nil
 }
 
-// lane has the rows of a part of the aggregates, in their order.
-type lane struct {
-	partition *pipeline.Partition
-	paused    bool // guarded by WALSource.mu
+// partition has the rows of a part of the aggregates, in their order.
+type partition struct {
+	*pipeline.Partition
+	paused bool // guarded by WALSource.mu
 	// behind are rows that came while it was paused, and those behind them. Their bodies
 	// are read again from the table. Guarded by WALSource.mu.
 	behind []behindRow
@@ -413,15 +413,15 @@ type behindRow struct {
 	txn *txn
 }
 
-// laneOf returns the lane of a row. Rows without an aggregate have no order.
-func (of *session) laneOf(r *row) *lane {
+// partitionOf returns the partition of a row. Rows without an aggregate have no order.
+func (of *session) partitionOf(r *row) *partition {
 	h := fnv.New32a()
 	if m := &r.item.Message; m.RecordKey != nil {
 		h.Write(m.RecordKey)
 	} else {
 		h.Write([]byte(m.ID))
 	}
-	return of.lanes[h.Sum32()%uint32(len(of.lanes))]
+	return of.partitions[h.Sum32()%uint32(len(of.partitions))]
 }
 
 // offered is what the source remembers of a row that it has returned.
