@@ -76,7 +76,7 @@ func TestOutboxIsExplainedAndExamined(t *testing.T) {
 	run(t, "", "migrate", "up", "--config", file).check(t, term.ExitDone, "applied 5: outbox")
 	run(t, "", "lint", file).check(t, term.ExitDone, "0 to note, 0 with a warning, 0 broken")
 	got := run(t, "", "explain", file)
-	for _, want := range []string{"outbox of db → postgres table delivered", "commits by        deliver, delete the row", "nothing lost      yes", "no second effect  unless", "under the same id: a consumer that remembers ids drops it"} {
+	for _, want := range []string{"outbox of db → postgres table delivered", "commits by        deliver, remove the row from the outbox", "nothing lost      yes", "no second effect  unless", "under the same id: a consumer that remembers ids drops it"} {
 		if !strings.Contains(got.stdout, want) {
 			t.Errorf("explain lacks %q: %s", want, got.stdout)
 		}

@@ -22,7 +22,7 @@ const (
 
 // String returns the mode's name as used in listings.
 func (m Mode) String() string {
-	names := [...]string{"claim, deliver, complete", "one transaction in PostgreSQL", "one checkpoint on the disk", "one transaction in Kafka", "filter alone", "deliver, delete the row"}
+	names := [...]string{"claim, deliver, complete", "one transaction in PostgreSQL", "one checkpoint on the disk", "one transaction in Kafka", "filter alone", "deliver, remove the row from the outbox"}
 	if int(m) < len(names) {
 		return names[m]
 	}

@@ -35,8 +35,8 @@ func (e *explainer) crashes() []Crash {
 		add("after that, before the acknowledgement", e.source.Again+"; it is a duplicate, and is acknowledged without effect")
 	case config.Direct:
 		add("before the delivery", e.source.Again+"; nothing has happened")
-		add("after the delivery, before the deletion of the row", e.source.Again+", and the message is delivered again, under the same id: a consumer that remembers ids drops it")
-		add("after the deletion of the row", "nothing is left to do")
+		add("after the delivery, before the row is removed from the outbox", e.source.Again+", and the message is delivered again, under the same id: a consumer that remembers ids drops it")
+		add("after that", "nothing is left to do")
 	case config.TwoPhase:
 		e.twoPhase(add)
 	}
@@ -46,7 +46,7 @@ func (e *explainer) crashes() []Crash {
 	case config.SourceIsSink:
 		e.failuresInKafka(add)
 	case config.Direct:
-		add("the database does not answer", "the pipeline waits; what was delivered and not deleted is delivered again if another process takes over its shard")
+		add("the database does not answer", "the pipeline waits; a message that was delivered is still in the outbox, and is delivered again if another process takes over")
 		e.failures(add)
 	default:
 		add("after the acknowledgement", e.acknowledged())
@@ -69,7 +69,7 @@ func (e *explainer) expressions(add func(at, then string)) {
 	switch {
 	case p.Filter == "":
 	case e.mode == config.Direct:
-		add("after the filter left the message out, before the deletion of the row", e.source.Again+", and is left out again")
+		add("after the filter left the message out, before the row is removed from the outbox", e.source.Again+", and is left out again")
 	case p.Observe:
 		add("after the filter left the message out, before the acknowledgement", e.source.Again+", and is left out again")
 	default:

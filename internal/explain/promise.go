@@ -199,7 +199,7 @@ func (e *explainer) gap() []string {
 		list := []string{"the process dies after the effect, before the filter has the key: the effect repeats", "another process is given the same key at the same time: both deliver it, because a filter keeps no claims"}
 		return append(list, e.decider.Gaps...)
 	case e.mode == config.Direct:
-		return []string{"the process dies, or loses the database, between the delivery and the deletion of the row: the message is delivered again, under the same id"}
+		return []string{"the process dies, or loses the database, between the delivery and the removal of the row from the outbox: the message is delivered again, under the same id"}
 	case e.mode != config.TwoPhase || e.pipeline.OnLeaseExpired == "hold":
 		return nil
 	}

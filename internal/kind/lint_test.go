@@ -268,6 +268,7 @@ func TestNoticesDoNotDisturb(t *testing.T) {
 		{start + "key: { id: .id }, observe: true, store: keys, sink: { stdout: {} } }", "notice repeat pipelines.p.observe: true"},
 		{start + "key: { id: .id }, lease: 1m, sink: { kafka: { brokers: ['h:1'], topic: o } } }", "notice  pipelines.p.lease: it has no effect here"},
 		{start + "key: { id: .id }, lease: 1m, store: keys, sink: { file: { path: o } } }", "notice  pipelines.p.lease: it has no effect here"},
+		{someStores + "pipelines:\n  p: { source: { outbox: { store: db, mode: wal } }, key: { id: property:message-id }, lease: 1m, sink: { file: { path: o } } }", "notice  pipelines.p.lease: it has no effect here"},
 		{someStores + "pipelines:\n  p: { source: { kafka: { brokers: ['h:1'], topics: [in], group: g, protocol: consumer } }, key: { id: .id }, sink: { kafka: { brokers: ['h:1'], topic: o } } }",
 			"notice  pipelines.p.source.kafka.protocol: it has no effect here"},
 		{someStores + "pipelines:\n  p: { source: { kafka: { brokers: ['h:1'], topics: [in], group: g, protocol: consumer, session_timeout: 5s } }, key: { id: .id }, store: keys, sink: { stdout: {} } }",

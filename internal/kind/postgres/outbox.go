@@ -45,7 +45,7 @@ func (*Outbox) Kind() string { return "outbox" }
 // Fields implements config.Kind.
 func (s *Outbox) Fields() schema.Mapping {
 	return schema.Mapping{
-		Doc: "Rows of the outbox in a PostgreSQL database, which services write in their transactions. The pipeline needs no `store`: a row is deleted when it was delivered. Several processes may run it.",
+		Doc: "Rows of the outbox in a PostgreSQL database, which services write in their transactions. The pipeline needs no `store`: a row that was delivered is deleted, or kept elsewhere. Several processes may run it.",
 		Fields: []schema.Field{
 			schema.StoreField("store", &s.Store, "Store of the kind `postgres`, whose database and tables have the outbox.").Need(),
 			schema.DurationField("keep", &s.Keep, "How long delivered rows are kept, in the table `semel_outbox_log`, for a look or to send them again.").Means("they are deleted"),
@@ -67,7 +67,7 @@ func (s *Outbox) About(*config.Pipeline) config.SourceAbout {
 		Again:  "its row is still there, and is read again by the relay that takes over its shard",
 		Behind: "the messages behind it of the same aggregate wait",
 		AfterAck: config.AfterAck{
-			Unsure: "the server may lose the deletion of the row in a failover to an asynchronous replica", Again: "a row that is there again", Gets: "is deleted without effect",
+			Unsure: "the server may lose the removal of the row in a failover to an asynchronous replica", Again: "a row that is there again", Gets: "is removed without effect",
 		},
 		Exceptions: []string{
 			"messages of one aggregate keep their order if their transactions lock the aggregate, or check its version, before they write",
@@ -94,6 +94,13 @@ func (s *Outbox) Check(c *config.Checker, p *config.Pipeline) {
 		if of, ok := other.Source.(*Outbox); ok && of.Store.Name == s.Store.Name {
 			c.Report(s.Store.At, "pipelines."+p.Name+".source.outbox.store", "%s reads the same outbox (line %d), and each of them would get a part of its messages: give each outbox its own store with a prefix, or use one pipeline", other.Name, other.At.Line)
 		}
+	}
+}
+
+// Lint implements config.Source.
+func (s *Outbox) Lint(l *config.Linter) {
+	if path := l.At("lease"); s.wal() && l.Mode == config.Direct && l.Given(path) {
+		l.Notice(path, "it has no effect here", "with mode: wal a relay has the replication slot instead of leases; wal_sender_timeout of the server says how long a standby waits", "leave it out")
 	}
 }
 
