@@ -50,7 +50,7 @@ func NewUUIDv4() UUID {
 
 // NewUUIDv7 returns a UUID that begins with the time. Ids sort by it, and
 // stores keep them close together. Within a process each UUID is greater than
-// all before, even if the clock is set back or stands still. NewUUIDv7 is safe
+// all before, even if the clock is set back or stops. NewUUIDv7 is safe
 // for concurrent use.
 func NewUUIDv7() UUID { return ofProcess.next(time.Now()) }
 

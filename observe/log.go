@@ -41,7 +41,7 @@ type LogOptions struct {
 
 // Log writes events of guards and pipelines to a log: messages that were
 // parked, dropped or let through, messages that wait long for a claimed key,
-// lost leases, pauses, pipelines that stand still, and changes of the source. At
+// lost leases, pauses, pipelines that stall, and changes of the source. At
 // level debug it also writes retries, dropped duplicates, effects that failed or
 // panicked, and failed store calls. Warnings and lines about duplicates contain the
 // key of the message, and other lines do not. No line contains a body.

@@ -24,7 +24,7 @@ type Waiter interface {
 }
 
 // PatientWaiter is a Source that may wait for something that ends by itself. While it
-// does, a pipeline that stands still says so, and stays ready.
+// does, a pipeline that stalls says so, and stays ready.
 type PatientWaiter interface {
 	Waiter
 	// EndsByItself reports whether what WaitsFor last named ends by itself. It does not
@@ -150,7 +150,7 @@ func (r *Runner) waitsFor(ctx context.Context) (oldest *Item, what string, err e
 	return oldest, strings.Join(list, ", "), err
 }
 
-// stalled returns an error that says why the pipeline stands still, or nil. It returns nil
+// stalled returns an error that says why the pipeline stalls, or nil. It returns nil
 // if that ends by itself.
 func (r *Runner) stalled(ctx context.Context) error {
 	still := r.stall.For()
@@ -161,7 +161,7 @@ func (r *Runner) stalled(ctx context.Context) error {
 	return newStalled(still, what, err)
 }
 
-// newStalled returns the error of a probe for a pipeline that stands still.
+// newStalled returns the error of a probe for a pipeline that stalls.
 func newStalled(still time.Duration, what string, err error) error {
 	text := fmt.Sprintf("stalled for %v, waiting for %s", still.Round(time.Second), what)
 	if err != nil {

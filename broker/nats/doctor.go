@@ -170,7 +170,7 @@ func (e *examination) consumer(info *jetstream.ConsumerInfo) {
 		e.note(semel.Fine, subject+"max_deliver", "no limit", "", "")
 	}
 	if c.AckWait < 5*time.Second {
-		e.note(semel.Warning, subject+"ack_wait", c.AckWait.String(), "a message whose process stands still for a moment is delivered to another process", "use 30s; the pipeline extends it while a message is processed")
+		e.note(semel.Warning, subject+"ack_wait", c.AckWait.String(), "a message whose process pauses for a moment is delivered to another process", "use 30s; the pipeline extends it while a message is processed")
 	} else {
 		e.note(semel.Fine, subject+"ack_wait", c.AckWait.String(), "", "")
 	}

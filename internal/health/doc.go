@@ -1,3 +1,3 @@
-// Package health decides whether a pipeline stands still, and which part of an error
+// Package health decides whether a pipeline stalls, and which part of an error
 // any client may see.
 package health

@@ -26,7 +26,7 @@ var _ semel.Readier = (*Transactor)(nil)
 // Ready implements semel.Readier. It returns nil or the reason why the Transactor does
 // not work: Run has not started, a topic is missing, a member restarts after an error
 // and has not worked since, no broker answers, a transaction that does not end holds
-// up a partition, or the Transactor stands still (see pipeline.EventStalled) and does
+// up a partition, or the Transactor stalls (see pipeline.EventStalled) and does
 // not only wait for a transaction that will end. It blocks
 // until ctx ends at most and may be called at any time.
 func (t *Transactor) Ready(ctx context.Context) error {
@@ -155,7 +155,7 @@ func (t *Transactor) UnderWay() (count int, bytes int64) {
 	return count, 0
 }
 
-// watch reports when the Transactor stands still and when it moves again, until stop is
+// watch reports when the Transactor stalls and when it moves again, until stop is
 // called. A transaction may be open for an interval.
 func (t *Transactor) watch(ctx context.Context) (stop func()) {
 	t.stall.Slow = t.opts.Limits.Interval
