@@ -54,11 +54,7 @@ func (e *examination) wakeup(ctx context.Context) error {
 
 // once opens a connection and checks the tables.
 func once(ctx context.Context, dsn string, names pgstore.Names) (*pgx.Conn, *statements, error) {
-	sql, err := newStatements(names)
-	if err != nil {
-		return nil, nil, fmt.Errorf("outbox: %w", err)
-	}
-	pool, err := connect(ctx, dsn, sql)
+	pool, sql, err := connect(ctx, dsn, names)
 	if err != nil {
 		return nil, nil, err
 	}

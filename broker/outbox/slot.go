@@ -300,11 +300,7 @@ func ExamineWAL(ctx context.Context, dsn string, opts *WALOptions) (_ []semel.Fi
 	if err != nil {
 		return nil, err
 	}
-	sql, err := newStatements(o.Names)
-	if err != nil {
-		return nil, fmt.Errorf("outbox: %w", err)
-	}
-	pool, err := connect(ctx, dsn, sql)
+	pool, sql, err := connect(ctx, dsn, o.Names)
 	if err != nil {
 		return nil, err
 	}

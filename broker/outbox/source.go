@@ -123,11 +123,7 @@ func Open(ctx context.Context, dsn string, opts *Options) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	sql, err := newStatements(o.Names)
-	if err != nil {
-		return nil, fmt.Errorf("outbox: %w", err)
-	}
-	pool, err := connect(ctx, dsn, sql)
+	pool, sql, err := connect(ctx, dsn, o.Names)
 	if err != nil {
 		return nil, err
 	}
@@ -147,11 +143,16 @@ func Open(ctx context.Context, dsn string, opts *Options) (*Source, error) {
 	return s, nil
 }
 
-// connect returns a pool whose connections keep no state in their sessions.
-func connect(ctx context.Context, dsn string, sql *statements) (*pgxpool.Pool, error) {
+// connect returns a pool whose connections keep no state in their sessions, and the
+// statements on the tables, which exist.
+func connect(ctx context.Context, dsn string, names pgstore.Names) (*pgxpool.Pool, *statements, error) {
+	sql, err := newStatements(names)
+	if err != nil {
+		return nil, nil, fmt.Errorf("outbox: %w", err)
+	}
 	config, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
-		return nil, fmt.Errorf("outbox: the address is not one of PostgreSQL: %w", semel.ErrInvalidRequest) // its text may be the password
+		return nil, nil, fmt.Errorf("outbox: the address is not one of PostgreSQL: %w", semel.ErrInvalidRequest) // its text may be the password
 	}
 	if !strings.Contains(dsn, "default_query_exec_mode") {
 		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
@@ -161,19 +162,19 @@ func connect(ctx context.Context, dsn string, sql *statements) (*pgxpool.Pool, e
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
-		return nil, fmt.Errorf("outbox: %w", err)
+		return nil, nil, fmt.Errorf("outbox: %w", err)
 	}
 	var there bool
 	err = pool.QueryRow(ctx, sql.check, sql.table).Scan(&there)
 	switch {
 	case err != nil:
 		pool.Close()
-		return nil, fmt.Errorf("outbox: %w: %w", semel.ErrStoreUnavailable, err)
+		return nil, nil, fmt.Errorf("outbox: %w: %w", semel.ErrStoreUnavailable, err)
 	case !there:
 		pool.Close()
-		return nil, fmt.Errorf("outbox: there is no table %s: run semel migrate up: %w", sql.table, pgstore.ErrSchema)
+		return nil, nil, fmt.Errorf("outbox: there is no table %s: run semel migrate up: %w", sql.table, pgstore.ErrSchema)
 	}
-	return pool, nil
+	return pool, sql, nil
 }
 
 // Traits implements pipeline.Source.

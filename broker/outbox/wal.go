@@ -114,11 +114,7 @@ func OpenWAL(ctx context.Context, dsn string, opts *WALOptions) (*WALSource, err
 	if err != nil {
 		return nil, err
 	}
-	sql, err := newStatements(o.Names)
-	if err != nil {
-		return nil, fmt.Errorf("outbox: %w", err)
-	}
-	pool, err := connect(ctx, dsn, sql)
+	pool, sql, err := connect(ctx, dsn, o.Names)
 	if err != nil {
 		return nil, err
 	}
