@@ -50,7 +50,7 @@ func ExampleBindScope() {
 			fmt.Println(err)
 			return
 		}
-		fmt.Println(semel.BindScope(context.Background(), store, "payments", rule.String()))
+		fmt.Println(semel.BindScope(context.Background(), store, "payments", semel.ScopeOwner{Rule: rule.String()}))
 	}
 	// Output:
 	// <nil>

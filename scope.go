@@ -3,71 +3,110 @@ package semel
 import (
 	"context"
 	"fmt"
+	"strings"
 )
 
-// MaxScopeRule is the maximum length in bytes of the rule of a scope.
+// MaxScopeRule is the maximum length in bytes of the text of a ScopeOwner.
 const MaxScopeRule = 4096
 
-// BindScope makes sure that the ids of a scope are all found by one rule, such as
-// the text of a key.Rule. Ids of different rules may be equal by chance: order 7 and
-// customer 7. Under one scope the second message would be dropped as a duplicate of
-// the first.
+// ScopeOwner is what a scope belongs to. Under equal owners, equal ids mean the same
+// message.
+type ScopeOwner struct {
+	// Rule is the text of the rule that finds the ids, such as that of a key.Rule. Ids
+	// of different rules may be equal by chance: order 7 and customer 7.
+	Rule string
+	// Pipeline is the name of the pipeline whose effects the keys stand for. Another
+	// pipeline has other effects, and would drop the messages of the first as
+	// duplicates. It is empty for a scope that pipelines and programs may share.
+	Pipeline string
+}
+
+// ownerMark separates rule and pipeline. Names of pipelines do not contain it.
+const ownerMark = "\npipeline "
+
+// String returns the text that stores keep. See [ParseScopeOwner].
+func (o ScopeOwner) String() string {
+	if o.Pipeline == "" {
+		return o.Rule
+	}
+	return o.Rule + ownerMark + o.Pipeline
+}
+
+// ParseScopeOwner returns the owner with a text. A text without a pipeline is a rule.
+func ParseScopeOwner(text string) ScopeOwner {
+	if i := strings.LastIndex(text, ownerMark); i >= 0 {
+		return ScopeOwner{Rule: text[:i], Pipeline: text[i+len(ownerMark):]}
+	}
+	return ScopeOwner{Rule: text}
+}
+
+// Shares reports whether two owners may use one scope: their rules are equal, and so are
+// their pipelines, if both have one.
+func (o ScopeOwner) Shares(other ScopeOwner) bool {
+	return o.Rule == other.Rule && (o.Pipeline == other.Pipeline || o.Pipeline == "" || other.Pipeline == "")
+}
+
+// BindScope makes sure that a scope has one owner, so that equal ids in it mean the same
+// message. Otherwise a message would be dropped as a duplicate of another one.
 //
-// The first call for a scope binds the scope to the rule, as durably as the store
-// keeps keys. If the scope is bound to another rule, BindScope returns a
-// [*ScopeError]. The caller may ignore that error if both rules find the same ids.
-// A scope that was used before it was bound is bound by the next call.
+// The first call for a scope binds the scope to the owner, as durably as the store keeps
+// keys. If the scope is bound to an owner that does not share it, BindScope returns a
+// [*ScopeError]. The caller may ignore that error if equal ids mean the same message
+// under both. A scope that was used before it was bound is bound by the next call.
 //
 // Call it before the first claim. It blocks for one store call. It does nothing if
 // the store is not a [ScopeBinder].
-func BindScope(ctx context.Context, store Store, scope, rule string) error {
-	return scopeIs(ctx, store, scope, rule, rule)
+func BindScope(ctx context.Context, store Store, scope string, owner ScopeOwner) error {
+	return scopeIs(ctx, store, scope, owner, owner.String())
 }
 
 // CheckScope returns the error that [BindScope] would return, and binds nothing. It
 // blocks for one store call.
-func CheckScope(ctx context.Context, store Store, scope, rule string) error {
-	return scopeIs(ctx, store, scope, rule, "")
+func CheckScope(ctx context.Context, store Store, scope string, owner ScopeOwner) error {
+	return scopeIs(ctx, store, scope, owner, "")
 }
 
-// scopeIs binds a scope to the rule bind, unless that is empty, and checks that it is
-// bound to no other rule than rule.
-func scopeIs(ctx context.Context, store Store, scope, rule, bind string) error {
+// scopeIs binds a scope to the text bind, unless that is empty, and checks that it is
+// bound to no owner that does not share it with owner.
+func scopeIs(ctx context.Context, store Store, scope string, owner ScopeOwner, bind string) error {
 	binder, ok := As[ScopeBinder](store)
 	if !ok {
 		return nil
 	}
-	if rule == "" || len(rule) > MaxScopeRule {
-		return fmt.Errorf("semel: bind scope %q: the rule has %d bytes, want 1 to %d: %w", scope, len(rule), MaxScopeRule, ErrInvalidRequest)
+	if n := len(owner.String()); owner.Rule == "" || n > MaxScopeRule {
+		return fmt.Errorf("semel: bind scope %q: the rule has %d bytes, want 1 to %d: %w", scope, n, MaxScopeRule, ErrInvalidRequest)
 	}
 	if err := (Key{Scope: scope, ID: "x"}).Validate(); err != nil {
 		return err
 	}
-	bound, err := binder.BindScope(ctx, scope, bind)
+	text, err := binder.BindScope(ctx, scope, bind)
 	if err != nil {
 		return fmt.Errorf("semel: bind scope %q: %w", scope, err)
 	}
-	if bound != rule && (bound != "" || bind != "") {
-		return &ScopeError{Scope: scope, Rule: rule, Bound: bound}
+	if bound := ParseScopeOwner(text); !bound.Shares(owner) && (text != "" || bind != "") {
+		return &ScopeError{Scope: scope, Owner: owner, Bound: bound}
 	}
 	return nil
 }
 
-// ScopeError says that a scope is bound to another rule. See [BindScope].
+// ScopeError says that a scope is bound to another owner. See [BindScope].
 type ScopeError struct {
 	Scope string
-	// Rule is the refused rule, and Bound the rule to which the scope is bound, or
-	// empty if the store cannot name it.
-	Rule, Bound string
+	// Owner is the refused owner, and Bound the one to which the scope is bound. Bound
+	// is empty if the store cannot name it.
+	Owner, Bound ScopeOwner
 }
 
 // Error implements error.
 func (e *ScopeError) Error() string {
-	bound := "another rule"
-	if e.Bound != "" {
-		bound = "the rule " + e.Bound
+	if e.Bound.Rule == e.Owner.Rule {
+		return fmt.Sprintf("semel: scope %q belongs to the pipeline %s, so the pipeline %s would drop the messages of that pipeline as duplicates: use another scope", e.Scope, e.Bound.Pipeline, e.Owner.Pipeline)
 	}
-	return fmt.Sprintf("semel: scope %q has ids found by %s, and ids found by %s could be equal to them by chance: use another scope", e.Scope, bound, e.Rule)
+	bound := "another rule"
+	if e.Bound.Rule != "" {
+		bound = "the rule " + e.Bound.Rule
+	}
+	return fmt.Sprintf("semel: scope %q has ids found by %s, and ids found by %s could be equal to them by chance: use another scope", e.Scope, bound, e.Owner.Rule)
 }
 
 // Is reports whether target is ErrInvalidRequest.

@@ -265,15 +265,15 @@ type Purger interface {
 	Purge(ctx context.Context) (int64, error)
 }
 
-// ScopeBinder remembers which rule finds the ids of a scope. Use it through
-// [BindScope] and [CheckScope].
+// ScopeBinder remembers what a scope belongs to. Use it through [BindScope] and
+// [CheckScope].
 type ScopeBinder interface {
-	// BindScope binds a scope to a rule, unless the scope is bound already. It
-	// returns the rule to which the scope is bound. With an empty rule it binds
-	// nothing, and returns an empty rule for a scope that is not bound. It blocks for
-	// one round trip or durable write. If calls are made concurrently, all return the
-	// same rule.
-	BindScope(ctx context.Context, scope, rule string) (bound string, err error)
+	// BindScope binds a scope to an owner, which is the text of a ScopeOwner, unless
+	// the scope is bound already. It returns the owner to which the scope is bound.
+	// With an empty owner it binds nothing, and returns an empty text for a scope that
+	// is not bound. It blocks for one round trip or durable write. If calls are made
+	// concurrently, all return the same owner.
+	BindScope(ctx context.Context, scope, owner string) (bound string, err error)
 }
 
 // Counts is how much a store holds. Done may include expired records that are not

@@ -42,9 +42,9 @@ type Options struct {
 	// Name is the pipeline's name in messages and metrics. Defaults to "pipeline".
 	Name string
 	// Key finds the id in a message. Ids are unique within Scope. The session's store
-	// binds Scope to Key with the first key: see semel.BindScope. If another rule filled
-	// the scope, Run returns a *semel.ScopeError before it processes a message, unless SameScope says that both rules find the
-	// same ids.
+	// binds Scope to Key and Name with the first key: see semel.BindScope. If another
+	// rule or another pipeline filled the scope, Run returns a *semel.ScopeError before
+	// it processes a message, unless SameScope says that equal ids mean the same message.
 	Key       *key.Rule
 	Scope     string
 	SameScope bool

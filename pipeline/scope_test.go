@@ -57,7 +57,7 @@ func TestAScopeBelongsToOneRule(t *testing.T) {
 			t.Fatalf("the first rule: %d delivered, %v", n, err)
 		}
 		n, err := runOne(t, store, pipeline.Options{Key: customers, Scope: "s"}, nil)
-		if bound, ok := errors.AsType[*semel.ScopeError](err); !ok || bound.Bound != ".id" || bound.Rule != customers.String() || !errors.Is(err, semel.ErrInvalidRequest) || n != 0 {
+		if bound, ok := errors.AsType[*semel.ScopeError](err); !ok || bound.Bound.Rule != ".id" || bound.Owner.Rule != customers.String() || !errors.Is(err, semel.ErrInvalidRequest) || n != 0 {
 			t.Errorf("another rule: %d delivered, %v", n, err)
 		}
 		for _, opts := range []pipeline.Options{{Key: customers, Scope: "s", SameScope: true}, {Key: customers, Scope: "t"}} {
@@ -66,6 +66,34 @@ func TestAScopeBelongsToOneRule(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestAScopeBelongsToOnePipeline: another pipeline has another effect, and would drop
+// the message as a duplicate.
+func TestAScopeBelongsToOnePipeline(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name          string
+		first, second pipeline.Options
+		refused       bool
+	}{
+		{"another pipeline", pipeline.Options{Name: "a"}, pipeline.Options{Name: "b"}, true},
+		{"the same pipeline", pipeline.Options{Name: "a"}, pipeline.Options{Name: "a"}, false},
+		{"the second shares", pipeline.Options{Name: "a"}, pipeline.Options{Name: "b", SameScope: true}, false},
+		{"the first shares", pipeline.Options{Name: "a", SameScope: true}, pipeline.Options{Name: "b"}, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newStore(t)
+			for i, opts := range []pipeline.Options{c.first, c.second} {
+				opts.Key, opts.Scope = rule(t), "s"
+				n, err := runOne(t, store, opts, nil)
+				refused := i == 1 && c.refused
+				if bound, ok := errors.AsType[*semel.ScopeError](err); ok != refused || ok && (bound.Bound.Pipeline != "a" || bound.Owner.Pipeline != "b") || err != nil && !ok || i == 0 && n != 1 || i == 1 && n != 0 {
+					t.Errorf("%s: pipeline %s: %d delivered, %v", c.name, opts.Name, n, err)
+				}
+			}
+		})
+	}
 }
 
 // TestAPipelineWaitsForTheStoreThatKnowsItsScope: without the answer it could drop
@@ -132,7 +160,7 @@ func TestARuleThatFindsNoKeyDoesNotBindTheScope(t *testing.T) {
 		if n, err := runOne(t, store, pipeline.Options{Key: rule(t), Scope: "s"}, nil); n != 1 || err != nil {
 			t.Errorf("the right rule: %d delivered, %v", n, err)
 		}
-		if bound, err := store.(semel.ScopeBinder).BindScope(t.Context(), "s", "another"); err != nil || bound != rule(t).String() {
+		if bound, err := store.(semel.ScopeBinder).BindScope(t.Context(), "s", "another"); err != nil || semel.ParseScopeOwner(bound) != (semel.ScopeOwner{Rule: rule(t).String(), Pipeline: "pipeline"}) {
 			t.Errorf("the scope is bound to %q, %v", bound, err)
 		}
 	})

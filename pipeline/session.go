@@ -1,6 +1,10 @@
 package pipeline
 
-import "context"
+import (
+	"context"
+
+	"github.com/semel-dev/semel"
+)
 
 // Session decides, delivers and commits. Many goroutines call its methods, each with its
 // own items. [TwoPhase] and [Lossy] are sessions. Other packages can have sessions of
@@ -44,11 +48,11 @@ type Session interface {
 	Close(ctx context.Context) error
 }
 
-// ScopeBinder is a Session with a store that remembers the rule of each scope. Run
+// ScopeBinder is a Session with a store that remembers the owner of each scope. Run
 // binds its scope before the session gets the first message.
 type ScopeBinder interface {
 	// BindScope calls semel.BindScope for the session's store.
-	BindScope(ctx context.Context, scope, rule string) error
+	BindScope(ctx context.Context, scope string, owner semel.ScopeOwner) error
 }
 
 // PipelinedSession is a Session that decides a batch before the previous batch is

@@ -247,7 +247,7 @@ type starter struct {
 	until chan struct{}
 }
 
-func (s starter) BindScope(ctx context.Context, _, _ string) error {
+func (s starter) BindScope(ctx context.Context, _ string, _ semel.ScopeOwner) error {
 	select {
 	case <-s.until:
 		return nil

@@ -142,8 +142,8 @@ func (t *TwoPhase) Ready(ctx context.Context) error {
 
 // BindScope implements ScopeBinder. If messages pass without the store, it does not
 // wait for the store either.
-func (t *TwoPhase) BindScope(ctx context.Context, scope, rule string) error {
-	err := semel.BindScope(ctx, t.guard.Store(), scope, rule)
+func (t *TwoPhase) BindScope(ctx context.Context, scope string, owner semel.ScopeOwner) error {
+	err := semel.BindScope(ctx, t.guard.Store(), scope, owner)
 	if (t.opts.Pass || t.opts.Observe) && semel.Classify(err) != semel.ClassPermanent {
 		return nil
 	}

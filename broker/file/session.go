@@ -420,8 +420,8 @@ func (s *Session) arrived(u *unit, err error) {
 func (s *Session) Abandon(context.Context, []*pipeline.Item) {}
 
 // BindScope implements pipeline.ScopeBinder.
-func (s *Session) BindScope(ctx context.Context, scope, rule string) error {
-	return semel.BindScope(ctx, s.store, scope, rule)
+func (s *Session) BindScope(ctx context.Context, scope string, owner semel.ScopeOwner) error {
+	return semel.BindScope(ctx, s.store, scope, owner)
 }
 
 // Ready implements semel.Readier.

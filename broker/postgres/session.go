@@ -77,8 +77,8 @@ func (s *Session) Ready(ctx context.Context) error {
 }
 
 // BindScope implements pipeline.ScopeBinder.
-func (s *Session) BindScope(ctx context.Context, scope, rule string) error {
-	return semel.BindScope(ctx, s.guard.Store(), scope, rule)
+func (s *Session) BindScope(ctx context.Context, scope string, owner semel.ScopeOwner) error {
+	return semel.BindScope(ctx, s.guard.Store(), scope, owner)
 }
 
 // WaitsFor implements pipeline.Waiter. It asks the server for locks.

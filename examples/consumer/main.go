@@ -36,7 +36,7 @@ func run(ctx context.Context, dir string) error {
 		return err
 	}
 	// The ids of this scope are order ids. A program that takes another field is refused.
-	if err := semel.BindScope(ctx, store, "payments", ".OrderID"); err != nil {
+	if err := semel.BindScope(ctx, store, "payments", semel.ScopeOwner{Rule: ".OrderID"}); err != nil {
 		return err
 	}
 	order := message{OrderID: "order-42", Customer: "alice"}

@@ -44,7 +44,7 @@ pipelines:
 	run(t, "", "doctor", file).check(t, term.ExitFound, " 0 broken\n")
 	run(t, "", "doctor", same).check(t, term.ExitFound, " 0 broken\n")
 
-	const ways = "use another scope with key.scope; or, if both rules find the same ids, write key.same_scope: true\n"
+	const ways = "use another scope with key.scope; or, if equal ids mean the same message, write key.same_scope: true\n"
 	text := func(store string) string {
 		return fmt.Sprintf(`scope "of-%s" has ids found by the rule .id, and ids found by .user could be equal to them by chance`, store)
 	}
@@ -109,4 +109,41 @@ pipelines:
 	if got := run(t, "", "run", file, "--admin", "off"); got.status != term.ExitDone || strings.Contains(got.stderr, warning) {
 		t.Errorf("the scopes are bound now: %+v", got)
 	}
+}
+
+// TestACopiedPipelineDoesNotDropWhatTheFirstDelivered copies a configuration, with
+// another name and another sink.
+func TestACopiedPipelineDoesNotDropWhatTheFirstDelivered(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"1\"}\n")
+	stores := fmt.Sprintf(`
+stores:
+  files: { embedded: { path: files } }
+  cache: { redis: { url: %q, prefix: %q } }
+  db:    { postgres: { dsn: %q } }
+pipelines:
+`, servers.Redis(t), servicestest.Prefix(), servers.Database(t))
+	names := []string{"files", "cache", "db"}
+	config := func(name, more string) string {
+		text := stores
+		for _, store := range names {
+			text += fmt.Sprintf("  %s-%[2]s: { source: { file: { paths: [in.jsonl], state: %[1]s-%[2]s.state } }, key: { id: .id, scope: of-%[2]s%[3]s }, store: %[2]s, sink: { file: { path: %[1]s-%[2]s.out } }, parked: { path: p } }\n", name, store, more)
+		}
+		return writeFile(t, filepath.Join(dir, fmt.Sprintf("%s-%d.yaml", name, len(more))), text)
+	}
+	first, copied, shared := config("first", ""), config("copied", ""), config("copied", ", same_scope: true")
+	run(t, "", "migrate", "up", "--config", first, "--store-name", "db").check(t, term.ExitDone, "applied 1")
+	run(t, "", "run", first, "--admin", "off", "-q").check(t, term.ExitDone)
+	examined := run(t, "", "doctor", copied)
+	examined.check(t, term.ExitFound, " 3 broken\n")
+	for _, store := range names {
+		want := fmt.Sprintf(`scope "of-%s" belongs to the pipeline first-%[1]s, so the pipeline copied-%[1]s would drop the messages of that pipeline as duplicates`, store)
+		if !strings.Contains(examined.stdout, want) {
+			t.Errorf("doctor on a store %s lacks %q:\n%s", store, want, examined.stdout)
+		}
+		run(t, "", "run", copied, "copied-"+store, "--admin", "off", "-q").check(t, term.ExitUsage, want, "key.scope", "key.same_scope: true")
+		run(t, "", "run", first, "first-"+store, "--admin", "off", "-q").check(t, term.ExitDone)
+	}
+	run(t, "", "run", shared, "--admin", "off", "-q").check(t, term.ExitDone)
 }

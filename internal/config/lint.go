@@ -70,11 +70,12 @@ func (f *File) Lint() []Finding {
 	return l.found
 }
 
-// TwoWaysOut says what to do if the scope of a pipeline has the ids of another rule. It
-// follows a semel.ScopeError.
-const TwoWaysOut = " with key.scope; or, if both rules find the same ids, write key.same_scope: true"
+// TwoWaysOut says what to do if the scope of a pipeline belongs to another rule or
+// pipeline. It follows a semel.ScopeError.
+const TwoWaysOut = " with key.scope; or, if equal ids mean the same message, write key.same_scope: true"
 
-// ForeignScope is the finding about a pipeline whose scope has the ids of another rule.
+// ForeignScope is the finding about a pipeline whose scope belongs to another rule or
+// pipeline.
 func (f *File) ForeignScope(p *Pipeline, err *semel.ScopeError) Finding {
 	l := &Linter{File: f, Pipeline: p}
 	const remedy = "use another scope"
@@ -200,13 +201,19 @@ func (l *Linter) between() {
 		l.Pipeline = p
 		if p.Store.Name != "" {
 			in := space{p.Store.Name, p.Key.Scope}
-			switch other, ok := spaces[in]; {
-			case ok && !p.Lossy && !other.Lossy && !p.Key.SameScope && !other.Key.SameScope && p.Key.Rule.String() != other.Key.Rule.String():
-				l.Add(semel.Broken, Loss, l.At("key.scope"), fmt.Sprintf("%s in store %s, as in pipeline %s, whose key rule is %s", in.scope, in.store, other.Name, other.Key.Rule),
-					"ids of the two rules may be equal by chance, so only the pipeline that was first in the scope starts", "use another scope, or same_scope: true if both rules find the same ids")
-			case ok:
+			other := spaces[in]
+			shared := other != nil && (p.Key.SameScope || other.Key.SameScope)
+			switch {
+			case other == nil:
+			case shared || p.Lossy || other.Lossy:
 				l.Add(semel.Warning, Loss, l.At("key.scope"), fmt.Sprintf("%s in store %s, as in pipeline %s", in.scope, in.store, other.Name),
 					"a message that one of them processed is a duplicate for the other", "use another scope, unless they should share their keys")
+			case p.Key.Rule.String() != other.Key.Rule.String():
+				l.Add(semel.Broken, Loss, l.At("key.scope"), fmt.Sprintf("%s in store %s, as in pipeline %s, whose key rule is %s", in.scope, in.store, other.Name, other.Key.Rule),
+					"ids of the two rules may be equal by chance, so only the pipeline that was first in the scope starts", "use another scope, or same_scope: true if both rules find the same ids")
+			default:
+				l.Add(semel.Broken, Loss, l.At("key.scope"), fmt.Sprintf("%s in store %s, as in pipeline %s", in.scope, in.store, other.Name),
+					"a message that one of them processed is a duplicate for the other, so only the pipeline that was first in the scope starts", "use another scope, or same_scope: true if they should share their keys")
 			}
 			spaces[in] = p
 		}

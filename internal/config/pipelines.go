@@ -66,7 +66,7 @@ type Key struct {
 	// Scope is the scope in which the id is unique. Defaults to the pipeline's
 	// name.
 	Scope string
-	// SameScope: another rule filled the scope, and both find the same ids.
+	// SameScope: the scope is shared, since equal ids mean the same message.
 	SameScope bool
 	// OnMissing is fail, park, pass, hash or drop.
 	OnMissing string

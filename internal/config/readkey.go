@@ -16,7 +16,7 @@ func keyMapping(k *Key) schema.Mapping {
 			Form: schema.Form{Either: []schema.Form{{Scalar: schema.ScalarRule}, {Element: &schema.Form{Either: ruleForms()}}, {Members: ruleMapping}}},
 			Read: func(v schema.Value) { k.Rule = readRule(v) }},
 		schema.TextField("scope", &k.Scope, "The scope in which the id is unique.").Means("the pipeline's name"),
-		schema.TruthField("same_scope", &k.SameScope, "The scope was filled with another rule, and both rules find the same ids. Without it, the pipeline ends at the first message with a key.").Or("false"),
+		schema.TruthField("same_scope", &k.SameScope, "The scope belongs to another key rule or pipeline, or is shared with one, and equal ids mean the same message. Without it, the pipeline ends at the first message with a key.").Or("false"),
 		schema.ChoiceField("on_missing", &k.OnMissing, "A message without an id: `fail` ends the pipeline, `park` parks the message, `pass` makes a key from its position, `hash` makes a key from its content, `drop` loses it.",
 			"fail", "park", "pass", "hash", "drop").Or("park"),
 		schema.TruthField("unstable", &k.Unstable, "Allow a rule that differs between deliveries of one message, such as `offset`, `timestamp` or `delivery-id`.").Or("false"),

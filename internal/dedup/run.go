@@ -219,10 +219,11 @@ func (r *Run) checkScope(ctx context.Context, j *journal) error {
 	case unbound && !r.opts.SameScope:
 		r.opts.Note(fmt.Sprintf("warning: %s has keys from a version that did not keep key rules; this run binds scope %s to %s: if another rule filled it, stop and write --scope and another name", r.opts.Store, j.scope, j.rule))
 	}
-	if bound := tx.BindScope(j.scope, j.rule); bound != j.rule && !r.opts.SameScope {
+	owner := semel.ScopeOwner{Rule: j.rule}
+	if bound := semel.ParseScopeOwner(tx.BindScope(j.scope, j.rule)); !bound.Shares(owner) && !r.opts.SameScope {
 		return &RefusedError{Problems: []string{fmt.Sprintf(
 			"--key: scope %s of %s was filled with the key rule %s, and ids found by %s could be equal to those by chance: write --scope and another name, or --same-scope if both rules find the same ids",
-			j.scope, r.opts.Store, bound, j.rule)}}
+			j.scope, r.opts.Store, bound.Rule, j.rule)}}
 	}
 	return nil
 }

@@ -158,7 +158,7 @@ pipelines:
 		{file + id + keys + webhook + "admin: { listen: ':4195' }\n", "22:18 broken  admin.listen: :4195, which other machines can reach, without auth"},
 		{file + id + keys + webhook + "admin: { listen: ':4195', auth: { token: '${env:NONE:-t}' } }\n", "warning  admin.listen: :4195, which other machines can reach, without tls"},
 		{file + id + keys + webhook + "admin: { listen: off }\n", ""},
-		{file + strings.Replace(id, "key: {", "key: { scope: s,", 1) + keys + webhook + "  q:\n" + file + strings.Replace(id, "key: {", "key: { scope: s,", 1) + keys + webhook, "24:19 warning loss pipelines.q.key.scope: s in store keys, as in pipeline p"},
+		{file + strings.Replace(id, "key: {", "key: { scope: s,", 1) + keys + webhook + "  q:\n" + file + strings.Replace(id, "key: {", "key: { scope: s,", 1) + keys + webhook, "24:19 broken loss pipelines.q.key.scope: s in store keys, as in pipeline p"},
 		{between("true") + id + out, ""},
 		{between("true") + id + keys + webhook, "18:94 broken  pipelines.p.source.kafka.repartition: a stage for keys in Kafka, but the keys are in the store keys"},
 		{between("true") + id + strings.Replace(out, "topic: out", "topic: g-repartition", 1), "broken  pipelines.p.source.kafka.repartition: g-repartition, which the pipeline also uses for something else"},

@@ -164,7 +164,7 @@ func (t *Transactor) apply(ctx context.Context, st *state, value []byte, positio
 		}
 	}
 	if made := t.opts.keyMaker(); c.made.conflicts(made) && !t.opts.Scope.Same {
-		return fmt.Errorf("kafka: changelog %s: %w", t.opts.changelogOf(st.id.Topic), &semel.ScopeError{Scope: t.opts.Scope.Name, Rule: t.opts.Key.String()})
+		return fmt.Errorf("kafka: changelog %s: %w", t.opts.changelogOf(st.id.Topic), &semel.ScopeError{Scope: t.opts.Scope.Name, Owner: semel.ScopeOwner{Rule: t.opts.Key.String()}})
 	}
 	if st.position == 0 { // its secret, if it has one, was never written
 		st.secure(c.secret, t.opts.Scope.Name, t.opts.keyMaker())

@@ -22,8 +22,8 @@ func ExamineScope(ctx context.Context, a *term.App, file string, x *config.Exami
 	return foreign
 }
 
-// ForeignScope returns a finding if the scope of a pipeline has the ids of another key
-// rule, so that run would refuse its first key. It looks only into a store that is there,
+// ForeignScope returns a finding if the scope of a pipeline belongs to another key rule
+// or pipeline, so that run would refuse its first key. It looks only into a store that is there,
 // and changes nothing. If another process has the store open, it asks that process; if
 // that does not answer, the finding is a notice. It blocks until the store has answered.
 func ForeignScope(ctx context.Context, a *term.App, file string, conf *config.File, p *config.Pipeline) ([]config.Finding, error) {
@@ -39,7 +39,7 @@ func ForeignScope(ctx context.Context, a *term.App, file string, conf *config.Fi
 	}
 	var finding config.Finding
 	err := s.WithStore(ctx, func(store semel.Store) error {
-		return semel.CheckScope(ctx, store, p.Key.Scope, p.Key.Rule.String())
+		return semel.CheckScope(ctx, store, p.Key.Scope, semel.ScopeOwner{Rule: p.Key.Rule.String(), Pipeline: p.Name})
 	})
 	if foreign, ok := errors.AsType[*semel.ScopeError](err); ok {
 		return []config.Finding{conf.ForeignScope(p, foreign)}, nil
