@@ -53,8 +53,15 @@ var packageMap = map[string][]string{
 	},
 	"broker/kafka/kafkatxn": {
 		".", "key", "pipeline", "stream", "broker/kafka", "broker/kafka/internal/cluster", "broker/kafka/internal/record",
-		"internal/clock", "internal/digest", "internal/header", "internal/health", "internal/table", "internal/invalid", "internal/windows", "vfs",
+		"broker/kafka/kafkatxn/internal/copies", "broker/kafka/kafkatxn/internal/keystate", "broker/kafka/kafkatxn/internal/members", "broker/kafka/kafkatxn/internal/sample",
+		"internal/clock", "internal/digest", "internal/header", "internal/health", "internal/invalid", "internal/windows", "vfs",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg",
+	},
+	"broker/kafka/kafkatxn/internal/copies":   {"github.com/twmb/franz-go/pkg/kgo"},
+	"broker/kafka/kafkatxn/internal/keystate": {".", "broker/kafka/internal/cluster", "internal/digest", "internal/table", "vfs"},
+	"broker/kafka/kafkatxn/internal/members":  {"pipeline", "broker/kafka", "github.com/twmb/franz-go/pkg/kgo"},
+	"broker/kafka/kafkatxn/internal/sample": {
+		".", "key", "broker/kafka/internal/record", "internal/digest", "github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kgo",
 	},
 	"broker/kafka/internal/cluster": {
 		".", "pipeline", "github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg",

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -670,4 +671,17 @@ func RecordKey(tb testing.TB) *key.Rule {
 		tb.Fatal(err)
 	}
 	return rule
+}
+
+// NewSeed returns a seed that is printed, or the one in SEMEL_SEED.
+func NewSeed(t *testing.T) uint64 {
+	t.Helper()
+	seed := rand.Uint64()
+	if text := os.Getenv("SEMEL_SEED"); text != "" {
+		var err error
+		seed, err = strconv.ParseUint(text, 10, 64)
+		Must(t, err)
+	}
+	t.Logf("SEMEL_SEED=%d", seed)
+	return seed
 }

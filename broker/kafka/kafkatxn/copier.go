@@ -16,6 +16,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/copies"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -133,7 +134,7 @@ func (c *copier) loop(ctx, last context.Context) error {
 		}
 		if fetches.NumRecords() == 0 {
 			if joined(c.client) {
-				c.t.health.works(c.name)
+				c.t.health.Works(c.name)
 				c.does("", 0)
 			}
 			continue
@@ -146,7 +147,7 @@ func (c *copier) loop(ctx, last context.Context) error {
 }
 
 // does notes what the copier does now; "" is nothing.
-func (c *copier) does(what string, records int) { c.t.health.does(c.name, what, records) }
+func (c *copier) does(what string, records int) { c.t.health.Does(c.name, what, records) }
 
 func (c *copier) poll(ctx context.Context, most time.Duration) kgo.Fetches {
 	ctx, cancel := context.WithTimeout(ctx, most)
@@ -215,9 +216,9 @@ func (c *copier) transact(ctx, last context.Context, fetches kgo.Fetches) error 
 	if err != nil {
 		return fmt.Errorf("kafka: commit copies: %w", err)
 	}
-	c.t.health.committed(c.records)
+	c.t.health.Committed(c.records)
 	c.records, c.tooBig = 0, 0
-	c.t.health.works(c.name)
+	c.t.health.Works(c.name)
 	c.asides.report(c.t)
 	return nil
 }
@@ -231,7 +232,7 @@ func (c *copier) copy(ctx context.Context, fetches kgo.Fetches) error {
 		c.bytes += int64(len(r.Key) + len(r.Value))
 		id := c.identify(r)
 		from := *r
-		wrap(r, c.to, c.place(r, id), id, now)
+		copies.Wrap(r, c.to, c.place(r, id), id, now)
 		out, err := r, c.t.raised(ctx, c.limits, &c.askedLimits, c.limits.Check(c.to, r))
 		if errors.Is(err, errAgain) {
 			return err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/internal/digest"
 )
 
@@ -124,18 +125,18 @@ func (l *looking) extent(ctx context.Context, adm *kadm.Client) (map[string]map[
 // record looks for the keys in one changelog record.
 func (l *looking) record(r *kgo.Record) error {
 	id := cluster.Partition{Topic: r.Topic, Number: r.Partition}
-	c, err := parseChangelog(r.Value)
+	c, err := keystate.Parse(r.Value)
 	if err != nil {
 		return fmt.Errorf("kafka: %s/%d at %d: %w", r.Topic, r.Partition, r.Offset, err)
 	}
-	if c.kind == kindBarrier {
+	if c.Kind == keystate.KindBarrier {
 		return nil
 	}
-	l.newest[id] = max(l.newest[id], c.streamTime)
+	l.newest[id] = max(l.newest[id], c.StreamTime)
 	digests := l.digests[id]
 	if digests == nil {
 		scoped := map[string]digest.Scoped{}
-		hasher := digest.New(c.secret)
+		hasher := digest.New(c.Secret)
 		for _, k := range l.keys {
 			if _, ok := scoped[k.Scope]; !ok {
 				scoped[k.Scope] = hasher.Scope(k.Scope)
@@ -147,21 +148,21 @@ func (l *looking) record(r *kgo.Record) error {
 	}
 	var from []semel.Origin
 	for _, h := range r.Headers {
-		if h.Key == headerOrigins {
-			if from, err = parseOrigins(h.Value, c.len()); err != nil {
+		if h.Key == keystate.HeaderOrigins {
+			if from, err = keystate.ParseOrigins(h.Value, c.Len()); err != nil {
 				return fmt.Errorf("kafka: %s/%d at %d: header %s: %w", r.Topic, r.Partition, r.Offset, h.Key, err)
 			}
 		}
 	}
-	var e entry
-	for i := range c.len() {
-		c.at(i, &e)
-		at := slices.Index(digests, e.digest)
+	var e keystate.Entry
+	for i := range c.Len() {
+		c.At(i, &e)
+		at := slices.Index(digests, e.Digest)
 		if at < 0 {
 			continue
 		}
 		known := KnownKey{
-			Key: l.keys[at], Topic: l.inputs[id.Topic], Partition: id.Number, Offset: e.offset, Digest: e.digest, FirstSeen: time.UnixMilli(e.time),
+			Key: l.keys[at], Topic: l.inputs[id.Topic], Partition: id.Number, Offset: e.Offset, Digest: e.Digest, FirstSeen: time.UnixMilli(e.Time),
 		}
 		if from != nil && from[i].Source != "" {
 			known.Topic, known.Partition, known.Offset = from[i].Source, from[i].Partition, from[i].Offset
@@ -177,11 +178,11 @@ func (l *looking) known() []KnownKey {
 	w := &l.t.windows
 	for at, k := range l.found {
 		now := time.Now()
-		if w.eventTime {
-			now = time.UnixMilli(l.newest[at.id]).Add(-w.grace)
+		if w.EventTime {
+			now = time.UnixMilli(l.newest[at.id]).Add(-w.Grace)
 		}
-		if w.window < semel.Forever {
-			if k.Expires = k.FirstSeen.Add(w.window); !k.Expires.After(now) {
+		if w.Window < semel.Forever {
+			if k.Expires = k.FirstSeen.Add(w.Window); !k.Expires.After(now) {
 				continue
 			}
 		}

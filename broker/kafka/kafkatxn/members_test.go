@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -76,7 +74,7 @@ func (b *bubble) comeAndGo(random *rand.Rand, rounds int, dirs []string, options
 func TestMembersComeAndGo(t *testing.T) {
 	t.Parallel()
 	for _, standby := range []bool{false, false, false, true, true} {
-		seed := newSeed(t)
+		seed := kafkatest.NewSeed(t)
 		t.Run(fmt.Sprintf("standby %t", standby), func(t *testing.T) {
 			t.Parallel()
 			inRealTime(t, 6, func(b *bubble) {
@@ -91,19 +89,6 @@ func TestMembersComeAndGo(t *testing.T) {
 			}, kfake.NumBrokers(3))
 		})
 	}
-}
-
-// newSeed returns a seed that is printed, or the one in SEMEL_SEED.
-func newSeed(t *testing.T) uint64 {
-	t.Helper()
-	seed := rand.Uint64()
-	if text := os.Getenv("SEMEL_SEED"); text != "" {
-		var err error
-		seed, err = strconv.ParseUint(text, 10, 64)
-		kafkatest.Must(t, err)
-	}
-	t.Logf("SEMEL_SEED=%d", seed)
-	return seed
 }
 
 func TestCoordinatorsAndLeadersMove(t *testing.T) {
@@ -259,7 +244,7 @@ func TestWhoBeginsAnewIsNotMissed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const session = 3 * time.Second
 		tr := &Transactor{opts: TransactorOptions{Timeouts: Timeouts{Session: session}, Observer: &kafkatest.Events{}}}
-		tr.health.observe = tr.observe
+		tr.health.Observe, tr.health.Silent = tr.observe, silent
 		ctx, cancel := context.WithCancel(t.Context())
 		var ended time.Time
 		var longest time.Duration

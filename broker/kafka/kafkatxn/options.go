@@ -8,6 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/broker/kafka"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
@@ -294,6 +295,10 @@ func (o *TransactorOptions) validate() error {
 		}
 	}
 	return wrong.Err()
+}
+
+func (o *TransactorOptions) keyMaker() keystate.Maker {
+	return keystate.MakerOf(o.Key.String(), o.Scope.Name)
 }
 
 // changelogOf returns the changelog topic of a topic that is decided.

@@ -97,12 +97,12 @@ const mostAborts = 3
 func (s *session) retried(err error) {
 	s.t.observe(pipeline.Event{Kind: pipeline.EventRetried, Count: s.work.records, Err: err})
 	if s.aborts++; s.aborts >= mostAborts {
-		s.t.health.failed(s.name, fmt.Errorf("kafka: transactions fail: %w", err))
+		s.t.health.Failed(s.name, fmt.Errorf("kafka: transactions fail: %w", err))
 	}
 }
 
 // works notes that the session has committed or is idle.
 func (s *session) works() {
 	s.aborts = 0
-	s.t.health.works(s.name)
+	s.t.health.Works(s.name)
 }

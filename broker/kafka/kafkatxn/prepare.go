@@ -12,13 +12,12 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
-	"github.com/semel-dev/semel/broker/kafka/internal/record"
-	"github.com/semel-dev/semel/internal/digest"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/sample"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -32,10 +31,10 @@ func (t *Transactor) prepare(ctx context.Context) error {
 		// A broker that has just started does not know all topics yet.
 		early := errors.Is(err, errNoTopic) && time.Since(began) < noTopicAfter
 		if err == nil || !transient(err) && !early {
-			t.health.prepared(err)
+			t.health.Prepared(err)
 			return err
 		}
-		t.health.missing(err)
+		t.health.Missing(err)
 		if err.Error() != told {
 			told = err.Error()
 			t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "waiting for topics and brokers", Err: err})
@@ -97,7 +96,7 @@ func (t *Transactor) check(ctx context.Context) error {
 	if err := t.sample(ctx); err != nil { // before a topic is created whose partitions cannot be changed
 		return err
 	}
-	t.topics, t.sizes, t.changelog = map[string]topicID{}, map[string]int32{}, map[string]topicID{}
+	t.topics, t.sizes, t.changelog = map[string]keystate.TopicID{}, map[string]int32{}, map[string]keystate.TopicID{}
 	for _, topic := range t.opts.reads() {
 		partitions := len(topics[topic].Partitions)
 		t.topics[topic], t.sizes[topic] = topics[topic].ID, int32(partitions)
@@ -208,11 +207,11 @@ func (t *Transactor) checkBrokers(ctx context.Context) error {
 
 // checkChangelog creates the changelog of an input if it is missing, refuses an
 // unsuitable one, and returns its id.
-func (t *Transactor) checkChangelog(ctx context.Context, adm *kadm.Client, input string, partitions int) (topicID, error) {
+func (t *Transactor) checkChangelog(ctx context.Context, adm *kadm.Client, input string, partitions int) (keystate.TopicID, error) {
 	name := t.opts.changelogOf(input)
 	topics, err := adm.ListTopics(ctx, name)
 	if err != nil {
-		return topicID{}, fmt.Errorf("kafka: list topics: %w", err)
+		return keystate.TopicID{}, fmt.Errorf("kafka: list topics: %w", err)
 	}
 	topic := topics[name]
 	if errors.Is(topic.Err, kerr.UnknownTopicOrPartition) {
@@ -221,19 +220,19 @@ func (t *Transactor) checkChangelog(ctx context.Context, adm *kadm.Client, input
 			"retention.ms": kadm.StringPtr(strconv.FormatInt(t.changelogRetention(), 10)),
 		}
 		if err := t.checkUnread(ctx, adm, input, partitions, settings); err != nil {
-			return topicID{}, err
+			return keystate.TopicID{}, err
 		}
 		_, err := adm.CreateTopic(ctx, int32(partitions), -1, settings, name)
 		if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
-			return topicID{}, fmt.Errorf("kafka: create changelog %s: %w", name, err)
+			return keystate.TopicID{}, fmt.Errorf("kafka: create changelog %s: %w", name, err)
 		}
-		return topicID{}, kerr.LeaderNotAvailable // check again
+		return keystate.TopicID{}, kerr.LeaderNotAvailable // check again
 	}
 	if topic.Err != nil {
-		return topicID{}, fmt.Errorf("kafka: changelog %s: %w", name, topic.Err)
+		return keystate.TopicID{}, fmt.Errorf("kafka: changelog %s: %w", name, topic.Err)
 	}
 	if len(topic.Partitions) != partitions {
-		return topicID{}, changelogDiffers(input, partitions, name, len(topic.Partitions))
+		return keystate.TopicID{}, changelogDiffers(input, partitions, name, len(topic.Partitions))
 	}
 	return topic.ID, t.checkSettings(ctx, adm, name)
 }
@@ -295,8 +294,8 @@ func (t *Transactor) checkUnread(ctx context.Context, adm *kadm.Client, input st
 
 // changelogRetention returns the retention of the changelog in milliseconds, or -1.
 func (t *Transactor) changelogRetention() int64 {
-	keep := t.windows.retention()
-	if t.windows.eventTime || keep >= semel.Forever/2 {
+	keep := t.windows.Retention()
+	if t.windows.EventTime || keep >= semel.Forever/2 {
 		return -1 // the times of its records do not show when they expire
 	}
 	return (keep + max(keep/4, time.Hour)).Milliseconds()
@@ -314,7 +313,7 @@ func (t *Transactor) checkSettings(ctx context.Context, adm *kadm.Client, name s
 	}
 	keeps, err := strconv.ParseInt(has["retention.ms"], 10, 64)
 	need := t.changelogRetention()
-	if err == nil && keeps >= 0 && (need < 0 || keeps < t.windows.retention().Milliseconds()) {
+	if err == nil && keeps >= 0 && (need < 0 || keeps < t.windows.Retention().Milliseconds()) {
 		return fmt.Errorf("kafka: changelog %s has retention.ms %d, shorter than what the window needs (%d): keys would be forgotten early: %w", name, keeps, need, semel.ErrInvalidRequest)
 	}
 	return nil
@@ -326,8 +325,8 @@ const metadataByID = 12
 // checkKeysOf refuses a changelog with keys of another existing topic. A record with
 // one of these keys would be dropped as a duplicate, without an effect. Keys of a topic
 // that no longer exists belong to the input before it was recreated.
-func (t *Transactor) checkKeysOf(ctx context.Context, input string, theirs topicID) error {
-	if theirs == (topicID{}) { // written when brokers had no ids
+func (t *Transactor) checkKeysOf(ctx context.Context, input string, theirs keystate.TopicID) error {
+	if theirs == (keystate.TopicID{}) { // written when brokers had no ids
 		return nil
 	}
 	t.mu.Lock()
@@ -346,7 +345,7 @@ func (t *Transactor) checkKeysOf(ctx context.Context, input string, theirs topic
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if t.gone == nil {
-			t.gone = map[topicID]bool{}
+			t.gone = map[keystate.TopicID]bool{}
 		}
 		t.gone[theirs] = true
 		return nil
@@ -358,7 +357,7 @@ func (t *Transactor) checkKeysOf(ctx context.Context, input string, theirs topic
 }
 
 // topicOf returns the name of the topic with an id, or "".
-func (t *Transactor) topicOf(ctx context.Context, id topicID) (string, error) {
+func (t *Transactor) topicOf(ctx context.Context, id keystate.TopicID) (string, error) {
 	if !t.byID {
 		topics, err := t.adm().ListTopics(ctx)
 		if err != nil {
@@ -396,13 +395,6 @@ func (t *Transactor) topicOf(ctx context.Context, id topicID) (string, error) {
 	return "", errors.New("no broker says whether it exists")
 }
 
-const (
-	// samplePartition is how many of a partition's newest records are sampled,
-	// sampleTime how long that may take.
-	samplePartition = 1000
-	sampleTime      = 5 * time.Second
-)
-
 // sample refuses an input with copies of one id, or messages of one group key, in several
 // partitions: each partition remembers its own keys and windows, so they would not meet. It reads the newest records, so
 // it may miss copies. With a repartition stage copies meet anyway.
@@ -426,96 +418,28 @@ func (t *Transactor) sample(ctx context.Context) error {
 }
 
 // sameID returns the error of an input with two records of one id.
-func (t *Transactor) sameID(topic string, first, here place) error {
+func (t *Transactor) sameID(topic string, first, here sample.Place) error {
 	switch {
-	case first.partition != here.partition:
+	case first.Partition != here.Partition:
 		return fmt.Errorf("kafka: the records of %s in partition %d at %d and in %d at %d have one id: copies in several partitions never meet, and each would have its effect; have them meet with a repartition stage (repartition: true of the source), or write the topic with the id as record key: %w",
-			topic, first.partition, first.offset, here.partition, here.offset, semel.ErrInvalidRequest)
-	case first.recordKey != here.recordKey:
+			topic, first.Partition, first.Offset, here.Partition, here.Offset, semel.ErrInvalidRequest)
+	case first.RecordKey != here.RecordKey:
 		return fmt.Errorf("kafka: the records of %s in partition %d at %d and %d have one id and two record keys: other copies may be in other partitions, and each would have its effect; have them meet with a repartition stage (repartition: true of the source), or write the topic with the id as record key: %w",
-			topic, first.partition, first.offset, here.offset, semel.ErrInvalidRequest)
+			topic, first.Partition, first.Offset, here.Offset, semel.ErrInvalidRequest)
 	}
 	return nil
 }
 
 // sameGroup returns the error of an input with two records of one group key.
-func (t *Transactor) sameGroup(topic string, first, here place) error {
-	if first.partition == here.partition {
+func (t *Transactor) sameGroup(topic string, first, here sample.Place) error {
+	if first.Partition == here.Partition {
 		return nil
 	}
 	return fmt.Errorf("kafka: the records of %s in partition %d at %d and in %d at %d have one group key (%s): each partition computes its own windows, so each would write a result of its own; write the topic with the group key as record key: %w",
-		topic, first.partition, first.offset, here.partition, here.offset, t.opts.Aggregate.By, semel.ErrInvalidRequest)
-}
-
-// place is where an id was first seen.
-type place struct {
-	partition int32
-	offset    int64
-	recordKey semel.Digest
+		topic, first.Partition, first.Offset, here.Partition, here.Offset, t.opts.Aggregate.By, semel.ErrInvalidRequest)
 }
 
 // sampleTopic passes pairs of records for which a rule finds the same id to check.
-func (t *Transactor) sampleTopic(ctx context.Context, topic string, rule *key.Rule, check func(topic string, first, here place) error) error {
-	ctx, cancel := context.WithTimeout(ctx, sampleTime)
-	defer cancel()
-	from, left, err := t.newest(ctx, topic)
-	if err != nil || len(left) < 2 {
-		return err
-	}
-	client, err := kgo.NewClient(t.clientOptions(
-		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-		kgo.KeepControlRecords(), // the last offset may be a marker
-	)...)
-	if err != nil {
-		return fmt.Errorf("kafka: %w", err)
-	}
-	defer client.Close()
-	reader, hasher := rule.Reader(nil), digest.New(digest.NewSecret()).Scope("")
-	seen := map[semel.Digest]place{}
-	var m semel.Message
-	var id []byte
-	for len(left) > 0 && ctx.Err() == nil {
-		for r := range client.PollFetches(ctx).RecordsAll() {
-			if end, ok := left[r.Partition]; ok && r.Offset+1 >= end {
-				delete(left, r.Partition)
-			}
-			if r.Attrs.IsControl() {
-				continue
-			}
-			record.Fill(&m, r)
-			if id, err = reader.AppendID(id[:0], &m); err != nil || len(id) == 0 {
-				continue
-			}
-			here := place{r.Partition, r.Offset, hasher.Bytes(r.Key)}
-			first, ok := seen[hasher.Bytes(id)]
-			if !ok {
-				seen[hasher.Bytes(id)] = here
-			} else if err := check(topic, first, here); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// newest returns the range of the newest records of each partition with records.
-func (t *Transactor) newest(ctx context.Context, topic string) (map[int32]kgo.Offset, map[int32]int64, error) {
-	adm := t.adm()
-	starts, err := adm.ListStartOffsets(ctx, topic)
-	if err != nil {
-		return nil, nil, fmt.Errorf("kafka: %w", err)
-	}
-	ends, err := adm.ListCommittedOffsets(ctx, topic)
-	if err != nil {
-		return nil, nil, fmt.Errorf("kafka: %w", err)
-	}
-	from, left := map[int32]kgo.Offset{}, map[int32]int64{}
-	ends.Each(func(end kadm.ListedOffset) {
-		start, ok := starts.Lookup(topic, end.Partition)
-		if ok && end.Err == nil && start.Err == nil && end.Offset > start.Offset {
-			from[end.Partition] = kgo.NewOffset().At(max(start.Offset, end.Offset-samplePartition))
-			left[end.Partition] = end.Offset
-		}
-	})
-	return from, left, nil
+func (t *Transactor) sampleTopic(ctx context.Context, topic string, rule *key.Rule, check func(topic string, first, here sample.Place) error) error {
+	return sample.Topic(ctx, t.adm(), t.clientOptions, topic, rule, check)
 }

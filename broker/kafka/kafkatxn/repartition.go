@@ -2,7 +2,6 @@ package kafkatxn
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -72,82 +71,6 @@ func (o *TransactorOptions) start() []kgo.Opt {
 		return []kgo.Opt{kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()), kgo.ConsumeResetOffset(kgo.NoResetOffset())}
 	}
 	return o.Reset.Options()
-}
-
-// headerOrigin is the last header of a copy. It says what the record was. All
-// its numbers are little-endian:
-//
-//	version (1), flags (1): 1 is a key that is not null
-//	length of the topic's name (2), partition (4), offset (8)
-//	time (8): milliseconds since the Unix epoch
-//	topic, key
-const (
-	headerOrigin   = "semel-origin"
-	originVersion  = 1
-	originHasKey   = 1
-	originHeadSize = 24
-)
-
-// wrap turns a record into its copy for a topic. The key of the copy is the id, or
-// null. Its time is the present, so that the broker does not delete an old record.
-func wrap(r *kgo.Record, topic string, partition int32, id []byte, now time.Time) {
-	data := make([]byte, originHeadSize, originHeadSize+len(r.Topic)+len(r.Key)+len(id))
-	data[0] = originVersion
-	if r.Key != nil {
-		data[1] = originHasKey
-	}
-	binary.LittleEndian.PutUint16(data[2:], uint16(len(r.Topic)))
-	binary.LittleEndian.PutUint32(data[4:], uint32(r.Partition))
-	binary.LittleEndian.PutUint64(data[8:], uint64(r.Offset))
-	binary.LittleEndian.PutUint64(data[16:], uint64(r.Timestamp.UnixMilli()))
-	data = append(append(data, r.Topic...), r.Key...)
-	end := len(data)
-	r.Key = nil
-	if len(id) > 0 {
-		r.Key = append(data, id...)[end:]
-	}
-	r.Headers = append(slices.Clip(r.Headers), kgo.RecordHeader{Key: headerOrigin, Value: data[:end:end]})
-	r.Topic, r.Partition, r.Timestamp = topic, partition, now
-}
-
-// origins turns copies back into their records. One goroutine uses it.
-type origins struct {
-	topics map[string]string // interned names
-}
-
-// unwrap is the reverse of wrap. Other records stay unchanged.
-func (o *origins) unwrap(r *kgo.Record) {
-	last := len(r.Headers) - 1
-	if last < 0 || r.Headers[last].Key != headerOrigin {
-		return
-	}
-	data := r.Headers[last].Value
-	if len(data) < originHeadSize || data[0] != originVersion {
-		return
-	}
-	rest := data[originHeadSize:]
-	name := int(binary.LittleEndian.Uint16(data[2:]))
-	if len(rest) < name {
-		return
-	}
-	topic, ok := o.topics[string(rest[:name])]
-	if !ok {
-		if o.topics == nil {
-			o.topics = map[string]string{}
-		}
-		topic = string(rest[:name])
-		o.topics[topic] = topic
-	}
-	r.Topic = topic
-	r.Partition = int32(binary.LittleEndian.Uint32(data[4:]))
-	r.Offset = int64(binary.LittleEndian.Uint64(data[8:]))
-	r.Timestamp = time.UnixMilli(int64(binary.LittleEndian.Uint64(data[16:])))
-	if r.Key = nil; data[1]&originHasKey != 0 {
-		r.Key = rest[name:]
-	}
-	if r.Headers = r.Headers[:last]; last == 0 {
-		r.Headers = nil
-	}
 }
 
 // checkRepartition creates the topic between the stages if it is missing, refuses one

@@ -169,7 +169,7 @@ func TestRepartitionOptionsAreChecked(t *testing.T) {
 // TestMembersOfBothStagesComeAndGo lets programs join, leave and die at random.
 func TestMembersOfBothStagesComeAndGo(t *testing.T) {
 	t.Parallel()
-	random := rand.New(rand.NewPCG(newSeed(t), 0))
+	random := rand.New(rand.NewPCG(kafkatest.NewSeed(t), 0))
 	inRealTime(t, 4, func(b *bubble) {
 		write := func(from, n int) { b.Write(scattered(from, n, 4)...) }
 		b.eachOnce(b.comeAndGo(random, 25, []string{"", ""}, b.repartitioned, write, b.through))

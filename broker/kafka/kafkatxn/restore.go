@@ -15,6 +15,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/internal/digest"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -128,8 +129,8 @@ func (t *Transactor) bringUpToDate(ctx context.Context, s *session, parts []*par
 		}
 	}
 	for _, p := range parts {
-		if st := p.slot.state; st.position == 0 {
-			st.secure(digest.NewSecret(), t.opts.Scope.Name, t.opts.keyMaker())
+		if st := p.slot.state; st.Position == 0 {
+			st.Secure(digest.NewSecret(), t.opts.Scope.Name, t.opts.keyMaker())
 		}
 	}
 	t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Count: len(parts), Elapsed: time.Since(began),
@@ -138,41 +139,41 @@ func (t *Transactor) bringUpToDate(ctx context.Context, s *session, parts []*par
 }
 
 // load returns the state of a partition from the local copy.
-func (t *Transactor) load(ctx context.Context, id cluster.Partition) (*state, error) {
-	st := newState(id, t.topics[id.Topic], &t.windows)
+func (t *Transactor) load(ctx context.Context, id cluster.Partition) (*keystate.State, error) {
+	st := keystate.New(id, t.topics[id.Topic], &t.windows)
 	if t.opts.Local.Dir == "" {
 		return st, nil
 	}
 	now := t.now()
 	dir := filepath.Join(t.opts.Local.Dir, t.opts.changelogOf(id.Topic)+"-"+strconv.Itoa(int(id.Number)))
 	var err error
-	st.log, err = openStateLog(t.opts.files, dir, t.changelog[id.Topic], st.expect, func(value []byte, position int64) error {
+	st.Log, err = keystate.OpenLog(t.opts.files, dir, t.changelog[id.Topic], st.Expect, func(value []byte, position int64) error {
 		return t.apply(ctx, st, value, position, now)
 	})
 	return st, err
 }
 
 // apply adds a record of the changelog to a state.
-func (t *Transactor) apply(ctx context.Context, st *state, value []byte, position, now int64) error {
-	c, err := parseChangelog(value)
-	if err != nil || c.kind == kindBarrier {
+func (t *Transactor) apply(ctx context.Context, st *keystate.State, value []byte, position, now int64) error {
+	c, err := keystate.Parse(value)
+	if err != nil || c.Kind == keystate.KindBarrier {
 		return err
 	}
-	if c.topic != st.topic {
-		if err := t.checkKeysOf(ctx, st.id.Topic, c.topic); err != nil {
+	if c.Topic != st.Topic {
+		if err := t.checkKeysOf(ctx, st.ID.Topic, c.Topic); err != nil {
 			return err
 		}
 	}
-	if made := t.opts.keyMaker(); c.made.conflicts(made) && !t.opts.Scope.Same {
-		return fmt.Errorf("kafka: changelog %s: %w", t.opts.changelogOf(st.id.Topic), &semel.ScopeError{Scope: t.opts.Scope.Name, Owner: semel.ScopeOwner{Rule: t.opts.Key.String()}})
+	if made := t.opts.keyMaker(); c.Made.Conflicts(made) && !t.opts.Scope.Same {
+		return fmt.Errorf("kafka: changelog %s: %w", t.opts.changelogOf(st.ID.Topic), &semel.ScopeError{Scope: t.opts.Scope.Name, Owner: semel.ScopeOwner{Rule: t.opts.Key.String()}})
 	}
-	if st.position == 0 { // its secret, if it has one, was never written
-		st.secure(c.secret, t.opts.Scope.Name, t.opts.keyMaker())
-	} else if st.secret != c.secret {
-		return fmt.Errorf("kafka: the changelog of %s/%d was written with two secrets: %w", st.id.Topic, st.id.Number, errChangelog)
+	if st.Position == 0 { // its secret, if it has one, was never written
+		st.Secure(c.Secret, t.opts.Scope.Name, t.opts.keyMaker())
+	} else if st.Secret != c.Secret {
+		return fmt.Errorf("kafka: the changelog of %s/%d was written with two secrets: %w", st.ID.Topic, st.ID.Number, keystate.ErrRecord)
 	}
-	st.apply(&c, now)
-	st.passed(value, position)
+	st.Apply(&c, now)
+	st.Passed(value, position)
 	return nil
 }
 
@@ -198,15 +199,15 @@ func (t *Transactor) positions(ctx context.Context, parts []*part) (map[string]m
 		st, name := p.slot.state, t.opts.changelogOf(p.id.Topic)
 		start, _ := first.Lookup(name, p.id.Number)
 		end, _ := last.Lookup(name, p.id.Number)
-		if st.position > end.Offset { // the changelog has lost records
+		if st.Position > end.Offset { // the changelog has lost records
 			if err := t.forget(p); err != nil {
 				return nil, err
 			}
 			st = p.slot.state
 		}
 		// The last applied record is read again, to check that it still exists.
-		at := max(st.position-1, start.Offset)
-		p.verify = at == st.position-1
+		at := max(st.Position-1, start.Offset)
+		p.verify = at == st.Position-1
 		if alive, ok := live.Lookup(name, p.id.Number); ok && alive.Offset >= 0 {
 			if alive := min(alive.Offset, end.Offset); alive > at {
 				at, p.verify = alive, false
@@ -223,8 +224,8 @@ func (t *Transactor) positions(ctx context.Context, parts []*part) (map[string]m
 // live returns the offsets of the first changelog records that may count at a time in
 // milliseconds. It returns nothing if the times of records do not show that.
 func (t *Transactor) live(ctx context.Context, adm *kadm.Client, now int64, changelogs []string) (kadm.ListedOffsets, error) {
-	keep := t.windows.retention()
-	if t.windows.eventTime || keep == semel.Forever {
+	keep := t.windows.Retention()
+	if t.windows.EventTime || keep == semel.Forever {
 		return nil, nil
 	}
 	live, err := adm.ListOffsetsAfterMilli(ctx, now-keep.Milliseconds()-1, changelogs...)
@@ -237,9 +238,9 @@ func (t *Transactor) live(ctx context.Context, adm *kadm.Client, now int64, chan
 // forget replaces a part's state by an empty one.
 func (t *Transactor) forget(p *part) error {
 	old := p.slot.state
-	st := newState(p.id, old.topic, &t.windows)
-	if st.log = old.log; st.log != nil {
-		if err := st.log.clear(); err != nil {
+	st := keystate.New(p.id, old.Topic, &t.windows)
+	if st.Log = old.Log; st.Log != nil {
+		if err := st.Log.Clear(); err != nil {
 			return err
 		}
 	}
@@ -251,7 +252,7 @@ func (t *Transactor) forget(p *part) error {
 func (t *Transactor) writeBarriers(ctx context.Context, parts []*part, nonce digest.Secret) error {
 	var records []*kgo.Record
 	for _, p := range parts {
-		value := withoutEntries(&changelogHeader{kind: kindBarrier, secret: nonce, topic: p.slot.state.topic})
+		value := keystate.Encode(&keystate.Header{Kind: keystate.KindBarrier, Secret: nonce, Topic: p.slot.state.Topic})
 		records = append(records, &kgo.Record{Topic: t.opts.changelogOf(p.id.Topic), Partition: p.id.Number, Value: value})
 	}
 	if err := t.admin.ProduceSync(ctx, records...).FirstErr(); err != nil {
@@ -309,19 +310,19 @@ func (t *Transactor) readTo(ctx context.Context, parts []*part, from map[string]
 func (t *Transactor) applyAll(ctx context.Context, p *part, records []*kgo.Record, nonce digest.Secret, now int64) (keys int, reached bool, err error) {
 	st := p.slot.state
 	for _, r := range records {
-		if p.verify && (r.Offset != st.position-1 || st.last != crc32.Checksum(r.Value, castagnoli)) {
+		if p.verify && (r.Offset != st.Position-1 || st.Last != crc32.Checksum(r.Value, keystate.Castagnoli)) {
 			return keys, false, errors.Join(fmt.Errorf("kafka: %s/%d at %d is another record than before: %w", r.Topic, r.Partition, r.Offset, errAgain), t.forget(p))
 		}
 		p.verify = false
-		if r.Offset < st.position {
+		if r.Offset < st.Position {
 			continue
 		}
-		c, err := parseChangelog(r.Value)
+		c, err := keystate.Parse(r.Value)
 		if err != nil {
 			return keys, false, fmt.Errorf("kafka: %s/%d at %d: %w", r.Topic, r.Partition, r.Offset, err)
 		}
-		if c.kind == kindBarrier {
-			if c.secret == nonce {
+		if c.Kind == keystate.KindBarrier {
+			if c.Secret == nonce {
 				reached = true
 				break
 			}
@@ -330,9 +331,9 @@ func (t *Transactor) applyAll(ctx context.Context, p *part, records []*kgo.Recor
 		if err := t.apply(ctx, st, r.Value, r.Offset+1, now); err != nil {
 			return keys, false, err
 		}
-		keys += c.len()
-		if st.log != nil {
-			st.log.add(r.Value, &c, st.position)
+		keys += c.Len()
+		if st.Log != nil {
+			st.Log.Add(r.Value, &c, st.Position)
 		}
 	}
 	t.writeLog(st)

@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/test/kafkatest"
 )
 
@@ -31,7 +32,7 @@ func TestAfterARestartTheLocalCopyIsBroughtUpToDate(t *testing.T) {
 		},
 		"rotten": func(t *testing.T, dir, _ string) {
 			eachFile(t, dir, func(name string, data []byte) {
-				data[logHeaderSize+logFrameSize+70] ^= 1
+				data[keystate.LogHeaderSize+keystate.LogFrameSize+70] ^= 1
 				kafkatest.Must(t, os.WriteFile(name, data, 0o600))
 			})
 		},
@@ -233,7 +234,7 @@ func TestErrorsOfTheBrokerAreNormalEvents(t *testing.T) {
 func TestRandomCrashesLoseNothingAndRepeatNothing(t *testing.T) {
 	t.Parallel()
 	for range 4 {
-		seed := newSeed(t)
+		seed := kafkatest.NewSeed(t)
 		t.Run("", func(t *testing.T) {
 			t.Parallel()
 			random := rand.New(rand.NewPCG(seed, 0))

@@ -98,7 +98,7 @@ func (t *Transactor) persist(ctx context.Context, name string, live func(ctx con
 			failures = 0
 		}
 		failures++
-		t.health.failed(name, err)
+		t.health.Failed(name, err)
 		t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "a member restarts", Err: err})
 		if failures > 1 && !cluster.Pause(ctx, min(20*time.Millisecond<<min(failures, 8), longest)) {
 			return nil
@@ -236,7 +236,7 @@ func (s *session) loop(ctx, last context.Context) error {
 }
 
 // does notes what the session does now; "" is nothing.
-func (s *session) does(what string, records int) { s.t.health.does(s.name, what, records) }
+func (s *session) does(what string, records int) { s.t.health.Does(s.name, what, records) }
 
 // replaced reports whether an error of a client means that another process took its
 // name. A fenced producer or an ended transaction can also mean that the transaction

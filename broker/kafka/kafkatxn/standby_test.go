@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/internal/digest"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/kafkatest"
@@ -58,7 +59,7 @@ func TestAStandbyTakesOverWhereItIs(t *testing.T) {
 		"missing":                     {spoil: func(b *bubble, _ *program, dir string) { kafkatest.Must(b.T, os.RemoveAll(dir)) }},
 		"torn":                        {spoil: spoilt(func(_ string, data []byte) []byte { return data[:len(data)-5] })},
 		"rotten": {spoil: spoilt(func(_ string, data []byte) []byte {
-			data[logHeaderSize+logFrameSize+70] ^= 1
+			data[keystate.LogHeaderSize+keystate.LogFrameSize+70] ^= 1
 			return data
 		})},
 	} {
@@ -157,19 +158,19 @@ func (b *bubble) zombie() *kgo.Client {
 // to from+n-1, as its owner with that directory would have written it.
 func (b *bubble) changelogOf(dir string, from, n int) *kgo.Record {
 	b.Helper()
-	var h changelogHeader
+	var h keystate.Header
 	eachFile(b.T, dir, func(_ string, data []byte) {
-		value, _, _, _ := frameAt(data[logHeaderSize:])
-		c, err := parseChangelog(value)
+		value, _, _, _ := keystate.FrameAt(data[keystate.LogHeaderSize:])
+		c, err := keystate.Parse(value)
 		kafkatest.Must(b.T, err)
-		h = c.changelogHeader
+		h = c.Header
 	})
-	scoped := digest.New(h.secret).Scope("s")
-	var entries []entry
+	scoped := digest.New(h.Secret).Scope("s")
+	var entries []keystate.Entry
 	for i := from; i < from+n; i++ {
-		entries = append(entries, entry{scoped.String(strconv.Itoa(i)), time.Now().UnixMilli(), int64(i)})
+		entries = append(entries, keystate.Entry{Digest: scoped.String(strconv.Itoa(i)), Time: time.Now().UnixMilli(), Offset: int64(i)})
 	}
-	return &kgo.Record{Topic: "g-keys", Value: encodeEntries(h, entries...)}
+	return &kgo.Record{Topic: "g-keys", Value: keystate.Encode(&h, entries...)}
 }
 
 // TestAStandbyDropsWhatTheBrokersLost lets the changelog end before what a standby
@@ -188,15 +189,15 @@ func TestAStandbyDropsWhatTheBrokersLost(t *testing.T) {
 		owner.Stop()
 		// The last record of the copy is another one than the changelog has.
 		eachFile(t, opts.Local.Dir, func(name string, data []byte) {
-			value, before, behind, ok := frameAt(data[logHeaderSize:])
+			value, before, behind, ok := keystate.FrameAt(data[keystate.LogHeaderSize:])
 			if !ok {
 				t.Fatal("no frame")
 			}
-			c, err := parseChangelog(value)
+			c, err := keystate.Parse(value)
 			kafkatest.Must(t, err)
-			scoped := digest.New(c.secret).Scope("s")
-			value = encodeEntries(c.changelogHeader, entry{scoped.String("10"), time.Now().UnixMilli(), 3})
-			data = appendFrame(data[:logHeaderSize:logHeaderSize], value, before, behind)
+			scoped := digest.New(c.Secret).Scope("s")
+			value = keystate.Encode(&c.Header, keystate.Entry{Digest: scoped.String("10"), Time: time.Now().UnixMilli(), Offset: 3})
+			data = keystate.AppendFrame(data[:keystate.LogHeaderSize:keystate.LogHeaderSize], value, before, behind)
 			kafkatest.Must(t, os.WriteFile(name, append(data, value...), 0o600))
 		})
 		owner = b.start(b.options())

@@ -19,6 +19,8 @@ import (
 
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/members"
 	"github.com/semel-dev/semel/internal/clock"
 	stall "github.com/semel-dev/semel/internal/health"
 	"github.com/semel-dev/semel/internal/windows"
@@ -32,27 +34,27 @@ import (
 // commit is unknown, the Transactor reads everything again from the brokers.
 type Transactor struct {
 	opts    TransactorOptions
-	windows windowing
+	windows keystate.Windowing
 	clock   *clock.Clock
 
 	admin  *kgo.Client // not transactional: metadata, offsets, barriers
-	topics map[string]topicID
+	topics map[string]keystate.TopicID
 	// definition identifies the Aggregate.
 	definition windows.ID
-	sizes      map[string]int32   // number of partitions by input topic
-	changelog  map[string]topicID // by input topic
+	sizes      map[string]int32            // number of partitions by input topic
+	changelog  map[string]keystate.TopicID // by input topic
 
 	// copyPartitions is the number of partitions of the topic between the stages.
 	copyPartitions int32
 	byID           bool                           // brokers answer requests for a topic by its id
 	limits         atomic.Pointer[cluster.Limits] // of the topics that it writes
-	health         health
+	health         members.Health
 	stall          stall.Stall
 
 	mu      sync.Mutex // guards the fields below
 	slots   map[cluster.Partition]*slot
 	copying map[cluster.Partition]*copier // partitions of the first stage
-	gone    map[topicID]bool              // topics that no longer exist
+	gone    map[keystate.TopicID]bool     // topics that no longer exist
 }
 
 // NewTransactor returns a Transactor. It connects in Run. The error names all invalid
@@ -62,13 +64,17 @@ func NewTransactor(opts *TransactorOptions) (*Transactor, error) {
 	if opts != nil {
 		t.opts = *opts
 	}
-	t.health.observe = t.observe
+	t.health.Observe, t.health.Silent = t.observe, silent
 	t.opts.defaults()
 	if err := t.opts.validate(); err != nil {
 		return nil, err
 	}
+	var grace time.Duration
+	if e := t.opts.EventTime; e != nil {
+		grace = e.Grace
+	}
 	var err error
-	if t.windows, err = newWindowing(t.opts.Window, t.opts.EventTime); err != nil {
+	if t.windows, err = keystate.NewWindowing(t.opts.Window, t.opts.EventTime != nil, grace); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
 	if t.opts.Aggregate != nil {
@@ -100,7 +106,7 @@ func (t *Transactor) Run(ctx context.Context) error {
 		return fmt.Errorf("kafka: %w", err)
 	}
 	defer t.admin.Close()
-	t.health.begin(t.admin)
+	t.health.Begin(t.admin)
 	defer t.watch(ctx)()
 	if err := t.prepare(ctx); err != nil {
 		if ctx.Err() != nil {
@@ -204,10 +210,10 @@ func (t *Transactor) adm() *kadm.Client { return kadm.NewClient(t.admin) }
 // standby, to release it.
 type slot struct {
 	holder  holder
-	free    chan struct{} // closed when the holder releases it
-	waiting int           // sessions that wait for it
-	state   *state        // the holder's
-	windows *windowState  // the holder's; nil without Aggregate
+	free    chan struct{}   // closed when the holder releases it
+	waiting int             // sessions that wait for it
+	state   *keystate.State // the holder's
+	windows *windowState    // the holder's; nil without Aggregate
 	// cut and windowsCut are offsets up to which the changelogs of keys and windows may
 	// be deleted, or 0.
 	cut, windowsCut atomic.Int64
@@ -222,15 +228,15 @@ type holder interface {
 }
 
 func (s *slot) close() {
-	if s.state != nil && s.state.log != nil {
-		s.state.log.Close() // the log is only a copy
+	if s.state != nil && s.state.Log != nil {
+		s.state.Log.Close() // the log is only a copy
 	}
 	s.state, s.windows = nil, nil
 }
 
 // drop discards what the open transaction adds.
 func (s *slot) drop() {
-	s.state.drop()
+	s.state.Drop()
 	if s.windows != nil {
 		s.windows.Drop()
 	}
@@ -348,10 +354,10 @@ func (t *Transactor) watchStalls(ctx context.Context) {
 		stalled, err := w.Look(patient, t.readings())
 		cancel()
 		if err == nil {
-			t.health.stalls(stalled)
+			t.health.Stalls(stalled)
 		}
 		if ctx.Err() == nil {
-			t.health.answered(err)
+			t.health.Answered(err)
 		}
 	}
 }

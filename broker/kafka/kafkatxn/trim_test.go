@@ -1,9 +1,7 @@
 package kafkatxn
 
 import (
-	"bytes"
 	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -13,98 +11,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/kafkatest"
 )
-
-// TestAfterACutTheStateIsTheSame commits records whose times run forward and
-// backward, cuts the changelog off where it can be, builds the state again from
-// what is left at random moments, and compares all answers with those of a model
-// that forgets nothing early.
-func TestAfterACutTheStateIsTheSame(t *testing.T) {
-	t.Parallel()
-	for _, window := range []time.Duration{time.Millisecond, 10 * time.Second, 40 * 24 * time.Hour} {
-		for _, grace := range []time.Duration{0, 3 * window / 2} {
-			seed := newSeed(t)
-			t.Run(fmt.Sprintf("%v and %v", window, grace), func(t *testing.T) {
-				t.Parallel()
-				random := rand.New(rand.NewPCG(seed, 0))
-				w := testWindowing(t, window, grace, true)
-				m := &model{w: w, first: map[int]int64{}}
-				step := max(window.Milliseconds()/50, 1)
-				var changelog [][]byte
-				start, cut := 0, 0
-				load := func() *state {
-					st := newState(cluster.Partition{Topic: "in", Number: 0}, topicID{7}, w)
-					for i := start; i < len(changelog); i++ {
-						c, err := parseChangelog(changelog[i])
-						kafkatest.Must(t, err)
-						st.apply(&c, 0)
-						st.passed(changelog[i], int64(i+1))
-					}
-					return st
-				}
-				st := load()
-				base, offset := int64(1_000_000_000_000), int64(0)
-				for range 4000 {
-					for range random.IntN(8) {
-						base += random.Int64N(step + 1)
-						when := base - random.Int64N(2*(w.grace.Milliseconds()+1)) // some are late
-						key := random.IntN(200)
-						d := testDigest(key)
-						want, got := m.decide(key, when), st.decide(&d, when, offset)
-						if got != want {
-							t.Fatalf("key %d at %d of stream time %d: got %d, want %d", key, when, m.streamTime, got, want)
-						}
-						if got == fresh {
-							st.learn(&d, when, offset)
-						}
-						offset++
-					}
-					values := st.records()
-					if len(values) == 0 {
-						continue
-					}
-					for _, value := range values {
-						changelog = append(changelog, bytes.Clone(value))
-						st.passed(value, int64(len(changelog)))
-					}
-					st.commit()
-					if at, ok := st.cuts.take(st.committedTime); ok {
-						if int(at) < cut || int(at) >= len(changelog) {
-							t.Fatalf("a cut at %d after one at %d, of %d records", at, cut, len(changelog))
-						}
-						cut = int(at)
-					}
-					if random.IntN(3) == 0 {
-						start = cut // it is made later, or never
-					}
-					if random.IntN(40) == 0 {
-						st = load()
-					}
-					if len(st.cuts.marks) > cutsOf+3 {
-						t.Fatalf("%d marks", len(st.cuts.marks))
-					}
-				}
-				if start == 0 {
-					t.Error("nothing was cut off")
-				}
-				live := 0
-				for _, value := range changelog[start:] {
-					c, err := parseChangelog(value)
-					kafkatest.Must(t, err)
-					if c.streamTime > m.streamTime-st.cuts.keep {
-						live++
-					}
-				}
-				if dead := len(changelog) - start - live; window > time.Millisecond && dead > live {
-					t.Errorf("%d records are kept of which nothing counts, beside %d", dead, live)
-				}
-			})
-		}
-	}
-}
 
 // timed returns n records in one partition, a second from one to the next.
 func timed(begin time.Time, from, n int) []*kgo.Record {

@@ -13,6 +13,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/internal/windows"
 	"github.com/semel-dev/semel/key"
@@ -39,7 +40,7 @@ type windowState struct {
 	last     uint32
 	// verify means that the next record must have that checksum.
 	verify bool
-	cuts   cuts
+	cuts   keystate.Cuts
 }
 
 // newWindowState returns a state without windows. An entry of a changelog record is of a
@@ -47,7 +48,7 @@ type windowState struct {
 // when the watermark has moved by size and grace.
 func newWindowState(agg *stream.Aggregate) *windowState {
 	keep := (agg.Over.Size() + agg.Grace).Milliseconds()
-	return &windowState{State: windows.New(agg), cuts: cuts{keep: keep, span: max(keep/cutsOf, 1)}}
+	return &windowState{State: windows.New(agg), cuts: keystate.NewCuts(keep)}
 }
 
 func (o *TransactorOptions) validateAggregate(wrong *invalid.List) {
@@ -232,7 +233,7 @@ func (p *part) windowsApplied() {
 		if ws.Due() { // closed windows count until they are emitted
 			return
 		}
-		if at, ok := ws.cuts.take(ws.Watermark()); ok {
+		if at, ok := ws.cuts.Take(ws.Watermark()); ok {
 			p.slot.windowsCut.Store(at)
 		}
 	}
@@ -269,8 +270,8 @@ func (t *Transactor) Gauges(context.Context) ([]pipeline.Gauge, error) {
 
 // passed notes that a changelog record is applied.
 func (ws *windowState) passed(value []byte, position int64) {
-	ws.cuts.note(position, ws.Watermark())
-	ws.position, ws.last = position, crc32.Checksum(value, castagnoli)
+	ws.cuts.Note(position, ws.Watermark())
+	ws.position, ws.last = position, crc32.Checksum(value, keystate.Castagnoli)
 }
 
 // lookEvery is how often a session asks for the ends of its partitions with open windows.

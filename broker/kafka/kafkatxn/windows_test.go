@@ -267,7 +267,7 @@ func TestManyResultsAreWrittenInSeveralTransactions(t *testing.T) {
 func TestMembersComeAndGoWithWindows(t *testing.T) {
 	t.Parallel()
 	for range 2 {
-		seed := newSeed(t)
+		seed := kafkatest.NewSeed(t)
 		t.Run("", func(t *testing.T) {
 			t.Parallel()
 			const parts = 4

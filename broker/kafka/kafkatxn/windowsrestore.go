@@ -14,6 +14,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/internal/windows"
 )
 
@@ -118,7 +119,7 @@ func (t *Transactor) forgetWindows(p *part) {
 func (t *Transactor) applyWindows(ctx context.Context, p *part, records []*kgo.Record, nonce windows.ID) (entries int, reached bool, err error) {
 	ws := p.slot.windows
 	for _, r := range records {
-		if ws.verify && (r.Offset != ws.position-1 || ws.last != crc32.Checksum(r.Value, castagnoli)) {
+		if ws.verify && (r.Offset != ws.position-1 || ws.last != crc32.Checksum(r.Value, keystate.Castagnoli)) {
 			t.forgetWindows(p)
 			return entries, false, fmt.Errorf("kafka: %s/%d at %d is another record than before: %w", r.Topic, r.Partition, r.Offset, errAgain)
 		}

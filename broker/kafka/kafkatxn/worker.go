@@ -13,6 +13,8 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/copies"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
@@ -30,8 +32,8 @@ type worker struct {
 	digests []semel.Digest
 	states  []keyState
 	offsets []int64 // in the topic that was read
-	origins origins
-	inputs  []byte      // the start of headerOrigins; nil without Repartition
+	origins copies.Originals
+	inputs  []byte      // the start of keystate.HeaderOrigins; nil without Repartition
 	group   *key.Reader // of the Aggregate
 	groupID []byte
 	// present are the offsets to commit of partitions without records.
@@ -81,7 +83,7 @@ func (w *worker) init(s *session) {
 	}
 	w.pace = firstPace
 	if w.opts.Repartition != nil {
-		w.inputs = appendInputs(nil, w.opts.Inputs)
+		w.inputs = keystate.AppendInputs(nil, w.opts.Inputs)
 	}
 	w.promise = func(r *kgo.Record, err error) {
 		if err != nil {
@@ -207,7 +209,7 @@ func (s *session) finish(last context.Context) error {
 		return fmt.Errorf("kafka: commit: %w", w.overdue(err))
 	}
 	s.tooBig, w.limit = 0, 0
-	s.t.health.committed(w.records)
+	s.t.health.Committed(w.records)
 	s.works()
 	for _, p := range w.touched {
 		s.applied(p)
@@ -220,20 +222,20 @@ func (s *session) finish(last context.Context) error {
 func (s *session) applied(p *part) {
 	st := p.slot.state
 	for i, r := range p.changes {
-		if st.log != nil {
-			c, err := parseChangelog(r.Value)
+		if st.Log != nil {
+			c, err := keystate.Parse(r.Value)
 			if err != nil {
 				panic(err) // this process wrote it
 			}
-			st.log.add(r.Value, &c, r.Offset+1)
+			st.Log.Add(r.Value, &c, r.Offset+1)
 		}
 		if i == len(p.changes)-1 {
-			st.passed(r.Value, r.Offset+1)
+			st.Passed(r.Value, r.Offset+1)
 		}
 	}
-	st.commit()
+	st.Commit()
 	s.t.writeLog(st)
-	if at, ok := st.cuts.take(st.committedTime); ok {
+	if at, ok := st.Cuts.Take(st.CommittedTime); ok {
 		p.slot.cut.Store(at)
 	}
 	if p.slot.windows != nil {
@@ -243,23 +245,23 @@ func (s *session) applied(p *part) {
 
 // writeLog writes a state's log. A log that cannot be written stays behind the
 // changelog, which is harmless.
-func (t *Transactor) writeLog(st *state) {
-	if st.log == nil {
+func (t *Transactor) writeLog(st *keystate.State) {
+	if st.Log == nil {
 		return
 	}
-	err := st.log.write()
+	err := st.Log.Write()
 	if err == nil {
 		horizon, span := int64(-1), int64(0)
-		if keep := t.windows.retention(); keep != semel.Forever {
+		if keep := t.windows.Retention(); keep != semel.Forever {
 			span = keep.Milliseconds()
-			horizon = st.committedTime - span
+			horizon = st.CommittedTime - span
 		}
-		err = st.log.tidy(horizon, span)
+		err = st.Log.Tidy(horizon, span)
 	}
 	if err != nil {
 		t.observe(pipeline.Event{Kind: pipeline.EventPaused, Reason: "state directory", Err: err})
-		st.log.Close()
-		st.log = nil
+		st.Log.Close()
+		st.Log = nil
 	}
 }
 
@@ -267,10 +269,10 @@ func (t *Transactor) writeLog(st *state) {
 func (w *worker) writeChangelog() {
 	for _, p := range w.touched {
 		st := p.slot.state
-		for i, value := range st.records() {
+		for i, value := range st.Records() {
 			r := &kgo.Record{Topic: w.opts.changelogOf(p.id.Topic), Partition: p.id.Number, Value: value}
-			if origins := st.overlay.originsOf(i); len(origins) > 0 {
-				r.Headers = []kgo.RecordHeader{{Key: headerOrigins, Value: slices.Concat(w.inputs, origins)}}
+			if origins := st.OriginsOf(i); len(origins) > 0 {
+				r.Headers = []kgo.RecordHeader{{Key: keystate.HeaderOrigins, Value: slices.Concat(w.inputs, origins)}}
 			}
 			p.changes = append(p.changes, r)
 			w.produce(r)
@@ -333,7 +335,7 @@ func (w *worker) process(ctx context.Context, fetches kgo.Fetches) error {
 func (w *worker) touch(p *part) {
 	if !p.touched {
 		p.touched, p.unfenced = true, false
-		p.slot.state.most = changelogEntries(w.s.limits.Of(w.opts.changelogOf(p.id.Topic)), w.inputs)
+		p.slot.state.Most = keystate.Entries(w.s.limits.Of(w.opts.changelogOf(p.id.Topic)), w.inputs)
 		w.touched = append(w.touched, p)
 	}
 }
@@ -382,23 +384,23 @@ func (w *worker) record(ctx context.Context, p *part, r *kgo.Record, offset int6
 	if w.opts.EventTime != nil {
 		when = min(timeOf(r), now)
 	}
-	switch st.decide(d, when, offset) {
-	case duplicate:
+	switch st.Decide(d, when, offset) {
+	case keystate.Duplicate:
 		w.counts.duplicate++
 		return nil
-	case late:
+	case keystate.Late:
 		if w.isRedriven(r) {
 			// A redriven record is never late. It is remembered from now on, because
 			// its own time may be before the window.
 			w.counts.fresh++
-			when = st.streamTime
+			when = st.StreamTime
 			break
 		}
 		w.counts.late++
 		if !w.opts.EventTime.DeliverLate {
 			return w.park(ctx, r, w.opts.EventTime.OnLate, pipeline.ReasonLate, 0, semel.ErrLate)
 		}
-	case again:
+	case keystate.Again:
 		w.counts.again++
 		return nil
 	default:
@@ -407,9 +409,9 @@ func (w *worker) record(ctx context.Context, p *part, r *kgo.Record, offset int6
 	from := semel.Origin{Source: r.Topic, Partition: r.Partition, Offset: r.Offset} // the record becomes its output
 	delivered, err := w.effect(ctx, p, r, now)
 	if delivered {
-		st.learn(d, when, offset)
+		st.Learn(d, when, offset)
 		if w.inputs != nil {
-			st.overlay.from(slices.Index(w.opts.Inputs, from.Source)+1, from.Partition, from.Offset)
+			st.From(slices.Index(w.opts.Inputs, from.Source)+1, from.Partition, from.Offset)
 		}
 	}
 	return err
@@ -561,7 +563,7 @@ func (w *worker) digest(p *part, records []*kgo.Record) error {
 	for _, r := range records {
 		w.offsets = append(w.offsets, r.Offset)
 		if w.opts.Repartition != nil {
-			w.origins.unwrap(r)
+			w.origins.Unwrap(r)
 		}
 		w.bytes += int64(len(r.Key) + len(r.Value))
 		record.Fill(&w.message, r)
@@ -574,9 +576,9 @@ func (w *worker) digest(p *part, records []*kgo.Record) error {
 				return err
 			}
 		} else {
-			d = st.scoped.Bytes(w.id)
+			d = st.Digest(w.id)
 		}
-		st.committed.Prefetch(&d)
+		st.Prefetch(&d)
 		w.digests = append(w.digests, d)
 		w.states = append(w.states, known)
 	}
@@ -584,7 +586,7 @@ func (w *worker) digest(p *part, records []*kgo.Record) error {
 }
 
 // withoutKey applies the policy to a record whose key is missing or cannot be read.
-func (w *worker) withoutKey(st *state, r *kgo.Record, cause error) (keyState, semel.Digest, error) {
+func (w *worker) withoutKey(st *keystate.State, r *kgo.Record, cause error) (keyState, semel.Digest, error) {
 	switch w.opts.OnMissing {
 	case pipeline.MissingPass:
 		return keyPass, semel.Digest{}, nil
@@ -592,7 +594,7 @@ func (w *worker) withoutKey(st *state, r *kgo.Record, cause error) (keyState, se
 		if w.id = record.ContentID(w.id[:0], r.Value); len(w.id) == 0 {
 			return keyMissing, semel.Digest{}, nil
 		}
-		return keyKnown, st.scoped.Bytes(w.id), nil
+		return keyKnown, st.Digest(w.id), nil
 	case pipeline.MissingStop:
 		if cause == nil {
 			cause = key.ErrMissing

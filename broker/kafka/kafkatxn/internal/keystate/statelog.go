@@ -1,4 +1,4 @@
-package kafkatxn
+package keystate
 
 import (
 	"bufio"
@@ -15,7 +15,7 @@ import (
 	"github.com/semel-dev/semel/vfs"
 )
 
-// stateLog keeps on disk what one partition's state has applied of the
+// Log keeps on disk what one partition's state has applied of the
 // changelog, in files that only grow:
 //
 //	file:  "SEMELKC1" (8), id of the changelog's topic (16), checksum (4), 0 (4), frames
@@ -26,10 +26,10 @@ import (
 // that does not go on where the one before ended, ends what is read, and the
 // rest comes from the changelog. It is written after a commit is known, so it
 // may lag and never leads. One goroutine uses it at a time.
-type stateLog struct {
+type Log struct {
 	fs        vfs.FS
 	dir       string
-	changelog topicID
+	changelog TopicID
 
 	file   vfs.File
 	out    *bufio.Writer // to the end of the file
@@ -48,18 +48,19 @@ type sealedLog struct {
 
 const (
 	logMagic       = "SEMELKC1"
-	logHeaderSize  = 32
-	logFrameSize   = 24
+	LogHeaderSize  = 32
+	LogFrameSize   = 24
 	maxLogFileSize = 32 << 20
 )
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+// Castagnoli is the table of all checksums.
+var Castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// openStateLog opens or creates the log in a directory, and passes every valid record
+// OpenLog opens or creates the log in a directory, and passes every valid record
 // to apply, in order. Before that it passes the estimated number of keys to expect. It
 // removes files of another changelog.
-func openStateLog(files vfs.FS, dir string, changelog topicID, expect func(keys int64), apply func(value []byte, position int64) error) (*stateLog, error) {
-	l := &stateLog{fs: files, dir: dir, changelog: changelog}
+func OpenLog(files vfs.FS, dir string, changelog TopicID, expect func(keys int64), apply func(value []byte, position int64) error) (*Log, error) {
+	l := &Log{fs: files, dir: dir, changelog: changelog}
 	if err := files.MkdirAll(dir); err != nil {
 		return nil, fmt.Errorf("kafka: state directory: %w", err)
 	}
@@ -67,7 +68,7 @@ func openStateLog(files vfs.FS, dir string, changelog topicID, expect func(keys 
 	if err != nil {
 		return nil, fmt.Errorf("kafka: state directory: %w", err)
 	}
-	expect(logBytes(files, dir, names) / changelogEntrySize)
+	expect(logBytes(files, dir, names) / EntrySize)
 	whole := true
 	for _, name := range names {
 		number, ok := logNumber(name)
@@ -119,7 +120,7 @@ func logName(number int) string { return fmt.Sprintf("%08d.keys", number) }
 
 // load reads one file, and reports whether all of it is valid. That file, or the next
 // one, is then written.
-func (l *stateLog) load(name string, number int, apply func([]byte, int64) error) (whole bool, err error) {
+func (l *Log) load(name string, number int, apply func([]byte, int64) error) (whole bool, err error) {
 	path := filepath.Join(l.dir, name)
 	data, err := l.fs.ReadFile(path)
 	if err != nil {
@@ -132,13 +133,13 @@ func (l *stateLog) load(name string, number int, apply func([]byte, int64) error
 		return false, err
 	}
 	first := len(l.sealed) == 0
-	at := int64(logHeaderSize)
+	at := int64(LogHeaderSize)
 	for {
-		value, before, behind, ok := frameAt(data[at:])
+		value, before, behind, ok := FrameAt(data[at:])
 		if !ok || !first && before != l.next {
 			break
 		}
-		c, err := parseChangelog(value)
+		c, err := Parse(value)
 		if err != nil {
 			break
 		}
@@ -148,7 +149,7 @@ func (l *stateLog) load(name string, number int, apply func([]byte, int64) error
 		first = false
 		l.note(&c)
 		l.next = behind
-		at += int64(logFrameSize + len(value))
+		at += int64(LogFrameSize + len(value))
 	}
 	file, err := l.fs.Open(path)
 	if err != nil {
@@ -164,22 +165,22 @@ func (l *stateLog) load(name string, number int, apply func([]byte, int64) error
 	return true, nil
 }
 
-func (l *stateLog) headerHolds(data []byte) bool {
-	return len(data) >= logHeaderSize && string(data[:8]) == logMagic && topicID(data[8:24]) == l.changelog &&
-		binary.LittleEndian.Uint32(data[24:]) == crc32.Checksum(data[:24], castagnoli)
+func (l *Log) headerHolds(data []byte) bool {
+	return len(data) >= LogHeaderSize && string(data[:8]) == logMagic && TopicID(data[8:24]) == l.changelog &&
+		binary.LittleEndian.Uint32(data[24:]) == crc32.Checksum(data[:24], Castagnoli)
 }
 
-// frameAt reads the frame at the start of data.
-func frameAt(data []byte) (value []byte, before, behind int64, ok bool) {
-	if len(data) < logFrameSize {
+// FrameAt reads the frame at the start of data.
+func FrameAt(data []byte) (value []byte, before, behind int64, ok bool) {
+	if len(data) < LogFrameSize {
 		return nil, 0, 0, false
 	}
 	n := int64(binary.LittleEndian.Uint32(data))
-	if n > int64(len(data)-logFrameSize) {
+	if n > int64(len(data)-LogFrameSize) {
 		return nil, 0, 0, false
 	}
-	frame := data[8 : logFrameSize+n]
-	if binary.LittleEndian.Uint32(data[4:]) != crc32.Checksum(frame, castagnoli) {
+	frame := data[8 : LogFrameSize+n]
+	if binary.LittleEndian.Uint32(data[4:]) != crc32.Checksum(frame, Castagnoli) {
 		return nil, 0, 0, false
 	}
 	before, behind = int64(binary.LittleEndian.Uint64(frame)), int64(binary.LittleEndian.Uint64(frame[8:]))
@@ -188,44 +189,44 @@ func frameAt(data []byte) (value []byte, before, behind int64, ok bool) {
 
 // note tracks the times of the records in the file, which decide when it may be
 // removed.
-func (l *stateLog) note(c *changelogRecord) {
-	if l.size <= logHeaderSize && l.begun == 0 {
-		l.begun = c.streamTime
+func (l *Log) note(c *Record) {
+	if l.size <= LogHeaderSize && l.begun == 0 {
+		l.begun = c.StreamTime
 	}
-	l.newest = max(l.newest, c.streamTime)
+	l.newest = max(l.newest, c.StreamTime)
 }
 
 // begin makes a file the one that is written, from its end on.
-func (l *stateLog) begin(file vfs.File, size int64, number int) {
+func (l *Log) begin(file vfs.File, size int64, number int) {
 	l.file, l.size, l.number = file, size, number
 	l.out = bufio.NewWriter(io.NewOffsetWriter(file, size))
 }
 
 // add appends a record to the buffer; write returns the errors. The position is the one
 // after the record.
-func (l *stateLog) add(value []byte, c *changelogRecord, position int64) {
-	frame := appendFrame(l.out.AvailableBuffer(), value, l.next, position)
+func (l *Log) Add(value []byte, c *Record, position int64) {
+	frame := AppendFrame(l.out.AvailableBuffer(), value, l.next, position)
 	l.out.Write(frame) // write returns its error
 	l.out.Write(value) // and this one
 	l.note(c)
-	l.size += int64(logFrameSize + len(value))
+	l.size += int64(LogFrameSize + len(value))
 	l.next = position
 }
 
-// appendFrame appends the frame header of a record.
-func appendFrame(dst, value []byte, before, behind int64) []byte {
+// AppendFrame appends the frame header of a record.
+func AppendFrame(dst, value []byte, before, behind int64) []byte {
 	start := len(dst)
-	dst = append(dst, make([]byte, logFrameSize)...)
+	dst = append(dst, make([]byte, LogFrameSize)...)
 	frame := dst[start:]
 	binary.LittleEndian.PutUint32(frame, uint32(len(value)))
 	binary.LittleEndian.PutUint64(frame[8:], uint64(before))
 	binary.LittleEndian.PutUint64(frame[16:], uint64(behind))
-	binary.LittleEndian.PutUint32(frame[4:], crc32.Update(crc32.Checksum(frame[8:], castagnoli), castagnoli, value))
+	binary.LittleEndian.PutUint32(frame[4:], crc32.Update(crc32.Checksum(frame[8:], Castagnoli), Castagnoli, value))
 	return dst
 }
 
 // write flushes the buffer. After an error the log must be opened again.
-func (l *stateLog) write() error {
+func (l *Log) Write() error {
 	if err := l.out.Flush(); err != nil {
 		return fmt.Errorf("kafka: state: %w", err)
 	}
@@ -235,8 +236,8 @@ func (l *stateLog) write() error {
 // tidy starts a new file if the present one is large or spans an eighth of the
 // retention. It removes files without a stream time above horizon. Times are in
 // milliseconds; a span of 0 means no retention.
-func (l *stateLog) tidy(horizon, span int64) error {
-	if l.size >= maxLogFileSize || span > 0 && l.size > logHeaderSize && l.newest-l.begun > span/8 {
+func (l *Log) Tidy(horizon, span int64) error {
+	if l.size >= maxLogFileSize || span > 0 && l.size > LogHeaderSize && l.newest-l.begun > span/8 {
 		if err := l.rotate(); err != nil {
 			return err
 		}
@@ -251,7 +252,7 @@ func (l *stateLog) tidy(horizon, span int64) error {
 }
 
 // seal ends the present file.
-func (l *stateLog) seal() error {
+func (l *Log) seal() error {
 	if l.file == nil {
 		return nil
 	}
@@ -261,7 +262,7 @@ func (l *stateLog) seal() error {
 	return err
 }
 
-func (l *stateLog) rotate() error {
+func (l *Log) rotate() error {
 	if err := l.seal(); err != nil {
 		return fmt.Errorf("kafka: state: %w", err)
 	}
@@ -269,11 +270,11 @@ func (l *stateLog) rotate() error {
 	if err != nil {
 		return fmt.Errorf("kafka: state: %w", err)
 	}
-	header := make([]byte, logHeaderSize)
+	header := make([]byte, LogHeaderSize)
 	copy(header, logMagic)
 	copy(header[8:], l.changelog[:])
-	binary.LittleEndian.PutUint32(header[24:], crc32.Checksum(header[:24], castagnoli))
-	l.begin(file, logHeaderSize, l.number+1)
+	binary.LittleEndian.PutUint32(header[24:], crc32.Checksum(header[:24], Castagnoli))
+	l.begin(file, LogHeaderSize, l.number+1)
 	if _, err := file.WriteAt(header, 0); err != nil {
 		return fmt.Errorf("kafka: state: %w", err)
 	}
@@ -281,7 +282,7 @@ func (l *stateLog) rotate() error {
 }
 
 // clear removes all files, because they contradict the changelog.
-func (l *stateLog) clear() error {
+func (l *Log) Clear() error {
 	if err := l.seal(); err != nil {
 		return fmt.Errorf("kafka: state: %w", err)
 	}
@@ -295,7 +296,7 @@ func (l *stateLog) clear() error {
 }
 
 // Close closes the file.
-func (l *stateLog) Close() error {
+func (l *Log) Close() error {
 	if l.file == nil {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package kafkatxn
+package keystate
 
 import (
 	"bytes"
@@ -22,9 +22,9 @@ func testDigest(n int) semel.Digest {
 	return digest.New(digest.Secret{1}).Scope("").String(fmt.Sprint(n))
 }
 
-func testWindowing(t *testing.T, window, grace time.Duration, eventTime bool) *windowing {
+func testWindowing(t *testing.T, window, grace time.Duration, eventTime bool) *Windowing {
 	t.Helper()
-	w, err := newWindowing(window, map[bool]*EventTime{true: {Grace: grace}}[eventTime])
+	w, err := NewWindowing(window, eventTime, grace)
 	kafkatest.Must(t, err)
 	return &w
 }
@@ -32,7 +32,7 @@ func testWindowing(t *testing.T, window, grace time.Duration, eventTime bool) *w
 // model says what a state must answer, from all that was committed. It rounds
 // the end of a window up to a tick, as the state does.
 type model struct {
-	w          *windowing
+	w          *Windowing
 	first      map[int]int64
 	streamTime int64
 }
@@ -45,19 +45,19 @@ func (m *model) clone() *model {
 	return c
 }
 
-func (m *model) decide(key int, when int64) verdict {
+func (m *model) decide(key int, when int64) Verdict {
 	m.streamTime = max(m.streamTime, when)
 	if t, ok := m.first[key]; ok {
 		expiry := m.w.expiry(t)
-		if m.w.tick(m.streamTime) < expiry && nanos(when) < m.w.scale.Time(expiry)-int64(m.w.grace) {
-			return duplicate
+		if m.w.tick(m.streamTime) < expiry && nanos(when) < m.w.scale.Time(expiry)-int64(m.w.Grace) {
+			return Duplicate
 		}
 	}
-	if m.w.eventTime && when < m.streamTime-m.w.grace.Milliseconds() {
-		return late
+	if m.w.EventTime && when < m.streamTime-m.w.Grace.Milliseconds() {
+		return Late
 	}
 	m.first[key] = when
-	return fresh
+	return Fresh
 }
 
 // TestAStateIsItsModel commits and aborts at random, restarts from the changelog
@@ -65,7 +65,7 @@ func (m *model) decide(key int, when int64) verdict {
 func TestAStateIsItsModel(t *testing.T) {
 	t.Parallel()
 	for _, eventTime := range []bool{false, true} {
-		seed := newSeed(t)
+		seed := kafkatest.NewSeed(t)
 		t.Run(fmt.Sprintf("event time %v", eventTime), func(t *testing.T) {
 			t.Parallel()
 			random := rand.New(rand.NewPCG(seed, 0))
@@ -74,26 +74,26 @@ func TestAStateIsItsModel(t *testing.T) {
 			dir := t.TempDir()
 			var changelog [][]byte
 			now := int64(1_000_000)
-			load := func() *state {
-				st := newState(cluster.Partition{Topic: "in", Number: 0}, topicID{7}, w)
-				st.secure(digest.Secret{1}, "", keyMaker{})
+			load := func() *State {
+				st := New(cluster.Partition{Topic: "in", Number: 0}, TopicID{7}, w)
+				st.Secure(digest.Secret{1}, "", Maker{})
 				apply := func(value []byte, position int64) error {
-					c, err := parseChangelog(value)
+					c, err := Parse(value)
 					kafkatest.Must(t, err)
-					st.apply(&c, now)
-					st.passed(value, position)
+					st.Apply(&c, now)
+					st.Passed(value, position)
 					return nil
 				}
 				var err error
-				st.log, err = openStateLog(vfs.OS{}, dir, topicID{9}, st.expect, apply)
+				st.Log, err = OpenLog(vfs.OS{}, dir, TopicID{9}, st.Expect, apply)
 				kafkatest.Must(t, err)
-				for i := st.position; i < int64(len(changelog)); i++ {
+				for i := st.Position; i < int64(len(changelog)); i++ {
 					kafkatest.Must(t, apply(changelog[i], i+1))
-					c, err := parseChangelog(changelog[i])
+					c, err := Parse(changelog[i])
 					kafkatest.Must(t, err)
-					st.log.add(changelog[i], &c, i+1)
+					st.Log.Add(changelog[i], &c, i+1)
 				}
-				kafkatest.Must(t, st.log.write())
+				kafkatest.Must(t, st.Log.Write())
 				return st
 			}
 			st := load()
@@ -109,53 +109,53 @@ func TestAStateIsItsModel(t *testing.T) {
 					}
 					key := random.IntN(500)
 					d := testDigest(key)
-					want, got := trial.decide(key, when), st.decide(&d, when, offset)
+					want, got := trial.decide(key, when), st.Decide(&d, when, offset)
 					if got != want {
 						t.Fatalf("key %d at %d of stream time %d: got %d, want %d", key, when, trial.streamTime, got, want)
 					}
-					if got == fresh {
-						st.learn(&d, when, offset)
+					if got == Fresh {
+						st.Learn(&d, when, offset)
 					}
 					offset++
 				}
 				if random.IntN(4) == 0 {
-					st.drop()
+					st.Drop()
 					offset = from
 					continue
 				}
 				m = trial
-				values := st.records()
+				values := st.Records()
 				if len(values) > 1 {
 					t.Fatalf("%d records for %d entries", len(values), st.overlay.count)
 				}
 				if len(values) == 0 {
-					st.commit()
+					st.Commit()
 					continue
 				}
 				value := bytes.Clone(values[0])
 				changelog = append(changelog, value)
 				position := int64(len(changelog))
 				if random.IntN(3) > 0 { // else it ends between the commit and this
-					c, err := parseChangelog(value)
+					c, err := Parse(value)
 					kafkatest.Must(t, err)
-					st.log.add(value, &c, position)
-					st.passed(value, position)
-					st.commit()
-					kafkatest.Must(t, st.log.write())
-					kafkatest.Must(t, st.log.tidy(st.committedTime-w.retention().Milliseconds(), w.retention().Milliseconds()))
+					st.Log.Add(value, &c, position)
+					st.Passed(value, position)
+					st.Commit()
+					kafkatest.Must(t, st.Log.Write())
+					kafkatest.Must(t, st.Log.Tidy(st.CommittedTime-w.Retention().Milliseconds(), w.Retention().Milliseconds()))
 				} else {
-					kafkatest.Must(t, st.log.Close())
+					kafkatest.Must(t, st.Log.Close())
 					st = load()
 				}
 				if random.IntN(50) == 0 {
-					kafkatest.Must(t, st.log.Close())
+					kafkatest.Must(t, st.Log.Close())
 					if random.IntN(2) == 0 {
 						kafkatest.Must(t, os.RemoveAll(dir))
 					}
 					st = load()
 				}
 			}
-			kafkatest.Must(t, st.log.Close())
+			kafkatest.Must(t, st.Log.Close())
 			names, err := filepath.Glob(filepath.Join(dir, "*.keys"))
 			kafkatest.Must(t, err)
 			if len(names) > 12 {
@@ -165,57 +165,45 @@ func TestAStateIsItsModel(t *testing.T) {
 	}
 }
 
-// encodeEntries returns a record of a changelog with some entries.
-func encodeEntries(h changelogHeader, entries ...entry) []byte {
-	var d changelogDraft
-	d.begin(0)
-	for i := range entries {
-		if !d.add(&entries[i]) {
-			panic("they are too far apart")
-		}
-	}
-	return d.finish(&h)
-}
-
 // TestRecordsOfTheChangelogTakeWhatFits also uses the memory of an overlay again,
 // and looks for every entry in it.
 func TestRecordsOfTheChangelogTakeWhatFits(t *testing.T) {
 	t.Parallel()
 	far := int64(1) << 33
-	many := make([]entry, 3*maxChangelogEntries/2)
+	many := make([]Entry, 3*MaxEntries/2)
 	for i := range many {
-		many[i] = entry{testDigest(i), int64(i % 7), int64(i)}
+		many[i] = Entry{testDigest(i), int64(i % 7), int64(i)}
 	}
 	var o overlay
 	for _, c := range []struct {
 		name    string
 		most    int
-		list    []entry
+		list    []Entry
 		records int
 	}{
 		{"none", 10, nil, 0},
 		{"one", 10, many[:1], 1},
-		{"older after", 10, []entry{{testDigest(1), far, 6}, {testDigest(2), far - 1000, 7}}, 1},
-		{"from the beginning", 10, []entry{{testDigest(1), 0, 0}, {testDigest(2), 1 << 31, 7}}, 1},
-		{"far apart", 10, []entry{{testDigest(1), far, 6}, {testDigest(2), 5, 7}, {testDigest(3), far, 8}}, 3},
-		{"far offsets", 10, []entry{{testDigest(1), 5, 6}, {testDigest(2), 5, 6 + far}}, 2},
-		{"many", maxChangelogEntries, many, 2},
+		{"older after", 10, []Entry{{testDigest(1), far, 6}, {testDigest(2), far - 1000, 7}}, 1},
+		{"from the beginning", 10, []Entry{{testDigest(1), 0, 0}, {testDigest(2), 1 << 31, 7}}, 1},
+		{"far apart", 10, []Entry{{testDigest(1), far, 6}, {testDigest(2), 5, 7}, {testDigest(3), far, 8}}, 3},
+		{"far offsets", 10, []Entry{{testDigest(1), 5, 6}, {testDigest(2), 5, 6 + far}}, 2},
+		{"many", MaxEntries, many, 2},
 		{"few in each", 100, many[:950], 10},
 		{"one in each", 1, many[:5], 5},
-		{"many again", maxChangelogEntries, many, 2},
+		{"many again", MaxEntries, many, 2},
 	} {
 		for i := range c.list {
 			o.add(&c.list[i], c.most)
 		}
-		var got []entry
+		var got []Entry
 		for i := range o.records {
-			r, err := parseChangelog(o.records[i].finish(&changelogHeader{kind: kindEntries, streamTime: 11}))
-			if err != nil || r.len() > c.most || r.streamTime != 11 {
-				t.Fatalf("%s: %d entries, %v", c.name, r.len(), err)
+			r, err := Parse(o.records[i].finish(&Header{Kind: KindEntries, StreamTime: 11}))
+			if err != nil || r.Len() > c.most || r.StreamTime != 11 {
+				t.Fatalf("%s: %d entries, %v", c.name, r.Len(), err)
 			}
-			for j := range r.len() {
-				var e entry
-				r.at(j, &e)
+			for j := range r.Len() {
+				var e Entry
+				r.At(j, &e)
 				got = append(got, e)
 			}
 		}
@@ -223,8 +211,8 @@ func TestRecordsOfTheChangelogTakeWhatFits(t *testing.T) {
 			t.Errorf("%s: %d entries in %d records, want %d in %d, or they are others", c.name, len(got), len(o.records), len(c.list), c.records)
 		}
 		for i := range c.list {
-			if time, ok := o.find(&c.list[i].digest); !ok || time != c.list[i].time {
-				t.Fatalf("%s: entry %d is of %d, %v; want %d", c.name, i, time, ok, c.list[i].time)
+			if time, ok := o.find(&c.list[i].Digest); !ok || time != c.list[i].Time {
+				t.Fatalf("%s: entry %d is of %d, %v; want %d", c.name, i, time, ok, c.list[i].Time)
 			}
 		}
 		unknown := testDigest(-1)
@@ -232,25 +220,25 @@ func TestRecordsOfTheChangelogTakeWhatFits(t *testing.T) {
 			t.Errorf("%s: it has an extra key", c.name)
 		}
 		o.reset()
-		if _, ok := o.find(&many[0].digest); ok {
+		if _, ok := o.find(&many[0].Digest); ok {
 			t.Errorf("%s: it has something when it is empty", c.name)
 		}
 	}
 }
 
 func FuzzChangelog(f *testing.F) {
-	whole := encodeEntries(changelogHeader{kind: kindEntries}, entry{testDigest(1), 5, 6}, entry{testDigest(2), 7, 8})
+	whole := Encode(&Header{Kind: KindEntries}, Entry{testDigest(1), 5, 6}, Entry{testDigest(2), 7, 8})
 	f.Add(whole)
 	f.Add(whole[:70])
 	f.Fuzz(func(t *testing.T, value []byte) {
-		c, err := parseChangelog(value)
+		c, err := Parse(value)
 		if err != nil {
 			return
 		}
-		var list []entry
-		for i := range c.len() {
-			var e entry
-			c.at(i, &e)
+		var list []Entry
+		for i := range c.Len() {
+			var e Entry
+			c.At(i, &e)
 			list = append(list, e)
 		}
 		if want := int(binary.LittleEndian.Uint16(value[4:])); want != len(list) {
@@ -264,16 +252,16 @@ func FuzzChangelog(f *testing.F) {
 func TestALogThatIsCutAnywhereIsABeginningOfItself(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	l, err := openStateLog(vfs.OS{}, dir, topicID{1}, func(int64) {}, nil)
+	l, err := OpenLog(vfs.OS{}, dir, TopicID{1}, func(int64) {}, nil)
 	kafkatest.Must(t, err)
 	var values [][]byte
 	for i := range 5 {
-		value := encodeEntries(changelogHeader{kind: kindEntries}, entry{testDigest(i), 5, 6})
+		value := Encode(&Header{Kind: KindEntries}, Entry{testDigest(i), 5, 6})
 		values = append(values, value)
-		c, err := parseChangelog(value)
+		c, err := Parse(value)
 		kafkatest.Must(t, err)
-		l.add(value, &c, int64(10*i+1))
-		kafkatest.Must(t, l.write())
+		l.Add(value, &c, int64(10*i+1))
+		kafkatest.Must(t, l.Write())
 	}
 	kafkatest.Must(t, l.Close())
 	whole, err := os.ReadFile(filepath.Join(dir, logName(1)))
@@ -282,7 +270,7 @@ func TestALogThatIsCutAnywhereIsABeginningOfItself(t *testing.T) {
 		other := t.TempDir()
 		kafkatest.Must(t, os.WriteFile(filepath.Join(other, logName(1)), data, 0o600))
 		n := 0
-		l, err := openStateLog(vfs.OS{}, other, topicID{1}, func(int64) {}, func(value []byte, position int64) error {
+		l, err := OpenLog(vfs.OS{}, other, TopicID{1}, func(int64) {}, func(value []byte, position int64) error {
 			if n >= len(values) || !bytes.Equal(value, values[n]) || position != int64(10*n+1) {
 				t.Errorf("%s at %d: record %d is another", what, at, n)
 			}
@@ -290,17 +278,17 @@ func TestALogThatIsCutAnywhereIsABeginningOfItself(t *testing.T) {
 			return nil
 		})
 		kafkatest.Must(t, err)
-		if want := max(0, at-logHeaderSize) / (logFrameSize + len(values[0])); n != want {
+		if want := max(0, at-LogHeaderSize) / (LogFrameSize + len(values[0])); n != want {
 			t.Errorf("%s at %d: %d records, want %d", what, at, n, want)
 		}
 		kafkatest.Must(t, l.Close())
 	}
 	for at := range whole {
-		if at%7 == 0 || at < logHeaderSize {
+		if at%7 == 0 || at < LogHeaderSize {
 			check("cut", whole[:at], at)
 			spoiled := bytes.Clone(whole)
 			spoiled[at] ^= 0x40
-			if at < 28 || at >= logHeaderSize {
+			if at < 28 || at >= LogHeaderSize {
 				check("spoiled", spoiled, at)
 			}
 		}

@@ -1,4 +1,4 @@
-package kafkatxn
+package keystate
 
 import (
 	"encoding/binary"
@@ -12,203 +12,216 @@ import (
 	"github.com/semel-dev/semel/internal/table"
 )
 
-// windowing is how long keys are remembered, and by which time.
-type windowing struct {
-	window, grace time.Duration
-	eventTime     bool
+// Windowing is how long keys are remembered, and by which time.
+type Windowing struct {
+	Window, Grace time.Duration
+	EventTime     bool // or by the clock
 	scale         table.Scale
 }
 
-// newWindowing returns a windowing by the clock if e is nil.
-func newWindowing(window time.Duration, e *EventTime) (windowing, error) {
-	w := windowing{window: window, eventTime: e != nil}
-	if e != nil {
-		w.grace = e.Grace
-	}
+// NewWindowing returns a windowing by event time, with a grace, or by the clock.
+func NewWindowing(window time.Duration, eventTime bool, grace time.Duration) (Windowing, error) {
+	w := Windowing{Window: window, Grace: grace, EventTime: eventTime}
 	var err error
-	w.scale, err = table.NewScale(0, w.retention())
+	w.scale, err = table.NewScale(0, w.Retention())
 	return w, err
 }
 
-// retention is how long an entry is kept.
-func (w *windowing) retention() time.Duration {
-	if w.window >= semel.Forever-w.grace {
+// Retention is how long an entry is kept.
+func (w *Windowing) Retention() time.Duration {
+	if w.Window >= semel.Forever-w.Grace {
 		return semel.Forever
 	}
-	return w.window + w.grace
+	return w.Window + w.Grace
 }
 
 // expiry returns when an entry of a time, in milliseconds, expires.
-func (w *windowing) expiry(time int64) table.Tick {
-	return w.scale.Expiry(nanos(time), w.retention())
+func (w *Windowing) expiry(time int64) table.Tick {
+	return w.scale.Expiry(nanos(time), w.Retention())
 }
 
-func (w *windowing) tick(time int64) table.Tick { return w.scale.Tick(nanos(time)) }
+func (w *Windowing) tick(time int64) table.Tick { return w.scale.Tick(nanos(time)) }
 
 func nanos(milliseconds int64) int64 {
 	return milliseconds * int64(time.Millisecond)
 }
 
-// verdict is the decision about a record.
-type verdict uint8
+// Verdict is the decision about a record.
+type Verdict uint8
 
 const (
-	// fresh: the key is new, and becomes part of the open transaction.
-	fresh verdict = iota
-	// duplicate: an earlier record of this key was delivered.
-	duplicate
-	// late: the record is too old for a decision.
-	late
-	// again: the key's entry belongs to this record. It is read again because the
+	// Fresh: the key is new, and becomes part of the open transaction.
+	Fresh Verdict = iota
+	// Duplicate: an earlier record of this key was delivered.
+	Duplicate
+	// Late: the record is too old for a decision.
+	Late
+	// Again: the key's entry belongs to this record. It is read again because the
 	// group's offsets were set back; its output was committed with the entry.
-	again
+	Again
 )
 
-// state holds the keys of one partition. Committed keys are in the table, those of the
+// State holds the keys of one partition. Committed keys are in the table, those of the
 // open transaction in the overlay. One goroutine uses it at a time.
-type state struct {
-	id      cluster.Partition
-	windows *windowing
-	topic   topicID
-	// secret is that of the changelog's records. Before the first one, it is the secret
+type State struct {
+	ID      cluster.Partition
+	windows *Windowing
+	Topic   TopicID
+	// Secret is that of the changelog's records. Before the first one, it is the secret
 	// that this process would write.
-	secret digest.Secret
-	made   keyMaker
+	Secret digest.Secret
+	made   Maker
 	scoped digest.Scoped
 
 	committed *table.Table[uint64]
 	overlay   overlay
-	most      int // entries in a changelog record
-	// streamTime is the greatest time of a record in the partition, in milliseconds.
+	Most      int // entries in a changelog record
+	// StreamTime is the greatest time of a record in the partition, in milliseconds.
 	// Without event time it is the last time of the clock.
-	streamTime, committedTime int64
-	// position is the changelog offset up to which all records are applied. The record
-	// before it has the checksum last.
-	position int64
-	last     uint32
-	// cuts are the positions up to which the changelog can be deleted.
-	cuts cuts
-	// log is the copy on disk; nil without a directory.
-	log *stateLog
+	StreamTime, CommittedTime int64
+	// Position is the changelog offset up to which all records are applied. The record
+	// before it has the checksum Last.
+	Position int64
+	Last     uint32
+	// Cuts are the positions up to which the changelog can be deleted.
+	Cuts Cuts
+	// Log is the copy on disk; nil without a directory.
+	Log *Log
 }
 
-func newState(id cluster.Partition, topic topicID, w *windowing) *state {
-	return &state{id: id, windows: w, topic: topic, committed: table.New[uint64](0), most: maxChangelogEntries, cuts: newCuts(w)}
+// New returns a state without keys.
+func New(id cluster.Partition, topic TopicID, w *Windowing) *State {
+	return &State{ID: id, windows: w, Topic: topic, committed: table.New[uint64](0), Most: MaxEntries, Cuts: w.cuts()}
 }
 
-// expect allocates memory for a number of keys. The state is empty.
-func (s *state) expect(keys int64) { s.committed = table.New[uint64](keys) }
+// Expect allocates memory for a number of keys. The state is empty.
+func (s *State) Expect(keys int64) { s.committed = table.New[uint64](keys) }
 
-// secure sets the secret of the digests, the scope of the keys, and how they are made.
-func (s *state) secure(secret digest.Secret, scope string, made keyMaker) {
-	s.secret, s.made = secret, made
+// Secure sets the secret of the digests, the scope of the keys, and how they are made.
+func (s *State) Secure(secret digest.Secret, scope string, made Maker) {
+	s.Secret, s.made = secret, made
 	s.scoped = digest.New(secret).Scope(scope)
 }
 
 // mark is the table's value for a digest: the lower 48 bits of the record's offset and
 // 16 bits of its topic id.
-func mark(topic *topicID, offset int64) uint64 {
+func mark(topic *TopicID, offset int64) uint64 {
 	tag := binary.LittleEndian.Uint64(topic[:8]) ^ binary.LittleEndian.Uint64(topic[8:])
 	tag ^= tag >> 32
 	tag ^= tag >> 16
 	return uint64(offset)&(1<<48-1) | tag<<48
 }
 
-// decide decides the record at an offset by its key's digest and its time in
+// Decide decides the record at an offset by its key's digest and its time in
 // milliseconds. A fresh record must be learned when it is delivered.
-func (s *state) decide(d *semel.Digest, when, offset int64) verdict {
-	s.streamTime = max(s.streamTime, when)
-	now := s.windows.tick(s.streamTime)
+func (s *State) Decide(d *semel.Digest, when, offset int64) Verdict {
+	s.StreamTime = max(s.StreamTime, when)
+	now := s.windows.tick(s.StreamTime)
 	if time, ok := s.overlay.find(d); ok {
 		if expiry := s.windows.expiry(time); now < expiry && s.within(when, expiry) {
-			return duplicate
+			return Duplicate
 		}
 	} else if v, expiry, ok := s.committed.Find(d, now); ok && s.within(when, expiry) {
-		if v == mark(&s.topic, offset) {
-			return again
+		if v == mark(&s.Topic, offset) {
+			return Again
 		}
-		return duplicate
+		return Duplicate
 	}
-	if s.windows.eventTime && when < s.streamTime-s.windows.grace.Milliseconds() {
-		return late
+	if s.windows.EventTime && when < s.StreamTime-s.windows.Grace.Milliseconds() {
+		return Late
 	}
-	return fresh
+	return Fresh
 }
 
 // within reports whether a record's time is inside the window of an entry that expires
 // at expiry.
-func (s *state) within(when int64, expiry table.Tick) bool {
-	return expiry == table.Forever || nanos(when) < s.windows.scale.Time(expiry)-int64(s.windows.grace)
+func (s *State) within(when int64, expiry table.Tick) bool {
+	return expiry == table.Forever || nanos(when) < s.windows.scale.Time(expiry)-int64(s.windows.Grace)
 }
 
-// learn adds a fresh record to the open transaction.
-func (s *state) learn(d *semel.Digest, when, offset int64) {
-	s.overlay.add(&entry{*d, when, offset}, s.most)
+// Learn adds a fresh record to the open transaction.
+func (s *State) Learn(d *semel.Digest, when, offset int64) {
+	s.overlay.add(&Entry{*d, when, offset}, s.Most)
 }
 
-// records returns the changelog records of the open transaction. They are valid until
+// From notes the origin of the last record that was learned. Either each has one, or none
+// has.
+func (s *State) From(input int, partition int32, offset int64) {
+	s.overlay.from(input, partition, offset)
+}
+
+// OriginsOf returns the value of HeaderOrigins for one of the Records, or nothing.
+func (s *State) OriginsOf(record int) []byte { return s.overlay.originsOf(record) }
+
+// Prefetch prepares the decision on a key.
+func (s *State) Prefetch(d *semel.Digest) { s.committed.Prefetch(d) }
+
+// Digest returns the digest of a key.
+func (s *State) Digest(id []byte) semel.Digest { return s.scoped.Bytes(id) }
+
+// Records returns the changelog records of the open transaction. They are valid until
 // it ends.
-func (s *state) records() (values [][]byte) {
-	h := changelogHeader{kind: kindEntries, made: s.made, secret: s.secret, topic: s.topic, streamTime: s.streamTime}
+func (s *State) Records() (values [][]byte) {
+	h := Header{Kind: KindEntries, Made: s.made, Secret: s.Secret, Topic: s.Topic, StreamTime: s.StreamTime}
 	for i := range s.overlay.records {
 		values = append(values, s.overlay.records[i].finish(&h))
 	}
-	if len(values) == 0 && s.windows.eventTime && s.streamTime > s.committedTime {
-		values = append(values, withoutEntries(&h))
+	if len(values) == 0 && s.windows.EventTime && s.StreamTime > s.CommittedTime {
+		values = append(values, Encode(&h))
 	}
 	return values
 }
 
-// drop discards the entries of the open transaction. It does not reuse their memory:
+// Drop discards the entries of the open transaction. It does not reuse their memory:
 // the client may still be writing the records of a failed transaction.
-func (s *state) drop() {
+func (s *State) Drop() {
 	s.overlay = overlay{}
-	s.streamTime = s.committedTime
+	s.StreamTime = s.CommittedTime
 }
 
-// commit adds the entries of the open transaction to the table.
-func (s *state) commit() {
-	now := s.windows.tick(s.streamTime)
-	h := changelogHeader{topic: s.topic}
+// Commit adds the entries of the open transaction to the table.
+func (s *State) Commit() {
+	now := s.windows.tick(s.StreamTime)
+	h := Header{Topic: s.Topic}
 	for i := range s.overlay.records {
 		c := s.overlay.records[i].record(&h)
 		s.remember(&c, now)
 	}
 	s.overlay.reset()
-	s.committedTime = s.streamTime
+	s.CommittedTime = s.StreamTime
 }
 
-// passed notes that a changelog record is applied, or will be with the open
+// Passed notes that a changelog record is applied, or will be with the open
 // transaction.
-func (s *state) passed(value []byte, position int64) {
-	s.cuts.note(position, s.streamTime)
-	s.position, s.last = position, crc32.Checksum(value, castagnoli)
+func (s *State) Passed(value []byte, position int64) {
+	s.Cuts.Note(position, s.StreamTime)
+	s.Position, s.Last = position, crc32.Checksum(value, Castagnoli)
 }
 
 // prefetchAhead is how many digests ahead a slot is prefetched.
 const prefetchAhead = 16
 
-// apply adds the committed entries of a changelog record. Entries that have expired at
+// Apply adds the committed entries of a changelog record. Entries that have expired at
 // time, in milliseconds, are left out.
-func (s *state) apply(c *changelogRecord, time int64) {
-	s.committedTime = max(s.committedTime, c.streamTime)
-	s.streamTime = s.committedTime
-	if s.windows.eventTime {
-		time = s.committedTime
+func (s *State) Apply(c *Record, time int64) {
+	s.CommittedTime = max(s.CommittedTime, c.StreamTime)
+	s.StreamTime = s.CommittedTime
+	if s.windows.EventTime {
+		time = s.CommittedTime
 	}
 	s.remember(c, s.windows.tick(time))
 }
 
 // remember adds the entries of a record to the table.
-func (s *state) remember(c *changelogRecord, now table.Tick) {
-	var e entry
-	for i := range c.len() {
-		if i+prefetchAhead < c.len() {
+func (s *State) remember(c *Record, now table.Tick) {
+	var e Entry
+	for i := range c.Len() {
+		if i+prefetchAhead < c.Len() {
 			s.committed.Prefetch(digestOf(c.entry(i + prefetchAhead)))
 		}
-		c.at(i, &e)
-		if expiry := s.windows.expiry(e.time); expiry > now {
-			s.committed.Set(&e.digest, mark(&c.topic, e.offset), now, expiry)
+		c.At(i, &e)
+		if expiry := s.windows.expiry(e.Time); expiry > now {
+			s.committed.Set(&e.Digest, mark(&c.Topic, e.Offset), now, expiry)
 		}
 	}
 }
@@ -229,9 +242,9 @@ type overlay struct {
 }
 
 type overlayRecord struct {
-	changelogDraft
+	draft
 	first int // the number of its first entry
-	// origins is the value of headerOrigins for the entries, if they are copies.
+	// origins is the value of HeaderOrigins for the entries, if they are copies.
 	origins []byte
 }
 
@@ -278,14 +291,14 @@ func (o *overlay) at(number uint32) (*overlayRecord, []byte) {
 
 // add appends an entry, which replaces one with the same digest. A record gets at most
 // most entries.
-func (o *overlay) add(e *entry, most int) {
+func (o *overlay) add(e *Entry, most int) {
 	if 4*(o.count+1) > 3*len(o.slots) {
 		o.grow()
 	}
 	if n := len(o.records); n == 0 || o.records[n-1].len() >= most || !o.records[n-1].add(e) {
 		o.begin().add(e)
 	}
-	o.place(&e.digest, o.count)
+	o.place(&e.Digest, o.count)
 	o.count++
 }
 
@@ -309,10 +322,10 @@ func (o *overlay) begin() *overlayRecord {
 // from notes the origin of the last entry. Either each entry has one, or none has.
 func (o *overlay) from(input int, partition int32, offset int64) {
 	r := &o.records[len(o.records)-1]
-	r.origins = appendOrigin(r.origins, input, partition, offset)
+	r.origins = AppendOrigin(r.origins, input, partition, offset)
 }
 
-// originsOf returns the value of headerOrigins for a record, or nothing.
+// originsOf returns the value of HeaderOrigins for a record, or nothing.
 func (o *overlay) originsOf(record int) []byte {
 	if record >= len(o.records) {
 		return nil

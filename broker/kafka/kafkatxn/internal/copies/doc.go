@@ -1,0 +1,3 @@
+// Package copies turns records into copies, which have their original in a header, and
+// copies back into records.
+package copies

@@ -1,0 +1,83 @@
+package keystate
+
+import (
+	"slices"
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+// Cuts are the positions up to which a partition's changelog can be deleted, because
+// the window of each earlier key has ended. By event time the brokers cannot know them:
+// the age of a changelog record does not show the times of its entries.
+//
+// A record carries the stream time of its transaction. None of its entries is newer,
+// and no earlier record has a greater stream time. So when the stream time has advanced
+// by more than the retention, no entry up to there counts, even for the oldest record
+// that is not late. The last record is never before a cut: its stream time is the
+// present, which a restore takes from it.
+//
+// The zero cuts has no position.
+type Cuts struct {
+	keep  int64 // longest time in milliseconds that an entry counts
+	span  int64 // stream time between two cuts
+	marks []cutMark
+}
+
+// cutMark is a position. No earlier record has a stream time above newest.
+type cutMark struct {
+	position      int64
+	begun, newest int64
+}
+
+// cutsOf is the number of cuts in a retention.
+const cutsOf = 16
+
+// NewCuts returns cuts for entries that count for keep milliseconds at most.
+func NewCuts(keep int64) Cuts { return Cuts{keep: keep, span: max(keep/cutsOf, 1)} }
+
+// cuts returns the cuts of keys that are remembered by w.
+func (w *Windowing) cuts() Cuts {
+	if !w.EventTime || w.Retention() >= semel.Forever-w.scale.Length()-time.Millisecond {
+		return Cuts{}
+	}
+	// An entry expires at the end of the tick of its expiry.
+	return NewCuts((w.Retention() + w.scale.Length() + time.Millisecond - 1).Milliseconds())
+}
+
+// Note adds a position. The records before it are applied, and newest is their greatest
+// stream time.
+func (c *Cuts) Note(position, newest int64) {
+	if c.keep == 0 {
+		return
+	}
+	if n := len(c.marks); n > 0 && newest-c.marks[n-1].begun < c.span {
+		c.marks[n-1].position, c.marks[n-1].newest = position, newest
+		return
+	}
+	// Of several expired marks, the last is enough.
+	if old := c.behind(newest); old > 1 {
+		c.marks = slices.Delete(c.marks, 0, old-1)
+	}
+	c.marks = append(c.marks, cutMark{position, newest, newest})
+}
+
+// behind counts the marks that have expired at a stream time.
+func (c *Cuts) behind(streamTime int64) (n int) {
+	for n < len(c.marks) && c.marks[n].newest <= streamTime-c.keep {
+		n++
+	}
+	return n
+}
+
+// Take returns the position up to which the changelog can be deleted at a stream time,
+// if it is above the previous one.
+func (c *Cuts) Take(streamTime int64) (position int64, ok bool) {
+	n := c.behind(streamTime)
+	if n == 0 {
+		return 0, false
+	}
+	position = c.marks[n-1].position
+	c.marks = slices.Delete(c.marks, 0, n)
+	return position, true
+}
