@@ -90,14 +90,14 @@ func TestDirectHoldsUpOnlyTheGroupOfAPoisonMessage(t *testing.T) {
 		r.run()
 		r.wantAcked(23)
 		r.wantParked(map[string]string{"poison": "attempts", "panics": "attempts"})
-		var lane []string // what was delivered of the group
+		var delivered []string // what was delivered of the group
 		for _, id := range r.order() {
 			if id == "poison" || id == "behind" {
-				lane = append(lane, id)
+				delivered = append(delivered, id)
 			}
 		}
-		if !slices.Equal(lane, []string{"poison", "poison", "poison", "behind"}) {
-			t.Errorf("the group was delivered as %v", lane)
+		if !slices.Equal(delivered, []string{"poison", "poison", "poison", "behind"}) {
+			t.Errorf("the group was delivered as %v", delivered)
 		}
 		if got := r.order(); slices.Index(got, "behind") < 21 {
 			t.Errorf("the other groups waited: %v", got)

@@ -109,10 +109,10 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 	}
 }
 
-// laneless is a source that returns an item without a partition.
-type laneless struct{ *listSource }
+// placeless is a source that returns an item without a partition.
+type placeless struct{ *listSource }
 
-func (s *laneless) Read(ctx context.Context) ([]*pipeline.Item, error) {
+func (s *placeless) Read(ctx context.Context) ([]*pipeline.Item, error) {
 	items, err := s.listSource.Read(ctx)
 	if errors.Is(err, io.EOF) {
 		return nil, err
@@ -125,14 +125,14 @@ func (s *laneless) Read(ctx context.Context) ([]*pipeline.Item, error) {
 func TestAnItemWithoutPartitionEndsThePipelineAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		source := &laneless{newListSource(message(pipeline.NewPartition("a"), 0, "x", ""))}
+		source := &placeless{newListSource(message(pipeline.NewPartition("a"), 0, "x", ""))}
 		r, err := pipeline.New(source, phases(t), stopping(t))
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		refused(t, r.Run(ctx), "source: item 1 of the 2", "laneless.Read", "no Partition")
+		refused(t, r.Run(ctx), "source: item 1 of the 2", "placeless.Read", "no Partition")
 		if !source.closed || len(source.acked) > 0 {
 			t.Errorf("closed %v, %d acknowledged", source.closed, len(source.acked))
 		}

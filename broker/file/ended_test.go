@@ -180,7 +180,7 @@ func eachCrash(t *testing.T, prepare, crashing func(r *rig) error, after func(r 
 				if err := prepare(r); err != nil {
 					t.Fatal(err)
 				}
-				r.disk = r.disk.Survive(faultfs.Everything, nil) // which counts anew
+				r.disk = r.disk.Survive(faultfs.Everything, nil) // which counts from zero
 				r.disk.CrashAt(at)
 				err := crashing(r)
 				if !r.disk.Crashed() {

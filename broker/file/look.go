@@ -315,8 +315,8 @@ func (s *Source) enlist(l *life, e entry) {
 	s.dirty = true
 }
 
-// anew restarts a truncated file from its beginning.
-func (f *tail) anew() error {
+// restart begins a truncated file from its beginning.
+func (f *tail) restart() error {
 	s := f.source
 	file, err := os.Open(f.path)
 	if err == nil {

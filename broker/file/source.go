@@ -171,7 +171,7 @@ func (s *Source) next() ([]*pipeline.Item, error) {
 		}
 		items, err := f.read()
 		if errors.Is(err, errTruncated) {
-			if err = f.anew(); err == nil {
+			if err = f.restart(); err == nil {
 				items, err = f.read()
 			}
 		}

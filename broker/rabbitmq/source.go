@@ -54,11 +54,11 @@ type Source struct {
 	running   sync.WaitGroup
 	trouble   atomic.Pointer[error] // why nothing can be read now
 
-	mu     sync.Mutex // guards the fields below, and those of lanes
-	lane   *lane      // nil while there is no connection
-	size   float64    // average size of messages in bytes; 0 is unknown
-	inbox  inbox.Inbox
-	closed bool
+	mu           sync.Mutex    // guards the fields below, and those of all
+	subscription *subscription // nil while there is no connection
+	size         float64       // average size of messages in bytes; 0 is unknown
+	inbox        inbox.Inbox
+	closed       bool
 }
 
 var (
@@ -96,28 +96,28 @@ func (s *Source) Traits() pipeline.SourceTraits {
 }
 
 // open connects and consumes the queue.
-func (s *Source) open(ctx context.Context) (*lane, error) {
+func (s *Source) open(ctx context.Context) (*subscription, error) {
 	l, err := s.opts.Client.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
 	release := context.AfterFunc(ctx, func() { _ = l.raw.Close() })
-	lane, err := s.consume(l)
+	subscription, err := s.consume(l)
 	if !release() && err == nil {
 		err = context.Cause(ctx)
 	}
 	if err != nil {
 		_ = l.close(ctx) // the other error says more
-		if lane != nil {
-			<-lane.ended
-			s.drop(lane)
+		if subscription != nil {
+			<-subscription.ended
+			s.drop(subscription)
 		}
 		return nil, err
 	}
-	return lane, nil
+	return subscription, nil
 }
 
-func (s *Source) consume(l *link) (*lane, error) {
+func (s *Source) consume(l *link) (*subscription, error) {
 	if err := l.needQueue(s.opts.Queue, s.opts.Create); err != nil {
 		return nil, err
 	}
@@ -125,38 +125,38 @@ func (s *Source) consume(l *link) (*lane, error) {
 	if err != nil {
 		return nil, err
 	}
-	lane := &lane{source: s, link: l, ch: ch, lost: ch.NotifyClose(make(chan *amqp.Error, 1)), ended: make(chan struct{})}
+	subscription := &subscription{source: s, link: l, ch: ch, lost: ch.NotifyClose(make(chan *amqp.Error, 1)), ended: make(chan struct{})}
 	s.mu.Lock()
 	prefetch := min(firstPrefetch, s.wanted())
 	s.mu.Unlock()
-	if err := lane.start(prefetch); err != nil {
+	if err := subscription.start(prefetch); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
-	s.lane = lane
+	s.subscription = subscription
 	s.mu.Unlock()
-	return lane, nil
+	return subscription, nil
 }
 
-// supervise opens a new lane whenever one is lost, until ctx ends.
-func (s *Source) supervise(ctx context.Context, lane *lane) {
+// supervise opens a new subscription whenever one is lost, until ctx ends.
+func (s *Source) supervise(ctx context.Context, subscription *subscription) {
 	for pause := time.Duration(0); ; {
-		if lane != nil {
-			err := lane.wait()
-			s.drop(lane)
+		if subscription != nil {
+			err := subscription.wait()
+			s.drop(subscription)
 			if ctx.Err() != nil {
 				return // Close closes the connection
 			}
 			s.trouble.Store(&err)
-			_ = lane.link.close(ctx) // it is lost, or has lost its channel
-			if pause = min(max(2*pause, 20*time.Millisecond), 2*time.Second); lane.delivered.Load() {
+			_ = subscription.link.close(ctx) // it is lost, or has lost its channel
+			if pause = min(max(2*pause, 20*time.Millisecond), 2*time.Second); subscription.delivered.Load() {
 				pause = 20 * time.Millisecond
 			}
 		}
 		inbox.Pause(ctx, pause)
 		var err error
-		if lane, err = s.open(ctx); err != nil {
-			lane = nil
+		if subscription, err = s.open(ctx); err != nil {
+			subscription = nil
 			if ctx.Err() != nil {
 				return
 			}
@@ -168,15 +168,15 @@ func (s *Source) supervise(ctx context.Context, lane *lane) {
 	}
 }
 
-// drop forgets the unread messages of a lost lane. The server delivers them again.
-func (s *Source) drop(lane *lane) {
+// drop forgets the unread messages of a lost subscription. The server delivers them again.
+func (s *Source) drop(subscription *subscription) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.lane == lane {
-		s.lane = nil
+	if s.subscription == subscription {
+		s.subscription = nil
 	}
-	lane.dead = true
-	s.inbox.Items = slices.DeleteFunc(s.inbox.Items, func(it *pipeline.Item) bool { return it.Ref.(*held).lane == lane })
+	subscription.dead = true
+	s.inbox.Items = slices.DeleteFunc(s.inbox.Items, func(it *pipeline.Item) bool { return it.Ref.(*held).subscription == subscription })
 }
 
 // wanted returns how many messages the server may deliver before an acknowledgement.
@@ -192,7 +192,7 @@ func (s *Source) wanted() int {
 func (s *Source) offer(h *held, body int) (grow bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || h.lane.dead {
+	if s.closed || h.subscription.dead {
 		return false
 	}
 	if size := float64(body) + overhead; s.size == 0 {
@@ -200,10 +200,10 @@ func (s *Source) offer(h *held, body int) (grow bool) {
 	} else {
 		s.size += (size - s.size) / 32
 	}
-	h.lane.add(h)
+	h.subscription.add(h)
 	s.inbox.Items = append(s.inbox.Items, h.item)
 	s.inbox.Changed()
-	return h.lane.more() > 0
+	return h.subscription.more() > 0
 }
 
 // refuseStream ends the source. The type of a queue shows in its messages only. A
@@ -222,13 +222,13 @@ func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) { return s.
 // Ack implements pipeline.Source. If the connection of a message is lost, the server
 // delivers the message again, and it is recognised.
 func (s *Source) Ack(_ context.Context, items []*pipeline.Item) error {
-	lanes := map[*lane][]*held{}
+	all := map[*subscription][]*held{}
 	for _, it := range items {
 		h := it.Ref.(*held)
-		lanes[h.lane] = append(lanes[h.lane], h)
+		all[h.subscription] = append(all[h.subscription], h)
 	}
-	for lane, list := range lanes {
-		lane.ack(list)
+	for subscription, list := range all {
+		subscription.ack(list)
 	}
 	return nil
 }
@@ -237,13 +237,13 @@ func (s *Source) Ack(_ context.Context, items []*pipeline.Item) error {
 // offered again. If it went back to the server, the server would deliver it
 // immediately, over and over, and count each delivery towards its delivery limit.
 func (s *Source) Return(_ context.Context, items []*pipeline.Item, delay time.Duration) error {
-	var waiting *lane
+	var waiting *subscription
 	s.mu.Lock()
 	for _, it := range items {
 		h := it.Ref.(*held)
-		h.lane.waiting++
-		if !h.lane.dead {
-			waiting = h.lane
+		h.subscription.waiting++
+		if !h.subscription.dead {
+			waiting = h.subscription
 		}
 		time.AfterFunc(delay, func() { s.again(h) })
 	}
@@ -258,8 +258,8 @@ func (s *Source) Return(_ context.Context, items []*pipeline.Item, delay time.Du
 func (s *Source) again(h *held) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h.lane.waiting--
-	if s.closed || h.lane.dead {
+	h.subscription.waiting--
+	if s.closed || h.subscription.dead {
 		return
 	}
 	h.item = &pipeline.Item{Partition: s.partition, Ref: h, Message: h.item.Message}
@@ -274,16 +274,16 @@ func (s *Source) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
 	s.inbox.Items = nil
-	lane := s.lane
+	subscription := s.subscription
 	s.mu.Unlock()
 	var err error
-	if lane != nil {
-		defer context.AfterFunc(ctx, func() { _ = lane.link.raw.Close() })()
+	if subscription != nil {
+		defer context.AfterFunc(ctx, func() { _ = subscription.link.raw.Close() })()
 		// The answer says that the server has read all acknowledgements.
-		if err = lane.ch.Close(); errors.Is(err, amqp.ErrClosed) {
+		if err = subscription.ch.Close(); errors.Is(err, amqp.ErrClosed) {
 			err = nil // they are lost, and their messages come again
 		}
-		_ = lane.link.close(ctx) // nothing depends on it any more
+		_ = subscription.link.close(ctx) // nothing depends on it any more
 	}
 	s.running.Wait()
 	if err != nil {
@@ -312,13 +312,13 @@ func (s *Source) WaitsFor(ctx context.Context) string {
 // were delivered to this process and not acknowledged.
 func (s *Source) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 	s.mu.Lock()
-	lane := s.lane
+	subscription := s.subscription
 	held := 0
-	if lane != nil {
-		held = lane.held
+	if subscription != nil {
+		held = subscription.held
 	}
 	s.mu.Unlock()
-	if lane == nil {
+	if subscription == nil {
 		return nil, errors.New("rabbitmq: there is no connection")
 	}
 	type answer struct {
@@ -328,7 +328,7 @@ func (s *Source) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 	answered := make(chan answer, 1)
 	s.running.Go(func() { // the client library waits for an answer without a context
 		var a answer
-		a.err = lane.link.on(func(ch *amqp.Channel) error {
+		a.err = subscription.link.on(func(ch *amqp.Channel) error {
 			queue, err := ch.QueueDeclarePassive(s.opts.Queue, true, false, false, false, nil)
 			a.waiting = queue.Messages
 			return missing(err, s.opts.Queue, "")

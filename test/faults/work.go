@@ -159,14 +159,14 @@ func (w *worker) took(d time.Duration) {
 
 // processAll processes inputs in a random order, several concurrently, until each is
 // settled or parked.
-func (w *worker) processAll(ctx context.Context, todo []string, lanes int) error {
+func (w *worker) processAll(ctx context.Context, todo []string, parallel int) error {
 	rand.New(rand.NewPCG(w.seed, 0)).Shuffle(len(todo), func(a, b int) { todo[a], todo[b] = todo[b], todo[a] })
-	failed := make([]error, lanes)
+	failed := make([]error, parallel)
 	var wg sync.WaitGroup
-	for n := range lanes {
+	for n := range parallel {
 		wg.Go(func() {
-			l := &lane{worker: w, random: rand.New(rand.NewPCG(w.seed, uint64(n)+1))}
-			for i := n; i < len(todo) && failed[n] == nil; i += lanes {
+			l := &handler{worker: w, random: rand.New(rand.NewPCG(w.seed, uint64(n)+1))}
+			for i := n; i < len(todo) && failed[n] == nil; i += parallel {
 				failed[n] = l.deliver(ctx, todo[i])
 			}
 		})
@@ -175,8 +175,8 @@ func (w *worker) processAll(ctx context.Context, todo []string, lanes int) error
 	return errors.Join(failed...)
 }
 
-// lane processes one delivery after the other.
-type lane struct {
+// handler processes one delivery after the other.
+type handler struct {
 	*worker
 	random *rand.Rand
 }
@@ -187,7 +187,7 @@ const patience = 4 * time.Second
 var errFlaky = errors.New("the effect failed before it happened")
 
 // deliver delivers an input again and again until it is settled or parked.
-func (l *lane) deliver(ctx context.Context, input string) error {
+func (l *handler) deliver(ctx context.Context, input string) error {
 	m := mode(keyOf(input).Scope)
 	for {
 		attempt, cancel := context.WithTimeout(ctx, patience)
@@ -216,7 +216,7 @@ func (l *lane) deliver(ctx context.Context, input string) error {
 }
 
 // process processes one delivery.
-func (l *lane) process(ctx context.Context, m mode, input string) (semel.Outcome, error) {
+func (l *handler) process(ctx context.Context, m mode, input string) (semel.Outcome, error) {
 	if m == sameTx {
 		return l.tx.DoTx(ctx, keyOf(input), func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
 			return l.insert(ctx, tx, input)
@@ -239,7 +239,7 @@ func (l *lane) process(ctx context.Context, m mode, input string) (semel.Outcome
 }
 
 // before is what may go wrong before an effect.
-func (l *lane) before(m mode, input string) error {
+func (l *handler) before(m mode, input string) error {
 	l.mayDie(m, input, beforeEffect)
 	if l.random.IntN(50) == 0 {
 		return errFlaky
@@ -248,7 +248,7 @@ func (l *lane) before(m mode, input string) error {
 }
 
 // insert is an effect in a transaction.
-func (l *lane) insert(ctx context.Context, tx pgx.Tx, input string) ([]byte, error) {
+func (l *handler) insert(ctx context.Context, tx pgx.Tx, input string) ([]byte, error) {
 	if err := l.before(sameTx, input); err != nil {
 		return nil, err
 	}
@@ -263,7 +263,7 @@ func (l *lane) insert(ctx context.Context, tx pgx.Tx, input string) ([]byte, err
 }
 
 // mayDie kills this process now and then.
-func (l *lane) mayDie(m mode, input, point string) {
+func (l *handler) mayDie(m mode, input, point string) {
 	if l.random.Float64() >= l.deaths {
 		return
 	}

@@ -104,7 +104,7 @@ func (b *bubble) drained(group, topic string) {
 }
 
 // disband takes all members out of a group, which those that live notice. The broker
-// in process begins the time for joining anew with each member that joins: those that
+// in process begins the time for joining again with each member that joins: those that
 // are told to come again in turn keep it from ever doing without one that is dead.
 func (b *bubble) disband(info *kfake.GroupInfo) {
 	b.Helper()

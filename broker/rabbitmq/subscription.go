@@ -29,12 +29,12 @@ const (
 	overhead = 256
 )
 
-// lane is a channel, and the messages that came through it. Its delivery tags mean
+// subscription is a channel, and the messages that came through it. Its delivery tags mean
 // nothing elsewhere. The mutex of the source guards the fields from below to dead.
 //
 // One consumer at a time gets messages, because the server divides a queue between
 // several, and its order would be lost.
-type lane struct {
+type subscription struct {
 	source *Source
 	link   *link
 	ch     *amqp.Channel
@@ -64,15 +64,15 @@ type lane struct {
 
 // held is a message that the server has handed to this process.
 type held struct {
-	lane    *lane
-	tag     uint64
-	item    *pipeline.Item
-	settled bool
+	subscription *subscription
+	tag          uint64
+	item         *pipeline.Item
+	settled      bool
 }
 
 // consume starts a consumer with a prefetch count. l.growing is held, or nothing else
-// has the lane.
-func (l *lane) consume(prefetch int) (name string, messages <-chan amqp.Delivery, err error) {
+// has the subscription.
+func (l *subscription) consume(prefetch int) (name string, messages <-chan amqp.Delivery, err error) {
 	if err := l.ch.Qos(prefetch, 0, false); err != nil {
 		return "", nil, err
 	}
@@ -82,7 +82,7 @@ func (l *lane) consume(prefetch int) (name string, messages <-chan amqp.Delivery
 }
 
 // start starts the first consumer.
-func (l *lane) start(prefetch int) error {
+func (l *subscription) start(prefetch int) error {
 	name, messages, err := l.consume(prefetch)
 	if err != nil {
 		return err
@@ -95,7 +95,7 @@ func (l *lane) start(prefetch int) error {
 }
 
 // pump starts to offer messages, until the consumer ends. The source's mutex is held.
-func (l *lane) pump(messages <-chan amqp.Delivery) {
+func (l *subscription) pump(messages <-chan amqp.Delivery) {
 	l.running++
 	go func() {
 		defer l.leave()
@@ -107,8 +107,8 @@ func (l *lane) pump(messages <-chan amqp.Delivery) {
 	}()
 }
 
-// leave ends the lane when the last pump, or call that replaces the consumer, has ended.
-func (l *lane) leave() {
+// leave ends the subscription when the last pump, or call that replaces the consumer, has ended.
+func (l *subscription) leave() {
 	l.source.mu.Lock()
 	defer l.source.mu.Unlock()
 	if l.running--; l.running == 0 {
@@ -117,20 +117,20 @@ func (l *lane) leave() {
 }
 
 // take offers a message. It reports whether a larger consumer may be needed.
-func (l *lane) take(d *amqp.Delivery) (grow bool) {
+func (l *subscription) take(d *amqp.Delivery) (grow bool) {
 	l.delivered.Store(true)
 	if _, ok := d.Headers["x-stream-offset"]; ok {
 		l.source.refuseStream()
 		return false
 	}
-	h := &held{lane: l, tag: d.DeliveryTag}
+	h := &held{subscription: l, tag: d.DeliveryTag}
 	h.item = &pipeline.Item{Partition: l.source.partition, Ref: h, Message: message(l.source.opts.Queue, d)}
 	return l.source.offer(h, len(d.Body))
 }
 
 // more returns how many messages a larger consumer may have, or 0 if the present one
 // is large enough or has room. The source's mutex is held.
-func (l *lane) more() int {
+func (l *subscription) more() int {
 	if l.dead || l.running == 0 || l.used < l.prefetch || l.below+uint64(len(l.open)) < l.retry || l.planned {
 		return 0
 	}
@@ -146,7 +146,7 @@ func (l *lane) more() int {
 // then do not keep others from being delivered. Without acknowledgements the old one
 // gets nothing, so the new one gets the next messages of the queue. After an error
 // the channel is closed, and wait returns.
-func (l *lane) grow() {
+func (l *subscription) grow() {
 	l.growing.Lock()
 	defer l.growing.Unlock()
 	l.acking.Lock()
@@ -154,7 +154,7 @@ func (l *lane) grow() {
 	l.source.mu.Lock()
 	more := l.more()
 	if more > 0 {
-		l.running++ // while no consumer has a pump, the lane has not ended
+		l.running++ // while no consumer has a pump, the subscription has not ended
 	}
 	l.source.mu.Unlock()
 	if more == 0 {
@@ -190,7 +190,7 @@ func (l *lane) grow() {
 }
 
 // plan calls grow again after a pause. The queue has no more messages yet.
-func (l *lane) plan() {
+func (l *subscription) plan() {
 	l.source.mu.Lock()
 	defer l.source.mu.Unlock()
 	l.planned = true
@@ -203,7 +203,7 @@ func (l *lane) plan() {
 }
 
 // replace makes a consumer the one that gets messages. l.growing is held.
-func (l *lane) replace(name string, prefetch int, first *amqp.Delivery) {
+func (l *subscription) replace(name string, prefetch int, first *amqp.Delivery) {
 	_ = l.ch.Cancel(l.consumer, false)
 	l.consumer = name
 	l.source.mu.Lock()
@@ -214,7 +214,7 @@ func (l *lane) replace(name string, prefetch int, first *amqp.Delivery) {
 
 // keep ends a new consumer. The next try comes ever later: the messages that were
 // expected may also have gone to another process.
-func (l *lane) keep(name string, messages <-chan amqp.Delivery) {
+func (l *subscription) keep(name string, messages <-chan amqp.Delivery) {
 	_ = l.ch.Cancel(name, false)
 	for d := range messages { // that came in the last moment
 		l.take(&d)
@@ -227,7 +227,7 @@ func (l *lane) keep(name string, messages <-chan amqp.Delivery) {
 
 // wait blocks until the server or the connection has ended all consumers. It returns
 // the reason.
-func (l *lane) wait() error {
+func (l *subscription) wait() error {
 	<-l.ended
 	select {
 	case err := <-l.lost:
@@ -242,7 +242,7 @@ func (l *lane) wait() error {
 // ack acknowledges messages: the settled ones before the first open one together,
 // each other one alone. An error means that the channel is lost, and that the
 // server delivers the messages again.
-func (l *lane) ack(list []*held) {
+func (l *subscription) ack(list []*held) {
 	l.acking.Lock()
 	defer l.acking.Unlock()
 	below, single := l.settle(list)
@@ -257,7 +257,7 @@ func (l *lane) ack(list []*held) {
 }
 
 // add notes a message that is offered.
-func (l *lane) add(h *held) {
+func (l *subscription) add(h *held) {
 	for i := h.tag - l.below; uint64(len(l.open)) < i; {
 		l.open = append(l.open, nil)
 	}
@@ -271,7 +271,7 @@ func (l *lane) add(h *held) {
 // settle marks messages as settled. below is the tag of the last of them before which
 // all are settled, or 0. single are the tags of those behind it. The server refuses
 // to acknowledge a tag twice.
-func (l *lane) settle(list []*held) (below uint64, single []uint64) {
+func (l *subscription) settle(list []*held) (below uint64, single []uint64) {
 	l.source.mu.Lock()
 	defer l.source.mu.Unlock()
 	if l.dead {
