@@ -29,6 +29,7 @@ type journal struct {
 	id   string
 	mode openMode
 
+	forecast  forecast
 	keys      int        // decided in tx
 	committed time.Time  // when the last commit was sealed
 	bytesIn   int64      // at the time of the last commit
@@ -41,6 +42,10 @@ type journal struct {
 // maxTxKeys keeps a transaction below logstore.TxBytes. It also bounds the
 // memory of running commits when lines are very short.
 const maxTxKeys = 1 << 19
+
+// cacheBytes is how much of the end of the log stays in memory. A duplicate of a key
+// before it costs a read of the file.
+const cacheBytes = 64 << 20
 
 // storeError adds the name of the store to a write error.
 type storeError struct {
@@ -81,7 +86,7 @@ func openStore(dir string) (*logstore.Store, error) {
 	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
 		return nil, &RefusedError{Problems: []string{fmt.Sprintf("--store %s: this is a file; name a directory", dir)}}
 	}
-	store, err := logstore.Open(dir, nil)
+	store, err := logstore.Open(dir, &logstore.Options{CacheBytes: cacheBytes})
 	var locked *logstore.LockedError
 	switch {
 	case errors.As(err, &locked):
@@ -99,6 +104,9 @@ func (j *journal) decide(digests []semel.Digest, prints []uint64, out []semel.De
 		j.tx.BindScope(j.scope, j.rule)
 		j.bound = true
 	}
+	if keys, ok := j.forecast.due(); ok {
+		j.tx.Expect(keys - j.forecast.keys)
+	}
 	for from := 0; from < len(digests); from += maxTxKeys {
 		to := min(from+maxTxKeys, len(digests))
 		keys := logstore.TxKeys{Digests: digests[from:to]}
@@ -109,7 +117,10 @@ func (j *journal) decide(digests []semel.Digest, prints []uint64, out []semel.De
 			return j.explain(err)
 		}
 		for _, d := range out[from:to] {
-			if d == semel.InFlight || d == semel.OutcomeUnknown {
+			switch d {
+			case semel.Fresh:
+				j.forecast.keys++
+			case semel.InFlight, semel.OutcomeUnknown:
 				return errUndecided
 			}
 		}

@@ -192,6 +192,7 @@ func (r *Run) prepareStore(ctx context.Context) error {
 	r.committer.others = findOthers(r.store.Values(positionValue), r.store.Value, j.id)
 	r.noteOthers(&own)
 	r.extract.digester, r.extract.seed = r.store.Digester(r.opts.Scope), r.store.Seed()
+	j.forecast = newForecast(r.Progress().Total, &r.progress.done)
 	r.committer.set, r.committer.journal = j, j
 	return nil
 }

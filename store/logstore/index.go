@@ -2,6 +2,7 @@ package logstore
 
 import (
 	"encoding/binary"
+	"math"
 	"math/bits"
 	"slices"
 
@@ -36,6 +37,9 @@ type index struct {
 type tally struct {
 	count int64 // slots in use
 	bytes int64 // memory of all slots
+	// expected is the number of homes that a shard is expected to need in the end, or
+	// 0. It only makes growth faster.
+	expected int
 }
 
 // shard is an ordered table with linear probing. Slots are sorted by tag. Each
@@ -93,7 +97,10 @@ func (s *shard) pos(i int) uint64 { return s.slots[i] & (1<<posBits - 1) }
 // the tag, or -1 if unknown.
 func (t *tally) insert(s *shard, at int, tag, pos uint64) {
 	if int(s.used)*16 >= int(s.homes)*maxLoad {
-		t.rebuild(s, max(int(s.homes)*growth/16, 8), nil)
+		// Fewer steps copy fewer slots and leave less garbage. A step that is too large,
+		// because the new keys stop coming, costs memory.
+		const mostGrowth = 8
+		t.rebuild(s, max(int(s.homes)*growth/16, min(t.expected, int(s.homes)*mostGrowth), 8), nil)
 		at = -1
 	}
 	i := at
@@ -125,11 +132,18 @@ func (t *tally) remove(s *shard, i int) {
 	t.count--
 }
 
-// reserve makes a shard large enough for n keys.
-func (t *tally) reserve(s *shard, n int) {
-	if homes := n*16/maxLoad + 1; homes > int(s.homes) {
+// reserve makes a shard large enough for its part of a number of keys.
+func (t *tally) reserve(s *shard, keys int64) {
+	if homes := homesOf(keys); homes > int(s.homes) {
 		t.rebuild(s, homes, nil)
 	}
+}
+
+// homesOf returns the number of homes that a shard needs if the index has this many
+// keys. The keys of a shard vary at random, by about the square root of their mean.
+func homesOf(keys int64) int {
+	mean := float64(keys) / shards
+	return int(mean+4*math.Sqrt(mean))*16/maxLoad + 1
 }
 
 // sweep removes the slots of deleted segments.
@@ -216,6 +230,10 @@ func (x *index) forget(d *semel.Digest, pos uint64) bool {
 	return false
 }
 
+// seekMost is the distance from the home of a tag that a seek seldom exceeds. It is
+// less than a cache line.
+const seekMost = 6
+
 // touch loads the slots where the digests belong. The loads are independent, so
 // the memory latencies overlap, and the later lookups hit the cache. It is not
 // inlined, because the compiler would then remove the unused loads.
@@ -226,7 +244,8 @@ func (x *index) touch(digests []semel.Digest) uint64 {
 	for i := range digests {
 		sh, tag := split(&digests[i])
 		if s := &x.shards[sh]; len(s.slots) > 0 {
-			sum += s.slots[s.home(tag)]
+			i := s.home(tag)
+			sum += s.slots[i] + s.slots[min(i+seekMost, len(s.slots)-1)]
 		}
 	}
 	return sum

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -209,11 +208,9 @@ func (l *loader) presize() {
 		}
 	}
 	x := &l.store.index
-	if per := keys / shards; per > 8 {
-		// The keys of a shard vary at random, by about the square root of their
-		// mean.
+	if keys > 8*shards {
 		for i := range x.shards {
-			x.reserve(&x.shards[i], int(float64(per)+4*math.Sqrt(float64(per))))
+			x.reserve(&x.shards[i], keys)
 		}
 	}
 }

@@ -227,6 +227,20 @@ func (tx *Tx) Claim(keys TxKeys, window time.Duration, out []semel.Decision) err
 	return nil
 }
 
+// Expect says how many more keys the store will get in this transaction and later
+// ones. The index then grows in fewer steps, up to eightfold, but not beyond that number
+// and half of Options.MaxIndexBytes. The number may change at any time. It is no
+// promise, and 0 means unknown.
+func (tx *Tx) Expect(more int64) {
+	s := tx.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.index.expected = 0
+	if more > 0 {
+		s.index.expected = min(homesOf(s.index.count+more), int(s.opts.MaxIndexBytes/2/8/shards))
+	}
+}
+
 // grow makes room for n more bytes in the record. It may release the lock.
 func (tx *Tx) grow(n int) error {
 	s := tx.store

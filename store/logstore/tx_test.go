@@ -236,3 +236,59 @@ func TestTransactionOfAStoreThatKeepsIDsNeedsThem(t *testing.T) {
 		}
 	}
 }
+
+// txClaimAll claims keys from one number to another in a transaction, and counts the
+// fresh ones.
+func txClaimAll(t testing.TB, tx *Tx, from, to int) (fresh int) {
+	t.Helper()
+	digester := tx.store.Digester("test")
+	digests := make([]semel.Digest, 0, to-from)
+	for n := from; n < to; n++ {
+		digests = append(digests, digester.String(key(n).ID))
+	}
+	out := make([]semel.Decision, len(digests))
+	if err := tx.Claim(TxKeys{Digests: digests}, semel.Forever, out); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range out {
+		if d == semel.Fresh {
+			fresh++
+		}
+	}
+	return fresh
+}
+
+func TestExpectedKeysBoundTheGrowthOfTheIndex(t *testing.T) {
+	t.Parallel()
+	const first, limit, most = 300_000, 8 << 20, 16 // bytes of a key, with small shards
+	for _, c := range []struct {
+		name   string
+		expect int64
+		bytes  int64 // of the index, at most
+	}{
+		{"unknown", 0, first * most},
+		{"a fourth more than there are", first * 5 / 4, first * 5 / 4 * most},
+		{"too few", first / 4, first * most},
+		{"far too many", 1 << 50, limit * 3 / 4},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			opts := small()
+			opts.MaxIndexBytes = limit
+			s := open(t, t.TempDir(), opts)
+			tx := begin(t, s)
+			defer tx.Abort()
+			txClaimAll(t, tx, 0, 1000)
+			tx.Expect(c.expect)
+			if fresh := txClaimAll(t, tx, 0, first); fresh != first-1000 {
+				t.Errorf("%d of %d new keys are fresh", fresh, first-1000)
+			}
+			if fresh := txClaimAll(t, tx, 0, first); fresh != 0 {
+				t.Errorf("%d known keys are fresh", fresh)
+			}
+			if got := s.index.bytes; got > c.bytes {
+				t.Errorf("the index takes %d bytes, more than %d", got, c.bytes)
+			}
+		})
+	}
+}
