@@ -1,6 +1,7 @@
 package suite
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -199,7 +200,9 @@ func (e *Env) kafkaCopy(c kafkaCopy) kafkaProgram {
 
 // streams describes a run of peers/streams, which uses Kafka Streams.
 type streams struct {
-	store  string // "window" or "kv"; empty is "window"
+	class  string   // of peers/streams; empty is "Dedup"
+	args   []string // further arguments
+	store  string   // "window" or "kv"; empty is "window"
 	tuned  bool
 	commit time.Duration
 	static bool // a static member with a short session
@@ -222,7 +225,7 @@ func (e *Env) streams(s streams) kafkaProgram {
 		classes := e.work("streams", "classes") + ":" + e.work("streams", "lib", "*")
 		args := []string{
 			"-Xmx1g", "-XX:+UseG1GC", "-XX:-UsePerfData", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
-			"-Djava.io.tmpdir=" + dir, "-cp", classes, "Dedup",
+			"-Djava.io.tmpdir=" + dir, "-cp", classes, cmp.Or(s.class, "Dedup"),
 			"--bootstrap", strings.Join(addrs, ","), "--in", kafkaIn, "--out", kafkaOut, "--group", kafkaGroup,
 			"--state", filepath.Join(dir, "state"), "--commit", strconv.FormatInt(s.commit.Milliseconds(), 10),
 		}
@@ -235,7 +238,7 @@ func (e *Env) streams(s streams) kafkaProgram {
 		if s.static {
 			args = append(args, "--instance", "one", "--session", strconv.FormatInt(ownSession.Milliseconds(), 10))
 		}
-		return exec.CommandContext(ctx, java, args...), nil
+		return exec.CommandContext(ctx, java, append(args, s.args...)...), nil
 	}
 }
 

@@ -103,10 +103,10 @@ func (e *Env) moveRows(ctx context.Context, name string, in records.Input, disti
 	if err := in.Fill(ctx, c.addrs, kafkaIn, 0, in.Records); err != nil {
 		return nil, err
 	}
-	values, err := c.measure(ctx, name, in.Records, program(server.URL()), dir, func(ctx context.Context) (some bool, err error) {
+	values, err := c.measure(ctx, name, in.Records, program(server.URL()), dir, func(ctx context.Context) (already int, some bool, err error) {
 		err = conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM events)").Scan(&some)
-		return some, err
-	})
+		return 0, some, err
+	}, c.done(kafkaGroup))
 	if err != nil {
 		return nil, err
 	}

@@ -202,11 +202,10 @@ func (r *running) until(ctx context.Context, what string, happened func(context.
 }
 
 // written reports whether the output has a record, committed or not.
-func (c *kafkaCluster) written(ctx context.Context) (bool, error) {
+func (c *kafkaCluster) written(ctx context.Context) (already int, some bool, err error) {
 	ends, err := c.client.ListEndOffsets(ctx, kafkaOut)
-	some := false
 	ends.Each(func(o kadm.ListedOffset) { some = some || o.Offset > 0 })
-	return some, err
+	return 0, some, err
 }
 
 // done reports whether the group has committed the whole input. The input has no
@@ -247,22 +246,28 @@ func (e *Env) move(ctx context.Context, name string, nodes int, in records.Input
 	if err := in.Fill(ctx, c.addrs, kafkaIn, 0, in.Records); err != nil {
 		return nil, err
 	}
-	values, err := c.measure(ctx, name, in.Records, program, dir, c.written)
+	values, err := c.measure(ctx, name, in.Records, program, dir, c.written, c.done(kafkaGroup))
 	if err != nil {
 		return nil, err
 	}
 	return values, in.Verify(ctx, c.addrs, kafkaOut, distinct)
 }
 
-// measure runs a program on the whole input and stops it. The span starts with the first
-// effect.
-func (c *kafkaCluster) measure(ctx context.Context, name string, n int, program kafkaProgram, dir string, began func(context.Context) (bool, error)) (_ map[string]float64, err error) {
+// measure runs a program on the whole input of n records and stops it. The span starts with
+// the first effect. The records that began reports as done by then do not count.
+func (c *kafkaCluster) measure(ctx context.Context, name string, n int, program kafkaProgram, dir string, began func(context.Context) (int, bool, error), ended func(context.Context) (bool, error)) (_ map[string]float64, err error) {
 	r, err := startProgram(ctx, c, program, dir)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.kill()) }()
-	if err := r.until(ctx, "its first effect", began); err != nil {
+	if err := r.until(ctx, "its first effect", func(ctx context.Context) (bool, error) {
+		already, ok, err := began(ctx)
+		if ok {
+			n -= already
+		}
+		return ok, err
+	}); err != nil {
 		return nil, err
 	}
 	start := time.Now()
@@ -270,7 +275,7 @@ func (c *kafkaCluster) measure(ctx context.Context, name string, n int, program 
 	if err != nil {
 		return nil, err
 	}
-	if err := r.until(ctx, "the end of its input", c.done(kafkaGroup)); err != nil {
+	if err := r.until(ctx, "the end of its input", ended); err != nil {
 		return nil, err
 	}
 	took := time.Since(start)

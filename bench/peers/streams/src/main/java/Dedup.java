@@ -28,7 +28,7 @@ import org.apache.kafka.streams.state.WindowStore;
  *
  * <p>java Dedup --bootstrap A --in T --out T --group G --state DIR [--store
  * window|kv] [--eos true] [--commit MS] [--tuned true] [--threads N]
- * [--instance ID] [--session MS]
+ * [--instance ID] [--session MS] [--cache BYTES]
  *
  * <p>It ends in order at SIGTERM.
  */
@@ -37,16 +37,26 @@ public final class Dedup {
     private static final String STORE = "seen";
 
     public static void main(String[] args) throws InterruptedException {
-        Map<String, String> flags = new HashMap<>();
-        for (int i = 0; i < args.length; i += 2) {
-            flags.put(args[i], args[i + 1]);
-        }
+        Map<String, String> flags = flags(args);
         StreamsBuilder builder = new StreamsBuilder();
         boolean window = flags.getOrDefault("--store", "window").equals("window");
         FixedKeyProcessorSupplier<String, byte[], byte[]> supplier = window ? new InWindow() : new Forever();
         builder.stream(flags.get("--in"), Consumed.with(Serdes.String(), Serdes.ByteArray()))
                 .processValues(supplier)
                 .to(flags.get("--out"), Produced.with(Serdes.String(), Serdes.ByteArray()));
+        run(builder, flags);
+    }
+
+    static Map<String, String> flags(String[] args) {
+        Map<String, String> flags = new HashMap<>();
+        for (int i = 0; i < args.length; i += 2) {
+            flags.put(args[i], args[i + 1]);
+        }
+        return flags;
+    }
+
+    /** Runs a topology until SIGTERM. */
+    static void run(StreamsBuilder builder, Map<String, String> flags) throws InterruptedException {
         KafkaStreams streams = new KafkaStreams(builder.build(), properties(flags));
         CountDownLatch ended = new CountDownLatch(1);
         streams.setUncaughtExceptionHandler(e -> {
@@ -72,8 +82,11 @@ public final class Dedup {
             p.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);
         }
         p.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, flags.getOrDefault("--commit", "100"));
-        // With the cache every record costs more, and no duplicate is found sooner.
-        p.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, "0");
+        // With the cache every record of a deduplication costs more, and no duplicate is found sooner.
+        p.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, flags.getOrDefault("--cache", "0"));
+        if (flags.containsKey("--emit")) {
+            p.put(StreamsConfig.InternalConfig.EMIT_INTERVAL_MS_KSTREAMS_WINDOWED_AGGREGATION, flags.get("--emit"));
+        }
         if (flags.containsKey("--instance")) {
             p.put(StreamsConfig.consumerPrefix("group.instance.id"), flags.get("--instance"));
         }

@@ -1,0 +1,294 @@
+package suite
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel/bench/internal/records"
+)
+
+const (
+	// windowGrace is how late a record may be, and windowJitter how late the records of
+	// the input are at most.
+	windowGrace  = 30 * time.Second
+	windowJitter = 10 * time.Second
+)
+
+// windowed is a benchmark of windows.
+type windowed struct {
+	name, work string
+	// over are the windows as in a configuration of Semel, and args those of
+	// peers/streams.
+	over string
+	args []string
+	sum  bool // of .cents, instead of the count
+	// input is that of the benchmark. Its Base is set when it is written.
+	input records.Events
+	// end is how long after the last record's time all windows are closed.
+	end time.Duration
+	// right returns the right results.
+	right func(records.Events) map[records.Result]records.Totals
+	// targets are the least ratios of rate, processor time and memory to each peer.
+	targets [3]float64
+	peers   []windowsPeer
+}
+
+// windowsPeer is a way to run peers/streams.
+type windowsPeer struct {
+	suffix, as string
+	s          streams
+	args       []string
+}
+
+// windows lists the benchmarks of windows, from Kafka to Kafka.
+func windows(e Env) []Benchmark {
+	var (
+		suppress = windowsPeer{"-streams", "the results held back by suppress, its defaults with a commit every 100 ms",
+			streams{commit: 100 * time.Millisecond}, []string{"--final", "suppress", "--cache", "10485760"}}
+		tuned = windowsPeer{"-streams-tuned", "the results emitted by the aggregate when a window closes, which it looks for at each record; no cache, batches of 256 KiB, polls of 5,000 records and 4 MiB, two threads",
+			streams{commit: 100 * time.Millisecond, tuned: true}, []string{"--final", "close", "--emit", "0"}}
+		list []Benchmark
+	)
+	for _, w := range []windowed{
+		{
+			name: "kafka-windows", work: "the number of records in each minute",
+			over: "{ tumbling: 1m }", args: []string{"--size", "60000"}, end: time.Minute + windowGrace,
+			input:   records.Events{Records: e.size(2_000_000, 20_000), Groups: e.size(100_000, 1000), Span: 5 * time.Minute},
+			right:   func(in records.Events) map[records.Result]records.Totals { return in.Windows(time.Minute, time.Minute) },
+			targets: [3]float64{5, 6, 2}, peers: []windowsPeer{suppress, tuned},
+		},
+	} {
+		list = append(list, e.windowed(w))
+	}
+	return list
+}
+
+func (e *Env) windowed(w windowed) Benchmark {
+	w.input.Seed, w.input.Jitter = inputSeed, windowJitter
+	b := Benchmark{
+		Name: w.name,
+		Work: fmt.Sprintf("from Kafka to Kafka in transactions, a commit every 100 ms: %s and group, %s records of %d bytes of %s groups in %d partitions, whose times span %v and are at most %v late, with a grace of %v. One final result for each window and group, compared with the right ones. Records a second from the first commit until a reader of committed records has all results and all records are committed, processor time in that span, and peak memory of the program. Ours also remembers the id of each record for 1 h, and drops duplicates. ",
+			w.work, count(w.input.Records), records.ValueBytes, count(w.input.Groups), kafkaPartitions, w.input.Span, windowJitter, windowGrace),
+		prepare: e.prepareKafka(e.buildSemel, e.buildStreams),
+		ours: func(ctx context.Context) (map[string]float64, error) {
+			return e.moveWindows(ctx, &w, e.semelWindows(&w))
+		},
+	}
+	for _, p := range w.peers {
+		p.args = append(append([]string{"--grace", fmt.Sprint(windowGrace.Milliseconds()), "--value", w.value("count", "sum")}, w.args...), p.args...)
+		p.s.class, p.s.args = "Windows", p.args
+		b.rivals = append(b.rivals, rival{
+			work:        "Peer: Kafka Streams, exactly_once_v2, " + p.as,
+			peerVersion: func() (string, error) { return streamsVersion, nil },
+			peer:        func(ctx context.Context) (map[string]float64, error) { return e.moveWindows(ctx, &w, e.streams(p.s)) },
+			figures:     kafkaFigures(w.name, p.suffix, w.targets[0], w.targets[1], w.targets[2]),
+		})
+	}
+	return b
+}
+
+func (w *windowed) value(count, sum string) string {
+	if w.sum {
+		return sum
+	}
+	return count
+}
+
+// semelWindows runs semel run with a pipeline that computes the windows.
+func (e *Env) semelWindows(w *windowed) kafkaProgram {
+	return func(ctx context.Context, addrs []string, dir string) (*exec.Cmd, error) {
+		brokers := `"` + strings.Join(addrs, `", "`) + `"`
+		config := fmt.Sprintf(`pipelines:
+  windows:
+    source: { kafka: { brokers: [%[1]s], topics: [%[2]s], group: %[3]s } }
+    key: { id: .event_id, on_missing: fail }
+    window: 1h
+    aggregate: { by: record-key, over: %[5]s, grace: %[6]v, idle: forever, values: { n: %[7]s } }
+    sink: { kafka: { brokers: [%[1]s], topic: %[4]s, compression: none, key_headers: false } }
+    transaction: { interval: 100ms, state: %[8]s }
+    parked: { topic: parked }
+`, brokers, kafkaIn, kafkaGroup, kafkaOut, w.over, windowGrace, w.value("count", "sum .cents"), filepath.Join(dir, "state"))
+		file := filepath.Join(dir, "semel.yaml")
+		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+			return nil, err
+		}
+		return e.semelRun(ctx, file), nil
+	}
+}
+
+// moveWindows measures a program that computes windows, and compares its results with the
+// right ones. Results come only when windows close, so the span starts with the first
+// commit, and the records of that commit do not count.
+func (e *Env) moveWindows(ctx context.Context, w *windowed, program kafkaProgram) (_ map[string]float64, err error) {
+	dir, err := e.fresh("kafka")
+	if err != nil {
+		return nil, err
+	}
+	c, err := startKafka(ctx, 1, kafkaPartitions)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, c.close()) }()
+	in := w.input
+	length := in.Span + in.Jitter + w.end
+	in.Base = time.Now().Add(-length - time.Minute).Truncate(time.Minute)
+	if err := in.Fill(ctx, c.addrs, kafkaIn, kafkaPartitions, in.Base.Add(length)); err != nil {
+		return nil, err
+	}
+	right := w.right(in)
+	reader, err := newReader(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	defer reader.close()
+	all := func(ctx context.Context) (bool, error) {
+		if reader.count.Load() < int64(len(right)) {
+			return false, reader.failed()
+		}
+		return c.done(kafkaGroup)(ctx)
+	}
+	values, err := c.measure(ctx, w.name, in.Records, program, dir, c.started(kafkaGroup), all)
+	if err != nil {
+		return nil, err
+	}
+	got, err := reader.finish(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return values, w.check(got, right)
+}
+
+// check compares results with the right ones.
+func (w *windowed) check(got [][]byte, right map[records.Result]records.Totals) error {
+	seen := make(map[records.Result]bool, len(right))
+	for _, body := range got {
+		r, n, err := records.ParseResult(body)
+		if err != nil {
+			return err
+		}
+		want, ok := right[r]
+		if !ok || seen[r] {
+			return fmt.Errorf("%s is not a result of the input, or is there twice", body)
+		}
+		seen[r] = true
+		if w.sum && n != want.Cents || !w.sum && n != want.Count {
+			return fmt.Errorf("%s, want %+v", body, want)
+		}
+	}
+	if len(seen) != len(right) {
+		return fmt.Errorf("there are %d results, want %d", len(seen), len(right))
+	}
+	return nil
+}
+
+// reader reads the committed results in the output while a program writes them, without
+// those of groups that only close windows.
+type reader struct {
+	client *kgo.Client
+	cancel context.CancelFunc
+	ended  chan struct{}
+	count  atomic.Int64
+
+	mu     sync.Mutex // guards the rest
+	bodies [][]byte
+	next   map[int32]int64 // offset after the last record or marker
+	err    error
+}
+
+func newReader(ctx context.Context, c *kafkaCluster) (*reader, error) {
+	client, err := kgo.NewClient(kgo.SeedBrokers(c.addrs...), kgo.ConsumeTopics(kafkaOut),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.KeepControlRecords()) // the last record of a partition may be one
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	r := &reader{client: client, cancel: cancel, ended: make(chan struct{}), next: map[int32]int64{}}
+	go r.run(ctx)
+	return r, nil
+}
+
+func (r *reader) run(ctx context.Context) {
+	defer close(r.ended)
+	for ctx.Err() == nil {
+		fetches := r.client.PollFetches(ctx)
+		r.mu.Lock()
+		if err := fetches.Err(); err != nil && ctx.Err() == nil {
+			r.err = err
+		}
+		for record := range fetches.RecordsAll() {
+			if !record.Attrs.IsControl() && !bytes.HasPrefix(record.Key, []byte(records.Closing)) {
+				r.bodies = append(r.bodies, record.Value)
+			}
+			r.next[record.Partition] = record.Offset + 1
+		}
+		n := len(r.bodies)
+		r.mu.Unlock()
+		r.count.Store(int64(n))
+	}
+}
+
+func (r *reader) failed() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.err
+}
+
+// finish reads to the end of the output and returns the bodies.
+func (r *reader) finish(ctx context.Context) ([][]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	ticker := time.NewTicker(kafkaPoll)
+	defer ticker.Stop()
+	ends, err := kadm.NewClient(r.client).ListCommittedOffsets(ctx, kafkaOut)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		r.mu.Lock()
+		all, bodies, err := true, r.bodies, r.err
+		ends.Each(func(o kadm.ListedOffset) { all = all && r.next[o.Partition] >= o.Offset })
+		r.mu.Unlock()
+		if all || err != nil {
+			return bodies, err
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("read %s to its end: %w", kafkaOut, ctx.Err())
+		}
+	}
+}
+
+func (r *reader) close() {
+	r.cancel()
+	<-r.ended
+	r.client.Close()
+}
+
+// started returns a check that reports whether the group has committed something, and how
+// many records.
+func (c *kafkaCluster) started(group string) func(context.Context) (int, bool, error) {
+	return func(ctx context.Context) (int, bool, error) {
+		committed, err := c.client.FetchOffsetsForTopics(ctx, group, kafkaIn)
+		if errors.Is(err, kerr.GroupIDNotFound) {
+			return 0, false, nil
+		}
+		sum := 0
+		committed.Each(func(o kadm.OffsetResponse) { sum += int(max(o.At, 0)) })
+		return sum, sum > 0, err
+	}
+}
