@@ -142,7 +142,7 @@ func (o *output) begin(header []byte) error {
 		o.content = o.base
 	}
 	if o.path != "" {
-		if err := o.file.Truncate(o.base); err != nil {
+		if err := o.cut(); err != nil {
 			return o.explain(err)
 		}
 		if _, err := o.file.Seek(o.base, io.SeekStart); err != nil {
@@ -155,6 +155,16 @@ func (o *output) begin(header []byte) error {
 		return nil
 	}
 	return o.put(header)
+}
+
+// cut cuts the file to its base. It leaves alone a file that ends there: ext4 writes
+// a file that was cut to nothing to the disk when it is closed, and close waits.
+func (o *output) cut() error {
+	info, err := o.file.Stat()
+	if err != nil || info.Size() == o.base {
+		return err
+	}
+	return o.file.Truncate(o.base)
 }
 
 // write appends whole lines.
