@@ -74,6 +74,9 @@ func New(source Source, session Session, opts *Options) (*Runner, error) {
 	r.sched = newScheduler(r.opts.MaxItems, r.opts.MaxBytes, r.opts.batchBytes())
 	_, redrives := source.(*Redriven)
 	r.feeds = []*feed{{source, source.Traits(), redrives}}
+	if r.opts.Order == OrderPartition { // its groups have several record keys
+		r.feeds[0].traits.Hold = nil
+	}
 	r.tracer, _ = r.opts.Observer.(Tracer)
 	r.letters, _ = r.opts.DeadLetters.(DeadLetterStore)
 	if r.letters != nil && !redrives {
@@ -190,7 +193,14 @@ func (r *Runner) fail(err error) {
 func (r *Runner) read(ctx context.Context, f *feed) {
 	bound := false
 	p := &preparer{r: r, feed: f, reader: r.opts.Key.Reader(&key.FinderOptions{Content: r.opts.Fingerprint}), process: process()}
-	for r.sched.wait(ctx) {
+	for {
+		more, back := r.sched.wait(ctx, f)
+		if back > 0 {
+			r.observe(Event{Kind: EventReturned, Count: back})
+		}
+		if !more {
+			return
+		}
 		items, err := f.source.Read(ctx)
 		if at := slices.IndexFunc(items, func(it *Item) bool { return it == nil || it.Partition == nil }); at >= 0 {
 			r.fail(fmt.Errorf("source: item %d of the %d that %T.Read returned has no Partition: a source must set one from NewPartition: %w", at, len(items), f.source, semel.ErrInvalidRequest))

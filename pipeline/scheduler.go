@@ -51,12 +51,13 @@ type scheduler struct {
 	timer    *time.Timer
 	count    int
 	bytes    int64
-	orphans  []*Item  // dropped items for which the session holds something
-	unused   []*block // to be reused when the lock is free
-	gone     *entry   // the list of entries that left their chains since the last reclaim
-	free     *entry   // the list of entries to be reused, all zero except for next
-	closed   bool     // no entry will be added
-	draining bool     // no entry will be taken
+	orphans  []*Item          // dropped items for which the session holds something
+	held     map[uint64]*feed // the groups whose last items the source holds
+	unused   []*block         // to be reused when the lock is free
+	gone     *entry           // the list of entries that left their chains since the last reclaim
+	free     *entry           // the list of entries to be reused, all zero except for next
+	closed   bool             // no entry will be added
+	draining bool             // no entry will be taken
 
 	paused  bool // since sink or store failed, until a batch succeeds
 	until   time.Time
@@ -69,16 +70,77 @@ func newScheduler(maxCount int, maxBytes, batchBytes int64) *scheduler {
 	return s
 }
 
-// wait blocks until another item may be added. It returns false if the scheduler drains
-// or ctx ends.
-func (s *scheduler) wait(ctx context.Context) bool {
+// wait blocks until another item of a feed may be added. It returns false if the scheduler
+// drains or ctx ends, and how many items it gave back to the source. The reader of the feed
+// calls it.
+func (s *scheduler) wait(ctx context.Context, f *feed) (more bool, back int) {
 	defer context.AfterFunc(ctx, s.wake)()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for (s.count >= s.maxCount || s.bytes >= s.maxBytes) && !s.draining && ctx.Err() == nil {
+	for !s.draining && ctx.Err() == nil {
+		back += s.shed(f)
+		if s.hasRoom() {
+			return true, back
+		}
 		s.room.Wait()
 	}
-	return !s.draining && ctx.Err() == nil
+	return false, back
+}
+
+func (s *scheduler) hasRoom() bool { return s.count < s.maxCount && s.bytes < s.maxBytes }
+
+// shed gives items back to the source, if half of the limits are used: those behind an item
+// that waits for its next try. Otherwise a group that fails would hold up all others. It
+// returns their number.
+func (s *scheduler) shed(f *feed) (back int) {
+	if f.traits.Hold == nil || s.paused || s.count <= s.maxCount/2 && s.bytes <= s.maxBytes/2 {
+		return 0
+	}
+	for _, head := range s.later {
+		if head.feed == f && head.next != nil {
+			back += s.hold(head, f)
+		}
+	}
+	s.reclaim()
+	return back
+}
+
+// hold gives back the entries of a group behind the last one that the session knows.
+func (s *scheduler) hold(head *entry, f *feed) int {
+	last := head
+	for e := head.next; e != nil; e = e.next {
+		if e.busy || e.feed != f || e.Held != nil || e.Tries > 0 || e.failures != nil {
+			last = e
+		}
+	}
+	var items []*Item
+	for e := last.next; e != nil; {
+		if !e.done {
+			s.uncount(e)
+			items = append(items, e.Item)
+		}
+		next := e.next
+		s.leave(e)
+		e = next
+	}
+	last.next, s.groups.find(head.Group).tail = nil, last
+	if len(items) == 0 {
+		return 0
+	}
+	if s.held == nil {
+		s.held = map[uint64]*feed{}
+	}
+	s.held[head.Group] = f
+	f.traits.Hold(items)
+	return len(items)
+}
+
+// leave moves an entry from its chain to the list gone.
+func (s *scheduler) leave(e *entry) {
+	if e.block != nil && e.Held == nil && e.block.release() {
+		s.unused = append(s.unused, e.block)
+	}
+	e.next, s.gone = s.gone, e
 }
 
 // wake wakes all readers and workers that wait.
@@ -379,9 +441,9 @@ func (s *scheduler) settle(entries []*entry) {
 	}
 }
 
-// signalRoom wakes the readers if there is room.
+// signalRoom wakes the readers if there is room, or if they may make some.
 func (s *scheduler) signalRoom() {
-	if s.count < s.maxCount && s.bytes < s.maxBytes {
+	if s.hasRoom() || len(s.later) > 0 {
 		s.room.Broadcast()
 	}
 }
@@ -426,13 +488,14 @@ func (s *scheduler) advance(group uint64, now time.Time) {
 	for head != nil && head.done {
 		settled := head
 		head = settled.next
-		if settled.block != nil && settled.Held == nil && settled.block.release() {
-			s.unused = append(s.unused, settled.block)
-		}
-		settled.next, s.gone = s.gone, settled
+		s.leave(settled)
 	}
 	if head == nil {
 		s.groups.remove(c)
+		if f := s.held[group]; f != nil {
+			delete(s.held, group)
+			f.traits.Resume(group)
+		}
 		return
 	}
 	c.head = head

@@ -58,6 +58,14 @@ type SourceTraits struct {
 	// return some items of a paused partition. The runner calls Pause when a partition
 	// has more than its share of the items in progress.
 	Pause func(partition *Partition, paused bool)
+	// Hold takes back items of one group that were not processed, in their order, because
+	// an item before them waits for its next try and much is in progress. Until Resume is
+	// called with the group, Read returns no item of their Partition that has the
+	// RecordKey of one of them. After that, it returns the items again, in their order. The
+	// goroutine that calls Read calls Hold, between two calls. Others call Resume. Neither
+	// may block. Without both, such items stay in memory.
+	Hold   func(items []*Item)
+	Resume func(group uint64)
 	// Place describes the place of a message in the source's own words. Defaults to
 	// source, partition and offset.
 	Place func(o semel.Origin) string

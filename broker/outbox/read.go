@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -37,6 +38,7 @@ type reader struct {
 	pause time.Duration // after a read that found nothing
 	most  int           // the limit of the next read, in rows
 	whole time.Time     // the last look at all rows
+	due   time.Time     // of the next look at rows whose time has come, if aggregates are held
 
 	// Every transaction that took a number up to settled has ended. When highest was
 	// the highest number that was known, those in writers may have had lower ones.
@@ -103,7 +105,9 @@ type request struct {
 	shards         []*shard
 	numbers        []int16
 	settled, next  []int64
-	limits, due    []int64
+	limits         []int64
+	most, due      []int64  // of the late rows, and of those whose time has come
+	held           []string // the aggregates that are held
 	settles, whole bool
 }
 
@@ -115,6 +119,14 @@ func (s *Source) request() *request {
 	if time.Now().After(s.valid) {
 		return q
 	}
+	s.held.release(func(_ string, of *heldShard) {
+		of.shard.settled = min(of.shard.settled, of.from)
+		if sh := s.shards[of.shard.number]; sh != nil && sh != of.shard {
+			sh.settled = 0
+		}
+	})
+	q.held = s.held.aggregates()
+	looks := len(q.held) == 0 || time.Now().After(s.reading.due)
 	full := 0
 	for _, sh := range s.shards {
 		if !sh.paused {
@@ -139,7 +151,11 @@ func (s *Source) request() *request {
 		}
 		q.settles = q.settles || sh.settled < sh.next
 		q.numbers, q.settled, q.next = append(q.numbers, sh.number), append(q.settled, settled), append(q.next, sh.next)
-		q.limits, q.due = append(q.limits, int64(limit)), append(q.due, int64(len(sh.flying)+limit))
+		most, due := int64(len(sh.flying)+limit), int64(0)
+		if looks {
+			due = most
+		}
+		q.limits, q.most, q.due = append(q.limits, int64(limit)), append(q.most, most), append(q.due, due)
 	}
 	q.settles = q.settles && time.Since(s.reading.asked) >= settleEvery
 	return q
@@ -149,6 +165,7 @@ func (s *Source) request() *request {
 type lateRow struct {
 	Shard int16
 	Seq   int64
+	Due   bool // its time has come
 }
 
 // answer is what the server said.
@@ -159,6 +176,9 @@ type answer struct {
 	rows    []row     // those of late that are not
 	bytes   int64
 	cut     bool // there are more rows than were taken
+	// taken is, for some shards, the number up to which all late rows were taken. There are
+	// more behind it, so the new rows of the shard are not taken.
+	taken map[int16]int64
 }
 
 // poll reads once. It returns whether there is more to read now.
@@ -173,15 +193,11 @@ func (s *Source) poll(ctx context.Context) (items []*pipeline.Item, more bool, e
 	if err != nil {
 		return nil, false, fmt.Errorf("outbox: read: %w", err)
 	}
-	lateCut, err := s.askLate(ctx, a)
-	if err != nil {
+	if err := s.askLate(ctx, q, a); err != nil {
 		return nil, false, fmt.Errorf("outbox: read: %w", err)
 	}
-	if lateCut {
-		a.fast = nil // they could be behind a late one of their aggregate
-	}
 	items, more, owned := s.accept(q, a)
-	if owned && !lateCut {
+	if owned {
 		s.settle(q, a)
 	}
 	r := &s.reading
@@ -189,7 +205,7 @@ func (s *Source) poll(ctx context.Context) (items []*pipeline.Item, more bool, e
 	if a.cut {
 		r.most = max(r.most/2, 1)
 	}
-	return items, more || a.cut || lateCut, nil
+	return items, more || a.cut || len(a.taken) > 0, nil
 }
 
 // ask sends the statements of one read in one round trip. Their order matters. Which
@@ -197,7 +213,7 @@ func (s *Source) poll(ctx context.Context) (items []*pipeline.Item, more bool, e
 // the new rows, and after them the late ones: a row that was written after a late row
 // of its aggregate was committed is seen no sooner than that one.
 func (s *Source) ask(ctx context.Context, q *request) (*answer, error) {
-	a := &answer{}
+	a := &answer{taken: map[int16]int64{}}
 	var b pgx.Batch
 	if q.settles {
 		s.reading.asked = time.Now()
@@ -215,11 +231,20 @@ func (s *Source) ask(ctx context.Context, q *request) (*answer, error) {
 		a.fast, err = a.take(rows)
 		return err
 	})
-	b.Queue(s.sql.late, q.numbers, q.settled, q.next, q.due).Query(func(rows pgx.Rows) (err error) {
+	late, args := s.sql.late, []any{q.numbers, q.settled, q.next, q.most, q.due, slices.Max(q.most)}
+	if len(q.held) > 0 {
+		late, args = s.sql.lateUnheld, append(args, q.held)
+	}
+	b.Queue(late, args...).Query(func(rows pgx.Rows) (err error) {
 		a.late, err = pgx.CollectRows(rows, pgx.RowToStructByPos[lateRow])
 		return err
 	})
-	return a, s.pool.SendBatch(ctx, &b).Close()
+	began := time.Now()
+	err := s.pool.SendBatch(ctx, &b).Close()
+	if took := time.Since(began); time.Now().After(s.reading.due) {
+		s.reading.due = time.Now().Add(max(lookAgain, 10*took)) // it may pass over many rows that are held
+	}
+	return a, err
 }
 
 // take reads rows up to the limit in bytes. The rest of them is not kept.
@@ -240,35 +265,55 @@ func (a *answer) take(rows pgx.Rows) (list []row, err error) {
 	return list, rows.Err()
 }
 
-// askLate reads the late rows that are not in flight. It reports whether some of them
-// remain. A row that is acknowledged in the meantime was deleted before it left flying,
-// so this statement does not see it.
-func (s *Source) askLate(ctx context.Context, a *answer) (cut bool, err error) {
-	var late []int64
+// askLate reads the late rows that are not in flight. A row that is acknowledged in the
+// meantime was deleted before it left flying, so this statement does not see it.
+func (s *Source) askLate(ctx context.Context, q *request, a *answer) error {
+	var late []lateRow
+	counts, last := map[int16]int64{}, map[int16]int64{}
 	s.mu.Lock()
 	for _, r := range a.late {
+		if !r.Due {
+			counts[r.Shard]++
+			last[r.Shard] = max(last[r.Shard], r.Seq)
+		}
 		if sh := s.shards[r.Shard]; sh != nil {
 			if _, flies := sh.flying[r.Seq]; !flies {
-				late = append(late, r.Seq)
+				late = append(late, r)
 			}
 		}
 	}
 	s.mu.Unlock()
+	for i, number := range q.numbers {
+		if counts[number] >= q.most[i] {
+			a.taken[number] = last[number]
+		}
+	}
 	if len(late) == 0 {
-		return false, nil
+		return nil
 	}
-	slices.Sort(late)
-	if len(late) > s.opts.Batch {
-		late, cut = late[:s.opts.Batch], true
+	slices.SortFunc(late, func(a, b lateRow) int { return cmp.Compare(a.Seq, b.Seq) })
+	seqs := make([]int64, 0, len(late))
+	for _, r := range late[:min(len(late), s.opts.Batch)] {
+		seqs = append(seqs, r.Seq)
 	}
-	rows, err := s.pool.Query(ctx, s.sql.rows, late)
+	rows, err := s.pool.Query(ctx, s.sql.rows, seqs)
 	if err != nil {
-		return cut, err
+		return err
 	}
 	of := &answer{}
 	a.rows, err = of.take(rows)
-	a.cut = a.cut || of.cut
-	return cut || of.cut, err
+	rest := late[len(seqs):]
+	if of.cut { // the rows are in the order of their numbers
+		a.cut = true
+		end := a.rows[len(a.rows)-1].seq
+		rest = late[slices.IndexFunc(late, func(r lateRow) bool { return r.Seq == end })+1:]
+	}
+	for _, r := range rest {
+		if taken, cut := a.taken[r.Shard]; !cut || r.Seq <= taken {
+			a.taken[r.Shard] = r.Seq - 1
+		}
+	}
+	return err
 }
 
 // accept makes items of the rows whose shards this process still owns: late rows before
@@ -291,15 +336,22 @@ func (s *Source) accept(q *request, a *answer) (items []*pipeline.Item, more, ow
 			continue // it was lost in the meantime
 		}
 		if i >= len(a.rows) {
+			if _, cut := a.taken[r.number]; cut {
+				continue // it could be behind a late one of its aggregate
+			}
 			sh.next = r.seq
 			counts[n]++
+		}
+		if s.held.at(r.item) != nil {
+			continue // it is read again when its aggregate is released
 		}
 		sh.flying[r.seq] = struct{}{}
 		r.item.Partition, r.item.Ref = sh.partition, sh
 		items = append(items, r.item)
 	}
 	for i, sh := range q.shards {
-		sh.full = counts[i] >= q.limits[i]
+		_, cut := a.taken[sh.number]
+		sh.full = cut || counts[i] >= q.limits[i]
 		more = more || sh.full
 	}
 	return items, more, true
@@ -309,7 +361,7 @@ func (s *Source) accept(q *request, a *answer) (items []*pipeline.Item, more, ow
 // after the question for the writers, so it found all late rows up to there.
 func (s *Source) settle(q *request, a *answer) {
 	r := &s.reading
-	if q.whole {
+	if q.whole && len(a.taken) == 0 {
 		r.whole = time.Now()
 	}
 	if a.writers != nil {
@@ -337,6 +389,10 @@ func (s *Source) settle(q *request, a *answer) {
 		}
 	}
 	for i, sh := range q.shards {
-		sh.settled = max(sh.settled, min(r.settled, q.next[i]))
+		read := q.next[i]
+		if taken, cut := a.taken[sh.number]; cut {
+			read = taken
+		}
+		sh.settled = max(sh.settled, min(r.settled, read))
 	}
 }

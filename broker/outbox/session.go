@@ -32,17 +32,18 @@ type session struct {
 	sees snapshot
 
 	// These belong to Read.
-	list   seqs    // the numbers of the rows in the table
-	listed *txn    // of those rows
-	chunk  []int64 // the next of them
-	small  bool    // nextBehind reads one row
-	looked time.Time
+	list   seqs      // the numbers of the rows in the table
+	listed *txn      // of those rows
+	chunk  []int64   // the next of them
+	small  bool      // nextBehind reads one row
+	again  time.Time // when to look for rows whose time has come
 	swept  time.Time
 
 	// These are guarded by WALSource.mu.
 	buffer []received
-	bytes  int64          // of buffer
-	behind int            // the rows behind in all partitions
+	bytes  int64 // of buffer
+	behind int   // the rows behind in all partitions and held aggregates
+	held   holds[[]behindRow]
 	flying map[int64]bool // the rows that were returned and are not deleted; true if they waited for a time
 }
 
@@ -54,21 +55,20 @@ type received struct {
 
 const (
 	// mostBuffered and mostBufferedBytes limit what waits for Read. mostBehind limits the
-	// rows of partitions that are paused. Beyond that, nothing is received. Beyond
-	// mostListedBehind, no further row is read from the table, where each is read twice.
-	mostBuffered, mostBufferedBytes, mostBehind, mostListedBehind = 4096, 8 << 20, 1 << 20, 1 << 16
-	// mostDue limits the rows in flight whose time has come.
-	mostDue = 1000
+	// rows of partitions that are paused and of aggregates that are held. Beyond that, nothing
+	// is received, and no further row is read from the table.
+	mostBuffered, mostBufferedBytes, mostBehind = 4096, 8 << 20, 1 << 20
 )
 
 // snapshotSQL returns the numbers of all rows that do not wait for a time.
 const snapshotSQL = `SELECT seq FROM {outbox} WHERE deliver_at IS NULL ORDER BY seq`
 
-// dueSQL reads the rows whose time has come, except those in flight.
-const dueSQL = `SELECT ` + columns + `
+// dueSQL reads the rows whose time has come, except those in flight and those of the
+// aggregates in $3, which are held.
+var dueSQL = `SELECT ` + columns + `
 FROM generate_series(0, 63) AS s (shard)
 CROSS JOIN LATERAL (
-	SELECT * FROM {outbox} AS d WHERE d.shard = s.shard AND d.deliver_at <= statement_timestamp() AND d.seq <> ALL ($1::bigint[]) ORDER BY d.deliver_at, d.seq LIMIT $2
+	SELECT * FROM {outbox} AS d WHERE d.shard = s.shard AND d.deliver_at <= statement_timestamp() AND d.seq <> ALL ($1::bigint[])` + unheld("d", "$3") + ` ORDER BY d.deliver_at, d.seq LIMIT $2
 ) AS o ORDER BY o.deliver_at, o.seq LIMIT $2`
 
 // missedSQL finds rows that have been in the table for long.
@@ -123,6 +123,7 @@ func (of *session) end(ctx context.Context) {
 // next returns the next rows, if there are some. Rows whose time has come are first, then
 // rows of partitions that were paused, then rows that were in the table, then received rows.
 func (of *session) next(ctx context.Context) ([]*pipeline.Item, error) {
+	of.release()
 	for _, look := range []func(context.Context) ([]*pipeline.Item, error){of.nextDue, of.nextBehind, of.nextListed, of.nextReceived} {
 		if items, err := look(ctx); err != nil || len(items) > 0 {
 			return items, err
@@ -131,10 +132,36 @@ func (of *session) next(ctx context.Context) ([]*pipeline.Item, error) {
 	return nil, of.sweep(ctx)
 }
 
-// offer returns rows as items, except those whose partition is paused. The caller holds
-// WALSource.mu.
+// release puts the rows of aggregates that are no longer held before the others of their
+// partitions.
+func (of *session) release() {
+	of.s.mu.Lock()
+	defer of.s.mu.Unlock()
+	of.held.release(func(aggregate string, behind *[]behindRow) {
+		p := of.partitionOf([]byte(aggregate))
+		p.behind = append(*behind, p.behind...)
+		of.again = time.Time{}
+	})
+}
+
+// holds notes a row if its aggregate is held. The caller holds WALSource.mu.
+func (of *session) holds(r *row, t *txn) bool {
+	behind := of.held.at(r.item)
+	if behind == nil {
+		return false
+	}
+	*behind = append(*behind, behindRow{r.seq, t})
+	return true
+}
+
+// offer returns rows as items, except those whose partition is paused or whose aggregate is
+// held. The caller holds WALSource.mu.
 func (of *session) offer(into []*pipeline.Item, r *row, t *txn) []*pipeline.Item {
-	p := of.partitionOf(r)
+	if of.holds(r, t) {
+		of.behind++
+		return into
+	}
+	p := of.partitionOf(orderOf(r))
 	if p.paused || len(p.behind) > 0 {
 		p.behind = append(p.behind, behindRow{r.seq, t})
 		of.behind++
@@ -176,7 +203,7 @@ func (of *session) fetch(ctx context.Context, numbers []int64) (list map[int64]*
 // nextListed returns rows that were in the table when the session began.
 func (of *session) nextListed(ctx context.Context) (items []*pipeline.Item, err error) {
 	of.s.mu.Lock()
-	full := of.behind >= mostListedBehind
+	full := of.behind >= mostBehind
 	of.s.mu.Unlock()
 	if full {
 		return nil, nil
@@ -240,7 +267,9 @@ func (of *session) nextBehind(ctx context.Context) (items []*pipeline.Item, err 
 	defer of.s.mu.Unlock()
 	taken := 0
 	for _, b := range chunk {
-		if r := rows[b.seq]; r != nil {
+		if r := rows[b.seq]; r != nil && of.holds(r, b.txn) {
+			of.behind++
+		} else if r != nil {
 			items = append(items, of.item(from, r, b.txn))
 		} else if b.seq <= numbers[looked-1] {
 			of.progress.ack(b.txn) // it was deleted elsewhere
@@ -259,14 +288,11 @@ func (of *session) nextBehind(ctx context.Context) (items []*pipeline.Item, err 
 
 // nextDue returns rows whose time has come.
 func (of *session) nextDue(ctx context.Context) (items []*pipeline.Item, err error) {
-	if time.Since(of.looked) < lookAgain {
+	if time.Now().Before(of.again) {
 		return nil, nil
 	}
-	flying := of.inFlight(true)
-	if len(flying) >= mostDue {
-		return nil, nil
-	}
-	rows, err := of.s.pool.Query(ctx, of.s.slot.due, flying, mostDue)
+	began, flying := time.Now(), of.inFlight(true)
+	rows, err := of.s.pool.Query(ctx, of.s.slot.due, flying, of.s.opts.Batch, of.held.aggregates())
 	if err != nil {
 		return nil, err
 	}
@@ -277,12 +303,12 @@ func (of *session) nextDue(ctx context.Context) (items []*pipeline.Item, err err
 	of.s.mu.Lock()
 	defer of.s.mu.Unlock()
 	for i := range list {
-		if p := of.partitionOf(&list[i]); !p.paused {
+		if p := of.partitionOf(orderOf(&list[i])); !p.paused {
 			items = append(items, of.item(p, &list[i], nil))
 		}
 	}
-	if len(items) == 0 {
-		of.looked = time.Now()
+	if len(items) == 0 { // it may have passed over many rows that are held
+		of.again = time.Now().Add(max(lookAgain, 10*time.Since(began)))
 	}
 	return items, nil
 }

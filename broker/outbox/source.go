@@ -89,6 +89,7 @@ type Source struct {
 	shards map[int16]*shard
 	// valid is when the leases end, if they are not renewed.
 	valid time.Time
+	held  holds[heldShard]
 	// Errors of the last read, and of the last look after the leases.
 	readTrouble, leaseTrouble error
 }
@@ -179,7 +180,37 @@ func connect(ctx context.Context, dsn string, names pgstore.Names) (*pgxpool.Poo
 
 // Traits implements pipeline.Source.
 func (s *Source) Traits() pipeline.SourceTraits {
-	return pipeline.SourceTraits{Pause: s.pause, Place: place}
+	return pipeline.SourceTraits{Pause: s.pause, Hold: s.hold, Resume: s.resume, Place: place}
+}
+
+// heldShard says where the rows of a held aggregate are.
+type heldShard struct {
+	shard *shard // nil at first
+	// from is below the numbers of all rows of the aggregate that are not in flight.
+	from int64
+}
+
+// hold takes rows back.
+func (s *Source) hold(items []*pipeline.Item) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, it := range items {
+		sh, seq := it.Ref.(*shard), it.Message.Origin.Offset
+		delete(sh.flying, seq)
+		of := s.held.add(it)
+		if of.shard != sh {
+			of.shard, of.from = sh, sh.settled
+		}
+		of.from = min(of.from, seq-1)
+	}
+}
+
+// resume lets Read offer the rows of a group again.
+func (s *Source) resume(group uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held.resume(group)
+	s.hurry()
 }
 
 // pause stops or resumes reading a shard.

@@ -15,7 +15,8 @@ type statements struct {
 	// table is the quoted name of the outbox, log that of the rows that are kept.
 	table, log                              string
 	maintainName                            string
-	fast, late, rows, writers, remove       string
+	fast, late, lateUnheld                  string
+	rows, writers, remove                   string
 	look, live, renew, take, release, leave string
 	check, relays, shards, longWriters      string
 	sample, lag, find                       string
@@ -40,14 +41,32 @@ CROSS JOIN LATERAL (
 ) AS o`
 
 // lateSQL finds rows that an earlier read has passed: those of transactions that
-// committed after it, and those whose time has come. It finds the rows in flight too.
-const lateSQL = `SELECT s.shard, o.seq
-FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS s (shard, settled, next, due)
+// committed after it, and those whose time has come. It finds the rows in flight too. $6 is
+// the greatest limit, as in fastSQL.
+const lateSQL = `SELECT s.shard, o.seq, o.due
+FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) AS s (shard, settled, next, most, due)
 CROSS JOIN LATERAL (
-	SELECT l.seq FROM {outbox} AS l WHERE l.shard = s.shard AND l.deliver_at IS NULL AND l.seq > s.settled AND l.seq <= s.next
+	(SELECT l.seq, false AS due FROM (
+		SELECT l.shard, l.seq FROM {outbox} AS l WHERE (l.shard, l.seq) > (s.shard, s.settled) AND (l.shard, l.seq) <= (s.shard, s.next) AND l.deliver_at IS NULL{unheld l} ORDER BY l.shard, l.seq LIMIT $6
+	) AS l ORDER BY l.shard, l.seq LIMIT s.most)
 	UNION ALL
-	(SELECT d.seq FROM {outbox} AS d WHERE d.shard = s.shard AND d.deliver_at <= statement_timestamp() ORDER BY d.deliver_at, d.seq LIMIT s.due)
+	(SELECT d.seq, true FROM {outbox} AS d WHERE d.shard = s.shard AND d.deliver_at <= statement_timestamp(){unheld d} ORDER BY d.deliver_at, d.seq LIMIT s.due)
 ) AS o`
+
+// lateOf returns lateSQL, without the rows of the aggregates in $7 if some are held. Without
+// that, the server reads only the indexes.
+func lateOf(held bool) string {
+	l, d := "", ""
+	if held {
+		l, d = unheld("l", "$7"), unheld("d", "$7")
+	}
+	return strings.NewReplacer("{unheld l}", l, "{unheld d}", d).Replace(lateSQL)
+}
+
+// unheld is the condition that the aggregate of a row is not in a list.
+func unheld(table, list string) string {
+	return ` AND (` + table + `.aggregate IS NULL OR ` + table + `.aggregate <> ALL (` + list + `::text[]))`
+}
 
 // rowsSQL reads rows by their numbers.
 const rowsSQL = `SELECT ` + columns + ` FROM {outbox} AS o WHERE o.seq = ANY ($1::bigint[]) ORDER BY o.seq`
@@ -147,7 +166,7 @@ func newStatements(names pgstore.Names) (*statements, error) {
 	}
 	fill := strings.NewReplacer(tables...).Replace
 	return &statements{
-		table: fill("{outbox}"), log: fill("{log}"), maintainName: fill("{maintain}"), fast: fill(fastSQL), late: fill(lateSQL), rows: fill(rowsSQL), writers: writersSQL, remove: fill(removeSQL),
+		table: fill("{outbox}"), log: fill("{log}"), maintainName: fill("{maintain}"), fast: fill(fastSQL), late: fill(lateOf(false)), lateUnheld: fill(lateOf(true)), rows: fill(rowsSQL), writers: writersSQL, remove: fill(removeSQL),
 		look: fill(lookSQL), live: fill(liveSQL), renew: fill(renewSQL), take: fill(takeSQL), release: fill(releaseSQL), leave: fill(leaveSQL),
 		check: checkSQL, relays: fill(relaysSQL), shards: fill(shardsSQL), longWriters: longWritersSQL, sample: fill(sampleSQL), lag: fill(lagSQL), find: fill(findSQL),
 		keep: fill(keepSQL), keepRows: fill(keepRowsSQL), maintain: fill(maintainSQL), findKept: fill(findKeptSQL),

@@ -156,7 +156,32 @@ func (s *WALSource) check(ctx context.Context) (err error) {
 
 // Traits implements pipeline.Source.
 func (s *WALSource) Traits() pipeline.SourceTraits {
-	return pipeline.SourceTraits{Pause: s.pause, Place: place}
+	return pipeline.SourceTraits{Pause: s.pause, Hold: s.hold, Resume: s.resume, Place: place}
+}
+
+// hold takes rows back.
+func (s *WALSource) hold(items []*pipeline.Item) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, it := range items {
+		o, seq := it.Ref.(*offered), it.Message.Origin.Offset
+		delete(o.of.flying, seq)
+		behind := o.of.held.add(it)
+		if o.txn != nil { // otherwise it is found by its time
+			*behind = append(*behind, behindRow{seq, o.txn})
+			o.of.behind++
+		}
+	}
+}
+
+// resume lets Read offer the rows of a group again.
+func (s *WALSource) resume(group uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.session != nil {
+		s.session.held.resume(group)
+	}
+	hurry(s.wake)
 }
 
 // pause stops or resumes offering the rows of one partition.
@@ -409,14 +434,18 @@ type behindRow struct {
 	txn *txn
 }
 
-// partitionOf returns the partition of a row. Rows without an aggregate have no order.
-func (of *session) partitionOf(r *row) *partition {
-	h := fnv.New32a()
-	if m := &r.item.Message; m.RecordKey != nil {
-		h.Write(m.RecordKey)
-	} else {
-		h.Write([]byte(m.ID))
+// orderOf returns the aggregate of a row. Rows without one have no order.
+func orderOf(r *row) []byte {
+	if r.item.Message.RecordKey == nil {
+		return []byte(r.item.Message.ID)
 	}
+	return r.item.Message.RecordKey
+}
+
+// partitionOf returns the partition of an aggregate.
+func (of *session) partitionOf(aggregate []byte) *partition {
+	h := fnv.New32a()
+	h.Write(aggregate)
 	return of.partitions[h.Sum32()%uint32(len(of.partitions))]
 }
 
