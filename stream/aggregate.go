@@ -33,7 +33,12 @@ type Aggregate struct {
 	// MaxAhead is how far the time of a message may be ahead of the clock. A message
 	// further ahead is parked, and closes no window. Defaults to 5 minutes.
 	MaxAhead time.Duration
-	// Late is the policy for messages whose windows are closed. Defaults to
+	// Correct is how long a closed window still takes late messages. Each transaction
+	// that adds some writes the result of the window again. Sessions cannot be corrected,
+	// because a late message may join sessions whose results are written. Defaults to 0:
+	// a result is written once.
+	Correct time.Duration
+	// Late is the policy for messages whose windows are closed and take no correction. Defaults to
 	// pipeline.Park.
 	Late pipeline.Then
 }
@@ -63,16 +68,14 @@ func (a *Aggregate) Validate() error {
 	if a.Func == nil {
 		wrong.Add("Func is missing")
 	}
-	switch {
-	case a.Over == Window{}:
-		wrong.Add("Over is missing")
-	case a.Over.size < time.Millisecond || a.Over.size%time.Millisecond != 0:
-		wrong.Add("Over: %v is not a whole number of milliseconds above 0", a.Over.size)
-	}
-	for name, d := range map[string]time.Duration{"Grace": a.Grace, "Idle": a.Idle, "MaxAhead": a.MaxAhead} {
+	wrong.Join(a.Over.Validate())
+	for name, d := range map[string]time.Duration{"Grace": a.Grace, "Idle": a.Idle, "MaxAhead": a.MaxAhead, "Correct": a.Correct} {
 		if d < 0 {
 			wrong.Add("%s: %v is negative", name, d)
 		}
+	}
+	if a.Correct > 0 && a.Over.Gap() > 0 {
+		wrong.Add("Correct: %v: sessions cannot be corrected, because a late message may join sessions whose results are written", a.Correct)
 	}
 	if a.Late > pipeline.Stop {
 		wrong.Add("Late: %d is not Park, Drop or Stop", a.Late)
@@ -89,20 +92,6 @@ func (a *Aggregate) String() string {
 // of Kafka.
 const MaxAccumulator = 256 << 10
 
-// Window says which windows a message belongs to.
-type Window struct{ size time.Duration }
-
-// Tumbling returns windows of one size that follow each other without gaps. Window
-// starts are multiples of the size since the Unix epoch, so windows of a day start at
-// midnight UTC.
-func Tumbling(size time.Duration) Window { return Window{size} }
-
-// Size returns the length of each window.
-func (w Window) Size() time.Duration { return w.size }
-
-// String returns the windows as in a configuration.
-func (w Window) String() string { return "tumbling " + w.size.String() }
-
 // Aggregator computes the result of a window. Its methods are called concurrently for
 // different partitions.
 type Aggregator interface {
@@ -113,6 +102,12 @@ type Aggregator interface {
 	// After an error the message is not part of the window. An accumulator has at least
 	// one byte and at most MaxAccumulator.
 	Add(acc []byte, m *semel.Message) ([]byte, error)
+	// Merge returns the accumulator of two disjoint sets of messages. The times of the
+	// first set are not after those of the second, except in sessions that are at their
+	// greatest length. Merge must change neither accumulator. Tumbling windows do not
+	// need it. After an error, the message that joins two sessions is refused; in a
+	// hopping window, the program stops.
+	Merge(a, b []byte) ([]byte, error)
 	// Result returns the body of a closed window's output, or nil for no output. It must
 	// succeed for each accumulator that Add returned: an error stops the program.
 	Result(w *Closed) ([]byte, error)
@@ -121,9 +116,14 @@ type Aggregator interface {
 	String() string
 }
 
-// Closed is a window of one group that no message can change any longer.
+// Closed is a window of one group that no message can change any longer. The times of
+// its messages are at or after Start. They are before End, but the last message of a
+// session is at its End.
 type Closed struct {
 	Key        string
 	Start, End time.Time
 	Acc        []byte
+	// Revision is greater in each further result of the same window; see
+	// Aggregate.Correct.
+	Revision uint64
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"math/big"
 	"math/bits"
 	"strconv"
 	"strings"
@@ -21,7 +22,8 @@ type Value struct {
 	// path of a JSON value, such as "sum .cents".
 	//
 	// Sums, minima, maxima and averages take whole numbers of at most 64 bits. A
-	// message with another number or a text is refused. Messages without the value, or
+	// message with another number or a text is refused. A sum of more than 64 bits is
+	// exact, too. Messages without the value, or
 	// with null, do not count. Among messages of the same time, the one that was read
 	// first is first.
 	Of string
@@ -72,10 +74,9 @@ func Values(list ...Value) (Aggregator, error) {
 // parts one after the other:
 //
 //	count  number of messages (8)
-//	sum    sum (8)
+//	sum, avg  number of messages (8), sum (16, the low half first)
 //	min, max  number of messages (8), value (8)
-//	avg    number of messages (8), sum (8)
-//	first, last  number of messages (8), time in nanoseconds (8), length (4), JSON text
+//	first, last  1, or 0 without a value (8), time in nanoseconds (8), length (4), JSON text
 //
 // All numbers are little-endian.
 type values struct {
@@ -138,76 +139,106 @@ func (v *values) Add(acc []byte, m *semel.Message) ([]byte, error) {
 
 // split cuts the accumulator of a part from the others.
 func (p *part) split(acc []byte) (own, others []byte) {
-	n := 16
-	switch p.op {
-	case opCount, opSum:
-		n = 8
-	case opFirst, opLast:
-		n = 20 + int(binary.LittleEndian.Uint32(acc[16:]))
-	}
+	n := p.size(acc)
 	return acc[:n], acc[n:]
+}
+
+// size returns the length of the part's accumulator at the start of bytes, or without
+// bytes, of one that has no message.
+func (p *part) size(acc []byte) int {
+	switch p.op {
+	case opCount:
+		return 8
+	case opMin, opMax:
+		return 16
+	case opFirst, opLast:
+		if acc == nil {
+			return 20
+		}
+		return 20 + int(binary.LittleEndian.Uint32(acc[16:]))
+	}
+	return 24 // sum and avg
 }
 
 // add appends the accumulator of a part after a message. An empty one is new.
 func (p *part) add(dst, was []byte, f *key.Finder, when time.Time) ([]byte, error) {
-	var n, value int64
-	if len(was) > 0 {
-		n = int64(binary.LittleEndian.Uint64(was))
-		if len(was) > 8 {
-			value = int64(binary.LittleEndian.Uint64(was[8:]))
-		}
-	}
 	if p.op == opCount {
-		return put(dst, n+1), nil
+		return put(dst, number(was, 0)+1), nil
 	}
 	raw, kind := f.Raw(p.path)
 	counts := kind != key.Missing && kind != key.Null
 	if p.op == opFirst || p.op == opLast {
+		n, value := number(was, 0), number(was, 1)
 		switch at := when.UnixNano(); {
 		case counts && (n == 0 || p.op == opFirst && at < value || p.op == opLast && at >= value):
-			dst = put(put(dst, n+1), at)
+			dst = put(put(dst, 1), at)
 			return append(binary.LittleEndian.AppendUint32(dst, uint32(len(raw))), raw...), nil
 		case len(was) > 0:
 			return append(dst, was...), nil
 		}
 		return append(dst, make([]byte, 20)...), nil
 	}
-	var x int64
+	var own [24]byte // the accumulator of the message alone
+	one := own[:0]
 	if counts {
-		var err error
-		if x, err = strconv.ParseInt(string(raw), 10, 64); err != nil {
+		x, err := strconv.ParseInt(string(raw), 10, 64)
+		if err != nil {
 			return nil, fmt.Errorf("%s is %s: only whole numbers of at most 64 bits are added and compared, such as an amount in cents", p.text, shorten(raw))
 		}
-	}
-	switch p.op {
-	case opSum:
-		sum, err := sumOf(n, x)
-		return put(dst, sum), err
-	case opAvg:
-		if counts {
-			n++
+		one = put(put(one, 1), x)
+		if p.op == opSum || p.op == opAvg {
+			one = put(one, x>>63)
 		}
-		sum, err := sumOf(value, x)
-		return put(put(dst, n), sum), err
+	} else {
+		one = append(one, make([]byte, p.size(nil))...)
 	}
-	if counts && (n == 0 || p.op == opMin && x < value || p.op == opMax && x > value) {
-		value = x
+	if len(was) == 0 {
+		return append(dst, one...), nil
 	}
-	if counts {
-		n++
+	return p.merge(dst, was, one), nil
+}
+
+// merge appends the accumulator of two sets of messages.
+func (p *part) merge(dst, a, b []byte) []byte {
+	n, m := number(a, 0), number(b, 0)
+	switch p.op {
+	case opCount:
+		return put(dst, n+m)
+	case opSum, opAvg:
+		low, carry := bits.Add64(uint64(number(a, 1)), uint64(number(b, 1)), 0)
+		high, _ := bits.Add64(uint64(number(a, 2)), uint64(number(b, 2)), carry)
+		return put(put(put(dst, n+m), int64(low)), int64(high))
 	}
-	return put(put(dst, n), value), nil
+	x, y := number(a, 1), number(b, 1)
+	if m > 0 && (n == 0 || y < x && (p.op == opMin || p.op == opFirst) || y > x && p.op == opMax || y >= x && p.op == opLast) {
+		a = b
+	}
+	if p.op == opFirst || p.op == opLast {
+		return append(dst, a...)
+	}
+	return append(put(dst, n+m), a[8:]...)
+}
+
+// Merge implements Aggregator.
+func (v *values) Merge(a, b []byte) ([]byte, error) {
+	next := make([]byte, 0, len(a)+len(b))
+	for i := range v.parts {
+		var x, y []byte
+		x, a = v.parts[i].split(a)
+		y, b = v.parts[i].split(b)
+		next = v.parts[i].merge(next, x, y)
+	}
+	return next, nil
 }
 
 func put(dst []byte, n int64) []byte { return binary.LittleEndian.AppendUint64(dst, uint64(n)) }
 
-// sumOf adds numbers, or returns an error if the sum has more than 64 bits.
-func sumOf(a, b int64) (int64, error) {
-	sum := a + b
-	if (a < 0) == (b < 0) && (sum < 0) != (a < 0) {
-		return 0, fmt.Errorf("the sum of %d and %d has more than 64 bits", a, b)
+// number returns a number of an accumulator, or 0 for a new one.
+func number(acc []byte, i int) int64 {
+	if len(acc) == 0 {
+		return 0
 	}
-	return sum, nil
+	return int64(binary.LittleEndian.Uint64(acc[8*i:]))
 }
 
 // shorten returns a text for a message.
@@ -240,47 +271,37 @@ func (v *values) Result(w *Closed) ([]byte, error) {
 
 // result appends the value of a part as JSON.
 func (p *part) result(dst, own []byte) []byte {
-	n := int64(binary.LittleEndian.Uint64(own))
-	if p.op == opCount || p.op == opSum {
+	n := number(own, 0)
+	switch {
+	case p.op == opCount:
 		return strconv.AppendInt(dst, n, 10)
-	}
-	if n == 0 {
+	case p.op == opSum:
+		return sumOf(own).Append(dst, 10)
+	case n == 0:
 		return append(dst, "null"...)
-	}
-	value := int64(binary.LittleEndian.Uint64(own[8:]))
-	switch p.op {
-	case opAvg:
-		return appendQuotient(dst, value, n)
-	case opFirst, opLast:
+	case p.op == opAvg:
+		return appendQuotient(dst, sumOf(own), n)
+	case p.op == opFirst || p.op == opLast:
 		return append(dst, own[20:]...)
 	}
-	return strconv.AppendInt(dst, value, 10)
+	return strconv.AppendInt(dst, number(own, 1), 10)
 }
 
-// appendQuotient appends sum/n with six digits after the point, rounded half away from
-// zero. Floating-point numbers would lose digits of large sums.
-func appendQuotient(dst []byte, sum, n int64) []byte {
-	size := uint64(sum)
-	if sum < 0 {
-		size = -size
+// sumOf returns the sum of an accumulator.
+func sumOf(own []byte) *big.Int {
+	sum := big.NewInt(number(own, 2))
+	return sum.Lsh(sum, 64).Add(sum, new(big.Int).SetUint64(uint64(number(own, 1))))
+}
+
+// appendQuotient appends sum/n with at most six digits after the point, rounded half away
+// from zero. Floating-point numbers would lose digits of large sums.
+func appendQuotient(dst []byte, sum *big.Int, n int64) []byte {
+	text := new(big.Rat).SetFrac(sum, big.NewInt(n)).FloatString(6)
+	text = strings.TrimSuffix(strings.TrimRight(text, "0"), ".")
+	if text == "-0" {
+		text = "0"
 	}
-	whole, rest := size/uint64(n), size%uint64(n)
-	hi, lo := bits.Mul64(rest, 1_000_000)
-	digits, left := bits.Div64(hi, lo, uint64(n))
-	if left >= uint64(n)-left {
-		digits++
-	}
-	if digits == 1_000_000 {
-		whole, digits = whole+1, 0
-	}
-	if sum < 0 && (whole > 0 || digits > 0) {
-		dst = append(dst, '-')
-	}
-	dst = strconv.AppendUint(dst, whole, 10)
-	if digits == 0 {
-		return dst
-	}
-	return append(dst, strings.TrimRight(fmt.Sprintf(".%06d", digits), "0")...)
+	return append(dst, text...)
 }
 
 // quote returns a text as JSON.

@@ -1,7 +1,9 @@
 package stream_test
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"math/big"
 	"math/rand/v2"
 	"strings"
@@ -52,9 +54,11 @@ func TestValues(t *testing.T) {
 		stream.Value{Name: "n", Of: "count"}, stream.Value{Name: "sum", Of: "sum .c"}, stream.Value{Name: "min", Of: "min .c"}, stream.Value{Name: "max", Of: "max .c"},
 		stream.Value{Name: "avg", Of: "avg .c"}, stream.Value{Name: "first", Of: "first .who.name"}, stream.Value{Name: "last", Of: "last .who.name"})
 	for want, bodies := range map[string][]string{
-		`"n":3,"sum":0,"min":-7,"max":5,"avg":0,"first":"x","last":{"y":1}`:                                                      {`{"c":2,"who":{"name":"x"}}`, `{"c":-7}`, `{"c":5,"who":{"name":{"y":1}}}`},
-		`"n":1,"sum":0,"min":null,"max":null,"avg":null,"first":null,"last":null`:                                                {`{"c":null}`},
-		`"n":2,"sum":9223372036854775807,"min":1,"max":9223372036854775806,"avg":4611686018427387903.5,"first":null,"last":null`: {`{"c":9223372036854775806}`, `{"c":1}`},
+		`"n":3,"sum":0,"min":-7,"max":5,"avg":0,"first":"x","last":{"y":1}`:                                                                           {`{"c":2,"who":{"name":"x"}}`, `{"c":-7}`, `{"c":5,"who":{"name":{"y":1}}}`},
+		`"n":1,"sum":0,"min":null,"max":null,"avg":null,"first":null,"last":null`:                                                                     {`{"c":null}`},
+		`"n":2,"sum":18446744073709551612,"min":9223372036854775806,"max":9223372036854775806,"avg":9223372036854775806,"first":null,"last":null`:     {`{"c":9223372036854775806}`, `{"c":9223372036854775806}`},
+		`"n":2,"sum":-18446744073709551614,"min":-9223372036854775807,"max":-9223372036854775807,"avg":-9223372036854775807,"first":null,"last":null`: {`{"c":-9223372036854775807}`, `{"c":-9223372036854775807}`},
+		`"n":2,"sum":9223372036854775807,"min":1,"max":9223372036854775806,"avg":4611686018427387903.5,"first":null,"last":null`:                      {`{"c":9223372036854775806}`, `{"c":1}`},
 	} {
 		if got := add(t, f, bodies...); got != want {
 			t.Errorf("%v: %s, want %s", bodies, got, want)
@@ -89,7 +93,7 @@ func TestARefusedMessageIsPermanent(t *testing.T) {
 		t.Fatal(err)
 	}
 	for body, want := range map[string]string{
-		`{"c":1.5}`: ".c is 1.5: only whole numbers", `{"c":"1"}`: `.c is "1"`, `{"c":1`: "no JSON document", `{"c":1}`: "more than 64 bits",
+		`{"c":1.5}`: ".c is 1.5: only whole numbers", `{"c":"1"}`: `.c is "1"`, `{"c":1`: "no JSON document",
 	} {
 		if _, err := f.Add(full, &semel.Message{Body: []byte(body)}); err == nil || semel.Classify(err) != semel.ClassPermanent || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", body, err, want)
@@ -134,6 +138,62 @@ func TestInvalidValuesAreRefused(t *testing.T) {
 	for _, want := range []string{"By is missing", "Func is missing", "Grace: -1ns is negative", "whole number of milliseconds"} {
 		if !errors.Is(err, semel.ErrInvalidRequest) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
+// TestMergedValuesAreThoseOfAllMessages divides messages at a random place.
+func TestMergedValuesAreThoseOfAllMessages(t *testing.T) {
+	t.Parallel()
+	var list []stream.Value
+	for _, of := range []string{"count", "sum .c", "min .c", "max .c", "avg .c", "first .v", "last .v"} {
+		list = append(list, stream.Value{Name: of, Of: of})
+	}
+	f := values(t, list...)
+	for range 1000 {
+		n := 2 + rand.IntN(6)
+		at := 1 + rand.IntN(n-1)
+		var whole, one, two []byte
+		for i := range n {
+			m := &semel.Message{Body: fmt.Appendf(nil, `{"c":%d,"v":%d}`, rand.Int64()-rand.Int64(), i), Time: start.Add(time.Duration(rand.IntN(4)) * time.Second)}
+			if rand.IntN(4) == 0 {
+				m.Body = []byte("{}")
+			}
+			if i >= at {
+				m.Time = m.Time.Add(3 * time.Second)
+			}
+			half := &one
+			if i >= at {
+				half = &two
+			}
+			for _, acc := range []*[]byte{&whole, half} {
+				var err error
+				if *acc, err = f.Add(*acc, m); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		merged, err := f.Merge(one, two)
+		if err != nil || !bytes.Equal(merged, whole) {
+			t.Fatalf("%d of %d messages: %x (%v), want %x", at, n, merged, err, whole)
+		}
+	}
+}
+
+func TestInvalidWindowsAreRefused(t *testing.T) {
+	t.Parallel()
+	for want, over := range map[string]stream.Window{
+		"no size":                              {},
+		"leave out times":                      stream.Hopping(time.Minute, time.Hour),
+		"have 3600 slices each":                stream.Hopping(time.Hour, time.Second),
+		"0s is not a whole number":             stream.Hopping(time.Hour, 0),
+		"-1m0s is not a whole number":          stream.Session(-time.Minute, time.Hour),
+		"the greatest length of a session, 1s": stream.Session(time.Minute, time.Second),
+		"sessions cannot be corrected":         stream.Session(time.Minute, time.Hour),
+	} {
+		err := (&stream.Aggregate{Over: over, Correct: time.Hour}).Validate()
+		if !errors.Is(err, semel.ErrInvalidRequest) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %s", over, err, want)
 		}
 	}
 }

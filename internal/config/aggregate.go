@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -15,11 +16,11 @@ import (
 type Aggregate struct {
 	// By finds the group key of a message.
 	By *key.Rule
-	// Tumbling is the size of the windows.
-	Tumbling time.Duration
-	// Grace, Idle and MaxAhead are those of stream.Aggregate. Idle may be
+	// Over are the windows.
+	Over stream.Window
+	// Grace, Idle, MaxAhead and Correct are those of stream.Aggregate. Idle may be
 	// semel.Forever.
-	Grace, Idle, MaxAhead time.Duration
+	Grace, Idle, MaxAhead, Correct time.Duration
 	// Late is park, drop or stop.
 	Late string
 	// Func computes the values.
@@ -29,9 +30,14 @@ type Aggregate struct {
 // Stream returns the aggregate as the library has it.
 func (a *Aggregate) Stream() *stream.Aggregate {
 	return &stream.Aggregate{
-		By: a.By, Over: stream.Tumbling(a.Tumbling), Func: a.Func, Grace: a.Grace, Idle: a.Idle, MaxAhead: a.MaxAhead,
+		By: a.By, Over: a.Over, Func: a.Func, Grace: a.Grace, Idle: a.Idle, MaxAhead: a.MaxAhead, Correct: a.Correct,
 		Late: map[string]pipeline.Then{"park": pipeline.Park, "drop": pipeline.Drop, "stop": pipeline.Stop}[a.Late],
 	}
+}
+
+// Whole returns how long a window takes messages, by their times.
+func (a *Aggregate) Whole() time.Duration {
+	return a.Over.Size() + a.Over.Most() + a.Over.Gap() + a.Grace + a.Correct
 }
 
 // aggregateField is the field that makes a pipeline write results.
@@ -57,12 +63,54 @@ func aggregateMapping(a *Aggregate) schema.Mapping {
 			schema.WindowField("idle", &a.Idle, "Close the windows of a partition that gets no new record for this time, after all its records were read. A window is closed when its end is at least `idle` + `grace` + 5s ago. With `forever`, only newer records close windows.").Or("1m"),
 			schema.DurationField("max_ahead", &a.MaxAhead, "How far the time of a record may be ahead of the clock. A record further ahead is parked, and closes no window.").Or("5m"),
 			schema.ChoiceField("late", &a.Late, "A record whose window is closed: `park` parks it, `drop` loses it, `stop` ends the pipeline.", "park", "drop", "stop").Or("park"),
+			schema.DurationField("correct", &a.Correct, "How long a closed window still takes late records. Its result is then written again, with a greater number in the header `semel-revision`. Not for sessions.").Means("0s: a result is written once"),
+		},
+		Check: func(v schema.Value, there schema.Members) {
+			if correct, ok := there["correct"]; ok && a.Over.Gap() > 0 {
+				correct.Wrong("sessions cannot be corrected, because a late record may join sessions whose results are written: write a longer grace instead")
+			}
 		},
 	}
 }
 
 func overMapping(a *Aggregate) schema.Mapping {
-	return schema.KindsOf(schema.DurationField("tumbling", &a.Tumbling, "Windows of this size, one after the other. They start at multiples of the size since 1970 in UTC, so windows of an hour start at the full hour."))
+	var tumbling, hopping, every, session, most time.Duration
+	return schema.Mapping{
+		Fields: []schema.Field{
+			schema.DurationField("tumbling", &tumbling, "Windows of this size, one after the other. They start at multiples of the size since 1970 in UTC, so windows of an hour start at the full hour."),
+			schema.DurationField("hopping", &hopping, "Windows of this size that overlap. One starts at each multiple of `every` since 1970 in UTC, and a record belongs to all windows that have its time."),
+			schema.DurationField("every", &every, "The distance between the starts of hopping windows, at most their size."),
+			schema.DurationField("session", &session, "A window ends when its group has no record for longer than this gap. It starts at its first record, and has no fixed size."),
+			schema.DurationField("max", &most, "The greatest length of a session. A record that would make the session longer begins another one."),
+		},
+		OneOf: [][]string{{"tumbling", "hopping", "session"}},
+		Check: func(v schema.Value, there schema.Members) {
+			for _, pair := range [][2]string{{"hopping", "every"}, {"session", "max"}} {
+				of, needs := there[pair[0]]
+				with, has := there[pair[1]]
+				switch {
+				case needs && !has:
+					of.Wrong("it needs %s", pair[1])
+				case has && !needs:
+					with.Wrong("it is only for %s", pair[0])
+				}
+			}
+			switch {
+			case hopping > 0 && every > 0:
+				a.Over = stream.Hopping(hopping, every)
+			case session > 0 && most > 0:
+				a.Over = stream.Session(session, most)
+			case tumbling > 0:
+				a.Over = stream.Tumbling(tumbling)
+			default:
+				return // already reported
+			}
+			if err := a.Over.Validate(); err != nil {
+				text := strings.TrimPrefix(err.Error(), "stream: Window: ")
+				v.Wrong("%s", strings.TrimSuffix(text, ": "+semel.ErrInvalidRequest.Error()))
+			}
+		},
+	}
 }
 
 // readValues reads the values in their order.

@@ -172,7 +172,19 @@ func (e *explainer) windowFailures(add func(at, then string)) {
 		return
 	}
 	late := map[string]string{"park": "it is parked, with the reason late", "drop": "it is dropped, counted, and lost", "stop": "the pipeline ends at it"}[agg.Late]
-	add("a record comes after its window is closed", "it is late: "+late+"; a redrive does not change that. The window of a record is closed when a record of the same partition is newer than the window's end by at least the grace of "+schema.Duration(agg.Grace))
+	closed := "The window of a record is closed when a record of the same partition is newer than the window's end by at least the grace of " + schema.Duration(agg.Grace)
+	switch gap := agg.Over.Gap(); {
+	case gap > 0:
+		closed = "The session of a record is closed when a record of the same partition is newer than the session's last one by more than gap and grace, " + schema.Duration(gap+agg.Grace)
+		add("a record joins two sessions", "they become one, unless it would be longer than "+schema.Duration(agg.Over.Most())+" (max): then the record joins the first. A session whose result is written is never changed")
+	case agg.Over.Every() < agg.Over.Size():
+		closed += "; it counts in those of its windows that are open, and is late if none is"
+	}
+	if agg.Correct > 0 {
+		add("a record comes after its window is closed", "if the window was closed less than "+schema.Duration(agg.Correct)+" ago (correct), the result is written again with the record, in the record's transaction. Otherwise it is late: "+late+". "+closed)
+	} else {
+		add("a record comes after its window is closed", "it is late: "+late+"; a redrive does not change that. "+closed)
+	}
 	add("a record is more than "+schema.Duration(agg.MaxAhead)+" ahead of the clock", "it is parked, and closes no window")
 	if agg.Idle == semel.Forever {
 		add("no more records come", "windows that are open stay open until a newer record of their partition comes (idle: forever)")

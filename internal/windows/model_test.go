@@ -35,24 +35,28 @@ const (
 	duplicate fate = "duplicate"
 )
 
-// window names a window of a group key.
-type window struct {
-	end int64
-	key string
+// win is a window of a group key.
+type win struct {
+	key        string
+	start, end int64
+	n, s, late int
+	emitted    bool
 }
 
 // model says what windows must do, from the rules of time and all that was committed.
 type model struct {
-	size, grace, most int64 // most is how far a message may be ahead
-	watermark         int64
-	seen              map[int]bool
-	count, sum        map[window]int
-	emitted           map[window]bool
+	over                 stream.Window
+	grace, most, correct int64 // most is how far a message may be ahead
+	watermark            int64
+	seen                 map[int]bool
+	wins                 []win
+	revised              map[int]bool // of wins, in this transaction
+	passed               int64        // the end of the last window without a result to write
 }
 
 func (m *model) clone() *model {
 	c := *m
-	c.seen, c.count, c.sum, c.emitted = maps.Clone(m.seen), maps.Clone(m.count), maps.Clone(m.sum), maps.Clone(m.emitted)
+	c.seen, c.wins, c.revised = maps.Clone(m.seen), slices.Clone(m.wins), map[int]bool{}
 	return &c
 }
 
@@ -68,39 +72,123 @@ func (m *model) read(in input, clock int64) fate {
 	if tooFar {
 		return ahead
 	}
-	w := window{in.time/m.size*m.size + m.size, in.key}
-	if w.end <= m.watermark {
+	join := m.toWindows
+	if m.over.Gap() > 0 {
+		join = m.toSession
+	}
+	if !join(in) {
 		return late
 	}
 	m.seen[in.id] = true
-	m.count[w]++
-	m.sum[w] += in.value
 	return added
 }
 
-// quiet moves the watermark by the clock, if that closes a window.
+// toWindows adds a message to each window that is open or can be corrected. With
+// corrections, a result that is still to be written has all messages.
+func (m *model) toWindows(in input) bool {
+	size, every := m.over.Size().Milliseconds(), m.over.Every().Milliseconds()
+	newest := in.time / every * every
+	if newest+size+m.correct <= m.watermark {
+		return false
+	}
+	for start := newest; start > in.time-size; start -= every {
+		end := start + size
+		i := slices.IndexFunc(m.wins, func(w win) bool { return w.key == in.key && w.end == end })
+		if end+m.correct <= m.watermark && (m.correct == 0 || m.closedUpTo(end, in.key) && !m.revised[i]) {
+			continue
+		}
+		if i < 0 {
+			i = len(m.wins)
+			m.wins = append(m.wins, win{key: in.key, start: start, end: end})
+		}
+		m.wins[i].n++
+		m.wins[i].s += in.value
+		if m.closedUpTo(end, in.key) {
+			m.wins[i].emitted = true
+			m.revised[i] = true
+		}
+	}
+	return true
+}
+
+// closedUpTo reports whether a window's result was written, or would have been: the
+// results of later windows, or of later keys of the same one, are.
+func (m *model) closedUpTo(end int64, key string) bool {
+	return end <= m.passed || slices.ContainsFunc(m.wins, func(w win) bool { return w.emitted && (w.end > end || w.end == end && w.key >= key) })
+}
+
+// toSession joins the open sessions that a message touches.
+func (m *model) toSession(in input) bool {
+	gap, most := m.over.Gap().Milliseconds(), m.over.Most().Milliseconds()
+	joined := win{key: in.key, start: in.time, end: in.time + gap + 1, n: 1, s: in.value}
+	touched := map[int]bool{}
+	order := make([]int, len(m.wins))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(m.wins[a].start, m.wins[b].start) })
+	for _, i := range order {
+		w := m.wins[i]
+		apart := w.start > in.time+gap || w.end-1-gap < in.time-gap
+		start, end := min(w.start, joined.start), max(w.end, joined.end)
+		if w.key != in.key || w.end <= m.watermark || apart || end-1-gap-start > most {
+			continue
+		}
+		joined = win{key: in.key, start: start, end: end, n: joined.n + w.n, s: joined.s + w.s}
+		touched[i] = true
+	}
+	if joined.end <= m.watermark {
+		return false
+	}
+	var rest []win
+	for i, w := range m.wins {
+		if !touched[i] {
+			rest = append(rest, w)
+		}
+	}
+	m.wins = append(rest, joined)
+	return true
+}
+
+// quiet moves the watermark by the clock, if a window is then due.
 func (m *model) quiet(read int64) {
 	to := read - m.grace - stream.ClockMargin.Milliseconds()
-	for w := range m.count {
-		if !m.emitted[w] && w.end > m.watermark && w.end <= to {
-			m.watermark = to
+	for _, w := range m.wins {
+		if !w.emitted && w.end <= to {
+			m.watermark = max(m.watermark, to)
 			return
 		}
 	}
 }
 
-// close returns the results of at most n closed windows.
+// close returns the results of corrected windows, and of at most n closed ones.
 func (m *model) close(n int) (results []string) {
-	var due []window
-	for w := range m.count {
-		if w.end <= m.watermark && !m.emitted[w] {
-			due = append(due, w)
+	var due, again []int
+	for i, w := range m.wins {
+		if w.end <= m.watermark && !w.emitted {
+			due = append(due, i)
+		} else if m.revised[i] {
+			again = append(again, i)
 		}
 	}
-	slices.SortFunc(due, func(a, b window) int { return cmp.Or(cmp.Compare(a.end, b.end), cmp.Compare(a.key, b.key)) })
-	for _, w := range due[:min(n, len(due))] {
-		m.emitted[w] = true
-		results = append(results, fmt.Sprintf("%s %d n=%d s=%d", w.key, w.end, m.count[w], m.sum[w]))
+	order := func(a, b int) int {
+		return cmp.Or(cmp.Compare(m.wins[a].end, m.wins[b].end), cmp.Compare(m.wins[a].key, m.wins[b].key))
+	}
+	slices.SortFunc(due, order)
+	slices.SortFunc(again, order)
+	for _, i := range slices.Concat(again, due[:min(n, len(due))]) {
+		w := &m.wins[i]
+		w.emitted = true
+		end := w.end
+		if gap := m.over.Gap().Milliseconds(); gap > 0 {
+			end -= gap + 1
+		}
+		results = append(results, fmt.Sprintf("%s %d-%d n=%d s=%d", w.key, w.start, end, w.n, w.s))
+	}
+	for i, at := range due {
+		if end := m.wins[at].end; i < n && (i+1 == len(due) || m.wins[due[i+1]].end > end) {
+			m.passed = end
+		}
 	}
 	return results
 }
@@ -124,7 +212,14 @@ func (sums) Add(acc []byte, m *semel.Message) ([]byte, error) {
 }
 
 func (sums) Result(c *stream.Closed) ([]byte, error) {
-	return fmt.Appendf(nil, "%s %d %s", c.Key, c.End.UnixMilli(), c.Acc), nil
+	return fmt.Appendf(nil, "%s %d-%d %s", c.Key, c.Start.UnixMilli(), c.End.UnixMilli(), c.Acc), nil
+}
+
+func (sums) Merge(a, b []byte) ([]byte, error) {
+	var n, s, m, t int
+	fmt.Sscanf(string(a), "n=%d s=%d", &n, &s)
+	fmt.Sscanf(string(b), "n=%d s=%d", &m, &t)
+	return fmt.Appendf(nil, "n=%d s=%d", n+m, s+t), nil
 }
 
 // side is the engine as a partition has it, with the keys that are known.
@@ -142,7 +237,7 @@ func (s *side) read(in input, clock int64) fate {
 	if !ok {
 		return ahead
 	}
-	v, err := s.state.Add(&semel.Message{Body: fmt.Append(nil, in.value), Time: time.UnixMilli(in.time)}, in.key, in.time, clock)
+	v, err := s.state.Add(&semel.Message{Body: fmt.Append(nil, in.value), Time: time.UnixMilli(in.time)}, []byte(in.key), in.time, clock)
 	switch {
 	case err != nil:
 		panic(err)
@@ -157,13 +252,15 @@ func (s *side) read(in input, clock int64) fate {
 
 const testGrace, testSize, testAhead = 3000, 10_000, 20_000
 
-func testAggregate(t testing.TB) *stream.Aggregate {
+var testTumbling = stream.Tumbling(testSize * time.Millisecond)
+
+func testAggregate(t testing.TB, over stream.Window, correct time.Duration) *stream.Aggregate {
 	t.Helper()
 	rule, err := key.ParseRule(".k")
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &stream.Aggregate{By: rule, Over: stream.Tumbling(testSize * time.Millisecond), Func: sums{}, Grace: testGrace * time.Millisecond, MaxAhead: testAhead * time.Millisecond}
+	a := &stream.Aggregate{By: rule, Over: over, Correct: correct, Func: sums{}, Grace: testGrace * time.Millisecond, MaxAhead: testAhead * time.Millisecond}
 	if err := a.Validate(); err != nil {
 		t.Fatal(err)
 	}
@@ -194,12 +291,12 @@ type history struct {
 
 // run runs a random history, and checks the engine against the model at each step.
 // Most is how many results one transaction emits; 0 is a random number.
-func run(t *testing.T, seed uint64, rounds, most int, ordered bool) history {
+func run(t *testing.T, agg *stream.Aggregate, seed uint64, rounds, most int, ordered bool) history {
 	t.Helper()
 	random := rand.New(rand.NewPCG(seed, 1))
 	h := history{fates: map[fate]int{}}
-	m := &model{size: testSize, grace: testGrace, most: testAhead, seen: map[int]bool{}, count: map[window]int{}, sum: map[window]int{}, emitted: map[window]bool{}}
-	agg, definition, topic := testAggregate(t), Definition("d"), ID{7}
+	m := &model{over: agg.Over, grace: testGrace, most: testAhead, correct: agg.Correct.Milliseconds(), seen: map[int]bool{}}
+	definition, topic := Definition("d"), ID{7}
 	live := &side{state: New(agg), seen: map[int]bool{}, tx: map[int]bool{}}
 	var log []input
 	var records [][]byte
@@ -308,32 +405,48 @@ func run(t *testing.T, seed uint64, rounds, most int, ordered bool) history {
 	for _, value := range records {
 		h.changelog = append(h.changelog, value...)
 	}
-	for _, of := range live.state.open {
-		for _, acc := range of {
+	for _, g := range live.state.groups {
+		for _, p := range g.panes {
 			var n, s int
-			fmt.Sscanf(string(acc), "n=%d s=%d", &n, &s)
+			fmt.Sscanf(string(p.acc), "n=%d s=%d", &n, &s)
 			h.open += n
 		}
 	}
 	if ordered {
-		checkBatch(t, log, h.outputs, m.watermark)
+		checkBatch(t, agg.Over, log, h.outputs, m.watermark)
 	}
 	return h
 }
 
 // checkBatch compares results with a grouping of the whole log (P3).
-func checkBatch(t *testing.T, log []input, outputs []string, watermark int64) {
+func checkBatch(t *testing.T, over stream.Window, log []input, outputs []string, watermark int64) {
 	t.Helper()
-	count, sum := map[window]int{}, map[window]int{}
+	size, every, gap := over.Size().Milliseconds(), over.Every().Milliseconds(), over.Gap().Milliseconds()
+	wins := map[string]*win{}
+	last := map[string]*win{} // the session of a group key
 	for _, in := range log {
-		w := window{in.time/testSize*testSize + testSize, in.key}
-		count[w]++
-		sum[w] += in.value
+		if gap > 0 {
+			w := last[in.key]
+			if w == nil || in.time > w.end+gap || in.time-w.start > over.Most().Milliseconds() {
+				w = &win{key: in.key, start: in.time}
+				last[in.key], wins[fmt.Sprint(in.key, in.time)] = w, w
+			}
+			w.end, w.n, w.s = in.time, w.n+1, w.s+in.value
+			continue
+		}
+		for start := in.time / every * every; start > in.time-size; start -= every {
+			name := fmt.Sprint(in.key, start)
+			if wins[name] == nil {
+				wins[name] = &win{key: in.key, start: start, end: start + size}
+			}
+			wins[name].n++
+			wins[name].s += in.value
+		}
 	}
 	var want []string
-	for w := range count {
-		if w.end <= watermark {
-			want = append(want, fmt.Sprintf("%s %d n=%d s=%d", w.key, w.end, count[w], sum[w]))
+	for _, w := range wins {
+		if gap > 0 && w.end+gap < watermark || gap == 0 && w.end <= watermark {
+			want = append(want, fmt.Sprintf("%s %d-%d n=%d s=%d", w.key, w.start, w.end, w.n, w.s))
 		}
 	}
 	got := slices.Clone(outputs)
@@ -347,105 +460,135 @@ func checkBatch(t *testing.T, log []input, outputs []string, watermark int64) {
 // dump returns all of a state as text.
 func dump(s *State) string {
 	lines := []string{fmt.Sprintf("%+v", s.committed)}
-	for start, of := range s.open {
-		for key, acc := range of {
-			lines = append(lines, fmt.Sprintf("%d %s %s", start, key, acc))
+	for key, g := range s.groups {
+		for _, p := range g.panes {
+			lines = append(lines, fmt.Sprintf("%d %s %d %d %s", p.start, key, p.first, p.late, p.acc))
 		}
 	}
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
 }
 
+// overs are windows of each kind.
+func overs() []stream.Window {
+	return []stream.Window{
+		testTumbling, stream.Hopping(10*time.Second, 2*time.Second), stream.Hopping(10*time.Second, 4*time.Second),
+		stream.Session(2*time.Second, 7*time.Second), stream.Session(time.Second, time.Hour),
+	}
+}
+
 // TestAStateIsItsModel compares random histories with the model, with messages that are
 // late, ahead and delivered again, idle advances, aborts and restarts.
 func TestAStateIsItsModel(t *testing.T) {
 	t.Parallel()
-	for range 20 {
-		seed := newSeed(t)
-		h := run(t, seed, 300, 0, false)
-		// P1: one result for each group key and window.
-		seen, counted := map[string]bool{}, 0
-		for _, line := range h.outputs {
-			var key string
-			var end, n, s int
-			fmt.Sscanf(line, "%s %d n=%d s=%d", &key, &end, &n, &s)
-			if name := fmt.Sprint(key, end); seen[name] {
-				t.Errorf("two results for %s", name)
-			} else {
-				seen[name] = true
+	for _, over := range overs() {
+		for _, correct := range []time.Duration{0, 7 * time.Second} {
+			if over.Gap() > 0 && correct > 0 {
+				continue
 			}
-			counted += n
+			agg := testAggregate(t, over, correct)
+			t.Run(fmt.Sprint(over, " ", correct), func(t *testing.T) {
+				t.Parallel()
+				for range 5 {
+					if checkHistory(t, agg); t.Failed() {
+						return
+					}
+				}
+			})
 		}
-		// P2: everything that was read is somewhere.
-		if sum := counted + h.open + h.fates[late] + h.fates[ahead] + h.fates[duplicate]; sum != h.read || h.fates[added] != counted+h.open {
-			t.Errorf("%d in results, %d in open windows, %v, of %d", counted, h.open, h.fates, h.read)
+	}
+}
+
+// checkHistory runs a random history.
+func checkHistory(t *testing.T, agg *stream.Aggregate) {
+	t.Helper()
+	seed := newSeed(t)
+	h := run(t, agg, seed, 200, 0, false)
+	// P1: one result for each group key and window.
+	seen, counted := map[string]bool{}, 0
+	for _, line := range h.outputs {
+		key, rest, _ := strings.Cut(line, " ")
+		window, rest, _ := strings.Cut(rest, " ")
+		var n, s int
+		fmt.Sscanf(rest, "n=%d s=%d", &n, &s)
+		if name := key + window; seen[name] && agg.Correct == 0 {
+			t.Errorf("two results for %s", name)
+		} else {
+			seen[name] = true
 		}
-		for _, f := range []fate{late, ahead, duplicate} {
-			if h.fates[f] == 0 {
-				t.Errorf("no message was %s", f)
-			}
+		counted += n
+	}
+	// P2: everything that was read is somewhere.
+	sum := h.fates[late] + h.fates[ahead] + h.fates[duplicate] + h.fates[added]
+	if sum != h.read || agg.Correct == 0 && agg.Over.Size() == agg.Over.Every() && h.fates[added] != counted+h.open {
+		t.Errorf("%d in results, %d in open windows, %v, of %d", counted, h.open, h.fates, h.read)
+	}
+	for _, f := range []fate{late, ahead, duplicate} {
+		if h.fates[f] == 0 {
+			t.Errorf("no message was %s", f)
 		}
-		// P7: the same history has the same bytes.
-		again := run(t, seed, 300, 0, false)
-		if !slices.Equal(again.outputs, h.outputs) || !bytes.Equal(again.changelog, h.changelog) {
-			t.Error("a second run of the history differs")
-		}
-		if t.Failed() {
-			return
-		}
+	}
+	// P7: the same history has the same bytes.
+	again := run(t, agg, seed, 200, 0, false)
+	if !slices.Equal(again.outputs, h.outputs) || !bytes.Equal(again.changelog, h.changelog) {
+		t.Error("a second run of the history differs")
 	}
 }
 
 // TestAStateGroupsLikeABatch has messages in order (P3).
 func TestAStateGroupsLikeABatch(t *testing.T) {
 	t.Parallel()
-	for range 10 {
-		run(t, newSeed(t), 300, 0, true)
+	for _, over := range overs() {
+		for range 4 {
+			run(t, testAggregate(t, over, 0), newSeed(t), 200, 0, true)
+		}
 	}
 }
 
 // TestResultsDoNotDependOnTransactions emits few and many results at once (P5).
 func TestResultsDoNotDependOnTransactions(t *testing.T) {
 	t.Parallel()
-	agg := testAggregate(t)
-	emit := func(most int) (list []string) {
-		s := New(agg)
-		for i := range 1000 {
-			m := &semel.Message{Body: fmt.Append(nil, i)}
-			at := int64(i) * 37
-			s.See(at, at)
-			if _, err := s.Add(m, fmt.Sprint("k", i%91), at, at); err != nil {
-				t.Fatal(err)
+	for _, over := range overs() {
+		agg := testAggregate(t, over, 0)
+		emit := func(most int) (list []string) {
+			s := New(agg)
+			for i := range 1000 {
+				m := &semel.Message{Body: fmt.Append(nil, i)}
+				at := int64(i) * 37
+				s.See(at, at)
+				if _, err := s.Add(m, fmt.Append(nil, "k", i%91), at, at); err != nil {
+					t.Fatal(err)
+				}
 			}
-		}
-		s.See(1_000_000, 1_000_000)
-		for s.Due() {
-			if _, err := s.Emit(most, func(c *stream.Closed) error {
-				list = append(list, fmt.Sprintf("%s %d %s", c.Key, c.Start.UnixMilli(), c.Acc))
-				return nil
-			}); err != nil {
-				t.Fatal(err)
+			s.See(1_000_000, 1_000_000)
+			for s.Due() {
+				if _, err := s.Emit(most, func(c *stream.Closed) error {
+					list = append(list, fmt.Sprintf("%s %d %s", c.Key, c.Start.UnixMilli(), c.Acc))
+					return nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+				s.Commit()
 			}
-			s.Commit()
+			if s.Open() != 0 {
+				t.Errorf("%d windows are open", s.Open())
+			}
+			return list
 		}
-		if s.Open() != 0 {
-			t.Errorf("%d windows are open", s.Open())
-		}
-		return list
-	}
-	whole := emit(1 << 30)
-	for _, most := range []int{1, 7, 100} {
-		if got := emit(most); !slices.Equal(got, whole) {
-			t.Errorf("with %d results in a transaction: %d results, want %d", most, len(got), len(whole))
+		whole := emit(1 << 30)
+		for _, most := range []int{1, 7, 100} {
+			if got := emit(most); !slices.Equal(got, whole) {
+				t.Errorf("with %d results in a transaction: %d results, want %d", most, len(got), len(whole))
+			}
 		}
 	}
 }
 
 func TestARefusedMessageChangesNothing(t *testing.T) {
 	t.Parallel()
-	s := New(testAggregate(t))
+	s := New(testAggregate(t, testTumbling, 0))
 	add := func(body string) error {
-		_, err := s.Add(&semel.Message{Body: []byte(body)}, "k", 5000, 5000)
+		_, err := s.Add(&semel.Message{Body: []byte(body)}, []byte("k"), 5000, 5000)
 		return err
 	}
 	if err := add("1"); err != nil {
@@ -458,19 +601,19 @@ func TestARefusedMessageChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Commit()
-	if got := string(s.open[0]["k"]); got != "n=2 s=3" {
+	if got := string(s.groups["k"].panes[0].acc); got != "n=2 s=3" {
 		t.Errorf("%s", got)
 	}
 }
 
 func TestOtherBytesAreNoRecord(t *testing.T) {
 	t.Parallel()
-	s := New(testAggregate(t))
+	s := New(testAggregate(t, testTumbling, 0))
 	for i := range 20 {
-		if _, err := s.Add(&semel.Message{Body: []byte("1")}, fmt.Sprint(i), int64(i)*9000, 0); i == 0 && err != nil {
+		if _, err := s.Add(&semel.Message{Body: []byte("1")}, fmt.Append(nil, i), int64(i)*9000, 0); i == 0 && err != nil {
 			t.Fatal(err)
 		}
-		s.Add(&semel.Message{Body: []byte("1")}, fmt.Sprint(i), int64(i)*900, 0)
+		s.Add(&semel.Message{Body: []byte("1")}, fmt.Append(nil, i), int64(i)*900, 0)
 	}
 	whole := s.Changes(ID{1}, ID{2}, 1<<20)[0]
 	if _, err := Parse(whole); err != nil {

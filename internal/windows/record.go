@@ -17,14 +17,15 @@ import (
 //	topic (16): the id of the input topic
 //	watermark, emitted, partly (8 each): milliseconds since the Unix epoch
 //	cursor
-//	entries: start of the window (varint), length of the group key (uvarint), group key,
-//	length of the accumulator (uvarint), accumulator
+//	entries: start of the pane (varint), first - start (uvarint), late messages (uvarint),
+//	length of the group key (uvarint), group key, length of the accumulator (uvarint),
+//	accumulator, or nothing if the pane is now part of another
 //
 // A transaction with many changes has several records, and each has its whole progress.
 // A barrier has the kind 2, no entries, and 16 bytes at the place of the definition that
 // no other barrier has.
 const (
-	recordVersion = 1
+	recordVersion = 2
 	kindBarrier   = 2
 	kindChanges   = 3
 
@@ -76,6 +77,8 @@ func (s *State) Changes(definition, topic ID, most int) (records [][]byte) {
 	for _, e := range s.entries() {
 		size := len(entries)
 		entries = binary.AppendVarint(entries, e.start)
+		entries = binary.AppendUvarint(entries, uint64(e.first-e.start))
+		entries = binary.AppendUvarint(entries, e.late)
 		entries = append(binary.AppendUvarint(entries, uint64(len(e.key))), e.key...)
 		entries = append(binary.AppendUvarint(entries, uint64(len(e.acc))), e.acc...)
 		if size > 0 && HeaderSize+len(s.present.cursor)+len(entries) > most {
@@ -93,21 +96,31 @@ func (s *State) Changes(definition, topic ID, most int) (records [][]byte) {
 }
 
 type entry struct {
-	start int64
-	key   string
-	acc   []byte
+	key string
+	pane
 }
 
-// entries returns the changed accumulators that are still to be emitted, in order.
+// entries returns the changed panes that are still needed, in order.
 func (s *State) entries() (list []entry) {
-	for start, of := range s.changed {
-		for key, acc := range of {
-			if !s.present.done(start+s.size, key) {
-				list = append(list, entry{start, key, acc})
+	for _, old := range s.images {
+		for _, p := range old.group.panes {
+			if p.txn == s.txn {
+				list = append(list, entry{old.group.key, p})
+			}
+		}
+		if s.rule.gap == 0 {
+			continue
+		}
+		for _, p := range old.panes { // a session may have become part of another
+			if _, ok := old.group.find(&p, true); !ok && !s.rule.gone(&s.present, old.group.key, &p) {
+				p.acc = nil
+				list = append(list, entry{old.group.key, p})
 			}
 		}
 	}
-	slices.SortFunc(list, func(a, b entry) int { return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.key, b.key)) })
+	slices.SortFunc(list, func(a, b entry) int {
+		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.key, b.key), cmp.Compare(a.first, b.first))
+	})
 	return list
 }
 
@@ -161,11 +174,19 @@ func Parse(value []byte) (r Record, err error) {
 
 // cutEntry reads the entry at the start of bytes.
 func cutEntry(b []byte) (e entry, rest []byte, ok bool) {
+	var first uint64
 	start, size := binary.Varint(b)
 	if size <= 0 {
 		return e, nil, false
 	}
 	e.start, b = start, b[size:]
+	for _, n := range []*uint64{&first, &e.late} {
+		if *n, size = binary.Uvarint(b); size <= 0 {
+			return e, nil, false
+		}
+		b = b[size:]
+	}
+	e.first = start + int64(first)
 	text := func() []byte {
 		n, size := binary.Uvarint(b)
 		if size <= 0 || n > uint64(len(b)-size) {
@@ -188,11 +209,37 @@ func cutEntry(b []byte) (e entry, rest []byte, ok bool) {
 
 // Apply adds a committed record. No transaction is open.
 func (s *State) Apply(r *Record) {
+	s.committed, s.present, s.left = r.progress, r.progress, nil
 	for rest := r.entries; len(rest) > 0; {
 		var e entry
 		e, rest, _ = cutEntry(rest) // Parse has checked them
-		s.set(e.start, e.key, slices.Clone(e.acc))
+		e.acc = slices.Clone(e.acc)
+		s.set(e)
 	}
-	s.left = nil
-	s.settle(r.progress)
+	s.catchUp()
+	s.dropOld()
+}
+
+// set sets or removes a pane of a committed record.
+func (s *State) set(e entry) {
+	g := s.groups[e.key]
+	if g == nil {
+		g = &group{key: e.key, due: never}
+		s.groups[e.key] = g
+	}
+	at, found := g.find(&e.pane, s.rule.gap > 0)
+	switch {
+	case len(e.acc) > 0 && found:
+		g.panes[at] = e.pane // a session may be due later than planned
+	case len(e.acc) > 0:
+		g.panes = slices.Insert(g.panes, at, e.pane)
+		s.count++
+		s.plan(g, &e.pane)
+	case found:
+		g.panes = slices.Delete(g.panes, at, at+1)
+		s.count--
+	}
+	if len(g.panes) == 0 {
+		s.forget(g)
+	}
 }

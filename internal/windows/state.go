@@ -1,10 +1,9 @@
 package windows
 
 import (
+	"cmp"
 	"fmt"
-	"maps"
 	"slices"
-	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/stream"
@@ -15,22 +14,67 @@ import (
 // goroutine uses it at a time.
 //
 // The watermark never falls. A window is closed once the watermark has reached its end:
-// no message can change it. Closed windows are emitted in the order of their ends, and
-// those of equal ends in the order of their group keys.
+// no message can change its result. Closed windows are emitted in the order of their
+// ends, and those of equal ends in the order of their group keys.
+//
+// A group key has panes. A pane is the accumulator of messages that belong to the same
+// windows: a slice of hopping windows, a whole tumbling window, or a session. So the
+// three kinds of windows differ only in how a message finds its pane, and in the panes of
+// a window.
 type State struct {
 	agg  *stream.Aggregate
-	size int64 // of a window
+	rule rule
 
 	committed, present progress
-	// open are the accumulators by window start and group key. changed are those of the
-	// open transaction, which replace them.
-	open, changed map[int64]map[string][]byte
-	// left are the group keys of the oldest window whose results must still be emitted, in
+	groups             map[string]*group
+	// images are the groups that the open transaction has changed, as they were before.
+	images []image
+	// txn is the number of the open transaction.
+	txn uint64
+	// due has the group keys by the end of the next window to emit, or an earlier time.
+	due timers
+	// drops has the group keys by the times at which their windows accept no more
+	// corrections.
+	drops timers
+	// left are the group keys whose window of the end leftEnd must still be emitted, in
 	// order. It is nil if they are not known.
-	left []string
-	// count is the number of accumulators in open.
+	left    []*group
+	leftEnd int64
+	// revised are the emitted windows that the open transaction has changed.
+	revised []windowID
+	// count is the number of panes.
 	count int
 	acc   []byte // memory for an accumulator
+}
+
+type group struct {
+	key   string
+	panes []pane // by start, and by first
+	due   int64  // a time in due, at or before the end of the next window to emit; or never
+	txn   uint64 // the last transaction that changed it
+}
+
+// pane is the accumulator of messages that belong to the same windows.
+type pane struct {
+	// start is the start of the slice or session.
+	start int64
+	// first is the end of the first window that the pane is part of.
+	first int64
+	// late counts the messages that came when the result of a window was written.
+	late uint64
+	acc  []byte
+	txn  uint64 // the transaction that made acc
+}
+
+type image struct {
+	group *group
+	panes []pane
+	due   int64
+}
+
+type windowID struct {
+	group *group
+	end   int64
 }
 
 // progress is how far a partition has come.
@@ -44,18 +88,21 @@ type progress struct {
 	cursor string
 }
 
+// done reports whether the result of a window and group key is emitted.
+func (p *progress) done(end int64, key string) bool {
+	return end <= p.emitted || end < p.partly || end == p.partly && key <= p.cursor
+}
+
 // New returns a state without windows. The aggregate is valid and has its defaults.
 func New(agg *stream.Aggregate) *State {
-	s := &State{agg: agg, size: agg.Over.Size().Milliseconds(), open: map[int64]map[string][]byte{}}
-	s.changed = map[int64]map[string][]byte{}
-	return s
+	return &State{agg: agg, rule: newRule(agg), groups: map[string]*group{}, txn: 1}
 }
 
 // Watermark returns the watermark, or 0 before the first message.
 func (s *State) Watermark() int64 { return s.present.watermark }
 
-// Open returns the number of open windows of all group keys, without those that the
-// open transaction adds.
+// Open returns the number of panes of all group keys: of tumbling windows, slices of
+// hopping windows, or sessions.
 func (s *State) Open() int { return s.count }
 
 // Verdict says what became of a message.
@@ -84,192 +131,214 @@ func (s *State) advance(watermark int64) {
 	s.present.watermark = max(s.present.watermark, watermark)
 }
 
-// Add adds a message to the window of a group key. See was called before. After an error
+// Add adds a message to the windows of a group key. See was called before. After an error
 // nothing has changed.
-func (s *State) Add(m *semel.Message, key string, when, clock int64) (Verdict, error) {
+func (s *State) Add(m *semel.Message, key []byte, when, clock int64) (Verdict, error) {
 	if when > clock+s.agg.MaxAhead.Milliseconds() {
 		return Ahead, nil
 	}
-	start := s.start(when)
-	if start+s.size <= s.present.watermark {
+	g := s.groups[string(key)]
+	if g == nil {
+		g = &group{key: string(key), due: never}
+	}
+	if s.rule.gap > 0 {
+		return s.addToSession(m, g, when)
+	}
+	return s.addToSlice(m, g, when)
+}
+
+// addToSlice adds a message to the pane of its slice. If some of the slice's windows are
+// closed and not emitted yet, it needs a pane that is not part of those.
+func (s *State) addToSlice(m *semel.Message, g *group, when int64) (Verdict, error) {
+	start, watermark := floor(when, s.rule.slice), s.present.watermark
+	next := pane{start: start, first: s.rule.endAfter(start)}
+	last := s.rule.last(&next)
+	if last+s.rule.correct <= watermark {
 		return Late, nil
 	}
-	of := s.changed[start]
-	was, ok := of[key]
-	if !ok {
-		was = s.open[start][key]
+	corrects := s.rule.correct > 0
+	if next.first <= watermark && !corrects {
+		next.first = s.rule.endAfter(watermark)
 	}
-	acc, err := s.agg.Func.Add(append(s.acc[:0], was...), m)
-	if err != nil {
+	at, found := g.lastOf(start)
+	if found && !corrects && max(g.panes[at].first, s.rule.nextEnd(&s.present, g.key)) <= watermark {
+		at, found = at+1, false
+	}
+	if found {
+		next = g.panes[at]
+	}
+	if err := s.add(m, &next); err != nil {
 		return Added, err
 	}
-	if n := len(acc); n == 0 || n > stream.MaxAccumulator {
-		return Added, semel.Permanent(fmt.Errorf("aggregate: an accumulator of %d bytes: it has at least 1 and at most %d", n, stream.MaxAccumulator))
+	if corrects {
+		first := max(next.first, s.rule.endAfter(watermark-s.rule.correct))
+		for end := first; end <= min(last, watermark); end += s.rule.every {
+			if s.present.done(end, g.key) {
+				next.late++
+				s.revised = append(s.revised, windowID{g, end})
+			}
+		}
 	}
-	s.acc = acc
-	if of == nil {
-		of = map[string][]byte{}
-		s.changed[start] = of
-	}
-	if ok {
-		of[key] = append(was[:0], acc...)
+	s.touch(g)
+	if found {
+		g.panes[at] = next
 	} else {
-		of[key] = slices.Clone(acc)
+		g.panes = slices.Insert(g.panes, at, next)
+		s.plan(g, &next)
 	}
 	return Added, nil
 }
 
-// start returns the start of the window of a time.
-func (s *State) start(when int64) int64 {
-	start := when - when%s.size
-	if when%s.size < 0 {
-		start -= s.size
+// addToSession adds a message to the open sessions of its group key that it touches,
+// which become one.
+func (s *State) addToSession(m *semel.Message, g *group, when int64) (Verdict, error) {
+	r := &s.rule
+	next := pane{start: when, first: when + r.gap + 1}
+	var joined []int
+	for i := range g.panes {
+		p := &g.panes[i]
+		if p.first <= s.present.watermark || p.start > when+r.gap || p.first <= when {
+			continue
+		}
+		start, end := min(next.start, p.start), max(next.first, p.first)
+		if end-r.gap-1-start > r.most {
+			continue
+		}
+		if len(joined) == 0 {
+			next.acc, next.txn = p.acc, p.txn
+		} else {
+			acc, err := s.agg.Func.Merge(next.acc, p.acc)
+			if err != nil {
+				return Added, semel.Permanent(fmt.Errorf("aggregate: sessions cannot be joined: %w", err))
+			}
+			next.acc, next.txn = acc, s.txn
+		}
+		next.start, next.first = start, end
+		joined = append(joined, i)
 	}
-	return start
+	if next.first <= s.present.watermark {
+		return Late, nil
+	}
+	if err := s.add(m, &next); err != nil {
+		return Added, err
+	}
+	s.touch(g)
+	for i := len(joined) - 1; i >= 0; i-- {
+		g.panes = slices.Delete(g.panes, joined[i], joined[i]+1)
+	}
+	g.put(next)
+	s.plan(g, &next)
+	return Added, nil
+}
+
+// add adds a message to the accumulator of a pane, which may share its bytes with the
+// group's. It changes those only if the open transaction made them.
+func (s *State) add(m *semel.Message, p *pane) error {
+	acc, err := s.agg.Func.Add(append(s.acc[:0], p.acc...), m)
+	if err != nil {
+		return err
+	}
+	if n := len(acc); n == 0 || n > stream.MaxAccumulator {
+		return semel.Permanent(fmt.Errorf("aggregate: an accumulator of %d bytes: it has at least 1 and at most %d", n, stream.MaxAccumulator))
+	}
+	s.acc = acc
+	if p.txn == s.txn {
+		p.acc = append(p.acc[:0], acc...)
+	} else {
+		p.acc, p.txn = slices.Clone(acc), s.txn
+	}
+	return nil
+}
+
+// touch notes that the open transaction is about to change a group.
+func (s *State) touch(g *group) {
+	if g.txn != s.txn {
+		g.txn = s.txn
+		s.images = append(s.images, image{g, slices.Clone(g.panes), g.due})
+		s.groups[g.key] = g
+	}
+}
+
+// forget removes a group without panes.
+func (s *State) forget(g *group) {
+	g.due = never
+	if s.groups[g.key] == g {
+		delete(s.groups, g.key)
+	}
+}
+
+// lastOf returns the place of the last pane of a slice, or the place for a new one.
+func (g *group) lastOf(start int64) (at int, found bool) {
+	for at = len(g.panes); at > 0 && g.panes[at-1].start > start; at-- {
+	}
+	if at > 0 && g.panes[at-1].start == start {
+		return at - 1, true
+	}
+	return at, false
+}
+
+// find returns the place of a pane, or the place for it. Sessions of a group differ in
+// their starts, and panes of a slice in their first windows.
+func (g *group) find(p *pane, session bool) (at int, found bool) {
+	return slices.BinarySearchFunc(g.panes, p, func(a pane, b *pane) int {
+		if session {
+			return cmp.Compare(a.start, b.start)
+		}
+		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.first, b.first))
+	})
+}
+
+// put adds a pane that the group does not have.
+func (g *group) put(p pane) {
+	at, _ := g.find(&p, false)
+	g.panes = slices.Insert(g.panes, at, p)
 }
 
 // Quiet moves the watermark of a partition that has no new messages. All messages before
-// a time have been read. It reports whether that closed a window; if not, it changed
-// nothing.
+// a time have been read. It reports whether a window is due; if not, it changed nothing.
 func (s *State) Quiet(read int64) bool {
 	watermark := read - (s.agg.Grace + stream.ClockMargin).Milliseconds()
-	for _, windows := range []map[int64]map[string][]byte{s.open, s.changed} {
-		for start := range windows {
-			if end := start + s.size; end > s.present.watermark && end <= watermark {
-				s.advance(watermark)
-				return true
-			}
-		}
+	_, due := s.next(watermark)
+	if due {
+		s.advance(watermark)
 	}
-	return false
-}
-
-// Due reports whether results of closed windows must be emitted.
-func (s *State) Due() bool {
-	_, due := s.oldest()
 	return due
 }
 
-// oldest returns the start of the oldest window that is not emitted, and whether it is
-// closed.
-func (s *State) oldest() (start int64, closed bool) {
-	found := false
-	for _, windows := range []map[int64]map[string][]byte{s.open, s.changed} {
-		for at := range windows {
-			if at+s.size > s.present.emitted && (!found || at < start) {
-				start, found = at, true
-			}
-		}
-	}
-	return start, found && start+s.size <= s.present.watermark
-}
-
-// Emit passes at most a number of results of closed windows to fn, and returns how many.
-// After an error of fn, the transaction must be dropped.
-func (s *State) Emit(most int, fn func(*stream.Closed) error) (n int, err error) {
-	for n < most {
-		start, closed := s.oldest()
-		if !closed {
-			return n, nil
-		}
-		p := &s.present
-		if p.partly != start+s.size {
-			p.partly, p.cursor, s.left = start+s.size, "", nil
-		}
-		if s.left == nil {
-			s.left = s.keysAfter(start, p.cursor)
-		}
-		for len(s.left) > 0 && n < most {
-			key := s.left[0]
-			if err := fn(s.closed(start, key)); err != nil {
-				return n, err
-			}
-			s.left, p.cursor = s.left[1:], key
-			n++
-		}
-		if len(s.left) == 0 {
-			p.emitted, p.partly, p.cursor, s.left = start+s.size, 0, "", nil
-		}
-	}
-	return n, nil
-}
-
-// keysAfter returns the group keys of a window that are greater than a cursor, in order.
-func (s *State) keysAfter(start int64, cursor string) []string {
-	list := []string{}
-	for key := range s.open[start] {
-		if key > cursor || cursor == "" {
-			list = append(list, key)
-		}
-	}
-	for key := range s.changed[start] {
-		if _, ok := s.open[start][key]; !ok && (key > cursor || cursor == "") {
-			list = append(list, key)
-		}
-	}
-	slices.Sort(list)
-	return list
-}
-
-func (s *State) closed(start int64, key string) *stream.Closed {
-	acc, ok := s.changed[start][key]
-	if !ok {
-		acc = s.open[start][key]
-	}
-	return &stream.Closed{Key: key, Start: time.UnixMilli(start).UTC(), End: time.UnixMilli(start + s.size).UTC(), Acc: slices.Clone(acc)}
-}
-
-// done reports whether the result of a window and group key is emitted.
-func (p *progress) done(end int64, key string) bool {
-	return end <= p.emitted || end == p.partly && key <= p.cursor && p.cursor != ""
-}
-
 // Changed reports whether the open transaction has changes.
-func (s *State) Changed() bool { return s.present != s.committed || len(s.changed) > 0 }
+func (s *State) Changed() bool { return s.present != s.committed || len(s.images) > 0 }
 
 // Drop discards the open transaction.
 func (s *State) Drop() {
-	s.present, s.left = s.committed, nil
-	clear(s.changed)
+	for _, old := range s.images {
+		old.group.panes, old.group.due = old.panes, old.due
+		if len(old.panes) == 0 {
+			s.forget(old.group)
+		} else if old.due != never {
+			s.due.add(old.due, old.group)
+		}
+	}
+	s.present = s.committed
+	s.end()
 }
 
 // Commit ends the open transaction. The records of Changes are stored.
 func (s *State) Commit() {
-	for start, windows := range s.changed {
-		for key, acc := range windows {
-			s.set(start, key, acc)
+	for _, old := range s.images {
+		s.count += len(old.group.panes) - len(old.panes)
+		if len(old.group.panes) == 0 {
+			s.forget(old.group)
 		}
 	}
-	clear(s.changed)
-	s.settle(s.present)
+	s.committed = s.present
+	left := s.left
+	s.end()
+	s.left = left
+	s.dropOld()
 }
 
-// set sets an accumulator.
-func (s *State) set(start int64, key string, acc []byte) {
-	of := s.open[start]
-	if of == nil {
-		of = map[string][]byte{}
-		s.open[start] = of
-	}
-	if _, ok := of[key]; !ok {
-		s.count++
-	}
-	of[key] = acc
-}
-
-// settle makes a progress the committed one, and removes what is emitted.
-func (s *State) settle(to progress) {
-	from := s.committed
-	s.committed, s.present = to, to
-	for start, of := range s.open {
-		switch end := start + s.size; {
-		case end <= to.emitted:
-			s.count -= len(of)
-			delete(s.open, start)
-		case end == to.partly && (from.partly != to.partly || from.cursor != to.cursor):
-			before := len(of)
-			maps.DeleteFunc(of, func(key string, _ []byte) bool { return to.done(end, key) })
-			s.count -= before - len(of)
-		}
-	}
+func (s *State) end() {
+	clear(s.images)
+	s.images, s.left, s.revised = s.images[:0], nil, s.revised[:0]
+	s.txn++
 }

@@ -23,8 +23,9 @@ import (
 
 // Headers of results.
 const (
-	headerFinal  = "semel-final"  // no other result of this window and group key follows
-	headerWindow = "semel-window" // its start and end, with a slash between them
+	headerFinal    = "semel-final"    // no message can change this result, but for corrections
+	headerWindow   = "semel-window"   // its start and end, with a slash between them
+	headerRevision = "semel-revision" // with corrections: greater in each further result
 )
 
 // mostResults is how many results one transaction writes. The rest follows in further
@@ -43,12 +44,9 @@ type windowState struct {
 	cuts   keystate.Cuts
 }
 
-// newWindowState returns a state without windows. An entry of a changelog record is of a
-// window that starts at most Grace after the record's watermark. So the window is closed
-// when the watermark has moved by size and grace.
+// newWindowState returns a state without windows.
 func newWindowState(agg *stream.Aggregate) *windowState {
-	keep := (agg.Over.Size() + agg.Grace).Milliseconds()
-	return &windowState{State: windows.New(agg), cuts: keystate.NewCuts(keep)}
+	return &windowState{State: windows.New(agg), cuts: keystate.NewCuts(windows.Keep(agg).Milliseconds())}
 }
 
 func (o *TransactorOptions) validateAggregate(wrong *invalid.List) {
@@ -95,7 +93,7 @@ func (w *worker) aggregate(ctx context.Context, p *part, r *kgo.Record, now int6
 		return false, w.fail(ctx, r, 1, semel.Permanent(fmt.Errorf("aggregate: group key %s: %w", agg.By, err)))
 	}
 	when := timeOf(r)
-	verdict, err := addTo(p.slot.windows.State, &w.message, string(w.groupID), when, now)
+	verdict, err := addTo(p.slot.windows.State, &w.message, w.groupID, when, now)
 	switch {
 	case err != nil:
 		return false, w.fail(ctx, r, 1, err)
@@ -116,7 +114,7 @@ func (w *worker) aggregate(ctx context.Context, p *part, r *kgo.Record, now int6
 func text(milliseconds int64) string { return time.UnixMilli(milliseconds).UTC().Format(time.RFC3339) }
 
 // addTo turns a panic of an Aggregator into an error.
-func addTo(st *windows.State, m *semel.Message, group string, when, now int64) (v windows.Verdict, err error) {
+func addTo(st *windows.State, m *semel.Message, group []byte, when, now int64) (v windows.Verdict, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = semel.Permanent(fmt.Errorf("the aggregate panicked: %v", p))
@@ -152,13 +150,13 @@ func (s *session) patience() time.Duration {
 // without records in it commits its present offset again, so that the brokers check
 // whether this member still has it.
 func (w *worker) emit(ctx context.Context) error {
-	if !w.s.due() {
+	if w.opts.Aggregate == nil {
 		return nil
 	}
 	committed := w.s.client.Client().CommittedOffsets()
 	left := w.opts.results
 	for _, p := range w.s.parts {
-		if !p.ready || !p.slot.windows.Due() || left == 0 {
+		if !p.ready || !p.touched && (left == 0 || !p.slot.windows.Due()) {
 			continue
 		}
 		if at, ok := committed[p.id.Topic][p.id.Number]; ok && at.Offset >= 0 {
@@ -195,11 +193,17 @@ func (w *worker) result(ctx context.Context, p *part, c *stream.Closed) (err err
 		return err
 	}
 	out := &kgo.Record{
-		Topic: w.opts.Output, Key: []byte(c.Key), Value: body, Timestamp: c.End.Add(-time.Millisecond),
+		Topic: w.opts.Output, Key: []byte(c.Key), Value: body, Timestamp: c.End,
 		Headers: []kgo.RecordHeader{
 			{Key: headerFinal, Value: []byte("true")},
 			{Key: headerWindow, Value: []byte(c.Start.Format(time.RFC3339Nano) + "/" + c.End.Format(time.RFC3339Nano))},
 		},
+	}
+	if w.opts.Aggregate.Over.Gap() == 0 {
+		out.Timestamp = c.End.Add(-time.Millisecond)
+	}
+	if w.opts.Aggregate.Correct > 0 {
+		out.Headers = append(out.Headers, kgo.RecordHeader{Key: headerRevision, Value: strconv.AppendUint(nil, c.Revision, 10)})
 	}
 	if err := w.check(ctx, out.Topic, out); err != nil {
 		return err

@@ -141,6 +141,94 @@ func TestResultsOfWindows(t *testing.T) {
 	}
 }
 
+// TestResultsOfOtherWindows has hopping windows, sessions, and corrections, with a restart
+// after each record.
+func TestResultsOfOtherWindows(t *testing.T) {
+	t.Parallel()
+	type step struct {
+		second, value int
+		want          string // of all results
+	}
+	for name, c := range map[string]struct {
+		over    stream.Window
+		correct time.Duration
+		late    int
+		steps   []step
+	}{
+		"hopping": {over: stream.Hopping(2*time.Minute, time.Minute), late: 1, steps: []step{
+			{1, 1, ""},
+			{70, 10, "a-1 n=1 s=1"},
+			{59, 100, "a-1 n=1 s=1"}, // late for one of its windows
+			{125, 0, "a-1 n=1 s=1, a0 n=3 s=111"},
+			{58, 1000, "a-1 n=1 s=1, a0 n=3 s=111"}, // late
+			{240, 0, "a-1 n=1 s=1, a0 n=3 s=111, a1 n=2 s=10, a2 n=1 s=0"},
+		}},
+		"session": {over: stream.Session(10*time.Second, 30*time.Second), late: 1, steps: []step{
+			{0, 1, ""},
+			{12, 10, "a0 n=1 s=1"}, // more than the gap
+			{22, 100, "a0 n=1 s=1"},
+			{11, 1000, "a0 n=1 s=1"},
+			{0, 5, "a0 n=1 s=1"}, // late
+			{40, 0, "a0 n=1 s=1, a0.18333333333333332 n=3 s=1110"},
+		}},
+		"corrected": {over: stream.Tumbling(time.Minute), correct: time.Minute, late: 1, steps: []step{
+			{1, 1, ""},
+			{60, 10, "a0 n=1 s=1"},
+			{2, 100, "a0 n=1 s=1, a0 n=2 s=101"},
+			{119, 0, "a0 n=1 s=1, a0 n=2 s=101"},
+			{3, 1000, "a0 n=1 s=1, a0 n=2 s=101, a0 n=3 s=1101"},
+			{120, 0, "a0 n=1 s=1, a0 n=2 s=101, a0 n=3 s=1101, a1 n=2 s=10"},
+			{4, 5, "a0 n=1 s=1, a0 n=2 s=101, a0 n=3 s=1101, a1 n=2 s=10"}, // late
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 1, func(b *bubble) {
+				opts := b.counting(time.Minute, 0, semel.Forever)
+				opts.Aggregate.Over, opts.Aggregate.Correct = c.over, c.correct
+				base, late := time.Now().Add(-time.Hour).Truncate(time.Minute), 0
+				for i, step := range c.steps {
+					p := b.start(opts)
+					b.Write(counted(0, strconv.Itoa(i), "a", step.value, base.Add(time.Duration(step.second)*time.Second)))
+					p.Wait(1, kafkatest.Settled)
+					p.Stop()
+					late += p.Events.Decisions(semel.Late)
+					if got := lines(b.written(), base); got != step.want {
+						t.Errorf("results at %d: %s, want %s", step.second, got, step.want)
+					}
+				}
+				if late != c.late {
+					t.Errorf("%d late, want %d", late, c.late)
+				}
+				revisions := map[string]uint64{}
+				for _, r := range b.Read("out") {
+					if n := len(r.Headers); (n == 3) != (c.correct > 0) {
+						t.Errorf("headers %v", r.Headers)
+					} else if n == 3 {
+						revision, err := strconv.ParseUint(string(r.Headers[2].Value), 10, 64)
+						window := string(r.Headers[1].Value)
+						if last, ok := revisions[window]; err != nil || ok && revision <= last {
+							t.Errorf("revision %s of %s after %d", r.Headers[2].Value, window, last)
+						}
+						revisions[window] = revision
+					}
+				}
+			})
+		})
+	}
+}
+
+// written returns all results that were written.
+func (b *bubble) written() (list []result) {
+	b.Helper()
+	for _, r := range b.Read("out") {
+		var got result
+		kafkatest.Must(b.T, json.Unmarshal(r.Value, &got))
+		list = append(list, got)
+	}
+	return list
+}
+
 func headerText(r *kgo.Record) string {
 	var all []string
 	for _, h := range r.Headers {

@@ -171,8 +171,8 @@ func lintAggregate(l *config.Linter) {
 	if agg.Late == "drop" {
 		l.Add(semel.Warning, config.Loss, l.At("aggregate.late"), "drop", "a record whose window is closed is lost", "write late: park")
 	}
-	if whole := agg.Tumbling + agg.Grace; p.Window < whole {
-		l.Add(semel.Warning, config.Repeat, l.At("window"), schema.Duration(p.Window)+", but a window is open for "+schema.Duration(whole),
+	if whole := agg.Whole(); p.Window < whole {
+		l.Add(semel.Warning, config.Repeat, l.At("window"), schema.Duration(p.Window)+", but a window takes records for up to "+schema.Duration(whole),
 			"a record that comes again after its key was forgotten counts twice in a result", "write window: "+schema.Duration(whole)+" or more")
 	}
 	if agg.Grace == 0 {

@@ -1,0 +1,239 @@
+package windows
+
+import (
+	"cmp"
+	"container/heap"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/semel-dev/semel/stream"
+)
+
+// never is the time of a group key that has nothing to emit.
+const never int64 = math.MaxInt64
+
+// timers has groups by times.
+type timers struct {
+	groups map[int64][]*group
+	times  times // of groups
+}
+
+// add adds a group. A time may have a group twice.
+func (t *timers) add(at int64, g *group) {
+	if t.groups == nil {
+		t.groups = map[int64][]*group{}
+	}
+	of, ok := t.groups[at]
+	if !ok {
+		heap.Push(&t.times, at)
+	}
+	t.groups[at] = append(of, g)
+}
+
+// first returns the first time up to a limit.
+func (t *timers) first(limit int64) (int64, bool) {
+	if len(t.times) == 0 || t.times[0] > limit {
+		return 0, false
+	}
+	return t.times[0], true
+}
+
+// pop removes the first time and returns its groups.
+func (t *timers) pop() []*group {
+	at := heap.Pop(&t.times).(int64)
+	list := t.groups[at]
+	delete(t.groups, at)
+	return list
+}
+
+// times is a heap.
+type times []int64
+
+func (t times) Len() int           { return len(t) }
+func (t times) Less(i, j int) bool { return t[i] < t[j] }
+func (t times) Swap(i, j int)      { t[i], t[j] = t[j], t[i] }
+func (t *times) Push(x any)        { *t = append(*t, x.(int64)) }
+func (t *times) Pop() any {
+	last := (*t)[len(*t)-1]
+	*t = (*t)[:len(*t)-1]
+	return last
+}
+
+// plan notes when the next window of a group is due. A new pane was added, or a session
+// has changed.
+func (s *State) plan(g *group, p *pane) {
+	if due := s.rule.nextDue(&s.present, g); due < g.due {
+		s.setDue(g, due)
+	}
+	if s.rule.correct > 0 {
+		s.drops.add(s.rule.last(p)+s.rule.correct, g)
+	}
+}
+
+func (s *State) setDue(g *group, due int64) {
+	g.due = due
+	if due == never {
+		return
+	}
+	s.due.add(due, g)
+	if due == s.leftEnd {
+		s.left = nil
+	}
+}
+
+// next returns the end of the first window up to a limit that is not emitted, and whether
+// there is one.
+func (s *State) next(limit int64) (end int64, ok bool) {
+	for {
+		at, ok := s.due.first(limit)
+		if !ok || s.left != nil && s.leftEnd == at {
+			return at, ok
+		}
+		list := s.due.groups[at]
+		found := list[:0]
+		for _, g := range list {
+			if g.due != at {
+				continue // planned for another time since
+			}
+			if due := s.rule.nextDue(&s.present, g); due != at {
+				s.setDue(g, due) // a session that has grown
+				continue
+			}
+			found = append(found, g)
+		}
+		if len(found) == 0 {
+			s.due.pop()
+			continue
+		}
+		slices.SortFunc(found, func(a, b *group) int { return cmp.Compare(a.key, b.key) })
+		found = slices.Compact(found)
+		s.due.groups[at] = found
+		if at <= s.present.watermark { // it is closed, so nothing changes its end
+			s.left, s.leftEnd = found, at
+		}
+		return at, true
+	}
+}
+
+// Due reports whether results of closed windows must be emitted.
+func (s *State) Due() bool {
+	_, due := s.next(s.present.watermark)
+	return due
+}
+
+// Emit passes the new results of windows that the open transaction has corrected to fn.
+// Then it passes at most a number of results of closed windows, and returns how many. After
+// an error of fn, the transaction must be dropped.
+func (s *State) Emit(most int, fn func(*stream.Closed) error) (n int, err error) {
+	if err := s.revise(fn); err != nil { // first, while the panes are there
+		return 0, err
+	}
+	p := &s.present
+	for n < most {
+		end, ok := s.next(p.watermark)
+		if !ok {
+			break
+		}
+		for len(s.left) > 0 && n < most {
+			g := s.left[0]
+			s.touch(g)
+			if err := s.result(g, end, fn); err != nil {
+				return n, err
+			}
+			n++
+			s.left, p.partly, p.cursor = s.left[1:], end, g.key
+			s.trim(g)
+			s.setDue(g, s.rule.nextDue(p, g))
+		}
+		if len(s.left) == 0 {
+			p.emitted, p.partly, p.cursor = end, 0, ""
+			s.due.pop()
+			s.left = nil
+		}
+	}
+	return n, nil
+}
+
+// revise passes the new results of corrected windows to fn.
+func (s *State) revise(fn func(*stream.Closed) error) error {
+	slices.SortFunc(s.revised, func(a, b windowID) int {
+		return cmp.Or(cmp.Compare(a.end, b.end), cmp.Compare(a.group.key, b.group.key))
+	})
+	s.revised = slices.Compact(s.revised)
+	for _, w := range s.revised {
+		if err := s.result(w.group, w.end, fn); err != nil {
+			return err
+		}
+	}
+	s.revised = s.revised[:0]
+	return nil
+}
+
+// result passes the result of a window to fn.
+func (s *State) result(g *group, end int64, fn func(*stream.Closed) error) error {
+	panes := s.rule.window(g.panes, end)
+	closed := &stream.Closed{Key: g.key, Start: timeOf(end - s.rule.size), End: timeOf(end), Acc: slices.Clone(panes[0].acc), Revision: panes[0].late}
+	if s.rule.gap > 0 {
+		closed.Start, closed.End = timeOf(panes[0].start), timeOf(end-s.rule.gap-1)
+	}
+	for _, p := range panes[1:] {
+		var err error
+		if closed.Acc, err = s.agg.Func.Merge(closed.Acc, p.acc); err != nil {
+			return err
+		}
+		closed.Revision += p.late
+	}
+	return fn(closed)
+}
+
+func timeOf(milliseconds int64) time.Time { return time.UnixMilli(milliseconds).UTC() }
+
+// trim removes the panes that a group does not need any longer, and returns how many.
+func (s *State) trim(g *group) int {
+	before := len(g.panes)
+	g.panes = slices.DeleteFunc(g.panes, func(p pane) bool { return s.rule.gone(&s.present, g.key, &p) })
+	return before - len(g.panes)
+}
+
+// trimCommitted is trim without an open transaction.
+func (s *State) trimCommitted(g *group) {
+	s.count -= s.trim(g)
+	if len(g.panes) == 0 {
+		s.forget(g)
+	}
+}
+
+// dropOld removes panes whose windows accept no more corrections. No transaction is open.
+func (s *State) dropOld() {
+	for {
+		if _, ok := s.drops.first(s.present.watermark); !ok {
+			return
+		}
+		for _, g := range s.drops.pop() {
+			s.trimCommitted(g)
+		}
+	}
+}
+
+// catchUp removes what other transactions have emitted. No transaction is open.
+func (s *State) catchUp() {
+	p := &s.present
+	var seen []*group
+	for {
+		at, ok := s.due.first(max(p.emitted, p.partly))
+		if !ok {
+			break
+		}
+		for _, g := range s.due.pop() {
+			if g.due == at {
+				g.due = never
+				seen = append(seen, g)
+			}
+		}
+	}
+	for _, g := range seen {
+		s.trimCommitted(g)
+		s.setDue(g, s.rule.nextDue(p, g))
+	}
+}

@@ -1,0 +1,93 @@
+package windows
+
+import (
+	"time"
+
+	"github.com/semel-dev/semel/stream"
+)
+
+// rule says which windows a pane is part of. Times are in milliseconds.
+type rule struct {
+	size, every, slice int64 // of tumbling and hopping windows
+	gap, most          int64 // of sessions
+	correct            int64
+}
+
+func newRule(agg *stream.Aggregate) rule {
+	over := agg.Over
+	return rule{
+		size: over.Size().Milliseconds(), every: over.Every().Milliseconds(), slice: over.Slice().Milliseconds(),
+		gap: over.Gap().Milliseconds(), most: over.Most().Milliseconds(), correct: agg.Correct.Milliseconds(),
+	}
+}
+
+// floor returns the greatest multiple of a step that is not greater than a number.
+func floor(n, step int64) int64 {
+	rest := n % step
+	if rest < 0 {
+		rest += step
+	}
+	return n - rest
+}
+
+// endAfter returns the end of the first tumbling or hopping window that ends after a time.
+func (r *rule) endAfter(t int64) int64 { return floor(t-r.size, r.every) + r.every + r.size }
+
+// last returns the end of the last window that a pane is part of.
+func (r *rule) last(p *pane) int64 {
+	if r.gap > 0 {
+		return p.first
+	}
+	return floor(p.start, r.every) + r.size
+}
+
+// nextEnd returns the first end of a tumbling or hopping window that is not emitted.
+func (r *rule) nextEnd(p *progress, key string) int64 {
+	if p.partly > 0 && key > p.cursor {
+		return p.partly
+	}
+	return r.endAfter(max(p.partly, p.emitted))
+}
+
+// nextDue returns the end of a group's first window that is not emitted, or never.
+func (r *rule) nextDue(p *progress, g *group) int64 {
+	due, next := never, int64(0)
+	if r.gap == 0 {
+		next = r.nextEnd(p, g.key)
+	}
+	for i := range g.panes {
+		end := max(g.panes[i].first, next)
+		if end < due && end <= r.last(&g.panes[i]) && !p.done(end, g.key) {
+			due = end
+		}
+	}
+	return due
+}
+
+// gone reports whether a pane is not needed any longer.
+func (r *rule) gone(p *progress, key string, of *pane) bool {
+	last := r.last(of)
+	return p.done(last, key) && last+r.correct <= p.watermark
+}
+
+// window returns the panes of the window that ends at a time, in order.
+func (r *rule) window(panes []pane, end int64) []pane {
+	var list []pane
+	for _, p := range panes {
+		if r.gap > 0 && p.first == end || r.gap == 0 && p.start >= end-r.size && p.start < end && p.first <= end {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// Keep returns how far the watermark must move until a record of changes is not needed
+// any longer. A slice in it begins at most Grace after the watermark of then, and so does
+// the last message of a session that no later record has.
+func Keep(agg *stream.Aggregate) time.Duration {
+	open := agg.Over.Size()
+	if gap := agg.Over.Gap(); gap > 0 {
+		open = gap + time.Millisecond
+	}
+	return open + agg.Grace + agg.Correct
+}
