@@ -30,7 +30,7 @@ import (
 type Batch struct {
 	guard   *Guard
 	began   time.Time // when the keys were claimed
-	renewer *Renewer  // set between Keep and Stop
+	renewer Renewer   // in use between Keep and Stop
 	tasks   []*Task   // those of the renewer
 
 	// The memory of requests and answers, to be used again.
@@ -206,7 +206,8 @@ func again(first, err error) error {
 // effects. The context ends with the cause ErrLeaseLost if one of the leases is
 // lost. Keep takes over tasks that a Renewer has. It ignores tasks without a claim.
 func (b *Batch) Keep(ctx context.Context, tasks []*Task) context.Context {
-	b.renewer, b.tasks = newRenewer(b.guard, ctx), tasks
+	b.renewer.begin(b.guard, ctx)
+	b.tasks = tasks
 	b.renewer.Keep(tasks...)
 	return b.renewer.effect
 }
@@ -222,7 +223,7 @@ func (b *Batch) Stop() {
 			t.Err = fmt.Errorf("%w: %w", t.leaseLost, t.Err)
 		}
 	}
-	b.renewer, b.tasks = nil, nil
+	b.tasks = nil
 }
 
 // isPermanent reports whether an effect reported by its error how it ended.

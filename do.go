@@ -55,9 +55,10 @@ func (g *Guard) doResult(ctx context.Context, call Call, fn resultFunc) (Outcome
 		return Outcome{}, err
 	}
 	s := g.singles.Get().(*single)
-	s.task.Call, s.list[0] = &call, &s.task
+	s.call = call
+	s.task.Call, s.list[0] = &s.call, &s.task
 	out, err := s.do(ctx, s.list[:], fn)
-	s.task = Task{}
+	s.task, s.call = Task{}, Call{}
 	g.singles.Put(s) // not after a panic
 	return out, err
 }
@@ -65,6 +66,7 @@ func (g *Guard) doResult(ctx context.Context, call Call, fn resultFunc) (Outcome
 // single is a batch of one task. Its memory is used again for other calls.
 type single struct {
 	Batch
+	call Call
 	task Task
 	list [1]*Task
 }
@@ -83,18 +85,20 @@ func (b *Batch) do(ctx context.Context, task []*Task, fn resultFunc) (Outcome, e
 // claimAndWait claims the key of one task. If another holder has the key, it asks
 // again until the guard's Wait is over.
 func (b *Batch) claimAndWait(ctx context.Context, task []*Task) error {
-	start := time.Now()
-	for pause := time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
-		b.Claim(ctx, task)
-		left := b.guard.opts.Wait - time.Since(start)
-		if task[0].Decision != InFlight || left <= 0 {
+	b.Claim(ctx, task)
+	end := b.began.Add(b.guard.opts.Wait)
+	for pause := time.Millisecond; task[0].Decision == InFlight; pause = min(2*pause, 250*time.Millisecond) {
+		left := time.Until(end)
+		if left <= 0 {
 			return nil
 		}
 		// Jitter spreads the waiters of one key.
 		if err := sleep(ctx, min(left, pause/2+rand.N(pause))); err != nil {
 			return fmt.Errorf("semel: wait for %s: %w", task[0].Call.Key, err)
 		}
+		b.Claim(ctx, task)
 	}
+	return nil
 }
 
 // run runs the effects of tasks with a claim and records how they ended.

@@ -22,7 +22,7 @@ type Renewer struct {
 
 	renewing sync.Mutex // held during a renewal; before mu
 
-	mu      sync.Mutex // guards the fields below, and the lease of each task in tasks
+	mu      sync.Mutex // guards all fields but renewing, and the lease of each task in tasks
 	tasks   []*Task
 	single  [1]*Task // the memory of tasks, mostly
 	timer   *time.Timer
@@ -35,10 +35,19 @@ type Renewer struct {
 func (g *Guard) NewRenewer() *Renewer { return newRenewer(g, context.Background()) }
 
 func newRenewer(g *Guard, ctx context.Context) *Renewer {
-	r := &Renewer{guard: g, caller: ctx}
+	r := &Renewer{}
+	r.begin(g, ctx)
+	return r
+}
+
+// begin makes a renewer usable, also one that was stopped. A renewal of its earlier
+// tasks that comes late renews those of now, which does no harm.
+func (r *Renewer) begin(g *Guard, ctx context.Context) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.guard, r.caller, r.stopped = g, ctx, false
 	r.tasks = r.single[:0]
 	r.effect, r.lose = context.WithCancelCause(ctx)
-	return r
 }
 
 // Keep renews the leases of tasks until they are completed, given back, or taken
@@ -121,7 +130,8 @@ func (r *Renewer) Stop() {
 	for _, t := range r.tasks {
 		t.renewer.Store(nil)
 	}
-	r.tasks = nil
+	clear(r.single[:])
+	r.tasks, r.next, r.caller, r.effect = nil, time.Time{}, nil, nil
 }
 
 // renew renews all leases once and sets the timer for the next time.

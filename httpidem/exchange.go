@@ -23,6 +23,8 @@ type exchange struct {
 	c      *recorder // of the last run; nil if it did not run
 	held   *held     // the client of c, if the effect commits with its key
 	kept   share     // for the response
+
+	own flight // the memory of flight
 }
 
 // serve runs the request, or answers for the first request with its key.
@@ -39,7 +41,7 @@ func (e *exchange) serve() {
 				return
 			}
 			if e.opts.Wait > 0 { // one request of this process asks the store, and the others wait for it
-				e.flight = e.flights.begin(&e.call)
+				e.flight = e.flights.begin(&e.call, &e.own, false, time.Time{})
 			}
 		}
 		out, err := e.do(ctx, e.call, e.run)
@@ -68,9 +70,8 @@ func (e *exchange) run(ctx context.Context, claim semel.Claim) ([]byte, error) {
 		return nil, errQuota
 	}
 	if e.flight == nil {
-		e.flight = e.flights.begin(&e.call)
-	}
-	if e.flight != nil {
+		e.flight = e.flights.begin(&e.call, &e.own, true, claim.LeaseEnd)
+	} else {
 		e.flights.note(e.flight, true, claim.LeaseEnd)
 	}
 	client := e.w
@@ -81,7 +82,8 @@ func (e *exchange) run(ctx context.Context, claim semel.Claim) ([]byte, error) {
 	e.kept.end() // of a run that was rolled back
 	e.kept.spare = requestCost
 	e.c = newRecorder(client, e.r, &e.opts, &e.kept)
-	inner := withBody(context.WithValue(ctx, recorderKey{}, e.c), e.r, e.body)
+	e.c.work = work{ctx, e.c}
+	inner := withBody(&e.c.work, e.r, e.body, &e.c.body)
 	if inner.Header["Upgrade"] != nil { // an offer of HTTP/2, which a server may ignore
 		inner.Header = inner.Header.Clone()
 		inner.Header.Del("Upgrade")
@@ -129,7 +131,7 @@ func (e *exchange) land(result settled) {
 func (e *exchange) answer(result settled) {
 	if e.opts.FailOpen && e.c == nil && errors.Is(result.err, semel.ErrStoreUnavailable) {
 		e.w.Header().Set("Idempotency-Status", "unprotected")
-		e.next.ServeHTTP(e.w, withBody(e.r.Context(), e.r, e.body))
+		e.next.ServeHTTP(e.w, withBody(e.r.Context(), e.r, e.body, &whole{}))
 		return
 	}
 	if result.err != nil {

@@ -37,15 +37,15 @@ type settled struct {
 	err  error
 }
 
-// begin lets others wait for a request. It returns nil if another request with its key
-// has begun.
-func (f *flights) begin(call *semel.Call) *flight {
+// begin lets others wait for a request, whose flight is own. It returns nil if another
+// request with its key has begun. The rest is as in note.
+func (f *flights) begin(call *semel.Call, own *flight, runs bool, leaseEnd time.Time) *flight {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.flying[call.Key] != nil {
 		return nil
 	}
-	own := &flight{fingerprint: call.Fingerprint}
+	*own = flight{fingerprint: call.Fingerprint, runs: runs, leaseEnd: leaseEnd}
 	f.flying[call.Key] = own
 	return own
 }

@@ -91,7 +91,7 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if body, ok = m.read(w, r, &room); !ok {
 			return
 		}
-		r = withBody(r.Context(), r, body)
+		r = withBody(r.Context(), r, body, &whole{})
 	}
 	id, err := p.keyOf(r.Header, body)
 	sent, badTime := p.firstSent(r.Header)
@@ -136,12 +136,12 @@ func (m *middleware) call(r *http.Request, caller, id string, body []byte) semel
 	}
 }
 
-// withBody returns the request with a context, and with a body that was read.
-func withBody(ctx context.Context, r *http.Request, body []byte) *http.Request {
+// withBody returns the request with a context, and with a body that was read: reader
+// reads it again.
+func withBody(ctx context.Context, r *http.Request, body []byte, reader *whole) *http.Request {
 	out := r.WithContext(ctx)
-	read := &whole{}
-	read.Reset(body)
-	out.Body, out.ContentLength, out.TransferEncoding = read, int64(len(body)), nil
+	reader.Reset(body)
+	out.Body, out.ContentLength, out.TransferEncoding = reader, int64(len(body)), nil
 	return out
 }
 

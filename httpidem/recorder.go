@@ -35,6 +35,8 @@ type recorder struct {
 	opts   *Options
 	origin string // the Origin of the request
 	room   *share // the memory for the copy
+	work   work
+	body   whole // what the handler reads
 
 	mu     sync.Mutex // guards the fields below
 	client http.ResponseWriter
@@ -245,7 +247,21 @@ func (c *recorder) sent() bool {
 	return c.status != 0 || c.client == nil
 }
 
+// work is the context of a request that holds a key.
+type work struct {
+	context.Context
+	recorder *recorder
+}
+
 type recorderKey struct{}
+
+// Value implements context.Context.
+func (w *work) Value(key any) any {
+	if key == (recorderKey{}) {
+		return w.recorder
+	}
+	return w.Context.Value(key)
+}
 
 // recorderOf returns the recorder of a request that holds a key, or nil.
 func recorderOf(ctx context.Context) *recorder {

@@ -23,9 +23,9 @@ type shard struct {
 	// had none.
 	shortest time.Duration
 	recent   recentCompletions
-	// holder and scope are the last ones that were kept, so that most records
-	// share one copy.
-	holder, scope string
+	// holder, scope and origin are the last ones that were kept, so that most
+	// records share one copy.
+	holder, scope, origin string
 	// dataBytes is the length of all results and readable ids.
 	dataBytes int64
 	// counted is this shard's share of the store's count.
@@ -117,7 +117,10 @@ func (sh *shard) setOrigin(r *record, origin string) {
 		return
 	}
 	sh.dataBytes += int64(len(origin) - len(r.more().origin))
-	r.extra.origin = strings.Clone(origin)
+	if sh.origin != origin {
+		sh.origin = strings.Clone(origin)
+	}
+	r.extra.origin = sh.origin
 }
 
 // origin returns where the delivery came from that has the key, or "".
@@ -175,7 +178,7 @@ func (sh *shard) clear() {
 	sh.records = slab{}
 	sh.recent = recentCompletions{}
 	sh.shortest, sh.dataBytes = 0, 0
-	sh.holder, sh.scope = "", ""
+	sh.holder, sh.scope, sh.origin = "", "", ""
 }
 
 // recentCompletions are the last completions, and claims with Done, whose keys
