@@ -84,7 +84,7 @@ func recentKey(d *semel.Digest) uint64 { return binary.BigEndian.Uint64(d[1:9]) 
 
 // finish marks a record as done, in the compact form if possible.
 func (s *Store) finish(sh *shard, r *record, n uint32, d *semel.Digest, result semel.Result, window time.Duration, now moment) {
-	if result.Kind == semel.NoResult && len(result.Data) == 0 && r.attempt == 1 && r.fingerprint.IsZero() && r.origin() == "" && s.compactWindow(window) {
+	if result.Kind == semel.NoResult && len(result.Data) == 0 && r.attempt == 1 && r.fingerprint.IsZero() && r.originLen == 0 && s.compactWindow(window) {
 		token := r.token
 		sh.drop(r, n)
 		sh.setDone(d, now, s.scale.Expiry(now.nanos, window), window, uint64(token))

@@ -17,11 +17,16 @@ type record struct {
 	// expires is the end of the window of a done record, and otherwise never.
 	// The attempt count must not be forgotten while the outcome is open.
 	expires int64
-	// extra is nil for most records.
-	extra   *extra
+	// text has what only some records have: scope and id, if they are kept, with the
+	// lengths below; the origin; the data of the result. One text keeps the garbage
+	// collector's work small.
+	text    []byte
 	attempt int32
 	// next is 1 more than the number of the next free record.
-	next uint32
+	next      uint32
+	scopeLen  uint32
+	idLen     uint32
+	originLen uint16
 	// state is Absent for a free record. A record with hold and an ended lease
 	// counts as Unknown, although its state is Claimed: see stateAt.
 	state semel.State
@@ -29,13 +34,6 @@ type record struct {
 	hold  bool
 	// oneStep: the holder made the key done in one step.
 	oneStep bool
-}
-
-// extra has the fields that only some records need.
-type extra struct {
-	key    semel.Key
-	origin string
-	data   []byte
 }
 
 func (r *record) stateAt(now int64) semel.State {
@@ -52,36 +50,38 @@ func (r *record) claim() semel.Claim {
 	return semel.Claim{Token: r.token, Attempt: int(r.attempt), LeaseEnd: instant(r.leaseEnd)}
 }
 
-func (r *record) result() semel.Result {
-	if r.extra == nil {
-		return semel.Result{Kind: r.kind}
-	}
-	return semel.Result{Kind: r.kind, Data: r.extra.data}
+// head is the length of the text before the data of the result.
+func (r *record) head() int { return int(r.scopeLen) + int(r.idLen) + int(r.originLen) }
+
+// key returns the readable key, which is empty if it was not kept.
+func (r *record) key() semel.Key {
+	return semel.Key{Scope: string(r.text[:r.scopeLen]), ID: string(r.text[r.scopeLen : r.scopeLen+r.idLen])}
 }
 
-// more returns the extra fields of a record, for writing.
-func (r *record) more() *extra {
-	if r.extra == nil {
-		r.extra = new(extra)
+// origin returns where the delivery came from that has the key, or nothing.
+func (r *record) origin() []byte { return r.text[r.scopeLen+r.idLen : r.head()] }
+
+func (r *record) result() semel.Result {
+	if data := r.text[r.head():]; len(data) > 0 || r.kind == semel.Value {
+		return semel.Result{Kind: r.kind, Data: data}
 	}
-	return r.extra
+	return semel.Result{Kind: r.kind}
 }
 
 // show returns the record in its public form, with the data of the result.
 func (r *record) show(now int64) semel.Record {
 	shown := semel.Record{
+		Key:         r.key(),
 		Digest:      r.digest,
 		State:       r.stateAt(now),
 		Token:       r.token,
 		Attempt:     int(r.attempt),
 		Holder:      r.holder,
+		Origin:      string(r.origin()),
 		Fingerprint: r.fingerprint,
 		FirstSeen:   instant(r.firstSeen),
 		LeaseEnd:    instant(r.leaseEnd),
 		Result:      r.result(),
-	}
-	if r.extra != nil {
-		shown.Key, shown.Origin = r.extra.key, r.extra.origin
 	}
 	if r.state == semel.Done && r.expires != never {
 		shown.Expires = instant(r.expires)

@@ -23,10 +23,9 @@ type shard struct {
 	// had none.
 	shortest time.Duration
 	recent   recentCompletions
-	// holder, scope and origin are the last ones that were kept, so that most
-	// records share one copy.
-	holder, scope, origin string
-	// dataBytes is the length of all results and readable ids.
+	// holder is the last one that was kept, so that most records share one copy.
+	holder string
+	// dataBytes is the length of all texts.
 	dataBytes int64
 	// counted is this shard's share of the store's count.
 	counted int
@@ -82,16 +81,9 @@ func (sh *shard) forgetSome(now int64) {
 
 // drop forgets a record.
 func (sh *shard) drop(r *record, n uint32) {
-	sh.dataBytes -= r.dataBytes()
+	sh.dataBytes -= int64(len(r.text))
 	sh.index.Delete(&r.digest)
 	sh.records.release(n)
-}
-
-func (r *record) dataBytes() int64 {
-	if r.extra == nil {
-		return 0
-	}
-	return int64(len(r.extra.data) + len(r.extra.key.ID) + len(r.extra.origin))
 }
 
 // setHolder stores the owner of a claim.
@@ -102,41 +94,32 @@ func (sh *shard) setHolder(r *record, owner semel.Owner) {
 	r.holder, r.nonce = sh.holder, owner.Nonce
 }
 
+// setText stores the text of a record: a beginning of its old one, and more.
+func (sh *shard) setText(r *record, begin, more []byte) {
+	sh.dataBytes -= int64(len(r.text))
+	r.text = append(append(make([]byte, 0, len(begin)+len(more)), begin...), more...)
+	sh.dataBytes += int64(len(r.text))
+}
+
 // setKey stores the readable key.
 func (sh *shard) setKey(r *record, key semel.Key) {
-	if sh.scope != key.Scope {
-		sh.scope = strings.Clone(key.Scope)
-	}
-	r.more().key = semel.Key{Scope: sh.scope, ID: strings.Clone(key.ID)}
-	sh.dataBytes += int64(len(key.ID))
+	sh.setText(r, []byte(key.Scope), []byte(key.ID))
+	r.scopeLen, r.idLen = uint32(len(key.Scope)), uint32(len(key.ID))
 }
 
 // setOrigin stores where the delivery came from that got the claim.
 func (sh *shard) setOrigin(r *record, origin string) {
-	if origin == "" && r.extra == nil {
-		return
+	if string(r.origin()) != origin {
+		sh.setText(r, r.text[:r.scopeLen+r.idLen], []byte(origin))
+		r.originLen = uint16(len(origin))
 	}
-	sh.dataBytes += int64(len(origin) - len(r.more().origin))
-	if sh.origin != origin {
-		sh.origin = strings.Clone(origin)
-	}
-	r.extra.origin = sh.origin
-}
-
-// origin returns where the delivery came from that has the key, or "".
-func (r *record) origin() string {
-	if r.extra == nil {
-		return ""
-	}
-	return r.extra.origin
 }
 
 // setResult stores the result of an effect.
 func (sh *shard) setResult(r *record, result semel.Result) {
 	r.kind = result.Kind
-	if result.Data != nil {
-		r.more().data = append([]byte{}, result.Data...)
-		sh.dataBytes += int64(len(result.Data))
+	if len(result.Data) > 0 {
+		sh.setText(r, r.text[:r.head()], result.Data)
 	}
 }
 
@@ -178,7 +161,7 @@ func (sh *shard) clear() {
 	sh.records = slab{}
 	sh.recent = recentCompletions{}
 	sh.shortest, sh.dataBytes = 0, 0
-	sh.holder, sh.scope, sh.origin = "", "", ""
+	sh.holder = ""
 }
 
 // recentCompletions are the last completions, and claims with Done, whose keys
