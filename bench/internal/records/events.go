@@ -94,7 +94,7 @@ func (e Events) Fill(ctx context.Context, addrs []string, topic string, partitio
 	for at := e.Base.Add(e.Jitter + e.Span); at.Before(end); {
 		at = at.Add(min(10*time.Second, end.Sub(at)))
 		for p := range partitions {
-			produce(Closing+strconv.Itoa(p), p, i, &Event{Time: at})
+			produce(Closing+strconv.Itoa(i), p, i, &Event{Time: at})
 			i++
 		}
 	}

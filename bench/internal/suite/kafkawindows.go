@@ -149,7 +149,7 @@ func (e *Env) moveWindows(ctx context.Context, w *windowed, program kafkaProgram
 		return nil, err
 	}
 	right := w.right(in)
-	reader, err := newReader(ctx, c)
+	reader, err := newReader(ctx, c, kafkaOut, false)
 	if err != nil {
 		return nil, err
 	}
@@ -197,10 +197,13 @@ func (w *windowed) check(got [][]byte, right map[records.Result]records.Totals) 
 // reader reads the committed results in the output while a program writes them, without
 // those of groups that only close windows.
 type reader struct {
-	client *kgo.Client
-	cancel context.CancelFunc
-	ended  chan struct{}
-	count  atomic.Int64
+	topic string
+	// closing: also count the results of groups that only close windows.
+	closing bool
+	client  *kgo.Client
+	cancel  context.CancelFunc
+	ended   chan struct{}
+	count   atomic.Int64
 
 	mu     sync.Mutex // guards the rest
 	bodies [][]byte
@@ -208,15 +211,15 @@ type reader struct {
 	err    error
 }
 
-func newReader(ctx context.Context, c *kafkaCluster) (*reader, error) {
-	client, err := kgo.NewClient(kgo.SeedBrokers(c.addrs...), kgo.ConsumeTopics(kafkaOut),
+func newReader(ctx context.Context, c *kafkaCluster, topic string, closing bool) (*reader, error) {
+	client, err := kgo.NewClient(kgo.SeedBrokers(c.addrs...), kgo.ConsumeTopics(topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.KeepControlRecords()) // the last record of a partition may be one
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	r := &reader{client: client, cancel: cancel, ended: make(chan struct{}), next: map[int32]int64{}}
+	r := &reader{topic: topic, closing: closing, client: client, cancel: cancel, ended: make(chan struct{}), next: map[int32]int64{}}
 	go r.run(ctx)
 	return r, nil
 }
@@ -230,7 +233,7 @@ func (r *reader) run(ctx context.Context) {
 			r.err = err
 		}
 		for record := range fetches.RecordsAll() {
-			if !record.Attrs.IsControl() && !bytes.HasPrefix(record.Key, []byte(records.Closing)) {
+			if !record.Attrs.IsControl() && (r.closing || !bytes.HasPrefix(record.Key, []byte(records.Closing))) {
 				r.bodies = append(r.bodies, record.Value)
 			}
 			r.next[record.Partition] = record.Offset + 1
@@ -253,7 +256,7 @@ func (r *reader) finish(ctx context.Context) ([][]byte, error) {
 	defer cancel()
 	ticker := time.NewTicker(kafkaPoll)
 	defer ticker.Stop()
-	ends, err := kadm.NewClient(r.client).ListCommittedOffsets(ctx, kafkaOut)
+	ends, err := kadm.NewClient(r.client).ListCommittedOffsets(ctx, r.topic)
 	if err != nil {
 		return nil, err
 	}
@@ -268,7 +271,7 @@ func (r *reader) finish(ctx context.Context) ([][]byte, error) {
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("read %s to its end: %w", kafkaOut, ctx.Err())
+			return nil, fmt.Errorf("read %s to its end: %w", r.topic, ctx.Err())
 		}
 	}
 }
