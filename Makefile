@@ -11,7 +11,7 @@ SERVICES ?=
 export SEMEL_SERVICES ?= required
 
 .DEFAULT_GOAL := help
-.PHONY: help build release release-check test test-full test-matrix check race counts faults fuzz crash services services-stop services-install soak bench bench-report
+.PHONY: help build release release-check test test-full streams test-matrix check race counts faults fuzz crash services services-stop services-install soak bench bench-report
 
 help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,8 +62,12 @@ test-full: services-install ## Run all tests in full with the race detector, and
 	$(GO) test -race -count=1 -timeout 1h ./...
 	$(GO) test -C contrib/watermill -race -count=1 -timeout 5m ./...
 	$(GO) test -C test/faults -race -count=1 -timeout 1h ./... -rounds 3 -kills 60
+	$(MAKE) streams
 	$(MAKE) fuzz FUZZTIME=1m
 	$(MAKE) crash
+
+streams: services-install ## Compare the windows of Semel with those of Kafka Streams, result by result
+	$(GO) test -C bench -count=1 -timeout 20m -v ./internal/suite -run KafkaStreams
 
 # The verbs leave out the tests that need Kafka, because there is one version of it. The
 # faults are those of the server in question.

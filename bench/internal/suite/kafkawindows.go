@@ -25,6 +25,7 @@ const (
 	// the input are at most.
 	windowGrace  = 30 * time.Second
 	windowJitter = 10 * time.Second
+	sessionGap   = 30 * time.Second
 )
 
 // windowed is a benchmark of windows.
@@ -35,12 +36,12 @@ type windowed struct {
 	over string
 	args []string
 	sum  bool // of .cents, instead of the count
+	// size and every are those of tumbling and hopping windows; 0 is sessions.
+	size, every time.Duration
 	// input is that of the benchmark. Its Base is set when it is written.
 	input records.Events
 	// end is how long after the last record's time all windows are closed.
 	end time.Duration
-	// right returns the right results.
-	right func(records.Events) map[records.Result]records.Totals
 	// targets are the least ratios of rate, processor time and memory to each peer.
 	targets [3]float64
 	peers   []windowsPeer
@@ -64,11 +65,22 @@ func windows(e Env) []Benchmark {
 	)
 	for _, w := range []windowed{
 		{
-			name: "kafka-windows", work: "the number of records in each minute",
-			over: "{ tumbling: 1m }", args: []string{"--size", "60000"}, end: time.Minute + windowGrace,
+			name: "kafka-windows", work: "the number of records of each minute",
+			over: "{ tumbling: 1m }", args: []string{"--size", "60000"}, size: time.Minute, every: time.Minute, end: time.Minute + windowGrace,
 			input:   records.Events{Records: e.size(2_000_000, 20_000), Groups: e.size(100_000, 1000), Span: 5 * time.Minute},
-			right:   func(in records.Events) map[records.Result]records.Totals { return in.Windows(time.Minute, time.Minute) },
 			targets: [3]float64{5, 6, 2}, peers: []windowsPeer{suppress, tuned},
+		},
+		{
+			name: "kafka-windows-hopping", work: "the sum of a member of the records of each hour, every minute anew,", sum: true,
+			over: "{ hopping: 1h, every: 1m }", args: []string{"--size", "3600000", "--every", "60000"}, size: time.Hour, every: time.Minute, end: time.Hour + windowGrace,
+			input:   records.Events{Records: e.size(300_000, 5000), Groups: e.size(1000, 20), Span: time.Hour},
+			targets: [3]float64{20, 0, 0}, peers: []windowsPeer{suppress},
+		},
+		{
+			name: "kafka-windows-sessions", work: "the number of records of each session with a gap of 30 s",
+			over: "{ session: 30s, max: 1d }", args: []string{"--gap", "30000"}, end: sessionGap + windowGrace + time.Second,
+			input:   records.Events{Records: e.size(1_000_000, 20_000), Groups: e.size(100_000, 1000), Span: 5 * time.Minute},
+			targets: [3]float64{4, 0, 0}, peers: []windowsPeer{suppress},
 		},
 	} {
 		list = append(list, e.windowed(w))
@@ -148,7 +160,10 @@ func (e *Env) moveWindows(ctx context.Context, w *windowed, program kafkaProgram
 	if err := in.Fill(ctx, c.addrs, kafkaIn, kafkaPartitions, in.Base.Add(length)); err != nil {
 		return nil, err
 	}
-	right := w.right(in)
+	right := in.Sessions(sessionGap)
+	if w.size > 0 {
+		right = in.Windows(w.size, w.every)
+	}
 	reader, err := newReader(ctx, c, kafkaOut, false)
 	if err != nil {
 		return nil, err
