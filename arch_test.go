@@ -187,7 +187,7 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/pipelinecmd": {
-		".", "broker/kafka/kafkatxn", "internal/ask", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/explain", "internal/hint", "internal/schema", "internal/wiring", "key", "pipeline", "store/memstore", "internal/kind/kafka", "internal/kind/postgres",
+		".", "broker/kafka/kafkatxn", "internal/ask", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/explain", "internal/hint", "internal/schema", "internal/windows", "internal/wiring", "key", "pipeline", "store/memstore", "stream", "internal/kind/kafka", "internal/kind/postgres",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/proxycmd": {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -81,4 +82,44 @@ func TestLinesThatAreNoCasesAreNamed(t *testing.T) {
 	run(t, "\n", "test", file, "-").check(t, term.ExitUsage, "-: there is no case")
 	run(t, "", "test", file, "/none").check(t, term.ExitUsage, "/none: there is no such file")
 	run(t, "", "test", file).check(t, term.ExitUsage, "FILE or CASES is missing")
+}
+
+// TestCasesCheckResultsOfWindows has messages of each fate, and time that passes.
+func TestCasesCheckResultsOfWindows(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
+pipelines:
+  counts:
+    source: { kafka: { brokers: ["127.0.0.1:1"], topics: [in], group: g } }
+    key: { id: .id }
+    window: 1d
+    filter: "value.n > 0"
+    aggregate: { by: .g, over: { hopping: 2m, every: 1m }, grace: 10s, values: { n: count, sum: sum .n } }
+    sink: { kafka: { brokers: ["127.0.0.1:1"], topic: out } }
+`)
+	result := func(start, end, n, sum int) string {
+		return fmt.Sprintf(`{"key":"a","start":"2026-11-24T13:%02d:00Z","end":"2026-11-24T13:%02d:00Z","values":{"n":%d,"sum":%d}}`, start, end, n, sum)
+	}
+	cases := `{"time":"2026-11-24T13:01:05Z","body":{"id":1,"g":"a","n":1},"decision":"fresh","results":[]}
+{"time":"2026-11-24T13:01:06Z","body":{"id":1,"g":"a","n":1},"decision":"duplicate"}
+{"time":"2026-11-24T13:01:06Z","body":{"id":2,"g":"a","n":0},"decision":"filtered"}
+{"time":"2026-11-24T13:01:06Z","body":{"id":3,"n":1},"decision":"failed"}
+{"time":"2026-11-24T14:01:06Z","body":{"id":3,"g":"a","n":1},"decision":"failed"}
+{"time":"2026-11-24T13:02:09Z","body":{"id":4,"g":"a","n":4},"decision":"fresh","results":[]}
+{"time":"2026-11-24T13:02:10Z","body":{"id":5,"g":"a","n":16},"decision":"fresh","results":[` + result(0, 2, 1, 1) + `]}
+{"time":"2026-11-24T13:01:59Z","body":{"id":6,"g":"a","n":64},"decision":"fresh","results":[]}
+{"time":"2026-11-24T13:02:59Z","partition":1,"body":{"id":6,"g":"b","n":64},"decision":"fresh","results":[]}
+{"after":"59s","results":[]}
+{"after":"4m","results":[` + result(1, 3, 4, 85) + `,` + result(2, 4, 2, 20) + `,` + strings.ReplaceAll(result(1, 3, 1, 64), `"a"`, `"b"`) + `,` + strings.ReplaceAll(result(2, 4, 1, 64), `"a"`, `"b"`) + `]}
+{"time":"2026-11-24T13:01:59Z","body":{"id":7,"g":"a","n":1},"decision":"late"}
+`
+	got := run(t, cases, "test", file, "-")
+	got.check(t, term.ExitDone)
+	if !strings.HasSuffix(got.stdout, "\n12 cases, 0 failed\n") {
+		t.Error(got.stdout)
+	}
+	got = run(t, `{"time":"2026-11-24T13:01:05Z","body":{"id":1,"g":"a","n":1},"results":[{"n":1}]}`, "test", file, "-")
+	if got.status != term.ExitFound || !strings.Contains(got.stdout, `FAIL  counts line 1: its results are none, want [{"n":1}]`) {
+		t.Errorf("%+v", got)
+	}
 }

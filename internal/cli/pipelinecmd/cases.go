@@ -50,6 +50,10 @@ CASES is a file of JSON lines; - is standard input. Each line is a message:
   key         the expected id, as in semel keys ls --json
   decision    fresh, filtered, failed, duplicate, mismatch, late or missing
   output      the expected body of a fresh message, behind filter and map
+  results     with aggregate: a list of the results that the line writes
+
+With aggregate, the clock starts at the time of the first message. A line without body,
+record_key and headers is then no message: time passes, and windows close by idle.
 
 The messages of a pipeline come in the order of the lines, and each remembers its
 key. A case without key, decision or output checks nothing of that kind.
@@ -87,6 +91,8 @@ type testCase struct {
 	Key       json.RawMessage   `json:"key"`
 	Decision  string            `json:"decision"`
 	Output    json.RawMessage   `json:"output"`
+	// Results are nil if they are not compared.
+	Results *[]json.RawMessage `json:"results"`
 
 	line  int
 	after time.Duration
@@ -175,8 +181,10 @@ type caseLine struct {
 	Decision string          `json:"decision"`
 	Key      json.RawMessage `json:"key,omitempty"`
 	Output   json.RawMessage `json:"output,omitempty"`
-	Error    string          `json:"error,omitempty"`
-	Wrong    []string        `json:"wrong,omitempty"`
+	// Results are those of an aggregate.
+	Results []json.RawMessage `json:"results,omitempty"`
+	Error   string            `json:"error,omitempty"`
+	Wrong   []string          `json:"wrong,omitempty"`
 }
 
 // runCases runs the cases in their order.
@@ -219,6 +227,12 @@ func printCase(a *term.App, line caseLine) error {
 		return json.NewEncoder(a.Stdout).Encode(line)
 	}
 	result, what := "ok  ", line.Decision
+	if what == "" {
+		what = "time passes"
+	}
+	if n := len(line.Results); n > 0 {
+		what += fmt.Sprintf(", %d results", n)
+	}
 	if !line.OK {
 		result, what = "FAIL", strings.Join(line.Wrong, "; ")
 	}
@@ -234,7 +248,8 @@ func printCase(a *term.App, line caseLine) error {
 // says that time passes.
 type caseBench struct {
 	*decider
-	store *memstore.Store
+	store   *memstore.Store
+	windows *windowBench // nil without an aggregate
 }
 
 func newCaseBench(a *term.App, conf *config.File, p *config.Pipeline) (*caseBench, error) {
@@ -243,6 +258,9 @@ func newCaseBench(a *term.App, conf *config.File, p *config.Pipeline) (*caseBenc
 	if p.Window != semel.Forever {
 		opts.MaxWindow = p.Window
 	}
+	if p.Aggregate != nil {
+		b.windows = newWindowBench(p.Aggregate.Stream())
+	}
 	var err error
 	b.store, err = memstore.New(opts)
 	return b, err
@@ -250,8 +268,32 @@ func newCaseBench(a *term.App, conf *config.File, p *config.Pipeline) (*caseBenc
 
 // run decides a case and compares.
 func (b *caseBench) run(ctx context.Context, c *testCase) (caseLine, error) {
-	b.now = b.now.Add(c.after)
 	line := caseLine{Line: c.line, Pipeline: c.spec.Name, Name: c.Name}
+	b.now = b.now.Add(c.after)
+	if b.windows != nil {
+		if b.windows.last.IsZero() && !c.Time.IsZero() {
+			b.now = c.Time
+		}
+		b.windows.pass(b.now)
+	}
+	var err error
+	if b.windows == nil || len(c.Body) > 0 || c.RecordKey != "" || len(c.Headers) > 0 {
+		err = b.message(ctx, c, &line)
+	}
+	if err == nil && b.windows != nil {
+		line.Results, err = b.windows.results()
+	}
+	if err == nil && c.Results != nil {
+		if wrong := c.compare(line.Results); wrong != "" {
+			line.Wrong = append(line.Wrong, wrong)
+		}
+	}
+	line.OK = len(line.Wrong) == 0
+	return line, err
+}
+
+// message decides the message of a case and compares.
+func (b *caseBench) message(ctx context.Context, c *testCase, line *caseLine) error {
 	m := &semel.Message{Body: c.Body, Time: c.Time, Origin: semel.Origin{Source: "test", Partition: c.Partition, Offset: int64(c.line)}}
 	var text string
 	if json.Unmarshal(c.Body, &text) == nil && len(c.Body) > 0 && c.Body[0] == '"' {
@@ -269,6 +311,9 @@ func (b *caseBench) run(ctx context.Context, c *testCase) (caseLine, error) {
 	b.shown = map[string][]drySample{}
 	b.count, b.samples, b.batch = map[string]int64{}, 1, b.batch[:0]
 	b.add(m)
+	if b.windows != nil {
+		b.windows.see(m, b.now)
+	}
 	line.Decision = dryMissing
 	if len(b.batch) > 0 {
 		d := &b.batch[0]
@@ -276,8 +321,8 @@ func (b *caseBench) run(ctx context.Context, c *testCase) (caseLine, error) {
 			line.Key = id
 		}
 		var err error
-		if line.Decision, err = b.claim(ctx, d); err != nil {
-			return line, err
+		if line.Decision, err = b.decideCase(ctx, m, d); err != nil {
+			return err
 		}
 		switch line.Decision {
 		case dryFresh:
@@ -302,26 +347,54 @@ func (b *caseBench) run(ctx context.Context, c *testCase) (caseLine, error) {
 	if line.Error != "" && len(line.Wrong) > 0 {
 		line.Wrong = append(line.Wrong, line.Error)
 	}
-	line.OK = len(line.Wrong) == 0
-	return line, nil
+	return nil
 }
 
-// claim decides a message by the store, which remembers its key.
-func (b *caseBench) claim(ctx context.Context, d *dryMessage) (string, error) {
+// decideCase decides a message, and adds a fresh one to its windows. Only if it is part of
+// them, its key is remembered.
+func (b *caseBench) decideCase(ctx context.Context, m *semel.Message, d *dryMessage) (string, error) {
+	if b.windows == nil || !d.pass || d.failed != nil {
+		return b.claim(ctx, d)
+	}
+	if known, err := b.known(ctx, d); err != nil || known {
+		return dryDuplicate, err
+	}
+	added := *m
+	added.Body = d.output
+	var decision string
+	if decision, d.failed = b.windows.add(&added, b.now); decision != dryFresh {
+		return decision, nil
+	}
+	return b.claim(ctx, d)
+}
+
+// known reports whether the key of a message is remembered.
+func (b *caseBench) known(ctx context.Context, d *dryMessage) (bool, error) {
+	records := make([]semel.Record, 1)
+	err := b.store.Look(ctx, []semel.Key{b.scoped(d)}, records)
+	return records[0].State != semel.Absent, err
+}
+
+// scoped returns the key of a message. In a Kafka transaction, each partition has its own.
+func (b *caseBench) scoped(d *dryMessage) semel.Key {
 	k := d.key
 	if b.partitions {
 		k.Scope = fmt.Sprintf("%s/%d", k.Scope, d.at.Partition)
 	}
+	return k
+}
+
+// claim decides a message by the store, which remembers its key.
+func (b *caseBench) claim(ctx context.Context, d *dryMessage) (string, error) {
+	k := b.scoped(d)
 	req := semel.ClaimRequest{Key: k, Owner: semel.Owner{Nonce: uint64(d.at.Offset)}, Window: b.spec.Window, Fingerprint: d.fingerprint, Done: true}
 	if d.late {
 		req.Time = b.now.Add(-b.spec.Window - time.Second)
 	}
 	if d.failed != nil { // its key is not remembered
-		records := make([]semel.Record, 1)
-		if err := b.store.Look(ctx, []semel.Key{k}, records); err != nil {
+		if known, err := b.known(ctx, d); err != nil {
 			return "", err
-		}
-		if records[0].State == semel.Absent && !d.late {
+		} else if !known && !d.late {
 			return dryFailed, nil
 		}
 	}
