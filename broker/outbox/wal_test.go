@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -421,7 +422,7 @@ func TestServerThatCannotIsNamed(t *testing.T) {
 		{"ALTER PUBLICATION semel_outbox SET TABLE semel_outbox", weak, "user weak may not replicate", `ALTER ROLE "weak" REPLICATION`},
 		{"ALTER PUBLICATION semel_outbox SET (publish = 'delete')", server.URL(), "has no inserts", "SET (publish = 'insert')"},
 		{"ALTER PUBLICATION semel_outbox SET (publish = 'insert')", pooler.URL(), "passes no replication connections", "the PostgreSQL server itself"},
-		{"SELECT pg_create_logical_replication_slot('semel_outbox', 'test_decoding')", server.URL(), "is not one for this outbox", "source.outbox.slot"},
+		{"SELECT pg_create_physical_replication_slot('semel_outbox')", server.URL(), "is not one for this outbox", "source.outbox.slot"},
 	} {
 		if c.before != "" {
 			exec(t, pool, c.before)
@@ -490,16 +491,34 @@ func TestPausedPartitionStopsNoOther(t *testing.T) {
 }
 
 // TestRowThatIsNotVisibleYetIsDeletedLater has commits wait for a standby that does not
-// exist. The server sends them to the relay before anybody sees them.
+// exist. The server sends them to the relay before anybody sees them. The relay does not
+// wait for its own commits.
 func TestRowThatIsNotVisibleYetIsDeletedLater(t *testing.T) {
 	t.Parallel()
 	server := logical(t)
 	pool := migrated(t, server.URL())
-	s := openWAL(t, server.URL(), nil)
+	address, err := url.Parse(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := address.Query()
+	query.Set("synchronous_commit", "local")
+	address.RawQuery = query.Encode()
+	s := openWAL(t, address.String(), nil)
 	eventually(t, pool, reads)
 	exec(t, pool, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
 	exec(t, pool, "SELECT pg_reload_conf()")
-	eventually(t, pool, "SELECT current_setting('synchronous_standby_names') = 'nobody'")
+	// Commits wait as soon as the checkpointer has read the setting. It shows nowhere else.
+	var probe sync.WaitGroup
+	defer probe.Wait()
+	probing, stop := context.WithCancel(t.Context())
+	defer stop()
+	probe.Go(func() {
+		for probing.Err() == nil {
+			_, _ = pool.Exec(probing, "SELECT pg_logical_emit_message(true, 'probe', '')")
+		}
+	})
+	eventually(t, pool, "SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
 	written := make(chan error, 1)
 	go func() { written <- write(t.Context(), pool, event("a", "1")) }()
 	items, got := readFrom(t, s, 1)
