@@ -48,6 +48,7 @@ type settings struct {
 	Instance string
 	StateDir string
 	Session  time.Duration // when the group takes it for dead
+	Windows  bool          // counts messages in windows instead of moving them
 }
 
 const childVariable = "SEMEL_TEST_KAFKA_PROGRAM"
@@ -72,11 +73,18 @@ func program(text string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
-	t, err := kafkatxn.NewTransactor(&kafkatxn.TransactorOptions{
+	opts := &kafkatxn.TransactorOptions{
 		Client: []kgo.Opt{kgo.SeedBrokers(s.Brokers...)}, Group: group, Member: kafkatxn.Member{Instance: s.Instance, Sessions: 1}, Inputs: []string{"in"}, Output: "out",
 		Key: rule, OnMissing: pipeline.MissingStop, Window: time.Hour, Local: kafkatxn.Local{Dir: s.StateDir},
 		Limits: kafkatxn.Limits{Records: 750}, Timeouts: kafkatxn.Timeouts{Transaction: 5 * time.Second, Session: s.Session}, Observer: logged{},
-	})
+	}
+	if s.Windows {
+		if err := countWindows(opts); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 2
+		}
+	}
+	t, err := kafkatxn.NewTransactor(opts)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
@@ -242,7 +250,7 @@ func newRunning(t *testing.T, addr string, i int) process { return newProgram(t,
 func newProgram(t *testing.T, addr string, i int) *running {
 	t.Helper()
 	name, dir := "program-"+strconv.Itoa(i), t.TempDir()
-	r := &running{settings: settings{[]string{addr}, name, filepath.Join(dir, name), time.Second}, logs: filepath.Join(dir, "log")}
+	r := &running{settings: settings{Brokers: []string{addr}, Instance: name, StateDir: filepath.Join(dir, name), Session: time.Second}, logs: filepath.Join(dir, "log")}
 	t.Cleanup(func() {
 		if r.cmd != nil && r.cmd.ProcessState == nil {
 			r.end(t, syscall.SIGKILL)

@@ -1,0 +1,186 @@
+package kafka
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/stream"
+)
+
+// countWindows makes a program count and add up messages in windows.
+func countWindows(o *kafkatxn.TransactorOptions) error {
+	id, err := key.ParseRule(".id")
+	by, err2 := key.ParseRule(".g")
+	values, err3 := stream.Values(stream.Value{Name: "n", Of: "count"}, stream.Value{Name: "s", Of: "sum .id"})
+	o.Key, o.Parked = id, "parked"
+	o.Aggregate = &stream.Aggregate{By: by, Over: stream.Tumbling(time.Second), Func: values, Grace: 500 * time.Millisecond, Idle: 2 * time.Second}
+	return errors.Join(err, err2, err3)
+}
+
+// TestProgramsAreKilledAndEachWindowHasOneResult has two programs count messages in
+// windows, while they and the broker are stopped, killed and suspended. Each message is
+// in one result or parked as late, and each window of a group has one result.
+func TestProgramsAreKilledAndEachWindowHasOneResult(t *testing.T) {
+	seed, random := chooseSeed(t)
+	ends, times, n := allEnds+" suspend-program", *kills, *messages
+	if testing.Short() {
+		ends, times, n = "kill-broker kill-program suspend-program", 1, 20_000
+	}
+	events := shuffled(random, ends, times)
+	for try := 1; !countOnABroker(t, n, events, seed); try++ {
+		if try == 6 {
+			t.Fatal("Kafka called a transaction complete that is not in each of six runs")
+		}
+		t.Log("Kafka called a transaction complete that is not, so that this run says nothing: once more, with the next seed")
+		seed++
+	}
+}
+
+// countOnABroker reports whether the run says something.
+func countOnABroker(t *testing.T, messages int, events []string, seed uint64) bool {
+	t.Helper()
+	random := rand.New(rand.NewPCG(seed, 4))
+	server := servicestest.StartKafka(t, nil)
+	client, err := kgo.NewClient(kgo.SeedBrokers(server.Addr()), kgo.DefaultProduceTopic("in"), kgo.UnknownTopicRetries(-1),
+		kgo.RetryBackoffFn(func(int) time.Duration { return 100 * time.Millisecond }), kgo.MaxBufferedRecords(5000),
+		kgo.ConsumeTopics("out", "parked"), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	must(t, err)
+	defer client.Close()
+	adm := kadm.NewClient(client)
+	for topic, partitions := range map[string]int32{"in": inPartitions, "out": outPartitions, "parked": 1} {
+		_, err = adm.CreateTopic(t.Context(), partitions, 1, nil, topic)
+		must(t, err)
+	}
+	var programs [2]*running
+	for i := range programs {
+		programs[i] = newProgram(t, server.Addr(), i)
+		programs[i].Windows = true
+		programs[i].start(t)
+	}
+
+	ids, sum := 0, 0
+	var past []*kgo.Record // to write again
+	write := func(n int) {
+		for range n {
+			r := &kgo.Record{}
+			if len(past) > 0 && random.IntN(5) == 0 {
+				*r = kgo.Record{Key: past[0].Key, Value: past[0].Value, Timestamp: past[0].Timestamp}
+				past = past[1:]
+			} else {
+				group := fmt.Sprint("g", random.IntN(10))
+				r.Key, r.Value, r.Timestamp = []byte(group), fmt.Appendf(nil, `{"id":%d,"g":%q}`, ids, group), time.Now().Add(-time.Duration(random.IntN(600))*time.Millisecond)
+				if random.IntN(500) == 0 {
+					r.Timestamp = r.Timestamp.Add(-time.Minute)
+				}
+				sum += ids
+				ids++
+				if random.IntN(3) == 0 {
+					past = append(past, &kgo.Record{Key: r.Key, Value: r.Value, Timestamp: r.Timestamp})
+				}
+			}
+			client.Produce(t.Context(), r, func(_ *kgo.Record, err error) {
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		must(t, client.Flush(t.Context()))
+	}
+	for _, event := range events {
+		write(messages / (len(events) + 1) / 2)
+		i := random.IntN(2)
+		t.Logf("%s %s %d", time.Now().Format("15:04:05.000"), event, i)
+		if event == "suspend-program" {
+			suspend(t, programs[i])
+		} else {
+			happen(t, event, server, programs[i], random)
+		}
+		write(messages / (len(events) + 1) / 2)
+	}
+
+	found := counts{late: map[int]bool{}, results: map[string]bool{}}
+	done := within(settleFor, func() bool {
+		found.read(t, client)
+		return found.n+found.parked >= ids
+	})
+	if !done || found.n+found.parked != ids || found.sum != sum || len(found.twice) > 0 {
+		if len(lostMarkers(t, server)) > 0 {
+			for _, p := range programs {
+				p.end(t, syscall.SIGKILL)
+			}
+			return false
+		}
+		t.Errorf("%d messages with the sum %d are in results, and %d are parked; want %d and %d in all. Two results: %q", found.n, found.sum, found.parked, ids, sum, found.twice)
+	}
+	if found.parked == 0 || len(found.results) == 0 {
+		t.Errorf("%d messages are parked, and there are %d results", found.parked, len(found.results))
+	}
+	for _, p := range programs {
+		p.end(t, syscall.SIGTERM)
+	}
+	if found.read(t, client); len(found.twice) > 0 || found.n+found.parked != ids {
+		t.Errorf("%d messages after the end, want %d. Two results: %q", found.n+found.parked, ids, found.twice)
+	}
+	t.Logf("%d messages, %d results, %d late, %v", ids, len(found.results), found.parked, events)
+	return true
+}
+
+// suspend stops a program for longer than its session, so that another has its
+// partitions when it continues.
+func suspend(t *testing.T, r *running) {
+	t.Helper()
+	must(t, r.cmd.Process.Signal(syscall.SIGSTOP))
+	within(3*time.Second, func() bool { return false })
+	must(t, r.cmd.Process.Signal(syscall.SIGCONT))
+}
+
+// counts are the messages that were found behind the programs.
+type counts struct {
+	n, sum, parked int
+	late           map[int]bool
+	results        map[string]bool
+	twice          []string
+}
+
+// read reads what is there.
+func (c *counts) read(t *testing.T, client *kgo.Client) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	client.PollFetches(ctx).EachRecord(func(r *kgo.Record) {
+		if r.Topic == "parked" {
+			var m struct{ ID int }
+			must(t, json.Unmarshal(r.Value, &m))
+			if !c.late[m.ID] { // a repeat of a late message is late too
+				c.late[m.ID] = true
+				c.parked++
+				c.sum += m.ID
+			}
+			return
+		}
+		var got struct {
+			Key, Start string
+			Values     struct{ N, S int }
+		}
+		must(t, json.Unmarshal(r.Value, &got))
+		name := got.Key + " " + got.Start
+		if c.results[name] {
+			c.twice = append(c.twice, name)
+		}
+		c.results[name] = true
+		c.n += got.Values.N
+		c.sum += got.Values.S
+	})
+}
