@@ -83,7 +83,7 @@ func (e *exchange) run(ctx context.Context, claim semel.Claim) ([]byte, error) {
 	e.kept.spare = requestCost
 	e.c = newRecorder(client, e.r, &e.opts, &e.kept)
 	e.c.work = work{ctx, e.c}
-	inner := withBody(&e.c.work, e.r, e.body, &e.c.body)
+	inner := e.inner(&e.c.work, &e.c.body)
 	if inner.Header["Upgrade"] != nil { // an offer of HTTP/2, which a server may ignore
 		inner.Header = inner.Header.Clone()
 		inner.Header.Del("Upgrade")
@@ -99,6 +99,18 @@ func (e *exchange) run(ctx context.Context, claim semel.Claim) ([]byte, error) {
 		return nil, fmt.Errorf("httpidem: there is no whole response: %w", semel.ErrOutcomeUnknown)
 	}
 	return kept.encode(), nil
+}
+
+// inner returns the request for the handler.
+func (e *exchange) inner(ctx context.Context, reader *whole) *http.Request {
+	out := withBody(ctx, e.r, e.body, reader)
+	if e.opts.HideKey {
+		out.Header = out.Header.Clone()
+		for _, name := range e.opts.Profile.Headers {
+			delete(out.Header, name)
+		}
+	}
+	return out
 }
 
 // settle answers the request, and those that wait for it.
@@ -131,7 +143,7 @@ func (e *exchange) land(result settled) {
 func (e *exchange) answer(result settled) {
 	if e.opts.FailOpen && e.c == nil && errors.Is(result.err, semel.ErrStoreUnavailable) {
 		e.w.Header().Set("Idempotency-Status", "unprotected")
-		e.next.ServeHTTP(e.w, withBody(e.r.Context(), e.r, e.body, &whole{}))
+		e.next.ServeHTTP(e.w, e.inner(e.r.Context(), &whole{}))
 		return
 	}
 	if result.err != nil {

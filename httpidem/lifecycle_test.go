@@ -81,12 +81,17 @@ func TestAnUploadThatBreaksOffLeavesNoRecord(t *testing.T) {
 	s.mustHaveRun(t, 1)
 }
 
-// The service may use the key as well.
+// The service may use the key as well, unless that is switched off.
 func TestTheServiceGetsTheKey(t *testing.T) {
 	t.Parallel()
-	for name, server := range both(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.Header.Get("Idempotency-Key")) }, nil) {
+	answer := func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.Header.Get("Idempotency-Key")) }
+	for name, server := range both(t, answer, nil) {
 		if r := post(t, server.URL, "", withKey(`"k"`)); string(r.body) != `"k"` {
 			t.Errorf("%s: the service got %q", name, r.body)
 		}
+	}
+	hidden := front(t, newGuard(t, newStore(t), nil), http.HandlerFunc(answer), &httpidem.Options{HideKey: true})
+	if r := post(t, hidden.URL, "", withKey(`"k"`)); string(r.body) != "" || r.StatusCode != http.StatusOK {
+		t.Errorf("with HideKey: %d, the service got %q", r.StatusCode, r.body)
 	}
 }

@@ -133,7 +133,7 @@ func TestAWaitEnds(t *testing.T) {
 				for range 3 { // the one that asks the store, and those that wait for it
 					running.Go(func() {
 						r := asks(t.Context(), second, "alice", "k", "a")
-						if r.must(t, 409, httpidem.InFlight); time.Since(began) != 500*time.Millisecond || r.Header.Get("Retry-After") != "30" {
+						if r.must(t, 409, httpidem.InFlight); time.Since(began) != 500*time.Millisecond || r.Header.Get("Retry-After") != "10" {
 							t.Errorf("after %v the answer has %v", time.Since(began), r.Header)
 						}
 					})

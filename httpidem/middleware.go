@@ -195,15 +195,16 @@ func (m *middleware) tooLarge(w http.ResponseWriter) {
 	m.refuse(w, BodyTooLarge, fmt.Sprintf("Nothing has run. A request with a key may have a body of %d bytes.", m.opts.MaxBody))
 }
 
+// mostInFlight limits the Retry-After for a request in flight. Its lease is extended while
+// it runs and says nothing of its end: most requests end much earlier.
+const mostInFlight = 10 * time.Second
+
 // refused answers a request that did not run, or whose handler gave no answer.
 func (m *middleware) refused(w http.ResponseWriter, err error, ran bool) {
 	var inFlight *semel.InFlightError
 	switch {
 	case errors.As(err, &inFlight):
-		after := time.Second
-		if !inFlight.LeaseEnd.IsZero() {
-			after = max(time.Until(inFlight.LeaseEnd), after)
-		}
+		after := min(max(time.Until(inFlight.LeaseEnd), time.Second), mostInFlight)
 		(&refusal{problem: InFlight, detail: "Repeat the request later to get its answer.", after: after}).write(w, &m.opts.Profile)
 	case !ran && errors.Is(err, semel.ErrStoreUnavailable):
 		unavailable(w, &m.opts.Profile)

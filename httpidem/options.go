@@ -52,6 +52,9 @@ type Options struct {
 	// as this handler counts them. Requests with further ones are refused with 503, and
 	// do not run. Repetitions are answered. Defaults to no limit.
 	MaxKeysPerCaller int
+	// HideKey removes the headers with the key from the request that the handler gets. A
+	// key in the body stays. Defaults to false: the handler may use the key as well.
+	HideKey bool
 	// Wait is how long a request waits for the answer of the first one with its key, if
 	// that still runs. Then it gets 409. Requests in this process wait in memory. If the
 	// first one runs in another process, one of them asks the store from time to time.

@@ -85,9 +85,21 @@ type Route struct {
 	Methods []string
 	// Required refuses a request without a key.
 	Required bool
-	// Headers are the names of the header with the key.
-	Headers []string
-	Strict  bool
+	// Headers are the names of the header with the key, and KeyPointer is its place in a
+	// JSON body. MinKey and MaxKey are its length.
+	Headers        []string
+	KeyPointer     string
+	MinKey, MaxKey int
+	Strict         bool
+	// HideKey does not pass the headers with the key on.
+	HideKey bool
+	// FirstSent is the name of the header with the time of the first try.
+	FirstSent string
+	// Marker is the name of the header of replays.
+	Marker string
+	// MismatchStatus and InFlightStatus refuse another request with the key, and one
+	// whose first request still runs.
+	MismatchStatus, InFlightStatus int
 	// Window is how long an answer is kept, and Lease how long a claim lasts unless it
 	// is extended.
 	Window, Lease time.Duration
@@ -136,6 +148,9 @@ func (r *Route) Rules() httpidem.Profile {
 		p.Release = r.Release
 	}
 	p.Required, p.Strict = p.Required || r.Required, p.Strict || r.Strict
+	p.KeyPointer, p.FirstSent, p.Marker = cmp.Or(r.KeyPointer, p.KeyPointer), cmp.Or(r.FirstSent, p.FirstSent), cmp.Or(r.Marker, p.Marker)
+	p.MinKey, p.MaxKey = cmp.Or(r.MinKey, p.MinKey), cmp.Or(r.MaxKey, p.MaxKey)
+	p.MismatchStatus, p.InFlightStatus = cmp.Or(r.MismatchStatus, p.MismatchStatus), cmp.Or(r.InFlightStatus, p.InFlightStatus)
 	return p
 }
 
@@ -441,6 +456,14 @@ func routeFields(r *Route, inner bool) []schema.Field {
 		or(schema.TruthField("required", &r.Required, "Refuse a request without a key with 400."), "false"),
 		or(parsedList("headers", &r.Headers, ParseHeader, "Names of the header that has the key. A request may use any of them."), "those of the profile"),
 		or(schema.TruthField("strict", &r.Strict, "Accept only keys in double quotes, as RFC 9651 writes strings."), "false"),
+		or(schema.TextField("key_pointer", &r.KeyPointer, "JSON pointer to the key in a JSON body, such as `/idempotency_key`. The body is then read before anything else."), "that of the profile"),
+		or(schema.NumberField("min_key", &r.MinKey, 1, 4096, "Length in bytes of the shortest key."), "that of the profile"),
+		or(schema.NumberField("max_key", &r.MaxKey, 1, 4096, "Length in bytes of the longest key. A longer one gets 400."), "that of the profile"),
+		or(schema.TruthField("hide_key", &r.HideKey, "Do not pass the headers with the key on. Otherwise the service gets them, and may use the key as well."), "false"),
+		or(parsedField("first_sent", &r.FirstSent, ParseHeader, "Name of a header in which each client says when it sent the request first, as an HTTP date. A request that is older than `window` and not known gets 412."), "that of the profile"),
+		or(parsedField("marker", &r.Marker, ParseHeader, "Name of the header that marks kept answers."), "that of the profile"),
+		or(schema.NumberField("mismatch_status", &r.MismatchStatus, 400, 499, "Status for another request with the same key."), "that of the profile"),
+		or(schema.NumberField("in_flight_status", &r.InFlightStatus, 400, 499, "Status for a repetition while the first request runs."), "that of the profile"),
 		or(schema.WindowField("window", &r.Window, "How long an answer is kept, from its completion on."), "24h"),
 		or(schema.DurationField("lease", &r.Lease, "How long a claim lasts. The proxy extends it while the service works."), "30s"),
 		or(schema.ChoiceField("on_lease_expired", &r.OnLeaseExpired, "After a crash of the proxy in the middle of a request: `hold` answers its repetition with 409 until an operator resolves the key. `retry` runs it again.", "hold", "retry"), "hold"),
@@ -486,7 +509,7 @@ func (p *Proxy) check(v schema.Value, there schema.Members) {
 func (p *Proxy) Options(r *Route) *httpidem.Options {
 	return &httpidem.Options{
 		Route: cmp.Or(p.Scope, DefaultProxyScope), Profile: r.Rules(),
-		Replay: r.ReplayHeaders, MaxBody: r.MaxBody, MaxResponse: r.MaxResponse, MaxBuffered: p.MaxBuffered, Wait: r.Wait, FailOpen: r.FailOpen,
+		Replay: r.ReplayHeaders, MaxBody: r.MaxBody, MaxResponse: r.MaxResponse, MaxBuffered: p.MaxBuffered, Wait: r.Wait, FailOpen: r.FailOpen, HideKey: r.HideKey,
 		Fingerprint: r.Fingerprint, MaxPerCaller: p.MaxPerCaller, MaxKeysPerCaller: p.MaxKeysPerCaller, MaxWaiters: p.MaxWaiters, MaxWaitersPerKey: p.MaxWaitersPerKey,
 	}
 }
@@ -508,7 +531,7 @@ func (p *Proxy) accepts(v schema.Value, r *Route) bool {
 		return true
 	}
 	fields := strings.NewReplacer("semel: GuardOptions.Lease", "lease", "httpidem: Options.", "", "Fingerprint.Include", "fingerprint.include", "Fingerprint.Exclude", "fingerprint.exclude",
-		"Replay:", "replay_headers:", "MaxBody", "max_body", "MaxResponse", "max_response", "MaxBuffered", "max_buffered", ": "+semel.ErrInvalidRequest.Error(), "")
+		"Replay:", "replay_headers:", "Profile.MinKey, MaxKey", "min_key, max_key", "Profile.KeyPointer", "key_pointer", "MaxBody", "max_body", "MaxResponse", "max_response", "MaxBuffered", "max_buffered", ": "+semel.ErrInvalidRequest.Error(), "")
 	for problem := range strings.Lines(fields.Replace(err.Error())) {
 		if !strings.Contains(problem, "${") { // a reference that is not resolved yet
 			v.Wrong("%s", strings.TrimSuffix(problem, "\n"))
