@@ -294,3 +294,34 @@ func watchPosition(t *testing.T, pool *pgxpool.Pool, until <-chan struct{}, comp
 		}
 	}
 }
+
+func TestRelayWaitsForItsDatabase(t *testing.T) {
+	t.Parallel()
+	file, server, source, target := walConfig(t, "")
+	writeEvents(t, source, outbox.Message{Aggregate: "a", Payload: []byte("1")})
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, config := range []string{string(text), strings.Replace(string(text), "mode: wal, ", "", 1)} {
+		if err := server.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(t.TempDir(), "relay.yaml")
+		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		relay := start(t, "cannot start yet", "outbox", "relay", file, "--admin", "off", "--no-progress")
+		if err := server.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		source.Reset()
+		becomesTrue(t, target, fmt.Sprintf("SELECT count(*) = %d FROM delivered", i+1))
+		writeEvents(t, source, outbox.Message{Aggregate: "a", Payload: []byte("more")})
+		becomesTrue(t, target, fmt.Sprintf("SELECT count(*) = %d FROM delivered", i+2))
+		if err := relay.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = relay.Wait() // it was killed
+	}
+}

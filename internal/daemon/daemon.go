@@ -350,7 +350,9 @@ func retrying[T any](ctx context.Context, s *state, log *slog.Logger, prefix str
 		if _, held := embedded.Holder(err); held {
 			return none, err // another process has the store, and may have it for years
 		}
-		if class := semel.Classify(err); class != semel.ClassRetryable && !mayPass(err) {
+		// A server that is stopped during an answer leaves the outcome open. Nothing is lost if
+		// the same is opened again.
+		if class := semel.Classify(err); class != semel.ClassRetryable && !errors.Is(err, semel.ErrOutcomeUnknown) && !mayPass(err) {
 			return none, err
 		}
 		s.set(func(s *state) { s.waiting = err })
