@@ -165,6 +165,7 @@ type modelRelay struct {
 	waiting   []*pipeline.Item // not delivered yet
 	delivered []*pipeline.Item // not acknowledged yet
 	paused    []*pipeline.Partition
+	held      map[string]uint64 // groups of aggregates that are held
 	read      map[read]bool
 	poll, ack *operation
 }
@@ -234,8 +235,10 @@ func (h *history) step() {
 		h.some(r, &r.ack, h.newAck)
 	case n < 93:
 		h.tend(r)
-	case n < 96:
+	case n < 95:
 		h.pause(r)
+	case n < 98:
+		h.hold(r)
 	default:
 		h.come()
 	}
@@ -375,7 +378,7 @@ func (h *history) begin(r *modelRelay) {
 	s.archive, err = openArchive(h.Context(), pool, sql, h.keep)
 	h.must(err)
 	h.say("relay %d begins with a batch of %d", r.number, opts.Batch)
-	*r = modelRelay{number: r.number, source: s, leases: &leases{Source: s, leaving: map[*shard]leave{}}, read: map[read]bool{}}
+	*r = modelRelay{number: r.number, source: s, leases: &leases{Source: s, leaving: map[*shard]leave{}}, held: map[string]uint64{}, read: map[read]bool{}}
 }
 
 // disturb ends a relay, or its leases.
@@ -441,6 +444,57 @@ func (h *history) resume(r *modelRelay) {
 		r.source.pause(p, false)
 	}
 	r.paused = nil
+}
+
+// hold gives back the messages behind one that waits for its next try, as a scheduler does
+// between two reads.
+func (h *history) hold(r *modelRelay) {
+	h.release(r)
+	if r.poll != nil || len(r.waiting) == 0 {
+		return
+	}
+	head := r.waiting[h.random.IntN(len(r.waiting))]
+	of := string(head.Message.RecordKey)
+	if of == "" || head.Partition.Closed() {
+		return
+	}
+	group := uint64(slices.Index(h.aggregates, of))<<1 | 1
+	var back []*pipeline.Item
+	behind := false
+	r.waiting = slices.DeleteFunc(r.waiting, func(it *pipeline.Item) bool {
+		if it == head {
+			behind = true
+			return false
+		}
+		gives := behind && string(it.Message.RecordKey) == of && it.Partition == head.Partition
+		if gives {
+			it.Group = group
+			back = append(back, it)
+			delete(r.read, read{it.Ref.(*shard), it.Message.Origin.Offset})
+		}
+		return gives
+	})
+	if len(back) > 0 {
+		h.say("relay %d gives back %d messages of %s", r.number, len(back), of)
+		h.counts["given back"] += len(back)
+		r.held[of] = group
+		r.source.hold(back)
+	}
+}
+
+// release resumes the aggregates that have no message in progress.
+func (h *history) release(r *modelRelay) {
+	if r.ack != nil {
+		return
+	}
+	for of, group := range r.held {
+		mine := func(it *pipeline.Item) bool { return string(it.Message.RecordKey) == of && !it.Partition.Closed() }
+		if !slices.ContainsFunc(r.waiting, mine) && !slices.ContainsFunc(r.delivered, mine) {
+			h.say("relay %d resumes %s", r.number, of)
+			delete(r.held, of)
+			r.source.resume(group)
+		}
+	}
 }
 
 // deliver delivers a message: any that is the first of its aggregate and of a shard that
@@ -537,6 +591,7 @@ func (h *history) drain() {
 			for len(r.delivered) > 0 || r.ack != nil {
 				h.advance(r, &r.ack, h.newAck)
 			}
+			h.release(r)
 		}
 		if round > 50 && idle == left && round%50 == 0 {
 			break // nothing moves any more

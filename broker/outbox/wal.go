@@ -124,6 +124,9 @@ func OpenWAL(ctx context.Context, dsn string, opts *WALOptions) (*WALSource, err
 		if _, ok := errors.AsType[*SlotError](err); ok {
 			return nil, err
 		}
+		if !errors.Is(err, pgstore.ErrSchema) && !errors.Is(err, semel.ErrInvalidRequest) {
+			err = fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, err)
+		}
 		return nil, fmt.Errorf("outbox: %w", err)
 	}
 	if s.archive, err = openArchive(ctx, pool, sql, o.Keep); err != nil {
@@ -384,7 +387,7 @@ func (s *WALSource) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 }
 
 // Gauges implements pipeline.Gauger. All shards are one, which belongs to the process that
-// reads the slot. A standby reports it too.
+// reads the slot. It also reports the state of the slot. A standby reports all of it too.
 func (s *WALSource) Gauges(ctx context.Context) ([]pipeline.Gauge, error) {
 	states, err := s.sql.states(ctx, s.pool)
 	var oldest time.Duration
@@ -401,6 +404,16 @@ func (s *WALSource) Gauges(ctx context.Context) ([]pipeline.Gauge, error) {
 	}
 	if owner != "" {
 		list = append(list, pipeline.Gauge{Name: "dedup.outbox.owner", Labels: []string{"all", owner}, Value: 1})
+	}
+	st, err := s.slot.state(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("outbox: look at the slot: %w", err)
+	}
+	if st.exists {
+		list = append(list, pipeline.Gauge{Name: "dedup.outbox.slot.retained", Labels: []string{st.status}, Value: float64(st.retained)})
+	}
+	if st.safe >= 0 || st.exists && st.status == "lost" {
+		list = append(list, pipeline.Gauge{Name: "dedup.outbox.slot.safe", Value: float64(max(st.safe, 0))})
 	}
 	return list, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -550,6 +551,10 @@ func TestInvalidatedSlotIsAnErrorWithAWayOut(t *testing.T) {
 	pool := migrated(t, server.URL())
 	s := openWAL(t, server.URL(), nil)
 	eventually(t, pool, reads)
+	gauges, err := s.Gauges(t.Context())
+	if n := len(gauges); err != nil || n < 4 || gauges[n-2].Name != "dedup.outbox.slot.retained" || !slices.Equal(gauges[n-2].Labels, []string{"reserved"}) || gauges[n-1].Name != "dedup.outbox.slot.safe" || gauges[n-1].Value < 1<<20 {
+		t.Errorf("%+v, %v", gauges, err)
+	}
 	closeWAL(t, s)
 	eventually(t, pool, noneReads)
 	if err := write(t.Context(), pool, event("a", "1")); err != nil {
@@ -561,7 +566,7 @@ func TestInvalidatedSlotIsAnErrorWithAWayOut(t *testing.T) {
 		exec(t, pool, "CHECKPOINT")
 	}
 	eventually(t, pool, "SELECT wal_status = 'lost' FROM pg_replication_slots")
-	_, err := relay.OpenWAL(t.Context(), server.URL(), nil)
+	_, err = relay.OpenWAL(t.Context(), server.URL(), nil)
 	wrong, ok := errors.AsType[*relay.SlotError](err)
 	if !ok || !strings.Contains(wrong.Cause, "has invalidated replication slot semel_outbox") {
 		t.Fatal(err)

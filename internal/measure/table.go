@@ -62,6 +62,8 @@ const (
 	// Those of one kind of source: see OfSource.
 	OutboxOldest
 	OutboxOwner
+	OutboxSlotRetained
+	OutboxSlotSafe
 	WindowsOpen
 	WindowsLag
 
@@ -176,10 +178,12 @@ func Table() []Instrument {
 		LossRatio:         {"dedup.loss.ratio", Gauge, "1", pipe, "Share of new messages that a pipeline with only a filter drops now, between 0 and 1."},
 		StandbyLag:        {"dedup.standby.lag", Gauge, "{record}", pipe, "Changelog records that this process's standby copies have not yet read."},
 
-		OutboxOldest: {"dedup.outbox.oldest", Gauge, "s", with(pipe, "shard"), "How long the oldest row of a shard of the outbox has waited; 0 if none waits."},
-		WindowsOpen:  {"dedup.windows.open", Gauge, "{window}", with(pipe, "source", "partition"), "Windows of an aggregate that are open, of all group keys in a partition."},
-		WindowsLag:   {"dedup.windows.lag", Gauge, "s", with(pipe, "source", "partition"), "How far behind the clock the time is up to which windows of a partition are closed."},
-		OutboxOwner:  {"dedup.outbox.owner", Gauge, "1", with(pipe, "shard", "owner"), "Epoch in which a relay owns a shard of the outbox; no value if none does."},
+		OutboxOldest:       {"dedup.outbox.oldest", Gauge, "s", with(pipe, "shard"), "How long the oldest row of a shard of the outbox has waited; 0 if none waits."},
+		WindowsOpen:        {"dedup.windows.open", Gauge, "{window}", with(pipe, "source", "partition"), "Windows of an aggregate that are open, of all group keys in a partition."},
+		WindowsLag:         {"dedup.windows.lag", Gauge, "s", with(pipe, "source", "partition"), "How far behind the clock the time is up to which windows of a partition are closed."},
+		OutboxOwner:        {"dedup.outbox.owner", Gauge, "1", with(pipe, "shard", "owner"), "Epoch in which a relay owns a shard of the outbox; no value if none does."},
+		OutboxSlotRetained: {"dedup.outbox.slot.retained", Gauge, "By", with(pipe, "state"), "Write-ahead log that the server keeps for the replication slot of an outbox, with the wal_status of the slot."},
+		OutboxSlotSafe:     {"dedup.outbox.slot.safe", Gauge, "By", pipe, "Write-ahead log that the server may still write before it invalidates the slot; no value if max_slot_wal_keep_size does not limit that."},
 
 		DuplicatesDetected: {"dedup.duplicates.detected", Counter, "{message}", with(guard, "reason"), "The same as dedup.decisions with the decision duplicate."},
 		EventsProcessed:    {"dedup.events.processed", Counter, "{message}", guard, "Completed effects: the count of dedup.effect.duration, or of deliveries if keys and effects commit together."},

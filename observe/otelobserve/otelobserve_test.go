@@ -94,6 +94,7 @@ func TestEverythingIsCounted(t *testing.T) {
 	m.Cleaned("keys", 5, errors.New("no"))
 	m.Lag("orders", []pipeline.Lag{{Messages: 1, Bytes: 2}})
 	m.Gauges("orders", []pipeline.Gauge{{Name: "dedup.outbox.oldest", Labels: []string{"3"}, Value: 1.5}, {Name: "dedup.outbox.owner", Labels: []string{"3", "a"}, Value: 4},
+		{Name: "dedup.outbox.slot.retained", Labels: []string{"reserved"}, Value: 8}, {Name: "dedup.outbox.slot.safe", Value: 9},
 		{Name: "dedup.windows.open", Labels: []string{"clicks", "2"}, Value: 7}, {Name: "dedup.windows.lag", Labels: []string{"clicks", "2"}, Value: 60}})
 	m.Waiting("orders", 0)
 	m.Loss("orders", 0.01)
@@ -120,6 +121,8 @@ func TestEverythingIsCounted(t *testing.T) {
 		"dedup.running{pipeline=orders}":                                                         1,
 		"dedup.outbox.oldest{pipeline=orders,shard=3}":                                           1.5,
 		"dedup.outbox.owner{owner=a,pipeline=orders,shard=3}":                                    4,
+		"dedup.outbox.slot.retained{pipeline=orders,state=reserved}":                             8,
+		"dedup.outbox.slot.safe{pipeline=orders}":                                                9,
 		"dedup.windows.open{partition=2,pipeline=orders,source=clicks}":                          7,
 		"dedup.windows.lag{partition=2,pipeline=orders,source=clicks}":                           60,
 		"dedup.paused{pipeline=orders,reason=sink}":                                              0,
