@@ -326,13 +326,22 @@ func (f *Finder) stringPrint(doc []byte, start int) (end int, print uint64) {
 		}
 		h = mum(h^w, m.word)
 	}
-	end, escaped, bad := stringEnd(doc, i) // before i there is plain text
+	i = plainEnd(doc, i)
+	f.text = append(f.text[:0], doc[start:i]...)
+	for i+1 < len(doc) && doc[i] == '\\' && isLetter[doc[i+1]] {
+		f.text = append(f.text, unescape(doc[i+1]))
+		i += 2
+		end = plainEnd(doc, i)
+		f.text = append(f.text, doc[i:end]...)
+		i = end
+	}
+	if i < len(doc) && doc[i] == '"' {
+		return i + 1, m.bytes(m.text, f.text, 0, len(f.text))
+	}
+	end, _, bad := stringEnd(doc, i)
 	if bad != "" {
 		f.fail(doc, end, bad)
 		return -1, 0
-	}
-	if !escaped {
-		return end, m.bytes(m.text, doc, start, end-1)
 	}
 	h = m.text
 	var lone bool

@@ -208,6 +208,9 @@ func unescape(c byte) byte {
 	return c
 }
 
+// isLetter has the bytes that form an escape with a backslash before them.
+var isLetter = [256]bool{'"': true, '\\': true, '/': true, 'b': true, 'f': true, 'n': true, 'r': true, 't': true}
+
 // unescapeRune decodes the \u escape, or the pair of them, at the start of
 // text. It returns a lone surrogate as it is.
 func unescapeRune(text []byte) (r rune, size int) {
