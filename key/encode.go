@@ -1,8 +1,11 @@
 package key
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
 
 	"github.com/semel-dev/semel"
 )
@@ -79,4 +82,63 @@ func AppendLine(dst, line []byte) []byte {
 		return AppendBytes(dst, line)
 	}
 	return AppendString(dst, line)
+}
+
+// AppendJSON appends an id as a JSON value: a string, a number, true or false as it was in
+// the message, a composite as an array of its parts, and a hash as hexadecimal digits. Two
+// ids can have one JSON value only if one of them is a hash.
+func AppendJSON(dst, id []byte) []byte {
+	if len(id) < 2 || id[0] != mark {
+		return appendQuoted(dst, id)
+	}
+	switch rest := id[2:]; id[1] {
+	case markString:
+		return appendQuoted(dst, rest)
+	case markNumber, markUnpaired:
+		return append(dst, rest...)
+	case markTrue:
+		return append(dst, "true"...)
+	case markFalse:
+		return append(dst, "false"...)
+	case markContent, markBytes:
+		return append(hex.AppendEncode(append(dst, '"'), rest), '"')
+	case markComposite:
+		from := len(dst)
+		dst = append(dst, '[')
+		for len(rest) > 0 {
+			n, size := binary.Uvarint(rest)
+			if size <= 0 || n > uint64(len(rest)-size) {
+				return appendQuoted(dst[:from], id) // no function here made it
+			}
+			if len(dst) > from+1 {
+				dst = append(dst, ',')
+			}
+			dst = AppendJSON(dst, rest[size:size+int(n)])
+			rest = rest[size+int(n):]
+		}
+		return append(dst, ']')
+	}
+	return appendQuoted(dst, id)
+}
+
+func appendQuoted(dst, text []byte) []byte {
+	var b bytes.Buffer
+	to := json.NewEncoder(&b)
+	to.SetEscapeHTML(false)
+	_ = to.Encode(string(text)) // never fails for a string
+	return append(dst, bytes.TrimSuffix(b.Bytes(), []byte("\n"))...)
+}
+
+// AppendText appends an id as text: a string as it is, and any other as AppendJSON, but
+// hashes without quotes.
+func AppendText(dst, id []byte) []byte {
+	switch {
+	case len(id) < 2 || id[0] != mark:
+		return append(dst, id...)
+	case id[1] == markString:
+		return append(dst, id[2:]...)
+	case id[1] == markContent || id[1] == markBytes:
+		return hex.AppendEncode(dst, id[2:])
+	}
+	return AppendJSON(dst, id)
 }

@@ -120,6 +120,8 @@ type Aggregator interface {
 // its messages are at or after Start. They are before End, but the last message of a
 // session is at its End.
 type Closed struct {
+	// Key is the id that the rule By found. key.AppendText and key.AppendJSON return it
+	// as text.
 	Key        string
 	Start, End time.Time
 	Acc        []byte

@@ -252,7 +252,7 @@ func shorten(raw []byte) string {
 
 // Result implements Aggregator.
 func (v *values) Result(w *Closed) ([]byte, error) {
-	dst := append([]byte(`{"key":`), quote(w.Key)...)
+	dst := key.AppendJSON([]byte(`{"key":`), []byte(w.Key))
 	dst = append(append(dst, `,"start":`...), quote(w.Start.UTC().Format(time.RFC3339Nano))...)
 	dst = append(append(dst, `,"end":`...), quote(w.End.UTC().Format(time.RFC3339Nano))...)
 	dst = append(dst, `,"values":{`...)

@@ -193,7 +193,7 @@ func (w *worker) result(ctx context.Context, p *part, c *stream.Closed) (err err
 		return err
 	}
 	out := &kgo.Record{
-		Topic: w.opts.Output, Key: []byte(c.Key), Value: body, Timestamp: c.End,
+		Topic: w.opts.Output, Key: key.AppendText(nil, []byte(c.Key)), Value: body, Timestamp: c.End,
 		Headers: []kgo.RecordHeader{
 			{Key: headerFinal, Value: []byte("true")},
 			{Key: headerWindow, Value: []byte(c.Start.Format(time.RFC3339Nano) + "/" + c.End.Format(time.RFC3339Nano))},
