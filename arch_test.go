@@ -235,6 +235,7 @@ var packageMap = map[string][]string{
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kfake", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg",
 	},
 	"test/crash":   {},
+	"test/nexmark": {},
 	"test/release": {},
 }
 
