@@ -1,6 +1,7 @@
 package httpidem
 
 import (
+	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/semel-dev/semel"
 )
 
 // answer is a kept response.
@@ -36,11 +39,42 @@ func size(header []line) (n int) {
 	return n
 }
 
-// Forms of a stored answer. The first byte says which one it is. Form 1 had no times.
+// Forms of a stored answer. The first byte says which one it is. Form 1 had no times. An
+// encrypted answer has a nonce, and then another form, encrypted.
 const (
-	formLost  byte = 2
-	formWhole byte = 3
+	formLost      byte = 2
+	formWhole     byte = 3
+	formEncrypted byte = 4
 )
+
+// encrypt encrypts a stored answer for its key, if the options say so: then it cannot be
+// taken for that of another key.
+func (o *Options) encrypt(data []byte, key semel.Key) []byte {
+	if o.Encryption == nil {
+		return data
+	}
+	head := 1 + o.Encryption.NonceSize()
+	out := make([]byte, head, head+len(data)+o.Encryption.Overhead())
+	out[0] = formEncrypted
+	rand.Read(out[1:])
+	return o.Encryption.Seal(out, out[1:], data, []byte(key.ID))
+}
+
+// decrypt returns what encrypt got. If that cannot be found out, it returns data.
+func (o *Options) decrypt(data []byte, key semel.Key) []byte {
+	if o.Encryption == nil || len(data) == 0 || data[0] != formEncrypted {
+		return data
+	}
+	head := 1 + o.Encryption.NonceSize()
+	if len(data) < head {
+		return data
+	}
+	plain, err := o.Encryption.Open(nil, data[1:head], data[head:], []byte(key.ID))
+	if err != nil {
+		return data
+	}
+	return plain
+}
 
 // encode returns the stored form: the form byte; the status; at and until in seconds since
 // 1970, 0 for forever; the origin; the number of header lines; name and value of each; the
@@ -146,7 +180,7 @@ const (
 func replay(w http.ResponseWriter, r *http.Request, p *Profile, data []byte) {
 	a, err := decode(data)
 	if err != nil {
-		detail := "The request took effect. Its answer was kept by another version of this service."
+		detail := "The request took effect. Its answer was kept by another version of this service, or encrypted with another key."
 		if len(data) == 0 {
 			detail = "The request took effect, as an operator found out. Its answer is not known."
 		}

@@ -98,7 +98,7 @@ func (e *exchange) run(ctx context.Context, claim semel.Claim) ([]byte, error) {
 	case known == unknown:
 		return nil, fmt.Errorf("httpidem: there is no whole response: %w", semel.ErrOutcomeUnknown)
 	}
-	return kept.encode(), nil
+	return e.opts.encrypt(kept.encode(), e.call.Key), nil
 }
 
 // inner returns the request for the handler.
@@ -151,5 +151,5 @@ func (e *exchange) answer(result settled) {
 		return
 	}
 	e.kept.add(int64(len(result.data))) // the client may be slow
-	replay(e.w, e.r, &e.opts.Profile, result.data)
+	replay(e.w, e.r, &e.opts.Profile, e.opts.decrypt(result.data, e.call.Key))
 }

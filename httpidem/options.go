@@ -1,6 +1,7 @@
 package httpidem
 
 import (
+	"crypto/cipher"
 	"net/http"
 	"slices"
 	"strings"
@@ -55,6 +56,10 @@ type Options struct {
 	// HideKey removes the headers with the key from the request that the handler gets. A
 	// key in the body stays. Defaults to false: the handler may use the key as well.
 	HideKey bool
+	// Encryption encrypts kept responses in the store, for instance with AES-GCM
+	// (cipher.NewGCMWithRandomNonce). Keys, callers and paths stay readable. A response
+	// that it cannot decrypt is not replayed: a repetition gets 409. Defaults to none.
+	Encryption cipher.AEAD
 	// Wait is how long a request waits for the answer of the first one with its key, if
 	// that still runs. Then it gets 409. Requests in this process wait in memory. If the
 	// first one runs in another process, one of them asks the store from time to time.

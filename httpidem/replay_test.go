@@ -1,6 +1,9 @@
 package httpidem_test
 
 import (
+	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
 	"fmt"
 	"io"
 	"net/http"
@@ -266,4 +269,38 @@ func TestHeadersThatAreReplayed(t *testing.T) {
 			t.Errorf("%s was replayed", name)
 		}
 	}
+}
+
+func TestKeptAnswersMayBeEncrypted(t *testing.T) {
+	t.Parallel()
+	guard, s := newGuard(t, newStore(t), nil), &service{handle: created}
+	with := func(secret string) http.Handler {
+		block, err := aes.NewCipher([]byte(secret))
+		if err != nil {
+			t.Fatal(err)
+		}
+		encryption, err := cipher.NewGCMWithRandomNonce(block)
+		if err != nil {
+			t.Fatal(err)
+		}
+		handler, err := httpidem.New(guard, s, &httpidem.Options{Scope: caller, Encryption: encryption})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return handler
+	}
+	right, wrong := with("0123456789abcdef"), with("fedcba9876543210")
+	first := asks(t.Context(), right, "alice", "k", "a")
+	record, err := guard.Look(t.Context(), httpidem.Key("http", "alice", "k"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if data := record.Result.Data; len(data) == 0 || bytes.Contains(data, first.body) || bytes.Contains(data, []byte("Location")) {
+		t.Errorf("the store has %q", data)
+	}
+	if again := asks(t.Context(), right, "alice", "k", "a"); string(again.body) != string(first.body) || again.Header.Get(httpidem.Replayed) != "true" {
+		t.Errorf("the repetition: %d %q", again.StatusCode, again.body)
+	}
+	asks(t.Context(), wrong, "alice", "k", "a").must(t, 409, httpidem.ResponseNotKept)
+	s.mustHaveRun(t, 1)
 }

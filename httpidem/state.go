@@ -90,11 +90,13 @@ func (s *state) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		deny(w, err, nil)
 		return
 	}
-	record, err := s.guard.Look(r.Context(), Key(s.opts.Route, caller, id))
+	key := Key(s.opts.Route, caller, id)
+	record, err := s.guard.Look(r.Context(), key)
 	if err != nil {
 		(&refusal{problem: StoreUnavailable, detail: "Repeat the request.", after: time.Second}).write(w, nil)
 		return
 	}
+	record.Result.Data = s.opts.decrypt(record.Result.Data, key)
 	body, err := json.Marshal(stateOf(&record))
 	if err != nil {
 		panic(err) // a text, a number and times

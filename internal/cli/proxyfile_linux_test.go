@@ -56,6 +56,7 @@ proxy:
   store: keys
   scope: jwt:sub
   jwt_secret: short
+  encryption_key: abcd
   max_buffered: 2MiB
   routes:
     status: { path: /status, release: [600] }
@@ -67,7 +68,7 @@ proxy:
     lease: { path: /lease, lease: 1us }
 `)
 	got := run(t, "", "lint", starts)
-	got.check(t, term.ExitUsage, "proxy.jwt_secret: it has 5 bytes, want at least 32", `proxy.routes.status.release[0]: "600": not a status`, "proxy.routes.none: headers: no header can have the key", "proxy.routes.cookie: replay_headers: set-cookie belongs to one connection",
+	got.check(t, term.ExitUsage, "proxy.jwt_secret: it has 5 bytes, want at least 32", "proxy.encryption_key: not 64 hexadecimal digits", `proxy.routes.status.release[0]: "600": not a status`, "proxy.routes.none: headers: no header can have the key", "proxy.routes.cookie: replay_headers: set-cookie belongs to one connection",
 		"proxy.routes.large: max_body, max_response, max_buffered: ", `proxy.routes.pointer: fingerprint.include: "amount" is no JSON pointer`, `proxy.routes.pointer: fingerprint.exclude: "at" is no JSON pointer`, "proxy.routes.lease: lease: 1µs is shorter than 1ms")
 	if strings.Contains(got.stderr, "routes.body") {
 		t.Errorf("a profile with its key in the body needs no header: %s", got.stderr)
@@ -150,6 +151,7 @@ func TestProxyRoutesByPathMethodAndProfile(t *testing.T) {
 	proxy := startProxy(t, proxyFile(t, dir, one.URL, `
   scope: api-key:X-Api-Key
   api_keys: { alice: [`+hex.EncodeToString(digest[:])+`] }
+  encryption_key: `+hex.EncodeToString(digest[:])+`
   routes:
     charges: { path: /v1/charges, profile: paypal, required: true, upstream: "`+two.URL+`" }
     search: { path: /v1/charges/search, methods: [] }

@@ -2,6 +2,8 @@ package config
 
 import (
 	"cmp"
+	"crypto/aes"
+	"crypto/cipher"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -51,6 +53,8 @@ type Proxy struct {
 	// MaxWaiters limits the requests of a route that wait for the first answer, and
 	// MaxWaitersPerKey those of them with one key.
 	MaxWaiters, MaxWaitersPerKey int
+	// EncryptionKey encrypts kept answers: 64 hexadecimal digits for AES-256.
+	EncryptionKey schema.Secret
 	// HideState switches the state of keys off.
 	HideState bool
 	// BodyTimeout is how long the body of a request with a key may take.
@@ -322,6 +326,7 @@ func proxyMapping(p *Proxy) schema.Mapping {
 		schema.NumberField("max_keys_per_caller", &p.MaxKeysPerCaller, 1, 1<<31-1, "New keys that one caller may use on a route in an hour, as this process counts them. Requests with further ones get a 503 and do not run.").Means("no limit"),
 		schema.NumberField("max_waiters", &p.MaxWaiters, 1, 1_000_000, "With `wait`: requests that may wait for the first answer on a route. Further ones get 409 immediately.").Or("1024"),
 		schema.NumberField("max_waiters_per_key", &p.MaxWaitersPerKey, 1, 1_000_000, "With `wait`: requests that may wait for the first answer of one key.").Or("64"),
+		schema.SecretField("encryption_key", &p.EncryptionKey, "Encrypts kept answers in the store with AES-256-GCM: 64 hexadecimal digits, as `openssl rand -hex 32` prints them. All proxies with the store need the same key. After a change, repetitions of older requests get 409 /response-not-kept."),
 		schema.TruthField("hide_state", &p.HideState, "Pass requests for `/.well-known/idempotency/KEY` on. Otherwise the proxy answers them with the state of the caller's key.").Or("false"),
 		schema.DurationField("body_timeout", &p.BodyTimeout, "How long the body of a request with a key may take to arrive.").Or("30s"),
 		schema.DurationField("idle_timeout", &p.IdleTimeout, "How long a connection without a request stays open.").Or("2m"),
@@ -500,9 +505,29 @@ func (p *Proxy) check(v schema.Value, there schema.Members) {
 		})
 	}
 	p.checkIdentity(v, there)
+	if _, err := p.Encryption(); err != nil && !strings.Contains(p.EncryptionKey.Reveal(), "${") { // a reference that is not resolved yet
+		there["encryption_key"].Wrong("%v", err)
+	}
 	if h2c, ok := there["h2c"]; ok && p.H2C && p.TLS != nil {
 		h2c.Wrong("with tls, HTTP/2 is always accepted: leave h2c out")
 	}
+}
+
+// Encryption returns the cipher for kept answers, or nil if they are not encrypted.
+func (p *Proxy) Encryption() (cipher.AEAD, error) {
+	text := p.EncryptionKey.Reveal()
+	if text == "" {
+		return nil, nil
+	}
+	secret, err := hex.DecodeString(text)
+	if err != nil || len(secret) != 32 {
+		return nil, errors.New("not 64 hexadecimal digits: write what openssl rand -hex 32 prints")
+	}
+	block, err := aes.NewCipher(secret)
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCMWithRandomNonce(block)
 }
 
 // Options returns the options of the handler of a route, without their Scope.

@@ -155,6 +155,9 @@ func (b *builder) route(r *config.Route) (*route, error) {
 	made := &route{Route: r, profile: r.Rules(), bodyTimeout: cmp.Or(conf.BodyTimeout, 30*time.Second)}
 	opts := conf.Options(r)
 	opts.Scope = b.scope
+	if opts.Encryption, err = conf.Encryption(); err != nil {
+		return nil, fmt.Errorf("encryption_key: %w: %w", err, semel.ErrInvalidRequest)
+	}
 	made.handler, err = httpidem.New(guard, upstream, opts)
 	if err != nil || conf.HideState || r.Name != config.DefaultRoute {
 		return made, err
