@@ -17,12 +17,12 @@ import (
 // table small, and whether commits of writers last. It changes nothing. It blocks until
 // the server has answered. Errors are those of [Open].
 func Examine(ctx context.Context, dsn string, opts *Options) ([]semel.Finding, error) {
-	return examine(ctx, dsn, opts, time.Minute)
+	return examine(ctx, dsn, opts, time.Minute, mostHeld)
 }
 
 // examine warns of rows that wait, and of transactions that are open, for longer than
-// patience.
-func examine(ctx context.Context, dsn string, opts *Options, patience time.Duration) (_ []semel.Finding, err error) {
+// patience, and of deleted rows that are kept for more transactions than held.
+func examine(ctx context.Context, dsn string, opts *Options, patience time.Duration, held int64) (_ []semel.Finding, err error) {
 	o, err := opts.checked()
 	if err != nil {
 		return nil, err
@@ -32,8 +32,8 @@ func examine(ctx context.Context, dsn string, opts *Options, patience time.Durat
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
-	e := &examination{conn: conn, sql: sql, keep: o.Keep, patience: patience}
-	for _, look := range []func(context.Context) error{e.waiting, e.writers, e.horizon, e.prepared, e.table, e.identity, e.commits, e.log, e.wakeup} {
+	e := &examination{conn: conn, sql: sql, keep: o.Keep, patience: patience, held: held}
+	for _, look := range []func(context.Context) error{e.waiting, e.writers, e.horizon, e.holders, e.prepared, e.table, e.identity, e.commits, e.log, e.wakeup} {
 		if err := look(ctx); err != nil {
 			return e.findings, fmt.Errorf("outbox: examine: %w", err)
 		}
@@ -72,6 +72,7 @@ type examination struct {
 	conn           *pgx.Conn
 	sql            *statements
 	keep, patience time.Duration
+	held           int64 // see mostHeld
 	slot           *slot // nil if relays read the table
 	findings       []semel.Finding
 }
@@ -172,6 +173,40 @@ func (e *examination) horizon(ctx context.Context) error {
 	default:
 		e.judge(false, subject, "no transaction is open for long", "", "")
 	}
+	return nil
+}
+
+// holdersSQL returns who else keeps the server from removing deleted rows: a standby server
+// that reports its queries, or a replication slot with the report of one. It returns the one
+// with the oldest transaction, and how many transactions have begun since.
+const holdersSQL = `SELECT * FROM (
+	SELECT 'standby', coalesce(nullif(application_name, ''), client_addr::text, 'pid ' || pid), true, age(backend_xmin) AS age FROM pg_stat_replication WHERE backend_xmin IS NOT NULL
+	UNION ALL
+	SELECT 'slot', slot_name, active, age(xmin) FROM pg_replication_slots WHERE xmin IS NOT NULL
+) AS h ORDER BY age DESC LIMIT 1`
+
+// mostHeld is how many transactions may begin before their deleted rows can be removed.
+const mostHeld = 1_000_000
+
+// holders looks for standby servers and replication slots that hold the horizon.
+func (e *examination) holders(ctx context.Context) error {
+	var kind, name string
+	var active bool
+	var age int64
+	const subject = "outbox.standbys"
+	switch err := e.conn.QueryRow(ctx, holdersSQL).Scan(&kind, &name, &active, &age); {
+	case errors.Is(err, pgx.ErrNoRows):
+		e.judge(false, subject, "no standby server and no replication slot keeps deleted rows", "", "")
+		return nil
+	case err != nil:
+		return err
+	}
+	found, remedy := fmt.Sprintf("%s %s keeps rows that were deleted in the last %d transactions", kind, name, age), "end the long query on the standby server, or set hot_standby_feedback = off there"
+	if kind == "slot" && !active {
+		found += ", and no standby server uses it"
+		remedy = "if its standby server is gone: SELECT pg_drop_replication_slot('" + strings.ReplaceAll(name, "'", "''") + "')"
+	}
+	e.judge(age > e.held, subject, found, "the server cannot remove deleted rows, and the relay reads past them", remedy)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/url"
@@ -8,6 +9,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/semel-dev/semel"
 	relay "github.com/semel-dev/semel/broker/outbox"
@@ -93,6 +99,7 @@ func TestDoctorFindsTransactionsAndSettings(t *testing.T) {
 	exec(t, pool, "BEGIN; INSERT INTO semel_outbox DEFAULT VALUES; PREPARE TRANSACTION 'it''s'")
 	defer exec(t, pool, "ROLLBACK PREPARED 'it''s'")
 	exec(t, pool, "CREATE ROLE fast; ALTER ROLE fast SET synchronous_commit = off; GRANT INSERT ON semel_outbox TO fast; CREATE ROLE other; ALTER ROLE other SET synchronous_commit = off; CREATE ROLE looker LOGIN; GRANT SELECT ON ALL TABLES IN SCHEMA public TO looker")
+	feedBack(t, server.URL(), "gone")
 	findings, err := relay.ExamineAfter(t.Context(), address, nil, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -100,6 +107,7 @@ func TestDoctorFindsTransactionsAndSettings(t *testing.T) {
 	for _, want := range []semel.Finding{
 		{Subject: "outbox.horizon", Found: "a transaction is open for ", Remedy: fmt.Sprintf("end it: SELECT pg_terminate_backend(%d)", pid)},
 		{Subject: "outbox.prepared", Found: "1 prepared transactions, the oldest for 0s (it's)", Remedy: "end it: COMMIT PREPARED 'it''s', or ROLLBACK PREPARED 'it''s'"},
+		{Subject: "outbox.standbys", Found: "slot gone keeps rows that were deleted in the last ", Remedy: "if its standby server is gone: SELECT pg_drop_replication_slot('gone')"},
 		{Subject: "synchronous_commit", Found: "on, and off for role fast"},
 	} {
 		if !slices.ContainsFunc(findings, func(f semel.Finding) bool {
@@ -131,4 +139,48 @@ func TestSampleReadsWithoutAShard(t *testing.T) {
 		t.Errorf("%d messages, %v", len(got), err)
 	}
 	eventually(t, pool, "SELECT (SELECT count(*) FROM semel_outbox) = 1102 AND (SELECT count(*) FROM semel_outbox_shards WHERE epoch > 0) = 0")
+}
+
+// feedBack creates a physical replication slot, and reports an old transaction through it, as
+// a standby server with hot_standby_feedback does. Then it goes away.
+func feedBack(t *testing.T, address, slot string) {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	exec(t, pool, "SELECT pg_create_physical_replication_slot($1)", slot)
+	var xid uint32
+	if err := pool.QueryRow(t.Context(), "SELECT txid_current()").Scan(&xid); err != nil {
+		t.Fatal(err)
+	}
+	config, err := pgconn.ParseConfig(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.RuntimeParams["replication"] = "true"
+	conn, err := pgconn.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	system, err := pglogrepl.IdentifySystem(t.Context(), conn)
+	if err == nil {
+		err = pglogrepl.StartReplication(t.Context(), conn, slot, system.XLogPos, pglogrepl.StartReplicationOptions{Mode: pglogrepl.PhysicalReplication})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	report := append([]byte{'h'}, make([]byte, 24)...) // time, xmin, epoch, and both for catalogs
+	binary.BigEndian.PutUint32(report[9:], xid)
+	conn.Frontend().Send(&pgproto3.CopyData{Data: report})
+	if err := conn.Frontend().Flush(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, pool, "SELECT count(*) = 1 FROM pg_replication_slots WHERE xmin IS NOT NULL AND slot_name = '"+slot+"'")
+	if err := conn.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, pool, "SELECT count(*) = 0 FROM pg_replication_slots WHERE active")
+	exec(t, pool, "SELECT txid_current()")
 }

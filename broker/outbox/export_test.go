@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/semel-dev/semel"
 )
 
-// ExamineAfter is Examine with a patience of its own.
-var ExamineAfter = examine
+// ExamineAfter is Examine with a patience of its own. It warns of all deleted rows that are kept.
+func ExamineAfter(ctx context.Context, dsn string, opts *Options, patience time.Duration) ([]semel.Finding, error) {
+	return examine(ctx, dsn, opts, patience, 0)
+}
 
 // Postpone makes the next Read of a source wait, unless it is woken.
 func Postpone(s *Source, until time.Time) {

@@ -314,8 +314,8 @@ func ExamineWAL(ctx context.Context, dsn string, opts *WALOptions) (_ []semel.Fi
 		return nil, fmt.Errorf("outbox: %w: %w", semel.ErrStoreUnavailable, err)
 	}
 	defer conn.Release()
-	e := &examination{conn: conn.Conn(), sql: sql, slot: of, keep: o.Keep, patience: time.Minute}
-	for _, look := range []func(context.Context) error{e.waiting, e.writers, e.horizon, e.prepared, e.table, e.identity, e.commits, e.log, e.replication} {
+	e := &examination{conn: conn.Conn(), sql: sql, slot: of, keep: o.Keep, patience: time.Minute, held: mostHeld}
+	for _, look := range []func(context.Context) error{e.waiting, e.writers, e.horizon, e.holders, e.prepared, e.table, e.identity, e.commits, e.log, e.replication} {
 		if err := look(ctx); err != nil {
 			return e.findings, fmt.Errorf("outbox: examine: %w", err)
 		}
