@@ -122,6 +122,9 @@ func AppendJSON(dst, id []byte) []byte {
 }
 
 func appendQuoted(dst, text []byte) []byte {
+	if !bytes.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) {
+		return append(append(append(dst, '"'), text...), '"')
+	}
 	var b bytes.Buffer
 	to := json.NewEncoder(&b)
 	to.SetEscapeHTML(false)

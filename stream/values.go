@@ -43,7 +43,8 @@ func Values(list ...Value) (Aggregator, error) {
 			return nil, fmt.Errorf("stream: value %q: each value needs a name of its own: %w", item.Name, semel.ErrInvalidRequest)
 		}
 		seen[item.Name] = true
-		p := part{name: item.Name, path: -1}
+		label, _ := json.Marshal(item.Name) // never fails for a string
+		p := part{name: item.Name, label: string(label), path: -1}
 		op, path, _ := strings.Cut(strings.TrimSpace(item.Of), " ")
 		var ok bool
 		if p.op, ok = operations[op]; !ok {
@@ -87,10 +88,11 @@ type values struct {
 }
 
 type part struct {
-	name string
-	op   operation
-	path int // in paths, or -1
-	text string
+	name  string
+	label string // name as JSON
+	op    operation
+	path  int // in paths, or -1
+	text  string
 }
 
 type operation uint8
@@ -252,10 +254,11 @@ func shorten(raw []byte) string {
 
 // Result implements Aggregator.
 func (v *values) Result(w *Closed) ([]byte, error) {
-	dst := key.AppendJSON([]byte(`{"key":`), []byte(w.Key))
-	dst = append(append(dst, `,"start":`...), quote(w.Start.UTC().Format(time.RFC3339Nano))...)
-	dst = append(append(dst, `,"end":`...), quote(w.End.UTC().Format(time.RFC3339Nano))...)
-	dst = append(dst, `,"values":{`...)
+	dst := append(make([]byte, 0, 192), `{"key":`...)
+	dst = key.AppendJSON(dst, []byte(w.Key))
+	dst = w.Start.UTC().AppendFormat(append(dst, `,"start":"`...), time.RFC3339Nano)
+	dst = w.End.UTC().AppendFormat(append(dst, `","end":"`...), time.RFC3339Nano)
+	dst = append(dst, `","values":{`...)
 	acc := w.Acc
 	for i := range v.parts {
 		p := &v.parts[i]
@@ -264,7 +267,7 @@ func (v *values) Result(w *Closed) ([]byte, error) {
 		}
 		var own []byte
 		own, acc = p.split(acc)
-		dst = p.result(append(append(dst, quote(p.name)...), ':'), own)
+		dst = p.result(append(append(dst, p.label...), ':'), own)
 	}
 	return append(dst, "}}"...), nil
 }
@@ -302,10 +305,4 @@ func appendQuotient(dst []byte, sum *big.Int, n int64) []byte {
 		text = "0"
 	}
 	return append(dst, text...)
-}
-
-// quote returns a text as JSON.
-func quote(text string) []byte {
-	quoted, _ := json.Marshal(text) // never fails for a string
-	return quoted
 }

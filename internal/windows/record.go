@@ -1,7 +1,6 @@
 package windows
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -74,13 +73,13 @@ func (s *State) Changes(definition, topic ID, most int) (records [][]byte) {
 		records = append(records, append(value, entries...))
 		entries, n = entries[:0], 0
 	}
-	for _, e := range s.entries() {
+	for key, p := range s.entries {
 		size := len(entries)
-		entries = binary.AppendVarint(entries, e.start)
-		entries = binary.AppendUvarint(entries, uint64(e.first-e.start))
-		entries = binary.AppendUvarint(entries, e.late)
-		entries = append(binary.AppendUvarint(entries, uint64(len(e.key))), e.key...)
-		entries = append(binary.AppendUvarint(entries, uint64(len(e.acc))), e.acc...)
+		entries = binary.AppendVarint(entries, p.start)
+		entries = binary.AppendUvarint(entries, uint64(p.first-p.start))
+		entries = binary.AppendUvarint(entries, p.late)
+		entries = append(binary.AppendUvarint(entries, uint64(len(key))), key...)
+		entries = append(binary.AppendUvarint(entries, uint64(len(p.acc))), p.acc...)
 		if size > 0 && HeaderSize+len(s.present.cursor)+len(entries) > most {
 			last := slices.Clone(entries[size:])
 			entries = entries[:size]
@@ -100,28 +99,28 @@ type entry struct {
 	pane
 }
 
-// entries returns the changed panes that are still needed, in order.
-func (s *State) entries() (list []entry) {
+// entries yields the changed panes that are still needed, with their group keys, in the
+// order in which the transaction changed the groups.
+func (s *State) entries(yield func(key string, p *pane) bool) {
 	for _, old := range s.images {
-		for _, p := range old.group.panes {
-			if p.txn == s.txn {
-				list = append(list, entry{old.group.key, p})
+		g := old.group
+		for i := range g.panes {
+			if p := &g.panes[i]; p.txn == s.txn && !yield(g.key, p) {
+				return
 			}
 		}
 		if s.rule.gap == 0 {
 			continue
 		}
 		for _, p := range old.panes { // a session may have become part of another
-			if _, ok := old.group.find(&p, true); !ok && !s.rule.gone(&s.present, old.group.key, &p) {
-				p.acc = nil
-				list = append(list, entry{old.group.key, p})
+			if _, ok := g.find(&p, true); ok || s.rule.gone(&s.present, g.key, &p) {
+				continue
+			}
+			if p.acc = nil; !yield(g.key, &p) {
+				return
 			}
 		}
 	}
-	slices.SortFunc(list, func(a, b entry) int {
-		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.key, b.key), cmp.Compare(a.first, b.first))
-	})
-	return list
 }
 
 // Record is a record that was read. It shares the bytes.
