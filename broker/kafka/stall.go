@@ -27,9 +27,9 @@ type Reading struct {
 	Group string
 	// Partitions are partition numbers by topic.
 	Partitions map[string][]int32
-	// Changelog returns the topic with the keys of an input. Nil means that there are
-	// no keys.
-	Changelog func(topic string) string
+	// Changelogs returns the topics with the keys and the windows of an input. Nil means
+	// that there are none.
+	Changelogs func(topic string) []string
 }
 
 // StallWatch finds partitions in which reading is blocked by a transaction that does
@@ -59,7 +59,7 @@ type standing struct {
 }
 
 // progress is what changes when a partition moves: the offset that the group committed,
-// and the last stable offsets of the partition and of its changelog.
+// and the last stable offsets of the partition and of its changelogs together.
 type progress struct{ committed, stable, keys int64 }
 
 // holdup is a partition that may be held up.
@@ -110,9 +110,9 @@ func (w *StallWatch) holdups(ctx context.Context, r Reading, now time.Time, befo
 		return nil, nil
 	}
 	topics := slices.Sorted(maps.Keys(r.Partitions))
-	if r.Changelog != nil {
+	if r.Changelogs != nil {
 		for _, topic := range slices.Clone(topics) {
-			topics = append(topics, r.Changelog(topic))
+			topics = append(topics, r.Changelogs(topic)...)
 		}
 	}
 	stable, err := w.admin.adm.ListCommittedOffsets(ctx, topics...)
@@ -132,9 +132,14 @@ func (w *StallWatch) holdups(ctx context.Context, r Reading, now time.Time, befo
 			at := progress{committed: committed[id]}
 			var end int64
 			at.stable, end, h.input = openAt(stable, ends, id)
-			if r.Changelog != nil {
-				h.changelog = r.Changelog(topic)
-				at.keys, _, h.keys = openAt(stable, ends, cluster.Partition{Topic: h.changelog, Number: number})
+			if r.Changelogs != nil {
+				for _, name := range r.Changelogs(topic) {
+					read, _, open := openAt(stable, ends, cluster.Partition{Topic: name, Number: number})
+					at.keys += read
+					if open && !h.keys {
+						h.changelog, h.keys = name, true
+					}
+				}
 			}
 			if more := end > at.committed; !h.input && !(more && (h.keys || h.offsets)) {
 				continue

@@ -14,9 +14,8 @@ import (
 )
 
 // begun runs a program until it has settled a record, and returns its options.
-func (b *bubble) begun() TransactorOptions {
+func (b *bubble) begun(opts TransactorOptions) TransactorOptions {
 	b.Helper()
-	opts := b.options()
 	opts.Timeouts.Transaction = 10 * time.Second
 	p := b.start(opts)
 	b.Write(kafkatest.Record(0, "a", "v"))
@@ -35,11 +34,16 @@ func TestAPartitionThatATransactionHoldsUpIsToldOf(t *testing.T) {
 		"of the input, that no coordinator shows":   {"in", "", 15 * time.Minute},
 		"of the keys, that no coordinator shows":    {"g-keys", "", 5 * time.Second},
 		"of the keys, that its coordinator aborted": {"g-keys", "CompleteAbort", 5 * time.Second},
+		"of the windows, that no coordinator shows": {"g-state", "", 5 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			inBubble(t, 1, func(b *bubble) {
-				opts := b.begun()
+				opts := b.options()
+				if c.topic == "g-state" {
+					opts = b.counting(time.Minute, 0, time.Minute)
+				}
+				opts = b.begun(opts)
 				other := b.Other("other", c.topic, time.Hour)
 				defer other.Close()
 				b.Forget(other, c.state)
@@ -82,7 +86,7 @@ func TestAPartitionThatATransactionHoldsUpIsToldOf(t *testing.T) {
 func TestStallsOfSeveralPartitionsAreCounted(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 3, func(b *bubble) {
-		opts := b.begun()
+		opts := b.begun(b.options())
 		other := b.Other("other", "in", time.Hour)
 		defer other.Close()
 		kafkatest.Must(b.T, other.ProduceSync(b.Context(), &kgo.Record{Topic: "in", Partition: 1}).FirstErr())
@@ -104,7 +108,7 @@ func TestStallsOfSeveralPartitionsAreCounted(t *testing.T) {
 func TestATransactionThatItsCoordinatorEndsIsNoStall(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
-		opts := b.begun()
+		opts := b.begun(b.options())
 		other := b.Other("other", "in", 40*time.Minute)
 		defer other.Close()
 		b.Write(kafkatest.Record(0, "b", "v"))
@@ -139,7 +143,7 @@ func TestATransactionThatItsCoordinatorEndsIsNoStall(t *testing.T) {
 func TestOffsetsThatStayUndecidedAreToldOf(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
-		opts := b.begun()
+		opts := b.begun(b.options())
 		other := b.Other("other", "out", 30*time.Minute)
 		defer other.Close()
 		id, epoch, err := other.ProducerID(b.Context())

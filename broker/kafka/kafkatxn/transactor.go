@@ -364,7 +364,7 @@ func (t *Transactor) watchStalls(ctx context.Context) {
 
 // readings returns the partitions that the members of this process read.
 func (t *Transactor) readings() []kafka.Reading {
-	decided := kafka.Reading{Group: t.opts.Group, Partitions: map[string][]int32{}, Changelog: t.opts.changelogOf}
+	decided := kafka.Reading{Group: t.opts.Group, Partitions: map[string][]int32{}, Changelogs: t.opts.changelogsOf}
 	copied := kafka.Reading{Group: t.opts.copyGroup(), Partitions: map[string][]int32{}}
 	held, copying := t.held()
 	for _, id := range held {

@@ -78,6 +78,14 @@ func (o *TransactorOptions) windowsOf(topic string) string {
 	return name
 }
 
+// changelogsOf returns the topics of the keys and windows of a topic that is decided.
+func (o *TransactorOptions) changelogsOf(topic string) []string {
+	if o.Aggregate == nil {
+		return []string{o.changelogOf(topic)}
+	}
+	return []string{o.changelogOf(topic), o.windowsOf(topic)}
+}
+
 // aggregate adds a record to its window and reports true, or parks it.
 func (w *worker) aggregate(ctx context.Context, p *part, r *kgo.Record, now int64) (bool, error) {
 	agg := w.opts.Aggregate
