@@ -83,7 +83,7 @@ func (s *State) setDue(g *group, due int64) {
 }
 
 // next returns the end of the first window up to a limit that is not emitted, and whether
-// there is one.
+// there is one. The watermark is then at the limit, so that nothing changes that end.
 func (s *State) next(limit int64) (end int64, ok bool) {
 	for {
 		at, ok := s.due.first(limit)
@@ -109,9 +109,7 @@ func (s *State) next(limit int64) (end int64, ok bool) {
 		slices.SortFunc(found, func(a, b *group) int { return cmp.Compare(a.key, b.key) })
 		found = slices.Compact(found)
 		s.due.groups[at] = found
-		if at <= s.present.watermark { // it is closed, so nothing changes its end
-			s.left, s.leftEnd = found, at
-		}
+		s.left, s.leftEnd = found, at
 		return at, true
 	}
 }

@@ -74,7 +74,7 @@ func (r *rule) gone(p *progress, key string, of *pane) bool {
 func (r *rule) window(panes []pane, end int64) []pane {
 	var list []pane
 	for _, p := range panes {
-		if r.gap > 0 && p.first == end || r.gap == 0 && p.start >= end-r.size && p.start < end && p.first <= end {
+		if r.gap > 0 && p.first == end || r.gap == 0 && p.start >= end-r.size && p.first <= end {
 			list = append(list, p)
 		}
 	}

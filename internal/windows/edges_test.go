@@ -1,0 +1,150 @@
+package windows
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/stream"
+)
+
+// edge is a state whose messages have the value 1. A message is read at its own time.
+type edge struct {
+	*State
+	t *testing.T
+}
+
+func newEdge(t *testing.T, over stream.Window, correct time.Duration) edge {
+	return edge{New(testAggregate(t, over, correct)), t}
+}
+
+// add adds a message and returns what became of it.
+func (e edge) add(key string, when int64) Verdict {
+	e.t.Helper()
+	clock := max(when, e.Watermark()+testGrace)
+	e.See(when, clock)
+	v, err := e.Add(&semel.Message{Body: []byte("1")}, []byte(key), when, clock)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return v
+}
+
+// emit returns the results of at most a number of windows.
+func (e edge) emit(most int) string {
+	e.t.Helper()
+	var list []string
+	if _, err := e.Emit(most, func(c *stream.Closed) error {
+		list = append(list, fmt.Sprintf("%s %d-%d %s r=%d", c.Key, c.Start.UnixMilli(), c.End.UnixMilli(), c.Acc, c.Revision))
+		return nil
+	}); err != nil {
+		e.t.Fatal(err)
+	}
+	return strings.Join(list, ", ")
+}
+
+func TestTheLastMomentAheadIsAllowed(t *testing.T) {
+	t.Parallel()
+	e := newEdge(t, testTumbling, 0)
+	m := &semel.Message{Body: []byte("1")}
+	for when, want := range map[int64]Verdict{1000 + testAhead: Added, 1001 + testAhead: Ahead} {
+		if got, err := e.Add(m, []byte("k"), when, 1000); err != nil || got != want {
+			t.Errorf("%d: %d, %v", when, got, err)
+		}
+		if e.See(when, 1000) != (want == Added) {
+			t.Errorf("%d: See disagrees", when)
+		}
+	}
+}
+
+func TestSessionsEndAfterTheirGap(t *testing.T) {
+	t.Parallel()
+	e := newEdge(t, stream.Session(time.Second, 10*time.Second), 0)
+	e.add("a", 10_000)
+	e.add("a", 11_000) // the gap
+	e.add("a", 12_001) // more
+	e.add("a", 12_001+testGrace)
+	if got := e.emit(9); got != "a 10000-11000 n=2 s=2 r=0" {
+		t.Error(got)
+	}
+	if v := e.add("a", 11_000); v != Late { // its session would end at the watermark
+		t.Errorf("%d", v)
+	}
+	if v := e.add("a", 11_001); v != Added {
+		t.Errorf("%d", v)
+	}
+	e.add("b", 20_000)
+	if got := e.emit(9); got != "a 11001-12001 n=2 s=2 r=0, a 15001-15001 n=1 s=1 r=0" {
+		t.Error(got)
+	}
+}
+
+func TestRevisionsGrow(t *testing.T) {
+	t.Parallel()
+	e := newEdge(t, testTumbling, time.Minute)
+	e.add("a", 5000)
+	e.add("a", 10_000+testGrace)
+	for i, want := range []string{"a 0-10000 n=1 s=1 r=0", "a 0-10000 n=2 s=2 r=1", "a 0-10000 n=3 s=3 r=2"} {
+		if got := e.emit(9); got != want {
+			t.Errorf("%d: %s", i, got)
+		}
+		e.Commit()
+		e.add("a", 6000)
+	}
+	e.Drop() // with the revision
+	if got := e.emit(9); got != "" {
+		t.Errorf("%s after a drop", got)
+	}
+}
+
+// TestAWindowBelowAPartlyEmittedOneIsEmitted has a late message for a window that had no
+// messages when a later one was emitted.
+func TestAWindowBelowAPartlyEmittedOneIsEmitted(t *testing.T) {
+	t.Parallel()
+	e := newEdge(t, testTumbling, time.Minute)
+	e.add("a", 15_000)
+	e.add("b", 15_000)
+	e.add("a", 20_000+testGrace)
+	if got := e.emit(1); got != "a 10000-20000 n=1 s=1 r=0" {
+		t.Error(got)
+	}
+	e.Commit()
+	e.add("c", 5000)
+	if got := e.emit(9); got != "c 0-10000 n=1 s=1 r=1, b 10000-20000 n=1 s=1 r=0" {
+		t.Error(got)
+	}
+}
+
+func TestARecordHasChangedPanesAlone(t *testing.T) {
+	t.Parallel()
+	e := newEdge(t, testTumbling, 0)
+	e.add("a", 5000)
+	e.add("a", 11_000)
+	e.Commit()
+	e.add("a", 12_000)
+	r, err := Parse(e.Changes(ID{1}, ID{2}, 1<<20)[0])
+	if err != nil || r.Len() != 1 {
+		t.Errorf("%d entries, %v", r.Len(), err)
+	}
+	e.add("b", 12_000)
+	if n := len(e.Changes(ID{1}, ID{2}, 1)); n != 2 {
+		t.Errorf("%d records, want one for each entry", n)
+	}
+}
+
+// TestRecordsAreKeptLongEnough compares with the times of the last message that a pane of
+// a record can have.
+func TestRecordsAreKeptLongEnough(t *testing.T) {
+	t.Parallel()
+	for want, agg := range map[time.Duration]*stream.Aggregate{
+		16 * time.Second:                  {Over: stream.Tumbling(10 * time.Second), Grace: time.Second, Correct: 5 * time.Second},
+		11 * time.Second:                  {Over: stream.Hopping(10*time.Second, time.Second), Grace: time.Second},
+		11*time.Second + time.Millisecond: {Over: stream.Session(10*time.Second, time.Hour), Grace: time.Second},
+	} {
+		if got := Keep(agg); got != want {
+			t.Errorf("%s: %v, want %v", agg.Over, got, want)
+		}
+	}
+}
