@@ -38,6 +38,10 @@ type Aggregate struct {
 	// because a late message may join sessions whose results are written. Defaults to 0:
 	// a result is written once.
 	Correct time.Duration
+	// Early is the time between early results of open windows that have changed. A
+	// process that takes over a partition may write an early result again. Defaults to 0:
+	// only final results are written.
+	Early time.Duration
 	// Late is the policy for messages whose windows are closed and take no correction. Defaults to
 	// pipeline.Park.
 	Late pipeline.Then
@@ -69,7 +73,7 @@ func (a *Aggregate) Validate() error {
 		wrong.Add("Func is missing")
 	}
 	wrong.Join(a.Over.Validate())
-	for name, d := range map[string]time.Duration{"Grace": a.Grace, "Idle": a.Idle, "MaxAhead": a.MaxAhead, "Correct": a.Correct} {
+	for name, d := range map[string]time.Duration{"Grace": a.Grace, "Idle": a.Idle, "MaxAhead": a.MaxAhead, "Correct": a.Correct, "Early": a.Early} {
 		if d < 0 {
 			wrong.Add("%s: %v is negative", name, d)
 		}

@@ -18,9 +18,9 @@ type Aggregate struct {
 	By *key.Rule
 	// Over are the windows.
 	Over stream.Window
-	// Grace, Idle, MaxAhead and Correct are those of stream.Aggregate. Idle may be
+	// Grace, Idle, MaxAhead, Correct and Early are those of stream.Aggregate. Idle may be
 	// semel.Forever.
-	Grace, Idle, MaxAhead, Correct time.Duration
+	Grace, Idle, MaxAhead, Correct, Early time.Duration
 	// Late is park, drop or stop.
 	Late string
 	// Func computes the values.
@@ -30,7 +30,7 @@ type Aggregate struct {
 // Stream returns the aggregate as the library has it.
 func (a *Aggregate) Stream() *stream.Aggregate {
 	return &stream.Aggregate{
-		By: a.By, Over: a.Over, Func: a.Func, Grace: a.Grace, Idle: a.Idle, MaxAhead: a.MaxAhead, Correct: a.Correct,
+		By: a.By, Over: a.Over, Func: a.Func, Grace: a.Grace, Idle: a.Idle, MaxAhead: a.MaxAhead, Correct: a.Correct, Early: a.Early,
 		Late: map[string]pipeline.Then{"park": pipeline.Park, "drop": pipeline.Drop, "stop": pipeline.Stop}[a.Late],
 	}
 }
@@ -64,6 +64,7 @@ func aggregateMapping(a *Aggregate) schema.Mapping {
 			schema.DurationField("max_ahead", &a.MaxAhead, "How far the time of a record may be ahead of the clock. A record further ahead is parked, and closes no window.").Or("5m"),
 			schema.ChoiceField("late", &a.Late, "A record whose window is closed: `park` parks it, `drop` loses it, `stop` ends the pipeline.", "park", "drop", "stop").Or("park"),
 			schema.DurationField("correct", &a.Correct, "How long a closed window still takes late records. Its result is then written again, with a greater number in the header `semel-revision`. Not for sessions.").Means("0s: a result is written once"),
+			schema.DurationField("early", &a.Early, "Write early results of open windows that have changed, at most once in this time. Their header `semel-final` is `false`. A takeover may write one again.").Means("only final results"),
 		},
 		Check: func(v schema.Value, there schema.Members) {
 			if correct, ok := there["correct"]; ok && a.Over.Gap() > 0 {

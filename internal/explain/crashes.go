@@ -142,6 +142,9 @@ func (e *explainer) inKafka(add func(at, then string)) {
 		add("in the transaction", "its successor fences it and the broker aborts: no read_committed reader sees results, windows, keys or offsets; "+e.source.Again+" and is added to its window as before")
 		add("at the commit, its answer lost", "the state is rebuilt from the committed records: results, windows, keys and offsets are committed together, or not at all")
 		add("after the commit, before its window is closed", "the record is part of its window in the "+topics(e.windows())+"; if it is read again it is a duplicate, and counts once")
+		if agg.Early > 0 {
+			add("after an early result is written", "early results are in the same transactions; the next process may write one again, and the final result is still written once")
+		}
 		add("while results of closed windows are written", "the last one is recorded with them: the next run writes the results after it, and none again")
 		return
 	}

@@ -62,6 +62,7 @@ func TestEachModeHasItsPromise(t *testing.T) {
 		{fromKafka + toKafka + counts + " }\n", "one transaction in Kafka", Yes, Yes, "", "With message.timestamp.type=LogAppendTime"},
 		{fromKafka + toKafka + strings.Replace(counts, "tumbling: 1m", "session: 10m, max: 1d", 1) + ", grace: 5m }\n", "one transaction in Kafka", Yes, Yes, "", "by more than gap and grace, 15m"},
 		{fromKafka + toKafka + strings.Replace(counts, "tumbling: 1m", "hopping: 10m, every: 1m", 1) + " }\n", "one transaction in Kafka", Yes, Yes, "", "is late if none is"},
+		{fromKafka + toKafka + counts + ", early: 10s }\n", "one transaction in Kafka", Yes, Yes, "", "the next process may write one again"},
 		{fromKafka + toKafka + counts + ", correct: 1h }\n", "one transaction in Kafka", Yes, Yes, "", "less than 1h ago (correct), the result is written again"},
 		{fromKafka + toKafka + counts + ", idle: forever }\n", "one transaction in Kafka", Yes, Yes, "", "windows that are open stay open until"},
 		{strings.Replace(fromKafka, "group", "repartition: true, group", 1) + toKafka, "one transaction in Kafka", Yes, Yes, "", "the copy is in g-repartition with its origin"},

@@ -148,3 +148,81 @@ func TestRecordsAreKeptLongEnough(t *testing.T) {
 		}
 	}
 }
+
+// TestEarlyResultsAreThoseThatHaveChanged drops and commits transactions in between.
+func TestEarlyResultsAreThoseThatHaveChanged(t *testing.T) {
+	t.Parallel()
+	for _, over := range []stream.Window{testTumbling, stream.Session(9*time.Second, time.Minute)} {
+		e := newEdge(t, over, 0)
+		e.agg.Early = time.Second
+		preview := func(want string) {
+			t.Helper()
+			var list []string
+			if _, err := e.Preview(9, func(c *stream.Closed) error {
+				list = append(list, c.Key+" "+string(c.Acc))
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Join(list, ", "); got != want {
+				t.Errorf("%s: %s, want %s", over, got, want)
+			}
+		}
+		e.add("a", 5000)
+		e.add("b", 5000)
+		preview("a n=1 s=1, b n=1 s=1")
+		e.Drop()
+		preview("")
+		e.Commit()
+		e.add("a", 5000)
+		e.add("b", 5000)
+		e.Commit()
+		preview("a n=1 s=1, b n=1 s=1")
+		e.Drop()
+		preview("a n=1 s=1, b n=1 s=1")
+		e.Commit()
+		preview("")
+		e.Commit()
+		e.add("b", 5000)
+		e.Commit()
+		preview("b n=2 s=2")
+	}
+}
+
+// TestAClosedSessionIsNotReplaced has an open session that begins when a closed one does,
+// whose result is not written yet.
+func TestAClosedSessionIsNotReplaced(t *testing.T) {
+	t.Parallel()
+	agg := testAggregate(t, stream.Session(time.Second, time.Minute), 0)
+	e := edge{New(agg), t}
+	var records [][]byte
+	commit := func() {
+		records = append(records, e.Changes(ID{1}, ID{2}, 1<<20)...)
+		e.Commit()
+	}
+	e.add("a", 10_000)
+	commit()
+	e.add("b", 11_001+testGrace) // closes it
+	e.add("a", 10_900)
+	commit()
+	e.add("a", 10_000) // is late alone, and joins the open session
+	commit()
+	restored := edge{New(agg), t}
+	for _, value := range records {
+		r, err := Parse(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		restored.Apply(&r)
+	}
+	for name, s := range map[string]edge{"live": e, "restored": restored} {
+		s.See(30_000, 30_000)
+		if got, want := s.emit(9), "a 10000-10000 n=1 s=1 r=0, a 10000-10900 n=2 s=2 r=0, b 14001-14001 n=1 s=1 r=0"; got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+		s.Commit()
+		if s.Open() != 0 {
+			t.Errorf("%s: %d are open", name, s.Open())
+		}
+	}
+}

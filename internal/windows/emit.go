@@ -173,7 +173,7 @@ func (s *State) result(g *group, end int64, fn func(*stream.Closed) error) error
 	panes := s.rule.window(g.panes, end)
 	closed := &stream.Closed{Key: g.key, Start: timeOf(end - s.rule.size), End: timeOf(end), Acc: slices.Clone(panes[0].acc), Revision: panes[0].late}
 	if s.rule.gap > 0 {
-		closed.Start, closed.End = timeOf(panes[0].start), timeOf(end-s.rule.gap-1)
+		closed.Start, closed.End, closed.Revision = timeOf(panes[0].start), timeOf(end-s.rule.gap-1), 0
 	}
 	for _, p := range panes[1:] {
 		var err error

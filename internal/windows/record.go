@@ -212,7 +212,7 @@ func (s *State) Apply(r *Record) {
 	for rest := r.entries; len(rest) > 0; {
 		var e entry
 		e, rest, _ = cutEntry(rest) // Parse has checked them
-		e.acc = slices.Clone(e.acc)
+		e.acc, e.txn = slices.Clone(e.acc), s.txn-1
 		s.set(e)
 	}
 	s.catchUp()
@@ -226,6 +226,7 @@ func (s *State) set(e entry) {
 		g = &group{key: e.key, due: never}
 		s.groups[e.key] = g
 	}
+	s.changed(g)
 	at, found := g.find(&e.pane, s.rule.gap > 0)
 	switch {
 	case len(e.acc) > 0 && found:

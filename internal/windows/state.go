@@ -42,6 +42,11 @@ type State struct {
 	leftEnd int64
 	// revised are the emitted windows that the open transaction has changed.
 	revised []windowID
+	// fresh are the groups that have changed since their early results, if the aggregate
+	// has such. shown are those whose early results are in the open transaction. Panes
+	// have changed since then if their transaction is since or a later one.
+	fresh, shown map[*group]bool
+	since, until uint64 // until replaces since at a commit
 	// count is the number of panes.
 	count int
 	acc   []byte // memory for an accumulator
@@ -60,7 +65,9 @@ type pane struct {
 	start int64
 	// first is the end of the first window that the pane is part of.
 	first int64
-	// late counts the messages that came when the result of a window was written.
+	// late counts the messages that came when the result of a window was written. Sessions
+	// take no such messages; there it tells apart those that start at the same time, of
+	// which all but one are closed.
 	late uint64
 	acc  []byte
 	txn  uint64 // the transaction that made acc
@@ -95,7 +102,7 @@ func (p *progress) done(end int64, key string) bool {
 
 // New returns a state without windows. The aggregate is valid and has its defaults.
 func New(agg *stream.Aggregate) *State {
-	return &State{agg: agg, rule: newRule(agg), groups: map[string]*group{}, txn: 1}
+	return &State{agg: agg, rule: newRule(agg), groups: map[string]*group{}, fresh: map[*group]bool{}, shown: map[*group]bool{}, txn: 2}
 }
 
 // Watermark returns the watermark, or 0 before the first message.
@@ -226,7 +233,13 @@ func (s *State) addToSession(m *semel.Message, g *group, when int64) (Verdict, e
 	for i := len(joined) - 1; i >= 0; i-- {
 		g.panes = slices.Delete(g.panes, joined[i], joined[i]+1)
 	}
-	g.put(next)
+	for i := range g.panes {
+		if p := &g.panes[i]; p.start == next.start {
+			next.late = max(next.late, p.late+1)
+		}
+	}
+	at, _ := g.find(&next, true)
+	g.panes = slices.Insert(g.panes, at, next)
 	s.plan(g, &next)
 	return Added, nil
 }
@@ -257,6 +270,14 @@ func (s *State) touch(g *group) {
 		s.images = append(s.images, image{g, slices.Clone(g.panes), g.due})
 		s.groups[g.key] = g
 	}
+	s.changed(g)
+}
+
+// changed notes that a group has new early results.
+func (s *State) changed(g *group) {
+	if s.agg.Early > 0 {
+		s.fresh[g] = true
+	}
 }
 
 // forget removes a group without panes.
@@ -277,21 +298,15 @@ func (g *group) lastOf(start int64) (at int, found bool) {
 	return at, false
 }
 
-// find returns the place of a pane, or the place for it. Sessions of a group differ in
-// their starts, and panes of a slice in their first windows.
+// find returns the place of a pane, or the place for it. Panes of a slice differ in their
+// first windows.
 func (g *group) find(p *pane, session bool) (at int, found bool) {
 	return slices.BinarySearchFunc(g.panes, p, func(a pane, b *pane) int {
 		if session {
-			return cmp.Compare(a.start, b.start)
+			return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.late, b.late))
 		}
 		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.first, b.first))
 	})
-}
-
-// put adds a pane that the group does not have.
-func (g *group) put(p pane) {
-	at, _ := g.find(&p, false)
-	g.panes = slices.Insert(g.panes, at, p)
 }
 
 // Quiet moves the watermark of a partition that has no new messages. All messages before
@@ -318,6 +333,10 @@ func (s *State) Drop() {
 			s.due.add(old.due, old.group)
 		}
 	}
+	for g := range s.shown {
+		s.fresh[g] = true
+	}
+	s.until = s.since
 	s.present = s.committed
 	s.end()
 }
@@ -330,7 +349,7 @@ func (s *State) Commit() {
 			s.forget(old.group)
 		}
 	}
-	s.committed = s.present
+	s.committed, s.since = s.present, s.until
 	left := s.left
 	s.end()
 	s.left = left
@@ -339,6 +358,7 @@ func (s *State) Commit() {
 
 func (s *State) end() {
 	clear(s.images)
+	clear(s.shown)
 	s.images, s.left, s.revised = s.images[:0], nil, s.revised[:0]
 	s.txn++
 }

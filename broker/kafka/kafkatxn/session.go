@@ -34,6 +34,8 @@ type session struct {
 	parts  map[cluster.Partition]*part
 	work   worker
 	looked time.Time // when quiet partitions were last looked for
+	// previewed is when early results were last written.
+	previewed time.Time
 	// restoring is the goroutine that brings parts up to date, if one runs.
 	restoring *restoring
 

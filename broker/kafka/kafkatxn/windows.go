@@ -23,7 +23,7 @@ import (
 
 // Headers of results.
 const (
-	headerFinal    = "semel-final"    // no message can change this result, but for corrections
+	headerFinal    = "semel-final"    // "false" in early results
 	headerWindow   = "semel-window"   // its start and end, with a slash between them
 	headerRevision = "semel-revision" // with corrections: greater in each further result
 )
@@ -131,9 +131,24 @@ func addTo(st *windows.State, m *semel.Message, group []byte, when, now int64) (
 	return st.Add(m, group, when, now)
 }
 
-// due reports whether results of closed windows must be written.
+// due reports whether results must be written.
 func (s *session) due() bool {
-	return s.t.opts.Aggregate != nil && s.anyPart(func(p *part) bool { return !p.unfenced && p.slot.windows.Due() })
+	if s.t.opts.Aggregate == nil {
+		return false
+	}
+	early := s.early()
+	return s.anyPart(func(p *part) bool { return !p.unfenced && p.has(early) })
+}
+
+// early reports whether it is time for early results.
+func (s *session) early() bool {
+	every := s.t.opts.Aggregate.Early
+	return every > 0 && time.Since(s.previewed) >= every
+}
+
+// has reports whether the windows of a partition have results to write.
+func (p *part) has(early bool) bool {
+	return p.slot.windows.Due() || early && p.slot.windows.Fresh()
 }
 
 // anyPart reports whether a partition that is up to date has a property.
@@ -162,9 +177,9 @@ func (w *worker) emit(ctx context.Context) error {
 		return nil
 	}
 	committed := w.s.client.Client().CommittedOffsets()
-	left := w.opts.results
+	left, early := w.opts.results, w.s.early()
 	for _, p := range w.s.parts {
-		if !p.ready || !p.touched && (left == 0 || !p.slot.windows.Due()) {
+		if !p.ready || !p.touched && (left == 0 || !p.has(early)) {
 			continue
 		}
 		if at, ok := committed[p.id.Topic][p.id.Number]; ok && at.Offset >= 0 {
@@ -177,17 +192,30 @@ func (w *worker) emit(ctx context.Context) error {
 			continue
 		}
 		w.touch(p)
-		n, err := p.slot.windows.Emit(left, func(c *stream.Closed) error { return w.result(ctx, p, c) })
+		write := func(final bool) func(c *stream.Closed) error {
+			return func(c *stream.Closed) error { return w.result(ctx, p, c, final) }
+		}
+		n, err := p.slot.windows.Emit(left, write(true))
 		if err != nil {
 			return err
 		}
 		left -= n
+		if !early {
+			continue
+		}
+		if n, err = p.slot.windows.Preview(left, write(false)); err != nil {
+			return err
+		}
+		left -= n
+	}
+	if early && left > 0 {
+		w.s.previewed = time.Now()
 	}
 	return nil
 }
 
 // result writes the result of a window.
-func (w *worker) result(ctx context.Context, p *part, c *stream.Closed) (err error) {
+func (w *worker) result(ctx context.Context, p *part, c *stream.Closed, final bool) (err error) {
 	defer func() {
 		if panicked := recover(); panicked != nil {
 			err = fmt.Errorf("the aggregate panicked: %v", panicked)
@@ -203,14 +231,14 @@ func (w *worker) result(ctx context.Context, p *part, c *stream.Closed) (err err
 	out := &kgo.Record{
 		Topic: w.opts.Output, Key: key.AppendText(nil, []byte(c.Key)), Value: body, Timestamp: c.End,
 		Headers: []kgo.RecordHeader{
-			{Key: headerFinal, Value: []byte("true")},
+			{Key: headerFinal, Value: strconv.AppendBool(nil, final)},
 			{Key: headerWindow, Value: []byte(c.Start.Format(time.RFC3339Nano) + "/" + c.End.Format(time.RFC3339Nano))},
 		},
 	}
 	if w.opts.Aggregate.Over.Gap() == 0 {
 		out.Timestamp = c.End.Add(-time.Millisecond)
 	}
-	if w.opts.Aggregate.Correct > 0 {
+	if w.opts.Aggregate.Correct > 0 && final {
 		out.Headers = append(out.Headers, kgo.RecordHeader{Key: headerRevision, Value: strconv.AppendUint(nil, c.Revision, 10)})
 	}
 	if err := w.check(ctx, out.Topic, out); err != nil {

@@ -218,6 +218,58 @@ func TestResultsOfOtherWindows(t *testing.T) {
 	}
 }
 
+// TestEarlyResultsComeBeforeTheFinalOne has changes at several times, and a restart.
+func TestEarlyResultsComeBeforeTheFinalOne(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		opts := b.counting(10*time.Minute, 0, time.Minute)
+		opts.Aggregate.Early = 10 * time.Second
+		base := time.Now().Truncate(10 * time.Minute)
+		var finals []string
+		check := func(want string) {
+			b.Helper()
+			var list []string
+			finals = finals[:0]
+			for _, r := range b.Read("out") {
+				var got result
+				kafkatest.Must(b.T, json.Unmarshal(r.Value, &got))
+				if string(r.Headers[0].Value) == "true" {
+					finals = append(finals, fmt.Sprint(got.Key, got.Values.N))
+				} else {
+					list = append(list, fmt.Sprint(got.Key, got.Values.N))
+				}
+			}
+			slices.Sort(list) // the topic has partitions
+			slices.Sort(finals)
+			if got := strings.Join(list, " "); got != want {
+				b.Errorf("early results %s, want %s", got, want)
+			}
+		}
+		p := b.start(opts)
+		b.Write(counted(0, "1", "a", 1, time.Now()), counted(0, "2", "b", 1, time.Now()))
+		p.Wait(2, kafkatest.Settled)
+		time.Sleep(12 * time.Second) // in a bubble
+		check("a1 b1")
+		time.Sleep(time.Minute)
+		check("a1 b1") // nothing has changed
+		b.Write(counted(0, "3", "a", 1, time.Now()))
+		p.Wait(3, kafkatest.Settled)
+		b.Write(counted(0, "4", "a", 1, time.Now()))
+		time.Sleep(12 * time.Second)
+		check("a1 a2 a3 b1")
+		p.Stop()
+		p = b.start(opts)
+		time.Sleep(12 * time.Second)
+		check("a1 a2 a3 a3 b1 b1") // this process does not know that they were written
+		time.Sleep(time.Until(base.Add(13 * time.Minute)))
+		check("a1 a2 a3 a3 b1 b1")
+		if got := strings.Join(finals, " "); got != "a3 b1" {
+			b.Errorf("final results %s", got)
+		}
+		p.Stop()
+	})
+}
+
 // written returns all results that were written.
 func (b *bubble) written() (list []result) {
 	b.Helper()
