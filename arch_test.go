@@ -54,7 +54,7 @@ var packageMap = map[string][]string{
 	"broker/kafka/kafkatxn": {
 		".", "key", "pipeline", "stream", "broker/kafka", "broker/kafka/internal/cluster", "broker/kafka/internal/record",
 		"broker/kafka/kafkatxn/internal/copies", "broker/kafka/kafkatxn/internal/keystate", "broker/kafka/kafkatxn/internal/members", "broker/kafka/kafkatxn/internal/sample",
-		"internal/clock", "internal/digest", "internal/header", "internal/health", "internal/invalid", "internal/windows", "vfs",
+		"internal/clock", "internal/digest", "internal/header", "internal/health", "internal/invalid", "internal/kept", "internal/windows", "vfs",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg",
 	},
 	"broker/kafka/kafkatxn/internal/copies":   {"github.com/twmb/franz-go/pkg/kgo"},
@@ -101,6 +101,7 @@ var packageMap = map[string][]string{
 	"internal/invalid":  {"."},
 	"internal/trytest":  {},
 	"internal/table":    {"."},
+	"internal/kept":     {},
 	"internal/windows":  {".", "stream"},
 	"vfs":               {"golang.org/x/sys/unix", "golang.org/x/sys/windows"},
 	"internal/dedup": {

@@ -131,6 +131,10 @@ const (
 	OutcomeUnknown
 	// Late: the message is older than the window, and no record is left.
 	Late
+	// Superseded: another message of the key takes effect instead, because it is earlier,
+	// later or newer. No store answers this; it comes from a Kafka transaction whose rule
+	// does not keep the first message.
+	Superseded
 )
 
 // String returns the decision's name as used in metrics and listings.
@@ -150,6 +154,8 @@ func (d Decision) String() string {
 		return "unknown"
 	case Late:
 		return "late"
+	case Superseded:
+		return "superseded"
 	}
 	return "invalid"
 }

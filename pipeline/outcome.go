@@ -513,7 +513,7 @@ func (r *Runner) observeBatch(items []*Item, elapsed time.Duration) {
 	if r.opts.Observer == nil {
 		return
 	}
-	var decided [semel.Late + 1]int
+	var decided [semel.Superseded + 1]int
 	delivered, failed := 0, 0
 	var filtered []*Item
 	var err error

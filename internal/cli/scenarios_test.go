@@ -186,6 +186,10 @@ func TestScenariosOnKafkaRunAsPrinted(t *testing.T) {
 			t.Parallel()
 			testWindows(t, client, kafka)
 		})
+		t.Run("latest", func(t *testing.T) {
+			t.Parallel()
+			testLatest(t, client, kafka)
+		})
 		t.Run("order-service", func(t *testing.T) {
 			t.Parallel()
 			testOrderService(t, brokers)
@@ -241,6 +245,43 @@ func testWindows(t *testing.T, client *kgo.Client, env map[string]string) {
 	}
 	if late := parked(); len(late) != 2 || !strings.Contains(late[0], "999") || !strings.Contains(late[1], "999") {
 		t.Errorf("parked %q, want the two late sales", late)
+	}
+}
+
+// testLatest writes statuses of two orders, out of order and each twice, and one that is
+// late. The last status of the last minute is written when no more come.
+func testLatest(t *testing.T, client *kgo.Client, env map[string]string) {
+	if _, err := kadm.NewClient(client).CreateTopics(t.Context(), 2, 1, nil, "statuses", "latest-statuses", "statuses-parked"); err != nil {
+		t.Fatal(err)
+	}
+	minute := time.Now().Add(-time.Hour).Truncate(time.Minute)
+	body := func(order, status string) string { return fmt.Sprintf(`{"order_id":%q,"status":%q}`, order, status) }
+	set := func(order, status string, at time.Time) {
+		if err := client.ProduceSync(t.Context(), &kgo.Record{Topic: "statuses", Key: []byte(order), Value: []byte(body(order, status)), Timestamp: at}).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var want []string
+	orders := []string{"ann-1", "bob-1"} // they may be in one partition
+	for _, order := range append(orders, orders...) {
+		set(order, "paid", minute.Add(20*time.Second))
+		set(order, "shipped", minute.Add(40*time.Second))
+		set(order, "open", minute)
+	}
+	for _, order := range orders {
+		set(order, "delivered", minute.Add(10*time.Minute))
+	}
+	for _, order := range orders {
+		set(order, "lost", minute) // late
+		want = append(want, body(order, "shipped"), body(order, "delivered"))
+	}
+	s := openScenario(t, "latest", env)
+	s.until(committed(t, env["KAFKA_BROKERS"], "latest-statuses"), want)
+	parked := committed(t, env["KAFKA_BROKERS"], "statuses-parked")
+	for deadline := time.Now().Add(time.Minute); len(parked()) < 2 && time.Now().Before(deadline); {
+	}
+	if late := parked(); len(late) != 2 || !strings.Contains(late[0], "lost") || !strings.Contains(late[1], "lost") {
+		t.Errorf("parked %q, want the two late statuses", late)
 	}
 }
 

@@ -56,7 +56,7 @@ func aggregateMapping(a *Aggregate) schema.Mapping {
 	return schema.Mapping{
 		Fields: []schema.Field{
 			{Name: "by", Doc: "Where a message has its group key: a rule.", Required: true, Form: schema.Form{Either: ruleForms()}, Read: func(v schema.Value) { a.By = oneRule(v) }},
-			schema.PartField("over", func() schema.Mapping { return overMapping(a) }, "The windows over the times of the records.").Need(),
+			schema.PartField("over", func() schema.Mapping { return overMapping(&a.Over) }, "The windows over the times of the records.").Need(),
 			{Name: "values", Doc: "The values of a result, by name: `count`, or `sum`, `min`, `max`, `avg`, `first` or `last` and the path of a JSON value, as in `sum .cents`. Numbers must be whole.", Required: true,
 				Form: schema.Form{Named: &schema.Form{Scalar: schema.ScalarText}}, Read: func(v schema.Value) { readValues(v, a) }},
 			schema.PauseField("grace", &a.Grace, "How much older than the newest record of its partition a record may be and still count. A window is closed that long after its end, by the times of the records.").Or("0s"),
@@ -74,7 +74,7 @@ func aggregateMapping(a *Aggregate) schema.Mapping {
 	}
 }
 
-func overMapping(a *Aggregate) schema.Mapping {
+func overMapping(over *stream.Window) schema.Mapping {
 	var tumbling, hopping, every, session, most time.Duration
 	return schema.Mapping{
 		Fields: []schema.Field{
@@ -98,15 +98,15 @@ func overMapping(a *Aggregate) schema.Mapping {
 			}
 			switch {
 			case hopping > 0 && every > 0:
-				a.Over = stream.Hopping(hopping, every)
+				*over = stream.Hopping(hopping, every)
 			case session > 0 && most > 0:
-				a.Over = stream.Session(session, most)
+				*over = stream.Session(session, most)
 			case tumbling > 0:
-				a.Over = stream.Tumbling(tumbling)
+				*over = stream.Tumbling(tumbling)
 			default:
 				return // already reported
 			}
-			if err := a.Over.Validate(); err != nil {
+			if err := over.Validate(); err != nil {
 				text := strings.TrimPrefix(err.Error(), "stream: Window: ")
 				v.Wrong("%s", strings.TrimSuffix(text, ": "+semel.ErrInvalidRequest.Error()))
 			}

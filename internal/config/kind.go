@@ -280,10 +280,13 @@ type TransactionalSource interface {
 	Joins(sink Sink) (why string)
 	// Changelogs names the topics that hold the keys.
 	Changelogs(p *Pipeline) []string
-	// Windows names the topics that hold the open windows of an aggregate.
+	// Windows names the topics that hold the open windows of an aggregate, or the held
+	// records or versions of a keep rule.
 	Windows(p *Pipeline) []string
 	// CheckAggregate reports why the source cannot have an aggregate.
 	CheckAggregate(v schema.Value)
+	// CheckKeep reports why the source cannot hold records.
+	CheckKeep(v schema.Value)
 	// ParkedTopic is the default topic for parked messages.
 	ParkedTopic() string
 	// OpenTransaction opens the pipeline, with its FilterMap.

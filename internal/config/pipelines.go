@@ -72,6 +72,8 @@ type Key struct {
 	OnMissing string
 	// Unstable allows a rule whose ids are not stable.
 	Unstable bool
+	// Keep says which message of a key takes effect. It is nil for the first one.
+	Keep *Keep
 }
 
 // Failure configures what happens when a delivery fails.

@@ -15,6 +15,7 @@ func keyMapping(k *Key) schema.Mapping {
 		{Name: "id", Doc: "Where a message has its id: a rule, or a list of rules. The first rule that finds an id counts.", Required: true,
 			Form: schema.Form{Either: []schema.Form{{Scalar: schema.ScalarRule}, {Element: &schema.Form{Either: ruleForms()}}, {Members: ruleMapping}}},
 			Read: func(v schema.Value) { k.Rule = readRule(v) }},
+		keepField(k),
 		schema.TextField("scope", &k.Scope, "The scope in which the id is unique.").Means("the pipeline's name"),
 		schema.TruthField("same_scope", &k.SameScope, "The scope belongs to another key rule or pipeline, or is shared with one, and equal ids mean the same message. Without it, the pipeline ends at the first message with a key.").Or("false"),
 		schema.ChoiceField("on_missing", &k.OnMissing, "A message without an id: `fail` ends the pipeline, `park` parks the message, `pass` makes a key from its position, `hash` makes a key from its content, `drop` loses it.",

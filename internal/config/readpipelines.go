@@ -203,6 +203,9 @@ func checkPipelineFields(p *Pipeline, v schema.Value, there schema.Members) {
 				t.Wrong("it is only for Kafka to Kafka without a store: leave out store, or %s", name)
 			}
 		}
+		if p.Key.Keep != nil {
+			there["key"].Wrong("keep is only for Kafka to Kafka without a store, where records that are held are part of the transaction: leave out store, or keep")
+		}
 		return
 	}
 	if there["store"].Node != nil || v.Node == nil || invalidKind(p) {
@@ -213,6 +216,9 @@ func checkPipelineFields(p *Pipeline, v schema.Value, there schema.Members) {
 			if t, ok := there[name]; ok {
 				t.Wrong("it is only for Kafka to Kafka without a store: leave it out")
 			}
+		}
+		if p.Key.Keep != nil {
+			there["key"].Wrong("keep is only for Kafka to Kafka without a store: leave it out")
 		}
 		return
 	}
@@ -234,6 +240,7 @@ func checkPipelineFields(p *Pipeline, v schema.Value, there schema.Members) {
 	if a, ok := there["aggregate"]; ok {
 		source.CheckAggregate(a)
 	}
+	checkKeep(p, source, there)
 	if parked, ok := there["parked"]; ok && p.Parked.Topic == "" {
 		parked.Wrong("a Kafka transaction parks messages in a topic: write parked: { topic: NAME }")
 	}

@@ -53,8 +53,10 @@ type PipelineStatus struct {
 	Fresh     int64 `json:"fresh"`
 	Duplicate int64 `json:"duplicate"`
 	Filtered  int64 `json:"filtered"`
-	Parked    int64 `json:"parked"`
-	Dropped   int64 `json:"dropped"`
+	// Superseded messages did not take effect, because of another one of their key.
+	Superseded int64 `json:"superseded"`
+	Parked     int64 `json:"parked"`
+	Dropped    int64 `json:"dropped"`
 	// InFlight messages were read and are not settled.
 	InFlight int `json:"in_flight"`
 	// Waiting is the number of parked messages that wait for an operator.
@@ -156,6 +158,9 @@ func (c *tally) ObservePipeline(e pipeline.Event) {
 	case pipeline.EventDecided:
 		if e.Decision == semel.Duplicate {
 			c.counted.Duplicate += n
+		}
+		if e.Decision == semel.Superseded {
+			c.counted.Superseded += n
 		}
 	case pipeline.EventDelivered:
 		if e.Err == nil {
@@ -289,6 +294,9 @@ func (s *PipelineStatus) attrs() []any {
 	}
 	if s.Filtered > 0 {
 		attrs = append(attrs, slog.Int64("filtered", s.Filtered))
+	}
+	if s.Superseded > 0 {
+		attrs = append(attrs, slog.Int64("superseded", s.Superseded))
 	}
 	if s.Dropped > 0 {
 		attrs = append(attrs, slog.Int64("dropped", s.Dropped))

@@ -148,8 +148,19 @@ func (e *explainer) inKafka(add func(at, then string)) {
 		add("while results of closed windows are written", "the last one is recorded with them: the next run writes the results after it, and none again")
 		return
 	}
+	if e.pipeline.Holds() {
+		add("in the transaction", "its successor fences it and the broker aborts: no read_committed reader sees outputs, held records, keys or offsets; "+e.source.Again+" and is held, or superseded, as before")
+		add("at the commit, its answer lost", "the state is rebuilt from the committed records: outputs, held records, keys and offsets are committed together, or not at all")
+		add("after the commit, while a record is held", "the record is in the "+topics(e.windows())+", and takes effect from there, or is superseded; it is not read again")
+		add("while held records take effect", "each is written in the transaction that ends its hold: the next run writes those that are left, and none again")
+		return
+	}
 	add("in the transaction", "its successor fences it and the broker aborts: no read_committed reader sees its outputs, keys or offsets; "+e.source.Again+" and is fresh")
 	add("at the commit, its answer lost", "the state is rebuilt from the committed records: outputs, keys and offsets are committed together, or not at all")
+	if keep := e.pipeline.Key.Keep; keep != nil {
+		add("after the commit", "its version ("+keep.Newest.String()+") is in the "+topics(e.windows())+": an older or equal one is superseded, also after a restart")
+		return
+	}
 	add("after the commit, before the local copy of the keys has it", "the copy is completed from the "+changelogs(e.pipeline)+" before the next decision")
 }
 
@@ -163,8 +174,15 @@ func (e *explainer) failuresInKafka(add func(at, then string)) {
 		reads += ", and the open windows with the time up to which windows are closed"
 		add("a member that lost its partitions closes windows", "it commits its offset with the results, and the brokers refuse both")
 	}
+	if e.pipeline.Holds() {
+		reads += ", and the held records with the time up to which records have taken effect"
+		add("a member that lost its partitions writes held records", "it commits its offset with them, and the brokers refuse both")
+	} else if e.pipeline.Key.Keep != nil {
+		reads += ", and the newest version of each key"
+	}
 	add("partitions move to another instance", "the open transaction aborts; "+reads)
 	e.windowFailures(add)
+	e.keepFailures(add)
 	e.parked(add)
 }
 
@@ -195,6 +213,33 @@ func (e *explainer) windowFailures(add func(at, then string)) {
 	}
 	add("no more records come", "if all records of the partition were read and no new one comes for "+schema.Duration(agg.Idle)+" (idle), each window is closed whose end is at least idle + grace + "+schema.Duration(stream.ClockMargin)+" ago"+
 		". With message.timestamp.type=LogAppendTime of the topic no later record is older. With CreateTime, a record that its producer holds back for longer than grace and idle is late")
+}
+
+// keepFailures describes the outcome of records that keep does not simply pass on.
+func (e *explainer) keepFailures(add func(at, then string)) {
+	k := e.pipeline.Key.Keep
+	if k == nil {
+		return
+	}
+	if !k.Holds() {
+		add("a record has an older or equal version", "it is superseded: counted, and dropped. That is so for "+schema.Duration(e.pipeline.Window)+" after the newest version (window)")
+		return
+	}
+	late := map[string]string{"park": "it is parked, with the reason late", "drop": "it is dropped, counted, and lost", "stop": "the pipeline ends at it"}[k.Late]
+	if k.First != nil {
+		add("another record of the key comes", "the earlier one is held, and the other is superseded; once one took effect, others are duplicates for "+schema.Duration(e.pipeline.Window)+" (window)")
+		add("a record is older than the newest of its partition by more than the grace of "+schema.Duration(k.Grace), "it is late, unless it is a duplicate: "+late)
+	} else {
+		add("another record of the key comes", "the later one is held, and the other is superseded; held records take effect once for each key and window ("+k.Last.String()+")")
+		add("a record comes after its window is closed", "it is late: "+late+"; a redrive does not change that. A window is closed when a record of the same partition is newer than its end by at least the grace of "+schema.Duration(k.Grace))
+	}
+	add("a record is more than "+schema.Duration(k.MaxAhead)+" ahead of the clock", "it is parked, and ends no hold")
+	if k.Idle == semel.Forever {
+		add("no more records come", "records are held until a newer record of their partition comes (idle: forever)")
+		return
+	}
+	add("no more records come", "if all records of the partition were read and no new one comes for "+schema.Duration(k.Idle)+" (idle), each record takes effect whose time or window ended at least idle + grace + "+schema.Duration(stream.ClockMargin)+" ago"+
+		". With message.timestamp.type=LogAppendTime of the topic no later record is older by the record's own time. With CreateTime, or times in the body, a record that its producer holds back for longer than grace and idle is late")
 }
 
 // windows names the topics of the open windows.

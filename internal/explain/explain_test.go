@@ -35,9 +35,19 @@ const (
 	toRows    = "    sink: { postgres: { store: db, table: t, columns: { id: .id } } }\n"
 )
 
+// keeps is the start of a line that says what the key of the pipeline keeps.
+const keeps = "keep: "
+
+func keep(what string) string { return keeps + what + "\n" }
+
 func promise(t *testing.T, text string) *Promise {
 	t.Helper()
-	f, err := kind.All().Parse("c.yaml", []byte(stores+text), func(string) string { return "" })
+	all := stores
+	if rest, ok := strings.CutPrefix(text, keeps); ok {
+		what, others, _ := strings.Cut(rest, "\n")
+		all, text = strings.Replace(all, "id: .id", "id: .id, keep: { "+what+" }", 1), others
+	}
+	f, err := kind.All().Parse("c.yaml", []byte(all+text), func(string) string { return "" })
 	if err != nil {
 		t.Fatalf("%v\nin:\n%s", err, text)
 	}
@@ -65,6 +75,11 @@ func TestEachModeHasItsPromise(t *testing.T) {
 		{fromKafka + toKafka + counts + ", early: 10s }\n", "one transaction in Kafka", Yes, Yes, "", "the next process may write one again"},
 		{fromKafka + toKafka + counts + ", correct: 1h }\n", "one transaction in Kafka", Yes, Yes, "", "less than 1h ago (correct), the result is written again"},
 		{fromKafka + toKafka + counts + ", idle: forever }\n", "one transaction in Kafka", Yes, Yes, "", "windows that are open stay open until"},
+		{keep("last: { tumbling: 1m }") + fromKafka + toKafka, "one transaction in Kafka", Yes, Yes, "", "the record is in the topic g-state, and takes effect from there, or is superseded"},
+		{keep("last: { tumbling: 1m }, late: drop") + fromKafka + toKafka, "one transaction in Kafka", Unless, Yes, "also if no other one of its key took effect", "held records take effect once for each key and window (tumbling 1m0s)"},
+		{keep("first: .time, grace: 10s") + fromKafka + toKafka, "one transaction in Kafka", Yes, Yes, "", "older than the newest of its partition by more than the grace of 10s"},
+		{keep("first: .time, idle: forever") + fromKafka + toKafka, "one transaction in Kafka", Yes, Yes, "", "records are held until a newer record of their partition comes"},
+		{keep("newest: .version") + fromKafka + toKafka, "one transaction in Kafka", Yes, Yes, "", "its version (.version) is in the topic g-state: an older or equal one is superseded"},
 		{strings.Replace(fromKafka, "group", "repartition: true, group", 1) + toKafka, "one transaction in Kafka", Yes, Yes, "", "the copy is in g-repartition with its origin"},
 		{strings.Replace(fromKafka, "group", "repartition: true, group", 1) + toKafka, "one transaction in Kafka", Yes, Yes, "", "records keep their order by key, not by record key"},
 		{fromFile + "    store: keys\n" + toFile, "one checkpoint on the disk", Yes, Yes, "", "cut to the length of the last checkpoint"},

@@ -246,6 +246,9 @@ func (e *explainer) exceptions() []string {
 		if agg := e.pipeline.Aggregate; agg != nil {
 			list = append(list, "records of one group key ("+agg.By.String()+") in several partitions have a result in each: the start checks a sample for them; write the topic with the group key as record key")
 		}
+		if k := e.pipeline.Key.Keep; k != nil && e.source.Repartition == "" {
+			list = append(list, "records of one key in several partitions are not compared, and each partition keeps one")
+		}
 		if e.source.Repartition != "" {
 			list = append(list, "records keep their order by key, not by record key: records of one record key with several keys go to several partitions")
 		} else if e.pipeline.Key.Rule.String() != "record-key" {

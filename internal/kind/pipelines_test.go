@@ -220,6 +220,7 @@ func TestProblemsOfPipelinesSayWhereAndWhatToDo(t *testing.T) {
 		stdout = "sink: { stdout: {} }"
 		topic  = "sink: { kafka: { brokers: ['h:1'], topic: out } }"
 	)
+	keep := func(what string) string { return strings.Replace(id, "}", ", keep: "+what+" }", 1) }
 	windows := func(value string) string {
 		return "aggregate: { by: .g, over: { tumbling: 1m }, values: { n: " + value + " }"
 	}
@@ -253,6 +254,16 @@ func TestProblemsOfPipelinesSayWhereAndWhatToDo(t *testing.T) {
 		{id + "," + kafka + "," + topic + ", parallel: 65", "pipelines.p.parallel: a process has at most 64 open Kafka transactions: write 64 or less"},
 		{id + "," + kafka + "," + topic + ", transaction: { grace: 1m }", "pipelines.p.transaction.grace: it needs time: event: write that too, or leave it out"},
 		{id + "," + file + "," + stdout + ", store: keys, transaction: { interval: 1s }", "pipelines.p.transaction: it is only for Kafka to Kafka without a store"},
+		{keep("{ last: { tumbling: 1m } }") + "," + file + "," + stdout + ", store: keys", "pipelines.p.key: keep is only for Kafka to Kafka without a store"},
+		{keep("last") + "," + kafka + "," + topic, "pipelines.p.key.keep: expected first, { first: .time }"},
+		{keep("{ first: .t, newest: .v }") + "," + kafka + "," + topic, "pipelines.p.key.keep.newest: first and newest exclude each other"},
+		{keep("{ last: { hopping: 1h, every: 1m } }") + "," + kafka + "," + topic, "pipelines.p.key.keep.last: windows that overlap would keep a message several times"},
+		{keep("{ last: { session: 1h } }") + "," + kafka + "," + topic, "pipelines.p.key.keep.last.session: it needs max"},
+		{keep("{ newest: .v, grace: 1m }") + "," + kafka + "," + topic, "pipelines.p.key.keep.grace: newest holds no records"},
+		{keep("{ first: .t }") + "," + kafka + "," + topic + ", transaction: { time: event }", "pipelines.p.transaction: time: event cannot be combined with key.keep.first"},
+		{keep("{ newest: .v }") + "," + kafka + "," + topic + ", " + windows("count") + " }", "pipelines.p.aggregate: it cannot be combined with key.keep"},
+		{keep("{ first: .t }") + ", source: { kafka: { brokers: ['h:1'], topics: [in], group: g, repartition: true } }, " + topic, "pipelines.p.key: keep holds records, which is not possible with repartition: true"},
+		{keep("{ newest: .v }") + "," + kafka + ", sink: { kafka: { brokers: ['h:1'], topic: g-state } }", "pipelines.p.key.keep: g-state is already the topic that the sink writes, so held records or versions would look like messages"},
 		{id + "," + file + "," + stdout + ", store: keys, " + windows("count") + " }", "pipelines.p.aggregate: it is only for Kafka to Kafka without a store"},
 		{id + ", source: { kafka: { brokers: ['h:1'], topics: [in], group: g, repartition: true } }, " + topic + ", " + windows("count") + " }", "pipelines.p.aggregate: it is not possible with repartition: true"},
 		{id + "," + kafka + "," + topic + ", " + windows("median .x") + " }", "pipelines.p.aggregate.values.n: expected count, or sum, min, max, avg, first or last and a path, as in sum .cents"},

@@ -47,7 +47,7 @@ func (w *words) count(word string, n float64) {
 // Guard counts the events of a guard.
 type Guard struct {
 	told      atomic.Bool // a decision came from a guard
-	decisions [semel.Late + 1]words
+	decisions [semel.Superseded + 1]words
 	found     words // duplicates
 	failed    words // store calls
 	claim, check, effect,

@@ -65,6 +65,7 @@ const (
 	OutboxSlotRetained
 	OutboxSlotSafe
 	WindowsOpen
+	KeptOpen
 	WindowsLag
 
 	DuplicatesDetected
@@ -180,10 +181,11 @@ func Table() []Instrument {
 
 		OutboxOldest:       {"dedup.outbox.oldest", Gauge, "s", with(pipe, "shard"), "How long the oldest row of a shard of the outbox has waited; 0 if none waits."},
 		WindowsOpen:        {"dedup.windows.open", Gauge, "{window}", with(pipe, "source", "partition"), "Windows of an aggregate that are open, of all group keys in a partition."},
-		WindowsLag:         {"dedup.windows.lag", Gauge, "s", with(pipe, "source", "partition"), "How far behind the clock the time is up to which windows of a partition are closed."},
+		WindowsLag:         {"dedup.windows.lag", Gauge, "s", with(pipe, "source", "partition"), "How far behind the clock the time is up to which windows of a partition are closed, or held messages have taken effect."},
 		OutboxOwner:        {"dedup.outbox.owner", Gauge, "1", with(pipe, "shard", "owner"), "Epoch in which a relay owns a shard of the outbox; no value if none does."},
 		OutboxSlotRetained: {"dedup.outbox.slot.retained", Gauge, "By", with(pipe, "state"), "Write-ahead log that the server keeps for the replication slot of an outbox, with the wal_status of the slot."},
 		OutboxSlotSafe:     {"dedup.outbox.slot.safe", Gauge, "By", pipe, "Write-ahead log that the server may still write before it invalidates the slot; no value if max_slot_wal_keep_size does not limit that."},
+		KeptOpen:           {"dedup.kept.open", Gauge, "{message}", with(pipe, "source", "partition"), "Messages of a partition that key.keep holds, or newest versions that it remembers."},
 
 		DuplicatesDetected: {"dedup.duplicates.detected", Counter, "{message}", with(guard, "reason"), "The same as dedup.decisions with the decision duplicate."},
 		EventsProcessed:    {"dedup.events.processed", Counter, "{message}", guard, "Completed effects: the count of dedup.effect.duration, or of deliveries if keys and effects commit together."},
@@ -210,6 +212,8 @@ func reasons(d semel.Decision) []string {
 		return []string{"outcome of an earlier attempt unknown"}
 	case semel.Late:
 		return []string{"older than the window"}
+	case semel.Superseded:
+		return []string{"another one is kept"}
 	}
 	return []string{"no answer"}
 }

@@ -83,6 +83,11 @@ type TransactorOptions struct {
 	// created as Changelog is. Failure and Parked apply to records that cannot be added.
 	// Defaults to none.
 	Aggregate *stream.Aggregate
+	// Keep says which record of a key takes effect, instead of the first one. Records that
+	// are held, and versions, are in the topic of Aggregate's windows. It cannot be
+	// combined with Aggregate. Failure and Parked apply to records that cannot be held.
+	// Defaults to none.
+	Keep *stream.Keep
 	// Failure is the policy for messages whose FilterMap or Transform failed. It also
 	// applies if an output is too large for its topic, or its topic does not exist or may
 	// not be written. Its pauses pass inside the transaction, so they are short: Attempts defaults
@@ -219,6 +224,9 @@ func (o *TransactorOptions) defaults() {
 	if o.Aggregate != nil {
 		o.Aggregate = o.Aggregate.WithDefaults()
 	}
+	if o.Keep != nil {
+		o.Keep = o.Keep.WithDefaults()
+	}
 	set(&o.results, mostResults)
 	if o.files == nil {
 		o.files = vfs.OS{}
@@ -277,7 +285,7 @@ func (o *TransactorOptions) validate() error {
 	if o.Reset > kafka.ResetFail {
 		wrong.Add("Reset: %d is no such policy", o.Reset)
 	}
-	if o.Parked == "" && (o.OnMissing == pipeline.MissingPark || o.EventTime != nil && o.EventTime.OnLate == pipeline.Park && !o.EventTime.DeliverLate || (o.Transform != nil || o.FilterMap != nil) && o.Failure.Then == pipeline.Park || o.Aggregate != nil) {
+	if o.Parked == "" && (o.OnMissing == pipeline.MissingPark || o.EventTime != nil && o.EventTime.OnLate == pipeline.Park && !o.EventTime.DeliverLate || (o.Transform != nil || o.FilterMap != nil) && o.Failure.Then == pipeline.Park || o.hasState()) {
 		wrong.Add("Parked is missing, and a policy parks messages")
 	}
 	if o.Repartition != nil {
@@ -285,6 +293,12 @@ func (o *TransactorOptions) validate() error {
 	}
 	if o.Aggregate != nil {
 		o.validateAggregate(wrong)
+	}
+	if o.Keep != nil {
+		o.validateKeep(wrong)
+	}
+	if o.hasState() {
+		o.validateState(wrong)
 	}
 	if slices.Contains(o.Inputs, o.Output) || slices.Contains(o.Inputs, o.Parked) || o.Output == o.Parked {
 		wrong.Add("Inputs, Output, Parked: one topic cannot be two of them")
@@ -317,7 +331,7 @@ func (o *TransactorOptions) written() []string {
 	}
 	for _, topic := range o.reads() {
 		list = append(list, o.changelogOf(topic))
-		if o.Aggregate != nil {
+		if o.hasState() {
 			list = append(list, o.windowsOf(topic))
 		}
 	}

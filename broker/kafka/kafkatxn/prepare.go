@@ -105,7 +105,7 @@ func (t *Transactor) check(ctx context.Context) error {
 			return err
 		}
 		t.changelog[topic] = id
-		if t.opts.Aggregate != nil {
+		if t.opts.hasState() {
 			if err := t.checkWindows(ctx, adm, topic, partitions); err != nil {
 				return err
 			}

@@ -123,7 +123,7 @@ func (t *Transactor) bringUpToDate(ctx context.Context, s *session, parts []*par
 	if err != nil {
 		return err
 	}
-	if t.opts.Aggregate != nil {
+	if t.opts.hasState() {
 		if err := t.restoreWindows(ctx, parts, nonce); err != nil {
 			return err
 		}

@@ -130,12 +130,12 @@ func (s *session) open(ctx context.Context) error {
 	manual := map[string]bool{o.Output: o.Format.SamePartition}
 	for _, topic := range o.reads() {
 		manual[o.changelogOf(topic)] = true
-		if o.Aggregate != nil {
+		if o.hasState() {
 			manual[o.windowsOf(topic)] = true
 		}
 	}
 	more := o.start()
-	if o.Aggregate != nil {
+	if o.hasState() {
 		more = append(more, kgo.KeepControlRecords()) // the end of a partition may be a marker
 	}
 	s.mu.Lock()

@@ -39,7 +39,7 @@ type Transactor struct {
 
 	admin  *kgo.Client // not transactional: metadata, offsets, barriers
 	topics map[string]keystate.TopicID
-	// definition identifies the Aggregate.
+	// definition identifies the Aggregate or Keep.
 	definition windows.ID
 	sizes      map[string]int32            // number of partitions by input topic
 	changelog  map[string]keystate.TopicID // by input topic
@@ -70,15 +70,16 @@ func NewTransactor(opts *TransactorOptions) (*Transactor, error) {
 		return nil, err
 	}
 	var grace time.Duration
-	if e := t.opts.EventTime; e != nil {
+	timing := t.opts.timing()
+	if e := timing; e != nil {
 		grace = e.Grace
 	}
 	var err error
-	if t.windows, err = keystate.NewWindowing(t.opts.Window, t.opts.EventTime != nil, grace); err != nil {
+	if t.windows, err = keystate.NewWindowing(t.opts.Window, timing != nil, grace); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
-	if t.opts.Aggregate != nil {
-		t.definition = windows.Definition(t.opts.Aggregate.String())
+	if t.opts.hasState() {
+		t.definition = windows.Definition(t.opts.stateText())
 	}
 	return t, nil
 }
@@ -136,7 +137,7 @@ func (t *Transactor) Run(ctx context.Context) error {
 	if t.opts.Local.Standby {
 		running.Go(func() { newStandby(t).run(ctx) })
 	}
-	if t.opts.EventTime != nil || t.opts.Aggregate != nil {
+	if t.windows.EventTime || t.opts.hasState() {
 		running.Go(func() { t.trim(ctx) })
 	}
 	if t.opts.Repartition != nil {
@@ -213,7 +214,7 @@ type slot struct {
 	free    chan struct{}   // closed when the holder releases it
 	waiting int             // sessions that wait for it
 	state   *keystate.State // the holder's
-	windows *windowState    // the holder's; nil without Aggregate
+	windows *windowState    // the holder's; nil without Aggregate and Keep
 	// cut and windowsCut are offsets up to which the changelogs of keys and windows may
 	// be deleted, or 0.
 	cut, windowsCut atomic.Int64

@@ -15,6 +15,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/internal/invalid"
+	"github.com/semel-dev/semel/internal/kept"
 	"github.com/semel-dev/semel/internal/windows"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
@@ -32,9 +33,12 @@ const (
 // transactions.
 const mostResults = 20_000
 
-// windowState has the open windows of a partition, and the position in their changelog.
+// windowState has the open windows of a partition, or the records that it holds, and the
+// position in their changelog.
 type windowState struct {
-	*windows.State
+	windowed
+	agg  *windows.State // nil without Aggregate
+	kept *kept.State    // nil without Keep
 	// position is the changelog offset up to which all records are applied. The record
 	// before it has the checksum last.
 	position int64
@@ -46,7 +50,54 @@ type windowState struct {
 
 // newWindowState returns a state without windows.
 func newWindowState(agg *stream.Aggregate) *windowState {
-	return &windowState{State: windows.New(agg), cuts: keystate.NewCuts(windows.Keep(agg).Milliseconds())}
+	st := windows.New(agg)
+	return &windowState{windowed: st, agg: st, cuts: keystate.NewCuts(windows.Keep(agg).Milliseconds())}
+}
+
+// windowed is what windows and held records have in common.
+type windowed interface {
+	Watermark() int64
+	Open() int
+	Due() bool
+	Changes(definition, topic windows.ID, most int) [][]byte
+	Commit()
+	Drop()
+}
+
+// newWindows returns a state without windows or held records.
+func (t *Transactor) newWindows() *windowState {
+	if t.opts.Aggregate != nil {
+		return newWindowState(t.opts.Aggregate)
+	}
+	rule := ruleOf(t.opts.Keep, t.opts.Window)
+	st, ws := kept.New(rule), &windowState{}
+	if ws.windowed, ws.kept = st, st; rule.Keep() > 0 {
+		ws.cuts = keystate.NewCuts(rule.Keep())
+	}
+	return ws
+}
+
+// hasState reports whether partitions have windows or hold records.
+func (o *TransactorOptions) hasState() bool { return o.Aggregate != nil || o.Keep != nil }
+
+// idle returns how long a partition has no new records before the clock moves its
+// watermark.
+func (o *TransactorOptions) idle() time.Duration {
+	switch {
+	case o.Aggregate != nil:
+		return o.Aggregate.Idle
+	case o.Keep != nil && o.Keep.Holds():
+		return o.Keep.Idle
+	}
+	return semel.Forever
+}
+
+// stateText identifies what the changelog of windows or held records has.
+func (o *TransactorOptions) stateText() string {
+	if o.Keep != nil {
+		return o.Keep.String()
+	}
+	return o.Aggregate.String()
 }
 
 func (o *TransactorOptions) validateAggregate(wrong *invalid.List) {
@@ -59,11 +110,15 @@ func (o *TransactorOptions) validateAggregate(wrong *invalid.List) {
 	case o.Format.KeyHeaders:
 		wrong.Add("Aggregate: a result has no key of a message, so Format.KeyHeaders cannot name it")
 	}
+}
+
+// validateState refuses topics of windows or held records that are used otherwise.
+func (o *TransactorOptions) validateState(wrong *invalid.List) {
 	for _, topic := range o.reads() {
 		name := o.windowsOf(topic)
 		for _, other := range append([]string{o.Output, o.Parked, o.changelogOf(topic)}, o.Inputs...) {
 			if name == other {
-				wrong.Add("Aggregate: the windows are in topic %s, which is another topic of the pipeline", name)
+				wrong.Add("Group: the topic %s for windows and held records is another topic of the pipeline", name)
 			}
 		}
 	}
@@ -101,7 +156,7 @@ func (w *worker) aggregate(ctx context.Context, p *part, r *kgo.Record, now int6
 		return false, w.fail(ctx, r, 1, semel.Permanent(fmt.Errorf("aggregate: group key %s: %w", agg.By, err)))
 	}
 	when := timeOf(r)
-	verdict, err := addTo(p.slot.windows.State, &w.message, w.groupID, when, now)
+	verdict, err := addTo(p.slot.windows.agg, &w.message, w.groupID, when, now)
 	switch {
 	case err != nil:
 		return false, w.fail(ctx, r, 1, err)
@@ -133,7 +188,7 @@ func addTo(st *windows.State, m *semel.Message, group []byte, when, now int64) (
 
 // due reports whether results must be written.
 func (s *session) due() bool {
-	if s.t.opts.Aggregate == nil {
+	if !s.t.opts.hasState() {
 		return false
 	}
 	early := s.early()
@@ -142,13 +197,13 @@ func (s *session) due() bool {
 
 // early reports whether it is time for early results.
 func (s *session) early() bool {
-	every := s.t.opts.Aggregate.Early
-	return every > 0 && time.Since(s.previewed) >= every
+	agg := s.t.opts.Aggregate
+	return agg != nil && agg.Early > 0 && time.Since(s.previewed) >= agg.Early
 }
 
 // has reports whether the windows of a partition have results to write.
 func (p *part) has(early bool) bool {
-	return p.slot.windows.Due() || early && p.slot.windows.Fresh()
+	return p.slot.windows.Due() || early && p.slot.windows.agg.Fresh()
 }
 
 // anyPart reports whether a partition that is up to date has a property.
@@ -173,7 +228,7 @@ func (s *session) patience() time.Duration {
 // without records in it commits its present offset again, so that the brokers check
 // whether this member still has it.
 func (w *worker) emit(ctx context.Context) error {
-	if w.opts.Aggregate == nil {
+	if !w.opts.hasState() {
 		return nil
 	}
 	committed := w.s.client.Client().CommittedOffsets()
@@ -192,10 +247,7 @@ func (w *worker) emit(ctx context.Context) error {
 			continue
 		}
 		w.touch(p)
-		write := func(final bool) func(c *stream.Closed) error {
-			return func(c *stream.Closed) error { return w.result(ctx, p, c, final) }
-		}
-		n, err := p.slot.windows.Emit(left, write(true))
+		n, err := w.release(ctx, p, left)
 		if err != nil {
 			return err
 		}
@@ -203,7 +255,7 @@ func (w *worker) emit(ctx context.Context) error {
 		if !early {
 			continue
 		}
-		if n, err = p.slot.windows.Preview(left, write(false)); err != nil {
+		if n, err = p.slot.windows.agg.Preview(left, func(c *stream.Closed) error { return w.result(ctx, p, c, false) }); err != nil {
 			return err
 		}
 		left -= n
@@ -212,6 +264,15 @@ func (w *worker) emit(ctx context.Context) error {
 		w.s.previewed = time.Now()
 	}
 	return nil
+}
+
+// release writes at most a number of results of closed windows, or delivers records that
+// were held, and returns how many.
+func (w *worker) release(ctx context.Context, p *part, most int) (int, error) {
+	if ws := p.slot.windows; ws.kept != nil {
+		return ws.kept.Emit(most, func(id string, when int64, value []byte) error { return w.releaseHeld(ctx, p, id, when, value) })
+	}
+	return p.slot.windows.agg.Emit(most, func(c *stream.Closed) error { return w.result(ctx, p, c, true) })
 }
 
 // result writes the result of a window.
@@ -287,11 +348,16 @@ func (s *slot) measure() {
 
 var _ pipeline.Gauger = (*Transactor)(nil)
 
-// Gauges implements pipeline.Gauger. It returns the number of open windows of each
-// partition that this process has, and how far its watermark is behind the clock.
+// Gauges implements pipeline.Gauger. It returns the number of open windows, or of held
+// records or versions, of each partition that this process has, and how far its watermark
+// is behind the clock.
 func (t *Transactor) Gauges(context.Context) ([]pipeline.Gauge, error) {
-	if t.opts.Aggregate == nil {
+	if !t.opts.hasState() {
 		return nil, fmt.Errorf("kafka: there are no windows: %w", errors.ErrUnsupported)
+	}
+	open := "dedup.windows.open"
+	if t.opts.Keep != nil {
+		open = "dedup.kept.open"
 	}
 	var list []pipeline.Gauge
 	t.mu.Lock()
@@ -302,10 +368,22 @@ func (t *Transactor) Gauges(context.Context) ([]pipeline.Gauge, error) {
 			continue
 		}
 		labels := []string{id.Topic, strconv.Itoa(int(id.Number))}
-		list = append(list, pipeline.Gauge{Name: "dedup.windows.open", Labels: labels, Value: float64(at.open.Load())},
-			pipeline.Gauge{Name: "dedup.windows.lag", Labels: labels, Value: float64(t.now()-watermark) / 1000})
+		list = append(list, pipeline.Gauge{Name: open, Labels: labels, Value: float64(at.open.Load())})
+		if t.opts.Keep == nil || t.opts.Keep.Holds() {
+			list = append(list, pipeline.Gauge{Name: "dedup.windows.lag", Labels: labels, Value: float64(t.now()-watermark) / 1000})
+		}
 	}
 	return list, nil
+}
+
+// quiet moves the watermark of a partition without new records, which have been read up to
+// a time.
+func (ws *windowState) quiet(read int64) {
+	if ws.kept != nil {
+		ws.kept.Quiet(read, stream.ClockMargin.Milliseconds())
+		return
+	}
+	ws.agg.Quiet(read)
 }
 
 // passed notes that a changelog record is applied.
@@ -327,8 +405,8 @@ type quietness struct {
 // if everything that was in it then has been read, up to the end that its leader reports.
 // Records of open transactions are before that end.
 func (s *session) look(ctx context.Context) {
-	agg := s.t.opts.Aggregate
-	if agg == nil || agg.Idle >= semel.Forever || time.Since(s.looked) < lookEvery {
+	idle := s.t.opts.idle()
+	if idle >= semel.Forever || time.Since(s.looked) < lookEvery {
 		return
 	}
 	s.looked = time.Now()
@@ -353,8 +431,8 @@ func (s *session) look(ctx context.Context) {
 			p.quiet = quietness{}
 		case p.quiet.since == 0 || p.quiet.end != end.Offset:
 			p.quiet = quietness{asked, end.Offset}
-		case asked-p.quiet.since >= agg.Idle.Milliseconds():
-			p.slot.windows.Quiet(asked - agg.Idle.Milliseconds())
+		case asked-p.quiet.since >= idle.Milliseconds():
+			p.slot.windows.quiet(asked - idle.Milliseconds())
 		}
 	}
 }

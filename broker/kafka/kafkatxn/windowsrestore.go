@@ -15,6 +15,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/internal/kept"
 	"github.com/semel-dev/semel/internal/windows"
 )
 
@@ -96,7 +97,7 @@ func (t *Transactor) restoreWindows(ctx context.Context, parts []*part, nonce wi
 			from[name] = map[int32]kgo.Offset{}
 		}
 		from[name][p.id.Number] = kgo.NewOffset().At(at)
-		barriers = append(barriers, &kgo.Record{Topic: name, Partition: p.id.Number, Value: windows.Barrier(nonce, t.topics[p.id.Topic])})
+		barriers = append(barriers, &kgo.Record{Topic: name, Partition: p.id.Number, Value: t.windowsBarrier(nonce, t.topics[p.id.Topic])})
 	}
 	if err := t.admin.ProduceSync(ctx, barriers...).FirstErr(); err != nil {
 		return fmt.Errorf("kafka: windows: write a barrier: %w", err)
@@ -109,7 +110,7 @@ func (t *Transactor) restoreWindows(ctx context.Context, parts []*part, nonce wi
 
 // forgetWindows replaces a part's windows by an empty state.
 func (t *Transactor) forgetWindows(p *part) {
-	p.slot.windows = newWindowState(t.opts.Aggregate)
+	p.slot.windows = t.newWindows()
 	p.slot.windowsCut.Store(0)
 }
 
@@ -127,30 +128,60 @@ func (t *Transactor) applyWindows(ctx context.Context, p *part, records []*kgo.R
 		if r.Offset < ws.position {
 			continue
 		}
-		c, err := windows.Parse(r.Value)
+		c, err := ws.parse(r.Value)
 		switch {
 		case err != nil:
 			return entries, false, fmt.Errorf("kafka: %s/%d at %d: %w", r.Topic, r.Partition, r.Offset, err)
-		case c.Nonce != windows.ID{}:
-			if c.Nonce == nonce {
+		case c.nonce != windows.ID{}:
+			if c.nonce == nonce {
 				p.slot.measure()
 				return entries, true, nil
 			}
 			continue
-		case c.Definition != t.definition:
-			return entries, false, fmt.Errorf("kafka: topic %s holds windows that were computed otherwise than %s: their group keys, sizes or values do not fit. Restore the former settings, or use a new group: %w",
-				r.Topic, t.opts.Aggregate, semel.ErrInvalidRequest)
+		case c.definition != t.definition:
+			return entries, false, fmt.Errorf("kafka: topic %s holds windows or records that were made otherwise than by %q: their keys, sizes, times or values do not fit. Restore the former settings, or use a new group: %w",
+				r.Topic, t.opts.stateText(), semel.ErrInvalidRequest)
 		}
-		if c.Topic != t.topics[p.id.Topic] {
-			if err := t.checkKeysOf(ctx, p.id.Topic, c.Topic); errors.Is(err, semel.ErrInvalidRequest) {
+		if c.topic != t.topics[p.id.Topic] {
+			if err := t.checkKeysOf(ctx, p.id.Topic, c.topic); errors.Is(err, semel.ErrInvalidRequest) {
 				return entries, false, fmt.Errorf("kafka: topic %s holds windows of another topic than %s: use a new group: %w", r.Topic, p.id.Topic, semel.ErrInvalidRequest)
 			} else if err != nil {
 				return entries, false, err
 			}
 		}
-		ws.Apply(&c)
+		c.apply()
 		ws.passed(r.Value, r.Offset+1)
-		entries += c.Len()
+		entries += c.entries
 	}
 	return entries, false, nil
+}
+
+// windowsRecord is a record of the changelog of windows or held records.
+type windowsRecord struct {
+	nonce, definition, topic windows.ID
+	entries                  int
+	apply                    func()
+}
+
+// parse reads a record of the changelog. A record of the other kind has no definition.
+func (ws *windowState) parse(value []byte) (windowsRecord, error) {
+	agg, err := windows.Parse(value)
+	held, err2 := kept.Parse(value)
+	switch {
+	case err2 == nil && (ws.kept != nil || held.Nonce != kept.ID{}):
+		return windowsRecord{held.Nonce, held.Definition, held.Topic, held.Len(), func() { ws.kept.Apply(&held) }}, nil
+	case err == nil && (ws.agg != nil || agg.Nonce != windows.ID{}):
+		return windowsRecord{agg.Nonce, agg.Definition, agg.Topic, agg.Len(), func() { ws.agg.Apply(&agg) }}, nil
+	case err == nil || err2 == nil:
+		return windowsRecord{}, nil
+	}
+	return windowsRecord{}, err
+}
+
+// windowsBarrier returns a barrier for the changelog.
+func (t *Transactor) windowsBarrier(nonce, topic windows.ID) []byte {
+	if t.opts.Keep != nil {
+		return kept.Barrier(nonce, topic)
+	}
+	return windows.Barrier(nonce, topic)
 }

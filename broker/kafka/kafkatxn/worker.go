@@ -36,6 +36,8 @@ type worker struct {
 	inputs  []byte      // the start of keystate.HeaderOrigins; nil without Repartition
 	group   *key.Reader // of the Aggregate
 	groupID []byte
+	kept    *key.Reader // of the Keep
+	keptID  []byte
 	// present are the offsets to commit of partitions without records.
 	present map[cluster.Partition]kgo.EpochOffset
 	touched []*part
@@ -63,7 +65,7 @@ type worker struct {
 
 // counts are the results of a transaction.
 type counts struct {
-	fresh, duplicate, late, again, delivered, filtered int
+	fresh, duplicate, late, again, superseded, delivered, filtered int
 }
 
 // keyState is the state of a record's key before the decision.
@@ -80,6 +82,11 @@ func (w *worker) init(s *session) {
 	w.reader = w.opts.Key.Reader(nil)
 	if w.opts.Aggregate != nil {
 		w.group = w.opts.Aggregate.By.Reader(nil)
+	}
+	if k := w.opts.Keep; k != nil && k.First != nil {
+		w.kept = k.First.Reader(nil)
+	} else if k != nil && k.Newest != nil {
+		w.kept = k.Newest.Reader(nil)
 	}
 	w.pace = firstPace
 	if w.opts.Repartition != nil {
@@ -294,6 +301,7 @@ func (w *worker) report() {
 	decided(c.again, semel.Duplicate, "read again")
 	decided(c.duplicate, semel.Duplicate, "completed before")
 	decided(c.late, semel.Late, "older than the window")
+	decided(c.superseded, semel.Superseded, "another one is kept")
 	t.observe(pipeline.Event{Kind: pipeline.EventDelivered, Count: c.delivered, Elapsed: time.Since(w.began)})
 	if c.filtered > 0 {
 		t.observe(pipeline.Event{Kind: pipeline.EventFiltered, Count: c.filtered})
@@ -308,7 +316,7 @@ func (w *worker) process(ctx context.Context, fetches kgo.Fetches) error {
 	start, before, transformed := time.Now(), w.records, w.transformed
 	fetches.EachPartition(func(f kgo.FetchTopicPartition) {
 		records := f.Records
-		if w.opts.Aggregate != nil {
+		if w.opts.hasState() {
 			records = slices.DeleteFunc(records, func(r *kgo.Record) bool { return r.Attrs.IsControl() })
 		}
 		if failed != nil || len(records) == 0 {
@@ -363,8 +371,8 @@ func (w *worker) partition(ctx context.Context, p *part, records []*kgo.Record) 
 // record decides the record that was read at an offset, and writes the result.
 func (w *worker) record(ctx context.Context, p *part, r *kgo.Record, offset int64, known keyState, d *semel.Digest, now int64) error {
 	st := p.slot.state
-	if p.slot.windows != nil {
-		p.slot.windows.See(timeOf(r), now)
+	if w.opts.Aggregate != nil {
+		p.slot.windows.agg.See(timeOf(r), now)
 	}
 	w.body = r.Value
 	switch known {
@@ -379,6 +387,9 @@ func (w *worker) record(ctx context.Context, p *part, r *kgo.Record, offset int6
 		w.counts.fresh++
 		_, err := w.effect(ctx, p, r, now)
 		return err
+	}
+	if w.opts.Keep != nil {
+		return w.keep(ctx, p, r, offset, d, now)
 	}
 	when := now
 	if w.opts.EventTime != nil {
@@ -445,7 +456,7 @@ func (w *worker) effect(ctx context.Context, p *part, r *kgo.Record, now int64) 
 		}
 		r.Value = body
 	}
-	if p.slot.windows != nil {
+	if w.opts.Aggregate != nil {
 		return w.aggregate(ctx, p, r, now)
 	}
 	return w.deliver(ctx, r)

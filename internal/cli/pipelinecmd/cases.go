@@ -66,6 +66,7 @@ The exit status is 3 if a case fails.`,
 			}
 			a.NoEnv = true // addresses and passwords are not used
 			conf, chosen := open.Pipelines(a, args[0], nil, &wrong)
+			refuseKeep(chosen, "it compares each message with the first one of its key. Test the key with keep: first", &wrong)
 			if err := wrong.Err(); err != nil {
 				return err
 			}
@@ -75,6 +76,15 @@ The exit status is 3 if a case fails.`,
 			}
 			return runCases(cmd.Context(), a, conf, cases)
 		}),
+	}
+}
+
+// refuseKeep refuses pipelines in which another message than the first takes effect.
+func refuseKeep(pipelines []*config.Pipeline, why string, wrong *term.Problems) {
+	for _, p := range pipelines {
+		if p.Key.Keep != nil {
+			wrong.Addf("pipeline %s has key.keep, and this verb does not decide by it: %s", p.Name, why)
+		}
 	}
 }
 

@@ -348,6 +348,10 @@ func (a KeyAnswer) with(record semel.Record, p *config.Pipeline) KeyAnswer {
 // lookInKafka returns the changelog's records of the keys. The first answer starts
 // with the fields of first.
 func lookInKafka(ctx context.Context, conf *config.File, p *config.Pipeline, keys []semel.Key, first KeyAnswer) ([]KeyAnswer, error) {
+	if keep := p.Key.Keep; keep != nil && keep.First == nil {
+		first.Unseen = p.Name + " keeps the last or newest message of a key (key.keep), and remembers no first one. Its outputs are in the topic of the sink"
+		return []KeyAnswer{first}, nil
+	}
 	known, err := kafkakind.Look(ctx, conf, p, keys)
 	switch {
 	case errors.Is(err, kafkatxn.ErrNoChangelog):

@@ -99,6 +99,7 @@ func (s *Source) Lint(l *config.Linter) {
 	s.lint(l, "source.kafka")
 	s.lintWindow(l)
 	lintAggregate(l)
+	lintKeep(l)
 	s.lintIgnored(l)
 	s.lintOthers(l)
 }

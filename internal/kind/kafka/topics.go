@@ -84,7 +84,11 @@ func topicUses(f *config.File, p *config.Pipeline) []topicUse {
 	}
 	if f.Mode(p) == config.SourceIsSink && fromKafka && toKafka {
 		uses = append(uses, topicUse{sink.Brokers, source.Changelogs(p), "transaction.changelog", "that holds the keys", "keys would look like messages"})
-		uses = append(uses, topicUse{sink.Brokers, source.Windows(p), "aggregate", "that holds the windows", "windows would look like messages"})
+		field, has := "aggregate", "windows"
+		if p.Key.Keep != nil {
+			field, has = "key.keep", "held records or versions"
+		}
+		uses = append(uses, topicUse{sink.Brokers, source.Windows(p), field, "that has the " + has, has + " would look like messages"})
 	}
 	return uses
 }
@@ -142,7 +146,7 @@ func (s *Source) ParkedTopic() string {
 // Windows implements config.TransactionalSource.
 func (s *Source) Windows(p *config.Pipeline) []string {
 	switch {
-	case p.Aggregate == nil:
+	case p.Aggregate == nil && p.Key.Keep == nil:
 		return nil
 	case len(s.Topics) == 1:
 		return []string{s.Group + "-state"}
@@ -158,6 +162,37 @@ func (s *Source) Windows(p *config.Pipeline) []string {
 func (s *Source) CheckAggregate(v schema.Value) {
 	if s.Repartition {
 		v.Wrong("it is not possible with repartition: true: a partition would have records of several partitions with different progress, and windows would close too early. Let one pipeline write the records with the group key as record key, and aggregate its output with another")
+	}
+}
+
+// CheckKeep implements config.TransactionalSource.
+func (s *Source) CheckKeep(v schema.Value) {
+	if s.Repartition {
+		v.Wrong("keep holds records, which is not possible with repartition: true: a partition would have records of several partitions with different progress, and records would take effect too early. Let one pipeline write the records with their key as record key, and keep those of its output with another")
+	}
+}
+
+// lintKeep looks for records that keep loses or holds for too long.
+func lintKeep(l *config.Linter) {
+	p := l.Pipeline
+	keep := p.Key.Keep
+	switch {
+	case keep == nil:
+		return
+	case !keep.Holds():
+		if p.Window < semel.Forever {
+			l.Notice(l.At("key.keep.newest"), keep.Newest.String(), "an old version takes effect if it comes when its key was forgotten, "+schema.Duration(p.Window)+" after the newest one", "set window to longer than old records can come, or to forever")
+		}
+		return
+	}
+	if keep.Late == "drop" {
+		l.Add(semel.Warning, config.Loss, l.At("key.keep.late"), "drop", "a record that is too old to be held is lost, also if no other one of its key took effect", "write late: park")
+	}
+	if keep.Grace == 0 {
+		l.Notice(l.At("key.keep.grace"), "0s", "a record that comes after a newer one of its partition may be late", "set grace to how far records of a partition are out of order, such as 30s")
+	}
+	if keep.Idle == semel.Forever {
+		l.Notice(l.At("key.keep.idle"), "forever", "the last records are held until newer records of their partition come", "write idle: 1m, unless records never stop")
 	}
 }
 

@@ -74,13 +74,17 @@ func (s *Source) newTransactor(env *config.Env, instance string) (*kafkatxn.Tran
 	if p.Aggregate != nil {
 		aggregate = p.Aggregate.Stream()
 	}
+	var keep *stream.Keep
+	if p.Key.Keep != nil {
+		keep = p.Key.Keep.Stream()
+	}
 	return kafkatxn.NewTransactor(&kafkatxn.TransactorOptions{
 		Name: p.Name, Client: client, Group: s.Group,
 		Member: kafkatxn.Member{Instance: instance, TransactionalID: s.transactionalID(instance), Sessions: p.Parallel},
 		Inputs: s.Topics, Repartition: between, Output: sink.Topic.Name,
 		Format:    kafkatxn.Format{Compression: compression(sink.Compression), SamePartition: sink.Partition == "same", KeyHeaders: sink.KeyHeaders && aggregate == nil},
 		Changelog: t.Changelog, Parked: p.Parked.Topic, Key: o.Key, Scope: kafkatxn.Scope{Name: o.Scope, Same: o.SameScope},
-		Aggregate: aggregate, Window: o.Window, EventTime: eventTime, OnMissing: o.OnMissing, FilterMap: p.FilterMap, Failure: pipeline.Failure{Then: o.Failure.Then},
+		Aggregate: aggregate, Keep: keep, Window: o.Window, EventTime: eventTime, OnMissing: o.OnMissing, FilterMap: p.FilterMap, Failure: pipeline.Failure{Then: o.Failure.Then},
 		Limits:   kafkatxn.Limits{Interval: t.Interval, Records: int(p.InFlight.Max), Bytes: p.InFlight.Bytes},
 		Timeouts: kafkatxn.Timeouts{Session: s.SessionTimeout, Shutdown: o.Shutdown},
 		Reset:    reset(s.Start), Local: kafkatxn.Local{Dir: stateDir(t.State, p.Name), Standby: t.Standby}, Observer: o.Observer,

@@ -1,0 +1,106 @@
+package config
+
+import (
+	"time"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/stream"
+)
+
+// Keep configures which message of a key takes effect, instead of the first one. One of
+// First, Last and Newest is set.
+type Keep struct {
+	// First finds the time of a message, Newest its version. Last are windows.
+	First, Newest *key.Rule
+	Last          stream.Window
+	// Grace, Idle and MaxAhead are those of stream.Keep. Idle may be semel.Forever.
+	Grace, Idle, MaxAhead time.Duration
+	// Late is park, drop or stop.
+	Late string
+}
+
+// Stream returns the rule as the library has it.
+func (k *Keep) Stream() *stream.Keep {
+	return &stream.Keep{
+		First: k.First, Last: k.Last, Newest: k.Newest, Grace: k.Grace, Idle: k.Idle, MaxAhead: k.MaxAhead,
+		Late: map[string]pipeline.Then{"park": pipeline.Park, "drop": pipeline.Drop, "stop": pipeline.Stop}[k.Late],
+	}
+}
+
+// Holds reports whether messages are held.
+func (k *Keep) Holds() bool { return k.Newest == nil }
+
+// Holds reports whether the pipeline holds messages until no other can replace them.
+func (p *Pipeline) Holds() bool { return p.Key.Keep != nil && p.Key.Keep.Holds() }
+
+// keepField is the field that says which message of a key takes effect.
+func keepField(k *Key) schema.Field {
+	return schema.Field{
+		Name: "keep", Doc: "Which message of a key takes effect. `first` is the first one that is read. In a Kafka transaction it may be the earliest, the last one of each window, or each newer version. The others are *superseded*.",
+		Shown: "first",
+		Form:  schema.Form{Either: []schema.Form{{Words: []string{"first"}}, {Members: func() schema.Mapping { return keepMapping(&Keep{}) }}}},
+		Read: func(v schema.Value) {
+			switch v.Node.(type) {
+			case *ast.MappingNode, *ast.MappingValueNode:
+				k.Keep = &Keep{}
+				v.Mapping(keepMapping(k.Keep))
+			default:
+				var text string
+				if v.Text(&text); text != "" && text != "first" {
+					v.Wrong("expected first, { first: .time }, { last: { tumbling: 1m } }, { last: { session: 30s, max: 1h } } or { newest: .version }")
+				}
+			}
+		},
+	}
+}
+
+func keepMapping(k *Keep) schema.Mapping {
+	rule := func(name string, target **key.Rule, doc string) schema.Field {
+		return schema.Field{Name: name, Doc: doc, Form: schema.Form{Either: ruleForms()}, Read: func(v schema.Value) { *target = oneRule(v) }}
+	}
+	return schema.Mapping{
+		Fields: []schema.Field{
+			rule("first", &k.First, "Where a message has its time: a rule. The earliest message of a key takes effect, once no earlier one can come. A time is a text as in RFC 3339, or whole milliseconds since 1970. Keys are remembered by these times."),
+			schema.PartField("last", func() schema.Mapping { return overMapping(&k.Last) }, "The last message of a key takes effect in each window over the times of the records. With `session`, that is after a time without messages of the key."),
+			rule("newest", &k.Newest, "Where a message has its version: a rule. A message takes effect immediately if its version is newer than all before, for as long as `window` remembers them. A version is a whole number, a time as in RFC 3339, or another text of at most 32 bytes, ordered by its bytes."),
+			schema.PauseField("grace", &k.Grace, "How much older than the newest record of its partition a record may be. A record is held until the newest one is later by that much. Not for `newest`.").Or("0s"),
+			schema.WindowField("idle", &k.Idle, "In a partition that gets no new record for this time, after all its records were read, held records take effect when the clock is `idle` + `grace` + 5s later. With `forever`, only newer records have that effect. Not for `newest`.").Or("1m"),
+			schema.DurationField("max_ahead", &k.MaxAhead, "How far the time of a record may be ahead of the clock. A record further ahead is parked. Not for `newest`.").Or("5m"),
+			schema.ChoiceField("late", &k.Late, "A record that is too old to be held: `park` parks it, `drop` loses it, `stop` ends the pipeline. Not for `newest`.", "park", "drop", "stop").Or("park"),
+		},
+		OneOf: [][]string{{"first", "last", "newest"}},
+		Check: func(v schema.Value, there schema.Members) {
+			if _, ok := there["newest"]; ok {
+				for _, name := range []string{"grace", "idle", "max_ahead", "late"} {
+					if member, ok := there[name]; ok {
+						member.Wrong("newest holds no records, and takes each newer version immediately: leave it out")
+					}
+				}
+			}
+			if last, ok := there["last"]; ok && k.Last.Gap() == 0 && k.Last.Every() != k.Last.Size() {
+				last.Wrong("windows that overlap would keep a message several times: use tumbling or session")
+			}
+		},
+	}
+}
+
+// checkKeep reports what cannot be combined with keep in a Kafka transaction.
+func checkKeep(p *Pipeline, source TransactionalSource, there schema.Members) {
+	k := p.Key.Keep
+	if k == nil {
+		return
+	}
+	if a, ok := there["aggregate"]; ok {
+		a.Wrong("it cannot be combined with key.keep: let one pipeline keep messages, and aggregate its output with another")
+	}
+	if t, ok := there["transaction"]; ok && k.First != nil && p.Transaction.Time == "event" {
+		t.Wrong("time: event cannot be combined with key.keep.first, which has the times by which keys are remembered: leave out time and grace")
+	}
+	if k.Holds() {
+		source.CheckKeep(there["key"])
+	}
+}

@@ -1,0 +1,379 @@
+package kept
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+)
+
+// input is a record that was committed as held or superseded.
+type input struct {
+	id           string
+	when, offset int64
+	gone         bool // it or a record in its place took effect
+}
+
+// model says which records take effect, from all that were added.
+type model struct {
+	rule      Rule
+	watermark int64
+	inputs    []input
+}
+
+func (m *model) clone() *model {
+	c := *m
+	c.inputs = slices.Clone(m.inputs)
+	return &c
+}
+
+// groups returns the records among which one is kept, each with its deadline.
+func (m *model) groups() (list [][]int, deadlines []int64) {
+	byID := map[string][]int{}
+	for i, in := range m.inputs {
+		if !in.gone {
+			byID[in.id] = append(byID[in.id], i)
+		}
+	}
+	for _, all := range byID {
+		if m.rule.First {
+			least := slices.MinFunc(all, func(a, b int) int { return cmp.Compare(m.inputs[a].when, m.inputs[b].when) })
+			list, deadlines = append(list, all), append(deadlines, m.inputs[least].when+1)
+			continue
+		}
+		windows := map[int64][]int{}
+		for _, i := range all {
+			start := m.inputs[i].when / m.rule.Size
+			windows[start] = append(windows[start], i)
+		}
+		for start, of := range windows {
+			list, deadlines = append(list, of), append(deadlines, (start+1)*m.rule.Size)
+		}
+	}
+	return list, deadlines
+}
+
+// due returns the records that take effect, in order, and removes them.
+func (m *model) due(most int) (out []string) {
+	list, deadlines := m.groups()
+	var at []int
+	for i := range list {
+		if deadlines[i] <= m.watermark {
+			at = append(at, i)
+		}
+	}
+	kept := func(i int) input {
+		return m.inputs[slices.MinFunc(list[i], func(a, b int) int {
+			x, y := m.inputs[a], m.inputs[b]
+			if m.rule.First {
+				return cmp.Or(cmp.Compare(x.when, y.when), cmp.Compare(x.offset, y.offset))
+			}
+			return -cmp.Or(cmp.Compare(x.when, y.when), cmp.Compare(x.offset, y.offset))
+		})]
+	}
+	slices.SortFunc(at, func(a, b int) int {
+		return cmp.Or(cmp.Compare(deadlines[a], deadlines[b]), cmp.Compare(kept(a).id, kept(b).id))
+	})
+	for _, i := range at[:min(most, len(at))] {
+		k := kept(i)
+		out = append(out, fmt.Sprintf("%s at %d: %d", k.id, k.when, k.offset))
+		for _, j := range list[i] {
+			m.inputs[j].gone = true
+		}
+	}
+	m.inputs = slices.DeleteFunc(m.inputs, func(in input) bool { return in.gone })
+	return out
+}
+
+func newSeed(t *testing.T) uint64 {
+	t.Helper()
+	seed := rand.Uint64()
+	if text := os.Getenv("SEMEL_SEED"); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("SEMEL_SEED=%d", seed)
+	return seed
+}
+
+// restored builds a state from stored records, of which the oldest may be gone.
+func restored(t *testing.T, rule Rule, log [][]byte) *State {
+	t.Helper()
+	s := New(rule)
+	for _, value := range log {
+		r, err := Parse(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Apply(&r)
+	}
+	return s
+}
+
+// image is a state as bytes.
+func image(s *State) []byte {
+	var ids []string
+	for id := range s.open {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	out := fmt.Appendf(nil, "%d %d\n", s.watermark, s.count)
+	for _, id := range ids {
+		list := slices.Clone(s.open[id])
+		slices.SortFunc(list, func(a, b entry) int { return cmp.Compare(a.first, b.first) })
+		out = appendEntries(out, id, list)
+	}
+	return out
+}
+
+// cutOff returns the stored records without those before the last one that is no longer
+// needed at the watermark.
+func cutOff(t *testing.T, rule Rule, log [][]byte, watermark int64) [][]byte {
+	t.Helper()
+	n := 0
+	for n < len(log)-1 {
+		r, err := Parse(log[n])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Watermark() > watermark-rule.Keep() {
+			break
+		}
+		n++
+	}
+	return log[n:]
+}
+
+// TestHeldRecordsAreThoseOfTheModel adds records out of order, drops transactions, takes
+// what is due in parts, and builds the state again from its records after any commit.
+func TestHeldRecordsAreThoseOfTheModel(t *testing.T) {
+	t.Parallel()
+	for _, rule := range []Rule{{First: true}, {First: true, Grace: 30}, {Size: 20}, {Size: 20, Grace: 30}} {
+		rule.MaxAhead = math.MaxInt32
+		seed := newSeed(t)
+		t.Run(fmt.Sprintf("%+v", rule), func(t *testing.T) {
+			t.Parallel()
+			random := rand.New(rand.NewPCG(seed, 0))
+			s, m := New(rule), &model{rule: rule}
+			var log [][]byte
+			now, offset, supersededAll, emittedAll := int64(1000), int64(0), 0, 0
+			for range 1500 {
+				trial := m.clone()
+				superseded, emitted, heldBefore := 0, 0, s.Open()
+				held := 0
+				start := offset
+				for range random.IntN(10) {
+					now += random.Int64N(5)
+					when := now - random.Int64N(2*rule.Grace+10)
+					id := string(rune('a' + random.IntN(5)))
+					s.See(when, now)
+					trial.watermark = max(trial.watermark, when-rule.Grace)
+					v, replaced := s.Add(id, when, offset, strconv.AppendInt(nil, offset, 10))
+					late := rule.First && when < trial.watermark || rule.Size > 0 && (when/rule.Size+1)*rule.Size <= trial.watermark
+					if late != (v == Late) {
+						t.Fatalf("%s at %d is %d at the watermark %d", id, when, v, trial.watermark)
+					}
+					if !late {
+						trial.inputs = append(trial.inputs, input{id: id, when: when, offset: offset})
+						if superseded += replaced; v == Superseded {
+							superseded++
+						}
+						held++
+					}
+					offset++
+				}
+				if random.IntN(20) == 0 {
+					now += 100
+					if quiet := now - rule.Grace - 5; s.Quiet(now, 5) {
+						trial.watermark = quiet
+						if !s.Due() {
+							t.Fatal("nothing is due after a quiet time")
+						}
+					}
+				}
+				most := random.IntN(12)
+				var got []string
+				n, err := s.Emit(most, func(id string, when int64, value []byte) error {
+					got = append(got, fmt.Sprintf("%s at %d: %s", id, when, value))
+					return nil
+				})
+				if want := trial.due(most); err != nil || n != len(want) || !slices.Equal(got, want) {
+					t.Fatalf("got %q, want %q at the watermark %d", got, want, trial.watermark)
+				}
+				emitted = n
+				if random.IntN(4) == 0 {
+					s.Drop()
+					offset = start
+					continue
+				}
+				for _, value := range s.Changes(ID{1}, ID{2}, 100) {
+					log = append(log, bytes.Clone(value))
+				}
+				s.Commit()
+				m = trial
+				supersededAll, emittedAll = supersededAll+superseded, emittedAll+emitted
+				if s.Open() != heldBefore+held-superseded-emitted {
+					t.Fatalf("%d are held, of %d and %d new ones, %d superseded and %d that took effect", s.Open(), heldBefore, held, superseded, emitted)
+				}
+				if s.Watermark() != m.watermark {
+					t.Fatalf("the watermark is %d, want %d", s.Watermark(), m.watermark)
+				}
+				if !s.Due() && random.IntN(2) == 0 {
+					log = cutOff(t, rule, log, s.Watermark())
+				}
+				if random.IntN(10) == 0 {
+					again := restored(t, rule, log)
+					if !bytes.Equal(image(again), image(s)) {
+						t.Fatalf("restored %q, want %q", image(again), image(s))
+					}
+					s = again
+				}
+				if most := 20 * (s.Open() + 20); len(s.queue) > most {
+					t.Fatalf("the queue has %d timers of %d entries", len(s.queue), s.Open())
+				}
+			}
+			if supersededAll < 100 || emittedAll < 100 {
+				t.Errorf("only %d superseded and %d kept", supersededAll, emittedAll)
+			}
+		})
+	}
+}
+
+// TestTheNewestVersionNeverGoesBack compares versions with a map of all that were seen in
+// the window.
+func TestTheNewestVersionNeverGoesBack(t *testing.T) {
+	t.Parallel()
+	for _, window := range []int64{50, math.MaxInt64} {
+		seed := newSeed(t)
+		t.Run(fmt.Sprint(window), func(t *testing.T) {
+			t.Parallel()
+			type known struct{ version, when int64 }
+			rule := Rule{Window: window}
+			random := rand.New(rand.NewPCG(seed, 0))
+			s, m := New(rule), map[string]known{}
+			var log [][]byte
+			now, forgotten := int64(1000), 0
+			for range 1500 {
+				trial, at := map[string]known{}, now
+				for id, k := range m {
+					trial[id] = k
+				}
+				for range random.IntN(6) {
+					now += random.Int64N(8)
+					s.See(now, now)
+					id, n := string(rune('a'+random.IntN(8))), random.Int64N(1000)-500
+					version, err := ParseVersion(strconv.AppendInt(nil, n, 10))
+					if err != nil {
+						t.Fatal(err)
+					}
+					newer, err := Newer(version, s.Version(id))
+					k, ok := trial[id]
+					if ok && window < math.MaxInt64 && k.when+window <= now {
+						ok = false
+						forgotten++
+					}
+					if want := !ok || n > k.version; err != nil || newer != want {
+						t.Fatalf("version %d of %s after %+v at %d: newer %t, %v", n, id, k, now, newer, err)
+					}
+					if newer {
+						s.SetVersion(id, version, now)
+						trial[id] = known{n, now}
+					}
+				}
+				if s.Due() {
+					t.Fatal("a version is due")
+				}
+				if random.IntN(4) == 0 {
+					s.Drop()
+					now = at
+					continue
+				}
+				for _, value := range s.Changes(ID{1}, ID{2}, 100) {
+					log = append(log, bytes.Clone(value))
+				}
+				s.Commit()
+				m = trial
+				if random.IntN(10) == 0 {
+					if rule.Keep() > 0 {
+						log = cutOff(t, rule, log, s.Watermark())
+					}
+					again := restored(t, rule, log)
+					if !bytes.Equal(image(again), image(s)) {
+						t.Fatalf("restored %q, want %q", image(again), image(s))
+					}
+					s = again
+				}
+				if len(s.queue) > 200 {
+					t.Fatalf("the queue has %d timers of %d versions", len(s.queue), s.Open())
+				}
+			}
+			if window < math.MaxInt64 && forgotten == 0 {
+				t.Error("nothing was forgotten")
+			}
+		})
+	}
+}
+
+func TestVersionsAndTimes(t *testing.T) {
+	t.Parallel()
+	sorted := [][]string{
+		{"-9223372036854775808", "-1", "0", "9", "10", "9223372036854775807"},
+		{"2026-01-31T23:59:59+02:00", "2026-01-31T22:00:00Z", "2026-01-31T22:00:00.5Z"},
+		{"a", "v1.10", "v1.9"},
+	}
+	for i, list := range sorted {
+		for j, text := range list {
+			version, err := ParseVersion([]byte(text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for k, other := range list {
+				than, _ := ParseVersion([]byte(other))
+				if newer, err := Newer(version, than); err != nil || newer != (j > k) {
+					t.Errorf("%s newer than %s: %t, %v", text, other, newer, err)
+				}
+			}
+			than, _ := ParseVersion([]byte(sorted[(i+1)%3][0]))
+			if _, err := Newer(version, than); err == nil {
+				t.Errorf("%s was compared with %s", text, sorted[(i+1)%3][0])
+			}
+		}
+	}
+	if _, err := ParseVersion(bytes.Repeat([]byte("x"), MaxVersion+1)); err == nil {
+		t.Error("a long text is a version")
+	}
+	for text, want := range map[string]int64{"12": 12, "1970-01-01T00:00:02.5Z": 2500} {
+		if got, err := ParseTime([]byte(text)); err != nil || got != want {
+			t.Errorf("%s is %d, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "-1", "yesterday", "1.5", "1969-12-31T00:00:00Z"} {
+		if got, err := ParseTime([]byte(text)); err == nil {
+			t.Errorf("%q is the time %d", text, got)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	s := New(Rule{Size: 10})
+	s.See(5, 5)
+	s.Add("a", 5, 1, []byte("value"))
+	for _, value := range s.Changes(ID{1}, ID{2}, 1000) {
+		f.Add(value)
+	}
+	f.Add(Barrier(ID{1}, ID{2}))
+	f.Fuzz(func(t *testing.T, value []byte) {
+		r, err := Parse(value)
+		if err != nil {
+			return
+		}
+		New(Rule{Size: 10}).Apply(&r)
+	})
+}

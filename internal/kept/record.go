@@ -1,0 +1,190 @@
+package kept
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"slices"
+)
+
+// A record says what one transaction changed in a partition, with the values after it. So
+// reading a record twice is harmless. All fixed numbers are little-endian:
+//
+//	version (1), kind (1), 0 (2), number of ids (4)
+//	definition (16): a digest of the rule
+//	topic (16): the id of the input topic
+//	watermark (8): milliseconds since the Unix epoch
+//	ids: length of the id (uvarint), id, number of its entries (uvarint)
+//	entries: first, last, deadline, time, offset (varints), length of the value (uvarint), value
+//
+// Each id that changed has all its entries, or none if they are gone. A transaction with
+// many changes has several records. A barrier has the kind 2, no ids, and 16 bytes at the
+// place of the definition that no other barrier has.
+const (
+	recordVersion = 0x41 // records of windows have other versions
+	kindBarrier   = 2
+	kindChanges   = 3
+
+	// HeaderSize is the size of a record without ids.
+	HeaderSize = 48
+	// EntrySize is the largest size of an entry without its id and value.
+	EntrySize = 5*binary.MaxVarintLen64 + 3*binary.MaxVarintLen32
+)
+
+// ErrRecord is the error of bytes that are no record of this package.
+var ErrRecord = errors.New("kept: no record of held records or versions")
+
+// ID identifies a definition, a topic or a barrier.
+type ID = [16]byte
+
+// Barrier returns a record that marks a position.
+func Barrier(nonce, topic ID) []byte { return appendHeader(nil, kindBarrier, nonce, topic, 0, 0) }
+
+func appendHeader(dst []byte, kind byte, definition, topic ID, ids int, watermark int64) []byte {
+	dst = append(dst, recordVersion, kind, 0, 0)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(ids))
+	dst = append(append(dst, definition[:]...), topic[:]...)
+	return binary.LittleEndian.AppendUint64(dst, uint64(watermark))
+}
+
+// Changes returns the records of the open transaction. Each has at most a number of bytes,
+// unless a single id needs more.
+func (s *State) Changes(definition, topic ID, most int) (records [][]byte) {
+	if len(s.changed) == 0 && s.watermark == s.committed {
+		return nil
+	}
+	var ids []byte
+	n := 0
+	flush := func() {
+		value := appendHeader(make([]byte, 0, HeaderSize+len(ids)), kindChanges, definition, topic, n, s.watermark)
+		records = append(records, append(value, ids...))
+		ids, n = ids[:0], 0
+	}
+	list := make([]string, 0, len(s.changed))
+	for id, entries := range s.changed {
+		if len(entries) > 0 || len(s.open[id]) > 0 { // otherwise it came and went
+			list = append(list, id)
+		}
+	}
+	slices.Sort(list)
+	for _, id := range list {
+		size := len(ids)
+		ids = appendEntries(ids, id, s.changed[id])
+		if size > 0 && HeaderSize+len(ids) > most {
+			last := slices.Clone(ids[size:])
+			ids = ids[:size]
+			flush()
+			ids = append(ids, last...)
+		}
+		n++
+	}
+	if n > 0 || len(records) == 0 {
+		flush()
+	}
+	return records
+}
+
+func appendEntries(dst []byte, id string, list []entry) []byte {
+	dst = append(binary.AppendUvarint(dst, uint64(len(id))), id...)
+	dst = binary.AppendUvarint(dst, uint64(len(list)))
+	for i := range list {
+		e := &list[i]
+		for _, n := range []int64{e.first, e.last, e.deadline, e.when, e.offset} {
+			dst = binary.AppendVarint(dst, n)
+		}
+		dst = append(binary.AppendUvarint(dst, uint64(len(e.value))), e.value...)
+	}
+	return dst
+}
+
+// Record is a record that was read. It shares the bytes.
+type Record struct {
+	// Nonce identifies a barrier, and is zero otherwise. Definition is the digest of the
+	// rule.
+	Nonce, Definition, Topic ID
+	watermark                int64
+	count                    int
+	ids                      []byte
+}
+
+// Watermark returns the watermark after the transaction.
+func (r *Record) Watermark() int64 { return r.watermark }
+
+// Len returns the number of ids.
+func (r *Record) Len() int { return r.count }
+
+// Parse reads a record. Its error is ErrRecord.
+func Parse(value []byte) (r Record, err error) {
+	if len(value) < HeaderSize || value[0] != recordVersion || value[1] != kindChanges && value[1] != kindBarrier {
+		return r, ErrRecord
+	}
+	r.count = int(binary.LittleEndian.Uint32(value[4:]))
+	if value[1] == kindBarrier {
+		r.Nonce = ID(value[8:24])
+	} else {
+		r.Definition = ID(value[8:24])
+	}
+	r.Topic = ID(value[24:40])
+	r.watermark, r.ids = int64(binary.LittleEndian.Uint64(value[40:])), value[HeaderSize:]
+	n := 0
+	for rest := r.ids; len(rest) > 0; n++ {
+		var ok bool
+		if _, _, rest, ok = cutEntries(rest); !ok {
+			return r, ErrRecord
+		}
+	}
+	if n != r.count || value[1] == kindBarrier && n > 0 {
+		return r, ErrRecord
+	}
+	return r, nil
+}
+
+// cutEntries reads the entries of the id at the start of bytes.
+func cutEntries(b []byte) (id string, list []entry, rest []byte, ok bool) {
+	ok = true
+	number := func() uint64 {
+		n, size := binary.Uvarint(b)
+		if size <= 0 {
+			ok, b = false, nil
+			return 0
+		}
+		b = b[size:]
+		return n
+	}
+	signed := func() int64 {
+		n := number()
+		return int64(n>>1) ^ -int64(n&1)
+	}
+	bytes := func() []byte {
+		n := number()
+		if n > uint64(len(b)) {
+			ok, n = false, 0
+		}
+		part := b[:n]
+		b = b[n:]
+		return part
+	}
+	id = string(bytes())
+	for n := number(); n > 0 && ok; n-- {
+		e := entry{first: signed(), last: signed(), deadline: signed(), when: signed(), offset: signed()}
+		e.value = bytes()
+		list = append(list, e)
+	}
+	return id, list, b, ok
+}
+
+// Apply adds a committed record. No transaction is open.
+func (s *State) Apply(r *Record) {
+	for rest := r.ids; len(rest) > 0; {
+		var id string
+		var list []entry
+		id, list, rest, _ = cutEntries(rest) // Parse has checked them
+		for i := range list {
+			list[i].value = slices.Clone(list[i].value)
+			s.enqueue(id, &list[i])
+		}
+		slices.SortFunc(list, func(a, b entry) int { return cmp.Compare(a.first, b.first) })
+		s.set(id, list)
+	}
+	s.settle(r.watermark)
+}

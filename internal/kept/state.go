@@ -1,0 +1,370 @@
+package kept
+
+import (
+	"container/heap"
+	"math"
+	"slices"
+)
+
+// Rule says which record of a key is kept. All times are in milliseconds. One of First,
+// Size, Gap and Window is set.
+type Rule struct {
+	// First keeps the record with the smallest time.
+	First bool
+	// Size keeps the last record of each window of this size.
+	Size int64
+	// Gap keeps the last record before a time without records, or of a session of the
+	// length Most.
+	Gap, Most int64
+	// Window remembers the newest version for this time. Forever is math.MaxInt64.
+	Window int64
+	// Grace is how much older than the newest record a record may be. MaxAhead is how far
+	// it may be ahead of the clock.
+	Grace, MaxAhead int64
+}
+
+// Keep returns for how long after its watermark a stored record has entries that count.
+func (r *Rule) Keep() int64 {
+	switch {
+	case r.First:
+		return r.Grace + 1
+	case r.Size > 0:
+		return r.Grace + r.Size
+	case r.Gap > 0:
+		return r.Grace + r.Gap + 1
+	case r.Window == math.MaxInt64:
+		return 0
+	}
+	return r.Window
+}
+
+// State holds the records of one partition, or the versions. Changes belong to an open
+// transaction until Commit or Drop ends it. One goroutine uses it at a time.
+//
+// The watermark never falls. A record is due when the watermark has reached its deadline:
+// no later record can replace it. A version is forgotten then.
+type State struct {
+	rule                 Rule
+	committed, watermark int64
+	// open are the entries by id. changed are those of the open transaction, which
+	// replace them; an empty list means that there are none.
+	open, changed map[string][]entry
+	count         int // entries in open
+	// queue has each entry at its deadline or earlier, and entries that are gone. So a new
+	// deadline that is later costs nothing. popped are those that the open transaction has
+	// taken from it.
+	queue  queue
+	popped []timer
+}
+
+// entry is a record that is held, or a version.
+type entry struct {
+	// first and last are the times of the first and the last record of a session. first is
+	// the start of a window, and otherwise 0. It identifies the entry among those of an id.
+	first, last int64
+	deadline    int64
+	// queued is a deadline of it in the queue, which is not after the present one.
+	queued       int64
+	when, offset int64 // of the record
+	value        []byte
+}
+
+// New returns an empty state.
+func New(rule Rule) *State {
+	return &State{rule: rule, open: map[string][]entry{}, changed: map[string][]entry{}}
+}
+
+// Watermark returns the watermark, or 0 before the first record.
+func (s *State) Watermark() int64 { return s.watermark }
+
+// Open returns the number of entries, without those that the open transaction adds.
+func (s *State) Open() int { return s.count }
+
+// See notes the time of a record, and reports false if that is too far ahead of the clock.
+// Such a record does not move the watermark.
+func (s *State) See(when, clock int64) bool {
+	if when > clock+s.rule.MaxAhead {
+		return false
+	}
+	s.watermark = max(s.watermark, when-s.rule.Grace)
+	return true
+}
+
+// Verdict says what became of a record.
+type Verdict uint8
+
+const (
+	// Held: the record takes effect when it is due, unless another replaces it.
+	Held Verdict = iota
+	// Superseded: another record of the key is held, and takes effect instead.
+	Superseded
+	// Late: it could have replaced a record that may have taken effect.
+	Late
+)
+
+// Add decides a record after See. Records come in the order of their offsets. replaced is
+// the number of held records that are superseded by it.
+func (s *State) Add(id string, when, offset int64, value []byte) (v Verdict, replaced int) {
+	e := entry{when: when, offset: offset, value: value}
+	switch {
+	case s.rule.First:
+		return s.addFirst(id, e)
+	case s.rule.Size > 0:
+		return s.addLast(id, e)
+	}
+	return s.addToSession(id, e)
+}
+
+func (s *State) addFirst(id string, e entry) (v Verdict, replaced int) {
+	if e.when < s.watermark {
+		return Late, 0
+	}
+	list := s.touch(id)
+	if len(list) > 0 && list[0].when <= e.when {
+		return Superseded, 0
+	}
+	e.deadline, e.value = e.when+1, slices.Clone(e.value)
+	s.put(id, nil, e)
+	return Held, len(list)
+}
+
+func (s *State) addLast(id string, e entry) (v Verdict, replaced int) {
+	e.first = e.when - e.when%s.rule.Size
+	if e.deadline = e.first + s.rule.Size; e.deadline <= s.watermark {
+		return Late, 0
+	}
+	list := s.touch(id)
+	if at := slices.IndexFunc(list, func(o entry) bool { return o.first == e.first }); at >= 0 {
+		if list[at].when > e.when {
+			return Superseded, 0
+		}
+		list, replaced = slices.Delete(list, at, at+1), 1
+	}
+	e.value = slices.Clone(e.value)
+	s.put(id, list, e)
+	return Held, replaced
+}
+
+// addToSession joins the sessions that are at most a gap away. One that would become too
+// long stays as it is.
+func (s *State) addToSession(id string, e entry) (v Verdict, replaced int) {
+	when, offset := e.when, e.offset
+	e.first, e.last = when, when
+	var others []entry
+	for _, o := range s.list(id) {
+		first, last := min(o.first, e.first), max(o.last, e.last)
+		if o.deadline <= s.watermark || o.first > when+s.rule.Gap || o.last < when-s.rule.Gap || last-first >= s.rule.Most {
+			others = append(others, o)
+			continue
+		}
+		replaced++
+		if e.first, e.last = first, last; o.when > e.when || o.when == e.when && o.offset > e.offset {
+			e.when, e.offset, e.value = o.when, o.offset, o.value
+		}
+	}
+	if e.deadline = min(e.last+s.rule.Gap+1, e.first+s.rule.Most); e.deadline <= s.watermark {
+		return Late, 0
+	}
+	if e.offset == offset {
+		e.value, v = slices.Clone(e.value), Held
+	} else {
+		v, replaced = Superseded, replaced-1
+	}
+	s.put(id, others, e)
+	return v, replaced
+}
+
+// Version returns the newest version of an id, or nothing.
+func (s *State) Version(id string) []byte {
+	if list := s.list(id); len(list) > 0 && list[0].deadline > s.watermark {
+		return list[0].value
+	}
+	return nil
+}
+
+// SetVersion sets the newest version of an id, which was seen at a time.
+func (s *State) SetVersion(id string, version []byte, when int64) {
+	deadline := int64(math.MaxInt64)
+	if s.rule.Window < math.MaxInt64-when {
+		deadline = when + s.rule.Window
+	}
+	s.put(id, nil, entry{deadline: deadline, when: when, value: slices.Clone(version)})
+}
+
+// list returns the entries of an id.
+func (s *State) list(id string) []entry {
+	if list, ok := s.changed[id]; ok {
+		return list
+	}
+	return s.open[id]
+}
+
+// touch returns the entries of an id, which may be changed and given to put.
+func (s *State) touch(id string) []entry {
+	list, ok := s.changed[id]
+	if !ok {
+		list = slices.Clone(s.open[id])
+	}
+	return list
+}
+
+// put sets the entries of an id to others and one more.
+func (s *State) put(id string, others []entry, e entry) {
+	s.enqueue(id, &e)
+	s.changed[id] = append(others, e)
+}
+
+// enqueue puts an entry, which may replace another, into the queue.
+func (s *State) enqueue(id string, e *entry) {
+	for _, o := range s.list(id) {
+		if o.first == e.first && o.queued <= e.deadline {
+			e.queued = o.queued
+		}
+	}
+	if e.queued == 0 {
+		s.push(id, e)
+	}
+}
+
+func (s *State) push(id string, e *entry) {
+	heap.Push(&s.queue, timer{e.deadline, e.first, id})
+	e.queued = e.deadline
+}
+
+// next returns the first entry whose deadline is not after a time.
+func (s *State) next(until int64) (timer, *entry) {
+	for len(s.queue) > 0 && s.queue[0].deadline <= until {
+		t := s.queue[0]
+		list := s.list(t.id)
+		at := slices.IndexFunc(list, func(e entry) bool { return e.first == t.first })
+		if at >= 0 && list[at].deadline == t.deadline {
+			return t, &list[at]
+		}
+		s.pop()
+		if at >= 0 && list[at].deadline > t.deadline {
+			s.push(t.id, &list[at])
+		}
+	}
+	return timer{}, nil
+}
+
+func (s *State) pop() { s.popped = append(s.popped, heap.Pop(&s.queue).(timer)) }
+
+// Due reports whether a record must take effect.
+func (s *State) Due() bool {
+	if s.rule.Window > 0 {
+		return false
+	}
+	_, e := s.next(s.watermark)
+	return e != nil
+}
+
+// Emit passes at most a number of due records to fn, in the order of their deadlines, and
+// returns how many. After an error of fn, the transaction must be dropped.
+func (s *State) Emit(most int, fn func(id string, when int64, value []byte) error) (n int, err error) {
+	for ; n < most && s.rule.Window == 0; n++ {
+		t, e := s.next(s.watermark)
+		if e == nil {
+			break
+		}
+		when, value := e.when, e.value
+		s.pop()
+		s.changed[t.id] = slices.DeleteFunc(s.touch(t.id), func(e entry) bool { return e.first == t.first })
+		if err := fn(t.id, when, value); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// Quiet moves the watermark of a partition that has no new records. All records before a
+// time have been read; margin is how much clocks may differ. It reports whether records
+// are due now; if not, it changed nothing.
+func (s *State) Quiet(read, margin int64) bool {
+	watermark := read - s.rule.Grace - margin
+	if s.rule.Window > 0 || watermark <= s.watermark {
+		return false
+	}
+	t, e := s.next(watermark)
+	if e == nil || t.deadline <= s.watermark {
+		return false
+	}
+	s.watermark = watermark
+	return true
+}
+
+// Drop discards the open transaction.
+func (s *State) Drop() {
+	s.watermark = s.committed
+	clear(s.changed)
+	for _, t := range s.popped {
+		heap.Push(&s.queue, t)
+	}
+	s.popped = nil
+}
+
+// Commit ends the open transaction. The records of Changes are stored.
+func (s *State) Commit() {
+	for id, list := range s.changed {
+		s.set(id, list)
+	}
+	clear(s.changed)
+	s.settle(s.watermark)
+}
+
+func (s *State) set(id string, list []entry) {
+	s.count += len(list) - len(s.open[id])
+	if len(list) == 0 {
+		delete(s.open, id)
+		return
+	}
+	s.open[id] = list
+}
+
+// settle makes a watermark the committed one, and forgets versions.
+func (s *State) settle(watermark int64) {
+	s.committed, s.watermark = watermark, watermark
+	for s.rule.Window > 0 {
+		t, e := s.next(watermark)
+		if e == nil {
+			break
+		}
+		s.pop()
+		s.set(t.id, nil)
+	}
+	s.popped = nil
+}
+
+// timer is an entry in the queue.
+type timer struct {
+	deadline, first int64
+	id              string
+}
+
+// queue is a heap of timers.
+type queue []timer
+
+func (q queue) Len() int      { return len(q) }
+func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q queue) Less(i, j int) bool {
+	a, b := &q[i], &q[j]
+	if a.deadline != b.deadline {
+		return a.deadline < b.deadline
+	}
+	if a.id != b.id {
+		return a.id < b.id
+	}
+	return a.first < b.first
+}
+
+// Push implements heap.Interface.
+func (q *queue) Push(x any) { *q = append(*q, x.(timer)) }
+
+// Pop implements heap.Interface.
+func (q *queue) Pop() any {
+	last := len(*q) - 1
+	t := (*q)[last]
+	(*q)[last] = timer{}
+	*q = (*q)[:last]
+	return t
+}
