@@ -66,6 +66,7 @@ func aggregateMapping(a *Aggregate) schema.Mapping {
 			schema.DurationField("correct", &a.Correct, "How long a closed window still takes late records. Its result is then written again, with a greater number in the header `semel-revision`. Not for sessions.").Means("0s: a result is written once"),
 			schema.DurationField("early", &a.Early, "Write early results of open windows that have changed, at most once in this time. Their header `semel-final` is `false`. A takeover may write one again.").Means("only final results"),
 		},
+		Refused: refusedInAggregate,
 		Check: func(v schema.Value, there schema.Members) {
 			if correct, ok := there["correct"]; ok && a.Over.Gap() > 0 {
 				correct.Wrong("sessions cannot be corrected, because a late record may join sessions whose results are written: write a longer grace instead")

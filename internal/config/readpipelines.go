@@ -87,7 +87,8 @@ func (k *Kinds) pipelineMapping(p *Pipeline) schema.Mapping {
 			aggregateField(p),
 			schema.PartField("transaction", func() schema.Mapping { return transactionMapping(&p.Transaction) }, "How a pipeline from Kafka to Kafka commits without a store.").Always(),
 		},
-		Check: func(v schema.Value, there schema.Members) { checkPipelineFields(p, v, there) },
+		Check:   func(v schema.Value, there schema.Members) { checkPipelineFields(p, v, there) },
+		Refused: refusedInPipeline,
 	}
 }
 

@@ -23,6 +23,8 @@ type Mapping struct {
 	OneOf [][]string
 	// Check reports conflicts between fields that are valid on their own.
 	Check func(v Value, there Members)
+	// Refused are fields that people may expect, with what to do instead.
+	Refused map[string]string
 	// Short is a list that may replace the fields of a kind.
 	Short *Shorthand
 }
@@ -248,6 +250,11 @@ func (v Value) Mapping(m Mapping) Members {
 		i := slices.IndexFunc(m.Fields, func(f Field) bool { return f.Name == e.Name })
 		if i < 0 {
 			names := m.names()
+			if why := m.Refused[e.Name]; why != "" {
+				v.WrongAt(e.At, "%s is not possible: %s", Within(v.Path, e.Name), why)
+				unknown = true
+				continue
+			}
 			v.WrongAt(e.At, "unknown field %s: %s", v.unknown(e, names), OneOf(e.Name, names))
 			unknown = true
 			continue
