@@ -65,11 +65,37 @@ func (e Events) appendValue(value []byte, i int, event *Event) []byte {
 // Closing is the start of the groups that only close the windows of others.
 const Closing = "closing-"
 
-// Fill writes the records to a topic, without compression. The records of a group are in
-// one partition, in order. They are followed by records of groups that begin with Closing,
-// whose times grow up to end, in steps of 10 s: when time jumps further than the retention
-// of its store, Kafka Streams 4.3 loses windows that it would emit on close.
-func (e Events) Fill(ctx context.Context, addrs []string, topic string, partitions int, end time.Time) error {
+// Fill writes the records with the numbers from and above, and below to, to a topic,
+// without compression. The records of a group are in one partition, in order.
+func (e Events) Fill(ctx context.Context, addrs []string, topic string, partitions, from, to int) error {
+	return e.write(ctx, addrs, topic, func(produce func(key string, partition, i int, event *Event) bool) {
+		for i := from; i < to; i++ {
+			event := e.At(i)
+			if !produce(Group(event.Group), event.Group%partitions, i, &event) {
+				return
+			}
+		}
+	})
+}
+
+// Close writes records of groups that begin with Closing to each partition. Their times
+// grow up to end, in steps of 10 s: when time jumps further than the retention of its
+// store, Kafka Streams 4.3 loses windows that it would emit on close.
+func (e Events) Close(ctx context.Context, addrs []string, topic string, partitions int, end time.Time) error {
+	return e.write(ctx, addrs, topic, func(produce func(key string, partition, i int, event *Event) bool) {
+		i := e.Records
+		for at := e.Base.Add(e.Jitter + e.Span); at.Before(end); {
+			at = at.Add(min(10*time.Second, end.Sub(at)))
+			for p := range partitions {
+				produce(Closing+strconv.Itoa(i), p, i, &Event{Time: at})
+				i++
+			}
+		}
+	})
+}
+
+// write writes what a function produces. Produce reports false after an error.
+func (e Events) write(ctx context.Context, addrs []string, topic string, all func(produce func(key string, partition, i int, event *Event) bool)) error {
 	client, err := kgo.NewClient(kgo.SeedBrokers(addrs...), kgo.DefaultProduceTopic(topic), kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerBatchCompression(kgo.NoCompression()), kgo.MaxBufferedRecords(50_000))
 	if err != nil {
@@ -77,7 +103,7 @@ func (e Events) Fill(ctx context.Context, addrs []string, topic string, partitio
 	}
 	defer client.Close()
 	var failed atomic.Pointer[error]
-	produce := func(key string, partition, i int, event *Event) {
+	all(func(key string, partition, i int, event *Event) bool {
 		client.Produce(ctx, &kgo.Record{
 			Key: []byte(key), Value: e.appendValue(make([]byte, 0, ValueBytes), i, event), Timestamp: event.Time, Partition: int32(partition),
 		}, func(_ *kgo.Record, err error) {
@@ -85,19 +111,8 @@ func (e Events) Fill(ctx context.Context, addrs []string, topic string, partitio
 				failed.CompareAndSwap(nil, &err)
 			}
 		})
-	}
-	for i := 0; i < e.Records && failed.Load() == nil; i++ {
-		event := e.At(i)
-		produce(Group(event.Group), event.Group%partitions, i, &event)
-	}
-	i := e.Records
-	for at := e.Base.Add(e.Jitter + e.Span); at.Before(end); {
-		at = at.Add(min(10*time.Second, end.Sub(at)))
-		for p := range partitions {
-			produce(Closing+strconv.Itoa(i), p, i, &Event{Time: at})
-			i++
-		}
-	}
+		return failed.Load() == nil
+	})
 	if err := client.Flush(ctx); err != nil {
 		return err
 	}

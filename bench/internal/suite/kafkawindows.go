@@ -36,6 +36,8 @@ type windowed struct {
 	over string
 	args []string
 	sum  bool // of .cents, instead of the count
+	// static: a static member with a short session.
+	static bool
 	// size and every are those of tumbling and hopping windows; 0 is sessions.
 	size, every time.Duration
 	// input is that of the benchmark. Its Base is set when it is written.
@@ -85,7 +87,144 @@ func windows(e Env) []Benchmark {
 	} {
 		list = append(list, e.windowed(w))
 	}
-	return list
+	return append(list, e.openWindows("kafka-windows-close", "all windows are closed at once. Time from the first record that closes them until a reader of committed records has all results", 3, e.closeWindows),
+		e.openWindows("kafka-windows-restart", fmt.Sprintf("the program gets SIGKILL and is started again immediately. Time from SIGKILL until it has committed 1,000 further records. It is the only member of its group, with a static id and a session timeout of %v", ownSession), 1, e.restartWindows))
+}
+
+// openWindows is a benchmark with many open windows. Ours has a limit in seconds too.
+func (e *Env) openWindows(name, what string, limit float64, measure func(context.Context, *windowed, kafkaProgram) (time.Duration, error)) Benchmark {
+	w := &windowed{
+		name: name, over: "{ tumbling: 1h }", args: []string{"--size", "3600000"}, size: time.Hour, every: time.Hour, end: time.Hour + windowGrace, static: true,
+		input: records.Events{Seed: inputSeed, Records: e.size(1_000_000, 20_000), Groups: 1 << 30, Span: time.Minute, Jitter: windowJitter},
+	}
+	side := func(program kafkaProgram) side {
+		return func(ctx context.Context) (map[string]float64, error) {
+			took, err := measure(ctx, w, program)
+			return map[string]float64{name: took.Seconds()}, err
+		}
+	}
+	s := streams{commit: 100 * time.Millisecond, static: true, class: "Windows", args: append([]string{"--grace", fmt.Sprint(windowGrace.Milliseconds()), "--cache", "10485760"}, w.args...)}
+	return Benchmark{
+		Name:    name,
+		Work:    fmt.Sprintf("in transactions from Kafka to Kafka, a commit every 100 ms: %s records of about as many groups are counted in open windows of 1 h. Then %s. ", count(w.input.Records), what),
+		prepare: e.prepareKafka(e.buildSemel, e.buildStreams),
+		ours:    side(e.semelWindows(w)),
+		rivals: []rival{
+			{work: "The peer is a limit", peerVersion: func() (string, error) { return "none", nil }, figures: []figure{{name: name, unit: "s", lessIsBetter: true, limit: limit, target: 1}}},
+			{work: "Peer: Kafka Streams with suppress, exactly_once_v2", peerVersion: func() (string, error) { return streamsVersion, nil }, peer: side(e.streams(s)),
+				figures: []figure{{name: name + "-streams", value: name, unit: "s", lessIsBetter: true}}},
+		},
+	}
+}
+
+// withOpenWindows has a program read the input, and passes it to fn when the group has
+// committed all.
+func (e *Env) withOpenWindows(ctx context.Context, w *windowed, program kafkaProgram, fn func(c *kafkaCluster, dir string, in records.Events, end time.Time, r *running) error) (err error) {
+	dir, err := e.fresh("kafka")
+	if err != nil {
+		return err
+	}
+	c, err := startKafka(ctx, 1, kafkaPartitions)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.close()) }()
+	in := w.input
+	end := w.place(&in)
+	in.Base = in.Base.Truncate(time.Hour) // so that each group has one window
+	if err := in.Fill(ctx, c.addrs, kafkaIn, kafkaPartitions, 0, in.Records); err != nil {
+		return err
+	}
+	r, err := startProgram(ctx, c, program, dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.kill()) }()
+	if err := r.until(ctx, "the end of its input", c.done(kafkaGroup)); err != nil {
+		return err
+	}
+	return fn(c, dir, in, end, r)
+}
+
+// closeWindows measures the time in which a program writes the results of all windows.
+func (e *Env) closeWindows(ctx context.Context, w *windowed, program kafkaProgram) (took time.Duration, err error) {
+	err = e.withOpenWindows(ctx, w, program, func(c *kafkaCluster, _ string, in records.Events, end time.Time, r *running) error {
+		right := w.right(in)
+		reader, err := newReader(ctx, c, kafkaOut, false)
+		if err != nil {
+			return err
+		}
+		defer reader.close()
+		start := time.Now()
+		if err := in.Close(ctx, c.addrs, kafkaIn, kafkaPartitions, end); err != nil {
+			return err
+		}
+		if err := r.until(ctx, "all results", func(context.Context) (bool, error) {
+			return reader.count.Load() >= int64(len(right)), reader.failed()
+		}); err != nil {
+			return err
+		}
+		took = time.Since(start)
+		if err := r.stop(); err != nil {
+			return err
+		}
+		got, err := reader.finish(ctx)
+		if err != nil {
+			return err
+		}
+		return w.check(got, right)
+	})
+	return took, err
+}
+
+// restartWindows kills a program with open windows and measures the time until it has
+// committed further records. The results of all records are then compared.
+func (e *Env) restartWindows(ctx context.Context, w *windowed, program kafkaProgram) (took time.Duration, err error) {
+	const further = 1000
+	err = e.withOpenWindows(ctx, w, program, func(c *kafkaCluster, dir string, in records.Events, end time.Time, r *running) error {
+		start := time.Now()
+		if err := r.kill(); err != nil {
+			return err
+		}
+		again, err := startProgram(ctx, c, program, dir)
+		if err != nil {
+			return err
+		}
+		defer again.kill()
+		all := in
+		all.Records += further
+		all.Span = in.Span * time.Duration(all.Records) / time.Duration(in.Records) // the first records keep their times
+		if err := all.Fill(ctx, c.addrs, kafkaIn, kafkaPartitions, in.Records, all.Records); err != nil {
+			return err
+		}
+		if err := again.until(ctx, "the further records", c.done(kafkaGroup)); err != nil {
+			return err
+		}
+		took = time.Since(start)
+		right := w.right(all)
+		reader, err := newReader(ctx, c, kafkaOut, false)
+		if err != nil {
+			return err
+		}
+		defer reader.close()
+		if err := all.Close(ctx, c.addrs, kafkaIn, kafkaPartitions, end); err != nil {
+			return err
+		}
+		if err := again.until(ctx, "all results", func(context.Context) (bool, error) {
+			return reader.count.Load() >= int64(len(right)), reader.failed()
+		}); err != nil {
+			return err
+		}
+		if err := again.stop(); err != nil {
+			return err
+		}
+		got, err := reader.finish(ctx)
+		if err != nil {
+			return err
+		}
+		return w.check(got, right)
+	})
+	return took, err
 }
 
 func (e *Env) windowed(w windowed) Benchmark {
@@ -123,16 +262,20 @@ func (w *windowed) value(count, sum string) string {
 func (e *Env) semelWindows(w *windowed) kafkaProgram {
 	return func(ctx context.Context, addrs []string, dir string) (*exec.Cmd, error) {
 		brokers := `"` + strings.Join(addrs, `", "`) + `"`
+		member := ""
+		if w.static {
+			member = fmt.Sprintf(", instance: one, session_timeout: %v", ownSession)
+		}
 		config := fmt.Sprintf(`pipelines:
   windows:
-    source: { kafka: { brokers: [%[1]s], topics: [%[2]s], group: %[3]s } }
+    source: { kafka: { brokers: [%[1]s], topics: [%[2]s], group: %[3]s%[9]s } }
     key: { id: .event_id, on_missing: fail }
     window: 1h
     aggregate: { by: record-key, over: %[5]s, grace: %[6]v, idle: forever, values: { n: %[7]s } }
     sink: { kafka: { brokers: [%[1]s], topic: %[4]s, compression: none, key_headers: false } }
     transaction: { interval: 100ms, state: %[8]s }
     parked: { topic: parked }
-`, brokers, kafkaIn, kafkaGroup, kafkaOut, w.over, windowGrace, w.value("count", "sum .cents"), filepath.Join(dir, "state"))
+`, brokers, kafkaIn, kafkaGroup, kafkaOut, w.over, windowGrace, w.value("count", "sum .cents"), filepath.Join(dir, "state"), member)
 		file := filepath.Join(dir, "semel.yaml")
 		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 			return nil, err
@@ -155,15 +298,11 @@ func (e *Env) moveWindows(ctx context.Context, w *windowed, program kafkaProgram
 	}
 	defer func() { err = errors.Join(err, c.close()) }()
 	in := w.input
-	length := in.Span + in.Jitter + w.end
-	in.Base = time.Now().Add(-length - time.Minute).Truncate(time.Minute)
-	if err := in.Fill(ctx, c.addrs, kafkaIn, kafkaPartitions, in.Base.Add(length)); err != nil {
+	end := w.place(&in)
+	if err := errors.Join(in.Fill(ctx, c.addrs, kafkaIn, kafkaPartitions, 0, in.Records), in.Close(ctx, c.addrs, kafkaIn, kafkaPartitions, end)); err != nil {
 		return nil, err
 	}
-	right := in.Sessions(sessionGap)
-	if w.size > 0 {
-		right = in.Windows(w.size, w.every)
-	}
+	right := w.right(in)
 	reader, err := newReader(ctx, c, kafkaOut, false)
 	if err != nil {
 		return nil, err
@@ -184,6 +323,21 @@ func (e *Env) moveWindows(ctx context.Context, w *windowed, program kafkaProgram
 		return nil, err
 	}
 	return values, w.check(got, right)
+}
+
+// place puts the events into the past, and returns when all windows are closed.
+func (w *windowed) place(in *records.Events) (end time.Time) {
+	length := in.Span + in.Jitter + w.end
+	in.Base = time.Now().Add(-length - time.Minute).Truncate(time.Minute)
+	return in.Base.Add(length)
+}
+
+// right returns the right results.
+func (w *windowed) right(in records.Events) map[records.Result]records.Totals {
+	if w.size > 0 {
+		return in.Windows(w.size, w.every)
+	}
+	return in.Sessions(sessionGap)
 }
 
 // check compares results with the right ones.
