@@ -5,6 +5,7 @@ package nexmark
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -71,14 +72,15 @@ type query struct {
 	name string
 	// by returns the record key: messages with one group key are in one partition.
 	by func(*bid) int64
-	// config are the fields of the pipeline between source and sink.
-	config string
+	// key is the key of the pipeline; empty is the id of a bid. config are further fields.
+	key, config string
 	// answer computes the right outputs, in any order.
 	answer func([]bid) []any
 }
 
 func auction(b *bid) int64 { return b.Auction }
 func bidder(b *bid) int64  { return b.Bidder }
+func pair(b *bid) [2]int64 { return [2]int64{b.Bidder, b.Auction} }
 
 // result is an output of an aggregate.
 type result struct {
@@ -94,7 +96,7 @@ func window(key int64, start, end time.Time, values any) result {
 
 // queries are those of https://github.com/nexmark/nexmark with the same numbers. q12 counts
 // by the times of the bids instead of the clock. The ranks of q17 are sums of flags that
-// its map computes.
+// its map computes. The last bids of q18 are those of each day.
 var queries = []query{
 	{
 		name: "q1 currency", by: auction,
@@ -174,11 +176,37 @@ var queries = []query{
 			return out
 		},
 	},
+	{
+		name: "q18 last bid", by: auction,
+		key: "{ id: { all: [.bidder, .auction] }, keep: { last: { tumbling: 1d }, grace: 5s, idle: forever, late: drop } }", // a bid that comes again after its day is late
+		answer: func(list []bid) (out []any) {
+			for _, of := range grouped(list, pair) {
+				for _, in := range byTime(of, 24*time.Hour) {
+					out = append(out, in[len(in)-1])
+				}
+			}
+			return out
+		},
+	},
+	{
+		name: "q18 each newer bid", by: auction,
+		key: "{ id: { all: [.bidder, .auction] }, keep: { newest: .dateTime } }",
+		answer: func(list []bid) (out []any) {
+			newest := map[[2]int64]time.Time{}
+			for _, b := range list {
+				if of := pair(&b); b.Time.After(newest[of]) {
+					newest[of] = b.Time
+					out = append(out, b)
+				}
+			}
+			return out
+		},
+	},
 }
 
 // grouped returns the bids of each group, by their times.
-func grouped(list []bid, by func(*bid) int64) map[int64][]bid {
-	groups := map[int64][]bid{}
+func grouped[K comparable](list []bid, by func(*bid) K) map[K][]bid {
+	groups := map[K][]bid{}
 	for _, b := range list {
 		groups[by(&b)] = append(groups[by(&b)], b)
 	}
@@ -225,13 +253,13 @@ func (q *query) run(t *testing.T, list []bid, n int, seed uint64) (out []string)
 		config := fmt.Sprintf(`pipelines:
   query:
     source: { kafka: { brokers: [%q], topics: [in], group: query, retention: 7d } }
-    key: { id: .id }
+    key: %s
     window: 8d
     %s
     sink: { kafka: { brokers: [%q], topic: out, key_headers: false } }
     parked: { topic: aside }
     transaction: { interval: 20ms, state: %q }
-`, addr, q.config, addr, t.TempDir())
+`, addr, cmp.Or(q.key, "{ id: .id }"), q.config, addr, t.TempDir())
 		file := filepath.Join(t.TempDir(), "semel.yaml")
 		kafkatest.Must(t, os.WriteFile(file, []byte(config), 0o600))
 		ctx, stop := context.WithCancel(t.Context())
