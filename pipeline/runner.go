@@ -52,6 +52,8 @@ type feed struct {
 	source Source
 	traits SourceTraits
 	parked bool // its messages are redriven
+
+	interrupt func() // ends a Read; guarded by scheduler.mu
 }
 
 // New returns a runner. If options are invalid, the error names all of them and wraps
@@ -73,7 +75,7 @@ func New(source Source, session Session, opts *Options) (*Runner, error) {
 	}
 	r.sched = newScheduler(r.opts.MaxItems, r.opts.MaxBytes, r.opts.batchBytes())
 	_, redrives := source.(*Redriven)
-	r.feeds = []*feed{{source, source.Traits(), redrives}}
+	r.feeds = []*feed{{source: source, traits: source.Traits(), parked: redrives}}
 	if r.opts.Order == OrderPartition { // its groups have several record keys
 		r.feeds[0].traits.Hold = nil
 	}
@@ -84,7 +86,7 @@ func New(source Source, session Session, opts *Options) (*Runner, error) {
 		if r.opts.ParkedMaxAge > 0 {
 			redriven.expiry = &expiry{age: r.opts.ParkedMaxAge, observe: r.observe}
 		}
-		r.feeds = append(r.feeds, &feed{redriven, SourceTraits{Place: r.feeds[0].traits.Place}, true})
+		r.feeds = append(r.feeds, &feed{source: redriven, traits: SourceTraits{Place: r.feeds[0].traits.Place}, parked: true})
 	}
 	return r, nil
 }
@@ -194,14 +196,27 @@ func (r *Runner) read(ctx context.Context, f *feed) {
 	bound := false
 	p := &preparer{r: r, feed: f, reader: r.opts.Key.Reader(&key.FinderOptions{Content: r.opts.Fingerprint}), process: process()}
 	for {
-		more, back := r.sched.wait(ctx, f)
+		reading, interrupt := ctx, context.CancelFunc(nil)
+		if f.traits.Hold != nil {
+			reading, interrupt = context.WithCancel(ctx)
+		}
+		more, back := r.sched.wait(ctx, f, interrupt)
 		if back > 0 {
 			r.observe(Event{Kind: EventReturned, Count: back})
 		}
 		if !more {
+			if interrupt != nil {
+				interrupt()
+			}
 			return
 		}
-		items, err := f.source.Read(ctx)
+		items, err := f.source.Read(reading)
+		if err != nil && reading.Err() != nil && ctx.Err() == nil {
+			err = nil // it was interrupted
+		}
+		if interrupt != nil {
+			interrupt()
+		}
 		if at := slices.IndexFunc(items, func(it *Item) bool { return it == nil || it.Partition == nil }); at >= 0 {
 			r.fail(fmt.Errorf("source: item %d of the %d that %T.Read returned has no Partition: a source must set one from NewPartition: %w", at, len(items), f.source, semel.ErrInvalidRequest))
 			return

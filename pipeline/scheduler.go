@@ -72,11 +72,13 @@ func newScheduler(maxCount int, maxBytes, batchBytes int64) *scheduler {
 
 // wait blocks until another item of a feed may be added. It returns false if the scheduler
 // drains or ctx ends, and how many items it gave back to the source. The reader of the feed
-// calls it.
-func (s *scheduler) wait(ctx context.Context, f *feed) (more bool, back int) {
+// calls it. The scheduler calls interrupt, unless it is nil, if the reader should call wait
+// again before it has read something.
+func (s *scheduler) wait(ctx context.Context, f *feed, interrupt func()) (more bool, back int) {
 	defer context.AfterFunc(ctx, s.wake)()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	f.interrupt = interrupt
 	for !s.draining && ctx.Err() == nil {
 		back += s.shed(f)
 		if s.hasRoom() {
@@ -89,11 +91,16 @@ func (s *scheduler) wait(ctx context.Context, f *feed) (more bool, back int) {
 
 func (s *scheduler) hasRoom() bool { return s.count < s.maxCount && s.bytes < s.maxBytes }
 
+// isPressed reports whether half of the limits is used, and work goes on.
+func (s *scheduler) isPressed() bool {
+	return !s.paused && (s.count > s.maxCount/2 || s.bytes > s.maxBytes/2)
+}
+
 // shed gives items back to the source, if half of the limits are used: those behind an item
 // that waits for its next try. Otherwise a group that fails would hold up all others. It
 // returns their number.
 func (s *scheduler) shed(f *feed) (back int) {
-	if f.traits.Hold == nil || s.paused || s.count <= s.maxCount/2 && s.bytes <= s.maxBytes/2 {
+	if f.traits.Hold == nil || !s.isPressed() {
 		return 0
 	}
 	for _, head := range s.later {
@@ -445,6 +452,15 @@ func (s *scheduler) settle(entries []*entry) {
 func (s *scheduler) signalRoom() {
 	if s.hasRoom() || len(s.later) > 0 {
 		s.room.Broadcast()
+	}
+	if !s.isPressed() {
+		return
+	}
+	for _, head := range s.later {
+		if f := head.feed; head.next != nil && f.interrupt != nil {
+			f.interrupt() // its shard may be paused, so that its source reads nothing
+			f.interrupt = nil
+		}
 	}
 }
 

@@ -231,7 +231,7 @@ func (s *Source) ask(ctx context.Context, q *request) (*answer, error) {
 		a.fast, err = a.take(rows)
 		return err
 	})
-	late, args := s.sql.late, []any{q.numbers, q.settled, q.next, q.most, q.due, slices.Max(q.most)}
+	late, args := s.sql.late, []any{q.numbers, q.settled, q.next, q.most, q.due}
 	if len(q.held) > 0 {
 		late, args = s.sql.lateUnheld, append(args, q.held)
 	}

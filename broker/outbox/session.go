@@ -157,13 +157,13 @@ func (of *session) holds(r *row, t *txn) bool {
 // offer returns rows as items, except those whose partition is paused or whose aggregate is
 // held. The caller holds WALSource.mu.
 func (of *session) offer(into []*pipeline.Item, r *row, t *txn) []*pipeline.Item {
-	if of.holds(r, t) {
+	p := of.partitionOf(orderOf(r))
+	if p.paused || len(p.behind) > 0 {
+		p.behind = append(p.behind, behindRow{r.seq, t}) // also of a held aggregate: earlier rows of it may be there
 		of.behind++
 		return into
 	}
-	p := of.partitionOf(orderOf(r))
-	if p.paused || len(p.behind) > 0 {
-		p.behind = append(p.behind, behindRow{r.seq, t})
+	if of.holds(r, t) {
 		of.behind++
 		return into
 	}

@@ -41,24 +41,22 @@ CROSS JOIN LATERAL (
 ) AS o`
 
 // lateSQL finds rows that an earlier read has passed: those of transactions that
-// committed after it, and those whose time has come. It finds the rows in flight too. $6 is
-// the greatest limit, as in fastSQL.
+// committed after it, and those whose time has come. It finds the rows in flight too. It
+// compares shard and number, because with rows, as in fastSQL, the estimate is too high.
 const lateSQL = `SELECT s.shard, o.seq, o.due
 FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) AS s (shard, settled, next, most, due)
 CROSS JOIN LATERAL (
-	(SELECT l.seq, false AS due FROM (
-		SELECT l.shard, l.seq FROM {outbox} AS l WHERE (l.shard, l.seq) > (s.shard, s.settled) AND (l.shard, l.seq) <= (s.shard, s.next) AND l.deliver_at IS NULL{unheld l} ORDER BY l.shard, l.seq LIMIT $6
-	) AS l ORDER BY l.shard, l.seq LIMIT s.most)
+	(SELECT l.seq, false AS due FROM {outbox} AS l WHERE l.shard = s.shard AND l.deliver_at IS NULL AND l.seq > s.settled AND l.seq <= s.next{unheld l} ORDER BY l.seq LIMIT s.most)
 	UNION ALL
 	(SELECT d.seq, true FROM {outbox} AS d WHERE d.shard = s.shard AND d.deliver_at <= statement_timestamp(){unheld d} ORDER BY d.deliver_at, d.seq LIMIT s.due)
 ) AS o`
 
-// lateOf returns lateSQL, without the rows of the aggregates in $7 if some are held. Without
+// lateOf returns lateSQL, without the rows of the aggregates in $6 if some are held. Without
 // that, the server reads only the indexes.
 func lateOf(held bool) string {
 	l, d := "", ""
 	if held {
-		l, d = unheld("l", "$7"), unheld("d", "$7")
+		l, d = unheld("l", "$6"), unheld("d", "$6")
 	}
 	return strings.NewReplacer("{unheld l}", l, "{unheld d}", d).Replace(lateSQL)
 }

@@ -225,14 +225,14 @@ func (s *WALSource) Read(ctx context.Context) ([]*pipeline.Item, error) {
 			limited, cancel := context.WithTimeout(ctx, setUpFor)
 			items, err := of.next(limited)
 			cancel()
+			if len(items) > 0 { // also if ctx has ended: they count as in flight
+				return items, nil
+			}
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
 			}
 			if err != nil {
 				of.lost(fmt.Errorf("read: %w", err))
-			}
-			if len(items) > 0 {
-				return items, nil
 			}
 		}
 		timer := time.NewTimer(lookAgain)
