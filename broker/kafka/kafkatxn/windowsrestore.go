@@ -34,7 +34,7 @@ func (t *Transactor) checkWindows(ctx context.Context, adm *kadm.Client, input s
 			return err
 		}
 		if read != "" {
-			return fmt.Errorf("kafka: group %s has read %s, and topic %s, which holds its open windows, %w: the windows would lack the messages that were read. Use a new group, or, to begin with empty windows, create it: kafka-topics.sh --create --topic %s --partitions %d --config cleanup.policy=delete --config retention.bytes=-1 --config retention.ms=-1",
+			return fmt.Errorf("kafka: group %s has read %s, and topic %s, which holds its open windows or held records, %w: they would lack the messages that were read. Use a new group, or, to begin without them, create it: kafka-topics.sh --create --topic %s --partitions %d --config cleanup.policy=delete --config retention.bytes=-1 --config retention.ms=-1",
 				t.opts.Group, input, name, errNoTopic, name, partitions)
 		}
 		settings := map[string]*string{"cleanup.policy": kadm.StringPtr("delete"), "retention.bytes": kadm.StringPtr("-1"), "retention.ms": kadm.StringPtr("-1")}
@@ -47,7 +47,7 @@ func (t *Transactor) checkWindows(ctx context.Context, adm *kadm.Client, input s
 		return fmt.Errorf("kafka: topic %s: %w", name, topic.Err)
 	}
 	if len(topic.Partitions) != partitions {
-		return fmt.Errorf("kafka: %s has %d partitions, and topic %s, which holds its open windows, has %d: use a new group, or a new input with the old number of partitions: %w",
+		return fmt.Errorf("kafka: %s has %d partitions, and topic %s, which holds its open windows or held records, has %d: use a new group, or a new input with the old number of partitions: %w",
 			input, partitions, name, len(topic.Partitions), semel.ErrInvalidRequest)
 	}
 	configs, err := cluster.TopicSettings(ctx, adm, name)
@@ -60,7 +60,7 @@ func (t *Transactor) checkWindows(ctx context.Context, adm *kadm.Client, input s
 	}
 	for _, setting := range []string{"retention.ms", "retention.bytes"} {
 		if keeps, err := strconv.ParseInt(has[setting], 10, 64); err == nil && keeps >= 0 {
-			return fmt.Errorf("kafka: topic %s has %s %d, and open windows would be lost: set it to -1; Semel deletes what is not needed: %w", name, setting, keeps, semel.ErrInvalidRequest)
+			return fmt.Errorf("kafka: topic %s has %s %d, and open windows or held records would be lost: set it to -1; Semel deletes what is not needed: %w", name, setting, keeps, semel.ErrInvalidRequest)
 		}
 	}
 	return nil
