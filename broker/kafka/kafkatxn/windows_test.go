@@ -18,6 +18,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
 	"github.com/semel-dev/semel/test/kafkatest"
 )
@@ -102,6 +103,10 @@ func TestResultsOfWindows(t *testing.T) {
 					late += p.Events.Decisions(semel.Late)
 					duplicates += p.Events.Decisions(semel.Duplicate)
 					delivered += p.Events.Decisions(semel.Fresh)
+					e := p.Events // every record is counted once
+					if read, sum := e.Count(pipeline.EventRead), e.Count(pipeline.EventDelivered)+e.Count(pipeline.EventFiltered)+e.Decisions(semel.Duplicate)+e.Count(pipeline.EventParked); read != len(records) || sum != read {
+						t.Errorf("%d records were read, want %d, and %d are in windows, filtered, duplicates or parked", read, len(records), sum)
+					}
 					if got := lines(b.results(), base); got != want {
 						t.Errorf("results %s, want %s", got, want)
 					}
