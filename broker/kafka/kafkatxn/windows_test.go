@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -463,4 +464,42 @@ func TestMembersComeAndGoWithWindows(t *testing.T) {
 			}, kfake.NumBrokers(3))
 		})
 	}
+}
+
+// TestWindowsWithoutAnOffsetWait has no offset that the brokers could check a member by:
+// the group's offsets and all records were deleted.
+func TestWindowsWithoutAnOffsetWait(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		opts := b.counting(10*time.Second, 0, 20*time.Second)
+		p := b.start(opts)
+		base := time.Now().Truncate(10 * time.Second)
+		b.Write(counted(0, "1", "a", 1, time.Now()))
+		p.Wait(1, kafkatest.Settled)
+		p.Stop()
+		client, err := kgo.NewClient(b.Reach()...)
+		kafkatest.Must(b.T, err)
+		defer client.Close()
+		adm := kadm.NewClient(client)
+		time.Sleep(time.Minute) // in a bubble: the group forgets the member
+		gone, err := adm.DeleteGroups(b.Context(), "g")
+		kafkatest.Must(b.T, err)
+		kafkatest.Must(b.T, gone.Error())
+		var all kadm.Offsets
+		all.AddOffset("in", 0, -1, -1)
+		_, err = adm.DeleteRecords(b.Context(), all)
+		kafkatest.Must(b.T, err)
+		p = b.start(opts)
+		time.Sleep(2 * time.Minute) // in a bubble
+		if got := b.results(); len(got) != 0 {
+			t.Errorf("%v were written without an offset", got)
+		}
+		b.Write(counted(0, "2", "a", 2, time.Now()))
+		p.Wait(1, kafkatest.Settled)
+		time.Sleep(5 * time.Second)
+		if got := lines(b.results(), base); got != "a0 n=1 s=1" {
+			t.Errorf("results %s", got)
+		}
+		p.Stop()
+	})
 }
