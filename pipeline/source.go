@@ -63,7 +63,8 @@ type SourceTraits struct {
 	// called with the group, Read returns no item of their Partition that has the
 	// RecordKey of one of them. After that, it returns the items again, in their order. The
 	// goroutine that calls Read calls Hold, between two calls. Others call Resume. Neither
-	// may block. Without both, such items stay in memory.
+	// may block. Without both, such items stay in memory. The runner may end the context of
+	// Read to call Hold; items that Read has taken by then must be returned.
 	Hold   func(items []*Item)
 	Resume func(group uint64)
 	// Place describes the place of a message in the source's own words. Defaults to
