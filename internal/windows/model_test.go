@@ -39,7 +39,7 @@ const (
 type win struct {
 	key        string
 	start, end int64
-	n, s, late int
+	n, s       int
 	emitted    bool
 }
 

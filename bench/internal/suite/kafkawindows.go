@@ -75,7 +75,7 @@ func windows(e Env) []Benchmark {
 		{
 			name: "kafka-windows-hopping", work: "the sum of a member of the records of each hour, every minute anew,", sum: true,
 			over: "{ hopping: 1h, every: 1m }", args: []string{"--size", "3600000", "--every", "60000"}, size: time.Hour, every: time.Minute, end: time.Hour + windowGrace,
-			input:   records.Events{Records: e.size(300_000, 5000), Groups: e.size(1000, 20), Span: time.Hour},
+			input:   records.Events{Records: e.size(100_000, 5000), Groups: e.size(1000, 20), Span: time.Hour},
 			targets: [3]float64{20, 0, 0}, peers: []windowsPeer{suppress},
 		},
 		{
