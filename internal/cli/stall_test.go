@@ -128,7 +128,7 @@ pipelines:
 	becomes(t, address, "/metrics", time.Minute, http.StatusOK, `dedup_stalled{pipeline="rows"} 0`)
 	shown = run(t, "", "status", file, "--admin", "http://"+address, "--json")
 	shown.check(t, term.ExitDone)
-	for _, want := range []string{`{"pipeline":"rows","state":"ready","rate":`, `"read":2,"settled":2,"fresh":2,"duplicate":0,"filtered":0,"parked":0,"dropped":0,"in_flight":0,`, `{"store":"db","state":"ready"`, `{"store":"keys","state":"ready"`} {
+	for _, want := range []string{`{"pipeline":"rows","state":"ready","rate":`, `"read":2,"settled":2,"fresh":2,"duplicate":0,"filtered":0,"superseded":0,"parked":0,"dropped":0,"in_flight":0,`, `{"store":"db","state":"ready"`, `{"store":"keys","state":"ready"`} {
 		if !strings.Contains(shown.stdout, want) {
 			t.Errorf("status lacks %q:\n%s", want, shown.stdout)
 		}
