@@ -7,6 +7,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/internal/services/servicestest"
@@ -48,7 +49,9 @@ func zombies(t *testing.T, reach []kgo.Opt) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			group := t.Name()
-			zombie := joinGroup(t, reach, group, "zombie", 4*time.Minute)
+			heard := make(heartbeats, 1)
+			zombie := joinGroup(t, append([]kgo.Opt{kgo.WithHooks(heard)}, reach...), group, "zombie", 4*time.Minute)
+			heard.wait(t) // the client sends one half a second after it has joined
 			id := cluster.Partition{Topic: "in"}
 			kafkatest.Must(t, zombie.Begin())
 			write(t, zombie, group)
@@ -73,6 +76,27 @@ func zombies(t *testing.T, reach []kgo.Opt) {
 				t.Errorf("%d outputs, want %d", got, want)
 			}
 		})
+	}
+}
+
+// heartbeats tells that a member has sent a heartbeat and has its answer.
+type heartbeats chan struct{}
+
+func (h heartbeats) OnBrokerE2E(_ kgo.BrokerMetadata, request int16, e2e kgo.BrokerE2E) {
+	if request == kmsg.Heartbeat.Int16() && e2e.Err() == nil {
+		select {
+		case h <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (h heartbeats) wait(t *testing.T) {
+	t.Helper()
+	select {
+	case <-h:
+	case <-time.After(time.Minute):
+		t.Fatal("the member has sent no heartbeat for a minute")
 	}
 }
 
