@@ -127,7 +127,7 @@ var packageMap = map[string][]string{
 	"internal/kind/filter":   {".", "pipeline", "store/redisstore", "store/tiered", "internal/config", "internal/kind/redis", "internal/schema"},
 	"internal/kind/http":     {".", "pipeline", "broker/httpsrc", "internal/config", "internal/schema"},
 	"internal/kind/kafka": {
-		".", "pipeline", "stream", "broker/kafka", "broker/kafka/kafkatxn", "internal/advice", "internal/config", "internal/schema", "vfs",
+		".", "key", "pipeline", "stream", "broker/kafka", "broker/kafka/kafkatxn", "internal/advice", "internal/config", "internal/kept", "internal/schema", "internal/windows", "vfs",
 		"github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/sasl/plain", "github.com/twmb/franz-go/pkg/sasl/scram",
 	},
 	"internal/kind/nats": {".", "pipeline", "broker/nats", "internal/advice", "internal/config", "internal/schema", "github.com/nats-io/nats.go"},

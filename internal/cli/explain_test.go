@@ -202,7 +202,7 @@ pipelines:
 	}
 	run(t, "", "explain", "--key", "a").check(t, term.ExitUsage, "--config FILE is missing: name the configuration; for a store of semel dedup write semel keys show ID --store DIR\n")
 	run(t, "", "explain", "--config", file).check(t, term.ExitUsage, "--key ID is missing: name the key")
-	ask("--key", "a", "file.yaml").check(t, term.ExitUsage, `unexpected argument "file.yaml": with --key this verb takes flags only`)
+	ask("--key", "a", "file.yaml").check(t, term.ExitUsage, `unexpected argument "file.yaml": with --key this verb takes FILE and flags only`)
 	ask("--key", "a", "--store-name", "legder").check(t, term.ExitUsage, "has no such store: did you mean ledger?")
 
 	held, err := kind.All().Read(file, noEnv)

@@ -18,11 +18,11 @@ func NewExplain(a *term.App) *cobra.Command {
 	q := &keyQuestion{App: a}
 	var format string
 	cmd := &cobra.Command{
-		Use:   "explain FILE [NAME] | explain --config FILE --key ID",
+		Use:   "explain FILE [NAME] | explain FILE --key ID [--window TIME]",
 		Short: "Show what a pipeline or a proxy promises, or why a message was dropped or passed",
 		Example: `semel explain pipelines.yaml
 semel explain pipelines.yaml lines --format markdown > promise.md
-semel explain --config pipelines.yaml --key order-41 --scope default --store-name ledger`,
+semel explain pipelines.yaml --key order-41 --scope default --store-name ledger`,
 		Long: `With FILE: prints the promise of each pipeline and of each route of the proxy, or of
 the named one. It shows how the pipeline commits, when a message can be lost or an
 effect can repeat, and the outcome of a message at each moment at which the process
@@ -30,12 +30,16 @@ can die. For a route it also shows what the client gets. It works offline. With 
 markdown prints a page to commit, and mermaid a figure of the moments at which the
 process can die.
 
-With --config and --key: shows the record of a key and what its next delivery
+With FILE and --key: shows the record of a key and what its next delivery
 gets. It reads the store of each pipeline, under the pipeline's scope, or the store
 of --store-name, and the parked messages. If a running process has the embedded
 store open, or --admin names one, it also shows the deliveries that this process
 dropped, retried or parked. Then it prints the commands that can follow. Several --key are the parts of one composite key. --digest takes a digest
-that keys ls prints instead.`,
+that keys ls prints instead.
+
+With --window, such as 2026-11-24T13:00:00Z: shows the windows of a group key that have
+this time, from Kafka: the result so far, when each is closed, the results that were
+written, and what becomes of a further message.`,
 		Args: term.Arguments(0, 2, "", "FILE and NAME"),
 		RunE: a.Checked(func(cmd *cobra.Command, args []string, wrong term.Problems) error {
 			switch {

@@ -26,6 +26,7 @@ type keyQuestion struct {
 	*term.App
 	file, storeName, scope string
 	admin                  string // the admin server to ask, or ""
+	window                 string // a time in the window, or ""
 	ids                    []string
 	choice                 keyrecord.KeyFlags
 
@@ -40,14 +41,15 @@ func (q *keyQuestion) add(cmd *cobra.Command) {
 	flags.StringArrayVar(&q.ids, "key", nil, "`ID` of the message; repeat it for a composite key")
 	flags.StringVar(&q.scope, "scope", "", "`SCOPE` of the key (default that of each pipeline; default with --store-name)")
 	flags.StringVar(&q.storeName, "store-name", "", "read only the store `NAME`")
+	flags.StringVar(&q.window, "window", "", "`TIME` in the windows of the key, as in RFC 3339: show these instead of the key's record")
 	q.choice.Add(cmd)
 	q.choice.AddDigest(cmd)
 	open.AddAdmin(cmd, &q.admin)
-	term.CompleteValues(cmd, "store-name")
+	term.CompleteValues(cmd, "store-name", "window")
 }
 
 func (q *keyQuestion) asked(cmd *cobra.Command) bool {
-	return slices.ContainsFunc([]string{"config", "key", "scope", "store-name", "json-id", "digest", "admin"}, cmd.Flags().Changed)
+	return slices.ContainsFunc([]string{"config", "key", "scope", "store-name", "json-id", "digest", "admin", "window"}, cmd.Flags().Changed)
 }
 
 // keyPlace is a place that may have a record of the key.
@@ -89,8 +91,18 @@ type originLine struct {
 // answer checks all places and prints the results. If one place cannot be read,
 // it continues with the others.
 func (q *keyQuestion) answer(cmd *cobra.Command, args []string, wrong term.Problems) error {
-	if len(args) > 0 {
-		wrong.Addf("unexpected argument %q: with --key this verb takes flags only", args[0])
+	switch {
+	case len(args) == 1 && q.file == "":
+		q.file = args[0]
+	case len(args) > 0:
+		wrong.Addf("unexpected argument %q: with --key this verb takes FILE and flags only", args[len(args)-1])
+	}
+	if cmd.Flags().Changed("window") {
+		if q.file == "" {
+			wrong.Addf("--config FILE is missing: name the configuration")
+			return wrong.Err()
+		}
+		return q.windows(cmd.Context(), cmd.Flags().Changed, wrong)
 	}
 	if q.digest, q.byDigest = q.choice.Digest(q.ids, &wrong); q.byDigest {
 		if cmd.Flags().Changed("scope") {

@@ -1,0 +1,54 @@
+package kept
+
+import "slices"
+
+// Found is what a partition knows of the records of an id in a window.
+type Found struct {
+	// First and Last are the bounds of the window, or the times of the first and the last
+	// record of a session.
+	First, Last int64
+	// Deadline is the watermark at which the record takes effect.
+	Deadline int64
+	// Known says that a record is held. When and Offset are its time and its offset.
+	Known        bool
+	When, Offset int64
+}
+
+// At returns what is held of an id in the window or the sessions that have a time. If
+// nothing is, it returns the window of a record of that time. No transaction is open. It
+// is for rules with Size or Gap.
+func (s *State) At(id string, when int64) (list []Found) {
+	r := &s.rule
+	start := when - when%max(r.Size, 1)
+	for _, e := range s.open[id] {
+		h := Found{e.first, e.last, e.deadline, true, e.when, e.offset}
+		switch {
+		case r.Size > 0 && e.first == start:
+			h.Last = start + r.Size
+		case r.Gap > 0 && e.first <= when+r.Gap && e.last >= when-r.Gap:
+		default:
+			continue
+		}
+		list = append(list, h)
+	}
+	if len(list) == 0 && r.Size > 0 {
+		list = append(list, Found{First: start, Last: start + r.Size, Deadline: start + r.Size})
+	} else if len(list) == 0 {
+		list = append(list, Found{First: when, Last: when, Deadline: when + min(r.Gap+1, r.Most)})
+	}
+	return list
+}
+
+// Of leaves only some ids in a record.
+func (r *Record) Of(ids []string) {
+	all := r.ids
+	r.ids, r.count = nil, 0
+	for len(all) > 0 {
+		id, _, rest, _ := cutEntries(all) // Parse has checked them
+		if slices.Contains(ids, id) {
+			r.ids = append(r.ids, all[:len(all)-len(rest)]...)
+			r.count++
+		}
+		all = rest
+	}
+}
