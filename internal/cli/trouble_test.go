@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -48,7 +49,7 @@ func startRun(t *testing.T, file string, flags ...string) *running {
 		args := append([]string{"run", file, "--admin", r.address, "--log-format", "text"}, flags...)
 		ended <- Main(ctx, kind.All(), args, strings.NewReader(""), &bytes.Buffer{}, r.log, noEnv)
 	}()
-	r.stop = func() {
+	r.stop = sync.OnceFunc(func() {
 		cancel()
 		if status := <-ended; status != 0 {
 			t.Errorf("run ended with %d: %s", status, r.log.text())
@@ -56,7 +57,7 @@ func startRun(t *testing.T, file string, flags ...string) *running {
 		if t.Failed() {
 			t.Log(r.log.text())
 		}
-	}
+	})
 	t.Cleanup(r.stop)
 	return r
 }

@@ -97,6 +97,77 @@ func (w *windowsOnKafka) explain(key string, second int, facts ...string) {
 	}
 }
 
+// TestTheOutcomesOfMessagesBalance runs a pipeline of each kind.
+func TestTheOutcomesOfMessagesBalance(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		rest string
+		send func(w *windowsOnKafka)
+		want string // in status
+		log  string // of the end
+	}{
+		"windows": {`
+    filter: 'value.g != "none"'
+    key: { id: .id }
+    aggregate: { by: .g, over: { tumbling: 1m }, idle: forever, values: { n: count } }
+`, func(w *windowsOnKafka) {
+			w.send("1", "a", 1)
+			w.send("2", "a", 2)
+			w.send("2", "a", 2)
+			w.send("3", "none", 3)
+			w.send("4", "b", 60)
+			w.send("5", "a", 5)      // late
+			w.send("6", "a", 3600+600) // ahead of the clock
+		}, "7 settled = 3 fresh + 1 duplicate + 1 filtered + 2 parked", "read=7 fresh=3 duplicate=1 parked=2 filtered=1"},
+		"late messages are dropped": {`
+    key: { id: .id }
+    aggregate: { by: .g, over: { tumbling: 1m }, late: drop, idle: forever, values: { n: count } }
+`, func(w *windowsOnKafka) {
+			w.send("1", "a", 60)
+			w.send("2", "a", 2)
+		}, "2 settled = 1 fresh + 1 dropped", "read=2 fresh=1 duplicate=0 parked=0 dropped=1"},
+		"keep": {`
+    filter: 'value.g != "none"'
+    key: { id: .id, keep: { last: { tumbling: 1m }, idle: forever } }
+`, func(w *windowsOnKafka) {
+			w.send("1", "a", 1)
+			w.send("1", "a", 2)
+			w.send("2", "none", 3)
+			w.send("3", "a", 60)
+			w.send("4", "a", 4) // late
+		}, "5 settled = 1 fresh + 1 superseded + 1 filtered + 1 parked + 1 held", "read=5 fresh=1 duplicate=0 parked=1 filtered=1 superseded=1 held=1"},
+		"newest": {`
+    key: { id: .g, keep: { newest: .id } }
+`, func(w *windowsOnKafka) {
+			w.send("2", "a", 1)
+			w.send("1", "a", 2)
+			w.send("3", "a", 3)
+			w.send("x", "a", 3) // no number
+		}, "4 settled = 2 fresh + 1 superseded + 1 parked", "read=4 fresh=2 duplicate=0 parked=1 superseded=1"},
+		"filter": {`
+    filter: 'value.g != "none"'
+    key: { id: .id }
+`, func(w *windowsOnKafka) {
+			w.send("1", "a", 1)
+			w.send("1", "a", 1)
+			w.send("2", "none", 1)
+		}, "3 settled = 1 fresh + 1 duplicate + 1 filtered", "read=3 fresh=1 duplicate=1 parked=0 filtered=1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWindows(t, c.rest)
+			r := startRun(t, w.file)
+			c.send(w)
+			w.settled(r)
+			if got := run(t, "", "status", "--admin", r.address); !strings.Contains(got.stdout, "\np: "+c.want+"\n") {
+				t.Errorf("want %s:\n%s", c.want, got.stdout)
+			}
+			r.stop()
+			r.line("msg=ended", c.log)
+		})
+	}
+}
+
 func TestExplainShowsAWindow(t *testing.T) {
 	t.Parallel()
 	w := newWindows(t, `

@@ -57,6 +57,10 @@ type PipelineStatus struct {
 	Superseded int64 `json:"superseded"`
 	Parked     int64 `json:"parked"`
 	Dropped    int64 `json:"dropped"`
+	// Held is the number of settled messages without any of these outcomes: key.keep holds
+	// them. It is negative for outcomes of messages that were settled earlier, or are in
+	// flight.
+	Held int64 `json:"held,omitempty"`
 	// InFlight messages were read and are not settled.
 	InFlight int `json:"in_flight"`
 	// Waiting is the number of parked messages that wait for an operator.
@@ -120,6 +124,7 @@ type StoreStatus struct {
 type tally struct {
 	mu      sync.Mutex // guards the fields below
 	counted PipelineStatus
+	expired int64 // of Dropped: they were parked before
 	stalled bool
 	paused  map[string]bool // by reason
 	lags    []pipeline.Lag
@@ -175,6 +180,9 @@ func (c *tally) ObservePipeline(e pipeline.Event) {
 		c.counted.Parked += n
 	case pipeline.EventDropped:
 		c.counted.Dropped += n
+		if e.Reason == string(pipeline.ReasonExpired) {
+			c.expired += n
+		}
 	case pipeline.EventPaused, pipeline.EventResumed:
 		if c.paused == nil {
 			c.paused = map[string]bool{}
@@ -255,6 +263,7 @@ func (c *tally) status() PipelineStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.counted
+	s.Held = s.Settled - (s.Fresh + s.Duplicate + s.Filtered + s.Superseded + s.Parked + s.Dropped - c.expired)
 	s.State = StateReady
 	for _, is := range c.paused {
 		if is {
@@ -297,6 +306,9 @@ func (s *PipelineStatus) attrs() []any {
 	}
 	if s.Superseded > 0 {
 		attrs = append(attrs, slog.Int64("superseded", s.Superseded))
+	}
+	if s.Held > 0 {
+		attrs = append(attrs, slog.Int64("held", s.Held))
 	}
 	if s.Dropped > 0 {
 		attrs = append(attrs, slog.Int64("dropped", s.Dropped))

@@ -225,6 +225,9 @@ func (q *asking) printDetails(out *bytes.Buffer, now *daemon.Status) {
 	}
 	for i := range now.Pipelines {
 		p := &now.Pipelines[i]
+		if p.Settled > 0 {
+			add("%s", accounts(p))
+		}
 		if p.Reason != "" {
 			add("%s is not ready: %s", p.Name, p.Reason)
 		} else if p.WaitingFor != "" {
@@ -271,6 +274,24 @@ func (q *asking) printDetails(out *bytes.Buffer, now *daemon.Status) {
 	if len(lines) > 0 {
 		fmt.Fprintf(out, "\n%s\n", strings.Join(lines, "\n"))
 	}
+}
+
+// accounts says what became of the messages since the start of the program.
+func accounts(p *daemon.PipelineStatus) string {
+	line := fmt.Sprintf("%s: %d settled", p.Name, p.Settled)
+	if p.Held < 0 {
+		line += fmt.Sprintf(" + %d settled earlier or in flight", -p.Held)
+	}
+	line += fmt.Sprintf(" = %d fresh", p.Fresh)
+	for _, of := range []struct {
+		n    int64
+		name string
+	}{{p.Duplicate, "duplicate"}, {p.Superseded, "superseded"}, {p.Filtered, "filtered"}, {p.Parked, "parked"}, {p.Dropped, "dropped"}, {p.Held, "held"}} {
+		if of.n > 0 {
+			line += fmt.Sprintf(" + %d %s", of.n, of.name)
+		}
+	}
+	return line
 }
 
 // share formats the share of fresh messages.
