@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	natsgo "github.com/nats-io/nats.go"
@@ -134,6 +136,48 @@ func routedRabbitMQ(t *testing.T) routedSink {
 		},
 		examined: "it does not exist",
 	}
+}
+
+func routedSQS(t *testing.T) routedSink {
+	url := servers.SQS(t)
+	api := awssqs.New(awssqs.Options{Region: "us-east-1", BaseEndpoint: &url, Credentials: aws.AnonymousCredentials{}})
+	account := url + "/000000000000"
+	return routedSink{
+		yaml: fmt.Sprintf("sqs: { account: %q, queue: %%s }", account),
+		create: func(queue string) {
+			if _, err := api.CreateQueue(t.Context(), &awssqs.CreateQueueInput{QueueName: &queue}); err != nil {
+				t.Fatal(err)
+			}
+		},
+		read: func(queue string) (list []string) {
+			address := account + "/" + queue
+			var handles []*string
+			for {
+				got, err := api.ReceiveMessage(t.Context(), &awssqs.ReceiveMessageInput{QueueUrl: &address, MaxNumberOfMessages: 10})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(got.Messages) == 0 {
+					break
+				}
+				for _, m := range got.Messages {
+					list, handles = append(list, *m.Body), append(handles, m.ReceiptHandle)
+				}
+			}
+			for _, handle := range handles {
+				if _, err := api.ChangeMessageVisibility(t.Context(), &awssqs.ChangeMessageVisibilityInput{QueueUrl: &address, ReceiptHandle: handle}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return list
+		},
+		examined: "it does not exist",
+	}
+}
+
+func TestTheTopicOfARowChoosesItsQueue(t *testing.T) {
+	setAWS(t, nil)
+	topicsChooseTargets(t, routedSQS(t))
 }
 
 // TestTheTopicOfARowChoosesItsTarget has rows for two targets, for one that is not allowed,

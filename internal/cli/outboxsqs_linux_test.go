@@ -38,9 +38,11 @@ func TestOutboxReachesSQS(t *testing.T) {
 
 func outboxToSQS(t *testing.T, server *services.Server, mode string, queue *sqsQueue) {
 	address := servicestest.NewDatabase(t, server.URL())
-	source := "store: db"
+	source, sink := "store: db", fmt.Sprintf("queue: %q", queue.url)
+	account, name := filepath.Split(queue.url)
 	if mode == "wal" {
 		source = "store: db, mode: wal, slot: " + strings.ReplaceAll(servicestest.Topic(), "-", "_")
+		sink = fmt.Sprintf("account: %q, queue: { from: source, allow: [%s] }", account, name)
 	}
 	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf(`stores:
   db: { postgres: { dsn: %q } }
@@ -48,16 +50,16 @@ pipelines:
   events:
     source: { outbox: { %s } }
     key: { id: property:message-id }
-    sink: { sqs: { queue: %q } }
+    sink: { sqs: { %s } }
     parked: { store: db }
   consume:
-    source: { sqs: { queue: %[3]q } }
+    source: { sqs: { queue: %q } }
     key: { id: header:semel-key }
     window: 28d
     store: db
     sink: { postgres: { store: db, table: received, columns: { id: key, message_group: record-key, message_id: property:message-id, kind: header:kind, body: body } } }
     parked: { store: db }
-`, address, source, queue.url))
+`, address, source, sink, queue.url))
 	execute(t, address, "CREATE TABLE received (n bigint GENERATED ALWAYS AS IDENTITY, id uuid, message_group text, message_id text, kind text, body text)")
 	run(t, "", "migrate", "up", "--config", file).check(t, term.ExitDone, "outbox")
 	pool, err := pgxpool.New(t.Context(), address)
@@ -66,7 +68,7 @@ pipelines:
 	}
 	t.Cleanup(pool.Close)
 	row := func(aggregate, body string) outbox.Message {
-		return outbox.Message{Aggregate: aggregate, Topic: "orders", Headers: []semel.Header{{Name: "kind", Value: []byte("test")}}, Payload: []byte(body)}
+		return outbox.Message{Aggregate: aggregate, Topic: name, Headers: []semel.Header{{Name: "kind", Value: []byte("test")}}, Payload: []byte(body)}
 	}
 	again := row("a", "a0")
 	again.ID = "018f3c5a-0000-7000-8000-000000000001"

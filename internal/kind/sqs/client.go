@@ -27,21 +27,18 @@ type Queue struct {
 	URL, Profile string
 }
 
-// fields are the fields that source and sink share.
-func (q *Queue) fields() []schema.Field {
-	return []schema.Field{
-		schema.TextField("queue", &q.URL, "URL of the queue, as `aws sqs get-queue-url` prints it. It also decides the region and the server.").Need(),
-		schema.TextField("profile", &q.Profile, "Profile of the AWS configuration files whose credentials are used.").Means("the usual order: environment, `AWS_PROFILE`, role of the machine or container"),
-	}
+// profile is the field that source and sink share.
+func (q *Queue) profile() schema.Field {
+	return schema.TextField("profile", &q.Profile, "Profile of the AWS configuration files whose credentials are used.").Means("the usual order: environment, `AWS_PROFILE`, role of the machine or container")
 }
 
-// check reports a URL that cannot be one of a queue.
-func (q *Queue) check(v schema.Value, _ schema.Members) {
-	if q.URL == "" || strings.Contains(q.URL, "${") { // a reference that is not resolved yet
+// checkURL reports a URL that cannot be one of a queue.
+func checkURL(v schema.Value, field, url string) {
+	if url == "" || strings.Contains(url, "${") { // a reference that is not resolved yet
 		return
 	}
-	if _, err := sqs.ParseAddress(q.URL); err != nil {
-		v.Wrong("queue: %s", strings.TrimSuffix(err.Error(), ": "+semel.ErrInvalidRequest.Error()))
+	if _, err := sqs.ParseAddress(url); err != nil {
+		v.Wrong("%s: %s", field, strings.TrimSuffix(err.Error(), ": "+semel.ErrInvalidRequest.Error()))
 	}
 }
 
@@ -59,18 +56,14 @@ func (q *Queue) fifo() bool {
 	return err == nil && at.FIFO
 }
 
-// drops describes how a FIFO queue drops what it has. A standard queue stores every
+// fifoDrops describes how a FIFO queue drops what it has. A standard queue stores every
 // message.
-func (q *Queue) drops() config.Drops {
-	if !q.fifo() {
-		return config.Drops{}
-	}
-	return config.Drops{Server: "SQS", For: 5 * time.Minute}
-}
+var fifoDrops = config.Drops{Server: "SQS", For: 5 * time.Minute}
 
-// client returns a client with credentials from where users of AWS expect them.
-func (q *Queue) client(ctx context.Context) (*awssqs.Client, error) {
-	at, err := sqs.ParseAddress(q.URL)
+// client returns a client for the region of a queue's URL, with credentials from where
+// users of AWS expect them.
+func (q *Queue) client(ctx context.Context, url string) (*awssqs.Client, error) {
+	at, err := sqs.ParseAddress(url)
 	if err != nil {
 		return nil, err
 	}
@@ -87,11 +80,11 @@ func (q *Queue) client(ctx context.Context) (*awssqs.Client, error) {
 	return awssqs.NewFromConfig(found), nil
 }
 
-// examine examines the queue.
-func (q *Queue) examine(ctx context.Context, x *config.Examination, reads, writes bool) {
-	client, err := q.client(ctx)
+// examine examines a queue.
+func (q *Queue) examine(ctx context.Context, x *config.Examination, url string, reads, writes bool) {
+	client, err := q.client(ctx, url)
 	if err == nil {
-		findings, failed := sqs.Examine(ctx, &sqs.ExamineOptions{Client: client, Queue: q.URL, Reads: reads, Writes: writes, Window: x.Pipeline.Window, Lease: x.Pipeline.Lease})
+		findings, failed := sqs.Examine(ctx, &sqs.ExamineOptions{Client: client, Queue: url, Reads: reads, Writes: writes, Window: x.Pipeline.Window, Lease: x.Pipeline.Lease})
 		x.Add(findings)
 		err = failed
 	}
@@ -104,24 +97,30 @@ const (
 	toWrite = "sqs:SendMessage and sqs:GetQueueAttributes"
 )
 
-// advise says what an error of SQS means. path is the kind's place in the
-// configuration.
-func (q *Queue) advise(path, permissions string, err error) *advice.Error {
+// advise says what an error of SQS means. queue is the name of the queue, or "" if messages
+// name it. path is the kind's place in the configuration.
+func advise(queue, path, permissions string, err error) *advice.Error {
 	said := &advice.Error{Public: true}
 	_, missing := errors.AsType[*types.QueueDoesNotExist](err)
 	_, over := errors.AsType[*types.OverLimit](err)
+	what := "the queue " + queue
+	if queue == "" {
+		what = "a queue that messages name"
+	}
 	switch {
+	case missing && queue == "":
+		said.Cause, said.Remedy = what+" does not exist", "create it with aws sqs create-queue, or correct "+path+".queue.allow"
 	case missing:
-		said.Cause = "there is no queue " + q.name()
-		said.Remedy = "create it with aws sqs create-queue --queue-name " + q.name()
-		if q.fifo() {
+		said.Cause = "there is no queue " + queue
+		said.Remedy = "create it with aws sqs create-queue --queue-name " + queue
+		if strings.HasSuffix(queue, ".fifo") {
 			said.Remedy += " --attributes FifoQueue=true"
 		}
 		said.Remedy += ", or correct " + path + ".queue"
 	case over:
-		said.Cause, said.Remedy = "the queue "+q.name()+" has as many unsettled messages as SQS permits", "look for the processes that have them"
+		said.Cause, said.Remedy = what+" has as many unsettled messages as SQS permits", "look for the processes that have them"
 	case sqs.Denied(err):
-		said.Cause, said.Remedy = "these credentials have no permission for the queue "+q.name(), "permit "+permissions
+		said.Cause, said.Remedy = "these credentials have no permission for "+what, "permit "+permissions
 	case sqs.Unsigned(err):
 		said.Cause, said.Remedy = "there are no AWS credentials", "set "+path+".profile or AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine a role"
 	case refused(err):

@@ -33,16 +33,19 @@ func (*Source) Kind() string { return "sqs" }
 // Fields implements config.Kind.
 func (s *Source) Fields() schema.Mapping {
 	return schema.Mapping{
-		Doc:    "Messages of a queue of Amazon SQS, standard or FIFO. Processes share the queue. A message is deleted when its outcome is durable; until then the pipeline keeps it invisible to others. Attributes are headers, and the message group is the record key. The MessageId is not handed out, because it changes when a producer repeats a message.",
-		Check:  s.check,
-		Fields: s.fields(),
+		Doc:   "Messages of a queue of Amazon SQS, standard or FIFO. Processes share the queue. A message is deleted when its outcome is durable; until then the pipeline keeps it invisible to others. Attributes are headers, and the message group is the record key. The MessageId is not handed out, because it changes when a producer repeats a message.",
+		Check: func(v schema.Value, _ schema.Members) { checkURL(v, "queue", s.URL) },
+		Fields: []schema.Field{
+			schema.TextField("queue", &s.URL, "URL of the queue, as `aws sqs get-queue-url` prints it. It also decides the region and the server.").Need(),
+			s.profile(),
+		},
 	}
 }
 
 // About implements config.Source.
 func (s *Source) About(*config.Pipeline) config.SourceAbout {
 	about := config.SourceAbout{
-		Name: "sqs " + s.name(), Shared: true, Drops: s.drops(),
+		Name: "sqs " + s.name(), Shared: true,
 		Again:     "SQS delivers the message again when its visibility timeout of 30 seconds has passed",
 		AfterAck:  config.AfterAck{Unsure: "SQS may not have deleted the message", Again: "a message that is delivered again", Gets: "is acknowledged without effect"},
 		TakesBack: "SQS delivers it again after %s",
@@ -52,6 +55,7 @@ func (s *Source) About(*config.Pipeline) config.SourceAbout {
 		},
 	}
 	if s.fifo() {
+		about.Drops = fifoDrops
 		about.Exceptions = append(about.Exceptions, "SQS itself recognises a message that a producer repeats within five minutes; the store of the keys recognises it for the whole window, even when it is redriven from a dead-letter queue")
 	}
 	return about
@@ -94,14 +98,14 @@ func rules(r *key.Rule) []*key.Rule {
 
 // Check implements config.Source.
 func (s *Source) Check(c *config.Checker, p *config.Pipeline) {
-	if sink, ok := p.Sink.(*Sink); ok && sink.URL == s.URL {
+	if sink, ok := p.Sink.(*Sink); ok && sink.has(s.URL) {
 		c.Report(p.At, "pipelines."+p.Name+".sink.sqs.queue", "the pipeline would read its own output: use another queue")
 	}
 }
 
 // Open implements config.Source.
 func (s *Source) Open(ctx context.Context, _ *config.Env) (pipeline.Source, error) {
-	client, err := s.client(ctx)
+	client, err := s.client(ctx, s.URL)
 	if err != nil {
 		return nil, err
 	}
@@ -113,9 +117,11 @@ func (s *Source) Open(ctx context.Context, _ *config.Env) (pipeline.Source, erro
 }
 
 // Examine implements config.Kind.
-func (s *Source) Examine(ctx context.Context, x *config.Examination) { s.examine(ctx, x, true, false) }
+func (s *Source) Examine(ctx context.Context, x *config.Examination) {
+	s.examine(ctx, x, s.URL, true, false)
+}
 
 // Advise implements config.Advisor.
 func (s *Source) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *advice.Error {
-	return s.advise(path, toRead, err)
+	return advise(s.name(), path, toRead, err)
 }
