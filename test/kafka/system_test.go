@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -49,6 +50,7 @@ type settings struct {
 	StateDir string
 	Session  time.Duration // when the group takes it for dead
 	Windows  bool          // counts messages in windows instead of moving them
+	Keep     bool          // keeps one message of each key by each of the rules
 }
 
 const childVariable = "SEMEL_TEST_KAFKA_PROGRAM"
@@ -84,19 +86,39 @@ func program(text string) int {
 			return 2
 		}
 	}
-	t, err := kafkatxn.NewTransactor(opts)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 2
+	all := []*kafkatxn.TransactorOptions{opts}
+	if s.Keep {
+		if all, err = keepMessages(opts); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 2
+		}
 	}
+	return runAll(all)
+}
+
+// runAll runs loops until SIGTERM.
+func runAll(all []*kafkatxn.TransactorOptions) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	fmt.Fprintln(os.Stderr, "heeds signals")
-	if err := t.Run(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+	var running sync.WaitGroup
+	var status atomic.Int64
+	for _, opts := range all {
+		t, err := kafkatxn.NewTransactor(opts)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 2
+		}
+		running.Go(func() {
+			if err := t.Run(ctx); err != nil {
+				fmt.Fprintln(os.Stderr, opts.Group, err)
+				status.Store(1)
+				stop()
+			}
+		})
 	}
-	return 0
+	running.Wait()
+	return int(status.Load())
 }
 
 // logged writes what changes at the source.

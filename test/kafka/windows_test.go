@@ -124,6 +124,11 @@ func countOnABroker(t *testing.T, messages int, events []string, seed uint64) bo
 			return false
 		}
 		t.Errorf("%d messages with the sum %d are in results, and %d are parked; want %d and %d in all. Two results: %q", found.n, found.sum, found.parked, ids, sum, found.twice)
+		showState(t, adm, group)
+		for _, p := range programs {
+			p.end(t, syscall.SIGQUIT) // what they do is in their logs
+		}
+		return true
 	}
 	if found.parked == 0 || len(found.results) == 0 {
 		t.Errorf("%d messages are parked, and there are %d results", found.parked, len(found.results))
@@ -136,6 +141,35 @@ func countOnABroker(t *testing.T, messages int, events []string, seed uint64) bo
 	}
 	t.Logf("%d messages, %d results, %d late, %v", ids, len(found.results), found.parked, events)
 	return true
+}
+
+// showState logs what the broker has of groups and open transactions.
+func showState(t *testing.T, adm *kadm.Client, groups ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	lags, err := adm.Lag(ctx, groups...)
+	for name, lag := range lags {
+		t.Logf("group %s is %s with %d members", name, lag.State, len(lag.Members))
+		for _, l := range lag.Lag.Sorted() {
+			t.Logf("  %s/%d committed %d of %d, %v", l.Topic, l.Partition, l.Commit.At, l.End.Offset, l.Err)
+		}
+	}
+	open, err2 := adm.DescribeTransactions(ctx)
+	for _, one := range open.Sorted() {
+		t.Logf("transaction %s is %s since %s with %v", one.TxnID, one.State, time.UnixMilli(one.StartTimestamp).Format("15:04:05.000"), one.Topics)
+	}
+	producers, err3 := adm.DescribeProducers(ctx, nil)
+	for topic, of := range producers {
+		for number, p := range of.Partitions {
+			for _, one := range p.ActiveProducers {
+				if one.CurrentTxnStartOffset >= 0 {
+					t.Logf("producer %d has an open transaction in %s/%d from %d on", one.ProducerID, topic, number, one.CurrentTxnStartOffset)
+				}
+			}
+		}
+	}
+	t.Log(errors.Join(err, err2, err3))
 }
 
 // suspend stops a program for longer than its session, so that another has its
