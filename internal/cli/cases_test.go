@@ -77,7 +77,7 @@ func TestLinesThatAreNoCasesAreNamed(t *testing.T) {
 {"pipeline":"orders"} {}
 []
 `, "test", file, "-").check(t, term.ExitUsage,
-		`-:1: unknown field "bdy"`, `-:2: decision "dropped": write one of fresh, filtered, failed, duplicate, mismatch, late, missing`,
+		`-:1: unknown field "bdy"`, `-:2: decision "dropped": write one of fresh, filtered, failed, duplicate, mismatch, late, missing, held, superseded`,
 		`-:3: pipeline "": name one of orders, hooks`, `-:4: after "soon": write a duration, such as 25h`, "-:5: expected one JSON object", "-:6: ")
 	run(t, "\n", "test", file, "-").check(t, term.ExitUsage, "-: there is no case")
 	run(t, "", "test", file, "/none").check(t, term.ExitUsage, "/none: there is no such file")
@@ -110,7 +110,7 @@ pipelines:
 {"time":"2026-11-24T13:01:59Z","body":{"id":6,"g":"a","n":64},"decision":"fresh","results":[]}
 {"time":"2026-11-24T13:02:59Z","partition":1,"body":{"id":6,"g":"b","n":64},"decision":"fresh","results":[]}
 {"after":"59s","results":[]}
-{"after":"4m","results":[` + result(1, 3, 4, 85) + `,` + result(2, 4, 2, 20) + `,` + strings.ReplaceAll(result(1, 3, 1, 64), `"a"`, `"b"`) + `,` + strings.ReplaceAll(result(2, 4, 1, 64), `"a"`, `"b"`) + `]}
+{"after":"4m","results":[` + result(1, 3, 4, 85) + `,` + strings.ReplaceAll(result(1, 3, 1, 64), `"a"`, `"b"`) + `,` + result(2, 4, 2, 20) + `,` + strings.ReplaceAll(result(2, 4, 1, 64), `"a"`, `"b"`) + `]}
 {"time":"2026-11-24T13:01:59Z","body":{"id":7,"g":"a","n":1},"decision":"late"}
 `
 	got := run(t, cases, "test", file, "-")
@@ -120,6 +120,69 @@ pipelines:
 	}
 	got = run(t, `{"time":"2026-11-24T13:01:05Z","body":{"id":1,"g":"a","n":1},"results":[{"n":1}]}`, "test", file, "-")
 	if got.status != term.ExitFound || !strings.Contains(got.stdout, `FAIL  counts line 1: its results are none, want [{"n":1}]`) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestCasesCheckWhichMessageIsKept has each rule, with messages of each fate.
+func TestCasesCheckWhichMessageIsKept(t *testing.T) {
+	t.Parallel()
+	pipeline := func(name, keep, more string) string {
+		return fmt.Sprintf(`
+  %s:
+    source: { kafka: { brokers: ["127.0.0.1:1"], topics: [in], group: %s%s } }
+    key: { id: .id%s }
+    window: 1d
+    filter: "value.n < 100"
+    map: '{"id": value.id, "n": value.n}'
+    sink: { kafka: { brokers: ["127.0.0.1:1"], topic: out, tls: { ca: /none }, sasl: { mechanism: PLAIN, username: u, password: "${env:NOT_SET}" } } }
+`, name, name, more, keep)
+	}
+	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), "pipelines:"+
+		pipeline("once", "", "")+pipeline("together", "", ", repartition: true")+
+		pipeline("first", ", keep: { first: .at, grace: 10s }", "")+pipeline("last", ", keep: { last: { tumbling: 1m }, idle: 30s }", "")+pipeline("newest", ", keep: { newest: .n }", ""))
+	cases := `{"pipeline":"once","body":{"id":1,"n":1},"decision":"fresh","output":{"id":1,"n":1},"results":[]}
+{"pipeline":"once","partition":1,"body":{"id":1,"n":1},"decision":"fresh"}
+{"pipeline":"once","body":{"id":1,"n":2},"decision":"duplicate"}
+{"pipeline":"once","body":{"id":2,"n":100},"decision":"filtered"}
+{"pipeline":"once","body":{"id":3,"n":"x"},"decision":"failed"}
+{"pipeline":"once","body":{"n":1},"decision":"missing"}
+{"pipeline":"once","after":"25h","body":{"id":1,"n":1},"decision":"fresh"}
+{"pipeline":"together","body":{"id":1,"n":1},"decision":"fresh"}
+{"pipeline":"together","partition":1,"body":{"id":1,"n":1},"decision":"duplicate"}
+{"pipeline":"first","time":"2026-11-24T13:00:20Z","body":{"id":1,"n":2,"at":"2026-11-24T13:00:07Z"},"key":1,"decision":"held","results":[]}
+{"pipeline":"first","body":{"id":1,"n":1,"at":"2026-11-24T13:00:05Z"},"decision":"held"}
+{"pipeline":"first","body":{"id":1,"n":3,"at":"2026-11-24T13:00:06Z"},"decision":"superseded"}
+{"pipeline":"first","body":{"id":2,"n":1,"at":"2026-11-24T13:00:16Z"},"decision":"held","results":[{"id":1,"n":1}]}
+{"pipeline":"first","body":{"id":1,"n":4,"at":"2026-11-24T13:00:06Z"},"decision":"duplicate"}
+{"pipeline":"first","body":{"id":3,"n":1,"at":"2026-11-24T13:00:05Z"},"decision":"late"}
+{"pipeline":"first","body":{"id":3,"n":1,"at":"2026-11-24T14:00:00Z"},"decision":"failed"}
+{"pipeline":"first","body":{"id":3,"n":1,"at":"never"},"decision":"failed"}
+{"pipeline":"first","after":"1m","results":[]}
+{"pipeline":"first","after":"1m","results":[{"id":2,"n":1}]}
+{"pipeline":"last","time":"2026-11-24T13:00:20Z","record_key":"k","body":{"id":1,"n":1},"decision":"held","results":[]}
+{"pipeline":"last","time":"2026-11-24T13:00:20Z","body":{"id":1,"n":2},"decision":"held"}
+{"pipeline":"last","time":"2026-11-24T13:00:19Z","body":{"id":1,"n":3},"decision":"superseded"}
+{"pipeline":"last","time":"2026-11-24T13:00:21Z","body":{"id":2,"n":100},"decision":"held"}
+{"pipeline":"last","time":"2026-11-24T13:01:00Z","body":{"id":1,"n":4},"decision":"held","results":[{"id":1,"n":2}]}
+{"pipeline":"last","time":"2026-11-24T13:00:59Z","body":{"id":1,"n":5},"decision":"late"}
+{"pipeline":"last","after":"2m15s","results":[{"id":1,"n":4}]}
+{"pipeline":"newest","body":{"id":1,"n":5},"decision":"fresh","output":{"id":1,"n":5}}
+{"pipeline":"newest","body":{"id":1,"n":5},"decision":"superseded"}
+{"pipeline":"newest","body":{"id":1,"n":4},"decision":"superseded"}
+{"pipeline":"newest","body":{"id":1,"n":6},"decision":"fresh"}
+`
+	got := run(t, cases, "test", file, "-")
+	got.check(t, term.ExitDone)
+	if !strings.HasSuffix(got.stdout, "\n30 cases, 0 failed\n") || !strings.Contains(got.stdout, "ok    first line 13: held, 1 results\n") {
+		t.Error(got.stdout)
+	}
+	got = run(t, `{"pipeline":"last","body":{"id":1,"n":1},"decision":"fresh","results":[{"id":1}]}
+{"pipeline":"last","decision":"held"}
+`, "test", file, "-", "--json")
+	if want := `{"line":1,"pipeline":"last","ok":false,"decision":"held","key":1,"wrong":["it is held, want fresh","its results are none, want [{\"id\":1}]"]}
+{"line":2,"pipeline":"last","ok":false,"decision":"","wrong":["it is no message, want held"]}
+`; got.status != term.ExitFound || got.stdout != want {
 		t.Errorf("%+v", got)
 	}
 }

@@ -20,7 +20,6 @@ pipelines:
     sink: { kafka: { brokers: ["127.0.0.1:1"], topic: out } }
 `)
 	run(t, "", "dry-run", file).check(t, term.ExitUsage, "pipeline p has key.keep", "another group and output")
-	run(t, `{"body":{"id":1}}`, "test", file, "-").check(t, term.ExitUsage, "pipeline p has key.keep", "keep: first")
 	got := run(t, "", "lint", file)
 	for _, want := range []string{"key.keep.late", "is lost, also if no other one", "key.keep.grace", "key.keep.idle"} {
 		if !strings.Contains(got.stdout, want) {

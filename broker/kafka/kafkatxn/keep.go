@@ -102,6 +102,8 @@ func (w *worker) keep(ctx context.Context, p *part, r *kgo.Record, offset int64,
 	verdict, replaced := st.Add(id.ID, when, r.Offset, value)
 	w.counts.superseded += replaced
 	switch verdict {
+	case kept.Held:
+		w.counts.held++
 	case kept.Superseded:
 		w.counts.superseded++
 	case kept.Late:

@@ -127,7 +127,7 @@ func (t *Transactor) readLimits(ctx context.Context, adm *kadm.Client) error {
 // of a transaction makes it read the limits again. If they have changed, the error
 // restarts the client, so that a raised limit counts without a restart of the process.
 func (t *Transactor) raised(ctx context.Context, had cluster.Limits, asked *bool, tooLarge error) error {
-	if tooLarge == nil || *asked {
+	if tooLarge == nil || *asked || t.admin == nil { // a Trial has no brokers
 		return tooLarge
 	}
 	*asked = true

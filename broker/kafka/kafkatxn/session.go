@@ -26,14 +26,15 @@ type session struct {
 	t    *Transactor
 	name string
 
-	client *kgo.GroupTransactSession
-	cut    context.CancelFunc // cuts the client's connections
-	limits cluster.Limits     // of the client
-	tooBig int                // consecutive transactions that brokers refused for a size
-	aborts int                // consecutive transactions that were aborted for an error
-	parts  map[cluster.Partition]*part
-	work   worker
-	looked time.Time // when quiet partitions were last looked for
+	client  *kgo.GroupTransactSession
+	brokers brokers            // the client; a Trial has none
+	cut     context.CancelFunc // cuts the client's connections
+	limits  cluster.Limits     // of the client
+	tooBig  int                // consecutive transactions that brokers refused for a size
+	aborts  int                // consecutive transactions that were aborted for an error
+	parts   map[cluster.Partition]*part
+	work    worker
+	looked  time.Time // when quiet partitions were last looked for
 	// previewed is when early results were last written.
 	previewed time.Time
 	// restoring is the goroutine that brings parts up to date, if one runs.
@@ -45,6 +46,27 @@ type session struct {
 	wanted   []cluster.Partition // assigned to another session of this process
 	revoked  bool                // a partition is gone: the open transaction cannot commit
 	wake     func()              // ends the wait for records
+}
+
+// brokers are what a transaction needs.
+type brokers interface {
+	Begin() error
+	Flush(ctx context.Context) error
+	End(ctx context.Context, commit kgo.TransactionEndTry) (committed bool, err error)
+	CommittedOffsets() map[string]map[int32]kgo.EpochOffset
+}
+
+// member is a client as the brokers of a session.
+type member struct{ *kgo.GroupTransactSession }
+
+var _ brokers = member{}
+
+// Flush implements brokers.
+func (m member) Flush(ctx context.Context) error { return m.Client().Flush(ctx) }
+
+// CommittedOffsets implements brokers.
+func (m member) CommittedOffsets() map[string]map[int32]kgo.EpochOffset {
+	return m.Client().CommittedOffsets()
 }
 
 // part is a partition that was assigned to a session.
@@ -147,6 +169,7 @@ func (s *session) open(ctx context.Context) error {
 		kgo.ProducerBatchMaxBytesFn(s.limits.Client),
 		kgo.ConsumeTopics(o.reads()...), kgo.RecordPartitioner(cluster.Partitioner(manual)),
 		kgo.OnPartitionsAssigned(s.onAssigned), kgo.OnPartitionsRevoked(s.onRevoked), kgo.OnPartitionsLost(s.onLost)))
+	s.brokers = member{s.client}
 	return err
 }
 
@@ -460,7 +483,7 @@ func (s *session) rewind(last context.Context) error {
 	s.mu.Lock()
 	s.revoked = false
 	s.mu.Unlock()
-	if _, err := s.client.End(last, kgo.TryAbort); err != nil {
+	if _, err := s.brokers.End(last, kgo.TryAbort); err != nil {
 		return fmt.Errorf("kafka: rewind: %w", err)
 	}
 	return nil

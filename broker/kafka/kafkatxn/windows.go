@@ -1,13 +1,17 @@
 package kafkatxn
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"maps"
+	"slices"
 	"strconv"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
@@ -226,14 +230,18 @@ func (s *session) patience() time.Duration {
 
 // emit writes results of closed windows, as many as one transaction takes. A partition
 // without records in it commits its present offset again, so that the brokers check
-// whether this member still has it.
+// whether this member still has it. The same records read in the same transactions give
+// the same outputs in the same order.
 func (w *worker) emit(ctx context.Context) error {
 	if !w.opts.hasState() {
 		return nil
 	}
-	committed := w.s.client.Client().CommittedOffsets()
+	committed := w.s.brokers.CommittedOffsets()
 	left, early := w.opts.results, w.s.early()
-	for _, p := range w.s.parts {
+	parts := slices.SortedFunc(maps.Values(w.s.parts), func(a, b *part) int {
+		return cmp.Or(cmp.Compare(a.id.Topic, b.id.Topic), cmp.Compare(a.id.Number, b.id.Number))
+	})
+	for _, p := range parts {
 		if !p.ready || !p.touched && (left == 0 || !p.has(early)) {
 			continue
 		}
@@ -420,7 +428,12 @@ func (s *session) look(ctx context.Context) {
 	if err != nil {
 		return // the next look may succeed
 	}
-	committed := s.client.Client().CommittedOffsets()
+	s.settleQuiet(asked, ends)
+}
+
+// settleQuiet moves the watermarks of partitions that are quiet, by their ends at a time.
+func (s *session) settleQuiet(asked int64, ends kadm.ListedOffsets) {
+	idle, committed := s.t.opts.idle(), s.brokers.CommittedOffsets()
 	for _, p := range s.parts {
 		end, ok := ends.Lookup(p.id.Topic, p.id.Number)
 		at, has := committed[p.id.Topic][p.id.Number]

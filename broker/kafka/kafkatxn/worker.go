@@ -66,6 +66,7 @@ type worker struct {
 // counts are the results of a transaction.
 type counts struct {
 	fresh, duplicate, late, again, superseded, delivered, filtered int
+	held                                                           int // of the Keep; it is not reported
 }
 
 // keyState is the state of a record's key before the decision.
@@ -110,7 +111,7 @@ func (s *session) transact(ctx, calls, last context.Context, fetches kgo.Fetches
 	w := &s.work
 	w.reset()
 	w.began = time.Now()
-	if err := s.client.Begin(); err != nil {
+	if err := s.brokers.Begin(); err != nil {
 		return fmt.Errorf("kafka: begin: %w", err)
 	}
 	for {
@@ -183,7 +184,7 @@ func (s *session) finish(last context.Context) error {
 		return err
 	}
 	w.writeChangelog()
-	if err := s.client.Client().Flush(last); err != nil {
+	if err := s.brokers.Flush(last); err != nil {
 		return fmt.Errorf("kafka: flush: %w", err)
 	}
 	if failed := w.failed.Load(); failed != nil || s.interrupted() {
@@ -204,7 +205,7 @@ func (s *session) finish(last context.Context) error {
 		return nil
 	}
 	s.does("the commit of a Kafka transaction", w.records)
-	committed, err := s.client.End(cluster.Committing(last, w.present), kgo.TryCommit)
+	committed, err := s.brokers.End(cluster.Committing(last, w.present), kgo.TryCommit)
 	if err != nil || !committed {
 		for _, p := range w.touched {
 			p.slot.drop()

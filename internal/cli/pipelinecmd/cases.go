@@ -3,6 +3,7 @@ package pipelinecmd
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
@@ -33,7 +35,9 @@ func NewTest(a *term.App) *cobra.Command {
 semel test pipelines.yaml cases.jsonl --json`,
 		Long: `Gives example messages to the pipelines of a configuration and compares the key and
 the decision of each with the expected ones. It needs no server: the keys are in
-memory, and a sink is not opened. Run it in CI with the configuration.
+memory, and a sink is not opened. From Kafka to Kafka without a store, the code of
+the transaction decides, and only the brokers are missing. Run it in CI with the
+configuration.
 
 CASES is a file of JSON lines; - is standard input. Each line is a message:
 
@@ -48,12 +52,15 @@ CASES is a file of JSON lines; - is standard input. Each line is a message:
   after       time that passes before the message, such as 25h
   time        the message's own time (default the time at which it arrives)
   key         the expected id, as in semel keys ls --json
-  decision    fresh, filtered, failed, duplicate, mismatch, late or missing
+  decision    fresh, filtered, failed, duplicate, mismatch, late or missing; with
+              key.keep also held or superseded
   output      the expected body of a fresh message, behind filter and map
-  results     with aggregate: a list of the results that the line writes
+  results     with aggregate or keep: a list of the results that the line writes, or
+              of the bodies of held messages that take effect
 
-With aggregate, the clock starts at the time of the first message. A line without body,
-record_key and headers is then no message: time passes, and windows close by idle.
+With aggregate or keep, the clock starts at the time of the first message. A line
+without body, record_key and headers is then no message: time passes, and idle closes
+windows.
 
 The messages of a pipeline come in the order of the lines, and each remembers its
 key. A case without key, decision or output checks nothing of that kind.
@@ -66,7 +73,6 @@ The exit status is 3 if a case fails.`,
 			}
 			a.NoEnv = true // addresses and passwords are not used
 			conf, chosen := open.Pipelines(a, args[0], nil, &wrong)
-			refuseKeep(chosen, "it compares each message with the first one of its key. Test the key with keep: first", &wrong)
 			if err := wrong.Err(); err != nil {
 				return err
 			}
@@ -178,8 +184,14 @@ func (c *testCase) read(line []byte, pipelines []*config.Pipeline) error {
 	return nil
 }
 
+// What becomes of a message with key.keep, beside what dry-run has.
+const (
+	caseHeld       = "held"
+	caseSuperseded = "superseded"
+)
+
 func caseKinds() []string {
-	return []string{dryFresh, dryFiltered, dryFailed, dryDuplicate, dryMismatch, dryLate, dryMissing}
+	return []string{dryFresh, dryFiltered, dryFailed, dryDuplicate, dryMismatch, dryLate, dryMissing, caseHeld, caseSuperseded}
 }
 
 // caseLine is what test prints about a case with --json.
@@ -191,7 +203,7 @@ type caseLine struct {
 	Decision string          `json:"decision"`
 	Key      json.RawMessage `json:"key,omitempty"`
 	Output   json.RawMessage `json:"output,omitempty"`
-	// Results are those of an aggregate.
+	// Results are those of an aggregate, or held messages that take effect.
 	Results []json.RawMessage `json:"results,omitempty"`
 	Error   string            `json:"error,omitempty"`
 	Wrong   []string          `json:"wrong,omitempty"`
@@ -258,8 +270,10 @@ func printCase(a *term.App, line caseLine) error {
 // says that time passes.
 type caseBench struct {
 	*decider
-	store   *memstore.Store
-	windows *windowBench // nil without an aggregate
+	store *memstore.Store
+	// trial decides instead, from the first case on, if outputs and keys are one Kafka
+	// transaction.
+	trial *kafkatxn.Trial
 }
 
 func newCaseBench(a *term.App, conf *config.File, p *config.Pipeline) (*caseBench, error) {
@@ -267,9 +281,6 @@ func newCaseBench(a *term.App, conf *config.File, p *config.Pipeline) (*caseBenc
 	opts := &memstore.Options{Clock: func() time.Time { return b.now }, KeepIDs: true}
 	if p.Window != semel.Forever {
 		opts.MaxWindow = p.Window
-	}
-	if p.Aggregate != nil {
-		b.windows = newWindowBench(p.Aggregate.Stream())
 	}
 	var err error
 	b.store, err = memstore.New(opts)
@@ -280,30 +291,41 @@ func newCaseBench(a *term.App, conf *config.File, p *config.Pipeline) (*caseBenc
 func (b *caseBench) run(ctx context.Context, c *testCase) (caseLine, error) {
 	line := caseLine{Line: c.line, Pipeline: c.spec.Name, Name: c.Name}
 	b.now = b.now.Add(c.after)
-	if b.windows != nil {
-		if b.windows.last.IsZero() && !c.Time.IsZero() {
-			b.now = c.Time
-		}
-		b.windows.pass(b.now)
-	}
 	var err error
-	if b.windows == nil || len(c.Body) > 0 || c.RecordKey != "" || len(c.Headers) > 0 {
+	if b.conf.Mode(b.spec) == config.SourceIsSink {
+		err = b.try(ctx, c, &line)
+	} else {
 		err = b.message(ctx, c, &line)
 	}
-	if err == nil && b.windows != nil {
-		line.Results, err = b.windows.results()
+	if err != nil {
+		return line, err
 	}
-	if err == nil && c.Results != nil {
-		if wrong := c.compare(line.Results); wrong != "" {
-			line.Wrong = append(line.Wrong, wrong)
-		}
-	}
+	c.compare(&line)
 	line.OK = len(line.Wrong) == 0
-	return line, err
+	return line, nil
 }
 
-// message decides the message of a case and compares.
-func (b *caseBench) message(ctx context.Context, c *testCase, line *caseLine) error {
+// compare compares what became of a case with what is expected.
+func (c *testCase) compare(line *caseLine) {
+	if c.Decision != "" && c.Decision != line.Decision {
+		line.Wrong = append(line.Wrong, fmt.Sprintf("it is %s, want %s", cmp.Or(line.Decision, "no message"), c.Decision))
+	}
+	if len(c.Key) > 0 && !sameJSON(c.Key, line.Key) {
+		line.Wrong = append(line.Wrong, fmt.Sprintf("its key is %s, want %s", orNone(line.Key), c.Key))
+	}
+	if len(c.Output) > 0 && !sameJSON(c.Output, line.Output) {
+		line.Wrong = append(line.Wrong, fmt.Sprintf("its output is %s, want %s", orNone(line.Output), c.Output))
+	}
+	if c.Results != nil && !slices.EqualFunc(line.Results, *c.Results, sameJSON) {
+		line.Wrong = append(line.Wrong, fmt.Sprintf("its results are %s, want %s", listOf(line.Results), listOf(*c.Results)))
+	}
+	if line.Error != "" && len(line.Wrong) > 0 {
+		line.Wrong = append(line.Wrong, line.Error)
+	}
+}
+
+// message returns the message of a case.
+func (b *caseBench) messageOf(c *testCase) *semel.Message {
 	m := &semel.Message{Body: c.Body, Time: c.Time, Origin: semel.Origin{Source: "test", Partition: c.Partition, Offset: int64(c.line)}}
 	var text string
 	if json.Unmarshal(c.Body, &text) == nil && len(c.Body) > 0 && c.Body[0] == '"' {
@@ -318,93 +340,53 @@ func (b *caseBench) message(ctx context.Context, c *testCase, line *caseLine) er
 	if m.Time.IsZero() {
 		m.Time = b.now
 	}
+	return m
+}
+
+// message decides the message of a case by a store in memory.
+func (b *caseBench) message(ctx context.Context, c *testCase, line *caseLine) error {
 	b.shown = map[string][]drySample{}
 	b.count, b.samples, b.batch = map[string]int64{}, 1, b.batch[:0]
-	b.add(m)
-	if b.windows != nil {
-		b.windows.see(m, b.now)
-	}
+	b.add(b.messageOf(c))
 	line.Decision = dryMissing
-	if len(b.batch) > 0 {
-		d := &b.batch[0]
-		if id, ok := keyrecord.FormatJSONID(d.key.ID); ok {
-			line.Key = id
+	if len(b.batch) == 0 {
+		if shown := b.shown[dryMissing]; c.Decision != dryMissing && len(shown) > 0 {
+			line.Wrong = append(line.Wrong, "it has no key: "+shown[0].Error)
 		}
-		var err error
-		if line.Decision, err = b.decideCase(ctx, m, d); err != nil {
-			return err
+		return nil
+	}
+	d := &b.batch[0]
+	if id, ok := keyrecord.FormatJSONID(d.key.ID); ok {
+		line.Key = id
+	}
+	var err error
+	if line.Decision, err = b.claim(ctx, d); err != nil {
+		return err
+	}
+	switch line.Decision {
+	case dryFresh:
+		if b.spec.FilterMap != nil || len(c.Output) > 0 {
+			line.Output = jsonOf(d.output)
 		}
-		switch line.Decision {
-		case dryFresh:
-			if b.spec.FilterMap != nil || len(c.Output) > 0 {
-				line.Output = jsonOf(d.output)
-			}
-		case dryFailed:
-			line.Error = term.PlainText(d.failed.Error())
-		}
-	} else if shown := b.shown[dryMissing]; c.Decision != dryMissing && len(shown) > 0 {
-		line.Wrong = append(line.Wrong, "it has no key: "+shown[0].Error)
-	}
-	if c.Decision != "" && c.Decision != line.Decision {
-		line.Wrong = append(line.Wrong, fmt.Sprintf("it is %s, want %s", line.Decision, c.Decision))
-	}
-	if len(c.Key) > 0 && !sameJSON(c.Key, line.Key) {
-		line.Wrong = append(line.Wrong, fmt.Sprintf("its key is %s, want %s", orNone(line.Key), c.Key))
-	}
-	if len(c.Output) > 0 && !sameJSON(c.Output, line.Output) {
-		line.Wrong = append(line.Wrong, fmt.Sprintf("its output is %s, want %s", orNone(line.Output), c.Output))
-	}
-	if line.Error != "" && len(line.Wrong) > 0 {
-		line.Wrong = append(line.Wrong, line.Error)
+	case dryFailed:
+		line.Error = term.PlainText(d.failed.Error())
 	}
 	return nil
 }
 
-// decideCase decides a message, and adds a fresh one to its windows. Only if it is part of
-// them, its key is remembered.
-func (b *caseBench) decideCase(ctx context.Context, m *semel.Message, d *dryMessage) (string, error) {
-	if b.windows == nil || !d.pass || d.failed != nil {
-		return b.claim(ctx, d)
-	}
-	if known, err := b.known(ctx, d); err != nil || known {
-		return dryDuplicate, err
-	}
-	added := *m
-	added.Body = d.output
-	var decision string
-	if decision, d.failed = b.windows.add(&added, b.now); decision != dryFresh {
-		return decision, nil
-	}
-	return b.claim(ctx, d)
-}
-
-// known reports whether the key of a message is remembered.
-func (b *caseBench) known(ctx context.Context, d *dryMessage) (bool, error) {
-	records := make([]semel.Record, 1)
-	err := b.store.Look(ctx, []semel.Key{b.scoped(d)}, records)
-	return records[0].State != semel.Absent, err
-}
-
-// scoped returns the key of a message. In a Kafka transaction, each partition has its own.
-func (b *caseBench) scoped(d *dryMessage) semel.Key {
-	k := d.key
-	if b.partitions {
-		k.Scope = fmt.Sprintf("%s/%d", k.Scope, d.at.Partition)
-	}
-	return k
-}
-
 // claim decides a message by the store, which remembers its key.
 func (b *caseBench) claim(ctx context.Context, d *dryMessage) (string, error) {
-	k := b.scoped(d)
+	k := d.key
 	req := semel.ClaimRequest{Key: k, Owner: semel.Owner{Nonce: uint64(d.at.Offset)}, Window: b.spec.Window, Fingerprint: d.fingerprint, Done: true}
 	if d.late {
 		req.Time = b.now.Add(-b.spec.Window - time.Second)
 	}
 	if d.failed != nil { // its key is not remembered
-		if known, err := b.known(ctx, d); err != nil {
+		records := make([]semel.Record, 1)
+		if err := b.store.Look(ctx, []semel.Key{k}, records); err != nil {
 			return "", err
-		} else if !known && !d.late {
+		}
+		if records[0].State == semel.Absent && !d.late {
 			return dryFailed, nil
 		}
 	}
@@ -439,6 +421,14 @@ func jsonOf(body []byte) json.RawMessage {
 func sameJSON(a, b json.RawMessage) bool {
 	var x, y bytes.Buffer
 	return json.Compact(&x, a) == nil && json.Compact(&y, b) == nil && bytes.Equal(x.Bytes(), y.Bytes())
+}
+
+func listOf(list []json.RawMessage) string {
+	if len(list) == 0 {
+		return "none"
+	}
+	text, _ := json.Marshal(list) // they are JSON
+	return string(text)
 }
 
 func orNone(text json.RawMessage) string {

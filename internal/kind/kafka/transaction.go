@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
@@ -44,6 +45,21 @@ func Look(ctx context.Context, f *config.File, p *config.Pipeline, keys []semel.
 	return known, f.RedactError(err)
 }
 
+// Try returns a trial of a pipeline whose keys live in Kafka, from a time on. It connects
+// to no broker.
+func Try(f *config.File, p *config.Pipeline, now time.Time) (*kafkatxn.Trial, error) {
+	source, ok := p.Source.(*Source)
+	if !ok {
+		return nil, fmt.Errorf("pipeline %s has no keys in Kafka: %w", p.Name, semel.ErrInvalidRequest)
+	}
+	opts, err := source.transactorOptions(&config.Env{File: f, Pipeline: p}, "")
+	if err != nil {
+		return nil, f.RedactError(err)
+	}
+	t, err := kafkatxn.NewTrial(opts, now)
+	return t, f.RedactError(err)
+}
+
 // OnePartition reports whether a key of the pipeline is always decided in one
 // partition, regardless of record keys.
 func OnePartition(p *config.Pipeline) bool {
@@ -52,14 +68,22 @@ func OnePartition(p *config.Pipeline) bool {
 }
 
 func (s *Source) newTransactor(env *config.Env, instance string) (*kafkatxn.Transactor, error) {
+	opts, err := s.transactorOptions(env, instance)
+	if err == nil {
+		opts.Client, err = s.options()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return kafkatxn.NewTransactor(opts)
+}
+
+// transactorOptions returns the options of a pipeline but for those of the client.
+func (s *Source) transactorOptions(env *config.Env, instance string) (*kafkatxn.TransactorOptions, error) {
 	p := env.Pipeline
 	sink, ok := p.Sink.(*Sink)
 	if !ok {
 		return nil, fmt.Errorf("the sink is not of the kind kafka: %w", semel.ErrInvalidRequest)
-	}
-	client, err := s.options()
-	if err != nil {
-		return nil, err
 	}
 	t, o := &p.Transaction, env.Options()
 	var between *kafkatxn.Repartition
@@ -78,8 +102,8 @@ func (s *Source) newTransactor(env *config.Env, instance string) (*kafkatxn.Tran
 	if p.Key.Keep != nil {
 		keep = p.Key.Keep.Stream()
 	}
-	return kafkatxn.NewTransactor(&kafkatxn.TransactorOptions{
-		Name: p.Name, Client: client, Group: s.Group,
+	return &kafkatxn.TransactorOptions{
+		Name: p.Name, Group: s.Group,
 		Member: kafkatxn.Member{Instance: instance, TransactionalID: s.transactionalID(instance), Sessions: p.Parallel},
 		Inputs: s.Topics, Repartition: between, Output: sink.Topic.Name,
 		Format:    kafkatxn.Format{Compression: compression(sink.Compression), SamePartition: sink.Partition == "same", KeyHeaders: sink.KeyHeaders && aggregate == nil},
@@ -88,7 +112,7 @@ func (s *Source) newTransactor(env *config.Env, instance string) (*kafkatxn.Tran
 		Limits:   kafkatxn.Limits{Interval: t.Interval, Records: int(p.InFlight.Max), Bytes: p.InFlight.Bytes},
 		Timeouts: kafkatxn.Timeouts{Session: s.SessionTimeout, Shutdown: o.Shutdown},
 		Reset:    reset(s.Start), Local: kafkatxn.Local{Dir: stateDir(t.State, p.Name), Standby: t.Standby}, Observer: o.Observer,
-	})
+	}, nil
 }
 
 // transactionalID returns the prefix of the transactional ids of a process. A

@@ -1,0 +1,263 @@
+package kafkatxn
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/internal/clock"
+	"github.com/semel-dev/semel/internal/digest"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// Trial tries options with example messages. A session decides each message in a
+// transaction of its own, as in Run. Only the brokers are missing: what it writes is
+// returned, each commit succeeds, and the caller says what time it is. One goroutine uses
+// it at a time.
+type Trial struct {
+	s    *session
+	now  time.Time
+	one  bool                        // all messages are in one partition, as after a Repartition
+	ends map[string]map[int32]int64  // of partitions
+	read map[cluster.Partition]int64 // offsets that the open transaction commits
+	done map[string]map[int32]kgo.EpochOffset
+	// written are the records of the open transaction but for those of changelogs.
+	written []*kgo.Record
+	aside   pipeline.Event // of the last message that was parked or dropped
+}
+
+// Outcome is what became of a message.
+type Outcome struct {
+	// Key is that of the message. It is zero if the message has none.
+	Key semel.Key
+	// Decision is Fresh, Duplicate, Late or Superseded.
+	Decision semel.Decision
+	// Held says that the message takes effect later, unless another one replaces it.
+	Held bool
+	// Filtered says that the FilterMap filtered the message out.
+	Filtered bool
+	// Reason is why the message is parked, or else dropped or a reason to stop. It is
+	// empty for other messages. Err has the details.
+	Reason pipeline.Reason
+	Err    error
+	// Body is that of the message behind the FilterMap.
+	Body []byte
+	// Outputs are the records that were written for the message.
+	Outputs []*kgo.Record
+}
+
+// NewTrial returns a Trial that begins at a time. Early results are left out. The error is
+// that of NewTransactor.
+func NewTrial(opts *TransactorOptions, now time.Time) (*Trial, error) {
+	t := &Trial{now: now, ends: map[string]map[int32]int64{}, read: map[cluster.Partition]int64{}, done: map[string]map[int32]kgo.EpochOffset{}}
+	o := *opts
+	t.one, o.Repartition = o.Repartition != nil, nil
+	o.Client = []kgo.Opt{kgo.SeedBrokers("")} // it is not used
+	o.Limits.Records, o.Observer = 1, trialObserver{t}
+	o.clock = func() time.Time { return t.now }
+	tr, err := NewTransactor(&o)
+	if err != nil {
+		return nil, err
+	}
+	if tr.opts.Aggregate != nil {
+		tr.opts.Aggregate.Early = 0
+	}
+	tr.clock, tr.topics = clock.New(o.clock, time.Time{}), map[string]keystate.TopicID{}
+	t.s = newSession(tr, 0)
+	t.s.brokers, t.s.work.produce = t, t.write
+	return t, nil
+}
+
+// Send decides a message, which arrives at a time that is not before the last one. A
+// message without a time has that of its arrival.
+func (t *Trial) Send(ctx context.Context, now time.Time, m *semel.Message) (Outcome, error) {
+	t.now, t.aside = now, pipeline.Event{}
+	id := cluster.Partition{Topic: t.s.t.opts.Inputs[0]}
+	if !t.one {
+		id.Number = m.Origin.Partition
+		if slices.Contains(t.s.t.opts.Inputs, m.Origin.Source) {
+			id.Topic = m.Origin.Source
+		}
+	}
+	t.assign(id)
+	r := record.Of(m, id.Topic)
+	if r.Partition = id.Number; r.Timestamp.IsZero() {
+		r.Timestamp = now
+	}
+	r.Timestamp = time.UnixMilli(r.Timestamp.UnixMilli()) // as records have it
+	r.Offset = t.next(id)
+	t.read[id] = r.Offset + 1
+
+	w := &t.s.work
+	t.s.t.opts.results = 0 // what becomes due comes with Pass
+	err := t.transact(ctx, kgo.Fetches{{Topics: []kgo.FetchTopic{{Topic: id.Topic, Partitions: []kgo.FetchPartition{{Partition: id.Number, Records: []*kgo.Record{r}}}}}}})
+	t.s.t.opts.results = mostResults
+	c := &w.counts
+	o := Outcome{Decision: semel.Fresh, Held: c.held > 0, Filtered: c.filtered > 0, Reason: pipeline.Reason(t.aside.Reason), Err: t.aside.Err, Body: r.Value, Outputs: t.outputs()}
+	switch {
+	case c.duplicate+c.again > 0:
+		o.Decision = semel.Duplicate
+	case c.late > 0:
+		o.Decision = semel.Late
+	case c.superseded > 0 && !o.Held:
+		o.Decision = semel.Superseded
+	}
+	w.body = m.Body
+	w.fill(r)
+	o.Key, _ = w.keyOf()
+	if stopped, ok := errors.AsType[*pipeline.StoppedError](err); ok {
+		o.Reason, o.Err, err = stopped.Reason, stopped.Err, nil
+	} else if errors.Is(err, pipeline.ErrStopped) {
+		o.Reason, o.Err, err = pipeline.ReasonPermanent, err, nil
+	}
+	return o, err
+}
+
+// Pass lets time pass until a time, and returns the records that are written since the
+// last message: results of windows, or of messages that were held. An error is that of a
+// message that was held and then parked, or of the Aggregator.
+func (t *Trial) Pass(ctx context.Context, now time.Time) (released []*kgo.Record, err error) {
+	step := max(lookEvery, now.Sub(t.now)/mostLooks)
+	for {
+		if err == nil {
+			err = t.settle(ctx, &released)
+		}
+		idle := t.s.t.opts.idle() >= semel.Forever || !t.s.anyPart(func(p *part) bool { return p.slot.windows.Open() > 0 })
+		if err != nil || idle || !t.now.Before(now) {
+			t.now = now
+			return released, err
+		}
+		if t.now = t.now.Add(step); t.now.After(now) {
+			t.now = now
+		}
+	}
+}
+
+// mostLooks bounds how often one Pass looks for quiet partitions.
+const mostLooks = 100_000
+
+// settle looks for quiet partitions, as a session does, and writes what is due.
+func (t *Trial) settle(ctx context.Context, released *[]*kgo.Record) error {
+	if t.s.t.opts.idle() < semel.Forever {
+		t.s.settleQuiet(t.s.t.now(), t.listEnds())
+	}
+	for t.s.due() {
+		t.aside = pipeline.Event{}
+		if err := t.transact(ctx, nil); err != nil {
+			return err
+		}
+		*released = append(*released, t.outputs()...)
+		if t.aside.Err != nil {
+			return t.aside.Err
+		}
+	}
+	return nil
+}
+
+// listEnds returns the ends of the partitions, up to which all is read.
+func (t *Trial) listEnds() kadm.ListedOffsets {
+	ends := kadm.ListedOffsets{}
+	for id := range t.s.parts {
+		if ends[id.Topic] == nil {
+			ends[id.Topic] = map[int32]kadm.ListedOffset{}
+		}
+		ends[id.Topic][id.Number] = kadm.ListedOffset{Offset: t.next(id)}
+	}
+	return ends
+}
+
+// transact is a transaction of the session.
+func (t *Trial) transact(ctx context.Context, fetches kgo.Fetches) error {
+	t.written = nil
+	if err := t.s.transact(ctx, ctx, ctx, fetches); err != nil {
+		t.s.work.counts = counts{}
+		t.written = nil
+		return err
+	}
+	return nil
+}
+
+// assign gives the session a partition.
+func (t *Trial) assign(id cluster.Partition) {
+	if t.s.parts[id] != nil {
+		return
+	}
+	tr := t.s.t
+	state := keystate.New(id, keystate.TopicID{}, &tr.windows)
+	state.Secure(digest.NewSecret(), tr.opts.Scope.Name, tr.opts.keyMaker())
+	p := &part{id: id, given: true, ready: true, slot: &slot{state: state}}
+	if tr.opts.hasState() {
+		tr.forgetWindows(p)
+	}
+	t.s.parts[id] = p
+}
+
+// next returns the offset of the next record in a partition.
+func (t *Trial) next(id cluster.Partition) int64 { return t.done[id.Topic][id.Number].Offset }
+
+// write takes a record of the open transaction.
+func (t *Trial) write(r *kgo.Record) {
+	if t.ends[r.Topic] == nil {
+		t.ends[r.Topic] = map[int32]int64{}
+	}
+	r.Offset = t.ends[r.Topic][r.Partition]
+	t.ends[r.Topic][r.Partition]++
+	t.written = append(t.written, r)
+}
+
+// outputs returns the records that the last transaction wrote, but for parked ones and
+// those of changelogs.
+func (t *Trial) outputs() []*kgo.Record {
+	o := &t.s.t.opts
+	internal := append([]string{o.Parked}, o.Inputs...)
+	for _, topic := range o.Inputs {
+		internal = append(internal, o.changelogOf(topic), o.windowsOf(topic))
+	}
+	return slices.DeleteFunc(t.written, func(r *kgo.Record) bool { return slices.Contains(internal, r.Topic) })
+}
+
+var _ brokers = (*Trial)(nil)
+
+// Begin implements brokers.
+func (t *Trial) Begin() error { return nil }
+
+// Flush implements brokers.
+func (t *Trial) Flush(context.Context) error { return nil }
+
+// End implements brokers.
+func (t *Trial) End(_ context.Context, commit kgo.TransactionEndTry) (bool, error) {
+	if commit == kgo.TryCommit {
+		for id, offset := range t.read {
+			if t.done[id.Topic] == nil {
+				t.done[id.Topic] = map[int32]kgo.EpochOffset{}
+			}
+			t.done[id.Topic][id.Number] = kgo.EpochOffset{Offset: offset}
+		}
+	}
+	clear(t.read)
+	return commit == kgo.TryCommit, nil
+}
+
+// CommittedOffsets implements brokers.
+func (t *Trial) CommittedOffsets() map[string]map[int32]kgo.EpochOffset { return t.done }
+
+// trialObserver notes why a message was parked or dropped.
+type trialObserver struct{ t *Trial }
+
+// Observe implements semel.Observer.
+func (trialObserver) Observe(semel.Event) {}
+
+// ObservePipeline implements pipeline.Observer.
+func (o trialObserver) ObservePipeline(e pipeline.Event) {
+	if e.Kind == pipeline.EventParked || e.Kind == pipeline.EventDropped {
+		o.t.aside = e
+	}
+}

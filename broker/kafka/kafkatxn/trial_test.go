@@ -1,0 +1,201 @@
+package kafkatxn
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/header"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/stream"
+	"github.com/semel-dev/semel/test/kafkatest"
+)
+
+// TestATrialDecidesAsASessionOnABroker gives the same messages to both, while time passes.
+// Messages come in the middle of ten seconds, and nothing becomes due near that time.
+func TestATrialDecidesAsASessionOnABroker(t *testing.T) {
+	t.Parallel()
+	const grid, grace, idle = 10 * time.Second, 6 * time.Second, 17 * time.Second
+	keep := func(k stream.Keep) func(b *bubble) TransactorOptions {
+		return func(b *bubble) TransactorOptions {
+			k.Grace, k.Idle = grace, idle
+			opts := b.keeping(k)
+			opts.FilterMap = func(d pipeline.Delivery) ([]byte, bool, error) {
+				if strings.Contains(string(d.Body), `"v":7`) {
+					return nil, false, nil
+				}
+				return d.Body, true, nil
+			}
+			return opts
+		}
+	}
+	counts := func(over stream.Window, correct time.Duration) func(b *bubble) TransactorOptions {
+		return func(b *bubble) TransactorOptions {
+			opts := b.counting(grid, grace, idle)
+			opts.Aggregate.Over, opts.Aggregate.Correct = over, correct
+			return opts
+		}
+	}
+	for name, options := range map[string]func(b *bubble) TransactorOptions{
+		"keys": func(b *bubble) TransactorOptions {
+			opts := b.options()
+			opts.Window = 30 * time.Second
+			return opts
+		},
+		"event time": func(b *bubble) TransactorOptions {
+			opts := b.options()
+			opts.Window, opts.EventTime = 2*grid, &EventTime{Grace: grace}
+			return opts
+		},
+		"tumbling": counts(stream.Tumbling(grid), 0), "corrected": counts(stream.Tumbling(grid), grid),
+		"hopping": counts(stream.Hopping(3*grid, grid), 0), "sessions": counts(stream.Session(grid, 4*grid), 0),
+		"first": keep(stream.Keep{First: ruleFor(t, ".at")}), "last": keep(stream.Keep{Last: stream.Tumbling(grid)}),
+		"last session": keep(stream.Keep{Last: stream.Session(grid, 4*grid)}), "newest": keep(stream.Keep{Newest: ruleFor(t, ".v")}),
+	} {
+		seed := kafkatest.NewSeed(t)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 2, func(b *bubble) {
+				random := rand.New(rand.NewPCG(seed, 0))
+				tick := func(n int) { // n times ten seconds
+					time.Sleep(time.Until(time.Now().Truncate(grid).Add(time.Duration(n)*grid + grid/2))) // in a bubble
+				}
+				tick(1)
+				opts := options(b)
+				trial, err := NewTrial(&opts, time.Now())
+				kafkatest.Must(t, err)
+				p := b.start(opts)
+				var released []*kgo.Record
+				outcomes := map[string]int{}
+				reasons := 0
+				for n := 1; n <= 80; n++ {
+					at := time.Now().Truncate(grid).Add(-grid * time.Duration(random.IntN(5)))
+					if random.IntN(20) == 0 {
+						at = time.Now().Truncate(time.Hour).Add(time.Hour) // too far ahead
+					}
+					body := fmt.Sprintf(`{"g":"g%d","v":%d,"at":%d}`, random.IntN(2), random.IntN(30), at.UnixMilli())
+					if random.IntN(20) == 0 {
+						body = `{"v":"none"}`
+					}
+					r := kafkatest.Record(int32(random.IntN(2)), strconv.Itoa(random.IntN(10)), body)
+					r.Timestamp = at
+					if random.IntN(10) == 0 {
+						r.Key = nil
+					}
+					m := &semel.Message{RecordKey: r.Key, Body: r.Value, Time: at, Origin: semel.Origin{Partition: r.Partition}}
+					outcome, err := trial.Send(t.Context(), time.Now(), m)
+					kafkatest.Must(t, err)
+					switch {
+					case outcome.Reason != "":
+						outcomes[outcome.Decision.String()+" "+string(outcome.Reason)]++
+						reasons++
+					case outcome.Held:
+						outcomes["held"]++
+					case outcome.Filtered:
+						outcomes["filtered"]++
+					default:
+						outcomes[outcome.Decision.String()]++
+					}
+					released = append(released, outcome.Outputs...)
+					more, err := trial.Pass(t.Context(), time.Now())
+					kafkatest.Must(t, err)
+					released = append(released, more...)
+					b.Write(r)
+					p.Wait(n, kafkatest.Settled)
+					tick([]int{0, 1, 1, 2, 6}[random.IntN(5)])
+					more, err = trial.Pass(t.Context(), time.Now())
+					kafkatest.Must(t, err)
+					released = append(released, more...)
+					if got, want := texts(released), texts(b.Read("out")); !slices.Equal(got, want) {
+						t.Fatalf("after %d messages a trial wrote %d records, and the session %d:\n%s\n%s", n, len(got), len(want), strings.Join(got, "\n"), strings.Join(want, "\n"))
+					}
+				}
+				p.Stop()
+				e := p.Events
+				if parked := e.Count(pipeline.EventParked); parked != reasons || len(b.Read("aside")) != reasons {
+					t.Errorf("%d are parked, and %d by a trial: %v", parked, reasons, outcomes)
+				}
+				if late, want := e.Decisions(semel.Late), outcomes["late late"]; late != want {
+					t.Errorf("%d are late, and %d by a trial", late, want)
+				}
+				if got, want := e.Decisions(semel.Duplicate), outcomes["duplicate"]; got != want {
+					t.Errorf("%d are duplicates, and %d by a trial", got, want)
+				}
+				t.Logf("%v, %d outputs", outcomes, len(released))
+				if len(released) < 10 {
+					t.Error("too few outputs")
+				}
+			})
+		})
+	}
+}
+
+// texts returns records as sorted texts.
+func texts(list []*kgo.Record) (out []string) {
+	for _, r := range list {
+		headers := slices.DeleteFunc(slices.Clone(r.Headers), func(h kgo.RecordHeader) bool { return h.Key == headerRevision || h.Key == header.FirstSeen })
+		out = append(out, fmt.Sprintf("%s %s %d %v", r.Key, r.Value, r.Timestamp.UnixMilli(), headers))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// TestATrialSaysWhatBecomesOfAMessage has outcomes that depend on policies.
+func TestATrialSaysWhatBecomesOfAMessage(t *testing.T) {
+	t.Parallel()
+	id, err := key.ParseRule(".id")
+	kafkatest.Must(t, err)
+	now := time.Date(2026, 11, 24, 13, 0, 0, 0, time.UTC)
+	send := func(change func(*TransactorOptions), bodies ...string) (last Outcome) {
+		t.Helper()
+		opts := TransactorOptions{Group: "g", Inputs: []string{"in", "more"}, Output: "out", Parked: "aside", Key: id, Scope: Scope{Name: "s"}}
+		change(&opts)
+		trial, err := NewTrial(&opts, now)
+		kafkatest.Must(t, err)
+		for _, body := range bodies {
+			source, text, _ := strings.Cut(body, " ")
+			number, _ := strconv.Atoi(source[len(source)-1:])
+			m := &semel.Message{Body: []byte(text), Origin: semel.Origin{Source: strings.TrimRight(source, "01"), Partition: int32(number)}}
+			if last, err = trial.Send(t.Context(), now, m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return last
+	}
+	same := func(*TransactorOptions) {}
+	if o := send(same, `in0 {"id":1}`); o.Decision != semel.Fresh || len(o.Outputs) != 1 || string(o.Outputs[0].Value) != `{"id":1}` || o.Key.ID == "" || !o.Outputs[0].Timestamp.Equal(now) {
+		t.Errorf("%+v", o)
+	}
+	for _, other := range []string{"in1", "more0"} { // keys of their own
+		if o := send(same, `in0 {"id":1}`, other+` {"id":1}`); o.Decision != semel.Fresh {
+			t.Errorf("%+v", o)
+		}
+		if o := send(func(opts *TransactorOptions) { opts.Repartition = &Repartition{} }, `in0 {"id":1}`, other+` {"id":1}`); o.Decision != semel.Duplicate || len(o.Outputs) > 0 {
+			t.Errorf("%+v", o)
+		}
+	}
+	if o := send(func(opts *TransactorOptions) { opts.OnMissing = pipeline.MissingStop }, `in0 {}`); o.Reason != pipeline.ReasonKeyMissing || o.Err == nil || o.Key.ID != "" {
+		t.Errorf("%+v", o)
+	}
+	if o := send(same, `in0 {"id":1,"n":"`+strings.Repeat("x", 1_100_000)+`"}`); o.Reason != pipeline.ReasonPermanent || o.Err == nil {
+		t.Errorf("%+v", o.Err)
+	}
+	fails := func(opts *TransactorOptions) {
+		opts.FilterMap = func(pipeline.Delivery) ([]byte, bool, error) { panic("it fails") }
+		opts.Failure.Then = pipeline.Stop
+	}
+	if o := send(fails, `in0 {"id":1}`, `in0 {"id":1}`); o.Reason == "" || o.Decision != semel.Fresh || !strings.Contains(o.Err.Error(), "it fails") {
+		t.Errorf("%+v", o)
+	}
+	if _, err := NewTrial(&TransactorOptions{}, now); err == nil {
+		t.Error("options without a group are accepted")
+	}
+}

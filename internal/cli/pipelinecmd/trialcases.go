@@ -1,0 +1,83 @@
+package pipelinecmd
+
+import (
+	"context"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
+	"github.com/semel-dev/semel/internal/cli/keyrecord"
+	"github.com/semel-dev/semel/internal/cli/term"
+	kafkakind "github.com/semel-dev/semel/internal/kind/kafka"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// try decides a case as a Kafka transaction does.
+func (b *caseBench) try(ctx context.Context, c *testCase, line *caseLine) (err error) {
+	timed := b.spec.Aggregate != nil || b.spec.Key.Keep != nil
+	if b.trial == nil {
+		if timed && !c.Time.IsZero() {
+			b.now = c.Time
+		}
+		if b.trial, err = kafkakind.Try(b.conf, b.spec, b.now); err != nil {
+			return err
+		}
+	}
+	if err := b.pass(ctx, line); err != nil {
+		return err
+	}
+	if timed && len(c.Body) == 0 && c.RecordKey == "" && len(c.Headers) == 0 {
+		return nil // time passes
+	}
+	m := b.messageOf(c)
+	o, err := b.trial.Send(ctx, b.now, m)
+	if err != nil {
+		return err
+	}
+	if id, ok := keyrecord.FormatJSONID(o.Key.ID); ok && o.Key.ID != "" {
+		line.Key = id
+	}
+	line.Decision = decisionOf(&o)
+	switch line.Decision {
+	case dryFresh:
+		if b.spec.FilterMap != nil || len(c.Output) > 0 {
+			line.Output = jsonOf(o.Body)
+		}
+	case dryFailed:
+		line.Error = term.PlainText(o.Err.Error())
+	case dryMissing:
+		if c.Decision != dryMissing {
+			line.Wrong = append(line.Wrong, "it has no key: "+term.PlainText(o.Err.Error()))
+		}
+	}
+	return b.pass(ctx, line)
+}
+
+// pass lets time pass, and adds what takes effect to the results.
+func (b *caseBench) pass(ctx context.Context, line *caseLine) error {
+	released, err := b.trial.Pass(ctx, b.now)
+	for _, r := range released {
+		line.Results = append(line.Results, jsonOf(r.Value))
+	}
+	return err
+}
+
+// decisionOf returns what became of a message in one word.
+func decisionOf(o *kafkatxn.Outcome) string {
+	switch {
+	case o.Reason == pipeline.ReasonKeyMissing || o.Reason == pipeline.ReasonKeyInvalid:
+		return dryMissing
+	case o.Decision == semel.Late:
+		return dryLate
+	case o.Reason != "":
+		return dryFailed
+	case o.Held:
+		return caseHeld
+	case o.Filtered:
+		return dryFiltered
+	case o.Decision == semel.Duplicate:
+		return dryDuplicate
+	case o.Decision == semel.Superseded:
+		return caseSuperseded
+	}
+	return dryFresh
+}
