@@ -412,3 +412,55 @@ func TestReadAllReadsWithoutAConsumer(t *testing.T) {
 		}
 	}
 }
+
+// TestReadNewestBeginsAtATime has gaps where the search for the time looks.
+func TestReadNewestBeginsAtATime(t *testing.T) {
+	t.Parallel()
+	name, url := servicestest.Topic(), servers.NATS(t)
+	js := client(t, url)
+	s := stream(t, js, name)
+	for n := range 20 {
+		if _, err := js.Publish(t.Context(), name+".a", fmt.Append(nil, n+1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, sequence := range []uint64{1, 10, 11, 12, 20} {
+		if err := s.DeleteMsg(t.Context(), sequence); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at := func(sequence uint64) time.Time {
+		m, err := s.GetMsg(t.Context(), sequence)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.Time
+	}
+	for _, c := range []struct {
+		since time.Time
+		most  int64
+		want  string
+		left  bool
+	}{
+		{at(17), 0, "[17 18 19]", false},
+		{at(13).Add(-time.Nanosecond), 0, "[13 14 15 16 17 18 19]", false},
+		{at(19).Add(time.Nanosecond), 0, "[]", false},
+		{at(2), 3, "[18 19]", true},
+		{at(18), 3, "[18 19]", false},
+		{time.Time{}, 2, "[19]", true},
+	} {
+		var got []string
+		left, err := nats.ReadNewest(t.Context(), url, nil, name, nil, c.since, c.most, func(m *semel.Message) bool {
+			got = append(got, string(m.Body))
+			return true
+		})
+		if text := fmt.Sprint(got); err != nil || text != c.want || left != c.left {
+			t.Errorf("since %s, %d: %s, %v, %v; want %s, %v", c.since, c.most, text, left, err, c.want, c.left)
+		}
+	}
+	for pattern, want := range map[string]string{name + ".a": "[" + name + "]", name + ".>": "[" + name + "]", name + "x.>": "[]"} {
+		if names, err := nats.Streams(t.Context(), url, nil, pattern); err != nil || fmt.Sprint(names) != want {
+			t.Errorf("%s: %v, %v, want %s", pattern, names, err, want)
+		}
+	}
+}

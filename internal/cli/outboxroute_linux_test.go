@@ -35,7 +35,8 @@ type routedSink struct {
 	read func(target string) []string
 	// examined is what doctor says about a target that is missing.
 	examined string
-	traced   bool
+	// traced is what trace says of the first message of a target, with %[1]s for the target.
+	traced string
 }
 
 func routedKafka(t *testing.T) routedSink {
@@ -69,7 +70,7 @@ func routedKafka(t *testing.T) routedSink {
 			}
 			return list
 		},
-		examined: "does not exist", traced: true,
+		examined: "does not exist", traced: "topic %[1]s 0/0: published by events",
 	}
 }
 
@@ -105,7 +106,7 @@ func routedNATS(t *testing.T) routedSink {
 			}
 			return list
 		},
-		examined: "no stream takes it",
+		examined: "no stream takes it", traced: "stream %[1]s, subject %[1]s, sequence 1: published by events",
 	}
 }
 
@@ -134,7 +135,7 @@ func routedRabbitMQ(t *testing.T) routedSink {
 			}
 			return list
 		},
-		examined: "it does not exist",
+		examined: "it does not exist", traced: "delivered to queue %[1]s by the relay",
 	}
 }
 
@@ -171,7 +172,7 @@ func routedSQS(t *testing.T) routedSink {
 			}
 			return list
 		},
-		examined: "it does not exist",
+		examined: "it does not exist", traced: "delivered to queue %[1]s by the relay",
 	}
 }
 
@@ -206,7 +207,7 @@ func topicsChooseTargets(t *testing.T, to routedSink) {
   db: { postgres: { dsn: %q } }
 pipelines:
   events:
-    source: { outbox: { store: db } }
+    source: { outbox: { store: db, keep: 7d } }
     key: { id: property:message-id }
     sink: { %s }
     parked: { store: db }
@@ -223,14 +224,14 @@ pipelines:
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	const id = "018f3c5a-0000-7000-8000-000000000001"
+	const id, astray = "018f3c5a-0000-7000-8000-000000000001", "018f3c5a-0000-7000-8000-000000000002"
 	if err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		row := func(aggregate, topic, body string) outbox.Message {
 			return outbox.Message{Aggregate: aggregate, Topic: topic, Payload: []byte(body)}
 		}
-		one := row("a", first, "a1")
-		one.ID = id
-		return outbox.Write(t.Context(), tx, one, row("a", second, "a2"), row("x", secret, "x1"), row("x", first, "x2"), row("y", "", "y1"), row("z", gone, "z1"))
+		one, other := row("a", first, "a1"), row("x", secret, "x1")
+		one.ID, other.ID = id, astray
+		return outbox.Write(t.Context(), tx, one, row("a", second, "a2"), other, row("x", first, "x2"), row("y", "", "y1"), row("z", gone, "z1"))
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -244,6 +245,14 @@ pipelines:
 	if got := run(t, "", "doctor", file); !strings.Contains(got.stdout, to.examined) || !strings.Contains(got.stdout, gone) {
 		t.Errorf("doctor: %+v", got)
 	}
+	traced := func(id, want string) {
+		t.Helper()
+		if got := run(t, "", "trace", "--config", file, "--key", id); got.status != term.ExitDone || !strings.Contains(got.stdout, want) {
+			t.Errorf("trace of %s lacks %q: %+v", id, want, got)
+		}
+	}
+	traced(id, "written to the outbox; it waits, and no relay owns its shard, to be sent to ")
+	traced(astray, ", and names no target that is allowed")
 	stop := background(t, "outbox", "relay", file, "--admin", "off")
 	becomesTrue(t, pool, "SELECT (SELECT count(*) FROM semel_outbox) = 0 AND (SELECT count(*) FROM semel_parked) = 3")
 	if got := stop(); got.status != term.ExitDone {
@@ -259,9 +268,8 @@ pipelines:
 	is(first, "a1", "x2")
 	is(second, "a2")
 	is(secret)
-	if got := run(t, "", "trace", "--config", file, "--key", id); to.traced && !strings.Contains(got.stdout, "topic "+first+" 0/0: published by events") {
-		t.Errorf("trace: %+v", got)
-	}
+	traced(id, fmt.Sprintf(to.traced, first))
+	traced(astray, "parked messages of events: parked as ")
 	if got := run(t, "", "parked", "ls", "--config", file, "--json"); !strings.Contains(got.stdout, "which is not allowed") || !strings.Contains(got.stdout, "source of the message is empty") || !strings.Contains(got.stdout, gone) {
 		t.Errorf("parked: %+v", got)
 	}

@@ -44,6 +44,19 @@ func (t *Target) Has(name string) bool {
 	return t.Name != "" && t.Name == name || t.Route != nil && t.Route.Allows(name)
 }
 
+// Describe says where a message is written, after what. It returns "" if the message names
+// no target that is allowed.
+func (t *Target) Describe(what string, m *semel.Message) string {
+	name := t.Name
+	if t.Route != nil {
+		name, _ = t.Route.Target(m) // "" if it has none
+	}
+	if name == "" {
+		return ""
+	}
+	return what + name
+}
+
 // String describes the target for people.
 func (t *Target) String() string {
 	if t.Route != nil {

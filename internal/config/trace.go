@@ -17,6 +17,14 @@ type Traced interface {
 	Trace(ctx context.Context, p *Pipeline, t *Tracing) error
 }
 
+// Addressed is a sink that knows where it writes a message without its server. `semel trace`
+// asks it about the rows of an outbox.
+type Addressed interface {
+	// Address describes where a message is written, as in "exchange orders, routing key
+	// paid". It is "" if the message names no target that is allowed.
+	Address(m *semel.Message) string
+}
+
 // Tracing is a search for the messages of a key.
 type Tracing struct {
 	// IDs are what the key's id may be.

@@ -50,13 +50,14 @@ func NewTrace(a *term.App) *cobra.Command {
 semel trace --config pipelines.yaml --key order-41 --since 7d --json`,
 		Long: `Looks for a key in every store, outbox and topic of a configuration, and prints what
 is known of it in the order of time: when it was first seen and by which pipeline,
-its state and result, the row in the outbox, the place in each topic, the parked
-messages, and what a running process remembers of dropped deliveries. It changes
-nothing. The last lines say where it looked, and how far.
+its state and result, the row in the outbox and where it goes, the place in each topic
+and stream, the parked messages, and what a running process remembers of dropped
+deliveries. It changes nothing. The last lines say where it looked, and how far.
 
-In a topic it finds messages by their header semel-key, and by the key rule of the
-pipeline. It reads the messages since --since, and the newest --messages of each
-partition. A queue of RabbitMQ, SQS or NATS cannot be searched.
+In a topic, and in a stream of NATS, it finds messages by their header semel-key, and
+by the key rule of the pipeline. It reads the messages since --since, and the newest
+--messages of each partition. A queue of RabbitMQ or SQS cannot be searched: its name,
+or exchange and routing key, come from the row of the outbox and from the file.
 
 With --caller, the ID is an Idempotency-Key that semel proxy, or a service with the
 middleware, got from this caller. It also looks for it in the stores themselves.
@@ -258,12 +259,12 @@ func (q *traceQuestion) inMessages(ctx context.Context, conf *config.File, p *co
 		t.IDs = append(t.IDs, k.ID)
 	}
 	for _, end := range []struct {
-		what string
-		kind config.Kind
-	}{{"source", p.Source}, {"sink", p.Sink}} {
+		what, name string
+		kind       config.Kind
+	}{{"source", p.Source.About(p).Name, p.Source}, {"sink", p.Sink.About().Name, p.Sink}} {
 		traced, ok := end.kind.(config.Traced)
 		if !ok {
-			q.looked = append(q.looked, fmt.Sprintf("%s of %s (%s): it cannot be searched", end.what, p.Name, end.kind.Kind()))
+			q.looked = append(q.looked, fmt.Sprintf("%s of %s (%s): it cannot be searched", end.what, p.Name, end.name))
 			continue
 		}
 		patient, cancel := context.WithTimeout(ctx, q.patience)

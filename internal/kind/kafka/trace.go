@@ -8,14 +8,19 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/internal/config"
 )
 
 var (
-	_ config.Traced = (*Source)(nil)
-	_ config.Traced = (*Sink)(nil)
+	_ config.Traced    = (*Source)(nil)
+	_ config.Traced    = (*Sink)(nil)
+	_ config.Addressed = (*Sink)(nil)
 )
+
+// Address implements config.Addressed.
+func (s *Sink) Address(m *semel.Message) string { return s.Topic.Describe("topic ", m) }
 
 // Trace implements config.Traced.
 func (s *Source) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracing) error {

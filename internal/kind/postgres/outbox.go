@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -134,6 +135,7 @@ var _ config.Traced = (*Outbox)(nil)
 // Trace implements config.Traced.
 func (s *Outbox) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracing) error {
 	const written = "written to the outbox"
+	sink, known := p.Sink.(config.Addressed)
 	name := "outbox of " + s.Store.Name
 	list, err := outbox.Find(ctx, s.spec.DSN.Reveal(), s.spec.names(), t.IDs)
 	for _, w := range list {
@@ -145,6 +147,9 @@ func (s *Outbox) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracin
 			what = written + "; it waits for the relay that reads the replication slot"
 		case w.Owner != "":
 			what = written + "; it waits for the relay " + w.Owner
+		}
+		if known {
+			what += cmp.Or(to(", to be sent to ", sink.Address(&w.Message)), ", and names no target that is allowed")
 		}
 		t.Found(config.Sighting{Time: w.Time, Place: fmt.Sprintf("%s, row %d", name, w.Origin.Offset), What: what})
 	}
@@ -159,6 +164,9 @@ func (s *Outbox) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracin
 	for _, k := range kept {
 		place := fmt.Sprintf("%s, row %d", name, k.Origin.Offset)
 		what := "delivered"
+		if known {
+			what += to(" to ", sink.Address(&k.Message))
+		}
 		switch k.Failure {
 		case "":
 		case "dropped":
@@ -173,6 +181,14 @@ func (s *Outbox) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracin
 		t.Looked(name + ": rows that " + p.Name + " has not delivered, and those that it has kept")
 	}
 	return err
+}
+
+// to returns a preposition and an address, if there is one.
+func to(preposition, address string) string {
+	if address == "" {
+		return ""
+	}
+	return preposition + address
 }
 
 // Examine implements config.Kind.

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/kind/kindtest"
 	"github.com/semel-dev/semel/internal/kind/rabbitmq"
@@ -21,6 +23,24 @@ func TestSink(t *testing.T) {
 		Least:   `{ servers: ["h:5672"], routing_key: orders }`,
 		Secrets: []string{`{ servers: ["h:5672"], routing_key: orders, password: ` + kindtest.Secret + ` }`},
 	})
+}
+
+func TestAMessageHasAnAddress(t *testing.T) {
+	m := &semel.Message{Origin: semel.Origin{Source: "paid"}}
+	for text, want := range map[string]string{
+		"{ servers: ['h:5672'], routing_key: orders }":                                          "queue orders",
+		"{ servers: ['h:5672'], exchange: shop, routing_key: orders }":                          "exchange shop, routing key orders",
+		"{ servers: ['h:5672'], exchange: shop, routing_key: { from: source, allow: [paid] } }": "exchange shop, routing key paid",
+		"{ servers: ['h:5672'], exchange: shop, routing_key: { from: source, allow: [sent] } }": "",
+	} {
+		f, err := kind.All().Parse("c.yaml", []byte("stores: { a: { embedded: { path: k } } }\npipelines: { p: { key: { id: .id }, store: a, source: { file: { paths: [in] } }, sink: { rabbitmq: "+text+" } } }"), func(string) string { return "" })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := f.Pipelines[0].Sink.(config.Addressed).Address(m); got != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
 }
 
 func TestTwoPipelinesOfAQueueAreReported(t *testing.T) {

@@ -3,6 +3,7 @@ package rabbitmq
 import (
 	"context"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/rabbitmq"
 	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
@@ -53,6 +54,14 @@ func (s *Sink) About() config.SinkAbout {
 		Handed:     ", which stand in the property message-id and the headers semel-key, semel-token and, from the second attempt on, semel-attempt",
 		Exceptions: []string{"RabbitMQ does not recognise a repeated message; the next consumer can, by its message-id"},
 	}
+}
+
+// Address implements config.Addressed.
+func (s *Sink) Address(m *semel.Message) string {
+	if s.Exchange == "" {
+		return s.RoutingKey.Describe("queue ", m)
+	}
+	return s.RoutingKey.Describe("exchange "+s.Exchange+", routing key ", m)
 }
 
 // Route implements config.Routed.

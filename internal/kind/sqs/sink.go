@@ -103,6 +103,14 @@ func (s *Sink) About() config.SinkAbout {
 	return about
 }
 
+// Address implements config.Addressed.
+func (s *Sink) Address(m *semel.Message) string {
+	if s.Target.Route == nil {
+		return "queue " + s.name()
+	}
+	return s.Target.Describe("queue ", m)
+}
+
 // Route implements config.Routed.
 func (s *Sink) Route() *pipeline.Route { return s.Target.Route }
 
