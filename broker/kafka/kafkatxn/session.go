@@ -79,8 +79,6 @@ type part struct {
 	// was applied.
 	verify bool
 	quiet  quietness
-	// unfenced says that windows are due and the group has no offset to commit again.
-	unfenced bool
 	// The fields below belong to the open transaction.
 	touched bool
 	changes []*kgo.Record // of the changelog

@@ -190,13 +190,31 @@ func addTo(st *windows.State, m *semel.Message, group []byte, when, now int64) (
 	return st.Add(m, group, when, now)
 }
 
-// due reports whether results must be written.
+// due reports whether results can be written now. They wait for an offset of the group to
+// commit again, which may be known later than the windows are.
 func (s *session) due() bool {
 	if !s.t.opts.hasState() {
 		return false
 	}
 	early := s.early()
-	return s.anyPart(func(p *part) bool { return !p.unfenced && p.has(early) })
+	var committed map[string]map[int32]kgo.EpochOffset
+	return s.anyPart(func(p *part) bool {
+		if !p.has(early) {
+			return false
+		}
+		if committed == nil {
+			committed = s.brokers.CommittedOffsets()
+		}
+		_, fenced := present(committed, p)
+		return fenced
+	})
+}
+
+// present returns the committed offset of a partition. It reports false if there is none,
+// or it is not known yet.
+func present(committed map[string]map[int32]kgo.EpochOffset, p *part) (kgo.EpochOffset, bool) {
+	at, ok := committed[p.id.Topic][p.id.Number]
+	return at, ok && at.Offset >= 0
 }
 
 // early reports whether it is time for early results.
@@ -245,13 +263,12 @@ func (w *worker) emit(ctx context.Context) error {
 		if !p.ready || !p.touched && (left == 0 || !p.has(early)) {
 			continue
 		}
-		if at, ok := committed[p.id.Topic][p.id.Number]; ok && at.Offset >= 0 {
+		if at, fenced := present(committed, p); fenced {
 			if w.present == nil {
 				w.present = map[cluster.Partition]kgo.EpochOffset{}
 			}
 			w.present[p.id] = at
 		} else if !p.touched {
-			p.unfenced = true
 			continue
 		}
 		w.touch(p)

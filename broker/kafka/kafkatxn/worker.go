@@ -343,7 +343,7 @@ func (w *worker) process(ctx context.Context, fetches kgo.Fetches) error {
 // touch makes a partition part of the open transaction.
 func (w *worker) touch(p *part) {
 	if !p.touched {
-		p.touched, p.unfenced = true, false
+		p.touched = true
 		p.slot.state.Most = keystate.Entries(w.s.limits.Of(w.opts.changelogOf(p.id.Topic)), w.inputs)
 		w.touched = append(w.touched, p)
 	}
