@@ -53,13 +53,17 @@ var packageMap = map[string][]string{
 	},
 	"broker/kafka/kafkatxn": {
 		".", "key", "pipeline", "stream", "broker/kafka", "broker/kafka/internal/cluster", "broker/kafka/internal/record",
-		"broker/kafka/kafkatxn/internal/copies", "broker/kafka/kafkatxn/internal/keystate", "broker/kafka/kafkatxn/internal/members", "broker/kafka/kafkatxn/internal/sample",
+		"broker/kafka/kafkatxn/internal/copies", "broker/kafka/kafkatxn/internal/keystate", "broker/kafka/kafkatxn/internal/members", "broker/kafka/kafkatxn/internal/sample", "broker/kafka/kafkatxn/internal/tables",
 		"internal/clock", "internal/digest", "internal/header", "internal/health", "internal/invalid", "internal/kept", "internal/windows", "vfs",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg",
 	},
 	"broker/kafka/kafkatxn/internal/copies":   {"github.com/twmb/franz-go/pkg/kgo"},
 	"broker/kafka/kafkatxn/internal/keystate": {".", "broker/kafka/internal/cluster", "internal/digest", "internal/table", "vfs"},
 	"broker/kafka/kafkatxn/internal/members":  {"pipeline", "broker/kafka", "github.com/twmb/franz-go/pkg/kgo"},
+	"broker/kafka/kafkatxn/internal/tables": {
+		".", "stream", "broker/kafka/internal/cluster", "internal/rows",
+		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo",
+	},
 	"broker/kafka/kafkatxn/internal/sample": {
 		".", "key", "broker/kafka/internal/record", "internal/digest", "github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kgo",
 	},
@@ -102,6 +106,7 @@ var packageMap = map[string][]string{
 	"internal/trytest":  {},
 	"internal/table":    {"."},
 	"internal/kept":     {},
+	"internal/rows":     {},
 	"internal/windows":  {".", "stream"},
 	"vfs":               {"golang.org/x/sys/unix", "golang.org/x/sys/windows"},
 	"internal/dedup": {
@@ -188,7 +193,7 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/pipelinecmd": {
-		".", "broker/kafka/kafkatxn", "internal/ask", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/explain", "internal/hint", "internal/schema", "internal/windows", "internal/wiring", "key", "pipeline", "store/memstore", "stream", "internal/kind/kafka", "internal/kind/postgres",
+		".", "broker/kafka/kafkatxn", "internal/ask", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/explain", "internal/hint", "internal/schema", "internal/rows", "internal/windows", "internal/wiring", "key", "pipeline", "store/memstore", "stream", "internal/kind/kafka", "internal/kind/postgres",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/proxycmd": {

@@ -29,6 +29,8 @@ const (
 	ReasonKeyMissing Reason = "key-missing"
 	// ReasonKeyInvalid: the message's key cannot be read, or is refused.
 	ReasonKeyInvalid Reason = "key-invalid"
+	// ReasonRowMissing: a table has no row for the message.
+	ReasonRowMissing Reason = "row-missing"
 
 	// ReasonExpired: the message was parked for longer than Options.ParkedMaxAge, and is
 	// dropped. No message is parked for this reason.
@@ -41,7 +43,7 @@ const (
 
 // Reasons returns the reasons for which a pipeline parks messages.
 func Reasons() []Reason {
-	return []Reason{ReasonAttempts, ReasonPermanent, ReasonLate, ReasonMismatch, ReasonUnknown, ReasonKeyMissing, ReasonKeyInvalid}
+	return []Reason{ReasonAttempts, ReasonPermanent, ReasonLate, ReasonMismatch, ReasonUnknown, ReasonKeyMissing, ReasonKeyInvalid, ReasonRowMissing}
 }
 
 // Parked is a parked message.

@@ -34,6 +34,8 @@ type ExamineOptions struct {
 	// Repartition is the topic between the stages of a pipeline with two stages, or "".
 	// It may not exist yet.
 	Repartition string
+	// Tables have rows with which records are joined.
+	Tables []ExaminedTable
 	// Transactional says that outputs, keys and offsets are one transaction.
 	Transactional bool
 	// Window is how long keys are remembered; 0 is forever.
@@ -41,6 +43,13 @@ type ExamineOptions struct {
 	// Latest says that the group starts at the end of partitions without a committed
 	// offset.
 	Latest bool
+}
+
+// ExaminedTable is a topic with rows; see stream.Table.
+type ExaminedTable struct {
+	Name, Topic string
+	Local       bool
+	History     time.Duration
 }
 
 // examination is one call of Examine.
@@ -66,7 +75,7 @@ func Examine(ctx context.Context, client []kgo.Opt, opts *ExamineOptions) ([]sem
 	}
 	defer c.Close()
 	e := &examination{Client: kadm.NewClient(c), client: c, opts: *opts, configs: map[string]map[string]string{}}
-	for _, look := range []func(context.Context) error{e.versions, e.read, e.topics, e.retention, e.sizes, e.partitions, e.groups, e.positions, e.hanging} {
+	for _, look := range []func(context.Context) error{e.versions, e.read, e.topics, e.retention, e.sizes, e.partitions, e.tables, e.groups, e.positions, e.hanging} {
 		if err := look(ctx); err != nil {
 			return e.findings, fmt.Errorf("kafka: %w", err)
 		}
@@ -124,6 +133,11 @@ func (e *examination) written() []string {
 	list := slices.Clone(e.opts.Inputs)
 	for _, topic := range slices.Concat(e.outputs, []string{e.opts.Parked, e.opts.Repartition}, e.opts.Changelogs) {
 		if topic != "" && !slices.Contains(list, topic) {
+			list = append(list, topic)
+		}
+	}
+	for i := range e.opts.Tables {
+		if topic := e.opts.Tables[i].Topic; !slices.Contains(list, topic) {
 			list = append(list, topic)
 		}
 	}
@@ -385,6 +399,40 @@ func (e *examination) partitions(context.Context) error {
 			e.note(semel.Warning, topic+" retention.ms", forever(kept), "copies that are not decided within that time are lost", "set retention.ms=-1: Semel deletes decided copies itself")
 		default:
 			e.note(semel.Fine, topic+" retention.ms", forever(kept), "", "")
+		}
+	}
+	return nil
+}
+
+// tables checks whether the topics of tables keep their rows, may be read, and have the
+// partitions of the inputs.
+func (e *examination) tables(ctx context.Context) error {
+	for i := range e.opts.Tables {
+		t := &e.opts.Tables[i]
+		if !e.there(t.Topic) {
+			continue // already reported
+		}
+		subject := "table " + t.Name
+		topics, err := e.ListTopics(kadm.WithAuthorizedOps(ctx), t.Topic)
+		if err != nil {
+			return err
+		}
+		if may := topics[t.Topic].AuthorizedOperations; len(may) > 0 && !slices.Contains(may, kadm.OpRead) && !slices.Contains(may, kadm.OpAll) {
+			e.note(semel.Broken, subject, t.Topic+" may not be read", "no record is joined, and the pipeline ends", "allow Read on the topic")
+		}
+		if found, cost, remedy := cluster.TableProblem(e.configs[t.Topic], t.History); found != "" {
+			e.note(semel.Broken, subject, t.Topic+" has "+found, cost, remedy)
+			continue
+		}
+		rows, different := len(e.meta.Topics[t.Topic].Partitions), false
+		for _, input := range e.opts.Inputs {
+			if n := len(e.meta.Topics[input].Partitions); t.Local && e.there(input) && n != rows {
+				different = true
+				e.note(semel.Broken, subject, fmt.Sprintf("%d partitions, and %d of %s", rows, n, input), "rows and records are not in the same partitions", "write read: global, or create a topic with as many partitions")
+			}
+		}
+		if !different {
+			e.note(semel.Fine, subject, fmt.Sprintf("%s, %d partitions, cleanup.policy %s", t.Topic, rows, e.configs[t.Topic]["cleanup.policy"]), "", "")
 		}
 	}
 	return nil

@@ -70,7 +70,7 @@ func TestTableIsWhole(t *testing.T) {
 		seen[i.Prometheus()] = true
 		for _, label := range i.Labels {
 			switch label {
-			case "pipeline", "store", "decision", "reason", "class", "state", "medium", "layer", "outcome", "source", "partition", "shard", "owner":
+			case "pipeline", "store", "decision", "reason", "class", "state", "medium", "layer", "outcome", "source", "partition", "shard", "owner", "table":
 			default:
 				t.Errorf("%s has the label %s", i.Name, label)
 			}

@@ -66,6 +66,8 @@ const (
 	OutboxSlotSafe
 	WindowsOpen
 	KeptOpen
+	TableRows
+	TableLag
 	WindowsLag
 
 	DuplicatesDetected
@@ -186,6 +188,8 @@ func Table() []Instrument {
 		OutboxSlotRetained: {"dedup.outbox.slot.retained", Gauge, "By", with(pipe, "state"), "Write-ahead log that the server keeps for the replication slot of an outbox, with the wal_status of the slot."},
 		OutboxSlotSafe:     {"dedup.outbox.slot.safe", Gauge, "By", pipe, "Write-ahead log that the server may still write before it invalidates the slot; no value if max_slot_wal_keep_size does not limit that."},
 		KeptOpen:           {"dedup.kept.open", Gauge, "{message}", with(pipe, "source", "partition"), "Messages of a partition that key.keep holds, or newest versions that it remembers."},
+		TableRows:          {"dedup.table.rows", Gauge, "{row}", with(pipe, "table"), "Rows of a table that this process has in memory."},
+		TableLag:           {"dedup.table.lag", Gauge, "{record}", with(pipe, "table"), "Offsets of a table's topic that this process has not yet read."},
 
 		DuplicatesDetected: {"dedup.duplicates.detected", Counter, "{message}", with(guard, "reason"), "The same as dedup.decisions with the decision duplicate."},
 		EventsProcessed:    {"dedup.events.processed", Counter, "{message}", guard, "Completed effects: the count of dedup.effect.duration, or of deliveries if keys and effects commit together."},

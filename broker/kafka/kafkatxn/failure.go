@@ -16,12 +16,20 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/tables"
 	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/stream"
 )
 
 // fail applies the policy to a record that cannot be delivered.
 func (w *worker) fail(ctx context.Context, r *kgo.Record, attempts int, err error) error {
+	if row, ok := errors.AsType[*stream.RowError](err); ok {
+		return w.withoutRow(ctx, r, row, attempts)
+	}
+	if errors.Is(err, tables.ErrElsewhere) {
+		return err // all other records would fail too
+	}
 	reason := pipeline.ReasonAttempts
 	if semel.Classify(err) == semel.ClassPermanent {
 		reason = pipeline.ReasonPermanent

@@ -88,6 +88,11 @@ type TransactorOptions struct {
 	// combined with Aggregate. Failure and Parked apply to records that cannot be held.
 	// Defaults to none.
 	Keep *stream.Keep
+	// Tables are topics whose rows FilterMap and Transform use, by Table.Row. No record is
+	// decided before all rows are read that were there when the group assigned its
+	// partition. A *stream.RowError from FilterMap or Transform is treated by the policy of
+	// the table. Rows are in memory. Defaults to none.
+	Tables []*stream.Table
 	// Failure is the policy for messages whose FilterMap or Transform failed. It also
 	// applies if an output is too large for its topic, or its topic does not exist or may
 	// not be written. Its pauses pass inside the transaction, so they are short: Attempts defaults
@@ -285,7 +290,7 @@ func (o *TransactorOptions) validate() error {
 	if o.Reset > kafka.ResetFail {
 		wrong.Add("Reset: %d is no such policy", o.Reset)
 	}
-	if o.Parked == "" && (o.OnMissing == pipeline.MissingPark || o.EventTime != nil && o.EventTime.OnLate == pipeline.Park && !o.EventTime.DeliverLate || (o.Transform != nil || o.FilterMap != nil) && o.Failure.Then == pipeline.Park || o.hasState()) {
+	if o.Parked == "" && (o.OnMissing == pipeline.MissingPark || o.EventTime != nil && o.EventTime.OnLate == pipeline.Park && !o.EventTime.DeliverLate || (o.Transform != nil || o.FilterMap != nil) && o.Failure.Then == pipeline.Park || o.hasState() || o.parksWithoutRow()) {
 		wrong.Add("Parked is missing, and a policy parks messages")
 	}
 	if o.Repartition != nil {
@@ -300,6 +305,7 @@ func (o *TransactorOptions) validate() error {
 	if o.hasState() {
 		o.validateState(wrong)
 	}
+	o.validateTables(wrong)
 	if slices.Contains(o.Inputs, o.Output) || slices.Contains(o.Inputs, o.Parked) || o.Output == o.Parked {
 		wrong.Add("Inputs, Output, Parked: one topic cannot be two of them")
 	}

@@ -96,6 +96,9 @@ func (t *Transactor) check(ctx context.Context) error {
 	if err := t.sample(ctx); err != nil { // before a topic is created whose partitions cannot be changed
 		return err
 	}
+	if t.tableSizes, err = t.checkTables(ctx, adm, topics); err != nil {
+		return err
+	}
 	t.topics, t.sizes, t.changelog = map[string]keystate.TopicID{}, map[string]int32{}, map[string]keystate.TopicID{}
 	for _, topic := range t.opts.reads() {
 		partitions := len(topics[topic].Partitions)

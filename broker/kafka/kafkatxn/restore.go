@@ -65,6 +65,8 @@ func (s *session) restore(ctx context.Context) error {
 	if len(behind) == 0 {
 		return nil
 	}
+	reads := "the keys of new partitions, which it reads from their changelog"
+	s.restores.Store(&reads)
 	ctx, cancel := context.WithCancel(ctx)
 	r := &restoring{parts: behind, cancel: cancel, done: make(chan struct{})}
 	s.restoring = r
@@ -127,6 +129,9 @@ func (t *Transactor) bringUpToDate(ctx context.Context, s *session, parts []*par
 		if err := t.restoreWindows(ctx, parts, nonce); err != nil {
 			return err
 		}
+	}
+	if err := t.readTables(ctx, s, parts); err != nil {
+		return err
 	}
 	for _, p := range parts {
 		if st := p.slot.state; st.Position == 0 {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -39,6 +40,8 @@ type session struct {
 	previewed time.Time
 	// restoring is the goroutine that brings parts up to date, if one runs.
 	restoring *restoring
+	// restores says what that goroutine waits for.
+	restores atomic.Pointer[string]
 
 	mu       sync.Mutex          // guards the fields below
 	assigned []cluster.Partition // new partitions, which are paused
@@ -245,7 +248,7 @@ func (s *session) loop(ctx, last context.Context) error {
 		if fetches.NumRecords() == 0 && !s.due() {
 			switch {
 			case s.restoring != nil:
-				s.does("the keys of new partitions, which it reads from their changelog", 0)
+				s.does(*s.restores.Load(), 0)
 			case !s.pending() && joined(s.client):
 				s.works()
 				s.does("", 0)

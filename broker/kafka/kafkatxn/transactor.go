@@ -21,6 +21,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/members"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/tables"
 	"github.com/semel-dev/semel/internal/clock"
 	stall "github.com/semel-dev/semel/internal/health"
 	"github.com/semel-dev/semel/internal/windows"
@@ -43,6 +44,7 @@ type Transactor struct {
 	definition windows.ID
 	sizes      map[string]int32            // number of partitions by input topic
 	changelog  map[string]keystate.TopicID // by input topic
+	tableSizes map[string]int32            // number of partitions of their topics
 
 	// copyPartitions is the number of partitions of the topic between the stages.
 	copyPartitions int32
@@ -55,6 +57,7 @@ type Transactor struct {
 	slots   map[cluster.Partition]*slot
 	copying map[cluster.Partition]*copier // partitions of the first stage
 	gone    map[keystate.TopicID]bool     // topics that no longer exist
+	tables  *tables.Reader                // nil without Tables; set once, before members start
 }
 
 // NewTransactor returns a Transactor. It connects in Run. The error names all invalid
@@ -115,11 +118,21 @@ func (t *Transactor) Run(ctx context.Context) error {
 		}
 		return err
 	}
+	if err := t.openTables(); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var running sync.WaitGroup
 	members := t.members()
-	errs := make([]error, len(members))
+	errs := make([]error, len(members)+1)
+	if t.tables != nil {
+		running.Go(func() {
+			if errs[len(members)] = t.tables.Run(ctx); errs[len(members)] != nil {
+				cancel(errs[len(members)])
+			}
+		})
+	}
 	for i, m := range members {
 		running.Go(func() {
 			if t.opts.hold != nil {

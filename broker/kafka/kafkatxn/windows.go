@@ -376,15 +376,15 @@ var _ pipeline.Gauger = (*Transactor)(nil)
 // Gauges implements pipeline.Gauger. It returns the number of open windows, or of held
 // records or versions, of each partition that this process has, and how far its watermark
 // is behind the clock.
-func (t *Transactor) Gauges(context.Context) ([]pipeline.Gauge, error) {
-	if !t.opts.hasState() {
-		return nil, fmt.Errorf("kafka: there are no windows: %w", errors.ErrUnsupported)
+func (t *Transactor) Gauges(ctx context.Context) ([]pipeline.Gauge, error) {
+	if !t.opts.hasState() && len(t.opts.Tables) == 0 {
+		return nil, fmt.Errorf("kafka: there are no windows and tables: %w", errors.ErrUnsupported)
 	}
 	open := "dedup.windows.open"
 	if t.opts.Keep != nil {
 		open = "dedup.kept.open"
 	}
-	var list []pipeline.Gauge
+	list := t.tableGauges(ctx)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for id, at := range t.slots {

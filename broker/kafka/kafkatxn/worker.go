@@ -18,6 +18,7 @@ import (
 	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/stream"
 )
 
 // worker decides records and writes the results. It belongs to one session. Only its
@@ -59,6 +60,8 @@ type worker struct {
 	// promise is called for each record that was written or failed.
 	promise func(*kgo.Record, error)
 	failed  atomic.Pointer[error]
+	// rowsRead says that the tables were read to their end since the records were.
+	rowsRead bool
 	// refusals are the topics to which a Transform cannot write.
 	refusals refusals
 }
@@ -315,6 +318,7 @@ func (w *worker) report() {
 func (w *worker) process(ctx context.Context, fetches kgo.Fetches) error {
 	var failed error
 	start, before, transformed := time.Now(), w.records, w.transformed
+	w.rowsRead = false
 	fetches.EachPartition(func(f kgo.FetchTopicPartition) {
 		records := f.Records
 		if w.opts.hasState() {
@@ -445,9 +449,12 @@ func timeOf(r *kgo.Record) int64 { return max(r.Timestamp.UnixMilli(), 0) }
 // reports true; or it parks it.
 func (w *worker) effect(ctx context.Context, p *part, r *kgo.Record, now int64) (bool, error) {
 	if w.opts.FilterMap != nil {
-		w.fill(r)
-		k, _ := w.keyOf()
-		body, pass, err := w.opts.FilterMap.Call(pipeline.Delivery{Message: w.message, Key: k, Attempt: 1, Redrive: header.Redrives(&w.message)})
+		body, pass, err := w.filterMap(r)
+		if again, failed := w.waits(ctx, p, err); failed != nil {
+			return false, failed
+		} else if again {
+			body, pass, err = w.filterMap(r)
+		}
 		switch {
 		case err != nil:
 			return false, w.fail(ctx, r, 1, err)
@@ -460,14 +467,21 @@ func (w *worker) effect(ctx context.Context, p *part, r *kgo.Record, now int64) 
 	if w.opts.Aggregate != nil {
 		return w.aggregate(ctx, p, r, now)
 	}
-	return w.deliver(ctx, r)
+	return w.deliver(ctx, p, r)
+}
+
+// filterMap calls the FilterMap for a record as it was read.
+func (w *worker) filterMap(r *kgo.Record) (body []byte, pass bool, err error) {
+	w.fill(r)
+	k, _ := w.keyOf()
+	return w.opts.FilterMap.Call(pipeline.Delivery{Message: w.message, Key: k, Attempt: 1, Redrive: header.Redrives(&w.message)})
 }
 
 // deliver writes the outputs of a record and reports true, or parks the record if its
 // Transform failed.
-func (w *worker) deliver(ctx context.Context, r *kgo.Record) (bool, error) {
+func (w *worker) deliver(ctx context.Context, p *part, r *kgo.Record) (bool, error) {
 	if w.opts.Transform != nil {
-		return w.transform(ctx, r)
+		return w.transform(ctx, p, r)
 	}
 	headers := r.Headers
 	if w.isRedriven(r) {
@@ -511,7 +525,7 @@ func (w *worker) write(r *kgo.Record, partition int32) {
 
 // transform calls the caller's function until it succeeds, its attempts are used up, or
 // the context ends. An error after that may come from the context.
-func (w *worker) transform(ctx context.Context, r *kgo.Record) (bool, error) {
+func (w *worker) transform(ctx context.Context, p *part, r *kgo.Record) (bool, error) {
 	f := &w.opts.Failure
 	if ctx.Err() != nil {
 		return false, errAgain // the transaction is aborted, and the session drains
@@ -537,7 +551,13 @@ func (w *worker) transform(ctx context.Context, r *kgo.Record) (bool, error) {
 		if errors.Is(err, errAgain) { // it is unknown whether the record fails
 			return false, err
 		}
-		if semel.Classify(err) == semel.ClassPermanent || attempt >= f.Attempts {
+		if again, failed := w.waits(ctx, p, err); failed != nil {
+			return false, failed
+		} else if again {
+			continue
+		}
+		_, noRow := errors.AsType[*stream.RowError](err)
+		if noRow || semel.Classify(err) == semel.ClassPermanent || attempt >= f.Attempts {
 			return false, w.fail(ctx, r, attempt, err)
 		}
 		if !cluster.Pause(ctx, f.Pause(attempt)) {
