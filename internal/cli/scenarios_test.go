@@ -186,6 +186,10 @@ func TestScenariosOnKafkaRunAsPrinted(t *testing.T) {
 			t.Parallel()
 			testWindows(t, client, kafka)
 		})
+		t.Run("join", func(t *testing.T) {
+			t.Parallel()
+			testJoin(t, client, kafka)
+		})
 		t.Run("latest", func(t *testing.T) {
 			t.Parallel()
 			testLatest(t, client, kafka)
@@ -245,6 +249,54 @@ func testWindows(t *testing.T, client *kgo.Client, env map[string]string) {
 	}
 	if late := parked(); len(late) != 2 || !strings.Contains(late[0], "999") || !strings.Contains(late[1], "999") {
 		t.Errorf("parked %q, want the two late sales", late)
+	}
+}
+
+// testJoin writes invoices of three customers, each twice: one is active, one is not, and one
+// has no row.
+func testJoin(t *testing.T, client *kgo.Client, env map[string]string) {
+	admin := kadm.NewClient(client)
+	if _, err := admin.CreateTopics(t.Context(), 2, 1, nil, "invoices", "invoices-by-tier", "invoices-parked"); err != nil {
+		t.Fatal(err)
+	}
+	compact := "compact"
+	if _, err := admin.CreateTopics(t.Context(), 3, 1, map[string]*string{"cleanup.policy": &compact}, "customers"); err != nil {
+		t.Fatal(err)
+	}
+	write := func(topic, key, text string) {
+		if err := client.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Key: []byte(key), Value: []byte(text)}).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("customers", "ann", `{"active":true,"tier":"old"}`)
+	write("customers", "ann", `{"active":true,"tier":"gold"}`)
+	write("customers", "42", `{"active":false}`)
+	var want []string
+	for range 2 {
+		for i, customer := range []string{`"ann"`, `42`, `"eve"`, `"ann"`} {
+			write("invoices", "k", fmt.Sprintf(`{"invoice_id":"i%d","customer_id":%s,"cents":%d}`, i, customer, i))
+		}
+	}
+	for _, i := range []int{0, 3} {
+		want = append(want, fmt.Sprintf(`{"invoice":"i%d","cents":%d,"tier":"gold"}`, i, i))
+	}
+	s := openScenario(t, "join", env)
+	s.until(committed(t, env["KAFKA_BROKERS"], "invoices-by-tier"), want)
+	parked := committed(t, env["KAFKA_BROKERS"], "invoices-parked")
+	for deadline := time.Now().Add(time.Minute); len(parked()) < 2 && time.Now().Before(deadline); {
+	}
+	for _, invoice := range parked() {
+		if !strings.Contains(invoice, "eve") {
+			t.Errorf("parked %s", invoice)
+		}
+	}
+	if n := len(parked()); n != 2 {
+		t.Errorf("%d invoices are parked, want that of eve twice", n)
+	}
+	var doctor bytes.Buffer
+	Main(t.Context(), kind.All(), []string{"doctor", s.file}, strings.NewReader(""), &doctor, io.Discard, s.getenv) // it warns of one replica
+	if want := "customers, 3 partitions, cleanup.policy compact"; !strings.Contains(doctor.String(), want) {
+		t.Errorf("doctor lacks %q:\n%s", want, doctor.String())
 	}
 }
 

@@ -25,8 +25,8 @@ type Kinds struct {
 	// of an invalid configuration.
 	Missing string
 	// Expressions compiles the filter and the map of a pipeline. Either may be empty.
-	// It is nil in a build without expressions.
-	Expressions func(filter, mapping string) (pipeline.FilterMap, error)
+	// tables find the rows of its tables. It is nil in a build without expressions.
+	Expressions func(filter, mapping string, tables map[string]func(*semel.Message) ([]byte, error)) (pipeline.FilterMap, error)
 }
 
 // Kind is the part that all kinds have. A value of a kind is a pointer to a
@@ -287,6 +287,8 @@ type TransactionalSource interface {
 	CheckAggregate(v schema.Value)
 	// CheckKeep reports why the source cannot hold records.
 	CheckKeep(v schema.Value)
+	// CheckLocalTable reports why the source cannot have a table with read: local.
+	CheckLocalTable(v schema.Value)
 	// ParkedTopic is the default topic for parked messages.
 	ParkedTopic() string
 	// OpenTransaction opens the pipeline, with its FilterMap.

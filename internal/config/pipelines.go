@@ -6,6 +6,7 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/stream"
 )
 
 // Pipeline is one member of "pipelines". Defaults are filled in. A number, size
@@ -22,6 +23,9 @@ type Pipeline struct {
 	// both; it is nil if there are none.
 	Filter, Map string
 	FilterMap   pipeline.FilterMap
+	// Tables are the tables whose rows FilterMap uses. They are attached when the pipeline
+	// runs.
+	Tables []*stream.Table
 	// Window is how long a key is remembered. Lease is how long a claim lasts
 	// unless it is extended.
 	Window, Lease time.Duration

@@ -10,6 +10,7 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -26,7 +27,7 @@ func (k *Kinds) readPipelines(v schema.Value) (list []*Pipeline) {
 		p.Key.Scope = cmp.Or(p.Key.Scope, p.Name)
 		p.Order = cmp.Or(p.Order, defaultOrder(p))
 		if p.Filter != "" || p.Map != "" {
-			p.FilterMap = k.filterMap(p.Filter, p.Map)
+			p.FilterMap = k.filterMap(p)
 		}
 		list = append(list, p)
 	})
@@ -54,14 +55,16 @@ func defaultOrder(p *Pipeline) string {
 }
 
 func (k *Kinds) pipelineMapping(p *Pipeline) schema.Mapping {
+	var expressions []func() // they are read when the names of the tables are known
 	return schema.Mapping{
 		Fields: []schema.Field{
 			oneKindField("source", func() schema.Mapping { return kindsMapping(&p.Source, k.Sources) }, "source", "{ file: { paths: [in.jsonl] } }", "Where messages come from. It has one kind.").Need(),
 			schema.PartField("key", func() schema.Mapping { return keyMapping(&p.Key) }, "How Semel finds the key of a message. Two deliveries with the same key are the same message.").Need(),
-			k.expressionField("filter", &p.Filter, "A condition in CEL. A message for which it is false is not delivered, and its key is remembered. An error fails the message permanently. It is evaluated after the decision about the key.",
-				func(text string) error { return k.checkExpressions(text, "") }),
-			k.expressionField("map", &p.Map, "An expression in CEL whose value, as JSON, is the body that the sink gets. An error fails the message permanently. It is evaluated after `filter`.",
-				func(text string) error { return k.checkExpressions("", text) }),
+			tablesField(p),
+			expressionField("filter", &p.Filter, &expressions, "A condition in CEL. A message for which it is false is not delivered, and its key is remembered. An error fails the message permanently. It is evaluated after the decision about the key.",
+				func(text string) error { return k.checkExpressions(text, "", p) }),
+			expressionField("map", &p.Map, &expressions, "An expression in CEL whose value, as JSON, is the body that the sink gets. An error fails the message permanently. It is evaluated after `filter`.",
+				func(text string) error { return k.checkExpressions("", text, p) }),
 			schema.WindowField("window", &p.Window, "How long a key is remembered after its completion. Choose a time that is longer than messages can be delivered again, redriven, or read again from the broker.").Or("7d"),
 			schema.DurationField("lease", &p.Lease, "How long a claim lasts. Semel extends it after every third of that time. After a crash a message waits that long, unless the store belongs to the process itself. From an outbox, also how long a process has its shards.").Or("30s"),
 			schema.ChoiceField("on_lease_expired", &p.OnLeaseExpired, "After a crash between effect and completion: `retry` processes the message again, with the same key and a higher token. `hold` keeps the key as *unknown* until an operator resolves it.",
@@ -87,44 +90,60 @@ func (k *Kinds) pipelineMapping(p *Pipeline) schema.Mapping {
 			aggregateField(p),
 			schema.PartField("transaction", func() schema.Mapping { return transactionMapping(&p.Transaction) }, "How a pipeline from Kafka to Kafka commits without a store.").Always(),
 		},
-		Check:   func(v schema.Value, there schema.Members) { checkPipelineFields(p, v, there) },
+		Check: func(v schema.Value, there schema.Members) {
+			for _, read := range expressions {
+				read()
+			}
+			checkPipelineFields(p, v, there)
+		},
 		Refused: refusedInPipeline,
 	}
 }
 
-// expressionField is an expression. check says what is wrong with it.
-func (k *Kinds) expressionField(name string, target *string, doc string, check func(text string) error) schema.Field {
+// expressionField is an expression, which is read later. check says what is wrong with it.
+func expressionField(name string, target *string, later *[]func(), doc string, check func(text string) error) schema.Field {
 	return schema.Field{Name: name, Doc: doc, Form: schema.Form{Scalar: schema.ScalarText}, Read: func(v schema.Value) {
-		schema.Quantity(v, target, "an expression in quotes", func(text string) (string, error) {
-			if strings.TrimSpace(text) == "" {
-				return "", errors.New("it is empty: leave it out")
-			}
-			return text, check(text)
+		*later = append(*later, func() {
+			schema.Quantity(v, target, "an expression in quotes", func(text string) (string, error) {
+				if strings.TrimSpace(text) == "" {
+					return "", errors.New("it is empty: leave it out")
+				}
+				return text, check(text)
+			})
 		})
 	}}
 }
 
 // checkExpressions returns the errors of expressions. A build without expressions
 // cannot run a pipeline, and checks none.
-func (k *Kinds) checkExpressions(filter, mapping string) error {
+func (k *Kinds) checkExpressions(filter, mapping string, p *Pipeline) error {
 	if k.Expressions == nil {
 		return nil
 	}
-	_, err := k.Expressions(filter, mapping)
+	_, err := k.Expressions(filter, mapping, p.rows())
 	return err
 }
 
 // filterMap compiles expressions that were checked. If they cannot be compiled after
 // all, every message fails: none may pass without its filter.
-func (k *Kinds) filterMap(filter, mapping string) pipeline.FilterMap {
+func (k *Kinds) filterMap(p *Pipeline) pipeline.FilterMap {
 	err := errors.New("this build has no expressions")
 	if k.Expressions != nil {
 		var f pipeline.FilterMap
-		if f, err = k.Expressions(filter, mapping); err == nil {
+		if f, err = k.Expressions(p.Filter, p.Map, p.rows()); err == nil {
 			return f
 		}
 	}
 	return func(pipeline.Delivery) ([]byte, bool, error) { return nil, false, err }
+}
+
+// rows returns the functions that find the rows of the tables.
+func (p *Pipeline) rows() map[string]func(*semel.Message) ([]byte, error) {
+	rows := map[string]func(*semel.Message) ([]byte, error){}
+	for _, t := range p.Tables {
+		rows[t.Name] = t.Row
+	}
+	return rows
 }
 
 // oneKindField is a mapping that contains one of several kinds.
@@ -199,7 +218,7 @@ func checkPipelineFields(p *Pipeline, v schema.Value, there schema.Members) {
 		there["parked"].Wrong("neither source nor sink is kafka, so there is no topic: write a path or a store")
 	}
 	if p.Store.Name != "" {
-		for _, name := range []string{"transaction", "aggregate"} {
+		for _, name := range []string{"transaction", "aggregate", "tables"} {
 			if t, ok := there[name]; ok {
 				t.Wrong("it is only for Kafka to Kafka without a store: leave out store, or %s", name)
 			}
@@ -213,7 +232,7 @@ func checkPipelineFields(p *Pipeline, v schema.Value, there schema.Members) {
 		return
 	}
 	if p.Source.About(p).Outbox.Name != "" {
-		for _, name := range []string{"transaction", "aggregate"} {
+		for _, name := range []string{"transaction", "aggregate", "tables"} {
 			if t, ok := there[name]; ok {
 				t.Wrong("it is only for Kafka to Kafka without a store: leave it out")
 			}
@@ -242,6 +261,7 @@ func checkPipelineFields(p *Pipeline, v schema.Value, there schema.Members) {
 		source.CheckAggregate(a)
 	}
 	checkKeep(p, source, there)
+	checkTables(p, source, there)
 	if parked, ok := there["parked"]; ok && p.Parked.Topic == "" {
 		parked.Wrong("a Kafka transaction parks messages in a topic: write parked: { topic: NAME }")
 	}

@@ -12,8 +12,7 @@ var (
 	refusedInPipeline = map[string]string{
 		"sql":         "there is no SQL. Write filter, map and aggregate, or read the output topic with a database that has SQL",
 		"query":       "state is not queried over the network. Write the results to a topic or a database, and query that",
-		"join":        "two streams are not joined. Write both to one topic with one record key, and aggregate it with a Go function (stream.Aggregator)",
-		"tables":      "records are not joined with a table. Write the output to PostgreSQL and join there, or look rows up in the Transform of a Go program (kafkatxn)",
+		"join":        "two streams are not joined. For rows of a compacted topic write tables: { customers: { topic: customers, by: .customer_id } }. To join two streams, write both to one topic with one record key, and aggregate it with a Go function (stream.Aggregator)",
 		"steps":       chainInstead,
 		"stages":      chainInstead,
 		"retractions": appendInstead,

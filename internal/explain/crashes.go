@@ -181,9 +181,26 @@ func (e *explainer) failuresInKafka(add func(at, then string)) {
 		reads += ", and the newest version of each key"
 	}
 	add("partitions move to another instance", "the open transaction aborts; "+reads)
+	e.tableFailures(add)
 	e.windowFailures(add)
 	e.keepFailures(add)
 	e.parked(add)
+}
+
+// tableFailures describes what happens while rows are read, and to records without one.
+func (e *explainer) tableFailures(add func(at, then string)) {
+	for _, t := range e.pipeline.Tables {
+		add("a partition comes to this process", "no record is decided before table "+t.Name+" ("+t.Topic+") is read up to its present end, so a join never goes back to an older row; an open transaction in that topic is waited for")
+		then := map[string]string{
+			"park": "it is parked, with the reason row-missing", "drop": "it is dropped, counted, and lost", "pass": "tables." + t.Name + " is not there, and has(tables." + t.Name + ") is false",
+			"wait": "the table is read up to its present end; if the row is still missing, the record is parked, with the reason row-missing",
+		}[config.MissingPolicy(t)]
+		add("table "+t.Name+" has no row for a record", then+". A row is looked up when filter or map asks for it")
+		if t.History > 0 {
+			add("a record is older than the history of table "+t.Name, "if the row of its time may be forgotten, it is parked as late: that is so "+schema.Duration(t.History)+" before the present (history)")
+		}
+		add("the topic of table "+t.Name+" cannot be read", "records are joined with the rows that were read; a partition that comes to this process waits")
+	}
 }
 
 // windowFailures describes the outcome of records that cannot be added to their window.

@@ -246,6 +246,14 @@ func (e *explainer) exceptions() []string {
 		if agg := e.pipeline.Aggregate; agg != nil {
 			list = append(list, "records of one group key ("+agg.By.String()+") in several partitions have a result in each: the start checks a sample for them; write the topic with the group key as record key")
 		}
+		for _, t := range e.pipeline.Tables {
+			if t.History == 0 {
+				list = append(list, "a record is joined with the newest row of table "+t.Name+" that was read: if it is read again after a crash, the row may be a newer one")
+			}
+			if t.Local {
+				list = append(list, "a row of table "+t.Name+" in another partition than its record is missing: the pipeline ends if it finds it in its other partitions; write both topics with the key of the row as record key")
+			}
+		}
 		if k := e.pipeline.Key.Keep; k != nil && e.source.Repartition == "" {
 			list = append(list, "records of one key in several partitions are not compared, and each partition keeps one")
 		}

@@ -37,15 +37,16 @@ const (
 )
 
 // Compile compiles the filter and the map of a pipeline. An empty text leaves one out.
-// The error says what is wrong with the texts, and where.
-func Compile(filter, mapping string) (pipeline.FilterMap, error) {
-	p := &program{}
+// tables has the tables that they may name. The error says what is wrong with the texts, and
+// where.
+func Compile(filter, mapping string, tables map[string]Rows) (pipeline.FilterMap, error) {
+	p := &program{tables: tables}
 	var errs [2]error
 	if filter != "" {
-		p.filter, errs[0] = compile("filter", filter)
+		p.filter, errs[0] = compile("filter", filter, tables)
 	}
 	if mapping != "" {
-		p.mapping, errs[1] = compile("map", mapping)
+		p.mapping, errs[1] = compile("map", mapping, tables)
 	}
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err
@@ -73,14 +74,20 @@ type expression struct {
 }
 
 // compile compiles the text of a field.
-func compile(field, text string) (*expression, error) {
+func compile(field, text string, tables map[string]Rows) (*expression, error) {
 	env, err := environment()
+	if err == nil && len(tables) > 0 {
+		env, err = env.Extend(cel.Variable(tablesName, cel.MapType(cel.StringType, cel.DynType)))
+	}
 	if err != nil {
 		return nil, err
 	}
 	ast, issues := env.Compile(text)
 	if issues.Err() != nil {
-		return nil, problem(issues)
+		return nil, problem(issues, len(tables) > 0)
+	}
+	if err := checkTables(ast, tables); err != nil {
+		return nil, err
 	}
 	if is := ast.OutputType(); field == "filter" && !is.IsExactType(types.BoolType) && !is.IsExactType(types.DynType) {
 		return nil, fmt.Errorf("it is of the type %s: a filter is a condition, such as value.status == \"paid\"", is)
@@ -108,12 +115,17 @@ func compile(field, text string) (*expression, error) {
 }
 
 // problem says what is wrong with an expression, and where.
-func problem(issues *cel.Issues) error {
+func problem(issues *cel.Issues, tables bool) error {
 	var list []string
 	for _, e := range issues.Errors() {
 		text, _, _ := strings.Cut(e.Message, " (in container")
 		if strings.HasPrefix(text, "undeclared reference") {
 			text += ": " + names
+			if tables {
+				text += ", and tables.NAME"
+			} else if strings.Contains(text, "'"+tablesName+"'") {
+				text += ". The pipeline has no tables: write them in the field tables"
+			}
 		}
 		where := fmt.Sprintf("column %d", e.Location.Column()+1)
 		if line := e.Location.Line(); line > 1 {
@@ -140,6 +152,7 @@ func (sizes) EstimateCallCost(string, string, *cost.AstNode, []cost.AstNode) *co
 // program is the filter and the map of a pipeline. Each of them may be nil.
 type program struct {
 	filter, mapping *expression
+	tables          map[string]Rows
 	messages        sync.Pool // of *message
 }
 
@@ -147,7 +160,8 @@ type program struct {
 func (p *program) run(d pipeline.Delivery) (body []byte, pass bool, err error) {
 	m, _ := p.messages.Get().(*message)
 	if m == nil {
-		m = &message{}
+		m = &message{tables: p.tables}
+		m.rows.m, m.named.entries = m, &m.rows
 		if m.finder, err = key.NewFinder(nil, nil); err != nil {
 			return nil, false, err
 		}
@@ -186,6 +200,9 @@ func (p *program) run(d pipeline.Delivery) (body []byte, pass bool, err error) {
 // value evaluates an expression for a message.
 func (e *expression) value(m *message) (ref.Val, error) {
 	v, _, err := e.Eval(m)
+	if m.rows.err != nil { // the row was asked for, even if the value does not depend on it
+		return nil, m.rows.err
+	}
 	if stopped, ok := errors.AsType[interpreter.EvalCancelledError](err); ok && stopped.Cause == interpreter.CostLimitExceeded {
 		err = fmt.Errorf("it takes more than %d steps for this message", mostCost)
 	}
@@ -205,6 +222,9 @@ type message struct {
 	delivery pipeline.Delivery
 	finder   *key.Finder
 	body     ref.Val // nil until it is used
+	tables   map[string]Rows
+	rows     rows
+	named    mapping // the rows by name
 	// root, top and out are memory that the next message uses again.
 	root object
 	top  mapping
@@ -215,6 +235,8 @@ var _ cel.Activation = (*message)(nil)
 
 func (m *message) clear() {
 	m.delivery, m.body = pipeline.Delivery{}, nil
+	clear(m.rows.found)
+	m.rows.found, m.rows.err = m.rows.found[:0], nil
 	clear(m.root.members)
 	m.root = object{members: m.root.members[:0]}
 	if cap(m.root.members) > mostKept {
@@ -237,6 +259,8 @@ func (m *message) ResolveName(name string) (any, bool) {
 			m.body = m.value()
 		}
 		return m.body, true
+	case tablesName:
+		return &m.named, m.tables != nil
 	case "key":
 		return types.String(d.Key.ID), true
 	case "headers":

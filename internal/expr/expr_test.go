@@ -31,7 +31,7 @@ func delivery(body string) pipeline.Delivery {
 
 func mapped(t *testing.T, text, body string) (string, error) {
 	t.Helper()
-	f, err := expr.Compile("", text)
+	f, err := expr.Compile("", text, nil)
 	if err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
@@ -192,7 +192,7 @@ func TestFilter(t *testing.T) {
 		`time < timestamp("2026-01-01T00:00:00Z")`:      false,
 		`value.missing == 1 || true`:                    true, // the outcome does not depend on the field
 	} {
-		f, err := expr.Compile(text, `{"id": value.id}`)
+		f, err := expr.Compile(text, `{"id": value.id}`, nil)
 		if err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}
@@ -201,14 +201,14 @@ func TestFilter(t *testing.T) {
 			t.Errorf("%s: got %s, %t, %v", text, body, pass, err)
 		}
 	}
-	f, err := expr.Compile(`value.cents`, "")
+	f, err := expr.Compile(`value.cents`, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := f.Call(delivery(order)); err == nil || !strings.Contains(err.Error(), "filter value.cents: it is of the type int, not a condition") {
 		t.Errorf("got %v", err)
 	}
-	f, err = expr.Compile(`value.status == "paid"`, "")
+	f, err = expr.Compile(`value.status == "paid"`, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,11 +230,11 @@ func TestCompileRefuses(t *testing.T) {
 		{"", `value.items.map(a, value.items.map(b, a + b))`, "it may take too long"},
 		{strings.Repeat("(", 500) + "true" + strings.Repeat(")", 500), "", "recursion limit"},
 	} {
-		if _, err := expr.Compile(c.filter, c.mapping); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := expr.Compile(c.filter, c.mapping, nil); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%.60s%.60s: got %v, want %s", c.filter, c.mapping, err, c.want)
 		}
 	}
-	if _, err := expr.Compile("a", "b"); err == nil || !strings.Contains(err.Error(), "'a'") || !strings.Contains(err.Error(), "'b'") {
+	if _, err := expr.Compile("a", "b", nil); err == nil || !strings.Contains(err.Error(), "'a'") || !strings.Contains(err.Error(), "'b'") {
 		t.Errorf("not both texts are refused: %v", err)
 	}
 }
@@ -267,7 +267,7 @@ func TestThePageHasValidExpressions(t *testing.T) {
 			continue
 		}
 		expressions++
-		if _, err := expr.Compile("", part); err != nil {
+		if _, err := expr.Compile("", part, nil); err != nil {
 			t.Errorf("%s: %v", part, err)
 		}
 	}
@@ -280,13 +280,13 @@ func FuzzView(f *testing.F) {
 	for _, body := range []string{order, `{"a":1,"a":{"b":[1,2.5,"\u00e9\ud83d\ude00",null,true]}}`, `[[],{},"",0]`, `"\\\""`, " [1 , 2 ]", `{"":{"":1}}`, many(40), "\xff", `{"a":"\ud800"}`, `1e999`, ""} {
 		f.Add([]byte(body))
 	}
-	rebuild, err := expr.Compile("", `value == value ? [value] : dyn("unequal")`)
+	rebuild, err := expr.Compile("", `value == value ? [value] : dyn("unequal")`, nil)
 	if err != nil {
 		f.Fatal(err)
 	}
 	walk := map[string]pipeline.FilterMap{}
 	for _, text := range []string{`value.map(k, [k, value[k]])`, `value.map(e, e)`, `value`} {
-		if walk[text], err = expr.Compile("", text); err != nil {
+		if walk[text], err = expr.Compile("", text, nil); err != nil {
 			f.Fatal(err)
 		}
 	}
@@ -385,7 +385,7 @@ func BenchmarkFilterAndMap(b *testing.B) {
 }
 
 func bench(b *testing.B, filter, mapping string) {
-	f, err := expr.Compile(filter, mapping)
+	f, err := expr.Compile(filter, mapping, nil)
 	if err != nil {
 		b.Fatal(err)
 	}

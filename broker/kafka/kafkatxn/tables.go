@@ -126,10 +126,11 @@ const waitForRow = 5 * time.Second
 
 // waits reads the tables to their end if an error means that a record waits for its row,
 // and reports whether to try again. The tables are read once for all records of a read. If
-// they cannot be read in time, the error restarts the session, which then waits for them.
+// they cannot be read in time, the error restarts the session, which then waits for them. A
+// Trial reads none.
 func (w *worker) waits(ctx context.Context, p *part, err error) (again bool, _ error) {
 	row, ok := errors.AsType[*stream.RowError](err)
-	if !ok || row.Table.Missing != stream.MissingWait || row.Cause != nil || w.rowsRead {
+	if !ok || row.Table.Missing != stream.MissingWait || row.Cause != nil || w.rowsRead || w.s.t.tables == nil {
 		return false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, waitForRow)

@@ -22,6 +22,7 @@ import (
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/rows"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/store/memstore"
 )
@@ -53,7 +54,7 @@ CASES is a file of JSON lines; - is standard input. Each line is a message:
   time        the message's own time (default the time at which it arrives)
   key         the expected id, as in semel keys ls --json
   decision    fresh, filtered, failed, duplicate, mismatch, late or missing; with
-              key.keep also held or superseded
+              key.keep also held or superseded; with tables also row-missing
   output      the expected body of a fresh message, behind filter and map
   results     with aggregate or keep: a list of the results that the line writes, or
               of the bodies of held messages that take effect
@@ -61,6 +62,11 @@ CASES is a file of JSON lines; - is standard input. Each line is a message:
 With aggregate or keep, the clock starts at the time of the first message. A line
 without body, record_key and headers is then no message: time passes, and idle closes
 windows.
+
+With tables, a line with "table" is no message: it sets the row of record_key in that
+table to body, from then on. Without body it deletes the row.
+
+  {"table": "customers", "record_key": "ann", "body": {"tier": "gold"}}
 
 The messages of a pipeline come in the order of the lines, and each remembers its
 key. A case without key, decision or output checks nothing of that kind.
@@ -101,6 +107,7 @@ type testCase struct {
 	Body      json.RawMessage   `json:"body"`
 	Headers   map[string]string `json:"headers"`
 	RecordKey string            `json:"record_key"`
+	Table     string            `json:"table"`
 	Partition int32             `json:"partition"`
 	After     string            `json:"after"`
 	Time      time.Time         `json:"time"`
@@ -181,7 +188,7 @@ func (c *testCase) read(line []byte, pipelines []*config.Pipeline) error {
 	if c.spec == nil {
 		return fmt.Errorf("pipeline %q: name one of %s", c.Pipeline, strings.Join(names, ", "))
 	}
-	return nil
+	return c.checkTable()
 }
 
 // What becomes of a message with key.keep, beside what dry-run has.
@@ -190,8 +197,11 @@ const (
 	caseSuperseded = "superseded"
 )
 
+// caseNoRow is the decision about a message that has no row in a table.
+const caseNoRow = "row-missing"
+
 func caseKinds() []string {
-	return []string{dryFresh, dryFiltered, dryFailed, dryDuplicate, dryMismatch, dryLate, dryMissing, caseHeld, caseSuperseded}
+	return []string{dryFresh, dryFiltered, dryFailed, dryDuplicate, dryMismatch, dryLate, dryMissing, caseHeld, caseSuperseded, caseNoRow}
 }
 
 // caseLine is what test prints about a case with --json.
@@ -274,6 +284,8 @@ type caseBench struct {
 	// trial decides instead, from the first case on, if outputs and keys are one Kafka
 	// transaction.
 	trial *kafkatxn.Trial
+	// tables have the rows of the cases.
+	tables map[string]*rows.State
 }
 
 func newCaseBench(a *term.App, conf *config.File, p *config.Pipeline) (*caseBench, error) {
@@ -282,6 +294,7 @@ func newCaseBench(a *term.App, conf *config.File, p *config.Pipeline) (*caseBenc
 	if p.Window != semel.Forever {
 		opts.MaxWindow = p.Window
 	}
+	b.attachTables()
 	var err error
 	b.store, err = memstore.New(opts)
 	return b, err
@@ -292,9 +305,13 @@ func (b *caseBench) run(ctx context.Context, c *testCase) (caseLine, error) {
 	line := caseLine{Line: c.line, Pipeline: c.spec.Name, Name: c.Name}
 	b.now = b.now.Add(c.after)
 	var err error
-	if b.conf.Mode(b.spec) == config.SourceIsSink {
+	switch {
+	case c.Table != "":
+		b.row(c)
+		line.Decision = "row"
+	case b.conf.Mode(b.spec) == config.SourceIsSink:
 		err = b.try(ctx, c, &line)
-	} else {
+	default:
 		err = b.message(ctx, c, &line)
 	}
 	if err != nil {

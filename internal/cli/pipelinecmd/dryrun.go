@@ -47,6 +47,7 @@ The exit status is 3 if a message would be dropped or parked.`,
 			if len(args) > 0 {
 				conf, chosen = open.Pipelines(a, args[0], args[1:], &wrong)
 				refuseKeep(chosen, "it compares each message with the first one of its key. Run the pipeline with another group and output to see what it keeps", &wrong)
+				refuseTables(chosen, &wrong)
 			}
 			if limit == 0 {
 				wrong.Addf("--limit 0: read at least one message")

@@ -40,6 +40,7 @@ func Scenarios() [][2]string {
 		{"filter", "some events and some of their fields, in a transaction of Kafka"},
 		{"windows", "counts and sums by minute, each final, in a transaction of Kafka"},
 		{"latest", "the last message of each key and minute, in a transaction of Kafka"},
+		{"join", "events with the row of their customer, from a compacted topic, in a transaction of Kafka"},
 		{"streams", "keys by the events' own time, in a transaction of Kafka"},
 	}
 }

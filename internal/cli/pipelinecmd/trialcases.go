@@ -42,7 +42,7 @@ func (b *caseBench) try(ctx context.Context, c *testCase, line *caseLine) (err e
 		if b.spec.FilterMap != nil || len(c.Output) > 0 {
 			line.Output = jsonOf(o.Body)
 		}
-	case dryFailed:
+	case dryFailed, caseNoRow:
 		line.Error = term.PlainText(o.Err.Error())
 	case dryMissing:
 		if c.Decision != dryMissing {
@@ -66,7 +66,9 @@ func decisionOf(o *kafkatxn.Outcome) string {
 	switch {
 	case o.Reason == pipeline.ReasonKeyMissing || o.Reason == pipeline.ReasonKeyInvalid:
 		return dryMissing
-	case o.Decision == semel.Late:
+	case o.Reason == pipeline.ReasonRowMissing:
+		return caseNoRow
+	case o.Decision == semel.Late || o.Reason == pipeline.ReasonLate:
 		return dryLate
 	case o.Reason != "":
 		return dryFailed

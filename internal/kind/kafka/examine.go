@@ -21,6 +21,9 @@ func (s *Source) Examine(ctx context.Context, x *config.Examination) {
 	}
 	if opts.Transactional {
 		opts.Changelogs, opts.Repartition = s.Changelogs(p), s.RepartitionTopic()
+		for _, t := range p.Tables {
+			opts.Tables = append(opts.Tables, kafka.ExaminedTable{Name: t.Name, Topic: t.Topic, Local: t.Local, History: t.History})
+		}
 	}
 	if sink, ok := p.Sink.(*Sink); ok && sink.with(p) {
 		opts.Output, opts.Route = sink.Topic.Name, sink.Topic.Route
@@ -84,6 +87,9 @@ func OpenAdmin(ctx context.Context, f *config.File, p *config.Pipeline) (*kafka.
 		if f.Mode(p) == config.SourceIsSink {
 			add(append(source.Changelogs(p), source.RepartitionTopic())...)
 			add(source.Windows(p)...)
+			for _, t := range p.Tables {
+				add(t.Topic)
+			}
 		}
 		if source.Repartition {
 			in.Groups = append(in.Groups, kafkatxn.RepartitionGroup(source.Group))

@@ -100,6 +100,7 @@ func (s *Source) Lint(l *config.Linter) {
 	s.lintWindow(l)
 	lintAggregate(l)
 	lintKeep(l)
+	l.Tables()
 	s.lintIgnored(l)
 	s.lintOthers(l)
 }

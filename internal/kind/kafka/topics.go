@@ -84,6 +84,11 @@ func topicUses(f *config.File, p *config.Pipeline) []topicUse {
 	}
 	if f.Mode(p) == config.SourceIsSink && fromKafka && toKafka {
 		uses = append(uses, topicUse{sink.Brokers, source.Changelogs(p), "transaction.changelog", "that holds the keys", "keys would look like messages"})
+		for _, t := range p.Tables {
+			if !slices.ContainsFunc(uses, func(u topicUse) bool { return u.what == rowsTopic && slices.Contains(u.topics, t.Topic) }) {
+				uses = append(uses, topicUse{sink.Brokers, []string{t.Topic}, "tables." + t.Name + ".topic", rowsTopic, "its rows would be mixed up with other records"})
+			}
+		}
 		field, has := "aggregate", "windows"
 		if p.Key.Keep != nil {
 			field, has = "key.keep", "held records or versions"
@@ -92,6 +97,8 @@ func topicUses(f *config.File, p *config.Pipeline) []topicUse {
 	}
 	return uses
 }
+
+const rowsTopic = "that has the rows of a table"
 
 // checkChangelogs refuses a topic that already holds the keys of an earlier
 // pipeline.
@@ -162,6 +169,13 @@ func (s *Source) Windows(p *config.Pipeline) []string {
 func (s *Source) CheckAggregate(v schema.Value) {
 	if s.Repartition {
 		v.Wrong("it is not possible with repartition: true: a partition would have records of several partitions with different progress, and windows would close too early. Let one pipeline write the records with the group key as record key, and aggregate its output with another")
+	}
+}
+
+// CheckLocalTable implements config.TransactionalSource.
+func (s *Source) CheckLocalTable(v schema.Value) {
+	if s.Repartition {
+		v.Wrong("read: local is not possible with repartition: true, which moves records to other partitions: write read: global")
 	}
 }
 

@@ -108,7 +108,7 @@ func (s *Source) transactorOptions(env *config.Env, instance string) (*kafkatxn.
 		Inputs: s.Topics, Repartition: between, Output: sink.Topic.Name,
 		Format:    kafkatxn.Format{Compression: compression(sink.Compression), SamePartition: sink.Partition == "same", KeyHeaders: sink.KeyHeaders && aggregate == nil},
 		Changelog: t.Changelog, Parked: p.Parked.Topic, Key: o.Key, Scope: kafkatxn.Scope{Name: o.Scope, Same: o.SameScope},
-		Aggregate: aggregate, Keep: keep, Window: o.Window, EventTime: eventTime, OnMissing: o.OnMissing, FilterMap: p.FilterMap, Failure: pipeline.Failure{Then: o.Failure.Then},
+		Aggregate: aggregate, Keep: keep, Tables: p.Tables, Window: o.Window, EventTime: eventTime, OnMissing: o.OnMissing, FilterMap: p.FilterMap, Failure: pipeline.Failure{Then: o.Failure.Then},
 		Limits:   kafkatxn.Limits{Interval: t.Interval, Records: int(p.InFlight.Max), Bytes: p.InFlight.Bytes},
 		Timeouts: kafkatxn.Timeouts{Session: s.SessionTimeout, Shutdown: o.Shutdown},
 		Reset:    reset(s.Start), Local: kafkatxn.Local{Dir: stateDir(t.State, p.Name), Standby: t.Standby}, Observer: o.Observer,
