@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -53,13 +54,14 @@ const ClockMargin = 5 * time.Second
 // WithDefaults returns a copy whose zero fields have their defaults.
 func (a *Aggregate) WithDefaults() *Aggregate {
 	c := *a
-	if c.Idle == 0 {
-		c.Idle = time.Minute
-	}
-	if c.MaxAhead == 0 {
-		c.MaxAhead = 5 * time.Minute
-	}
+	timeDefaults(&c.Idle, &c.MaxAhead)
 	return &c
+}
+
+// timeDefaults sets the defaults of an Aggregate and a Keep.
+func timeDefaults(idle, maxAhead *time.Duration) {
+	*idle = cmp.Or(*idle, time.Minute)
+	*maxAhead = cmp.Or(*maxAhead, 5*time.Minute)
 }
 
 // Validate returns an error that names all invalid fields and wraps

@@ -49,12 +49,7 @@ func (k *Keep) Holds() bool { return k.Newest == nil }
 // WithDefaults returns a copy whose zero fields have their defaults.
 func (k *Keep) WithDefaults() *Keep {
 	c := *k
-	if c.Idle == 0 {
-		c.Idle = time.Minute
-	}
-	if c.MaxAhead == 0 {
-		c.MaxAhead = 5 * time.Minute
-	}
+	timeDefaults(&c.Idle, &c.MaxAhead)
 	return &c
 }
 

@@ -149,30 +149,8 @@ func (e *Env) withOpenWindows(ctx context.Context, w *windowed, program kafkaPro
 // closeWindows measures the time in which a program writes the results of all windows.
 func (e *Env) closeWindows(ctx context.Context, w *windowed, program kafkaProgram) (took time.Duration, err error) {
 	err = e.withOpenWindows(ctx, w, program, func(c *kafkaCluster, _ string, in records.Events, end time.Time, r *running) error {
-		right := w.right(in)
-		reader, err := newReader(ctx, c, kafkaOut, false)
-		if err != nil {
-			return err
-		}
-		defer reader.close()
-		start := time.Now()
-		if err := in.Close(ctx, c.addrs, kafkaIn, kafkaPartitions, end); err != nil {
-			return err
-		}
-		if err := r.until(ctx, "all results", func(context.Context) (bool, error) {
-			return reader.count.Load() >= int64(len(right)), reader.failed()
-		}); err != nil {
-			return err
-		}
-		took = time.Since(start)
-		if err := r.stop(); err != nil {
-			return err
-		}
-		got, err := reader.finish(ctx)
-		if err != nil {
-			return err
-		}
-		return w.check(got, right)
+		took, err = w.closeAll(ctx, c, r, in, end)
+		return err
 	})
 	return took, err
 }
@@ -201,30 +179,39 @@ func (e *Env) restartWindows(ctx context.Context, w *windowed, program kafkaProg
 			return err
 		}
 		took = time.Since(start)
-		right := w.right(all)
-		reader, err := newReader(ctx, c, kafkaOut, false)
-		if err != nil {
-			return err
-		}
-		defer reader.close()
-		if err := all.Close(ctx, c.addrs, kafkaIn, kafkaPartitions, end); err != nil {
-			return err
-		}
-		if err := again.until(ctx, "all results", func(context.Context) (bool, error) {
-			return reader.count.Load() >= int64(len(right)), reader.failed()
-		}); err != nil {
-			return err
-		}
-		if err := again.stop(); err != nil {
-			return err
-		}
-		got, err := reader.finish(ctx)
-		if err != nil {
-			return err
-		}
-		return w.check(got, right)
+		_, err = w.closeAll(ctx, c, again, all, end)
+		return err
 	})
 	return took, err
+}
+
+// closeAll closes all windows, stops the program when it has written the results, and
+// compares them with the right ones. It returns how long the program took.
+func (w *windowed) closeAll(ctx context.Context, c *kafkaCluster, r *running, in records.Events, end time.Time) (took time.Duration, err error) {
+	right := w.right(in)
+	reader, err := newReader(ctx, c, kafkaOut, false)
+	if err != nil {
+		return 0, err
+	}
+	defer reader.close()
+	start := time.Now()
+	if err := in.Close(ctx, c.addrs, kafkaIn, kafkaPartitions, end); err != nil {
+		return 0, err
+	}
+	if err := r.until(ctx, "all results", func(context.Context) (bool, error) {
+		return reader.count.Load() >= int64(len(right)), reader.failed()
+	}); err != nil {
+		return 0, err
+	}
+	took = time.Since(start)
+	if err := r.stop(); err != nil {
+		return 0, err
+	}
+	got, err := reader.finish(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return took, w.check(got, right)
 }
 
 func (e *Env) windowed(w windowed) Benchmark {
