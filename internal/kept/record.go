@@ -1,7 +1,6 @@
 package kept
 
 import (
-	"cmp"
 	"encoding/binary"
 	"errors"
 	"slices"
@@ -181,9 +180,8 @@ func (s *State) Apply(r *Record) {
 		id, list, rest, _ = cutEntries(rest) // Parse has checked them
 		for i := range list {
 			list[i].value = slices.Clone(list[i].value)
-			s.enqueue(id, &list[i])
+			s.enqueue(id, &list[i], slices.Concat(list[:i], list[i+1:]))
 		}
-		slices.SortFunc(list, func(a, b entry) int { return cmp.Compare(a.first, b.first) })
 		s.set(id, list)
 	}
 	s.settle(r.watermark)

@@ -1,6 +1,7 @@
 package kept
 
 import (
+	"cmp"
 	"container/heap"
 	"math"
 	"slices"
@@ -47,7 +48,8 @@ type State struct {
 	rule                 Rule
 	committed, watermark int64
 	// open are the entries by id. changed are those of the open transaction, which
-	// replace them; an empty list means that there are none.
+	// replace them; an empty list means that there are none. A list is in the order of
+	// first, because the order decides which sessions a record joins.
 	open, changed map[string][]entry
 	count         int // entries in open
 	// queue has each entry at its deadline or earlier, and entries that are gone. So a new
@@ -60,7 +62,9 @@ type State struct {
 // entry is a record that is held, or a version.
 type entry struct {
 	// first and last are the times of the first and the last record of a session. first is
-	// the start of a window, and otherwise 0. It identifies the entry among those of an id.
+	// the start of a window, and otherwise 0. Of several entries of an id with the same
+	// first, all but one are due: a record may begin a session at the time at which another
+	// one began that is closed.
 	first, last int64
 	deadline    int64
 	// queued is a deadline of it in the queue, which is not after the present one.
@@ -210,14 +214,17 @@ func (s *State) touch(id string) []entry {
 
 // put sets the entries of an id to others and one more.
 func (s *State) put(id string, others []entry, e entry) {
-	s.enqueue(id, &e)
-	s.changed[id] = append(others, e)
+	s.enqueue(id, &e, others)
+	at, _ := slices.BinarySearchFunc(others, e.first, func(o entry, first int64) int { return cmp.Compare(o.first, first) })
+	s.changed[id] = slices.Insert(others, at, e)
 }
 
-// enqueue puts an entry, which may replace another, into the queue.
-func (s *State) enqueue(id string, e *entry) {
+// enqueue puts an entry into the queue, unless it replaces one that is there. others are
+// those that it does not replace.
+func (s *State) enqueue(id string, e *entry, others []entry) {
 	for _, o := range s.list(id) {
-		if o.first == e.first && o.queued <= e.deadline {
+		stays := slices.ContainsFunc(others, func(other entry) bool { return other.first == o.first && other.last == o.last })
+		if o.first == e.first && o.queued <= e.deadline && !stays {
 			e.queued = o.queued
 		}
 	}
@@ -236,13 +243,14 @@ func (s *State) next(until int64) (timer, *entry) {
 	for len(s.queue) > 0 && s.queue[0].deadline <= until {
 		t := s.queue[0]
 		list := s.list(t.id)
-		at := slices.IndexFunc(list, func(e entry) bool { return e.first == t.first })
-		if at >= 0 && list[at].deadline == t.deadline {
+		if at := slices.IndexFunc(list, t.is); at >= 0 {
 			return t, &list[at]
 		}
 		s.pop()
-		if at >= 0 && list[at].deadline > t.deadline {
-			s.push(t.id, &list[at])
+		for i := range list { // its deadline is later now
+			if e := &list[i]; e.first == t.first && e.queued == t.deadline {
+				s.push(t.id, e)
+			}
 		}
 	}
 	return timer{}, nil
@@ -269,7 +277,7 @@ func (s *State) Emit(most int, fn func(id string, when int64, value []byte) erro
 		}
 		when, value := e.when, e.value
 		s.pop()
-		s.changed[t.id] = slices.DeleteFunc(s.touch(t.id), func(e entry) bool { return e.first == t.first })
+		s.changed[t.id] = slices.DeleteFunc(s.touch(t.id), t.is)
 		if err := fn(t.id, when, value); err != nil {
 			return n, err
 		}
@@ -340,6 +348,9 @@ type timer struct {
 	deadline, first int64
 	id              string
 }
+
+// is reports whether an entry of its id is the one that is due.
+func (t *timer) is(e entry) bool { return e.first == t.first && e.deadline == t.deadline }
 
 // queue is a heap of timers.
 type queue []timer

@@ -1,0 +1,252 @@
+package kept
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"testing"
+)
+
+// visit is a session of the model, with all of its records.
+type visit struct {
+	id      string
+	records []input
+}
+
+func (v *visit) span() (first, last int64) {
+	byTime := func(a, b input) int { return cmp.Compare(a.when, b.when) }
+	return slices.MinFunc(v.records, byTime).when, slices.MaxFunc(v.records, byTime).when
+}
+
+func (v *visit) deadline(rule Rule) int64 {
+	first, last := v.span()
+	return min(last+rule.Gap+1, first+rule.Most)
+}
+
+// kept is the record that takes effect: the last one, and of those the one read last.
+func (v *visit) kept() input {
+	return slices.MaxFunc(v.records, func(a, b input) int {
+		return cmp.Or(cmp.Compare(a.when, b.when), cmp.Compare(a.offset, b.offset))
+	})
+}
+
+// visits are the sessions that did not take effect yet.
+type visits []visit
+
+// add joins a record and the open sessions that are at most a gap away, the earlier ones
+// first, as long as the session is shorter than the greatest length. It reports whether the
+// record is late.
+func (vs *visits) add(rule Rule, watermark int64, in input) (late bool) {
+	joined := visit{in.id, []input{in}}
+	var others visits
+	slices.SortFunc(*vs, func(a, b visit) int {
+		x, _ := a.span()
+		y, _ := b.span()
+		return cmp.Compare(x, y)
+	})
+	for _, v := range *vs {
+		first, last := v.span()
+		both := visit{in.id, slices.Concat(joined.records, v.records)}
+		from, to := both.span()
+		near := first <= in.when+rule.Gap && last >= in.when-rule.Gap
+		if v.id == in.id && near && v.deadline(rule) > watermark && to-from < rule.Most {
+			joined = both
+		} else {
+			others = append(others, v)
+		}
+	}
+	if joined.deadline(rule) <= watermark {
+		return true
+	}
+	*vs = append(others, joined)
+	return false
+}
+
+// due removes at most a number of sessions that take effect, and returns them in order.
+func (vs *visits) due(rule Rule, watermark int64, most int) (out []string) {
+	slices.SortFunc(*vs, func(a, b visit) int {
+		x, _ := a.span()
+		y, _ := b.span()
+		return cmp.Or(cmp.Compare(a.deadline(rule), b.deadline(rule)), cmp.Compare(a.id, b.id), cmp.Compare(x, y))
+	})
+	for len(*vs) > 0 && len(out) < most && (*vs)[0].deadline(rule) <= watermark {
+		k := (*vs)[0].kept()
+		out = append(out, fmt.Sprintf("%s at %d: %d", k.id, k.when, k.offset))
+		*vs = (*vs)[1:]
+	}
+	return out
+}
+
+// TestTheLastRecordsOfSessionsAreThoseOfTheModel adds records out of order, drops
+// transactions, takes what is due in parts, and builds the state again from its records.
+func TestTheLastRecordsOfSessionsAreThoseOfTheModel(t *testing.T) {
+	t.Parallel()
+	for _, rule := range []Rule{{Gap: 10, Most: 1000}, {Gap: 10, Most: 25, Grace: 40}, {Gap: 5, Most: 12}, {Gap: 20, Most: 10, Grace: 30}} {
+		rule.MaxAhead = math.MaxInt32
+		seed := newSeed(t)
+		t.Run(fmt.Sprintf("%+v", rule), func(t *testing.T) {
+			t.Parallel()
+			random := rand.New(rand.NewPCG(seed, 0))
+			s := New(rule)
+			var m visits
+			var log [][]byte
+			now, offset, watermark, lates, emitted, long := int64(1000), int64(0), int64(0), 0, 0, 0
+			for range 1500 {
+				trial, from, at, mark := slices.Clone(m), offset, now, watermark
+				held, superseded := s.Open(), 0
+				for range random.IntN(6) {
+					now += random.Int64N(4)
+					if random.IntN(30) == 0 {
+						now += 30
+					}
+					in := input{id: string(rune('a' + random.IntN(3))), when: now - random.Int64N(rule.Grace+2*rule.Gap+2), offset: offset}
+					s.See(in.when, now)
+					mark = max(mark, in.when-rule.Grace)
+					before := len(trial)
+					late := trial.add(rule, mark, in)
+					v, replaced := s.Add(in.id, in.when, offset, strconv.AppendInt(nil, offset, 10))
+					if late != (v == Late) {
+						t.Fatalf("%+v is %d at the watermark %d", in, v, mark)
+					}
+					if late {
+						lates++
+					} else {
+						gone := replaced
+						if v == Superseded {
+							gone++
+						}
+						if want := before + 1 - len(trial); gone != want {
+							t.Fatalf("%+v superseded %d, want %d", in, gone, want)
+						}
+						superseded += gone - 1
+					}
+					offset++
+				}
+				if random.IntN(20) == 0 {
+					now += 100
+					if quiet := now - rule.Grace - 5; s.Quiet(now, 5) {
+						mark = quiet
+					}
+				}
+				most := random.IntN(8)
+				var got []string
+				n, err := s.Emit(most, func(id string, when int64, value []byte) error {
+					got = append(got, fmt.Sprintf("%s at %d: %s", id, when, value))
+					return nil
+				})
+				if want := trial.due(rule, mark, most); err != nil || n != len(want) || !slices.Equal(got, want) {
+					t.Fatalf("got %q, want %q at the watermark %d", got, want, mark)
+				}
+				if random.IntN(4) == 0 {
+					s.Drop()
+					offset, now = from, at
+					if s.Open() != held || s.Watermark() != watermark {
+						t.Fatalf("%d are held at %d after a transaction that was dropped, want %d at %d", s.Open(), s.Watermark(), held, watermark)
+					}
+					continue
+				}
+				for _, value := range s.Changes(ID{1}, ID{2}, 100) {
+					log = append(log, bytes.Clone(value))
+				}
+				s.Commit()
+				m, watermark, emitted = trial, mark, emitted+n
+				if s.Open() != len(m) {
+					t.Fatalf("%d are held, want %d", s.Open(), len(m))
+				}
+				for _, v := range m {
+					if first, last := v.span(); last-first > rule.Gap {
+						long++
+					}
+				}
+				if !s.Due() && random.IntN(2) == 0 {
+					log = cutOff(t, rule, log, s.Watermark())
+				}
+				if random.IntN(10) == 0 {
+					again := restored(t, rule, log)
+					for id, list := range s.open { // also in the same order
+						same := func(a, b entry) bool {
+							return a.first == b.first && a.last == b.last && a.deadline == b.deadline && a.when == b.when && a.offset == b.offset
+						}
+						if !slices.EqualFunc(list, again.open[id], same) {
+							t.Fatalf("restored %+v of %s, want %+v", again.open[id], id, list)
+						}
+					}
+					if len(again.open) != len(s.open) || again.count != s.count {
+						t.Fatalf("restored %q, want %q", image(again), image(s))
+					}
+					s = again
+				}
+			}
+			if lates < 20 || emitted < 100 || long == 0 && rule.Most > rule.Gap {
+				t.Errorf("only %d late, %d kept, %d longer than a gap", lates, emitted, long)
+			}
+		})
+	}
+}
+
+// TestARestartDoesNotChangeWhichSessionARecordJoins has a record between two sessions that
+// can join only one of them.
+func TestARestartDoesNotChangeWhichSessionARecordJoins(t *testing.T) {
+	t.Parallel()
+	rule := Rule{Gap: 10, Most: 30, Grace: 100, MaxAhead: math.MaxInt32}
+	var results []string
+	for _, restart := range []bool{false, true} {
+		s := New(rule)
+		for i, when := range []int64{125, 140 - 5, 100, 110} {
+			s.See(when, when)
+			s.Add("a", when, int64(i), []byte{byte('0' + i)})
+		}
+		log := s.Changes(ID{1}, ID{2}, 1000)
+		if s.Commit(); restart {
+			s = restored(t, rule, log)
+		}
+		s.Add("a", 118, 4, []byte("4"))
+		s.See(1000, 1000)
+		got := ""
+		if _, err := s.Emit(10, func(_ string, _ int64, value []byte) error { got += string(value); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		results = append(results, got)
+	}
+	if results[0] != results[1] {
+		t.Errorf("without a restart %s take effect, with one %s", results[0], results[1])
+	}
+}
+
+// TestASessionThatBeginsWhereAnotherOneBeganDoesNotReplaceIt has a record at the time of a closed
+// session, which still has to take effect. The record joins a later one.
+func TestASessionThatBeginsWhereAnotherOneBeganDoesNotReplaceIt(t *testing.T) {
+	t.Parallel()
+	rule := Rule{Gap: 10, Most: 1000, MaxAhead: math.MaxInt32}
+	for _, restart := range []bool{false, true} {
+		s := New(rule)
+		s.See(100, 100)
+		s.Add("a", 100, 0, []byte("0"))
+		s.See(112, 112) // the session is closed
+		for i, when := range []int64{107, 100} {
+			if v, _ := s.Add("a", when, int64(i+1), []byte{byte('1' + i)}); v == Late {
+				t.Fatalf("the record at %d is late", when)
+			}
+		}
+		log := s.Changes(ID{1}, ID{2}, 1000)
+		if s.Commit(); restart {
+			s = restored(t, rule, log)
+		}
+		for _, c := range []struct {
+			now  int64
+			want string
+		}{{112, "0"}, {117, ""}, {118, "1"}, {1000, ""}} {
+			got := ""
+			s.See(c.now, c.now)
+			if _, err := s.Emit(10, func(_ string, _ int64, value []byte) error { got += string(value); return nil }); err != nil || got != c.want {
+				t.Errorf("at %d %q takes effect, want %q (%v)", c.now, got, c.want, err)
+			}
+			s.Changes(ID{1}, ID{2}, 1000)
+			s.Commit()
+		}
+	}
+}
