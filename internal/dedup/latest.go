@@ -19,15 +19,15 @@ type latest struct {
 	line, lines uint64
 	// last has the number of the last line of each key, and prints has its
 	// print. prints is nil if content does not matter.
-	last, prints *table.Table[uint64]
+	last, prints *table.Compact[[8]byte]
 	kept         uint64
 	forecast     forecast // of the first pass
 }
 
 func newLatest(prints bool, f forecast) *latest {
-	l := &latest{last: table.New[uint64](0), forecast: f}
+	l := &latest{last: new(table.Compact[[8]byte]), forecast: f}
 	if prints {
-		l.prints = table.New[uint64](0)
+		l.prints = new(table.Compact[[8]byte])
 	}
 	return l
 }
@@ -72,17 +72,20 @@ func (l *latest) decide(digests []semel.Digest, prints []uint64, out []semel.Dec
 }
 
 func (l *latest) learn(d *semel.Digest, print uint64) {
-	if _, _, known := l.last.Find(d, 0); !known {
+	last, added := l.last.Add(d, [8]byte{})
+	*last = toBytes(l.line)
+	if added {
 		l.forecast.keys++
 	}
-	l.last.Set(d, l.line, 0, table.Forever)
 	if l.prints != nil {
-		l.prints.Set(d, print, 0, table.Forever)
+		kept, _ := l.prints.Add(d, [8]byte{})
+		*kept = toBytes(print)
 	}
 }
 
 func (l *latest) decision(d *semel.Digest, print uint64) (decision semel.Decision, ok bool) {
-	last, _, known := l.last.Find(d, 0)
+	line, known := l.last.Find(d)
+	last := fromBytes(line)
 	switch {
 	case !known || last < l.line:
 		return semel.Fresh, false
@@ -90,7 +93,7 @@ func (l *latest) decision(d *semel.Digest, print uint64) (decision semel.Decisio
 		l.kept++
 		return semel.Fresh, true
 	case l.prints != nil:
-		if kept, _, _ := l.prints.Find(d, 0); differ(kept, print) {
+		if kept, _ := l.prints.Find(d); differ(fromBytes(kept), print) {
 			return semel.Mismatch, true
 		}
 	}

@@ -1,6 +1,7 @@
 package dedup
 
 import (
+	"encoding/binary"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -19,75 +20,99 @@ type keySet interface {
 	decide(digests []semel.Digest, prints []uint64, out []semel.Decision) error
 }
 
-// memory is a keySet for one run.
-type memory[V table.Value] struct {
-	table    *table.Table[V]
-	scale    table.Scale
-	window   time.Duration
-	clock    *clock.Clock
-	values   []V
-	outcomes []table.Outcome
-	forecast forecast
-	// value and print convert between prints and values. print is nil in a
-	// table without values.
-	value func(uint64) V
-	print func(V) uint64
-}
-
-// newMemory returns a keySet in memory. It has room for prints only if prints
-// is set. It uses the forecast unless it forgets keys.
+// newMemory returns a keySet for one run. It has room for prints only if prints is
+// set. It uses the forecast unless it forgets keys.
 func newMemory(window time.Duration, prints bool, f forecast) (keySet, error) {
-	if prints {
-		m, err := makeMemory[uint64](window, f)
-		if err != nil {
-			return nil, err
-		}
-		m.value = func(p uint64) uint64 { return p }
-		m.print = m.value
-		return m, nil
+	switch {
+	case window != semel.Forever && prints:
+		same := func(p uint64) uint64 { return p }
+		return newWindowed(window, answers[uint64]{value: same, print: same})
+	case window != semel.Forever:
+		return newWindowed(window, answers[struct{}]{})
+	case prints:
+		return &memory[[8]byte]{forecast: f, answers: answers[[8]byte]{value: toBytes, print: fromBytes}}, nil
 	}
-	return makeMemory[struct{}](window, f)
+	return &memory[struct{}]{forecast: f}, nil
 }
 
-func makeMemory[V table.Value](window time.Duration, f forecast) (*memory[V], error) {
-	m := &memory[V]{table: table.New[V](0), window: window, clock: clock.New(nil, time.Time{})}
-	if window == semel.Forever {
-		m.forecast = f
-	}
-	var err error
-	if m.scale, err = table.NewScale(m.clock.Nanos(), window); err != nil {
-		return nil, fmt.Errorf("dedup: keys in memory: %w", err)
-	}
-	return m, nil
+// memory is a keySet that remembers all keys.
+type memory[V table.CompactValue] struct {
+	table    table.Compact[V]
+	forecast forecast
+	answers  answers[V]
 }
 
 func (m *memory[V]) decide(digests []semel.Digest, prints []uint64, out []semel.Decision) error {
-	m.outcomes = resized(m.outcomes, len(digests))
-	var values []V
-	if m.print != nil {
-		m.values = resized(m.values, len(digests))
-		values = m.values
-		for i, p := range prints {
-			values[i] = m.value(p)
-		}
-	}
 	if keys, ok := m.forecast.due(); ok {
 		m.table.Expect(keys)
 	}
-	now := m.clock.Nanos()
-	m.table.AddBatch(digests, values, m.scale.Tick(now), m.scale.Expiry(now, m.window), m.outcomes)
-	for i, outcome := range m.outcomes {
+	m.answers.ask(len(digests), prints)
+	m.table.AddBatch(digests, m.answers.values, m.answers.outcomes)
+	m.forecast.keys += m.answers.tell(prints, out)
+	return nil
+}
+
+// windowed is a keySet that forgets keys when their window has ended.
+type windowed[V table.Value] struct {
+	table   *table.Table[V]
+	scale   table.Scale
+	window  time.Duration
+	clock   *clock.Clock
+	answers answers[V]
+}
+
+func newWindowed[V table.Value](window time.Duration, a answers[V]) (*windowed[V], error) {
+	w := &windowed[V]{table: table.New[V](0), window: window, clock: clock.New(nil, time.Time{}), answers: a}
+	var err error
+	if w.scale, err = table.NewScale(w.clock.Nanos(), window); err != nil {
+		return nil, fmt.Errorf("dedup: keys in memory: %w", err)
+	}
+	return w, nil
+}
+
+func (w *windowed[V]) decide(digests []semel.Digest, prints []uint64, out []semel.Decision) error {
+	w.answers.ask(len(digests), prints)
+	now := w.clock.Nanos()
+	w.table.AddBatch(digests, w.answers.values, w.scale.Tick(now), w.scale.Expiry(now, w.window), w.answers.outcomes)
+	w.answers.tell(prints, out)
+	return nil
+}
+
+// answers converts what a batch asks of a table, and what the table answers. value and
+// print convert between prints and values. They are nil for a table without values.
+type answers[V any] struct {
+	value    func(uint64) V
+	print    func(V) uint64
+	values   []V
+	outcomes []table.Outcome
+}
+
+// ask makes the values of a batch.
+func (a *answers[V]) ask(batch int, prints []uint64) {
+	a.outcomes = resized(a.outcomes, batch)
+	if a.value == nil {
+		return
+	}
+	a.values = resized(a.values, batch)
+	for i, p := range prints {
+		a.values[i] = a.value(p)
+	}
+}
+
+// tell makes decisions of outcomes, and returns how many are Fresh.
+func (a *answers[V]) tell(prints []uint64, out []semel.Decision) (fresh int64) {
+	for i, outcome := range a.outcomes {
 		switch {
 		case outcome == table.Added:
 			out[i] = semel.Fresh
-			m.forecast.keys++
-		case m.print != nil && differ(m.print(values[i]), prints[i]):
+			fresh++
+		case a.print != nil && differ(a.print(a.values[i]), prints[i]):
 			out[i] = semel.Mismatch
 		default:
 			out[i] = semel.Duplicate
 		}
 	}
-	return nil
+	return fresh
 }
 
 // forecast foresees the number of keys of a run: the bytes to come have as many as
@@ -120,9 +145,15 @@ func (f *forecast) due() (keys int64, ok bool) {
 		return 0, false
 	}
 	f.next = done + f.total/forecasts
-	// Some parts of a table get more keys than others.
-	return int64(1.02 * float64(f.keys) * max(1, float64(f.total)/float64(done))), true
+	return int64(float64(f.keys) * max(1, float64(f.total)/float64(done))), true
 }
+
+func toBytes(n uint64) (b [8]byte) {
+	binary.LittleEndian.PutUint64(b[:], n)
+	return b
+}
+
+func fromBytes(b [8]byte) uint64 { return binary.LittleEndian.Uint64(b[:]) }
 
 // differ compares prints. A print of 0 equals all prints.
 func differ(a, b uint64) bool { return a != b && a != 0 && b != 0 }

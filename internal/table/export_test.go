@@ -68,3 +68,11 @@ func (t *Table[V]) All(now Tick) iter.Seq[Entry[V]] {
 		}
 	}
 }
+
+// Slots returns the number of slots.
+func (c *Compact[V]) Slots() (n uint64) {
+	for i := range c.shards {
+		n += c.shards[i].slots
+	}
+	return n
+}

@@ -63,16 +63,6 @@ func (s *Shard[V]) makeRoom(now Tick, salt uint64) {
 	}
 	share := s.homes/8 + s.homes/8*(salt>>16&0xff)>>8
 	homes := s.homes + max(share, firstSlots)
-	if s.expected > homes {
-		// Fewer steps copy fewer keys and leave less garbage. A step that is too
-		// large, because the new keys stop coming, costs memory. One that reaches
-		// the expected number is the last one.
-		const mostGrowth = 8
-		homes = max(homes, min(s.expected, mostGrowth*s.homes))
-		if s.expected < homes+homes/4 {
-			homes = s.expected
-		}
-	}
 	s.resize(homes, slack(homes))
 }
 

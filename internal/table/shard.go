@@ -31,9 +31,6 @@ type Shard[V Value] struct {
 	homes uint64
 	used  int
 	limit int
-	// expected is the number of homes that the shard is expected to need in the
-	// end, or 0. It only makes growth faster.
-	expected uint64
 	// base is a tick before the expiry of every slot. It makes the 16 bits of
 	// an expiry unambiguous for any age of the shard.
 	base Tick

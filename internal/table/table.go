@@ -6,7 +6,8 @@
 // 17 to 20 bytes of memory, or 26 to 30 with a uint64 value. Expired digests
 // count as absent, and insertions reuse their slots. A shard is a 256th of the
 // table, and is swept when it would have to grow. Nothing runs in the
-// background, and no call waits for more than one shard.
+// background, and no call waits for more than one shard. A [Compact] takes less
+// memory, for keys that do not expire.
 package table
 
 import (
@@ -42,16 +43,6 @@ func New[V Value](expect int64) *Table[V] {
 	}
 	Reserve(shards, expect)
 	return t
-}
-
-// Expect says how many keys the table will have in the end. Where it has fewer, it
-// then grows by larger steps, up to eight times its size, but not beyond that number.
-// The number may change at any time.
-func (t *Table[V]) Expect(n int64) {
-	_, homes := reservedSlots(int(n / Shards))
-	for i := range t.shards {
-		t.shards[i].expected = uint64(homes)
-	}
 }
 
 // Outcome is what AddBatch did with a digest.

@@ -271,37 +271,3 @@ func TestScaleRemembersNeverShorterAndAtMostATickLonger(t *testing.T) {
 		t.Error("a longest window of 0 was accepted")
 	}
 }
-
-// A table that knows how many keys will come grows in few steps, and not beyond them. If
-// they do not come, it has at most eight times the memory.
-func TestExpectedKeysMakeGrowthFaster(t *testing.T) {
-	t.Parallel()
-	r := newRand(t)
-	const keys = 60_000
-	fill := func(n int, expect func(added int) int64) (grown int, bytes int64) {
-		tab := table.New[uint64](0)
-		for i := range n {
-			if i%1000 == 0 && expect != nil {
-				tab.Expect(expect(i))
-			}
-			d := randomDigest(r)
-			tab.Add(&d, 0, 0, table.Forever)
-			if now := tab.Bytes(); now != bytes {
-				grown++
-				bytes = now
-			}
-		}
-		return grown, bytes
-	}
-	smoothly, least := fill(keys, nil)
-	grown, bytes := fill(keys, func(int) int64 { return keys * 102 / 100 })
-	if grown > smoothly*3/10 || bytes > least*110/100 {
-		t.Errorf("with the right number the table grew %d times to %d bytes, and %d times to %d bytes without", grown, bytes, smoothly, least)
-	}
-	if _, bytes := fill(keys, func(added int) int64 { return 64 * keys }); bytes > 8*least {
-		t.Errorf("with 64 times too many expected the table has %d bytes, and %d without", bytes, least)
-	}
-	if _, bytes := fill(keys, func(int) int64 { return keys / 64 }); bytes > least*110/100 {
-		t.Errorf("with 64 times too few expected the table has %d bytes, and %d without", bytes, least)
-	}
-}
