@@ -105,9 +105,10 @@ var packageMap = map[string][]string{
 	"internal/invalid":  {"."},
 	"internal/trytest":  {},
 	"internal/table":    {"."},
-	"internal/kept":     {},
+	"internal/livelog":  {},
+	"internal/kept":     {"internal/livelog"},
+	"internal/windows":  {".", "stream", "internal/livelog"},
 	"internal/rows":     {},
-	"internal/windows":  {".", "stream"},
 	"vfs":               {"golang.org/x/sys/unix", "golang.org/x/sys/windows"},
 	"internal/dedup": {
 		".", "key", "filter", "store/logstore",

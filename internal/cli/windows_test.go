@@ -116,7 +116,7 @@ func TestTheOutcomesOfMessagesBalance(t *testing.T) {
 			w.send("2", "a", 2)
 			w.send("3", "none", 3)
 			w.send("4", "b", 60)
-			w.send("5", "a", 5)      // late
+			w.send("5", "a", 5)        // late
 			w.send("6", "a", 3600+600) // ahead of the clock
 		}, "7 settled = 3 fresh + 1 duplicate + 1 filtered + 2 parked", "read=7 fresh=3 duplicate=1 parked=2 filtered=1"},
 		"late messages are dropped": {`

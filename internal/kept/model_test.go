@@ -103,16 +103,45 @@ func newSeed(t *testing.T) uint64 {
 	return seed
 }
 
-// restored builds a state from stored records, of which the oldest may be gone.
-func restored(t *testing.T, rule Rule, log [][]byte) *State {
+// testSlack is short, so that the changelogs of tests are rewritten.
+const testSlack = 300
+
+// changelog has the records from an offset on.
+type changelog struct {
+	first   int64
+	records [][]byte
+}
+
+// add appends the records of a transaction and returns the offset of the first.
+func (c *changelog) add(values [][]byte) int64 {
+	c.records = append(c.records, values...)
+	return c.first + int64(len(c.records)-len(values))
+}
+
+// commit appends the records of a transaction and tells the state.
+func (c *changelog) commit(s *State, values [][]byte) {
+	at := c.add(values)
+	s.Commit(at)
+	for i, value := range values {
+		s.Stored(at+int64(i), len(value))
+	}
+}
+
+// cut deletes the records before an offset.
+func (c *changelog) cut(at int64) { c.first, c.records = at, c.records[at-c.first:] }
+
+// restored builds a state from the stored records.
+func (c *changelog) restored(t *testing.T, rule Rule) *State {
 	t.Helper()
 	s := New(rule)
-	for _, value := range log {
+	s.SetSlack(testSlack)
+	for i, value := range c.records {
 		r, err := Parse(value)
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.Apply(&r)
+		s.Apply(&r, c.first+int64(i))
+		s.Stored(c.first+int64(i), len(value))
 	}
 	return s
 }
@@ -133,22 +162,24 @@ func image(s *State) []byte {
 	return out
 }
 
-// cutOff returns the stored records without those before the last one that is no longer
-// needed at the watermark.
-func cutOff(t *testing.T, rule Rule, log [][]byte, watermark int64) [][]byte {
+// bounded reports whether the changelog is short, and cuts it at random.
+type bounded struct {
+	state, longest int64 // the greatest of each
+	pending        int64 // to be cut
+}
+
+func (b *bounded) check(t *testing.T, s *State, log *changelog, changes [][]byte, random *rand.Rand) {
 	t.Helper()
-	n := 0
-	for n < len(log)-1 {
-		r, err := Parse(log[n])
-		if err != nil {
-			t.Fatal(err)
-		}
-		if r.Watermark() > watermark-rule.Keep() {
-			break
-		}
-		n++
+	b.state, b.longest = max(b.state, s.Bytes()), max(b.longest, int64(len(slices.Concat(changes...))))
+	if b.pending > log.first { // the brokers delete later, or the process ends before
+		log.cut(b.pending)
 	}
-	return log[n:]
+	if cut, ok := s.Cut(); ok && random.IntN(4) > 0 {
+		b.pending = cut
+	}
+	if size := s.log.Size(); size > testSlack+4*b.state+4*b.longest {
+		t.Fatalf("the changelog has %d bytes, the state had at most %d, and a transaction %d", size, b.state, b.longest)
+	}
 }
 
 // TestHeldRecordsAreThoseOfTheModel adds records out of order, drops transactions, takes
@@ -162,7 +193,9 @@ func TestHeldRecordsAreThoseOfTheModel(t *testing.T) {
 			t.Parallel()
 			random := rand.New(rand.NewPCG(seed, 0))
 			s, m := New(rule), &model{rule: rule}
-			var log [][]byte
+			s.SetSlack(testSlack)
+			var log changelog
+			var size bounded
 			now, offset, supersededAll, emittedAll := int64(1000), int64(0), 0, 0
 			for range 1500 {
 				trial := m.clone()
@@ -213,10 +246,9 @@ func TestHeldRecordsAreThoseOfTheModel(t *testing.T) {
 					offset = start
 					continue
 				}
-				for _, value := range s.Changes(ID{1}, ID{2}, 100) {
-					log = append(log, bytes.Clone(value))
-				}
-				s.Commit()
+				changes := s.Changes(ID{1}, ID{2}, 100)
+				log.commit(s, changes)
+				size.check(t, s, &log, changes, random)
 				m = trial
 				supersededAll, emittedAll = supersededAll+superseded, emittedAll+emitted
 				if s.Open() != heldBefore+held-superseded-emitted {
@@ -225,12 +257,9 @@ func TestHeldRecordsAreThoseOfTheModel(t *testing.T) {
 				if s.Watermark() != m.watermark {
 					t.Fatalf("the watermark is %d, want %d", s.Watermark(), m.watermark)
 				}
-				if !s.Due() && random.IntN(2) == 0 {
-					log = cutOff(t, rule, log, s.Watermark())
-				}
 				if random.IntN(10) == 0 {
-					again := restored(t, rule, log)
-					if !bytes.Equal(image(again), image(s)) {
+					again := log.restored(t, rule)
+					if !bytes.Equal(image(again), image(s)) || again.Bytes() != s.Bytes() {
 						t.Fatalf("restored %q, want %q", image(again), image(s))
 					}
 					s = again
@@ -258,7 +287,9 @@ func TestTheNewestVersionNeverGoesBack(t *testing.T) {
 			rule := Rule{Window: window}
 			random := rand.New(rand.NewPCG(seed, 0))
 			s, m := New(rule), map[string]known{}
-			var log [][]byte
+			s.SetSlack(testSlack)
+			var log changelog
+			var size bounded
 			now, forgotten := int64(1000), 0
 			for range 1500 {
 				trial, at := map[string]known{}, now
@@ -295,17 +326,13 @@ func TestTheNewestVersionNeverGoesBack(t *testing.T) {
 					now = at
 					continue
 				}
-				for _, value := range s.Changes(ID{1}, ID{2}, 100) {
-					log = append(log, bytes.Clone(value))
-				}
-				s.Commit()
+				changes := s.Changes(ID{1}, ID{2}, 100)
+				log.commit(s, changes)
+				size.check(t, s, &log, changes, random)
 				m = trial
 				if random.IntN(10) == 0 {
-					if rule.Keep() > 0 {
-						log = cutOff(t, rule, log, s.Watermark())
-					}
-					again := restored(t, rule, log)
-					if !bytes.Equal(image(again), image(s)) {
+					again := log.restored(t, rule)
+					if !bytes.Equal(image(again), image(s)) || again.Bytes() != s.Bytes() {
 						t.Fatalf("restored %q, want %q", image(again), image(s))
 					}
 					s = again
@@ -318,6 +345,53 @@ func TestTheNewestVersionNeverGoesBack(t *testing.T) {
 				t.Error("nothing was forgotten")
 			}
 		})
+	}
+}
+
+// TestAChangelogIsBoundedWhileVersionsStay changes some of many versions again and again.
+func TestAChangelogIsBoundedWhileVersionsStay(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(newSeed(t), 0))
+	rule := Rule{Window: math.MaxInt64}
+	s := New(rule)
+	s.SetSlack(testSlack)
+	var log changelog
+	all, longest := 0, 0
+	for i := range int64(3000) {
+		ids := 100
+		if i > 0 {
+			ids = 3
+		}
+		for n := range ids {
+			if i > 0 {
+				n = random.IntN(10)
+			}
+			s.SetVersion(fmt.Sprint("key ", n), fmt.Append(nil, "version ", i), i)
+		}
+		changes := s.Changes(ID{1}, ID{2}, 200)
+		if i > 0 && random.IntN(5) == 0 {
+			s.Drop()
+			continue
+		}
+		log.commit(s, changes)
+		size := len(slices.Concat(changes...))
+		all, longest = all+size, max(longest, size)
+		if cut, ok := s.Cut(); ok && random.IntN(3) > 0 {
+			log.cut(cut)
+		}
+		if most := testSlack + 4*s.Bytes() + 2*int64(longest); s.log.Size() > most {
+			t.Fatalf("transaction %d: the changelog has %d bytes, and the state %d", i, s.log.Size(), s.Bytes())
+		}
+		if random.IntN(50) == 0 {
+			again := log.restored(t, rule)
+			if !bytes.Equal(image(again), image(s)) {
+				t.Fatalf("restored %q, want %q", image(again), image(s))
+			}
+			s = again
+		}
+	}
+	if int64(all) < 3*(testSlack+4*s.Bytes()) {
+		t.Errorf("only %d bytes were written, and the state has %d", all, s.Bytes())
 	}
 }
 
@@ -374,6 +448,6 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		New(Rule{Size: 10}).Apply(&r)
+		New(Rule{Size: 10}).Apply(&r, 0)
 	})
 }

@@ -28,6 +28,8 @@ const (
 	HeaderSize = 48
 	// EntrySize is the largest size of an entry without its id and value.
 	EntrySize = 5*binary.MaxVarintLen64 + 3*binary.MaxVarintLen32
+	// usualEntry is about that size.
+	usualEntry = 28
 )
 
 // ErrRecord is the error of bytes that are no record of this package.
@@ -47,35 +49,49 @@ func appendHeader(dst []byte, kind byte, definition, topic ID, ids int, watermar
 }
 
 // Changes returns the records of the open transaction. Each has at most a number of bytes,
-// unless a single id needs more.
+// unless a single id needs more. If the changelog is full, they also have the entries that
+// were written longest ago: as many bytes as the transaction writes anyway.
 func (s *State) Changes(definition, topic ID, most int) (records [][]byte) {
 	if len(s.changed) == 0 && s.watermark == s.committed {
 		return nil
 	}
 	var ids []byte
-	n := 0
+	n, written := 0, HeaderSize
 	flush := func() {
 		value := appendHeader(make([]byte, 0, HeaderSize+len(ids)), kindChanges, definition, topic, n, s.watermark)
 		records = append(records, append(value, ids...))
 		ids, n = ids[:0], 0
 	}
-	list := make([]string, 0, len(s.changed))
+	s.written = s.written[:0]
 	for id, entries := range s.changed {
 		if len(entries) > 0 || len(s.open[id]) > 0 { // otherwise it came and went
-			list = append(list, id)
+			s.written = append(s.written, id)
 		}
 	}
-	slices.Sort(list)
-	for _, id := range list {
+	slices.Sort(s.written)
+	add := func(id string) {
 		size := len(ids)
-		ids = appendEntries(ids, id, s.changed[id])
+		ids = appendEntries(ids, id, s.list(id))
 		if size > 0 && HeaderSize+len(ids) > most {
 			last := slices.Clone(ids[size:])
 			ids = ids[:size]
 			flush()
-			ids = append(ids, last...)
+			ids, size = append(ids, last...), 0
 		}
+		written += len(ids) - size
 		n++
+	}
+	for _, id := range s.written {
+		add(id)
+	}
+	if own := written; s.log.Full(s.bytes) {
+		for id := range s.log.Oldest() {
+			if written >= 2*own {
+				break
+			}
+			add(id)
+			s.written = append(s.written, id)
+		}
 	}
 	if n > 0 || len(records) == 0 {
 		flush()
@@ -94,6 +110,14 @@ func appendEntries(dst []byte, id string, list []entry) []byte {
 		dst = append(binary.AppendUvarint(dst, uint64(len(e.value))), e.value...)
 	}
 	return dst
+}
+
+// weigh returns about the size of entries in the changelog.
+func weigh(id string, list []entry) (bytes int64) {
+	for i := range list {
+		bytes += int64(len(id) + len(list[i].value) + usualEntry)
+	}
+	return bytes
 }
 
 // Record is a record that was read. It shares the bytes.
@@ -172,8 +196,8 @@ func cutEntries(b []byte) (id string, list []entry, rest []byte, ok bool) {
 	return id, list, b, ok
 }
 
-// Apply adds a committed record. No transaction is open.
-func (s *State) Apply(r *Record) {
+// Apply adds a committed record at an offset. No transaction is open.
+func (s *State) Apply(r *Record, at int64) {
 	for rest := r.ids; len(rest) > 0; {
 		var id string
 		var list []entry
@@ -183,6 +207,7 @@ func (s *State) Apply(r *Record) {
 			s.enqueue(id, &list[i], slices.Concat(list[:i], list[i+1:]))
 		}
 		s.set(id, list)
+		s.stored(id, at)
 	}
 	s.settle(r.watermark)
 }

@@ -1,7 +1,6 @@
 package kept
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"math"
@@ -92,8 +91,10 @@ func TestTheLastRecordsOfSessionsAreThoseOfTheModel(t *testing.T) {
 			t.Parallel()
 			random := rand.New(rand.NewPCG(seed, 0))
 			s := New(rule)
+			s.SetSlack(testSlack)
 			var m visits
-			var log [][]byte
+			var log changelog
+			var size bounded
 			now, offset, watermark, lates, emitted, long := int64(1000), int64(0), int64(0), 0, 0, 0
 			for range 1500 {
 				trial, from, at, mark := slices.Clone(m), offset, now, watermark
@@ -149,10 +150,9 @@ func TestTheLastRecordsOfSessionsAreThoseOfTheModel(t *testing.T) {
 					}
 					continue
 				}
-				for _, value := range s.Changes(ID{1}, ID{2}, 100) {
-					log = append(log, bytes.Clone(value))
-				}
-				s.Commit()
+				changes := s.Changes(ID{1}, ID{2}, 100)
+				log.commit(s, changes)
+				size.check(t, s, &log, changes, random)
 				m, watermark, emitted = trial, mark, emitted+n
 				if s.Open() != len(m) {
 					t.Fatalf("%d are held, want %d", s.Open(), len(m))
@@ -162,11 +162,8 @@ func TestTheLastRecordsOfSessionsAreThoseOfTheModel(t *testing.T) {
 						long++
 					}
 				}
-				if !s.Due() && random.IntN(2) == 0 {
-					log = cutOff(t, rule, log, s.Watermark())
-				}
 				if random.IntN(10) == 0 {
-					again := restored(t, rule, log)
+					again := log.restored(t, rule)
 					for id, list := range s.open { // also in the same order
 						same := func(a, b entry) bool {
 							return a.first == b.first && a.last == b.last && a.deadline == b.deadline && a.when == b.when && a.offset == b.offset
@@ -200,9 +197,9 @@ func TestARestartDoesNotChangeWhichSessionARecordJoins(t *testing.T) {
 			s.See(when, when)
 			s.Add("a", when, int64(i), []byte{byte('0' + i)})
 		}
-		log := s.Changes(ID{1}, ID{2}, 1000)
-		if s.Commit(); restart {
-			s = restored(t, rule, log)
+		var log changelog
+		if log.commit(s, s.Changes(ID{1}, ID{2}, 1000)); restart {
+			s = log.restored(t, rule)
 		}
 		s.Add("a", 118, 4, []byte("4"))
 		s.See(1000, 1000)
@@ -232,9 +229,9 @@ func TestASessionThatBeginsWhereAnotherOneBeganDoesNotReplaceIt(t *testing.T) {
 				t.Fatalf("the record at %d is late", when)
 			}
 		}
-		log := s.Changes(ID{1}, ID{2}, 1000)
-		if s.Commit(); restart {
-			s = restored(t, rule, log)
+		var log changelog
+		if log.commit(s, s.Changes(ID{1}, ID{2}, 1000)); restart {
+			s = log.restored(t, rule)
 		}
 		for _, c := range []struct {
 			now  int64
@@ -246,7 +243,7 @@ func TestASessionThatBeginsWhereAnotherOneBeganDoesNotReplaceIt(t *testing.T) {
 				t.Errorf("at %d %q takes effect, want %q (%v)", c.now, got, c.want, err)
 			}
 			s.Changes(ID{1}, ID{2}, 1000)
-			s.Commit()
+			s.Commit(0)
 		}
 	}
 }

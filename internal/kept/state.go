@@ -5,6 +5,8 @@ import (
 	"container/heap"
 	"math"
 	"slices"
+
+	"github.com/semel-dev/semel/internal/livelog"
 )
 
 // Rule says which record of a key is kept. All times are in milliseconds. One of First,
@@ -24,21 +26,6 @@ type Rule struct {
 	Grace, MaxAhead int64
 }
 
-// Keep returns for how long after its watermark a stored record has entries that count.
-func (r *Rule) Keep() int64 {
-	switch {
-	case r.First:
-		return r.Grace + 1
-	case r.Size > 0:
-		return r.Grace + r.Size
-	case r.Gap > 0:
-		return r.Grace + r.Gap + 1
-	case r.Window == math.MaxInt64:
-		return 0
-	}
-	return r.Window
-}
-
 // State holds the records of one partition, or the versions. Changes belong to an open
 // transaction until Commit or Drop ends it. One goroutine uses it at a time.
 //
@@ -51,12 +38,18 @@ type State struct {
 	// replace them; an empty list means that there are none. A list is in the order of
 	// first, because the order decides which sessions a record joins.
 	open, changed map[string][]entry
-	count         int // entries in open
+	// count is the number of entries in open, and bytes their size in the changelog.
+	count int
+	bytes int64
 	// queue has each entry at its deadline or earlier, and entries that are gone. So a new
 	// deadline that is later costs nothing. popped are those that the open transaction has
 	// taken from it.
 	queue  queue
 	popped []timer
+	// log has the ids with entries. written are those in the records of the open
+	// transaction.
+	log     livelog.Log[string]
+	written []string
 }
 
 // entry is a record that is held, or a version.
@@ -71,12 +64,37 @@ type entry struct {
 	queued       int64
 	when, offset int64 // of the record
 	value        []byte
+	at           int64 // where the changelog has it
 }
 
 // New returns an empty state.
 func New(rule Rule) *State {
-	return &State{rule: rule, open: map[string][]entry{}, changed: map[string][]entry{}}
+	s := &State{rule: rule, open: map[string][]entry{}, changed: map[string][]entry{}}
+	s.log.Slack, s.log.Live = livelog.DefaultSlack, s.isAt
+	return s
 }
+
+// isAt reports whether the changelog has the entries of an id at an offset, and the open
+// transaction does not change them.
+func (s *State) isAt(id string, at int64) bool {
+	list := s.open[id]
+	_, changed := s.changed[id]
+	return len(list) > 0 && list[0].at == at && !changed
+}
+
+// SetSlack sets how long the changelog may be without being rewritten.
+func (s *State) SetSlack(bytes int64) { s.log.Slack = bytes }
+
+// Stored notes that a record of a committed transaction is at an offset of the changelog.
+func (s *State) Stored(at int64, size int) { s.log.Stored(at, size) }
+
+// Cut returns the offset before which the changelog can be deleted, and whether that has
+// changed. No transaction is open.
+func (s *State) Cut() (at int64, ok bool) { return s.log.Cut() }
+
+// Bytes returns the size of the entries in the changelog, without those of the open
+// transaction.
+func (s *State) Bytes() int64 { return s.bytes }
 
 // Watermark returns the watermark, or 0 before the first record.
 func (s *State) Watermark() int64 { return s.watermark }
@@ -305,23 +323,41 @@ func (s *State) Quiet(read, margin int64) bool {
 func (s *State) Drop() {
 	s.watermark = s.committed
 	clear(s.changed)
+	s.written = s.written[:0]
 	for _, t := range s.popped {
 		heap.Push(&s.queue, t)
 	}
 	s.popped = nil
 }
 
-// Commit ends the open transaction. The records of Changes are stored.
-func (s *State) Commit() {
+// Commit ends the open transaction. The records of Changes are stored, the first of them
+// at an offset of the changelog.
+func (s *State) Commit(at int64) {
 	for id, list := range s.changed {
 		s.set(id, list)
 	}
 	clear(s.changed)
+	for _, id := range s.written {
+		s.stored(id, at)
+	}
+	s.written = s.written[:0]
 	s.settle(s.watermark)
+}
+
+// stored notes where the changelog has the entries of an id.
+func (s *State) stored(id string, at int64) {
+	list := s.open[id]
+	for i := range list {
+		list[i].at = at
+	}
+	if len(list) > 0 {
+		s.log.Put(id, at)
+	}
 }
 
 func (s *State) set(id string, list []entry) {
 	s.count += len(list) - len(s.open[id])
+	s.bytes += weigh(id, list) - weigh(id, s.open[id])
 	if len(list) == 0 {
 		delete(s.open, id)
 		return

@@ -90,7 +90,7 @@ func TestRevisionsGrow(t *testing.T) {
 		if got := e.emit(9); got != want {
 			t.Errorf("%d: %s", i, got)
 		}
-		e.Commit()
+		e.Commit(0)
 		e.add("a", 6000)
 	}
 	e.Drop() // with the revision
@@ -110,7 +110,7 @@ func TestAWindowBelowAPartlyEmittedOneIsEmitted(t *testing.T) {
 	if got := e.emit(1); got != "a 10000-20000 n=1 s=1 r=0" {
 		t.Error(got)
 	}
-	e.Commit()
+	e.Commit(0)
 	e.add("c", 5000)
 	if got := e.emit(9); got != "c 0-10000 n=1 s=1 r=1, b 10000-20000 n=1 s=1 r=0" {
 		t.Error(got)
@@ -122,7 +122,7 @@ func TestARecordHasChangedPanesAlone(t *testing.T) {
 	e := newEdge(t, testTumbling, 0)
 	e.add("a", 5000)
 	e.add("a", 11_000)
-	e.Commit()
+	e.Commit(0)
 	e.add("a", 12_000)
 	r, err := Parse(e.Changes(ID{1}, ID{2}, 1<<20)[0])
 	if err != nil || r.Len() != 1 {
@@ -131,21 +131,6 @@ func TestARecordHasChangedPanesAlone(t *testing.T) {
 	e.add("b", 12_000)
 	if n := len(e.Changes(ID{1}, ID{2}, 1)); n != 2 {
 		t.Errorf("%d records, want one for each entry", n)
-	}
-}
-
-// TestRecordsAreKeptLongEnough compares with the times of the last message that a pane of
-// a record can have.
-func TestRecordsAreKeptLongEnough(t *testing.T) {
-	t.Parallel()
-	for want, agg := range map[time.Duration]*stream.Aggregate{
-		16 * time.Second:                  {Over: stream.Tumbling(10 * time.Second), Grace: time.Second, Correct: 5 * time.Second},
-		11 * time.Second:                  {Over: stream.Hopping(10*time.Second, time.Second), Grace: time.Second},
-		11*time.Second + time.Millisecond: {Over: stream.Session(10*time.Second, time.Hour), Grace: time.Second},
-	} {
-		if got := Keep(agg); got != want {
-			t.Errorf("%s: %v, want %v", agg.Over, got, want)
-		}
 	}
 }
 
@@ -173,18 +158,18 @@ func TestEarlyResultsAreThoseThatHaveChanged(t *testing.T) {
 		preview("a n=1 s=1, b n=1 s=1")
 		e.Drop()
 		preview("")
-		e.Commit()
+		e.Commit(0)
 		e.add("a", 5000)
 		e.add("b", 5000)
-		e.Commit()
+		e.Commit(0)
 		preview("a n=1 s=1, b n=1 s=1")
 		e.Drop()
 		preview("a n=1 s=1, b n=1 s=1")
-		e.Commit()
+		e.Commit(0)
 		preview("")
-		e.Commit()
+		e.Commit(0)
 		e.add("b", 5000)
-		e.Commit()
+		e.Commit(0)
 		preview("b n=2 s=2")
 	}
 }
@@ -198,7 +183,7 @@ func TestAClosedSessionIsNotReplaced(t *testing.T) {
 	var records [][]byte
 	commit := func() {
 		records = append(records, e.Changes(ID{1}, ID{2}, 1<<20)...)
-		e.Commit()
+		e.Commit(0)
 	}
 	e.add("a", 10_000)
 	commit()
@@ -213,14 +198,14 @@ func TestAClosedSessionIsNotReplaced(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		restored.Apply(&r)
+		restored.Apply(&r, 0)
 	}
 	for name, s := range map[string]edge{"live": e, "restored": restored} {
 		s.See(30_000, 30_000)
 		if got, want := s.emit(9), "a 10000-10000 n=1 s=1 r=0, a 10000-10900 n=2 s=2 r=0, b 14001-14001 n=1 s=1 r=0"; got != want {
 			t.Errorf("%s: %s, want %s", name, got, want)
 		}
-		s.Commit()
+		s.Commit(0)
 		if s.Open() != 0 {
 			t.Errorf("%s: %d are open", name, s.Open())
 		}

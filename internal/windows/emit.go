@@ -196,7 +196,9 @@ func (s *State) trim(g *group) int {
 
 // trimCommitted is trim without an open transaction.
 func (s *State) trimCommitted(g *group) {
+	before := weigh(g.key, g.panes)
 	s.count -= s.trim(g)
+	s.bytes += weigh(g.key, g.panes) - before
 	if len(g.panes) == 0 {
 		s.forget(g)
 	}

@@ -250,6 +250,9 @@ func (s *side) read(in input, clock int64) fate {
 	return added
 }
 
+// testSlack is short, so that the changelogs of tests are rewritten.
+const testSlack = 500
+
 const testGrace, testSize, testAhead = 3000, 10_000, 20_000
 
 var testTumbling = stream.Tumbling(testSize * time.Millisecond)
@@ -280,6 +283,36 @@ func newSeed(t *testing.T) uint64 {
 	return seed
 }
 
+// changelog has the records from an offset on.
+type changelog struct {
+	first   int64
+	records [][]byte
+}
+
+// stored is what the state of a changelog is told.
+type stored interface {
+	Commit(at int64)
+	Stored(at int64, size int)
+}
+
+// add appends the records of a transaction and returns the offset of the first.
+func (c *changelog) add(values [][]byte) int64 {
+	c.records = append(c.records, values...)
+	return c.first + int64(len(c.records)-len(values))
+}
+
+// commit appends the records of a transaction and tells the state.
+func (c *changelog) commit(s stored, values [][]byte) {
+	at := c.add(values)
+	s.Commit(at)
+	for i, value := range values {
+		s.Stored(at+int64(i), len(value))
+	}
+}
+
+// cut deletes the records before an offset.
+func (c *changelog) cut(at int64) { c.first, c.records = at, c.records[at-c.first:] }
+
 // history is what a run committed.
 type history struct {
 	outputs   []string
@@ -299,17 +332,21 @@ func run(t *testing.T, agg *stream.Aggregate, seed uint64, rounds, most int, ord
 	definition, topic := Definition("d"), ID{7}
 	live := &side{state: New(agg), seen: map[int]bool{}, tx: map[int]bool{}}
 	var log []input
-	var records [][]byte
+	var records changelog
+	longest, most64, pending := 0, int64(0), int64(0) // of a transaction; of the state; to be cut
 	clock, at, newest := int64(1_000_000), 0, int64(0)
 
+	live.state.SetSlack(testSlack)
 	restore := func() *State {
 		s := New(agg)
-		for _, value := range records {
+		s.SetSlack(testSlack)
+		for i, value := range records.records {
 			r, err := Parse(value)
 			if err != nil {
 				t.Fatal(err)
 			}
-			s.Apply(&r)
+			s.Apply(&r, records.first+int64(i))
+			s.Stored(records.first+int64(i), len(value))
 		}
 		return s
 	}
@@ -353,7 +390,10 @@ func run(t *testing.T, agg *stream.Aggregate, seed uint64, rounds, most int, ord
 			clear(live.tx)
 			return
 		}
-		records = append(records, changes...)
+		for _, value := range changes {
+			h.changelog = append(h.changelog, value...)
+		}
+		longest = max(longest, len(slices.Concat(changes...)))
 		m, at = trial, to
 		maps.Copy(live.seen, live.tx)
 		clear(live.tx)
@@ -363,12 +403,24 @@ func run(t *testing.T, agg *stream.Aggregate, seed uint64, rounds, most int, ord
 			h.read += n
 		}
 		if end == 2 { // committed, and the process has not heard of it
+			records.add(changes)
 			live.state = restore()
 		} else {
-			live.state.Commit()
+			records.commit(live.state, changes)
 		}
-		if restored := restore(); dump(restored) != dump(live.state) || restored.Open() != live.state.Open() {
-			t.Fatalf("restored:\n%s\nlive:\n%s", dump(restored), dump(live.state))
+		if pending > 0 { // the brokers delete later, or the process ends before
+			records.cut(pending)
+			pending = 0
+		}
+		if cut, ok := live.state.Cut(); ok && random.IntN(4) > 0 && cut > records.first {
+			pending = cut
+		}
+		most64 = max(most64, live.state.Bytes())
+		if size := live.state.log.Size(); size > testSlack+4*most64+4*int64(longest) {
+			t.Fatalf("the changelog has %d bytes, and the state has had at most %d", size, most64)
+		}
+		if restored := restore(); dump(restored) != dump(live.state) || restored.Open() != live.state.Open() || restored.Bytes() != live.state.Bytes() {
+			t.Fatalf("restored (%d bytes):\n%s\nlive (%d bytes):\n%s", restored.Bytes(), dump(restored), live.state.Bytes(), dump(live.state))
 		}
 	}
 	for range rounds {
@@ -401,9 +453,6 @@ func run(t *testing.T, agg *stream.Aggregate, seed uint64, rounds, most int, ord
 	}
 	for at < len(log) || live.state.Due() {
 		transact(len(log), 0)
-	}
-	for _, value := range records {
-		h.changelog = append(h.changelog, value...)
 	}
 	for _, g := range live.state.groups {
 		for _, p := range g.panes {
@@ -568,7 +617,7 @@ func TestResultsDoNotDependOnTransactions(t *testing.T) {
 				}); err != nil {
 					t.Fatal(err)
 				}
-				s.Commit()
+				s.Commit(0)
 			}
 			if s.Open() != 0 {
 				t.Errorf("%d windows are open", s.Open())
@@ -600,7 +649,7 @@ func TestARefusedMessageChangesNothing(t *testing.T) {
 	if err := add("2"); err != nil {
 		t.Fatal(err)
 	}
-	s.Commit()
+	s.Commit(0)
 	if got := string(s.groups["k"].panes[0].acc); got != "n=2 s=3" {
 		t.Errorf("%s", got)
 	}

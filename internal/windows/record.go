@@ -30,6 +30,8 @@ const (
 
 	// HeaderSize is the size of a record without cursor and entries.
 	HeaderSize = 64
+	// entrySize is about the size of an entry without its group key and accumulator.
+	entrySize = 16
 )
 
 // ErrRecord is the error of bytes that are no record of windows.
@@ -61,19 +63,20 @@ func appendHeader(dst []byte, kind byte, definition, topic ID, entries int, p *p
 }
 
 // Changes returns the records of the open transaction. Each has at most a number of
-// bytes, unless a single entry needs more.
+// bytes, unless a single entry needs more. If the changelog is full, they also have the
+// panes that were written longest ago.
 func (s *State) Changes(definition, topic ID, most int) (records [][]byte) {
 	if !s.Changed() {
 		return nil
 	}
 	var entries []byte
-	n := 0
+	n, written := 0, 0
 	flush := func() {
 		value := appendHeader(make([]byte, 0, HeaderSize+len(s.present.cursor)+len(entries)), kindChanges, definition, topic, n, &s.present)
 		records = append(records, append(value, entries...))
 		entries, n = entries[:0], 0
 	}
-	for key, p := range s.entries {
+	add := func(key string, p *pane) {
 		size := len(entries)
 		entries = binary.AppendVarint(entries, p.start)
 		entries = binary.AppendUvarint(entries, uint64(p.first-p.start))
@@ -84,14 +87,39 @@ func (s *State) Changes(definition, topic ID, most int) (records [][]byte) {
 			last := slices.Clone(entries[size:])
 			entries = entries[:size]
 			flush()
-			entries = append(entries, last...)
+			entries, size = append(entries, last...), 0
 		}
+		written += len(entries) - size
 		n++
 	}
+	for key, p := range s.entries {
+		add(key, p)
+	}
+	s.move(HeaderSize+written, func(key string, p *pane) int { add(key, p); return written })
 	if n > 0 || len(records) == 0 {
 		flush()
 	}
 	return records
+}
+
+// move writes the oldest panes again, if the changelog is full: as many bytes as the
+// transaction writes anyway.
+func (s *State) move(own int, add func(key string, p *pane) (written int)) {
+	if !s.log.Full(s.bytes) {
+		return
+	}
+	written := own
+	for g, at := range s.log.Oldest() {
+		if written >= 2*own {
+			return
+		}
+		for i := range g.panes {
+			if p := &g.panes[i]; p.at == at && p.txn != s.txn {
+				written = add(g.key, p)
+			}
+		}
+		s.moved = append(s.moved, moved{g, at})
+	}
 }
 
 type entry struct {
@@ -206,13 +234,13 @@ func cutEntry(b []byte) (e entry, rest []byte, ok bool) {
 	return e, b, true
 }
 
-// Apply adds a committed record. No transaction is open.
-func (s *State) Apply(r *Record) {
+// Apply adds a committed record at an offset. No transaction is open.
+func (s *State) Apply(r *Record, at int64) {
 	s.committed, s.present, s.left = r.progress, r.progress, nil
 	for rest := r.entries; len(rest) > 0; {
 		var e entry
 		e, rest, _ = cutEntry(rest) // Parse has checked them
-		e.acc, e.txn = slices.Clone(e.acc), s.txn-1
+		e.acc, e.txn, e.at = slices.Clone(e.acc), s.txn-1, at
 		s.set(e)
 	}
 	s.catchUp()
@@ -227,6 +255,7 @@ func (s *State) set(e entry) {
 		s.groups[e.key] = g
 	}
 	s.changed(g)
+	before := weigh(g.key, g.panes)
 	at, found := g.find(&e.pane, s.rule.gap > 0)
 	switch {
 	case len(e.acc) > 0 && found:
@@ -238,6 +267,10 @@ func (s *State) set(e entry) {
 	case found:
 		g.panes = slices.Delete(g.panes, at, at+1)
 		s.count--
+	}
+	s.bytes += weigh(g.key, g.panes) - before
+	if len(e.acc) > 0 {
+		s.log.Put(g, e.at)
 	}
 	if len(g.panes) == 0 {
 		s.forget(g)

@@ -1,10 +1,6 @@
 package windows
 
-import (
-	"time"
-
-	"github.com/semel-dev/semel/stream"
-)
+import "github.com/semel-dev/semel/stream"
 
 // rule says which windows a pane is part of. Times are in milliseconds.
 type rule struct {
@@ -79,15 +75,4 @@ func (r *rule) window(panes []pane, end int64) []pane {
 		}
 	}
 	return list
-}
-
-// Keep returns how far the watermark must move until a record of changes is not needed
-// any longer. A slice in it begins at most Grace after the watermark of then, and so does
-// the last message of a session that no later record has.
-func Keep(agg *stream.Aggregate) time.Duration {
-	open := agg.Over.Size()
-	if gap := agg.Over.Gap(); gap > 0 {
-		open = gap + time.Millisecond
-	}
-	return open + agg.Grace + agg.Correct
 }

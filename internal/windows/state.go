@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/livelog"
 	"github.com/semel-dev/semel/stream"
 )
 
@@ -47,9 +48,14 @@ type State struct {
 	// have changed since then if their transaction is since or a later one.
 	fresh, shown map[*group]bool
 	since, until uint64 // until replaces since at a commit
-	// count is the number of panes.
+	// count is the number of panes, and bytes their size in the changelog.
 	count int
+	bytes int64
 	acc   []byte // memory for an accumulator
+	// log has the groups with panes. moved are those whose panes the open transaction
+	// writes again.
+	log   livelog.Log[*group]
+	moved []moved
 }
 
 type group struct {
@@ -71,6 +77,13 @@ type pane struct {
 	late uint64
 	acc  []byte
 	txn  uint64 // the transaction that made acc
+	at   int64  // where the changelog has it; not if the open transaction made acc
+}
+
+// moved is a group whose panes from an offset are written again.
+type moved struct {
+	group *group
+	at    int64
 }
 
 type image struct {
@@ -102,7 +115,37 @@ func (p *progress) done(end int64, key string) bool {
 
 // New returns a state without windows. The aggregate is valid and has its defaults.
 func New(agg *stream.Aggregate) *State {
-	return &State{agg: agg, rule: newRule(agg), groups: map[string]*group{}, fresh: map[*group]bool{}, shown: map[*group]bool{}, txn: 2}
+	s := &State{agg: agg, rule: newRule(agg), groups: map[string]*group{}, fresh: map[*group]bool{}, shown: map[*group]bool{}, txn: 2}
+	s.log.Slack, s.log.Live = livelog.DefaultSlack, s.isAt
+	return s
+}
+
+// isAt reports whether the changelog has a pane of a group at an offset, and the open
+// transaction does not change it.
+func (s *State) isAt(g *group, at int64) bool {
+	return slices.ContainsFunc(g.panes, func(p pane) bool { return p.at == at && p.txn != s.txn })
+}
+
+// SetSlack sets how long the changelog may be without being rewritten.
+func (s *State) SetSlack(bytes int64) { s.log.Slack = bytes }
+
+// Stored notes that a record of a committed transaction is at an offset of the changelog.
+func (s *State) Stored(at int64, size int) { s.log.Stored(at, size) }
+
+// Cut returns the offset before which the changelog can be deleted, and whether that has
+// changed. No transaction is open.
+func (s *State) Cut() (at int64, ok bool) { return s.log.Cut() }
+
+// Bytes returns the size of the panes in the changelog, without those of the open
+// transaction.
+func (s *State) Bytes() int64 { return s.bytes }
+
+// weigh returns the size of panes in the changelog.
+func weigh(key string, panes []pane) (bytes int64) {
+	for i := range panes {
+		bytes += int64(len(key) + len(panes[i].acc) + entrySize)
+	}
+	return bytes
 }
 
 // Watermark returns the watermark, or 0 before the first message.
@@ -341,12 +384,29 @@ func (s *State) Drop() {
 	s.end()
 }
 
-// Commit ends the open transaction. The records of Changes are stored.
-func (s *State) Commit() {
+// Commit ends the open transaction. The records of Changes are stored, the first of them
+// at an offset of the changelog.
+func (s *State) Commit(at int64) {
 	for _, old := range s.images {
-		s.count += len(old.group.panes) - len(old.panes)
-		if len(old.group.panes) == 0 {
-			s.forget(old.group)
+		g := old.group
+		s.count += len(g.panes) - len(old.panes)
+		s.bytes += weigh(g.key, g.panes) - weigh(g.key, old.panes)
+		if len(g.panes) == 0 {
+			s.forget(g)
+		}
+		for i := range g.panes {
+			if p := &g.panes[i]; p.txn == s.txn {
+				p.at = at
+				s.log.Put(g, at)
+			}
+		}
+	}
+	for _, m := range s.moved {
+		for i := range m.group.panes {
+			if p := &m.group.panes[i]; p.at == m.at && p.txn != s.txn {
+				p.at = at
+				s.log.Put(m.group, at)
+			}
 		}
 	}
 	s.committed, s.since = s.present, s.until
@@ -359,6 +419,8 @@ func (s *State) Commit() {
 func (s *State) end() {
 	clear(s.images)
 	clear(s.shown)
+	clear(s.moved)
+	s.moved = s.moved[:0]
 	s.images, s.left, s.revised = s.images[:0], nil, s.revised[:0]
 	s.txn++
 }

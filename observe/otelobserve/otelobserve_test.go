@@ -95,7 +95,7 @@ func TestEverythingIsCounted(t *testing.T) {
 	m.Lag("orders", []pipeline.Lag{{Messages: 1, Bytes: 2}})
 	m.Gauges("orders", []pipeline.Gauge{{Name: "dedup.outbox.oldest", Labels: []string{"3"}, Value: 1.5}, {Name: "dedup.outbox.owner", Labels: []string{"3", "a"}, Value: 4},
 		{Name: "dedup.outbox.slot.retained", Labels: []string{"reserved"}, Value: 8}, {Name: "dedup.outbox.slot.safe", Value: 9},
-		{Name: "dedup.windows.open", Labels: []string{"clicks", "2"}, Value: 7}, {Name: "dedup.kept.open", Labels: []string{"clicks", "2"}, Value: 8}, {Name: "dedup.windows.lag", Labels: []string{"clicks", "2"}, Value: 60},
+		{Name: "dedup.windows.open", Labels: []string{"clicks", "2"}, Value: 7}, {Name: "dedup.kept.open", Labels: []string{"clicks", "2"}, Value: 8}, {Name: "dedup.state.bytes", Labels: []string{"clicks", "2"}, Value: 9}, {Name: "dedup.windows.lag", Labels: []string{"clicks", "2"}, Value: 60},
 		{Name: "dedup.table.rows", Labels: []string{"customers"}, Value: 5}, {Name: "dedup.table.lag", Labels: []string{"customers"}, Value: 6}})
 	m.Waiting("orders", 0)
 	m.Loss("orders", 0.01)
@@ -126,6 +126,7 @@ func TestEverythingIsCounted(t *testing.T) {
 		"dedup.outbox.slot.safe{pipeline=orders}":                                                9,
 		"dedup.windows.open{partition=2,pipeline=orders,source=clicks}":                          7,
 		"dedup.kept.open{partition=2,pipeline=orders,source=clicks}":                             8,
+		"dedup.state.bytes{partition=2,pipeline=orders,source=clicks}":                           9,
 		"dedup.windows.lag{partition=2,pipeline=orders,source=clicks}":                           60,
 		"dedup.table.rows{pipeline=orders,table=customers}":                                      5,
 		"dedup.table.lag{pipeline=orders,table=customers}":                                       6,
@@ -239,7 +240,7 @@ func TestLagShowsThePartitionsThatAreHeldNow(t *testing.T) {
 	collect(t, reader)
 	m.Lag("p", []pipeline.Lag{{Source: "t", Partition: 1, Messages: 5, Bytes: 6}})
 	m.Gauges("p", []pipeline.Gauge{{Name: "dedup.outbox.owner", Labels: []string{"3", "a"}, Value: 4},
-		{Name: "dedup.windows.open", Labels: []string{"clicks", "2"}, Value: 7}, {Name: "dedup.kept.open", Labels: []string{"clicks", "2"}, Value: 8}, {Name: "dedup.windows.lag", Labels: []string{"clicks", "2"}, Value: 60},
+		{Name: "dedup.windows.open", Labels: []string{"clicks", "2"}, Value: 7}, {Name: "dedup.kept.open", Labels: []string{"clicks", "2"}, Value: 8}, {Name: "dedup.state.bytes", Labels: []string{"clicks", "2"}, Value: 9}, {Name: "dedup.windows.lag", Labels: []string{"clicks", "2"}, Value: 60},
 		{Name: "dedup.table.rows", Labels: []string{"customers"}, Value: 5}, {Name: "dedup.table.lag", Labels: []string{"customers"}, Value: 6}})
 	m.Gauges("p", nil)
 	m.Waiting("p", 3)

@@ -277,7 +277,9 @@ func TestMembersComeAndGoWithHeldRecords(t *testing.T) {
 			b.Write(list...)
 		}
 		options := func() TransactorOptions {
-			return b.keeping(stream.Keep{Last: stream.Tumbling(size), Grace: 100 * time.Millisecond, Idle: 500 * time.Millisecond})
+			opts := b.keeping(stream.Keep{Last: stream.Tumbling(size), Grace: 100 * time.Millisecond, Idle: 500 * time.Millisecond})
+			opts.slack = 500
+			return opts
 		}
 		late := map[int]bool{}
 		window := func(i int) string { return keys[i] + " " + times[i].Truncate(size).String() }

@@ -116,6 +116,7 @@ type TransactorOptions struct {
 	hold       chan struct{}    // of the tests: sessions start when it is closed
 	skipSample bool             // of the tests: the inputs are not sampled
 	results    int              // of the tests: how many results one transaction writes
+	slack      int64            // of the tests: how long a changelog of windows is not rewritten; 0 is the default
 }
 
 // Scope is where the ids of messages are unique.

@@ -231,8 +231,8 @@ type slot struct {
 	// cut and windowsCut are offsets up to which the changelogs of keys and windows may
 	// be deleted, or 0.
 	cut, windowsCut atomic.Int64
-	// open and watermark are those of the committed windows.
-	open, watermark atomic.Int64
+	// open, bytes and watermark are those of the committed windows.
+	open, bytes, watermark atomic.Int64
 }
 
 // holder is a session or the standby.

@@ -49,13 +49,6 @@ type windowState struct {
 	last     uint32
 	// verify means that the next record must have that checksum.
 	verify bool
-	cuts   keystate.Cuts
-}
-
-// newWindowState returns a state without windows.
-func newWindowState(agg *stream.Aggregate) *windowState {
-	st := windows.New(agg)
-	return &windowState{windowed: st, agg: st, cuts: keystate.NewCuts(windows.Keep(agg).Milliseconds())}
 }
 
 // windowed is what windows and held records have in common.
@@ -64,19 +57,26 @@ type windowed interface {
 	Open() int
 	Due() bool
 	Changes(definition, topic windows.ID, most int) [][]byte
-	Commit()
+	Commit(at int64)
 	Drop()
+	Stored(at int64, size int)
+	Cut() (at int64, ok bool)
+	Bytes() int64
+	SetSlack(bytes int64)
 }
 
 // newWindows returns a state without windows or held records.
 func (t *Transactor) newWindows() *windowState {
+	ws := &windowState{}
 	if t.opts.Aggregate != nil {
-		return newWindowState(t.opts.Aggregate)
+		ws.agg = windows.New(t.opts.Aggregate)
+		ws.windowed = ws.agg
+	} else {
+		ws.kept = kept.New(ruleOf(t.opts.Keep, t.opts.Window))
+		ws.windowed = ws.kept
 	}
-	rule := ruleOf(t.opts.Keep, t.opts.Window)
-	st, ws := kept.New(rule), &windowState{}
-	if ws.windowed, ws.kept = st, st; rule.Keep() > 0 {
-		ws.cuts = keystate.NewCuts(rule.Keep())
+	if t.opts.slack > 0 {
+		ws.SetSlack(t.opts.slack)
 	}
 	return ws
 }
@@ -351,31 +351,32 @@ func (w *worker) writeWindows(p *part) {
 // windowsApplied applies the changes of a committed transaction.
 func (p *part) windowsApplied() {
 	ws := p.slot.windows
-	ws.Commit()
-	p.slot.measure()
-	if n := len(p.windows); n > 0 {
-		last := p.windows[n-1]
-		ws.passed(last.Value, last.Offset+1)
-		if ws.Due() { // closed windows count until they are emitted
-			return
-		}
-		if at, ok := ws.cuts.Take(ws.Watermark()); ok {
-			p.slot.windowsCut.Store(at)
-		}
+	at := int64(0)
+	if len(p.windows) > 0 {
+		at = p.windows[0].Offset
 	}
+	ws.Commit(at)
+	for _, r := range p.windows {
+		ws.passed(r.Value, r.Offset+1)
+	}
+	if at, ok := ws.Cut(); ok {
+		p.slot.windowsCut.Store(at)
+	}
+	p.slot.measure()
 }
 
 // measure notes the values of the gauges.
 func (s *slot) measure() {
 	s.open.Store(int64(s.windows.Open()))
+	s.bytes.Store(s.windows.Bytes())
 	s.watermark.Store(s.windows.Watermark())
 }
 
 var _ pipeline.Gauger = (*Transactor)(nil)
 
 // Gauges implements pipeline.Gauger. It returns the number of open windows, or of held
-// records or versions, of each partition that this process has, and how far its watermark
-// is behind the clock.
+// records or versions, of each partition that this process has, their bytes, and how far
+// its watermark is behind the clock.
 func (t *Transactor) Gauges(ctx context.Context) ([]pipeline.Gauge, error) {
 	if !t.opts.hasState() && len(t.opts.Tables) == 0 {
 		return nil, fmt.Errorf("kafka: there are no windows and tables: %w", errors.ErrUnsupported)
@@ -393,7 +394,8 @@ func (t *Transactor) Gauges(ctx context.Context) ([]pipeline.Gauge, error) {
 			continue
 		}
 		labels := []string{id.Topic, strconv.Itoa(int(id.Number))}
-		list = append(list, pipeline.Gauge{Name: open, Labels: labels, Value: float64(at.open.Load())})
+		list = append(list, pipeline.Gauge{Name: open, Labels: labels, Value: float64(at.open.Load())},
+			pipeline.Gauge{Name: "dedup.state.bytes", Labels: labels, Value: float64(at.bytes.Load())})
 		if t.opts.Keep == nil || t.opts.Keep.Holds() {
 			list = append(list, pipeline.Gauge{Name: "dedup.windows.lag", Labels: labels, Value: float64(t.now()-watermark) / 1000})
 		}
@@ -413,7 +415,7 @@ func (ws *windowState) quiet(read int64) {
 
 // passed notes that a changelog record is applied.
 func (ws *windowState) passed(value []byte, position int64) {
-	ws.cuts.Note(position, ws.Watermark())
+	ws.Stored(position-1, len(value))
 	ws.position, ws.last = position, crc32.Checksum(value, keystate.Castagnoli)
 }
 

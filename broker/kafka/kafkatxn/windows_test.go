@@ -432,7 +432,9 @@ func TestMembersComeAndGoWithWindows(t *testing.T) {
 					b.Write(list...)
 				}
 				options := func() TransactorOptions {
-					return b.counting(200*time.Millisecond, 100*time.Millisecond, 500*time.Millisecond)
+					opts := b.counting(200*time.Millisecond, 100*time.Millisecond, 500*time.Millisecond)
+					opts.slack = 500
+					return opts
 				}
 				found := map[int]bool{} // parked
 				n, s := 0, 0

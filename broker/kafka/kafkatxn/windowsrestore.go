@@ -37,7 +37,8 @@ func (t *Transactor) checkWindows(ctx context.Context, adm *kadm.Client, input s
 			return fmt.Errorf("kafka: group %s has read %s, and topic %s, which holds its open windows or held records, %w: they would lack the messages that were read. Use a new group, or, to begin without them, create it: kafka-topics.sh --create --topic %s --partitions %d --config cleanup.policy=delete --config retention.bytes=-1 --config retention.ms=-1",
 				t.opts.Group, input, name, errNoTopic, name, partitions)
 		}
-		settings := map[string]*string{"cleanup.policy": kadm.StringPtr("delete"), "retention.bytes": kadm.StringPtr("-1"), "retention.ms": kadm.StringPtr("-1")}
+		settings := map[string]*string{"cleanup.policy": kadm.StringPtr("delete"), "retention.bytes": kadm.StringPtr("-1"), "retention.ms": kadm.StringPtr("-1"),
+			"segment.bytes": kadm.StringPtr(strconv.Itoa(repartitionSegment))} // the broker frees whole segments
 		if _, err := adm.CreateTopic(ctx, int32(partitions), -1, settings, name); err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
 			return fmt.Errorf("kafka: create topic %s for windows: %w", name, err)
 		}
@@ -149,7 +150,7 @@ func (t *Transactor) applyWindows(ctx context.Context, p *part, records []*kgo.R
 				return entries, false, err
 			}
 		}
-		c.apply()
+		c.apply(r.Offset)
 		ws.passed(r.Value, r.Offset+1)
 		entries += c.entries
 	}
@@ -160,7 +161,7 @@ func (t *Transactor) applyWindows(ctx context.Context, p *part, records []*kgo.R
 type windowsRecord struct {
 	nonce, definition, topic windows.ID
 	entries                  int
-	apply                    func()
+	apply                    func(at int64)
 }
 
 // parse reads a record of the changelog. A record of the other kind has no definition.
@@ -169,9 +170,9 @@ func (ws *windowState) parse(value []byte) (windowsRecord, error) {
 	held, err2 := kept.Parse(value)
 	switch {
 	case err2 == nil && (ws.kept != nil || held.Nonce != kept.ID{}):
-		return windowsRecord{held.Nonce, held.Definition, held.Topic, held.Len(), func() { ws.kept.Apply(&held) }}, nil
+		return windowsRecord{held.Nonce, held.Definition, held.Topic, held.Len(), func(at int64) { ws.kept.Apply(&held, at) }}, nil
 	case err == nil && (ws.agg != nil || agg.Nonce != windows.ID{}):
-		return windowsRecord{agg.Nonce, agg.Definition, agg.Topic, agg.Len(), func() { ws.agg.Apply(&agg) }}, nil
+		return windowsRecord{agg.Nonce, agg.Definition, agg.Topic, agg.Len(), func(at int64) { ws.agg.Apply(&agg, at) }}, nil
 	case err == nil || err2 == nil:
 		return windowsRecord{}, nil
 	}

@@ -159,7 +159,7 @@ func (l *lookedWindows) apply(p *config.Pipeline, value []byte, ids []string) er
 			return errOtherWindows
 		}
 		r.Of(ids)
-		l.agg.Apply(&r)
+		l.agg.Apply(&r, 0)
 		return nil
 	}
 	r, err := kept.Parse(value)
@@ -170,7 +170,7 @@ func (l *lookedWindows) apply(p *config.Pipeline, value []byte, ids []string) er
 		return errOtherWindows
 	}
 	r.Of(ids)
-	l.kept.Apply(&r)
+	l.kept.Apply(&r, 0)
 	return nil
 }
 

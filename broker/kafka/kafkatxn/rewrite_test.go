@@ -1,0 +1,123 @@
+package kafkatxn
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka"
+	"github.com/semel-dev/semel/stream"
+	"github.com/semel-dev/semel/test/kafkatest"
+)
+
+// stateExtent returns the first offset and the size of what the topic of windows still
+// has.
+func (b *bubble) stateExtent() (first int64, size int) {
+	b.Helper()
+	for _, p := range b.Cluster.PartitionInfos("g-state") {
+		first = p.LogStartOffset
+	}
+	kafkatest.Must(b.T, kafka.ReadAll(b.Context(), b.Reach(), []string{"g-state"}, func(r *kgo.Record) bool {
+		size += len(r.Value)
+		return true
+	}))
+	return first, size
+}
+
+// TestTheTopicOfOpenWindowsStaysShort changes a few groups again and again while the
+// windows of all stay open. Processes end before the topic is cut, and after.
+func TestTheTopicOfOpenWindowsStaysShort(t *testing.T) {
+	t.Parallel()
+	for name, options := range map[string]func(b *bubble) TransactorOptions{
+		"windows": func(b *bubble) TransactorOptions { return b.counting(24*time.Hour, 0, semel.Forever) },
+		"held": func(b *bubble) TransactorOptions {
+			return b.keeping(stream.Keep{Last: stream.Tumbling(24 * time.Hour), Idle: semel.Forever})
+		},
+		"newest": func(b *bubble) TransactorOptions { return b.keeping(stream.Keep{Newest: ruleFor(b.T, ".v")}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 1, func(b *bubble) {
+				opts := options(b)
+				opts.slack = 2000
+				base := time.Now().Add(-25 * time.Hour).Truncate(24 * time.Hour)
+				id, sums := 0, map[string]int{}
+				write := func(p *program, groups int) {
+					before := kafkatest.Settled(p.Events)
+					for n := range groups {
+						id++
+						group := "group " + strconv.Itoa(n)
+						key := group
+						if name == "windows" {
+							key = strconv.Itoa(id)
+						}
+						sums[group] += id
+						b.Write(counted(0, key, group, id, base.Add(time.Duration(id)*time.Millisecond)))
+					}
+					p.Wait(before+groups, kafkatest.Settled)
+				}
+				p := b.start(opts)
+				write(p, 40)
+				for i := range 150 {
+					write(p, 3)
+					switch {
+					case i%50 == 20: // before the next cut
+						p.Kill()
+						<-p.Done
+						p = b.start(opts)
+					case i%50 == 45:
+						time.Sleep(2 * trimEvery)
+						p.Stop()
+						p = b.start(opts)
+					}
+				}
+				gauges, err := p.tr.Gauges(t.Context())
+				kafkatest.Must(t, err)
+				state := -1
+				for _, g := range gauges {
+					if g.Name == "dedup.state.bytes" {
+						state = int(g.Value)
+					}
+				}
+				time.Sleep(2 * trimEvery)
+				p.Stop()
+				first, size := b.stateExtent()
+				if first < 40 || state <= 0 || size > 2000+4*state+2000 {
+					t.Errorf("the topic begins at %d and has %d bytes, and the state has %d", first, size, state)
+				}
+				p = b.start(opts)
+				defer p.Stop()
+				if name == "newest" {
+					before := p.Events.Decisions(semel.Superseded)
+					for n := range 40 {
+						b.Write(counted(0, "group "+strconv.Itoa(n), "g", 0, base))
+					}
+					p.Wait(40, kafkatest.Settled)
+					if got := p.Events.Decisions(semel.Superseded) - before; got != 40 {
+						t.Errorf("%d old versions are superseded, want 40", got)
+					}
+					return
+				}
+				b.Write(counted(0, "end", "end", 0, base.Add(24*time.Hour)))
+				if name == "held" {
+					p.Wait(40, func(e *kafkatest.Events) int { return e.Decisions(semel.Fresh) })
+					return
+				}
+				p.Wait(1, kafkatest.Settled)
+				for _, r := range b.results() {
+					if r.Values.S != sums[r.Key] {
+						t.Errorf("%s: %d, want %d", r.Key, r.Values.S, sums[r.Key])
+					}
+					delete(sums, r.Key)
+				}
+				if len(sums) > 0 {
+					t.Errorf("no results: %s", fmt.Sprint(sums))
+				}
+			})
+		})
+	}
+}

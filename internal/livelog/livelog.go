@@ -1,0 +1,85 @@
+// Package livelog knows which records of a changelog still count, so that the others can
+// be deleted.
+package livelog
+
+import "iter"
+
+// Log knows where the values of a state are in its changelog: in the order in which they
+// were written, with values that have been written again since. So the first value that
+// still counts shows how much of the changelog can be deleted.
+//
+// If some values stay for long, they keep everything behind them. Full then says that the
+// oldest values must be written again. The changelog stays in proportion to the state: if
+// each transaction writes as many bytes again as it writes anyway, the changelog has at
+// most Slack and about four times the bytes of the state.
+type Log[T comparable] struct {
+	// Slack is how long a changelog may be without being rewritten.
+	Slack int64
+	// Live reports whether a value that was written at an offset is the present one.
+	Live func(item T, at int64) bool
+
+	values  []value[T]
+	records []record
+	size    int64 // of records
+	cut     int64
+}
+
+type value[T any] struct {
+	item T
+	at   int64
+}
+
+type record struct{ at, size int64 }
+
+// DefaultSlack is the default of Slack. Its records may have some 200,000 values.
+const DefaultSlack = 8 << 20
+
+// Put notes that a value was written at an offset.
+func (l *Log[T]) Put(item T, at int64) {
+	if n := len(l.values); n > 0 && l.values[n-1] == (value[T]{item, at}) {
+		return
+	}
+	l.values = append(l.values, value[T]{item, at})
+}
+
+// Stored notes that the record at an offset has a size in bytes.
+func (l *Log[T]) Stored(at int64, size int) {
+	l.records = append(l.records, record{at, int64(size)})
+	l.size += int64(size)
+}
+
+// Size returns the size of the records that are not cut.
+func (l *Log[T]) Size() int64 { return l.size }
+
+// Full reports whether the oldest values must be written again. The state has a number of
+// bytes.
+func (l *Log[T]) Full(state int64) bool { return l.size > l.Slack+2*state }
+
+// Oldest yields the values that count, and where they were written, the oldest first.
+func (l *Log[T]) Oldest() iter.Seq2[T, int64] {
+	return func(yield func(T, int64) bool) {
+		for i := range l.values {
+			if v := &l.values[i]; l.Live(v.item, v.at) && !yield(v.item, v.at) {
+				return
+			}
+		}
+	}
+}
+
+// Cut returns the offset before which no record counts, and whether that has changed. The
+// last record always counts, because it has the progress of its partition.
+func (l *Log[T]) Cut() (at int64, ok bool) {
+	for len(l.values) > 0 && !l.Live(l.values[0].item, l.values[0].at) {
+		l.values[0] = value[T]{}
+		l.values = l.values[1:]
+	}
+	for len(l.records) > 1 && (len(l.values) == 0 || l.records[1].at <= l.values[0].at) {
+		l.size -= l.records[0].size
+		l.records = l.records[1:]
+	}
+	if len(l.records) == 0 || l.records[0].at <= l.cut {
+		return 0, false
+	}
+	l.cut = l.records[0].at
+	return l.cut, true
+}

@@ -1,0 +1,88 @@
+package windows
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/stream"
+)
+
+// TestAChangelogIsBoundedWhileWindowsStayOpen changes a few of many groups again and
+// again. Some transactions are dropped, and some processes end: before their changelog is
+// cut, or after.
+func TestAChangelogIsBoundedWhileWindowsStayOpen(t *testing.T) {
+	t.Parallel()
+	for _, over := range []stream.Window{stream.Tumbling(time.Hour), stream.Hopping(time.Hour, 10*time.Minute), stream.Session(time.Minute, time.Hour)} {
+		t.Run(fmt.Sprint(over), func(t *testing.T) {
+			t.Parallel()
+			random := rand.New(rand.NewPCG(newSeed(t), 0))
+			agg := testAggregate(t, over, 0)
+			agg.Grace = time.Hour
+			var log changelog
+			fresh := func() *State {
+				s := New(agg)
+				s.SetSlack(1000)
+				return s
+			}
+			restore := func() *State {
+				s := fresh()
+				for i, value := range log.records {
+					r, err := Parse(value)
+					if err != nil {
+						t.Fatal(err)
+					}
+					s.Apply(&r, log.first+int64(i))
+					s.Stored(log.first+int64(i), len(value))
+				}
+				return s
+			}
+			s, all, longest, moves := fresh(), 0, 0, 0
+			for i := range 3000 {
+				groups := 3
+				if i == 0 {
+					groups = 100
+				}
+				for n := range groups {
+					if i > 0 {
+						n = random.IntN(10)
+					}
+					when := 3_600_000_000 + random.Int64N(3_600_000)
+					if _, err := s.Add(&semel.Message{Body: fmt.Append(nil, i)}, fmt.Append(nil, "group ", n), when, when); err != nil {
+						t.Fatal(err)
+					}
+				}
+				changes := s.Changes(ID{1}, ID{2}, 200)
+				moves += len(s.moved)
+				if i > 0 && random.IntN(5) == 0 {
+					s.Drop()
+					continue
+				}
+				log.commit(s, changes)
+				size := len(slices.Concat(changes...))
+				all, longest = all+size, max(longest, size)
+				cut, ok := s.Cut()
+				if most := 1000 + 4*s.Bytes() + 2*int64(longest); s.log.Size() > most {
+					t.Fatalf("transaction %d: the changelog has %d bytes, and the state %d", i, s.log.Size(), s.Bytes())
+				}
+				ends := random.IntN(50)
+				if ok && ends != 0 {
+					log.cut(cut)
+				}
+				if ends < 2 {
+					again := restore()
+					if dump(again) != dump(s) {
+						t.Fatalf("restored:\n%s\nlive:\n%s", dump(again), dump(s))
+					}
+					s = again
+				}
+			}
+			if moves == 0 || int64(all) < 3*(1000+4*s.Bytes()) {
+				t.Errorf("%d moves, %d bytes written in all, and the state has %d", moves, all, s.Bytes())
+			}
+		})
+	}
+}
