@@ -121,7 +121,7 @@ func (e *examination) waiting(ctx context.Context) error {
 	if e.slot != nil {
 		return nil // shards have no relays then
 	}
-	e.judge(orphans > 0, "outbox.shards", fmt.Sprintf("%d live relays, and %d shards with rows and without a relay", relays, orphans), "their rows are not delivered", "semel outbox relay FILE")
+	e.judge(orphans > 0, "outbox.shards", fmt.Sprintf("%d live relays, and %d shards without a relay whose rows wait for more than %s", relays, orphans, e.patience), "their rows are not delivered", "semel outbox relay FILE")
 	return nil
 }
 

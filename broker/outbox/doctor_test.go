@@ -61,7 +61,7 @@ func TestDoctorFindsWhatWaits(t *testing.T) {
 	if err := outbox.Write(t.Context(), tx, event("a", "2")); err != nil {
 		t.Fatal(err)
 	}
-	examine("warning outbox.oldest: the oldest row waits for 1h0m", "warning outbox.shards: 0 live relays, and 1 shards with rows and without a relay",
+	examine("warning outbox.oldest: the oldest row waits for 1h0m", "warning outbox.shards: 0 live relays, and 1 shards without a relay whose rows wait",
 		"fine outbox.writers: 1 transactions that write to it are open, the oldest for 0s (pid ", "warning outbox.autovacuum: autovacuum is off")
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)

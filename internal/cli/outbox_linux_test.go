@@ -90,7 +90,7 @@ func TestOutboxIsExplainedAndExamined(t *testing.T) {
 	if got := run(t, "", "dry-run", file); got.status != term.ExitDone || !strings.Contains(got.stdout, "read 2") || !strings.Contains(got.stdout, "1  processed: the pipeline keeps no keys") || !strings.Contains(got.stdout, "events keeps no keys: it delivers every row of its outbox") {
 		t.Errorf("%+v", got)
 	}
-	if got := run(t, "", "doctor", file); got.status != term.ExitDone || !strings.Contains(got.stdout, "0 live relays, and 0 shards with rows and without a relay") {
+	if got := run(t, "", "doctor", file); got.status != term.ExitDone || !strings.Contains(got.stdout, "0 live relays, and 0 shards without a relay whose rows wait") {
 		t.Errorf("%+v", got)
 	}
 	if got := run(t, "", "explain", "--key", "x", "--config", file); !strings.Contains(got.stdout, "events keeps no keys") {

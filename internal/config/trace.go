@@ -27,6 +27,7 @@ type Addressed interface {
 
 // Tracing is a search for the messages of a key.
 type Tracing struct {
+	File *File
 	// IDs are what the key's id may be.
 	IDs []string
 	// Since limits how far back topics are read. Most limits the newest messages that
@@ -38,6 +39,11 @@ type Tracing struct {
 	// Looked is called for each place, with what was read there, as in "topic orders,
 	// 1200 messages since yesterday".
 	Looked func(text string)
+}
+
+// Unsearched notes a source or sink into which nobody can look. name is that of its About.
+func (t *Tracing) Unsearched(end, pipeline, name string) {
+	t.Looked(end + " of " + pipeline + " (" + name + "): it cannot be searched")
 }
 
 // Sighting is a message of a key in some place.

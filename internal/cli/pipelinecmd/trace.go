@@ -247,7 +247,7 @@ func stateOf(r *semel.Record, origin *originLine) string {
 // inMessages looks for the key in what source and sink of a pipeline keep since a time.
 func (q *traceQuestion) inMessages(ctx context.Context, conf *config.File, p *config.Pipeline, since time.Time) (failed error) {
 	t := &config.Tracing{
-		Since: since, Most: q.most,
+		File: conf, Since: since, Most: q.most,
 		Found: func(s config.Sighting) { q.add(s.Time, s.Place, s.What) },
 		Looked: func(text string) {
 			if !slices.Contains(q.looked, text) { // two pipelines may use one topic
@@ -264,7 +264,7 @@ func (q *traceQuestion) inMessages(ctx context.Context, conf *config.File, p *co
 	}{{"source", p.Source.About(p).Name, p.Source}, {"sink", p.Sink.About().Name, p.Sink}} {
 		traced, ok := end.kind.(config.Traced)
 		if !ok {
-			q.looked = append(q.looked, fmt.Sprintf("%s of %s (%s): it cannot be searched", end.what, p.Name, end.name))
+			t.Unsearched(end.what, p.Name, end.name)
 			continue
 		}
 		patient, cancel := context.WithTimeout(ctx, q.patience)

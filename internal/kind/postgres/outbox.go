@@ -1,10 +1,8 @@
 package postgres
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -128,67 +126,6 @@ func (s *Outbox) Open(ctx context.Context, env *config.Env) (pipeline.Source, er
 // Sample implements config.Source.
 func (s *Outbox) Sample(ctx context.Context, fn func(*semel.Message) bool) error {
 	return outbox.Sample(ctx, s.spec.DSN.Reveal(), s.spec.names(), fn)
-}
-
-var _ config.Traced = (*Outbox)(nil)
-
-// Trace implements config.Traced.
-func (s *Outbox) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracing) error {
-	const written = "written to the outbox"
-	sink, known := p.Sink.(config.Addressed)
-	name := "outbox of " + s.Store.Name
-	list, err := outbox.Find(ctx, s.spec.DSN.Reveal(), s.spec.names(), t.IDs)
-	for _, w := range list {
-		what := written + "; it waits, and no relay owns its shard"
-		switch {
-		case w.DeliverAt.After(time.Now()):
-			what = written + "; it waits until " + w.DeliverAt.UTC().Format(time.RFC3339)
-		case s.wal():
-			what = written + "; it waits for the relay that reads the replication slot"
-		case w.Owner != "":
-			what = written + "; it waits for the relay " + w.Owner
-		}
-		if known {
-			what += cmp.Or(to(", to be sent to ", sink.Address(&w.Message)), ", and names no target that is allowed")
-		}
-		t.Found(config.Sighting{Time: w.Time, Place: fmt.Sprintf("%s, row %d", name, w.Origin.Offset), What: what})
-	}
-	if err != nil {
-		return err
-	}
-	if s.Keep == 0 {
-		t.Looked(name + ": rows that " + p.Name + " has not delivered; a delivered row is gone")
-		return nil
-	}
-	kept, err := outbox.FindKept(ctx, s.spec.DSN.Reveal(), s.spec.names(), t.IDs, t.Since)
-	for _, k := range kept {
-		place := fmt.Sprintf("%s, row %d", name, k.Origin.Offset)
-		what := "delivered"
-		if known {
-			what += to(" to ", sink.Address(&k.Message))
-		}
-		switch k.Failure {
-		case "":
-		case "dropped":
-			what = "dropped"
-		default:
-			what = "parked (" + k.Failure + ")"
-		}
-		t.Found(config.Sighting{Time: k.Time, Place: place, What: written})
-		t.Found(config.Sighting{Time: k.Delivered, Place: place, What: fmt.Sprintf("%s by the relay %s, attempt %d", what, k.Relay, k.Attempts)})
-	}
-	if err == nil {
-		t.Looked(name + ": rows that " + p.Name + " has not delivered, and those that it has kept")
-	}
-	return err
-}
-
-// to returns a preposition and an address, if there is one.
-func to(preposition, address string) string {
-	if address == "" {
-		return ""
-	}
-	return preposition + address
 }
 
 // Examine implements config.Kind.
