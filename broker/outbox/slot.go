@@ -212,6 +212,28 @@ func (s *slot) create(ctx context.Context, st *slotState) error {
 	return nil
 }
 
+// settle waits for the transactions that are open when it begins. The commit of one of them
+// may be in the log before the position of a new slot, so that the slot does not return it,
+// although the transaction is not visible yet: the server makes it visible when its commit is
+// on the disk, and on synchronous standbys. The snapshot of the first session would miss it.
+func (s *slot) settle(ctx context.Context) error {
+	var after string // a number that is higher than theirs
+	err := s.pool.QueryRow(ctx, `SELECT pg_current_xact_id()::text`).Scan(&after)
+	for settled := false; err == nil && !settled; {
+		if err = s.pool.QueryRow(ctx, `SELECT pg_snapshot_xmin(pg_current_snapshot()) > $1::text::xid8`, after).Scan(&settled); err == nil && !settled {
+			select {
+			case <-time.After(busyPause):
+			case <-ctx.Done():
+				err = context.Cause(ctx)
+			}
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("wait for the transactions before replication slot %s: %w", s.name, err)
+	}
+	return nil
+}
+
 func (s *slot) noRight(user string, err error) error {
 	return &SlotError{Cause: "user " + user + " may not replicate", Remedy: "ALTER ROLE " + pgx.Identifier{user}.Sanitize() + " REPLICATION", Err: err}
 }

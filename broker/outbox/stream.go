@@ -101,16 +101,19 @@ func (s *WALSource) read(ctx context.Context) (worked bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if !st.exists {
+	if st.pid != 0 {
+		return false, s.slot.owner(asking, st.pid, s.owner)
+	}
+	if !st.used {
 		s.mu.Lock()
 		s.trouble = &creating{time.Now()}
 		s.mu.Unlock()
-	}
-	if err := s.slot.create(ctx, st); err != nil { // it may wait for hours
-		return false, err
-	}
-	if st.pid != 0 {
-		return false, s.slot.owner(asking, st.pid, s.owner)
+		if err := s.slot.create(ctx, st); err != nil { // it may wait for hours
+			return false, err
+		}
+		if err := s.slot.settle(ctx); err != nil {
+			return false, err
+		}
 	}
 	// What the snapshot does not have is in the log, or was delivered by the process that
 	// had the slot in between.

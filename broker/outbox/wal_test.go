@@ -542,6 +542,83 @@ func TestRowThatIsNotVisibleYetIsDeletedLater(t *testing.T) {
 	closeWAL(t, s)
 }
 
+// TestTransactionThatEndsWhileTheSlotIsCreatedKeepsItsPlace has a transaction whose commit
+// is in the log before the slot begins, and which becomes visible later, because it waits for
+// a standby that does not exist. So the log does not return it.
+func TestTransactionThatEndsWhileTheSlotIsCreatedKeepsItsPlace(t *testing.T) {
+	t.Parallel()
+	server := logical(t)
+	pool := migrated(t, server.URL())
+	address, err := url.Parse(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := address.Query()
+	query.Set("synchronous_commit", "local")
+	address.RawQuery = query.Encode()
+	exec(t, pool, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+	exec(t, pool, "SELECT pg_reload_conf()")
+	for waits := false; !waits; { // the setting shows nowhere else
+		short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		_, err := pool.Exec(short, "SELECT pg_logical_emit_message(true, 'probe', '')")
+		cancel()
+		waits = err != nil
+	}
+	eventually(t, pool, "SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()")
+	begin := func() (tx pgx.Tx, waited string) { // a statement that is true when a new slot waits for it
+		t.Helper()
+		tx, err := pool.Begin(t.Context())
+		var xid string
+		if err == nil {
+			err = tx.QueryRow(t.Context(), "SELECT pg_current_xact_id()::text").Scan(&xid)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tx, "SELECT count(*) = 1 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid' AND transactionid::text = '" + xid + "'"
+	}
+	rollback := func(tx pgx.Tx) {
+		t.Helper()
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first, waited := begin()
+	s := openWAL(t, address.String(), nil)
+	eventually(t, pool, waited)
+	second, waited := begin()
+	rollback(first)
+	eventually(t, pool, waited)
+	written := make(chan error, 1)
+	go func() { written <- write(t.Context(), pool, event("a", "1")) }()
+	eventually(t, pool, "SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+	rollback(second)
+	eventually(t, pool, "SELECT confirmed_flush_lsn IS NOT NULL AND active_pid IS NULL FROM pg_replication_slots")
+	for late := time.Now().Add(10 * time.Second); ; <-time.After(50 * time.Millisecond) {
+		if err := s.Ready(t.Context()); err != nil && strings.Contains(err.Error(), "is being created, which waits for transactions that have written") {
+			break
+		} else if time.Now().After(late) {
+			t.Errorf("the source does not wait: %v", err)
+			break
+		}
+	}
+	exec(t, pool, "ALTER SYSTEM RESET synchronous_standby_names")
+	exec(t, pool, "SELECT pg_reload_conf()")
+	if err := <-written; err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, pool, reads)
+	if err := write(t.Context(), pool, event("a", "2")); err != nil {
+		t.Fatal(err)
+	}
+	items, got := readFrom(t, s, 2)
+	if got != "1 2" {
+		t.Errorf("read %s", got)
+	}
+	ack(t, s, items...)
+	closeWAL(t, s)
+}
+
 // TestInvalidatedSlotIsAnErrorWithAWayOut has a server that keeps little of its log.
 func TestInvalidatedSlotIsAnErrorWithAWayOut(t *testing.T) {
 	t.Parallel()
