@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/internal/cli"
@@ -74,6 +75,8 @@ type query struct {
 	by func(*bid) int64
 	// key is the key of the pipeline; empty is the id of a bid. config are further fields.
 	key, config string
+	// side returns the records of the side input, the topic side. It may be nil.
+	side func([]bid) []*kgo.Record
 	// answer computes the right outputs, in any order.
 	answer func([]bid) []any
 }
@@ -151,6 +154,21 @@ var queries = []query{
 		},
 	},
 	{
+		name: "q13 side input", by: auction, side: sideInput,
+		config: sideTable("global", "latest"),
+		answer: func(list []bid) []any { return joined(list, sideInput(list), false) },
+	},
+	{
+		name: "q13 side input by partition", by: auction, side: sideInput,
+		config: sideTable("local", "latest"),
+		answer: func(list []bid) []any { return joined(list, sideInput(list), false) },
+	},
+	{
+		name: "q13 side input of the time", by: auction, side: changingInput,
+		config: sideTable("local", "record, history: 30d"),
+		answer: func(list []bid) []any { return joined(list, changingInput(list), true) },
+	},
+	{
 		name: "q17 auction statistics", by: auction,
 		config: `map: '{"auction": value.auction, "price": value.price, "rank1": value.price < 10000 ? 1 : 0, "rank2": value.price >= 10000 && value.price < 1000000 ? 1 : 0, "rank3": value.price >= 1000000 ? 1 : 0}'
     aggregate: { by: .auction, over: { tumbling: 1d }, grace: 5s, idle: forever, values: { total: count, rank1: sum .rank1, rank2: sum .rank2, rank3: sum .rank3, min: min .price, max: max .price, sum: sum .price } }`,
@@ -204,6 +222,85 @@ var queries = []query{
 	},
 }
 
+// sideTable joins bids with the side input. In Nexmark its key is the auction modulo 10000,
+// which is the auction here. Bids without a row are no part of an inner join.
+func sideTable(read, asOf string) string {
+	return fmt.Sprintf(`tables: { side: { topic: side, by: .auction, read: %s, as_of: %s, missing: drop } }
+    map: '{"auction": value.auction, "bidder": value.bidder, "price": value.price, "dateTime": value.dateTime, "value": tables.side.value}'`, read, asOf)
+}
+
+// sideInput returns two rows of most auctions, of which the second one counts, and deletes
+// some rows.
+func sideInput(list []bid) (rows []*kgo.Record) {
+	for round := range 2 {
+		for _, auction := range auctions(list) {
+			if auction%5 > 0 {
+				rows = append(rows, sideRow(auction, fmt.Sprintf(`{"value":"%d of %d"}`, round, auction), list[0].Time))
+			}
+		}
+	}
+	for _, auction := range auctions(list) {
+		if auction%7 == 0 {
+			rows = append(rows, sideRow(auction, "", list[0].Time))
+		}
+	}
+	return rows
+}
+
+// changingInput returns a row of most auctions for each six hours, but for some hours in
+// which there is none.
+func changingInput(list []bid) (rows []*kgo.Record) {
+	first := list[0].Time.Truncate(24 * time.Hour).Add(18 * time.Hour)
+	for at := first; at.Before(list[len(list)-1].Time); at = at.Add(6 * time.Hour) {
+		for _, auction := range auctions(list) {
+			switch n := auction + int64(at.Sub(first)/(6*time.Hour)); {
+			case auction%5 == 0:
+			case n%4 == 0:
+				rows = append(rows, sideRow(auction, "", at))
+			default:
+				rows = append(rows, sideRow(auction, fmt.Sprintf(`{"value":%d}`, n), at))
+			}
+		}
+	}
+	return rows
+}
+
+func sideRow(auction int64, body string, at time.Time) *kgo.Record {
+	r := &kgo.Record{Topic: "side", Partition: int32(auction % partitions), Key: strconv.AppendInt(nil, auction, 10), Timestamp: at}
+	if body != "" {
+		r.Value = []byte(body)
+	}
+	return r
+}
+
+func auctions(list []bid) (of []int64) {
+	for _, b := range list {
+		of = append(of, b.Auction)
+	}
+	slices.Sort(of)
+	return slices.Compact(of)
+}
+
+// joined joins bids with the newest rows, or those of their times.
+func joined(list []bid, rows []*kgo.Record, ofTime bool) (out []any) {
+	for _, b := range list {
+		var row struct{ Value any }
+		for _, r := range rows {
+			if string(r.Key) != strconv.FormatInt(b.Auction, 10) || ofTime && r.Timestamp.After(b.Time) {
+				continue
+			}
+			row.Value = nil
+			if r.Value != nil {
+				_ = json.Unmarshal(r.Value, &row) // it is JSON
+			}
+		}
+		if row.Value != nil {
+			out = append(out, map[string]any{"auction": b.Auction, "bidder": b.Bidder, "price": b.Price, "dateTime": b.Time, "value": row.Value})
+		}
+	}
+	return out
+}
+
 // grouped returns the bids of each group, by their times.
 func grouped[K comparable](list []bid, by func(*bid) K) map[K][]bid {
 	groups := map[K][]bid{}
@@ -249,6 +346,13 @@ func TestQueries(t *testing.T) {
 func (q *query) run(t *testing.T, list []bid, n int, seed uint64) (out []string) {
 	kafkatest.Real(t, partitions, func(b *kafkatest.Rig) {
 		b.Write(q.records(list, rand.New(rand.NewPCG(seed, 1)))...)
+		if q.side != nil {
+			keeps := "2592000000"
+			_, err := kadm.NewClient(b.Client).CreateTopic(b.Context(), partitions, 1,
+				map[string]*string{"cleanup.policy": kadm.StringPtr("compact"), "min.compaction.lag.ms": &keeps, "delete.retention.ms": &keeps}, "side")
+			kafkatest.Must(t, err)
+			b.Write(q.side(list)...)
+		}
 		addr := b.Cluster.ListenAddrs()[0]
 		config := fmt.Sprintf(`pipelines:
   query:
