@@ -51,6 +51,7 @@ type settings struct {
 	Session  time.Duration // when the group takes it for dead
 	Windows  bool          // counts messages in windows instead of moving them
 	Keep     bool          // keeps one message of each key by each of the rules
+	Tables   bool          // joins messages with rows of tables
 }
 
 const childVariable = "SEMEL_TEST_KAFKA_PROGRAM"
@@ -89,6 +90,12 @@ func program(text string) int {
 	all := []*kafkatxn.TransactorOptions{opts}
 	if s.Keep {
 		if all, err = keepMessages(opts); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 2
+		}
+	}
+	if s.Tables {
+		if all, err = joinRows(opts); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 2
 		}
