@@ -77,6 +77,23 @@ func TestTheDoctorSeesARealBroker(t *testing.T) {
 	})
 	kafkatest.Has(t, lines, "fine brokers: 1, v4.", "fine transaction.version: 2", "warning in: 2 partitions, 1 replicas", "broken out: 1 partitions, 1 replicas, min.insync.replicas 2",
 		"warning aside max.message.bytes: 10000", "notice keys: does not exist yet", "notice group g: the group has no members")
+	policy, keeps := "compact,delete", "60000"
+	_, err = adm.CreateTopic(t.Context(), 3, 1, map[string]*string{"cleanup.policy": kadm.StringPtr("compact"), "min.compaction.lag.ms": &keeps}, "people")
+	kafkatest.Must(t, err)
+	_, err = adm.CreateTopic(t.Context(), 2, 1, map[string]*string{"cleanup.policy": &policy, "retention.ms": &keeps}, "prices")
+	kafkatest.Must(t, err)
+	kafkatest.Within(time.Minute, func() bool {
+		findings, err := Examine(t.Context(), kafkatest.Quick(server.Addr()), &ExamineOptions{Group: "g", Inputs: []string{"in"}, Output: "out", Transactional: true, Window: time.Hour, Tables: []ExaminedTable{
+			{Name: "all", Topic: "people"}, {Name: "own", Topic: "people", Local: true}, {Name: "then", Topic: "people", History: time.Hour}, {Name: "short", Topic: "prices"}, {Name: "none", Topic: "nowhere"},
+		}})
+		kafkatest.Must(t, err)
+		lines = kafkatest.Found(findings)
+		return !slices.ContainsFunc(lines, func(line string) bool {
+			return strings.HasPrefix(line, "broken people: ") || strings.HasPrefix(line, "broken prices: ")
+		})
+	})
+	kafkatest.Has(t, lines, "fine table all: people, 3 partitions, cleanup.policy compact", "broken table own: 3 partitions, and 2 of in", "broken table then: people has min.compaction.lag.ms 60000",
+		"broken table short: prices has cleanup.policy compact,delete and retention.ms 60000", "broken nowhere: does not exist")
 	for transactional, want := range map[bool]string{true: "notice parked: does not exist yet", false: "broken parked: does not exist"} {
 		findings, err := Examine(t.Context(), kafkatest.Quick(server.Addr()), &ExamineOptions{Inputs: []string{"in"}, Output: "out", Parked: "parked", Transactional: transactional})
 		kafkatest.Must(t, err)
