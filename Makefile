@@ -66,7 +66,7 @@ test-full: services-install ## Run all tests in full with the race detector, and
 	$(MAKE) fuzz FUZZTIME=1m
 	$(MAKE) crash
 
-streams: services-install ## Compare the windows of Semel with those of Kafka Streams, result by result
+streams: services-install ## Compare windows and joins of Semel with those of Kafka Streams, result by result
 	$(GO) test -C bench -count=1 -timeout 20m -v ./internal/suite -run KafkaStreams
 
 # The verbs leave out the tests that need Kafka, because there is one version of it. The

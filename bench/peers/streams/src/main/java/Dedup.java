@@ -87,6 +87,9 @@ public final class Dedup {
         if (flags.containsKey("--emit")) {
             p.put(StreamsConfig.InternalConfig.EMIT_INTERVAL_MS_KSTREAMS_WINDOWED_AGGREGATION, flags.get("--emit"));
         }
+        if (flags.containsKey("--idle")) {
+            p.put(StreamsConfig.MAX_TASK_IDLE_MS_CONFIG, flags.get("--idle"));
+        }
         if (flags.containsKey("--instance")) {
             p.put(StreamsConfig.consumerPrefix("group.instance.id"), flags.get("--instance"));
         }
