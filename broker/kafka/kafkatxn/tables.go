@@ -146,6 +146,10 @@ func (w *worker) waits(ctx context.Context, p *part, err error) (again bool, _ e
 func (w *worker) withoutRow(ctx context.Context, r *kgo.Record, row *stream.RowError, attempts int) error {
 	switch {
 	case errors.Is(row, semel.ErrLate):
+		if e := w.opts.EventTime; e == nil || !e.DeliverLate { // it was counted as fresh
+			w.counts.fresh--
+			w.counts.late++
+		}
 		return w.park(ctx, r, pipeline.Park, pipeline.ReasonLate, attempts, row)
 	case row.Table.Missing == stream.MissingDrop:
 		return w.park(ctx, r, pipeline.Drop, pipeline.ReasonRowMissing, attempts, row)

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
@@ -230,6 +231,9 @@ func TestRecordsAreJoinedWithTheRowOfTheirTime(t *testing.T) {
 		p := b.start(b.joining(&stream.Table{History: time.Hour}))
 		p.Wait(6, kafkatest.Settled)
 		p.Stop()
+		if fresh, late := p.Events.Decisions(semel.Fresh), p.Events.Decisions(semel.Late); fresh != 5 || late != 1 {
+			t.Errorf("%d are fresh and %d late, want 5 and 1", fresh, late)
+		}
 		if got, want := b.bodies("out"), "1=new 2=old 4=new bob=Bob"; got != want {
 			t.Errorf("outputs %q, want %q", got, want)
 		}
