@@ -1,0 +1,60 @@
+package windows
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/stream"
+)
+
+// BenchmarkMemoryOfAWindow reports the memory of an open window whose group key has 16
+// bytes, after it has changed a number of times.
+func BenchmarkMemoryOfAWindow(b *testing.B) {
+	const groups, batch = 500_000, 5_000
+	for _, over := range []stream.Window{stream.Tumbling(time.Hour), stream.Session(time.Hour, 24*time.Hour)} {
+		for _, changes := range []int{1, 5} {
+			b.Run(fmt.Sprint(over, ", changes ", changes), func(b *testing.B) {
+				for b.Loop() {
+					values, err := stream.Values(stream.Value{Name: "n", Of: "count"}, stream.Value{Name: "s", Of: "sum .v"})
+					if err != nil {
+						b.Fatal(err)
+					}
+					agg := testAggregate(b, over, 0)
+					agg.Func = values
+					before := inUse()
+					s := New(agg)
+					at := int64(0)
+					for range changes {
+						for from := 0; from < groups; from += batch {
+							for i := range batch {
+								if _, err := s.Add(&semel.Message{Body: []byte(`{"v":7}`)}, fmt.Appendf(nil, "%016d", from+i), 1000, 1000); err != nil {
+									b.Fatal(err)
+								}
+							}
+							records := s.Changes(ID{1}, ID{2}, 1<<20)
+							s.Commit(at)
+							for _, value := range records {
+								s.Stored(at, len(value))
+								at++
+							}
+							s.Cut()
+						}
+					}
+					b.ReportMetric(float64(inUse()-before)/groups, "B/window")
+					b.ReportMetric(float64(s.Bytes())/groups, "state-B/window")
+					b.ReportMetric(float64(s.log.Size())/groups, "topic-B/window")
+				}
+			})
+		}
+	}
+}
+
+func inUse() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
