@@ -193,7 +193,7 @@ func transactionMapping(t *Transaction) schema.Mapping {
 			schema.PathField("state", &t.State, "Directory of the local copy of the keys.").Or("semel-state"),
 			schema.ChoiceField("time", &t.Time, "Which time expires keys: the clock (`processing`) or the time of the records (`event`).", "processing", "event").Or("processing"),
 			schema.PauseField("grace", &t.Grace, "With `time: event`: how much older than the newest record of its partition a record may be. An older record is late.").Or("0s"),
-			schema.TruthField("standby", &t.Standby, "Keep the keys of all partitions in this process, so that it can take over a partition without reading them first. Every instance then needs memory and disk for all keys.").Or("false"),
+			schema.TruthField("standby", &t.Standby, "Keep the keys, windows and held records of all partitions in this process, so that it can take over a partition without reading them first. Every instance then needs memory for all of them, and disk for all keys.").Or("false"),
 		},
 		Check: func(_ schema.Value, there schema.Members) {
 			if interval, ok := there["interval"]; ok && t.Interval >= longestInterval {

@@ -6,10 +6,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka"
+	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
 	"github.com/semel-dev/semel/test/kafkatest"
 )
@@ -119,5 +121,74 @@ func TestTheTopicOfOpenWindowsStaysShort(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestAStandbyHasTheWindows lets a standby follow, and then deletes what only it has. Then
+// the owner dies.
+func TestAStandbyHasTheWindows(t *testing.T) {
+	t.Parallel()
+	for name, options := range map[string]func(b *bubble) TransactorOptions{
+		"windows": func(b *bubble) TransactorOptions { return b.counting(time.Hour, 0, semel.Forever) },
+		"held": func(b *bubble) TransactorOptions {
+			return b.keeping(stream.Keep{Last: stream.Tumbling(time.Hour), Idle: semel.Forever})
+		},
+	} {
+		for _, overtaken := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, overtaken by a cut %t", name, overtaken), func(t *testing.T) {
+				t.Parallel()
+				inBubble(t, 1, func(b *bubble) {
+					opts := options(b)
+					opts.slack = 300
+					owner := b.start(opts)
+					s, promote := b.startStandby(opts)
+					base, id := time.Now().Add(-2*time.Hour).Truncate(time.Hour), 0
+					write := func(p *program, group string, at time.Time) {
+						id++
+						key := group
+						if name == "windows" {
+							key = strconv.Itoa(id)
+						}
+						before := kafkatest.Settled(p.Events)
+						b.Write(counted(0, key, group, 1, at.Add(time.Duration(id)*time.Millisecond)))
+						p.Wait(before+1, kafkatest.Settled)
+					}
+					for n := range 20 {
+						write(owner, "group "+strconv.Itoa(n), base)
+					}
+					s.copies()
+					if overtaken {
+						s.Line.Sever(true)
+						for n := range 100 {
+							write(owner, "group "+strconv.Itoa(n%20), base)
+						}
+						time.Sleep(3 * trimEvery)
+						s.Line.Mend()
+						s.copies()
+					}
+					admin := kadm.NewClient(b.Client)
+					ends, err := admin.ListEndOffsets(b.Context(), "g-state")
+					kafkatest.Must(t, err)
+					end, _ := ends.Lookup("g-state", 0)
+					last := kadm.Offsets{}
+					last.AddOffset("g-state", 0, end.Offset-2, -1) // one record and the marker are left
+					_, err = admin.DeleteRecords(b.Context(), last)
+					kafkatest.Must(t, err)
+					owner.Kill()
+					<-owner.Done
+					time.Sleep(time.Minute) // the group forgets the owner
+					promote()
+					write(s, "end", base.Add(time.Hour))
+					want := 20
+					if name == "held" {
+						s.Wait(want, func(e *kafkatest.Events) int { return e.Count(pipeline.EventDelivered) })
+					}
+					s.Stop()
+					if got := len(b.Read("out")); got != want {
+						t.Errorf("%d results, want %d", got, want)
+					}
+				})
+			})
+		}
 	}
 }

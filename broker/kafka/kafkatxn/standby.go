@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/internal/digest"
+	"github.com/semel-dev/semel/internal/windows"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -34,7 +36,7 @@ type standby struct {
 // copied is a partition with a local copy.
 type copied struct {
 	part
-	next int64 // the offset after the last changelog record that was read
+	next map[string]int64 // the offset after the last record that was read, by changelog
 }
 
 func newStandby(t *Transactor) *standby {
@@ -94,8 +96,18 @@ func (b *standby) live(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if b.t.opts.hasState() {
+		more, err := b.t.windowPositions(soon, parts)
+		if err != nil {
+			return err
+		}
+		maps.Copy(from, more)
+	}
 	for _, p := range b.parts {
-		p.next = from[b.t.opts.changelogOf(p.id.Topic)][p.id.Number].EpochOffset().Offset
+		p.next = map[string]int64{}
+		for _, name := range b.t.opts.changelogsOf(p.id.Topic) {
+			p.next[name] = from[name][p.id.Number].EpochOffset().Offset
+		}
 	}
 	client, err := kgo.NewClient(b.t.clientOptions(
 		kgo.ConsumePartitions(from), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeResetOffset(kgo.NoResetOffset()),
@@ -161,9 +173,14 @@ func (b *standby) applyAll(ctx context.Context, fetches kgo.Fetches) (err error)
 		next := f.Records[len(f.Records)-1].Offset + 1
 		records := slices.DeleteFunc(f.Records, func(r *kgo.Record) bool { return r.Attrs.IsControl() })
 		// No barrier has the zero nonce, so everything is read.
-		n, _, failed := b.t.applyAll(ctx, &p.part, records, digest.Secret{}, now)
-		b.keys += n
-		p.next, err = next, failed
+		if f.Topic == b.t.opts.windowsOf(p.id.Topic) {
+			_, _, err = b.t.applyWindows(ctx, &p.part, records, windows.ID{})
+		} else {
+			var n int
+			n, _, err = b.t.applyAll(ctx, &p.part, records, digest.Secret{}, now)
+			b.keys += n
+		}
+		p.next[f.Topic] = next
 	})
 	return err
 }
@@ -171,7 +188,7 @@ func (b *standby) applyAll(ctx context.Context, fetches kgo.Fetches) (err error)
 // copyOf returns the copy of a changelog partition, or nil.
 func (b *standby) copyOf(changelog string, number int32) *copied {
 	for input := range b.t.sizes {
-		if b.t.opts.changelogOf(input) == changelog {
+		if slices.Contains(b.t.opts.changelogsOf(input), changelog) {
 			return b.parts[cluster.Partition{Topic: input, Number: number}]
 		}
 	}
@@ -187,15 +204,17 @@ func (b *standby) report(ctx context.Context) {
 		defer cancel()
 		var names []string
 		for input := range b.t.sizes {
-			names = append(names, b.t.opts.changelogOf(input))
+			names = append(names, b.t.opts.changelogsOf(input)...)
 		}
 		ends, err := b.t.adm().ListEndOffsets(ctx, names...)
 		if err != nil || ends.Error() != nil {
 			return // reading reports unreachable partitions
 		}
 		for id, p := range b.parts {
-			if end, ok := ends.Lookup(b.t.opts.changelogOf(id.Topic), id.Number); ok {
-				lag += max(end.Offset-p.next, 0)
+			for name, next := range p.next {
+				if end, ok := ends.Lookup(name, id.Number); ok {
+					lag += max(end.Offset-next, 0)
+				}
 			}
 		}
 	}
@@ -247,8 +266,9 @@ func (b *standby) giveBack(client *kgo.Client) {
 		}
 		delete(b.parts, id)
 		b.t.release(id, b)
-		name := b.t.opts.changelogOf(id.Topic)
-		given[name] = append(given[name], id.Number)
+		for _, name := range b.t.opts.changelogsOf(id.Topic) {
+			given[name] = append(given[name], id.Number)
+		}
 	}
 	if client != nil && len(given) > 0 {
 		client.RemoveConsumePartitions(given)

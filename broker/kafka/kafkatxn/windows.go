@@ -139,7 +139,7 @@ func (o *TransactorOptions) windowsOf(topic string) string {
 
 // changelogsOf returns the topics of the keys and windows of a topic that is decided.
 func (o *TransactorOptions) changelogsOf(topic string) []string {
-	if o.Aggregate == nil {
+	if !o.hasState() {
 		return []string{o.changelogOf(topic)}
 	}
 	return []string{o.changelogOf(topic), o.windowsOf(topic)}

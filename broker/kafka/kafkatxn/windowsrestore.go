@@ -70,6 +70,26 @@ func (t *Transactor) checkWindows(ctx context.Context, adm *kadm.Client, input s
 // restoreWindows brings the windows of parts up to date, as bringUpToDate does with the
 // keys. Their offsets and windows were committed together, so both have the same owner.
 func (t *Transactor) restoreWindows(ctx context.Context, parts []*part, nonce windows.ID) error {
+	from, err := t.windowPositions(ctx, parts)
+	if err != nil {
+		return err
+	}
+	var barriers []*kgo.Record
+	for _, p := range parts {
+		barriers = append(barriers, &kgo.Record{Topic: t.opts.windowsOf(p.id.Topic), Partition: p.id.Number, Value: t.windowsBarrier(nonce, t.topics[p.id.Topic])})
+	}
+	if err := t.admin.ProduceSync(ctx, barriers...).FirstErr(); err != nil {
+		return fmt.Errorf("kafka: windows: write a barrier: %w", err)
+	}
+	_, err = t.readTo(ctx, parts, from, t.opts.windowsOf, func(p *part, records []*kgo.Record) (int, bool, error) {
+		return t.applyWindows(ctx, p, records, nonce)
+	})
+	return err
+}
+
+// windowPositions returns where to read the windows of parts from. If their changelog has
+// lost records, the windows are dropped.
+func (t *Transactor) windowPositions(ctx context.Context, parts []*part) (map[string]map[int32]kgo.Offset, error) {
 	adm := t.adm()
 	var names []string
 	for _, topic := range t.opts.reads() {
@@ -78,9 +98,9 @@ func (t *Transactor) restoreWindows(ctx context.Context, parts []*part, nonce wi
 	first, err := adm.ListStartOffsets(ctx, names...)
 	last, err2 := adm.ListEndOffsets(ctx, names...)
 	if err := errors.Join(err, err2, first.Error(), last.Error()); err != nil {
-		return fmt.Errorf("kafka: windows: %w", err)
+		return nil, fmt.Errorf("kafka: windows: %w", err)
 	}
-	from, barriers := map[string]map[int32]kgo.Offset{}, []*kgo.Record{}
+	from := map[string]map[int32]kgo.Offset{}
 	for _, p := range parts {
 		name := t.opts.windowsOf(p.id.Topic)
 		start, _ := first.Lookup(name, p.id.Number)
@@ -98,15 +118,8 @@ func (t *Transactor) restoreWindows(ctx context.Context, parts []*part, nonce wi
 			from[name] = map[int32]kgo.Offset{}
 		}
 		from[name][p.id.Number] = kgo.NewOffset().At(at)
-		barriers = append(barriers, &kgo.Record{Topic: name, Partition: p.id.Number, Value: t.windowsBarrier(nonce, t.topics[p.id.Topic])})
 	}
-	if err := t.admin.ProduceSync(ctx, barriers...).FirstErr(); err != nil {
-		return fmt.Errorf("kafka: windows: write a barrier: %w", err)
-	}
-	_, err = t.readTo(ctx, parts, from, t.opts.windowsOf, func(p *part, records []*kgo.Record) (int, bool, error) {
-		return t.applyWindows(ctx, p, records, nonce)
-	})
-	return err
+	return from, nil
 }
 
 // forgetWindows replaces a part's windows by an empty state.
