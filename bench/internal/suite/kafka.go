@@ -76,7 +76,7 @@ func kafka(e Env) []Benchmark {
 			byCopy("kafka-replicated", changelog, 3, kafkaCopy{eos: true, commit: tenth, changelog: true}, 1.5)),
 		move("kafka-at-least-once", "At least once, with the embedded store; both commit their offsets every second, ours also as soon as it has caught up. ", 1, semelKafka{},
 			byCopy("kafka-at-least-once", "which remembers nothing", 1, kafkaCopy{commit: time.Second}, 0.6)),
-		e.kafkaRestart(), kafkaPostgres(e))
+		e.kafkaRestart(), kafkaJoin(e), kafkaPostgres(e))
 }
 
 // kafkaFigures are the rate, the processor time and the memory of a move, compared with a

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,9 +16,6 @@ import (
 	"github.com/semel-dev/semel/internal/services"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
-
-// sideTopic has the rows of a join.
-const sideTopic = "side"
 
 // joins are the joins that are compared.
 var joins = []struct {
@@ -76,7 +71,7 @@ func TestJoinsAgreeWithKafkaStreams(t *testing.T) {
 			}
 		}
 		s := streams{class: "Joins", commit: 100 * time.Millisecond, args: append([]string{"--side", sideTopic, "--out", theirs, "--group", theirs}, j.args...)}
-		got, want := e.joined(ctx, t, c, ours, e.semelJoin(ours, j.fields)), e.joined(ctx, t, c, theirs, e.streams(s))
+		got, want := e.joined(ctx, t, c, ours, e.semelJoin(ours, ours, j.fields)), e.joined(ctx, t, c, theirs, e.streams(s))
 		if len(got) < 500 {
 			t.Errorf("%s: only %d outputs", j.name, len(got))
 		}
@@ -131,29 +126,6 @@ func fillJoin(ctx context.Context, t *testing.T, c *kafkaCluster, random *rand.R
 	}
 	if err := client.ProduceSync(ctx, list...).FirstErr(); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// semelJoin returns the program that joins.
-func (e *Env) semelJoin(out, fields string) kafkaProgram {
-	return func(ctx context.Context, addrs []string, dir string) (*exec.Cmd, error) {
-		brokers := `"` + strings.Join(addrs, `", "`) + `"`
-		config := fmt.Sprintf(`pipelines:
-  join:
-    source: { kafka: { brokers: [%[1]s], topics: [%[2]s], group: %[3]s } }
-    key: { id: .event_id, on_missing: fail }
-    window: 1h
-    tables: { side: { topic: %[4]s, by: record-key, %[5]s, missing: drop } }
-    map: '{"left": value, "right": tables.side}'
-    sink: { kafka: { brokers: [%[1]s], topic: %[3]s, compression: none, key_headers: false } }
-    transaction: { interval: 100ms, state: %[6]s }
-    parked: { topic: parked }
-`, brokers, kafkaIn, out, sideTopic, fields, filepath.Join(dir, "state"))
-		file := filepath.Join(dir, "semel.yaml")
-		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-			return nil, err
-		}
-		return e.semelRun(ctx, file), nil
 	}
 }
 

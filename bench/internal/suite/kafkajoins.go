@@ -1,0 +1,132 @@
+package suite
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel/bench/internal/records"
+)
+
+// sideTopic has the rows of a join.
+const sideTopic = "side"
+
+// kafkaJoin joins records with rows of a table that each program reads whole.
+func kafkaJoin(e Env) Benchmark {
+	const name = "kafka-join"
+	in := records.Events{Seed: inputSeed, Records: e.size(1_000_000, 20_000), Groups: e.size(1_000_000, 2000), Span: 5 * time.Minute, Base: time.Now().Add(-time.Hour)}
+	s := streams{class: "Joins", commit: 100 * time.Millisecond, args: []string{"--side", sideTopic, "--cache", "10485760"}}
+	return Benchmark{
+		Name: name,
+		Work: fmt.Sprintf("from Kafka to Kafka in transactions, a commit every 100 ms: %s records of %d bytes are joined with %s rows of about 130 bytes, which are read before. Records a second from the first one written until a reader of committed records has all outputs and all records are committed, processor time in that span, and peak memory of the program. Ours also remembers the id of each record for 1 h, and drops duplicates. ",
+			count(in.Records), records.ValueBytes, count(in.Groups)),
+		prepare: e.prepareKafka(e.buildSemel, e.buildStreams),
+		ours: func(ctx context.Context) (map[string]float64, error) {
+			return e.moveJoin(ctx, name, in, e.semelJoin(kafkaOut, kafkaGroup, "read: global"))
+		},
+		rivals: []rival{{
+			work:        "Peer: Kafka Streams with a GlobalKTable, exactly_once_v2, its defaults",
+			peerVersion: func() (string, error) { return streamsVersion, nil },
+			peer:        func(ctx context.Context) (map[string]float64, error) { return e.moveJoin(ctx, name, in, e.streams(s)) },
+			figures:     kafkaFigures(name, s.suffix(), 4, 0, 0),
+		}},
+	}
+}
+
+// moveJoin measures a program that joins the input, and checks its outputs.
+func (e *Env) moveJoin(ctx context.Context, name string, in records.Events, program kafkaProgram) (_ map[string]float64, err error) {
+	dir, err := e.fresh("kafka")
+	if err != nil {
+		return nil, err
+	}
+	c, err := startKafka(ctx, 1, kafkaPartitions)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, c.close()) }()
+	if err := errors.Join(fillSide(ctx, c, in.Groups), in.Fill(ctx, c.addrs, kafkaIn, kafkaPartitions, 0, in.Records)); err != nil {
+		return nil, err
+	}
+	reader, err := newReader(ctx, c, kafkaOut, false)
+	if err != nil {
+		return nil, err
+	}
+	defer reader.close()
+	values, err := c.measure(ctx, name, in.Records, program, dir, c.written, func(ctx context.Context) (bool, error) {
+		if reader.count.Load() < int64(in.Records) {
+			return false, reader.failed()
+		}
+		return c.done(kafkaGroup)(ctx)
+	})
+	if err != nil {
+		return nil, err
+	}
+	got, err := reader.finish(ctx)
+	if err != nil {
+		return nil, err
+	}
+	seen := make(map[string]bool, len(got))
+	for _, body := range got {
+		seen[string(body)] = true
+		if !bytes.Contains(body, []byte(`"right":{"tier":`)) {
+			return nil, fmt.Errorf("%s has no row", body)
+		}
+	}
+	if len(got) != in.Records || len(seen) != in.Records {
+		return nil, fmt.Errorf("there are %d outputs, of which %d are different, of %d records", len(got), len(seen), in.Records)
+	}
+	return values, nil
+}
+
+// fillSide writes a row for each group of events.
+func fillSide(ctx context.Context, c *kafkaCluster, groups int) error {
+	if _, err := c.client.CreateTopic(ctx, kafkaPartitions, 1, map[string]*string{"cleanup.policy": kadm.StringPtr("compact")}, sideTopic); err != nil {
+		return err
+	}
+	client, err := kgo.NewClient(kgo.SeedBrokers(c.addrs...), kgo.DefaultProduceTopic(sideTopic), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.MaxBufferedRecords(50_000))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	var failed error // the client calls one function at a time
+	note := strings.Repeat("x", 100)
+	for n := range groups {
+		client.Produce(ctx, &kgo.Record{Key: []byte(records.Group(n)), Partition: int32(n % kafkaPartitions), Value: fmt.Appendf(nil, `{"tier":%d,"note":%q}`, n, note)}, func(_ *kgo.Record, err error) {
+			failed = errors.Join(failed, err)
+		})
+	}
+	return errors.Join(client.Flush(ctx), failed)
+}
+
+// semelJoin returns the program that joins records with the rows of their record keys.
+// fields are those of the table.
+func (e *Env) semelJoin(out, group, fields string) kafkaProgram {
+	return func(ctx context.Context, addrs []string, dir string) (*exec.Cmd, error) {
+		brokers := `"` + strings.Join(addrs, `", "`) + `"`
+		config := fmt.Sprintf(`pipelines:
+  join:
+    source: { kafka: { brokers: [%[1]s], topics: [%[2]s], group: %[7]s } }
+    key: { id: .event_id, on_missing: fail }
+    window: 1h
+    tables: { side: { topic: %[4]s, by: record-key, %[5]s, missing: drop } }
+    map: '{"left": value, "right": tables.side}'
+    sink: { kafka: { brokers: [%[1]s], topic: %[3]s, compression: none, key_headers: false } }
+    transaction: { interval: 100ms, state: %[6]s }
+    parked: { topic: parked }
+`, brokers, kafkaIn, out, sideTopic, fields, filepath.Join(dir, "state"), group)
+		file := filepath.Join(dir, "semel.yaml")
+		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+			return nil, err
+		}
+		return e.semelRun(ctx, file), nil
+	}
+}
