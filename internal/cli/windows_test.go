@@ -21,10 +21,10 @@ import (
 // have one partition each.
 type windowsOnKafka struct {
 	*testing.T
-	topic, file string
-	client      *kgo.Client
-	sent        int
-	start       time.Time // of the first minute
+	brokers, topic, file string
+	client               *kgo.Client
+	sent                 int
+	start                time.Time // of the first minute
 }
 
 // newWindows makes topics and a configuration with the rest of a pipeline.
@@ -48,7 +48,7 @@ pipelines:
     transaction: { state: DIR, interval: 20ms }
     window: 2d
 `+rest))
-	return &windowsOnKafka{T: t, topic: topic, file: file, client: client, start: time.Now().Add(-time.Hour).Truncate(time.Minute).UTC()}
+	return &windowsOnKafka{T: t, brokers: brokers, topic: topic, file: file, client: client, start: time.Now().Add(-time.Hour).Truncate(time.Minute).UTC()}
 }
 
 // at returns a time as text.
