@@ -55,7 +55,7 @@ const (
 	MissingWait
 )
 
-// Rows returns the row of a key for a message, or nil if there is none. It is called
+// Rows returns the row of a key for a message, or nil if it has no row. It is called
 // concurrently. The caller does not change the row.
 type Rows func(key []byte, m *semel.Message) (row []byte, err error)
 

@@ -295,6 +295,41 @@ func TestARestartReadsTheTableBeforeItJoins(t *testing.T) {
 	})
 }
 
+// A local table whose topic gains partitions is no longer partitioned as the input.
+func TestATableThatGainsPartitions(t *testing.T) {
+	t.Parallel()
+	for _, local := range []bool{false, true} {
+		inBubble(t, 1, func(b *bubble) {
+			b.tableTopic(1)
+			b.Write(customer(0, "ann", "Ann", time.Now()), order(0, "1", "ann"))
+			p := b.start(b.joining(&stream.Table{Local: local}))
+			p.Wait(1, kafkatest.Settled)
+			_, err := kadm.NewClient(b.Client).CreatePartitions(b.Context(), 1, "customers")
+			kafkatest.Must(t, err)
+			if local {
+				<-p.Done
+				if p.Err == nil || !strings.Contains(p.Err.Error(), "had 1 partitions and has 2") {
+					t.Errorf("it ended with %v", p.Err)
+				}
+				return
+			}
+			client, err := kgo.NewClient(append(b.Reach(), kgo.RecordPartitioner(kgo.ManualPartitioner()))...)
+			kafkatest.Must(t, err)
+			defer client.Close()
+			kafkatest.Must(t, client.ProduceSync(b.Context(), customer(1, "bob", "Bob", time.Now())).FirstErr())
+			if !kafkatest.Within(time.Minute, func() bool { time.Sleep(time.Second); return p.tr.tables.Sizes(b.Context())[0].Rows == 2 }) {
+				t.Error("the row of the new partition was not read")
+			}
+			b.Write(order(0, "2", "bob"))
+			p.Wait(2, kafkatest.Settled)
+			p.Stop()
+			if got, want := b.bodies("out"), "1=Ann 2=Bob"; got != want {
+				t.Errorf("outputs %q, want %q", got, want)
+			}
+		})
+	}
+}
+
 func TestUnsuitableTablesAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
