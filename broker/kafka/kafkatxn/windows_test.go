@@ -262,7 +262,10 @@ func TestEarlyResultsComeBeforeTheFinalOne(t *testing.T) {
 		b.Write(counted(0, "3", "a", 1, time.Now()))
 		p.Wait(3, kafkatest.Settled)
 		b.Write(counted(0, "4", "a", 1, time.Now()))
-		time.Sleep(12 * time.Second)
+		p.Wait(4, kafkatest.Settled)
+		time.Sleep(3 * time.Second)
+		check("a1 a2 b1") // the time between early results has not passed
+		time.Sleep(9 * time.Second)
 		check("a1 a2 a3 b1")
 		p.Stop()
 		p = b.start(opts)
@@ -367,6 +370,9 @@ func TestAnOpenTransactionIsNoQuiet(t *testing.T) {
 		time.Sleep(idle + size + 2*stream.ClockMargin)
 		if got := lines(b.results(), base); got != "a0 n=2 s=6" {
 			t.Errorf("results %s", got)
+		}
+		if n := len(b.Read("aside")); n != 1 { // the one that opened the transaction has no key
+			t.Errorf("%d records are parked, and ends of transactions are none", n)
 		}
 		p.Stop()
 	}, kafkatest.LongTransactions)
