@@ -120,9 +120,9 @@ func expected(rule string, messages []kept) (want []int, late map[int]bool) {
 // messages take effect, each exactly once.
 func TestProgramsAreKilledAndEachKeyIsKeptOnce(t *testing.T) {
 	seed, random := chooseSeed(t)
-	ends, times, n := allEnds+" suspend-program", *kills, *messages/2
+	ends, times, n := allEnds+ownEnds, *kills, *messages/2
 	if testing.Short() {
-		ends, times, n = "kill-broker kill-program suspend-program", 1, 10_000
+		ends, times, n = "kill-broker kill-program"+ownEnds, 1, 10_000
 	}
 	events := shuffled(random, ends, times)
 	for try := 1; !keepOnABroker(t, n, events, seed); try++ {
@@ -195,11 +195,7 @@ func keepOnABroker(t *testing.T, messages int, events []string, seed uint64) boo
 		write(messages / (len(events) + 1) / 2)
 		i := random.IntN(2)
 		t.Logf("%s %s %d", time.Now().Format("15:04:05.000"), event, i)
-		if event == "suspend-program" {
-			suspend(t, programs[i])
-		} else {
-			happen(t, event, server, programs[i], random)
-		}
+		programs[i].meets(t, event, server, random)
 		write(messages / (len(events) + 1) / 2)
 	}
 	ends := time.Now().Add(time.Minute) // of all that is held

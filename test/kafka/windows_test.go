@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
+	"github.com/semel-dev/semel/internal/services"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/stream"
@@ -34,9 +37,9 @@ func countWindows(o *kafkatxn.TransactorOptions) error {
 // in one result or parked as late, and each window of a group has one result.
 func TestProgramsAreKilledAndEachWindowHasOneResult(t *testing.T) {
 	seed, random := chooseSeed(t)
-	ends, times, n := allEnds+" suspend-program", *kills, *messages
+	ends, times, n := allEnds+ownEnds, *kills, *messages
 	if testing.Short() {
-		ends, times, n = "kill-broker kill-program suspend-program", 1, 20_000
+		ends, times, n = "kill-broker kill-program"+ownEnds, 1, 20_000
 	}
 	events := shuffled(random, ends, times)
 	for try := 1; !countOnABroker(t, n, events, seed); try++ {
@@ -102,11 +105,7 @@ func countOnABroker(t *testing.T, messages int, events []string, seed uint64) bo
 		write(messages / (len(events) + 1) / 2)
 		i := random.IntN(2)
 		t.Logf("%s %s %d", time.Now().Format("15:04:05.000"), event, i)
-		if event == "suspend-program" {
-			suspend(t, programs[i])
-		} else {
-			happen(t, event, server, programs[i], random)
-		}
+		programs[i].meets(t, event, server, random)
 		write(messages / (len(events) + 1) / 2)
 	}
 
@@ -170,6 +169,28 @@ func showState(t *testing.T, adm *kadm.Client, groups ...string) {
 		}
 	}
 	t.Log(errors.Join(err, err2, err3))
+}
+
+// ownEnds are what else happens to programs that are written in Go.
+const ownEnds = " suspend-program lose-directory"
+
+// meets has something happen to a program or its broker.
+func (r *running) meets(t *testing.T, event string, server *services.Server, random *rand.Rand) {
+	t.Helper()
+	switch event {
+	case "suspend-program":
+		suspend(t, r)
+	case "lose-directory": // the brokers alone have what it needs
+		r.end(t, syscall.SIGKILL)
+		dirs, err := filepath.Glob(r.StateDir + "*")
+		must(t, err)
+		for _, dir := range dirs {
+			must(t, os.RemoveAll(dir))
+		}
+		r.start(t)
+	default:
+		happen(t, event, server, r, random)
+	}
 }
 
 // suspend stops a program for longer than its session, so that another has its
