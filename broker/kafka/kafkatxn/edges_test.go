@@ -69,9 +69,14 @@ func TestANewestVersionCountsByTheWatermarkAndTheClock(t *testing.T) {
 	}
 	tr = try(t, minute)
 	tr.at(0, 0, "a", `{"v":2}`)
-	tr.at(0, 3600, "b", `{"v":1}`) // from the future: as of now
+	tr.at(0, 200, "b", `{"v":1}`) // from the future: as of now
 	if o := tr.at(1, 1, "a", `{"v":1}`); o.Decision != semel.Superseded {
 		t.Errorf("after a record from the future an older version is %s", o.Decision)
+	}
+	tr = try(t, minute)
+	tr.at(100, 0, "a", `{"v":2}`)
+	if o := tr.at(200, 30, "a", `{"v":1}`); o.Decision != semel.Superseded {
+		t.Errorf("an older version is %s within the window by the times of records", o.Decision)
 	}
 	tr = try(t, func(o *TransactorOptions) { minute(o); o.EventTime = nil })
 	tr.at(0, 0, "a", `{"v":2}`)
