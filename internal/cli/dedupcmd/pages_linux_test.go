@@ -1,0 +1,34 @@
+package dedupcmd
+
+import (
+	"os"
+	"regexp"
+	"strconv"
+	"testing"
+)
+
+func TestPagesThatTheStartReadAreReleased(t *testing.T) {
+	before := mappedFiles(t)
+	releasePages()
+	if after := mappedFiles(t); after >= before {
+		t.Errorf("%d KiB of files are in memory, and %d KiB before", after, before)
+	}
+}
+
+// mappedFiles returns how many KiB of files the process has in memory.
+func mappedFiles(t *testing.T) int {
+	t.Helper()
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`RssFile:\s+(\d+) kB`).FindSubmatch(status)
+	if found == nil {
+		t.Fatalf("no RssFile in\n%s", status)
+	}
+	kib, err := strconv.Atoi(string(found[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kib
+}
