@@ -55,7 +55,7 @@ func TestRelayThatLacksRightsSaysSo(t *testing.T) {
 	if _, page := get(t, address, "/metrics"); strings.Contains(page, owner) {
 		t.Errorf("an owner: %s", page)
 	}
-	if got := run(t, "", "doctor", relay); !strings.Contains(got.stdout, "0 live relays, and 1 shards without a relay whose rows wait") && !strings.Contains(got.stdout, "1 live relays, and 1 shards with rows and without a relay") {
+	if got := run(t, "", "doctor", relay); !strings.Contains(got.stdout, " live relays, and 1 shards without a relay whose rows wait") {
 		t.Errorf("%+v", got)
 	}
 	execute(t, admin, "GRANT UPDATE ON semel_outbox_shards TO "+role)

@@ -201,21 +201,24 @@ func syncFails(e *crashEnv) {
 			}
 			return nil
 		})
-		if failed.N == 0 {
+		mu.Lock()
+		broken, repeated, during := failed, again, life
+		mu.Unlock()
+		if broken.N == 0 {
 			r.close() // took another path with fewer syncs
 			continue
 		}
-		r.where += " (" + failed.String() + ")"
+		r.where += " (" + broken.String() + ")"
 		opens, told := r.life()
 		switch {
 		case told > 0:
-		case opens == life:
+		case opens == during:
 			e.wantFailed(r) // it failed in the background
 		default:
 			e.Errorf("%s: no call and no close returned the error", r.where)
 		}
-		if again > 0 {
-			e.Errorf("%s: the file was synced %d times after that", r.where, again)
+		if repeated > 0 {
+			e.Errorf("%s: the file was synced %d times after that", r.where, repeated)
 		}
 		e.heal(r)
 	}
