@@ -255,7 +255,7 @@ const Permissions = "+ping +select +info +time +eval +evalsha +get +set +del +pt
 const permissionLua = `
 local key, missing = KEYS[1], {}
 for _, command in ipairs({
-  {'GET', key}, {'MGET', key}, {'SET', key, 'v'}, {'DEL', key}, {'PTTL', key}, {'PEXPIREAT', key, '1'},
+  {'GET', key}, {'SET', key, 'v'}, {'DEL', key}, {'PTTL', key}, {'PEXPIREAT', key, '1'},
   {'SADD', key, '1'}, {'SREM', key, '1'}, {'SISMEMBER', key, '1'}, {'SCARD', key}, {'RPUSH', key, 'v'}, {'TIME'},
 }) do
   if not redis.acl_check_cmd(unpack(command)) then missing[#missing + 1] = command[1] end
