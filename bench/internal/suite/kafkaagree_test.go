@@ -20,16 +20,9 @@ import (
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
-// TestWindowsAgreeWithKafkaStreams runs Semel and Kafka Streams on the same records, on one
-// broker, and compares every final result. The times of the records are random: in order,
-// late within the grace, later than that, and after pauses of minutes.
-//
-// Both sides close a window when the greatest time of its partition, minus the grace, has
-// reached its end. Late records are dropped by Kafka Streams and parked by Semel. One
-// difference is allowed, and only where trace.lost expects it: emit-on-close reads the
-// closed windows from a store that has already dropped them if time jumps.
-func TestWindowsAgreeWithKafkaStreams(t *testing.T) {
-	t.Parallel()
+// besideStreams builds Semel and the programs of Kafka Streams.
+func besideStreams(t *testing.T) Env {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("-short compares nothing with Kafka Streams: go test -C bench ./internal/suite -run KafkaStreams")
 	}
@@ -46,6 +39,20 @@ func TestWindowsAgreeWithKafkaStreams(t *testing.T) {
 	if err := e.buildSemel(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	return e
+}
+
+// TestWindowsAgreeWithKafkaStreams runs Semel and Kafka Streams on the same records, on one
+// broker, and compares every final result. The times of the records are random: in order,
+// late within the grace, later than that, and after pauses of minutes.
+//
+// Both sides close a window when the greatest time of its partition, minus the grace, has
+// reached its end. Late records are dropped by Kafka Streams and parked by Semel. One
+// difference is allowed, and only where trace.lost expects it: emit-on-close reads the
+// closed windows from a store that has already dropped them if time jumps.
+func TestWindowsAgreeWithKafkaStreams(t *testing.T) {
+	t.Parallel()
+	e := besideStreams(t)
 	for _, w := range []windowed{
 		{name: "tumbling", over: "{ tumbling: 1m }", args: []string{"--size", "60000"}, size: time.Minute, every: time.Minute},
 		{name: "hopping", over: "{ hopping: 1m, every: 20s }", args: []string{"--size", "60000", "--every", "20000"}, sum: true, size: time.Minute, every: 20 * time.Second},

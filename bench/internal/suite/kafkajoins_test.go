@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -12,9 +11,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
-
-	"github.com/semel-dev/semel/internal/services"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
 // joins are the joins that are compared.
@@ -33,22 +29,7 @@ var joins = []struct {
 // records of both topics.
 func TestJoinsAgreeWithKafkaStreams(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("-short compares nothing with Kafka Streams: go test -C bench ./internal/suite -run KafkaStreams")
-	}
-	servicestest.Program(t, services.Kafka43)
-	servicestest.Program(t, services.Maven)
-	root, err := filepath.Abs(filepath.Join("..", ".."))
-	if err != nil {
-		t.Fatal(err)
-	}
-	e := Env{Root: root}
-	if err := e.buildStreams(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := e.buildSemel(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	e := besideStreams(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	c, err := startKafka(ctx, 1, kafkaPartitions)

@@ -303,7 +303,7 @@ func TestRecordsKeepAPartitionFromBeingQuiet(t *testing.T) {
 			p.Wait(i+1, kafkatest.Settled)
 			time.Sleep(7 * time.Second) // in a bubble
 		}
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) // in a bubble
 		if got := b.finals(); got != "a n=30 s=30" {
 			t.Errorf("results %s", got)
 		}
@@ -332,16 +332,16 @@ func TestAPartitionIsQuietAsOfTheQuestion(t *testing.T) {
 			return nil, nil, false
 		})
 		due := base.Add(size + idle + stream.ClockMargin)
-		time.Sleep(time.Until(due.Add(slow - time.Second/2)))
+		time.Sleep(time.Until(due.Add(slow - time.Second/2))) // in a bubble
 		if watermarkOf(p) >= base.Add(size).UnixMilli() {
 			t.Error("a window was closed by the time of an answer")
 		}
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) // in a bubble
 		if watermarkOf(p) < base.Add(size).UnixMilli() {
 			t.Error("the window is not closed")
 		}
 		ends.Store(true)
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) // in a bubble
 		p.Stop()
 	})
 }
@@ -477,7 +477,7 @@ func TestALostConnectionKeepsTheWindows(t *testing.T) {
 		p.Line.On(nil, nil)
 		p.Line.Mend()
 		p.Wait(2, kafkatest.Settled)
-		time.Sleep(2 * time.Minute)
+		time.Sleep(2 * time.Minute) // in a bubble
 		if got := b.finals(); got != "a n=2 s=3" {
 			t.Errorf("results %s", got)
 		}

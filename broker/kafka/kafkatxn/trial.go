@@ -112,7 +112,7 @@ func (t *Trial) Send(ctx context.Context, now time.Time, m *semel.Message) (Outc
 	}
 	w.body = m.Body
 	w.fill(r)
-	o.Key, _ = w.keyOf()
+	o.Key, _ = w.keyOf() // without a key it is zero, and the session has told why
 	if stopped, ok := errors.AsType[*pipeline.StoppedError](err); ok {
 		o.Reason, o.Err, err = stopped.Reason, stopped.Err, nil
 	} else if errors.Is(err, pipeline.ErrStopped) {

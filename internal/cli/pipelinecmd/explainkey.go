@@ -405,17 +405,22 @@ func (q *keyQuestion) parked(ctx context.Context, conf *config.File, p *config.P
 	return list, err
 }
 
+// facts returns a function that writes a line to text, unless its value is empty.
+func (q *keyQuestion) facts(text *strings.Builder) func(name, value string) {
+	return func(name, value string) {
+		if value != "" {
+			fmt.Fprintf(text, "%-12s %s\n", name, term.DisplayText(q.Redact(value)))
+		}
+	}
+}
+
 // print writes an answer.
 func (q *keyQuestion) print(answer *KeyAnswer, further bool) error {
 	if q.JSON {
 		return q.PrintJSON(answer)
 	}
 	var text strings.Builder
-	fact := func(name, value string) {
-		if value != "" {
-			fmt.Fprintf(&text, "%-12s %s\n", name, term.DisplayText(q.Redact(value)))
-		}
-	}
+	fact := q.facts(&text)
 	if further {
 		text.WriteString("\n")
 	}

@@ -199,11 +199,7 @@ func (q *keyQuestion) printWindow(a *WindowAnswer, further bool) error {
 		return q.PrintJSON(a)
 	}
 	var text strings.Builder
-	fact := func(name, value string) {
-		if value != "" {
-			fmt.Fprintf(&text, "%-12s %s\n", name, term.DisplayText(q.Redact(value)))
-		}
-	}
+	fact := q.facts(&text)
 	if further {
 		text.WriteString("\n")
 	}

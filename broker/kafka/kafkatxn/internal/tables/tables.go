@@ -33,6 +33,8 @@ type Reader struct {
 	mu    sync.Mutex // guards the fields below
 	logs  map[string]*log
 	moved chan struct{} // closed when records were read
+	// failed is when a fetch last failed.
+	failed time.Time
 }
 
 // log is the topic of a table.
@@ -132,6 +134,9 @@ func (r *Reader) Run(ctx context.Context) error {
 			told = ""
 			continue
 		}
+		r.mu.Lock()
+		r.failed = time.Now()
+		r.mu.Unlock()
 		if err.Error() != told {
 			told = err.Error()
 			r.observe("a table is not read", err)
@@ -334,8 +339,9 @@ func (r *Reader) behind(ends kadm.ListedOffsets, numbers []int32) (behind, bool)
 	return behind{}, false
 }
 
-// skip notes that a partition is read to an end if nothing comes from it although no
-// transaction is open before that end: compaction may have deleted its last records.
+// skip notes that a partition is read to an end if nothing comes from it although fetches
+// work and no transaction is open before that end: compaction may have deleted its last
+// records.
 func (r *Reader) skip(ctx context.Context, b behind) error {
 	ends, err := r.admin.ListCommittedOffsets(ctx, b.topic)
 	if err := errors.Join(err, ends.Error()); err != nil {
@@ -346,7 +352,7 @@ func (r *Reader) skip(ctx context.Context, b behind) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if l := r.logs[b.topic]; l.at[b.partition] == b.at {
+	if l := r.logs[b.topic]; l.at[b.partition] == b.at && time.Since(r.failed) >= cluster.EndQuiet {
 		l.at[b.partition] = b.end
 	}
 	return nil
