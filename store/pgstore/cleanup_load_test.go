@@ -193,18 +193,27 @@ func (w *writer) leased(ctx context.Context) error {
 		return err
 	}
 	extended := make([]semel.ExtendAnswer, 1)
-	if err := w.store.Extend(ctx, []semel.ExtendRequest{{Key: key, Token: token, Lease: 20 * time.Second}}, extended); err != nil || extended[0].Err != nil {
+	err := insist(func() error {
+		return w.store.Extend(ctx, []semel.ExtendRequest{{Key: key, Token: token, Lease: 20 * time.Second}}, extended)
+	})
+	if err != nil || extended[0].Err != nil {
 		return fmt.Errorf("extend %s under token %d: %w", key, token, errors.Join(errLost, err, extended[0].Err))
 	}
 	finished, window := make([]error, 1), reqs[0].Window
 	if w.random.IntN(4) == 0 {
-		if err := w.store.Release(ctx, []semel.ReleaseRequest{{Key: key, Token: token}}, finished); err != nil || finished[0] != nil {
+		err := insist(func() error {
+			return w.store.Release(ctx, []semel.ReleaseRequest{{Key: key, Token: token}}, finished)
+		})
+		if err != nil || finished[0] != nil {
 			return fmt.Errorf("release %s under token %d: %w", key, token, errors.Join(errLost, err, finished[0]))
 		}
 		return nil
 	}
 	completing := time.Now()
-	if err := w.store.Complete(ctx, []semel.CompleteRequest{{Key: key, Token: token, Window: window}}, finished); err != nil || finished[0] != nil {
+	err = insist(func() error {
+		return w.store.Complete(ctx, []semel.CompleteRequest{{Key: key, Token: token, Window: window}}, finished)
+	})
+	if err != nil || finished[0] != nil {
 		return fmt.Errorf("complete %s under token %d: %w", key, token, errors.Join(errLost, err, finished[0]))
 	}
 	closed := time.Now()
@@ -212,6 +221,16 @@ func (w *writer) leased(ctx context.Context) error {
 		key: key.ID, before: before, after: after, closed: closed, until: completing.Add(window), latest: closed.Add(window), how: w.name + " under a lease",
 	})
 	return nil
+}
+
+// insist repeats a call that was refused because a lock was not free in time.
+// Such a call did nothing, so its holder still has the claim.
+func insist(call func() error) error {
+	for {
+		if err := call(); err == nil || stateOf(err) != lockNotAvailable {
+			return err
+		}
+	}
 }
 
 // errLost: a claim was lost although its lease runs.
