@@ -90,6 +90,7 @@ func (c *caseStores) idle(seen map[*Store]bool) bool {
 func conformance(t *testing.T, server string, migrate MigrateOptions, opts Options, more ...func(tb testing.TB, beside *Store, stores *caseStores)) {
 	t.Helper()
 	connections := pool(t, server)
+	opts.LockWait = mostLockWait // on a busy machine a commit takes long
 	storetest.Run(t, storetest.Harness{
 		Time: storetest.Wall,
 		New: func(tb testing.TB, _ func() time.Time) func() (semel.Store, error) {

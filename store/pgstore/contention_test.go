@@ -63,11 +63,17 @@ func crossed(t *testing.T, b *bundle, s uint64, rounds int, f func(worker, round
 func TestCrossedBatchesDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	s := seed(t)
-	b := opened(t, nil)
+	b := opened(t, &Options{LockWait: mostLockWait})
 	var mu sync.Mutex
 	winners := make(map[int]int)
 	crossed(t, b, s, 20, func(_, _ int, order []int) error {
-		answers, err := b.ask(context.Background(), order...)
+		reqs := make([]semel.ClaimRequest, len(order))
+		for i, n := range order {
+			reqs[i] = request(keyOf(n))
+			reqs[i].Lease = time.Hour // longer than any worker lags behind
+		}
+		answers := make([]semel.ClaimAnswer, len(reqs))
+		err := b.Claim(context.Background(), reqs, answers)
 		mu.Lock()
 		defer mu.Unlock()
 		for i, a := range answers {
@@ -91,7 +97,7 @@ func TestCrossedBatchesDoNotDeadlock(t *testing.T) {
 func TestCrossedTakeOversDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	s := seed(t)
-	b := opened(t, nil)
+	b := opened(t, &Options{LockWait: mostLockWait})
 	var mu sync.Mutex
 	tokens := make(map[semel.Key]semel.Token)
 	crossed(t, b, s, 10, func(w, round int, order []int) error {

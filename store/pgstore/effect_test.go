@@ -247,7 +247,7 @@ func TestCrossedBatchesRunEachEffectOnce(t *testing.T) {
 // opposite order.
 func TestDeadlocksOfEffectsAreDoneAgain(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, nil, nil)
+	d := newDesk(t, &Options{LockWait: mostLockWait}, nil)
 	if _, err := d.pool.Exec(t.Context(), "INSERT INTO effects VALUES ('left', 0), ('right', 0)"); err != nil {
 		t.Fatal(err)
 	}

@@ -272,14 +272,17 @@ func (p *proxy) strike(f fault) { p.next.Store(int32(f)) }
 func behindProxy(t *testing.T) (*proxy, *desk, *desk) {
 	t.Helper()
 	address := shared.Database(t)
-	direct := deskAt(t, address, nil, nil)
+	// The server may take long to see that a connection was lost in the middle of a
+	// transaction.
+	opts := &Options{LockWait: mostLockWait}
+	direct := deskAt(t, address, opts, nil)
 	config, err := pgxpool.ParseConfig(address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := fmt.Sprintf("%s:%d", config.ConnConfig.Host, config.ConnConfig.Port)
 	p := newProxy(t, server)
-	return p, openDesk(t, pool(t, strings.Replace(address, server, p.address, 1)), nil, nil), direct
+	return p, openDesk(t, pool(t, strings.Replace(address, server, p.address, 1)), opts, nil), direct
 }
 
 func TestALostAnswerToTheCommitIsAskedForAgain(t *testing.T) {

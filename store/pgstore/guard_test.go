@@ -380,7 +380,7 @@ func TestACancelledEffectLeavesNothing(t *testing.T) {
 
 func TestAConcurrentDuplicateWaitsForTheFirst(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, nil, nil)
+	d := newDesk(t, &Options{LockWait: mostLockWait}, nil)
 	for _, commits := range []bool{true, false} {
 		id := fmt.Sprint("first commits: ", commits)
 		entered, leave := make(chan struct{}), make(chan struct{})

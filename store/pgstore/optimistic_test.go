@@ -241,7 +241,7 @@ func TestConformanceOfOptimisticInserts(t *testing.T) {
 						tb.Fatal(err)
 					}
 					return func() (semel.Store, error) {
-						s, err := New(context.Background(), connections, &Options{Names: migrate.Names, KeepIDs: migrate.KeepIDs})
+						s, err := New(context.Background(), connections, &Options{Names: migrate.Names, KeepIDs: migrate.KeepIDs, LockWait: mostLockWait})
 						if err != nil {
 							return nil, err
 						}
