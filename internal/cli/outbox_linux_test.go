@@ -34,7 +34,7 @@ pipelines:
     key: { id: property:message-id }
     sink: { postgres: { store: db, table: delivered, columns: { id: key, aggregate: record-key, body: body } } }
     parked: { store: db }
-    lease: 1s
+    lease: 1m
 %s`, address, more), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func ask[T any](t *testing.T, pool *pgxpool.Pool, sql string) (value T) {
 // becomesTrue waits until a statement is true.
 func becomesTrue(t *testing.T, pool *pgxpool.Pool, sql string) {
 	t.Helper()
-	for late := time.Now().Add(time.Minute); !ask[bool](t, pool, sql); <-time.After(20 * time.Millisecond) {
+	for late := time.Now().Add(5 * time.Minute); !ask[bool](t, pool, sql); <-time.After(20 * time.Millisecond) {
 		if time.Now().After(late) {
 			t.Fatalf("never: %s", sql)
 		}
@@ -168,7 +168,7 @@ func TestRelaysThatDieLoseNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	writeFile(t, file, strings.Replace(string(text), "outbox: { store: db }", "outbox: { store: db, keep: 7d }", 1))
+	writeFile(t, file, strings.NewReplacer("outbox: { store: db }", "outbox: { store: db, keep: 7d }", "lease: 1m", "lease: 1s").Replace(string(text)))
 	run(t, "", "migrate", "up", "--config", file).check(t, term.ExitDone, "applied 5: outbox")
 	execute(t, pool.Config().ConnString(), "CREATE TABLE orders AS SELECT id, 0 AS n FROM generate_series(0, 19) AS id")
 	seed := rand.Uint64()

@@ -212,7 +212,7 @@ pipelines:
     sink: { %s }
     parked: { store: db }
     on_failure: { attempts: 2, backoff: 200ms }
-    lease: 1s
+    lease: 1m
 `, address, fmt.Sprintf(to.yaml, "{ from: source, allow: ["+strings.Join(allow, ", ")+"] }")), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -164,7 +164,7 @@ func TestRelayOfTheLogLosesNothing(t *testing.T) {
 	const reads = "SELECT count(*) = 1 FROM pg_stat_replication"
 	becomes := func(pool *pgxpool.Pool, sql string) { // also while the server is being restarted
 		t.Helper()
-		for late := time.Now().Add(time.Minute); ; <-time.After(20 * time.Millisecond) {
+		for late := time.Now().Add(5 * time.Minute); ; <-time.After(20 * time.Millisecond) {
 			var yes bool
 			if err := pool.QueryRow(t.Context(), sql).Scan(&yes); yes {
 				return
@@ -208,7 +208,7 @@ func TestRelayOfTheLogLosesNothing(t *testing.T) {
 		second = begin()
 		progress()
 	}
-	for late := time.Now().Add(time.Minute); compared.Load() < 3; <-time.After(20 * time.Millisecond) {
+	for late := time.Now().Add(5 * time.Minute); compared.Load() < 3; <-time.After(20 * time.Millisecond) {
 		if time.Now().After(late) {
 			t.Fatalf("the position was compared %d times", compared.Load())
 		}
@@ -216,7 +216,7 @@ func TestRelayOfTheLogLosesNothing(t *testing.T) {
 	close(watching)
 	<-watched
 	// The slot is dropped. Both relays end, and a new one says what to do.
-	for late := time.Now().Add(time.Minute); ; <-time.After(20 * time.Millisecond) {
+	for late := time.Now().Add(5 * time.Minute); ; <-time.After(20 * time.Millisecond) {
 		_, err := source.Exec(t.Context(), "DO $$ BEGIN PERFORM pg_terminate_backend(pid, 5000) FROM pg_stat_replication; PERFORM pg_drop_replication_slot('semel_outbox'); END $$")
 		if err == nil {
 			break
