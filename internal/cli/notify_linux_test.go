@@ -31,10 +31,10 @@ func listenForNotes(t *testing.T, name string) *notified {
 	return &notified{conn: conn}
 }
 
-// until reads messages until done, for at most 30 s.
+// until reads messages until done, for at most two minutes.
 func (n *notified) until(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	if err := n.conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+	if err := n.conn.SetReadDeadline(time.Now().Add(2 * time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	for buf := make([]byte, 64); !done(); {
@@ -128,7 +128,7 @@ func TestRunEndsAlthoughSystemdReadsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	program := runNotified(t, socket, "run", config)
-	hangs := time.AfterFunc(30*time.Second, func() { _ = program.Process.Kill() })
+	hangs := time.AfterFunc(2*time.Minute, func() { _ = program.Process.Kill() })
 	defer hangs.Stop()
 	if err := program.Wait(); err != nil {
 		t.Error(err)

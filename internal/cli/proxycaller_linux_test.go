@@ -184,7 +184,7 @@ func TestProxyKnowsCallersByTheirCertificate(t *testing.T) {
 func TestProxyRefusesABodyThatDoesNotCome(t *testing.T) {
 	t.Parallel()
 	service := newUpstream(t)
-	proxy := startProxy(t, proxyFile(t, t.TempDir(), service.URL, "  scope: global\n  body_timeout: 50ms\n"))
+	proxy := startProxy(t, proxyFile(t, t.TempDir(), service.URL, "  scope: global\n  body_timeout: 1s\n"))
 	waiting := make(chan answer, 1)
 	go func() {
 		got, err := send(http.MethodPost, proxy.url+"/wait", "w", "x")

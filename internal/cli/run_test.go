@@ -130,7 +130,7 @@ func TestRunDoesNotWaitForWhatOnlyAPersonMends(t *testing.T) {
 			t.Fatal(err)
 		}
 		writeFile(t, file, strings.Replace(readFile(t, file), c.old, c.new, 1))
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		var stdout, stderr bytes.Buffer
 		status := Main(ctx, kind.All(), []string{"run", file, "--admin", "off", "-q"}, strings.NewReader(""), &stdout, &stderr, noEnv)
 		if status != c.status || ctx.Err() != nil || !strings.HasSuffix(stderr.String(), c.want) {
@@ -162,7 +162,7 @@ func TestRunEndsWhatNobodyReadsAnyMore(t *testing.T) {
 		}
 		return first.Write(data)
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	if status := Main(ctx, kind.All(), []string{"run", file, "--admin", "off"}, strings.NewReader(""), closes, &stderr, noEnv); status != term.ExitDone || ctx.Err() != nil {
 		t.Fatalf("status %d, %v, stderr %s", status, ctx.Err(), &stderr)

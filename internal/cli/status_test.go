@@ -129,7 +129,7 @@ pipelines:
   copy: { source: { file: { paths: [in.jsonl] } }, key: { id: .id }, store: db, sink: { webhook: { url: "${env:NOT_SET_EITHER}" } }, parked: { store: db } }
 admin: { listen: "`+address+`" }
 `)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	var stdout, stderr strings.Builder
 	tables := 0

@@ -62,7 +62,7 @@ admin: { listen: %[5]q }
 				t.Helper()
 				began := time.Now()
 				got := run(t, "", "status", file, "--admin", r.address, "--json")
-				for (got.status != term.ExitFound || !containsAll(got.stdout, want)) && time.Since(began) < 5*time.Second {
+				for (got.status != term.ExitFound || !containsAll(got.stdout, want)) && time.Since(began) < 12*time.Second { // without a cause it looks every 15 s
 					got = run(t, "", "status", file, "--admin", r.address, "--json")
 				}
 				if got.status != term.ExitFound || !containsAll(got.stdout, want) {

@@ -127,7 +127,7 @@ func TestRunShowsItsWorkOnATerminal(t *testing.T) {
 `)
 	writeFile(t, filepath.Join(filepath.Dir(file), "none.jsonl"), "")
 	person, program := openTerminal(t, 80)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	ended := make(chan int, 1)
 	go func() {

@@ -182,9 +182,9 @@ func TestAStackBeginsWithoutServersAboveTheOneThatDecides(t *testing.T) {
 	}
 	f := parse(t, `
 stores:
-  server: { redis: { url: "redis://:hidden-1@%s", timeout: 300ms } }
+  server: { redis: { url: "redis://:hidden-1@%s", timeout: 30s } }
   seen:   { filter: { redis: server, rate: 0.01, expect: 1000, window: 1h } }
-  cache:  { redis: { url: "redis://:hidden-1@%s", timeout: 300ms, prefix: "c:" } }
+  cache:  { redis: { url: "redis://:hidden-1@%s", timeout: 30s, prefix: "c:" } }
   db:     { postgres: { dsn: %q } }
   stack:  { tiered: { layers: [seen, cache, db], sees_every_writer: true } }
 `, upper.Addr(), upper.Addr(), servers.Database(t))
@@ -214,12 +214,12 @@ stores:
 	}
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	ids, deadline := 0, time.After(time.Minute)
+	ids, deadline := 0, time.After(3*time.Minute)
 	for filled := false; !filled; ids++ {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("no copy in a minute: %+v", stack.Status())
+			t.Fatalf("no copy in three minutes: %+v", stack.Status())
 		}
 		if decision := decide(t, stack, fmt.Sprint("after ", ids)); decision != semel.Fresh {
 			t.Fatalf("decided %s", decision)
