@@ -18,7 +18,7 @@ func TestDiskErrorRefusesAsUnavailable(t *testing.T) {
 	// The server refuses writes after it failed to write a snapshot.
 	o := newOutage(t, nil, "--appendonly", "no", "--save", "3600 1")
 	done := o.done()
-	do(t, o.server.Addr(), "CONFIG", "SET", "rdb-key-save-delay", "10000000")
+	do(t, o.server.Addr(), "CONFIG", "SET", "rdb-key-save-delay", "300000000")
 	do(t, o.server.Addr(), "BGSAVE")
 	eventually(t, func() bool {
 		return fields(do(t, o.server.Addr(), "INFO", "persistence").(string))["rdb_bgsave_in_progress"] == "1"
