@@ -21,7 +21,7 @@ import (
 
 // patientSession is longer than a program stands still that is not killed. Else its
 // partitions went to the other, which then learns their keys and copies none.
-const patientSession = 6 * time.Second
+const patientSession = 30 * time.Second
 
 // TestASurvivorWithAStandbyReadsTheEndAlone kills one of two programs and counts
 // what the other reads of the keys when it takes over.

@@ -309,7 +309,7 @@ func TestMembersComeAndGoWithHeldRecords(t *testing.T) {
 		}
 		b.comeAndGo(random, 30, []string{t.TempDir(), "", t.TempDir()}, options, write, func() {
 			b.drained("g", "in")
-			if !kafkatest.Within(time.Minute, whole) {
+			if !kafkatest.Within(5*time.Minute, whole) {
 				t.Error("outputs are missing")
 			}
 		})

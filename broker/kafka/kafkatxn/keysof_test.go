@@ -136,7 +136,7 @@ func TestKeysOnARealBrokerAreThoseOfTheirInput(t *testing.T) {
 		defer stop()
 		ended := make(chan error, 1)
 		go func() { ended <- tr.Run(ctx) }()
-		if !kafkatest.Within(time.Minute, func() bool { return kafkatest.Settled(events) >= n || len(ended) > 0 }) {
+		if !kafkatest.Within(3*time.Minute, func() bool { return kafkatest.Settled(events) >= n || len(ended) > 0 }) {
 			t.Errorf("%d messages of %s are settled, want %d", kafkatest.Settled(events), input, n)
 		}
 		stop()

@@ -272,6 +272,11 @@ func TestLargeRecordsOnARealBroker(t *testing.T) {
 		}
 		deliver(true)
 		kafkatest.SetTakes(t, client, 5*kafkatest.Megabyte, "rises")
+		if !kafkatest.Within(3*time.Minute, func() bool { // a broker answers before it applies the setting
+			return client.ProduceSync(t.Context(), &kgo.Record{Topic: "rises", Value: it.Message.Body}).FirstErr() == nil
+		}) {
+			t.Error("the broker does not apply the new setting")
+		}
 		deliver(false)
 		kafkatest.Must(t, sink.Close(t.Context()))
 		kafkatest.Must(t, client.ProduceSync(t.Context(), kafkatest.Large("later")...).FirstErr())

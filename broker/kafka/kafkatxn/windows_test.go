@@ -459,7 +459,7 @@ func TestMembersComeAndGoWithWindows(t *testing.T) {
 				}
 				total := b.comeAndGo(random, 30, []string{t.TempDir(), "", t.TempDir()}, options, write, func() {
 					b.drained("g", "in")
-					if !kafkatest.Within(time.Minute, whole) {
+					if !kafkatest.Within(5*time.Minute, whole) {
 						t.Error("results are missing")
 					}
 				})
