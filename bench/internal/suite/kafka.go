@@ -71,12 +71,13 @@ func kafka(e Env) []Benchmark {
 			byCopy(c.name, changelog, 1, kafkaCopy{eos: true, commit: c.commit, changelog: true}, 0.8)))
 	}
 	const tenth = 100 * time.Millisecond
-	return append(list,
+	list = append(list,
 		move("kafka-replicated", "In transactions, a commit every 100 ms, on three nodes with three replicas. ", 3, semelKafka{eos: true, commit: tenth},
 			byCopy("kafka-replicated", changelog, 3, kafkaCopy{eos: true, commit: tenth, changelog: true}, 1.5)),
 		move("kafka-at-least-once", "At least once, with the embedded store; both commit their offsets every second, ours also as soon as it has caught up. ", 1, semelKafka{},
 			byCopy("kafka-at-least-once", "which remembers nothing", 1, kafkaCopy{commit: time.Second}, 0.6)),
-		e.kafkaRestart(), kafkaJoin(e), kafkaPostgres(e))
+		e.kafkaRestart(), kafkaPostgres(e))
+	return append(list, kafkaJoins(e)...)
 }
 
 // kafkaFigures are the rate, the processor time and the memory of a move, compared with a

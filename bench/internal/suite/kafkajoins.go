@@ -17,29 +17,54 @@ import (
 	"github.com/semel-dev/semel/bench/internal/records"
 )
 
-// sideTopic has the rows of a join.
-const sideTopic = "side"
+const (
+	// sideTopic has the rows of a join.
+	sideTopic = "side"
+	// tableHistory is how long old rows stay, in milliseconds: 30 days.
+	tableHistory = "2592000000"
+)
 
-// kafkaJoin joins records with rows of a table that each program reads whole.
-func kafkaJoin(e Env) Benchmark {
-	const name = "kafka-join"
+// kafkaJoins join records with rows of a table that each program reads whole, with the
+// newest row or with the row of the record's time.
+func kafkaJoins(e Env) []Benchmark {
 	in := records.Events{Seed: inputSeed, Records: e.size(1_000_000, 20_000), Groups: e.size(1_000_000, 2000), Span: 5 * time.Minute, Base: time.Now().Add(-time.Hour)}
-	s := streams{class: "Joins", commit: 100 * time.Millisecond, args: []string{"--side", sideTopic, "--cache", "10485760"}}
-	return Benchmark{
-		Name: name,
-		Work: fmt.Sprintf("from Kafka to Kafka in transactions, a commit every 100 ms: %s records of %d bytes are joined with %s rows of about 130 bytes, which are read before. Records a second from the first one written until a reader of committed records has all outputs and all records are committed, processor time in that span, and peak memory of the program. Ours also remembers the id of each record for 1 h, and drops duplicates. ",
-			count(in.Records), records.ValueBytes, count(in.Groups)),
-		prepare: e.prepareKafka(e.buildSemel, e.buildStreams),
-		ours: func(ctx context.Context) (map[string]float64, error) {
-			return e.moveJoin(ctx, name, in, e.semelJoin(kafkaOut, kafkaGroup, "read: global"))
-		},
-		rivals: []rival{{
-			work:        "Peer: Kafka Streams with a GlobalKTable, exactly_once_v2, its defaults",
-			peerVersion: func() (string, error) { return streamsVersion, nil },
-			peer:        func(ctx context.Context) (map[string]float64, error) { return e.moveJoin(ctx, name, in, e.streams(s)) },
-			figures:     kafkaFigures(name, s.suffix(), 4, 0, 0),
-		}},
+	var list []Benchmark
+	for _, j := range []struct {
+		name, row, fields, as string
+		args                  []string
+		target                float64
+		load                  bool // has a limit
+	}{
+		{"kafka-join", "the newest row", "", "a GlobalKTable, the only one of its tables that is read before the first join", []string{"--cache", "10485760"}, 4, true},
+		{"kafka-join-as-of", "the row of the record's time", ", as_of: record, history: 30d", "a versioned KTable", []string{"--history", tableHistory, "--cache", "10485760"}, 3, false},
+	} {
+		s := streams{class: "Joins", commit: 100 * time.Millisecond, args: append([]string{"--side", sideTopic}, j.args...)}
+		b := Benchmark{
+			Name: j.name,
+			Work: fmt.Sprintf("from Kafka to Kafka in transactions, a commit every 100 ms: %s records of %d bytes are joined with %s rows of about 130 bytes, which are read before. Each gets %s. Records a second from the first one written until a reader of committed records has all outputs and all records are committed, processor time in that span, and peak memory of the program. The load is the time from the start of the program until the first output is written. Ours also remembers the id of each record for 1 h, and drops duplicates. ",
+				count(in.Records), records.ValueBytes, count(in.Groups), j.row),
+			prepare: e.prepareKafka(e.buildSemel, e.buildStreams),
+			ours: func(ctx context.Context) (map[string]float64, error) {
+				return e.moveJoin(ctx, j.name, in, e.semelJoin(kafkaOut, kafkaGroup, "read: local"+j.fields))
+			},
+			rivals: []rival{{
+				work:        "Peer: Kafka Streams with " + j.as + ", exactly_once_v2, its defaults",
+				peerVersion: func() (string, error) { return streamsVersion, nil },
+				peer: func(ctx context.Context) (map[string]float64, error) {
+					return e.moveJoin(ctx, j.name, in, e.streams(s))
+				},
+				figures: append(kafkaFigures(j.name, s.suffix(), j.target, 0, 0), figure{name: j.name + s.suffix() + "-load", value: j.name + "-load", unit: "s", lessIsBetter: true}),
+			}},
+		}
+		if j.load {
+			b.rivals = append(b.rivals, rival{
+				work: "The peer is a limit", peerVersion: noPeer,
+				figures: []figure{{name: j.name + "-load", unit: "s", lessIsBetter: true, limit: 2, target: 1}},
+			})
+		}
+		list = append(list, b)
 	}
+	return list
 }
 
 // moveJoin measures a program that joins the input, and checks its outputs.
@@ -53,7 +78,7 @@ func (e *Env) moveJoin(ctx context.Context, name string, in records.Events, prog
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, c.close()) }()
-	if err := errors.Join(fillSide(ctx, c, in.Groups), in.Fill(ctx, c.addrs, kafkaIn, kafkaPartitions, 0, in.Records)); err != nil {
+	if err := errors.Join(fillSide(ctx, c, in.Groups, in.Base.Add(-time.Minute)), in.Fill(ctx, c.addrs, kafkaIn, kafkaPartitions, 0, in.Records)); err != nil {
 		return nil, err
 	}
 	reader, err := newReader(ctx, c, kafkaOut, false)
@@ -61,7 +86,16 @@ func (e *Env) moveJoin(ctx context.Context, name string, in records.Events, prog
 		return nil, err
 	}
 	defer reader.close()
-	values, err := c.measure(ctx, name, in.Records, program, dir, c.written, func(ctx context.Context) (bool, error) {
+	var loaded time.Time
+	began := func(ctx context.Context) (int, bool, error) {
+		n, some, err := c.written(ctx)
+		if some {
+			loaded = time.Now()
+		}
+		return n, some, err
+	}
+	start := time.Now()
+	values, err := c.measure(ctx, name, in.Records, program, dir, began, func(ctx context.Context) (bool, error) {
 		if reader.count.Load() < int64(in.Records) {
 			return false, reader.failed()
 		}
@@ -70,26 +104,29 @@ func (e *Env) moveJoin(ctx context.Context, name string, in records.Events, prog
 	if err != nil {
 		return nil, err
 	}
+	values[name+"-load"] = loaded.Sub(start).Seconds()
 	got, err := reader.finish(ctx)
 	if err != nil {
 		return nil, err
 	}
-	seen := make(map[string]bool, len(got))
 	for _, body := range got {
-		seen[string(body)] = true
 		if !bytes.Contains(body, []byte(`"right":{"tier":`)) {
 			return nil, fmt.Errorf("%s has no row", body)
 		}
 	}
-	if len(got) != in.Records || len(seen) != in.Records {
-		return nil, fmt.Errorf("there are %d outputs, of which %d are different, of %d records", len(got), len(seen), in.Records)
-	}
-	return values, nil
+	return values, distinct(got, in.Records)
 }
 
-// fillSide writes a row for each group of events.
-func fillSide(ctx context.Context, c *kafkaCluster, groups int) error {
-	if _, err := c.client.CreateTopic(ctx, kafkaPartitions, 1, map[string]*string{"cleanup.policy": kadm.StringPtr("compact")}, sideTopic); err != nil {
+// makeSide makes the topic of rows, which keeps old ones.
+func makeSide(ctx context.Context, c *kafkaCluster) error {
+	history := tableHistory
+	_, err := c.client.CreateTopic(ctx, kafkaPartitions, 1, map[string]*string{"cleanup.policy": kadm.StringPtr("compact"), "min.compaction.lag.ms": &history, "delete.retention.ms": &history}, sideTopic)
+	return err
+}
+
+// fillSide writes a row of a time for each group of events.
+func fillSide(ctx context.Context, c *kafkaCluster, groups int, at time.Time) error {
+	if err := makeSide(ctx, c); err != nil {
 		return err
 	}
 	client, err := kgo.NewClient(kgo.SeedBrokers(c.addrs...), kgo.DefaultProduceTopic(sideTopic), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.MaxBufferedRecords(50_000))
@@ -100,7 +137,7 @@ func fillSide(ctx context.Context, c *kafkaCluster, groups int) error {
 	var failed error // the client calls one function at a time
 	note := strings.Repeat("x", 100)
 	for n := range groups {
-		client.Produce(ctx, &kgo.Record{Key: []byte(records.Group(n)), Partition: int32(n % kafkaPartitions), Value: fmt.Appendf(nil, `{"tier":%d,"note":%q}`, n, note)}, func(_ *kgo.Record, err error) {
+		client.Produce(ctx, &kgo.Record{Key: []byte(records.Group(n)), Partition: int32(n % kafkaPartitions), Timestamp: at, Value: fmt.Appendf(nil, `{"tier":%d,"note":%q}`, n, note)}, func(_ *kgo.Record, err error) {
 			failed = errors.Join(failed, err)
 		})
 	}

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -19,7 +18,7 @@ var joins = []struct {
 	args         []string
 }{
 	{"global", "read: global", nil},
-	{"of the time", "read: local, as_of: record, history: 30d", []string{"--history", "2592000000", "--idle", "10000"}},
+	{"of the time", "read: local, as_of: record, history: 30d", []string{"--history", tableHistory, "--idle", "10000"}},
 }
 
 // TestJoinsAgreeWithKafkaStreams runs Semel and Kafka Streams on the same records and rows,
@@ -74,8 +73,7 @@ func TestJoinsAgreeWithKafkaStreams(t *testing.T) {
 // of them late. The last record of each partition is behind all.
 func fillJoin(ctx context.Context, t *testing.T, c *kafkaCluster, random *rand.Rand) {
 	t.Helper()
-	long := "2592000000"
-	if _, err := c.client.CreateTopic(ctx, kafkaPartitions, 1, map[string]*string{"cleanup.policy": kadm.StringPtr("compact"), "min.compaction.lag.ms": &long, "delete.retention.ms": &long}, sideTopic); err != nil {
+	if err := makeSide(ctx, c); err != nil {
 		t.Fatal(err)
 	}
 	client, err := kgo.NewClient(kgo.SeedBrokers(c.addrs...), kgo.RecordPartitioner(kgo.ManualPartitioner()))

@@ -2,6 +2,7 @@ package suite
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,15 +39,23 @@ type windowed struct {
 	sum  bool // of .cents, instead of the count
 	// static: a static member with a short session.
 	static bool
+	// alone: ours only drops duplicates, and computes no windows.
+	alone bool
+	// idle is that of our configuration; empty is forever. more are further values there.
+	idle, more string
 	// size and every are those of tumbling and hopping windows; 0 is sessions.
 	size, every time.Duration
 	// input is that of the benchmark. Its Base is set when it is written.
 	input records.Events
+	// theirs is how many records the peers read, if it is not as many.
+	theirs int
 	// end is how long after the last record's time all windows are closed.
 	end time.Duration
 	// targets are the least ratios of rate, processor time and memory to each peer.
 	targets [3]float64
 	peers   []windowsPeer
+	// besideDedup is the least ratio of our rate to that of dedup alone; 0 does not compare.
+	besideDedup float64
 }
 
 // windowsPeer is a way to run peers/streams.
@@ -70,12 +79,12 @@ func windows(e Env) []Benchmark {
 			name: "kafka-windows", work: "the number of records of each minute",
 			over: "{ tumbling: 1m }", args: []string{"--size", "60000"}, size: time.Minute, every: time.Minute, end: time.Minute + windowGrace,
 			input:   records.Events{Records: e.size(2_000_000, 20_000), Groups: e.size(100_000, 1000), Span: 5 * time.Minute},
-			targets: [3]float64{5, 6, 2}, peers: []windowsPeer{suppress, tuned},
+			targets: [3]float64{5, 6, 2}, peers: []windowsPeer{suppress, tuned}, besideDedup: 0.7,
 		},
 		{
-			name: "kafka-windows-hopping", work: "the sum of a member of the records of each hour, every minute anew,", sum: true,
+			name: "kafka-windows-hopping", work: "the sum of a member of the records of each hour, every minute", sum: true,
 			over: "{ hopping: 1h, every: 1m }", args: []string{"--size", "3600000", "--every", "60000"}, size: time.Hour, every: time.Minute, end: time.Hour + windowGrace,
-			input:   records.Events{Records: e.size(100_000, 5000), Groups: e.size(1000, 20), Span: time.Hour},
+			input: records.Events{Records: e.size(1_000_000, 5000), Groups: e.size(1000, 20), Span: time.Hour}, theirs: e.size(50_000, 2500),
 			targets: [3]float64{20, 0, 0}, peers: []windowsPeer{suppress},
 		},
 		{
@@ -87,139 +96,22 @@ func windows(e Env) []Benchmark {
 	} {
 		list = append(list, e.windowed(w))
 	}
-	return append(list, e.openWindows("kafka-windows-close", "all windows are closed at once. Time from the first record that closes them until a reader of committed records has all results", 3, e.closeWindows),
-		e.openWindows("kafka-windows-restart", fmt.Sprintf("the program gets SIGKILL and is started again immediately. Time from SIGKILL until it has committed 1,000 further records. It is the only member of its group, with a static id and a session timeout of %v", ownSession), 1, e.restartWindows))
-}
-
-// openWindows is a benchmark with many open windows. Ours has a limit in seconds too.
-func (e *Env) openWindows(name, what string, limit float64, measure func(context.Context, *windowed, kafkaProgram) (time.Duration, error)) Benchmark {
-	w := &windowed{
-		name: name, over: "{ tumbling: 1h }", args: []string{"--size", "3600000"}, size: time.Hour, every: time.Hour, end: time.Hour + windowGrace, static: true,
-		input: records.Events{Seed: inputSeed, Records: e.size(1_000_000, 20_000), Groups: 1 << 30, Span: time.Minute, Jitter: windowJitter},
-	}
-	side := func(program kafkaProgram) side {
-		return func(ctx context.Context) (map[string]float64, error) {
-			took, err := measure(ctx, w, program)
-			return map[string]float64{name: took.Seconds()}, err
-		}
-	}
-	s := streams{commit: 100 * time.Millisecond, static: true, class: "Windows", args: append([]string{"--grace", fmt.Sprint(windowGrace.Milliseconds()), "--cache", "10485760"}, w.args...)}
-	return Benchmark{
-		Name:    name,
-		Work:    fmt.Sprintf("in transactions from Kafka to Kafka, a commit every 100 ms: %s records of about as many groups are counted in open windows of 1 h. Then %s. ", count(w.input.Records), what),
-		prepare: e.prepareKafka(e.buildSemel, e.buildStreams),
-		ours:    side(e.semelWindows(w)),
-		rivals: []rival{
-			{work: "The peer is a limit", peerVersion: func() (string, error) { return "none", nil }, figures: []figure{{name: name, unit: "s", lessIsBetter: true, limit: limit, target: 1}}},
-			{work: "Peer: Kafka Streams with suppress, exactly_once_v2", peerVersion: func() (string, error) { return streamsVersion, nil }, peer: side(e.streams(s)),
-				figures: []figure{{name: name + "-streams", value: name, unit: "s", lessIsBetter: true}}},
-		},
-	}
-}
-
-// withOpenWindows has a program read the input, and passes it to fn when the group has
-// committed all.
-func (e *Env) withOpenWindows(ctx context.Context, w *windowed, program kafkaProgram, fn func(c *kafkaCluster, dir string, in records.Events, end time.Time, r *running) error) (err error) {
-	dir, err := e.fresh("kafka")
-	if err != nil {
-		return err
-	}
-	c, err := startKafka(ctx, 1, kafkaPartitions)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, c.close()) }()
-	in := w.input
-	end := w.place(&in)
-	in.Base = in.Base.Truncate(time.Hour) // so that each group has one window
-	if err := in.Fill(ctx, c.addrs, kafkaIn, kafkaPartitions, 0, in.Records); err != nil {
-		return err
-	}
-	r, err := startProgram(ctx, c, program, dir)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.kill()) }()
-	if err := r.until(ctx, "the end of its input", c.done(kafkaGroup)); err != nil {
-		return err
-	}
-	return fn(c, dir, in, end, r)
-}
-
-// closeWindows measures the time in which a program writes the results of all windows.
-func (e *Env) closeWindows(ctx context.Context, w *windowed, program kafkaProgram) (took time.Duration, err error) {
-	err = e.withOpenWindows(ctx, w, program, func(c *kafkaCluster, _ string, in records.Events, end time.Time, r *running) error {
-		took, err = w.closeAll(ctx, c, r, in, end)
-		return err
-	})
-	return took, err
-}
-
-// restartWindows kills a program with open windows and measures the time until it has
-// committed further records. The results of all records are then compared.
-func (e *Env) restartWindows(ctx context.Context, w *windowed, program kafkaProgram) (took time.Duration, err error) {
-	const further = 1000
-	err = e.withOpenWindows(ctx, w, program, func(c *kafkaCluster, dir string, in records.Events, end time.Time, r *running) error {
-		start := time.Now()
-		if err := r.kill(); err != nil {
-			return err
-		}
-		again, err := startProgram(ctx, c, program, dir)
-		if err != nil {
-			return err
-		}
-		defer again.kill()
-		all := in
-		all.Records += further
-		all.Span = in.Span * time.Duration(all.Records) / time.Duration(in.Records) // the first records keep their times
-		if err := all.Fill(ctx, c.addrs, kafkaIn, kafkaPartitions, in.Records, all.Records); err != nil {
-			return err
-		}
-		if err := again.until(ctx, "the further records", c.done(kafkaGroup)); err != nil {
-			return err
-		}
-		took = time.Since(start)
-		_, err = w.closeAll(ctx, c, again, all, end)
-		return err
-	})
-	return took, err
-}
-
-// closeAll closes all windows, stops the program when it has written the results, and
-// compares them with the right ones. It returns how long the program took.
-func (w *windowed) closeAll(ctx context.Context, c *kafkaCluster, r *running, in records.Events, end time.Time) (took time.Duration, err error) {
-	right := w.right(in)
-	reader, err := newReader(ctx, c, kafkaOut, false)
-	if err != nil {
-		return 0, err
-	}
-	defer reader.close()
-	start := time.Now()
-	if err := in.Close(ctx, c.addrs, kafkaIn, kafkaPartitions, end); err != nil {
-		return 0, err
-	}
-	if err := r.until(ctx, "all results", func(context.Context) (bool, error) {
-		return reader.count.Load() >= int64(len(right)), reader.failed()
-	}); err != nil {
-		return 0, err
-	}
-	took = time.Since(start)
-	if err := r.stop(); err != nil {
-		return 0, err
-	}
-	got, err := reader.finish(ctx)
-	if err != nil {
-		return 0, err
-	}
-	return took, w.check(got, right)
+	return append(list, e.manyOpenWindows()...)
 }
 
 func (e *Env) windowed(w windowed) Benchmark {
 	w.input.Seed, w.input.Jitter = inputSeed, windowJitter
+	alone, theirs := w, w
+	alone.alone = true
+	fewer := ""
+	if w.theirs > 0 {
+		theirs.input.Records = w.theirs
+		fewer = fmt.Sprintf("Each record changes %d windows in Kafka Streams, so it reads only %s records with the same groups and span, and its processor time is that of fewer records. ", w.size/w.every, count(w.theirs))
+	}
 	b := Benchmark{
 		Name: w.name,
-		Work: fmt.Sprintf("from Kafka to Kafka in transactions, a commit every 100 ms: %s and group, %s records of %d bytes of %s groups in %d partitions, whose times span %v and are at most %v late, with a grace of %v. One final result for each window and group, compared with the right ones. Records a second from the first commit until a reader of committed records has all results and all records are committed, processor time in that span, and peak memory of the program. Ours also remembers the id of each record for 1 h, and drops duplicates. ",
-			w.work, count(w.input.Records), records.ValueBytes, count(w.input.Groups), kafkaPartitions, w.input.Span, windowJitter, windowGrace),
+		Work: fmt.Sprintf("from Kafka to Kafka in transactions, a commit every 100 ms: %s and group, %s records of %d bytes of %s groups in %d partitions, whose times span %v and are at most %v late, with a grace of %v. One final result for each window and group, compared with the right ones. Records a second from the first commit until a reader of committed records has all results and all records are committed, processor time in that span, and peak memory of the program. Ours also remembers the id of each record for 1 h, and drops duplicates. %s",
+			w.work, count(w.input.Records), records.ValueBytes, count(w.input.Groups), kafkaPartitions, w.input.Span, windowJitter, windowGrace, fewer),
 		prepare: e.prepareKafka(e.buildSemel, e.buildStreams),
 		ours: func(ctx context.Context) (map[string]float64, error) {
 			return e.moveWindows(ctx, &w, e.semelWindows(&w))
@@ -231,8 +123,20 @@ func (e *Env) windowed(w windowed) Benchmark {
 		b.rivals = append(b.rivals, rival{
 			work:        "Peer: Kafka Streams, exactly_once_v2, " + p.as,
 			peerVersion: func() (string, error) { return streamsVersion, nil },
-			peer:        func(ctx context.Context) (map[string]float64, error) { return e.moveWindows(ctx, &w, e.streams(p.s)) },
-			figures:     kafkaFigures(w.name, p.suffix, w.targets[0], w.targets[1], w.targets[2]),
+			peer: func(ctx context.Context) (map[string]float64, error) {
+				return e.moveWindows(ctx, &theirs, e.streams(p.s))
+			},
+			figures: kafkaFigures(w.name, p.suffix, w.targets[0], w.targets[1], w.targets[2]),
+		})
+	}
+	if w.besideDedup > 0 {
+		b.rivals = append(b.rivals, rival{
+			work:        "Peer: semel run with the same input, which only drops duplicates and writes all other records",
+			peerVersion: func() (string, error) { return "semel run without aggregate", nil },
+			peer: func(ctx context.Context) (map[string]float64, error) {
+				return e.moveWindows(ctx, &alone, e.semelWindows(&alone))
+			},
+			figures: []figure{{name: w.name + "-dedup", value: w.name, unit: "records/s", target: w.besideDedup}},
 		})
 	}
 	return b
@@ -253,16 +157,21 @@ func (e *Env) semelWindows(w *windowed) kafkaProgram {
 		if w.static {
 			member = fmt.Sprintf(", instance: one, session_timeout: %v", ownSession)
 		}
+		aggregate := fmt.Sprintf("aggregate: { by: record-key, over: %s, grace: %v, idle: %s, values: { n: %s%s } }",
+			w.over, windowGrace, cmp.Or(w.idle, "forever"), w.value("count", "sum .cents"), w.more)
+		if w.alone {
+			aggregate = ""
+		}
 		config := fmt.Sprintf(`pipelines:
   windows:
-    source: { kafka: { brokers: [%[1]s], topics: [%[2]s], group: %[3]s%[9]s } }
+    source: { kafka: { brokers: [%[1]s], topics: [%[2]s], group: %[3]s%[7]s } }
     key: { id: .event_id, on_missing: fail }
     window: 1h
-    aggregate: { by: record-key, over: %[5]s, grace: %[6]v, idle: forever, values: { n: %[7]s } }
+    %[5]s
     sink: { kafka: { brokers: [%[1]s], topic: %[4]s, compression: none, key_headers: false } }
-    transaction: { interval: 100ms, state: %[8]s }
+    transaction: { interval: 100ms, state: %[6]s }
     parked: { topic: parked }
-`, brokers, kafkaIn, kafkaGroup, kafkaOut, w.over, windowGrace, w.value("count", "sum .cents"), filepath.Join(dir, "state"), member)
+`, brokers, kafkaIn, kafkaGroup, kafkaOut, aggregate, filepath.Join(dir, "state"), member)
 		file := filepath.Join(dir, "semel.yaml")
 		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 			return nil, err
@@ -288,6 +197,13 @@ func (e *Env) moveWindows(ctx context.Context, w *windowed, program kafkaProgram
 	end := w.place(&in)
 	if err := errors.Join(in.Fill(ctx, c.addrs, kafkaIn, kafkaPartitions, 0, in.Records), in.Close(ctx, c.addrs, kafkaIn, kafkaPartitions, end)); err != nil {
 		return nil, err
+	}
+	if w.alone {
+		values, err := c.measure(ctx, w.name, in.Records, program, dir, c.started(kafkaGroup), c.done(kafkaGroup))
+		if err != nil {
+			return nil, err
+		}
+		return values, c.checkDistinct(ctx, in.Records)
 	}
 	right := w.right(in)
 	reader, err := newReader(ctx, c, kafkaOut, false)
@@ -365,6 +281,10 @@ type reader struct {
 	bodies [][]byte
 	next   map[int32]int64 // offset after the last record or marker
 	err    error
+	// opened is the time of the first record of a transaction in a partition, and longest
+	// the longest time from there to its end. They need a topic whose broker sets the times.
+	opened  map[int32]time.Time
+	longest time.Duration
 }
 
 func newReader(ctx context.Context, c *kafkaCluster, topic string, closing bool) (*reader, error) {
@@ -375,7 +295,7 @@ func newReader(ctx context.Context, c *kafkaCluster, topic string, closing bool)
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	r := &reader{topic: topic, closing: closing, client: client, cancel: cancel, ended: make(chan struct{}), next: map[int32]int64{}}
+	r := &reader{topic: topic, closing: closing, client: client, cancel: cancel, ended: make(chan struct{}), next: map[int32]int64{}, opened: map[int32]time.Time{}}
 	go r.run(ctx)
 	return r, nil
 }
@@ -393,6 +313,13 @@ func (r *reader) run(ctx context.Context) {
 				r.bodies = append(r.bodies, record.Value)
 			}
 			r.next[record.Partition] = record.Offset + 1
+			switch from, open := r.opened[record.Partition]; {
+			case open && record.Attrs.IsControl():
+				r.longest = max(r.longest, record.Timestamp.Sub(from))
+				delete(r.opened, record.Partition)
+			case !open && !record.Attrs.IsControl():
+				r.opened[record.Partition] = record.Timestamp
+			}
 		}
 		n := len(r.bodies)
 		r.mu.Unlock()
@@ -436,6 +363,33 @@ func (r *reader) close() {
 	r.cancel()
 	<-r.ended
 	r.client.Close()
+}
+
+// checkDistinct returns an error unless the output has n records, all of them different,
+// apart from those of groups that only close windows.
+func (c *kafkaCluster) checkDistinct(ctx context.Context, n int) error {
+	reader, err := newReader(ctx, c, kafkaOut, false)
+	if err != nil {
+		return err
+	}
+	defer reader.close()
+	got, err := reader.finish(ctx)
+	if err != nil {
+		return err
+	}
+	return distinct(got, n)
+}
+
+// distinct returns an error unless there are n bodies, all of them different.
+func distinct(got [][]byte, n int) error {
+	seen := make(map[string]bool, len(got))
+	for _, body := range got {
+		seen[string(body)] = true
+	}
+	if len(got) != n || len(seen) != n {
+		return fmt.Errorf("there are %d outputs, of which %d are different, of %d records", len(got), len(seen), n)
+	}
+	return nil
 }
 
 // started returns a check that reports whether the group has committed something, and how
