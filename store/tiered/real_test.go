@@ -52,7 +52,7 @@ func inPostgres(pool *pgxpool.Pool) place {
 	return func(tb testing.TB, _ func() time.Time) func() (semel.Store, error) {
 		names := migrated(tb, pool)
 		return func() (semel.Store, error) {
-			return pgstore.New(context.Background(), pool, &pgstore.Options{Names: names})
+			return pgstore.New(context.Background(), pool, &pgstore.Options{Names: names, LockWait: 20 * time.Second}) // on a busy machine a commit takes long
 		}
 	}
 }
@@ -107,7 +107,7 @@ func TestConformanceOfServers(t *testing.T) {
 				t.Parallel()
 				storetest.Run(t, storetest.Harness{
 					Time:     storetest.Wall,
-					New:      stacked(b.place, layers, tiered.Options{Timeout: 5 * time.Second}),
+					New:      stacked(b.place, layers, tiered.Options{Timeout: time.Minute}),
 					Transact: b.transact,
 				})
 			})
