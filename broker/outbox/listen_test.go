@@ -32,7 +32,7 @@ func TestANotificationWakesTheRelay(t *testing.T) {
 		return err
 	})
 	defer n.Close()
-	if !kafkatest.Within(time.Minute, func() bool { return relay.Owned(s) == 64 }) {
+	if !kafkatest.Within(3*time.Minute, func() bool { return relay.Owned(s) == 64 }) {
 		t.Fatal("the relay does not own all shards")
 	}
 	former := 0
@@ -41,7 +41,7 @@ func TestANotificationWakesTheRelay(t *testing.T) {
 		eventually(t, pool, fmt.Sprintf("SELECT count(*) = 1 AND min(pid) <> %d %s", former, listens))
 		relay.Postpone(s, time.Now().Add(time.Hour))
 		read := make(chan string, 1)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 		go func() {
 			items, err := s.Read(ctx)
 			if err != nil || len(items) != 1 {
@@ -60,6 +60,7 @@ func TestANotificationWakesTheRelay(t *testing.T) {
 			t.Errorf("read %s, want %s", got, body)
 		}
 		cancel()
+		eventually(t, pool, "SELECT count(*) = 1 "+listens) // it waits for the next one
 		if err := pool.QueryRow(t.Context(), "SELECT pid, pg_terminate_backend(pid) "+listens).Scan(&former, new(bool)); err != nil {
 			t.Fatal(err)
 		}
@@ -78,7 +79,7 @@ func TestARelayBehindAPoolerDoesNotListen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 		if !pooled {
 			cancel() // it would listen
 		}

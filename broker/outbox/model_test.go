@@ -741,7 +741,7 @@ func TestPreparedTransactionIsAwaitedAcrossARestart(t *testing.T) {
 	h.must(r.leases.tend(t.Context()))
 	poll := func() (ids []string) {
 		t.Helper()
-		for late := time.Now().Add(time.Minute); ; <-time.After(10 * time.Millisecond) {
+		for late := time.Now().Add(5 * time.Minute); ; <-time.After(10 * time.Millisecond) {
 			r.source.reading.asked = time.Time{}
 			items, _, err := r.source.poll(t.Context())
 			for _, it := range items {

@@ -44,7 +44,7 @@ func closeAfter(t *testing.T, s *relay.Source) {
 // read reads until there are n messages, and returns their bodies too.
 func read(t *testing.T, s *relay.Source, n int) (items []*pipeline.Item, bodies string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for len(items) < n {
 		list, err := s.Read(ctx)

@@ -38,7 +38,7 @@ func TestSweepFindsRowsThatTheLogDidNotReturn(t *testing.T) {
 	}()
 	now := func() *session {
 		t.Helper()
-		for late := time.Now().Add(20 * time.Second); ; <-time.After(10 * time.Millisecond) {
+		for late := time.Now().Add(2 * time.Minute); ; <-time.After(10 * time.Millisecond) {
 			s.mu.Lock()
 			of := s.session
 			s.mu.Unlock()

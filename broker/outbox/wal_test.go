@@ -65,7 +65,7 @@ func TestWALSourcePassesTheSuite(t *testing.T) {
 		pool := migrated(tb, address)
 		slot := "t" + strings.ToLower(servicestest.Topic()[2:])
 		tb.Cleanup(func() {
-			for deadline := time.Now().Add(20 * time.Second); ; <-time.After(50 * time.Millisecond) {
+			for deadline := time.Now().Add(2 * time.Minute); ; <-time.After(50 * time.Millisecond) {
 				_, err := pool.Exec(context.Background(), "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1", slot)
 				if err == nil || time.Now().After(deadline) {
 					return
@@ -147,7 +147,7 @@ func TestWALIsReadInTheOrderOfCommits(t *testing.T) {
 // readFrom is read for any source.
 func readFrom(t *testing.T, s pipeline.Source, n int) (items []*pipeline.Item, bodies string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var all []string
 	for len(items) < n {
@@ -316,7 +316,7 @@ func (e events) next(t *testing.T) string {
 	select {
 	case got := <-e:
 		return got
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("nothing was heard")
 		return ""
 	}
@@ -388,7 +388,7 @@ func TestLostSlotIsAnErrorWithAWayOut(t *testing.T) {
 	}
 	ack(t, s, items...)
 	// And while a relay reads it.
-	for late := time.Now().Add(20 * time.Second); ; <-time.After(10 * time.Millisecond) { // it may connect again in between
+	for late := time.Now().Add(2 * time.Minute); ; <-time.After(10 * time.Millisecond) { // it may connect again in between
 		_, err := pool.Exec(t.Context(), "DO $$ BEGIN PERFORM pg_terminate_backend(pid, 5000) FROM pg_stat_replication; PERFORM pg_drop_replication_slot('semel_outbox'); END $$")
 		if err == nil {
 			break
@@ -397,7 +397,7 @@ func TestLostSlotIsAnErrorWithAWayOut(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if _, err := s.Read(ctx); !errors.As(err, &wrong) || !strings.Contains(wrong.Cause, "is gone") {
 		t.Error(err)
@@ -431,7 +431,7 @@ func TestServerThatCannotIsNamed(t *testing.T) {
 		began := time.Now()
 		_, err := relay.OpenWAL(t.Context(), c.address, nil)
 		wrong, ok := errors.AsType[*relay.SlotError](err)
-		if !ok || !strings.Contains(wrong.Cause, c.cause) || !strings.Contains(wrong.Remedy, c.remedy) || time.Since(began) > 10*time.Second {
+		if !ok || !strings.Contains(wrong.Cause, c.cause) || !strings.Contains(wrong.Remedy, c.remedy) || time.Since(began) > time.Minute {
 			t.Errorf("%s: %v after %v", c.before, err, time.Since(began))
 		}
 		findings, err := relay.ExamineWAL(t.Context(), c.address, nil)
@@ -558,12 +558,19 @@ func TestTransactionThatEndsWhileTheSlotIsCreatedKeepsItsPlace(t *testing.T) {
 	address.RawQuery = query.Encode()
 	exec(t, pool, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
 	exec(t, pool, "SELECT pg_reload_conf()")
-	for waits := false; !waits; { // the setting shows nowhere else
-		short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-		_, err := pool.Exec(short, "SELECT pg_logical_emit_message(true, 'probe', '')")
-		cancel()
-		waits = err != nil
-	}
+	// The setting shows nowhere else than in commits that wait.
+	probing, stop := context.WithCancel(t.Context())
+	var probe sync.WaitGroup
+	defer probe.Wait()
+	defer stop()
+	probe.Go(func() {
+		for probing.Err() == nil {
+			_, _ = pool.Exec(probing, "SELECT pg_logical_emit_message(true, 'probe', '')")
+		}
+	})
+	eventually(t, pool, "SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+	stop()
+	probe.Wait()
 	eventually(t, pool, "SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()")
 	begin := func() (tx pgx.Tx, waited string) { // a statement that is true when a new slot waits for it
 		t.Helper()
@@ -594,7 +601,7 @@ func TestTransactionThatEndsWhileTheSlotIsCreatedKeepsItsPlace(t *testing.T) {
 	eventually(t, pool, "SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
 	rollback(second)
 	eventually(t, pool, "SELECT confirmed_flush_lsn IS NOT NULL AND active_pid IS NULL FROM pg_replication_slots")
-	for late := time.Now().Add(10 * time.Second); ; <-time.After(50 * time.Millisecond) {
+	for late := time.Now().Add(2 * time.Minute); ; <-time.After(50 * time.Millisecond) {
 		if err := s.Ready(t.Context()); err != nil && strings.Contains(err.Error(), "is being created, which waits for transactions that have written") {
 			break
 		} else if time.Now().After(late) {
@@ -675,7 +682,7 @@ func TestNewSlotWaitsForOpenTransactions(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := openWAL(t, server.URL(), nil)
-	for late := time.Now().Add(20 * time.Second); ; <-time.After(50 * time.Millisecond) {
+	for late := time.Now().Add(2 * time.Minute); ; <-time.After(50 * time.Millisecond) {
 		err := first.Ready(t.Context())
 		if wrong, ok := errors.AsType[*relay.SlotError](err); ok && strings.Contains(wrong.Cause, "waits for transactions that have written") && strings.Contains(wrong.Remedy, "SELECT pg_terminate_backend(") {
 			break
