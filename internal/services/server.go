@@ -20,7 +20,7 @@ const (
 	// startLimit bounds a start without a deadline.
 	startLimit = 3 * time.Minute
 	// stopLimit is how long an orderly stop may take.
-	stopLimit = time.Minute
+	stopLimit = 3 * time.Minute
 	// pollPause is the pause between two checks whether a server answers.
 	pollPause = 10 * time.Millisecond
 )
@@ -226,7 +226,7 @@ func (s *Server) kill() error {
 }
 
 // Stop ends the server in order and returns when it is gone. Its data stays for
-// Restart. A server that does not stop within a minute is killed, and the error
+// Restart. A server that does not stop within three minutes is killed, and the error
 // says so.
 func (s *Server) Stop() error {
 	s.mu.Lock()
