@@ -32,7 +32,7 @@ func TestAResponseThatStallsEndsWithAnUnknownOutcome(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		<-leave
 	}}
-	server := proxied(t, s, httpidem.ProxyOptions{Timeout: 200 * time.Millisecond, Late: 200 * time.Millisecond})
+	server := proxied(t, s, httpidem.ProxyOptions{Timeout: 3 * time.Second, Late: 200 * time.Millisecond})
 	t.Cleanup(func() { close(leave) })
 	if r := post(t, server.URL, "a", withKey("k")); r.err == nil {
 		t.Errorf("the client got a whole answer: %v %q", r.Response, r.body)

@@ -618,7 +618,7 @@ func TestAStoreThatIsDown(t *testing.T) {
 	t.Parallel()
 	store := &failing{Store: newStore(t)}
 	s := &service{handle: created}
-	server := front(t, newGuard(t, store, &semel.GuardOptions{OnLeaseExpired: semel.Hold, Lease: 300 * time.Millisecond}), s, nil)
+	server := front(t, newGuard(t, store, &semel.GuardOptions{OnLeaseExpired: semel.Hold, Lease: 3 * time.Second}), s, nil)
 	store.claim.Store(true)
 	r := post(t, server.URL, "a", withKey("k"))
 	if r.must(t, 503, httpidem.StoreUnavailable); bytes.Contains(r.body, []byte("10.0.0.1")) {
@@ -717,7 +717,7 @@ func TestABodyMayTakeLongerThanTheTimeOut(t *testing.T) {
 	s := &service{handle: func(w http.ResponseWriter, r *http.Request) {
 		next := time.NewTicker(100 * time.Millisecond)
 		defer next.Stop()
-		for range 8 { // together longer than both time-outs
+		for range 45 { // together longer than both time-outs
 			io.WriteString(w, "part ")
 			w.(http.Flusher).Flush()
 			select {
@@ -729,9 +729,9 @@ func TestABodyMayTakeLongerThanTheTimeOut(t *testing.T) {
 		}
 		io.WriteString(w, "end")
 	}}
-	server := proxied(t, s, httpidem.ProxyOptions{Timeout: 100 * time.Millisecond, Late: 500 * time.Millisecond})
+	server := proxied(t, s, httpidem.ProxyOptions{Timeout: 3 * time.Second, Late: time.Second})
 	for range 2 {
-		if r := post(t, server.URL, "a", withKey("k")); r.StatusCode != 200 || string(r.body) != strings.Repeat("part ", 8)+"end" || r.err != nil {
+		if r := post(t, server.URL, "a", withKey("k")); r.StatusCode != 200 || string(r.body) != strings.Repeat("part ", 45)+"end" || r.err != nil {
 			t.Errorf("the answer is %v %q, %v", r.Response, r.body, r.err)
 		}
 	}
