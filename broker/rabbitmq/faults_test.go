@@ -114,7 +114,7 @@ func open(t *testing.T, opts *rabbitmq.SourceOptions) reader {
 // read reads until n messages have come.
 func (r reader) read(n int) (items []*pipeline.Item) {
 	r.Helper()
-	ctx, cancel := context.WithTimeout(r.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(r.Context(), 2*time.Minute)
 	defer cancel()
 	for len(items) < n {
 		more, err := r.Read(ctx)
@@ -464,7 +464,7 @@ func TestFaults(t *testing.T) {
 		if publisher.Publish(t.Context(), m); m.Err != nil {
 			t.Fatal(m.Err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
 		if items, err := source.Read(ctx); !errors.Is(err, semel.ErrInvalidRequest) {
 			t.Errorf("%d messages, %v; want a refusal", len(items), err)

@@ -160,7 +160,7 @@ func bodies(url, queue string) (list [][]byte, err error) {
 		if err != nil {
 			return err
 		}
-		limit := time.After(30 * time.Second)
+		limit := time.After(2 * time.Minute)
 		for {
 			select {
 			case m, ok := <-messages:

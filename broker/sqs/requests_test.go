@@ -164,14 +164,14 @@ func TestVisibilityIsExtendedAndShortened(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &recorder{}
-	source := recorded(t, r, queue, 3*time.Second)
+	source := recorded(t, r, queue, 6*time.Second)
 	items := readOne(t, source)
 	changes := func(to int) func(request) bool {
 		return func(q request) bool {
 			return q.Action == "ChangeMessageVisibilityBatch" && len(q.Entries) == 1 && q.Entries[0].VisibilityTimeout == to
 		}
 	}
-	r.await(t, 3, changes(3)) // each after more than a second
+	r.await(t, 3, changes(6)) // each after a third of that
 	if got, err := bodies(t.Context(), api, queue); err != nil || len(got) > 0 {
 		t.Errorf("another process got %q, %v", got, err)
 	}
