@@ -57,7 +57,7 @@ func patiently(o *SourceOptions) { o.SessionTimeout = 30 * time.Second }
 // get reads until n items have come.
 func (m *member) get(n int) []*pipeline.Item {
 	m.b.Helper()
-	ctx, cancel := context.WithTimeout(m.b.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(m.b.Context(), 3*time.Minute)
 	defer cancel()
 	var all []*pipeline.Item
 	for len(all) < n {
@@ -89,7 +89,7 @@ func (m *member) ack(items ...*pipeline.Item) {
 
 func (m *member) leave() {
 	m.b.Helper()
-	ctx, cancel := context.WithTimeout(m.b.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(m.b.Context(), 3*time.Minute)
 	defer cancel()
 	if err := m.Close(ctx); err != nil {
 		m.b.Error(err)
@@ -249,7 +249,7 @@ func TestARevokedPartitionEndsWhatIsUnderWayFirst(t *testing.T) {
 			rest <- all
 		}()
 		total := func() (n int64) { return b.committed(0) + b.committed(1) }
-		if !kafkatest.Within(time.Minute, func() bool { return total() == 20 }) {
+		if !kafkatest.Within(3*time.Minute, func() bool { return total() == 20 }) {
 			t.Errorf("%d offsets are committed, want 20", total())
 		}
 		stopReading()

@@ -114,7 +114,7 @@ func TestOfTwoMembersWithOneNameTheEarlierEnds(t *testing.T) {
 		second := b.join(named)
 		ended := make(chan error, 1)
 		go func() {
-			ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(b.Context(), 3*time.Minute)
 			defer cancel()
 			var err error
 			for err == nil {

@@ -368,7 +368,7 @@ func (q *query) run(t *testing.T, list []bid, n int, seed uint64) (out []string)
 		kafkatest.Must(t, os.WriteFile(file, []byte(config), 0o600))
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
-		waiting, ended := context.WithTimeout(t.Context(), time.Minute)
+		waiting, ended := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer ended()
 		var said bytes.Buffer
 		var program sync.WaitGroup

@@ -218,7 +218,7 @@ func TestAPartitionThatAnotherSessionAskedForInErrorIsRead(t *testing.T) {
 		p := b.start(opts)
 		var id cluster.Partition
 		var holds *session
-		if !kafkatest.Within(time.Minute, func() bool {
+		if !kafkatest.Within(3*time.Minute, func() bool {
 			p.tr.mu.Lock()
 			defer p.tr.mu.Unlock()
 			for of, at := range p.tr.slots {

@@ -408,7 +408,7 @@ func TestManyResultsAreWrittenInSeveralTransactions(t *testing.T) {
 			b.Write(counted(0, fmt.Sprint("end", ends), "last", 0, base.Add(time.Hour)))
 		}
 		total := 0
-		if !kafkatest.Within(time.Minute, func() bool { total = len(b.results()); return total >= groups }) || total != groups {
+		if !kafkatest.Within(5*time.Minute, func() bool { total = len(b.results()); return total >= groups }) || total != groups {
 			t.Errorf("%d results, want %d", total, groups)
 		}
 		p.Stop()
