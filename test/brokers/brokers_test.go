@@ -213,7 +213,7 @@ pipelines:
     source: %s
     key: { id: .id, on_missing: park }
     window: 24h
-    lease: 5s
+    lease: 1m
     store: keys
     %s
     on_failure: { attempts: 1000, backoff: 100ms, then: park }
@@ -235,7 +235,7 @@ pipelines:
 func (r *run) all() {
 	limit := 25 * time.Minute
 	if testing.Short() {
-		limit = 3 * time.Minute
+		limit = 10 * time.Minute
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), limit)
 	defer cancel()
@@ -366,7 +366,7 @@ func (r *run) happen(ctx context.Context, event string) {
 // delivery at which it dies when it has received a message. It returns that number.
 func (r *run) die(ctx context.Context, point string, n int) (met int) {
 	r.Helper()
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	process := r.program.Process
 	if point == inEffect {
