@@ -56,7 +56,7 @@ func aggregateMapping(a *Aggregate) schema.Mapping {
 	return schema.Mapping{
 		Fields: []schema.Field{
 			{Name: "by", Doc: "Where a message has its group key: a rule.", Required: true, Form: schema.Form{Either: ruleForms()}, Read: func(v schema.Value) { a.By = oneRule(v) }},
-			schema.PartField("over", func() schema.Mapping { return overMapping(&a.Over) }, "The windows over the times of the records.").Need(),
+			schema.PartField("over", func() schema.Mapping { return overMapping(&a.Over) }, "The windows over the times of the records.").Need().Titled("Windows"),
 			{Name: "values", Doc: "The values of a result, by name: `count`, or `sum`, `min`, `max`, `avg`, `first` or `last` and the path of a JSON value, as in `sum .cents`. Numbers must be whole.", Required: true,
 				Form: schema.Form{Named: &schema.Form{Scalar: schema.ScalarText}}, Read: func(v schema.Value) { readValues(v, a) }},
 			schema.PauseField("grace", &a.Grace, "How much older than the newest record of its partition a record may be and still count. A window is closed that long after its end, by the times of the records.").Or("0s"),

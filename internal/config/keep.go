@@ -65,7 +65,7 @@ func keepMapping(k *Keep) schema.Mapping {
 	return schema.Mapping{
 		Fields: []schema.Field{
 			rule("first", &k.First, "Where a message has its time: a rule. The earliest message of a key takes effect, once no earlier one can come. A time is a text as in RFC 3339, or whole milliseconds since 1970. Keys are remembered by these times."),
-			schema.PartField("last", func() schema.Mapping { return overMapping(&k.Last) }, "The last message of a key takes effect in each window over the times of the records. With `session`, that is after a time without messages of the key."),
+			schema.PartField("last", func() schema.Mapping { return overMapping(&k.Last) }, "The last message of a key takes effect in each window over the times of the records. With `session`, that is after a time without messages of the key.").Titled("Windows"),
 			rule("newest", &k.Newest, "Where a message has its version: a rule. A message takes effect immediately if its version is newer than all before, for as long as `window` remembers them. A version is a whole number, a time as in RFC 3339, or another text of at most 32 bytes, ordered by its bytes."),
 			schema.PauseField("grace", &k.Grace, "How much older than the newest record of its partition a record may be. A record is held until the newest one is later by that much. Not for `newest`.").Or("0s"),
 			schema.WindowField("idle", &k.Idle, "In a partition that gets no new record for this time, after all its records were read, held records take effect when the clock is `idle` + `grace` + 5s later. With `forever`, only newer records have that effect. Not for `newest`.").Or("1m"),

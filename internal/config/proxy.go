@@ -435,57 +435,54 @@ func routeMapping(r *Route) schema.Mapping {
 			v.Wrong("it must start with /")
 		}
 	}}
-	return schema.Mapping{Fields: append([]schema.Field{path}, routeFields(r, true)...)}
+	fields := routeFields(r, true)
+	for i := range fields {
+		fields[i] = fields[i].Means("that of the proxy")
+		fields[i].Inherits = "proxy"
+	}
+	return schema.Mapping{Fields: append([]schema.Field{path}, fields...)}
 }
 
 // routeFields are the fields of a route. Those of a proxy are the defaults of its routes.
 func routeFields(r *Route, inner bool) []schema.Field {
-	or := func(f schema.Field, fallback string) schema.Field {
-		if inner {
-			fallback = "that of the proxy"
-		}
-		return f.Means(fallback)
-	}
 	upstream := parsedField("upstream", &r.Upstream, ParseUpstream, "URL of the service. The path of a request is put behind it.")
-	if upstream = or(upstream, ""); !inner {
-		upstream = upstream.Need()
-	}
+	upstream.Required = !inner
 	upstreamTLS := TLSField(&r.UpstreamTLS)
 	upstreamTLS.Name = "upstream_tls"
 	return []schema.Field{
 		upstream,
 		upstreamTLS,
-		or(schema.DurationField("upstream_timeout", &r.UpstreamTimeout, "How long a client with a key waits for the answer. Then it gets 504, and the outcome is unknown until the answer comes."), "60s"),
-		or(schema.ChoiceField("profile", &r.Profile, "The API whose rules hold: where the key is, its length, methods, statuses, and which answers are kept.", profileNames()...), "ietf"),
-		or(parsedList("methods", &r.Methods, ParseMethod, "Methods that take a key. With `[]` none does."), "those of the profile"),
-		or(schema.TruthField("required", &r.Required, "Refuse a request without a key with 400."), "false"),
-		or(parsedList("headers", &r.Headers, ParseHeader, "Names of the header that has the key. A request may use any of them."), "those of the profile"),
-		or(schema.TruthField("strict", &r.Strict, "Accept only keys in double quotes, as RFC 9651 writes strings."), "false"),
-		or(schema.TextField("key_pointer", &r.KeyPointer, "JSON pointer to the key in a JSON body, such as `/idempotency_key`. The body is then read before anything else."), "that of the profile"),
-		or(schema.NumberField("min_key", &r.MinKey, 1, 4096, "Length in bytes of the shortest key."), "that of the profile"),
-		or(schema.NumberField("max_key", &r.MaxKey, 1, 4096, "Length in bytes of the longest key. A longer one gets 400."), "that of the profile"),
-		or(schema.TruthField("hide_key", &r.HideKey, "Do not pass the headers with the key on. Otherwise the service gets them, and may use the key as well."), "false"),
-		or(parsedField("first_sent", &r.FirstSent, ParseHeader, "Name of a header in which each client says when it sent the request first, as an HTTP date. A request that is older than `window` and not known gets 412."), "that of the profile"),
-		or(parsedField("marker", &r.Marker, ParseHeader, "Name of the header that marks kept answers."), "that of the profile"),
-		or(schema.NumberField("mismatch_status", &r.MismatchStatus, 400, 499, "Status for another request with the same key."), "that of the profile"),
-		or(schema.NumberField("in_flight_status", &r.InFlightStatus, 400, 499, "Status for a repetition while the first request runs."), "that of the profile"),
-		or(schema.WindowField("window", &r.Window, "How long an answer is kept, from its completion on."), "24h"),
-		or(schema.DurationField("lease", &r.Lease, "How long a claim lasts. The proxy extends it while the service works."), "30s"),
-		or(schema.ChoiceField("on_lease_expired", &r.OnLeaseExpired, "After a crash of the proxy in the middle of a request: `hold` answers its repetition with 409 until an operator resolves the key. `retry` runs it again.", "hold", "retry"), "hold"),
-		or(schema.PauseField("wait", &r.Wait, "How long a repetition waits while the first request runs. Then it gets 409."), "0s"),
-		or(schema.SizeField("max_body", &r.MaxBody, "The longest body of a request with a key. A longer one gets 413."), "1MiB"),
-		or(schema.SizeField("max_response", &r.MaxResponse, "The longest body of an answer that is kept. A longer one reaches the client, and a repetition gets 409."), "1MiB"),
-		or(parsedList("replay_headers", &r.ReplayHeaders, ParseHeader, "Headers that are kept with an answer, in addition to those that describe its content."), "[]"),
-		or(parsedList("release", &r.Release, parseStatus, "Statuses of answers that mean that a request took no effect, such as `429` or `5xx`. They are not kept, and a repetition runs."), "those of the profile"),
-		or(schema.PartField("fingerprint", func() schema.Mapping {
+		schema.DurationField("upstream_timeout", &r.UpstreamTimeout, "How long a client with a key waits for the answer. Then it gets 504, and the outcome is unknown until the answer comes.").Means("60s"),
+		schema.ChoiceField("profile", &r.Profile, "The API whose rules hold: where the key is, its length, methods, statuses, and which answers are kept.", profileNames()...).Means("ietf"),
+		parsedList("methods", &r.Methods, ParseMethod, "Methods that take a key. With `[]` none does.").Means("those of the profile"),
+		schema.TruthField("required", &r.Required, "Refuse a request without a key with 400.").Means("false"),
+		parsedList("headers", &r.Headers, ParseHeader, "Names of the header that has the key. A request may use any of them.").Means("those of the profile"),
+		schema.TruthField("strict", &r.Strict, "Accept only keys in double quotes, as RFC 9651 writes strings.").Means("false"),
+		schema.TextField("key_pointer", &r.KeyPointer, "JSON pointer to the key in a JSON body, such as `/idempotency_key`. The body is then read before anything else.").Means("that of the profile"),
+		schema.NumberField("min_key", &r.MinKey, 1, 4096, "Length in bytes of the shortest key.").Means("that of the profile"),
+		schema.NumberField("max_key", &r.MaxKey, 1, 4096, "Length in bytes of the longest key. A longer one gets 400.").Means("that of the profile"),
+		schema.TruthField("hide_key", &r.HideKey, "Do not pass the headers with the key on. Otherwise the service gets them, and may use the key as well.").Means("false"),
+		parsedField("first_sent", &r.FirstSent, ParseHeader, "Name of a header in which each client says when it sent the request first, as an HTTP date. A request that is older than `window` and not known gets 412.").Means("that of the profile"),
+		parsedField("marker", &r.Marker, ParseHeader, "Name of the header that marks kept answers.").Means("that of the profile"),
+		schema.NumberField("mismatch_status", &r.MismatchStatus, 400, 499, "Status for another request with the same key.").Means("that of the profile"),
+		schema.NumberField("in_flight_status", &r.InFlightStatus, 400, 499, "Status for a repetition while the first request runs.").Means("that of the profile"),
+		schema.WindowField("window", &r.Window, "How long an answer is kept, from its completion on.").Means("24h"),
+		schema.DurationField("lease", &r.Lease, "How long a claim lasts. The proxy extends it while the service works.").Means("30s"),
+		schema.ChoiceField("on_lease_expired", &r.OnLeaseExpired, "After a crash of the proxy in the middle of a request: `hold` answers its repetition with 409 until an operator resolves the key. `retry` runs it again.", "hold", "retry").Means("hold"),
+		schema.PauseField("wait", &r.Wait, "How long a repetition waits while the first request runs. Then it gets 409.").Means("0s"),
+		schema.SizeField("max_body", &r.MaxBody, "The longest body of a request with a key. A longer one gets 413.").Means("1MiB"),
+		schema.SizeField("max_response", &r.MaxResponse, "The longest body of an answer that is kept. A longer one reaches the client, and a repetition gets 409.").Means("1MiB"),
+		parsedList("replay_headers", &r.ReplayHeaders, ParseHeader, "Headers that are kept with an answer, in addition to those that describe its content.").Means("[]"),
+		parsedList("release", &r.Release, parseStatus, "Statuses of answers that mean that a request took no effect, such as `429` or `5xx`. They are not kept, and a repetition runs.").Means("those of the profile"),
+		schema.PartField("fingerprint", func() schema.Mapping {
 			r.Fingerprint = httpidem.FingerprintOptions{}
 			return schema.Mapping{Fields: []schema.Field{
 				schema.TextsField("include", &r.Fingerprint.Include, "JSON pointers to the members that count, such as `/amount`.").Means("all"),
 				schema.TextsField("exclude", &r.Fingerprint.Exclude, "JSON pointers to the members that do not count, such as `/sent_at`.").Means("none"),
 				schema.TruthField("canonical_json", &r.Fingerprint.CanonicalJSON, "Order of members and white space do not count.").Or("false"),
 			}}
-		}, "What of a JSON body must be the same when a request is repeated. Method, host, path and query always count."), "each byte of the body"),
-		or(schema.TruthField("fail_open", &r.FailOpen, "While the store does not answer, pass requests with a key on without protection, and say so in the header `Idempotency-Status: unprotected` of the answer."), "false"),
+		}, "What of a JSON body must be the same when a request is repeated. Method, host, path and query always count.").Means("each byte of the body"),
+		schema.TruthField("fail_open", &r.FailOpen, "While the store does not answer, pass requests with a key on without protection, and say so in the header `Idempotency-Status: unprotected` of the answer.").Means("false"),
 	}
 }
 

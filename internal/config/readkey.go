@@ -13,7 +13,7 @@ import (
 func keyMapping(k *Key) schema.Mapping {
 	return schema.Mapping{Fields: []schema.Field{
 		{Name: "id", Doc: "Where a message has its id: a rule, or a list of rules. The first rule that finds an id counts.", Required: true,
-			Form: schema.Form{Either: []schema.Form{{Scalar: schema.ScalarRule}, {Element: &schema.Form{Either: ruleForms()}}, {Members: ruleMapping}}},
+			Form: schema.Form{Either: []schema.Form{{Scalar: schema.ScalarRule}, {Element: &schema.Form{Either: ruleForms()}}, namedRule()}},
 			Read: func(v schema.Value) { k.Rule = readRule(v) }},
 		keepField(k),
 		schema.TextField("scope", &k.Scope, "The scope in which the id is unique.").Means("the pipeline's name"),
@@ -26,8 +26,11 @@ func keyMapping(k *Key) schema.Mapping {
 
 // ruleForms are the forms of one rule.
 func ruleForms() []schema.Form {
-	return []schema.Form{{Scalar: schema.ScalarRule}, {Members: ruleMapping}}
+	return []schema.Form{{Scalar: schema.ScalarRule}, namedRule()}
 }
+
+// namedRule is the form of a rule that has a name.
+func namedRule() schema.Form { return schema.Form{Members: ruleMapping, Title: "Rule with a name"} }
 
 // ruleMapping is the schema of a rule that has a name; readRule reads it.
 func ruleMapping() schema.Mapping {

@@ -66,14 +66,14 @@ func (t *Target) String() string {
 }
 
 // TargetField is a text, or the place of the name in each message and the names that are
-// allowed. what is the singular of the names, such as "topic".
-func TargetField(name string, target *Target, what, doc string) schema.Field {
+// allowed.
+func TargetField(name string, target *Target, doc string) schema.Field {
 	var from string
 	var allow []string
 	members := func() schema.Mapping {
 		return schema.Mapping{
 			Fields: []schema.Field{
-				{Name: "from", Doc: "Where each message names its " + what + ": `source`, the topic of an outbox row or the topic, stream or queue that was read, or `header:NAME`.", Required: true, Form: schema.Form{Scalar: schema.ScalarValue}, Read: func(v schema.Value) {
+				{Name: "from", Doc: "Where each message has the name: `source`, the topic of an outbox row or the topic, stream or queue that was read, or `header:NAME`.", Required: true, Form: schema.Form{Scalar: schema.ScalarValue}, Read: func(v schema.Value) {
 					schema.Quantity(v, &from, "a text", func(text string) (string, error) {
 						if header, ok := strings.CutPrefix(text, "header:"); text != "source" && (!ok || header == "") {
 							return "", fmt.Errorf("write source or header:NAME")
@@ -81,7 +81,7 @@ func TargetField(name string, target *Target, what, doc string) schema.Field {
 						return text, nil
 					})
 				}},
-				schema.TextsField("allow", &allow, "The "+what+"s that messages may name. One that ends in `*` allows every longer name with that beginning. Another message fails: it is retried, and parked after its last attempt.").Need(),
+				schema.TextsField("allow", &allow, "The names that messages may use. One that ends in `*` allows every longer name with that beginning. Another message fails: it is retried, and parked after its last attempt.").Need(),
 			},
 			Check: func(v schema.Value, there schema.Members) {
 				_, hasFrom := there["from"]
@@ -97,7 +97,7 @@ func TargetField(name string, target *Target, what, doc string) schema.Field {
 	}
 	return schema.Field{
 		Name: name, Doc: doc,
-		Form: schema.Form{Either: []schema.Form{{Scalar: schema.ScalarText}, {Members: members}}},
+		Form: schema.Form{Either: []schema.Form{{Scalar: schema.ScalarText}, {Members: members, Title: "Name from the message"}}},
 		Read: func(v schema.Value) {
 			switch v.Node.(type) {
 			case *ast.MappingNode, *ast.MappingValueNode:

@@ -3,6 +3,7 @@ package kind_test
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -156,8 +157,15 @@ func (w *pageWriter) mapping(path string, m schema.Mapping, title string) {
 		w.out.WriteString("It has no fields.\n\n")
 		return
 	}
+	inherited := map[string][]string{} // names by the path of the mapping that describes them
+	own := slices.DeleteFunc(slices.Clone(m.Fields), func(f schema.Field) bool {
+		if f.Inherits != "" {
+			inherited[f.Inherits] = append(inherited[f.Inherits], f.Name)
+		}
+		return f.Inherits != ""
+	})
 	w.out.WriteString("| field | written as | default | |\n|---|---|---|---|\n")
-	for _, f := range m.Fields {
+	for _, f := range own {
 		fallback := f.Fallback()
 		switch {
 		case f.Required:
@@ -168,7 +176,10 @@ func (w *pageWriter) mapping(path string, m schema.Mapping, title string) {
 		fmt.Fprintf(&w.out, "| `%s` | %s | %s | %s |\n", f.Name, w.form(schema.Within(path, f.Name), &f.Form), fallback, f.Doc)
 	}
 	w.out.WriteString("\n")
-	for _, f := range m.Fields {
+	for _, of := range slices.Sorted(maps.Keys(inherited)) {
+		fmt.Fprintf(&w.out, "These fields of %s can be set as well. The others have their values from there: `%s`.\n\n", link("`"+of+"`", of), strings.Join(inherited[of], "`, `"))
+	}
+	for _, f := range own {
 		at := schema.Within(path, f.Name)
 		w.inner(at, &f.Form)
 	}

@@ -48,6 +48,9 @@ type Field struct {
 	// Initial is read if the field is absent. Shown is the default of the code that
 	// uses the value; it is documented and not read.
 	Initial, Shown string
+	// Inherits is the path of a mapping whose field of the same name holds if this one is
+	// absent, or "".
+	Inherits string
 	// implied means that an absent mapping is read as an empty one.
 	implied  bool
 	Required bool

@@ -39,7 +39,7 @@ func (s *Sink) Fields() schema.Mapping {
 			}
 		},
 		Fields: append(s.Client.fields(),
-			config.TargetField("subject", &s.Subject, "subject", "Subject to publish to, or where each message names its subject.").Need(),
+			config.TargetField("subject", &s.Subject, "Subject to publish to, or where each message names its subject.").Need(),
 			schema.TextField("stream", &s.Stream, "Stream that must store the messages.").Means("the one that takes the subject"),
 			schema.TruthField("create", &s.Create, "Create the stream if it does not exist: with files, one replica, and no limits.").Or("false"),
 		),

@@ -37,7 +37,7 @@ func (s *Sink) Fields() schema.Mapping {
 		},
 		Fields: append(s.Client.fields(),
 			schema.TextField("exchange", &s.Exchange, "Exchange to publish to.").Means("the default exchange: `routing_key` is a queue"),
-			config.TargetField("routing_key", &s.RoutingKey, "routing key", "Routing key, or where each message names its own. It is the name of a queue if there is no `exchange`.").Need(),
+			config.TargetField("routing_key", &s.RoutingKey, "Routing key, or where each message names its own. It is the name of a queue if there is no `exchange`.").Need(),
 			schema.TruthField("create", &s.Create, "Create what does not exist: a durable topic exchange, or a durable quorum queue if there is no `exchange`.").Or("false"),
 		),
 	}

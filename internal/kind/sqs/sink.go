@@ -33,7 +33,7 @@ func (s *Sink) Fields() schema.Mapping {
 		Doc:   "Messages in a queue of Amazon SQS, with the headers of the message and headers with its key as attributes. In a FIFO queue the record key, or else the key, becomes the message group, and the key becomes the MessageDeduplicationId, so that SQS stores a repeated attempt once within five minutes. A redriven message has another one.",
 		Check: s.check,
 		Fields: []schema.Field{
-			config.TargetField("queue", &s.Target, "queue", "URL of the queue, as `aws sqs get-queue-url` prints it, or where each message names its queue. It also decides the region and the server.").Need(),
+			config.TargetField("queue", &s.Target, "URL of the queue, as `aws sqs get-queue-url` prints it, or where each message names its queue. It also decides the region and the server.").Need(),
 			schema.TextField("account", &s.Account, "URL before the name of a queue, such as `https://sqs.eu-west-1.amazonaws.com/123456789012`, if messages name their queues.").Means("none"),
 			s.profile(),
 		},
