@@ -83,9 +83,6 @@ type GuardOptions struct {
 	// effect is complete and its result is not kept. Defaults to 0: not known. Must
 	// not be negative.
 	MaxResult int64
-	// MaxJoin is the maximum number of single requests that are joined into one
-	// store call. Defaults to 1024. Must not be negative.
-	MaxJoin int
 	// Observer receives decisions and incidents. If it is a [Tracer], it also
 	// follows the steps. Defaults to none.
 	Observer Observer
@@ -140,7 +137,7 @@ func NewGuard(store Store, opts *GuardOptions) (*Guard, error) {
 	var unique [8]byte
 	rand.Read(unique[:]) // never fails: crypto/rand ends the process instead
 	o.Name += "/" + hex.EncodeToString(unique[:])
-	g := &Guard{store: Join(store, o.MaxJoin), opts: o}
+	g := &Guard{store: Join(store, 0), opts: o}
 	g.tracer, _ = o.Observer.(Tracer)
 	g.singles.New = func() any { return &single{Batch: Batch{guard: g}} }
 	return g, nil
@@ -165,9 +162,6 @@ func (o *GuardOptions) validate() error {
 	}
 	if o.Wait < 0 {
 		bad("Wait: %v is negative", o.Wait)
-	}
-	if o.MaxJoin < 0 {
-		bad("MaxJoin: %d is negative", o.MaxJoin)
 	}
 	if o.OnLate > LatePark {
 		bad("OnLate: %d is none of LateReject, LateRun and LatePark", o.OnLate)

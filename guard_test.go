@@ -479,11 +479,11 @@ func TestTypedResultIsReplayed(t *testing.T) {
 }
 
 func TestBadOptionsAreNamedAllAtOnce(t *testing.T) {
-	_, err := semel.NewGuard(newStore(t, nil), &semel.GuardOptions{Lease: time.Microsecond, Window: -1, Wait: -1, MaxJoin: -1, OnLeaseExpired: 7})
+	_, err := semel.NewGuard(newStore(t, nil), &semel.GuardOptions{Lease: time.Microsecond, Window: -1, Wait: -1, OnLeaseExpired: 7})
 	if !errors.Is(err, semel.ErrInvalidRequest) {
 		t.Fatalf("got %v", err)
 	}
-	for _, field := range []string{"Lease", "Window", "Wait", "MaxJoin", "OnLeaseExpired"} {
+	for _, field := range []string{"Lease", "Window", "Wait", "OnLeaseExpired"} {
 		if !strings.Contains(err.Error(), "GuardOptions."+field+":") {
 			t.Errorf("%s is not named in: %v", field, err)
 		}

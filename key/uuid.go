@@ -83,15 +83,6 @@ func (c *uuidClock) next(now time.Time) UUID {
 	return u.versioned(7)
 }
 
-// UUIDv7Time returns the time in a version 7 UUID, to the millisecond. For
-// another version the error wraps ErrUUID.
-func UUIDv7Time(u UUID) (time.Time, error) {
-	if u.Version() != 7 {
-		return time.Time{}, fmt.Errorf("key: %s is of version %d and has no time: %w", u, u.Version(), ErrUUID)
-	}
-	return time.UnixMilli(int64(binary.BigEndian.Uint64(u[:8]) >> 16)), nil
-}
-
 // ParseUUID reads the 36 characters of a UUID of any version, in upper or lower
 // case. The error wraps ErrUUID.
 func ParseUUID(text string) (UUID, error) {

@@ -52,8 +52,6 @@ type SinkTraits struct {
 	Parallel int
 	// Ordered: Deliver takes several items of one group.
 	Ordered bool
-	// MaxResult is the size in bytes of the longest result; 0 is unknown.
-	MaxResult int64
 }
 
 // deliver calls a sink for the items that pass a FilterMap. After a panic of the sink

@@ -105,9 +105,6 @@ func NewTwoPhase(store semel.Store, sink Sink, opts *TwoPhaseOptions) (*TwoPhase
 	if g.OnLate == semel.LatePark {
 		g.OnLate, g.Park = semel.LateReject, nil
 	}
-	if most := sink.Traits().MaxResult; g.MaxResult == 0 && most > 0 && store.Traits().Results {
-		g.MaxResult = most
-	}
 	t.completions = &completions{Store: store}
 	guard, err := semel.NewGuard(t.completions, g)
 	if err != nil {

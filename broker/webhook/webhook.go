@@ -52,10 +52,6 @@ type Options struct {
 	// TLS configures https. Its minimal version is raised to 1.2. Defaults to
 	// the roots of the system.
 	TLS *tls.Config
-	// MaxResponse is the longest answer in bytes that becomes the key's result.
-	// A longer answer is not kept, and the result says so. Defaults to 64 KiB;
-	// -1 keeps none.
-	MaxResponse int64
 	// Parallel is the number of concurrent requests. Defaults to 16.
 	Parallel int
 	// Redact removes secrets from the text of an answer before it is shortened for
@@ -65,6 +61,10 @@ type Options struct {
 	// header.
 	Pipeline string
 }
+
+// maxResult is the size in bytes of the longest answer that becomes the key's result. A
+// longer answer is not kept, and the result says so.
+const maxResult = 64 << 10
 
 // Sink sends messages. It is safe for concurrent use. New makes it.
 type Sink struct {
@@ -90,9 +90,6 @@ func New(opts *Options) (*Sink, error) {
 	}
 	if o.Timeout == 0 {
 		o.Timeout = 10 * time.Second
-	}
-	if o.MaxResponse == 0 {
-		o.MaxResponse = 64 << 10
 	}
 	if o.Parallel == 0 {
 		o.Parallel = 16
@@ -229,14 +226,11 @@ func (s *Sink) send(ctx context.Context, it *pipeline.Item) (semel.Result, error
 		return semel.Result{}, s.failure(ctx, err, &on)
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, max(s.opts.MaxResponse, 4<<10)+1))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxResult+1))
 	if delivered := s.status(resp, body); delivered != nil {
 		return semel.Result{}, delivered
 	}
-	switch { // the message is delivered, whatever happens to the answer
-	case s.opts.MaxResponse < 0:
-		return semel.Result{}, nil
-	case err != nil || int64(len(body)) > s.opts.MaxResponse:
+	if err != nil || len(body) > maxResult { // the message is delivered nevertheless
 		return semel.Result{Kind: semel.NotKept}, nil
 	}
 	return semel.Result{Kind: semel.Value, Data: body}, nil

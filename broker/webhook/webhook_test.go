@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -252,13 +253,14 @@ func TestTimeoutsAndRefusals(t *testing.T) {
 func TestResultsAreBounded(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.WriteString(w, strings.Repeat("x", 11))
+		n, _ := strconv.Atoi(r.URL.Path[1:])
+		_, _ = io.WriteString(w, strings.Repeat("x", n))
 	}))
 	defer server.Close()
-	for most, want := range map[int64]semel.ResultKind{11: semel.Value, 10: semel.NotKept, -1: 0} {
+	for n, want := range map[int]semel.ResultKind{64 << 10: semel.Value, 64<<10 + 1: semel.NotKept} {
 		it := item("k", "b")
-		if err := deliver(t.Context(), newSink(t, Options{URL: server.URL, MaxResponse: most}), it); err != nil || it.Result.Kind != want {
-			t.Errorf("most %d: %v, %v, want %v", most, it.Result.Kind, err, want)
+		if err := deliver(t.Context(), newSink(t, Options{URL: fmt.Sprintf("%s/%d", server.URL, n)}), it); err != nil || it.Result.Kind != want {
+			t.Errorf("an answer of %d bytes: %v, %v, want %v", n, it.Result.Kind, err, want)
 		}
 	}
 }

@@ -128,15 +128,6 @@ func (r *Report) Missed(all bool) []Item {
 	})
 }
 
-// Items returns all items, without results.
-func Items() []Item {
-	var list []Item
-	for _, i := range items() {
-		list = append(list, i.Item)
-	}
-	return list
-}
-
 // Run checks all items, one after the other. It blocks until they are done, or until ctx
 // ends. It returns an error if the options are wrong, or if the Upstream cannot be asked
 // or is not behind the targets.

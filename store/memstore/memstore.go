@@ -82,8 +82,6 @@ type Options struct {
 	// KeepIDs keeps the readable key in each record, so that listings show it.
 	// Each key then takes a full record of about 200 bytes. Defaults to false.
 	KeepIDs bool
-	// Secret is the key of the digests. Defaults to a random secret.
-	Secret [16]byte
 	// Clock returns the wall-clock time. The store does not follow it
 	// backwards. Defaults to time.Now at the start, and the monotonic clock
 	// after that.
@@ -145,13 +143,10 @@ func New(opts *Options) (*Store, error) {
 	if o.MaxResult == 0 {
 		o.MaxResult = DefaultMaxResult
 	}
-	if o.Secret == [16]byte{} {
-		o.Secret = digest.NewSecret()
-	}
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	s := &Store{opts: o, clock: clock.New(o.Clock, time.Time{}), hasher: digest.New(o.Secret), seed: maphash.MakeSeed()}
+	s := &Store{opts: o, clock: clock.New(o.Clock, time.Time{}), hasher: digest.New(digest.NewSecret()), seed: maphash.MakeSeed()}
 	var err error
 	if s.scale, err = table.NewScale(s.clock.Nanos(), o.MaxWindow); err != nil {
 		return nil, fmt.Errorf("memstore: %w", err)

@@ -30,9 +30,8 @@ type Guard struct {
 }
 
 // NewGuard returns a guard around a store. Nil options are the zero options.
-// Errors are those of [semel.NewGuard]. The options Name, Heartbeat,
-// OnLeaseExpired and MaxJoin have no effect on transactions, which have no lease.
-// Lease limits the wait for a commit after its caller has gone.
+// Errors are those of [semel.NewGuard]. The options Name, Heartbeat
+// and OnLeaseExpired have no effect on transactions, which have no lease. Lease limits the wait for a commit after its caller has gone.
 func NewGuard(store *Store, opts *semel.GuardOptions) (*Guard, error) {
 	if store == nil {
 		return nil, fmt.Errorf("pgstore: NewGuard: the store is nil: %w", semel.ErrInvalidRequest)
