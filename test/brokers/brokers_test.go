@@ -6,6 +6,7 @@ package brokers
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -353,26 +354,30 @@ func (r *run) happen(ctx context.Context, event string) {
 		case <-ctx.Done():
 		}
 	case exhausted:
-		for n := 0; n < r.deliveries; {
-			n = r.die(ctx, received, n+1)
-		}
+		r.die(ctx, received, r.deliveries)
 		r.exhausted = true
 	default:
-		r.die(ctx, event, 1)
+		r.die(ctx, event, 0)
 	}
 }
 
-// die has the program die at a point, and starts it again. n is the least number of the
-// delivery at which it dies when it has received a message. It returns that number.
-func (r *run) die(ctx context.Context, point string, n int) (met int) {
+// die has the program die at a point, and starts it again. At each of the other numbers it
+// dies again, when it has received a message for the number of times that follows the last
+// one. It returns when the number is most.
+func (r *run) die(ctx context.Context, point string, most int) {
 	r.Helper()
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	process := r.program.Process
+	line := ""
 	if point == inEffect {
 		r.journal.do(func() { r.journal.strike = func() { _ = process.Kill() } })
-	} else if _, err := fmt.Fprintf(r.orders, "%s\t%d\n", point, n); err != nil {
-		r.Fatal(err)
+	} else {
+		if _, err := fmt.Fprintf(r.orders, "%s\t1\n", point); err != nil {
+			r.Fatal(err)
+		}
+		defer context.AfterFunc(ctx, func() { _ = process.Kill() })()
+		line, _ = r.out.ReadString('\n') // Wait tells why it has ended
 	}
 	if point == stopping {
 		if err := process.Signal(syscall.SIGTERM); err != nil {
@@ -386,21 +391,42 @@ func (r *run) die(ctx context.Context, point string, n int) (met int) {
 		}
 		r.send(ctx, some)
 	}
+	if line == heard {
+		line = ""
+	}
+	for met := r.death(ctx, point, line); ; met = r.death(ctx, point, "") {
+		if met >= most {
+			r.begin()
+			return
+		}
+		r.repeats += r.underWay
+		r.begin(fmt.Sprintf("%s\t%d\n", point, met+1))
+	}
+}
+
+// death waits until the program has died at a point, and returns the number that it has
+// printed. The line is what it has printed already.
+func (r *run) death(ctx context.Context, point, line string) (met int) {
+	r.Helper()
+	process := r.program.Process
 	release := context.AfterFunc(ctx, func() { _ = process.Kill() })
-	_, _ = fmt.Fscanln(r.out, &met) // without a number it stays 0
+	if line == "" {
+		line, _ = r.out.ReadString('\n')
+	}
+	met, _ = strconv.Atoi(strings.TrimSpace(line)) // without a number it is 0
 	err := r.program.Wait()
 	status := r.program.ProcessState.Sys().(syscall.WaitStatus)
 	r.program = nil
 	if !release() || !status.Signaled() || status.Signal() != syscall.SIGKILL {
-		r.Fatalf("the program did not die at the point %s, %d: %v", point, n, err)
+		r.Fatalf("the program did not die at the point %s: %v", point, err)
 	}
 	r.kills++
-	r.begin()
 	return met
 }
 
-// begin starts the program and waits until it heeds signals.
-func (r *run) begin() {
+// begin starts the program and waits until it heeds signals. It has heard the orders by
+// then, so that it receives nothing before.
+func (r *run) begin(orders ...string) {
 	r.Helper()
 	log, err := os.OpenFile(filepath.Join(r.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -409,7 +435,7 @@ func (r *run) begin() {
 	defer log.Close()
 	program := r.command("run", "semel.yaml", "--admin", "off")
 	program.Stderr = log
-	orders, err := program.StdinPipe()
+	stdin, err := program.StdinPipe()
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -420,7 +446,10 @@ func (r *run) begin() {
 	if err := program.Start(); err != nil {
 		r.Fatal(err)
 	}
-	r.program, r.orders, r.out = program, orders, bufio.NewReader(out)
+	r.program, r.orders, r.out = program, stdin, bufio.NewReader(out)
+	if _, err := fmt.Fprint(stdin, cmp.Or(strings.Join(orders, ""), "nowhere\t0\n")); err != nil {
+		r.Fatal(err)
+	}
 	if _, err := r.out.ReadString('\n'); err != nil {
 		r.Fatalf("the program does not start: %v", err)
 	}

@@ -38,9 +38,13 @@ const (
 var points = []string{received, claimed, inEffect, delivered, completed, acknowledged, parking, stopping}
 
 // programVariable makes this binary the program. Its value is the address of the
-// journal. The program prints a line when it heeds signals. Each line on its standard
-// input is a point and a number, separated by a tab; see doom.
-const programVariable = "SEMEL_TEST_BROKERS_PROGRAM"
+// journal. Each line on its standard input is a point and a number, separated by a tab; see
+// doom. The program reads the first one, and prints a line when it heeds signals. It prints
+// heard when it heeds another one, unless it dies first.
+const (
+	programVariable = "SEMEL_TEST_BROKERS_PROGRAM"
+	heard           = "heard\n"
+)
 
 // program is cmd/semel with kinds that stop at the points.
 func program(journal string) int {
@@ -49,7 +53,14 @@ func program(journal string) int {
 	defer stop()
 	kinds, d := kind.All(), &doom{journal: journal}
 	if os.Args[1] == "run" {
-		go d.listen()
+		orders := bufio.NewScanner(os.Stdin)
+		d.hear(orders)
+		go func() {
+			for {
+				d.hear(orders)
+				fmt.Print(heard)
+			}
+		}()
 		kinds = d.kinds(kinds)
 		fmt.Println("heeds signals")
 	}
@@ -67,17 +78,17 @@ type death struct {
 	n     int
 }
 
-// listen reads where to die. The end of the input is the end of the test.
-func (d *doom) listen() {
-	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		point, text, _ := strings.Cut(lines.Text(), "\t")
-		n, err := strconv.Atoi(text)
-		if err != nil {
-			panic(err)
-		}
-		d.next.Store(&death{point, n})
+// hear reads where to die. The end of the input is the end of the test.
+func (d *doom) hear(orders *bufio.Scanner) {
+	if !orders.Scan() {
+		os.Exit(1)
 	}
-	os.Exit(1)
+	point, text, _ := strings.Cut(orders.Text(), "\t")
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		panic(err)
+	}
+	d.next.Store(&death{point, n})
 }
 
 // reach dies if this is the point, and n has reached the number. It prints n before.
