@@ -165,7 +165,7 @@ func TestSlotThatMovesIsFollowedOrUnavailable(t *testing.T) {
 func TestSlotsMoveUnderWork(t *testing.T) {
 	t.Parallel()
 	m := newMigration(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	w := newWork(t, m.store, 1000)
 	ended := make(chan struct{})
@@ -205,7 +205,7 @@ func TestClusterWithADeadMasterRefusesAndRecovers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	w := newWork(t, store, 1000)
 	ended := make(chan struct{})

@@ -22,7 +22,8 @@ func sentinelStore(t *testing.T, s *services.RedisSentinel) (*Client, *Store) {
 	return client, store
 }
 
-// waitForFailover waits until the Sentinels name the replica as the master.
+// waitForFailover waits until the Sentinels name the replica as the master. Sentinels that
+// stood still for two seconds do nothing for half a minute.
 func waitForFailover(t *testing.T, s *services.RedisSentinel) {
 	t.Helper()
 	eventually(t, func() bool {
@@ -35,7 +36,7 @@ func TestWorkGoesThroughAFailover(t *testing.T) {
 	t.Parallel()
 	s := servicestest.StartRedisSentinel(t, nil)
 	_, store := sentinelStore(t, s)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	w := newWork(t, store, 3000)
 	ended := make(chan struct{})
@@ -67,7 +68,7 @@ func TestWorkGoesThroughAPlannedFailover(t *testing.T) {
 	t.Parallel()
 	s := servicestest.StartRedisSentinel(t, nil)
 	_, store := sentinelStore(t, s)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	w := newWork(t, store, 3000)
 	ended := make(chan struct{})

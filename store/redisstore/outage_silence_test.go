@@ -350,7 +350,7 @@ func TestClaimOfAPausedServerIsUnknownAndThenItsOwn(t *testing.T) {
 func TestKilledServerWithSyncedLogLosesAndRepeatsNothing(t *testing.T) {
 	t.Parallel()
 	o := newOutage(t, nil, "--appendfsync", "always")
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	w := newWork(t, o.store, 1500)
 	killed := make(chan error, 1)
