@@ -3,6 +3,7 @@ package http
 import (
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/semel-dev/semel/httpidem/idemcheck"
 )
@@ -14,7 +15,8 @@ func TestTheProxyMeetsAllItemsOnEachStore(t *testing.T) {
 		t.Run(store.name, func(t *testing.T) {
 			t.Parallel()
 			s := newService(t)
-			flags := append(store.flags(t), "--max-body", "64KiB", "--max-response", "128KiB", "--upstream-timeout", "4s")
+			const lease, patience = 2500 * time.Millisecond, 9 * time.Second // more than a slow machine stands still
+			flags := append(store.flags(t), "--max-body", "64KiB", "--max-response", "128KiB", "--lease", lease.String(), "--upstream-timeout", patience.String())
 			targets := []string{newProxy(t, s.url, flags...).url}
 			if store.name != "embedded" {
 				targets = append(targets, newProxy(t, s.url, flags...).url)
@@ -22,7 +24,7 @@ func TestTheProxyMeetsAllItemsOnEachStore(t *testing.T) {
 			report, err := idemcheck.Run(t.Context(), idemcheck.Options{
 				Targets: addresses(t, targets...), Probe: addresses(t, s.url)[0],
 				Caller: http.Header{"X-Api-Key": {"alice"}}, Other: http.Header{"X-Api-Key": {"bob"}},
-				MaxBody: 64 << 10, MaxResponse: 128 << 10, Timeout: 4 * lease, Lease: lease,
+				MaxBody: 64 << 10, MaxResponse: 128 << 10, Timeout: patience, Lease: lease,
 			})
 			if err != nil {
 				t.Fatal(err)
