@@ -12,12 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/stream"
 )
@@ -125,57 +123,36 @@ func TestProgramsAreKilledAndEachKeyIsKeptOnce(t *testing.T) {
 		ends, times, n = "kill-broker kill-program"+ownEnds, 1, 10_000
 	}
 	events := shuffled(random, ends, times)
-	for try := 1; !keepOnABroker(t, n, events, seed); try++ {
-		if try == 6 {
-			t.Fatal("Kafka called a transaction complete that is not in each of six runs")
-		}
-		t.Log("Kafka called a transaction complete that is not, so that this run says nothing: once more, with the next seed")
-		seed++
-	}
+	untilRunSays(t, seed, func(seed uint64) bool { return keepOnABroker(t, n, events, seed) })
 }
 
 // keepOnABroker reports whether the run says something.
 func keepOnABroker(t *testing.T, messages int, events []string, seed uint64) bool {
 	t.Helper()
 	random := rand.New(rand.NewPCG(seed, 5))
-	server := servicestest.StartKafka(t, nil)
 	rules, err := keepRules()
 	must(t, err)
 	outputs := []string{"in"}
-	topics := map[string]int32{"in": inPartitions}
 	var groups []string
 	for name := range rules {
 		groups = append(groups, group+"-"+name)
-		topics["out-"+name], topics["parked-"+name] = outPartitions, 1
 		outputs = append(outputs, "out-"+name, "parked-"+name)
 	}
-	client, err := kgo.NewClient(kgo.SeedBrokers(server.Addr()), kgo.DefaultProduceTopic("in"), kgo.UnknownTopicRetries(-1),
-		kgo.RetryBackoffFn(func(int) time.Duration { return 100 * time.Millisecond }), kgo.MaxBufferedRecords(5000),
-		kgo.ConsumeTopics(outputs...), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
-	must(t, err)
-	defer client.Close()
-	adm := kadm.NewClient(client)
-	for topic, partitions := range topics {
-		_, err = adm.CreateTopic(t.Context(), partitions, 1, nil, topic)
-		must(t, err)
+	run := newCrashRun(t, random, outputs...)
+	defer run.client.Close()
+	run.create(t, inPartitions, nil, "in")
+	for name := range rules {
+		run.create(t, outPartitions, nil, "out-"+name)
+		run.create(t, 1, nil, "parked-"+name)
 	}
-	var programs [2]*running
-	for i := range programs {
-		programs[i] = newProgram(t, server.Addr(), i)
-		programs[i].Keep = true
-		programs[i].start(t)
-	}
+	run.start(t, func(s *settings) { s.Keep = true })
 
 	number := 0
 	produce := func(name string, when time.Time) {
 		r := &kgo.Record{Key: []byte(name), Timestamp: when,
 			Value: fmt.Appendf(nil, `{"number":%d,"at":%d,"version":%d}`, number, when.UnixMilli(), random.IntN(1000))}
 		number++
-		client.Produce(t.Context(), r, func(_ *kgo.Record, err error) {
-			if err != nil {
-				t.Error(err)
-			}
-		})
+		run.produce(t, r)
 	}
 	write := func(n int) {
 		for range n {
@@ -189,27 +166,21 @@ func keepOnABroker(t *testing.T, messages int, events []string, seed uint64) boo
 				produce(fmt.Sprint("k", random.IntN(number/20+1), "-", random.IntN(8)), when)
 			}
 		}
-		must(t, client.Flush(t.Context()))
+		must(t, run.client.Flush(t.Context()))
 	}
-	for _, event := range events {
-		write(messages / (len(events) + 1) / 2)
-		i := random.IntN(2)
-		t.Logf("%s %s %d", time.Now().Format("15:04:05.000"), event, i)
-		programs[i].meets(t, event, server, random)
-		write(messages / (len(events) + 1) / 2)
-	}
+	run.meet(t, events, messages, write)
 	ends := time.Now().Add(time.Minute) // of all that is held
 	for i := range 20 * inPartitions {  // some in each partition
 		produce(fmt.Sprint("end", i), ends)
 	}
-	must(t, client.Flush(t.Context()))
+	must(t, run.client.Flush(t.Context()))
 
 	input := map[int32][]kept{}
 	found := map[string]map[int]int{} // how often each message is in each topic
 	poll := func() {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		client.PollFetches(ctx).EachRecord(func(r *kgo.Record) {
+		run.client.PollFetches(ctx).EachRecord(func(r *kgo.Record) {
 			m := read(t, r)
 			if r.Topic == "in" {
 				input[r.Partition] = append(input[r.Partition], m)
@@ -253,10 +224,9 @@ func keepOnABroker(t *testing.T, messages int, events []string, seed uint64) boo
 		}
 		return list
 	}
-	began := time.Now()
-	within(settleFor, func() bool {
+	run.wait(t, func() bool {
 		poll()
-		return len(missing()) == 0 || time.Since(began) > 30*time.Second && len(lostMarkers(t, server)) > 0
+		return len(missing()) == 0
 	})
 	for range 3 { // what should not be there
 		poll()
@@ -275,22 +245,9 @@ func keepOnABroker(t *testing.T, messages int, events []string, seed uint64) boo
 		}
 	}
 	if len(wrong) > 0 {
-		if len(lostMarkers(t, server)) > 0 {
-			for _, p := range programs {
-				p.end(t, syscall.SIGKILL)
-			}
-			return false
-		}
-		t.Errorf("%d are missing or too much, such as %q", len(wrong), wrong[:min(len(wrong), 10)])
-		showState(t, adm, groups...)
-		for _, p := range programs {
-			p.end(t, syscall.SIGQUIT) // what they do is in their logs
-		}
-		return true
+		return run.fail(t, groups, "%d are missing or too much, such as %q", len(wrong), wrong[:min(len(wrong), 10)])
 	}
-	for _, p := range programs {
-		p.end(t, syscall.SIGTERM)
-	}
+	run.end(t, syscall.SIGTERM)
 	for name := range rules {
 		t.Logf("%s: of %d messages %d are kept and %d parked", name, number, len(want[name]), len(found["parked-"+name]))
 		if len(want[name]) < number/20 || name != "newest" && len(found["parked-"+name]) == 0 {

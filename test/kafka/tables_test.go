@@ -18,7 +18,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
@@ -67,42 +66,22 @@ func TestProgramsAreKilledAndNoJoinGoesBack(t *testing.T) {
 		ends, times, n = "kill-broker kill-program suspend-program", 1, 10_000
 	}
 	events := shuffled(random, ends, times)
-	for try := 1; !joinOnABroker(t, n, events, seed); try++ {
-		if try == 6 {
-			t.Fatal("Kafka called a transaction complete that is not in each of six runs")
-		}
-		t.Log("Kafka called a transaction complete that is not, so that this run says nothing: once more, with the next seed")
-		seed++
-	}
+	untilRunSays(t, seed, func(seed uint64) bool { return joinOnABroker(t, n, events, seed) })
 }
 
 // joinOnABroker reports whether the run says something.
 func joinOnABroker(t *testing.T, messages int, events []string, seed uint64) bool {
 	t.Helper()
 	random := rand.New(rand.NewPCG(seed, 6))
-	server := servicestest.StartKafka(t, nil)
 	outputs := []string{"out-moving", "out-static", "parked-moving", "parked-static"}
-	client, err := kgo.NewClient(kgo.SeedBrokers(server.Addr()), kgo.DefaultProduceTopic("in"), kgo.UnknownTopicRetries(-1),
-		kgo.RetryBackoffFn(func(int) time.Duration { return 100 * time.Millisecond }), kgo.MaxBufferedRecords(5000),
-		kgo.ConsumeTopics(outputs...), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
-	must(t, err)
-	defer client.Close()
-	adm := kadm.NewClient(client)
+	run := newCrashRun(t, random, outputs...)
+	defer run.client.Close()
 	compacted := map[string]*string{"cleanup.policy": kadm.StringPtr("compact")}
-	for topic, settings := range map[string]map[string]*string{"in": nil, "moving": compacted, "static": compacted} {
-		_, err = adm.CreateTopic(t.Context(), inPartitions, 1, settings, topic)
-		must(t, err)
-	}
-	for _, topic := range outputs {
-		_, err = adm.CreateTopic(t.Context(), outPartitions, 1, nil, topic)
-		must(t, err)
-	}
+	run.create(t, inPartitions, nil, "in")
+	run.create(t, inPartitions, compacted, "moving", "static")
+	run.create(t, outPartitions, nil, outputs...)
 	produce := func(topic, key string, value []byte) {
-		client.Produce(t.Context(), &kgo.Record{Topic: topic, Key: []byte(key), Value: value}, func(_ *kgo.Record, err error) {
-			if err != nil {
-				t.Error(err)
-			}
-		})
+		run.produce(t, &kgo.Record{Topic: topic, Key: []byte(key), Value: value})
 	}
 	for i := range fillers { // the rows that count come last
 		produce("static", fmt.Sprint("filler", i), []byte("0"))
@@ -110,13 +89,8 @@ func joinOnABroker(t *testing.T, messages int, events []string, seed uint64) boo
 	for i := range tableKeys {
 		produce("static", fmt.Sprint("c", i), []byte("1"))
 	}
-	must(t, client.Flush(t.Context()))
-	var programs [2]*running
-	for i := range programs {
-		programs[i] = newProgram(t, server.Addr(), i)
-		programs[i].Tables = true
-		programs[i].start(t)
-	}
+	must(t, run.client.Flush(t.Context()))
+	run.start(t, func(s *settings) { s.Tables = true })
 
 	number, version := 0, 0
 	write := func(n int) {
@@ -128,7 +102,7 @@ func joinOnABroker(t *testing.T, messages int, events []string, seed uint64) boo
 			if number < tableKeys || random.IntN(20) == 0 {
 				version++
 				produce("moving", c, strconv.AppendInt(nil, int64(version), 10))
-				must(t, client.Flush(t.Context()))
+				must(t, run.client.Flush(t.Context()))
 			}
 			body := fmt.Appendf(nil, `{"n":%d,"c":%q}`, number, c)
 			produce("in", c, body)
@@ -136,19 +110,9 @@ func joinOnABroker(t *testing.T, messages int, events []string, seed uint64) boo
 				produce("in", c, body)
 			}
 		}
-		must(t, client.Flush(t.Context()))
+		must(t, run.client.Flush(t.Context()))
 	}
-	for _, event := range events {
-		write(messages / (len(events) + 1) / 2)
-		i := random.IntN(2)
-		t.Logf("%s %s %d", time.Now().Format("15:04:05.000"), event, i)
-		if event == "suspend-program" {
-			suspend(t, programs[i])
-		} else {
-			happen(t, event, server, programs[i], random)
-		}
-		write(messages / (len(events) + 1) / 2)
-	}
+	run.meet(t, events, messages, write)
 
 	type output struct {
 		N, Row int
@@ -158,7 +122,7 @@ func joinOnABroker(t *testing.T, messages int, events []string, seed uint64) boo
 	poll := func() {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		client.PollFetches(ctx).EachRecord(func(r *kgo.Record) {
+		run.client.PollFetches(ctx).EachRecord(func(r *kgo.Record) {
 			if strings.HasPrefix(r.Topic, "parked") {
 				parked++
 				t.Logf("parked: %s, %s", r.Value, header(r, "semel-error"))
@@ -170,10 +134,9 @@ func joinOnABroker(t *testing.T, messages int, events []string, seed uint64) boo
 		})
 	}
 	all := func() bool { return min(len(found["out-moving"]), len(found["out-static"])) >= number }
-	began := time.Now()
-	within(settleFor, func() bool {
+	run.wait(t, func() bool {
 		poll()
-		return all() || time.Since(began) > 30*time.Second && len(lostMarkers(t, server)) > 0
+		return all()
 	})
 	for range 3 { // what should not be there
 		poll()
@@ -211,22 +174,9 @@ func joinOnABroker(t *testing.T, messages int, events []string, seed uint64) boo
 		wrong = append(wrong, fmt.Sprintf("there are outputs in %d topics", len(found)))
 	}
 	if len(wrong) > 0 {
-		if len(lostMarkers(t, server)) > 0 {
-			for _, p := range programs {
-				p.end(t, syscall.SIGKILL)
-			}
-			return false
-		}
-		t.Errorf("%q", wrong)
-		showState(t, adm, group+"-moving", group+"-static")
-		for _, p := range programs {
-			p.end(t, syscall.SIGQUIT) // what they do is in their logs
-		}
-		return true
+		return run.fail(t, []string{group + "-moving", group + "-static"}, "%q", wrong)
 	}
-	for _, p := range programs {
-		p.end(t, syscall.SIGTERM)
-	}
+	run.end(t, syscall.SIGTERM)
 	t.Logf("%d messages were joined with %d rows that changed %d times", number, tableKeys, version)
 	return true
 }

@@ -17,7 +17,6 @@ import (
 
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
 	"github.com/semel-dev/semel/internal/services"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/stream"
 )
@@ -42,36 +41,19 @@ func TestProgramsAreKilledAndEachWindowHasOneResult(t *testing.T) {
 		ends, times, n = "kill-broker kill-program"+ownEnds, 1, 20_000
 	}
 	events := shuffled(random, ends, times)
-	for try := 1; !countOnABroker(t, n, events, seed); try++ {
-		if try == 6 {
-			t.Fatal("Kafka called a transaction complete that is not in each of six runs")
-		}
-		t.Log("Kafka called a transaction complete that is not, so that this run says nothing: once more, with the next seed")
-		seed++
-	}
+	untilRunSays(t, seed, func(seed uint64) bool { return countOnABroker(t, n, events, seed) })
 }
 
 // countOnABroker reports whether the run says something.
 func countOnABroker(t *testing.T, messages int, events []string, seed uint64) bool {
 	t.Helper()
 	random := rand.New(rand.NewPCG(seed, 4))
-	server := servicestest.StartKafka(t, nil)
-	client, err := kgo.NewClient(kgo.SeedBrokers(server.Addr()), kgo.DefaultProduceTopic("in"), kgo.UnknownTopicRetries(-1),
-		kgo.RetryBackoffFn(func(int) time.Duration { return 100 * time.Millisecond }), kgo.MaxBufferedRecords(5000),
-		kgo.ConsumeTopics("out", "parked"), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
-	must(t, err)
-	defer client.Close()
-	adm := kadm.NewClient(client)
-	for topic, partitions := range map[string]int32{"in": inPartitions, "out": outPartitions, "parked": 1} {
-		_, err = adm.CreateTopic(t.Context(), partitions, 1, nil, topic)
-		must(t, err)
-	}
-	var programs [2]*running
-	for i := range programs {
-		programs[i] = newProgram(t, server.Addr(), i)
-		programs[i].Windows = true
-		programs[i].start(t)
-	}
+	run := newCrashRun(t, random, "out", "parked")
+	defer run.client.Close()
+	run.create(t, inPartitions, nil, "in")
+	run.create(t, outPartitions, nil, "out")
+	run.create(t, 1, nil, "parked")
+	run.start(t, func(s *settings) { s.Windows = true })
 
 	ids, sum := 0, 0
 	var past []*kgo.Record // to write again
@@ -93,49 +75,25 @@ func countOnABroker(t *testing.T, messages int, events []string, seed uint64) bo
 					past = append(past, &kgo.Record{Key: r.Key, Value: r.Value, Timestamp: r.Timestamp})
 				}
 			}
-			client.Produce(t.Context(), r, func(_ *kgo.Record, err error) {
-				if err != nil {
-					t.Error(err)
-				}
-			})
+			run.produce(t, r)
 		}
-		must(t, client.Flush(t.Context()))
+		must(t, run.client.Flush(t.Context()))
 	}
-	for _, event := range events {
-		write(messages / (len(events) + 1) / 2)
-		i := random.IntN(2)
-		t.Logf("%s %s %d", time.Now().Format("15:04:05.000"), event, i)
-		programs[i].meets(t, event, server, random)
-		write(messages / (len(events) + 1) / 2)
-	}
+	run.meet(t, events, messages, write)
 
 	found := counts{late: map[int]bool{}, results: map[string]bool{}}
-	began := time.Now()
-	within(settleFor, func() bool {
-		found.read(t, client)
-		return found.n+found.parked >= ids || time.Since(began) > 30*time.Second && len(lostMarkers(t, server)) > 0
+	run.wait(t, func() bool {
+		found.read(t, run.client)
+		return found.n+found.parked >= ids
 	})
 	if found.n+found.parked != ids || found.sum != sum || len(found.twice) > 0 {
-		if len(lostMarkers(t, server)) > 0 {
-			for _, p := range programs {
-				p.end(t, syscall.SIGKILL)
-			}
-			return false
-		}
-		t.Errorf("%d messages with the sum %d are in results, and %d are parked; want %d and %d in all. Two results: %q", found.n, found.sum, found.parked, ids, sum, found.twice)
-		showState(t, adm, group)
-		for _, p := range programs {
-			p.end(t, syscall.SIGQUIT) // what they do is in their logs
-		}
-		return true
+		return run.fail(t, []string{group}, "%d messages with the sum %d are in results, and %d are parked; want %d and %d in all. Two results: %q", found.n, found.sum, found.parked, ids, sum, found.twice)
 	}
 	if found.parked == 0 || len(found.results) == 0 {
 		t.Errorf("%d messages are parked, and there are %d results", found.parked, len(found.results))
 	}
-	for _, p := range programs {
-		p.end(t, syscall.SIGTERM)
-	}
-	if found.read(t, client); len(found.twice) > 0 || found.n+found.parked != ids {
+	run.end(t, syscall.SIGTERM)
+	if found.read(t, run.client); len(found.twice) > 0 || found.n+found.parked != ids {
 		t.Errorf("%d messages after the end, want %d. Two results: %q", found.n+found.parked, ids, found.twice)
 	}
 	t.Logf("%d messages, %d results, %d late, %v", ids, len(found.results), found.parked, events)
