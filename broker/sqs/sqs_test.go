@@ -124,7 +124,7 @@ func runSource(t *testing.T, server *services.Server, p place) {
 				return nil
 			},
 			Open: func(ctx context.Context) (pipeline.Source, error) {
-				source, err := sqs.OpenSource(ctx, &sqs.SourceOptions{Client: api, Queue: queue, Visibility: 2 * time.Second})
+				source, err := sqs.OpenSource(ctx, &sqs.SourceOptions{Client: api, Queue: queue, Visibility: 5 * time.Second}) // which no pause of a slow machine ends
 				if err != nil {
 					return nil, err
 				}
