@@ -123,7 +123,7 @@ func (b *bench) run() {
 // await waits until the counts are these, and no other.
 func (b *bench) await(want map[string]int) {
 	b.Helper()
-	timeout := time.After(time.Minute)
+	timeout := time.After(5 * time.Minute)
 	for {
 		b.mu.Lock()
 		missing := ""

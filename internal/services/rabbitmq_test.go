@@ -60,7 +60,7 @@ func TestKilledRabbitMQHasItsDataAfterRestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	limit := time.After(20 * time.Second)
+	limit := time.After(2 * time.Minute)
 	for n := range 20 {
 		select {
 		case <-got:

@@ -42,13 +42,13 @@ func mustSQL(t *testing.T, address, statements string) string {
 	return value
 }
 
-// eventually repeats a question until the answer is right, for at most a
-// minute.
+// eventually repeats a question until the answer is right, for at most five
+// minutes.
 func eventually(t *testing.T, what string, ask func() (string, bool)) {
 	t.Helper()
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
-	timeout := time.After(time.Minute)
+	timeout := time.After(5 * time.Minute)
 	for {
 		got, ok := ask()
 		if ok {
@@ -57,7 +57,7 @@ func eventually(t *testing.T, what string, ask func() (string, bool)) {
 		select {
 		case <-ticker.C:
 		case <-timeout:
-			t.Fatalf("%s: still %s after a minute", what, got)
+			t.Fatalf("%s: still %s after five minutes", what, got)
 		}
 	}
 }

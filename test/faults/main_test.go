@@ -92,10 +92,10 @@ func random(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// eventually polls until a fact is true, for at most a minute.
+// eventually polls until a fact is true, for at most five minutes.
 func eventually(t *testing.T, what string, fact func() bool) {
 	t.Helper()
-	within(t, time.Minute, what, fact)
+	within(t, 5*time.Minute, what, fact)
 }
 
 // within polls until a fact is true.
