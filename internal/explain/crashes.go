@@ -199,6 +199,11 @@ func (e *explainer) tableFailures(add func(at, then string)) {
 		if t.History > 0 {
 			add("a record is older than the history of table "+t.Name, "if the row of its time may be forgotten, it is parked as late: that is so "+schema.Duration(t.History)+" before the present (history)")
 		}
+		former := ""
+		if t.History > 0 {
+			former = ", and the same for each former row of the last " + schema.Duration(t.History)
+		}
+		add("the process restarts", "table "+t.Name+" is read again from the start of its topic before the first record is decided; its rows are in memory, and each takes its key, its value and about 120 bytes"+former)
 		add("the topic of table "+t.Name+" cannot be read", "records are joined with the rows that were read; a partition that comes to this process waits")
 	}
 }
