@@ -54,11 +54,11 @@ var packageMap = map[string][]string{
 	"broker/kafka/kafkatxn": {
 		".", "key", "pipeline", "stream", "broker/kafka", "broker/kafka/internal/cluster", "broker/kafka/internal/record",
 		"broker/kafka/kafkatxn/internal/copies", "broker/kafka/kafkatxn/internal/keystate", "broker/kafka/kafkatxn/internal/members", "broker/kafka/kafkatxn/internal/sample", "broker/kafka/kafkatxn/internal/tables",
-		"internal/clock", "internal/digest", "internal/header", "internal/health", "internal/invalid", "internal/kept", "internal/windows", "vfs",
+		"internal/clock", "internal/digest", "internal/header", "internal/health", "internal/invalid", "internal/kept", "internal/locallog", "internal/windows", "vfs",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg",
 	},
 	"broker/kafka/kafkatxn/internal/copies":   {"github.com/twmb/franz-go/pkg/kgo"},
-	"broker/kafka/kafkatxn/internal/keystate": {".", "broker/kafka/internal/cluster", "internal/digest", "internal/table", "vfs"},
+	"broker/kafka/kafkatxn/internal/keystate": {".", "broker/kafka/internal/cluster", "internal/digest", "internal/locallog", "internal/table", "vfs"},
 	"broker/kafka/kafkatxn/internal/members":  {"pipeline", "broker/kafka", "github.com/twmb/franz-go/pkg/kgo"},
 	"broker/kafka/kafkatxn/internal/tables": {
 		".", "stream", "broker/kafka/internal/cluster", "internal/rows",
@@ -106,8 +106,9 @@ var packageMap = map[string][]string{
 	"internal/trytest":  {},
 	"internal/table":    {"."},
 	"internal/livelog":  {},
-	"internal/kept":     {"internal/livelog"},
-	"internal/windows":  {".", "stream", "internal/livelog"},
+	"internal/locallog": {"vfs"},
+	"internal/kept":     {"internal/livelog", "internal/locallog"},
+	"internal/windows":  {".", "stream", "internal/livelog", "internal/locallog"},
 	"internal/rows":     {},
 	"vfs":               {"golang.org/x/sys/unix", "golang.org/x/sys/windows"},
 	"internal/dedup": {
@@ -133,7 +134,7 @@ var packageMap = map[string][]string{
 	"internal/kind/filter":   {".", "pipeline", "store/redisstore", "store/tiered", "internal/config", "internal/kind/redis", "internal/schema"},
 	"internal/kind/http":     {".", "pipeline", "broker/httpsrc", "internal/config", "internal/schema"},
 	"internal/kind/kafka": {
-		".", "key", "pipeline", "stream", "broker/kafka", "broker/kafka/kafkatxn", "internal/advice", "internal/config", "internal/kept", "internal/schema", "internal/windows", "vfs",
+		".", "key", "pipeline", "stream", "broker/kafka", "broker/kafka/kafkatxn", "internal/advice", "internal/config", "internal/kept", "internal/locallog", "internal/schema", "internal/windows", "vfs",
 		"github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/sasl/plain", "github.com/twmb/franz-go/pkg/sasl/scram",
 	},
 	"internal/kind/nats": {".", "pipeline", "broker/nats", "internal/advice", "internal/config", "internal/schema", "github.com/nats-io/nats.go"},

@@ -190,7 +190,7 @@ func transactionMapping(t *Transaction) schema.Mapping {
 		Fields: []schema.Field{
 			schema.DurationField("interval", &t.Interval, "How long a transaction is open, and so how long readers wait. It must be below 5s.").Or("100ms"),
 			schema.TextField("changelog", &t.Changelog, "Topic that holds the keys. With several `topics` and no `repartition`, each topic has one of its own: `CHANGELOG-TOPIC`.").Means("`GROUP-keys`"),
-			schema.PathField("state", &t.State, "Directory of the local copy of the keys.").Or("semel-state"),
+			schema.PathField("state", &t.State, "Directory of the local copy of keys, windows and held messages.").Or("semel-state"),
 			schema.ChoiceField("time", &t.Time, "Which time expires keys: the clock (`processing`) or the time of the records (`event`).", "processing", "event").Or("processing"),
 			schema.PauseField("grace", &t.Grace, "With `time: event`: how much older than the newest record of its partition a record may be. An older record is late.").Or("0s"),
 			schema.TruthField("standby", &t.Standby, "Keep the keys, windows and held records of all partitions in this process, so that it can take over a partition without reading them first. Every instance then needs memory for all of them, and disk for all keys.").Or("false"),

@@ -3,6 +3,7 @@ package kept
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -10,6 +11,9 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+
+	"github.com/semel-dev/semel/internal/locallog"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // input is a record that was committed as held or superseded.
@@ -106,10 +110,25 @@ func newSeed(t *testing.T) uint64 {
 // testSlack is short, so that the changelogs of tests are rewritten.
 const testSlack = 300
 
-// changelog has the records from an offset on.
+// changelog has the records from an offset on, perhaps with a copy on disk, on which the
+// state leaves all values.
 type changelog struct {
 	first   int64
 	records [][]byte
+	dir     string // of the copy
+	copy    *locallog.Log
+	random  *rand.Rand
+}
+
+// newChangelog returns a changelog and an empty state.
+func newChangelog(t *testing.T, rule Rule, onDisk bool, random *rand.Rand) (*changelog, *State) {
+	t.Helper()
+	c := &changelog{random: random}
+	if onDisk {
+		c.dir = t.TempDir()
+		t.Cleanup(func() { c.copy.Close() })
+	}
+	return c, c.restored(t, rule)
 }
 
 // add appends the records of a transaction and returns the offset of the first.
@@ -119,35 +138,94 @@ func (c *changelog) add(values [][]byte) int64 {
 }
 
 // commit appends the records of a transaction and tells the state.
-func (c *changelog) commit(s *State, values [][]byte) {
+func (c *changelog) commit(t *testing.T, s *State, values [][]byte) {
+	t.Helper()
 	at := c.add(values)
-	s.Commit(at)
+	var places []locallog.Place
+	for i, value := range values {
+		places = append(places, c.keep(value, at+int64(i)))
+	}
+	s.Commit(at, places)
 	for i, value := range values {
 		s.Stored(at+int64(i), len(value))
+	}
+	c.write(t)
+}
+
+func (c *changelog) keep(value []byte, at int64) locallog.Place {
+	if c.copy == nil {
+		return locallog.Place{}
+	}
+	return c.copy.Add(value, at, at+1)
+}
+
+func (c *changelog) write(t *testing.T) {
+	t.Helper()
+	if c.copy == nil {
+		return
+	}
+	if err := errors.Join(c.copy.Write(), c.copy.Tidy(c.first-1, 0)); err != nil {
+		t.Fatal(err)
 	}
 }
 
 // cut deletes the records before an offset.
 func (c *changelog) cut(at int64) { c.first, c.records = at, c.records[at-c.first:] }
 
-// restored builds a state from the stored records.
+// restored builds a state from the stored records. The copy on disk may be lost.
 func (c *changelog) restored(t *testing.T, rule Rule) *State {
 	t.Helper()
 	s := New(rule)
 	s.SetSlack(testSlack)
-	for i, value := range c.records {
+	next := c.first
+	apply := func(value []byte, position int64, place locallog.Place) (int64, error) {
 		r, err := Parse(value)
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.Apply(&r, c.first+int64(i))
-		s.Stored(c.first+int64(i), len(value))
+		s.Apply(&r, position-1, place)
+		s.Stored(position-1, len(value))
+		next = position
+		return position - 1, nil
 	}
+	if c.dir != "" {
+		if c.copy != nil {
+			c.copy.Close()
+		}
+		if c.random.IntN(2) == 0 {
+			c.dir = t.TempDir()
+		}
+		c.copy = locallog.New(vfs.OS{}, c.dir, ".state", locallog.ID{1})
+		c.copy.SetFileSize(2000)
+		s.SetCopy(c.copy)
+		s.inline = 0
+		if err := c.copy.Open(nil, apply); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for next < c.first+int64(len(c.records)) {
+		value := c.records[next-c.first]
+		if _, err := apply(value, next+1, c.keep(value, next)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.write(t)
 	return s
 }
 
+// changesOf returns the records of the open transaction.
+func changesOf(t *testing.T, s *State, most int) [][]byte {
+	t.Helper()
+	records, err := s.Changes(ID{1}, ID{2}, most)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return records
+}
+
 // image is a state as bytes.
-func image(s *State) []byte {
+func image(t *testing.T, s *State) []byte {
+	t.Helper()
 	var ids []string
 	for id := range s.open {
 		ids = append(ids, id)
@@ -157,7 +235,10 @@ func image(s *State) []byte {
 	for _, id := range ids {
 		list := slices.Clone(s.open[id])
 		slices.SortFunc(list, func(a, b entry) int { return cmp.Compare(a.first, b.first) })
-		out = appendEntries(out, id, list)
+		var err error
+		if out, err = s.appendEntries(out, id, list); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return out
 }
@@ -186,15 +267,15 @@ func (b *bounded) check(t *testing.T, s *State, log *changelog, changes [][]byte
 // what is due in parts, and builds the state again from its records after any commit.
 func TestHeldRecordsAreThoseOfTheModel(t *testing.T) {
 	t.Parallel()
-	for _, rule := range []Rule{{First: true}, {First: true, Grace: 30}, {Size: 20}, {Size: 20, Grace: 30}} {
+	rules := []Rule{{First: true}, {First: true, Grace: 30}, {Size: 20}, {Size: 20, Grace: 30}}
+	for i, rule := range slices.Repeat(rules, 2) {
 		rule.MaxAhead = math.MaxInt32
-		seed := newSeed(t)
-		t.Run(fmt.Sprintf("%+v", rule), func(t *testing.T) {
+		seed, onDisk := newSeed(t), i >= len(rules)
+		t.Run(fmt.Sprintf("%+v, on disk %t", rule, onDisk), func(t *testing.T) {
 			t.Parallel()
 			random := rand.New(rand.NewPCG(seed, 0))
-			s, m := New(rule), &model{rule: rule}
-			s.SetSlack(testSlack)
-			var log changelog
+			log, s := newChangelog(t, rule, onDisk, random)
+			m := &model{rule: rule}
 			var size bounded
 			now, offset, supersededAll, emittedAll := int64(1000), int64(0), 0, 0
 			for range 1500 {
@@ -246,9 +327,9 @@ func TestHeldRecordsAreThoseOfTheModel(t *testing.T) {
 					offset = start
 					continue
 				}
-				changes := s.Changes(ID{1}, ID{2}, 100)
-				log.commit(s, changes)
-				size.check(t, s, &log, changes, random)
+				changes := changesOf(t, s, 100)
+				log.commit(t, s, changes)
+				size.check(t, s, log, changes, random)
 				m = trial
 				supersededAll, emittedAll = supersededAll+superseded, emittedAll+emitted
 				if s.Open() != heldBefore+held-superseded-emitted {
@@ -258,9 +339,10 @@ func TestHeldRecordsAreThoseOfTheModel(t *testing.T) {
 					t.Fatalf("the watermark is %d, want %d", s.Watermark(), m.watermark)
 				}
 				if random.IntN(10) == 0 {
+					want := image(t, s)
 					again := log.restored(t, rule)
-					if !bytes.Equal(image(again), image(s)) || again.Bytes() != s.Bytes() {
-						t.Fatalf("restored %q, want %q", image(again), image(s))
+					if !bytes.Equal(image(t, again), want) || again.Bytes() != s.Bytes() {
+						t.Fatalf("restored %q, want %q", image(t, again), want)
 					}
 					s = again
 				}
@@ -286,9 +368,8 @@ func TestTheNewestVersionNeverGoesBack(t *testing.T) {
 			type known struct{ version, when int64 }
 			rule := Rule{Window: window}
 			random := rand.New(rand.NewPCG(seed, 0))
-			s, m := New(rule), map[string]known{}
-			s.SetSlack(testSlack)
-			var log changelog
+			log, s := newChangelog(t, rule, false, random) // versions are short
+			m := map[string]known{}
 			var size bounded
 			now, forgotten := int64(1000), 0
 			for range 1500 {
@@ -326,14 +407,15 @@ func TestTheNewestVersionNeverGoesBack(t *testing.T) {
 					now = at
 					continue
 				}
-				changes := s.Changes(ID{1}, ID{2}, 100)
-				log.commit(s, changes)
-				size.check(t, s, &log, changes, random)
+				changes := changesOf(t, s, 100)
+				log.commit(t, s, changes)
+				size.check(t, s, log, changes, random)
 				m = trial
 				if random.IntN(10) == 0 {
+					want := image(t, s)
 					again := log.restored(t, rule)
-					if !bytes.Equal(image(again), image(s)) || again.Bytes() != s.Bytes() {
-						t.Fatalf("restored %q, want %q", image(again), image(s))
+					if !bytes.Equal(image(t, again), want) || again.Bytes() != s.Bytes() {
+						t.Fatalf("restored %q, want %q", image(t, again), want)
 					}
 					s = again
 				}
@@ -353,9 +435,7 @@ func TestAChangelogIsBoundedWhileVersionsStay(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(newSeed(t), 0))
 	rule := Rule{Window: math.MaxInt64}
-	s := New(rule)
-	s.SetSlack(testSlack)
-	var log changelog
+	log, s := newChangelog(t, rule, true, random)
 	all, longest := 0, 0
 	for i := range int64(3000) {
 		ids := 100
@@ -368,12 +448,12 @@ func TestAChangelogIsBoundedWhileVersionsStay(t *testing.T) {
 			}
 			s.SetVersion(fmt.Sprint("key ", n), fmt.Append(nil, "version ", i), i)
 		}
-		changes := s.Changes(ID{1}, ID{2}, 200)
+		changes := changesOf(t, s, 200)
 		if i > 0 && random.IntN(5) == 0 {
 			s.Drop()
 			continue
 		}
-		log.commit(s, changes)
+		log.commit(t, s, changes)
 		size := len(slices.Concat(changes...))
 		all, longest = all+size, max(longest, size)
 		if cut, ok := s.Cut(); ok && random.IntN(3) > 0 {
@@ -383,9 +463,10 @@ func TestAChangelogIsBoundedWhileVersionsStay(t *testing.T) {
 			t.Fatalf("transaction %d: the changelog has %d bytes, and the state %d", i, s.log.Size(), s.Bytes())
 		}
 		if random.IntN(50) == 0 {
+			want := image(t, s)
 			again := log.restored(t, rule)
-			if !bytes.Equal(image(again), image(s)) {
-				t.Fatalf("restored %q, want %q", image(again), image(s))
+			if !bytes.Equal(image(t, again), want) {
+				t.Fatalf("restored %q, want %q", image(t, again), want)
 			}
 			s = again
 		}
@@ -439,7 +520,11 @@ func FuzzParse(f *testing.F) {
 	s := New(Rule{Size: 10})
 	s.See(5, 5)
 	s.Add("a", 5, 1, []byte("value"))
-	for _, value := range s.Changes(ID{1}, ID{2}, 1000) {
+	values, err := s.Changes(ID{1}, ID{2}, 1000)
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, value := range values {
 		f.Add(value)
 	}
 	f.Add(Barrier(ID{1}, ID{2}))
@@ -448,6 +533,6 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		New(Rule{Size: 10}).Apply(&r, 0)
+		New(Rule{Size: 10}).Apply(&r, 0, locallog.Place{})
 	})
 }

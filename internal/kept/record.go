@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"slices"
+
+	"github.com/semel-dev/semel/internal/locallog"
 )
 
 // A record says what one transaction changed in a partition, with the values after it. So
@@ -50,10 +52,11 @@ func appendHeader(dst []byte, kind byte, definition, topic ID, ids int, watermar
 
 // Changes returns the records of the open transaction. Each has at most a number of bytes,
 // unless a single id needs more. If the changelog is full, they also have the entries that
-// were written longest ago: as many bytes as the transaction writes anyway.
-func (s *State) Changes(definition, topic ID, most int) (records [][]byte) {
+// were written longest ago: as many bytes as the transaction writes anyway. After an error,
+// which is one of the copy on disk, the transaction must be dropped.
+func (s *State) Changes(definition, topic ID, most int) (records [][]byte, err error) {
 	if len(s.changed) == 0 && s.watermark == s.committed {
-		return nil
+		return nil, nil
 	}
 	var ids []byte
 	n, written := 0, HeaderSize
@@ -62,44 +65,63 @@ func (s *State) Changes(definition, topic ID, most int) (records [][]byte) {
 		records = append(records, append(value, ids...))
 		ids, n = ids[:0], 0
 	}
-	s.written = s.written[:0]
+	s.written, s.spots = s.written[:0], s.spots[:0]
 	for id, entries := range s.changed {
 		if len(entries) > 0 || len(s.open[id]) > 0 { // otherwise it came and went
 			s.written = append(s.written, id)
 		}
 	}
 	slices.Sort(s.written)
-	add := func(id string) {
-		size := len(ids)
-		ids = appendEntries(ids, id, s.list(id))
+	add := func(id string) error {
+		size, first := len(ids), len(s.spots)
+		var err error
+		if ids, err = s.appendEntries(ids, id, s.list(id)); err != nil {
+			return err
+		}
 		if size > 0 && HeaderSize+len(ids) > most {
 			last := slices.Clone(ids[size:])
 			ids = ids[:size]
 			flush()
-			ids, size = append(ids, last...), 0
+			ids = append(ids, last...)
+			for i := range s.spots[first:] {
+				s.spots[first+i].at -= size
+			}
+			size = 0
+		}
+		for i := range s.spots[first:] {
+			s.spots[first+i].record = len(records)
 		}
 		written += len(ids) - size
 		n++
+		return nil
 	}
 	for _, id := range s.written {
-		add(id)
+		if err := add(id); err != nil {
+			return nil, err
+		}
 	}
 	if own := written; s.log.Full(s.bytes) {
 		for id := range s.log.Oldest() {
 			if written >= 2*own {
 				break
 			}
-			add(id)
+			if err := add(id); err != nil {
+				return nil, err
+			}
 			s.written = append(s.written, id)
 		}
 	}
 	if n > 0 || len(records) == 0 {
 		flush()
 	}
-	return records
+	return records, nil
 }
 
-func appendEntries(dst []byte, id string, list []entry) []byte {
+// spot is where an entry's value is in the records of the open transaction.
+type spot struct{ record, at int }
+
+// appendEntries appends the entries of an id, and notes where their values are.
+func (s *State) appendEntries(dst []byte, id string, list []entry) (_ []byte, err error) {
 	dst = append(binary.AppendUvarint(dst, uint64(len(id))), id...)
 	dst = binary.AppendUvarint(dst, uint64(len(list)))
 	for i := range list {
@@ -107,15 +129,22 @@ func appendEntries(dst []byte, id string, list []entry) []byte {
 		for _, n := range []int64{e.first, e.last, e.deadline, e.when, e.offset} {
 			dst = binary.AppendVarint(dst, n)
 		}
-		dst = append(binary.AppendUvarint(dst, uint64(len(e.value))), e.value...)
+		dst = binary.AppendUvarint(dst, uint64(e.size()))
+		s.spots = append(s.spots, spot{at: HeaderSize + len(dst)})
+		if e.stored() {
+			if dst, err = s.copy.Read(dst, e.ref); err != nil {
+				return nil, err
+			}
+		}
+		dst = append(dst, e.value...)
 	}
-	return dst
+	return dst, nil
 }
 
 // weigh returns about the size of entries in the changelog.
 func weigh(id string, list []entry) (bytes int64) {
 	for i := range list {
-		bytes += int64(len(id) + len(list[i].value) + usualEntry)
+		bytes += int64(len(id) + list[i].size() + usualEntry)
 	}
 	return bytes
 }
@@ -196,14 +225,21 @@ func cutEntries(b []byte) (id string, list []entry, rest []byte, ok bool) {
 	return id, list, b, ok
 }
 
-// Apply adds a committed record at an offset. No transaction is open.
-func (s *State) Apply(r *Record, at int64) {
+// Apply adds a committed record at an offset. The copy on disk, if there is one, has it at
+// a place. No transaction is open.
+func (s *State) Apply(r *Record, at int64, place locallog.Place) {
 	for rest := r.ids; len(rest) > 0; {
 		var id string
 		var list []entry
+		start, whole := HeaderSize+len(r.ids)-len(rest), cap(rest)
 		id, list, rest, _ = cutEntries(rest) // Parse has checked them
 		for i := range list {
-			list[i].value = slices.Clone(list[i].value)
+			if e := &list[i]; s.leaves(e.value) {
+				at := start + whole - cap(e.value) // a part of bytes has their capacity from its start on
+				e.ref, e.value = place.Part(at, e.value), nil
+			} else {
+				e.value = slices.Clone(e.value)
+			}
 			s.enqueue(id, &list[i], slices.Concat(list[:i], list[i+1:]))
 		}
 		s.set(id, list)

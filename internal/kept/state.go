@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/semel-dev/semel/internal/livelog"
+	"github.com/semel-dev/semel/internal/locallog"
 )
 
 // Rule says which record of a key is kept. All times are in milliseconds. One of First,
@@ -50,6 +51,11 @@ type State struct {
 	// transaction.
 	log     livelog.Log[string]
 	written []string
+	// copy has the changelog on disk, and long values are left there. It is nil without
+	// such a copy. spots are where the values of the entries of written are.
+	copy   *locallog.Log
+	inline int // the length of the longest value that stays in memory
+	spots  []spot
 }
 
 // entry is a record that is held, or a version.
@@ -64,12 +70,29 @@ type entry struct {
 	queued       int64
 	when, offset int64 // of the record
 	value        []byte
-	at           int64 // where the changelog has it
+	ref          locallog.Ref // where the copy has the value, which is then not in memory
+	at           int64        // where the changelog has it
 }
+
+// stored reports whether the value is on disk only.
+func (e *entry) stored() bool { return e.ref.Size() > 0 }
+
+func (e *entry) size() int { return len(e.value) + e.ref.Size() }
+
+// mostInline is the length of values that stay in memory, because a place on disk would
+// take about as much.
+const mostInline = 48
+
+// leaves reports whether a value is left on disk.
+func (s *State) leaves(value []byte) bool { return s.copy != nil && len(value) > s.inline }
+
+// SetCopy sets the copy of the changelog on disk. The state is empty. An error of the copy
+// is returned by the method that needs it, and the state must then be built again.
+func (s *State) SetCopy(l *locallog.Log) { s.copy = l }
 
 // New returns an empty state.
 func New(rule Rule) *State {
-	s := &State{rule: rule, open: map[string][]entry{}, changed: map[string][]entry{}}
+	s := &State{rule: rule, open: map[string][]entry{}, changed: map[string][]entry{}, inline: mostInline}
 	s.log.Slack, s.log.Live = livelog.DefaultSlack, s.isAt
 	return s
 }
@@ -181,7 +204,7 @@ func (s *State) addToSession(id string, e entry) (v Verdict, replaced int) {
 		}
 		replaced++
 		if e.first, e.last = first, last; o.when > e.when || o.when == e.when && o.offset > e.offset {
-			e.when, e.offset, e.value = o.when, o.offset, o.value
+			e.when, e.offset, e.value, e.ref = o.when, o.offset, o.value, o.ref
 		}
 	}
 	if e.deadline = min(e.last+s.rule.Gap+1, e.first+s.rule.Most); e.deadline <= s.watermark {
@@ -286,7 +309,7 @@ func (s *State) Due() bool {
 }
 
 // Emit passes at most a number of due records to fn, in the order of their deadlines, and
-// returns how many. After an error of fn, the transaction must be dropped.
+// returns how many. After an error, the transaction must be dropped.
 func (s *State) Emit(most int, fn func(id string, when int64, value []byte) error) (n int, err error) {
 	for ; n < most && s.rule.Window == 0; n++ {
 		t, e := s.next(s.watermark)
@@ -294,6 +317,11 @@ func (s *State) Emit(most int, fn func(id string, when int64, value []byte) erro
 			break
 		}
 		when, value := e.when, e.value
+		if e.stored() {
+			if value, err = s.copy.Read(nil, e.ref); err != nil {
+				return n, err
+			}
+		}
 		s.pop()
 		s.changed[t.id] = slices.DeleteFunc(s.touch(t.id), t.is)
 		if err := fn(t.id, when, value); err != nil {
@@ -323,7 +351,7 @@ func (s *State) Quiet(read, margin int64) bool {
 func (s *State) Drop() {
 	s.watermark = s.committed
 	clear(s.changed)
-	s.written = s.written[:0]
+	s.written, s.spots = s.written[:0], s.spots[:0]
 	for _, t := range s.popped {
 		heap.Push(&s.queue, t)
 	}
@@ -331,16 +359,28 @@ func (s *State) Drop() {
 }
 
 // Commit ends the open transaction. The records of Changes are stored, the first of them
-// at an offset of the changelog.
-func (s *State) Commit(at int64) {
+// at an offset of the changelog. If there is a copy on disk, it has them at places.
+func (s *State) Commit(at int64, places []locallog.Place) {
 	for id, list := range s.changed {
 		s.set(id, list)
 	}
 	clear(s.changed)
+	spots := s.spots
 	for _, id := range s.written {
+		list := s.open[id]
+		for i := range list {
+			e, at := &list[i], spots[i]
+			switch {
+			case e.stored():
+				e.ref = e.ref.Again(places[at.record], at.at)
+			case s.leaves(e.value):
+				e.ref, e.value = places[at.record].Part(at.at, e.value), nil
+			}
+		}
+		spots = spots[len(list):]
 		s.stored(id, at)
 	}
-	s.written = s.written[:0]
+	s.written, s.spots = s.written[:0], s.spots[:0]
 	s.settle(s.watermark)
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/locallog"
 	"github.com/semel-dev/semel/stream"
 )
 
@@ -90,7 +91,7 @@ func TestRevisionsGrow(t *testing.T) {
 		if got := e.emit(9); got != want {
 			t.Errorf("%d: %s", i, got)
 		}
-		e.Commit(0)
+		e.Commit(0, nil)
 		e.add("a", 6000)
 	}
 	e.Drop() // with the revision
@@ -110,7 +111,7 @@ func TestAWindowBelowAPartlyEmittedOneIsEmitted(t *testing.T) {
 	if got := e.emit(1); got != "a 10000-20000 n=1 s=1 r=0" {
 		t.Error(got)
 	}
-	e.Commit(0)
+	e.Commit(0, nil)
 	e.add("c", 5000)
 	if got := e.emit(9); got != "c 0-10000 n=1 s=1 r=1, b 10000-20000 n=1 s=1 r=0" {
 		t.Error(got)
@@ -122,14 +123,14 @@ func TestARecordHasChangedPanesAlone(t *testing.T) {
 	e := newEdge(t, testTumbling, 0)
 	e.add("a", 5000)
 	e.add("a", 11_000)
-	e.Commit(0)
+	e.Commit(0, nil)
 	e.add("a", 12_000)
-	r, err := Parse(e.Changes(ID{1}, ID{2}, 1<<20)[0])
+	r, err := Parse(changesOf(t, e.State, 1<<20)[0])
 	if err != nil || r.Len() != 1 {
 		t.Errorf("%d entries, %v", r.Len(), err)
 	}
 	e.add("b", 12_000)
-	if n := len(e.Changes(ID{1}, ID{2}, 1)); n != 2 {
+	if n := len(changesOf(t, e.State, 1)); n != 2 {
 		t.Errorf("%d records, want one for each entry", n)
 	}
 }
@@ -158,18 +159,18 @@ func TestEarlyResultsAreThoseThatHaveChanged(t *testing.T) {
 		preview("a n=1 s=1, b n=1 s=1")
 		e.Drop()
 		preview("")
-		e.Commit(0)
+		e.Commit(0, nil)
 		e.add("a", 5000)
 		e.add("b", 5000)
-		e.Commit(0)
+		e.Commit(0, nil)
 		preview("a n=1 s=1, b n=1 s=1")
 		e.Drop()
 		preview("a n=1 s=1, b n=1 s=1")
-		e.Commit(0)
+		e.Commit(0, nil)
 		preview("")
-		e.Commit(0)
+		e.Commit(0, nil)
 		e.add("b", 5000)
-		e.Commit(0)
+		e.Commit(0, nil)
 		preview("b n=2 s=2")
 	}
 }
@@ -182,8 +183,8 @@ func TestAClosedSessionIsNotReplaced(t *testing.T) {
 	e := edge{New(agg), t}
 	var records [][]byte
 	commit := func() {
-		records = append(records, e.Changes(ID{1}, ID{2}, 1<<20)...)
-		e.Commit(0)
+		records = append(records, changesOf(t, e.State, 1<<20)...)
+		e.Commit(0, nil)
 	}
 	e.add("a", 10_000)
 	commit()
@@ -198,14 +199,14 @@ func TestAClosedSessionIsNotReplaced(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		restored.Apply(&r, 0)
+		restored.Apply(&r, 0, locallog.Place{})
 	}
 	for name, s := range map[string]edge{"live": e, "restored": restored} {
 		s.See(30_000, 30_000)
 		if got, want := s.emit(9), "a 10000-10000 n=1 s=1 r=0, a 10000-10900 n=2 s=2 r=0, b 14001-14001 n=1 s=1 r=0"; got != want {
 			t.Errorf("%s: %s, want %s", name, got, want)
 		}
-		s.Commit(0)
+		s.Commit(0, nil)
 		if s.Open() != 0 {
 			t.Errorf("%s: %d are open", name, s.Open())
 		}

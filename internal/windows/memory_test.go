@@ -34,8 +34,11 @@ func BenchmarkMemoryOfAWindow(b *testing.B) {
 									b.Fatal(err)
 								}
 							}
-							records := s.Changes(ID{1}, ID{2}, 1<<20)
-							s.Commit(at)
+							records, err := s.Changes(ID{1}, ID{2}, 1<<20)
+							if err != nil {
+								b.Fatal(err)
+							}
+							s.Commit(at, nil)
 							for _, value := range records {
 								s.Stored(at, len(value))
 								at++

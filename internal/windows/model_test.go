@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/locallog"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/stream"
 )
@@ -291,7 +292,7 @@ type changelog struct {
 
 // stored is what the state of a changelog is told.
 type stored interface {
-	Commit(at int64)
+	Commit(at int64, places []locallog.Place)
 	Stored(at int64, size int)
 }
 
@@ -304,7 +305,7 @@ func (c *changelog) add(values [][]byte) int64 {
 // commit appends the records of a transaction and tells the state.
 func (c *changelog) commit(s stored, values [][]byte) {
 	at := c.add(values)
-	s.Commit(at)
+	s.Commit(at, nil)
 	for i, value := range values {
 		s.Stored(at+int64(i), len(value))
 	}
@@ -320,6 +321,16 @@ type history struct {
 	fates     map[fate]int
 	read      int
 	open      int
+}
+
+// changesOf returns the records of the open transaction.
+func changesOf(t *testing.T, s *State, most int) [][]byte {
+	t.Helper()
+	records, err := s.Changes(ID{1}, ID{2}, most)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return records
 }
 
 // run runs a random history, and checks the engine against the model at each step.
@@ -345,7 +356,7 @@ func run(t *testing.T, agg *stream.Aggregate, seed uint64, rounds, most int, ord
 			if err != nil {
 				t.Fatal(err)
 			}
-			s.Apply(&r, records.first+int64(i))
+			s.Apply(&r, records.first+int64(i), locallog.Place{})
 			s.Stored(records.first+int64(i), len(value))
 		}
 		return s
@@ -380,7 +391,10 @@ func run(t *testing.T, agg *stream.Aggregate, seed uint64, rounds, most int, ord
 		if want := trial.close(n); err != nil || !slices.Equal(got, want) {
 			t.Fatalf("results %q (%v), want %q", got, err, want)
 		}
-		changes := live.state.Changes(definition, topic, HeaderSize+random.IntN(400))
+		changes, err := live.state.Changes(definition, topic, HeaderSize+random.IntN(400))
+		if err != nil {
+			t.Fatal(err)
+		}
 		end := random.IntN(8)
 		if end == 0 || end == 1 { // aborted, and perhaps the process ends as well
 			live.state.Drop()
@@ -617,7 +631,7 @@ func TestResultsDoNotDependOnTransactions(t *testing.T) {
 				}); err != nil {
 					t.Fatal(err)
 				}
-				s.Commit(0)
+				s.Commit(0, nil)
 			}
 			if s.Open() != 0 {
 				t.Errorf("%d windows are open", s.Open())
@@ -649,7 +663,7 @@ func TestARefusedMessageChangesNothing(t *testing.T) {
 	if err := add("2"); err != nil {
 		t.Fatal(err)
 	}
-	s.Commit(0)
+	s.Commit(0, nil)
 	if got := string(s.groups["k"].panes[0].acc); got != "n=2 s=3" {
 		t.Errorf("%s", got)
 	}
@@ -664,7 +678,7 @@ func TestOtherBytesAreNoRecord(t *testing.T) {
 		}
 		s.Add(&semel.Message{Body: []byte("1")}, fmt.Append(nil, i), int64(i)*900, 0)
 	}
-	whole := s.Changes(ID{1}, ID{2}, 1<<20)[0]
+	whole := changesOf(t, s, 1<<20)[0]
 	if _, err := Parse(whole); err != nil {
 		t.Fatal(err)
 	}

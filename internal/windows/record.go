@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"slices"
+
+	"github.com/semel-dev/semel/internal/locallog"
 )
 
 // A record says what one transaction changed in the windows of a partition, with the
@@ -65,9 +67,9 @@ func appendHeader(dst []byte, kind byte, definition, topic ID, entries int, p *p
 // Changes returns the records of the open transaction. Each has at most a number of
 // bytes, unless a single entry needs more. If the changelog is full, they also have the
 // panes that were written longest ago.
-func (s *State) Changes(definition, topic ID, most int) (records [][]byte) {
+func (s *State) Changes(definition, topic ID, most int) (records [][]byte, err error) {
 	if !s.Changed() {
-		return nil
+		return nil, nil
 	}
 	var entries []byte
 	n, written := 0, 0
@@ -99,7 +101,7 @@ func (s *State) Changes(definition, topic ID, most int) (records [][]byte) {
 	if n > 0 || len(records) == 0 {
 		flush()
 	}
-	return records
+	return records, nil
 }
 
 // move writes the oldest panes again, if the changelog is full: as many bytes as the
@@ -235,7 +237,7 @@ func cutEntry(b []byte) (e entry, rest []byte, ok bool) {
 }
 
 // Apply adds a committed record at an offset. No transaction is open.
-func (s *State) Apply(r *Record, at int64) {
+func (s *State) Apply(r *Record, at int64, _ locallog.Place) {
 	s.committed, s.present, s.left = r.progress, r.progress, nil
 	for rest := r.entries; len(rest) > 0; {
 		var e entry

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/locallog"
 	"github.com/semel-dev/semel/stream"
 )
 
@@ -35,7 +36,7 @@ func TestAChangelogIsBoundedWhileWindowsStayOpen(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					s.Apply(&r, log.first+int64(i))
+					s.Apply(&r, log.first+int64(i), locallog.Place{})
 					s.Stored(log.first+int64(i), len(value))
 				}
 				return s
@@ -55,7 +56,7 @@ func TestAChangelogIsBoundedWhileWindowsStayOpen(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				changes := s.Changes(ID{1}, ID{2}, 200)
+				changes := changesOf(t, s, 200)
 				moves += len(s.moved)
 				if i > 0 && random.IntN(5) == 0 {
 					s.Drop()

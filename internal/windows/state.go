@@ -7,6 +7,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/livelog"
+	"github.com/semel-dev/semel/internal/locallog"
 	"github.com/semel-dev/semel/stream"
 )
 
@@ -386,7 +387,7 @@ func (s *State) Drop() {
 
 // Commit ends the open transaction. The records of Changes are stored, the first of them
 // at an offset of the changelog.
-func (s *State) Commit(at int64) {
+func (s *State) Commit(at int64, _ []locallog.Place) {
 	for _, old := range s.images {
 		g := old.group
 		s.count += len(g.panes) - len(old.panes)

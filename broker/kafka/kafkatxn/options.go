@@ -117,6 +117,7 @@ type TransactorOptions struct {
 	skipSample bool             // of the tests: the inputs are not sampled
 	results    int              // of the tests: how many results one transaction writes
 	slack      int64            // of the tests: how long a changelog of windows is not rewritten; 0 is the default
+	fileSize   int64            // of the tests: how large a file of the copy of windows becomes; 0 is the default
 }
 
 // Scope is where the ids of messages are unique.

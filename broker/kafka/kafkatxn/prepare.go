@@ -100,6 +100,7 @@ func (t *Transactor) check(ctx context.Context) error {
 		return err
 	}
 	t.topics, t.sizes, t.changelog = map[string]keystate.TopicID{}, map[string]int32{}, map[string]keystate.TopicID{}
+	t.stateTopic = map[string]keystate.TopicID{}
 	for _, topic := range t.opts.reads() {
 		partitions := len(topics[topic].Partitions)
 		t.topics[topic], t.sizes[topic] = topics[topic].ID, int32(partitions)

@@ -12,6 +12,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/internal/digest"
+	"github.com/semel-dev/semel/internal/locallog"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/kafkatest"
 )
@@ -59,7 +60,7 @@ func TestAStandbyTakesOverWhereItIs(t *testing.T) {
 		"missing":                     {spoil: func(b *bubble, _ *program, dir string) { kafkatest.Must(b.T, os.RemoveAll(dir)) }},
 		"torn":                        {spoil: spoilt(func(_ string, data []byte) []byte { return data[:len(data)-5] })},
 		"rotten": {spoil: spoilt(func(_ string, data []byte) []byte {
-			data[keystate.LogHeaderSize+keystate.LogFrameSize+70] ^= 1
+			data[locallog.HeaderSize+locallog.FrameSize+70] ^= 1
 			return data
 		})},
 	} {
@@ -160,7 +161,7 @@ func (b *bubble) changelogOf(dir string, from, n int) *kgo.Record {
 	b.Helper()
 	var h keystate.Header
 	eachFile(b.T, dir, func(_ string, data []byte) {
-		value, _, _, _ := keystate.FrameAt(data[keystate.LogHeaderSize:])
+		value, _, _, _ := locallog.FrameAt(data[locallog.HeaderSize:])
 		c, err := keystate.Parse(value)
 		kafkatest.Must(b.T, err)
 		h = c.Header
@@ -189,7 +190,7 @@ func TestAStandbyDropsWhatTheBrokersLost(t *testing.T) {
 		owner.Stop()
 		// The last record of the copy is another one than the changelog has.
 		eachFile(t, opts.Local.Dir, func(name string, data []byte) {
-			value, before, behind, ok := keystate.FrameAt(data[keystate.LogHeaderSize:])
+			value, before, behind, ok := locallog.FrameAt(data[locallog.HeaderSize:])
 			if !ok {
 				t.Fatal("no frame")
 			}
@@ -197,7 +198,7 @@ func TestAStandbyDropsWhatTheBrokersLost(t *testing.T) {
 			kafkatest.Must(t, err)
 			scoped := digest.New(c.Secret).Scope("s")
 			value = keystate.Encode(&c.Header, keystate.Entry{Digest: scoped.String("10"), Time: time.Now().UnixMilli(), Offset: 3})
-			data = keystate.AppendFrame(data[:keystate.LogHeaderSize:keystate.LogHeaderSize], value, before, behind)
+			data = locallog.AppendFrame(data[:locallog.HeaderSize:locallog.HeaderSize], value, before, behind)
 			kafkatest.Must(t, os.WriteFile(name, append(data, value...), 0o600))
 		})
 		owner = b.start(b.options())

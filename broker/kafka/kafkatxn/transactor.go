@@ -44,6 +44,7 @@ type Transactor struct {
 	definition windows.ID
 	sizes      map[string]int32            // number of partitions by input topic
 	changelog  map[string]keystate.TopicID // by input topic
+	stateTopic map[string]keystate.TopicID // of windows and held records, by input topic
 	tableSizes map[string]int32            // number of partitions of their topics
 
 	// copyPartitions is the number of partitions of the topic between the stages.
@@ -244,6 +245,9 @@ type holder interface {
 func (s *slot) close() {
 	if s.state != nil && s.state.Log != nil {
 		s.state.Log.Close() // the log is only a copy
+	}
+	if s.windows != nil && s.windows.log != nil {
+		s.windows.log.Close() // so is this one
 	}
 	s.state, s.windows = nil, nil
 }

@@ -195,7 +195,7 @@ func (t *Trial) assign(id cluster.Partition) {
 	state.Secure(digest.NewSecret(), tr.opts.Scope.Name, tr.opts.keyMaker())
 	p := &part{id: id, given: true, ready: true, slot: &slot{state: state}}
 	if tr.opts.hasState() {
-		tr.forgetWindows(p)
+		p.slot.windows = tr.newWindows(nil)
 	}
 	t.s.parts[id] = p
 }

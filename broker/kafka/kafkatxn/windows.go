@@ -17,9 +17,9 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/internal/kept"
+	"github.com/semel-dev/semel/internal/locallog"
 	"github.com/semel-dev/semel/internal/windows"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
@@ -49,6 +49,11 @@ type windowState struct {
 	last     uint32
 	// verify means that the next record must have that checksum.
 	verify bool
+	// log is the copy of the changelog on disk, which has the long values; nil without a
+	// directory. What is before the offset cut does not count.
+	log    *locallog.Log
+	cut    int64
+	places []locallog.Place
 }
 
 // windowed is what windows and held records have in common.
@@ -56,8 +61,8 @@ type windowed interface {
 	Watermark() int64
 	Open() int
 	Due() bool
-	Changes(definition, topic windows.ID, most int) [][]byte
-	Commit(at int64)
+	Changes(definition, topic windows.ID, most int) ([][]byte, error)
+	Commit(at int64, places []locallog.Place)
 	Drop()
 	Stored(at int64, size int)
 	Cut() (at int64, ok bool)
@@ -65,14 +70,15 @@ type windowed interface {
 	SetSlack(bytes int64)
 }
 
-// newWindows returns a state without windows or held records.
-func (t *Transactor) newWindows() *windowState {
-	ws := &windowState{}
+// newWindows returns a state without windows or held records, with a copy on disk or nil.
+func (t *Transactor) newWindows(log *locallog.Log) *windowState {
+	ws := &windowState{log: log}
 	if t.opts.Aggregate != nil {
 		ws.agg = windows.New(t.opts.Aggregate)
 		ws.windowed = ws.agg
 	} else {
 		ws.kept = kept.New(ruleOf(t.opts.Keep, t.opts.Window))
+		ws.kept.SetCopy(log)
 		ws.windowed = ws.kept
 	}
 	if t.opts.slack > 0 {
@@ -338,31 +344,75 @@ func (w *worker) result(ctx context.Context, p *part, c *stream.Closed, final bo
 }
 
 // writeWindows writes the changes of a partition's windows.
-func (w *worker) writeWindows(p *part) {
+func (w *worker) writeWindows(p *part) error {
 	t, name := w.s.t, w.opts.windowsOf(p.id.Topic)
 	most := w.s.limits.Of(name) - cluster.BatchOverhead - 16 // numbers and lengths of the record
-	for _, value := range p.slot.windows.Changes(t.definition, t.topics[p.id.Topic], most) {
+	changes, err := p.slot.windows.Changes(t.definition, t.topics[p.id.Topic], most)
+	for _, value := range changes {
 		r := &kgo.Record{Topic: name, Partition: p.id.Number, Value: value}
 		p.windows = append(p.windows, r)
 		w.produce(r)
 	}
+	return err
 }
 
 // windowsApplied applies the changes of a committed transaction.
-func (p *part) windowsApplied() {
+func (t *Transactor) windowsApplied(p *part) error {
 	ws := p.slot.windows
 	at := int64(0)
 	if len(p.windows) > 0 {
 		at = p.windows[0].Offset
 	}
-	ws.Commit(at)
+	ws.places = ws.places[:0]
+	for _, r := range p.windows {
+		ws.places = append(ws.places, ws.add(r))
+	}
+	ws.Commit(at, ws.places)
 	for _, r := range p.windows {
 		ws.passed(r.Value, r.Offset+1)
 	}
-	if at, ok := ws.Cut(); ok {
-		p.slot.windowsCut.Store(at)
+	if ws.shorten() {
+		p.slot.windowsCut.Store(ws.cut)
 	}
 	p.slot.measure()
+	return t.writeWindowsLog(ws)
+}
+
+// add adds a record to the copy on disk.
+func (ws *windowState) add(r *kgo.Record) locallog.Place {
+	if ws.log == nil {
+		return locallog.Place{}
+	}
+	return ws.log.Add(r.Value, r.Offset, r.Offset+1)
+}
+
+// shorten notes which records do not count any longer, and reports whether there are more
+// of them. No transaction is open.
+func (ws *windowState) shorten() bool {
+	at, ok := ws.Cut()
+	if ok {
+		ws.cut = at
+	}
+	return ok
+}
+
+// writeWindowsLog writes the copy on disk. After an error, held records may be in the
+// changelog only, so their state must be built again. Windows are in memory too and go on
+// without a copy.
+func (t *Transactor) writeWindowsLog(ws *windowState) error {
+	if ws.log == nil {
+		return nil
+	}
+	err := ws.log.Write()
+	if err == nil {
+		err = ws.log.Tidy(ws.cut-1, 0)
+	}
+	if err != nil && ws.kept == nil {
+		t.observe(pipeline.Event{Kind: pipeline.EventPaused, Reason: "state directory", Err: err})
+		ws.log.Close()
+		ws.log, err = nil, nil
+	}
+	return err
 }
 
 // measure notes the values of the gauges.
@@ -416,7 +466,7 @@ func (ws *windowState) quiet(read int64) {
 // passed notes that a changelog record is applied.
 func (ws *windowState) passed(value []byte, position int64) {
 	ws.Stored(position-1, len(value))
-	ws.position, ws.last = position, crc32.Checksum(value, keystate.Castagnoli)
+	ws.position, ws.last = position, crc32.Checksum(value, locallog.Castagnoli)
 }
 
 // lookEvery is how often a session asks for the ends of its partitions with open windows.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -14,8 +15,8 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/internal/kept"
+	"github.com/semel-dev/semel/internal/locallog"
 	"github.com/semel-dev/semel/internal/windows"
 )
 
@@ -47,6 +48,7 @@ func (t *Transactor) checkWindows(ctx context.Context, adm *kadm.Client, input s
 	if topic.Err != nil {
 		return fmt.Errorf("kafka: topic %s: %w", name, topic.Err)
 	}
+	t.stateTopic[input] = topic.ID
 	if len(topic.Partitions) != partitions {
 		return fmt.Errorf("kafka: %s has %d partitions, and topic %s, which holds its open windows or held records, has %d: use a new group, or a new input with the old number of partitions: %w",
 			input, partitions, name, len(topic.Partitions), semel.ErrInvalidRequest)
@@ -105,13 +107,19 @@ func (t *Transactor) windowPositions(ctx context.Context, parts []*part) (map[st
 		name := t.opts.windowsOf(p.id.Topic)
 		start, _ := first.Lookup(name, p.id.Number)
 		end, _ := last.Lookup(name, p.id.Number)
-		if p.slot.windows == nil || p.slot.windows.position > end.Offset { // the changelog has lost records
-			t.forgetWindows(p)
+		if p.slot.windows == nil {
+			if p.slot.windows, err = t.loadWindows(p.id); err != nil {
+				return nil, err
+			}
 		}
 		ws := p.slot.windows
 		at := max(ws.position-1, start.Offset)
-		if ws.verify = ws.position > 0 && at == ws.position-1; !ws.verify {
-			t.forgetWindows(p) // what it had read is gone, so it begins at the start
+		if ws.verify = ws.position > 0 && ws.position <= end.Offset && at == ws.position-1 && ws.whole(start.Offset); !ws.verify {
+			// What it had read is gone, or the changelog or the copy has lost records. So it
+			// begins at the start.
+			if err := t.forgetWindows(p); err != nil {
+				return nil, err
+			}
 			at = start.Offset
 		}
 		if from[name] == nil {
@@ -122,10 +130,49 @@ func (t *Transactor) windowPositions(ctx context.Context, parts []*part) (map[st
 	return from, nil
 }
 
+// loadWindows returns the windows of a partition from the local copy. Records that it
+// cannot apply are read from the brokers, which refuse them or not.
+func (t *Transactor) loadWindows(id cluster.Partition) (*windowState, error) {
+	if t.opts.Local.Dir == "" {
+		return t.newWindows(nil), nil
+	}
+	dir := filepath.Join(t.opts.Local.Dir, t.opts.windowsOf(id.Topic)+"-"+strconv.Itoa(int(id.Number)))
+	log := locallog.New(t.opts.files, dir, ".state", t.stateTopic[id.Topic])
+	if t.opts.fileSize > 0 {
+		log.SetFileSize(t.opts.fileSize)
+	}
+	ws := t.newWindows(log)
+	err := log.Open(nil, func(value []byte, position int64, place locallog.Place) (int64, error) {
+		c, err := ws.parse(value)
+		if err != nil || c.definition != t.definition || c.topic != t.topics[id.Topic] {
+			return 0, locallog.ErrEnd
+		}
+		c.apply(position-1, place)
+		ws.passed(value, position)
+		return position - 1, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	ws.shorten()
+	return ws, nil
+}
+
+// whole reports whether the copy on disk has not failed, and lacks no record from the start
+// of the changelog on.
+func (ws *windowState) whole(start int64) bool {
+	return ws.log == nil || ws.log.Err() == nil && ws.log.From() <= start
+}
+
 // forgetWindows replaces a part's windows by an empty state.
-func (t *Transactor) forgetWindows(p *part) {
-	p.slot.windows = t.newWindows()
+func (t *Transactor) forgetWindows(p *part) error {
+	log := p.slot.windows.log
+	p.slot.windows = t.newWindows(log)
 	p.slot.windowsCut.Store(0)
+	if log == nil {
+		return nil
+	}
+	return log.Clear()
 }
 
 // applyWindows applies records of the changelog up to the barrier, and reports whether it
@@ -134,9 +181,8 @@ func (t *Transactor) forgetWindows(p *part) {
 func (t *Transactor) applyWindows(ctx context.Context, p *part, records []*kgo.Record, nonce windows.ID) (entries int, reached bool, err error) {
 	ws := p.slot.windows
 	for _, r := range records {
-		if ws.verify && (r.Offset != ws.position-1 || ws.last != crc32.Checksum(r.Value, keystate.Castagnoli)) {
-			t.forgetWindows(p)
-			return entries, false, fmt.Errorf("kafka: %s/%d at %d is another record than before: %w", r.Topic, r.Partition, r.Offset, errAgain)
+		if ws.verify && (r.Offset != ws.position-1 || ws.last != crc32.Checksum(r.Value, locallog.Castagnoli)) {
+			return entries, false, errors.Join(fmt.Errorf("kafka: %s/%d at %d is another record than before: %w", r.Topic, r.Partition, r.Offset, errAgain), t.forgetWindows(p))
 		}
 		ws.verify = false
 		if r.Offset < ws.position {
@@ -149,7 +195,7 @@ func (t *Transactor) applyWindows(ctx context.Context, p *part, records []*kgo.R
 		case c.nonce != windows.ID{}:
 			if c.nonce == nonce {
 				p.slot.measure()
-				return entries, true, nil
+				return entries, true, t.writeWindowsLog(ws)
 			}
 			continue
 		case c.definition != t.definition:
@@ -163,18 +209,19 @@ func (t *Transactor) applyWindows(ctx context.Context, p *part, records []*kgo.R
 				return entries, false, err
 			}
 		}
-		c.apply(r.Offset)
+		c.apply(r.Offset, ws.add(r))
 		ws.passed(r.Value, r.Offset+1)
 		entries += c.entries
 	}
-	return entries, false, nil
+	ws.shorten()
+	return entries, false, t.writeWindowsLog(ws)
 }
 
 // windowsRecord is a record of the changelog of windows or held records.
 type windowsRecord struct {
 	nonce, definition, topic windows.ID
 	entries                  int
-	apply                    func(at int64)
+	apply                    func(at int64, place locallog.Place)
 }
 
 // parse reads a record of the changelog. A record of the other kind has no definition.
@@ -183,9 +230,9 @@ func (ws *windowState) parse(value []byte) (windowsRecord, error) {
 	held, err2 := kept.Parse(value)
 	switch {
 	case err2 == nil && (ws.kept != nil || held.Nonce != kept.ID{}):
-		return windowsRecord{held.Nonce, held.Definition, held.Topic, held.Len(), func(at int64) { ws.kept.Apply(&held, at) }}, nil
+		return windowsRecord{held.Nonce, held.Definition, held.Topic, held.Len(), func(at int64, place locallog.Place) { ws.kept.Apply(&held, at, place) }}, nil
 	case err == nil && (ws.agg != nil || agg.Nonce != windows.ID{}):
-		return windowsRecord{agg.Nonce, agg.Definition, agg.Topic, agg.Len(), func(at int64) { ws.agg.Apply(&agg, at) }}, nil
+		return windowsRecord{agg.Nonce, agg.Definition, agg.Topic, agg.Len(), func(at int64, place locallog.Place) { ws.agg.Apply(&agg, at, place) }}, nil
 	case err == nil || err2 == nil:
 		return windowsRecord{}, nil
 	}

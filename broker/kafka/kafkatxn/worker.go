@@ -186,7 +186,10 @@ func (s *session) finish(last context.Context) error {
 		s.abort(last)
 		return err
 	}
-	w.writeChangelog()
+	if err := w.writeChangelog(); err != nil {
+		s.abort(last)
+		return err
+	}
 	if err := s.brokers.Flush(last); err != nil {
 		return fmt.Errorf("kafka: flush: %w", err)
 	}
@@ -223,14 +226,15 @@ func (s *session) finish(last context.Context) error {
 	s.t.health.Committed(w.records)
 	s.works()
 	for _, p := range w.touched {
-		s.applied(p)
+		err = errors.Join(err, s.applied(p))
 	}
 	w.report()
-	return nil
+	return err
 }
 
-// applied adds the committed entries to the state of a partition.
-func (s *session) applied(p *part) {
+// applied adds the committed entries to the state of a partition. After an error, its
+// held records are read again from the brokers.
+func (s *session) applied(p *part) error {
 	st := p.slot.state
 	for i, r := range p.changes {
 		if st.Log != nil {
@@ -238,7 +242,7 @@ func (s *session) applied(p *part) {
 			if err != nil {
 				panic(err) // this process wrote it
 			}
-			st.Log.Add(r.Value, &c, r.Offset+1)
+			st.Log.Add(r.Value, c.StreamTime, r.Offset+1)
 		}
 		if i == len(p.changes)-1 {
 			st.Passed(r.Value, r.Offset+1)
@@ -250,8 +254,9 @@ func (s *session) applied(p *part) {
 		p.slot.cut.Store(at)
 	}
 	if p.slot.windows != nil {
-		p.windowsApplied()
+		return s.t.windowsApplied(p)
 	}
+	return nil
 }
 
 // writeLog writes a state's log. A log that cannot be written stays behind the
@@ -277,7 +282,7 @@ func (t *Transactor) writeLog(st *keystate.State) {
 }
 
 // writeChangelog writes the keys that the transaction learned.
-func (w *worker) writeChangelog() {
+func (w *worker) writeChangelog() error {
 	for _, p := range w.touched {
 		st := p.slot.state
 		for i, value := range st.Records() {
@@ -289,9 +294,12 @@ func (w *worker) writeChangelog() {
 			w.produce(r)
 		}
 		if p.slot.windows != nil {
-			w.writeWindows(p)
+			if err := w.writeWindows(p); err != nil {
+				return err
+			}
 		}
 	}
+	return nil
 }
 
 // report reports the results of a transaction.

@@ -17,6 +17,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kept"
+	"github.com/semel-dev/semel/internal/locallog"
 	"github.com/semel-dev/semel/internal/windows"
 	"github.com/semel-dev/semel/key"
 )
@@ -159,7 +160,7 @@ func (l *lookedWindows) apply(p *config.Pipeline, value []byte, ids []string) er
 			return errOtherWindows
 		}
 		r.Of(ids)
-		l.agg.Apply(&r, 0)
+		l.agg.Apply(&r, 0, locallog.Place{})
 		return nil
 	}
 	r, err := kept.Parse(value)
@@ -170,7 +171,7 @@ func (l *lookedWindows) apply(p *config.Pipeline, value []byte, ids []string) er
 		return errOtherWindows
 	}
 	r.Of(ids)
-	l.kept.Apply(&r, 0)
+	l.kept.Apply(&r, 0, locallog.Place{})
 	return nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/internal/digest"
+	"github.com/semel-dev/semel/internal/locallog"
 	"github.com/semel-dev/semel/test/kafkatest"
 	"github.com/semel-dev/semel/vfs"
 )
@@ -91,7 +92,7 @@ func TestAStateIsItsModel(t *testing.T) {
 					kafkatest.Must(t, apply(changelog[i], i+1))
 					c, err := Parse(changelog[i])
 					kafkatest.Must(t, err)
-					st.Log.Add(changelog[i], &c, i+1)
+					st.Log.Add(changelog[i], c.StreamTime, i+1)
 				}
 				kafkatest.Must(t, st.Log.Write())
 				return st
@@ -138,7 +139,7 @@ func TestAStateIsItsModel(t *testing.T) {
 				if random.IntN(3) > 0 { // else it ends between the commit and this
 					c, err := Parse(value)
 					kafkatest.Must(t, err)
-					st.Log.Add(value, &c, position)
+					st.Log.Add(value, c.StreamTime, position)
 					st.Passed(value, position)
 					st.Commit()
 					kafkatest.Must(t, st.Log.Write())
@@ -260,15 +261,15 @@ func TestALogThatIsCutAnywhereIsABeginningOfItself(t *testing.T) {
 		values = append(values, value)
 		c, err := Parse(value)
 		kafkatest.Must(t, err)
-		l.Add(value, &c, int64(10*i+1))
+		l.Add(value, c.StreamTime, int64(10*i+1))
 		kafkatest.Must(t, l.Write())
 	}
 	kafkatest.Must(t, l.Close())
-	whole, err := os.ReadFile(filepath.Join(dir, logName(1)))
+	whole, err := os.ReadFile(filepath.Join(dir, "00000001.keys"))
 	kafkatest.Must(t, err)
 	check := func(what string, data []byte, at int) {
 		other := t.TempDir()
-		kafkatest.Must(t, os.WriteFile(filepath.Join(other, logName(1)), data, 0o600))
+		kafkatest.Must(t, os.WriteFile(filepath.Join(other, "00000001.keys"), data, 0o600))
 		n := 0
 		l, err := OpenLog(vfs.OS{}, other, TopicID{1}, func(int64) {}, func(value []byte, position int64) error {
 			if n >= len(values) || !bytes.Equal(value, values[n]) || position != int64(10*n+1) {
@@ -278,17 +279,17 @@ func TestALogThatIsCutAnywhereIsABeginningOfItself(t *testing.T) {
 			return nil
 		})
 		kafkatest.Must(t, err)
-		if want := max(0, at-LogHeaderSize) / (LogFrameSize + len(values[0])); n != want {
+		if want := max(0, at-locallog.HeaderSize) / (locallog.FrameSize + len(values[0])); n != want {
 			t.Errorf("%s at %d: %d records, want %d", what, at, n, want)
 		}
 		kafkatest.Must(t, l.Close())
 	}
 	for at := range whole {
-		if at%7 == 0 || at < LogHeaderSize {
+		if at%7 == 0 || at < locallog.HeaderSize {
 			check("cut", whole[:at], at)
 			spoiled := bytes.Clone(whole)
 			spoiled[at] ^= 0x40
-			if at < 28 || at >= LogHeaderSize {
+			if at < 28 || at >= locallog.HeaderSize {
 				check("spoiled", spoiled, at)
 			}
 		}

@@ -1,0 +1,231 @@
+package kafkatxn
+
+import (
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/locallog"
+	"github.com/semel-dev/semel/stream"
+	"github.com/semel-dev/semel/test/faultfs"
+	"github.com/semel-dev/semel/test/kafkatest"
+)
+
+// TestHeldRecordsOnDiskAreNeverLost holds records on a disk that fails in several ways, and
+// lets all of them take effect.
+func TestHeldRecordsOnDiskAreNeverLost(t *testing.T) {
+	t.Parallel()
+	const half = 20
+	type trouble struct {
+		// between happens between the two halves of the records, and after behind them.
+		between, after func(b *bubble, disk *faultfs.FS)
+		told           string // what an event says
+		fileSize       int64
+		restart        func(b *bubble, p *program, opts *TransactorOptions) *program
+	}
+	copies := func(disk *faultfs.FS) (list []string) {
+		for _, name := range disk.Files() {
+			if strings.HasSuffix(name, ".state") {
+				list = append(list, name)
+			}
+		}
+		return list
+	}
+	each := func(fn func(b *bubble, disk *faultfs.FS, name string)) func(b *bubble, disk *faultfs.FS) {
+		return func(b *bubble, disk *faultfs.FS) {
+			if len(copies(disk)) == 0 {
+				b.Fatal("there is no copy on disk")
+			}
+			for _, name := range copies(disk) {
+				fn(b, disk, name)
+			}
+		}
+	}
+	failing := func(kind faultfs.OpKind) func(b *bubble, disk *faultfs.FS) {
+		return func(_ *bubble, disk *faultfs.FS) {
+			failed := false
+			disk.SetHook(func(op faultfs.Op) error {
+				if op.Kind == kind && strings.HasSuffix(op.Name, ".state") && !failed {
+					failed = true
+					return syscall.EIO
+				}
+				return nil
+			})
+		}
+	}
+	for name, c := range map[string]trouble{
+		"none": {},
+		"a full disk": {between: func(_ *bubble, disk *faultfs.FS) {
+			disk.SetFree(1000)
+			time.AfterFunc(time.Minute, func() { disk.SetFree(-1) })
+		}, told: "no space left on device"},
+		"a write that fails": {between: failing(faultfs.Write), told: "input/output error"},
+		"a read that fails":  {after: failing(faultfs.Read), told: "input/output error"},
+		"a rotten value": {after: each(func(b *bubble, disk *faultfs.FS, name string) {
+			kafkatest.Must(b.T, disk.FlipBit(name, locallog.HeaderSize+locallog.FrameSize+300, 3))
+		}), told: "checksum"},
+		"a file cut short": {after: each(func(b *bubble, disk *faultfs.FS, name string) {
+			file, err := disk.Open(name)
+			kafkatest.Must(b.T, err)
+			kafkatest.Must(b.T, file.Truncate(700))
+			kafkatest.Must(b.T, file.Close())
+		}), told: "EOF"},
+		"a restart": {restart: func(b *bubble, p *program, opts *TransactorOptions) *program {
+			p.Stop()
+			return b.start(*opts)
+		}},
+		"a loss of power": {restart: func(b *bubble, p *program, opts *TransactorOptions) *program {
+			p.Stop()
+			opts.files = opts.files.(*faultfs.FS).Survive(faultfs.OnlySynced, nil)
+			return b.start(*opts)
+		}},
+		"a restart with a rotten value": {restart: func(b *bubble, p *program, opts *TransactorOptions) *program {
+			p.Stop()
+			each(func(b *bubble, disk *faultfs.FS, name string) {
+				kafkatest.Must(b.T, disk.FlipBit(name, locallog.HeaderSize+locallog.FrameSize+300, 3))
+			})(b, opts.files.(*faultfs.FS))
+			return b.start(*opts)
+		}},
+		"many files": {fileSize: 2000},
+		"a restart without the oldest file": {fileSize: 2000, restart: func(b *bubble, p *program, opts *TransactorOptions) *program {
+			p.Stop()
+			disk := opts.files.(*faultfs.FS)
+			if len(copies(disk)) < 3 {
+				b.Fatalf("the copy has the files %v", copies(disk))
+			}
+			kafkatest.Must(b.T, disk.Remove(copies(disk)[0]))
+			return b.start(*opts)
+		}},
+		"a standby that takes over": {restart: func(b *bubble, p *program, opts *TransactorOptions) *program {
+			next := *opts
+			next.files = faultfs.New()
+			s, promote := b.startStandby(next)
+			s.copies()
+			if len(copies(next.files.(*faultfs.FS))) == 0 {
+				b.Error("the standby has no copy on disk")
+			}
+			p.Kill()
+			<-p.Done
+			promote()
+			return s
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 1, func(b *bubble) {
+				disk := faultfs.New()
+				opts := b.keeping(stream.Keep{Last: stream.Tumbling(24 * time.Hour), Idle: semel.Forever})
+				opts.Local.Dir, opts.files, opts.fileSize = filepath.FromSlash("/state"), disk, c.fileSize
+				base := time.Now().Add(-25 * time.Hour).Truncate(24 * time.Hour)
+				want := map[string]string{}
+				p := b.start(opts)
+				write := func(from int) {
+					for n := from; n < from+half; n++ {
+						id := "key " + strconv.Itoa(n*2/3) // some replace others
+						want[id] = fmt.Sprintf("%d %s", n, strings.Repeat("x", 500))
+						r := kafkatest.Record(0, id, want[id])
+						r.Timestamp = base.Add(time.Duration(n) * time.Second)
+						b.Write(r)
+					}
+					p.Wait(from+half, kafkatest.Settled)
+				}
+				write(0)
+				if c.between != nil {
+					c.between(b, disk)
+				}
+				write(half)
+				if c.after != nil {
+					c.after(b, disk)
+				}
+				log := p.Events
+				if c.restart != nil {
+					p = c.restart(b, p, &opts)
+				}
+				end := kafkatest.Record(0, "end", "end")
+				end.Timestamp = base.Add(24 * time.Hour)
+				b.Write(end)
+				p.Wait(len(want), func(e *kafkatest.Events) int { return e.Decisions(semel.Fresh) })
+				p.Stop()
+				for _, r := range b.Read("out") {
+					if got := string(r.Value); want[string(r.Key)] != got {
+						t.Errorf("%s: %.20s, want %.20s", r.Key, got, want[string(r.Key)])
+					}
+					delete(want, string(r.Key))
+				}
+				if len(want) > 0 {
+					t.Errorf("no outputs of %d keys", len(want))
+				}
+				if all := strings.Join(log.Log, "\n"); !strings.Contains(all, c.told) {
+					t.Errorf("nobody was told of %s:\n%s", c.told, all)
+				}
+			})
+		})
+	}
+}
+
+// TestWindowsGoOnWithAFullDisk: their values are in memory too, so the copy on disk may stop.
+func TestWindowsGoOnWithAFullDisk(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		disk := faultfs.New()
+		opts := b.counting(time.Minute, 0, semel.Forever)
+		opts.Local.Dir, opts.files = filepath.FromSlash("/state"), disk
+		base := time.Now().Add(-time.Hour).Truncate(time.Minute)
+		p := b.start(opts)
+		b.Write(counted(0, "a", "x", 1, base))
+		p.Wait(1, kafkatest.Settled)
+		disk.SetHook(func(op faultfs.Op) error {
+			if op.Kind == faultfs.Write && strings.HasSuffix(op.Name, ".state") {
+				return syscall.ENOSPC
+			}
+			return nil
+		})
+		began := time.Now()
+		for i, id := range []string{"b", "c"} {
+			b.Write(counted(0, id, "x", 2, base.Add(time.Second)))
+			p.Wait(2+i, kafkatest.Settled)
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("a full disk held windows up for %v", took)
+		}
+		told := p.Events
+		p.Stop()
+		if all := strings.Join(told.Log, "\n"); !strings.Contains(all, "no space left on device") {
+			t.Errorf("nobody was told of the disk:\n%s", all)
+		}
+		disk.SetHook(nil)
+		p = b.start(opts) // from a copy that lacks the last transactions
+		b.Write(counted(0, "d", "x", 4, base.Add(2*time.Second)), counted(0, "e", "x", 8, base.Add(time.Minute)))
+		p.Wait(2, kafkatest.Settled)
+		p.Stop()
+		if got, want := lines(b.results(), base), "x0 n=4 s=9"; got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	})
+}
+
+// TestACopyOfOtherWindowsIsRefused: the copy on disk is of the same changelog, which other
+// settings made.
+func TestACopyOfOtherWindowsIsRefused(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		opts := b.counting(time.Minute, 0, semel.Forever)
+		opts.Local.Dir, opts.files = filepath.FromSlash("/state"), faultfs.New()
+		p := b.start(opts)
+		b.Write(counted(0, "a", "x", 1, time.Now().Add(-time.Hour)))
+		p.Wait(1, kafkatest.Settled)
+		p.Stop()
+		opts.Aggregate.Over = stream.Tumbling(2 * time.Minute)
+		p = b.start(opts)
+		b.Write(counted(0, "b", "x", 1, time.Now().Add(-time.Hour)))
+		<-p.Done
+		if p.Err == nil || !strings.Contains(p.Err.Error(), "made otherwise than by") {
+			t.Errorf("Run: %v", p.Err)
+		}
+	})
+}
