@@ -247,6 +247,11 @@ func (d *dryRun) inWords() string {
 	if d.unseen != "" {
 		text += "; compared only with each other: " + d.unseen
 	}
+	for _, t := range d.tables {
+		if t.Ended != dryAll {
+			text += "; " + t.inWords()
+		}
+	}
 	return text
 }
 

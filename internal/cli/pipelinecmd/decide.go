@@ -169,6 +169,11 @@ func (j *decider) one(d *dryMessage, r *semel.Record) (kind string, sample drySa
 		return dryLate, sample
 	}
 	kind = d.fresh()
+	if fate := without(d.failed); fate != "" { // the key stays open
+		j.rowFates[fate] = true
+		sample.Error = term.PlainText(d.failed.Error()) + ": " + fate
+		return dryNoRow, sample
+	}
 	if kind == dryFailed {
 		sample.Error = term.PlainText(d.failed.Error())
 		return kind, sample

@@ -33,7 +33,8 @@ semel dry-run backfill.yaml lines --limit 1e6 --json`,
 		Long: `Reads the source of a pipeline from the beginning and says what would happen to
 the messages: how many are new, how many would be dropped, with examples, and how
 many have no key. It compares them with each other and with the keys in the
-pipeline's store, if that store can be read.
+pipeline's store, if that store can be read. Tables of a pipeline are read first, up
+to the ends that they have then, for at most the time of --for.
 
 Nothing is claimed, written or acknowledged. No position moves, and no consumer
 group is joined. A source that receives messages, such as a queue, cannot be read in
@@ -47,7 +48,6 @@ The exit status is 3 if a message would be dropped or parked.`,
 			if len(args) > 0 {
 				conf, chosen = open.Pipelines(a, args[0], args[1:], &wrong)
 				refuseKeep(chosen, "it compares each message with the first one of its key. Run the pipeline with another group and output to see what it keeps", &wrong)
-				refuseTables(chosen, &wrong)
 			}
 			if limit == 0 {
 				wrong.Addf("--limit 0: read at least one message")
@@ -64,7 +64,7 @@ The exit status is 3 if a message would be dropped or parked.`,
 	}
 	term.CountVar(cmd.Flags(), &limit, "limit", "10000", "maximum number of messages to read from a pipeline")
 	term.CountVar(cmd.Flags(), &samples, "samples", "5", "maximum number of messages to show of each kind")
-	term.AddParsed(cmd.Flags(), &period, "for", "10s", "DUR", "maximum time to read", schema.ParseDuration)
+	term.AddParsed(cmd.Flags(), &period, "for", "10s", "DUR", "maximum time to read the messages, and the tables before them", schema.ParseDuration)
 	return cmd
 }
 
@@ -109,6 +109,9 @@ type dryRun struct {
 	shown  map[string][]drySample
 	ended  string // why reading ended
 	unseen string // why the store was not read
+	tables []*dryTable
+	// rowFates are what becomes of the messages that have no row.
+	rowFates map[string]bool
 }
 
 // drySample is a message that would be dropped or parked, or that a map changes.
@@ -192,15 +195,22 @@ const (
 	dryNoTarget  = "no_target"
 	dryFiltered  = "filtered" // new, and not delivered
 	dryFailed    = "failed"   // new, and its filter or map fails
+	dryNoRow     = "row_missing"
 )
 
+// dryAll is why reading ended at the end.
+const dryAll = "all there is"
+
 func dryKinds() []string {
-	return []string{dryFresh, dryDuplicate, dryMismatch, dryLate, dryInFlight, dryUnknown, dryMissing, dryNoTarget, dryFiltered, dryFailed}
+	return []string{dryFresh, dryDuplicate, dryMismatch, dryLate, dryInFlight, dryUnknown, dryMissing, dryNoTarget, dryFiltered, dryFailed, dryNoRow}
 }
 
 // do reads and decides messages.
 func (d *dryRun) do(ctx context.Context, file string) error {
-	d.count, d.shown = map[string]int64{}, map[string][]drySample{}
+	d.count, d.shown, d.rowFates = map[string]int64{}, map[string][]drySample{}, map[string]bool{}
+	if err := d.readTables(ctx); err != nil {
+		return err
+	}
 	f, reasons := open.StoreOf(d.App, file, d.conf, d.spec)
 	if len(reasons) > 0 {
 		d.unseen = strings.Join(reasons, "; ")
@@ -219,7 +229,7 @@ func (d *dryRun) decideAll(ctx context.Context, looker semel.Inspector) error {
 	j := newDecider(d, looker)
 	limited, cancel := context.WithTimeout(ctx, d.period)
 	defer cancel()
-	d.ended = "all there is"
+	d.ended = dryAll
 	var failed error
 	err := wiring.Sample(limited, d.conf, d.spec, func(m *semel.Message) bool {
 		d.read++
@@ -278,6 +288,8 @@ func (d *dryRun) fate(kind string) string {
 		return "not delivered, and remembered"
 	case dryFailed:
 		return fates[d.spec.OnFailure.Then]
+	case dryNoRow:
+		return d.rowFate()
 	case dryMissing:
 		return fates[d.spec.Key.OnMissing]
 	case dryNoTarget:
@@ -288,7 +300,7 @@ func (d *dryRun) fate(kind string) string {
 
 // untilWords says for people where reading ended.
 func untilWords(ended string) string {
-	if ended == "all there is" {
+	if ended == dryAll {
 		return "the end of the source"
 	}
 	return ended
@@ -305,6 +317,8 @@ type DryLine struct {
 	// Differ counts the duplicates whose content differs from the first message of
 	// their key in this reading.
 	Differ int64 `json:"differ,omitempty"`
+	// Tables are what was read of each table.
+	Tables []*dryTable `json:"tables,omitempty"`
 }
 
 func (d *dryRun) print(further bool) error {
@@ -312,7 +326,7 @@ func (d *dryRun) print(further bool) error {
 		d.count[kind] += 0 // report each kind, also with 0
 	}
 	if d.JSON {
-		return d.PrintJSON(DryLine{d.spec.Name, d.read, d.ended, d.count, d.shown, d.unseen, d.differ})
+		return d.PrintJSON(DryLine{d.spec.Name, d.read, d.ended, d.count, d.shown, d.unseen, d.differ, d.tables})
 	}
 	var text strings.Builder
 	if further {
@@ -322,9 +336,12 @@ func (d *dryRun) print(further bool) error {
 	if d.unseen != "" {
 		fmt.Fprintf(&text, "  compared only with each other: %s\n", term.DisplayText(d.Redact(d.unseen)))
 	}
+	for _, t := range d.tables {
+		fmt.Fprintf(&text, "  %s\n", t.inWords())
+	}
 	for _, kind := range dryKinds() {
 		if n := d.count[kind]; n > 0 || kind == dryFresh || kind == dryDuplicate {
-			fmt.Fprintf(&text, "  %-10s %12s  %s\n", strings.ReplaceAll(kind, "_", " "), term.FormatCount(n), d.fate(kind))
+			fmt.Fprintf(&text, "  %-11s %11s  %s\n", strings.ReplaceAll(kind, "_", " "), term.FormatCount(n), d.fate(kind))
 		}
 		if kind == dryDuplicate && d.differ > 0 && !d.spec.Observe {
 			fmt.Fprintf(&text, "    %s with other content than the first message of their key: on_mismatch: park keeps such messages\n", term.FormatCount(d.differ))

@@ -7,20 +7,9 @@ import (
 	"strings"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/cli/term"
-	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/rows"
 	"github.com/semel-dev/semel/stream"
 )
-
-// refuseTables refuses pipelines whose expressions need rows of topics.
-func refuseTables(pipelines []*config.Pipeline, wrong *term.Problems) {
-	for _, p := range pipelines {
-		if len(p.Tables) > 0 {
-			wrong.Addf("pipeline %s has tables, whose rows this verb does not read: try it with rows in a file: semel test --help", p.Name)
-		}
-	}
-}
 
 // attachTables gives the tables of the pipeline the rows of the cases.
 func (b *caseBench) attachTables() {

@@ -6,9 +6,13 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/pipeline"
@@ -58,6 +62,29 @@ func Try(f *config.File, p *config.Pipeline, now time.Time) (*kafkatxn.Trial, er
 	}
 	t, err := kafkatxn.NewTrial(opts, now)
 	return t, f.RedactError(err)
+}
+
+// ReadRows passes the records of the pipeline's tables to fn, up to the ends that their topics
+// have at the call, or until ctx ends. It joins no group.
+func ReadRows(ctx context.Context, f *config.File, p *config.Pipeline, fn func(*semel.Message)) error {
+	source, ok := p.Source.(*Source)
+	if !ok {
+		return fmt.Errorf("pipeline %s has no tables in Kafka: %w", p.Name, semel.ErrInvalidRequest)
+	}
+	opts, err := source.options()
+	if err != nil {
+		return f.RedactError(err)
+	}
+	var topics []string
+	for _, t := range p.Tables {
+		if !slices.Contains(topics, t.Topic) {
+			topics = append(topics, t.Topic)
+		}
+	}
+	return f.RedactError(kafka.ReadAll(ctx, opts, topics, func(r *kgo.Record) bool {
+		fn(messageOf(r))
+		return true
+	}))
 }
 
 // OnePartition reports whether a key of the pipeline is always decided in one
