@@ -157,6 +157,9 @@ pipelines:
 	if err := json.Unmarshal([]byte(got.stdout), &line); err != nil || len(line.Tables) != 3 || line.Tables[0].Name != "people" || line.Tables[0].Rows != 2 || line.Tables[0].Ended != "all there is" || line.Tables[0].Without != 1 || line.Count["row_missing"] != 3 {
 		t.Errorf("%v, %+v: %s", err, line, got.stdout)
 	}
+	if got = run(t, "", "run", file, "--check"); !strings.Contains(strings.Join(strings.Fields(got.stdout), " "), "3 row missing (dropped, or parked after the table is read again, or the pipeline would end)") {
+		t.Errorf("run --check: %s%s", got.stdout, got.stderr)
+	}
 	if got = run(t, "", "dry-run", file, "--for", "1ns"); !strings.Contains(got.stdout, "table people: 0 rows, not read to its end (--for): newer rows are left out") {
 		t.Errorf("a table that was not read: %s%s", got.stdout, got.stderr)
 	}
