@@ -51,7 +51,8 @@ const (
 	// MissingPass joins the message with no row.
 	MissingPass
 	// MissingWait reads the table up to its present end, and parks the message if its row
-	// is still missing. It is for rows that are written shortly before their messages.
+	// is still missing. Messages of other keys go on meanwhile. It is for rows that are
+	// written shortly before their messages.
 	MissingWait
 )
 

@@ -187,13 +187,22 @@ func (e *explainer) failuresInKafka(add func(at, then string)) {
 	e.parked(add)
 }
 
+// waits says what becomes of a record that waits for its row.
+func (e *explainer) waits() string {
+	others := "later ones with its id or record key wait behind it, and others go on; its offset is stored with the group's offset, so a crash loses nothing"
+	if e.pipeline.Aggregate != nil || e.pipeline.Key.Keep != nil || e.source.Repartition != "" {
+		others = "the others wait too"
+	}
+	return "it waits until the table is read up to its present end (" + others + "); if the row is still missing, it is parked, with the reason row-missing"
+}
+
 // tableFailures describes what happens while rows are read, and to records without one.
 func (e *explainer) tableFailures(add func(at, then string)) {
 	for _, t := range e.pipeline.Tables {
 		add("a partition comes to this process", "no record is decided before table "+t.Name+" ("+t.Topic+") is read up to its present end, so a join never goes back to an older row; an open transaction in that topic is waited for")
 		then := map[string]string{
 			"park": "it is parked, with the reason row-missing", "drop": "it is dropped, counted, and lost", "pass": "tables." + t.Name + " is not there, and has(tables." + t.Name + ") is false",
-			"wait": "the table is read up to its present end; if the row is still missing, the record is parked, with the reason row-missing",
+			"wait": e.waits(),
 		}[config.MissingPolicy(t)]
 		add("table "+t.Name+" has no row for a record", then+". A row is looked up when filter or map asks for it")
 		if t.History > 0 {

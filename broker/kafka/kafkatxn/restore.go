@@ -45,6 +45,9 @@ func (s *session) restore(ctx context.Context) error {
 		}
 		ready := map[string][]int32{}
 		for _, p := range r.parts {
+			if err := s.work.adopt(p); err != nil {
+				return err
+			}
 			p.ready = true
 			ready[p.id.Topic] = append(ready[p.id.Topic], p.id.Number)
 		}
@@ -130,6 +133,9 @@ func (t *Transactor) bringUpToDate(ctx context.Context, s *session, parts []*par
 		if err := t.restoreWindows(ctx, parts, nonce); err != nil {
 			return err
 		}
+	}
+	if err := t.restoreWaiting(ctx, parts); err != nil {
+		return err
 	}
 	if err := t.readTables(ctx, s, parts); err != nil {
 		return err

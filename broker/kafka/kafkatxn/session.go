@@ -42,6 +42,9 @@ type session struct {
 	restoring *restoring
 	// restores says what that goroutine waits for.
 	restores atomic.Pointer[string]
+	// reading is the last reading of the tables, and begun the number of readings.
+	reading *reading
+	begun   int
 
 	mu       sync.Mutex          // guards the fields below
 	assigned []cluster.Partition // new partitions, which are paused
@@ -82,6 +85,11 @@ type part struct {
 	// was applied.
 	verify bool
 	quiet  quietness
+	// waits are the records that wait for rows, in the order of their offsets, and waited
+	// those of the last committed transaction. rowsRead says that the tables were read to
+	// their end since the records that are being decided were read.
+	waits, waited []waiting
+	rowsRead      bool
 	// The fields below belong to the open transaction.
 	touched bool
 	changes []*kgo.Record // of the changelog
@@ -235,7 +243,11 @@ func (s *session) loop(ctx, last context.Context) error {
 			return nil
 		}
 		s.look(ctx)
-		fetches := s.poll(ctx, s.patience())
+		s.readRows(ctx)
+		var fetches kgo.Fetches
+		if !s.rowsDue() {
+			fetches = s.poll(ctx, s.patience())
+		}
 		if s.interrupted() {
 			if err := s.rewind(last); err != nil {
 				return err
@@ -245,7 +257,7 @@ func (s *session) loop(ctx, last context.Context) error {
 		if err := fetchError(fetches); err != nil {
 			return err
 		}
-		if fetches.NumRecords() == 0 && !s.due() {
+		if fetches.NumRecords() == 0 && !s.due() && !s.rowsDue() {
 			switch {
 			case s.restoring != nil:
 				s.does(*s.restores.Load(), 0)
@@ -322,6 +334,7 @@ const leaveTime = time.Second
 // leave closes the client. The member keeps its place in the group.
 func (s *session) leave() {
 	s.stopRestoring()
+	s.stopReading()
 	if s.client != nil {
 		closeWithin(leaveTime, s.client, s.cut)
 		s.client = nil
@@ -329,9 +342,15 @@ func (s *session) leave() {
 	for _, p := range s.parts {
 		p.given, p.ready = false, false
 		if p.slot != nil && p.slot.state != nil {
-			p.slot.drop()
+			p.drop()
 		}
 	}
+}
+
+// drop discards what the open transaction adds.
+func (p *part) drop() {
+	p.slot.drop()
+	p.waits = p.waited
 }
 
 // closeWithin closes a client, and cuts its connections if that takes too long.
@@ -361,7 +380,7 @@ func (s *session) poll(ctx context.Context, most time.Duration) kgo.Fetches {
 	s.mu.Lock()
 	s.wake = cancel
 	s.mu.Unlock()
-	if s.pending() {
+	if s.pending() || s.rowsDue() {
 		cancel()
 	}
 	return s.client.PollRecords(ctx, s.work.room())

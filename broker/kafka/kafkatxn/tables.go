@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -119,27 +118,6 @@ func (t *Transactor) readTables(ctx context.Context, s *session, parts []*part) 
 		numbers = append(numbers, p.id.Number)
 	}
 	return t.tables.ReadToEnd(ctx, numbers, func(text string) { s.restores.Store(&text) })
-}
-
-// waitForRow is how long a record waits for its row.
-const waitForRow = 5 * time.Second
-
-// waits reads the tables to their end if an error means that a record waits for its row,
-// and reports whether to try again. The tables are read once for all records of a read. If
-// they cannot be read in time, the error restarts the session, which then waits for them. A
-// Trial reads none.
-func (w *worker) waits(ctx context.Context, p *part, err error) (again bool, _ error) {
-	row, ok := errors.AsType[*stream.RowError](err)
-	if !ok || row.Table.Missing != stream.MissingWait || row.Cause != nil || w.rowsRead || w.s.t.tables == nil {
-		return false, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, waitForRow)
-	defer cancel()
-	if err := w.s.t.tables.ReadToEnd(ctx, []int32{p.id.Number}, func(text string) { w.s.does(text, w.records) }); err != nil {
-		return false, fmt.Errorf("%w: %v", errAgain, err) // a table that cannot be read parks nothing
-	}
-	w.rowsRead = true
-	return true, nil
 }
 
 // withoutRow applies the policy of a table to a record that has no row there.

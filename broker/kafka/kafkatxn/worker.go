@@ -60,8 +60,13 @@ type worker struct {
 	// promise is called for each record that was written or failed.
 	promise func(*kgo.Record, error)
 	failed  atomic.Pointer[error]
-	// rowsRead says that the tables were read to their end since the records were.
-	rowsRead bool
+	// known and d are those of the record that is being decided.
+	known keyState
+	d     semel.Digest
+	// resumed is how many records that waited for rows the open transaction has decided,
+	// and resuming says that it decides one now.
+	resumed  int
+	resuming bool
 	// refusals are the topics to which a Transform cannot write.
 	refusals refusals
 }
@@ -119,7 +124,11 @@ func (s *session) transact(ctx, calls, last context.Context, fetches kgo.Fetches
 	}
 	for {
 		s.does("the decision on records", w.records+fetches.NumRecords())
-		if err := w.process(calls, fetches); errors.Is(err, errSlow) {
+		err := w.resume(calls, fetches)
+		if err == nil {
+			err = w.process(calls, fetches)
+		}
+		if errors.Is(err, errSlow) {
 			if err := s.abort(last); err != nil {
 				return err
 			}
@@ -129,8 +138,9 @@ func (s *session) transact(ctx, calls, last context.Context, fetches kgo.Fetches
 			s.abort(last)
 			return err
 		}
+		s.readRows(ctx)
 		left := s.t.opts.Limits.Interval - time.Since(w.began)
-		if left <= 0 || w.records >= w.most() || w.bytes >= s.t.opts.Limits.Bytes || ctx.Err() != nil || w.failed.Load() != nil || s.due() {
+		if left <= 0 || w.resumed > 0 || w.records >= w.most() || w.bytes >= s.t.opts.Limits.Bytes || ctx.Err() != nil || w.failed.Load() != nil || s.due() {
 			break
 		}
 		fetches = s.poll(ctx, left)
@@ -156,7 +166,7 @@ func (w *worker) reset() {
 	w.asides.reset()
 	w.askedLimits = false
 	w.records, w.bytes = 0, 0
-	w.transformed, w.inTime = 0, 0
+	w.transformed, w.inTime, w.resumed = 0, 0, 0
 	w.failed.Store(nil)
 	for _, p := range w.touched {
 		p.touched = false
@@ -171,7 +181,7 @@ func (w *worker) reset() {
 // abort ends the open transaction without effect. Its records are read again.
 func (s *session) abort(last context.Context) error {
 	for _, p := range s.work.touched {
-		p.slot.drop()
+		p.drop()
 	}
 	s.t.observe(pipeline.Event{Kind: pipeline.EventReturned, Count: s.work.records})
 	return s.work.overdue(s.rewind(last))
@@ -211,10 +221,11 @@ func (s *session) finish(last context.Context) error {
 		return nil
 	}
 	s.does("the commit of a Kafka transaction", w.records)
-	committed, err := s.brokers.End(cluster.Committing(last, w.present), kgo.TryCommit)
+	notes := w.notes() // which adds to w.present
+	committed, err := s.brokers.End(cluster.Committing(last, w.present, notes), kgo.TryCommit)
 	if err != nil || !committed {
 		for _, p := range w.touched {
-			p.slot.drop()
+			p.drop()
 		}
 		s.t.observe(pipeline.Event{Kind: pipeline.EventReturned, Count: w.records})
 		if err == nil {
@@ -225,10 +236,12 @@ func (s *session) finish(last context.Context) error {
 	s.tooBig, w.limit = 0, 0
 	s.t.health.Committed(w.records)
 	s.works()
+	settled := w.records
 	for _, p := range w.touched {
+		settled += len(p.waited) - len(p.waits)
 		err = errors.Join(err, s.applied(p))
 	}
-	w.report()
+	w.report(settled)
 	return err
 }
 
@@ -236,6 +249,7 @@ func (s *session) finish(last context.Context) error {
 // held records are read again from the brokers.
 func (s *session) applied(p *part) error {
 	st := p.slot.state
+	p.waited = p.waits
 	for i, r := range p.changes {
 		if st.Log != nil {
 			c, err := keystate.Parse(r.Value)
@@ -302,8 +316,8 @@ func (w *worker) writeChangelog() error {
 	return nil
 }
 
-// report reports the results of a transaction.
-func (w *worker) report() {
+// report reports the results of a transaction, which has settled a number of records.
+func (w *worker) report(settled int) {
 	t, c := w.s.t, &w.counts
 	t.observe(pipeline.Event{Kind: pipeline.EventRead, Count: w.records, Bytes: w.bytes})
 	decided := func(n int, d semel.Decision, reason string) {
@@ -319,14 +333,13 @@ func (w *worker) report() {
 		t.observe(pipeline.Event{Kind: pipeline.EventFiltered, Count: c.filtered})
 	}
 	w.asides.report(t)
-	t.observe(pipeline.Event{Kind: pipeline.EventSettled, Count: w.records, Elapsed: time.Since(w.began)})
+	t.observe(pipeline.Event{Kind: pipeline.EventSettled, Count: settled, Elapsed: time.Since(w.began)})
 }
 
 // process decides records. Those of a partition are in order.
 func (w *worker) process(ctx context.Context, fetches kgo.Fetches) error {
 	var failed error
 	start, before, transformed := time.Now(), w.records, w.transformed
-	w.rowsRead = false
 	fetches.EachPartition(func(f kgo.FetchTopicPartition) {
 		records := f.Records
 		if w.opts.hasState() {
@@ -341,6 +354,7 @@ func (w *worker) process(ctx context.Context, fetches kgo.Fetches) error {
 			return
 		}
 		w.touch(p)
+		p.rowsRead = false
 		w.records += len(records)
 		failed = w.partition(ctx, p, records)
 	})
@@ -381,8 +395,21 @@ func (w *worker) partition(ctx context.Context, p *part, records []*kgo.Record) 
 	return nil
 }
 
-// record decides the record that was read at an offset, and writes the result.
+// record decides the record that was read at an offset, and writes the result, or lets the
+// record wait for its row.
 func (w *worker) record(ctx context.Context, p *part, r *kgo.Record, offset int64, known keyState, d *semel.Digest, now int64) error {
+	before := w.counts
+	w.known, w.d = known, *d
+	err := w.decide(ctx, p, r, offset, known, d, now)
+	if errors.Is(err, errWaits) {
+		w.counts = before
+		w.wait(p, r)
+		return nil
+	}
+	return err
+}
+
+func (w *worker) decide(ctx context.Context, p *part, r *kgo.Record, offset int64, known keyState, d *semel.Digest, now int64) error {
 	st := p.slot.state
 	if w.opts.Aggregate != nil {
 		p.slot.windows.agg.See(timeOf(r), now)
@@ -413,9 +440,9 @@ func (w *worker) record(ctx context.Context, p *part, r *kgo.Record, offset int6
 		w.counts.duplicate++
 		return nil
 	case keystate.Late:
-		if w.isRedriven(r) {
-			// A redriven record is never late. It is remembered from now on, because
-			// its own time may be before the window.
+		if w.resuming || w.isRedriven(r) {
+			// A redriven record is never late, nor one that was read in time. It is
+			// remembered from now on, because its own time may be before the window.
 			w.counts.fresh++
 			when = st.StreamTime
 			break
@@ -453,17 +480,14 @@ func (w *worker) isRedriven(r *kgo.Record) bool {
 // timeOf returns the time of a record in milliseconds.
 func timeOf(r *kgo.Record) int64 { return max(r.Timestamp.UnixMilli(), 0) }
 
-// effect delivers a record or adds it to its window, unless it is filtered out, and
-// reports true; or it parks it.
-func (w *worker) effect(ctx context.Context, p *part, r *kgo.Record, now int64) (bool, error) {
+// join delivers a record or adds it to its window, unless it is filtered out, and reports
+// true; or it parks it.
+func (w *worker) join(ctx context.Context, p *part, r *kgo.Record, now int64) (bool, error) {
 	if w.opts.FilterMap != nil {
 		body, pass, err := w.filterMap(r)
-		if again, failed := w.waits(ctx, p, err); failed != nil {
-			return false, failed
-		} else if again {
-			body, pass, err = w.filterMap(r)
-		}
 		switch {
+		case w.waitsForRow(p, err):
+			return false, errWaits
 		case err != nil:
 			return false, w.fail(ctx, r, 1, err)
 		case !pass:
@@ -559,10 +583,8 @@ func (w *worker) transform(ctx context.Context, p *part, r *kgo.Record) (bool, e
 		if errors.Is(err, errAgain) { // it is unknown whether the record fails
 			return false, err
 		}
-		if again, failed := w.waits(ctx, p, err); failed != nil {
-			return false, failed
-		} else if again {
-			continue
+		if w.waitsForRow(p, err) {
+			return false, errWaits
 		}
 		_, noRow := errors.AsType[*stream.RowError](err)
 		if noRow || semel.Classify(err) == semel.ClassPermanent || attempt >= f.Attempts {

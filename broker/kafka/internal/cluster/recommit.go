@@ -10,14 +10,24 @@ import (
 // Committing returns a context for the end of a transaction that also commits the
 // present offsets of partitions whose records it has not read. Brokers fence a replaced
 // member when it commits offsets, and only then. Without offsets, a member that lost its
-// partitions could still commit outputs.
-func Committing(ctx context.Context, present map[Partition]kgo.EpochOffset) context.Context {
-	if len(present) == 0 {
+// partitions could still commit outputs. The offsets of some partitions get a note, as
+// their metadata.
+func Committing(ctx context.Context, present map[Partition]kgo.EpochOffset, notes map[Partition]string) context.Context {
+	if len(present)+len(notes) == 0 {
 		return ctx
 	}
 	return kgo.PreTxnCommitFnContext(ctx, func(req *kmsg.TxnOffsetCommitRequest) error {
 		for id, at := range present {
 			addOffset(req, id, at)
+		}
+		for i := range req.Topics {
+			topic := &req.Topics[i]
+			for j := range topic.Partitions {
+				p := &topic.Partitions[j]
+				if note, ok := notes[Partition{topic.Topic, p.Partition}]; ok {
+					p.Metadata = &note
+				}
+			}
 		}
 		return nil
 	})

@@ -1,0 +1,288 @@
+package kafkatxn
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/stream"
+	"github.com/semel-dev/semel/test/kafkatest"
+)
+
+// rowWriter writes rows in transactions.
+func (b *bubble) rowWriter() *kgo.Client {
+	b.Helper()
+	writer, err := kgo.NewClient(append(b.Reach(), kgo.TransactionalID("rows"), kgo.RecordPartitioner(kgo.ManualPartitioner()))...)
+	kafkatest.Must(b.T, err)
+	b.Cleanup(writer.Close)
+	return writer
+}
+
+// noted returns the offsets that are noted as those of waiting records.
+func (b *bubble) noted() (list []string) {
+	b.Helper()
+	committed, err := kadm.NewClient(b.Client).FetchOffsets(b.Context(), "g")
+	kafkatest.Must(b.T, err)
+	committed.Each(func(at kadm.OffsetResponse) {
+		if offsets, ok := strings.CutPrefix(at.Metadata, notePrefix); ok {
+			list = append(list, fmt.Sprintf("%d:%s", at.Partition, offsets))
+		}
+	})
+	slices.Sort(list)
+	return list
+}
+
+// While a record waits for its row, others go on, except those with its id or record key.
+func TestARecordThatWaitsLetsOthersPass(t *testing.T) {
+	t.Parallel()
+	for _, killed := range []bool{false, true} {
+		inBubble(t, 2, func(b *bubble) {
+			b.tableTopic(1)
+			b.Write(customer(0, "ann", "Ann", time.Now()), order(0, "0", "ann"))
+			opts := b.joining(&stream.Table{Missing: stream.MissingWait})
+			opts.Key = rule(t, ".id")
+			opts.FilterMap = func(d pipeline.Delivery) ([]byte, bool, error) {
+				row, err := opts.Tables[0].Row(&d.Message)
+				return fmt.Appendf(nil, "%s/%d=%s", d.RecordKey, d.Origin.Offset, row), true, err
+			}
+			say := func(partition int32, key, id, customer string) *kgo.Record {
+				return kafkatest.Record(partition, key, fmt.Sprintf(`{"id":%q,"c":%q}`, id, customer))
+			}
+			b.Write(say(0, "first", "0", "ann"))
+			p := b.start(opts)
+			p.Wait(2, kafkatest.Settled) // one of them has no id and is parked
+			writer := b.rowWriter()
+			kafkatest.Must(t, writer.BeginTransaction())
+			kafkatest.Must(t, writer.ProduceSync(b.Context(), customer(0, "bob", "Bob", time.Now())).FirstErr())
+			b.Write(
+				say(0, "a", "1", "bob"), // waits
+				say(0, "b", "2", "ann"), // passes
+				say(0, "a", "3", "ann"), // has the record key
+				say(0, "c", "1", "ann"), // has the id
+				say(0, "c", "5", "ann"), // is behind that
+				say(0, "d", "6", ""),    // has no key of a row, so that nothing can come
+				say(0, "", "7", "x"),    // waits
+				say(1, "a", "8", "ann"), // is in another partition
+				say(1, "f", "9", "bob")) // waits
+			p.Wait(2+3, kafkatest.Settled)
+			if got, want := b.bodies("out"), "a/0=Ann b/3=Ann first/1=Ann"; got != want {
+				t.Errorf("outputs %q, want %q", got, want)
+			}
+			if got, want := fmt.Sprint(b.noted()), "[0:2,4,5,6,8 1:1]"; got != want {
+				t.Errorf("%s wait, want %s", got, want)
+			}
+			if killed {
+				p.Kill()
+				p = nil
+			}
+			kafkatest.Must(t, writer.EndTransaction(b.Context(), kgo.TryCommit))
+			n := 5 + 6
+			if killed {
+				n, p = 6, b.start(opts)
+			}
+			p.Wait(n, kafkatest.Settled)
+			b.Write(say(0, "a", "1", "ann"), say(1, "g", "10", "ann"))
+			p.Wait(n+2, kafkatest.Settled)
+			p.Stop()
+			if got, want := b.bodies("out"), "a/0=Ann a/2=Bob a/4=Ann b/3=Ann c/6=Ann f/1=Bob first/1=Ann g/2=Ann"; got != want {
+				t.Errorf("outputs %q, want %q", got, want)
+			}
+			if got, want := b.bodies("aside"), `{"c":"ann"} {"id":"6","c":""} {"id":"7","c":"x"}`; got != want {
+				t.Errorf("parked %q, want %q", got, want)
+			}
+			if list := b.noted(); len(list) > 0 {
+				t.Errorf("%v wait at the end", list)
+			}
+		})
+	}
+}
+
+// A transaction that takes records which waited is aborted, because one of its outputs
+// cannot be written. They wait again.
+func TestRecordsWaitAgainAfterAnAbort(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		b.tableTopic(1)
+		b.Write(customer(0, "ann", "Ann", time.Now()), order(0, "0", "ann"))
+		opts := b.joining(&stream.Table{Missing: stream.MissingWait})
+		join := opts.FilterMap
+		opts.FilterMap = nil
+		opts.Transform = func(_ context.Context, d pipeline.Delivery) ([]*kgo.Record, error) {
+			body, _, err := join(d)
+			out := &kgo.Record{Value: body}
+			if bytes.HasSuffix(body, []byte("Bob")) {
+				out.Topic = "nowhere"
+			}
+			return []*kgo.Record{out}, err
+		}
+		p := b.start(opts)
+		p.Wait(1, kafkatest.Settled)
+		writer := b.rowWriter()
+		kafkatest.Must(t, writer.BeginTransaction())
+		kafkatest.Must(t, writer.ProduceSync(b.Context(), customer(0, "bob", "Bob", time.Now()), customer(0, "eve", "Eve", time.Now())).FirstErr())
+		b.Write(order(0, "1", "eve"), order(0, "2", "bob"), order(0, "3", "ann"))
+		p.Wait(2, kafkatest.Settled)
+		kafkatest.Must(t, writer.EndTransaction(b.Context(), kgo.TryCommit))
+		p.Wait(4, kafkatest.Settled)
+		p.Stop()
+		if got, want := b.bodies("out")+"; "+b.bodies("aside"), `0=Ann 1=Eve 3=Ann; {"c":"bob"}`; got != want {
+			t.Errorf("outputs and parked %q, want %q", got, want)
+		}
+	})
+}
+
+// More records wait than a note takes. The partition then waits for the table.
+func TestManyRecordsWait(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		b.tableTopic(1)
+		b.Write(customer(0, "ann", "Ann", time.Now()), order(0, "first", "ann"))
+		p := b.start(b.joining(&stream.Table{Missing: stream.MissingWait}))
+		p.Wait(1, kafkatest.Settled)
+		writer := b.rowWriter()
+		kafkatest.Must(t, writer.BeginTransaction())
+		kafkatest.Must(t, writer.ProduceSync(b.Context(), customer(0, "bob", "Bob", time.Now())).FirstErr())
+		var orders []*kgo.Record
+		for i := range mostWaiting {
+			orders = append(orders, order(0, fmt.Sprint(i), "bob"))
+		}
+		b.Write(append(orders, order(0, "other", "ann"))...)
+		p.Wait(2, kafkatest.Settled)
+		b.Write(order(0, "more", "bob"), order(0, "last", "ann"))
+		if kafkatest.Within(20*time.Second, func() bool { time.Sleep(time.Second); return kafkatest.Settled(p.Events) > 2 }) {
+			t.Error("more records wait than a note takes")
+		}
+		kafkatest.Must(t, writer.EndTransaction(b.Context(), kgo.TryCommit))
+		p.Wait(mostWaiting+4, kafkatest.Settled)
+		p.Stop()
+		if n := len(b.Read("out")); n != mostWaiting+4 {
+			t.Errorf("%d outputs, want %d", n, mostWaiting+4)
+		}
+		if n := len(b.Read("aside")); n > 0 {
+			t.Errorf("%d records are parked", n)
+		}
+	})
+}
+
+// Programs are killed while records wait for rows of open transactions. Each record has its
+// effect once, and those of a record key in order.
+func TestProgramsAreKilledWhileRecordsWait(t *testing.T) {
+	t.Parallel()
+	seed := kafkatest.NewSeed(t)
+	inRealTime(t, 2, func(b *bubble) {
+		random := rand.New(rand.NewPCG(seed, 7))
+		rounds, waited := 12, 0
+		if testing.Short() {
+			rounds = 5
+		}
+		b.tableTopic(1)
+		writer := b.rowWriter()
+		opts := b.joining(&stream.Table{Missing: stream.MissingWait})
+		opts.Key = rule(t, ".id")
+		opts.Member.Sessions = 2
+		opts.FilterMap = func(d pipeline.Delivery) ([]byte, bool, error) {
+			if _, err := opts.Tables[0].Row(&d.Message); err != nil {
+				return nil, false, err
+			}
+			return d.Body, !strings.Contains(string(d.Body), `"drop":true`), nil
+		}
+		number, drops := 0, 0
+		say := func(row string, settles bool) {
+			key, drop := random.IntN(20), !settles && random.IntN(10) == 0
+			if settles { // a key of its own
+				key = 100 + random.IntN(20)
+			}
+			r := kafkatest.Record(int32(key%2), fmt.Sprint(key), fmt.Sprintf(`{"id":%d,"c":%q,"drop":%t}`, number, row, drop))
+			if number++; drop {
+				drops++
+			}
+			b.Write(r)
+			if random.IntN(4) == 0 {
+				b.Write(kafkatest.Record(r.Partition, string(r.Key), string(r.Value)))
+			}
+		}
+		row := func(name string) {
+			kafkatest.Must(t, writer.ProduceSync(b.Context(), customer(0, name, name, time.Now())).FirstErr())
+		}
+		kafkatest.Must(t, writer.BeginTransaction())
+		row("r-1")
+		kafkatest.Must(t, writer.EndTransaction(b.Context(), kgo.TryCommit))
+		for round := range rounds {
+			line := b.NewLine()
+			p := b.startOn(line, opts)
+			say("r-1", true)
+			p.Wait(1, kafkatest.Settled)
+			kafkatest.Must(t, writer.BeginTransaction())
+			row(fmt.Sprint("r", round))
+			before := kafkatest.Settled(p.Events)
+			for range 40 {
+				say(fmt.Sprint("r", random.IntN(round+2)-1), false)
+			}
+			say("r-1", true)
+			kafkatest.Within(10*time.Second, func() bool { return kafkatest.Settled(p.Events) > before })
+			if len(b.noted()) > 0 {
+				waited++
+			}
+			if random.IntN(2) == 0 { // killed at a request that takes what waited
+				kinds := []kmsg.Key{kmsg.Produce, kmsg.AddOffsetsToTxn, kmsg.TxnOffsetCommit, kmsg.EndTxn}
+				at := kafkatest.Once(kinds[random.IntN(len(kinds))], 1+random.IntN(3))
+				if random.IntN(2) == 0 {
+					line.On(at, nil)
+				} else {
+					line.On(nil, at)
+				}
+				kafkatest.Must(t, writer.EndTransaction(b.Context(), kgo.TryCommit))
+				settled := kafkatest.Settled(p.Events)
+				kafkatest.Within(300*time.Millisecond, func() bool { return kafkatest.Settled(p.Events) > settled })
+				p.Kill()
+			} else {
+				p.Kill()
+				kafkatest.Must(t, writer.EndTransaction(b.Context(), kgo.TryCommit))
+			}
+		}
+		p := b.start(opts)
+		outputs := func() int { return len(b.Read("out")) }
+		if !kafkatest.Within(time.Minute, func() bool {
+			messages, partitions := b.Lag(p.tr)
+			return partitions == 2 && messages == 0 && len(b.noted()) == 0 && outputs() >= number-drops
+		}) {
+			t.Errorf("%d outputs of %d, and %v wait", outputs(), number-drops, b.noted())
+		}
+		p.Stop()
+		if waited == 0 {
+			t.Error("no record waited")
+		}
+		t.Logf("records waited in %d of %d rounds", waited, rounds)
+		last := map[string]int{}
+		seen := map[int]bool{}
+		for _, r := range b.Read("out") {
+			var id int
+			_, err := fmt.Sscanf(string(r.Value), `{"id":%d,`, &id)
+			kafkatest.Must(t, err)
+			if seen[id] {
+				t.Errorf("%d has two effects", id)
+			}
+			seen[id] = true
+			if before, ok := last[string(r.Key)]; ok && id < before {
+				t.Errorf("with record key %s, %d comes after %d", r.Key, id, before)
+			}
+			last[string(r.Key)] = id
+		}
+		if len(seen) != number-drops {
+			t.Errorf("%d records had an effect, want %d", len(seen), number-drops)
+		}
+		if list := b.Read("aside"); len(list) > 0 {
+			t.Errorf("%d are parked, the first is %s with %s", len(list), list[0].Value, headersOf(list[0]))
+		}
+	})
+}
