@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -171,7 +170,7 @@ const (
 // hear notes that a record could not be written because of its topic. The client calls
 // it.
 func (f *refusals) hear(topic string, err error) {
-	if !saysTopic(err) {
+	if !cluster.SaysTopic(err) {
 		return
 	}
 	f.mu.Lock()
@@ -180,11 +179,6 @@ func (f *refusals) hear(topic string, err error) {
 		f.heard = map[string]error{}
 	}
 	f.heard[topic] = err
-}
-
-// saysTopic reports whether an error is a broker's verdict on a topic.
-func saysTopic(err error) bool {
-	return errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.InvalidTopicException) || errors.Is(err, kerr.TopicAuthorizationFailed)
 }
 
 // learn asks about the topics with errors, except those that the Transactor itself
@@ -204,11 +198,11 @@ func (w *worker) learn(ctx context.Context) (again error) {
 	for topic, cause := range heard {
 		err := errors.New("kafka: it was not asked yet")
 		for tries := 1; err != nil; tries++ { // new topics share the time
-			if err = askTopic(ctx, w.s.t.adm(), topic, cause); !cluster.AsksAgain(ctx, began, tries, err) {
+			if err = cluster.AskTopic(ctx, w.s.t.adm(), topic, cause); !cluster.AsksAgain(ctx, began, tries, err) {
 				break
 			}
 		}
-		if saysTopic(err) {
+		if cluster.SaysTopic(err) {
 			f.topics[topic] = refusal{err, time.Now()}
 		}
 		if errors.Is(err, kerr.TopicAuthorizationFailed) {
@@ -216,23 +210,6 @@ func (w *worker) learn(ctx context.Context) (again error) {
 		}
 	}
 	return again
-}
-
-// askTopic returns nil if a topic may be written, the broker's verdict, or why there is
-// no answer. cause is the previous verdict.
-func askTopic(ctx context.Context, adm *kadm.Client, topic string, cause error) error {
-	topics, err := adm.ListTopics(kadm.WithAuthorizedOps(ctx), topic)
-	if err != nil {
-		return err
-	}
-	if err := topics[topic].Err; err != nil {
-		return err
-	}
-	may := topics[topic].AuthorizedOperations
-	if errors.Is(cause, kerr.TopicAuthorizationFailed) && len(may) > 0 && !slices.Contains(may, kadm.OpWrite) {
-		return kerr.TopicAuthorizationFailed
-	}
-	return nil
 }
 
 // refused returns the permanent error of an output whose topic cannot be written, or
@@ -246,11 +223,11 @@ func (w *worker) refused(ctx context.Context, topic string) error {
 	remedy := "fix the Transform"
 	switch {
 	case errors.Is(why.err, kerr.UnknownTopicOrPartition):
-		switch err := askTopic(ctx, w.s.t.adm(), topic, nil); {
+		switch err := cluster.AskTopic(ctx, w.s.t.adm(), topic, nil); {
 		case err == nil:
 			delete(w.refusals.topics, topic)
 			return nil
-		case !saysTopic(err):
+		case !cluster.SaysTopic(err):
 			return fmt.Errorf("%w: topic %s: %v", errAgain, topic, err) // not wrapped: a restart may help
 		}
 		remedy = "create it, or fix the Transform"

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -232,12 +230,12 @@ func (w *worker) notes() map[cluster.Partition]string {
 		if len(p.waits)+len(p.waited) == 0 {
 			continue
 		}
-		var list []string
+		var list []int64
 		for _, x := range p.waits {
-			list = append(list, strconv.FormatInt(x.r.Offset, 10))
+			list = append(list, x.r.Offset)
 		}
 		if list != nil {
-			notes[p.id] = notePrefix + strings.Join(list, ",")
+			notes[p.id] = cluster.Note(list)
 		}
 		if at, ok := present(w.s.brokers.CommittedOffsets(), p); ok {
 			if w.present == nil {
@@ -247,25 +245,6 @@ func (w *worker) notes() map[cluster.Partition]string {
 		}
 	}
 	return notes
-}
-
-// notePrefix is the start of the metadata of a committed offset before which records wait.
-const notePrefix = "waiting for rows: "
-
-// parseNote returns the offsets of the records that wait, in ascending order.
-func parseNote(metadata string) (offsets []int64, err error) {
-	text, ok := strings.CutPrefix(metadata, notePrefix)
-	if !ok {
-		return nil, nil // the client writes its member id
-	}
-	for number := range strings.SplitSeq(text, ",") {
-		offset, err := strconv.ParseInt(number, 10, 64)
-		if err != nil {
-			return nil, err
-		}
-		offsets = append(offsets, offset)
-	}
-	return offsets, nil
 }
 
 // restoreWaiting reads the records of parts again that waited when the last transaction was
@@ -286,7 +265,7 @@ func (t *Transactor) restoreWaiting(ctx context.Context, parts []*part) error {
 	for _, p := range parts {
 		p.waits, p.waited = nil, nil
 		at, _ := committed.Lookup(p.id.Topic, p.id.Number)
-		list, err := parseNote(at.Metadata)
+		list, err := cluster.ParseNote(at.Metadata)
 		if err != nil {
 			return fmt.Errorf("kafka: group %s: the metadata %q of its offset of %s/%d is not what Semel writes: %w: %w", t.opts.Group, at.Metadata, p.id.Topic, p.id.Number, semel.ErrInvalidRequest, err)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
 	"github.com/semel-dev/semel/test/kafkatest"
@@ -34,7 +35,7 @@ func (b *bubble) noted() (list []string) {
 	committed, err := kadm.NewClient(b.Client).FetchOffsets(b.Context(), "g")
 	kafkatest.Must(b.T, err)
 	committed.Each(func(at kadm.OffsetResponse) {
-		if offsets, ok := strings.CutPrefix(at.Metadata, notePrefix); ok {
+		if offsets, ok := strings.CutPrefix(at.Metadata, cluster.NotePrefix); ok {
 			list = append(list, fmt.Sprintf("%d:%s", at.Partition, offsets))
 		}
 	})
