@@ -16,6 +16,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/asides"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/copies"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
@@ -41,7 +42,7 @@ type copier struct {
 	partition kgo.TopicPartitioner
 	records   int
 	bytes     int64
-	asides    asides // of records that are too large to copy
+	asides    asides.List // of records that are too large to copy
 	// askedLimits says that the open transaction has asked for the topics' limits
 	// again.
 	askedLimits bool
@@ -129,7 +130,7 @@ func (c *copier) loop(ctx, last context.Context) error {
 			}
 			continue
 		}
-		if err := fetchError(fetches); err != nil {
+		if err := cluster.FetchError(fetches); err != nil {
 			return err
 		}
 		if fetches.NumRecords() == 0 {
@@ -170,7 +171,7 @@ func (c *copier) rewind(last context.Context) error {
 func (c *copier) transact(ctx, last context.Context, fetches kgo.Fetches) error {
 	o := &c.t.opts
 	c.records, c.bytes, c.askedLimits = 0, 0, false
-	c.asides.reset()
+	c.asides.Reset()
 	c.failed.Store(nil)
 	began := time.Now()
 	if err := c.client.Begin(); err != nil {
@@ -190,7 +191,7 @@ func (c *copier) transact(ctx, last context.Context, fetches kgo.Fetches) error 
 		if c.lost.Load() {
 			return c.rewind(last)
 		}
-		if err := fetchError(fetches); err != nil {
+		if err := cluster.FetchError(fetches); err != nil {
 			c.rewind(last)
 			return err
 		}
@@ -219,7 +220,7 @@ func (c *copier) transact(ctx, last context.Context, fetches kgo.Fetches) error 
 	c.t.health.Committed(c.records)
 	c.records, c.tooBig = 0, 0
 	c.t.health.Works(c.name)
-	c.asides.report(c.t)
+	c.asides.Report(c.t.observe)
 	return nil
 }
 
@@ -259,12 +260,12 @@ func (c *copier) instead(r *kgo.Record, id []byte, cause error) (*kgo.Record, er
 	case pipeline.Stop:
 		return nil, toldToStop(r, pipeline.ReasonPermanent, cause)
 	case pipeline.Drop:
-		c.asides.add(pipeline.EventDropped, pipeline.ReasonPermanent, itemOf(r, k, 1, cause))
+		c.asides.Add(pipeline.EventDropped, pipeline.ReasonPermanent, itemOf(r, k, 1, cause))
 		return nil, nil
 	}
 	out, err := c.t.opts.parked(r, c.limits, pipeline.ReasonPermanent, 1, cause)
 	if err == nil {
-		c.asides.add(pipeline.EventParked, pipeline.ReasonPermanent, itemOf(r, k, 1, cause))
+		c.asides.Add(pipeline.EventParked, pipeline.ReasonPermanent, itemOf(r, k, 1, cause))
 	}
 	return out, err
 }

@@ -67,13 +67,13 @@ func (w *worker) park(ctx context.Context, r *kgo.Record, then pipeline.Then, re
 	case pipeline.Stop:
 		return toldToStop(r, reason, cause)
 	case pipeline.Drop:
-		w.asides.add(pipeline.EventDropped, reason, itemOf(r, k, attempts, cause))
+		w.asides.Add(pipeline.EventDropped, reason, itemOf(r, k, attempts, cause))
 	default:
 		out, err := w.opts.parked(r, w.s.limits, reason, attempts, cause)
 		if err != nil {
 			return err
 		}
-		w.asides.add(pipeline.EventParked, reason, itemOf(r, k, attempts, cause))
+		w.asides.Add(pipeline.EventParked, reason, itemOf(r, k, attempts, cause))
 		w.produce(out)
 	}
 	return nil
@@ -101,40 +101,6 @@ func (o *TransactorOptions) parked(r *kgo.Record, l cluster.Limits, reason pipel
 		return nil, stoppedAt(r, fmt.Errorf("it cannot be parked (reason %q): %w", reason, err))
 	}
 	return out, nil
-}
-
-// asides are events about parked and dropped records. They are reported after the
-// commit, because the records of an aborted transaction are read again.
-type asides []pipeline.Event
-
-// mostTold is how many records have an event of their own. The others are counted.
-const mostTold = 100
-
-func (a *asides) add(kind pipeline.EventKind, why pipeline.Reason, it *pipeline.Item) {
-	reason := string(why)
-	if len(*a) < mostTold {
-		*a = append(*a, pipeline.Event{Kind: kind, Count: 1, Reason: reason, Err: it.Err, Item: it})
-		return
-	}
-	for i := range (*a)[mostTold:] {
-		if e := &(*a)[mostTold+i]; e.Kind == kind && e.Reason == reason {
-			e.Count++
-			return
-		}
-	}
-	*a = append(*a, pipeline.Event{Kind: kind, Count: 1, Reason: reason})
-}
-
-func (a *asides) report(t *Transactor) {
-	for _, e := range *a {
-		t.observe(e)
-	}
-	a.reset()
-}
-
-func (a *asides) reset() {
-	clear(*a) // they hold records
-	*a = (*a)[:0]
 }
 
 // itemOf returns the item of a record for observers. They share their bytes.

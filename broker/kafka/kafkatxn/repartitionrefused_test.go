@@ -148,7 +148,7 @@ func TestUnreadCopiesThatAreGoneEndTheProgram(t *testing.T) {
 		kafkatest.Must(t, err)
 		p = b.start(opts)
 		<-p.Done
-		if p.Err == nil || !errors.Is(p.Err, errOutOfRange) || !strings.Contains(p.Err.Error(), "records were lost before they were read") {
+		if p.Err == nil || !errors.Is(p.Err, cluster.ErrOutOfRange) || !strings.Contains(p.Err.Error(), "records were lost before they were read") {
 			t.Errorf("it ended with %v", p.Err)
 		}
 	})

@@ -17,6 +17,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/waits"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -42,9 +43,7 @@ type session struct {
 	restoring *restoring
 	// restores says what that goroutine waits for.
 	restores atomic.Pointer[string]
-	// reading is the last reading of the tables, and begun the number of readings.
-	reading *reading
-	begun   int
+	readings waits.Readings // of the tables
 
 	mu       sync.Mutex          // guards the fields below
 	assigned []cluster.Partition // new partitions, which are paused
@@ -85,11 +84,10 @@ type part struct {
 	// was applied.
 	verify bool
 	quiet  quietness
-	// waits are the records that wait for rows, in the order of their offsets, and waited
-	// those of the last committed transaction. rowsRead says that the tables were read to
+	// waits are the records that wait for rows. rowsRead says that the tables were read to
 	// their end since the records that are being decided were read.
-	waits, waited []waiting
-	rowsRead      bool
+	waits    waits.Queue
+	rowsRead bool
 	// The fields below belong to the open transaction.
 	touched bool
 	changes []*kgo.Record // of the changelog
@@ -145,7 +143,7 @@ func fatal(err error) bool {
 	return cluster.IsAny(err,
 		kerr.TransactionalIDAuthorizationFailed, kerr.TopicAuthorizationFailed, kerr.GroupAuthorizationFailed,
 		kerr.ClusterAuthorizationFailed, kerr.SaslAuthenticationFailed, kerr.InvalidTransactionTimeout,
-		kerr.InvalidSessionTimeout, kerr.InconsistentGroupProtocol, kerr.InvalidGroupID, pipeline.ErrStopped, errOutOfRange, kafka.ErrFenced, semel.ErrInvalidRequest)
+		kerr.InvalidSessionTimeout, kerr.InconsistentGroupProtocol, kerr.InvalidGroupID, pipeline.ErrStopped, cluster.ErrOutOfRange, kafka.ErrFenced, semel.ErrInvalidRequest)
 }
 
 // linger is how long outputs wait for a full batch, since each batch costs the brokers
@@ -224,7 +222,7 @@ func (s *session) live(ctx context.Context) error {
 	if s.t.replaced(ctx, s.client, s.t.opts.Group, s.name, err) {
 		return fmt.Errorf("kafka: %w: %w", kafka.ErrFenced, err)
 	}
-	if s.t.opts.Repartition != nil && errors.Is(err, errOutOfRange) {
+	if s.t.opts.Repartition != nil && errors.Is(err, cluster.ErrOutOfRange) {
 		return s.t.lost(ctx, err)
 	}
 	return err
@@ -254,7 +252,7 @@ func (s *session) loop(ctx, last context.Context) error {
 			}
 			continue
 		}
-		if err := fetchError(fetches); err != nil {
+		if err := cluster.FetchError(fetches); err != nil {
 			return err
 		}
 		if fetches.NumRecords() == 0 && !s.due() && !s.rowsDue() {
@@ -334,7 +332,7 @@ const leaveTime = time.Second
 // leave closes the client. The member keeps its place in the group.
 func (s *session) leave() {
 	s.stopRestoring()
-	s.stopReading()
+	s.readings.Stop()
 	if s.client != nil {
 		closeWithin(leaveTime, s.client, s.cut)
 		s.client = nil
@@ -350,7 +348,7 @@ func (s *session) leave() {
 // drop discards what the open transaction adds.
 func (p *part) drop() {
 	p.slot.drop()
-	p.waits = p.waited
+	p.waits.Drop()
 }
 
 // closeWithin closes a client, and cuts its connections if that takes too long.
@@ -507,21 +505,4 @@ func (s *session) rewind(last context.Context) error {
 		return fmt.Errorf("kafka: rewind: %w", err)
 	}
 	return nil
-}
-
-var errOutOfRange = errors.New("no offset to begin at")
-
-// fetchError returns the error of a fetch that ends the client, or nil.
-func fetchError(fetches kgo.Fetches) error {
-	var found error
-	fetches.EachError(func(topic string, number int32, err error) {
-		switch {
-		case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), found != nil:
-		case errors.Is(err, kerr.OffsetOutOfRange):
-			found = fmt.Errorf("kafka: %s/%d: %w: %w", topic, number, errOutOfRange, err)
-		default:
-			found = fmt.Errorf("kafka: read %s/%d: %w", topic, number, err)
-		}
-	})
-	return found
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/waits"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
 	"github.com/semel-dev/semel/test/kafkatest"
@@ -35,7 +35,7 @@ func (b *bubble) noted() (list []string) {
 	committed, err := kadm.NewClient(b.Client).FetchOffsets(b.Context(), "g")
 	kafkatest.Must(b.T, err)
 	committed.Each(func(at kadm.OffsetResponse) {
-		if offsets, ok := strings.CutPrefix(at.Metadata, cluster.NotePrefix); ok {
+		if offsets, ok := strings.CutPrefix(at.Metadata, waits.Prefix); ok {
 			list = append(list, fmt.Sprintf("%d:%s", at.Partition, offsets))
 		}
 	})
@@ -154,7 +154,7 @@ func TestManyRecordsWait(t *testing.T) {
 		kafkatest.Must(t, writer.BeginTransaction())
 		kafkatest.Must(t, writer.ProduceSync(b.Context(), customer(0, "bob", "Bob", time.Now())).FirstErr())
 		var orders []*kgo.Record
-		for i := range mostWaiting {
+		for i := range waits.Most {
 			orders = append(orders, order(0, fmt.Sprint(i), "bob"))
 		}
 		b.Write(append(orders, order(0, "other", "ann"))...)
@@ -164,10 +164,10 @@ func TestManyRecordsWait(t *testing.T) {
 			t.Error("more records wait than a note takes")
 		}
 		kafkatest.Must(t, writer.EndTransaction(b.Context(), kgo.TryCommit))
-		p.Wait(mostWaiting+4, kafkatest.Settled)
+		p.Wait(waits.Most+4, kafkatest.Settled)
 		p.Stop()
-		if n := len(b.Read("out")); n != mostWaiting+4 {
-			t.Errorf("%d outputs, want %d", n, mostWaiting+4)
+		if n := len(b.Read("out")); n != waits.Most+4 {
+			t.Errorf("%d outputs, want %d", n, waits.Most+4)
 		}
 		if n := len(b.Read("aside")); n > 0 {
 			t.Errorf("%d records are parked", n)

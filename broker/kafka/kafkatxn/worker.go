@@ -13,8 +13,10 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/asides"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/copies"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/waits"
 	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
@@ -43,7 +45,7 @@ type worker struct {
 	present map[cluster.Partition]kgo.EpochOffset
 	touched []*part
 	counts  counts
-	asides  asides
+	asides  asides.List
 	began   time.Time // of the last transaction
 	records int
 	bytes   int64
@@ -150,7 +152,7 @@ func (s *session) transact(ctx, calls, last context.Context, fetches kgo.Fetches
 			}
 			return w.learn(last) // new errors of topics
 		}
-		if err := fetchError(fetches); err != nil {
+		if err := cluster.FetchError(fetches); err != nil {
 			s.abort(last)
 			return err
 		}
@@ -163,7 +165,7 @@ func (s *session) transact(ctx, calls, last context.Context, fetches kgo.Fetches
 
 func (w *worker) reset() {
 	w.counts = counts{}
-	w.asides.reset()
+	w.asides.Reset()
 	w.askedLimits = false
 	w.records, w.bytes = 0, 0
 	w.transformed, w.inTime, w.resumed = 0, 0, 0
@@ -231,14 +233,14 @@ func (s *session) finish(last context.Context) error {
 		if err == nil {
 			err = errAgain // it may have committed, even if the client reports otherwise
 		}
-		return fmt.Errorf("kafka: commit: %w", w.overdue(err))
+		return fmt.Errorf("kafka: commit: %w", waits.TooLong(w.overdue(err)))
 	}
 	s.tooBig, w.limit = 0, 0
 	s.t.health.Committed(w.records)
 	s.works()
 	settled := w.records
 	for _, p := range w.touched {
-		settled += len(p.waited) - len(p.waits)
+		settled -= p.waits.Commit()
 		err = errors.Join(err, s.applied(p))
 	}
 	w.report(settled)
@@ -249,7 +251,6 @@ func (s *session) finish(last context.Context) error {
 // held records are read again from the brokers.
 func (s *session) applied(p *part) error {
 	st := p.slot.state
-	p.waited = p.waits
 	for i, r := range p.changes {
 		if st.Log != nil {
 			c, err := keystate.Parse(r.Value)
@@ -332,7 +333,7 @@ func (w *worker) report(settled int) {
 	if c.filtered > 0 {
 		t.observe(pipeline.Event{Kind: pipeline.EventFiltered, Count: c.filtered})
 	}
-	w.asides.report(t)
+	w.asides.Report(t.observe)
 	t.observe(pipeline.Event{Kind: pipeline.EventSettled, Count: settled, Elapsed: time.Since(w.began)})
 }
 

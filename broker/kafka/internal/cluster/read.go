@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
@@ -18,6 +19,24 @@ import (
 // their last offsets belong to aborted transactions, while another one has been open
 // since, no record shows that the end is reached.
 const EndQuiet = 30 * time.Second
+
+// ErrOutOfRange says that a topic lacks the records at an offset.
+var ErrOutOfRange = errors.New("no offset to begin at")
+
+// FetchError returns the error of a fetch that ends the client, or nil.
+func FetchError(fetches kgo.Fetches) error {
+	var found error
+	fetches.EachError(func(topic string, number int32, err error) {
+		switch {
+		case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), found != nil:
+		case errors.Is(err, kerr.OffsetOutOfRange):
+			found = fmt.Errorf("kafka: %s/%d: %w: %w", topic, number, ErrOutOfRange, err)
+		default:
+			found = fmt.Errorf("kafka: read %s/%d: %w", topic, number, err)
+		}
+	})
+	return found
+}
 
 // Extent is the offset after the last committed record, by partition.
 type Extent map[Partition]int64

@@ -2,8 +2,6 @@ package cluster
 
 import (
 	"context"
-	"strconv"
-	"strings"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -61,32 +59,4 @@ func offsetOf(req *kmsg.TxnOffsetCommitRequest, id Partition, at kgo.EpochOffset
 	p.Partition, p.Offset, p.LeaderEpoch = id.Number, at.Offset, at.Epoch
 	p.Metadata = &req.MemberID // as the client does
 	return p
-}
-
-// NotePrefix is the start of the metadata of a committed offset before which records wait.
-const NotePrefix = "waiting for rows: "
-
-// ParseNote returns the offsets of the records that wait, in ascending order.
-func ParseNote(metadata string) (offsets []int64, err error) {
-	text, ok := strings.CutPrefix(metadata, NotePrefix)
-	if !ok {
-		return nil, nil // the client writes its member id
-	}
-	for number := range strings.SplitSeq(text, ",") {
-		offset, err := strconv.ParseInt(number, 10, 64)
-		if err != nil {
-			return nil, err
-		}
-		offsets = append(offsets, offset)
-	}
-	return offsets, nil
-}
-
-// Note returns the metadata that ParseNote reads.
-func Note(offsets []int64) string {
-	var list []string
-	for _, offset := range offsets {
-		list = append(list, strconv.FormatInt(offset, 10))
-	}
-	return NotePrefix + strings.Join(list, ",")
 }

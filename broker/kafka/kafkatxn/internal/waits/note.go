@@ -1,0 +1,49 @@
+package waits
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/semel-dev/semel"
+)
+
+// Prefix is the start of a note: the metadata of a committed offset before which records
+// wait.
+const Prefix = "waiting for rows: "
+
+// ParseNote returns the offsets of the records that wait, in ascending order.
+func ParseNote(metadata string) (offsets []int64, err error) {
+	text, ok := strings.CutPrefix(metadata, Prefix)
+	if !ok {
+		return nil, nil // the client writes its member id
+	}
+	for number := range strings.SplitSeq(text, ",") {
+		offset, err := strconv.ParseInt(number, 10, 64)
+		if err != nil {
+			return nil, err
+		}
+		offsets = append(offsets, offset)
+	}
+	return offsets, nil
+}
+
+// Note returns the metadata that ParseNote reads.
+func Note(offsets []int64) string {
+	var list []string
+	for _, offset := range offsets {
+		list = append(list, strconv.FormatInt(offset, 10))
+	}
+	return Prefix + strings.Join(list, ",")
+}
+
+// TooLong explains the error of a commit with a note that brokers do not take.
+func TooLong(err error) error {
+	if !errors.Is(err, kerr.OffsetMetadataTooLarge) {
+		return err
+	}
+	return fmt.Errorf("the brokers do not take the offsets of the records that wait for rows, as metadata of the group's offset: set their offset.metadata.max.bytes to 4096, which is its default, or the table to missing: park: %w: %w", semel.ErrInvalidRequest, err)
+}

@@ -1,0 +1,61 @@
+package waits
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+)
+
+// Restore fills queues with the records that waited when the last transaction of a group
+// was committed. It reads them again. The client of adm is configured by opts.
+func Restore(ctx context.Context, adm *kadm.Client, opts []kgo.Opt, group string, queues map[cluster.Partition]*Queue) error {
+	var topics []string
+	for id := range queues {
+		topics = append(topics, id.Topic)
+	}
+	topics = slices.Compact(slices.Sorted(slices.Values(topics)))
+	committed, err := adm.FetchOffsetsForTopics(kadm.RequireStable(ctx), group, topics...)
+	if err == nil {
+		err = committed.Error()
+	}
+	if err != nil {
+		return fmt.Errorf("kafka: offsets of group %s: %w", group, err)
+	}
+	noted, from, ends := map[cluster.Partition][]int64{}, map[string]map[int32]kgo.Offset{}, cluster.Extent{}
+	for id, q := range queues {
+		*q = Queue{}
+		at, _ := committed.Lookup(id.Topic, id.Number)
+		list, err := ParseNote(at.Metadata)
+		if err != nil {
+			return fmt.Errorf("kafka: group %s: the metadata %q of its offset of %s/%d is not what Semel writes: %w: %w", group, at.Metadata, id.Topic, id.Number, semel.ErrInvalidRequest, err)
+		}
+		if len(list) > 0 {
+			noted[id] = list
+			ends.Add(from, kadm.ListedOffset{Topic: id.Topic, Partition: id.Number, Offset: list[len(list)-1] + 1}, list[0])
+		}
+	}
+	if len(noted) == 0 {
+		return nil
+	}
+	err = ends.ReadFrom(ctx, opts, from, func(r *kgo.Record) {
+		id := cluster.Partition{Topic: r.Topic, Number: r.Partition}
+		if _, ok := slices.BinarySearch(noted[id], r.Offset); ok {
+			queues[id].Add(Record{Record: r, Since: -1})
+		}
+	})
+	if errors.Is(err, kerr.OffsetOutOfRange) {
+		return fmt.Errorf("kafka: records of %v that waited for rows were deleted before they were joined: to go on without them, set the offsets of group %s to where they are (kafka-consumer-groups.sh --reset-offsets --to-current): %w: %w", topics, group, cluster.ErrOutOfRange, err)
+	}
+	for id := range noted {
+		queues[id].Commit()
+	}
+	return err
+}
