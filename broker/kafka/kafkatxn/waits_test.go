@@ -20,10 +20,10 @@ import (
 	"github.com/semel-dev/semel/test/kafkatest"
 )
 
-// rowWriter writes rows in transactions.
-func (b *bubble) rowWriter() *kgo.Client {
+// rowWriter writes rows in transactions of a producer.
+func (b *bubble) rowWriter(id string) *kgo.Client {
 	b.Helper()
-	writer, err := kgo.NewClient(append(b.Reach(), kgo.TransactionalID("rows"), kgo.RecordPartitioner(kgo.ManualPartitioner()))...)
+	writer, err := kgo.NewClient(append(b.Reach(), kgo.TransactionalID(id), kgo.RecordPartitioner(kgo.ManualPartitioner()))...)
 	kafkatest.Must(b.T, err)
 	b.Cleanup(writer.Close)
 	return writer
@@ -62,7 +62,7 @@ func TestARecordThatWaitsLetsOthersPass(t *testing.T) {
 			b.Write(say(0, "first", "0", "ann"))
 			p := b.start(opts)
 			p.Wait(2, kafkatest.Settled) // one of them has no id and is parked
-			writer := b.rowWriter()
+			writer := b.rowWriter("rows")
 			kafkatest.Must(t, writer.BeginTransaction())
 			kafkatest.Must(t, writer.ProduceSync(b.Context(), customer(0, "bob", "Bob", time.Now())).FirstErr())
 			b.Write(
@@ -128,7 +128,7 @@ func TestRecordsWaitAgainAfterAnAbort(t *testing.T) {
 		}
 		p := b.start(opts)
 		p.Wait(1, kafkatest.Settled)
-		writer := b.rowWriter()
+		writer := b.rowWriter("rows")
 		kafkatest.Must(t, writer.BeginTransaction())
 		kafkatest.Must(t, writer.ProduceSync(b.Context(), customer(0, "bob", "Bob", time.Now()), customer(0, "eve", "Eve", time.Now())).FirstErr())
 		b.Write(order(0, "1", "eve"), order(0, "2", "bob"), order(0, "3", "ann"))
@@ -150,7 +150,7 @@ func TestManyRecordsWait(t *testing.T) {
 		b.Write(customer(0, "ann", "Ann", time.Now()), order(0, "first", "ann"))
 		p := b.start(b.joining(&stream.Table{Missing: stream.MissingWait}))
 		p.Wait(1, kafkatest.Settled)
-		writer := b.rowWriter()
+		writer := b.rowWriter("rows")
 		kafkatest.Must(t, writer.BeginTransaction())
 		kafkatest.Must(t, writer.ProduceSync(b.Context(), customer(0, "bob", "Bob", time.Now())).FirstErr())
 		var orders []*kgo.Record
@@ -187,7 +187,7 @@ func TestProgramsAreKilledWhileRecordsWait(t *testing.T) {
 			rounds = 5
 		}
 		b.tableTopic(1)
-		writer := b.rowWriter()
+		writer := b.rowWriter("rows")
 		opts := b.joining(&stream.Table{Missing: stream.MissingWait})
 		opts.Key = rule(t, ".id")
 		opts.Member.Sessions = 2
@@ -286,4 +286,93 @@ func TestProgramsAreKilledWhileRecordsWait(t *testing.T) {
 			t.Errorf("%d are parked, the first is %s with %s", len(list), list[0].Value, headersOf(list[0]))
 		}
 	})
+}
+
+// A record that comes after a reading of the tables began needs another one. Here its row
+// is in a transaction that is open when the first reading has ended.
+func TestARecordWaitsForAReadingThatBeginsLater(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		b.tableTopic(1)
+		b.Write(customer(0, "ann", "Ann", time.Now()), order(0, "0", "ann"))
+		p := b.start(b.joining(&stream.Table{Missing: stream.MissingWait}))
+		p.Wait(1, kafkatest.Settled)
+		begin := func(name string) (end func()) {
+			writer := b.rowWriter(name)
+			kafkatest.Must(t, writer.BeginTransaction())
+			kafkatest.Must(t, writer.ProduceSync(b.Context(), customer(0, name, name, time.Now())).FirstErr())
+			return func() { kafkatest.Must(t, writer.EndTransaction(b.Context(), kgo.TryCommit)) }
+		}
+		bob := begin("bob")
+		b.Write(order(0, "1", "bob"))
+		time.Sleep(time.Second) // a reading has begun
+		eve := begin("eve")
+		b.Write(order(0, "2", "eve"))
+		time.Sleep(time.Second)
+		bob()
+		p.Wait(2, kafkatest.Settled)
+		time.Sleep(time.Second)
+		if got, want := b.bodies("out")+"; "+b.bodies("aside"), "0=Ann 1=bob; "; got != want {
+			t.Errorf("outputs and parked %q, want %q", got, want)
+		}
+		eve()
+		p.Wait(3, kafkatest.Settled)
+		p.Stop()
+		if got, want := b.bodies("out")+"; "+b.bodies("aside"), "0=Ann 1=bob 2=eve; "; got != want {
+			t.Errorf("outputs and parked %q, want %q", got, want)
+		}
+	})
+}
+
+// With a local table, a reading of one partition says nothing about another, whose records
+// were read together with those of the first.
+func TestAReadingOfOnePartitionParksNothingOfAnother(t *testing.T) {
+	t.Parallel()
+	for _, open := range []int32{0, 1} {
+		for _, keeps := range []bool{false, true} { // others pass, or wait too
+			inBubble(t, 2, func(b *bubble) {
+				b.tableTopic(2)
+				now := time.Now()
+				b.Write(customer(0, "ann", "Ann", now), customer(1, "ann1", "Ann", now), order(open, "0", "no"))
+				opts := b.joining(&stream.Table{Local: true, Missing: stream.MissingWait})
+				if keeps {
+					opts.Keep = &stream.Keep{Newest: rule(t, ".v")}
+				}
+				entered, leave := make(chan struct{}, 1), make(chan struct{})
+				join := opts.FilterMap
+				opts.FilterMap = func(d pipeline.Delivery) ([]byte, bool, error) {
+					if bytes.Equal(d.RecordKey, []byte("gate")) {
+						select {
+						case entered <- struct{}{}:
+						default:
+						}
+						<-leave
+					}
+					return join(d)
+				}
+				say := func(partition int32, id, customer string) *kgo.Record {
+					return kafkatest.Record(partition, id, fmt.Sprintf(`{"c":%q,"v":%q}`, customer, id))
+				}
+				p := b.start(opts)
+				p.Wait(1, kafkatest.Settled)
+				b.Write(say(0, "gate", "ann"))
+				<-entered
+				b.Write(say(0, "a", "ann")) // the client waits for the session with these
+				time.Sleep(time.Second)
+				writer := b.rowWriter("rows")
+				kafkatest.Must(t, writer.BeginTransaction())
+				kafkatest.Must(t, writer.ProduceSync(b.Context(), customer(open, "bob", "Bob", now)).FirstErr())
+				b.Write(say(1-open, "none", "x"), say(open, "late", "bob"))
+				time.Sleep(time.Second)
+				close(leave)
+				time.Sleep(20 * time.Second)
+				kafkatest.Must(t, writer.EndTransaction(b.Context(), kgo.TryCommit))
+				p.Wait(5, kafkatest.Settled)
+				p.Stop()
+				if got, want := b.bodies("out"), "a=Ann gate=Ann late=Bob"; got != want {
+					t.Errorf("with an open transaction in partition %d, outputs %q, want %q", open, got, want)
+				}
+			})
+		}
+	}
 }

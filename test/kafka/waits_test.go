@@ -1,0 +1,190 @@
+package kafka
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
+	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// waitingOn are the topics and clients of a test in which messages of one partition wait
+// for a row of an open transaction.
+type waitingOn struct {
+	client *kgo.Client // writes, and reads outputs
+	adm    *kadm.Client
+	rows   *kgo.Client
+}
+
+// waitOn creates the topics, and writes a row of the customer ann in each table. The row of
+// bob in the table moving is in an open transaction once begin is called.
+func waitOn(t *testing.T, addr string) (w waitingOn, begin func()) {
+	t.Helper()
+	var err error
+	w.client, err = kgo.NewClient(kgo.SeedBrokers(addr), kgo.UnknownTopicRetries(-1), kgo.ConsumeTopics("out-moving", "parked-moving"), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	must(t, err)
+	t.Cleanup(w.client.Close)
+	w.rows, err = kgo.NewClient(kgo.SeedBrokers(addr), kgo.TransactionalID("rows"), kgo.TransactionTimeout(5*time.Minute))
+	must(t, err)
+	t.Cleanup(w.rows.Close)
+	w.adm = kadm.NewClient(w.client)
+	run := &crashRun{adm: w.adm}
+	run.create(t, 1, nil, "in", "out-moving", "out-static", "parked-moving", "parked-static")
+	run.create(t, 1, map[string]*string{"cleanup.policy": kadm.StringPtr("compact")}, "moving", "static")
+	w.write(t, "moving", "ann", "1")
+	w.write(t, "static", "ann", "1")
+	return w, func() {
+		must(t, w.rows.BeginTransaction())
+		must(t, w.rows.ProduceSync(t.Context(), &kgo.Record{Topic: "moving", Key: []byte("bob"), Value: []byte("2")}).FirstErr())
+	}
+}
+
+func (w *waitingOn) write(t *testing.T, topic, key, value string) {
+	t.Helper()
+	must(t, w.client.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Key: []byte(key), Value: []byte(value)}).FirstErr())
+}
+
+// send writes a message of a customer.
+func (w *waitingOn) send(t *testing.T, number int, customer string) {
+	t.Helper()
+	w.write(t, "in", fmt.Sprint(number), fmt.Sprintf(`{"n":%d,"c":%q}`, number, customer))
+}
+
+// note returns the metadata of the committed offset.
+func (w *waitingOn) note(t *testing.T) string {
+	t.Helper()
+	committed, err := w.adm.FetchOffsets(t.Context(), group+"-moving")
+	if err != nil {
+		return err.Error()
+	}
+	at, _ := committed.Lookup("in", 0)
+	return at.Metadata
+}
+
+// TestMessagesThatWaitSurviveAKill has as many messages wait for a row as may, while
+// another one passes. The program is killed, and the broker stops and starts again. The
+// messages still wait then, since their offsets are metadata of the committed offset, and
+// are joined when the row is committed.
+func TestMessagesThatWaitSurviveAKill(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartKafka(t, nil)
+	w, begin := waitOn(t, server.Addr())
+	program := newProgram(t, server.Addr(), 0)
+	program.Tables = true
+	program.start(t)
+
+	outputs, parked := map[int]int{}, 0
+	poll := func() {
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		w.client.PollFetches(ctx).EachRecord(func(r *kgo.Record) {
+			if r.Topic == "parked-moving" {
+				parked++
+				t.Logf("parked: %s, %s", r.Value, header(r, "semel-error"))
+				return
+			}
+			var o struct{ N, Row int }
+			must(t, json.Unmarshal(r.Value, &o))
+			outputs[o.N]++
+			want := 2 // of bob
+			if o.N == 0 || o.N == 1000 {
+				want = 1
+			}
+			if o.Row != want {
+				t.Errorf("message %d was joined with row %d, want %d", o.N, o.Row, want)
+			}
+		})
+	}
+	wants := func(n int) {
+		t.Helper()
+		if !within(settleFor, func() bool { poll(); return len(outputs) >= n }) {
+			t.Fatalf("%d messages have outputs, want %d", len(outputs), n)
+		}
+	}
+	w.send(t, 0, "ann")
+	wants(1)
+	begin()
+	const waiting = 200
+	for i := range waiting {
+		w.send(t, 1+i, "bob")
+	}
+	w.send(t, 1000, "ann") // passes
+	wants(2)
+	var note string
+	if !within(settleFor, func() bool {
+		note = w.note(t)
+		return strings.HasPrefix(note, "waiting for rows: 1,2,") && strings.HasSuffix(note, fmt.Sprint(",", waiting))
+	}) {
+		t.Fatalf("the committed offset has the metadata %q", note)
+	}
+
+	program.end(t, syscall.SIGKILL)
+	must(t, server.Stop())
+	restart(t, server)
+	if !within(settleFor, func() bool { return w.note(t) == note }) {
+		t.Fatalf("after a restart of the broker, the committed offset has the metadata %q", w.note(t))
+	}
+	must(t, w.rows.EndTransaction(t.Context(), kgo.TryCommit))
+	program.start(t)
+	wants(waiting + 2)
+	for range 2 { // what should not be there
+		poll()
+	}
+	for n, times := range outputs {
+		if times != 1 {
+			t.Errorf("message %d has %d outputs", n, times)
+		}
+	}
+	if parked > 0 {
+		t.Errorf("%d messages are parked", parked)
+	}
+	if !within(settleFor, func() bool { return !strings.HasPrefix(w.note(t), "waiting") }) {
+		t.Errorf("the committed offset still has the metadata %q", w.note(t))
+	}
+	program.end(t, syscall.SIGTERM)
+}
+
+// TestABrokerThatTakesNoNotesIsRefused has a broker that takes less metadata with an offset
+// than the offsets of waiting messages need.
+func TestABrokerThatTakesNoNotesIsRefused(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartKafka(t, &services.KafkaOptions{Properties: map[string]string{"offset.metadata.max.bytes": "100"}})
+	w, begin := waitOn(t, server.Addr())
+	opts := &kafkatxn.TransactorOptions{
+		Client: []kgo.Opt{kgo.SeedBrokers(server.Addr())}, Group: group, Inputs: []string{"in"},
+		OnMissing: pipeline.MissingStop, Window: time.Hour, Member: kafkatxn.Member{Sessions: 1},
+	}
+	all, err := joinRows(opts)
+	must(t, err)
+	all[0].Local.Dir = ""
+	tr, err := kafkatxn.NewTransactor(all[0])
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), settleFor)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- tr.Run(ctx) }()
+	w.send(t, 0, "ann")
+	within(settleFor, func() bool {
+		return !w.client.PollFetches(ctx).Empty()
+	})
+	begin()
+	for i := range 60 {
+		w.send(t, 1+i, "bob")
+	}
+	if err := <-ended; !errors.Is(err, semel.ErrInvalidRequest) || !strings.Contains(err.Error(), "offset.metadata.max.bytes") {
+		t.Errorf("Run: %v", err)
+	}
+	must(t, w.rows.EndTransaction(t.Context(), kgo.TryCommit))
+}
