@@ -44,6 +44,7 @@ func joinRows(o *kafkatxn.TransactorOptions) ([]*kafkatxn.TransactorOptions, err
 		opts := *o
 		opts.Key, opts.Group, opts.Output, opts.Parked = id, group+"-"+table.Topic, "out-"+table.Topic, "parked-"+table.Topic
 		opts.Local.Dir += "-" + table.Topic
+		opts.Member.TransactionalID = o.Member.Instance + "-" + table.Topic // or the loops fence each other
 		opts.Tables = []*stream.Table{table}
 		opts.FilterMap = func(d pipeline.Delivery) ([]byte, bool, error) {
 			row, err := table.Row(&d.Message)

@@ -20,6 +20,9 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
+// waitMost is how long something may take here.
+const waitMost = 40 * time.Second
+
 // waitingOn are the topics and clients of a test in which messages of one partition wait
 // for a row of an open transaction.
 type waitingOn struct {
@@ -109,7 +112,7 @@ func TestMessagesThatWaitSurviveAKill(t *testing.T) {
 	}
 	wants := func(n int) {
 		t.Helper()
-		if !within(settleFor, func() bool { poll(); return len(outputs) >= n }) {
+		if !within(waitMost, func() bool { poll(); return len(outputs) >= n }) {
 			t.Fatalf("%d messages have outputs, want %d", len(outputs), n)
 		}
 	}
@@ -123,7 +126,7 @@ func TestMessagesThatWaitSurviveAKill(t *testing.T) {
 	w.send(t, 1000, "ann") // passes
 	wants(2)
 	var note string
-	if !within(settleFor, func() bool {
+	if !within(waitMost, func() bool {
 		note = w.note(t)
 		return strings.HasPrefix(note, "waiting for rows: 1,2,") && strings.HasSuffix(note, fmt.Sprint(",", waiting))
 	}) {
@@ -133,7 +136,7 @@ func TestMessagesThatWaitSurviveAKill(t *testing.T) {
 	program.end(t, syscall.SIGKILL)
 	must(t, server.Stop())
 	restart(t, server)
-	if !within(settleFor, func() bool { return w.note(t) == note }) {
+	if !within(waitMost, func() bool { return w.note(t) == note }) {
 		t.Fatalf("after a restart of the broker, the committed offset has the metadata %q", w.note(t))
 	}
 	must(t, w.rows.EndTransaction(t.Context(), kgo.TryCommit))
@@ -150,7 +153,7 @@ func TestMessagesThatWaitSurviveAKill(t *testing.T) {
 	if parked > 0 {
 		t.Errorf("%d messages are parked", parked)
 	}
-	if !within(settleFor, func() bool { return !strings.HasPrefix(w.note(t), "waiting") }) {
+	if !within(waitMost, func() bool { return !strings.HasPrefix(w.note(t), "waiting") }) {
 		t.Errorf("the committed offset still has the metadata %q", w.note(t))
 	}
 	program.end(t, syscall.SIGTERM)
@@ -171,12 +174,12 @@ func TestABrokerThatTakesNoNotesIsRefused(t *testing.T) {
 	all[0].Local.Dir = ""
 	tr, err := kafkatxn.NewTransactor(all[0])
 	must(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), settleFor)
+	ctx, cancel := context.WithTimeout(t.Context(), waitMost)
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- tr.Run(ctx) }()
 	w.send(t, 0, "ann")
-	within(settleFor, func() bool {
+	within(waitMost, func() bool {
 		return !w.client.PollFetches(ctx).Empty()
 	})
 	begin()

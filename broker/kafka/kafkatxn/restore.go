@@ -134,7 +134,7 @@ func (t *Transactor) bringUpToDate(ctx context.Context, s *session, parts []*par
 			return err
 		}
 	}
-	if err := t.restoreWaiting(ctx, parts); err != nil {
+	if err := t.restoreWaiting(ctx, s, parts); err != nil {
 		return err
 	}
 	if err := t.readTables(ctx, s, parts); err != nil {

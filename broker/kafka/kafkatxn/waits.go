@@ -8,6 +8,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/waits"
 	"github.com/semel-dev/semel/pipeline"
@@ -170,16 +171,22 @@ func (w *worker) notes() map[cluster.Partition]string {
 }
 
 // restoreWaiting reads the records of parts again that waited when the last transaction was
-// committed.
-func (t *Transactor) restoreWaiting(ctx context.Context, parts []*part) error {
-	if !t.opts.letsOthersPass() {
-		return nil
-	}
+// committed. It refuses options with which they cannot wait: they would be lost.
+// While a transaction may change the offsets, the source says what holds it up.
+func (t *Transactor) restoreWaiting(ctx context.Context, s *session, parts []*part) error {
 	queues := map[cluster.Partition]*waits.Queue{}
 	for _, p := range parts {
 		queues[p.id] = &p.waits
 	}
-	return waits.Restore(ctx, t.adm(), t.clientOptions(), t.opts.Group, queues)
+	if err := waits.Restore(ctx, t.adm(), t.clientOptions(), t.opts.Group, queues, func() { s.restores.Store(new("")) }); err != nil {
+		return err
+	}
+	for id, q := range queues {
+		if q.Len() > 0 && !t.opts.letsOthersPass() {
+			return fmt.Errorf("kafka: %d records of %s/%d wait for rows, and these options let none wait: run the former options, with MissingWait (missing: wait), until none waits: %w", q.Len(), id.Topic, id.Number, semel.ErrInvalidRequest)
+		}
+	}
+	return nil
 }
 
 // adopt finds the keys of restored records that wait.

@@ -3,6 +3,7 @@ package kafkatxn
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/waits"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
@@ -374,5 +376,42 @@ func TestAReadingOfOnePartitionParksNothingOfAnother(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// Records that wait are not lost because of options with which none waits.
+func TestOptionsThatLetNoneWaitAreRefusedWhileRecordsWait(t *testing.T) {
+	t.Parallel()
+	for _, change := range []func(o *TransactorOptions){
+		func(o *TransactorOptions) { o.Tables, o.FilterMap = nil, nil },
+		func(o *TransactorOptions) { o.Tables[0].Missing = stream.MissingPark },
+	} {
+		inBubble(t, 1, func(b *bubble) {
+			b.tableTopic(1)
+			b.Write(customer(0, "ann", "Ann", time.Now()), order(0, "0", "ann"))
+			opts := b.joining(&stream.Table{Missing: stream.MissingWait})
+			p := b.start(opts)
+			p.Wait(1, kafkatest.Settled)
+			writer := b.rowWriter("rows")
+			kafkatest.Must(t, writer.BeginTransaction())
+			kafkatest.Must(t, writer.ProduceSync(b.Context(), customer(0, "bob", "Bob", time.Now())).FirstErr())
+			b.Write(order(0, "1", "bob"), order(0, "2", "ann"))
+			p.Wait(2, kafkatest.Settled)
+			p.Stop()
+			kafkatest.Must(t, writer.EndTransaction(b.Context(), kgo.TryCommit))
+			changed := b.joining(&stream.Table{Missing: stream.MissingWait})
+			change(&changed)
+			p = b.start(changed)
+			<-p.Done
+			if !errors.Is(p.Err, semel.ErrInvalidRequest) || !strings.Contains(p.Err.Error(), "1 records of in/0 wait for rows") {
+				t.Errorf("Run: %v", p.Err)
+			}
+			p = b.start(b.joining(&stream.Table{Missing: stream.MissingWait}))
+			p.Wait(1, kafkatest.Settled)
+			p.Stop()
+			if got, want := b.bodies("out"), "0=Ann 1=Bob 2=Ann"; got != want {
+				t.Errorf("outputs %q, want %q", got, want)
+			}
+		})
 	}
 }

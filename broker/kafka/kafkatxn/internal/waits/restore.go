@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -15,17 +16,15 @@ import (
 )
 
 // Restore fills queues with the records that waited when the last transaction of a group
-// was committed. It reads them again. The client of adm is configured by opts.
-func Restore(ctx context.Context, adm *kadm.Client, opts []kgo.Opt, group string, queues map[cluster.Partition]*Queue) error {
+// was committed. It reads them again. The client of adm is configured by opts. It waits
+// while a transaction may change the offsets of the group, and calls waiting.
+func Restore(ctx context.Context, adm *kadm.Client, opts []kgo.Opt, group string, queues map[cluster.Partition]*Queue, waiting func()) error {
 	var topics []string
 	for id := range queues {
 		topics = append(topics, id.Topic)
 	}
 	topics = slices.Compact(slices.Sorted(slices.Values(topics)))
-	committed, err := adm.FetchOffsetsForTopics(kadm.RequireStable(ctx), group, topics...)
-	if err == nil {
-		err = committed.Error()
-	}
+	committed, err := stable(ctx, adm, group, topics, waiting)
 	if err != nil {
 		return fmt.Errorf("kafka: offsets of group %s: %w", group, err)
 	}
@@ -58,4 +57,24 @@ func Restore(ctx context.Context, adm *kadm.Client, opts []kgo.Opt, group string
 		queues[id].Commit()
 	}
 	return err
+}
+
+// stable returns the offsets of a group. It waits while a transaction may change them, as
+// the client of the group does before it reads.
+func stable(ctx context.Context, adm *kadm.Client, group string, topics []string, waiting func()) (kadm.OffsetResponses, error) {
+	for {
+		committed, err := adm.FetchOffsetsForTopics(kadm.RequireStable(ctx), group, topics...)
+		if err == nil {
+			err = committed.Error()
+		}
+		if !errors.Is(err, kerr.UnstableOffsetCommit) {
+			return committed, err
+		}
+		waiting()
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
 }
