@@ -13,21 +13,24 @@ import (
 )
 
 // bubble is a rig whose programs are Transactors.
-type bubble struct{ *kafkatest.Rig }
+type bubble struct {
+	*kafkatest.Rig
+	programs []*program // of comeAndGo
+}
 
 // inBubble runs fn in a synctest bubble with a broker that has the topics in, with the
 // given number of partitions, and out and aside, with three.
 func inBubble(t *testing.T, partitions int32, fn func(b *bubble), opts ...kfake.Opt) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		kafkatest.Virtual(t, partitions, func(r *kafkatest.Rig) { fn(&bubble{r}) }, opts...)
+		kafkatest.Virtual(t, partitions, func(r *kafkatest.Rig) { fn(&bubble{Rig: r}) }, opts...)
 	})
 }
 
 // inRealTime is inBubble without the bubble.
 func inRealTime(t *testing.T, partitions int32, fn func(b *bubble), opts ...kfake.Opt) {
 	t.Helper()
-	kafkatest.Real(t, partitions, func(r *kafkatest.Rig) { fn(&bubble{r}) }, opts...)
+	kafkatest.Real(t, partitions, func(r *kafkatest.Rig) { fn(&bubble{Rig: r}) }, opts...)
 }
 
 // options returns options for the topics, with the record key as id.

@@ -34,6 +34,7 @@ func (b *bubble) comeAndGo(random *rand.Rand, rounds int, dirs []string, options
 		opts.Limits.Interval = 20 * time.Millisecond
 		opts.Timeouts.Session, opts.Timeouts.Transaction, opts.Timeouts.Shutdown = time.Second, 2*time.Second, 3*time.Second
 		programs[i] = b.start(opts)
+		b.programs = append(b.programs, programs[i])
 	}
 	begin(0)
 	next := 0

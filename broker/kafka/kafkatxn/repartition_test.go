@@ -83,13 +83,14 @@ func (b *bubble) drained(group, topic string) {
 	var waits time.Time
 	if !kafkatest.Within(10*time.Minute, func() bool {
 		info := b.Cluster.GroupInfo(group)
+		out := b.toTakeOut(info)
 		switch {
-		case info == nil || info.State != "PreparingRebalance":
+		case len(out) == 0:
 			waits = time.Time{}
 		case waits.IsZero():
 			waits = time.Now()
 		case time.Since(waits) > 75*time.Second: // Kafka ends it after 30
-			b.disband(info)
+			b.takeOut(info, out)
 			waits = time.Time{}
 		}
 		for number, offset := range last {
@@ -103,16 +104,37 @@ func (b *bubble) drained(group, topic string) {
 	}
 }
 
-// disband takes all members out of a group, which those that live notice. The broker
-// in process begins the time for joining again with each member that joins: those that
-// are told to come again in turn keep it from ever doing without one that is dead.
-func (b *bubble) disband(info *kfake.GroupInfo) {
-	b.Helper()
-	b.Logf("group %s waits for a dead member in %+v", info.Group, info.Members)
-	leave := kadm.LeaveGroup(info.Group)
-	for _, m := range info.Members {
-		leave.InstanceIDs(*m.InstanceID)
+// toTakeOut returns the members that keep the broker in process from going on, if that lasts.
+// It begins the time for joining again with each member that joins: those that are told to
+// come again in turn keep it from ever doing without one that is dead. And it starts no
+// session of a member whose connection is gone when it answers that the member has joined,
+// so a dead one may keep its partitions for ever.
+func (b *bubble) toTakeOut(info *kfake.GroupInfo) (instances []string) {
+	if info == nil || info.State != "PreparingRebalance" && info.State != "Stable" {
+		return nil
 	}
+	for _, m := range info.Members {
+		lives := slices.ContainsFunc(b.programs, func(p *program) bool {
+			select {
+			case <-p.Done:
+				return false
+			default:
+				return strings.HasPrefix(*m.InstanceID, p.tr.opts.Member.Instance+"-")
+			}
+		})
+		if info.State != "Stable" || len(b.programs) > 0 && !lives {
+			instances = append(instances, *m.InstanceID)
+		}
+	}
+	return instances
+}
+
+// takeOut takes members out of a group, which those that live notice.
+func (b *bubble) takeOut(info *kfake.GroupInfo, instances []string) {
+	b.Helper()
+	b.Logf("group %s waits for a dead member in %+v: %v leave", info.Group, info.Members, instances)
+	leave := kadm.LeaveGroup(info.Group)
+	leave.InstanceIDs(instances...)
 	if _, err := kadm.NewClient(b.Client).LeaveGroup(b.Context(), leave); err != nil {
 		b.Error(err)
 	}
