@@ -34,15 +34,9 @@ func TestStateOfAnotherDefinitionIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			inBubble(t, 1, func(b *bubble) {
-				p := b.start(c.was(b))
-				b.Write(counted(0, "1", "a", 1, time.Now()))
-				p.Wait(1, kafkatest.Settled)
-				p.Stop()
+				b.counts(c.was(b), "1")
 				b.refused(c.is(b), "holds windows or records that were made otherwise")
-				p = b.start(c.was(b)) // the way out that the error names
-				b.Write(counted(0, "2", "a", 1, time.Now()))
-				p.Wait(1, kafkatest.Settled)
-				p.Stop()
+				b.counts(c.was(b), "2") // the way out that the error names
 			})
 		})
 	}
@@ -53,20 +47,14 @@ func TestAGroupWhoseWindowsAreGoneIsRefused(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.counting(time.Minute, 0, 0)
-		p := b.start(opts)
-		b.Write(counted(0, "1", "a", 1, time.Now()))
-		p.Wait(1, kafkatest.Settled)
-		p.Stop()
+		b.counts(opts, "1")
 		kafkatest.Must(t, b.Cluster.DeleteTopic("g-state"))
 		b.refused(opts, "topic g-state, which holds its open windows or held records, does not exist")
 		// The way out that the error names: it begins without them.
 		forever := kadm.StringPtr("-1")
 		_, err := kadm.NewClient(b.Client).CreateTopic(b.Context(), 1, 1, map[string]*string{"cleanup.policy": kadm.StringPtr("delete"), "retention.bytes": forever, "retention.ms": forever}, "g-state")
 		kafkatest.Must(t, err)
-		p = b.start(opts)
-		b.Write(counted(0, "2", "a", 1, time.Now()))
-		p.Wait(1, kafkatest.Settled)
-		p.Stop()
+		b.counts(opts, "2")
 	})
 }
 
@@ -76,10 +64,7 @@ func TestWindowsOfAnInputThatGainsPartitionsAreRefused(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.counting(time.Minute, 0, 0)
-		p := b.start(opts)
-		b.Write(counted(0, "1", "a", 1, time.Now()))
-		p.Wait(1, kafkatest.Settled)
-		p.Stop()
+		b.counts(opts, "1")
 		adm := kadm.NewClient(b.Client)
 		_, err := adm.CreatePartitions(b.Context(), 1, "in", "g-keys")
 		kafkatest.Must(t, err)
@@ -110,4 +95,13 @@ func TestWindowsOfAnInputThatIsMadeAnewStay(t *testing.T) {
 			t.Errorf("results %q, want %q", got, want)
 		}
 	})
+}
+
+// counts runs a program until it has settled a record with an id.
+func (b *bubble) counts(opts TransactorOptions, id string) {
+	b.Helper()
+	p := b.start(opts)
+	b.Write(counted(0, id, "a", 1, time.Now()))
+	p.Wait(1, kafkatest.Settled)
+	p.Stop()
 }

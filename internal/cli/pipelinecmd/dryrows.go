@@ -59,7 +59,8 @@ func (d *dryRun) readTables(ctx context.Context) error {
 		return fmt.Errorf("tables: %w", err)
 	}
 	for _, one := range d.tables {
-		if one.Rows, _ = one.state.Len(); limited.Err() != nil {
+		one.Rows, _ = one.state.Len() // their bytes are not shown
+		if limited.Err() != nil {
 			one.Ended = "--for"
 		}
 	}
