@@ -287,6 +287,8 @@ func (l *logged) do(call func() error, n int, key func(i int) semel.Key) error {
 // Claim implements semel.Store.
 func (l *logged) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
 	if l.bug == answersClaimsFirst && !reqs[0].Done && !reqs[0].Hold {
+		l.mu.Lock()
+		defer l.mu.Unlock()
 		return l.reference.Claim(ctx, reqs, answers)
 	}
 	return l.do(func() error { return l.reference.Claim(ctx, reqs, answers) }, len(reqs), func(i int) semel.Key { return reqs[i].Key })
@@ -305,6 +307,8 @@ func (l *logged) Release(ctx context.Context, reqs []semel.ReleaseRequest, answe
 // Extend implements semel.Store.
 func (l *logged) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers []semel.ExtendAnswer) error {
 	if l.bug == answersLeasesFirst {
+		l.mu.Lock()
+		defer l.mu.Unlock()
 		return l.reference.Extend(ctx, reqs, answers)
 	}
 	return l.do(func() error { return l.reference.Extend(ctx, reqs, answers) }, len(reqs), func(i int) semel.Key { return reqs[i].Key })

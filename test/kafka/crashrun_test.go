@@ -60,6 +60,9 @@ func (c *crashRun) create(t *testing.T, partitions int32, settings map[string]*s
 			_, err = c.adm.CreateTopic(t.Context(), partitions, 1, settings, topic)
 			return !errors.Is(err, kerr.InvalidReplicationFactor)
 		})
+		if errors.Is(err, kerr.TopicAlreadyExists) { // the client asked again
+			continue
+		}
 		must(t, err)
 	}
 }
