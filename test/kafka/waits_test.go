@@ -3,7 +3,6 @@ package kafka
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"syscall"
@@ -13,11 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
-	"github.com/semel-dev/semel/internal/services"
 	"github.com/semel-dev/semel/internal/services/servicestest"
-	"github.com/semel-dev/semel/pipeline"
 )
 
 // waitMost is how long something may take here.
@@ -83,8 +78,11 @@ func (w *waitingOn) note(t *testing.T) string {
 //
 // A session that restarts while the row's transaction is open reads its table only after
 // it. On a busy machine a session may restart, so each try has its own transaction and
-// customer.
+// customer. There are few tries, so this is not for -short.
 func TestMessagesThatWaitSurviveAKill(t *testing.T) {
+	if testing.Short() {
+		t.Skip("without -short; kafkatxn has the kills on the broker in process")
+	}
 	t.Parallel()
 	server := servicestest.StartKafka(t, nil)
 	w, begin := waitOn(t, server.Addr())
@@ -180,51 +178,4 @@ func TestMessagesThatWaitSurviveAKill(t *testing.T) {
 		t.Errorf("the committed offset still has the metadata %q", w.note(t))
 	}
 	program.end(t, syscall.SIGTERM)
-}
-
-// TestABrokerThatTakesNoNotesIsRefused has a broker that takes less metadata with an offset
-// than the offsets of waiting messages need. A session that restarts while the row's
-// transaction is open reads its table only after it, so each try has its own transaction
-// and customer.
-func TestABrokerThatTakesNoNotesIsRefused(t *testing.T) {
-	t.Parallel()
-	server := servicestest.StartKafka(t, &services.KafkaOptions{Properties: map[string]string{"offset.metadata.max.bytes": "100"}})
-	w, begin := waitOn(t, server.Addr())
-	opts := &kafkatxn.TransactorOptions{
-		Client: []kgo.Opt{kgo.SeedBrokers(server.Addr())}, Group: group, Inputs: []string{"in"},
-		OnMissing: pipeline.MissingStop, Window: time.Hour, Member: kafkatxn.Member{Sessions: 1},
-		Timeouts: kafkatxn.Timeouts{Session: patientSession}, Observer: logged{},
-	}
-	all, err := joinRows(opts)
-	must(t, err)
-	all[0].Local.Dir = ""
-	tr, err := kafkatxn.NewTransactor(all[0])
-	must(t, err)
-	ended := make(chan error, 1)
-	go func() { ended <- tr.Run(t.Context()) }()
-	w.send(t, 0, "ann")
-	ctx, cancel := context.WithTimeout(t.Context(), waitMost)
-	defer cancel()
-	if w.client.PollFetches(ctx).NumRecords() == 0 {
-		t.Fatal("no message is delivered")
-	}
-	const tries = 10
-	for i := range tries {
-		customer := fmt.Sprint("bob", i)
-		begin(customer)
-		for j := range 60 {
-			w.send(t, 1+100*i+j, customer)
-		}
-		select {
-		case err = <-ended:
-		case <-time.After(waitMost / tries):
-			err = errors.New("it goes on")
-		}
-		must(t, w.rows.EndTransaction(t.Context(), kgo.TryCommit))
-		if errors.Is(err, semel.ErrInvalidRequest) && strings.Contains(err.Error(), "offset.metadata.max.bytes") {
-			return
-		}
-		t.Logf("try %d: %v", i, err)
-	}
-	t.Error("the notes of waiting messages are taken")
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -173,6 +174,50 @@ func TestManyRecordsWait(t *testing.T) {
 		}
 		if n := len(b.Read("aside")); n > 0 {
 			t.Errorf("%d records are parked", n)
+		}
+	})
+}
+
+// TestABrokerThatTakesNoNotesIsRefused has a broker that takes less metadata with an offset
+// than the offsets of waiting records need.
+func TestABrokerThatTakesNoNotesIsRefused(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		b.tableTopic(1)
+		b.Write(customer(0, "ann", "Ann", time.Now()), order(0, "first", "ann"))
+		p := b.start(b.joining(&stream.Table{Missing: stream.MissingWait}))
+		p.Wait(1, kafkatest.Settled)
+		b.Cluster.ControlKey(int16(kmsg.TxnOffsetCommit), func(req kmsg.Request) (kmsg.Response, error, bool) {
+			b.Cluster.KeepControl()
+			commit := req.(*kmsg.TxnOffsetCommitRequest)
+			resp := commit.ResponseKind().(*kmsg.TxnOffsetCommitResponse)
+			long := false
+			for _, topic := range commit.Topics {
+				answer := kmsg.TxnOffsetCommitResponseTopic{Topic: topic.Topic}
+				for _, part := range topic.Partitions {
+					code := int16(0)
+					if part.Metadata != nil && len(*part.Metadata) > 100 {
+						code, long = kerr.OffsetMetadataTooLarge.Code, true
+					}
+					answer.Partitions = append(answer.Partitions, kmsg.TxnOffsetCommitResponseTopicPartition{Partition: part.Partition, ErrorCode: code})
+				}
+				resp.Topics = append(resp.Topics, answer)
+			}
+			return resp, nil, long
+		})
+		writer := b.rowWriter("rows")
+		kafkatest.Must(t, writer.BeginTransaction())
+		kafkatest.Must(t, writer.ProduceSync(b.Context(), customer(0, "bob", "Bob", time.Now())).FirstErr())
+		for i := range 60 {
+			b.Write(order(0, fmt.Sprint(i), "bob"))
+		}
+		select {
+		case <-p.Done:
+		case <-time.After(time.Minute): // of the bubble
+			t.Fatal("the program goes on")
+		}
+		if !errors.Is(p.Err, semel.ErrInvalidRequest) || !strings.Contains(p.Err.Error(), "offset.metadata.max.bytes") {
+			t.Errorf("Run: %v", p.Err)
 		}
 	})
 }
