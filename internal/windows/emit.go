@@ -5,6 +5,7 @@ import (
 	"container/heap"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/semel-dev/semel/stream"
@@ -106,7 +107,7 @@ func (s *State) next(limit int64) (end int64, ok bool) {
 			s.due.pop()
 			continue
 		}
-		slices.SortFunc(found, func(a, b *group) int { return cmp.Compare(a.key, b.key) })
+		slices.SortFunc(found, func(a, b *group) int { return strings.Compare(a.key, b.key) })
 		found = slices.Compact(found)
 		s.due.groups[at] = found
 		s.left, s.leftEnd = found, at
@@ -135,7 +136,7 @@ func (s *State) Emit(most int, fn func(*stream.Closed) error) (n int, err error)
 		}
 		for len(s.left) > 0 && n < most {
 			g := s.left[0]
-			s.touch(g)
+			s.note(g)
 			if err := s.result(g, end, fn); err != nil {
 				return n, err
 			}
@@ -187,11 +188,15 @@ func (s *State) result(g *group, end int64, fn func(*stream.Closed) error) error
 
 func timeOf(milliseconds int64) time.Time { return time.UnixMilli(milliseconds).UTC() }
 
-// trim removes the panes that a group does not need any longer, and returns how many.
+// trim removes the panes that a group does not need any longer, and returns how many. It
+// changes no slice, because an image may share it.
 func (s *State) trim(g *group) int {
-	before := len(g.panes)
-	g.panes = slices.DeleteFunc(g.panes, func(p pane) bool { return s.rule.gone(&s.present, g.key, &p) })
-	return before - len(g.panes)
+	all := g.panes
+	gone := func(p pane) bool { return s.rule.gone(&s.present, g.key, &p) }
+	if g.panes = nil; slices.ContainsFunc(all, func(p pane) bool { return !gone(p) }) {
+		g.panes = slices.DeleteFunc(slices.Clone(all), gone)
+	}
+	return len(all) - len(g.panes)
 }
 
 // trimCommitted is trim without an open transaction.

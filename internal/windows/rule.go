@@ -1,6 +1,10 @@
 package windows
 
-import "github.com/semel-dev/semel/stream"
+import (
+	"slices"
+
+	"github.com/semel-dev/semel/stream"
+)
 
 // rule says which windows a pane is part of. Times are in milliseconds.
 type rule struct {
@@ -66,13 +70,17 @@ func (r *rule) gone(p *progress, key string, of *pane) bool {
 	return p.done(last, key) && last+r.correct <= p.watermark
 }
 
-// window returns the panes of the window that ends at a time, in order.
+// window returns the panes of the window that ends at a time, in order. It may be the same
+// slice.
 func (r *rule) window(panes []pane, end int64) []pane {
-	var list []pane
-	for _, p := range panes {
-		if r.gap > 0 && p.first == end || r.gap == 0 && p.start >= end-r.size && p.first <= end {
-			list = append(list, p)
+	other := func(p pane) bool {
+		if r.gap > 0 {
+			return p.first != end
 		}
+		return p.start < end-r.size || p.first > end
 	}
-	return list
+	if !slices.ContainsFunc(panes, other) {
+		return panes
+	}
+	return slices.DeleteFunc(slices.Clone(panes), other)
 }

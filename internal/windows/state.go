@@ -307,14 +307,25 @@ func (s *State) add(m *semel.Message, p *pane) error {
 	return nil
 }
 
-// touch notes that the open transaction is about to change a group.
+// touch notes that the open transaction is about to change the panes of a group, which may
+// be new.
 func (s *State) touch(g *group) {
-	if g.txn != s.txn {
-		g.txn = s.txn
-		s.images = append(s.images, image{g, slices.Clone(g.panes), g.due})
+	if s.note(g) {
+		g.panes = slices.Clone(g.panes)
 		s.groups[g.key] = g
 	}
+}
+
+// note is touch for a group that is there. It shares its panes with the image if note
+// reports true. Then no pane may change.
+func (s *State) note(g *group) bool {
 	s.changed(g)
+	if g.txn == s.txn {
+		return false
+	}
+	g.txn = s.txn
+	s.images = append(s.images, image{g, g.panes, g.due})
+	return true
 }
 
 // changed notes that a group has new early results.

@@ -324,7 +324,7 @@ func (w *worker) result(ctx context.Context, p *part, c *stream.Closed, final bo
 		Topic: w.opts.Output, Key: key.AppendText(nil, []byte(c.Key)), Value: body, Timestamp: c.End,
 		Headers: []kgo.RecordHeader{
 			{Key: headerFinal, Value: strconv.AppendBool(nil, final)},
-			{Key: headerWindow, Value: []byte(c.Start.Format(time.RFC3339Nano) + "/" + c.End.Format(time.RFC3339Nano))},
+			{Key: headerWindow, Value: w.window.text(c)},
 		},
 	}
 	if w.opts.Aggregate.Over.Gap() == 0 {
@@ -341,6 +341,20 @@ func (w *worker) result(ctx context.Context, p *part, c *stream.Closed, final bo
 	}
 	w.produce(out)
 	return nil
+}
+
+// windowText is the header of the last window. Many results have the same one.
+type windowText struct {
+	start, end time.Time
+	header     []byte
+}
+
+// text returns the header of a window.
+func (t *windowText) text(c *stream.Closed) []byte {
+	if t.header == nil || !t.start.Equal(c.Start) || !t.end.Equal(c.End) {
+		*t = windowText{c.Start, c.End, []byte(c.Start.Format(time.RFC3339Nano) + "/" + c.End.Format(time.RFC3339Nano))}
+	}
+	return t.header
 }
 
 // writeWindows writes the changes of a partition's windows.

@@ -39,6 +39,7 @@ type worker struct {
 	inputs  []byte      // the start of keystate.HeaderOrigins; nil without Repartition
 	group   *key.Reader // of the Aggregate
 	groupID []byte
+	window  windowText
 	kept    *key.Reader // of the Keep
 	keptID  []byte
 	// present are the offsets to commit of partitions without records.
