@@ -80,7 +80,7 @@ func TestAnOldRecordDoesNotReplaceANewerOne(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.options()
-		opts.Inputs, opts.OnMissing = []string{"tables"}, pipeline.MissingPark
+		opts.Inputs, opts.Key.OnMissing = []string{"tables"}, pipeline.MissingPark
 		kafkatest.Must(t, b.Cluster.CreateTopic("tables", 1, map[string]string{"cleanup.policy": "compact,delete"}))
 		for _, k := range [][]byte{[]byte("k"), nil} {
 			b.Write(&kgo.Record{Topic: "aside", Key: k, Value: []byte("v"), Headers: []kgo.RecordHeader{

@@ -30,8 +30,8 @@ func TestABrokerCutsAChangelogOff(t *testing.T) {
 	must(t, err)
 	begin := func() (stop func()) {
 		tr, err := kafkatxn.NewTransactor(&kafkatxn.TransactorOptions{
-			Client: []kgo.Opt{kgo.SeedBrokers(server.Addr())}, Group: group, Inputs: []string{"in"}, Output: "out", Key: rule,
-			OnMissing: pipeline.MissingStop, EventTime: &kafkatxn.EventTime{OnLate: pipeline.Stop}, Window: time.Minute, Member: kafkatxn.Member{Sessions: 1}, Limits: kafkatxn.Limits{Interval: 20 * time.Millisecond},
+			Client: []kgo.Opt{kgo.SeedBrokers(server.Addr())}, Group: group, Inputs: []string{"in"}, Output: kafkatxn.Output{Topic: "out"}, Key: kafkatxn.Key{Rule: rule, OnMissing: pipeline.MissingStop},
+			EventTime: &kafkatxn.EventTime{OnLate: pipeline.Stop}, Window: time.Minute, Member: kafkatxn.Member{Sessions: 1}, Limits: kafkatxn.Limits{Interval: 20 * time.Millisecond},
 		})
 		must(t, err)
 		ctx, cancel := context.WithCancel(context.Background())

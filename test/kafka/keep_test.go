@@ -46,8 +46,8 @@ func keepMessages(o *kafkatxn.TransactorOptions) (list []*kafkatxn.TransactorOpt
 	rules, err := keepRules()
 	for name, keep := range rules {
 		opts := *o
-		opts.Group, opts.Output, opts.Parked, opts.Keep = group+"-"+name, "out-"+name, "parked-"+name, keep
-		opts.Local.Dir += "-" + name
+		opts.Group, opts.Output.Topic, opts.Parked, opts.Keep = group+"-"+name, "out-"+name, "parked-"+name, keep
+		opts.State.Dir += "-" + name
 		list = append(list, &opts)
 	}
 	return list, err

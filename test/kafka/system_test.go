@@ -77,8 +77,8 @@ func program(text string) int {
 		return 2
 	}
 	opts := &kafkatxn.TransactorOptions{
-		Client: []kgo.Opt{kgo.SeedBrokers(s.Brokers...)}, Group: group, Member: kafkatxn.Member{Instance: s.Instance, Sessions: 1}, Inputs: []string{"in"}, Output: "out",
-		Key: rule, OnMissing: pipeline.MissingStop, Window: time.Hour, Local: kafkatxn.Local{Dir: s.StateDir},
+		Client: []kgo.Opt{kgo.SeedBrokers(s.Brokers...)}, Group: group, Member: kafkatxn.Member{Instance: s.Instance, Sessions: 1}, Inputs: []string{"in"}, Output: kafkatxn.Output{Topic: "out"},
+		Key: kafkatxn.Key{Rule: rule, OnMissing: pipeline.MissingStop}, Window: time.Hour, State: kafkatxn.State{Dir: s.StateDir},
 		Limits: kafkatxn.Limits{Records: 750}, Timeouts: kafkatxn.Timeouts{Transaction: 5 * time.Second, Session: s.Session}, Observer: logged{},
 	}
 	if s.Windows {

@@ -42,8 +42,8 @@ func joinRows(o *kafkatxn.TransactorOptions) ([]*kafkatxn.TransactorOptions, err
 		{Topic: "static", By: by, Missing: stream.MissingPark},
 	} {
 		opts := *o
-		opts.Key, opts.Group, opts.Output, opts.Parked = id, group+"-"+table.Topic, "out-"+table.Topic, "parked-"+table.Topic
-		opts.Local.Dir += "-" + table.Topic
+		opts.Key.Rule, opts.Group, opts.Output.Topic, opts.Parked = id, group+"-"+table.Topic, "out-"+table.Topic, "parked-"+table.Topic
+		opts.State.Dir += "-" + table.Topic
 		opts.Member.TransactionalID = o.Member.Instance + "-" + table.Topic // or the loops fence each other
 		opts.Tables = []*stream.Table{table}
 		opts.FilterMap = func(d pipeline.Delivery) ([]byte, bool, error) {

@@ -26,7 +26,7 @@ func countWindows(o *kafkatxn.TransactorOptions) error {
 	id, err := key.ParseRule(".id")
 	by, err2 := key.ParseRule(".g")
 	values, err3 := stream.Values(stream.Value{Name: "n", Of: "count"}, stream.Value{Name: "s", Of: "sum .id"})
-	o.Key, o.Parked = id, "parked"
+	o.Key.Rule, o.Parked = id, "parked"
 	o.Aggregate = &stream.Aggregate{By: by, Over: stream.Tumbling(time.Second), Func: values, Grace: 500 * time.Millisecond, Idle: 2 * time.Second}
 	return errors.Join(err, err2, err3)
 }

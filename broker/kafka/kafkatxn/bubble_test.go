@@ -36,8 +36,8 @@ func inRealTime(t *testing.T, partitions int32, fn func(b *bubble), opts ...kfak
 // options returns options for the topics, with the record key as id.
 func (b *bubble) options() TransactorOptions {
 	return TransactorOptions{
-		Client: b.Reach(), Group: "g", Inputs: []string{"in"}, Output: "out", Parked: "aside",
-		Key: kafkatest.RecordKey(b), Scope: Scope{Name: "s"}, Member: Member{Sessions: 1}, Window: time.Hour, skipSample: true,
+		Client: b.Reach(), Group: "g", Inputs: []string{"in"}, Output: Output{Topic: "out"}, Parked: "aside",
+		Key: Key{Rule: kafkatest.RecordKey(b), Scope: Scope{Name: "s"}}, Member: Member{Sessions: 1}, Window: time.Hour, skipSample: true,
 	}
 }
 

@@ -52,7 +52,7 @@ type copier struct {
 
 func newCopier(t *Transactor, number int) *copier {
 	c := &copier{t: t, name: cluster.RepartitionSuffix[1:] + "-" + strconv.Itoa(number), to: t.opts.Repartition.Topic}
-	c.reader = t.opts.Key.Reader(nil)
+	c.reader = t.opts.Key.Rule.Reader(nil)
 	c.partition = kgo.StickyKeyPartitioner(nil).ForTopic(c.to)
 	c.promise = func(r *kgo.Record, err error) {
 		if err != nil {
@@ -254,7 +254,7 @@ func (c *copier) copy(ctx context.Context, fetches kgo.Fetches) error {
 func (c *copier) instead(r *kgo.Record, id []byte, cause error) (*kgo.Record, error) {
 	var k semel.Key
 	if id != nil {
-		k = semel.Key{Scope: c.t.opts.Scope.Name, ID: string(id)}
+		k = semel.Key{Scope: c.t.opts.Key.Scope.Name, ID: string(id)}
 	}
 	switch c.t.opts.Failure.Then {
 	case pipeline.Stop:
@@ -291,7 +291,7 @@ func (c *copier) identify(r *kgo.Record) []byte {
 	if err == nil && len(c.id) > 0 && len(c.id) <= semel.MaxKeyBytes {
 		return c.id
 	}
-	if c.t.opts.OnMissing == pipeline.MissingHash {
+	if c.t.opts.Key.OnMissing == pipeline.MissingHash {
 		return record.ContentID(c.id[:0], r.Value)
 	}
 	return nil

@@ -34,7 +34,7 @@ type tried struct {
 func try(t *testing.T, change func(*TransactorOptions)) *tried {
 	t.Helper()
 	base := time.Date(2026, 11, 24, 13, 0, 0, 0, time.UTC)
-	opts := TransactorOptions{Group: "g", Inputs: []string{"in"}, Output: "out", Parked: "aside", Key: ruleFor(t, "record-key"), Scope: Scope{Name: "s"}}
+	opts := TransactorOptions{Group: "g", Inputs: []string{"in"}, Output: Output{Topic: "out"}, Parked: "aside", Key: Key{Rule: ruleFor(t, "record-key"), Scope: Scope{Name: "s"}}}
 	change(&opts)
 	trial, err := NewTrial(&opts, base)
 	kafkatest.Must(t, err)
@@ -145,8 +145,8 @@ func TestARedrivenRecordWithFirst(t *testing.T) {
 func TestAHeldRecordIsWhole(t *testing.T) {
 	t.Parallel()
 	tr := try(t, func(o *TransactorOptions) {
-		o.Keep, o.Key = &stream.Keep{Last: stream.Tumbling(time.Minute), Idle: semel.Forever}, ruleFor(t, "header:id")
-		o.Format.KeyHeaders = true
+		o.Keep, o.Key.Rule = &stream.Keep{Last: stream.Tumbling(time.Minute), Idle: semel.Forever}, ruleFor(t, "header:id")
+		o.Output.KeyHeaders = true
 		o.FilterMap = func(d pipeline.Delivery) ([]byte, bool, error) {
 			if string(d.Body) == "fails" {
 				return nil, false, errors.New("it fails")
@@ -191,7 +191,7 @@ func TestAHeldRecordIsWhole(t *testing.T) {
 func TestRecordsThatAreTooLargeToBeHeld(t *testing.T) {
 	t.Parallel()
 	tr := try(t, func(o *TransactorOptions) {
-		o.Keep, o.Key = &stream.Keep{Last: stream.Tumbling(time.Minute)}, ruleFor(t, "header:id")
+		o.Keep, o.Key.Rule = &stream.Keep{Last: stream.Tumbling(time.Minute)}, ruleFor(t, "header:id")
 	})
 	const most = 1_000_012 // for a topic that nothing is known of
 	id, held, refused := strings.Repeat("k", 3000), 0, 0
@@ -242,7 +242,7 @@ func countIn(t *testing.T, o *TransactorOptions, size time.Duration) {
 // of the input if that is asked for.
 func TestATransactionWritesAtMostSoManyResults(t *testing.T) {
 	t.Parallel()
-	tr := try(t, func(o *TransactorOptions) { countIn(t, o, time.Minute); o.Format.SamePartition = true })
+	tr := try(t, func(o *TransactorOptions) { countIn(t, o, time.Minute); o.Output.SamePartition = true })
 	send := func(partition int32, id, group string, second int) {
 		m := &semel.Message{RecordKey: []byte(id), Body: fmt.Appendf(nil, `{"g":%q}`, group), Time: tr.base.Add(time.Duration(second) * time.Second), Origin: semel.Origin{Partition: partition}}
 		_, err := tr.Send(t.Context(), tr.base.Add(2*time.Minute), m)
@@ -399,7 +399,7 @@ func TestWindowsOfAnotherTopicAreRefused(t *testing.T) {
 		p.Wait(1, kafkatest.Settled)
 		p.Stop()
 		opts := b.counting(time.Minute, 0, 0)
-		opts.Client, opts.Inputs, opts.Changelog = b.Reach(), []string{"other"}, "other-keys"
+		opts.Client, opts.Inputs, opts.State.Changelog = b.Reach(), []string{"other"}, "other-keys"
 		tr, err := NewTransactor(&opts)
 		kafkatest.Must(b.T, err)
 		if err := tr.Run(b.Context()); err == nil || !strings.Contains(err.Error(), "holds windows of another topic than other") {

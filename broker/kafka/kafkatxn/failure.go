@@ -210,7 +210,7 @@ func (w *worker) refused(ctx context.Context, topic string) error {
 // topicOf returns the topic of an output of a Transform.
 func (w *worker) topicOf(out *kgo.Record) string {
 	if out.Topic == "" {
-		return w.opts.Output
+		return w.opts.Output.Topic
 	}
 	return out.Topic
 }

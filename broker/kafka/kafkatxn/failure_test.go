@@ -211,7 +211,7 @@ func TestAnOutputThatIsNilFailsItsMessage(t *testing.T) {
 			t.Parallel()
 			inBubble(t, 1, func(b *bubble) {
 				opts := b.options()
-				opts.Format.KeyHeaders = headers
+				opts.Output.KeyHeaders = headers
 				opts.Transform = func(_ context.Context, m pipeline.Delivery) ([]*kgo.Record, error) {
 					if string(m.RecordKey) == "7" {
 						return []*kgo.Record{{Value: m.Body}, nil}, nil

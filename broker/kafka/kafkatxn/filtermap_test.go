@@ -23,7 +23,7 @@ func TestAFilterMapStandsBetweenDecisionAndOutput(t *testing.T) {
 			rule, err := key.ParseRule(".id")
 			kafkatest.Must(t, err)
 			opts := b.options()
-			opts.Key, opts.Format.KeyHeaders = rule, true
+			opts.Key.Rule, opts.Output.KeyHeaders = rule, true
 			opts.FilterMap = func(d pipeline.Delivery) ([]byte, bool, error) {
 				switch d.Key.ID {
 				case "drop":

@@ -74,7 +74,7 @@ func TestATransactorIsNotReadyWhileATopicIsMissing(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.options()
-		opts.Output = "nowhere"
+		opts.Output.Topic = "nowhere"
 		p := b.start(opts)
 		time.Sleep(time.Minute)
 		p.unready("topic nowhere does not exist")

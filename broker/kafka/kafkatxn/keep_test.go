@@ -93,7 +93,7 @@ func TestWhichRecordIsKept(t *testing.T) {
 				inBubble(t, 1, func(b *bubble) {
 					opts := b.keeping(c.keep(t))
 					if keep {
-						opts.Local.Dir = t.TempDir()
+						opts.State.Dir = t.TempDir()
 					}
 					base := time.Now().Add(-time.Hour).Truncate(time.Minute)
 					fresh, superseded, duplicates, late := 0, 0, 0, 0
@@ -242,7 +242,7 @@ func TestKeepWithOtherOptions(t *testing.T) {
 			},
 			"Parked is missing":                func(o *TransactorOptions) { o.Parked = "" },
 			"Grace: -1ns is no such time":      func(o *TransactorOptions) { o.Keep = &stream.Keep{Last: last.Last, Grace: -1} },
-			"is another topic of the pipeline": func(o *TransactorOptions) { o.Output = "g-state" },
+			"is another topic of the pipeline": func(o *TransactorOptions) { o.Output.Topic = "g-state" },
 		} {
 			opts := b.keeping(last)
 			change(&opts)

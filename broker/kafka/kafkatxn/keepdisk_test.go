@@ -120,7 +120,7 @@ func TestHeldRecordsOnDiskAreNeverLost(t *testing.T) {
 			inBubble(t, 1, func(b *bubble) {
 				disk := faultfs.New()
 				opts := b.keeping(stream.Keep{Last: stream.Tumbling(24 * time.Hour), Idle: semel.Forever})
-				opts.Local.Dir, opts.files, opts.fileSize = filepath.FromSlash("/state"), disk, c.fileSize
+				opts.State.Dir, opts.files, opts.fileSize = filepath.FromSlash("/state"), disk, c.fileSize
 				base := time.Now().Add(-25 * time.Hour).Truncate(24 * time.Hour)
 				want := map[string]string{}
 				p := b.start(opts)
@@ -174,7 +174,7 @@ func TestWindowsGoOnWithAFullDisk(t *testing.T) {
 	inBubble(t, 1, func(b *bubble) {
 		disk := faultfs.New()
 		opts := b.counting(time.Minute, 0, semel.Forever)
-		opts.Local.Dir, opts.files = filepath.FromSlash("/state"), disk
+		opts.State.Dir, opts.files = filepath.FromSlash("/state"), disk
 		base := time.Now().Add(-time.Hour).Truncate(time.Minute)
 		p := b.start(opts)
 		b.Write(counted(0, "a", "x", 1, base))
@@ -215,7 +215,7 @@ func TestACopyOfOtherWindowsIsRefused(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.counting(time.Minute, 0, semel.Forever)
-		opts.Local.Dir, opts.files = filepath.FromSlash("/state"), faultfs.New()
+		opts.State.Dir, opts.files = filepath.FromSlash("/state"), faultfs.New()
 		p := b.start(opts)
 		b.Write(counted(0, "a", "x", 1, time.Now().Add(-time.Hour)))
 		p.Wait(1, kafkatest.Settled)

@@ -36,7 +36,7 @@ func TestKeysThatAreGoneAreNotForgottenInSilence(t *testing.T) {
 			kafkatest.Must(b.T, b.Cluster.DeleteTopic("g-keys"))
 		}, []string{"group g has read in, and changelog g-keys, which holds its keys, does not exist", byHand + "g-keys --partitions 2 --config cleanup.policy=delete --config retention.bytes=-1 --config retention.ms=7200000"}},
 		"deleted, with a local copy": {func(b *bubble, opts *TransactorOptions) {
-			opts.Local.Dir = b.TempDir()
+			opts.State.Dir = b.TempDir()
 			b.handle(*opts)
 			kafkatest.Must(b.T, b.Cluster.DeleteTopic("g-keys"))
 		}, []string{"group g has read in, and changelog g-keys"}},
@@ -63,7 +63,7 @@ func TestKeysThatAreGoneAreNotForgottenInSilence(t *testing.T) {
 			inBubble(t, 2, func(b *bubble) {
 				kafkatest.Must(t, b.Cluster.CreateTopic("in2", 2, nil))
 				opts := b.options()
-				opts.Changelog = "g-keys"
+				opts.State.Changelog = "g-keys"
 				b.to("in")
 				c.setUp(b, &opts)
 				for _, want := range c.want {
@@ -95,7 +95,7 @@ func TestKeysOfAnInputStayWithOneInputLess(t *testing.T) {
 		opts.Inputs = []string{"in", "in2"}
 		b.to("in")
 		b.handle(opts)
-		opts.Inputs, opts.Changelog = []string{"in"}, "g-keys-in"
+		opts.Inputs, opts.State.Changelog = []string{"in"}, "g-keys-in"
 		b.to("in")
 		b.handle(opts)
 		b.Exactly(10)
@@ -122,7 +122,7 @@ func TestAFirstStartMakesItsChangelog(t *testing.T) {
 			t.Parallel()
 			inBubble(t, 2, func(b *bubble) {
 				opts := b.options()
-				opts.Changelog = "g-keys"
+				opts.State.Changelog = "g-keys"
 				setUp(b, &opts)
 				b.to("in")
 				b.handle(opts)
@@ -141,17 +141,17 @@ func TestAChangelogIsNoOtherTopicOfThePipeline(t *testing.T) {
 			set func(*TransactorOptions)
 			bad string
 		}{
-			{func(o *TransactorOptions) { o.Changelog = "out" }, "out"},
-			{func(o *TransactorOptions) { o.Changelog = "in" }, "in"},
-			{func(o *TransactorOptions) { o.Changelog = "aside" }, "aside"},
+			{func(o *TransactorOptions) { o.State.Changelog = "out" }, "out"},
+			{func(o *TransactorOptions) { o.State.Changelog = "in" }, "in"},
+			{func(o *TransactorOptions) { o.State.Changelog = "aside" }, "aside"},
 			{func(o *TransactorOptions) { o.Parked = "g-keys" }, "g-keys"},
-			{func(o *TransactorOptions) { o.Output, o.Inputs = "g-keys-in", []string{"in", "on"} }, "g-keys-in"},
-			{func(o *TransactorOptions) { o.Changelog, o.Inputs = "on", []string{"in", "on"} }, ""},
+			{func(o *TransactorOptions) { o.Output.Topic, o.Inputs = "g-keys-in", []string{"in", "on"} }, "g-keys-in"},
+			{func(o *TransactorOptions) { o.State.Changelog, o.Inputs = "on", []string{"in", "on"} }, ""},
 			{func(*TransactorOptions) {}, ""},
 		} {
 			opts := b.options()
 			c.set(&opts)
-			want := "TransactorOptions.Changelog: " + c.bad + " is another topic of the pipeline; it needs one of its own"
+			want := "TransactorOptions.State.Changelog: " + c.bad + " is another topic of the pipeline; it needs one of its own"
 			if _, err := NewTransactor(&opts); c.bad == "" && err != nil || c.bad != "" && (err == nil || !strings.Contains(err.Error(), want) || !errors.Is(err, semel.ErrInvalidRequest)) {
 				t.Errorf("%v, want %s", err, want)
 			}

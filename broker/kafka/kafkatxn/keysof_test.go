@@ -65,9 +65,9 @@ func TestKeysOfAnotherInputAreRefused(t *testing.T) {
 		"from older brokers":             {func(*bubble, *TransactorOptions) {}, "changelog g-keys holds keys of topic in:", []kfake.Opt{kfake.MaxVersions(kversion.V3_0_0())}},
 		"of a topic that it may not see": {func(b *bubble, _ *TransactorOptions) { denied(b) }, "changelog g-keys holds keys of a topic that may not be seen:", nil},
 		"from the local copy": {func(_ *bubble, opts *TransactorOptions) {
-			opts.Local.Dir = t.TempDir()
+			opts.State.Dir = t.TempDir()
 		}, "changelog g-keys holds keys of topic in:", nil},
-		"with a standby": {func(_ *bubble, opts *TransactorOptions) { opts.Local.Standby = true }, "changelog g-keys holds keys of topic in:", nil},
+		"with a standby": {func(_ *bubble, opts *TransactorOptions) { opts.State.Standby = true }, "changelog g-keys holds keys of topic in:", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -86,7 +86,7 @@ func TestKeysOfAnotherInputAreRefused(t *testing.T) {
 					t.Errorf("in2 counts as read up to %v", offsets["in2"])
 				}
 				// The way out that the error names.
-				opts.Group, opts.Member.Instance, opts.Changelog = "g2", "g2-0", ""
+				opts.Group, opts.Member.Instance, opts.State.Changelog = "g2", "g2-0", ""
 				b.handle(opts)
 				if n := len(b.Read("out")); n != 20 {
 					t.Errorf("there are %d outputs, want 20", n)
@@ -129,7 +129,7 @@ func TestKeysOnARealBrokerAreThoseOfTheirInput(t *testing.T) {
 	run := func(input string, n int) error {
 		events := &kafkatest.Events{}
 		tr, err := NewTransactor(&TransactorOptions{
-			Client: reach, Group: "g", Inputs: []string{input}, Output: "out", OnMissing: pipeline.MissingHash, Key: rule, Window: time.Hour, skipSample: true, Observer: events,
+			Client: reach, Group: "g", Inputs: []string{input}, Output: Output{Topic: "out"}, Key: Key{OnMissing: pipeline.MissingHash, Rule: rule}, Window: time.Hour, skipSample: true, Observer: events,
 		})
 		kafkatest.Must(t, err)
 		ctx, stop := context.WithCancel(t.Context())
@@ -169,8 +169,8 @@ func TestAScopeOfAChangelogBelongsToOneKeyRule(t *testing.T) {
 	t.Parallel()
 	for name, setUp := range map[string]func(opts *TransactorOptions){
 		"from the changelog":  func(*TransactorOptions) {},
-		"from the local copy": func(opts *TransactorOptions) { opts.Local.Dir = t.TempDir() },
-		"with a standby":      func(opts *TransactorOptions) { opts.Local.Standby = true },
+		"from the local copy": func(opts *TransactorOptions) { opts.State.Dir = t.TempDir() },
+		"with a standby":      func(opts *TransactorOptions) { opts.State.Standby = true },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -179,19 +179,19 @@ func TestAScopeOfAChangelogBelongsToOneKeyRule(t *testing.T) {
 				setUp(&opts)
 				b.to("in")
 				b.handle(opts)
-				first := opts.Key
+				first := opts.Key.Rule
 				other, err := key.ParseRule("hash(.)")
 				kafkatest.Must(t, err)
-				opts.Key, opts.OnMissing = other, pipeline.MissingHash
+				opts.Key.Rule, opts.Key.OnMissing = other, pipeline.MissingHash
 				b.to("in")
 				b.refused(opts, `scope "s" has ids found by another rule, and ids found by `+other.String())
 				// The ways out, and that the scope still knows its own keys.
-				opts.Scope.Same = true
+				opts.Key.Scope.Same = true
 				b.handle(opts)
-				opts.Scope, opts.Key = Scope{Name: "t"}, first
+				opts.Key.Scope, opts.Key.Rule = Scope{Name: "t"}, first
 				b.to("in")
 				b.handle(opts)
-				opts.Scope.Name = "s"
+				opts.Key.Scope.Name = "s"
 				b.refused(opts, `scope "s" has ids found by another rule`)
 			})
 		})

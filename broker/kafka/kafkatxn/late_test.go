@@ -18,7 +18,7 @@ func TestALateRecordIsDeliveredWhereItIsTo(t *testing.T) {
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.options()
 		opts.Window, opts.EventTime = time.Hour, &EventTime{Grace: 10 * time.Minute, DeliverLate: true}
-		opts.OnMissing, opts.Parked = pipeline.MissingDrop, ""
+		opts.Key.OnMissing, opts.Parked = pipeline.MissingDrop, ""
 		base := time.Now().Add(-48 * time.Hour).Truncate(time.Hour)
 		late, duplicates := 0, 0
 		run := func(want string, sent ...string) { // each is a key and a minute

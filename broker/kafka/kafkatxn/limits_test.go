@@ -35,7 +35,7 @@ func TestLargeRecordsPassWhereTheirTopicsTakeThem(t *testing.T) {
 				client := kafkatest.LargeClient(t, b.Reach())
 				kafkatest.Takes(t, client, 5*kafkatest.Megabyte, "large", "wide")
 				opts := b.options()
-				opts.Inputs, opts.Output = []string{"large"}, "wide"
+				opts.Inputs, opts.Output.Topic = []string{"large"}, "wide"
 				if between {
 					opts.Repartition = &Repartition{}
 				}
@@ -63,7 +63,7 @@ func TestRecordsThatAreTooLargeForTheOutputFollowThePolicy(t *testing.T) {
 					client := kafkatest.LargeClient(t, b.Reach())
 					kafkatest.Takes(t, client, 5*kafkatest.Megabyte, "large", "put-aside")
 					opts := b.options()
-					opts.Inputs, opts.Parked, opts.Failure.Then, opts.Format.KeyHeaders = []string{"large"}, "put-aside", then, true
+					opts.Inputs, opts.Parked, opts.Failure.Then, opts.Output.KeyHeaders = []string{"large"}, "put-aside", then, true
 					if transformed {
 						opts.Transform = func(_ context.Context, m pipeline.Delivery) ([]*kgo.Record, error) {
 							return []*kgo.Record{{Key: m.RecordKey, Value: m.Body}}, nil
@@ -124,7 +124,7 @@ func TestWhatCannotBePutAsideStopsIt(t *testing.T) {
 		stops("it cannot be parked", "for topic aside, which takes 1048588")
 		opts.Failure.Then = pipeline.Stop
 		stops("for topic out, which takes 1048588", "for \"permanent\"", "fix the cause and start again")
-		opts.Failure.Then, opts.Parked, opts.OnMissing = pipeline.Park, "", pipeline.MissingDrop
+		opts.Failure.Then, opts.Parked, opts.Key.OnMissing = pipeline.Park, "", pipeline.MissingDrop
 		stops("it cannot be parked, because Parked names no topic", "for topic out")
 		if n := len(b.Read("out")); n != 0 {
 			t.Errorf("%d outputs of transactions that were not finished", n)
@@ -217,7 +217,7 @@ func TestLargeRecordsOnARealBroker(t *testing.T) {
 			t.Parallel()
 			events := &kafkatest.Events{}
 			tr, err := NewTransactor(&TransactorOptions{
-				Client: opts, Group: "to-" + output, Inputs: []string{"in"}, Output: output, Parked: "aside", Key: rule, Window: time.Hour, skipSample: true, Observer: events,
+				Client: opts, Group: "to-" + output, Inputs: []string{"in"}, Output: Output{Topic: output}, Parked: "aside", Key: Key{Rule: rule}, Window: time.Hour, skipSample: true, Observer: events,
 			})
 			kafkatest.Must(t, err)
 			ctx, stop := context.WithCancel(t.Context())
@@ -236,7 +236,7 @@ func TestLargeRecordsOnARealBroker(t *testing.T) {
 	}
 	t.Run("a transaction that has no place for it", func(t *testing.T) {
 		t.Parallel()
-		tr, err := NewTransactor(&TransactorOptions{Client: opts, Group: "nowhere", Inputs: []string{"in"}, Output: "narrow", Parked: "small", Key: rule, Window: time.Hour, skipSample: true})
+		tr, err := NewTransactor(&TransactorOptions{Client: opts, Group: "nowhere", Inputs: []string{"in"}, Output: Output{Topic: "narrow"}, Parked: "small", Key: Key{Rule: rule}, Window: time.Hour, skipSample: true})
 		kafkatest.Must(t, err)
 		if err := tr.Run(t.Context()); !errors.Is(err, pipeline.ErrStopped) || !strings.Contains(err.Error(), "stopped at a message of in/0 at 6: it cannot be parked") {
 			t.Errorf("it ended with %v", err)
@@ -249,7 +249,7 @@ func TestLargeRecordsOnARealBroker(t *testing.T) {
 		kafkatest.Must(t, client.ProduceSync(t.Context(), kafkatest.Large("later")...).FirstErr())
 		events := &kafkatest.Events{}
 		tr, err := NewTransactor(&TransactorOptions{
-			Client: opts, Group: "rises", Inputs: []string{"later"}, Output: "rises", Parked: "aside", Key: rule, Window: time.Hour, skipSample: true, Observer: events,
+			Client: opts, Group: "rises", Inputs: []string{"later"}, Output: Output{Topic: "rises"}, Parked: "aside", Key: Key{Rule: rule}, Window: time.Hour, skipSample: true, Observer: events,
 		})
 		kafkatest.Must(t, err)
 		sink, err := kafka.OpenSink(t.Context(), &kafka.SinkOptions{Client: opts, Topic: "rises"})

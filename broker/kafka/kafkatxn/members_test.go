@@ -29,7 +29,7 @@ func (b *bubble) comeAndGo(random *rand.Rand, rounds int, dirs []string, options
 	programs := make([]*program, len(dirs))
 	begin := func(i int) {
 		opts := options()
-		opts.Member.Instance, opts.Local.Dir = fmt.Sprintf("g-%d", i), dirs[i]
+		opts.Member.Instance, opts.State.Dir = fmt.Sprintf("g-%d", i), dirs[i]
 		opts.Member.Sessions = 1 + i%2
 		opts.Limits.Interval = 20 * time.Millisecond
 		opts.Timeouts.Session, opts.Timeouts.Transaction, opts.Timeouts.Shutdown = time.Second, 2*time.Second, 3*time.Second
@@ -81,7 +81,7 @@ func TestMembersComeAndGo(t *testing.T) {
 			inRealTime(t, 6, func(b *bubble) {
 				options := func() TransactorOptions {
 					opts := b.options()
-					opts.Local.Standby = standby
+					opts.State.Standby = standby
 					return opts
 				}
 				write := func(from, n int) { b.Write(kafkatest.Numbered(from, n, 6)...) }
@@ -213,8 +213,8 @@ func TestAPartitionThatAnotherSessionAskedForInErrorIsRead(t *testing.T) {
 	t.Parallel()
 	inRealTime(t, 2, func(b *bubble) {
 		opts := b.options()
-		opts.Local.Dir = t.TempDir()
-		files := &gate{vfs.OS{}, opts.Local.Dir, make(chan struct{})}
+		opts.State.Dir = t.TempDir()
+		files := &gate{vfs.OS{}, opts.State.Dir, make(chan struct{})}
 		opts.files = files
 		p := b.start(opts)
 		var id cluster.Partition

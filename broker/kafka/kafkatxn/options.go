@@ -47,31 +47,21 @@ type TransactorOptions struct {
 	// before they are decided. It is for inputs in which copies of a key may be in
 	// several partitions. A key then belongs to all inputs together. Defaults to none.
 	Repartition *Repartition
-	// Output is the topic to write to.
-	Output string
-	// Format configures how output records are written.
-	Format Format
-	// Changelog is the topic that holds the keys. With several Inputs, each input has a
-	// changelog of its own, named Changelog, a dash and the input. A missing changelog is
-	// created if the group has read nothing yet. It has as many partitions as the input,
-	// or as the topic of Repartition. A changelog with keys of another topic is refused,
-	// so two inputs cannot share one. Defaults to Group and "-keys".
-	Changelog string
+	// Output is the topic to write to, and how its records are written.
+	Output Output
+	// State is where the keys are.
+	State State
 	// Parked is the dead-letter topic. It is created if it is missing. Required if any
 	// policy parks messages.
 	Parked string
-	// Key finds the id of a message. The id is unique within Scope.
-	Key   *key.Rule
-	Scope Scope
+	// Key says how the id of a message is found.
+	Key Key
 	// Window is how long a key is remembered after its first record. Duplicates do not
 	// prolong it. Must be above 0; semel.Forever is allowed. Defaults to 24 hours.
 	Window time.Duration
 	// EventTime makes windows count by the times of records instead of the clock.
 	// Defaults to nil: the clock counts.
 	EventTime *EventTime
-	// OnMissing is the policy for records without a key. Defaults to
-	// pipeline.MissingPark.
-	OnMissing pipeline.Missing
 	// FilterMap filters and changes the records that are fresh, before Transform. A record
 	// that it filters out is remembered. Defaults to none.
 	FilterMap pipeline.FilterMap
@@ -80,7 +70,7 @@ type TransactorOptions struct {
 	// Aggregate writes the results of windows instead of records. Records with one group
 	// key must be in one partition. The open windows are in a topic of their own, named
 	// Group and "-state" (with several Inputs also a dash and the input), which is
-	// created as Changelog is. Failure and Parked apply to records that cannot be added.
+	// created as the changelog is. Failure and Parked apply to records that cannot be added.
 	// Defaults to none.
 	Aggregate *stream.Aggregate
 	// Keep says which record of a key takes effect, instead of the first one. Records that
@@ -106,8 +96,6 @@ type TransactorOptions struct {
 	// Reset is where to start in partitions without a committed offset. Defaults to
 	// kafka.ResetStart.
 	Reset kafka.Reset
-	// Local configures local copies of the keys.
-	Local Local
 	// Observer receives events about the pipeline, with counts. Defaults to none.
 	Observer pipeline.Observer
 
@@ -118,6 +106,16 @@ type TransactorOptions struct {
 	results    int              // of the tests: how many results one transaction writes
 	slack      int64            // of the tests: how long a changelog of windows is not rewritten; 0 is the default
 	fileSize   int64            // of the tests: how large a file of the copy of windows becomes; 0 is the default
+}
+
+// Key is how the id of a message is found.
+type Key struct {
+	// Rule finds the id. The id is unique within Scope.
+	Rule  *key.Rule
+	Scope Scope
+	// OnMissing is the policy for records without a key. Defaults to
+	// pipeline.MissingPark.
+	OnMissing pipeline.Missing
 }
 
 // Scope is where the ids of messages are unique.
@@ -144,8 +142,9 @@ type Member struct {
 	Sessions int
 }
 
-// Format is how output records are written.
-type Format struct {
+// Output is where and how output records are written.
+type Output struct {
+	Topic string
 	// Compression is the codec of all records that are written. Defaults to none.
 	Compression kgo.CompressionCodec
 	// SamePartition writes to the partition with the number of the partition that was
@@ -197,8 +196,14 @@ type Timeouts struct {
 	Shutdown time.Duration
 }
 
-// Local are the local copies of the keys.
-type Local struct {
+// State is where the keys are: in a changelog, with local copies.
+type State struct {
+	// Changelog is the topic that holds the keys. With several Inputs, each input has a
+	// changelog of its own, named Changelog, a dash and the input. A missing changelog is
+	// created if the group has read nothing yet. It has as many partitions as the input,
+	// or as the topic of Repartition. A changelog with keys of another topic is refused,
+	// so two inputs cannot share one. Defaults to Group and "-keys".
+	Changelog string
 	// Dir is a directory for a copy of the state. A restart reads only what the copy
 	// lacks. One process uses it. Defaults to none.
 	Dir string
@@ -213,7 +218,7 @@ func (o *TransactorOptions) defaults() {
 	set(&o.Name, o.Group)
 	set(&o.Member.Instance, o.Group+"-0")
 	set(&o.Member.TransactionalID, o.Member.Instance)
-	set(&o.Changelog, o.Group+"-keys")
+	set(&o.State.Changelog, o.Group+"-keys")
 	set(&o.Window, 24*time.Hour)
 	set(&o.Failure.Attempts, 3)
 	set(&o.Failure.From, 10*time.Millisecond)
@@ -251,7 +256,7 @@ func set[T comparable](field *T, value T) {
 func (o *TransactorOptions) validate() error {
 	wrong := invalid.In("kafka: TransactorOptions.")
 	for name, missing := range map[string]bool{
-		"Client": len(o.Client) == 0, "Group": o.Group == "", "Inputs": len(o.Inputs) == 0, "Output": o.Output == "", "Key": o.Key == nil,
+		"Client": len(o.Client) == 0, "Group": o.Group == "", "Inputs": len(o.Inputs) == 0, "Output.Topic": o.Output.Topic == "", "Key.Rule": o.Key.Rule == nil,
 	} {
 		if missing {
 			wrong.Add("%s is missing", name)
@@ -286,13 +291,13 @@ func (o *TransactorOptions) validate() error {
 			wrong.Add("EventTime.DeliverLate: it contradicts OnLate: %s", e.OnLate)
 		}
 	}
-	if o.OnMissing > pipeline.MissingHash {
-		wrong.Add("OnMissing: %d is no such policy", o.OnMissing)
+	if o.Key.OnMissing > pipeline.MissingHash {
+		wrong.Add("Key.OnMissing: %d is no such policy", o.Key.OnMissing)
 	}
 	if o.Reset > kafka.ResetFail {
 		wrong.Add("Reset: %d is no such policy", o.Reset)
 	}
-	if o.Parked == "" && (o.OnMissing == pipeline.MissingPark || o.EventTime != nil && o.EventTime.OnLate == pipeline.Park && !o.EventTime.DeliverLate || (o.Transform != nil || o.FilterMap != nil) && o.Failure.Then == pipeline.Park || o.hasState() || o.parksWithoutRow()) {
+	if o.Parked == "" && (o.Key.OnMissing == pipeline.MissingPark || o.EventTime != nil && o.EventTime.OnLate == pipeline.Park && !o.EventTime.DeliverLate || (o.Transform != nil || o.FilterMap != nil) && o.Failure.Then == pipeline.Park || o.hasState() || o.parksWithoutRow()) {
 		wrong.Add("Parked is missing, and a policy parks messages")
 	}
 	if o.Repartition != nil {
@@ -308,32 +313,32 @@ func (o *TransactorOptions) validate() error {
 		o.validateState(wrong)
 	}
 	o.validateTables(wrong)
-	if slices.Contains(o.Inputs, o.Output) || slices.Contains(o.Inputs, o.Parked) || o.Output == o.Parked {
-		wrong.Add("Inputs, Output, Parked: one topic cannot be two of them")
+	if slices.Contains(o.Inputs, o.Output.Topic) || slices.Contains(o.Inputs, o.Parked) || o.Output.Topic == o.Parked {
+		wrong.Add("Inputs, Output.Topic, Parked: one topic cannot be two of them")
 	}
 	for _, topic := range o.reads() {
-		if name := o.changelogOf(topic); slices.Contains(append([]string{o.Output, o.Parked}, o.Inputs...), name) {
-			wrong.Add("Changelog: %s is another topic of the pipeline; it needs one of its own", name)
+		if name := o.changelogOf(topic); slices.Contains(append([]string{o.Output.Topic, o.Parked}, o.Inputs...), name) {
+			wrong.Add("State.Changelog: %s is another topic of the pipeline; it needs one of its own", name)
 		}
 	}
 	return wrong.Err()
 }
 
 func (o *TransactorOptions) keyMaker() keystate.Maker {
-	return keystate.MakerOf(o.Key.String(), o.Scope.Name)
+	return keystate.MakerOf(o.Key.Rule.String(), o.Key.Scope.Name)
 }
 
 // changelogOf returns the changelog topic of a topic that is decided.
 func (o *TransactorOptions) changelogOf(topic string) string {
 	if len(o.reads()) == 1 {
-		return o.Changelog
+		return o.State.Changelog
 	}
-	return o.Changelog + "-" + topic
+	return o.State.Changelog + "-" + topic
 }
 
 // written returns the topics that are written.
 func (o *TransactorOptions) written() []string {
-	list := []string{o.Output}
+	list := []string{o.Output.Topic}
 	if o.Parked != "" {
 		list = append(list, o.Parked)
 	}

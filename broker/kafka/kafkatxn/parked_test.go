@@ -39,7 +39,7 @@ func TestKeyHeadersNameTheKeyOnWhateverIsMadeOfARecord(t *testing.T) {
 			t.Parallel()
 			inBubble(t, 1, func(b *bubble) {
 				opts := b.options()
-				opts.Key, opts.OnMissing, opts.Format.KeyHeaders = rule, pipeline.MissingHash, true
+				opts.Key.Rule, opts.Key.OnMissing, opts.Output.KeyHeaders = rule, pipeline.MissingHash, true
 				times := 1
 				if transforms {
 					times = 2
@@ -138,10 +138,10 @@ func TestWhatIsPutAsideIsToldWithItsReasonKeyAndOrigin(t *testing.T) {
 			t.Parallel()
 			inBubble(t, 1, func(b *bubble) {
 				opts := b.options()
-				opts.Key, opts.Transform, opts.EventTime = rule, refusing, &EventTime{OnLate: then}
+				opts.Key.Rule, opts.Transform, opts.EventTime = rule, refusing, &EventTime{OnLate: then}
 				opts.Failure.Then = then
 				if then == pipeline.Drop {
-					opts.OnMissing = pipeline.MissingDrop
+					opts.Key.OnMissing = pipeline.MissingDrop
 				}
 				late := kafkatest.Record(0, "", `{"id":"late"}`)
 				late.Timestamp = time.Now().Add(-time.Hour)

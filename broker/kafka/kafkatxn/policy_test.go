@@ -30,8 +30,8 @@ func TestARecordIsPassedOnAsItIs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.options()
-		opts.OnMissing = pipeline.MissingPass
-		opts.Format.SamePartition = true
+		opts.Key.OnMissing = pipeline.MissingPass
+		opts.Output.SamePartition = true
 		at := time.Now().Add(-time.Hour).Truncate(time.Millisecond)
 		sent := []*kgo.Record{
 			{Topic: "in", Key: []byte("a"), Value: []byte("v"), Timestamp: at, Headers: []kgo.RecordHeader{{Key: "h", Value: []byte("1")}, {Key: "h", Value: nil}, {Key: "", Value: []byte{}}}},
@@ -73,7 +73,7 @@ func TestKeyHeadersNameTheKey(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.options()
-		opts.Format.KeyHeaders = true
+		opts.Output.KeyHeaders = true
 		old := kafkatest.Record(0, "readable", "v")
 		old.Headers = []kgo.RecordHeader{{Key: header.Key, Value: []byte("of the stage before")}, {Key: "mine", Value: []byte("stays")}}
 		b.Write(old, kafkatest.Record(0, "\x00\xff", "v"))
@@ -98,7 +98,7 @@ func TestWindowsEndByTheClock(t *testing.T) {
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.options()
 		opts.Window = time.Hour
-		opts.Local.Dir = t.TempDir()
+		opts.State.Dir = t.TempDir()
 		p := b.start(opts)
 		send := func(n int) {
 			b.Write(kafkatest.Record(0, "a", "v"))
@@ -124,7 +124,7 @@ func TestWindowsEndByTheClock(t *testing.T) {
 		outputs(2)
 		time.Sleep(31 * time.Minute)
 		p.Stop()
-		opts.Local.Dir = "" // what is read of the changelog may have expired too
+		opts.State.Dir = "" // what is read of the changelog may have expired too
 		p = b.start(opts)
 		send(1)
 		outputs(3)
@@ -200,8 +200,8 @@ func TestMessagesWithoutAKey(t *testing.T) {
 			t.Parallel()
 			inBubble(t, 1, func(b *bubble) {
 				opts := b.options()
-				opts.Key = rule
-				opts.OnMissing = policy
+				opts.Key.Rule = rule
+				opts.Key.OnMissing = policy
 				b.Write(
 					kafkatest.Record(0, "1", `{"id":1}`), kafkatest.Record(0, "2", `{"id":"1"}`), kafkatest.Record(0, "3", `{"id":1}`),
 					kafkatest.Record(0, "4", `{"id":null}`), kafkatest.Record(0, "5", `{"no":1}`), kafkatest.Record(0, "6", `{ "no": 1 }`), kafkatest.Record(0, "7", `not json`),
@@ -219,8 +219,8 @@ func TestMessagesWithoutAKey(t *testing.T) {
 		t.Parallel()
 		inBubble(t, 1, func(b *bubble) {
 			opts := b.options()
-			opts.Key = rule
-			opts.OnMissing = pipeline.MissingStop
+			opts.Key.Rule = rule
+			opts.Key.OnMissing = pipeline.MissingStop
 			b.Write(kafkatest.Record(0, "1", `{"id":1}`), kafkatest.Record(0, "2", `{}`))
 			p := b.start(opts)
 			<-p.Done
@@ -300,7 +300,7 @@ func TestARecordThatIsReadAgainFindsItsOwnMark(t *testing.T) {
 		p := b.start(opts)
 		p.Wait(20, kafkatest.Settled)
 		p.Stop()
-		opts.Group, opts.Changelog, opts.Member.Instance = "other", "g-keys", "other-0" // which has committed nothing
+		opts.Group, opts.State.Changelog, opts.Member.Instance = "other", "g-keys", "other-0" // which has committed nothing
 		p = b.start(opts)
 		p.Wait(20, kafkatest.Settled)
 		p.Stop()
@@ -327,10 +327,10 @@ func TestWhatCannotWorkIsRefused(t *testing.T) {
 			run(t, b, b.options(), "in has 2 partitions and its changelog g-keys 3")
 			kafkatest.Must(t, b.Cluster.CreateTopic("compacted", 2, map[string]string{"cleanup.policy": "compact"}))
 			opts := b.options()
-			opts.Changelog = "compacted"
+			opts.State.Changelog = "compacted"
 			run(t, b, opts, "cleanup.policy compact")
 			kafkatest.Must(t, b.Cluster.CreateTopic("short", 2, map[string]string{"retention.ms": "60000"}))
-			opts.Changelog = "short"
+			opts.State.Changelog = "short"
 			run(t, b, opts, "retention.ms 60000")
 		})
 	})
@@ -340,7 +340,7 @@ func TestWhatCannotWorkIsRefused(t *testing.T) {
 			kafkatest.Must(t, b.Cluster.CreateTopic("compacted", 2, map[string]string{"cleanup.policy": "compact"}))
 			b.Hide("compacted", kerr.UnknownTopicOrPartition, 2)
 			opts := b.options()
-			opts.Changelog = "compacted"
+			opts.State.Changelog = "compacted"
 			run(t, b, opts, "cleanup.policy compact")
 		})
 	})
@@ -355,13 +355,13 @@ func TestWhatCannotWorkIsRefused(t *testing.T) {
 func TestAStateDirectoryInUseNamesThePipelineAndTheWayOut(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	first := &Transactor{opts: TransactorOptions{Name: "first", Local: Local{Dir: dir}, files: vfs.OS{}}}
+	first := &Transactor{opts: TransactorOptions{Name: "first", State: State{Dir: dir}, files: vfs.OS{}}}
 	lock, err := first.lockState()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer lock.Close()
-	second := &Transactor{opts: TransactorOptions{Name: "second", Local: Local{Dir: dir}, files: vfs.OS{}}}
+	second := &Transactor{opts: TransactorOptions{Name: "second", State: State{Dir: dir}, files: vfs.OS{}}}
 	want := fmt.Sprintf("pipeline second: state directory: %s is held by process %d: end that process, or give this one a state directory of its own", filepath.Join(dir, "LOCK"), os.Getpid())
 	if _, err := second.lockState(); err == nil || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)
@@ -371,14 +371,14 @@ func TestAStateDirectoryInUseNamesThePipelineAndTheWayOut(t *testing.T) {
 func TestAllBadOptionsAreNamed(t *testing.T) {
 	t.Parallel()
 	_, err := NewTransactor(nil)
-	for _, want := range []string{"Client is missing", "Group is missing", "Inputs is missing", "Output is missing", "Key is missing", "Parked is missing"} {
+	for _, want := range []string{"Client is missing", "Group is missing", "Inputs is missing", "Output.Topic is missing", "Key.Rule is missing", "Parked is missing"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error is %v, without %q", err, want)
 		}
 	}
 	_, err = NewTransactor(&TransactorOptions{
 		Window: -1, EventTime: &EventTime{Grace: -time.Second, OnLate: pipeline.Drop, DeliverLate: true}, Limits: Limits{Interval: time.Minute},
-		Member: Member{Sessions: -1}, OnMissing: 9, Reset: 9, Failure: pipeline.Failure{Attempts: 1000},
+		Member: Member{Sessions: -1}, Key: Key{OnMissing: 9}, Reset: 9, Failure: pipeline.Failure{Attempts: 1000},
 	})
 	for _, want := range []string{"Window", "EventTime.Grace", "Timeouts.Transaction", "Member.Sessions", "OnMissing", "EventTime.DeliverLate", "Reset", "Failure"} {
 		if err == nil || !strings.Contains(err.Error(), "TransactorOptions."+want) {

@@ -68,7 +68,7 @@ func (t *Transactor) check(ctx context.Context) error {
 		return err
 	}
 	adm := t.adm()
-	names := append([]string{t.opts.Output}, t.opts.Inputs...)
+	names := append([]string{t.opts.Output.Topic}, t.opts.Inputs...)
 	topics, err := adm.ListTopics(ctx, names...)
 	if err != nil {
 		return fmt.Errorf("kafka: list topics: %w", err)
@@ -83,10 +83,10 @@ func (t *Transactor) check(ctx context.Context) error {
 	if err := t.checkParked(ctx, adm, len(topics[t.opts.Inputs[0]].Partitions)); err != nil {
 		return err
 	}
-	if t.opts.Format.SamePartition {
+	if t.opts.Output.SamePartition {
 		for _, input := range t.opts.Inputs {
-			if have, need := len(topics[t.opts.Output].Partitions), len(topics[input].Partitions); have < need {
-				return fmt.Errorf("kafka: %s has %d partitions and %s %d, and records keep the number of their partition (partition: same): the output needs as many: %w", input, need, t.opts.Output, have, semel.ErrInvalidRequest)
+			if have, need := len(topics[t.opts.Output.Topic].Partitions), len(topics[input].Partitions); have < need {
+				return fmt.Errorf("kafka: %s has %d partitions and %s %d, and records keep the number of their partition (partition: same): the output needs as many: %w", input, need, t.opts.Output.Topic, have, semel.ErrInvalidRequest)
 			}
 		}
 	}
@@ -271,7 +271,7 @@ func (t *Transactor) checkUnread(ctx context.Context, adm *kadm.Client, input st
 	if err != nil || read == "" {
 		return err
 	}
-	name, one, several := t.opts.changelogOf(input), t.opts.Changelog, t.opts.Changelog+"-"+input
+	name, one, several := t.opts.changelogOf(input), t.opts.State.Changelog, t.opts.State.Changelog+"-"+input
 	other := several
 	if name == several {
 		other = one
@@ -407,8 +407,8 @@ func (t *Transactor) sample(ctx context.Context) error {
 		return nil
 	}
 	for _, input := range t.opts.Inputs {
-		if t.opts.Key.Form() != key.FormRecordKey {
-			if err := t.sampleTopic(ctx, input, t.opts.Key, t.sameID); err != nil {
+		if t.opts.Key.Rule.Form() != key.FormRecordKey {
+			if err := t.sampleTopic(ctx, input, t.opts.Key.Rule, t.sameID); err != nil {
 				return err
 			}
 		}

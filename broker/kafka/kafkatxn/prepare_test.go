@@ -35,7 +35,7 @@ func TestIDsInSeveralPartitionsAreRefused(t *testing.T) {
 			t.Parallel()
 			inBubble(t, 3, func(b *bubble) {
 				opts := b.options()
-				opts.Key = rule
+				opts.Key.Rule = rule
 				opts.skipSample = false
 				if len(c.records) > 0 {
 					b.Write(c.records...)

@@ -44,7 +44,7 @@ func (r *Repartition) withDefaults(group string) *Repartition {
 }
 
 func (r *Repartition) validate(o *TransactorOptions, wrong *invalid.List) {
-	if slices.Contains(append([]string{o.Output, o.Parked, o.Changelog}, o.Inputs...), r.Topic) {
+	if slices.Contains(append([]string{o.Output.Topic, o.Parked, o.State.Changelog}, o.Inputs...), r.Topic) {
 		wrong.Add("Repartition.Topic: %s is another topic of the pipeline; it needs one of its own", r.Topic)
 	}
 }

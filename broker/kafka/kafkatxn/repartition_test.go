@@ -30,7 +30,7 @@ func (b *bubble) repartitioned() TransactorOptions {
 	opts := b.options()
 	rule, err := key.ParseRule(".id")
 	kafkatest.Must(b.T, err)
-	opts.Key = rule
+	opts.Key.Rule = rule
 	opts.Repartition = &Repartition{}
 	opts.skipSample = false
 	return opts
@@ -251,7 +251,7 @@ func TestARecordComesThroughAsItWas(t *testing.T) {
 			t.Parallel()
 			inBubble(t, 2, func(b *bubble) {
 				opts := b.repartitioned()
-				opts.Format.SamePartition = true
+				opts.Output.SamePartition = true
 				var origins []semel.Origin
 				opts.Transform = func(_ context.Context, m pipeline.Delivery) ([]*kgo.Record, error) {
 					origins = append(origins, m.Origin)
@@ -262,7 +262,7 @@ func TestARecordComesThroughAsItWas(t *testing.T) {
 				}
 				rule, err := key.ParseRule("header:id")
 				kafkatest.Must(t, err)
-				opts.Key = rule
+				opts.Key.Rule = rule
 				at := time.Now().Add(-48 * time.Hour).Truncate(time.Millisecond)
 				sent := []*kgo.Record{
 					{Key: []byte("a"), Value: []byte("v"), Headers: []kgo.RecordHeader{{Key: "h", Value: []byte("1")}, {Key: "h"}, {Key: copies.Header, Value: []byte("mine")}}},
@@ -333,7 +333,7 @@ func TestRecordsWithoutAKeyFollowThePolicy(t *testing.T) {
 			t.Parallel()
 			inBubble(t, 3, func(b *bubble) {
 				opts := b.repartitioned()
-				opts.OnMissing = policy
+				opts.Key.OnMissing = policy
 				tombstone := kafkatest.Record(2, "t", "")
 				tombstone.Value = nil
 				b.Write(kafkatest.Record(0, "a", "no json"), kafkatest.Record(1, "b", "no json"), kafkatest.Record(2, "", `{"id":""}`), tombstone, kafkatest.Record(1, "c", `{"id":1}`))
@@ -350,7 +350,7 @@ func TestRecordsWithoutAKeyFollowThePolicy(t *testing.T) {
 		t.Parallel()
 		inBubble(t, 3, func(b *bubble) {
 			opts := b.repartitioned()
-			opts.OnMissing = pipeline.MissingStop
+			opts.Key.OnMissing = pipeline.MissingStop
 			b.Write(kafkatest.Record(1, "b", `{"id":7}`), kafkatest.Record(1, "b", "no json"))
 			for range 2 { // it stays where it is
 				p := b.start(opts)
@@ -408,7 +408,7 @@ func TestCrashesBetweenTheStages(t *testing.T) {
 					t.Parallel()
 					inBubble(t, 3, func(b *bubble) {
 						opts := b.repartitioned()
-						opts.Local.Dir = t.TempDir()
+						opts.State.Dir = t.TempDir()
 						opts.Limits.Interval = 20 * time.Millisecond
 						b.Write(scattered(0, 40, 3)...)
 						p := b.start(opts)

@@ -142,7 +142,7 @@ func (t *Transactor) bringUpToDate(ctx context.Context, s *session, parts []*par
 	}
 	for _, p := range parts {
 		if st := p.slot.state; st.Position == 0 {
-			st.Secure(digest.NewSecret(), t.opts.Scope.Name, t.opts.keyMaker())
+			st.Secure(digest.NewSecret(), t.opts.Key.Scope.Name, t.opts.keyMaker())
 		}
 	}
 	t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Count: len(parts), Elapsed: time.Since(began),
@@ -153,11 +153,11 @@ func (t *Transactor) bringUpToDate(ctx context.Context, s *session, parts []*par
 // load returns the state of a partition from the local copy.
 func (t *Transactor) load(ctx context.Context, id cluster.Partition) (*keystate.State, error) {
 	st := keystate.New(id, t.topics[id.Topic], &t.windows)
-	if t.opts.Local.Dir == "" {
+	if t.opts.State.Dir == "" {
 		return st, nil
 	}
 	now := t.now()
-	dir := filepath.Join(t.opts.Local.Dir, t.opts.changelogOf(id.Topic)+"-"+strconv.Itoa(int(id.Number)))
+	dir := filepath.Join(t.opts.State.Dir, t.opts.changelogOf(id.Topic)+"-"+strconv.Itoa(int(id.Number)))
 	var err error
 	st.Log, err = keystate.OpenLog(t.opts.files, dir, t.changelog[id.Topic], st.Expect, func(value []byte, position int64) error {
 		return t.apply(ctx, st, value, position, now)
@@ -176,11 +176,11 @@ func (t *Transactor) apply(ctx context.Context, st *keystate.State, value []byte
 			return err
 		}
 	}
-	if made := t.opts.keyMaker(); c.Made.Conflicts(made) && !t.opts.Scope.Same {
-		return fmt.Errorf("kafka: changelog %s: %w", t.opts.changelogOf(st.ID.Topic), &semel.ScopeError{Scope: t.opts.Scope.Name, Owner: semel.ScopeOwner{Rule: t.opts.Key.String()}})
+	if made := t.opts.keyMaker(); c.Made.Conflicts(made) && !t.opts.Key.Scope.Same {
+		return fmt.Errorf("kafka: changelog %s: %w", t.opts.changelogOf(st.ID.Topic), &semel.ScopeError{Scope: t.opts.Key.Scope.Name, Owner: semel.ScopeOwner{Rule: t.opts.Key.Rule.String()}})
 	}
 	if st.Position == 0 { // its secret, if it has one, was never written
-		st.Secure(c.Secret, t.opts.Scope.Name, t.opts.keyMaker())
+		st.Secure(c.Secret, t.opts.Key.Scope.Name, t.opts.keyMaker())
 	} else if st.Secret != c.Secret {
 		return fmt.Errorf("kafka: the changelog of %s/%d was written with two secrets: %w", st.ID.Topic, st.ID.Number, keystate.ErrRecord)
 	}

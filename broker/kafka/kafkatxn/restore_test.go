@@ -47,7 +47,7 @@ func TestAfterARestartTheLocalCopyIsBroughtUpToDate(t *testing.T) {
 			inBubble(t, 2, func(b *bubble) {
 				dir, older := filepath.Join(t.TempDir(), "state"), filepath.Join(t.TempDir(), "older")
 				opts := b.options()
-				opts.Local.Dir = dir
+				opts.State.Dir = dir
 				p := b.start(opts)
 				b.Write(kafkatest.Numbered(0, 20, 2)...)
 				p.Wait(20, kafkatest.Settled)
@@ -101,7 +101,7 @@ func TestACrashAtAnyRequestLosesNothingAndRepeatsNothing(t *testing.T) {
 					t.Parallel()
 					inBubble(t, 2, func(b *bubble) {
 						opts := b.options()
-						opts.Local.Dir = t.TempDir()
+						opts.State.Dir = t.TempDir()
 						for i := range 5 {
 							b.Write(kafkatest.Numbered(10*i, 20, 2)...)
 						}
@@ -201,7 +201,7 @@ func TestErrorsOfTheBrokerAreNormalEvents(t *testing.T) {
 					t.Parallel()
 					inBubble(t, 2, func(b *bubble) {
 						opts := b.options()
-						opts.Local.Dir = t.TempDir()
+						opts.State.Dir = t.TempDir()
 						p := b.start(opts)
 						b.Write(kafkatest.Numbered(0, 20, 2)...)
 						p.Wait(20, kafkatest.Settled)
@@ -240,7 +240,7 @@ func TestRandomCrashesLoseNothingAndRepeatNothing(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 0))
 			inBubble(t, 3, func(b *bubble) {
 				opts := b.options()
-				opts.Local.Dir = t.TempDir()
+				opts.State.Dir = t.TempDir()
 				var dying []*program
 				p := b.start(opts)
 				next := 0

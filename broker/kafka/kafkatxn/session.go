@@ -156,7 +156,7 @@ func (o *TransactorOptions) linger() time.Duration {
 
 func (s *session) open(ctx context.Context) error {
 	o := &s.t.opts
-	manual := map[string]bool{o.Output: o.Format.SamePartition}
+	manual := map[string]bool{o.Output.Topic: o.Output.SamePartition}
 	for _, topic := range o.reads() {
 		manual[o.changelogOf(topic)] = true
 		if o.hasState() {
@@ -486,7 +486,7 @@ func (s *session) settle(ctx context.Context) error {
 	for id, p := range s.parts {
 		// The standby should follow partitions of an earlier client that were not
 		// assigned again.
-		if s.t.opts.Local.Standby && len(assigned) > 0 && !p.given {
+		if s.t.opts.State.Standby && len(assigned) > 0 && !p.given {
 			s.drop(id)
 		}
 	}

@@ -21,7 +21,7 @@ import (
 // promote is called.
 func (b *bubble) startStandby(opts TransactorOptions) (p *program, promote func()) {
 	b.Helper()
-	opts.Local.Standby, opts.Member.Instance = true, "g-standby"
+	opts.State.Standby, opts.Member.Instance = true, "g-standby"
 	hold := make(chan struct{})
 	opts.hold = hold
 	p = b.start(opts)
@@ -70,7 +70,7 @@ func TestAStandbyTakesOverWhereItIs(t *testing.T) {
 				owner := b.start(b.options())
 				opts := b.options()
 				if !c.noDir {
-					opts.Local.Dir = filepath.Join(t.TempDir(), "standby")
+					opts.State.Dir = filepath.Join(t.TempDir(), "standby")
 				}
 				s, promote := b.startStandby(opts)
 				b.Write(kafkatest.Numbered(0, 60, 2)...)
@@ -78,7 +78,7 @@ func TestAStandbyTakesOverWhereItIs(t *testing.T) {
 				s.copies()
 				if c.spoil != nil {
 					s.Stop()
-					c.spoil(b, s, opts.Local.Dir)
+					c.spoil(b, s, opts.State.Dir)
 					s, promote = b.startStandby(opts)
 					s.copies()
 				}
@@ -116,7 +116,7 @@ func TestAStandbyNeverSeesWhatWasAborted(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.options()
-		opts.Local.Dir = t.TempDir()
+		opts.State.Dir = t.TempDir()
 		owner := b.start(opts)
 		s, promote := b.startStandby(b.options())
 		b.Write(kafkatest.Numbered(0, 10, 1)...)
@@ -128,7 +128,7 @@ func TestAStandbyNeverSeesWhatWasAborted(t *testing.T) {
 		// over, and ends with its time-out.
 		for i, from := range []int{10, 20} {
 			kafkatest.Must(t, zombie.BeginTransaction())
-			kafkatest.Must(t, zombie.ProduceSync(b.Context(), b.changelogOf(opts.Local.Dir, from, 10)).FirstErr())
+			kafkatest.Must(t, zombie.ProduceSync(b.Context(), b.changelogOf(opts.State.Dir, from, 10)).FirstErr())
 			if i == 0 {
 				kafkatest.Must(t, zombie.EndTransaction(b.Context(), kgo.TryAbort))
 				s.copies()
@@ -180,7 +180,7 @@ func TestAStandbyDropsWhatTheBrokersLost(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.options()
-		opts.Local.Dir = t.TempDir()
+		opts.State.Dir = t.TempDir()
 		owner := b.start(b.options())
 		s, _ := b.startStandby(opts)
 		b.Write(kafkatest.Numbered(0, 10, 1)...)
@@ -189,7 +189,7 @@ func TestAStandbyDropsWhatTheBrokersLost(t *testing.T) {
 		s.Stop()
 		owner.Stop()
 		// The last record of the copy is another one than the changelog has.
-		eachFile(t, opts.Local.Dir, func(name string, data []byte) {
+		eachFile(t, opts.State.Dir, func(name string, data []byte) {
 			value, before, behind, ok := locallog.FrameAt(data[locallog.HeaderSize:])
 			if !ok {
 				t.Fatal("no frame")
@@ -222,7 +222,7 @@ func TestASecretThatWasNotWrittenGivesWay(t *testing.T) {
 	inRealTime(t, 2, func(b *bubble) {
 		start := func(instance string) *program {
 			opts := b.options()
-			opts.Member.Instance, opts.Local.Standby = instance, true
+			opts.Member.Instance, opts.State.Standby = instance, true
 			opts.Limits.Interval, opts.Timeouts.Session = 20*time.Millisecond, 5*time.Second
 			return b.start(opts)
 		}

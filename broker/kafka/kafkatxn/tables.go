@@ -37,7 +37,7 @@ func (o *TransactorOptions) validateTables(wrong *invalid.List) {
 				wrong.Add("Tables: %s and %s have one topic, so Local and History must be the same", other.Title(), t.Title())
 			}
 		}
-		if t.Topic != "" && slices.Contains(append([]string{o.Output, o.Parked}, o.Inputs...), t.Topic) {
+		if t.Topic != "" && slices.Contains(append([]string{o.Output.Topic, o.Parked}, o.Inputs...), t.Topic) {
 			wrong.Add("Tables: %s is another topic of the pipeline", t.Topic)
 		}
 		if t.Local && o.Repartition != nil {

@@ -168,7 +168,7 @@ func TestARecordWithoutARowIsTreatedByThePolicy(t *testing.T) {
 					}
 				}
 				if policy == stream.MissingDrop || policy == stream.MissingPass {
-					opts.Parked, opts.OnMissing, opts.Failure.Then = "", pipeline.MissingDrop, pipeline.Drop
+					opts.Parked, opts.Key.OnMissing, opts.Failure.Then = "", pipeline.MissingDrop, pipeline.Drop
 				}
 				p := b.start(opts)
 				p.Wait(3, kafkatest.Settled)
@@ -364,7 +364,7 @@ func TestOptionsOfTablesAreChecked(t *testing.T) {
 	t.Parallel()
 	valid := func() TransactorOptions {
 		return TransactorOptions{
-			Client: []kgo.Opt{kgo.SeedBrokers("b")}, Group: "g", Inputs: []string{"in"}, Output: "out", Parked: "p", Key: kafkatest.RecordKey(t),
+			Client: []kgo.Opt{kgo.SeedBrokers("b")}, Group: "g", Inputs: []string{"in"}, Output: Output{Topic: "out"}, Parked: "p", Key: Key{Rule: kafkatest.RecordKey(t)},
 			Tables:    []*stream.Table{{Topic: "a", By: rule(t, ".c")}, {Topic: "b", By: rule(t, ".c")}},
 			FilterMap: func(pipeline.Delivery) ([]byte, bool, error) { return nil, false, nil },
 		}
@@ -382,7 +382,7 @@ func TestOptionsOfTablesAreChecked(t *testing.T) {
 		"no FilterMap or Transform": func(o *TransactorOptions) { o.FilterMap = nil },
 		"number 0 is nil":           func(o *TransactorOptions) { o.Tables[0] = nil },
 		"Parked is missing": func(o *TransactorOptions) {
-			o.Parked, o.OnMissing, o.Failure.Then = "", pipeline.MissingDrop, pipeline.Drop
+			o.Parked, o.Key.OnMissing, o.Failure.Then = "", pipeline.MissingDrop, pipeline.Drop
 		},
 	} {
 		opts := valid()

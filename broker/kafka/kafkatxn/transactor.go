@@ -148,7 +148,7 @@ func (t *Transactor) Run(ctx context.Context) error {
 		})
 	}
 	running.Go(func() { t.watchStalls(ctx) })
-	if t.opts.Local.Standby {
+	if t.opts.State.Standby {
 		running.Go(func() { newStandby(t).run(ctx) })
 	}
 	if t.windows.EventTime || t.opts.hasState() {
@@ -184,7 +184,7 @@ func (t *Transactor) members() (list []groupMember) {
 func (t *Transactor) clientOptions(more ...kgo.Opt) []kgo.Opt {
 	opts := append([]kgo.Opt{}, t.opts.Client...)
 	// Each client needs its own option, because it changes the slice.
-	opts = append(opts, kgo.ProducerBatchCompression(t.opts.Format.Compression))
+	opts = append(opts, kgo.ProducerBatchCompression(t.opts.Output.Compression))
 	opts = append(opts, kgo.RetryBackoffFn(func(tries int) time.Duration {
 		return min(20*time.Millisecond<<min(tries, 6), time.Second)
 	}), kgo.MetadataMinAge(100*time.Millisecond))
@@ -192,13 +192,13 @@ func (t *Transactor) clientOptions(more ...kgo.Opt) []kgo.Opt {
 }
 
 func (t *Transactor) lockState() (io.Closer, error) {
-	if t.opts.Local.Dir == "" {
+	if t.opts.State.Dir == "" {
 		return io.NopCloser(nil), nil
 	}
-	if err := t.opts.files.MkdirAll(t.opts.Local.Dir); err != nil {
+	if err := t.opts.files.MkdirAll(t.opts.State.Dir); err != nil {
 		return nil, fmt.Errorf("kafka: pipeline %s: state directory: %w", t.opts.Name, err)
 	}
-	lock, err := t.opts.files.Lock(filepath.Join(t.opts.Local.Dir, "LOCK"), "process "+strconv.Itoa(os.Getpid()))
+	lock, err := t.opts.files.Lock(filepath.Join(t.opts.State.Dir, "LOCK"), "process "+strconv.Itoa(os.Getpid()))
 	if _, held := errors.AsType[*vfs.LockedError](err); held {
 		return nil, fmt.Errorf("kafka: pipeline %s: state directory: %w: end that process, or give this one a state directory of its own", t.opts.Name, err)
 	}
@@ -336,7 +336,7 @@ func (t *Transactor) release(id cluster.Partition, h holder) {
 	if at == nil || at.holder != h {
 		return
 	}
-	if t.opts.Local.Standby && at.state != nil {
+	if t.opts.State.Standby && at.state != nil {
 		at.drop() // the next holder can use the committed entries
 	} else {
 		at.close()

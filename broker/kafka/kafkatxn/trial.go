@@ -192,7 +192,7 @@ func (t *Trial) assign(id cluster.Partition) {
 	}
 	tr := t.s.t
 	state := keystate.New(id, keystate.TopicID{}, &tr.windows)
-	state.Secure(digest.NewSecret(), tr.opts.Scope.Name, tr.opts.keyMaker())
+	state.Secure(digest.NewSecret(), tr.opts.Key.Scope.Name, tr.opts.keyMaker())
 	p := &part{id: id, given: true, ready: true, slot: &slot{state: state}}
 	if tr.opts.hasState() {
 		p.slot.windows = tr.newWindows(nil)

@@ -156,7 +156,7 @@ func TestATrialSaysWhatBecomesOfAMessage(t *testing.T) {
 	now := time.Date(2026, 11, 24, 13, 0, 0, 0, time.UTC)
 	send := func(change func(*TransactorOptions), bodies ...string) (last Outcome) {
 		t.Helper()
-		opts := TransactorOptions{Group: "g", Inputs: []string{"in", "more"}, Output: "out", Parked: "aside", Key: id, Scope: Scope{Name: "s"}}
+		opts := TransactorOptions{Group: "g", Inputs: []string{"in", "more"}, Output: Output{Topic: "out"}, Parked: "aside", Key: Key{Rule: id, Scope: Scope{Name: "s"}}}
 		change(&opts)
 		trial, err := NewTrial(&opts, now)
 		kafkatest.Must(t, err)
@@ -182,7 +182,7 @@ func TestATrialSaysWhatBecomesOfAMessage(t *testing.T) {
 			t.Errorf("%+v", o)
 		}
 	}
-	if o := send(func(opts *TransactorOptions) { opts.OnMissing = pipeline.MissingStop }, `in0 {}`); o.Reason != pipeline.ReasonKeyMissing || o.Err == nil || o.Key.ID != "" {
+	if o := send(func(opts *TransactorOptions) { opts.Key.OnMissing = pipeline.MissingStop }, `in0 {}`); o.Reason != pipeline.ReasonKeyMissing || o.Err == nil || o.Key.ID != "" {
 		t.Errorf("%+v", o)
 	}
 	if o := send(same, `in0 {"id":1,"n":"`+strings.Repeat("x", 1_100_000)+`"}`); o.Reason != pipeline.ReasonPermanent || o.Err == nil {

@@ -54,7 +54,7 @@ func TestARecordThatWaitsLetsOthersPass(t *testing.T) {
 			b.tableTopic(1)
 			b.Write(customer(0, "ann", "Ann", time.Now()), order(0, "0", "ann"))
 			opts := b.joining(&stream.Table{Missing: stream.MissingWait})
-			opts.Key = rule(t, ".id")
+			opts.Key.Rule = rule(t, ".id")
 			opts.FilterMap = func(d pipeline.Delivery) ([]byte, bool, error) {
 				row, err := opts.Tables[0].Row(&d.Message)
 				return fmt.Appendf(nil, "%s/%d=%s", d.RecordKey, d.Origin.Offset, row), true, err
@@ -236,7 +236,7 @@ func TestProgramsAreKilledWhileRecordsWait(t *testing.T) {
 		b.tableTopic(1)
 		writer := b.rowWriter("rows")
 		opts := b.joining(&stream.Table{Missing: stream.MissingWait})
-		opts.Key = rule(t, ".id")
+		opts.Key.Rule = rule(t, ".id")
 		opts.Member.Sessions = 2
 		opts.FilterMap = func(d pipeline.Delivery) ([]byte, bool, error) {
 			if _, err := opts.Tables[0].Row(&d.Message); err != nil {

@@ -117,8 +117,8 @@ func (o *TransactorOptions) validateAggregate(wrong *invalid.List) {
 		wrong.Add("Aggregate: with Repartition, a partition has messages of several partitions with different progress, and windows would close too early. Write the messages to a topic that is partitioned by the group key with one pipeline, and aggregate that topic with another")
 	case o.Transform != nil:
 		wrong.Add("Aggregate: it replaces the Transform. Transform messages with a pipeline before it")
-	case o.Format.KeyHeaders:
-		wrong.Add("Aggregate: a result has no key of a message, so Format.KeyHeaders cannot name it")
+	case o.Output.KeyHeaders:
+		wrong.Add("Aggregate: a result has no key of a message, so Output.KeyHeaders cannot name it")
 	}
 }
 
@@ -126,7 +126,7 @@ func (o *TransactorOptions) validateAggregate(wrong *invalid.List) {
 func (o *TransactorOptions) validateState(wrong *invalid.List) {
 	for _, topic := range o.reads() {
 		name := o.windowsOf(topic)
-		for _, other := range append([]string{o.Output, o.Parked, o.changelogOf(topic)}, o.Inputs...) {
+		for _, other := range append([]string{o.Output.Topic, o.Parked, o.changelogOf(topic)}, o.Inputs...) {
 			if name == other {
 				wrong.Add("Group: the topic %s for windows and held records is another topic of the pipeline", name)
 			}
@@ -321,7 +321,7 @@ func (w *worker) result(ctx context.Context, p *part, c *stream.Closed, final bo
 		return err
 	}
 	out := &kgo.Record{
-		Topic: w.opts.Output, Key: key.AppendText(nil, []byte(c.Key)), Value: body, Timestamp: c.End,
+		Topic: w.opts.Output.Topic, Key: key.AppendText(nil, []byte(c.Key)), Value: body, Timestamp: c.End,
 		Headers: []kgo.RecordHeader{
 			{Key: headerFinal, Value: strconv.AppendBool(nil, final)},
 			{Key: headerWindow, Value: w.window.text(c)},
@@ -336,7 +336,7 @@ func (w *worker) result(ctx context.Context, p *part, c *stream.Closed, final bo
 	if err := w.check(ctx, out.Topic, out); err != nil {
 		return err
 	}
-	if w.opts.Format.SamePartition {
+	if w.opts.Output.SamePartition {
 		out.Partition = p.id.Number
 	}
 	w.produce(out)

@@ -91,7 +91,7 @@ func TestResultsOfWindows(t *testing.T) {
 			inBubble(t, 1, func(b *bubble) {
 				opts := b.counting(time.Minute, 30*time.Second, semel.Forever)
 				if keep {
-					opts.Local.Dir = t.TempDir()
+					opts.State.Dir = t.TempDir()
 				}
 				base := time.Now().Add(-time.Hour).Truncate(time.Minute)
 				id := 0

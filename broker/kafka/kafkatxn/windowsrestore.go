@@ -133,10 +133,10 @@ func (t *Transactor) windowPositions(ctx context.Context, parts []*part) (map[st
 // loadWindows returns the windows of a partition from the local copy. Records that it
 // cannot apply are read from the brokers, which refuse them or not.
 func (t *Transactor) loadWindows(id cluster.Partition) (*windowState, error) {
-	if t.opts.Local.Dir == "" {
+	if t.opts.State.Dir == "" {
 		return t.newWindows(nil), nil
 	}
-	dir := filepath.Join(t.opts.Local.Dir, t.opts.windowsOf(id.Topic)+"-"+strconv.Itoa(int(id.Number)))
+	dir := filepath.Join(t.opts.State.Dir, t.opts.windowsOf(id.Topic)+"-"+strconv.Itoa(int(id.Number)))
 	log := locallog.New(t.opts.files, dir, ".state", t.stateTopic[id.Topic])
 	if t.opts.fileSize > 0 {
 		log.SetFileSize(t.opts.fileSize)

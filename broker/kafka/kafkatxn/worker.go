@@ -91,7 +91,7 @@ const (
 
 func (w *worker) init(s *session) {
 	w.s, w.opts = s, &s.t.opts
-	w.reader = w.opts.Key.Reader(nil)
+	w.reader = w.opts.Key.Rule.Reader(nil)
 	if w.opts.Aggregate != nil {
 		w.group = w.opts.Aggregate.By.Reader(nil)
 	}
@@ -420,7 +420,7 @@ func (w *worker) decide(ctx context.Context, p *part, r *kgo.Record, offset int6
 	switch known {
 	case keyMissing:
 		then := pipeline.Park
-		if w.opts.OnMissing == pipeline.MissingDrop {
+		if w.opts.Key.OnMissing == pipeline.MissingDrop {
 			then = pipeline.Drop
 		}
 		reason, err := w.unkeyed(r)
@@ -521,13 +521,13 @@ func (w *worker) deliver(ctx context.Context, p *part, r *kgo.Record) (bool, err
 	if w.isRedriven(r) {
 		r.Headers = record.AppendOwn(nil, r.Headers, pipeline.RedriveHeader)
 	}
-	if w.opts.Format.KeyHeaders {
+	if w.opts.Output.KeyHeaders {
 		w.fill(r)
 		if k, ok := w.keyOf(); ok {
 			r.Headers = record.AppendOrigin(record.AppendKeyHeaders(r.Headers, k, w.opts.Name), &w.message, time.Now())
 		}
 	}
-	if err := w.check(ctx, w.opts.Output, r); errors.Is(err, errAgain) {
+	if err := w.check(ctx, w.opts.Output.Topic, r); errors.Is(err, errAgain) {
 		return false, err
 	} else if err != nil {
 		r.Headers = headers
@@ -549,9 +549,9 @@ func (w *worker) fill(r *kgo.Record) {
 // headers and time.
 func (w *worker) write(r *kgo.Record, partition int32) {
 	if r.Topic == "" || w.opts.Transform == nil {
-		r.Topic = w.opts.Output
+		r.Topic = w.opts.Output.Topic
 	}
-	if w.opts.Format.SamePartition {
+	if w.opts.Output.SamePartition {
 		r.Partition = partition
 	}
 	w.produce(r)
@@ -611,7 +611,7 @@ func (w *worker) call(ctx context.Context, r *kgo.Record, attempt int) (outputs 
 	if i := slices.Index(outputs, nil); i >= 0 && err == nil {
 		return nil, fmt.Errorf("output %d of the Transform is nil: leave it out", i)
 	}
-	if ok && w.opts.Format.KeyHeaders && err == nil {
+	if ok && w.opts.Output.KeyHeaders && err == nil {
 		now := time.Now()
 		for _, out := range outputs {
 			out.Headers = record.AppendOrigin(record.AppendKeyHeaders(out.Headers, k, w.opts.Name), &w.message, now)
@@ -651,7 +651,7 @@ func (w *worker) digest(p *part, records []*kgo.Record) error {
 
 // withoutKey applies the policy to a record whose key is missing or cannot be read.
 func (w *worker) withoutKey(st *keystate.State, r *kgo.Record, cause error) (keyState, semel.Digest, error) {
-	switch w.opts.OnMissing {
+	switch w.opts.Key.OnMissing {
 	case pipeline.MissingPass:
 		return keyPass, semel.Digest{}, nil
 	case pipeline.MissingHash:
@@ -672,13 +672,13 @@ func (w *worker) withoutKey(st *keystate.State, r *kgo.Record, cause error) (key
 // keyOf returns the key of the record in w.message. It reports false if the record has no key.
 func (w *worker) keyOf() (semel.Key, bool) {
 	id, err := w.reader.AppendID(w.id[:0], &w.message)
-	if (err != nil || len(id) == 0 || len(id) > semel.MaxKeyBytes) && w.opts.OnMissing == pipeline.MissingHash {
+	if (err != nil || len(id) == 0 || len(id) > semel.MaxKeyBytes) && w.opts.Key.OnMissing == pipeline.MissingHash {
 		id, err = record.ContentID(w.id[:0], w.message.Body), nil
 	}
 	if err != nil || len(id) == 0 || len(id) > semel.MaxKeyBytes {
 		return semel.Key{}, false
 	}
-	return semel.Key{Scope: w.opts.Scope.Name, ID: string(id)}, true
+	return semel.Key{Scope: w.opts.Key.Scope.Name, ID: string(id)}, true
 }
 
 // unkeyed returns the reason why a record has no key.
@@ -691,7 +691,7 @@ func (w *worker) unkeyed(r *kgo.Record) (reason pipeline.Reason, err error) {
 	case err == nil && len(id) == 0:
 		return pipeline.ReasonKeyMissing, key.ErrMissing
 	case err == nil:
-		err = semel.Key{Scope: w.opts.Scope.Name, ID: string(id)}.Validate()
+		err = semel.Key{Scope: w.opts.Key.Scope.Name, ID: string(id)}.Validate()
 	}
 	return pipeline.ReasonKeyInvalid, err
 }

@@ -132,13 +132,17 @@ func (s *Source) transactorOptions(env *config.Env, instance string) (*kafkatxn.
 	return &kafkatxn.TransactorOptions{
 		Name: p.Name, Group: s.Group,
 		Member: kafkatxn.Member{Instance: instance, TransactionalID: s.transactionalID(instance), Sessions: p.Parallel},
-		Inputs: s.Topics, Repartition: between, Output: sink.Topic.Name,
-		Format:    kafkatxn.Format{Compression: compression(sink.Compression), SamePartition: sink.Partition == "same", KeyHeaders: sink.KeyHeaders && aggregate == nil},
-		Changelog: t.Changelog, Parked: p.Parked.Topic, Key: o.Key, Scope: kafkatxn.Scope{Name: o.Scope, Same: o.SameScope},
-		Aggregate: aggregate, Keep: keep, Tables: p.Tables, Window: o.Window, EventTime: eventTime, OnMissing: o.OnMissing, FilterMap: p.FilterMap, Failure: pipeline.Failure{Then: o.Failure.Then},
+		Inputs: s.Topics, Repartition: between, Parked: p.Parked.Topic,
+		Output: kafkatxn.Output{
+			Topic: sink.Topic.Name, Compression: compression(sink.Compression),
+			SamePartition: sink.Partition == "same", KeyHeaders: sink.KeyHeaders && aggregate == nil,
+		},
+		State:     kafkatxn.State{Changelog: t.Changelog, Dir: stateDir(t.State, p.Name), Standby: t.Standby},
+		Key:       kafkatxn.Key{Rule: o.Key, Scope: kafkatxn.Scope{Name: o.Scope, Same: o.SameScope}, OnMissing: o.OnMissing},
+		Aggregate: aggregate, Keep: keep, Tables: p.Tables, Window: o.Window, EventTime: eventTime, FilterMap: p.FilterMap, Failure: pipeline.Failure{Then: o.Failure.Then},
 		Limits:   kafkatxn.Limits{Interval: t.Interval, Records: int(p.InFlight.Max), Bytes: p.InFlight.Bytes},
 		Timeouts: kafkatxn.Timeouts{Session: s.SessionTimeout, Shutdown: o.Shutdown},
-		Reset:    reset(s.Start), Local: kafkatxn.Local{Dir: stateDir(t.State, p.Name), Standby: t.Standby}, Observer: o.Observer,
+		Reset:    reset(s.Start), Observer: o.Observer,
 	}, nil
 }
 
