@@ -380,7 +380,7 @@ func TestAllBadOptionsAreNamed(t *testing.T) {
 		Window: -1, EventTime: &EventTime{Grace: -time.Second, OnLate: pipeline.Drop, DeliverLate: true}, Limits: Limits{Interval: time.Minute},
 		Member: Member{Sessions: -1}, Key: Key{OnMissing: 9}, Reset: 9, Failure: pipeline.Failure{Attempts: 1000},
 	})
-	for _, want := range []string{"Window", "EventTime.Grace", "Timeouts.Transaction", "Member.Sessions", "OnMissing", "EventTime.DeliverLate", "Reset", "Failure"} {
+	for _, want := range []string{"Window", "EventTime.Grace", "Timeouts.Transaction", "Member.Sessions", "Key.OnMissing", "EventTime.DeliverLate", "Reset", "Failure"} {
 		if err == nil || !strings.Contains(err.Error(), "TransactorOptions."+want) {
 			t.Errorf("the error is %v, without %s", err, want)
 		}
