@@ -15,6 +15,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/waits"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -89,13 +90,13 @@ func (t *Transactor) checkRepartition(ctx context.Context, adm *kadm.Client, top
 	if err != nil {
 		return err
 	}
-	if copied == "" {
-		if before, err := t.hasRead(ctx, adm, t.opts.Group, t.opts.Inputs...); err != nil {
-			return err
-		} else if before != "" {
-			return fmt.Errorf("kafka: group %s has read %s without a repartition stage: its keys would not be found, and %s would be read from the start. Give the pipeline a new group. Give its first stage, whose group has the suffix %q, the offsets of the old group: %w",
-				t.opts.Group, before, before, cluster.RepartitionSuffix, semel.ErrInvalidRequest)
-		}
+	before, err := t.hasRead(ctx, adm, t.opts.Group, t.opts.Inputs...)
+	if err != nil {
+		return err
+	}
+	if copied == "" && before != "" {
+		return fmt.Errorf("kafka: group %s has read %s without a repartition stage: its keys would not be found, and %s would be read from the start. Give the pipeline a new group. Give its first stage, whose group has the suffix %q, the offsets of the old group, and create the topic between the stages: %w",
+			t.opts.Group, before, before, cluster.RepartitionSuffix, semel.ErrInvalidRequest)
 	}
 	if errors.Is(topic.Err, kerr.UnknownTopicOrPartition) {
 		if copied != "" {
@@ -136,7 +137,8 @@ func (t *Transactor) checkWithout(ctx context.Context, adm *kadm.Client) error {
 		t.opts.copyGroup(), copied, copied, semel.ErrInvalidRequest)
 }
 
-// hasRead returns the first of topics with a committed offset of a group, or "".
+// hasRead returns the first of topics with a committed offset of a group, or "". It refuses
+// a Repartition while records of them wait for rows, because no stage would read them.
 func (t *Transactor) hasRead(ctx context.Context, adm *kadm.Client, group string, topics ...string) (string, error) {
 	committed, err := adm.FetchOffsets(ctx, group)
 	if errors.Is(err, kerr.GroupIDNotFound) {
@@ -144,6 +146,9 @@ func (t *Transactor) hasRead(ctx context.Context, adm *kadm.Client, group string
 	}
 	if err != nil {
 		return "", fmt.Errorf("kafka: offsets of group %s: %w", group, err)
+	}
+	if err := waits.Refuse(group, committed, topics); t.opts.Repartition != nil && err != nil {
+		return "", err
 	}
 	for _, topic := range topics {
 		for _, o := range committed[topic] {

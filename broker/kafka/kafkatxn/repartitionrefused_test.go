@@ -126,6 +126,33 @@ func TestAfterARefusalTheStageMayHaveAnyNumberOfPartitions(t *testing.T) {
 	})
 }
 
+// The stage goes on where a pipeline without it was, as the error of a refusal says.
+func TestTheStageGoesOnWithTheOffsetsOfAnotherGroup(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		opts := b.repartitioned()
+		opts.Repartition = nil
+		p := b.start(opts)
+		b.Write(kafkatest.Record(0, "k", `{"id":1}`))
+		p.Wait(1, kafkatest.Settled)
+		p.Stop()
+		adm := kadm.NewClient(b.Client)
+		committed, err := adm.FetchOffsets(b.Context(), "g")
+		kafkatest.Must(t, err)
+		kafkatest.Must(t, adm.CommitAllOffsets(b.Context(), RepartitionGroup("new"), committed.Offsets()))
+		opts.Group, opts.Repartition = "new", &Repartition{}
+		b.refused(opts, "new-repartition, into which group new-repartition has copied in, does not exist")
+		kafkatest.Must(t, b.Cluster.CreateTopic("new-repartition", 1, nil))
+		p = b.start(opts)
+		b.Write(kafkatest.Record(0, "k", `{"id":2}`))
+		p.Wait(1, kafkatest.Settled)
+		p.Stop()
+		if got, want := b.bodies("out"), `{"id":1} {"id":2}`; got != want {
+			t.Errorf("outputs %q, want %q", got, want)
+		}
+	})
+}
+
 // TestUnreadCopiesThatAreGoneEndTheProgram deletes records between the stages
 // that no group has read.
 func TestUnreadCopiesThatAreGoneEndTheProgram(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/waits"
 	"github.com/semel-dev/semel/pipeline"
@@ -178,15 +177,7 @@ func (t *Transactor) restoreWaiting(ctx context.Context, s *session, parts []*pa
 	for _, p := range parts {
 		queues[p.id] = &p.waits
 	}
-	if err := waits.Restore(ctx, t.adm(), t.clientOptions(), t.opts.Group, queues, func() { s.restores.Store(new("")) }); err != nil {
-		return err
-	}
-	for id, q := range queues {
-		if q.Len() > 0 && !t.opts.letsOthersPass() {
-			return fmt.Errorf("kafka: %d records of %s/%d wait for rows, and these options let none wait: run the former options, with MissingWait (missing: wait), until none waits: %w", q.Len(), id.Topic, id.Number, semel.ErrInvalidRequest)
-		}
-	}
-	return nil
+	return waits.Restore(ctx, t.adm(), t.clientOptions(), t.opts.Group, t.opts.letsOthersPass(), queues, func() { s.restores.Store(new("")) })
 }
 
 // adopt finds the keys of restored records that wait.

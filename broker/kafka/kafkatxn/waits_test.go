@@ -430,6 +430,8 @@ func TestOptionsThatLetNoneWaitAreRefusedWhileRecordsWait(t *testing.T) {
 	for _, change := range []func(o *TransactorOptions){
 		func(o *TransactorOptions) { o.Tables, o.FilterMap = nil, nil },
 		func(o *TransactorOptions) { o.Tables[0].Missing = stream.MissingPark },
+		func(o *TransactorOptions) { o.Repartition = &Repartition{} },
+		func(o *TransactorOptions) { o.Repartition, o.Group = &Repartition{}, "new" }, // which has the offsets of g
 	} {
 		inBubble(t, 1, func(b *bubble) {
 			b.tableTopic(1)
@@ -444,6 +446,10 @@ func TestOptionsThatLetNoneWaitAreRefusedWhileRecordsWait(t *testing.T) {
 			p.Wait(2, kafkatest.Settled)
 			p.Stop()
 			kafkatest.Must(t, writer.EndTransaction(b.Context(), kgo.TryCommit))
+			adm := kadm.NewClient(b.Client)
+			committed, err := adm.FetchOffsets(b.Context(), "g")
+			kafkatest.Must(t, err)
+			kafkatest.Must(t, adm.CommitAllOffsets(b.Context(), RepartitionGroup("new"), committed.Offsets()))
 			changed := b.joining(&stream.Table{Missing: stream.MissingWait})
 			change(&changed)
 			p = b.start(changed)

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/semel-dev/semel"
@@ -38,6 +39,36 @@ func Note(offsets []int64) string {
 		list = append(list, strconv.FormatInt(offset, 10))
 	}
 	return Prefix + strings.Join(list, ",")
+}
+
+// Refuse returns an error if records of some topics wait, by the committed offsets of a
+// group. It is for options with which none waits: they would skip those records.
+func Refuse(group string, committed kadm.OffsetResponses, topics []string) error {
+	for _, topic := range topics {
+		for number, at := range committed[topic] {
+			offsets, err := parse(group, at)
+			if err != nil {
+				return err
+			}
+			if len(offsets) > 0 {
+				return refused(group, topic, number, len(offsets))
+			}
+		}
+	}
+	return nil
+}
+
+func refused(group, topic string, number int32, n int) error {
+	return fmt.Errorf("kafka: group %s: %d records of %s/%d wait for rows, and these options let none wait: run the former options and group, with MissingWait (missing: wait), until none waits: %w", group, n, topic, number, semel.ErrInvalidRequest)
+}
+
+// parse returns the offsets of the records that wait before a committed offset of a group.
+func parse(group string, at kadm.OffsetResponse) ([]int64, error) {
+	offsets, err := ParseNote(at.Metadata)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: group %s: the metadata %q of its offset of %s/%d is not what Semel writes: %w: %w", group, at.Metadata, at.Topic, at.Partition, semel.ErrInvalidRequest, err)
+	}
+	return offsets, nil
 }
 
 // TooLong explains the error of a commit with a note that brokers do not take.

@@ -11,14 +11,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 )
 
 // Restore fills queues with the records that waited when the last transaction of a group
-// was committed. It reads them again. The client of adm is configured by opts. It waits
-// while a transaction may change the offsets of the group, and calls waiting.
-func Restore(ctx context.Context, adm *kadm.Client, opts []kgo.Opt, group string, queues map[cluster.Partition]*Queue, waiting func()) error {
+// was committed. It reads them again, or refuses them if none may wait. The client of adm is
+// configured by opts. It waits while a transaction may change the offsets of the group, and
+// calls waiting.
+func Restore(ctx context.Context, adm *kadm.Client, opts []kgo.Opt, group string, may bool, queues map[cluster.Partition]*Queue, waiting func()) error {
 	var topics []string
 	for id := range queues {
 		topics = append(topics, id.Topic)
@@ -32,9 +32,12 @@ func Restore(ctx context.Context, adm *kadm.Client, opts []kgo.Opt, group string
 	for id, q := range queues {
 		*q = Queue{}
 		at, _ := committed.Lookup(id.Topic, id.Number)
-		list, err := ParseNote(at.Metadata)
+		list, err := parse(group, at)
+		if len(list) > 0 && !may {
+			err = refused(group, id.Topic, id.Number, len(list))
+		}
 		if err != nil {
-			return fmt.Errorf("kafka: group %s: the metadata %q of its offset of %s/%d is not what Semel writes: %w: %w", group, at.Metadata, id.Topic, id.Number, semel.ErrInvalidRequest, err)
+			return err
 		}
 		if len(list) > 0 {
 			noted[id] = list
