@@ -36,7 +36,7 @@ type session struct {
 	aborts  int                // consecutive transactions that were aborted for an error
 	parts   map[cluster.Partition]*part
 	work    worker
-	looked  time.Time // when quiet partitions were last looked for
+	looked  int64 // when quiet partitions were last looked for, in milliseconds
 	// previewed is when early results were last written.
 	previewed time.Time
 	// restoring is the goroutine that brings parts up to date, if one runs.
@@ -83,7 +83,9 @@ type part struct {
 	// verify says that the first changelog record to be read must be the last one that
 	// was applied.
 	verify bool
-	quiet  quietness
+	// quiet is since when the partition has had no new records, in milliseconds; 0 if that is
+	// not known.
+	quiet int64
 	// waits are the records that wait for rows. rowsRead says that the tables were read to
 	// their end since the records that are being decided were read.
 	waits    waits.Queue

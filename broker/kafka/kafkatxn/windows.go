@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -249,7 +250,8 @@ func (s *session) patience() time.Duration {
 	if s.due() {
 		return 0
 	}
-	return time.Second
+	left := s.nextLook() - s.t.now()
+	return time.Duration(min(max(left, 0), time.Second.Milliseconds())) * time.Millisecond
 }
 
 // emit writes results of closed windows, as many as one transaction takes. A partition
@@ -483,28 +485,39 @@ func (ws *windowState) passed(value []byte, position int64) {
 	ws.position, ws.last = position, crc32.Checksum(value, locallog.Castagnoli)
 }
 
-// lookEvery is how often a session asks for the ends of its partitions with open windows.
+// lookEvery is how often a session asks for the ends of its partitions, once a partition with
+// open windows may be quiet.
 const lookEvery = time.Second
 
-// quietness is since when a partition has had no new records.
-type quietness struct {
-	since int64 // milliseconds; 0 if it has some
-	end   int64
+// nextLook returns when the clock may move a watermark, in milliseconds: as soon as a
+// partition has had no new records for long enough, and then every lookEvery.
+func (s *session) nextLook() int64 {
+	idle, next := s.t.opts.idle(), int64(math.MaxInt64)
+	if idle >= semel.Forever {
+		return next
+	}
+	for _, p := range s.parts {
+		if !p.ready || p.slot.windows.Open() == 0 {
+			continue
+		}
+		at := p.quiet + idle.Milliseconds()
+		if p.quiet == 0 || at <= s.looked {
+			at = s.looked + lookEvery.Milliseconds()
+		}
+		next = min(next, at)
+	}
+	return next
 }
 
 // look closes windows of partitions without new records. A partition is quiet at a time
 // if everything that was in it then has been read, up to the end that its leader reports.
 // Records of open transactions are before that end.
 func (s *session) look(ctx context.Context) {
-	idle := s.t.opts.idle()
-	if idle >= semel.Forever || time.Since(s.looked) < lookEvery {
-		return
-	}
-	s.looked = time.Now()
-	if !s.anyPart(func(p *part) bool { return p.slot.windows.Open() > 0 }) {
-		return
-	}
 	asked := s.t.now() // before the request: a record that comes later is not older
+	if asked < s.nextLook() {
+		return
+	}
+	s.looked = asked
 	ctx, cancel := context.WithTimeout(ctx, s.t.opts.Timeouts.Session/4)
 	defer cancel()
 	ends, err := s.t.adm().ListEndOffsets(ctx, s.t.opts.reads()...)
@@ -524,10 +537,10 @@ func (s *session) settleQuiet(asked int64, ends kadm.ListedOffsets) {
 		case !p.ready || !ok || end.Err != nil:
 			// nothing is known of this moment
 		case !has || at.Offset < end.Offset:
-			p.quiet = quietness{}
-		case p.quiet.since == 0 || p.quiet.end != end.Offset:
-			p.quiet = quietness{asked, end.Offset}
-		case asked-p.quiet.since >= idle.Milliseconds():
+			p.quiet = 0
+		case p.quiet == 0:
+			p.quiet = asked
+		case asked-p.quiet >= idle.Milliseconds():
 			p.slot.windows.quiet(asked - idle.Milliseconds())
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -344,6 +345,44 @@ func TestAQuietPartitionClosesItsWindows(t *testing.T) {
 		p.Stop()
 		if n := len(b.Read("aside")); n != 2 {
 			t.Errorf("%d late records are parked, want 2", n)
+		}
+	})
+}
+
+// TestAQuietPartitionClosesItsWindowsInTime has windows that ended before the clocks' margin, so
+// that only the idle time is left. The member does not ask for ends more often than it must.
+func TestAQuietPartitionClosesItsWindowsInTime(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		const size, idle, rounds = 10 * time.Second, 20 * time.Second, 7
+		p := b.start(b.counting(size, 0, idle))
+		var asked atomic.Int32
+		b.Cluster.ControlKey(int16(kmsg.ListOffsets), func(kmsg.Request) (kmsg.Response, error, bool) {
+			b.Cluster.KeepControl()
+			asked.Add(1)
+			return nil, nil, false
+		})
+		began := time.Now()
+		for n := range rounds {
+			time.Sleep(137 * time.Millisecond) // in a bubble
+			first := time.Now() // the member may read the record before the end of Write
+			b.Write(counted(0, strconv.Itoa(n), strconv.Itoa(n), 1, first.Add(-size-stream.ClockMargin-time.Second)))
+			last := time.Now()
+			p.Wait(1, kafkatest.Settled)
+			time.Sleep(time.Until(first.Add(idle - time.Millisecond))) // in a bubble
+			before := watermarkOf(p)
+			time.Sleep(time.Until(last.Add(idle + 200*time.Millisecond))) // in a bubble
+			if after := watermarkOf(p); before >= first.Add(-size).UnixMilli() || after < first.Add(-size).UnixMilli() {
+				t.Errorf("round %d: the window is not closed when the idle time has passed", n)
+			}
+		}
+		seconds := int32(time.Since(began) / time.Second)
+		if got := asked.Load(); got > seconds+10*rounds { // the monitoring asks once a second
+			t.Errorf("there were %d requests for the ends of partitions in %d seconds", got, seconds)
+		}
+		p.Stop()
+		if got := len(b.results()); got != rounds {
+			t.Errorf("%d results, want %d", got, rounds)
 		}
 	})
 }

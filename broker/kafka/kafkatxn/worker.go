@@ -344,13 +344,16 @@ func (w *worker) process(ctx context.Context, fetches kgo.Fetches) error {
 	start, before, transformed := time.Now(), w.records, w.transformed
 	fetches.EachPartition(func(f kgo.FetchTopicPartition) {
 		records := f.Records
+		p := w.s.parts[cluster.Partition{Topic: f.Topic, Number: f.Partition}]
 		if w.opts.hasState() {
+			if p != nil && len(records) > 0 {
+				p.quiet = w.s.t.now()
+			}
 			records = slices.DeleteFunc(records, func(r *kgo.Record) bool { return r.Attrs.IsControl() })
 		}
 		if failed != nil || len(records) == 0 {
 			return
 		}
-		p := w.s.parts[cluster.Partition{Topic: f.Topic, Number: f.Partition}]
 		if p == nil || !p.ready {
 			failed = fmt.Errorf("kafka: %s/%d was read before its state was there: %w", f.Topic, f.Partition, errAgain)
 			return
