@@ -2,15 +2,6 @@ package semel
 
 import "context"
 
-// Doctor is implemented by a store that can check whether its server is
-// configured to keep the store's promise.
-type Doctor interface {
-	// Examine connects to the server and checks its settings. It changes nothing.
-	// Each check yields one finding, even if all is well. An error means that the
-	// examination itself failed; it comes with the findings so far.
-	Examine(ctx context.Context) ([]Finding, error)
-}
-
 // Severity is the severity of a finding.
 type Severity uint8
 
@@ -40,7 +31,8 @@ func (s Severity) String() string {
 	return "invalid"
 }
 
-// Finding is one result of an examination.
+// Finding is one result of an examination of a server, such as that of
+// store/pgstore or store/redisstore.
 type Finding struct {
 	Severity Severity
 	// Subject is the setting or object that was checked. It is the server's own

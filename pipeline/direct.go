@@ -62,6 +62,6 @@ func (d *Direct) Close(ctx context.Context) error { return d.sink.Close(ctx) }
 func (d *Direct) Ready(ctx context.Context) error { return sinkReady(ctx, d.sink) }
 
 // WaitsFor implements Waiter.
-func (d *Direct) WaitsFor(ctx context.Context) string {
-	return waitsFor(ctx, d.sink, "delivery to the sink")
+func (d *Direct) WaitsFor(ctx context.Context) (what string, ends bool) {
+	return waitsFor(ctx, d.sink, "delivery to the sink"), false
 }

@@ -449,7 +449,7 @@ func (r *Runner) UnderWay() (count int, bytes int64) { return r.sched.size() }
 
 // Ready returns nil if the pipeline works, or an error that says why not. A pipeline that
 // stalls does not work, unless it waits for something that ends by itself: see
-// EventStalled and PatientWaiter. Ready asks the
+// EventStalled and Waiter. Ready asks the
 // source and the session if they implement semel.Readier. It blocks at most until ctx
 // ends, and may be called at any time. The text of the error contains no part of a
 // message and no key, so a probe may show it to any client.

@@ -33,11 +33,11 @@ type listSource struct {
 }
 
 // WaitsFor implements pipeline.Waiter.
-func (s *listSource) WaitsFor(context.Context) string {
+func (s *listSource) WaitsFor(context.Context) (what string, ends bool) {
 	if what := s.waits.Load(); what != nil {
-		return *what
+		return *what, false
 	}
-	return ""
+	return "", false
 }
 
 func newListSource(items ...*pipeline.Item) *listSource {

@@ -20,16 +20,10 @@ type Waiter interface {
 	// if it only has no more messages. Probes show the text, so it has no part of a
 	// message and no key. WaitsFor may ask a server, and blocks at most until ctx ends.
 	// It may be called at any time.
-	WaitsFor(ctx context.Context) string
-}
-
-// PatientWaiter is a Source that may wait for something that ends by itself. While it
-// does, a pipeline that stalls says so, and stays ready.
-type PatientWaiter interface {
-	Waiter
-	// EndsByItself reports whether what WaitsFor last named ends by itself. It does not
-	// block, and may be called at any time.
-	EndsByItself() bool
+	//
+	// A Source returns ends for a wait that ends by itself. While it lasts, a pipeline
+	// that stalls says so, and stays ready. From others, ends has no meaning.
+	WaitsFor(ctx context.Context) (what string, ends bool)
 }
 
 // sourceWait is what keeps a source from reading, and whether it ends by itself.
@@ -41,7 +35,7 @@ type sourceWait struct {
 // waitsFor asks a session or sink what its calls wait for.
 func waitsFor(ctx context.Context, of any, otherwise string) string {
 	if waiter, ok := of.(Waiter); ok {
-		if what := waiter.WaitsFor(ctx); what != "" {
+		if what, _ := waiter.WaitsFor(ctx); what != "" {
 			return what
 		}
 	}
@@ -87,11 +81,10 @@ func (r *Runner) watch(ctx context.Context) (stop func()) {
 			}
 			asked = time.Now()
 			patient, cancel := context.WithTimeout(ctx, askFor)
-			what := source.WaitsFor(patient)
+			what, ends := source.WaitsFor(patient)
 			cancel()
 			if r.sourceWaits.Store(nil); what != "" && ctx.Err() == nil {
-				patient, ok := source.(PatientWaiter)
-				r.sourceWaits.Store(&sourceWait{what, ok && patient.EndsByItself()})
+				r.sourceWaits.Store(&sourceWait{what, ends})
 			}
 			return r.settled.Load(), r.sourceWaits.Load() != nil
 		},

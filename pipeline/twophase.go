@@ -151,7 +151,7 @@ var _ Waiter = (*TwoPhase)(nil)
 
 // WaitsFor implements Waiter. It asks the store about claims and completions, and the
 // sink about deliveries, if they are Waiters.
-func (t *TwoPhase) WaitsFor(ctx context.Context) string {
+func (t *TwoPhase) WaitsFor(ctx context.Context) (what string, ends bool) {
 	var list []string
 	if t.claiming.Load() > 0 {
 		list = append(list, "claims in the store")
@@ -160,14 +160,14 @@ func (t *TwoPhase) WaitsFor(ctx context.Context) string {
 		list = append(list, "completions in the store")
 	}
 	if store, ok := semel.As[Waiter](t.guard.Store()); ok && len(list) > 0 {
-		if lock := store.WaitsFor(ctx); lock != "" {
+		if lock, _ := store.WaitsFor(ctx); lock != "" {
 			list = append(list, lock)
 		}
 	}
 	if t.delivering.Load() > 0 {
 		list = append(list, waitsFor(ctx, t.sink, "delivery to the sink"))
 	}
-	return strings.Join(list, ", ")
+	return strings.Join(list, ", "), false
 }
 
 // failing returns the error of the store for completions in progress, or nil.

@@ -101,7 +101,6 @@ type Source struct {
 
 	looking sync.Mutex // held while WaitsFor asks the brokers; guards stalls; before mu
 	stalls  *StallWatch
-	passing atomic.Bool // WaitsFor has last named a transaction that will end
 
 	committing sync.Mutex // held while offsets are committed; before mu
 

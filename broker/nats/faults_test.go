@@ -352,7 +352,7 @@ func TestLostConnectionNamesTheServers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if text := source.WaitsFor(t.Context()); text != "an answer of NATS: "+want {
+	if text, _ := source.WaitsFor(t.Context()); text != "an answer of NATS: "+want {
 		t.Error(text)
 	}
 	it := item("o", "1", "a")

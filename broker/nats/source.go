@@ -428,11 +428,11 @@ func (s *Source) Ready(ctx context.Context) error {
 }
 
 // WaitsFor implements pipeline.Waiter.
-func (s *Source) WaitsFor(ctx context.Context) string {
+func (s *Source) WaitsFor(ctx context.Context) (what string, ends bool) {
 	if err := s.Ready(ctx); err != nil {
-		return "an answer of NATS: " + strings.TrimPrefix(err.Error(), "nats: ")
+		return "an answer of NATS: " + strings.TrimPrefix(err.Error(), "nats: "), false
 	}
-	return ""
+	return "", false
 }
 
 // Lag implements pipeline.Lagger. It counts the messages that were not delivered,

@@ -82,17 +82,18 @@ func (s *Session) BindScope(ctx context.Context, scope string, owner semel.Scope
 }
 
 // WaitsFor implements pipeline.Waiter. It asks the server for locks.
-func (s *Session) WaitsFor(ctx context.Context) string {
-	const what = "keys and rows in PostgreSQL"
+func (s *Session) WaitsFor(ctx context.Context) (what string, ends bool) {
+	what = "keys and rows in PostgreSQL"
 	if lock := s.blockedBy(ctx); lock != "" {
-		return what + ", behind " + lock
+		what += ", behind " + lock
 	}
-	return what
+	return what, false
 }
 
 func (s *Session) blockedBy(ctx context.Context) string {
 	if store, ok := semel.As[*pgstore.Store](s.guard.Store()); ok {
-		return store.WaitsFor(ctx)
+		lock, _ := store.WaitsFor(ctx)
+		return lock
 	}
 	return ""
 }

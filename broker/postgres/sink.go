@@ -78,12 +78,12 @@ func (s *Sink) Ready(ctx context.Context) error {
 }
 
 // WaitsFor implements pipeline.Waiter. It asks the server for locks.
-func (s *Sink) WaitsFor(ctx context.Context) string {
-	const what = "rows in PostgreSQL"
+func (s *Sink) WaitsFor(ctx context.Context) (what string, ends bool) {
+	what = "rows in PostgreSQL"
 	if lock := s.blockedBy(ctx); lock != "" {
-		return what + ", behind " + lock
+		what += ", behind " + lock
 	}
-	return what
+	return what, false
 }
 
 func (s *Sink) blockedBy(ctx context.Context) string {

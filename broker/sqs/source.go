@@ -555,11 +555,11 @@ func (s *Source) Ready(context.Context) error {
 }
 
 // WaitsFor implements pipeline.Waiter.
-func (s *Source) WaitsFor(ctx context.Context) string {
+func (s *Source) WaitsFor(ctx context.Context) (what string, ends bool) {
 	if err := s.Ready(ctx); err != nil {
-		return "an answer of SQS: " + err.Error()
+		return "an answer of SQS: " + err.Error(), false
 	}
-	return ""
+	return "", false
 }
 
 // Lag implements pipeline.Lagger. It counts the messages that wait, are delayed, or

@@ -196,8 +196,8 @@ func (s *Sink) Close(context.Context) error {
 }
 
 // WaitsFor implements pipeline.Waiter. It names the target.
-func (s *Sink) WaitsFor(context.Context) string {
-	return "an answer from " + s.target + ": is the service up?"
+func (s *Sink) WaitsFor(context.Context) (what string, ends bool) {
+	return "an answer from " + s.target + ": is the service up?", false
 }
 
 // Deliver implements pipeline.Sink.

@@ -58,7 +58,7 @@ func BlockedBy(ctx context.Context, server *pgx.ConnConfig) (_ string, err error
 
 // WaitsFor returns what BlockedBy says of the store's own connections, or "". A
 // pipeline asks it what it waits for; see pipeline.Waiter.
-func (s *Store) WaitsFor(ctx context.Context) string {
+func (s *Store) WaitsFor(ctx context.Context) (what string, ends bool) {
 	lock, _ := BlockedBy(ctx, s.pool.Config().ConnConfig) // a server that does not answer is reported by the calls that wait
-	return lock
+	return lock, false
 }

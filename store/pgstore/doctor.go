@@ -15,10 +15,10 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-var _ semel.Doctor = (*Store)(nil)
-
-// Examine implements [semel.Doctor]. It makes about ten checks on one connection,
-// with statements that change nothing. It does not judge what the role may not
+// Examine checks whether the server is configured to keep the store's promise. Each
+// check yields one finding, even if all is well. An error means that the examination
+// itself failed; it comes with the findings so far. Examine makes about ten checks on
+// one connection, with statements that change nothing. It does not judge what the role may not
 // see. Without pg_monitor, for example, a role may not see other sessions.
 func (s *Store) Examine(ctx context.Context) ([]semel.Finding, error) {
 	if err := s.enter(ctx, "examine", 0, 0); err != nil {

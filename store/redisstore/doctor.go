@@ -17,10 +17,10 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-var _ semel.Doctor = (*Store)(nil)
-
-// Examine implements [semel.Doctor]. It sends a few read-only commands to every
-// master. If the server refuses one of them, a finding says so. With several
+// Examine checks whether the servers are configured to keep the store's promise. Each
+// check yields one finding, even if all is well. An error means that the examination
+// itself failed; it comes with the findings so far. Examine sends a few read-only
+// commands to every master. If the server refuses one of them, a finding says so. With several
 // masters, each finding names its master.
 func (s *Store) Examine(ctx context.Context) ([]semel.Finding, error) {
 	return Examine(ctx, s.client, &s.opts)

@@ -347,7 +347,9 @@ func TestAbilitiesAreThoseOfTheDurableStore(t *testing.T) {
 	if r, _ := semel.As[semel.Resolver](b.Store); r != semel.Resolver(b.Store) {
 		t.Error("the resolver of the stack is not the stack")
 	}
-	if _, ok := semel.As[semel.Doctor](b.Store); ok {
+	if _, ok := semel.As[interface {
+		Examine(ctx context.Context) ([]semel.Finding, error)
+	}](b.Store); ok {
 		t.Error("the durable store has no doctor and the stack has one")
 	}
 	if got, _ := semel.As[*faulty](b.Store); got != b.durable {

@@ -167,7 +167,7 @@ func (s *Store) examine(ctx context.Context, x *config.Examination) (err error) 
 		return err
 	}
 	defer func() { err = errors.Join(err, closing()) }()
-	findings, err := opened.(semel.Doctor).Examine(ctx)
+	findings, err := opened.(*pgstore.Store).Examine(ctx)
 	x.Add(findings)
 	if newer, failed := s.Newer(ctx, x.File, x.Store.Name); failed != nil {
 		err = errors.Join(err, failed)
