@@ -44,22 +44,23 @@ type SourceOptions struct {
 	// acknowledgement that is lost otherwise leads to a duplicate, which is
 	// recognised. Defaults to false.
 	ConfirmAcks bool
-	// Batch is the maximum number of messages, and MaxBytes their maximum size,
-	// that are read before the pipeline takes them. A message that is larger is
-	// read alone. Default to 500 and 16 MiB.
-	Batch, MaxBytes int
+	// MaxBytes is the maximum size of the messages that are read before the pipeline
+	// takes them, up to 500. A message that is larger is read alone. Defaults to 16 MiB.
+	MaxBytes int
 }
+
+// batchSize is the maximum number of messages that are read before the pipeline takes them.
+const batchSize = 500
 
 func (o *SourceOptions) complete() error {
 	o.AckWait = cmp.Or(o.AckWait, 30*time.Second)
-	o.Batch = cmp.Or(o.Batch, 500)
 	o.MaxBytes = cmp.Or(o.MaxBytes, 16<<20)
 	wrong := invalid.In("nats: SourceOptions.")
 	if o.URL == "" || o.Stream == "" || o.Consumer == "" {
 		wrong.Add("URL, Stream and Consumer are required")
 	}
-	if o.AckWait < time.Second || o.Batch < 1 || o.MaxBytes < 1 {
-		wrong.Add("AckWait, Batch, MaxBytes: %v, %d, %d: want at least 1 s, 1 and 1", o.AckWait, o.Batch, o.MaxBytes)
+	if o.AckWait < time.Second || o.MaxBytes < 1 {
+		wrong.Add("AckWait, MaxBytes: %v, %d: want at least 1 s and 1", o.AckWait, o.MaxBytes)
 	}
 	return wrong.Err()
 }
@@ -211,7 +212,7 @@ func (s *Source) fetch(ctx context.Context, alone bool) (n int, err error) {
 	opts := []jetstream.FetchOpt{jetstream.FetchContext(ctx), jetstream.FetchHeartbeat(5 * time.Second)}
 	most := 1
 	if !alone {
-		most = s.opts.Batch
+		most = batchSize
 		opts = append(opts, jetstream.FetchMaxBytes(s.opts.MaxBytes))
 	}
 	batch, err := s.consumer.Fetch(most, opts...)

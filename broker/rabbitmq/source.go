@@ -26,22 +26,25 @@ type SourceOptions struct {
 	// Create makes a durable quorum queue if the queue does not exist, at the start
 	// and whenever the connection is restored. An existing one stays as it is. Defaults to false.
 	Create bool
-	// Prefetch is the maximum number of messages, and MaxBytes their approximate
-	// maximum size, that the server may deliver before some are acknowledged. The
-	// sizes of earlier messages tell how many that is. Messages that wait after
-	// Return come on top. Default to 1,000 and 16 MiB.
-	Prefetch, MaxBytes int
+	// Prefetch is the maximum number of messages that the server may deliver before
+	// some are acknowledged. It is less if the messages, judged by the sizes of earlier
+	// ones, have more than 16 MiB. Messages that wait after Return come on top.
+	// Defaults to 1,000.
+	Prefetch int
 }
+
+// unackedBytes is the approximate maximum size of the messages that the server has
+// delivered and that are not acknowledged.
+const unackedBytes = 16 << 20
 
 func (o *SourceOptions) complete() error {
 	o.Prefetch = cmp.Or(o.Prefetch, 1000)
-	o.MaxBytes = cmp.Or(o.MaxBytes, 16<<20)
 	wrong := invalid.In("rabbitmq: SourceOptions.")
 	if o.Queue == "" {
 		wrong.Add("Queue is required")
 	}
-	if o.Prefetch < 1 || o.Prefetch > maxPrefetch || o.MaxBytes < 1 {
-		wrong.Add("Prefetch, MaxBytes: %d, %d: want 1 to %d, and at least 1", o.Prefetch, o.MaxBytes, maxPrefetch)
+	if o.Prefetch < 1 || o.Prefetch > maxPrefetch {
+		wrong.Add("Prefetch: %d: want 1 to %d", o.Prefetch, maxPrefetch)
 	}
 	return errors.Join(o.Client.check(), wrong.Err())
 }
@@ -185,7 +188,7 @@ func (s *Source) wanted() int {
 	if s.size == 0 {
 		return s.opts.Prefetch
 	}
-	return max(1, min(s.opts.Prefetch, int(float64(s.opts.MaxBytes)/s.size)))
+	return max(1, min(s.opts.Prefetch, int(unackedBytes/s.size)))
 }
 
 // offer makes a message readable. It reports whether its consumer may be too small.

@@ -3,12 +3,10 @@ package redisstore
 import (
 	"cmp"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	neturl "net/url"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -42,10 +40,9 @@ type ClientOptions struct {
 	// SentinelUsername and SentinelPassword are the credentials for the
 	// Sentinels. Default to none.
 	SentinelUsername, SentinelPassword string
-	// TLS is the TLS configuration of the connections. [TLSFiles] makes one.
-	// Without a ServerName, each certificate is verified for the host that the
-	// client dials. Defaults to TLS 1.2 or later with the system's authorities
-	// if the URL begins with rediss, otherwise to none.
+	// TLS is the TLS configuration of the connections. Without a ServerName, each
+	// certificate is verified for the host that the client dials. Defaults to TLS 1.2 or
+	// later with the system's authorities if the URL begins with rediss, otherwise to none.
 	TLS *tls.Config
 	// ConnectTimeout limits one connection attempt. TLS and log-in have the
 	// same limit each. Defaults to 2 s. Must be at least 1 ms.
@@ -54,41 +51,6 @@ type ClientOptions struct {
 	// of the context counts. Connections that do not answer are closed a second
 	// or two later. Defaults to 3 s. Must be at least 1 ms.
 	Timeout time.Duration
-}
-
-// TLSFiles names the files of a TLS configuration. Empty fields are ignored.
-type TLSFiles struct {
-	// CA has the certificates of the authorities that sign servers, in PEM.
-	// Defaults to those of the system.
-	CA string
-	// Certificate and Key are those of the client, in PEM. Default to none.
-	Certificate, Key string
-	// ServerName is the name to verify if it differs from the host that the
-	// client dials. Defaults to the host.
-	ServerName string
-}
-
-// Config reads the files. Errors wrap [semel.ErrInvalidRequest].
-func (f TLSFiles) Config() (*tls.Config, error) {
-	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: f.ServerName}
-	if f.CA != "" {
-		pem, err := os.ReadFile(f.CA)
-		if err != nil {
-			return nil, fmt.Errorf("redisstore: TLSFiles.CA: %w: %w", semel.ErrInvalidRequest, err)
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("redisstore: TLSFiles.CA: the file %s contains no certificate in PEM: %w", f.CA, semel.ErrInvalidRequest)
-		}
-	}
-	if f.Certificate != "" || f.Key != "" {
-		pair, err := tls.LoadX509KeyPair(f.Certificate, f.Key)
-		if err != nil {
-			return nil, fmt.Errorf("redisstore: TLSFiles.Certificate and Key: %w: %w", semel.ErrInvalidRequest, err)
-		}
-		config.Certificates = []tls.Certificate{pair}
-	}
-	return config, nil
 }
 
 // resolve returns a copy that is completed from a URL, and the parts of the URL.
