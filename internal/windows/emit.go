@@ -3,6 +3,7 @@ package windows
 import (
 	"cmp"
 	"container/heap"
+	"encoding/binary"
 	"math"
 	"slices"
 	"strings"
@@ -107,11 +108,46 @@ func (s *State) next(limit int64) (end int64, ok bool) {
 			s.due.pop()
 			continue
 		}
-		slices.SortFunc(found, func(a, b *group) int { return strings.Compare(a.key, b.key) })
+		sortByKey(found)
 		found = slices.Compact(found)
 		s.due.groups[at] = found
 		s.left, s.leftEnd = found, at
 		return at, true
+	}
+}
+
+// sortByKey sorts groups by their keys. There may be millions, which are all over the
+// memory. So it first compares eight bytes of each key that it has beside each other.
+func sortByKey(list []*group) {
+	if len(list) < 2 {
+		return
+	}
+	common := len(list[0].key) // how many first bytes all keys have in common
+	for _, g := range list {
+		n := 0
+		for n < min(common, len(g.key)) && g.key[n] == list[0].key[n] {
+			n++
+		}
+		common = n
+	}
+	type place struct {
+		bytes uint64
+		group *group
+	}
+	places := make([]place, len(list))
+	for i, g := range list {
+		var next [8]byte
+		copy(next[:], g.key[common:])
+		places[i] = place{binary.BigEndian.Uint64(next[:]), g}
+	}
+	slices.SortFunc(places, func(a, b place) int {
+		if a.bytes != b.bytes {
+			return cmp.Compare(a.bytes, b.bytes)
+		}
+		return strings.Compare(a.group.key, b.group.key)
+	})
+	for i := range places {
+		list[i] = places[i].group
 	}
 }
 

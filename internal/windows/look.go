@@ -39,7 +39,7 @@ type Window struct {
 // open. If no session has the time, the list has the session that a message of that time
 // would begin.
 func (s *State) At(key string, when int64) (list []Window, err error) {
-	r, g := &s.rule, s.groups[key]
+	r, g := &s.rule, s.groups.get([]byte(key))
 	if g == nil {
 		g = &group{key: key}
 	}
@@ -86,7 +86,7 @@ func (s *State) fate(end int64, key string) Fate {
 }
 
 func (s *State) panesOf(key string) []pane {
-	if g := s.groups[key]; g != nil {
+	if g := s.groups.get([]byte(key)); g != nil {
 		return g.panes
 	}
 	return nil
@@ -98,7 +98,7 @@ func (r *Record) Of(keys []string) {
 	r.entries, r.count = nil, 0
 	for len(entries) > 0 {
 		e, rest, _ := cutEntry(entries) // Parse has checked them
-		if slices.Contains(keys, e.key) {
+		if slices.Contains(keys, string(e.key)) {
 			r.entries = append(r.entries, entries[:len(entries)-len(rest)]...)
 			r.count++
 		}

@@ -433,7 +433,7 @@ func run(t *testing.T, agg *stream.Aggregate, seed uint64, rounds, most int, ord
 		if size := live.state.log.Size(); size > testSlack+4*most64+4*int64(longest) {
 			t.Fatalf("the changelog has %d bytes, and the state has had at most %d", size, most64)
 		}
-		if restored := restore(); dump(restored) != dump(live.state) || restored.Open() != live.state.Open() || restored.Bytes() != live.state.Bytes() {
+		if restored := restore(); dump(restored) != dump(live.state) || restored.Open() != live.state.Open() || restored.groups.n != live.state.groups.n || restored.Bytes() != live.state.Bytes() {
 			t.Fatalf("restored (%d bytes):\n%s\nlive (%d bytes):\n%s", restored.Bytes(), dump(restored), live.state.Bytes(), dump(live.state))
 		}
 	}
@@ -468,7 +468,7 @@ func run(t *testing.T, agg *stream.Aggregate, seed uint64, rounds, most int, ord
 	for at < len(log) || live.state.Due() {
 		transact(len(log), 0)
 	}
-	for _, g := range live.state.groups {
+	for g := range live.state.groups.all {
 		for _, p := range g.panes {
 			var n, s int
 			fmt.Sscanf(string(p.acc), "n=%d s=%d", &n, &s)
@@ -523,9 +523,9 @@ func checkBatch(t *testing.T, over stream.Window, log []input, outputs []string,
 // dump returns all of a state as text.
 func dump(s *State) string {
 	lines := []string{fmt.Sprintf("%+v", s.committed)}
-	for key, g := range s.groups {
+	for g := range s.groups.all {
 		for _, p := range g.panes {
-			lines = append(lines, fmt.Sprintf("%d %s %d %d %s", p.start, key, p.first, p.late, p.acc))
+			lines = append(lines, fmt.Sprintf("%d %s %d %d %s", p.start, g.key, p.first, p.late, p.acc))
 		}
 	}
 	slices.Sort(lines)
@@ -633,8 +633,8 @@ func TestResultsDoNotDependOnTransactions(t *testing.T) {
 				}
 				s.Commit(0, nil)
 			}
-			if s.Open() != 0 {
-				t.Errorf("%d windows are open", s.Open())
+			if s.Open() != 0 || s.groups.n != 0 {
+				t.Errorf("%d windows are open, of %d groups", s.Open(), s.groups.n)
 			}
 			return list
 		}
@@ -664,7 +664,7 @@ func TestARefusedMessageChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Commit(0, nil)
-	if got := string(s.groups["k"].panes[0].acc); got != "n=2 s=3" {
+	if got := string(s.groups.get([]byte("k")).panes[0].acc); got != "n=2 s=3" {
 		t.Errorf("%s", got)
 	}
 }

@@ -124,8 +124,9 @@ func (s *State) move(own int, add func(key string, p *pane) (written int)) {
 	}
 }
 
+// entry is a pane of a record that was read. It shares the bytes.
 type entry struct {
-	key string
+	key []byte
 	pane
 }
 
@@ -229,7 +230,7 @@ func cutEntry(b []byte) (e entry, rest []byte, ok bool) {
 	if key == nil {
 		return e, nil, false
 	}
-	e.key = string(key)
+	e.key = key
 	if e.acc = text(); e.acc == nil {
 		return e, nil, false
 	}
@@ -251,10 +252,10 @@ func (s *State) Apply(r *Record, at int64, _ locallog.Place) {
 
 // set sets or removes a pane of a committed record.
 func (s *State) set(e entry) {
-	g := s.groups[e.key]
+	g := s.groups.get(e.key)
 	if g == nil {
-		g = &group{key: e.key, due: never}
-		s.groups[e.key] = g
+		g = &group{key: string(e.key), due: never}
+		s.groups.put(g)
 	}
 	s.changed(g)
 	before := weigh(g.key, g.panes)

@@ -28,7 +28,7 @@ type State struct {
 	rule rule
 
 	committed, present progress
-	groups             map[string]*group
+	groups             index
 	// images are the groups that the open transaction has changed, as they were before.
 	images []image
 	// txn is the number of the open transaction.
@@ -64,6 +64,7 @@ type group struct {
 	panes []pane // by start, and by first
 	due   int64  // a time in due, at or before the end of the next window to emit; or never
 	txn   uint64 // the last transaction that changed it
+	found bool   // by its key
 }
 
 // pane is the accumulator of messages that belong to the same windows.
@@ -116,7 +117,7 @@ func (p *progress) done(end int64, key string) bool {
 
 // New returns a state without windows. The aggregate is valid and has its defaults.
 func New(agg *stream.Aggregate) *State {
-	s := &State{agg: agg, rule: newRule(agg), groups: map[string]*group{}, fresh: map[*group]bool{}, shown: map[*group]bool{}, txn: 2}
+	s := &State{agg: agg, rule: newRule(agg), groups: newIndex(), fresh: map[*group]bool{}, shown: map[*group]bool{}, txn: 2}
 	s.log.Slack, s.log.Live = livelog.DefaultSlack, s.isAt
 	return s
 }
@@ -188,7 +189,7 @@ func (s *State) Add(m *semel.Message, key []byte, when, clock int64) (Verdict, e
 	if when > clock+s.agg.MaxAhead.Milliseconds() {
 		return Ahead, nil
 	}
-	g := s.groups[string(key)]
+	g := s.groups.get(key)
 	if g == nil {
 		g = &group{key: string(key), due: never}
 	}
@@ -312,7 +313,9 @@ func (s *State) add(m *semel.Message, p *pane) error {
 func (s *State) touch(g *group) {
 	if s.note(g) {
 		g.panes = slices.Clone(g.panes)
-		s.groups[g.key] = g
+		if !g.found {
+			s.groups.put(g)
+		}
 	}
 }
 
@@ -338,8 +341,8 @@ func (s *State) changed(g *group) {
 // forget removes a group without panes.
 func (s *State) forget(g *group) {
 	g.due = never
-	if s.groups[g.key] == g {
-		delete(s.groups, g.key)
+	if g.found {
+		s.groups.remove(g)
 	}
 }
 

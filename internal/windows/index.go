@@ -1,0 +1,111 @@
+package windows
+
+import "hash/maphash"
+
+// index finds groups by their keys. It is a hash table with linear probing. Millions of
+// groups come and go together, and the map of Go takes twice as long for that: it keeps the
+// keys, grows step by step, and compares a key before it is deleted.
+type index struct {
+	seed   maphash.Seed
+	shards [64]shard // each grows on its own, so that no group waits for all others
+	n      int
+}
+
+type shard struct {
+	places []place // a power of two
+	n      int
+}
+
+type place struct {
+	hash  uint64
+	group *group // nil is a free place
+}
+
+func newIndex() index { return index{seed: maphash.MakeSeed()} }
+
+// shard returns the shard of a hash.
+func (x *index) shard(hash uint64) *shard { return &x.shards[hash>>58] }
+
+// get returns the group of a key, or nil.
+func (x *index) get(key []byte) *group {
+	hash := maphash.Bytes(x.seed, key)
+	sh := x.shard(hash)
+	if sh.n == 0 {
+		return nil
+	}
+	for i := sh.home(hash); ; i = sh.after(i) {
+		switch p := &sh.places[i]; {
+		case p.group == nil:
+			return nil
+		case p.hash == hash && p.group.key == string(key):
+			return p.group
+		}
+	}
+}
+
+// put adds a group. There is none with its key.
+func (x *index) put(g *group) {
+	hash := maphash.String(x.seed, g.key)
+	sh := x.shard(hash)
+	if sh.n++; sh.n > len(sh.places)*3/4 {
+		sh.grow()
+	}
+	sh.set(place{hash, g})
+	g.found = true
+	x.n++
+}
+
+// remove removes a group that was put.
+func (x *index) remove(g *group) {
+	hash := maphash.String(x.seed, g.key)
+	sh := x.shard(hash)
+	free := sh.home(hash)
+	for sh.places[free].group != g {
+		free = sh.after(free)
+	}
+	// A group behind it takes the place, unless that is before the group's first place.
+	for i := sh.after(free); sh.places[i].group != nil; i = sh.after(i) {
+		if first := sh.home(sh.places[i].hash); sh.distance(first, i) >= sh.distance(free, i) {
+			sh.places[free], free = sh.places[i], i
+		}
+	}
+	sh.places[free] = place{}
+	g.found = false
+	x.n--
+	if sh.n--; sh.n == 0 {
+		sh.places = nil
+	}
+}
+
+// all yields all groups.
+func (x *index) all(yield func(*group) bool) {
+	for i := range x.shards {
+		for _, p := range x.shards[i].places {
+			if p.group != nil && !yield(p.group) {
+				return
+			}
+		}
+	}
+}
+
+func (s *shard) home(hash uint64) int      { return int(hash) & (len(s.places) - 1) }
+func (s *shard) after(i int) int           { return (i + 1) & (len(s.places) - 1) }
+func (s *shard) distance(from, to int) int { return (to - from) & (len(s.places) - 1) }
+
+func (s *shard) set(p place) {
+	i := s.home(p.hash)
+	for s.places[i].group != nil {
+		i = s.after(i)
+	}
+	s.places[i] = p
+}
+
+func (s *shard) grow() {
+	old := s.places
+	s.places = make([]place, max(2*len(old), 8))
+	for _, p := range old {
+		if p.group != nil {
+			s.set(p)
+		}
+	}
+}
