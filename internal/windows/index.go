@@ -43,7 +43,7 @@ func (x *index) get(key []byte) *group {
 	}
 }
 
-// put adds a group. There is none with its key.
+// put adds a group. No other group has its key.
 func (x *index) put(g *group) {
 	hash := maphash.String(x.seed, g.key)
 	sh := x.shard(hash)

@@ -34,8 +34,8 @@ const (
 	headerRevision = "semel-revision" // with corrections: greater in each further result
 )
 
-// mostResults is how many results one transaction writes. The rest follows in further
-// transactions.
+// mostResults is how many results one transaction writes at most, or fewer if it would
+// take long. The rest follows in further transactions.
 const mostResults = 20_000
 
 // windowState has the open windows of a partition, or the records that it holds, and the
@@ -263,12 +263,13 @@ func (w *worker) emit(ctx context.Context) error {
 		return nil
 	}
 	committed := w.s.brokers.CommittedOffsets()
-	left, early := w.opts.results, w.s.early()
+	early := w.s.early()
+	w.results.Begin(w.opts.results, w.opts.Limits.Interval)
 	parts := slices.SortedFunc(maps.Values(w.s.parts), func(a, b *part) int {
 		return cmp.Or(cmp.Compare(a.id.Topic, b.id.Topic), cmp.Compare(a.id.Number, b.id.Number))
 	})
 	for _, p := range parts {
-		if !p.ready || !p.touched && (left == 0 || !p.has(early)) {
+		if !p.ready || !p.touched && (w.results.Left() == 0 || !p.has(early)) {
 			continue
 		}
 		if at, fenced := present(committed, p); fenced {
@@ -280,20 +281,17 @@ func (w *worker) emit(ctx context.Context) error {
 			continue
 		}
 		w.touch(p)
-		n, err := w.release(ctx, p, left)
+		err := w.results.Write(func(most int) (int, error) { return w.release(ctx, p, most) })
+		if err == nil && early {
+			err = w.results.Preview(func(most int) (int, error) {
+				return p.slot.windows.agg.Preview(most, func(c *stream.Closed) error { return w.result(ctx, p, c, false) })
+			})
+		}
 		if err != nil {
 			return err
 		}
-		left -= n
-		if !early {
-			continue
-		}
-		if n, err = p.slot.windows.agg.Preview(left, func(c *stream.Closed) error { return w.result(ctx, p, c, false) }); err != nil {
-			return err
-		}
-		left -= n
 	}
-	if early && left > 0 {
+	if early && w.results.Left() > 0 {
 		w.s.previewed = time.Now()
 	}
 	return nil

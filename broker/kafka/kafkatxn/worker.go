@@ -16,6 +16,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/asides"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/copies"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pace"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/waits"
 	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/key"
@@ -40,6 +41,7 @@ type worker struct {
 	group   *key.Reader // of the Aggregate
 	groupID []byte
 	window  windowText
+	results pace.Results
 	kept    *key.Reader // of the Keep
 	keptID  []byte
 	// present are the offsets to commit of partitions without records.
@@ -237,6 +239,7 @@ func (s *session) finish(last context.Context) error {
 		return fmt.Errorf("kafka: commit: %w", waits.TooLong(w.overdue(err)))
 	}
 	s.tooBig, w.limit = 0, 0
+	w.results.End()
 	s.t.health.Committed(w.records)
 	s.works()
 	settled := w.records
