@@ -243,18 +243,17 @@ type Resolver interface {
 	// Remove deletes the record of a key in any state. It reports whether there was
 	// a record.
 	Remove(ctx context.Context, key Key) (bool, error)
-}
 
-// DigestResolver reads and settles records by the digest that List shows. It is for
-// operators of a store that keeps no readable keys. A method returns an error that
-// wraps errors.ErrUnsupported if the store needs the key itself.
-type DigestResolver interface {
+	// The following methods find a record by the digest that List shows, for operators
+	// of a store that keeps no readable keys. They return an error that wraps
+	// errors.ErrUnsupported if the store needs the key itself.
+
 	// LookDigest returns the record of a digest without claiming it. State is
 	// Absent if there is no record. It blocks like Look of [Inspector].
 	LookDigest(ctx context.Context, d Digest) (Record, error)
-	// ResolveDigest is Resolve of [Resolver] for the record of a digest.
+	// ResolveDigest is Resolve for the record of a digest.
 	ResolveDigest(ctx context.Context, d Digest, as State, result Result, window time.Duration) error
-	// RemoveDigest is Remove of [Resolver] for the record of a digest.
+	// RemoveDigest is Remove for the record of a digest.
 	RemoveDigest(ctx context.Context, d Digest) (bool, error)
 }
 

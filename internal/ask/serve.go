@@ -75,7 +75,7 @@ func (h *Host) answer(ctx context.Context, q *question, write func(*answer) erro
 	case verbScopes:
 		return boundScopes(ctx, store, write)
 	case verbLookDigest:
-		by, err := able[semel.DigestResolver](store)
+		by, err := able[semel.Resolver](store)
 		if err != nil {
 			return err
 		}
@@ -214,7 +214,7 @@ func change(ctx context.Context, store semel.Store, q *question, write func(*ans
 		purged, err := purger.Purge(ctx)
 		return errors.Join(write(&answer{Purged: &purged}), err)
 	case verbResolveDigest, verbRemoveDigest:
-		by, err := able[semel.DigestResolver](store)
+		by, err := able[semel.Resolver](store)
 		if err != nil {
 			return err
 		}

@@ -31,13 +31,12 @@ type ScopeLister interface {
 }
 
 var (
-	_ ScopeLister          = (*Store)(nil)
-	_ semel.Inspector      = (*Store)(nil)
-	_ semel.Resolver       = (*Store)(nil)
-	_ semel.DigestResolver = (*Store)(nil)
-	_ semel.Purger         = (*Store)(nil)
-	_ semel.ScopeBinder    = (*Store)(nil)
-	_ auditor              = (*Store)(nil)
+	_ ScopeLister       = (*Store)(nil)
+	_ semel.Inspector   = (*Store)(nil)
+	_ semel.Resolver    = (*Store)(nil)
+	_ semel.Purger      = (*Store)(nil)
+	_ semel.ScopeBinder = (*Store)(nil)
+	_ auditor           = (*Store)(nil)
 )
 
 // Store returns a store of the process; "" is the store whose socket was dialled.
@@ -121,7 +120,7 @@ func (s *Store) BoundScopes(ctx context.Context) (scopes []string, err error) {
 	return scopes, err
 }
 
-// LookDigest implements semel.DigestResolver.
+// LookDigest implements semel.Resolver.
 func (s *Store) LookDigest(ctx context.Context, d semel.Digest) (record semel.Record, err error) {
 	err = s.ask(ctx, question{Verb: verbLookDigest, Digest: d}, func(a *answer) bool {
 		if a.Record != nil {
@@ -137,7 +136,7 @@ func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, resu
 	return s.ask(ctx, question{Verb: verbResolve, Keys: []wireKey{toWire(key)}, As: as, Result: result, Window: window}, noLines)
 }
 
-// ResolveDigest implements semel.DigestResolver.
+// ResolveDigest implements semel.Resolver.
 func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, as semel.State, result semel.Result, window time.Duration) error {
 	return s.ask(ctx, question{Verb: verbResolveDigest, Digest: d, As: as, Result: result, Window: window}, noLines)
 }
@@ -147,7 +146,7 @@ func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
 	return s.remove(ctx, question{Verb: verbRemove, Keys: []wireKey{toWire(key)}})
 }
 
-// RemoveDigest implements semel.DigestResolver.
+// RemoveDigest implements semel.Resolver.
 func (s *Store) RemoveDigest(ctx context.Context, d semel.Digest) (bool, error) {
 	return s.remove(ctx, question{Verb: verbRemoveDigest, Digest: d})
 }

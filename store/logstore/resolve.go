@@ -20,7 +20,7 @@ func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, resu
 	return s.resolve(ctx, s.digestOf(key), key, as, result, window)
 }
 
-// ResolveDigest implements semel.DigestResolver. It blocks for one durable write.
+// ResolveDigest implements semel.Resolver. It blocks for one durable write.
 func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, as semel.State, result semel.Result, window time.Duration) error {
 	r, err := s.LookDigest(ctx, d)
 	if err != nil {
@@ -85,7 +85,7 @@ func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
 	return s.RemoveDigest(ctx, s.digestOf(key))
 }
 
-// RemoveDigest implements semel.DigestResolver. It blocks as Remove does.
+// RemoveDigest implements semel.Resolver. It blocks as Remove does.
 func (s *Store) RemoveDigest(ctx context.Context, d semel.Digest) (found bool, err error) {
 	err = s.settleByHand(ctx, d, 0, func(o *op, d *semel.Digest) error {
 		if c := s.claims.Get(d); c != nil {

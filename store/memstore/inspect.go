@@ -22,22 +22,39 @@ func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Reco
 		if err := key.Validate(); err != nil {
 			return fmt.Errorf("memstore: look: %w", err)
 		}
-		d := s.digest(&key)
-		sh := s.lock(d[0])
-		if sh == nil {
-			return fmt.Errorf("memstore: look: %w", semel.ErrClosed)
+		var err error
+		if records[i], err = s.look(s.digest(&key), now); err != nil {
+			return err
 		}
-		records[i] = semel.Record{}
-		if r, _ := sh.record(&d, now.nanos); r != nil {
-			records[i] = r.show(now.nanos)
-			records[i].Key = key
-		} else if _, expiry, ok := sh.done.Find(&d, now.tick); ok {
-			records[i] = s.showCompact(d, expiry)
+		if records[i].State != semel.Absent {
 			records[i].Key = key
 		}
-		s.unlock(sh)
 	}
 	return nil
+}
+
+// LookDigest implements [semel.Resolver]. It does not block.
+func (s *Store) LookDigest(ctx context.Context, d semel.Digest) (semel.Record, error) {
+	if err := s.enter(ctx, "look", 0, 0); err != nil {
+		return semel.Record{}, err
+	}
+	return s.look(d, s.moment())
+}
+
+// look returns the record of a digest.
+func (s *Store) look(d semel.Digest, now moment) (found semel.Record, err error) {
+	sh := s.lock(d[0])
+	if sh == nil {
+		return found, fmt.Errorf("memstore: look: %w", semel.ErrClosed)
+	}
+	defer s.unlock(sh)
+	if r, _ := sh.record(&d, now.nanos); r != nil {
+		return r.show(now.nanos), nil
+	}
+	if _, expiry, ok := sh.done.Find(&d, now.tick); ok {
+		return s.showCompact(d, expiry), nil
+	}
+	return found, nil
 }
 
 func (s *Store) showCompact(d semel.Digest, expiry table.Tick) semel.Record {
@@ -136,11 +153,23 @@ func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, resu
 	if err := s.enter(ctx, "resolve", 0, 0); err != nil {
 		return err
 	}
+	return s.resolve(key, s.digest(&key), as, result, window)
+}
+
+// ResolveDigest implements [semel.Resolver]. It does not block.
+func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, as semel.State, result semel.Result, window time.Duration) error {
+	if err := s.enter(ctx, "resolve", 0, 0); err != nil {
+		return err
+	}
+	return s.resolve(semel.Key{ID: "digest " + d.String()}, d, as, result, window)
+}
+
+// resolve settles the unknown record of a digest. Errors name the key.
+func (s *Store) resolve(key semel.Key, d semel.Digest, as semel.State, result semel.Result, window time.Duration) error {
 	if err := semel.ValidateResolve(key, as, result, window, s.opts.MaxResult); err != nil {
 		return err
 	}
 	now := s.moment()
-	d := s.digest(&key)
 	sh := s.lock(d[0])
 	if sh == nil {
 		return fmt.Errorf("memstore: resolve: %w", semel.ErrClosed)
@@ -169,8 +198,20 @@ func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
 	if err := key.Validate(); err != nil {
 		return false, err
 	}
+	return s.remove(s.digest(&key))
+}
+
+// RemoveDigest implements [semel.Resolver]. It does not block.
+func (s *Store) RemoveDigest(ctx context.Context, d semel.Digest) (bool, error) {
+	if err := s.enter(ctx, "remove", 0, 0); err != nil {
+		return false, err
+	}
+	return s.remove(d)
+}
+
+// remove deletes the record of a digest.
+func (s *Store) remove(d semel.Digest) (bool, error) {
 	now := s.moment()
-	d := s.digest(&key)
 	sh := s.lock(d[0])
 	if sh == nil {
 		return false, fmt.Errorf("memstore: remove: %w", semel.ErrClosed)

@@ -48,7 +48,7 @@ func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Reco
 	return nil
 }
 
-// LookDigest implements [semel.DigestResolver]. It blocks for one statement.
+// LookDigest implements [semel.Resolver]. It blocks for one statement.
 func (s *Store) LookDigest(ctx context.Context, d semel.Digest) (semel.Record, error) {
 	if err := s.enter(ctx, "look", 0, 0); err != nil {
 		return semel.Record{}, err
@@ -130,7 +130,7 @@ func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, resu
 	return s.resolve(ctx, s.hasher.Key(key), key.String(), as, result, window)
 }
 
-// ResolveDigest implements [semel.DigestResolver]. It blocks for one statement.
+// ResolveDigest implements [semel.Resolver]. It blocks for one statement.
 func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, as semel.State, result semel.Result, window time.Duration) error {
 	if err := semel.ValidateResolve(semel.Key{ID: d.String()}, as, result, window, s.opts.MaxResult); err != nil {
 		return err
@@ -166,7 +166,7 @@ func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
 	return s.remove(ctx, s.hasher.Key(key), key.String())
 }
 
-// RemoveDigest implements [semel.DigestResolver]. It blocks for one statement.
+// RemoveDigest implements [semel.Resolver]. It blocks for one statement.
 func (s *Store) RemoveDigest(ctx context.Context, d semel.Digest) (bool, error) {
 	return s.remove(ctx, d, "the digest "+d.String())
 }

@@ -16,7 +16,7 @@ func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, resu
 	return s.resolve(ctx, key, nil, as, result, window)
 }
 
-// ResolveDigest implements [semel.DigestResolver]. It blocks for one round trip.
+// ResolveDigest implements [semel.Resolver]. It blocks for one round trip.
 func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, as semel.State, result semel.Result, window time.Duration) error {
 	return s.resolve(ctx, named(d), &d, as, result, window)
 }
@@ -58,7 +58,7 @@ func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
 	return answer == "K", err
 }
 
-// RemoveDigest implements [semel.DigestResolver]. It blocks for one round trip.
+// RemoveDigest implements [semel.Resolver]. It blocks for one round trip.
 func (s *Store) RemoveDigest(ctx context.Context, d semel.Digest) (bool, error) {
 	answer, err := s.one(ctx, s.scripts.remove, semel.Key{}, &d, nil)
 	return answer == "K", err

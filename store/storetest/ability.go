@@ -190,7 +190,7 @@ func listYields(e *env) {
 }
 
 func digestSettles(e *env) {
-	by, ok := e.inner.(semel.DigestResolver)
+	by, ok := e.inner.(semel.Resolver)
 	if !ok {
 		return
 	}

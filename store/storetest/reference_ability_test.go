@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"time"
@@ -83,6 +84,21 @@ func (r *reference) Remove(ctx context.Context, key semel.Key) (bool, error) {
 	was := r.get(key).State != semel.Absent
 	delete(r.records, r.key(key))
 	return was, nil
+}
+
+// LookDigest implements semel.Resolver. The reference needs the key itself.
+func (*reference) LookDigest(context.Context, semel.Digest) (semel.Record, error) {
+	return semel.Record{}, errors.ErrUnsupported
+}
+
+// ResolveDigest implements semel.Resolver.
+func (*reference) ResolveDigest(context.Context, semel.Digest, semel.State, semel.Result, time.Duration) error {
+	return errors.ErrUnsupported
+}
+
+// RemoveDigest implements semel.Resolver.
+func (*reference) RemoveDigest(context.Context, semel.Digest) (bool, error) {
+	return false, errors.ErrUnsupported
 }
 
 // Purge implements semel.Purger.

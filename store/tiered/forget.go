@@ -58,17 +58,13 @@ func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, resu
 	})
 }
 
-// LookDigest implements semel.DigestResolver. It asks the durable store.
+// LookDigest implements semel.Resolver. It asks the durable store.
 func (s *Store) LookDigest(ctx context.Context, d semel.Digest) (semel.Record, error) {
-	below, ok := semel.As[semel.DigestResolver](s.below)
-	if !ok {
-		return semel.Record{}, fmt.Errorf("tiered: the durable store cannot find a record by its digest: %w", errors.ErrUnsupported)
-	}
-	r, err := below.LookDigest(ctx, d)
+	r, err := s.resolver.LookDigest(ctx, d)
 	return r, wrap("look", err)
 }
 
-// ResolveDigest implements semel.DigestResolver. The layers have digests of their
+// ResolveDigest implements semel.Resolver. The layers have digests of their
 // own, so the durable store must keep readable keys.
 func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, as semel.State, result semel.Result, window time.Duration) error {
 	key, err := s.keyOf(ctx, d)
@@ -81,7 +77,7 @@ func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, as semel.Stat
 	return s.Resolve(ctx, key, as, result, window)
 }
 
-// RemoveDigest implements semel.DigestResolver, for the stores of ResolveDigest.
+// RemoveDigest implements semel.Resolver, for the stores of ResolveDigest.
 func (s *Store) RemoveDigest(ctx context.Context, d semel.Digest) (bool, error) {
 	key, err := s.keyOf(ctx, d)
 	if err != nil || key.ID == "" {

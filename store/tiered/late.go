@@ -131,6 +131,29 @@ func (c *LateCache) Remove(ctx context.Context, key semel.Key) (was bool, err er
 	return was, err
 }
 
+// LookDigest implements semel.Resolver.
+func (c *LateCache) LookDigest(ctx context.Context, d semel.Digest) (r semel.Record, err error) {
+	err = c.call(func(s cacheStore) error {
+		r, err = s.LookDigest(ctx, d)
+		return err
+	})
+	return r, err
+}
+
+// ResolveDigest implements semel.Resolver.
+func (c *LateCache) ResolveDigest(ctx context.Context, d semel.Digest, as semel.State, result semel.Result, window time.Duration) error {
+	return c.call(func(s cacheStore) error { return s.ResolveDigest(ctx, d, as, result, window) })
+}
+
+// RemoveDigest implements semel.Resolver.
+func (c *LateCache) RemoveDigest(ctx context.Context, d semel.Digest) (was bool, err error) {
+	err = c.call(func(s cacheStore) error {
+		was, err = s.RemoveDigest(ctx, d)
+		return err
+	})
+	return was, err
+}
+
 // Purge implements semel.Purger. It does nothing for a cache that expires
 // records by itself.
 func (c *LateCache) Purge(ctx context.Context) (n int64, err error) {

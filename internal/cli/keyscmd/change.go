@@ -198,11 +198,7 @@ func (c changer) remove(ctx context.Context, r *semel.Record) (bool, error) {
 	if r.Key.ID != "" {
 		return c.Remove(ctx, r.Key)
 	}
-	by, ok := semel.As[semel.DigestResolver](c.store)
-	if !ok {
-		return false, errors.ErrUnsupported
-	}
-	return by.RemoveDigest(ctx, r.Digest)
+	return c.RemoveDigest(ctx, r.Digest)
 }
 
 // resolve settles a record, by its digest if its key is not known.
@@ -210,11 +206,7 @@ func (c changer) resolve(ctx context.Context, r *semel.Record, as semel.State, w
 	if r.Key.ID != "" {
 		return c.Resolve(ctx, r.Key, as, semel.Result{}, window)
 	}
-	by, ok := semel.As[semel.DigestResolver](c.store)
-	if !ok {
-		return errors.ErrUnsupported
-	}
-	return by.ResolveDigest(ctx, r.Digest, as, semel.Result{}, window)
+	return c.ResolveDigest(ctx, r.Digest, as, semel.Result{}, window)
 }
 
 func newKeysPurgeCommand(k *keysFlags) *cobra.Command {
