@@ -395,6 +395,23 @@ func (SinkBase) Lint(*Linter) {}
 // Examine implements Kind.
 func (SinkBase) Examine(context.Context, *Examination) {}
 
+// AsSource returns what opened a source, but nil after an error: a nil pointer of S in
+// the interface would not be nil.
+func AsSource[S pipeline.Source](s S, err error) (pipeline.Source, error) {
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// AsSink does for a sink what AsSource does for a source.
+func AsSink[S pipeline.Sink](s S, err error) (pipeline.Sink, error) {
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
 // StoreBase has default methods. Kinds of stores embed it.
 type StoreBase struct{}
 

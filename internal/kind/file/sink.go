@@ -52,11 +52,7 @@ func (s *Sink) Open(_ context.Context, env *config.Env) (pipeline.Sink, error) {
 			opts.Beside = keys
 		}
 	}
-	sink, err := file.OpenSink(s.Path, opts)
-	if err != nil {
-		return nil, err // not sink: a nil *Sink becomes a non-nil interface
-	}
-	return sink, nil
+	return config.AsSink(file.OpenSink(s.Path, opts))
 }
 
 // OpenSession implements config.SessionSink. Keys, the length of the output and,

@@ -92,11 +92,7 @@ func (s *Source) Lint(l *config.Linter) {
 
 // Open implements config.Source.
 func (s *Source) Open(_ context.Context, env *config.Env) (pipeline.Source, error) {
-	source, err := s.open(filepath.Join(s.State, env.Pipeline.Name+".positions"))
-	if err != nil {
-		return nil, err // not source: a nil *Source becomes a non-nil interface
-	}
-	return source, nil
+	return config.AsSource(s.open(filepath.Join(s.State, env.Pipeline.Name+".positions")))
 }
 
 // open opens the files. If state is "", the positions belong to a session.

@@ -91,11 +91,7 @@ func (s *Source) Open(_ context.Context, env *config.Env) (pipeline.Source, erro
 	if opts.TLS, err = s.TLS.Config(); err != nil {
 		return nil, err
 	}
-	source, err := httpsrc.Open(opts)
-	if err != nil {
-		return nil, err // not source: a nil *Source becomes a non-nil interface
-	}
-	return source, nil
+	return config.AsSource(httpsrc.Open(opts))
 }
 
 // Examine implements config.Kind: it looks whether the address is free.

@@ -18,16 +18,6 @@ var (
 	_ config.Advisor = (*Sink)(nil)
 )
 
-// Advise implements config.Advisor.
-func (s *Source) Advise(_ *config.File, p *config.Pipeline, path string, err error) *advice.Error {
-	return s.Client.advise(p, path, err)
-}
-
-// Advise implements config.Advisor.
-func (s *Sink) Advise(_ *config.File, p *config.Pipeline, path string, err error) *advice.Error {
-	return s.Client.advise(p, path, err)
-}
-
 // naming returns the field of a pipeline that names a topic.
 func naming(p *config.Pipeline, topic string) string {
 	if source, ok := p.Source.(*Source); ok && slices.Contains(source.Topics, topic) {
@@ -39,7 +29,8 @@ func naming(p *config.Pipeline, topic string) string {
 	return "parked.topic"
 }
 
-func (c *Client) advise(p *config.Pipeline, path string, err error) *advice.Error {
+// Advise implements config.Advisor for the source and the sink.
+func (c *Client) Advise(_ *config.File, p *config.Pipeline, path string, err error) *advice.Error {
 	said := &advice.Error{Public: true}
 	brokers := strings.Join(c.Brokers, ", ")
 	missing, lacks := kafka.MissingTopic(err)

@@ -55,7 +55,7 @@ func (c *Client) examine(ctx context.Context, x *config.Examination, opts *kafka
 	}
 	if semel.Classify(err) == semel.ClassPermanent {
 		found, remedy := x.File.Redact(err.Error()), "correct it"
-		if said := c.advise(x.Pipeline, "source.kafka", err); said != nil {
+		if said := c.Advise(x.File, x.Pipeline, "source.kafka", err); said != nil {
 			found, remedy = x.File.Redact(said.Cause), said.Remedy
 		}
 		x.Note(semel.Broken, "brokers", found, "nothing is read or written", remedy)

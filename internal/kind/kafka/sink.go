@@ -74,12 +74,8 @@ func (s *Sink) Open(ctx context.Context, env *config.Env) (pipeline.Sink, error)
 	if err != nil {
 		return nil, err
 	}
-	sink, err := kafka.OpenSink(ctx, &kafka.SinkOptions{
+	return config.AsSink(kafka.OpenSink(ctx, &kafka.SinkOptions{
 		Name: env.Pipeline.Name, Client: append(client, kgo.ProducerBatchCompression(compression(s.Compression))), Topic: s.Topic.Name, Route: s.Topic.Route, SamePartition: s.Partition == "same",
 		NoKeyHeaders: !s.KeyHeaders,
-	})
-	if err != nil {
-		return nil, err // not sink: a nil *Sink becomes a non-nil interface
-	}
-	return sink, nil
+	}))
 }

@@ -65,9 +65,8 @@ func (c *Client) options() ([]natsgo.Option, error) {
 	return opts, nil
 }
 
-// advise says what an error of the servers means. path is the kind's place in the
-// configuration.
-func (c *Client) advise(path string, err error) *advice.Error {
+// Advise implements config.Advisor for the source and the sink.
+func (c *Client) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *advice.Error {
 	said := &advice.Error{Public: true}
 	var missing *nats.MissingError
 	switch {

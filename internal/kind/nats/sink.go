@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/semel-dev/semel/broker/nats"
-	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/pipeline"
@@ -70,13 +69,9 @@ func (s *Sink) Open(ctx context.Context, env *config.Env) (pipeline.Sink, error)
 	if err != nil {
 		return nil, err
 	}
-	sink, err := nats.OpenSink(ctx, &nats.SinkOptions{
+	return config.AsSink(nats.OpenSink(ctx, &nats.SinkOptions{
 		URL: s.url(), Client: client, Subject: s.Subject.Name, Route: s.Subject.Route, Stream: s.Stream, Create: s.Create, Name: env.Pipeline.Name,
-	})
-	if err != nil {
-		return nil, err // not sink: a nil *Sink becomes a non-nil interface
-	}
-	return sink, nil
+	}))
 }
 
 // with reports whether the sink is on the servers that the pipeline reads.
@@ -90,9 +85,4 @@ func (s *Sink) Examine(ctx context.Context, x *config.Examination) {
 	if !s.with(x.Pipeline) {
 		s.Client.examine(ctx, x, &nats.ExamineOptions{Subject: s.Subject.Name, Route: s.Subject.Route, CreateSubject: s.Create})
 	}
-}
-
-// Advise implements config.Advisor.
-func (s *Sink) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *advice.Error {
-	return s.advise(path, err)
 }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/nats"
-	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/pipeline"
@@ -82,13 +81,9 @@ func (s *Source) Open(ctx context.Context, _ *config.Env) (pipeline.Source, erro
 	if err != nil {
 		return nil, err
 	}
-	source, err := nats.OpenSource(ctx, &nats.SourceOptions{
+	return config.AsSource(nats.OpenSource(ctx, &nats.SourceOptions{
 		URL: s.url(), Client: client, Stream: s.Stream, Consumer: s.Consumer, Subjects: s.Subjects, Create: s.Create, ConfirmAcks: s.ConfirmAcks,
-	})
-	if err != nil {
-		return nil, err // not source: a nil *Source becomes a non-nil interface
-	}
-	return source, nil
+	}))
 }
 
 // Sample implements config.Source. It reads the stream without a consumer.
@@ -122,9 +117,4 @@ func (c *Client) examine(ctx context.Context, x *config.Examination, opts *nats.
 		x.Add(findings)
 	}
 	x.Fail("", err)
-}
-
-// Advise implements config.Advisor.
-func (s *Source) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *advice.Error {
-	return s.advise(path, err)
 }

@@ -110,17 +110,9 @@ func (s *Outbox) Open(ctx context.Context, env *config.Env) (pipeline.Source, er
 		return nil, err
 	}
 	if s.wal() {
-		source, err := outbox.OpenWAL(ctx, store.DSN.Reveal(), &outbox.WALOptions{Names: store.names(), Slot: s.Slot, Keep: s.Keep, Observer: env.Observer, Pipeline: env.Pipeline.Name})
-		if err != nil {
-			return nil, err // not source: a nil *WALSource becomes a non-nil interface
-		}
-		return source, nil
+		return config.AsSource(outbox.OpenWAL(ctx, store.DSN.Reveal(), &outbox.WALOptions{Names: store.names(), Slot: s.Slot, Keep: s.Keep, Observer: env.Observer, Pipeline: env.Pipeline.Name}))
 	}
-	source, err := outbox.Open(ctx, store.DSN.Reveal(), &outbox.Options{Names: store.names(), Lease: env.Pipeline.Lease, Keep: s.Keep})
-	if err != nil {
-		return nil, err // not source: a nil *Source becomes a non-nil interface
-	}
-	return source, nil
+	return config.AsSource(outbox.Open(ctx, store.DSN.Reveal(), &outbox.Options{Names: store.names(), Lease: env.Pipeline.Lease, Keep: s.Keep}))
 }
 
 // Sample implements config.Source.

@@ -300,11 +300,7 @@ func (s *Sink) Open(ctx context.Context, env *config.Env) (pipeline.Sink, error)
 	if err != nil {
 		return nil, err
 	}
-	sink, err := postgres.Open(ctx, dsn.Reveal(), opts)
-	if err != nil {
-		return nil, err // not sink: a nil *Sink becomes a non-nil interface
-	}
-	return sink, nil
+	return config.AsSink(postgres.Open(ctx, dsn.Reveal(), opts))
 }
 
 // OpenSession implements config.SessionSink: keys and rows are one transaction.

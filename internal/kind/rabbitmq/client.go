@@ -64,9 +64,8 @@ func (c *Client) examine(ctx context.Context, x *config.Examination, opts *rabbi
 	x.Fail("", err)
 }
 
-// advise says what an error of the servers means. path is the kind's place in the
-// configuration.
-func (c *Client) advise(path string, err error) *advice.Error {
+// Advise implements config.Advisor for the source and the sink.
+func (c *Client) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *advice.Error {
 	said := &advice.Error{Public: true}
 	var missing *rabbitmq.MissingError
 	var unroutable *rabbitmq.UnroutableError

@@ -5,7 +5,6 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/rabbitmq"
-	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/pipeline"
@@ -76,21 +75,12 @@ func (s *Sink) Open(ctx context.Context, env *config.Env) (pipeline.Sink, error)
 	if err != nil {
 		return nil, err
 	}
-	sink, err := rabbitmq.OpenSink(ctx, &rabbitmq.SinkOptions{
+	return config.AsSink(rabbitmq.OpenSink(ctx, &rabbitmq.SinkOptions{
 		Client: client, Exchange: s.Exchange, RoutingKey: s.RoutingKey.Name, Route: s.RoutingKey.Route, Create: s.Create, Name: env.Pipeline.Name,
-	})
-	if err != nil {
-		return nil, err // not sink: a nil *Sink becomes a non-nil interface
-	}
-	return sink, nil
+	}))
 }
 
 // Examine implements config.Kind.
 func (s *Sink) Examine(ctx context.Context, x *config.Examination) {
 	s.Client.examine(ctx, x, &rabbitmq.ExamineOptions{Exchange: s.Exchange, RoutingKey: s.RoutingKey.Name, Route: s.RoutingKey.Route, Create: s.Create})
-}
-
-// Advise implements config.Advisor.
-func (s *Sink) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *advice.Error {
-	return s.advise(path, err)
 }

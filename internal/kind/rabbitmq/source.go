@@ -6,7 +6,6 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/rabbitmq"
-	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/pipeline"
@@ -74,19 +73,10 @@ func (s *Source) Open(ctx context.Context, _ *config.Env) (pipeline.Source, erro
 	if err != nil {
 		return nil, err
 	}
-	source, err := rabbitmq.OpenSource(ctx, &rabbitmq.SourceOptions{Client: client, Queue: s.Queue, Create: s.Create})
-	if err != nil {
-		return nil, err // not source: a nil *Source becomes a non-nil interface
-	}
-	return source, nil
+	return config.AsSource(rabbitmq.OpenSource(ctx, &rabbitmq.SourceOptions{Client: client, Queue: s.Queue, Create: s.Create}))
 }
 
 // Examine implements config.Kind.
 func (s *Source) Examine(ctx context.Context, x *config.Examination) {
 	s.Client.examine(ctx, x, &rabbitmq.ExamineOptions{Queue: s.Queue, Create: s.Create})
-}
-
-// Advise implements config.Advisor.
-func (s *Source) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *advice.Error {
-	return s.advise(path, err)
 }

@@ -127,11 +127,7 @@ func (s *Sink) Open(ctx context.Context, env *config.Env) (pipeline.Sink, error)
 	if opts.Route != nil {
 		opts.Queue = s.Account
 	}
-	sink, err := sqs.OpenSink(ctx, opts)
-	if err != nil {
-		return nil, err // not sink: a nil *Sink becomes a non-nil interface
-	}
-	return sink, nil
+	return config.AsSink(sqs.OpenSink(ctx, opts))
 }
 
 // Examine implements config.Kind.

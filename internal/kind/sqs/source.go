@@ -109,11 +109,7 @@ func (s *Source) Open(ctx context.Context, _ *config.Env) (pipeline.Source, erro
 	if err != nil {
 		return nil, err
 	}
-	source, err := sqs.OpenSource(ctx, &sqs.SourceOptions{Client: client, Queue: s.URL})
-	if err != nil {
-		return nil, err // not source: a nil *Source becomes a non-nil interface
-	}
-	return source, nil
+	return config.AsSource(sqs.OpenSource(ctx, &sqs.SourceOptions{Client: client, Queue: s.URL}))
 }
 
 // Examine implements config.Kind.

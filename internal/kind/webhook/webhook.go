@@ -88,11 +88,7 @@ func (s *Sink) Open(_ context.Context, env *config.Env) (pipeline.Sink, error) {
 	if opts.TLS, err = s.TLS.Config(); err != nil {
 		return nil, err
 	}
-	sink, err := webhook.New(opts)
-	if err != nil {
-		return nil, err // not sink: a nil *Sink becomes a non-nil interface
-	}
-	return sink, nil
+	return config.AsSink(webhook.New(opts))
 }
 
 func webhookURL(v schema.Value, target *schema.Secret) {
