@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"maps"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -107,11 +109,14 @@ func (t *Transactor) bringUpToDate(ctx context.Context, s *session, parts []*par
 			return err
 		}
 		p.slot = at
-		if at.state == nil {
-			if at.state, err = t.load(ctx, p.id); err != nil {
-				return err
-			}
+	}
+	if err := cluster.Each(parts, func(p *part) (err error) {
+		if p.slot.state == nil {
+			p.slot.state, err = t.load(ctx, p.id)
 		}
+		return err
+	}); err != nil {
+		return err
 	}
 	from, err := t.positions(ctx, parts)
 	if err != nil {
@@ -123,16 +128,22 @@ func (t *Transactor) bringUpToDate(ctx context.Context, s *session, parts []*par
 		return err
 	}
 	now := t.now()
-	keys, err := t.readTo(ctx, parts, from, t.opts.changelogOf, func(p *part, records []*kgo.Record) (int, bool, error) {
-		return t.applyAll(ctx, p, records, nonce, now)
-	})
-	if err != nil {
-		return err
-	}
-	if t.opts.hasState() {
-		if err := t.restoreWindows(ctx, parts, nonce); err != nil {
-			return err
+	var keys atomic.Int64
+	behind := map[cluster.Partition]*reading{} // by the changelog's topic
+	for _, p := range parts {
+		behind[cluster.Partition{Topic: t.opts.changelogOf(p.id.Topic), Number: p.id.Number}] = &reading{apply: func(records []*kgo.Record) (bool, error) {
+			n, reached, err := t.applyAll(ctx, p, records, nonce, now)
+			keys.Add(int64(n))
+			return reached, err
+		}}
+		if t.opts.hasState() {
+			behind[cluster.Partition{Topic: t.opts.windowsOf(p.id.Topic), Number: p.id.Number}] = &reading{apply: func(records []*kgo.Record) (bool, error) {
+				return t.applyWindows(ctx, p, records, nonce)
+			}}
 		}
+	}
+	if err := t.readTo(ctx, from, behind); err != nil {
+		return err
 	}
 	if err := t.restoreWaiting(ctx, s, parts); err != nil {
 		return err
@@ -146,7 +157,7 @@ func (t *Transactor) bringUpToDate(ctx context.Context, s *session, parts []*par
 		}
 	}
 	t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Count: len(parts), Elapsed: time.Since(began),
-		Reason: fmt.Sprintf("%d partitions are up to date, %d keys were read", len(parts), keys)})
+		Reason: fmt.Sprintf("%d partitions are up to date, %d keys were read", len(parts), keys.Load())})
 	return nil
 }
 
@@ -189,8 +200,8 @@ func (t *Transactor) apply(ctx context.Context, st *keystate.State, value []byte
 	return nil
 }
 
-// positions returns where to read each part's changelog from. If the changelog has lost
-// records, the state is dropped.
+// positions returns where to read each part's changelogs from. If one has lost records,
+// its state is dropped.
 func (t *Transactor) positions(ctx context.Context, parts []*part) (map[string]map[int32]kgo.Offset, error) {
 	adm := t.adm()
 	var names []string
@@ -230,7 +241,10 @@ func (t *Transactor) positions(ctx context.Context, parts []*part) (map[string]m
 		}
 		from[name][p.id.Number] = kgo.NewOffset().At(at)
 	}
-	return from, nil
+	if !t.opts.hasState() {
+		return from, nil
+	}
+	return from, t.windowPositions(ctx, parts, from)
 }
 
 // live returns the offsets of the first changelog records that may count at a time in
@@ -266,6 +280,9 @@ func (t *Transactor) writeBarriers(ctx context.Context, parts []*part, nonce dig
 	for _, p := range parts {
 		value := keystate.Encode(&keystate.Header{Kind: keystate.KindBarrier, Secret: nonce, Topic: p.slot.state.Topic})
 		records = append(records, &kgo.Record{Topic: t.opts.changelogOf(p.id.Topic), Partition: p.id.Number, Value: value})
+		if t.opts.hasState() {
+			records = append(records, &kgo.Record{Topic: t.opts.windowsOf(p.id.Topic), Partition: p.id.Number, Value: t.windowsBarrier(nonce, t.topics[p.id.Topic])})
+		}
 	}
 	if err := t.admin.ProduceSync(ctx, records...).FirstErr(); err != nil {
 		return fmt.Errorf("kafka: changelog: write a barrier: %w", err)
@@ -273,47 +290,53 @@ func (t *Transactor) writeBarriers(ctx context.Context, parts []*part, nonce dig
 	return nil
 }
 
-// readTo passes the committed records of changelogs to apply until it reports true, which
-// means that the barrier is reached. It returns the number of entries. The changelog of an
-// input has a name.
-func (t *Transactor) readTo(ctx context.Context, parts []*part, from map[string]map[int32]kgo.Offset, name func(input string) string, apply func(p *part, records []*kgo.Record) (entries int, reached bool, err error)) (entries int, err error) {
+// reading is a partition of a changelog that is read up to its barrier.
+type reading struct {
+	apply   func(records []*kgo.Record) (reached bool, err error)
+	records []*kgo.Record
+	reached bool
+}
+
+func (r *reading) run() (err error) {
+	r.reached, err = r.apply(r.records)
+	r.records = nil
+	return err
+}
+
+// readTo reads committed records of partitions until each has reached its barrier. It
+// applies those of several partitions together.
+func (t *Transactor) readTo(ctx context.Context, from map[string]map[int32]kgo.Offset, behind map[cluster.Partition]*reading) error {
 	client, err := kgo.NewClient(t.clientOptions(
 		kgo.ConsumePartitions(from), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeResetOffset(kgo.NoResetOffset()),
 		kgo.FetchMaxWait(500*time.Millisecond), kgo.FetchMaxBytes(16<<20), kgo.FetchMaxPartitionBytes(4<<20),
 	)...)
 	if err != nil {
-		return 0, fmt.Errorf("kafka: changelog: %w", err)
+		return fmt.Errorf("kafka: changelog: %w", err)
 	}
 	defer client.Close()
-	behind := map[cluster.Partition]*part{} // by the changelog's topic
-	for _, p := range parts {
-		behind[cluster.Partition{Topic: name(p.id.Topic), Number: p.id.Number}] = p
-	}
 	for len(behind) > 0 {
 		fetches := client.PollFetches(ctx)
 		if ctx.Err() != nil {
-			return entries, context.Cause(ctx)
+			return context.Cause(ctx)
 		}
 		if err := fetches.Err(); err != nil {
-			return entries, fmt.Errorf("kafka: read changelog: %w", err)
+			return fmt.Errorf("kafka: read changelog: %w", err)
 		}
+		var read []*reading
 		fetches.EachPartition(func(f kgo.FetchTopicPartition) {
-			id := cluster.Partition{Topic: f.Topic, Number: f.Partition}
-			if p := behind[id]; p != nil && err == nil {
-				var reached bool
-				var n int
-				n, reached, err = apply(p, f.Records)
-				entries += n
-				if reached {
-					delete(behind, id)
+			if r := behind[cluster.Partition{Topic: f.Topic, Number: f.Partition}]; r != nil && len(f.Records) > 0 {
+				if len(r.records) == 0 {
+					read = append(read, r)
 				}
+				r.records = append(r.records, f.Records...)
 			}
 		})
-		if err != nil {
-			return entries, err
+		if err := cluster.Each(read, (*reading).run); err != nil {
+			return err
 		}
+		maps.DeleteFunc(behind, func(_ cluster.Partition, r *reading) bool { return r.reached })
 	}
-	return entries, nil
+	return nil
 }
 
 // applyAll applies records of the changelog up to the barrier, and reports whether it

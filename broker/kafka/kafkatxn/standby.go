@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -96,13 +95,6 @@ func (b *standby) live(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if b.t.opts.hasState() {
-		more, err := b.t.windowPositions(soon, parts)
-		if err != nil {
-			return err
-		}
-		maps.Copy(from, more)
-	}
 	for _, p := range b.parts {
 		p.next = map[string]int64{}
 		for _, name := range b.t.opts.changelogsOf(p.id.Topic) {
@@ -174,7 +166,7 @@ func (b *standby) applyAll(ctx context.Context, fetches kgo.Fetches) (err error)
 		records := slices.DeleteFunc(f.Records, func(r *kgo.Record) bool { return r.Attrs.IsControl() })
 		// No barrier has the zero nonce, so everything is read.
 		if f.Topic == b.t.opts.windowsOf(p.id.Topic) {
-			_, _, err = b.t.applyWindows(ctx, &p.part, records, windows.ID{})
+			_, err = b.t.applyWindows(ctx, &p.part, records, windows.ID{})
 		} else {
 			var n int
 			n, _, err = b.t.applyAll(ctx, &p.part, records, digest.Secret{}, now)

@@ -69,29 +69,9 @@ func (t *Transactor) checkWindows(ctx context.Context, adm *kadm.Client, input s
 	return nil
 }
 
-// restoreWindows brings the windows of parts up to date, as bringUpToDate does with the
-// keys. Their offsets and windows were committed together, so both have the same owner.
-func (t *Transactor) restoreWindows(ctx context.Context, parts []*part, nonce windows.ID) error {
-	from, err := t.windowPositions(ctx, parts)
-	if err != nil {
-		return err
-	}
-	var barriers []*kgo.Record
-	for _, p := range parts {
-		barriers = append(barriers, &kgo.Record{Topic: t.opts.windowsOf(p.id.Topic), Partition: p.id.Number, Value: t.windowsBarrier(nonce, t.topics[p.id.Topic])})
-	}
-	if err := t.admin.ProduceSync(ctx, barriers...).FirstErr(); err != nil {
-		return fmt.Errorf("kafka: windows: write a barrier: %w", err)
-	}
-	_, err = t.readTo(ctx, parts, from, t.opts.windowsOf, func(p *part, records []*kgo.Record) (int, bool, error) {
-		return t.applyWindows(ctx, p, records, nonce)
-	})
-	return err
-}
-
-// windowPositions returns where to read the windows of parts from. If their changelog has
-// lost records, the windows are dropped.
-func (t *Transactor) windowPositions(ctx context.Context, parts []*part) (map[string]map[int32]kgo.Offset, error) {
+// windowPositions adds where to read the windows of parts from. If their changelog has lost
+// records, the windows are dropped.
+func (t *Transactor) windowPositions(ctx context.Context, parts []*part, from map[string]map[int32]kgo.Offset) error {
 	adm := t.adm()
 	var names []string
 	for _, topic := range t.opts.reads() {
@@ -100,25 +80,27 @@ func (t *Transactor) windowPositions(ctx context.Context, parts []*part) (map[st
 	first, err := adm.ListStartOffsets(ctx, names...)
 	last, err2 := adm.ListEndOffsets(ctx, names...)
 	if err := errors.Join(err, err2, first.Error(), last.Error()); err != nil {
-		return nil, fmt.Errorf("kafka: windows: %w", err)
+		return fmt.Errorf("kafka: windows: %w", err)
 	}
-	from := map[string]map[int32]kgo.Offset{}
+	if err := cluster.Each(parts, func(p *part) (err error) {
+		if p.slot.windows == nil {
+			p.slot.windows, err = t.loadWindows(p.id)
+		}
+		return err
+	}); err != nil {
+		return err
+	}
 	for _, p := range parts {
 		name := t.opts.windowsOf(p.id.Topic)
 		start, _ := first.Lookup(name, p.id.Number)
 		end, _ := last.Lookup(name, p.id.Number)
-		if p.slot.windows == nil {
-			if p.slot.windows, err = t.loadWindows(p.id); err != nil {
-				return nil, err
-			}
-		}
 		ws := p.slot.windows
 		at := max(ws.position-1, start.Offset)
 		if ws.verify = ws.position > 0 && ws.position <= end.Offset && at == ws.position-1 && ws.whole(start.Offset); !ws.verify {
 			// What it had read is gone, or the changelog or the copy has lost records. So it
 			// begins at the start.
 			if err := t.forgetWindows(p); err != nil {
-				return nil, err
+				return err
 			}
 			at = start.Offset
 		}
@@ -127,7 +109,7 @@ func (t *Transactor) windowPositions(ctx context.Context, parts []*part) (map[st
 		}
 		from[name][p.id.Number] = kgo.NewOffset().At(at)
 	}
-	return from, nil
+	return nil
 }
 
 // loadWindows returns the windows of a partition from the local copy. Records that it
@@ -178,11 +160,11 @@ func (t *Transactor) forgetWindows(p *part) error {
 // applyWindows applies records of the changelog up to the barrier, and reports whether it
 // was reached. It drops a state that the changelog contradicts, because brokers may lose
 // acknowledged records.
-func (t *Transactor) applyWindows(ctx context.Context, p *part, records []*kgo.Record, nonce windows.ID) (entries int, reached bool, err error) {
+func (t *Transactor) applyWindows(ctx context.Context, p *part, records []*kgo.Record, nonce windows.ID) (reached bool, err error) {
 	ws := p.slot.windows
 	for _, r := range records {
 		if ws.verify && (r.Offset != ws.position-1 || ws.last != crc32.Checksum(r.Value, locallog.Castagnoli)) {
-			return entries, false, errors.Join(fmt.Errorf("kafka: %s/%d at %d is another record than before: %w", r.Topic, r.Partition, r.Offset, errAgain), t.forgetWindows(p))
+			return false, errors.Join(fmt.Errorf("kafka: %s/%d at %d is another record than before: %w", r.Topic, r.Partition, r.Offset, errAgain), t.forgetWindows(p))
 		}
 		ws.verify = false
 		if r.Offset < ws.position {
@@ -191,36 +173,34 @@ func (t *Transactor) applyWindows(ctx context.Context, p *part, records []*kgo.R
 		c, err := ws.parse(r.Value)
 		switch {
 		case err != nil:
-			return entries, false, fmt.Errorf("kafka: %s/%d at %d: %w", r.Topic, r.Partition, r.Offset, err)
+			return false, fmt.Errorf("kafka: %s/%d at %d: %w", r.Topic, r.Partition, r.Offset, err)
 		case c.nonce != windows.ID{}:
 			if c.nonce == nonce {
 				p.slot.measure()
-				return entries, true, t.writeWindowsLog(ws)
+				return true, t.writeWindowsLog(ws)
 			}
 			continue
 		case c.definition != t.definition:
-			return entries, false, fmt.Errorf("kafka: topic %s holds windows or records that were made otherwise than by %q: their keys, sizes, times or values do not fit. Restore the former settings, or use a new group: %w",
+			return false, fmt.Errorf("kafka: topic %s holds windows or records that were made otherwise than by %q: their keys, sizes, times or values do not fit. Restore the former settings, or use a new group: %w",
 				r.Topic, t.opts.stateText(), semel.ErrInvalidRequest)
 		}
 		if c.topic != t.topics[p.id.Topic] {
 			if err := t.checkKeysOf(ctx, p.id.Topic, c.topic); errors.Is(err, semel.ErrInvalidRequest) {
-				return entries, false, fmt.Errorf("kafka: topic %s holds windows of another topic than %s: use a new group: %w", r.Topic, p.id.Topic, semel.ErrInvalidRequest)
+				return false, fmt.Errorf("kafka: topic %s holds windows of another topic than %s: use a new group: %w", r.Topic, p.id.Topic, semel.ErrInvalidRequest)
 			} else if err != nil {
-				return entries, false, err
+				return false, err
 			}
 		}
 		c.apply(r.Offset, ws.add(r))
 		ws.passed(r.Value, r.Offset+1)
-		entries += c.entries
 	}
 	ws.shorten()
-	return entries, false, t.writeWindowsLog(ws)
+	return false, t.writeWindowsLog(ws)
 }
 
 // windowsRecord is a record of the changelog of windows or held records.
 type windowsRecord struct {
 	nonce, definition, topic windows.ID
-	entries                  int
 	apply                    func(at int64, place locallog.Place)
 }
 
@@ -230,9 +210,9 @@ func (ws *windowState) parse(value []byte) (windowsRecord, error) {
 	held, err2 := kept.Parse(value)
 	switch {
 	case err2 == nil && (ws.kept != nil || held.Nonce != kept.ID{}):
-		return windowsRecord{held.Nonce, held.Definition, held.Topic, held.Len(), func(at int64, place locallog.Place) { ws.kept.Apply(&held, at, place) }}, nil
+		return windowsRecord{held.Nonce, held.Definition, held.Topic, func(at int64, place locallog.Place) { ws.kept.Apply(&held, at, place) }}, nil
 	case err == nil && (ws.agg != nil || agg.Nonce != windows.ID{}):
-		return windowsRecord{agg.Nonce, agg.Definition, agg.Topic, agg.Len(), func(at int64, place locallog.Place) { ws.agg.Apply(&agg, at, place) }}, nil
+		return windowsRecord{agg.Nonce, agg.Definition, agg.Topic, func(at int64, place locallog.Place) { ws.agg.Apply(&agg, at, place) }}, nil
 	case err == nil || err2 == nil:
 		return windowsRecord{}, nil
 	}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -140,4 +142,21 @@ func (e Extent) ReadFrom(ctx context.Context, opts []kgo.Opt, from map[string]ma
 		fn(r)
 		return true, nil
 	})
+}
+
+// Each calls fn for all items of a list, for as many together as there are processors. It
+// returns all errors.
+func Each[T any](list []T, fn func(T) error) error {
+	errs := make([]error, len(list))
+	places := make(chan struct{}, runtime.GOMAXPROCS(0))
+	var calls sync.WaitGroup
+	for i, item := range list {
+		places <- struct{}{}
+		calls.Go(func() {
+			defer func() { <-places }()
+			errs[i] = fn(item)
+		})
+	}
+	calls.Wait()
+	return errors.Join(errs...)
 }
