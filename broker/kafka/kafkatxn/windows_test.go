@@ -365,7 +365,7 @@ func TestAQuietPartitionClosesItsWindowsInTime(t *testing.T) {
 		began := time.Now()
 		for n := range rounds {
 			time.Sleep(137 * time.Millisecond) // in a bubble
-			first := time.Now() // the member may read the record before the end of Write
+			first := time.Now()                // the member may read the record before the end of Write
 			b.Write(counted(0, strconv.Itoa(n), strconv.Itoa(n), 1, first.Add(-size-stream.ClockMargin-time.Second)))
 			last := time.Now()
 			p.Wait(1, kafkatest.Settled)

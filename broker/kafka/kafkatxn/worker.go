@@ -239,8 +239,7 @@ func (s *session) finish(last context.Context) error {
 		return fmt.Errorf("kafka: commit: %w", waits.TooLong(w.overdue(err)))
 	}
 	s.tooBig, w.limit = 0, 0
-	w.results.End()
-	s.t.health.Committed(w.records)
+	s.t.health.Committed(w.records + w.results.End())
 	s.works()
 	settled := w.records
 	for _, p := range w.touched {

@@ -34,7 +34,7 @@ type Health struct {
 	paused  time.Time        // start of a reported pause, or zero
 	quiet   error            // why the brokers did not answer the last look at partitions
 	doing   map[string]task  // what members do, by name; none for an idle one
-	settled uint64           // records that were committed
+	settled uint64           // records and results that were committed
 }
 
 // task is what a member does, in words, and with how many records.
@@ -57,11 +57,11 @@ func (h *Health) Does(name, what string, records int) {
 	h.doing[name] = task{what, records}
 }
 
-// Committed notes that a member has committed records.
-func (h *Health) Committed(records int) {
+// Committed notes that a member has committed records that it read, and results.
+func (h *Health) Committed(n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.settled += uint64(records)
+	h.settled += uint64(n)
 }
 
 // Answered notes whether the brokers answered a look at the partitions.
@@ -71,7 +71,7 @@ func (h *Health) Answered(err error) {
 	h.quiet = err
 }
 
-// Progress returns how many records were committed, and whether there is work.
+// Progress returns how many records and results were committed, and whether there is work.
 func (h *Health) Progress() (settled uint64, busy bool) {
 	_, _, err := h.Look()
 	h.mu.Lock()

@@ -62,8 +62,8 @@ func (r *Results) Preview(write func(most int) (int, error)) error {
 
 func (r *Results) note(n int) { r.left, r.wrote = r.left-n, r.wrote+n }
 
-// End notes that the transaction has committed.
-func (r *Results) End() {
+// End notes that the transaction has committed. It returns how many results that has.
+func (r *Results) End() (wrote int) {
 	took := max(time.Since(r.began), time.Microsecond)
 	next := int(float64(r.wrote) * float64(r.interval) / float64(took))
 	if took > r.interval {
@@ -71,4 +71,5 @@ func (r *Results) End() {
 	} else if r.wrote >= r.fit {
 		r.fit = min(next, 2*r.fit)
 	}
+	return r.wrote
 }

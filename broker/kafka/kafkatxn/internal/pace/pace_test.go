@@ -25,7 +25,9 @@ func transact(r *Results, due *int, making, writing, empty time.Duration) (wrote
 		return n, nil
 	})
 	time.Sleep(time.Duration(wrote)*writing + empty) // in a bubble
-	r.End()
+	if n := r.End(); n != wrote {
+		panic("a wrong number of results")
+	}
 	return wrote, time.Since(began)
 }
 
