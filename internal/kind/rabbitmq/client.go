@@ -41,15 +41,8 @@ func (c *Client) fields() []schema.Field {
 
 // client returns how to reach the servers.
 func (c *Client) client() (rabbitmq.Client, error) {
-	client := rabbitmq.Client{Addrs: c.Servers, VHost: c.VHost, User: c.Username, Password: c.Password.Reveal()}
-	if c.TLS != nil {
-		secured, err := c.TLS.Config()
-		if err != nil {
-			return client, err
-		}
-		client.TLS = secured
-	}
-	return client, nil
+	secured, err := c.TLS.Config()
+	return rabbitmq.Client{Addrs: c.Servers, TLS: secured, VHost: c.VHost, User: c.Username, Password: c.Password.Reveal()}, err
 }
 
 // examine adds what the doctor finds.
