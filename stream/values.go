@@ -32,7 +32,7 @@ type Value struct {
 // Values returns an Aggregator whose results are JSON objects with the members key,
 // start, end and values. The error wraps semel.ErrInvalidRequest.
 func Values(list ...Value) (Aggregator, error) {
-	v := &values{}
+	v := &values{fixed: true}
 	if len(list) == 0 {
 		return nil, fmt.Errorf("stream: there is no value to compute: %w", semel.ErrInvalidRequest)
 	}
@@ -62,6 +62,7 @@ func Values(list ...Value) (Aggregator, error) {
 			v.paths = append(v.paths, at)
 		}
 		v.parts = append(v.parts, p)
+		v.fixed = v.fixed && p.op != opFirst && p.op != opLast
 		text = append(text, strings.TrimSpace(item.Name+" "+op+" "+p.text))
 	}
 	v.text = strings.Join(text, ", ")
@@ -82,6 +83,7 @@ func Values(list ...Value) (Aggregator, error) {
 // All numbers are little-endian.
 type values struct {
 	parts   []part
+	fixed   bool // the size of an accumulator never changes
 	paths   []key.Path
 	text    string
 	finders sync.Pool
@@ -124,7 +126,10 @@ func (v *values) Add(acc []byte, m *semel.Message) ([]byte, error) {
 			return nil, semel.Permanent(fmt.Errorf("aggregate: the body is no JSON document: %w", err))
 		}
 	}
-	next := make([]byte, 0, len(acc)+24*len(v.parts))
+	next := acc[:0] // a part of a fixed size replaces itself
+	if !v.fixed {
+		next = make([]byte, 0, len(acc)+24*len(v.parts))
+	}
 	for i := range v.parts {
 		p := &v.parts[i]
 		var was []byte

@@ -71,7 +71,7 @@ func (s *State) Changes(definition, topic ID, most int) (records [][]byte, err e
 	if !s.Changed() {
 		return nil, nil
 	}
-	var entries []byte
+	entries := s.coded[:0]
 	n, written := 0, 0
 	flush := func() {
 		value := appendHeader(make([]byte, 0, HeaderSize+len(s.present.cursor)+len(entries)), kindChanges, definition, topic, n, &s.present)
@@ -101,6 +101,7 @@ func (s *State) Changes(definition, topic ID, most int) (records [][]byte, err e
 	if n > 0 || len(records) == 0 {
 		flush()
 	}
+	s.coded = entries
 	return records, nil
 }
 
@@ -254,7 +255,7 @@ func (s *State) Apply(r *Record, at int64, _ locallog.Place) {
 func (s *State) set(e entry) {
 	g := s.groups.get(e.key)
 	if g == nil {
-		g = &group{key: string(e.key), due: never}
+		g = newGroup(string(e.key))
 		s.groups.put(g)
 	}
 	s.changed(g)

@@ -29,8 +29,10 @@ type State struct {
 
 	committed, present progress
 	groups             index
-	// images are the groups that the open transaction has changed, as they were before.
+	// images are the groups that the open transaction has changed, as they were before, and
+	// saved has their panes, unless they are still those of the group.
 	images []image
+	saved  []pane
 	// txn is the number of the open transaction.
 	txn uint64
 	// due has the group keys by the end of the next window to emit, or an earlier time.
@@ -53,6 +55,7 @@ type State struct {
 	count int
 	bytes int64
 	acc   []byte // memory for an accumulator
+	coded []byte // memory for entries
 	// log has the groups with panes. moved are those whose panes the open transaction
 	// writes again.
 	log   livelog.Log[*group]
@@ -65,6 +68,14 @@ type group struct {
 	due   int64  // a time in due, at or before the end of the next window to emit; or never
 	txn   uint64 // the last transaction that changed it
 	found bool   // by its key
+	own   [1]pane
+}
+
+// newGroup returns a group without panes, which has memory for one.
+func newGroup(key string) *group {
+	g := &group{key: key, due: never}
+	g.panes = g.own[:0]
+	return g
 }
 
 // pane is the accumulator of messages that belong to the same windows.
@@ -191,7 +202,7 @@ func (s *State) Add(m *semel.Message, key []byte, when, clock int64) (Verdict, e
 	}
 	g := s.groups.get(key)
 	if g == nil {
-		g = &group{key: string(key), due: never}
+		g = newGroup(string(key))
 	}
 	if s.rule.gap > 0 {
 		return s.addToSession(m, g, when)
@@ -311,12 +322,15 @@ func (s *State) add(m *semel.Message, p *pane) error {
 // touch notes that the open transaction is about to change the panes of a group, which may
 // be new.
 func (s *State) touch(g *group) {
-	if s.note(g) {
-		g.panes = slices.Clone(g.panes)
-		if !g.found {
-			s.groups.put(g)
-		}
+	if !s.note(g) {
+		return
 	}
+	if !g.found {
+		s.groups.put(g)
+	}
+	n := len(s.saved)
+	s.saved = append(s.saved, g.panes...)
+	s.images[len(s.images)-1].panes = s.saved[n:]
 }
 
 // note is touch for a group that is there. It shares its panes with the image if note
@@ -384,7 +398,7 @@ func (s *State) Changed() bool { return s.present != s.committed || len(s.images
 // Drop discards the open transaction.
 func (s *State) Drop() {
 	for _, old := range s.images {
-		old.group.panes, old.group.due = old.panes, old.due
+		old.group.panes, old.group.due = slices.Clone(old.panes), old.due
 		if len(old.panes) == 0 {
 			s.forget(old.group)
 		} else if old.due != never {
@@ -433,7 +447,9 @@ func (s *State) Commit(at int64, _ []locallog.Place) {
 
 func (s *State) end() {
 	clear(s.images)
+	clear(s.saved)
 	clear(s.shown)
+	s.saved = s.saved[:0]
 	clear(s.moved)
 	s.moved = s.moved[:0]
 	s.images, s.left, s.revised = s.images[:0], nil, s.revised[:0]
