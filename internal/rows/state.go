@@ -1,6 +1,8 @@
 package rows
 
 import (
+	"bytes"
+	"hash/maphash"
 	"slices"
 	"sync"
 	"time"
@@ -9,7 +11,7 @@ import (
 // Change sets the row of a key, or deletes it.
 type Change struct {
 	Key []byte
-	// Row is nil if the key has no row any longer. The state keeps the bytes.
+	// Row is nil if the key has no row any longer. The state keeps a copy.
 	Row []byte
 	// At is the time of the change in milliseconds. It counts only with a history.
 	At int64
@@ -19,6 +21,7 @@ type Change struct {
 // concurrently.
 type State struct {
 	history int64 // milliseconds for which former rows are kept; 0 keeps none
+	hash    func(key []byte) uint64
 
 	mu    sync.RWMutex // guards the fields below
 	parts map[int32]*part
@@ -26,23 +29,51 @@ type State struct {
 	bytes int64
 }
 
-// part has the rows of a partition.
+// part has the rows of a partition. The garbage collector follows one pointer for each
+// row, and a larger part moves no row.
 type part struct {
-	keys map[string]*entry
-	seen int64 // the greatest time of a change
+	// first is the place of the first entry with a hash.
+	first  map[uint64]uint32
+	chunks [][]entry
+	size   uint32   // of the chunks that have been used
+	free   []uint32 // places without a key
+	seen   int64    // the greatest time of a change
 	// due are the keys with former rows or without a row, in the order of the changes.
 	due []dueKey
 }
 
+// dueKey is the key at a place. If another key has that place now, it may be due too.
 type dueKey struct {
-	key string
-	at  int64
+	place uint32
+	at    int64
 }
+
+// chunkSize is how many entries have their memory together.
+const chunkSize = 512
 
 // entry is a key with its newest row, and former ones in the order of their times.
 type entry struct {
-	version
+	data   []byte // key and row; nil for a place without a key
+	at     int64  // the time of the row, or of its deletion
 	former []version
+	key    uint32 // the length of the key
+	next   uint32 // the place after that of the next entry with the same hash; or 0
+	gone   bool   // there is no row
+}
+
+// row returns the newest row, or nil.
+func (e *entry) row() []byte {
+	if e.gone {
+		return nil
+	}
+	return e.data[e.key:len(e.data):len(e.data)]
+}
+
+// set sets the newest row.
+func (e *entry) set(c *Change) {
+	data := make([]byte, 0, len(c.Key)+len(c.Row))
+	e.data = append(append(data, c.Key...), c.Row...)
+	e.key, e.at, e.gone = uint32(len(c.Key)), c.At, c.Row == nil
 }
 
 // version is a row from a time on. The row is nil from the time on at which it was
@@ -52,9 +83,62 @@ type version struct {
 	row []byte
 }
 
+func (p *part) entry(place uint32) *entry { return &p.chunks[place/chunkSize][place%chunkSize] }
+
+// find returns the entry of a key with a hash, or nil.
+func (p *part) find(hash uint64, key []byte) (place uint32, e *entry) {
+	place, ok := p.first[hash]
+	for ok {
+		e := p.entry(place)
+		if string(e.data[:e.key]) == string(key) {
+			return place, e
+		}
+		place, ok = e.next-1, e.next > 0
+	}
+	return 0, nil
+}
+
+// add returns an entry for a new key.
+func (p *part) add(hash uint64) (place uint32, e *entry) {
+	if n := len(p.free); n > 0 {
+		place, p.free = p.free[n-1], p.free[:n-1]
+	} else {
+		if place = p.size; place%chunkSize == 0 {
+			p.chunks = append(p.chunks, make([]entry, chunkSize))
+		}
+		p.size++
+	}
+	e = p.entry(place)
+	if other, ok := p.first[hash]; ok {
+		e.next = other + 1
+	}
+	p.first[hash] = place
+	return place, e
+}
+
+// remove removes an entry.
+func (p *part) remove(hash uint64, place uint32) {
+	e := p.entry(place)
+	switch before := p.first[hash]; {
+	case before != place:
+		other := p.entry(before)
+		for other.next != place+1 {
+			other = p.entry(other.next - 1)
+		}
+		other.next = e.next
+	case e.next > 0:
+		p.first[hash] = e.next - 1
+	default:
+		delete(p.first, hash)
+	}
+	*e = entry{}
+	p.free = append(p.free, place)
+}
+
 // New returns a state without rows, which keeps former rows for a time.
 func New(history time.Duration) *State {
-	return &State{history: history.Milliseconds(), parts: map[int32]*part{}}
+	seed := maphash.MakeSeed()
+	return &State{history: history.Milliseconds(), hash: func(key []byte) uint64 { return maphash.Bytes(seed, key) }, parts: map[int32]*part{}}
 }
 
 // Apply adds changes of a partition, in their order.
@@ -63,7 +147,7 @@ func (s *State) Apply(partition int32, changes []Change) {
 	defer s.mu.Unlock()
 	p := s.parts[partition]
 	if p == nil {
-		p = &part{keys: map[string]*entry{}}
+		p = &part{first: map[uint64]uint32{}}
 		s.parts[partition] = p
 	}
 	for i := range changes {
@@ -74,50 +158,50 @@ func (s *State) Apply(partition int32, changes []Change) {
 
 func (s *State) change(p *part, c *Change) {
 	p.seen = max(p.seen, c.At)
-	e := p.keys[string(c.Key)]
+	hash := s.hash(c.Key)
+	place, e := p.find(hash, c.Key)
 	if e == nil {
 		if c.Row == nil && s.history == 0 {
 			return
 		}
-		e = &entry{}
-		p.keys[string(c.Key)] = e
-		e.version = version{c.At, c.Row}
-		s.count(e, len(c.Key), 1)
+		place, e = p.add(hash)
+		e.set(c)
+		s.count(e, 1)
 		if c.Row == nil {
-			p.due = append(p.due, dueKey{string(c.Key), c.At})
+			p.due = append(p.due, dueKey{place, c.At})
 		}
 		return
 	}
-	s.count(e, len(c.Key), -1)
+	s.count(e, -1)
 	switch {
+	case s.history == 0 && c.Row == nil:
+		p.remove(hash, place)
+		return
 	case s.history == 0:
-		if e.version = (version{c.At, c.Row}); c.Row == nil {
-			delete(p.keys, string(c.Key))
-			return
-		}
+		e.set(c)
 	case c.At >= e.at:
-		e.former = append(e.former, e.version)
-		e.version = version{c.At, c.Row}
-		p.due = append(p.due, dueKey{string(c.Key), c.At})
+		e.former = append(e.former, version{e.at, e.row()})
+		e.set(c)
+		p.due = append(p.due, dueKey{place, c.At})
 	default: // it comes after a change with a later time
 		i := len(e.former)
 		for i > 0 && e.former[i-1].at > c.At {
 			i--
 		}
-		e.former = slices.Insert(e.former, i, version{c.At, c.Row})
-		p.due = append(p.due, dueKey{string(c.Key), e.at})
+		e.former = slices.Insert(e.former, i, version{c.At, bytes.Clone(c.Row)})
+		p.due = append(p.due, dueKey{place, e.at})
 	}
-	s.count(e, len(c.Key), 1)
+	s.count(e, 1)
 }
 
 // count adds a key to the counts, or removes it.
-func (s *State) count(e *entry, key int, sign int64) {
-	size := key + len(e.row)
+func (s *State) count(e *entry, sign int64) {
+	size := len(e.data)
 	for i := range e.former {
 		size += len(e.former[i].row)
 	}
 	s.bytes += sign * int64(size)
-	if e.row != nil {
+	if !e.gone {
 		s.rows += int(sign)
 	}
 }
@@ -130,11 +214,11 @@ func (s *State) forget(p *part) {
 			break
 		}
 		done++
-		e := p.keys[due.key]
-		if e == nil {
+		e := p.entry(due.place)
+		if e.data == nil {
 			continue
 		}
-		s.count(e, len(due.key), -1)
+		s.count(e, -1)
 		old := 0 // former rows that were replaced before the history
 		for i := range e.former {
 			until := e.at
@@ -145,11 +229,11 @@ func (s *State) forget(p *part) {
 				old = i + 1
 			}
 		}
-		if e.former = slices.Delete(e.former, 0, old); len(e.former) == 0 && e.row == nil && e.at <= p.seen-s.history {
-			delete(p.keys, due.key)
+		if e.former = slices.Delete(e.former, 0, old); len(e.former) == 0 && e.gone && e.at <= p.seen-s.history {
+			p.remove(s.hash(e.data[:e.key]), due.place)
 			continue
 		}
-		s.count(e, len(due.key), 1)
+		s.count(e, 1)
 	}
 	if done > 0 {
 		p.due = slices.Delete(p.due, 0, done)
@@ -176,17 +260,14 @@ func (s *State) Find(partition int32, key []byte, at, now int64) ([]byte, Found)
 	var e *entry
 	p := s.parts[partition]
 	if p != nil {
-		e = p.keys[string(key)]
+		_, e = p.find(s.hash(key), key)
 		now = max(now, p.seen)
 	}
 	switch {
+	case e != nil && (s.history == 0 || e.at <= at):
+		return found(e.row())
 	case s.history == 0:
-		if e == nil {
-			return nil, Missing
-		}
-		return e.row, Row
-	case e != nil && e.at <= at:
-		return e.version.found()
+		return nil, Missing
 	case at < now-s.history:
 		return nil, Unknown
 	case e == nil:
@@ -194,17 +275,17 @@ func (s *State) Find(partition int32, key []byte, at, now int64) ([]byte, Found)
 	}
 	for _, v := range slices.Backward(e.former) {
 		if v.at <= at {
-			return v.found()
+			return found(v.row)
 		}
 	}
 	return nil, Missing
 }
 
-func (v *version) found() ([]byte, Found) {
-	if v.row == nil {
+func found(row []byte) ([]byte, Found) {
+	if row == nil {
 		return nil, Missing
 	}
-	return v.row, Row
+	return row, Row
 }
 
 // Where returns another partition that has a row of a key.
@@ -212,7 +293,10 @@ func (s *State) Where(key []byte, not int32) (partition int32, ok bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for number, p := range s.parts {
-		if e := p.keys[string(key)]; number != not && e != nil && e.row != nil {
+		if number == not {
+			continue
+		}
+		if _, e := p.find(s.hash(key), key); e != nil && !e.gone {
 			return number, true
 		}
 	}

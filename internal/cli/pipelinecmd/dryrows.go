@@ -1,7 +1,6 @@
 package pipelinecmd
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -49,8 +48,7 @@ func (d *dryRun) readTables(ctx context.Context) error {
 		if m.RecordKey == nil {
 			return
 		}
-		// The state must not keep the memory of a whole fetch.
-		change := rows.Change{Key: m.RecordKey, Row: bytes.Clone(m.Body), At: max(m.Time.UnixMilli(), 0)}
+		change := rows.Change{Key: m.RecordKey, Row: m.Body, At: max(m.Time.UnixMilli(), 0)}
 		for _, one := range byTopic[m.Origin.Source] {
 			one.state.Apply(placeOf(one.table, m.Origin.Partition), []rows.Change{change})
 		}

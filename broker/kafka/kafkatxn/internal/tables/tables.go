@@ -3,7 +3,6 @@
 package tables
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +28,7 @@ type Reader struct {
 	client  *kgo.Client
 	now     func() int64
 	observe func(reason string, err error)
+	changes []rows.Change // memory for those of a fetch
 
 	mu    sync.Mutex // guards the fields below
 	logs  map[string]*log
@@ -178,15 +178,16 @@ func (r *Reader) take(f kgo.FetchTopicPartition) {
 	r.mu.Lock()
 	l := r.logs[f.Topic]
 	r.mu.Unlock()
-	changes := make([]rows.Change, 0, len(f.Records))
+	changes := r.changes[:0]
 	for _, record := range f.Records {
 		if record.Attrs.IsControl() || record.Key == nil {
 			continue
 		}
-		// The state must not keep the memory of a whole fetch.
-		changes = append(changes, rows.Change{Key: record.Key, Row: bytes.Clone(record.Value), At: max(record.Timestamp.UnixMilli(), 0)})
+		changes = append(changes, rows.Change{Key: record.Key, Row: record.Value, At: max(record.Timestamp.UnixMilli(), 0)})
 	}
 	l.rows.Apply(l.place(f.Partition), changes)
+	clear(changes) // it must not keep the memory of the fetch
+	r.changes = changes
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	l.at[f.Partition] = max(l.at[f.Partition], f.Records[len(f.Records)-1].Offset+1)
