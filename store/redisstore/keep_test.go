@@ -3,6 +3,7 @@ package redisstore
 import (
 	"errors"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -123,5 +124,73 @@ func TestRecordsAreKeptAsLongAsTheyCount(t *testing.T) {
 		check("what is done in one step", req.Key, 4*time.Hour)
 		req, _ = take(func(r *semel.ClaimRequest) { r.Done, r.Window, r.Time = true, semel.Forever, at })
 		check("what is done in one step forever", req.Key, forever)
+	}
+}
+
+// TestRequestsOfOneCallHaveTheirOwnTermsAndOrder claims and completes keys with many
+// leases and windows in one call each. Some keys occur twice in the completion.
+func TestRequestsOfOneCallHaveTheirOwnTermsAndOrder(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, nil)
+	const n = 100
+	reqs, answers := make([]semel.ClaimRequest, n), make([]semel.ClaimAnswer, n)
+	for i := range reqs {
+		reqs[i] = ask("key "+strconv.Itoa(i), uint64(i+1))
+		reqs[i].Lease = time.Duration(1+i%3) * time.Hour
+	}
+	if err := s.Claim(t.Context(), reqs, answers); err != nil {
+		t.Fatal(err)
+	}
+	window := func(i int) time.Duration {
+		if i%4 == 0 {
+			return semel.Forever
+		}
+		return time.Duration(10*(1+i%4)) * time.Hour
+	}
+	first, second := strings.Repeat("first ", 20), strings.Repeat("second ", 20)
+	var list []semel.CompleteRequest
+	for i, a := range answers {
+		if left := time.Until(a.Claim.LeaseEnd); a.Decision != semel.Fresh || left > reqs[i].Lease+time.Minute || left < reqs[i].Lease-time.Minute {
+			t.Fatalf("claim %d with a lease of %v: %s until %v from now", i, reqs[i].Lease, a.Decision, left)
+		}
+		req := semel.CompleteRequest{Key: reqs[i].Key, Token: a.Claim.Token, Window: window(i), Result: semel.Result{Kind: semel.Value, Data: []byte(first)}}
+		other := req
+		other.Window, other.Result.Data = time.Minute, []byte(second)
+		stale := other
+		stale.Token++
+		if i%5 == 0 { // a completion with the token of another key, and a repetition
+			list = append(list, stale, req, other)
+		} else {
+			list = append(list, req)
+		}
+	}
+	errs := make([]error, len(list))
+	if err := s.Complete(t.Context(), list, errs); err != nil {
+		t.Fatal(err)
+	}
+	tokens := map[semel.Key]semel.Token{}
+	for i := range reqs {
+		tokens[reqs[i].Key] = answers[i].Claim.Token
+	}
+	for at, req := range list {
+		if wrong := req.Token != tokens[req.Key]; errors.Is(errs[at], semel.ErrStaleToken) != wrong || !wrong && errs[at] != nil {
+			t.Errorf("completion %d of %s with its own token %t: %v", at, req.Key, !wrong, errs[at])
+		}
+	}
+	memo := s.digests()
+	for i := range reqs {
+		d := memo.Key(reqs[i].Key)
+		millis, err := command(t, s, "PTTL", s.recordKey(&d)).AsInt64()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := window(i)
+		got := time.Duration(millis) * time.Millisecond
+		if want == semel.Forever && millis != -1 || want != semel.Forever && (got > want || got < want-time.Hour) {
+			t.Errorf("%s is kept for %v, want %v", reqs[i].Key, got, want)
+		}
+		if a := wantDecision(t, s, semel.Duplicate, reqs[i]); string(a.Result.Data) != first {
+			t.Errorf("%s has the result %q, want that of its first completion", reqs[i].Key, a.Result.Data)
+		}
 	}
 }

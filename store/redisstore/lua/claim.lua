@@ -10,10 +10,10 @@ local function has(flags, flag)
   return flags % (2 * flag) >= flag
 end
 
--- framed returns what surrounds the token in the record of a claim, and how long
+-- around returns what surrounds the token in the record of a claim, and how long
 -- the record is kept: the attempt count is kept for an hour after the lease
 -- ends, and forever with hold.
-local function framed(flags, attempt, seen, span)
+local function around(flags, attempt, seen, span)
   local hold = has(flags, HOLD_FLAG)
   return pack('<BI4', hold and HELD or CLAIMED, attempt), pack('<I8I8', seen, now + span),
     hold and 0 or math.ceil(span / 1000) + HOUR
@@ -24,31 +24,34 @@ local function next_token()
 end
 
 -- From Redis 7.0 on, one command looks a record up and writes the first one. The
--- first claims of a call nearly always have the same frame.
+-- first claims of a call nearly always have the same terms: flags and lease.
 local fast = redis.REDIS_VERSION_NUM and stride == 1
-local frame_flags, frame_span, before, behind, px
+local terms, plain, before, behind, px, granted
 
 -- claim claims a key that has no record. It returns the record of any other key.
 local function claim(first, at, stop)
-  local flags, span, late = unpack('<BI8I8', requests, at)
-  if not fast or has(flags, DONE_FLAG) or late > 0 and now > late then
-    return load(first)
+  local wanted, late = sub(requests, at, at + 8), sub(requests, at + 9, at + 16)
+  if terms ~= wanted then
+    local flags, span, length = unpack('<BI8', wanted)
+    terms, plain = wanted, fast and not has(flags, DONE_FLAG)
+    before, behind, length = around(flags, 1, now, span)
+    px = length > 0 and digits(length)
+    granted = pack('<I4', #before + #behind + 9) .. 'F' .. before
   end
-  if flags ~= frame_flags or span ~= frame_span then
-    frame_flags, frame_span = flags, span
-    before, behind, px = framed(flags, 1, now, span)
+  if not plain or late ~= NONE and now > unpack('<I8', late) then
+    return load(first)
   end
   local number = next_token()
   local token = pack('<I8', number)
   local rec, reply = before .. token .. behind .. sub(requests, at + 17, stop), nil
-  if px > 0 then
-    reply = pcall('SET', KEYS[first], rec, 'NX', 'GET', 'PX', digits(px))
+  if px then
+    reply = pcall('SET', KEYS[first], rec, 'NX', 'GET', 'PX', px)
   else
     reply = pcall('SET', KEYS[first], rec, 'NX', 'GET')
   end
   if not reply then
     last = number
-    return nil, nil, 'F' .. before .. token .. behind
+    return nil, nil, granted .. token .. behind
   elseif type(reply) == 'string' then
     return stated(reply)
   end
@@ -76,7 +79,7 @@ local function grant(first, rec, flags, span, at, stop, member)
     -- that another payload still does not match.
     print = print_of(rec)
   end
-  local token, before, behind, px = next_token(), framed(flags, attempt, seen, span)
+  local token, before, behind, px = next_token(), around(flags, attempt, seen, span)
   local head = before .. pack('<I8', token) .. behind
   local err = store(KEYS[first], head .. print .. rest, px)
   if err then

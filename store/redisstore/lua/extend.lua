@@ -1,7 +1,7 @@
 -- Extends leases. A request has: token and lease.
 
 return each(function(first, rec, state, at)
-  local token, lease = unpack('<I8I8', requests, at)
+  local token, lease = sub(requests, at, at + 7), unpack('<I8', requests, at + 8)
   if not rec or not held(state) or state == UNKNOWN or token_of(rec) ~= token then
     return stale(rec)
   end

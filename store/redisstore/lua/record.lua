@@ -40,8 +40,9 @@ local function held(state)
   return state == CLAIMED or state == HELD or state == UNKNOWN
 end
 
+-- A token is its 8 bytes: to compare them costs less than to read the number.
 local function token_of(rec)
-  return (unpack('<I8', rec, 6))
+  return sub(rec, 6, 13)
 end
 
 local function lease_end(rec)
@@ -121,11 +122,35 @@ local function store(key, rec, px)
   return pcall('SET', key, rec).err
 end
 
+-- length_at reads a length. Few lengths differ, and a table costs less than unpack.
+local lengths = {}
+local function length_at(text, at)
+  local word = sub(text, at, at + 3)
+  local length = lengths[word]
+  if not length then
+    length = unpack('<I4', word)
+    lengths[word] = length
+  end
+  return length
+end
+
+-- framed puts the length of an answer before it. An answer of one letter is kept.
+local framed_letters = {}
+local function framed(answer)
+  local whole = framed_letters[answer]
+  if not whole then
+    whole = pack('<I4', #answer) .. answer
+    if #answer == 1 then
+      framed_letters[answer] = whole
+    end
+  end
+  return whole
+end
+
 -- finished converts the record of a claimed key to a done one: with attempt, token
 -- and first seen as given, without lease and owner, and with the result and its kind.
 local function finished(rec, head, result)
-  local ids = unpack('<I4', rec, 38)
-  return DONE_LETTER .. head .. sub(rec, 30, 41 + ids) .. result
+  return DONE_LETTER .. head .. sub(rec, 30, 41 + length_at(rec, 38)) .. result
 end
 
 -- marked returns D if a key is done in the compact form. It returns C if a set
@@ -189,24 +214,24 @@ end
 -- each decides the requests in their order. It calls decide with the index of
 -- the request's first key, the record or nil, the state of the record, the first
 -- and the last byte of the request, and the member. fetch replaces load. If it
--- returns a third value, that is the answer.
+-- returns a third value, that is the answer with its length before it.
 local function each(decide, fetch)
-  local answers, lengths, size, stop = {}, {}, 0, 0
+  local answers, size, stop = {}, 0, 0
+  fetch = fetch or load
   for i = 1, count do
-    local first = 2 + (i - 1) * stride
-    local length, at = unpack('<I4', requests, stop + 1)
-    stop = at + length - 1
-    local rec, state, answer = (fetch or load)(first, at, stop)
-    if not answer then
-      answer = (state or not rec) and decide(first, rec, state, at, stop, ARGV[3 + i]) or 'C'
+    local first, at = 2 + (i - 1) * stride, stop + 5
+    stop = stop + 4 + length_at(requests, stop + 1)
+    local rec, state, whole = fetch(first, at, stop)
+    if not whole then
+      local answer = (state or not rec) and decide(first, rec, state, at, stop, ARGV[3 + i]) or 'C'
+      if #answer > LONG and size > REPLY_LIMIT then
+        -- Answers that change something are short.
+        answer = ''
+      end
+      size = size + #answer
+      whole = framed(answer)
     end
-    if #answer > LONG and size > REPLY_LIMIT then
-      -- Answers that change something are short.
-      answer = ''
-    end
-    size = size + #answer
-    lengths[#answer] = lengths[#answer] or pack('<I4', #answer)
-    answers[2 * i - 1], answers[2 * i] = lengths[#answer], answer
+    answers[i] = whole
   end
   return table.concat(answers)
 end

@@ -1,7 +1,7 @@
 -- Releases claims. A request has: token, and whether the key becomes unknown.
 
 return each(function(first, rec, state, at)
-  local token, unknown = unpack('<I8B', requests, at)
+  local token, unknown = sub(requests, at, at + 7), byte(requests, at + 8)
   if not rec or not held(state) or token_of(rec) ~= token then
     return stale(rec)
   end
