@@ -106,6 +106,28 @@ func TestTheEndIsReachedWhereNothingShowsIt(t *testing.T) {
 	})
 }
 
+// Fetches that return nothing do not show that the end is reached.
+func TestReadingGoesOnWhileFetchesReturnNothing(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		b.Write(kafkatest.Record(0, "a", ""), kafkatest.Record(0, "b", ""))
+		began := time.Now()
+		b.Cluster.ControlKey(int16(kmsg.Fetch), func(r kmsg.Request) (kmsg.Response, error, bool) {
+			b.Cluster.KeepControl()
+			req := r.(*kmsg.FetchRequest)
+			wait := time.Duration(req.MaxWaitMillis) * time.Millisecond
+			if wait == 0 || time.Since(began) > 5*cluster.EndQuiet {
+				return nil, nil, false
+			}
+			b.Cluster.SleepControl(func() { time.Sleep(wait) })
+			return req.ResponseKind(), nil, true
+		})
+		if got := b.readAll("in"); !slices.Equal(got, []string{"a", "b"}) {
+			t.Errorf("read %v, want all that is there", got)
+		}
+	})
+}
+
 // TestReadingEndsWhereItIsTold stops in the middle, and at what came later.
 func TestReadingEndsWhereItIsTold(t *testing.T) {
 	t.Parallel()

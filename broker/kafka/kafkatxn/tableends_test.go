@@ -18,6 +18,7 @@ import (
 // compactedEnd has the topic customers end behind its last record, as if compaction had
 // deleted the last ones.
 func (b *bubble) compactedEnd() {
+	end := func(partition int32) int64 { return b.Cluster.PartitionInfo("customers", partition).HighWatermark + 3 }
 	b.Cluster.ControlKey(int16(kmsg.ListOffsets), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		b.Cluster.KeepControl()
 		req := r.(*kmsg.ListOffsetsRequest)
@@ -29,13 +30,48 @@ func (b *bubble) compactedEnd() {
 			topic := kmsg.NewListOffsetsResponseTopic()
 			topic.Topic = asked.Topic
 			for _, p := range asked.Partitions {
-				end := kmsg.NewListOffsetsResponseTopicPartition()
-				end.Partition, end.LeaderEpoch, end.Offset = p.Partition, 0, b.Cluster.PartitionInfo("customers", p.Partition).HighWatermark+3
-				topic.Partitions = append(topic.Partitions, end)
+				found := kmsg.NewListOffsetsResponseTopicPartition()
+				found.Partition, found.LeaderEpoch, found.Offset = p.Partition, 0, end(p.Partition)
+				topic.Partitions = append(topic.Partitions, found)
 			}
 			answer.Topics = append(answer.Topics, topic)
 		}
 		return answer, nil, true
+	})
+	b.fetches(func(req *kmsg.FetchRequest, found *kmsg.FetchResponseTopicPartition) bool {
+		found.HighWatermark, found.LastStableOffset = end(found.Partition), end(found.Partition)
+		return !polls(req) && req.Topics[0].Partitions[0].FetchOffset == found.HighWatermark-3
+	})
+}
+
+// polls reports whether a request is one of a client that reads all records, and not the
+// question whether there are more.
+func polls(req *kmsg.FetchRequest) bool { return req.MaxWaitMillis > 0 }
+
+// fetches answers requests for records of the topic customers without records if answer
+// returns true, which may change the answer.
+func (b *bubble) fetches(answer func(*kmsg.FetchRequest, *kmsg.FetchResponseTopicPartition) bool) {
+	id := b.Cluster.TopicInfo("customers").TopicID
+	b.Cluster.ControlKey(int16(kmsg.Fetch), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		b.Cluster.KeepControl()
+		req := r.(*kmsg.FetchRequest)
+		if len(req.Topics) != 1 || req.Topics[0].TopicID != id {
+			return nil, nil, false
+		}
+		topic := kmsg.NewFetchResponseTopic()
+		topic.Topic, topic.TopicID = req.Topics[0].Topic, id
+		for _, p := range req.Topics[0].Partitions {
+			found := kmsg.NewFetchResponseTopicPartition()
+			found.Partition = p.Partition
+			if !answer(req, &found) {
+				return nil, nil, false
+			}
+			topic.Partitions = append(topic.Partitions, found)
+		}
+		b.Cluster.SleepControl(func() { cluster.Pause(b.Context(), time.Duration(req.MaxWaitMillis)*time.Millisecond) })
+		all := req.ResponseKind().(*kmsg.FetchResponse)
+		all.Topics = append(all.Topics, topic)
+		return all, nil, true
 	})
 }
 
@@ -84,34 +120,23 @@ func TestATableThatEndsWithControlRecordsIsReadToItsEnd(t *testing.T) {
 	})
 }
 
-// A record would lack its row if a table counted as read while its fetches fail. Some
-// errors are retried by the client, which does not report them by itself.
-func TestATableWhoseFetchesFailIsNotReadToItsEnd(t *testing.T) {
+// A record would lack its row if a table counted as read while its fetches fail, or return
+// nothing. Some errors are retried by the client, which does not report them by itself.
+func TestATableWhoseFetchesReturnNothingIsNotReadToItsEnd(t *testing.T) {
 	t.Parallel()
-	for _, refused := range []*kerr.Error{kerr.UnknownServerError, kerr.KafkaStorageError} {
-		t.Run(refused.Message, func(t *testing.T) {
+	for name, refused := range map[string]*kerr.Error{"error": kerr.UnknownServerError, "retriable error": kerr.KafkaStorageError, "nothing": nil} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			inBubble(t, 1, func(b *bubble) {
 				b.tableTopic(1)
 				b.Write(customer(0, "ann", "Ann", time.Now()), order(0, "1", "ann"))
-				id := b.Cluster.TopicInfo("customers").TopicID
+				b.compactedEnd() // which the table does not reach either
 				fails := true
-				b.Cluster.ControlKey(int16(kmsg.Fetch), func(r kmsg.Request) (kmsg.Response, error, bool) {
-					b.Cluster.KeepControl()
-					req := r.(*kmsg.FetchRequest)
-					if !fails || len(req.Topics) != 1 || req.Topics[0].TopicID != id {
-						return nil, nil, false
+				b.fetches(func(req *kmsg.FetchRequest, found *kmsg.FetchResponseTopicPartition) bool {
+					if refused != nil {
+						found.ErrorCode = refused.Code
 					}
-					answer := req.ResponseKind().(*kmsg.FetchResponse)
-					topic := kmsg.NewFetchResponseTopic()
-					topic.Topic, topic.TopicID = req.Topics[0].Topic, id
-					for _, p := range req.Topics[0].Partitions {
-						failed := kmsg.NewFetchResponseTopicPartition()
-						failed.Partition, failed.ErrorCode = p.Partition, refused.Code
-						topic.Partitions = append(topic.Partitions, failed)
-					}
-					answer.Topics = append(answer.Topics, topic)
-					return answer, nil, true
+					return fails && (refused != nil || polls(req))
 				})
 				p := b.start(b.joining(&stream.Table{}))
 				time.Sleep(5 * cluster.EndQuiet) // in a bubble
@@ -121,7 +146,7 @@ func TestATableWhoseFetchesFailIsNotReadToItsEnd(t *testing.T) {
 				b.Cluster.Control(func(kmsg.Request) (kmsg.Response, error, bool) { fails = false; return nil, nil, false })
 				p.Wait(1, kafkatest.Settled)
 				p.Stop()
-				if told := strings.Join(p.Events.Log, "\n"); !strings.Contains(told, "a table is not read") {
+				if told := strings.Join(p.Events.Log, "\n"); refused != nil && !strings.Contains(told, "a table is not read") {
 					t.Errorf("nobody heard of the error: %s", told)
 				}
 				if got, want := b.bodies("out"), "1=Ann"; got != want {

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -17,9 +15,10 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// EndQuiet is how long partitions that have not reached their ends may be silent. If
-// their last offsets belong to aborted transactions, while another one has been open
-// since, no record shows that the end is reached.
+// EndQuiet is how long partitions that have not reached their ends may be silent until
+// their leaders are asked whether there is more. If their last offsets belong to aborted
+// transactions, while another one has been open since, no record shows that the end is
+// reached.
 const EndQuiet = 30 * time.Second
 
 // ErrOutOfRange says that a topic lacks the records at an offset.
@@ -40,8 +39,11 @@ func FetchError(fetches kgo.Fetches) error {
 	return found
 }
 
-// Extent is the offset after the last committed record, by partition.
-type Extent map[Partition]int64
+// Extent is what is to be read of partitions.
+type Extent map[Partition]span
+
+// span are the next offset that is to be read, and the offset after the last one.
+type span struct{ at, end int64 }
 
 // CommittedOffsets returns where the committed records of topics start and end. It
 // retries while brokers may not know new topics.
@@ -70,7 +72,7 @@ func (e Extent) Add(from map[string]map[int32]kgo.Offset, end kadm.ListedOffset,
 		from[end.Topic] = map[int32]kgo.Offset{}
 	}
 	from[end.Topic][end.Partition] = kgo.NewOffset().At(at)
-	e[Partition{end.Topic, end.Partition}] = end.Offset
+	e[Partition{end.Topic, end.Partition}] = span{at, end.Offset}
 }
 
 // Read passes records to fn until all ends are reached, or fn returns false or an
@@ -85,7 +87,10 @@ func (e Extent) Read(ctx context.Context, client *kgo.Client, fn func(*kgo.Recor
 			return context.Cause(ctx)
 		}
 		if quiet && fetches.NumRecords() == 0 {
-			return e.reachable(ctx, client)
+			if err := e.ended(ctx, client); err != nil {
+				return fmt.Errorf("nothing came for %v: %w", EndQuiet, err)
+			}
+			continue
 		}
 		for _, failed := range fetches.Errors() {
 			if !errors.Is(failed.Err, context.DeadlineExceeded) && !errors.Is(failed.Err, context.Canceled) {
@@ -95,37 +100,41 @@ func (e Extent) Read(ctx context.Context, client *kgo.Client, fn func(*kgo.Recor
 		for records := fetches.RecordIter(); !records.Done(); {
 			r := records.Next()
 			id := Partition{r.Topic, r.Partition}
-			end, ok := e[id]
+			left, ok := e[id]
 			switch {
 			case !ok: // it was written after the call
 				continue
-			case r.Offset >= end-1:
+			case r.Offset >= left.end-1:
 				delete(e, id)
 				client.PauseFetchPartitions(map[string][]int32{r.Topic: {r.Partition}}) // its records say nothing about the other partitions
 			}
-			if r.Attrs.IsControl() || r.Offset >= end {
+			if r.Attrs.IsControl() || r.Offset >= left.end {
 				continue
 			}
 			if more, err := fn(r); err != nil || !more {
 				return err
 			}
 		}
+		fetches.EachPartition(func(f kgo.FetchTopicPartition) {
+			id := Partition{f.Topic, f.Partition}
+			if left, ok := e[id]; ok && len(f.Records) > 0 {
+				e[id] = span{f.Records[len(f.Records)-1].Offset + 1, left.end}
+			}
+		})
 	}
 	return nil
 }
 
-// reachable returns an error if a partition that was not read to its end has no leader
-// that answers.
-func (e Extent) reachable(ctx context.Context, client *kgo.Client) error {
-	var topics []string
-	for id := range e {
-		topics = append(topics, id.Topic)
-	}
-	slices.Sort(topics)
-	topics = slices.Compact(topics)
-	ends, err := kadm.NewClient(client).ListCommittedOffsets(ctx, topics...)
-	if err := errors.Join(err, ends.Error()); err != nil {
-		return fmt.Errorf("kafka: nothing came from %s for %v: %w", strings.Join(topics, ", "), EndQuiet, err)
+// ended removes partitions of which nothing is left to read.
+func (e Extent) ended(ctx context.Context, client *kgo.Client) error {
+	for id, left := range e {
+		ended, err := Ended(ctx, client, id, left.at, left.end)
+		if err != nil {
+			return err
+		}
+		if ended {
+			delete(e, id)
+		}
 	}
 	return nil
 }

@@ -33,8 +33,6 @@ type Reader struct {
 	mu    sync.Mutex // guards the fields below
 	logs  map[string]*log
 	moved chan struct{} // closed when records were read
-	// failed is when a fetch last failed.
-	failed time.Time
 }
 
 // log is the topic of a table.
@@ -64,7 +62,7 @@ type Options struct {
 func New(o Options) (*Reader, error) {
 	r := &Reader{tables: o.Tables, admin: o.Admin, now: o.Now, observe: o.Observe, logs: map[string]*log{}, moved: make(chan struct{})}
 	var err error
-	// skip must hear of every error, also of those that the client would retry in silence.
+	// An operator hears of every error, also of those that the client would retry in silence.
 	r.client, err = kgo.NewClient(o.Client(append(cluster.ReadOptions(), kgo.FetchMaxWait(500*time.Millisecond), kgo.KeepRetryableFetchErrors())...)...)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: tables: %w", err)
@@ -135,9 +133,6 @@ func (r *Reader) Run(ctx context.Context) error {
 			told = ""
 			continue
 		}
-		r.mu.Lock()
-		r.failed = time.Now()
-		r.mu.Unlock()
 		if err.Error() != told {
 			told = err.Error()
 			r.observe("a table is not read", err)
@@ -341,22 +336,17 @@ func (r *Reader) behind(ends kadm.ListedOffsets, numbers []int32) (behind, bool)
 	return behind{}, false
 }
 
-// skip notes that a partition is read to an end if nothing comes from it although fetches
-// work and no transaction is open before that end: compaction may have deleted its last
-// records.
+// skip notes that a partition is read to an end if nothing is left before that end, and no
+// transaction is open there: compaction may have deleted its last records.
 func (r *Reader) skip(ctx context.Context, b behind) error {
-	ends, err := r.admin.ListCommittedOffsets(ctx, b.topic)
-	if err := errors.Join(err, ends.Error()); err != nil {
-		return fmt.Errorf("kafka: tables: %w", err)
-	}
-	if end, ok := ends.Lookup(b.topic, b.partition); !ok || end.Offset < b.end {
-		return nil // a transaction is open
+	ended, err := cluster.Ended(ctx, r.client, cluster.Partition{Topic: b.topic, Number: b.partition}, b.at, b.end)
+	if err != nil || !ended {
+		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if l := r.logs[b.topic]; l.at[b.partition] == b.at && time.Since(r.failed) >= cluster.EndQuiet {
-		l.at[b.partition] = b.end
-	}
+	l := r.logs[b.topic]
+	l.at[b.partition] = max(l.at[b.partition], b.end)
 	return nil
 }
 
