@@ -177,7 +177,9 @@ func (t *Transactor) restoreWaiting(ctx context.Context, s *session, parts []*pa
 	for _, p := range parts {
 		queues[p.id] = &p.waits
 	}
-	return waits.Restore(ctx, t.adm(), t.clientOptions(), t.opts.Group, t.opts.letsOthersPass(), queues, func() { s.restores.Store(new("")) })
+	return waits.Restore(ctx, t.adm(), t.clientOptions(), t.opts.Group, t.opts.letsOthersPass(), queues, func() { s.restores.Store(new("")) }, func(n int, err error) {
+		t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Count: n, Reason: "records that waited for rows are gone", Err: err})
+	})
 }
 
 // adopt finds the keys of restored records that wait.

@@ -424,6 +424,56 @@ func TestAReadingOfOnePartitionParksNothingOfAnother(t *testing.T) {
 	}
 }
 
+// Compaction may delete a record that waits. A restart says so, and goes on without it.
+func TestARecordThatIsCompactedAwayWhileItWaitsIsReported(t *testing.T) {
+	t.Parallel()
+	for name, more := range map[string][]*kgo.Record{"others wait": {order(0, "b", "eve"), order(0, "z", "ann")}, "none waits": {order(0, "z", "ann")}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 1, func(b *bubble) {
+				b.tableTopic(1)
+				adm := kadm.NewClient(b.Client)
+				_, err := adm.AlterTopicConfigs(b.Context(), []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "cleanup.policy", Value: kadm.StringPtr("compact")}}, "in")
+				kafkatest.Must(t, err)
+				b.Write(customer(0, "ann", "Ann", time.Now()), order(0, "first", "ann"))
+				opts := b.joining(&stream.Table{Missing: stream.MissingWait})
+				p := b.start(opts)
+				p.Wait(1, kafkatest.Settled)
+				writer := b.rowWriter("rows")
+				kafkatest.Must(t, writer.BeginTransaction())
+				kafkatest.Must(t, writer.ProduceSync(b.Context(), customer(0, "bob", "Bob", time.Now()), customer(0, "eve", "Eve", time.Now())).FirstErr())
+				b.Write(order(0, "a", "bob")) // waits, and is compacted away
+				for _, r := range more {
+					b.Write(r)
+				}
+				p.Wait(2, kafkatest.Settled)
+				p.Stop()
+				for _, r := range []*kgo.Record{order(0, "a", "ann"), order(0, "last", "ann")} {
+					b.Write(r)
+				}
+				b.Cluster.Compact()
+				kafkatest.Must(t, writer.EndTransaction(b.Context(), kgo.TryCommit))
+				p = b.start(opts)
+				p.Wait(len(more)-1+2, kafkatest.Settled)
+				p.Stop()
+				if told := strings.Join(p.Events.Log, "\n"); !strings.Contains(told, "the records of in/0 at [1] waited for rows, and the broker has them no longer") {
+					t.Errorf("nobody says that a record is gone: %s", told)
+				}
+				if list := b.noted(); len(list) > 0 {
+					t.Errorf("%v wait at the end", list)
+				}
+				want := "a=Ann b=Eve first=Ann last=Ann z=Ann"
+				if len(more) == 1 {
+					want = "a=Ann first=Ann last=Ann z=Ann"
+				}
+				if got := b.bodies("out"); got != want {
+					t.Errorf("outputs %q, want %q", got, want)
+				}
+			})
+		})
+	}
+}
+
 // Records that wait are not lost because of options with which none waits.
 func TestOptionsThatLetNoneWaitAreRefusedWhileRecordsWait(t *testing.T) {
 	t.Parallel()

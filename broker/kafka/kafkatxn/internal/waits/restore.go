@@ -17,8 +17,10 @@ import (
 // Restore fills queues with the records that waited when the last transaction of a group
 // was committed. It reads them again, or refuses them if none may wait. The client of adm is
 // configured by opts. It waits while a transaction may change the offsets of the group, and
-// calls waiting.
-func Restore(ctx context.Context, adm *kadm.Client, opts []kgo.Opt, group string, may bool, queues map[cluster.Partition]*Queue, waiting func()) error {
+// calls waiting. It calls gone with the number of records that the brokers have no longer,
+// and why, but ends with an error if their topic begins behind such a record. A later record
+// then has the record key, so that its decision replaces the note.
+func Restore(ctx context.Context, adm *kadm.Client, opts []kgo.Opt, group string, may bool, queues map[cluster.Partition]*Queue, waiting func(), gone func(int, error)) error {
 	var topics []string
 	for id := range queues {
 		topics = append(topics, id.Topic)
@@ -56,10 +58,27 @@ func Restore(ctx context.Context, adm *kadm.Client, opts []kgo.Opt, group string
 	if errors.Is(err, kerr.OffsetOutOfRange) {
 		return fmt.Errorf("kafka: records of %v that waited for rows were deleted before they were joined: to go on without them, set the offsets of group %s to where they are (kafka-consumer-groups.sh --reset-offsets --to-current): %w: %w", topics, group, cluster.ErrOutOfRange, err)
 	}
-	for id := range noted {
-		queues[id].Commit()
+	if err != nil {
+		return err
 	}
-	return err
+	for id, list := range noted {
+		q := queues[id]
+		q.Commit()
+		if missing := q.lacks(list); len(missing) > 0 {
+			gone(len(missing), fmt.Errorf("kafka: the records of %s/%d at %v waited for rows, and the broker has them no longer, so they have no effect. A compacted topic keeps the newest record of each record key: set its min.compaction.lag.ms to more than the time for which records wait", id.Topic, id.Number, missing))
+		}
+	}
+	return nil
+}
+
+// lacks returns the offsets of a note whose records do not wait.
+func (q *Queue) lacks(noted []int64) (missing []int64) {
+	for _, offset := range noted {
+		if !slices.ContainsFunc(q.list, func(x Record) bool { return x.Offset == offset }) {
+			missing = append(missing, offset)
+		}
+	}
+	return missing
 }
 
 // stable returns the offsets of a group. It waits while a transaction may change them, as
