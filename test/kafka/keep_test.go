@@ -48,6 +48,7 @@ func keepMessages(o *kafkatxn.TransactorOptions) (list []*kafkatxn.TransactorOpt
 		opts := *o
 		opts.Group, opts.Output.Topic, opts.Parked, opts.Keep = group+"-"+name, "out-"+name, "parked-"+name, keep
 		opts.State.Dir += "-" + name
+		opts.Member.TransactionalID = o.Member.Instance + "-" + name // or the loops fence each other
 		list = append(list, &opts)
 	}
 	return list, err
