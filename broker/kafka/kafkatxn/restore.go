@@ -193,7 +193,7 @@ func (t *Transactor) apply(ctx context.Context, st *keystate.State, value []byte
 	if st.Position == 0 { // its secret, if it has one, was never written
 		st.Secure(c.Secret, t.opts.Key.Scope.Name, t.opts.keyMaker())
 	} else if st.Secret != c.Secret {
-		return fmt.Errorf("kafka: the changelog of %s/%d was written with two secrets: %w", st.ID.Topic, st.ID.Number, keystate.ErrRecord)
+		return fmt.Errorf("kafka: changelog %s/%d was written with two secrets, so another pipeline writes it too, and keys of one are not found by the other: use a new group and another changelog (transaction.changelog): %w", t.opts.changelogOf(st.ID.Topic), st.ID.Number, semel.ErrInvalidRequest)
 	}
 	st.Apply(&c, now)
 	st.Passed(value, position)

@@ -156,3 +156,23 @@ func TestATableWhoseFetchesReturnNothingIsNotReadToItsEnd(t *testing.T) {
 		})
 	}
 }
+
+// A table of which records were deleted before they were read may have rows that are not
+// valid any more.
+func TestATableThatCannotBeReadEndsTheProgram(t *testing.T) {
+	t.Parallel()
+	for refused, want := range map[*kerr.Error]string{
+		kerr.OffsetOutOfRange:         "table topic customers/0: records were deleted before they were read",
+		kerr.TopicAuthorizationFailed: "table topic customers: allow Read on it",
+	} {
+		inBubble(t, 1, func(b *bubble) {
+			b.tableTopic(1)
+			b.Write(customer(0, "ann", "Ann", time.Now()), order(0, "1", "ann"))
+			b.fetches(func(_ *kmsg.FetchRequest, found *kmsg.FetchResponseTopicPartition) bool {
+				found.ErrorCode = refused.Code
+				return true
+			})
+			b.refused(b.joining(&stream.Table{}), want)
+		})
+	}
+}

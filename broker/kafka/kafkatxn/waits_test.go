@@ -424,6 +424,47 @@ func TestAReadingOfOnePartitionParksNothingOfAnother(t *testing.T) {
 	}
 }
 
+// Records that wait are neither skipped if their topic lost them, nor if something else
+// writes the metadata of offsets.
+func TestRecordsThatWaitAndAreLostAreRefused(t *testing.T) {
+	t.Parallel()
+	for want, loses := range map[string]func(b *bubble, adm *kadm.Client) error{
+		"records of [in] that waited for rows were deleted before they were joined": func(b *bubble, adm *kadm.Client) error {
+			upTo := kadm.Offsets{}
+			upTo.AddOffset("in", 0, 2, -1)
+			_, err := adm.DeleteRecords(b.Context(), upTo)
+			return err
+		},
+		`the metadata "waiting for rows: x" of its offset of in/0 is not what Semel writes`: func(b *bubble, adm *kadm.Client) error {
+			info := b.Cluster.GroupInfo("g")
+			b.takeOut(info, []string{*info.Members[0].InstanceID})
+			offsets := kadm.Offsets{}
+			offsets.Add(kadm.Offset{Topic: "in", At: 3, LeaderEpoch: -1, Metadata: waits.Prefix + "x"})
+			return adm.CommitAllOffsets(b.Context(), "g", offsets)
+		},
+	} {
+		inBubble(t, 1, func(b *bubble) {
+			b.tableTopic(1)
+			b.Write(customer(0, "ann", "Ann", time.Now()), order(0, "0", "ann"))
+			opts := b.joining(&stream.Table{Missing: stream.MissingWait})
+			p := b.start(opts)
+			p.Wait(1, kafkatest.Settled)
+			writer := b.rowWriter("rows")
+			kafkatest.Must(t, writer.BeginTransaction())
+			kafkatest.Must(t, writer.ProduceSync(b.Context(), customer(0, "bob", "Bob", time.Now())).FirstErr())
+			b.Write(order(0, "1", "bob"), order(0, "2", "ann"))
+			p.Wait(2, kafkatest.Settled)
+			p.Stop()
+			kafkatest.Must(t, loses(b, kadm.NewClient(b.Client)))
+			p = b.start(opts)
+			<-p.Done
+			if p.Err == nil || !strings.Contains(p.Err.Error(), want) {
+				t.Errorf("it ended with %v, want %q", p.Err, want)
+			}
+		})
+	}
+}
+
 // Compaction may delete a record that waits. A restart says so, and goes on without it.
 func TestARecordThatIsCompactedAwayWhileItWaitsIsReported(t *testing.T) {
 	t.Parallel()

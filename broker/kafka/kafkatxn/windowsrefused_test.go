@@ -5,7 +5,10 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/internal/digest"
 	"github.com/semel-dev/semel/stream"
 	"github.com/semel-dev/semel/test/kafkatest"
 )
@@ -40,6 +43,48 @@ func TestStateOfAnotherDefinitionIsRefused(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestStateThatIsNotOfThisGroupIsRefused writes other records to its topics. Without them
+// duplicates would pass, and results would be wrong.
+func TestStateThatIsNotOfThisGroupIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		topic string
+		value func(b *bubble) []byte
+		want  string
+	}{
+		"keys of a later version": {"g-keys", func(*bubble) []byte { return []byte("later") }, "g-keys/0 at 3: no record of a changelog: start the version of Semel that wrote it"},
+		"keys of another secret": {"g-keys", func(b *bubble) []byte {
+			return keystate.Encode(&keystate.Header{Kind: keystate.KindEntries, Secret: digest.NewSecret(), Topic: keystate.TopicID(b.Cluster.TopicInfo("in").TopicID)})
+		}, "changelog g-keys/0 was written with two secrets, so another pipeline writes it too"},
+		"windows of a later version": {"g-state", func(*bubble) []byte { return []byte("later") }, "no record of windows: start the version of Semel that wrote it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 1, func(b *bubble) {
+				opts := b.counting(time.Minute, 0, 0)
+				b.counts(opts, "1")
+				b.Write(&kgo.Record{Topic: c.topic, Value: c.value(b)})
+				b.refused(opts, c.want)
+			})
+		})
+	}
+}
+
+// TestInputsThatDoNotFitAreRefused has a group in two partitions, of which each would write
+// a result, and an output that lacks partitions of the input.
+func TestInputsThatDoNotFitAreRefused(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 4, func(b *bubble) {
+		b.Write(counted(0, "1", "a", 1, time.Now()), counted(1, "2", "a", 1, time.Now()))
+		opts := b.counting(time.Minute, 0, 0)
+		opts.skipSample = false
+		b.refused(opts, "in partition 0 at 0 and in 1 at 0 have one group key (.g)")
+		opts = b.options()
+		opts.Output.SamePartition = true
+		b.refused(opts, "in has 4 partitions and out 3, and records keep the number of their partition")
+	})
 }
 
 // TestAGroupWhoseWindowsAreGoneIsRefused deletes the topic that has them.

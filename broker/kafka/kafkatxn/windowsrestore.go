@@ -173,7 +173,7 @@ func (t *Transactor) applyWindows(ctx context.Context, p *part, records []*kgo.R
 		c, err := ws.parse(r.Value)
 		switch {
 		case err != nil:
-			return false, fmt.Errorf("kafka: %s/%d at %d: %w", r.Topic, r.Partition, r.Offset, err)
+			return false, fmt.Errorf("kafka: %s/%d at %d: %w: start the version of Semel that wrote it, or use a new group: %w", r.Topic, r.Partition, r.Offset, err, semel.ErrInvalidRequest)
 		case c.nonce != windows.ID{}:
 			if c.nonce == nonce {
 				p.slot.measure()

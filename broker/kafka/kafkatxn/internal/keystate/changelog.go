@@ -2,7 +2,7 @@ package keystate
 
 import (
 	"encoding/binary"
-	"errors"
+	"fmt"
 	"hash/crc32"
 	"math"
 	"slices"
@@ -56,7 +56,7 @@ const (
 )
 
 // ErrRecord says that bytes are not a record of a changelog.
-var ErrRecord = errors.New("kafka: no record of a changelog")
+var ErrRecord = fmt.Errorf("no record of a changelog: start the version of Semel that wrote it, or use a new group: %w", semel.ErrInvalidRequest)
 
 // TopicID is the id of a topic.
 type TopicID = [16]byte
