@@ -373,7 +373,7 @@ func (b *Rig) Read(topic string) []*kgo.Record {
 		b.Write(&kgo.Record{Topic: topic, Partition: p.Partition, Headers: []kgo.RecordHeader{{Key: endHeader}}})
 	}
 	client, err := kgo.NewClient(append(b.Reach(), kgo.ConsumeTopics(topic), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))...)
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxWait(100*time.Millisecond))...)
 	if err != nil {
 		b.Fatal(err)
 	}
