@@ -81,7 +81,7 @@ func (w *waitingOn) note(t *testing.T) string {
 // customer. There are few tries, so this is not for -short.
 func TestMessagesThatWaitSurviveAKill(t *testing.T) {
 	if testing.Short() {
-		t.Skip("without -short; kafkatxn has the kills on the broker in process")
+		t.Skip("`make test-full` kills it on a real broker; kafkatxn kills it on the broker in process")
 	}
 	t.Parallel()
 	server := servicestest.StartKafka(t, nil)
