@@ -41,6 +41,8 @@ var docsPages = []struct{ name, servers string }{
 	{"runbook.md", "postgres"},
 	{"guides/brokers.md", ""},
 	{"guides/kafka-to-postgres.md", "kafka postgres redis"},
+	{"guides/kafka-to-kafka.md", ""},
+	{"guides/windows.md", ""},
 	{"guides/nats.md", "nats postgres redis"},
 	{"guides/sqs.md", "postgres redis sqs"},
 	{"guides/webhook-receiver.md", "postgres"},
