@@ -70,9 +70,10 @@ func (s *unitSession) Process(_ context.Context, items []*pipeline.Item) {
 	}
 }
 
-func (*unitSession) Abandon(context.Context, []*pipeline.Item) {}
-func (*unitSession) Close(context.Context) error               { return nil }
-func (*unitSession) Traits() pipeline.SinkTraits               { return pipeline.SinkTraits{Ordered: true} }
+func (*unitSession) Abandon(context.Context, []*pipeline.Item)                 {}
+func (*unitSession) BindScope(context.Context, string, semel.ScopeOwner) error { return nil }
+func (*unitSession) Close(context.Context) error                               { return nil }
+func (*unitSession) Traits() pipeline.SinkTraits                               { return pipeline.SinkTraits{Ordered: true} }
 
 func TestWhatStandsBeforeAKeyThatIsHeldGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -25,8 +25,9 @@ func (s worldAhead) Prepare(items []*pipeline.Item) {
 		it.Digest = semel.Digest{1}
 	}
 }
-func (s worldAhead) Abandon(context.Context, []*pipeline.Item) {}
-func (s worldAhead) Close(context.Context) error               { return nil }
+func (s worldAhead) Abandon(context.Context, []*pipeline.Item)               {}
+func (worldAhead) BindScope(context.Context, string, semel.ScopeOwner) error { return nil }
+func (s worldAhead) Close(context.Context) error                             { return nil }
 
 func (s worldAhead) Process(ctx context.Context, items []*pipeline.Item) {
 	s.Begin(ctx, items, nil).Wait()
@@ -204,11 +205,12 @@ type slowFlight struct{}
 func (slowFlight) Done() bool { return false }
 func (slowFlight) Wait()      { nap(context.Background(), time.Second) }
 
-func (s *slow) Traits() pipeline.SinkTraits                      { return pipeline.SinkTraits{Ordered: true} }
-func (s *slow) Prepare([]*pipeline.Item)                         {}
-func (s *slow) Abandon(context.Context, []*pipeline.Item)        {}
-func (s *slow) Close(context.Context) error                      { return nil }
-func (s *slow) Process(ctx context.Context, it []*pipeline.Item) { s.Begin(ctx, it, nil).Wait() }
+func (s *slow) Traits() pipeline.SinkTraits                             { return pipeline.SinkTraits{Ordered: true} }
+func (s *slow) Prepare([]*pipeline.Item)                                {}
+func (s *slow) Abandon(context.Context, []*pipeline.Item)               {}
+func (*slow) BindScope(context.Context, string, semel.ScopeOwner) error { return nil }
+func (s *slow) Close(context.Context) error                             { return nil }
+func (s *slow) Process(ctx context.Context, it []*pipeline.Item)        { s.Begin(ctx, it, nil).Wait() }
 
 func (s *slow) Begin(context.Context, []*pipeline.Item, pipeline.Batch) pipeline.Batch {
 	s.begun++

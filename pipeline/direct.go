@@ -52,6 +52,9 @@ func (d *Direct) Process(ctx context.Context, items []*Item) {
 // Abandon implements Session: nothing is held between two calls of Process.
 func (d *Direct) Abandon(context.Context, []*Item) {}
 
+// BindScope implements Session: there is no store.
+func (d *Direct) BindScope(context.Context, string, semel.ScopeOwner) error { return nil }
+
 // Traits implements Session.
 func (d *Direct) Traits() SinkTraits { return d.sink.Traits() }
 

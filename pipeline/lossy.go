@@ -61,6 +61,9 @@ func (l *Lossy) Close(ctx context.Context) error { return l.sink.Close(ctx) }
 // Abandon implements Session: nothing is held between two calls of Process.
 func (l *Lossy) Abandon(context.Context, []*Item) {}
 
+// BindScope implements Session: a filter binds no scopes.
+func (l *Lossy) BindScope(context.Context, string, semel.ScopeOwner) error { return nil }
+
 // Ready implements semel.Readier. It asks sink and filter.
 func (l *Lossy) Ready(ctx context.Context) error {
 	if err := sinkReady(ctx, l.sink); err != nil {

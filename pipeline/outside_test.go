@@ -157,6 +157,11 @@ func (s *outsideSession) complete(ctx context.Context, c *outsideClaim) error {
 	}
 }
 
+// BindScope implements pipeline.Session.
+func (s *outsideSession) BindScope(ctx context.Context, scope string, owner semel.ScopeOwner) error {
+	return semel.BindScope(ctx, s.store, scope, owner)
+}
+
 // Abandon implements pipeline.Session. A claim that cannot be released ends with its
 // lease.
 func (s *outsideSession) Abandon(ctx context.Context, items []*pipeline.Item) {

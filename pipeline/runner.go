@@ -142,21 +142,17 @@ func (r *Runner) Run(ctx context.Context) error {
 	return r.finish(ctx)
 }
 
-// bindScope binds the scope to the key rule and the pipeline, if the session can. A
+// bindScope binds the scope to the key rule and the pipeline. A
 // pipeline that shares its scope does not claim it for itself. It waits while the store
 // does not answer. An error means that nothing may be claimed.
 func (r *Runner) bindScope(ctx context.Context) error {
-	b, ok := r.session.(ScopeBinder)
-	if !ok {
-		return nil
-	}
 	defer in(&r.stages.starting)()
 	owner := semel.ScopeOwner{Rule: r.opts.Key.String()}
 	if !r.opts.SameScope {
 		owner.Pipeline = r.opts.Name
 	}
 	for {
-		err := b.BindScope(ctx, r.opts.Scope, owner)
+		err := r.session.BindScope(ctx, r.opts.Scope, owner)
 		if _, bound := errors.AsType[*semel.ScopeError](err); bound && r.opts.SameScope {
 			err = nil
 		}

@@ -40,19 +40,16 @@ type Session interface {
 	// not released ends with its lease.
 	Abandon(ctx context.Context, items []*Item)
 
+	// BindScope calls semel.BindScope for the session's store. The runner calls it before
+	// the session gets the first message. A session without a store returns nil.
+	BindScope(ctx context.Context, scope string, owner semel.ScopeOwner) error
+
 	// Traits describes the batches that the session takes: the traits of its sink.
 	Traits() SinkTraits
 
 	// Close closes the session and its sink. The runner calls it once, after the last
 	// Process has returned.
 	Close(ctx context.Context) error
-}
-
-// ScopeBinder is a Session with a store that remembers the owner of each scope. Run
-// binds its scope before the session gets the first message.
-type ScopeBinder interface {
-	// BindScope calls semel.BindScope for the session's store.
-	BindScope(ctx context.Context, scope string, owner semel.ScopeOwner) error
 }
 
 // PipelinedSession is a Session that decides a batch before the previous batch is

@@ -137,7 +137,7 @@ func (t *TwoPhase) Ready(ctx context.Context) error {
 	return nil
 }
 
-// BindScope implements ScopeBinder. If messages pass without the store, it does not
+// BindScope implements Session. If messages pass without the store, it does not
 // wait for the store either.
 func (t *TwoPhase) BindScope(ctx context.Context, scope string, owner semel.ScopeOwner) error {
 	err := semel.BindScope(ctx, t.guard.Store(), scope, owner)

@@ -419,7 +419,7 @@ func (s *Session) arrived(u *unit, err error) {
 // Abandon implements pipeline.Session. The session holds nothing.
 func (s *Session) Abandon(context.Context, []*pipeline.Item) {}
 
-// BindScope implements pipeline.ScopeBinder.
+// BindScope implements pipeline.Session.
 func (s *Session) BindScope(ctx context.Context, scope string, owner semel.ScopeOwner) error {
 	return semel.BindScope(ctx, s.store, scope, owner)
 }

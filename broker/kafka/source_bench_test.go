@@ -71,6 +71,7 @@ func (c *counting) Process(_ context.Context, items []*pipeline.Item) {
 	}
 }
 
-func (c *counting) Abandon(context.Context, []*pipeline.Item) {}
-func (c *counting) Close(context.Context) error               { return nil }
-func (c *counting) Traits() pipeline.SinkTraits               { return pipeline.SinkTraits{Ordered: true} }
+func (c *counting) Abandon(context.Context, []*pipeline.Item)               {}
+func (*counting) BindScope(context.Context, string, semel.ScopeOwner) error { return nil }
+func (c *counting) Close(context.Context) error                             { return nil }
+func (c *counting) Traits() pipeline.SinkTraits                             { return pipeline.SinkTraits{Ordered: true} }

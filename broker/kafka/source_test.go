@@ -290,7 +290,8 @@ func (e *each) Process(ctx context.Context, items []*pipeline.Item) {
 	e.Deliver(ctx, items)
 }
 
-func (e *each) Abandon(context.Context, []*pipeline.Item) {}
+func (e *each) Abandon(context.Context, []*pipeline.Item)               {}
+func (*each) BindScope(context.Context, string, semel.ScopeOwner) error { return nil }
 
 type noParker struct{}
 

@@ -76,7 +76,7 @@ func (s *Session) Ready(ctx context.Context) error {
 	return nil
 }
 
-// BindScope implements pipeline.ScopeBinder.
+// BindScope implements pipeline.Session.
 func (s *Session) BindScope(ctx context.Context, scope string, owner semel.ScopeOwner) error {
 	return semel.BindScope(ctx, s.guard.Store(), scope, owner)
 }
