@@ -59,7 +59,11 @@ func brokers(e Env) []Benchmark {
 			{"embedded", "an embedded store that syncs each batch", openEmbedded},
 			{"redis", "Redis over loopback with an append-only file synced every second", openSharedRedis},
 		} {
-			list = append(list, b.consume(e, b.name+"-"+store.name, store.about, store.open))
+			consume := b.consume(e, b.name+"-"+store.name, store.about, store.open)
+			if store.name == "redis" {
+				consume.rivals = append(consume.rivals, b.consumePlainRedis(consume.Name))
+			}
+			list = append(list, consume)
 		}
 		list = append(list, b.publish())
 	}
@@ -92,34 +96,39 @@ func openSharedRedis(ctx context.Context, _ *Env) (semel.Store, func() error, er
 
 // consume is the benchmark of a consumer with this store.
 func (b broker) consume(e Env, name, store string, open func(context.Context, *Env) (semel.Store, func() error, error)) Benchmark {
-	in := records.Input{Seed: inputSeed, Records: b.records}
 	ours := func(ctx context.Context) (_ map[string]float64, err error) {
 		keys, end, err := open(ctx, &e)
 		if err != nil {
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, end()) }()
-		return b.measure(ctx, name, in, true, func(sink pipeline.Sink) (pipeline.Session, error) {
+		return b.measure(ctx, name, b.input(), true, func(sink pipeline.Sink) (pipeline.Session, error) {
 			return pipeline.NewTwoPhase(keys, sink, nil)
 		})
 	}
 	peer := func(ctx context.Context) (map[string]float64, error) {
-		return b.measure(ctx, name, in, false, func(sink pipeline.Sink) (pipeline.Session, error) { return pipeline.NewDirect(sink, nil), nil })
+		return b.measure(ctx, name, b.input(), false, func(sink pipeline.Sink) (pipeline.Session, error) { return pipeline.NewDirect(sink, nil), nil })
 	}
 	return Benchmark{
 		Name: name,
-		Work: fmt.Sprintf("%s: read %s messages of %d bytes, every tenth a duplicate, claim, give them to a sink that only counts, complete, acknowledge. Keys in %s. Messages a second until all are acknowledged; then, at %d messages a second for 5 s, the time from publishing a message to its acknowledgement. Peer: the same source, runner and sink without keys, which counts the duplicates too",
-			b.about, count(in.Records), records.ValueBytes, store, b.rate),
-		peerVersion: linked(b.module),
-		ours:        ours,
-		peer:        peer,
-		figures: []figure{
-			{name: name, unit: "messages/s", target: 0.7},
-			{name: name + "-p50", unit: "ms", lessIsBetter: true},
-			{name: name + "-p99", unit: "ms", lessIsBetter: true},
-		},
+		Work: fmt.Sprintf("%s: read %s messages of %d bytes, every tenth a duplicate, claim, give them to a sink that only counts, complete, acknowledge. Keys in %s. Messages a second until all are acknowledged; then, at %d messages a second for 5 s, the time from publishing a message to its acknowledgement. ",
+			b.about, count(b.records), records.ValueBytes, store, b.rate),
+		ours: ours,
+		rivals: []rival{{
+			work:        "Peer: the same source, runner and sink without keys, which counts the duplicates too",
+			peerVersion: linked(b.module),
+			peer:        peer,
+			figures: []figure{
+				{name: name, unit: "messages/s", target: 0.7},
+				{name: name + "-p50", unit: "ms", lessIsBetter: true},
+				{name: name + "-p99", unit: "ms", lessIsBetter: true},
+			},
+		}},
 	}
 }
+
+// input is what a consumer finds in the queue.
+func (b broker) input() records.Input { return records.Input{Seed: inputSeed, Records: b.records} }
 
 // measure measures the rate of a backlog, and then latencies.
 func (b broker) measure(ctx context.Context, name string, in records.Input, distinct bool, open func(pipeline.Sink) (pipeline.Session, error)) (_ map[string]float64, err error) {
@@ -333,7 +342,7 @@ type publication func(ctx context.Context, from int, bodies [][]byte) error
 // publish is the benchmark of a publisher.
 func (b broker) publish() Benchmark {
 	name := b.name + "-publish"
-	in := records.Input{Seed: inputSeed, Records: b.records}
+	in := b.input()
 	through := func(open func(context.Context, *brokerServer) (publication, error)) side {
 		return func(ctx context.Context) (map[string]float64, error) {
 			rate, err := b.publishAll(ctx, in, open)
