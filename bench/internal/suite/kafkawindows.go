@@ -90,7 +90,7 @@ func windows(e Env) []Benchmark {
 		{
 			name: "kafka-windows-sessions", work: "the number of records of each session with a gap of 30 s",
 			over: "{ session: 30s, max: 1d }", args: []string{"--gap", "30000"}, end: sessionGap + windowGrace + time.Second,
-			input:   records.Events{Records: e.size(2_000_000, 20_000), Groups: e.size(100_000, 1000), Span: 5 * time.Minute},
+			input:   records.Events{Records: e.size(1_000_000, 20_000), Groups: e.size(100_000, 1000), Span: 5 * time.Minute},
 			targets: [3]float64{4, 0, 0}, peers: []windowsPeer{suppress},
 		},
 	} {
