@@ -18,15 +18,18 @@ type Log[T comparable] struct {
 	// Live reports whether a value that was written at an offset is the present one.
 	Live func(item T, at int64) bool
 
-	values  []value[T]
+	items   []T   // in the order in which their values were written
+	runs    []run // of items
 	records []record
 	size    int64 // of records
 	cut     int64
 }
 
-type value[T any] struct {
-	item T
-	at   int64
+// run says how many values in a row were written at an offset. A transaction writes
+// thousands at one.
+type run struct {
+	at int64
+	n  int
 }
 
 type record struct{ at, size int64 }
@@ -36,10 +39,13 @@ const DefaultSlack = 8 << 20
 
 // Put notes that a value was written at an offset.
 func (l *Log[T]) Put(item T, at int64) {
-	if n := len(l.values); n > 0 && l.values[n-1] == (value[T]{item, at}) {
+	if n := len(l.runs); n == 0 || l.runs[n-1].at != at {
+		l.runs = append(l.runs, run{at: at})
+	} else if l.items[len(l.items)-1] == item {
 		return
 	}
-	l.values = append(l.values, value[T]{item, at})
+	l.items = append(l.items, item)
+	l.runs[len(l.runs)-1].n++
 }
 
 // Stored notes that the record at an offset has a size in bytes.
@@ -58,10 +64,14 @@ func (l *Log[T]) Full(state int64) bool { return l.size > l.Slack+2*state }
 // Oldest yields the values that count, and where they were written, the oldest first.
 func (l *Log[T]) Oldest() iter.Seq2[T, int64] {
 	return func(yield func(T, int64) bool) {
-		for i := range l.values {
-			if v := &l.values[i]; l.Live(v.item, v.at) && !yield(v.item, v.at) {
-				return
+		items := l.items
+		for _, r := range l.runs {
+			for _, item := range items[:r.n] {
+				if l.Live(item, r.at) && !yield(item, r.at) {
+					return
+				}
 			}
+			items = items[r.n:]
 		}
 	}
 }
@@ -69,11 +79,19 @@ func (l *Log[T]) Oldest() iter.Seq2[T, int64] {
 // Cut returns the offset before which no record counts, and whether that has changed. The
 // last record always counts, because it has the progress of its partition.
 func (l *Log[T]) Cut() (at int64, ok bool) {
-	for len(l.values) > 0 && !l.Live(l.values[0].item, l.values[0].at) {
-		l.values[0] = value[T]{}
-		l.values = l.values[1:]
+	for len(l.runs) > 0 {
+		first, gone := &l.runs[0], 0
+		for gone < first.n && !l.Live(l.items[gone], first.at) {
+			gone++
+		}
+		clear(l.items[:gone])
+		l.items = l.items[gone:]
+		if first.n -= gone; first.n > 0 {
+			break
+		}
+		l.runs = l.runs[1:]
 	}
-	for len(l.records) > 1 && (len(l.values) == 0 || l.records[1].at <= l.values[0].at) {
+	for len(l.records) > 1 && (len(l.runs) == 0 || l.records[1].at <= l.runs[0].at) {
 		l.size -= l.records[0].size
 		l.records = l.records[1:]
 	}

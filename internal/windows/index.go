@@ -9,6 +9,10 @@ type index struct {
 	seed   maphash.Seed
 	shards [64]shard // each grows on its own, so that no group waits for all others
 	n      int
+	// numbered has the groups by their numbers, and free has the numbers of no group. Long
+	// lists of numbers cost the garbage collector nothing.
+	numbered []*group
+	free     []uint32
 }
 
 type shard struct {
@@ -53,6 +57,13 @@ func (x *index) put(g *group) {
 	sh.set(place{hash, g})
 	g.found = true
 	x.n++
+	if last := len(x.free) - 1; last >= 0 {
+		g.number, x.free = x.free[last], x.free[:last]
+		x.numbered[g.number] = g
+		return
+	}
+	g.number = uint32(len(x.numbered))
+	x.numbered = append(x.numbered, g)
 }
 
 // remove removes a group that was put.
@@ -71,10 +82,22 @@ func (x *index) remove(g *group) {
 	}
 	sh.places[free] = place{}
 	g.found = false
-	x.n--
+	x.numbered[g.number] = nil
+	x.free = append(x.free, g.number)
+	if x.n--; x.n == 0 {
+		x.numbered, x.free = nil, nil
+	}
 	if sh.n--; sh.n == 0 {
 		sh.places = nil
 	}
+}
+
+// at returns the group with a number, or nil.
+func (x *index) at(number uint32) *group {
+	if int(number) >= len(x.numbered) {
+		return nil
+	}
+	return x.numbered[number]
 }
 
 // all yields all groups.

@@ -34,7 +34,7 @@ func TestAnIndexIsAMap(t *testing.T) {
 		if i%9_999 == 0 {
 			got := slices.Collect(x.all)
 			for _, g := range got {
-				if want[g.key] != g || !g.found {
+				if want[g.key] != g || !g.found || x.at(g.number) != g {
 					t.Fatalf("step %d: %q is there", i, g.key)
 				}
 			}
@@ -45,6 +45,9 @@ func TestAnIndexIsAMap(t *testing.T) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(want)) {
 		x.remove(want[key])
+	}
+	if x.numbered != nil || x.free != nil {
+		t.Error("an empty index keeps numbers")
 	}
 	for i := range x.shards {
 		if x.shards[i].places != nil {

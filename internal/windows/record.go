@@ -112,10 +112,11 @@ func (s *State) move(own int, add func(key string, p *pane) (written int)) {
 		return
 	}
 	written := own
-	for g, at := range s.log.Oldest() {
+	for number, at := range s.log.Oldest() {
 		if written >= 2*own {
 			return
 		}
+		g := s.groups.at(number)
 		for i := range g.panes {
 			if p := &g.panes[i]; p.at == at && p.txn != s.txn {
 				written = add(g.key, p)
@@ -274,7 +275,7 @@ func (s *State) set(e entry) {
 	}
 	s.bytes += weigh(g.key, g.panes) - before
 	if len(e.acc) > 0 {
-		s.log.Put(g, e.at)
+		s.log.Put(g.number, e.at)
 	}
 	if len(g.panes) == 0 {
 		s.forget(g)

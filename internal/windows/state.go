@@ -56,19 +56,21 @@ type State struct {
 	bytes int64
 	acc   []byte // memory for an accumulator
 	coded []byte // memory for entries
-	// log has the groups with panes. moved are those whose panes the open transaction
-	// writes again.
-	log   livelog.Log[*group]
+	// log has the numbers of groups with panes. A number may be that of another group since,
+	// which then has no pane at such an early offset. moved are the groups whose panes the
+	// open transaction writes again.
+	log   livelog.Log[uint32]
 	moved []moved
 }
 
 type group struct {
-	key   string
-	panes []pane // by start, and by first
-	due   int64  // a time in due, at or before the end of the next window to emit; or never
-	txn   uint64 // the last transaction that changed it
-	found bool   // by its key
-	own   [1]pane
+	key    string
+	panes  []pane // by start, and by first
+	due    int64  // a time in due, at or before the end of the next window to emit; or never
+	txn    uint64 // the last transaction that changed it
+	found  bool   // by its key and number
+	number uint32
+	own    [1]pane
 }
 
 // newGroup returns a group without panes, which has memory for one.
@@ -135,8 +137,17 @@ func New(agg *stream.Aggregate) *State {
 
 // isAt reports whether the changelog has a pane of a group at an offset, and the open
 // transaction does not change it.
-func (s *State) isAt(g *group, at int64) bool {
-	return slices.ContainsFunc(g.panes, func(p pane) bool { return p.at == at && p.txn != s.txn })
+func (s *State) isAt(number uint32, at int64) bool {
+	g := s.groups.at(number)
+	if g == nil {
+		return false
+	}
+	for i := range g.panes {
+		if p := &g.panes[i]; p.at == at && p.txn != s.txn {
+			return true
+		}
+	}
+	return false
 }
 
 // SetSlack sets how long the changelog may be without being rewritten.
@@ -426,7 +437,7 @@ func (s *State) Commit(at int64, _ []locallog.Place) {
 		for i := range g.panes {
 			if p := &g.panes[i]; p.txn == s.txn {
 				p.at = at
-				s.log.Put(g, at)
+				s.log.Put(g.number, at)
 			}
 		}
 	}
@@ -434,7 +445,7 @@ func (s *State) Commit(at int64, _ []locallog.Place) {
 		for i := range m.group.panes {
 			if p := &m.group.panes[i]; p.at == m.at && p.txn != s.txn {
 				p.at = at
-				s.log.Put(m.group, at)
+				s.log.Put(m.group.number, at)
 			}
 		}
 	}
