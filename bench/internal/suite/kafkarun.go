@@ -17,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/semel-dev/semel/bench/internal/machine"
 	"github.com/semel-dev/semel/bench/internal/records"
 	"github.com/semel-dev/semel/internal/services"
 )
@@ -390,7 +391,7 @@ func times(pid int, fields ...int) (sum time.Duration, err error) {
 
 // peakMiB returns the peak memory of a running process.
 func peakMiB(pid int) (float64, error) {
-	text, err := field(fmt.Sprintf("/proc/%d/status", pid), "VmHWM")
+	text, err := machine.Field(fmt.Sprintf("/proc/%d/status", pid), "VmHWM")
 	if err != nil {
 		return 0, err
 	}

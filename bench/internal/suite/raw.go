@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/semel-dev/semel/bench/internal/machine"
 	"github.com/semel-dev/semel/store/logstore"
 )
 
@@ -87,7 +88,7 @@ func (e *Env) claimBytes(ctx context.Context) (size int, err error) {
 
 // written returns the bytes that this process has passed to write calls.
 func written() (int64, error) {
-	text, err := field("/proc/self/io", "wchar")
+	text, err := machine.Field("/proc/self/io", "wchar")
 	if err != nil {
 		return 0, err
 	}

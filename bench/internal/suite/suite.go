@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/semel-dev/semel/bench/internal/machine"
 	"github.com/semel-dev/semel/bench/internal/result"
 )
 
@@ -88,7 +89,7 @@ type Runner struct {
 
 // Run runs one benchmark and writes its results.
 func (r *Runner) Run(ctx context.Context, b *Benchmark) error {
-	machine, err := machine()
+	described, err := machine.Describe()
 	if err != nil {
 		return err
 	}
@@ -124,7 +125,7 @@ func (r *Runner) Run(ctx context.Context, b *Benchmark) error {
 		for _, f := range v.figures {
 			res := result.Result{
 				Name: f.name, Work: b.Work + v.work, Unit: f.unit, PeerVersion: versions[i], Rounds: rounds[f.name], Target: f.target,
-				Command: r.Env.command(b.Name), Date: time.Now().UTC().Format(time.RFC3339), Machine: machine,
+				Command: r.Env.command(b.Name), Date: time.Now().UTC().Format(time.RFC3339), Machine: described,
 			}
 			if err := r.save(&res, f.lessIsBetter); err != nil {
 				return err

@@ -3,12 +3,15 @@ package suite
 import (
 	"bytes"
 	"context"
+	"debug/buildinfo"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"strings"
 
 	"github.com/semel-dev/semel/bench/internal/lines"
@@ -100,4 +103,45 @@ func (e *Env) run(ctx context.Context, dir, name string, args ...string) error {
 		return fmt.Errorf("%s: %w: %s", cmd, err, out)
 	}
 	return nil
+}
+
+// linked names a peer that is part of this program by module and version.
+func linked(module string) func() (string, error) {
+	return func() (string, error) {
+		info, ok := debug.ReadBuildInfo()
+		if !ok {
+			return "", errors.New("suite: the program knows nothing of its modules")
+		}
+		return moduleIn(info, module)
+	}
+}
+
+// builtInto names a peer that is part of another program.
+func builtInto(program, module string) func() (string, error) {
+	return func() (string, error) {
+		info, err := buildinfo.ReadFile(program)
+		if err != nil {
+			return "", fmt.Errorf("suite: %w", err)
+		}
+		return moduleIn(info, module)
+	}
+}
+
+func moduleIn(info *debug.BuildInfo, module string) (string, error) {
+	for _, m := range info.Deps {
+		if m.Path == module {
+			return m.Path + " " + m.Version, nil
+		}
+	}
+	return "", fmt.Errorf("suite: %s is not part of the program", module)
+}
+
+// standard names a peer that is written with the standard library.
+func standard(what string) func() (string, error) {
+	return func() (string, error) { return what + ", " + runtime.Version(), nil }
+}
+
+// limit names a limit that replaces a peer.
+func limit(what string) func() (string, error) {
+	return func() (string, error) { return "the limit: " + what, nil }
 }
