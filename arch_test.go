@@ -54,7 +54,7 @@ var packageMap = map[string][]string{
 	"broker/kafka/kafkatxn": {
 		".", "key", "pipeline", "stream", "broker/kafka", "broker/kafka/internal/cluster", "broker/kafka/internal/record",
 		"broker/kafka/kafkatxn/internal/asides", "broker/kafka/kafkatxn/internal/copies", "broker/kafka/kafkatxn/internal/keystate", "broker/kafka/kafkatxn/internal/members", "broker/kafka/kafkatxn/internal/pace", "broker/kafka/kafkatxn/internal/sample", "broker/kafka/kafkatxn/internal/tables", "broker/kafka/kafkatxn/internal/waits",
-		"internal/clock", "internal/digest", "internal/header", "internal/health", "internal/invalid", "internal/kept", "internal/locallog", "internal/windows", "vfs",
+		"internal/clock", "internal/digest", "internal/header", "internal/health", "internal/invalid", "internal/kept", "internal/locallog", "internal/slab", "internal/windows", "vfs",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg",
 	},
 	"broker/kafka/kafkatxn/internal/asides":   {"pipeline"},
@@ -112,9 +112,10 @@ var packageMap = map[string][]string{
 	"internal/trytest":  {},
 	"internal/table":    {"."},
 	"internal/livelog":  {},
+	"internal/slab":     {},
 	"internal/locallog": {"vfs"},
 	"internal/kept":     {"internal/livelog", "internal/locallog"},
-	"internal/windows":  {".", "stream", "internal/livelog", "internal/locallog"},
+	"internal/windows":  {".", "stream", "internal/livelog", "internal/locallog", "internal/slab"},
 	"internal/rows":     {},
 	"vfs":               {"golang.org/x/sys/unix", "golang.org/x/sys/windows"},
 	"internal/dedup": {

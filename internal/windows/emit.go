@@ -130,25 +130,57 @@ func sortByKey(list []*group) {
 		}
 		common = n
 	}
-	type place struct {
-		bytes uint64
-		group *group
-	}
-	places := make([]place, len(list))
+	places := make([]start, len(list))
 	for i, g := range list {
 		var next [8]byte
 		copy(next[:], g.key[common:])
-		places[i] = place{binary.BigEndian.Uint64(next[:]), g}
+		places[i] = start{binary.BigEndian.Uint64(next[:]), g}
 	}
-	slices.SortFunc(places, func(a, b place) int {
-		if a.bytes != b.bytes {
-			return cmp.Compare(a.bytes, b.bytes)
+	places = sortByStart(places)
+	for i := 0; i < len(places); {
+		from := i
+		for i++; i < len(places) && places[i].bytes == places[from].bytes; i++ {
 		}
-		return strings.Compare(a.group.key, b.group.key)
-	})
+		if i-from > 1 {
+			slices.SortFunc(places[from:i], func(a, b start) int { return strings.Compare(a.group.key, b.group.key) })
+		}
+	}
 	for i := range places {
 		list[i] = places[i].group
 	}
+}
+
+// start is a group with eight bytes of its key.
+type start struct {
+	bytes uint64
+	group *group
+}
+
+// sortByStart sorts by these bytes. It compares nothing: it takes a pass over the list for
+// each byte.
+func sortByStart(list []start) []start {
+	next := make([]start, len(list))
+	for shift := 0; shift < 64; shift += 8 {
+		var at [256]int // how many have each byte, and then where the next one of them goes
+		for i := range list {
+			at[byte(list[i].bytes>>shift)]++
+		}
+		if at[byte(list[0].bytes>>shift)] == len(list) {
+			continue
+		}
+		sum := 0
+		for b, n := range at {
+			at[b] = sum
+			sum += n
+		}
+		for i := range list {
+			b := byte(list[i].bytes >> shift)
+			next[at[b]] = list[i]
+			at[b]++
+		}
+		list, next = next, list
+	}
+	return list
 }
 
 // Due reports whether results of closed windows must be emitted.
@@ -171,6 +203,9 @@ func (s *State) Emit(most int, fn func(*stream.Closed) error) (n int, err error)
 			break
 		}
 		for len(s.left) > 0 && n < most {
+			if n%together == 0 {
+				s.fetched += fetch(s.left[:min(together, len(s.left))])
+			}
 			g := s.left[0]
 			s.note(g)
 			if err := s.result(g, end, fn); err != nil {
@@ -188,6 +223,26 @@ func (s *State) Emit(most int, fn func(*stream.Closed) error) (n int, err error)
 		}
 	}
 	return n, nil
+}
+
+// together is how many groups fetch reads.
+const together = 32
+
+// fetch reads groups and what they point to, which Emit needs next. They are all over the
+// memory. Emit would wait for one after the other, and these reads overlap.
+func fetch(groups []*group) (sum uint64) {
+	for _, g := range groups {
+		sum += g.txn + uint64(g.hash)
+	}
+	for _, g := range groups {
+		if len(g.key) > 0 {
+			sum += uint64(g.key[0])
+		}
+		if len(g.panes) > 0 && len(g.panes[0].acc) > 0 {
+			sum += uint64(g.panes[0].acc[0])
+		}
+	}
+	return sum
 }
 
 // revise passes the new results of corrected windows to fn.
@@ -208,7 +263,8 @@ func (s *State) revise(fn func(*stream.Closed) error) error {
 // result passes the result of a window to fn.
 func (s *State) result(g *group, end int64, fn func(*stream.Closed) error) error {
 	panes := s.rule.window(g.panes, end)
-	closed := &stream.Closed{Key: g.key, Start: timeOf(end - s.rule.size), End: timeOf(end), Acc: slices.Clone(panes[0].acc), Revision: panes[0].late}
+	closed := s.closed.New()
+	*closed = stream.Closed{Key: g.key, Start: timeOf(end - s.rule.size), End: timeOf(end), Acc: s.accs.Clone(panes[0].acc), Revision: panes[0].late}
 	if s.rule.gap > 0 {
 		closed.Start, closed.End, closed.Revision = timeOf(panes[0].start), timeOf(end-s.rule.gap-1), 0
 	}

@@ -21,18 +21,21 @@ type shard struct {
 }
 
 type place struct {
-	hash  uint64
+	hash  uint32
 	group *group // nil is a free place
 }
 
 func newIndex() index { return index{seed: maphash.MakeSeed()} }
 
+// isThere is set in all hashes, so that none is 0.
+const isThere = 1 << 25
+
 // shard returns the shard of a hash.
-func (x *index) shard(hash uint64) *shard { return &x.shards[hash>>58] }
+func (x *index) shard(hash uint32) *shard { return &x.shards[hash>>26] }
 
 // get returns the group of a key, or nil.
 func (x *index) get(key []byte) *group {
-	hash := maphash.Bytes(x.seed, key)
+	hash := uint32(maphash.Bytes(x.seed, key)) | isThere
 	sh := x.shard(hash)
 	if sh.n == 0 {
 		return nil
@@ -49,13 +52,12 @@ func (x *index) get(key []byte) *group {
 
 // put adds a group. No other group has its key.
 func (x *index) put(g *group) {
-	hash := maphash.String(x.seed, g.key)
-	sh := x.shard(hash)
+	g.hash = uint32(maphash.String(x.seed, g.key)) | isThere
+	sh := x.shard(g.hash)
 	if sh.n++; sh.n > len(sh.places)*3/4 {
 		sh.grow()
 	}
-	sh.set(place{hash, g})
-	g.found = true
+	sh.set(place{g.hash, g})
 	x.n++
 	if last := len(x.free) - 1; last >= 0 {
 		g.number, x.free = x.free[last], x.free[:last]
@@ -68,9 +70,8 @@ func (x *index) put(g *group) {
 
 // remove removes a group that was put.
 func (x *index) remove(g *group) {
-	hash := maphash.String(x.seed, g.key)
-	sh := x.shard(hash)
-	free := sh.home(hash)
+	sh := x.shard(g.hash)
+	free := sh.home(g.hash)
 	for sh.places[free].group != g {
 		free = sh.after(free)
 	}
@@ -81,7 +82,7 @@ func (x *index) remove(g *group) {
 		}
 	}
 	sh.places[free] = place{}
-	g.found = false
+	g.hash = 0
 	x.numbered[g.number] = nil
 	x.free = append(x.free, g.number)
 	if x.n--; x.n == 0 {
@@ -111,7 +112,7 @@ func (x *index) all(yield func(*group) bool) {
 	}
 }
 
-func (s *shard) home(hash uint64) int      { return int(hash) & (len(s.places) - 1) }
+func (s *shard) home(hash uint32) int      { return int(hash) & (len(s.places) - 1) }
 func (s *shard) after(i int) int           { return (i + 1) & (len(s.places) - 1) }
 func (s *shard) distance(from, to int) int { return (to - from) & (len(s.places) - 1) }
 

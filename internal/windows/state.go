@@ -8,6 +8,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/livelog"
 	"github.com/semel-dev/semel/internal/locallog"
+	"github.com/semel-dev/semel/internal/slab"
 	"github.com/semel-dev/semel/stream"
 )
 
@@ -56,6 +57,11 @@ type State struct {
 	bytes int64
 	acc   []byte // memory for an accumulator
 	coded []byte // memory for entries
+	// closed and accs are memory for results.
+	closed slab.Of[stream.Closed]
+	accs   slab.Bytes
+	// fetched keeps the compiler from leaving out what fetch reads.
+	fetched uint64
 	// log has the numbers of groups with panes. A number may be that of another group since,
 	// which then has no pane at such an early offset. moved are the groups whose panes the
 	// open transaction writes again.
@@ -68,7 +74,7 @@ type group struct {
 	panes  []pane // by start, and by first
 	due    int64  // a time in due, at or before the end of the next window to emit; or never
 	txn    uint64 // the last transaction that changed it
-	found  bool   // by its key and number
+	hash   uint32 // of its key, if it is found by it and its number; or 0
 	number uint32
 	own    [1]pane
 }
@@ -336,7 +342,7 @@ func (s *State) touch(g *group) {
 	if !s.note(g) {
 		return
 	}
-	if !g.found {
+	if g.hash == 0 {
 		s.groups.put(g)
 	}
 	n := len(s.saved)
@@ -366,7 +372,7 @@ func (s *State) changed(g *group) {
 // forget removes a group without panes.
 func (s *State) forget(g *group) {
 	g.due = never
-	if g.found {
+	if g.hash != 0 {
 		s.groups.remove(g)
 	}
 }

@@ -1,0 +1,40 @@
+// Package slab makes many small values with few allocations. It frees the memory of such
+// values together, so they should come and go together.
+package slab
+
+import "slices"
+
+const (
+	// slabValues is how many values share an allocation, and slabBytes how many bytes do.
+	slabValues = 64
+	slabBytes  = 4 << 10
+)
+
+// Of makes values of a type.
+type Of[T any] struct{ free []T }
+
+// New returns a zero value.
+func (s *Of[T]) New() *T {
+	if len(s.free) == 0 {
+		s.free = make([]T, slabValues)
+	}
+	v := &s.free[0]
+	s.free = s.free[1:]
+	return v
+}
+
+// Bytes makes copies of bytes.
+type Bytes struct{ used []byte }
+
+// Clone returns a copy. An append to it changes no other copy.
+func (s *Bytes) Clone(b []byte) []byte {
+	if len(b) == 0 || len(b) > slabBytes/16 {
+		return slices.Clone(b)
+	}
+	if len(b) > cap(s.used)-len(s.used) {
+		s.used = make([]byte, 0, slabBytes)
+	}
+	n := len(s.used)
+	s.used = append(s.used, b...)
+	return s.used[n:len(s.used):len(s.used)]
+}
