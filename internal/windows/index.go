@@ -50,6 +50,20 @@ func (x *index) get(key []byte) *group {
 	}
 }
 
+// near appends the groups that get meets first when it looks for keys. Most of them are those
+// of the keys. It reads no group, so that it never waits.
+func (x *index) near(found []*group, keys [][]byte) []*group {
+	for _, key := range keys {
+		hash := uint32(maphash.Bytes(x.seed, key)) | isThere
+		if sh := x.shard(hash); sh.n > 0 {
+			if g := sh.places[sh.home(hash)].group; g != nil {
+				found = append(found, g)
+			}
+		}
+	}
+	return found
+}
+
 // put adds a group. No other group has its key.
 func (x *index) put(g *group) {
 	g.hash = uint32(maphash.String(x.seed, g.key)) | isThere

@@ -17,6 +17,11 @@ func TestAnIndexIsAMap(t *testing.T) {
 	for i := range 200_000 {
 		few := 1 + i%40_000 // so that it grows and becomes empty
 		key := fmt.Sprint(random.IntN(few))
+		for _, g := range x.near(nil, [][]byte{[]byte(key), nil}) {
+			if want[g.key] != g {
+				t.Fatalf("step %d: near %s: %v", i, key, g)
+			}
+		}
 		switch g := x.get([]byte(key)); {
 		case g != want[key]:
 			t.Fatalf("step %d: %s: %v, want %v", i, key, g, want[key])

@@ -62,6 +62,7 @@ type State struct {
 	accs   slab.Bytes
 	// fetched keeps the compiler from leaving out what fetch reads.
 	fetched uint64
+	near    []*group // memory of Fetch
 	// log has the numbers of groups with panes. A number may be that of another group since,
 	// which then has no pane at such an early offset. moved are the groups whose panes the
 	// open transaction writes again.
@@ -209,6 +210,14 @@ func (s *State) See(when, clock int64) bool {
 
 func (s *State) advance(watermark int64) {
 	s.present.watermark = max(s.present.watermark, watermark)
+}
+
+// Fetch reads the groups of keys, to which messages are added next, as Emit does. It changes
+// nothing.
+func (s *State) Fetch(keys [][]byte) {
+	s.near = s.groups.near(s.near[:0], keys)
+	s.fetched += fetch(s.near)
+	clear(s.near)
 }
 
 // Add adds a message to the windows of a group key. See was called before. After an error

@@ -156,18 +156,15 @@ func (o *TransactorOptions) changelogsOf(topic string) []string {
 func (w *worker) aggregate(ctx context.Context, p *part, r *kgo.Record, now int64) (bool, error) {
 	agg := w.opts.Aggregate
 	record.Fill(&w.message, r)
-	var err error
-	if w.groupID, err = w.group.AppendID(w.groupID[:0], &w.message); err == nil && len(w.groupID) == 0 {
-		err = key.ErrMissing
-	}
-	if err == nil && len(w.groupID) > semel.MaxKeyBytes {
-		err = fmt.Errorf("it has %d bytes, and at most %d are allowed", len(w.groupID), semel.MaxKeyBytes)
+	id, err := w.group, error(nil)
+	if len(id) == 0 {
+		id, err = w.groups.Of(&w.message)
 	}
 	if err != nil {
-		return false, w.fail(ctx, r, 1, semel.Permanent(fmt.Errorf("aggregate: group key %s: %w", agg.By, err)))
+		return false, w.fail(ctx, r, 1, err)
 	}
 	when := timeOf(r)
-	verdict, err := addTo(p.slot.windows.agg, &w.message, w.groupID, when, now)
+	verdict, err := addTo(p.slot.windows.agg, &w.message, id, when, now)
 	switch {
 	case err != nil:
 		return false, w.fail(ctx, r, 1, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/asides"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/copies"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/groups"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pace"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/waits"
@@ -37,9 +38,9 @@ type worker struct {
 	states  []keyState
 	offsets []int64 // in the topic that was read
 	origins copies.Originals
-	inputs  []byte      // the start of keystate.HeaderOrigins; nil without Repartition
-	group   *key.Reader // of the Aggregate
-	groupID []byte
+	inputs  []byte // the start of keystate.HeaderOrigins; nil without Repartition
+	groups  *groups.Keys
+	group   []byte // of the record that is being decided, if it is known
 	window  windowText
 	results pace.Results
 	kept    *key.Reader // of the Keep
@@ -95,7 +96,7 @@ func (w *worker) init(s *session) {
 	w.s, w.opts = s, &s.t.opts
 	w.reader = w.opts.Key.Rule.Reader(nil)
 	if w.opts.Aggregate != nil {
-		w.group = w.opts.Aggregate.By.Reader(nil)
+		w.groups = groups.New(w.opts.Aggregate.By)
 	}
 	if k := w.opts.Keep; k != nil && k.First != nil {
 		w.kept = k.First.Reader(nil)
@@ -393,7 +394,15 @@ func (w *worker) partition(ctx context.Context, p *part, records []*kgo.Record) 
 		if err := w.digest(p, chunk); err != nil {
 			return err
 		}
+		var ids [][]byte
+		if w.groups != nil && w.opts.FilterMap == nil { // which may change the group
+			ids = w.groups.All(chunk)
+			p.slot.windows.agg.Fetch(ids)
+		}
 		for i, r := range chunk {
+			if w.group = nil; ids != nil {
+				w.group = ids[i]
+			}
 			if err := w.record(ctx, p, r, w.offsets[i], w.states[i], &w.digests[i], now); err != nil {
 				return err
 			}
