@@ -350,10 +350,10 @@ func forgetsNothingUnderLoad(t *testing.T, form Cleanup, opts Options) {
 
 func TestConformanceWhileCleaningUp(t *testing.T) {
 	t.Parallel()
-	for form, opts := range forms() {
+	for _, form := range sampled(CleanupDelete, CleanupMessageTime) {
 		t.Run(string(form), func(t *testing.T) {
 			t.Parallel()
-			conformance(t, shared.Database(t), MigrateOptions{Cleanup: form, Partitions: 8, KeepIDs: true, KeepOrigins: true}, opts, cleanBeside)
+			conformance(t, shared.Database(t), MigrateOptions{Cleanup: form, Partitions: 8, KeepIDs: true, KeepOrigins: true}, forms()[form], cleanBeside)
 		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	mathrand "math/rand/v2"
 	"os"
 	"strings"
 	"sync"
@@ -18,7 +19,7 @@ import (
 )
 
 // shared is the server of tests that do not change it.
-var shared servicestest.Pool
+var shared = servicestest.Pool{Unsynced: true}
 
 func TestMain(m *testing.M) {
 	os.Exit(shared.Run(m))
@@ -137,18 +138,33 @@ func transact(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest,
 	return tx.Rollback(ctx)
 }
 
+// sampled returns all forms. With -short it returns one of them, another from run to
+// run.
+func sampled[T any](all ...T) []T {
+	if !testing.Short() {
+		return all
+	}
+	i := mathrand.IntN(len(all))
+	return all[i : i+1]
+}
+
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	conformance(t, shared.Database(t), MigrateOptions{}, Options{})
 }
 
-func TestConformanceWithReadableKeysAndPartitions(t *testing.T) {
+func TestConformanceOfOtherForms(t *testing.T) {
 	t.Parallel()
-	conformance(t, shared.Database(t), MigrateOptions{KeepIDs: true, KeepOrigins: true, Partitions: 3}, Options{Prepare: true})
-}
-
-func TestConformanceBehindPgBouncer(t *testing.T) {
-	t.Parallel()
-	bouncer := servicestest.StartPgBouncer(t, servicestest.StartPostgres(t, nil), nil)
-	conformance(t, bouncer.URL(), MigrateOptions{KeepOrigins: true}, Options{MaxResult: 4096})
+	const readable, pooled = "readable keys and partitions", "behind PgBouncer"
+	for _, form := range sampled(readable, pooled) {
+		t.Run(form, func(t *testing.T) {
+			t.Parallel()
+			if form == readable {
+				conformance(t, shared.Database(t), MigrateOptions{KeepIDs: true, KeepOrigins: true, Partitions: 3}, Options{Prepare: true})
+				return
+			}
+			bouncer := servicestest.StartPgBouncer(t, servicestest.StartPostgres(t, nil), nil)
+			conformance(t, bouncer.URL(), MigrateOptions{KeepOrigins: true}, Options{MaxResult: 4096})
+		})
+	}
 }

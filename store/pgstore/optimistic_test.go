@@ -228,7 +228,7 @@ func (h optimist) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers 
 
 func TestConformanceOfOptimisticInserts(t *testing.T) {
 	t.Parallel()
-	for _, migrate := range []MigrateOptions{{}, {KeepIDs: true, KeepOrigins: true, Partitions: 3}} {
+	for _, migrate := range sampled(MigrateOptions{}, MigrateOptions{KeepIDs: true, KeepOrigins: true, Partitions: 3}) {
 		t.Run(fmt.Sprintf("readable keys: %t", migrate.KeepIDs), func(t *testing.T) {
 			t.Parallel()
 			connections := pool(t, shared.Database(t))

@@ -242,6 +242,10 @@ func FreeAddr(t testing.TB) string {
 // SEMEL_TEST_SQS, as tools/services prints them, the Pool uses that server and starts
 // none.
 type Pool struct {
+	// Unsynced has PostgreSQL not wait for the disk. Tests cannot tell, because a shared
+	// server is never killed, but an operator's examination can. Defaults to false.
+	Unsynced bool
+
 	redis, postgres, kafka, nats, rabbitmq, sqs shared
 }
 
@@ -287,6 +291,9 @@ func (p *Pool) Redis(t testing.TB) string {
 func (p *Pool) Postgres(t testing.TB) string {
 	t.Helper()
 	opts := postgresOptions(nil)
+	if p.Unsynced {
+		opts.Settings = map[string]string{"fsync": "off"}
+	}
 	return p.postgres.url(t, opts.Version, func(ctx context.Context) (*services.Server, error) {
 		return services.StartPostgres(ctx, opts)
 	})
