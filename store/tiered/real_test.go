@@ -22,7 +22,7 @@ import (
 )
 
 // shared are the servers of the tests that do not disturb them.
-var shared servicestest.Pool
+var shared = servicestest.Pool{Unsynced: true}
 
 func TestMain(m *testing.M) { os.Exit(shared.Run(m)) }
 
@@ -96,13 +96,14 @@ func TestConformanceOfServers(t *testing.T) {
 		"redis":    {inRedis(client), nil},
 		"postgres": {inPostgres(pool), transactIn(pool)},
 	}
-	for above, layers := range map[string][]func(testing.TB, func() time.Time) func() (tiered.Layer, error){
+	stacks := map[string][]func(testing.TB, func() time.Time) func() (tiered.Layer, error){
 		"memory cache":                 {cacheOf(inMemory(memstore.Options{}))},
 		"redis cache":                  {cacheOf(inRedis(client))},
 		"module filter over redis":     {redisFilter(bloom, redisstore.FilterModule), cacheOf(inRedis(client))},
 		"memory, bit filter and redis": {cacheOf(inMemory(memstore.Options{})), redisFilter(client, redisstore.FilterBits), cacheOf(inRedis(client))},
-	} {
-		for below, b := range sampled(all) {
+	}
+	for below, b := range all {
+		for above, layers := range sampled(stacks, 1) {
 			t.Run(above+" over "+below, func(t *testing.T) {
 				t.Parallel()
 				storetest.Run(t, storetest.Harness{

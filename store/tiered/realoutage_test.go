@@ -204,6 +204,7 @@ func (s *site) must(err error) {
 }
 
 func TestCacheServerIsKilledUnderLoad(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, tiered.Options{})
 	s.lease = time.Minute // no worker is lost, however slow it is
 	ctx, end := context.WithCancel(t.Context())
@@ -234,6 +235,7 @@ func TestCacheServerIsKilledUnderLoad(t *testing.T) {
 // TestCacheServerIsPausedUnderLoad pauses the cache for longer than its
 // timeout. The connections stay open in such an outage.
 func TestCacheServerIsPausedUnderLoad(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, tiered.Options{})
 	s.lease = time.Minute // no worker is lost, however slow it is
 	guard, err := semel.NewGuard(s.stack, nil)
@@ -276,8 +278,10 @@ func TestCacheServerIsPausedUnderLoad(t *testing.T) {
 }
 
 func TestDurableServerIsKilledUnderLoad(t *testing.T) {
+	t.Parallel()
 	for name, policy := range map[string]tiered.OutagePolicy{"stop": tiered.Stop, "wait": tiered.Wait, "pass": tiered.Pass} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := newSite(t, tiered.Options{OnOutage: policy})
 			if policy == tiered.Wait {
 				s.lease = time.Minute // a waiting worker must not lose its claim
@@ -332,6 +336,7 @@ func TestDurableServerIsKilledUnderLoad(t *testing.T) {
 // TestDurableServerIsPaused checks that the stack answers keys that the caches
 // know. Other calls end with the caller's deadline and an unknown outcome.
 func TestDurableServerIsPaused(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, tiered.Options{})
 	guard, err := semel.NewGuard(s.stack, nil)
 	if err != nil {
