@@ -9,8 +9,8 @@ type index struct {
 	seed   maphash.Seed
 	shards [64]shard // each grows on its own, so that no group waits for all others
 	n      int
-	// numbered has the groups by their numbers, and free has the numbers of no group. Long
-	// lists of numbers cost the garbage collector nothing.
+	// numbered has the groups by their numbers, and free has the numbers of no group. Lists of
+	// numbers cost the garbage collector nothing.
 	numbered []*group
 	free     []uint32
 }
@@ -21,8 +21,8 @@ type shard struct {
 }
 
 type place struct {
-	hash  uint32
-	group *group // nil is a free place
+	hash   uint32 // 0 is a free place
+	number uint32 // of the group
 }
 
 func newIndex() index { return index{seed: maphash.MakeSeed()} }
@@ -41,24 +41,32 @@ func (x *index) get(key []byte) *group {
 		return nil
 	}
 	for i := sh.home(hash); ; i = sh.after(i) {
-		switch p := &sh.places[i]; {
-		case p.group == nil:
+		switch p := sh.places[i]; p.hash {
+		case 0:
 			return nil
-		case p.hash == hash && p.group.key == string(key):
-			return p.group
+		case hash:
+			if g := x.numbered[p.number]; g.key == string(key) {
+				return g
+			}
 		}
 	}
 }
 
-// near appends the groups that get meets first when it looks for keys. Most of them are those
-// of the keys. It reads no group, so that it never waits.
+// near appends the groups with the hashes of keys, which are nearly always those of the keys.
+// It reads no group, so it hardly ever waits.
 func (x *index) near(found []*group, keys [][]byte) []*group {
 	for _, key := range keys {
 		hash := uint32(maphash.Bytes(x.seed, key)) | isThere
-		if sh := x.shard(hash); sh.n > 0 {
-			if g := sh.places[sh.home(hash)].group; g != nil {
-				found = append(found, g)
-			}
+		sh := x.shard(hash)
+		if sh.n == 0 {
+			continue
+		}
+		i := sh.home(hash)
+		for sh.places[i].hash != 0 && sh.places[i].hash != hash {
+			i = sh.after(i)
+		}
+		if p := sh.places[i]; p.hash != 0 {
+			found = append(found, x.numbered[p.number])
 		}
 	}
 	return found
@@ -71,26 +79,26 @@ func (x *index) put(g *group) {
 	if sh.n++; sh.n > len(sh.places)*3/4 {
 		sh.grow()
 	}
-	sh.set(place{g.hash, g})
-	x.n++
 	if last := len(x.free) - 1; last >= 0 {
 		g.number, x.free = x.free[last], x.free[:last]
 		x.numbered[g.number] = g
-		return
+	} else {
+		g.number = uint32(len(x.numbered))
+		x.numbered = append(x.numbered, g)
 	}
-	g.number = uint32(len(x.numbered))
-	x.numbered = append(x.numbered, g)
+	sh.set(place{g.hash, g.number})
+	x.n++
 }
 
 // remove removes a group that was put.
 func (x *index) remove(g *group) {
 	sh := x.shard(g.hash)
 	free := sh.home(g.hash)
-	for sh.places[free].group != g {
+	for sh.places[free] != (place{g.hash, g.number}) {
 		free = sh.after(free)
 	}
 	// A group behind it takes the place, unless that is before the group's first place.
-	for i := sh.after(free); sh.places[i].group != nil; i = sh.after(i) {
+	for i := sh.after(free); sh.places[i].hash != 0; i = sh.after(i) {
 		if first := sh.home(sh.places[i].hash); sh.distance(first, i) >= sh.distance(free, i) {
 			sh.places[free], free = sh.places[i], i
 		}
@@ -117,11 +125,9 @@ func (x *index) at(number uint32) *group {
 
 // all yields all groups.
 func (x *index) all(yield func(*group) bool) {
-	for i := range x.shards {
-		for _, p := range x.shards[i].places {
-			if p.group != nil && !yield(p.group) {
-				return
-			}
+	for _, g := range x.numbered {
+		if g != nil && !yield(g) {
+			return
 		}
 	}
 }
@@ -132,7 +138,7 @@ func (s *shard) distance(from, to int) int { return (to - from) & (len(s.places)
 
 func (s *shard) set(p place) {
 	i := s.home(p.hash)
-	for s.places[i].group != nil {
+	for s.places[i].hash != 0 {
 		i = s.after(i)
 	}
 	s.places[i] = p
@@ -142,7 +148,7 @@ func (s *shard) grow() {
 	old := s.places
 	s.places = make([]place, max(2*len(old), 8))
 	for _, p := range old {
-		if p.group != nil {
+		if p.hash != 0 {
 			s.set(p)
 		}
 	}
