@@ -53,8 +53,8 @@ var packageMap = map[string][]string{
 	},
 	"broker/kafka/kafkatxn": {
 		".", "key", "pipeline", "stream", "broker/kafka", "broker/kafka/internal/cluster", "broker/kafka/internal/record",
-		"broker/kafka/kafkatxn/internal/asides", "broker/kafka/kafkatxn/internal/copies", "broker/kafka/kafkatxn/internal/groups", "broker/kafka/kafkatxn/internal/keystate", "broker/kafka/kafkatxn/internal/members", "broker/kafka/kafkatxn/internal/pace", "broker/kafka/kafkatxn/internal/sample", "broker/kafka/kafkatxn/internal/tables", "broker/kafka/kafkatxn/internal/waits",
-		"internal/clock", "internal/digest", "internal/header", "internal/health", "internal/invalid", "internal/kept", "internal/locallog", "internal/slab", "internal/windows", "vfs",
+		"broker/kafka/kafkatxn/internal/asides", "broker/kafka/kafkatxn/internal/copies", "broker/kafka/kafkatxn/internal/groups", "broker/kafka/kafkatxn/internal/keystate", "broker/kafka/kafkatxn/internal/members", "broker/kafka/kafkatxn/internal/pace", "broker/kafka/kafkatxn/internal/results", "broker/kafka/kafkatxn/internal/sample", "broker/kafka/kafkatxn/internal/tables", "broker/kafka/kafkatxn/internal/waits",
+		"internal/clock", "internal/digest", "internal/header", "internal/health", "internal/invalid", "internal/kept", "internal/locallog", "internal/windows", "vfs",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg",
 	},
 	"broker/kafka/kafkatxn/internal/asides":   {"pipeline"},
@@ -63,6 +63,7 @@ var packageMap = map[string][]string{
 	"broker/kafka/kafkatxn/internal/keystate": {".", "broker/kafka/internal/cluster", "internal/digest", "internal/locallog", "internal/table", "vfs"},
 	"broker/kafka/kafkatxn/internal/members":  {"pipeline", "broker/kafka", "github.com/twmb/franz-go/pkg/kgo"},
 	"broker/kafka/kafkatxn/internal/pace":     {},
+	"broker/kafka/kafkatxn/internal/results":  {"key", "stream", "internal/slab", "github.com/twmb/franz-go/pkg/kgo"},
 	"broker/kafka/kafkatxn/internal/tables": {
 		".", "stream", "broker/kafka/internal/cluster", "internal/rows",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo",

@@ -22,16 +22,8 @@ import (
 	"github.com/semel-dev/semel/internal/kept"
 	"github.com/semel-dev/semel/internal/locallog"
 	"github.com/semel-dev/semel/internal/windows"
-	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
-)
-
-// Headers of results.
-const (
-	headerFinal    = "semel-final"    // "false" in early results
-	headerWindow   = "semel-window"   // its start and end, with a slash between them
-	headerRevision = "semel-revision" // with corrections: greater in each further result
 )
 
 // mostResults is how many results one transaction writes at most, or fewer if it would
@@ -317,19 +309,8 @@ func (w *worker) result(ctx context.Context, p *part, c *stream.Closed, final bo
 	if err != nil || body == nil {
 		return err
 	}
-	out := &kgo.Record{
-		Topic: w.opts.Output.Topic, Key: key.AppendText(nil, []byte(c.Key)), Value: body, Timestamp: c.End,
-		Headers: []kgo.RecordHeader{
-			{Key: headerFinal, Value: strconv.AppendBool(nil, final)},
-			{Key: headerWindow, Value: w.window.text(c)},
-		},
-	}
-	if w.opts.Aggregate.Over.Gap() == 0 {
-		out.Timestamp = c.End.Add(-time.Millisecond)
-	}
-	if w.opts.Aggregate.Correct > 0 && final {
-		out.Headers = append(out.Headers, kgo.RecordHeader{Key: headerRevision, Value: strconv.AppendUint(nil, c.Revision, 10)})
-	}
+	out := w.outputs.New(w.opts.Aggregate, c, body, final)
+	out.Topic = w.opts.Output.Topic
 	if err := w.check(ctx, out.Topic, out); err != nil {
 		return err
 	}
@@ -338,20 +319,6 @@ func (w *worker) result(ctx context.Context, p *part, c *stream.Closed, final bo
 	}
 	w.produce(out)
 	return nil
-}
-
-// windowText is the header of the last window. Many results have the same one.
-type windowText struct {
-	start, end time.Time
-	header     []byte
-}
-
-// text returns the header of a window.
-func (t *windowText) text(c *stream.Closed) []byte {
-	if t.header == nil || !t.start.Equal(c.Start) || !t.end.Equal(c.End) {
-		*t = windowText{c.Start, c.End, []byte(c.Start.Format(time.RFC3339Nano) + "/" + c.End.Format(time.RFC3339Nano))}
-	}
-	return t.header
 }
 
 // writeWindows writes the changes of a partition's windows.

@@ -18,6 +18,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/groups"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pace"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/results"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/waits"
 	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/key"
@@ -41,7 +42,7 @@ type worker struct {
 	inputs  []byte // the start of keystate.HeaderOrigins; nil without Repartition
 	groups  *groups.Keys
 	group   []byte // of the record that is being decided, if it is known
-	window  windowText
+	outputs results.Records
 	results pace.Results
 	kept    *key.Reader // of the Keep
 	keptID  []byte
