@@ -198,7 +198,7 @@ func (c *changelog) restored(t *testing.T, rule Rule) *State {
 		c.copy = locallog.New(vfs.OS{}, c.dir, ".state", locallog.ID{1})
 		c.copy.SetFileSize(2000)
 		s.SetCopy(c.copy)
-		s.inline = 0
+		s.Inline = 0
 		if err := c.copy.Open(nil, apply); err != nil {
 			t.Fatal(err)
 		}

@@ -132,7 +132,7 @@ func (s *State) appendEntries(dst []byte, id string, list []entry) (_ []byte, er
 		dst = binary.AppendUvarint(dst, uint64(e.size()))
 		s.spots = append(s.spots, spot{at: HeaderSize + len(dst)})
 		if e.stored() {
-			if dst, err = s.copy.Read(dst, e.ref); err != nil {
+			if dst, err = s.Read(dst, e.ref); err != nil {
 				return nil, err
 			}
 		}
@@ -234,9 +234,9 @@ func (s *State) Apply(r *Record, at int64, place locallog.Place) {
 		start, whole := HeaderSize+len(r.ids)-len(rest), cap(rest)
 		id, list, rest, _ = cutEntries(rest) // Parse has checked them
 		for i := range list {
-			if e := &list[i]; s.leaves(e.value) {
+			if e := &list[i]; s.Leaves(e.value) {
 				at := start + whole - cap(e.value) // a part of bytes has their capacity from its start on
-				e.ref, e.value = place.Part(at, e.value), nil
+				e.ref, e.value = s.Leave(place, at, e.value), nil
 			} else {
 				e.value = slices.Clone(e.value)
 			}

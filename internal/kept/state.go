@@ -51,11 +51,10 @@ type State struct {
 	// transaction.
 	log     livelog.Log[string]
 	written []string
-	// copy has the changelog on disk, and long values are left there. It is nil without
-	// such a copy. spots are where the values of the entries of written are.
-	copy   *locallog.Log
-	inline int // the length of the longest value that stays in memory
-	spots  []spot
+	// Values leaves long values in the copy of the changelog on disk. spots are where the
+	// values of the entries of written are.
+	locallog.Values
+	spots []spot
 }
 
 // entry is a record that is held, or a version.
@@ -83,16 +82,10 @@ func (e *entry) size() int { return len(e.value) + e.ref.Size() }
 // take about as much.
 const mostInline = 48
 
-// leaves reports whether a value is left on disk.
-func (s *State) leaves(value []byte) bool { return s.copy != nil && len(value) > s.inline }
-
-// SetCopy sets the copy of the changelog on disk. The state is empty. An error of the copy
-// is returned by the method that needs it, and the state must then be built again.
-func (s *State) SetCopy(l *locallog.Log) { s.copy = l }
-
 // New returns an empty state.
 func New(rule Rule) *State {
-	s := &State{rule: rule, open: map[string][]entry{}, changed: map[string][]entry{}, inline: mostInline}
+	s := &State{rule: rule, open: map[string][]entry{}, changed: map[string][]entry{}}
+	s.Inline = mostInline
 	s.log.Slack, s.log.Live = livelog.DefaultSlack, s.isAt
 	return s
 }
@@ -318,7 +311,7 @@ func (s *State) Emit(most int, fn func(id string, when int64, value []byte) erro
 		}
 		when, value := e.when, e.value
 		if e.stored() {
-			if value, err = s.copy.Read(nil, e.ref); err != nil {
+			if value, err = s.Read(nil, e.ref); err != nil {
 				return n, err
 			}
 		}
@@ -373,8 +366,8 @@ func (s *State) Commit(at int64, places []locallog.Place) {
 			switch {
 			case e.stored():
 				e.ref = e.ref.Again(places[at.record], at.at)
-			case s.leaves(e.value):
-				e.ref, e.value = places[at.record].Part(at.at, e.value), nil
+			case s.Leaves(e.value):
+				e.ref, e.value = s.Leave(places[at.record], at.at, e.value), nil
 			}
 		}
 		spots = spots[len(list):]

@@ -86,6 +86,23 @@ func (p Place) Part(at int, part []byte) Ref {
 // Again returns the place of the same part in another record, where it is at an offset.
 func (r Ref) Again(p Place, at int) Ref { return Ref{p.file, p.at + uint32(at), r.size, r.sum} }
 
+// RefSize is the number of bytes that Append appends.
+const RefSize = 16
+
+// Append appends a Ref as bytes.
+func (r Ref) Append(dst []byte) []byte {
+	for _, n := range []uint32{r.file, r.at, r.size, r.sum} {
+		dst = binary.LittleEndian.AppendUint32(dst, n)
+	}
+	return dst
+}
+
+// RefAt returns the Ref that Append appended.
+func RefAt(b []byte) Ref {
+	n := func(i int) uint32 { return binary.LittleEndian.Uint32(b[4*i:]) }
+	return Ref{n(0), n(1), n(2), n(3)}
+}
+
 // Size returns the number of bytes. It is 0 for the zero Ref.
 func (r Ref) Size() int { return int(r.size) }
 
@@ -302,8 +319,13 @@ func (l *Log) fail(what string, err error) error {
 	return err
 }
 
-// Err returns the first error of a read or a write.
-func (l *Log) Err() error { return l.failed }
+// Err returns the first error of a read or a write. A nil Log has none.
+func (l *Log) Err() error {
+	if l == nil {
+		return nil
+	}
+	return l.failed
+}
 
 // Read appends a part of a record to dst. It was written. The part is as it was, or there
 // is an error.

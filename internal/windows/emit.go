@@ -264,13 +264,22 @@ func (s *State) revise(fn func(*stream.Closed) error) error {
 func (s *State) result(g *group, end int64, fn func(*stream.Closed) error) error {
 	panes := s.rule.window(g.panes, end)
 	closed := s.closed.New()
-	*closed = stream.Closed{Key: g.key, Start: timeOf(end - s.rule.size), End: timeOf(end), Acc: s.accs.Clone(panes[0].acc), Revision: panes[0].late}
+	*closed = stream.Closed{Key: g.key, Start: timeOf(end - s.rule.size), End: timeOf(end), Revision: panes[0].late}
 	if s.rule.gap > 0 {
 		closed.Start, closed.End, closed.Revision = timeOf(panes[0].start), timeOf(end-s.rule.gap-1), 0
 	}
+	acc, err := s.load(&panes[0])
+	if err != nil {
+		return err
+	}
+	if closed.Acc = acc; !panes[0].stored() {
+		closed.Acc = s.accs.Clone(acc)
+	}
 	for _, p := range panes[1:] {
-		var err error
-		if closed.Acc, err = s.agg.Func.Merge(closed.Acc, p.acc); err != nil {
+		if acc, err = s.load(&p); err != nil {
+			return err
+		}
+		if closed.Acc, err = s.agg.Func.Merge(closed.Acc, acc); err != nil {
 			return err
 		}
 		closed.Revision += p.late

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/locallog"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/stream"
 )
@@ -284,36 +283,6 @@ func newSeed(t *testing.T) uint64 {
 	return seed
 }
 
-// changelog has the records from an offset on.
-type changelog struct {
-	first   int64
-	records [][]byte
-}
-
-// stored is what the state of a changelog is told.
-type stored interface {
-	Commit(at int64, places []locallog.Place)
-	Stored(at int64, size int)
-}
-
-// add appends the records of a transaction and returns the offset of the first.
-func (c *changelog) add(values [][]byte) int64 {
-	c.records = append(c.records, values...)
-	return c.first + int64(len(c.records)-len(values))
-}
-
-// commit appends the records of a transaction and tells the state.
-func (c *changelog) commit(s stored, values [][]byte) {
-	at := c.add(values)
-	s.Commit(at, nil)
-	for i, value := range values {
-		s.Stored(at+int64(i), len(value))
-	}
-}
-
-// cut deletes the records before an offset.
-func (c *changelog) cut(at int64) { c.first, c.records = at, c.records[at-c.first:] }
-
 // history is what a run committed.
 type history struct {
 	outputs   []string
@@ -341,26 +310,13 @@ func run(t *testing.T, agg *stream.Aggregate, seed uint64, rounds, most int, ord
 	h := history{fates: map[fate]int{}}
 	m := &model{over: agg.Over, grace: testGrace, most: testAhead, correct: agg.Correct.Milliseconds(), seen: map[int]bool{}}
 	definition, topic := Definition("d"), ID{7}
-	live := &side{state: New(agg), seen: map[int]bool{}, tx: map[int]bool{}}
+	live := &side{seen: map[int]bool{}, tx: map[int]bool{}}
 	var log []input
-	var records changelog
+	records := newChangelog(t, agg, testSlack, rand.New(rand.NewPCG(seed, 2)))
 	longest, most64, pending := 0, int64(0), int64(0) // of a transaction; of the state; to be cut
 	clock, at, newest := int64(1_000_000), 0, int64(0)
 
-	live.state.SetSlack(testSlack)
-	restore := func() *State {
-		s := New(agg)
-		s.SetSlack(testSlack)
-		for i, value := range records.records {
-			r, err := Parse(value)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s.Apply(&r, records.first+int64(i), locallog.Place{})
-			s.Stored(records.first+int64(i), len(value))
-		}
-		return s
-	}
+	live.state = records.restart(t)
 	// transact reads messages up to a place in the log, and ends in one of four ways.
 	transact := func(to int, quiet int64) {
 		trial, fates := m.clone(), map[fate]int{}
@@ -399,7 +355,7 @@ func run(t *testing.T, agg *stream.Aggregate, seed uint64, rounds, most int, ord
 		if end == 0 || end == 1 { // aborted, and perhaps the process ends as well
 			live.state.Drop()
 			if end == 1 {
-				live.state = restore()
+				live.state = records.restart(t)
 			}
 			clear(live.tx)
 			return
@@ -418,23 +374,23 @@ func run(t *testing.T, agg *stream.Aggregate, seed uint64, rounds, most int, ord
 		}
 		if end == 2 { // committed, and the process has not heard of it
 			records.add(changes)
-			live.state = restore()
+			live.state = records.restart(t)
 		} else {
-			records.commit(live.state, changes)
+			records.commit(t, live.state, changes)
 		}
 		if pending > 0 { // the brokers delete later, or the process ends before
 			records.cut(pending)
 			pending = 0
 		}
-		if cut, ok := live.state.Cut(); ok && random.IntN(4) > 0 && cut > records.first {
-			pending = cut
+		if records.useless > records.first && random.IntN(4) > 0 {
+			pending = records.useless
 		}
 		most64 = max(most64, live.state.Bytes())
 		if size := live.state.log.Size(); size > testSlack+4*most64+4*int64(longest) {
 			t.Fatalf("the changelog has %d bytes, and the state has had at most %d", size, most64)
 		}
-		if restored := restore(); dump(restored) != dump(live.state) || restored.Open() != live.state.Open() || restored.groups.n != live.state.groups.n || restored.Bytes() != live.state.Bytes() {
-			t.Fatalf("restored (%d bytes):\n%s\nlive (%d bytes):\n%s", restored.Bytes(), dump(restored), live.state.Bytes(), dump(live.state))
+		if restored := records.restored(t); dump(t, restored) != dump(t, live.state) || restored.Open() != live.state.Open() || restored.groups.n != live.state.groups.n || restored.Bytes() != live.state.Bytes() {
+			t.Fatalf("restored (%d bytes):\n%s\nlive (%d bytes):\n%s", restored.Bytes(), dump(t, restored), live.state.Bytes(), dump(t, live.state))
 		}
 	}
 	for range rounds {
@@ -469,9 +425,9 @@ func run(t *testing.T, agg *stream.Aggregate, seed uint64, rounds, most int, ord
 		transact(len(log), 0)
 	}
 	for g := range live.state.groups.all {
-		for _, p := range g.panes {
+		for i := range g.panes {
 			var n, s int
-			fmt.Sscanf(string(p.acc), "n=%d s=%d", &n, &s)
+			fmt.Sscanf(accOf(t, live.state, &g.panes[i]), "n=%d s=%d", &n, &s)
 			h.open += n
 		}
 	}
@@ -521,11 +477,13 @@ func checkBatch(t *testing.T, over stream.Window, log []input, outputs []string,
 }
 
 // dump returns all of a state as text.
-func dump(s *State) string {
+func dump(t *testing.T, s *State) string {
+	t.Helper()
 	lines := []string{fmt.Sprintf("%+v", s.committed)}
 	for g := range s.groups.all {
-		for _, p := range g.panes {
-			lines = append(lines, fmt.Sprintf("%d %s %d %d %s", p.start, g.key, p.first, p.late, p.acc))
+		for i := range g.panes {
+			p := &g.panes[i]
+			lines = append(lines, fmt.Sprintf("%d %s %d %d %s", p.start, g.key, p.first, p.late, accOf(t, s, p)))
 		}
 	}
 	slices.Sort(lines)

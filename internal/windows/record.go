@@ -66,15 +66,18 @@ func appendHeader(dst []byte, kind byte, definition, topic ID, entries int, p *p
 
 // Changes returns the records of the open transaction. Each has at most a number of
 // bytes, unless a single entry needs more. If the changelog is full, they also have the
-// panes that were written longest ago.
+// panes that were written longest ago. After an error, which is one of the copy on disk,
+// the transaction must be dropped.
 func (s *State) Changes(definition, topic ID, most int) (records [][]byte, err error) {
 	if !s.Changed() {
 		return nil, nil
 	}
 	entries := s.coded[:0]
-	n, written := 0, 0
+	n, written, start := 0, 0, HeaderSize+len(s.present.cursor)
+	clear(s.spots)
+	s.spots = s.spots[:0]
 	flush := func() {
-		value := appendHeader(make([]byte, 0, HeaderSize+len(s.present.cursor)+len(entries)), kindChanges, definition, topic, n, &s.present)
+		value := appendHeader(make([]byte, 0, start+len(entries)), kindChanges, definition, topic, n, &s.present)
 		records = append(records, append(value, entries...))
 		entries, n = entries[:0], 0
 	}
@@ -84,12 +87,20 @@ func (s *State) Changes(definition, topic ID, most int) (records [][]byte, err e
 		entries = binary.AppendUvarint(entries, uint64(p.first-p.start))
 		entries = binary.AppendUvarint(entries, p.late)
 		entries = append(binary.AppendUvarint(entries, uint64(len(key))), key...)
-		entries = append(binary.AppendUvarint(entries, uint64(len(p.acc))), p.acc...)
-		if size > 0 && HeaderSize+len(s.present.cursor)+len(entries) > most {
+		entries = binary.AppendUvarint(entries, uint64(p.size()))
+		at := start + len(entries)
+		var wrong error
+		if entries, wrong = s.appendAcc(entries, p); wrong != nil {
+			err = wrong // of the copy, which then reads nothing more
+		}
+		if size > 0 && start+len(entries) > most {
 			last := slices.Clone(entries[size:])
 			entries = entries[:size]
 			flush()
-			entries, size = append(entries, last...), 0
+			entries, at, size = append(entries, last...), at-size, 0
+		}
+		if p.stored() || s.Leaves(p.acc) {
+			s.spots = append(s.spots, spot{p, len(records), at})
 		}
 		written += len(entries) - size
 		n++
@@ -98,6 +109,9 @@ func (s *State) Changes(definition, topic ID, most int) (records [][]byte, err e
 		add(key, p)
 	}
 	s.move(HeaderSize+written, func(key string, p *pane) int { add(key, p); return written })
+	if err != nil {
+		return nil, err
+	}
 	if n > 0 || len(records) == 0 {
 		flush()
 	}
@@ -239,13 +253,23 @@ func cutEntry(b []byte) (e entry, rest []byte, ok bool) {
 	return e, b, true
 }
 
-// Apply adds a committed record at an offset. No transaction is open.
-func (s *State) Apply(r *Record, at int64, _ locallog.Place) {
+// Apply adds a committed record at an offset. The copy on disk, if there is one, has it at
+// a place. No transaction is open.
+func (s *State) Apply(r *Record, at int64, place locallog.Place) {
 	s.committed, s.present, s.left = r.progress, r.progress, nil
+	whole := HeaderSize + len(r.progress.cursor) + cap(r.entries)
 	for rest := r.entries; len(rest) > 0; {
 		var e entry
 		e, rest, _ = cutEntry(rest) // Parse has checked them
-		e.acc, e.txn, e.at = slices.Clone(e.acc), s.txn-1, at
+		e.txn, e.at = s.txn-1, at
+		switch {
+		case len(e.acc) == 0:
+			e.acc = nil // it is gone
+		case s.Leaves(e.acc):
+			e.acc = onDisk(s.Leave(place, whole-cap(e.acc), e.acc)) // a part of bytes has their capacity from its start on
+		default:
+			e.acc = slices.Clone(e.acc)
+		}
 		s.set(e)
 	}
 	s.catchUp()
@@ -263,9 +287,9 @@ func (s *State) set(e entry) {
 	before := weigh(g.key, g.panes)
 	at, found := g.find(&e.pane, s.rule.gap > 0)
 	switch {
-	case len(e.acc) > 0 && found:
+	case e.acc != nil && found:
 		g.panes[at] = e.pane // a session may be due later than planned
-	case len(e.acc) > 0:
+	case e.acc != nil:
 		g.panes = slices.Insert(g.panes, at, e.pane)
 		s.count++
 		s.plan(g, &e.pane)
@@ -274,7 +298,7 @@ func (s *State) set(e entry) {
 		s.count--
 	}
 	s.bytes += weigh(g.key, g.panes) - before
-	if len(e.acc) > 0 {
+	if e.acc != nil {
 		s.log.Put(g.number, e.at)
 	}
 	if len(g.panes) == 0 {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/locallog"
 	"github.com/semel-dev/semel/stream"
 )
 
@@ -23,25 +22,8 @@ func TestAChangelogIsBoundedWhileWindowsStayOpen(t *testing.T) {
 			random := rand.New(rand.NewPCG(newSeed(t), 0))
 			agg := testAggregate(t, over, 0)
 			agg.Grace = time.Hour
-			var log changelog
-			fresh := func() *State {
-				s := New(agg)
-				s.SetSlack(1000)
-				return s
-			}
-			restore := func() *State {
-				s := fresh()
-				for i, value := range log.records {
-					r, err := Parse(value)
-					if err != nil {
-						t.Fatal(err)
-					}
-					s.Apply(&r, log.first+int64(i), locallog.Place{})
-					s.Stored(log.first+int64(i), len(value))
-				}
-				return s
-			}
-			s, all, longest, moves := fresh(), 0, 0, 0
+			log := newChangelog(t, agg, 1000, random)
+			s, all, longest, moves := log.restart(t), 0, 0, 0
 			for i := range 3000 {
 				groups := 3
 				if i == 0 {
@@ -62,23 +44,21 @@ func TestAChangelogIsBoundedWhileWindowsStayOpen(t *testing.T) {
 					s.Drop()
 					continue
 				}
-				log.commit(s, changes)
+				log.commit(t, s, changes)
 				size := len(slices.Concat(changes...))
 				all, longest = all+size, max(longest, size)
-				cut, ok := s.Cut()
 				if most := 1000 + 4*s.Bytes() + 2*int64(longest); s.log.Size() > most {
 					t.Fatalf("transaction %d: the changelog has %d bytes, and the state %d", i, s.log.Size(), s.Bytes())
 				}
 				ends := random.IntN(50)
-				if ok && ends != 0 {
-					log.cut(cut)
+				if ends != 0 {
+					log.cut(log.useless)
 				}
 				if ends < 2 {
-					again := restore()
-					if dump(again) != dump(s) {
-						t.Fatalf("restored:\n%s\nlive:\n%s", dump(again), dump(s))
+					before := dump(t, s)
+					if s = log.restart(t); dump(t, s) != before {
+						t.Fatalf("restored:\n%s\nlive:\n%s", dump(t, s), before)
 					}
-					s = again
 				}
 			}
 			if moves == 0 || int64(all) < 3*(1000+4*s.Bytes()) {

@@ -68,6 +68,10 @@ type State struct {
 	// open transaction writes again.
 	log   livelog.Log[uint32]
 	moved []moved
+	// Values leaves long accumulators in the copy of the changelog on disk. spots are
+	// where those of the open transaction's records are.
+	locallog.Values
+	spots []spot
 }
 
 type group struct {
@@ -97,7 +101,7 @@ type pane struct {
 	// take no such messages; there it tells apart those that start at the same time, of
 	// which all but one are closed.
 	late uint64
-	acc  []byte
+	acc  []byte // or its place on disk: see stored
 	txn  uint64 // the transaction that made acc
 	at   int64  // where the changelog has it; not if the open transaction made acc
 }
@@ -138,6 +142,7 @@ func (p *progress) done(end int64, key string) bool {
 // New returns a state without windows. The aggregate is valid and has its defaults.
 func New(agg *stream.Aggregate) *State {
 	s := &State{agg: agg, rule: newRule(agg), groups: newIndex(), fresh: map[*group]bool{}, shown: map[*group]bool{}, txn: 2}
+	s.Inline = mostInline
 	s.log.Slack, s.log.Live = livelog.DefaultSlack, s.isAt
 	return s
 }
@@ -174,7 +179,7 @@ func (s *State) Bytes() int64 { return s.bytes }
 // weigh returns the size of panes in the changelog.
 func weigh(key string, panes []pane) (bytes int64) {
 	for i := range panes {
-		bytes += int64(len(key) + len(panes[i].acc) + entrySize)
+		bytes += int64(len(key) + panes[i].size() + entrySize)
 	}
 	return bytes
 }
@@ -296,8 +301,15 @@ func (s *State) addToSession(m *semel.Message, g *group, when int64) (Verdict, e
 		if len(joined) == 0 {
 			next.acc, next.txn = p.acc, p.txn
 		} else {
-			acc, err := s.agg.Func.Merge(next.acc, p.acc)
+			all, err := s.load(&next)
 			if err != nil {
+				return Added, err
+			}
+			acc, err := s.load(p)
+			if err != nil {
+				return Added, err
+			}
+			if acc, err = s.agg.Func.Merge(all, acc); err != nil {
 				return Added, semel.Permanent(fmt.Errorf("aggregate: sessions cannot be joined: %w", err))
 			}
 			next.acc, next.txn = acc, s.txn
@@ -329,8 +341,11 @@ func (s *State) addToSession(m *semel.Message, g *group, when int64) (Verdict, e
 // add adds a message to the accumulator of a pane, which may share its bytes with the
 // group's. It changes those only if the open transaction made them.
 func (s *State) add(m *semel.Message, p *pane) error {
-	acc, err := s.agg.Func.Add(append(s.acc[:0], p.acc...), m)
+	acc, err := s.appendAcc(s.acc[:0], p)
 	if err != nil {
+		return err
+	}
+	if acc, err = s.agg.Func.Add(acc, m); err != nil {
 		return err
 	}
 	if n := len(acc); n == 0 || n > stream.MaxAccumulator {
@@ -440,8 +455,9 @@ func (s *State) Drop() {
 }
 
 // Commit ends the open transaction. The records of Changes are stored, the first of them
-// at an offset of the changelog.
-func (s *State) Commit(at int64, _ []locallog.Place) {
+// at an offset of the changelog. If there is a copy on disk, it has them at places.
+func (s *State) Commit(at int64, places []locallog.Place) {
+	s.leave(places)
 	for _, old := range s.images {
 		g := old.group
 		s.count += len(g.panes) - len(old.panes)
@@ -477,7 +493,8 @@ func (s *State) end() {
 	clear(s.shown)
 	s.saved = s.saved[:0]
 	clear(s.moved)
-	s.moved = s.moved[:0]
+	clear(s.spots)
+	s.moved, s.spots = s.moved[:0], s.spots[:0]
 	s.images, s.left, s.revised = s.images[:0], nil, s.revised[:0]
 	s.txn++
 }

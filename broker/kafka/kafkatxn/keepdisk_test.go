@@ -1,6 +1,7 @@
 package kafkatxn
 
 import (
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"strconv"
@@ -9,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/locallog"
 	"github.com/semel-dev/semel/stream"
@@ -16,9 +19,47 @@ import (
 	"github.com/semel-dev/semel/test/kafkatest"
 )
 
-// TestHeldRecordsOnDiskAreNeverLost holds records on a disk that fails in several ways, and
-// lets all of them take effect.
-func TestHeldRecordsOnDiskAreNeverLost(t *testing.T) {
+// onDisk is a pipeline whose state is on disk: held records, or windows with long
+// accumulators.
+type onDisk struct {
+	options func(b *bubble) TransactorOptions
+	// record has a text for a key. Of several texts, the last one is the result.
+	record func(n int, id, text string) *kgo.Record
+	// text is that of an output.
+	text func(r *kgo.Record) string
+}
+
+var onDisks = map[string]onDisk{
+	"held records": {
+		func(b *bubble) TransactorOptions {
+			return b.keeping(stream.Keep{Last: stream.Tumbling(24 * time.Hour), Idle: semel.Forever})
+		},
+		func(_ int, id, text string) *kgo.Record { return kafkatest.Record(0, id, text) },
+		func(r *kgo.Record) string { return string(r.Value) },
+	},
+	"windows": {
+		func(b *bubble) TransactorOptions {
+			opts := b.counting(24*time.Hour, 0, semel.Forever)
+			values, err := stream.Values(stream.Value{Name: "t", Of: "last .t"})
+			kafkatest.Must(b.T, err)
+			opts.Aggregate.Func = values
+			return opts
+		},
+		func(n int, id, text string) *kgo.Record {
+			return kafkatest.Record(0, strconv.Itoa(n), fmt.Sprintf(`{"g":%q,"t":%q}`, id, text))
+		},
+		func(r *kgo.Record) string {
+			var out struct{ Values struct{ T string } }
+			if err := json.Unmarshal(r.Value, &out); err != nil {
+				return err.Error()
+			}
+			return out.Values.T
+		},
+	},
+}
+
+// TestAStateOnDiskIsNeverLost has a disk that fails in several ways, and all results.
+func TestAStateOnDiskIsNeverLost(t *testing.T) {
 	t.Parallel()
 	const half = 20
 	type trouble struct {
@@ -64,8 +105,9 @@ func TestHeldRecordsOnDiskAreNeverLost(t *testing.T) {
 			disk.SetFree(1000)
 			time.AfterFunc(time.Minute, func() { disk.SetFree(-1) })
 		}, told: "no space left on device"},
-		"a write that fails": {between: failing(faultfs.Write), told: "input/output error"},
-		"a read that fails":  {after: failing(faultfs.Read), told: "input/output error"},
+		"a write that fails":       {between: failing(faultfs.Write), told: "input/output error"},
+		"a read that fails":        {after: failing(faultfs.Read), told: "input/output error"},
+		"an early read that fails": {between: failing(faultfs.Read), told: "input/output error"},
 		"a rotten value": {after: each(func(b *bubble, disk *faultfs.FS, name string) {
 			kafkatest.Must(b.T, disk.FlipBit(name, locallog.HeaderSize+locallog.FrameSize+300, 3))
 		}), told: "checksum"},
@@ -115,60 +157,66 @@ func TestHeldRecordsOnDiskAreNeverLost(t *testing.T) {
 			return s
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			inBubble(t, 1, func(b *bubble) {
-				disk := faultfs.New()
-				opts := b.keeping(stream.Keep{Last: stream.Tumbling(24 * time.Hour), Idle: semel.Forever})
-				opts.State.Dir, opts.files, opts.fileSize = filepath.FromSlash("/state"), disk, c.fileSize
-				base := time.Now().Add(-25 * time.Hour).Truncate(24 * time.Hour)
-				want := map[string]string{}
-				p := b.start(opts)
-				write := func(from int) {
-					for n := from; n < from+half; n++ {
-						id := "key " + strconv.Itoa(n*2/3) // some replace others
-						want[id] = fmt.Sprintf("%d %s", n, strings.Repeat("x", 500))
-						r := kafkatest.Record(0, id, want[id])
-						r.Timestamp = base.Add(time.Duration(n) * time.Second)
-						b.Write(r)
+		for kind, of := range onDisks {
+			t.Run(kind+", "+name, func(t *testing.T) {
+				t.Parallel()
+				inBubble(t, 1, func(b *bubble) {
+					disk := faultfs.New()
+					opts := of.options(b)
+					opts.State.Dir, opts.files, opts.fileSize = filepath.FromSlash("/state"), disk, c.fileSize
+					base := time.Now().Add(-25 * time.Hour).Truncate(24 * time.Hour)
+					want := map[string]string{}
+					p := b.start(opts)
+					write := func(from int) {
+						for n := from; n < from+half; n++ {
+							id := "key " + strconv.Itoa((n-10*(n/half))*2/3) // some replace others
+							want[id] = fmt.Sprintf("%d %s", n, strings.Repeat("x", 500))
+							r := of.record(n, id, want[id])
+							r.Timestamp = base.Add(time.Duration(n) * time.Second)
+							b.Write(r)
+						}
+						p.Wait(from+half, kafkatest.Settled)
 					}
-					p.Wait(from+half, kafkatest.Settled)
-				}
-				write(0)
-				if c.between != nil {
-					c.between(b, disk)
-				}
-				write(half)
-				if c.after != nil {
-					c.after(b, disk)
-				}
-				log := p.Events
-				if c.restart != nil {
-					p = c.restart(b, p, &opts)
-				}
-				end := kafkatest.Record(0, "end", "end")
-				end.Timestamp = base.Add(24 * time.Hour)
-				b.Write(end)
-				p.Wait(len(want), func(e *kafkatest.Events) int { return e.Decisions(semel.Fresh) })
-				p.Stop()
-				for _, r := range b.Read("out") {
-					if got := string(r.Value); want[string(r.Key)] != got {
-						t.Errorf("%s: %.20s, want %.20s", r.Key, got, want[string(r.Key)])
+					write(0)
+					if c.between != nil {
+						c.between(b, disk)
 					}
-					delete(want, string(r.Key))
-				}
-				if len(want) > 0 {
-					t.Errorf("no outputs of %d keys", len(want))
-				}
-				if all := strings.Join(log.Log, "\n"); !strings.Contains(all, c.told) {
-					t.Errorf("nobody was told of %s:\n%s", c.told, all)
-				}
+					write(half)
+					if c.after != nil {
+						c.after(b, disk)
+					}
+					log, settled := p.Events, 2*half
+					if c.restart != nil {
+						p, settled = c.restart(b, p, &opts), 0
+					}
+					end := of.record(2*half, "end", "end")
+					end.Timestamp = base.Add(24 * time.Hour)
+					b.Write(end)
+					p.Wait(settled+1, kafkatest.Settled)
+					p.Stop()
+					for _, r := range b.Read("out") {
+						if got := of.text(r); want[string(r.Key)] != got {
+							t.Errorf("%s: %.20s, want %.20s", r.Key, got, want[string(r.Key)])
+						}
+						delete(want, string(r.Key))
+					}
+					if len(want) > 0 {
+						t.Errorf("no outputs of %d keys", len(want))
+					}
+					if all := strings.Join(log.Log, "\n"); !strings.Contains(all, c.told) {
+						t.Errorf("nobody was told of %s:\n%s", c.told, all)
+					}
+					if parked := b.Read("aside"); len(parked) > 0 {
+						t.Errorf("%d records were parked", len(parked))
+					}
+				})
 			})
-		})
+		}
 	}
 }
 
-// TestWindowsGoOnWithAFullDisk: their values are in memory too, so the copy on disk may stop.
+// TestWindowsGoOnWithAFullDisk: short accumulators are in memory too, so the copy on disk may
+// stop.
 func TestWindowsGoOnWithAFullDisk(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {

@@ -61,6 +61,8 @@ type windowed interface {
 	Cut() (at int64, ok bool)
 	Bytes() int64
 	SetSlack(bytes int64)
+	SetCopy(l *locallog.Log)
+	Detach() bool
 }
 
 // newWindows returns a state without windows or held records, with a copy on disk or nil.
@@ -71,9 +73,9 @@ func (t *Transactor) newWindows(log *locallog.Log) *windowState {
 		ws.windowed = ws.agg
 	} else {
 		ws.kept = kept.New(ruleOf(t.opts.Keep, t.opts.Window))
-		ws.kept.SetCopy(log)
 		ws.windowed = ws.kept
 	}
+	ws.SetCopy(log)
 	if t.opts.slack > 0 {
 		ws.SetSlack(t.opts.slack)
 	}
@@ -158,6 +160,8 @@ func (w *worker) aggregate(ctx context.Context, p *part, r *kgo.Record, now int6
 	when := timeOf(r)
 	verdict, err := addTo(p.slot.windows.agg, &w.message, id, when, now)
 	switch {
+	case err != nil && p.slot.windows.log.Err() != nil:
+		return false, err
 	case err != nil:
 		return false, w.fail(ctx, r, 1, err)
 	case verdict == windows.Late:
@@ -374,9 +378,8 @@ func (ws *windowState) shorten() bool {
 	return ok
 }
 
-// writeWindowsLog writes the copy on disk. After an error, held records may be in the
-// changelog only, so their state must be built again. Windows are in memory too and go on
-// without a copy.
+// writeWindowsLog writes the copy on disk. After an error, a state that has left values
+// there must be built again. Others go on without a copy.
 func (t *Transactor) writeWindowsLog(ws *windowState) error {
 	if ws.log == nil {
 		return nil
@@ -385,7 +388,7 @@ func (t *Transactor) writeWindowsLog(ws *windowState) error {
 	if err == nil {
 		err = ws.log.Tidy(ws.cut-1, 0)
 	}
-	if err != nil && ws.kept == nil {
+	if err != nil && ws.Detach() {
 		t.observe(pipeline.Event{Kind: pipeline.EventPaused, Reason: "state directory", Err: err})
 		ws.log.Close()
 		ws.log, err = nil, nil

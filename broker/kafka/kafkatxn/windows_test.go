@@ -1,6 +1,7 @@
 package kafkatxn
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -458,11 +459,13 @@ func TestManyResultsAreWrittenInSeveralTransactions(t *testing.T) {
 // while programs come, go and die.
 func TestMembersComeAndGoWithWindows(t *testing.T) {
 	t.Parallel()
-	for range 2 {
+	for _, long := range []int{0, 300} { // bytes of a value that makes accumulators long
 		seed := kafkatest.NewSeed(t)
-		t.Run("", func(t *testing.T) {
+		t.Run(fmt.Sprint(long, " bytes"), func(t *testing.T) {
 			t.Parallel()
 			const parts = 4
+			values, err := stream.Values(stream.Value{Name: "n", Of: "count"}, stream.Value{Name: "s", Of: "sum .v"}, stream.Value{Name: "long", Of: "last .long"})
+			kafkatest.Must(t, err)
 			inRealTime(t, parts, func(b *bubble) {
 				random := rand.New(rand.NewPCG(seed, 1))
 				times := map[int]time.Time{}
@@ -472,13 +475,15 @@ func TestMembersComeAndGoWithWindows(t *testing.T) {
 						if times[i].IsZero() {
 							times[i] = time.Now().Add(-time.Duration(random.IntN(400)) * time.Millisecond)
 						}
-						list = append(list, counted(int32(i%parts), strconv.Itoa(i), fmt.Sprintf("%d-%d", i%parts, random.IntN(3)), i, times[i]))
+						r := counted(int32(i%parts), strconv.Itoa(i), fmt.Sprintf("%d-%d", i%parts, random.IntN(3)), i, times[i])
+						r.Value = fmt.Appendf(bytes.TrimSuffix(r.Value, []byte("}")), `,"long":%q}`, strings.Repeat("x", long))
+						list = append(list, r)
 					}
 					b.Write(list...)
 				}
 				options := func() TransactorOptions {
 					opts := b.counting(200*time.Millisecond, 100*time.Millisecond, 500*time.Millisecond)
-					opts.slack = 500
+					opts.Aggregate.Func, opts.slack, opts.fileSize = values, 500, 2000
 					return opts
 				}
 				found := map[int]bool{} // parked

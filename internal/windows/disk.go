@@ -1,0 +1,62 @@
+package windows
+
+import "github.com/semel-dev/semel/internal/locallog"
+
+// mostInline is the length of the longest accumulator that stays in memory. A pane takes
+// about as much besides, and a read from disk for each transaction that changes it would
+// cost more than it saves.
+const mostInline = 256
+
+// stored reports whether only the copy on disk has the accumulator. Then acc is empty, which
+// no accumulator is, and its place is in the memory behind acc. So panes of accumulators in
+// memory, of which there are millions, have no field for it.
+func (p *pane) stored() bool { return p.acc != nil && len(p.acc) == 0 }
+
+// onDisk returns the acc of an accumulator at a place on disk.
+func onDisk(ref locallog.Ref) []byte { return ref.Append(nil)[:0] }
+
+// ref returns the place of a stored accumulator.
+func (p *pane) ref() locallog.Ref { return locallog.RefAt(p.acc[:locallog.RefSize]) }
+
+// size returns the length of the accumulator.
+func (p *pane) size() int {
+	if p.stored() {
+		return p.ref().Size()
+	}
+	return len(p.acc)
+}
+
+// load returns the accumulator of a pane, which must not be changed.
+func (s *State) load(p *pane) ([]byte, error) {
+	if p.stored() {
+		return s.Read(nil, p.ref())
+	}
+	return p.acc, nil
+}
+
+// appendAcc appends the accumulator of a pane.
+func (s *State) appendAcc(dst []byte, p *pane) ([]byte, error) {
+	if p.stored() {
+		return s.Read(dst, p.ref())
+	}
+	return append(dst, p.acc...), nil
+}
+
+// spot is where a long accumulator is in the records of the open transaction.
+type spot struct {
+	pane       *pane
+	record, at int
+}
+
+// leave leaves the long accumulators of the open transaction's records on disk, which has
+// the records at places.
+func (s *State) leave(places []locallog.Place) {
+	for _, at := range s.spots {
+		p, place := at.pane, places[at.record]
+		if p.stored() {
+			p.acc = onDisk(p.ref().Again(place, at.at))
+		} else {
+			p.acc = onDisk(s.Leave(place, at.at, p.acc))
+		}
+	}
+}
