@@ -28,7 +28,7 @@ import (
 
 // mostResults is how many results one transaction writes at most, or fewer if it would
 // take long. The rest follows in further transactions.
-const mostResults = 20_000
+const mostResults = 50_000
 
 // windowState has the open windows of a partition, or the records that it holds, and the
 // position in their changelog.
