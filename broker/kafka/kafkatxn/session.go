@@ -17,6 +17,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/internal/record"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/waits"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -168,6 +169,9 @@ func (s *session) open(ctx context.Context) error {
 	more := o.start()
 	if o.hasState() {
 		more = append(more, kgo.KeepControlRecords()) // the end of a partition may be a marker
+	}
+	if o.Aggregate != nil {
+		more = append(more, kgo.WithPools(&record.Pool{}))
 	}
 	s.mu.Lock()
 	s.assigned, s.gone, s.revoked = nil, nil, false

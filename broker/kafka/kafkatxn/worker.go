@@ -395,17 +395,16 @@ func (w *worker) partition(ctx context.Context, p *part, records []*kgo.Record) 
 		if err := w.digest(p, chunk); err != nil {
 			return err
 		}
-		var ids [][]byte
 		if w.groups != nil && w.opts.FilterMap == nil { // which may change the group
-			ids = w.groups.All(chunk)
-			p.slot.windows.agg.Fetch(ids)
+			p.slot.windows.agg.Fetch(w.groups.All(chunk))
 		}
 		for i, r := range chunk {
-			if w.group = nil; ids != nil {
-				w.group = ids[i]
-			}
+			w.group = w.groups.At(i)
 			if err := w.record(ctx, p, r, w.offsets[i], w.states[i], &w.digests[i], now); err != nil {
 				return err
+			}
+			if w.groups != nil {
+				r.Recycle() // it is no output, and one that waits or is parked is a copy
 			}
 		}
 	}

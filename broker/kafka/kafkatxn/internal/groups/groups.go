@@ -55,3 +55,11 @@ func (k *Keys) All(records []*kgo.Record) [][]byte {
 	}
 	return k.all
 }
+
+// At returns one of the group keys that All returned, or nothing. The Keys may be nil.
+func (k *Keys) At(i int) []byte {
+	if k == nil || i >= len(k.all) {
+		return nil
+	}
+	return k.all[i]
+}

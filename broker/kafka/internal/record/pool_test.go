@@ -1,4 +1,4 @@
-package kafka
+package record
 
 import (
 	"testing"
@@ -8,7 +8,7 @@ import (
 
 func TestRoomForRecordsIsLentAgainAndBounded(t *testing.T) {
 	t.Parallel()
-	var p recordPool
+	var p Pool
 	if room := p.GetRecords(10); room != nil {
 		t.Fatalf("there is room for %d before any came back", cap(room))
 	}
