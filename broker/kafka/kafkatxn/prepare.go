@@ -20,6 +20,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/sample"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/stream"
 )
 
 // prepare checks the brokers and topics until everything that is needed is there. It
@@ -417,8 +418,34 @@ func (t *Transactor) sample(ctx context.Context) error {
 				return err
 			}
 		}
+		for _, table := range t.opts.Tables {
+			if err := t.sampleTable(ctx, input, table); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
+}
+
+// sampleTable warns of an input with messages of one row in several partitions, of which a
+// local table has the row in one. It does not refuse them, because the filter may.
+func (t *Transactor) sampleTable(ctx context.Context, input string, table *stream.Table) error {
+	if !table.Local || table.By.Form() == key.FormRecordKey {
+		return nil
+	}
+	var apart error
+	err := t.sampleTopic(ctx, input, table.By, func(topic string, first, here sample.Place) error {
+		if first.Partition != here.Partition {
+			apart = fmt.Errorf("kafka: the records of %s in partition %d at %d and in %d at %d need one row of table %s (%s), which is in one partition: write read: global (Local: false), or write both topics with the key of the row as record key",
+				topic, first.Partition, first.Offset, here.Partition, here.Offset, table.Title(), table.By)
+		}
+		return apart
+	})
+	if apart != nil {
+		t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "messages may be in other partitions than their rows", Err: apart})
+		return nil
+	}
+	return err
 }
 
 // sameID returns the error of an input with two records of one id.

@@ -74,6 +74,36 @@ func (b *bubble) bodies(topic string) string {
 	return strings.Join(list, " ")
 }
 
+// TestMessagesOfOneRowInTwoPartitionsAreToldOf: a local table has the row in one of them.
+func TestMessagesOfOneRowInTwoPartitionsAreToldOf(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		local bool
+		other string // the customer of the message in the other partition
+		told  bool
+	}{
+		"local": {true, "ann", true}, "global": {false, "ann", false}, "apart": {true, "eve", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 2, func(b *bubble) {
+				b.tableTopic(2)
+				b.Write(customer(0, "ann", "Ann", time.Now()), order(0, "1", "ann"), order(1, "2", c.other))
+				opts := b.joining(&stream.Table{Local: c.local})
+				opts.FilterMap = func(d pipeline.Delivery) ([]byte, bool, error) { return d.Body, true, nil }
+				opts.skipSample = false
+				p := b.start(opts)
+				p.Wait(2, kafkatest.Settled)
+				log := p.Events
+				p.Stop()
+				if all := strings.Join(log.Log, "\n"); strings.Contains(all, "of in in partition 0 at 0 and in 1 at 0 need one row of table customers (.c)") != c.told {
+					t.Errorf("told: %t, want %t:\n%s", !c.told, c.told, all)
+				}
+			})
+		})
+	}
+}
+
 func TestRecordsAreJoinedWithAllRows(t *testing.T) {
 	t.Parallel()
 	for _, local := range []bool{false, true} {
