@@ -275,3 +275,12 @@ func TestTransactionIsAllOrNothing(t *testing.T) {
 	tx.Abort()
 	wantAll(t, claimDone(t, s, 0, 10, time.Hour), semel.Duplicate)
 }
+
+// counted leaves a test with many records and one goroutine to make counts, which runs it
+// without the race detector.
+func counted(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it runs without -short: make counts, or go test ./store/logstore")
+	}
+}

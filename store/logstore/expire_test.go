@@ -143,6 +143,7 @@ func TestWhatMattersOutlivesItsSegment(t *testing.T) {
 // TestIndexStaysRightWherePositionsComeAgain wraps around the ring of segments,
 // where positions of deleted segments are reused.
 func TestIndexStaysRightWherePositionsComeAgain(t *testing.T) {
+	counted(t)
 	t.Parallel()
 	c := newHandClock()
 	opts := small()
@@ -219,6 +220,7 @@ func TestListYieldsEachRecordOnce(t *testing.T) {
 }
 
 func TestIndexLimitRefusesNewKeysOnly(t *testing.T) {
+	counted(t)
 	t.Parallel()
 	opts := small()
 	opts.MaxIndexBytes, opts.Fsync = minIndexBytes, Never

@@ -259,6 +259,7 @@ func txClaimAll(t testing.TB, tx *Tx, from, to int) (fresh int) {
 }
 
 func TestExpectedKeysBoundTheGrowthOfTheIndex(t *testing.T) {
+	counted(t)
 	t.Parallel()
 	const first, limit, most = 300_000, 8 << 20, 16 // bytes of a key, with small shards
 	for _, c := range []struct {

@@ -85,6 +85,7 @@ func TestLimitHoldsUnderConcurrency(t *testing.T) {
 }
 
 func TestShortenForgetsWhatExpiresFirstAndSaysSo(t *testing.T) {
+	counted(t)
 	t.Parallel()
 	var told []memstore.Shortening
 	b := setup(t, memstore.Options{
