@@ -298,7 +298,7 @@ func TestRowsAndKeysOfPostgreSQLAreOneTransaction(t *testing.T) {
 
 	events := shuffled(random, allEnds+" "+databaseEnds, *kills)
 	if testing.Short() { // it is the broker's ends that take long
-		events = shuffled(random, allEnds+strings.Repeat(" "+databaseEnds, *kills)+strings.Repeat(" "+programEnds, *kills-1), 1)
+		events = shuffled(random, allEnds+" "+programEnds+" "+databaseEnds+" "+databaseEnds, 1)
 	}
 	events = append(events, "absent-program")
 	share := *messages / (len(events) + 1)

@@ -26,7 +26,7 @@ import (
 // while they and the broker are killed.
 func TestCopiesInSeveralPartitionsMeet(t *testing.T) {
 	seed, random := chooseSeed(t)
-	total, events := sampled(random, *messages/5)
+	total, events := *messages/5, sampled(random)
 	for try := 1; !copiesMeet(t, seed, random, total, events); try++ {
 		if try == 3 {
 			t.Fatal("Kafka lost markers in each of three runs")

@@ -3,6 +3,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -34,7 +35,7 @@ import (
 
 var (
 	seedFlag = flag.Uint64("seed", 0, "seed of the input and of the moments; 0 chooses one")
-	messages = flag.Int("messages", 100_000, "how many messages to write, a fifth of which are duplicates")
+	messages = flag.Int("messages", 0, "how many messages to write, a fifth of which are duplicates; 0 means 100000, or 30000 with -short")
 	kills    = flag.Int("kills", 3, "how often each is stopped and killed, broker and programs, at least")
 )
 
@@ -61,6 +62,10 @@ func TestMain(m *testing.M) {
 		os.Exit(program(text))
 	}
 	flag.Parse()
+	if *messages == 0 && testing.Short() {
+		*messages = 30_000
+	}
+	*messages = cmp.Or(*messages, 100_000)
 	os.Exit(m.Run())
 }
 
@@ -375,7 +380,7 @@ func moveOnceOnABroker(t *testing.T, messages int, events []string, seed uint64,
 	for _, event := range events {
 		written <- share
 		// Some events meet programs that are busy, some such as have caught up.
-		waitFor(during, random)
+		waitFor(during, random.IntN(share*3/4))
 		i := random.IntN(2)
 		t.Logf("%s %s %d", time.Now().Format("15:04:05.000"), event, i)
 		happen(t, event, server, programs[i], random)
@@ -453,10 +458,9 @@ func (in *input) write(ctx context.Context, client *kgo.Client, counts <-chan in
 	return errors.Join(failed, err)
 }
 
-// waitFor waits until something more was read, or a moment.
-func waitFor(r *reader, random *rand.Rand) {
+// waitFor waits until so much more was read, or a moment.
+func waitFor(r *reader, more int) {
 	had := r.read()
-	more := random.IntN(6000)
 	within(5*time.Second, func() bool { return r.read() >= had+more })
 }
 
