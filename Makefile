@@ -1,7 +1,7 @@
 # All commands of a developer. They need Go, git and a POSIX shell. Other tools are
 # fetched in a pinned version when a target runs them.
 GO ?= go
-FUZZTIME ?= 5s
+FUZZTIME ?= 3s
 SOAK ?= 30m
 STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
@@ -54,8 +54,9 @@ race:
 counts:
 	$(GO) test -vet=off -timeout 20m ./store/logstore ./store/memstore ./store/storetest
 
+# The tests wait for servers and leases, so all stores of a test run at once.
 faults: # a separate module, because of its proxy
-	$(GO) test -C test/faults -race -vet=off -timeout 20m ./... -race-keys 25000
+	$(GO) test -C test/faults -race -vet=off -parallel 6 -timeout 20m ./... -race-keys 8000
 
 test-full: services-install ## Run all tests in full with the race detector, and kill more often (an hour)
 	@test "$(SEMEL_SERVICES)" != required || $(GO) run ./tools/services install librdkafka
@@ -105,7 +106,7 @@ services-install:
 # real finding, which also names a failing input, a seed or a hung process. Without
 # -fuzzminimizetime, the fuzzer spends most of the time on minimizing inputs that find
 # new code, and tries a fraction of the inputs.
-fuzz: ## Run each fuzz target for FUZZTIME (5s)
+fuzz: ## Run each fuzz target for FUZZTIME (3s)
 	@set -e; log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
 	targets=$$(git grep --untracked -Eo '^func Fuzz[A-Za-z0-9_]+' -- '*_test.go'); \
 	for found in $$(printf '%s\n' "$$targets" | sed 's/:func /:/'); do \
