@@ -233,7 +233,9 @@ func TestKafkaClusterServesWithoutOneNode(t *testing.T) {
 
 func TestFailedKafkaSaysWhy(t *testing.T) {
 	t.Parallel()
-	servicestest.StartKafka(t, nil) // skips the test here if nothing is installed
+	for _, name := range []string{services.Java17, services.Kafka43} {
+		servicestest.Program(t, name) // skips the test here if it is not installed
+	}
 	_, err := services.StartKafka(t.Context(), &services.KafkaOptions{Properties: map[string]string{"num.io.threads": "none"}})
 	if err == nil || !strings.Contains(err.Error(), "num.io.threads") {
 		t.Errorf("got %v", err)
