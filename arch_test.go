@@ -599,17 +599,20 @@ func quotedNames(line string) []string {
 	return list
 }
 
-// designTables returns the rows of DESIGN.md's tables, as their cells, under the
+// designPages are DESIGN.md and the pages beside their subjects.
+var designPages = []string{"DESIGN.md", "*/DESIGN.md", "*/*/DESIGN.md"}
+
+// designTables returns the rows of the tables in all DESIGN.md, as their cells, under the
 // lines that introduce them: the last line of text and the table's head.
 func designTables(t *testing.T) map[[2]string][][]string {
 	t.Helper()
-	design, err := os.ReadFile("DESIGN.md")
-	if err != nil {
-		t.Fatal(err)
+	var design strings.Builder
+	for _, name := range documents(t, designPages...) {
+		design.WriteString(readDocument(t, name))
 	}
 	tables := map[[2]string][][]string{}
 	var text, head string
-	for line := range strings.Lines(string(design)) {
+	for line := range strings.Lines(design.String()) {
 		line = strings.TrimSpace(line)
 		switch {
 		case !strings.HasPrefix(line, "|"):
@@ -658,7 +661,7 @@ func TestArchitectureDesignListsEveryPackage(t *testing.T) {
 	}
 }
 
-// TestArchitectureDesignListsEveryFile compares DESIGN.md's file maps with the
+// TestArchitectureDesignListsEveryFile compares the file maps of all DESIGN.md with the
 // packages that they describe.
 func TestArchitectureDesignListsEveryFile(t *testing.T) {
 	t.Parallel()
@@ -722,6 +725,6 @@ func TestArchitectureDesignListsEveryFile(t *testing.T) {
 		compare(packages, names)
 	}
 	if maps < 10 {
-		t.Errorf("only %d file maps were found in DESIGN.md", maps)
+		t.Errorf("only %d file maps were found", maps)
 	}
 }

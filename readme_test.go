@@ -177,7 +177,7 @@ func TestDocumentsLinkToWhatIsThere(t *testing.T) {
 	t.Parallel()
 	link := regexp.MustCompile(`\]\(([^)#]*)(#[^)]*)?\)`)
 	headings := map[string][]string{}
-	for _, name := range documents(t, "docs/*.md", "docs/guides/*.md", "README.md", "DESIGN.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md") {
+	for _, name := range documents(t, append(designPages, "docs/*.md", "docs/guides/*.md", "README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")...) {
 		for _, found := range link.FindAllStringSubmatch(readDocument(t, name), -1) {
 			target := filepath.Join(filepath.Dir(name), found[1])
 			switch {
@@ -218,7 +218,7 @@ func anchors(text string) (list []string) {
 func TestDocumentsNeverPromiseTooMuch(t *testing.T) {
 	t.Parallel()
 	const searched = `You may know the goal as "exactly-once processing". No system can promise that in every case`
-	for _, name := range documents(t, "docs/*.md", "docs/guides/*.md", "README.md", "DESIGN.md") {
+	for _, name := range documents(t, append(designPages, "docs/*.md", "docs/guides/*.md", "README.md")...) {
 		text := readDocument(t, name)
 		if name == "README.md" {
 			text = strings.Replace(text, searched, "", 1)
