@@ -117,7 +117,7 @@ func (s *State) next(limit int64) (end int64, ok bool) {
 }
 
 // sortByKey sorts groups by their keys. There may be millions, which are all over the
-// memory. So it first compares eight bytes of each key that it has beside each other.
+// memory. So it first sorts by eight bytes of each key, which it copies into one list.
 func sortByKey(list []*group) {
 	if len(list) < 2 {
 		return
