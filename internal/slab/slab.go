@@ -2,7 +2,10 @@
 // values together, so they should come and go together.
 package slab
 
-import "slices"
+import (
+	"slices"
+	"unsafe"
+)
 
 const (
 	// slabValues is how many values share an allocation, and slabBytes how many bytes do.
@@ -37,4 +40,10 @@ func (s *Bytes) Clone(b []byte) []byte {
 	n := len(s.used)
 	s.used = append(s.used, b...)
 	return s.used[n:len(s.used):len(s.used)]
+}
+
+// Text returns a copy as a string.
+func (s *Bytes) Text(b []byte) string {
+	c := s.Clone(b)
+	return unsafe.String(unsafe.SliceData(c), len(c)) // nobody has c besides
 }

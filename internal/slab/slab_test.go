@@ -20,6 +20,9 @@ func TestValuesAreApart(t *testing.T) {
 		}
 		*n = i
 		b := text(i)
+		if s := copies.Text(b); s != string(b) {
+			t.Fatalf("text %d is %q", i, s)
+		}
 		c := copies.Clone(b)
 		clear(b)
 		all, texts = append(all, n), append(texts, c)

@@ -258,8 +258,8 @@ func cutEntry(b []byte) (e entry, rest []byte, ok bool) {
 func (s *State) Apply(r *Record, at int64, place locallog.Place) {
 	s.committed, s.present, s.left = r.progress, r.progress, nil
 	whole := HeaderSize + len(r.progress.cursor) + cap(r.entries)
+	var e entry
 	for rest := r.entries; len(rest) > 0; {
-		var e entry
 		e, rest, _ = cutEntry(rest) // Parse has checked them
 		e.txn, e.at = s.txn-1, at
 		switch {
@@ -267,20 +267,20 @@ func (s *State) Apply(r *Record, at int64, place locallog.Place) {
 			e.acc = nil // it is gone
 		case s.Leaves(e.acc):
 			e.acc = onDisk(s.Leave(place, whole-cap(e.acc), e.acc)) // a part of bytes has their capacity from its start on
-		default:
-			e.acc = slices.Clone(e.acc)
 		}
-		s.set(e)
+		s.set(&e)
 	}
 	s.catchUp()
 	s.dropOld()
 }
 
-// set sets or removes a pane of a committed record.
-func (s *State) set(e entry) {
+// set sets or removes a pane of a committed record, which still has its accumulator unless
+// that is on disk. A restart sets millions, so they share allocations.
+func (s *State) set(e *entry) {
 	g := s.groups.get(e.key)
 	if g == nil {
-		g = newGroup(string(e.key))
+		g = s.applied.New()
+		g.init(s.texts.Text(e.key))
 		s.groups.put(g)
 	}
 	s.changed(g)
@@ -288,8 +288,14 @@ func (s *State) set(e entry) {
 	at, found := g.find(&e.pane, s.rule.gap > 0)
 	switch {
 	case e.acc != nil && found:
+		if !e.stored() {
+			e.acc = append(g.panes[at].acc[:0], e.acc...)
+		}
 		g.panes[at] = e.pane // a session may be due later than planned
 	case e.acc != nil:
+		if !e.stored() {
+			e.acc = s.texts.Clone(e.acc)
+		}
 		g.panes = slices.Insert(g.panes, at, e.pane)
 		s.count++
 		s.plan(g, &e.pane)

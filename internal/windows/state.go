@@ -60,6 +60,9 @@ type State struct {
 	// closed and accs are memory for results.
 	closed slab.Of[stream.Closed]
 	accs   slab.Bytes
+	// applied and texts are memory for groups of committed records.
+	applied slab.Of[group]
+	texts   slab.Bytes
 	// fetched keeps the compiler from leaving out what fetch reads.
 	fetched uint64
 	near    []*group // memory of Fetch
@@ -86,9 +89,14 @@ type group struct {
 
 // newGroup returns a group without panes, which has memory for one.
 func newGroup(key string) *group {
-	g := &group{key: key, due: never}
-	g.panes = g.own[:0]
+	g := &group{}
+	g.init(key)
 	return g
+}
+
+func (g *group) init(key string) {
+	g.key, g.due = key, never
+	g.panes = g.own[:0]
 }
 
 // pane is the accumulator of messages that belong to the same windows.
