@@ -2,6 +2,7 @@ package services_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -95,6 +96,16 @@ func TestOwnerOfServersThatIsKilled(t *testing.T) {
 	}
 	redis, kafka := servicestest.StartRedis(t, nil), servicestest.StartKafka(t, nil)
 	postgres, paused := servicestest.StartPostgres(t, nil), servicestest.StartPostgres(t, nil)
+	// A backend that refuses a connection, because PostgreSQL is starting, gets no signals
+	// from it. If it is paused, PostgreSQL waits for it for ever. It has no title yet.
+	eventually(t, "backends that refuse connections", func() (string, bool) {
+		for _, pid := range descendants(t, paused.PID())[1:] {
+			if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && !bytes.HasPrefix(line, []byte("postgres: ")) {
+				return "there", false
+			}
+		}
+		return "", true
+	})
 	if err := paused.Pause(); err != nil {
 		t.Fatal(err)
 	}
