@@ -49,8 +49,8 @@ race:
 	$(GO) test -race -short -vet=off -p 3 -parallel 4 -timeout 20m ./test/kafka ./...
 	$(GO) test -C contrib/watermill -race -vet=off -timeout 5m ./...
 
-# These are the tests that -short samples or leaves out and that need no server. They run without the
-# race detector, which makes them eight times slower.
+# These are the tests that -short samples or leaves out and that need no server. They run
+# without the race detector, which makes them eight times slower.
 counts:
 	$(GO) test -vet=off -timeout 20m ./store/logstore ./store/memstore ./store/storetest
 

@@ -1,10 +1,7 @@
 package redisstore
 
 import (
-	"maps"
-	"math/rand/v2"
 	"os"
-	"slices"
 	"testing"
 	"time"
 
@@ -59,21 +56,8 @@ func redisAddr(t testing.TB) string {
 // four ticks.
 func compactForm() *Compact { return &Compact{Window: 2 * time.Hour, Slices: 8} }
 
-// sampled returns all forms. With -short it returns n of them, others from run to run.
-func sampled(all map[string]Options, n int) map[string]Options {
-	if !testing.Short() {
-		return all
-	}
-	names := slices.Collect(maps.Keys(all))
-	some := make(map[string]Options)
-	for _, i := range rand.Perm(len(names))[:n] {
-		some[names[i]] = all[names[i]]
-	}
-	return some
-}
-
 func TestConformance(t *testing.T) {
-	for name, opts := range sampled(map[string]Options{
+	for name, opts := range servicestest.Sampled(map[string]Options{
 		"plain":          {},
 		"ids, connected": {KeepIDs: true, MaxResult: 1000},
 		"compact":        {Compact: compactForm()},
@@ -163,7 +147,7 @@ func (o *opened) Close() error {
 func TestConformanceOfACluster(t *testing.T) {
 	t.Parallel()
 	cluster := servicestest.StartRedisCluster(t, nil)
-	for name, opts := range sampled(map[string]Options{
+	for name, opts := range servicestest.Sampled(map[string]Options{
 		"plain":   {},
 		"compact": {Compact: compactForm(), KeepIDs: true},
 	}, 1) {

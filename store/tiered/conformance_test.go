@@ -4,15 +4,13 @@ import (
 	"context"
 	"encoding/binary"
 	"io"
-	"maps"
-	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/clock"
+	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/store/logstore"
 	"github.com/semel-dev/semel/store/memstore"
 	"github.com/semel-dev/semel/store/storetest"
@@ -122,7 +120,7 @@ func TestConformance(t *testing.T) {
 		"disk":   {onDisk, transactOnDisk},
 	}
 	for below, b := range all {
-		for above, layers := range sampled(tops, 2) {
+		for above, layers := range servicestest.Sampled(tops, 2) {
 			for age, maxAge := range map[string]time.Duration{"": 0, ", for ever": semel.Forever} {
 				if caches := strings.Contains(above, "cache over"); age != "" && !caches {
 					continue // differs only if copies are copied
@@ -137,19 +135,6 @@ func TestConformance(t *testing.T) {
 			}
 		}
 	}
-}
-
-// sampled returns all entries. With -short it returns n of them, others from run to run.
-func sampled[V any](all map[string]V, n int) map[string]V {
-	if !testing.Short() {
-		return all
-	}
-	names := slices.Collect(maps.Keys(all))
-	some := make(map[string]V)
-	for _, i := range rand.Perm(len(names))[:n] {
-		some[names[i]] = all[names[i]]
-	}
-	return some
 }
 
 // transactOnDisk claims keys one by one in a transaction of the durable store.

@@ -103,7 +103,7 @@ func TestConformanceOfServers(t *testing.T) {
 		"memory, bit filter and redis": {cacheOf(inMemory(memstore.Options{})), redisFilter(client, redisstore.FilterBits), cacheOf(inRedis(client))},
 	}
 	for below, b := range all {
-		for above, layers := range sampled(stacks, 1) {
+		for above, layers := range servicestest.Sampled(stacks, 1) {
 			t.Run(above+" over "+below, func(t *testing.T) {
 				t.Parallel()
 				storetest.Run(t, storetest.Harness{

@@ -1,0 +1,21 @@
+package servicestest
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// Sampled returns all entries. With -short it returns n of them, others from run to run.
+func Sampled[V any](all map[string]V, n int) map[string]V {
+	if !testing.Short() {
+		return all
+	}
+	names := slices.Collect(maps.Keys(all))
+	some := make(map[string]V)
+	for _, i := range rand.Perm(len(names))[:n] {
+		some[names[i]] = all[names[i]]
+	}
+	return some
+}
