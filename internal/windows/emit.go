@@ -108,7 +108,7 @@ func (s *State) next(limit int64) (end int64, ok bool) {
 			s.due.pop()
 			continue
 		}
-		sortByKey(found)
+		sortByKey(found, 0)
 		found = slices.Compact(found)
 		s.due.groups[at] = found
 		s.left, s.leftEnd = found, at
@@ -116,50 +116,67 @@ func (s *State) next(limit int64) (end int64, ok bool) {
 	}
 }
 
+// few is a number of groups that are quickly compared one with another.
+const few = 32
+
 // sortByKey sorts groups by their keys. There may be millions, which are all over the
-// memory. So it first sorts by eight bytes of each key, which it copies into one list.
-func sortByKey(list []*group) {
-	if len(list) < 2 {
+// memory. So it sorts by the next few bytes of each key, which it copies into one list.
+// Then it sorts those groups that have these bytes in common. All keys are known to have
+// the same first bytes.
+func sortByKey(list []*group, same int) {
+	if len(list) < few {
+		slices.SortFunc(list, func(a, b *group) int { return strings.Compare(a.key, b.key) })
 		return
 	}
-	common := len(list[0].key) // how many first bytes all keys have in common
+	common := len(list[0].key) // how many first bytes are the same
 	for _, g := range list {
-		n := 0
+		n := same
 		for n < min(common, len(g.key)) && g.key[n] == list[0].key[n] {
 			n++
 		}
 		common = n
 	}
-	places := make([]start, len(list))
+	sorted := make([]sortable, len(list))
 	for i, g := range list {
-		var next [8]byte
-		copy(next[:], g.key[common:])
-		places[i] = start{binary.BigEndian.Uint64(next[:]), g}
+		sorted[i] = sortableOf(g, common)
 	}
-	places = sortByStart(places)
-	for i := 0; i < len(places); {
-		from := i
-		for i++; i < len(places) && places[i].bytes == places[from].bytes; i++ {
-		}
-		if i-from > 1 {
-			slices.SortFunc(places[from:i], func(a, b start) int { return strings.Compare(a.group.key, b.group.key) })
-		}
+	sorted = sortByBytes(sorted)
+	for i := range sorted {
+		list[i] = sorted[i].group
 	}
-	for i := range places {
-		list[i] = places[i].group
+	for to, from := 0, 0; from < len(sorted); from = to {
+		for to = from + 1; to < len(sorted) && sorted[to].bytes == sorted[from].bytes; to++ {
+		}
+		if to-from > 1 && sorted[from].more() {
+			sortByKey(list[from:to], common+keyBytes)
+		}
 	}
 }
 
-// start is a group with eight bytes of its key.
-type start struct {
+// sortable is a group with some bytes of its key: seven of them, and then how many there are.
+type sortable struct {
 	bytes uint64
 	group *group
 }
 
-// sortByStart sorts by these bytes. It compares nothing: it takes a pass over the list for
-// each byte.
-func sortByStart(list []start) []start {
-	next := make([]start, len(list))
+const keyBytes = 7 // of a sortable
+
+// sortableOf returns a group with the bytes of its key behind the first ones.
+func sortableOf(g *group, first int) sortable {
+	var next [keyBytes + 1]byte
+	copy(next[:keyBytes], g.key[first:])
+	next[keyBytes] = byte(min(len(g.key)-first, keyBytes+1))
+	return sortable{binary.BigEndian.Uint64(next[:]), g}
+}
+
+// more reports whether the key has further bytes. Otherwise all groups with these bytes
+// have the same key.
+func (s sortable) more() bool { return byte(s.bytes) > keyBytes }
+
+// sortByBytes sorts groups by their bytes. It compares nothing: it takes a pass over the
+// list for each byte.
+func sortByBytes(list []sortable) []sortable {
+	next := make([]sortable, len(list))
 	for shift := 0; shift < 64; shift += 8 {
 		var at [256]int // how many have each byte, and then where the next one of them goes
 		for i := range list {

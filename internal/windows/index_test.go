@@ -62,7 +62,7 @@ func TestAnIndexIsAMap(t *testing.T) {
 func TestGroupsAreInTheOrderOfTheirKeys(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(newSeed(t), 1))
-	for n := range 300 {
+	for n := range 600 {
 		prefix := strings.Repeat("p\x00", random.IntN(6))
 		var list []*group
 		for range n {
@@ -70,9 +70,12 @@ func TestGroupsAreInTheOrderOfTheirKeys(t *testing.T) {
 			for i := range key {
 				key[i] = "\x00\x01a\xff"[random.IntN(4)]
 			}
+			for range random.IntN(4) {
+				key = append(key, "customer customer "[:random.IntN(18)]...)
+			}
 			list = append(list, &group{key: prefix + string(key)})
 		}
-		sortByKey(list)
+		sortByKey(list, 0)
 		if !slices.IsSortedFunc(list, func(a, b *group) int { return strings.Compare(a.key, b.key) }) {
 			t.Fatalf("%d keys are not sorted", n)
 		}
