@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"slices"
 
 	"github.com/semel-dev/semel"
 )
@@ -122,7 +123,7 @@ func AppendJSON(dst, id []byte) []byte {
 }
 
 func appendQuoted(dst, text []byte) []byte {
-	if !bytes.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) {
+	if !slices.ContainsFunc(text, func(c byte) bool { return c < ' ' || c > '~' || c == '"' || c == '\\' }) {
 		return append(append(append(dst, '"'), text...), '"')
 	}
 	var b bytes.Buffer
