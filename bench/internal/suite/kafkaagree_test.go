@@ -15,6 +15,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/semel-dev/semel/bench/internal/outputs"
 	"github.com/semel-dev/semel/bench/internal/records"
 	"github.com/semel-dev/semel/internal/services"
 	"github.com/semel-dev/semel/internal/services/servicestest"
@@ -184,38 +185,37 @@ func fillTrace(t *testing.T, c *kafkaCluster, trace [kafkaPartitions][]traced) {
 // the order of their ends.
 func (e *Env) finals(ctx context.Context, t *testing.T, c *kafkaCluster, out string, program kafkaProgram) map[records.Result]int64 {
 	t.Helper()
-	reader, err := newReader(ctx, c, out, true)
+	reader, err := outputs.NewReader(ctx, c.addrs, out, true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer reader.close()
+	defer reader.Close()
 	r, err := startProgram(ctx, c, program, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.kill()
 	if err := r.until(ctx, "the results of its last windows", func(context.Context) (bool, error) {
-		reader.mu.Lock()
-		defer reader.mu.Unlock()
+		bodies, err := reader.Bodies()
 		var last [kafkaPartitions]bool
-		for _, body := range reader.bodies {
+		for _, body := range bodies {
 			for p := range last {
 				last[p] = last[p] || strings.Contains(string(body), fmt.Sprintf(`"%s%d-25"`, records.Closing, p))
 			}
 		}
-		return !slices.Contains(last[:], false), reader.err
+		return !slices.Contains(last[:], false), err
 	}); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.stop(); err != nil {
 		t.Fatal(err)
 	}
-	bodies, err := reader.finish(ctx)
+	got, err := reader.Finish(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	results := map[records.Result]int64{}
-	for _, body := range bodies {
+	for _, body := range got.Bodies {
 		result, n, err := records.ParseResult(body)
 		if err != nil {
 			t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/semel-dev/semel/bench/internal/outputs"
 	"github.com/semel-dev/semel/bench/internal/records"
 )
 
@@ -81,11 +82,11 @@ func (e *Env) moveJoin(ctx context.Context, name string, in records.Events, prog
 	if err := errors.Join(fillSide(ctx, c, in.Groups, in.Base.Add(-time.Minute)), in.Fill(ctx, c.addrs, kafkaIn, kafkaPartitions, 0, in.Records)); err != nil {
 		return nil, err
 	}
-	reader, err := newReader(ctx, c, kafkaOut, false)
+	results, err := outputs.Count(ctx, c.addrs, kafkaOut)
 	if err != nil {
 		return nil, err
 	}
-	defer reader.close()
+	defer results.Close()
 	var loaded time.Time
 	began := func(ctx context.Context) (int, bool, error) {
 		n, some, err := c.written(ctx)
@@ -96,8 +97,8 @@ func (e *Env) moveJoin(ctx context.Context, name string, in records.Events, prog
 	}
 	start := time.Now()
 	values, err := c.measure(ctx, name, in.Records, program, dir, began, func(ctx context.Context) (bool, error) {
-		if reader.count.Load() < int64(in.Records) {
-			return false, reader.failed()
+		if n, err := results.Count(); err != nil || n < in.Records {
+			return false, err
 		}
 		return c.done(kafkaGroup)(ctx)
 	})
@@ -105,16 +106,16 @@ func (e *Env) moveJoin(ctx context.Context, name string, in records.Events, prog
 		return nil, err
 	}
 	values[name+"-load"] = loaded.Sub(start).Seconds()
-	got, err := reader.finish(ctx)
+	got, err := results.Finish(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, body := range got {
+	for _, body := range got.Bodies {
 		if !bytes.Contains(body, []byte(`"right":{"tier":`)) {
 			return nil, fmt.Errorf("%s has no row", body)
 		}
 	}
-	return values, distinct(got, in.Records)
+	return values, distinct(got.Bodies, in.Records)
 }
 
 // makeSide makes the topic of rows, which keeps old ones.

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel/bench/internal/outputs"
 )
 
 // joins are the joins that are compared.
@@ -112,37 +114,36 @@ func fillJoin(ctx context.Context, t *testing.T, c *kafkaCluster, random *rand.R
 // the order of their texts.
 func (e *Env) joined(ctx context.Context, t *testing.T, c *kafkaCluster, out string, program kafkaProgram) (list []string) {
 	t.Helper()
-	reader, err := newReader(ctx, c, out, true)
+	reader, err := outputs.NewReader(ctx, c.addrs, out, true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer reader.close()
+	defer reader.Close()
 	r, err := startProgram(ctx, c, program, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.kill()
 	if err := r.until(ctx, "the last records", func(context.Context) (bool, error) {
-		reader.mu.Lock()
-		defer reader.mu.Unlock()
+		bodies, err := reader.Bodies()
 		last := 0
-		for _, body := range reader.bodies {
+		for _, body := range bodies {
 			if strings.Contains(string(body), "-last") {
 				last++
 			}
 		}
-		return last == kafkaPartitions, reader.err
+		return last == kafkaPartitions, err
 	}); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.stop(); err != nil {
 		t.Fatal(err)
 	}
-	bodies, err := reader.finish(ctx)
+	got, err := reader.Finish(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, body := range bodies {
+	for _, body := range got.Bodies {
 		list = append(list, string(body))
 	}
 	slices.Sort(list)

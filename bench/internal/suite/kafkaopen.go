@@ -10,6 +10,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 
+	"github.com/semel-dev/semel/bench/internal/outputs"
 	"github.com/semel-dev/semel/bench/internal/records"
 )
 
@@ -227,17 +228,12 @@ func (e *Env) windowsLog(ctx context.Context, w *windowed, program kafkaProgram)
 		}); err != nil {
 			return err
 		}
-		reader, err := newReader(ctx, c, changelog, true)
-		if err != nil {
-			return err
-		}
-		defer reader.close()
-		bodies, err := reader.finish(ctx)
+		log, err := outputs.Read(ctx, c.addrs, changelog, true)
 		if err != nil {
 			return err
 		}
 		size := 0
-		for _, body := range bodies {
+		for _, body := range log.Bodies {
 			size += len(body)
 		}
 		values = map[string]float64{w.name: float64(size) / (1 << 20)}
@@ -252,19 +248,20 @@ const windowsTrim = 15 * time.Second
 
 // closeAll calls write, which causes the results of all windows, stops the program when it
 // has written them, and compares them with the right ones. It returns when a reader had
-// all of them, and how long the longest transaction was.
+// counted all of them, and how long the longest transaction was.
 func (w *windowed) closeAll(ctx context.Context, c *kafkaCluster, r *running, in records.Events, write func() error) (at time.Time, longest time.Duration, err error) {
 	right := w.right(in)
-	reader, err := newReader(ctx, c, kafkaOut, false)
+	results, err := outputs.Count(ctx, c.addrs, kafkaOut)
 	if err != nil {
 		return at, 0, err
 	}
-	defer reader.close()
+	defer results.Close()
 	if err := write(); err != nil {
 		return at, 0, err
 	}
 	if err := r.until(ctx, "all results", func(context.Context) (bool, error) {
-		return reader.count.Load() >= int64(len(right)), reader.failed()
+		n, err := results.Count()
+		return n >= len(right), err
 	}); err != nil {
 		return at, 0, err
 	}
@@ -272,9 +269,9 @@ func (w *windowed) closeAll(ctx context.Context, c *kafkaCluster, r *running, in
 	if err := r.stop(); err != nil {
 		return at, 0, err
 	}
-	got, err := reader.finish(ctx)
+	got, err := results.Finish(ctx)
 	if err != nil {
 		return at, 0, err
 	}
-	return at, reader.longest, w.check(got, right)
+	return at, got.Longest, w.check(got.Bodies, right)
 }

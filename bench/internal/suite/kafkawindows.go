@@ -1,7 +1,6 @@
 package suite
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -10,14 +9,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/semel-dev/semel/bench/internal/outputs"
 	"github.com/semel-dev/semel/bench/internal/records"
 )
 
@@ -206,14 +203,14 @@ func (e *Env) moveWindows(ctx context.Context, w *windowed, program kafkaProgram
 		return values, c.checkDistinct(ctx, in.Records)
 	}
 	right := w.right(in)
-	reader, err := newReader(ctx, c, kafkaOut, false)
+	results, err := outputs.Count(ctx, c.addrs, kafkaOut)
 	if err != nil {
 		return nil, err
 	}
-	defer reader.close()
+	defer results.Close()
 	all := func(ctx context.Context) (bool, error) {
-		if reader.count.Load() < int64(len(right)) {
-			return false, reader.failed()
+		if n, err := results.Count(); err != nil || n < len(right) {
+			return false, err
 		}
 		return c.done(kafkaGroup)(ctx)
 	}
@@ -221,11 +218,11 @@ func (e *Env) moveWindows(ctx context.Context, w *windowed, program kafkaProgram
 	if err != nil {
 		return nil, err
 	}
-	got, err := reader.finish(ctx)
+	got, err := results.Finish(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return values, w.check(got, right)
+	return values, w.check(got.Bodies, right)
 }
 
 // place puts the events into the past, and returns when all windows are closed.
@@ -266,118 +263,14 @@ func (w *windowed) check(got [][]byte, right map[records.Result]records.Totals) 
 	return nil
 }
 
-// reader reads the committed results in the output while a program writes them, without
-// those of groups that only close windows.
-type reader struct {
-	topic string
-	// closing: also count the results of groups that only close windows.
-	closing bool
-	client  *kgo.Client
-	cancel  context.CancelFunc
-	ended   chan struct{}
-	count   atomic.Int64
-
-	mu     sync.Mutex // guards the rest
-	bodies [][]byte
-	next   map[int32]int64 // offset after the last record or marker
-	err    error
-	// opened is the time of the first record of a transaction in a partition, and longest
-	// the longest time from there to its end. They need a topic whose broker sets the times.
-	opened  map[int32]time.Time
-	longest time.Duration
-}
-
-func newReader(ctx context.Context, c *kafkaCluster, topic string, closing bool) (*reader, error) {
-	client, err := kgo.NewClient(kgo.SeedBrokers(c.addrs...), kgo.ConsumeTopics(topic),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-		kgo.KeepControlRecords()) // the last record of a partition may be one
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	r := &reader{topic: topic, closing: closing, client: client, cancel: cancel, ended: make(chan struct{}), next: map[int32]int64{}, opened: map[int32]time.Time{}}
-	go r.run(ctx)
-	return r, nil
-}
-
-func (r *reader) run(ctx context.Context) {
-	defer close(r.ended)
-	for ctx.Err() == nil {
-		fetches := r.client.PollFetches(ctx)
-		r.mu.Lock()
-		if err := fetches.Err(); err != nil && ctx.Err() == nil {
-			r.err = err
-		}
-		for record := range fetches.RecordsAll() {
-			if !record.Attrs.IsControl() && (r.closing || !bytes.HasPrefix(record.Key, []byte(records.Closing))) {
-				r.bodies = append(r.bodies, record.Value)
-			}
-			r.next[record.Partition] = record.Offset + 1
-			switch from, open := r.opened[record.Partition]; {
-			case open && record.Attrs.IsControl():
-				r.longest = max(r.longest, record.Timestamp.Sub(from))
-				delete(r.opened, record.Partition)
-			case !open && !record.Attrs.IsControl():
-				r.opened[record.Partition] = record.Timestamp
-			}
-		}
-		n := len(r.bodies)
-		r.mu.Unlock()
-		r.count.Store(int64(n))
-	}
-}
-
-func (r *reader) failed() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.err
-}
-
-// finish reads to the end of the output and returns the bodies.
-func (r *reader) finish(ctx context.Context) ([][]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	ticker := time.NewTicker(kafkaPoll)
-	defer ticker.Stop()
-	ends, err := kadm.NewClient(r.client).ListCommittedOffsets(ctx, r.topic)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		r.mu.Lock()
-		all, bodies, err := true, r.bodies, r.err
-		ends.Each(func(o kadm.ListedOffset) { all = all && r.next[o.Partition] >= o.Offset })
-		r.mu.Unlock()
-		if all || err != nil {
-			return bodies, err
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return nil, fmt.Errorf("read %s to its end: %w", r.topic, ctx.Err())
-		}
-	}
-}
-
-func (r *reader) close() {
-	r.cancel()
-	<-r.ended
-	r.client.Close()
-}
-
 // checkDistinct returns an error unless the output has n records, all of them different,
 // apart from those of groups that only close windows.
 func (c *kafkaCluster) checkDistinct(ctx context.Context, n int) error {
-	reader, err := newReader(ctx, c, kafkaOut, false)
+	got, err := outputs.Read(ctx, c.addrs, kafkaOut, false)
 	if err != nil {
 		return err
 	}
-	defer reader.close()
-	got, err := reader.finish(ctx)
-	if err != nil {
-		return err
-	}
-	return distinct(got, n)
+	return distinct(got.Bodies, n)
 }
 
 // distinct returns an error unless there are n bodies, all of them different.
