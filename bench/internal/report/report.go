@@ -118,7 +118,11 @@ func (p *page) section(s section, results []result.Result) {
 			}
 			p.print("%s %s and %s", separator, number(round[0]), number(round[1]))
 		}
-		p.print(".\n\n    %s\n", r.Command)
+		p.print(".")
+		if r.PeerEnded > 0 {
+			p.print(" Times that the peer's program ended by itself, and its side was measured again: %d.", r.PeerEnded)
+		}
+		p.print("\n\n    %s\n", r.Command)
 	}
 }
 

@@ -19,7 +19,7 @@ func TestPageShowsEachFigureWithItsVerdictRoundsAndCommand(t *testing.T) {
 			Rounds: [][2]float64{{2, 3}}, Target: 2, Command: "run dedup", Date: "2026-01-01T00:00:00Z", Machine: "this machine",
 		},
 		{
-			Name: "other-thing", Work: "count", Unit: "s", PeerVersion: "x",
+			Name: "other-thing", Work: "count", Unit: "s", PeerVersion: "x", PeerEnded: 2,
 			Rounds: [][2]float64{{3, 12_345}}, Command: "run other", Date: "2026-01-03T00:00:00Z", Machine: "that machine",
 		},
 	}
@@ -43,6 +43,7 @@ func TestPageShowsEachFigureWithItsVerdictRoundsAndCommand(t *testing.T) {
 		"Claim ids.\n\nRounds, Semel and peer in claims/s: 8.00 M and 1.00 M.\n\n    run claim\n",
 		"## other",
 		"| s | 3.00 | 12.3 k | **4115** | – | x |",
+		"3.00 and 12.3 k. Times that the peer's program ended by itself, and its side was measured again: 2.\n\n    run other\n",
 	} {
 		next := strings.Index(page, want)
 		if next < 0 {

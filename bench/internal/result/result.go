@@ -26,6 +26,9 @@ type Result struct {
 	Peer float64 `json:"peer"`
 	// PeerVersion names the peer and its version, or the limit that replaces a peer.
 	PeerVersion string `json:"peer_version"`
+	// PeerEnded is how often the peer's program ended by itself, so that its side of a
+	// round was repeated.
+	PeerEnded int `json:"peer_ended,omitempty"`
 	// Rounds are the raw pairs [ours, peer] in the order of measurement.
 	Rounds [][2]float64 `json:"rounds"`
 	// Ratio is above 1 if ours is better, even for figures where less is better.

@@ -17,6 +17,8 @@ import (
 
 const (
 	streamsVersion = "Kafka Streams 4.3.1"
+	// streamsName is the name of its program. No other peer has it.
+	streamsName = "java"
 	// ownSession is the session timeout of the group in the benchmark of restarts.
 	ownSession = 6 * time.Second
 )

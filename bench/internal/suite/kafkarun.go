@@ -182,6 +182,15 @@ func (r *running) said() string {
 	return string(text[max(0, len(text)-4<<10):])
 }
 
+// keep moves the program's messages out of the directory, which the next side empties.
+func (r *running) keep() error {
+	kept := fmt.Sprintf("%s-ended-%d.log", filepath.Dir(r.complaints.Name()), time.Now().UnixNano())
+	if err := os.Rename(r.complaints.Name(), kept); err != nil {
+		return err
+	}
+	return fmt.Errorf("all its messages are in %s", kept)
+}
+
 // until polls until a condition holds, or until the program has ended.
 func (r *running) until(ctx context.Context, what string, happened func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, kafkaLimit)
@@ -195,7 +204,11 @@ func (r *running) until(ctx context.Context, what string, happened func(context.
 		select {
 		case <-ticker.C:
 		case <-r.ended:
-			return fmt.Errorf("%s ended before %s: %v: %s", r.cmd.Path, what, r.err, r.said())
+			err := fmt.Errorf("%s ended before %s: %v: %s", r.cmd.Path, what, r.err, r.said())
+			if filepath.Base(r.cmd.Path) == streamsName {
+				err = fmt.Errorf("%w: %w", errPeerEnded, err)
+			}
+			return errors.Join(err, r.keep())
 		case <-ctx.Done():
 			return fmt.Errorf("waiting for %s: %w: %s", what, ctx.Err(), r.said())
 		}

@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -23,6 +24,25 @@ import (
 
 // Rounds is the number of rounds of a benchmark. In each round, the sides run in turn.
 const Rounds = 5
+
+const (
+	// maxRepeats is how often a peer's side is repeated in a benchmark because its program
+	// ended by itself.
+	maxRepeats = 2
+	// endedStatus is the exit status of a child whose peer's program ended by itself.
+	endedStatus = 3
+)
+
+// errPeerEnded is wrapped if a peer's program ended by itself, which is no wrong answer.
+var errPeerEnded = errors.New("the peer's program ended by itself")
+
+// ExitStatus returns the exit status of a process that ends with an error.
+func ExitStatus(err error) int {
+	if errors.Is(err, errPeerEnded) {
+		return endedStatus
+	}
+	return 1
+}
 
 // Benchmark compares Semel with one or more peers, by one or more figures.
 type Benchmark struct {
@@ -106,8 +126,9 @@ func (r *Runner) Run(ctx context.Context, b *Benchmark) error {
 		}
 	}
 	rounds := map[string][][2]float64{} // for each figure
+	repeats := make([]int, len(rivals))
 	for n := range r.Env.rounds() {
-		values, took, err := r.round(ctx, b, rivals)
+		values, took, err := r.round(ctx, b, rivals, repeats)
 		if err != nil {
 			return err
 		}
@@ -124,7 +145,7 @@ func (r *Runner) Run(ctx context.Context, b *Benchmark) error {
 	for i, v := range rivals {
 		for _, f := range v.figures {
 			res := result.Result{
-				Name: f.name, Work: b.Work + v.work, Unit: f.unit, PeerVersion: versions[i], Rounds: rounds[f.name], Target: f.target,
+				Name: f.name, Work: b.Work + v.work, Unit: f.unit, PeerVersion: versions[i], PeerEnded: repeats[i], Rounds: rounds[f.name], Target: f.target,
 				Command: r.Env.command(b.Name), Date: time.Now().UTC().Format(time.RFC3339), Machine: described,
 			}
 			if err := r.save(&res, f.lessIsBetter); err != nil {
@@ -153,8 +174,8 @@ func (r *Runner) save(res *result.Result, lessIsBetter bool) error {
 }
 
 // round measures each side once. It returns a pair for each figure, and the seconds that
-// each side took.
-func (r *Runner) round(ctx context.Context, b *Benchmark, rivals []rival) (values map[string][2]float64, took []float64, err error) {
+// each side took. It repeats a peer whose program ended by itself, and counts that in repeats.
+func (r *Runner) round(ctx context.Context, b *Benchmark, rivals []rival, repeats []int) (values map[string][2]float64, took []float64, err error) {
 	child := func(role string) (map[string]float64, error) {
 		start := time.Now()
 		defer func() { took = append(took, time.Since(start).Seconds()) }()
@@ -168,8 +189,14 @@ func (r *Runner) round(ctx context.Context, b *Benchmark, rivals []rival) (value
 	for i, v := range rivals {
 		var peer map[string]float64
 		if v.peer != nil {
-			if peer, err = child(peerRole(i)); err != nil {
-				return nil, nil, err
+			peer, err = child(peerRole(i))
+			for errors.Is(err, errPeerEnded) && repeats[i] < maxRepeats {
+				repeats[i]++
+				fmt.Fprintf(r.Log, "%s: the program of %s ended by itself: repetition %d of at most %d\n", b.Name, peerRole(i), repeats[i], maxRepeats)
+				peer, err = child(peerRole(i))
+			}
+			if err != nil { // %v, because this process is no child
+				return nil, nil, fmt.Errorf("%v after %d repetitions in this benchmark", err, repeats[i])
 			}
 		}
 		for _, f := range v.figures {
@@ -206,6 +233,9 @@ func (r *Runner) child(ctx context.Context, b *Benchmark, role string) (map[stri
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, r.Log
 	if err := cmd.Run(); err != nil {
+		if cmd.ProcessState != nil && cmd.ProcessState.ExitCode() == endedStatus {
+			err = errPeerEnded
+		}
 		return nil, fmt.Errorf("suite: %s of %s: %w", role, b.Name, err)
 	}
 	var values map[string]float64

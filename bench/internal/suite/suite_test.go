@@ -4,16 +4,131 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/semel-dev/semel/bench/internal/lines"
+	"github.com/semel-dev/semel/bench/internal/result"
 )
+
+// failingRoot names the directory of a child of TestAPeerWhoseProgramEndsIsRepeated.
+const failingRoot = "SEMEL_BENCH_TEST_ROOT"
+
+// TestMain also is the child that a runner starts.
+func TestMain(m *testing.M) {
+	if root := os.Getenv(failingRoot); root != "" && len(os.Args) > 2 && os.Args[1] == "-child" {
+		e := Env{Root: root}
+		b := e.failing(os.Args[len(os.Args)-1])
+		if err := b.Child(context.Background(), os.Args[2], os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(ExitStatus(err))
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// failing is a benchmark whose name says how often a side fails, and how. Each failure of
+// a side removes a file.
+func (e *Env) failing(name string) Benchmark {
+	side := func(role string) side {
+		return func(ctx context.Context) (map[string]float64, error) {
+			left, err := filepath.Glob(e.work(role + "-*"))
+			if err != nil || len(left) == 0 {
+				return map[string]float64{"rate": 2}, err
+			}
+			if err := os.Remove(left[0]); err != nil {
+				return nil, err
+			}
+			if strings.HasPrefix(name, "wrong") {
+				return nil, errors.New("there are 2 results, want 3")
+			}
+			dir, err := e.fresh("kafka")
+			if err != nil {
+				return nil, err
+			}
+			r, err := startProgram(ctx, &kafkaCluster{}, func(ctx context.Context, _ []string, _ string) (*exec.Cmd, error) {
+				return exec.CommandContext(ctx, e.work(role, map[string]string{"ours": "semel", "peer": streamsName}[role])), nil
+			}, dir)
+			if err != nil {
+				return nil, err
+			}
+			return nil, r.until(ctx, "the end of its input", func(context.Context) (bool, error) { return false, nil })
+		}
+	}
+	return Benchmark{
+		Name: name, Work: "nothing", ours: side("ours"), peer: side("peer"),
+		peerVersion: func() (string, error) { return "1", nil }, figures: []figure{{name: "rate", unit: "records/s"}},
+	}
+}
+
+func TestAPeerWhoseProgramEndsIsRepeated(t *testing.T) {
+	for name, c := range map[string]struct {
+		role     string
+		failures int
+		want     string // of the error
+	}{
+		"twice":  {"peer", 2, ""},
+		"thrice": {"peer", 3, "ended by itself"},
+		"wrong":  {"peer", 1, "exit status 1"},
+		"ours":   {"ours", 1, "ours of ours"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := Env{Root: t.TempDir(), Quick: true, Rounds: 2}
+			t.Setenv(failingRoot, e.Root)
+			for i := range c.failures {
+				write(t, e.work(fmt.Sprintf("%s-%d", c.role, i)), "")
+			}
+			for _, program := range []string{"semel", streamsName} {
+				write(t, e.work(c.role, program), "#!/bin/sh\necho Store is currently closed\nexit 1\n")
+			}
+			var log bytes.Buffer
+			b := e.failing(name)
+			err := (&Runner{Env: e, Log: &log}).Run(t.Context(), &b)
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || ExitStatus(err) != 1) {
+				t.Fatalf("%v, want %q: %s", err, c.want, log.String())
+			}
+			kept, err := filepath.Glob(e.work("kafka-ended-*.log"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name != "wrong" && len(kept) != c.failures {
+				t.Errorf("kept %v, want %d logs", kept, c.failures)
+			}
+			for _, file := range kept {
+				if text, err := os.ReadFile(file); err != nil || string(text) != "Store is currently closed\n" {
+					t.Errorf("%s has %q: %v", file, text, err)
+				}
+			}
+			if c.want != "" {
+				return
+			}
+			if !strings.Contains(log.String(), "twice: the program of peer ended by itself: repetition 2 of at most 2") {
+				t.Errorf("the log does not tell the repetition: %s", log.String())
+			}
+			results, err := result.LoadAll(e.results())
+			if err != nil || len(results) != 1 || results[0].PeerEnded != 2 || len(results[0].Rounds) != 2 {
+				t.Errorf("results %+v: %v", results, err)
+			}
+		})
+	}
+}
+
+// write writes a program or another file.
+func write(t *testing.T, name, text string) {
+	t.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+}
 
 func TestTableNamesAreUniqueAndComplete(t *testing.T) {
 	t.Parallel()
