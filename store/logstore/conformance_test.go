@@ -7,18 +7,20 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/store/logstore"
 	"github.com/semel-dev/semel/store/storetest"
 	"github.com/semel-dev/semel/vfs"
 )
 
+// With -short, conformance and crashes are tested on drawn forms.
 func TestConformance(t *testing.T) {
-	for name, opts := range map[string]logstore.Options{
+	for name, opts := range servicestest.Sampled(map[string]logstore.Options{
 		"defaults":       {},
 		"readable ids":   {KeepIDs: true, DurableClaims: true, SegmentSize: 1 << 20},
 		"small segments": {SegmentSize: 64 << 10, CacheBytes: 256 << 10, Fsync: logstore.Never, DurableClaims: true},
 		"interval":       {Fsync: logstore.Interval, FsyncInterval: time.Millisecond, SegmentSize: 1 << 20, MaxResult: 1000},
-	} {
+	}, 2) {
 		t.Run(name, func(t *testing.T) {
 			storetest.Run(t, storetest.Harness{
 				New: func(tb testing.TB, now func() time.Time) func() (semel.Store, error) {
@@ -59,11 +61,11 @@ func transact(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest,
 }
 
 func TestCrashes(t *testing.T) {
-	for name, opts := range map[string]logstore.Options{
+	for name, opts := range servicestest.Sampled(map[string]logstore.Options{
 		"always":       {Fsync: logstore.Always},
 		"never":        {Fsync: logstore.Never},
 		"readable ids": {Fsync: logstore.Always, KeepIDs: true, DurableClaims: true},
-	} {
+	}, 1) {
 		t.Run(name, func(t *testing.T) {
 			storetest.RunCrash(t, storetest.CrashHarness{
 				Open: func(fs vfs.FS, dir string, now func() time.Time) (semel.Store, error) {
