@@ -49,10 +49,11 @@ race:
 	$(GO) test -race -short -vet=off -p 3 -parallel 4 -timeout 20m ./test/kafka ./...
 	$(GO) test -C contrib/watermill -race -vet=off -timeout 5m ./...
 
-# These are the tests that -short samples or leaves out and that need no server. They run
-# without the race detector, which makes them eight times slower.
+# These tests run without the race detector, which makes them up to eight times slower: those
+# that -short samples or leaves out and that need no server, and test/crash, which only
+# starts a program.
 counts:
-	$(GO) test -vet=off -timeout 20m ./store/logstore ./store/memstore ./store/storetest
+	$(GO) test -vet=off -timeout 20m ./test/crash ./store/logstore ./store/memstore ./store/storetest
 
 # The tests wait for servers and leases, so all stores of a test run at once.
 faults: # a separate module, because of its proxy

@@ -1,8 +1,11 @@
+//go:build !race
+
 // Package crash kills the real program at random moments, runs it again until
 // it is done, and compares what it left with what an undisturbed run leaves.
 //
 // Plain go test kills a few times. make crash, or -kills 200, kills until that
-// many kills have hit a running program.
+// many kills have hit a running program. The program is built without the race
+// detector, which would only slow down the making and comparing of files here.
 package crash
 
 import (
