@@ -2,6 +2,8 @@
 # fetched in a pinned version when a target runs them.
 GO ?= go
 FUZZTIME ?= 3s
+# Where fuzz targets are looked for.
+FUZZPATHS ?= '*_test.go'
 SOAK ?= 30m
 STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
@@ -25,6 +27,9 @@ release: ## Build archives, deb, rpm, SBOM and checksums of the last commit in .
 release-check: ## Build the last commit's release twice, compare, install and remove the deb
 	$(GO) test -count=1 -timeout 2h -v ./test/release -full
 
+# The fuzz target of configurations builds the whole program once more, instrumented, which
+# takes as long as ten other targets. test-full has it.
+test: FUZZPATHS = '*_test.go' ':!internal/kind'
 test: services-install check race counts faults fuzz ## Run all checks: check, tests with the race detector on real servers, fuzz targets
 
 check: ## Check format, vet, staticcheck, architecture, known vulnerabilities and the harness of bench
@@ -109,7 +114,7 @@ services-install:
 # new code, and tries a fraction of the inputs.
 fuzz: ## Run each fuzz target for FUZZTIME (3s)
 	@set -e; log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
-	targets=$$(git grep --untracked -Eo '^func Fuzz[A-Za-z0-9_]+' -- '*_test.go'); \
+	targets=$$(git grep --untracked -Eo '^func Fuzz[A-Za-z0-9_]+' -- $(FUZZPATHS)); \
 	for found in $$(printf '%s\n' "$$targets" | sed 's/:func /:/'); do \
 		package=./$$(dirname "$${found%%:*}"); target=$${found##*:}; \
 		echo "fuzz $$target in $$package for $(FUZZTIME)"; \
