@@ -36,8 +36,10 @@ func (s *Store) claim(ctx context.Context, reqs []semel.ClaimRequest, answers []
 		n = len(places)
 	}
 	packed := newRequests(n, claimRoom)
+	packed.terms = claimTerms
 	memo := s.digests()
 	owners := digest.Owners{Hasher: memo.Hasher}
+	earliest := uint64(latest)
 	for j := range n {
 		i := j
 		if places != nil {
@@ -48,9 +50,14 @@ func (s *Store) claim(ctx context.Context, reqs []semel.ClaimRequest, answers []
 			answers[i].Err = err
 			continue
 		}
-		packed.packed = s.appendClaim(packed.packed, &reqs[i], &owners)
+		late := lateAfter(&reqs[i])
+		if late > 0 {
+			earliest = min(earliest, late)
+		}
+		packed.packed = s.appendClaim(packed.packed, &reqs[i], late, &owners)
 		packed.add(i, memo.Key(reqs[i].Key))
 	}
+	packed.more = binary.LittleEndian.AppendUint64(nil, earliest)
 	return s.run(ctx, s.scripts.claim, packed, func(at int, answer string) error {
 		return readClaim(&reqs[at], answer, &answers[at])
 	})
@@ -68,8 +75,11 @@ func distinct(owner semel.Owner) semel.Owner {
 // claimRoom is about how many bytes a request for claim.lua has.
 const claimRoom = 64
 
+// claimTerms is the length of the terms of a request for claim.lua: flags and lease.
+const claimTerms = 9
+
 // appendClaim packs a request for claim.lua.
-func (s *Store) appendClaim(b []byte, req *semel.ClaimRequest, owners *digest.Owners) []byte {
+func (s *Store) appendClaim(b []byte, req *semel.ClaimRequest, late uint64, owners *digest.Owners) []byte {
 	owner := distinct(req.Owner)
 	var flags byte
 	var span uint64
@@ -87,7 +97,7 @@ func (s *Store) appendClaim(b []byte, req *semel.ClaimRequest, owners *digest.Ow
 	}
 	b = append(b, flags)
 	b = binary.LittleEndian.AppendUint64(b, span)
-	b = binary.LittleEndian.AppendUint64(b, lateAfter(req))
+	b = binary.LittleEndian.AppendUint64(b, late)
 	b = append(b, req.Fingerprint[:8]...)
 	if req.Done {
 		return appendOneStep(b, owners.Of(&owner), req.Window, req.Fingerprint, s.ids(req))

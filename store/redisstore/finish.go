@@ -16,6 +16,7 @@ func (s *Store) Complete(ctx context.Context, reqs []semel.CompleteRequest, answ
 		return err
 	}
 	packed := newRequests(len(reqs), completeRoom)
+	packed.terms = completeTerms
 	memo := s.digests()
 	for i := range reqs {
 		req := &reqs[i]
@@ -32,12 +33,16 @@ func (s *Store) Complete(ctx context.Context, reqs []semel.CompleteRequest, answ
 // completeRoom is how many bytes a request for complete.lua has without a result.
 const completeRoom = 18
 
+// completeTerms is the length of the terms of a request for complete.lua: window and
+// whether the compact form is possible.
+const completeTerms = 9
+
 // appendComplete packs a request for complete.lua.
 func (s *Store) appendComplete(b []byte, req *semel.CompleteRequest) []byte {
-	b = binary.LittleEndian.AppendUint64(b, uint64(req.Token))
 	b = binary.LittleEndian.AppendUint64(b, windowMillis(req.Window))
-	compact := s.ring.fits(req.Window) && req.Result.Kind == semel.NoResult && len(req.Result.Data) == 0
-	b = append(appendBool(b, compact), byte(req.Result.Kind))
+	b = appendBool(b, s.ring.fits(req.Window) && req.Result.Kind == semel.NoResult && len(req.Result.Data) == 0)
+	b = binary.LittleEndian.AppendUint64(b, uint64(req.Token))
+	b = append(b, byte(req.Result.Kind))
 	return append(b, req.Result.Data...)
 }
 

@@ -29,9 +29,14 @@ func TestTokensGrowThoughTheServersClockWasSetBack(t *testing.T) {
 		}
 		last := semel.Token(time.Now().Add(time.Hour).UnixMicro())
 		command(t, s, "SET", s.counterKey(group), strconv.FormatUint(uint64(last), 10))
-		for nonce := range uint64(3) {
+		for nonce := range uint64(4) {
 			req.Owner.Nonce = nonce
-			token := wantDecision(t, s, semel.Fresh, req).Claim.Token
+			reqs := []semel.ClaimRequest{req}
+			if nonce%2 == 0 { // requests with different terms are decided on another path
+				reqs = append(reqs, req)
+				reqs[1].Lease *= 2
+			}
+			token := claim(t, s, reqs...)[0].Claim.Token
 			if token <= last {
 				t.Errorf("%s: token %d follows %d", name, token, last)
 			}
@@ -127,27 +132,41 @@ func TestRecordsAreKeptAsLongAsTheyCount(t *testing.T) {
 	}
 }
 
-// TestRequestsOfOneCallHaveTheirOwnTermsAndOrder claims and completes keys with many
-// leases and windows in one call each. Some keys occur twice in the completion.
+// TestRequestsOfOneCallHaveTheirOwnTermsAndOrder claims and completes keys in one call
+// each: with many leases and windows and results of different lengths, or with the same.
+// Some keys occur several times in the completion.
 func TestRequestsOfOneCallHaveTheirOwnTermsAndOrder(t *testing.T) {
 	t.Parallel()
+	t.Run("many", func(t *testing.T) {
+		completeInOneCall(t, func(i int) time.Duration { return time.Duration(1+i%3) * time.Hour }, func(i int) time.Duration {
+			if i%4 == 0 {
+				return semel.Forever
+			}
+			return time.Duration(10*(1+i%4)) * time.Hour
+		}, time.Minute, strings.Repeat("second ", 20))
+	})
+	t.Run("the same", func(t *testing.T) {
+		hours := func(int) time.Duration { return 10 * time.Hour }
+		completeInOneCall(t, hours, hours, 10*time.Hour, strings.Repeat("again ", 20))
+	})
+	t.Run("forever", func(t *testing.T) {
+		completeInOneCall(t, func(int) time.Duration { return time.Hour }, func(int) time.Duration { return semel.Forever }, semel.Forever, "again")
+	})
+}
+
+// completeInOneCall repeats some completions with another window and another result.
+func completeInOneCall(t *testing.T, lease, window func(i int) time.Duration, again time.Duration, second string) {
 	s := newStore(t, nil)
 	const n = 100
 	reqs, answers := make([]semel.ClaimRequest, n), make([]semel.ClaimAnswer, n)
 	for i := range reqs {
 		reqs[i] = ask("key "+strconv.Itoa(i), uint64(i+1))
-		reqs[i].Lease = time.Duration(1+i%3) * time.Hour
+		reqs[i].Lease, reqs[i].Origin = lease(i), "origin "+strconv.Itoa(i)
 	}
 	if err := s.Claim(t.Context(), reqs, answers); err != nil {
 		t.Fatal(err)
 	}
-	window := func(i int) time.Duration {
-		if i%4 == 0 {
-			return semel.Forever
-		}
-		return time.Duration(10*(1+i%4)) * time.Hour
-	}
-	first, second := strings.Repeat("first ", 20), strings.Repeat("second ", 20)
+	first := strings.Repeat("first ", 20)
 	var list []semel.CompleteRequest
 	for i, a := range answers {
 		if left := time.Until(a.Claim.LeaseEnd); a.Decision != semel.Fresh || left > reqs[i].Lease+time.Minute || left < reqs[i].Lease-time.Minute {
@@ -155,10 +174,10 @@ func TestRequestsOfOneCallHaveTheirOwnTermsAndOrder(t *testing.T) {
 		}
 		req := semel.CompleteRequest{Key: reqs[i].Key, Token: a.Claim.Token, Window: window(i), Result: semel.Result{Kind: semel.Value, Data: []byte(first)}}
 		other := req
-		other.Window, other.Result.Data = time.Minute, []byte(second)
+		other.Window, other.Result.Data = again, []byte(second)
 		stale := other
 		stale.Token++
-		if i%5 == 0 { // a completion with the token of another key, and a repetition
+		if i%5 == 0 { // a completion with a token of no claim, and a repetition
 			list = append(list, stale, req, other)
 		} else {
 			list = append(list, req)
@@ -177,8 +196,18 @@ func TestRequestsOfOneCallHaveTheirOwnTermsAndOrder(t *testing.T) {
 			t.Errorf("completion %d of %s with its own token %t: %v", at, req.Key, !wrong, errs[at])
 		}
 	}
+	keys, records := make([]semel.Key, n), make([]semel.Record, n)
+	for i := range reqs {
+		keys[i] = reqs[i].Key
+	}
+	if err := s.Look(t.Context(), keys, records); err != nil {
+		t.Fatal(err)
+	}
 	memo := s.digests()
 	for i := range reqs {
+		if records[i].Origin != reqs[i].Origin || records[i].Attempt != 1 {
+			t.Errorf("%s was claimed once from %q, and its record says %+v", reqs[i].Key, reqs[i].Origin, records[i])
+		}
 		d := memo.Key(reqs[i].Key)
 		millis, err := command(t, s, "PTTL", s.recordKey(&d)).AsInt64()
 		if err != nil {
@@ -191,6 +220,64 @@ func TestRequestsOfOneCallHaveTheirOwnTermsAndOrder(t *testing.T) {
 		}
 		if a := wantDecision(t, s, semel.Duplicate, reqs[i]); string(a.Result.Data) != first {
 			t.Errorf("%s has the result %q, want that of its first completion", reqs[i].Key, a.Result.Data)
+		}
+	}
+}
+
+// TestALateMessageIsLateAmongOthers has messages of the same lease in one call.
+func TestALateMessageIsLateAmongOthers(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, nil)
+	now := time.Now()
+	for name, times := range map[string][]time.Time{
+		"first": {now.Add(-100 * time.Hour), {}, now}, "second": {now, now.Add(-100 * time.Hour), {}}, "last": {{}, now, now.Add(-100 * time.Hour)},
+		"none": {now, {}, now},
+	} {
+		reqs := make([]semel.ClaimRequest, len(times))
+		for i := range reqs {
+			reqs[i] = ask(name+strconv.Itoa(i), uint64(i+1))
+			reqs[i].Time = times[i]
+		}
+		for i, a := range claim(t, s, reqs...) {
+			want := semel.Fresh
+			if !times[i].IsZero() && times[i] != now {
+				want = semel.Late
+			}
+			if a.Decision != want {
+				t.Errorf("%s: message %d is %s, want %s", name, i, a.Decision, want)
+			}
+		}
+	}
+}
+
+// TestKeysClaimedTogetherKeepTheirOwnAttempts takes a key over and claims a new one in
+// one call, and completes both in one call.
+func TestKeysClaimedTogetherKeepTheirOwnAttempts(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, nil)
+	first := ask("taken", 1)
+	first.Lease = time.Millisecond
+	wantDecision(t, s, semel.Fresh, first)
+	first.Lease = time.Hour
+	var second semel.ClaimRequest
+	var answers []semel.ClaimAnswer
+	for nonce := uint64(2); len(answers) == 0 || answers[1].Decision != semel.Fresh; nonce++ {
+		first.Owner.Nonce = nonce
+		second = ask("new "+strconv.FormatUint(nonce, 10), nonce)
+		second.Lease = time.Hour
+		answers = claim(t, s, second, first)
+	}
+	keys := []semel.Key{second.Key, first.Key}
+	list, errs, records := make([]semel.CompleteRequest, 2), make([]error, 2), make([]semel.Record, 2)
+	for i, key := range keys {
+		list[i] = semel.CompleteRequest{Key: key, Token: answers[i].Claim.Token, Window: time.Hour}
+	}
+	if err := errors.Join(s.Complete(t.Context(), list, errs), errs[0], errs[1], s.Look(t.Context(), keys, records)); err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range records {
+		if r.Attempt != 1+i || r.Token != list[i].Token || r.State != semel.Done {
+			t.Errorf("%s has attempt %d, token %d and state %s, want attempt %d, token %d, done", keys[i], r.Attempt, r.Token, r.State, 1+i, list[i].Token)
 		}
 	}
 }

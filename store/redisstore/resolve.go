@@ -74,7 +74,7 @@ func (s *Store) one(ctx context.Context, sc *script, key semel.Key, d *semel.Dig
 		of := memo.Key(key)
 		d = &of
 	}
-	err = s.run(ctx, sc, &requests{[]unit{{0, *d, 0, len(packed)}}, packed}, func(_ int, a string) error {
+	err = s.run(ctx, sc, &requests{units: []unit{{0, *d, 0, len(packed)}}, packed: packed}, func(_ int, a string) error {
 		answer = a
 		return nil
 	})

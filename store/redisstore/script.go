@@ -1,12 +1,14 @@
 package redisstore
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha1"
 	_ "embed"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -91,6 +93,12 @@ type unit struct {
 type requests struct {
 	units  []unit
 	packed []byte
+	// terms is how many bytes the requests begin with that are usually the same in a
+	// whole call. differ is set if they are not.
+	terms  int
+	differ bool
+	// more is added to the terms of the call.
+	more []byte
 }
 
 func newRequests(n, each int) *requests {
@@ -104,7 +112,16 @@ func (r *requests) add(at int, d semel.Digest) {
 	if n := len(r.units); n > 0 {
 		from = r.units[n-1].to
 	}
+	r.differ = r.differ || !bytes.Equal(r.packed[from:from+r.terms], r.packed[:r.terms])
 	r.units = append(r.units, unit{at, d, from, len(r.packed)})
+}
+
+// sharedTerms returns the terms of all requests of the call, or nothing if they differ.
+func (r *requests) sharedTerms() string {
+	if r.differ {
+		return ""
+	}
+	return string(r.packed[:r.terms]) + string(r.more)
 }
 
 // batch is the input of one run of a script.
@@ -123,7 +140,7 @@ func (s *Store) run(ctx context.Context, sc *script, reqs *requests, read func(a
 		units = nil
 		for len(batches) > 0 {
 			n := pipelined(batches)
-			again, err := s.runPipeline(ctx, sc, reqs.packed, batches[:n], read)
+			again, err := s.runPipeline(ctx, sc, reqs, batches[:n], read)
 			if err != nil {
 				return err
 			}
@@ -145,8 +162,8 @@ func pipelined(batches []batch) int {
 }
 
 // runPipeline returns the units whose answers the script left out.
-func (s *Store) runPipeline(ctx context.Context, sc *script, packed []byte, batches []batch, read func(at int, answer string) error) (again []unit, err error) {
-	answers, err := s.send(ctx, sc, packed, batches)
+func (s *Store) runPipeline(ctx context.Context, sc *script, reqs *requests, batches []batch, read func(at int, answer string) error) (again []unit, err error) {
+	answers, err := s.send(ctx, sc, reqs, batches)
 	for i := range batches {
 		for j, answer := range answers[i] {
 			u := &batches[i].units[j]
@@ -190,10 +207,10 @@ func (s *Store) batches(units []unit) []batch {
 // send runs a script for each batch, in one pipeline, and returns the answers
 // and the gravest error. It loads the script into a server that does not know
 // it.
-func (s *Store) send(ctx context.Context, sc *script, packed []byte, batches []batch) ([][]string, error) {
+func (s *Store) send(ctx context.Context, sc *script, reqs *requests, batches []batch) ([][]string, error) {
 	commands := make([]rueidis.Completed, len(batches), len(batches)+2)
 	for i := range batches {
-		keys, args := s.arguments(sc, packed, &batches[i])
+		keys, args := s.arguments(sc, reqs, &batches[i])
 		commands[i] = s.client.B().Evalsha().Sha1(sc.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
 	}
 	results := s.do(ctx, commands)
@@ -202,7 +219,7 @@ func (s *Store) send(ctx context.Context, sc *script, packed []byte, batches []b
 	for i := range batches {
 		result := results[i]
 		if e, ok := rueidis.IsRedisErr(result.Error()); ok && e.IsNoScript() {
-			keys, args := s.arguments(sc, packed, &batches[i])
+			keys, args := s.arguments(sc, reqs, &batches[i])
 			result = s.client.Do(ctx, s.client.B().Eval().Script(sc.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build())
 		}
 		reply, err := result.ToString()
@@ -244,9 +261,10 @@ func (s *Store) do(ctx context.Context, commands []rueidis.Completed) []rueidis.
 }
 
 // arguments returns the keys and arguments of one run of a script.
-func (s *Store) arguments(sc *script, packed []byte, b *batch) (keys, args []string) {
+func (s *Store) arguments(sc *script, reqs *requests, b *batch) (keys, args []string) {
 	compact := sc.sets && s.ring != nil
-	args = []string{"0", "0", b.join(packed)}
+	text, length := b.join(reqs.packed)
+	args = []string{"0", "0", text, reqs.sharedTerms(), length}
 	stride := 1
 	if compact {
 		args[0], args[1] = s.sliceArg, s.graceArg
@@ -269,16 +287,23 @@ func (s *Store) arguments(sc *script, packed []byte, b *batch) (keys, args []str
 	return keys, args
 }
 
-// join returns the requests of a batch as one argument.
-func (b *batch) join(packed []byte) string {
+// join returns the requests of a batch as one argument, and their length if all
+// have one length.
+func (b *batch) join(packed []byte) (text, length string) {
 	var all strings.Builder
 	all.Grow(b.bytes + 4*len(b.units))
-	var length [4]byte
+	var prefix [4]byte
+	first, same := b.units[0].to-b.units[0].from, true
 	for i := range b.units {
 		u := &b.units[i]
-		binary.LittleEndian.PutUint32(length[:], uint32(u.to-u.from))
-		all.Write(length[:])
+		n := u.to - u.from
+		same = same && n == first
+		binary.LittleEndian.PutUint32(prefix[:], uint32(n))
+		all.Write(prefix[:])
 		all.Write(packed[u.from:u.to])
 	}
-	return all.String()
+	if same {
+		length = strconv.Itoa(first)
+	}
+	return all.String(), length
 }

@@ -254,7 +254,7 @@ func TestDamagedRecordRefusesItsKeyAlone(t *testing.T) {
 	d := memo.Key(bad.Key)
 	name := s.recordKey(&d)
 	damages := [][]string{{"RPUSH", name, "x"}, {"HSET", name, "x", "y"}, {"SADD", name, "x"}, {"SADD", name, "1"}, {"ZADD", name, "1", "x"}}
-	for _, value := range []string{"", "c", "x", "dshort", "o", "processing:42", "h" + strings.Repeat("\xff", 60)} {
+	for _, value := range []string{"", "c", "x", "dshort", "o", "processing:42", "h" + strings.Repeat("\xff", 60), "c\x01\x00\x00\x00\x01" + strings.Repeat("\x00", 38)} {
 		damages = append(damages, []string{"SET", name, value})
 	}
 	for n, damage := range damages {

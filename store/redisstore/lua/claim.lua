@@ -4,54 +4,48 @@
 
 local DONE_FLAG, HOLD_FLAG, COMPACT_FLAG = 1, 2, 4
 local counter = tonumber(redis.call('GET', KEYS[1])) or 0
-local last = counter
+
+-- All claims of a run have one token. A run grants no key twice, because no lease
+-- ends during a run.
+local number = counter < now and now or counter + 1
+local token, granted = pack('<I8', number), false
 
 local function has(flags, flag)
   return flags % (2 * flag) >= flag
 end
 
--- around returns what surrounds the token in the record of a claim, and how long
--- the record is kept: the attempt count is kept for an hour after the lease
--- ends, and forever with hold.
-local function around(flags, attempt, seen, span)
+-- head_of returns the record of a claim up to the lease end, and how long the
+-- record is kept: the attempt count is kept for an hour after the lease ends, and
+-- forever with hold.
+local function head_of(flags, attempt, seen, span)
   local hold = has(flags, HOLD_FLAG)
-  return pack('<BI4', hold and HELD or CLAIMED, attempt), pack('<I8I8', seen, now + span),
+  return pack('<BI4', hold and HELD or CLAIMED, attempt) .. token .. pack('<I8I8', seen, now + span),
     hold and 0 or math.ceil(span / 1000) + HOUR
 end
 
-local function next_token()
-  return last < now and now or last + 1
+-- From Redis 7.0 on, one command looks a record up and writes the first one. It is for
+-- calls whose requests share their terms: flags, lease, and in ARGV[4] the earliest
+-- time after which a message is late.
+local head, px, answer
+if redis.REDIS_VERSION_NUM and stride == 1 and ARGV[4] ~= '' then
+  local flags, span, late = unpack('<BI8I8', ARGV[4])
+  if not has(flags, DONE_FLAG) and now <= late then
+    head, px = head_of(flags, 1, now, span)
+    px, answer = px > 0 and digits(px), framed('F' .. head)
+  end
 end
-
--- From Redis 7.0 on, one command looks a record up and writes the first one. The
--- first claims of a call nearly always have the same terms: flags and lease.
-local fast = redis.REDIS_VERSION_NUM and stride == 1
-local terms, plain, before, behind, px, granted
 
 -- claim claims a key that has no record. It returns the record of any other key.
 local function claim(first, at, stop)
-  local wanted, late = sub(requests, at, at + 8), sub(requests, at + 9, at + 16)
-  if terms ~= wanted then
-    local flags, span, length = unpack('<BI8', wanted)
-    terms, plain = wanted, fast and not has(flags, DONE_FLAG)
-    before, behind, length = around(flags, 1, now, span)
-    px = length > 0 and digits(length)
-    granted = pack('<I4', #before + #behind + 9) .. 'F' .. before
-  end
-  if not plain or late ~= NONE and now > unpack('<I8', late) then
-    return load(first)
-  end
-  local number = next_token()
-  local token = pack('<I8', number)
-  local rec, reply = before .. token .. behind .. sub(requests, at + 17, stop), nil
+  local rec, reply = head .. sub(requests, at + 17, stop), nil
   if px then
     reply = pcall('SET', KEYS[first], rec, 'NX', 'GET', 'PX', px)
   else
     reply = pcall('SET', KEYS[first], rec, 'NX', 'GET')
   end
   if not reply then
-    last = number
-    return nil, nil, granted .. token .. behind
+    granted = true
+    return nil, nil, answer
   elseif type(reply) == 'string' then
     return stated(reply)
   end
@@ -79,13 +73,12 @@ local function grant(first, rec, flags, span, at, stop, member)
     -- that another payload still does not match.
     print = print_of(rec)
   end
-  local token, before, behind, px = next_token(), around(flags, attempt, seen, span)
-  local head = before .. pack('<I8', token) .. behind
+  local head, px = head_of(flags, attempt, seen, span)
   local err = store(KEYS[first], head .. print .. rest, px)
   if err then
     return refused(err)
   end
-  last = token
+  granted = true
   return 'F' .. head
 end
 
@@ -125,8 +118,8 @@ local answers = each(function(first, rec, state, at, stop, member)
     end
   end
   return grant(first, rec, flags, span, at, stop, member)
-end, claim)
-if last > counter then
-  redis.call('SET', KEYS[1], digits(last))
+end, head and claim)
+if granted then
+  redis.call('SET', KEYS[1], digits(number))
 end
 return answers

@@ -1,31 +1,32 @@
--- Marks claimed keys as done. A request has: token, window in milliseconds,
--- whether the compact form is possible, kind of the result, and the result.
+-- Marks claimed keys as done. A request has: window in milliseconds, whether the
+-- compact form is possible, token, kind of the result, and the result. The first
+-- two are in ARGV[4] if all requests of the call share them.
 
--- The requests of a call nearly always have the same terms: window and compact form.
-local terms, window, compact, px
-local KEPT = framed('K')
-
-local function agree(at)
-  local wanted = sub(requests, at + 8, at + 16)
-  if terms ~= wanted then
-    terms, window, compact = wanted, unpack('<I8B', wanted)
-    px = digits(window)
-  end
+local KEPT, px = framed('K'), nil
+if stride == 1 and ARGV[4] ~= '' then
+  local window = unpack('<I8', ARGV[4])
+  px = window > 0 and digits(window)
 end
+
+-- Records that one call claimed have one start, up to first seen.
+local start, token, done
 
 -- complete completes a claimed key without calls that other keys need. It returns the
 -- record of any other key. It is not for the compact form.
 local function complete(first, at, stop)
-  local rec = pcall('GET', KEYS[first])
+  local key = KEYS[first]
+  local rec = pcall('GET', key)
   if type(rec) ~= 'string' then
     return load(first)
   end
-  agree(at)
-  if byte(rec) ~= CLAIMED or #rec < LEAST[CLAIMED] or token_of(rec) ~= sub(requests, at, at + 7) or window == 0 then
+  local begin = sub(rec, 1, 21)
+  if begin ~= start then
+    start, token, done = begin, token_of(begin), DONE_LETTER .. sub(begin, 2)
+  end
+  if byte(rec) ~= CLAIMED or #rec < LEAST[CLAIMED] or token ~= sub(requests, at + 9, at + 16) then
     return stated(rec)
   end
-  local done = finished(rec, sub(rec, 2, 21), sub(requests, at + 17, stop))
-  local err = pcall('SET', KEYS[first], done, 'PX', px).err
+  local err = pcall('SET', key, finished(rec, done, sub(requests, at + 17, stop)), 'PX', px).err
   return nil, nil, err and framed(refused(err)) or KEPT
 end
 
@@ -37,8 +38,8 @@ return each(function(first, rec, state, at, stop, member)
     end
     return stale(answer and DONE_LETTER or nil)
   end
-  agree(at)
-  local token = sub(requests, at, at + 7)
+  local window, compact = unpack('<I8B', requests, at)
+  local token = sub(requests, at + 9, at + 16)
   if state == ONE_STEP or token == NONE or token_of(rec) ~= token then
     return stale(rec)
   elseif state == DONE then
@@ -46,11 +47,11 @@ return each(function(first, rec, state, at, stop, member)
     local err = compact == 1 and print_of(rec) == NONE and repair(first, member, rec, window)
     return err and refused(err) or 'K'
   end
-  local done, err = finished(rec, sub(rec, 2, 21), sub(requests, at + 17, stop)), nil
+  local done, err = finished(rec, DONE_LETTER .. sub(rec, 2, 21), sub(requests, at + 17, stop)), nil
   if compact == 1 and print_of(rec) == NONE then
     err = mark(first, member, done, window)
   else
     err = store(KEYS[first], done, window)
   end
   return err and refused(err) or 'K'
-end, stride == 1 and complete)
+end, px and complete)

@@ -4,7 +4,9 @@
 -- and, if the store has the compact form, the ring of sets of its bucket.
 -- ARGV[1] is the length of a slice in microseconds and ARGV[2] is the grace in
 -- milliseconds. Both are 0 without the compact form. ARGV[3] has the requests.
--- If there are sets, the member that represents each key follows.
+-- ARGV[4] has the terms that all requests of the call share; it is empty if they
+-- differ. ARGV[5] is the length of each request; it is empty if they differ in
+-- length. If there are sets, the member that represents each key follows.
 --
 -- The reply has one answer for each request. C means that the record is damaged
 -- or that a name of the store has another type. X and a text mean that the
@@ -20,7 +22,7 @@
 -- clock. Numbers are little-endian.
 
 local pack, unpack, sub, byte = struct.pack, struct.unpack, string.sub, string.byte
-local pcall = redis.pcall
+local pcall, KEYS = redis.pcall, KEYS
 
 local CLAIMED, HELD, UNKNOWN, DONE, ONE_STEP = 99, 104, 117, 100, 111 -- c h u d o
 local NONE = string.rep('\0', 8) -- no token, no fingerprint
@@ -32,7 +34,7 @@ local LONG, REPLY_LIMIT = 1024, 4194304
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local slice, grace, requests = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
-local count = slice > 0 and #ARGV - 3 or #KEYS - 1
+local count = slice > 0 and #ARGV - 5 or #KEYS - 1
 local stride = (#KEYS - 1) / count
 
 -- held reports whether the record is claimed or unknown.
@@ -147,10 +149,10 @@ local function framed(answer)
   return whole
 end
 
--- finished converts the record of a claimed key to a done one: with attempt, token
--- and first seen as given, without lease and owner, and with the result and its kind.
-local function finished(rec, head, result)
-  return DONE_LETTER .. head .. sub(rec, 30, 41 + length_at(rec, 38)) .. result
+-- finished converts the record of a claimed key to a done one: with the start up to
+-- first seen as given, without lease and owner, and with the result and its kind.
+local function finished(rec, start, result)
+  return start .. sub(rec, 30, 41 + length_at(rec, 38)) .. result
 end
 
 -- marked returns D if a key is done in the compact form. It returns C if a set
@@ -216,14 +218,14 @@ end
 -- and the last byte of the request, and the member. fetch replaces load. If it
 -- returns a third value, that is the answer with its length before it.
 local function each(decide, fetch)
-  local answers, size, stop = {}, 0, 0
+  local answers, size, stop, length = {}, 0, 0, tonumber(ARGV[5])
   fetch = fetch or load
   for i = 1, count do
     local first, at = 2 + (i - 1) * stride, stop + 5
-    stop = stop + 4 + length_at(requests, stop + 1)
+    stop = stop + 4 + (length or length_at(requests, stop + 1))
     local rec, state, whole = fetch(first, at, stop)
     if not whole then
-      local answer = (state or not rec) and decide(first, rec, state, at, stop, ARGV[3 + i]) or 'C'
+      local answer = (state or not rec) and decide(first, rec, state, at, stop, ARGV[5 + i]) or 'C'
       if #answer > LONG and size > REPLY_LIMIT then
         -- Answers that change something are short.
         answer = ''

@@ -12,6 +12,6 @@ return each(function(first, rec, state, at, stop)
   end
   -- The record gets no token, so a holder that completes after this decision is
   -- too late.
-  local err = store(KEYS[first], finished(rec, sub(rec, 2, 5) .. NONE .. sub(rec, 14, 21), sub(requests, at + 9, stop)), window)
+  local err = store(KEYS[first], finished(rec, DONE_LETTER .. sub(rec, 2, 5) .. NONE .. sub(rec, 14, 21), sub(requests, at + 9, stop)), window)
   return err and refused(err) or 'K'
 end)
