@@ -147,7 +147,7 @@ func (f *tail) read() ([]*pipeline.Item, error) {
 }
 
 func (f *tail) tooLong(at int64) error {
-	return fmt.Errorf("file: %s: the line at byte %d is longer than %d bytes: raise max_line", f.path, at, f.source.opts.MaxLine)
+	return fmt.Errorf("file: %s: the line at byte %d is longer than %d bytes: split it", f.path, at, f.source.opts.MaxLine)
 }
 
 // fill returns up to size bytes from the offset on, in memory of their own, and

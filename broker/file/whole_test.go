@@ -95,7 +95,7 @@ func TestLineThatIsTooLongIsNamed(t *testing.T) {
 	if err != nil || len(items) != 2 {
 		t.Fatalf("%d items, error %v", len(items), err)
 	}
-	if _, err := b.Read(t.Context()); err == nil || !strings.Contains(err.Error(), "the line at byte 1008 is longer than 1000 bytes: raise max_line") {
+	if _, err := b.Read(t.Context()); err == nil || !strings.Contains(err.Error(), "the line at byte 1008 is longer than 1000 bytes: split it") {
 		t.Errorf("error %v", err)
 	}
 	b.close()

@@ -35,9 +35,9 @@ stores:
   files:  { embedded: { path: ./files, keep_ids: true } }
   cache:  { redis: { url: %q, prefix: %q, keep_ids: true } }
   db:     { postgres: { dsn: %q, keep_ids: true, partitions: 4 } }
-  second: { redis: { url: %q, prefix: %q } }
+  second: { redis: { url: %q, prefix: %q, timeout: 30s } }
   bits:   { filter: { redis: second, rate: 0.01, expect: 1000, window: 1h } }
-  both:   { tiered: { layers: [second, db], layer_timeout: 30s } }
+  both:   { tiered: [second, db] }
   deep:   { tiered: { layers: [bits, mem, files], sees_every_writer: true, max_age: forever } }
 `, servers.Redis(t), servicestest.Prefix(), servers.Database(t), servers.Redis(t), servicestest.Prefix()))
 	run(t, "", "migrate", "up", "--config", file, "--store-name", "db").check(t, term.ExitDone, "applied 1: keys\n")

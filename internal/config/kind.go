@@ -55,11 +55,11 @@ type Source interface {
 	Lint(l *Linter)
 	// Open opens the source. It blocks until its server has answered.
 	Open(ctx context.Context, env *Env) (pipeline.Source, error)
-	// Sample hands the messages in the source to fn, from the beginning. It ends
+	// Sample hands the messages in the source of a pipeline to fn, from the beginning. It ends
 	// when fn returns false, no messages are left, or ctx ends, which is not an
 	// error. It acknowledges nothing, moves no position and joins no consumer
 	// group.
-	Sample(ctx context.Context, fn func(*semel.Message) bool) error
+	Sample(ctx context.Context, p *Pipeline, fn func(*semel.Message) bool) error
 }
 
 // Sink is a kind of sink. Implementations embed [SinkBase] and override the
@@ -194,6 +194,9 @@ type StoreAbout struct {
 	// whose server it uses, if that is another store.
 	Address string
 	Server  schema.Reference
+	// Timeout is the timeout that the configuration sets for a call of its server.
+	// 0 means that it sets none.
+	Timeout time.Duration
 	// Origins means that pipelines tell it where each message comes from.
 	Origins bool
 	// ClaimsEnd means that claims end with the process.
@@ -381,7 +384,9 @@ func (SourceBase) Lint(*Linter) {}
 func (SourceBase) Examine(context.Context, *Examination) {}
 
 // Sample implements Source. It returns ErrNoSample.
-func (SourceBase) Sample(context.Context, func(*semel.Message) bool) error { return ErrNoSample }
+func (SourceBase) Sample(context.Context, *Pipeline, func(*semel.Message) bool) error {
+	return ErrNoSample
+}
 
 // SinkBase has default methods. Kinds of sinks embed it.
 type SinkBase struct{}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"time"
 
 	"github.com/semel-dev/semel/internal/schema"
@@ -78,6 +79,14 @@ type Key struct {
 	Unstable bool
 	// Keep says which message of a key takes effect. It is nil for the first one.
 	Keep *Keep
+}
+
+// OfBody reports whether the rule, or a rule inside it, is the whole body as bytes. No
+// other stable rule finds an id in a blank body.
+func (k *Key) OfBody() bool { return ofBody(k.Rule) }
+
+func ofBody(rule *key.Rule) bool {
+	return rule.Form() == key.FormLine || slices.ContainsFunc(rule.Rules(), ofBody)
 }
 
 // Failure configures what happens when a delivery fails.

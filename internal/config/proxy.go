@@ -59,8 +59,6 @@ type Proxy struct {
 	HideState bool
 	// BodyTimeout is how long the body of a request with a key may take.
 	BodyTimeout time.Duration
-	// IdleTimeout is how long a connection without a request stays open.
-	IdleTimeout time.Duration
 	// AccessLog logs each request.
 	AccessLog bool
 }
@@ -329,7 +327,6 @@ func proxyMapping(p *Proxy) schema.Mapping {
 		schema.SecretField("encryption_key", &p.EncryptionKey, "Encrypts kept answers in the store with AES-256-GCM: 64 hexadecimal digits, as `openssl rand -hex 32` prints them. All proxies with the store need the same key. After a change, repetitions of older requests get 409 /response-not-kept."),
 		schema.TruthField("hide_state", &p.HideState, "Pass requests for `/.well-known/idempotency/KEY` on. Otherwise the proxy answers them with the state of the caller's key.").Or("false"),
 		schema.DurationField("body_timeout", &p.BodyTimeout, "How long the body of a request with a key may take to arrive.").Or("30s"),
-		schema.DurationField("idle_timeout", &p.IdleTimeout, "How long a connection without a request stays open.").Or("2m"),
 		schema.TruthField("access_log", &p.AccessLog, "Log each request: method, path without query, status, bytes and time. Keys, credentials and bodies are never logged.").Or("false"),
 		schema.TruthField("h2c", &p.H2C, "Accept HTTP/2 without TLS. With `tls`, HTTP/2 is always accepted.").Or("false"),
 		ServerTLSField(&p.TLS),

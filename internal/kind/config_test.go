@@ -62,7 +62,7 @@ stores:
       persistence: synced
       compact: { window: 7d, expect: 1e7 }
   many:  { redis: { cluster: ["a:7000", "b:7001"], username: app, password: secret1, tls: { ca: ca.pem } } }
-  found: { redis: { sentinel: { addresses: ["s:26379"], master: main }, database: 2 } }
+  found: { redis: { sentinel: { addresses: ["s:26379"], master: main } } }
   db:    { postgres: { dsn: "host=localhost dbname=app password='x y z w'", schema: once, cleanup: delete, partitions: 8 } }
   ages:  { postgres: { dsn: "host=h", cleanup: message-time, message_age: 7d } }
   seen:  { filter: { redis: many, rate: 0.001, expect: 1e7, window: 7d } }
@@ -88,7 +88,7 @@ stores:
 	if len(many.Cluster) != 2 || many.Username != "app" || many.Password.Reveal() != "secret1" || many.TLS.CA != filepath.Join("dir", "ca.pem") {
 		t.Errorf("cluster: %+v", many)
 	}
-	if found := spec[*redis.Store](t, f, "found"); found.Sentinel.Master != "main" || found.Sentinel.Addresses[0] != "s:26379" || found.Database != 2 {
+	if found := spec[*redis.Store](t, f, "found"); found.Sentinel.Master != "main" || found.Sentinel.Addresses[0] != "s:26379" {
 		t.Errorf("sentinel: %+v", found)
 	}
 	db := spec[*postgres.Store](t, f, "db")
@@ -164,14 +164,13 @@ func TestErrorsSayWhereAndWhatToDo(t *testing.T) {
 		{"stores:\n  a: !!map { memory: {} }\n", "c.yaml:2:6: stores.a: a tag such as !!str has no meaning here: leave it out"},
 		{"stores:\n  1: { memory: {} }\n", "c.yaml:2:3: stores: this is not a field name: put it in quotes if it is one"},
 		{"stores: { a: { memory: {} } }\n---\nstores: {}\n", "c.yaml:3:1: a second document begins here: a configuration is one document"},
-		{"stores:\n  a: { redis: { database: 2 } }\n", "c.yaml:2:15: stores.a.redis: one of url, cluster, sentinel is missing"},
+		{"stores:\n  a: { redis: { password: p } }\n", "c.yaml:2:15: stores.a.redis: one of url, cluster, sentinel is missing"},
 		{"stores:\n  a: { redis: { url: 'redis://h', cluster: ['h:1'] } }\n", "c.yaml:2:44: stores.a.redis.cluster: url and cluster exclude each other: keep one"},
 		{"stores:\n  a: { redis: { url: 'http://h' } }\n", "c.yaml:2:22: stores.a.redis.url: not an address of a Redis server: write redis://user:password@host:6379/0, or rediss:// for TLS"},
-		{"stores:\n  a: { redis: { url: 'redis://h', database: 1 } }\n", "c.yaml:2:45: stores.a.redis.database: write it in the url, redis://user:password@host:port/database"},
+		{"stores:\n  a: { redis: { url: 'redis://h', username: u } }\n", "c.yaml:2:45: stores.a.redis.username: write it in the url, redis://user:password@host:port/database"},
 		{"stores:\n  a: { redis: { url: 'redis://h', tls: {} } }\n", "c.yaml:2:40: stores.a.redis.tls: a url that starts with redis:// uses no TLS: write rediss://"},
 		{"stores:\n  a: { redis: { cluster: [h] } }\n", "c.yaml:2:27: stores.a.redis.cluster[0]: write it like h:6379"},
 		{"stores:\n  a: { redis: { cluster: 'h:1' } }\n", "c.yaml:2:26: stores.a.redis.cluster: expected a list, got a text: write [a, b]"},
-		{"stores:\n  a: { redis: { cluster: ['h:1'], database: 1 } }\n", "c.yaml:2:45: stores.a.redis.database: a cluster has only database 0: leave it out"},
 		{"stores:\n  a: { redis: { sentinel: { master: x } } }\n", "c.yaml:2:27: stores.a.redis.sentinel: addresses is missing"},
 		{"stores:\n  a: { redis: { cluster: ['h:1'], tls: { key: x } } }\n", "c.yaml:2:40: stores.a.redis.tls: certificate and key belong together: write both"},
 		{"stores:\n  a: { redis: { url: 'redis://h', compact: {} } }\n", "c.yaml:2:44: stores.a.redis.compact: window is missing"},

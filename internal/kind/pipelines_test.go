@@ -48,7 +48,7 @@ func TestDefaultsOfAPipelineAreFilledIn(t *testing.T) {
 `)
 	want := &config.Pipeline{
 		Name: "copy", At: schema.Place{File: "dir/semel.yaml", Line: 8, Column: 3},
-		Source: &file.Source{Paths: []string{filepath.Join("dir", "in/*.jsonl")}, Format: "jsonl", From: "beginning", State: filepath.Join("dir", "semel-state"), MaxLine: 16 << 20},
+		Source: &file.Source{Paths: []string{filepath.Join("dir", "in/*.jsonl")}, From: "beginning", State: filepath.Join("dir", "semel-state")},
 		Sink:   &stdout.Sink{},
 		Key:    config.Key{Rule: rule(t, ".id"), Scope: "copy", OnMissing: "park"},
 		Window: 7 * 24 * time.Hour, Lease: 30 * time.Second, OnLeaseExpired: "retry", OnLate: "run", OnMismatch: "ignore",
@@ -166,7 +166,7 @@ func TestEveryKindOfSourceAndSinkIsRead(t *testing.T) {
 	t.Parallel()
 	f := parse(t, someStores+`pipelines:
   rows: { source: { http: { listen: ":8080", path: /in, max_body: 2KiB, token: abcd, wait: 3s, tls: { certificate: c, key: k } } }, key: { id: line }, store: db, sink: { postgres: { store: db, table: app.rows, columns: { id: .id, at: time } } } }
-  statement: { source: { file: { paths: [a], follow: true, format: text, from: end, state: s, max_line: 1KiB } }, key: { id: line }, store: db, sink: { postgres: { dsn: "host=other", statement: "SELECT f($1, $2)", args: [body, "header:x"] } } }
+  statement: { source: { file: { paths: [a], follow: true, from: end, state: s } }, key: { id: line }, store: db, sink: { postgres: { dsn: "host=other", statement: "SELECT f($1, $2)", args: [body, "header:x"] } } }
   upsert: { source: { file: { paths: [b] } }, key: { id: record-key }, store: keys, sink: { postgres: { store: db, table: t, columns: { id: .id, v: .v }, key: [id], version: v } } }
   lines: { source: { file: { paths: [c] } }, key: { id: line }, store: keys, sink: { file: { path: out } } }
   topic: { source: { kafka: { brokers: ["h:1"], topics: [in], group: g } }, key: { id: line }, sink: { kafka: { brokers: ["h:1"], topic: out, partition: same, compression: zstd, key_headers: false } }, transaction: { interval: 1s, changelog: c, state: d, time: event, grace: 1h, standby: true }, parallel: 2, in_flight: { max: 5, bytes: 1KiB } }
@@ -189,7 +189,7 @@ func TestEveryKindOfSourceAndSinkIsRead(t *testing.T) {
 	if got := *get("statement").Sink.(*postgres.Sink); got.Statement != "SELECT f($1, $2)" || !reflect.DeepEqual(got.Args, []string{"body", "header:x"}) || got.DSN.Reveal() != "host=other" {
 		t.Errorf("statement: %+v", got)
 	}
-	if got := *get("statement").Source.(*file.Source); !got.Follow || got.Format != "text" || got.From != "end" || got.State != filepath.Join("dir", "s") || got.MaxLine != 1024 {
+	if got := *get("statement").Source.(*file.Source); !got.Follow || got.From != "end" || got.State != filepath.Join("dir", "s") {
 		t.Errorf("file: %+v", got)
 	}
 	if got := *get("upsert").Sink.(*postgres.Sink); got.Table != "t" || !reflect.DeepEqual(got.Columns, []rows.Column{{Name: "id", From: ".id"}, {Name: "v", From: ".v"}}) || !reflect.DeepEqual(got.Key, []string{"id"}) || got.Version != "v" {

@@ -55,7 +55,7 @@ func Listen(f *config.File, log *slog.Logger) (*Server, error) {
 	protocols.SetUnencryptedHTTP2(p.H2C)
 	s.server = &http.Server{
 		Handler: s, TLSConfig: secure, Protocols: protocols,
-		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: cmp.Or(p.IdleTimeout, 2*time.Minute),
+		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	return s, nil

@@ -319,7 +319,7 @@ func ExistingDeadLetters(ctx context.Context, f *config.File, p *config.Pipeline
 // source to which messages are pushed cannot be sampled. The error then wraps
 // semel.ErrInvalidRequest.
 func Sample(ctx context.Context, f *config.File, p *config.Pipeline, fn func(*semel.Message) bool) error {
-	err := p.Source.Sample(ctx, fn)
+	err := p.Source.Sample(ctx, p, fn)
 	if errors.Is(err, config.ErrNoSample) {
 		err = fmt.Errorf("a source of the kind %s %w", p.Source.Kind(), err)
 	}

@@ -77,10 +77,10 @@ stores:
   redis:    { redis: { url: %q, prefix: %q, persistence: synced, compact: { window: 1h } } }
   cluster:  { redis: { cluster: [%s] } }
   sentinel: { redis: { sentinel: { addresses: [%s], master: semel }, persistence: logged } }
-  db:       { postgres: { dsn: %q, schema: once, prefix: p_, prepare: true } }
+  db:       { postgres: { dsn: %q, schema: once, prefix: p_ } }
   ages:     { postgres: { dsn: %q, cleanup: message-time, message_age: 2d, keep_ids: true } }
-  stack:    { tiered: { layers: [mem, files], max_age: 1m, layer_timeout: 1s } }
-`, servers.Redis(t), servicestest.Prefix(), quoted(cluster.Addrs()), quoted(sentinel.Addrs()), servers.Database(t), servers.Database(t))
+  stack:    { tiered: { layers: [mem, files], max_age: 1m } }
+`, servers.Redis(t), servicestest.Prefix(), quoted(cluster.Addrs()), quoted(sentinel.Addrs()), servers.Database(t)+"&default_query_exec_mode=cache_statement", servers.Database(t))
 	for _, name := range []string{"db", "ages"} {
 		schema, err := postgres.NewSchema(f, name)
 		if err != nil {

@@ -452,6 +452,9 @@ func TestConnectPreparesByNameOnlyWhereItIsToldTo(t *testing.T) {
 			t.Errorf("%q, %+v: the mode is %v, want %v", c.more, c.opts, mode, c.want)
 		}
 		everyWayTwice(t, d)
+		if prepares := d.store.opts.Prepare; prepares != (c.opts != nil && c.opts.Prepare || c.want == pgx.QueryExecModeCacheStatement) {
+			t.Errorf("%q, %+v: the store's own statements are prepared by name: %t", c.more, c.opts, prepares)
+		}
 		named := 0
 		for _, conn := range d.pool.AcquireAllIdle(t.Context()) {
 			var n int

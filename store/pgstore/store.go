@@ -62,8 +62,8 @@ const connectTimeout = 5 * time.Second
 //
 // The pool uses no named prepared statements, so that it works behind a pooler in
 // transaction mode. This changes if Options.Prepare is set, or if the address
-// sets default_query_exec_mode. An attempt to connect takes at most 5 s, unless the
-// address sets connect_timeout.
+// sets default_query_exec_mode; cache_statement there sets Options.Prepare too. An
+// attempt to connect takes at most 5 s, unless the address sets connect_timeout.
 func Connect(ctx context.Context, address string, opts *Options) (*Store, error) {
 	config, err := pgxpool.ParseConfig(address)
 	if err != nil {
@@ -71,9 +71,16 @@ func Connect(ctx context.Context, address string, opts *Options) (*Store, error)
 		return nil, fmt.Errorf("pgstore: address: %w: %w", semel.ErrInvalidRequest, err)
 	}
 	mode := &config.ConnConfig.DefaultQueryExecMode // the default of pgx, unless the address or a file that it names sets another
-	if prepares := opts != nil && opts.Prepare; !prepares && *mode == pgx.QueryExecModeCacheStatement && !strings.Contains(address, "default_query_exec_mode") {
-		// Transactions of a guard use the mode of the pool.
-		*mode = pgx.QueryExecModeCacheDescribe
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	if *mode == pgx.QueryExecModeCacheStatement && !o.Prepare {
+		if strings.Contains(address, "default_query_exec_mode") {
+			o.Prepare = true
+		} else {
+			*mode = pgx.QueryExecModeCacheDescribe // transactions of a guard use the mode of the pool
+		}
 	}
 	if config.ConnConfig.ConnectTimeout == 0 {
 		config.ConnConfig.ConnectTimeout = connectTimeout
@@ -82,7 +89,7 @@ func Connect(ctx context.Context, address string, opts *Options) (*Store, error)
 	if err != nil {
 		return nil, fmt.Errorf("pgstore: connect: %w", failure(err))
 	}
-	s, err := New(ctx, pool, opts)
+	s, err := New(ctx, pool, &o)
 	if err != nil {
 		pool.Close()
 		return nil, err

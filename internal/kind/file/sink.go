@@ -66,7 +66,7 @@ func (s *Sink) OpenSession(ctx context.Context, env *config.Env) (pipeline.Sessi
 	opts := &file.SessionOptions{Window: policy.Window, OnLate: policy.OnLate, FilterMap: env.Pipeline.FilterMap, Append: s.Append}
 	var source pipeline.Source
 	if files, ok := env.Pipeline.Source.(*Source); ok && !env.Redrive {
-		opened, err := files.open("")
+		opened, err := files.open(env.Pipeline, "")
 		if err != nil {
 			return nil, nil, fmt.Errorf("source: %w", err)
 		}

@@ -26,14 +26,10 @@ type Source struct {
 	Paths []string
 	// Follow keeps reading lines that are appended.
 	Follow bool
-	// Format is text, or jsonl, which ignores blank lines.
-	Format string
 	// From is beginning or end: where reading a new file starts.
 	From string
 	// State is the directory that holds the positions.
 	State string
-	// MaxLine is the maximum length of a line in bytes.
-	MaxLine int64
 }
 
 // NewSource returns an empty Source.
@@ -44,7 +40,7 @@ func (*Source) Kind() string { return "file" }
 
 // Fields implements config.Kind.
 func (s *Source) Fields() schema.Mapping {
-	return schema.Mapping{Doc: "Lines of files.", Fields: []schema.Field{
+	return schema.Mapping{Doc: "Lines of files, of at most 64MiB each. A blank line is a message if the key rule is made of `line`, and is skipped otherwise.", Fields: []schema.Field{
 		schema.ListField("paths", schema.Form{Scalar: schema.ScalarPath}, func(v schema.Value) {
 			v.List(func(element schema.Value) {
 				var path string
@@ -57,10 +53,8 @@ func (s *Source) Fields() schema.Mapping {
 			})
 		}, "File names, with `*`, `?` and `[…]` as in a shell.").Need(),
 		schema.TruthField("follow", &s.Follow, "Keep reading lines that are appended, also after rotation. Without it, the pipeline ends at the end of the files.").Or("false"),
-		schema.ChoiceField("format", &s.Format, "`jsonl` skips blank lines. `text` treats them as messages.", "jsonl", "text").Or("jsonl"),
 		schema.ChoiceField("from", &s.From, "Where reading a new file starts.", "beginning", "end").Or("beginning"),
 		schema.PathField("state", &s.State, "Directory of the pipeline's read positions.").Or("semel-state"),
-		schema.SizeField("max_line", &s.MaxLine, "The maximum length of a line.").Or("16MiB"),
 	}}
 }
 
@@ -92,19 +86,17 @@ func (s *Source) Lint(l *config.Linter) {
 
 // Open implements config.Source.
 func (s *Source) Open(_ context.Context, env *config.Env) (pipeline.Source, error) {
-	return config.AsSource(s.open(filepath.Join(s.State, env.Pipeline.Name+".positions")))
+	return config.AsSource(s.open(env.Pipeline, filepath.Join(s.State, env.Pipeline.Name+".positions")))
 }
 
 // open opens the files. If state is "", the positions belong to a session.
-func (s *Source) open(state string) (*file.Source, error) {
-	return file.OpenSource(s.Paths, &file.SourceOptions{
-		State: state, Follow: s.Follow, FromEnd: s.From == "end", MaxLine: int(s.MaxLine), KeepBlank: s.Format == "text",
-	})
+func (s *Source) open(p *config.Pipeline, state string) (*file.Source, error) {
+	return file.OpenSource(s.Paths, &file.SourceOptions{State: state, Follow: s.Follow, FromEnd: s.From == "end", KeepBlank: p.Key.OfBody()})
 }
 
 // Sample implements config.Source.
-func (s *Source) Sample(ctx context.Context, fn func(*semel.Message) bool) (err error) {
-	source, err := file.OpenSource(s.Paths, &file.SourceOptions{MaxLine: int(s.MaxLine), KeepBlank: s.Format == "text"})
+func (s *Source) Sample(ctx context.Context, p *config.Pipeline, fn func(*semel.Message) bool) (err error) {
+	source, err := file.OpenSource(s.Paths, &file.SourceOptions{KeepBlank: p.Key.OfBody()})
 	if err != nil {
 		return err
 	}

@@ -205,7 +205,7 @@ func (s *Source) Open(ctx context.Context, env *config.Env) (pipeline.Source, er
 
 // Sample implements config.Source. It reads without a group, so no consumer is
 // affected.
-func (s *Source) Sample(ctx context.Context, fn func(*semel.Message) bool) error {
+func (s *Source) Sample(ctx context.Context, _ *config.Pipeline, fn func(*semel.Message) bool) error {
 	opts, err := s.options()
 	if err != nil {
 		return err

@@ -18,7 +18,6 @@ type Source struct {
 	Stream, Consumer string
 	Subjects         []string
 	Create           bool
-	ConfirmAcks      bool
 }
 
 var (
@@ -41,7 +40,6 @@ func (s *Source) Fields() schema.Mapping {
 			schema.TextField("consumer", &s.Consumer, "Name of the durable consumer.").Need(),
 			schema.TextsField("subjects", &s.Subjects, "Subjects to read, if `create` makes the consumer.").Means("all"),
 			schema.TruthField("create", &s.Create, "Create the consumer if it does not exist, and the stream if `subjects` are given: with files, one replica, and no limits.").Or("false"),
-			schema.TruthField("confirm_acks", &s.ConfirmAcks, "Wait until the server confirms each acknowledgement. Without it, a lost acknowledgement leads to a duplicate, which is recognised.").Or("false"),
 		),
 	}
 }
@@ -82,12 +80,12 @@ func (s *Source) Open(ctx context.Context, _ *config.Env) (pipeline.Source, erro
 		return nil, err
 	}
 	return config.AsSource(nats.OpenSource(ctx, &nats.SourceOptions{
-		URL: s.url(), Client: client, Stream: s.Stream, Consumer: s.Consumer, Subjects: s.Subjects, Create: s.Create, ConfirmAcks: s.ConfirmAcks,
+		URL: s.url(), Client: client, Stream: s.Stream, Consumer: s.Consumer, Subjects: s.Subjects, Create: s.Create,
 	}))
 }
 
 // Sample implements config.Source. It reads the stream without a consumer.
-func (s *Source) Sample(ctx context.Context, fn func(*semel.Message) bool) error {
+func (s *Source) Sample(ctx context.Context, _ *config.Pipeline, fn func(*semel.Message) bool) error {
 	client, err := s.options()
 	if err != nil {
 		return err

@@ -116,7 +116,7 @@ func (s *Outbox) Open(ctx context.Context, env *config.Env) (pipeline.Source, er
 }
 
 // Sample implements config.Source.
-func (s *Outbox) Sample(ctx context.Context, fn func(*semel.Message) bool) error {
+func (s *Outbox) Sample(ctx context.Context, _ *config.Pipeline, fn func(*semel.Message) bool) error {
 	return outbox.Sample(ctx, s.spec.DSN.Reveal(), s.spec.names(), fn)
 }
 

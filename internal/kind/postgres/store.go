@@ -28,8 +28,6 @@ type Store struct {
 	// the store's default.
 	MessageAge time.Duration
 	Partitions int // 0 is the store's default
-	// Prepare uses named prepared statements.
-	Prepare    bool
 	KeepIDs    bool
 	KeepOrigin bool
 }
@@ -52,7 +50,6 @@ func (s *Store) Fields() schema.Mapping {
 				"delete", "message-time").Means("the form of the existing tables, `delete` for new ones"),
 			schema.DurationField("message_age", &s.MessageAge, "How old a UUIDv7 or ULID may be, with `cleanup: message-time`. It applies when the tables are created.").Means("7d"),
 			schema.NumberField("partitions", &s.Partitions, 1, 1024, "Number of partitions of the table. It applies when the tables are created.").Means("none with `delete`, 32 with `message-time`"),
-			schema.TruthField("prepare", &s.Prepare, "Prepare statements by name. Not every connection pooler supports this.").Means("false"),
 			config.KeepIDsField(&s.KeepIDs),
 			config.KeepOriginField(&s.KeepOrigin, "true", "It needs the column that `semel migrate up` adds. A key then takes about 20 bytes and that text more: 180 bytes instead of 108, with the index, for lines of a file."),
 		},
@@ -67,7 +64,7 @@ func (s *Store) Fields() schema.Mapping {
 // dsnField is the address of a PostgreSQL database.
 func dsnField(target *schema.Secret) schema.Field {
 	return schema.Field{
-		Name: "dsn", Doc: "Address of the database, as a URL or as `host=… dbname=…`. Its `pool_max_conns` limits the connections.",
+		Name: "dsn", Doc: "Address of the database, as a URL or as `host=… dbname=…`. Its `pool_max_conns` limits the connections, and its `default_query_exec_mode=cache_statement` prepares statements by name, which not every connection pooler supports.",
 		Form: schema.Form{Scalar: schema.ScalarAddress}, Read: func(v schema.Value) { postgresDSN(v, target) },
 	}
 }
@@ -114,7 +111,7 @@ func (s *Store) CheckAddress(bool) (field string, err error) {
 // Open implements config.Spec.
 func (s *Store) Open(ctx context.Context, env *config.StoreEnv) (semel.Store, error) {
 	store, err := pgstore.Connect(ctx, s.DSN.Reveal(), &pgstore.Options{
-		Names: s.names(), Cleanup: pgstore.Cleanup(s.Cleanup), KeepIDs: s.KeepIDs, Prepare: s.Prepare,
+		Names: s.names(), Cleanup: pgstore.Cleanup(s.Cleanup), KeepIDs: s.KeepIDs,
 	})
 	if err != nil {
 		return nil, err

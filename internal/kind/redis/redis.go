@@ -22,11 +22,10 @@ type Store struct {
 	URL      schema.Secret
 	Cluster  []string
 	Sentinel *Sentinel
-	// Username, Password, Database and TLS apply to Cluster and Sentinel. A URL
+	// Username, Password and TLS apply to Cluster and Sentinel. A URL
 	// contains its own.
 	Username string
 	Password schema.Secret
-	Database int
 	TLS      *config.TLS
 	// Timeout limits one call. 0 means the store's default.
 	Timeout time.Duration
@@ -69,9 +68,8 @@ func (s *Store) Fields() schema.Mapping {
 			schema.PartField("sentinel", func() schema.Mapping { s.Sentinel = &Sentinel{}; return sentinel(s.Sentinel) }, "Sentinels that find the primary."),
 			schema.TextField("username", &s.Username, "User name, with `cluster` and `sentinel`."),
 			schema.SecretField("password", &s.Password, "Password, with `cluster` and `sentinel`."),
-			schema.NumberField("database", &s.Database, 0, 1<<20, "Number of the database, with `sentinel`.").Means("0"),
 			config.TLSField(&s.TLS),
-			schema.DurationField("timeout", &s.Timeout, "The timeout of one call.").Means("3s"),
+			schema.DurationField("timeout", &s.Timeout, "The timeout of one call. In a stack, the longest one that an upper layer sets limits the calls of all upper layers.").Means("3s; 250ms in a stack"),
 			{Name: "prefix", Doc: "Prefix of its key names.", Form: schema.Form{Scalar: schema.ScalarText}, Shown: "semel:", Read: func(v schema.Value) { redisPrefix(v, &s.Prefix) }},
 			schema.ChoiceField("persistence", &s.Persistence, "What survives a restart of the server: nothing for sure (`volatile`), what is in its log (`logged`: `appendfsync everysec`), or everything (`synced`: `appendfsync always`).",
 				"volatile", "logged", "synced").Or("volatile"),
@@ -86,7 +84,7 @@ func (s *Store) Fields() schema.Mapping {
 
 func (s *Store) check(there schema.Members) {
 	if _, hasURL := there["url"]; hasURL {
-		for _, name := range []string{"username", "password", "database"} {
+		for _, name := range []string{"username", "password"} {
 			if of, ok := there[name]; ok {
 				of.Wrong("write it in the url, redis://user:password@host:port/database")
 			}
@@ -97,9 +95,6 @@ func (s *Store) check(there schema.Members) {
 	}
 	if username, ok := there["username"]; ok && s.Password.IsZero() && s.URL.IsZero() {
 		username.Wrong("it needs a password: write password too")
-	}
-	if database, ok := there["database"]; ok && s.Cluster != nil && s.Database != 0 {
-		database.Wrong("a cluster has only database 0: leave it out")
 	}
 	if _, ok := there["tls"]; ok && schema.HasScheme(s.URL.Reveal(), "redis", "valkey") {
 		there["tls"].Wrong("a url that starts with redis:// uses no TLS: write rediss://")
@@ -153,7 +148,7 @@ func (s *Store) About() config.StoreAbout {
 	case s.Cluster != nil:
 		address = "Redis, the cluster " + strings.Join(s.Cluster, ", ")
 	}
-	return config.StoreAbout{Upper: true, Shared: true, Place: s.place(), PlaceName: "server and prefix", Address: address, BestEffort: true, Origins: s.KeepOrigin}
+	return config.StoreAbout{Upper: true, Shared: true, Place: s.place(), PlaceName: "server and prefix", Address: address, Timeout: s.Timeout, BestEffort: true, Origins: s.KeepOrigin}
 }
 
 // place identifies where a store keeps its keys, as far as the configuration
@@ -162,7 +157,7 @@ func (s *Store) place() string {
 	parts := []string{s.Prefix, s.URL.Reveal()}
 	parts = append(parts, s.Cluster...)
 	if s.Sentinel != nil {
-		parts = append(parts, s.Sentinel.Master, fmt.Sprint(s.Database))
+		parts = append(parts, s.Sentinel.Master)
 		parts = append(parts, s.Sentinel.Addresses...)
 	}
 	if len(parts) == 2 && parts[1] == "" {
@@ -260,7 +255,7 @@ func (s *Store) Connect(ctx context.Context) (*redisstore.Client, error) {
 		return nil, err
 	}
 	opts := &redisstore.ClientOptions{
-		Username: s.Username, Password: s.Password.Reveal(), Database: s.Database, Timeout: s.Timeout, TLS: secured,
+		Username: s.Username, Password: s.Password.Reveal(), Timeout: s.Timeout, TLS: secured,
 	}
 	url := s.URL.Reveal()
 	switch sentinel := s.Sentinel; {

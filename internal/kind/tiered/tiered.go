@@ -21,8 +21,6 @@ type Store struct {
 	// MaxAge limits how long a layer answers without the store below. 0 means the
 	// store's default.
 	MaxAge time.Duration
-	// LayerTimeout limits one call of an upper layer. 0 means the store's default.
-	LayerTimeout time.Duration
 	// SeesEveryWriter means that the filters know every key that is done in the
 	// last store: no other process writes there, or all processes share the
 	// filters.
@@ -40,7 +38,6 @@ func (s *Store) Fields() schema.Mapping {
 	m := schema.Mapping{Fields: []schema.Field{
 		schema.ListField("layers", schema.Form{Scalar: schema.ScalarStoreName}, func(v schema.Value) { v.References(&s.Layers) }, "The names of the stores, from the top. The last one decides.").Need(),
 		schema.WindowField("max_age", &s.MaxAge, "How long a copy in an upper layer may answer without the store below.").Means("10m"),
-		schema.DurationField("layer_timeout", &s.LayerTimeout, "The timeout of one call of an upper layer.").Means("250ms"),
 		schema.TruthField("sees_every_writer", &s.SeesEveryWriter, "States that no other process writes to the last layer, or that all writers share the filter. A `filter` layer needs it.").Means("false"),
 	}}
 	m.Doc = "Layers above one durable store: a list of store names from the top, or fields. The last store decides. `memory`, `redis` and `filter` can be upper layers."
@@ -100,7 +97,7 @@ func (s *Store) Open(ctx context.Context, env *config.StoreEnv) (semel.Store, er
 	if err != nil {
 		return nil, layerError(s.Layers[last].Name, err)
 	}
-	opts := &tiered.Options{MaxAge: s.MaxAge, Timeout: s.LayerTimeout}
+	opts := &tiered.Options{MaxAge: s.MaxAge, Timeout: s.LayerTimeout(env.File)}
 	if env.OnLayer != nil {
 		opts.Observe = func(e tiered.Event) {
 			e.Err = env.File.RedactError(e.Err)
@@ -119,6 +116,22 @@ func (s *Store) Open(ctx context.Context, env *config.StoreEnv) (semel.Store, er
 		return nil, err
 	}
 	return store, nil
+}
+
+// LayerTimeout is the longest timeout that the upper layers set for their servers,
+// or 0, which means the default of a stack.
+func (s *Store) LayerTimeout(f *config.File) (longest time.Duration) {
+	for _, reference := range s.Layers[:len(s.Layers)-1] {
+		layer, ok := f.Store(reference.Name)
+		if ok {
+			about := layer.Spec.About()
+			if server, ok := f.Store(about.Server.Name); ok { // a filter on the server of another store
+				about = server.Spec.About()
+			}
+			longest = max(longest, about.Timeout)
+		}
+	}
+	return longest
 }
 
 func openLayer(ctx context.Context, env *config.StoreEnv, name string) (layer tiered.Layer, err error) {

@@ -56,7 +56,7 @@ func (s *Source) Examine(_ context.Context, x *config.Examination) {
 }
 
 // Sample implements config.Source.
-func (s *Source) Sample(_ context.Context, fn func(*semel.Message) bool) error {
+func (s *Source) Sample(_ context.Context, _ *config.Pipeline, fn func(*semel.Message) bool) error {
 	for n := range 2 * s.Last {
 		if m := message(n); !fn(&m) {
 			return nil
