@@ -138,3 +138,49 @@ func TestAnItemWithoutPartitionEndsThePipelineAlone(t *testing.T) {
 		}
 	})
 }
+
+// counting is a source with a backlog and a gauge.
+type counting struct{ *listSource }
+
+func (counting) Traits() pipeline.SourceTraits {
+	return pipeline.SourceTraits{
+		Lag: func(context.Context) ([]pipeline.Lag, error) {
+			return []pipeline.Lag{{Source: "in", Messages: 7, Bytes: pipeline.UnknownLag}}, nil
+		},
+		Gauges: func(context.Context) ([]pipeline.Gauge, error) {
+			return []pipeline.Gauge{{Name: "oldest", Value: 3}}, nil
+		},
+	}
+}
+
+// TestBacklogAndGaugesPassAWrapper wraps the source in a type that knows no more than
+// the interface.
+func TestBacklogAndGaugesPassAWrapper(t *testing.T) {
+	t.Parallel()
+	wrapped := struct{ pipeline.Source }{counting{newListSource()}}
+	r, err := pipeline.New(wrapped, phases(t), stopping(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lags, err := r.Lag(t.Context()); err != nil || len(lags) != 1 || lags[0].Messages != 7 {
+		t.Errorf("the backlog is %+v, %v", lags, err)
+	}
+	if gauges, err := r.Gauges(t.Context()); err != nil || len(gauges) != 1 || gauges[0].Value != 3 {
+		t.Errorf("the gauges are %+v, %v", gauges, err)
+	}
+	if err := r.Run(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if r, err = pipeline.New(newListSource(), phases(t), stopping(t)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Lag(t.Context()); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("the backlog of a source that counts none: %v", err)
+	}
+	if _, err := r.Gauges(t.Context()); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("the gauges of a source that has none: %v", err)
+	}
+	if err := r.Run(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

@@ -469,24 +469,20 @@ func (r *Runner) Ready(ctx context.Context) error {
 	return nil
 }
 
-var _ Lagger = (*Runner)(nil)
-
-// Lag implements Lagger. Its error wraps errors.ErrUnsupported if the source does not
-// implement Lagger.
+// Lag returns the backlog of the source; see SourceTraits. Its error wraps
+// errors.ErrUnsupported if the source cannot count it.
 func (r *Runner) Lag(ctx context.Context) ([]Lag, error) {
-	if of, ok := r.feeds[0].source.(Lagger); ok {
-		return of.Lag(ctx)
+	if lag := r.feeds[0].traits.Lag; lag != nil {
+		return lag(ctx)
 	}
 	return nil, errors.ErrUnsupported
 }
 
-var _ Gauger = (*Runner)(nil)
-
-// Gauges implements Gauger. Its error wraps errors.ErrUnsupported if the source does not
-// implement Gauger.
+// Gauges returns the gauges of the source; see SourceTraits. Its error wraps
+// errors.ErrUnsupported if the source has none.
 func (r *Runner) Gauges(ctx context.Context) ([]Gauge, error) {
-	if of, ok := r.feeds[0].source.(Gauger); ok {
-		return of.Gauges(ctx)
+	if gauges := r.feeds[0].traits.Gauges; gauges != nil {
+		return gauges(ctx)
 	}
 	return nil, errors.ErrUnsupported
 }

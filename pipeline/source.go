@@ -70,6 +70,13 @@ type SourceTraits struct {
 	// Place describes the place of a message in the source's own words. Defaults to
 	// source, partition and offset.
 	Place func(o semel.Origin) string
+	// Lag returns the backlog of each partition that this process has. It may ask a
+	// server. It blocks at most until ctx ends, and may be called at any time. After an
+	// error that wraps errors.ErrUnsupported, further calls cannot succeed.
+	Lag func(ctx context.Context) ([]Lag, error)
+	// Gauges returns the present values of gauges that only this kind of source has. A
+	// value that is not returned disappears. The rest is as with Lag.
+	Gauges func(ctx context.Context) ([]Gauge, error)
 }
 
 // UnknownLag is the value of a field of Lag that the source cannot count.
@@ -92,20 +99,4 @@ type Gauge struct {
 	// Labels are the values of its labels after the pipeline, in their order.
 	Labels []string
 	Value  float64
-}
-
-// Gauger is a source with gauges of its own.
-type Gauger interface {
-	// Gauges returns the present values. A value that is not returned disappears. It
-	// may ask a server. It blocks at most until ctx ends, and may be called at any time.
-	// After an error that wraps errors.ErrUnsupported, further calls cannot succeed.
-	Gauges(ctx context.Context) ([]Gauge, error)
-}
-
-// Lagger is a source that can count its backlog.
-type Lagger interface {
-	// Lag returns the backlog of each partition that this process has. It may ask a
-	// server. It blocks at most until ctx ends, and may be called at any time. After an
-	// error that wraps errors.ErrUnsupported, further calls cannot succeed.
-	Lag(ctx context.Context) ([]Lag, error)
 }

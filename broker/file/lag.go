@@ -10,9 +10,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-var _ pipeline.Lagger = (*Source)(nil)
-
-// Lag implements pipeline.Lagger: the sum of the bytes of all files that are not
+// Lag returns the backlog, as in pipeline.SourceTraits: the sum of the bytes of all files that are not
 // settled. A last line without a line end counts too. For a compressed file it
 // is the data that is not decompressed yet. Before the first Read the lag is 0.
 func (s *Source) Lag(context.Context) ([]pipeline.Lag, error) {

@@ -276,7 +276,9 @@ func (s *Source) all() []*owned {
 }
 
 // Traits implements pipeline.Source.
-func (s *Source) Traits() pipeline.SourceTraits { return pipeline.SourceTraits{Pause: s.Pause} }
+func (s *Source) Traits() pipeline.SourceTraits {
+	return pipeline.SourceTraits{Pause: s.Pause, Lag: s.Lag}
+}
 
 // Pause stops or resumes reading from a partition. It ignores a revoked partition,
 // because the member may have it again as another pipeline.Partition.

@@ -111,7 +111,6 @@ type Source struct {
 
 var (
 	_ pipeline.Source = (*Source)(nil)
-	_ pipeline.Lagger = (*Source)(nil)
 	_ semel.Readier   = (*Source)(nil)
 )
 
@@ -475,7 +474,7 @@ func (s *Source) send(ctx context.Context, offsets map[string]map[int32]kgo.Epoc
 	}
 }
 
-// Lag implements pipeline.Lagger. For each partition of this member it returns the
+// Lag returns the backlog, as in pipeline.SourceTraits. For each partition of this member it returns the
 // distance from the committed offset to the end. Transaction markers and records of
 // open transactions count.
 func (s *Source) Lag(ctx context.Context) ([]pipeline.Lag, error) {

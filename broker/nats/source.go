@@ -89,7 +89,6 @@ type held struct {
 
 var (
 	_ pipeline.Source = (*Source)(nil)
-	_ pipeline.Lagger = (*Source)(nil)
 	_ pipeline.Waiter = (*Source)(nil)
 	_ semel.Readier   = (*Source)(nil)
 )
@@ -157,7 +156,7 @@ func (o *SourceOptions) consumer(ctx context.Context, js jetstream.JetStream) (j
 // Traits implements pipeline.Source. The server delivers a returned message again
 // after a delay.
 func (s *Source) Traits() pipeline.SourceTraits {
-	return pipeline.SourceTraits{CanReturn: true, Place: func(o semel.Origin) string {
+	return pipeline.SourceTraits{CanReturn: true, Lag: s.Lag, Place: func(o semel.Origin) string {
 		return fmt.Sprintf("%s, sequence %d", o.Source, o.Offset)
 	}}
 }
@@ -430,7 +429,7 @@ func (s *Source) WaitsFor(ctx context.Context) (what string, ends bool) {
 	return "", false
 }
 
-// Lag implements pipeline.Lagger. It counts the messages that were not delivered,
+// Lag returns the backlog, as in pipeline.SourceTraits. It counts the messages that were not delivered,
 // and those that were not acknowledged.
 func (s *Source) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 	info, err := s.consumer.Info(ctx)

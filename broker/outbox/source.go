@@ -111,8 +111,6 @@ type shard struct {
 
 var (
 	_ pipeline.Source = (*Source)(nil)
-	_ pipeline.Lagger = (*Source)(nil)
-	_ pipeline.Gauger = (*Source)(nil)
 	_ semel.Readier   = (*Source)(nil)
 )
 
@@ -180,7 +178,7 @@ func connect(ctx context.Context, dsn string, names pgstore.Names) (*pgxpool.Poo
 
 // Traits implements pipeline.Source.
 func (s *Source) Traits() pipeline.SourceTraits {
-	return pipeline.SourceTraits{Pause: s.pause, Hold: s.hold, Resume: s.resume, Place: place}
+	return pipeline.SourceTraits{Pause: s.pause, Hold: s.hold, Resume: s.resume, Place: place, Lag: s.Lag, Gauges: s.Gauges}
 }
 
 // heldShard says where the rows of a held aggregate are.
@@ -290,7 +288,7 @@ func (s *Source) Ready(ctx context.Context) error {
 // mostLag is the number of rows of one shard that Lag counts.
 const mostLag = 2000
 
-// Lag implements pipeline.Lagger. It counts the rows of the shards that this process
+// Lag returns the backlog, as in pipeline.SourceTraits. It counts the rows of the shards that this process
 // owns, up to 2,000 of each, without rows that had to wait for a time.
 func (s *Source) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 	var numbers []int16

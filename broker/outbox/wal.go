@@ -100,8 +100,6 @@ type WALSource struct {
 
 var (
 	_ pipeline.Source = (*WALSource)(nil)
-	_ pipeline.Lagger = (*WALSource)(nil)
-	_ pipeline.Gauger = (*WALSource)(nil)
 	_ semel.Readier   = (*WALSource)(nil)
 )
 
@@ -159,7 +157,7 @@ func (s *WALSource) check(ctx context.Context) (err error) {
 
 // Traits implements pipeline.Source.
 func (s *WALSource) Traits() pipeline.SourceTraits {
-	return pipeline.SourceTraits{Pause: s.pause, Hold: s.hold, Resume: s.resume, Place: place}
+	return pipeline.SourceTraits{Pause: s.pause, Hold: s.hold, Resume: s.resume, Place: place, Lag: s.Lag, Gauges: s.Gauges}
 }
 
 // hold takes rows back.
@@ -362,7 +360,7 @@ func (s *WALSource) Ready(ctx context.Context) error {
 	return fmt.Errorf("outbox: %w", err)
 }
 
-// Lag implements pipeline.Lagger. It counts the rows of the outbox, up to 2,000 of each of
+// Lag returns the backlog, as in pipeline.SourceTraits. It counts the rows of the outbox, up to 2,000 of each of
 // its shards, without rows that had to wait for a time. The bytes are those of the log that
 // the slot has not confirmed. A standby has no lag.
 func (s *WALSource) Lag(ctx context.Context) ([]pipeline.Lag, error) {
@@ -386,7 +384,7 @@ func (s *WALSource) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 	return []pipeline.Lag{lag}, nil
 }
 
-// Gauges implements pipeline.Gauger. All shards are one, which belongs to the process that
+// Gauges returns the gauges of pipeline.SourceTraits. All shards are one, which belongs to the process that
 // reads the slot. It also reports the state of the slot. A standby reports all of it too.
 func (s *WALSource) Gauges(ctx context.Context) ([]pipeline.Gauge, error) {
 	states, err := s.sql.states(ctx, s.pool)

@@ -265,7 +265,7 @@ func TestRowsOfTheLogAreKept(t *testing.T) {
 	if err := write(t.Context(), pool, event("a", "1"), event("b", "2"), outbox.Message{Aggregate: "c", DeliverAt: time.Now().Add(-time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
-	gaugesOf := func(s pipeline.Gauger) (oldest float64, owner string) {
+	gaugesOf := func(s *relay.WALSource) (oldest float64, owner string) {
 		t.Helper()
 		gauges, err := s.Gauges(t.Context())
 		if err != nil || len(gauges) == 0 {
@@ -276,7 +276,7 @@ func TestRowsOfTheLogAreKept(t *testing.T) {
 		}
 		return gauges[0].Value, owner
 	}
-	for _, s := range []pipeline.Gauger{first, second} {
+	for _, s := range []*relay.WALSource{first, second} {
 		if oldest, owner := gaugesOf(s); oldest < 3600 || oldest > 3700 || !strings.HasPrefix(owner, "dedup.outbox.owner all first/") {
 			t.Errorf("the oldest row waits for %v s, and %q reads", oldest, owner)
 		}

@@ -66,7 +66,6 @@ type Source struct {
 
 var (
 	_ pipeline.Source = (*Source)(nil)
-	_ pipeline.Lagger = (*Source)(nil)
 	_ pipeline.Waiter = (*Source)(nil)
 	_ semel.Readier   = (*Source)(nil)
 )
@@ -95,7 +94,7 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 
 // Traits implements pipeline.Source. A returned message waits here.
 func (s *Source) Traits() pipeline.SourceTraits {
-	return pipeline.SourceTraits{CanReturn: true, Place: func(o semel.Origin) string { return "queue " + o.Source }}
+	return pipeline.SourceTraits{CanReturn: true, Lag: s.Lag, Place: func(o semel.Origin) string { return "queue " + o.Source }}
 }
 
 // open connects and consumes the queue.
@@ -311,7 +310,7 @@ func (s *Source) WaitsFor(ctx context.Context) (what string, ends bool) {
 	return "", false
 }
 
-// Lag implements pipeline.Lagger. It counts the messages in the queue, and those that
+// Lag returns the backlog, as in pipeline.SourceTraits. It counts the messages in the queue, and those that
 // were delivered to this process and not acknowledged.
 func (s *Source) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 	s.mu.Lock()

@@ -91,7 +91,6 @@ type group struct {
 
 var (
 	_ pipeline.Source = (*Source)(nil)
-	_ pipeline.Lagger = (*Source)(nil)
 	_ pipeline.Waiter = (*Source)(nil)
 	_ semel.Readier   = (*Source)(nil)
 )
@@ -133,7 +132,7 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 
 // Traits implements pipeline.Source.
 func (s *Source) Traits() pipeline.SourceTraits {
-	return pipeline.SourceTraits{CanReturn: true, Place: place}
+	return pipeline.SourceTraits{CanReturn: true, Place: place, Lag: s.Lag}
 }
 
 // attempt names a request for messages of a FIFO queue. SQS answers the same attempt
@@ -562,7 +561,7 @@ func (s *Source) WaitsFor(ctx context.Context) (what string, ends bool) {
 	return "", false
 }
 
-// Lag implements pipeline.Lagger. It counts the messages that wait, are delayed, or
+// Lag returns the backlog, as in pipeline.SourceTraits. It counts the messages that wait, are delayed, or
 // are being processed, as SQS estimates them.
 func (s *Source) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 	attributes, err := s.queue.mustAttributes(ctx)

@@ -259,6 +259,10 @@ type Runnable interface {
 	Run(ctx context.Context) error
 	// Ready returns nil if the pipeline can work, and otherwise the reason why not.
 	Ready(ctx context.Context) error
+	// Lag and Gauges return the backlog and the gauges of the source; see
+	// pipeline.SourceTraits. If there are none, the error wraps errors.ErrUnsupported.
+	Lag(ctx context.Context) ([]pipeline.Lag, error)
+	Gauges(ctx context.Context) ([]pipeline.Gauge, error)
 }
 
 // The interfaces below serve the commit modes that need two kinds; see

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -35,6 +36,12 @@ func (a *asked) Ready(context.Context) error {
 	a.times++
 	return a.err
 }
+
+// Lag implements config.Runnable.
+func (*asked) Lag(context.Context) ([]pipeline.Lag, error) { return nil, errors.ErrUnsupported }
+
+// Gauges implements config.Runnable.
+func (*asked) Gauges(context.Context) ([]pipeline.Gauge, error) { return nil, errors.ErrUnsupported }
 
 // set sets the error of further questions.
 func (a *asked) set(err error) {

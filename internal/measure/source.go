@@ -29,7 +29,7 @@ func Lags(name string, lags []pipeline.Lag) (list []Value) {
 	return list
 }
 
-// OfSource reports whether an instrument is one of a kind of source; see pipeline.Gauger.
+// OfSource reports whether an instrument is one of a kind of source; see pipeline.Gauge.
 func OfSource(id ID) bool { return id >= OutboxOldest && id <= WindowsLag }
 
 // Gauges returns the values that a source of a pipeline reports of its own. It leaves out

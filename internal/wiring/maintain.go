@@ -33,25 +33,15 @@ func (p *Pipeline) UnderWay() (count int, bytes int64) {
 	return 0, 0
 }
 
-// Lag returns the lag of the source; see pipeline.Lagger. If the lag is not known,
-// the error wraps errors.ErrUnsupported.
+// Lag returns the lag of the source; see config.Runnable.
 func (p *Pipeline) Lag(ctx context.Context) ([]pipeline.Lag, error) {
-	of, ok := p.Runnable.(pipeline.Lagger)
-	if !ok {
-		return nil, errors.ErrUnsupported
-	}
-	lags, err := of.Lag(ctx)
+	lags, err := p.Runnable.Lag(ctx)
 	return lags, p.file.RedactError(err)
 }
 
-// Gauges returns the source's own gauges; see pipeline.Gauger. If it has none, the error
-// wraps errors.ErrUnsupported.
+// Gauges returns the source's own gauges; see config.Runnable.
 func (p *Pipeline) Gauges(ctx context.Context) ([]pipeline.Gauge, error) {
-	of, ok := p.Runnable.(pipeline.Gauger)
-	if !ok {
-		return nil, errors.ErrUnsupported
-	}
-	gauges, err := of.Gauges(ctx)
+	gauges, err := p.Runnable.Gauges(ctx)
 	return gauges, p.file.RedactError(err)
 }
 

@@ -80,7 +80,7 @@ func (m *Metrics) observeSources(_ context.Context, o metric.Observer) error {
 	return nil
 }
 
-// Lag sets how far the source of a pipeline is behind, as its pipeline.Lagger
+// Lag sets how far the source of a pipeline is behind, as its traits
 // reports. The value stays until the next call. Nil removes it.
 func (m *Metrics) Lag(name string, lags []pipeline.Lag) {
 	m.mu.Lock()
@@ -88,7 +88,7 @@ func (m *Metrics) Lag(name string, lags []pipeline.Lag) {
 	m.values[measured{name, "lag"}] = measure.Lags(name, lags)
 }
 
-// Gauges sets the gauges of a pipeline's source, as its pipeline.Gauger reports them.
+// Gauges sets the gauges of a pipeline's source, as its traits report them.
 // They stay until the next call. Nil removes them.
 func (m *Metrics) Gauges(name string, gauges []pipeline.Gauge) {
 	m.mu.Lock()

@@ -75,14 +75,14 @@ func (m *Metrics) Counted(store string, counts semel.Counts) {
 	measure.Counted(m.backend, store, &counts, time.Now())
 }
 
-// Lag sets how far the source of a pipeline is behind, as its pipeline.Lagger
+// Lag sets how far the source of a pipeline is behind, as its traits
 // reports. It removes the values of partitions that are not in the list, so nil
 // removes all.
 func (m *Metrics) Lag(name string, lags []pipeline.Lag) {
 	m.replace(measured{name, "lag"}, measure.Lags(name, lags))
 }
 
-// Gauges sets the gauges of a pipeline's source, as its pipeline.Gauger reports them.
+// Gauges sets the gauges of a pipeline's source, as its traits report them.
 // It removes gauges that are not in the list, so nil removes all.
 func (m *Metrics) Gauges(name string, gauges []pipeline.Gauge) {
 	m.replace(measured{name, "gauges"}, measure.Gauges(name, gauges))

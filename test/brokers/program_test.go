@@ -158,7 +158,6 @@ func (k sourceKind) Open(ctx context.Context, env *config.Env) (pipeline.Source,
 // brokerSource is what the sources of all brokers can do.
 type brokerSource interface {
 	pipeline.Source
-	pipeline.Lagger
 	pipeline.Waiter
 	semel.Readier
 }

@@ -532,8 +532,11 @@ func (e *Events) Restored(t *testing.T) (keys int) {
 
 var upToDate = regexp.MustCompile(`up to date, (\d+) keys`)
 
-// Lag returns the sum of the lags, and the number of partitions.
-func (b *Rig) Lag(of pipeline.Lagger) (messages int64, partitions int) {
+// Lag returns the sum of the lags that a source or transactor reports, and the number of
+// partitions.
+func (b *Rig) Lag(of interface {
+	Lag(ctx context.Context) ([]pipeline.Lag, error)
+}) (messages int64, partitions int) {
 	b.Helper()
 	list, err := of.Lag(b.Context())
 	if err != nil {

@@ -88,8 +88,6 @@ func NewTransactor(opts *TransactorOptions) (*Transactor, error) {
 	return t, nil
 }
 
-var _ pipeline.Lagger = (*Transactor)(nil)
-
 // Run moves records until ctx ends. Then it finishes or aborts the open transactions
 // and returns nil. The group keeps its place for a while, so that a restart gets its
 // partitions back. Run blocks. An error means that it cannot continue: something that
@@ -345,7 +343,7 @@ func (t *Transactor) release(id cluster.Partition, h holder) {
 	close(at.free)
 }
 
-// Lag implements pipeline.Lagger, as [kafka.Source.Lag] does. It may be called at any
+// Lag returns the backlog, as [kafka.Source.Lag] does. It may be called at any
 // time; before Run it returns nothing. With a repartition stage it includes both
 // stages.
 func (t *Transactor) Lag(ctx context.Context) ([]pipeline.Lag, error) {

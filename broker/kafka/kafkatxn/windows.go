@@ -403,9 +403,7 @@ func (s *slot) measure() {
 	s.watermark.Store(s.windows.Watermark())
 }
 
-var _ pipeline.Gauger = (*Transactor)(nil)
-
-// Gauges implements pipeline.Gauger. It returns the number of open windows, or of held
+// Gauges returns the gauges of pipeline.SourceTraits. It returns the number of open windows, or of held
 // records or versions, of each partition that this process has, their bytes, and how far
 // its watermark is behind the clock.
 func (t *Transactor) Gauges(ctx context.Context) ([]pipeline.Gauge, error) {
