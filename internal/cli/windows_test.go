@@ -3,8 +3,10 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -36,8 +38,11 @@ func newWindows(t *testing.T, rest string) *windowsOnKafka {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	if _, err := kadm.NewClient(client).CreateTopics(t.Context(), 1, 1, nil, topic, topic+"-out", topic+"-parked"); err != nil {
-		t.Fatal(err)
+	adm, anyTime := kadm.NewClient(client), strconv.Itoa(math.MaxInt64)
+	for name, settings := range map[string]map[string]*string{topic: {"message.timestamp.after.max.ms": &anyTime}, topic + "-out": nil, topic + "-parked": nil} {
+		if _, err := adm.CreateTopic(t.Context(), 1, 1, settings, name); err != nil {
+			t.Fatal(err)
+		}
 	}
 	file := writeFile(t, filepath.Join(t.TempDir(), "semel.yaml"), strings.NewReplacer("TOPIC", topic, "BROKERS", brokers, "DIR", t.TempDir()).Replace(`
 pipelines:
@@ -116,8 +121,8 @@ func TestTheOutcomesOfMessagesBalance(t *testing.T) {
 			w.send("2", "a", 2)
 			w.send("3", "none", 3)
 			w.send("4", "b", 60)
-			w.send("5", "a", 5)        // late
-			w.send("6", "a", 3600+600) // ahead of the clock
+			w.send("5", "a", 5)      // late
+			w.send("6", "a", 5*3600) // ahead of the clock, and of what the parked topic takes
 		}, "7 settled = 3 fresh + 1 duplicate + 1 filtered + 2 parked", "read=7 fresh=3 duplicate=1 parked=2 filtered=1"},
 		"late messages are dropped": {`
     key: { id: .id }

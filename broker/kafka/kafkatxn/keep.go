@@ -81,8 +81,7 @@ func (w *worker) keep(ctx context.Context, p *part, r *kgo.Record, offset int64,
 		}
 	}
 	if !st.See(when, now) {
-		return w.park(ctx, r, pipeline.Park, pipeline.ReasonPermanent, 1, fmt.Errorf("its time %s is %v ahead of the clock, and at most %v are allowed",
-			text(when), time.Duration(when-now)*time.Millisecond, k.MaxAhead))
+		return w.park(ctx, r, pipeline.Park, pipeline.ReasonPermanent, 1, fmt.Errorf("its time %s is more than %v ahead of the clock, which is at %s", text(when), k.MaxAhead, text(now)))
 	}
 	if k.First != nil {
 		switch p.slot.state.Decide(d, when, offset) {

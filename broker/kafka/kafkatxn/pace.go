@@ -1,6 +1,7 @@
 package kafkatxn
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -93,11 +94,13 @@ func isEnded(err error) bool {
 // the session counts as failing.
 const mostAborts = 3
 
-// retried reports a transaction that was aborted for an error.
-func (s *session) retried(err error) {
+// retried reports a transaction that was aborted for an error. If many are, it waits,
+// because topics keep the records of each one.
+func (s *session) retried(ctx context.Context, err error) {
 	s.t.observe(pipeline.Event{Kind: pipeline.EventRetried, Count: s.work.records, Err: err})
 	if s.aborts++; s.aborts >= mostAborts {
 		s.t.health.Failed(s.name, fmt.Errorf("kafka: transactions fail: %w", err))
+		cluster.Pause(ctx, 10*time.Millisecond<<min(s.aborts, 7))
 	}
 }
 

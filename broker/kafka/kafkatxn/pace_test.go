@@ -105,18 +105,24 @@ func TestATransactorWhoseTransactionsAllFailIsNotReady(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		var refuse atomic.Bool
+		var refused atomic.Int32
 		refuse.Store(true)
 		b.Cluster.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
 			b.Cluster.KeepControl()
 			if !refuse.Load() || req.(*kmsg.ProduceRequest).TransactionID == nil {
 				return nil, nil, false
 			}
+			refused.Add(1)
 			return refuseAll(req.(*kmsg.ProduceRequest), kerr.InvalidRecord), nil, true
 		})
 		b.Write(kafkatest.Numbered(0, 10, 1)...)
 		p := b.start(b.options())
 		p.Wait(1, paused)
 		p.unready("transactions fail: write out/")
+		time.Sleep(time.Minute)
+		if n := refused.Load(); n > 200 {
+			t.Errorf("%d requests were refused in a minute, want at most 200", n)
+		}
 		refuse.Store(false)
 		p.becomesReady()
 		p.Wait(10, kafkatest.Settled)

@@ -170,8 +170,7 @@ func (w *worker) aggregate(ctx context.Context, p *part, r *kgo.Record, now int6
 		return false, w.park(ctx, r, agg.Late, pipeline.ReasonLate, 0, fmt.Errorf("the window of its time %s is closed, as all windows up to %s (grace %v): %w",
 			text(when), text(p.slot.windows.Watermark()), agg.Grace, semel.ErrLate))
 	case verdict == windows.Ahead:
-		return false, w.park(ctx, r, pipeline.Park, pipeline.ReasonPermanent, 1, fmt.Errorf("its time %s is %v ahead of the clock, and at most %v are allowed",
-			text(when), time.Duration(when-now)*time.Millisecond, agg.MaxAhead))
+		return false, w.park(ctx, r, pipeline.Park, pipeline.ReasonPermanent, 1, fmt.Errorf("its time %s is more than %v ahead of the clock, which is at %s", text(when), agg.MaxAhead, text(now)))
 	}
 	w.counts.delivered++
 	return true, nil

@@ -139,7 +139,7 @@ func (s *session) transact(ctx, calls, last context.Context, fetches kgo.Fetches
 			if err := s.abort(last); err != nil {
 				return err
 			}
-			s.retried(err)
+			s.retried(last, err)
 			return w.learn(last)
 		} else if err != nil {
 			s.abort(last)
@@ -219,7 +219,7 @@ func (s *session) finish(last context.Context) error {
 			return err
 		}
 		if failed != nil {
-			s.retried(cause)
+			s.retried(last, cause)
 			if err := w.learn(last); err != nil {
 				return err
 			}

@@ -38,7 +38,8 @@ const MaxErrorHeader = 512
 // Parked returns a copy of a record for a dead-letter topic, with its origin and the
 // reason in the headers that Kafka Connect and Spring use. A record that was parked
 // before keeps its first origin. The copy has pipeline.RedriveHeader, so that reading
-// it is a redrive.
+// it is a redrive. A copy is never from the future, because brokers refuse such records
+// (message.timestamp.after.max.ms). SpringTime has the time of the record.
 func Parked(r *kgo.Record, topic, group string, reason pipeline.Reason, attempts int, cause error) *kgo.Record {
 	text := string(reason)
 	if cause != nil {
@@ -54,7 +55,11 @@ func Parked(r *kgo.Record, topic, group string, reason pipeline.Reason, attempts
 			from = first
 		}
 	}
+	now := time.Now()
 	out := &kgo.Record{Topic: topic, Key: r.Key, Value: r.Value, Timestamp: r.Timestamp}
+	if out.Timestamp.After(now) {
+		out.Timestamp = now
+	}
 	out.Headers = AppendOwn(make([]kgo.RecordHeader, 0, len(r.Headers)+21), r.Headers, "")
 	add := func(name string, value []byte) {
 		out.Headers = append(out.Headers, kgo.RecordHeader{Key: name, Value: value})
@@ -63,7 +68,7 @@ func Parked(r *kgo.Record, topic, group string, reason pipeline.Reason, attempts
 	add(HeaderReason, []byte(reason))
 	add(HeaderError, []byte(text))
 	add(header.Attempt, []byte(strconv.Itoa(attempts)))
-	add(HeaderParkedAt, time.Now().UTC().AppendFormat(nil, time.RFC3339Nano))
+	add(HeaderParkedAt, now.UTC().AppendFormat(nil, time.RFC3339Nano))
 	add(pipeline.RedriveHeader, []byte(strconv.Itoa(redrives+1)))
 	add(ConnectTopic, []byte(from.Source))
 	add(ConnectPartition, partition)

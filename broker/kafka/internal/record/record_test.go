@@ -1,6 +1,7 @@
 package record
 
 import (
+	"encoding/binary"
 	"fmt"
 	"testing"
 	"time"
@@ -29,6 +30,25 @@ func TestAnOutputKeepsTheFirstPlaceOfItsMessage(t *testing.T) {
 		got := AppendOrigin(c.output, &semel.Message{Headers: c.input, Origin: at}, seen)
 		if text := fmt.Sprintf("%s", got); text != c.want {
 			t.Errorf("%s: %s, want %s", name, text, c.want)
+		}
+	}
+}
+
+// TestAParkedRecordIsNotFromTheFuture has records whose times brokers refuse, and one whose
+// time they accept.
+func TestAParkedRecordIsNotFromTheFuture(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for _, at := range []time.Time{now.Add(-time.Hour), now.Add(2 * time.Hour), time.UnixMilli(now.UnixMicro())} {
+		r := &kgo.Record{Topic: "in", Timestamp: time.UnixMilli(at.UnixMilli())}
+		got := Parked(r, "aside", "g", "permanent", 1, nil)
+		if got.Timestamp.After(time.Now()) || at.Before(now) && !got.Timestamp.Equal(r.Timestamp) {
+			t.Errorf("a record of %v is parked with the time %v", r.Timestamp, got.Timestamp)
+		}
+		var m semel.Message
+		Fill(&m, got)
+		if in := Header(&m, SpringTime); len(in) != 8 || int64(binary.BigEndian.Uint64([]byte(in))) != r.Timestamp.UnixMilli() {
+			t.Errorf("a record of %v: the header %s has %x", r.Timestamp, SpringTime, in)
 		}
 	}
 }
