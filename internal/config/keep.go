@@ -37,6 +37,10 @@ func (k *Keep) Holds() bool { return k.Newest == nil }
 // Holds reports whether the pipeline holds messages until no other can replace them.
 func (p *Pipeline) Holds() bool { return p.Key.Keep != nil && p.Key.Keep.Holds() }
 
+// Remembers reports whether the pipeline remembers the keys of messages that took effect.
+// The last message of a window needs no key: a message that comes later is late.
+func (p *Pipeline) Remembers() bool { return p.Key.Keep == nil || p.Key.Keep.Last == stream.Window{} }
+
 // keepField is the field that says which message of a key takes effect.
 func keepField(k *Key) schema.Field {
 	return schema.Field{

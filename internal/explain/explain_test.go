@@ -266,3 +266,21 @@ func TestTextNamesEndsAndKeys(t *testing.T) {
 		}
 	}
 }
+
+// TestKeptMessagesHaveTheExceptionsOfTheirKind compares what is said of keys and copies.
+func TestKeptMessagesHaveTheExceptionsOfTheirKind(t *testing.T) {
+	t.Parallel()
+	const stage, forgotten, remembered = "a repartition stage", "after its key was forgotten has its effect again", "remembered for 7d"
+	for rule, said := range map[string][]string{
+		"last: { tumbling: 1m }": nil, // it has no keys, and the stage is refused
+		"first: .time":           {forgotten, remembered},
+		"newest: .version":       {stage, forgotten, remembered},
+	} {
+		text := strings.Join(strings.Fields(promise(t, keep(rule)+fromKafka+toKafka).Text()), " ")
+		for _, part := range []string{stage, forgotten, remembered} {
+			if want := slices.Contains(said, part); strings.Contains(text, part) != want {
+				t.Errorf("%s says %q: want %v\n%s", rule, part, want, text)
+			}
+		}
+	}
+}

@@ -74,7 +74,7 @@ func Explain(f *config.File, p *config.Pipeline) *Promise {
 		e.decider = d.Spec.About()
 	}
 	window := schema.Duration(p.Window)
-	if e.mode == config.Direct {
+	if e.mode == config.Direct || !p.Remembers() {
 		window = ""
 	}
 	return &Promise{
@@ -229,7 +229,7 @@ func (e *explainer) forgets() string {
 // exceptions are limits that no setting of the pipeline removes.
 func (e *explainer) exceptions() []string {
 	window := "a message that comes again after its key was forgotten has its effect again: the window is " + schema.Duration(e.pipeline.Window)
-	if e.pipeline.Window == semel.Forever || e.mode == config.Direct {
+	if e.pipeline.Window == semel.Forever || e.mode == config.Direct || !e.pipeline.Remembers() {
 		window = ""
 	}
 	var list []string
@@ -261,7 +261,7 @@ func (e *explainer) exceptions() []string {
 			list = append(list, "records keep their order by key, not by record key: records of one record key with several keys go to several partitions")
 		} else if e.pipeline.Key.Rule.String() != "record-key" {
 			remedy := "; a repartition stage, repartition: true of the source, brings them together"
-			if e.pipeline.Aggregate != nil {
+			if e.pipeline.Aggregate != nil || e.pipeline.Holds() {
 				remedy = "" // it would mix the progress of partitions
 			}
 			list = append(list, "copies of a key in several partitions are not compared: the start checks a sample for them"+remedy)

@@ -110,6 +110,7 @@ func (s *Source) lintWindow(l *config.Linter) {
 	p, path := l.Pipeline, l.At("window")
 	retention := l.At("source.kafka.retention")
 	switch {
+	case !p.Remembers():
 	case s.Retention == 0 && p.Window != semel.Forever:
 		l.Notice(retention, "not stated", "a record that is read again after the window of "+schema.Duration(p.Window)+" has its effect again, and the file does not say whether the topics keep records that long", "set retention to that of the topics, such as 7d")
 	case s.Retention > p.Window:
