@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -165,7 +166,10 @@ func (c *testCase) read(line []byte, pipelines []*config.Pipeline) error {
 	d := json.NewDecoder(bytes.NewReader(line))
 	d.DisallowUnknownFields()
 	if err := d.Decode(c); err != nil {
-		return fmt.Errorf("%s: semel test --help lists the fields", strings.TrimPrefix(err.Error(), "json: "))
+		return fmt.Errorf("%s: semel test --help lists the fields", noCase(err))
+	}
+	if c.Partition < 0 {
+		return fmt.Errorf("partition %d: write a number from 0 on", c.Partition)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("expected one JSON object in the line")
@@ -189,6 +193,32 @@ func (c *testCase) read(line []byte, pipelines []*config.Pipeline) error {
 		return fmt.Errorf("pipeline %q: name one of %s", c.Pipeline, strings.Join(names, ", "))
 	}
 	return c.checkTable()
+}
+
+// noCase says why a line is no case.
+func noCase(err error) string {
+	if _, ok := errors.AsType[*json.SyntaxError](err); ok || errors.Is(err, io.ErrUnexpectedEOF) {
+		return "it is not JSON: " + err.Error()
+	}
+	wrong, ok := errors.AsType[*json.UnmarshalTypeError](err)
+	switch {
+	case !ok && strings.HasPrefix(err.Error(), "json: "):
+		return strings.TrimPrefix(err.Error(), "json: ") // an unknown field
+	case !ok: // only a time is read by itself
+		return "time: expected a time as in RFC 3339, such as 2026-01-31T12:00:00Z"
+	case wrong.Field == "":
+		return "expected one JSON object in the line"
+	}
+	want := "a text"
+	switch wrong.Type.Kind() {
+	case reflect.Map:
+		want = "an object of texts"
+	case reflect.Slice:
+		want = "a list"
+	case reflect.Int32:
+		want = "a whole number of at most 32 bits"
+	}
+	return fmt.Sprintf("%s: expected %s, got JSON %s", wrong.Field, want, wrong.Value)
 }
 
 // What becomes of a message with key.keep, beside what dry-run has.
