@@ -56,7 +56,7 @@ func newCopier(t *Transactor, number int) *copier {
 	c.partition = kgo.StickyKeyPartitioner(nil).ForTopic(c.to)
 	c.promise = func(r *kgo.Record, err error) {
 		if err != nil {
-			err = fmt.Errorf("write %s/%d: %w", r.Topic, r.Partition, err)
+			err = cluster.WriteError(r, err)
 			c.failed.CompareAndSwap(nil, &err)
 		}
 	}

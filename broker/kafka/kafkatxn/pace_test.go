@@ -113,13 +113,14 @@ func TestATransactorWhoseTransactionsAllFailIsNotReady(t *testing.T) {
 				return nil, nil, false
 			}
 			refused.Add(1)
-			return refuseAll(req.(*kmsg.ProduceRequest), kerr.InvalidRecord), nil, true
+			return refuseAll(req.(*kmsg.ProduceRequest), kerr.InvalidTimestamp), nil, true
 		})
 		b.Write(kafkatest.Numbered(0, 10, 1)...)
 		p := b.start(b.options())
 		p.Wait(1, paused)
 		p.unready("transactions fail: write out/")
 		time.Sleep(time.Minute)
+		p.unready("raise its message.timestamp.after.max.ms")
 		if n := refused.Load(); n > 200 {
 			t.Errorf("%d requests were refused in a minute, want at most 200", n)
 		}

@@ -113,7 +113,7 @@ func (w *worker) init(s *session) {
 			if w.opts.Transform != nil {
 				w.refusals.hear(r.Topic, err)
 			}
-			err = fmt.Errorf("write %s/%d: %w", r.Topic, r.Partition, err)
+			err = cluster.WriteError(r, err)
 			w.failed.CompareAndSwap(nil, &err)
 		}
 	}

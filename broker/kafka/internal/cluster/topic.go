@@ -3,15 +3,27 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // SaysTopic reports whether an error is a broker's verdict on a topic.
 func SaysTopic(err error) bool {
 	return errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.InvalidTopicException) || errors.Is(err, kerr.TopicAuthorizationFailed)
+}
+
+// WriteError says where a record could not be written, and what to do about its time.
+func WriteError(r *kgo.Record, err error) error {
+	where := fmt.Errorf("write %s/%d: %w", r.Topic, r.Partition, err)
+	if !errors.Is(err, kerr.InvalidTimestamp) {
+		return where
+	}
+	return fmt.Errorf("%w: the topic does not take the time %s of a record: raise its message.timestamp.after.max.ms or message.timestamp.before.max.ms", where, r.Timestamp.UTC().Format(time.RFC3339))
 }
 
 // AskTopic returns nil if a topic may be written, the broker's verdict, or why there is
