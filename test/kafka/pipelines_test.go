@@ -24,21 +24,33 @@ import (
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
-// built is the program, built once for each test.
+// binaries is the directory of built programs. TestMain makes and removes it.
+var binaries string
+
+var buildSemel = sync.OnceValues(func() (string, error) { return build("cmd/semel", binaries) })
+
+// built is the program, built once.
 func built(t *testing.T) string {
 	t.Helper()
-	return builtFrom(t, "cmd/semel")
+	name, err := buildSemel()
+	must(t, err)
+	return name
 }
 
 // builtFrom builds a package of this module.
 func builtFrom(t *testing.T, dir string) string {
 	t.Helper()
-	name := filepath.Join(t.TempDir(), filepath.Base(dir))
-	build := exec.Command("go", "build", "-o", name, "github.com/semel-dev/semel/"+dir)
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
+	name, err := build(dir, t.TempDir())
+	must(t, err)
 	return name
+}
+
+func build(dir, target string) (string, error) {
+	name := filepath.Join(target, filepath.Base(dir))
+	if out, err := exec.Command("go", "build", "-o", name, "github.com/semel-dev/semel/"+dir).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return name, nil
 }
 
 // daemon is a run of the program over a configuration, in a directory of its own.

@@ -66,7 +66,14 @@ func TestMain(m *testing.M) {
 		*messages = 30_000
 	}
 	*messages = cmp.Or(*messages, 100_000)
-	os.Exit(m.Run())
+	var err error
+	if binaries, err = os.MkdirTemp("", "semel-kafka"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	status := m.Run()
+	os.RemoveAll(binaries)
+	os.Exit(status)
 }
 
 // program is the program under test: this binary, started again.
