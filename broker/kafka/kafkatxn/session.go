@@ -200,7 +200,9 @@ func (t *Transactor) join(ctx context.Context, group, name string, more []kgo.Op
 		kgo.RebalanceTimeout(max(30*time.Second, o.Timeouts.Session)),
 		// Several fetches are in memory, and the collector allows as much garbage
 		// again. Larger fetches were not faster.
-		kgo.FetchMaxBytes(2<<20), kgo.FetchMaxPartitionBytes(512<<10), kgo.MaxBufferedRecords(20_000),
+		kgo.FetchMaxBytes(2<<20), kgo.FetchMaxPartitionBytes(512<<10),
+		// Outputs that brokers have not taken. No record is larger; see cluster.Limits.
+		kgo.MaxBufferedRecords(20_000), kgo.MaxBufferedBytes(64<<20),
 	)...)...)
 	if err != nil {
 		cut()

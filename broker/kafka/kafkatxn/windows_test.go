@@ -455,6 +455,60 @@ func TestManyResultsAreWrittenInSeveralTransactions(t *testing.T) {
 	})
 }
 
+// TestLargeResultsWaitForBrokers closes windows with large results together, with brokers
+// that take them slowly.
+func TestLargeResultsWaitForBrokers(t *testing.T) {
+	t.Parallel()
+	const groups, size, most = 200, 512 << 10, 64 << 20
+	inBubble(t, 1, func(b *bubble) {
+		base := time.Now().Add(-time.Hour).Truncate(time.Minute)
+		for i := range groups {
+			b.Write(counted(0, strconv.Itoa(i), "g"+strconv.Itoa(i), i, base))
+		}
+		b.Cluster.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+			b.Cluster.KeepControl()
+			time.Sleep(time.Millisecond) // ends when nothing else can go on
+			return nil, nil, false
+		})
+		opts, held := b.counting(time.Minute, 0, semel.Forever), &held{}
+		opts.Aggregate.Func = padded{opts.Aggregate.Func, size}
+		p := b.Run(b.NewLine(), func(client []kgo.Opt, o pipeline.Observer) (kafkatest.Runner, error) {
+			opts.Client, opts.Observer = append(client, kgo.WithHooks(held)), o
+			return NewTransactor(&opts)
+		})
+		p.Wait(groups, kafkatest.Settled)
+		b.Write(counted(0, "last", "last", 0, base.Add(time.Hour)))
+		if !kafkatest.Within(5*time.Minute, func() bool { return len(b.results()) >= groups }) || len(b.results()) != groups {
+			b.Errorf("%d results, want %d", len(b.results()), groups)
+		}
+		p.Stop()
+		if peak := held.peak.Load(); peak < most-2*size || peak > most+2*size {
+			b.Errorf("the client held %d bytes of results, want about %d", peak, most)
+		}
+	})
+}
+
+// padded has results with white space behind them.
+type padded struct {
+	stream.Aggregator
+	size int
+}
+
+func (p padded) Result(c *stream.Closed) ([]byte, error) {
+	body, err := p.Aggregator.Result(c)
+	return append(body, bytes.Repeat([]byte(" "), p.size)...), err
+}
+
+// held is a hook of a client that measures the bytes of records that brokers have not
+// taken.
+type held struct{ now, peak atomic.Int64 }
+
+func (h *held) OnProduceRecordBuffered(r *kgo.Record) {
+	h.peak.Store(max(h.peak.Load(), h.now.Add(int64(len(r.Value)))))
+}
+
+func (h *held) OnProduceRecordUnbuffered(r *kgo.Record, _ error) { h.now.Add(-int64(len(r.Value))) }
+
 // TestMembersComeAndGoWithWindows checks that each message is in one result or parked,
 // while programs come, go and die.
 func TestMembersComeAndGoWithWindows(t *testing.T) {
