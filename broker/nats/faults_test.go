@@ -67,6 +67,51 @@ func nothing(t *testing.T, source *nats.Source, d time.Duration) {
 	}
 }
 
+// TestAConfirmedAcknowledgementWaitsForTheServer pauses the server, so that it confirms
+// nothing.
+func TestAConfirmedAcknowledgementWaitsForTheServer(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartNATS(t, nil)
+	name := servicestest.Topic()
+	js := client(t, server.URL())
+	s := stream(t, js, name)
+	source, err := nats.OpenSource(t.Context(), &nats.SourceOptions{URL: server.URL(), Stream: name, Consumer: "c", Create: true, ConfirmAcks: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = source.Close(context.WithoutCancel(t.Context())) })
+	for _, body := range []string{"1", "2"} {
+		if _, err := js.Publish(t.Context(), name+".in", []byte(body)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	items := read(t, source, 2)
+	if err := source.Ack(t.Context(), items[:1]); err != nil {
+		t.Fatal(err)
+	}
+	consumer, err := s.Consumer(t.Context(), "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at := consumer.CachedInfo().AckFloor.Stream; at != 1 {
+		t.Errorf("after the acknowledgement of the first message, all up to %d are acknowledged", at)
+	}
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := source.Ack(ctx, items[1:]); err == nil {
+		t.Error("the acknowledgement is confirmed by a server that stands still")
+	}
+	if err := server.Continue(); err != nil {
+		t.Fatal(err)
+	}
+	if err := source.Ack(t.Context(), items[1:]); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestAnEffectMayTakeLongerThanTheAckWait needs the heartbeat: without it the server
 // delivers the message again after three seconds.
 func TestAnEffectMayTakeLongerThanTheAckWait(t *testing.T) {

@@ -40,6 +40,10 @@ type SourceOptions struct {
 	// before it delivers the message again, if Create makes the consumer. Defaults
 	// to 30 s.
 	AckWait time.Duration
+	// ConfirmAcks waits until the server has confirmed each acknowledgement. An
+	// acknowledgement that is lost otherwise leads to a duplicate, which is
+	// recognised. Defaults to false.
+	ConfirmAcks bool
 	// MaxBytes is the maximum size of the messages that are read before the pipeline
 	// takes them, up to 500. A message that is larger is read alone. Defaults to 16 MiB.
 	MaxBytes int
@@ -331,6 +335,8 @@ func (s *Source) Ack(ctx context.Context, items []*pipeline.Item) error {
 			err = h.msg.TermWithReason(string(it.Parked))
 		case it.Err != nil:
 			err = h.msg.TermWithReason("dropped")
+		case s.opts.ConfirmAcks:
+			err = h.msg.DoubleAck(ctx)
 		default:
 			err = h.msg.Ack()
 		}

@@ -18,6 +18,7 @@ type Source struct {
 	Stream, Consumer string
 	Subjects         []string
 	Create           bool
+	ConfirmAcks      bool
 }
 
 var (
@@ -40,6 +41,7 @@ func (s *Source) Fields() schema.Mapping {
 			schema.TextField("consumer", &s.Consumer, "Name of the durable consumer.").Need(),
 			schema.TextsField("subjects", &s.Subjects, "Subjects to read, if `create` makes the consumer.").Means("all"),
 			schema.TruthField("create", &s.Create, "Create the consumer if it does not exist, and the stream if `subjects` are given: with files, one replica, and no limits.").Or("false"),
+			schema.TruthField("confirm_acks", &s.ConfirmAcks, "Wait until the server confirms each acknowledgement. Without it, a lost acknowledgement leads to a duplicate, which is recognised.").Or("false"),
 		),
 	}
 }
@@ -80,7 +82,7 @@ func (s *Source) Open(ctx context.Context, _ *config.Env) (pipeline.Source, erro
 		return nil, err
 	}
 	return config.AsSource(nats.OpenSource(ctx, &nats.SourceOptions{
-		URL: s.url(), Client: client, Stream: s.Stream, Consumer: s.Consumer, Subjects: s.Subjects, Create: s.Create,
+		URL: s.url(), Client: client, Stream: s.Stream, Consumer: s.Consumer, Subjects: s.Subjects, Create: s.Create, ConfirmAcks: s.ConfirmAcks,
 	}))
 }
 
