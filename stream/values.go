@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -87,6 +88,13 @@ type values struct {
 	paths   []key.Path
 	text    string
 	finders sync.Pool
+	last    atomic.Pointer[windowText]
+}
+
+// windowText has the times of a window as JSON. Many results are of one window.
+type windowText struct {
+	start, end time.Time
+	text       []byte
 }
 
 type part struct {
@@ -259,11 +267,10 @@ func shorten(raw []byte) string {
 
 // Result implements Aggregator.
 func (v *values) Result(w *Closed) ([]byte, error) {
-	dst := append(make([]byte, 0, 192), `{"key":`...)
-	dst = key.AppendJSON(dst, []byte(w.Key))
-	dst = w.Start.UTC().AppendFormat(append(dst, `,"start":"`...), time.RFC3339Nano)
-	dst = w.End.UTC().AppendFormat(append(dst, `","end":"`...), time.RFC3339Nano)
-	dst = append(dst, `","values":{`...)
+	times := v.times(w)
+	dst := append(make([]byte, 0, len(w.Key)+len(times)+24+24*len(v.parts)), `{"key":`...)
+	dst = append(key.AppendJSON(dst, []byte(w.Key)), times...)
+	dst = append(dst, `,"values":{`...)
 	acc := w.Acc
 	for i := range v.parts {
 		p := &v.parts[i]
@@ -275,6 +282,18 @@ func (v *values) Result(w *Closed) ([]byte, error) {
 		dst = p.result(append(append(dst, p.label...), ':'), own)
 	}
 	return append(dst, "}}"...), nil
+}
+
+// times returns the times of a window as members of an object, with a comma before each.
+func (v *values) times(w *Closed) []byte {
+	t := v.last.Load()
+	if t == nil || !t.start.Equal(w.Start) || !t.end.Equal(w.End) {
+		t = &windowText{start: w.Start, end: w.End}
+		t.text = w.Start.UTC().AppendFormat([]byte(`,"start":"`), time.RFC3339Nano)
+		t.text = append(w.End.UTC().AppendFormat(append(t.text, `","end":"`...), time.RFC3339Nano), '"')
+		v.last.Store(t)
+	}
+	return t.text
 }
 
 // result appends the value of a part as JSON.

@@ -7,6 +7,7 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -196,4 +197,36 @@ func TestInvalidWindowsAreRefused(t *testing.T) {
 			t.Errorf("%v: %v, want %s", over, err, want)
 		}
 	}
+}
+
+// TestResultsHaveTheTimesOfTheirWindows has windows that share one of their times, and
+// several goroutines.
+func TestResultsHaveTheTimesOfTheirWindows(t *testing.T) {
+	t.Parallel()
+	f, err := stream.Values(stream.Value{Name: "n", Of: "count"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	acc, err := f.Add(nil, &semel.Message{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	ends := []string{"2026-03-01T12:01:00Z", "2026-03-01T12:02:00.5Z"}
+	starts := []string{"2026-03-01T12:00:00Z", "2026-03-01T12:00:30Z"}
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for i := range 400 {
+				start, end := i&1, i>>1&1
+				out, err := f.Result(&stream.Closed{
+					Key: "k", Start: base.Add(time.Duration(start) * 30 * time.Second), End: base.Add(time.Minute + time.Duration(end)*60_500*time.Millisecond), Acc: acc,
+				})
+				if want := fmt.Sprintf(`{"key":"k","start":%q,"end":%q,"values":{"n":1}}`, starts[start], ends[end]); err != nil || string(out) != want {
+					t.Errorf("%s, %v, want %s", out, err, want)
+				}
+			}
+		})
+	}
+	all.Wait()
 }
