@@ -1,6 +1,7 @@
 package kafkatxn
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,10 +52,11 @@ func (w *worker) fit(ctx context.Context, outputs []*kgo.Record) error {
 	return nil
 }
 
-// check returns an error if an output is too large for a topic. If the error wraps
-// errAgain, the session restarts.
+// check returns an error if an output is too large for a topic, or its time is too far
+// from the clock. If the error wraps errAgain, the session restarts.
 func (w *worker) check(ctx context.Context, topic string, out *kgo.Record) error {
-	return w.s.t.raised(ctx, w.s.limits, &w.askedLimits, w.s.limits.Check(topic, out))
+	l := w.s.limits
+	return w.s.t.raised(ctx, l, &w.askedLimits, cmp.Or(l.Check(topic, out), l.CheckTime(topic, out, w.began)))
 }
 
 // park applies the policy to a record that is not delivered. A record is parked as it was

@@ -352,6 +352,55 @@ func TestARefusalThatNoSettingExplainsStopsIt(t *testing.T) {
 	})
 }
 
+// TestAnOutputFromTheFutureFailsAlone has an output topic that takes no record whose time
+// is more than an hour ahead, as Kafka 4 does. Brokers would refuse all of a transaction
+// with such a record.
+func TestAnOutputFromTheFutureFailsAlone(t *testing.T) {
+	t.Parallel()
+	for name, transform := range map[string]Transform{
+		"passed on": nil,
+		"transformed": func(_ context.Context, m pipeline.Delivery) ([]*kgo.Record, error) {
+			return []*kgo.Record{{Value: m.Body, Timestamp: m.Time}}, nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 1, func(b *bubble) {
+				b.Cluster.ControlKey(int16(kmsg.DescribeConfigs), func(req kmsg.Request) (kmsg.Response, error, bool) {
+					b.Cluster.KeepControl()
+					asked := req.(*kmsg.DescribeConfigsRequest).Resources
+					if len(asked) != 1 || asked[0].ResourceName != "out" {
+						return nil, nil, false
+					}
+					resource := kmsg.DescribeConfigsResponseResource{ResourceType: asked[0].ResourceType, ResourceName: "out"}
+					for name, value := range map[string]string{"max.message.bytes": "1048588", "message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": "3600000"} {
+						resource.Configs = append(resource.Configs, kmsg.DescribeConfigsResponseResourceConfig{Name: name, Value: &value})
+					}
+					answer := req.ResponseKind().(*kmsg.DescribeConfigsResponse)
+					answer.Resources = append(answer.Resources, resource)
+					return answer, nil, true
+				})
+				far := kafkatest.Record(0, "far", "far")
+				far.Timestamp = time.Now().Add(2 * time.Hour)
+				near := kafkatest.Record(0, "near", "near")
+				near.Timestamp = time.Now().Add(time.Hour - time.Second)
+				b.Write(far, near)
+				opts := b.options()
+				opts.Transform = transform
+				p := b.start(opts)
+				p.Wait(2, kafkatest.Settled)
+				p.Stop()
+				if n := p.Events.Count(pipeline.EventParked); n != 1 {
+					b.Errorf("%d records are parked, want 1", n)
+				}
+				if log := strings.Join(p.Events.Log, "\n"); !strings.Contains(log, "raise its message.timestamp.after.max.ms") {
+					b.Errorf("nothing says why:\n%s", log)
+				}
+			})
+		})
+	}
+}
+
 // TestALimitThatRisesWhileItRunsIsNoticed has topics take what they did not take at the
 // start: what was parked passes when it comes again, and so does what is new.
 func TestALimitThatRisesWhileItRunsIsNoticed(t *testing.T) {

@@ -140,7 +140,7 @@ func (t *Transactor) raised(ctx context.Context, had cluster.Limits, asked *bool
 		return fmt.Errorf("kafka: %w: %w", errAgain, err)
 	}
 	if !maps.Equal(had, *t.limits.Load()) {
-		return fmt.Errorf("kafka: %w with the topics' new max.message.bytes", errAgain)
+		return fmt.Errorf("kafka: %w with the new limits of the topics", errAgain)
 	}
 	return tooLarge
 }

@@ -195,13 +195,13 @@ const copyHeadroom = 64 << 10
 
 // largest returns the largest limit of an input, or 0 if all are hidden.
 func (t *Transactor) largest(ctx context.Context, adm *kadm.Client) (int, error) {
-	sizes, err := cluster.ReadLimits(ctx, adm, t.opts.Inputs...)
+	limits, err := cluster.ReadLimits(ctx, adm, t.opts.Inputs...)
 	if err != nil {
 		return 0, err
 	}
 	largest := 0
-	for _, size := range sizes {
-		largest = max(largest, size)
+	for _, l := range limits {
+		largest = max(largest, l.Bytes)
 	}
 	return largest, nil
 }

@@ -314,7 +314,8 @@ func (w *worker) result(ctx context.Context, p *part, c *stream.Closed, final bo
 	}
 	out := w.outputs.New(w.opts.Aggregate, c, body, final)
 	out.Topic = w.opts.Output.Topic
-	if err := w.check(ctx, out.Topic, out); err != nil {
+	// A window may end after the clock. Its result waits until brokers take that time.
+	if err := w.s.t.raised(ctx, w.s.limits, &w.askedLimits, w.s.limits.Check(out.Topic, out)); err != nil {
 		return err
 	}
 	if w.opts.Output.SamePartition {

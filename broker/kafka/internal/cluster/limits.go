@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -15,13 +16,21 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Limits are the largest batches that topics accept, in bytes (max.message.bytes). A
-// topic whose settings the user may not see is missing. Nil Limits belong to a topic
-// that does not exist yet. Limits are immutable.
+// Limits says what topics accept. A topic whose settings the user may not see is
+// missing. Nil Limits belong to a topic that does not exist yet. Limits are immutable.
 //
 // The client counts a record before compression, and so do Limits: a record that fits
 // is never refused.
-type Limits map[string]int
+type Limits map[string]Limit
+
+// Limit says what a topic accepts.
+type Limit struct {
+	Bytes int // of a batch (max.message.bytes)
+	// before and after are how far the time of a record may be from the clock
+	// (message.timestamp.before.max.ms and message.timestamp.after.max.ms). 0 is without
+	// a limit.
+	before, after time.Duration
+}
 
 const (
 	// unknownLimit is the limit of a topic whose settings the user may not see. It is
@@ -47,11 +56,23 @@ func ReadLimits(ctx context.Context, adm *kadm.Client, topics ...string) (Limits
 		if err != nil {
 			return nil, err
 		}
-		if n, err := strconv.Atoi(Setting(configs, topic, "max.message.bytes")); err == nil {
-			l[topic] = n
+		all := Settings(configs, topic)
+		if n, err := strconv.Atoi(all["max.message.bytes"]); err == nil {
+			l[topic] = Limit{Bytes: n, before: timeLimit(all, "before"), after: timeLimit(all, "after")}
 		}
 	}
 	return l, nil
+}
+
+// timeLimit returns how far the time of a record may be before or after the clock. Brokers
+// from before Kafka 3.6 do not say it, and some topics give each record the time of the
+// broker.
+func timeLimit(settings map[string]string, side string) time.Duration {
+	n, err := strconv.ParseInt(settings["message.timestamp."+side+".max.ms"], 10, 64)
+	if err != nil || settings["message.timestamp.type"] == "LogAppendTime" || n > math.MaxInt64/int64(time.Millisecond) {
+		return 0
+	}
+	return max(time.Duration(n)*time.Millisecond, 1)
 }
 
 // TopicSettings returns the settings of a topic, or none if the user may not see them.
@@ -89,11 +110,11 @@ func askSettings(ctx context.Context, adm *kadm.Client, topic string) (kadm.Reso
 
 // Of returns the largest batch for a topic.
 func (l Limits) Of(topic string) int {
-	n, ok := l[topic]
+	limit, ok := l[topic]
 	if !ok {
-		n = unknownLimit
+		limit.Bytes = unknownLimit
 	}
-	return min(n, mostLimit)
+	return min(limit.Bytes, mostLimit)
 }
 
 // Client returns the largest batch for a topic as the client counts it, with the
@@ -111,15 +132,33 @@ func (l Limits) Check(topic string, r *kgo.Record) error {
 		return nil
 	}
 	most := "max.message.bytes of it, before compression; raise it, and redrive the message or start again"
-	switch n, ok := l[topic]; {
+	switch limit, ok := l[topic]; {
 	case l == nil:
 		most = "what is assumed, because it was not there; start again when it is"
 	case !ok:
 		most = "what is assumed, because its settings may not be seen; allow DescribeConfigs on it"
-	case n > mostLimit:
+	case limit.Bytes > mostLimit:
 		most = "the most that is written"
 	}
 	return semel.Permanent(fmt.Errorf("a record of %d bytes for topic %s, which takes %d (%s): %w", size, topic, l.Of(topic), most, kerr.MessageTooLarge))
+}
+
+// CheckTime returns nil if a topic accepts the time of a record, and otherwise a permanent
+// error that wraps kerr.InvalidTimestamp. now may be the start of the transaction.
+func (l Limits) CheckTime(topic string, r *kgo.Record, now time.Time) error {
+	limit, side := l[topic], "after"
+	if r.Timestamp.IsZero() { // the client gives it the current time
+		return nil
+	}
+	switch ahead := r.Timestamp.Sub(now); { // is at most 292 years
+	case limit.after > 0 && ahead > limit.after:
+	case limit.before > 0 && ahead < -limit.before:
+		side = "before"
+	default:
+		return nil
+	}
+	return semel.Permanent(fmt.Errorf("topic %s does not take a record of %s: raise its message.timestamp.%s.max.ms, and redrive the message or start again: %w",
+		topic, r.Timestamp.UTC().Format(time.RFC3339), side, kerr.InvalidTimestamp))
 }
 
 // IsTooLarge reports whether a record or its batch was refused for its size.

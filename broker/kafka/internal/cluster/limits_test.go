@@ -1,14 +1,18 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/test/kafkatest"
 )
 
@@ -43,7 +47,7 @@ func TestTheClientTakesWhatTheLimitsTake(t *testing.T) {
 				for _, headers := range []int{0, 3} {
 					fits := 0
 					for left := 100; left >= -20; left-- {
-						l := Limits{"t": most}
+						l := Limits{"t": {Bytes: most}}
 						client, err := kgo.NewClient(append(b.Reach(), kgo.DefaultProduceTopic("t"), kgo.ProducerBatchMaxBytesFn(l.Client), kgo.ProducerBatchCompression(kgo.NoCompression()))...)
 						kafkatest.Must(t, err)
 						r := &kgo.Record{Value: make([]byte, most-left-61)}
@@ -66,5 +70,44 @@ func TestTheClientTakesWhatTheLimitsTake(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func TestTheTimesThatTopicsTake(t *testing.T) {
+	t.Parallel()
+	settings := func(more ...string) map[string]string {
+		all := map[string]string{"message.timestamp.type": "CreateTime", "message.timestamp.before.max.ms": "9223372036854775807", "message.timestamp.after.max.ms": "3600000"}
+		for i := 0; i < len(more); i += 2 {
+			all[more[i]] = more[i+1]
+		}
+		return all
+	}
+	now := time.Now()
+	for name, c := range map[string]struct {
+		settings map[string]string
+		at       time.Time
+		want     string // in the error
+	}{
+		"an hour ahead":         {settings(), now.Add(time.Hour), ""},
+		"further ahead":         {settings(), now.Add(time.Hour + 1), "raise its message.timestamp.after.max.ms"},
+		"very far ahead":        {settings(), now.AddDate(1000, 0, 0), "raise its message.timestamp.after.max.ms"},
+		"very old":              {settings(), now.AddDate(-1000, 0, 0), ""},
+		"too old":               {settings("message.timestamp.before.max.ms", "1000"), now.Add(-time.Second - 1), "raise its message.timestamp.before.max.ms"},
+		"very much too old":     {settings("message.timestamp.before.max.ms", "1000"), now.AddDate(-1000, 0, 0), "raise its message.timestamp.before.max.ms"},
+		"old":                   {settings("message.timestamp.before.max.ms", "1000"), now.Add(-time.Second), ""},
+		"nothing ahead":         {settings("message.timestamp.after.max.ms", "0"), now.Add(time.Second), "raise its message.timestamp.after.max.ms"},
+		"the time of the topic": {settings("message.timestamp.type", "LogAppendTime"), now.AddDate(1, 0, 0), ""},
+		"an old broker":         {nil, now.AddDate(1, 0, 0), ""},
+		"no time":               {settings(), time.Time{}, ""},
+	} {
+		l := Limits{"t": {Bytes: 1000, before: timeLimit(c.settings, "before"), after: timeLimit(c.settings, "after")}}
+		err := l.CheckTime("t", &kgo.Record{Timestamp: c.at}, now)
+		permanent := (*semel.PermanentError)(nil)
+		switch {
+		case c.want == "" && err != nil:
+			t.Errorf("%s: %v", name, err)
+		case c.want != "" && (!errors.Is(err, kerr.InvalidTimestamp) || !errors.As(err, &permanent) || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
 	}
 }
