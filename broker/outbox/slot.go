@@ -189,7 +189,7 @@ func (s *slot) setUp(ctx context.Context) (*slotState, error) {
 }
 
 // create creates the slot if it does not exist. It waits for the transactions that have
-// written when it begins.
+// written when it begins. It returns an error if another relay creates it meanwhile.
 func (s *slot) create(ctx context.Context, st *slotState) error {
 	if st.exists {
 		return nil
@@ -200,8 +200,10 @@ func (s *slot) create(ctx context.Context, st *slotState) error {
 	}
 	_, err := s.pool.Exec(ctx, sql, s.name)
 	switch {
-	case refused(err, "42710"): // another relay was faster
-		return nil
+	case refused(err, "42710"):
+		// The slot may not be complete: it returns only what commits after that. A snapshot
+		// from before would miss what commits in between.
+		return fmt.Errorf("another relay is creating replication slot %s", s.name)
 	case refused(err, "53400"):
 		return &SlotError{Cause: "the server has no replication slot left", Remedy: "raise its setting max_replication_slots, and restart it", Err: err}
 	case refused(err, "42501"):
