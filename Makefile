@@ -1,7 +1,7 @@
 # All commands of a developer. They need Go, git and a POSIX shell. Other tools are
 # fetched in a pinned version when a target runs them.
 GO ?= go
-FUZZTIME ?= 3s
+FUZZTIME ?= 1s
 # Where fuzz targets are looked for.
 FUZZPATHS ?= '*_test.go'
 SOAK ?= 30m
@@ -112,7 +112,7 @@ services-install:
 # real finding, which also names a failing input, a seed or a hung process. Without
 # -fuzzminimizetime, the fuzzer spends most of the time on minimizing inputs that find
 # new code, and tries a fraction of the inputs.
-fuzz: ## Run each fuzz target for FUZZTIME (3s)
+fuzz: ## Run each fuzz target for FUZZTIME (1s)
 	@set -e; log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
 	targets=$$(git grep --untracked -Eo '^func Fuzz[A-Za-z0-9_]+' -- $(FUZZPATHS)); \
 	for found in $$(printf '%s\n' "$$targets" | sed 's/:func /:/'); do \
