@@ -28,7 +28,7 @@ release-check: ## Build the last commit's release twice, compare, install and re
 	$(GO) test -count=1 -timeout 2h -v ./test/release -full
 
 # The fuzz target of configurations builds the whole program once more, instrumented, which
-# takes as long as ten other targets. test-full has it.
+# takes a minute of processor time. test-full has it.
 test: FUZZPATHS = '*_test.go' ':!internal/kind'
 test: services-install check race counts faults fuzz ## Run all checks: check, tests with the race detector on real servers, fuzz targets
 

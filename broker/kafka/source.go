@@ -474,9 +474,9 @@ func (s *Source) send(ctx context.Context, offsets map[string]map[int32]kgo.Epoc
 	}
 }
 
-// Lag returns the backlog, as in pipeline.SourceTraits. For each partition of this member it returns the
-// distance from the committed offset to the end. Transaction markers and records of
-// open transactions count.
+// Lag returns the backlog, as in pipeline.SourceTraits. For each partition of this member
+// it returns the distance from the committed offset to the end. Transaction markers and
+// records of open transactions count.
 func (s *Source) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 	var held []cluster.Partition
 	for _, p := range s.all() {

@@ -3,9 +3,13 @@ package outbox
 import (
 	"context"
 	"errors"
+	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/store/pgstore"
 )
 
 // ExamineAfter is Examine with a patience of its own. It warns of all deleted rows that are kept.
@@ -28,3 +32,17 @@ func Owned(s *Source) int { return len(s.owned()) }
 // Hear listens for notifications until ctx ends. The error says whether a pooler is
 // between.
 func Hear(ctx context.Context, s *Source) (pooled bool) { return errors.Is(s.hear(ctx), errPooled) }
+
+// Migrated connects to a database for as long as the test runs, and creates the tables.
+func Migrated(tb testing.TB, address string) *pgxpool.Pool {
+	tb.Helper()
+	pool, err := pgxpool.New(context.Background(), address)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(pool.Close)
+	if _, err := pgstore.Migrate(context.Background(), pool, nil); err != nil {
+		tb.Fatal(err)
+	}
+	return pool
+}

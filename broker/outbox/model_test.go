@@ -726,14 +726,7 @@ func (h *history) ids(sql string) map[string]bool {
 func TestPreparedTransactionIsAwaitedAcrossARestart(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartPostgres(t, &services.PostgresOptions{Settings: map[string]string{"max_prepared_transactions": "1"}})
-	pool, err := pgxpool.New(t.Context(), server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	if _, err := pgstore.Migrate(t.Context(), pool, nil); err != nil {
-		t.Fatal(err)
-	}
+	pool := Migrated(t, server.URL())
 	h := &history{T: t, address: server.URL(), pool: pool, random: rand.New(rand.NewPCG(1, 1))}
 	r := &modelRelay{}
 	h.begin(r)

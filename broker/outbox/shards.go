@@ -38,8 +38,8 @@ func (sql *statements) states(ctx context.Context, from querier) ([]shardState, 
 	})
 }
 
-// Gauges returns the gauges of pipeline.SourceTraits. It reports all shards, also those of other relays, so
-// that a shard without an owner is seen.
+// Gauges returns the gauges of pipeline.SourceTraits. It reports all shards, also those of
+// other relays, so that a shard without an owner is seen.
 func (s *Source) Gauges(ctx context.Context) (list []pipeline.Gauge, err error) {
 	states, err := s.sql.states(ctx, s.pool)
 	if err != nil {

@@ -288,8 +288,8 @@ func (s *Source) Ready(ctx context.Context) error {
 // mostLag is the number of rows of one shard that Lag counts.
 const mostLag = 2000
 
-// Lag returns the backlog, as in pipeline.SourceTraits. It counts the rows of the shards that this process
-// owns, up to 2,000 of each, without rows that had to wait for a time.
+// Lag returns the backlog, as in pipeline.SourceTraits. It counts the rows of the shards
+// that this process owns, up to 2,000 of each, without rows that had to wait for a time.
 func (s *Source) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 	var numbers []int16
 	for _, sh := range s.owned() {

@@ -16,26 +16,13 @@ import (
 	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/outbox"
 	"github.com/semel-dev/semel/pipeline"
-	"github.com/semel-dev/semel/store/pgstore"
 )
 
 var servers servicestest.Pool
 
 func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
 
-// migrated returns a pool on a database that has the tables.
-func migrated(tb testing.TB, address string) *pgxpool.Pool {
-	tb.Helper()
-	pool, err := pgxpool.New(context.Background(), address)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(pool.Close)
-	if _, err := pgstore.Migrate(context.Background(), pool, nil); err != nil {
-		tb.Fatal(err)
-	}
-	return pool
-}
+var migrated = relay.Migrated
 
 // write commits messages.
 func write(ctx context.Context, pool *pgxpool.Pool, msgs ...outbox.Message) error {

@@ -7,11 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/semel-dev/semel/internal/services"
 	"github.com/semel-dev/semel/internal/services/servicestest"
-	"github.com/semel-dev/semel/store/pgstore"
 )
 
 // TestSweepFindsRowsThatTheLogDidNotReturn removes the time of a row by hand, which the log
@@ -19,14 +16,7 @@ import (
 func TestSweepFindsRowsThatTheLogDidNotReturn(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartPostgres(t, &services.PostgresOptions{Settings: map[string]string{"wal_level": "logical"}})
-	pool, err := pgxpool.New(t.Context(), server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	if _, err := pgstore.Migrate(t.Context(), pool, nil); err != nil {
-		t.Fatal(err)
-	}
+	pool := Migrated(t, server.URL())
 	s, err := OpenWAL(t.Context(), server.URL(), nil)
 	if err != nil {
 		t.Fatal(err)

@@ -360,9 +360,9 @@ func (s *WALSource) Ready(ctx context.Context) error {
 	return fmt.Errorf("outbox: %w", err)
 }
 
-// Lag returns the backlog, as in pipeline.SourceTraits. It counts the rows of the outbox, up to 2,000 of each of
-// its shards, without rows that had to wait for a time. The bytes are those of the log that
-// the slot has not confirmed. A standby has no lag.
+// Lag returns the backlog, as in pipeline.SourceTraits. It counts the rows of the outbox,
+// up to 2,000 of each of its shards, without rows that had to wait for a time. The bytes
+// are those of the log that the slot has not confirmed. A standby has no lag.
 func (s *WALSource) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 	lag := pipeline.Lag{Source: "outbox"}
 	s.mu.Lock()
@@ -384,8 +384,9 @@ func (s *WALSource) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 	return []pipeline.Lag{lag}, nil
 }
 
-// Gauges returns the gauges of pipeline.SourceTraits. All shards are one, which belongs to the process that
-// reads the slot. It also reports the state of the slot. A standby reports all of it too.
+// Gauges returns the gauges of pipeline.SourceTraits. All shards are one, which belongs to
+// the process that reads the slot. It also reports the state of the slot. A standby reports
+// all of it too.
 func (s *WALSource) Gauges(ctx context.Context) ([]pipeline.Gauge, error) {
 	states, err := s.sql.states(ctx, s.pool)
 	var oldest time.Duration

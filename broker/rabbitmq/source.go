@@ -310,8 +310,8 @@ func (s *Source) WaitsFor(ctx context.Context) (what string, ends bool) {
 	return "", false
 }
 
-// Lag returns the backlog, as in pipeline.SourceTraits. It counts the messages in the queue, and those that
-// were delivered to this process and not acknowledged.
+// Lag returns the backlog, as in pipeline.SourceTraits. It counts the messages in the
+// queue, and those that were delivered to this process and not acknowledged.
 func (s *Source) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 	s.mu.Lock()
 	subscription := s.subscription

@@ -561,8 +561,8 @@ func (s *Source) WaitsFor(ctx context.Context) (what string, ends bool) {
 	return "", false
 }
 
-// Lag returns the backlog, as in pipeline.SourceTraits. It counts the messages that wait, are delayed, or
-// are being processed, as SQS estimates them.
+// Lag returns the backlog, as in pipeline.SourceTraits. It counts the messages that wait,
+// are delayed, or are being processed, as SQS estimates them.
 func (s *Source) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 	attributes, err := s.queue.mustAttributes(ctx)
 	if Denied(err) {

@@ -403,9 +403,9 @@ func (s *slot) measure() {
 	s.watermark.Store(s.windows.Watermark())
 }
 
-// Gauges returns the gauges of pipeline.SourceTraits. It returns the number of open windows, or of held
-// records or versions, of each partition that this process has, their bytes, and how far
-// its watermark is behind the clock.
+// Gauges returns the gauges of pipeline.SourceTraits. It returns the number of open
+// windows, or of held records or versions, of each partition that this process has, their
+// bytes, and how far its watermark is behind the clock.
 func (t *Transactor) Gauges(ctx context.Context) ([]pipeline.Gauge, error) {
 	if !t.opts.hasState() && len(t.opts.Tables) == 0 {
 		return nil, fmt.Errorf("kafka: there are no windows and tables: %w", errors.ErrUnsupported)

@@ -459,7 +459,7 @@ func TestManyResultsAreWrittenInSeveralTransactions(t *testing.T) {
 // that take them slowly.
 func TestLargeResultsWaitForBrokers(t *testing.T) {
 	t.Parallel()
-	const groups, size, most = 200, 512 << 10, 64 << 20
+	const groups, size, most = 150, 512 << 10, 64 << 20
 	inBubble(t, 1, func(b *bubble) {
 		base := time.Now().Add(-time.Hour).Truncate(time.Minute)
 		for i := range groups {
