@@ -62,6 +62,17 @@ func (m *model) groups() (list [][]int, deadlines []int64) {
 	return list, deadlines
 }
 
+// quiet moves the watermark by the clock, if something becomes due. It does not if something
+// is due already.
+func (m *model) quiet(to int64) bool {
+	_, deadlines := m.groups()
+	if len(deadlines) == 0 || slices.Min(deadlines) <= m.watermark || slices.Min(deadlines) > to {
+		return false
+	}
+	m.watermark = to
+	return true
+}
+
 // due returns the records that take effect, in order, and removes them.
 func (m *model) due(most int) (out []string) {
 	list, deadlines := m.groups()
@@ -118,6 +129,8 @@ type changelog struct {
 	dir     string // of the copy
 	copy    *locallog.Log
 	random  *rand.Rand
+	// watermark is that of the last commit.
+	watermark int64
 }
 
 // newChangelog returns a changelog and an empty state.
@@ -213,6 +226,21 @@ func (c *changelog) restored(t *testing.T, rule Rule) *State {
 	return s
 }
 
+// same fails unless a state that is restored from the records equals the live one, byte for
+// byte, and the watermark has not fallen since the last commit. No transaction is open.
+func (c *changelog) same(t *testing.T, rule Rule, live *State) {
+	t.Helper()
+	records := changelog{first: c.first, records: c.records}
+	restored := records.restored(t, rule)
+	if got, want := image(t, restored), image(t, live); !bytes.Equal(got, want) {
+		t.Fatalf("restored %q, want %q", got, want)
+	}
+	if live.Watermark() < c.watermark {
+		t.Fatalf("the watermark fell from %d to %d", c.watermark, live.Watermark())
+	}
+	c.watermark = live.Watermark()
+}
+
 // changesOf returns the records of the open transaction.
 func changesOf(t *testing.T, s *State, most int) [][]byte {
 	t.Helper()
@@ -223,7 +251,8 @@ func changesOf(t *testing.T, s *State, most int) [][]byte {
 	return records
 }
 
-// image is a state as bytes.
+// image is a state as bytes: its watermark, its sizes, and the entries of each id in their
+// order, which decides what sessions a record joins.
 func image(t *testing.T, s *State) []byte {
 	t.Helper()
 	var ids []string
@@ -231,12 +260,10 @@ func image(t *testing.T, s *State) []byte {
 		ids = append(ids, id)
 	}
 	slices.Sort(ids)
-	out := fmt.Appendf(nil, "%d %d\n", s.watermark, s.count)
+	out := fmt.Appendf(nil, "%d %d %d\n", s.watermark, s.count, s.Bytes())
 	for _, id := range ids {
-		list := slices.Clone(s.open[id])
-		slices.SortFunc(list, func(a, b entry) int { return cmp.Compare(a.first, b.first) })
 		var err error
-		if out, err = s.appendEntries(out, id, list); err != nil {
+		if out, err = s.appendEntries(out, id, s.open[id]); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -264,7 +291,9 @@ func (b *bounded) check(t *testing.T, s *State, log *changelog, changes [][]byte
 }
 
 // TestHeldRecordsAreThoseOfTheModel adds records out of order, drops transactions, takes
-// what is due in parts, and builds the state again from its records after any commit.
+// what is due in parts, and builds the state again from its records after any commit. The
+// same history again has the same outputs and the same bytes in the changelog. The properties
+// that hold in each history are at hold.
 func TestHeldRecordsAreThoseOfTheModel(t *testing.T) {
 	t.Parallel()
 	rules := []Rule{{First: true}, {First: true, Grace: 30}, {Size: 20}, {Size: 20, Grace: 30}}
@@ -273,92 +302,144 @@ func TestHeldRecordsAreThoseOfTheModel(t *testing.T) {
 		seed, onDisk := newSeed(t), i >= len(rules)
 		t.Run(fmt.Sprintf("%+v, on disk %t", rule, onDisk), func(t *testing.T) {
 			t.Parallel()
-			random := rand.New(rand.NewPCG(seed, 0))
-			log, s := newChangelog(t, rule, onDisk, random)
-			m := &model{rule: rule}
-			var size bounded
-			now, offset, supersededAll, emittedAll := int64(1000), int64(0), 0, 0
-			for range 1500 {
-				trial := m.clone()
-				superseded, emitted, heldBefore := 0, 0, s.Open()
-				held := 0
-				start := offset
-				for range random.IntN(10) {
-					now += random.Int64N(5)
-					when := now - random.Int64N(2*rule.Grace+10)
-					id := string(rune('a' + random.IntN(5)))
-					s.See(when, now)
-					trial.watermark = max(trial.watermark, when-rule.Grace)
-					v, replaced := s.Add(id, when, offset, strconv.AppendInt(nil, offset, 10))
-					late := rule.First && when < trial.watermark || rule.Size > 0 && (when/rule.Size+1)*rule.Size <= trial.watermark
-					if late != (v == Late) {
-						t.Fatalf("%s at %d is %d at the watermark %d", id, when, v, trial.watermark)
-					}
-					if !late {
-						trial.inputs = append(trial.inputs, input{id: id, when: when, offset: offset})
-						if superseded += replaced; v == Superseded {
-							superseded++
-						}
-						held++
-					}
-					offset++
-				}
-				if random.IntN(20) == 0 {
-					now += 100
-					if quiet := now - rule.Grace - 5; s.Quiet(now, 5) {
-						trial.watermark = quiet
-						if !s.Due() {
-							t.Fatal("nothing is due after a quiet time")
-						}
-					}
-				}
-				most := random.IntN(12)
-				var got []string
-				n, err := s.Emit(most, func(id string, when int64, value []byte) error {
-					got = append(got, fmt.Sprintf("%s at %d: %s", id, when, value))
-					return nil
-				})
-				if want := trial.due(most); err != nil || n != len(want) || !slices.Equal(got, want) {
-					t.Fatalf("got %q, want %q at the watermark %d", got, want, trial.watermark)
-				}
-				emitted = n
-				if random.IntN(4) == 0 {
-					s.Drop()
-					offset = start
-					continue
-				}
-				changes := changesOf(t, s, 100)
-				log.commit(t, s, changes)
-				size.check(t, s, log, changes, random)
-				m = trial
-				supersededAll, emittedAll = supersededAll+superseded, emittedAll+emitted
-				if s.Open() != heldBefore+held-superseded-emitted {
-					t.Fatalf("%d are held, of %d and %d new ones, %d superseded and %d that took effect", s.Open(), heldBefore, held, superseded, emitted)
-				}
-				if s.Watermark() != m.watermark {
-					t.Fatalf("the watermark is %d, want %d", s.Watermark(), m.watermark)
-				}
-				if random.IntN(10) == 0 {
-					want := image(t, s)
-					again := log.restored(t, rule)
-					if !bytes.Equal(image(t, again), want) || again.Bytes() != s.Bytes() {
-						t.Fatalf("restored %q, want %q", image(t, again), want)
-					}
-					s = again
-				}
-				if most := 20 * (s.Open() + 20); len(s.queue) > most {
-					t.Fatalf("the queue has %d timers of %d entries", len(s.queue), s.Open())
-				}
-			}
-			if supersededAll < 100 || emittedAll < 100 {
-				t.Errorf("only %d superseded and %d kept", supersededAll, emittedAll)
+			first, second := hold(t, rule, onDisk, seed), hold(t, rule, onDisk, seed)
+			if !slices.Equal(first.outputs, second.outputs) || !bytes.Equal(first.changelog, second.changelog) {
+				t.Error("a second run of the history differs")
 			}
 		})
 	}
 }
 
+// history is what a run committed.
+type history struct {
+	outputs   []string
+	changelog []byte
+}
+
+// hold runs a random history, and checks the state against the model at each step. Each
+// record is held, superseded, late or took effect. A window of an id has one output: the last
+// of all its records that were not late, as in a batch. The watermark never falls. After each
+// commit, a state restored from the changelog equals the live one, byte for byte.
+func hold(t *testing.T, rule Rule, onDisk bool, seed uint64) (h history) {
+	t.Helper()
+	random := rand.New(rand.NewPCG(seed, 0))
+	log, s := newChangelog(t, rule, onDisk, random)
+	m := &model{rule: rule}
+	var size bounded
+	batch := map[string]input{} // the last record of each window and id
+	now, offset, superseded := int64(1000), int64(0), 0
+	for range 1500 {
+		trial, watermark, heldBefore, start := m.clone(), s.Watermark(), s.Open(), offset
+		rises := func() {
+			t.Helper()
+			before := watermark
+			if watermark = s.Watermark(); watermark < before {
+				t.Fatalf("the watermark fell from %d to %d", before, watermark)
+			}
+		}
+		gone := 0
+		var held []input
+		for range random.IntN(10) {
+			now += random.Int64N(5)
+			in := input{id: string(rune('a' + random.IntN(5))), when: now - random.Int64N(2*rule.Grace+10), offset: offset}
+			offset++
+			s.See(in.when, now)
+			rises()
+			trial.watermark = max(trial.watermark, in.when-rule.Grace)
+			switch random.IntN(20) {
+			case 0, 1:
+				continue // a duplicate
+			case 2:
+				if s.See(now+rule.MaxAhead+1, now) {
+					t.Fatal("a record may be too far ahead of the clock")
+				}
+			}
+			v, replaced := s.Add(in.id, in.when, in.offset, strconv.AppendInt(nil, in.offset, 10))
+			late := rule.First && in.when < trial.watermark || rule.Size > 0 && (in.when/rule.Size+1)*rule.Size <= trial.watermark
+			if late != (v == Late) {
+				t.Fatalf("%+v is %d at the watermark %d", in, v, trial.watermark)
+			}
+			if !late {
+				held = append(held, in)
+				if gone += replaced; v == Superseded {
+					gone++
+				}
+			}
+		}
+		trial.inputs = append(trial.inputs, held...)
+		if random.IntN(20) == 0 {
+			now += 100
+			if want := trial.quiet(now - rule.Grace - 5); s.Quiet(now, 5) != want || want && !s.Due() {
+				t.Fatalf("Quiet does not report %t, or nothing is due", want)
+			}
+			rises()
+		}
+		if watermark != trial.watermark {
+			t.Fatalf("the watermark is %d, want %d", watermark, trial.watermark)
+		}
+		most := random.IntN(12)
+		var got []string
+		n, err := s.Emit(most, func(id string, when int64, value []byte) error {
+			got = append(got, fmt.Sprintf("%s at %d: %s", id, when, value))
+			return nil
+		})
+		if want := trial.due(most); err != nil || n != len(want) || !slices.Equal(got, want) {
+			t.Fatalf("got %q, want %q at the watermark %d", got, want, trial.watermark)
+		}
+		changes := changesOf(t, s, 100)
+		if random.IntN(4) == 0 {
+			s.Drop()
+			offset = start
+			if s.Watermark() != m.watermark || s.Open() != heldBefore {
+				t.Fatalf("%d are held at %d after a transaction that was dropped, want %d at %d", s.Open(), s.Watermark(), heldBefore, m.watermark)
+			}
+			continue
+		}
+		log.commit(t, s, changes)
+		size.check(t, s, log, changes, random)
+		m, superseded = trial, superseded+gone
+		h.outputs, h.changelog = append(h.outputs, got...), append(h.changelog, slices.Concat(changes...)...)
+		for _, in := range held {
+			if rule.Size == 0 {
+				continue
+			}
+			window := fmt.Sprint(in.id, " ", in.when/rule.Size)
+			if last, ok := batch[window]; !ok || in.when >= last.when {
+				batch[window] = in
+			}
+		}
+		if s.Open() != heldBefore+len(held)-gone-n {
+			t.Fatalf("%d are held, of %d and %d new ones, %d superseded and %d that took effect", s.Open(), heldBefore, len(held), gone, n)
+		}
+		if log.same(t, rule, s); random.IntN(10) == 0 {
+			s = log.restored(t, rule) // perhaps from the copy on disk
+			log.same(t, rule, s)
+		}
+		if most := 20 * (s.Open() + 20); len(s.queue) > most {
+			t.Fatalf("the queue has %d timers of %d entries", len(s.queue), s.Open())
+		}
+	}
+	if superseded < 100 || len(h.outputs) < 100 {
+		t.Errorf("only %d superseded and %d kept", superseded, len(h.outputs))
+	}
+	if rule.Size == 0 {
+		return h
+	}
+	var want []string
+	for _, in := range batch {
+		if !slices.ContainsFunc(m.inputs, func(open input) bool { return open.id == in.id && open.when/rule.Size == in.when/rule.Size }) {
+			want = append(want, fmt.Sprintf("%s at %d: %d", in.id, in.when, in.offset))
+		}
+	}
+	if got := slices.Sorted(slices.Values(h.outputs)); !slices.Equal(got, slices.Sorted(slices.Values(want))) {
+		t.Errorf("%d outputs, want the %d of a batch", len(got), len(want))
+	}
+	return h
+}
+
 // TestTheNewestVersionNeverGoesBack compares versions with a map of all that were seen in
-// the window.
+// the window. After each commit, a state restored from the changelog equals the live one, byte
+// for byte.
 func TestTheNewestVersionNeverGoesBack(t *testing.T) {
 	t.Parallel()
 	for _, window := range []int64{50, math.MaxInt64} {
@@ -411,13 +492,17 @@ func TestTheNewestVersionNeverGoesBack(t *testing.T) {
 				log.commit(t, s, changes)
 				size.check(t, s, log, changes, random)
 				m = trial
-				if random.IntN(10) == 0 {
-					want := image(t, s)
-					again := log.restored(t, rule)
-					if !bytes.Equal(image(t, again), want) || again.Bytes() != s.Bytes() {
-						t.Fatalf("restored %q, want %q", image(t, again), want)
+				open := 0
+				for _, k := range m {
+					if window == math.MaxInt64 || k.when+window > s.Watermark() {
+						open++
 					}
-					s = again
+				}
+				if s.Open() != open {
+					t.Fatalf("%d versions are open, want %d", s.Open(), open)
+				}
+				if log.same(t, rule, s); random.IntN(10) == 0 {
+					s = log.restored(t, rule)
 				}
 				if len(s.queue) > 200 {
 					t.Fatalf("the queue has %d timers of %d versions", len(s.queue), s.Open())
@@ -463,12 +548,8 @@ func TestAChangelogIsBoundedWhileVersionsStay(t *testing.T) {
 			t.Fatalf("transaction %d: the changelog has %d bytes, and the state %d", i, s.log.Size(), s.Bytes())
 		}
 		if random.IntN(50) == 0 {
-			want := image(t, s)
-			again := log.restored(t, rule)
-			if !bytes.Equal(image(t, again), want) {
-				t.Fatalf("restored %q, want %q", image(t, again), want)
-			}
-			s = again
+			s = log.restored(t, rule)
+			log.same(t, rule, s)
 		}
 	}
 	if int64(all) < 3*(testSlack+4*s.Bytes()) {

@@ -82,6 +82,26 @@ func TestSessionsEndAfterTheirGap(t *testing.T) {
 	}
 }
 
+func TestASessionThatJoinsMayHaveItsGreatestLength(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		last int64
+		want string
+	}{
+		{14_000, "a 10000-14000 n=3 s=3 r=0"},
+		{14_001, "a 10000-12000 n=2 s=2 r=0, a 14001-14001 n=1 s=1 r=0"}, // it would be too long
+	} {
+		e := newEdge(t, stream.Session(3*time.Second, 4*time.Second), 0)
+		for _, when := range []int64{10_000, c.last, 12_000} {
+			e.add("a", when)
+		}
+		e.add("b", 30_000) // closes them
+		if got := e.emit(9); got != c.want {
+			t.Errorf("%s, want %s", got, c.want)
+		}
+	}
+}
+
 func TestRevisionsGrow(t *testing.T) {
 	t.Parallel()
 	e := newEdge(t, testTumbling, time.Minute)
@@ -114,6 +134,28 @@ func TestAWindowBelowAPartlyEmittedOneIsEmitted(t *testing.T) {
 	e.Commit(0, nil)
 	e.add("c", 5000)
 	if got := e.emit(9); got != "c 0-10000 n=1 s=1 r=1, b 10000-20000 n=1 s=1 r=0" {
+		t.Error(got)
+	}
+}
+
+// TestASliceHasOnePaneAtATime has messages of a slice before and after the result of one of its
+// windows.
+func TestASliceHasOnePaneAtATime(t *testing.T) {
+	t.Parallel()
+	e := newEdge(t, stream.Hopping(10*time.Second, 2*time.Second), 0)
+	e.add("a", 5000)
+	e.add("b", 8000+testGrace) // closes two of its five windows
+	if got := e.emit(9); got != "a -4000-6000 n=1 s=1 r=0, a -2000-8000 n=1 s=1 r=0" {
+		t.Error(got)
+	}
+	e.add("a", 5000)
+	e.Commit(0, nil)
+	if e.Open() != 2 {
+		t.Errorf("%d panes of two slices", e.Open())
+	}
+	e.add("b", 14_000+testGrace)
+	e.emit(2)
+	if got := e.emit(9); !strings.HasSuffix(got, "a 4000-14000 n=2 s=2 r=0, b 4000-14000 n=1 s=1 r=0") {
 		t.Error(got)
 	}
 }
@@ -165,6 +207,7 @@ func TestEarlyResultsAreThoseThatHaveChanged(t *testing.T) {
 		e.Commit(0, nil)
 		preview("a n=1 s=1, b n=1 s=1")
 		e.Drop()
+		e.Commit(0, nil) // one without early results
 		preview("a n=1 s=1, b n=1 s=1")
 		e.Commit(0, nil)
 		preview("")

@@ -13,7 +13,8 @@ import (
 
 // TestAChangelogIsBoundedWhileWindowsStayOpen changes a few of many groups again and
 // again. Some transactions are dropped, and some processes end: before their changelog is
-// cut, or after.
+// cut, or after. A transaction copies about as many bytes as it writes for itself, or one
+// group.
 func TestAChangelogIsBoundedWhileWindowsStayOpen(t *testing.T) {
 	t.Parallel()
 	for _, over := range []stream.Window{stream.Tumbling(time.Hour), stream.Hopping(time.Hour, 10*time.Minute), stream.Session(time.Minute, time.Hour)} {
@@ -39,6 +40,17 @@ func TestAChangelogIsBoundedWhileWindowsStayOpen(t *testing.T) {
 					}
 				}
 				changes := changesOf(t, s, 200)
+				own, copied, largest := int64(HeaderSize), int64(0), int64(0)
+				for key, p := range s.entries {
+					own += weigh(key, []pane{*p})
+				}
+				for _, m := range s.moved {
+					old := slices.DeleteFunc(slices.Clone(m.group.panes), func(p pane) bool { return p.at != m.at || p.txn == s.txn })
+					copied, largest = copied+weigh(m.group.key, old), max(largest, weigh(m.group.key, old))
+				}
+				if copied > 2*(own+largest) { // the sizes are estimates
+					t.Fatalf("transaction %d: it has %d bytes, and copied %d", i, own, copied)
+				}
 				moves += len(s.moved)
 				if i > 0 && random.IntN(5) == 0 {
 					s.Drop()
