@@ -311,19 +311,7 @@ func TestAQuietPartitionClosesItsWindows(t *testing.T) {
 		base := time.Now().Truncate(size)
 		b.Write(counted(0, "1", "a", 1, time.Now()), counted(1, "2", "b", 2, time.Now()))
 		p.Wait(2, kafkatest.Settled)
-		var mu sync.Mutex
-		var offsets []string
-		b.Cluster.ControlKey(int16(kmsg.TxnOffsetCommit), func(req kmsg.Request) (kmsg.Response, error, bool) {
-			b.Cluster.KeepControl()
-			mu.Lock()
-			defer mu.Unlock()
-			for _, topic := range req.(*kmsg.TxnOffsetCommitRequest).Topics {
-				for _, part := range topic.Partitions {
-					offsets = append(offsets, fmt.Sprintf("%d at %d", part.Partition, part.Offset))
-				}
-			}
-			return nil, nil, false
-		})
+		offsets := b.offsets()
 		due := base.Add(size + grace + idle + stream.ClockMargin)
 		time.Sleep(time.Until(due.Add(-time.Second))) // in a bubble
 		if got := b.results(); len(got) != 0 {
@@ -333,8 +321,7 @@ func TestAQuietPartitionClosesItsWindows(t *testing.T) {
 		if got := lines(b.results(), base); got != "a0 n=1 s=1, b0 n=1 s=2" {
 			t.Errorf("results %s", got)
 		}
-		slices.Sort(offsets)
-		if got := strings.Join(slices.Compact(offsets), ", "); got != "0 at 1, 1 at 1" {
+		if got := strings.Join(slices.Compact(offsets()), ", "); got != "0 at 1, 1 at 1" {
 			t.Errorf("committed offsets %q", got)
 		}
 		b.Write(counted(0, "3", "a", 1, base.Add(size-1))) // the step is remembered
@@ -346,6 +333,49 @@ func TestAQuietPartitionClosesItsWindows(t *testing.T) {
 		p.Stop()
 		if n := len(b.Read("aside")); n != 2 {
 			t.Errorf("%d late records are parked, want 2", n)
+		}
+	})
+}
+
+// offsets returns a function for the offsets that transactions have committed since, sorted.
+func (b *bubble) offsets() func() []string {
+	var mu sync.Mutex
+	var list []string
+	b.Cluster.ControlKey(int16(kmsg.TxnOffsetCommit), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		b.Cluster.KeepControl()
+		mu.Lock()
+		defer mu.Unlock()
+		for _, topic := range req.(*kmsg.TxnOffsetCommitRequest).Topics {
+			for _, part := range topic.Partitions {
+				list = append(list, fmt.Sprintf("%d at %d", part.Partition, part.Offset))
+			}
+		}
+		return nil, nil, false
+	})
+	return func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Sorted(slices.Values(list))
+	}
+}
+
+// TestResultsWithoutRecordsCommitAnOffset has results that the clock causes. Their transaction
+// has no records, and brokers only refuse that of a replaced member if it commits an offset. In
+// a bubble, the client waits forever for the end of a transaction without one.
+func TestResultsWithoutRecordsCommitAnOffset(t *testing.T) {
+	t.Parallel()
+	inRealTime(t, 2, func(b *bubble) {
+		offsets := b.offsets()
+		p := b.start(b.counting(10*time.Second, 0, 100*time.Millisecond))
+		old := time.Now().Add(-time.Minute)
+		b.Write(counted(0, "1", "a", 1, old), counted(1, "2", "b", 2, old))
+		if !kafkatest.Within(5*time.Minute, func() bool { return b.finals() == "a n=1 s=1, b n=1 s=2" }) {
+			t.Errorf("results %s", b.finals())
+		}
+		p.Stop()
+		got := strings.Join(offsets(), ", ") // once with a record, and once with a result
+		if !strings.Contains(got, "0 at 1, 0 at 1") || !strings.Contains(got, "1 at 1, 1 at 1") {
+			t.Errorf("committed offsets %q", got)
 		}
 	})
 }
