@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -319,35 +320,38 @@ func TestRecordsKeepAPartitionFromBeingQuiet(t *testing.T) {
 // seconds after it was asked for. A record may have come meanwhile.
 func TestAPartitionIsQuietAsOfTheQuestion(t *testing.T) {
 	t.Parallel()
-	inBubble(t, 1, func(b *bubble) {
-		const size, idle, slow = 10 * time.Second, 20 * time.Second, 4 * time.Second
-		opts := b.counting(size, 0, idle)
-		opts.Timeouts.Session = time.Minute
-		p := b.start(opts)
-		base := time.Now().Truncate(size)
-		b.Write(counted(0, "1", "a", 1, time.Now()))
-		p.Wait(1, kafkatest.Settled)
-		var ends atomic.Bool
-		b.Cluster.ControlKey(int16(kmsg.ListOffsets), func(kmsg.Request) (kmsg.Response, error, bool) {
-			if !ends.Load() {
-				b.Cluster.KeepControl()
-				b.Cluster.SleepControl(func() { time.Sleep(slow) }) // in a bubble
+	for shift := range 8 { // of the questions
+		inBubble(t, 1, func(b *bubble) {
+			const size, idle, slow = 10 * time.Second, 20 * time.Second, 4 * time.Second
+			opts := b.counting(size, 0, idle)
+			opts.Timeouts.Session = time.Minute
+			p := b.start(opts)
+			base := time.Now().Truncate(size)
+			time.Sleep(time.Duration(shift) * 500 * time.Millisecond) // in a bubble
+			b.Write(counted(0, "1", "a", 1, time.Now()))
+			p.Wait(1, kafkatest.Settled)
+			var ends atomic.Bool
+			b.Cluster.ControlKey(int16(kmsg.ListOffsets), func(kmsg.Request) (kmsg.Response, error, bool) {
+				if !ends.Load() {
+					b.Cluster.KeepControl()
+					b.Cluster.SleepControl(func() { time.Sleep(slow) }) // in a bubble
+				}
+				return nil, nil, false
+			})
+			due := base.Add(size + idle + stream.ClockMargin)
+			time.Sleep(time.Until(due.Add(slow - time.Second/2))) // in a bubble
+			if watermarkOf(p) >= base.Add(size).UnixMilli() {
+				t.Error("a window was closed by the time of an answer")
 			}
-			return nil, nil, false
+			time.Sleep(time.Minute) // in a bubble
+			if watermarkOf(p) < base.Add(size).UnixMilli() {
+				t.Error("the window is not closed")
+			}
+			ends.Store(true)
+			time.Sleep(time.Minute) // in a bubble
+			p.Stop()
 		})
-		due := base.Add(size + idle + stream.ClockMargin)
-		time.Sleep(time.Until(due.Add(slow - time.Second/2))) // in a bubble
-		if watermarkOf(p) >= base.Add(size).UnixMilli() {
-			t.Error("a window was closed by the time of an answer")
-		}
-		time.Sleep(time.Minute) // in a bubble
-		if watermarkOf(p) < base.Add(size).UnixMilli() {
-			t.Error("the window is not closed")
-		}
-		ends.Store(true)
-		time.Sleep(time.Minute) // in a bubble
-		p.Stop()
-	})
+	}
 }
 
 // watermarkOf returns the committed watermark of the only partition.
@@ -465,6 +469,64 @@ func TestPartitionsThatAreNotUpToDateCloseNoWindows(t *testing.T) {
 	}
 	if after := behind.slot.windows.Watermark(); after != before {
 		t.Errorf("the watermark moved by %d", after-before)
+	}
+}
+
+func TestThePolicyDecidesWhatIsDoneWithLateMessages(t *testing.T) {
+	t.Parallel()
+	for then, kind := range map[pipeline.Then]pipeline.EventKind{pipeline.Park: pipeline.EventParked, pipeline.Drop: pipeline.EventDropped, pipeline.Stop: 0} {
+		tr := try(t, func(o *TransactorOptions) { countIn(t, o, time.Minute); o.Aggregate.Late = then })
+		tr.at(0, 0, "1", `{"g":"a"}`)
+		tr.at(1, 120, "2", `{"g":"a"}`)
+		o := tr.at(2, 0, "3", `{"g":"a"}`)
+		if o.Reason != pipeline.ReasonLate || tr.aside.Kind != kind {
+			t.Errorf("%v: %+v, and the event is %v", then, o, tr.aside.Kind)
+		}
+	}
+}
+
+func TestResultsAreInTheOrderOfTheirPartitions(t *testing.T) {
+	t.Parallel()
+	tr := try(t, func(o *TransactorOptions) { countIn(t, o, time.Minute); o.Aggregate.Idle = time.Second })
+	want := ""
+	for n := range int32(10) {
+		m := &semel.Message{RecordKey: fmt.Append(nil, n), Body: fmt.Appendf(nil, `{"g":"g%d"}`, n), Time: tr.base, Origin: semel.Origin{Partition: n}}
+		_, err := tr.Send(t.Context(), tr.base, m)
+		kafkatest.Must(t, err)
+		want += fmt.Sprint("g", n)
+	}
+	released, err := tr.Pass(t.Context(), tr.base.Add(time.Hour))
+	kafkatest.Must(t, err)
+	got := ""
+	for _, r := range released {
+		got += string(r.Key)
+	}
+	if got != want {
+		t.Errorf("results %s, want %s", got, want)
+	}
+}
+
+// TestOnlyAPartitionThatIsReadToItsEndIsQuiet has answers of brokers about its end.
+func TestOnlyAPartitionThatIsReadToItsEndIsQuiet(t *testing.T) {
+	t.Parallel()
+	tr := try(t, func(o *TransactorOptions) { countIn(t, o, time.Minute); o.Aggregate.Idle = time.Second })
+	tr.at(0, 0, "1", `{"g":"a"}`)
+	for _, c := range []struct {
+		name  string
+		ends  kadm.ListedOffsets
+		quiet bool
+	}{
+		{"no answer", kadm.ListedOffsets{}, false},
+		{"an error", kadm.ListedOffsets{"in": {0: {Offset: -1, Err: kerr.NotLeaderForPartition}}}, false},
+		{"a record that is not read", kadm.ListedOffsets{"in": {0: {Offset: 2}}}, false},
+		{"the end", tr.listEnds(), true},
+	} {
+		for _, minute := range []int{5, 6} {
+			tr.s.settleQuiet(tr.base.Add(time.Duration(minute)*time.Minute).UnixMilli(), c.ends)
+		}
+		if got := tr.s.parts[cluster.Partition{Topic: "in"}].slot.windows.Due(); got != c.quiet {
+			t.Errorf("%s: the window is due: %t", c.name, got)
+		}
 	}
 }
 

@@ -282,6 +282,29 @@ func TestEarlyResultsComeBeforeTheFinalOne(t *testing.T) {
 	})
 }
 
+// TestEarlyResultsOfManyGroupsComeTogether has more than one transaction takes.
+func TestEarlyResultsOfManyGroupsComeTogether(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		opts := b.counting(10*time.Minute, 0, semel.Forever)
+		opts.Aggregate.Early, opts.results = time.Minute, 2
+		p := b.start(opts)
+		for i := range 9 {
+			b.Write(counted(0, strconv.Itoa(i), "g"+strconv.Itoa(i), i, time.Now()))
+		}
+		p.Wait(9, kafkatest.Settled)
+		time.Sleep(90 * time.Second) // in a bubble
+		seen := map[string]bool{}
+		for _, r := range b.written() {
+			seen[r.Key] = true
+		}
+		if len(seen) != 9 {
+			t.Errorf("there are early results of %d groups, want 9", len(seen))
+		}
+		p.Stop()
+	})
+}
+
 // written returns all results that were written.
 func (b *bubble) written() (list []result) {
 	b.Helper()
@@ -408,8 +431,14 @@ func TestAQuietPartitionClosesItsWindowsInTime(t *testing.T) {
 			}
 		}
 		seconds := int32(time.Since(began) / time.Second)
-		if got := asked.Load(); got > seconds+10*rounds { // the monitoring asks once a second
+		most := seconds + 10*rounds // the monitoring asks once a second
+		if got := asked.Load(); got > most {
 			t.Errorf("there were %d requests for the ends of partitions in %d seconds", got, seconds)
+		}
+		asked.Store(0)
+		time.Sleep(10 * time.Minute) // in a bubble
+		if got := asked.Load(); got > 10*60+10 {
+			t.Errorf("there were %d requests for the ends of partitions in 10 minutes without open windows", got)
 		}
 		p.Stop()
 		if got := len(b.results()); got != rounds {
