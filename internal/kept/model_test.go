@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/semel-dev/semel/internal/locallog"
@@ -260,10 +261,10 @@ func image(t *testing.T, s *State) []byte {
 		ids = append(ids, id)
 	}
 	slices.Sort(ids)
-	out := fmt.Appendf(nil, "%d %d %d\n", s.watermark, s.count, s.Bytes())
+	out := fmt.Appendf(nil, "%d %d %d %s\n", s.watermark, s.count, s.Bytes(), s.origins)
 	for _, id := range ids {
 		var err error
-		if out, err = s.appendEntries(out, id, s.open[id]); err != nil {
+		if out, err = s.appendEntries(out, 0, id, s.open[id]); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -327,6 +328,7 @@ func hold(t *testing.T, rule Rule, onDisk bool, seed uint64) (h history) {
 	m := &model{rule: rule}
 	var size bounded
 	batch := map[string]input{} // the last record of each window and id
+	origins := ""               // as they are stored
 	now, offset, superseded := int64(1000), int64(0), 0
 	for range 1500 {
 		trial, watermark, heldBefore, start := m.clone(), s.Watermark(), s.Open(), offset
@@ -386,6 +388,11 @@ func hold(t *testing.T, rule Rule, onDisk bool, seed uint64) (h history) {
 		if want := trial.due(most); err != nil || n != len(want) || !slices.Equal(got, want) {
 			t.Fatalf("got %q, want %q at the watermark %d", got, want, trial.watermark)
 		}
+		if s.Origins() != origins {
+			t.Fatalf("the origins are %q, want %q", s.Origins(), origins)
+		}
+		news := strings.Repeat("o", random.IntN(100))
+		s.SetOrigins(news)
 		changes := changesOf(t, s, 100)
 		if random.IntN(4) == 0 {
 			s.Drop()
@@ -397,7 +404,7 @@ func hold(t *testing.T, rule Rule, onDisk bool, seed uint64) (h history) {
 		}
 		log.commit(t, s, changes)
 		size.check(t, s, log, changes, random)
-		m, superseded = trial, superseded+gone
+		m, origins, superseded = trial, news, superseded+gone
 		h.outputs, h.changelog = append(h.outputs, got...), append(h.changelog, slices.Concat(changes...)...)
 		for _, in := range held {
 			if rule.Size == 0 {

@@ -15,6 +15,7 @@ import (
 //	definition (16): a digest of the rule
 //	topic (16): the id of the input topic
 //	watermark (8): milliseconds since the Unix epoch
+//	kind 4 only: length of the origins (uvarint), origins
 //	ids: length of the id (uvarint), id, number of its entries (uvarint)
 //	entries: first, last, deadline, time, offset (varints), length of the value (uvarint), value
 //
@@ -25,8 +26,9 @@ const (
 	recordVersion = 0x41 // records of windows have other versions
 	kindBarrier   = 2
 	kindChanges   = 3
+	kindMixed     = 4 // changes with origins: see State.SetOrigins
 
-	// HeaderSize is the size of a record without ids.
+	// HeaderSize is the size of a record without origins and ids.
 	HeaderSize = 48
 	// EntrySize is the largest size of an entry without its id and value.
 	EntrySize = 5*binary.MaxVarintLen64 + 3*binary.MaxVarintLen32
@@ -41,13 +43,16 @@ var ErrRecord = errors.New("kept: no record of held records or versions")
 type ID = [16]byte
 
 // Barrier returns a record that marks a position.
-func Barrier(nonce, topic ID) []byte { return appendHeader(nil, kindBarrier, nonce, topic, 0, 0) }
+func Barrier(nonce, topic ID) []byte { return appendHeader(nil, kindBarrier, nonce, topic, progress{}) }
 
-func appendHeader(dst []byte, kind byte, definition, topic ID, ids int, watermark int64) []byte {
-	dst = append(dst, recordVersion, kind, 0, 0)
-	dst = binary.LittleEndian.AppendUint32(dst, uint32(ids))
+func appendHeader(dst []byte, kind byte, definition, topic ID, p progress) []byte {
+	dst = append(dst, recordVersion, kind, 0, 0, 0, 0, 0, 0) // the number of ids is not known yet
 	dst = append(append(dst, definition[:]...), topic[:]...)
-	return binary.LittleEndian.AppendUint64(dst, uint64(watermark))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(p.watermark))
+	if kind == kindMixed {
+		dst = append(binary.AppendUvarint(dst, uint64(len(p.origins))), p.origins...)
+	}
+	return dst
 }
 
 // Changes returns the records of the open transaction. Each has at most a number of bytes,
@@ -55,13 +60,19 @@ func appendHeader(dst []byte, kind byte, definition, topic ID, ids int, watermar
 // were written longest ago: as many bytes as the transaction writes anyway. After an error,
 // which is one of the copy on disk, the transaction must be dropped.
 func (s *State) Changes(definition, topic ID, most int) (records [][]byte, err error) {
-	if len(s.changed) == 0 && s.watermark == s.committed {
+	if len(s.changed) == 0 && s.progress == s.committed {
 		return nil, nil
 	}
+	kind := byte(kindChanges)
+	if s.origins != "" {
+		kind = kindMixed
+	}
+	head := appendHeader(nil, kind, definition, topic, s.progress)
 	var ids []byte
-	n, written := 0, HeaderSize
+	n, written := 0, len(head)
 	flush := func() {
-		value := appendHeader(make([]byte, 0, HeaderSize+len(ids)), kindChanges, definition, topic, n, s.watermark)
+		value := append(make([]byte, 0, len(head)+len(ids)), head...)
+		binary.LittleEndian.PutUint32(value[4:], uint32(n))
 		records = append(records, append(value, ids...))
 		ids, n = ids[:0], 0
 	}
@@ -75,10 +86,10 @@ func (s *State) Changes(definition, topic ID, most int) (records [][]byte, err e
 	add := func(id string) error {
 		size, first := len(ids), len(s.spots)
 		var err error
-		if ids, err = s.appendEntries(ids, id, s.list(id)); err != nil {
+		if ids, err = s.appendEntries(ids, len(head), id, s.list(id)); err != nil {
 			return err
 		}
-		if size > 0 && HeaderSize+len(ids) > most {
+		if size > 0 && len(head)+len(ids) > most {
 			last := slices.Clone(ids[size:])
 			ids = ids[:size]
 			flush()
@@ -120,8 +131,9 @@ func (s *State) Changes(definition, topic ID, most int) (records [][]byte, err e
 // spot is where an entry's value is in the records of the open transaction.
 type spot struct{ record, at int }
 
-// appendEntries appends the entries of an id, and notes where their values are.
-func (s *State) appendEntries(dst []byte, id string, list []entry) (_ []byte, err error) {
+// appendEntries appends the entries of an id behind a header, and notes where their values
+// are.
+func (s *State) appendEntries(dst []byte, header int, id string, list []entry) (_ []byte, err error) {
 	dst = append(binary.AppendUvarint(dst, uint64(len(id))), id...)
 	dst = binary.AppendUvarint(dst, uint64(len(list)))
 	for i := range list {
@@ -130,7 +142,7 @@ func (s *State) appendEntries(dst []byte, id string, list []entry) (_ []byte, er
 			dst = binary.AppendVarint(dst, n)
 		}
 		dst = binary.AppendUvarint(dst, uint64(e.size()))
-		s.spots = append(s.spots, spot{at: HeaderSize + len(dst)})
+		s.spots = append(s.spots, spot{at: header + len(dst)})
 		if e.stored() {
 			if dst, err = s.Read(dst, e.ref); err != nil {
 				return nil, err
@@ -154,20 +166,21 @@ type Record struct {
 	// Nonce identifies a barrier, and is zero otherwise. Definition is the digest of the
 	// rule.
 	Nonce, Definition, Topic ID
-	watermark                int64
+	progress                 progress
 	count                    int
-	ids                      []byte
+	ids                      []byte // of the value, from the offset start on
+	start                    int
 }
 
 // Watermark returns the watermark after the transaction.
-func (r *Record) Watermark() int64 { return r.watermark }
+func (r *Record) Watermark() int64 { return r.progress.watermark }
 
 // Len returns the number of ids.
 func (r *Record) Len() int { return r.count }
 
 // Parse reads a record. Its error is ErrRecord.
 func Parse(value []byte) (r Record, err error) {
-	if len(value) < HeaderSize || value[0] != recordVersion || value[1] != kindChanges && value[1] != kindBarrier {
+	if len(value) < HeaderSize || value[0] != recordVersion || value[1] < kindBarrier || value[1] > kindMixed {
 		return r, ErrRecord
 	}
 	r.count = int(binary.LittleEndian.Uint32(value[4:]))
@@ -177,7 +190,16 @@ func Parse(value []byte) (r Record, err error) {
 		r.Definition = ID(value[8:24])
 	}
 	r.Topic = ID(value[24:40])
-	r.watermark, r.ids = int64(binary.LittleEndian.Uint64(value[40:])), value[HeaderSize:]
+	r.progress.watermark, r.start = int64(binary.LittleEndian.Uint64(value[40:])), HeaderSize
+	if value[1] == kindMixed {
+		length, size := binary.Uvarint(value[r.start:])
+		if r.start += size; size <= 0 || length > uint64(len(value)-r.start) {
+			return r, ErrRecord
+		}
+		r.progress.origins = string(value[r.start : r.start+int(length)])
+		r.start += int(length)
+	}
+	r.ids = value[r.start:]
 	n := 0
 	for rest := r.ids; len(rest) > 0; n++ {
 		var ok bool
@@ -231,7 +253,7 @@ func (s *State) Apply(r *Record, at int64, place locallog.Place) {
 	for rest := r.ids; len(rest) > 0; {
 		var id string
 		var list []entry
-		start, whole := HeaderSize+len(r.ids)-len(rest), cap(rest)
+		start, whole := r.start+len(r.ids)-len(rest), cap(rest)
 		id, list, rest, _ = cutEntries(rest) // Parse has checked them
 		for i := range list {
 			if e := &list[i]; s.Leaves(e.value) {
@@ -245,5 +267,5 @@ func (s *State) Apply(r *Record, at int64, place locallog.Place) {
 		s.set(id, list)
 		s.stored(id, at)
 	}
-	s.settle(r.watermark)
+	s.settle(r.progress)
 }

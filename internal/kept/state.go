@@ -33,8 +33,9 @@ type Rule struct {
 // The watermark never falls. A record is due when the watermark has reached its deadline:
 // no later record can replace it. A version is forgotten then.
 type State struct {
-	rule                 Rule
-	committed, watermark int64
+	rule Rule
+	progress
+	committed progress
 	// open are the entries by id. changed are those of the open transaction, which
 	// replace them; an empty list means that there are none. A list is in the order of
 	// first, because the order decides which sessions a record joins.
@@ -55,6 +56,12 @@ type State struct {
 	// values of the entries of written are.
 	locallog.Values
 	spots []spot
+}
+
+// progress is how far a partition has come.
+type progress struct {
+	watermark int64
+	origins   string // the text of SetOrigins
 }
 
 // entry is a record that is held, or a version.
@@ -127,6 +134,13 @@ func (s *State) See(when, clock int64) bool {
 	s.watermark = max(s.watermark, when-s.rule.Grace)
 	return true
 }
+
+// SetOrigins stores a text with the open transaction. It says how far each partition has
+// come whose records are mixed in this one.
+func (s *State) SetOrigins(text string) { s.origins = text }
+
+// Origins returns the text of SetOrigins.
+func (s *State) Origins() string { return s.origins }
 
 // Verdict says what became of a record.
 type Verdict uint8
@@ -342,7 +356,7 @@ func (s *State) Quiet(read, margin int64) bool {
 
 // Drop discards the open transaction.
 func (s *State) Drop() {
-	s.watermark = s.committed
+	s.progress = s.committed
 	clear(s.changed)
 	s.written, s.spots = s.written[:0], s.spots[:0]
 	for _, t := range s.popped {
@@ -374,7 +388,7 @@ func (s *State) Commit(at int64, places []locallog.Place) {
 		s.stored(id, at)
 	}
 	s.written, s.spots = s.written[:0], s.spots[:0]
-	s.settle(s.watermark)
+	s.settle(s.progress)
 }
 
 // stored notes where the changelog has the entries of an id.
@@ -398,11 +412,11 @@ func (s *State) set(id string, list []entry) {
 	s.open[id] = list
 }
 
-// settle makes a watermark the committed one, and forgets versions.
-func (s *State) settle(watermark int64) {
-	s.committed, s.watermark = watermark, watermark
+// settle makes a progress the committed one, and forgets versions.
+func (s *State) settle(p progress) {
+	s.committed, s.progress = p, p
 	for s.rule.Window > 0 {
-		t, e := s.next(watermark)
+		t, e := s.next(p.watermark)
 		if e == nil {
 			break
 		}

@@ -321,6 +321,7 @@ func run(t *testing.T, agg *stream.Aggregate, seed uint64, rounds, most int, ord
 	revisions := map[string]uint64{}                  // the last one of each window and group key
 	longest, most64, pending := 0, int64(0), int64(0) // of a transaction; of the state; to be cut
 	clock, at, newest := int64(1_000_000), 0, int64(0)
+	origins := "" // as they are stored
 
 	live.state = records.restart(t)
 	// transact reads messages up to a place in the log, and ends in one of four ways.
@@ -369,6 +370,14 @@ func run(t *testing.T, agg *stream.Aggregate, seed uint64, rounds, most int, ord
 		if want := trial.close(n); err != nil || !slices.Equal(got, want) {
 			t.Fatalf("results %q (%v), want %q", got, err, want)
 		}
+		if got := live.state.Origins(); got != origins {
+			t.Fatalf("the origins are %q, want %q", got, origins)
+		}
+		news := origins
+		if random.IntN(3) == 0 && most == 0 {
+			news = strings.Repeat("o", random.IntN(200))
+			live.state.SetOrigins(news)
+		}
 		changes, err := live.state.Changes(definition, topic, HeaderSize+random.IntN(400))
 		if err != nil {
 			t.Fatal(err)
@@ -386,7 +395,7 @@ func run(t *testing.T, agg *stream.Aggregate, seed uint64, rounds, most int, ord
 			h.changelog = append(h.changelog, value...)
 		}
 		longest = max(longest, len(slices.Concat(changes...)))
-		m, at, revisions = trial, to, revised
+		m, at, origins, revisions = trial, to, news, revised
 		maps.Copy(live.seen, live.tx)
 		clear(live.tx)
 		h.outputs = append(h.outputs, got...)

@@ -18,6 +18,7 @@ import (
 //	topic (16): the id of the input topic
 //	watermark, emitted, partly (8 each): milliseconds since the Unix epoch
 //	cursor
+//	kind 4 only: length of the origins (uvarint), origins
 //	entries: start of the pane (varint), first - start (uvarint), late messages (uvarint),
 //	length of the group key (uvarint), group key, length of the accumulator (uvarint),
 //	accumulator, or nothing if the pane is now part of another
@@ -29,8 +30,9 @@ const (
 	recordVersion = 2
 	kindBarrier   = 2
 	kindChanges   = 3
+	kindMixed     = 4 // changes with origins: see State.SetOrigins
 
-	// HeaderSize is the size of a record without cursor and entries.
+	// HeaderSize is the size of a record without cursor, origins and entries.
 	HeaderSize = 64
 	// entrySize is about the size of an entry without its group key and accumulator.
 	entrySize = 16
@@ -61,7 +63,10 @@ func appendHeader(dst []byte, kind byte, definition, topic ID, entries int, p *p
 	for _, n := range []int64{p.watermark, p.emitted, p.partly} {
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(n))
 	}
-	return append(dst, p.cursor...)
+	if dst = append(dst, p.cursor...); kind == kindMixed {
+		dst = append(binary.AppendUvarint(dst, uint64(len(p.origins))), p.origins...)
+	}
+	return dst
 }
 
 // Changes returns the records of the open transaction. Each has at most a number of
@@ -73,11 +78,17 @@ func (s *State) Changes(definition, topic ID, most int) (records [][]byte, err e
 		return nil, nil
 	}
 	entries := s.coded[:0]
-	n, written, start := 0, 0, HeaderSize+len(s.present.cursor)
+	kind := byte(kindChanges)
+	if s.present.origins != "" {
+		kind = kindMixed
+	}
+	head := appendHeader(nil, kind, definition, topic, 0, &s.present)
+	n, written, start := 0, 0, len(head)
 	clear(s.spots)
 	s.spots = s.spots[:0]
 	flush := func() {
-		value := appendHeader(make([]byte, 0, start+len(entries)), kindChanges, definition, topic, n, &s.present)
+		value := append(make([]byte, 0, start+len(entries)), head...)
+		binary.LittleEndian.PutUint32(value[4:], uint32(n))
 		records = append(records, append(value, entries...))
 		entries, n = entries[:0], 0
 	}
@@ -177,7 +188,8 @@ type Record struct {
 	Nonce, Definition, Topic ID
 	progress                 progress
 	count                    int
-	entries                  []byte
+	entries                  []byte // of the value, from the offset start on
+	start                    int
 }
 
 // Watermark returns the watermark after the transaction.
@@ -188,7 +200,7 @@ func (r *Record) Len() int { return r.count }
 
 // Parse reads a record. Its error is ErrRecord.
 func Parse(value []byte) (r Record, err error) {
-	if len(value) < HeaderSize || value[0] != recordVersion || value[1] != kindChanges && value[1] != kindBarrier {
+	if len(value) < HeaderSize || value[0] != recordVersion || value[1] < kindBarrier || value[1] > kindMixed {
 		return r, ErrRecord
 	}
 	cursor := int(binary.LittleEndian.Uint16(value[2:]))
@@ -204,7 +216,16 @@ func Parse(value []byte) (r Record, err error) {
 	if len(value) < HeaderSize+cursor {
 		return r, ErrRecord
 	}
-	r.progress.cursor, r.entries = string(value[HeaderSize:HeaderSize+cursor]), value[HeaderSize+cursor:]
+	r.progress.cursor, r.start = string(value[HeaderSize:HeaderSize+cursor]), HeaderSize+cursor
+	if value[1] == kindMixed {
+		length, size := binary.Uvarint(value[r.start:])
+		if r.start += size; size <= 0 || length > uint64(len(value)-r.start) {
+			return r, ErrRecord
+		}
+		r.progress.origins = string(value[r.start : r.start+int(length)])
+		r.start += int(length)
+	}
+	r.entries = value[r.start:]
 	n := 0
 	for rest := r.entries; len(rest) > 0; n++ {
 		var ok bool
@@ -257,7 +278,7 @@ func cutEntry(b []byte) (e entry, rest []byte, ok bool) {
 // a place. No transaction is open.
 func (s *State) Apply(r *Record, at int64, place locallog.Place) {
 	s.committed, s.present, s.left = r.progress, r.progress, nil
-	whole := HeaderSize + len(r.progress.cursor) + cap(r.entries)
+	whole := r.start + cap(r.entries)
 	var e entry
 	for rest := r.entries; len(rest) > 0; {
 		e, rest, _ = cutEntry(rest) // Parse has checked them

@@ -140,6 +140,8 @@ type progress struct {
 	// cursor; or 0.
 	partly int64
 	cursor string
+	// origins is the text of SetOrigins.
+	origins string
 }
 
 // done reports whether the result of a window and group key is emitted.
@@ -220,6 +222,13 @@ func (s *State) See(when, clock int64) bool {
 	s.advance(when - s.agg.Grace.Milliseconds())
 	return true
 }
+
+// SetOrigins stores a text with the open transaction. It says how far each partition has
+// come whose messages are mixed in this one.
+func (s *State) SetOrigins(text string) { s.present.origins = text }
+
+// Origins returns the text of SetOrigins.
+func (s *State) Origins() string { return s.present.origins }
 
 func (s *State) advance(watermark int64) {
 	s.present.watermark = max(s.present.watermark, watermark)
