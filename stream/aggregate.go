@@ -14,8 +14,9 @@ import (
 // Aggregate groups messages by a key and by windows over their times, and computes one
 // final result for each group and window. By, Over and Func are required.
 //
-// A partition's watermark is the greatest time of its messages, minus Grace. When it
-// reaches the end of a window, the window is closed: its result is written, once.
+// A partition's watermark is the greatest time of its messages, minus Grace. If messages of
+// several partitions are mixed, it is that of the slowest of them. When it reaches the end
+// of a window, the window is closed: its result is written, once.
 type Aggregate struct {
 	// By finds the group key of a message.
 	By *key.Rule

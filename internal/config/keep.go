@@ -93,7 +93,7 @@ func keepMapping(k *Keep) schema.Mapping {
 }
 
 // checkKeep reports what cannot be combined with keep in a Kafka transaction.
-func checkKeep(p *Pipeline, source TransactionalSource, there schema.Members) {
+func checkKeep(p *Pipeline, there schema.Members) {
 	k := p.Key.Keep
 	if k == nil {
 		return
@@ -103,8 +103,5 @@ func checkKeep(p *Pipeline, source TransactionalSource, there schema.Members) {
 	}
 	if t, ok := there["transaction"]; ok && k.First != nil && p.Transaction.Time == "event" {
 		t.Wrong("time: event cannot be combined with key.keep.first, which has the times by which keys are remembered: leave out time and grace")
-	}
-	if k.Holds() {
-		source.CheckKeep(there["key"])
 	}
 }

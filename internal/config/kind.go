@@ -12,6 +12,7 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/tiered"
+	"github.com/semel-dev/semel/stream"
 )
 
 // Kinds are the kinds of sources, sinks and stores that a configuration can name,
@@ -290,12 +291,8 @@ type TransactionalSource interface {
 	// Windows names the topics that hold the open windows of an aggregate, or the held
 	// records or versions of a keep rule.
 	Windows(p *Pipeline) []string
-	// CheckAggregate reports why the source cannot have an aggregate.
-	CheckAggregate(v schema.Value)
-	// CheckKeep reports why the source cannot hold records.
-	CheckKeep(v schema.Value)
-	// CheckLocalTable reports why the source cannot have a table with read: local.
-	CheckLocalTable(v schema.Value)
+	// CheckTable reports why the pipeline cannot have a table.
+	CheckTable(p *Pipeline, t *stream.Table, v schema.Value)
 	// ParkedTopic is the default topic for parked messages.
 	ParkedTopic() string
 	// OpenTransaction opens the pipeline, with its FilterMap.

@@ -257,10 +257,7 @@ func checkPipelineFields(p *Pipeline, v schema.Value, there schema.Members) {
 	if p.Observe {
 		there["observe"].Wrong("a Kafka transaction cannot observe: write a store while you observe")
 	}
-	if a, ok := there["aggregate"]; ok {
-		source.CheckAggregate(a)
-	}
-	checkKeep(p, source, there)
+	checkKeep(p, there)
 	checkTables(p, source, there)
 	if parked, ok := there["parked"]; ok && p.Parked.Topic == "" {
 		parked.Wrong("a Kafka transaction parks messages in a topic: write parked: { topic: NAME }")

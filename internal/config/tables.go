@@ -76,9 +76,7 @@ func checkTables(p *Pipeline, source TransactionalSource, there schema.Members) 
 				v.Wrong("%s and %s have one topic, so read, as_of and history must be the same", other.Name, t.Name)
 			}
 		}
-		if t.Local {
-			source.CheckLocalTable(v)
-		}
+		source.CheckTable(p, t, v)
 	}
 }
 

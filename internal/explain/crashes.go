@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
@@ -224,10 +225,10 @@ func (e *explainer) windowFailures(add func(at, then string)) {
 		return
 	}
 	late := map[string]string{"park": "it is parked, with the reason late", "drop": "it is dropped, counted, and lost", "stop": "the pipeline ends at it"}[agg.Late]
-	closed := "The window of a record is closed when a record of the same partition is newer than the window's end by at least the grace of " + schema.Duration(agg.Grace)
+	closed := "The window of a record is closed when " + e.newer() + " newer than the window's end by at least the grace of " + schema.Duration(agg.Grace)
 	switch gap := agg.Over.Gap(); {
 	case gap > 0:
-		closed = "The session of a record is closed when a record of the same partition is newer than the session's last one by more than gap and grace, " + schema.Duration(gap+agg.Grace)
+		closed = "The session of a record is closed when " + e.newer() + " newer than the session's last one by more than gap and grace, " + schema.Duration(gap+agg.Grace)
 		add("a record joins two sessions", "they become one, unless it would be longer than "+schema.Duration(agg.Over.Most())+" (max): then the record joins the first. A session whose result is written is never changed")
 	case agg.Over.Every() < agg.Over.Size():
 		closed += "; it counts in those of its windows that are open, and is late if none is"
@@ -239,11 +240,35 @@ func (e *explainer) windowFailures(add func(at, then string)) {
 	}
 	add("a record is more than "+schema.Duration(agg.MaxAhead)+" ahead of the clock", "it is parked, and closes no window")
 	if agg.Idle == semel.Forever {
-		add("no more records come", "windows that are open stay open until a newer record of their partition comes (idle: forever)")
+		add("no more records come", "windows that are open stay open until "+e.newer()+" newer (idle: forever)")
 		return
 	}
-	add("no more records come", "if all records of the partition were read and no new one comes for "+schema.Duration(agg.Idle)+" (idle), each window is closed whose end is at least idle + grace + "+schema.Duration(stream.ClockMargin)+" ago"+
+	add("no more records come", e.quiet(agg.Idle)+", each window is closed whose end is at least idle + grace + "+schema.Duration(stream.ClockMargin)+" ago"+
 		". With message.timestamp.type=LogAppendTime of the topic no later record is older. With CreateTime, a record that its producer holds back for longer than grace and idle is late")
+}
+
+// newer says which records close the window of a record, up to an adjective.
+func (e *explainer) newer() string {
+	if e.source.Repartition != "" {
+		return "every partition of the input has had a record that is"
+	}
+	return "a record of the same partition is"
+}
+
+// newest says which record decides how late another one is.
+func (e *explainer) newest() string {
+	if e.source.Repartition != "" {
+		return "newest record of the slowest partition of the input"
+	}
+	return "newest of its partition"
+}
+
+// quiet says when the clock counts instead of records.
+func (e *explainer) quiet(idle time.Duration) string {
+	if e.source.Repartition != "" {
+		return "if all records of a partition of the input were read and no new one comes for " + schema.Duration(idle) + " (idle), the other partitions decide; if none comes in any"
+	}
+	return "if all records of the partition were read and no new one comes for " + schema.Duration(idle) + " (idle)"
 }
 
 // keepFailures describes the outcome of records that keep does not simply pass on.
@@ -259,17 +284,17 @@ func (e *explainer) keepFailures(add func(at, then string)) {
 	late := map[string]string{"park": "it is parked, with the reason late", "drop": "it is dropped, counted, and lost", "stop": "the pipeline ends at it"}[k.Late]
 	if k.First != nil {
 		add("another record of the key comes", "the earlier one is held, and the other is superseded; once one took effect, others are duplicates for "+schema.Duration(e.pipeline.Window)+" (window)")
-		add("a record is older than the newest of its partition by more than the grace of "+schema.Duration(k.Grace), "it is late, unless it is a duplicate: "+late)
+		add("a record is older than the "+e.newest()+" by more than the grace of "+schema.Duration(k.Grace), "it is late, unless it is a duplicate: "+late)
 	} else {
 		add("another record of the key comes", "the later one is held, and the other is superseded; held records take effect once for each key and window ("+k.Last.String()+")")
-		add("a record comes after its window is closed", "it is late: "+late+"; a redrive does not change that. A window is closed when a record of the same partition is newer than its end by at least the grace of "+schema.Duration(k.Grace))
+		add("a record comes after its window is closed", "it is late: "+late+"; a redrive does not change that. A window is closed when "+e.newer()+" newer than its end by at least the grace of "+schema.Duration(k.Grace))
 	}
 	add("a record is more than "+schema.Duration(k.MaxAhead)+" ahead of the clock", "it is parked, and ends no hold")
 	if k.Idle == semel.Forever {
-		add("no more records come", "records are held until a newer record of their partition comes (idle: forever)")
+		add("no more records come", "records are held until "+e.newer()+" newer (idle: forever)")
 		return
 	}
-	add("no more records come", "if all records of the partition were read and no new one comes for "+schema.Duration(k.Idle)+" (idle), each record takes effect whose time or window ended at least idle + grace + "+schema.Duration(stream.ClockMargin)+" ago"+
+	add("no more records come", e.quiet(k.Idle)+", each record takes effect whose time or window ended at least idle + grace + "+schema.Duration(stream.ClockMargin)+" ago"+
 		". With message.timestamp.type=LogAppendTime of the topic no later record is older by the record's own time. With CreateTime, or times in the body, a record that its producer holds back for longer than grace and idle is late")
 }
 

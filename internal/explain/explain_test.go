@@ -78,10 +78,14 @@ func TestEachModeHasItsPromise(t *testing.T) {
 		{keep("last: { tumbling: 1m }") + fromKafka + toKafka, "one transaction in Kafka", Yes, Yes, "", "the record is in the topic g-state, and takes effect from there, or is superseded"},
 		{keep("last: { tumbling: 1m }, late: drop") + fromKafka + toKafka, "one transaction in Kafka", Unless, Yes, "also if no other one of its key took effect", "held records take effect once for each key and window (tumbling 1m0s)"},
 		{keep("first: .time, grace: 10s") + fromKafka + toKafka, "one transaction in Kafka", Yes, Yes, "", "older than the newest of its partition by more than the grace of 10s"},
-		{keep("first: .time, idle: forever") + fromKafka + toKafka, "one transaction in Kafka", Yes, Yes, "", "records are held until a newer record of their partition comes"},
+		{keep("first: .time, idle: forever") + fromKafka + toKafka, "one transaction in Kafka", Yes, Yes, "", "records are held until a record of the same partition is newer"},
 		{keep("newest: .version") + fromKafka + toKafka, "one transaction in Kafka", Yes, Yes, "", "its version (.version) is in the topic g-state: an older or equal one is superseded"},
 		{strings.Replace(fromKafka, "group", "repartition: true, group", 1) + toKafka, "one transaction in Kafka", Yes, Yes, "", "the copy is in g-repartition with its origin"},
 		{strings.Replace(fromKafka, "group", "repartition: true, group", 1) + toKafka, "one transaction in Kafka", Yes, Yes, "", "records keep their order by key, not by record key"},
+		{strings.Replace(fromKafka, "group", "repartition: true, group", 1) + toKafka + counts + ", grace: 30s }\n", "one transaction in Kafka", Yes, Yes, "", "when every partition of the input has had a record that is newer than the window's end"},
+		{strings.Replace(fromKafka, "group", "repartition: true, group", 1) + toKafka + counts + " }\n", "one transaction in Kafka", Yes, Yes, "", "the other partitions decide; if none comes in any, each window"},
+		{strings.Replace(fromKafka, "group", "repartition: true, group", 1) + toKafka + counts + " }\n", "one transaction in Kafka", Yes, Yes, "", "copies of a record with different group keys (.g) are not compared"},
+		{keep("first: .time, grace: 10s") + strings.Replace(fromKafka, "group", "repartition: true, group", 1) + toKafka, "one transaction in Kafka", Yes, Yes, "", "older than the newest record of the slowest partition of the input by more"},
 		{fromFile + "    store: keys\n" + toFile, "one checkpoint on the disk", Yes, Yes, "", "cut to the length of the last checkpoint"},
 		{fromHTTP + "    store: keys\n" + toFile, "one checkpoint on the disk", Yes, Yes, "", "gets the same answer"},
 		{fromKafka + "    store: keys\n" + toWebhook, "claim, deliver, complete", Yes, Unless, "between the effect and the completion of its key", "claimed again immediately, as attempt 1 with a higher token"},
@@ -272,8 +276,8 @@ func TestKeptMessagesHaveTheExceptionsOfTheirKind(t *testing.T) {
 	t.Parallel()
 	const stage, forgotten, remembered = "a repartition stage", "after its key was forgotten has its effect again", "remembered for 7d"
 	for rule, said := range map[string][]string{
-		"last: { tumbling: 1m }": nil, // it has no keys, and the stage is refused
-		"first: .time":           {forgotten, remembered},
+		"last: { tumbling: 1m }": {stage}, // it has no keys
+		"first: .time":           {stage, forgotten, remembered},
 		"newest: .version":       {stage, forgotten, remembered},
 	} {
 		text := strings.Join(strings.Fields(promise(t, keep(rule)+fromKafka+toKafka).Text()), " ")

@@ -243,8 +243,10 @@ func (e *explainer) exceptions() []string {
 		if t := &e.pipeline.Transaction; t.Time == "event" && e.pipeline.OnLate == "run" {
 			list = append(list, "a record that is behind the newest of its partition by more than the grace of "+schema.Duration(t.Grace)+" is late, and is delivered (on_late: run): a late copy may be delivered again if it is behind by more than window and grace, because its key was forgotten")
 		}
-		if agg := e.pipeline.Aggregate; agg != nil {
-			list = append(list, "records of one group key ("+agg.By.String()+") in several partitions have a result in each: the start checks a sample for them; write the topic with the group key as record key")
+		if agg := e.pipeline.Aggregate; agg != nil && e.source.Repartition != "" {
+			list = append(list, "copies of a record with different group keys ("+agg.By.String()+") are not compared, because they may be in different partitions")
+		} else if agg != nil {
+			list = append(list, "records of one group key ("+agg.By.String()+") in several partitions have a result in each: the start checks a sample for them; a repartition stage, repartition: true of the source, brings them together")
 		}
 		for _, t := range e.pipeline.Tables {
 			if t.History == 0 {
@@ -255,16 +257,16 @@ func (e *explainer) exceptions() []string {
 			}
 		}
 		if k := e.pipeline.Key.Keep; k != nil && e.source.Repartition == "" {
-			list = append(list, "records of one key in several partitions are not compared, and each partition keeps one")
+			list = append(list, "records of one key in several partitions are not compared, and each partition keeps one: the start checks a sample for them; a repartition stage, repartition: true of the source, brings them together")
 		}
 		if e.source.Repartition != "" {
-			list = append(list, "records keep their order by key, not by record key: records of one record key with several keys go to several partitions")
-		} else if e.pipeline.Key.Rule.String() != "record-key" {
-			remedy := "; a repartition stage, repartition: true of the source, brings them together"
-			if e.pipeline.Aggregate != nil || e.pipeline.Holds() {
-				remedy = "" // it would mix the progress of partitions
+			by, keys := "key", "keys"
+			if e.pipeline.Aggregate != nil {
+				by, keys = "group key", "group keys"
 			}
-			list = append(list, "copies of a key in several partitions are not compared: the start checks a sample for them"+remedy)
+			list = append(list, "records keep their order by "+by+", not by record key: records of one record key with several "+keys+" go to several partitions")
+		} else if e.pipeline.Key.Keep == nil && e.pipeline.Key.Rule.String() != "record-key" {
+			list = append(list, "copies of a key in several partitions are not compared: the start checks a sample for them; a repartition stage, repartition: true of the source, brings them together")
 		}
 	case config.Lossy:
 		if e.pipeline.Observe {

@@ -15,10 +15,9 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
-	"github.com/semel-dev/semel/broker/kafka/internal/record"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/asides"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/copies"
-	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/origins"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -36,24 +35,35 @@ type copier struct {
 	// lost says that a partition is gone, so the open transaction cannot commit.
 	lost atomic.Bool
 
-	reader    *key.Reader
-	message   semel.Message
-	id        []byte
-	partition kgo.TopicPartitioner
-	records   int
-	bytes     int64
-	asides    asides.List // of records that are too large to copy
+	placer  *copies.Placer
+	records int
+	bytes   int64
+	asides  asides.List // of records that are too large to copy
 	// askedLimits says that the open transaction has asked for the topics' limits
 	// again.
 	askedLimits bool
-	promise     func(*kgo.Record, error)
-	failed      atomic.Pointer[error]
+	// times is how far the origins have come whose copies are committed, or in the open
+	// transaction; nil if they do not decide. told is when it was last written, and news says
+	// that it has changed since.
+	times   *origins.Times
+	told    time.Time
+	news    bool
+	promise func(*kgo.Record, error)
+	failed  atomic.Pointer[error]
 }
 
 func newCopier(t *Transactor, number int) *copier {
 	c := &copier{t: t, name: cluster.RepartitionSuffix[1:] + "-" + strconv.Itoa(number), to: t.opts.Repartition.Topic}
-	c.reader = t.opts.Key.Rule.Reader(nil)
-	c.partition = kgo.StickyKeyPartitioner(nil).ForTopic(c.to)
+	place := copies.PlacerOptions{
+		Rule: t.opts.Key.Rule, Scope: t.opts.Key.Scope.Name, Hash: t.opts.Key.OnMissing == pipeline.MissingHash,
+		FilterMap: t.opts.FilterMap, Topic: c.to, Partitions: t.copyPartitions,
+	}
+	if t.opts.Aggregate != nil {
+		place.By = t.opts.Aggregate.By
+	} else if t.opts.Keep != nil {
+		place.First = t.opts.Keep.First
+	}
+	c.placer = copies.NewPlacer(place)
 	c.promise = func(r *kgo.Record, err error) {
 		if err != nil {
 			err = cluster.WriteError(r, err)
@@ -71,6 +81,7 @@ func (c *copier) live(ctx context.Context) (err error) {
 	last, cancel := cluster.Lasting(ctx, c.t.opts.Timeouts.Shutdown)
 	defer cancel()
 	c.lost.Store(false)
+	c.forget()
 	defer c.releaseAll()
 	given := func(_ context.Context, _ *kgo.Client, topics map[string][]int32) { c.hold(partitionsOf(topics)) }
 	gone := func(_ context.Context, _ *kgo.Client, topics map[string][]int32) {
@@ -85,6 +96,9 @@ func (c *copier) live(ctx context.Context) (err error) {
 	more := append(c.t.opts.Reset.Options(), kgo.ConsumeTopics(c.t.opts.Inputs...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerBatchMaxBytesFn(c.limits.Client),
 		kgo.OnPartitionsAssigned(given), kgo.OnPartitionsRevoked(gone), kgo.OnPartitionsLost(gone))
+	if c.times != nil {
+		more = append(more, kgo.KeepControlRecords()) // the end of an origin may be a marker
+	}
 	c.client, c.cut, err = c.t.join(ctx, c.t.opts.copyGroup(), c.name, more)
 	if c.client != nil {
 		defer closeWithin(leaveTime, c.client, c.cut)
@@ -133,7 +147,7 @@ func (c *copier) loop(ctx, last context.Context) error {
 		if err := cluster.FetchError(fetches); err != nil {
 			return err
 		}
-		if fetches.NumRecords() == 0 {
+		if fetches.NumRecords() == 0 && !c.tells() {
 			if joined(c.client) {
 				c.t.health.Works(c.name)
 				c.does("", 0)
@@ -145,6 +159,37 @@ func (c *copier) loop(ctx, last context.Context) error {
 		}
 	}
 	return nil
+}
+
+// forget forgets how far the origins have come: an aborted copy is written again, maybe by
+// another member and later.
+func (c *copier) forget() {
+	if c.t.opts.mixes() {
+		c.times, c.news = origins.New(c.t.origins), false
+	}
+}
+
+// see notes the time of a record of an origin, unless that is too far ahead of the clock.
+func (c *copier) see(origin cluster.Partition, when int64, now time.Time) {
+	if c.times != nil && when <= now.Add(c.t.opts.maxAhead()).UnixMilli() {
+		c.news = c.times.See(origin, when) || c.news
+	}
+}
+
+// tellEvery is how often a copier says how far its origins have come.
+const tellEvery = time.Second
+
+// tells reports whether it is time to say how far the origins have come.
+func (c *copier) tells() bool { return c.news && time.Since(c.told) >= tellEvery }
+
+// tell writes to each partition how far the origins have come, behind their copies there. It
+// needs no offset: what it says of copies in earlier transactions stays true.
+func (c *copier) tell(ctx context.Context) {
+	times, now := c.times.Append(nil), time.UnixMilli(c.t.now())
+	for number := range c.t.copyPartitions {
+		c.client.Produce(ctx, copies.Progress(c.to, number, times, now), c.promise)
+	}
+	c.told, c.news = time.Now(), false
 }
 
 // does notes what the copier does now; "" is nothing.
@@ -159,6 +204,7 @@ func (c *copier) poll(ctx context.Context, most time.Duration) kgo.Fetches {
 // rewind aborts the open transaction and returns to the committed offsets.
 func (c *copier) rewind(last context.Context) error {
 	c.lost.Store(false)
+	c.forget()
 	if _, err := c.client.End(last, kgo.TryAbort); err != nil {
 		return fmt.Errorf("kafka: rewind: %w", err)
 	}
@@ -196,6 +242,9 @@ func (c *copier) transact(ctx, last context.Context, fetches kgo.Fetches) error 
 			return err
 		}
 	}
+	if c.tells() {
+		c.tell(last)
+	}
 	if err := c.client.Client().Flush(last); err != nil {
 		return fmt.Errorf("kafka: flush: %w", err)
 	}
@@ -229,11 +278,15 @@ func (c *copier) transact(ctx, last context.Context, fetches kgo.Fetches) error 
 func (c *copier) copy(ctx context.Context, fetches kgo.Fetches) error {
 	now := time.UnixMilli(c.t.now())
 	for r := range fetches.RecordsAll() {
+		if r.Attrs.IsControl() {
+			continue
+		}
 		c.records++
 		c.bytes += int64(len(r.Key) + len(r.Value))
-		id := c.identify(r)
+		id, partition, when := c.placer.Place(r)
+		c.see(cluster.Partition{Topic: r.Topic, Number: r.Partition}, when, now)
 		from := *r
-		copies.Wrap(r, c.to, c.place(r, id), id, now)
+		copies.Wrap(r, c.to, partition, id, now)
 		out, err := r, c.t.raised(ctx, c.limits, &c.askedLimits, c.limits.Check(c.to, r))
 		if errors.Is(err, errAgain) {
 			return err
@@ -268,31 +321,4 @@ func (c *copier) instead(r *kgo.Record, id []byte, cause error) (*kgo.Record, er
 		c.asides.Add(pipeline.EventParked, pipeline.ReasonPermanent, itemOf(r, k, 1, cause))
 	}
 	return out, err
-}
-
-// place returns the partition for a record. It uses the number of partitions at the
-// start, because new partitions would separate copies of a key.
-func (c *copier) place(r *kgo.Record, id []byte) int32 {
-	by := kgo.Record{Key: id}
-	if id == nil {
-		by.Key = r.Key // it is decided later, in this order
-	}
-	if by.Key == nil {
-		return r.Partition % c.t.copyPartitions
-	}
-	return int32(c.partition.Partition(&by, int(c.t.copyPartitions)))
-}
-
-// identify returns the id by which a record will be decided, or nil.
-func (c *copier) identify(r *kgo.Record) []byte {
-	record.Fill(&c.message, r)
-	var err error
-	c.id, err = c.reader.AppendID(c.id[:0], &c.message)
-	if err == nil && len(c.id) > 0 && len(c.id) <= semel.MaxKeyBytes {
-		return c.id
-	}
-	if c.t.opts.Key.OnMissing == pipeline.MissingHash {
-		return record.ContentID(c.id[:0], r.Value)
-	}
-	return nil
 }

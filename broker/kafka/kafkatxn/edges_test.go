@@ -37,7 +37,7 @@ func try(t *testing.T, change func(*TransactorOptions)) *tried {
 	base := time.Date(2026, 11, 24, 13, 0, 0, 0, time.UTC)
 	opts := TransactorOptions{Group: "g", Inputs: []string{"in"}, Output: Output{Topic: "out"}, Parked: "aside", Key: Key{Rule: ruleFor(t, "record-key"), Scope: Scope{Name: "s"}}}
 	change(&opts)
-	trial, err := NewTrial(&opts, base)
+	trial, err := NewTrial(&opts, base, 1)
 	kafkatest.Must(t, err)
 	return &tried{t, trial, base}
 }

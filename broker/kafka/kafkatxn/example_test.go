@@ -22,7 +22,7 @@ func ExampleNewTrial() {
 	trial, err := kafkatxn.NewTrial(&kafkatxn.TransactorOptions{
 		Group: "orders", Inputs: []string{"in"}, Output: kafkatxn.Output{Topic: "out"}, Parked: "parked", Key: kafkatxn.Key{Rule: id},
 		Keep: &stream.Keep{Last: stream.Tumbling(time.Minute)},
-	}, now)
+	}, now, 1)
 	if err != nil {
 		log.Fatal(err)
 	}

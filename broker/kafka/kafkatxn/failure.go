@@ -5,12 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"sync"
-	"time"
 
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
@@ -42,7 +37,11 @@ func (w *worker) fail(ctx context.Context, r *kgo.Record, attempts int, err erro
 func (w *worker) fit(ctx context.Context, outputs []*kgo.Record) error {
 	for _, out := range outputs {
 		topic := w.topicOf(out)
-		if err := w.refused(ctx, topic); err != nil {
+		err, restart := w.refusals.Check(ctx, w.s.t.adm(), topic)
+		if restart != nil {
+			return fmt.Errorf("%w: %v", errAgain, restart) // not wrapped: a restart may help
+		}
+		if err != nil {
 			return err
 		}
 		if err := w.check(ctx, topic, out); err != nil {
@@ -113,100 +112,12 @@ func itemOf(r *kgo.Record, k semel.Key, attempts int, cause error) *pipeline.Ite
 	return it
 }
 
-// refusals are the topics to which outputs of a Transform cannot be written. Such an
-// output fails only its message. They are learned from failed transactions, so that
-// other topics cost nothing.
-type refusals struct {
-	topics map[string]refusal
-
-	mu    sync.Mutex // guards the fields below
-	heard map[string]error
-}
-
-type refusal struct {
-	err error
-	at  time.Time
-}
-
-const (
-	// refusedFor is how long a topic is not written before the next try.
-	refusedFor = time.Minute
-	// mostRefused bounds how many topics are remembered.
-	mostRefused = 1000
-)
-
-// hear notes that a record could not be written because of its topic. The client calls
-// it.
-func (f *refusals) hear(topic string, err error) {
-	if !cluster.SaysTopic(err) {
-		return
+// learn learns which topics cannot be written. An error restarts the session.
+func (w *worker) learn(ctx context.Context) error {
+	if err := w.refusals.Learn(ctx, w.s.t.adm(), w.opts.written()); err != nil {
+		return fmt.Errorf("%w: %v", errAgain, err) // wrapping the cause would end the Transactor
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.heard == nil {
-		f.heard = map[string]error{}
-	}
-	f.heard[topic] = err
-}
-
-// learn asks about the topics with errors, except those that the Transactor itself
-// needs. An error restarts the session: older brokers refuse a whole transaction
-// because of a topic without write permission, and its producer is then unusable.
-func (w *worker) learn(ctx context.Context) (again error) {
-	f := &w.refusals
-	f.mu.Lock()
-	heard := f.heard
-	f.heard = nil
-	f.mu.Unlock()
-	maps.DeleteFunc(heard, func(topic string, _ error) bool { return slices.Contains(w.opts.written(), topic) })
-	if f.topics == nil || len(f.topics) > mostRefused {
-		f.topics = map[string]refusal{}
-	}
-	began := time.Now()
-	for topic, cause := range heard {
-		err := errors.New("kafka: it was not asked yet")
-		for tries := 1; err != nil; tries++ { // new topics share the time
-			if err = cluster.AskTopic(ctx, w.s.t.adm(), topic, cause); !cluster.AsksAgain(ctx, began, tries, err) {
-				break
-			}
-		}
-		if cluster.SaysTopic(err) {
-			f.topics[topic] = refusal{err, time.Now()}
-		}
-		if errors.Is(err, kerr.TopicAuthorizationFailed) {
-			again = fmt.Errorf("%w: topic %s: %v", errAgain, topic, err) // wrapping the cause would end the Transactor
-		}
-	}
-	return again
-}
-
-// refused returns the permanent error of an output whose topic cannot be written, or
-// nil. It asks for missing topics again. If brokers do not answer, the error restarts
-// the session, and the message waits.
-func (w *worker) refused(ctx context.Context, topic string) error {
-	why, ok := w.refusals.topics[topic]
-	if !ok {
-		return nil
-	}
-	remedy := "fix the Transform"
-	switch {
-	case errors.Is(why.err, kerr.UnknownTopicOrPartition):
-		switch err := cluster.AskTopic(ctx, w.s.t.adm(), topic, nil); {
-		case err == nil:
-			delete(w.refusals.topics, topic)
-			return nil
-		case !cluster.SaysTopic(err):
-			return fmt.Errorf("%w: topic %s: %v", errAgain, topic, err) // not wrapped: a restart may help
-		}
-		remedy = "create it, or fix the Transform"
-	case errors.Is(why.err, kerr.TopicAuthorizationFailed):
-		if time.Since(why.at) > refusedFor {
-			delete(w.refusals.topics, topic)
-			return nil
-		}
-		remedy = "allow Write on it, or fix the Transform"
-	}
-	return semel.Permanent(fmt.Errorf("an output of the Transform for topic %q: %w: %s", topic, why.err, remedy))
+	return nil
 }
 
 // topicOf returns the topic of an output of a Transform.

@@ -235,7 +235,6 @@ func TestKeepWithOtherOptions(t *testing.T) {
 			"exactly one of them":               func(o *TransactorOptions) { o.Keep = &stream.Keep{} },
 			"keep a message several times":      func(o *TransactorOptions) { o.Keep = &stream.Keep{Last: stream.Hopping(time.Hour, time.Minute)} },
 			"cannot be combined with Aggregate": func(o *TransactorOptions) { o.Aggregate = b.counting(time.Minute, 0, 0).Aggregate },
-			"with Repartition":                  func(o *TransactorOptions) { o.Repartition = &Repartition{} },
 			"Keep.First has the times":          func(o *TransactorOptions) { o.Keep, o.EventTime = &first, &EventTime{} },
 			"Transform them with a pipeline": func(o *TransactorOptions) {
 				o.Transform = func(context.Context, pipeline.Delivery) ([]*kgo.Record, error) { return nil, nil }

@@ -68,7 +68,7 @@ type TransactorOptions struct {
 	// Transform makes the output records. Defaults to passing records on.
 	Transform Transform
 	// Aggregate writes the results of windows instead of records. Records with one group
-	// key must be in one partition. The open windows are in a topic of their own, named
+	// key must be in one partition; a Repartition brings them there. The open windows are in a topic of their own, named
 	// Group and "-state" (with several Inputs also a dash and the input), which is
 	// created as the changelog is. Failure and Parked apply to records that cannot be added.
 	// Defaults to none.

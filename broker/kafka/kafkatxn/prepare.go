@@ -101,7 +101,10 @@ func (t *Transactor) check(ctx context.Context) error {
 		return err
 	}
 	t.topics, t.sizes, t.changelog = map[string]keystate.TopicID{}, map[string]int32{}, map[string]keystate.TopicID{}
-	t.stateTopic = map[string]keystate.TopicID{}
+	t.stateTopic, t.origins = map[string]keystate.TopicID{}, map[string]int32{}
+	for _, input := range t.opts.Inputs {
+		t.origins[input] = int32(len(topics[input].Partitions))
+	}
 	for _, topic := range t.opts.reads() {
 		partitions := len(topics[topic].Partitions)
 		t.topics[topic], t.sizes[topic] = topics[topic].ID, int32(partitions)
@@ -198,7 +201,7 @@ func (t *Transactor) checkBrokers(ctx context.Context) error {
 	}
 	fences := false
 	for _, k := range answer.ApiKeys {
-		t.byID = t.byID || k.ApiKey == int16(kmsg.Metadata) && k.MaxVersion >= metadataByID
+		t.byID = t.byID || k.ApiKey == int16(kmsg.Metadata) && k.MaxVersion >= cluster.MetadataByID
 		fences = fences || k.ApiKey == int16(kmsg.TxnOffsetCommit) && k.MaxVersion >= cluster.FencesFrom
 	}
 	if !fences {
@@ -324,9 +327,6 @@ func (t *Transactor) checkSettings(ctx context.Context, adm *kadm.Client, name s
 	return nil
 }
 
-// metadataByID is the first version of metadata requests by topic id.
-const metadataByID = 12
-
 // checkKeysOf refuses a changelog with keys of another existing topic. A record with
 // one of these keys would be dropped as a duplicate, without an effect. Keys of a topic
 // that no longer exists belong to the input before it was recreated.
@@ -340,7 +340,7 @@ func (t *Transactor) checkKeysOf(ctx context.Context, input string, theirs keyst
 	if gone {
 		return nil
 	}
-	other, err := t.topicOf(ctx, theirs)
+	other, err := cluster.TopicOf(ctx, t.admin, kadm.TopicID(theirs), t.byID)
 	switch {
 	case errors.Is(err, kerr.TopicAuthorizationFailed):
 		other = "a topic that may not be seen"
@@ -361,45 +361,6 @@ func (t *Transactor) checkKeysOf(ctx context.Context, input string, theirs keyst
 		t.opts.changelogOf(input), other, input, semel.ErrInvalidRequest)
 }
 
-// topicOf returns the name of the topic with an id, or "".
-func (t *Transactor) topicOf(ctx context.Context, id keystate.TopicID) (string, error) {
-	if !t.byID {
-		topics, err := t.adm().ListTopics(ctx)
-		if err != nil {
-			return "", err
-		}
-		for name, topic := range topics {
-			if topic.ID == kadm.TopicID(id) {
-				return name, nil
-			}
-		}
-		return "", nil
-	}
-	// A request by id also finds a topic that the user may not see.
-	req := kmsg.NewPtrMetadataRequest()
-	topic := kmsg.NewMetadataRequestTopic()
-	topic.TopicID = id
-	req.Topics = append(req.Topics, topic)
-	answer, err := req.RequestWith(ctx, t.admin)
-	if err != nil {
-		return "", err
-	}
-	for i := range answer.Topics {
-		found := &answer.Topics[i]
-		switch err := kerr.ErrorForCode(found.ErrorCode); {
-		case errors.Is(err, kerr.UnknownTopicID), errors.Is(err, kerr.UnknownTopicOrPartition):
-			return "", nil
-		case errors.Is(err, kerr.TopicAuthorizationFailed):
-			return "", err
-		case found.Topic != nil && *found.Topic != "":
-			return *found.Topic, nil
-		case err != nil:
-			return "", err
-		}
-	}
-	return "", errors.New("no broker says whether it exists")
-}
-
 // sample refuses an input with copies of one id, or messages of one group key, in several
 // partitions: each partition remembers its own keys and windows, so they would not meet. It reads the newest records, so
 // it may miss copies. With a repartition stage copies meet anyway.
@@ -407,19 +368,20 @@ func (t *Transactor) sample(ctx context.Context) error {
 	if t.opts.Repartition != nil || t.opts.skipSample {
 		return nil
 	}
+	samples := &sample.Topics{Client: t.clientOptions, Admin: t.adm()}
 	for _, input := range t.opts.Inputs {
-		if t.opts.Key.Rule.Form() != key.FormRecordKey {
-			if err := t.sampleTopic(ctx, input, t.opts.Key.Rule, t.sameID); err != nil {
+		if rule := t.opts.Key.Rule; rule.Form() != key.FormRecordKey {
+			if err := samples.CheckIDs(ctx, input, rule); err != nil {
 				return err
 			}
 		}
 		if agg := t.opts.Aggregate; agg != nil && agg.By.Form() != key.FormRecordKey {
-			if err := t.sampleTopic(ctx, input, agg.By, t.sameGroup); err != nil {
+			if err := samples.CheckGroups(ctx, input, agg.By); err != nil {
 				return err
 			}
 		}
 		for _, table := range t.opts.Tables {
-			if err := t.sampleTable(ctx, input, table); err != nil {
+			if err := t.sampleTable(ctx, samples, input, table); err != nil {
 				return err
 			}
 		}
@@ -429,48 +391,15 @@ func (t *Transactor) sample(ctx context.Context) error {
 
 // sampleTable warns of an input with messages of one row in several partitions, of which a
 // local table has the row in one. It does not refuse them, because the filter may.
-func (t *Transactor) sampleTable(ctx context.Context, input string, table *stream.Table) error {
+func (t *Transactor) sampleTable(ctx context.Context, samples *sample.Topics, input string, table *stream.Table) error {
 	if !table.Local || table.By.Form() == key.FormRecordKey {
 		return nil
 	}
-	var apart error
-	err := t.sampleTopic(ctx, input, table.By, func(topic string, first, here sample.Place) error {
-		if first.Partition != here.Partition {
-			apart = fmt.Errorf("kafka: the records of %s in partition %d at %d and in %d at %d need one row of table %s (%s), which is in one partition: write read: global (Local: false), or write both topics with the key of the row as record key",
-				topic, first.Partition, first.Offset, here.Partition, here.Offset, table.Title(), table.By)
-		}
-		return apart
-	})
+	apart, err := samples.Apart(ctx, input, table.By)
 	if apart != nil {
-		t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "messages may be in other partitions than their rows", Err: apart})
-		return nil
+		t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "messages may be in other partitions than their rows", Err: fmt.Errorf(
+			"kafka: the records of %s in %v need one row of table %s (%s), which is in one partition: write read: global (Local: false), or write both topics with the key of the row as record key",
+			input, apart, table.Title(), table.By)})
 	}
 	return err
-}
-
-// sameID returns the error of an input with two records of one id.
-func (t *Transactor) sameID(topic string, first, here sample.Place) error {
-	switch {
-	case first.Partition != here.Partition:
-		return fmt.Errorf("kafka: the records of %s in partition %d at %d and in %d at %d have one id: copies in several partitions never meet, and each would have its effect; have them meet with a repartition stage (repartition: true of the source), or write the topic with the id as record key: %w",
-			topic, first.Partition, first.Offset, here.Partition, here.Offset, semel.ErrInvalidRequest)
-	case first.RecordKey != here.RecordKey:
-		return fmt.Errorf("kafka: the records of %s in partition %d at %d and %d have one id and two record keys: other copies may be in other partitions, and each would have its effect; have them meet with a repartition stage (repartition: true of the source), or write the topic with the id as record key: %w",
-			topic, first.Partition, first.Offset, here.Offset, semel.ErrInvalidRequest)
-	}
-	return nil
-}
-
-// sameGroup returns the error of an input with two records of one group key.
-func (t *Transactor) sameGroup(topic string, first, here sample.Place) error {
-	if first.Partition == here.Partition {
-		return nil
-	}
-	return fmt.Errorf("kafka: the records of %s in partition %d at %d and in %d at %d have one group key (%s): each partition computes its own windows, so each would write a result of its own; write the topic with the group key as record key: %w",
-		topic, first.Partition, first.Offset, here.Partition, here.Offset, t.opts.Aggregate.By, semel.ErrInvalidRequest)
-}
-
-// sampleTopic passes pairs of records for which a rule finds the same id to check.
-func (t *Transactor) sampleTopic(ctx context.Context, topic string, rule *key.Rule, check func(topic string, first, here sample.Place) error) error {
-	return sample.Topic(ctx, t.adm(), t.clientOptions, topic, rule, check)
 }

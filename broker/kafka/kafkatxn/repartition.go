@@ -26,8 +26,11 @@ import (
 // lost or added between the stages. The second stage decides, writes and parks the
 // original record: key, value, headers, time and origin.
 //
-// Records stay in order by id, not by record key. With event time, records of several
-// partitions are mixed, so Grace has to cover how far these are apart.
+// Records stay in order by id, not by record key. With an Aggregate, records of one group key
+// are in one partition instead, and stay in order by that; copies of an id meet if they have
+// one group key. The slowest partition of the inputs decides which windows are closed, and
+// which held records take effect. With EventTime alone, records of several partitions are
+// mixed, so its Grace has to cover how far these are apart.
 type Repartition struct {
 	// Topic is the topic between the stages. It is created if it is missing. The
 	// Transactor deletes records that the second stage has committed. No other pipeline

@@ -18,6 +18,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/origins"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/waits"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -38,6 +39,7 @@ type session struct {
 	parts   map[cluster.Partition]*part
 	work    worker
 	looked  int64 // when quiet partitions were last looked for, in milliseconds
+	calm    origins.Calm
 	// previewed is when early results were last written.
 	previewed time.Time
 	// restoring is the goroutine that brings parts up to date, if one runs.
@@ -87,6 +89,8 @@ type part struct {
 	// quiet is since when the partition has had no new records, in milliseconds; 0 if that is
 	// not known.
 	quiet int64
+	// origins is what was found of them, until the partition is read up to an end; or nil.
+	origins *origins.Quiet
 	// waits are the records that wait for rows. rowsRead says that the tables were read to
 	// their end since the records that are being decided were read.
 	waits    waits.Queue

@@ -43,6 +43,7 @@ type Transactor struct {
 	// definition identifies the Aggregate or Keep.
 	definition windows.ID
 	sizes      map[string]int32            // number of partitions by input topic
+	origins    map[string]int32            // number of partitions by topic that is mixed
 	changelog  map[string]keystate.TopicID // by input topic
 	stateTopic map[string]keystate.TopicID // of windows and held records, by input topic
 	tableSizes map[string]int32            // number of partitions of their topics
@@ -255,6 +256,7 @@ func (s *slot) drop() {
 	s.state.Drop()
 	if s.windows != nil {
 		s.windows.Drop()
+		s.windows.mix.Forget()
 	}
 }
 

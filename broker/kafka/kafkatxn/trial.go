@@ -12,6 +12,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/copies"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/internal/clock"
 	"github.com/semel-dev/semel/internal/digest"
@@ -25,13 +26,16 @@ import (
 type Trial struct {
 	s    *session
 	now  time.Time
-	one  bool                        // all messages are in one partition, as after a Repartition
 	ends map[string]map[int32]int64  // of partitions
 	read map[cluster.Partition]int64 // offsets that the open transaction commits
 	done map[string]map[int32]kgo.EpochOffset
 	// written are the records of the open transaction but for those of changelogs.
 	written []*kgo.Record
 	aside   pipeline.Event // of the last message that was parked or dropped
+	// copier chooses partitions with a Repartition, and sent is how many messages came from
+	// each partition then.
+	copier *copier
+	sent   map[cluster.Partition]int64
 }
 
 // Outcome is what became of a message.
@@ -54,12 +58,12 @@ type Outcome struct {
 	Outputs []*kgo.Record
 }
 
-// NewTrial returns a Trial that begins at a time. Early results are left out. The error is
-// that of NewTransactor.
-func NewTrial(opts *TransactorOptions, now time.Time) (*Trial, error) {
-	t := &Trial{now: now, ends: map[string]map[int32]int64{}, read: map[cluster.Partition]int64{}, done: map[string]map[int32]kgo.EpochOffset{}}
+// NewTrial returns a Trial that begins at a time. Early results are left out. partitions is
+// how many the first input has; with a Repartition, the slowest of them decides which
+// windows are closed. The error is that of NewTransactor.
+func NewTrial(opts *TransactorOptions, now time.Time, partitions int32) (*Trial, error) {
+	t := &Trial{now: now, sent: map[cluster.Partition]int64{}, ends: map[string]map[int32]int64{}, read: map[cluster.Partition]int64{}, done: map[string]map[int32]kgo.EpochOffset{}}
 	o := *opts
-	t.one, o.Repartition = o.Repartition != nil, nil
 	o.Client = []kgo.Opt{kgo.SeedBrokers("")} // it is not used
 	o.Limits.Records, o.Observer = 1, trialObserver{t}
 	o.clock = func() time.Time { return t.now }
@@ -70,7 +74,18 @@ func NewTrial(opts *TransactorOptions, now time.Time) (*Trial, error) {
 	if tr.opts.Aggregate != nil {
 		tr.opts.Aggregate.Early = 0
 	}
-	tr.clock, tr.topics = clock.New(o.clock, time.Time{}), map[string]keystate.TopicID{}
+	tr.clock, tr.topics, tr.origins = clock.New(o.clock, time.Time{}), map[string]keystate.TopicID{}, map[string]int32{}
+	for _, input := range tr.opts.Inputs {
+		tr.origins[input] = 0 // of which nothing comes
+	}
+	tr.origins[tr.opts.Inputs[0]] = partitions
+	for n := range partitions {
+		t.sent[cluster.Partition{Topic: tr.opts.Inputs[0], Number: n}] = 0
+	}
+	if tr.copyPartitions = max(partitions, 1); tr.opts.Repartition != nil {
+		t.copier = newCopier(tr, 0)
+		t.copier.forget()
+	}
 	t.s = newSession(tr, 0)
 	t.s.brokers, t.s.work.produce = t, t.write
 	return t, nil
@@ -80,19 +95,25 @@ func NewTrial(opts *TransactorOptions, now time.Time) (*Trial, error) {
 // message without a time has that of its arrival.
 func (t *Trial) Send(ctx context.Context, now time.Time, m *semel.Message) (Outcome, error) {
 	t.now, t.aside = now, pipeline.Event{}
-	id := cluster.Partition{Topic: t.s.t.opts.Inputs[0]}
-	if !t.one {
-		id.Number = m.Origin.Partition
-		if slices.Contains(t.s.t.opts.Inputs, m.Origin.Source) {
-			id.Topic = m.Origin.Source
-		}
+	id := cluster.Partition{Topic: t.s.t.opts.Inputs[0], Number: m.Origin.Partition}
+	if slices.Contains(t.s.t.opts.Inputs, m.Origin.Source) {
+		id.Topic = m.Origin.Source
 	}
-	t.assign(id)
 	r := record.Of(m, id.Topic)
 	if r.Partition = id.Number; r.Timestamp.IsZero() {
 		r.Timestamp = now
 	}
 	r.Timestamp = time.UnixMilli(r.Timestamp.UnixMilli()) // as records have it
+	origin, when := id, int64(0)
+	if t.copier != nil {
+		t.sent[origin]++
+		id.Topic = t.copier.to
+		_, id.Number, when = t.copier.placer.Place(r)
+	}
+	t.assign(id)
+	if err := t.tell(); err != nil {
+		return Outcome{}, err
+	}
 	r.Offset = t.next(id)
 	t.read[id] = r.Offset + 1
 
@@ -100,6 +121,9 @@ func (t *Trial) Send(ctx context.Context, now time.Time, m *semel.Message) (Outc
 	t.s.t.opts.results = 0 // what becomes due comes with Pass
 	err := t.transact(ctx, kgo.Fetches{{Topics: []kgo.FetchTopic{{Topic: id.Topic, Partitions: []kgo.FetchPartition{{Partition: id.Number, Records: []*kgo.Record{r}}}}}}})
 	t.s.t.opts.results = mostResults
+	if t.copier != nil {
+		t.copier.see(origin, when, now)
+	}
 	c := &w.counts
 	o := Outcome{Decision: semel.Fresh, Held: c.held > 0, Filtered: c.filtered > 0, Reason: pipeline.Reason(t.aside.Reason), Err: t.aside.Err, Body: r.Value, Outputs: t.outputs()}
 	switch {
@@ -130,7 +154,7 @@ func (t *Trial) Pass(ctx context.Context, now time.Time) (released []*kgo.Record
 		if err == nil {
 			err = t.settle(ctx, &released)
 		}
-		idle := t.s.t.opts.idle() >= semel.Forever || !t.s.anyPart(func(p *part) bool { return p.slot.windows.Open() > 0 })
+		idle := t.s.t.opts.idle() >= semel.Forever || !t.open()
 		if err != nil || idle || !t.now.Before(now) {
 			t.now = now
 			return released, err
@@ -141,13 +165,23 @@ func (t *Trial) Pass(ctx context.Context, now time.Time) (released []*kgo.Record
 	}
 }
 
+// open reports whether there are open windows, for which a session looks.
+func (t *Trial) open() bool { return t.s.anyPart(func(p *part) bool { return p.slot.windows.Open() > 0 }) }
+
 // mostLooks bounds how often one Pass looks for quiet partitions.
 const mostLooks = 100_000
 
 // settle looks for quiet partitions, as a session does, and writes what is due.
 func (t *Trial) settle(ctx context.Context, released *[]*kgo.Record) error {
-	if t.s.t.opts.idle() < semel.Forever {
+	switch o := &t.s.t.opts; {
+	case o.idle() >= semel.Forever:
+	case o.mixes() && t.open():
+		t.s.settleOrigins(t.s.t.now(), t.sent, t.listEnds())
+	case !o.mixes():
 		t.s.settleQuiet(t.s.t.now(), t.listEnds())
+	}
+	if err := t.tell(); err != nil {
+		return err
 	}
 	for t.s.due() {
 		t.aside = pipeline.Event{}
@@ -157,6 +191,19 @@ func (t *Trial) settle(ctx context.Context, released *[]*kgo.Record) error {
 		*released = append(*released, t.outputs()...)
 		if t.aside.Err != nil {
 			return t.aside.Err
+		}
+	}
+	return nil
+}
+
+// tell lets the copier say to each partition how far the messages have come.
+func (t *Trial) tell() error {
+	if !t.s.t.opts.mixes() {
+		return nil
+	}
+	for id, p := range t.s.parts {
+		if err := p.slot.windows.come(copies.Progress(id.Topic, id.Number, t.copier.times.Append(nil), t.now)); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -218,7 +265,7 @@ func (t *Trial) write(r *kgo.Record) {
 func (t *Trial) outputs() []*kgo.Record {
 	o := &t.s.t.opts
 	internal := append([]string{o.Parked}, o.Inputs...)
-	for _, topic := range o.Inputs {
+	for _, topic := range o.reads() {
 		internal = append(internal, o.changelogOf(topic), o.windowsOf(topic))
 	}
 	return slices.DeleteFunc(t.written, func(r *kgo.Record) bool { return slices.Contains(internal, r.Topic) })

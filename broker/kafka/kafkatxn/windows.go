@@ -18,6 +18,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/origins"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/internal/kept"
 	"github.com/semel-dev/semel/internal/locallog"
@@ -47,11 +48,16 @@ type windowState struct {
 	log    *locallog.Log
 	cut    int64
 	places []locallog.Place
+	// mix is how far the origins have come, with a Repartition; or nil.
+	mix *origins.Mix
 }
 
 // windowed is what windows and held records have in common.
 type windowed interface {
+	See(when, clock int64) bool
 	Watermark() int64
+	SetOrigins(text string)
+	Origins() string
 	Open() int
 	Due() bool
 	Changes(definition, topic windows.ID, most int) ([][]byte, error)
@@ -76,6 +82,9 @@ func (t *Transactor) newWindows(log *locallog.Log) *windowState {
 		ws.windowed = ws.kept
 	}
 	ws.SetCopy(log)
+	if t.opts.mixes() {
+		ws.mix = origins.NewMix(t.origins, ws, t.opts.maxAhead().Milliseconds())
+	}
 	if t.opts.slack > 0 {
 		ws.SetSlack(t.opts.slack)
 	}
@@ -108,8 +117,8 @@ func (o *TransactorOptions) stateText() string {
 func (o *TransactorOptions) validateAggregate(wrong *invalid.List) {
 	wrong.Join(o.Aggregate.Validate())
 	switch {
-	case o.Repartition != nil:
-		wrong.Add("Aggregate: with Repartition, a partition has messages of several partitions with different progress, and windows would close too early. Write the messages to a topic that is partitioned by the group key with one pipeline, and aggregate that topic with another")
+	case o.Repartition != nil && len(o.Tables) > 0:
+		wrong.Add("Aggregate: with Repartition, a message is sent to the partition of its group key before it is joined with a row of Tables. Join messages with one pipeline, and aggregate its output with another")
 	case o.Transform != nil:
 		wrong.Add("Aggregate: it replaces the Transform. Transform messages with a pipeline before it")
 	case o.Output.KeyHeaders:
@@ -328,6 +337,7 @@ func (w *worker) result(ctx context.Context, p *part, c *stream.Closed, final bo
 // writeWindows writes the changes of a partition's windows.
 func (w *worker) writeWindows(p *part) error {
 	t, name := w.s.t, w.opts.windowsOf(p.id.Topic)
+	p.slot.windows.mix.Store()
 	most := w.s.limits.Of(name) - cluster.BatchOverhead - 16 // numbers and lengths of the record
 	changes, err := p.slot.windows.Changes(t.definition, t.topics[p.id.Topic], most)
 	for _, value := range changes {
@@ -433,13 +443,12 @@ func (t *Transactor) Gauges(ctx context.Context) ([]pipeline.Gauge, error) {
 }
 
 // quiet moves the watermark of a partition without new records, which have been read up to
-// a time.
-func (ws *windowState) quiet(read int64) {
+// a time. It reports whether something is due; if not, it changes nothing.
+func (ws *windowState) quiet(read int64) (due bool) {
 	if ws.kept != nil {
-		ws.kept.Quiet(read, stream.ClockMargin.Milliseconds())
-		return
+		return ws.kept.Quiet(read, stream.ClockMargin.Milliseconds())
 	}
-	ws.agg.Quiet(read)
+	return ws.agg.Quiet(read)
 }
 
 // passed notes that a changelog record is applied.
@@ -464,7 +473,7 @@ func (s *session) nextLook() int64 {
 			continue
 		}
 		at := p.quiet + idle.Milliseconds()
-		if p.quiet == 0 || at <= s.looked {
+		if p.quiet == 0 || at <= s.looked || p.slot.windows.mix != nil {
 			at = s.looked + lookEvery.Milliseconds()
 		}
 		next = min(next, at)
@@ -483,6 +492,10 @@ func (s *session) look(ctx context.Context) {
 	s.looked = asked
 	ctx, cancel := context.WithTimeout(ctx, s.t.opts.Timeouts.Session/4)
 	defer cancel()
+	if s.t.opts.mixes() {
+		s.lookAtOrigins(ctx, asked)
+		return
+	}
 	ends, err := s.t.adm().ListEndOffsets(ctx, s.t.opts.reads()...)
 	if err != nil {
 		return // the next look may succeed

@@ -192,6 +192,7 @@ func (t *Transactor) applyWindows(ctx context.Context, p *part, records []*kgo.R
 			}
 		}
 		c.apply(r.Offset, ws.add(r))
+		ws.mix.Forget()
 		ws.passed(r.Value, r.Offset+1)
 	}
 	ws.shorten()

@@ -15,9 +15,11 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/asides"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/copies"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/fields"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/groups"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pace"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/refusals"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/results"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/waits"
 	"github.com/semel-dev/semel/internal/header"
@@ -44,8 +46,7 @@ type worker struct {
 	group   []byte // of the record that is being decided, if it is known
 	outputs results.Records
 	results pace.Results
-	kept    *key.Reader // of the Keep
-	keptID  []byte
+	kept    *fields.Reader // of the Keep
 	// present are the offsets to commit of partitions without records.
 	present map[cluster.Partition]kgo.EpochOffset
 	touched []*part
@@ -75,7 +76,7 @@ type worker struct {
 	resumed  int
 	resuming bool
 	// refusals are the topics to which a Transform cannot write.
-	refusals refusals
+	refusals refusals.Topics
 }
 
 // counts are the results of a transaction.
@@ -100,9 +101,9 @@ func (w *worker) init(s *session) {
 		w.groups = groups.New(w.opts.Aggregate.By)
 	}
 	if k := w.opts.Keep; k != nil && k.First != nil {
-		w.kept = k.First.Reader(nil)
+		w.kept = fields.New(k.First)
 	} else if k != nil && k.Newest != nil {
-		w.kept = k.Newest.Reader(nil)
+		w.kept = fields.New(k.Newest)
 	}
 	w.pace = firstPace
 	if w.opts.Repartition != nil {
@@ -111,7 +112,7 @@ func (w *worker) init(s *session) {
 	w.promise = func(r *kgo.Record, err error) {
 		if err != nil {
 			if w.opts.Transform != nil {
-				w.refusals.hear(r.Topic, err)
+				w.refusals.Hear(r.Topic, err)
 			}
 			err = cluster.WriteError(r, err)
 			w.failed.CompareAndSwap(nil, &err)
@@ -364,8 +365,7 @@ func (w *worker) process(ctx context.Context, fetches kgo.Fetches) error {
 		}
 		w.touch(p)
 		p.rowsRead = false
-		w.records += len(records)
-		failed = w.partition(ctx, p, records)
+		failed = w.mixed(ctx, p, records)
 	})
 	decided := w.records - before
 	if errors.Is(failed, errSlow) {
@@ -373,6 +373,26 @@ func (w *worker) process(ctx context.Context, fetches kgo.Fetches) error {
 	}
 	w.paced(decided, time.Since(start))
 	return failed
+}
+
+// mixed decides records of a partition, and reads what a copier tells between them.
+func (w *worker) mixed(ctx context.Context, p *part, records []*kgo.Record) error {
+	for {
+		n := len(records)
+		if w.opts.mixes() {
+			if at := slices.IndexFunc(records, copies.IsProgress); at >= 0 {
+				n = at
+			}
+		}
+		w.records += n
+		if err := w.partition(ctx, p, records[:n]); err != nil || n == len(records) {
+			return err
+		}
+		if err := p.slot.windows.come(records[n]); err != nil {
+			return err
+		}
+		records = records[n+1:]
+	}
 }
 
 // touch makes a partition part of the open transaction.
@@ -428,7 +448,7 @@ func (w *worker) record(ctx context.Context, p *part, r *kgo.Record, offset int6
 func (w *worker) decide(ctx context.Context, p *part, r *kgo.Record, offset int64, known keyState, d *semel.Digest, now int64) error {
 	st := p.slot.state
 	if w.opts.Aggregate != nil {
-		p.slot.windows.agg.See(timeOf(r), now)
+		p.slot.windows.see(r, timeOf(r), now)
 	}
 	w.body = r.Value
 	switch known {
@@ -447,11 +467,12 @@ func (w *worker) decide(ctx context.Context, p *part, r *kgo.Record, offset int6
 	if w.opts.Keep != nil {
 		return w.keep(ctx, p, r, offset, d, now)
 	}
-	when := now
+	when, reached := now, now
 	if w.opts.EventTime != nil {
 		when = min(timeOf(r), now)
+		reached = p.slot.windows.reached(when)
 	}
-	switch st.Decide(d, when, offset) {
+	switch st.Decide(d, reached, when, offset) {
 	case keystate.Duplicate:
 		w.counts.duplicate++
 		return nil
@@ -473,6 +494,12 @@ func (w *worker) decide(ctx context.Context, p *part, r *kgo.Record, offset int6
 	default:
 		w.counts.fresh++
 	}
+	return w.takeEffect(ctx, p, r, offset, d, when, now)
+}
+
+// takeEffect delivers a record and remembers its key from a time on, or parks the record.
+func (w *worker) takeEffect(ctx context.Context, p *part, r *kgo.Record, offset int64, d *semel.Digest, when, now int64) error {
+	st := p.slot.state
 	from := semel.Origin{Source: r.Topic, Partition: r.Partition, Offset: r.Offset} // the record becomes its output
 	delivered, err := w.effect(ctx, p, r, now)
 	if delivered {

@@ -123,6 +123,9 @@ type testCase struct {
 	spec  *config.Pipeline
 }
 
+// mostPartitions is how many partitions the cases may have.
+const mostPartitions = 100_000
+
 // maxCase is the longest line in bytes.
 const maxCase = 64 << 20
 
@@ -168,8 +171,8 @@ func (c *testCase) read(line []byte, pipelines []*config.Pipeline) error {
 	if err := d.Decode(c); err != nil {
 		return fmt.Errorf("%s: semel test --help lists the fields", noCase(err))
 	}
-	if c.Partition < 0 {
-		return fmt.Errorf("partition %d: write a number from 0 on", c.Partition)
+	if c.Partition < 0 || c.Partition >= mostPartitions {
+		return fmt.Errorf("partition %d: write a number from 0 to %d", c.Partition, mostPartitions-1)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("expected one JSON object in the line")
@@ -257,7 +260,7 @@ func runCases(ctx context.Context, a *term.App, conf *config.File, cases []*test
 		b := benches[c.spec]
 		if b == nil {
 			var err error
-			if b, err = newCaseBench(a, conf, c.spec); err != nil {
+			if b, err = newCaseBench(a, conf, c.spec, cases); err != nil {
 				return err
 			}
 			benches[c.spec] = b
@@ -314,12 +317,19 @@ type caseBench struct {
 	// trial decides instead, from the first case on, if outputs and keys are one Kafka
 	// transaction.
 	trial *kafkatxn.Trial
+	// partitions is how many the cases name.
+	partitions int32
 	// tables have the rows of the cases.
 	tables map[string]*rows.State
 }
 
-func newCaseBench(a *term.App, conf *config.File, p *config.Pipeline) (*caseBench, error) {
+func newCaseBench(a *term.App, conf *config.File, p *config.Pipeline, cases []*testCase) (*caseBench, error) {
 	b := &caseBench{decider: newDecider(&dryRun{App: a, conf: conf, spec: p}, nil)}
+	for _, c := range cases {
+		if c.spec == p {
+			b.partitions = max(b.partitions, c.Partition+1)
+		}
+	}
 	opts := &memstore.Options{Clock: func() time.Time { return b.now }, KeepIDs: true}
 	if p.Window != semel.Forever {
 		opts.MaxWindow = p.Window

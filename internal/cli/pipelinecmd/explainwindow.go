@@ -155,19 +155,25 @@ func windowAnswer(p *config.Pipeline, w *kafkakind.KnownWindow, left bool) Windo
 type windowTimes struct {
 	grace, idle time.Duration
 	late        string
+	// newer says which messages close a window.
+	newer string
 }
 
 func timesOf(p *config.Pipeline) windowTimes {
+	newer := "its partition has a message"
+	if kafkakind.Mixes(p) {
+		newer = "every partition of the input has had a message"
+	}
 	if a := p.Aggregate; a != nil {
-		return windowTimes{a.Grace, a.Stream().WithDefaults().Idle, a.Late}
+		return windowTimes{a.Grace, a.Stream().WithDefaults().Idle, a.Late, newer}
 	}
 	k := p.Key.Keep
-	return windowTimes{k.Grace, k.Stream().WithDefaults().Idle, k.Late}
+	return windowTimes{k.Grace, k.Stream().WithDefaults().Idle, k.Late, newer}
 }
 
 // whenReached says when the watermark of a partition reaches a time.
 func whenReached(t windowTimes, at time.Time) string {
-	text := "when its partition has a message of " + term.JSONTime(at.Add(t.grace)) + " or later"
+	text := "when " + t.newer + " of " + term.JSONTime(at.Add(t.grace)) + " or later"
 	if t.grace > 0 {
 		text += " (grace " + schema.Duration(t.grace) + ")"
 	}

@@ -18,7 +18,7 @@ func (b *caseBench) try(ctx context.Context, c *testCase, line *caseLine) (err e
 		if timed && !c.Time.IsZero() {
 			b.now = c.Time
 		}
-		if b.trial, err = kafkakind.Try(b.conf, b.spec, b.now); err != nil {
+		if b.trial, err = kafkakind.Try(b.conf, b.spec, b.now, b.partitions); err != nil {
 			return err
 		}
 	}

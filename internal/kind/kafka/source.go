@@ -65,7 +65,7 @@ func (s *Source) Fields() schema.Mapping {
 			schema.DurationField("session_timeout", &s.SessionTimeout, "How long the group waits for a silent member before it is considered dead.").Means("10s"),
 			schema.ChoiceField("start", &s.Start, "Where a group without offsets starts.", "earliest", "latest").Or("earliest"),
 			schema.ChoiceField("protocol", &s.Protocol, "How the group divides its partitions: its members do it, or the broker (KIP-848, Kafka 4.0). The broker then also decides when a member is dead. After a crash, the next run under the same name waits that long.", "classic", "consumer").Or("classic"),
-			schema.TruthField("repartition", &s.Repartition, "In a Kafka transaction: first copy the records to the topic `GROUP-repartition`, in which all copies of a key are in one partition, and decide them there. It is needed if the key is not the record key, or if producers partition differently. Semel creates the topic, with as many partitions as the input, if it is missing, and deletes the decided records from it. Its partition count cannot change while keys are remembered.").Or("false"),
+			schema.TruthField("repartition", &s.Repartition, "In a Kafka transaction: first copy the records to the topic `GROUP-repartition`, in which all copies of a key are in one partition, and decide them there. It is needed if the key is not the record key, or if producers partition differently. With `aggregate`, all records of a group key are in one partition instead. Semel creates the topic, with as many partitions as the input, if it is missing, and deletes the decided records from it. Its partition count cannot change while keys are remembered.").Or("false"),
 			schema.WindowField("retention", &s.Retention, "How long the topics keep a record. `lint` compares it with the window."),
 		),
 	}
@@ -80,7 +80,11 @@ func (s *Source) About(p *config.Pipeline) config.SourceAbout {
 	}
 	topic := s.RepartitionTopic()
 	if topic != "" {
-		about.Name += ", by key through " + topic
+		by := "key"
+		if p.Aggregate != nil {
+			by = "group key"
+		}
+		about.Name += ", by " + by + " through " + topic
 	}
 	if p.Store.Name == "" {
 		about.Repartition = topic
@@ -144,7 +148,7 @@ func (s *Source) lintRepartition(l *config.Linter) {
 	if slices.Contains(others, topic) {
 		l.Add(semel.Broken, config.NoRisk, path, topic+", which the pipeline also uses for something else", "its records would be mixed up", "use another topic, or another group")
 	}
-	if p.Transaction.Time == "event" {
+	if p.Transaction.Time == "event" && p.Aggregate == nil {
 		l.Add(semel.Warning, config.NoRisk, l.At("transaction.grace"), schema.Duration(p.Transaction.Grace)+", with a repartition stage", "the stage mixes the records of several partitions: a record that is behind the others by more than the grace is late, and on_late applies to it", "choose a grace that is longer than partitions are apart while a backlog is read, or write time: processing")
 	}
 }

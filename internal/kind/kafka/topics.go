@@ -7,6 +7,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/stream"
 )
 
 // topicUse is one use of Kafka topics by a pipeline.
@@ -155,7 +156,7 @@ func (s *Source) Windows(p *config.Pipeline) []string {
 	switch {
 	case p.Aggregate == nil && p.Key.Keep == nil:
 		return nil
-	case len(s.Topics) == 1:
+	case len(s.Topics) == 1 || s.Repartition:
 		return []string{s.Group + "-state"}
 	}
 	var list []string
@@ -165,24 +166,14 @@ func (s *Source) Windows(p *config.Pipeline) []string {
 	return list
 }
 
-// CheckAggregate implements config.TransactionalSource.
-func (s *Source) CheckAggregate(v schema.Value) {
-	if s.Repartition {
-		v.Wrong("it is not possible with repartition: true: a partition would have records of several partitions with different progress, and windows would close too early. Let one pipeline write the records with the group key as record key, and aggregate its output with another")
-	}
-}
-
-// CheckLocalTable implements config.TransactionalSource.
-func (s *Source) CheckLocalTable(v schema.Value) {
-	if s.Repartition {
+// CheckTable implements config.TransactionalSource.
+func (s *Source) CheckTable(p *config.Pipeline, t *stream.Table, v schema.Value) {
+	switch {
+	case !s.Repartition:
+	case t.Local:
 		v.Wrong("read: local is not possible with repartition: true, which moves records to other partitions: write read: global")
-	}
-}
-
-// CheckKeep implements config.TransactionalSource.
-func (s *Source) CheckKeep(v schema.Value) {
-	if s.Repartition {
-		v.Wrong("keep holds records, which is not possible with repartition: true: a partition would have records of several partitions with different progress, and records would take effect too early. Let one pipeline write the records with their key as record key, and keep those of its output with another")
+	case p.Aggregate != nil:
+		v.Wrong("a pipeline with aggregate and repartition: true has no tables: a record goes to the partition of its group key before it is joined. Let one pipeline join the records, and aggregate its output with another")
 	}
 }
 
@@ -206,8 +197,16 @@ func lintKeep(l *config.Linter) {
 		l.Notice(l.At("key.keep.grace"), "0s", "a record that comes after a newer one of its partition may be late", "set grace to how far records of a partition are out of order, such as 30s")
 	}
 	if keep.Idle == semel.Forever {
-		l.Notice(l.At("key.keep.idle"), "forever", "the last records are held until newer records of their partition come", "write idle: 1m, unless records never stop")
+		l.Notice(l.At("key.keep.idle"), "forever", "the last records are held until "+newer(p), "write idle: 1m, unless records never stop")
 	}
+}
+
+// newer says which records end a wait.
+func newer(p *config.Pipeline) string {
+	if Mixes(p) {
+		return "newer records come in every partition of the input, also in one that never had any"
+	}
+	return "newer records of their partition come"
 }
 
 // lintAggregate looks for what makes results incomplete.
@@ -228,7 +227,7 @@ func lintAggregate(l *config.Linter) {
 		l.Notice(l.At("aggregate.grace"), "0s", "a record that comes after a newer one of the next window is late", "set grace to how far records of a partition are out of order, such as 30s")
 	}
 	if agg.Idle == semel.Forever {
-		l.Notice(l.At("aggregate.idle"), "forever", "the last windows stay open until newer records of their partition come", "write idle: 1m, unless records never stop")
+		l.Notice(l.At("aggregate.idle"), "forever", "the last windows stay open until "+newer(p), "write idle: 1m, unless records never stop")
 	}
 }
 

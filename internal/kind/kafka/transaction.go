@@ -49,9 +49,9 @@ func Look(ctx context.Context, f *config.File, p *config.Pipeline, keys []semel.
 	return known, f.RedactError(err)
 }
 
-// Try returns a trial of a pipeline whose keys live in Kafka, from a time on. It connects
-// to no broker.
-func Try(f *config.File, p *config.Pipeline, now time.Time) (*kafkatxn.Trial, error) {
+// Try returns a trial of a pipeline whose keys live in Kafka, from a time on. Its input has a
+// number of partitions. It connects to no broker.
+func Try(f *config.File, p *config.Pipeline, now time.Time, partitions int32) (*kafkatxn.Trial, error) {
 	source, ok := p.Source.(*Source)
 	if !ok {
 		return nil, fmt.Errorf("pipeline %s has no keys in Kafka: %w", p.Name, semel.ErrInvalidRequest)
@@ -60,7 +60,7 @@ func Try(f *config.File, p *config.Pipeline, now time.Time) (*kafkatxn.Trial, er
 	if err != nil {
 		return nil, f.RedactError(err)
 	}
-	t, err := kafkatxn.NewTrial(opts, now)
+	t, err := kafkatxn.NewTrial(opts, now, partitions)
 	return t, f.RedactError(err)
 }
 

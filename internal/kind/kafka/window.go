@@ -73,6 +73,12 @@ func HasWindows(p *config.Pipeline) bool {
 	return ok && (p.Aggregate != nil || p.Key.Keep != nil && p.Key.Keep.First == nil && p.Key.Keep.Newest == nil)
 }
 
+// Mixes reports whether all partitions of the input decide which windows are closed.
+func Mixes(p *config.Pipeline) bool {
+	source, ok := p.Source.(*Source)
+	return ok && source.Repartition
+}
+
 // LookWindow returns what is known of the windows that have a time, for the first of some
 // readings of a key that has any. It reads what is committed, and writes nothing. An error
 // that wraps kafkatxn.ErrNoChangelog says that the pipeline has never run. left reports
@@ -84,8 +90,12 @@ func LookWindow(ctx context.Context, f *config.File, p *config.Pipeline, ids []s
 		return nil, false, err
 	}
 	states := map[windowPartition]*lookedWindows{}
+	inputs := source.Topics
+	if source.Repartition {
+		inputs = []string{source.RepartitionTopic()}
+	}
 	for i, topic := range source.Windows(p) {
-		if err := readWindows(ctx, client, p, topic, source.Topics[i], ids, states); err != nil {
+		if err := readWindows(ctx, client, p, topic, inputs[i], ids, states); err != nil {
 			return nil, false, f.RedactError(err)
 		}
 	}
@@ -108,7 +118,7 @@ func LookWindow(ctx context.Context, f *config.File, p *config.Pipeline, ids []s
 }
 
 type windowPartition struct {
-	topic  string // the input
+	topic  string // the input, or that of its copies
 	number int32
 }
 

@@ -44,6 +44,20 @@ func Wrap(r *kgo.Record, topic string, partition int32, id []byte, now time.Time
 	r.Topic, r.Partition, r.Timestamp = topic, partition, now
 }
 
+// progressHeader marks a record that says how far a copier has come.
+const progressHeader = "semel-progress"
+
+// Progress returns a record between the copies of a partition. It says how far a copier has
+// come with its records.
+func Progress(topic string, partition int32, times []byte, now time.Time) *kgo.Record {
+	return &kgo.Record{Topic: topic, Partition: partition, Value: times, Timestamp: now, Headers: []kgo.RecordHeader{{Key: progressHeader}}}
+}
+
+// IsProgress reports whether a record is one of Progress.
+func IsProgress(r *kgo.Record) bool {
+	return len(r.Headers) == 1 && r.Headers[0].Key == progressHeader
+}
+
 // Originals turns copies back into their records. One goroutine uses it.
 type Originals struct {
 	topics map[string]string // interned names

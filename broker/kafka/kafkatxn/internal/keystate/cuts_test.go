@@ -46,7 +46,7 @@ func TestAfterACutTheStateIsTheSame(t *testing.T) {
 						when := base - random.Int64N(2*(w.Grace.Milliseconds()+1)) // some are late
 						key := random.IntN(200)
 						d := testDigest(key)
-						want, got := m.decide(key, when), st.Decide(&d, when, offset)
+						want, got := m.decide(key, when), st.Decide(&d, when, when, offset)
 						if got != want {
 							t.Fatalf("key %d at %d of stream time %d: got %d, want %d", key, when, m.streamTime, got, want)
 						}

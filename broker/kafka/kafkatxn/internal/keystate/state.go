@@ -115,8 +115,8 @@ func mark(topic *TopicID, offset int64) uint64 {
 
 // Decide decides the record at an offset by its key's digest and its time in
 // milliseconds. A fresh record must be learned when it is delivered.
-func (s *State) Decide(d *semel.Digest, when, offset int64) Verdict {
-	s.StreamTime = max(s.StreamTime, when)
+func (s *State) Decide(d *semel.Digest, reached, when, offset int64) Verdict {
+	s.StreamTime = max(s.StreamTime, reached)
 	now := s.windows.tick(s.StreamTime)
 	if time, ok := s.overlay.find(d); ok {
 		if expiry := s.windows.expiry(time); now < expiry && s.within(when, expiry) {

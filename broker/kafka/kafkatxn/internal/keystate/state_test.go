@@ -110,7 +110,7 @@ func TestAStateIsItsModel(t *testing.T) {
 					}
 					key := random.IntN(500)
 					d := testDigest(key)
-					want, got := trial.decide(key, when), st.Decide(&d, when, offset)
+					want, got := trial.decide(key, when), st.Decide(&d, when, when, offset)
 					if got != want {
 						t.Fatalf("key %d at %d of stream time %d: got %d, want %d", key, when, trial.streamTime, got, want)
 					}

@@ -4,6 +4,7 @@ package sample
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -23,23 +24,77 @@ const (
 	sampleTime      = 5 * time.Second
 )
 
-// Place is where an id was first seen.
-type Place struct {
-	Partition int32
-	Offset    int64
-	RecordKey semel.Digest
+// Topics samples topics. Client returns the options of a client, with more of them.
+type Topics struct {
+	Client func(more ...kgo.Opt) []kgo.Opt
+	Admin  *kadm.Client
 }
 
-// Topic passes pairs of records for which a rule finds the same id to check. It reads the newest records
-// of each partition. Its client has the options.
-func Topic(ctx context.Context, adm *kadm.Client, options func(more ...kgo.Opt) []kgo.Opt, topic string, rule *key.Rule, check func(topic string, first, here Place) error) error {
+// place is where an id was first seen.
+type place struct {
+	partition int32
+	offset    int64
+	recordKey semel.Digest
+}
+
+// CheckIDs refuses a topic with two records of one id that are in several partitions, or may
+// be.
+func (t *Topics) CheckIDs(ctx context.Context, topic string, rule *key.Rule) error {
+	const remedy = "and each would have its effect; have them meet with a repartition stage (repartition: true of the source), or write the topic with the id as record key"
+	return t.pairs(ctx, topic, rule, func(first, here place) error {
+		switch {
+		case first.partition != here.partition:
+			return fmt.Errorf("kafka: the records of %s in %v have one id: copies in several partitions never meet, %s: %w", topic, &Apart{first, here}, remedy, semel.ErrInvalidRequest)
+		case first.recordKey != here.recordKey:
+			return fmt.Errorf("kafka: the records of %s in partition %d at %d and %d have one id and two record keys: other copies may be in other partitions, %s: %w",
+				topic, first.partition, first.offset, here.offset, remedy, semel.ErrInvalidRequest)
+		}
+		return nil
+	})
+}
+
+// CheckGroups refuses a topic with two records of one group key in several partitions.
+func (t *Topics) CheckGroups(ctx context.Context, topic string, by *key.Rule) error {
+	apart, err := t.Apart(ctx, topic, by)
+	if apart == nil {
+		return err
+	}
+	return fmt.Errorf("kafka: the records of %s in %v have one group key (%s): each partition computes its own windows, so each would write a result of its own; have them meet with a repartition stage (repartition: true of the source), or write the topic with the group key as record key: %w",
+		topic, apart, by, semel.ErrInvalidRequest)
+}
+
+// Apart are two records in two partitions for which a rule finds the same.
+type Apart struct{ first, here place }
+
+// Error says where they are.
+func (a *Apart) Error() string {
+	return fmt.Sprintf("partition %d at %d and in %d at %d", a.first.partition, a.first.offset, a.here.partition, a.here.offset)
+}
+
+// Apart returns the first two records that are apart, or nil.
+func (t *Topics) Apart(ctx context.Context, topic string, rule *key.Rule) (*Apart, error) {
+	err := t.pairs(ctx, topic, rule, func(first, here place) error {
+		if first.partition == here.partition {
+			return nil
+		}
+		return &Apart{first, here}
+	})
+	if apart, ok := errors.AsType[*Apart](err); ok {
+		return apart, nil
+	}
+	return nil, err
+}
+
+// pairs passes pairs of records for which a rule finds the same to check. It reads the newest
+// records of each partition.
+func (t *Topics) pairs(ctx context.Context, topic string, rule *key.Rule, check func(first, here place) error) error {
 	ctx, cancel := context.WithTimeout(ctx, sampleTime)
 	defer cancel()
-	from, left, err := newest(ctx, adm, topic)
+	from, left, err := newest(ctx, t.Admin, topic)
 	if err != nil || len(left) < 2 {
 		return err
 	}
-	client, err := kgo.NewClient(options(
+	client, err := kgo.NewClient(t.Client(
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.KeepControlRecords(), // the last offset may be a marker
 	)...)
@@ -48,7 +103,7 @@ func Topic(ctx context.Context, adm *kadm.Client, options func(more ...kgo.Opt) 
 	}
 	defer client.Close()
 	reader, hasher := rule.Reader(nil), digest.New(digest.NewSecret()).Scope("")
-	seen := map[semel.Digest]Place{}
+	seen := map[semel.Digest]place{}
 	var m semel.Message
 	var id []byte
 	for len(left) > 0 && ctx.Err() == nil {
@@ -63,11 +118,11 @@ func Topic(ctx context.Context, adm *kadm.Client, options func(more ...kgo.Opt) 
 			if id, err = reader.AppendID(id[:0], &m); err != nil || len(id) == 0 {
 				continue
 			}
-			here := Place{r.Partition, r.Offset, hasher.Bytes(r.Key)}
+			here := place{r.Partition, r.Offset, hasher.Bytes(r.Key)}
 			first, ok := seen[hasher.Bytes(id)]
 			if !ok {
 				seen[hasher.Bytes(id)] = here
-			} else if err := check(topic, first, here); err != nil {
+			} else if err := check(first, here); err != nil {
 				return err
 			}
 		}

@@ -1,0 +1,109 @@
+package copies
+
+import (
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/fields"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/groups"
+	"github.com/semel-dev/semel/internal/header"
+	"github.com/semel-dev/semel/internal/kept"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// Placer chooses the partitions of copies. All copies of an id are in one, or all records of
+// a group key. One goroutine uses it.
+type Placer struct {
+	PlacerOptions
+	reader    *key.Reader
+	groups    *groups.Keys
+	first     *fields.Reader
+	message   semel.Message
+	id        []byte
+	partition kgo.TopicPartitioner
+}
+
+// PlacerOptions are the options of NewPlacer.
+type PlacerOptions struct {
+	// Rule finds the id of a record in a scope. Hash makes one of a body without an id.
+	Rule  *key.Rule
+	Scope string
+	Hash  bool
+	// By finds the group key in the body that the FilterMap returns; nil without an
+	// aggregate.
+	By        *key.Rule
+	FilterMap pipeline.FilterMap
+	// First finds the time of a record; nil if that is the record's own.
+	First *key.Rule
+	// Topic is that of the copies. Partitions is how many it had at the start, because new
+	// ones would separate copies of a key.
+	Topic      string
+	Partitions int32
+}
+
+// NewPlacer returns a Placer.
+func NewPlacer(o PlacerOptions) *Placer {
+	p := &Placer{PlacerOptions: o, reader: o.Rule.Reader(nil), partition: kgo.StickyKeyPartitioner(nil).ForTopic(o.Topic)}
+	if o.By != nil {
+		p.groups = groups.New(o.By)
+	}
+	if o.First != nil {
+		p.first = fields.New(o.First)
+	}
+	return p
+}
+
+// Place returns the partition for a copy of a record, and the id by which the record will be
+// decided, or nil. The id is valid until the next call. when is the time of the record in
+// milliseconds, or negative if it has none.
+func (p *Placer) Place(r *kgo.Record) (id []byte, partition int32, when int64) {
+	record.Fill(&p.message, r)
+	if when = max(r.Timestamp.UnixMilli(), 0); p.first != nil {
+		var err error
+		if when, err = fields.Read(p.first, &p.message, kept.ParseTime); err != nil {
+			when = -1
+		}
+	}
+	id = p.identify()
+	by := kgo.Record{Key: p.group(id)}
+	if by.Key == nil {
+		by.Key = r.Key // it is decided later, in this order
+	}
+	if by.Key == nil {
+		return id, r.Partition % p.Partitions, when
+	}
+	return id, int32(p.partition.Partition(&by, int(p.Partitions))), when
+}
+
+func (p *Placer) identify() []byte {
+	var err error
+	p.id, err = p.reader.AppendID(p.id[:0], &p.message)
+	if err == nil && len(p.id) > 0 && len(p.id) <= semel.MaxKeyBytes {
+		return p.id
+	}
+	if p.Hash {
+		return record.ContentID(p.id[:0], p.message.Body)
+	}
+	return nil
+}
+
+// group returns the group key of the message with an id. It is the id itself without an
+// aggregate, or if the message is part of no window.
+func (p *Placer) group(id []byte) []byte {
+	if p.groups == nil {
+		return id
+	}
+	body, pass, err := p.FilterMap.Call(pipeline.Delivery{
+		Message: p.message, Key: semel.Key{Scope: p.Scope, ID: string(id)}, Attempt: 1, Redrive: header.Redrives(&p.message),
+	})
+	if err != nil || !pass {
+		return id
+	}
+	p.message.Body = body
+	if group, err := p.groups.Of(&p.message); err == nil {
+		return group
+	}
+	return id
+}

@@ -1,0 +1,89 @@
+package origins
+
+import (
+	"context"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+)
+
+// Calm finds origins without new records. One goroutine uses it at a time.
+type Calm struct {
+	seen map[cluster.Partition]seen
+}
+
+// seen is the end of an origin, and since when it has been there.
+type seen struct{ end, since int64 }
+
+// Idle returns the origins that have been copied to their ends, and have had no new records
+// for an idle time until a time. copied has the ends of those that were copied to them at
+// that time. It is called again and again.
+func (c *Calm) Idle(copied map[cluster.Partition]int64, idle, at int64) (list []cluster.Partition) {
+	before := c.seen
+	c.seen = make(map[cluster.Partition]seen, len(copied))
+	for id, end := range copied {
+		s, ok := before[id]
+		if !ok || s.end != end {
+			s = seen{end, at}
+		}
+		if c.seen[id] = s; at-s.since >= idle {
+			list = append(list, id)
+		}
+	}
+	return list
+}
+
+// Copied returns the ends of the partitions of inputs of which a group has copied all
+// records, as far as brokers tell. fromEnd says that the group does not copy what was there
+// at its start. Records of open transactions are before the end.
+func Copied(ctx context.Context, adm *kadm.Client, inputs []string, group string, fromEnd bool) (map[cluster.Partition]int64, error) {
+	ends, err := adm.ListEndOffsets(ctx, inputs...)
+	if err != nil {
+		return nil, err
+	}
+	committed, err := adm.FetchOffsets(ctx, group)
+	if err != nil {
+		return nil, err
+	}
+	starts, err := adm.ListStartOffsets(ctx, inputs...)
+	if err != nil {
+		return nil, err
+	}
+	copied := map[cluster.Partition]int64{}
+	ends.Each(func(end kadm.ListedOffset) {
+		start, known := starts.Lookup(end.Topic, end.Partition)
+		from, ok := committed.Lookup(end.Topic, end.Partition)
+		if end.Err != nil || !known || start.Err != nil || from.Err != nil {
+			return
+		}
+		at := from.At
+		switch {
+		case ok && at >= 0:
+		case fromEnd:
+			at = end.Offset
+		default:
+			at = start.Offset
+		}
+		if at >= end.Offset {
+			copied[cluster.Partition{Topic: end.Topic, Number: end.Partition}] = end.Offset
+		}
+	})
+	return copied, nil
+}
+
+// Quiet is what was found of origins at a time. It counts for a partition once that is read
+// up to an end that was asked for later: then it has all copies of them.
+type Quiet struct {
+	At   int64
+	Idle []cluster.Partition
+	End  int64
+}
+
+// Move notes that the idle origins have come to the idle time before the time of q, but for a
+// margin.
+func (q *Quiet) Move(t *Times, idle, margin int64) {
+	for _, id := range q.Idle {
+		t.See(id, q.At-idle-margin)
+	}
+}

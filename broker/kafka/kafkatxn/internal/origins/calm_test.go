@@ -1,0 +1,78 @@
+package origins
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+)
+
+func TestAnOriginIsIdleWhenItsEndStays(t *testing.T) {
+	a, b := cluster.Partition{Topic: "in"}, cluster.Partition{Topic: "in", Number: 1}
+	var c Calm
+	for _, step := range []struct {
+		at     int64
+		copied map[cluster.Partition]int64
+		idle   []cluster.Partition
+	}{
+		{100, map[cluster.Partition]int64{a: 5, b: 0}, nil},
+		{109, map[cluster.Partition]int64{a: 5, b: 0}, nil},
+		{110, map[cluster.Partition]int64{a: 5, b: 0}, []cluster.Partition{a, b}},
+		{111, map[cluster.Partition]int64{a: 6, b: 0}, []cluster.Partition{b}}, // a new record
+		{120, map[cluster.Partition]int64{a: 6}, nil},                          // not copied to its end
+		{121, map[cluster.Partition]int64{a: 6, b: 0}, []cluster.Partition{a}},
+		{131, map[cluster.Partition]int64{a: 6, b: 0}, []cluster.Partition{a, b}},
+	} {
+		got := c.Idle(step.copied, 10, step.at)
+		slices.SortFunc(got, func(a, b cluster.Partition) int { return int(a.Number - b.Number) })
+		if !slices.Equal(got, step.idle) {
+			t.Errorf("at %d idle are %v, want %v", step.at, got, step.idle)
+		}
+	}
+}
+
+func TestIdleOriginsComeToThePresentLessIdleAndMargin(t *testing.T) {
+	a, b := cluster.Partition{Topic: "in"}, cluster.Partition{Topic: "in", Number: 1}
+	times := New(map[string]int32{"in": 2})
+	times.See(b, 1000)
+	(&Quiet{At: 500, Idle: []cluster.Partition{a, b}}).Move(times, 100, 5)
+	if low, ok := times.Low(); !ok || low != 395 {
+		t.Errorf("they have come to %d, %t, want 395", low, ok)
+	}
+	times.See(a, 2000)
+	if low, _ := times.Low(); low != 1000 {
+		t.Errorf("an idle origin has gone back to %d", low)
+	}
+}
+
+// stored keeps a text.
+type stored struct{ text string }
+
+func (s *stored) SetOrigins(text string) { s.text = text }
+func (s *stored) Origins() string        { return s.text }
+
+func TestWhatIsNotStoredIsForgotten(t *testing.T) {
+	a, b := cluster.Partition{Topic: "in"}, cluster.Partition{Topic: "in", Number: 1}
+	s := &stored{}
+	m := NewMix(map[string]int32{"in": 2}, s, 0)
+	m.Times().See(a, 10)
+	m.Times().See(b, 20)
+	m.Store()
+	m.Times().See(a, 30)
+	if low, _ := m.Times().Low(); low != 20 {
+		t.Errorf("low is %d, want 20", low)
+	}
+	m.Forget() // the transaction is aborted
+	if low, ok := m.Times().Low(); !ok || low != 10 {
+		t.Errorf("low is %d, %t, want 10", low, ok)
+	}
+	if text := s.text; m.MaxSize() < len(text) {
+		t.Errorf("%d bytes are stored, and at most %d", len(text), m.MaxSize())
+	}
+	m = nil
+	m.Forget()
+	m.Store()
+	if m.MaxSize() != 0 {
+		t.Error("no mix needs room")
+	}
+}

@@ -1,0 +1,119 @@
+package kafkatxn
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka"
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/origins"
+	"github.com/semel-dev/semel/stream"
+)
+
+// A Repartition mixes records of partitions that have come to different times: the origins.
+// So the watermark of a partition is that of the slowest origin. Of records that go to other
+// partitions it learns by progress records, which copiers write between copies. An origin
+// that is copied to its end and has no new records counts as being at the present.
+
+// mixes reports whether the times of origins decide.
+func (o *TransactorOptions) mixes() bool {
+	return o.Repartition != nil && (o.Aggregate != nil || o.Keep != nil && o.Keep.Holds())
+}
+
+// maxAhead returns how far a record may be ahead of the clock.
+func (o *TransactorOptions) maxAhead() time.Duration {
+	if o.Aggregate != nil {
+		return o.Aggregate.MaxAhead
+	}
+	return o.Keep.MaxAhead
+}
+
+// see notes the time of a record, and reports false if that is too far ahead of the clock.
+// Such a record does not move the watermark.
+func (ws *windowState) see(r *kgo.Record, when, now int64) bool {
+	if ws.mix == nil {
+		return ws.See(when, now)
+	}
+	if when > now+ws.mix.MaxAhead {
+		return false
+	}
+	ws.mix.Times().See(cluster.Partition{Topic: r.Topic, Number: r.Partition}, when)
+	ws.advance()
+	return true
+}
+
+// advance moves the watermark to that of the slowest origin.
+func (ws *windowState) advance() {
+	if low, ok := ws.mix.Times().Low(); ok {
+		ws.See(low, low)
+	}
+}
+
+// reached returns up to which time a partition has come with a record of a time.
+func (ws *windowState) reached(when int64) int64 {
+	if ws == nil || ws.mix == nil {
+		return when
+	}
+	low, ok := ws.mix.Times().Low()
+	if !ok {
+		return 0
+	}
+	return min(low, when)
+}
+
+// come reads the progress record of a copier.
+func (ws *windowState) come(r *kgo.Record) error {
+	if _, err := ws.mix.Times().Add(r.Value); err != nil {
+		return fmt.Errorf("kafka: %s/%d at %d: %w: no other program may write to the topic between the stages; delete the record with kafka-delete-records.sh: %w", r.Topic, r.Partition, r.Offset, err, semel.ErrInvalidRequest)
+	}
+	ws.advance()
+	return nil
+}
+
+// lookAtOrigins is look with a Repartition.
+func (s *session) lookAtOrigins(ctx context.Context, asked int64) {
+	adm, o := s.t.adm(), &s.t.opts
+	copied, err := origins.Copied(ctx, adm, o.Inputs, o.copyGroup(), o.Reset == kafka.ResetEnd)
+	if err != nil {
+		return // the next look may succeed
+	}
+	if ends, err := adm.ListEndOffsets(ctx, o.Repartition.Topic); err == nil {
+		s.settleOrigins(asked, copied, ends)
+	}
+}
+
+// settleOrigins moves the watermarks of partitions by origins without new records. copied
+// has the ends of those that were copied to their ends at a time, and ends those of the
+// partitions afterwards.
+func (s *session) settleOrigins(asked int64, copied map[cluster.Partition]int64, ends kadm.ListedOffsets) {
+	idle := s.t.opts.idle().Milliseconds()
+	list, committed := s.calm.Idle(copied, idle, asked), s.brokers.CommittedOffsets()
+	for _, p := range s.parts {
+		end, ok := ends.Lookup(p.id.Topic, p.id.Number)
+		if !p.ready || !ok || end.Err != nil {
+			continue
+		}
+		if p.origins == nil {
+			p.origins = &origins.Quiet{At: asked, Idle: list, End: end.Offset}
+		}
+		if at, ok := present(committed, p); ok && at.Offset >= p.origins.End {
+			p.slot.windows.without(p.origins, idle)
+			p.origins = nil
+		}
+	}
+}
+
+// without moves the watermark by origins without new records, if something is due then.
+func (ws *windowState) without(q *origins.Quiet, idle int64) {
+	margin := stream.ClockMargin.Milliseconds()
+	times := ws.mix.Times().Clone()
+	q.Move(times, idle, margin)
+	if low, ok := times.Low(); ok && ws.quiet(low+margin) {
+		ws.mix.Set(times)
+	}
+}
