@@ -51,6 +51,7 @@ type settings struct {
 	StateDir string
 	Session  time.Duration // when the group takes it for dead
 	Windows  bool          // counts messages in windows instead of moving them
+	Mixed    bool          // groups of windows are in all partitions
 	Keep     bool          // keeps one message of each key by each of the rules
 	Tables   bool          // joins messages with rows of tables
 }
@@ -97,6 +98,9 @@ func program(text string) int {
 		if err := countWindows(opts); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 2
+		}
+		if s.Mixed {
+			opts.Repartition = &kafkatxn.Repartition{}
 		}
 	}
 	all := []*kafkatxn.TransactorOptions{opts}

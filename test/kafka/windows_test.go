@@ -41,11 +41,23 @@ func TestProgramsAreKilledAndEachWindowHasOneResult(t *testing.T) {
 		ends, times, n = "kill-broker kill-program"+ownEnds, 1, 20_000
 	}
 	events := shuffled(random, ends, times)
-	untilRunSays(t, seed, func(seed uint64) bool { return countOnABroker(t, n, events, seed) })
+	untilRunSays(t, seed, func(seed uint64) bool { return countOnABroker(t, n, events, seed, false) })
+}
+
+// TestProgramsAreKilledAndMixedWindowsHaveOneResult is the same with groups that are in all
+// partitions, which a stage brings together.
+func TestProgramsAreKilledAndMixedWindowsHaveOneResult(t *testing.T) {
+	seed, random := chooseSeed(t)
+	ends, times, n := allEnds+ownEnds, *kills, *messages/2
+	if testing.Short() {
+		ends, times, n = allEnds, 1, 10_000
+	}
+	events := shuffled(random, ends, times)
+	untilRunSays(t, seed, func(seed uint64) bool { return countOnABroker(t, n, events, seed, true) })
 }
 
 // countOnABroker reports whether the run says something.
-func countOnABroker(t *testing.T, messages int, events []string, seed uint64) bool {
+func countOnABroker(t *testing.T, messages int, events []string, seed uint64, mixed bool) bool {
 	t.Helper()
 	random := rand.New(rand.NewPCG(seed, 4))
 	run := newCrashRun(t, random, "out", "parked")
@@ -53,7 +65,7 @@ func countOnABroker(t *testing.T, messages int, events []string, seed uint64) bo
 	run.create(t, inPartitions, nil, "in")
 	run.create(t, outPartitions, nil, "out")
 	run.create(t, 1, nil, "parked")
-	run.start(t, func(s *settings) { s.Windows = true })
+	run.start(t, func(s *settings) { s.Windows, s.Mixed = true, mixed })
 
 	ids, sum := 0, 0
 	var past []*kgo.Record // to write again
@@ -66,6 +78,9 @@ func countOnABroker(t *testing.T, messages int, events []string, seed uint64) bo
 			} else {
 				group := fmt.Sprint("g", random.IntN(10))
 				r.Key, r.Value, r.Timestamp = []byte(group), fmt.Appendf(nil, `{"id":%d,"g":%q}`, ids, group), time.Now().Add(-time.Duration(random.IntN(600))*time.Millisecond)
+				if mixed {
+					r.Key = fmt.Appendf(nil, "%d", random.IntN(100))
+				}
 				if random.IntN(500) == 0 {
 					r.Timestamp = r.Timestamp.Add(-time.Minute)
 				}
@@ -87,7 +102,7 @@ func countOnABroker(t *testing.T, messages int, events []string, seed uint64) bo
 		return found.n+found.parked >= ids
 	})
 	if found.n+found.parked != ids || found.sum != sum || len(found.twice) > 0 {
-		return run.fail(t, []string{group}, "%d messages with the sum %d are in results, and %d are parked; want %d and %d in all. Two results: %q", found.n, found.sum, found.parked, ids, sum, found.twice)
+		return run.fail(t, []string{group, kafkatxn.RepartitionGroup(group)}, "%d messages with the sum %d are in results, and %d are parked; want %d and %d in all. Two results: %q", found.n, found.sum, found.parked, ids, sum, found.twice)
 	}
 	if found.parked == 0 || len(found.results) == 0 {
 		t.Errorf("%d messages are parked, and there are %d results", found.parked, len(found.results))

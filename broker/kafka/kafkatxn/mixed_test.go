@@ -304,7 +304,7 @@ func TestKeepOfMixedInputs(t *testing.T) {
 						t.Errorf("got %q, want %s of %s", got[i], want[i], origin)
 					}
 				}
-				p = run(at(0, 1, 2), at(1, 1, 20)) // both have an effect behind them
+				run(at(0, 1, 2), at(1, 1, 20)) // both have an effect behind them
 				if n := len(b.Read("out")); n != len(want) {
 					t.Errorf("%d records took effect, want %d", n, len(want))
 				}
