@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -293,6 +294,10 @@ func (e *examination) topic(topic string, t *kadm.TopicDetail) {
 	}
 	if e.configs[topic]["unclean.leader.election.enable"] == "true" {
 		e.note(semel.Warning, topic+" unclean.leader.election.enable", "true", "a replica that is behind may become the leader, and acknowledged records are lost", "set unclean.leader.election.enable=false")
+	}
+	const oldest = "message.timestamp.before.max.ms" // without a bound it is the greatest number
+	if ms, err := strconv.ParseInt(e.configs[topic][oldest], 10, 64); err == nil && ms < math.MaxInt64 && topic == e.opts.Parked {
+		e.note(semel.Warning, topic+" "+oldest, strconv.FormatInt(ms, 10), "a message that is older cannot be parked, and the pipeline waits at it", "remove the setting")
 	}
 }
 

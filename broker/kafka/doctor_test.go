@@ -60,7 +60,7 @@ func TestTheDoctorSeesARealBroker(t *testing.T) {
 	adm := kadm.NewClient(client)
 	_, err = adm.CreateTopic(t.Context(), 2, 1, nil, "in")
 	kafkatest.Must(t, err)
-	_, err = adm.CreateTopic(t.Context(), 1, 1, map[string]*string{"max.message.bytes": &small}, "aside")
+	_, err = adm.CreateTopic(t.Context(), 1, 1, map[string]*string{"max.message.bytes": &small, "message.timestamp.before.max.ms": &small}, "aside")
 	kafkatest.Must(t, err)
 	_, err = adm.CreateTopic(t.Context(), 1, 1, map[string]*string{"min.insync.replicas": &minimum}, "out")
 	kafkatest.Must(t, err)
@@ -85,7 +85,7 @@ func TestTheDoctorSeesARealBroker(t *testing.T) {
 		return !slices.ContainsFunc([]string{"in", "out", "aside"}, func(topic string) bool { return slices.Contains(lines, "broken "+topic+": does not exist") })
 	})
 	kafkatest.Has(t, lines, "fine brokers: 1, v4.", "fine transaction.version: 2", "warning in: 2 partitions, 1 replicas", "broken out: 1 partitions, 1 replicas, min.insync.replicas 2",
-		"warning aside max.message.bytes: 10000", "notice keys: does not exist yet", "notice group g: the group has no members")
+		"warning aside max.message.bytes: 10000", "warning aside message.timestamp.before.max.ms: 10000", "notice keys: does not exist yet", "notice group g: the group has no members")
 	policy, keeps := "compact,delete", "60000"
 	_, err = adm.CreateTopic(t.Context(), 3, 1, map[string]*string{"cleanup.policy": kadm.StringPtr("compact"), "min.compaction.lag.ms": &keeps}, "people")
 	kafkatest.Must(t, err)

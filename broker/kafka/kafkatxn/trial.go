@@ -166,7 +166,9 @@ func (t *Trial) Pass(ctx context.Context, now time.Time) (released []*kgo.Record
 }
 
 // open reports whether there are open windows, for which a session looks.
-func (t *Trial) open() bool { return t.s.anyPart(func(p *part) bool { return p.slot.windows.Open() > 0 }) }
+func (t *Trial) open() bool {
+	return t.s.anyPart(func(p *part) bool { return p.slot.windows.Open() > 0 })
+}
 
 // mostLooks bounds how often one Pass looks for quiet partitions.
 const mostLooks = 100_000
