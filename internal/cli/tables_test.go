@@ -38,7 +38,7 @@ func TestLintAndExplainDescribeTables(t *testing.T) {
 		"lint": {"tables.people.missing", "a record without a row is lost", "tables.unused", "no expression uses it"},
 		"explain": {
 			"before table people (people) is read up to its present end", "it is dropped, counted, and lost", "it is parked, with the reason row-missing",
-			"it is parked as late: that is so 2h before the present", "a row of table prices in another partition than its record is missing", "joined with the newest row of table people",
+			"former rows are kept for 2h (history)", "a row of table prices in another partition than its record is missing", "joined with the newest row of table people",
 			"table people is read again from the start of its topic before the first record is decided; its rows are in memory, and each takes its key, its value and about 120 bytes the topic of table people",
 			"table prices is read again from the start of its topic before the first record is decided; its rows are in memory, and each takes its key, its value and about 120 bytes, and the same for each former row of the last 2h",
 		},

@@ -135,7 +135,7 @@ func (e *explainer) twoPhase(add func(at, then string)) {
 // inKafka describes the life of a record in a transaction.
 func (e *explainer) inKafka(add func(at, then string)) {
 	if topic := e.source.Repartition; topic != "" {
-		add("before or in the transaction that copies to "+topic, e.source.Again+"; no copy is read that was not committed together with its offset")
+		add("before or in the transaction that copies to "+topic, e.source.Again+"; only copies that were committed together with their offsets are read")
 		add("between the stages", "the copy is in "+topic+" with its origin, and is decided when the second stage reads it; nothing is deleted there before")
 	}
 	add("before the transaction", e.source.Again+"; nothing has happened")
@@ -146,7 +146,7 @@ func (e *explainer) inKafka(add func(at, then string)) {
 		if agg.Early > 0 {
 			add("after an early result is written", "early results are in the same transactions; the next process may write one again, and the final result is still written once")
 		}
-		add("while results of closed windows are written", "the last one is recorded with them: the next run writes the results after it, and none again")
+		add("while results of closed windows are written", "each transaction records the last result that it writes: the next run writes the results after it, and repeats none")
 		return
 	}
 	if e.pipeline.Holds() {
@@ -188,11 +188,11 @@ func (e *explainer) failuresInKafka(add func(at, then string)) {
 	e.parked(add)
 }
 
-// waits says what becomes of a record that waits for its row.
+// waits says what happens to a record that waits for its row.
 func (e *explainer) waits() string {
-	others := "later ones with its id or record key wait behind it, and others go on; its offset is stored with the group's offset, so a crash loses nothing"
+	others := "later ones with its id or record key wait behind it, and others continue; its offset is stored with the group's offset, so a crash loses nothing"
 	if e.pipeline.Aggregate != nil || e.pipeline.Key.Keep != nil || e.source.Repartition != "" {
-		others = "the others wait too"
+		others = "the other records wait too"
 	}
 	return "it waits until the table is read up to its present end (" + others + "); if the row is still missing, it is parked, with the reason row-missing"
 }
@@ -200,14 +200,14 @@ func (e *explainer) waits() string {
 // tableFailures describes what happens while rows are read, and to records without one.
 func (e *explainer) tableFailures(add func(at, then string)) {
 	for _, t := range e.pipeline.Tables {
-		add("a partition comes to this process", "no record is decided before table "+t.Name+" ("+t.Topic+") is read up to its present end, so a join never goes back to an older row; an open transaction in that topic is waited for")
+		add("a partition comes to this process", "no record is decided before table "+t.Name+" ("+t.Topic+") is read up to its present end, so a join never goes back to an older row; the process waits for open transactions in that topic")
 		then := map[string]string{
 			"park": "it is parked, with the reason row-missing", "drop": "it is dropped, counted, and lost", "pass": "tables." + t.Name + " is not there, and has(tables." + t.Name + ") is false",
 			"wait": e.waits(),
 		}[config.MissingPolicy(t)]
 		add("table "+t.Name+" has no row for a record", then+". A row is looked up when filter or map asks for it")
 		if t.History > 0 {
-			add("a record is older than the history of table "+t.Name, "if the row of its time may be forgotten, it is parked as late: that is so "+schema.Duration(t.History)+" before the present (history)")
+			add("a record is older than the history of table "+t.Name, "it is parked as late, because the row of its time may be forgotten: former rows are kept for "+schema.Duration(t.History)+" (history)")
 		}
 		former := ""
 		if t.History > 0 {
@@ -229,7 +229,7 @@ func (e *explainer) windowFailures(add func(at, then string)) {
 	switch gap := agg.Over.Gap(); {
 	case gap > 0:
 		closed = "The session of a record is closed when " + e.newer() + " newer than the session's last one by more than gap and grace, " + schema.Duration(gap+agg.Grace)
-		add("a record joins two sessions", "they become one, unless it would be longer than "+schema.Duration(agg.Over.Most())+" (max): then the record joins the first. A session whose result is written is never changed")
+		add("a record joins two sessions", "the sessions become one, unless that one would be longer than "+schema.Duration(agg.Over.Most())+" (max): then the record joins the first. A session whose result is written is never changed")
 	case agg.Over.Every() < agg.Over.Size():
 		closed += "; it counts in those of its windows that are open, and is late if none is"
 	}
@@ -243,7 +243,7 @@ func (e *explainer) windowFailures(add func(at, then string)) {
 		add("no more records come", "windows that are open stay open until "+e.newer()+" newer (idle: forever)")
 		return
 	}
-	add("no more records come", e.quiet(agg.Idle)+", each window is closed whose end is at least idle + grace + "+schema.Duration(stream.ClockMargin)+" ago"+
+	add("no more records come", e.quiet(agg.Idle)+", each window is closed if its end is at least idle + grace + "+schema.Duration(stream.ClockMargin)+" ago"+
 		". With message.timestamp.type=LogAppendTime of the topic no later record is older. With CreateTime, a record that its producer holds back for longer than grace and idle is late")
 }
 
@@ -278,12 +278,12 @@ func (e *explainer) keepFailures(add func(at, then string)) {
 		return
 	}
 	if !k.Holds() {
-		add("a record has an older or equal version", "it is superseded: counted, and dropped. That is so for "+schema.Duration(e.pipeline.Window)+" after the newest version (window)")
+		add("a record has an older or equal version", "it is superseded: counted, and dropped. The newest version is remembered for "+schema.Duration(e.pipeline.Window)+" (window)")
 		return
 	}
 	late := map[string]string{"park": "it is parked, with the reason late", "drop": "it is dropped, counted, and lost", "stop": "the pipeline ends at it"}[k.Late]
 	if k.First != nil {
-		add("another record of the key comes", "the earlier one is held, and the other is superseded; once one took effect, others are duplicates for "+schema.Duration(e.pipeline.Window)+" (window)")
+		add("another record of the key comes", "the earlier one is held, and the other is superseded; after one has taken effect, others are duplicates for "+schema.Duration(e.pipeline.Window)+" (window)")
 		add("a record is older than the "+e.newest()+" by more than the grace of "+schema.Duration(k.Grace), "it is late, unless it is a duplicate: "+late)
 	} else {
 		add("another record of the key comes", "the later one is held, and the other is superseded; held records take effect once for each key and window ("+k.Last.String()+")")
@@ -294,7 +294,7 @@ func (e *explainer) keepFailures(add func(at, then string)) {
 		add("no more records come", "records are held until "+e.newer()+" newer (idle: forever)")
 		return
 	}
-	add("no more records come", e.quiet(k.Idle)+", each record takes effect whose time or window ended at least idle + grace + "+schema.Duration(stream.ClockMargin)+" ago"+
+	add("no more records come", e.quiet(k.Idle)+", each held record takes effect if its time or the end of its window is at least idle + grace + "+schema.Duration(stream.ClockMargin)+" ago"+
 		". With message.timestamp.type=LogAppendTime of the topic no later record is older by the record's own time. With CreateTime, or times in the body, a record that its producer holds back for longer than grace and idle is late")
 }
 

@@ -241,10 +241,10 @@ func (e *explainer) exceptions() []string {
 	case config.SourceIsSink:
 		list = []string{"it holds for readers of the output with isolation read_committed", "with brokers without transaction.version 2 (before Kafka 4.0) a commit that is delayed on its way may end a later transaction", "effects outside of Kafka"}
 		if t := &e.pipeline.Transaction; t.Time == "event" && e.pipeline.OnLate == "run" {
-			list = append(list, "a record that is behind the newest of its partition by more than the grace of "+schema.Duration(t.Grace)+" is late, and is delivered (on_late: run): a late copy may be delivered again if it is behind by more than window and grace, because its key was forgotten")
+			list = append(list, "a record that is behind the newest of its partition by more than the grace of "+schema.Duration(t.Grace)+" is late, and is delivered (on_late: run): a late duplicate may be delivered again if it is behind by more than window and grace, because its key was forgotten")
 		}
 		if agg := e.pipeline.Aggregate; agg != nil && e.source.Repartition != "" {
-			list = append(list, "copies of a record with different group keys ("+agg.By.String()+") are not compared, because they may be in different partitions")
+			list = append(list, "duplicates with different group keys ("+agg.By.String()+") are not found, because they may be in different partitions: each counts")
 		} else if agg != nil {
 			list = append(list, "records of one group key ("+agg.By.String()+") in several partitions have a result in each: the start checks a sample for them; a repartition stage, repartition: true of the source, brings them together")
 		}
@@ -253,7 +253,7 @@ func (e *explainer) exceptions() []string {
 				list = append(list, "a record is joined with the newest row of table "+t.Name+" that was read: if it is read again after a crash, the row may be a newer one")
 			}
 			if t.Local {
-				list = append(list, "a row of table "+t.Name+" in another partition than its record is missing: the pipeline ends if it finds it in its other partitions; write both topics with the key of the row as record key")
+				list = append(list, "a row of table "+t.Name+" in another partition than its record is missing: the pipeline ends if it finds the row in its other partitions; write both topics with the key of the row as record key")
 			}
 		}
 		if k := e.pipeline.Key.Keep; k != nil && e.source.Repartition == "" {
@@ -266,7 +266,7 @@ func (e *explainer) exceptions() []string {
 			}
 			list = append(list, "records keep their order by "+by+", not by record key: records of one record key with several "+keys+" go to several partitions")
 		} else if e.pipeline.Key.Keep == nil && e.pipeline.Key.Rule.String() != "record-key" {
-			list = append(list, "copies of a key in several partitions are not compared: the start checks a sample for them; a repartition stage, repartition: true of the source, brings them together")
+			list = append(list, "duplicates in several partitions are not found: the start checks a sample for them; a repartition stage, repartition: true of the source, brings them together")
 		}
 	case config.Lossy:
 		if e.pipeline.Observe {

@@ -32,19 +32,18 @@ type copier struct {
 	cut    context.CancelFunc
 	limits cluster.Limits // of the client
 	tooBig int            // consecutive transactions that brokers refused for a size
-	// lost says that a partition is gone, so the open transaction cannot commit.
+	// lost says that the group took a partition, so the open transaction cannot commit.
 	lost atomic.Bool
 
 	placer  *copies.Placer
 	records int
 	bytes   int64
-	asides  asides.List // of records that are too large to copy
-	// askedLimits says that the open transaction has asked for the topics' limits
-	// again.
+	asides  asides.List // records that are too large to copy
+	// askedLimits says that the open transaction has already asked for the topics' limits.
 	askedLimits bool
-	// times is how far the origins have come whose copies are committed, or in the open
-	// transaction; nil if they do not decide. told is when it was last written, and news says
-	// that it has changed since.
+	// times says how far the origins have come with the copies that are committed or in the
+	// open transaction. It is nil if the origins do not decide. told is when it was last
+	// written, and news says that it has changed since.
 	times   *origins.Times
 	told    time.Time
 	news    bool
@@ -161,29 +160,30 @@ func (c *copier) loop(ctx, last context.Context) error {
 	return nil
 }
 
-// forget forgets how far the origins have come: an aborted copy is written again, maybe by
-// another member and later.
+// forget resets how far the origins have come: an aborted copy is written again later, maybe
+// by another member.
 func (c *copier) forget() {
 	if c.t.opts.mixes() {
 		c.times, c.news = origins.New(c.t.origins), false
 	}
 }
 
-// see notes the time of a record of an origin, unless that is too far ahead of the clock.
+// see notes the time of a record of an origin, unless the time is too far ahead of the clock.
 func (c *copier) see(origin cluster.Partition, when int64, now time.Time) {
 	if c.times != nil && when <= now.Add(c.t.opts.maxAhead()).UnixMilli() {
 		c.news = c.times.See(origin, when) || c.news
 	}
 }
 
-// tellEvery is how often a copier says how far its origins have come.
+// tellEvery is how often a copier writes progress records.
 const tellEvery = time.Second
 
-// tells reports whether it is time to say how far the origins have come.
+// tells reports whether progress records are due.
 func (c *copier) tells() bool { return c.news && time.Since(c.told) >= tellEvery }
 
-// tell writes to each partition how far the origins have come, behind their copies there. It
-// needs no offset: what it says of copies in earlier transactions stays true.
+// tell writes a progress record to each partition, after the copies there. It needs no
+// offset in its transaction, because it covers only copies that are committed before it or
+// with it.
 func (c *copier) tell(ctx context.Context) {
 	times, now := c.times.Append(nil), time.UnixMilli(c.t.now())
 	for number := range c.t.copyPartitions {
@@ -192,7 +192,7 @@ func (c *copier) tell(ctx context.Context) {
 	c.told, c.news = time.Now(), false
 }
 
-// does notes what the copier does now; "" is nothing.
+// does notes what the copier waits for; "" means nothing.
 func (c *copier) does(what string, records int) { c.t.health.Does(c.name, what, records) }
 
 func (c *copier) poll(ctx context.Context, most time.Duration) kgo.Fetches {

@@ -201,7 +201,7 @@ func TestRecordsThatCannotBeKept(t *testing.T) {
 		park(stream.Keep{First: ruleFor(t, ".m")}, "the time .m", `{"n":1}`)
 		park(stream.Keep{First: ruleFor(t, ".n")}, "ahead of the clock", fmt.Sprintf(`{"n":%d}`, time.Now().Add(time.Hour).UnixMilli()))
 		park(stream.Keep{Newest: ruleFor(t, ".n")}, "they cannot be compared", `{"n":1}`, `{"n":"v2"}`)
-		park(stream.Keep{Newest: ruleFor(t, ".n")}, "1.5 is no whole number", `{"n":1.5}`)
+		park(stream.Keep{Newest: ruleFor(t, ".n")}, "1.5 is not a whole number", `{"n":1.5}`)
 		park(stream.Keep{Newest: ruleFor(t, ".n")}, "neither a text nor a number", `{"n":true}`)
 		park(stream.Keep{Newest: ruleFor(t, ".n")}, "a text has at most 32", fmt.Sprintf(`{"n":%q}`, strings.Repeat("v", 33)))
 	})

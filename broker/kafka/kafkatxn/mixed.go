@@ -15,10 +15,11 @@ import (
 	"github.com/semel-dev/semel/stream"
 )
 
-// A Repartition mixes records of partitions that have come to different times: the origins.
-// So the watermark of a partition is that of the slowest origin. Of records that go to other
-// partitions it learns by progress records, which copiers write between copies. An origin
-// that is copied to its end and has no new records counts as being at the present.
+// A Repartition mixes records of several origins: the partitions of the inputs, which have
+// come to different times. So the watermark of a partition follows the slowest origin.
+// Copiers write progress records between the copies, because an origin's records may all go
+// to other partitions. An origin that is copied to its end and idle does not hold the
+// watermark back.
 
 // mixes reports whether the times of origins decide.
 func (o *TransactorOptions) mixes() bool {
@@ -33,7 +34,7 @@ func (o *TransactorOptions) maxAhead() time.Duration {
 	return o.Keep.MaxAhead
 }
 
-// see notes the time of a record, and reports false if that is too far ahead of the clock.
+// see notes the time of a record, and reports false if the time is too far ahead of the clock.
 // Such a record does not move the watermark.
 func (ws *windowState) see(r *kgo.Record, when, now int64) bool {
 	if ws.mix == nil {
@@ -54,7 +55,7 @@ func (ws *windowState) advance() {
 	}
 }
 
-// reached returns up to which time a partition has come with a record of a time.
+// reached returns the time up to which a partition has come when it reads a record of a time.
 func (ws *windowState) reached(when int64) int64 {
 	if ws == nil || ws.mix == nil {
 		return when
@@ -75,7 +76,7 @@ func (ws *windowState) come(r *kgo.Record) error {
 	return nil
 }
 
-// lookAtOrigins is look with a Repartition.
+// lookAtOrigins does the work of look if there is a Repartition.
 func (s *session) lookAtOrigins(ctx context.Context, asked int64) {
 	adm, o := s.t.adm(), &s.t.opts
 	copied, err := origins.Copied(ctx, adm, o.Inputs, o.copyGroup(), o.Reset == kafka.ResetEnd)
@@ -87,9 +88,9 @@ func (s *session) lookAtOrigins(ctx context.Context, asked int64) {
 	}
 }
 
-// settleOrigins moves the watermarks of partitions by origins without new records. copied
-// has the ends of those that were copied to their ends at a time, and ends those of the
-// partitions afterwards.
+// settleOrigins moves the watermarks of partitions whose slowest origins are idle. copied has
+// the ends of the origins that were copied to their ends when the brokers were asked. ends
+// has the ends of the session's partitions, which brokers gave afterwards.
 func (s *session) settleOrigins(asked int64, copied map[cluster.Partition]int64, ends kadm.ListedOffsets) {
 	idle := s.t.opts.idle().Milliseconds()
 	list, committed := s.calm.Idle(copied, idle, asked), s.brokers.CommittedOffsets()
@@ -108,7 +109,7 @@ func (s *session) settleOrigins(asked int64, copied map[cluster.Partition]int64,
 	}
 }
 
-// without moves the watermark by origins without new records, if something is due then.
+// without moves the watermark without waiting for idle origins, if something is due then.
 func (ws *windowState) without(q *origins.Quiet, idle int64) {
 	margin := stream.ClockMargin.Milliseconds()
 	times := ws.mix.Times().Clone()

@@ -25,7 +25,7 @@ func TestIDsInSeveralPartitionsAreRefused(t *testing.T) {
 		want    string
 	}{
 		"apart":           {[]*kgo.Record{body(0, "a", 1), body(1, "b", 2), body(0, "a", 1)}, ""},
-		"in two":          {[]*kgo.Record{body(0, "a", 1), body(0, "a", 2), body(1, "a", 1)}, "have one id: copies in several partitions never meet"},
+		"in two":          {[]*kgo.Record{body(0, "a", 1), body(0, "a", 2), body(1, "a", 1)}, "have one id: duplicates in several partitions are not found"},
 		"two record keys": {[]*kgo.Record{body(0, "a", 1), body(0, "b", 1), body(1, "c", 2)}, "one id and two record keys"},
 		"without ids":     {[]*kgo.Record{kafkatest.Record(0, "a", "{}"), kafkatest.Record(1, "a", "{}")}, ""},
 		"one partition":   {[]*kgo.Record{body(0, "a", 1), body(0, "b", 1)}, ""},

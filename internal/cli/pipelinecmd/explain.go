@@ -26,20 +26,20 @@ semel explain pipelines.yaml --key order-41 --scope default --store-name ledger`
 		Long: `With FILE: prints the promise of each pipeline and of each route of the proxy, or of
 the named one. It shows how the pipeline commits, when a message can be lost or an
 effect can repeat, and the outcome of a message at each moment at which the process
-can die. For a route it also shows what the client gets. It works offline. With --no-env, a variable that is not set stands for itself. --format
-markdown prints a page to commit, and mermaid a figure of the moments at which the
-process can die.
+can die. For a route it also shows what the client gets. It works offline. With --no-env,
+a variable that is not set stands for itself. --format markdown prints a page to commit,
+and mermaid a figure of the moments at which the process can die.
 
 With FILE and --key: shows the record of a key and what its next delivery
 gets. It reads the store of each pipeline, under the pipeline's scope, or the store
 of --store-name, and the parked messages. If a running process has the embedded
 store open, or --admin names one, it also shows the deliveries that this process
-dropped, retried or parked. Then it prints the commands that can follow. Several --key are the parts of one composite key. --digest takes a digest
-that keys ls prints instead.
+dropped, retried or parked. Then it prints the commands that can follow. Several --key
+are the parts of one composite key. --digest takes a digest that keys ls prints instead.
 
-With --window, such as 2026-11-24T13:00:00Z: shows the windows of a group key that have
-this time, from Kafka: the result so far, when each is closed, the results that were
-written, and what becomes of a further message.`,
+With --window, such as 2026-11-24T13:00:00Z: shows the windows of a group key that contain
+this time, from Kafka: the result so far, when each window closes, the results that were
+written, and what happens to the next message.`,
 		Args: term.Arguments(0, 2, "", "FILE and NAME"),
 		RunE: a.Checked(func(cmd *cobra.Command, args []string, wrong term.Problems) error {
 			switch {

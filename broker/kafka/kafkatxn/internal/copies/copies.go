@@ -8,8 +8,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// Header is the last header of a copy. It says what the record was. All
-// its numbers are little-endian:
+// Header is the name of the last header of a copy. Its value describes the original record.
+// All numbers are little-endian:
 //
 //	version (1), flags (1): 1 is a key that is not null
 //	length of the topic's name (2), partition (4), offset (8)
@@ -22,8 +22,8 @@ const (
 	originHeadSize = 24
 )
 
-// Wrap turns a record into its copy for a topic. The key of the copy is the id, or
-// null. Its time is the present, so that the broker does not delete an old record.
+// Wrap turns a record into its copy for a topic. The key of the copy is the id, or null. The
+// time of the copy is now, so that the broker does not delete the copy of an old record.
 func Wrap(r *kgo.Record, topic string, partition int32, id []byte, now time.Time) {
 	data := make([]byte, originHeadSize, originHeadSize+len(r.Topic)+len(r.Key)+len(id))
 	data[0] = originVersion
@@ -44,16 +44,16 @@ func Wrap(r *kgo.Record, topic string, partition int32, id []byte, now time.Time
 	r.Topic, r.Partition, r.Timestamp = topic, partition, now
 }
 
-// progressHeader marks a record that says how far a copier has come.
+// progressHeader is the only header of a progress record.
 const progressHeader = "semel-progress"
 
-// Progress returns a record between the copies of a partition. It says how far a copier has
-// come with its records.
+// Progress returns a progress record, which a copier writes between the copies of a
+// partition. It says how far the copier has come with each of its origins.
 func Progress(topic string, partition int32, times []byte, now time.Time) *kgo.Record {
 	return &kgo.Record{Topic: topic, Partition: partition, Value: times, Timestamp: now, Headers: []kgo.RecordHeader{{Key: progressHeader}}}
 }
 
-// IsProgress reports whether a record is one of Progress.
+// IsProgress reports whether a record is a progress record.
 func IsProgress(r *kgo.Record) bool {
 	return len(r.Headers) == 1 && r.Headers[0].Key == progressHeader
 }
@@ -63,7 +63,7 @@ type Originals struct {
 	topics map[string]string // interned names
 }
 
-// Unwrap is the reverse of Wrap. Other records stay unchanged.
+// Unwrap is the reverse of Wrap. It leaves records that are not copies unchanged.
 func (o *Originals) Unwrap(r *kgo.Record) {
 	last := len(r.Headers) - 1
 	if last < 0 || r.Headers[last].Key != Header {

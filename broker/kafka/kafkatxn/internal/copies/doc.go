@@ -1,3 +1,3 @@
-// Package copies turns records into copies, which have their original in a header, and
-// copies back into records. Records that are held become bytes, and records again.
+// Package copies turns records into copies for a repartition stage, and copies back into the
+// original records. It also turns held records into bytes, and bytes into records.
 package copies

@@ -10,13 +10,13 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 )
 
-// AppendHeld appends a record that is held, and was read from a partition at an offset. It may be the
-// original of a copy there. All numbers are varints:
+// AppendHeld appends a held record, which was read from a partition at an offset. If a copy
+// was read there, r is its original. All numbers are varints:
 //
 //	offset, time in milliseconds since the Unix epoch
 //	key, value: length plus one, or 0 if it is null; bytes
 //	number of headers; for each its name and its value
-//	of an original only: its topic, as a value; its partition and offset
+//	of an original only: its topic (as a value), its partition and its offset
 func AppendHeld(dst []byte, in cluster.Partition, offset int64, r *kgo.Record) []byte {
 	dst = binary.AppendVarint(binary.AppendVarint(dst, offset), r.Timestamp.UnixMilli())
 	dst = appendNullable(appendNullable(dst, r.Key), r.Value)
@@ -38,8 +38,8 @@ func appendNullable(dst, value []byte) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(value))+1), value...)
 }
 
-// ErrHeld is the error of bytes that AppendHeld has not made.
-var ErrHeld = errors.New("kafka: no record that is held")
+// ErrHeld is the error of bytes that AppendHeld did not write.
+var ErrHeld = errors.New("kafka: not a held record")
 
 // ParseHeld is the reverse of AppendHeld. The record shares the bytes.
 func ParseHeld(in cluster.Partition, b []byte) (r *kgo.Record, offset int64, err error) {

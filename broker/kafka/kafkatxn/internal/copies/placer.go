@@ -13,8 +13,8 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// Placer chooses the partitions of copies. All copies of an id are in one, or all records of
-// a group key. One goroutine uses it.
+// Placer chooses the partitions of copies. All copies with one id are in one partition; with
+// an aggregate, all copies with one group key. One goroutine uses it.
 type Placer struct {
 	PlacerOptions
 	reader    *key.Reader
@@ -27,7 +27,8 @@ type Placer struct {
 
 // PlacerOptions are the options of NewPlacer.
 type PlacerOptions struct {
-	// Rule finds the id of a record in a scope. Hash makes one of a body without an id.
+	// Rule finds the id of a record in a scope. With Hash, a record without an id gets the
+	// hash of its body.
 	Rule  *key.Rule
 	Scope string
 	Hash  bool
@@ -35,10 +36,10 @@ type PlacerOptions struct {
 	// aggregate.
 	By        *key.Rule
 	FilterMap pipeline.FilterMap
-	// First finds the time of a record; nil if that is the record's own.
+	// First finds the time of a record; nil if the record's own time counts.
 	First *key.Rule
-	// Topic is that of the copies. Partitions is how many it had at the start, because new
-	// ones would separate copies of a key.
+	// Topic is the topic of the copies. Partitions is how many partitions it had at the
+	// start, because new ones would separate copies with one key.
 	Topic      string
 	Partitions int32
 }
@@ -55,9 +56,9 @@ func NewPlacer(o PlacerOptions) *Placer {
 	return p
 }
 
-// Place returns the partition for a copy of a record, and the id by which the record will be
-// decided, or nil. The id is valid until the next call. when is the time of the record in
-// milliseconds, or negative if it has none.
+// Place returns the id by which a record will be decided, or nil, and the partition for its
+// copy. The id is valid until the next call. when is the time of the record in milliseconds,
+// or negative if it has none.
 func (p *Placer) Place(r *kgo.Record) (id []byte, partition int32, when int64) {
 	record.Fill(&p.message, r)
 	if when = max(r.Timestamp.UnixMilli(), 0); p.first != nil {
@@ -69,7 +70,7 @@ func (p *Placer) Place(r *kgo.Record) (id []byte, partition int32, when int64) {
 	id = p.identify()
 	by := kgo.Record{Key: p.group(id)}
 	if by.Key == nil {
-		by.Key = r.Key // it is decided later, in this order
+		by.Key = r.Key // records without an id stay in the order of their record key
 	}
 	if by.Key == nil {
 		return id, r.Partition % p.Partitions, when
@@ -89,8 +90,8 @@ func (p *Placer) identify() []byte {
 	return nil
 }
 
-// group returns the group key of the message with an id. It is the id itself without an
-// aggregate, or if the message is part of no window.
+// group returns the group key of the message with an id. Without an aggregate, or if the
+// message counts in no window, it returns the id.
 func (p *Placer) group(id []byte) []byte {
 	if p.groups == nil {
 		return id

@@ -32,13 +32,13 @@ func Read[T any](r *Reader, m *semel.Message, parse func([]byte) (T, error)) (va
 	}
 	text, isNumber := bytes.CutPrefix(found, numberID)
 	if _, err := strconv.ParseInt(string(text), 10, 64); isNumber && err != nil {
-		return value, fmt.Errorf("%s is no whole number of at most 64 bits", text)
+		return value, fmt.Errorf("%s is not a whole number of at most 64 bits", text)
 	}
 	if text[0] == 0 {
-		return value, errors.New("it is neither a text nor a number")
+		return value, errors.New("the value is neither a text nor a number")
 	}
 	return parse(text)
 }
 
-// numberID is the start of the id that a rule finds in a JSON number.
+// numberID is the prefix of an id that comes from a JSON number.
 var numberID = key.AppendNumber(nil, "")

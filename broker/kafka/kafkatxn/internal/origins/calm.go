@@ -13,12 +13,13 @@ type Calm struct {
 	seen map[cluster.Partition]seen
 }
 
-// seen is the end of an origin, and since when it has been there.
+// seen is the end of an origin, and the time since which it has not changed.
 type seen struct{ end, since int64 }
 
-// Idle returns the origins that have been copied to their ends, and have had no new records
-// for an idle time until a time. copied has the ends of those that were copied to them at
-// that time. It is called again and again.
+// Idle returns the origins that are copied to their ends at a time, and have had no new
+// records for an idle time before it. copied has the ends of the origins that are copied to
+// their ends. The caller calls Idle repeatedly, because it compares copied with the call
+// before.
 func (c *Calm) Idle(copied map[cluster.Partition]int64, idle, at int64) (list []cluster.Partition) {
 	before := c.seen
 	c.seen = make(map[cluster.Partition]seen, len(copied))
@@ -34,9 +35,10 @@ func (c *Calm) Idle(copied map[cluster.Partition]int64, idle, at int64) (list []
 	return list
 }
 
-// Copied returns the ends of the partitions of inputs of which a group has copied all
-// records, as far as brokers tell. fromEnd says that the group does not copy what was there
-// at its start. Records of open transactions are before the end.
+// Copied returns the ends of those partitions of inputs whose records a group has copied
+// completely. It leaves out partitions of which brokers report an error. fromEnd says that
+// the group does not copy the records from before its start. Records of open transactions
+// are before the end.
 func Copied(ctx context.Context, adm *kadm.Client, inputs []string, group string, fromEnd bool) (map[cluster.Partition]int64, error) {
 	ends, err := adm.ListEndOffsets(ctx, inputs...)
 	if err != nil {
@@ -72,15 +74,16 @@ func Copied(ctx context.Context, adm *kadm.Client, inputs []string, group string
 	return copied, nil
 }
 
-// Quiet is what was found of origins at a time. It counts for a partition once that is read
-// up to an end that was asked for later: then it has all copies of them.
+// Quiet lists the origins that were idle at a time. It counts for a partition once the
+// partition is read up to an end that was asked for later: then the partition has all copies
+// of their records.
 type Quiet struct {
 	At   int64
 	Idle []cluster.Partition
 	End  int64
 }
 
-// Move notes that the idle origins have come to the idle time before the time of q, but for a
+// Move notes that the idle origins have come to the time of q, minus the idle time and a
 // margin.
 func (q *Quiet) Move(t *Times, idle, margin int64) {
 	for _, id := range q.Idle {

@@ -1,29 +1,29 @@
 package origins
 
-// Mix has how far the origins of a partition's records have come. They are stored with its
-// windows. A nil Mix is that of a partition whose records are not mixed. One goroutine uses
-// it at a time.
+// Mix knows how far the origins of a partition's records have come. These times are stored
+// with the partition's windows. A partition whose records are not mixed has a nil Mix. One
+// goroutine uses a Mix at a time.
 type Mix struct {
 	// MaxAhead is how far a record may be ahead of the clock, in milliseconds.
 	MaxAhead int64
 	sizes    map[string]int32
 	stored   Stored
-	times    *Times // nil if they are to be read from stored
+	times    *Times // nil until they are read from stored
 	text     []byte
 }
 
-// Stored stores a text in a transaction.
+// Stored keeps a text, which SetOrigins changes in the open transaction.
 type Stored interface {
 	SetOrigins(text string)
 	Origins() string
 }
 
-// NewMix returns the Mix of inputs, which have numbers of partitions.
+// NewMix returns the Mix of inputs. sizes has their numbers of partitions.
 func NewMix(sizes map[string]int32, stored Stored, maxAhead int64) *Mix {
 	return &Mix{MaxAhead: maxAhead, sizes: sizes, stored: stored}
 }
 
-// Forget makes the stored times count.
+// Forget drops the times of the open transaction, so that the stored ones count.
 func (m *Mix) Forget() {
 	if m != nil {
 		m.times = nil
@@ -35,7 +35,7 @@ func (m *Mix) Times() *Times {
 	if m.times == nil {
 		m.times = New(m.sizes)
 		if text := m.stored.Origins(); text != "" {
-			m.times.Add([]byte(text)) // which it wrote
+			m.times.Add([]byte(text)) // no error: Store wrote the text
 		}
 	}
 	return m.times
@@ -54,7 +54,7 @@ func (m *Mix) Store() {
 	}
 }
 
-// MaxSize returns how many bytes of a record the times need at most.
+// MaxSize returns how many bytes of a record the times take at most.
 func (m *Mix) MaxSize() int {
 	if m == nil {
 		return 0

@@ -1,5 +1,5 @@
-// Package origins knows how far each partition has come whose records a repartition stage
-// mixes.
+// Package origins knows how far each partition of the inputs has come if a repartition stage
+// mixes their records.
 package origins
 
 import (
@@ -13,20 +13,20 @@ import (
 )
 
 // Times has the greatest time of the records of each origin, which is a partition of an
-// input. All times are in milliseconds since the Unix epoch. No record of the origin can be
-// older, but for those that are late. So the smallest of these times says how far a mix of
-// all origins has come. One goroutine uses it at a time.
+// input. All times are in milliseconds since the Unix epoch. Later records of an origin are
+// newer than its greatest time, or out of order. So the smallest of these times says how far
+// a mix of all origins has come. One goroutine uses a Times at a time.
 type Times struct {
 	greatest map[string][]int64 // by input and partition; unknown before the first record
-	low      int64              // the smallest
-	valid    bool               // low is right
+	low      int64              // the smallest of these times, if valid
+	valid    bool
 }
 
-// unknown is the time of an origin before its first record. All others are greater.
+// unknown is the time of an origin before its first record. All other times are greater.
 const unknown = -1
 
-// New returns the Times of inputs, which have numbers of partitions. Nothing is known of
-// their records yet.
+// New returns the Times of inputs. sizes has their numbers of partitions. All times are
+// unknown.
 func New(sizes map[string]int32) *Times {
 	t := &Times{greatest: map[string][]int64{}}
 	for input, partitions := range sizes {
@@ -43,8 +43,9 @@ func (t *Times) grow(input string, partitions int) {
 	t.greatest[input], t.valid = list, false
 }
 
-// See notes the time of a record, or an earlier one, and reports whether that is news. A
-// partition that is new belongs to its input from then on. Another input is ignored.
+// See notes that an origin has come to a time, and reports whether the time is greater than
+// the one before. A partition with a new number belongs to its input from then on. See
+// ignores other inputs.
 func (t *Times) See(origin cluster.Partition, time int64) bool {
 	list, ok := t.greatest[origin.Topic]
 	if !ok || origin.Number < 0 {
@@ -63,8 +64,8 @@ func (t *Times) See(origin cluster.Partition, time int64) bool {
 	return true
 }
 
-// Low returns the smallest time, up to which all origins have come. It reports false if
-// there is an origin of which nothing is known, or none at all.
+// Low returns the smallest time, up to which all origins have come. It reports false if the
+// time of an origin is unknown, or if there are no origins.
 func (t *Times) Low() (time int64, ok bool) {
 	if !t.valid {
 		t.low, t.valid = math.MaxInt64, true
@@ -119,7 +120,7 @@ func (t *Times) Append(dst []byte) []byte {
 	return dst
 }
 
-// MaxSize is the greatest length of what Append appends.
+// MaxSize returns the greatest number of bytes that Append appends.
 func (t *Times) MaxSize() int {
 	n := binary.MaxVarintLen64
 	for input, list := range t.greatest {
@@ -128,11 +129,11 @@ func (t *Times) MaxSize() int {
 	return n
 }
 
-// ErrTimes is the error of bytes that Append has not made.
-var ErrTimes = errors.New("no times of the inputs of a repartition stage")
+// ErrTimes is the error of bytes that Append did not write.
+var ErrTimes = errors.New("not a progress record of a repartition stage")
 
-// Add adds what another Times has appended, and reports whether there is news. Its error is
-// ErrTimes; then it may have added a part.
+// Add adds the times that another Times has appended, and reports whether one is news. Its
+// error is ErrTimes; some of the times may be added then.
 func (t *Times) Add(b []byte) (news bool, err error) {
 	number := func() uint64 {
 		n, size := binary.Uvarint(b)

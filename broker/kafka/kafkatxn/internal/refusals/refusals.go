@@ -16,9 +16,9 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 )
 
-// Topics are the topics to which outputs of a Transform cannot be written. Such an
-// output fails only its message. They are learned from failed transactions, so that
-// other topics cost nothing. One goroutine uses it, but for Hear.
+// Topics has the topics to which outputs of a Transform cannot be written. An output for such
+// a topic fails only its message. Topics learns them from failed transactions, so that other
+// topics cost nothing. One goroutine uses it; any may call Hear.
 type Topics struct {
 	topics map[string]refusal
 
@@ -32,7 +32,7 @@ type refusal struct {
 }
 
 const (
-	// refusedFor is how long a topic is not written before the next try.
+	// refusedFor is how long no output is written to a topic before the next try.
 	refusedFor = time.Minute
 	// mostRefused bounds how many topics are remembered.
 	mostRefused = 1000
@@ -52,9 +52,9 @@ func (f *Topics) Hear(topic string, err error) {
 	f.heard[topic] = err
 }
 
-// Learn asks about the topics with errors, except for needed ones. After an error the session
-// must restart: older brokers refuse a whole transaction because of a topic without write
-// permission, and its producer is then unusable.
+// Learn asks the brokers about the topics with errors, except for needed ones. If it returns
+// an error, the session must restart: older brokers refuse a whole transaction because of a
+// topic without write permission, and its producer is then unusable.
 func (f *Topics) Learn(ctx context.Context, adm *kadm.Client, needed []string) (restart error) {
 	f.mu.Lock()
 	heard := f.heard
@@ -68,7 +68,7 @@ func (f *Topics) Learn(ctx context.Context, adm *kadm.Client, needed []string) (
 		if slices.Contains(needed, topic) {
 			continue
 		}
-		err := errors.New("kafka: it was not asked yet")
+		err := errors.New("kafka: the brokers were not asked yet")
 		for tries := 1; err != nil; tries++ { // new topics share the time
 			if err = cluster.AskTopic(ctx, adm, topic, cause); !cluster.AsksAgain(ctx, began, tries, err) {
 				break
@@ -85,8 +85,8 @@ func (f *Topics) Learn(ctx context.Context, adm *kadm.Client, needed []string) (
 }
 
 // Check returns the permanent error of an output whose topic cannot be written, or nil. It
-// asks for missing topics again. If brokers do not answer, the session must restart, and the
-// message waits.
+// asks the brokers for missing topics again. If they do not answer, it returns restart: the
+// session must restart, and the message waits.
 func (f *Topics) Check(ctx context.Context, adm *kadm.Client, topic string) (err, restart error) {
 	why, ok := f.topics[topic]
 	if !ok {

@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	// samplePartition is how many of a partition's newest records are sampled,
-	// sampleTime how long that may take.
+	// samplePartition is how many of a partition's newest records are sampled, and
+	// sampleTime how long the sample may take.
 	samplePartition = 1000
 	sampleTime      = 5 * time.Second
 )
 
-// Topics samples topics. Client returns the options of a client, with more of them.
+// Topics samples topics. Client returns the options of a client, with more added.
 type Topics struct {
 	Client func(more ...kgo.Opt) []kgo.Opt
 	Admin  *kadm.Client
@@ -37,41 +37,41 @@ type place struct {
 	recordKey semel.Digest
 }
 
-// CheckIDs refuses a topic with two records of one id that are in several partitions, or may
-// be.
+// CheckIDs refuses a topic if records of one id are in several partitions, or have several
+// record keys, which may be in several partitions.
 func (t *Topics) CheckIDs(ctx context.Context, topic string, rule *key.Rule) error {
-	const remedy = "and each would have its effect; have them meet with a repartition stage (repartition: true of the source), or write the topic with the id as record key"
+	const remedy = "and each has its effect; bring them together with a repartition stage (repartition: true of the source), or write the topic with the id as record key"
 	return t.pairs(ctx, topic, rule, func(first, here place) error {
 		switch {
 		case first.partition != here.partition:
-			return fmt.Errorf("kafka: the records of %s in %v have one id: copies in several partitions never meet, %s: %w", topic, &Apart{first, here}, remedy, semel.ErrInvalidRequest)
+			return fmt.Errorf("kafka: the records of %s in %v have one id: duplicates in several partitions are not found, %s: %w", topic, &Apart{first, here}, remedy, semel.ErrInvalidRequest)
 		case first.recordKey != here.recordKey:
-			return fmt.Errorf("kafka: the records of %s in partition %d at %d and %d have one id and two record keys: other copies may be in other partitions, %s: %w",
+			return fmt.Errorf("kafka: the records of %s in partition %d at %d and %d have one id and two record keys: duplicates in several partitions are not found, %s: %w",
 				topic, first.partition, first.offset, here.offset, remedy, semel.ErrInvalidRequest)
 		}
 		return nil
 	})
 }
 
-// CheckGroups refuses a topic with two records of one group key in several partitions.
+// CheckGroups refuses a topic if records of one group key are in several partitions.
 func (t *Topics) CheckGroups(ctx context.Context, topic string, by *key.Rule) error {
 	apart, err := t.Apart(ctx, topic, by)
 	if apart == nil {
 		return err
 	}
-	return fmt.Errorf("kafka: the records of %s in %v have one group key (%s): each partition computes its own windows, so each would write a result of its own; have them meet with a repartition stage (repartition: true of the source), or write the topic with the group key as record key: %w",
+	return fmt.Errorf("kafka: the records of %s in %v have one group key (%s): each partition computes its own windows, so each would write a result of its own; bring them together with a repartition stage (repartition: true of the source), or write the topic with the group key as record key: %w",
 		topic, apart, by, semel.ErrInvalidRequest)
 }
 
-// Apart are two records in two partitions for which a rule finds the same.
+// Apart is two records in two partitions for which a rule finds the same id.
 type Apart struct{ first, here place }
 
-// Error says where they are.
+// Error says where the two records are.
 func (a *Apart) Error() string {
 	return fmt.Sprintf("partition %d at %d and in %d at %d", a.first.partition, a.first.offset, a.here.partition, a.here.offset)
 }
 
-// Apart returns the first two records that are apart, or nil.
+// Apart returns the first two records that have one id and are in two partitions, or nil.
 func (t *Topics) Apart(ctx context.Context, topic string, rule *key.Rule) (*Apart, error) {
 	err := t.pairs(ctx, topic, rule, func(first, here place) error {
 		if first.partition == here.partition {
@@ -85,8 +85,8 @@ func (t *Topics) Apart(ctx context.Context, topic string, rule *key.Rule) (*Apar
 	return nil, err
 }
 
-// pairs passes pairs of records for which a rule finds the same to check. It reads the newest
-// records of each partition.
+// pairs reads the newest records of each partition. If a rule finds the same id in two of
+// them, it passes the first one and the later one to check.
 func (t *Topics) pairs(ctx context.Context, topic string, rule *key.Rule, check func(first, here place) error) error {
 	ctx, cancel := context.WithTimeout(ctx, sampleTime)
 	defer cancel()
@@ -130,7 +130,8 @@ func (t *Topics) pairs(ctx context.Context, topic string, rule *key.Rule, check 
 	return nil
 }
 
-// newest returns the range of the newest records of each partition with records.
+// newest returns the start and the end of the newest records of each partition that has
+// records.
 func newest(ctx context.Context, adm *kadm.Client, topic string) (map[int32]kgo.Offset, map[int32]int64, error) {
 	starts, err := adm.ListStartOffsets(ctx, topic)
 	if err != nil {
