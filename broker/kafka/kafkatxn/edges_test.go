@@ -1,6 +1,7 @@
 package kafkatxn
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -296,6 +297,57 @@ type large struct{ stream.Aggregator }
 // Result implements stream.Aggregator.
 func (large) Result(*stream.Closed) ([]byte, error) { return make([]byte, 2<<20), nil }
 
+// careless is an Aggregator that panics for a value, and has no results for some groups.
+type careless struct{ stream.Aggregator }
+
+// Add implements stream.Aggregator.
+func (c careless) Add(acc []byte, m *semel.Message) ([]byte, error) {
+	if bytes.Contains(m.Body, []byte("bad")) {
+		panic("bad value")
+	}
+	return c.Aggregator.Add(acc, m)
+}
+
+// Result implements stream.Aggregator.
+func (c careless) Result(w *stream.Closed) ([]byte, error) {
+	switch w.Key {
+	case "none":
+		return nil, nil
+	case "stops":
+		panic("bad result")
+	}
+	return c.Aggregator.Result(w)
+}
+
+func TestAnAggregatorMayPanicAndHaveNoResult(t *testing.T) {
+	t.Parallel()
+	tr := try(t, func(o *TransactorOptions) { countIn(t, o, time.Minute); o.Aggregate.Func = careless{o.Aggregate.Func} })
+	tr.at(0, 0, "1", `{"g":"a"}`)
+	tr.at(0, 0, "2", `{"g":"none"}`)
+	if o := tr.at(0, 0, "3", `{"g":"a","v":"bad"}`); o.Reason != pipeline.ReasonPermanent || !strings.Contains(o.Err.Error(), "bad value") {
+		t.Errorf("%+v", o)
+	}
+	tr.at(60, 60, "4", `{"g":"stops"}`)
+	released, err := tr.Pass(t.Context(), tr.base.Add(time.Minute))
+	if err != nil || len(released) != 1 || !strings.Contains(string(released[0].Value), `"n":1`) {
+		t.Errorf("%d results, %v", len(released), err)
+	}
+	tr.at(120, 120, "5", `{"g":"a"}`)
+	if _, err := tr.Pass(t.Context(), tr.base.Add(2*time.Minute)); !errors.Is(err, pipeline.ErrStopped) || !strings.Contains(err.Error(), "bad result") {
+		t.Error(err)
+	}
+}
+
+func TestAPartitionWithoutAnOffsetHasNoPresentOne(t *testing.T) {
+	t.Parallel()
+	p := &part{id: cluster.Partition{Topic: "in"}}
+	for offset, want := range map[int64]bool{-1: false, 0: true, 7: true} {
+		if _, ok := present(map[string]map[int32]kgo.EpochOffset{"in": {0: {Offset: offset}}}, p); ok != want {
+			t.Errorf("%d: %t", offset, ok)
+		}
+	}
+}
+
 // TestRecordsKeepAPartitionFromBeingQuiet has a record from time to time. All have the same
 // time, which the clock would close meanwhile.
 func TestRecordsKeepAPartitionFromBeingQuiet(t *testing.T) {
@@ -527,6 +579,20 @@ func TestOnlyAPartitionThatIsReadToItsEndIsQuiet(t *testing.T) {
 		if got := tr.s.parts[cluster.Partition{Topic: "in"}].slot.windows.Due(); got != c.quiet {
 			t.Errorf("%s: the window is due: %t", c.name, got)
 		}
+	}
+}
+
+// TestForgottenWindowsCutNothing has a changelog that lost records. What counted before says
+// nothing of the records that are written now.
+func TestForgottenWindowsCutNothing(t *testing.T) {
+	t.Parallel()
+	tr := try(t, func(o *TransactorOptions) { countIn(t, o, time.Minute) })
+	tr.at(0, 0, "1", `{"g":"a"}`)
+	p := tr.s.parts[cluster.Partition{Topic: "in"}]
+	p.slot.windowsCut.Store(7)
+	kafkatest.Must(t, tr.s.t.forgetWindows(p))
+	if cut, open := p.slot.windowsCut.Load(), p.slot.windows.Open(); cut != 0 || open != 0 {
+		t.Errorf("the changelog is cut at %d, and %d windows are open", cut, open)
 	}
 }
 

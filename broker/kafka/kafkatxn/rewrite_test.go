@@ -31,7 +31,8 @@ func (b *bubble) stateExtent() (first int64, size int) {
 }
 
 // TestTheTopicOfOpenWindowsStaysShort changes a few groups again and again while the
-// windows of all stay open. Processes end before the topic is cut, and after.
+// windows of all stay open. Processes end before the topic is cut, and after. The last one has
+// written most of what must be cut.
 func TestTheTopicOfOpenWindowsStaysShort(t *testing.T) {
 	t.Parallel()
 	for name, options := range map[string]func(b *bubble) TransactorOptions{
@@ -44,12 +45,15 @@ func TestTheTopicOfOpenWindowsStaysShort(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			inBubble(t, 1, func(b *bubble) {
+				// Its records are small, so that the first transaction has several.
+				kafkatest.Must(t, b.Cluster.CreateTopic("g-state", 1, map[string]string{"max.message.bytes": "1000", "retention.ms": "-1"}))
 				opts := options(b)
 				opts.slack = 2000
 				base := time.Now().Add(-25 * time.Hour).Truncate(24 * time.Hour)
 				id, sums := 0, map[string]int{}
 				write := func(p *program, groups int) {
 					before := kafkatest.Settled(p.Events)
+					var list []*kgo.Record
 					for n := range groups {
 						id++
 						group := "group " + strconv.Itoa(n)
@@ -58,15 +62,20 @@ func TestTheTopicOfOpenWindowsStaysShort(t *testing.T) {
 							key = strconv.Itoa(id)
 						}
 						sums[group] += id
-						b.Write(counted(0, key, group, id, base.Add(time.Duration(id)*time.Millisecond)))
+						list = append(list, counted(0, key, group, id, base.Add(time.Duration(id)*time.Millisecond)))
 					}
+					b.Write(list...)
 					p.Wait(before+groups, kafkatest.Settled)
 				}
 				p := b.start(opts)
 				write(p, 40)
-				for i := range 150 {
+				for i := range 400 {
 					write(p, 3)
 					switch {
+					case i >= 150:
+						// the last one goes on
+					case i%50 == 10:
+						time.Sleep(2 * trimEvery) // in a bubble
 					case i%50 == 20: // before the next cut
 						p.Kill()
 						<-p.Done
@@ -88,7 +97,7 @@ func TestTheTopicOfOpenWindowsStaysShort(t *testing.T) {
 				time.Sleep(2 * trimEvery)
 				p.Stop()
 				first, size := b.stateExtent()
-				if first < 40 || state <= 0 || size > 2000+4*state+2000 {
+				if first < 300 || state <= 0 || size > 2000+4*state+2000 {
 					t.Errorf("the topic begins at %d and has %d bytes, and the state has %d", first, size, state)
 				}
 				p = b.start(opts)
@@ -122,6 +131,37 @@ func TestTheTopicOfOpenWindowsStaysShort(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestOnlyTheOwnerHasGauges has two members of two partitions. The first one keeps a copy of the
+// partition that it gives away.
+func TestOnlyTheOwnerHasGauges(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 2, func(b *bubble) {
+		opts := b.counting(time.Hour, 0, semel.Forever)
+		opts.State.Standby = true
+		first := b.start(opts)
+		b.Write(counted(0, "1", "a", 1, time.Now()), counted(1, "2", "b", 1, time.Now()))
+		first.Wait(2, kafkatest.Settled)
+		opts.Member.Instance = "second"
+		second := b.start(opts)
+		time.Sleep(time.Minute) // in a bubble
+		for i, p := range []*program{first, second} {
+			gauges, err := p.tr.Gauges(b.Context())
+			kafkatest.Must(t, err)
+			open := 0
+			for _, g := range gauges {
+				if g.Name == "dedup.windows.open" {
+					open++
+				}
+			}
+			if open != 1 {
+				t.Errorf("member %d has the gauges of %d partitions, want 1", i, open)
+			}
+		}
+		first.Stop()
+		second.Stop()
+	})
 }
 
 // TestAStandbyHasTheWindows lets a standby follow, and then deletes what only it has. Then
