@@ -59,7 +59,7 @@ func aggregateMapping(a *Aggregate) schema.Mapping {
 			schema.PartField("over", func() schema.Mapping { return overMapping(&a.Over) }, "The windows over the times of the records.").Need().Titled("Windows"),
 			{Name: "values", Doc: "The values of a result, by name: `count`, or `sum`, `min`, `max`, `avg`, `first` or `last` and the path of a JSON value, as in `sum .cents`. Numbers must be whole.", Required: true,
 				Form: schema.Form{Named: &schema.Form{Scalar: schema.ScalarText}}, Read: func(v schema.Value) { readValues(v, a) }},
-			schema.PauseField("grace", &a.Grace, "How much older than the newest record of its partition of the input a record may be and still count. A window is closed that long after its end, by the times of the records.").Or("0s"),
+			schema.PauseField("grace", &a.Grace, "How much older than the newest record of its input partition a record may be and still count. A window is closed that long after its end, by the times of the records.").Or("0s"),
 			schema.WindowField("idle", &a.Idle, "Close the windows of a partition that gets no new record for this time, after all its records were read. A window is closed when its end is at least `idle` + `grace` + 5s ago. With `forever`, only newer records close windows.").Or("1m"),
 			schema.DurationField("max_ahead", &a.MaxAhead, "How far the time of a record may be ahead of the clock. A record further ahead is parked, and closes no window.").Or("5m"),
 			schema.ChoiceField("late", &a.Late, "A record whose window is closed: `park` parks it, `drop` loses it, `stop` ends the pipeline.", "park", "drop", "stop").Or("park"),

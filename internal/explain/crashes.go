@@ -21,7 +21,7 @@ func (e *explainer) crashes() []Crash {
 	case config.SameTransaction:
 		add("before the transaction", e.source.Again+"; nothing has happened")
 		add("in the transaction", "the database rolls back key and row; "+e.source.Again+" and is fresh")
-		add("at the commit, its answer lost", "the key is asked for on another connection: its row tells whether the commit happened")
+		add("at the commit, if its answer is lost", "Semel looks up the key on another connection: its row shows whether the commit happened")
 		add("after the commit, before the acknowledgement", e.source.Again+"; it is a duplicate, and is acknowledged without effect")
 	case config.Checkpointed:
 		add("before the checkpoint", "on the next start the output is cut to the length of the last checkpoint: "+e.source.Again+" and is fresh")
@@ -140,8 +140,8 @@ func (e *explainer) inKafka(add func(at, then string)) {
 	}
 	add("before the transaction", e.source.Again+"; nothing has happened")
 	if agg := e.pipeline.Aggregate; agg != nil {
-		add("in the transaction", "its successor fences it and the broker aborts: no read_committed reader sees results, windows, keys or offsets; "+e.source.Again+" and is added to its window as before")
-		add("at the commit, its answer lost", "the state is rebuilt from the committed records: results, windows, keys and offsets are committed together, or not at all")
+		add("in the transaction", "the next process fences the dead one, and the broker aborts the transaction: no read_committed reader sees results, windows, keys or offsets; "+e.source.Again+" and is added to its window as before")
+		add("at the commit, if its answer is lost", "the state is rebuilt from the committed records: results, windows, keys and offsets are committed together, or not at all")
 		add("after the commit, before its window is closed", "the record is part of its window in the "+topics(e.windows())+"; if it is read again it is a duplicate, and counts once")
 		if agg.Early > 0 {
 			add("after an early result is written", "early results are in the same transactions; the next process may write one again, and the final result is still written once")
@@ -150,14 +150,14 @@ func (e *explainer) inKafka(add func(at, then string)) {
 		return
 	}
 	if e.pipeline.Holds() {
-		add("in the transaction", "its successor fences it and the broker aborts: no read_committed reader sees outputs, held records, keys or offsets; "+e.source.Again+" and is held, or superseded, as before")
-		add("at the commit, its answer lost", "the state is rebuilt from the committed records: outputs, held records, keys and offsets are committed together, or not at all")
+		add("in the transaction", "the next process fences the dead one, and the broker aborts the transaction: no read_committed reader sees outputs, held records, keys or offsets; "+e.source.Again+" and is held, or superseded, as before")
+		add("at the commit, if its answer is lost", "the state is rebuilt from the committed records: outputs, held records, keys and offsets are committed together, or not at all")
 		add("after the commit, while a record is held", "the record is in the "+topics(e.windows())+", and takes effect from there, or is superseded; it is not read again")
-		add("while held records take effect", "each is written in the transaction that ends its hold: the next run writes those that are left, and none again")
+		add("while held records take effect", "each is written in the transaction that releases it: the next run writes those that are left, and repeats none")
 		return
 	}
-	add("in the transaction", "its successor fences it and the broker aborts: no read_committed reader sees its outputs, keys or offsets; "+e.source.Again+" and is fresh")
-	add("at the commit, its answer lost", "the state is rebuilt from the committed records: outputs, keys and offsets are committed together, or not at all")
+	add("in the transaction", "the next process fences the dead one, and the broker aborts the transaction: no read_committed reader sees its outputs, keys or offsets; "+e.source.Again+" and is fresh")
+	add("at the commit, if its answer is lost", "the state is rebuilt from the committed records: outputs, keys and offsets are committed together, or not at all")
 	if keep := e.pipeline.Key.Keep; keep != nil {
 		add("after the commit", "its version ("+keep.Newest.String()+") is in the "+topics(e.windows())+": an older or equal one is superseded, also after a restart")
 		return
@@ -167,19 +167,19 @@ func (e *explainer) inKafka(add func(at, then string)) {
 
 // failuresInKafka describes failures other than a crash of a Kafka transaction.
 func (e *explainer) failuresInKafka(add func(at, then string)) {
-	reads := "the other reads the keys up to its end before it decides"
+	reads := "the other instance reads the keys to their end before it decides"
 	if e.pipeline.Transaction.Standby {
-		reads = "the other has a copy of the keys, and reads the missing ones before it decides"
+		reads = "the other instance has a copy of the keys, and reads the missing ones before it decides"
 	}
 	if e.pipeline.Aggregate != nil {
-		reads += ", and the open windows with the time up to which windows are closed"
+		reads += ", and also the open windows and the time up to which windows are closed"
 		add("a member that lost its partitions closes windows", "it commits its offset with the results, and the brokers refuse both")
 	}
 	if e.pipeline.Holds() {
-		reads += ", and the held records with the time up to which records have taken effect"
+		reads += ", and also the held records and the time up to which records have taken effect"
 		add("a member that lost its partitions writes held records", "it commits its offset with them, and the brokers refuse both")
 	} else if e.pipeline.Key.Keep != nil {
-		reads += ", and the newest version of each key"
+		reads += ", and also the newest version of each key"
 	}
 	add("partitions move to another instance", "the open transaction aborts; "+reads)
 	e.tableFailures(add)
@@ -244,7 +244,7 @@ func (e *explainer) windowFailures(add func(at, then string)) {
 		return
 	}
 	add("no more records come", e.quiet(agg.Idle)+", each window is closed if its end is at least idle + grace + "+schema.Duration(stream.ClockMargin)+" ago"+
-		". With message.timestamp.type=LogAppendTime of the topic no later record is older. With CreateTime, a record that its producer holds back for longer than grace and idle is late")
+		". If the topic has message.timestamp.type=LogAppendTime, no later record is older. With CreateTime, a record that its producer holds back for longer than grace and idle is late")
 }
 
 // newer says which records close the window of a record, up to an adjective.
@@ -266,7 +266,7 @@ func (e *explainer) newest() string {
 // quiet says when the clock counts instead of records.
 func (e *explainer) quiet(idle time.Duration) string {
 	if e.source.Repartition != "" {
-		return "if all records of a partition of the input were read and no new one comes for " + schema.Duration(idle) + " (idle), the other partitions decide; if none comes in any"
+		return "if all records of a partition of the input were read and no new one comes for " + schema.Duration(idle) + " (idle), the other partitions decide; if no partition gets new records"
 	}
 	return "if all records of the partition were read and no new one comes for " + schema.Duration(idle) + " (idle)"
 }
@@ -287,15 +287,15 @@ func (e *explainer) keepFailures(add func(at, then string)) {
 		add("a record is older than the "+e.newest()+" by more than the grace of "+schema.Duration(k.Grace), "it is late, unless it is a duplicate: "+late)
 	} else {
 		add("another record of the key comes", "the later one is held, and the other is superseded; held records take effect once for each key and window ("+k.Last.String()+")")
-		add("a record comes after its window is closed", "it is late: "+late+"; a redrive does not change that. A window is closed when "+e.newer()+" newer than its end by at least the grace of "+schema.Duration(k.Grace))
+		add("a record comes after its window is closed", "it is late: "+late+"; a redrive does not change that. A window is closed when "+e.newer()+" newer than the window's end by at least the grace of "+schema.Duration(k.Grace))
 	}
-	add("a record is more than "+schema.Duration(k.MaxAhead)+" ahead of the clock", "it is parked, and ends no hold")
+	add("a record is more than "+schema.Duration(k.MaxAhead)+" ahead of the clock", "it is parked, and releases no held record")
 	if k.Idle == semel.Forever {
 		add("no more records come", "records are held until "+e.newer()+" newer (idle: forever)")
 		return
 	}
 	add("no more records come", e.quiet(k.Idle)+", each held record takes effect if its time or the end of its window is at least idle + grace + "+schema.Duration(stream.ClockMargin)+" ago"+
-		". With message.timestamp.type=LogAppendTime of the topic no later record is older by the record's own time. With CreateTime, or times in the body, a record that its producer holds back for longer than grace and idle is late")
+		". If the topic has message.timestamp.type=LogAppendTime, no later record is older by the record's own time. With CreateTime, or times in the body, a record that its producer holds back for longer than grace and idle is late")
 }
 
 // windows names the topics of the open windows.

@@ -43,9 +43,9 @@ type TransactorOptions struct {
 	// Inputs are the topics to read. A key belongs to one topic: the same key in two
 	// topics has an effect in each.
 	Inputs []string
-	// Repartition adds a stage that brings all copies of a key into one partition
-	// before they are decided. It is for inputs in which copies of a key may be in
-	// several partitions. A key then belongs to all inputs together. Defaults to none.
+	// Repartition adds a stage that brings all records of a key to one partition before
+	// they are decided. It is for inputs that may have records of a key in several
+	// partitions. All inputs then share their keys. Defaults to none.
 	Repartition *Repartition
 	// Output is the topic to write to, and how its records are written.
 	Output Output

@@ -361,9 +361,9 @@ func (t *Transactor) checkKeysOf(ctx context.Context, input string, theirs keyst
 		t.opts.changelogOf(input), other, input, semel.ErrInvalidRequest)
 }
 
-// sample refuses an input with copies of one id, or messages of one group key, in several
-// partitions: each partition remembers its own keys and windows, so they would not meet. It reads the newest records, so
-// it may miss copies. With a repartition stage copies meet anyway.
+// sample refuses an input with records of one id, or of one group key, in several partitions:
+// each partition remembers its own keys and windows. It reads only the newest records, so it
+// may miss some. With a repartition stage these records come to one partition anyway.
 func (t *Transactor) sample(ctx context.Context) error {
 	if t.opts.Repartition != nil || t.opts.skipSample {
 		return nil

@@ -21,16 +21,16 @@ import (
 )
 
 // Repartition is a stage before the stage that decides. It copies the records of all
-// inputs to a topic in which all copies of a key are in one partition, whatever their
+// inputs to a topic in which all records of a key are in one partition, whatever their
 // record keys and producers are. Copies and offsets are one transaction, so nothing is
 // lost or added between the stages. The second stage decides, writes and parks the
 // original record: key, value, headers, time and origin.
 //
-// Records stay in order by id, not by record key. With an Aggregate, records of one group key
-// are in one partition instead, and stay in order by that; copies of an id meet if they have
-// one group key. The slowest partition of the inputs decides which windows are closed, and
-// which held records take effect. With EventTime alone, records of several partitions are
-// mixed, so its Grace has to cover how far these are apart.
+// Records of one id stay in order, not records of one record key. With an Aggregate, records
+// of one group key are in one partition instead, and stay in order; duplicates are found if
+// they have one group key. The slowest partition of the inputs decides which windows are
+// closed, and which held records take effect. With EventTime alone, Grace must cover how far
+// the partitions of the inputs are apart, because the stage mixes their records.
 type Repartition struct {
 	// Topic is the topic between the stages. It is created if it is missing. The
 	// Transactor deletes records that the second stage has committed. No other pipeline

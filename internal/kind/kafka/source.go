@@ -29,8 +29,8 @@ type Source struct {
 	SessionTimeout time.Duration
 	// Start is earliest or latest: where a group without offsets starts.
 	Start string
-	// Repartition brings all copies of a key to one partition of a topic before
-	// they are decided.
+	// Repartition brings all records of a key to one partition of a topic before they are
+	// decided.
 	Repartition bool
 	// Protocol is classic or consumer.
 	Protocol string
@@ -65,7 +65,7 @@ func (s *Source) Fields() schema.Mapping {
 			schema.DurationField("session_timeout", &s.SessionTimeout, "How long the group waits for a silent member before it is considered dead.").Means("10s"),
 			schema.ChoiceField("start", &s.Start, "Where a group without offsets starts.", "earliest", "latest").Or("earliest"),
 			schema.ChoiceField("protocol", &s.Protocol, "How the group divides its partitions: its members do it, or the broker (KIP-848, Kafka 4.0). The broker then also decides when a member is dead. After a crash, the next run under the same name waits that long.", "classic", "consumer").Or("classic"),
-			schema.TruthField("repartition", &s.Repartition, "In a Kafka transaction: first copy the records to the topic `GROUP-repartition`, in which all copies of a key are in one partition, and decide them there. It is needed if the key is not the record key, or if producers partition differently. With `aggregate`, all records of a group key are in one partition instead. Semel creates the topic, with as many partitions as the input, if it is missing, and deletes the decided records from it. Its partition count cannot change while keys are remembered.").Or("false"),
+			schema.TruthField("repartition", &s.Repartition, "In a Kafka transaction: first copy the records to the topic `GROUP-repartition`, in which all records of a key are in one partition, and decide them there. It is needed if the key is not the record key, or if producers partition differently. With `aggregate`, all records of a group key are in one partition instead. Semel creates the topic, with as many partitions as the input, if it is missing, and deletes the decided records from it. Its partition count cannot change while keys are remembered.").Or("false"),
 			schema.WindowField("retention", &s.Retention, "How long the topics keep a record. `lint` compares it with the window."),
 		),
 	}
@@ -133,11 +133,11 @@ func longer(retention time.Duration) string {
 	return schema.Duration(window-window%day) + " or more"
 }
 
-// lintRepartition checks the stage that brings the copies of a key together.
+// lintRepartition checks the stage that brings the records of a key together.
 func (s *Source) lintRepartition(l *config.Linter) {
 	p, path := l.Pipeline, l.At("source.kafka.repartition")
 	if l.Mode != config.SourceIsSink {
-		l.Add(semel.Broken, config.NoRisk, path, "a stage for keys in Kafka, but the keys are in the store "+p.Store.Name, "the stage has no use: a store finds a key whatever partition its copies are in", "leave repartition out, or leave store out: keys, outputs and offsets are then one Kafka transaction")
+		l.Add(semel.Broken, config.NoRisk, path, "a stage for keys in Kafka, but the keys are in the store "+p.Store.Name, "the stage has no use: a store finds a key in any partition", "leave repartition out, or leave store out: keys, outputs and offsets are then one Kafka transaction")
 		return
 	}
 	topic := s.RepartitionTopic()
