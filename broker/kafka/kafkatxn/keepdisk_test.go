@@ -1,9 +1,12 @@
 package kafkatxn
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -255,6 +258,54 @@ func TestWindowsGoOnWithAFullDisk(t *testing.T) {
 			t.Errorf("%s, want %s", got, want)
 		}
 	})
+}
+
+// TestACopyThatTheBrokersContradictIsDropped has a record in the copy that the brokers lost:
+// another one has its offset, or none.
+func TestACopyThatTheBrokersContradictIsDropped(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(data, value, other []byte, before, behind int64) []byte{
+		"another one": func(data, _, other []byte, before, behind int64) []byte {
+			return append(locallog.AppendFrame(data, other, before, behind), other...)
+		},
+		"none": func(data, value, other []byte, before, behind int64) []byte {
+			data = append(locallog.AppendFrame(data, value, before, behind), value...)
+			return append(locallog.AppendFrame(data, other, behind+9, behind+10), other...)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 1, func(b *bubble) {
+				opts := b.counting(time.Minute, 0, semel.Forever)
+				opts.State.Dir = t.TempDir()
+				base := time.Now().Add(-time.Hour).Truncate(time.Minute)
+				p := b.start(opts)
+				b.Write(counted(0, "1", "group right", 1, base))
+				p.Wait(1, kafkatest.Settled)
+				p.Stop()
+				names, err := filepath.Glob(filepath.Join(opts.State.Dir, "*", "*.state"))
+				kafkatest.Must(t, err)
+				if len(names) != 1 {
+					t.Fatalf("the copy is in %q", names)
+				}
+				data, err := os.ReadFile(names[0])
+				kafkatest.Must(t, err)
+				value, before, behind, ok := locallog.FrameAt(data[locallog.HeaderSize:])
+				other := bytes.Replace(value, []byte("right"), []byte("wrong"), 1)
+				if !ok || bytes.Equal(value, other) {
+					t.Fatalf("the copy has %q", value)
+				}
+				kafkatest.Must(t, os.WriteFile(names[0], spoil(slices.Clone(data[:locallog.HeaderSize]), value, other, before, behind), 0o600))
+				p = b.start(opts)
+				b.Write(counted(0, "2", "end", 1, base.Add(time.Minute)))
+				p.Wait(1, kafkatest.Settled)
+				p.Stop()
+				if got := b.finals(); got != "group right n=1 s=1" {
+					t.Errorf("results %s", got)
+				}
+			})
+		})
+	}
 }
 
 // TestACopyOfOtherWindowsIsRefused: the copy on disk is of the same changelog, which other
