@@ -79,9 +79,14 @@ func (ws *windowState) come(r *kgo.Record) error {
 // lookAtOrigins does the work of look if there is a Repartition.
 func (s *session) lookAtOrigins(ctx context.Context, asked int64) {
 	adm, o := s.t.adm(), &s.t.opts
-	copied, err := origins.Copied(ctx, adm, o.Inputs, o.copyGroup(), o.Reset == kafka.ResetEnd)
+	copied, sizes, err := origins.Copied(ctx, adm, o.Inputs, o.copyGroup(), o.Reset == kafka.ResetEnd)
 	if err != nil {
 		return // the next look may succeed
+	}
+	for _, p := range s.parts {
+		if p.ready {
+			p.slot.windows.mix.Grow(sizes)
+		}
 	}
 	if ends, err := adm.ListEndOffsets(ctx, o.Repartition.Topic); err == nil {
 		s.settleOrigins(asked, copied, ends)

@@ -248,6 +248,74 @@ func TestABusyInputDoesNotHideAnIdleOne(t *testing.T) {
 	})
 }
 
+// TestAnInputWhoseRecordsExpiredHoldsNothingBack has records that the broker deletes before
+// they are copied, while the pipeline is down.
+func TestAnInputWhoseRecordsExpiredHoldsNothingBack(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 2, func(b *bubble) {
+		const size, idle = 10 * time.Second, 20 * time.Second
+		opts := b.countingMixed(size, 0, idle)
+		p := b.start(opts)
+		b.Write(counted(0, "1", "a", 1, time.Now()), counted(1, "2", "a", 1, time.Now()))
+		p.Wait(2, kafkatest.Settled)
+		p.Stop()
+		b.Write(counted(0, "3", "a", 1, time.Now()))
+		expired := kadm.Offsets{}
+		expired.AddOffset("in", 0, b.Cluster.PartitionInfos("in")[0].HighWatermark, -1)
+		_, err := kadm.NewClient(b.Client).DeleteRecords(b.Context(), expired)
+		kafkatest.Must(t, err)
+		p = b.start(opts)
+		b.Write(counted(1, "4", "a", 1, time.Now()))
+		time.Sleep(10 * (size + idle)) // in a bubble
+		sum := 0
+		for _, r := range b.results() {
+			sum += r.Values.N
+		}
+		if sum != 3 {
+			t.Errorf("the results have %d records, want 3", sum)
+		}
+		p.Stop()
+	})
+}
+
+// TestANewPartitionOfAnInputIsWaitedFor adds a partition to an input while windows are open.
+// The copier learns of it minutes later.
+func TestANewPartitionOfAnInputIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 2, func(b *bubble) {
+		const size, idle = 10 * time.Second, 20 * time.Second
+		p := b.start(b.countingMixed(size, 0, idle))
+		sent := 0
+		write := func(rounds int, partitions int32) {
+			client, err := kgo.NewClient(append(b.Reach(), kgo.RecordPartitioner(kgo.ManualPartitioner()))...)
+			kafkatest.Must(t, err)
+			defer client.Close()
+			for range rounds {
+				for n := range partitions {
+					r := counted(n, strconv.Itoa(sent), fmt.Sprint("g", sent%5), 1, time.Now())
+					kafkatest.Must(t, client.ProduceSync(b.Context(), r).FirstErr())
+					sent++
+				}
+				time.Sleep(time.Second) // in a bubble
+			}
+		}
+		write(30, 2)
+		_, err := kadm.NewClient(b.Client).CreatePartitions(b.Context(), 2, "in")
+		kafkatest.Must(t, err)
+		write(3, 2)
+		write(400, 3) // the last partition stays empty
+		time.Sleep(10 * (size + idle))
+		sum := 0
+		for _, r := range b.results() {
+			sum += r.Values.N
+		}
+		if late := p.Events.Decisions(semel.Late); late != 0 || sum != sent {
+			t.Errorf("%d are late, and %d in results, of %d", late, sum, sent)
+		}
+		p.Stop()
+	})
+}
+
 // TestKeepOfMixedInputs keeps the last and the earliest record of ids whose records are in
 // several partitions with different progress.
 func TestKeepOfMixedInputs(t *testing.T) {

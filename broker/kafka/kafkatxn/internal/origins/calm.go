@@ -36,42 +36,42 @@ func (c *Calm) Idle(copied map[cluster.Partition]int64, idle, at int64) (list []
 }
 
 // Copied returns the ends of those partitions of inputs whose records a group has copied
-// completely. It leaves out partitions of which brokers report an error. fromEnd says that
-// the group does not copy the records from before its start. Records of open transactions
-// are before the end.
-func Copied(ctx context.Context, adm *kadm.Client, inputs []string, group string, fromEnd bool) (map[cluster.Partition]int64, error) {
+// completely, and how many partitions the inputs have. It leaves out ends of partitions of
+// which brokers report an error. fromEnd says that the group does not copy the records from
+// before its start. Records of open transactions are before the end.
+func Copied(ctx context.Context, adm *kadm.Client, inputs []string, group string, fromEnd bool) (copied map[cluster.Partition]int64, sizes map[string]int32, err error) {
 	ends, err := adm.ListEndOffsets(ctx, inputs...)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	committed, err := adm.FetchOffsets(ctx, group)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	starts, err := adm.ListStartOffsets(ctx, inputs...)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	copied := map[cluster.Partition]int64{}
+	copied, sizes = map[cluster.Partition]int64{}, map[string]int32{}
 	ends.Each(func(end kadm.ListedOffset) {
+		sizes[end.Topic] = max(sizes[end.Topic], end.Partition+1)
 		start, known := starts.Lookup(end.Topic, end.Partition)
 		from, ok := committed.Lookup(end.Topic, end.Partition)
 		if end.Err != nil || !known || start.Err != nil || from.Err != nil {
 			return
 		}
-		at := from.At
+		at := start.Offset // what expired before it was copied is not waited for
 		switch {
-		case ok && at >= 0:
+		case ok && from.At >= 0:
+			at = max(at, from.At)
 		case fromEnd:
 			at = end.Offset
-		default:
-			at = start.Offset
 		}
 		if at >= end.Offset {
 			copied[cluster.Partition{Topic: end.Topic, Number: end.Partition}] = end.Offset
 		}
 	})
-	return copied, nil
+	return copied, sizes, nil
 }
 
 // Quiet lists the origins that were idle at a time. It counts for a partition once the

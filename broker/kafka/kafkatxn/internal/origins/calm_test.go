@@ -69,6 +69,13 @@ func TestWhatIsNotStoredIsForgotten(t *testing.T) {
 	if text := s.text; m.MaxSize() < len(text) {
 		t.Errorf("%d bytes are stored, and at most %d", len(text), m.MaxSize())
 	}
+	sizes := m.sizes
+	m.Grow(map[string]int32{"in": 1, "other": 1})
+	m.Grow(map[string]int32{"in": 3})
+	m.Forget()
+	if low, ok := m.Times().Low(); ok || sizes["in"] != 2 {
+		t.Errorf("low is %d although nothing is known of a new partition, and others have %v", low, sizes)
+	}
 	m = nil
 	m.Forget()
 	m.Store()

@@ -1,5 +1,7 @@
 package origins
 
+import "maps"
+
 // Mix knows how far the origins of a partition's records have come. These times are stored
 // with the partition's windows. A partition whose records are not mixed has a nil Mix. One
 // goroutine uses a Mix at a time.
@@ -21,6 +23,17 @@ type Stored interface {
 // NewMix returns the Mix of inputs. sizes has their numbers of partitions.
 func NewMix(sizes map[string]int32, stored Stored, maxAhead int64) *Mix {
 	return &Mix{MaxAhead: maxAhead, sizes: sizes, stored: stored}
+}
+
+// Grow waits for partitions that inputs have gained.
+func (m *Mix) Grow(sizes map[string]int32) {
+	for input, n := range m.sizes {
+		if sizes[input] > n {
+			m.sizes = maps.Clone(m.sizes) // that of others
+			m.sizes[input] = sizes[input]
+			m.Times().grow(input, int(sizes[input]))
+		}
+	}
 }
 
 // Forget drops the times of the open transaction, so that the stored ones count.
