@@ -51,18 +51,22 @@ type copier struct {
 	failed  atomic.Pointer[error]
 }
 
-func newCopier(t *Transactor, number int) *copier {
-	c := &copier{t: t, name: cluster.RepartitionSuffix[1:] + "-" + strconv.Itoa(number), to: t.opts.Repartition.Topic}
+func (t *Transactor) newPlacer() *copies.Placer {
 	place := copies.PlacerOptions{
 		Rule: t.opts.Key.Rule, Scope: t.opts.Key.Scope.Name, Hash: t.opts.Key.OnMissing == pipeline.MissingHash,
-		FilterMap: t.opts.FilterMap, Topic: c.to, Partitions: t.copyPartitions,
+		FilterMap: t.opts.FilterMap, Topic: t.opts.Repartition.Topic, Partitions: t.copyPartitions,
 	}
 	if t.opts.Aggregate != nil {
 		place.By = t.opts.Aggregate.By
 	} else if t.opts.Keep != nil {
 		place.First = t.opts.Keep.First
 	}
-	c.placer = copies.NewPlacer(place)
+	return copies.NewPlacer(place)
+}
+
+func newCopier(t *Transactor, number int) *copier {
+	c := &copier{t: t, name: cluster.RepartitionSuffix[1:] + "-" + strconv.Itoa(number), to: t.opts.Repartition.Topic}
+	c.placer = t.newPlacer()
 	c.promise = func(r *kgo.Record, err error) {
 		if err != nil {
 			err = cluster.WriteError(r, err)
@@ -96,7 +100,8 @@ func (c *copier) live(ctx context.Context) (err error) {
 		kgo.ProducerBatchMaxBytesFn(c.limits.Client),
 		kgo.OnPartitionsAssigned(given), kgo.OnPartitionsRevoked(gone), kgo.OnPartitionsLost(gone))
 	if c.times != nil {
-		more = append(more, kgo.KeepControlRecords()) // the end of an origin may be a marker
+		// The end of an origin may be a marker, and windows wait for new partitions.
+		more = append(more, kgo.KeepControlRecords(), kgo.MetadataMaxAge(time.Minute))
 	}
 	c.client, c.cut, err = c.t.join(ctx, c.t.opts.copyGroup(), c.name, more)
 	if c.client != nil {

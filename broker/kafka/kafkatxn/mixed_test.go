@@ -97,6 +97,34 @@ func TestAPartitionLearnsFromCopiersHowFarOthersAre(t *testing.T) {
 	})
 }
 
+// TestACopyOfAnotherGroupKeyIsParked has a copy in a partition in which the group has no
+// windows, as after a change of the map.
+func TestACopyOfAnotherGroupKeyIsParked(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 2, func(b *bubble) {
+		opts := b.countingMixed(time.Minute, 0, 20*time.Second)
+		p := b.start(opts)
+		placer := copies.NewPlacer(copies.PlacerOptions{Rule: opts.Key.Rule, By: opts.Aggregate.By, Topic: "g-repartition", Partitions: 2})
+		b.Write(counted(0, "1", "a", 1, time.Now()))
+		p.Wait(1, kafkatest.Settled)
+		r := counted(0, "2", "a", 1, time.Now())
+		r.Topic = "in"
+		_, partition, _ := placer.Place(r)
+		copies.Wrap(r, "g-repartition", 1-partition, []byte("2"), time.Now())
+		kafkatest.Must(t, b.Client.ProduceSync(b.Context(), r).FirstErr())
+		p.Wait(2, kafkatest.Settled)
+		time.Sleep(5 * time.Minute) // in a bubble
+		p.Stop()
+		if got := b.results(); len(got) != 1 || got[0].Values.N != 1 {
+			t.Errorf("results %v, want one of one record", got)
+		}
+		parked := b.Read("aside")
+		if len(parked) != 1 || !strings.Contains(headerText(parked[0]), "the filter or the map has changed") {
+			t.Errorf("%d are parked: %v", len(parked), parked)
+		}
+	})
+}
+
 // TestKeysAreRememberedByTheSlowestInput has event time, and an input that is further ahead
 // than keys are remembered.
 func TestKeysAreRememberedByTheSlowestInput(t *testing.T) {
@@ -387,7 +415,8 @@ func TestMixedWindowsBalance(t *testing.T) {
 	seed := kafkatest.NewSeed(t)
 	random := rand.New(rand.NewPCG(seed, 1))
 	inBubble(t, 4, func(b *bubble) {
-		opts := b.countingMixed(time.Minute, 30*time.Second, 20*time.Second)
+		// A rebalance may take half a minute, and must not look like idle inputs.
+		opts := b.countingMixed(time.Minute, 30*time.Second, 10*time.Minute)
 		opts.Member.Sessions = 2
 		base := time.Now().Add(-24 * time.Hour).Truncate(time.Minute)
 		var progress [4]time.Duration
@@ -414,7 +443,7 @@ func TestMixedWindowsBalance(t *testing.T) {
 		}
 		p := b.start(opts)
 		b.through()
-		time.Sleep(5 * time.Minute) // in a bubble: until all windows are closed
+		time.Sleep(30 * time.Minute) // in a bubble: until all windows are closed
 		p.Stop()
 		sum := 0
 		for _, r := range b.results() { // which checks that each comes once

@@ -166,6 +166,9 @@ func (w *worker) aggregate(ctx context.Context, p *part, r *kgo.Record, now int6
 	if err != nil {
 		return false, w.fail(ctx, r, 1, err)
 	}
+	if w.placer != nil && w.placer.Of(id) != p.id.Number { // where it would have a window of its own
+		return false, w.fail(ctx, r, 1, semel.Permanent(fmt.Errorf("aggregate: the record was copied to the partition of another group key than %q: the filter or the map has changed since; redrive it", id)))
+	}
 	when := timeOf(r)
 	verdict, err := addTo(p.slot.windows.agg, &w.message, id, when, now)
 	switch {

@@ -43,7 +43,8 @@ type worker struct {
 	origins copies.Originals
 	inputs  []byte // the start of keystate.HeaderOrigins; nil without Repartition
 	groups  *groups.Keys
-	group   []byte // of the record that is being decided, if it is known
+	placer  *copies.Placer // of groups behind a Repartition
+	group   []byte         // of the record that is being decided, if it is known
 	outputs results.Records
 	results pace.Results
 	kept    *fields.Reader // of the Keep
@@ -99,6 +100,9 @@ func (w *worker) init(s *session) {
 	w.reader = w.opts.Key.Rule.Reader(nil)
 	if w.opts.Aggregate != nil {
 		w.groups = groups.New(w.opts.Aggregate.By)
+		if w.opts.Repartition != nil {
+			w.placer = s.t.newPlacer()
+		}
 	}
 	if k := w.opts.Keep; k != nil && k.First != nil {
 		w.kept = fields.New(k.First)

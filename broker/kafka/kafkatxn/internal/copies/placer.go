@@ -68,14 +68,19 @@ func (p *Placer) Place(r *kgo.Record) (id []byte, partition int32, when int64) {
 		}
 	}
 	id = p.identify()
-	by := kgo.Record{Key: p.group(id)}
-	if by.Key == nil {
-		by.Key = r.Key // records without an id stay in the order of their record key
+	by := p.group(id)
+	if by == nil {
+		by = r.Key // records without an id stay in the order of their record key
 	}
-	if by.Key == nil {
+	if by == nil {
 		return id, r.Partition % p.Partitions, when
 	}
-	return id, int32(p.partition.Partition(&by, int(p.Partitions))), when
+	return id, p.Of(by), when
+}
+
+// Of returns the partition of an id or group key.
+func (p *Placer) Of(key []byte) int32 {
+	return int32(p.partition.Partition(&kgo.Record{Key: key}, int(p.Partitions)))
 }
 
 func (p *Placer) identify() []byte {
