@@ -287,4 +287,13 @@ func TestKeptMessagesHaveTheExceptionsOfTheirKind(t *testing.T) {
 			}
 		}
 	}
+	// No sample is read of record keys, whose partitions producers choose.
+	f, err := kind.All().Parse("c.yaml", []byte(strings.Replace(stores, "id: .id", "id: record-key, keep: { last: { tumbling: 1m } }", 1)+fromKafka+toKafka), func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Join(strings.Fields(Explain(f, f.Pipelines[0]).Text()), " ")
+	if strings.Contains(text, "a sample") || !strings.Contains(text, "each partition keeps one: "+stage) {
+		t.Errorf("of record keys it says\n%s", text)
+	}
 }

@@ -256,8 +256,12 @@ func (e *explainer) exceptions() []string {
 				list = append(list, "a row of table "+t.Name+" in another partition than its record is missing: the pipeline ends if it finds the row in its other partitions; write both topics with the key of the row as record key")
 			}
 		}
+		sampled := "the start checks a sample for them; "
+		if e.pipeline.Key.Rule.String() == "record-key" {
+			sampled = "" // producers place them
+		}
 		if k := e.pipeline.Key.Keep; k != nil && e.source.Repartition == "" {
-			list = append(list, "records of one key in several partitions are not compared, and each partition keeps one: the start checks a sample for them; a repartition stage, repartition: true of the source, brings them together")
+			list = append(list, "records of one key in several partitions are not compared, and each partition keeps one: "+sampled+"a repartition stage, repartition: true of the source, brings them together")
 		}
 		if e.source.Repartition != "" {
 			by, keys := "key", "keys"
@@ -265,8 +269,8 @@ func (e *explainer) exceptions() []string {
 				by, keys = "group key", "group keys"
 			}
 			list = append(list, "records keep their order by "+by+", not by record key: records of one record key with several "+keys+" go to several partitions")
-		} else if e.pipeline.Key.Keep == nil && e.pipeline.Key.Rule.String() != "record-key" {
-			list = append(list, "duplicates in several partitions are not found: the start checks a sample for them; a repartition stage, repartition: true of the source, brings them together")
+		} else if e.pipeline.Key.Keep == nil && sampled != "" {
+			list = append(list, "duplicates in several partitions are not found: "+sampled+"a repartition stage, repartition: true of the source, brings them together")
 		}
 	case config.Lossy:
 		if e.pipeline.Observe {

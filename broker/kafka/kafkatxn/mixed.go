@@ -69,7 +69,7 @@ func (ws *windowState) reached(when int64) int64 {
 
 // come reads the progress record of a copier.
 func (ws *windowState) come(r *kgo.Record) error {
-	if _, err := ws.mix.Times().Add(r.Value); err != nil {
+	if err := ws.mix.Times().Add(r.Value); err != nil {
 		return fmt.Errorf("kafka: %s/%d at %d: %w: no other program may write to the topic between the stages; delete the record with kafka-delete-records.sh: %w", r.Topic, r.Partition, r.Offset, err, semel.ErrInvalidRequest)
 	}
 	ws.advance()

@@ -149,6 +149,9 @@ func (t *Trial) Send(ctx context.Context, now time.Time, m *semel.Message) (Outc
 // last message: results of windows, or of messages that were held. An error is that of a
 // message that was held and then parked, or of the Aggregator.
 func (t *Trial) Pass(ctx context.Context, now time.Time) (released []*kgo.Record, err error) {
+	if err := t.tell(); err != nil {
+		return nil, err
+	}
 	step := max(lookEvery, now.Sub(t.now)/mostLooks)
 	for {
 		if err == nil {
@@ -181,9 +184,6 @@ func (t *Trial) settle(ctx context.Context, released *[]*kgo.Record) error {
 		t.s.settleOrigins(t.s.t.now(), t.sent, t.listEnds())
 	case !o.mixes():
 		t.s.settleQuiet(t.s.t.now(), t.listEnds())
-	}
-	if err := t.tell(); err != nil {
-		return err
 	}
 	for t.s.due() {
 		t.aside = pipeline.Event{}

@@ -132,9 +132,9 @@ func (t *Times) MaxSize() int {
 // ErrTimes is the error of bytes that Append did not write.
 var ErrTimes = errors.New("not a progress record of a repartition stage")
 
-// Add adds the times that another Times has appended, and reports whether one is news. Its
+// Add adds the times that another Times has appended. Its
 // error is ErrTimes; some of the times may be added then.
-func (t *Times) Add(b []byte) (news bool, err error) {
+func (t *Times) Add(b []byte) (err error) {
 	number := func() uint64 {
 		n, size := binary.Uvarint(b)
 		if size <= 0 {
@@ -148,18 +148,18 @@ func (t *Times) Add(b []byte) (news bool, err error) {
 	for len(b) > 0 {
 		n := number()
 		if n > uint64(len(b)) {
-			return news, ErrTimes
+			return ErrTimes
 		}
 		input := string(b[:n])
 		b = b[n:]
 		if n = number(); n > uint64(len(b)) {
-			return news, ErrTimes
+			return ErrTimes
 		}
 		for i := range n {
-			if later := number(); later > 0 && t.See(cluster.Partition{Topic: input, Number: int32(i)}, int64(first+later-1)) {
-				news = true
+			if later := number(); later > 0 {
+				t.See(cluster.Partition{Topic: input, Number: int32(i)}, int64(first+later-1))
 			}
 		}
 	}
-	return news, err
+	return err
 }
