@@ -68,6 +68,9 @@ func Examine(ctx context.Context, opts *ExamineOptions) ([]semel.Finding, error)
 			queues = append(queues, e.opts.Route.Names()...)
 		}
 	}
+	if err == nil {
+		err = e.rights(ctx)
+	}
 	if e.opts.Route != nil && (e.opts.Exchange != "" || len(e.opts.Route.Prefixes()) > 0) {
 		e.note(semel.Notice, "routing keys "+e.opts.Route.String(), "messages name them, so their queues are not checked", "a message that no queue takes fails, and is parked", "look at semel parked ls")
 	}
@@ -223,6 +226,58 @@ func (e *examination) read(subject string, q *queueInfo) {
 			e.note(semel.Warning, subject+" consumer-timeout", fmt.Sprint(timeout, " ms"), "the server delivers messages again while they are processed", "use 30 minutes")
 		}
 	}
+}
+
+// rights notes what the user may not do. It asks for what no server does: it looks up the
+// rights before it refuses the rest, so nothing is read and nothing written.
+func (e *examination) rights(ctx context.Context) error {
+	if e.opts.Queue != "" {
+		err := e.link.on(func(ch *amqp.Channel) error {
+			_, err := ch.Consume(e.opts.Queue, "", false, false, false, false, amqp.Table{"x-priority": "none"})
+			return err
+		})
+		if err := e.right(err, "queue "+e.opts.Queue, "read", "nothing is read"); err != nil {
+			return err
+		}
+	}
+	if e.opts.Exchange == "" && e.opts.RoutingKey == "" && e.opts.Route == nil {
+		return nil
+	}
+	err := e.link.on(func(ch *amqp.Channel) error {
+		lost := ch.NotifyClose(make(chan *amqp.Error, 1))
+		if err := ch.Confirm(false); err != nil {
+			return err
+		}
+		confirm, err := ch.PublishWithDeferredConfirm(e.opts.Exchange, e.opts.RoutingKey, true, false, amqp.Publishing{Expiration: "none"})
+		if err == nil {
+			_, err = confirm.WaitContext(ctx)
+		}
+		select {
+		case answer := <-lost:
+			if answer != nil {
+				err = answer
+			}
+		default:
+		}
+		return err
+	})
+	subject := "exchange " + e.opts.Exchange
+	if e.opts.Exchange == "" {
+		subject = "default exchange"
+	}
+	return e.right(err, subject, "write", "nothing is written")
+}
+
+// right notes the answer to a request that the server must refuse.
+func (e *examination) right(err error, subject, what, cost string) error {
+	switch {
+	case isCode(err, amqp.AccessRefused):
+		user := cmp.Or(e.opts.Client.User, "guest")
+		e.note(semel.Broken, subject+" permission", "the user "+user+" may not "+what, cost, "grant the user this right with rabbitmqctl set_permissions")
+	case err != nil && !isCode(err, amqp.PreconditionFailed) && !isCode(err, amqp.NotFound):
+		return err
+	}
+	return nil
 }
 
 func (e *examination) exchange(ctx context.Context) error {

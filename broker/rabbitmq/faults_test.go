@@ -219,11 +219,20 @@ func runWaiting(t *testing.T, server *services.Server) {
 	}
 }
 
+// forbidden is the prefix of what nobody may write, and hidden of what nobody may read.
+const (
+	forbidden = "forbidden-"
+	hidden    = "hidden-"
+	// maxMessage is the size of the largest message.
+	maxMessage = 1_000_000
+)
+
 // TestFaults shares one server, which closes a channel that keeps a message for two
 // seconds.
 func TestFaults(t *testing.T) {
 	t.Parallel()
-	server := servicestest.StartRabbitMQ(t, &services.RabbitMQOptions{Config: "{consumer_timeout, 2000}, {channel_tick_interval, 500}"})
+	server := servicestest.StartRabbitMQ(t, &services.RabbitMQOptions{Config: fmt.Sprintf("{consumer_timeout, 2000}, {channel_tick_interval, 500}, {max_message_size, %d}, "+
+		"{default_permissions, [<<\".*\">>, <<\"^(?!%s).*\">>, <<\"^(?!%s).*\">>]}", maxMessage, forbidden, hidden)})
 	url := "amqp://" + server.Addr()
 	filled := func(t *testing.T, messages int, args amqp.Table) string {
 		t.Helper()
@@ -393,6 +402,117 @@ func TestFaults(t *testing.T) {
 		var permanent *semel.PermanentError
 		if good.Err != nil || !errors.As(bad.Err, &permanent) || !errors.As(unnamed.Err, &permanent) {
 			t.Errorf("%v; %v; %v", good.Err, bad.Err, unnamed.Err)
+		}
+	})
+	t.Run("a message that the server refuses fails alone", func(t *testing.T) {
+		t.Parallel()
+		for name, refused := range map[string]amqp.Publishing{
+			"large body":      {Body: make([]byte, maxMessage+1)},
+			"wrong copies":    {Headers: amqp.Table{"CC": "text"}},
+			"wrong user":      {UserId: "somebody"},
+			"long header":     {Headers: amqp.Table{"h": strings.Repeat("v", 200_000)}},
+			"many headers":    {Headers: amqp.Table{"list": slices.Repeat([]any{amqp.Table{"name": []byte("value")}}, 10_000)}},
+			"long property":   {Headers: amqp.Table{}, ContentType: strings.Repeat("t", 300)},
+			"wrong lifespan":  {Expiration: "soon"},
+			"wrong in header": {Headers: amqp.Table{"h": struct{}{}}},
+		} {
+			queue := filled(t, 0, nil)
+			publisher, err := rabbitmq.OpenPublisher(t.Context(), client(server))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer publisher.Close(context.Background())
+			var list []*rabbitmq.Publication
+			for i := range 9 {
+				m := &rabbitmq.Publication{RoutingKey: queue}
+				if i == 4 {
+					m.Message = refused
+				}
+				m.Message.MessageId = fmt.Sprint("m", i)
+				list = append(list, m)
+			}
+			publisher.Publish(t.Context(), list...)
+			stored := left(t, url, queue)
+			for i, m := range list {
+				var permanent *semel.PermanentError
+				if isRefused := i == 4; errors.As(m.Err, &permanent) != isRefused || (m.Err == nil) == isRefused || slices.Contains(stored, m.Message.MessageId) == isRefused {
+					t.Errorf("%s: message %d: %v; the queue has %v", name, i, m.Err, stored)
+				}
+			}
+		}
+	})
+	t.Run("a sink waits for the right to write", func(t *testing.T) {
+		t.Parallel()
+		exchange := forbidden + servicestest.Topic()
+		err := with(url, func(ch *amqp.Channel) error {
+			return ch.ExchangeDeclare(exchange, amqp.ExchangeTopic, true, false, false, false, nil)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sink, err := rabbitmq.OpenSink(t.Context(), &rabbitmq.SinkOptions{Client: client(server), Exchange: exchange, RoutingKey: "k"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sink.Close(context.Background())
+		var items []*pipeline.Item
+		for i := range 3 {
+			it := &pipeline.Item{Message: semel.Message{Body: []byte("{}")}}
+			it.Call.Key = semel.Key{Scope: "s", ID: fmt.Sprint("m", i)}
+			items = append(items, it)
+		}
+		sink.Deliver(t.Context(), items)
+		for _, it := range items {
+			var unavailable *pipeline.UnavailableError
+			var answer *amqp.Error
+			if !errors.As(it.Err, &unavailable) || !errors.As(it.Err, &answer) || answer.Code != amqp.AccessRefused {
+				t.Errorf("the error is %v", it.Err)
+			}
+		}
+	})
+	t.Run("the doctor finds missing rights", func(t *testing.T) {
+		t.Parallel()
+		for prefix, wants := range map[string]string{"": "", forbidden: "write", hidden: "read"} {
+			queue := prefix + servicestest.Topic()
+			declare(t, url, queue, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum})
+			if prefix != forbidden {
+				err := with(url, func(ch *amqp.Channel) error {
+					confirm, err := ch.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{MessageId: "m0"})
+					if err == nil {
+						confirm.Wait()
+					}
+					return err
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			exchange := queue
+			err := with(url, func(ch *amqp.Channel) error {
+				return ch.ExchangeDeclare(exchange, amqp.ExchangeFanout, true, false, false, false, nil)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			findings, err := rabbitmq.Examine(t.Context(), &rabbitmq.ExamineOptions{Client: client(server), Queue: queue, Exchange: exchange})
+			if err != nil {
+				t.Fatal(err)
+			}
+			found := ""
+			for _, f := range findings {
+				if f.Severity == semel.Broken {
+					found += f.Found
+				}
+			}
+			if (found == "") != (wants == "") || !strings.Contains(found, wants) {
+				t.Errorf("%s: %q, want a finding about the right to %s", queue, found, wants)
+			}
+			if prefix == "" {
+				source := open(t, &rabbitmq.SourceOptions{Client: client(server), Queue: queue})
+				if m := source.read(1)[0].Message; m.Origin.Delivery != 1 {
+					t.Errorf("the doctor changed the queue: delivery %d, want 1", m.Origin.Delivery)
+				}
+			}
 		}
 	})
 	t.Run("a full queue makes the publisher wait", func(t *testing.T) {

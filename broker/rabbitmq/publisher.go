@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -40,7 +42,8 @@ const maxPublished = 500
 // Publisher publishes messages and waits for the server's confirms. It connects
 // when it is first used, and again when the connection is lost.
 type Publisher struct {
-	client Client
+	client  Client
+	refused atomic.Int64 // size of the smallest body that was too large, or 0
 
 	mu     sync.Mutex // guards the fields below
 	link   *link
@@ -55,6 +58,7 @@ type outlet struct {
 	link     *link
 	ch       *amqp.Channel
 	returned chan amqp.Return
+	lost     chan *amqp.Error // why the server or the connection has closed the channel
 }
 
 // OpenPublisher connects. It blocks until a server has answered.
@@ -76,19 +80,82 @@ func OpenPublisher(ctx context.Context, client Client) (*Publisher, error) {
 // reach a queue in their order if all succeed. Many goroutines may call Publish.
 func (p *Publisher) Publish(ctx context.Context, list ...*Publication) {
 	for len(list) > 0 {
-		n := min(len(list), maxPublished)
+		n := 1
+		for !p.isLarge(list[0]) && n < min(len(list), maxPublished) && !p.isLarge(list[n]) {
+			n++
+		}
 		p.publish(ctx, list[:n])
 		list = list[n:]
 	}
 }
 
+// isLarge reports whether the server has refused a message of this size. Such a message is
+// published alone, so that it fails no others.
+func (p *Publisher) isLarge(m *Publication) bool {
+	refused := p.refused.Load()
+	return refused > 0 && int64(len(m.Message.Body)) >= refused
+}
+
+// publish publishes at most maxPublished messages. If the server closes the channel
+// because it refuses one of them, the others without a confirm are published again, each
+// alone. Otherwise that one would fail them whenever it is repeated with others.
 func (p *Publisher) publish(ctx context.Context, list []*Publication) {
+	refused := p.send(ctx, list)
+	if refused == nil {
+		return
+	}
+	if len(list) == 1 {
+		list[0].Err = refusal(refused)
+		if size := int64(len(list[0].Message.Body)); strings.Contains(refused.Reason, "message size") && !p.isLarge(list[0]) {
+			p.refused.Store(size)
+		}
+		return
+	}
+	denied := map[[2]string]error{} // exchange and routing key
+	for _, m := range list {
+		if !errors.Is(m.Err, semel.ErrOutcomeUnknown) && !errors.Is(m.Err, amqp.ErrClosed) {
+			continue
+		}
+		before, target := m.Err, [2]string{m.Exchange, m.RoutingKey}
+		if m.Err = denied[target]; m.Err != nil {
+			continue
+		}
+		p.publish(ctx, []*Publication{m})
+		_, permanent := errors.AsType[*semel.PermanentError](m.Err)
+		_, unroutable := errors.AsType[*UnroutableError](m.Err)
+		switch {
+		case isCode(m.Err, amqp.AccessRefused):
+			denied[target] = m.Err
+		case m.Err != nil && !permanent && !unroutable: // this time nothing is known either
+			m.Err = before
+		}
+	}
+}
+
+// refusal is the error of a message for which the server closed its channel. Nothing was
+// stored.
+func refusal(answer *amqp.Error) error {
+	if answer.Code == amqp.AccessRefused {
+		return pipeline.Unavailable(fmt.Errorf("rabbitmq: %w", answer), time.Second)
+	}
+	return semel.Permanent(fmt.Errorf("rabbitmq: the server refuses the message: %w", answer))
+}
+
+// isCode reports whether an error is an answer of the server with this code.
+func isCode(err error, code int) bool {
+	answer, ok := errors.AsType[*amqp.Error](err)
+	return ok && answer.Server && answer.Code == code
+}
+
+// send publishes messages on one channel and waits for their confirms. If the server
+// closes the channel because of a message, send returns its answer.
+func (p *Publisher) send(ctx context.Context, list []*Publication) (refused *amqp.Error) {
 	o, err := p.take(ctx)
 	if err != nil {
 		for _, m := range list {
 			m.Err = pipeline.Unavailable(fmt.Errorf("rabbitmq: %w", err), 0)
 		}
-		return
+		return nil
 	}
 	confirms := make([]*amqp.DeferredConfirmation, len(list))
 	for i, m := range list {
@@ -113,23 +180,23 @@ func (p *Publisher) publish(ctx context.Context, list []*Publication) {
 	o.markReturned(list)
 	if whole && !o.ch.IsClosed() {
 		p.give(o)
-		return
+		return nil
 	}
 	p.running.Go(func() { _ = o.ch.Close() }) // it may wait for a server that hangs
+	select {
+	case err := <-o.lost:
+		if err != nil && (isCode(err, amqp.PreconditionFailed) || isCode(err, amqp.AccessRefused)) {
+			return err
+		}
+	default:
+	}
+	return nil
 }
 
 // send publishes a message.
 func (o *outlet) send(ctx context.Context, m *Publication) (*amqp.DeferredConfirmation, error) {
-	if m.Message.MessageId == "" || len(m.Message.MessageId) > longest || len(m.RoutingKey) > longest {
-		return nil, semel.Permanent(fmt.Errorf("rabbitmq: the message-id has %d bytes and the routing key %d: want 1 to %d, and at most %[3]d: %w", len(m.Message.MessageId), len(m.RoutingKey), longest, semel.ErrInvalidRequest))
-	}
-	if err := m.Message.Headers.Validate(); err != nil {
+	if err := o.check(m); err != nil {
 		return nil, semel.Permanent(fmt.Errorf("rabbitmq: %w", err))
-	}
-	for name := range m.Message.Headers {
-		if len(name) > longest { // the client library would close the connection
-			return nil, semel.Permanent(fmt.Errorf("rabbitmq: the header %.40q… has a name of more than %d bytes: %w", name, longest, semel.ErrInvalidRequest))
-		}
 	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -143,6 +210,67 @@ func (o *outlet) send(ctx context.Context, m *Publication) (*amqp.DeferredConfir
 		return nil, pipeline.Unavailable(fmt.Errorf("rabbitmq: %w", err), 0)
 	}
 	return nil, fmt.Errorf("rabbitmq: %w: %w", semel.ErrOutcomeUnknown, err)
+}
+
+// check returns an error if AMQP cannot carry a message. The client library or the server
+// would close the connection, on which others publish too.
+func (o *outlet) check(m *Publication) error {
+	p := &m.Message
+	if p.MessageId == "" {
+		return fmt.Errorf("the message has no message-id: %w", semel.ErrInvalidRequest)
+	}
+	if err := p.Headers.Validate(); err != nil {
+		return err
+	}
+	short := []string{m.Exchange, m.RoutingKey, p.MessageId, p.Expiration, p.UserId}
+	for _, property := range properties() {
+		short = append(short, *property.of(p))
+	}
+	size := frameOverhead + tableSize(p.Headers)
+	for _, text := range short {
+		if size += len(text); len(text) > longest {
+			return fmt.Errorf("the exchange, the routing key or the property %.40q… has %d bytes, and at most %d are possible: %w", text, len(text), longest, semel.ErrInvalidRequest)
+		}
+	}
+	for name := range p.Headers {
+		if len(name) > longest {
+			return fmt.Errorf("the header %.40q… has a name of more than %d bytes: %w", name, longest, semel.ErrInvalidRequest)
+		}
+	}
+	if limit := o.link.conn.Config.FrameSize; limit > 0 && size > limit {
+		return fmt.Errorf("the headers have about %d bytes, and the server accepts %d (frame_max): %w", size, limit, semel.ErrInvalidRequest)
+	}
+	return nil
+}
+
+// frameOverhead is more than what the frame with the headers has in addition to them.
+const frameOverhead = 100
+
+// tableSize returns the size of a table in a frame, or more.
+func tableSize(table amqp.Table) int {
+	size := 4
+	for name, value := range table {
+		size += 1 + len(name) + fieldSize(value)
+	}
+	return size
+}
+
+func fieldSize(value any) int {
+	switch v := value.(type) {
+	case string:
+		return 5 + len(v)
+	case []byte:
+		return 5 + len(v)
+	case amqp.Table:
+		return 1 + tableSize(v)
+	case []any:
+		size := 5
+		for _, one := range v {
+			size += fieldSize(one)
+		}
+		return size
+	}
+	return 9 // a number or a time
 }
 
 // await waits for the confirm of a message. It returns false if none can come.
@@ -232,7 +360,7 @@ func (p *Publisher) take(ctx context.Context) (*outlet, error) {
 	if err := ch.Confirm(false); err != nil {
 		return nil, err
 	}
-	return &outlet{p.link, ch, ch.NotifyReturn(make(chan amqp.Return, maxPublished))}, nil
+	return &outlet{p.link, ch, ch.NotifyReturn(make(chan amqp.Return, maxPublished)), ch.NotifyClose(make(chan *amqp.Error, 1))}, nil
 }
 
 // give takes a channel back.

@@ -129,22 +129,36 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 	s.publisher.Publish(ctx, list...)
 	for i, it := range published {
 		it.Err = list[i].Err
-		unroutable, isOwn := errors.AsType[*UnroutableError](it.Err)
+		away, isAway := errors.AsType[*pipeline.UnavailableError](it.Err)
+		_, permanent := errors.AsType[*semel.PermanentError](it.Err)
 		switch {
-		case isOwn && s.opts.Route != nil: // its own failure: other routing keys have queues
-			it.Err = fmt.Errorf("rabbitmq: %w", unroutable)
+		case isAway && s.opts.Route != nil && isOfKey(away.Err): // its own failure: other routing keys have queues
+			it.Err = away.Err
+		case permanent:
 		case it.Err != nil:
 			s.doubtful.Store(true)
 		}
 	}
 }
 
-// publishing returns the AMQP message of an item. Headers that begin with x- belong
-// to the server and are left out.
+// isOfKey reports whether an error concerns one routing key: no queue takes it, or this
+// user may not write it.
+func isOfKey(err error) bool {
+	_, unroutable := errors.AsType[*UnroutableError](err)
+	return unroutable || isCode(err, amqp.AccessRefused) && strings.Contains(err.Error(), "access to topic")
+}
+
+// isOfServer reports whether a header is an instruction to the server.
+func isOfServer(name string) bool {
+	return strings.HasPrefix(strings.ToLower(name), "x-") || name == "CC" || name == "BCC"
+}
+
+// publishing returns the AMQP message of an item. Headers that belong to the server are
+// left out.
 func (s *Sink) publishing(it *pipeline.Item) amqp.Publishing {
 	p := amqp.Publishing{MessageId: MessageID(it.Call.Key.ID), Timestamp: it.Message.Time, Headers: amqp.Table{}, Body: it.Message.Body}
 	for _, h := range header.Output(it, s.opts.Name) {
-		if !setProperty(&p, h) && h.Name != ExchangeHeader && h.Name != RoutingKeyHeader && !strings.HasPrefix(strings.ToLower(h.Name), "x-") {
+		if !setProperty(&p, h) && h.Name != ExchangeHeader && h.Name != RoutingKeyHeader && !isOfServer(h.Name) {
 			p.Headers[h.Name] = string(h.Value)
 		}
 	}
