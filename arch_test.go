@@ -54,7 +54,7 @@ var packageMap = map[string][]string{
 	"broker/kafka/kafkatxn": {
 		".", "key", "pipeline", "stream", "broker/kafka", "broker/kafka/internal/cluster", "broker/kafka/internal/record",
 		"broker/kafka/kafkatxn/internal/asides", "broker/kafka/kafkatxn/internal/copies", "broker/kafka/kafkatxn/internal/fields", "broker/kafka/kafkatxn/internal/groups", "broker/kafka/kafkatxn/internal/keystate", "broker/kafka/kafkatxn/internal/members", "broker/kafka/kafkatxn/internal/origins", "broker/kafka/kafkatxn/internal/pace", "broker/kafka/kafkatxn/internal/refusals", "broker/kafka/kafkatxn/internal/results", "broker/kafka/kafkatxn/internal/sample", "broker/kafka/kafkatxn/internal/tables", "broker/kafka/kafkatxn/internal/waits",
-		"internal/clock", "internal/digest", "internal/header", "internal/health", "internal/invalid", "internal/kept", "internal/locallog", "internal/windows", "vfs",
+		"internal/changes", "internal/clock", "internal/digest", "internal/header", "internal/health", "internal/invalid", "internal/kept", "internal/locallog", "internal/windows", "vfs",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg",
 	},
 	"broker/kafka/kafkatxn/internal/asides": {"pipeline"},
@@ -122,8 +122,9 @@ var packageMap = map[string][]string{
 	"internal/livelog":  {},
 	"internal/slab":     {},
 	"internal/locallog": {"vfs"},
-	"internal/kept":     {"internal/livelog", "internal/locallog"},
-	"internal/windows":  {".", "stream", "internal/livelog", "internal/locallog", "internal/slab"},
+	"internal/changes":  {},
+	"internal/kept":     {"internal/changes", "internal/livelog", "internal/locallog"},
+	"internal/windows":  {".", "stream", "internal/changes", "internal/livelog", "internal/locallog", "internal/slab"},
 	"internal/rows":     {},
 	"vfs":               {"golang.org/x/sys/unix", "golang.org/x/sys/windows"},
 	"internal/dedup": {
@@ -149,7 +150,7 @@ var packageMap = map[string][]string{
 	"internal/kind/filter":   {".", "pipeline", "store/redisstore", "store/tiered", "internal/config", "internal/kind/redis", "internal/schema"},
 	"internal/kind/http":     {".", "pipeline", "broker/httpsrc", "internal/config", "internal/schema"},
 	"internal/kind/kafka": {
-		".", "key", "pipeline", "stream", "broker/kafka", "broker/kafka/kafkatxn", "internal/advice", "internal/config", "internal/kept", "internal/locallog", "internal/schema", "internal/windows", "vfs",
+		".", "key", "pipeline", "stream", "broker/kafka", "broker/kafka/kafkatxn", "internal/advice", "internal/changes", "internal/config", "internal/kept", "internal/locallog", "internal/schema", "internal/windows", "vfs",
 		"github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/sasl/plain", "github.com/twmb/franz-go/pkg/sasl/scram",
 	},
 	"internal/kind/nats": {".", "pipeline", "broker/nats", "internal/advice", "internal/config", "internal/schema", "github.com/nats-io/nats.go"},

@@ -1,7 +1,5 @@
 package kept
 
-import "slices"
-
 // Found is what a partition knows of the records of an id in a window.
 type Found struct {
 	// First and Last are the bounds of the window, or the times of the first and the last
@@ -37,18 +35,4 @@ func (s *State) At(id string, when int64) (list []Found) {
 		list = append(list, Found{First: when, Last: when, Deadline: when + min(r.Gap+1, r.Most)})
 	}
 	return list
-}
-
-// Of leaves only some ids in a record.
-func (r *Record) Of(ids []string) {
-	all := r.ids
-	r.ids, r.count = nil, 0
-	for len(all) > 0 {
-		id, _, rest, _ := cutEntries(all) // Parse has checked them
-		if slices.Contains(ids, id) {
-			r.ids = append(r.ids, all[:len(all)-len(rest)]...)
-			r.count++
-		}
-		all = rest
-	}
 }

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/semel-dev/semel/internal/changes"
 	"github.com/semel-dev/semel/internal/locallog"
 	"github.com/semel-dev/semel/vfs"
 )
@@ -17,13 +18,13 @@ import (
 func BenchmarkMemoryOfAKey(b *testing.B) {
 	const keys, batch = 500_000, 5_000
 	for name, rule := range map[string]Rule{"newest": {Window: math.MaxInt64}, "last": {Size: 1 << 40, MaxAhead: math.MaxInt32}} {
-		for _, changes := range []int{1, 5} {
-			b.Run(fmt.Sprint(name, ", changes ", changes), func(b *testing.B) {
+		for _, times := range []int{1, 5} {
+			b.Run(fmt.Sprint(name, ", changes ", times), func(b *testing.B) {
 				for b.Loop() {
 					before := inUse()
 					s := New(rule)
 					at := int64(0)
-					for n := range changes {
+					for n := range times {
 						for from := 0; from < keys; from += batch {
 							for i := range batch {
 								id := fmt.Sprintf("%016d", from+i)
@@ -33,7 +34,7 @@ func BenchmarkMemoryOfAKey(b *testing.B) {
 									s.Add(id, 1000, at, make([]byte, 200))
 								}
 							}
-							records, err := s.Changes(ID{1}, ID{2}, 1<<20)
+							records, err := s.Changes(changes.ID{1}, changes.ID{2}, 1<<20)
 							if err != nil {
 								b.Fatal(err)
 							}
@@ -75,7 +76,7 @@ func TestHeldRecordsMayBeLargerThanMemory(t *testing.T) {
 	value := func(n int) []byte { return bytes.Repeat([]byte{byte(n), byte(n >> 8)}, size/2) }
 	at := int64(0)
 	commit := func() {
-		values, err := s.Changes(ID{1}, ID{2}, 1<<20)
+		values, err := s.Changes(changes.ID{1}, changes.ID{2}, 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}

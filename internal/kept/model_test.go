@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/semel-dev/semel/internal/changes"
 	"github.com/semel-dev/semel/internal/locallog"
 	"github.com/semel-dev/semel/vfs"
 )
@@ -193,7 +194,7 @@ func (c *changelog) restored(t *testing.T, rule Rule) *State {
 	s.SetSlack(testSlack)
 	next := c.first
 	apply := func(value []byte, position int64, place locallog.Place) (int64, error) {
-		r, err := Parse(value)
+		r, err := s.Parse(value)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -245,14 +246,14 @@ func (c *changelog) same(t *testing.T, rule Rule, live *State) {
 // changesOf returns the records of the open transaction.
 func changesOf(t *testing.T, s *State, most int) [][]byte {
 	t.Helper()
-	records, err := s.Changes(ID{1}, ID{2}, most)
+	records, err := s.Changes(changes.ID{1}, changes.ID{2}, most)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return records
 }
 
-// image is a state as bytes: its watermark, its sizes, and the entries of each id in their
+// image is a state as bytes: its sizes, its progress, and the entries of each id in their
 // order, which decides what sessions a record joins.
 func image(t *testing.T, s *State) []byte {
 	t.Helper()
@@ -261,14 +262,14 @@ func image(t *testing.T, s *State) []byte {
 		ids = append(ids, id)
 	}
 	slices.Sort(ids)
-	out := fmt.Appendf(nil, "%d %d %d %s\n", s.watermark, s.count, s.Bytes(), s.origins)
+	s.writer.Begin(changes.Kept, changes.ID{}, changes.ID{}, &s.progress, math.MaxInt)
 	for _, id := range ids {
-		var err error
-		if out, err = s.appendEntries(out, 0, id, s.open[id]); err != nil {
+		if err := s.write(id); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return out
+	s.spots = s.spots[:0]
+	return slices.Concat(fmt.Appendf(nil, "%d %d\n", s.count, s.Bytes()), s.writer.Records()[0])
 }
 
 // bounded reports whether the changelog is short, and cuts it at random.
@@ -277,9 +278,9 @@ type bounded struct {
 	pending        int64 // to be cut
 }
 
-func (b *bounded) check(t *testing.T, s *State, log *changelog, changes [][]byte, random *rand.Rand) {
+func (b *bounded) check(t *testing.T, s *State, log *changelog, written [][]byte, random *rand.Rand) {
 	t.Helper()
-	b.state, b.longest = max(b.state, s.Bytes()), max(b.longest, int64(len(slices.Concat(changes...))))
+	b.state, b.longest = max(b.state, s.Bytes()), max(b.longest, int64(len(slices.Concat(written...))))
 	if b.pending > log.first { // the brokers delete later, or the process ends before
 		log.cut(b.pending)
 	}
@@ -393,7 +394,7 @@ func hold(t *testing.T, rule Rule, onDisk bool, seed uint64) (h history) {
 		}
 		news := strings.Repeat("o", random.IntN(100))
 		s.SetOrigins(news)
-		changes := changesOf(t, s, 100)
+		written := changesOf(t, s, 100)
 		if random.IntN(4) == 0 {
 			s.Drop()
 			offset = start
@@ -402,10 +403,10 @@ func hold(t *testing.T, rule Rule, onDisk bool, seed uint64) (h history) {
 			}
 			continue
 		}
-		log.commit(t, s, changes)
-		size.check(t, s, log, changes, random)
+		log.commit(t, s, written)
+		size.check(t, s, log, written, random)
 		m, origins, superseded = trial, news, superseded+gone
-		h.outputs, h.changelog = append(h.outputs, got...), append(h.changelog, slices.Concat(changes...)...)
+		h.outputs, h.changelog = append(h.outputs, got...), append(h.changelog, slices.Concat(written...)...)
 		for _, in := range held {
 			if rule.Size == 0 {
 				continue
@@ -495,9 +496,9 @@ func TestTheNewestVersionNeverGoesBack(t *testing.T) {
 					now = at
 					continue
 				}
-				changes := changesOf(t, s, 100)
-				log.commit(t, s, changes)
-				size.check(t, s, log, changes, random)
+				written := changesOf(t, s, 100)
+				log.commit(t, s, written)
+				size.check(t, s, log, written, random)
 				m = trial
 				open := 0
 				for _, k := range m {
@@ -540,13 +541,13 @@ func TestAChangelogIsBoundedWhileVersionsStay(t *testing.T) {
 			}
 			s.SetVersion(fmt.Sprint("key ", n), fmt.Append(nil, "version ", i), i)
 		}
-		changes := changesOf(t, s, 200)
+		written := changesOf(t, s, 200)
 		if i > 0 && random.IntN(5) == 0 {
 			s.Drop()
 			continue
 		}
-		log.commit(t, s, changes)
-		size := len(slices.Concat(changes...))
+		log.commit(t, s, written)
+		size := len(slices.Concat(written...))
 		all, longest = all+size, max(longest, size)
 		if cut, ok := s.Cut(); ok && random.IntN(3) > 0 {
 			log.cut(cut)
@@ -608,16 +609,16 @@ func FuzzParse(f *testing.F) {
 	s := New(Rule{Size: 10})
 	s.See(5, 5)
 	s.Add("a", 5, 1, []byte("value"))
-	values, err := s.Changes(ID{1}, ID{2}, 1000)
+	values, err := s.Changes(changes.ID{1}, changes.ID{2}, 1000)
 	if err != nil {
 		f.Fatal(err)
 	}
 	for _, value := range values {
 		f.Add(value)
 	}
-	f.Add(Barrier(ID{1}, ID{2}))
+	f.Add(changes.Barrier(changes.Kept, changes.ID{1}, changes.ID{2}))
 	f.Fuzz(func(t *testing.T, value []byte) {
-		r, err := Parse(value)
+		r, err := s.Parse(value)
 		if err != nil {
 			return
 		}

@@ -151,9 +151,9 @@ func TestTheLastRecordsOfSessionsAreThoseOfTheModel(t *testing.T) {
 					}
 					continue
 				}
-				changes := changesOf(t, s, 100)
-				log.commit(t, s, changes)
-				size.check(t, s, log, changes, random)
+				written := changesOf(t, s, 100)
+				log.commit(t, s, written)
+				size.check(t, s, log, written, random)
 				m, watermark, emitted = trial, mark, emitted+n
 				if s.Open() != len(m) || s.Watermark() != watermark {
 					t.Fatalf("%d are held at %d, want %d at %d", s.Open(), s.Watermark(), len(m), watermark)

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/semel-dev/semel/internal/changes"
 	"github.com/semel-dev/semel/internal/livelog"
 	"github.com/semel-dev/semel/internal/locallog"
 )
@@ -33,9 +34,8 @@ type Rule struct {
 // The watermark never falls. A record is due when the watermark has reached its deadline:
 // no later record can replace it. A version is forgotten then.
 type State struct {
-	rule Rule
-	progress
-	committed progress
+	rule                Rule
+	progress, committed changes.Progress
 	// open are the entries by id. changed are those of the open transaction, which
 	// replace them; an empty list means that there are none. A list is in the order of
 	// first, because the order decides which sessions a record joins.
@@ -55,13 +55,10 @@ type State struct {
 	// Values leaves long values in the copy of the changelog on disk. spots are where the
 	// values of the entries of written are.
 	locallog.Values
-	spots []spot
-}
-
-// progress is how far a partition has come.
-type progress struct {
-	watermark int64
-	origins   string // the text of SetOrigins
+	spots []changes.Spot
+	// writer has the records of the open transaction, and coded the memory of an entry.
+	writer changes.Writer
+	coded  []byte
 }
 
 // entry is a record that is held, or a version.
@@ -120,7 +117,7 @@ func (s *State) Cut() (at int64, ok bool) { return s.log.Cut() }
 func (s *State) Bytes() int64 { return s.bytes }
 
 // Watermark returns the watermark, or 0 before the first record.
-func (s *State) Watermark() int64 { return s.watermark }
+func (s *State) Watermark() int64 { return s.progress.Watermark }
 
 // Open returns the number of entries, without those that the open transaction adds.
 func (s *State) Open() int { return s.count }
@@ -131,16 +128,16 @@ func (s *State) See(when, clock int64) bool {
 	if when > clock+s.rule.MaxAhead {
 		return false
 	}
-	s.watermark = max(s.watermark, when-s.rule.Grace)
+	s.progress.Watermark = max(s.progress.Watermark, when-s.rule.Grace)
 	return true
 }
 
 // SetOrigins stores a text with the open transaction. It says how far each partition has
 // come whose records are mixed in this one.
-func (s *State) SetOrigins(text string) { s.origins = text }
+func (s *State) SetOrigins(text string) { s.progress.Origins = text }
 
 // Origins returns the text of SetOrigins.
-func (s *State) Origins() string { return s.origins }
+func (s *State) Origins() string { return s.progress.Origins }
 
 // Verdict says what became of a record.
 type Verdict uint8
@@ -168,7 +165,7 @@ func (s *State) Add(id string, when, offset int64, value []byte) (v Verdict, rep
 }
 
 func (s *State) addFirst(id string, e entry) (v Verdict, replaced int) {
-	if e.when < s.watermark {
+	if e.when < s.progress.Watermark {
 		return Late, 0
 	}
 	list := s.touch(id)
@@ -182,7 +179,7 @@ func (s *State) addFirst(id string, e entry) (v Verdict, replaced int) {
 
 func (s *State) addLast(id string, e entry) (v Verdict, replaced int) {
 	e.first = e.when - e.when%s.rule.Size
-	if e.deadline = e.first + s.rule.Size; e.deadline <= s.watermark {
+	if e.deadline = e.first + s.rule.Size; e.deadline <= s.progress.Watermark {
 		return Late, 0
 	}
 	list := s.touch(id)
@@ -205,7 +202,7 @@ func (s *State) addToSession(id string, e entry) (v Verdict, replaced int) {
 	var others []entry
 	for _, o := range s.list(id) {
 		first, last := min(o.first, e.first), max(o.last, e.last)
-		if o.deadline <= s.watermark || o.first > when+s.rule.Gap || o.last < when-s.rule.Gap || last-first >= s.rule.Most {
+		if o.deadline <= s.progress.Watermark || o.first > when+s.rule.Gap || o.last < when-s.rule.Gap || last-first >= s.rule.Most {
 			others = append(others, o)
 			continue
 		}
@@ -214,7 +211,7 @@ func (s *State) addToSession(id string, e entry) (v Verdict, replaced int) {
 			e.when, e.offset, e.value, e.ref = o.when, o.offset, o.value, o.ref
 		}
 	}
-	if e.deadline = min(e.last+s.rule.Gap+1, e.first+s.rule.Most); e.deadline <= s.watermark {
+	if e.deadline = min(e.last+s.rule.Gap+1, e.first+s.rule.Most); e.deadline <= s.progress.Watermark {
 		return Late, 0
 	}
 	if e.offset == offset {
@@ -228,7 +225,7 @@ func (s *State) addToSession(id string, e entry) (v Verdict, replaced int) {
 
 // Version returns the newest version of an id, or nothing.
 func (s *State) Version(id string) []byte {
-	if list := s.list(id); len(list) > 0 && list[0].deadline > s.watermark {
+	if list := s.list(id); len(list) > 0 && list[0].deadline > s.progress.Watermark {
 		return list[0].value
 	}
 	return nil
@@ -311,7 +308,7 @@ func (s *State) Due() bool {
 	if s.rule.Window > 0 {
 		return false
 	}
-	_, e := s.next(s.watermark)
+	_, e := s.next(s.progress.Watermark)
 	return e != nil
 }
 
@@ -319,7 +316,7 @@ func (s *State) Due() bool {
 // returns how many. After an error, the transaction must be dropped.
 func (s *State) Emit(most int, fn func(id string, when int64, value []byte) error) (n int, err error) {
 	for ; n < most && s.rule.Window == 0; n++ {
-		t, e := s.next(s.watermark)
+		t, e := s.next(s.progress.Watermark)
 		if e == nil {
 			break
 		}
@@ -343,14 +340,14 @@ func (s *State) Emit(most int, fn func(id string, when int64, value []byte) erro
 // are due now; if not, it changed nothing.
 func (s *State) Quiet(read, margin int64) bool {
 	watermark := read - s.rule.Grace - margin
-	if s.rule.Window > 0 || watermark <= s.watermark {
+	if s.rule.Window > 0 || watermark <= s.progress.Watermark {
 		return false
 	}
 	t, e := s.next(watermark)
-	if e == nil || t.deadline <= s.watermark {
+	if e == nil || t.deadline <= s.progress.Watermark {
 		return false
 	}
-	s.watermark = watermark
+	s.progress.Watermark = watermark
 	return true
 }
 
@@ -379,9 +376,9 @@ func (s *State) Commit(at int64, places []locallog.Place) {
 			e, at := &list[i], spots[i]
 			switch {
 			case e.stored():
-				e.ref = e.ref.Again(places[at.record], at.at)
+				e.ref = e.ref.Again(places[at.Record], at.At)
 			case s.Leaves(e.value):
-				e.ref, e.value = s.Leave(places[at.record], at.at, e.value), nil
+				e.ref, e.value = s.Leave(places[at.Record], at.At, e.value), nil
 			}
 		}
 		spots = spots[len(list):]
@@ -413,10 +410,10 @@ func (s *State) set(id string, list []entry) {
 }
 
 // settle makes a progress the committed one, and forgets versions.
-func (s *State) settle(p progress) {
+func (s *State) settle(p changes.Progress) {
 	s.committed, s.progress = p, p
 	for s.rule.Window > 0 {
-		t, e := s.next(p.watermark)
+		t, e := s.next(p.Watermark)
 		if e == nil {
 			break
 		}

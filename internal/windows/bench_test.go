@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/changes"
 	"github.com/semel-dev/semel/stream"
 )
 
@@ -42,7 +43,7 @@ func BenchmarkStream(b *testing.B) {
 		if _, err := s.Emit(1<<20, func(*stream.Closed) error { results++; return nil }); err != nil {
 			b.Fatal(err)
 		}
-		records, err := s.Changes(ID{1}, ID{2}, 1<<20)
+		records, err := s.Changes(changes.ID{1}, changes.ID{2}, 1<<20)
 		if err != nil {
 			b.Fatal(err)
 		}

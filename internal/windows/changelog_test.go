@@ -115,7 +115,7 @@ func (c *changelog) restart(t *testing.T) *State {
 	}
 	s, next := c.fresh(), int64(0)
 	apply := func(value []byte, position int64, place locallog.Place) (int64, error) {
-		r, err := Parse(value)
+		r, err := s.Parse(value)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,9 @@
 package windows
 
-import "github.com/semel-dev/semel/internal/locallog"
+import (
+	"github.com/semel-dev/semel/internal/changes"
+	"github.com/semel-dev/semel/internal/locallog"
+)
 
 // mostInline is the length of the longest accumulator that stays in memory. A pane takes
 // about as much besides, and a read from disk for each transaction that changes it would
@@ -44,19 +47,19 @@ func (s *State) appendAcc(dst []byte, p *pane) ([]byte, error) {
 
 // spot is where a long accumulator is in the records of the open transaction.
 type spot struct {
-	pane       *pane
-	record, at int
+	pane *pane
+	at   changes.Spot
 }
 
 // leave leaves the long accumulators of the open transaction's records on disk, which has
 // the records at places.
 func (s *State) leave(places []locallog.Place) {
-	for _, at := range s.spots {
-		p, place := at.pane, places[at.record]
+	for _, of := range s.spots {
+		p, place, at := of.pane, places[of.at.Record], of.at.At
 		if p.stored() {
-			p.acc = onDisk(p.ref().Again(place, at.at))
+			p.acc = onDisk(p.ref().Again(place, at))
 		} else {
-			p.acc = onDisk(s.Leave(place, at.at, p.acc))
+			p.acc = onDisk(s.Leave(place, at, p.acc))
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/changes"
 	"github.com/semel-dev/semel/internal/locallog"
 	"github.com/semel-dev/semel/stream"
 	"github.com/semel-dev/semel/test/faultfs"
@@ -155,7 +156,7 @@ func TestAFailedReadIsReturned(t *testing.T) {
 			if err := s.add("b", long, 5000); err != nil {
 				return err
 			}
-			_, err := s.Changes(ID{1}, ID{2}, 1<<20)
+			_, err := s.Changes(changes.ID{1}, changes.ID{2}, 1<<20)
 			return err
 		},
 		"At": func(s *onDiskState) error {

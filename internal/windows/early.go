@@ -42,10 +42,10 @@ func (s *State) openEnds(g *group) (ends []int64) {
 		p := &g.panes[i]
 		switch {
 		case p.txn < s.since:
-		case r.gap > 0 && p.first > s.present.watermark:
+		case r.gap > 0 && p.first > s.present.Watermark:
 			ends = append(ends, p.first)
 		case r.gap == 0:
-			for end := max(p.first, r.endAfter(s.present.watermark)); end <= r.last(p); end += r.every {
+			for end := max(p.first, r.endAfter(s.present.Watermark)); end <= r.last(p); end += r.every {
 				ends = append(ends, end)
 			}
 		}

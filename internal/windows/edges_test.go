@@ -167,7 +167,7 @@ func TestARecordHasChangedPanesAlone(t *testing.T) {
 	e.add("a", 11_000)
 	e.Commit(0, nil)
 	e.add("a", 12_000)
-	r, err := Parse(changesOf(t, e.State, 1<<20)[0])
+	r, err := e.Parse(changesOf(t, e.State, 1<<20)[0])
 	if err != nil || r.Len() != 1 {
 		t.Errorf("%d entries, %v", r.Len(), err)
 	}
@@ -238,7 +238,7 @@ func TestAClosedSessionIsNotReplaced(t *testing.T) {
 	commit()
 	restored := edge{New(agg), t}
 	for _, value := range records {
-		r, err := Parse(value)
+		r, err := restored.Parse(value)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -202,7 +202,7 @@ func sortByBytes(list []sortable) []sortable {
 
 // Due reports whether results of closed windows must be emitted.
 func (s *State) Due() bool {
-	_, due := s.next(s.present.watermark)
+	_, due := s.next(s.present.Watermark)
 	return due
 }
 
@@ -215,7 +215,7 @@ func (s *State) Emit(most int, fn func(*stream.Closed) error) (n int, err error)
 	}
 	p := &s.present
 	for n < most {
-		end, ok := s.next(p.watermark)
+		end, ok := s.next(p.Watermark)
 		if !ok {
 			break
 		}
@@ -229,12 +229,12 @@ func (s *State) Emit(most int, fn func(*stream.Closed) error) (n int, err error)
 				return n, err
 			}
 			n++
-			s.left, p.partly, p.cursor = s.left[1:], end, g.key
+			s.left, p.Partly, p.Cursor = s.left[1:], end, g.key
 			s.trim(g)
 			s.setDue(g, s.rule.nextDue(p, g))
 		}
 		if len(s.left) == 0 {
-			p.emitted, p.partly, p.cursor = end, 0, ""
+			p.Emitted, p.Partly, p.Cursor = end, 0, ""
 			s.due.pop()
 			s.left = nil
 		}
@@ -330,7 +330,7 @@ func (s *State) trimCommitted(g *group) {
 // dropOld removes panes whose windows accept no more corrections. No transaction is open.
 func (s *State) dropOld() {
 	for {
-		if _, ok := s.drops.first(s.present.watermark); !ok {
+		if _, ok := s.drops.first(s.present.Watermark); !ok {
 			return
 		}
 		for _, g := range s.drops.pop() {
@@ -344,7 +344,7 @@ func (s *State) catchUp() {
 	p := &s.present
 	var seen []*group
 	for {
-		at, ok := s.due.first(max(p.emitted, p.partly))
+		at, ok := s.due.first(max(p.Emitted, p.Partly))
 		if !ok {
 			break
 		}

@@ -1,7 +1,6 @@
 package windows
 
 import (
-	"slices"
 	"time"
 
 	"github.com/semel-dev/semel/stream"
@@ -75,9 +74,9 @@ func (s *State) At(key string, when int64) (list []Window, err error) {
 func (s *State) fate(end int64, key string) Fate {
 	p := &s.present
 	switch {
-	case end > p.watermark:
+	case end > p.Watermark:
 		return Open
-	case s.rule.correct > 0 && end+s.rule.correct > p.watermark:
+	case s.rule.correct > 0 && end+s.rule.correct > p.Watermark:
 		return Corrected
 	case !p.done(end, key) && len(s.rule.window(s.panesOf(key), end)) > 0:
 		return Closing
@@ -90,18 +89,4 @@ func (s *State) panesOf(key string) []pane {
 		return g.panes
 	}
 	return nil
-}
-
-// Of leaves only the entries of some group keys in a record.
-func (r *Record) Of(keys []string) {
-	entries := r.entries
-	r.entries, r.count = nil, 0
-	for len(entries) > 0 {
-		e, rest, _ := cutEntry(entries) // Parse has checked them
-		if slices.Contains(keys, string(e.key)) {
-			r.entries = append(r.entries, entries[:len(entries)-len(rest)]...)
-			r.count++
-		}
-		entries = rest
-	}
 }

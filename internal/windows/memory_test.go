@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/changes"
 	"github.com/semel-dev/semel/stream"
 )
 
@@ -15,8 +16,8 @@ import (
 func BenchmarkMemoryOfAWindow(b *testing.B) {
 	const groups, batch = 500_000, 5_000
 	for _, over := range []stream.Window{stream.Tumbling(time.Hour), stream.Session(time.Hour, 24*time.Hour)} {
-		for _, changes := range []int{1, 5} {
-			b.Run(fmt.Sprint(over, ", changes ", changes), func(b *testing.B) {
+		for _, times := range []int{1, 5} {
+			b.Run(fmt.Sprint(over, ", changes ", times), func(b *testing.B) {
 				for b.Loop() {
 					values, err := stream.Values(stream.Value{Name: "n", Of: "count"}, stream.Value{Name: "s", Of: "sum .v"})
 					if err != nil {
@@ -27,14 +28,14 @@ func BenchmarkMemoryOfAWindow(b *testing.B) {
 					before := inUse()
 					s := New(agg)
 					at := int64(0)
-					for range changes {
+					for range times {
 						for from := 0; from < groups; from += batch {
 							for i := range batch {
 								if _, err := s.Add(&semel.Message{Body: []byte(`{"v":7}`)}, fmt.Appendf(nil, "%016d", from+i), 1000, 1000); err != nil {
 									b.Fatal(err)
 								}
 							}
-							records, err := s.Changes(ID{1}, ID{2}, 1<<20)
+							records, err := s.Changes(changes.ID{1}, changes.ID{2}, 1<<20)
 							if err != nil {
 								b.Fatal(err)
 							}

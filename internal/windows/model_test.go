@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/changes"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/stream"
 )
@@ -297,7 +298,7 @@ type history struct {
 // changesOf returns the records of the open transaction.
 func changesOf(t *testing.T, s *State, most int) [][]byte {
 	t.Helper()
-	records, err := s.Changes(ID{1}, ID{2}, most)
+	records, err := s.Changes(changes.ID{1}, changes.ID{2}, most)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -314,7 +315,7 @@ func run(t *testing.T, agg *stream.Aggregate, seed uint64, rounds, most int, ord
 	random := rand.New(rand.NewPCG(seed, 1))
 	h := history{fates: map[fate]int{}}
 	m := &model{over: agg.Over, grace: testGrace, most: testAhead, correct: agg.Correct.Milliseconds(), seen: map[int]bool{}}
-	definition, topic := Definition("d"), ID{7}
+	definition, topic := changes.Definition("d"), changes.ID{7}
 	live := &side{seen: map[int]bool{}, tx: map[int]bool{}}
 	var log []input
 	records := newChangelog(t, agg, testSlack, rand.New(rand.NewPCG(seed, 2)))
@@ -378,7 +379,7 @@ func run(t *testing.T, agg *stream.Aggregate, seed uint64, rounds, most int, ord
 			news = strings.Repeat("o", random.IntN(200))
 			live.state.SetOrigins(news)
 		}
-		changes, err := live.state.Changes(definition, topic, HeaderSize+random.IntN(400))
+		written, err := live.state.Changes(definition, topic, changes.Windows.HeaderSize()+random.IntN(400))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -391,10 +392,10 @@ func run(t *testing.T, agg *stream.Aggregate, seed uint64, rounds, most int, ord
 			clear(live.tx)
 			return
 		}
-		for _, value := range changes {
+		for _, value := range written {
 			h.changelog = append(h.changelog, value...)
 		}
-		longest = max(longest, len(slices.Concat(changes...)))
+		longest = max(longest, len(slices.Concat(written...)))
 		m, at, origins, revisions = trial, to, news, revised
 		maps.Copy(live.seen, live.tx)
 		clear(live.tx)
@@ -403,10 +404,10 @@ func run(t *testing.T, agg *stream.Aggregate, seed uint64, rounds, most int, ord
 			h.fates[f] += n
 		}
 		if end == 2 { // committed, and the process has not heard of it
-			records.add(changes)
+			records.add(written)
 			live.state = records.restart(t)
 		} else {
-			records.commit(t, live.state, changes)
+			records.commit(t, live.state, written)
 		}
 		if pending > 0 { // the brokers delete later, or the process ends before
 			records.cut(pending)
@@ -674,15 +675,15 @@ func TestOtherBytesAreNoRecord(t *testing.T) {
 		s.Add(&semel.Message{Body: []byte("1")}, fmt.Append(nil, i), int64(i)*900, 0)
 	}
 	whole := changesOf(t, s, 1<<20)[0]
-	if _, err := Parse(whole); err != nil {
+	if _, err := s.Parse(whole); err != nil {
 		t.Fatal(err)
 	}
 	for n := range whole {
-		if _, err := Parse(whole[:n]); err == nil {
+		if _, err := s.Parse(whole[:n]); err == nil {
 			t.Errorf("%d bytes of %d are a record", n, len(whole))
 		}
 	}
-	if r, err := Parse(Barrier(ID{9}, ID{2})); err != nil || r.Nonce != (ID{9}) || r.Len() != 0 {
+	if r, err := s.Parse(changes.Barrier(changes.Windows, changes.ID{9}, changes.ID{2})); err != nil || r.Nonce != (changes.ID{9}) || r.Len() != 0 {
 		t.Errorf("a barrier: %+v, %v", r, err)
 	}
 }

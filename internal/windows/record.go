@@ -1,154 +1,86 @@
 package windows
 
 import (
-	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"slices"
 
+	"github.com/semel-dev/semel/internal/changes"
 	"github.com/semel-dev/semel/internal/locallog"
 )
 
-// A record says what one transaction changed in the windows of a partition, with the
-// values after it. So reading a record twice is harmless. All fixed numbers are
-// little-endian:
+// An entry of a record is a pane:
 //
-//	version (1), kind (1), length of the cursor (2), number of entries (4)
-//	definition (16): a digest of the aggregate
-//	topic (16): the id of the input topic
-//	watermark, emitted, partly (8 each): milliseconds since the Unix epoch
-//	cursor
-//	kind 4 only: length of the origins (uvarint), origins
-//	entries: start of the pane (varint), first - start (uvarint), late messages (uvarint),
+//	start of the pane (varint), first - start (uvarint), late messages (uvarint),
 //	length of the group key (uvarint), group key, length of the accumulator (uvarint),
 //	accumulator, or nothing if the pane is now part of another
-//
-// A transaction with many changes has several records, and each has its whole progress.
-// A barrier has the kind 2, no entries, and 16 bytes at the place of the definition that
-// no other barrier has.
-const (
-	recordVersion = 2
-	kindBarrier   = 2
-	kindChanges   = 3
-	kindMixed     = 4 // changes with origins: see State.SetOrigins
 
-	// HeaderSize is the size of a record without cursor, origins and entries.
-	HeaderSize = 64
-	// entrySize is about the size of an entry without its group key and accumulator.
-	entrySize = 16
-)
-
-// ErrRecord is the error of bytes that are no record of windows.
-var ErrRecord = errors.New("windows: no record of windows")
-
-// ID identifies a definition, a topic or a barrier.
-type ID = [16]byte
-
-// Definition returns the digest of an aggregate.
-func Definition(text string) ID {
-	sum := sha256.Sum256([]byte(text))
-	return ID(sum[:16])
-}
-
-// Barrier returns a record that marks a position.
-func Barrier(nonce, topic ID) []byte {
-	return appendHeader(nil, kindBarrier, nonce, topic, 0, &progress{})
-}
-
-func appendHeader(dst []byte, kind byte, definition, topic ID, entries int, p *progress) []byte {
-	dst = append(dst, recordVersion, kind)
-	dst = binary.LittleEndian.AppendUint16(dst, uint16(len(p.cursor)))
-	dst = binary.LittleEndian.AppendUint32(dst, uint32(entries))
-	dst = append(append(dst, definition[:]...), topic[:]...)
-	for _, n := range []int64{p.watermark, p.emitted, p.partly} {
-		dst = binary.LittleEndian.AppendUint64(dst, uint64(n))
-	}
-	if dst = append(dst, p.cursor...); kind == kindMixed {
-		dst = append(binary.AppendUvarint(dst, uint64(len(p.origins))), p.origins...)
-	}
-	return dst
-}
+// entrySize is about the size of an entry without its group key and accumulator.
+const entrySize = 16
 
 // Changes returns the records of the open transaction. Each has at most a number of
 // bytes, unless a single entry needs more. If the changelog is full, they also have the
 // panes that were written longest ago. After an error, which is one of the copy on disk,
 // the transaction must be dropped.
-func (s *State) Changes(definition, topic ID, most int) (records [][]byte, err error) {
+func (s *State) Changes(definition, topic changes.ID, most int) (records [][]byte, err error) {
 	if !s.Changed() {
 		return nil, nil
 	}
-	entries := s.coded[:0]
-	kind := byte(kindChanges)
-	if s.present.origins != "" {
-		kind = kindMixed
-	}
-	head := appendHeader(nil, kind, definition, topic, 0, &s.present)
-	n, written, start := 0, 0, len(head)
+	s.writer.Begin(changes.Windows, definition, topic, &s.present.Progress, most)
 	clear(s.spots)
 	s.spots = s.spots[:0]
-	flush := func() {
-		value := append(make([]byte, 0, start+len(entries)), head...)
-		binary.LittleEndian.PutUint32(value[4:], uint32(n))
-		records = append(records, append(value, entries...))
-		entries, n = entries[:0], 0
-	}
-	add := func(key string, p *pane) {
-		size := len(entries)
-		entries = binary.AppendVarint(entries, p.start)
-		entries = binary.AppendUvarint(entries, uint64(p.first-p.start))
-		entries = binary.AppendUvarint(entries, p.late)
-		entries = append(binary.AppendUvarint(entries, uint64(len(key))), key...)
-		entries = binary.AppendUvarint(entries, uint64(p.size()))
-		at := start + len(entries)
-		var wrong error
-		if entries, wrong = s.appendAcc(entries, p); wrong != nil {
-			err = wrong // of the copy, which then reads nothing more
-		}
-		if size > 0 && start+len(entries) > most {
-			last := slices.Clone(entries[size:])
-			entries = entries[:size]
-			flush()
-			entries, at, size = append(entries, last...), at-size, 0
-		}
-		if p.stored() || s.Leaves(p.acc) {
-			s.spots = append(s.spots, spot{p, len(records), at})
-		}
-		written += len(entries) - size
-		n++
-	}
 	for key, p := range s.entries {
-		add(key, p)
+		if err := s.write(key, p); err != nil {
+			return nil, err
+		}
 	}
-	s.move(HeaderSize+written, func(key string, p *pane) int { add(key, p); return written })
-	if err != nil {
+	if err := s.move(); err != nil {
 		return nil, err
 	}
-	if n > 0 || len(records) == 0 {
-		flush()
+	return s.writer.Records(), nil
+}
+
+// write writes a pane, and notes where its accumulator is if that is long.
+func (s *State) write(key string, p *pane) (err error) {
+	dst := binary.AppendVarint(s.coded[:0], p.start)
+	dst = binary.AppendUvarint(dst, uint64(p.first-p.start))
+	dst = binary.AppendUvarint(dst, p.late)
+	dst = append(binary.AppendUvarint(dst, uint64(len(key))), key...)
+	dst = binary.AppendUvarint(dst, uint64(p.size()))
+	acc := len(dst)
+	if dst, err = s.appendAcc(dst, p); err != nil {
+		return err
 	}
-	s.coded = entries
-	return records, nil
+	s.coded = dst
+	at := s.writer.Add(dst)
+	if p.stored() || s.Leaves(p.acc) {
+		at.At += acc
+		s.spots = append(s.spots, spot{p, at})
+	}
+	return nil
 }
 
 // move writes the oldest panes again, if the changelog is full: as many bytes as the
 // transaction writes anyway.
-func (s *State) move(own int, add func(key string, p *pane) (written int)) {
+func (s *State) move() error {
 	if !s.log.Full(s.bytes) {
-		return
+		return nil
 	}
-	written := own
+	own := s.writer.Size()
 	for number, at := range s.log.Oldest() {
-		if written >= 2*own {
-			return
+		if s.writer.Size() >= 2*own {
+			return nil
 		}
 		g := s.groups.at(number)
 		for i := range g.panes {
 			if p := &g.panes[i]; p.at == at && p.txn != s.txn {
-				written = add(g.key, p)
+				if err := s.write(g.key, p); err != nil {
+					return err
+				}
 			}
 		}
 		s.moved = append(s.moved, moved{g, at})
 	}
+	return nil
 }
 
 // entry is a pane of a record that was read. It shares the bytes.
@@ -181,62 +113,12 @@ func (s *State) entries(yield func(key string, p *pane) bool) {
 	}
 }
 
-// Record is a record that was read. It shares the bytes.
-type Record struct {
-	// Nonce identifies a barrier, and is zero otherwise. Definition is the digest of
-	// the aggregate.
-	Nonce, Definition, Topic ID
-	progress                 progress
-	count                    int
-	entries                  []byte // of the value, from the offset start on
-	start                    int
-}
-
-// Watermark returns the watermark after the transaction.
-func (r *Record) Watermark() int64 { return r.progress.watermark }
-
-// Len returns the number of accumulators.
-func (r *Record) Len() int { return r.count }
-
-// Parse reads a record. Its error is ErrRecord.
-func Parse(value []byte) (r Record, err error) {
-	if len(value) < HeaderSize || value[0] != recordVersion || value[1] < kindBarrier || value[1] > kindMixed {
-		return r, ErrRecord
-	}
-	cursor := int(binary.LittleEndian.Uint16(value[2:]))
-	r.count = int(binary.LittleEndian.Uint32(value[4:]))
-	if value[1] == kindBarrier {
-		r.Nonce = ID(value[8:24])
-	} else {
-		r.Definition = ID(value[8:24])
-	}
-	r.Topic = ID(value[24:40])
-	at := func(i int) int64 { return int64(binary.LittleEndian.Uint64(value[i:])) }
-	r.progress.watermark, r.progress.emitted, r.progress.partly = at(40), at(48), at(56)
-	if len(value) < HeaderSize+cursor {
-		return r, ErrRecord
-	}
-	r.progress.cursor, r.start = string(value[HeaderSize:HeaderSize+cursor]), HeaderSize+cursor
-	if value[1] == kindMixed {
-		length, size := binary.Uvarint(value[r.start:])
-		if r.start += size; size <= 0 || length > uint64(len(value)-r.start) {
-			return r, ErrRecord
-		}
-		r.progress.origins = string(value[r.start : r.start+int(length)])
-		r.start += int(length)
-	}
-	r.entries = value[r.start:]
-	n := 0
-	for rest := r.entries; len(rest) > 0; n++ {
-		var ok bool
-		if _, rest, ok = cutEntry(rest); !ok {
-			return r, ErrRecord
-		}
-	}
-	if n != r.count || value[1] == kindBarrier && n > 0 {
-		return r, ErrRecord
-	}
-	return r, nil
+// Parse reads a record. Its error is changes.ErrRecord.
+func (s *State) Parse(value []byte) (changes.Record, error) {
+	return changes.Parse(changes.Windows, value, func(b []byte) (key, rest []byte, ok bool) {
+		e, rest, ok := cutEntry(b)
+		return e.key, rest, ok
+	})
 }
 
 // cutEntry reads the entry at the start of bytes.
@@ -276,18 +158,18 @@ func cutEntry(b []byte) (e entry, rest []byte, ok bool) {
 
 // Apply adds a committed record at an offset. The copy on disk, if there is one, has it at
 // a place. No transaction is open.
-func (s *State) Apply(r *Record, at int64, place locallog.Place) {
-	s.committed, s.present, s.left = r.progress, r.progress, nil
-	whole := r.start + cap(r.entries)
+func (s *State) Apply(r *changes.Record, at int64, place locallog.Place) {
+	s.present = progress{r.Progress}
+	s.committed, s.left = s.present, nil
 	var e entry
-	for rest := r.entries; len(rest) > 0; {
+	for rest := r.Entries; len(rest) > 0; {
 		e, rest, _ = cutEntry(rest) // Parse has checked them
 		e.txn, e.at = s.txn-1, at
 		switch {
 		case len(e.acc) == 0:
 			e.acc = nil // it is gone
 		case s.Leaves(e.acc):
-			e.acc = onDisk(s.Leave(place, whole-cap(e.acc), e.acc)) // a part of bytes has their capacity from its start on
+			e.acc = onDisk(s.Leave(place, r.At(e.acc), e.acc))
 		}
 		s.set(&e)
 	}

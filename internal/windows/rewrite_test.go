@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/changes"
 	"github.com/semel-dev/semel/stream"
 )
 
@@ -39,8 +40,8 @@ func TestAChangelogIsBoundedWhileWindowsStayOpen(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				changes := changesOf(t, s, 200)
-				own, copied, largest := int64(HeaderSize), int64(0), int64(0)
+				written := changesOf(t, s, 200)
+				own, copied, largest := int64(changes.Windows.HeaderSize()), int64(0), int64(0)
 				for key, p := range s.entries {
 					own += weigh(key, []pane{*p})
 				}
@@ -56,8 +57,8 @@ func TestAChangelogIsBoundedWhileWindowsStayOpen(t *testing.T) {
 					s.Drop()
 					continue
 				}
-				log.commit(t, s, changes)
-				size := len(slices.Concat(changes...))
+				log.commit(t, s, written)
+				size := len(slices.Concat(written...))
 				all, longest = all+size, max(longest, size)
 				if most := 1000 + 4*s.Bytes() + 2*int64(longest); s.log.Size() > most {
 					t.Fatalf("transaction %d: the changelog has %d bytes, and the state %d", i, s.log.Size(), s.Bytes())

@@ -43,10 +43,10 @@ func (r *rule) last(p *pane) int64 {
 
 // nextEnd returns the first end of a tumbling or hopping window that is not emitted.
 func (r *rule) nextEnd(p *progress, key string) int64 {
-	if p.partly > 0 && key > p.cursor {
-		return p.partly
+	if p.Partly > 0 && key > p.Cursor {
+		return p.Partly
 	}
-	return r.endAfter(max(p.partly, p.emitted))
+	return r.endAfter(max(p.Partly, p.Emitted))
 }
 
 // nextDue returns the end of a group's first window that is not emitted, or never.
@@ -67,7 +67,7 @@ func (r *rule) nextDue(p *progress, g *group) int64 {
 // gone reports whether a pane is not needed any longer.
 func (r *rule) gone(p *progress, key string, of *pane) bool {
 	last := r.last(of)
-	return p.done(last, key) && last+r.correct <= p.watermark
+	return p.done(last, key) && last+r.correct <= p.Watermark
 }
 
 // window returns the panes of the window that ends at a time, in order. It may be the same

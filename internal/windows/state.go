@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/changes"
 	"github.com/semel-dev/semel/internal/livelog"
 	"github.com/semel-dev/semel/internal/locallog"
 	"github.com/semel-dev/semel/internal/slab"
@@ -56,7 +57,9 @@ type State struct {
 	count int
 	bytes int64
 	acc   []byte // memory for an accumulator
-	coded []byte // memory for entries
+	coded []byte // memory for an entry
+	// writer has the records of the open transaction.
+	writer changes.Writer
 	// closed and accs are memory for results.
 	closed slab.Of[stream.Closed]
 	accs   slab.Bytes
@@ -132,21 +135,11 @@ type windowID struct {
 }
 
 // progress is how far a partition has come.
-type progress struct {
-	watermark int64
-	// emitted is the end of the last window whose results are all emitted.
-	emitted int64
-	// partly is the end of the window that is partly emitted, up to the group key
-	// cursor; or 0.
-	partly int64
-	cursor string
-	// origins is the text of SetOrigins.
-	origins string
-}
+type progress struct{ changes.Progress }
 
 // done reports whether the result of a window and group key is emitted.
 func (p *progress) done(end int64, key string) bool {
-	return end <= p.emitted || end < p.partly || end == p.partly && key <= p.cursor
+	return end <= p.Emitted || end < p.Partly || end == p.Partly && key <= p.Cursor
 }
 
 // New returns a state without windows. The aggregate is valid and has its defaults.
@@ -195,7 +188,7 @@ func weigh(key string, panes []pane) (bytes int64) {
 }
 
 // Watermark returns the watermark, or 0 before the first message.
-func (s *State) Watermark() int64 { return s.present.watermark }
+func (s *State) Watermark() int64 { return s.present.Watermark }
 
 // Open returns the number of panes of all group keys: of tumbling windows, slices of
 // hopping windows, or sessions.
@@ -225,13 +218,13 @@ func (s *State) See(when, clock int64) bool {
 
 // SetOrigins stores a text with the open transaction. It says how far each partition has
 // come whose messages are mixed in this one.
-func (s *State) SetOrigins(text string) { s.present.origins = text }
+func (s *State) SetOrigins(text string) { s.present.Origins = text }
 
 // Origins returns the text of SetOrigins.
-func (s *State) Origins() string { return s.present.origins }
+func (s *State) Origins() string { return s.present.Origins }
 
 func (s *State) advance(watermark int64) {
-	s.present.watermark = max(s.present.watermark, watermark)
+	s.present.Watermark = max(s.present.Watermark, watermark)
 }
 
 // Fetch reads the groups of keys, to which messages are added next, as Emit does. It changes
@@ -261,7 +254,7 @@ func (s *State) Add(m *semel.Message, key []byte, when, clock int64) (Verdict, e
 // addToSlice adds a message to the pane of its slice. If some of the slice's windows are
 // closed and not emitted yet, it needs a pane that is not part of those.
 func (s *State) addToSlice(m *semel.Message, g *group, when int64) (Verdict, error) {
-	start, watermark := floor(when, s.rule.slice), s.present.watermark
+	start, watermark := floor(when, s.rule.slice), s.present.Watermark
 	next := pane{start: start, first: s.rule.endAfter(start)}
 	last := s.rule.last(&next)
 	if last+s.rule.correct <= watermark {
@@ -308,7 +301,7 @@ func (s *State) addToSession(m *semel.Message, g *group, when int64) (Verdict, e
 	var joined []int
 	for i := range g.panes {
 		p := &g.panes[i]
-		if p.first <= s.present.watermark || p.start > when+r.gap || p.first <= when {
+		if p.first <= s.present.Watermark || p.start > when+r.gap || p.first <= when {
 			continue
 		}
 		start, end := min(next.start, p.start), max(next.first, p.first)
@@ -334,7 +327,7 @@ func (s *State) addToSession(m *semel.Message, g *group, when int64) (Verdict, e
 		next.start, next.first = start, end
 		joined = append(joined, i)
 	}
-	if next.first <= s.present.watermark {
+	if next.first <= s.present.Watermark {
 		return Late, nil
 	}
 	if err := s.add(m, &next); err != nil {

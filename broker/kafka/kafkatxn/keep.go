@@ -13,6 +13,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/copies"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/fields"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/internal/changes"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/internal/kept"
 	"github.com/semel-dev/semel/pipeline"
@@ -86,7 +87,7 @@ func (w *worker) keep(ctx context.Context, p *part, r *kgo.Record, offset int64,
 	}
 	value := copies.AppendHeld(nil, p.id, offset, r)
 	name := w.opts.windowsOf(p.id.Topic)
-	if room := w.s.limits.Of(name) - cluster.BatchOverhead - 16 - kept.HeaderSize - kept.EntrySize - p.slot.windows.mix.MaxSize(); len(value)+len(id.ID) > room {
+	if room := w.s.limits.Of(name) - cluster.BatchOverhead - 16 - changes.Kept.HeaderSize() - kept.EntrySize - p.slot.windows.mix.MaxSize(); len(value)+len(id.ID) > room {
 		return w.fail(ctx, r, 1, semel.Permanent(fmt.Errorf("keep: the record has %d bytes with its key and headers, and topic %s, which holds it, takes %d: raise max.message.bytes of that topic", len(value), name, room)))
 	}
 	verdict, replaced := st.Add(id.ID, when, offset, value)

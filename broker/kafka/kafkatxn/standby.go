@@ -11,8 +11,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/internal/changes"
 	"github.com/semel-dev/semel/internal/digest"
-	"github.com/semel-dev/semel/internal/windows"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -166,7 +166,7 @@ func (b *standby) applyAll(ctx context.Context, fetches kgo.Fetches) (err error)
 		records := slices.DeleteFunc(f.Records, func(r *kgo.Record) bool { return r.Attrs.IsControl() })
 		// No barrier has the zero nonce, so everything is read.
 		if f.Topic == b.t.opts.windowsOf(p.id.Topic) {
-			_, err = b.t.applyWindows(ctx, &p.part, records, windows.ID{})
+			_, err = b.t.applyWindows(ctx, &p.part, records, changes.ID{})
 		} else {
 			var n int
 			n, _, err = b.t.applyAll(ctx, &p.part, records, digest.Secret{}, now)

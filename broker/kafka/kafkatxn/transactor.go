@@ -22,9 +22,9 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/members"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/tables"
+	"github.com/semel-dev/semel/internal/changes"
 	"github.com/semel-dev/semel/internal/clock"
 	stall "github.com/semel-dev/semel/internal/health"
-	"github.com/semel-dev/semel/internal/windows"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/vfs"
 )
@@ -41,7 +41,7 @@ type Transactor struct {
 	admin  *kgo.Client // not transactional: metadata, offsets, barriers
 	topics map[string]keystate.TopicID
 	// definition identifies the Aggregate or Keep.
-	definition windows.ID
+	definition changes.ID
 	sizes      map[string]int32            // number of partitions by input topic
 	origins    map[string]int32            // number of partitions by topic that is mixed
 	changelog  map[string]keystate.TopicID // by input topic
@@ -84,7 +84,7 @@ func NewTransactor(opts *TransactorOptions) (*Transactor, error) {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
 	if t.opts.hasState() {
-		t.definition = windows.Definition(t.opts.stateText())
+		t.definition = changes.Definition(t.opts.stateText())
 	}
 	return t, nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/origins"
+	"github.com/semel-dev/semel/internal/changes"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/internal/kept"
 	"github.com/semel-dev/semel/internal/locallog"
@@ -60,7 +61,9 @@ type windowed interface {
 	Origins() string
 	Open() int
 	Due() bool
-	Changes(definition, topic windows.ID, most int) ([][]byte, error)
+	Changes(definition, topic changes.ID, most int) ([][]byte, error)
+	Parse(value []byte) (changes.Record, error)
+	Apply(r *changes.Record, at int64, place locallog.Place)
 	Commit(at int64, places []locallog.Place)
 	Drop()
 	Stored(at int64, size int)
@@ -342,8 +345,8 @@ func (w *worker) writeWindows(p *part) error {
 	t, name := w.s.t, w.opts.windowsOf(p.id.Topic)
 	p.slot.windows.mix.Store()
 	most := w.s.limits.Of(name) - cluster.BatchOverhead - 16 // numbers and lengths of the record
-	changes, err := p.slot.windows.Changes(t.definition, t.topics[p.id.Topic], most)
-	for _, value := range changes {
+	values, err := p.slot.windows.Changes(t.definition, t.topics[p.id.Topic], most)
+	for _, value := range values {
 		r := &kgo.Record{Topic: name, Partition: p.id.Number, Value: value}
 		p.windows = append(p.windows, r)
 		w.produce(r)

@@ -58,7 +58,7 @@ func TestStateThatIsNotOfThisGroupIsRefused(t *testing.T) {
 		"keys of another secret": {"g-keys", func(b *bubble) []byte {
 			return keystate.Encode(&keystate.Header{Kind: keystate.KindEntries, Secret: digest.NewSecret(), Topic: keystate.TopicID(b.Cluster.TopicInfo("in").TopicID)})
 		}, "changelog g-keys/0 was written with two secrets, so another pipeline writes it too"},
-		"windows of a later version": {"g-state", func(*bubble) []byte { return []byte("later") }, "no record of windows: start the version of Semel that wrote it"},
+		"windows of a later version": {"g-state", func(*bubble) []byte { return []byte("later") }, "no record of windows or held messages: start the version of Semel that wrote it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

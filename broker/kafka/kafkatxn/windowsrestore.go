@@ -15,9 +15,8 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
-	"github.com/semel-dev/semel/internal/kept"
+	"github.com/semel-dev/semel/internal/changes"
 	"github.com/semel-dev/semel/internal/locallog"
-	"github.com/semel-dev/semel/internal/windows"
 )
 
 // checkWindows creates the topic of an input's windows if it is missing, and refuses an
@@ -125,11 +124,11 @@ func (t *Transactor) loadWindows(id cluster.Partition) (*windowState, error) {
 	}
 	ws := t.newWindows(log)
 	err := log.Open(nil, func(value []byte, position int64, place locallog.Place) (int64, error) {
-		c, err := ws.parse(value)
-		if err != nil || c.definition != t.definition || c.topic != t.topics[id.Topic] {
+		c, err := ws.Parse(value)
+		if err != nil || c.Definition != t.definition || c.Topic != t.topics[id.Topic] {
 			return 0, locallog.ErrEnd
 		}
-		c.apply(position-1, place)
+		ws.Apply(&c, position-1, place)
 		ws.passed(value, position)
 		return position - 1, nil
 	})
@@ -160,7 +159,7 @@ func (t *Transactor) forgetWindows(p *part) error {
 // applyWindows applies records of the changelog up to the barrier, and reports whether it
 // was reached. It drops a state that the changelog contradicts, because brokers may lose
 // acknowledged records.
-func (t *Transactor) applyWindows(ctx context.Context, p *part, records []*kgo.Record, nonce windows.ID) (reached bool, err error) {
+func (t *Transactor) applyWindows(ctx context.Context, p *part, records []*kgo.Record, nonce changes.ID) (reached bool, err error) {
 	ws := p.slot.windows
 	for _, r := range records {
 		if ws.verify && (r.Offset != ws.position-1 || ws.last != crc32.Checksum(r.Value, locallog.Castagnoli)) {
@@ -170,28 +169,28 @@ func (t *Transactor) applyWindows(ctx context.Context, p *part, records []*kgo.R
 		if r.Offset < ws.position {
 			continue
 		}
-		c, err := ws.parse(r.Value)
+		c, err := ws.Parse(r.Value)
 		switch {
 		case err != nil:
 			return false, fmt.Errorf("kafka: %s/%d at %d: %w: start the version of Semel that wrote it, or use a new group: %w", r.Topic, r.Partition, r.Offset, err, semel.ErrInvalidRequest)
-		case c.nonce != windows.ID{}:
-			if c.nonce == nonce {
+		case c.Nonce != changes.ID{}:
+			if c.Nonce == nonce {
 				p.slot.measure()
 				return true, t.writeWindowsLog(ws)
 			}
 			continue
-		case c.definition != t.definition:
+		case c.Definition != t.definition:
 			return false, fmt.Errorf("kafka: topic %s holds windows or records that were made otherwise than by %q: their keys, sizes, times or values do not fit. Restore the former settings, or use a new group: %w",
 				r.Topic, t.opts.stateText(), semel.ErrInvalidRequest)
 		}
-		if c.topic != t.topics[p.id.Topic] {
-			if err := t.checkKeysOf(ctx, p.id.Topic, c.topic); errors.Is(err, semel.ErrInvalidRequest) {
+		if c.Topic != t.topics[p.id.Topic] {
+			if err := t.checkKeysOf(ctx, p.id.Topic, c.Topic); errors.Is(err, semel.ErrInvalidRequest) {
 				return false, fmt.Errorf("kafka: topic %s holds windows of another topic than %s: use a new group: %w", r.Topic, p.id.Topic, semel.ErrInvalidRequest)
 			} else if err != nil {
 				return false, err
 			}
 		}
-		c.apply(r.Offset, ws.add(r))
+		ws.Apply(&c, r.Offset, ws.add(r))
 		ws.mix.Forget()
 		ws.passed(r.Value, r.Offset+1)
 	}
@@ -199,31 +198,10 @@ func (t *Transactor) applyWindows(ctx context.Context, p *part, records []*kgo.R
 	return false, t.writeWindowsLog(ws)
 }
 
-// windowsRecord is a record of the changelog of windows or held records.
-type windowsRecord struct {
-	nonce, definition, topic windows.ID
-	apply                    func(at int64, place locallog.Place)
-}
-
-// parse reads a record of the changelog. A record of the other kind has no definition.
-func (ws *windowState) parse(value []byte) (windowsRecord, error) {
-	agg, err := windows.Parse(value)
-	held, err2 := kept.Parse(value)
-	switch {
-	case err2 == nil && (ws.kept != nil || held.Nonce != kept.ID{}):
-		return windowsRecord{held.Nonce, held.Definition, held.Topic, func(at int64, place locallog.Place) { ws.kept.Apply(&held, at, place) }}, nil
-	case err == nil && (ws.agg != nil || agg.Nonce != windows.ID{}):
-		return windowsRecord{agg.Nonce, agg.Definition, agg.Topic, func(at int64, place locallog.Place) { ws.agg.Apply(&agg, at, place) }}, nil
-	case err == nil || err2 == nil:
-		return windowsRecord{}, nil
-	}
-	return windowsRecord{}, err
-}
-
 // windowsBarrier returns a barrier for the changelog.
-func (t *Transactor) windowsBarrier(nonce, topic windows.ID) []byte {
+func (t *Transactor) windowsBarrier(nonce, topic changes.ID) []byte {
 	if t.opts.Keep != nil {
-		return kept.Barrier(nonce, topic)
+		return changes.Barrier(changes.Kept, nonce, topic)
 	}
-	return windows.Barrier(nonce, topic)
+	return changes.Barrier(changes.Windows, nonce, topic)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
+	"github.com/semel-dev/semel/internal/changes"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kept"
 	"github.com/semel-dev/semel/internal/locallog"
@@ -124,8 +125,14 @@ type windowPartition struct {
 
 // lookedWindows are the windows, or held records, of the ids in one partition.
 type lookedWindows struct {
-	agg  *windows.State
-	kept *kept.State
+	state interface {
+		Watermark() int64
+		Parse(value []byte) (changes.Record, error)
+		Apply(r *changes.Record, at int64, place locallog.Place)
+	}
+	definition changes.ID
+	agg        *windows.State // or nil
+	kept       *kept.State    // or nil
 }
 
 // readWindows reads the topic that has the windows of an input.
@@ -136,7 +143,7 @@ func readWindows(ctx context.Context, client []kgo.Opt, p *config.Pipeline, topi
 		if states[at] == nil {
 			states[at] = newLookedWindows(p)
 		}
-		if err := states[at].apply(p, r.Value, ids); err != nil {
+		if err := states[at].apply(r.Value, ids); err != nil {
 			wrong = fmt.Errorf("kafka: %s/%d at %d: %w", r.Topic, r.Partition, r.Offset, err)
 		}
 		return wrong == nil
@@ -149,39 +156,30 @@ func readWindows(ctx context.Context, client []kgo.Opt, p *config.Pipeline, topi
 
 func newLookedWindows(p *config.Pipeline) *lookedWindows {
 	if p.Aggregate != nil {
-		return &lookedWindows{agg: windows.New(p.Aggregate.Stream().WithDefaults())}
+		agg := p.Aggregate.Stream()
+		st := windows.New(agg.WithDefaults())
+		return &lookedWindows{state: st, definition: changes.Definition(agg.String()), agg: st}
 	}
 	k := p.Key.Keep
-	return &lookedWindows{kept: kept.New(kept.Rule{
+	st := kept.New(kept.Rule{
 		Size: k.Last.Size().Milliseconds(), Gap: k.Last.Gap().Milliseconds(), Most: k.Last.Most().Milliseconds(), Grace: k.Grace.Milliseconds(),
-	})}
+	})
+	return &lookedWindows{state: st, definition: changes.Definition(k.Stream().String()), kept: st}
 }
 
 var errOtherWindows = errors.New("it was written with other settings than those of the configuration")
 
 // apply adds what a record says about the ids.
-func (l *lookedWindows) apply(p *config.Pipeline, value []byte, ids []string) error {
-	if l.agg != nil {
-		r, err := windows.Parse(value)
-		switch {
-		case err != nil || r.Nonce != windows.ID{}:
-			return err
-		case r.Definition != windows.Definition(p.Aggregate.Stream().String()):
-			return errOtherWindows
-		}
-		r.Of(ids)
-		l.agg.Apply(&r, 0, locallog.Place{})
-		return nil
-	}
-	r, err := kept.Parse(value)
+func (l *lookedWindows) apply(value []byte, ids []string) error {
+	r, err := l.state.Parse(value)
 	switch {
-	case err != nil || r.Nonce != kept.ID{}:
+	case err != nil || r.Nonce != changes.ID{}:
 		return err
-	case r.Definition != windows.Definition(p.Key.Keep.Stream().String()):
+	case r.Definition != l.definition:
 		return errOtherWindows
 	}
-	r.Of(ids)
-	l.kept.Apply(&r, 0, locallog.Place{})
+	r.Only(ids)
+	l.state.Apply(&r, 0, locallog.Place{})
 	return nil
 }
 
@@ -203,7 +201,7 @@ func windowsAt(p *config.Pipeline, states map[windowPartition]*lookedWindows, id
 		for i := range of.windows {
 			part := &of.windows[i].Parts[0]
 			part.Topic, part.Partition = at.topic, at.number
-			if watermark := l.watermark(); watermark > 0 {
+			if watermark := l.state.Watermark(); watermark > 0 {
 				part.Watermark = time.UnixMilli(watermark).UTC()
 			}
 			of.part.known = of.part.known || part.known
@@ -230,13 +228,6 @@ func windowsAt(p *config.Pipeline, states map[windowPartition]*lookedWindows, id
 		})
 	}
 	return list, known, nil
-}
-
-func (l *lookedWindows) watermark() int64 {
-	if l.agg != nil {
-		return l.agg.Watermark()
-	}
-	return l.kept.Watermark()
 }
 
 // at returns the windows of an id in one partition.
