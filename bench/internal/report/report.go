@@ -10,8 +10,8 @@ import (
 	"github.com/semel-dev/semel/bench/internal/result"
 )
 
-// section is a part of the page. It has the results whose names start with its word.
-type section struct{ word, title string }
+// section is a part of the page. It has the results whose names start with one of its words.
+type section struct{ words, title string }
 
 // sections are the sections with a title, in order. Other results follow under the first
 // word of their name.
@@ -26,6 +26,7 @@ var sections = [...]section{
 	{"postgres", "The store in PostgreSQL"},
 	{"tiered", "A cache above a store"},
 	{"http", "Requests with an Idempotency-Key"},
+	{"rabbitmq sqs nats", "Consumers and publishers of RabbitMQ, SQS and NATS"},
 	{"outbox", "The transactional outbox"},
 }
 
@@ -34,9 +35,10 @@ func Write(w io.Writer, results []result.Result) error {
 	p := page{w: w}
 	p.print("# Performance\n\n" +
 		"<!-- Made by `make bench-report` from bench/results. Do not edit. -->\n\n" +
-		"Each figure was measured side by side with its peer: the two ran in turn, each time in a new process, and both columns are medians of the rounds. " +
-		"The ratio is above 1 where Semel is better, also where less is better; compare ratios, because absolute figures belong to the machine and its disk. " +
-		"The command after each figure repeats it, in a checkout of this repository.\n")
+		"Each figure was measured side by side with its peer: the two ran in turn, each time in a new process. Both columns are medians of the rounds. " +
+		"If the ratio is above 1, Semel is better, even for figures where less is better. Compare ratios, because absolute figures depend on the machine and its disk. " +
+		"Each figure links to its benchmark, with the command that repeats it in a checkout of this repository.\n")
+	p.shortfalls(results)
 	p.machines(results)
 	for _, s := range split(results) {
 		p.section(s.section, s.results)
@@ -57,7 +59,7 @@ func split(results []result.Result) []filled {
 	}
 	for _, r := range slices.SortedStableFunc(slices.Values(results), func(a, b result.Result) int { return strings.Compare(a.Name, b.Name) }) {
 		word, _, _ := strings.Cut(r.Name, "-")
-		at := slices.IndexFunc(parts, func(f filled) bool { return f.word == word })
+		at := slices.IndexFunc(parts, func(f filled) bool { return slices.Contains(strings.Fields(f.words), word) })
 		if at < 0 {
 			at = len(parts)
 			parts = append(parts, filled{section: section{word, word}})
@@ -78,6 +80,20 @@ func (p *page) print(format string, args ...any) {
 	}
 }
 
+// shortfalls lists the figures that miss their targets.
+func (p *page) shortfalls(results []result.Result) {
+	var list []string
+	for _, r := range results {
+		if !r.Met() {
+			list = append(list, fmt.Sprintf("[%s](#%s) (%s, wanted %.3g)", r.Name, benchmark(r), digits(r.Ratio), r.Target))
+		}
+	}
+	slices.Sort(list)
+	if len(list) > 0 {
+		p.print("\nThese figures miss their targets: %s.\n", strings.Join(list, ", "))
+	}
+}
+
 // machines names the machines and dates of the measurements.
 func (p *page) machines(results []result.Result) {
 	dates := map[string][]string{}
@@ -88,14 +104,17 @@ func (p *page) machines(results []result.Result) {
 		}
 		dates[r.Machine] = append(dates[r.Machine], r.Date)
 	}
+	p.print("\nThe machines:\n\n")
 	for _, m := range machines {
 		first, last := slices.Min(dates[m]), slices.Max(dates[m])
-		p.print("\nMeasured on %s, from %s to %s.\n", m, first, last)
+		p.print("- %s, from %s to %s\n", m, first, last)
 	}
 }
 
+// section writes a table of the figures, and the benchmarks that measured them.
 func (p *page) section(s section, results []result.Result) {
 	p.print("\n## %s\n\n| figure | unit | Semel | peer | ratio | target | peer is |\n|---|---|--:|--:|--:|--:|---|\n", s.title)
+	var names []string
 	for _, r := range results {
 		target := "–"
 		if r.Target > 0 {
@@ -107,28 +126,55 @@ func (p *page) section(s section, results []result.Result) {
 			}
 		}
 		p.print("| [%s](#%s) | %s | %s | %s | **%s** | %s | %s |\n",
-			r.Name, r.Name, r.Unit, number(r.Ours), number(r.Peer), digits(r.Ratio), target, cell(r.PeerVersion))
+			r.Name, benchmark(r), r.Unit, number(r.Ours), number(r.Peer), digits(r.Ratio), target, cell(r.PeerVersion))
+		if !slices.Contains(names, benchmark(r)) {
+			names = append(names, benchmark(r))
+		}
 	}
-	for _, r := range results {
-		p.print("\n### %s\n\n%s.\n\nRounds, Semel and peer in %s:", r.Name, strings.TrimSuffix(sentence(r.Work), "."), r.Unit)
-		for i, round := range r.Rounds {
-			separator := ","
-			if i == 0 {
-				separator = ""
-			}
-			p.print("%s %s and %s", separator, number(round[0]), number(round[1]))
-		}
-		p.print(".")
-		if r.PeerEnded > 0 {
-			p.print(" Times that the peer's program ended by itself, and its side was measured again: %d.", r.PeerEnded)
-		}
-		p.print("\n\n    %s\n", r.Command)
+	for _, name := range names {
+		p.benchmark(name, slices.DeleteFunc(slices.Clone(results), func(r result.Result) bool { return benchmark(r) != name }))
 	}
 }
 
-// sentence returns a text with a capital first letter, unless it starts with a command.
+// benchmark returns the name of the benchmark that measured a figure. It is the last word
+// of the command.
+func benchmark(r result.Result) string { return r.Command[strings.LastIndexByte(r.Command, ' ')+1:] }
+
+// benchmark writes what a benchmark does, and the rounds of its figures.
+func (p *page) benchmark(name string, figures []result.Result) {
+	var before string
+	for i, r := range figures {
+		work, peer, named := strings.Cut(r.Work, " Peer: ")
+		if i == 0 {
+			p.print("\n### %s\n\n%s\n\n    %s\n", name, sentence(work), r.Command)
+		}
+		if i == 0 || peer != before {
+			p.print("\n")
+		}
+		if named && peer != before {
+			p.print("Peer: %s\n\n", strings.TrimSuffix(peer, ".")+".")
+		}
+		before = peer
+		p.print("- `%s`, rounds of Semel and peer in %s: ", r.Name, r.Unit)
+		for i, round := range r.Rounds {
+			if i > 0 {
+				p.print(", ")
+			}
+			p.print("%s and %s", number(round[0]), number(round[1]))
+		}
+		p.print(".")
+		if r.PeerEnded > 0 {
+			p.print(" The peer's program ended by itself %d times, and its side was measured again.", r.PeerEnded)
+		}
+		p.print("\n")
+	}
+}
+
+// sentence returns a text with a full stop and a capital first letter, unless it starts
+// with a command.
 func sentence(text string) string {
-	if strings.HasPrefix(text, "semel ") || text == "" {
+	text = strings.TrimSuffix(text, ".") + "."
+	if strings.HasPrefix(text, "semel ") {
 		return text
 	}
 	return strings.ToUpper(text[:1]) + text[1:]

@@ -11,12 +11,20 @@ func TestPageShowsEachFigureWithItsVerdictRoundsAndCommand(t *testing.T) {
 	t.Parallel()
 	results := []result.Result{
 		{
-			Name: "memstore-claim", Work: "claim ids", Unit: "claims/s", PeerVersion: "a|b v1",
+			Name: "memstore-claim", Work: "claim ids. Peer: a map", Unit: "claims/s", PeerVersion: "a|b v1",
 			Rounds: [][2]float64{{8_000_000, 1_000_000}}, Target: 5, Command: "run claim", Date: "2026-01-02T00:00:00Z", Machine: "this machine",
 		},
 		{
 			Name: "dedup-chdb", Work: "semel dedup", Unit: "s", PeerVersion: "chdb 1",
 			Rounds: [][2]float64{{2, 3}}, Target: 2, Command: "run dedup", Date: "2026-01-01T00:00:00Z", Machine: "this machine",
+		},
+		{
+			Name: "dedup-polars", Work: "semel dedup. Peer: Polars", Unit: "s", PeerVersion: "polars 1",
+			Rounds: [][2]float64{{2, 3}}, Command: "run dedup", Date: "2026-01-01T00:00:00Z", Machine: "this machine",
+		},
+		{
+			Name: "dedup-memory", Work: "semel dedup", Unit: "MiB", PeerVersion: "chdb 1",
+			Rounds: [][2]float64{{1, 2}}, Command: "run dedup", Date: "2026-01-01T00:00:00Z", Machine: "this machine",
 		},
 		{
 			Name: "other-thing", Work: "count", Unit: "s", PeerVersion: "x", PeerEnded: 2,
@@ -33,17 +41,20 @@ func TestPageShowsEachFigureWithItsVerdictRoundsAndCommand(t *testing.T) {
 	page := b.String()
 	at := -1
 	for _, want := range []string{
-		"Measured on this machine, from 2026-01-01T00:00:00Z to 2026-01-02T00:00:00Z.",
-		"Measured on that machine, from 2026-01-03T00:00:00Z",
+		"These figures miss their targets: [dedup-chdb](#dedup) (1.50, wanted 2).\n",
+		"- this machine, from 2026-01-01T00:00:00Z to 2026-01-02T00:00:00Z\n",
+		"- that machine, from 2026-01-03T00:00:00Z",
 		"## semel dedup",
-		"| [dedup-chdb](#dedup-chdb) | s | 2.00 | 3.00 | **1.50** | 2, **short** | chdb 1 |",
-		"    run dedup\n",
+		"| [dedup-chdb](#dedup) | s | 2.00 | 3.00 | **1.50** | 2, **short** | chdb 1 |",
+		"| [dedup-memory](#dedup) | MiB |",
+		"### dedup\n\nsemel dedup.\n\n    run dedup\n\n- `dedup-chdb`, rounds of Semel and peer in s: 2.00 and 3.00.\n- `dedup-memory`, rounds of Semel and peer in MiB: 1.00 and 2.00.\n\nPeer: Polars.\n\n- `dedup-polars`",
 		"## The store in memory",
-		`| [memstore-claim](#memstore-claim) | claims/s | 8.00 M | 1.00 M | **8.00** | 5, met | a\|b v1 |`,
-		"Claim ids.\n\nRounds, Semel and peer in claims/s: 8.00 M and 1.00 M.\n\n    run claim\n",
+		`| [memstore-claim](#claim) | claims/s | 8.00 M | 1.00 M | **8.00** | 5, met | a\|b v1 |`,
+		"### claim\n\nClaim ids.\n\n    run claim\n\nPeer: a map.\n\n- `memstore-claim`, rounds of Semel and peer in claims/s: 8.00 M and 1.00 M.\n",
 		"## other",
 		"| s | 3.00 | 12.3 k | **4115** | – | x |",
-		"3.00 and 12.3 k. Times that the peer's program ended by itself, and its side was measured again: 2.\n\n    run other\n",
+		"    run other\n",
+		"3.00 and 12.3 k. The peer's program ended by itself 2 times, and its side was measured again.\n",
 	} {
 		next := strings.Index(page, want)
 		if next < 0 {
