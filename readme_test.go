@@ -197,7 +197,7 @@ func TestDocumentsLinkToWhatIsThere(t *testing.T) {
 				headings[target] = anchors(readDocument(t, target))
 			}
 			if !slices.Contains(headings[target], found[2]) {
-				t.Errorf("%s links to %s, and %s has no such heading", name, found[0], target)
+				t.Errorf("%s links to %s, and %s has no such place", name, found[0], target)
 			}
 		}
 	}
@@ -208,6 +208,9 @@ func anchors(text string) (list []string) {
 	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
 		name := regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(strings.ToLower(heading[1]), "")
 		list = append(list, "#"+strings.ReplaceAll(name, " ", "-"))
+	}
+	for _, id := range regexp.MustCompile(`<a id="([^"]+)">`).FindAllStringSubmatch(text, -1) {
+		list = append(list, "#"+id[1])
 	}
 	return list
 }

@@ -82,15 +82,14 @@ func (p *page) print(format string, args ...any) {
 
 // shortfalls lists the figures that miss their targets.
 func (p *page) shortfalls(results []result.Result) {
-	var list []string
-	for _, r := range results {
-		if !r.Met() {
-			list = append(list, fmt.Sprintf("[%s](#%s) (%s, wanted %.3g)", r.Name, benchmark(r), digits(r.Ratio), r.Target))
-		}
+	short := slices.DeleteFunc(slices.Clone(results), func(r result.Result) bool { return r.Met() })
+	slices.SortFunc(short, func(a, b result.Result) int { return strings.Compare(a.Name, b.Name) })
+	if len(short) == 0 {
+		return
 	}
-	slices.Sort(list)
-	if len(list) > 0 {
-		p.print("\nThese figures miss their targets: %s.\n", strings.Join(list, ", "))
+	p.print("\nThese figures miss their targets:\n\n")
+	for _, r := range short {
+		p.print("- [%s](#%s): %s, wanted %.3g\n", r.Name, r.Name, digits(r.Ratio), r.Target)
 	}
 }
 
@@ -126,7 +125,7 @@ func (p *page) section(s section, results []result.Result) {
 			}
 		}
 		p.print("| [%s](#%s) | %s | %s | %s | **%s** | %s | %s |\n",
-			r.Name, benchmark(r), r.Unit, number(r.Ours), number(r.Peer), digits(r.Ratio), target, cell(r.PeerVersion))
+			r.Name, r.Name, r.Unit, number(r.Ours), number(r.Peer), digits(r.Ratio), target, cell(r.PeerVersion))
 		if !slices.Contains(names, benchmark(r)) {
 			names = append(names, benchmark(r))
 		}
@@ -144,30 +143,36 @@ func benchmark(r result.Result) string { return r.Command[strings.LastIndexByte(
 func (p *page) benchmark(name string, figures []result.Result) {
 	var before string
 	for i, r := range figures {
-		work, peer, named := strings.Cut(r.Work, " Peer: ")
+		work, peer, _ := strings.Cut(r.Work, " Peer: ")
 		if i == 0 {
 			p.print("\n### %s\n\n%s\n\n    %s\n", name, sentence(work), r.Command)
 		}
 		if i == 0 || peer != before {
-			p.print("\n")
-		}
-		if named && peer != before {
-			p.print("Peer: %s\n\n", strings.TrimSuffix(peer, ".")+".")
+			if peer != "" {
+				p.print("\nPeer: %s.\n", strings.TrimSuffix(peer, "."))
+			}
+			p.print("\n| figure | unit | rounds of Semel | rounds of the peer |\n|---|---|---|---|\n")
 		}
 		before = peer
-		p.print("- `%s`, rounds of Semel and peer in %s: ", r.Name, r.Unit)
-		for i, round := range r.Rounds {
-			if i > 0 {
-				p.print(", ")
-			}
-			p.print("%s and %s", number(round[0]), number(round[1]))
+		anchor := ""
+		if r.Name != name {
+			anchor = fmt.Sprintf(`<a id="%s"></a>`, r.Name)
 		}
-		p.print(".")
+		ended := ""
 		if r.PeerEnded > 0 {
-			p.print(" The peer's program ended by itself %d times, and its side was measured again.", r.PeerEnded)
+			ended = fmt.Sprintf("; its program ended by itself %d times, and was measured again", r.PeerEnded)
 		}
-		p.print("\n")
+		p.print("| %s%s | %s | %s | %s%s |\n", anchor, r.Name, r.Unit, rounds(r, 0), rounds(r, 1), ended)
 	}
+}
+
+// rounds returns the figures of one side.
+func rounds(r result.Result, side int) string {
+	var list []string
+	for _, round := range r.Rounds {
+		list = append(list, number(round[side]))
+	}
+	return strings.Join(list, ", ")
 }
 
 // sentence returns a text with a full stop and a capital first letter, unless it starts

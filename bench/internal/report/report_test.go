@@ -20,7 +20,7 @@ func TestPageShowsEachFigureWithItsVerdictRoundsAndCommand(t *testing.T) {
 		},
 		{
 			Name: "dedup-polars", Work: "semel dedup. Peer: Polars", Unit: "s", PeerVersion: "polars 1",
-			Rounds: [][2]float64{{2, 3}}, Command: "run dedup", Date: "2026-01-01T00:00:00Z", Machine: "this machine",
+			Rounds: [][2]float64{{2, 3}, {4, 5}, {3, 4}}, Command: "run dedup", Date: "2026-01-01T00:00:00Z", Machine: "this machine",
 		},
 		{
 			Name: "dedup-memory", Work: "semel dedup", Unit: "MiB", PeerVersion: "chdb 1",
@@ -41,20 +41,24 @@ func TestPageShowsEachFigureWithItsVerdictRoundsAndCommand(t *testing.T) {
 	page := b.String()
 	at := -1
 	for _, want := range []string{
-		"These figures miss their targets: [dedup-chdb](#dedup) (1.50, wanted 2).\n",
+		"These figures miss their targets:\n\n- [dedup-chdb](#dedup-chdb): 1.50, wanted 2\n",
 		"- this machine, from 2026-01-01T00:00:00Z to 2026-01-02T00:00:00Z\n",
 		"- that machine, from 2026-01-03T00:00:00Z",
 		"## semel dedup",
-		"| [dedup-chdb](#dedup) | s | 2.00 | 3.00 | **1.50** | 2, **short** | chdb 1 |",
-		"| [dedup-memory](#dedup) | MiB |",
-		"### dedup\n\nsemel dedup.\n\n    run dedup\n\n- `dedup-chdb`, rounds of Semel and peer in s: 2.00 and 3.00.\n- `dedup-memory`, rounds of Semel and peer in MiB: 1.00 and 2.00.\n\nPeer: Polars.\n\n- `dedup-polars`",
+		"| [dedup-chdb](#dedup-chdb) | s | 2.00 | 3.00 | **1.50** | 2, **short** | chdb 1 |",
+		"| [dedup-memory](#dedup-memory) | MiB |",
+		"### dedup\n\nsemel dedup.\n\n    run dedup\n\n| figure | unit |",
+		`| <a id="dedup-chdb"></a>dedup-chdb | s | 2.00 | 3.00 |`,
+		"\nPeer: Polars.\n\n| figure |",
+		`dedup-polars | s | 2.00, 4.00, 3.00 | 3.00, 5.00, 4.00 |`,
 		"## The store in memory",
-		`| [memstore-claim](#claim) | claims/s | 8.00 M | 1.00 M | **8.00** | 5, met | a\|b v1 |`,
-		"### claim\n\nClaim ids.\n\n    run claim\n\nPeer: a map.\n\n- `memstore-claim`, rounds of Semel and peer in claims/s: 8.00 M and 1.00 M.\n",
+		`| [memstore-claim](#memstore-claim) | claims/s | 8.00 M | 1.00 M | **8.00** | 5, met | a\|b v1 |`,
+		"### claim\n\nClaim ids.\n\n    run claim\n\nPeer: a map.\n",
+		`| <a id="memstore-claim"></a>memstore-claim | claims/s | 8.00 M | 1.00 M |`,
 		"## other",
 		"| s | 3.00 | 12.3 k | **4115** | – | x |",
 		"    run other\n",
-		"3.00 and 12.3 k. The peer's program ended by itself 2 times, and its side was measured again.\n",
+		"| 3.00 | 12.3 k; its program ended by itself 2 times, and was measured again |\n",
 	} {
 		next := strings.Index(page, want)
 		if next < 0 {
