@@ -7,14 +7,7 @@ func (s *Shard[V]) Sweep(now Tick) int {
 	if now <= s.base {
 		return 0
 	}
-	removed := s.DeleteExpiring(now, s.used)
-	s.rebase(now)
-	return removed
-}
-
-// DeleteExpiring removes at most most digests whose expiry is at a tick or
-// before, in place, and returns how many it removed.
-func (s *Shard[V]) DeleteExpiring(expiry Tick, most int) (removed int) {
+	removed := 0
 	next := uint64(0) // the first slot that is not yet assigned
 	for i := range s.slots {
 		x := s.slots[i]
@@ -22,7 +15,7 @@ func (s *Shard[V]) DeleteExpiring(expiry Tick, most int) (removed int) {
 			continue
 		}
 		s.slots[i] = slot[V]{}
-		if removed < most && s.expired(x.low, expiry) {
+		if s.expired(x.low, now) {
 			removed++
 			continue
 		}
@@ -31,6 +24,7 @@ func (s *Shard[V]) DeleteExpiring(expiry Tick, most int) (removed int) {
 		next++
 	}
 	s.used -= removed
+	s.rebase(now)
 	return removed
 }
 

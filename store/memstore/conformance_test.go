@@ -13,7 +13,7 @@ func TestConformance(t *testing.T) {
 	for name, opts := range map[string]memstore.Options{
 		"zero options":       {},
 		"full records alone": {KeepIDs: true, MaxWindow: time.Second},
-		"limited":            {MaxKeys: 1 << 20, OnFull: memstore.Shorten, MaxResult: 1000, MaxWindow: 10 * 365 * 24 * time.Hour},
+		"limited":            {MaxKeys: 1 << 20, MaxResult: 1000, MaxWindow: 10 * 365 * 24 * time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			storetest.Run(t, storetest.Harness{

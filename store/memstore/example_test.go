@@ -13,10 +13,6 @@ import (
 func ExampleNew() {
 	store, err := memstore.New(&memstore.Options{
 		MaxKeys: 10_000_000, // about 200 MB
-		OnFull:  memstore.Shorten,
-		OnShorten: func(s memstore.Shortening) {
-			log.Printf("%d keys were forgotten up to %v early: raise MaxKeys", s.Forgotten, s.By)
-		},
 	})
 	if err != nil {
 		log.Fatal(err)

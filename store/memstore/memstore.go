@@ -6,8 +6,8 @@
 // slot of 16 bytes in a table without pointers. Every other key has a full
 // record, and with KeepIDs all keys have one. Keys expire in place. The store
 // starts no goroutine, and no call waits for longer than it takes to sweep or
-// move a 256th of the store. The store never forgets a live key silently: see
-// OnFull.
+// move a 256th of the store. The store never forgets a live key: see
+// MaxKeys.
 //
 // Three things that a full record has are not kept in the compact form: the time
 // of first sight, the token, and the owner of a claim with Done. The store
@@ -19,6 +19,7 @@
 package memstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"hash/maphash"
@@ -40,19 +41,6 @@ const (
 	DefaultMaxResult = 16 << 20
 )
 
-// FullPolicy says what a store does with a new key when it holds MaxKeys keys.
-type FullPolicy uint8
-
-const (
-	// Refuse answers the claim with ErrStoreFull and forgets nothing.
-	Refuse FullPolicy = iota
-	// Shorten forgets done keys, about those whose windows would end first, and
-	// reports them to OnShorten. A message of such a key then has its effect
-	// again. Shorten does not forget claimed and unknown keys, and keys that
-	// are kept forever. If there are no other keys, the store refuses.
-	Shorten
-)
-
 // Options are the options of [New]. The zero value is valid.
 type Options struct {
 	// MaxWindow is the longest window that the compact form can keep. It also
@@ -66,15 +54,9 @@ type Options struct {
 	// at the start. Defaults to 0. Must not be negative.
 	Expect int64
 	// MaxKeys is the highest number of keys that the store holds, without
-	// expired ones. Defaults to 0: no limit. Must not be negative.
+	// expired ones. A full store refuses new keys with ErrStoreFull. Defaults
+	// to 0: no limit. Must not be negative.
 	MaxKeys int64
-	// OnFull says what happens to a new key when the store holds MaxKeys keys.
-	// Defaults to Refuse.
-	OnFull FullPolicy
-	// OnShorten is called with the number of keys that Shorten forgot. The
-	// claim that needed the room calls it, so several calls may run
-	// concurrently. It must not call the store. Defaults to none.
-	OnShorten func(Shortening)
 	// MaxResult is the longest result in bytes that the store accepts. It
 	// refuses longer results with ErrResultTooLarge. Defaults to 16 MiB. Must
 	// not be negative.
@@ -86,15 +68,6 @@ type Options struct {
 	// backwards. Defaults to time.Now at the start, and the monotonic clock
 	// after that.
 	Clock func() time.Time
-}
-
-// Shortening reports that the store forgot keys to make room.
-type Shortening struct {
-	// Forgotten is the number of keys.
-	Forgotten int64
-	// By is the longest time by which a key was forgotten before the end of its
-	// window.
-	By time.Duration
 }
 
 // Store is a [semel.Store] in the memory of this process. Its methods may be
@@ -137,12 +110,8 @@ func New(opts *Options) (*Store, error) {
 	if opts != nil {
 		o = *opts
 	}
-	if o.MaxWindow == 0 {
-		o.MaxWindow = DefaultMaxWindow
-	}
-	if o.MaxResult == 0 {
-		o.MaxResult = DefaultMaxResult
-	}
+	o.MaxWindow = cmp.Or(o.MaxWindow, DefaultMaxWindow)
+	o.MaxResult = cmp.Or(o.MaxResult, DefaultMaxResult)
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
@@ -174,9 +143,6 @@ func (o *Options) validate() error {
 	}
 	if o.MaxKeys < 0 {
 		wrong.Add("MaxKeys: %d is negative", o.MaxKeys)
-	}
-	if o.OnFull > Shorten {
-		wrong.Add("OnFull: %d is neither Refuse nor Shorten", o.OnFull)
 	}
 	if o.MaxResult < 0 {
 		wrong.Add("MaxResult: %d is negative", o.MaxResult)

@@ -367,11 +367,11 @@ func TestCompactClaimsDoNotAllocate(t *testing.T) {
 
 func TestNewReportsAllBadOptions(t *testing.T) {
 	t.Parallel()
-	_, err := memstore.New(&memstore.Options{MaxWindow: -1, Expect: -2, MaxKeys: -3, OnFull: 9, MaxResult: -4})
+	_, err := memstore.New(&memstore.Options{MaxWindow: -1, Expect: -2, MaxKeys: -3, MaxResult: -4})
 	if !errors.Is(err, semel.ErrInvalidRequest) {
 		t.Fatalf("got %v, want an error that wraps ErrInvalidRequest", err)
 	}
-	for _, field := range []string{"MaxWindow", "Expect", "MaxKeys", "OnFull", "MaxResult"} {
+	for _, field := range []string{"MaxWindow", "Expect", "MaxKeys", "MaxResult"} {
 		if !strings.Contains(err.Error(), "memstore: Options."+field+": ") {
 			t.Errorf("the error does not name %s: %v", field, err)
 		}

@@ -51,7 +51,7 @@ var tops = map[string][]func(testing.TB, func() time.Time) func() (tiered.Layer,
 	"cache":             {cacheOf(inMemory(memstore.Options{}))},
 	"filter over cache": {memoryFilter, cacheOf(inMemory(memstore.Options{}))},
 	"cache over filter over cache": {
-		cacheOf(inMemory(memstore.Options{MaxKeys: 100, OnFull: memstore.Shorten})), memoryFilter,
+		cacheOf(inMemory(memstore.Options{MaxKeys: 100})), memoryFilter,
 		cacheOf(inMemory(memstore.Options{KeepIDs: true})),
 	},
 	"cache that takes little": {cacheOf(inMemory(memstore.Options{MaxKeys: 3, MaxResult: 10}))},

@@ -19,7 +19,7 @@ func ExampleNew() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	cache, err := memstore.New(&memstore.Options{MaxKeys: 1_000_000, OnFull: memstore.Shorten})
+	cache, err := memstore.New(&memstore.Options{MaxKeys: 1_000_000})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -61,7 +61,7 @@ func newSite(t testing.TB, opts tiered.Options) *site {
 	if s.durable, err = pgstore.New(t.Context(), pool, &pgstore.Options{Names: names}); err != nil {
 		t.Fatal(err)
 	}
-	memory, err := memstore.New(&memstore.Options{MaxKeys: 1000, OnFull: memstore.Shorten})
+	memory, err := memstore.New(&memstore.Options{MaxKeys: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
