@@ -47,10 +47,6 @@ func BenchmarkFilter(b *testing.B) {
 		for name, call := range map[string]func(from int) error{
 			"Add":        func(from int) error { return f.Add(b.Context(), idsFrom("b", from, size)) },
 			"MayContain": func(from int) error { return f.MayContain(b.Context(), idsFrom("b", from, size), answers) },
-			"TestAndAdd": func(from int) error {
-				_, err := f.TestAndAdd(b.Context(), idsFrom("t", from, size), answers)
-				return err
-			},
 		} {
 			b.Run(string(form)+"/"+name, func(b *testing.B) {
 				for i := 0; i < b.N; i += size {

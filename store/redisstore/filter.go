@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -73,8 +74,8 @@ type FilterOptions struct {
 
 // Filter remembers keys in a fraction of the memory of exact records, and
 // reports some keys as maybe there that are not. Put it in front of an exact
-// store, which confirms every "maybe". Alone it drops new messages at its rate:
-// see TestAndAdd.
+// store, which confirms every "maybe". A program that drops messages because a filter
+// may have seen them loses new messages at its rate.
 //
 // The filter keeps keys in slices of the server's time, and the server forgets
 // each slice as a whole. If the server restarts without persistence, fails over
@@ -102,9 +103,9 @@ type filterForm interface {
 	// which ends at until. It returns an error if the filter is known to be
 	// full.
 	add(b rueidis.Builder, key string, digests []semel.Digest, until time.Time) ([]rueidis.Completed, error)
-	// added sets seen[i] if digest i was maybe there before. It returns how
-	// many digests were added, counted from the first.
-	added(key string, results []rueidis.RedisResult, seen []bool) (int, error)
+	// added reads the answers to the commands of add for n digests. After an
+	// error, any of them may have been added.
+	added(key string, results []rueidis.RedisResult, n int) error
 	// check examines the filter of one slice, if it exists.
 	check(ctx context.Context, client rueidis.Client, key string) error
 }
@@ -190,33 +191,19 @@ func (f *Filter) MayContain(ctx context.Context, keys []semel.Key, maybe []bool)
 	if len(keys) != len(maybe) {
 		return fmt.Errorf("redisstore: %d keys but room for %d answers: %w", len(keys), len(maybe), semel.ErrInvalidRequest)
 	}
-	_, err := f.inParts(ctx, keys, maybe, purpose{look: true})
-	return err
+	clear(maybe)
+	return f.inParts(keys, func(slice int64, digests []semel.Digest, from int) (int64, error) {
+		return f.look(ctx, slice, digests, maybe[from:from+len(digests)])
+	})
 }
 
 // Add adds keys. After an error it is not known which keys were added, and the
 // caller may add them again. A full filter refuses keys with
 // [semel.ErrStoreFull], and later reports them as not there.
 func (f *Filter) Add(ctx context.Context, keys []semel.Key) error {
-	_, err := f.inParts(ctx, keys, make([]bool, len(keys)), purpose{add: true})
-	return err
-}
-
-// TestAndAdd adds keys, and sets seen[i] if keys[i] may have been added within
-// the window before. If several callers pass one key at the same time, one of
-// them gets false, and at the boundary of two slices more than one. If a key
-// occurs twice in a call, the second one is seen.
-//
-// A program that drops messages because they were seen loses new messages at
-// the filter's rate. It also loses a message if the answer to the first try was
-// lost, or if the effect failed: there is no claim to release. Only the first
-// answered keys have an answer. If there is an error, answered may be less than
-// the number of keys.
-func (f *Filter) TestAndAdd(ctx context.Context, keys []semel.Key, seen []bool) (answered int, err error) {
-	if len(keys) != len(seen) {
-		return 0, fmt.Errorf("redisstore: %d keys but room for %d answers: %w", len(keys), len(seen), semel.ErrInvalidRequest)
-	}
-	return f.inParts(ctx, keys, seen, purpose{look: true, add: true})
+	return f.inParts(keys, func(slice int64, digests []semel.Digest, _ int) (int64, error) {
+		return f.add(ctx, slice, digests)
+	})
 }
 
 // filterSettings are the settings that all users of a filter must agree on, as
@@ -373,91 +360,72 @@ func (f *Filter) readTime(result rueidis.RedisResult) (int64, error) {
 	return now / int64(f.opts.sliceLength()), nil
 }
 
-// purpose says whether a round looks keys up, adds them, or both.
-type purpose struct{ look, add bool }
-
 // mostCommands is the most commands of one round. For 2000 commands and more
 // the client library opens another connection.
 const mostCommands = 1500
 
-// inParts makes rounds of bounded length. It returns for how many keys, counted
-// from the first, the answer is complete.
-func (f *Filter) inParts(ctx context.Context, keys []semel.Key, seen []bool, why purpose) (int, error) {
+// inParts makes rounds with a bounded number of keys, each in the current slice of the
+// server's time. It estimates the slice. A round also asks for the time, and is repeated
+// in the actual slice if that is another one. from is the index of a round's first key.
+func (f *Filter) inParts(keys []semel.Key, round func(slice int64, digests []semel.Digest, from int) (actual int64, err error)) error {
 	for i := range keys {
 		if err := keys[i].Validate(); err != nil {
-			return 0, err
+			return err
 		}
 	}
-	clear(seen)
 	memo := digest.Memo{Hasher: f.hasher}
 	part := mostCommands / (f.opts.Slices + 1)
 	digests := make([]semel.Digest, 0, min(part, len(keys)))
-	for done := 0; done < len(keys); done += len(digests) {
-		end := min(len(keys), done+part)
+	for from := 0; from < len(keys); from += len(digests) {
 		digests = digests[:0]
-		for _, k := range keys[done:end] {
+		for _, k := range keys[from:min(len(keys), from+part)] {
 			digests = append(digests, memo.Key(k))
 		}
-		n, err := f.inTime(ctx, digests, seen[done:end], why)
+		slice := f.guess()
+		actual, err := round(slice, digests, from)
+		for err == nil && actual != slice {
+			slice = actual
+			actual, err = round(slice, digests, from)
+		}
 		if err != nil {
-			return done + n, err
+			return err
 		}
 	}
-	return len(keys), nil
+	return nil
 }
 
-// inTime makes one round, and another one if the server's time turns out to be
-// in another slice than estimated. The answer of a TestAndAdd comes from the
-// first round, because the second round would find the keys of the first.
-func (f *Filter) inTime(ctx context.Context, digests []semel.Digest, seen []bool, why purpose) (int, error) {
-	slice := f.guess()
-	actual, n, err := f.round(ctx, slice, digests, seen, why)
-	for err == nil && actual != slice {
-		slice = actual
-		into := seen
-		if why.add {
-			why.look, into = false, make([]bool, len(seen))
-		}
-		actual, _, err = f.round(ctx, slice, digests, into, why)
-	}
-	return n, err
-}
-
-// round makes one round trip. A call that adds to a slice looks only into older
-// slices. So of two callers at a boundary at least one learns that a key is
-// new.
-func (f *Filter) round(ctx context.Context, slice int64, digests []semel.Digest, seen []bool, why purpose) (actual int64, n int, err error) {
+// look makes one round trip that looks into a slice and the older ones. It sets maybe[i]
+// if digest i is maybe in one of them.
+func (f *Filter) look(ctx context.Context, slice int64, digests []semel.Digest, maybe []bool) (actual int64, err error) {
 	b := f.client.B()
 	commands := append(make([]rueidis.Completed, 0, mostCommands), b.Time().Build())
-	newest := slice
-	if why.add {
-		until := time.Unix(0, (slice+int64(f.opts.Slices)+1)*int64(f.opts.sliceLength()))
-		adding, err := f.form.add(b, f.sliceKey(slice), digests, until)
-		if err != nil {
-			return 0, 0, err
-		}
-		commands = append(commands, adding...)
-		newest--
-	}
-	ends := []int{len(commands)}
-	if why.look {
-		for older := slice - int64(f.opts.Slices); older <= newest; older++ {
-			commands = append(commands, f.form.look(b, f.sliceKey(older), digests)...)
-			ends = append(ends, len(commands))
-		}
+	for older := slice - int64(f.opts.Slices); older <= slice; older++ {
+		commands = append(commands, f.form.look(b, f.sliceKey(older), digests)...)
 	}
 	results := f.client.DoMulti(ctx, commands...)
 	if actual, err = f.readTime(results[0]); err != nil {
-		return 0, 0, err
+		return 0, err
 	}
-	for i := 1; i < len(ends); i++ {
-		if err := f.form.looked(results[ends[i-1]:ends[i]], digests, seen); err != nil {
-			return 0, 0, err
+	results = results[1:]
+	for answers := range slices.Chunk(results, len(results)/(f.opts.Slices+1)) {
+		if err := f.form.looked(answers, digests, maybe); err != nil {
+			return 0, err
 		}
 	}
-	if why.add {
-		n, err = f.form.added(f.sliceKey(slice), results[1:ends[0]], seen)
-		return actual, n, err
+	return actual, nil
+}
+
+// add makes one round trip that adds digests to a slice.
+func (f *Filter) add(ctx context.Context, slice int64, digests []semel.Digest) (actual int64, err error) {
+	b, key := f.client.B(), f.sliceKey(slice)
+	until := time.Unix(0, (slice+int64(f.opts.Slices)+1)*int64(f.opts.sliceLength()))
+	adding, err := f.form.add(b, key, digests, until)
+	if err != nil {
+		return 0, err
 	}
-	return actual, len(digests), nil
+	results := f.client.DoMulti(ctx, append([]rueidis.Completed{b.Time().Build()}, adding...)...)
+	if actual, err = f.readTime(results[0]); err != nil {
+		return 0, err
+	}
+	return actual, f.form.added(key, results[1:], len(digests))
 }

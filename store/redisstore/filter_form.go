@@ -178,23 +178,20 @@ func (f *bitsForm) begin(key string) (untold int64, err error) {
 	return untold, nil
 }
 
-func (f *bitsForm) added(key string, results []rueidis.RedisResult, seen []bool) (int, error) {
-	last := len(results) - 3
+func (f *bitsForm) added(key string, results []rueidis.RedisResult, n int) error {
 	var fresh int64
-	for i := range results[:last] {
-		before, err := results[i].AsIntSlice()
+	for _, result := range results[:n] {
+		before, err := result.AsIntSlice()
 		if err != nil {
-			return i, storeError("filter", err)
+			return storeError("filter", err)
 		}
 		if slices.Contains(before, 0) {
 			fresh++
-		} else {
-			seen[i] = true
 		}
 	}
-	count, err := results[last+1].AsInt64()
+	count, err := results[n+1].AsInt64()
 	if err != nil {
-		return last, storeError("filter", err)
+		return storeError("filter", err)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -202,7 +199,7 @@ func (f *bitsForm) added(key string, results []rueidis.RedisResult, seen []bool)
 		f.count = max(f.count, count)
 		f.untold += fresh
 	}
-	return last, nil
+	return nil
 }
 
 // check does nothing: the settings say all about a filter in this form.
@@ -257,26 +254,21 @@ func (f *moduleForm) add(b rueidis.Builder, key string, digests []semel.Digest, 
 
 // added reads an answer that a full filter cuts short. The answer has true for
 // each key that was not there before, then one error, and nothing for the
-// remaining keys, which were not added. A missing answer must not be read as
-// "there before".
-func (f *moduleForm) added(_ string, results []rueidis.RedisResult, seen []bool) (int, error) {
+// remaining keys, which were not added.
+func (f *moduleForm) added(_ string, results []rueidis.RedisResult, n int) error {
 	answers, err := results[0].ToArray()
 	if err != nil {
-		return 0, fullError(err)
+		return fullError(err)
 	}
 	for i := range answers {
-		fresh, err := answers[i].AsBool()
-		if err != nil {
-			return i, fullError(err)
-		}
-		if i < len(seen) && !fresh {
-			seen[i] = true
+		if _, err := answers[i].AsBool(); err != nil {
+			return fullError(err)
 		}
 	}
-	if len(answers) != len(seen) {
-		return min(len(answers), len(seen)), fmt.Errorf("redisstore: filter: BF.INSERT answered for %d of %d: %w", len(answers), len(seen), semel.ErrOutcomeUnknown)
+	if len(answers) != n {
+		return fmt.Errorf("redisstore: filter: BF.INSERT answered for %d of %d: %w", len(answers), n, semel.ErrOutcomeUnknown)
 	}
-	return len(seen), nil
+	return nil
 }
 
 func fullError(err error) error {

@@ -8,8 +8,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -95,53 +93,6 @@ func TestFilterKeepsWhatWasAddedAndItsRate(t *testing.T) {
 	})
 }
 
-func TestTestAndAddTellsTheSecondOfAKey(t *testing.T) {
-	t.Parallel()
-	eachForm(t, func(t *testing.T, client *Client, form FilterForm) {
-		f := newFilter(t, client, FilterOptions{Capacity: 10_000, Rate: 1e-6, Form: form})
-		keys := append(idsFrom("s", 0, 2000), idsFrom("s", 0, 2000)...)
-		seen := make([]bool, len(keys))
-		n, err := f.TestAndAdd(t.Context(), keys, seen)
-		if n != len(keys) || err != nil {
-			t.Fatalf("answered for %d of %d: %v", n, len(keys), err)
-		}
-		for i := range keys {
-			if seen[i] != (i >= 2000) {
-				t.Fatalf("key %d: seen is %t", i, seen[i])
-			}
-		}
-	})
-}
-
-func TestOneOfManyCallersIsTheFirst(t *testing.T) {
-	t.Parallel()
-	eachForm(t, func(t *testing.T, client *Client, form FilterForm) {
-		const callers, n = 8, 500
-		f := newFilter(t, client, FilterOptions{Capacity: 10_000, Rate: 1e-6, Form: form})
-		var firsts [n]atomic.Int32
-		var wg sync.WaitGroup
-		for range callers {
-			wg.Go(func() {
-				for i, k := range idsFrom("s", 0, n) {
-					var seen [1]bool
-					if _, err := f.TestAndAdd(t.Context(), []semel.Key{k}, seen[:]); err != nil {
-						t.Error(err)
-					}
-					if !seen[0] {
-						firsts[i].Add(1)
-					}
-				}
-			})
-		}
-		wg.Wait()
-		for i := range firsts {
-			if got := firsts[i].Load(); got != 1 {
-				t.Errorf("key %d was new for %d callers", i, got)
-			}
-		}
-	})
-}
-
 func TestFullFilterRefusesAndNeverSaysAlreadyThere(t *testing.T) {
 	t.Parallel()
 	eachForm(t, func(t *testing.T, client *Client, form FilterForm) {
@@ -151,24 +102,20 @@ func TestFullFilterRefusesAndNeverSaysAlreadyThere(t *testing.T) {
 		new := 0
 		for i := 0; i < 3*capacity; i += 7 {
 			keys := idsFrom("s", i, 7)
-			seen := make([]bool, len(keys))
-			n, err := f.TestAndAdd(t.Context(), keys, seen)
-			for j := range n {
-				if seen[j] {
-					t.Fatalf("key %d, which is new, is called seen", i+j)
-				}
+			if n := count(t, f, keys); n != 0 {
+				t.Fatalf("%d of the keys from %d on, which are new, are called maybe there", n, i)
 			}
-			new += n
-			switch {
-			case err == nil && n != len(keys):
-				t.Fatalf("answered for %d of %d without error", n, len(keys))
+			switch err := f.Add(t.Context(), keys); {
 			case err == nil && full:
 				t.Fatal("a full filter took more")
 			case errors.Is(err, semel.ErrStoreFull):
 				full = true
 			case err != nil:
 				t.Fatal(err)
+			case count(t, f, keys) != len(keys):
+				t.Fatalf("not all keys from %d on are there after they were added", i)
 			}
+			new += count(t, f, keys)
 			if err := f.Add(t.Context(), keys); errors.Is(err, semel.ErrStoreFull) {
 				full = true
 			} else if err != nil || full {
@@ -226,9 +173,12 @@ func TestWrongGuessOfTheServersTimeIsCorrected(t *testing.T) {
 			key := idsFrom("s", 10*i, 1)
 			astray := func() { wrong.offset.Add(int64(shift)) }
 			astray()
-			var seen [1]bool
-			if _, err := wrong.TestAndAdd(t.Context(), key, seen[:]); err != nil || seen[0] {
-				t.Fatalf("off by %v: a new key is seen: %t, error %v", shift, seen[0], err)
+			if n := count(t, wrong, key); n != 0 {
+				t.Fatalf("off by %v: a new key is maybe there", shift)
+			}
+			astray()
+			if err := wrong.Add(t.Context(), key); err != nil {
+				t.Fatalf("off by %v: %v", shift, err)
 			}
 			if count(t, right, key) != 1 {
 				t.Errorf("off by %v: what was added is not in the present slice", shift)
