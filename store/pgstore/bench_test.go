@@ -251,7 +251,7 @@ func benchmarkCleanup(b *testing.B, form Cleanup, cleaning bool) {
 		cleaner.Go(func() {
 			for ctx.Err() == nil {
 				worked := time.Now()
-				n, err := s.purge(ctx, func(ctx context.Context, _ int64) error { // as Maintain does
+				n, err := s.purge(ctx, func(ctx context.Context) error { // as Maintain does
 					err := sleep(ctx, rest*time.Since(worked))
 					worked = time.Now()
 					return err

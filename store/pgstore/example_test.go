@@ -49,7 +49,7 @@ func ExampleNew() {
 	// At least one process must clean up what has ended.
 	ctx, stop := context.WithTimeout(ctx, time.Hour)
 	defer stop()
-	fmt.Println(store.Maintain(ctx, &pgstore.MaintainOptions{Hours: pgstore.Hours{From: 22, To: 6}}))
+	fmt.Println(store.Maintain(ctx, &pgstore.MaintainOptions{Every: 10 * time.Minute}))
 }
 
 func ExampleMigrate() {

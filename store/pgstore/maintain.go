@@ -20,34 +20,13 @@ const DefaultEvery = 5 * time.Minute
 // MaintainOptions are the options of [Store.Maintain]. The zero value is valid.
 type MaintainOptions struct {
 	// Every is the time from the start of one clean-up to the start of the next.
-	// Defaults to 5 min. Must be at least 1 s.
+	// A clean-up works at most a fifth of the time. Defaults to 5 min. Must be at
+	// least 1 s.
 	Every time.Duration
-	// Rate is the maximum number of rows deleted per second. At any rate, a
-	// clean-up works at most a fifth of the time. Defaults to 0: no other limit.
-	// Must not be negative.
-	Rate int
-	// Hours limits clean-up to some hours of the day. Defaults to all day.
-	Hours Hours
 	// OnPass is called by Maintain after each clean-up of this process. gone is the
 	// number of deleted rows. err is the reason why the clean-up ended early, or
 	// nil. Defaults to none.
 	OnPass func(gone int64, err error)
-}
-
-// Hours is a part of the day in UTC by the server's clock, from hour From to hour
-// To. It spans midnight if To is less than From. The zero value means all day.
-type Hours struct{ From, To int }
-
-// contain reports whether a time is in the hours.
-func (h Hours) contain(t time.Time) bool {
-	switch hour := t.UTC().Hour(); {
-	case h.From == h.To:
-		return true
-	case h.From < h.To:
-		return hour >= h.From && hour < h.To
-	default:
-		return hour >= h.From || hour < h.To
-	}
 }
 
 func (o *MaintainOptions) checked() (MaintainOptions, error) {
@@ -55,9 +34,7 @@ func (o *MaintainOptions) checked() (MaintainOptions, error) {
 	if o != nil {
 		c = *o
 	}
-	if c.Every == 0 {
-		c.Every = DefaultEvery
-	}
+	c.Every = cmp.Or(c.Every, DefaultEvery)
 	if c.OnPass == nil {
 		c.OnPass = func(int64, error) {}
 	}
@@ -65,21 +42,12 @@ func (o *MaintainOptions) checked() (MaintainOptions, error) {
 	if c.Every < time.Second {
 		wrong.Add("Every: %v is less than 1s", c.Every)
 	}
-	if c.Rate < 0 {
-		wrong.Add("Rate: %d is negative", c.Rate)
-	}
-	if h := c.Hours; h.From < 0 || h.From > 23 || h.To < 0 || h.To > 24 {
-		wrong.Add("Hours: %d to %d are not hours of a day", h.From, h.To)
-	}
 	return c, wrong.Err()
 }
 
 // rest is the ratio of rest to work in a clean-up. It leaves the server to the
 // claims.
 const rest = 4
-
-// errNotNow ends a clean-up whose hours are over.
-var errNotNow = errors.New("not in these hours")
 
 // Maintain cleans up until ctx ends, and then returns the cause of ctx. It
 // blocks, so run it in a goroutine and wait for it. Of all processes that
@@ -110,67 +78,49 @@ func (s *Store) Maintain(ctx context.Context, opts *MaintainOptions) error {
 // turnSQL takes the turn to clean up for $2 microseconds, if no process has it.
 const turnSQL = clock + `
 UPDATE {meta} SET at = clock.now + $2::bigint * interval '1 microsecond' FROM clock
-WHERE name = 'cleaning' AND (at <= clock.now OR $3::boolean) RETURNING clock.now`
+WHERE name = 'cleaning' AND (at <= clock.now OR $3::boolean) RETURNING at`
 
 // cleanedSQL records that a clean-up covered the whole table.
 const cleanedSQL = clock + `
 UPDATE {meta} SET at = clock.now FROM clock WHERE name = 'cleaned' RETURNING at`
 
-// pass cleans up once, if this process has the turn and the hour is right.
+// pass cleans up once, if this process has the turn.
 func (s *Store) pass(ctx context.Context, o *MaintainOptions) (gone int64, worked bool, err error) {
-	now, mine, err := s.turn(ctx, o.Every, false)
-	if err != nil || !mine || !o.Hours.contain(now) {
+	mine, err := s.stamp(ctx, s.sql.turn, microseconds(o.Every), false)
+	if err != nil || !mine {
 		return 0, false, err
 	}
-	began := time.Now()
-	renewed, rested := began, began
-	gone, err = s.purge(ctx, func(ctx context.Context, rows int64) error {
-		idle := rest * time.Since(rested)
-		if o.Rate > 0 {
-			idle = max(idle, time.Duration(float64(rows)/float64(o.Rate)*float64(time.Second)))
-		}
-		if err := sleep(ctx, idle); err != nil {
+	rested := time.Now()
+	renewed := rested
+	gone, err = s.purge(ctx, func(ctx context.Context) error {
+		if err := sleep(ctx, rest*time.Since(rested)); err != nil {
 			return err
 		}
 		rested = time.Now()
-		if !o.Hours.contain(now.Add(rested.Sub(began))) {
-			return errNotNow
-		}
 		if rested.Sub(renewed) < o.Every/2 {
 			return nil
 		}
 		renewed = rested
-		_, _, err := s.turn(ctx, o.Every, true)
+		_, err := s.stamp(ctx, s.sql.turn, microseconds(o.Every), true)
 		return err
 	})
-	if errors.Is(err, errNotNow) {
-		return gone, true, nil
-	}
 	if err == nil {
 		_, err = s.stamp(ctx, s.sql.cleaned)
 	}
 	return gone, true, err
 }
 
-// turn takes or renews the turn to clean up, and returns the server's time.
-func (s *Store) turn(ctx context.Context, span time.Duration, renew bool) (now time.Time, mine bool, err error) {
-	times, err := s.stamp(ctx, s.sql.turn, microseconds(span), renew)
-	if err != nil || len(times) == 0 {
-		return time.Time{}, false, err
-	}
-	return times[0], true, nil
-}
-
-func (s *Store) stamp(ctx context.Context, sql string, args ...any) ([]time.Time, error) {
+// stamp sets a time, and reports whether the statement found a row to set it in.
+func (s *Store) stamp(ctx context.Context, sql string, args ...any) (set bool, err error) {
 	if err := s.enter(ctx, "maintain", 0, 0); err != nil {
-		return nil, err
+		return false, err
 	}
 	defer s.leave()
 	times, err := collect(ctx, s.onPool(), sql, args, pgx.RowTo[time.Time])
 	if err != nil {
-		return nil, fmt.Errorf("pgstore: maintain: %w", err)
+		return false, fmt.Errorf("pgstore: maintain: %w", err)
 	}
-	return times, nil
+	return len(times) > 0, nil
 }
 
 const (
@@ -225,37 +175,50 @@ func (s session) parts(ctx context.Context) ([]part, error) {
 // room for claims. Rows stay for a minute after they have ended, so that tokens
 // only grow.
 func (s *Store) Purge(ctx context.Context) (int64, error) {
-	return s.purge(ctx, func(context.Context, int64) error { return nil })
+	return s.purge(ctx, func(context.Context) error { return nil })
 }
 
-// purge scans the table once. After each statement it calls pace with the number
-// of deleted rows.
-func (s *Store) purge(ctx context.Context, pace func(ctx context.Context, rows int64) error) (int64, error) {
+// purge scans the table once. It calls pace after each statement.
+func (s *Store) purge(ctx context.Context, pace func(context.Context) error) (gone int64, err error) {
 	if s.hasher.times != nil {
-		return s.purgeSlots(ctx, pace)
+		gone, err = s.emptySlots(ctx, pace)
+	} else {
+		gone, err = s.purgeParts(ctx, pace)
 	}
+	if err != nil {
+		return gone, fmt.Errorf("pgstore: purge: %w", err)
+	}
+	return gone, nil
+}
+
+func (s *Store) purgeParts(ctx context.Context, pace func(context.Context) error) (gone int64, err error) {
 	if err := s.enter(ctx, "purge", 0, 0); err != nil {
 		return 0, err
 	}
 	parts, err := s.onPool().parts(ctx)
 	s.leave()
-	var forgotten int64
 	for i := 0; err == nil && i < len(parts); i++ {
-		for page := int64(0); err == nil && page < parts[i].pages; page += purgePages {
-			var n int64
-			if n, err = s.purgePart(ctx, parts[i].name, page); err == nil {
-				forgotten += n
-				err = pace(ctx, n)
-			}
-		}
+		var n int64
+		n, err = s.purgePart(ctx, parts[i], pace)
+		gone += n
 	}
-	if err != nil {
-		return forgotten, fmt.Errorf("pgstore: purge: %w", err)
-	}
-	return forgotten, nil
+	return gone, err
 }
 
-func (s *Store) purgePart(ctx context.Context, name string, page int64) (gone int64, err error) {
+// purgePart deletes the ended rows of one table.
+func (s *Store) purgePart(ctx context.Context, p part, pace func(context.Context) error) (gone int64, err error) {
+	for page := int64(0); err == nil && page < p.pages; page += purgePages {
+		var n int64
+		if n, err = s.purgeSome(ctx, p.name, page); err == nil {
+			gone += n
+			err = pace(ctx)
+		}
+	}
+	return gone, err
+}
+
+// purgeSome deletes the ended rows of purgePages pages.
+func (s *Store) purgeSome(ctx context.Context, name string, page int64) (gone int64, err error) {
 	if err := s.enter(ctx, "purge", 0, 0); err != nil {
 		return 0, err
 	}

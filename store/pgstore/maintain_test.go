@@ -179,39 +179,6 @@ func TestMaintainEndsWithItsContextAndReportsPasses(t *testing.T) {
 	}
 }
 
-func TestHoursOfTheDay(t *testing.T) {
-	t.Parallel()
-	at := func(hour int) time.Time { return time.Date(2026, 1, 1, hour, 30, 0, 0, time.UTC) }
-	for _, c := range []struct {
-		hours   Hours
-		in, out []int
-	}{
-		{Hours{}, []int{0, 12, 23}, nil},
-		{Hours{2, 5}, []int{2, 3, 4}, []int{1, 5, 23}},
-		{Hours{22, 4}, []int{22, 23, 0, 3}, []int{4, 12, 21}},
-		{Hours{20, 24}, []int{20, 23}, []int{0, 19}},
-	} {
-		for _, hour := range c.in {
-			if !c.hours.contain(at(hour).In(time.FixedZone("", 3600))) {
-				t.Errorf("%v does not contain %d h", c.hours, hour)
-			}
-		}
-		for _, hour := range c.out {
-			if c.hours.contain(at(hour)) {
-				t.Errorf("%v contains %d h", c.hours, hour)
-			}
-		}
-	}
-	// A pass outside of its hours deletes nothing. It does not take the turn from
-	// processes inside their hours for longer than its own pause.
-	b := opened(t, nil)
-	now := time.Now().UTC().Hour()
-	_, worked, err := b.pass(t.Context(), &MaintainOptions{Every: time.Second, Hours: Hours{(now + 2) % 24, (now + 3) % 24}})
-	if err != nil || worked {
-		t.Errorf("a pass outside of its hours: %t, %v", worked, err)
-	}
-}
-
 func TestCountOfALargeTableIsAnEstimate(t *testing.T) {
 	t.Parallel()
 	b := opened(t, nil)

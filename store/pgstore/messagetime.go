@@ -319,18 +319,11 @@ func (m *messageTime) over(w window, slot int) bool {
 	return true
 }
 
-// purgeSlots cleans up by message time. It raises the floor and empties the
+// emptySlots cleans up by message time. It raises the floor and empties the
 // partitions of slots that are over. It truncates a partition, or deletes row by
 // row if a key must stay. If a long transaction blocks it, it leaves the rest to
 // the next clean-up.
-func (s *Store) purgeSlots(ctx context.Context, pace func(ctx context.Context, rows int64) error) (gone int64, err error) {
-	if gone, err = s.emptySlots(ctx, pace); err != nil {
-		return gone, fmt.Errorf("pgstore: purge: %w", err)
-	}
-	return gone, nil
-}
-
-func (s *Store) emptySlots(ctx context.Context, pace func(ctx context.Context, rows int64) error) (gone int64, err error) {
+func (s *Store) emptySlots(ctx context.Context, pace func(context.Context) error) (gone int64, err error) {
 	m := s.hasher.times
 	names := strings.NewReplacer("{times}", s.opts.quoted("times"))
 	if _, err := s.purgeStep(ctx, names.Replace(raiseSQL), m.width().Microseconds()); err != nil {
@@ -381,7 +374,7 @@ func (s *Store) settled(ctx context.Context) (w window, ok bool, err error) {
 // emptySlot empties one partition that is over. The partition gets no new keys.
 // Its keys may still be completed or extended, and so move to a page that was
 // already read. The rows are therefore read again under a lock.
-func (s *Store) emptySlot(ctx context.Context, slot int, pace func(ctx context.Context, rows int64) error) (gone int64, err error) {
+func (s *Store) emptySlot(ctx context.Context, slot int, pace func(context.Context) error) (gone int64, err error) {
 	name := s.opts.quoted(pgschema.Partition(slot))
 	pages, err := s.pages(ctx, name)
 	if err != nil || pages == 0 {
@@ -392,7 +385,7 @@ func (s *Store) emptySlot(ctx context.Context, slot int, pace func(ctx context.C
 	for page := int64(0); page < pages && !stays; page += purgePages {
 		found, err := s.purgeStep(ctx, rest, page, page+purgePages, microseconds(abandoned))
 		if err == nil {
-			err = pace(ctx, 0)
+			err = pace(ctx)
 		}
 		if err != nil {
 			return 0, err
@@ -404,14 +397,7 @@ func (s *Store) emptySlot(ctx context.Context, slot int, pace func(ctx context.C
 			return gone, err
 		}
 	}
-	for page := int64(0); err == nil && page < pages; page += purgePages {
-		var n int64
-		if n, err = s.purgePart(ctx, name, page); err == nil {
-			gone += n
-			err = pace(ctx, n)
-		}
-	}
-	return gone, err
+	return s.purgePart(ctx, part{name, pages}, pace)
 }
 
 // purgeStep sends one statement and returns the number of rows that it returned.

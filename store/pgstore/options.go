@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -66,15 +67,9 @@ func (o *Options) checked() (Options, error) {
 		c = *o
 	}
 	c.Names = c.Names.withDefaults()
-	if c.MaxResult == 0 {
-		c.MaxResult = DefaultMaxResult
-	}
-	if c.LockWait == 0 {
-		c.LockWait = DefaultLockWait
-	}
-	if c.Retries == 0 {
-		c.Retries = DefaultRetries
-	}
+	c.MaxResult = cmp.Or(c.MaxResult, DefaultMaxResult)
+	c.LockWait = cmp.Or(c.LockWait, DefaultLockWait)
+	c.Retries = cmp.Or(c.Retries, DefaultRetries)
 	if c.MessageTime == nil {
 		c.MessageTime = IDTime
 	}

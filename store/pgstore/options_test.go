@@ -15,11 +15,11 @@ func TestAllBadOptionsAreReportedAtOnce(t *testing.T) {
 		Names: Names{Schema: "A", Prefix: "-"}, MaxResult: -1, LockWait: time.Microsecond, Retries: -1,
 	})
 	_, migrated := Migrate(t.Context(), nil, &MigrateOptions{Partitions: -1, FillFactor: 101})
-	maintained := (&Store{}).Maintain(t.Context(), &MaintainOptions{Every: time.Millisecond, Rate: -1, Hours: Hours{25, 1}})
+	maintained := (&Store{}).Maintain(t.Context(), &MaintainOptions{Every: time.Millisecond})
 	for err, fields := range map[error][]string{
 		opened:     {"Names.Schema", "Names.Prefix", "Options.MaxResult", "Options.LockWait", "Options.Retries"},
 		migrated:   {"MigrateOptions.Partitions", "MigrateOptions.FillFactor"},
-		maintained: {"MaintainOptions.Every", "MaintainOptions.Rate", "MaintainOptions.Hours"},
+		maintained: {"MaintainOptions.Every"},
 	} {
 		if !errors.Is(err, semel.ErrInvalidRequest) {
 			t.Errorf("bad options: %v", err)
@@ -44,7 +44,7 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 		t.Errorf("defaults are %+v, %v", m, err)
 	}
 	w, err := (*MaintainOptions)(nil).checked()
-	if err != nil || w.Every != 5*time.Minute || w.Rate != 0 || w.Hours != (Hours{}) {
+	if err != nil || w.Every != 5*time.Minute {
 		t.Errorf("defaults are %+v, %v", w, err)
 	}
 }
