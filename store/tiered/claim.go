@@ -156,7 +156,7 @@ func (s *Store) lookIn(ctx context.Context, r *reading, at int, reqs []semel.Cla
 	if at > 0 {
 		began, now = time.Now(), s.clock.Now()
 	}
-	if !l.use(ctx, func(ctx context.Context) error { return l.inspector.Look(ctx, r.keys, r.records) }) {
+	if !l.use(ctx, func(ctx context.Context) error { return l.cache.Look(ctx, r.keys, r.records) }) {
 		return 0
 	}
 	kept := r.asked[:0]

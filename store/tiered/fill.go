@@ -39,7 +39,7 @@ func copyOf(key semel.Key, record *semel.Record, now time.Time) copied {
 func (s *Store) lookBelow(ctx context.Context, r *reading) {
 	wanted := false
 	for _, l := range s.layers {
-		wanted = wanted || l.cache != nil && !l.down.Load()
+		wanted = wanted || l.filter == nil && !l.down.Load()
 	}
 	r.records = append(r.records[:0], make([]semel.Record, len(r.keys))...)
 	if wanted && s.looking.TryLock() {

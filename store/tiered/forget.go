@@ -120,7 +120,7 @@ func (s *Store) Purge(ctx context.Context) (int64, error) {
 // caches, even if the durable store's answer was lost.
 func (s *Store) settle(ctx context.Context, verb string, key semel.Key, change func() error) error {
 	for _, l := range s.layers {
-		if l.cache != nil {
+		if l.filter == nil {
 			l.bars.raise(key)
 			defer l.bars.lift(key)
 		}
@@ -131,7 +131,7 @@ func (s *Store) settle(ctx context.Context, verb string, key semel.Key, change f
 	}
 	var unreached []error
 	for _, l := range s.layers {
-		if l.cache == nil {
+		if l.filter != nil {
 			continue
 		}
 		// From here on, the call completes even if the caller's context ends.
@@ -157,7 +157,7 @@ func (s *Store) settle(ctx context.Context, verb string, key semel.Key, change f
 func (l *layer) forget(ctx context.Context, key semel.Key) error {
 	req := semel.ClaimRequest{Key: key, Owner: l.newClaim(), Lease: keepOut, Window: keepOut}
 	for {
-		if _, err := l.resolver.Remove(ctx, key); err != nil {
+		if _, err := l.cache.Remove(ctx, key); err != nil {
 			return err
 		}
 		answers := make([]semel.ClaimAnswer, 1)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,18 +24,11 @@ type LateCache struct {
 	traits semel.Traits
 }
 
-// cacheStore is a store with what a stack needs of a cache.
-type cacheStore struct {
-	semel.Store
-	semel.Inspector
-	semel.Resolver
-}
-
 var (
-	_ semel.Store     = (*LateCache)(nil)
-	_ semel.Inspector = (*LateCache)(nil)
-	_ semel.Resolver  = (*LateCache)(nil)
-	_ semel.Purger    = (*LateCache)(nil)
+	_ semel.Store  = (*LateCache)(nil)
+	_ looker       = (*LateCache)(nil)
+	_ remover      = (*LateCache)(nil)
+	_ semel.Purger = (*LateCache)(nil)
 )
 
 // OpenCache opens a cache whose traits are known. It blocks for one try.
@@ -50,18 +42,18 @@ var (
 func OpenCache(ctx context.Context, traits semel.Traits, open OpenFunc[semel.Store]) (*LateCache, error) {
 	c := &LateCache{traits: traits}
 	err := c.begin(ctx, func(ctx context.Context) (cacheStore, func() error, error) {
-		cache, closing, err := open(ctx)
+		opened, closing, err := open(ctx)
 		if err != nil {
 			return cacheStore{}, nil, err
 		}
-		inspector, resolver, err := abilities(cache)
+		cache, err := cacheOf(opened)
 		switch {
 		case err != nil:
 			err = fmt.Errorf("tiered: the cache: %w: %w", err, semel.ErrInvalidRequest)
 		case cache.Traits() != traits:
-			err = fmt.Errorf("tiered: the cache %T has the traits %+v, want %+v: %w", cache, cache.Traits(), traits, semel.ErrInvalidRequest)
+			err = fmt.Errorf("tiered: the cache %T has the traits %+v, want %+v: %w", opened, cache.Traits(), traits, semel.ErrInvalidRequest)
 		default:
-			return cacheStore{cache, inspector, resolver}, closing, nil
+			return cache, closing, nil
 		}
 		return cacheStore{}, nil, errors.Join(err, closing())
 	})
@@ -99,56 +91,10 @@ func (c *LateCache) Look(ctx context.Context, keys []semel.Key, records []semel.
 	return c.call(func(s cacheStore) error { return s.Look(ctx, keys, records) })
 }
 
-// List implements semel.Inspector.
-func (c *LateCache) List(ctx context.Context, opts semel.ListOptions) iter.Seq2[semel.Record, error] {
-	return func(yield func(semel.Record, error) bool) {
-		if err := c.call(func(s cacheStore) error { s.List(ctx, opts)(yield); return nil }); err != nil {
-			yield(semel.Record{}, err)
-		}
-	}
-}
-
-// Count implements semel.Inspector.
-func (c *LateCache) Count(ctx context.Context) (counts semel.Counts, err error) {
-	err = c.call(func(s cacheStore) error {
-		counts, err = s.Count(ctx)
-		return err
-	})
-	return counts, err
-}
-
-// Resolve implements semel.Resolver.
-func (c *LateCache) Resolve(ctx context.Context, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
-	return c.call(func(s cacheStore) error { return s.Resolve(ctx, key, as, result, window) })
-}
-
 // Remove implements semel.Resolver.
 func (c *LateCache) Remove(ctx context.Context, key semel.Key) (was bool, err error) {
 	err = c.call(func(s cacheStore) error {
 		was, err = s.Remove(ctx, key)
-		return err
-	})
-	return was, err
-}
-
-// LookDigest implements semel.Resolver.
-func (c *LateCache) LookDigest(ctx context.Context, d semel.Digest) (r semel.Record, err error) {
-	err = c.call(func(s cacheStore) error {
-		r, err = s.LookDigest(ctx, d)
-		return err
-	})
-	return r, err
-}
-
-// ResolveDigest implements semel.Resolver.
-func (c *LateCache) ResolveDigest(ctx context.Context, d semel.Digest, as semel.State, result semel.Result, window time.Duration) error {
-	return c.call(func(s cacheStore) error { return s.ResolveDigest(ctx, d, as, result, window) })
-}
-
-// RemoveDigest implements semel.Resolver.
-func (c *LateCache) RemoveDigest(ctx context.Context, d semel.Digest) (was bool, err error) {
-	err = c.call(func(s cacheStore) error {
-		was, err = s.RemoveDigest(ctx, d)
 		return err
 	})
 	return was, err

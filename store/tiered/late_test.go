@@ -177,7 +177,7 @@ func TestErrorsThatWillNotPassAreReturnedAtOnce(t *testing.T) {
 	}
 }
 
-func TestALateCachePassesDigestsOn(t *testing.T) {
+func TestALateCachePassesLooksAndRemovalsOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := newServer(t, errDown)
 		cache, err := tiered.OpenCache(t.Context(), server.cache.Traits(), server.open)
@@ -190,25 +190,18 @@ func TestALateCachePassesDigestsOn(t *testing.T) {
 		if err := server.cache.Claim(t.Context(), claims, make([]semel.ClaimAnswer, 1)); err != nil {
 			t.Fatal(err)
 		}
-		var want [1]semel.Record
-		if err := server.cache.Look(t.Context(), []semel.Key{k}, want[:]); err != nil {
-			t.Fatal(err)
-		}
-		d := want[0].Digest
-		if _, err := cache.LookDigest(t.Context(), d); !errors.Is(err, semel.ErrStoreUnavailable) {
-			t.Errorf("a cache that is not open finds a digest: %v", err)
+		var found [1]semel.Record
+		if err := cache.Look(t.Context(), []semel.Key{k}, found[:]); !errors.Is(err, semel.ErrStoreUnavailable) {
+			t.Errorf("a cache that is not open finds a key: %v", err)
 		}
 		server.is(nil)
 		time.Sleep(time.Minute)
-		if r, err := cache.LookDigest(t.Context(), d); err != nil || r.State != semel.Done {
-			t.Errorf("the digest finds %+v, %v", r, err)
-		}
-		if err := cache.ResolveDigest(t.Context(), d, semel.Absent, semel.Result{}, 0); !errors.Is(err, semel.ErrNotUnknown) {
-			t.Errorf("resolve the digest of a done key: %v", err)
+		if err := cache.Look(t.Context(), []semel.Key{k}, found[:]); err != nil || found[0].State != semel.Done {
+			t.Errorf("the key finds %+v, %v", found[0], err)
 		}
 		for _, want := range []bool{true, false} {
-			if was, err := cache.RemoveDigest(t.Context(), d); err != nil || was != want {
-				t.Errorf("remove a digest: %t, %v; want %t", was, err, want)
+			if was, err := cache.Remove(t.Context(), k); err != nil || was != want {
+				t.Errorf("remove a key: %t, %v; want %t", was, err, want)
 			}
 		}
 	})

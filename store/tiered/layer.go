@@ -16,12 +16,10 @@ import (
 // layer is the runtime state of one layer above the durable store.
 type layer struct {
 	circuit
-	filter    semel.KeyFilter
-	cache     semel.Store
-	inspector semel.Inspector
-	resolver  semel.Resolver
-	purger    semel.Purger // nil if the cache is not a Purger
-	traits    semel.Traits
+	filter semel.KeyFilter
+	cache  cacheStore   // zero if the layer is a filter
+	purger semel.Purger // nil if the cache is not a Purger
+	traits semel.Traits
 	// local is set for a layer in this process, whose calls need no timeout.
 	local bool
 	owner string // owner of the claims in the cache; nonce numbers them
@@ -34,11 +32,38 @@ type layer struct {
 	answered, filled, refused, mistaken atomic.Int64
 }
 
+// cacheStore is a store with what a stack needs of a cache.
+type cacheStore struct {
+	semel.Store
+	looker
+	remover
+}
+
+// looker is the part of [semel.Inspector] that a stack needs of a cache, and remover that
+// of [semel.Resolver].
+type (
+	looker interface {
+		Look(ctx context.Context, keys []semel.Key, records []semel.Record) error
+	}
+	remover interface {
+		Remove(ctx context.Context, key semel.Key) (bool, error)
+	}
+)
+
+func cacheOf(store semel.Store) (cacheStore, error) {
+	looks, canLook := semel.As[looker](store)
+	removes, canRemove := semel.As[remover](store)
+	if !canLook || !canRemove {
+		return cacheStore{}, fmt.Errorf("%T has Look: %t, Remove: %t; it must have both", store, canLook, canRemove)
+	}
+	return cacheStore{store, looks, removes}, nil
+}
+
 func newLayer(i int, opts Layer, o *Options) (*layer, error) {
-	l := &layer{filter: opts.Filter, cache: opts.Cache, owner: newOwner()}
+	l := &layer{filter: opts.Filter, owner: newOwner()}
 	name := opts.Name
 	switch {
-	case (l.filter == nil) == (l.cache == nil):
+	case (opts.Filter == nil) == (opts.Cache == nil):
 		return nil, errors.New("a layer must have either a Filter or a Cache")
 	case l.filter != nil:
 		_, l.local = l.filter.(*MemoryFilter)
@@ -47,10 +72,10 @@ func newLayer(i int, opts Layer, o *Options) (*layer, error) {
 		}
 	default:
 		var err error
-		if l.inspector, l.resolver, err = abilities(l.cache); err != nil {
+		if l.cache, err = cacheOf(opts.Cache); err != nil {
 			return nil, fmt.Errorf("the cache: %w", err)
 		}
-		l.purger, _ = semel.As[semel.Purger](l.cache) // nil if the cache expires records by itself
+		l.purger, _ = semel.As[semel.Purger](opts.Cache) // nil if the cache expires records by itself
 		l.traits = l.cache.Traits()
 		l.local = !l.traits.Shared
 		if name == "" {
@@ -63,7 +88,7 @@ func newLayer(i int, opts Layer, o *Options) (*layer, error) {
 
 // begin marks a layer that is not open yet as failed.
 func (l *layer) begin() {
-	for _, opened := range []any{l.cache, l.filter} {
+	for _, opened := range []any{l.cache.Store, l.filter} {
 		if late, ok := opened.(interface{ pending() error }); ok {
 			if err := late.pending(); err != nil {
 				l.leave(false, err)

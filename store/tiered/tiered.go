@@ -1,6 +1,7 @@
 package tiered
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -75,8 +76,8 @@ type Layer struct {
 	// process is the only writer. Otherwise the stack skips cache reads for keys
 	// that the caches have. Nothing worse happens.
 	Filter semel.KeyFilter
-	// Cache keeps copies of done keys. It must be a [semel.Inspector] and a
-	// [semel.Resolver], and nobody but stacks above the same durable store may
+	// Cache keeps copies of done keys. It must have Look of [semel.Inspector] and
+	// Remove of [semel.Resolver]. Nobody but stacks above the same durable store may
 	// claim in it.
 	Cache semel.Store
 }
@@ -125,15 +126,9 @@ func New(durable semel.Store, opts *Options) (*Store, error) {
 	if opts != nil {
 		o = *opts
 	}
-	if o.MaxAge == 0 {
-		o.MaxAge = DefaultMaxAge
-	}
-	if o.Timeout == 0 {
-		o.Timeout = DefaultTimeout
-	}
-	if o.Retry == 0 {
-		o.Retry = DefaultRetry
-	}
+	o.MaxAge = cmp.Or(o.MaxAge, DefaultMaxAge)
+	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
+	o.Retry = cmp.Or(o.Retry, DefaultRetry)
 	s := &Store{below: durable, opts: o, clock: clock.New(o.Clock, time.Time{})}
 	if err := s.stack(); err != nil {
 		return nil, err
@@ -181,9 +176,11 @@ func (s *Store) stack() error {
 	} else {
 		s.claims, s.durable = join(s.below)
 		s.traits = s.below.Traits()
-		var err error
-		if s.inspector, s.resolver, err = abilities(s.below); err != nil {
-			wrong.Add("the durable store: %w", err)
+		var inspects, resolves bool
+		s.inspector, inspects = semel.As[semel.Inspector](s.below)
+		s.resolver, resolves = semel.As[semel.Resolver](s.below)
+		if !inspects || !resolves {
+			wrong.Add("the durable store: %T implements Inspector: %t, Resolver: %t; it must implement both", s.below, inspects, resolves)
 		}
 		s.traits.Batching = semel.Batching{Off: true} // an answer from a cache must not wait for the durable store
 	}
@@ -193,20 +190,10 @@ func (s *Store) stack() error {
 			wrong.Add("Options.Layers[%d]: %w", i, err)
 			continue
 		}
-		s.traits.Exact = s.traits.Exact && (l.cache == nil || l.traits.Exact)
+		s.traits.Exact = s.traits.Exact && (l.filter != nil || l.traits.Exact)
 		s.layers = append(s.layers, l)
 	}
 	return wrong.Err()
-}
-
-// abilities returns the optional interfaces that a stack needs of a store.
-func abilities(store semel.Store) (semel.Inspector, semel.Resolver, error) {
-	inspector, inspects := semel.As[semel.Inspector](store)
-	resolver, resolves := semel.As[semel.Resolver](store)
-	if !inspects || !resolves {
-		return nil, nil, fmt.Errorf("%T implements Inspector: %t, Resolver: %t; it must implement both", store, inspects, resolves)
-	}
-	return inspector, resolver, nil
 }
 
 // join joins the single calls to a durable store, unless that store joins calls
