@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	natsgo "github.com/nats-io/nats.go"
@@ -16,12 +17,78 @@ import (
 // requestTimeout bounds a request to the server whose context has no deadline.
 const requestTimeout = 10 * time.Second
 
+// link is a connection of a source or sink. The client library restores it, except after
+// some errors, such as a line that is longer than the server reads. It is replaced then.
+type link struct {
+	url  string
+	opts []natsgo.Option
+
+	mu     sync.Mutex // guards the fields below
+	conn   *natsgo.Conn
+	js     jetstream.JetStream
+	closed bool
+}
+
+// open connects.
+func open(ctx context.Context, url string, opts []natsgo.Option) (*link, error) {
+	conn, js, err := connect(ctx, url, opts)
+	if err != nil {
+		return nil, err
+	}
+	return &link{url: url, opts: opts, conn: conn, js: js}, nil
+}
+
+// get returns the connection. It connects again if the last one is closed for good.
+func (l *link) get(ctx context.Context) (*natsgo.Conn, jetstream.JetStream, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn.IsClosed() {
+		if l.closed {
+			return nil, nil, natsgo.ErrConnectionClosed
+		}
+		conn, js, err := connect(ctx, l.url, l.opts)
+		if err != nil {
+			return nil, nil, err
+		}
+		l.conn, l.js = conn, js
+	}
+	return l.conn, l.js, nil
+}
+
+// last returns the connection, which may be lost or closed.
+func (l *link) last() *natsgo.Conn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.conn
+}
+
+// refused returns the last error of the connection if the servers refuse the credentials, and
+// err otherwise.
+func (l *link) refused(err error) error {
+	last := l.last().LastError()
+	for _, refusal := range [...]error{natsgo.ErrAuthorization, natsgo.ErrAuthExpired, natsgo.ErrAuthRevoked, natsgo.ErrAccountAuthExpired} {
+		if errors.Is(last, refusal) {
+			return refusal
+		}
+	}
+	return err
+}
+
+// close closes the connection.
+func (l *link) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	l.conn.Close()
+}
+
 // connect connects to the first server that answers, and looks whether it has
-// JetStream. The connection is restored forever. What is published while there is
-// no connection fails immediately, and is not kept in memory.
+// JetStream. The connection is restored for as long as the client library can, even if the
+// servers refuse the credentials for a while. What is published while there is no
+// connection fails immediately, and is not kept in memory.
 func connect(ctx context.Context, url string, opts []natsgo.Option) (*natsgo.Conn, jetstream.JetStream, error) {
 	all := []natsgo.Option{
-		natsgo.Name("semel"), natsgo.Timeout(requestTimeout), natsgo.MaxReconnects(-1), natsgo.ReconnectBufSize(-1),
+		natsgo.Name("semel"), natsgo.Timeout(requestTimeout), natsgo.MaxReconnects(-1), natsgo.ReconnectBufSize(-1), natsgo.IgnoreAuthErrorAbort(),
 		natsgo.ReconnectWait(100 * time.Millisecond), natsgo.ReconnectJitter(100*time.Millisecond, 500*time.Millisecond),
 		natsgo.PingInterval(20 * time.Second), natsgo.MaxPingsOutstanding(2),
 		// The client library writes these errors to standard error otherwise. The

@@ -4,14 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/nats"
+	"github.com/semel-dev/semel/internal/services"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -506,6 +511,177 @@ func TestReadNewestBeginsAtATime(t *testing.T) {
 	for pattern, want := range map[string]string{name + ".a": "[" + name + "]", name + ".>": "[" + name + "]", name + "x.>": "[]"} {
 		if names, err := nats.Streams(t.Context(), url, nil, pattern); err != nil || fmt.Sprint(names) != want {
 			t.Errorf("%s: %v, %v, want %s", pattern, names, err, want)
+		}
+	}
+}
+
+// again calls what until it succeeds.
+func again(t *testing.T, what func() error) {
+	t.Helper()
+	tick, late := time.NewTicker(20*time.Millisecond), time.After(3*time.Minute)
+	defer tick.Stop()
+	for {
+		err := what()
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestRefusedCredentialsAreTriedAgain has a server whose password is wrong for a while.
+func TestRefusedCredentialsAreTriedAgain(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartNATS(t, &services.NATSOptions{Config: "authorization { user: u, password: right }"})
+	change := func(from, to string) {
+		t.Helper()
+		name := filepath.Join(server.Dir(), "nats.conf")
+		config, err := os.ReadFile(name)
+		if err == nil {
+			err = os.WriteFile(name, []byte(strings.ReplaceAll(string(config), from, to)), 0o600)
+		}
+		if err = errors.Join(err, os.Chmod(name, 0o644), server.Kill()); err == nil {
+			err = server.Restart(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var refusals [2]atomic.Int32 // of the source and of the sink
+	client := func(n int) []natsgo.Option {
+		return []natsgo.Option{natsgo.UserInfo("u", "right"), natsgo.ErrorHandler(func(_ *natsgo.Conn, _ *natsgo.Subscription, err error) {
+			if errors.Is(err, natsgo.ErrAuthorization) {
+				refusals[n].Add(1)
+			}
+		})}
+	}
+	source, err := nats.OpenSource(t.Context(), &nats.SourceOptions{URL: server.URL(), Client: client(0), Stream: "S", Consumer: "c", Create: true, Subjects: []string{"s"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = source.Close(context.WithoutCancel(t.Context())) })
+	sink, err := nats.OpenSink(t.Context(), &nats.SinkOptions{URL: server.URL(), Client: client(1), Subject: "s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sink.Close(context.WithoutCancel(t.Context())) })
+	change("right", "wrong")
+	again(t, func() error {
+		if a, b := refusals[0].Load(), refusals[1].Load(); a < 3 || b < 3 {
+			return fmt.Errorf("the server has refused the source %d times and the sink %d times", a, b)
+		}
+		return nil
+	})
+	for name, err := range map[string]error{"source": source.Ready(t.Context()), "sink": func() error {
+		it := item("o", "1", "a")
+		sink.Deliver(t.Context(), []*pipeline.Item{it})
+		return it.Err
+	}()} {
+		if !errors.Is(err, natsgo.ErrAuthorization) {
+			t.Errorf("the %s says %v, want that the server refuses the credentials", name, err)
+		}
+	}
+	change("wrong", "right")
+	again(t, func() error {
+		it := item("o", "1", "a")
+		sink.Deliver(t.Context(), []*pipeline.Item{it})
+		return it.Err
+	})
+	read(t, source, 1)
+}
+
+// TestAClosedConnectionIsReplaced has a message whose subject is longer than the server
+// reads. The client library closes the connection for good then.
+func TestAClosedConnectionIsReplaced(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartNATS(t, &services.NATSOptions{Config: "max_control_line: 1024"})
+	js := client(t, server.URL())
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	untilClosed, closed := context.WithCancel(t.Context())
+	defer closed()
+	source, err := nats.OpenSource(t.Context(), &nats.SourceOptions{URL: server.URL(), Stream: "S", Consumer: "c", Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = source.Close(context.WithoutCancel(t.Context())) })
+	route, err := pipeline.NewRoute("source", "s.*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink, err := nats.OpenSink(t.Context(), &nats.SinkOptions{
+		URL: server.URL(), Route: route, Client: []natsgo.Option{natsgo.ClosedHandler(func(*natsgo.Conn) { closed() })},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sink.Close(context.WithoutCancel(t.Context())) })
+	deliver := func(ctx context.Context, subjects ...string) (items []*pipeline.Item) {
+		for i, subject := range subjects {
+			it := item("o", fmt.Sprint(i), "a")
+			it.Message.Origin.Source = "s." + subject
+			items = append(items, it)
+		}
+		sink.Deliver(ctx, items)
+		return items
+	}
+	// This one is refused before it is sent.
+	for i, it := range deliver(t.Context(), "a", strings.Repeat("x", 5000), "b") {
+		if isLong := i == 1; errors.Is(it.Err, pipeline.ErrRoute) != isLong || (it.Err == nil) == isLong {
+			t.Errorf("message %d: %v", i, it.Err)
+		}
+	}
+	if deliver(untilClosed, strings.Repeat("x", 2000)); untilClosed.Err() == nil {
+		t.Fatal("the connection is not closed")
+	}
+	if it := deliver(t.Context(), "c")[0]; it.Err != nil {
+		t.Error(it.Err)
+	}
+	read(t, source, 2) // the third one has the id of the first
+}
+
+// TestADeletedConsumerIsLookedUpAgain deletes the consumer of an open source.
+func TestADeletedConsumerIsLookedUpAgain(t *testing.T) {
+	t.Parallel()
+	for _, create := range []bool{true, false} {
+		name := servicestest.Topic()
+		js := client(t, servers.NATS(t))
+		s := stream(t, js, name)
+		config := jetstream.ConsumerConfig{Durable: "c", AckPolicy: jetstream.AckExplicitPolicy}
+		if _, err := s.CreateConsumer(t.Context(), config); err != nil {
+			t.Fatal(err)
+		}
+		source, err := nats.OpenSource(t.Context(), &nats.SourceOptions{URL: servers.NATS(t), Stream: name, Consumer: "c", Create: create})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = source.Close(context.WithoutCancel(t.Context())) })
+		if err := s.DeleteConsumer(t.Context(), "c"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := js.Publish(t.Context(), name+".a", nil); err != nil {
+			t.Fatal(err)
+		}
+		if !create {
+			again(t, func() error {
+				err := source.Ready(t.Context())
+				if missing := new(nats.MissingError); !errors.As(err, &missing) || missing.Consumer != "c" {
+					return fmt.Errorf("the source is ready: %w", err)
+				}
+				return nil
+			})
+			if _, err := s.CreateConsumer(t.Context(), config); err != nil {
+				t.Fatal(err)
+			}
+		}
+		read(t, source, 1)
+		if err := source.Ready(t.Context()); err != nil {
+			t.Errorf("a message has come, and the source is not ready: %v", err)
 		}
 	}
 }

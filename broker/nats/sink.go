@@ -43,8 +43,7 @@ const maxPending = 4096
 // Sink publishes to a subject of a stream. OpenSink makes it.
 type Sink struct {
 	opts SinkOptions
-	conn *natsgo.Conn
-	js   jetstream.JetStream
+	link *link
 }
 
 var (
@@ -62,19 +61,19 @@ func OpenSink(ctx context.Context, opts *SinkOptions) (*Sink, error) {
 	if s.opts.URL == "" || (s.opts.Subject == "") == (s.opts.Route == nil) || s.opts.Create && (s.opts.Stream == "" || s.opts.Route != nil) {
 		return nil, fmt.Errorf("nats: SinkOptions: URL and one of Subject and Route are required, and Stream and Subject if Create is set: %w", semel.ErrInvalidRequest)
 	}
-	conn, js, err := connect(ctx, s.opts.URL, s.opts.Client)
+	link, err := open(ctx, s.opts.URL, s.opts.Client)
 	if err != nil {
 		return nil, err
 	}
-	s.conn, s.js = conn, js
+	s.link = link
 	if s.opts.Create {
-		_, err = streamOf(ctx, js, s.opts.Stream, true, []string{s.opts.Subject})
+		_, err = streamOf(ctx, link.js, s.opts.Stream, true, []string{s.opts.Subject})
 	}
 	if err == nil {
-		err = s.look(ctx)
+		err = s.look(ctx, link.js)
 	}
 	if err != nil {
-		conn.Close()
+		link.close()
 		return nil, failed(s.opts.URL, "", err)
 	}
 	return s, nil
@@ -82,17 +81,17 @@ func OpenSink(ctx context.Context, opts *SinkOptions) (*Sink, error) {
 
 // look checks that the server answers and, if there is one subject, that a stream takes
 // it.
-func (s *Sink) look(ctx context.Context) error {
+func (s *Sink) look(ctx context.Context, js jetstream.JetStream) error {
 	if s.opts.Route != nil {
-		_, err := s.js.AccountInfo(ctx)
+		_, err := js.AccountInfo(ctx)
 		return err
 	}
-	return s.takes(ctx, s.opts.Subject)
+	return s.takes(ctx, js, s.opts.Subject)
 }
 
 // takes checks that a stream takes a subject, and that it is the right one.
-func (s *Sink) takes(ctx context.Context, subject string) error {
-	name, err := s.js.StreamNameBySubject(ctx, subject)
+func (s *Sink) takes(ctx context.Context, js jetstream.JetStream, subject string) error {
+	name, err := js.StreamNameBySubject(ctx, subject)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return &MissingError{Subject: subject}
 	}
@@ -108,7 +107,11 @@ func (s *Sink) Traits() pipeline.SinkTraits { return pipeline.SinkTraits{Batch: 
 
 // Ready implements semel.Readier.
 func (s *Sink) Ready(ctx context.Context) error {
-	if err := s.look(ctx); err != nil {
+	_, js, err := s.link.get(ctx)
+	if err == nil {
+		err = s.look(ctx, js)
+	}
+	if err != nil {
 		return failed(s.opts.URL, "", err)
 	}
 	return nil
@@ -116,7 +119,7 @@ func (s *Sink) Ready(ctx context.Context) error {
 
 // Close implements pipeline.Sink.
 func (s *Sink) Close(context.Context) error {
-	s.conn.Close()
+	s.link.close()
 	return nil
 }
 
@@ -124,6 +127,13 @@ func (s *Sink) Close(context.Context) error {
 // the answers. An answer that the message is a duplicate means that it is stored:
 // its Nats-Msg-Id is the same for all attempts, and differs for each redrive.
 func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
+	_, js, err := s.link.get(ctx)
+	if err != nil {
+		for _, it := range items {
+			it.Err = pipeline.Unavailable(failed(s.opts.URL, "", err), 0)
+		}
+		return
+	}
 	futures := make([]jetstream.PubAckFuture, len(items))
 	for i, it := range items {
 		msg, err := s.message(it)
@@ -131,8 +141,8 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 			err = context.Cause(ctx)
 		}
 		if err == nil {
-			futures[i], err = s.js.PublishMsgAsync(msg, s.publishing(it)...)
-			err = s.refused(ctx, it, err)
+			futures[i], err = js.PublishMsgAsync(msg, s.publishing(it)...)
+			err = s.refused(ctx, js, it, err)
 		}
 		it.Err = err
 	}
@@ -143,7 +153,7 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 		select {
 		case <-futures[i].Ok():
 		case err := <-futures[i].Err():
-			it.Err = s.refused(ctx, it, err)
+			it.Err = s.refused(ctx, js, it, err)
 		case <-ctx.Done():
 			it.Err = fmt.Errorf("nats: no answer yet: %w: %w", semel.ErrOutcomeUnknown, context.Cause(ctx))
 		}
@@ -175,6 +185,10 @@ func MsgID(key semel.Key, redrive int) string {
 	return id
 }
 
+// maxSubject is the length of the longest subject. A server closes the connection if a line
+// of the protocol is longer than its max_control_line, 4 KiB by default.
+const maxSubject = 2 << 10
+
 // subject returns the subject of an item. A text with wildcards or spaces is no subject, and one
 // that begins with $ is a request to the server.
 func (s *Sink) subject(it *pipeline.Item) (string, error) {
@@ -182,7 +196,7 @@ func (s *Sink) subject(it *pipeline.Item) (string, error) {
 		return s.opts.Subject, nil
 	}
 	subject, err := s.opts.Route.Target(&it.Message)
-	if err == nil && (strings.ContainsAny(subject, "*> \t\r\n\x00") || strings.HasPrefix(subject, "$") || strings.Contains("."+subject+".", "..")) {
+	if err == nil && (len(subject) > maxSubject || strings.ContainsAny(subject, "*> \t\r\n\x00") || strings.HasPrefix(subject, "$") || strings.Contains("."+subject+".", "..")) {
 		err = fmt.Errorf("%.100q is not a subject that can be published to: %w", subject, pipeline.ErrRoute)
 	}
 	return subject, err
@@ -216,17 +230,17 @@ const (
 )
 
 // refused classifies an error of a publication.
-func (s *Sink) refused(ctx context.Context, it *pipeline.Item, err error) error {
+func (s *Sink) refused(ctx context.Context, js jetstream.JetStream, it *pipeline.Item, err error) error {
 	var api *jetstream.APIError
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, natsgo.ErrMaxPayload), errors.Is(err, jetstream.ErrStreamMessageExceedsMaximum):
+	case errors.Is(err, natsgo.ErrMaxPayload), errors.Is(err, natsgo.ErrBadHeaderMsg), errors.Is(err, jetstream.ErrStreamMessageExceedsMaximum):
 		return semel.Permanent(failed(s.opts.URL, "", err))
 	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, natsgo.ErrNoResponders):
-		return s.untaken(ctx, it)
+		return s.untaken(ctx, js, it)
 	case errors.Is(err, natsgo.ErrReconnectBufExceeded), errors.Is(err, natsgo.ErrConnectionReconnecting), errors.Is(err, natsgo.ErrConnectionClosed), errors.Is(err, jetstream.ErrTooManyStalledMsgs):
-		return pipeline.Unavailable(failed(s.opts.URL, "", err), 0) // nothing was sent
+		return pipeline.Unavailable(failed(s.opts.URL, "", s.link.refused(err)), 0) // nothing was sent
 	case errors.As(err, &api):
 		err = failed(s.opts.URL, "", err)
 		if s.opts.Route != nil && api.ErrorCode == codeNotExpected {
@@ -243,11 +257,11 @@ func (s *Sink) refused(ctx context.Context, it *pipeline.Item, err error) error 
 // untaken is the error of a message that no stream took. If it named its subject, and
 // the server has no stream for that, others are not affected. A server that is starting
 // takes no subject.
-func (s *Sink) untaken(ctx context.Context, it *pipeline.Item) error {
+func (s *Sink) untaken(ctx context.Context, js jetstream.JetStream, it *pipeline.Item) error {
 	subject, _ := s.subject(it)
 	err := fmt.Errorf("nats: %w", &MissingError{Subject: subject})
 	if s.opts.Route != nil {
-		if _, missing := errors.AsType[*MissingError](s.takes(ctx, subject)); missing {
+		if _, missing := errors.AsType[*MissingError](s.takes(ctx, js, subject)); missing {
 			return err
 		}
 	}

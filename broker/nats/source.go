@@ -68,20 +68,20 @@ func (o *SourceOptions) complete() error {
 // Source reads a durable pull consumer. OpenSource makes it.
 type Source struct {
 	opts      SourceOptions
-	conn      *natsgo.Conn
-	consumer  jetstream.Consumer
+	link      *link
 	partition *pipeline.Partition
-	limit     int // deliveries of a message, or 0
 	interval  time.Duration
 	stop      context.CancelFunc
 	running   sync.WaitGroup
 	trouble   atomic.Pointer[error] // why nothing can be fetched now
 
-	mu     sync.Mutex         // guards the fields below
-	recall context.CancelFunc // ends the request for messages that is under way, or nil
-	inbox  inbox.Inbox
-	held   map[*held]struct{} // not settled, and not returned
-	closed bool
+	mu       sync.Mutex // guards the fields below
+	consumer jetstream.Consumer
+	limit    int                // deliveries of a message, or 0
+	recall   context.CancelFunc // ends the request for messages that is under way, or nil
+	inbox    inbox.Inbox
+	held     map[*held]struct{} // not settled, and not returned
+	closed   bool
 }
 
 // held is a message that the server has handed to this process.
@@ -109,27 +109,48 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	conn, js, err := connect(ctx, o.URL, o.Client)
+	link, err := open(ctx, o.URL, o.Client)
 	if err != nil {
 		return nil, err
 	}
-	consumer, err := o.consumer(ctx, js)
-	if err != nil {
-		conn.Close()
+	pumping, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s := &Source{opts: o, link: link, partition: pipeline.NewPartition(o.Stream), stop: stop, held: map[*held]struct{}{}}
+	s.inbox = inbox.New(&s.mu)
+	if err := s.look(ctx); err != nil {
+		stop()
+		link.close()
 		return nil, failed(o.URL, "", err)
 	}
-	config := consumer.CachedInfo().Config
-	pumping, stop := context.WithCancel(context.WithoutCancel(ctx))
-	s := &Source{
-		opts: o, conn: conn, consumer: consumer, partition: pipeline.NewPartition(o.Stream), limit: max(config.MaxDeliver, 0),
-		interval: slices.Min(append(slices.Clone(config.BackOff), config.AckWait)) / 3,
-		stop:     stop, held: map[*held]struct{}{},
-	}
-	s.inbox = inbox.New(&s.mu)
-	conn.SetReconnectHandler(func(*natsgo.Conn) { s.renew() })
+	config := s.consumer.CachedInfo().Config
+	s.interval = slices.Min(append(slices.Clone(config.BackOff), config.AckWait)) / 3
 	s.running.Go(func() { s.pump(pumping) })
 	s.running.Go(func() { s.beat(pumping) })
 	return s, nil
+}
+
+// look looks up the consumer, or makes it. If the connection is closed for good, it
+// connects again.
+func (s *Source) look(ctx context.Context) error {
+	conn, js, err := s.link.get(ctx)
+	if err != nil {
+		return err
+	}
+	consumer, err := s.opts.consumer(ctx, js)
+	if err != nil {
+		return err
+	}
+	conn.SetReconnectHandler(func(*natsgo.Conn) { s.renew() })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.consumer, s.limit = consumer, max(consumer.CachedInfo().Config.MaxDeliver, 0)
+	return nil
+}
+
+// reader returns the consumer.
+func (s *Source) reader() jetstream.Consumer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.consumer
 }
 
 // consumer looks up the consumer, or makes it.
@@ -182,6 +203,9 @@ func (s *Source) pump(ctx context.Context) {
 		}
 		if pause = s.note(err, pause); pause > 0 {
 			inbox.Pause(ctx, pause)
+			if err := s.look(ctx); err != nil && ctx.Err() == nil {
+				s.trouble.Store(&err) // it says more
+			}
 		}
 	}
 }
@@ -214,7 +238,7 @@ func (s *Source) fetch(ctx context.Context, alone bool) (n int, err error) {
 		most = batchSize
 		opts = append(opts, jetstream.FetchMaxBytes(s.opts.MaxBytes))
 	}
-	batch, err := s.consumer.Fetch(most, opts...)
+	batch, err := s.reader().Fetch(most, opts...)
 	if err != nil {
 		return 0, err
 	}
@@ -245,10 +269,12 @@ func (s *Source) offer(msg jetstream.Msg) bool {
 	if err != nil { // it does not come from a consumer, and cannot be acknowledged
 		return false
 	}
-	h := &held{msg: msg, last: s.limit > 0 && meta.NumDelivered >= uint64(s.limit)}
+	h := &held{msg: msg}
 	h.item = &pipeline.Item{Partition: s.partition, Ref: h, Message: message(msg, meta)}
+	s.trouble.Store(nil)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	h.last = s.limit > 0 && meta.NumDelivered >= uint64(s.limit)
 	if s.closed {
 		return true
 	}
@@ -324,7 +350,8 @@ func (s *Source) drop(h *held) {
 }
 
 // Ack implements pipeline.Source. The server stops delivering a message that was
-// parked or dropped, and announces the reason in an advisory.
+// parked or dropped, and announces the reason in an advisory. A message whose connection
+// is closed for good comes again, and is recognised.
 func (s *Source) Ack(ctx context.Context, items []*pipeline.Item) error {
 	var errs []error
 	for _, it := range items {
@@ -340,7 +367,7 @@ func (s *Source) Ack(ctx context.Context, items []*pipeline.Item) error {
 		default:
 			err = h.msg.Ack()
 		}
-		if err != nil && !errors.Is(err, jetstream.ErrMsgAlreadyAckd) { // Ack comes again with all items
+		if err != nil && !errors.Is(err, jetstream.ErrMsgAlreadyAckd) && !errors.Is(err, natsgo.ErrConnectionClosed) { // Ack comes again with all items
 			errs = append(errs, err)
 			continue
 		}
@@ -398,15 +425,16 @@ func (s *Source) Close(ctx context.Context) error {
 		}
 	}
 	var err error
-	if s.conn.IsConnected() {
+	conn := s.link.last()
+	if conn.IsConnected() {
 		if _, limited := ctx.Deadline(); !limited {
 			patient, cancel := context.WithTimeout(ctx, requestTimeout)
 			defer cancel()
 			ctx = patient
 		}
-		err = s.conn.FlushWithContext(ctx) // the server has read all acknowledgements
+		err = conn.FlushWithContext(ctx) // the server has read all acknowledgements
 	}
-	s.conn.Close()
+	s.link.close()
 	if err != nil {
 		return failed(s.opts.URL, "acknowledgements may be lost: ", err)
 	}
@@ -415,13 +443,13 @@ func (s *Source) Close(ctx context.Context) error {
 
 // Ready implements semel.Readier.
 func (s *Source) Ready(ctx context.Context) error {
-	if !s.conn.IsConnected() {
-		return failed(s.opts.URL, "", natsgo.ErrDisconnected)
+	if !s.link.last().IsConnected() {
+		return failed(s.opts.URL, "", s.link.refused(natsgo.ErrDisconnected))
 	}
 	if err := s.trouble.Load(); err != nil {
 		return failed(s.opts.URL, "", *err)
 	}
-	if _, err := s.consumer.Info(ctx); err != nil {
+	if _, err := s.reader().Info(ctx); err != nil {
 		return failed(s.opts.URL, "", err)
 	}
 	return nil
@@ -438,7 +466,7 @@ func (s *Source) WaitsFor(ctx context.Context) (what string, ends bool) {
 // Lag returns the backlog, as in pipeline.SourceTraits. It counts the messages that were
 // not delivered, and those that were not acknowledged.
 func (s *Source) Lag(ctx context.Context) ([]pipeline.Lag, error) {
-	info, err := s.consumer.Info(ctx)
+	info, err := s.reader().Info(ctx)
 	if err != nil {
 		return nil, failed(s.opts.URL, "", err)
 	}
