@@ -441,6 +441,18 @@ func TestFaults(t *testing.T) {
 			}
 		}
 	})
+	t.Run("a publisher ends although the server does not answer", func(t *testing.T) {
+		t.Parallel()
+		p := newProxy(t, server.Addr())
+		publisher, err := rabbitmq.OpenPublisher(t.Context(), rabbitmq.Client{Addrs: []string{p.Addr().String()}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.deaf.Store(true) // as a server that is out of memory
+		if err := publisher.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
 	t.Run("a sink waits for the right to write", func(t *testing.T) {
 		t.Parallel()
 		exchange := forbidden + servicestest.Topic()

@@ -387,19 +387,22 @@ func (p *Publisher) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Close closes the connection. It blocks at most until ctx ends.
+// closeLimit is how long Close waits for the server.
+const closeLimit = time.Second
+
+// Close closes the connection. It waits for the server at most until ctx ends, and no longer
+// than a second: what was published is confirmed or given up, and a server that is out of
+// memory or disk does not answer. The error is always nil.
 func (p *Publisher) Close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, closeLimit)
+	defer cancel()
 	p.mu.Lock()
 	l := p.link
 	p.closed = true
 	p.mu.Unlock()
-	var err error
 	if l != nil {
-		err = l.close(ctx)
+		_ = l.close(ctx)
 	}
 	p.running.Wait()
-	if err != nil {
-		return fmt.Errorf("rabbitmq: %w", err)
-	}
 	return nil
 }

@@ -91,7 +91,12 @@ const (
 	cut       = "cut the connections"
 	slowness  = "an effect takes longer than the broker waits"
 	exhausted = "a message comes as often as the broker delivers it"
+	hang      = "the broker hangs"
 )
+
+// hanging is how long the broker hangs. It is longer than the time after which a connection
+// without a sign of life counts as lost, and than the visibility time-out of SQS.
+const hanging = 40 * time.Second
 
 // schedule returns the events of a run in random order.
 func (r *run) schedule() (list []string) {
@@ -105,7 +110,7 @@ func (r *run) schedule() (list []string) {
 	} else {
 		for range *rounds {
 			list = append(list, points...)
-			for event, n := range map[string]int{kill: 12, killAll: 3, cut: 5, slowness: 1, exhausted: 1} {
+			for event, n := range map[string]int{kill: 12, killAll: 3, cut: 5, slowness: 1, exhausted: 1, hang: 1} {
 				for range n {
 					list = append(list, event)
 				}
@@ -331,6 +336,18 @@ func (r *run) happen(ctx context.Context, event string) {
 		if err != nil { // the machine may be busy
 			r.Log(err)
 			err = r.server.Restart(ctx)
+		}
+		if err != nil {
+			r.Fatal(err)
+		}
+		if r.confirmed {
+			r.repeats += r.underWay
+		}
+	case hang:
+		err := r.server.Pause()
+		if err == nil {
+			within(ctx, hanging)
+			err = r.server.Continue()
 		}
 		if err != nil {
 			r.Fatal(err)
