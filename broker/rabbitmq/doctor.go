@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -41,6 +42,7 @@ type ExamineOptions struct {
 type examination struct {
 	opts     ExamineOptions
 	link     *link
+	version  string // of the server
 	findings []semel.Finding
 }
 
@@ -58,7 +60,8 @@ func Examine(ctx context.Context, opts *ExamineOptions) ([]semel.Finding, error)
 	}
 	defer func() { _ = l.close(ctx) }() // it only read
 	e.link = l
-	e.note(semel.Fine, "server", fmt.Sprint(l.conn.Properties["product"], " ", l.conn.Properties["version"]), "", "")
+	e.version = fmt.Sprint(l.conn.Properties["version"])
+	e.note(semel.Fine, "server", fmt.Sprint(l.conn.Properties["product"], " ", e.version), "", "")
 	queues := []string{e.opts.Queue}
 	if e.opts.Exchange != "" {
 		err = e.exchange(ctx)
@@ -201,6 +204,20 @@ func (*examination) limited(q *queueInfo) bool {
 	return count || size
 }
 
+// defaultLimit is the delivery limit of quorum queues from RabbitMQ 4 on, and
+// enoughDeliveries one that restarts do not reach.
+const (
+	defaultLimit     = 20
+	enoughDeliveries = 1000
+)
+
+// major returns the first number of the server's version, or 0.
+func (e *examination) major() int {
+	version, _, _ := strings.Cut(e.version, ".")
+	n, _ := strconv.Atoi(version)
+	return n
+}
+
 // read examines a queue that is read.
 func (e *examination) read(subject string, q *queueInfo) {
 	_, deadLetters := q.setting("dead-letter-exchange")
@@ -209,10 +226,17 @@ func (e *examination) read(subject string, q *queueInfo) {
 		fate = "the server moves the message to its dead-letter exchange"
 	}
 	limit, limited := q.setting("delivery-limit")
-	if limited {
-		e.note(semel.Warning, subject+" delivery-limit", fmt.Sprint(limit), fmt.Sprintf("%s after %v deliveries that were not acknowledged, such as those to processes that ended: the pipeline does not see it, and does not park it", fate, limit),
-			"set it to -1 (RabbitMQ 4), or to a number that restarts do not reach: the pipeline counts attempts by itself and parks a message")
-	} else if q.Type == amqp.QueueTypeQuorum {
+	found := fmt.Sprint(limit)
+	if !limited && q.Type == amqp.QueueTypeQuorum && e.major() >= 4 {
+		limit, limited, found = float64(defaultLimit), true, fmt.Sprintf("not set, which is %d", defaultLimit)
+	}
+	switch n, _ := limit.(float64); {
+	case limited && (n < 0 || n >= enoughDeliveries):
+		e.note(semel.Fine, subject+" delivery-limit", found, "", "")
+	case limited:
+		e.note(semel.Warning, subject+" delivery-limit", found, fmt.Sprintf("%s after %v deliveries that were not acknowledged, such as those to processes that ended: the pipeline does not see it, and does not park it", fate, limit),
+			fmt.Sprintf("set it to -1 (RabbitMQ 4), or to %d or more: the pipeline counts attempts by itself and parks a message", enoughDeliveries))
+	case q.Type == amqp.QueueTypeQuorum:
 		e.note(semel.Fine, subject+" delivery-limit", "not set; RabbitMQ 4 and later use 20 then", "", "")
 	}
 	if strategy, _ := q.setting("dead-letter-strategy"); deadLetters && strategy != "at-least-once" {

@@ -28,8 +28,8 @@ type SourceOptions struct {
 	Create bool
 	// Prefetch is the maximum number of messages that the server may deliver before
 	// some are acknowledged. It is less if the messages, judged by the sizes of earlier
-	// ones, have more than 16 MiB. Messages that wait after Return come on top.
-	// Defaults to 1,000.
+	// ones, have more than 16 MiB, but not before 64 have come. Messages that wait after
+	// Return come on top. Defaults to 1,000.
 	Prefetch int
 }
 

@@ -13,6 +13,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -99,24 +100,26 @@ func consume(ctx context.Context, guard *semel.Guard, url, queue string) error {
 // handle charges the order of a message once, and tells the server the outcome.
 func handle(ctx context.Context, guard *semel.Guard, ch *amqp.Channel, queue string, m amqp.Delivery) error {
 	key := semel.Key{Scope: "charges", ID: m.MessageId}
-	out, err := guard.Do(ctx, key, func(context.Context, semel.Claim) ([]byte, error) {
-		return charge(m.Body)
-	})
-	var permanent *semel.PermanentError
-	switch {
-	case errors.As(err, &permanent), errors.Is(err, semel.ErrInvalidKey),
-		errors.Is(err, semel.ErrMismatch), errors.Is(err, semel.ErrLate):
-		return park(ctx, ch, queue, m, err) // no retry can help
-	case !semel.MayAck(err):
+	for {
+		out, err := guard.Do(ctx, key, func(context.Context, semel.Claim) ([]byte, error) {
+			return charge(m.Body)
+		})
+		var permanent *semel.PermanentError
+		switch {
+		case errors.As(err, &permanent), errors.Is(err, semel.ErrInvalidKey),
+			errors.Is(err, semel.ErrMismatch), errors.Is(err, semel.ErrLate):
+			return park(ctx, ch, queue, m, err) // no retry can help
+		case semel.MayAck(err):
+			fmt.Printf("%s: %s\n", out.Decision, m.MessageId)
+			return m.Ack(false) // the outcome is durable
+		}
 		fmt.Println("later", err)
-		select { // RabbitMQ would deliver it again immediately
+		select { // RabbitMQ 4 deletes a message that it has taken back 20 times
 		case <-time.After(time.Second):
 		case <-ctx.Done():
+			return ctx.Err()
 		}
-		return m.Nack(false, true)
 	}
-	fmt.Printf("%s: %s\n", out.Decision, m.MessageId)
-	return m.Ack(false) // the outcome is durable
 }
 
 // park keeps a message, with the reason, for a person to look at.
@@ -128,6 +131,11 @@ func park(ctx context.Context, ch *amqp.Channel, queue string, m amqp.Delivery, 
 	copied := amqp.Publishing{
 		DeliveryMode: amqp.Persistent, ContentType: m.ContentType, MessageId: m.MessageId, Body: m.Body,
 		Headers: amqp.Table{"reason": reason.Error()},
+	}
+	for name, value := range m.Headers {
+		if name != "reason" && !strings.HasPrefix(name, "x-") { // those belong to the server
+			copied.Headers[name] = value
+		}
 	}
 	confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, "", parked, true, false, copied)
 	if err != nil {
