@@ -18,10 +18,9 @@ func benchFilters(b *testing.B) map[string]func() anyFilter {
 	seed := testSeed(b)
 	o := Options{Capacity: benchIDs, Seed: seed}
 	return map[string]func() anyFilter{
-		"Bloom":   func() anyFilter { return must(NewBloom(&o))(b) },
 		"Blocked": func() anyFilter { return must(NewBlocked(&o))(b) },
 		"Rotating": func() anyFilter {
-			return must(NewRotating(&RotatingOptions{Capacity: benchIDs, Seed: seed}))(b)
+			return must(NewRotating(&RotatingOptions{Capacity: benchIDs, Seed: seed, WhenFull: Report}))(b)
 		},
 	}
 }

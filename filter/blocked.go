@@ -3,44 +3,55 @@ package filter
 import (
 	"math"
 	"math/bits"
-
-	"github.com/semel-dev/semel"
 )
 
 // Blocked is a Bloom filter that keeps all bits of an id in one block of 512
 // bits, so that an operation costs one cache miss (Putze, Sanders and Singler,
-// "Cache-, Hash- and Space-Efficient Bloom Filters", 2007). It takes more bits
-// than [Bloom] for the same error rate. It is several times faster when it is
-// larger than the processor's cache.
+// "Cache-, Hash- and Space-Efficient Bloom Filters", 2007). A filter without
+// blocks takes fewer bits and is several times slower when it is larger than the
+// processor's cache.
 type Blocked struct {
-	fixed
-	blocks [][blockBits / 64]uint64
+	hasher   hasher
+	probes   int
+	capacity int
+	full     WhenFull
+	length   int // ids that were added and not seen before
+	ones     int // bits that are set
+	blocks   [][blockBits / 64]uint64
 }
 
 // NewBlocked returns an empty filter. Nil options ask for the defaults. The
 // error wraps [semel.ErrInvalidRequest] and names each field that is out of
 // bounds.
 func NewBlocked(opts *Options) (*Blocked, error) {
-	o, err := opts.withDefaults(minBlocked)
+	o, err := opts.withDefaults()
 	if err != nil {
 		return nil, err
 	}
 	blocks, k := blockedSize(o.Capacity, o.ErrorRate)
-	return &Blocked{fixed: newFixed(o, k, blocks*blockBits), blocks: make([][blockBits / 64]uint64, blocks)}, nil
+	return &Blocked{
+		hasher: newHasher(o.Seed), probes: k, capacity: o.Capacity, full: o.WhenFull,
+		blocks: make([][blockBits / 64]uint64, blocks),
+	}, nil
 }
 
 // Add adds an id and reports whether the id may have been added before. False
 // is certain. At capacity Add returns [ErrFull] or continues, as [WhenFull] says.
 func (b *Blocked) Add(id []byte) (maybeSeen bool, err error) {
 	x, y := b.hasher.id(id)
-	return b.add(x, y)
-}
-
-// AddDigest is Add for a digest. Use either ids or digests with one filter: the
-// filter does not know which digest belongs to which id.
-func (b *Blocked) AddDigest(d semel.Digest) (maybeSeen bool, err error) {
-	x, y := b.hasher.digest(d)
-	return b.add(x, y)
+	if b.full == Refuse && b.length >= b.capacity {
+		if b.has(x, y) {
+			return true, nil
+		}
+		return false, ErrFull
+	}
+	fresh := b.set(x, y)
+	if fresh == 0 {
+		return true, nil
+	}
+	b.ones += fresh
+	b.length++
+	return false, nil
 }
 
 // Has reports whether an id may have been added. False is certain.
@@ -49,11 +60,21 @@ func (b *Blocked) Has(id []byte) bool {
 	return b.has(x, y)
 }
 
-// HasDigest is Has for a digest.
-func (b *Blocked) HasDigest(d semel.Digest) bool {
-	x, y := b.hasher.digest(d)
-	return b.has(x, y)
-}
+// Len returns the number of added ids that were not seen before. It does not
+// count false positives.
+func (b *Blocked) Len() int { return b.length }
+
+// Capacity returns the number of distinct ids that the filter was made for.
+func (b *Blocked) Capacity() int { return b.capacity }
+
+// Over reports whether the filter holds more ids than it was made for.
+func (b *Blocked) Over() bool { return b.length > b.capacity }
+
+// Bytes returns the size of the filter's bits in memory.
+func (b *Blocked) Bytes() int { return len(b.blocks) * blockBits / 8 }
+
+// Fill returns the share of bits that are set.
+func (b *Blocked) Fill() float64 { return float64(b.ones) / float64(len(b.blocks)*blockBits) }
 
 // ErrorRate returns the probability that the filter now reports an absent id as
 // seen. It is computed from the bits that are set, not from Len. It reads at
@@ -100,13 +121,10 @@ func (b *Blocked) has(x, y uint64) bool {
 	return seen == 1
 }
 
-func (b *Blocked) add(x, y uint64) (bool, error) {
-	if b.refuses() {
-		return refused(b.has(x, y))
-	}
+// set sets the bits of an id and returns how many of them were not set before.
+func (b *Blocked) set(x, y uint64) (fresh int) {
 	index, rest := bits.Mul64(x, uint64(len(b.blocks)))
 	block := &b.blocks[index]
-	fresh := 0
 	for i := range b.probes {
 		if i == maxProbes/2 {
 			y = rest
@@ -116,5 +134,5 @@ func (b *Blocked) add(x, y uint64) (bool, error) {
 		fresh += int(^*word >> (y & 63) & 1)
 		*word |= 1 << (y & 63)
 	}
-	return b.count(fresh), nil
+	return fresh
 }

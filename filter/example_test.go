@@ -28,8 +28,8 @@ func ExampleNewBlocked() {
 	// order-1 may have been seen: true
 }
 
-func ExampleNewBloom() {
-	f, err := filter.NewBloom(&filter.Options{Capacity: 1, WhenFull: filter.Refuse})
+func ExampleBlocked_Add() {
+	f, err := filter.NewBlocked(&filter.Options{Capacity: 1, WhenFull: filter.Refuse})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -38,9 +38,7 @@ func id(i int) []byte {
 // anyFilter has the methods that all kinds of filter share.
 type anyFilter interface {
 	Add(id []byte) (maybeSeen bool, err error)
-	AddDigest(d semel.Digest) (maybeSeen bool, err error)
 	Has(id []byte) bool
-	HasDigest(d semel.Digest) bool
 	Len() int
 	Capacity() int
 	Over() bool
@@ -49,15 +47,12 @@ type anyFilter interface {
 	ErrorRate() float64
 }
 
-// kinds makes one filter of each kind. A Rotating filter gets a window by time,
-// and its current generation has the given capacity.
+// kinds makes one filter of each kind. The current generation of a Rotating
+// filter has the given capacity.
 var kinds = []struct {
 	name string
 	make func(t testing.TB, capacity int, seed Seed, full WhenFull) anyFilter
 }{
-	{"Bloom", func(t testing.TB, n int, seed Seed, full WhenFull) anyFilter {
-		return must(NewBloom(&Options{Capacity: n, Seed: seed, WhenFull: full}))(t)
-	}},
 	{"Blocked", func(t testing.TB, n int, seed Seed, full WhenFull) anyFilter {
 		return must(NewBlocked(&Options{Capacity: n, Seed: seed, WhenFull: full}))(t)
 	}},
@@ -73,8 +68,6 @@ func snapshot(f anyFilter) string { return fmt.Sprintf("%+v", f) }
 // words returns the bits of a filter.
 func words(f anyFilter) []uint64 {
 	switch f := f.(type) {
-	case *Bloom:
-		return f.words
 	case *Blocked:
 		var all []uint64
 		for _, block := range f.blocks {
@@ -222,54 +215,6 @@ func TestReportingFilterGoesOnAndTells(t *testing.T) {
 	}
 }
 
-// A store may choose a shard by some bits of a digest and give each shard a
-// filter.
-func TestDigestsThatShareBitsFillAFilterEvenly(t *testing.T) {
-	t.Parallel()
-	masks := map[string]func(d *semel.Digest){
-		"first byte": func(d *semel.Digest) { d[0] = 7 },
-		"byte 7":     func(d *semel.Digest) { d[7] = 7 },
-		"byte 8":     func(d *semel.Digest) { d[8] = 7 },
-		"last byte":  func(d *semel.Digest) { d[15] = 7 },
-		"first half": func(d *semel.Digest) { clear(d[:8]) },
-		"last half":  func(d *semel.Digest) { clear(d[8:]) },
-	}
-	for _, kind := range kinds {
-		for name, mask := range masks {
-			t.Run(kind.name+"/"+name, func(t *testing.T) {
-				t.Parallel()
-				const n = 20_000
-				h := newHasher(Seed{9}) // stands for the store's hash
-				digest := func(i int) (d semel.Digest) {
-					x, y := h.id(id(i))
-					binary.LittleEndian.PutUint64(d[:], x)
-					binary.LittleEndian.PutUint64(d[8:], y)
-					mask(&d)
-					return d
-				}
-				f := kind.make(t, n, testSeed(t), Report)
-				for i := range n {
-					must(f.AddDigest(digest(i)))(t)
-				}
-				wrong := 0
-				for i := range 2 * n {
-					if seen := f.HasDigest(digest(i)); i < n && !seen {
-						t.Fatalf("digest %d is not seen", i)
-					} else if i >= n && seen {
-						wrong++
-					}
-				}
-				if p := f.ErrorRate(); p > 0.0012 {
-					t.Errorf("error rate %g at capacity", p)
-				}
-				if wrong > bound(n, 0.001) {
-					t.Errorf("%d of %d absent digests are called seen", wrong, n)
-				}
-			})
-		}
-	}
-}
-
 // bound is six standard deviations above the mean of a binomial count.
 func bound(trials int, p float64) int {
 	mean := float64(trials) * p
@@ -304,7 +249,7 @@ func TestSeedDecidesWhichIDsCollide(t *testing.T) {
 
 func TestRandomSeedsDiffer(t *testing.T) {
 	t.Parallel()
-	a, b := must(NewBloom(nil))(t), must(NewBloom(nil))(t)
+	a, b := must(NewBlocked(nil))(t), must(NewBlocked(nil))(t)
 	if a.hasher == b.hasher || a.hasher == newHasher(Seed{}) {
 		t.Errorf("hashers %x and %x", a.hasher, b.hasher)
 	}
@@ -312,9 +257,8 @@ func TestRandomSeedsDiffer(t *testing.T) {
 
 func TestNilOptionsGiveTheStatedDefaults(t *testing.T) {
 	t.Parallel()
-	bloom, blocked := must(NewBloom(nil))(t), must(NewBlocked(nil))(t)
-	rotating := must(NewRotating(nil))(t)
-	for _, f := range []anyFilter{bloom, blocked, rotating} {
+	blocked, rotating := must(NewBlocked(nil))(t), must(NewRotating(nil))(t)
+	for _, f := range []anyFilter{blocked, rotating} {
 		if f.Capacity() != 1_000_000 {
 			t.Errorf("%T: capacity %d", f, f.Capacity())
 		}
@@ -322,29 +266,29 @@ func TestNilOptionsGiveTheStatedDefaults(t *testing.T) {
 			t.Errorf("%T: a new filter is not empty", f)
 		}
 	}
-	fixed, windowed := must((*Options)(nil).withDefaults(minError))(t), must((*RotatingOptions)(nil).withDefaults())(t)
+	fixed, windowed := must((*Options)(nil).withDefaults())(t), must((*RotatingOptions)(nil).withDefaults())(t)
 	if fixed.ErrorRate != 0.001 || windowed.ErrorRate != 0.001 {
 		t.Errorf("error rates %g, %g", fixed.ErrorRate, windowed.ErrorRate)
 	}
-	if rotating.window != 0 || rotating.generations != 8 {
+	if rotating.window != 24*time.Hour || rotating.generations != 8 {
 		t.Errorf("a window of %v in %d generations", rotating.window, rotating.generations)
 	}
-	if bloom.full != Refuse || blocked.full != Refuse || rotating.full != Refuse {
+	if blocked.full != Refuse || rotating.full != Refuse {
 		t.Error("the default is not Refuse")
 	}
 }
 
 func TestAllBadOptionsAreNamedAtOnce(t *testing.T) {
 	t.Parallel()
-	_, bloom := NewBloom(&Options{Capacity: -1, ErrorRate: 1e-10, WhenFull: 2})
-	_, blocked := NewBlocked(&Options{Capacity: 1<<36 + 1, ErrorRate: 1e-7, WhenFull: 3})
+	_, small := NewBlocked(&Options{Capacity: -1, ErrorRate: 1e-10, WhenFull: 2})
+	_, large := NewBlocked(&Options{Capacity: 1<<36 + 1, ErrorRate: 0.6, WhenFull: 3})
 	_, rotating := NewRotating(&RotatingOptions{Capacity: -5, Window: 1, Generations: 3, ErrorRate: math.NaN(), WhenFull: 9})
 	for _, c := range []struct {
 		err   error
 		names []string
 	}{
-		{bloom, []string{"Options.Capacity: -1", "Options.ErrorRate: 1e-10", "Options.WhenFull: 2"}},
-		{blocked, []string{"Options.Capacity: 68719476737", "Options.ErrorRate: 1e-07", "Options.WhenFull: 3"}},
+		{small, []string{"Options.Capacity: -1", "Options.ErrorRate: 1e-10", "Options.WhenFull: 2"}},
+		{large, []string{"Options.Capacity: 68719476737", "Options.ErrorRate: 0.6", "Options.WhenFull: 3"}},
 		{rotating, []string{
 			"RotatingOptions.Capacity: -5", "RotatingOptions.Window: 1ns", "RotatingOptions.Generations: 3",
 			"RotatingOptions.ErrorRate: NaN", "RotatingOptions.WhenFull: 9",
@@ -365,7 +309,7 @@ func TestAllBadOptionsAreNamedAtOnce(t *testing.T) {
 func TestOptionsAreNotChanged(t *testing.T) {
 	t.Parallel()
 	var o Options
-	must(NewBloom(&o))(t)
+	must(NewBlocked(&o))(t)
 	if o != (Options{}) {
 		t.Errorf("options became %+v", o)
 	}
@@ -375,14 +319,11 @@ func TestAddAndHasDoNotAllocate(t *testing.T) {
 	// Not parallel: testing.AllocsPerRun counts for the whole process.
 	for _, kind := range kinds {
 		f := kind.make(t, 10_000, testSeed(t), Report)
-		key, digest := id(1), semel.Digest{1}
+		key := id(1)
 		got := testing.AllocsPerRun(100, func() {
 			key[0]++
-			digest[0]++
 			f.Add(key)
 			f.Has(key)
-			f.AddDigest(digest)
-			f.HasDigest(digest)
 		})
 		if got != 0 {
 			t.Errorf("%s: %v allocations", kind.name, got)

@@ -30,15 +30,14 @@ const (
 // filter (Naor and Yogev, "Bloom Filters in Adversarial Environments", 2015).
 type Seed [16]byte
 
-// Options are the options of [NewBloom] and [NewBlocked]. The zero value is
+// Options are the options of [NewBlocked]. The zero value is
 // valid.
 type Options struct {
 	// Capacity is the number of distinct ids that the filter holds. Must be
 	// between 1 and 2^36. Defaults to 1,000,000.
 	Capacity int
 	// ErrorRate is the probability that a filter at capacity reports an absent
-	// id as seen. Must be between 1e-9 (for Blocked, 1e-6) and 0.5. Defaults to
-	// 0.001.
+	// id as seen. Must be between 1e-9 and 0.5. Defaults to 0.001.
 	ErrorRate float64
 	// Seed keys the hash. The zero Seed asks for a new one. Defaults to a
 	// random seed.
@@ -49,15 +48,12 @@ type Options struct {
 
 // RotatingOptions are the options of [NewRotating]. The zero value is valid.
 type RotatingOptions struct {
-	// Capacity is the number of ids in a window. For a window by count it is
-	// the length of the window. For a window by time it is the highest number
-	// of ids expected in the window, at an even rate. Must be between 1 and
-	// 2^36. Defaults to 1,000,000.
+	// Capacity is the highest number of ids expected in the window, at an even
+	// rate. Must be between 1 and 2^36. Defaults to 1,000,000.
 	Capacity int
 	// Window is the time for which the filter remembers an id after its last
-	// Add; the id may stay a little longer. 0 remembers the last Capacity ids
-	// instead, however old they are. Must be 0 or at least 1 millisecond.
-	// Defaults to 0.
+	// Add; the id may stay a little longer. Must be between 1 millisecond and
+	// 100 years. Defaults to 24 h.
 	Window time.Duration
 	// Generations is the number of parts in which the filter forgets the
 	// window. With more parts the filter remembers ids for less time beyond the
@@ -71,30 +67,31 @@ type RotatingOptions struct {
 	// Seed keys the hash. The zero Seed asks for a new one. Defaults to a
 	// random seed.
 	Seed Seed
-	// WhenFull says what Add does when the current generation of a window by
-	// time is full. A window by count is never full. Defaults to Refuse.
+	// WhenFull says what Add does when the current generation is full. Defaults
+	// to Refuse.
 	WhenFull WhenFull
 }
 
 const (
-	maxCapacity  = 1 << 36
-	minWindow    = time.Millisecond
-	maxWindow    = 100 * 365 * 24 * time.Hour
-	minError     = 1e-9
-	minBlocked   = 1e-6
-	minRotating  = 1e-5
-	maxError     = 0.5
-	defaultCount = 1_000_000
-	defaultError = 0.001
+	maxCapacity = 1 << 36
+	minWindow   = time.Millisecond
+	maxWindow   = 100 * 365 * 24 * time.Hour
+	minError    = 1e-9
+	minRotating = 1e-5
+	maxError    = 0.5
+
+	defaultCapacity = 1_000_000
+	defaultError    = 0.001
+	defaultWindow   = 24 * time.Hour
 )
 
-func (o *Options) withDefaults(lowest float64) (Options, error) {
+func (o *Options) withDefaults() (Options, error) {
 	var c Options
 	if o != nil {
 		c = *o
 	}
 	wrong := invalid.In("filter: Options.")
-	common(wrong, &c, lowest)
+	common(wrong, &c, minError)
 	return c, wrong.Err()
 }
 
@@ -104,11 +101,12 @@ func (o *RotatingOptions) withDefaults() (RotatingOptions, error) {
 		c = *o
 	}
 	c.Generations = cmp.Or(c.Generations, 8)
+	c.Window = cmp.Or(c.Window, defaultWindow)
 	wrong := invalid.In("filter: RotatingOptions.")
 	shared := Options{c.Capacity, c.ErrorRate, c.Seed, c.WhenFull}
 	common(wrong, &shared, minRotating)
 	c.Capacity, c.ErrorRate, c.Seed = shared.Capacity, shared.ErrorRate, shared.Seed
-	if c.Window != 0 && (c.Window < minWindow || c.Window > maxWindow) {
+	if c.Window < minWindow || c.Window > maxWindow {
 		wrong.Add("Window: %v is not between %v and 100 years", c.Window, minWindow)
 	}
 	switch c.Generations {
@@ -121,7 +119,7 @@ func (o *RotatingOptions) withDefaults() (RotatingOptions, error) {
 
 // common sets the defaults of the options that all filters have, and checks them.
 func common(wrong *invalid.List, o *Options, lowest float64) {
-	o.Capacity = cmp.Or(o.Capacity, defaultCount)
+	o.Capacity = cmp.Or(o.Capacity, defaultCapacity)
 	o.ErrorRate = cmp.Or(o.ErrorRate, defaultError)
 	if o.Seed == (Seed{}) {
 		rand.Read(o.Seed[:]) // never fails: crypto/rand ends the process instead

@@ -39,8 +39,6 @@ func TestRateAtCapacityAndAtTwiceTheCapacity(t *testing.T) {
 		p     float64
 		twice float64
 	}{
-		{"Bloom", 0.05, 0.241},
-		{"Bloom", 0.001, 0.0558},
 		{"Blocked", 0.05, 0.236},
 		{"Blocked", 0.001, 0.0373},
 		{"Rotating", 0.05, 0.574},
@@ -83,8 +81,6 @@ func rated(t testing.TB, kind string, p float64) (anyFilter, func(times int) int
 	o := Options{Capacity: n, ErrorRate: p, Seed: testSeed(t), WhenFull: Report}
 	var f anyFilter
 	switch kind {
-	case "Bloom":
-		f = must(NewBloom(&o))(t)
 	case "Blocked":
 		f = must(NewBlocked(&o))(t)
 	case "Rotating":
@@ -123,11 +119,10 @@ func TestRateIsKeptUntilTheFirstRefusal(t *testing.T) {
 	t.Parallel()
 	for _, p := range []float64{0.5, 0.2, 0.05, 0.001} {
 		o := Options{Capacity: 50_000, ErrorRate: p, Seed: testSeed(t)}
-		for _, f := range []anyFilter{must(NewBloom(&o))(t), must(NewBlocked(&o))(t)} {
-			next := fillTo(t, f, o.Capacity)
-			if is := f.ErrorRate(); is > p {
-				t.Errorf("%T after %d ids has a rate of %g, above %g", f, next, is, p)
-			}
+		f := must(NewBlocked(&o))(t)
+		next := fillTo(t, f, o.Capacity)
+		if is := f.ErrorRate(); is > p {
+			t.Errorf("after %d ids a filter has a rate of %g, above %g", next, is, p)
 		}
 	}
 }
@@ -138,42 +133,18 @@ func TestSmallFiltersKeepTheirRate(t *testing.T) {
 	t.Parallel()
 	const filters, trials = 100, 1000
 	seed := testSeed(t)
-	for _, kind := range []string{"Bloom", "Blocked"} {
-		for _, n := range []int{1, 10, 33, 100, 1000} {
-			for _, p := range []float64{0.1, 0.001} {
-				wrong := 0
-				for i := range filters {
-					seed[14] = byte(i)
-					o := Options{Capacity: n, ErrorRate: p, Seed: seed}
-					var f anyFilter
-					if kind == "Bloom" {
-						f = must(NewBloom(&o))(t)
-					} else {
-						f = must(NewBlocked(&o))(t)
-					}
-					wrong += wrongly(f, fillTo(t, f, n), trials)
-				}
-				if wrong > bound(filters*trials, p) {
-					t.Errorf("%s of %d at %g: %d of %d absent ids are called seen", kind, n, p, wrong, filters*trials)
-				}
+	for _, n := range []int{1, 10, 33, 100, 1000} {
+		for _, p := range []float64{0.1, 0.001} {
+			wrong := 0
+			for i := range filters {
+				seed[14] = byte(i)
+				f := must(NewBlocked(&Options{Capacity: n, ErrorRate: p, Seed: seed}))(t)
+				wrong += wrongly(f, fillTo(t, f, n), trials)
+			}
+			if wrong > bound(filters*trials, p) {
+				t.Errorf("%d ids at %g: %d of %d absent ids are called seen", n, p, wrong, filters*trials)
 			}
 		}
-	}
-}
-
-// Under plain double hashing, two ids with one y share most probes.
-func TestIDsWithOneStepDoNotShareTheirProbes(t *testing.T) {
-	t.Parallel()
-	f := must(NewBloom(&Options{Capacity: 1_000_000, Seed: testSeed(t)}))(t)
-	x, y := f.hasher.id(id(1))
-	must(f.add(x, y))(t)
-	if f.has(x+y, y) {
-		t.Error("an id one step on is called seen")
-	}
-	f.ones = 0
-	must(f.add(x+y, y))(t)
-	if f.ones < f.probes-1 {
-		t.Errorf("an id one step on sets %d new bits of %d", f.ones, f.probes)
 	}
 }
 
@@ -182,7 +153,7 @@ func TestIDsWithOneStepDoNotShareTheirProbes(t *testing.T) {
 func TestBlockedSizeIsTheSmallest(t *testing.T) {
 	t.Parallel()
 	const n = 1_000_000
-	for _, p := range []float64{0.5, 0.1, 0.01, 0.001, 1e-4, 1e-6} {
+	for _, p := range []float64{0.5, 0.1, 0.01, 0.001, 1e-4, 1e-6, 1e-9} {
 		blocks, k := blockedSize(n, p)
 		for try := 1; try <= maxProbes; try++ {
 			if load := blockLoad(try, margin*p); offered(n, p)/load < float64(blocks-1) {
@@ -224,8 +195,9 @@ func TestBitsPerIDAreThoseStated(t *testing.T) {
 		f    anyFilter
 		bits float64
 	}{
-		{must(NewBloom(nil))(t), 14.4},
 		{must(NewBlocked(nil))(t), 15.6},
+		{must(NewBlocked(&Options{ErrorRate: 1e-6}))(t), 39.4},
+		{must(NewBlocked(&Options{ErrorRate: 1e-9}))(t), 91.8},
 		{must(NewRotating(nil))(t), 24.9},
 	} {
 		if got := float64(c.f.Bytes()) * 8 / float64(c.f.Capacity()); math.Abs(got-c.bits) > 0.06 {

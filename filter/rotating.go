@@ -4,14 +4,12 @@ import (
 	"math"
 	"math/bits"
 	"time"
-
-	"github.com/semel-dev/semel"
 )
 
 // Rotating is a blocked Bloom filter over a sliding window. It has several
 // generations. Each generation has room for the ids of the window divided by
 // the number of generations less one. Ids go into the current generation. When
-// that has had its share of time or ids, the filter forgets the oldest
+// that has had its share of time, the filter forgets the oldest
 // generation and makes it the current one. So the filter remembers an id for a
 // whole window after its last Add, and for at most one share longer.
 //
@@ -39,7 +37,7 @@ type Rotating struct {
 	share       int // ids in one generation
 	window      time.Duration
 	full        WhenFull
-	time        timeline // counts generations, also in a window by count
+	time        timeline // counts generations
 	lengths     [maxGenerations]int
 	ones        [maxGenerations]int
 }
@@ -86,14 +84,11 @@ func sliceOf(window time.Duration, slices int) int64 {
 // Advance sets the current time and forgets generations that are older than the
 // window. It takes the same short time for any number of generations. A time
 // before the last one changes nothing. Ids that were added before the first
-// call count as added at that call. In a window by count Advance does nothing.
+// call count as added at that call.
 //
 // All times must come from one clock. A clock that jumps ahead ends the window
 // early.
 func (r *Rotating) Advance(now time.Time) {
-	if r.window == 0 {
-		return
-	}
 	before := r.time.current
 	r.forget(before, r.time.advance(now))
 }
@@ -105,26 +100,25 @@ func (r *Rotating) Advance(now time.Time) {
 // remembers the id no longer than before.
 func (r *Rotating) Add(id []byte) (maybeSeen bool, err error) {
 	x, y := r.hasher.id(id)
-	return r.add(x, y)
-}
-
-// AddDigest is Add for a digest. Use either ids or digests with one filter: the
-// filter does not know which digest belongs to which id.
-func (r *Rotating) AddDigest(d semel.Digest) (maybeSeen bool, err error) {
-	x, y := r.hasher.digest(d)
-	return r.add(x, y)
+	seen := r.seen(x, y)
+	lane := r.lane(r.time.current)
+	switch {
+	case seen>>lane&1 == 1:
+		return true, nil
+	case r.lengths[lane] >= r.share && r.full == Refuse:
+		return seen != 0, ErrFull
+	}
+	// An id that is only in older generations is added again, although it may
+	// be a false positive. Otherwise the filter would forget the id with those
+	// generations.
+	r.set(x, y, lane)
+	return seen != 0, nil
 }
 
 // Has reports whether an id may have been added within the window. False is
 // certain.
 func (r *Rotating) Has(id []byte) bool {
 	x, y := r.hasher.id(id)
-	return r.seen(x, y) != 0
-}
-
-// HasDigest is Has for a digest.
-func (r *Rotating) HasDigest(d semel.Digest) bool {
-	x, y := r.hasher.digest(d)
 	return r.seen(x, y) != 0
 }
 
@@ -280,25 +274,8 @@ func (r *Rotating) seen(x, y uint64) uint64 {
 	return seen
 }
 
-func (r *Rotating) add(x, y uint64) (bool, error) {
-	seen := r.seen(x, y)
-	lane := r.lane(r.time.current)
-	if seen>>lane&1 == 1 {
-		return true, nil
-	}
-	if r.lengths[lane] >= r.share {
-		switch {
-		case r.window == 0:
-			r.time.current++
-			r.forget(r.time.current-1, r.time.current)
-			lane = r.lane(r.time.current)
-		case r.full == Refuse:
-			return seen != 0, ErrFull
-		}
-	}
-	// An id that is only in older generations is added again, although it may
-	// be a false positive. Otherwise the filter would forget the id with those
-	// generations.
+// set sets the bits of an id in a lane.
+func (r *Rotating) set(x, y uint64, lane int) {
 	index, rest := bits.Mul64(x, uint64(len(r.stamps)))
 	r.settle(int(index))
 	group := r.group(int(index))
@@ -315,5 +292,4 @@ func (r *Rotating) add(x, y uint64) (bool, error) {
 	}
 	r.ones[lane] += ones
 	r.lengths[lane]++
-	return seen != 0, nil
 }

@@ -33,24 +33,6 @@ func bloomRate(n, m float64, k int) float64 {
 	return math.Pow(fill, float64(k)) * (1 + pairs*variance/(fill*fill))
 }
 
-// bloomSize returns the fewest 64-bit words, and the number of probes, that
-// hold n ids at the rate p.
-func bloomSize(n int, p float64) (words, k int) {
-	ids := offered(n, p)
-	p *= margin
-	k = max(1, int(math.Round(math.Log2(1/p))))
-	m := -float64(k) * ids / math.Log1p(-math.Pow(p, 1/float64(k)))
-	words = max(minBloomWords, int(math.Ceil(m/64)))
-	for bloomRate(ids, float64(words)*64, k) > p {
-		words++
-	}
-	return words, k
-}
-
-// minBloomWords is the smallest size. With fewer bits the probes of different
-// ids are not independent.
-const minBloomWords = 16
-
 // blockRates returns the rates at which k probes all find their bit set, for 0
 // to most ids in a block.
 func blockRates(k, most int) []float64 {

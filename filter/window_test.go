@@ -170,31 +170,6 @@ func TestSteadyTrafficNeitherFillsNorDegrades(t *testing.T) {
 	}
 }
 
-func TestWindowByCountHoldsTheLastIDs(t *testing.T) {
-	t.Parallel()
-	const n = 1000
-	r := must(NewRotating(&RotatingOptions{Capacity: n, ErrorRate: minRotating, Seed: testSeed(t)}))(t)
-	late := 0
-	for i := range 10 * n {
-		if _, err := r.Add(id(i)); err != nil {
-			t.Fatalf("a window by count refuses: %v", err)
-		}
-		r.Advance(time.Unix(int64(i)*1e6, 0)) // changes nothing in a window by count
-		if i >= n-1 && !r.Has(id(i-n+1)) {
-			t.Fatalf("id %d is not seen after %d others", i-n+1, n-1)
-		}
-		if old := i - n - 2*r.share; old >= 0 && r.Has(id(old)) {
-			late++
-		}
-	}
-	if late > 5 {
-		t.Errorf("%d ids are seen long after their window", late)
-	}
-	if r.Over() {
-		t.Error("a window by count is over its capacity")
-	}
-}
-
 func TestFullGenerationRefusesUntilTheNext(t *testing.T) {
 	t.Parallel()
 	start := time.Unix(1_700_000_000, 0)

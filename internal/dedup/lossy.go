@@ -7,46 +7,27 @@ import (
 	"github.com/semel-dev/semel/filter"
 )
 
-// leastBlockedRate is the lowest rate of a blocked filter, which is the faster
-// kind.
-const leastBlockedRate = 1e-6
-
 // lossy is a keySet that takes some new keys for known ones and forgets no key.
 type lossy struct {
-	filter bloom
+	filter *filter.Blocked
 	expect int64
 	note   func(string)
 	over   bool
 }
 
-// bloom has the methods that the filters of package filter share.
-type bloom interface {
-	AddDigest(d semel.Digest) (maybeSeen bool, err error)
-	Over() bool
-	ErrorRate() float64
-	Bytes() int
-}
-
 func newLossy(o *Options) (*lossy, error) {
-	opts := &filter.Options{Capacity: int(o.Expect), ErrorRate: o.Lossy, WhenFull: filter.Report}
-	l := &lossy{expect: o.Expect, note: o.Note}
-	var err error
-	if o.Lossy >= leastBlockedRate {
-		l.filter, err = filter.NewBlocked(opts)
-	} else {
-		l.filter, err = filter.NewBloom(opts)
-	}
+	ids, err := filter.NewBlocked(&filter.Options{Capacity: int(o.Expect), ErrorRate: o.Lossy, WhenFull: filter.Report})
 	if err != nil {
 		return nil, &RefusedError{Problems: []string{fmt.Sprintf("--lossy %v --expect %d: %v", o.Lossy, o.Expect, err)}}
 	}
 	o.Note(fmt.Sprintf("lossy: up to %v of the new lines may be dropped as duplicates, as --lossy permits (a filter of %d KiB for %d keys)",
-		o.Lossy, l.filter.Bytes()>>10, o.Expect))
-	return l, nil
+		o.Lossy, ids.Bytes()>>10, o.Expect))
+	return &lossy{filter: ids, expect: o.Expect, note: o.Note}, nil
 }
 
 func (l *lossy) decide(digests []semel.Digest, _ []uint64, out []semel.Decision) error {
 	for i := range digests {
-		seen, err := l.filter.AddDigest(digests[i])
+		seen, err := l.filter.Add(digests[i][:])
 		if err != nil {
 			return fmt.Errorf("dedup: filter: %w", err)
 		}

@@ -1,6 +1,7 @@
 package tiered
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -66,16 +67,12 @@ func NewMemoryFilter(opts *FilterOptions) (*MemoryFilter, error) {
 	if opts != nil {
 		o = *opts
 	}
-	if o.Window == 0 {
-		o.Window = DefaultFilterWindow
-	}
+	o.Window = cmp.Or(o.Window, DefaultFilterWindow)
 	rotating := filter.RotatingOptions{Capacity: o.Capacity, Window: o.Window, ErrorRate: o.ErrorRate, WhenFull: filter.Report}
 	if o.Alone {
 		const parts = 3 // in addition to the part that is being filled
 		rotating.WhenFull, rotating.Generations = filter.Refuse, parts+1
-		if rotating.Capacity == 0 {
-			rotating.Capacity = defaultFilterCapacity
-		}
+		rotating.Capacity = cmp.Or(rotating.Capacity, defaultFilterCapacity)
 		if rotating.Capacity <= mostFilterCapacity/parts {
 			rotating.Capacity *= parts
 		} else if rotating.Capacity <= mostFilterCapacity {
