@@ -177,7 +177,7 @@ func (j *journal) seal(ctx context.Context, files []*output, bytesIn int64) erro
 			if err := j.failAt("sync"); err != nil {
 				return err
 			}
-			if err := syncData(f.file); err != nil {
+			if err := f.file.Sync(); err != nil {
 				return f.explain(err)
 			}
 		}

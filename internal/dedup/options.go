@@ -1,6 +1,7 @@
 package dedup
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"runtime"
@@ -173,17 +174,17 @@ func (o Options) withDefaults() Options {
 	if o.Delimiter != 0 && o.Format == Auto {
 		o.Format = CSV
 	}
-	setDefault(&o.Format, Auto)
+	o.Format = cmp.Or(o.Format, Auto)
 	if len(o.Keys) == 0 {
 		o.Keys = []string{"line"}
 	}
-	setDefault(&o.Keep, KeepFirst)
-	setDefault(&o.Scope, "default")
-	setDefault(&o.Window, semel.Forever)
-	setDefault(&o.Output, Stdio)
-	setDefault(&o.OnMissing, MissingFail)
-	setDefault(&o.OnMismatch, MismatchDrop)
-	setDefault(&o.Threads, runtime.GOMAXPROCS(0))
+	o.Keep = cmp.Or(o.Keep, KeepFirst)
+	o.Scope = cmp.Or(o.Scope, "default")
+	o.Window = cmp.Or(o.Window, semel.Forever)
+	o.Output = cmp.Or(o.Output, Stdio)
+	o.OnMissing = cmp.Or(o.OnMissing, MissingFail)
+	o.OnMismatch = cmp.Or(o.OnMismatch, MismatchDrop)
+	o.Threads = cmp.Or(o.Threads, runtime.GOMAXPROCS(0))
 	if o.Stdin == nil {
 		o.Stdin = strings.NewReader("")
 	}
@@ -193,28 +194,21 @@ func (o Options) withDefaults() Options {
 	if o.Note == nil {
 		o.Note = func(string) {}
 	}
-	setDefault(&o.blockSize, defaultBlockSize)
-	setDefault(&o.commitBytes, defaultCommitBytes)
-	setDefault(&o.commitEvery, defaultCommitEvery)
+	o.blockSize = cmp.Or(o.blockSize, defaultBlockSize)
+	o.commitBytes = cmp.Or(o.commitBytes, defaultCommitBytes)
+	o.commitEvery = cmp.Or(o.commitEvery, defaultCommitEvery)
 	if o.failAt == nil {
 		o.failAt = func(string) error { return nil }
 	}
 	return o
 }
 
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
-}
-
 // check adds the problems of the options to p.
 func (o *Options) check(p *problems) {
-	p.oneOf("--format", o.Format, Auto, JSONL, Text, CSV, TSV)
-	p.oneOf("--keep", o.Keep, KeepFirst, KeepLast)
-	p.oneOf("--on-missing", o.OnMissing, MissingFail, MissingReject, MissingPass, MissingHash)
-	p.oneOf("--on-mismatch", o.OnMismatch, MismatchDrop, MismatchReject, MismatchPass)
+	oneOf(p, "--format", o.Format, Auto, JSONL, Text, CSV, TSV)
+	oneOf(p, "--keep", o.Keep, KeepFirst, KeepLast)
+	oneOf(p, "--on-missing", o.OnMissing, MissingFail, MissingReject, MissingPass, MissingHash)
+	oneOf(p, "--on-mismatch", o.OnMismatch, MismatchDrop, MismatchReject, MismatchPass)
 	if o.Delimiter != 0 && o.Format != CSV {
 		p.addf("--delimiter is for CSV, and the format is %s: leave out --delimiter or --format", o.Format)
 	}
@@ -304,15 +298,16 @@ func (p *problems) addf(format string, args ...any) {
 	*p = append(*p, fmt.Sprintf(format, args...))
 }
 
-func (p *problems) oneOf(flag string, value fmt.Stringer, known ...fmt.Stringer) {
+// oneOf adds a problem unless the value of a flag is a known one.
+func oneOf[T ~string](p *problems, flag string, value T, known ...T) {
+	if slices.Contains(known, value) {
+		return
+	}
 	names := make([]string, len(known))
 	for i, k := range known {
-		if k == value {
-			return
-		}
-		names[i] = k.String()
+		names[i] = string(k)
 	}
-	p.addf("%s %q: write one of %s", flag, value.String(), strings.Join(names, ", "))
+	p.addf("%s %q: write one of %s", flag, value, strings.Join(names, ", "))
 }
 
 // err returns nil if there are no problems.
@@ -322,15 +317,3 @@ func (p problems) err() error {
 	}
 	return &RefusedError{Problems: p}
 }
-
-// String returns the format as the flag has it.
-func (f Format) String() string { return string(f) }
-
-// String returns the choice as the flag has it.
-func (k Keep) String() string { return string(k) }
-
-// String returns the policy as the flag has it.
-func (m OnMissing) String() string { return string(m) }
-
-// String returns the policy as the flag has it.
-func (m OnMismatch) String() string { return string(m) }

@@ -100,10 +100,10 @@ func addCompletions(cmd *cobra.Command) {
 	}
 }
 
-func names[T fmt.Stringer](values ...T) []string {
+func names[T ~string](values ...T) []string {
 	texts := make([]string, len(values))
 	for i, value := range values {
-		texts[i] = value.String()
+		texts[i] = string(value)
 	}
 	return texts
 }
