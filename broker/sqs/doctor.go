@@ -107,7 +107,9 @@ const (
 func (e *examination) read(ctx context.Context, attributes map[string]string) {
 	subject := "queue " + e.Name + " "
 	kept := retention(attributes)
-	if kept > e.opts.Window {
+	if kept == 0 { // as ElasticMQ
+		e.note(semel.Fine, subject+"retention", "the server does not tell it", "", "")
+	} else if kept > e.opts.Window {
 		e.note(semel.Notice, subject+"retention", kept.String(), "a message that is delivered again after the window of "+e.opts.Window.String()+" has its effect again", "choose a window that is longer than the retention")
 	} else {
 		e.note(semel.Fine, subject+"retention", kept.String()+", within the window of "+e.opts.Window.String(), "", "")
@@ -152,6 +154,8 @@ func (e *examination) deadLetters(ctx context.Context, arn string, kept time.Dur
 	subject := "dead-letter queue " + name + " retention"
 	later := retention(attributes)
 	switch {
+	case later == 0:
+		e.note(semel.Fine, subject, "the server does not tell it", "", "")
 	case !e.FIFO && later <= kept:
 		e.note(semel.Warning, subject, later.String(), "a standard queue counts it from when the message was first sent: a message that waited in "+source.Name+" for up to "+kept.String()+" may be deleted as soon as it arrives", "make it longer than the retention of "+source.Name+": 14 days at most")
 	case later+kept > e.opts.Window:
