@@ -205,29 +205,31 @@ func lengthen(slots []uint64) []uint64 {
 	return next
 }
 
-// points reports whether the index maps a digest to a position.
-func (x *index) points(d *semel.Digest, pos uint64) bool {
+// slot returns the slot that maps a digest to a position, if there is one.
+func (x *index) slot(d *semel.Digest, pos uint64) (s *shard, i int, ok bool) {
 	sh, tag := split(d)
-	s := &x.shards[sh]
-	for i := s.seek(tag); s.has(i, tag); i++ {
+	s = &x.shards[sh]
+	for i = s.seek(tag); s.has(i, tag); i++ {
 		if s.pos(i) == pos {
-			return true
+			return s, i, true
 		}
 	}
-	return false
+	return s, i, false
+}
+
+// points reports whether the index maps a digest to a position.
+func (x *index) points(d *semel.Digest, pos uint64) bool {
+	_, _, ok := x.slot(d, pos)
+	return ok
 }
 
 // forget removes the slot that maps a digest to a position.
 func (x *index) forget(d *semel.Digest, pos uint64) bool {
-	sh, tag := split(d)
-	s := &x.shards[sh]
-	for i := s.seek(tag); s.has(i, tag); i++ {
-		if s.pos(i) == pos {
-			x.remove(s, i)
-			return true
-		}
+	s, i, ok := x.slot(d, pos)
+	if ok {
+		x.remove(s, i)
 	}
-	return false
+	return ok
 }
 
 // seekMost is the distance from the home of a tag that a seek seldom exceeds. It is

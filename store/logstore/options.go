@@ -1,6 +1,7 @@
 package logstore
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -111,20 +112,11 @@ func (o *Options) withDefaults() (Options, error) {
 	if o != nil {
 		c = *o
 	}
-	fill := func(field *int64, value int64) {
-		if *field == 0 {
-			*field = value
-		}
-	}
-	fill(&c.SegmentSize, defaultSegmentSize)
-	fill(&c.CacheBytes, defaultCacheBytes)
-	fill(&c.MaxResult, defaultMaxResult)
-	if c.MaxIndexBytes == 0 {
-		c.MaxIndexBytes = defaultIndexBytes()
-	}
-	if c.FsyncInterval == 0 {
-		c.FsyncInterval = defaultFsyncInterval
-	}
+	c.SegmentSize = cmp.Or(c.SegmentSize, defaultSegmentSize)
+	c.CacheBytes = cmp.Or(c.CacheBytes, defaultCacheBytes)
+	c.MaxResult = cmp.Or(c.MaxResult, defaultMaxResult)
+	c.MaxIndexBytes = cmp.Or(c.MaxIndexBytes, defaultIndexBytes())
+	c.FsyncInterval = cmp.Or(c.FsyncInterval, defaultFsyncInterval)
 	if c.FS == nil {
 		c.FS = vfs.OS{}
 	}

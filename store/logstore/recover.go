@@ -1,6 +1,7 @@
 package logstore
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -307,20 +308,7 @@ func (l *loader) isEmpty(g *segment) bool {
 	return err == nil && isZero(img[headerSize:])
 }
 
-func isZero(b []byte) bool {
-	for len(b) >= 8 {
-		if binary.LittleEndian.Uint64(b) != 0 {
-			return false
-		}
-		b = b[8:]
-	}
-	for _, c := range b {
-		if c != 0 {
-			return false
-		}
-	}
-	return true
-}
+func isZero(b []byte) bool { return bytes.Count(b, []byte{0}) == len(b) }
 
 // checkReached refuses a log that ends before the position that it is known to
 // have reached. That part was durable, so a crash cannot have cut it off. It

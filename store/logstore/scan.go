@@ -83,7 +83,7 @@ func judge(img []byte, off int, seed, seq uint32) (torn bool, err error) {
 func cutShort(b []byte) bool {
 	whole := binary.LittleEndian.AppendUint32(nil, trailer)
 	for n := range b {
-		if bytes.Equal(b[:n], whole[:n]) && len(bytes.Trim(b[n:], "\x00")) == 0 {
+		if bytes.Equal(b[:n], whole[:n]) && isZero(b[n:]) {
 			return true
 		}
 	}
@@ -95,7 +95,7 @@ func cutShort(b []byte) bool {
 func hasZeroSector(img []byte, from, to int) bool {
 	for from < to {
 		next := min((from/sectorSize+1)*sectorSize, to)
-		if len(bytes.Trim(img[from:next], "\x00")) == 0 {
+		if isZero(img[from:next]) {
 			return true
 		}
 		from = next

@@ -124,21 +124,6 @@ type TxKeys struct {
 	Origins []string
 }
 
-// slice returns the keys in [from, to).
-func (k *TxKeys) slice(from, to int) TxKeys {
-	part := TxKeys{Digests: k.Digests[from:to]}
-	if k.Prints != nil {
-		part.Prints = k.Prints[from:to]
-	}
-	if k.Keys != nil {
-		part.Keys = k.Keys[from:to]
-	}
-	if k.Origins != nil {
-		part.Origins = k.Origins[from:to]
-	}
-	return part
-}
-
 // detail returns the key and origin of a key, as far as there are any.
 func (k *TxKeys) detail(i int) (d detail) {
 	if k.Keys != nil {
@@ -219,8 +204,7 @@ func (tx *Tx) Claim(keys TxKeys, window time.Duration, out []semel.Decision) err
 	}
 	const run = 1024
 	for from := 0; from < n; from += run {
-		to := min(from+run, n)
-		if err := tx.claimRun(keys.slice(from, to), window, out[from:to]); err != nil {
+		if err := tx.claimRun(&keys, from, min(from+run, n), window, out); err != nil {
 			return err
 		}
 	}
@@ -272,16 +256,16 @@ func (tx *Tx) overErr() error {
 	return errOver
 }
 
-// claimRun decides a few keys. It first touches all their slots, so that the
-// memory latencies overlap. Then it does the file reads, and then it decides.
-func (tx *Tx) claimRun(keys TxKeys, window time.Duration, out []semel.Decision) error {
+// claimRun decides the keys in [from, to). It first touches all their slots, so that
+// the memory latencies overlap. Then it does the file reads, and then it decides.
+func (tx *Tx) claimRun(keys *TxKeys, from, to int, window time.Duration, out []semel.Decision) error {
 	s := tx.store
-	s.index.touch(keys.Digests)
+	s.index.touch(keys.Digests[from:to])
 	now := s.clock.Nanos()
 	tick := expiryTick(now, int64(window))
 	clear(tx.op.known)
-	for i := 0; i < len(out); {
-		decision, err := tx.claimOne(&keys, i, tick, now)
+	for i := from; i < to; {
+		decision, err := tx.claimOne(keys, i, tick, now)
 		if err != nil {
 			return err
 		}
@@ -290,7 +274,7 @@ func (tx *Tx) claimRun(keys TxKeys, window time.Duration, out []semel.Decision) 
 			i++
 			continue
 		}
-		for k := i + 1; k < len(out); k++ {
+		for k := i + 1; k < to; k++ {
 			s.plan(tx.op, &keys.Digests[k])
 		}
 		s.mu.Unlock()

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -213,23 +214,13 @@ func (o *Options) withDefaults() Options {
 	if o != nil {
 		filled = *o
 	}
-	if filled.Prefix == "" {
-		filled.Prefix = DefaultPrefix
-	}
-	if filled.MaxResult == 0 {
-		filled.MaxResult = DefaultMaxResult
-	}
+	filled.Prefix = cmp.Or(filled.Prefix, DefaultPrefix)
+	filled.MaxResult = cmp.Or(filled.MaxResult, DefaultMaxResult)
 	if filled.Compact != nil {
 		c := *filled.Compact
-		if c.Slices == 0 {
-			c.Slices = DefaultSlices
-		}
-		if c.Expect == 0 {
-			c.Expect = DefaultExpect
-		}
-		if c.Grace == 0 {
-			c.Grace = DefaultGrace
-		}
+		c.Slices = cmp.Or(c.Slices, DefaultSlices)
+		c.Expect = cmp.Or(c.Expect, DefaultExpect)
+		c.Grace = cmp.Or(c.Grace, DefaultGrace)
 		filled.Compact = &c
 	}
 	return filled
