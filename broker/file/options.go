@@ -1,6 +1,7 @@
 package file
 
 import (
+	"cmp"
 	"path/filepath"
 	"time"
 
@@ -46,24 +47,14 @@ type SourceOptions struct {
 }
 
 func (o *SourceOptions) defaults() {
-	if o.Poll == 0 {
-		o.Poll = 250 * time.Millisecond
-	}
-	if o.Linger == 0 {
-		o.Linger = max(30*time.Second, o.Poll)
-	}
-	if o.MaxLine == 0 {
-		o.MaxLine = DefaultMaxLine
-	}
-	if o.SaveEvery == 0 {
-		o.SaveEvery = time.Second
-	}
+	o.Poll = cmp.Or(o.Poll, 250*time.Millisecond)
+	o.Linger = cmp.Or(o.Linger, max(30*time.Second, o.Poll))
+	o.MaxLine = cmp.Or(o.MaxLine, DefaultMaxLine)
+	o.SaveEvery = cmp.Or(o.SaveEvery, time.Second)
 	if o.FS == nil {
 		o.FS = vfs.OS{}
 	}
-	if o.chunk == 0 {
-		o.chunk = 256 << 10
-	}
+	o.chunk = cmp.Or(o.chunk, 256<<10)
 }
 
 func (o *SourceOptions) validate(paths []string) error {

@@ -1,6 +1,7 @@
 package file
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/logstore"
 	"github.com/semel-dev/semel/vfs"
@@ -115,39 +117,37 @@ const partItems = 2048
 // an [*UnknownOutputError]. An open output is refused with a
 // [*LockedError]. The session does not close the store.
 func OpenSession(ctx context.Context, store *logstore.Store, path string, opts *SessionOptions) (*Session, error) {
-	s := &Session{store: store, window: semel.DefaultWindow, most: partItems}
-	var fsys vfs.FS = vfs.OS{}
+	var o SessionOptions
 	if opts != nil {
-		s.source, s.late, s.change = opts.Source, opts.OnLate == semel.LateRun, opts.FilterMap
-		if opts.Window != 0 {
-			s.window = opts.Window
-		}
-		if opts.Part != 0 {
-			s.most = opts.Part
-		}
-		if opts.FS != nil {
-			fsys = opts.FS
-		}
+		o = *opts
 	}
-	var errs []error
+	if o.FS == nil {
+		o.FS = vfs.OS{}
+	}
+	s := &Session{
+		store: store, source: o.Source, change: o.FilterMap, late: o.OnLate == semel.LateRun,
+		window: cmp.Or(o.Window, semel.DefaultWindow), most: cmp.Or(o.Part, partItems),
+	}
+	wrong := invalid.In("file: SessionOptions.")
 	if s.window < 0 {
-		errs = append(errs, fmt.Errorf("file: SessionOptions.Window: %v is negative: %w", s.window, semel.ErrInvalidRequest))
+		wrong.Add("Window: %v is negative", s.window)
 	}
 	if s.most < 0 {
-		errs = append(errs, fmt.Errorf("file: SessionOptions.Part: %d is negative: %w", s.most, semel.ErrInvalidRequest))
+		wrong.Add("Part: %d is negative", s.most)
 	}
 	if s.source != nil && s.source.state != nil {
-		errs = append(errs, fmt.Errorf("file: SessionOptions.Source: it has a State of its own: %w", semel.ErrInvalidRequest))
+		wrong.Add("Source: it has a State of its own")
 	}
 	path, err := filepath.Abs(path)
-	if err = errors.Join(append(errs, err)...); err != nil {
+	wrong.Join(err)
+	if err := wrong.Err(); err != nil {
 		return nil, err
 	}
-	if s.unlock, err = lockFile(fsys, path); err != nil {
+	if s.unlock, err = lockFile(o.FS, path); err != nil {
 		return nil, err
 	}
-	if s.out, err = openOutput(fsys, path); err == nil {
-		err = s.resume(ctx, opts != nil && opts.Append)
+	if s.out, err = openOutput(o.FS, path); err == nil {
+		err = s.resume(ctx, o.Append)
 	}
 	if err != nil {
 		if s.out != nil {

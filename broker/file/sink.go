@@ -68,19 +68,18 @@ func OpenSink(path string, opts *SinkOptions) (*Sink, error) {
 	if opts != nil {
 		o = *opts
 	}
-	var fsys vfs.FS = vfs.OS{}
-	if o.FS != nil {
-		fsys = o.FS
+	if o.FS == nil {
+		o.FS = vfs.OS{}
 	}
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("file: %w", err)
 	}
-	unlock, err := lockFile(fsys, path)
+	unlock, err := lockFile(o.FS, path)
 	if err != nil {
 		return nil, err
 	}
-	out, err := openOutput(fsys, path)
+	out, err := openOutput(o.FS, path)
 	if err == nil {
 		err = out.begin(o.Beside)
 	}
