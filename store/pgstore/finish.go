@@ -20,37 +20,88 @@ const maxStatementBytes = 16 << 20
 // Complete implements [semel.Store]. It blocks for one statement, whose commit is
 // durable when Complete returns.
 func (s *Store) Complete(ctx context.Context, reqs []semel.CompleteRequest, answers []error) error {
-	return s.finish(ctx, &completion{reqs, answers, s.opts.MaxResult}, len(reqs), len(answers))
+	return s.finish(ctx, len(reqs), len(answers), &verb{
+		name: "complete", sql: s.sql.complete,
+		held: func(i int) (semel.Key, semel.Token, error) {
+			return reqs[i].Key, reqs[i].Token, reqs[i].Validate(s.opts.MaxResult)
+		},
+		size: func(i int) int { return len(reqs[i].Result.Data) },
+		columns: func(which []int) []any {
+			spans := make(pgtype.FlatArray[pgtype.Int8], len(which))
+			results := make(pgtype.FlatArray[[]byte], len(which))
+			for n, i := range which {
+				spans[n], results[n] = microseconds(reqs[i].Window), encodeResult(reqs[i].Result)
+			}
+			return []any{spans, results}
+		},
+		changed: func(int, time.Time) {},
+		refused: func(i int, err error) { answers[i] = err },
+		// A row keeps the token that completed its key.
+		repeats: func(i int, r *row, now time.Time) bool {
+			return r.state(now) == semel.Done && r.fence() != 0 && r.fence() == reqs[i].Token
+		},
+	})
 }
 
 // Release implements [semel.Store]. It blocks for one statement.
 func (s *Store) Release(ctx context.Context, reqs []semel.ReleaseRequest, answers []error) error {
-	return s.finish(ctx, &release{reqs, answers}, len(reqs), len(answers))
+	return s.finish(ctx, len(reqs), len(answers), &verb{
+		name: "release", sql: s.sql.release,
+		held: func(i int) (semel.Key, semel.Token, error) {
+			return reqs[i].Key, reqs[i].Token, reqs[i].Validate()
+		},
+		size: func(int) int { return 0 },
+		columns: func(which []int) []any {
+			unknown := make(pgtype.FlatArray[bool], len(which))
+			for n, i := range which {
+				unknown[n] = reqs[i].Unknown
+			}
+			return []any{unknown}
+		},
+		changed: func(int, time.Time) {},
+		refused: func(i int, err error) { answers[i] = err },
+		repeats: func(int, *row, time.Time) bool { return false },
+	})
 }
 
 // Extend implements [semel.Store]. It blocks for one statement. An Unknown record
 // is not extended. Its holder may complete or release it.
 func (s *Store) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers []semel.ExtendAnswer) error {
-	return s.finish(ctx, &extension{reqs, answers}, len(reqs), len(answers))
+	return s.finish(ctx, len(reqs), len(answers), &verb{
+		name: "extend", sql: s.sql.extend,
+		held: func(i int) (semel.Key, semel.Token, error) {
+			return reqs[i].Key, reqs[i].Token, reqs[i].Validate()
+		},
+		size: func(int) int { return 0 },
+		columns: func(which []int) []any {
+			spans := make(pgtype.FlatArray[pgtype.Int8], len(which))
+			for n, i := range which {
+				spans[n] = microseconds(reqs[i].Lease)
+			}
+			return []any{spans}
+		},
+		changed: func(i int, until time.Time) { answers[i] = semel.ExtendAnswer{LeaseEnd: until} },
+		refused: func(i int, err error) { answers[i] = semel.ExtendAnswer{Err: err} },
+		repeats: func(int, *row, time.Time) bool { return false },
+	})
 }
 
 // verb is one call that changes records under a token.
-type verb interface {
-	name() string
-	statement(*statements) string
+type verb struct {
+	name, sql string
 	// held returns the key and token of a request, or the error if the request is
 	// invalid.
-	held(i int) (semel.Key, semel.Token, error)
+	held func(i int) (semel.Key, semel.Token, error)
 	// size returns the approximate size of a request in bytes.
-	size(i int) int
+	size func(i int) int
 	// columns returns the parameters after keys and tokens.
-	columns(which []int) []any
+	columns func(which []int) []any
 	// changed reads the answer to one request from a row of the statement.
-	changed(i int, until time.Time)
+	changed func(i int, until time.Time)
 	// refused answers a request with an error; nil means none.
-	refused(i int, err error)
+	refused func(i int, err error)
 	// repeats reports whether a row shows that the request already had its effect.
-	repeats(i int, r *row, now time.Time) bool
+	repeats func(i int, r *row, now time.Time) bool
 }
 
 // held is a request for a key with a token.
@@ -61,20 +112,20 @@ type held struct {
 	done  bool
 }
 
-func (s *Store) finish(ctx context.Context, v verb, requests, answers int) error {
-	if err := s.enter(ctx, v.name(), requests, answers); err != nil {
+func (s *Store) finish(ctx context.Context, requests, answers int, v *verb) error {
+	if err := s.enter(ctx, v.name, requests, answers); err != nil {
 		return err
 	}
 	defer s.leave()
 	if err := s.onPool().finish(ctx, v, requests); err != nil {
-		return fmt.Errorf("pgstore: %s: %w", v.name(), err)
+		return fmt.Errorf("pgstore: %s: %w", v.name, err)
 	}
 	return nil
 }
 
 // finish decides the requests of one call. Requests for the same key go into
 // separate statements, in the order of the call.
-func (s session) finish(ctx context.Context, v verb, n int) error {
+func (s session) finish(ctx context.Context, v *verb, n int) error {
 	memo := s.hasher.memo()
 	waiting := make([]held, 0, n)
 	for i := range n {
@@ -108,7 +159,7 @@ func (s session) finish(ctx context.Context, v verb, n int) error {
 
 // finishSome decides requests for different keys, in order. The statement decides
 // those that hold their keys. The others are decided by the present rows.
-func (s session) finishSome(ctx context.Context, v verb, some []held) error {
+func (s session) finishSome(ctx context.Context, v *verb, some []held) error {
 	left, err := s.finishHeld(ctx, v, some)
 	if err != nil || len(left) == 0 {
 		return err
@@ -121,14 +172,14 @@ func (s session) finishSome(ctx context.Context, v verb, some []held) error {
 }
 
 // finishHeld decides the requests that hold their keys, and returns the others.
-func (s session) finishHeld(ctx context.Context, v verb, some []held) ([]held, error) {
+func (s session) finishHeld(ctx context.Context, v *verb, some []held) ([]held, error) {
 	keys := make(pgtype.FlatArray[[16]byte], len(some))
 	tokens := make(pgtype.FlatArray[int64], len(some))
 	which := make([]int, len(some))
 	for i, h := range some {
 		keys[i], tokens[i], which[i] = h.key, int64(h.token), h.i
 	}
-	changed, err := collect(ctx, s, v.statement(&s.sql), append([]any{keys, tokens}, v.columns(which)...), func(rows pgx.CollectableRow) (r row, err error) {
+	changed, err := collect(ctx, s, v.sql, append([]any{keys, tokens}, v.columns(which)...), func(rows pgx.CollectableRow) (r row, err error) {
 		err = rows.Scan((*[16]byte)(&r.key), &r.until)
 		return r, err
 	})
@@ -162,7 +213,7 @@ func findHeld(some []held, key semel.Digest) int {
 }
 
 // explain answers requests whose tokens held nothing, by the rows of their keys.
-func explain(v verb, refused []held, rows []row, now time.Time) {
+func explain(v *verb, refused []held, rows []row, now time.Time) {
 	for i := range rows {
 		r, h := &rows[i], refused[findHeld(refused, rows[i].key)]
 		if v.repeats(h.i, r, now) {
@@ -175,89 +226,4 @@ func explain(v verb, refused []held, rows []row, now time.Time) {
 		}
 		v.refused(h.i, stale)
 	}
-}
-
-type completion struct {
-	reqs      []semel.CompleteRequest
-	answers   []error
-	maxResult int64
-}
-
-func (c *completion) name() string                   { return "complete" }
-func (c *completion) statement(s *statements) string { return s.complete }
-func (c *completion) size(i int) int                 { return len(c.reqs[i].Result.Data) }
-func (c *completion) changed(int, time.Time)         {}
-func (c *completion) refused(i int, err error)       { c.answers[i] = err }
-
-func (c *completion) held(i int) (semel.Key, semel.Token, error) {
-	r := &c.reqs[i]
-	return r.Key, r.Token, r.Validate(c.maxResult)
-}
-
-func (c *completion) columns(which []int) []any {
-	spans := make(pgtype.FlatArray[pgtype.Int8], len(which))
-	results := make(pgtype.FlatArray[[]byte], len(which))
-	for n, i := range which {
-		spans[n], results[n] = microseconds(c.reqs[i].Window), encodeResult(c.reqs[i].Result)
-	}
-	return []any{spans, results}
-}
-
-// repeats recognises a repetition by the token that completed the key; the row
-// keeps it.
-func (c *completion) repeats(i int, r *row, now time.Time) bool {
-	return r.state(now) == semel.Done && r.fence() != 0 && r.fence() == c.reqs[i].Token
-}
-
-type release struct {
-	reqs    []semel.ReleaseRequest
-	answers []error
-}
-
-func (c *release) name() string                      { return "release" }
-func (c *release) statement(s *statements) string    { return s.release }
-func (c *release) size(int) int                      { return 0 }
-func (c *release) changed(int, time.Time)            {}
-func (c *release) refused(i int, err error)          { c.answers[i] = err }
-func (c *release) repeats(int, *row, time.Time) bool { return false }
-
-func (c *release) held(i int) (semel.Key, semel.Token, error) {
-	r := &c.reqs[i]
-	return r.Key, r.Token, r.Validate()
-}
-
-func (c *release) columns(which []int) []any {
-	unknown := make(pgtype.FlatArray[bool], len(which))
-	for n, i := range which {
-		unknown[n] = c.reqs[i].Unknown
-	}
-	return []any{unknown}
-}
-
-type extension struct {
-	reqs    []semel.ExtendRequest
-	answers []semel.ExtendAnswer
-}
-
-func (c *extension) name() string                      { return "extend" }
-func (c *extension) statement(s *statements) string    { return s.extend }
-func (c *extension) size(int) int                      { return 0 }
-func (c *extension) repeats(int, *row, time.Time) bool { return false }
-
-func (c *extension) changed(i int, until time.Time) {
-	c.answers[i] = semel.ExtendAnswer{LeaseEnd: until}
-}
-func (c *extension) refused(i int, err error) { c.answers[i] = semel.ExtendAnswer{Err: err} }
-
-func (c *extension) held(i int) (semel.Key, semel.Token, error) {
-	r := &c.reqs[i]
-	return r.Key, r.Token, r.Validate()
-}
-
-func (c *extension) columns(which []int) []any {
-	spans := make(pgtype.FlatArray[pgtype.Int8], len(which))
-	for n, i := range which {
-		spans[n] = microseconds(c.reqs[i].Lease)
-	}
-	return []any{spans}
 }
