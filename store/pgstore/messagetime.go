@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/digest"
+	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/store/pgstore/internal/pgschema"
 )
 
@@ -193,23 +195,18 @@ const (
 	mostSlots         = 256
 )
 
-// checkMessageTime sets defaults and returns the errors of options for clean-up
-// by message time.
-func (o *MigrateOptions) checkMessageTime() (errs []error) {
-	if o.Partitions == 0 {
-		o.Partitions = defaultSlots
-	}
-	if o.MessageAge == 0 {
-		o.MessageAge = DefaultMessageAge
-	}
+// checkMessageTime sets the defaults of the options for clean-up by message time, and
+// checks them.
+func (o *MigrateOptions) checkMessageTime(wrong *invalid.List) {
+	o.Partitions = cmp.Or(o.Partitions, defaultSlots)
+	o.MessageAge = cmp.Or(o.MessageAge, DefaultMessageAge)
 	if o.Partitions < leastSlots || o.Partitions > mostSlots {
-		errs = append(errs, fmt.Errorf("pgstore: MigrateOptions.Partitions: %d is not between %d and %d: %w", o.Partitions, leastSlots, mostSlots, semel.ErrInvalidRequest))
+		wrong.Add("Partitions: %d is not between %d and %d", o.Partitions, leastSlots, mostSlots)
 	}
 	// A slot is then longer than the time that a message may be ahead of the clock.
 	if o.MessageAge < time.Duration(o.Partitions)*messageAhead {
-		errs = append(errs, fmt.Errorf("pgstore: MigrateOptions.MessageAge: %v is less than an hour for each of %d partitions: %w", o.MessageAge, o.Partitions, semel.ErrInvalidRequest))
+		wrong.Add("MessageAge: %v is less than an hour for each of %d partitions", o.MessageAge, o.Partitions)
 	}
-	return errs
 }
 
 // messageTimes reads the layout with which the tables were created.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/store/pgstore/internal/pgschema"
 )
 
@@ -141,18 +141,8 @@ func Migrate(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migratio
 			applied = append(applied, *m)
 		}
 	}
-	for _, c := range []struct {
-		keep      bool
-		name, has string
-		add       func() (string, error)
-	}{
-		{o.KeepIDs, "columns scope and id", hasIDs, o.layout().ReadableKeys},
-		{o.KeepOrigins, "column origin", hasOrigin, o.layout().Origins},
-	} {
-		if !c.keep {
-			continue
-		}
-		m, err := o.addColumns(ctx, db, c.name, c.has, c.add)
+	for _, c := range o.optional() {
+		m, err := o.addColumns(ctx, db, &c)
 		if err != nil {
 			return applied, fmt.Errorf("pgstore: add %s to the table of keys: %w", c.name, failure(err))
 		}
@@ -216,13 +206,7 @@ func SQL(opts *MigrateOptions) (string, error) {
 		fmt.Fprintf(&script, "\n-- %d: %s\nBEGIN;\nSELECT pg_advisory_xact_lock(%d);\n%s\nINSERT INTO %s (version, name) VALUES (%d, '%s');\nCOMMIT;\n",
 			step.Version, step.Name, migrationLock, step.SQL, o.quoted("migrations"), step.Version, step.Name)
 	}
-	for _, c := range []struct {
-		keep bool
-		add  func() (string, error)
-	}{{o.KeepIDs, o.layout().ReadableKeys}, {o.KeepOrigins, o.layout().Origins}} {
-		if !c.keep {
-			continue
-		}
+	for _, c := range o.optional() {
 		sql, err := c.add()
 		if err != nil {
 			return "", err
@@ -232,29 +216,46 @@ func SQL(opts *MigrateOptions) (string, error) {
 	return script.String(), nil
 }
 
+// optionalColumns are columns that only some tables have.
+type optionalColumns struct {
+	name string
+	has  string                 // asks whether the table has them
+	add  func() (string, error) // returns the SQL that adds them
+}
+
+// optional returns the optional columns that the options ask for.
+func (o *MigrateOptions) optional() (all []optionalColumns) {
+	if o.KeepIDs {
+		all = append(all, optionalColumns{"columns scope and id", hasIDs, o.layout().ReadableKeys})
+	}
+	if o.KeepOrigins {
+		all = append(all, optionalColumns{"column origin", hasOrigin, o.layout().Origins})
+	}
+	return all
+}
+
 func (o *MigrateOptions) checked() (*MigrateOptions, error) {
 	var c MigrateOptions
 	if o != nil {
 		c = *o
 	}
 	c.Names = c.Names.withDefaults()
-	if c.FillFactor == 0 {
-		c.FillFactor = DefaultFillFactor
-	}
-	errs := c.Names.validate()
-	if err := c.Cleanup.validate("MigrateOptions.Cleanup"); err != nil && c.Cleanup != "" {
-		errs = append(errs, err)
+	c.FillFactor = cmp.Or(c.FillFactor, DefaultFillFactor)
+	wrong := invalid.In("pgstore: MigrateOptions.")
+	wrong.Join(c.Names.validate()...)
+	if c.Cleanup != "" {
+		wrong.Join(c.Cleanup.validate("MigrateOptions.Cleanup"))
 	}
 	if c.Cleanup == CleanupMessageTime {
-		errs = append(errs, c.checkMessageTime()...)
+		c.checkMessageTime(wrong)
 	}
 	if c.FillFactor < 10 || c.FillFactor > 100 {
-		errs = append(errs, fmt.Errorf("pgstore: MigrateOptions.FillFactor: %d is not between 10 and 100: %w", c.FillFactor, semel.ErrInvalidRequest))
+		wrong.Add("FillFactor: %d is not between 10 and 100", c.FillFactor)
 	}
 	if c.Partitions < 0 || c.Partitions > maxPartitions {
-		errs = append(errs, fmt.Errorf("pgstore: MigrateOptions.Partitions: %d is not between 0 and %d: %w", c.Partitions, maxPartitions, semel.ErrInvalidRequest))
+		wrong.Add("Partitions: %d is not between 0 and %d", c.Partitions, maxPartitions)
 	}
-	return &c, errors.Join(errs...)
+	return &c, wrong.Err()
 }
 
 // layout returns the table settings that the options choose.
@@ -345,8 +346,8 @@ func (o *MigrateOptions) prepare(ctx context.Context, tx pgx.Tx) error {
 }
 
 // addColumns adds optional columns. It returns nil if the table has them.
-func (o *MigrateOptions) addColumns(ctx context.Context, db Beginner, name, hasColumns string, add func() (string, error)) (*Migration, error) {
-	sql, err := add()
+func (o *MigrateOptions) addColumns(ctx context.Context, db Beginner, c *optionalColumns) (*Migration, error) {
+	sql, err := c.add()
 	if err != nil {
 		return nil, err
 	}
@@ -356,7 +357,7 @@ func (o *MigrateOptions) addColumns(ctx context.Context, db Beginner, name, hasC
 	}
 	defer rollback(ctx, tx)
 	has := func() (has bool, err error) {
-		err = tx.QueryRow(ctx, hasColumns, pgx.QueryExecModeDescribeExec, o.quoted("keys")).Scan(&has)
+		err = tx.QueryRow(ctx, c.has, pgx.QueryExecModeDescribeExec, o.quoted("keys")).Scan(&has)
 		return has, err
 	}
 	if there, err := has(); err != nil || there {
@@ -371,7 +372,7 @@ func (o *MigrateOptions) addColumns(ctx context.Context, db Beginner, name, hasC
 	if _, err := tx.Exec(ctx, sql); err != nil {
 		return nil, err
 	}
-	m := &Migration{Name: name}
+	m := &Migration{Name: c.name}
 	if err := tx.QueryRow(ctx, "SELECT now()", pgx.QueryExecModeDescribeExec).Scan(&m.Applied); err != nil {
 		return nil, err
 	}
