@@ -32,8 +32,16 @@ type wireKey struct {
 	ID    text `json:"id"`
 }
 
-func toWire(k semel.Key) wireKey   { return wireKey{text(k.Scope), text(k.ID)} }
+func wireOf(k semel.Key) wireKey   { return wireKey{text(k.Scope), text(k.ID)} }
 func (k wireKey) plain() semel.Key { return semel.Key{Scope: string(k.Scope), ID: string(k.ID)} }
+
+func toWire(keys ...semel.Key) (list []wireKey) {
+	for _, k := range keys {
+		list = append(list, wireOf(k))
+	}
+	return list
+}
+
 func (q *question) keys() (list []semel.Key) {
 	for _, k := range q.Keys {
 		list = append(list, k.plain())
@@ -108,7 +116,7 @@ type wireRecord struct {
 	Key wireKey
 }
 
-func recordToWire(r *semel.Record) *wireRecord { return &wireRecord{*r, toWire(r.Key)} }
+func recordToWire(r *semel.Record) *wireRecord { return &wireRecord{*r, wireOf(r.Key)} }
 
 func (r *wireRecord) plain() semel.Record {
 	record := r.Record

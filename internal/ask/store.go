@@ -48,15 +48,27 @@ func (s *Store) ask(ctx context.Context, q question, each func(*answer) bool) er
 	return s.client.ask(ctx, &q, each)
 }
 
-func noLines(*answer) bool { return true }
+// one sends a question whose answer has one line at most, and returns it.
+func (s *Store) one(ctx context.Context, q question) (line answer, err error) {
+	err = s.ask(ctx, q, func(a *answer) bool {
+		line = *a
+		return true
+	})
+	return line, err
+}
+
+// orZero returns a part of an answer, or its zero value if the answer lacks it.
+func orZero[T any](part *T) (value T) {
+	if part != nil {
+		value = *part
+	}
+	return value
+}
 
 // Look implements semel.Inspector.
 func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Record) error {
-	q, n := question{Verb: verbLook}, 0
-	for _, key := range keys {
-		q.Keys = append(q.Keys, toWire(key))
-	}
-	err := s.ask(ctx, q, func(a *answer) bool {
+	n := 0
+	err := s.ask(ctx, question{Verb: verbLook, Keys: toWire(keys...)}, func(a *answer) bool {
 		if a.Record != nil && n < len(records) {
 			records[n] = a.Record.plain()
 			n++
@@ -84,29 +96,19 @@ func (s *Store) List(ctx context.Context, opts semel.ListOptions) iter.Seq2[seme
 }
 
 // Count implements semel.Inspector.
-func (s *Store) Count(ctx context.Context) (counts semel.Counts, err error) {
-	err = s.ask(ctx, question{Verb: verbCount}, func(a *answer) bool {
-		if a.Counts != nil {
-			counts = *a.Counts
-		}
-		return true
-	})
-	return counts, err
+func (s *Store) Count(ctx context.Context) (semel.Counts, error) {
+	a, err := s.one(ctx, question{Verb: verbCount})
+	return orZero(a.Counts), err
 }
 
 // BindScope implements semel.ScopeBinder for an empty rule. It binds nothing: the
 // process binds the scopes of its pipelines itself.
-func (s *Store) BindScope(ctx context.Context, scope, rule string) (bound string, err error) {
+func (s *Store) BindScope(ctx context.Context, scope, rule string) (bound string, _ error) {
 	if rule != "" {
 		return "", errOnlyDone
 	}
-	err = s.ask(ctx, question{Verb: verbRule, Scope: (*text)(&scope)}, func(a *answer) bool {
-		if a.Rule != nil {
-			bound = string(*a.Rule)
-		}
-		return true
-	})
-	return bound, err
+	a, err := s.one(ctx, question{Verb: verbRule, Scope: (*text)(&scope)})
+	return string(orZero(a.Rule)), err
 }
 
 // BoundScopes implements ScopeLister.
@@ -121,70 +123,52 @@ func (s *Store) BoundScopes(ctx context.Context) (scopes []string, err error) {
 }
 
 // LookDigest implements semel.Resolver.
-func (s *Store) LookDigest(ctx context.Context, d semel.Digest) (record semel.Record, err error) {
-	err = s.ask(ctx, question{Verb: verbLookDigest, Digest: d}, func(a *answer) bool {
-		if a.Record != nil {
-			record = a.Record.plain()
-		}
-		return true
-	})
-	return record, err
+func (s *Store) LookDigest(ctx context.Context, d semel.Digest) (semel.Record, error) {
+	a, err := s.one(ctx, question{Verb: verbLookDigest, Digest: d})
+	record := orZero(a.Record)
+	return record.plain(), err
 }
 
 // Resolve implements semel.Resolver.
 func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
-	return s.ask(ctx, question{Verb: verbResolve, Keys: []wireKey{toWire(key)}, As: as, Result: result, Window: window}, noLines)
+	_, err := s.one(ctx, question{Verb: verbResolve, Keys: toWire(key), As: as, Result: result, Window: window})
+	return err
 }
 
 // ResolveDigest implements semel.Resolver.
 func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, as semel.State, result semel.Result, window time.Duration) error {
-	return s.ask(ctx, question{Verb: verbResolveDigest, Digest: d, As: as, Result: result, Window: window}, noLines)
+	_, err := s.one(ctx, question{Verb: verbResolveDigest, Digest: d, As: as, Result: result, Window: window})
+	return err
 }
 
 // Remove implements semel.Resolver.
 func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
-	return s.remove(ctx, question{Verb: verbRemove, Keys: []wireKey{toWire(key)}})
+	a, err := s.one(ctx, question{Verb: verbRemove, Keys: toWire(key)})
+	return orZero(a.Found), err
 }
 
 // RemoveDigest implements semel.Resolver.
 func (s *Store) RemoveDigest(ctx context.Context, d semel.Digest) (bool, error) {
-	return s.remove(ctx, question{Verb: verbRemoveDigest, Digest: d})
-}
-
-func (s *Store) remove(ctx context.Context, q question) (found bool, err error) {
-	err = s.ask(ctx, q, func(a *answer) bool {
-		if a.Found != nil {
-			found = *a.Found
-		}
-		return true
-	})
-	return found, err
+	a, err := s.one(ctx, question{Verb: verbRemoveDigest, Digest: d})
+	return orZero(a.Found), err
 }
 
 // Purge implements semel.Purger.
-func (s *Store) Purge(ctx context.Context) (purged int64, err error) {
-	err = s.ask(ctx, question{Verb: verbPurge}, func(a *answer) bool {
-		if a.Purged != nil {
-			purged = *a.Purged
-		}
-		return true
-	})
-	return purged, err
+func (s *Store) Purge(ctx context.Context) (int64, error) {
+	a, err := s.one(ctx, question{Verb: verbPurge})
+	return orZero(a.Purged), err
 }
 
 // Audit appends a line to the audit log of the store. It returns when the line is as
 // durable as the store.
 func (s *Store) Audit(ctx context.Context, line []byte) error {
-	return s.ask(ctx, question{Verb: verbAudit, Line: json.RawMessage(line)}, noLines)
+	_, err := s.one(ctx, question{Verb: verbAudit, Line: json.RawMessage(line)})
+	return err
 }
 
 // Journal returns what the process remembers of the keys, of all of them together.
 func (s *Store) Journal(ctx context.Context, keys []semel.Key) (all Journal, err error) {
-	q := question{Verb: verbJournal}
-	for _, key := range keys {
-		q.Keys = append(q.Keys, toWire(key))
-	}
-	err = s.ask(ctx, q, func(a *answer) bool {
+	err = s.ask(ctx, question{Verb: verbJournal, Keys: toWire(keys...)}, func(a *answer) bool {
 		if j := a.Journal; j != nil {
 			all = Journal{j.Since, j.Start, append(all.Entries, j.Entries...)}
 		}
@@ -200,7 +184,7 @@ func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []
 		if !r.Done {
 			return errOnlyDone
 		}
-		q.Claims = append(q.Claims, wireClaim{r, toWire(r.Key)})
+		q.Claims = append(q.Claims, wireClaim{r, wireOf(r.Key)})
 	}
 	err := s.ask(ctx, q, func(a *answer) bool {
 		if a.Claimed != nil && n < len(answers) {
