@@ -185,7 +185,7 @@ var packageMap = map[string][]string{
 		".", "key", "pipeline", "observe", "observe/promobserve", "store/tiered", "internal/advice", "internal/ask", "internal/config", "internal/health", "internal/kind/embedded", "internal/schema", "internal/wiring",
 		"github.com/prometheus/client_golang/prometheus", "github.com/prometheus/client_golang/prometheus/collectors", "github.com/prometheus/client_golang/prometheus/promhttp",
 	},
-	"internal/explain": {".", "internal/config", "internal/schema", "stream"},
+	"internal/explain": {".", "pipeline", "internal/config", "internal/schema", "stream"},
 	"internal/proxy":   {".", "httpidem", "httpidem/caller", "internal/config", "github.com/prometheus/client_golang/prometheus"},
 	"internal/cli": {
 		"internal/cli/auditcmd", "internal/cli/dedupcmd", "internal/cli/keyscmd", "internal/cli/parkedcmd", "internal/cli/pipelinecmd", "internal/cli/proxycmd", "internal/cli/servercmd", "internal/cli/term", "internal/config", "internal/dedup", "internal/hint", "internal/schema",

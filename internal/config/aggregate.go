@@ -8,51 +8,22 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/key"
-	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
 )
-
-// Aggregate configures results of windows instead of messages.
-type Aggregate struct {
-	// By finds the group key of a message.
-	By *key.Rule
-	// Over are the windows.
-	Over stream.Window
-	// Grace, Idle, MaxAhead, Correct and Early are those of stream.Aggregate. Idle may be
-	// semel.Forever.
-	Grace, Idle, MaxAhead, Correct, Early time.Duration
-	// Late is park, drop or stop.
-	Late string
-	// Func computes the values.
-	Func stream.Aggregator
-}
-
-// Stream returns the aggregate as the library has it.
-func (a *Aggregate) Stream() *stream.Aggregate {
-	return &stream.Aggregate{
-		By: a.By, Over: a.Over, Func: a.Func, Grace: a.Grace, Idle: a.Idle, MaxAhead: a.MaxAhead, Correct: a.Correct, Early: a.Early,
-		Late: map[string]pipeline.Then{"park": pipeline.Park, "drop": pipeline.Drop, "stop": pipeline.Stop}[a.Late],
-	}
-}
-
-// Whole returns how long a window takes messages, by their times.
-func (a *Aggregate) Whole() time.Duration {
-	return a.Over.Size() + a.Over.Most() + a.Over.Gap() + a.Grace + a.Correct
-}
 
 // aggregateField is the field that makes a pipeline write results.
 func aggregateField(p *Pipeline) schema.Field {
 	return schema.Field{
 		Name: "aggregate", Doc: "In a Kafka transaction: write one final result for each group and window, instead of the messages. Messages with one group key must be in one partition. The open windows are in the topic `GROUP-state`, which Semel creates.",
-		Form: schema.Form{Members: func() schema.Mapping { return aggregateMapping(&Aggregate{}) }},
+		Form: schema.Form{Members: func() schema.Mapping { return aggregateMapping(&stream.Aggregate{}) }},
 		Read: func(v schema.Value) {
-			p.Aggregate = &Aggregate{}
+			p.Aggregate = &stream.Aggregate{}
 			v.Mapping(aggregateMapping(p.Aggregate))
 		},
 	}
 }
 
-func aggregateMapping(a *Aggregate) schema.Mapping {
+func aggregateMapping(a *stream.Aggregate) schema.Mapping {
 	return schema.Mapping{
 		Fields: []schema.Field{
 			{Name: "by", Doc: "Where a message has its group key: a rule.", Required: true, Form: schema.Form{Either: ruleForms()}, Read: func(v schema.Value) { a.By = oneRule(v) }},
@@ -62,7 +33,7 @@ func aggregateMapping(a *Aggregate) schema.Mapping {
 			schema.PauseField("grace", &a.Grace, "How much older than the newest record of its input partition a record may be and still count. A window is closed that long after its end, by the times of the records.").Or("0s"),
 			schema.WindowField("idle", &a.Idle, "Close the windows of a partition that gets no new record for this time, after all its records were read. A window is closed when its end is at least `idle` + `grace` + 5s ago. With `forever`, only newer records close windows.").Or("1m"),
 			schema.DurationField("max_ahead", &a.MaxAhead, "How far the time of a record may be ahead of the clock. A record further ahead is parked, and closes no window.").Or("5m"),
-			schema.ChoiceField("late", &a.Late, "A record whose window is closed: `park` parks it, `drop` loses it, `stop` ends the pipeline.", "park", "drop", "stop").Or("park"),
+			thenField("late", &a.Late, "A record whose window is closed: `park` parks it, `drop` loses it, `stop` ends the pipeline."),
 			schema.DurationField("correct", &a.Correct, "How long a closed window still takes late records. Its result is then written again, with a greater number in the header `semel-revision`. Not for sessions.").Means("0s: a result is written once"),
 			schema.DurationField("early", &a.Early, "Write early results of open windows that have changed, at most once in this time. Their header `semel-final` is `false`. A takeover may write one again.").Means("only final results"),
 		},
@@ -116,7 +87,7 @@ func overMapping(over *stream.Window) schema.Mapping {
 }
 
 // readValues reads the values in their order.
-func readValues(v schema.Value, a *Aggregate) {
+func readValues(v schema.Value, a *stream.Aggregate) {
 	entries, ok := v.Entries()
 	if !ok {
 		return

@@ -1,38 +1,12 @@
 package config
 
 import (
-	"time"
-
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/key"
-	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
 )
-
-// Keep configures which message of a key takes effect, instead of the first one. One of
-// First, Last and Newest is set.
-type Keep struct {
-	// First finds the time of a message, Newest its version. Last are windows.
-	First, Newest *key.Rule
-	Last          stream.Window
-	// Grace, Idle and MaxAhead are those of stream.Keep. Idle may be semel.Forever.
-	Grace, Idle, MaxAhead time.Duration
-	// Late is park, drop or stop.
-	Late string
-}
-
-// Stream returns the rule as the library has it.
-func (k *Keep) Stream() *stream.Keep {
-	return &stream.Keep{
-		First: k.First, Last: k.Last, Newest: k.Newest, Grace: k.Grace, Idle: k.Idle, MaxAhead: k.MaxAhead,
-		Late: map[string]pipeline.Then{"park": pipeline.Park, "drop": pipeline.Drop, "stop": pipeline.Stop}[k.Late],
-	}
-}
-
-// Holds reports whether messages are held.
-func (k *Keep) Holds() bool { return k.Newest == nil }
 
 // Holds reports whether the pipeline holds messages until no other can replace them.
 func (p *Pipeline) Holds() bool { return p.Key.Keep != nil && p.Key.Keep.Holds() }
@@ -46,11 +20,11 @@ func keepField(k *Key) schema.Field {
 	return schema.Field{
 		Name: "keep", Doc: "Which message of a key takes effect. `first` is the first one that is read. In a Kafka transaction it may be the earliest, the last one of each window, or each newer version. The others are *superseded*.",
 		Shown: "first",
-		Form:  schema.Form{Either: []schema.Form{{Words: []string{"first"}}, {Members: func() schema.Mapping { return keepMapping(&Keep{}) }}}},
+		Form:  schema.Form{Either: []schema.Form{{Words: []string{"first"}}, {Members: func() schema.Mapping { return keepMapping(&stream.Keep{}) }}}},
 		Read: func(v schema.Value) {
 			switch v.Node.(type) {
 			case *ast.MappingNode, *ast.MappingValueNode:
-				k.Keep = &Keep{}
+				k.Keep = &stream.Keep{}
 				v.Mapping(keepMapping(k.Keep))
 			default:
 				var text string
@@ -62,7 +36,7 @@ func keepField(k *Key) schema.Field {
 	}
 }
 
-func keepMapping(k *Keep) schema.Mapping {
+func keepMapping(k *stream.Keep) schema.Mapping {
 	rule := func(name string, target **key.Rule, doc string) schema.Field {
 		return schema.Field{Name: name, Doc: doc, Form: schema.Form{Either: ruleForms()}, Read: func(v schema.Value) { *target = oneRule(v) }}
 	}
@@ -74,7 +48,7 @@ func keepMapping(k *Keep) schema.Mapping {
 			schema.PauseField("grace", &k.Grace, "How much older than the newest record of its partition a record may be. A record is held until the newest one is later by that much. Not for `newest`.").Or("0s"),
 			schema.WindowField("idle", &k.Idle, "In a partition that gets no new record for this time, after all its records were read, held records take effect when the clock is `idle` + `grace` + 5s later. With `forever`, only newer records have that effect. Not for `newest`.").Or("1m"),
 			schema.DurationField("max_ahead", &k.MaxAhead, "How far the time of a record may be ahead of the clock. A record further ahead is parked. Not for `newest`.").Or("5m"),
-			schema.ChoiceField("late", &k.Late, "A record that is too old to be held: `park` parks it, `drop` loses it, `stop` ends the pipeline. Not for `newest`.", "park", "drop", "stop").Or("park"),
+			thenField("late", &k.Late, "A record that is too old to be held: `park` parks it, `drop` loses it, `stop` ends the pipeline. Not for `newest`."),
 		},
 		OneOf: [][]string{{"first", "last", "newest"}},
 		Check: func(v schema.Value, there schema.Members) {

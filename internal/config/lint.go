@@ -9,6 +9,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/pipeline"
 )
 
 // Risk is how a finding weakens a pipeline's promise. Both bits may be set.
@@ -255,7 +256,7 @@ func (l *Linter) secrets() {
 // policies checks the failure policies.
 func (l *Linter) policies() {
 	p := l.Pipeline
-	if p.OnFailure.Then == "drop" {
+	if p.OnFailure.Then == pipeline.Drop {
 		l.Add(semel.Warning, Loss, l.At("on_failure.then"), "drop", "a message whose last attempt failed is lost", "write then: park")
 	}
 	if p.OnStoreError == "pass" {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -36,12 +37,11 @@ func (f *File) Options(p *Pipeline, observer pipeline.Observer) *pipeline.Option
 		Name: p.Name, Key: p.Key.Rule, Scope: p.Key.Scope, SameScope: p.Key.SameScope, Fingerprint: p.OnMismatch != "ignore",
 		Window: p.Window, EventTime: p.OnLate != "run",
 		OnLate: then(p.OnLate), OnMismatch: then(p.OnMismatch),
-		Failure: pipeline.Failure{
-			Attempts: p.OnFailure.Attempts, From: min(firstPause, p.OnFailure.Backoff), To: p.OnFailure.Backoff, Then: then(p.OnFailure.Then),
-		},
+		Failure: p.OnFailure,
 		Workers: p.Parallel, Batch: int(p.Batch), MaxItems: int(p.InFlight.Max), MaxBytes: p.InFlight.Bytes,
 		Wait: HeldWait, Shutdown: f.Shutdown, ParkedMaxAge: p.Parked.MaxAge, Observer: observer,
 	}
+	o.Failure.From = min(firstPause, o.Failure.To)
 	if decider := f.Decider(p.Store.Name); decider != nil {
 		o.KeepOrigin = decider.Spec.About().Origins
 	}
@@ -63,6 +63,18 @@ func (f *File) Options(p *Pipeline, observer pipeline.Observer) *pipeline.Option
 		o.Batch, o.MaxItems = cmp.Or(o.Batch, 4096), cmp.Or(o.MaxItems, 65536)
 	}
 	return o
+}
+
+// thenField is the policy for messages that cannot be processed.
+func thenField(name string, target *pipeline.Then, doc string) schema.Field {
+	var word string
+	f := schema.ChoiceField(name, &word, doc, "park", "drop", "stop").Or("park")
+	read := f.Read
+	f.Read = func(v schema.Value) {
+		read(v)
+		*target = then(word)
+	}
+	return f
 }
 
 // then converts a policy word. Other words are handled elsewhere.

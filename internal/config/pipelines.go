@@ -39,8 +39,9 @@ type Pipeline struct {
 	OnMismatch string
 	// Store is the store of the keys. It has no name if the keys live in Kafka; see
 	// [File.Mode].
-	Store     schema.Reference
-	OnFailure Failure
+	Store schema.Reference
+	// OnFailure has no From: the first pause is always the same.
+	OnFailure pipeline.Failure
 	// OnStoreError is stop or pass.
 	OnStoreError string
 	// Observe makes the pipeline decide and count, but deliver every message.
@@ -59,7 +60,7 @@ type Pipeline struct {
 	Lossy bool
 	// Aggregate makes a Kafka-to-Kafka pipeline write results of windows. It may be
 	// nil.
-	Aggregate *Aggregate
+	Aggregate *stream.Aggregate
 	// Transaction configures how a Kafka-to-Kafka pipeline commits.
 	Transaction Transaction
 }
@@ -78,7 +79,7 @@ type Key struct {
 	// Unstable allows a rule whose ids are not stable.
 	Unstable bool
 	// Keep says which message of a key takes effect. It is nil for the first one.
-	Keep *Keep
+	Keep *stream.Keep
 }
 
 // OfBody reports whether the rule, or a rule inside it, is the whole body as bytes. No
@@ -87,16 +88,6 @@ func (k *Key) OfBody() bool { return ofBody(k.Rule) }
 
 func ofBody(rule *key.Rule) bool {
 	return rule.Form() == key.FormLine || slices.ContainsFunc(rule.Rules(), ofBody)
-}
-
-// Failure configures what happens when a delivery fails.
-type Failure struct {
-	// Attempts is the maximum number of delivery attempts of a message.
-	Attempts int
-	// Backoff is the longest pause before the next attempt.
-	Backoff time.Duration
-	// Then is park, drop or stop.
-	Then string
 }
 
 // Limit is a maximum number of messages and of their bytes.

@@ -151,12 +151,12 @@ func oneKindField(name string, kinds func() schema.Mapping, what, example, doc s
 	return schema.Field{Name: name, Doc: doc, Form: schema.Form{Members: kinds}, Read: func(v schema.Value) { v.Kind(kinds(), what, example) }}
 }
 
-func failureMapping(f *Failure) schema.Mapping {
+func failureMapping(f *pipeline.Failure) schema.Mapping {
 	return schema.Mapping{
 		Fields: []schema.Field{
 			schema.NumberField("attempts", &f.Attempts, 1, 1_000_000, "How many times a message is delivered before Semel gives up. After a permanent error it gives up immediately. A sink that cannot be reached costs no attempt, nor does a wait for a PostgreSQL lock.").Or("8"),
-			schema.DurationField("backoff", &f.Backoff, "The longest pause before the next attempt. The first pause is 200ms. Each is twice as long as the one before, less a random part of up to a half.").Or("30s"),
-			schema.ChoiceField("then", &f.Then, "What happens after the last attempt: `park` parks the message, `drop` loses it, `stop` ends the pipeline.", "park", "drop", "stop").Or("park"),
+			schema.DurationField("backoff", &f.To, "The longest pause before the next attempt. The first pause is 200ms. Each is twice as long as the one before, less a random part of up to a half.").Or("30s"),
+			thenField("then", &f.Then, "What happens after the last attempt: `park` parks the message, `drop` loses it, `stop` ends the pipeline."),
 		},
 	}
 }

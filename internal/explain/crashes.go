@@ -7,6 +7,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
 )
 
@@ -218,13 +219,18 @@ func (e *explainer) tableFailures(add func(at, then string)) {
 	}
 }
 
+// tooLate says what happens to a late record.
+func tooLate(then pipeline.Then) string {
+	return [...]string{pipeline.Park: "it is parked, with the reason late", pipeline.Drop: "it is dropped, counted, and lost", pipeline.Stop: "the pipeline ends at it"}[then]
+}
+
 // windowFailures describes the outcome of records that cannot be added to their window.
 func (e *explainer) windowFailures(add func(at, then string)) {
 	agg := e.pipeline.Aggregate
 	if agg == nil {
 		return
 	}
-	late := map[string]string{"park": "it is parked, with the reason late", "drop": "it is dropped, counted, and lost", "stop": "the pipeline ends at it"}[agg.Late]
+	late := tooLate(agg.Late)
 	closed := "The window of a record is closed when " + e.newer() + " newer than the window's end by at least the grace of " + schema.Duration(agg.Grace)
 	switch gap := agg.Over.Gap(); {
 	case gap > 0:
@@ -281,7 +287,7 @@ func (e *explainer) keepFailures(add func(at, then string)) {
 		add("a record has an older or equal version", "it is superseded: counted, and dropped. The newest version is remembered for "+schema.Duration(e.pipeline.Window)+" (window)")
 		return
 	}
-	late := map[string]string{"park": "it is parked, with the reason late", "drop": "it is dropped, counted, and lost", "stop": "the pipeline ends at it"}[k.Late]
+	late := tooLate(k.Late)
 	if k.First != nil {
 		add("another record of the key comes", "the earlier one is held, and the other is superseded; after one has taken effect, others are duplicates for "+schema.Duration(e.pipeline.Window)+" (window)")
 		add("a record is older than the "+e.newest()+" by more than the grace of "+schema.Duration(k.Grace), "it is late, unless it is a duplicate: "+late)
@@ -359,18 +365,18 @@ func (e *explainer) parked(add func(at, then string)) {
 	if p.Filter != "" || p.Map != "" {
 		then := "the message is parked as it was read, with the expression and the cause, and its key stays open"
 		switch p.OnFailure.Then {
-		case "drop":
+		case pipeline.Drop:
 			then = "the message is dropped, and lost"
-		case "stop":
+		case pipeline.Stop:
 			then = "the pipeline ends at it; it is not acknowledged"
 		}
 		add("an expression fails, such as for a missing field", "the message is not retried, because the outcome would be the same: "+then)
 	}
 	const at = "a message cannot be processed"
 	switch p.OnFailure.Then {
-	case "drop":
+	case pipeline.Drop:
 		add(at, "it is dropped after its last attempt, and lost")
-	case "stop":
+	case pipeline.Stop:
 		add(at, "the pipeline ends at it after its last attempt; it is not acknowledged")
 	default:
 		add(at, "it is parked "+where+", with its reason, before it is acknowledged; other keys continue")

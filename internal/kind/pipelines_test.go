@@ -21,6 +21,7 @@ import (
 	"github.com/semel-dev/semel/internal/kind/webhook"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
 )
 
 // onePipeline reads a file with one pipeline and returns it.
@@ -53,7 +54,7 @@ func TestDefaultsOfAPipelineAreFilledIn(t *testing.T) {
 		Key:    config.Key{Rule: rule(t, ".id"), Scope: "copy", OnMissing: "park"},
 		Window: 7 * 24 * time.Hour, Lease: 30 * time.Second, OnLeaseExpired: "retry", OnLate: "run", OnMismatch: "ignore",
 		Store:     schema.Reference{Name: "keys", At: schema.Place{File: "dir/semel.yaml", Line: 8, Column: 79}},
-		OnFailure: config.Failure{Attempts: 8, Backoff: 30 * time.Second, Then: "park"}, OnStoreError: "stop",
+		OnFailure: pipeline.Failure{Attempts: 8, To: 30 * time.Second}, OnStoreError: "stop",
 		Order: "partition", Parked: config.Parked{Path: filepath.Join("dir", "semel-parked")},
 		Transaction: config.Transaction{Interval: 100 * time.Millisecond, State: filepath.Join("dir", "semel-state"), Time: "processing"},
 	}
@@ -154,7 +155,7 @@ log: { format: json, level: debug }
 	p.Source, p.Sink, p.Key, p.Transaction, p.At, p.Store.At, p.Parked.Store.At = nil, nil, config.Key{}, config.Transaction{}, schema.Place{}, schema.Place{}, schema.Place{}
 	want := &config.Pipeline{
 		Name: "p", Window: 1<<63 - 1, Lease: time.Minute, OnLeaseExpired: "hold", OnLate: "park", OnMismatch: "drop", Store: schema.Reference{Name: "both"},
-		OnFailure: config.Failure{Attempts: 3, Backoff: 2 * time.Second, Then: "stop"}, OnStoreError: "pass", Observe: true, Order: "partition", Parallel: 4,
+		OnFailure: pipeline.Failure{Attempts: 3, To: 2 * time.Second, Then: pipeline.Stop}, OnStoreError: "pass", Observe: true, Order: "partition", Parallel: 4,
 		Batch: 10, InFlight: config.Limit{Max: 100, Bytes: 2 << 20}, Parked: config.Parked{Store: schema.Reference{Name: "db"}, MaxAge: 90 * 24 * time.Hour}, Lossy: true,
 	}
 	if !reflect.DeepEqual(p, want) {
@@ -400,8 +401,8 @@ pipelines:
   q: { <<: *all, window: 1d, source: { file: { paths: [b] } }, sink: { stdout: {} }, on_failure: { <<: *f, then: stop } }
 `)
 	p, q := f.Pipelines[0], f.Pipelines[1]
-	if p.Window != 72*time.Hour || p.OnFailure.Attempts != 2 || p.OnFailure.Then != "park" || p.Key.Scope != "p" ||
-		q.Window != 24*time.Hour || q.OnFailure.Attempts != 2 || q.OnFailure.Then != "stop" || q.Key.Scope != "q" || q.Key.Rule.String() != ".id" {
+	if p.Window != 72*time.Hour || p.OnFailure.Attempts != 2 || p.OnFailure.Then != pipeline.Park || p.Key.Scope != "p" ||
+		q.Window != 24*time.Hour || q.OnFailure.Attempts != 2 || q.OnFailure.Then != pipeline.Stop || q.Key.Scope != "q" || q.Key.Rule.String() != ".id" {
 		t.Errorf("%+v\n%+v", p, q)
 	}
 }

@@ -287,13 +287,13 @@ func (d *dryRun) fate(kind string) string {
 	case dryFiltered:
 		return "not delivered, and remembered"
 	case dryFailed:
-		return fates[d.spec.OnFailure.Then]
+		return fates[d.spec.OnFailure.Then.String()]
 	case dryNoRow:
 		return d.rowFate()
 	case dryMissing:
 		return fates[d.spec.Key.OnMissing]
 	case dryNoTarget:
-		return fates[d.spec.OnFailure.Then] + " after its last attempt"
+		return fates[d.spec.OnFailure.Then.String()] + " after its last attempt"
 	}
 	return "processed"
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/internal/windows"
 	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
 )
 
@@ -154,7 +155,7 @@ func windowAnswer(p *config.Pipeline, w *kafkakind.KnownWindow, left bool) Windo
 // windowTimes are the settings of time of a pipeline with windows.
 type windowTimes struct {
 	grace, idle time.Duration
-	late        string
+	late        pipeline.Then
 	// newer says which messages close a window.
 	newer string
 }
@@ -165,10 +166,10 @@ func timesOf(p *config.Pipeline) windowTimes {
 		newer = "every partition of the input has had a message"
 	}
 	if a := p.Aggregate; a != nil {
-		return windowTimes{a.Grace, a.Stream().WithDefaults().Idle, a.Late, newer}
+		return windowTimes{a.Grace, a.WithDefaults().Idle, a.Late, newer}
 	}
 	k := p.Key.Keep
-	return windowTimes{k.Grace, k.Stream().WithDefaults().Idle, k.Late, newer}
+	return windowTimes{k.Grace, k.WithDefaults().Idle, k.Late, newer}
 }
 
 // whenReached says when the watermark of a partition reaches a time.
@@ -185,7 +186,7 @@ func whenReached(t windowTimes, at time.Time) string {
 
 // nextInWindow says what becomes of a further message of a window.
 func nextInWindow(p *config.Pipeline, fate windows.Fate) string {
-	late := map[string]string{"park": "it is late, and parked", "drop": "it is late, and dropped", "stop": "it is late, and stops the pipeline"}[timesOf(p).late]
+	late := [...]string{pipeline.Park: "it is late, and parked", pipeline.Drop: "it is late, and dropped", pipeline.Stop: "it is late, and stops the pipeline"}[timesOf(p).late]
 	switch {
 	case p.Aggregate == nil && fate == windows.Open:
 		return "it is held, and the last message of the window takes effect; the others are superseded"

@@ -7,6 +7,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
 )
 
@@ -190,7 +191,7 @@ func lintKeep(l *config.Linter) {
 		}
 		return
 	}
-	if keep.Late == "drop" {
+	if keep.Late == pipeline.Drop {
 		l.Add(semel.Warning, config.Loss, l.At("key.keep.late"), "drop", "a record that is too old to be held is lost, also if no other one of its key took effect", "write late: park")
 	}
 	if keep.Grace == 0 {
@@ -216,10 +217,10 @@ func lintAggregate(l *config.Linter) {
 	if agg == nil {
 		return
 	}
-	if agg.Late == "drop" {
+	if agg.Late == pipeline.Drop {
 		l.Add(semel.Warning, config.Loss, l.At("aggregate.late"), "drop", "a record whose window is closed is lost", "write late: park")
 	}
-	if whole := agg.Whole(); p.Window < whole {
+	if whole := agg.Over.Size() + agg.Over.Most() + agg.Over.Gap() + agg.Grace + agg.Correct; p.Window < whole {
 		l.Add(semel.Warning, config.Repeat, l.At("window"), schema.Duration(p.Window)+", but a window takes records for up to "+schema.Duration(whole),
 			"a record that comes again after its key was forgotten counts twice in a result", "write window: "+schema.Duration(whole)+" or more")
 	}

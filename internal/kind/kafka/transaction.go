@@ -16,7 +16,6 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/pipeline"
-	"github.com/semel-dev/semel/stream"
 )
 
 // OpenTransaction implements config.TransactionalSource. Outputs, keys and
@@ -121,25 +120,17 @@ func (s *Source) transactorOptions(env *config.Env, instance string) (*kafkatxn.
 	if t.Time == "event" {
 		eventTime = &kafkatxn.EventTime{Grace: t.Grace, OnLate: o.OnLate, DeliverLate: p.OnLate == "run"}
 	}
-	var aggregate *stream.Aggregate
-	if p.Aggregate != nil {
-		aggregate = p.Aggregate.Stream()
-	}
-	var keep *stream.Keep
-	if p.Key.Keep != nil {
-		keep = p.Key.Keep.Stream()
-	}
 	return &kafkatxn.TransactorOptions{
 		Name: p.Name, Group: s.Group,
 		Member: kafkatxn.Member{Instance: instance, TransactionalID: s.transactionalID(instance), Sessions: p.Parallel},
 		Inputs: s.Topics, Repartition: between, Parked: p.Parked.Topic,
 		Output: kafkatxn.Output{
 			Topic: sink.Topic.Name, Compression: compression(sink.Compression),
-			SamePartition: sink.Partition == "same", KeyHeaders: sink.KeyHeaders && aggregate == nil,
+			SamePartition: sink.Partition == "same", KeyHeaders: sink.KeyHeaders && p.Aggregate == nil,
 		},
 		State:     kafkatxn.State{Changelog: t.Changelog, Dir: stateDir(t.State, p.Name), Standby: t.Standby},
 		Key:       kafkatxn.Key{Rule: o.Key, Scope: kafkatxn.Scope{Name: o.Scope, Same: o.SameScope}, OnMissing: o.OnMissing},
-		Aggregate: aggregate, Keep: keep, Tables: p.Tables, Window: o.Window, EventTime: eventTime, FilterMap: p.FilterMap, Failure: pipeline.Failure{Then: o.Failure.Then},
+		Aggregate: p.Aggregate, Keep: p.Key.Keep, Tables: p.Tables, Window: o.Window, EventTime: eventTime, FilterMap: p.FilterMap, Failure: pipeline.Failure{Then: o.Failure.Then},
 		Limits:   kafkatxn.Limits{Interval: t.Interval, Records: int(p.InFlight.Max), Bytes: p.InFlight.Bytes},
 		Timeouts: kafkatxn.Timeouts{Session: s.SessionTimeout, Shutdown: o.Shutdown},
 		Reset:    reset(s.Start), Observer: o.Observer,

@@ -21,6 +21,7 @@ import (
 	"github.com/semel-dev/semel/internal/locallog"
 	"github.com/semel-dev/semel/internal/windows"
 	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/stream"
 )
 
 // KnownWindow is what is known of a window of one key.
@@ -156,15 +157,14 @@ func readWindows(ctx context.Context, client []kgo.Opt, p *config.Pipeline, topi
 
 func newLookedWindows(p *config.Pipeline) *lookedWindows {
 	if p.Aggregate != nil {
-		agg := p.Aggregate.Stream()
-		st := windows.New(agg.WithDefaults())
-		return &lookedWindows{state: st, definition: changes.Definition(agg.String()), agg: st}
+		st := windows.New(p.Aggregate.WithDefaults())
+		return &lookedWindows{state: st, definition: changes.Definition(p.Aggregate.String()), agg: st}
 	}
 	k := p.Key.Keep
 	st := kept.New(kept.Rule{
 		Size: k.Last.Size().Milliseconds(), Gap: k.Last.Gap().Milliseconds(), Most: k.Last.Most().Milliseconds(), Grace: k.Grace.Milliseconds(),
 	})
-	return &lookedWindows{state: st, definition: changes.Definition(k.Stream().String()), kept: st}
+	return &lookedWindows{state: st, definition: changes.Definition(k.String()), kept: st}
 }
 
 var errOtherWindows = errors.New("it was written with other settings than those of the configuration")
@@ -262,7 +262,7 @@ func (l *lookedWindows) at(p *config.Pipeline, id string, when time.Time) (list 
 
 // findResults finds the results of windows that were written. A result has the time of its
 // window, or of its writing, which may be MaxAhead before the end of the window.
-func findResults(ctx context.Context, client []kgo.Opt, topic string, agg *config.Aggregate, list []KnownWindow, ids []string, when time.Time) (left bool, err error) {
+func findResults(ctx context.Context, client []kgo.Opt, topic string, agg *stream.Aggregate, list []KnownWindow, ids []string, when time.Time) (left bool, err error) {
 	if len(list) == 0 || !slices.ContainsFunc(list, func(w KnownWindow) bool { return agg.Early > 0 || w.written() }) {
 		return false, nil
 	}
@@ -271,7 +271,7 @@ func findResults(ctx context.Context, client []kgo.Opt, topic string, agg *confi
 		keys = append(keys, key.AppendText(nil, []byte(id)))
 	}
 	once, found := agg.Early == 0 && agg.Correct == 0 && agg.Over.Gap() == 0, 0
-	return kafka.ReadNewest(ctx, client, []string{topic}, when.Add(-agg.Stream().WithDefaults().MaxAhead-time.Second), mostResults, func(r *kgo.Record) bool {
+	return kafka.ReadNewest(ctx, client, []string{topic}, when.Add(-agg.WithDefaults().MaxAhead-time.Second), mostResults, func(r *kgo.Record) bool {
 		result := WindowResult{Topic: r.Topic, Partition: r.Partition, Offset: r.Offset, Body: r.Value}
 		var window string
 		for _, h := range r.Headers {
