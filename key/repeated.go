@@ -1,6 +1,9 @@
 package key
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // Of members with the same name the last one counts, also in prints. The scan
 // adds up members as they come, so it must know whether a name is repeated. It
@@ -93,15 +96,7 @@ func (f *Finder) printContainer(c *container, members []memberPrint) uint64 {
 	if !c.object {
 		return mum(c.sum^f.mixer.array, f.mixer.value)
 	}
-	slices.SortStableFunc(members, func(a, b memberPrint) int {
-		switch {
-		case a.name < b.name:
-			return -1
-		case a.name > b.name:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(members, func(a, b memberPrint) int { return cmp.Compare(a.name, b.name) })
 	var sum, names uint64
 	repeated := false
 	for i, m := range members {

@@ -325,9 +325,9 @@ func (c *check) refused(ctx context.Context, cause string, status int, r request
 	return got
 }
 
-// notAnswered sends another request under the key of the first one. It must not get its
+// notAnswered sends another request under the key of an earlier one. It must not get its
 // answer: it is refused, or it is a request of its own.
-func (c *check) notAnswered(ctx context.Context, first *reply, what string, r request) {
+func (c *check) notAnswered(ctx context.Context, what string, r request) {
 	before := c.count(ctx)
 	got := c.send(ctx, r)
 	if c.count(ctx) != before+1 && got.status != c.Mismatch {

@@ -17,7 +17,7 @@ func tablesField(p *Pipeline) schema.Field {
 		Form: schema.Form{Named: &schema.Form{Members: func() schema.Mapping { return tableMapping(&stream.Table{}) }}},
 		Read: func(v schema.Value) {
 			readNamed(v, "table", func(name string, at schema.Place, member schema.Value) {
-				if !isVariable.MatchString(name) {
+				if !schema.IsVariable(name) {
 					v.WrongAt(at, "%s.%s: an expression cannot name it: write letters, digits and _, and a letter first", v.Path, name)
 				}
 				t := &stream.Table{Name: name}
@@ -27,8 +27,6 @@ func tablesField(p *Pipeline) schema.Field {
 		},
 	}
 }
-
-var isVariable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // missingPolicies are the words for the policies of package stream, in their order.
 var missingPolicies = []string{"park", "drop", "pass", "wait"}

@@ -108,22 +108,19 @@ func (d *daemon) readyz(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	var text strings.Builder
 	status := http.StatusOK
-	for i := range d.states {
-		s := &d.states[i]
-		if err := s.ready(ctx); err != nil {
-			status = http.StatusServiceUnavailable
-			fmt.Fprintf(&text, "%s: not ready: %s\n", s.name, d.why(err))
-		} else {
-			fmt.Fprintf(&text, "%s: ready\n", s.name)
+	add := func(name string, err error) {
+		if err == nil {
+			fmt.Fprintf(&text, "%s: ready\n", name)
+			return
 		}
+		status = http.StatusServiceUnavailable
+		fmt.Fprintf(&text, "%s: not ready: %s\n", name, d.why(err))
+	}
+	for i := range d.states {
+		add(d.states[i].name, d.states[i].ready(ctx))
 	}
 	if s := d.opts.Service; s != nil {
-		if err := d.readyService(ctx); err != nil {
-			status = http.StatusServiceUnavailable
-			fmt.Fprintf(&text, "%s: not ready: %s\n", s.Name, d.why(err))
-		} else {
-			fmt.Fprintf(&text, "%s: ready\n", s.Name)
-		}
+		add(s.Name, d.readyService(ctx))
 	}
 	answer(w, status, text.String())
 }

@@ -301,17 +301,10 @@ func (s *PipelineStatus) attrs() []any {
 	attrs := []any{
 		slog.Int64("read", s.Read), slog.Int64("fresh", s.Fresh), slog.Int64("duplicate", s.Duplicate), slog.Int64("parked", s.Parked),
 	}
-	if s.Filtered > 0 {
-		attrs = append(attrs, slog.Int64("filtered", s.Filtered))
-	}
-	if s.Superseded > 0 {
-		attrs = append(attrs, slog.Int64("superseded", s.Superseded))
-	}
-	if s.Held > 0 {
-		attrs = append(attrs, slog.Int64("held", s.Held))
-	}
-	if s.Dropped > 0 {
-		attrs = append(attrs, slog.Int64("dropped", s.Dropped))
+	for _, of := range []slog.Attr{slog.Int64("filtered", s.Filtered), slog.Int64("superseded", s.Superseded), slog.Int64("held", s.Held), slog.Int64("dropped", s.Dropped)} {
+		if of.Value.Int64() > 0 {
+			attrs = append(attrs, of)
+		}
 	}
 	switch {
 	case s.Lag != nil:

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -164,7 +165,7 @@ func (v Value) lookUp(reference string) (part string, secret bool, err error) {
 	switch {
 	case ok && kind == "env":
 		name, fallback, hasFallback := strings.Cut(name, ":-")
-		if !isVariable(name) {
+		if !IsVariable(name) {
 			return "", false, errors.New("${env:…} does not name an environment variable: write it like ${env:NAME}")
 		}
 		if set := v.env(name); set != "" {
@@ -183,21 +184,17 @@ func (v Value) lookUp(reference string) (part string, secret bool, err error) {
 			err = notHere{err}
 		}
 		return part, true, err
-	case isVariable(reference):
+	case IsVariable(reference):
 		return "", false, fmt.Errorf("${%s} is not a reference: write ${env:%s} for the environment variable, or $${ for the text itself", reference, reference)
 	}
 	return "", false, errors.New("${…} is not a known reference: write ${env:NAME} or ${file:/path}, or $${ for the text itself")
 }
 
-func isVariable(name string) bool {
-	for i, c := range []byte(name) {
-		letter := c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
-		if !letter && (i == 0 || c < '0' || c > '9') {
-			return false
-		}
-	}
-	return name != ""
-}
+var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// IsVariable reports whether a name can be that of a variable, of the environment or in an
+// expression.
+func IsVariable(name string) bool { return variable.MatchString(name) }
 
 // readSecret returns the content of a file without the line end that editors add.
 func (v Value) readSecret(name string) (string, error) {
@@ -229,8 +226,7 @@ func (v Value) readSecret(name string) (string, error) {
 // Cause strips the operation and the file name from an error; the message has
 // them.
 func Cause(err error) error {
-	var path *fs.PathError
-	if errors.As(err, &path) {
+	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		return path.Err
 	}
 	return err

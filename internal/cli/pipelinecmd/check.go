@@ -61,8 +61,8 @@ func (c *check) do(ctx context.Context) error {
 	c.lint()
 	stores := storesOf(c.conf, c.chosen)
 	for _, s := range stores {
-		if spec, ok := s.Spec.(*postgres.Store); ok {
-			c.tables(ctx, s, spec)
+		if _, ok := s.Spec.(*postgres.Store); ok {
+			c.tables(ctx, s)
 		}
 	}
 	for _, s := range stores {
@@ -137,7 +137,7 @@ func storesOf(conf *config.File, chosen []*config.Pipeline) []*config.Store {
 }
 
 // tables checks whether the tables of a PostgreSQL store are up to date.
-func (c *check) tables(ctx context.Context, s *config.Store, spec *postgres.Store) {
+func (c *check) tables(ctx context.Context, s *config.Store) {
 	line := checkLine{Stage: "migrate", What: s.Name}
 	schema, err := postgres.NewSchema(c.conf, s.Name)
 	if err == nil {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -62,8 +61,6 @@ func (d *dsnFlags) given(cmd *cobra.Command) string {
 	return ""
 }
 
-var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-
 // find makes the configuration of the flags and the only store in it. offline means
 // that the address is not used. It reports whether there is a store.
 func (d *dsnFlags) find(s *open.StoreFlags, offline bool, p *term.Problems) bool {
@@ -71,7 +68,7 @@ func (d *dsnFlags) find(s *open.StoreFlags, offline bool, p *term.Problems) bool
 		p.Addf("--dsn-env and --config exclude each other: name the database one way")
 		return false
 	}
-	if !variableName.MatchString(d.env) {
+	if !schema.IsVariable(d.env) {
 		p.Addf("--dsn-env: expected the name of an environment variable, like DATABASE_URL, and not the address itself")
 		return false
 	}

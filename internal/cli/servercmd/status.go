@@ -173,18 +173,18 @@ func needsPerson(now *daemon.Status) bool {
 // store. Its texts come from the server, which may be any.
 func (q *asking) print(a *term.App, now *daemon.Status) error {
 	if a.JSON {
+		var lines []any
 		for i := range now.Pipelines {
-			if err := a.PrintJSON(&now.Pipelines[i]); err != nil {
-				return err
-			}
+			lines = append(lines, &now.Pipelines[i])
 		}
 		if now.Service != nil {
-			if err := a.PrintJSON(now.Service); err != nil {
-				return err
-			}
+			lines = append(lines, now.Service)
 		}
 		for i := range now.Stores {
-			if err := a.PrintJSON(&now.Stores[i]); err != nil {
+			lines = append(lines, &now.Stores[i])
+		}
+		for _, line := range lines {
+			if err := a.PrintJSON(line); err != nil {
 				return err
 			}
 		}

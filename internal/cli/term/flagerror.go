@@ -54,8 +54,7 @@ func (a *App) FlagError(cmd *cobra.Command, err error) error {
 		err = all.Parse(args)
 	}
 	a.wrong = found
-	var usage *UsageError
-	if errors.As(cmd.ValidateArgs(all.Args()), &usage) {
+	if usage, ok := errors.AsType[*UsageError](cmd.ValidateArgs(all.Args())); ok {
 		a.wrong = append(a.wrong, usage.Problems...)
 	}
 	return cmd.RunE(cmd, all.Args())

@@ -13,6 +13,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/advice"
+	"github.com/semel-dev/semel/internal/schema"
 )
 
 // OneLine escapes control characters. File names and keys come from others. They
@@ -77,11 +78,7 @@ func PlainText(text string) string {
 // FileReason removes Go's operation name from a file error. The message already
 // has the file name.
 func FileReason(err error) string {
-	var path *fs.PathError
-	if errors.As(err, &path) {
-		err = path.Err
-	}
-	switch {
+	switch err = schema.Cause(err); {
 	case errors.Is(err, fs.ErrNotExist):
 		return "there is no such file"
 	case errors.Is(err, fs.ErrPermission):
