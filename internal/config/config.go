@@ -43,11 +43,11 @@ func (k *Kinds) Read(name string, env func(name string) string) (*File, error) {
 		return nil, fmt.Errorf("%s: %w", name, schema.Cause(err))
 	}
 	defer func() { _ = file.Close() }() // the file was only read, so nothing can be lost
-	return k.ReadForStore(name, file, env, all)
+	return k.ReadForStore(name, file, env, Everything)
 }
 
-// all selects the whole file.
-func all(*File) (store string, only bool) { return "", false }
+// Everything selects the whole file; see ReadForStore.
+func Everything(*File) (store string, only bool) { return "", false }
 
 // ReadForStore is Read for an open file and the use of one store. choose returns the name of
 // the store, or false if the whole file is needed. An unset variable or an
@@ -94,7 +94,7 @@ func readAll(name string, file io.Reader) ([]byte, error) {
 // Parse reads a configuration from memory. Relative paths in it start at the
 // directory of name.
 func (k *Kinds) Parse(name string, data []byte, env func(name string) string) (*File, error) {
-	return k.parseFor(name, data, env, all)
+	return k.parseFor(name, data, env, Everything)
 }
 
 func (k *Kinds) parseFor(name string, data []byte, env func(name string) string, choose func(*File) (store string, only bool)) (*File, error) {

@@ -86,6 +86,18 @@ func NewParkedLine(m *pipeline.Parked, failure string) ParkedLine {
 	return ParkedLine{m.ID, string(m.Reason), failure, m.Attempts, term.JSONTime(m.At), m.Queued}
 }
 
+// Why says why the message is parked, and whether it is redriven.
+func (l *ParkedLine) Why() string {
+	said := l.Reason
+	if l.Error != "" {
+		said += ": " + term.JoinLines(l.Error)
+	}
+	if l.Queued {
+		said += " (to be redriven)"
+	}
+	return said
+}
+
 // ResultName returns the name of a result kind, or "" for no result.
 func ResultName(kind semel.ResultKind) string {
 	switch kind {

@@ -55,11 +55,8 @@ func ChooseStore(conf *config.File, name string, p *term.Problems) *config.Store
 // Config reads a configuration. It returns nil if the configuration is
 // invalid. From then on, its secrets are hidden in all output.
 func Config(a *term.App, name string, p *term.Problems) *config.File {
-	return ConfigFor(a, name, Everything, p)
+	return ConfigFor(a, name, config.Everything, p)
 }
-
-// Everything selects the whole configuration as needed.
-func Everything(*config.File) (store string, only bool) { return "", false }
 
 // OnlyStore selects the store with this name, or the only one, as the only needed
 // part of a configuration.
@@ -109,7 +106,7 @@ func ConfigFor(a *term.App, name string, choose func(*config.File) (store string
 // Pipelines reads a configuration and returns its pipelines with these names, or all
 // if there is no name. Empty names are ignored.
 func Pipelines(a *term.App, file string, names []string, p *term.Problems) (conf *config.File, chosen []*config.Pipeline) {
-	return PipelinesFor(a, file, names, Everything, p)
+	return PipelinesFor(a, file, names, config.Everything, p)
 }
 
 // PipelinesFor is Pipelines for a part of the configuration; see config.ReadForStore.

@@ -124,7 +124,7 @@ func (f *parkedFlags) check(ids []string, settles bool, p *term.Problems) {
 		p.Addf("--config FILE is missing: name the configuration")
 		return
 	}
-	needed := open.Everything
+	needed := config.Everything
 	if f.admin != "" {
 		needed = open.NoStore
 	}

@@ -87,7 +87,7 @@ func (r *retry) lookInKafka(ctx context.Context) ([]semel.Record, error) {
 		for _, k := range known {
 			// After a repartition stage a key has one partition, whatever its records
 			// had.
-			here := kafkakind.OnePartition(r.spec) || k.Topic == o.Source && k.Partition == o.Partition
+			here := kafkakind.Repartitions(r.spec) || k.Topic == o.Source && k.Partition == o.Partition
 			if k.Key == m.Key && here {
 				records[i] = semel.Record{Key: k.Key, State: semel.Done, FirstSeen: k.FirstSeen, Expires: k.Expires}
 			}

@@ -439,14 +439,7 @@ func (q *keyQuestion) print(answer *KeyAnswer, further bool) error {
 		fact("origin", fmt.Sprintf("%s %d/%d", o.Topic, o.Partition, o.Offset))
 	}
 	for _, m := range answer.Parked {
-		said := fmt.Sprintf("%s, since %s, after %s: %s", m.ID, m.At, term.Plural(m.Attempts, "attempt"), string(m.Reason))
-		if m.Error != "" {
-			said += ": " + term.JoinLines(m.Error)
-		}
-		if m.Queued {
-			said += " (to be redriven)"
-		}
-		fact("parked", said)
+		fact("parked", fmt.Sprintf("%s, since %s, after %s: %s", m.ID, m.At, term.Plural(m.Attempts, "attempt"), m.Why()))
 	}
 	if answer.Journal != nil {
 		for _, line := range journalFacts(answer.Journal) {

@@ -162,7 +162,7 @@ type windowTimes struct {
 
 func timesOf(p *config.Pipeline) windowTimes {
 	newer := "its partition has a message"
-	if kafkakind.Mixes(p) {
+	if kafkakind.Repartitions(p) {
 		newer = "every partition of the input has had a message"
 	}
 	if a := p.Aggregate; a != nil {

@@ -185,14 +185,7 @@ func (q *traceQuestion) take(a *KeyAnswer, place keyPlace) {
 	}
 	for _, m := range a.Parked {
 		at, _ := time.Parse(time.RFC3339Nano, m.At) // it was formatted so
-		said := fmt.Sprintf("parked as %s after %s: %s", m.ID, term.Plural(m.Attempts, "attempt"), m.Reason)
-		if m.Error != "" {
-			said += ": " + term.JoinLines(m.Error)
-		}
-		if m.Queued {
-			said += " (to be redriven)"
-		}
-		q.add(at, "parked messages of "+a.Pipeline, said)
+		q.add(at, "parked messages of "+a.Pipeline, fmt.Sprintf("parked as %s after %s: %s", m.ID, term.Plural(m.Attempts, "attempt"), m.Why()))
 	}
 	if a.Journal != nil {
 		for _, e := range a.Journal.Entries {

@@ -204,7 +204,7 @@ func lintKeep(l *config.Linter) {
 
 // newer says which records end a wait.
 func newer(p *config.Pipeline) string {
-	if Mixes(p) {
+	if Repartitions(p) {
 		return "newer records come in every partition of the input, also in one that never had any"
 	}
 	return "newer records of their partition come"

@@ -36,9 +36,9 @@ func (s *Source) OpenTransaction(env *config.Env) (config.Runnable, error) {
 // whether or not a process runs the pipeline; see kafka.Transactor.Look. It
 // writes nothing. It gives up if no broker answers within ten seconds.
 func Look(ctx context.Context, f *config.File, p *config.Pipeline, keys []semel.Key) ([]kafkatxn.KnownKey, error) {
-	source, ok := p.Source.(*Source)
-	if !ok {
-		return nil, fmt.Errorf("pipeline %s has no keys in Kafka: %w", p.Name, semel.ErrInvalidRequest)
+	source, err := sourceOf(p)
+	if err != nil {
+		return nil, err
 	}
 	t, err := source.newTransactor(&config.Env{File: f, Pipeline: p}, "") // no instance name: it joins no group
 	if err != nil {
@@ -51,9 +51,9 @@ func Look(ctx context.Context, f *config.File, p *config.Pipeline, keys []semel.
 // Try returns a trial of a pipeline whose keys live in Kafka, from a time on. Its input has a
 // number of partitions. It connects to no broker.
 func Try(f *config.File, p *config.Pipeline, now time.Time, partitions int32) (*kafkatxn.Trial, error) {
-	source, ok := p.Source.(*Source)
-	if !ok {
-		return nil, fmt.Errorf("pipeline %s has no keys in Kafka: %w", p.Name, semel.ErrInvalidRequest)
+	source, err := sourceOf(p)
+	if err != nil {
+		return nil, err
 	}
 	opts, err := source.transactorOptions(&config.Env{File: f, Pipeline: p}, "")
 	if err != nil {
@@ -66,9 +66,9 @@ func Try(f *config.File, p *config.Pipeline, now time.Time, partitions int32) (*
 // ReadRows passes the records of the pipeline's tables to fn, up to the ends that their topics
 // have at the call, or until ctx ends. It joins no group.
 func ReadRows(ctx context.Context, f *config.File, p *config.Pipeline, fn func(*semel.Message)) error {
-	source, ok := p.Source.(*Source)
-	if !ok {
-		return fmt.Errorf("pipeline %s has no tables in Kafka: %w", p.Name, semel.ErrInvalidRequest)
+	source, err := sourceOf(p)
+	if err != nil {
+		return err
 	}
 	opts, err := source.options()
 	if err != nil {
@@ -86,11 +86,11 @@ func ReadRows(ctx context.Context, f *config.File, p *config.Pipeline, fn func(*
 	}))
 }
 
-// OnePartition reports whether a key of the pipeline is always decided in one
-// partition, regardless of record keys.
-func OnePartition(p *config.Pipeline) bool {
-	source, ok := p.Source.(*Source)
-	return ok && source.Repartition
+func sourceOf(p *config.Pipeline) (*Source, error) {
+	if source, ok := p.Source.(*Source); ok {
+		return source, nil
+	}
+	return nil, fmt.Errorf("pipeline %s does not read from Kafka: %w", p.Name, semel.ErrInvalidRequest)
 }
 
 func (s *Source) newTransactor(env *config.Env, instance string) (*kafkatxn.Transactor, error) {

@@ -75,8 +75,10 @@ func HasWindows(p *config.Pipeline) bool {
 	return ok && (p.Aggregate != nil || p.Key.Keep != nil && p.Key.Keep.First == nil && p.Key.Keep.Newest == nil)
 }
 
-// Mixes reports whether all partitions of the input decide which windows are closed.
-func Mixes(p *config.Pipeline) bool {
+// Repartitions reports whether a pipeline brings the records of a key to one partition
+// before it decides them. A key is then always decided in that partition, and all partitions
+// of the input decide which windows are closed.
+func Repartitions(p *config.Pipeline) bool {
 	source, ok := p.Source.(*Source)
 	return ok && source.Repartition
 }
