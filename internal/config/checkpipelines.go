@@ -13,7 +13,9 @@ func checkPipelines(r *schema.Document, f *File) {
 	places := map[string]*Pipeline{}
 	for _, p := range f.Pipelines {
 		path := "pipelines." + p.Name
-		c.pipelineStore(p, path)
+		if p.Store.Name != "" {
+			c.storeOf(p.Store, path+".store")
+		}
 		sink := p.Sink.About()
 		if sink.Store.Name != "" {
 			c.database(sink.Store, path+".sink."+p.Sink.Kind()+".store")
@@ -47,14 +49,6 @@ func defaultParked(r *schema.Document, f *File, p *Pipeline) Parked {
 		return Parked{Topic: source.ParkedTopic()}
 	}
 	return Parked{Path: filepath.Join(r.Dir, "semel-parked")}
-}
-
-// pipelineStore checks the store of a pipeline's keys.
-func (c *Checker) pipelineStore(p *Pipeline, path string) {
-	if p.Store.Name == "" {
-		return
-	}
-	c.storeOf(p.Store, path+".store")
 }
 
 // storeOf returns the store of the keys of a pipeline or proxy.

@@ -34,6 +34,14 @@ type File struct {
 	needed map[string]bool           // the stores that it was read for; nil for all
 }
 
+// Store is one member of "stores".
+type Store struct {
+	Name string
+	// At is the place of its name.
+	At   schema.Place
+	Spec Spec
+}
+
 // Read reads the file with this name. env looks up environment variables and
 // returns "" if one is not set. If the file is invalid, the error is an [*Error].
 // Otherwise the error says why the file could not be read.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/semel-dev/semel/internal/hint"
 )
 
 // Place is a position in a file.
@@ -56,4 +58,12 @@ func errorOf(problems []Problem) error {
 	}
 	slices.SortStableFunc(problems, func(a, b Problem) int { return a.Place.Compare(b.Place) })
 	return &Error{slices.Compact(problems)}
+}
+
+// OneOf lists the allowed values, or suggests the closest one.
+func OneOf(got string, allowed []string) string {
+	if near, ok := hint.Nearest(got, allowed); ok {
+		return "did you mean " + near + "?"
+	}
+	return "write one of " + strings.Join(allowed, ", ")
 }
