@@ -16,10 +16,11 @@ func TestMetricsOfTheProxyThatAreNamedExist(t *testing.T) {
 	t.Parallel()
 	var metrics []string
 	described := map[string]string{}
-	for _, c := range newMetrics().collectors() {
-		descriptions := make(chan *prometheus.Desc, 1)
-		c.Describe(descriptions)
-		found := regexp.MustCompile(`fqName: "([^"]+)", help: "([^"]+)"`).FindStringSubmatch((<-descriptions).String())
+	descriptions := make(chan *prometheus.Desc, 100)
+	newMetrics().Describe(descriptions)
+	close(descriptions)
+	for description := range descriptions {
+		found := regexp.MustCompile(`fqName: "([^"]+)", help: "([^"]+)"`).FindStringSubmatch(description.String())
 		metrics = append(metrics, found[1])
 		described[found[1]] = found[2]
 	}

@@ -13,22 +13,18 @@ import (
 // metrics are the metrics of the requests. The decisions about keys are those of the
 // guards.
 type metrics struct {
-	requests *prometheus.CounterVec
-	replayed *prometheus.CounterVec
+	*prometheus.Registry // has all of them
+	requests             *prometheus.CounterVec
+	replayed             *prometheus.CounterVec
 	// unprotected counts requests that a route with fail_open passed on.
 	unprotected *prometheus.CounterVec
 	seconds     *prometheus.HistogramVec
-	open        atomic.Int64
-	progress    prometheus.GaugeFunc
-}
-
-// collectors returns all metrics.
-func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.requests, m.replayed, m.unprotected, m.seconds, m.progress}
+	open        atomic.Int64 // requests in progress
 }
 
 func newMetrics() *metrics {
 	m := &metrics{
+		Registry:    prometheus.NewRegistry(),
 		requests:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dedup_proxy_requests_total", Help: "Requests by route and status of the answer."}, []string{"route", "status"}),
 		replayed:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dedup_proxy_replayed_total", Help: "Requests that got a kept answer."}, []string{"route"}),
 		unprotected: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dedup_proxy_unprotected_total", Help: "Requests with a key that were passed on without protection, because the store did not answer and fail_open is set."}, []string{"route"}),
@@ -36,25 +32,9 @@ func newMetrics() *metrics {
 			Name: "dedup_proxy_request_duration_seconds", Help: "Time from the header of a request to the end of its answer.", Buckets: prometheus.ExponentialBuckets(0.0005, 4, 10),
 		}, []string{"route"}),
 	}
-	m.progress = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "dedup_proxy_in_progress", Help: "Requests in progress."}, func() float64 { return float64(m.open.Load()) })
+	progress := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "dedup_proxy_in_progress", Help: "Requests in progress."}, func() float64 { return float64(m.open.Load()) })
+	m.MustRegister(m.requests, m.replayed, m.unprotected, m.seconds, progress) // their names differ
 	return m
-}
-
-// inProgress returns the number of requests in progress.
-func (m *metrics) inProgress() int64 { return m.open.Load() }
-
-// Describe implements prometheus.Collector.
-func (m *metrics) Describe(into chan<- *prometheus.Desc) {
-	for _, c := range m.collectors() {
-		c.Describe(into)
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (m *metrics) Collect(into chan<- prometheus.Metric) {
-	for _, c := range m.collectors() {
-		c.Collect(into)
-	}
 }
 
 // observed is the writer of a request that is measured. http.ResponseController reaches

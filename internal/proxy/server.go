@@ -80,7 +80,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	s.draining.Store(true)
-	s.log.Info("draining", "in_progress", s.metrics.inProgress(), "for", s.drain.String())
+	s.log.Info("draining", "in_progress", s.metrics.open.Load(), "for", s.drain.String())
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.drain)
 	defer cancel()
 	if s.server.Shutdown(limited) != nil {
