@@ -43,6 +43,22 @@ func TestAMessageHasAnAddress(t *testing.T) {
 	}
 }
 
+func TestAQueueOfUnknownTypeIsNoted(t *testing.T) {
+	for text, noted := range map[string]bool{"queue: orders": true, "queue: orders, create: true": false, "queue: orders, management: 'http://h:15672'": false} {
+		f, err := kind.All().Parse("c.yaml", []byte("stores: { a: { embedded: { path: k } } }\npipelines: { p: { key: { id: .id }, store: a, source: { rabbitmq: { servers: ['h:5672'], "+text+" } }, sink: { stdout: {} } } }"), func(string) string { return "" })
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for _, x := range f.Lint() {
+			found = found || x.Severity == semel.Notice && strings.Contains(x.Cost, "a classic queue")
+		}
+		if found != noted {
+			t.Errorf("%s: noted is %t, want %t", text, found, noted)
+		}
+	}
+}
+
 func TestTwoPipelinesOfAQueueAreReported(t *testing.T) {
 	const one = "{ key: { id: .id }, store: a, source: { rabbitmq: { servers: ['h:5672'], queue: orders } }, sink: { stdout: {} } }"
 	f, err := kind.All().Parse("c.yaml", []byte("stores: { a: { embedded: { path: k } } }\npipelines: { p: "+one+", q: "+one+" }"), func(string) string { return "" })

@@ -56,6 +56,10 @@ func (s *Source) About(*config.Pipeline) config.SourceAbout {
 
 // Lint implements config.Source.
 func (s *Source) Lint(l *config.Linter) {
+	if !s.Create && s.Management == "" {
+		l.Notice(l.At("source.rabbitmq.queue"), "the file does not say whether "+s.Queue+" is a quorum queue",
+			"a classic queue is lost with its server's disk, and does not count deliveries", "set management, so that semel doctor looks, or create the queue with x-queue-type=quorum")
+	}
 	for _, p := range l.File.Pipelines {
 		if p == l.Pipeline {
 			return
