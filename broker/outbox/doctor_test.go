@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -62,7 +63,7 @@ func TestDoctorFindsWhatWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	examine("warning outbox.oldest: the oldest row waits for 1h0m", "warning outbox.shards: 0 live relays, and 1 shards without a relay whose rows wait",
-		"fine outbox.writers: 1 transactions that write to it are open, the oldest for 0s (pid ", "warning outbox.autovacuum: autovacuum is off")
+		"fine outbox.writers: 1 transactions that write to it are open, the oldest for ", "warning outbox.autovacuum: autovacuum is off")
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -106,12 +107,12 @@ func TestDoctorFindsTransactionsAndSettings(t *testing.T) {
 	}
 	for _, want := range []semel.Finding{
 		{Subject: "outbox.horizon", Found: "a transaction is open for ", Remedy: fmt.Sprintf("end it: SELECT pg_terminate_backend(%d)", pid)},
-		{Subject: "outbox.prepared", Found: "1 prepared transactions, the oldest for 0s (it's)", Remedy: "end it: COMMIT PREPARED 'it''s', or ROLLBACK PREPARED 'it''s'"},
+		{Subject: "outbox.prepared", Found: `1 prepared transactions, the oldest for \d+s \(it's\)`, Remedy: "end it: COMMIT PREPARED 'it''s', or ROLLBACK PREPARED 'it''s'"},
 		{Subject: "outbox.standbys", Found: "slot gone keeps rows that were deleted in the last ", Remedy: "if its standby server is gone: SELECT pg_drop_replication_slot('gone')"},
 		{Subject: "synchronous_commit", Found: "on, and off for role fast"},
 	} {
 		if !slices.ContainsFunc(findings, func(f semel.Finding) bool {
-			return f.Severity == semel.Warning && f.Subject == want.Subject && strings.HasPrefix(f.Found, want.Found) && strings.HasPrefix(f.Remedy, want.Remedy) && !strings.Contains(f.Found, "other")
+			return f.Severity == semel.Warning && f.Subject == want.Subject && regexp.MustCompile("^"+want.Found).MatchString(f.Found) && strings.HasPrefix(f.Remedy, want.Remedy) && !strings.Contains(f.Found, "other")
 		}) {
 			t.Errorf("%+v, want %+v", findings, want)
 		}
