@@ -26,10 +26,13 @@ type extraction struct {
 // worker parses blocks. Each worker has its own buffers.
 type worker struct {
 	*extraction
-	// reader finds the id of a JSON line, and document the content of one without a
-	// key.
-	reader   *key.Reader
-	message  semel.Message
+	// The id of a JSON line comes from the finder if all rules are paths, and
+	// otherwise from the reader.
+	finder  *key.Finder
+	reader  *key.Reader
+	message semel.Message
+	// document finds the content of lines without a key. If there is a finder,
+	// document is that finder and has already read the line.
 	document *key.Finder
 	// fields has the first fields of a CSV record, as many as are needed, and
 	// values the input of a hash. The buffer below holds fields with quotes in them.
@@ -49,12 +52,23 @@ const (
 
 func newWorker(x *extraction) (*worker, error) {
 	w := &worker{extraction: x, needed: x.fieldsNeeded()}
-	all, err := key.All(x.rules...)
-	if err != nil {
-		return nil, err
+	options := &key.FinderOptions{Content: x.prints, Seed: x.seed}
+	var paths []key.Path
+	for _, r := range x.rules {
+		if r.Form() != key.FormPath {
+			all, err := key.All(x.rules...)
+			if err != nil {
+				return nil, err
+			}
+			w.reader = all.Reader(options)
+			w.document, err = key.NewFinder(nil, nil)
+			return w, err
+		}
+		paths = append(paths, r.Paths()...)
 	}
-	w.reader = all.Reader(&key.FinderOptions{Content: x.prints, Seed: x.seed})
-	w.document, err = key.NewFinder(nil, nil)
+	var err error
+	w.finder, err = key.NewFinder(paths, options)
+	w.document = w.finder
 	return w, err
 }
 
@@ -64,17 +78,39 @@ func (w *worker) parse(b *block) {
 		w.parseRecords(b)
 	case w.format != JSONL || isLine(w.rules):
 		w.parseLines(b)
-	default:
+	case w.finder != nil:
 		w.parseJSON(b)
+	default:
+		w.parseContent(b)
 	}
 }
 
 // isLine reports whether the key is the line itself. Every line has such a key.
 func isLine(rules []*key.Rule) bool { return len(rules) == 1 && rules[0].Form() == key.FormLine }
 
-// parseJSON is the hot path. For a line with a key it calls only the reader and the
-// digest.
+// parseJSON is the hot path. For a line with a key it calls only the finder and
+// the digest.
 func (w *worker) parseJSON(b *block) {
+	var line []byte
+	for start := 0; start < len(b.data); {
+		line, start = b.next(start)
+		err := w.finder.Find(line)
+		if err == nil {
+			w.id, err = w.finder.AppendID(w.id[:0])
+		}
+		if err != nil {
+			w.withoutKey(b, line, err)
+			continue
+		}
+		b.digests = append(b.digests, w.digester.Bytes(w.id))
+		if w.prints {
+			b.prints = append(b.prints, w.finder.Print())
+		}
+	}
+}
+
+// parseContent is parseJSON for keys that contain a hash.
+func (w *worker) parseContent(b *block) {
 	var line []byte
 	for start := 0; start < len(b.data); {
 		line, start = b.next(start)
@@ -135,7 +171,9 @@ func (w *worker) withoutKey(b *block, line []byte, err error) {
 
 // appendUnkeyed appends the id of a JSON line whose content became its key.
 func (w *worker) appendUnkeyed(dst, line []byte) []byte {
-	_ = w.document.Find(line) // AppendContent returns the error
+	if w.document != w.finder {
+		_ = w.document.Find(line) // AppendContent returns the error
+	}
 	if id, err := w.document.AppendContent(append(dst, unkeyed...)); err == nil {
 		return id
 	}
