@@ -121,15 +121,22 @@ func (p *Publisher) publish(ctx context.Context, list []*Publication) {
 			continue
 		}
 		p.publish(ctx, []*Publication{m})
-		_, permanent := errors.AsType[*semel.PermanentError](m.Err)
-		_, unroutable := errors.AsType[*UnroutableError](m.Err)
-		switch {
-		case isCode(m.Err, amqp.AccessRefused):
+		if isCode(m.Err, amqp.AccessRefused) {
 			denied[target] = m.Err
-		case m.Err != nil && !permanent && !unroutable: // this time nothing is known either
-			m.Err = before
 		}
+		m.Err = outcome(before, m.Err)
 	}
+}
+
+// outcome returns the outcome of a message that was published twice. The first time may have
+// stored it, unless the server's answer to the second one says that it did not.
+func outcome(first, second error) error {
+	_, permanent := errors.AsType[*semel.PermanentError](second)
+	_, unroutable := errors.AsType[*UnroutableError](second)
+	if second == nil || permanent || unroutable || isCode(second, amqp.AccessRefused) || !errors.Is(first, semel.ErrOutcomeUnknown) {
+		return second
+	}
+	return first
 }
 
 // refusal is the error of a message for which the server closed its channel. Nothing was
