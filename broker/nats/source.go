@@ -70,7 +70,6 @@ type Source struct {
 	opts      SourceOptions
 	link      *link
 	partition *pipeline.Partition
-	interval  time.Duration
 	stop      context.CancelFunc
 	running   sync.WaitGroup
 	trouble   atomic.Pointer[error] // why nothing can be fetched now
@@ -78,6 +77,7 @@ type Source struct {
 	mu       sync.Mutex // guards the fields below
 	consumer jetstream.Consumer
 	limit    int                // deliveries of a message, or 0
+	interval time.Duration      // of beat
 	recall   context.CancelFunc // ends the request for messages that is under way, or nil
 	inbox    inbox.Inbox
 	held     map[*held]struct{} // not settled, and not returned
@@ -121,8 +121,6 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 		link.close()
 		return nil, failed(o.URL, "", err)
 	}
-	config := s.consumer.CachedInfo().Config
-	s.interval = slices.Min(append(slices.Clone(config.BackOff), config.AckWait)) / 3
 	s.running.Go(func() { s.pump(pumping) })
 	s.running.Go(func() { s.beat(pumping) })
 	return s, nil
@@ -142,7 +140,9 @@ func (s *Source) look(ctx context.Context) error {
 	conn.SetReconnectHandler(func(*natsgo.Conn) { s.renew() })
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.consumer, s.limit = consumer, max(consumer.CachedInfo().Config.MaxDeliver, 0)
+	config := consumer.CachedInfo().Config
+	s.consumer, s.limit = consumer, max(config.MaxDeliver, 0)
+	s.interval = slices.Min(append(slices.Clone(config.BackOff), config.AckWait)) / 3
 	return nil
 }
 
@@ -317,7 +317,12 @@ func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) { return s.
 // beat tells the server, until ctx ends, that the messages of this process are
 // being processed.
 func (s *Source) beat(ctx context.Context) {
-	ticker := time.NewTicker(s.interval)
+	every := func() time.Duration {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.interval
+	}
+	ticker := time.NewTicker(every())
 	defer ticker.Stop()
 	for {
 		select {
@@ -328,6 +333,7 @@ func (s *Source) beat(ctx context.Context) {
 		for _, h := range s.all() {
 			_ = h.msg.InProgress() // if it is lost, the message comes again and is recognised
 		}
+		ticker.Reset(every()) // the consumer may be another one by now
 	}
 }
 
