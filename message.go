@@ -39,14 +39,16 @@ func (m *Message) Header(name string) (value []byte, ok bool) {
 }
 
 // Origin is the place of a delivery in its source. It identifies a delivery,
-// never a message: it changes when a message is published again or redriven.
+// never a message: it changes when a message is published again or redriven. Two
+// messages of a source never have the same place, even if their ids and bytes are the
+// same.
 type Origin struct {
 	// Source is the topic, queue or file.
 	Source string
 	// Partition is the partition or message group, if the source has them.
 	Partition int32
 	// Offset is the position in the partition, or the byte offset of a line in a
-	// file.
+	// file. A source without positions numbers its deliveries.
 	Offset int64
 	// Delivery is the delivery count that the source reports, starting at 1. It is
 	// 0 if the source does not count deliveries.

@@ -49,7 +49,8 @@ func Reasons() []Reason {
 // Parked is a parked message.
 type Parked struct {
 	// ID is unique in the dead-letter store. It is made from the pipeline, the key, and
-	// the message's origin and content. A message that is parked twice is stored once.
+	// the message's origin and content. A delivery that is parked twice is stored once.
+	// Two messages with the same key and content have an entry each.
 	ID       string
 	Pipeline string
 	Key      semel.Key

@@ -29,6 +29,7 @@ const (
 	changesBody     sourceBug = "changes a body"
 	ignoresContext  sourceBug = "does not end with its context"
 	leavesGoroutine sourceBug = "leaves goroutines behind"
+	sameOrigin      sourceBug = "gives all messages one origin"
 )
 
 // faultySource is a source in memory with a bug.
@@ -63,6 +64,10 @@ func (s *faultySource) Read(ctx context.Context) ([]*pipeline.Item, error) {
 	s.given = append(s.given, items...)
 	switch {
 	case len(items) == 0:
+	case s.bug == sameOrigin:
+		for _, it := range items {
+			it.Message.Origin = semel.Origin{Source: "queue"}
+		}
 	case s.losing:
 		s.losing = false
 		items = items[1:]
@@ -125,6 +130,7 @@ func TestSuiteCatchesBrokenSources(t *testing.T) {
 		losesInRestart:  {"the server is restarted in the middle"},
 		ignoresContext:  {"Read ends with its context, and Close ends everything"},
 		leavesGoroutine: {"every message is settled, and each key has its effect once"},
+		sameOrigin:      {"each message that is parked has an entry of its own"},
 	} {
 		for _, name := range caught {
 			t.Run(fmt.Sprintf("%s/%s", b, name), func(t *testing.T) {

@@ -26,6 +26,7 @@ func RunDeadLetters(t *testing.T, place func(tb testing.TB) (open func() pipelin
 		{"what is not there is not parked", deadLetterEnv.misses},
 		{"the audit log says how each message was settled", deadLetterEnv.audits},
 		{"settlements made at once are all in the audit log", deadLetterEnv.settlesAtOnce},
+		{"each message that is parked has an entry of its own", deadLetterEnv.parksEach},
 		{"many processes use it at once", deadLetterEnv.shares},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.check(deadLetterEnv{t, place(t)}) })

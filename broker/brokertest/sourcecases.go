@@ -17,6 +17,7 @@ func sourceCases() []testCase[*sourceEnv] {
 		{"pipelines end in the middle and begin again", (*sourceEnv).beginsAgain},
 		{"what was settled does not come again, and what was not does", (*sourceEnv).remembersAcks},
 		{"messages that are returned come again", (*sourceEnv).returns},
+		{"each message that is parked has an entry of its own", (*sourceEnv).parksEach},
 		{"Read ends with its context, and Close ends everything", (*sourceEnv).ends},
 		{"the server is restarted in the middle", (*sourceEnv).restarts},
 	}

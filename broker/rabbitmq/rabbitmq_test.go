@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"testing"
 	"time"
 
@@ -120,7 +119,7 @@ func runSource(t *testing.T, server *services.Server) {
 			Produce: func(ctx context.Context, list []brokertest.Numbered) error {
 				messages := make([]amqp.Publishing, len(list))
 				for i, m := range list {
-					messages[i] = amqp.Publishing{MessageId: strconv.Itoa(m.Place), DeliveryMode: amqp.Persistent, Body: m.Body}
+					messages[i] = amqp.Publishing{MessageId: m.ID, DeliveryMode: amqp.Persistent, Body: m.Body}
 				}
 				return send(ctx, "amqp://"+server.Addr(), queue, messages)
 			},

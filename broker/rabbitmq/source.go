@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -60,6 +62,7 @@ type Source struct {
 	mu           sync.Mutex    // guards the fields below, and those of all
 	subscription *subscription // nil while there is no connection
 	size         float64       // average size of messages in bytes; 0 is unknown
+	deliveries   int64         // the number of the latest delivery
 	inbox        inbox.Inbox
 	closed       bool
 }
@@ -80,7 +83,7 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	s := &Source{opts: o, partition: pipeline.NewPartition(o.Queue)}
+	s := &Source{opts: o, partition: pipeline.NewPartition(o.Queue), deliveries: rand.Int64N(math.MaxInt64 / 2)}
 	s.inbox = inbox.New(&s.mu)
 	first, err := s.open(ctx)
 	if err != nil {
@@ -203,6 +206,10 @@ func (s *Source) offer(h *held, body int) (grow bool) {
 		s.size += (size - s.size) / 32
 	}
 	h.subscription.add(h)
+	// A queue has no positions. Without a number, two messages with the same bytes and
+	// the same message-id would have the same origin, and count as one delivery.
+	s.deliveries++
+	h.item.Message.Origin.Offset = s.deliveries
 	s.inbox.Items = append(s.inbox.Items, h.item)
 	s.inbox.Changed()
 	return h.subscription.more() > 0

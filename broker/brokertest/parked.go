@@ -1,0 +1,179 @@
+package brokertest
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// outcomes counts what a source was told about its messages.
+type outcomes struct {
+	pipeline.Source
+
+	mu             sync.Mutex
+	parked, others int
+	reached        func() // called when enough are acknowledged
+	enough         int
+}
+
+// Ack implements pipeline.Source.
+func (s *outcomes) Ack(ctx context.Context, items []*pipeline.Item) error {
+	if err := s.Source.Ack(ctx, items); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, it := range items {
+		if it.Parked != "" {
+			s.parked++
+		} else {
+			s.others++
+		}
+	}
+	if s.parked+s.others >= s.enough {
+		s.reached()
+	}
+	return nil
+}
+
+// parking runs pipelines that park messages.
+type parking struct {
+	testing.TB
+	store   semel.Store
+	open    func(ctx context.Context) pipeline.Source
+	letters func() pipeline.DeadLetterStore
+}
+
+// run runs a pipeline with a key rule and a handler until n messages are acknowledged.
+// It returns how many were acknowledged as parked, and how many as anything else.
+func (p *parking) run(ctx context.Context, rule string, n int, handler func(ctx context.Context, m pipeline.Delivery) (semel.Result, error)) (parked, others int) {
+	p.Helper()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	parsed, err := key.ParseRule(rule)
+	if err != nil {
+		p.Fatal(err)
+	}
+	session, err := pipeline.NewTwoPhase(p.store, pipeline.NewHandler(handler), nil)
+	if err != nil {
+		p.Fatal(err)
+	}
+	source := &outcomes{Source: p.open(ctx), enough: n, reached: cancel}
+	runner, err := pipeline.New(source, session, &pipeline.Options{
+		Name: "parking", Key: parsed, Scope: "ledger", DeadLetters: p.letters(), Failure: failure(), Shutdown: patience,
+	})
+	if err != nil {
+		p.Fatal(err)
+	}
+	if err := runner.Run(ctx); err != nil {
+		p.Errorf("the pipeline: %v", err)
+	}
+	if got := source.parked + source.others; got < n {
+		p.Errorf("%d messages are acknowledged, want %d", got, n)
+	}
+	return source.parked, source.others
+}
+
+// refuses is the handler of a target that refuses every message.
+func refuses(context.Context, pipeline.Delivery) (semel.Result, error) {
+	return semel.Result{}, semel.Permanent(errPermanent)
+}
+
+// check parks copies of one message, for which produce is called: some because their
+// target refuses them, and some because the key rule finds nothing. Then the target and
+// the rule are repaired, and one more copy must have its effect.
+func (p *parking) check(ctx context.Context, produce func(copies int)) {
+	p.Helper()
+	const copies = 3
+	entries := 0
+	for _, rule := range []string{".id", ".absent"} {
+		produce(copies)
+		parked, others := p.run(ctx, rule, copies, refuses)
+		entries += parked
+		if got := p.entries(ctx); parked != copies || others != 0 || len(got) != entries {
+			p.Errorf("by the rule %s, %d of %d copies are acknowledged as parked, and %d as something else; the dead-letter store has %d entries, want %d", rule, parked, copies, others, len(got), entries)
+		}
+	}
+	effects := 0
+	produce(1)
+	if parked, _ := p.run(ctx, ".id", 1, func(context.Context, pipeline.Delivery) (semel.Result, error) {
+		effects++
+		return semel.Result{}, nil
+	}); parked != 0 || effects != 1 {
+		p.Errorf("a message whose earlier copies are parked had %d effects, want 1; it was parked %d times", effects, parked)
+	}
+	if got := p.entries(ctx); len(got) != entries {
+		p.Errorf("after the effect of another copy, %d of %d messages are parked", len(got), entries)
+	}
+}
+
+// entries returns the ids in the dead-letter store, which are distinct.
+func (p *parking) entries(ctx context.Context) (ids []string) {
+	p.Helper()
+	if err := p.letters().List(ctx, "parking", func(m *pipeline.Parked) bool {
+		ids = append(ids, m.ID)
+		return true
+	}); err != nil {
+		p.Errorf("list: %v", err)
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// parksEach has the source deliver messages with the same bytes and the same id.
+func (e *sourceEnv) parksEach() {
+	ctx, cancel := e.context()
+	defer cancel()
+	letters, err := pipeline.OpenDeadLetterDir(e.TempDir())
+	if err != nil {
+		e.Fatal(err)
+	}
+	p := parking{
+		TB: e.TB, store: e.store, letters: func() pipeline.DeadLetterStore { return letters },
+		open: func(ctx context.Context) pipeline.Source {
+			source, err := e.place.Open(ctx)
+			if err != nil {
+				e.Fatalf("open the source: %v", err)
+			}
+			return source
+		},
+	}
+	first := newNumbered("copied", 0, 0, 10)
+	p.check(ctx, func(copies int) {
+		list := make([]Numbered, copies)
+		for i := range list {
+			list[i] = first
+			list[i].Place = e.next[0] // the place of a message, not of its copy in the body
+			e.next[0]++
+		}
+		if err := e.place.Produce(ctx, list); err != nil {
+			e.Fatalf("produce: %v", err)
+		}
+	})
+}
+
+// parksEach has a queue in memory deliver copies of one message.
+func (e deadLetterEnv) parksEach() {
+	queue := newMemoryQueue(1)
+	env := newEnv(e.TB, 0, 0, 1)
+	first := newNumbered("copied", 0, 0, 10)
+	p := parking{
+		TB: e.TB, store: env.store, letters: e.letters,
+		open: func(context.Context) pipeline.Source { return queue.open() },
+	}
+	ctx, cancel := env.context()
+	defer cancel()
+	p.check(ctx, func(copies int) {
+		for range copies {
+			m := first
+			m.Place = env.next[0]
+			env.next[0]++
+			e.must(queue.produce(ctx, []Numbered{m}))
+		}
+	})
+}
