@@ -80,7 +80,7 @@ func (w *outboxWriter) statement(other string, changed bool) (string, error) {
 
 // args returns the parameters of the outbox for an item.
 func (w *outboxWriter) args(it *pipeline.Item) ([]any, error) {
-	values, err := w.values.of(it)
+	values, err := w.values.of(it, nil, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -133,8 +133,8 @@ func (s *Session) Process(ctx context.Context, items []*pipeline.Item) {
 // quickly sends keys and statements together. After an error the message that
 // caused it is not known, so all messages are processed again one by one.
 func (s *Session) quickly(ctx context.Context, items []*pipeline.Item, calls []semel.Call, effects []error, behind *lock) []semel.BatchOutcome {
-	if s.write.versions {
-		return s.carefully(ctx, items, calls, effects, behind) // the results are needed
+	if s.write.versions || !s.write.known() { // the results are needed, or a connection
+		return s.carefully(ctx, items, calls, effects, behind)
 	}
 	var b pgx.Batch
 	place := make([]int, len(items)) // of its statement
@@ -192,6 +192,14 @@ func (s *Session) queue(b *pgx.Batch, it *pipeline.Item) bool {
 func (s *Session) carefully(ctx context.Context, items []*pipeline.Item, calls []semel.Call, effects []error, behind *lock) []semel.BatchOutcome {
 	locks := 0
 	return s.guard.DoTxBatch(ctx, calls, pgstore.TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.BatchItem) error {
+		if err := s.write.learn(ctx, tx.Conn()); isRefused(err) {
+			for _, f := range fresh {
+				f.Err, effects[f.Index] = fmt.Errorf("%w: %w", errEffect, err), verdict(err, false)
+			}
+			return nil
+		} else if err != nil {
+			return err
+		}
 		var b pgx.Batch
 		var queued []*semel.BatchItem
 		bad := false
@@ -216,7 +224,7 @@ func (s *Session) carefully(ctx context.Context, items []*pipeline.Item, calls [
 		if err == nil {
 			return nil
 		}
-		said := verdict(behind.explain(err), false)
+		said := verdict(s.write.named(behind.explain(err)), false)
 		waited := isHeld(err) && !inConflict(err)
 		if waited {
 			locks++
@@ -286,11 +294,19 @@ func (s *Session) settle(it *pipeline.Item, out *semel.BatchOutcome, effect erro
 	case refusesKey(err):
 		it.Err = semel.Permanent(err)
 	default:
-		it.Err = statementOrStore(err)
+		it.Err = statementOrStore(s.named(err))
 		if _, store := it.Err.(*pipeline.StoreError); !store {
 			it.Decision = semel.Fresh
 		}
 	}
+}
+
+// named adds the column to an error of a statement. A handler has its own.
+func (s *Session) named(err error) error {
+	if s.write == nil {
+		return err
+	}
+	return s.write.named(err)
 }
 
 // refusesKey reports whether the store refused a key or call itself. A missing

@@ -138,17 +138,6 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 // together writes items in one transaction. It returns the error, and the item
 // that caused it if there is one.
 func (s *Sink) together(ctx context.Context, items []*pipeline.Item) (*pipeline.Item, error) {
-	var b pgx.Batch
-	queued := make([]*pipeline.Item, 0, len(items))
-	for _, it := range items {
-		it.Err, it.Result = nil, semel.Result{}
-		if s.write.queue(&b, it) {
-			queued = append(queued, it)
-		}
-	}
-	if len(queued) == 0 {
-		return nil, nil
-	}
 	tx, err := s.pool.Begin(ctx)
 	if err != nil {
 		return nil, verdict(err, false)
@@ -160,12 +149,26 @@ func (s *Sink) together(ctx context.Context, items []*pipeline.Item) (*pipeline.
 	}()
 	var behind lock
 	stop := behind.watch(ctx, s.blockedBy)
+	defer stop()
+	if err := s.write.learn(ctx, tx.Conn()); err != nil {
+		return nil, verdict(behind.explain(err), false)
+	}
+	var b pgx.Batch
+	queued := make([]*pipeline.Item, 0, len(items))
+	for _, it := range items {
+		it.Err, it.Result = nil, semel.Result{}
+		if s.write.queue(&b, it) {
+			queued = append(queued, it)
+		}
+	}
+	if len(queued) == 0 {
+		return nil, nil
+	}
 	n, err := send(ctx, tx, s.write, &b, func(i int, result []byte) {
 		queued[i].Result = resultOf(result)
 	}, len(queued))
-	stop()
 	if err != nil {
-		return blame(queued, n, behind.explain(err))
+		return blame(queued, n, s.write.named(behind.explain(err)))
 	}
 	return nil, verdict(tx.Commit(ctx), true)
 }
@@ -188,6 +191,9 @@ func send(ctx context.Context, tx pgx.Tx, w *writer, b *pgx.Batch, each func(i i
 		tag, err := answers.Exec()
 		if err != nil {
 			_ = answers.Close() // the same error
+			if isRefused(err) {
+				w.targets.Store(nil) // a column may have another type now
+			}
 			return i, err
 		}
 		each(i, w.result(tag.RowsAffected()))

@@ -23,19 +23,19 @@ type from struct {
 	header string // name of a header, or ""
 }
 
-// words are the values that have a name. Numbers and times are sent as text,
-// which the server accepts for columns of any type.
+// words are the values that have a name. The bytes of body and record-key are a
+// document for a JSON column, a json.Number is a number, and a string is a text.
 var words = map[string]func(it *pipeline.Item) any{
 	"body":                func(it *pipeline.Item) any { return bytesOrNull(it.Message.Body) },
 	"record-key":          func(it *pipeline.Item) any { return bytesOrNull(it.Message.RecordKey) },
 	"property:message-id": func(it *pipeline.Item) any { return textOrNull(it.Message.ID) },
 	"key":                 func(it *pipeline.Item) any { return it.Call.Key.ID },
 	"scope":               func(it *pipeline.Item) any { return it.Call.Key.Scope },
-	"attempt":             func(it *pipeline.Item) any { return strconv.Itoa(max(it.Attempt, 1)) },
-	"token":               func(it *pipeline.Item) any { return fmt.Sprint(uint64(it.Token)) },
+	"attempt":             func(it *pipeline.Item) any { return json.Number(strconv.Itoa(max(it.Attempt, 1))) },
+	"token":               func(it *pipeline.Item) any { return json.Number(fmt.Sprint(uint64(it.Token))) },
 	"source":              func(it *pipeline.Item) any { return it.Message.Origin.Source },
-	"partition":           func(it *pipeline.Item) any { return strconv.Itoa(int(it.Message.Origin.Partition)) },
-	"offset":              func(it *pipeline.Item) any { return strconv.FormatInt(it.Message.Origin.Offset, 10) },
+	"partition":           func(it *pipeline.Item) any { return json.Number(strconv.Itoa(int(it.Message.Origin.Partition))) },
+	"offset":              func(it *pipeline.Item) any { return json.Number(strconv.FormatInt(it.Message.Origin.Offset, 10)) },
 	"time": func(it *pipeline.Item) any {
 		if it.Message.Time.IsZero() {
 			return nil
@@ -102,9 +102,10 @@ func newValues(texts []string) (*values, error) {
 	return v, nil
 }
 
-// of returns the values of a message. The server converts texts to the type of
-// the column or parameter.
-func (v *values) of(it *pipeline.Item) ([]any, error) {
+// of returns the values of a message. Values are sent as text, which the server
+// converts to the type of the column or parameter. Only texts and arrays for a JSON or
+// array column are written in another way; the first value is that of parameter first.
+func (v *values) of(it *pipeline.Item, types *targets, first int) ([]any, error) {
 	var finder *key.Finder
 	if len(v.paths) > 0 {
 		finder = v.finders.Get().(*key.Finder)
@@ -115,19 +116,34 @@ func (v *values) of(it *pipeline.Item) ([]any, error) {
 	}
 	args := make([]any, len(v.list))
 	for i, f := range v.list {
+		to := types.of(first + i)
 		switch {
 		case f.path >= 0:
-			value, err := jsonValue(finder.Raw(f.path))
+			raw, kind := finder.Raw(f.path)
+			value, err := to.convert(raw, kind)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", f.text, err)
 			}
 			args[i] = value
+			continue
 		case f.header != "":
 			if value, ok := it.Message.Header(f.header); ok && value != nil {
 				args[i] = asText(value)
 			}
 		default:
 			args[i] = words[f.text](it)
+		}
+		switch value := args[i].(type) {
+		case json.Number:
+			args[i] = string(value)
+		case string:
+			if to.json && !to.array {
+				quoted, err := json.Marshal(value)
+				if err != nil {
+					return nil, fmt.Errorf("%s: %w", f.text, err)
+				}
+				args[i] = string(quoted)
+			}
 		}
 	}
 	return args, nil
@@ -140,25 +156,6 @@ func asText(b []byte) any {
 		return string(b)
 	}
 	return b
-}
-
-// jsonValue converts a value of a document to a parameter: strings without their
-// quotes, everything else as written. Numbers keep every digit.
-func jsonValue(raw []byte, kind key.Kind) (any, error) {
-	switch kind {
-	case key.Missing, key.Null:
-		return nil, nil
-	case key.String:
-		if !isText(raw) {
-			return nil, errNoText
-		}
-		var s string
-		if err := json.Unmarshal(raw, &s); err != nil {
-			return nil, err
-		}
-		return s, nil
-	}
-	return string(raw), nil
 }
 
 var errNoText = errors.New("the string has bytes that are no UTF-8, or half of a surrogate pair, which no text of a database can be")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 
@@ -18,7 +19,8 @@ type Options struct {
 	// $2 and so on.
 	Statement string
 	Args      []string
-	// Table gets a row of Columns. "schema.table" names its schema.
+	// Table gets a row of Columns. "schema.table" names its schema. Names are exact, as if
+	// quoted in SQL: Order is the table "Order". A name with a dot is in double quotes.
 	Table   string
 	Columns []Column
 	// Key are those of Columns that are unique together. If it is not empty, Table
@@ -52,8 +54,11 @@ const (
 type writer struct {
 	sql      string
 	values   *values
+	table    pgx.Identifier // nil without Table
+	columns  []Column       // those of table
 	outbox   *outboxWriter
 	versions bool // the number of changed rows reveals a stale message
+	targets  atomic.Pointer[targets]
 }
 
 func newWriter(opts *Options) (*writer, error) {
@@ -82,7 +87,11 @@ func newWriter(opts *Options) (*writer, error) {
 		if err := o.checkTable(); err != nil {
 			return nil, wrong("%w", err)
 		}
-		w.sql, texts = o.insert()
+		if w.table, err = ParseTable(o.Table); err != nil {
+			return nil, wrong("Table %q: %w", o.Table, err)
+		}
+		w.columns = slices.Clone(o.Columns)
+		w.sql, texts = o.insert(w.table)
 	} else if o.Columns != nil || o.Key != nil || o.Version != "" {
 		return nil, wrong("Columns, Key and Version are for a Table")
 	}
@@ -95,6 +104,59 @@ func newWriter(opts *Options) (*writer, error) {
 		return nil, wrong("%w", err)
 	}
 	return w, nil
+}
+
+// maxName is the longest name that PostgreSQL keeps whole, in bytes.
+const maxName = 63
+
+// ParseTable parses the name of a table, with or without its schema. Each part is exact;
+// a part with a dot or a quote is in double quotes, as in SQL.
+func ParseTable(text string) (pgx.Identifier, error) {
+	var name pgx.Identifier
+	for rest := text; ; {
+		var part string
+		if strings.HasPrefix(rest, `"`) {
+			end := 1
+			for end < len(rest) && (rest[end] != '"' || strings.HasPrefix(rest[end+1:], `"`)) {
+				if rest[end] == '"' {
+					end++
+				}
+				end++
+			}
+			if end >= len(rest) {
+				return nil, errors.New("a quote is not closed")
+			}
+			part, rest = strings.ReplaceAll(rest[1:end], `""`, `"`), rest[end+1:]
+		} else {
+			end := strings.IndexByte(rest, '.')
+			if end < 0 {
+				end = len(rest)
+			}
+			part, rest = rest[:end], rest[end:]
+		}
+		if err := CheckName(part); err != nil {
+			return nil, err
+		}
+		name = append(name, part)
+		switch {
+		case rest == "" && len(name) <= 2:
+			return name, nil
+		case rest == "" || rest[0] != '.':
+			return nil, errors.New(`write table, schema.table or "schema"."table"`)
+		}
+		rest = rest[1:]
+	}
+}
+
+// CheckName checks the exact name of a table or column.
+func CheckName(name string) error {
+	switch {
+	case name == "" || len(name) > maxName:
+		return fmt.Errorf("a name has 1 to %d bytes, not %d", maxName, len(name))
+	case !isPlainText(name):
+		return errors.New("a name is a text in UTF-8 without NUL")
+	}
+	return nil
 }
 
 // checkTable checks the columns of a table.
@@ -119,7 +181,7 @@ func (o *Options) checkTable() error {
 // insert returns the statement that writes a row, and where its values come from.
 // With a version, the server locks the row that is there and compares again, so
 // two writers cannot both be newer.
-func (o *Options) insert() (sql string, texts []string) {
+func (o *Options) insert(table pgx.Identifier) (sql string, texts []string) {
 	quoted := func(name string) string { return pgx.Identifier{name}.Sanitize() }
 	var names, params, sets, keys []string
 	first := 1
@@ -134,7 +196,7 @@ func (o *Options) insert() (sql string, texts []string) {
 			sets = append(sets, quoted(c.Name)+" = EXCLUDED."+quoted(c.Name))
 		}
 	}
-	sql = fmt.Sprintf("INSERT INTO %s AS old (%s) VALUES (%s)", pgx.Identifier(strings.Split(o.Table, ".")).Sanitize(), strings.Join(names, ", "), strings.Join(params, ", "))
+	sql = fmt.Sprintf("INSERT INTO %s AS old (%s) VALUES (%s)", table.Sanitize(), strings.Join(names, ", "), strings.Join(params, ", "))
 	if len(o.Key) == 0 {
 		return sql, texts
 	}
@@ -165,9 +227,12 @@ func (w *writer) queue(b *pgx.Batch, it *pipeline.Item) bool {
 }
 
 func (w *writer) args(it *pipeline.Item) ([]any, error) {
-	args, err := w.values.of(it)
-	if err != nil || w.outbox == nil {
-		return args, err
+	if w.outbox == nil {
+		return w.values.of(it, w.targets.Load(), 0)
+	}
+	args, err := w.values.of(it, w.targets.Load(), outboxParams)
+	if err != nil {
+		return nil, err
 	}
 	own, err := w.outbox.args(it)
 	return append(own, args...), err

@@ -98,7 +98,7 @@ func TestMistakesAreAnsweredWithTheirRemedy(t *testing.T) {
 		{"other database", "", "stores: { db: { postgres: { dsn: \"mysql://h/d\" } } }\n", "stores.db.postgres.dsn: not an address of a PostgreSQL server: write postgres://user:password@host:5432/database"},
 		{"@ in a password", "", "stores: { db: { postgres: { dsn: \"postgres://u:p@ss@h/d\" } } }\n", "in the password of a URL write %2F for /, %3F for ?, %23 for # and %40 for @"},
 		{"Redis address", "", "stores: { cache: { redis: { url: \"http://h\" } } }\n", "stores.cache.redis.url: not an address of a Redis server: write redis://user:password@host:6379/0"},
-		{"table in capitals", "", pipe(source, key, store, "sink: { postgres: { dsn: 'host=h', table: Orders, columns: { id: .id } } }"), "not a table name: write lower-case letters, digits and _, a letter first, as in payments or app.payments"},
+		{"table with an open quote", "", pipe(source, key, store, "sink: { postgres: { dsn: 'host=h', table: '\"Orders', columns: { id: .id } } }"), "a quote is not closed"},
 		{"private webhook", "run bad.yaml", pipe(source, key, store, "sink: { webhook: { url: 'http://10.0.0.1/' } }"), "write allow_private: [10.0.0.1/32]"},
 	} {
 		args := strings.Fields(c.args)

@@ -113,8 +113,10 @@ func (s *Sink) ofStatement(of *pgconn.PgError, path string, dsn schema.Secret) *
 			said.Cause = "table " + names[0] + " does not exist"
 		}
 		said.Remedy = "create it, or correct " + written
-		if len(names) > 0 && s.Table != "" && names[0] != s.Table {
-			said.Remedy = "create it, or correct the trigger of " + s.Table
+		if len(names) > 0 && s.Table != "" && names[0] != s.serverName() {
+			said.Remedy = "create it, or correct the trigger of " + s.tableName()
+		} else if s.Table != "" && strings.ToLower(s.Table) != s.Table {
+			said.Remedy += ": its name is exact, but SQL makes names without quotes lower-case"
 		}
 	case "42703":
 		if s.Statement == "" {
@@ -130,8 +132,8 @@ func (s *Sink) ofStatement(of *pgconn.PgError, path string, dsn schema.Secret) *
 		said.Remedy = s.grant(of.Message, user)
 		said.Public = s.Table != ""
 	case "42P10":
-		said.Cause = "no unique index of table " + s.Table + " has the columns (" + strings.Join(s.Key, ", ") + ")"
-		said.Remedy = "CREATE UNIQUE INDEX ON " + s.Table + " (" + strings.Join(s.Key, ", ") + "), or correct " + path + ".key"
+		said.Cause = "no unique index of table " + s.tableName() + " has the columns (" + s.keyNames() + ")"
+		said.Remedy = "CREATE UNIQUE INDEX ON " + s.tableName() + " (" + s.keyNames() + "), or correct " + path + ".key"
 		said.Public = true
 		if s.Key == nil {
 			said.Cause, said.Remedy = of.Message, "correct "+written
@@ -149,7 +151,7 @@ func (s *Sink) ofStatement(of *pgconn.PgError, path string, dsn schema.Secret) *
 // known.
 func (s *Sink) grant(message, user string) string {
 	const remedy = "grant the privilege"
-	switch table := cmp.Or(s.Table, "…"); {
+	switch table := cmp.Or(s.tableName(), "…"); {
 	case strings.Contains(message, " schema "):
 		return remedy + ": GRANT USAGE ON SCHEMA … TO " + user
 	case s.Key != nil:

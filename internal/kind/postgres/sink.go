@@ -70,12 +70,12 @@ func (s *Sink) Fields() schema.Mapping {
 			schema.ListField("key", schema.Form{Scalar: schema.ScalarText}, func(v schema.Value) {
 				v.List(func(element schema.Value) {
 					var name string
-					if element.Identifier(&name, 63); name != "" {
+					if columnName(element, &name); name != "" {
 						s.Key = append(s.Key, name)
 					}
 				})
 			}, "Columns that are unique together. The table keeps one row for each of their values: a message replaces the row that is there.").Means("none: each message adds a row"),
-			schema.IdentifierField("version", &s.Version, 63, "Column that must grow for a row to be replaced. An older message changes nothing.").Means("none: the last delivery wins"),
+			schema.Field{Name: "version", Doc: "Column that must grow for a row to be replaced. An older message changes nothing.", Form: schema.Form{Scalar: schema.ScalarText}, Read: func(v schema.Value) { columnName(v, &s.Version) }}.Means("none: the last delivery wins"),
 			schema.PartField("outbox", func() schema.Mapping {
 				s.Outbox = &OutboxRow{}
 				return s.Outbox.fields()
@@ -133,21 +133,57 @@ func columnNames(columns []postgres.Column) []string {
 
 // tableField is a table name, with or without a schema.
 func tableField(target *string) schema.Field {
-	return schema.Field{Name: "table", Doc: "Table that gets a row for each message, `payments` or `app.payments`.", Form: schema.Form{Scalar: schema.ScalarText}, Read: func(v schema.Value) {
-		var whole string
-		if v.Text(&whole); whole == "" {
-			return
-		}
-		namespace, table, ok := strings.Cut(whole, ".")
-		if !ok {
-			table = namespace
-		}
-		if !schema.IsIdentifier(namespace, 63) || !schema.IsIdentifier(table, 63) {
-			v.Wrong("not a table name: write lower-case letters, digits and _, a letter first, as in payments or app.payments")
-			return
-		}
-		*target = whole
+	return schema.Field{Name: "table", Doc: "Table that gets a row for each message, `payments` or `app.payments`. Names are exact, as if quoted in SQL: `Order` is the table `\"Order\"`. A name with a dot is in double quotes.", Form: schema.Form{Scalar: schema.ScalarText}, Read: func(v schema.Value) {
+		schema.Quantity(v, target, "a table name", func(text string) (string, error) {
+			_, err := postgres.ParseTable(text)
+			return text, err
+		})
 	}}
+}
+
+// columnName reads the exact name of a column.
+func columnName(v schema.Value, target *string) {
+	schema.Quantity(v, target, "a column name", func(text string) (string, error) {
+		return text, postgres.CheckName(text)
+	})
+}
+
+// sqlName returns a table or column as people write it in SQL.
+func sqlName(name pgx.Identifier) string {
+	parts := slices.Clone(name)
+	for i, part := range parts {
+		if !schema.IsIdentifier(part, len(part)) {
+			parts[i] = pgx.Identifier{part}.Sanitize()
+		}
+	}
+	return strings.Join(parts, ".")
+}
+
+// tableName returns the sink's table as people write it in SQL.
+func (s *Sink) tableName() string {
+	name, err := postgres.ParseTable(s.Table)
+	if err != nil {
+		return s.Table // the parser has reported it
+	}
+	return sqlName(name)
+}
+
+// serverName returns the sink's table as messages of the server have it.
+func (s *Sink) serverName() string {
+	name, err := postgres.ParseTable(s.Table)
+	if err != nil {
+		return s.Table
+	}
+	return strings.Join(name, ".")
+}
+
+// keyNames returns the columns of Key as people write them in SQL.
+func (s *Sink) keyNames() string {
+	names := make([]string, len(s.Key))
+	for i, name := range s.Key {
+		names[i] = sqlName(pgx.Identifier{name})
+	}
+	return strings.Join(names, ", ")
 }
 
 // columnsField says where the column values come from.
@@ -158,8 +194,8 @@ func columnsField(target *[]postgres.Column) schema.Field {
 			v.Wrong("it has no column: write { column: .member }")
 		}
 		for _, e := range entries {
-			if !schema.IsIdentifier(e.Name, 63) {
-				v.WrongAt(e.At, "%s: this is not a column name: write lower-case letters, digits and _, a letter first", v.Path)
+			if err := postgres.CheckName(e.Name); err != nil {
+				v.WrongAt(e.At, "%s: this is not a column name: %v", v.Path, err)
 				continue
 			}
 			c := postgres.Column{Name: e.Name}
@@ -202,9 +238,9 @@ func (s *Sink) About() config.SinkAbout {
 	name := "postgres statement"
 	switch {
 	case s.Key != nil:
-		name = "postgres upsert into " + s.Table
+		name = "postgres upsert into " + s.tableName()
 	case s.Table != "":
-		name = "postgres table " + s.Table
+		name = "postgres table " + s.tableName()
 	}
 	if s.Outbox != nil {
 		name = strings.TrimPrefix(strings.TrimPrefix(name, "postgres statement")+" and outbox of "+s.Store.Name, " and ")
@@ -380,7 +416,10 @@ func (s *Sink) plan(ctx context.Context, server *pgx.ConnConfig, x *config.Exami
 		subject = "sink.postgres.statement"
 		_, err = conn.Prepare(ctx, "", s.Statement)
 	case s.Table != "":
-		_, err = conn.Exec(ctx, planOf(s.Table, s.Columns, s.Key), pgx.QueryExecModeExec)
+		var table pgx.Identifier
+		if table, err = postgres.ParseTable(s.Table); err == nil {
+			_, err = conn.Exec(ctx, planOf(table, s.Columns, s.Key), pgx.QueryExecModeExec)
+		}
 	}
 	if table := s.outboxTable(x.File); err == nil && table != "" {
 		subject = "sink.postgres.outbox"
@@ -403,12 +442,12 @@ func (s *Sink) plan(ctx context.Context, server *pgx.ConnConfig, x *config.Exami
 
 // planOf returns a statement that explains how a row would be written. If key is
 // set, it requires a unique index.
-func planOf(table string, columns []postgres.Column, key []string) string {
+func planOf(table pgx.Identifier, columns []postgres.Column, key []string) string {
 	names, values := make([]string, len(columns)), make([]string, len(columns))
 	for i, c := range columns {
 		names[i], values[i] = pgx.Identifier{c.Name}.Sanitize(), "DEFAULT"
 	}
-	text := fmt.Sprintf("EXPLAIN INSERT INTO %s (%s) VALUES (%s)", pgx.Identifier(strings.Split(table, ".")).Sanitize(), strings.Join(names, ", "), strings.Join(values, ", "))
+	text := fmt.Sprintf("EXPLAIN INSERT INTO %s (%s) VALUES (%s)", table.Sanitize(), strings.Join(names, ", "), strings.Join(values, ", "))
 	if len(key) == 0 {
 		return text
 	}
