@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 
 	"github.com/semel-dev/semel"
 )
@@ -30,24 +31,26 @@ func TestRefusalAfterALostAnswerIsUnknown(t *testing.T) {
 			},
 		} {
 			t.Run(name+", "+how, func(t *testing.T) {
-				inner := newStore(t, nil)
-				store := &hooked{Store: inner}
-				claims := 0
-				store.claim = func(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
-					if claims++; claims == 1 {
-						_ = inner.Claim(ctx, reqs, make([]semel.ClaimAnswer, len(reqs)))
-						return errors.New("connection reset")
+				synctest.Test(t, func(t *testing.T) { // in which no timer of the guard comes in between
+					inner := newStore(t, nil)
+					store := &hooked{Store: inner}
+					claims := 0
+					store.claim = func(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+						if claims++; claims == 1 {
+							_ = inner.Claim(ctx, reqs, make([]semel.ClaimAnswer, len(reqs)))
+							return errors.New("connection reset")
+						}
+						answers[0].Err = c.key
+						return c.call
 					}
-					answers[0].Err = c.key
-					return c.call
-				}
-				err := do(t, newGuard(t, store, semel.GuardOptions{}))
-				if got := semel.Classify(err); got != c.want || claims != 2 {
-					t.Errorf("got %v of class %s after %d claims, want it %s", err, got, claims, c.want)
-				}
-				if got := look(t, inner, orderKey).State; got != semel.Claimed {
-					t.Errorf("the record is %s", got)
-				}
+					err := do(t, newGuard(t, store, semel.GuardOptions{}))
+					if got := semel.Classify(err); got != c.want || claims != 2 {
+						t.Errorf("got %v of class %s after %d claims, want it %s", err, got, claims, c.want)
+					}
+					if got := look(t, inner, orderKey).State; got != semel.Claimed {
+						t.Errorf("the record is %s", got)
+					}
+				})
 			})
 		}
 	}

@@ -115,18 +115,19 @@ func (b *Batch) Claim(ctx context.Context, tasks []*Task) {
 	defer end(nil)
 	for _, t := range tasks {
 		if t.left {
+			g.unused.abandon([]*Task{t})
 			t.owner, t.left = Owner{}, false
 		}
 	}
 	reqs, answers := b.claimRequests(tasks)
 	err := impersonal(ctx, g.store.Claim(ctx, reqs, answers))
-	repeated := Classify(err) == ClassUnknown && ctx.Err() == nil && slices.ContainsFunc(answers, unanswered)
+	repeated := Classify(err) == ClassUnknown && ctx.Err() == nil && slices.ContainsFunc(answers, noAnswer)
 	if repeated {
 		first := slices.Clone(answers)
 		clear(answers)
 		err = impersonal(ctx, g.store.Claim(ctx, reqs, answers))
 		for i := range answers {
-			if unanswered(answers[i]) || first[i].Decision != Undecided {
+			if noAnswer(answers[i]) || first[i].Decision != Undecided {
 				answers[i] = first[i]
 			}
 		}
@@ -150,13 +151,17 @@ func (b *Batch) Claim(ctx context.Context, tasks []*Task) {
 	}
 }
 
-func unanswered(a ClaimAnswer) bool { return a.Decision == Undecided && a.Err == nil }
+func noAnswer(a ClaimAnswer) bool { return a.Decision == Undecided && a.Err == nil }
 
 // claimRequests returns the requests of tasks. A task that asks again has the owner
 // that it had before.
 func (b *Batch) claimRequests(tasks []*Task) ([]ClaimRequest, []ClaimAnswer) {
 	b.claims, b.answers = slices.Grow(b.claims[:0], len(tasks)), zeroed(b.answers, len(tasks))
 	for _, t := range tasks {
+		if t.owner.Nonce == 0 {
+			t.owner = b.guard.unused.take(t.Call)
+			t.lost = t.owner.Nonce != 0 // as it was for the task that asked first
+		}
 		if t.owner.Nonce == 0 {
 			t.owner = b.guard.newOwner()
 		}
@@ -261,6 +266,9 @@ func (b *Batch) Complete(ctx context.Context, tasks []*Task) {
 	if len(lost) > 0 {
 		limit := b.patience()
 		b.completeWithin(ctx, limit, b.recover(ctx, limit, lost))
+		for _, t := range lost {
+			t.lost = false // nobody asks again: the effect happened
+		}
 	}
 }
 
@@ -360,11 +368,12 @@ func (b *Batch) GiveBack(ctx context.Context, tasks []*Task) {
 	held, lost := divide(tasks)
 	if len(lost) > 0 {
 		held = append(slices.Clone(held), b.recover(ctx, b.patience(), lost)...)
+		g.unused.abandon(lost)
 	}
 	for _, t := range held {
 		g.Observe(Event{Kind: EventReleased, Key: t.Call.Key, Attempt: t.Attempt, Err: t.Err})
 	}
-	b.release(ctx, held)
+	_ = b.release(ctx, held) // the observer has the errors
 }
 
 // Unknown reports whether GiveBack makes the key of a task Unknown.
@@ -372,9 +381,13 @@ func (b *Batch) Unknown(t *Task) bool {
 	return (t.doubt || t.delivered) && b.guard.opts.OnLeaseExpired == Hold
 }
 
-// release ends claims.
-func (b *Batch) release(ctx context.Context, tasks []*Task) {
+// release ends claims. It reports errors to the observer, and returns the first.
+func (b *Batch) release(ctx context.Context, tasks []*Task) (first error) {
 	g := b.guard
+	failed := func(key Key, err error) {
+		g.observeError(key, err)
+		first = cmp.Or(first, err)
+	}
 	var releases []ReleaseRequest
 	var ends []ExtendRequest
 	for _, t := range tasks {
@@ -391,16 +404,17 @@ func (b *Batch) release(ctx context.Context, tasks []*Task) {
 		answers := make([]error, len(releases))
 		err := g.store.Release(ctx, releases, answers)
 		for i, r := range releases {
-			g.observeError(r.Key, errors.Join(err, answers[i]))
+			failed(r.Key, errors.Join(err, answers[i]))
 		}
 	}
 	if len(ends) > 0 {
 		answers := make([]ExtendAnswer, len(ends))
 		err := g.store.Extend(ctx, ends, answers)
 		for i, r := range ends {
-			g.observeError(r.Key, errors.Join(err, answers[i].Err))
+			failed(r.Key, errors.Join(err, answers[i].Err))
 		}
 	}
+	return first
 }
 
 // abort gives up the claims of effects that did not return. They may have happened.
@@ -411,7 +425,7 @@ func (b *Batch) abort(ctx context.Context, tasks []*Task) {
 		t.doubt = true
 		b.guard.Observe(Event{Kind: EventReleased, Key: t.Call.Key, Attempt: t.Attempt, Err: ErrPanic})
 	}
-	b.release(ctx, tasks)
+	_ = b.release(ctx, tasks) // the observer has the errors
 }
 
 // divide returns the tasks that have a claim, and those that may have one.
@@ -434,7 +448,7 @@ func divide(tasks []*Task) (held, lost []*Task) {
 func (b *Batch) patience() time.Duration { return min(b.guard.opts.Heartbeat/4, time.Second/2) }
 
 // recover asks once more for claims whose answers were lost. It returns the tasks
-// that have a claim.
+// that have a claim. Those that are still Lost got no answer.
 func (b *Batch) recover(ctx context.Context, limit time.Duration, lost []*Task) []*Task {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -443,8 +457,9 @@ func (b *Batch) recover(ctx context.Context, limit time.Duration, lost []*Task) 
 	b.guard.observeError(reqs[0].Key, b.guard.store.Claim(ctx, reqs, answers))
 	var found []*Task
 	for i, t := range lost {
-		t.lost = false
-		if a := &answers[i]; a.Decision == Fresh {
+		a := &answers[i]
+		t.lost = a.Decision == Undecided && (a.Err == nil || Classify(a.Err) != ClassPermanent)
+		if a.Decision == Fresh {
 			t.granted, t.leaseLost, t.Claim, t.validUntil = true, nil, a.Claim, asked.Add(b.guard.opts.Lease)
 			found = append(found, t)
 		}

@@ -58,37 +58,39 @@ func TestALostClaimIsAskedForOnce(t *testing.T) {
 		"give back": (*semel.Batch).GiveBack, "complete": (*semel.Batch).Complete,
 	} {
 		t.Run(name, func(t *testing.T) {
-			inner := newStore(t, nil)
-			store := &hooked{Store: inner}
-			claims := 0
-			store.claim = func(context.Context, []semel.ClaimRequest, []semel.ClaimAnswer) error {
-				claims++
-				return errReset
-			}
-			var j journal
-			b := newGuard(t, store, semel.GuardOptions{Observer: &j}).NewBatch()
-			tasks := tasksOf("a", "b")
-			b.Claim(t.Context(), tasks[:1])
-			if !tasks[0].Lost() || tasks[0].Refused() || claims != 2 {
-				t.Fatalf("lost %t after %d claims", tasks[0].Lost(), claims)
-			}
-			store.claim = nil
-			b.Claim(t.Context(), tasks[1:])
-			store.claim = func(context.Context, []semel.ClaimRequest, []semel.ClaimAnswer) error {
-				claims++
-				return errReset
-			}
-			before := len(j.events)
-			step(b, t.Context(), tasks)
-			step(b, t.Context(), tasks[:1])
-			if tasks[0].Lost() || tasks[0].Held() || tasks[1].Held() || claims != 3 {
-				t.Errorf("lost %t, held %t, %t, after %d claims", tasks[0].Lost(), tasks[0].Held(), tasks[1].Held(), claims)
-			}
-			now := j.events[before:]
-			slices.SortFunc(now, func(x, y semel.Event) int { return strings.Compare(x.Key.ID, y.Key.ID) })
-			if len(now) != 2 || now[0].Kind != semel.EventStoreError || now[0].Key.ID != "a" || now[1].Kind == semel.EventStoreError || now[1].Key.ID != "b" {
-				t.Errorf("events: %v", now)
-			}
+			synctest.Test(t, func(t *testing.T) { // in which no timer of the guard comes in between
+				inner := newStore(t, nil)
+				store := &hooked{Store: inner}
+				claims := 0
+				store.claim = func(context.Context, []semel.ClaimRequest, []semel.ClaimAnswer) error {
+					claims++
+					return errReset
+				}
+				var j journal
+				b := newGuard(t, store, semel.GuardOptions{Observer: &j}).NewBatch()
+				tasks := tasksOf("a", "b")
+				b.Claim(t.Context(), tasks[:1])
+				if !tasks[0].Lost() || tasks[0].Refused() || claims != 2 {
+					t.Fatalf("lost %t after %d claims", tasks[0].Lost(), claims)
+				}
+				store.claim = nil
+				b.Claim(t.Context(), tasks[1:])
+				store.claim = func(context.Context, []semel.ClaimRequest, []semel.ClaimAnswer) error {
+					claims++
+					return errReset
+				}
+				before := len(j.events)
+				step(b, t.Context(), tasks)
+				step(b, t.Context(), tasks[:1])
+				if tasks[0].Lost() || tasks[0].Held() || tasks[1].Held() || claims != 3 {
+					t.Errorf("lost %t, held %t, %t, after %d claims", tasks[0].Lost(), tasks[0].Held(), tasks[1].Held(), claims)
+				}
+				now := j.events[before:]
+				slices.SortFunc(now, func(x, y semel.Event) int { return strings.Compare(x.Key.ID, y.Key.ID) })
+				if len(now) != 2 || now[0].Kind != semel.EventStoreError || now[0].Key.ID != "a" || now[1].Kind == semel.EventStoreError || now[1].Key.ID != "b" {
+					t.Errorf("events: %v", now)
+				}
+			})
 		})
 	}
 }

@@ -76,6 +76,7 @@ func (b *Batch) do(ctx context.Context, task []*Task, fn resultFunc) (Outcome, e
 		return Outcome{}, err
 	}
 	t := task[0]
+	b.guard.unused.abandon(task)
 	if t.Decision == Fresh {
 		b.run(ctx, task, func(ctx context.Context) { t.Result, t.Err = fn(ctx, t.Claim) })
 	}

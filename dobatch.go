@@ -67,6 +67,7 @@ func (g *Guard) round(ctx context.Context, calls []Call, todo []int, outcomes []
 		tasks[n].Call = &calls[i]
 	}
 	b.Claim(ctx, tasks)
+	g.unused.abandon(tasks)
 
 	var items []*BatchItem
 	var fresh []*Task

@@ -97,6 +97,7 @@ type Guard struct {
 	nonce  atomic.Uint64
 	// singles holds *single.
 	singles sync.Pool
+	unused  unused
 }
 
 // NewGuard returns a guard around a store. Nil options are the zero options. If
@@ -139,6 +140,7 @@ func NewGuard(store Store, opts *GuardOptions) (*Guard, error) {
 	o.Name += "/" + hex.EncodeToString(unique[:])
 	g := &Guard{store: Join(store, 0), opts: o}
 	g.tracer, _ = o.Observer.(Tracer)
+	g.unused.guard = g
 	g.singles.New = func() any { return &single{Batch: Batch{guard: g}} }
 	return g, nil
 }

@@ -47,7 +47,7 @@ func Join(store Store, most int) *Joined {
 		plan.most = min(most, batching.Most)
 	}
 	refused := func(a *error) bool { return *a != nil } // nil may mean that there is no answer
-	j.claim.init(plan, store.Claim, func(a *ClaimAnswer) bool { return !unanswered(*a) })
+	j.claim.init(plan, store.Claim, func(a *ClaimAnswer) bool { return !noAnswer(*a) })
 	j.complete.init(plan, store.Complete, refused)
 	j.release.init(plan, store.Release, refused)
 	j.extend.init(plan, store.Extend, func(a *ExtendAnswer) bool { return a.Err != nil || !a.LeaseEnd.IsZero() })

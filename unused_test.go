@@ -1,0 +1,216 @@
+package semel_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+// stalled is a store that may stop answering. While it is silent, claims are executed
+// and their answers are lost; while it is deaf, they are executed later, by wake.
+type stalled struct {
+	semel.Store
+
+	mu           sync.Mutex // guards the fields below; the guard asks from a timer
+	silent, deaf bool
+	late         [][]semel.ClaimRequest
+}
+
+func (s *stalled) Unwrap() semel.Store { return s.Store }
+
+func (s *stalled) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.deaf:
+		s.late = append(s.late, append([]semel.ClaimRequest(nil), reqs...))
+		return semel.ErrOutcomeUnknown
+	case s.silent:
+		if err := s.Store.Claim(ctx, reqs, make([]semel.ClaimAnswer, len(reqs))); err != nil {
+			return err
+		}
+		return semel.ErrOutcomeUnknown
+	}
+	return s.Store.Claim(ctx, reqs, answers)
+}
+
+func (s *stalled) Look(ctx context.Context, keys []semel.Key, records []semel.Record) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.deaf || s.silent {
+		return semel.ErrStoreUnavailable
+	}
+	inspector, _ := semel.As[semel.Inspector](s.Store)
+	return inspector.Look(ctx, keys, records)
+}
+
+// answer lets the store answer again.
+func (s *stalled) answer() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.silent, s.deaf = false, false
+}
+
+// wake executes what came while the store was deaf.
+func (s *stalled) wake(t *testing.T) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, reqs := range s.late {
+		if err := s.Store.Claim(t.Context(), reqs, make([]semel.ClaimAnswer, len(reqs))); err != nil {
+			t.Error(err)
+		}
+	}
+	s.late = nil
+}
+
+// inspected is a stalled store that is an Inspector.
+type inspected struct {
+	*stalled
+	semel.Inspector
+}
+
+func (s inspected) Look(ctx context.Context, keys []semel.Key, records []semel.Record) error {
+	return s.stalled.Look(ctx, keys, records)
+}
+
+// ways are those in which a caller loses the answer to a claim that it does not use.
+var ways = map[string]func(t *testing.T, g *semel.Guard, call semel.Call) error{
+	"Do": func(t *testing.T, g *semel.Guard, call semel.Call) error {
+		_, err := g.DoCall(t.Context(), call, func(context.Context, semel.Claim) ([]byte, error) {
+			t.Error("the effect ran")
+			return nil, nil
+		})
+		return err
+	},
+	"DoBatch": func(t *testing.T, g *semel.Guard, call semel.Call) error {
+		return g.DoBatch(t.Context(), []semel.Call{call}, func(context.Context, []*semel.BatchItem) error {
+			t.Error("the effect ran")
+			return nil
+		})[0].Err
+	},
+	"Batch": func(t *testing.T, g *semel.Guard, call semel.Call) error {
+		b, tasks := g.NewBatch(), []*semel.Task{{Call: &call}}
+		b.Claim(t.Context(), tasks)
+		err := tasks[0].Err
+		b.GiveBack(t.Context(), tasks)
+		return err
+	},
+}
+
+// TestAClaimWhoseAnswerWasLostDoesNotBlockItsKey loses the answers of a store that has
+// executed the claim, or executes it when it continues, long after its caller gave up.
+func TestAClaimWhoseAnswerWasLostDoesNotBlockItsKey(t *testing.T) {
+	stalls := map[string]struct {
+		silent bool
+		woken  time.Duration // when the store executes what it got; before it answers others if 0
+	}{
+		"the answer is lost":              {silent: true},
+		"the store was stopped":           {},
+		"a claim arrives after all":       {woken: 3 * time.Second},
+		"a claim arrives much later":      {woken: 25 * time.Second},
+		"the caller does not come before": {woken: 6 * time.Second},
+	}
+	for how, lose := range ways {
+		for name, stall := range stalls {
+			for _, policy := range []semel.ExpiryPolicy{semel.Retry, semel.Hold} {
+				t.Run(how+"/"+name, func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						below := newStore(t, nil)
+						inspector, _ := semel.As[semel.Inspector](below)
+						store := &stalled{Store: below, silent: stall.silent, deaf: !stall.silent}
+						g := newGuard(t, inspected{store, inspector}, semel.GuardOptions{OnLeaseExpired: policy})
+						call := semel.Call{Key: semel.Key{Scope: "s", ID: "k"}, Fingerprint: semel.Fingerprint{1}}
+						if err := lose(t, g, call); !errors.Is(err, semel.ErrOutcomeUnknown) {
+							t.Fatalf("error %v", err)
+						}
+						time.Sleep(4 * time.Second) // the store is silent
+						if stall.woken == 0 {
+							store.wake(t)
+						}
+						store.answer()
+						time.Sleep(stall.woken)
+						store.wake(t)
+						time.Sleep(semel.DefaultLease) // the caller comes as late as this
+						var records [1]semel.Record
+						if err := inspector.Look(t.Context(), []semel.Key{call.Key}, records[:]); err != nil || records[0].State != semel.Absent {
+							t.Errorf("the key is %v: %v", records[0].State, err)
+						}
+						out, err := g.DoCall(t.Context(), call, func(_ context.Context, c semel.Claim) ([]byte, error) {
+							return nil, nil
+						})
+						if err != nil || out.Decision != semel.Fresh || out.Attempt != 1 {
+							t.Errorf("the next call: %+v, %v", out, err)
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// TestTheNextCallTakesOverAClaimWhoseAnswerWasLost: it neither waits for the claim to be
+// given back, nor does another call get it.
+func TestTheNextCallTakesOverAClaimWhoseAnswerWasLost(t *testing.T) {
+	for how, lose := range ways {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &stalled{Store: newStore(t, nil), silent: true}
+				g := newGuard(t, store, semel.GuardOptions{OnLeaseExpired: semel.Hold})
+				call := semel.Call{Key: semel.Key{ID: "k"}}
+				for range 3 {
+					if err := lose(t, g, call); !errors.Is(err, semel.ErrOutcomeUnknown) {
+						t.Fatalf("error %v", err)
+					}
+				}
+				store.answer()
+				ran := 0
+				out, err := g.DoCall(t.Context(), call, func(ctx context.Context, c semel.Claim) ([]byte, error) {
+					ran++
+					if _, err := g.DoCall(ctx, call, func(context.Context, semel.Claim) ([]byte, error) { ran++; return nil, nil }); !errors.Is(err, semel.ErrInFlight) {
+						t.Errorf("a call while it runs: %v", err)
+					}
+					time.Sleep(2 * semel.DefaultLease) // whatever asks for the claim in this time must not give it back
+					return []byte("done"), nil
+				})
+				if err != nil || out.Decision != semel.Fresh || out.Attempt != 1 || ran != 1 {
+					t.Errorf("%+v, %v, %d runs", out, err, ran)
+				}
+				if out, err = g.DoCall(t.Context(), call, func(context.Context, semel.Claim) ([]byte, error) { ran++; return nil, nil }); err != nil || out.Decision != semel.Duplicate || ran != 1 {
+					t.Errorf("afterwards: %+v, %v, %d runs", out, err, ran)
+				}
+			})
+		})
+	}
+}
+
+// TestAnEffectThatRanIsNeverGivenBackAsUnused passes a task on without its claim, as a
+// pipeline does that fails open: its key must not be free again as if nothing had run.
+func TestAnEffectThatRanIsNeverGivenBackAsUnused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		below := newStore(t, nil)
+		inspector, _ := semel.As[semel.Inspector](below)
+		store := &stalled{Store: below, silent: true}
+		g := newGuard(t, inspected{store, inspector}, semel.GuardOptions{OnLeaseExpired: semel.Hold})
+		call := semel.Call{Key: semel.Key{ID: "k"}}
+		b, tasks := g.NewBatch(), []*semel.Task{{Call: &call}}
+		b.Claim(t.Context(), tasks)
+		if !tasks[0].Lost() {
+			t.Fatal("the answer is not lost")
+		}
+		tasks[0].Err = nil
+		b.Keep(t.Context(), tasks)
+		b.Stop()
+		b.Complete(t.Context(), tasks)
+		store.answer()
+		time.Sleep(2 * semel.DefaultLease)
+		var records [1]semel.Record
+		if err := inspector.Look(t.Context(), []semel.Key{call.Key}, records[:]); err != nil || records[0].State != semel.Unknown {
+			t.Errorf("the key is %v, want unknown: %v", records[0].State, err)
+		}
+	})
+}
