@@ -54,6 +54,20 @@ func TestDedupSaysThatDroppedLinesDiffer(t *testing.T) {
 	}
 }
 
+func TestDedupSaysWhichClockAWindowCountsBy(t *testing.T) {
+	t.Parallel()
+	alarms := filepath.Join(t.TempDir(), "alarms.jsonl")
+	writeFile(t, alarms, "{\"at\":\"10:00\",\"id\":1}\n{\"at\":\"14:00\",\"id\":1}\n")
+	const note = "--window 5m counts by the clock of the runs, not by a time in the lines"
+	run(t, "", "dedup", "-k", ".id", "--window", "5m", alarms).check(t, term.ExitDone, note)
+	run(t, "", "dedup", "-k", ".id", "--window", "5m", "--store", filepath.Join(t.TempDir(), "s"), alarms).check(t, term.ExitDone, note)
+	for _, args := range [][]string{{alarms}, {"--window", "5m"}, {"--window", "5m", "-q", alarms}} {
+		if o := run(t, "{\"id\":1}\n{\"id\":1}\n", append([]string{"dedup", "-k", ".id"}, args...)...); o.status != term.ExitDone || strings.Contains(o.stderr, "clock") {
+			t.Errorf("%q: %+v", args, o)
+		}
+	}
+}
+
 func TestDedupCountsLinesWithoutAKeyInItsSummary(t *testing.T) {
 	t.Parallel()
 	o := run(t, "{\"id\":1}\n{}\n{}\n", "dedup", "-k", ".id", "--on-missing", "pass")

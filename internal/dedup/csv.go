@@ -157,7 +157,7 @@ func findColumn(names []string, name string, comma byte) (int, error) {
 		switch {
 		case n != name:
 		case at >= 0:
-			return 0, fmt.Errorf("the header has two columns %q", name)
+			return 0, fmt.Errorf("the header has two columns %q, %d and %d: rename one of them, or add --no-header and write --key .%d or .%d, which makes the header the first record", name, at+1, i+1, at+1, i+1)
 		default:
 			at = i
 		}
@@ -242,6 +242,9 @@ func unquote(record, room []byte) (value, rest, grown []byte) {
 // errRecord means that a record cannot be divided into fields.
 var errRecord = errors.New("not valid CSV: a quoted field has text after its closing quote, or no closing quote")
 
+// errRecordCR means that a record may be several.
+var errRecordCR = errors.New("not valid CSV: a carriage return (CR) outside of quotes does not end a line: if it should, pass the input through tr '\\r' '\\n'")
+
 // parseRecords parses the records whose ends the reader found.
 func (w *worker) parseRecords(b *block) {
 	start := int32(0)
@@ -259,6 +262,9 @@ func (w *worker) parseRecords(b *block) {
 			continue
 		}
 		err := errRecord
+		if good && bareCR(record) {
+			good, err = false, errRecordCR
+		}
 		if good {
 			w.fields, w.room = appendFields(w.fields[:0], w.room[:0], record, w.comma, w.needed)
 			w.id, err = w.recordID(w.id[:0], record)
@@ -329,7 +335,7 @@ func (w *worker) recordWithoutKey(b *block, line int32, record []byte, err error
 		return
 	}
 	b.hashed++
-	if err == errRecord {
+	if err == errRecord || err == errRecordCR {
 		w.id = key.AppendBytes(append(w.id[:0], unkeyedBytes...), record)
 	} else {
 		w.id = w.appendContent(append(w.id[:0], unkeyed...), w.fields)

@@ -96,6 +96,9 @@ func (in *input) look(s *stream, asked Format) error {
 			return err
 		}
 	}
+	if err := s.checkLineEnds(in.name); err != nil {
+		return err
+	}
 	if beginsWith(s.plain, utf8Mark) {
 		in.mark = utf8Mark
 		if _, err := s.plain.Discard(len(utf8Mark)); err != nil {

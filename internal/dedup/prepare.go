@@ -173,7 +173,7 @@ func (in *input) readHeader(ctx context.Context, comma byte) error {
 		in.lead = append(in.lead, more...)
 		in.start = int64(len(in.lead))
 		if end, _ := scanner.next(in.header); end >= 0 {
-			return nil
+			return in.checkHeader()
 		}
 		switch {
 		case len(in.header) > MaxLine:
@@ -183,9 +183,21 @@ func (in *input) readHeader(ctx context.Context, comma byte) error {
 			return nil
 		default:
 			in.header = append(in.header, '\n')
-			return s.explainEnd(err)
+			return errors.Join(s.explainEnd(err), in.checkHeader())
 		}
 	}
+}
+
+// checkHeader refuses a first line that is no header.
+func (in *input) checkHeader() error {
+	line := trimEnd(in.header)
+	if bareCR(line) {
+		return fmt.Errorf("%w, or some of them do: pass the input through tr '\\r' '\\n'", errOnlyCR)
+	}
+	if said, ok := bytes.CutPrefix(bytes.Trim(line, `"`), []byte("sep=")); ok && len(said) == 1 {
+		return fmt.Errorf("line 1, %s, names the delimiter for spreadsheets: pass the input through tail -n +2 and add --delimiter %s", line, delimiterWord(said[0]))
+	}
+	return nil
 }
 
 // headerLines returns the number of lines before the first record.

@@ -118,6 +118,10 @@ func (r *reader) fill(ctx context.Context, s *stream, b *block) (size int, more 
 		case err == nil:
 		case err == io.EOF:
 			size = len(b.data)
+			if r.offset == r.inputs[r.input].start && onlyCR(b.data) {
+				b.err = fmt.Errorf("%w: pass the input through tr '\\r' '\\n'", errOnlyCR)
+				return 0, false
+			}
 			if size > 0 && b.data[size-1] != '\n' {
 				b.data = append(b.data, '\n')
 				b.added = 1

@@ -318,6 +318,47 @@ func (s *stream) checkForeign(name string) error {
 	return nil
 }
 
+// checkLineEnds refuses a file whose lines end with CR alone. All of it would be one
+// line, and all duplicates would pass. A live stream is checked when it has ended.
+func (s *stream) checkLineEnds(name string) error {
+	if s.live {
+		return nil
+	}
+	head, _ := s.plain.Peek(s.plain.Size()) // a later read reports an error
+	if !onlyCR(head) {
+		return nil
+	}
+	command := "cat"
+	if s.compression != "" {
+		command = s.compression + " -dc"
+	}
+	return fmt.Errorf("%w: write %s %s | tr '\\r' '\\n' | semel dedup and the flags", errOnlyCR, command, shellWord(name))
+}
+
+var errOnlyCR = errors.New("the lines end with a carriage return (CR) alone, as in old exports for Macintosh")
+
+// onlyCR reports whether text has carriage returns within, and no line feed.
+func onlyCR(text []byte) bool {
+	i := bytes.IndexByte(text, '\r')
+	return i >= 0 && i < len(text)-1 && bytes.IndexByte(text, '\n') < 0
+}
+
+// bareCR reports whether a CSV record without its line end has a carriage return
+// outside of quotes.
+func bareCR(record []byte) bool {
+	for rest := record; ; {
+		i := bytes.IndexByte(rest, '\r')
+		if i < 0 {
+			return false
+		}
+		at := len(record) - len(rest) + i
+		if bytes.Count(record[:at], []byte{'"'})%2 == 0 {
+			return true
+		}
+		rest = rest[i+1:]
+	}
+}
+
 // separated suggests a format for the first line of an input that is not JSON. A
 // header has at least two names, and a person put the same sign between them.
 func separated(line []byte) string {

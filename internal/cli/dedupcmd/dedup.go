@@ -11,8 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/dedup"
+	"github.com/semel-dev/semel/internal/schema"
 )
 
 // New builds the dedup command.
@@ -71,7 +73,7 @@ func addFlags(cmd *cobra.Command, opts *dedup.Options, rate *lossyRate, threads 
 	flags.StringVar(&opts.Store, "store", "", "remember keys across runs in the embedded store in `DIR` (default in memory, for this run)")
 	flags.StringVar(&opts.Scope, "scope", "default", "`NAME` of the key space in the store")
 	flags.BoolVar(&opts.SameScope, "same-scope", false, "use a scope that was filled with another --key, because both find the same ids")
-	term.WindowVar(flags, &opts.Window, "window", "forever", "how long a key is remembered: 36h, 7d or forever")
+	term.WindowVar(flags, &opts.Window, "window", "forever", "how long a key is remembered: 36h, 7d or forever; the clock of the run counts, not a time in the line")
 	flags.StringVarP(&opts.Output, "output", "o", dedup.Stdio, "`FILE` for the fresh lines; - is standard output; .gz and .zst are compressed")
 	flags.BoolVar(&opts.Append, "append", false, "append to an output with content that the store did not write")
 	flags.BoolVar(&opts.Force, "force", false, "replace such an output, and restart an unfinished run whose files changed; lines with known keys are not written again")
@@ -141,6 +143,7 @@ func runDedup(ctx context.Context, a *term.App, opts *dedup.Options) error {
 		summary := dedupSummary(report)
 		if !a.JSON {
 			noteDiffering(a, opts, report)
+			noteClock(a, opts, report)
 		} else { // stderr as well, because stdout has the lines
 			line, jsonErr := json.Marshal(report)
 			if err = errors.Join(err, jsonErr); jsonErr == nil {
@@ -182,6 +185,15 @@ func dedupSummary(r dedup.Report) string {
 	return fmt.Sprintf("read %s  fresh %s  duplicates %s  mismatched %s  rejected %s%s  in %.1f s (%s lines/s)",
 		term.FormatCount(r.Read), term.FormatCount(r.Fresh), term.FormatCount(r.Duplicate), term.FormatCount(r.Mismatch),
 		term.FormatCount(r.Rejected), missing, r.ElapsedSeconds, term.FormatRate(rate))
+}
+
+// noteClock says that a window does not go by the times in a file, which people expect
+// of a short one.
+func noteClock(a *term.App, opts *dedup.Options, r dedup.Report) {
+	files := slices.ContainsFunc(opts.Inputs, func(name string) bool { return name != dedup.Stdio })
+	if files && r.Duplicate > 0 && opts.Window != 0 && opts.Window != semel.Forever {
+		a.Note("semel dedup: --window %s counts by the clock of the runs, not by a time in the lines: lines of one run are duplicates, however far apart their times are", schema.Duration(opts.Window))
+	}
 }
 
 // noteDiffering says that lines were dropped although they differ from the

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/file"
@@ -73,6 +74,9 @@ func (s *Source) About(*config.Pipeline) config.SourceAbout {
 
 // Lint implements config.Source.
 func (s *Source) Lint(l *config.Linter) {
+	if l.Pipeline.Window < time.Hour {
+		l.Notice(l.At("window"), schema.Duration(l.Pipeline.Window), "the window counts by the clock of the run, not by a time in the lines: all lines of an old file are within it", "nothing if that is meant")
+	}
 	if s.From == "end" {
 		l.Add(semel.Warning, config.Loss, l.At("source.file.from"), "end", "the lines that a new file already has are never read", "write from: beginning")
 	}
