@@ -276,8 +276,38 @@ func (c *check) authorization(ctx context.Context) {
 		return
 	}
 	r := request{key: c.newKey()}
-	c.first(ctx, r)
+	first := c.first(ctx, r)
 	c.unauthorized(ctx, r)
+	// With another secret it is refused, or it is another caller. It must not learn what the
+	// caller got: a scope that reads a name and no secret would tell it.
+	r.as = forged(c.Caller)
+	before := c.count(ctx)
+	if got := c.send(ctx, r); c.count(ctx) == before && (got.status == first.status || got.status < 400) {
+		c.missf("a request with the caller's name and another secret got %s", got)
+	}
+}
+
+// forged returns the headers of a caller with another secret: another password, another
+// signature of a token, another last letter.
+func forged(caller http.Header) http.Header {
+	h := caller.Clone()
+	for name, lines := range h {
+		for i, line := range lines {
+			r := &http.Request{Header: http.Header{"Authorization": {line}}}
+			if user, password, ok := r.BasicAuth(); ok {
+				r.SetBasicAuth(user, password+"x")
+				h[name][i] = r.Header.Get("Authorization")
+				continue
+			}
+			at := max(len(line)-6, len(line)/2) // the last letter of a signature may have unused bits
+			letter := "x"
+			if strings.HasPrefix(line[at:], letter) {
+				letter = "y"
+			}
+			h[name][i] = line[:at] + letter + line[min(at+1, len(line)):]
+		}
+	}
+	return h
 }
 
 func (c *check) anonymous(ctx context.Context) {

@@ -62,7 +62,7 @@ type Options struct {
 	// be at most 10 s to be checked.
 	Timeout time.Duration
 	// Lease is how long a claim of the target lasts if nothing extends it. Defaults to
-	// unknown. Must be at most 10 s to be checked.
+	// unknown. Must be between 500 ms and 10 s to be checked.
 	Lease time.Duration
 	// Wait is how long the target lets a second request wait for the first one's
 	// answer. Defaults to not at all.

@@ -16,7 +16,12 @@ import (
 // target starts an implementation in front of an upstream, and returns what is checked.
 func target(t *testing.T, wrap func(upstream http.Handler, address *url.URL) http.Handler) idemcheck.Options {
 	t.Helper()
-	upstream := idemcheck.NewUpstream()
+	return targetOf(t, idemcheck.NewUpstream(), wrap)
+}
+
+// targetOf is target in front of an upstream that others may share.
+func targetOf(t *testing.T, upstream *idemcheck.Upstream, wrap func(upstream http.Handler, address *url.URL) http.Handler) idemcheck.Options {
+	t.Helper()
 	probe := httptest.NewServer(upstream)
 	t.Cleanup(probe.Close)
 	address, err := url.Parse(probe.URL)
@@ -41,38 +46,46 @@ func guarded(t *testing.T, next http.Handler, strict bool) http.Handler {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return guardedBy(t, store, next, &httpidem.Options{
+		Scope:   byPassword,
+		Profile: httpidem.Profile{Strict: strict}, MaxBody: 64 << 10, MaxResponse: 128 << 10,
+	})
+}
+
+// byPassword is a scope that checks the secret of a caller.
+func byPassword(r *http.Request) (string, error) {
+	name, password, _ := r.BasicAuth()
+	if password != secretOf(name) {
+		return "", nil
+	}
+	return name, nil
+}
+
+func guardedBy(t *testing.T, store semel.Store, next http.Handler, opts *httpidem.Options) http.Handler {
+	t.Helper()
 	guard, err := semel.NewGuard(store, &semel.GuardOptions{OnLeaseExpired: semel.Hold, Lease: lease})
 	if err != nil {
 		t.Fatal(err)
 	}
-	handler, err := httpidem.New(guard, next, &httpidem.Options{
-		Scope: func(r *http.Request) (string, error) {
-			name, _, _ := r.BasicAuth()
-			return name, nil
-		},
-		Profile: httpidem.Profile{Strict: strict}, MaxBody: 64 << 10, MaxResponse: 128 << 10,
-	})
+	handler, err := httpidem.New(guard, next, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return handler
 }
 
+func secretOf(name string) string { return name + "'s secret" }
+
 func basic(name string) http.Header {
 	r := &http.Request{Header: http.Header{}}
-	r.SetBasicAuth(name, "")
+	r.SetBasicAuth(name, secretOf(name))
 	return r.Header
 }
 
 // mustMeet runs all checks.
 func mustMeet(t *testing.T, opts idemcheck.Options) {
 	t.Helper()
-	opts.Caller, opts.Other = basic("alice"), basic("bob")
-	opts.MaxBody, opts.MaxResponse, opts.Lease = 64<<10, 128<<10, lease
-	report, err := idemcheck.Run(t.Context(), opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := check(t, opts)
 	if len(report.Items) != 62 {
 		t.Errorf("there are %d items, want 62", len(report.Items))
 	}
@@ -82,6 +95,17 @@ func mustMeet(t *testing.T, opts idemcheck.Options) {
 	for _, item := range report.Items {
 		t.Logf("%d %s %s %s", item.Number, item.Result, item.Name, item.Seen)
 	}
+}
+
+func check(t *testing.T, opts idemcheck.Options) *idemcheck.Report {
+	t.Helper()
+	opts.Caller, opts.Other = basic("alice"), basic("bob")
+	opts.MaxBody, opts.MaxResponse, opts.Lease = 64<<10, 128<<10, lease
+	report, err := idemcheck.Run(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return report
 }
 
 func TestTheMiddlewareMeetsAllItems(t *testing.T) {
