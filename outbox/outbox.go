@@ -44,9 +44,14 @@ type Message struct {
 	// Headers are delivered in their order. Names and values are texts in UTF-8.
 	Headers []semel.Header
 	// DeliverAt is the time before which the message is not delivered, by the clock
-	// of the database. It then takes its place in the order. Zero means immediately.
+	// of the database. It then takes its place in the order. Zero means immediately. Its
+	// year is at most 9999.
 	DeliverAt time.Time
 }
+
+// MaxBytes is the maximum size of a message: of Payload, Headers, Aggregate and Topic
+// together. The table refuses larger ones. Most brokers have lower limits.
+const MaxBytes = 16 << 20
 
 // Writer writes to the outbox in the tables with certain names. It is safe for
 // concurrent use. [New] returns one.
@@ -236,6 +241,12 @@ func rowsOf(msgs []Message) (*rows, error) {
 		headers, err := EncodeHeaders(m.Headers)
 		if err != nil {
 			bad("Headers", err.Error())
+		}
+		if n := len(m.Payload) + len(headers) + len(m.Aggregate) + len(m.Topic); n > MaxBytes {
+			bad("Payload", fmt.Sprintf("the message has %d bytes, and at most %d are possible: store a large body elsewhere, and send its address", n, MaxBytes))
+		}
+		if year := m.DeliverAt.UTC().Year(); year < 1 || year > 9999 {
+			bad("DeliverAt", fmt.Sprintf("the year %d is not between 1 and 9999", year))
 		}
 		r.ids[i], r.topics[i], r.payloads[i] = id, m.Topic, m.Payload
 		r.aggregates[i] = pgtype.Text{String: m.Aggregate, Valid: m.Aggregate != ""}

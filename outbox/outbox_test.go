@@ -2,6 +2,7 @@ package outbox_test
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -213,11 +214,13 @@ func commit(t *testing.T, db *sql.DB, list []outbox.Message) {
 
 func TestInvalidMessagesAreNotSent(t *testing.T) {
 	t.Parallel()
-	err := outbox.Write(t.Context(), nil, outbox.Message{ID: "7"}, outbox.Message{}, outbox.Message{Aggregate: "\xff", Topic: "a\x00", Headers: []semel.Header{{Name: "bytes", Value: []byte{0xff}}}})
+	err := outbox.Write(t.Context(), nil, outbox.Message{ID: "7"}, outbox.Message{}, outbox.Message{Aggregate: "\xff", Topic: "a\x00", Headers: []semel.Header{{Name: "bytes", Value: []byte{0xff}}}},
+		outbox.Message{Payload: make([]byte, outbox.MaxBytes), Topic: "t"}, outbox.Message{DeliverAt: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)})
 	if !errors.Is(err, semel.ErrInvalidRequest) {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`message 0: ID: "7" is not a UUID`, "message 2: Aggregate: not a text", "message 2: Topic: not a text", `message 2: Headers: header 0 ("bytes"): not a text in UTF-8: encode the value`} {
+	for _, want := range []string{`message 0: ID: "7" is not a UUID`, "message 2: Aggregate: not a text", "message 2: Topic: not a text", `message 2: Headers: header 0 ("bytes"): not a text in UTF-8: encode the value`,
+		"message 3: Payload: the message has 16777217 bytes, and at most 16777216", "message 4: DeliverAt: the year 10000"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%v\nlacks %s", err, want)
 		}
@@ -227,6 +230,63 @@ func TestInvalidMessagesAreNotSent(t *testing.T) {
 	}
 	if _, err := outbox.New(pgstore.Names{Schema: "a b"}); !errors.Is(err, semel.ErrInvalidRequest) {
 		t.Error(err)
+	}
+}
+
+// TestLargestMessageIsWritten has the limit in Go and the one of the table agree.
+func TestLargestMessageIsWritten(t *testing.T) {
+	t.Parallel()
+	pool, _ := migrated(t)
+	write := func(m outbox.Message) error {
+		return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return outbox.Write(t.Context(), tx, m) })
+	}
+	headers := []semel.Header{{Name: "ä", Value: []byte(strings.Repeat("{[", 4000))}}
+	text, err := outbox.EncodeHeaders(headers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := write(outbox.Message{Topic: "ö", Aggregate: "ü", Headers: headers, Payload: make([]byte, outbox.MaxBytes-len(text)-4)}); err != nil {
+		t.Error(err)
+	}
+	if _, err := pool.Exec(t.Context(), "INSERT INTO semel_outbox (payload, topic) VALUES ($1, 'ö')", make([]byte, outbox.MaxBytes-1)); err == nil || !strings.Contains(err.Error(), "size_limit") {
+		t.Errorf("one byte more: %v", err)
+	}
+}
+
+// TestWriterNeedsOnlyInsert writes in every way under a role that may only insert.
+func TestWriterNeedsOnlyInsert(t *testing.T) {
+	t.Parallel()
+	pool, _ := migrated(t)
+	role := "semel_writer_" + strings.ToLower(rand.Text()[:10])
+	if _, err := pool.Exec(t.Context(), "CREATE ROLE "+role+"; GRANT INSERT ON semel_outbox TO "+role); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := pool.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), "SET LOCAL ROLE "+role); err != nil {
+			return err
+		}
+		if err := outbox.Write(t.Context(), tx, numbered(2)...); err != nil {
+			return err
+		}
+		if err := outbox.Write(t.Context(), tx, numbered(1)...); err != nil {
+			return err
+		}
+		var id string
+		const given = "018f3c5a-0000-7000-8000-00000000000a"
+		if err := tx.QueryRow(t.Context(), `SELECT semel_outbox_write('t', '2', 'a', '{"h":"1"}', $1)`, given).Scan(&id); err != nil || id != given {
+			t.Errorf("the function returned %s, %v", id, err)
+		}
+		return tx.QueryRow(t.Context(), "SELECT semel_outbox_write('t', '3')").Scan(&id)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if got := payloads(t, pool); got != "0 1 0 2 3" {
+		t.Error(got)
 	}
 }
 

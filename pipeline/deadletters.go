@@ -224,7 +224,8 @@ type headerJSON struct {
 	Label *string `json:"name,omitempty"`
 }
 
-// MarshalJSON implements json.Marshaler. UnmarshalJSON restores every byte.
+// MarshalJSON implements json.Marshaler. UnmarshalJSON restores every byte, and the time of
+// the message if its year is between 1 and 9999.
 func (p *Parked) MarshalJSON() ([]byte, error) {
 	m := &p.Message
 	j := parkedJSON{
@@ -241,7 +242,7 @@ func (p *Parked) MarshalJSON() ([]byte, error) {
 	if !utf8.ValidString(m.Origin.Source) {
 		j.Message.SrcBytes = []byte(m.Origin.Source)
 	}
-	if !m.Time.IsZero() {
+	if year := m.Time.UTC().Year(); !m.Time.IsZero() && year >= 1 && year <= 9999 { // JSON cannot write others, and the message must be parked
 		j.Message.Time = &m.Time
 	}
 	for _, h := range m.Headers {

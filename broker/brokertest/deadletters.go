@@ -86,6 +86,16 @@ func (e deadLetterEnv) keepsAll() {
 	if got.Message.Body != nil || got.Message.RecordKey != nil || got.Key.ID != "" {
 		e.Errorf("a message of nothing is kept as %+v", *got)
 	}
+	for i, year := range []int{-44, 0, 10_000, 200_000} { // JSON cannot write them, and a message is parked whatever its time is
+		strange := parkedMessage("p", 3+i)
+		strange.Message.Time = time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC)
+		e.must(letters.Park(e.Context(), []pipeline.Parked{strange}))
+		got, err = letters.Get(e.Context(), strange.ID)
+		e.must(err)
+		if strange.Message.Time = (time.Time{}); !reflect.DeepEqual(*got, strange) {
+			e.Errorf("a message of the year %d is kept as %+v", year, *got)
+		}
+	}
 }
 
 // listed returns what the dead-letter store lists, which must be as many as it counts.

@@ -106,9 +106,12 @@ func (e *examination) waiting(ctx context.Context) error {
 		return err
 	}
 	var oldest time.Duration
-	orphans := 0
+	orphans, lacking := 0, 0
 	for _, s := range shards {
 		oldest = max(oldest, s.oldest)
+		if s.lacks {
+			lacking++
+		}
 		if s.owner == "" && s.oldest > e.patience {
 			orphans++
 		}
@@ -120,6 +123,10 @@ func (e *examination) waiting(ctx context.Context) error {
 	e.judge(oldest > e.patience, "outbox.oldest", found, "consumers do not know of it yet", "look at the log of the relay, and at semel parked ls")
 	if e.slot != nil {
 		return nil // shards have no relays then
+	}
+	if lacking > 0 {
+		e.judge(true, "outbox.shards", fmt.Sprintf("%d of %d shards are missing from %s: it was emptied or restored", lacking, shardCount, e.sql.shardTable), "their rows are not delivered", "start a relay, which adds them: semel outbox relay FILE; if one runs, its log says why it cannot")
+		return nil
 	}
 	e.judge(orphans > 0, "outbox.shards", fmt.Sprintf("%d live relays, and %d shards without a relay whose rows wait for more than %s", relays, orphans, e.patience), "their rows are not delivered", "semel outbox relay FILE")
 	return nil

@@ -6,9 +6,11 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
@@ -26,7 +28,7 @@ const mostFound = 100
 
 // findSQL reads the whole table: no index has the ids, because a relay needs none.
 const findSQL = `SELECT ` + columns + `, o.deliver_at, coalesce(CASE WHEN s.until > clock_timestamp() THEN s.owner END, '')
-FROM {outbox} AS o JOIN {shards} AS s ON s.shard = o.shard
+FROM {outbox} AS o LEFT JOIN {shards} AS s ON s.shard = o.shard
 WHERE o.id = ANY ($1::uuid[]) OR o.headers->>'semel-key' = ANY ($2::text[])
 ORDER BY o.seq LIMIT $3`
 
@@ -45,14 +47,14 @@ func Find(ctx context.Context, dsn string, names pgstore.Names, ids []string) (l
 	}
 	return pgx.CollectRows(rows, func(from pgx.CollectableRow) (Waiting, error) {
 		var w Waiting
-		var at *time.Time
+		var at pgtype.Timestamptz
 		r, err := scan(from, &at, &w.Owner)
 		if err != nil {
 			return w, err
 		}
 		w.Message = r.item.Message
-		if at != nil {
-			w.DeliverAt = *at
+		if at.Valid {
+			w.DeliverAt = timeOf(at, never)
 		}
 		return w, nil
 	})
@@ -67,4 +69,13 @@ func uuidsOf(ids []string) [][16]byte {
 		}
 	}
 	return uuids
+}
+
+// idsOf returns the ids of rows.
+func idsOf(items []*pipeline.Item) [][16]byte {
+	ids := make([]string, len(items))
+	for i, it := range items {
+		ids[i] = it.Message.ID
+	}
+	return uuidsOf(ids)
 }

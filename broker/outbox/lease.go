@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -35,7 +37,7 @@ func (s *Source) keep(ctx context.Context) {
 		began := time.Now()
 		err := ls.tend(ctx)
 		if err != nil {
-			err = fmt.Errorf("leases: %w", err)
+			err = fmt.Errorf("leases: %w", missing(err))
 		}
 		if ctx.Err() == nil {
 			s.note(&s.leaseTrouble, err)
@@ -60,10 +62,15 @@ func (ls *leases) tend(ctx context.Context) error {
 			return err
 		}
 	}
-	var others int
+	var others, there int
 	var free bool
-	if err := ls.pool.QueryRow(ctx, ls.sql.look, ls.owner).Scan(&others, &free); err != nil {
+	if err := ls.pool.QueryRow(ctx, ls.sql.look, ls.owner).Scan(&others, &free, &there); err != nil {
 		return err
+	}
+	if there < shardCount {
+		if err := ls.repair(ctx); err != nil {
+			return err
+		}
 	}
 	share := (shardCount + others) / (others + 1) // rounded up
 	mine := ls.owned()
@@ -80,6 +87,16 @@ func (ls *leases) tend(ctx context.Context) error {
 		return ls.take(ctx, want)
 	}
 	return nil
+}
+
+// repair adds the shards that the table lacks, as after TRUNCATE or a restore of a part of
+// the database.
+func (ls *leases) repair(ctx context.Context) error {
+	added, err := ls.pool.Exec(ctx, ls.sql.addShards, shardCount, ls.opts.Lease.Microseconds())
+	if n := added.RowsAffected(); err == nil && n > 0 {
+		ls.event(fmt.Sprintf("%d of the %d rows of %s were missing and were added; relays take these shards in %v, when older leases have ended", n, shardCount, ls.sql.shardTable, ls.opts.Lease))
+	}
+	return err
 }
 
 // owned returns the shards that are read, in the order of their numbers.
@@ -158,10 +175,16 @@ func (ls *leases) release(ctx context.Context) error {
 }
 
 // renew says that this process lives, and extends its leases. It drops the shards that
-// have another owner.
+// have another owner, and all of them if the outbox belongs to another pipeline by now.
 func (ls *leases) renew(ctx context.Context) error {
 	began := time.Now()
 	span := ls.opts.Lease.Microseconds()
+	if err := ls.rebind(ctx); err != nil {
+		if errors.Is(err, semel.ErrInvalidRequest) {
+			ls.drop(ls.owned(), leave{})
+		}
+		return err
+	}
 	if _, err := ls.pool.Exec(ctx, ls.sql.live, ls.owner, span); err != nil {
 		return err
 	}

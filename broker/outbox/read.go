@@ -20,9 +20,9 @@ const (
 	busyPause, idlePause = 10 * time.Millisecond, time.Second
 	// settleEvery is how often the reader asks which transactions have ended.
 	settleEvery = 100 * time.Millisecond
-	// wholeEvery is how often it looks at all rows. Nothing depends on that, as long
-	// as the numbers of rows only grow.
-	wholeEvery = time.Minute
+	// wholeEvery is how often it looks at all rows, if that is quick. It finds the rows of
+	// numbers that have begun again, as after TRUNCATE … RESTART IDENTITY or a restore.
+	wholeEvery = time.Second
 	// mostBytes limits what one read returns; one message may be larger.
 	mostBytes = 8 << 20
 )
@@ -37,7 +37,8 @@ type reader struct {
 	least time.Time     // no read is sooner, whatever the reason
 	pause time.Duration // after a read that found nothing
 	most  int           // the limit of the next read, in rows
-	whole time.Time     // the last look at all rows
+	whole time.Time     // of the next look at all rows
+	took  time.Duration // by the last read
 	due   time.Time     // of the next look at rows whose time has come, if aggregates are held
 
 	// Every transaction that took a number up to settled has ended. When highest was
@@ -58,7 +59,7 @@ func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) {
 		began := time.Now()
 		items, more, err := s.poll(ctx)
 		if ctx.Err() == nil {
-			s.note(&s.readTrouble, err)
+			s.note(&s.readTrouble, missing(err))
 		}
 		switch {
 		case len(items) > 0:
@@ -139,7 +140,7 @@ func (s *Source) request() *request {
 	if len(q.shards) == 0 {
 		return q
 	}
-	q.whole = time.Since(s.reading.whole) > wholeEvery
+	q.whole = time.Now().After(s.reading.whole)
 	for _, sh := range q.shards {
 		limit := max(s.reading.most/len(q.shards), 1)
 		if sh.full {
@@ -196,8 +197,8 @@ func (s *Source) poll(ctx context.Context) (items []*pipeline.Item, more bool, e
 	if err := s.askLate(ctx, q, a); err != nil {
 		return nil, false, fmt.Errorf("outbox: read: %w", err)
 	}
-	items, more, owned := s.accept(q, a)
-	if owned {
+	items, more, settles := s.accept(q, a)
+	if settles {
 		s.settle(q, a)
 	}
 	r := &s.reading
@@ -241,8 +242,9 @@ func (s *Source) ask(ctx context.Context, q *request) (*answer, error) {
 	})
 	began := time.Now()
 	err := s.pool.SendBatch(ctx, &b).Close()
-	if took := time.Since(began); time.Now().After(s.reading.due) {
-		s.reading.due = time.Now().Add(max(lookAgain, 10*took)) // it may pass over many rows that are held
+	s.reading.took = time.Since(began)
+	if time.Now().After(s.reading.due) {
+		s.reading.due = time.Now().Add(max(lookAgain, 10*s.reading.took)) // it may pass over many rows that are held
 	}
 	return a, err
 }
@@ -317,8 +319,9 @@ func (s *Source) askLate(ctx context.Context, q *request, a *answer) error {
 }
 
 // accept makes items of the rows whose shards this process still owns: late rows before
-// the others. It reports whether a shard has more, and whether the leases last.
-func (s *Source) accept(q *request, a *answer) (items []*pipeline.Item, more, owned bool) {
+// the others. It reports whether a shard has more, and whether the read settles numbers: not
+// if the leases have ended, or if numbers have begun again.
+func (s *Source) accept(q *request, a *answer) (items []*pipeline.Item, more, settles bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if time.Now().After(s.valid) {
@@ -328,7 +331,13 @@ func (s *Source) accept(q *request, a *answer) (items []*pipeline.Item, more, ow
 	for i, sh := range q.shards {
 		at[sh.number] = i
 	}
-	counts := make([]int64, len(q.shards))
+	due := map[int64]struct{}{}
+	for _, r := range a.late {
+		if r.Due {
+			due[r.Seq] = struct{}{}
+		}
+	}
+	counts, restarted := make([]int64, len(q.shards)), false
 	for i, r := range slices.Concat(a.rows, a.fast) {
 		n, asked := at[r.number]
 		sh := s.shards[r.number]
@@ -345,6 +354,9 @@ func (s *Source) accept(q *request, a *answer) (items []*pipeline.Item, more, ow
 		if s.held.at(r.item) != nil {
 			continue // it is read again when its aggregate is released
 		}
+		if _, waited := due[r.seq]; i < len(a.rows) && !waited && r.seq <= sh.settled {
+			restarted = true
+		}
 		sh.flying[r.seq] = struct{}{}
 		r.item.Partition, r.item.Ref = sh.partition, sh
 		items = append(items, r.item)
@@ -354,7 +366,23 @@ func (s *Source) accept(q *request, a *answer) (items []*pipeline.Item, more, ow
 		sh.full = cut || counts[i] >= q.limits[i]
 		more = more || sh.full
 	}
-	return items, more, true
+	if restarted {
+		s.restart()
+	}
+	return items, more, !restarted
+}
+
+// restart begins to read from the first number again, except what is in flight: a row has
+// appeared below the numbers that were settled. The caller holds Source.mu.
+func (s *Source) restart() {
+	r := &s.reading
+	r.settled, r.highest, r.writers = 0, 0, nil
+	for _, sh := range s.shards {
+		sh.settled, sh.next = 0, 0
+		for seq := range sh.flying {
+			sh.next = max(sh.next, seq)
+		}
+	}
 }
 
 // settle notes up to which number nothing can become visible any more. This read came
@@ -362,7 +390,7 @@ func (s *Source) accept(q *request, a *answer) (items []*pipeline.Item, more, ow
 func (s *Source) settle(q *request, a *answer) {
 	r := &s.reading
 	if q.whole && len(a.taken) == 0 {
-		r.whole = time.Now()
+		r.whole = time.Now().Add(max(wholeEvery, 10*r.took))
 	}
 	if a.writers != nil {
 		for name := range r.writers {

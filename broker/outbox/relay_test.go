@@ -270,14 +270,18 @@ func TestMissingTablesAndBadOptionsAreNamed(t *testing.T) {
 	}
 }
 
-// TestRelayWithoutATableIsNotReady takes a table away, as a role without privileges on it
-// would have it.
+// TestRelayWithoutATableIsNotReady takes a table away at the start, and while a relay runs.
 func TestRelayWithoutATableIsNotReady(t *testing.T) {
 	t.Parallel()
 	address := servers.Database(t)
 	pool := migrated(t, address)
 	exec(t, pool, "ALTER TABLE semel_outbox_relays RENAME TO away")
+	if _, err := relay.Open(t.Context(), address, nil); !errors.Is(err, pgstore.ErrSchema) || !strings.Contains(err.Error(), "semel_outbox_relays") {
+		t.Error(err)
+	}
+	exec(t, pool, "ALTER TABLE away RENAME TO semel_outbox_relays")
 	s := open(t, address, &relay.Options{Lease: time.Second})
+	exec(t, pool, "ALTER TABLE semel_outbox_relays RENAME TO away")
 	reading, stop := context.WithCancel(t.Context())
 	read := make(chan error, 1)
 	go func() { // it has no shard, and must not hide why

@@ -16,6 +16,7 @@ type shardState struct {
 	number int16
 	epoch  int64
 	owner  string        // "" if no relay owns it
+	lacks  bool          // the table of shards does not have it
 	oldest time.Duration // how long its oldest row waits, or 0
 }
 
@@ -26,13 +27,13 @@ type querier interface {
 
 // states reads the states of all shards.
 func (sql *statements) states(ctx context.Context, from querier) ([]shardState, error) {
-	rows, err := from.Query(ctx, sql.shards)
+	rows, err := from.Query(ctx, sql.shards, shardCount)
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (s shardState, err error) {
 		var seconds float64
-		err = row.Scan(&s.number, &s.epoch, &s.owner, &seconds)
+		err = row.Scan(&s.number, &s.epoch, &s.owner, &s.lacks, &seconds)
 		s.oldest = time.Duration(seconds * float64(time.Second))
 		return s, err
 	})

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -44,6 +45,13 @@ type Options struct {
 	// Name is the name of this process in the table of shards, for people. A random
 	// suffix is added. Defaults to host and process id.
 	Name string
+	// Pipeline is the pipeline that the outbox must belong to, and Target is where it
+	// delivers, for people. The first relay binds the outbox to its pipeline; see
+	// [PipelineError] and [TargetError]. Pipeline is also the name in events. Defaults to
+	// "": any relay may read the outbox.
+	Pipeline, Target string
+	// Observer gets an event when the relay has repaired its tables. Defaults to none.
+	Observer pipeline.Observer
 }
 
 func (o *Options) checked() (Options, error) {
@@ -79,6 +87,7 @@ type Source struct {
 	pool    *pgxpool.Pool
 	sql     *statements
 	owner   string
+	bound   binding
 	wake    chan struct{} // tells Read that there may be more to read
 	stop    context.CancelFunc
 	ended   sync.WaitGroup
@@ -116,7 +125,9 @@ var (
 
 // Open connects to a database and returns the source. It blocks until the server has
 // answered. If the tables are missing, the error wraps pgstore.ErrSchema. Invalid
-// options and addresses are errors that wrap semel.ErrInvalidRequest.
+// options and addresses are errors that wrap semel.ErrInvalidRequest. If the outbox belongs
+// to another pipeline, the error is a [*PipelineError], and if relays of this pipeline
+// deliver to another target, a [*TargetError].
 func Open(ctx context.Context, dsn string, opts *Options) (*Source, error) {
 	o, err := opts.checked()
 	if err != nil {
@@ -126,8 +137,12 @@ func Open(ctx context.Context, dsn string, opts *Options) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{opts: o, pool: pool, sql: sql, owner: o.Name + "/" + strings.ToLower(rand.Text()[:8]), wake: make(chan struct{}, 1), shards: map[int16]*shard{}}
+	s := &Source{opts: o, pool: pool, sql: sql, owner: o.Name + "/" + strings.ToLower(rand.Text()[:8]), bound: binding{o.Pipeline, o.Target}, wake: make(chan struct{}, 1), shards: map[int16]*shard{}}
 	s.reading.most = o.Batch
+	if err := s.claim(ctx); err != nil {
+		pool.Close()
+		return nil, err
+	}
 	if s.archive, err = openArchive(ctx, pool, sql, o.Keep); err != nil {
 		pool.Close()
 		return nil, err
@@ -140,6 +155,48 @@ func Open(ctx context.Context, dsn string, opts *Options) (*Source, error) {
 		s.ended.Go(func() { s.archive.tend(keeping) })
 	}
 	return s, nil
+}
+
+// claim says that this process lives, and binds the outbox to its pipeline. Two processes
+// with different targets see each other, because each says so first.
+func (s *Source) claim(ctx context.Context) error {
+	_, err := s.pool.Exec(ctx, s.sql.live, s.owner, s.opts.Lease.Microseconds())
+	if err == nil {
+		err = s.rebind(ctx)
+	}
+	if err == nil {
+		return nil
+	}
+	_, _ = s.pool.Exec(context.WithoutCancel(ctx), s.sql.leave, s.owner) // otherwise it is forgotten when its lease ends
+	if errors.Is(err, semel.ErrInvalidRequest) || errors.Is(err, semel.ErrStoreUnavailable) {
+		return err
+	}
+	return fmt.Errorf("outbox: %w: %w", semel.ErrStoreUnavailable, missing(err))
+}
+
+// rebind checks that the outbox belongs to the pipeline of this process.
+func (s *Source) rebind(ctx context.Context) error {
+	return s.bound.bind(ctx, s.pool, s.sql, func() (bool, error) {
+		var others, shards int
+		var free bool
+		err := s.pool.QueryRow(ctx, s.sql.look, s.owner).Scan(&others, &free, &shards)
+		return others == 0, err
+	})
+}
+
+// event tells the observer.
+func (s *Source) event(reason string) {
+	if s.opts.Observer != nil {
+		s.opts.Observer.ObservePipeline(pipeline.Event{Kind: pipeline.EventSourceChanged, Pipeline: s.opts.Pipeline, Reason: reason})
+	}
+}
+
+// missing adds pgstore.ErrSchema to an error about a table that is gone.
+func missing(err error) error {
+	if isState(err, "42P01") {
+		return fmt.Errorf("%w: %w", pgstore.ErrSchema, err)
+	}
+	return err
 }
 
 // connect returns a pool whose connections keep no state in their sessions, and the
@@ -163,15 +220,17 @@ func connect(ctx context.Context, dsn string, names pgstore.Names) (*pgxpool.Poo
 	if err != nil {
 		return nil, nil, fmt.Errorf("outbox: %w", err)
 	}
-	var there bool
-	err = pool.QueryRow(ctx, sql.check, sql.table).Scan(&there)
-	switch {
-	case err != nil:
-		pool.Close()
-		return nil, nil, fmt.Errorf("outbox: %w: %w", semel.ErrStoreUnavailable, err)
-	case !there:
-		pool.Close()
-		return nil, nil, fmt.Errorf("outbox: there is no table %s: run semel migrate up: %w", sql.table, pgstore.ErrSchema)
+	for _, table := range []string{sql.table, sql.pipeline} { // those of the first and of the last step
+		var there bool
+		err = pool.QueryRow(ctx, sql.check, table).Scan(&there)
+		switch {
+		case err != nil:
+			pool.Close()
+			return nil, nil, fmt.Errorf("outbox: %w: %w", semel.ErrStoreUnavailable, err)
+		case !there:
+			pool.Close()
+			return nil, nil, fmt.Errorf("outbox: there is no table %s: run semel migrate up: %w", table, pgstore.ErrSchema)
+		}
 	}
 	return pool, sql, nil
 }
@@ -256,13 +315,14 @@ func (s *Source) Ack(ctx context.Context, items []*pipeline.Item) error {
 
 // remove deletes the rows of items, or moves them to the log.
 func (s *Source) remove(ctx context.Context, items []*pipeline.Item, seqs []int64, numbers []int16, epochs []int64) error {
+	ids := idsOf(items)
 	if s.archive == nil {
-		_, err := s.pool.Exec(ctx, s.sql.remove, s.owner, seqs, numbers, epochs)
+		_, err := s.pool.Exec(ctx, s.sql.remove, s.owner, seqs, numbers, epochs, ids)
 		return err
 	}
 	attempts, failures := outcomes(items)
 	return s.archive.move(ctx, func() error {
-		_, err := s.pool.Exec(ctx, s.sql.keep, s.owner, seqs, numbers, epochs, attempts, failures)
+		_, err := s.pool.Exec(ctx, s.sql.keep, s.owner, seqs, numbers, epochs, ids, attempts, failures)
 		return err
 	})
 }

@@ -12,8 +12,9 @@ const shardCount = 64
 // statements are the statements on the tables of one outbox. Each is a short
 // transaction of its own.
 type statements struct {
-	// table is the quoted name of the outbox, log that of the rows that are kept.
-	table, log                              string
+	// Quoted names: of the outbox, and of the tables of rows that are kept, of the pipeline
+	// that the outbox belongs to, and of shards.
+	table, log, pipeline, shardTable        string
 	maintainName                            string
 	fast, late, lateUnheld                  string
 	rows, writers, remove                   string
@@ -21,6 +22,7 @@ type statements struct {
 	check, relays, shards, longWriters      string
 	sample, lag, find                       string
 	keep, keepRows, maintain, findKept      string
+	addShards, bound, bind, retarget        string
 }
 
 // columns are what a message is made of.
@@ -76,17 +78,18 @@ const writersSQL = `SELECT DISTINCT virtualtransaction FROM pg_locks
 WHERE locktype = 'relation' AND relation = $1::text::regclass AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND mode = 'RowExclusiveLock' AND granted`
 
 // removeSQL deletes rows whose shards the relay still owns, under the epoch in which
-// it read them.
+// it read them. It compares the id too: after TRUNCATE … RESTART IDENTITY another message
+// may have the number.
 const removeSQL = `DELETE FROM {outbox} AS o
-USING unnest($2::bigint[], $3::smallint[], $4::bigint[]) AS a (seq, shard, epoch), {shards} AS s
-WHERE o.seq = a.seq AND s.shard = a.shard AND s.owner = $1 AND s.epoch = a.epoch`
+USING unnest($2::bigint[], $3::smallint[], $4::bigint[], $5::uuid[]) AS a (seq, shard, epoch, id), {shards} AS s
+WHERE o.seq = a.seq AND o.id = a.id AND s.shard = a.shard AND s.owner = $1 AND s.epoch = a.epoch`
 
 // keepSQL moves such rows to the log, with how many attempts each took and why it was
 // parked or dropped, if it was.
 const keepSQL = `WITH gone AS (
 	DELETE FROM {outbox} AS o
-	USING unnest($2::bigint[], $3::smallint[], $4::bigint[], $5::integer[], $6::text[]) AS a (seq, shard, epoch, attempts, failure), {shards} AS s
-	WHERE o.seq = a.seq AND s.shard = a.shard AND s.owner = $1 AND s.epoch = a.epoch
+	USING unnest($2::bigint[], $3::smallint[], $4::bigint[], $5::uuid[], $6::integer[], $7::text[]) AS a (seq, shard, epoch, id, attempts, failure), {shards} AS s
+	WHERE o.seq = a.seq AND o.id = a.id AND s.shard = a.shard AND s.owner = $1 AND s.epoch = a.epoch
 	RETURNING o.*, a.attempts, a.failure)
 ` + toLog
 
@@ -102,8 +105,12 @@ const maintainSQL = `SELECT {maintain}($1::bigint * interval '1 microsecond')`
 const lease = `clock_timestamp() + $2::bigint * interval '1 microsecond'`
 
 const (
-	// lookSQL returns how many other relays live, and whether a shard is free.
-	lookSQL = `SELECT (SELECT count(*) FROM {relays} WHERE until > clock_timestamp() AND owner <> $1), EXISTS (SELECT FROM {shards} WHERE until <= clock_timestamp())`
+	// lookSQL returns how many other relays live, whether a shard is free, and how many
+	// shards there are.
+	lookSQL = `SELECT (SELECT count(*) FROM {relays} WHERE until > clock_timestamp() AND owner <> $1), EXISTS (SELECT FROM {shards} WHERE until <= clock_timestamp()), (SELECT count(*) FROM {shards})`
+	// addShardsSQL adds the shards that are missing. They are free when all leases that
+	// began before have ended: their owners may not know yet that they have lost them.
+	addShardsSQL = `INSERT INTO {shards} (shard, until) SELECT n, ` + lease + ` FROM generate_series(0, $1::int - 1) AS n ON CONFLICT (shard) DO NOTHING`
 	// liveSQL says that the relay lives, and forgets those that do not.
 	liveSQL = `WITH gone AS (DELETE FROM {relays} WHERE until < clock_timestamp() - interval '1 hour' AND owner <> $1)
 INSERT INTO {relays} (owner, until) VALUES ($1, ` + lease + `) ON CONFLICT (owner) DO UPDATE SET until = excluded.until`
@@ -130,13 +137,23 @@ UPDATE {shards} SET owner = NULL, until = '-infinity' WHERE owner = $1`
 const checkSQL = `SELECT to_regclass($1) IS NOT NULL`
 
 const (
+	// boundSQL returns the pipeline that the outbox belongs to, and its target. bindSQL sets
+	// both unless they are set. retargetSQL changes the target $2 of the pipeline $1 to $3.
+	boundSQL    = `SELECT pipeline, target FROM {pipeline}`
+	bindSQL     = `INSERT INTO {pipeline} (pipeline, target) VALUES ($1, $2) ON CONFLICT (one) DO NOTHING`
+	retargetSQL = `UPDATE {pipeline} SET target = $3, since = clock_timestamp() WHERE pipeline = $1 AND target = $2`
+)
+
+const (
 	// relaysSQL returns the number of live relays.
 	relaysSQL = `SELECT count(*) FROM {relays} WHERE until > clock_timestamp()`
 	// shardsSQL returns the epoch and the owner of each shard, and for how many seconds its
-	// oldest row waits: by the indexes, however many wait.
-	shardsSQL = `SELECT s.shard, s.epoch, coalesce(CASE WHEN s.until > clock_timestamp() THEN s.owner END, ''),
-	greatest(extract(epoch FROM clock_timestamp() - o.created), extract(epoch FROM clock_timestamp() - d.deliver_at), 0)::float8
-FROM (SELECT *, 0 AS next FROM {shards}) AS s
+	// oldest row waits: by the indexes, however many wait. A shard that is missing from the
+	// table has no owner. Rows have no age if their time is infinite, and at most 99 years.
+	shardsSQL = `SELECT s.shard, coalesce(t.epoch, 0), coalesce(CASE WHEN t.until > clock_timestamp() THEN t.owner END, ''), t.shard IS NULL,
+	least(greatest(CASE WHEN isfinite(o.created) THEN extract(epoch FROM clock_timestamp() - o.created) END, CASE WHEN isfinite(d.deliver_at) THEN extract(epoch FROM clock_timestamp() - d.deliver_at) END, 0), 99 * 365.0 * 86400)::float8
+FROM (SELECT n::smallint AS shard, 0 AS next FROM generate_series(0, $1::int - 1) AS n) AS s
+LEFT JOIN {shards} AS t ON t.shard = s.shard
 LEFT JOIN LATERAL (SELECT o.created ` + behindShard + `1) AS o ON true
 LEFT JOIN LATERAL (SELECT l.deliver_at FROM {outbox} AS l WHERE l.shard = s.shard AND l.deliver_at <= statement_timestamp() ORDER BY l.deliver_at, l.seq LIMIT 1) AS d ON true
 ORDER BY s.shard`
@@ -155,7 +172,7 @@ CROSS JOIN LATERAL (SELECT ` + behindShard + `$2) AS o`
 
 func newStatements(names pgstore.Names) (*statements, error) {
 	var tables []string // {word}, name, and so on
-	for _, name := range []string{"outbox", "outbox_shards", "outbox_relays", "outbox_log", "outbox_log_maintain"} {
+	for _, name := range []string{"outbox", "outbox_shards", "outbox_relays", "outbox_log", "outbox_log_maintain", "outbox_pipeline"} {
 		table, err := names.Table(name)
 		if err != nil {
 			return nil, err
@@ -164,9 +181,10 @@ func newStatements(names pgstore.Names) (*statements, error) {
 	}
 	fill := strings.NewReplacer(tables...).Replace
 	return &statements{
-		table: fill("{outbox}"), log: fill("{log}"), maintainName: fill("{maintain}"), fast: fill(fastSQL), late: fill(lateOf(false)), lateUnheld: fill(lateOf(true)), rows: fill(rowsSQL), writers: writersSQL, remove: fill(removeSQL),
+		table: fill("{outbox}"), log: fill("{log}"), pipeline: fill("{pipeline}"), shardTable: fill("{shards}"), maintainName: fill("{maintain}"), fast: fill(fastSQL), late: fill(lateOf(false)), lateUnheld: fill(lateOf(true)), rows: fill(rowsSQL), writers: writersSQL, remove: fill(removeSQL),
 		look: fill(lookSQL), live: fill(liveSQL), renew: fill(renewSQL), take: fill(takeSQL), release: fill(releaseSQL), leave: fill(leaveSQL),
 		check: checkSQL, relays: fill(relaysSQL), shards: fill(shardsSQL), longWriters: longWritersSQL, sample: fill(sampleSQL), lag: fill(lagSQL), find: fill(findSQL),
 		keep: fill(keepSQL), keepRows: fill(keepRowsSQL), maintain: fill(maintainSQL), findKept: fill(findKeptSQL),
+		addShards: fill(addShardsSQL), bound: fill(boundSQL), bind: fill(bindSQL), retarget: fill(retargetSQL),
 	}, nil
 }

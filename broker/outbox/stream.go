@@ -101,6 +101,9 @@ func (s *WALSource) read(ctx context.Context) (worked bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	if err := s.rebind(asking, st); err != nil {
+		return false, err
+	}
 	if st.pid != 0 {
 		return false, s.slot.owner(asking, st.pid, s.owner)
 	}

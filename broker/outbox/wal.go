@@ -39,9 +39,10 @@ type WALOptions struct {
 	// suffix is added. Defaults to host and process id.
 	Name string
 	// Observer gets an event when this process starts to read the slot, and when it waits as a
-	// standby. Pipeline is the name in its events. Defaults to none.
+	// standby. Defaults to none.
 	Observer pipeline.Observer
-	Pipeline string
+	// Pipeline and Target are as in Options: the outbox is bound to them.
+	Pipeline, Target string
 }
 
 func (o *WALOptions) checked() (WALOptions, error) {
@@ -85,6 +86,7 @@ type WALSource struct {
 	sql   *statements
 	slot  *slot
 	owner string
+	bound binding
 	wake  chan struct{} // tells Read that there may be something to read
 	room  chan struct{} // tells the receiver that something was read
 	stop  context.CancelFunc
@@ -116,7 +118,7 @@ func OpenWAL(ctx context.Context, dsn string, opts *WALOptions) (*WALSource, err
 	if err != nil {
 		return nil, err
 	}
-	s := &WALSource{opts: o, pool: pool, sql: sql, owner: o.Name + "/" + strings.ToLower(rand.Text()[:8]), wake: make(chan struct{}, 1), room: make(chan struct{}, 1)}
+	s := &WALSource{opts: o, pool: pool, sql: sql, bound: binding{o.Pipeline, o.Target}, owner: o.Name + "/" + strings.ToLower(rand.Text()[:8]), wake: make(chan struct{}, 1), room: make(chan struct{}, 1)}
 	if err := s.check(ctx); err != nil {
 		pool.Close()
 		if _, ok := errors.AsType[*SlotError](err); ok {
@@ -145,7 +147,11 @@ func (s *WALSource) check(ctx context.Context) (err error) {
 	if s.slot, err = newSlot(s.pool, s.opts.Names, s.opts.Slot); err != nil {
 		return err
 	}
-	if _, err := s.slot.setUp(ctx); err != nil {
+	st, err := s.slot.setUp(ctx)
+	if err == nil {
+		err = s.rebind(ctx, st)
+	}
+	if err != nil {
 		return err
 	}
 	conn, err := s.slot.connect(ctx, s.owner)
@@ -153,6 +159,11 @@ func (s *WALSource) check(ctx context.Context) (err error) {
 		return err
 	}
 	return conn.Close(ctx)
+}
+
+// rebind checks that the outbox belongs to the pipeline of this process.
+func (s *WALSource) rebind(ctx context.Context, st *slotState) error {
+	return s.bound.bind(ctx, s.pool, s.sql, func() (bool, error) { return st.pid == 0, nil })
 }
 
 // Traits implements pipeline.Source.
@@ -260,10 +271,10 @@ func (s *WALSource) Ack(ctx context.Context, items []*pipeline.Item) error {
 // removeRowsSQL deletes rows, and returns those that it saw. keepRowsSQL moves them to the
 // log.
 const (
-	removeRowsSQL = `DELETE FROM {outbox} WHERE seq = ANY ($1::bigint[]) RETURNING seq`
+	removeRowsSQL = `DELETE FROM {outbox} AS o USING unnest($1::bigint[], $2::uuid[]) AS a (seq, id) WHERE o.seq = a.seq AND o.id = a.id RETURNING o.seq`
 	keepRowsSQL   = `WITH gone AS (
-	DELETE FROM {outbox} AS o USING unnest($2::bigint[], $3::integer[], $4::text[]) AS a (seq, attempts, failure)
-	WHERE o.seq = a.seq
+	DELETE FROM {outbox} AS o USING unnest($2::bigint[], $3::uuid[], $4::integer[], $5::text[]) AS a (seq, id, attempts, failure)
+	WHERE o.seq = a.seq AND o.id = a.id
 	RETURNING o.*, a.attempts, a.failure)
 ` + toLog + ` RETURNING seq`
 )
@@ -311,11 +322,11 @@ func (s *WALSource) take(ctx context.Context, items []*pipeline.Item, seqs []int
 		return err
 	}
 	if s.archive == nil {
-		err = send(s.slot.remove, seqs)
+		err = send(s.slot.remove, seqs, idsOf(items))
 		return gone, err
 	}
 	attempts, failures := outcomes(items)
-	err = s.archive.move(ctx, func() error { return send(s.sql.keepRows, s.owner, seqs, attempts, failures) })
+	err = s.archive.move(ctx, func() error { return send(s.sql.keepRows, s.owner, seqs, idsOf(items), attempts, failures) })
 	return gone, err
 }
 

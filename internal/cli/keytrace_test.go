@@ -76,7 +76,7 @@ pipelines:
 		t.Errorf("%+v", got)
 	}
 	for id, want := range map[string][]string{
-		good:   {"outbox of db, row 1: written to the outbox\n", ": published by relay", "outbox of db, row 1: delivered to topic orders by the relay ", ", attempt 1\n", "outbox of db: rows that relay has not delivered, and those that it has kept", ": in the input of shipping", "store db, pipeline shipping: first seen at orders "},
+		good:   {"outbox of db, row 1: written to the outbox\n", ": published by relay (the time of the message, not of its publication)", "outbox of db, row 1: delivered to topic orders by the relay ", ", attempt 1\n", "outbox of db: rows that relay has not delivered, and those that it has kept", ": in the input of shipping", "store db, pipeline shipping: first seen at orders "},
 		poison: {": published by relay", ": in the input of shipping", "parked messages of shipping: parked as "},
 	} {
 		got := trace(id)

@@ -16,14 +16,14 @@ func TestOutboxOfOtherLanguages(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, sql := range []string{ // back to the version before
-		"DROP FUNCTION app.x_outbox_write, app.x_outbox_log_maintain", "DROP TABLE app.x_outbox, app.x_outbox_shards, app.x_outbox_relays, app.x_outbox_log, app.x_outbox_slots", "DELETE FROM app.x_migrations WHERE version > 4",
+		"DROP FUNCTION app.x_outbox_write, app.x_outbox_log_maintain", "DROP TABLE app.x_outbox, app.x_outbox_shards, app.x_outbox_relays, app.x_outbox_log, app.x_outbox_slots, app.x_outbox_pipeline", "DELETE FROM app.x_migrations WHERE version > 4",
 	} {
 		if _, err := p.Exec(t.Context(), sql); err != nil {
 			t.Fatalf("%s: %v", sql, err)
 		}
 	}
 	applied, err := Migrate(t.Context(), p, opts)
-	if err != nil || len(applied) != 3 || applied[0].Name != "outbox" || applied[1].Name != "outbox log" || applied[2].Name != "outbox slots" {
+	if err != nil || len(applied) != 4 || applied[0].Name != "outbox" || applied[1].Name != "outbox log" || applied[2].Name != "outbox slots" {
 		t.Fatalf("an older schema gets %+v, %v", applied, err)
 	}
 	err = pgx.BeginFunc(t.Context(), p, func(tx pgx.Tx) error {

@@ -13,6 +13,9 @@ import (
 	"github.com/semel-dev/semel/internal/config"
 )
 
+// logAppendTime is the type of a timestamp that the broker set when it stored the record.
+const logAppendTime = 1
+
 var (
 	_ config.Traced    = (*Source)(nil)
 	_ config.Traced    = (*Sink)(nil)
@@ -24,7 +27,7 @@ func (s *Sink) Address(m *semel.Message) string { return s.Topic.Describe("topic
 
 // Trace implements config.Traced.
 func (s *Source) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracing) error {
-	return s.trace(ctx, p, t, "in the input of "+p.Name, s.Topics...)
+	return s.trace(ctx, p, t, "in the input of "+p.Name, "the time that its producer gave", s.Topics...)
 }
 
 // Trace implements config.Traced.
@@ -39,10 +42,12 @@ func (s *Sink) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracing)
 			return err
 		}
 	}
-	return s.trace(ctx, p, t, "published by "+p.Name, topics...)
+	return s.trace(ctx, p, t, "published by "+p.Name, "the time of the message, not of its publication", topics...)
 }
 
-func (c *Client) trace(ctx context.Context, p *config.Pipeline, t *config.Tracing, what string, topics ...string) error {
+// trace looks for a key in topics. What a record is, and what its time is unless the broker
+// set it, are for people.
+func (c *Client) trace(ctx context.Context, p *config.Pipeline, t *config.Tracing, what, timed string, topics ...string) error {
 	opts, err := c.options()
 	if err != nil {
 		return err
@@ -51,7 +56,11 @@ func (c *Client) trace(ctx context.Context, p *config.Pipeline, t *config.Tracin
 	left, err := kafka.ReadNewest(ctx, opts, topics, t.Since, t.Most, func(r *kgo.Record) bool {
 		read++
 		if m := messageOf(r); t.Has(p, m) {
-			t.Found(config.Sighting{Time: r.Timestamp, Place: fmt.Sprintf("topic %s %d/%d", r.Topic, r.Partition, r.Offset), What: what})
+			said := what
+			if r.Attrs.TimestampType() != logAppendTime {
+				said += " (" + timed + ")"
+			}
+			t.Found(config.Sighting{Time: r.Timestamp, Place: fmt.Sprintf("topic %s %d/%d", r.Topic, r.Partition, r.Offset), What: said})
 		}
 		return true
 	})

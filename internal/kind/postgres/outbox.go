@@ -110,9 +110,13 @@ func (s *Outbox) Open(ctx context.Context, env *config.Env) (pipeline.Source, er
 		return nil, err
 	}
 	if s.wal() {
-		return config.AsSource(outbox.OpenWAL(ctx, store.DSN.Reveal(), &outbox.WALOptions{Names: store.names(), Slot: s.Slot, Keep: s.Keep, Observer: env.Observer, Pipeline: env.Pipeline.Name}))
+		return config.AsSource(outbox.OpenWAL(ctx, store.DSN.Reveal(), &outbox.WALOptions{
+			Names: store.names(), Slot: s.Slot, Keep: s.Keep, Observer: env.Observer, Pipeline: env.Pipeline.Name, Target: env.Pipeline.Sink.About().Name,
+		}))
 	}
-	return config.AsSource(outbox.Open(ctx, store.DSN.Reveal(), &outbox.Options{Names: store.names(), Lease: env.Pipeline.Lease, Keep: s.Keep}))
+	return config.AsSource(outbox.Open(ctx, store.DSN.Reveal(), &outbox.Options{
+		Names: store.names(), Lease: env.Pipeline.Lease, Keep: s.Keep, Observer: env.Observer, Pipeline: env.Pipeline.Name, Target: env.Pipeline.Sink.About().Name,
+	}))
 }
 
 // Sample implements config.Source.
@@ -157,6 +161,12 @@ func (s *Outbox) Advise(f *config.File, _ *config.Pipeline, _ string, err error)
 	}
 	if of, ok := errors.AsType[*outbox.SlotError](err); ok {
 		return &advice.Error{Cause: of.Cause, Remedy: of.Remedy, Public: true}
+	}
+	if of, ok := errors.AsType[*outbox.PipelineError](err); ok {
+		return &advice.Error{Cause: of.Cause(), Remedy: of.Remedy(), Public: true}
+	}
+	if of, ok := errors.AsType[*outbox.TargetError](err); ok {
+		return &advice.Error{Cause: of.Cause(), Remedy: of.Remedy(), Public: true}
 	}
 	if said := ofServer(err, s.spec.DSN, "stores."+s.Store.Name+".postgres.dsn"); said != nil {
 		return said

@@ -109,7 +109,7 @@ func (l *Layout) render(file string) (string, error) {
 	}
 	fill := strings.NewReplacer(
 		"{{.Keys}}", l.Quoted("keys"), "{{.Tokens}}", l.Quoted("tokens"), "{{.Meta}}", l.Quoted("meta"), "{{.Audit}}", l.Quoted("audit"), "{{.Parked}}", l.Quoted("parked"),
-		"{{.Outbox}}", l.Quoted("outbox"), "{{.Shards}}", l.Quoted("outbox_shards"), "{{.Relays}}", l.Quoted("outbox_relays"), "{{.Slots}}", l.Quoted("outbox_slots"), "{{.OutboxWrite}}", l.Quoted("outbox_write"),
+		"{{.Outbox}}", l.Quoted("outbox"), "{{.Shards}}", l.Quoted("outbox_shards"), "{{.Relays}}", l.Quoted("outbox_relays"), "{{.Slots}}", l.Quoted("outbox_slots"), "{{.OutboxWrite}}", l.Quoted("outbox_write"), "{{.OutboxPipeline}}", l.Quoted("outbox_pipeline"),
 		"{{.OutboxLog}}", l.Quoted("outbox_log"), "{{.OutboxLogLiteral}}", l.Literal("outbox_log"), "{{.OutboxLogPart}}", l.Prefix+"outbox_log_", "{{.OutboxLogMaintain}}", l.Quoted("outbox_log_maintain"), "{{.Schema}}", l.Schema,
 		"{{.Cleanup}}", l.Cleanup, "{{.Times}}", l.Quoted("times"), "{{.MessageAge}}", strconv.FormatInt(l.MessageAge.Microseconds(), 10),
 		"{{.Partitions}}", strconv.Itoa(l.Partitions), "{{.Storage}}", l.storage(),
