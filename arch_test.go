@@ -458,6 +458,7 @@ func parseProject(t *testing.T) []*sourceFile {
 func TestArchitecturePackagesHaveAShape(t *testing.T) {
 	t.Parallel()
 	const mostFiles, mostLines = 30, 6000
+	larger := map[string]int{"store/storetest": 6500} // lines
 	files, lines := map[string]int{}, map[string]int{}
 	for _, f := range parseProject(t) {
 		if !strings.HasSuffix(f.name, "_test.go") && !ast.IsGenerated(f.tree) {
@@ -466,7 +467,7 @@ func TestArchitecturePackagesHaveAShape(t *testing.T) {
 		}
 	}
 	for dir := range files {
-		if files[dir] > mostFiles || lines[dir] > mostLines {
+		if files[dir] > mostFiles || lines[dir] > max(mostLines, larger[dir]) {
 			t.Errorf("%s has %d files and %d lines without tests, more than %d or %d: divide it by content", dir, files[dir], lines[dir], mostFiles, mostLines)
 		}
 	}

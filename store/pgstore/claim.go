@@ -51,20 +51,30 @@ type session struct {
 	alone bool
 	// lockWait is the lock_timeout of each statement.
 	lockWait string
+	// patience limits the wait for the answer to each statement. It is 0 in a
+	// transaction of the caller, who may have set a longer lock_timeout.
+	patience time.Duration
 }
 
 func (s *Store) onPool() session {
-	return session{Store: s, q: s.pool, alone: true, lockWait: s.wait}
+	return session{Store: s, q: pooled{s.pool}, alone: true, lockWait: s.wait, patience: s.patience}
+}
+
+// scanning is onPool for statements that may read a whole table.
+func (s *Store) scanning() session {
+	on := s.onPool()
+	on.patience *= scanFactor
+	return on
 }
 
 func lockTimeout(d time.Duration) string { return fmt.Sprintf("%dms", max(d.Milliseconds(), 1)) }
 
 // run sends a statement and repeats it if that is allowed.
-func (s session) run(ctx context.Context, send func() error) error {
+func (s session) run(ctx context.Context, send func(context.Context) error) error {
 	if s.alone {
-		return s.repeat(ctx, send)
+		return s.repeat(ctx, func() error { return within(ctx, s.patience, send) })
 	}
-	return rolledBack(send())
+	return rolledBack(within(ctx, s.patience, send))
 }
 
 // asked holds the requests of one call for one key, in the order of the call.
@@ -256,7 +266,7 @@ func (c *claims) insert(ctx context.Context, keys []asked) error {
 func collect[T any](ctx context.Context, s session, sql string, args []any, scan pgx.RowToFunc[T]) ([]T, error) {
 	var all []T
 	args = append([]any{s.lockWait}, args...)
-	err := s.run(ctx, func() error {
+	err := s.run(ctx, func(ctx context.Context) error {
 		rows, err := s.query(ctx, s.q, sql, args...)
 		if err != nil {
 			return err

@@ -42,7 +42,7 @@ func failure(err error) error {
 		return fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, connectError{err})
 	case errors.As(err, &server):
 		return fmt.Errorf("%w: %w", answered(server), err)
-	case pgconn.SafeToRetry(err) && !errors.Is(err, pgconn.ErrConnClosed):
+	case unsent(err):
 		// Nothing was sent. pgx reports this for a closed connection too, even if it
 		// was found closed while reading. Then the outcome is unknown. A caller that
 		// gave up gets the context error, not that the server is unavailable.

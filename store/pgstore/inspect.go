@@ -107,7 +107,7 @@ func (s *Store) listed(ctx context.Context, filter semel.ListOptions, last semel
 	case filter.Scope != nil:
 		return nil, nil
 	}
-	return collect(ctx, s.onPool(), s.sql.list, args, s.listedRow)
+	return collect(ctx, s.scanning(), s.sql.list, args, s.listedRow)
 }
 
 func (s *Store) listedRow(rows pgx.CollectableRow) (semel.Record, error) {
@@ -211,7 +211,7 @@ func (s *Store) Count(ctx context.Context) (semel.Counts, error) {
 		return semel.Counts{}, err
 	}
 	defer s.leave()
-	c, err := s.onPool().count(ctx)
+	c, err := s.scanning().count(ctx)
 	if err != nil {
 		return semel.Counts{}, fmt.Errorf("pgstore: count: %w", err)
 	}
@@ -250,7 +250,9 @@ func (s *Store) Audit(ctx context.Context, line []byte) error {
 	}
 	defer s.leave()
 	var number int64
-	err := s.queryRow(ctx, s.pool, "INSERT INTO "+s.opts.quoted("audit")+" (line) VALUES ($1::text::json) RETURNING number", string(line)).Scan(&number)
+	err := within(ctx, s.patience, func(ctx context.Context) error {
+		return s.queryRow(ctx, s.pool, "INSERT INTO "+s.opts.quoted("audit")+" (line) VALUES ($1::text::json) RETURNING number", string(line)).Scan(&number)
+	})
 	if err != nil {
 		return fmt.Errorf("pgstore: audit: %w", failure(err))
 	}
@@ -266,7 +268,9 @@ func (s *Store) KeysWithoutRule(ctx context.Context) (bool, error) {
 	}
 	defer s.leave()
 	var unbound bool
-	err := s.queryRow(ctx, s.pool, "SELECT CASE WHEN EXISTS (SELECT FROM "+s.opts.quoted("meta")+" WHERE name LIKE 'scope %') THEN false ELSE EXISTS (SELECT FROM "+s.opts.quoted("keys")+") END").Scan(&unbound)
+	err := within(ctx, s.patience, func(ctx context.Context) error {
+		return s.queryRow(ctx, s.pool, "SELECT CASE WHEN EXISTS (SELECT FROM "+s.opts.quoted("meta")+" WHERE name LIKE 'scope %') THEN false ELSE EXISTS (SELECT FROM "+s.opts.quoted("keys")+") END").Scan(&unbound)
+	})
 	if err != nil {
 		return false, fmt.Errorf("pgstore: keys without rule: %w", failure(err))
 	}
@@ -283,7 +287,9 @@ func (s *Store) BindScope(ctx context.Context, scope, rule string) (string, erro
 	digest := sha256.Sum256([]byte(scope)) // a scope may be longer than an index permits
 	name, bound := "scope "+hex.EncodeToString(digest[:]), []byte(nil)
 	read := func() error {
-		return s.queryRow(ctx, s.pool, "SELECT value FROM "+s.opts.quoted("meta")+" WHERE name = $1", name).Scan(&bound)
+		return within(ctx, s.patience, func(ctx context.Context) error {
+			return s.queryRow(ctx, s.pool, "SELECT value FROM "+s.opts.quoted("meta")+" WHERE name = $1", name).Scan(&bound)
+		})
 	}
 	err := read()
 	if errors.Is(err, pgx.ErrNoRows) && rule == "" {
@@ -291,7 +297,9 @@ func (s *Store) BindScope(ctx context.Context, scope, rule string) (string, erro
 	}
 	if errors.Is(err, pgx.ErrNoRows) {
 		var inserted int
-		err = s.queryRow(ctx, s.pool, "WITH bound AS (INSERT INTO "+s.opts.quoted("meta")+" (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING RETURNING 1) SELECT count(*) FROM bound", name, []byte(rule)).Scan(&inserted)
+		err = within(ctx, s.patience, func(ctx context.Context) error {
+			return s.queryRow(ctx, s.pool, "WITH bound AS (INSERT INTO "+s.opts.quoted("meta")+" (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING RETURNING 1) SELECT count(*) FROM bound", name, []byte(rule)).Scan(&inserted)
+		})
 		if err == nil {
 			err = read()
 		}

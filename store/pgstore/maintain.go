@@ -223,9 +223,9 @@ func (s *Store) purgeSome(ctx context.Context, name string, page int64) (gone in
 		return 0, err
 	}
 	defer s.leave()
-	on := s.onPool()
+	on := s.scanning()
 	sql := strings.ReplaceAll(purgeSQL, "{part}", name)
-	err = on.run(ctx, func() error {
+	err = on.run(ctx, func(ctx context.Context) error {
 		tag, err := s.pool.Exec(ctx, sql, s.mode(), on.lockWait, page, page+purgePages, microseconds(grace), microseconds(abandoned))
 		gone = tag.RowsAffected()
 		return err

@@ -25,7 +25,8 @@ const minServer = 140000
 
 // Store is a [semel.Store] in PostgreSQL. It is safe for concurrent use. Each
 // method blocks for a free connection and for one statement, or two if keys were
-// known before.
+// known before. If the server does not answer, a statement fails after 8 s and
+// Options.LockWait; one that reads a whole table, as Count does, after 15 times that.
 type Store struct {
 	opts     Options
 	pool     *pgxpool.Pool
@@ -34,6 +35,7 @@ type Store struct {
 	has      columns
 	sql      statements
 	wait     string // the lock_timeout of Options.LockWait
+	patience time.Duration
 	known    share
 	optimism optimism
 
@@ -108,8 +110,8 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: o, pool: pool, wait: lockTimeout(o.LockWait), leastOptimistic: leastOptimistic}
-	if err := s.checkServer(ctx); err != nil {
+	s := &Store{opts: o, pool: pool, wait: lockTimeout(o.LockWait), patience: answerWait + o.LockWait, leastOptimistic: leastOptimistic}
+	if err := within(ctx, s.patience, s.checkServer); err != nil {
 		return nil, fmt.Errorf("pgstore: open: %w", failure(err))
 	}
 	if o.Migrate {
@@ -117,7 +119,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error)
 			return nil, err
 		}
 	}
-	if err := s.checkSchema(ctx); err != nil {
+	if err := within(ctx, s.patience, s.checkSchema); err != nil {
 		return nil, fmt.Errorf("pgstore: open: %w", failure(err))
 	}
 	return s, nil
@@ -271,7 +273,12 @@ func (s *Store) Ready(ctx context.Context) error {
 	}
 	defer s.leave()
 	var readOnly bool
-	err := s.pool.QueryRow(ctx, "SELECT current_setting('transaction_read_only')::bool", pgx.QueryExecModeExec).Scan(&readOnly)
+	limited, cancel := context.WithTimeout(ctx, s.patience)
+	defer cancel()
+	err := s.pool.QueryRow(limited, "SELECT current_setting('transaction_read_only')::bool", pgx.QueryExecModeExec).Scan(&readOnly)
+	if err != nil && ctx.Err() == nil && limited.Err() != nil {
+		err = fmt.Errorf("no answer within %v: %w", s.patience, semel.ErrStoreUnavailable)
+	}
 	if err != nil && ctx.Err() != nil && s.pool.Stat().AcquiredConns() >= s.pool.Config().MaxConns {
 		return nil // all connections are busy
 	}

@@ -39,12 +39,16 @@ func (s *Store) begin(ctx context.Context) (*guardTx, error) {
 		return nil, err
 	}
 	defer s.leave()
-	conn, err := s.pool.Acquire(ctx)
+	var conn *pgxpool.Conn
+	err := within(ctx, s.patience, func(ctx context.Context) (err error) {
+		conn, err = pooled{s.pool}.acquire(ctx)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("pgstore: connect: %w", rolledBack(err))
 	}
 	u := &guardTx{conn: conn, seen: watch{conn: conn.Conn().PgConn()}}
-	u.session = session{Store: s, q: u, lockWait: s.wait}
+	u.session = session{Store: s, q: u, lockWait: s.wait, patience: s.patience}
 	return u, nil
 }
 

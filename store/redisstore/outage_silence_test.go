@@ -12,6 +12,8 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/store/storetest"
 )
 
 // In these tests the server does not answer, so the outcome of a request is
@@ -379,4 +381,20 @@ func TestKilledServerWithSyncedLogLosesAndRepeatsNothing(t *testing.T) {
 	for _, key := range w.keys {
 		o.claim(request(key), semel.Duplicate)
 	}
+}
+
+func TestASilentServerEndsEveryCall(t *testing.T) {
+	t.Parallel()
+	storetest.RunSilent(t, redisAddr(t), time.Minute, func(t *testing.T, address string) semel.Store {
+		client, err := NewClient(t.Context(), "redis://"+address, &ClientOptions{Timeout: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(client.Close)
+		s, err := New(t.Context(), client, &Options{Prefix: servicestest.Prefix()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	})
 }
