@@ -1,6 +1,8 @@
 package pipeline
 
 import (
+	"context"
+	"errors"
 	"fmt"
 
 	"github.com/semel-dev/semel"
@@ -10,19 +12,20 @@ import (
 // delivered, or false to filter the message out: the message is not delivered, and its
 // key is remembered as if it were. It must return the same for a message that comes
 // again, must not block, and must not change the memory of the message. Many goroutines
-// call it.
+// call it. It returns soon after ctx ends, with any error: the message is then not
+// delivered, and comes again.
 //
-// An error or a panic fails the message permanently: it is not delivered and not
+// Another error or a panic fails the message permanently: it is not delivered and not
 // retried.
 //
 // The sessions call it after their decision, so that duplicates are dropped first, and
 // keys and fingerprints belong to the message as it was read. A parked message is
 // also the message as it was read.
-type FilterMap func(d Delivery) (body []byte, pass bool, err error)
+type FilterMap func(ctx context.Context, d Delivery) (body []byte, pass bool, err error)
 
-// Call calls the function. Its errors are permanent. A nil FilterMap passes every
-// message.
-func (f FilterMap) Call(d Delivery) (body []byte, pass bool, err error) {
+// Call calls the function. Its errors are permanent, unless ctx has ended: then Call
+// returns the cause of that. A nil FilterMap passes every message.
+func (f FilterMap) Call(ctx context.Context, d Delivery) (body []byte, pass bool, err error) {
 	if f == nil {
 		return d.Body, true, nil
 	}
@@ -31,7 +34,13 @@ func (f FilterMap) Call(d Delivery) (body []byte, pass bool, err error) {
 			body, pass, err = nil, false, semel.Permanent(fmt.Errorf("the FilterMap panicked: %v", p))
 		}
 	}()
-	body, pass, err = f(d)
+	body, pass, err = f(ctx, d)
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		if !errors.Is(err, cause) {
+			err = fmt.Errorf("%w: %w", cause, err)
+		}
+		return nil, false, err
+	}
 	if err != nil {
 		return nil, false, semel.Permanent(err)
 	}
@@ -40,7 +49,7 @@ func (f FilterMap) Call(d Delivery) (body []byte, pass bool, err error) {
 
 // apply calls the function for fresh items, and sets Err or Filtered of those that are
 // not delivered. The others have the body that is delivered until restore is called.
-func (f FilterMap) apply(items []*Item) (pass []*Item, restore func()) {
+func (f FilterMap) apply(ctx context.Context, items []*Item) (pass []*Item, restore func()) {
 	if f == nil {
 		return items, func() {}
 	}
@@ -55,7 +64,7 @@ func (f FilterMap) apply(items []*Item) (pass []*Item, restore func()) {
 			it.Err = ErrBehind
 			continue
 		}
-		body, ok, err := f.Call(DeliveryOf(it))
+		body, ok, err := f.Call(ctx, DeliveryOf(it))
 		it.Filtered = err == nil && !ok
 		switch {
 		case err != nil:

@@ -14,7 +14,7 @@ import (
 )
 
 // byID is a FilterMap that goes by the first letter of the key.
-func byID(d pipeline.Delivery) ([]byte, bool, error) {
+func byID(_ context.Context, d pipeline.Delivery) ([]byte, bool, error) {
 	switch d.Key.ID[0] {
 	case 'f':
 		return nil, false, nil

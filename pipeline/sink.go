@@ -57,7 +57,7 @@ type SinkTraits struct {
 // deliver calls a sink for the items that pass a FilterMap. After a panic of the sink
 // their outcome is unknown.
 func deliver(ctx context.Context, sink Sink, f FilterMap, items []*Item) {
-	items, restore := f.apply(items)
+	items, restore := f.apply(ctx, items)
 	defer restore()
 	if len(items) == 0 {
 		return

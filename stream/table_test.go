@@ -1,6 +1,7 @@
 package stream_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -21,7 +22,7 @@ func ExampleTable() {
 		panic(err)
 	}
 	customers := &stream.Table{Topic: "customers", By: by}
-	join := func(d pipeline.Delivery) ([]byte, bool, error) {
+	join := func(_ context.Context, d pipeline.Delivery) ([]byte, bool, error) {
 		row, err := customers.Row(&d.Message)
 		return fmt.Appendf(nil, `{"order":%s,"customer":%s}`, d.Body, row), true, err
 	}
@@ -31,7 +32,7 @@ func ExampleTable() {
 		return map[string][]byte{"ann": []byte(`{"tier":"gold"}`)}[string(key)], nil
 	})
 	for _, body := range []string{`{"id":1,"customer":"ann"}`, `{"id":2,"customer":"eve"}`} {
-		out, _, err := join(pipeline.Delivery{Message: semel.Message{Body: []byte(body)}})
+		out, _, err := join(context.Background(), pipeline.Delivery{Message: semel.Message{Body: []byte(body)}})
 		if row, ok := errors.AsType[*stream.RowError](err); ok {
 			fmt.Println(row)
 			continue

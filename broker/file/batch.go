@@ -165,7 +165,7 @@ func (b *batch) sort(ctx context.Context, s *Session, items []*pipeline.Item) {
 		if s.change != nil {
 			it.Attempt = it.Tries + 1
 			var pass bool
-			if body, pass, it.Err = s.change.Call(pipeline.DeliveryOf(it)); it.Err != nil {
+			if body, pass, it.Err = s.change.Call(ctx, pipeline.DeliveryOf(it)); it.Err != nil {
 				failed = append(failed, it)
 				continue
 			}

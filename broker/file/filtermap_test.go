@@ -1,6 +1,7 @@
 package file_test
 
 import (
+	"context"
 	"errors"
 	"path/filepath"
 	"strings"
@@ -12,7 +13,7 @@ import (
 )
 
 // shout is a FilterMap for the tests: it goes by the start of the body.
-func shout(d pipeline.Delivery) ([]byte, bool, error) {
+func shout(_ context.Context, d pipeline.Delivery) ([]byte, bool, error) {
 	body := string(d.Body)
 	switch {
 	case strings.HasPrefix(body, "drop"):

@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -16,7 +17,7 @@ func TestSessionWritesWhatAFilterMapMakes(t *testing.T) {
 	pool := open(t, address)
 	exec(t, pool, "CREATE TABLE mapped (id text, body text)")
 	opts := &postgres.Options{Table: "mapped", Columns: []postgres.Column{{Name: "id", From: "key"}, {Name: "body", From: "body"}}}
-	opts.FilterMap = func(d pipeline.Delivery) ([]byte, bool, error) {
+	opts.FilterMap = func(_ context.Context, d pipeline.Delivery) ([]byte, bool, error) {
 		body := string(d.Body)
 		switch {
 		case strings.HasPrefix(body, "drop"):

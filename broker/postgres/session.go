@@ -140,7 +140,7 @@ func (s *Session) quickly(ctx context.Context, items []*pipeline.Item, calls []s
 	place := make([]int, len(items)) // of its statement
 	for i, it := range items {
 		place[i] = b.Len()
-		if !s.queue(&b, it) {
+		if !s.queue(ctx, &b, it) {
 			// A message without values cannot be left out of the transaction
 			// here.
 			return s.carefully(ctx, items, calls, effects, behind)
@@ -173,9 +173,9 @@ func (s *Session) quickly(ctx context.Context, items []*pipeline.Item, calls []s
 
 // queue adds the statement of an item to a batch, unless it is filtered out. It reports
 // false if the item failed, and sets its Err.
-func (s *Session) queue(b *pgx.Batch, it *pipeline.Item) bool {
+func (s *Session) queue(ctx context.Context, b *pgx.Batch, it *pipeline.Item) bool {
 	original := it.Message.Body
-	body, pass, err := s.change.Call(pipeline.DeliveryOf(it))
+	body, pass, err := s.change.Call(ctx, pipeline.DeliveryOf(it))
 	if it.Filtered = err == nil && !pass; it.Filtered {
 		return true
 	}
@@ -206,7 +206,7 @@ func (s *Session) carefully(ctx context.Context, items []*pipeline.Item, calls [
 		for _, f := range fresh {
 			it := items[f.Index]
 			it.Err, effects[f.Index] = nil, nil
-			if s.queue(&b, it) {
+			if s.queue(ctx, &b, it) {
 				if !it.Filtered {
 					queued = append(queued, f)
 				}

@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"net/url"
 	"slices"
@@ -134,7 +135,7 @@ func (k *Kinds) filterMap(p *Pipeline) pipeline.FilterMap {
 			return f
 		}
 	}
-	return func(pipeline.Delivery) ([]byte, bool, error) { return nil, false, err }
+	return func(context.Context, pipeline.Delivery) ([]byte, bool, error) { return nil, false, err }
 }
 
 // rows returns the functions that find the rows of the tables.

@@ -4,6 +4,7 @@
 package expr
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -32,6 +33,9 @@ const (
 	// counted only if an expression can take more for the largest record: counting takes
 	// longer than a simple expression.
 	mostCost = 50_000_000
+	// interruptEvery is how many rounds of a loop pass until a long expression looks
+	// whether its context has ended.
+	interruptEvery = 100
 	// refusedCost is how many steps are refused for a record of usualSize.
 	refusedCost, usualSize = 1_000_000_000, 4 << 10
 )
@@ -71,6 +75,7 @@ const names = "the names are value, key, headers, time, topic, partition and off
 type expression struct {
 	cel.Program
 	field, text string
+	long        bool // it can take so many steps that they are counted
 }
 
 // compile compiles the text of a field.
@@ -104,14 +109,15 @@ func compile(field, text string, tables map[string]Rows) (*expression, error) {
 		return nil, err
 	}
 	opts := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize), cel.CustomDecoratorV2(literals(ast.NativeRep()))}
-	if largest.Max > mostCost {
-		opts = append(opts, cel.CostLimit(mostCost))
+	long := largest.Max > mostCost
+	if long {
+		opts = append(opts, cel.CostLimit(mostCost), cel.InterruptCheckFrequency(interruptEvery))
 	}
 	program, err := env.Program(ast, opts...)
 	if err != nil {
 		return nil, err
 	}
-	return &expression{program, field, text}, nil
+	return &expression{program, field, text, long}, nil
 }
 
 // problem says what is wrong with an expression, and where.
@@ -157,7 +163,7 @@ type program struct {
 }
 
 // run implements pipeline.FilterMap.
-func (p *program) run(d pipeline.Delivery) (body []byte, pass bool, err error) {
+func (p *program) run(ctx context.Context, d pipeline.Delivery) (body []byte, pass bool, err error) {
 	m, _ := p.messages.Get().(*message)
 	if m == nil {
 		m = &message{tables: p.tables}
@@ -172,7 +178,7 @@ func (p *program) run(d pipeline.Delivery) (body []byte, pass bool, err error) {
 		p.messages.Put(m)
 	}()
 	if p.filter != nil {
-		v, err := p.filter.value(m)
+		v, err := p.filter.value(ctx, m)
 		if err != nil {
 			return nil, false, err
 		}
@@ -187,7 +193,7 @@ func (p *program) run(d pipeline.Delivery) (body []byte, pass bool, err error) {
 	if p.mapping == nil {
 		return d.Body, true, nil
 	}
-	v, err := p.mapping.value(m)
+	v, err := p.mapping.value(ctx, m)
 	if err != nil {
 		return nil, false, err
 	}
@@ -198,13 +204,20 @@ func (p *program) run(d pipeline.Delivery) (body []byte, pass bool, err error) {
 }
 
 // value evaluates an expression for a message.
-func (e *expression) value(m *message) (ref.Val, error) {
-	v, _, err := e.Eval(m)
+func (e *expression) value(ctx context.Context, m *message) (ref.Val, error) {
+	eval := e.Eval
+	if e.long {
+		eval = func(m any) (ref.Val, *cel.EvalDetails, error) { return e.ContextEval(ctx, m) }
+	}
+	v, _, err := eval(m)
 	if m.rows.err != nil { // the row was asked for, even if the value does not depend on it
 		return nil, m.rows.err
 	}
 	if stopped, ok := errors.AsType[interpreter.EvalCancelledError](err); ok && stopped.Cause == interpreter.CostLimitExceeded {
 		err = fmt.Errorf("it takes more than %d steps for this message", mostCost)
+	}
+	if errors.Is(err, interpreter.InterruptError{}) {
+		err = context.Cause(ctx)
 	}
 	if err != nil {
 		return nil, e.failed(err)

@@ -2,6 +2,7 @@ package expr_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"math"
@@ -35,7 +36,7 @@ func mapped(t *testing.T, text, body string) (string, error) {
 	if err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
-	out, pass, err := f.Call(delivery(body))
+	out, pass, err := f.Call(context.Background(), delivery(body))
 	if pass != (err == nil) {
 		t.Errorf("%s: pass is %t with the error %v", text, pass, err)
 	}
@@ -147,6 +148,26 @@ func TestManyStepsFailTheMessage(t *testing.T) {
 	}
 }
 
+// TestALongExpressionStops evaluates one that would take seconds, in a context that has
+// ended.
+func TestALongExpressionStops(t *testing.T) {
+	f, err := expr.Compile(`value.a.all(x, value.a.all(y, y < 4))`, "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	why := errors.New("it is over")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(why)
+	began := time.Now()
+	_, _, err = f.Call(ctx, delivery(`{"a": [`+strings.Repeat("1,", 3000)+`1]}`))
+	if !errors.Is(err, why) || !strings.Contains(err.Error(), "filter value.a.all(x") || semel.Classify(err) == semel.ClassPermanent {
+		t.Errorf("%v, want a passing error that wraps %v", err, why)
+	}
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
 func TestHostileBodies(t *testing.T) {
 	deep := strings.Repeat(`[`, 5_000) + strings.Repeat("]", 5_000)
 	for _, c := range []struct{ text, body, want string }{
@@ -203,7 +224,7 @@ func TestFilter(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}
-		body, pass, err := f.Call(delivery(order))
+		body, pass, err := f.Call(context.Background(), delivery(order))
 		if err != nil || pass != want || pass && string(body) != `{"id":"o-1"}` {
 			t.Errorf("%s: got %s, %t, %v", text, body, pass, err)
 		}
@@ -212,14 +233,14 @@ func TestFilter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := f.Call(delivery(order)); err == nil || !strings.Contains(err.Error(), "filter value.cents: it is of the type int, not a condition") {
+	if _, _, err := f.Call(context.Background(), delivery(order)); err == nil || !strings.Contains(err.Error(), "filter value.cents: it is of the type int, not a condition") {
 		t.Errorf("got %v", err)
 	}
 	f, err = expr.Compile(`value.status == "paid"`, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if body, pass, err := f.Call(delivery(order)); err != nil || !pass || string(body) != order {
+	if body, pass, err := f.Call(context.Background(), delivery(order)); err != nil || !pass || string(body) != order {
 		t.Errorf("without a map the body is %s, %t, %v", body, pass, err)
 	}
 }
@@ -299,7 +320,7 @@ func FuzzView(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		d := pipeline.Delivery{Message: semel.Message{Body: body}}
-		out, _, err := rebuild.Call(d)
+		out, _, err := rebuild.Call(context.Background(), d)
 		if len(body) == 0 && err == nil && string(out) == "[null]" {
 			return // there is no body
 		}
@@ -326,7 +347,7 @@ func FuzzView(f *testing.F) {
 		case []any:
 			text = `value.map(e, e)`
 		}
-		out, _, err = walk[text].Call(d)
+		out, _, err = walk[text].Call(context.Background(), d)
 		if err != nil {
 			if !refused(err) {
 				t.Errorf("%q: %v", body, err)
@@ -400,7 +421,7 @@ func bench(b *testing.B, filter, mapping string) {
 	b.SetBytes(int64(len(record)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, pass, err := f.Call(d); err != nil || !pass {
+		if _, pass, err := f.Call(context.Background(), d); err != nil || !pass {
 			b.Fatal(pass, err)
 		}
 	}

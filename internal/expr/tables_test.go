@@ -1,6 +1,7 @@
 package expr_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -48,7 +49,7 @@ func TestExpressionsUseRows(t *testing.T) {
 			t.Errorf("%s %s: %v", c.filter, c.mapping, err)
 			continue
 		}
-		body, pass, err := f.Call(pipeline.Delivery{Message: semel.Message{Body: []byte(`{"id":7}`)}})
+		body, pass, err := f.Call(context.Background(), pipeline.Delivery{Message: semel.Message{Body: []byte(`{"id":7}`)}})
 		got := string(body)
 		switch {
 		case err != nil:
@@ -66,7 +67,7 @@ func TestExpressionsUseRows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, pass, err := f.Call(noRow)
+		_, pass, err := f.Call(context.Background(), noRow)
 		if lazy := strings.HasPrefix(text, "value"); lazy != (err == nil) || lazy && !pass || !lazy && !errors.Is(err, errNoRow) {
 			t.Errorf("%s without a row: %v", text, err)
 		}

@@ -46,7 +46,7 @@ func joinRows(o *kafkatxn.TransactorOptions) ([]*kafkatxn.TransactorOptions, err
 		opts.State.Dir += "-" + table.Topic
 		opts.Member.TransactionalID = o.Member.Instance + "-" + table.Topic // or the loops fence each other
 		opts.Tables = []*stream.Table{table}
-		opts.FilterMap = func(d pipeline.Delivery) ([]byte, bool, error) {
+		opts.FilterMap = func(_ context.Context, d pipeline.Delivery) ([]byte, bool, error) {
 			row, err := table.Row(&d.Message)
 			body := strings.TrimSuffix(string(d.Body), "}") + `,"row":` + string(row) + "}"
 			return []byte(body), true, err

@@ -18,6 +18,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/asides"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/copies"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/origins"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pace"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -38,7 +39,11 @@ type copier struct {
 	placer  *copies.Placer
 	records int
 	bytes   int64
-	asides  asides.List // records that are too large to copy
+	budget  pace.Budget
+	// rest is where the records begin that were read and that the open transaction leaves
+	// for the next one.
+	rest   map[cluster.Partition]kgo.EpochOffset
+	asides asides.List // records that cannot be copied
 	// askedLimits says that the open transaction has already asked for the topics' limits.
 	askedLimits bool
 	// times says how far the origins have come with the copies that are committed or in the
@@ -54,10 +59,15 @@ type copier struct {
 func (t *Transactor) newPlacer() *copies.Placer {
 	place := copies.PlacerOptions{
 		Rule: t.opts.Key.Rule, Scope: t.opts.Key.Scope.Name, Hash: t.opts.Key.OnMissing == pipeline.MissingHash,
-		FilterMap: t.opts.FilterMap, Topic: t.opts.Repartition.Topic, Partitions: t.copyPartitions,
+		Topic: t.opts.Repartition.Topic, Partitions: t.copyPartitions,
 	}
 	if t.opts.Aggregate != nil {
 		place.By = t.opts.Aggregate.By
+		if t.opts.FilterMap != nil {
+			place.FilterMap = func(ctx context.Context, d pipeline.Delivery) ([]byte, bool, error) {
+				return t.opts.callFilterMap(ctx, &d.Message, d.Key, t.opts.Timeouts.Transaction)
+			}
+		}
 	} else if t.opts.Keep != nil {
 		place.First = t.opts.Keep.First
 	}
@@ -67,6 +77,7 @@ func (t *Transactor) newPlacer() *copies.Placer {
 func newCopier(t *Transactor, number int) *copier {
 	c := &copier{t: t, name: cluster.RepartitionSuffix[1:] + "-" + strconv.Itoa(number), to: t.opts.Repartition.Topic}
 	c.placer = t.newPlacer()
+	c.budget = t.opts.newBudget()
 	c.promise = func(r *kgo.Record, err error) {
 		if err != nil {
 			err = cluster.WriteError(r, err)
@@ -140,6 +151,8 @@ func (c *copier) releaseAll() {
 
 // loop copies until ctx ends or the client is unusable.
 func (c *copier) loop(ctx, last context.Context) error {
+	calls, cancel := cluster.Lasting(ctx, c.t.opts.Timeouts.Shutdown/2) // the rest of the time is for the commit
+	defer cancel()
 	for ctx.Err() == nil {
 		fetches := c.poll(ctx, time.Second)
 		if c.lost.Load() {
@@ -158,7 +171,7 @@ func (c *copier) loop(ctx, last context.Context) error {
 			}
 			continue
 		}
-		if err := c.transact(ctx, last, fetches); err != nil {
+		if err := c.transact(ctx, calls, last, fetches); err != nil {
 			return err
 		}
 	}
@@ -203,7 +216,7 @@ func (c *copier) does(what string, records int) { c.t.health.Does(c.name, what, 
 func (c *copier) poll(ctx context.Context, most time.Duration) kgo.Fetches {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	return c.client.PollRecords(ctx, max(min(10_000, c.t.opts.Limits.Records-c.records), 1))
+	return c.client.PollRecords(ctx, c.budget.Room(c.records, c.t.opts.Limits.Records))
 }
 
 // rewind aborts the open transaction and returns to the committed offsets.
@@ -219,23 +232,23 @@ func (c *copier) rewind(last context.Context) error {
 
 // transact copies records until the transaction is due. After an error the result is
 // unknown, or nothing was copied.
-func (c *copier) transact(ctx, last context.Context, fetches kgo.Fetches) error {
+func (c *copier) transact(ctx, calls, last context.Context, fetches kgo.Fetches) error {
 	o := &c.t.opts
-	c.records, c.bytes, c.askedLimits = 0, 0, false
+	c.records, c.bytes, c.askedLimits, c.rest = 0, 0, false, nil
 	c.asides.Reset()
 	c.failed.Store(nil)
-	began := time.Now()
+	c.budget.Begin()
 	if err := c.client.Begin(); err != nil {
 		return fmt.Errorf("kafka: begin: %w", err)
 	}
 	for {
 		c.does("the brokers to write copies", c.records+fetches.NumRecords())
-		if err := c.copy(last, fetches); err != nil {
+		if err := c.copy(ctx, calls, last, fetches); err != nil {
 			c.rewind(last)
 			return err
 		}
-		left := o.Limits.Interval - time.Since(began)
-		if left <= 0 || c.records >= o.Limits.Records || c.bytes >= o.Limits.Bytes || ctx.Err() != nil || c.failed.Load() != nil {
+		left := c.budget.Left()
+		if left <= 0 || c.rest != nil || c.records >= c.budget.Most(o.Limits.Records) || c.bytes >= o.Limits.Bytes || ctx.Err() != nil || c.failed.Load() != nil {
 			break
 		}
 		fetches = c.poll(ctx, left)
@@ -258,19 +271,23 @@ func (c *copier) transact(ctx, last context.Context, fetches kgo.Fetches) error 
 		if err := c.t.refusedSize(last, c.limits, &c.tooBig, *failed); err != nil {
 			return err
 		}
-		return fmt.Errorf("kafka: copy: %w", *failed)
+		return fmt.Errorf("kafka: copy: %w", o.overdue(&c.budget, *failed))
 	}
 	if c.lost.Load() {
 		return c.rewind(last)
 	}
 	c.does("the commit of a Kafka transaction", c.records)
-	committed, err := c.client.End(last, kgo.TryCommit)
+	committed, err := c.client.End(cluster.Committing(last, nil, nil, c.rest), kgo.TryCommit)
 	if err == nil && !committed {
 		err = errAgain // it may have committed, even if the client reports otherwise
 	}
 	if err != nil {
-		return fmt.Errorf("kafka: commit copies: %w", err)
+		return fmt.Errorf("kafka: commit copies: %w", o.overdue(&c.budget, err))
 	}
+	if c.rest != nil {
+		cluster.ReadAgain(c.client.Client(), c.rest)
+	}
+	c.budget.Committed()
 	c.t.health.Committed(c.records)
 	c.records, c.tooBig = 0, 0
 	c.t.health.Works(c.name)
@@ -278,21 +295,34 @@ func (c *copier) transact(ctx, last context.Context, fetches kgo.Fetches) error 
 	return nil
 }
 
-// copy writes copies of records. A record that is too large for a copy is treated as
-// too large for the output.
-func (c *copier) copy(ctx context.Context, fetches kgo.Fetches) error {
+// copy writes copies of records. If the transaction takes too long, it leaves the rest. A
+// record that is too large for a copy is treated as too large for the output.
+func (c *copier) copy(ctx, calls, last context.Context, fetches kgo.Fetches) error {
+	began, before := time.Now(), c.records
+	defer func() { c.budget.Paced(c.records-before, time.Since(began)) }()
 	now := time.UnixMilli(c.t.now())
 	for r := range fetches.RecordsAll() {
 		if r.Attrs.IsControl() {
 			continue
 		}
+		if c.rest != nil || c.budget.Full(ctx) {
+			c.rest = cluster.Leave(c.rest, cluster.Partition{Topic: r.Topic, Number: r.Partition}, r.Offset, r.LeaderEpoch)
+			continue
+		}
+		c.budget.Done()
 		c.records++
 		c.bytes += int64(len(r.Key) + len(r.Value))
-		id, partition, when := c.placer.Place(r)
+		id, partition, when, stopped := c.placer.Place(calls, r)
+		if errors.Is(stopped, errAgain) {
+			return stopped
+		}
 		c.see(cluster.Partition{Topic: r.Topic, Number: r.Partition}, when, now)
 		from := *r
 		copies.Wrap(r, c.to, partition, id, now)
-		out, err := r, c.t.raised(ctx, c.limits, &c.askedLimits, c.limits.Check(c.to, r))
+		out, err := r, c.t.raised(last, c.limits, &c.askedLimits, c.limits.Check(c.to, r))
+		if _, slow := errors.AsType[errTooSlow](stopped); slow {
+			err = stopped // it is unknown in which window it counts
+		}
 		if errors.Is(err, errAgain) {
 			return err
 		}
@@ -302,7 +332,7 @@ func (c *copier) copy(ctx context.Context, fetches kgo.Fetches) error {
 			}
 		}
 		if out != nil {
-			c.client.Produce(ctx, out, c.promise)
+			c.client.Produce(last, out, c.promise)
 		}
 	}
 	return nil

@@ -95,7 +95,7 @@ func TestAVersionThatIsParkedIsNotRemembered(t *testing.T) {
 	t.Parallel()
 	tr := try(t, func(o *TransactorOptions) {
 		o.Keep = &stream.Keep{Newest: ruleFor(t, ".v")}
-		o.FilterMap = func(d pipeline.Delivery) ([]byte, bool, error) {
+		o.FilterMap = func(_ context.Context, d pipeline.Delivery) ([]byte, bool, error) {
 			if string(d.Body) == `{"v":5}` {
 				return nil, false, errors.New("it fails")
 			}
@@ -149,7 +149,7 @@ func TestAHeldRecordIsWhole(t *testing.T) {
 	tr := try(t, func(o *TransactorOptions) {
 		o.Keep, o.Key.Rule = &stream.Keep{Last: stream.Tumbling(time.Minute), Idle: semel.Forever}, ruleFor(t, "header:id")
 		o.Output.KeyHeaders = true
-		o.FilterMap = func(d pipeline.Delivery) ([]byte, bool, error) {
+		o.FilterMap = func(_ context.Context, d pipeline.Delivery) ([]byte, bool, error) {
 			if string(d.Body) == "fails" {
 				return nil, false, errors.New("it fails")
 			}

@@ -55,7 +55,7 @@ func (w *worker) fit(ctx context.Context, outputs []*kgo.Record) error {
 // from the clock. If the error wraps errAgain, the session restarts.
 func (w *worker) check(ctx context.Context, topic string, out *kgo.Record) error {
 	l := w.s.limits
-	return w.s.t.raised(ctx, l, &w.askedLimits, cmp.Or(l.Check(topic, out), l.CheckTime(topic, out, w.began)))
+	return w.s.t.raised(ctx, l, &w.askedLimits, cmp.Or(l.Check(topic, out), l.CheckTime(topic, out, w.budget.Began())))
 }
 
 // park applies the policy to a record that is not delivered. A record is parked as it was

@@ -24,7 +24,7 @@ func TestAFilterMapStandsBetweenDecisionAndOutput(t *testing.T) {
 			kafkatest.Must(t, err)
 			opts := b.options()
 			opts.Key.Rule, opts.Output.KeyHeaders = rule, true
-			opts.FilterMap = func(d pipeline.Delivery) ([]byte, bool, error) {
+			opts.FilterMap = func(_ context.Context, d pipeline.Delivery) ([]byte, bool, error) {
 				switch d.Key.ID {
 				case "drop":
 					return nil, false, nil
@@ -82,7 +82,7 @@ func TestAFilterMapStandsBeforeTheAggregate(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.counting(time.Minute, 0, semel.Forever)
-		opts.FilterMap = func(d pipeline.Delivery) ([]byte, bool, error) {
+		opts.FilterMap = func(_ context.Context, d pipeline.Delivery) ([]byte, bool, error) {
 			return bytes.Replace(d.Body, []byte(`"g":"a"`), []byte(`"g":"z"`), 1), string(d.RecordKey) != "drop", nil
 		}
 		base := time.Now().Add(-time.Hour).Truncate(time.Minute)

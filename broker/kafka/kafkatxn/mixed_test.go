@@ -80,7 +80,7 @@ func TestAPartitionLearnsFromCopiersHowFarOthersAre(t *testing.T) {
 		groups := map[int32]string{} // by partition of the stage
 		for i := 0; len(groups) < 2; i++ {
 			name := fmt.Sprint("g", i)
-			_, partition, _ := placer.Place(counted(0, "", name, 0, base))
+			_, partition, _, _ := placer.Place(b.Context(), counted(0, "", name, 0, base))
 			groups[partition] = name
 		}
 		at := func(partition int32, group string, minute int) *kgo.Record {
@@ -109,7 +109,7 @@ func TestACopyOfAnotherGroupKeyIsParked(t *testing.T) {
 		p.Wait(1, kafkatest.Settled)
 		r := counted(0, "2", "a", 1, time.Now())
 		r.Topic = "in"
-		_, partition, _ := placer.Place(r)
+		_, partition, _, _ := placer.Place(b.Context(), r)
 		copies.Wrap(r, "g-repartition", 1-partition, []byte("2"), time.Now())
 		kafkatest.Must(t, b.Client.ProduceSync(b.Context(), r).FirstErr())
 		p.Wait(2, kafkatest.Settled)

@@ -63,7 +63,8 @@ type TransactorOptions struct {
 	// Defaults to nil: the clock counts.
 	EventTime *EventTime
 	// FilterMap filters and changes the records that are fresh, before Transform. A record
-	// that it filters out is remembered. Defaults to none.
+	// that it filters out is remembered. A record for which it takes longer than
+	// Timeouts.Transaction fails, and its context then ends. Defaults to none.
 	FilterMap pipeline.FilterMap
 	// Transform makes the output records. Defaults to passing records on.
 	Transform Transform
@@ -172,8 +173,8 @@ type EventTime struct {
 	DeliverLate bool
 }
 
-// Limits are the limits of one transaction. With a Transform, a transaction ends after
-// the record that passes Interval, or the few that were read with it.
+// Limits are the limits of one transaction. With a FilterMap or a Transform, a transaction
+// ends after the record that passes Interval, or some that were read with it.
 type Limits struct {
 	// Interval is how long a transaction is open. Defaults to 100 ms.
 	Interval time.Duration

@@ -8,87 +8,77 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pace"
+	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// The client commits everything that it has read, so a transaction can only end where a
-// read ends. The duration of a Transform is unknown. So with a Transform, a read
-// returns few records: as many as take a part of an interval. The other records wait in
-// the client.
-const (
-	firstPace = 8
-	mostPace  = 1000
-	// mostRead is how many records a read returns without a Transform.
-	mostRead = 10_000
-)
-
-// errSlow says that the transaction would be open for too long.
-var errSlow = errors.New("kafka: the Transform is slower than before: the next read is smaller")
+// newBudget returns the budget of the transactions of a member.
+func (o *TransactorOptions) newBudget() pace.Budget {
+	return pace.NewBudget(o.Limits.Interval, o.Timeouts.Transaction, o.Transform != nil || o.FilterMap != nil)
+}
 
 // room returns how many records the next read may return.
-func (w *worker) room() int {
-	most := mostRead
-	if w.opts.Transform != nil {
-		most = w.pace
-	}
-	return max(min(most, w.most()-w.records), 1)
-}
+func (w *worker) room() int { return w.budget.Room(w.records, w.opts.Limits.Records) }
 
-// most returns how many records the open transaction may have.
-func (w *worker) most() int {
-	if w.limit > 0 {
-		return min(w.limit, w.opts.Limits.Records)
+// callFilterMap calls the FilterMap for the message of the worker. A record that takes
+// longer than the rest of a transaction may fails, because no transaction with it would
+// commit. If ctx has ended, the error wraps errAgain.
+func (o *TransactorOptions) callFilterMap(ctx context.Context, m *semel.Message, k semel.Key, most time.Duration) (body []byte, pass bool, err error) {
+	if o.FilterMap == nil {
+		return m.Body, true, nil
 	}
-	return w.opts.Limits.Records
-}
-
-// paced adapts the pace to the time that the records of a read took.
-func (w *worker) paced(n int, took time.Duration) {
+	limited := pace.Within(ctx, most, errTooSlow{most, o.Timeouts.Transaction})
+	defer limited.Stop()
+	body, pass, err = o.FilterMap.Call(limited, pipeline.Delivery{Message: *m, Key: k, Attempt: 1, Redrive: header.Redrives(m)})
 	switch {
-	case took > w.opts.Limits.Interval:
-		w.pace = max(int(float64(n)*float64(w.opts.Limits.Interval)/float64(took)), 1)
-	case took < w.opts.Limits.Interval/4 && n >= w.pace:
-		w.pace = min(2*w.pace, mostPace)
+	case err == nil:
+	case ctx.Err() != nil:
+		err = fmt.Errorf("%w: %v", errAgain, err) // not wrapped: it says nothing of the record
+	case limited.Err() != nil:
+		err = semel.Permanent(err)
 	}
+	return body, pass, err
 }
 
-// begins counts a record that is given to the Transform. It returns errSlow if the rest
-// of a read should wait for another transaction, because brokers would abort this one.
-// The first record never waits, since brokers count from the first output.
-func (w *worker) begins() error {
-	since := time.Since(w.began)
-	if since <= w.opts.Limits.Interval {
-		w.inTime = w.transformed
-	}
-	if w.transformed > 0 && since > w.opts.Timeouts.Transaction/2 {
-		w.shorten()
-		return errSlow
-	}
-	w.transformed++
-	return nil
-}
+// errTooSlow says that a record takes longer than a transaction may be open.
+type errTooSlow struct{ most, transaction time.Duration }
 
-// shorten makes the next transaction end before the record that took this one beyond
-// its interval.
-func (w *worker) shorten() { w.limit = max(w.inTime, 1) }
+func (e errTooSlow) Error() string {
+	return fmt.Sprintf("it takes more than %v for this message, and brokers abort a transaction after %v (Timeouts.Transaction): make it simpler, or the message smaller", e.most, e.transaction)
+}
 
 // overdue explains an error that is the answer to a transaction that was open for too
 // long. Nil stays nil.
-func (w *worker) overdue(err error) error {
-	took := time.Since(w.began)
-	if w.opts.Transform == nil || took < w.opts.Timeouts.Transaction || !isEnded(err) {
+func (o *TransactorOptions) overdue(b *pace.Budget, err error) error {
+	if !isEnded(err) {
 		return err
 	}
-	w.shorten()
-	return fmt.Errorf("the transaction took %v, and brokers abort it after the Timeouts.Transaction of %v: the Transform needs more than that: make it quicker, or raise it: %w",
-		took.Round(time.Millisecond), w.opts.Timeouts.Transaction, err)
+	took, overdue := b.Overdue()
+	if !overdue {
+		return err
+	}
+	what := "the brokers need more than that: raise it"
+	switch {
+	case o.Transform != nil:
+		what = "the Transform needs more than that: make it quicker, or raise it"
+	case o.FilterMap != nil:
+		what = "the filter or map needs more than that: make it simpler"
+	}
+	return fmt.Errorf("the transaction took %v, and brokers abort it after the Timeouts.Transaction of %v: %s: %w",
+		took.Round(time.Millisecond), o.Timeouts.Transaction, what, err)
 }
 
 // isEnded reports whether an error means that the producer's transaction has ended.
 func isEnded(err error) bool {
 	return cluster.IsAny(err, kerr.InvalidProducerEpoch, kerr.ProducerFenced, kerr.InvalidTxnState, kerr.TransactionAbortable, kerr.InvalidProducerIDMapping, kerr.UnknownProducerID)
 }
+
+// errFull says that the open transaction should end before the record that is being
+// decided.
+var errFull = errors.New("kafka: the transaction takes too long for another record")
 
 // mostAborts is how many consecutive transactions may be aborted for an error before
 // the session counts as failing.

@@ -12,8 +12,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/stream"
 	"github.com/semel-dev/semel/test/kafkatest"
 )
 
@@ -202,5 +204,141 @@ func TestATransformIsNotCalledLongAfterTheEnd(t *testing.T) {
 				b.Exactly(8000)
 			})
 		})
+	}
+}
+
+// slowFilter is a FilterMap that passes all records, and takes a time for each. Some take
+// longer. The bodies have a group key for windows.
+func slowFilter(each time.Duration, longer map[string]time.Duration) pipeline.FilterMap {
+	return func(ctx context.Context, d pipeline.Delivery) ([]byte, bool, error) {
+		if !cluster.Pause(ctx, each+longer[string(d.RecordKey)]) {
+			return nil, false, context.Cause(ctx)
+		}
+		return []byte(`{"g":"a"}`), true, nil
+	}
+}
+
+// TestASlowFilterGoesOn has filters that need longer for what one read returns than a
+// transaction may be open, and with the last ones for nearly each record. Each transaction
+// keeps what it has decided.
+func TestASlowFilterGoesOn(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		each time.Duration
+		n    int
+	}{{2 * time.Millisecond, 8000}, {300 * time.Millisecond, 100}, {7 * time.Second, 16}, {9 * time.Second, 16}} {
+		for name, set := range map[string]func(b *bubble, opts *TransactorOptions){
+			"alone":      func(*bubble, *TransactorOptions) {},
+			"two stages": func(_ *bubble, opts *TransactorOptions) { opts.Repartition = &Repartition{} },
+			"windows": func(b *bubble, opts *TransactorOptions) {
+				opts.Aggregate = b.counting(time.Minute, 0, time.Second).Aggregate
+			},
+		} {
+			t.Run(tc.each.String()+" "+name, func(t *testing.T) {
+				t.Parallel()
+				inBubble(t, 2, func(b *bubble) {
+					opts := b.options()
+					set(b, &opts)
+					calls := 0
+					opts.FilterMap = func(ctx context.Context, d pipeline.Delivery) ([]byte, bool, error) {
+						calls++
+						return slowFilter(tc.each, nil)(ctx, d)
+					}
+					b.Write(kafkatest.Numbered(0, tc.n, 2)...)
+					began := time.Now()
+					p := b.start(opts)
+					p.Wait(tc.n, kafkatest.Settled)
+					if took, most := time.Since(began), time.Duration(tc.n)*tc.each*3/2+10*time.Second; took > most {
+						t.Errorf("it took %v, want at most %v", took, most)
+					}
+					p.Stop()
+					if calls > tc.n+tc.n/10 {
+						t.Errorf("%d calls for %d records", calls, tc.n)
+					}
+					if got := b.Read("aside"); len(got) > 0 {
+						t.Errorf("%d were parked: %s", len(got), headersOf(got[0]))
+					}
+					if got := len(b.Read("out")); opts.Aggregate == nil && got != tc.n {
+						t.Errorf("%d records are in the output, want %d", got, tc.n)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestARecordThatIsTooSlowAloneIsParked has records that take longer than a transaction may
+// be open, between others.
+func TestARecordThatIsTooSlowAloneIsParked(t *testing.T) {
+	t.Parallel()
+	longer := map[string]time.Duration{"1": 15 * time.Second, "7": time.Hour}
+	for name, set := range map[string]func(b *bubble, opts *TransactorOptions){
+		"alone":      func(*bubble, *TransactorOptions) {},
+		"two stages": func(_ *bubble, opts *TransactorOptions) { opts.Repartition = &Repartition{} },
+		"windows": func(b *bubble, opts *TransactorOptions) {
+			opts.Aggregate = b.counting(time.Minute, 0, time.Second).Aggregate
+		},
+		"windows of two stages": func(b *bubble, opts *TransactorOptions) {
+			opts.Aggregate, opts.Repartition = b.counting(time.Minute, 0, time.Second).Aggregate, &Repartition{}
+		},
+		"held records": func(b *bubble, opts *TransactorOptions) {
+			opts.Keep = b.keeping(stream.Keep{Last: stream.Tumbling(time.Second), Idle: time.Second}).Keep
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 2, func(b *bubble) {
+				opts := b.options()
+				set(b, &opts)
+				opts.FilterMap = slowFilter(20*time.Millisecond, longer)
+				b.Write(kafkatest.Numbered(0, 20, 2)...)
+				p := b.start(opts)
+				done := func(e *kafkatest.Events) int { return e.Count(pipeline.EventParked) + e.Count(pipeline.EventDelivered) }
+				if opts.Aggregate != nil {
+					done = func(e *kafkatest.Events) int { return e.Count(pipeline.EventParked) + e.Decisions(semel.Fresh) }
+				}
+				p.Wait(20, done)
+				p.Stop()
+				aside := b.Read("aside")
+				if len(aside) != 2 {
+					t.Errorf("%d records were parked, want 2", len(aside))
+				}
+				for _, r := range aside {
+					if want := "brokers abort a transaction after 10s (Timeouts.Transaction): make it simpler"; !strings.Contains(headersOf(r), want) {
+						t.Errorf("a parked record has the headers %s, want %q", headersOf(r), want)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestAFilterIsNotCalledLongAfterTheEnd ends while a record takes longer than the time for
+// the end. What was decided before is kept, and no record is parked for the end alone.
+func TestAFilterIsNotCalledLongAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	for _, each := range []time.Duration{700 * time.Millisecond, 9 * time.Second} {
+		for _, stages := range []bool{false, true} {
+			inBubble(t, 1, func(b *bubble) {
+				opts := b.options()
+				opts.Timeouts.Shutdown = 2 * time.Second
+				if stages {
+					opts.Repartition = &Repartition{}
+					opts.Aggregate = b.counting(time.Minute, 0, time.Second).Aggregate
+				}
+				opts.FilterMap = slowFilter(each, nil)
+				b.Write(kafkatest.Numbered(0, 1000, 1)...)
+				p := b.start(opts)
+				cluster.Pause(b.Context(), 12*time.Second)
+				began := time.Now()
+				p.Stop()
+				if took := time.Since(began); took > opts.Timeouts.Shutdown {
+					t.Errorf("%v: the end took %v, want at most %v", each, took, opts.Timeouts.Shutdown)
+				}
+				if got := b.Read("aside"); len(got) > 0 {
+					t.Errorf("%v: %d were parked, for the end alone", each, len(got))
+				}
+			})
+		}
 	}
 }

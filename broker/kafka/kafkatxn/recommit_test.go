@@ -56,7 +56,7 @@ func zombies(t *testing.T, reach []kgo.Opt) {
 			kafkatest.Must(t, zombie.Begin())
 			write(t, zombie, group)
 			present := map[cluster.Partition]kgo.EpochOffset{id: {Offset: 0, Epoch: -1}}
-			commits(t, zombie, cluster.Committing(t.Context(), present, nil), true)
+			commits(t, zombie, cluster.Committing(t.Context(), present, nil, nil), true)
 
 			kafkatest.Must(t, zombie.Begin())
 			write(t, zombie, group)
@@ -67,7 +67,7 @@ func zombies(t *testing.T, reach []kgo.Opt) {
 			if !c.again {
 				present = nil
 			}
-			commits(t, zombie, cluster.Committing(t.Context(), present, nil), c.commits)
+			commits(t, zombie, cluster.Committing(t.Context(), present, nil, nil), c.commits)
 			want := 1
 			if c.commits {
 				want = 2

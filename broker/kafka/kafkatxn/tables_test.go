@@ -57,7 +57,7 @@ func (b *bubble) joining(table *stream.Table) TransactorOptions {
 	table.Topic, table.By = "customers", rule(b.T, ".c")
 	opts := b.options()
 	opts.Tables = []*stream.Table{table}
-	opts.FilterMap = func(d pipeline.Delivery) ([]byte, bool, error) {
+	opts.FilterMap = func(_ context.Context, d pipeline.Delivery) ([]byte, bool, error) {
 		row, err := table.Row(&d.Message)
 		return fmt.Appendf(nil, "%s=%s", d.RecordKey, row), true, err
 	}
@@ -90,7 +90,7 @@ func TestMessagesOfOneRowInTwoPartitionsAreToldOf(t *testing.T) {
 				b.tableTopic(2)
 				b.Write(customer(0, "ann", "Ann", time.Now()), order(0, "1", "ann"), order(1, "2", c.other))
 				opts := b.joining(&stream.Table{Local: c.local})
-				opts.FilterMap = func(d pipeline.Delivery) ([]byte, bool, error) { return d.Body, true, nil }
+				opts.FilterMap = func(_ context.Context, d pipeline.Delivery) ([]byte, bool, error) { return d.Body, true, nil }
 				opts.skipSample = false
 				p := b.start(opts)
 				p.Wait(2, kafkatest.Settled)
@@ -193,7 +193,7 @@ func TestARecordWithoutARowIsTreatedByThePolicy(t *testing.T) {
 				if join := opts.FilterMap; transforms {
 					opts.FilterMap = nil
 					opts.Transform = func(_ context.Context, d pipeline.Delivery) ([]*kgo.Record, error) {
-						body, _, err := join(d)
+						body, _, err := join(context.Background(), d)
 						return []*kgo.Record{{Value: body}}, err
 					}
 				}
@@ -396,7 +396,7 @@ func TestOptionsOfTablesAreChecked(t *testing.T) {
 		return TransactorOptions{
 			Client: []kgo.Opt{kgo.SeedBrokers("b")}, Group: "g", Inputs: []string{"in"}, Output: Output{Topic: "out"}, Parked: "p", Key: Key{Rule: kafkatest.RecordKey(t)},
 			Tables:    []*stream.Table{{Topic: "a", By: rule(t, ".c")}, {Topic: "b", By: rule(t, ".c")}},
-			FilterMap: func(pipeline.Delivery) ([]byte, bool, error) { return nil, false, nil },
+			FilterMap: func(context.Context, pipeline.Delivery) ([]byte, bool, error) { return nil, false, nil },
 		}
 	}
 	for want, change := range map[string]func(o *TransactorOptions){

@@ -108,7 +108,7 @@ func (t *Trial) Send(ctx context.Context, now time.Time, m *semel.Message) (Outc
 	if t.copier != nil {
 		t.sent[origin]++
 		id.Topic = t.copier.to
-		_, id.Number, when = t.copier.placer.Place(r)
+		_, id.Number, when, _ = t.copier.placer.Place(ctx, r)
 	}
 	t.assign(id)
 	if err := t.tell(); err != nil {
@@ -297,6 +297,9 @@ func (t *Trial) End(_ context.Context, commit kgo.TransactionEndTry) (bool, erro
 
 // CommittedOffsets implements brokers.
 func (t *Trial) CommittedOffsets() map[string]map[int32]kgo.EpochOffset { return t.done }
+
+// ReadAgain implements brokers. A transaction of a Trial has one record, and no rest.
+func (t *Trial) ReadAgain(map[cluster.Partition]kgo.EpochOffset) {}
 
 // trialObserver notes why a message was parked or dropped.
 type trialObserver struct{ t *Trial }

@@ -1,6 +1,7 @@
 package kafkatxn
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -33,7 +34,7 @@ func TestATrialDecidesAsASessionOnABroker(t *testing.T) {
 		return func(b *bubble) TransactorOptions {
 			k.Grace, k.Idle = grace, idle
 			opts := b.keeping(k)
-			opts.FilterMap = func(d pipeline.Delivery) ([]byte, bool, error) {
+			opts.FilterMap = func(_ context.Context, d pipeline.Delivery) ([]byte, bool, error) {
 				if strings.Contains(string(d.Body), `"v":7`) {
 					return nil, false, nil
 				}
@@ -210,7 +211,7 @@ func TestATrialSaysWhatBecomesOfAMessage(t *testing.T) {
 		t.Errorf("%+v", o.Err)
 	}
 	fails := func(opts *TransactorOptions) {
-		opts.FilterMap = func(pipeline.Delivery) ([]byte, bool, error) { panic("it fails") }
+		opts.FilterMap = func(context.Context, pipeline.Delivery) ([]byte, bool, error) { panic("it fails") }
 		opts.Failure.Then = pipeline.Stop
 	}
 	if o := send(fails, `in0 {"id":1}`, `in0 {"id":1}`); o.Reason == "" || o.Decision != semel.Fresh || !strings.Contains(o.Err.Error(), "it fails") {

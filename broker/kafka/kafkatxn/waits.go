@@ -55,7 +55,7 @@ func (w *worker) effect(ctx context.Context, p *part, r *kgo.Record, now int64) 
 	}
 	p.rowsRead = true
 	known, d := w.known, w.d
-	if err := w.resumePart(ctx, p, p.waits.Len()); err != nil {
+	if err := w.resumePart(ctx, ctx, p, p.waits.Len()); err != nil {
 		return false, err
 	}
 	w.body, w.known, w.d = body, known, d
@@ -112,7 +112,7 @@ func (s *session) readRows(ctx context.Context) {
 // resume decides records whose rows are there, or which are parked without a row. It needs
 // a transaction without fetches, which then ends: a read returns few records if they are
 // slow, and these are more.
-func (w *worker) resume(ctx context.Context, fetches kgo.Fetches) error {
+func (w *worker) resume(ctx, calls context.Context, fetches kgo.Fetches) error {
 	if fetches.NumRecords() > 0 {
 		return nil
 	}
@@ -122,7 +122,8 @@ func (w *worker) resume(ctx context.Context, fetches kgo.Fetches) error {
 		}
 		w.touch(p)
 		p.rowsRead = true
-		if err := w.resumePart(ctx, p, min(p.waits.Due(w.s.readings.Ended()), w.most()-w.resumed)); err != nil {
+		err := w.resumePart(ctx, calls, p, min(p.waits.Due(w.s.readings.Ended()), w.budget.Most(w.opts.Limits.Records)-w.resumed))
+		if err != nil && !errors.Is(err, errFull) {
 			return err
 		}
 		p.rowsRead = false
@@ -130,14 +131,19 @@ func (w *worker) resume(ctx context.Context, fetches kgo.Fetches) error {
 	return nil
 }
 
-// resumePart decides the first records that wait in a partition.
-func (w *worker) resumePart(ctx context.Context, p *part, n int) error {
+// resumePart decides the first records that wait in a partition. The error is errFull if the
+// transaction should end before it has decided all of them.
+func (w *worker) resumePart(ctx, calls context.Context, p *part, n int) error {
 	for ; n > 0; n-- {
+		if w.budget.Full(ctx) {
+			return errFull
+		}
 		x := p.waits.Take()
 		w.resumed++
 		r := *x.Record
 		w.resuming = true
-		err := w.record(ctx, p, &r, r.Offset, keyState(x.State), &x.ID, w.s.t.now())
+		w.budget.Done()
+		err := w.record(calls, p, &r, r.Offset, keyState(x.State), &x.ID, w.s.t.now())
 		w.resuming = false
 		if err != nil {
 			return err

@@ -55,7 +55,7 @@ func TestARecordThatWaitsLetsOthersPass(t *testing.T) {
 			b.Write(customer(0, "ann", "Ann", time.Now()), order(0, "0", "ann"))
 			opts := b.joining(&stream.Table{Missing: stream.MissingWait})
 			opts.Key.Rule = rule(t, ".id")
-			opts.FilterMap = func(d pipeline.Delivery) ([]byte, bool, error) {
+			opts.FilterMap = func(_ context.Context, d pipeline.Delivery) ([]byte, bool, error) {
 				row, err := opts.Tables[0].Row(&d.Message)
 				return fmt.Appendf(nil, "%s/%d=%s", d.RecordKey, d.Origin.Offset, row), true, err
 			}
@@ -122,7 +122,7 @@ func TestRecordsWaitAgainAfterAnAbort(t *testing.T) {
 		join := opts.FilterMap
 		opts.FilterMap = nil
 		opts.Transform = func(_ context.Context, d pipeline.Delivery) ([]*kgo.Record, error) {
-			body, _, err := join(d)
+			body, _, err := join(context.Background(), d)
 			out := &kgo.Record{Value: body}
 			if bytes.HasSuffix(body, []byte("Bob")) {
 				out.Topic = "nowhere"
@@ -238,7 +238,7 @@ func TestProgramsAreKilledWhileRecordsWait(t *testing.T) {
 		opts := b.joining(&stream.Table{Missing: stream.MissingWait})
 		opts.Key.Rule = rule(t, ".id")
 		opts.Member.Sessions = 2
-		opts.FilterMap = func(d pipeline.Delivery) ([]byte, bool, error) {
+		opts.FilterMap = func(_ context.Context, d pipeline.Delivery) ([]byte, bool, error) {
 			if _, err := opts.Tables[0].Row(&d.Message); err != nil {
 				return nil, false, err
 			}
@@ -387,7 +387,7 @@ func TestAReadingOfOnePartitionParksNothingOfAnother(t *testing.T) {
 				}
 				entered, leave := make(chan struct{}, 1), make(chan struct{})
 				join := opts.FilterMap
-				opts.FilterMap = func(d pipeline.Delivery) ([]byte, bool, error) {
+				opts.FilterMap = func(_ context.Context, d pipeline.Delivery) ([]byte, bool, error) {
 					if bytes.Equal(d.RecordKey, []byte("gate")) {
 						select {
 						case entered <- struct{}{}:
@@ -395,7 +395,7 @@ func TestAReadingOfOnePartitionParksNothingOfAnother(t *testing.T) {
 						}
 						<-leave
 					}
-					return join(d)
+					return join(context.Background(), d)
 				}
 				say := func(partition int32, id, customer string) *kgo.Record {
 					return kafkatest.Record(partition, id, fmt.Sprintf(`{"c":%q,"v":%q}`, customer, id))

@@ -269,9 +269,15 @@ func (w *worker) emit(ctx context.Context) error {
 	if !w.opts.hasState() {
 		return nil
 	}
+	w.emits = true
+	defer func() { w.emits = false }()
 	committed := w.s.brokers.CommittedOffsets()
 	early := w.s.early()
-	w.results.Begin(w.opts.results, w.opts.Limits.Interval)
+	most := w.opts.results
+	if w.rest != nil {
+		most = 0 // the transaction takes too long already
+	}
+	w.results.Begin(most, w.opts.Limits.Interval, w.opts.FilterMap != nil && w.opts.Keep != nil)
 	parts := slices.SortedFunc(maps.Values(w.s.parts), func(a, b *part) int {
 		return cmp.Or(cmp.Compare(a.id.Topic, b.id.Topic), cmp.Compare(a.id.Number, b.id.Number))
 	})

@@ -53,14 +53,12 @@ type worker struct {
 	touched []*part
 	counts  counts
 	asides  asides.List
-	began   time.Time // of the last transaction
-	records int
+	records int // that the open transaction has decided
 	bytes   int64
-	pace    int // how many records one read returns with a Transform
-	// transformed is how many records of the open transaction were given to the
-	// Transform, and inTime how many of them within the interval.
-	transformed, inTime int
-	limit               int // of the records of a transaction, after one that took too long; or 0
+	budget  pace.Budget
+	// rest is where the records begin that were read and that the open transaction leaves
+	// for the next one, by the partition that was read.
+	rest map[cluster.Partition]kgo.EpochOffset
 	// askedLimits says that the open transaction has asked for the topics' limits
 	// again.
 	askedLimits bool
@@ -76,6 +74,7 @@ type worker struct {
 	// and resuming says that it decides one now.
 	resumed  int
 	resuming bool
+	emits    bool // the open transaction writes what became due
 	// refusals are the topics to which a Transform cannot write.
 	refusals refusals.Topics
 }
@@ -109,7 +108,7 @@ func (w *worker) init(s *session) {
 	} else if k != nil && k.Newest != nil {
 		w.kept = fields.New(k.Newest)
 	}
-	w.pace = firstPace
+	w.budget = w.opts.newBudget()
 	if w.opts.Repartition != nil {
 		w.inputs = keystate.AppendInputs(nil, w.opts.Inputs)
 	}
@@ -125,34 +124,28 @@ func (w *worker) init(s *session) {
 }
 
 // transact starts a transaction with the records that were read, reads more until it is
-// due, and ends it. It calls no Transform after calls has ended. After an error the
-// session restarts.
+// due, and ends it. It starts no decision after ctx has ended, and calls no Transform after
+// calls has ended. After an error the session restarts.
 func (s *session) transact(ctx, calls, last context.Context, fetches kgo.Fetches) error {
 	w := &s.work
 	w.reset()
-	w.began = time.Now()
+	w.budget.Begin()
 	if err := s.brokers.Begin(); err != nil {
 		return fmt.Errorf("kafka: begin: %w", err)
 	}
 	for {
 		s.does("the decision on records", w.records+fetches.NumRecords())
-		err := w.resume(calls, fetches)
+		err := w.resume(ctx, calls, fetches)
 		if err == nil {
-			err = w.process(calls, fetches)
+			err = w.process(ctx, calls, fetches)
 		}
-		if errors.Is(err, errSlow) {
-			if err := s.abort(last); err != nil {
-				return err
-			}
-			s.retried(last, err)
-			return w.learn(last)
-		} else if err != nil {
+		if err != nil {
 			s.abort(last)
 			return err
 		}
 		s.readRows(ctx)
-		left := s.t.opts.Limits.Interval - time.Since(w.began)
-		if left <= 0 || w.resumed > 0 || w.records >= w.most() || w.bytes >= s.t.opts.Limits.Bytes || ctx.Err() != nil || w.failed.Load() != nil || s.due() {
+		left := w.budget.Left()
+		if left <= 0 || w.rest != nil || w.resumed > 0 || w.records >= w.budget.Most(s.t.opts.Limits.Records) || w.bytes >= s.t.opts.Limits.Bytes || ctx.Err() != nil || w.failed.Load() != nil || s.due() {
 			break
 		}
 		fetches = s.poll(ctx, left)
@@ -170,7 +163,7 @@ func (s *session) transact(ctx, calls, last context.Context, fetches kgo.Fetches
 			break
 		}
 	}
-	return s.finish(last)
+	return s.finish(calls, last)
 }
 
 func (w *worker) reset() {
@@ -178,7 +171,7 @@ func (w *worker) reset() {
 	w.asides.Reset()
 	w.askedLimits = false
 	w.records, w.bytes = 0, 0
-	w.transformed, w.inTime, w.resumed = 0, 0, 0
+	w.resumed, w.rest = 0, nil
 	w.failed.Store(nil)
 	for _, p := range w.touched {
 		p.touched = false
@@ -196,15 +189,15 @@ func (s *session) abort(last context.Context) error {
 		p.drop()
 	}
 	s.t.observe(pipeline.Event{Kind: pipeline.EventReturned, Count: s.work.records})
-	return s.work.overdue(s.rewind(last))
+	return s.t.opts.overdue(&s.work.budget, s.rewind(last))
 }
 
 // finish writes the changelog and commits. After an error the result is unknown, and
 // the session restarts.
-func (s *session) finish(last context.Context) error {
+func (s *session) finish(calls, last context.Context) error {
 	w := &s.work
 	s.does("the brokers to write outputs and changelog", w.records)
-	if err := w.emit(last); err != nil {
+	if err := w.emit(calls); err != nil {
 		s.abort(last)
 		return err
 	}
@@ -218,7 +211,7 @@ func (s *session) finish(last context.Context) error {
 	if failed := w.failed.Load(); failed != nil || s.interrupted() {
 		var cause error
 		if failed != nil {
-			cause = w.overdue(*failed)
+			cause = s.t.opts.overdue(&w.budget, *failed)
 		}
 		if err := s.abort(last); err != nil {
 			return err
@@ -234,7 +227,7 @@ func (s *session) finish(last context.Context) error {
 	}
 	s.does("the commit of a Kafka transaction", w.records)
 	notes := w.notes() // which adds to w.present
-	committed, err := s.brokers.End(cluster.Committing(last, w.present, notes), kgo.TryCommit)
+	committed, err := s.brokers.End(cluster.Committing(last, w.present, notes, w.rest), kgo.TryCommit)
 	if err != nil || !committed {
 		for _, p := range w.touched {
 			p.drop()
@@ -243,9 +236,13 @@ func (s *session) finish(last context.Context) error {
 		if err == nil {
 			err = errAgain // it may have committed, even if the client reports otherwise
 		}
-		return fmt.Errorf("kafka: commit: %w", waits.TooLong(w.overdue(err)))
+		return fmt.Errorf("kafka: commit: %w", waits.TooLong(s.t.opts.overdue(&w.budget, err)))
 	}
-	s.tooBig, w.limit = 0, 0
+	if w.rest != nil {
+		s.brokers.ReadAgain(w.rest)
+	}
+	s.tooBig = 0
+	w.budget.Committed()
 	s.t.health.Committed(w.records + w.results.End())
 	s.works()
 	settled := w.records
@@ -339,18 +336,19 @@ func (w *worker) report(settled int) {
 	decided(c.duplicate, semel.Duplicate, "completed before")
 	decided(c.late, semel.Late, "older than the window")
 	decided(c.superseded, semel.Superseded, "another one is kept")
-	t.observe(pipeline.Event{Kind: pipeline.EventDelivered, Count: c.delivered, Elapsed: time.Since(w.began)})
+	t.observe(pipeline.Event{Kind: pipeline.EventDelivered, Count: c.delivered, Elapsed: time.Since(w.budget.Began())})
 	if c.filtered > 0 {
 		t.observe(pipeline.Event{Kind: pipeline.EventFiltered, Count: c.filtered})
 	}
 	w.asides.Report(t.observe)
-	t.observe(pipeline.Event{Kind: pipeline.EventSettled, Count: settled, Elapsed: time.Since(w.began)})
+	t.observe(pipeline.Event{Kind: pipeline.EventSettled, Count: settled, Elapsed: time.Since(w.budget.Began())})
 }
 
-// process decides records. Those of a partition are in order.
-func (w *worker) process(ctx context.Context, fetches kgo.Fetches) error {
+// process decides records. Those of a partition are in order. If the transaction takes too
+// long, it leaves the rest.
+func (w *worker) process(ctx, calls context.Context, fetches kgo.Fetches) error {
 	var failed error
-	start, before, transformed := time.Now(), w.records, w.transformed
+	start, before := time.Now(), w.records
 	fetches.EachPartition(func(f kgo.FetchTopicPartition) {
 		records := f.Records
 		p := w.s.parts[cluster.Partition{Topic: f.Topic, Number: f.Partition}]
@@ -367,20 +365,20 @@ func (w *worker) process(ctx context.Context, fetches kgo.Fetches) error {
 			failed = fmt.Errorf("kafka: %s/%d was read before its state was there: %w", f.Topic, f.Partition, errAgain)
 			return
 		}
+		if w.rest != nil {
+			w.rest = cluster.Leave(w.rest, p.id, records[0].Offset, records[0].LeaderEpoch)
+			return
+		}
 		w.touch(p)
 		p.rowsRead = false
-		failed = w.mixed(ctx, p, records)
+		failed = w.mixed(ctx, calls, p, records)
 	})
-	decided := w.records - before
-	if errors.Is(failed, errSlow) {
-		decided = w.transformed - transformed
-	}
-	w.paced(decided, time.Since(start))
+	w.budget.Paced(w.records-before, time.Since(start))
 	return failed
 }
 
 // mixed decides records of a partition, and reads what a copier tells between them.
-func (w *worker) mixed(ctx context.Context, p *part, records []*kgo.Record) error {
+func (w *worker) mixed(ctx, calls context.Context, p *part, records []*kgo.Record) error {
 	for {
 		n := len(records)
 		if w.opts.mixes() {
@@ -388,8 +386,7 @@ func (w *worker) mixed(ctx context.Context, p *part, records []*kgo.Record) erro
 				n = at
 			}
 		}
-		w.records += n
-		if err := w.partition(ctx, p, records[:n]); err != nil || n == len(records) {
+		if err := w.partition(ctx, calls, p, records[:n]); err != nil || w.rest != nil || n == len(records) {
 			return err
 		}
 		if err := p.slot.windows.come(records[n]); err != nil {
@@ -411,7 +408,7 @@ func (w *worker) touch(p *part) {
 // ahead is how many records are digested before the first of them is decided.
 const ahead = 64
 
-func (w *worker) partition(ctx context.Context, p *part, records []*kgo.Record) error {
+func (w *worker) partition(ctx, calls context.Context, p *part, records []*kgo.Record) error {
 	now := w.s.t.now()
 	for len(records) > 0 {
 		chunk := records[:min(ahead, len(records))]
@@ -423,10 +420,19 @@ func (w *worker) partition(ctx context.Context, p *part, records []*kgo.Record) 
 			p.slot.windows.agg.Fetch(w.groups.All(chunk))
 		}
 		for i, r := range chunk {
-			w.group = w.groups.At(i)
-			if err := w.record(ctx, p, r, w.offsets[i], w.states[i], &w.digests[i], now); err != nil {
+			err := errFull
+			if !w.budget.Full(ctx) {
+				w.budget.Done()
+				w.group = w.groups.At(i)
+				err = w.record(calls, p, r, w.offsets[i], w.states[i], &w.digests[i], now)
+			}
+			if errors.Is(err, errFull) {
+				w.rest = cluster.Leave(w.rest, p.id, w.offsets[i], r.LeaderEpoch)
+				return nil
+			} else if err != nil {
 				return err
 			}
+			w.records++
 			if w.groups != nil {
 				r.Recycle() // it is no output, and one that waits or is parked is a copy
 			}
@@ -441,10 +447,13 @@ func (w *worker) record(ctx context.Context, p *part, r *kgo.Record, offset int6
 	before := w.counts
 	w.known, w.d = known, *d
 	err := w.decide(ctx, p, r, offset, known, d, now)
-	if errors.Is(err, errWaits) {
+	switch {
+	case errors.Is(err, errWaits):
 		w.counts = before
 		w.wait(p, r)
 		return nil
+	case errors.Is(err, errFull):
+		w.counts = before
 	}
 	return err
 }
@@ -531,8 +540,10 @@ func timeOf(r *kgo.Record) int64 { return max(r.Timestamp.UnixMilli(), 0) }
 // true; or it parks it.
 func (w *worker) join(ctx context.Context, p *part, r *kgo.Record, now int64) (bool, error) {
 	if w.opts.FilterMap != nil {
-		body, pass, err := w.filterMap(r)
+		body, pass, err := w.filterMap(ctx, r)
 		switch {
+		case errors.Is(err, errAgain):
+			return false, err
 		case w.waitsForRow(p, err):
 			return false, errWaits
 		case err != nil:
@@ -550,10 +561,14 @@ func (w *worker) join(ctx context.Context, p *part, r *kgo.Record, now int64) (b
 }
 
 // filterMap calls the FilterMap for a record as it was read.
-func (w *worker) filterMap(r *kgo.Record) (body []byte, pass bool, err error) {
+func (w *worker) filterMap(ctx context.Context, r *kgo.Record) (body []byte, pass bool, err error) {
 	w.fill(r)
 	k, _ := w.keyOf()
-	return w.opts.FilterMap.Call(pipeline.Delivery{Message: w.message, Key: k, Attempt: 1, Redrive: header.Redrives(&w.message)})
+	most := w.opts.Timeouts.Transaction
+	if w.emits {
+		most /= 2 // it follows other records of its transaction
+	}
+	return w.opts.callFilterMap(ctx, &w.message, k, most)
 }
 
 // deliver writes the outputs of a record and reports true, or parks the record if its
@@ -608,9 +623,6 @@ func (w *worker) transform(ctx context.Context, p *part, r *kgo.Record) (bool, e
 	f := &w.opts.Failure
 	if ctx.Err() != nil {
 		return false, errAgain // the transaction is aborted, and the session drains
-	}
-	if err := w.begins(); err != nil {
-		return false, err
 	}
 	for attempt := 1; ; attempt++ {
 		outputs, err := w.call(ctx, r, attempt)

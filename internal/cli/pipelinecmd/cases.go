@@ -404,7 +404,7 @@ func (b *caseBench) messageOf(c *testCase) *semel.Message {
 func (b *caseBench) message(ctx context.Context, c *testCase, line *caseLine) error {
 	b.shown = map[string][]drySample{}
 	b.count, b.samples, b.batch = map[string]int64{}, 1, b.batch[:0]
-	b.add(b.messageOf(c))
+	b.add(ctx, b.messageOf(c))
 	line.Decision = dryMissing
 	if len(b.batch) == 0 {
 		if shown := b.shown[dryMissing]; c.Decision != dryMissing && len(shown) > 0 {

@@ -67,7 +67,7 @@ func newDecider(d *dryRun, looker semel.Inspector) *decider {
 }
 
 // add adds a message. The next call of decide decides it.
-func (j *decider) add(m *semel.Message) {
+func (j *decider) add(ctx context.Context, m *semel.Message) {
 	at := placed{Source: m.Origin.Source, Partition: m.Origin.Partition, Offset: m.Origin.Offset}
 	id, err := j.reader.AppendID(nil, m)
 	if err != nil {
@@ -97,7 +97,7 @@ func (j *decider) add(m *semel.Message) {
 		claim := semel.ClaimRequest{Time: m.Time, Window: j.spec.Window}
 		d.late = claim.Late(j.now)
 	}
-	d.output, d.pass, d.failed = j.spec.FilterMap.Call(pipeline.Delivery{Message: *m, Key: d.key, Attempt: 1})
+	d.output, d.pass, d.failed = j.spec.FilterMap.Call(ctx, pipeline.Delivery{Message: *m, Key: d.key, Attempt: 1})
 	if j.route != nil && d.pass {
 		_, d.astray = j.route.Target(m)
 	}

@@ -233,7 +233,7 @@ func (d *dryRun) decideAll(ctx context.Context, looker semel.Inspector) error {
 	var failed error
 	err := wiring.Sample(limited, d.conf, d.spec, func(m *semel.Message) bool {
 		d.read++
-		if j.add(m); len(j.batch) >= 500 {
+		if j.add(ctx, m); len(j.batch) >= 500 {
 			failed = j.decide(ctx)
 		}
 		if d.read >= d.limit {

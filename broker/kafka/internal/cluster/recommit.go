@@ -11,9 +11,10 @@ import (
 // present offsets of partitions whose records it has not read. Brokers fence a replaced
 // member when it commits offsets, and only then. Without offsets, a member that lost its
 // partitions could still commit outputs. The offsets of some partitions get a note, as
-// their metadata.
-func Committing(ctx context.Context, present map[Partition]kgo.EpochOffset, notes map[Partition]string) context.Context {
-	if len(present)+len(notes) == 0 {
+// their metadata. A partition with a rest, of which the client has read more than the
+// transaction has decided, gets the offset of the rest.
+func Committing(ctx context.Context, present map[Partition]kgo.EpochOffset, notes map[Partition]string, rest map[Partition]kgo.EpochOffset) context.Context {
+	if len(present)+len(notes)+len(rest) == 0 {
 		return ctx
 	}
 	return kgo.PreTxnCommitFnContext(ctx, func(req *kmsg.TxnOffsetCommitRequest) error {
@@ -24,6 +25,9 @@ func Committing(ctx context.Context, present map[Partition]kgo.EpochOffset, note
 			topic := &req.Topics[i]
 			for j := range topic.Partitions {
 				p := &topic.Partitions[j]
+				if at, ok := rest[Partition{topic.Topic, p.Partition}]; ok {
+					p.Offset, p.LeaderEpoch = at.Offset, at.Epoch
+				}
 				if note, ok := notes[Partition{topic.Topic, p.Partition}]; ok {
 					p.Metadata = &note
 				}
@@ -31,6 +35,29 @@ func Committing(ctx context.Context, present map[Partition]kgo.EpochOffset, note
 		}
 		return nil
 	})
+}
+
+// Leave notes that the rest of a partition begins at an offset, unless it begins earlier.
+func Leave(rest map[Partition]kgo.EpochOffset, id Partition, offset int64, epoch int32) map[Partition]kgo.EpochOffset {
+	if rest == nil {
+		rest = map[Partition]kgo.EpochOffset{}
+	}
+	if _, earlier := rest[id]; !earlier {
+		rest[id] = kgo.EpochOffset{Offset: offset, Epoch: epoch}
+	}
+	return rest
+}
+
+// ReadAgain lets a client read the rest of partitions again.
+func ReadAgain(client *kgo.Client, rest map[Partition]kgo.EpochOffset) {
+	offsets := map[string]map[int32]kgo.EpochOffset{}
+	for id, at := range rest {
+		if offsets[id.Topic] == nil {
+			offsets[id.Topic] = map[int32]kgo.EpochOffset{}
+		}
+		offsets[id.Topic][id.Number] = at
+	}
+	client.SetOffsets(offsets)
 }
 
 // addOffset adds the offset of a partition to a request that lacks it.

@@ -1,6 +1,8 @@
 package copies
 
 import (
+	"context"
+
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
@@ -58,24 +60,25 @@ func NewPlacer(o PlacerOptions) *Placer {
 
 // Place returns the id by which a record will be decided, or nil, and the partition for its
 // copy. The id is valid until the next call. when is the time of the record in milliseconds,
-// or negative if it has none.
-func (p *Placer) Place(r *kgo.Record) (id []byte, partition int32, when int64) {
+// or negative if it has none. An error is that of the FilterMap: the record counts in no
+// window, unless the FilterMap was stopped.
+func (p *Placer) Place(ctx context.Context, r *kgo.Record) (id []byte, partition int32, when int64, err error) {
 	record.Fill(&p.message, r)
 	if when = max(r.Timestamp.UnixMilli(), 0); p.first != nil {
-		var err error
-		if when, err = fields.Read(p.first, &p.message, kept.ParseTime); err != nil {
+		var none error
+		if when, none = fields.Read(p.first, &p.message, kept.ParseTime); none != nil {
 			when = -1
 		}
 	}
 	id = p.identify()
-	by := p.group(id)
+	by, err := p.group(ctx, id)
 	if by == nil {
 		by = r.Key // records without an id stay in the order of their record key
 	}
 	if by == nil {
-		return id, r.Partition % p.Partitions, when
+		return id, r.Partition % p.Partitions, when, err
 	}
-	return id, p.Of(by), when
+	return id, p.Of(by), when, err
 }
 
 // Of returns the partition of an id or group key.
@@ -97,19 +100,19 @@ func (p *Placer) identify() []byte {
 
 // group returns the group key of the message with an id. Without an aggregate, or if the
 // message counts in no window, it returns the id.
-func (p *Placer) group(id []byte) []byte {
+func (p *Placer) group(ctx context.Context, id []byte) ([]byte, error) {
 	if p.groups == nil {
-		return id
+		return id, nil
 	}
-	body, pass, err := p.FilterMap.Call(pipeline.Delivery{
+	body, pass, err := p.FilterMap.Call(ctx, pipeline.Delivery{
 		Message: p.message, Key: semel.Key{Scope: p.Scope, ID: string(id)}, Attempt: 1, Redrive: header.Redrives(&p.message),
 	})
 	if err != nil || !pass {
-		return id
+		return id, err
 	}
 	p.message.Body = body
 	if group, err := p.groups.Of(&p.message); err == nil {
-		return group
+		return group, nil
 	}
-	return id
+	return id, nil
 }

@@ -23,10 +23,15 @@ type Results struct {
 	left, wrote int
 	began       time.Time
 	interval    time.Duration
+	chunk       int
 }
 
-// Begin starts a transaction with at most a number of results.
-func (r *Results) Begin(most int, interval time.Duration) {
+// Begin starts a transaction with at most a number of results. Each of them may be slow, so
+// that the clock is looked at after each one.
+func (r *Results) Begin(most int, interval time.Duration, slow bool) {
+	if r.chunk = chunk; slow {
+		r.chunk = 1
+	}
 	r.fit = max(r.fit, first)
 	r.left, r.wrote, r.began, r.interval = min(most, r.fit), 0, time.Now(), interval
 }
@@ -39,7 +44,7 @@ func (r *Results) Left() int { return r.left }
 // function at least once.
 func (r *Results) Write(write func(most int) (int, error)) error {
 	for {
-		most := min(r.left, chunk)
+		most := min(r.left, r.chunk)
 		n, err := write(most)
 		r.note(n)
 		if err != nil || n < most || r.left == 0 {

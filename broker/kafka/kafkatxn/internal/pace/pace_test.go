@@ -16,7 +16,7 @@ const (
 // writing one to the brokers take some time, as does the transaction without results.
 func transact(r *Results, due *int, making, writing, empty time.Duration) (wrote int, took time.Duration) {
 	began := time.Now()
-	r.Begin(most, interval)
+	r.Begin(most, interval, false)
 	r.Write(func(most int) (int, error) {
 		n := min(most, *due)
 		*due -= n
@@ -92,13 +92,13 @@ func TestBrokersThatBecomeSlowGetFewerResults(t *testing.T) {
 func TestWriteCallsTheFunctionOnce(t *testing.T) {
 	t.Parallel()
 	var r Results
-	r.Begin(0, interval)
+	r.Begin(0, interval, false)
 	calls := 0
 	failed := errors.New("failed")
 	if err := r.Write(func(most int) (int, error) { calls += 1 + most; return 0, failed }); !errors.Is(err, failed) || calls != 1 {
 		t.Errorf("%d calls, %v", calls, err)
 	}
-	r.Begin(10, interval)
+	r.Begin(10, interval, false)
 	r.Preview(func(most int) (int, error) { return most - 3, nil })
 	if r.Left() != 3 {
 		t.Errorf("%d left", r.Left())

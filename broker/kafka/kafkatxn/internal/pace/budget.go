@@ -1,0 +1,155 @@
+package pace
+
+import (
+	"context"
+	"time"
+)
+
+const (
+	// firstRead and mostRead are how many records a read returns, if nothing is known of
+	// the time that a record takes, and at most.
+	firstRead = 8
+	mostRead  = 10_000
+	// between is how many records are decided between two looks at the clock, if each takes
+	// a short time.
+	between = 64
+)
+
+// Budget bounds the time of a transaction. A filter, a map or a Transform may take any time,
+// and brokers abort a transaction that is open for too long. So a transaction ends between
+// two records if it takes too long. The records before are decided, and the others are read
+// again. The reads become smaller, so that this happens seldom.
+//
+// Brokers count from the first output. So a record that takes nearly as long as they allow
+// can only be the first one of a transaction. If it was not, the transaction fails, and the
+// next one ends before that record.
+type Budget struct {
+	interval, transaction time.Duration
+	unknown               bool
+
+	read   int // how many records one read returns
+	limit  int // of the records of a transaction, after one that took too long; or 0
+	began  time.Time
+	done   int // records of the open transaction
+	inTime int // how many of them were done within the interval
+}
+
+// NewBudget returns the budget of transactions that should take an interval, and that
+// brokers abort after another time. unknown says that records may take any time.
+func NewBudget(interval, transaction time.Duration, unknown bool) Budget {
+	b := Budget{interval: interval, transaction: transaction, unknown: unknown, read: mostRead}
+	if unknown {
+		b.read = firstRead
+	}
+	return b
+}
+
+// Begin starts a transaction.
+func (b *Budget) Begin() { b.began, b.done, b.inTime = time.Now(), 0, 0 }
+
+// Began returns when the open transaction started.
+func (b *Budget) Began() time.Time { return b.began }
+
+// Left returns how much of the interval is left.
+func (b *Budget) Left() time.Duration { return b.interval - time.Since(b.began) }
+
+// Most returns how many records the open transaction may have, of a number.
+func (b *Budget) Most(records int) int {
+	if b.limit > 0 {
+		return min(b.limit, records)
+	}
+	return records
+}
+
+// Room returns how many records the next read may return, if the open transaction has some
+// and may have others.
+func (b *Budget) Room(has, most int) int { return max(min(b.read, b.Most(most)-has), 1) }
+
+// Full reports whether the open transaction should end before the next record. The first
+// record never waits for another transaction. A transaction of which not all records are
+// decided ends early when ctx has ended.
+func (b *Budget) Full(ctx context.Context) bool {
+	if b.done == 0 || !b.unknown && b.limit == 0 && b.done%between > 0 {
+		return false
+	}
+	since := time.Since(b.began)
+	if since <= b.interval {
+		b.inTime = b.done
+	}
+	return since > b.transaction/4 || b.limit > 0 && b.done >= b.limit || ctx.Err() != nil
+}
+
+// Done counts a record of the open transaction.
+func (b *Budget) Done() { b.done++ }
+
+// Paced adapts the size of the next reads to the time that the records of one took.
+func (b *Budget) Paced(records int, took time.Duration) {
+	switch {
+	case !b.unknown:
+	case took > b.interval:
+		b.read = max(int(float64(records)*float64(b.interval)/float64(took)), 1)
+	case took < b.interval/4 && records >= b.read:
+		b.read = min(2*b.read, mostRead)
+	}
+}
+
+// Overdue reports whether brokers may have aborted the open transaction because it took too
+// long, and how long that was. The next one then ends before the record that took this one
+// beyond its interval.
+func (b *Budget) Overdue() (took time.Duration, overdue bool) {
+	took = time.Since(b.began)
+	if took < b.transaction {
+		return took, false
+	}
+	b.limit = max(b.inTime, 1)
+	return took, true
+}
+
+// Committed notes that the open transaction is committed.
+func (b *Budget) Committed() { b.limit = 0 }
+
+// Patience is a context that ends some time after it is first asked for its end. Only
+// functions that may take long ask, so the others cost no timer.
+type Patience struct {
+	context.Context
+	most   time.Duration
+	cause  error
+	timed  context.Context // nil until it is asked for
+	cancel context.CancelFunc
+}
+
+// Within returns a context that ends with a cause.
+func Within(ctx context.Context, most time.Duration, cause error) *Patience {
+	return &Patience{Context: ctx, most: most, cause: cause}
+}
+
+// Stop frees the timer.
+func (p *Patience) Stop() {
+	if p.cancel != nil {
+		p.cancel()
+	}
+}
+
+// Done implements context.Context.
+func (p *Patience) Done() <-chan struct{} {
+	if p.timed == nil {
+		p.timed, p.cancel = context.WithTimeoutCause(p.Context, p.most, p.cause)
+	}
+	return p.timed.Done()
+}
+
+// Err implements context.Context.
+func (p *Patience) Err() error {
+	if p.timed != nil {
+		return p.timed.Err()
+	}
+	return p.Context.Err()
+}
+
+// Value implements context.Context.
+func (p *Patience) Value(key any) any {
+	if p.timed != nil {
+		return p.timed.Value(key)
+	}
+	return p.Context.Value(key)
+}
