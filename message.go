@@ -1,6 +1,9 @@
 package semel
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Message is one delivery. A message that is delivered twice is two Messages with
 // the same [Key].
@@ -13,6 +16,9 @@ type Message struct {
 	RecordKey []byte
 	// Headers are in the order of the transport. A name may occur several times.
 	Headers []Header
+	// CaselessHeaders means that the names of the headers have no case, as those of HTTP.
+	// They are in lower case, and [Message.Header] finds them by a name in any case.
+	CaselessHeaders bool
 	// Body is the payload. Nil means no payload, for example a Kafka tombstone,
 	// which differs from an empty payload.
 	Body []byte
@@ -28,10 +34,11 @@ type Header struct {
 	Value []byte
 }
 
-// Header returns the value of the last header with exactly this name.
+// Header returns the value of the last header with this name. Case counts, except in
+// CaselessHeaders.
 func (m *Message) Header(name string) (value []byte, ok bool) {
 	for i := len(m.Headers) - 1; i >= 0; i-- {
-		if m.Headers[i].Name == name {
+		if has := m.Headers[i].Name; has == name || m.CaselessHeaders && strings.EqualFold(has, name) {
 			return m.Headers[i].Value, true
 		}
 	}

@@ -28,7 +28,7 @@ func AppendCanonical(dst, doc []byte) ([]byte, error) {
 	if err := newFinder(nil, nil).Find(doc); err != nil {
 		return dst, err
 	}
-	return new(canonizer).append(dst, doc)
+	return new(canonizer).append(dst, doc, nil)
 }
 
 // AppendContent appends the id of the content of a JSON document: the SHA-256
@@ -51,15 +51,42 @@ func (f *Finder) AppendContent(dst []byte) ([]byte, error) {
 		return dst, f.err
 	}
 	var err error
-	if f.text, err = f.canon.append(f.text[:0], f.doc); err != nil {
+	if f.text, err = f.canon.append(f.text[:0], f.doc, nil); err != nil {
 		return dst, err
 	}
 	return appendContentOf(dst, f.text), nil
 }
 
-// appendHash appends the id of the content of n places. A missing or null value
-// is an error, because documents that lack the value must not get one id.
-func (f *Finder) appendHash(dst []byte, first, n int) ([]byte, error) {
+// leaving is a member that does not count in a hash: the number of the path of its
+// object, and its canonical name.
+type leaving struct {
+	object int
+	name   []byte
+}
+
+// left is a member that a canonical form leaves out: where its object starts, and its
+// canonical name.
+type left struct {
+	start uint32
+	name  []byte
+}
+
+// leave returns the members of the document that a canonical form leaves out. They are
+// of the value that starts at start.
+func (f *Finder) leave(list []leaving, start int) []left {
+	f.left = f.left[:0]
+	for _, l := range list {
+		if v := &f.found[l.object]; v.kind == Object {
+			f.left = append(f.left, left{uint32(v.start - start), l.name})
+		}
+	}
+	return f.left
+}
+
+// appendHash appends the id of the content of n places, without the members that leaving
+// has for each of them. A missing or null value is an error, because documents that lack
+// the value must not get one id.
+func (f *Finder) appendHash(dst []byte, first, n int, without [][]leaving) ([]byte, error) {
 	f.text = f.text[:0]
 	if n > 1 {
 		f.text = append(f.text, mark, markComposite)
@@ -74,7 +101,7 @@ func (f *Finder) appendHash(dst []byte, first, n int) ([]byte, error) {
 		}
 		start := len(f.text)
 		var err error
-		if f.text, err = f.canon.append(f.text, raw); err != nil {
+		if f.text, err = f.canon.append(f.text, raw, f.leave(without[i-first], f.found[i].start)); err != nil {
 			return dst, err
 		}
 		if n > 1 {
@@ -94,6 +121,7 @@ func appendContentOf(dst, canonical []byte) []byte {
 // sorts them and writes the result.
 type canonizer struct {
 	doc     []byte
+	left    []left
 	objects []object
 	members []memberText
 	names   []byte // canonical names of members whose name has escapes
@@ -137,17 +165,18 @@ type writing struct {
 
 var errTooLarge = errors.New("key: no canonical form: the document is larger than 2 GiB")
 
-// append appends the canonical form of doc, which must be valid.
-func (c *canonizer) append(dst, doc []byte) ([]byte, error) {
+// append appends the canonical form of doc, which must be valid, without the members in
+// left.
+func (c *canonizer) append(dst, doc []byte, left []left) ([]byte, error) {
 	if len(doc) > math.MaxInt32 {
 		return dst, errTooLarge
 	}
-	c.doc = doc
+	c.doc, c.left = doc, left
 	c.objects, c.members, c.names, c.open = c.objects[:0], c.members[:0], c.names[:0], c.open[:0]
 	c.note()
 	start := len(dst)
 	dst, err := c.write(dst)
-	c.doc = nil
+	c.doc, c.left = nil, nil
 	if err != nil {
 		return dst[:start], err
 	}
@@ -305,11 +334,14 @@ func (c *canonizer) writeMember(dst []byte) (_ []byte, i, end int, next int32) {
 	return dst, int(m.value), int(m.valueEnd), m.object
 }
 
-// sort pushes an object's members on c.order in their canonical order.
+// sort pushes an object's members on c.order in their canonical order, without those that
+// are left out.
 func (c *canonizer) sort(n int32) error {
 	low := len(c.order)
 	for m := c.objects[n].first; m >= 0; m = c.members[m].next {
-		c.order = append(c.order, m)
+		if len(c.left) == 0 || !c.leaves(n, m) {
+			c.order = append(c.order, m)
+		}
 	}
 	members := c.order[low:]
 	slices.SortFunc(members, func(a, b int32) int { return bytes.Compare(c.name(a), c.name(b)) })
@@ -320,4 +352,10 @@ func (c *canonizer) sort(n int32) error {
 		}
 	}
 	return nil
+}
+
+// leaves reports whether a member of an object is left out.
+func (c *canonizer) leaves(object, member int32) bool {
+	start, name := c.objects[object].start, c.name(member)
+	return slices.ContainsFunc(c.left, func(l left) bool { return l.start == start && bytes.Equal(l.name, name) })
 }

@@ -88,6 +88,7 @@ type Finder struct {
 	stack []frame
 	text  []byte
 	canon canonizer
+	left  []left
 	// These are buffers of printLast.
 	open    []container
 	members []memberPrint

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -38,7 +39,9 @@ func (r *Rule) Key(scope string, m *semel.Message) (semel.Key, error) {
 type Reader struct {
 	top     reading
 	finder  *Finder
-	text    []byte // a value of a template
+	left    []leaving // the members that no hash of the rule counts
+	text    []byte    // of a template, or what a print is made of
+	value   []byte    // a value of a template
 	message *semel.Message
 	// searched is set once the finder has read the body of the message.
 	searched bool
@@ -47,8 +50,9 @@ type Reader struct {
 // reading is a rule as a Reader applies it.
 type reading struct {
 	*Rule
-	path  int       // number of the rule's first path in the Finder
-	parts []reading // for the rules in Rule.rules
+	path  int         // number of the rule's first path in the Finder
+	left  [][]leaving // for Rule.without
+	parts []reading   // for the rules in Rule.rules
 	// missing are the errors of the rule, allocated in advance.
 	missing [IsEmpty + 1]MissingError
 }
@@ -57,16 +61,26 @@ type reading struct {
 // and nil is valid.
 func (r *Rule) Reader(opts *FinderOptions) *Reader {
 	var paths []Path
-	x := &Reader{top: newReading(r, &paths)}
+	x := new(Reader)
+	x.top = x.reading(r, &paths)
 	x.finder = newFinder(paths, opts)
 	return x
 }
 
-func newReading(r *Rule, paths *[]Path) reading {
+func (x *Reader) reading(r *Rule, paths *[]Path) reading {
 	n := reading{Rule: r, path: len(*paths)}
 	*paths = append(*paths, r.paths...)
+	for _, without := range r.without {
+		var list []leaving
+		for _, member := range without {
+			object, name := member.Split()
+			list = append(list, leaving{len(*paths), appendCanonicalName(nil, name)})
+			*paths = append(*paths, object)
+		}
+		n.left, x.left = append(n.left, list), append(x.left, list...)
+	}
 	for _, part := range r.rules {
-		n.parts = append(n.parts, newReading(part, paths))
+		n.parts = append(n.parts, x.reading(part, paths))
 	}
 	for reason := range n.missing {
 		n.missing[reason] = MissingError{Rule: r.text, Reason: Reason(reason)}
@@ -89,12 +103,19 @@ func (x *Reader) AppendID(dst []byte, m *semel.Message) ([]byte, error) {
 
 // Print returns the fingerprint of the body of the last message, if
 // FinderOptions.Content is set: [Finder.Print], or a print of the bytes if the
-// body is not JSON.
+// body is not JSON. Members that a hash of the rule leaves out do not count.
 func (x *Reader) Print() uint64 {
+	f := x.finder
 	if x.find() != nil {
-		return x.finder.mixer.bytes(x.finder.mixer.value, x.message.Body, 0, len(x.message.Body))
+		return f.mixer.bytes(f.mixer.value, x.message.Body, 0, len(x.message.Body))
 	}
-	return x.finder.Print()
+	if f.content && len(x.left) > 0 {
+		var err error
+		if x.text, err = f.canon.append(x.text[:0], f.doc, f.leave(x.left, 0)); err == nil {
+			return f.mixer.bytes(f.mixer.value, x.text, 0, len(x.text))
+		}
+	}
+	return f.Print()
 }
 
 // find runs the finder on the body, once for each message.
@@ -156,7 +177,7 @@ const keyHeader, encodedKeyHeader = "semel-key", "semel-key-base64"
 // appendEncoded appends the id of a message without the header of a rule. For the header
 // semel-key, semel-key-base64 has it, so that the key is that of the pipeline before.
 func (x *Reader) appendEncoded(dst []byte, n *reading) ([]byte, error) {
-	if n.name == keyHeader {
+	if n.name == keyHeader || x.message.CaselessHeaders && strings.EqualFold(n.name, keyHeader) {
 		if value, ok := x.message.Header(encodedKeyHeader); ok {
 			if id, err := base64.StdEncoding.AppendDecode(dst, value); err == nil && len(id) > len(dst) {
 				return id, nil
@@ -184,15 +205,22 @@ func (x *Reader) appendHash(dst []byte, n *reading) ([]byte, error) {
 	if err := x.find(); err != nil {
 		return dst, err
 	}
-	return x.finder.appendHash(dst, n.path, len(n.paths))
+	return x.finder.appendHash(dst, n.path, len(n.paths), n.left)
 }
 
 func (x *Reader) appendFirst(dst []byte, n *reading) ([]byte, error) {
+	var other error
 	for i := range n.parts {
 		id, err := x.append(dst, &n.parts[i])
-		if _, missing := err.(*MissingError); !missing {
-			return id, err
+		if err == nil {
+			return id, nil
 		}
+		if _, missing := err.(*MissingError); !missing && other == nil {
+			other = err
+		}
+	}
+	if other != nil {
+		return dst, other
 	}
 	return dst, &n.missing[Absent]
 }

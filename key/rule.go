@@ -2,6 +2,7 @@ package key
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -14,8 +15,8 @@ const (
 	FormPath Form = iota
 	// FormLine is the whole body as bytes: "line".
 	FormLine
-	// FormHash is the canonical content of the JSON body, or of places in it:
-	// "hash(.)", "hash(.a,.b)".
+	// FormHash is the canonical content of the JSON body, or of places in it, perhaps
+	// without some members: "hash(.)", "hash(.a,.b)", "hash(. - .received)".
 	FormHash
 	// FormHeader is a header: "header:NAME".
 	FormHeader
@@ -39,10 +40,12 @@ const (
 type Rule struct {
 	form  Form
 	text  string
-	name  string   // of a header, or of an unstable rule
-	paths []Path   // of FormPath, one; of FormHash
-	rules []*Rule  // of FormFirst, FormAll and FormTemplate
-	texts []string // of FormTemplate: one before, between and after the rules
+	name  string // of a header, or of an unstable rule
+	paths []Path // of FormPath, one; of FormHash
+	// without are the members that do not count, for each path of FormHash.
+	without [][]Path
+	rules   []*Rule  // of FormFirst, FormAll and FormTemplate
+	texts   []string // of FormTemplate: one before, between and after the rules
 	// readers are the Readers that calls of Key share.
 	readers sync.Pool
 }
@@ -54,18 +57,23 @@ func (r *Rule) Form() Form { return r.form }
 // names, and nil for other forms. The slice must not be changed.
 func (r *Rule) Paths() []Path { return r.paths }
 
+// Without returns the members that a rule of FormHash leaves out, and nil for other forms.
+func (r *Rule) Without() []Path { return slices.Concat(r.without...) }
+
 // Rules returns the rules that a rule of FormFirst, FormAll or FormTemplate is
 // made of, and nil for other forms. The slice must not be changed.
 func (r *Rule) Rules() []*Rule { return r.rules }
 
 // String returns the text of the rule. For a parsed rule, parsing the text
-// gives the same rule.
+// gives the same rule. The text of a template follows the word template, because
+// "header:{.a}" is also the text of a rule for a header: a store keeps the text as the
+// owner of a scope, and two rules must not be one owner.
 func (r *Rule) String() string { return r.text }
 
-// First returns the rule that tries rules in turn and uses the first whose
-// value is not missing, null or empty. Any other error ends the search. For
-// example, a document that is not JSON gives no id, whatever the next rule
-// would find.
+// First returns the rule that tries rules in turn and uses the first that finds an id. A
+// rule that looks into a body that is not JSON finds none, and neither does one whose value
+// is missing, null, empty, an object or an array. If no rule finds an id, the error is the
+// first one that is no [*MissingError], if there is one.
 func First(rules ...*Rule) (*Rule, error) {
 	if len(rules) == 0 {
 		return nil, fmt.Errorf("key: First needs at least one rule: %w", ErrRule)
@@ -124,11 +132,13 @@ func (r *Rule) Unstable() string {
 //	.a.b  .items[0].id  .["odd.name"]   the value at a path: see ParsePath
 //	line                                the whole body, as bytes
 //	hash(.)  hash(.a,.b)                canonical content: see AppendCanonical
-//	header:NAME                         the last header of this exact name; see below
+//	hash(. - .received - .b.c)          canonical content without some members
+//	header:NAME                         the last header of this name; see below
 //	record-key                          the partitioning key of the transport
 //	property:message-id                 the message id of the transport
 //
-// The rule header:semel-key gives the id of the pipeline that wrote the message, whatever
+// The case of a header's name counts, unless the headers of the message have none: see
+// semel.Message.CaselessHeaders. The rule header:semel-key gives the id of the pipeline that wrote the message, whatever
 // bytes it has: it also reads the header semel-key-base64.
 //
 // Rules that differ between deliveries (offset, origin, delivery-id, timestamp,
@@ -204,7 +214,7 @@ func dotted(text string) (fixed string, ok bool) {
 	return fixed, closed && err == nil
 }
 
-const ruleHint = "use a path that begins with '.', line, hash(.), header:NAME, record-key or property:message-id"
+const ruleHint = "use a path that begins with '.', line, hash(.), hash(. - .received), header:NAME, record-key or property:message-id"
 
 func (p *parser) header() (*Rule, error) {
 	name := p.text[p.pos:]
@@ -228,9 +238,15 @@ func (p *parser) hash() (*Rule, error) {
 		if err != nil {
 			return nil, err
 		}
-		r.paths = append(r.paths, path)
+		without, err := p.without(path)
+		if err != nil {
+			return nil, err
+		}
+		r.paths, r.without = append(r.paths, path), append(r.without, without)
 		texts = append(texts, path.String())
-		p.spaces()
+		for _, member := range without {
+			texts[len(texts)-1] += " - " + member.String()
+		}
 		switch {
 		case p.take(","):
 		case p.take(")"):
@@ -240,7 +256,32 @@ func (p *parser) hash() (*Rule, error) {
 			r.text = "hash(" + strings.Join(texts, ",") + ")"
 			return r, nil
 		default:
-			return nil, p.errorf("expected ',' or ')', found %s; %s", p.here(), quoteHint)
+			return nil, p.errorf("expected ',', ' - ' or ')', found %s; %s", p.here(), quoteHint)
 		}
 	}
+}
+
+// without reads the members that do not count, " - .a - .b.c", and sorts them: their order
+// does not matter.
+func (p *parser) without(of Path) ([]Path, error) {
+	var list []Path
+	for p.spaces(); p.take("-"); p.spaces() {
+		p.spaces()
+		start := p.pos
+		member, err := p.path()
+		if err != nil {
+			return nil, err
+		}
+		switch last := len(member.steps) - 1; {
+		case len(member.steps) <= len(of.steps) || !slices.Equal(member.steps[:len(of.steps)], of.steps):
+			p.pos = start
+			return nil, p.errorf("%s is not inside %s: write the whole path of the member, as in hash(.a - .a.b)", member, of)
+		case member.steps[last].element:
+			p.pos = start
+			return nil, p.errorf("%s is an element: only members of objects can be left out", member)
+		}
+		list = append(list, member)
+	}
+	slices.SortFunc(list, func(a, b Path) int { return strings.Compare(a.String(), b.String()) })
+	return slices.CompactFunc(list, func(a, b Path) bool { return slices.Equal(a.steps, b.steps) }), nil
 }

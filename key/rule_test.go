@@ -50,6 +50,10 @@ func TestARuleFindsTheIDOfAMessage(t *testing.T) {
 		"hash(.o)":            hashed('h', `{"a":[],"b":2}`),
 		"hash( .o , .n )":     hashed('h', "\x00c\x0e"+`{"a":[],"b":2}`+"\x011"),
 		"hash(.empty)":        hashed('h', `""`),
+		"hash(. - .o -.nil)":  hashed('h', `{"empty":"","id":"x","n":1}`),
+		"hash(. - .o.a)":      hashed('h', `{"empty":"","id":"x","n":1,"nil":null,"o":{"b":2}}`),
+		"hash(.n,.o - .o.b)":  hashed('h', "\x00c\x011\x08"+`{"a":[]}`),
+		"hash(. - .none)":     hashed('h', `{"empty":"","id":"x","n":1,"nil":null,"o":{"a":[],"b":2}}`),
 		"header:Id":           "h-1",
 		"record-key":          "r-1",
 		"property:message-id": "m-1",
@@ -123,11 +127,24 @@ func TestFirstTakesTheFirstThatIsPresent(t *testing.T) {
 			t.Errorf("%s gives %q, %v; want %q", body, k, err, want)
 		}
 	}
-	if _, err := first.Key("", message(`{`)); !errors.Is(err, ErrSyntax) {
-		t.Errorf("a broken body gives %v", err)
+	for _, body := range []string{`{`, "not JSON", `{"id":{}}`, `{"nil":[],"id":{}}`} {
+		if k, err := first.Key("", message(body)); err != nil || k.ID != "r-1" {
+			t.Errorf("%s gives %q, %v; want the record key", body, k.ID, err)
+		}
 	}
-	if _, err := first.Key("", message(`{"id":{}}`)); !errors.Is(err, ErrNotScalar) {
-		t.Errorf("an object gives %v", err)
+	for body, want := range map[string]error{`{`: ErrSyntax, `{"id":{}}`: ErrNotScalar} {
+		if k, err := first.Key("", &semel.Message{Body: []byte(body)}); !errors.Is(err, want) {
+			t.Errorf("%s alone gives %q, %v", body, k.ID, err)
+		}
+	}
+	content, err := First(mustRule(t, "hash(.)"), mustTemplate(t, "{.n}/{header:Id}"), mustRule(t, "line"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for body, want := range map[string]string{`{"n":7,"n":7}`: "7/h-1", `{"n":[],"n":[]}`: `{"n":[],"n":[]}`} {
+		if k, err := content.Key("", message(body)); err != nil || k.ID != want {
+			t.Errorf("%s gives %q, %v; want %q", body, k.ID, err, want)
+		}
 	}
 	_, err = first.Key("", &semel.Message{Body: []byte(`{}`)})
 	if !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "header:Nope, .nil, .id, record-key") {
@@ -309,8 +326,8 @@ func TestAReaderPrintsBodiesThatAreNotJSONByTheirBytes(t *testing.T) {
 
 func FuzzParseRule(f *testing.F) {
 	for _, text := range []string{
-		".", ".a.b[0]", `.["\u00e9.x"][3]`, "line", "hash(.)", "hash(.a, .b[1])", "header:X-Id", "record-key",
-		"property:message-id", "offset", ".a[", `hash(.["`, "order-{.id}-x", "{{}}{.a}{header:b}", `{.["}"]}`,
+		".", ".a.b[0]", `.["\u00e9.x"][3]`, "line", "hash(.)", "hash(.a, .b[1])", "hash(. - .b.c -.a)", "hash(.a,.b - .b[0].c)", "header:X-Id", "record-key",
+		"property:message-id", "offset", ".a[", `hash(.["`, "order-{.id}-x", "{{}}{.a}{header:b}", `{.["}"]}`, "header:{.a}",
 	} {
 		f.Add(text)
 	}
@@ -327,9 +344,9 @@ func FuzzParseRule(f *testing.F) {
 				}
 				continue
 			}
-			again, err := parse(r.String())
+			again, err := parse(strings.TrimPrefix(r.String(), "template "))
 			if err != nil || again.String() != r.String() || !reflect.DeepEqual(again.Paths(), r.Paths()) ||
-				!reflect.DeepEqual(again.texts, r.texts) || again.Form() != r.Form() {
+				!reflect.DeepEqual(again.texts, r.texts) || !reflect.DeepEqual(again.Without(), r.Without()) || again.Form() != r.Form() {
 				t.Fatalf("%q parses, but its text %q gives %v, %v", text, r, again, err)
 			}
 			if id, err := r.Key("s", message(`{"a":{"b":[1]}}`)); err == nil && id.ID == "" {
@@ -337,4 +354,89 @@ func FuzzParseRule(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestAHashLeavesMembersOutWhereverTheyStand(t *testing.T) {
+	t.Parallel()
+	rule := mustRule(t, "hash(. - .received - .meta.at - .list[1].seen)")
+	if want := "hash(. - .list[1].seen - .meta.at - .received)"; rule.String() != want || len(rule.Without()) != 3 {
+		t.Errorf("the rule is %s, and leaves %v out; want %s", rule, rule.Without(), want)
+	}
+	idOf := func(body string) string {
+		t.Helper()
+		k, err := rule.Key("", message(body))
+		if err != nil {
+			t.Fatalf("%s: %v", body, err)
+		}
+		return k.ID
+	}
+	want := idOf(`{"a":1,"meta":{"by":"x"},"list":[{"seen":1},{}]}`)
+	for _, body := range []string{
+		`{"received":"10:00","a":1,"meta":{"by":"x"},"list":[{"seen":1},{}]}`,
+		`{"a":1,"meta":{"at":1,"by":"x","\u0061t":{"at":[]}},"list":[{"seen":1},{"seen":[{}]}],"received":{"received":1}}`,
+		` { "rec\u0065ived" : null , "list":[{"seen":1},{ "seen" : 2 }], "meta":{"by":"x","at":2},"a":1,"received":2}`,
+	} {
+		if got := idOf(body); got != want {
+			t.Errorf("%s has another id", body)
+		}
+	}
+	for _, body := range []string{
+		`{"a":1,"meta":{"by":"x"},"list":[{"seen":2},{}]}`, `{"a":2,"meta":{"by":"x"},"list":[{"seen":1},{}]}`,
+		`{"a":1,"meta":{"by":"x","received":1},"list":[{"seen":1},{}]}`, `{"a":1,"meta":{"by":"x"},"list":[{"seen":1},{},{"seen":1}]}`,
+		`{"a":1,"meta":[{"at":1}],"list":[{"seen":1},{}]}`,
+	} {
+		if idOf(body) == want {
+			t.Errorf("%s has the id of another content", body)
+		}
+	}
+	if idOf(`{"received":1}`) != idOf(`{}`) {
+		t.Error("an object of nothing else is not the empty object")
+	}
+	if _, err := rule.Key("", message(`{"a":1,"a":2,"received":1}`)); !errors.Is(err, ErrDuplicateName) {
+		t.Errorf("two members of one name give %v", err)
+	}
+	x := rule.Reader(&FinderOptions{Content: true})
+	prints := map[uint64]bool{}
+	for _, body := range []string{`{"a":1,"received":1}`, `{"received":2,"a":1}`, `{"a":1}`} {
+		if _, err := x.AppendID(nil, message(body)); err != nil {
+			t.Fatal(err)
+		}
+		prints[x.Print()] = true
+	}
+	if _, err := x.AppendID(nil, message(`{"a":2}`)); err != nil || len(prints) != 1 || prints[x.Print()] {
+		t.Errorf("%d prints of one content, %v", len(prints), err)
+	}
+}
+
+func TestAHashThatLeavesNothingOutIsRefused(t *testing.T) {
+	t.Parallel()
+	for text, column := range map[string]int{
+		"hash(. - )": 10, "hash(. - .)": 10, "hash(.a - .b)": 11, "hash(.a - .a)": 11, "hash(. - .a[0])": 10, "hash(. - a)": 10,
+		"hash(.a,.b - .a.x)": 14, "hash(. .a)": 8, "hash(. - .a": 12,
+	} {
+		_, err := ParseRule(text)
+		var wrong *RuleError
+		if !errors.As(err, &wrong) || wrong.Column != column {
+			t.Errorf("%s: %v, want column %d", text, err, column)
+		}
+	}
+}
+
+func TestTheNamesOfHeadersHaveNoCaseIfTheProtocolHasNone(t *testing.T) {
+	t.Parallel()
+	m := &semel.Message{Headers: []semel.Header{{Name: "x-github-delivery", Value: []byte("d-1")}, {Name: "semel-key-base64", Value: []byte("AG43")}}}
+	for _, name := range []string{"X-GitHub-Delivery", "x-github-delivery", "X-GITHUB-DELIVERY"} {
+		for _, caseless := range []bool{false, true} {
+			m.CaselessHeaders = caseless
+			for rule, want := range map[*Rule]string{mustRule(t, "header:"+name): "d-1", mustTemplate(t, "<{header:"+name+"}>"): "<d-1>"} {
+				k, err := rule.Key("", m)
+				if found := caseless || name == "x-github-delivery"; found && (err != nil || k.ID != want) || !found && !errors.Is(err, ErrMissing) {
+					t.Errorf("%s, caseless %v: %q, %v", rule, caseless, k.ID, err)
+				}
+			}
+		}
+	}
+	if k, err := mustRule(t, "header:Semel-Key").Key("", m); err != nil || k.ID != "\x00n7" {
+		t.Errorf("Semel-Key is %q, %v", k.ID, err)
+	}
 }

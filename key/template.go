@@ -1,28 +1,23 @@
 package key
 
 import (
-	"bytes"
+	"strconv"
 	"strings"
 )
 
 // Template returns the rule of a text with values in it, as in
 // "order-{.order_id}-placed" or "{header:tenant}/{.id}". A value is a path,
 // header:NAME, record-key or property:message-id. {{ and }} stand for the
-// braces themselves. The id is the text with the values filled in:
+// braces themselves. The id is that of the string with the values filled in as people write
+// them: a string without quotes, a number by its text in the body, true or false.
 //
-//   - A string stays as it is, which keeps the id readable.
-//   - A number, true or false is in single quotes, because 42 is not "42".
-//   - A string is in double quotes if it begins with a quote of either kind,
-//     or if the end of the value would otherwise not be clear. A backslash
-//     escapes its quotes and backslashes.
-//
-// So two messages have the same id exactly if all values are equal. With
-// "{.a}-{.b}" the values "x-y" and "z" give "x-y"-z in double quotes, and "x"
-// and "y-z" give x-y-z.
+// So different values can have one id: 7 and "7", and with "{.a}-{.b}" the values "x-y"
+// and "z" and the values "x" and "y-z". [Rule.Ambiguous] has examples. A rule made by [All]
+// tells all values apart.
 //
 // Errors are [*RuleError].
 func Template(text string) (*Rule, error) {
-	r := &Rule{form: FormTemplate, text: text}
+	r := &Rule{form: FormTemplate, text: "template " + text}
 	p := parser{text: text}
 	var literal strings.Builder
 	for !p.done() {
@@ -85,66 +80,103 @@ func (p *parser) field() (*Rule, error) {
 }
 
 func (x *Reader) appendTemplate(dst []byte, n *reading) ([]byte, error) {
-	start := len(dst)
-	dst = append(dst, n.texts[0]...)
+	text, lone, err := x.fill(x.text[:0], n, false)
+	if err == nil && lone {
+		text, _, err = x.fill(text[:0], n, true)
+	}
+	x.text = text
+	switch {
+	case err != nil:
+		return dst, err
+	case lone:
+		return append(append(append(dst, mark, markUnpaired, '"'), text...), '"'), nil
+	}
+	return AppendString(dst, text), nil
+}
+
+// fill appends the text of a template, or with escapes its canonical form in JSON. lone
+// reports a value that has half of a surrogate pair, which only the latter can hold.
+func (x *Reader) fill(dst []byte, n *reading, escapes bool) (_ []byte, lone bool, err error) {
 	for i := range n.parts {
-		value := len(dst)
-		var err error
-		if dst, err = x.append(dst, &n.parts[i]); err != nil {
-			return dst, err
+		dst = appendLiteral(dst, n.texts[i], escapes)
+		if x.value, err = x.append(x.value[:0], &n.parts[i]); err != nil {
+			return dst, false, err
 		}
-		last := i == len(n.parts)-1
-		dst = append(x.delimit(dst, value, n.texts[i+1], last), n.texts[i+1]...)
+		switch id := x.value; {
+		case len(id) > 2 && id[0] == mark && id[1] == markUnpaired:
+			lone = true
+			dst = append(dst, id[len("\x00u\""):len(id)-1]...)
+		case escapes:
+			dst = appendCanonicalName(dst, AppendText(nil, id))
+		default:
+			dst = AppendText(dst, id)
+		}
 	}
-	if dst[start] == mark {
-		x.text = append(x.text[:0], dst[start:]...)
-		dst = AppendString(dst[:start], x.text)
-	}
-	return dst, nil
+	return appendLiteral(dst, n.texts[len(n.parts)], escapes), lone, nil
 }
 
-// delimit converts the id dst[start:] to its form in a template before the
-// following text. The last value needs no end, because the text after it always
-// has the same length.
-func (x *Reader) delimit(dst []byte, start int, following string, last bool) []byte {
-	id := append(x.text[:0], dst[start:]...)
-	x.text = id
-	if id[0] == mark && id[1] != markString {
-		return appendQuotedID(dst[:start], id[1], id[2:])
+func appendLiteral(dst []byte, text string, escapes bool) []byte {
+	if escapes {
+		return appendCanonicalName(dst, text)
 	}
-	if id[0] == mark {
-		id = id[2:]
-	}
-	if id[0] != '"' && id[0] != '\'' {
-		if dst = append(dst[:start], id...); last {
-			return dst
-		}
-		dst = append(dst, following...)
-		if bytes.Index(dst[start:], []byte(following)) == len(id) {
-			return dst[:start+len(id)]
-		}
-	}
-	dst = append(dst[:start], '"')
-	for _, c := range id {
-		if c == '"' || c == '\\' {
-			dst = append(dst, '\\')
-		}
-		dst = append(dst, c)
-	}
-	return append(dst, '"')
+	return append(dst, text...)
 }
 
-// appendQuotedID appends a value in single quotes that is not a string, or a
-// string without bytes of its own.
-func appendQuotedID(dst []byte, kind byte, text []byte) []byte {
-	dst = append(dst, '\'')
-	switch kind {
-	case markTrue:
-		dst = append(dst, "true"...)
-	case markFalse:
-		dst = append(dst, "false"...)
-	default: // the text of a number, or the canonical JSON of a string with a lone surrogate
-		dst = append(dst, text...)
+// Ambiguity is an example of two lists of values of which a template makes one id.
+type Ambiguity struct {
+	// First and Second are the values, as in `.a "x-y", .b "z"`, and ID is the id of both.
+	First, Second, ID string
+	// Between is the text that stands between two values and may stand in a value too. It
+	// is "" if nothing stands between them.
+	Between string
+	// OfTypes means that the values differ only in their types. Between is "" then.
+	OfTypes bool
+}
+
+// Ambiguous returns what different values of a template can have one id, at most an example
+// of types and one of neighbours. Other forms have none: their ids tell all values apart.
+func (r *Rule) Ambiguous() []Ambiguity {
+	if r.form != FormTemplate {
+		return nil
 	}
-	return append(dst, '\'')
+	var list []Ambiguity
+	for i, value := range r.rules {
+		if value.form == FormPath {
+			list = append(list, Ambiguity{First: value.text + " 7", Second: value.text + ` "7"`, ID: r.example(i, "7"), OfTypes: true})
+			break
+		}
+	}
+	at := -1 // the left one of two neighbours, best of two without a text between them
+	for i := range len(r.rules) - 1 {
+		if at < 0 || r.texts[i+1] == "" {
+			at = i
+		}
+		if r.texts[i+1] == "" {
+			break
+		}
+	}
+	if at < 0 {
+		return list
+	}
+	between := r.texts[at+1]
+	one, two := []string{"x" + between + "y", "z"}, []string{"x", "y" + between + "z"}
+	return append(list, Ambiguity{First: r.values(at, one), Second: r.values(at, two), ID: r.example(at, one...), Between: between})
+}
+
+// values writes the values of neighbours from the one at i on.
+func (r *Rule) values(i int, values []string) string {
+	return r.rules[i].text + " " + strconv.Quote(values[0]) + ", " + r.rules[i+1].text + " " + strconv.Quote(values[1])
+}
+
+// example returns the id of a template for values from the one at i on. The others are 1.
+func (r *Rule) example(i int, values ...string) string {
+	var b strings.Builder
+	for n := range r.rules {
+		value := "1"
+		if n >= i && n < i+len(values) {
+			value = values[n-i]
+		}
+		b.WriteString(r.texts[n] + value)
+	}
+	return b.String() + r.texts[len(r.rules)]
 }

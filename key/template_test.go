@@ -1,12 +1,10 @@
 package key
 
 import (
-	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
-
-	"github.com/semel-dev/semel"
 )
 
 func mustTemplate(t testing.TB, text string) *Rule {
@@ -18,22 +16,28 @@ func mustTemplate(t testing.TB, text string) *Rule {
 	return r
 }
 
-func TestATemplateKeepsItsIDReadable(t *testing.T) {
+func TestATemplateWritesValuesAsPeopleDo(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ template, body, want string }{
 		{"order-{.id}-placed", `{"id":"17"}`, "order-17-placed"},
-		{"order-{.id}-placed", `{"id":17}`, "order-'17'-placed"},
-		{"order-{.id}-placed", `{"id":"a-placed"}`, "order-a-placed-placed"},
+		{"order-{.id}-placed", `{"id":17}`, "order-17-placed"},
+		{"order-{.id}-placed", `{"id":1.0}`, "order-1.0-placed"},
+		{"order-{.id}-placed", `{"id":1e3}`, "order-1e3-placed"},
+		{"order-{.id}-placed", `{"id":12345678901234567890123}`, "order-12345678901234567890123-placed"},
+		{"order-{.id}-placed", `{"id":"a\u002dplaced"}`, "order-a-placed-placed"},
 		{"{.id}", `{"id":"x"}`, "x"},
-		{"{.id}", `{"id":true}`, "'true'"},
-		{"{.id}", `{"id":"'true'"}`, `"'true'"`},
-		{"{.id}", `{"id":"\"x\\"}`, `"\"x\\"`},
+		{"{.id}", `{"id":7}`, "7"},
+		{"{.id}", `{"id":true}`, "true"},
+		{"{.id}", `{"id":"'true'"}`, "'true'"},
+		{"{.id}", `{"id":"\"x\\"}`, `"x\`},
 		{"{.id}", `{"id":"\u0000n1"}`, "\x00s\x00n1"},
-		{"{.id}!", `{"id":"\ud800"}`, `'"\ud800"'!`},
+		{"a{.id}", `{"id":"\u0000n1"}`, "a\x00n1"},
+		{"{.id}!\"", `{"id":"\ud800"}`, "\x00u" + `"\ud800!\""`},
+		{"{.a}\n{.b}", `{"a":"\u0000","b":"\udc00"}`, "\x00u" + `"\u0000\n\udc00"`},
 		{"{.a}-{.b}", `{"a":"x","b":"y-z"}`, "x-y-z"},
-		{"{.a}-{.b}", `{"a":"x-y","b":"z"}`, `"x-y"-z`},
-		{"{.a}{.b}", `{"a":"x","b":"y"}`, `"x"y`},
-		{"{.a}-{.b}", `{"a":1e-5,"b":false}`, "'1e-5'-'false'"},
+		{"{.a}-{.b}", `{"a":"x-y","b":"z"}`, "x-y-z"},
+		{"{.a}{.b}", `{"a":"x","b":"y"}`, "xy"},
+		{"{.a}-{.b}", `{"a":1e-5,"b":false}`, "1e-5-false"},
 		{"{{{.a}}}/{header:Id}:{record-key}/{property:message-id}", `{"a":"x"}`, "{x}/h-1:r-1/m-1"},
 		{`{.["}"]}`, `{"}":"x"}`, "x"},
 	}
@@ -43,46 +47,62 @@ func TestATemplateKeepsItsIDReadable(t *testing.T) {
 			t.Errorf("%s of %s is %q, %v; want %q", tt.template, tt.body, k.ID, err, tt.want)
 		}
 	}
+	for body, want := range map[string]error{`{"id":null}`: ErrMissing, `{"id":""}`: ErrMissing, `{}`: ErrMissing, `{"id":[7]}`: ErrNotScalar, `7,`: ErrSyntax} {
+		if k, err := mustTemplate(t, "order-{.id}").Key("", message(body)); !errors.Is(err, want) {
+			t.Errorf("%s gives %q, %v; want %v", body, k.ID, err, want)
+		}
+	}
 }
 
-func TestATemplateGivesTwoMessagesOneIDOnlyIfAllValuesAreEqual(t *testing.T) {
+// The id of a template is that of the string with the same text, so that whoever writes
+// the string has the same key.
+func TestTheIDOfATemplateIsThatOfItsText(t *testing.T) {
 	t.Parallel()
-	// These are all strings of up to three characters that could confuse it.
-	values := []string{"1", "true"}
-	level := []string{""}
-	for range 3 {
-		var longer []string
-		for _, s := range level {
-			for _, c := range []string{"x", "-", `"`, "'", `\`} {
-				longer = append(longer, s+c)
-			}
+	whole := mustRule(t, ".text")
+	for template, body := range map[string]string{
+		"order-{.id}-placed": `{"id":7,"text":"order-7-placed"}`,
+		"{.id}":              `{"id":"\u0000n1","text":"\u0000n1"}`,
+		"x{.id}\"":           `{"id":"\ud800","text":"x\ud800\""}`,
+	} {
+		of, err := mustTemplate(t, template).Key("", message(body))
+		text, err2 := whole.Key("", message(body))
+		if err != nil || err2 != nil || of != text {
+			t.Errorf("%s of %s is %q, %v; the text is %q, %v", template, body, of.ID, err, text.ID, err2)
 		}
-		values, level = append(values, longer...), longer
 	}
-	var texts []string // of the values, as JSON
-	for _, v := range values {
-		text, err := json.Marshal(v)
-		if err != nil {
-			t.Fatal(err)
+}
+
+func TestATemplateKnowsWhatItDoesNotTellApart(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		template string
+		want     []Ambiguity
+	}{
+		{"order-{.id}-placed", []Ambiguity{{`.id 7`, `.id "7"`, "order-7-placed", "", true}}},
+		{"{header:a}!", nil},
+		{"{header:a}/{record-key}", []Ambiguity{{`header:a "x/y", record-key "z"`, `header:a "x", record-key "y/z"`, "x/y/z", "/", false}}},
+		{"{.a}{.b}", []Ambiguity{{`.a 7`, `.a "7"`, "71", "", true}, {`.a "xy", .b "z"`, `.a "x", .b "yz"`, "xyz", "", false}}},
+		{"{.a}-{.b}{.c}", []Ambiguity{{`.a 7`, `.a "7"`, "7-11", "", true}, {`.b "xy", .c "z"`, `.b "x", .c "yz"`, "1-xyz", "", false}}},
+	}
+	for _, tt := range tests {
+		if got := mustTemplate(t, tt.template).Ambiguous(); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %+v, want %+v", tt.template, got, tt.want)
 		}
-		texts = append(texts, string(text))
 	}
-	texts = append(texts, "1", "true", "false", "1e-1", "-1")
-	for _, template := range []string{"{.a}-{.b}", "{.a}{.b}", "{.a}--{.b}-", "x{.a}x-x{.b}", `{.a}"{.b}`, "{.a}'{.b}'"} {
-		x := mustTemplate(t, template).Reader(nil)
-		seen := make(map[string]string, len(texts)*len(texts))
-		for _, a := range texts {
-			for _, b := range texts {
-				body := `{"a":` + a + `,"b":` + b + `}`
-				id, err := x.AppendID(nil, &semel.Message{Body: []byte(body)})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if other, ok := seen[string(id)]; ok {
-					t.Fatalf("%s makes %q of %s and of %s", template, id, other, body)
-				}
-				seen[string(id)] = body
-			}
+	all, err := All(mustRule(t, ".a"), mustRule(t, ".b"))
+	if err != nil || all.Ambiguous() != nil {
+		t.Errorf("a composite is ambiguous: %v, %v", all.Ambiguous(), err)
+	}
+	for template, bodies := range map[string][2]string{
+		"{.a}-{.b}": {`{"a":"x-y","b":"z"}`, `{"a":"x","b":"y-z"}`},
+		"{.a}{.b}":  {`{"a":"xy","b":"z"}`, `{"a":"x","b":"yz"}`},
+		"{.a}":      {`{"a":7}`, `{"a":"7"}`},
+	} {
+		rule := mustTemplate(t, template)
+		one, err := rule.Key("", message(bodies[0]))
+		two, err2 := rule.Key("", message(bodies[1]))
+		if one != two || err != nil || err2 != nil {
+			t.Errorf("the example of %s is none: %q and %q", template, one.ID, two.ID)
 		}
 	}
 }

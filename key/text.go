@@ -245,11 +245,15 @@ func hexDigit(c byte) int {
 // appendCanonicalString appends value as a JSON string with as few escapes as
 // JSON allows, each in its shortest form.
 func appendCanonicalString(dst, value []byte) []byte {
-	dst = append(dst, '"')
-	for _, c := range value {
-		dst = appendCanonicalByte(dst, c)
+	return append(appendCanonicalName(append(dst, '"'), value), '"')
+}
+
+// appendCanonicalName is appendCanonicalString without the quotes on both sides.
+func appendCanonicalName[T string | []byte](dst []byte, value T) []byte {
+	for i := range len(value) {
+		dst = appendCanonicalByte(dst, value[i])
 	}
-	return append(dst, '"')
+	return dst
 }
 
 // appendCanonicalText appends the canonical form of the text of a valid string,
