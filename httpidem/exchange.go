@@ -103,7 +103,7 @@ func (e *exchange) run(ctx context.Context, claim semel.Claim) ([]byte, error) {
 
 // inner returns the request for the handler.
 func (e *exchange) inner(ctx context.Context, reader *whole) *http.Request {
-	out := withBody(ctx, e.r, e.body, reader)
+	out := withBody(context.WithValue(ctx, keyKey{}, e.call.Key), e.r, e.body, reader)
 	if e.opts.HideKey {
 		out.Header = out.Header.Clone()
 		for _, name := range e.opts.Profile.Headers {

@@ -4,10 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"regexp"
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/semel-dev/semel/internal/structured"
 )
 
 // errNoKey says that a request has no key.
@@ -108,17 +109,10 @@ func (p *Profile) parse(value string) (string, error) {
 	value = strings.Trim(value, " \t")
 	key := value
 	switch {
-	case strings.HasPrefix(value, `"`):
-		var rest string
+	case structured.IsString(value):
 		var err error
-		if key, rest, err = quoted(value); err != nil {
+		if key, err = structured.String(value); err != nil {
 			return "", err
-		}
-		if strings.HasPrefix(strings.TrimLeft(rest, " "), ",") {
-			return "", errors.New("it has more than one key: send one")
-		}
-		if !parameters.MatchString(rest) {
-			return "", fmt.Errorf("%.40q follows the closing double quote", rest)
 		}
 	case p.Strict:
 		return "", fmt.Errorf("the value %.40q is not a string: put the key in double quotes", value)
@@ -148,39 +142,3 @@ func (p *Profile) valid(key string) error {
 	}
 	return nil
 }
-
-// quoted returns the text of a string in quotes, and what follows it.
-func quoted(value string) (text, rest string, err error) {
-	var b strings.Builder
-	for i := 1; i < len(value); i++ {
-		switch c := value[i]; {
-		case c == '"':
-			return b.String(), value[i+1:], nil
-		case c == '\\':
-			i++
-			if i == len(value) || value[i] != '"' && value[i] != '\\' {
-				return "", "", errors.New(`a backslash is followed by neither " nor \`)
-			}
-			b.WriteByte(value[i])
-		case c < ' ' || c == 0x7f:
-			return "", "", fmt.Errorf("the key has the byte 0x%02x, which is no printable character", c)
-		default:
-			b.WriteByte(c)
-		}
-	}
-	return "", "", errors.New("the closing double quote is missing")
-}
-
-// parameters is what may follow a string: nothing, or parameters, as sections 3.1.2 and
-// 4.2.3.2 of RFC 9651 have them. The values are, in this order: string, bytes, boolean,
-// date, decimal, integer, token, display string.
-var parameters = regexp.MustCompile(`^(?:; *[a-z*][a-z0-9_.*-]*(?:=(?:` + strings.Join([]string{
-	`"(?:[ !#-\[\]-~]|\\["\\])*"`,
-	`:[A-Za-z0-9+/=]*:`,
-	`\?[01]`,
-	`@-?[0-9]{1,15}`,
-	`-?[0-9]{1,12}\.[0-9]{1,3}`,
-	`-?[0-9]{1,15}`,
-	"[A-Za-z*][A-Za-z0-9!#$%&'*+.^_`|~:/-]*",
-	`%"(?:[ !#$&-~]|%[0-9a-f]{2})*"`,
-}, "|") + `))?)* *$`)

@@ -95,3 +95,22 @@ func TestTheServiceGetsTheKey(t *testing.T) {
 		t.Errorf("with HideKey: %d, the service got %q", r.StatusCode, r.body)
 	}
 }
+
+// Every spelling of a key is one key for the handler too.
+func TestTheHandlerGetsTheParsedKey(t *testing.T) {
+	t.Parallel()
+	for _, value := range []string{`"q-1"`, "q-1", ` "q-1";v=1 `} {
+		var got semel.Key
+		handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			got, _ = httpidem.KeyOf(r.Context())
+		})
+		server := front(t, newGuard(t, newStore(t), nil), handler, &httpidem.Options{Route: "orders"})
+		post(t, server.URL, "", withKey(value)).must(t, 200, "")
+		if want := httpidem.Key("orders", "alice", "q-1"); got != want {
+			t.Errorf("%s is %q, want %q", value, got.ID, want.ID)
+		}
+		if r := post(t, server.URL, "", header{"Accept", "*/*"}); r.StatusCode != 200 || got != (semel.Key{}) {
+			t.Errorf("a request without a key: %d, its key is %q", r.StatusCode, got.ID)
+		}
+	}
+}

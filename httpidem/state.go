@@ -1,6 +1,7 @@
 package httpidem
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -124,6 +125,17 @@ func stateOf(r *semel.Record) *KeyState {
 		}
 	}
 	return s
+}
+
+type keyKey struct{}
+
+// KeyOf returns the key in the store of a request that the middleware passes on, from the
+// context of that request. It is the same for every spelling of the header: "q-1" in quotes
+// and q-1 without are one key. A handler that writes it to an outbox, or sends it on, uses
+// this one. ok is false for a request without a key.
+func KeyOf(ctx context.Context) (k semel.Key, ok bool) {
+	k, ok = ctx.Value(keyKey{}).(semel.Key)
+	return k, ok
 }
 
 // Key returns the key in the store for the key of a caller on a route. Operators look it

@@ -1,6 +1,7 @@
 package httpsrc
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -78,28 +79,40 @@ func (h *hold) release() {
 // body reads the body of a request, or returns the answer that refuses it. It takes
 // from the bound what has arrived, not what was announced: senders that trickle keep
 // nothing from others.
-func (s *Source) body(w http.ResponseWriter, r *http.Request, held *hold) ([]byte, *answer) {
-	if r.ContentLength > s.opts.MaxBody {
+// header is what the message takes besides its body.
+func (s *Source) body(w http.ResponseWriter, r *http.Request, header int64, held *hold) ([]byte, *answer) {
+	decode, known := decoder(r.Header)
+	switch {
+	case !known:
+		w.Header().Set("Accept-Encoding", codings)
+		w.Header().Set("Connection", "close") // the body is not read
+		return nil, &answer{status: http.StatusUnsupportedMediaType, text: fmt.Sprintf("a body with Content-Encoding: %.100q cannot be read: send it with %s, or without", r.Header["Content-Encoding"], codings)}
+	case r.ContentLength > s.opts.MaxBody:
 		return nil, s.tooLarge(w)
 	}
-	if now := s.held.Load(); now > 0 && now+r.ContentLength > s.opts.MaxBytes || !held.add(headerBytes(r)) {
+	if now := s.held.Load(); now > 0 && now+r.ContentLength > s.opts.MaxBytes || !held.add(header) {
 		return nil, later(full)
 	}
-	header := held.bytes
-	body, err := readAll(http.MaxBytesReader(w, r.Body, s.opts.MaxBody), r.ContentLength, held)
+	from, length := io.Reader(http.MaxBytesReader(w, r.Body, s.opts.MaxBody)), r.ContentLength
+	if decode != nil {
+		from, length = &decoded{from: bufio.NewReader(from), decode: decode, left: s.opts.MaxBody}, -1
+	}
+	body, err := readAll(from, length, held)
 	var large *http.MaxBytesError
 	switch {
 	case err == nil:
 		held.add(header + int64(len(body)) - held.bytes) // the rest of the buffer is not used
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		return body, nil
-	case errors.As(err, &large):
+	case errors.As(err, &large), errors.Is(err, errLarge):
 		return nil, s.tooLarge(w)
 	}
 	w.Header().Set("Connection", "close") // the rest is not read
 	switch {
 	case errors.Is(err, errFull):
 		return nil, later(full)
+	case errors.Is(err, errCoding):
+		return nil, &answer{status: http.StatusBadRequest, text: "the body is not what its Content-Encoding says: it cannot be decompressed"}
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, &answer{status: http.StatusRequestTimeout, text: "the body took too long: send it again"}
 	}
@@ -132,18 +145,6 @@ func readAll(r io.Reader, length int64, held *hold) ([]byte, error) {
 			return nil, err
 		}
 	}
-}
-
-// headerBytes returns what a message takes besides its body, as pipeline.Item.Bytes
-// counts it.
-func headerBytes(r *http.Request) int64 {
-	n := 256
-	for name, values := range r.Header {
-		for _, value := range values {
-			n += len(name) + len(value)
-		}
-	}
-	return int64(n)
 }
 
 func (s *Source) tooLarge(w http.ResponseWriter) *answer {

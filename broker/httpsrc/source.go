@@ -19,6 +19,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/invalid"
+	"github.com/semel-dev/semel/internal/structured"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -29,7 +30,8 @@ type Options struct {
 	Listen string
 	// Path is the path of the requests. Defaults to "/".
 	Path string
-	// MaxBody is the longest body in bytes. Defaults to 1 MiB.
+	// MaxBody is the longest body in bytes, also after it was decompressed. Defaults to
+	// 1 MiB.
 	MaxBody int64
 	// Wait is how long a request waits until its message is settled. After that
 	// it is answered with 503. Defaults to 30 s.
@@ -190,13 +192,14 @@ func (s *Source) handle(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	req := &request{make(chan answer, 1), hold{of: s}}
-	body, refused := s.body(w, r, &req.held)
-	if refused != nil {
+	it := s.item(r, req)
+	var refused *answer
+	if it.Message.Body, refused = s.body(w, r, it.Bytes(), &req.held); refused != nil {
 		req.held.release()
 		write(w, *refused)
 		return
 	}
-	s.await(w, r, body, req)
+	s.await(w, r, it, req)
 }
 
 // foreignPage reports whether the Origin that a browser sends is not on this machine. It
@@ -223,10 +226,10 @@ func later(text string) *answer {
 // an answer, because net/http sends 200 for a handler that just returns. The
 // context of the request is not a reliable sign that the sender is gone. It
 // also ends when the sender has closed its half of the connection and waits.
-func (s *Source) await(w http.ResponseWriter, r *http.Request, body []byte, req *request) {
+func (s *Source) await(w http.ResponseWriter, r *http.Request, it *pipeline.Item, req *request) {
 	timer := time.NewTimer(s.opts.Wait)
 	defer timer.Stop()
-	if refused := s.pass(r, s.item(r, body, req), timer); refused != nil {
+	if refused := s.pass(r, it, timer); refused != nil {
 		req.held.release()
 		write(w, *refused)
 		return
@@ -266,24 +269,47 @@ func (s *Source) pass(r *http.Request, it *pipeline.Item, timer *time.Timer) *an
 	}
 }
 
-func (s *Source) item(r *http.Request, body []byte, req *request) *pipeline.Item {
+// item returns the message of a request without its body.
+func (s *Source) item(r *http.Request, req *request) *pipeline.Item {
 	it := &pipeline.Item{Partition: s.partition, Ref: req}
-	m := &it.Message
-	m.Body, m.Time = body, time.Now()
-	m.Origin = semel.Origin{Source: "http", Offset: s.offset.Add(1)}
-	for name, values := range r.Header {
-		if name == "Authorization" || name == "Cookie" {
-			continue // these headers are for the source and must not be forwarded
-		}
-		if name == "Traceparent" || name == "Tracestate" {
-			name = strings.ToLower(name) // readers of Kafka headers compare names by case
-		}
-		for _, value := range values {
-			m.Headers = append(m.Headers, semel.Header{Name: name, Value: []byte(value)})
-		}
+	it.Message = semel.Message{
+		Headers: headers(r.Header), CaselessHeaders: true, Time: time.Now(),
+		Origin: semel.Origin{Source: "http", Offset: s.offset.Add(1)},
 	}
-	slices.SortStableFunc(m.Headers, func(a, b semel.Header) int { return cmp.Compare(a.Name, b.Name) })
 	return it
+}
+
+// headers returns the headers of a message in the order of their names, each in the one
+// spelling that stands for all that HTTP calls equal: the name in lower case, as HTTP/2
+// sends it, several lines as one, and an Idempotency-Key without the quotes of a string.
+func headers(from http.Header) []semel.Header {
+	list := make([]semel.Header, 0, len(from))
+	for name, lines := range from {
+		if IsKept(name) {
+			continue
+		}
+		name, value := strings.ToLower(name), strings.Join(lines, ", ")
+		if name == "idempotency-key" && structured.IsString(value) {
+			if key, err := structured.String(value); err == nil {
+				value = key
+			}
+		}
+		list = append(list, semel.Header{Name: name, Value: []byte(value)})
+	}
+	slices.SortFunc(list, func(a, b semel.Header) int { return cmp.Compare(a.Name, b.Name) })
+	return list
+}
+
+// IsKept reports whether the source keeps a header, in any case, to itself: credentials,
+// which must not be forwarded, and how the body came, which it has decoded.
+func IsKept(name string) bool {
+	switch strings.ToLower(name) {
+	case "authorization", "proxy-authorization", "cookie":
+		return true
+	case "content-encoding", "content-length", "transfer-encoding", "trailer", "host": // net/http takes the last three
+		return true
+	}
+	return false
 }
 
 func write(w http.ResponseWriter, a answer) {

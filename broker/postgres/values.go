@@ -29,7 +29,7 @@ var words = map[string]func(it *pipeline.Item) any{
 	"body":                func(it *pipeline.Item) any { return bytesOrNull(it.Message.Body) },
 	"record-key":          func(it *pipeline.Item) any { return bytesOrNull(it.Message.RecordKey) },
 	"property:message-id": func(it *pipeline.Item) any { return textOrNull(it.Message.ID) },
-	"key":                 func(it *pipeline.Item) any { return it.Call.Key.ID },
+	"key":                 func(it *pipeline.Item) any { return asText(key.AppendText(nil, []byte(it.Call.Key.ID))) },
 	"scope":               func(it *pipeline.Item) any { return it.Call.Key.Scope },
 	"attempt":             func(it *pipeline.Item) any { return json.Number(strconv.Itoa(max(it.Attempt, 1))) },
 	"token":               func(it *pipeline.Item) any { return json.Number(fmt.Sprint(uint64(it.Token))) },

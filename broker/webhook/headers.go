@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/semel-dev/semel/internal/structured"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -75,10 +76,14 @@ func (s *Sink) setHeaders(req *http.Request, it *pipeline.Item) {
 const digestPrefix = "sha256:"
 
 // idempotencyKey returns the id if it is valid in a header, and otherwise a
-// digest of it. Both are the same for every delivery of the key.
+// digest of it. Both are the same for every delivery of the key. An id that a receiver
+// would read as another one, or as two, is a string in quotes, as RFC 9651 has it.
 func idempotencyKey(it *pipeline.Item) string {
 	id := it.Call.Key.ID
 	if len(id) <= 255 && id != "" && printable(id) && !strings.HasPrefix(id, digestPrefix) {
+		if structured.IsString(id) || strings.Contains(id, ",") {
+			return structured.Quote(id)
+		}
 		return id
 	}
 	sum := sha256.Sum256([]byte(id))

@@ -121,7 +121,7 @@ func TestHeadersSayWhatTheTargetNeeds(t *testing.T) {
 		Headers: http.Header{"host": {"example.org"}, "x-static": {"1", "2"}, "IDEMPOTENCY-KEY": {"forged"}, "semel-token": {"forged"}},
 	})
 	for id, want := range map[string]string{
-		"o-1": "o-1", "with space": "with space", "ü": "", " x": "", "a\r\nX-Evil: 1": "", strings.Repeat("x", 256): "", "sha256:abc": "",
+		"o-1": "o-1", "with space": "with space", `a,b`: `"a,b"`, `"q-1"`: `"\"q-1\""`, `a"b\`: `a"b\`, "ü": "", " x": "", "a\r\nX-Evil: 1": "", strings.Repeat("x", 256): "", "sha256:abc": "",
 	} {
 		it := item(id, `{"a":1}`)
 		it.Redrive = 3

@@ -93,7 +93,8 @@ func order(w http.ResponseWriter, r *http.Request) {
 	_, err = tx.Exec(ctx, "INSERT INTO orders (id, customer, amount) VALUES ($1, $2, $3)", o.ID, customer, o.Amount)
 	if err == nil {
 		// The event has the key of the request, which everything behind it keeps.
-		requested := httpidem.Key("", customer, r.Header.Get("Idempotency-Key"))
+		// The header itself may have quotes around the key, or parameters behind it.
+		requested, _ := httpidem.KeyOf(ctx)
 		err = outbox.Write(ctx, tx, outbox.Message{
 			Aggregate: o.ID, Topic: "orders", Payload: body,
 			Headers: []semel.Header{{Name: "semel-key", Value: []byte(requested.ID)}},

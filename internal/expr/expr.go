@@ -275,9 +275,9 @@ func (m *message) ResolveName(name string) (any, bool) {
 	case tablesName:
 		return &m.named, m.tables != nil
 	case "key":
-		return types.String(d.Key.ID), true
+		return types.String(key.AppendText(nil, []byte(d.Key.ID))), true
 	case "headers":
-		return headersOf(d.Headers), true
+		return headersOf(&d.Message), true
 	case "time":
 		if d.Time.IsZero() {
 			return types.NewErr("the message has no time"), true
@@ -312,10 +312,10 @@ func (m *message) value() ref.Val {
 }
 
 // headersOf returns headers as a map. Of headers with the same name the last one counts,
-// as in key rules.
-func headersOf(list []semel.Header) ref.Val {
-	f := &fields{}
-	for _, h := range list {
+// and case does not count if the protocol has none, as in key rules.
+func headersOf(m *semel.Message) ref.Val {
+	f := &fields{caseless: m.CaselessHeaders}
+	for _, h := range m.Headers {
 		f.set(types.String(h.Name), types.String(h.Value))
 	}
 	return &mapping{f}

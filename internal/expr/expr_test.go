@@ -3,6 +3,7 @@ package expr_test
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"math"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/expr"
+	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -84,6 +86,50 @@ func TestMap(t *testing.T) {
 			t.Errorf("%s\n got %s (%v)\nwant %s", text, got, err, want)
 		} else if !json.Valid([]byte(got)) {
 			t.Errorf("%s: %s is not JSON", text, got)
+		}
+	}
+}
+
+// Headers of HTTP have no case, and those of other protocols do.
+func TestHeadersInEverySpelling(t *testing.T) {
+	for _, text := range []string{
+		`"X-GitHub-Event" in headers`, `headers["x-github-event"] == "push"`, `headers["X-" + "GITHUB-EVENT"] == "push"`,
+		`headers[?"X-Github-Event"].orValue("") == "push"`, `headers.exists(name, name == "x-github-event")`,
+	} {
+		f, err := expr.Compile(text, "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, caseless := range []bool{true, false} {
+			d := delivery("{}")
+			d.Headers, d.CaselessHeaders = []semel.Header{{Name: "x-github-event", Value: []byte("push")}}, caseless
+			want := caseless || strings.Contains(text, `"x-github-event"`)
+			if _, pass, err := f.Call(t.Context(), d); pass != want || err != nil && want {
+				t.Errorf("%s, caseless %v: %v, %v, want %v", text, caseless, pass, err, want)
+			}
+		}
+	}
+}
+
+// An id that is no text is as people write it, as in columns and templates.
+func TestKeysAreText(t *testing.T) {
+	f, err := expr.Compile("", "key", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err := key.Content([]byte(`{"a":1}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range map[string]string{
+		"o-1": `"o-1"`, string(key.AppendNumber(nil, "7")): `"7"`, string(key.AppendBool(nil, true)): `"true"`,
+		key.Action("charge", "t-1"): `"[\"charge\",\"t-1\"]"`,
+		content:                     `"` + hex.EncodeToString([]byte(content[2:])) + `"`,
+	} {
+		d := delivery("{}")
+		d.Key.ID = id
+		if got, _, err := f.Call(t.Context(), d); err != nil || string(got) != want {
+			t.Errorf("%q is %s, %v; want %s", id, got, err, want)
 		}
 	}
 }

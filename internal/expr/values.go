@@ -3,6 +3,7 @@ package expr
 import (
 	"fmt"
 	"reflect"
+	"strings"
 
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
@@ -130,7 +131,10 @@ func converted(v ref.Val, to ref.Type) ref.Val {
 }
 
 // fields are the entries of a map that an expression makes, and the headers.
-type fields struct{ keys, vals []ref.Val }
+type fields struct {
+	keys, vals []ref.Val
+	caseless   bool // find ignores case
+}
 
 // set sets an entry. Of equal keys the last one counts.
 func (f *fields) set(k, v ref.Val) {
@@ -145,7 +149,7 @@ func (f *fields) set(k, v ref.Val) {
 
 func (f *fields) find(name string) (ref.Val, bool) {
 	for i, k := range f.keys {
-		if s, ok := k.(types.String); ok && string(s) == name {
+		if s, ok := k.(types.String); ok && (string(s) == name || f.caseless && strings.EqualFold(string(s), name)) {
 			return f.vals[i], true
 		}
 	}
