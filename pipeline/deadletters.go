@@ -207,6 +207,7 @@ type msgJSON struct {
 	IDBytes   []byte       `json:"id_bytes,omitempty"` // if it is not valid UTF-8
 	RecordKey []byte       `json:"record_key"`         // null if there is none
 	Headers   []headerJSON `json:"headers,omitempty"`
+	Caseless  bool         `json:"caseless_headers,omitempty"`
 	Body      []byte       `json:"body"`
 	Text      *string      `json:"text,omitempty"` // for people
 	Time      *time.Time   `json:"time,omitempty"`
@@ -232,7 +233,7 @@ func (p *Parked) MarshalJSON() ([]byte, error) {
 		ID: p.ID, Pipeline: p.Pipeline, Scope: p.Key.Scope, Key: readable([]byte(p.Key.ID)), KeyBytes: []byte(p.Key.ID),
 		Reason: string(p.Reason), Error: p.Error, Attempts: p.Attempts, Redrives: p.Redrives, At: p.At.UTC(), Queued: p.Queued,
 		Message: msgJSON{
-			ID: m.ID, RecordKey: m.RecordKey, Body: m.Body, Text: readable(m.Body),
+			ID: m.ID, RecordKey: m.RecordKey, Body: m.Body, Text: readable(m.Body), Caseless: m.CaselessHeaders,
 			Source: m.Origin.Source, Partition: m.Origin.Partition, Offset: m.Origin.Offset, Delivery: m.Origin.Delivery,
 		},
 	}
@@ -261,7 +262,7 @@ func (p *Parked) UnmarshalJSON(data []byte) error {
 		ID: j.ID, Pipeline: j.Pipeline, Key: semel.Key{Scope: j.Scope, ID: string(j.KeyBytes)},
 		Reason: Reason(j.Reason), Error: j.Error, Attempts: j.Attempts, Redrives: j.Redrives, At: j.At, Queued: j.Queued,
 		Message: semel.Message{
-			ID: j.Message.ID, RecordKey: j.Message.RecordKey, Body: j.Message.Body,
+			ID: j.Message.ID, RecordKey: j.Message.RecordKey, Body: j.Message.Body, CaselessHeaders: j.Message.Caseless,
 			Origin: semel.Origin{Source: j.Message.Source, Partition: j.Message.Partition, Offset: j.Message.Offset, Delivery: j.Message.Delivery},
 		},
 	}

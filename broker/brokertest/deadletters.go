@@ -66,6 +66,8 @@ func parkedMessage(of string, n int) pipeline.Parked {
 			ID: "\xfe-id", RecordKey: []byte{}, Body: []byte("\x00\xff{\"a\":1}"), Time: time.Date(2025, 1, 2, 3, 4, 5, 6, time.UTC),
 			Headers: []semel.Header{{Name: "h\xff", Value: []byte{0, 255}}, {Name: "empty", Value: []byte{}}, {Name: "null"}, {Name: "empty", Value: []byte("twice")}},
 			Origin:  semel.Origin{Source: "to\xffpic", Partition: 3, Offset: 1 << 60, Delivery: 4},
+
+			CaselessHeaders: n%2 == 1,
 		},
 	}
 }

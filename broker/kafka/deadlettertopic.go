@@ -257,6 +257,7 @@ func (l *DeadLetterTopic) parked(r *kgo.Record) *pipeline.Parked {
 			RecordKey: r.Key, Body: r.Value, Time: m.Time, Origin: from, Headers: without(m.Headers, record.IsParking),
 		},
 	}
+	_, p.Message.CaselessHeaders = m.Header(record.HeaderCaseless)
 	p.Attempts, _ = strconv.Atoi(record.Header(&m, header.Attempt)) // 0, unknown, for records of other programs
 	p.Redrives = max(header.Redrives(&m)-1, 0)
 	if at, err := time.Parse(time.RFC3339Nano, record.Header(&m, record.HeaderParkedAt)); err == nil {

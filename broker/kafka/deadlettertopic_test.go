@@ -303,7 +303,9 @@ func TestMessagesThatAParkerPutAsideHaveTheirKeys(t *testing.T) {
 				Message: semel.Message{RecordKey: []byte(recordKey), Body: []byte("v"), Headers: []semel.Header{{Name: "own", Value: []byte("1")}}, Origin: semel.Origin{Source: "in"}},
 			}
 		}
-		kafkatest.Must(t, parker.Park(b.Context(), []pipeline.Parked{of("\x00k", "\x00s\x00k"), of("k", "of another rule")}))
+		other := of("k", "of another rule")
+		other.Message.CaselessHeaders = true // as of a request
+		kafkatest.Must(t, parker.Park(b.Context(), []pipeline.Parked{of("\x00k", "\x00s\x00k"), other}))
 		letters := b.topicLot(b.options(), func(o *kafka.DeadLetterTopicOptions) { o.Group, o.Transactional = "g", false })
 		list := b.listed(letters)
 		if len(list) != 2 {
@@ -312,6 +314,9 @@ func TestMessagesThatAParkerPutAsideHaveTheirKeys(t *testing.T) {
 		slices.SortFunc(list, func(a, b *pipeline.Parked) int { return strings.Compare(a.Key.ID, b.Key.ID) })
 		if list[0].Key != (semel.Key{Scope: "s", ID: "\x00s\x00k"}) || list[0].Attempts != 8 || list[1].Key.ID != "of another rule" {
 			t.Errorf("listed as %+v, %+v", list[0], list[1])
+		}
+		if list[0].Message.CaselessHeaders || !list[1].Message.CaselessHeaders {
+			t.Errorf("the case of headers counts otherwise: %+v, %+v", list[0].Message, list[1].Message)
 		}
 		_, errs := letters.Redrive(b.Context(), list, "ann")
 		if errs[0] != nil || errs[1] == nil || !strings.Contains(errs[1].Error(), "now finds another key in it") {

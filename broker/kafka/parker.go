@@ -63,6 +63,9 @@ func (p *Parker) Park(ctx context.Context, list []pipeline.Parked) error {
 		r := record.Parked(from, p.topic, list[i].Pipeline, list[i].Reason, list[i].Attempts, errors.New(list[i].Error))
 		r.Headers = record.AppendKeyHeaders(r.Headers, list[i].Key, list[i].Pipeline)
 		r.Headers = append(r.Headers, kgo.RecordHeader{Key: header.Attempt, Value: strconv.AppendInt(nil, int64(list[i].Attempts), 10)})
+		if m.CaselessHeaders {
+			r.Headers = append(r.Headers, kgo.RecordHeader{Key: record.HeaderCaseless, Value: []byte("true")})
+		}
 		if err := p.limits.Check(p.topic, r); err != nil {
 			return fmt.Errorf("kafka: %s/%d at %d: %w", m.Origin.Source, m.Origin.Partition, m.Origin.Offset, err)
 		}

@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -17,6 +18,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/postgres"
 	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/pgstore"
 )
@@ -562,6 +564,44 @@ func TestALockFailsItsMessagesAlone(t *testing.T) {
 		}
 		if got := one[string](t, pool, "SELECT string_agg(n::text, '' ORDER BY id::int) FROM amounts"); got != "10"+strings.Repeat("1", messages-2) {
 			t.Errorf("%s: wrote %s", w.name, got)
+		}
+	}
+}
+
+// A key that is no text, such as a hash, is handed over as people write it.
+func TestAKeyOfAnyFormIsText(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := open(t, address)
+	exec(t, pool, "CREATE TABLE k (key text, body jsonb)")
+	content, err := key.Content([]byte(`{"a":1}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := []string{
+		"o-1", string(key.AppendNumber(nil, "7")), string(key.AppendBool(nil, true)), key.Action("charge", "t-1"), content,
+		string(key.AppendBytes(nil, []byte("line"))), string(key.AppendString(nil, "7")),
+	}
+	want := []string{"o-1", "7", "true", `["charge","t-1"]`, hex.EncodeToString([]byte(content[2:])), hex.EncodeToString([]byte(ids[5][2:])), "7"}
+	columns := &postgres.Options{Table: "k", Columns: []postgres.Column{{Name: "key", From: "key"}, {Name: "body", From: "body"}}}
+	statement := &postgres.Options{Statement: "INSERT INTO k (key, body) VALUES ($1, $2)", Args: []string{"key", "body"}}
+	for _, opts := range []*postgres.Options{columns, statement} {
+		for _, w := range ways(t, address, pool, opts) {
+			exec(t, pool, "DELETE FROM k")
+			var list []*pipeline.Item
+			for i, id := range ids {
+				list = append(list, item(id, fmt.Sprint(i)))
+				list[i].Call.Key.Scope = w.name + fmt.Sprint(opts == statement)
+			}
+			w.process(t.Context(), list)
+			for i, it := range list {
+				if it.Err != nil {
+					t.Errorf("%s of %q: %v", w.name, ids[i], it.Err)
+				}
+			}
+			if got := one[[]string](t, pool, "SELECT array_agg(key ORDER BY body::text::int) FROM k"); !slices.Equal(got, want) {
+				t.Errorf("%s: %q, want %q", w.name, got, want)
+			}
 		}
 	}
 }

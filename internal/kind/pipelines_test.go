@@ -149,7 +149,7 @@ log: { format: json, level: debug }
 		!reflect.DeepEqual(w.Success, []int{304}) || !reflect.DeepEqual(w.Retry, []int{420, 421, 404}) || !reflect.DeepEqual(w.Forward, []string{"traceparent"}) {
 		t.Errorf("webhook: %+v", w)
 	}
-	if got := p.Key.Rule.String(); got != "first of header:event-id, all of .a, header:b, hash(.x,.y), o-{.id}" || p.Key.Scope != "s" || p.Key.OnMissing != "hash" {
+	if got := p.Key.Rule.String(); got != "first of header:event-id, all of .a, header:b, hash(.x,.y), template o-{.id}" || p.Key.Scope != "s" || p.Key.OnMissing != "hash" {
 		t.Errorf("key: %s %+v", got, p.Key)
 	}
 	p.Source, p.Sink, p.Key, p.Transaction, p.At, p.Store.At, p.Parked.Store.At = nil, nil, config.Key{}, config.Transaction{}, schema.Place{}, schema.Place{}, schema.Place{}

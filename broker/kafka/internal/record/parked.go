@@ -96,7 +96,7 @@ func AppendOwn(dst, headers []kgo.RecordHeader, kept string) []kgo.RecordHeader 
 
 func IsParking(name string) bool {
 	switch name {
-	case HeaderReason, HeaderError, header.Attempt, HeaderParkedAt, pipeline.RedriveHeader:
+	case HeaderReason, HeaderError, header.Attempt, HeaderParkedAt, HeaderCaseless, pipeline.RedriveHeader:
 		return true
 	}
 	return strings.HasPrefix(name, connectPrefix) || strings.HasPrefix(name, springPrefix)

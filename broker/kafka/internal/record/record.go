@@ -16,6 +16,7 @@ const (
 	HeaderReason   = "semel-reason"
 	HeaderError    = "semel-error"
 	HeaderParkedAt = "semel-parked-at" // RFC 3339
+	HeaderCaseless = "semel-caseless"  // if the names of the message's headers have no case
 )
 
 // Fill makes m the message of a record. They share their bytes. The headers are stored
