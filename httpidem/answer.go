@@ -217,7 +217,37 @@ func replay(w http.ResponseWriter, r *http.Request, p *Profile, data []byte) {
 		h["Content-Type"] = nil // net/http would guess one
 	}
 	w.WriteHeader(a.status)
-	_, _ = w.Write(a.body) // the client may have left
+	a.send(w)
+}
+
+const (
+	// stalled is how long a client may read nothing of a kept answer. The answer takes
+	// memory until the client has it.
+	stalled = 30 * time.Second
+	piece   = 64 << 10
+)
+
+// send sends the body. It gives up if the client has left, or reads nothing.
+func (a *answer) send(w http.ResponseWriter) {
+	if len(a.body) <= piece { // the memory of its connection holds it
+		_, _ = w.Write(a.body)
+		return
+	}
+	control := http.NewResponseController(w)
+	for rest := a.body; len(rest) > 0; {
+		n := min(len(rest), piece)
+		limited := control.SetWriteDeadline(time.Now().Add(stalled)) == nil
+		_, err := w.Write(rest[:n])
+		if rest = rest[n:]; len(rest) == 0 && err == nil {
+			err = control.Flush()
+		}
+		if limited && err == nil {
+			err = control.SetWriteDeadline(time.Time{})
+		}
+		if err != nil {
+			return
+		}
+	}
 }
 
 // notKept answers for a request whose answer the store did not keep.

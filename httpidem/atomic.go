@@ -31,7 +31,7 @@ func NewAtomic(guard *semel.Guard, do DoFunc, next http.Handler, opts *Options) 
 	if err != nil {
 		return nil, err
 	}
-	m.do, m.atomic = do, true
+	m.do = do
 	orElse(&m.opts.Wait, 2*time.Second)
 	m.opts.release = append(slices.Clone(m.opts.release), http.StatusInternalServerError/100)
 	return m, nil

@@ -23,14 +23,19 @@ type exchange struct {
 	c      *recorder // of the last run; nil if it did not run
 	held   *held     // the client of c, if the effect commits with its key
 	kept   share     // for the response
+	left   bool      // the client has its answer, which is recorded in the background
 
 	own flight // the memory of flight
 }
 
 // serve runs the request, or answers for the first request with its key.
 func (e *exchange) serve() {
-	defer e.land(settled{}) // after a panic
-	defer e.kept.end()
+	defer func() {
+		if !e.left {
+			e.land(settled{}) // after a panic
+			e.kept.end()
+		}
+	}()
 	// The work and its record outlive the client.
 	ctx := context.WithoutCancel(e.r.Context())
 	end := time.Now().Add(e.opts.Wait)
@@ -44,7 +49,10 @@ func (e *exchange) serve() {
 				e.flight = e.flights.begin(&e.call, &e.own, false, time.Time{})
 			}
 		}
-		out, err := e.do(ctx, e.call, e.run)
+		out, err := e.once(ctx)
+		if e.left {
+			return
+		}
 		left := time.Until(end)
 		elsewhere, wait := errors.AsType[*semel.InFlightError](err)
 		if !wait || left <= 0 {
@@ -75,14 +83,14 @@ func (e *exchange) run(ctx context.Context, claim semel.Claim) ([]byte, error) {
 		e.flights.note(e.flight, true, claim.LeaseEnd)
 	}
 	client := e.w
-	if e.atomic {
+	if e.do != nil {
 		e.held = &held{header: e.w.Header().Clone(), most: e.opts.MaxResponse}
 		client = e.held
 	}
 	e.kept.end() // of a run that was rolled back
 	e.kept.spare = requestCost
 	e.c = newRecorder(client, e.r, &e.opts, &e.kept)
-	e.c.work = work{ctx, e.c}
+	e.c.work, e.c.holds = work{ctx, e.c}, e.do == nil
 	inner := e.inner(&e.c.work, &e.c.body)
 	if inner.Header["Upgrade"] != nil { // an offer of HTTP/2, which a server may ignore
 		inner.Header = inner.Header.Clone()
@@ -119,13 +127,24 @@ func (e *exchange) settle(out semel.Outcome, err error) {
 		// The outcome of the claim is unknown, and not that of a request.
 		err = fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, err)
 	}
-	result := settled{data: out.Result.Data, err: err}
-	result.ok = err == nil || e.c == nil && !errors.Is(err, semel.ErrInFlight)
+	result := e.result(out, err)
 	e.land(result) // first, because this client may be slow
+	e.respond(out, result)
+}
+
+// result returns the result for all requests that wait for this one.
+func (e *exchange) result(out semel.Outcome, err error) settled {
+	return settled{data: out.Result.Data, err: err, ok: err == nil || e.c == nil && !errors.Is(err, semel.ErrInFlight)}
+}
+
+// respond answers the client, or ends the answer that the handler has begun.
+func (e *exchange) respond(out semel.Outcome, result settled) {
+	err := result.err
 	switch {
 	case e.held != nil && out.Decision != semel.Duplicate && (err == nil || errors.Is(err, errReleased)):
 		e.held.send(e.w)
-	case e.held == nil && e.c != nil && e.c.sent(): // if the store has failed since, the key stays claimed
+	case e.held == nil && e.c != nil && e.c.sent():
+		e.c.end() // if the store has failed since, the key stays claimed
 	default:
 		e.answer(result)
 	}
@@ -150,6 +169,11 @@ func (e *exchange) answer(result settled) {
 		e.refused(e.w, result.err, e.c != nil)
 		return
 	}
-	e.kept.add(int64(len(result.data))) // the client may be slow
+	e.kept.end() // of a run that was rolled back
+	e.kept.spare = requestCost
+	if !e.kept.takeWhole(int64(len(result.data))) {
+		(&refusal{problem: Overloaded, kept: true, detail: "The request took effect, and there is no memory to send its answer now. Repeat the request.", after: time.Second}).write(e.w, &e.opts.Profile)
+		return
+	}
 	replay(e.w, e.r, &e.opts.Profile, e.opts.decrypt(result.data, e.call.Key))
 }

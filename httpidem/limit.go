@@ -15,6 +15,7 @@ const requestCost = 16 << 10
 type room struct {
 	most  int64
 	taken atomic.Int64
+	over  atomic.Bool // one share has more than there was room for
 }
 
 // share is the part of a room that one request has. It is for one goroutine at a time.
@@ -22,6 +23,7 @@ type share struct {
 	of    *room
 	taken int64
 	spare int64 // taken elsewhere for this one
+	over  bool  // it is the one that has more
 }
 
 // take reports whether there was room for n more bytes.
@@ -38,17 +40,34 @@ func (s *share) take(n int64) bool {
 	return true
 }
 
-// add takes n more bytes, even if there is no room for them: others wait then.
-func (s *share) add(n int64) {
-	s.of.taken.Add(n)
-	s.taken += n
+// takeWhole is take for a kept response, which may be larger than the room: one share at a
+// time may have more than there is room for.
+func (s *share) takeWhole(n int64) bool {
+	if s.take(n) {
+		return true
+	}
+	if !s.of.over.CompareAndSwap(false, true) {
+		return false
+	}
+	s.over = true
+	s.give(-n)
+	return true
 }
 
 // give gives n bytes back.
-func (s *share) give(n int64) { s.add(-n) }
+func (s *share) give(n int64) {
+	s.of.taken.Add(-n)
+	s.taken -= n
+}
 
 // end gives all bytes back.
-func (s *share) end() { s.add(-s.taken) }
+func (s *share) end() {
+	s.give(s.taken)
+	if s.over {
+		s.over = false
+		s.of.over.Store(false)
+	}
+}
 
 // crowd counts the requests in progress of each caller.
 type crowd struct {

@@ -28,7 +28,6 @@ func New(guard *semel.Guard, next http.Handler, opts *Options) (http.Handler, er
 	if err != nil {
 		return nil, err
 	}
-	m.do = guard.DoCall
 	return m, nil
 }
 
@@ -36,7 +35,7 @@ func newMiddleware(guard *semel.Guard, next http.Handler, opts *Options) (*middl
 	if guard == nil || next == nil {
 		return nil, fmt.Errorf("httpidem: New: guard and handler are required: %w", semel.ErrInvalidRequest)
 	}
-	m := &middleware{next: next}
+	m := &middleware{guard: guard, next: next}
 	if opts != nil {
 		m.opts = *opts
 	}
@@ -66,8 +65,8 @@ func Ignore(next http.Handler, headers ...string) http.Handler {
 }
 
 type middleware struct {
-	do      DoFunc
-	atomic  bool // do commits the effect together with its key
+	guard   *semel.Guard
+	do      DoFunc // commits the effect together with its key; nil if it does not
 	next    http.Handler
 	ignore  http.Handler // next, for methods that take no key
 	opts    Options
@@ -214,7 +213,7 @@ func (m *middleware) refused(w http.ResponseWriter, err error, ran bool) {
 		m.refuse(w, KeyExpired, "Nothing has run now. The request is older than the time for which keys are kept, so it is not known whether it ran before. Look whether its effect is there.")
 	case errors.Is(err, semel.ErrResultNotKept):
 		notKept(w, &m.opts.Profile)
-	case errors.Is(err, semel.ErrOutcomeUnknown), ran && !m.atomic:
+	case errors.Is(err, semel.ErrOutcomeUnknown), ran && m.do == nil:
 		m.refuse(w, OutcomeUnknown, "The first request with this key did not end. It does not run again by itself. Ask the operator, or look whether its effect is there.")
 	case errors.Is(err, errQuota):
 		(&refusal{problem: Overloaded, detail: "Nothing has run. The caller has used too many new keys in an hour.", after: m.keys.left()}).write(w, &m.opts.Profile)

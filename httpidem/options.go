@@ -43,7 +43,10 @@ type Options struct {
 	// MaxBuffered limits the memory for all requests in progress in bytes: their bodies,
 	// kept responses, and 16 KiB for each. A request for which there is no room is refused
 	// with 503 before it runs. A response above 16 KiB without room reaches the client,
-	// and a repetition gets 409, as with MaxResponse. Defaults to 64 times MaxBody, and to
+	// and a repetition gets 409, as with MaxResponse. A repetition for whose kept response
+	// there is no room gets 503, and can be sent again; one of them at a time may exceed the
+	// limit. A client that reads nothing of a kept response for 30 s loses its connection.
+	// Defaults to 64 times MaxBody, and to
 	// 64 MiB at least.
 	MaxBuffered int64
 	// MaxPerCaller is the maximum number of requests of one caller in progress, with those
@@ -72,6 +75,12 @@ type Options struct {
 	// run twice, and its response has the header Idempotency-Status: unprotected. Defaults
 	// to false: such a request gets 503, and nothing runs.
 	FailOpen bool
+
+	// Go starts a function in the background: it records a response if the store takes
+	// longer than a second, while the client already has it. Set it to the method Go of a
+	// sync.WaitGroup, and wait for that after http.Server.Shutdown and before you close the
+	// store. Defaults to a new goroutine.
+	Go func(func())
 
 	// What follows is made of the fields above, and of the guard.
 	release []int         // see Profile.complete
@@ -116,6 +125,9 @@ func (o *Options) complete(guard *semel.Guard) error {
 	}
 	if o.MaxBuffered == 0 {
 		o.MaxBuffered = max(64*o.MaxBody, 64<<20)
+	}
+	if o.Go == nil {
+		o.Go = func(f func()) { go f() }
 	}
 	orElse(&o.MaxWaiters, 1024)
 	orElse(&o.MaxWaitersPerKey, 64)

@@ -25,7 +25,7 @@ const (
 	BodyTooLarge     Problem = "body-too-large"    // 413
 	BodyUnreadable   Problem = "body-unreadable"   // 400
 	StoreUnavailable Problem = "store-unavailable" // 503: nothing has run
-	Overloaded       Problem = "overloaded"        // 503: nothing has run
+	Overloaded       Problem = "overloaded"        // 503: nothing has run; or the first request took effect, as the detail says, and there is no memory for its answer
 	ScopeMissing     Problem = "scope-missing"     // 401: it is not known who asks
 	ScopeDenied      Problem = "scope-denied"      // 403: the caller may not send the request
 	ScopeUnavailable Problem = "scope-unavailable" // 503: the caller cannot be checked; nothing has run
@@ -92,6 +92,7 @@ type refusal struct {
 	problem Problem
 	status  int // 0: the one of the problem
 	detail  string
+	kept    bool          // the key protects the request, whatever the problem says
 	after   time.Duration // Retry-After, if it is above 0
 }
 
@@ -107,7 +108,7 @@ func (f *refusal) write(w http.ResponseWriter, p *Profile) {
 		case KeyReused:
 			status = p.MismatchStatus
 		}
-		p.accepted(h, f.problem.kept())
+		p.accepted(h, f.kept || f.problem.kept())
 		if p.Transient != "" && f.problem.passing() {
 			h.Set(p.Transient, "true")
 		}

@@ -37,6 +37,7 @@ type recorder struct {
 	room   *share // the memory for the copy
 	work   work
 	body   whole // what the handler reads
+	holds  bool  // the end of a response waits until it is recorded
 
 	mu     sync.Mutex // guards the fields below
 	client http.ResponseWriter
@@ -46,6 +47,8 @@ type recorder struct {
 	status int // 0 before the final header
 	kept   answer
 	length string // the Content-Length of the response, if the handler has set it
+	rest   int64  // what is still to come of it
+	last   []byte // the last byte of the response, which the client gets from end
 	full   bool   // the response is not kept whole
 }
 
@@ -78,6 +81,7 @@ func (c *recorder) writeHeader(status int) {
 	}
 	if status >= 200 {
 		c.status, c.length = status, c.header.Get("Content-Length")
+		c.rest, _ = strconv.ParseInt(c.length, 10, 64) // 0 if the end of the response is that of its handler
 		c.keep()
 	}
 	if c.client == nil {
@@ -128,10 +132,13 @@ func (c *recorder) Write(data []byte) (int, error) {
 	if !c.full {
 		c.kept.body = append(c.kept.body, data...)
 	}
-	if c.client != nil {
-		if _, err := c.client.Write(data); err != nil {
-			c.client = nil // it has left; the rest is kept for its next try
-		}
+	c.rest -= int64(len(data))
+	if c.pass(c.last); c.holds && c.rest == 0 && len(data) > 0 {
+		c.last = append(c.last[:0], data[len(data)-1])
+		c.pass(data[:len(data)-1])
+	} else {
+		c.last = nil
+		c.pass(data)
 	}
 	if c.full && c.client == nil {
 		// The response may have no end. A handler may undo its work because of the error.
@@ -139,6 +146,25 @@ func (c *recorder) Write(data []byte) (int, error) {
 		return 0, errUnwanted
 	}
 	return len(data), nil
+}
+
+// pass writes to the client.
+func (c *recorder) pass(data []byte) {
+	if c.client == nil || len(data) == 0 {
+		return
+	}
+	if _, err := c.client.Write(data); err != nil {
+		c.client = nil // it has left; the rest is kept for its next try
+	}
+}
+
+// end passes the last byte of a response on. A response without a Content-Length ends
+// with its handler.
+func (c *recorder) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pass(c.last)
+	c.last = nil
 }
 
 var errUnwanted = errors.New("httpidem: the client has left, and the response is not kept")

@@ -319,7 +319,7 @@ func proxyMapping(p *Proxy) schema.Mapping {
 	}
 	fields := slices.Concat(own, identityFields(&p.Identity), routeFields(&p.Route, false))
 	fields = append(fields,
-		schema.SizeField("max_buffered", &p.MaxBuffered, "Memory for the requests with a key that are in progress on a route. Further ones get a 503.").Means("64 times max_body, and 64MiB at least"),
+		schema.SizeField("max_buffered", &p.MaxBuffered, "Memory for the requests with a key that are in progress on a route, and for kept answers on their way to clients. Further ones get a 503.").Means("64 times max_body, and 64MiB at least"),
 		schema.NumberField("max_per_caller", &p.MaxPerCaller, 1, 1_000_000, "Requests of one caller with a key that may be in progress on a route. Further ones get a 503.").Means("no limit"),
 		schema.NumberField("max_keys_per_caller", &p.MaxKeysPerCaller, 1, 1<<31-1, "New keys that one caller may use on a route in an hour, as this process counts them. Requests with further ones get a 503 and do not run.").Means("no limit"),
 		schema.NumberField("max_waiters", &p.MaxWaiters, 1, 1_000_000, "With `wait`: requests that may wait for the first answer on a route. Further ones get 409 immediately.").Or("1024"),

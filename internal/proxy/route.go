@@ -154,7 +154,7 @@ func (b *builder) route(r *config.Route) (*route, error) {
 	conf := b.server.conf
 	made := &route{Route: r, profile: r.Rules(), bodyTimeout: cmp.Or(conf.BodyTimeout, 30*time.Second)}
 	opts := conf.Options(r)
-	opts.Scope = b.scope
+	opts.Scope, opts.Go = b.scope, b.server.record
 	if opts.Encryption, err = conf.Encryption(); err != nil {
 		return nil, fmt.Errorf("encryption_key: %w: %w", err, semel.ErrInvalidRequest)
 	}

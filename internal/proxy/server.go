@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -30,6 +31,10 @@ type Server struct {
 	table    atomic.Pointer[table] // nil until Open
 	draining atomic.Bool
 	running  atomic.Int64 // requests with a key
+
+	// Answers that their clients have are recorded in the background.
+	recording  sync.WaitGroup
+	unrecorded atomic.Int64
 }
 
 // defaultDrain is how long the end may take without a configuration.
@@ -87,11 +92,34 @@ func (s *Server) Serve(ctx context.Context) error {
 		_ = s.server.Close() // it ends the connections that are left
 	}
 	<-ended
-	if left := s.running.Load(); left > 0 {
-		return fmt.Errorf("proxy: %d requests with a key were in progress when the drain ended after %s: their outcome is not known, and semel keys ls --state claimed lists them", left, s.drain)
+	s.recorded(limited)
+	if left := max(s.running.Load(), s.unrecorded.Load()); left > 0 {
+		return fmt.Errorf("proxy: %d requests with a key were in progress, or not yet recorded, when the drain ended after %s: their outcome is not known, and semel keys ls --state claimed lists them", left, s.drain)
 	}
 	s.log.Info("ended")
 	return nil
+}
+
+// record records an answer in the background.
+func (s *Server) record(answer func()) {
+	s.unrecorded.Add(1)
+	s.recording.Go(func() {
+		defer s.unrecorded.Add(-1)
+		answer()
+	})
+}
+
+// recorded waits until all answers are recorded, or ctx ends.
+func (s *Server) recorded(ctx context.Context) {
+	done := make(chan struct{})
+	go func() {
+		s.recording.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
 }
 
 // Open lets the server use a store. The observer receives the decisions of the guards.
