@@ -17,6 +17,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/asides"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/copies"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/marks"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/origins"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pace"
 	"github.com/semel-dev/semel/pipeline"
@@ -277,7 +278,7 @@ func (c *copier) transact(ctx, calls, last context.Context, fetches kgo.Fetches)
 		return c.rewind(last)
 	}
 	c.does("the commit of a Kafka transaction", c.records)
-	committed, err := c.client.End(cluster.Committing(last, nil, nil, c.rest), kgo.TryCommit)
+	committed, err := c.client.End(cluster.Committing(last, nil, c.notes(), c.rest), kgo.TryCommit)
 	if err == nil && !committed {
 		err = errAgain // it may have committed, even if the client reports otherwise
 	}
@@ -293,6 +294,18 @@ func (c *copier) transact(ctx, calls, last context.Context, fetches kgo.Fetches)
 	c.t.health.Works(c.name)
 	c.asides.Report(c.t.observe)
 	return nil
+}
+
+// notes returns what is committed with the offsets of the inputs.
+func (c *copier) notes() map[cluster.Partition]string {
+	notes := map[cluster.Partition]string{}
+	for topic, size := range c.t.origins {
+		n := marks.Note{Read: c.t.topics[topic], Copied: c.t.topics[c.to]}
+		for number := range size {
+			notes[cluster.Partition{Topic: topic, Number: number}] = n.String()
+		}
+	}
+	return notes
 }
 
 // copy writes copies of records. If the transaction takes too long, it leaves the rest. A

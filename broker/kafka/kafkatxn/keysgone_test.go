@@ -78,6 +78,7 @@ func TestKeysThatAreGoneAreNotForgottenInSilence(t *testing.T) {
 				for _, topic := range opts.reads() {
 					kafkatest.Must(t, b.Cluster.CreateTopic(opts.changelogOf(topic), 2, map[string]string{"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "7200000"}))
 				}
+				b.acceptLoss("g")
 				b.to("in")
 				b.handle(opts)
 			})

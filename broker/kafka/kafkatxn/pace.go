@@ -57,15 +57,12 @@ func (o *TransactorOptions) overdue(b *pace.Budget, err error) error {
 		return err
 	}
 	took, overdue := b.Overdue()
-	if !overdue {
+	if !overdue || o.Transform == nil && o.FilterMap == nil {
 		return err
 	}
-	what := "the brokers need more than that: raise it"
-	switch {
-	case o.Transform != nil:
+	what := "the filter or map needs more than that: make it simpler"
+	if o.Transform != nil {
 		what = "the Transform needs more than that: make it quicker, or raise it"
-	case o.FilterMap != nil:
-		what = "the filter or map needs more than that: make it simpler"
 	}
 	return fmt.Errorf("the transaction took %v, and brokers abort it after the Timeouts.Transaction of %v: %s: %w",
 		took.Round(time.Millisecond), o.Timeouts.Transaction, what, err)

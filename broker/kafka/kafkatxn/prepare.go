@@ -97,13 +97,13 @@ func (t *Transactor) check(ctx context.Context) error {
 	if err := t.sample(ctx); err != nil { // before a topic is created whose partitions cannot be changed
 		return err
 	}
-	if t.tableSizes, err = t.checkTables(ctx, adm, topics); err != nil {
+	if t.tableTopics, err = t.checkTables(ctx, adm, topics); err != nil {
 		return err
 	}
 	t.topics, t.sizes, t.changelog = map[string]keystate.TopicID{}, map[string]int32{}, map[string]keystate.TopicID{}
 	t.stateTopic, t.origins = map[string]keystate.TopicID{}, map[string]int32{}
 	for _, input := range t.opts.Inputs {
-		t.origins[input] = int32(len(topics[input].Partitions))
+		t.origins[input], t.topics[input] = int32(len(topics[input].Partitions)), topics[input].ID
 	}
 	for _, topic := range t.opts.reads() {
 		partitions := len(topics[topic].Partitions)
@@ -118,6 +118,9 @@ func (t *Transactor) check(ctx context.Context) error {
 				return err
 			}
 		}
+	}
+	if err := t.intact(ctx, adm); err != nil {
+		return err
 	}
 	return t.readLimits(ctx, adm)
 }
@@ -296,8 +299,8 @@ func (t *Transactor) checkUnread(ctx context.Context, adm *kadm.Client, input st
 	for _, setting := range slices.Sorted(maps.Keys(settings)) {
 		create += " --config " + setting + "=" + *settings[setting]
 	}
-	return fmt.Errorf("kafka: group %s has read %s, and changelog %s, which holds its keys, %w: repeated records would take effect again. %sIf there were no keys, because the offsets are another consumer's or were set by hand, or to start without them, create it: %s",
-		t.opts.Group, input, name, errNoTopic, hint, create)
+	return fmt.Errorf("kafka: group %s has read %s, and changelog %s, which holds its keys, %w: repeated records would take effect again. %sIf there were no keys, because the offsets are another consumer's or were set by hand, or to start without them, create it: %s. If Semel has read the input before, also %s",
+		t.opts.Group, input, name, errNoTopic, hint, create, t.acceptLoss(input))
 }
 
 // changelogRetention returns the retention of the changelog in milliseconds, or -1.

@@ -118,6 +118,9 @@ func (t *Transactor) bringUpToDate(ctx context.Context, s *session, parts []*par
 	}); err != nil {
 		return err
 	}
+	if err := t.intactParts(ctx, s, parts); err != nil {
+		return err
+	}
 	from, err := t.positions(ctx, parts)
 	if err != nil {
 		return err

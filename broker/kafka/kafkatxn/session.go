@@ -18,6 +18,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/marks"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/origins"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/waits"
 	"github.com/semel-dev/semel/pipeline"
@@ -104,6 +105,7 @@ type part struct {
 	rowsRead bool
 	// The fields below belong to the open transaction.
 	touched bool
+	marks   marks.Note    // of its commit
 	changes []*kgo.Record // of the changelog
 	windows []*kgo.Record // of the changelog of windows
 }

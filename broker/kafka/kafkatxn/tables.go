@@ -53,13 +53,13 @@ func (o *TransactorOptions) parksWithoutRow() bool {
 	})
 }
 
-// checkTables refuses unsuitable topics of tables, and returns their partition counts. inputs
-// are the topics that are read.
-func (t *Transactor) checkTables(ctx context.Context, adm *kadm.Client, inputs kadm.TopicDetails) (map[string]int32, error) {
-	sizes := map[string]int32{}
+// checkTables refuses unsuitable topics of tables, and returns them. inputs are the topics
+// that are read.
+func (t *Transactor) checkTables(ctx context.Context, adm *kadm.Client, inputs kadm.TopicDetails) (kadm.TopicDetails, error) {
+	all := kadm.TopicDetails{}
 	for _, table := range t.opts.Tables {
 		name := table.Topic
-		if sizes[name] > 0 {
+		if all.Has(name) {
 			continue
 		}
 		topics, err := adm.ListTopics(ctx, name)
@@ -72,7 +72,7 @@ func (t *Transactor) checkTables(ctx context.Context, adm *kadm.Client, inputs k
 		} else if topic.Err != nil {
 			return nil, fmt.Errorf("kafka: table topic %s: %w", name, topic.Err)
 		}
-		sizes[name] = int32(len(topic.Partitions))
+		all[name] = topic
 		for _, input := range t.opts.Inputs {
 			if have, need := len(topic.Partitions), len(inputs[input].Partitions); table.Local && have != need {
 				return nil, fmt.Errorf("kafka: table topic %s has %d partitions and %s %d, so rows and messages are not in the same partitions: write read: global (Local: false): %w", name, have, input, need, semel.ErrInvalidRequest)
@@ -86,7 +86,7 @@ func (t *Transactor) checkTables(ctx context.Context, adm *kadm.Client, inputs k
 			return nil, fmt.Errorf("kafka: table topic %s has %s: %s: %s: %w", name, found, cost, remedy, semel.ErrInvalidRequest)
 		}
 	}
-	return sizes, nil
+	return all, nil
 }
 
 // openTables begins to read the topics of the tables.
@@ -95,7 +95,7 @@ func (t *Transactor) openTables() error {
 		return nil
 	}
 	r, err := tables.New(tables.Options{
-		Tables: t.opts.Tables, Sizes: t.tableSizes, Admin: t.adm(), Now: t.now,
+		Tables: t.opts.Tables, Topics: t.tableTopics, Admin: t.adm(), Now: t.now,
 		Client: func(more ...kgo.Opt) []kgo.Opt { return t.clientOptions(more...) },
 		Observe: func(reason string, err error) {
 			t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: reason, Err: err})

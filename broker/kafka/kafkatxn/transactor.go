@@ -20,6 +20,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/marks"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/members"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/tables"
 	"github.com/semel-dev/semel/internal/changes"
@@ -38,15 +39,15 @@ type Transactor struct {
 	windows keystate.Windowing
 	clock   *clock.Clock
 
-	admin  *kgo.Client // not transactional: metadata, offsets, barriers
-	topics map[string]keystate.TopicID
+	admin  *kgo.Client                 // not transactional: metadata, offsets, barriers
+	topics map[string]keystate.TopicID // also of Inputs
 	// definition identifies the Aggregate or Keep.
-	definition changes.ID
-	sizes      map[string]int32            // number of partitions by input topic
-	origins    map[string]int32            // number of partitions by topic that is mixed
-	changelog  map[string]keystate.TopicID // by input topic
-	stateTopic map[string]keystate.TopicID // of windows and held records, by input topic
-	tableSizes map[string]int32            // number of partitions of their topics
+	definition  changes.ID
+	sizes       map[string]int32            // number of partitions by input topic
+	origins     map[string]int32            // number of partitions by topic that is mixed
+	changelog   map[string]keystate.TopicID // by input topic
+	stateTopic  map[string]keystate.TopicID // of windows and held records, by input topic
+	tableTopics kadm.TopicDetails
 
 	// copyPartitions is the number of partitions of the topic between the stages.
 	copyPartitions int32
@@ -126,6 +127,7 @@ func (t *Transactor) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	members := t.members()
 	errs := make([]error, len(members)+1)
+	var damage error
 	if t.tables != nil {
 		running.Go(func() {
 			if errs[len(members)] = t.tables.Run(ctx); errs[len(members)] != nil {
@@ -147,6 +149,11 @@ func (t *Transactor) Run(ctx context.Context) error {
 		})
 	}
 	running.Go(func() { t.watchStalls(ctx) })
+	running.Go(func() {
+		if damage = t.watchIntact(ctx); damage != nil {
+			cancel(damage)
+		}
+	})
 	if t.opts.State.Standby {
 		running.Go(func() { newStandby(t).run(ctx) })
 	}
@@ -160,7 +167,7 @@ func (t *Transactor) Run(ctx context.Context) error {
 	for _, s := range t.slots {
 		s.close()
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, damage)...)
 }
 
 // groupMember is a member of a group. It works until ctx ends or it cannot continue.
@@ -228,6 +235,10 @@ type slot struct {
 	waiting int             // sessions that wait for it
 	state   *keystate.State // the holder's
 	windows *windowState    // the holder's; nil without Aggregate and Keep
+	// note is that of the committed offset, and the holder's. keysCut is the offset up to
+	// which the changelog of keys no longer counts, which the next note says.
+	note    marks.Note
+	keysCut int64
 	// cut and windowsCut are offsets up to which the changelogs of keys and windows may
 	// be deleted, or 0.
 	cut, windowsCut atomic.Int64

@@ -152,18 +152,19 @@ func (w *worker) resumePart(ctx, calls context.Context, p *part, n int) error {
 	return nil
 }
 
-// notes returns what is committed with the offsets of partitions in which records wait. A
-// note is also taken back by a commit, so it adds the present offsets of partitions of
-// which nothing was read.
+// notes returns what is committed with the offsets of partitions. A note is also changed by a
+// commit, so it adds the present offsets of partitions of which nothing was read.
 func (w *worker) notes() map[cluster.Partition]string {
 	notes := map[cluster.Partition]string{}
-	for _, p := range w.touched {
-		note, commits := p.waits.Note()
-		if !commits {
+	for _, p := range w.s.parts {
+		if !p.ready {
 			continue
 		}
-		if note != "" {
-			notes[p.id] = note
+		p.marks = w.s.t.mark(p)
+		waiting, commits := p.waits.Note()
+		notes[p.id] = withMark(waiting, &p.marks)
+		if !p.touched || !commits && len(p.changes)+len(p.windows) == 0 {
+			continue
 		}
 		if at, ok := present(w.s.brokers.CommittedOffsets(), p); ok {
 			if w.present == nil {

@@ -39,6 +39,7 @@ func (b *bubble) noted() (list []string) {
 	kafkatest.Must(b.T, err)
 	committed.Each(func(at kadm.OffsetResponse) {
 		if offsets, ok := strings.CutPrefix(at.Metadata, waits.Prefix); ok {
+			offsets, _, _ = strings.Cut(offsets, waits.End)
 			list = append(list, fmt.Sprintf("%d:%s", at.Partition, offsets))
 		}
 	})
@@ -196,7 +197,7 @@ func TestABrokerThatTakesNoNotesIsRefused(t *testing.T) {
 				answer := kmsg.TxnOffsetCommitResponseTopic{Topic: topic.Topic}
 				for _, part := range topic.Partitions {
 					code := int16(0)
-					if part.Metadata != nil && len(*part.Metadata) > 100 {
+					if part.Metadata != nil && len(*part.Metadata) > 250 {
 						code, long = kerr.OffsetMetadataTooLarge.Code, true
 					}
 					answer.Partitions = append(answer.Partitions, kmsg.TxnOffsetCommitResponseTopicPartition{Partition: part.Partition, ErrorCode: code})

@@ -375,9 +375,7 @@ func (t *Transactor) windowsApplied(p *part) error {
 	for _, r := range p.windows {
 		ws.passed(r.Value, r.Offset+1)
 	}
-	if ws.shorten() {
-		p.slot.windowsCut.Store(ws.cut)
-	}
+	ws.shorten()
 	p.slot.measure()
 	return t.writeWindowsLog(ws)
 }

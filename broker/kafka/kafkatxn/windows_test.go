@@ -436,8 +436,8 @@ func TestAQuietPartitionClosesItsWindowsInTime(t *testing.T) {
 			t.Errorf("there were %d requests for the ends of partitions in %d seconds", got, seconds)
 		}
 		asked.Store(0)
-		time.Sleep(10 * time.Minute) // in a bubble
-		if got := asked.Load(); got > 10*60+10 {
+		time.Sleep(10 * time.Minute)                  // in a bubble
+		if got := asked.Load(); got > 10*60+2*60+10 { // and twice in 10 s for damage
 			t.Errorf("there were %d requests for the ends of partitions in 10 minutes without open windows", got)
 		}
 		p.Stop()

@@ -34,8 +34,8 @@ func (t *Transactor) checkWindows(ctx context.Context, adm *kadm.Client, input s
 			return err
 		}
 		if read != "" {
-			return fmt.Errorf("kafka: group %s has read %s, and topic %s, which holds its open windows or held records, %w: they would lack the messages that were read. Use a new group, or, to begin without them, create it: kafka-topics.sh --create --topic %s --partitions %d --config cleanup.policy=delete --config retention.bytes=-1 --config retention.ms=-1",
-				t.opts.Group, input, name, errNoTopic, name, partitions)
+			return fmt.Errorf("kafka: group %s has read %s, and topic %s, which holds its open windows or held records, %w: they would lack the messages that were read. Use a new group, or, to begin without them, create it: kafka-topics.sh --create --topic %s --partitions %d --config cleanup.policy=delete --config retention.bytes=-1 --config retention.ms=-1; and %s",
+				t.opts.Group, input, name, errNoTopic, name, partitions, t.acceptLoss(input))
 		}
 		settings := map[string]*string{"cleanup.policy": kadm.StringPtr("delete"), "retention.bytes": kadm.StringPtr("-1"), "retention.ms": kadm.StringPtr("-1"),
 			"segment.bytes": kadm.StringPtr(strconv.Itoa(repartitionSegment))} // the broker frees whole segments

@@ -247,6 +247,7 @@ func (s *session) finish(calls, last context.Context) error {
 	s.works()
 	settled := w.records
 	for _, p := range w.touched {
+		p.slot.marked(p.marks)
 		settled -= p.waits.Commit()
 		err = errors.Join(err, s.applied(p))
 	}
@@ -273,7 +274,7 @@ func (s *session) applied(p *part) error {
 	st.Commit()
 	s.t.writeLog(st)
 	if at, ok := st.Cuts.Take(st.CommittedTime); ok {
-		p.slot.cut.Store(at)
+		p.slot.keysCut = at
 	}
 	if p.slot.windows != nil {
 		return s.t.windowsApplied(p)

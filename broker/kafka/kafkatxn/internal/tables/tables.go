@@ -40,15 +40,19 @@ type log struct {
 	topic string
 	local bool
 	rows  *rows.State
+	id    kadm.TopicID    // zero if brokers have no ids
 	size  int32           // the number of its partitions
+	from  map[int32]int64 // the first offset that was read, by partition
 	at    map[int32]int64 // the offset after the last record that was read, by partition
+	// missing is since when the topic does not exist, or zero. Only Run uses it.
+	missing time.Time
 }
 
 // Options are the options of New.
 type Options struct {
 	Tables []*stream.Table
-	// Sizes are the partition counts of their topics.
-	Sizes map[string]int32
+	// Topics are their topics.
+	Topics kadm.TopicDetails
 	// Client returns the options of a client, and Admin asks brokers.
 	Client func(more ...kgo.Opt) []kgo.Opt
 	Admin  *kadm.Client
@@ -70,7 +74,8 @@ func New(o Options) (*Reader, error) {
 	for _, t := range o.Tables {
 		l := r.logs[t.Topic]
 		if l == nil {
-			l = &log{topic: t.Topic, local: t.Local, rows: rows.New(t.History), size: o.Sizes[t.Topic], at: map[int32]int64{}}
+			l = &log{topic: t.Topic, local: t.Local, rows: rows.New(t.History),
+				id: o.Topics[t.Topic].ID, size: int32(len(o.Topics[t.Topic].Partitions)), from: map[int32]int64{}, at: map[int32]int64{}}
 			r.logs[t.Topic] = l
 		}
 		t.Attach(r.rowsOf(l, t.History))
@@ -123,9 +128,10 @@ func (r *Reader) Run(ctx context.Context) error {
 			return err
 		}
 		fetches.EachPartition(r.take)
-		if time.Since(looked) >= lookEvery {
+		unknown := cluster.IsAny(err, kerr.UnknownTopicID, kerr.UnknownTopicOrPartition)
+		if since := time.Since(looked); since >= lookEvery || unknown && since >= time.Second {
 			looked = time.Now()
-			if found := r.grow(ctx); errors.Is(found, semel.ErrInvalidRequest) {
+			if found := r.look(ctx); errors.Is(found, semel.ErrInvalidRequest) {
 				return found
 			}
 		}
@@ -145,7 +151,7 @@ func (r *Reader) Run(ctx context.Context) error {
 // Close ends a Reader that does not run.
 func (r *Reader) Close() { r.client.Close() }
 
-// lookEvery is how often a Reader looks for new partitions.
+// lookEvery is how often a Reader looks for new partitions, and for lost rows.
 const lookEvery = 10 * time.Second
 
 // failure returns an error of a fetch, or nil. It wraps semel.ErrInvalidRequest if only
@@ -190,12 +196,20 @@ func (r *Reader) take(f kgo.FetchTopicPartition) {
 	r.moved = make(chan struct{})
 }
 
-// grow looks for new partitions.
-func (r *Reader) grow(ctx context.Context) error {
+// look looks for new partitions, and for topics that are not those that were read: the rows
+// would be those of a topic that was deleted. An error that wraps semel.ErrInvalidRequest says
+// so.
+func (r *Reader) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookEvery/2)
 	defer cancel()
 	topics, err := r.admin.ListTopics(ctx, r.topics()...)
 	if err != nil {
+		return err
+	}
+	if err := r.same(topics); err != nil {
+		return err
+	}
+	if err := r.whole(ctx); err != nil {
 		return err
 	}
 	for name, l := range r.logs {
@@ -212,6 +226,60 @@ func (r *Reader) grow(ctx context.Context) error {
 		}
 	}
 	return err
+}
+
+// same returns an error if a topic was deleted or made again.
+func (r *Reader) same(topics kadm.TopicDetails) error {
+	for name, l := range r.logs {
+		topic := topics[name]
+		switch {
+		case errors.Is(topic.Err, kerr.UnknownTopicOrPartition):
+			if l.missing.IsZero() {
+				l.missing = time.Now()
+			}
+			if time.Since(l.missing) >= lookEvery { // a broker that has just started knows no topics
+				return lostRows(name, "was deleted")
+			}
+			continue
+		case topic.Err == nil && topic.ID != l.id && topic.ID != (kadm.TopicID{}) && l.id != (kadm.TopicID{}):
+			return lostRows(name, "was deleted and made again")
+		}
+		l.missing = time.Time{}
+	}
+	return nil
+}
+
+// whole returns an error if records that were read were deleted otherwise than by compaction.
+func (r *Reader) whole(ctx context.Context) error {
+	r.mu.Lock()
+	read := map[behind]int64{}
+	for name, l := range r.logs {
+		for number, at := range l.at {
+			read[behind{topic: name, partition: number, at: at}] = l.from[number]
+		}
+	}
+	r.mu.Unlock()
+	starts, err := r.admin.ListStartOffsets(ctx, r.topics()...)
+	ends, err2 := r.admin.ListEndOffsets(ctx, r.topics()...)
+	if err := errors.Join(err, err2); err != nil {
+		return err
+	}
+	for b, from := range read {
+		start, ok := starts.Lookup(b.topic, b.partition)
+		end, ok2 := ends.Lookup(b.topic, b.partition)
+		switch {
+		case !ok || !ok2 || start.Err != nil || end.Err != nil:
+		case start.Offset > from:
+			return lostRows(b.topic, fmt.Sprintf("has lost the records of partition %d before offset %d", b.partition, start.Offset))
+		case end.Offset < b.at:
+			return lostRows(b.topic, fmt.Sprintf("has lost the records of partition %d from offset %d on", b.partition, end.Offset))
+		}
+	}
+	return nil
+}
+
+func lostRows(topic, what string) error {
+	return fmt.Errorf("kafka: table topic %s %s while its rows were in use: write the rows again, and start the pipeline again, which reads all rows: %w", topic, what, semel.ErrInvalidRequest)
 }
 
 func (r *Reader) topics() (names []string) {
@@ -254,6 +322,7 @@ func (r *Reader) read(ctx context.Context, numbers []int32) error {
 				continue
 			}
 			r.logs[name].at[number] = at.EpochOffset().Offset
+			r.logs[name].from[number] = at.EpochOffset().Offset
 		}
 	}
 	r.client.AddConsumePartitions(from)

@@ -16,12 +16,16 @@ import (
 // wait.
 const Prefix = "waiting for rows: "
 
+// End stands behind a note if more follows.
+const End = "; "
+
 // ParseNote returns the offsets of the records that wait, in ascending order.
 func ParseNote(metadata string) (offsets []int64, err error) {
 	text, ok := strings.CutPrefix(metadata, Prefix)
 	if !ok {
 		return nil, nil // the client writes its member id
 	}
+	text, _, _ = strings.Cut(text, End)
 	for number := range strings.SplitSeq(text, ",") {
 		offset, err := strconv.ParseInt(number, 10, 64)
 		if err != nil {
@@ -76,5 +80,5 @@ func TooLong(err error) error {
 	if !errors.Is(err, kerr.OffsetMetadataTooLarge) {
 		return err
 	}
-	return fmt.Errorf("the brokers do not take the offsets of the records that wait for rows, as metadata of the group's offset: set their offset.metadata.max.bytes to 4096, which is its default, or the table to missing: park: %w: %w", semel.ErrInvalidRequest, err)
+	return fmt.Errorf("the brokers do not take what Semel writes as metadata of the group's offset: set their offset.metadata.max.bytes to 4096, which is its default: %w: %w", semel.ErrInvalidRequest, err)
 }

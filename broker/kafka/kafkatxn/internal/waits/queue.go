@@ -12,8 +12,9 @@ import (
 )
 
 // Most is how many records of a partition wait while others go on. A note of their offsets
-// fits into the 4,096 bytes that brokers take with a committed offset.
-const Most = 200
+// fits into the 4,096 bytes that brokers take with a committed offset, with a note of package
+// marks.
+const Most = 180
 
 // Record is a record that waits for its row, or behind such a record.
 type Record struct {

@@ -26,7 +26,7 @@ func Restore(ctx context.Context, adm *kadm.Client, opts []kgo.Opt, group string
 		topics = append(topics, id.Topic)
 	}
 	topics = slices.Compact(slices.Sorted(slices.Values(topics)))
-	committed, err := stable(ctx, adm, group, topics, waiting)
+	committed, err := Stable(ctx, adm, group, topics, waiting)
 	if err != nil {
 		return fmt.Errorf("kafka: offsets of group %s: %w", group, err)
 	}
@@ -81,14 +81,30 @@ func (q *Queue) lacks(noted []int64) (missing []int64) {
 	return missing
 }
 
-// stable returns the offsets of a group. It waits while a transaction may change them, as
-// the client of the group does before it reads.
-func stable(ctx context.Context, adm *kadm.Client, group string, topics []string, waiting func()) (kadm.OffsetResponses, error) {
-	for {
-		committed, err := adm.FetchOffsetsForTopics(kadm.RequireStable(ctx), group, topics...)
-		if err == nil {
-			err = committed.Error()
+// Offsets returns the offsets of a group in some topics. The group may have offsets of other
+// topics, which the user may not see. A group that does not exist has none.
+func Offsets(ctx context.Context, adm *kadm.Client, group string, topics []string) (kadm.OffsetResponses, error) {
+	all, err := adm.FetchOffsets(ctx, group)
+	if errors.Is(err, kerr.GroupIDNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	committed := kadm.OffsetResponses{}
+	for _, topic := range topics {
+		if of, ok := all[topic]; ok {
+			committed[topic] = of
 		}
+	}
+	return committed, committed.Error()
+}
+
+// Stable returns the offsets of a group. It waits while a transaction may change them, as
+// the client of the group does before it reads.
+func Stable(ctx context.Context, adm *kadm.Client, group string, topics []string, waiting func()) (kadm.OffsetResponses, error) {
+	for {
+		committed, err := Offsets(kadm.RequireStable(ctx), adm, group, topics)
 		if !errors.Is(err, kerr.UnstableOffsetCommit) {
 			return committed, err
 		}

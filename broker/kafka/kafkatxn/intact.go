@@ -1,0 +1,310 @@
+package kafkatxn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/marks"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/waits"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// Keys and windows are in topics that anybody may delete, make again, empty or restore. Then
+// duplicates pass, and results count too little. So each committed offset carries a note of
+// the records that it needs (package marks). They are compared with the topics at the start,
+// before a partition is restored, and every intactEvery.
+
+// intactEvery is how often a Transactor looks for damage.
+const intactEvery = 10 * time.Second
+
+// exact reports whether only this Transactor deletes records of the changelog of keys.
+// Otherwise brokers do, by their times.
+func (t *Transactor) exact() bool { return t.changelogRetention() < 0 }
+
+// keepMillis is how long a record of the changelog counts, in milliseconds.
+func (t *Transactor) keepMillis() int64 { return t.windows.Retention().Milliseconds() }
+
+// mark returns the note of a partition for the open transaction, whose records are written.
+func (t *Transactor) mark(p *part) marks.Note {
+	at, st := p.slot, p.slot.state
+	n := at.note
+	n.Read = t.topics[p.id.Topic]
+	n.Keys.Topic, n.Keys.Times = t.changelog[p.id.Topic], slices.Clone(n.Keys.Times)
+	n.Keys.Low = -1
+	if t.exact() {
+		n.Keys.Low = max(at.note.Keys.Low, at.keysCut, 0)
+	}
+	n.Keys.End = max(n.Keys.End, st.Position)
+	if last := len(p.changes) - 1; last >= 0 {
+		n.Keys.Wrote(p.changes[0].Offset, p.changes[last].Offset+1, t.now(), t.keepMillis())
+	}
+	if ws := at.windows; ws != nil {
+		n.State.Topic, n.State.Low = t.stateTopic[p.id.Topic], max(at.note.State.Low, ws.cut, 0)
+		n.State.End = max(n.State.End, ws.position)
+		if last := len(p.windows) - 1; last >= 0 {
+			n.State.End = p.windows[last].Offset + 1
+		}
+	}
+	return n
+}
+
+// marked notes that the note of a partition is committed. The changelogs may be deleted up to
+// where it says.
+func (s *slot) marked(n marks.Note) {
+	if n.Keys.Low > s.note.Keys.Low {
+		s.cut.Store(n.Keys.Low)
+	}
+	if n.State.Low > s.note.State.Low {
+		s.windowsCut.Store(n.State.Low)
+	}
+	s.note = n
+}
+
+// withMark returns what is committed with an offset: the offsets of records that wait, and
+// the note.
+func withMark(waiting string, n *marks.Note) string {
+	if waiting == "" {
+		return n.String()
+	}
+	return waiting + waits.End + n.String()
+}
+
+// presence is what brokers have of the topics of a Transactor.
+type presence struct {
+	topics      kadm.TopicDetails
+	first, last kadm.ListedOffsets
+}
+
+// present returns what brokers have of the topics that are decided and of those that hold
+// their state.
+func (t *Transactor) present(ctx context.Context, adm *kadm.Client) (p presence, err error) {
+	names := t.opts.reads()
+	for _, topic := range t.opts.reads() {
+		names = append(slices.Clip(names), t.opts.changelogsOf(topic)...)
+	}
+	if p.topics, err = adm.ListTopics(ctx, names...); err != nil {
+		return p, fmt.Errorf("kafka: list topics: %w", err)
+	}
+	p.first, err = adm.ListStartOffsets(ctx, names...)
+	var err2 error
+	p.last, err2 = adm.ListEndOffsets(ctx, names...)
+	if err := errors.Join(err, err2); err != nil {
+		return p, fmt.Errorf("kafka: offsets of %v: %w", names, err)
+	}
+	return p, nil
+}
+
+// of returns what brokers have of a partition, or false if that is unknown.
+func (p *presence) of(topic string, number int32) (marks.Present, bool) {
+	start, ok := p.first.Lookup(topic, number)
+	end, ok2 := p.last.Lookup(topic, number)
+	return marks.Present{Topic: marks.ID(p.topics[topic].ID), Start: start.Offset, End: end.Offset}, ok && ok2 && start.Err == nil && end.Err == nil && p.topics[topic].Err == nil
+}
+
+// damaged returns an error if the topics lack what the note of a committed offset says. at
+// is the offset.
+func (t *Transactor) damaged(id cluster.Partition, at kadm.OffsetResponse, has *presence) (*marks.Note, error) {
+	n, err := marks.Parse(at.Metadata)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: group %s: the metadata %q of its offset of %s/%d is not what Semel writes: %w: %w", t.opts.Group, at.Metadata, id.Topic, id.Number, semel.ErrInvalidRequest, err)
+	}
+	if at.Err != nil || at.At < 0 || n == nil {
+		return nil, nil
+	}
+	input, known := has.of(id.Topic, id.Number)
+	if known && n.Read != input.Topic && n.Read != (marks.ID{}) && input.Topic != (marks.ID{}) {
+		return n, t.inputAgain(id.Topic)
+	}
+	if t.opts.Repartition != nil && known && (at.At < input.Start || at.At > input.End) {
+		return n, fmt.Errorf("kafka: repartition topic %s/%d has records from %d to %d, but the next offset is %d: records were lost before they were read. Set the offsets of group %s back to copy them again, and those of group %s to the start: %w: %w",
+			id.Topic, id.Number, input.Start, input.End, at.At, t.opts.copyGroup(), t.opts.Group, semel.ErrInvalidRequest, cluster.ErrOutOfRange)
+	}
+	if keys, known := has.of(t.opts.changelogOf(id.Topic), id.Number); known {
+		if lacks := n.Keys.Lacks(keys, t.now(), t.keepMillis()); lacks != "" {
+			return n, t.stateGone(id, "changelog", t.opts.changelogOf(id.Topic), lacks, "keys are lost, and repeated records would take effect again", "another changelog (transaction.changelog)")
+		}
+	}
+	if !t.opts.hasState() {
+		return n, nil
+	}
+	if state, known := has.of(t.opts.windowsOf(id.Topic), id.Number); known {
+		if lacks := n.State.Lacks(state, t.now(), t.keepMillis()); lacks != "" {
+			return n, t.stateGone(id, "topic", t.opts.windowsOf(id.Topic), lacks, "open windows or held records are lost, and results would lack messages", "a new group")
+		}
+	}
+	return n, nil
+}
+
+// stateGone is the error of a topic that has lost state.
+func (t *Transactor) stateGone(id cluster.Partition, what, name, lacks, cost, other string) error {
+	return fmt.Errorf("kafka: %s %s/%d %s: %s. Restore it, or use %s. To go on without what is lost, %s: %w",
+		what, name, id.Number, lacks, cost, other, t.acceptLoss(id.Topic), semel.ErrInvalidRequest)
+}
+
+// acceptLoss returns how an operator lets a pipeline go on without the state of a topic.
+func (t *Transactor) acceptLoss(topic string) string {
+	return fmt.Sprintf("stop all instances, wait until the group is empty, and remove the notes from its offsets: kafka-consumer-groups.sh --bootstrap-server ADDRESS --group %s --topic %s --reset-offsets --to-current --execute", t.opts.Group, topic)
+}
+
+// inputAgain is the error of a topic that was made again, while the group has offsets of the
+// former one.
+func (t *Transactor) inputAgain(topic string) error {
+	if t.opts.Repartition != nil {
+		return fmt.Errorf("kafka: repartition topic %s was deleted and made again, and copies that were not decided are lost. Delete the groups %s and %s, and the input is copied again; what is remembered of keys stays: %w",
+			topic, t.opts.Group, t.opts.copyGroup(), semel.ErrInvalidRequest)
+	}
+	return fmt.Errorf("kafka: topic %s was deleted and made again, and group %s has the offsets of the former one: records before them would be skipped. Stop all instances and read it from its start: kafka-consumer-groups.sh --bootstrap-server ADDRESS --group %s --topic %s --reset-offsets --to-earliest --execute: %w",
+		topic, t.opts.Group, t.opts.Group, topic, semel.ErrInvalidRequest)
+}
+
+// intact returns an error if a topic lacks state that committed offsets need.
+func (t *Transactor) intact(ctx context.Context, adm *kadm.Client) error {
+	has, err := t.present(ctx, adm)
+	if err != nil {
+		return err
+	}
+	// The offsets are asked for later than the topics: a topic is cut off only after a note
+	// that allows it.
+	committed, err := waits.Offsets(ctx, adm, t.opts.Group, t.opts.reads())
+	if err != nil {
+		return fmt.Errorf("kafka: offsets of group %s: %w", t.opts.Group, err)
+	}
+	if t.opts.Repartition != nil {
+		if err := t.copiesIntact(ctx, adm, &has); err != nil {
+			return err
+		}
+	}
+	found := t.firstDamage(committed, &has)
+	if found == nil {
+		return nil
+	}
+	// A member may have cut a topic off, with a note that is not visible yet.
+	committed, err = waits.Stable(ctx, adm, t.opts.Group, t.opts.reads(), func() {})
+	if err != nil {
+		return fmt.Errorf("kafka: offsets of group %s: %w", t.opts.Group, err)
+	}
+	return t.firstDamage(committed, &has)
+}
+
+// copiesIntact returns an error if the inputs were copied to another topic than that between
+// the stages. Brokers delete the offsets of that topic with it, but not those of the inputs.
+func (t *Transactor) copiesIntact(ctx context.Context, adm *kadm.Client, has *presence) error {
+	copied, err := waits.Offsets(ctx, adm, t.opts.copyGroup(), t.opts.Inputs)
+	if err != nil {
+		return fmt.Errorf("kafka: offsets of group %s: %w", t.opts.copyGroup(), err)
+	}
+	to := marks.ID(has.topics[t.opts.Repartition.Topic].ID)
+	copied.Each(func(at kadm.OffsetResponse) {
+		if n, _ := marks.Parse(at.Metadata); err == nil && n != nil && n.Copied != to && n.Copied != (marks.ID{}) && to != (marks.ID{}) {
+			err = t.inputAgain(t.opts.Repartition.Topic)
+		}
+	})
+	return err
+}
+
+func (t *Transactor) firstDamage(committed kadm.OffsetResponses, has *presence) error {
+	for _, topic := range t.opts.reads() {
+		for number := range t.sizes[topic] {
+			at, ok := committed.Lookup(topic, number)
+			if !ok {
+				continue
+			}
+			if _, err := t.damaged(cluster.Partition{Topic: topic, Number: number}, at, has); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// intactParts refuses parts whose state is damaged, before anything is written to it, and
+// notes what the others have. No transaction can change their offsets any longer.
+func (t *Transactor) intactParts(ctx context.Context, s *session, parts []*part) error {
+	adm := t.adm()
+	committed, err := waits.Stable(ctx, adm, t.opts.Group, t.opts.reads(), func() { s.restores.Store(new("")) })
+	if err != nil {
+		return fmt.Errorf("kafka: offsets of group %s: %w", t.opts.Group, err)
+	}
+	has, err := t.present(ctx, adm)
+	if err != nil {
+		return err
+	}
+	for _, p := range parts {
+		at, _ := committed.Lookup(p.id.Topic, p.id.Number)
+		n, err := t.damaged(p.id, at, &has)
+		if err != nil {
+			return err
+		}
+		if n == nil {
+			n = &marks.Note{}
+		}
+		keys, _ := has.of(t.opts.changelogOf(p.id.Topic), p.id.Number)
+		n.Keys.Low = max(n.Keys.Low, keys.Start)
+		if t.opts.hasState() {
+			state, _ := has.of(t.opts.windowsOf(p.id.Topic), p.id.Number)
+			n.State.Low = max(n.State.Low, state.Start)
+		}
+		p.slot.note, p.slot.keysCut = *n, 0
+	}
+	return nil
+}
+
+// watchIntact looks for damage until ctx ends, and returns it. It also notices topics that
+// were deleted or made again.
+func (t *Transactor) watchIntact(ctx context.Context) error {
+	missing := map[string]bool{}
+	for cluster.Pause(ctx, intactEvery) {
+		patient, cancel := context.WithTimeout(ctx, intactEvery)
+		err := t.sameTopics(patient, missing)
+		if err == nil {
+			err = t.intact(patient, t.adm())
+		}
+		cancel()
+		if errors.Is(err, semel.ErrInvalidRequest) {
+			t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "a topic has lost what the pipeline needs", Err: err})
+			return err
+		}
+	}
+	return nil
+}
+
+// sameTopics returns an error if a topic is another one than at the start, or was deleted.
+// missing has the topics that were missing at the last look.
+func (t *Transactor) sameTopics(ctx context.Context, missing map[string]bool) error {
+	was, holds := map[string]keystate.TopicID{}, map[string]bool{}
+	for _, topic := range t.opts.reads() {
+		was[topic], was[t.opts.changelogOf(topic)] = t.topics[topic], t.changelog[topic]
+		holds[t.opts.changelogOf(topic)], holds[topic] = true, t.opts.Repartition != nil
+		if t.opts.hasState() {
+			was[t.opts.windowsOf(topic)], holds[t.opts.windowsOf(topic)] = t.stateTopic[topic], true
+		}
+	}
+	for _, topic := range t.opts.Inputs {
+		was[topic] = t.topics[topic]
+	}
+	for name, id := range was {
+		found, err := t.adm().ListTopics(ctx, name)
+		if err != nil {
+			return err
+		}
+		topic := found[name]
+		gone := errors.Is(topic.Err, kerr.UnknownTopicOrPartition)
+		switch {
+		case gone && missing[name] && holds[name]: // a broker that has just started knows no topics
+			return fmt.Errorf("kafka: topic %s, which holds what the pipeline remembers, was deleted: stop the pipeline, and start it again to see what can be done: %w", name, semel.ErrInvalidRequest)
+		case topic.Err == nil && keystate.TopicID(topic.ID) != id && topic.ID != (kadm.TopicID{}) && id != (keystate.TopicID{}):
+			return fmt.Errorf("kafka: topic %s was deleted and made again while the pipeline used it: start the pipeline again to see what can be done: %w", name, semel.ErrInvalidRequest)
+		}
+		missing[name] = gone
+	}
+	return nil
+}
