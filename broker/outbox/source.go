@@ -220,17 +220,13 @@ func connect(ctx context.Context, dsn string, names pgstore.Names) (*pgxpool.Poo
 	if err != nil {
 		return nil, nil, fmt.Errorf("outbox: %w", err)
 	}
-	for _, table := range []string{sql.table, sql.pipeline} { // those of the first and of the last step
-		var there bool
-		err = pool.QueryRow(ctx, sql.check, table).Scan(&there)
-		switch {
-		case err != nil:
-			pool.Close()
-			return nil, nil, fmt.Errorf("outbox: %w: %w", semel.ErrStoreUnavailable, err)
-		case !there:
-			pool.Close()
-			return nil, nil, fmt.Errorf("outbox: there is no table %s: run semel migrate up: %w", table, pgstore.ErrSchema)
-		}
+	switch err := names.Check(ctx, pool, "outbox", "outbox_shards", "outbox_relays", "outbox_pipeline"); {
+	case errors.Is(err, pgstore.ErrSchema):
+		pool.Close()
+		return nil, nil, fmt.Errorf("outbox: %w", err)
+	case err != nil:
+		pool.Close()
+		return nil, nil, fmt.Errorf("outbox: %w: %w", semel.ErrStoreUnavailable, err)
 	}
 	return pool, sql, nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -46,16 +47,45 @@ func OpenDeadLetters(ctx context.Context, dsn string, names pgstore.Names) (*Dea
 	if l.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
-	var there bool
-	switch err := l.pool.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", l.parked).Scan(&there); {
+	switch err := names.Check(ctx, l.pool, "parked", "audit"); {
+	case errors.Is(err, pgstore.ErrSchema):
+		l.pool.Close()
+		return nil, fmt.Errorf("postgres: %w", err)
 	case err != nil:
 		l.pool.Close()
 		return nil, fmt.Errorf("postgres: open the dead-letter store: %w: %w", semel.ErrStoreUnavailable, err)
-	case !there:
-		l.pool.Close()
-		return nil, fmt.Errorf("postgres: there is no table %s: run semel migrate up: %w", l.parked, pgstore.ErrSchema)
 	}
 	return l, nil
+}
+
+// lackingSQL returns the role, and the privileges that it lacks.
+const lackingSQL = `SELECT current_user, array(SELECT privilege FROM unnest($2::text[]) AS privilege WHERE NOT has_table_privilege($1, privilege))`
+
+// Examine checks the rights of the role. It changes nothing.
+func (l *DeadLetters) Examine(ctx context.Context) (findings []semel.Finding, err error) {
+	for _, of := range []struct {
+		table, subject, cost string
+		privileges           []string
+	}{
+		{l.parked, "parked.store", "a message that fails permanently blocks the pipeline", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
+		{l.audit, "parked.audit", "a parked message cannot be redriven or skipped", []string{"SELECT", "INSERT"}},
+	} {
+		var role string
+		var lacks []string
+		if err := l.pool.QueryRow(ctx, lackingSQL, of.table, of.privileges).Scan(&role, &lacks); err != nil {
+			return findings, fmt.Errorf("postgres: examine %s: %w", of.table, err)
+		}
+		f := semel.Finding{Subject: of.subject, Found: "role " + role + " has the rights that it needs on " + of.table}
+		if len(lacks) > 0 {
+			missing := strings.Join(lacks, ", ")
+			f = semel.Finding{
+				Severity: semel.Broken, Subject: of.subject, Found: "role " + role + " lacks " + missing + " on " + of.table, Cost: of.cost,
+				Remedy: "GRANT " + missing + " ON " + of.table + " TO " + pgx.Identifier{role}.Sanitize(),
+			}
+		}
+		findings = append(findings, f)
+	}
+	return findings, nil
 }
 
 // Close implements pipeline.DeadLetterStore.

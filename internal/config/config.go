@@ -236,6 +236,17 @@ func (f *File) PipelinesOn(store string) []*Pipeline {
 	return list
 }
 
+// HasNoKeys reports whether pipelines use the database of a store for an outbox, rows or
+// parked messages, and none uses it for keys.
+func (f *File) HasNoKeys(store string) bool {
+	if _, proxy := f.ProxyOn(store); proxy || len(f.PipelinesOn(store)) > 0 {
+		return false
+	}
+	return slices.ContainsFunc(f.Pipelines, func(p *Pipeline) bool {
+		return p.Source.About(p).Outbox.Name == store || p.Sink.About().Store.Name == store || p.Parked.Store.Name == store
+	})
+}
+
 // ProxyOn returns the proxy whose keys are in a store, as PipelinesOn does for pipelines.
 func (f *File) ProxyOn(store string) (*Proxy, bool) {
 	return f.Proxy, f.Proxy != nil && f.onStore(f.Proxy.Store.Name, store)

@@ -80,6 +80,14 @@ func parkedTable(ctx context.Context, x *config.Examination) error {
 	if err != nil {
 		return err
 	}
-	x.Note(semel.Fine, "parked.store", "its table exists", "", "")
-	return letters.Close()
+	of, ok := letters.(interface {
+		Examine(ctx context.Context) ([]semel.Finding, error)
+	})
+	if !ok {
+		x.Note(semel.Fine, "parked.store", "it can be opened", "", "")
+		return letters.Close()
+	}
+	findings, err := of.Examine(ctx)
+	x.Add(findings)
+	return errors.Join(err, letters.Close())
 }

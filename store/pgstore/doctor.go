@@ -41,6 +41,30 @@ func (s *Store) Examine(ctx context.Context) ([]semel.Finding, error) {
 	return e.findings, nil
 }
 
+// ExamineServer checks the server of a database whose keys are not used, such as one that
+// only has an outbox. It needs no table, and no right on one. Otherwise it is as Examine.
+// The address is that of [Connect].
+func ExamineServer(ctx context.Context, address string) ([]semel.Finding, error) {
+	var o Options
+	pool, err := poolOf(ctx, address, &o)
+	if err != nil {
+		return nil, err
+	}
+	defer pool.Close()
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("pgstore: examine: %w", failure(err))
+	}
+	defer conn.Release()
+	e := &examination{Store: &Store{opts: o, pool: pool}, conn: conn}
+	for _, look := range []func(context.Context) error{e.server, e.settings, e.standbys, e.pooler, e.transactions, e.clock} {
+		if err := look(ctx); err != nil {
+			return e.findings, fmt.Errorf("pgstore: examine: %w", failure(err))
+		}
+	}
+	return e.findings, nil
+}
+
 // examination is one run of Examine.
 type examination struct {
 	*Store

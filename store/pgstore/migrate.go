@@ -96,6 +96,9 @@ type Migration struct {
 	// Newer: a newer version of this package applied the step, and this one does not
 	// know it.
 	Newer bool
+	// Missing are the quoted names of tables, sequences and functions that the step has
+	// created and that are not there.
+	Missing []string
 }
 
 // Beginner begins transactions: a *pgxpool.Pool or a *pgx.Conn.
@@ -116,7 +119,8 @@ const migrationLock = 0x73656d656c
 // and returns them. Many processes may run it concurrently, and each may be
 // killed: a step is applied completely or not at all. Migrate waits for other
 // runners until ctx ends. Nil options are the zero options. If the tables were
-// created for another form of clean-up, the error wraps [ErrSchema].
+// created for another form of clean-up, the error wraps [ErrSchema]. If something that an
+// applied step has created is missing, the error is a [*MissingError].
 //
 // [Options].Migrate does this when a store is opened.
 func Migrate(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migration, error) {
@@ -129,6 +133,9 @@ func Migrate(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migratio
 		return nil, err
 	}
 	if err := o.checkCleanup(ctx, db); err != nil {
+		return nil, fmt.Errorf("pgstore: migrate: %w", failure(err))
+	}
+	if err := o.checkMissing(ctx, db, steps); err != nil {
 		return nil, fmt.Errorf("pgstore: migrate: %w", failure(err))
 	}
 	var applied []Migration
@@ -153,8 +160,33 @@ func Migrate(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migratio
 	return applied, nil
 }
 
+// checkMissing returns an error if something is missing that an applied step has created.
+func (o *MigrateOptions) checkMissing(ctx context.Context, db Beginner, steps []pgschema.Step) error {
+	tx, err := db.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer rollback(ctx, tx)
+	applied, err := o.applied(ctx, tx)
+	if err != nil {
+		return err
+	}
+	if applied == nil {
+		there, err := o.hasTable(ctx, tx, "keys")
+		if err == nil && there {
+			err = &MissingError{Name: o.quoted("migrations")}
+		}
+		return err
+	}
+	lost, err := o.lost(ctx, tx, steps, applied)
+	if err == nil && len(lost) > 0 {
+		err = lost[0]
+	}
+	return err
+}
+
 // Status returns every step that this version knows, with the time when it was
-// applied, and then the steps of newer versions.
+// applied and what is missing of it, and then the steps of newer versions.
 func Status(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migration, error) {
 	o, err := opts.checked()
 	if err != nil {
@@ -173,9 +205,18 @@ func Status(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migration
 	if err != nil {
 		return nil, fmt.Errorf("pgstore: status: %w", failure(err))
 	}
+	lost, err := o.lost(ctx, tx, steps, applied)
+	if err != nil {
+		return nil, fmt.Errorf("pgstore: status: %w", failure(err))
+	}
 	status := make([]Migration, len(steps))
 	for i, step := range steps {
 		status[i] = Migration{Version: step.Version, Name: step.Name, Applied: applied[step.Version].Applied}
+		for _, e := range lost {
+			if e.Version == step.Version {
+				status[i].Missing = append(status[i].Missing, e.Name)
+			}
+		}
 	}
 	known := status[len(status)-1].Version
 	for _, version := range slices.Sorted(maps.Keys(applied)) {

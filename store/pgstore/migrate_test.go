@@ -3,6 +3,7 @@ package pgstore
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -326,5 +327,64 @@ func TestRoleOfTheStoreNeedsNoRightToCreate(t *testing.T) {
 	b.exec("REVOKE DELETE ON keys.semel_keys FROM " + user)
 	if f := finding(t, s, "privileges"); f.Severity != semel.Broken || !strings.Contains(f.Found, "DELETE") {
 		t.Errorf("without one right the examination says %+v", f)
+	}
+}
+
+// TestMissingTableIsNamed renames each table, sequence and function that the steps have
+// created. Status and Migrate name it, and so does what needs it.
+func TestMissingTableIsNamed(t *testing.T) {
+	t.Parallel()
+	p := pool(t, shared.Database(t))
+	names := Names{Schema: "app", Prefix: "x_"}
+	opts := &MigrateOptions{Names: names}
+	if _, err := Migrate(t.Context(), p, opts); err != nil {
+		t.Fatal(err)
+	}
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := p.Exec(t.Context(), sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	rows, err := p.Query(t.Context(), `SELECT CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, c.relname FROM pg_class AS c
+		WHERE c.relnamespace = 'app'::regnamespace AND (c.relkind IN ('r', 'p') OR c.relkind = 'S' AND NOT EXISTS (SELECT FROM pg_depend AS d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'i'))
+		UNION ALL SELECT 'FUNCTION', proname FROM pg_proc WHERE pronamespace = 'app'::regnamespace`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ Kind, Name string }])
+	if err != nil || len(objects) < 14 {
+		t.Fatal(objects, err)
+	}
+	for _, o := range objects {
+		exec("ALTER " + o.Kind + " app." + o.Name + " RENAME TO away")
+		quoted := `"app"."` + o.Name + `"`
+		var missing *MissingError
+		if _, err := Migrate(t.Context(), p, opts); !errors.As(err, &missing) || missing.Name != quoted || !errors.Is(err, ErrSchema) {
+			t.Errorf("migrate without %s: %v", o.Name, err)
+		}
+		if o.Name != "x_migrations" {
+			status, err := Status(t.Context(), p, opts)
+			var all []string
+			for _, m := range status {
+				all = append(all, m.Missing...)
+			}
+			if err != nil || len(all) != 1 || all[0] != quoted {
+				t.Errorf("the status without %s: %v, %v", o.Name, all, err)
+			}
+			if err := names.Check(t.Context(), p, strings.TrimPrefix(o.Name, "x_")); !errors.As(err, &missing) || missing.Name != quoted {
+				t.Errorf("a check of %s: %v", o.Name, err)
+			}
+		}
+		if _, err := New(t.Context(), p, &Options{Names: names}); slices.Contains([]string{"x_keys", "x_meta", "x_tokens", "x_migrations"}, o.Name) == (err == nil) {
+			t.Errorf("open without %s: %v", o.Name, err)
+		}
+		exec("ALTER " + o.Kind + " app.away RENAME TO " + o.Name)
+	}
+	if applied, err := Migrate(t.Context(), p, opts); err != nil || len(applied) > 0 {
+		t.Error(applied, err)
+	}
+	if err := (Names{Prefix: "y_"}).Check(t.Context(), p, "parked"); !errors.Is(err, ErrSchema) || !strings.Contains(err.Error(), "run semel migrate up") {
+		t.Error(err)
 	}
 }

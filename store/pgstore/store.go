@@ -67,16 +67,31 @@ const connectTimeout = 5 * time.Second
 // sets default_query_exec_mode; cache_statement there sets Options.Prepare too. An
 // attempt to connect takes at most 5 s, unless the address sets connect_timeout.
 func Connect(ctx context.Context, address string, opts *Options) (*Store, error) {
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	pool, err := poolOf(ctx, address, &o)
+	if err != nil {
+		return nil, err
+	}
+	s, err := New(ctx, pool, &o)
+	if err != nil {
+		pool.Close()
+		return nil, err
+	}
+	s.owned = true
+	return s, nil
+}
+
+// poolOf returns the pool of Connect. It sets Options.Prepare if the address asks for it.
+func poolOf(ctx context.Context, address string, o *Options) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(address)
 	if err != nil {
 		// The pgx error does not contain the password.
 		return nil, fmt.Errorf("pgstore: address: %w: %w", semel.ErrInvalidRequest, err)
 	}
 	mode := &config.ConnConfig.DefaultQueryExecMode // the default of pgx, unless the address or a file that it names sets another
-	var o Options
-	if opts != nil {
-		o = *opts
-	}
 	if *mode == pgx.QueryExecModeCacheStatement && !o.Prepare {
 		if strings.Contains(address, "default_query_exec_mode") {
 			o.Prepare = true
@@ -91,13 +106,7 @@ func Connect(ctx context.Context, address string, opts *Options) (*Store, error)
 	if err != nil {
 		return nil, fmt.Errorf("pgstore: connect: %w", failure(err))
 	}
-	s, err := New(ctx, pool, &o)
-	if err != nil {
-		pool.Close()
-		return nil, err
-	}
-	s.owned = true
-	return s, nil
+	return pool, nil
 }
 
 // New returns a store on a pool. The caller must close the pool. Nil options are
@@ -148,12 +157,15 @@ func (s *Store) checkSchema(ctx context.Context) error {
 	var version int
 	var schema, ids, origins bool
 	var secret, form []byte
-	err := s.queryRow(ctx, s.pool, "SELECT to_regclass($1) IS NOT NULL AND to_regclass($2) IS NOT NULL", s.opts.quoted("migrations"), s.opts.quoted("meta")).Scan(&schema)
+	err := s.queryRow(ctx, s.pool, "SELECT to_regclass($1) IS NOT NULL", s.opts.quoted("migrations")).Scan(&schema)
 	switch {
 	case err != nil:
 		return err
 	case !schema:
 		return fmt.Errorf("no tables %s in schema %s: run `semel migrate up`, or set pgstore.Options.Migrate: %w", s.opts.Prefix+"*", s.opts.Schema, ErrSchema)
+	}
+	if err := s.opts.Check(ctx, s.pool, "meta", "keys", "tokens"); err != nil {
+		return err
 	}
 	err = s.queryRow(ctx, s.pool, "SELECT (SELECT coalesce(max(version), 0) FROM "+s.opts.quoted("migrations")+"), ("+hasIDs+"), ("+hasOrigin+"), (SELECT value FROM "+s.opts.quoted("meta")+" WHERE name = 'secret'), (SELECT value FROM "+s.opts.quoted("meta")+" WHERE name = 'cleanup')",
 		s.opts.quoted("keys")).Scan(&version, &ids, &origins, &secret, &form)

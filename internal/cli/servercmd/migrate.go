@@ -55,8 +55,9 @@ answer, or a lock is not free, within 30 seconds.`,
 			Short: "List the steps, and when each was applied",
 			Example: `semel migrate status --config semel.yaml --store-name db
 semel migrate status --dsn-env DATABASE_URL --json`,
-			Long: `Lists the steps that this program knows, and when each was applied. The exit status
-is 3 if a step is missing.`,
+			Long: `Lists the steps that this program knows, and when each was applied. An applied step
+whose table was renamed or dropped since says so. The exit status is 3 if a step or a
+table is missing.`,
 		}, m.status),
 		m.verb(&cobra.Command{
 			Use:   "sql",
@@ -115,6 +116,8 @@ type stepLine struct {
 	Name    string `json:"name"`
 	Applied string `json:"applied,omitempty"`
 	Newer   bool   `json:"newer,omitempty"`
+	// Missing is what the step has created and is not there.
+	Missing []string `json:"missing,omitempty"`
 }
 
 func (m *migrateFlags) up(cmd *cobra.Command, schema *postgres.Schema) error {
@@ -151,8 +154,9 @@ func (m *migrateFlags) status(cmd *cobra.Command, schema *postgres.Schema) error
 	if err != nil {
 		return m.failed(cmd.Context(), "status of %s: %w", err)
 	}
-	missing, newer := 0, 0
+	missing, newer, lost := 0, 0, 0
 	for _, step := range steps {
+		lost += len(step.Missing)
 		if step.Applied.IsZero() {
 			missing++
 		}
@@ -168,6 +172,11 @@ func (m *migrateFlags) status(cmd *cobra.Command, schema *postgres.Schema) error
 	}
 	if missing > 0 {
 		m.Note("%s to apply: semel migrate up", term.Plural(missing, "step"))
+	}
+	if lost > 0 {
+		m.Note("what applied steps have created was renamed or dropped since: %s", (&pgstore.MissingError{Version: 1}).Remedy())
+	}
+	if missing > 0 || lost > 0 {
 		return term.ErrFound
 	}
 	return nil
@@ -181,12 +190,16 @@ func (m *migrateFlags) printStep(step pgstore.Migration) error {
 	if !step.Applied.IsZero() {
 		when = term.DisplayTime(step.Applied)
 	}
-	_, err := fmt.Fprintf(m.Stdout, "%4d  %-24s  %s\n", step.Version, when, step.Name)
+	lost := ""
+	if step.Missing != nil {
+		lost = ", without " + strings.Join(step.Missing, ", ")
+	}
+	_, err := fmt.Fprintf(m.Stdout, "%4d  %-24s  %s%s\n", step.Version, when, step.Name, lost)
 	return err
 }
 
 func newStepLine(step pgstore.Migration) stepLine {
-	return stepLine{step.Version, step.Name, term.JSONTime(step.Applied), step.Newer}
+	return stepLine{step.Version, step.Name, term.JSONTime(step.Applied), step.Newer, step.Missing}
 }
 
 func (m *migrateFlags) sql(_ *cobra.Command, schema *postgres.Schema) error {

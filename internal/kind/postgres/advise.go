@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/semel-dev/semel/broker/postgres"
@@ -26,6 +27,9 @@ var (
 
 // Advise implements config.Advisor.
 func (s *Store) Advise(f *config.File, _ *config.Pipeline, path string, err error) *advice.Error {
+	if said := ofMissing(err); said != nil {
+		return said
+	}
 	if errors.Is(err, pgstore.ErrSchema) {
 		return &advice.Error{Cause: withoutTables(err), Remedy: "semel migrate up --config " + f.Name + " --store-name " + strings.Split(path, ".")[1], Public: true}
 	}
@@ -37,7 +41,41 @@ func (s *Store) Advise(f *config.File, _ *config.Pipeline, path string, err erro
 	}
 	if of := refusal(err); of != nil && of.Code == "42501" {
 		user, _ := identity(s.DSN)
-		return &advice.Error{Cause: "user " + user + ": " + of.Message, Remedy: "GRANT SELECT, INSERT, UPDATE, DELETE on the store's tables to " + user, Public: true}
+		return &advice.Error{Cause: "user " + user + ": " + of.Message, Remedy: s.grant(of.Message, user), Public: true}
+	}
+	return nil
+}
+
+var (
+	ofRelation = regexp.MustCompile(`^permission denied for (table|sequence|schema) (\S+)$`)
+	// granted are the privileges that a store and its dead-letter store need.
+	granted = map[string]string{
+		"meta": "SELECT, INSERT, UPDATE", "migrations": "SELECT", "times": "SELECT, UPDATE", "audit": "SELECT, INSERT",
+		"keys": "SELECT, INSERT, UPDATE, DELETE", "parked": "SELECT, INSERT, UPDATE, DELETE",
+	}
+)
+
+// grant returns the statement that gives a user what it lacks on a table of the store.
+func (s *Store) grant(message, user string) string {
+	names := s.names()
+	schema, to := cmp.Or(names.Schema, pgstore.DefaultSchema), " TO "+pgx.Identifier{user}.Sanitize()
+	found := ofRelation.FindStringSubmatch(message)
+	switch {
+	case found == nil:
+		return "grant the privilege" + to
+	case found[1] == "schema":
+		return "GRANT USAGE ON SCHEMA " + found[2] + to
+	case found[1] == "sequence":
+		return "GRANT USAGE ON SEQUENCE " + pgx.Identifier{schema, found[2]}.Sanitize() + to
+	}
+	table := strings.TrimPrefix(found[2], cmp.Or(names.Prefix, pgstore.DefaultPrefix))
+	return "GRANT " + cmp.Or(granted[table], granted["keys"]) + " ON " + pgx.Identifier{schema, found[2]}.Sanitize() + to
+}
+
+// ofMissing describes a table that was there.
+func ofMissing(err error) *advice.Error {
+	if of, ok := errors.AsType[*pgstore.MissingError](err); ok {
+		return &advice.Error{Cause: of.Cause(), Remedy: of.Remedy(), Public: true}
 	}
 	return nil
 }

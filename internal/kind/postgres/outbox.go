@@ -134,8 +134,8 @@ func (s *Outbox) Examine(ctx context.Context, x *config.Examination) {
 			return err
 		})
 	}
-	if errors.Is(err, pgstore.ErrSchema) {
-		x.Note(semel.Broken, "source.outbox.store", s.missing(err), "nothing is read", s.migrate(x.File))
+	if said := s.ofSchema(x.File, err); said != nil {
+		x.Note(semel.Broken, "source.outbox.store", said.Cause, "nothing is read", said.Remedy)
 		return
 	}
 	x.Fail("source", err)
@@ -156,8 +156,8 @@ var _ config.Advisor = (*Outbox)(nil)
 
 // Advise implements config.Advisor.
 func (s *Outbox) Advise(f *config.File, _ *config.Pipeline, _ string, err error) *advice.Error {
-	if errors.Is(err, pgstore.ErrSchema) {
-		return &advice.Error{Cause: s.missing(err), Remedy: s.migrate(f), Public: true}
+	if said := s.ofSchema(f, err); said != nil {
+		return said
 	}
 	if of, ok := errors.AsType[*outbox.SlotError](err); ok {
 		return &advice.Error{Cause: of.Cause, Remedy: of.Remedy, Public: true}
@@ -180,28 +180,35 @@ func (s *Outbox) Advise(f *config.File, _ *config.Pipeline, _ string, err error)
 		return &advice.Error{Cause: of.Message, Remedy: "GRANT CREATE ON SCHEMA to the role that ran semel migrate up, which makes the partitions", Public: true}
 	}
 	names, to := s.spec.names(), " TO "+pgx.Identifier{user}.Sanitize()
-	var tables []string
-	for _, name := range []string{"outbox", "outbox_shards", "outbox_relays", "outbox_log", "outbox_log_maintain", "outbox_slots"} {
+	tables := map[string]string{}
+	for _, name := range []string{"outbox", "outbox_shards", "outbox_relays", "outbox_pipeline", "outbox_log", "outbox_log_maintain", "outbox_slots"} {
 		table, err := names.Table(name)
 		if err != nil {
 			return nil
 		}
-		tables = append(tables, table)
+		tables[name] = table
 	}
-	remedy := "GRANT SELECT, INSERT, UPDATE, DELETE ON " + strings.Join(tables[:3], ", ") + to
+	remedy := "GRANT SELECT, DELETE ON " + tables["outbox"] + to + "; GRANT SELECT, INSERT, UPDATE, DELETE ON " + tables["outbox_shards"] + ", " + tables["outbox_relays"] + ", " + tables["outbox_pipeline"] + to
 	if s.wal() {
-		remedy = "GRANT SELECT, INSERT, DELETE ON " + tables[0] + to + "; GRANT SELECT, INSERT ON " + tables[5] + to
+		remedy += "; GRANT SELECT, INSERT ON " + tables["outbox_slots"] + to
 	}
 	if s.Keep > 0 {
-		remedy += "; GRANT SELECT, INSERT ON " + tables[3] + to + "; GRANT EXECUTE ON FUNCTION " + tables[4] + to
+		remedy += "; GRANT SELECT, INSERT ON " + tables["outbox_log"] + to + "; GRANT EXECUTE ON FUNCTION " + tables["outbox_log_maintain"] + to
 	}
 	return &advice.Error{Cause: "user " + user + ": " + of.Message, Public: true, Remedy: remedy}
 }
 
-// missing says which tables the database lacks.
-func (s *Outbox) missing(err error) string {
-	if s.Keep > 0 && strings.Contains(err.Error(), "outbox_log") {
-		return "the database has no table for delivered rows"
+// ofSchema describes an error about a table that is not there, or returns nil.
+func (s *Outbox) ofSchema(f *config.File, err error) *advice.Error {
+	if said := ofMissing(err); said != nil || !errors.Is(err, pgstore.ErrSchema) {
+		return said
 	}
-	return "the database has no outbox"
+	said := &advice.Error{Cause: "the database has no outbox", Remedy: s.migrate(f), Public: true}
+	if of := refusal(err); of != nil {
+		said.Cause = of.Message // of a relay that runs
+	}
+	if s.Keep > 0 && strings.Contains(err.Error(), "outbox_log") {
+		said.Cause = "the database has no table for delivered rows"
+	}
+	return said
 }

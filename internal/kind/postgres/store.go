@@ -148,13 +148,30 @@ func (s *Store) Clean(store semel.Store) func(ctx context.Context, pass func(gon
 func (s *Store) Examine(ctx context.Context, x *config.Examination) {
 	server, err := pgxpool.ParseConfig(s.DSN.Reveal())
 	if err == nil {
-		err = notPastLocks(ctx, server.ConnConfig, func(ctx context.Context) error { return s.examine(ctx, x) })
+		err = notPastLocks(ctx, server.ConnConfig, func(ctx context.Context) error {
+			if x.File.HasNoKeys(x.Store.Name) {
+				return s.examineServer(ctx, x)
+			}
+			return s.examine(ctx, x)
+		})
+	}
+	if said := ofMissing(err); said != nil {
+		x.Note(semel.Broken, "open", said.Cause, "nothing is processed", said.Remedy)
+		return
 	}
 	if errors.Is(err, pgstore.ErrSchema) {
 		x.Refused(err, "semel migrate up --config "+x.File.Name+" --store-name "+x.Store.Name)
 		return
 	}
 	x.Fail("", err)
+}
+
+// examineServer examines a store whose database has no keys of this file. The pipelines
+// examine the tables that they use.
+func (s *Store) examineServer(ctx context.Context, x *config.Examination) error {
+	findings, err := pgstore.ExamineServer(ctx, s.DSN.Reveal())
+	x.Add(findings)
+	return err
 }
 
 func (s *Store) examine(ctx context.Context, x *config.Examination) (err error) {
