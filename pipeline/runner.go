@@ -118,7 +118,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	defer r.watch(reading)()
 	left := in(&r.stages.starting)
 	if err := r.known.load(reading, r.letters, r.opts.Name); err != nil && reading.Err() == nil {
-		r.fail(fmt.Errorf("read the parked messages: %w", err))
+		r.fail(fmt.Errorf("%w: %w", ErrParkedUnread, err))
 	}
 	left()
 	var readers, workers sync.WaitGroup
@@ -382,6 +382,10 @@ func (w *worker) settle() {
 	w.unused = append(w.unused, settled...)
 	w.pending = append(w.pending[:0], w.pending[n:]...)
 }
+
+// ErrParkedUnread is wrapped by the error of a pipeline that could not read its parked
+// messages at the start.
+var ErrParkedUnread = errors.New("read the parked messages")
 
 // ErrStopped is wrapped by the error of a pipeline that stopped at a message.
 var ErrStopped = errors.New("stopped at a message")

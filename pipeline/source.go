@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -46,6 +47,10 @@ type Source interface {
 	// Traits describes what else the source can do. Its answer does not change.
 	Traits() SourceTraits
 }
+
+// ErrReplaced is wrapped by the error of a source whose place another process took. Do not
+// open the source again: the two processes would replace each other without end.
+var ErrReplaced = errors.New("another process took its place")
 
 // SourceTraits describe what a source can do in addition to its methods. All fields are
 // optional.

@@ -23,8 +23,16 @@ import (
 )
 
 // ErrFenced says that another process runs under the same instance name. The later
-// process works, and the earlier one must end.
-var ErrFenced = errors.New("another process runs under the same instance name")
+// process works, and the earlier one must end. It wraps pipeline.ErrReplaced.
+var ErrFenced error = fenced{}
+
+type fenced struct{}
+
+// Error implements error.
+func (fenced) Error() string { return "another process runs under the same instance name" }
+
+// Is reports whether target is pipeline.ErrReplaced.
+func (fenced) Is(target error) bool { return target == pipeline.ErrReplaced }
 
 // MissingTopic reports whether an error says that a topic does not exist, and which.
 // Such an error wraps semel.ErrStoreUnavailable, because the topic may be created at
@@ -95,6 +103,7 @@ type Source struct {
 	unknown map[string]time.Time // since when; owned by the reading goroutine
 	fenced  cluster.NameTaken    // owned by the reading goroutine
 	joined  atomic.Bool          // the group gave an assignment since the last poll
+	refusal atomic.Pointer[refusal]
 	blocks  pipeline.Blocks
 	room    record.Pool
 	read    []int64 // memory for offsets; owned by the reading goroutine
@@ -187,8 +196,12 @@ func (o *SourceOptions) validate() error {
 }
 
 // Ready implements semel.Readier. [MissingTopic] tells whether a topic does not exist.
-// The source reads the topic when it was created.
+// The source reads the topic when it was created. It continues when the brokers accept
+// what they refuse now.
 func (s *Source) Ready(ctx context.Context) error {
+	if err := s.isRefused(); err != nil {
+		return err
+	}
 	return cluster.HaveTopics(ctx, s.client, s.opts.Topics...)
 }
 
@@ -218,6 +231,36 @@ func (s *Source) poll(ctx context.Context) ([]*pipeline.Item, error) {
 	return s.items(fetches), nil
 }
 
+// refusal is why brokers do not let the source read: a password or a right that somebody
+// can grant at the brokers.
+type refusal struct {
+	err error
+	at  time.Time // when the brokers said so last
+}
+
+// refusedFor is how long the source counts as refused after the brokers said so. The client
+// tries again within 5 s.
+const refusedFor = 15 * time.Second
+
+// refused notes what the brokers refuse. It reports a refusal once. The client tries again.
+func (s *Source) refused(topic string, partition int32, err error) {
+	said := fmt.Errorf("kafka: %s/%d: %w", topic, partition, err)
+	if topic == "" {
+		said = fmt.Errorf("kafka: group %s: %w", s.opts.Group, err)
+	}
+	if last := s.refusal.Swap(&refusal{said, time.Now()}); last == nil || last.err.Error() != said.Error() || time.Since(last.at) > refusedFor {
+		s.tell(1, "refused, trying again", said)
+	}
+}
+
+// isRefused returns what the brokers refuse now, or nil.
+func (s *Source) isRefused() error {
+	if r := s.refusal.Load(); r != nil && time.Since(r.at) <= refusedFor {
+		return r.err
+	}
+	return nil
+}
+
 // errorOf returns an error that ends reading. The client retries after all others.
 func (s *Source) errorOf(ctx context.Context, fetches kgo.Fetches) error {
 	var fatal error
@@ -225,6 +268,7 @@ func (s *Source) errorOf(ctx context.Context, fetches kgo.Fetches) error {
 	joined := s.joined.Swap(false)
 	if joined {
 		s.fenced = cluster.NameTaken{}
+		s.refusal.Store(nil)
 	}
 	fetches.EachError(func(topic string, partition int32, err error) {
 		var lost *kgo.ErrDataLoss
@@ -242,8 +286,10 @@ func (s *Source) errorOf(ctx context.Context, fetches kgo.Fetches) error {
 			}
 		case errors.Is(err, kerr.UnknownTopicID):
 			fatal = s.unknownTopic(topic, err)
-		case cluster.Refused(err) && errors.As(err, &group):
-			fatal = fmt.Errorf("kafka: group %s: %w", s.opts.Group, err)
+		case cluster.Refused(err):
+			s.refused(topic, partition, err)
+		case cluster.Invalid(err):
+			fatal = fmt.Errorf("kafka: group %s: %w: %w", s.opts.Group, semel.ErrInvalidRequest, err)
 		case errors.As(err, &group), kerr.IsRetriable(err):
 			s.tell(1, "trying again", err)
 		default:
@@ -391,7 +437,7 @@ func (s *Source) commitNowAndThen(ctx, sending context.Context) {
 func (s *Source) commitSurely(ctx context.Context, which func() []*owned) error {
 	for n := 0; ; n++ {
 		err := s.commit(ctx, which)
-		if err == nil || forgotten(err) || errors.Is(err, kerr.FencedInstanceID) || errors.Is(err, kgo.ErrClientClosed) || cluster.Refused(err) {
+		if err == nil || forgotten(err) || errors.Is(err, kerr.FencedInstanceID) || errors.Is(err, kgo.ErrClientClosed) || cluster.Refused(err) || cluster.Invalid(err) {
 			return err
 		}
 		if !cluster.Pause(ctx, min(50*time.Millisecond<<min(n, 5), time.Second)) {

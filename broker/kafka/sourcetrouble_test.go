@@ -196,12 +196,25 @@ func TestWhoIsRefusedIsToldSo(t *testing.T) {
 	t.Run("by the group", func(t *testing.T) {
 		t.Parallel()
 		inBubble(t, 1, func(b *bubble) {
-			b.Cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.JoinGroup}, Err: kerr.GroupAuthorizationFailed, TopLevel: true, Count: -1})
+			b.Write(kafkatest.Numbered(0, 3, 1)...)
 			m := b.join(nil)
-			ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
-			defer cancel()
-			if _, err := m.Read(ctx); !errors.Is(err, kerr.GroupAuthorizationFailed) {
-				t.Errorf("the error is %v", err)
+			m.ack(m.get(3)...)
+			b.becomes(0, 3)
+			for _, refusal := range []error{kerr.GroupAuthorizationFailed, kerr.InconsistentGroupProtocol} {
+				fault := b.Cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.JoinGroup, kmsg.Heartbeat, kmsg.SyncGroup}, Err: refusal.(*kerr.Error), TopLevel: true, Count: -1})
+				m.none(time.Minute)
+				if err := m.Ready(b.Context()); !errors.Is(err, refusal) || !strings.Contains(err.Error(), "group g") {
+					b.Errorf("Ready says %v, want %v", err, refusal)
+				}
+				if log := strings.Join(m.events.Log, "\n"); strings.Count(log, refusal.Error()) != 1 {
+					b.Errorf("the refusal must be reported once:\n%s", log)
+				}
+				fault.Remove()
+				b.Write(kafkatest.Numbered(3, 2, 1)...)
+				m.ack(m.get(2)...)
+				if err := m.Ready(b.Context()); err != nil {
+					b.Errorf("Ready says %v after the group accepts the member", err)
+				}
 			}
 			m.leave()
 		})

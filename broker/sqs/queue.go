@@ -149,6 +149,12 @@ func Denied(err error) bool {
 	return ok && strings.HasPrefix(code(api.ErrorCode()), "AccessDenied")
 }
 
+// OfKMS reports whether SQS refuses a request because of the key that encrypts the queue.
+func OfKMS(err error) bool {
+	api, ok := errors.AsType[smithy.APIError](err)
+	return ok && strings.HasPrefix(code(api.ErrorCode()), "Kms")
+}
+
 // code returns the last part of an error code. Some servers write a prefix before it.
 func code(text string) string {
 	return text[strings.LastIndexAny(text, ".#")+1:]

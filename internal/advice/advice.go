@@ -20,6 +20,9 @@ type Error struct {
 	// Public means that the text has no part of a message. It comes from the
 	// configuration, the network, the system or the protocol.
 	Public bool
+	// Shown replaces a Cause that is not Public for clients that may not see messages. It is
+	// empty if nothing may be shown.
+	Shown string
 	// OfKind means that the kind of the server knows the error, and that the remedy
 	// names its place in the configuration.
 	OfKind bool
@@ -33,6 +36,19 @@ func (e *Error) Error() string {
 		return e.Cause
 	}
 	return e.Cause + ": " + e.Remedy
+}
+
+// ForAll returns the error for clients that may not see messages, or nil.
+func (e *Error) ForAll() *Error {
+	switch {
+	case e.Public:
+		return e
+	case e.Shown == "":
+		return nil
+	}
+	shown := *e
+	shown.Cause, shown.Public = e.Shown, true
+	return &shown
 }
 
 // Unwrap returns the error itself.
@@ -93,6 +109,8 @@ func ofOperation(of *net.OpError) (cause, remedy string) {
 		return "no answer from" + to + ": i/o timeout", unanswered
 	case errors.As(of.Err, &number) && (number == syscall.ENETUNREACH || number == syscall.EHOSTUNREACH):
 		return "cannot reach" + to + ": " + number.Error(), "can this machine reach it?"
+	case errors.As(of.Err, &number) && (number == syscall.ECONNRESET || number == syscall.EPIPE || number == syscall.ECONNABORTED):
+		return "the server" + strings.Replace(to, " ", " at ", 1) + " closed the connection: " + number.Error(), "is it up, or going down? Does it need TLS?"
 	case of.Op == "remote error": // an alert of TLS
 		return "the server refuses the TLS connection: " + of.Err.Error(), "check the certificates of both sides"
 	}
@@ -103,25 +121,35 @@ const unanswered = "is the server up, can this machine reach it, and is it the r
 
 // signs are remedies for errors that have no type of their own, chosen by a text in
 // the error. The first match is used.
-var signs = [...]struct{ sign, remedy string }{
-	{"x509: ", "check the certificates and their host names"},
-	{"tls: ", "does the server speak TLS at this port?"},
-	{"unexpected message", "is it the right kind of server?"},
+var signs = [...]struct{ sign, shown, remedy string }{
+	{"x509: ", "the certificate of the server is not valid here", "check the certificates and their host names"},
+	{"tls: ", "there is no TLS connection", "does the server speak TLS at this port?"},
+	{"unexpected message", "the server answers with something else", "is it the right kind of server?"},
+	{"connection reset", closed, broken},
+	{"broken pipe", closed, broken},
+	{"use of closed network connection", closed, broken},
+	{"conn closed", closed, broken},
+	{"tx is closed", closed, broken},
 }
+
+const (
+	closed = "the connection to the server broke"
+	broken = "is the server up, or going down?"
+)
 
 // ofText describes an error by its text.
 func ofText(err error) *Error {
 	text := Line(err.Error())
 	for _, s := range signs {
 		if strings.Contains(text, s.sign) {
-			return &Error{Cause: text, Remedy: s.remedy, Err: err}
+			return &Error{Cause: text, Shown: s.shown, Remedy: s.remedy, Err: err}
 		}
 	}
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), strings.HasSuffix(text, "EOF"):
-		return &Error{Cause: text, Remedy: "the server closed the connection: is it the right kind of server, and does it need TLS?", Err: err}
+		return &Error{Cause: text, Shown: closed, Remedy: "the server closed the connection: is it the right kind of server, and does it need TLS?", Err: err}
 	case errors.Is(err, context.DeadlineExceeded), strings.Contains(text, "timeout: "):
-		return &Error{Cause: text, Remedy: unanswered, Err: err}
+		return &Error{Cause: text, Shown: "no answer in time", Remedy: unanswered, Err: err}
 	}
 	return nil
 }

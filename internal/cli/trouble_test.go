@@ -441,23 +441,30 @@ pipelines:
 	}
 }
 
-// TestMissingTablesOfTheStoreNameTheCommand runs a pipeline before migrate, and with
-// parked messages in a database that has none.
+// TestMissingTablesOfTheStoreNameTheCommand runs a pipeline before migrate, with its keys
+// or its parked messages in a database that has no tables. It continues when they are there.
 func TestMissingTablesOfTheStoreNameTheCommand(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"1\"}\n")
 	for store, parked := range map[string]string{"db": "path: p", "own": "store: db"} {
-		file := writeFile(t, filepath.Join(dir, store+".yaml"), fmt.Sprintf(`
+		t.Run(store, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"1\"}\n")
+			file := writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
 stores: { db: { postgres: { dsn: %q } }, own: { embedded: { path: keys } } }
 pipelines:
-  orders: { source: { file: { paths: [in.jsonl] } }, key: { id: .id }, store: %s, sink: { file: { path: out } }, parked: { %s } }
+  orders: { source: { file: { paths: [in.jsonl], follow: true } }, key: { id: .id }, store: %s, sink: { file: { path: out } }, parked: { %s } }
 `, servers.Database(t), store, parked))
-		got := run(t, "", "run", file, "--admin", "off")
-		got.check(t, 2, ": semel migrate up --config "+file+" --store-name db")
-		if !strings.Contains(got.stderr, "no table") || strings.Contains(got.stderr, "not migrated") || strings.Contains(got.stderr, "Options.Migrate") {
-			t.Errorf("%s: %s", store, got.stderr)
-		}
+			r := startRun(t, file)
+			command := ": semel migrate up --config " + file + " --store-name db"
+			line := r.line("cannot start yet", "no table", command)
+			if strings.Contains(line, "not migrated") || strings.Contains(line, "Options.Migrate") {
+				t.Error(line)
+			}
+			r.probe(http.StatusServiceUnavailable, "orders: not ready: ", command)
+			run(t, "", "migrate", "up", "--config", file, "--store-name", "db").check(t, 0, "applied")
+			r.probe(http.StatusOK, "orders: ready")
+		})
 	}
 }
 

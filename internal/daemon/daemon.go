@@ -3,13 +3,10 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -17,8 +14,6 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
-	"github.com/semel-dev/semel/internal/health"
-	"github.com/semel-dev/semel/internal/kind/embedded"
 	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/observe"
 	"github.com/semel-dev/semel/pipeline"
@@ -54,9 +49,11 @@ type Options struct {
 const DefaultAdmin = "127.0.0.1:4195"
 
 // Run runs pipelines, or the service of its options, until all sources have ended or
-// ctx ends, and then drains.
-// It first logs the warnings of lint. If one pipeline fails, the others drain
-// too. If a server does not answer at the start, Run retries.
+// ctx ends, and then drains. It first logs the warnings of lint. A pipeline that a person
+// at a server can repair waits, at the start and later; see waits. A fault that only the
+// configuration can repair ends the start, with an error that wraps
+// semel.ErrInvalidRequest. Later, a pipeline that cannot continue ends alone, and Run
+// returns its error when all have ended.
 func Run(ctx context.Context, f *config.File, opts *Options) error {
 	d := &daemon{file: f, log: opts.Log, opts: *opts, started: time.Now(), journal: newJournal()}
 	metrics, err := newMetrics()
@@ -104,6 +101,7 @@ func Run(ctx context.Context, f *config.File, opts *Options) error {
 		opening++
 	}
 	d.notifier = newNotifier(opts.Env, opening)
+	d.starting.Store(int64(opening))
 	defer d.notifier.start(ctx, func() { d.pipelines() })() // takes the locks of all pipelines
 	var served error
 	if opts.Service != nil {
@@ -114,10 +112,12 @@ func Run(ctx context.Context, f *config.File, opts *Options) error {
 	}
 	for i, p := range specs {
 		running.Go(func() {
-			errs[i] = d.run(ctx, p, &d.states[i])
-			if errs[i] != nil {
+			s := &d.states[i]
+			errs[i] = d.run(ctx, p, s)
+			if errors.Is(errs[i], semel.ErrInvalidRequest) && d.starting.Load() > 0 {
 				cancel()
 			}
+			d.begun(s)
 		})
 	}
 	running.Wait()
@@ -137,6 +137,8 @@ type daemon struct {
 	service state // of opts.Service, while its store opens
 	started time.Time
 	journal *journal
+	// starting is the number of pipelines that are neither open nor wait yet.
+	starting atomic.Int64
 
 	notifier *notifier
 
@@ -158,11 +160,15 @@ type state struct {
 	name    string
 	tally   tally
 	trouble *trouble
+	gauges  pipeline.Observer // its metrics
+	start   sync.Once         // its start is over
+	open    sync.Once         // the notifier knows that it was open
 
-	mu       sync.Mutex
-	pipeline config.Runnable // nil until it is open
-	waiting  error           // the reason why it is not open yet
+	mu       sync.Mutex      // guards the fields below
+	pipeline config.Runnable // nil while it is not open
+	waiting  error           // the reason why it is not open
 	ended    bool
+	failure  error // the reason why it cannot continue, for probes
 }
 
 func (s *state) set(change func(s *state)) {
@@ -174,9 +180,11 @@ func (s *state) set(change func(s *state)) {
 // ready returns nil if the pipeline can work, and otherwise the reason why not.
 func (s *state) ready(ctx context.Context) error {
 	s.mu.Lock()
-	p, waiting, ended := s.pipeline, s.waiting, s.ended
+	p, waiting, ended, failure := s.pipeline, s.waiting, s.ended, s.failure
 	s.mu.Unlock()
 	switch {
+	case failure != nil:
+		return failure
 	case ended:
 		return errors.New("ended")
 	case p != nil:
@@ -197,44 +205,6 @@ func (d *daemon) lint(specs []*config.Pipeline) {
 			d.log.Warn("lint", "field", x.Subject, "found", x.Found, "cost", x.Cost, "remedy", x.Remedy)
 		}
 	}
-}
-
-// run opens and runs one pipeline.
-func (d *daemon) run(ctx context.Context, spec *config.Pipeline, s *state) error {
-	log := d.log.With("pipeline", spec.Name)
-	observer, finish, err := d.observer(spec, s, log)
-	if err != nil {
-		return err
-	}
-	defer finish()
-	own, end := context.WithCancel(ctx)
-	defer end()
-	p, err := d.open(own, spec, s, log, &wiring.PipelineOptions{Observer: observer, Stdout: untilGone(d.opts.Stdout, end)})
-	if err != nil || p == nil {
-		return err
-	}
-	s.set(func(s *state) { s.pipeline = p })
-	d.notifier.opened()
-	d.tend(ctx, spec.Store.Name)
-	defer d.metrics.Watch(spec.Name, p.UnderWay)()
-	defer d.look(own, s, p, log)()
-	defer s.trouble.watch(own, p, log)()
-	log.Info("running", "source", spec.Source.Kind(), "store", spec.Store.Name, "sink", spec.Sink.Kind(), "mode", d.file.Mode(spec).String())
-	if f, ok := d.filter(spec); ok {
-		log.Warn("new messages are lost: a filter decides alone", "store", spec.Store.Name, "rate", f.Rate, "expect", f.Expect)
-	}
-	d.warnOfNewer(own, spec, log)
-	d.warnOfUnbound(own, spec, log)
-	err = p.Run(own)
-	s.set(func(s *state) { s.ended = true })
-	s.tally.over(err == nil && own.Err() == nil)
-	now := s.status()
-	if err != nil {
-		log.Error("ended", append(now.attrs(), "error", err)...)
-		return err
-	}
-	log.Info("ended", now.attrs()...)
-	return nil
 }
 
 // warnOfNewer logs that a newer version of the program changed the tables of a
@@ -308,77 +278,4 @@ func (d *daemon) filter(spec *config.Pipeline) (*config.FilterAbout, bool) {
 	}
 	s, _ := d.file.Store(spec.Store.Name)
 	return s.Spec.About().Filter, true
-}
-
-// open opens a pipeline. It returns nil if ctx ends first.
-func (d *daemon) open(ctx context.Context, spec *config.Pipeline, s *state, log *slog.Logger, opts *wiring.PipelineOptions) (*wiring.Pipeline, error) {
-	return retrying(ctx, s, log, "pipeline "+spec.Name+": ", func() (*wiring.Pipeline, error) {
-		return wiring.OpenPipeline(ctx, d.file, spec, d.stores, opts)
-	})
-}
-
-// retrying calls open until it succeeds. It retries as long as servers do not answer,
-// and reports a try that takes long. It removes prefix from what it logs. It returns the
-// zero value if ctx ends first.
-func retrying[T any](ctx context.Context, s *state, log *slog.Logger, prefix string, open func() (T, error)) (none T, _ error) {
-	backoff := pipeline.Failure{From: 500 * time.Millisecond, To: 15 * time.Second}
-	var last told
-	var trying atomic.Bool
-	var silent health.Stall
-	defer silent.Start(ctx, health.Work{
-		Look: func() (uint64, bool) { return 0, trying.Load() },
-		Stalled: func(_ context.Context, still time.Duration) {
-			s.set(func(s *state) {
-				if s.waiting == nil { // the error of an earlier try says more
-					s.waiting = fmt.Errorf("waits for %w", errOpening)
-				}
-			})
-			log.Warn("stalled", "for", still.Round(time.Second).String(), "waiting_for", errOpening.Error())
-		},
-		Moves: func(time.Duration) {}, // the next line of the log says how it ended
-	})()
-	for n := 1; ; n++ {
-		trying.Store(true)
-		opened, err := open()
-		trying.Store(false)
-		if err == nil {
-			return opened, nil
-		}
-		if ctx.Err() != nil {
-			return none, nil
-		}
-		if _, held := embedded.Holder(err); held {
-			return none, err // another process has the store, and may have it for years
-		}
-		// A server that is stopped during an answer leaves the outcome open. Nothing is lost if
-		// the same is opened again.
-		if class := semel.Classify(err); class != semel.ClassRetryable && !errors.Is(err, semel.ErrOutcomeUnknown) && !mayPass(err) {
-			return none, err
-		}
-		s.set(func(s *state) { s.waiting = err })
-		pause, text := backoff.Pause(n), strings.TrimPrefix(oneLine(err), prefix)
-		if last.isNew(text, time.Now()) {
-			log.Warn("cannot start yet, trying again", "error", text, "attempt", n, "next", pause.Round(time.Millisecond))
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return none, nil
-		}
-	}
-}
-
-// errOpening is why a pipeline waits whose servers neither answer nor refuse.
-var errOpening = errors.New("the first answer of its servers: is each address right, and can this machine reach it?")
-
-// mayPass reports whether an error may go away by itself: a network error, or a
-// shortage of resources on this machine. A bare errno comes from a file, although
-// it has the methods of a net.Error.
-func mayPass(err error) bool {
-	var of net.Error
-	if !errors.As(err, &of) {
-		return false
-	}
-	number, alone := of.(syscall.Errno)
-	return !alone || number.Temporary() || number == syscall.ENOSPC || number == syscall.EDQUOT || number == syscall.ENOMEM
 }

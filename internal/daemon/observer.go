@@ -21,7 +21,8 @@ func (d *daemon) observer(spec *config.Pipeline, s *state, log *slog.Logger) (_ 
 	if err != nil {
 		return nil, nil, err
 	}
-	return observe.All(d.metrics.Pipeline(spec.Name, spec.Store.Name, spec.Window), journaled{d.journal, spec.Name}, advised{observe.All(&s.tally, lines), s.trouble}), lines.Close, nil
+	s.gauges = d.metrics.Pipeline(spec.Name, spec.Store.Name, spec.Window)
+	return observe.All(s.gauges, journaled{d.journal, spec.Name}, advised{observe.All(&s.tally, lines), s.trouble}), lines.Close, nil
 }
 
 // firstFor limits the time for reading the origins of one batch of duplicates.

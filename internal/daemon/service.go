@@ -58,25 +58,23 @@ func (d *daemon) serve(ctx context.Context) error {
 	return served
 }
 
-// openService opens the store of the service. It tries again as long as its servers do
-// not answer.
+// openService opens the store of the service. It waits as a pipeline does; see waits.
 func (d *daemon) openService(ctx context.Context, observer semel.Observer) error {
 	s := d.opts.Service
-	open := func() (semel.Store, error) {
+	said := func(err error, _ bool) (logged, shown error) { return err, err }
+	return d.persist(ctx, &d.service, d.log.With("store", s.Store), "", said, func(opened func()) error {
 		store, err := d.stores.Get(ctx, s.Store)
-		return store, d.file.AdviseStores(d.file.Stack(s.Store), err)
-	}
-	store, err := retrying(ctx, &d.service, d.log.With("store", s.Store), "", open)
-	if err != nil || store == nil {
-		return err
-	}
-	if err := s.Open(store, observer); err != nil {
-		return err
-	}
-	d.service.set(func(s *state) { s.waiting = nil })
-	d.notifier.opened()
-	d.tend(ctx, s.Store)
-	return nil
+		if err != nil {
+			return d.file.AdviseStores(d.file.Stack(s.Store), err)
+		}
+		if err := s.Open(store, observer); err != nil {
+			return err
+		}
+		d.service.set(func(s *state) { s.waiting = nil })
+		opened()
+		d.tend(ctx, s.Store)
+		return nil
+	})
 }
 
 // readyService returns nil if the service can work, and otherwise the reason why not.

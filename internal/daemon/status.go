@@ -90,6 +90,7 @@ const (
 	StateStalled  State = "stalled"
 	StateNotReady State = "not ready"
 	StateEnded    State = "ended"
+	StateFailed   State = "failed" // it ended with an error, and does not start again
 )
 
 // PartitionLag is the lag of one partition. A count that is not known is nil.
@@ -104,7 +105,32 @@ type PartitionLag struct {
 type LastError struct {
 	At    time.Time `json:"at"`
 	Event string    `json:"event"`
-	Cause string    `json:"cause,omitempty"`
+	// Cause has the remedy too, unless the trouble is over.
+	Cause string `json:"cause,omitempty"`
+	Over  bool   `json:"over,omitempty"`
+
+	plain string // the cause without the remedy
+}
+
+// over returns the error of a trouble that is over: nobody needs its remedy any more.
+func (e *LastError) over() *LastError {
+	return &LastError{At: e.At, Event: e.Event, Cause: e.plain, Over: true}
+}
+
+// isOver reports whether the last error of a pipeline that is ready is history. A pause
+// or a stall ended, or the pipeline would not be ready. A message that failed may fail
+// again until a message is settled.
+func (s *PipelineStatus) isOver() bool {
+	e := s.LastError
+	if e == nil || s.State != StateReady || s.Reason != "" {
+		return false
+	}
+	what, _, _ := strings.Cut(e.Event, ":")
+	switch what {
+	case pipeline.EventPaused.String(), pipeline.EventStalled.String(), pipeline.EventSourceChanged.String(), semel.EventStoreError.String():
+		return true
+	}
+	return s.LastSettled.After(e.At)
 }
 
 // StoreStatus is what is known of a store that a pipeline uses. The counts are nil until
@@ -210,10 +236,14 @@ func (c *tally) ObservePipeline(e pipeline.Event) {
 // failed notes an error. The caller holds mu.
 func (c *tally) failed(what string, err error) {
 	last := &LastError{At: time.Now(), Event: what}
-	if said, ok := errors.AsType[*advice.Error](err); ok && said.Public {
-		last.Cause = said.Error()
+	said, ok := errors.AsType[*advice.Error](err)
+	if ok {
+		said = said.ForAll()
+	}
+	if said != nil {
+		last.Cause, last.plain = said.Error(), said.Cause
 	} else if cause := health.Cause(err); cause != nil {
-		last.Cause = cause.Error()
+		last.Cause, last.plain = cause.Error(), cause.Error()
 	}
 	c.counted.LastError = last
 }
@@ -318,11 +348,13 @@ func (s *PipelineStatus) attrs() []any {
 // status returns the present state of the pipeline, without asking a server.
 func (s *state) status() PipelineStatus {
 	s.mu.Lock()
-	p, waiting, ended := s.pipeline, s.waiting, s.ended
+	p, waiting, ended, failure := s.pipeline, s.waiting, s.ended, s.failure
 	s.mu.Unlock()
 	now := s.tally.status()
 	now.Name = s.name
 	switch {
+	case failure != nil:
+		now.State = StateFailed
 	case ended:
 		now.State = StateEnded
 	case p == nil && waiting != nil:
@@ -361,6 +393,9 @@ func (d *daemon) status(ctx context.Context) *Status {
 				if p.State == StateReady {
 					p.State = StateNotReady
 				}
+			}
+			if p.isOver() {
+				p.LastError = p.LastError.over()
 			}
 		})
 	}

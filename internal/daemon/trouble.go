@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/health"
@@ -117,6 +118,14 @@ func (t *trouble) resumed(part config.Part) {
 	t.told = told{}
 }
 
+// restart forgets the troubles of a pipeline that is not open any more.
+func (t *trouble) restart() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	clear(t.since)
+	t.told = told{}
+}
+
 // explain says why a pipeline is not ready, in words that any client of a probe may
 // see. It returns err itself if it has no such words.
 func (t *trouble) explain(err error) error {
@@ -128,8 +137,19 @@ func (t *trouble) explain(err error) error {
 	sink, atSink := errors.AsType[*pipeline.UnavailableError](err)
 	add := func(part config.Part, err error) {
 		said, ok := errors.AsType[*advice.Error](t.file.Advise(t.spec, part, err))
-		if !ok || !said.Public || part == config.SourcePart && !said.OfKind {
+		if ok {
+			said = said.ForAll()
+		}
+		switch {
+		case part == config.SourcePart && (said == nil || !said.OfKind):
 			return // the error may be one of the network behind a stall
+		case said == nil && (errors.Is(err, semel.ErrStoreFull) || errors.Is(err, semel.ErrStoreFailed) || errors.Is(err, semel.ErrCorrupt)):
+			return // no server is the cause
+		case said == nil:
+			said = &advice.Error{Cause: "it fails", Remedy: "is its server up, or going down or starting? The log has the error", Public: true}
+			if cause := health.Cause(err); cause != nil {
+				said.Cause = cause.Error()
+			}
 		}
 		where := string(part)
 		t.mu.Lock()
@@ -152,6 +172,49 @@ func (t *trouble) explain(err error) error {
 		return err
 	}
 	return errors.Join(causes...)
+}
+
+// ended says why a pipeline cannot be opened or, after it was opened, why it ended. shown
+// is for clients of probes. Before a pipeline is open, an error has no part of a message.
+func (t *trouble) ended(err error, opened bool) (logged, shown error) {
+	if !opened {
+		return err, err
+	}
+	if _, stopped := errors.AsType[*pipeline.StoppedError](err); stopped {
+		return err, fmt.Errorf("%w: the log has the error", pipeline.ErrStopped)
+	}
+	if _, bound := errors.AsType[*semel.ScopeError](err); bound {
+		return err, err
+	}
+	part := config.SourcePart
+	if _, ok := errors.AsType[*pipeline.StoreError](err); ok {
+		part = config.StorePart
+	} else if errors.Is(err, pipeline.ErrParkedUnread) {
+		part = config.ParkedPart
+	}
+	advised := t.file.Advise(t.spec, part, err)
+	said, ok := errors.AsType[*advice.Error](advised)
+	switch {
+	case ok && said.OfKind:
+		logged = fmt.Errorf("%s: %w", part, said)
+	case ok:
+		logged = advised
+	default:
+		return err, inLog("it ended with an error", err)
+	}
+	if all := said.ForAll(); all != nil {
+		return logged, fmt.Errorf("%s: %w", part, all)
+	}
+	return logged, inLog("it ended with an error", err)
+}
+
+// inLog says to clients of probes that the log has an error, with the part of it that
+// they may see.
+func inLog(what string, err error) error {
+	if cause := health.Cause(err); cause != nil {
+		what += ": " + cause.Error()
+	}
+	return errors.New(what + ": the log has the error")
 }
 
 // answer asks a pipeline for a probe whether it can work. A bad answer is also logged.

@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -14,7 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -108,23 +106,6 @@ pipelines: { copy: { source: { file: { paths: [in] } }, key: { id: .id }, store:
 		after(3 * time.Second)
 		if !strings.Contains(text.String(), "msg=ready") {
 			t.Errorf("the log does not say that it works again: %s", text.String())
-		}
-	})
-}
-
-// A server that is stopped while it answers leaves the outcome open. The next try may succeed.
-func TestOpeningIsRetriedAfterAnUnknownOutcome(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		tries := 0
-		opened, err := retrying(t.Context(), &state{}, slog.New(slog.DiscardHandler), "", func() (int, error) {
-			if tries++; tries == 1 {
-				return 0, fmt.Errorf("57P01: %w", semel.ErrOutcomeUnknown)
-			}
-			return tries, nil
-		})
-		if opened != 2 || err != nil {
-			t.Errorf("%d, %v", opened, err)
 		}
 	})
 }

@@ -238,7 +238,11 @@ func (q *asking) printDetails(out *bytes.Buffer, now *daemon.Status) {
 			if e.Cause != "" {
 				text += ": " + e.Cause
 			}
-			add("%s failed last %s: %s: the log has the error", p.Name, ago(now.Time, e.At), text)
+			if e.Over {
+				add("%s failed last %s, which is over: %s", p.Name, ago(now.Time, e.At), text)
+			} else {
+				add("%s failed last %s: %s: the log has the error", p.Name, ago(now.Time, e.At), text)
+			}
 		}
 		for _, at := range p.Lags {
 			if len(p.Lags) > 1 && (at.Messages != nil && *at.Messages > 0 || at.Bytes != nil && *at.Bytes > 0) {

@@ -47,8 +47,10 @@ func (c *Client) Advise(_ *config.File, p *config.Pipeline, path string, err err
 		said.Cause, said.Remedy = "password refused for user "+c.SASL.Username, "correct "+path+".sasl"
 	case errors.Is(err, kerr.UnsupportedSaslMechanism) && c.SASL != nil:
 		said.Cause, said.Remedy = "the brokers do not support the SASL mechanism "+c.SASL.Mechanism, "correct "+path+".sasl.mechanism"
-	case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.GroupAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed):
+	case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.GroupAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed), errors.Is(err, kerr.TransactionalIDAuthorizationFailed):
 		said.Cause, said.Remedy = advice.Line(err.Error()), "grant the permission with kafka-acls.sh"
+	case errors.Is(err, kerr.InconsistentGroupProtocol):
+		said.Cause, said.Remedy = advice.Line(err.Error()), "end the other members of the group, or write another "+path+".group or protocol"
 	case away && errors.Is(none, context.DeadlineExceeded):
 		said.Cause, said.Remedy = "no answer from "+brokers, "is a broker up there, can this machine reach it, and is it the right kind of server?"
 	case away:

@@ -121,6 +121,8 @@ func advise(queue, path, permissions string, err error) *advice.Error {
 		said.Cause, said.Remedy = what+" has as many unsettled messages as SQS permits", "look for the processes that have them"
 	case sqs.Denied(err):
 		said.Cause, said.Remedy = "these credentials have no permission for "+what, "permit "+permissions
+	case sqs.OfKMS(err):
+		said.Cause, said.Remedy = "SQS may not use the KMS key of "+what, "permit kms:GenerateDataKey and kms:Decrypt for that key, and look whether it is enabled"
 	case sqs.Unsigned(err):
 		said.Cause, said.Remedy = "there are no AWS credentials", "set "+path+".profile or AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine a role"
 	case refused(err):

@@ -47,7 +47,7 @@ func Reach(ctx context.Context, client *kgo.Client) error {
 	switch err := ping(ctx, client); {
 	case err == nil:
 		return nil
-	case Refused(err):
+	case Refused(err), Invalid(err):
 		return fmt.Errorf("kafka: %w: %w", semel.ErrInvalidRequest, err)
 	default:
 		return fmt.Errorf("kafka: %w", &NoBrokerError{err})
@@ -80,12 +80,17 @@ func ask(ctx context.Context, broker *kgo.Broker, req kmsg.Request, within time.
 	return err
 }
 
-// Refused reports whether brokers refused a request in a way that retrying does not
-// change.
+// Refused reports whether brokers refused a user, a right, or a member beside the present
+// ones. Somebody can change that at the brokers.
 func Refused(err error) bool {
 	return IsAny(err,
-		kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.GroupAuthorizationFailed, kerr.TopicAuthorizationFailed,
-		kerr.ClusterAuthorizationFailed, kerr.InvalidGroupID, kerr.InconsistentGroupProtocol, kerr.InvalidSessionTimeout, kerr.UnsupportedAssignor)
+		kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState, kerr.GroupAuthorizationFailed, kerr.TopicAuthorizationFailed,
+		kerr.ClusterAuthorizationFailed, kerr.TransactionalIDAuthorizationFailed, kerr.InconsistentGroupProtocol)
+}
+
+// Invalid reports whether brokers never accept a request: an option is wrong.
+func Invalid(err error) bool {
+	return IsAny(err, kerr.InvalidGroupID, kerr.InvalidTopicException, kerr.InvalidSessionTimeout, kerr.InvalidTransactionTimeout, kerr.UnsupportedAssignor)
 }
 
 // IsAny reports whether an error is one of several.
