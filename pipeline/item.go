@@ -58,7 +58,7 @@ type Item struct {
 	// is never 0.
 	Group uint64
 	// Tries counts the failed deliveries of the item since it was read. It leaves out
-	// those for which the sink was unavailable. The runner sets it.
+	// those that did not reach the target. The runner sets it.
 	Tries int
 	// Redrive counts how often the message was redriven from a [DeadLetterStore].
 	Redrive int

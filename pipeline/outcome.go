@@ -17,6 +17,7 @@ import (
 type failures struct {
 	unavailable bool      // the sink was unavailable for it
 	delivered   uint64    // the number of messages delivered by then
+	uncounted   int       // of Item.Tries: the server failed, and the effect may have happened
 	passedOver  float32   // its expected deliveries since then, if the sink took messages at random
 	waitsSince  time.Time // when it began to wait for another holder of its key
 	reported    bool      // the observer knows that it waits for longer than Options.Wait
@@ -158,7 +159,8 @@ func (r *Runner) classifyFailed(e *entry, o *outcomes, now time.Time) {
 // classifyUnavailable decides the outcome of an entry for which the sink was
 // unavailable. The pipeline pauses, unless the sink has delivered other messages since
 // it was first unavailable for this one. Then this message is the cause, and must not
-// hold up the others for ever.
+// hold up the others for ever. If the effect may have happened, the next delivery has
+// another attempt number, which does not count towards Failure.Attempts.
 func (r *Runner) classifyUnavailable(e *entry, err *UnavailableError, o *outcomes, now time.Time) {
 	f := e.history()
 	delivered := r.delivered.Load() + o.delivered
@@ -168,10 +170,15 @@ func (r *Runner) classifyUnavailable(e *entry, err *UnavailableError, o *outcome
 		f.passedOver += float32(delivered-f.delivered) / float32(max(waiting, 1))
 	}
 	f.unavailable, f.delivered = true, delivered
+	counts := refused && !o.failedTogether && !(err.After > 0 && f.passedOver < maxPassedOver)
+	if !counts && errors.Is(err, semel.ErrOutcomeUnknown) {
+		e.Tries++
+		f.uncounted++
+	}
 	switch {
 	case !refused || o.failedTogether:
 		o.sinkErr, o.sinkAfter = e.Err, max(o.sinkAfter, err.After)
-	case err.After > 0 && f.passedOver < maxPassedOver: // the sink is busy and says for how long
+	case !counts: // the sink is busy and says for how long
 		e.due = now.Add(max(r.opts.Failure.Pause(1), err.After))
 		r.observe(Event{Kind: EventRetried, Count: 1, Err: e.Err, Reason: "failed", Item: e.Item})
 	default:
@@ -200,11 +207,15 @@ func (r *Runner) classifyUnprocessed(e *entry, o *outcomes) {
 // retry sets the time of the next try. After the last try it gives up the item.
 func (r *Runner) retry(e *entry, o *outcomes, now time.Time) {
 	e.Tries++
-	if e.Tries >= r.opts.Failure.Attempts {
+	counted := e.Tries
+	if e.failures != nil {
+		counted -= e.failures.uncounted
+	}
+	if counted >= r.opts.Failure.Attempts {
 		r.giveUp(e, ReasonAttempts, r.opts.Failure.Then, o)
 		return
 	}
-	pause := r.opts.Failure.Pause(e.Tries)
+	pause := r.opts.Failure.Pause(counted)
 	var (
 		asked       *RetryError
 		unavailable *UnavailableError

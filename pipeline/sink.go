@@ -21,8 +21,9 @@ type Sink interface {
 	//
 	// The Err decides what the pipeline does next:
 	//   - a permanent error, see semel.Permanent: the item is not delivered again;
-	//   - an UnavailableError: the sink did not reach the target and delivered
-	//     nothing; the pipeline pauses, and no attempt counts;
+	//   - an UnavailableError: the target cannot take messages now, whatever they are;
+	//     the pipeline pauses, and no attempt counts. Nothing was delivered, unless the
+	//     error wraps semel.ErrOutcomeUnknown too;
 	//   - an error that wraps semel.ErrOutcomeUnknown, or an error of a context: the
 	//     effect may have happened;
 	//   - any other error: the effect did not happen, and the item is retried; Retry
@@ -86,15 +87,16 @@ func sinkReady(ctx context.Context, sink Sink) error {
 // in its group failed. It does not count as an attempt.
 var ErrBehind = errors.New("behind a message of its group that failed")
 
-// UnavailableError says that a target could not be reached, and that nothing was
-// delivered.
+// UnavailableError says that a target could not be reached, or that it fails. The message
+// is not the cause. It was not delivered, unless the error wraps semel.ErrOutcomeUnknown.
 type UnavailableError struct {
 	Err error
 	// After is how long the target wants no requests; 0 is unknown.
 	After time.Duration
 }
 
-// Unavailable wraps err as an *UnavailableError; nil stays nil.
+// Unavailable wraps err as an *UnavailableError; nil stays nil. If the target may have
+// taken the message, err wraps semel.ErrOutcomeUnknown.
 func Unavailable(err error, after time.Duration) error {
 	if err == nil {
 		return nil

@@ -419,7 +419,11 @@ func (s *Sink) produceError(err error, it *pipeline.Item) error {
 	case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed), errors.Is(err, kerr.InvalidTopicException):
 		return pipeline.Unavailable(fmt.Errorf("kafka: %w", err), 0)
 	}
-	return fmt.Errorf("kafka: %w: %w", semel.ErrOutcomeUnknown, err)
+	err = fmt.Errorf("kafka: %w: %w", semel.ErrOutcomeUnknown, err)
+	if cluster.IsAny(err, errUnanswered, context.Canceled, context.DeadlineExceeded, kgo.ErrClientClosed) {
+		return err // the delivery was given up
+	}
+	return pipeline.Unavailable(err, 0) // the brokers fail, or refuse the user
 }
 
 // maker makes the records of one delivery in a few allocations. It is reused when all

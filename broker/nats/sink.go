@@ -222,12 +222,8 @@ func (s *Sink) message(it *pipeline.Item) (*natsgo.Msg, error) {
 	return msg, nil
 }
 
-// Codes of the server's errors, see server/errors.json of nats-server.
-const (
-	codeStreamStore = 10077 // the stream is full, and its policy is to refuse
-	codeNoSpace     = 10023 // insufficient resources
-	codeNotExpected = 10060 // another stream took the message
-)
+// codeNotExpected is a code of the server's errors, see server/errors.json of nats-server.
+const codeNotExpected = 10060 // another stream took the message
 
 // refused classifies an error of a publication.
 func (s *Sink) refused(ctx context.Context, js jetstream.JetStream, it *pipeline.Item, err error) error {
@@ -246,12 +242,12 @@ func (s *Sink) refused(ctx context.Context, js jetstream.JetStream, it *pipeline
 		if s.opts.Route != nil && api.ErrorCode == codeNotExpected {
 			return err // its own failure: another stream has its subject
 		}
-		if api.ErrorCode == codeStreamStore || api.ErrorCode == codeNoSpace || api.ErrorCode == codeNotExpected || api.Code == 503 {
-			return pipeline.Unavailable(err, 0)
+		if api.ErrorCode == codeNotExpected || api.Code >= 500 {
+			return pipeline.Unavailable(err, 0) // the stream is full, or the server has no room or no leader
 		}
 		return err
 	}
-	return fmt.Errorf("nats: %w: %w", semel.ErrOutcomeUnknown, err)
+	return pipeline.Unavailable(fmt.Errorf("nats: %w: %w", semel.ErrOutcomeUnknown, s.link.refused(err)), 0)
 }
 
 // untaken is the error of a message that no stream took. If it named its subject, and

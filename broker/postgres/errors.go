@@ -94,13 +94,18 @@ func verdict(err error, committing bool) error {
 	case ok:
 		said := ofCode(fmt.Errorf("postgres: %w", err), code)
 		if committing && classOf(code) == away {
-			return fmt.Errorf("postgres: %w: %w", semel.ErrOutcomeUnknown, err)
+			return inDoubt(err)
 		}
 		return said
-	case committing && !pgconn.SafeToRetry(err):
-		return fmt.Errorf("postgres: %w: %w", semel.ErrOutcomeUnknown, err)
+	case committing: // the driver calls a connection that was cut during the commit safe to retry
+		return inDoubt(err)
 	}
 	return pipeline.Unavailable(fmt.Errorf("postgres: %w", err), 0)
+}
+
+// inDoubt is the error of messages whose commit has no answer.
+func inDoubt(err error) error {
+	return pipeline.Unavailable(fmt.Errorf("postgres: %w: %w", semel.ErrOutcomeUnknown, err), 0)
 }
 
 // stateOf returns the SQLSTATE of an error of the server.

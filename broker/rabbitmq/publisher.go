@@ -216,7 +216,7 @@ func (o *outlet) send(ctx context.Context, m *Publication) (*amqp.DeferredConfir
 	case errors.Is(err, amqp.ErrClosed): // nothing was sent
 		return nil, pipeline.Unavailable(fmt.Errorf("rabbitmq: %w", err), 0)
 	}
-	return nil, fmt.Errorf("rabbitmq: %w: %w", semel.ErrOutcomeUnknown, err)
+	return nil, pipeline.Unavailable(fmt.Errorf("rabbitmq: %w: %w", semel.ErrOutcomeUnknown, err), 0)
 }
 
 // check returns an error if AMQP cannot carry a message. The client library or the server
@@ -297,18 +297,17 @@ func (o *outlet) await(ctx context.Context, m *Publication, confirm *amqp.Deferr
 	if m.Exchange == "" { // one queue, which did not store it
 		m.Err = pipeline.Unavailable(refused, time.Second)
 	} else { // other queues may have stored it
-		m.Err = fmt.Errorf("%w: %w", refused, semel.ErrOutcomeUnknown)
+		m.Err = pipeline.Unavailable(fmt.Errorf("%w: %w", refused, semel.ErrOutcomeUnknown), time.Second)
 	}
 	return true
 }
 
 // unknown returns the error of a message whose confirm did not come.
 func (o *outlet) unknown(ctx context.Context) error {
-	err := context.Cause(ctx)
-	if err == nil {
-		err = errors.New("the connection was lost")
+	if err := context.Cause(ctx); err != nil {
+		return fmt.Errorf("rabbitmq: no confirm: %w: %w", semel.ErrOutcomeUnknown, err)
 	}
-	return fmt.Errorf("rabbitmq: no confirm: %w: %w", semel.ErrOutcomeUnknown, err)
+	return pipeline.Unavailable(fmt.Errorf("rabbitmq: no confirm: %w: the connection was lost", semel.ErrOutcomeUnknown), 0)
 }
 
 // markReturned sets the errors of the messages that the server has returned because

@@ -336,7 +336,7 @@ func TestEachMessageHasItsOutcome(t *testing.T) {
 			t.Error(m.Err)
 		}
 	}
-	if want := []string{"stored", "unknown", "unavailable", "permanent", "stored", "permanent", "stored"}; !slices.Equal(got, want) || a.left() != 3 {
+	if want := []string{"stored", "unavailable", "unavailable", "permanent", "stored", "permanent", "stored"}; !slices.Equal(got, want) || a.left() != 3 {
 		t.Errorf("the outcomes are %q, want %q; %d messages are stored", got, want, a.left())
 	}
 }

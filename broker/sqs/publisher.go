@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
@@ -165,7 +167,7 @@ func (p *Publisher) send(ctx context.Context, part []*Publication) {
 		setErr(part, refused(ctx, err))
 		return
 	}
-	setErr(part, fmt.Errorf("sqs: the answer does not mention the message: %w", semel.ErrOutcomeUnknown))
+	setErr(part, ofServer(errors.New("the answer does not mention the message"), true))
 	for _, sent := range out.Successful {
 		if i := entryOf(sent.Id, part); i >= 0 {
 			part[i].Err = nil
@@ -184,14 +186,16 @@ func setErr(part []*Publication, err error) {
 	}
 }
 
-// ofContent reports whether SQS, or the client library, refuses a request because of
+// ofContent reports whether SQS, the client library or a proxy refuses a request because of
 // the content of a message.
 func ofContent(err error) bool {
 	if _, ok := errors.AsType[smithy.InvalidParamsError](err); ok {
 		return true
 	}
-	api, ok := errors.AsType[smithy.APIError](err)
-	return ok && isContent(api.ErrorCode())
+	if api, ok := errors.AsType[smithy.APIError](err); ok {
+		return isContent(api.ErrorCode())
+	}
+	return statusOf(err) == http.StatusRequestEntityTooLarge
 }
 
 func isContent(text string) bool {
@@ -203,41 +207,56 @@ func isContent(text string) bool {
 	return false
 }
 
-// refused classifies the error of a request with one message, or of a request that
-// the server refuses as a whole.
-func refused(ctx context.Context, err error) error {
-	api, answered := errors.AsType[smithy.APIError](err)
-	status := 0
+// statusOf returns the status of an answer, or 0 if there was none.
+func statusOf(err error) int {
 	if response, ok := errors.AsType[*smithyhttp.ResponseError](err); ok && response.Response != nil {
-		status = response.HTTPStatusCode()
+		return response.HTTPStatusCode()
 	}
-	failed := fmt.Errorf("sqs: %w", err)
+	return 0
+}
+
+// refused classifies the error of a request with one message, or of a request that
+// is refused as a whole. If the content of a message is not the cause, the server is, or
+// what is between: the queue is missing, this process may not write to it, or a proxy
+// answers with a page of its own. Only an answer that says so proves that nothing was
+// stored.
+func refused(ctx context.Context, err error) error {
+	_, answered := errors.AsType[smithy.APIError](err)
+	status := statusOf(err)
 	switch {
 	case ofContent(err):
-		return semel.Permanent(failed)
-	case answered && (status < 500 || status == 503 || isThrottled(api.ErrorCode())), unsent(err):
-		return pipeline.Unavailable(failed, 0) // the queue is missing, or this process may not write to it, or not so much
+		return semel.Permanent(fmt.Errorf("sqs: %w", err))
+	case status >= 300 && status < 500, answered && status == http.StatusServiceUnavailable, unsent(err):
+		return ofServer(err, false)
 	case ctx.Err() != nil:
 		return fmt.Errorf("sqs: no answer yet: %w: %w", semel.ErrOutcomeUnknown, context.Cause(ctx))
 	}
-	return fmt.Errorf("sqs: %w: %w", semel.ErrOutcomeUnknown, err)
+	return ofServer(err, true)
 }
 
-func isThrottled(text string) bool {
-	text = code(text)
-	return strings.Contains(text, "Throttl") || text == "OverLimit" || text == "TooManyRequestsException" || text == "ServiceUnavailable"
+// serverPause is how long a queue wants no requests after a server has failed.
+const serverPause = time.Second
+
+// ofServer returns the error of a message for a failure of the server. stored says that
+// the message may be in the queue.
+func ofServer(err error, stored bool) error {
+	if stored {
+		err = fmt.Errorf("%w: %w", semel.ErrOutcomeUnknown, err)
+	}
+	return pipeline.Unavailable(fmt.Errorf("sqs: %w", err), serverPause)
 }
 
 // refusedEntry classifies the failure of one message of a request.
 func refusedEntry(e *types.BatchResultErrorEntry) error {
-	err := fmt.Errorf("sqs: %w", entryError(e))
-	switch name := deref(e.Code); {
+	err := entryError(e)
+	switch name := code(deref(e.Code)); {
 	case isContent(name):
-		return semel.Permanent(err)
-	case isThrottled(name):
-		return pipeline.Unavailable(err, 0)
+		return semel.Permanent(fmt.Errorf("sqs: %w", err))
+	case strings.Contains(name, "Throttl"), name == "OverLimit", name == "TooManyRequestsException", name == "ServiceUnavailable",
+		strings.HasPrefix(name, "AccessDenied"), strings.HasPrefix(name, "Kms"):
+		return ofServer(err, false)
 	case e.SenderFault:
-		return err
+		return fmt.Errorf("sqs: %w", err)
 	}
-	return fmt.Errorf("%w: %w", semel.ErrOutcomeUnknown, err)
+	return ofServer(err, true)
 }

@@ -41,9 +41,9 @@ type Options struct {
 	Timeout time.Duration
 	// Success and Retry are additional statuses that mean delivered and retry.
 	// 2xx always means delivered, and 403, 408, 409, 425, 429 and 5xx mean
-	// retry. 401, 407, 503, and 429 with Retry-After say that the target
-	// accepts nothing now. The sink is unavailable then: see
-	// pipeline.Unavailable. All other statuses are permanent errors.
+	// retry. 401, 407, 502, 503, 504, and 429 with Retry-After say that the target
+	// accepts nothing now, and so do a cut connection and silence. The sink is
+	// unavailable then: see pipeline.Unavailable. All other statuses are permanent errors.
 	Success, Retry []int
 	// AllowPrivate permits all addresses, and Allowed those in its prefixes. By
 	// default the sink connects only to public addresses.
@@ -252,7 +252,10 @@ func (s *Sink) failure(ctx context.Context, err error, on *progress) error {
 	case errors.As(err, &private):
 		return pipeline.Unavailable(err, 0)
 	case on.wrote.Load(), on.connected.Load() && ctx.Err() != nil:
-		return fmt.Errorf("%w: the request was sent and not answered: %w", semel.ErrOutcomeUnknown, err)
+		err = fmt.Errorf("%w: the request was sent and not answered: %w", semel.ErrOutcomeUnknown, err)
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return err
+		}
 	case errors.Is(ctx.Err(), context.Canceled):
 		return err // this says nothing about the target
 	}
@@ -278,7 +281,7 @@ func (s *Sink) status(resp *http.Response, body []byte) error {
 		// accept others.
 		return pipeline.Unavailable(err, after)
 	case code == http.StatusBadGateway, code == http.StatusGatewayTimeout:
-		return pipeline.Retry(fmt.Errorf("%w: %w", semel.ErrOutcomeUnknown, err), after)
+		return pipeline.Unavailable(fmt.Errorf("%w: %w", semel.ErrOutcomeUnknown, err), after) // of what is before the target
 	case code >= 500, code == http.StatusForbidden, code == http.StatusRequestTimeout, code == http.StatusConflict, code == http.StatusTooEarly, code == http.StatusTooManyRequests:
 		return pipeline.Retry(err, after)
 	case code >= 300 && code < 400:

@@ -53,6 +53,8 @@ func class(err error) string {
 	switch {
 	case err == nil:
 		return "delivered"
+	case errors.As(err, &away) && errors.Is(err, semel.ErrOutcomeUnknown):
+		return "unavailable, unknown"
 	case errors.As(err, &away):
 		return "unavailable"
 	case errors.As(err, &permanent):
@@ -83,7 +85,7 @@ func TestEachStatusHasItsMeaning(t *testing.T) {
 		301: "permanent", 302: "permanent", 307: "permanent", 308: "permanent", 304: "permanent",
 		400: "permanent", 405: "permanent", 410: "permanent", 413: "permanent", 422: "permanent", 501: "retry",
 		401: "unavailable", 407: "unavailable", 503: "unavailable", 403: "retry",
-		408: "retry", 409: "retry", 425: "retry", 429: "retry", 500: "retry", 502: "unknown", 504: "unknown",
+		408: "retry", 409: "retry", 425: "retry", 429: "retry", 500: "retry", 502: "unavailable, unknown", 504: "unavailable, unknown",
 	} {
 		if got := class(deliver(t.Context(), s, item("k", fmt.Sprint(status)))); got != want {
 			t.Errorf("%d: %s, want %s", status, got, want)
@@ -181,7 +183,7 @@ func TestNothingIsRepeatedSilently(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := deliver(t.Context(), s, item("2", body))
-		if class(err) != "unknown" || requests.Load() != 2 {
+		if class(err) != "unavailable, unknown" || requests.Load() != 2 {
 			t.Errorf("body %q: %v after %d requests, want an unknown outcome after 2", body, err, requests.Load())
 		}
 	}
@@ -213,7 +215,7 @@ func TestTimeoutsAndRefusals(t *testing.T) {
 		kind      semel.ResultKind
 		timeout   time.Duration
 	}{
-		"no answer":         {server.URL, "unknown", 0, short},
+		"no answer":         {server.URL, "unavailable, unknown", 0, short},
 		"nobody there":      {refusing, "unavailable", 0, enough},
 		"answer cut":        {server.URL + "/cut", "delivered", semel.NotKept, enough},
 		"answer stuck":      {server.URL + "/slow", "delivered", semel.NotKept, short},
