@@ -93,6 +93,11 @@ func proxied(t *testing.T, s *service, opts httpidem.ProxyOptions) *httptest.Ser
 
 func proxyTo(t *testing.T, target string, opts httpidem.ProxyOptions) *httptest.Server {
 	t.Helper()
+	return front(t, newGuard(t, newStore(t), hold), proxyHandler(t, target, opts), nil)
+}
+
+func proxyHandler(t *testing.T, target string, opts httpidem.ProxyOptions) http.Handler {
+	t.Helper()
 	var err error
 	if opts.Target, err = url.Parse(target); err != nil {
 		t.Fatal(err)
@@ -101,7 +106,7 @@ func proxyTo(t *testing.T, target string, opts httpidem.ProxyOptions) *httptest.
 	if err != nil {
 		t.Fatal(err)
 	}
-	return front(t, newGuard(t, newStore(t), hold), proxy, nil)
+	return proxy
 }
 
 // reply is a response whose body was read.

@@ -141,6 +141,9 @@ func withBody(ctx context.Context, r *http.Request, body []byte, reader *whole) 
 	out := r.WithContext(ctx)
 	reader.Reset(body)
 	out.Body, out.ContentLength, out.TransferEncoding = reader, int64(len(body)), nil
+	if len(out.Trailer) > 0 { // only a body in chunks can have them
+		out.ContentLength, out.TransferEncoding = -1, []string{"chunked"}
+	}
 	return out
 }
 

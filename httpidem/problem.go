@@ -84,8 +84,8 @@ func (p Problem) passing() bool {
 	return false
 }
 
-// problemTypes begins the type of each problem. It is a name and need not be a page.
-const problemTypes = "https://github.com/semel-dev/semel/problems/"
+// problemTypes begins the type of each problem, which is the address of its page.
+const problemTypes = "https://github.com/semel-dev/semel/tree/main/docs/problems/"
 
 // refusal is an answer that this package gives itself.
 type refusal struct {

@@ -11,6 +11,7 @@ import (
 	"net/http/httptrace"
 	"net/http/httputil"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -84,6 +85,7 @@ type proxy struct {
 
 func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := recorderOf(r.Context())
+	w = typed{w}
 	if c == nil { // without a key
 		p.reverse.ServeHTTP(w, r)
 		return
@@ -111,20 +113,59 @@ var errLate = errors.New("httpidem: the service did not answer in time")
 func (p *proxy) rewrite(pr *httputil.ProxyRequest) {
 	pr.SetURL(p.opts.Target)
 	pr.Out.Host = pr.In.Host
+	pr.Out.Trailer = pr.In.Trailer // they come with the end of the body
 	pr.Out.Header["X-Forwarded-For"] = pr.In.Header["X-Forwarded-For"]
 	pr.SetXForwarded()
+	for _, name := range []string{"X-Forwarded-Proto", "Forwarded"} { // of a proxy in front, which has the client's connection
+		if values := pr.In.Header[name]; values != nil {
+			pr.Out.Header[name] = values
+		}
+	}
 	if recorderOf(pr.In.Context()) != nil {
 		// The response must have the same coding for each repetition.
 		pr.Out.Header.Set("Accept-Encoding", "identity")
 	}
 	if recorderOf(pr.In.Context()) != nil || pr.In.Header.Get("Idempotency-Key") != "" || pr.In.Header.Get("X-Idempotency-Key") != "" {
-		// A body that is not nil and has no GetBody cannot be sent twice.
-		pr.Out.Body = once{pr.In.Body}
+		sendOnce(pr.In, pr.Out)
 	}
 }
 
-// once is a body that can be read once, which tells net/http not to repeat the request.
-type once struct{ io.ReadCloser }
+// sendOnce tells net/http not to repeat a request. It would, because it takes a header with
+// a key for the promise of the service.
+func sendOnce(in, out *http.Request) {
+	if in.ContentLength != 0 {
+		out.Body = unrepeatable{in.Body} // not nil, and without GetBody
+		return
+	}
+	// Any body but NoBody would be sent in chunks, which simple servers do not expect of an
+	// empty one. net/http looks for the header under its usual spelling only; on the wire,
+	// the names of headers have no case.
+	out.Body = http.NoBody
+	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+		if values := out.Header[name]; values != nil {
+			delete(out.Header, name)
+			out.Header[strings.TrimSuffix(name, "Key")+"key"] = values
+		}
+	}
+}
+
+// unrepeatable is a body that can be read once.
+type unrepeatable struct{ io.ReadCloser }
+
+// typed is the writer of a client that gets no Content-Type which the service has not
+// sent: net/http would guess one.
+type typed struct{ http.ResponseWriter }
+
+// Unwrap returns the writer below, for http.ResponseController.
+func (t typed) Unwrap() http.ResponseWriter { return t.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (t typed) WriteHeader(status int) {
+	if h := t.Header(); h["Content-Type"] == nil {
+		h["Content-Type"] = nil
+	}
+	t.ResponseWriter.WriteHeader(status)
+}
 
 // lateKey is the context key of the *time.Timer that ends a request whose response does
 // not come, or stalls.
@@ -164,7 +205,11 @@ var errUnsent = errors.New("nothing was sent")
 
 // failed answers a request that has no response.
 func (p *proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
-	p.opts.Log.Warn("the service gave no response", "method", r.Method, "path", r.URL.Path, "error", err)
+	if lost := context.Cause(r.Context()); errors.Is(lost, semel.ErrLeaseLost) {
+		p.opts.Log.Warn("the lease of a key was lost while the service worked", "method", r.Method, "path", r.URL.Path, "error", lost)
+	} else {
+		p.opts.Log.Warn("the service gave no response", "method", r.Method, "path", r.URL.Path, "error", err)
+	}
 	down := &refusal{problem: UpstreamDown, detail: "Nothing was sent to it. Repeat the request.", after: time.Second}
 	c := recorderOf(r.Context())
 	switch {
@@ -173,6 +218,8 @@ func (p *proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 		down.write(w, nil)
 	case errors.Is(err, errUnsent):
 		c.refuse(down, released)
+	case errors.Is(context.Cause(r.Context()), semel.ErrLeaseLost):
+		c.refuse(&refusal{problem: OutcomeUnknown, status: http.StatusBadGateway, detail: "The proxy could not keep the key for this request, because the store did not answer or another proxy has the key, and so it did not wait for the service. Repeat the request to learn its outcome."}, unknown)
 	default:
 		c.refuse(&refusal{problem: OutcomeUnknown, status: http.StatusBadGateway, detail: "The service broke off. The request does not run again by itself."}, unknown)
 	}

@@ -196,6 +196,10 @@ func TestForwardAsksAnotherService(t *testing.T) {
 	if asked.Method != http.MethodGet || asked.URL.Path != "/check" {
 		t.Errorf("the service got %s %s", asked.Method, asked.URL)
 	}
+	lying := request("Authorization", "alice", "X-Auth-User", "bob")
+	if mustName(t, of, lying, "alice", 0); lying.Header.Get("X-Auth-User") != "alice" || asked.Header["X-Auth-User"] != nil {
+		t.Errorf("the handler gets the caller %q, and the service was asked with %q", lying.Header["X-Auth-User"], asked.Header["X-Auth-User"])
+	}
 	if d := mustName(t, of, request("Authorization", "revoked"), "", 401); d.Challenge != `Bearer error="invalid_token"` {
 		t.Errorf("the challenge is %q", d.Challenge)
 	}

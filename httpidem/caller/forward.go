@@ -21,7 +21,10 @@ import (
 // X-Forwarded-Method, -Proto, -Host, -Uri and -For, and without the body. The services
 // for forward-auth of other proxies understand this.
 //
-// If the answer has a status of 2xx, its header names the caller. 401 and 403 reach the
+// If the answer has a status of 2xx, its header names the caller. The request then has
+// this header of the answer in place of its own, so that the handler can trust it. A
+// request without a key is not asked about, and keeps what its client sent. 401 and 403
+// reach the
 // client, with WWW-Authenticate. After any other answer, or none, the client gets 503.
 // Redirects are not followed.
 //
@@ -84,6 +87,7 @@ func (f *forwarder) caller(r *http.Request) (string, error) {
 	if err != nil {
 		return "", &httpidem.Denied{Detail: "The caller has no name.", Err: fmt.Errorf("caller: the answer of %s: %w", f.address, err)}
 	}
+	r.Header.Set(f.header, name)
 	return name, nil
 }
 
@@ -95,7 +99,7 @@ func (f *forwarder) question(ctx context.Context, r *http.Request) (*http.Reques
 	}
 	hops := strings.Split(strings.ToLower(strings.ReplaceAll(strings.Join(r.Header["Connection"], ","), " ", "")), ",")
 	for name, values := range r.Header {
-		if !ofConnection(name) && !slices.Contains(hops, strings.ToLower(name)) {
+		if name != f.header && !ofConnection(name) && !slices.Contains(hops, strings.ToLower(name)) {
 			ask.Header[name] = values
 		}
 	}

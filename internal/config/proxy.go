@@ -360,7 +360,7 @@ func identityFields(i *Identity) []schema.Field {
 				})
 			})
 		}},
-		parsedField("forward_auth", &i.ForwardAuth, ParseUpstream, "With `forward`: URL of the service that is asked for each request with a key. It gets the headers of the request, and answers with 2xx and the header that names the caller, or with 401 or 403."),
+		parsedField("forward_auth", &i.ForwardAuth, ParseUpstream, "With `forward`: URL of the service that is asked for each request with a key. It gets the headers of the request, and answers with 2xx and the header that names the caller, or with 401 or 403. The service behind the proxy gets this header of the answer; what a client sends in it is removed, also from requests without a key."),
 	}
 }
 
@@ -427,7 +427,7 @@ func parseName(text string) (string, error) {
 }
 
 func routeMapping(r *Route) schema.Mapping {
-	path := schema.Field{Name: "path", Doc: "Beginning of the paths of the route, up to a `/` or the end.", Form: schema.Form{Scalar: schema.ScalarText}, Required: true, Read: func(v schema.Value) {
+	path := schema.Field{Name: "path", Doc: "Beginning of the paths of the route, up to a `/` or the end. Spellings that services take for the same path (`/v1//pay`, `/x/../v1/pay`, `/v1/pay;x=1`, percent-encoded or not) belong to the route of the path.", Form: schema.Form{Scalar: schema.ScalarText}, Required: true, Read: func(v schema.Value) {
 		if v.Text(&r.Path); r.Path != "" && !strings.HasPrefix(r.Path, "/") {
 			v.Wrong("it must start with /")
 		}

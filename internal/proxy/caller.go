@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -46,6 +48,17 @@ func callerOf(p *config.Proxy) (func(*http.Request) (string, error), error) {
 		return caller.Forward(i.ForwardAuth, p.Caller.Name, nil)
 	}
 	return nil, fmt.Errorf("scope %s: %w", p.Caller, semel.ErrInvalidRequest)
+}
+
+// disown removes a header that only the service of forward_auth may set: the service behind
+// the proxy trusts it. A client could also name it in Connection, and so have it removed.
+func disown(h http.Header, name string) {
+	h.Del(name)
+	hops := h["Connection"]
+	for i, list := range hops {
+		kept := slices.DeleteFunc(strings.Split(list, ","), func(hop string) bool { return strings.EqualFold(strings.TrimSpace(hop), name) })
+		hops[i] = strings.Join(kept, ",")
+	}
 }
 
 // credentials returns the user of HTTP Basic authentication, with a digest of the

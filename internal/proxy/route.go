@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -57,17 +58,48 @@ func (s *Server) newTable(store semel.Store, observer semel.Observer) (*table, e
 	return t, nil
 }
 
-// match returns the route of a request: that with the longest path, and of equal paths
-// that with its method.
+// match returns the route of a request. A service may take different spellings of a path
+// for one. If the spelling leads to another route than the plain path, the request belongs
+// to the route that requires a key, and to that of the plain path otherwise.
 func (t *table) match(r *http.Request) *route {
+	found := t.find(r.Method, plain(r.URL.Path))
+	literal := t.find(r.Method, r.URL.Path)
+	if plain(literal.Path) != literal.Path || literal.requires(r.Method) && !found.requires(r.Method) {
+		return literal
+	}
+	return found
+}
+
+// plain returns a path as services understand its other spellings: without parameters,
+// empty parts and dots, and with slashes. The path was decoded before.
+func plain(p string) string {
+	parts := strings.Split(strings.ReplaceAll(p, `\`, "/"), "/")
+	for i, part := range parts {
+		parts[i], _, _ = strings.Cut(part, ";")
+	}
+	clean := path.Clean("/" + strings.Join(parts, "/"))
+	if parts[len(parts)-1] == "" && clean != "/" {
+		clean += "/"
+	}
+	return clean
+}
+
+// requires reports whether requests with a method need a key.
+func (r *route) requires(method string) bool {
+	return r.profile.Required && slices.Contains(r.profile.Methods, method)
+}
+
+// find returns the route with the longest path that a path begins with, and of equal paths
+// that with the method.
+func (t *table) find(method, path string) *route {
 	var found *route
 	for _, next := range t.routes {
 		switch {
 		case found != nil && next.Path != found.Path:
 			return found
-		case !within(r.URL.Path, next.Path):
+		case !within(path, next.Path):
 			continue
-		case slices.Contains(next.profile.Methods, r.Method):
+		case slices.Contains(next.profile.Methods, method):
 			return next
 		case found == nil:
 			found = next

@@ -163,6 +163,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		httpidem.Unavailable(w)
 		return
 	}
+	if s.conf.Caller.Kind == "forward" {
+		disown(r.Header, s.conf.Caller.Name)
+	}
 	route := table.match(r)
 	o := s.observe(w, r, route)
 	defer o.end()
