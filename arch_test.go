@@ -149,14 +149,14 @@ var packageMap = map[string][]string{
 		"internal/kind/memory", "internal/kind/nats", "internal/kind/postgres", "internal/kind/rabbitmq", "internal/kind/redis", "internal/kind/sqs", "internal/kind/stdout", "internal/kind/tiered", "internal/kind/webhook",
 	},
 	"internal/kind/embedded": {".", "broker/file", "internal/config", "internal/schema", "store/logstore"},
-	"internal/kind/file":     {".", "pipeline", "broker/file", "store/logstore", "internal/config", "internal/schema"},
+	"internal/kind/file":     {".", "key", "pipeline", "broker/file", "store/logstore", "internal/config", "internal/schema"},
 	"internal/kind/filter":   {".", "pipeline", "store/redisstore", "store/tiered", "internal/config", "internal/kind/redis", "internal/schema"},
-	"internal/kind/http":     {".", "pipeline", "broker/httpsrc", "internal/config", "internal/schema"},
+	"internal/kind/http":     {".", "key", "pipeline", "broker/httpsrc", "internal/config", "internal/schema"},
 	"internal/kind/kafka": {
 		".", "key", "pipeline", "stream", "broker/kafka", "broker/kafka/kafkatxn", "internal/advice", "internal/changes", "internal/config", "internal/kept", "internal/locallog", "internal/schema", "internal/windows", "vfs",
 		"github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/sasl/plain", "github.com/twmb/franz-go/pkg/sasl/scram",
 	},
-	"internal/kind/nats": {".", "pipeline", "broker/nats", "internal/advice", "internal/config", "internal/schema", "github.com/nats-io/nats.go"},
+	"internal/kind/nats": {".", "key", "pipeline", "broker/nats", "internal/advice", "internal/config", "internal/schema", "github.com/nats-io/nats.go"},
 	"internal/kind/sqs": {
 		".", "key", "pipeline", "broker/sqs", "internal/advice", "internal/config", "internal/schema", "github.com/aws/aws-sdk-go-v2/config",
 		"github.com/aws/aws-sdk-go-v2/service/sqs", "github.com/aws/aws-sdk-go-v2/service/sqs/types", "github.com/aws/smithy-go",

@@ -259,7 +259,7 @@ func (r *Runner) giveUp(e *entry, reason Reason, then Then, o *outcomes) {
 	if e.feed.parked {
 		then = Park
 	}
-	if reason == ReasonKeyMissing && then != Drop {
+	if (reason == ReasonKeyMissing || reason == ReasonKeyInvalid) && then != Drop {
 		e.Err = didYouMean(e)
 	}
 	switch then {
@@ -275,9 +275,12 @@ func (r *Runner) giveUp(e *entry, reason Reason, then Then, o *outcomes) {
 	}
 }
 
-// didYouMean adds the closest path to the error of a message whose body lacks the path
-// of the key.
+// didYouMean adds to the error of a message without a key what its body is instead of a JSON
+// document, or the closest path that it has.
 func didYouMean(e *entry) error {
+	if is := hint.Body(e.Message.Body, e.Err); is != "" {
+		return fmt.Errorf("%w: %s", e.Err, is)
+	}
 	missing, ok := errors.AsType[*key.MissingError](e.Err)
 	if !ok || missing.Reason != key.Absent {
 		return e.Err

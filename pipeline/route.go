@@ -76,6 +76,9 @@ func (r *Route) Allows(target string) bool {
 	}))
 }
 
+// From returns where a message has the name of its target: see NewRoute.
+func (r *Route) From() string { return r.from }
+
 // Names returns the targets that are allowed by their whole names. The slice must not be
 // changed.
 func (r *Route) Names() []string { return r.names }

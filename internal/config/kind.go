@@ -10,6 +10,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/tiered"
 	"github.com/semel-dev/semel/stream"
@@ -123,6 +124,12 @@ type SourceAbout struct {
 	Repartition string
 	// Drops describes how its server drops what a producer publishes again.
 	Drops Drops
+	// Never says why a rule for a header, the record key or the message id finds nothing in
+	// any message of the source, as in "a line of a file has no headers". It returns "" if
+	// the rule may find something. Nil means that every such rule may.
+	Never func(*key.Rule) string
+	// CaselessHeaders is that of its messages: see semel.Message.
+	CaselessHeaders bool
 	// Exceptions are limits of the promise that no setting removes.
 	Exceptions []string
 }

@@ -51,6 +51,7 @@ func (f *File) Lint() []Finding {
 		l.Pipeline = p
 		l.Mode = f.Mode(p)
 		l.key()
+		l.values()
 		l.window()
 		l.keys()
 		l.policies()

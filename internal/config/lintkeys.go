@@ -42,10 +42,11 @@ func (l *Linter) key() {
 			}
 		case key.FormHash:
 			if r.String() == "hash(.)" {
-				l.Notice(path, r.String(), "two messages with equal content count as one; a field that changes on every sending, such as a time, makes a repeat look new", "nothing if you want that; otherwise use an id, or the relevant fields: hash(.a,.b)")
+				l.Notice(path, r.String(), "two messages with equal content count as one; a field that changes on every sending, such as a time, makes a repeat look new", "nothing if you want that; otherwise use an id, the relevant fields: hash(.a,.b), or all but some: hash(. - .received)")
 			}
 		}
 	}
+	l.ambiguous(path, k.Rule)
 	path = l.At("key.on_missing")
 	switch k.OnMissing {
 	case "drop":

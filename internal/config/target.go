@@ -111,6 +111,9 @@ func TargetField(name string, target *Target, doc string) schema.Field {
 
 // LintTarget notes a target that messages may choose freely.
 func (l *Linter) LintTarget(path string, t *Target) {
+	if t.Route != nil && strings.HasPrefix(t.Route.From(), "header:") {
+		l.Value(path+".from", t.Route.From(), "no message names its target, and every one is parked")
+	}
 	if t.Route != nil && slices.Contains(t.Route.Prefixes(), "") {
 		l.Add(semel.Warning, NoRisk, l.At(path+".allow"), "*", "a message can be written to any name, also to one that is meant for something else", "list the names, or their beginnings")
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 
 	"github.com/dchest/siphash"
@@ -139,6 +140,26 @@ func findColumns(names []string, rules []*key.Rule, comma byte, p *problems) [][
 				absent: &key.MissingError{Rule: path.String(), Reason: key.Absent},
 				empty:  &key.MissingError{Rule: path.String(), Reason: key.IsEmpty},
 			})
+		}
+	}
+	return all
+}
+
+// findLeft returns, for each rule, the columns that it leaves out.
+func findLeft(names []string, rules []*key.Rule, comma byte, p *problems) [][]int {
+	all := make([][]int, len(rules))
+	for i, r := range rules {
+		for _, path := range r.Without() {
+			name, ok := path.Name()
+			if !ok {
+				p.addf("--key %s: a CSV column is .name or .[\"odd name\"]", r)
+				continue
+			}
+			at, err := findColumn(names, name, comma)
+			if err != nil {
+				p.addf("--key %s: %v", r, err)
+			}
+			all[i] = append(all[i], at)
 		}
 	}
 	return all
@@ -307,7 +328,13 @@ func (w *worker) columnID(dst, record []byte, rule int) ([]byte, error) {
 	}
 	switch {
 	case r.Form() == key.FormHash && len(columns) == 0:
-		return w.appendContent(dst, w.fields), nil
+		w.values = w.values[:0]
+		for at, value := range w.fields {
+			if !slices.Contains(w.left[rule], at) {
+				w.values = append(w.values, value)
+			}
+		}
+		return w.appendContent(dst, w.values), nil
 	case r.Form() == key.FormHash:
 		w.values = w.values[:0]
 		for _, c := range columns {

@@ -79,12 +79,12 @@ func (r *Run) prepare(ctx context.Context) error {
 	}
 	switch {
 	case format.records() && o.NoHeader:
-		r.extract.columns = findColumns(nil, rules, r.extract.comma, &p)
+		r.extract.columns, r.extract.left = findColumns(nil, rules, r.extract.comma, &p), findLeft(nil, rules, r.extract.comma, &p)
 	case format.records():
 		var names []string
 		names, r.header = readHeaders(ctx, r.inputs, r.extract.comma, &p)
 		if len(names) > 0 {
-			r.extract.columns = findColumns(names, rules, r.extract.comma, &p)
+			r.extract.columns, r.extract.left = findColumns(names, rules, r.extract.comma, &p), findLeft(names, rules, r.extract.comma, &p)
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)

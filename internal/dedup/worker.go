@@ -15,6 +15,7 @@ type extraction struct {
 	noHeader bool
 	rules    []*key.Rule
 	columns  [][]column // for each rule, in CSV
+	left     [][]int    // the columns that a rule leaves out
 	prints   bool       // the key does not determine the content of a line
 	digester interface{ Bytes(id []byte) semel.Digest }
 	seed     uint64

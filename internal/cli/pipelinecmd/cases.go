@@ -391,7 +391,11 @@ func (b *caseBench) messageOf(c *testCase) *semel.Message {
 	if c.RecordKey != "" {
 		m.RecordKey = []byte(c.RecordKey)
 	}
+	m.CaselessHeaders = b.spec.Source.About(b.spec).CaselessHeaders
 	for name, value := range c.Headers {
+		if m.CaselessHeaders {
+			name = strings.ToLower(name)
+		}
 		m.Headers = append(m.Headers, semel.Header{Name: name, Value: []byte(value)})
 	}
 	if m.Time.IsZero() {

@@ -17,6 +17,7 @@ import (
 	"github.com/semel-dev/semel/broker/file"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -65,6 +66,15 @@ func (s *Source) About(*config.Pipeline) config.SourceAbout {
 		Name: "file " + strings.Join(s.Paths, ", "), Lines: true,
 		Again:    "the line is read again from the last position that was kept",
 		AfterAck: config.ReadAgain(), Behind: "no position behind it is kept",
+		Never: func(r *key.Rule) string {
+			switch r.Form() {
+			case key.FormHeader:
+				return "a line of a file has no headers"
+			case key.FormRecordKey:
+				return "a line of a file has no record key"
+			}
+			return "a line of a file has no message id"
+		},
 	}
 	if s.Follow {
 		about.Exceptions = []string{"lines of a file that is truncated or deleted before it is read"}
@@ -79,6 +89,11 @@ func (s *Source) Lint(l *config.Linter) {
 	}
 	if s.From == "end" {
 		l.Add(semel.Warning, config.Loss, l.At("source.file.from"), "end", "the lines that a new file already has are never read", "write from: beginning")
+	}
+	for _, path := range s.Paths {
+		if format := ofLines(path); format != "" && readsJSON(l.Pipeline) {
+			l.Add(semel.Warning, config.NoRisk, l.At("source.file.paths"), path+" looks like "+format, "a line must be a JSON document: every other line is parked as invalid JSON", remedyOf(format))
+		}
 	}
 	if sink, ok := l.Pipeline.Sink.(*Sink); ok && slices.ContainsFunc(s.Paths, func(glob string) bool {
 		matched, err := filepath.Match(filepath.Clean(glob), filepath.Clean(sink.Path))
@@ -159,4 +174,47 @@ func (s *Source) filesToRead(x *config.Examination) {
 			x.Note(semel.Fine, "source.file.paths", fmt.Sprintf("%s: %d to read", pattern, len(names)), "", "")
 		}
 	}
+}
+
+// ofLines returns the format of a file by its name, if its lines are not JSON documents. It
+// returns "" if they may be.
+func ofLines(path string) string {
+	name := strings.ToLower(filepath.Base(path))
+	for _, packed := range []string{".gz", ".zst", ".zstd"} {
+		name = strings.TrimSuffix(name, packed)
+	}
+	switch filepath.Ext(name) {
+	case ".csv":
+		return "CSV"
+	case ".tsv", ".tab":
+		return "TSV, which is CSV with tabs"
+	case ".xml", ".yaml", ".yml":
+		return strings.ToUpper(filepath.Ext(name)[1:])
+	case ".xls", ".xlsx", ".parquet", ".avro", ".orc", ".zip", ".tar", ".tgz", ".bz2", ".xz", ".7z":
+		return "a " + filepath.Ext(name) + " file"
+	}
+	return ""
+}
+
+func remedyOf(format string) string {
+	if strings.Contains(format, "CSV") {
+		return "write the rows as JSON documents first, for example with mlr --icsv --ojsonl cat IN; or deduplicate the file with semel dedup, which reads CSV; or write key: { id: line }"
+	}
+	return "write its records as JSON documents first, one on each line"
+}
+
+// readsJSON reports whether a pipeline looks into the bodies of its messages.
+func readsJSON(p *config.Pipeline) bool {
+	return p.Filter != "" || p.Map != "" || ofJSON(p.Key.Rule)
+}
+
+// ofJSON reports whether a rule finds nothing in a body that is not JSON.
+func ofJSON(r *key.Rule) bool {
+	switch r.Form() {
+	case key.FormPath, key.FormHash:
+		return true
+	case key.FormFirst:
+		return !slices.ContainsFunc(r.Rules(), func(part *key.Rule) bool { return !ofJSON(part) })
+	}
+	return slices.ContainsFunc(r.Rules(), ofJSON)
 }

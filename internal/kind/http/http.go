@@ -12,6 +12,7 @@ import (
 	"github.com/semel-dev/semel/broker/httpsrc"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -58,13 +59,30 @@ func (s *Source) Fields() schema.Mapping {
 // About implements config.Source.
 func (s *Source) About(*config.Pipeline) config.SourceAbout {
 	return config.SourceAbout{
-		Name:       "http " + s.Listen + s.Path,
-		Again:      "the request gets no answer, and its sender sends it again",
-		AfterAck:   config.AfterAck{Unsure: "the answer may not have arrived", Again: "a request that is sent again", Gets: "gets the same answer"},
-		Shared:     true,
-		TakesBack:  "after %s its sender gets a 503 and can send it again",
+		Name:      "http " + s.Listen + s.Path,
+		Again:     "the request gets no answer, and its sender sends it again",
+		AfterAck:  config.AfterAck{Unsure: "the answer may not have arrived", Again: "a request that is sent again", Gets: "gets the same answer"},
+		Shared:    true,
+		TakesBack: "after %s its sender gets a 503 and can send it again",
+		Never:     never, CaselessHeaders: true,
 		Exceptions: []string{"a request without a successful answer may or may not have been accepted: its sender sends it again, under the same key"},
 	}
+}
+
+// never says why a rule finds nothing in a request.
+func never(r *key.Rule) string {
+	name, isHeader := strings.CutPrefix(r.String(), "header:")
+	switch {
+	case r.Form() == key.FormRecordKey:
+		return "a request has no record key"
+	case r.Form() == key.FormMessageID:
+		return "a request has no message id"
+	case isHeader && httpsrc.IsKept(name):
+		return "the source does not pass the header " + name + " on: it has a credential, or says how the request was sent"
+	case isHeader && strings.ContainsFunc(name, func(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c) }):
+		return "no header of HTTP has the name " + name
+	}
+	return ""
 }
 
 // Lint implements config.Source.

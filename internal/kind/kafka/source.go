@@ -13,6 +13,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -77,6 +78,12 @@ func (s *Source) About(p *config.Pipeline) config.SourceAbout {
 		Name:   "kafka " + strings.Join(s.Topics, ", ") + " as " + s.Group,
 		Again:  "the record is read again from the last committed offset",
 		Shared: true, AfterAck: config.ReadAgain(), Behind: "no offset behind it is committed",
+		Never: func(r *key.Rule) string {
+			if r.Form() == key.FormMessageID {
+				return "a record of Kafka has no message id"
+			}
+			return ""
+		},
 	}
 	topic := s.RepartitionTopic()
 	if topic != "" {

@@ -3,6 +3,7 @@ package kafka
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
@@ -21,6 +22,7 @@ type topicUse struct {
 
 // Check implements config.Source.
 func (s *Source) Check(c *config.Checker, p *config.Pipeline) {
+	checkNames(c, p)
 	checkUses(c, p)
 	s.checkChangelogs(c, p)
 }
@@ -28,8 +30,56 @@ func (s *Source) Check(c *config.Checker, p *config.Pipeline) {
 // Check implements config.Sink. If the source is Kafka too, it has checked both.
 func (s *Sink) Check(c *config.Checker, p *config.Pipeline) {
 	if _, ok := p.Source.(*Source); !ok {
+		checkNames(c, p)
 		checkUses(c, p)
 	}
+}
+
+// checkNames refuses names that no topic has, such as patterns. The brokers would refuse
+// them when the pipeline starts, without the place in the file.
+func checkNames(c *config.Checker, p *config.Pipeline) {
+	uses := topicUses(c.File, p)
+	if sink, ok := p.Sink.(*Sink); ok && sink.Topic.Route != nil {
+		var written []string
+		for _, prefix := range sink.Topic.Route.Prefixes() {
+			written = append(written, prefix+"a") // any name that it allows
+		}
+		uses = append(uses, topicUse{topics: written, field: "sink.kafka.topic"})
+	}
+	if source, ok := p.Source.(*Source); ok && source.RepartitionTopic() != "" {
+		uses = append(uses, topicUse{topics: []string{source.RepartitionTopic()}, field: "source.kafka.repartition"})
+	}
+	said := map[string]bool{}
+	for _, use := range uses {
+		for _, topic := range use.topics {
+			why := notTopic(topic)
+			if why == "" || said[topic] || strings.Contains(topic, "${") { // a reference that is not resolved yet
+				continue
+			}
+			said[topic] = true
+			path := "pipelines." + p.Name + "." + use.field
+			at, written := c.Places[path]
+			if !written {
+				at = p.At
+			}
+			c.Report(at, path, "%q is not the name of a topic: %s", topic, why)
+		}
+	}
+}
+
+// notTopic says why a text is not the name of a topic. It returns "" if it is one.
+func notTopic(name string) string {
+	switch {
+	case name == "" || name == "." || name == "..":
+		return "write letters, digits, '.', '_' and '-'"
+	case len(name) > 249:
+		return "it is longer than 249 characters"
+	case strings.ContainsAny(name, `*^$?+[](){}|\`):
+		return "it looks like a pattern, and topics are not found by patterns: list them by name"
+	case strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") != "":
+		return "it has other characters than letters, digits, '.', '_' and '-'"
+	}
+	return ""
 }
 
 // checkUses refuses a topic that a pipeline uses for two purposes, at the place

@@ -3,6 +3,7 @@ package nats
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/semel-dev/semel/broker/nats"
 	"github.com/semel-dev/semel/internal/config"
@@ -59,6 +60,40 @@ func (s *Sink) About() config.SinkAbout {
 
 // Route implements config.Routed.
 func (s *Sink) Route() *pipeline.Route { return s.Subject.Route }
+
+// Check implements config.Sink. It refuses subjects to which nothing can be published.
+func (s *Sink) Check(c *config.Checker, p *config.Pipeline) {
+	path := "pipelines." + p.Name + ".sink.nats.subject"
+	names := s.Subject.Names()
+	if s.Subject.Route != nil {
+		for _, prefix := range s.Subject.Route.Prefixes() {
+			names = append(names, prefix+"a") // any name that it allows
+		}
+	}
+	for _, subject := range names {
+		if why := notSubject(subject); why != "" {
+			c.Report(c.Places[path], path, "nothing can be published to %q: %s", subject, why)
+		}
+	}
+}
+
+// notSubject says why a message cannot have a subject. It returns "" if it can.
+func notSubject(subject string) string {
+	if strings.Contains(subject, "${") { // a reference that is not resolved yet
+		return ""
+	}
+	for _, token := range strings.Split(subject, ".") {
+		switch {
+		case token == "*" || token == ">":
+			return "it is a pattern of subjects: write one subject, or { from: source, allow: [\"t.*\"] } if each message names its own"
+		case token == "":
+			return "a part between dots is empty"
+		case strings.ContainsAny(token, " \t\r\n\x00"):
+			return "it has white space"
+		}
+	}
+	return ""
+}
 
 // Lint implements config.Sink.
 func (s *Sink) Lint(l *config.Linter) { l.LintTarget("sink.nats.subject", &s.Subject) }

@@ -8,6 +8,7 @@ import (
 	"github.com/semel-dev/semel/broker/nats"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -50,7 +51,13 @@ func (s *Source) Fields() schema.Mapping {
 func (s *Source) About(*config.Pipeline) config.SourceAbout {
 	return config.SourceAbout{
 		Name: "nats " + s.Stream + " as " + s.Consumer, Shared: true, Drops: s.drops(),
-		Again:     "the server delivers the message again when the ack wait of the consumer has passed",
+		Again: "the server delivers the message again when the ack wait of the consumer has passed",
+		Never: func(r *key.Rule) string {
+			if r.Form() == key.FormRecordKey {
+				return "a message of NATS has no record key"
+			}
+			return ""
+		},
 		AfterAck:  config.AfterAck{Unsure: "the server may not have kept the acknowledgement", Again: "a message that is delivered again", Gets: "is acknowledged without effect"},
 		TakesBack: "the server delivers it again after %s",
 		Exceptions: []string{

@@ -263,7 +263,15 @@ func (s *Sink) Lint(l *config.Linter) {
 		l.Notice(l.At("sink.postgres.outbox.aggregate"), from.Aggregate, "messages with different record keys are processed concurrently, so events of one aggregate may be written in another order than their messages", "write order: partition if their order matters, or aggregate: record-key")
 	}
 	if s.Outbox != nil {
+		l.Value("sink.postgres.outbox.aggregate", s.Outbox.Aggregate, "no message has an aggregate, and every one is parked")
+		l.Value("sink.postgres.outbox.payload", s.Outbox.Payload, "every event is empty")
 		s.lintEvents(l)
+	}
+	for _, column := range s.Columns {
+		l.Value("sink.postgres.columns", column.From, "the column "+column.Name+" is always null")
+	}
+	for _, from := range s.Args {
+		l.Value("sink.postgres.args", from, "the argument is always null")
 	}
 	decider := l.File.Decider(p.Store.Name)
 	if decider == nil || l.Mode == config.SameTransaction || p.Observe {

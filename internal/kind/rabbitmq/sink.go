@@ -2,6 +2,9 @@ package rabbitmq
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/rabbitmq"
@@ -67,7 +70,15 @@ func (s *Sink) Address(m *semel.Message) string {
 func (s *Sink) Route() *pipeline.Route { return s.RoutingKey.Route }
 
 // Lint implements config.Sink.
-func (s *Sink) Lint(l *config.Linter) { l.LintTarget("sink.rabbitmq.routing_key", &s.RoutingKey) }
+func (s *Sink) Lint(l *config.Linter) {
+	const field = "sink.rabbitmq.routing_key"
+	l.LintTarget(field, &s.RoutingKey)
+	for _, name := range s.RoutingKey.Names() {
+		if words := strings.Split(name, "."); slices.Contains(words, "*") || slices.Contains(words, "#") {
+			l.Notice(l.At(field), fmt.Sprintf("%q looks like the pattern of a binding", name), "a message has one routing key, in which * and # are nothing but characters", "write one routing key, or { from: source, allow: [\"orders.*\"] } if each message names its own")
+		}
+	}
+}
 
 // Open implements config.Sink.
 func (s *Sink) Open(ctx context.Context, env *config.Env) (pipeline.Sink, error) {

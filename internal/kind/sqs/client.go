@@ -37,8 +37,19 @@ func checkURL(v schema.Value, field, url string) {
 	if url == "" || strings.Contains(url, "${") { // a reference that is not resolved yet
 		return
 	}
-	if _, err := sqs.ParseAddress(url); err != nil {
+	at, err := sqs.ParseAddress(url)
+	if err != nil {
 		v.Wrong("%s: %s", field, strings.TrimSuffix(err.Error(), ": "+semel.ErrInvalidRequest.Error()))
+		return
+	}
+	checkName(v, field, at.Name)
+}
+
+// checkName reports a name that no queue has, such as a pattern.
+func checkName(v schema.Value, field, name string) {
+	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
+	if len(name) > 80 || strings.Trim(strings.TrimSuffix(name, ".fifo"), allowed) != "" {
+		v.Wrong("%s: %q is not the name of a queue: write letters, digits, '_' and '-', and .fifo at the end of a FIFO queue", field, name)
 	}
 }
 

@@ -50,6 +50,9 @@ func (s *Sink) check(v schema.Value, there schema.Members) {
 		v.Wrong("account has no effect beside the URL of one queue: leave it out")
 	case s.Target.Route != nil:
 		checkURL(v, "account", s.example())
+		for _, name := range s.Target.Route.Names() {
+			checkName(v, "queue", name)
+		}
 	default:
 		s.URL = s.Target.Name
 		checkURL(v, "queue", s.URL)

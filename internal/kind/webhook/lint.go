@@ -20,6 +20,9 @@ import (
 // Lint implements config.Sink.
 func (s *Sink) Lint(l *config.Linter) {
 	s.lintAddress(l)
+	for _, name := range s.Forward {
+		l.Value("sink.webhook.forward", "header:"+name, "nothing is forwarded")
+	}
 	p, timeout := l.Pipeline, l.At("sink.webhook.timeout")
 	if p.Lease < s.Timeout {
 		l.Add(semel.Warning, config.Repeat, l.At("lease"),
