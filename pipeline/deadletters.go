@@ -31,6 +31,9 @@ const (
 	ReasonKeyInvalid Reason = "key-invalid"
 	// ReasonRowMissing: a table has no row for the message.
 	ReasonRowMissing Reason = "row-missing"
+	// ReasonDeliveries: the server has delivered the message almost as often as it does
+	// before it deletes a message, or never delivers it again.
+	ReasonDeliveries Reason = "deliveries"
 
 	// ReasonExpired: the message was parked for longer than Options.ParkedMaxAge, and is
 	// dropped. No message is parked for this reason.
@@ -43,7 +46,7 @@ const (
 
 // Reasons returns the reasons for which a pipeline parks messages.
 func Reasons() []Reason {
-	return []Reason{ReasonAttempts, ReasonPermanent, ReasonLate, ReasonMismatch, ReasonUnknown, ReasonKeyMissing, ReasonKeyInvalid, ReasonRowMissing}
+	return []Reason{ReasonAttempts, ReasonPermanent, ReasonLate, ReasonMismatch, ReasonUnknown, ReasonKeyMissing, ReasonKeyInvalid, ReasonRowMissing, ReasonDeliveries}
 }
 
 // Parked is a parked message.

@@ -64,6 +64,11 @@ func (r *Runner) settleBatch(batch []*entry, o *outcomes) {
 	}
 	r.delivered.Add(o.delivered)
 	r.pauseOrResume(o)
+	r.carryOut(batch, o)
+}
+
+// carryOut parks, returns and acknowledges the entries of a batch.
+func (r *Runner) carryOut(batch []*entry, o *outcomes) {
 	if len(o.park) > 0 && r.park(o.park) {
 		o.settled = append(o.settled, o.park...)
 	}
@@ -186,8 +191,8 @@ func (r *Runner) classifyUnavailable(e *entry, err *UnavailableError, o *outcome
 	}
 }
 
-// classifyUnprocessed decides the outcome of an entry that has no key, or that is parked
-// already.
+// classifyUnprocessed decides the outcome of an entry that has no key, that is parked
+// already, or that the server may not deliver again.
 func (r *Runner) classifyUnprocessed(e *entry, o *outcomes) {
 	if e.unprocessed == alreadyParked {
 		e.Parked = alreadyParked
@@ -195,10 +200,11 @@ func (r *Runner) classifyUnprocessed(e *entry, o *outcomes) {
 		return
 	}
 	then := Park
-	switch r.opts.OnMissing {
-	case MissingDrop:
+	switch {
+	case e.unprocessed == ReasonDeliveries: // the message did not fail
+	case r.opts.OnMissing == MissingDrop:
 		then = Drop
-	case MissingStop:
+	case r.opts.OnMissing == MissingStop:
 		then = Stop
 	}
 	r.giveUp(e, e.unprocessed, then, o)

@@ -23,6 +23,10 @@ type preparer struct {
 	entries []*entry        // reused for each result of prepare
 }
 
+func (r *Runner) preparer(f *feed) *preparer {
+	return &preparer{r: r, feed: f, reader: r.opts.Key.Reader(&key.FinderOptions{Content: r.opts.Fingerprint}), process: process()}
+}
+
 // prepare returns entries for the scheduler. The slice is valid until the next call.
 func (p *preparer) prepare(items []*Item) []*entry {
 	p.entries = p.r.sched.entries(p.entries[:0], items, p.feed, time.Now())

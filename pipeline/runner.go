@@ -13,7 +13,6 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/health"
-	"github.com/semel-dev/semel/key"
 )
 
 // Runner moves messages from a source through a session. New returns one. It runs once.
@@ -133,8 +132,13 @@ func (r *Runner) Run(ctx context.Context) error {
 	for range r.opts.Workers {
 		workers.Go((&worker{r: r}).run)
 	}
+	var parking sync.WaitGroup
+	if r.feeds[0].traits.Exhausted != nil {
+		parking.Go(func() { r.parkExhausted(reading, r.feeds[0]) })
+	}
 	readers.Wait()
 	stopReading()
+	parking.Wait()
 	r.sched.close()
 	workers.Wait()
 	r.drain()
@@ -190,7 +194,7 @@ func (r *Runner) fail(err error) {
 // right rule out of no scope.
 func (r *Runner) read(ctx context.Context, f *feed) {
 	bound := false
-	p := &preparer{r: r, feed: f, reader: r.opts.Key.Reader(&key.FinderOptions{Content: r.opts.Fingerprint}), process: process()}
+	p := r.preparer(f)
 	for {
 		reading, interrupt := ctx, context.CancelFunc(nil)
 		if f.traits.Hold != nil {
@@ -221,18 +225,7 @@ func (r *Runner) read(ctx context.Context, f *feed) {
 		if len(items) > 0 {
 			entries = p.prepare(items)
 		}
-		if !bound && slices.ContainsFunc(entries, func(e *entry) bool { return e.unprocessed == "" }) {
-			bound = true
-			if err := r.bindScope(ctx); err != nil {
-				if ctx.Err() == nil {
-					r.fail(err)
-				}
-				r.drain() // before add: the entries are returned, and not processed
-			}
-		}
-		if len(entries) > 0 {
-			r.sched.add(entries)
-		}
+		r.add(ctx, entries, &bound)
 		switch {
 		case err == nil:
 		case ctx.Err() != nil, errors.Is(err, io.EOF):
@@ -241,6 +234,58 @@ func (r *Runner) read(ctx context.Context, f *feed) {
 			r.fail(fmt.Errorf("source: %w", err))
 			return
 		}
+	}
+}
+
+// add hands entries to the scheduler. It first binds the scope, unless the reader has
+// bound it before.
+func (r *Runner) add(ctx context.Context, entries []*entry, bound *bool) {
+	if !*bound && slices.ContainsFunc(entries, func(e *entry) bool { return e.unprocessed == "" }) {
+		*bound = true
+		if err := r.bindScope(ctx); err != nil {
+			if ctx.Err() == nil {
+				r.fail(err)
+			}
+			r.drain() // before add: the entries are returned, and not processed
+		}
+	}
+	if len(entries) > 0 {
+		r.sched.add(entries)
+	}
+}
+
+// parkExhausted parks the messages that the server may not deliver again. They do not
+// wait for room or for the sink, because the process may end before. Without a Parker
+// they are processed like all others.
+func (r *Runner) parkExhausted(ctx context.Context, f *feed) {
+	bound := false
+	p := r.preparer(f)
+	for {
+		items, err := f.traits.Exhausted(ctx)
+		if err != nil {
+			return // ctx has ended
+		}
+		causes := make([]error, len(items))
+		for i, it := range items {
+			causes[i], it.Err = it.Err, nil
+		}
+		entries := p.prepare(items)
+		if r.opts.DeadLetters == nil {
+			r.add(ctx, entries, &bound)
+			continue
+		}
+		if r.tracer != nil {
+			r.tracer.Begin(r.hard, r.opts.Name, items)
+		}
+		var o outcomes
+		for i, e := range entries {
+			e.Err, e.Attempt = causes[i], e.Message.Origin.Delivery
+			if e.unprocessed != alreadyParked {
+				e.unprocessed = ReasonDeliveries
+			}
+			r.classifyUnprocessed(e, &o)
+		}
+		r.carryOut(entries, &o)
 	}
 }
 

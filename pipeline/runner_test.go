@@ -30,6 +30,8 @@ type listSource struct {
 	returned int
 	returns  bool
 	waits    atomic.Pointer[string] // what WaitsFor returns, or nil
+	// exhausted are messages that the server may not deliver again. Nil: none ever are.
+	exhausted chan []*pipeline.Item
 }
 
 // WaitsFor implements pipeline.Waiter.
@@ -45,7 +47,18 @@ func newListSource(items ...*pipeline.Item) *listSource {
 }
 
 func (s *listSource) Traits() pipeline.SourceTraits {
-	return pipeline.SourceTraits{CanReturn: s.returns}
+	traits := pipeline.SourceTraits{CanReturn: s.returns}
+	if s.exhausted != nil {
+		traits.Exhausted = func(ctx context.Context) ([]*pipeline.Item, error) {
+			select {
+			case items := <-s.exhausted:
+				return items, nil
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			}
+		}
+	}
+	return traits
 }
 
 func (s *listSource) Read(ctx context.Context) ([]*pipeline.Item, error) {

@@ -19,8 +19,8 @@ type entry struct {
 	size int64  // the item's Bytes
 	busy bool   // a worker has it
 	done bool   // it is settled, or was dropped because its partition is closed
-	// unprocessed is set if the session does not get the item: it has no key, or it
-	// is parked already.
+	// unprocessed is set if the session does not get the item: it has no key, it is
+	// parked already, or the server may not deliver it again.
 	unprocessed Reason
 	read        time.Time // the time when the source returned it
 	due         time.Time // the time of the next try, or zero

@@ -72,6 +72,13 @@ type SourceTraits struct {
 	// Read to call Hold; items that Read has taken by then must be returned.
 	Hold   func(items []*Item)
 	Resume func(group uint64)
+	// Exhausted returns messages that the server has delivered almost as often as it
+	// does before it deletes a message, or never delivers it again. Their Err says so.
+	// The runner parks them with ReasonDeliveries and acknowledges them, without
+	// processing them, because a message that is not acknowledged once more may be lost.
+	// Read does not return them. Exhausted blocks until there is such a message, or until
+	// ctx ends. One goroutine calls it, while others call the other methods.
+	Exhausted func(ctx context.Context) ([]*Item, error)
 	// Place describes the place of a message in the source's own words. Defaults to
 	// source, partition and offset.
 	Place func(o semel.Origin) string

@@ -68,7 +68,7 @@ func (r *Runner) watch(ctx context.Context) (stop func()) {
 	return r.stall.Start(ctx, health.Work{
 		Look: func() (uint64, bool) {
 			count, _ := r.sched.size()
-			busy := count > 0 || r.stages.starting.Load() > 0
+			busy := count > 0 || r.stages.starting.Load() > 0 || r.stages.parking.Load() > 0
 			if busy || source == nil || ctx.Err() != nil {
 				if before := r.sourceWaits.Swap(nil); before != nil {
 					asked = time.Time{}

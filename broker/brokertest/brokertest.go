@@ -67,6 +67,9 @@ type SourceHarness struct {
 	// New prepares an empty place for the messages of one test: a topic, a
 	// queue, a directory. It registers with tb.Cleanup what must be cleaned.
 	New func(tb testing.TB) SourcePlace
+	// NewLimited is New for a place whose server delivers a message that is not
+	// acknowledged four times at most. Defaults to nil: the server has no such limit.
+	NewLimited func(tb testing.TB) SourcePlace
 	// Messages is how many a case produces. Defaults to 600.
 	Messages int
 	// Unordered: partitions have no order. Defaults to false.

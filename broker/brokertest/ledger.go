@@ -87,6 +87,18 @@ func (l *ledger) park(m Numbered, reason string) {
 	l.parked[m.ID] = reason
 }
 
+// hasParked reports whether a message was parked for a reason.
+func (l *ledger) hasParked(reason string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, why := range l.parked {
+		if why == reason {
+			return true
+		}
+	}
+	return false
+}
+
 // ack notes that a source was told to forget a message.
 func (l *ledger) ack(m Numbered) {
 	l.mu.Lock()

@@ -2,9 +2,12 @@ package brokertest
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/key"
@@ -176,4 +179,50 @@ func (e deadLetterEnv) parksEach() {
 			e.must(queue.produce(ctx, []Numbered{m}))
 		}
 	})
+}
+
+// outlastsOutage ends pipelines whose target is unavailable, again and again. Each end
+// is a delivery without an acknowledgement. When the target is back, each message has its
+// effect, or was parked before the server gave it up.
+func (e *sourceEnv) outlastsOutage() {
+	if e.harness.NewLimited != nil {
+		e.place = e.harness.NewLimited(e.TB)
+		e.place.Partitions = max(e.place.Partitions, 1)
+		e.next = make([]int, e.place.Partitions)
+	}
+	ctx, cancel := e.context()
+	defer cancel()
+	var list []Numbered
+	for n := range 12 {
+		partition := n % e.place.Partitions
+		list = append(list, newNumbered(fmt.Sprint("o-", n), partition, e.next[partition], 10))
+		e.next[partition]++
+	}
+	e.ledger.expect(list)
+	defer e.produce(ctx, list)()
+	opts := pipeline.Options{Workers: 2, MaxItems: 5} // the rest is not read
+	for n := 0; n < 8 && e.ledger.acknowledged() < len(list); n++ {
+		down := newScript(rand.New(rand.NewPCG(e.random.Uint64(), 3)))
+		down.kind = func(*rand.Rand) plan { return plan{unavailable, -1} }
+		e.script = down
+		round, end := context.WithTimeout(ctx, 10*time.Second)
+		runner, _ := e.runner(ctx, opts)
+		go func() {
+			defer end()
+			for !down.hasMet(unavailable) && e.ledger.acknowledged() < len(list) && round.Err() == nil {
+				_ = pause(round, time.Millisecond)
+			}
+			_ = pause(round, quiet/4) // so that more messages come
+		}()
+		e.end(round, runner)
+		end()
+	}
+	e.script = newScript(rand.New(rand.NewPCG(e.random.Uint64(), 4)))
+	if e.ledger.acknowledged() < len(list) {
+		e.runUntilSettled(opts)
+	}
+	e.ledger.check(false)
+	if e.harness.NewLimited != nil && !e.ledger.hasParked(string(pipeline.ReasonDeliveries)) {
+		e.Error("the server limits deliveries, and no message was parked for that: the case proves nothing")
+	}
 }

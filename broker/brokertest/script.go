@@ -87,6 +87,13 @@ func (s *script) next(id string) answer {
 	return p.first
 }
 
+// hasMet reports whether an attempt has met an answer.
+func (s *script) hasMet(a answer) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.met[a] > 0
+}
+
 // attempt does what comes next, and returns nil if the effect is to happen.
 func (s *script) attempt(ctx context.Context, id string) error {
 	switch s.next(id) {

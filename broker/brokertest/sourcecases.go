@@ -18,6 +18,7 @@ func sourceCases() []testCase[*sourceEnv] {
 		{"what was settled does not come again, and what was not does", (*sourceEnv).remembersAcks},
 		{"messages that are returned come again", (*sourceEnv).returns},
 		{"each message that is parked has an entry of its own", (*sourceEnv).parksEach},
+		{"no message is lost in an outage of the target with many restarts", (*sourceEnv).outlastsOutage},
 		{"Read ends with its context, and Close ends everything", (*sourceEnv).ends},
 		{"the server is restarted in the middle", (*sourceEnv).restarts},
 	}

@@ -130,14 +130,15 @@ func TestAnEffectMayTakeLongerThanTheAckWait(t *testing.T) {
 	nothing(t, source, 4*time.Second)
 }
 
-// TestALastDeliveryIsNotLost returns a message that the server delivers only twice.
-func TestALastDeliveryIsNotLost(t *testing.T) {
+// TestReturnedMessagesDoNotReachTheDeliveryLimit returns a message that the server
+// delivers only twice.
+func TestReturnedMessagesDoNotReachTheDeliveryLimit(t *testing.T) {
 	t.Parallel()
 	_, source, _ := opened(t, jetstream.ConsumerConfig{AckPolicy: jetstream.AckExplicitPolicy, MaxDeliver: 2}, "one")
-	for delivery := range 5 {
+	for range 5 {
 		items := read(t, source, 1)
-		if want := min(delivery+1, 2); items[0].Message.Origin.Delivery != want {
-			t.Errorf("read %d is delivery %d, want %d", delivery, items[0].Message.Origin.Delivery, want)
+		if got := items[0].Message.Origin.Delivery; got != 1 {
+			t.Errorf("delivery %d, want 1", got)
 		}
 		if err := source.Return(t.Context(), items, time.Millisecond); err != nil {
 			t.Fatal(err)
@@ -188,12 +189,51 @@ func TestAConsumerThatForgetsMessagesIsRefused(t *testing.T) {
 	t.Parallel()
 	name := servicestest.Topic()
 	s := stream(t, client(t, servers.NATS(t)), name)
-	if _, err := s.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "c", AckPolicy: jetstream.AckAllPolicy}); err != nil {
+	for setting, config := range map[string]jetstream.ConsumerConfig{
+		"ack policy":    {AckPolicy: jetstream.AckAllPolicy},
+		"headers_only":  {AckPolicy: jetstream.AckExplicitPolicy, HeadersOnly: true},
+		"max_deliver 1": {AckPolicy: jetstream.AckExplicitPolicy, MaxDeliver: 1},
+	} {
+		config.Durable = "c"
+		if _, err := s.CreateConsumer(t.Context(), config); err != nil {
+			t.Fatal(err)
+		}
+		_, err := nats.OpenSource(t.Context(), &nats.SourceOptions{URL: servers.NATS(t), Stream: name, Consumer: "c"})
+		if !errors.Is(err, semel.ErrInvalidRequest) || !strings.Contains(err.Error(), setting) {
+			t.Errorf("%v, want a refusal that names %s", err, setting)
+		}
+		if err := s.DeleteConsumer(t.Context(), "c"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestBodiesThatAConsumerLeavesOutAreNotDelivered edits the consumer of an open source.
+func TestBodiesThatAConsumerLeavesOutAreNotDelivered(t *testing.T) {
+	t.Parallel()
+	js, source, name := opened(t, jetstream.ConsumerConfig{AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Second}, "one")
+	if err := source.Ack(t.Context(), read(t, source, 1)); err != nil {
 		t.Fatal(err)
 	}
-	_, err := nats.OpenSource(t.Context(), &nats.SourceOptions{URL: servers.NATS(t), Stream: name, Consumer: "c"})
-	if !errors.Is(err, semel.ErrInvalidRequest) {
-		t.Errorf("%v, want a refusal", err)
+	edit := func(headersOnly bool) {
+		t.Helper()
+		if _, err := js.UpdateConsumer(t.Context(), name, jetstream.ConsumerConfig{Durable: "c", AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Second, HeadersOnly: headersOnly}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	edit(true)
+	if _, err := js.Publish(t.Context(), name+".in", []byte("two")); err != nil {
+		t.Fatal(err)
+	}
+	again(t, func() error {
+		if err := source.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "headers_only") {
+			return fmt.Errorf("want that the consumer is headers_only, got %w", err)
+		}
+		return nil
+	})
+	edit(false)
+	if items := read(t, source, 1); string(items[0].Message.Body) != "two" {
+		t.Errorf("the body is %q", items[0].Message.Body)
 	}
 }
 

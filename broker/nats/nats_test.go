@@ -56,10 +56,14 @@ func restart(server *services.Server) func(context.Context) error {
 func TestSourcePassesTheSuite(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartNATS(t, nil)
-	brokertest.RunSource(t, brokertest.SourceHarness{Unordered: true, New: func(tb testing.TB) brokertest.SourcePlace {
+	place := func(tb testing.TB, deliveries int) brokertest.SourcePlace {
 		name := servicestest.Topic()
 		js := client(tb, server.URL())
-		stream(tb, js, name)
+		if _, err := stream(tb, js, name).CreateConsumer(tb.Context(), jetstream.ConsumerConfig{
+			Durable: "orders", AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Second, MaxDeliver: deliveries,
+		}); err != nil {
+			tb.Fatal(err)
+		}
 		return brokertest.SourcePlace{
 			Partitions: 3,
 			Produce: func(ctx context.Context, list []brokertest.Numbered) error {
@@ -79,11 +83,16 @@ func TestSourcePassesTheSuite(t *testing.T) {
 				return nil
 			},
 			Open: func(ctx context.Context) (pipeline.Source, error) {
-				return nats.OpenSource(ctx, &nats.SourceOptions{URL: server.URL(), Stream: name, Consumer: "orders", Create: true, AckWait: time.Second})
+				return nats.OpenSource(ctx, &nats.SourceOptions{URL: server.URL(), Stream: name, Consumer: "orders"})
 			},
 			Restart: restart(server),
 		}
-	}})
+	}
+	brokertest.RunSource(t, brokertest.SourceHarness{
+		Unordered:  true,
+		New:        func(tb testing.TB) brokertest.SourcePlace { return place(tb, -1) },
+		NewLimited: func(tb testing.TB) brokertest.SourcePlace { return place(tb, 4) },
+	})
 }
 
 func TestSinkPassesTheSuite(t *testing.T) {

@@ -76,7 +76,7 @@ type Source struct {
 
 	mu       sync.Mutex // guards the fields below
 	consumer jetstream.Consumer
-	limit    int                // deliveries of a message, or 0
+	limit    inbox.Limit        // of the deliveries of a message
 	interval time.Duration      // of beat
 	recall   context.CancelFunc // ends the request for messages that is under way, or nil
 	inbox    inbox.Inbox
@@ -88,7 +88,6 @@ type Source struct {
 type held struct {
 	msg  jetstream.Msg
 	item *pipeline.Item
-	last bool // the server will not deliver it again
 }
 
 var (
@@ -99,8 +98,8 @@ var (
 
 // OpenSource connects and looks up the consumer. It blocks until the server has
 // answered. If the stream or the consumer does not exist, the error is a
-// *[MissingError]. A consumer that does not want explicit acknowledgements would
-// lose messages, and is refused.
+// *[MissingError]. A consumer that would lose messages is refused: one that does not want
+// explicit acknowledgements, leaves out the bodies, or delivers a message only once.
 func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 	var o SourceOptions
 	if opts != nil {
@@ -140,10 +139,32 @@ func (s *Source) look(ctx context.Context) error {
 	conn.SetReconnectHandler(func(*natsgo.Conn) { s.renew() })
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	config := consumer.CachedInfo().Config
-	s.consumer, s.limit = consumer, max(config.MaxDeliver, 0)
-	s.interval = slices.Min(append(slices.Clone(config.BackOff), config.AckWait)) / 3
+	s.consumer = consumer
+	s.follow(&consumer.CachedInfo().Config)
 	return nil
+}
+
+// follow takes over the settings of the consumer, which may change at any time. s.mu is
+// held.
+func (s *Source) follow(config *jetstream.ConsumerConfig) {
+	s.limit = inbox.Limit{
+		Deliveries: max(config.MaxDeliver, 0),
+		Then:       "NATS delivers the message to nobody",
+		Setting:    fmt.Sprintf("max_deliver %d of consumer %s", config.MaxDeliver, s.opts.Consumer),
+	}
+	s.interval = slices.Min(append(slices.Clone(config.BackOff), config.AckWait)) / 3
+}
+
+// info asks the server for the state of the consumer.
+func (s *Source) info(ctx context.Context) (*jetstream.ConsumerInfo, error) {
+	info, err := s.reader().Info(ctx)
+	if err != nil {
+		return nil, failed(s.opts.URL, "", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.follow(&info.Config)
+	return info, nil
 }
 
 // reader returns the consumer.
@@ -172,16 +193,32 @@ func (o *SourceOptions) consumer(ctx context.Context, js jetstream.JetStream) (j
 	if err != nil {
 		return nil, err
 	}
-	if policy := consumer.CachedInfo().Config.AckPolicy; policy != jetstream.AckExplicitPolicy {
-		return nil, fmt.Errorf("consumer %s of stream %s has the ack policy %s: a message would be forgotten before its effect; it must be explicit: %w", o.Consumer, o.Stream, policy, semel.ErrInvalidRequest)
+	if err := o.refuse(&consumer.CachedInfo().Config); err != nil {
+		return nil, err
 	}
 	return consumer, nil
+}
+
+// refuse returns an error if a consumer would lose messages, or parts of them.
+func (o *SourceOptions) refuse(c *jetstream.ConsumerConfig) error {
+	why := ""
+	switch {
+	case c.AckPolicy != jetstream.AckExplicitPolicy:
+		why = "has the ack policy " + c.AckPolicy.String() + ": a message would be forgotten before its effect; it must be explicit"
+	case c.HeadersOnly:
+		why = "is headers_only: its messages come without their bodies; remove headers_only with nats consumer edit"
+	case c.MaxDeliver == 1:
+		why = "has max_deliver 1: the server delivers a message to nobody after the end of the process that had it; set max_deliver to -1 with nats consumer edit"
+	default:
+		return nil
+	}
+	return fmt.Errorf("consumer %s of stream %s %s: %w", o.Consumer, o.Stream, why, semel.ErrInvalidRequest)
 }
 
 // Traits implements pipeline.Source. The server delivers a returned message again
 // after a delay.
 func (s *Source) Traits() pipeline.SourceTraits {
-	return pipeline.SourceTraits{CanReturn: true, Lag: s.Lag, Place: func(o semel.Origin) string {
+	return pipeline.SourceTraits{CanReturn: true, Exhausted: s.inbox.ReadExhausted, Lag: s.Lag, Place: func(o semel.Origin) string {
 		return fmt.Sprintf("%s, sequence %d", o.Source, o.Offset)
 	}}
 }
@@ -191,24 +228,36 @@ const fetchFor = 30 * time.Second
 
 // pump fetches messages whenever the pipeline has taken those before.
 func (s *Source) pump(ctx context.Context) {
-	alone, pause := false, time.Duration(0)
+	alone, pause, lost := false, time.Duration(0), false
 	for s.inbox.Await(ctx, func() bool { return len(s.inbox.Items) == 0 }) {
-		begun := time.Now()
-		n, err := s.fetch(ctx, alone)
-		// A message larger than the limit ends a request early, without an error.
-		// It is fetched alone, without the limit.
-		alone = n == 0 && err == nil && time.Since(begun) < fetchFor/2
+		var err error
+		if !lost {
+			begun, n := time.Now(), 0
+			n, err = s.fetch(ctx, alone)
+			// A message larger than the limit ends a request early, without an error.
+			// It is fetched alone, without the limit.
+			alone = n == 0 && err == nil && time.Since(begun) < fetchFor/2
+		}
+		if ctx.Err() == nil && (lost || err != nil) {
+			why := s.look(ctx)
+			if lost = why != nil; lost || errors.Is(err, jetstream.ErrConsumerDeleted) || errors.Is(err, natsgo.ErrNoResponders) {
+				err = why // it says more, or the consumer is there
+			}
+		}
 		if ctx.Err() != nil {
 			return
 		}
 		if pause = s.note(err, pause); pause > 0 {
 			inbox.Pause(ctx, pause)
-			if err := s.look(ctx); err != nil && ctx.Err() == nil {
-				s.trouble.Store(&err) // it says more
-			}
 		}
 	}
 }
+
+// sizeHeader is a header of messages whose bodies the server has left out.
+const sizeHeader = "Nats-Msg-Size"
+
+// errHeadersOnly says that a message came without its body.
+var errHeadersOnly = errors.New("the consumer is headers_only")
 
 // note keeps what a request failed with, and returns how long to wait before the
 // next one.
@@ -243,9 +292,18 @@ func (s *Source) fetch(ctx context.Context, alone bool) (n int, err error) {
 		return 0, err
 	}
 	for msg := range batch.Messages() {
+		if size := msg.Headers().Get(sizeHeader); len(msg.Data()) == 0 && size != "" && size != "0" {
+			cancel()
+			_ = msg.Nak() // without it the message comes again later
+			err = errHeadersOnly
+			continue
+		}
 		if s.offer(msg) {
 			n++
 		}
+	}
+	if err != nil {
+		return n, err
 	}
 	if err := batch.Error(); err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
 		return n, err
@@ -274,12 +332,12 @@ func (s *Source) offer(msg jetstream.Msg) bool {
 	s.trouble.Store(nil)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h.last = s.limit > 0 && meta.NumDelivered >= uint64(s.limit)
 	if s.closed {
 		return true
 	}
+	h.item.Err = s.limit.Check(int(meta.NumDelivered))
 	s.held[h] = struct{}{}
-	s.inbox.Items = append(s.inbox.Items, h.item)
+	s.inbox.Put(h.item)
 	s.inbox.Changed()
 	return true
 }
@@ -385,13 +443,16 @@ func (s *Source) Ack(ctx context.Context, items []*pipeline.Item) error {
 	return nil
 }
 
-// Return implements pipeline.Source. A message that the server will not deliver
-// again stays here and is offered again.
+// Return implements pipeline.Source. If the server limits the deliveries of a message,
+// the message stays here and is offered again.
 func (s *Source) Return(_ context.Context, items []*pipeline.Item, delay time.Duration) error {
+	s.mu.Lock()
+	limited := s.limit.Deliveries > 0
+	s.mu.Unlock()
 	var first error
 	for _, it := range items {
 		h := it.Ref.(*held)
-		if h.last {
+		if limited {
 			time.AfterFunc(delay, func() { s.again(h) })
 			continue
 		}
@@ -411,24 +472,21 @@ func (s *Source) again(h *held) {
 	if s.closed {
 		return
 	}
-	s.inbox.Items = append(s.inbox.Items, &pipeline.Item{Partition: s.partition, Ref: h, Message: h.item.Message})
+	s.inbox.Put(&pipeline.Item{Partition: s.partition, Ref: h, Message: h.item.Message})
 	s.inbox.Changed()
 }
 
-// Close implements pipeline.Source. The server delivers unread messages again
+// Close implements pipeline.Source. The server delivers unsettled messages again
 // immediately, perhaps to another process.
 func (s *Source) Close(ctx context.Context) error {
 	s.stop()
 	s.running.Wait()
 	s.mu.Lock()
 	s.closed = true
-	unread := s.inbox.Items
-	s.inbox.Items = nil
+	s.inbox.Take()
 	s.mu.Unlock()
-	for _, it := range unread {
-		if h := it.Ref.(*held); !h.last {
-			_ = h.msg.Nak() // without it the message comes again later
-		}
+	for _, h := range s.all() {
+		_ = h.msg.Nak() // without it the message comes again later
 	}
 	var err error
 	conn := s.link.last()
@@ -455,10 +513,8 @@ func (s *Source) Ready(ctx context.Context) error {
 	if err := s.trouble.Load(); err != nil {
 		return failed(s.opts.URL, "", *err)
 	}
-	if _, err := s.reader().Info(ctx); err != nil {
-		return failed(s.opts.URL, "", err)
-	}
-	return nil
+	_, err := s.info(ctx)
+	return err
 }
 
 // WaitsFor implements pipeline.Waiter.
@@ -472,9 +528,9 @@ func (s *Source) WaitsFor(ctx context.Context) (what string, ends bool) {
 // Lag returns the backlog, as in pipeline.SourceTraits. It counts the messages that were
 // not delivered, and those that were not acknowledged.
 func (s *Source) Lag(ctx context.Context) ([]pipeline.Lag, error) {
-	info, err := s.reader().Info(ctx)
+	info, err := s.info(ctx)
 	if err != nil {
-		return nil, failed(s.opts.URL, "", err)
+		return nil, err
 	}
 	return []pipeline.Lag{{Source: s.opts.Stream, Messages: int64(info.NumPending) + int64(info.NumAckPending), Bytes: pipeline.UnknownLag}}, nil
 }

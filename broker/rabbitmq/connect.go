@@ -189,7 +189,7 @@ func (l *link) on(fn func(*amqp.Channel) error) error {
 }
 
 // needQueue looks up a queue. If it does not exist and create is true, it makes a
-// quorum queue.
+// quorum queue without a delivery limit that a message could reach.
 func (l *link) needQueue(name string, create bool) error {
 	err := l.on(func(ch *amqp.Channel) error {
 		_, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
@@ -198,8 +198,12 @@ func (l *link) needQueue(name string, create bool) error {
 	if absent := new(MissingError); !create || !errors.As(err, &absent) {
 		return err
 	}
+	args := amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum}
+	if l.major() >= 4 { // earlier servers have no limit by default
+		args[limitArg] = int64(unreachedLimit)
+	}
 	return l.on(func(ch *amqp.Channel) error {
-		_, err := ch.QueueDeclare(name, true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum})
+		_, err := ch.QueueDeclare(name, true, false, false, false, args)
 		return err
 	})
 }

@@ -3,13 +3,9 @@ package rabbitmq
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -115,52 +111,9 @@ func (e *examination) absent(subject, cost, remedy string) {
 	e.note(semel.Broken, subject, "it does not exist", cost, remedy)
 }
 
-// errAbsent says that the HTTP API does not know something.
-var errAbsent = errors.New("not found")
-
 // ask reads a document of the HTTP API.
 func (e *examination) ask(ctx context.Context, document any, path ...string) error {
-	for i := range path {
-		path[i] = url.PathEscape(path[i])
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(e.opts.Management, "/")+"/api/"+strings.Join(path, "/"), nil)
-	if err != nil {
-		return err
-	}
-	request.SetBasicAuth(cmp.Or(e.opts.Client.User, "guest"), cmp.Or(e.opts.Client.Password, "guest"))
-	client := http.Client{Timeout: connectLimit, Transport: &http.Transport{TLSClientConfig: e.opts.Client.TLS, DisableKeepAlives: true}}
-	answer, err := client.Do(request)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = answer.Body.Close() }() // it was only read
-	switch answer.StatusCode {
-	case http.StatusOK:
-		return json.NewDecoder(answer.Body).Decode(document)
-	case http.StatusNotFound:
-		return errAbsent
-	}
-	return fmt.Errorf("%s answers %s: the user needs the tag monitoring", request.URL, answer.Status)
-}
-
-// queueInfo is what the HTTP API says about a queue.
-type queueInfo struct {
-	Type      string         `json:"type"`
-	Durable   bool           `json:"durable"`
-	Arguments map[string]any `json:"arguments"`
-	Policy    map[string]any `json:"effective_policy_definition"`
-}
-
-// setting returns an argument of a queue, or a value of its policy. The smaller one
-// of two numbers counts.
-func (q *queueInfo) setting(name string) (any, bool) {
-	argument, given := q.Arguments["x-"+name]
-	ruled, also := q.Policy[name]
-	a, isNumber := argument.(float64)
-	if b, ok := ruled.(float64); also && (!given || isNumber && ok && b < a) {
-		return ruled, true
-	}
-	return argument, given
+	return e.opts.Client.ask(ctx, e.opts.Management, document, path...)
 }
 
 func (e *examination) queue(ctx context.Context, name string) error {
@@ -170,7 +123,17 @@ func (e *examination) queue(ctx context.Context, name string) error {
 		e.absent(subject, "nothing is read or written", "create it with rabbitmqadmin declare queue name="+name+` durable=true arguments='{"x-queue-type":"quorum"}', or set create: true`)
 		return nil
 	}
-	if err != nil || e.opts.Management == "" {
+	if err != nil {
+		return err
+	}
+	if e.opts.Management == "" {
+		if name != e.opts.Queue {
+			return nil
+		}
+		limit, set, err := e.link.limitArgument(name)
+		if err == nil && set {
+			e.deliveries(subject, limit, true)
+		}
 		return err
 	}
 	var q queueInfo
@@ -204,20 +167,6 @@ func (*examination) limited(q *queueInfo) bool {
 	return count || size
 }
 
-// defaultLimit is the delivery limit of quorum queues from RabbitMQ 4 on, and
-// enoughDeliveries one that restarts do not reach.
-const (
-	defaultLimit     = 20
-	enoughDeliveries = 1000
-)
-
-// major returns the first number of the server's version, or 0.
-func (e *examination) major() int {
-	version, _, _ := strings.Cut(e.version, ".")
-	n, _ := strconv.Atoi(version)
-	return n
-}
-
 // read examines a queue that is read.
 func (e *examination) read(subject string, q *queueInfo) {
 	_, deadLetters := q.setting("dead-letter-exchange")
@@ -225,19 +174,9 @@ func (e *examination) read(subject string, q *queueInfo) {
 	if deadLetters {
 		fate = "the server moves the message to its dead-letter exchange"
 	}
-	limit, limited := q.setting("delivery-limit")
-	found := fmt.Sprint(limit)
-	if !limited && q.Type == amqp.QueueTypeQuorum && e.major() >= 4 {
-		limit, limited, found = float64(defaultLimit), true, fmt.Sprintf("not set, which is %d", defaultLimit)
-	}
-	switch n, _ := limit.(float64); {
-	case limited && (n < 0 || n >= enoughDeliveries):
-		e.note(semel.Fine, subject+" delivery-limit", found, "", "")
-	case limited:
-		e.note(semel.Warning, subject+" delivery-limit", found, fmt.Sprintf("%s after %v deliveries that were not acknowledged, such as those to processes that ended: the pipeline does not see it, and does not park it", fate, limit),
-			fmt.Sprintf("set it to -1 (RabbitMQ 4), or to %d or more: the pipeline counts attempts by itself and parks a message", enoughDeliveries))
-	case q.Type == amqp.QueueTypeQuorum:
-		e.note(semel.Fine, subject+" delivery-limit", "not set; RabbitMQ 4 and later use 20 then", "", "")
+	if q.Type == amqp.QueueTypeQuorum {
+		limit, set := q.deliveryLimit(majorOf(e.version))
+		e.deliveries(subject, limit, set)
 	}
 	if strategy, _ := q.setting("dead-letter-strategy"); deadLetters && strategy != "at-least-once" {
 		e.note(semel.Warning, subject+" dead-letter-strategy", "at-most-once", "a message that the server moves to the dead-letter exchange can be lost on the way", "set dead-letter-strategy: at-least-once and overflow: reject-publish in its policy")
@@ -249,6 +188,22 @@ func (e *examination) read(subject string, q *queueInfo) {
 		if ms, _ := timeout.(float64); ms < 60_000 {
 			e.note(semel.Warning, subject+" consumer-timeout", fmt.Sprint(timeout, " ms"), "the server delivers messages again while they are processed", "use 30 minutes")
 		}
+	}
+}
+
+// deliveries examines the delivery limit of a quorum queue.
+func (e *examination) deliveries(subject string, limit int64, set bool) {
+	subject += " delivery-limit"
+	enough := fmt.Sprintf("set it to %d or more: the pipeline counts attempts by itself and parks a message", enoughDeliveries)
+	switch {
+	case !set:
+		e.note(semel.Fine, subject, "not set; RabbitMQ 4 and later use 20 then", "", "")
+	case limit >= enoughDeliveries || endless(limit, majorOf(e.version)):
+		e.note(semel.Fine, subject, fmt.Sprint(limit), "", "")
+	case limit < 1:
+		e.note(semel.Broken, subject, fmt.Sprint(limit), "the server deletes a message whose first delivery is not acknowledged, so semel run refuses the queue", enough)
+	default:
+		e.note(semel.Warning, subject, fmt.Sprint(limit), fmt.Sprintf("a message is parked at delivery %d, because the server deletes it, or moves it to its dead-letter exchange, after delivery %d: restarts while the target is down count", max(limit, 2), limit+1), enough)
 	}
 }
 

@@ -19,10 +19,12 @@ func TestADeliveryLimitThatRestartsReachIsAWarning(t *testing.T) {
 		found   string
 	}{
 		{"3.10.8", amqp.QueueTypeQuorum, nil, semel.Fine, "not set; RabbitMQ 4 and later use 20 then"},
-		{"4.1.0", amqp.QueueTypeQuorum, nil, semel.Warning, "not set, which is 20"},
+		{"4.1.0", amqp.QueueTypeQuorum, nil, semel.Warning, "20"},
 		{"4.1.0", amqp.QueueTypeQuorum, -1.0, semel.Fine, "-1"},
 		{"4.1.0", amqp.QueueTypeQuorum, 1000.0, semel.Fine, "1000"},
 		{"3.10.8", amqp.QueueTypeQuorum, 1.0, semel.Warning, "1"},
+		{"3.10.8", amqp.QueueTypeQuorum, 0.0, semel.Broken, "0"},
+		{"3.10.8", amqp.QueueTypeQuorum, -1.0, semel.Broken, "-1"},
 		{"4.1.0", amqp.QueueTypeClassic, nil, 0, ""},
 	} {
 		q := queueInfo{Type: c.kind, Arguments: map[string]any{}}
@@ -37,8 +39,40 @@ func TestADeliveryLimitThatRestartsReachIsAWarning(t *testing.T) {
 				got = f
 			}
 		}
-		if got.Severity != c.want || got.Found != c.found || got.Severity == semel.Warning && !strings.Contains(got.Cost, "the server deletes the message after ") {
+		if got.Severity != c.want || got.Found != c.found || got.Severity == semel.Warning && !strings.Contains(got.Cost, "a message is parked at delivery 2, because the server deletes it") && c.limit != nil {
 			t.Errorf("%+v: %+v", c, got)
+		}
+	}
+}
+
+func TestTheDeliveryLimitOfArgumentAndPolicy(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		kind             string
+		argument, policy any
+		major            int
+		want             int64
+		set              bool
+	}{
+		{amqp.QueueTypeQuorum, nil, nil, 3, 20, false},
+		{amqp.QueueTypeQuorum, nil, nil, 4, 20, true},
+		{amqp.QueueTypeQuorum, 7.0, nil, 3, 7, true},
+		{amqp.QueueTypeQuorum, nil, 5.0, 3, 5, true},
+		{amqp.QueueTypeQuorum, 7.0, 5.0, 3, 5, true},
+		{amqp.QueueTypeQuorum, 7.0, 5.0, 4, 5, true},
+		{amqp.QueueTypeQuorum, -1.0, 5.0, 4, 5, true},
+		{amqp.QueueTypeQuorum, -1.0, 5.0, 3, -1, true},
+		{amqp.QueueTypeClassic, 7.0, nil, 4, 0, false},
+	} {
+		q := queueInfo{Type: c.kind, Arguments: map[string]any{}, Policy: map[string]any{}}
+		if c.argument != nil {
+			q.Arguments["x-delivery-limit"] = c.argument
+		}
+		if c.policy != nil {
+			q.Policy["delivery-limit"] = c.policy
+		}
+		if got, set := q.deliveryLimit(c.major); got != c.want || set != c.set {
+			t.Errorf("%+v: %d, %t", c, got, set)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -562,6 +563,57 @@ func TestFaults(t *testing.T) {
 			}
 		}
 	})
+	t.Run("the last deliveries are exhausted, and others are read", func(t *testing.T) {
+		t.Parallel()
+		queue := filled(t, 1, amqp.Table{"x-delivery-limit": 3, "x-max-length": 9, "x-overflow": "reject-publish", "x-single-active-consumer": true})
+		for n := 1; n <= 3; n++ {
+			source := open(t, &rabbitmq.SourceOptions{Client: client(server), Queue: queue})
+			read := source.Read
+			if n == 3 {
+				read = source.Traits().Exhausted
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			items, err := read(ctx)
+			cancel()
+			if err != nil {
+				t.Fatal(err)
+			}
+			it := items[0]
+			if exhausted := it.Err != nil; it.Message.Origin.Delivery != n || exhausted != (n == 3) {
+				t.Errorf("delivery %d, %v; want delivery %d", it.Message.Origin.Delivery, it.Err, n)
+			}
+			if n == 3 && !strings.Contains(it.Err.Error(), "delivery 3 of at most 4, after which RabbitMQ deletes the message") {
+				t.Error(it.Err)
+			}
+			if err := source.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	t.Run("a queue that delivers once is refused", func(t *testing.T) {
+		t.Parallel()
+		for _, limit := range []int{0, -1} { // RabbitMQ 3 takes -1 for less than 0
+			queue := filled(t, 0, amqp.Table{"x-delivery-limit": limit})
+			source, err := rabbitmq.OpenSource(t.Context(), &rabbitmq.SourceOptions{Client: client(server), Queue: queue})
+			if !errors.Is(err, semel.ErrInvalidRequest) || !strings.Contains(err.Error(), fmt.Sprintf("delivery-limit %d", limit)) {
+				t.Errorf("%v, want a refusal that names the limit", err)
+			}
+			if source != nil {
+				_ = source.Close(t.Context())
+			}
+		}
+	})
+	t.Run("a look at the limit makes no queue", func(t *testing.T) {
+		t.Parallel()
+		missing := servicestest.Topic()
+		var absent *rabbitmq.MissingError
+		if _, err := rabbitmq.LimitArgument(t.Context(), client(server), missing); err != nil {
+			t.Error(err)
+		}
+		if _, err := rabbitmq.OpenSource(t.Context(), &rabbitmq.SourceOptions{Client: client(server), Queue: missing}); !errors.As(err, &absent) {
+			t.Errorf("%v, want that there is no queue", err)
+		}
+	})
 	t.Run("messages come in the order of the queue", func(t *testing.T) {
 		t.Parallel()
 		queue := filled(t, 0, nil)
@@ -607,10 +659,15 @@ func TestFaults(t *testing.T) {
 		dead := filled(t, 0, nil)
 		queue := filled(t, 1, amqp.Table{"x-delivery-limit": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
 		for range 2 { // two deliveries without an acknowledgement
-			source := open(t, &rabbitmq.SourceOptions{Client: client(server), Queue: queue})
-			source.read(1)
-			if err := source.Close(t.Context()); err != nil {
-				t.Error(err)
+			if err := with(url, func(ch *amqp.Channel) error {
+				for {
+					_, ok, err := ch.Get(queue, false)
+					if ok || err != nil || t.Context().Err() != nil {
+						return errors.Join(err, ch.Close())
+					}
+				}
+			}); err != nil {
+				t.Fatal(err)
 			}
 		}
 		source := open(t, &rabbitmq.SourceOptions{Client: client(server), Queue: dead})
@@ -621,4 +678,56 @@ func TestFaults(t *testing.T) {
 			t.Errorf("id %s, x-first-death-queue %s, x-death %s", m.ID, first, death)
 		}
 	})
+}
+
+// TestALimitOfAPolicyIsSeen asks the HTTP API of a server of its own.
+func TestALimitOfAPolicyIsSeen(t *testing.T) {
+	t.Parallel()
+	management := servicestest.FreeAddr(t)
+	server := servicestest.StartRabbitMQ(t, &services.RabbitMQOptions{Management: management})
+	queue := quorum(t, server, nil)
+	fill(t, "amqp://"+server.Addr(), queue, 1)
+	policy := fmt.Sprintf(`{"pattern": %q, "definition": {"delivery-limit": 1}, "apply-to": "queues"}`, "^"+queue+"$")
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://"+management+"/api/policies/%2F/once", strings.NewReader(policy))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.SetBasicAuth("guest", "guest")
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = answer.Body.Close()
+	if answer.StatusCode != http.StatusCreated {
+		t.Fatal(answer.Status)
+	}
+	for known := false; !known; <-time.After(100 * time.Millisecond) { // the API learns of the policy later
+		if known, err = rabbitmq.PolicyKnown(t.Context(), client(server), "http://"+management, queue); err != nil {
+			t.Fatal(err)
+		}
+	}
+	opts := &rabbitmq.SourceOptions{Client: client(server), Queue: queue, Management: "http://" + management}
+	again := func(read func(*rabbitmq.Source) func(context.Context) ([]*pipeline.Item, error)) *pipeline.Item {
+		t.Helper()
+		source, err := rabbitmq.OpenSource(t.Context(), opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		items, err := read(source)(ctx)
+		if err := errors.Join(err, source.Close(ctx)); err != nil {
+			t.Fatal(err)
+		}
+		return items[0]
+	}
+	again(func(s *rabbitmq.Source) func(context.Context) ([]*pipeline.Item, error) { return s.Read })
+	last := again(func(s *rabbitmq.Source) func(context.Context) ([]*pipeline.Item, error) { return s.Traits().Exhausted })
+	if last.Message.Origin.Delivery != 2 || last.Err == nil {
+		t.Errorf("delivery %d, %v; want the second and last one", last.Message.Origin.Delivery, last.Err)
+	}
+	opts.Management = "http://" + servicestest.FreeAddr(t)
+	if _, err := rabbitmq.OpenSource(t.Context(), opts); !errors.Is(err, semel.ErrStoreUnavailable) || !strings.Contains(err.Error(), "management") {
+		t.Errorf("%v, want that the HTTP API does not answer", err)
+	}
 }

@@ -113,8 +113,8 @@ func TestSuites(t *testing.T) {
 }
 
 func runSource(t *testing.T, server *services.Server) {
-	brokertest.RunSource(t, brokertest.SourceHarness{Unordered: true, Messages: 200, New: func(tb testing.TB) brokertest.SourcePlace {
-		queue := quorum(tb, server, nil)
+	place := func(tb testing.TB, args amqp.Table) brokertest.SourcePlace {
+		queue := quorum(tb, server, args)
 		return brokertest.SourcePlace{
 			Produce: func(ctx context.Context, list []brokertest.Numbered) error {
 				messages := make([]amqp.Publishing, len(list))
@@ -128,7 +128,12 @@ func runSource(t *testing.T, server *services.Server) {
 			},
 			Restart: restart(server),
 		}
-	}})
+	}
+	brokertest.RunSource(t, brokertest.SourceHarness{
+		Unordered: true, Messages: 200,
+		New:        func(tb testing.TB) brokertest.SourcePlace { return place(tb, nil) },
+		NewLimited: func(tb testing.TB) brokertest.SourcePlace { return place(tb, amqp.Table{"x-delivery-limit": 3}) },
+	})
 }
 
 func runSink(t *testing.T, server *services.Server) {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,6 +24,11 @@ type SourceOptions struct {
 	Client Client
 	// Queue is the queue to read.
 	Queue string
+	// Management is the URL of the server's HTTP API. The source asks it for the delivery
+	// limit of the queue, and needs the first answer. Without it, the
+	// source sees a limit among the arguments of the queue, if the user may configure the
+	// queue, but none that a policy sets. Defaults to none.
+	Management string
 	// Create makes a durable quorum queue if the queue does not exist, at the start
 	// and whenever the connection is restored. An existing one stays as it is. Defaults to false.
 	Create bool
@@ -63,6 +67,9 @@ type Source struct {
 	subscription *subscription // nil while there is no connection
 	size         float64       // average size of messages in bytes; 0 is unknown
 	deliveries   int64         // the number of the latest delivery
+	limit        inbox.Limit   // of the deliveries of a message
+	limited      bool          // the server has told the limit
+	major        int           // the first number of the server's version
 	inbox        inbox.Inbox
 	closed       bool
 }
@@ -74,7 +81,8 @@ var (
 )
 
 // OpenSource connects and begins to read. It blocks until the server has answered.
-// If the queue does not exist, the error is a *[MissingError].
+// If the queue does not exist, the error is a *[MissingError]. A queue whose messages
+// may be delivered only once would lose them when a process ends, and is refused.
 func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 	var o SourceOptions
 	if opts != nil {
@@ -92,12 +100,18 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 	supervising, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = stop
 	s.running.Go(func() { s.supervise(supervising, first) })
+	if o.Management != "" {
+		s.running.Go(func() { s.followLimit(supervising) })
+	}
 	return s, nil
 }
 
 // Traits implements pipeline.Source. A returned message waits here.
 func (s *Source) Traits() pipeline.SourceTraits {
-	return pipeline.SourceTraits{CanReturn: true, Lag: s.Lag, Place: func(o semel.Origin) string { return "queue " + o.Source }}
+	return pipeline.SourceTraits{
+		CanReturn: true, Exhausted: s.inbox.ReadExhausted, Lag: s.Lag,
+		Place: func(o semel.Origin) string { return "queue " + o.Source },
+	}
 }
 
 // open connects and consumes the queue.
@@ -107,7 +121,7 @@ func (s *Source) open(ctx context.Context) (*subscription, error) {
 		return nil, err
 	}
 	release := context.AfterFunc(ctx, func() { _ = l.raw.Close() })
-	subscription, err := s.consume(l)
+	subscription, err := s.consume(ctx, l)
 	if !release() && err == nil {
 		err = context.Cause(ctx)
 	}
@@ -122,8 +136,17 @@ func (s *Source) open(ctx context.Context) (*subscription, error) {
 	return subscription, nil
 }
 
-func (s *Source) consume(l *link) (*subscription, error) {
+func (s *Source) consume(ctx context.Context, l *link) (*subscription, error) {
 	if err := l.needQueue(s.opts.Queue, s.opts.Create); err != nil {
+		return nil, err
+	}
+	limit, err := l.deliveryLimit(ctx, s.opts.Queue, &s.opts.Client, s.opts.Management)
+	s.mu.Lock()
+	if _, silent := errors.AsType[*apiError](err); silent && s.limited {
+		limit, err = s.limit, nil // an outage of the HTTP API alone stops nothing
+	}
+	s.mu.Unlock()
+	if err != nil {
 		return nil, err
 	}
 	ch, err := l.conn.Channel()
@@ -132,6 +155,7 @@ func (s *Source) consume(l *link) (*subscription, error) {
 	}
 	subscription := &subscription{source: s, link: l, ch: ch, lost: ch.NotifyClose(make(chan *amqp.Error, 1)), ended: make(chan struct{})}
 	s.mu.Lock()
+	s.limit, s.limited, s.major = limit, true, l.major()
 	prefetch := min(firstPrefetch, s.wanted())
 	s.mu.Unlock()
 	if err := subscription.start(prefetch); err != nil {
@@ -181,7 +205,7 @@ func (s *Source) drop(subscription *subscription) {
 		s.subscription = nil
 	}
 	subscription.dead = true
-	s.inbox.Items = slices.DeleteFunc(s.inbox.Items, func(it *pipeline.Item) bool { return it.Ref.(*held).subscription == subscription })
+	s.inbox.Remove(func(it *pipeline.Item) bool { return it.Ref.(*held).subscription == subscription })
 }
 
 // wanted returns how many messages the server may deliver before an acknowledgement.
@@ -210,7 +234,8 @@ func (s *Source) offer(h *held, body int) (grow bool) {
 	// the same message-id would have the same origin, and count as one delivery.
 	s.deliveries++
 	h.item.Message.Origin.Offset = s.deliveries
-	s.inbox.Items = append(s.inbox.Items, h.item)
+	h.item.Err = s.limit.Check(h.item.Message.Origin.Delivery)
+	s.inbox.Put(h.item)
 	s.inbox.Changed()
 	return h.subscription.more() > 0
 }
@@ -272,7 +297,7 @@ func (s *Source) again(h *held) {
 		return
 	}
 	h.item = &pipeline.Item{Partition: s.partition, Ref: h, Message: h.item.Message}
-	s.inbox.Items = append(s.inbox.Items, h.item)
+	s.inbox.Put(h.item)
 	s.inbox.Changed()
 }
 
@@ -282,7 +307,7 @@ func (s *Source) Close(ctx context.Context) error {
 	s.stop()
 	s.mu.Lock()
 	s.closed = true
-	s.inbox.Items = nil
+	s.inbox.Take()
 	subscription := s.subscription
 	s.mu.Unlock()
 	var err error

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -53,7 +54,6 @@ const (
 type Source struct {
 	queue      *queue
 	visibility time.Duration
-	limit      int                 // deliveries of a message before it goes to the dead-letter queue, or 0
 	standard   *pipeline.Partition // the messages of a standard queue
 	stop       context.CancelFunc
 	running    sync.WaitGroup
@@ -61,6 +61,7 @@ type Source struct {
 
 	mu     sync.Mutex // guards the fields below
 	inbox  inbox.Inbox
+	limit  inbox.Limit        // of the deliveries of a message
 	held   map[*held]struct{} // not settled, and not given back
 	groups map[string]*group  // of a FIFO queue, those with held messages
 	place  uint64             // of the last message in the order of arrival
@@ -74,7 +75,6 @@ type held struct {
 	item   *pipeline.Item
 	place  uint64
 	first  time.Time // when it came
-	last   bool      // it goes to the dead-letter queue instead of coming again
 
 	// Source.mu guards these fields.
 	group *group
@@ -118,11 +118,12 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 	}
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s := &Source{
-		queue: q, visibility: o.Visibility, limit: parsePolicy(attributes[string(types.QueueAttributeNameRedrivePolicy)]).Most,
+		queue: q, visibility: o.Visibility,
 		standard: pipeline.NewPartition(q.Name), stop: stop,
 		held: map[*held]struct{}{}, groups: map[string]*group{},
 	}
 	s.inbox = inbox.New(&s.mu)
+	s.follow(attributes)
 	for n := range receivers {
 		s.running.Go(func() { s.receive(working, n == 0) })
 	}
@@ -132,7 +133,20 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 
 // Traits implements pipeline.Source.
 func (s *Source) Traits() pipeline.SourceTraits {
-	return pipeline.SourceTraits{CanReturn: true, Place: place, Lag: s.Lag}
+	return pipeline.SourceTraits{CanReturn: true, Exhausted: s.inbox.ReadExhausted, Place: place, Lag: s.Lag}
+}
+
+// follow takes over the redrive policy of the queue, which may change at any time.
+func (s *Source) follow(attributes map[string]string) {
+	most := parsePolicy(attributes[string(types.QueueAttributeNameRedrivePolicy)]).Most
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.limit = inbox.Limit{
+		Deliveries: most,
+		Reserve:    2, // a request whose answer is lost counts too
+		Then:       "SQS moves the message to the dead-letter queue",
+		Setting:    fmt.Sprintf("maxReceiveCount %d of queue %s", most, s.queue.Name),
+	}
 }
 
 // attempt names a request for messages of a FIFO queue. SQS answers the same attempt
@@ -205,18 +219,19 @@ func (s *Source) offer(list []types.Message) {
 		s.place++
 		h := &held{
 			handle: *list[i].ReceiptHandle, place: s.place, first: now, due: now.Add(s.visibility),
-			last: s.limit > 0 && m.Origin.Delivery >= s.limit,
 		}
-		s.enter(h, &m)
+		s.enter(h, &m, s.limit.Check(m.Origin.Delivery))
 	}
 	s.busy = len(list) == batch
 	s.inbox.Changed()
 }
 
-// enter makes a message readable in the partition of its group. s.mu is held.
-func (s *Source) enter(h *held, m *semel.Message) {
+// enter makes a message readable in the partition of its group. exhausted says why SQS
+// may not deliver it again, or is nil. Such a message is parked, and belongs to no group.
+// s.mu is held.
+func (s *Source) enter(h *held, m *semel.Message, exhausted error) {
 	partition := s.standard
-	if s.queue.FIFO {
+	if s.queue.FIFO && exhausted == nil {
 		id := string(m.RecordKey)
 		g := s.groups[id]
 		if g == nil {
@@ -226,9 +241,9 @@ func (s *Source) enter(h *held, m *semel.Message) {
 		g.held++
 		h.group, partition = g, g.partition
 	}
-	h.item = &pipeline.Item{Partition: partition, Ref: h, Message: *m}
+	h.item = &pipeline.Item{Partition: partition, Ref: h, Message: *m, Err: exhausted}
 	s.held[h] = struct{}{}
-	s.inbox.Items = append(s.inbox.Items, h.item)
+	s.inbox.Put(h.item)
 }
 
 // Read implements pipeline.Source. While SQS cannot be reached, it waits.
@@ -436,16 +451,17 @@ func (s *Source) deleteBatch(ctx context.Context, part []*held) error {
 }
 
 // Return implements pipeline.Source. A message of a FIFO queue goes back with the
-// messages of its group that are behind it. A message that SQS would move to the
-// dead-letter queue stays here and is offered again.
+// messages of its group that are behind it. If the queue has a dead-letter queue, the
+// messages stay here and are offered again, because each delivery counts.
 func (s *Source) Return(ctx context.Context, items []*pipeline.Item, delay time.Duration) error {
 	var back, stay []*held
 	s.mu.Lock()
+	limited := s.limit.Deliveries > 0
 	for _, it := range items {
 		switch h := it.Ref.(*held); {
 		case h.group != nil:
 			s.leave(context.WithoutCancel(ctx), h.group, delay)
-		case h.last:
+		case limited:
 			stay = append(stay, h)
 		default:
 			back = append(back, h)
@@ -490,7 +506,7 @@ func (s *Source) again(list []*held, delay time.Duration) {
 		}
 		for _, h := range list {
 			s.forget(h)
-			s.enter(h, &h.item.Message)
+			s.enter(h, &h.item.Message, nil)
 		}
 		s.inbox.Changed()
 	})
@@ -509,7 +525,8 @@ func (s *Source) leave(ctx context.Context, g *group, delay time.Duration) {
 		}
 		var list []*held
 		s.mu.Lock()
-		s.inbox.Items = slices.DeleteFunc(s.inbox.Items, func(it *pipeline.Item) bool { return it.Ref.(*held).group == g })
+		s.inbox.Remove(func(it *pipeline.Item) bool { return it.Ref.(*held).group == g })
+		limited := s.limit.Deliveries > 0
 		for h := range s.held {
 			if h.group == g {
 				list = append(list, h)
@@ -517,7 +534,7 @@ func (s *Source) leave(ctx context.Context, g *group, delay time.Duration) {
 		}
 		s.mu.Unlock()
 		slices.SortFunc(list, func(a, b *held) int { return cmp.Compare(a.place, b.place) })
-		if slices.ContainsFunc(list, func(h *held) bool { return h.last && !h.gone }) && !slices.ContainsFunc(list, func(h *held) bool { return h.gone }) {
+		if limited && !slices.ContainsFunc(list, func(h *held) bool { return h.gone }) {
 			s.again(list, delay)
 			return
 		}
@@ -525,22 +542,17 @@ func (s *Source) leave(ctx context.Context, g *group, delay time.Duration) {
 	})
 }
 
-// Close implements pipeline.Source. SQS delivers unread messages again immediately,
+// Close implements pipeline.Source. SQS delivers unsettled messages again immediately,
 // perhaps to another process.
 func (s *Source) Close(ctx context.Context) error {
 	s.stop()
 	s.running.Wait()
 	s.mu.Lock()
 	s.closed = true
-	var unread []*held
-	for _, it := range s.inbox.Items {
-		if h := it.Ref.(*held); !h.last {
-			unread = append(unread, h)
-		}
-	}
-	s.inbox.Items = nil
+	unsettled := slices.Collect(maps.Keys(s.held))
+	s.inbox.Take()
 	s.mu.Unlock()
-	_ = s.hide(ctx, unread, func(*held) time.Duration { return 0 }) // without it they come again later
+	_ = s.hide(ctx, unsettled, func(*held) time.Duration { return 0 }) // without it they come again later
 	return nil
 }
 
@@ -571,6 +583,7 @@ func (s *Source) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sqs: %w", err)
 	}
+	s.follow(attributes)
 	lag := pipeline.Lag{Source: s.queue.Name, Bytes: pipeline.UnknownLag}
 	for _, name := range []types.QueueAttributeName{
 		types.QueueAttributeNameApproximateNumberOfMessages, types.QueueAttributeNameApproximateNumberOfMessagesNotVisible, types.QueueAttributeNameApproximateNumberOfMessagesDelayed,

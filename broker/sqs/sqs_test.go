@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"slices"
@@ -110,9 +111,8 @@ func runSource(t *testing.T, server *services.Server, p place) {
 	if testing.Short() {
 		messages = 60
 	}
-	brokertest.RunSource(t, brokertest.SourceHarness{Messages: messages, Unordered: true, ForgetsAcks: true, Blocking: p.end != "", New: func(tb testing.TB) brokertest.SourcePlace {
-		api := client(tb, server.URL())
-		queue := newQueue(tb, api, servicestest.Topic()+p.end, p.attributes)
+	place := func(tb testing.TB, api *awssqs.Client, attributes map[string]string) brokertest.SourcePlace {
+		queue := newQueue(tb, api, servicestest.Topic()+p.end, attributes)
 		return brokertest.SourcePlace{
 			Partitions: 3,
 			Produce: func(ctx context.Context, list []brokertest.Numbered) error {
@@ -132,7 +132,19 @@ func runSource(t *testing.T, server *services.Server, p place) {
 			},
 			Restart: restart(server),
 		}
-	}})
+	}
+	brokertest.RunSource(t, brokertest.SourceHarness{
+		Messages: messages, Unordered: true, ForgetsAcks: true, Blocking: p.end != "",
+		New: func(tb testing.TB) brokertest.SourcePlace { return place(tb, client(tb, server.URL()), p.attributes) },
+		NewLimited: func(tb testing.TB) brokertest.SourcePlace {
+			api := client(tb, server.URL())
+			dead := servicestest.Topic() + p.end
+			newQueue(tb, api, dead, p.attributes)
+			attributes := map[string]string{"RedrivePolicy": `{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:000000000000:` + dead + `","maxReceiveCount":4}`}
+			maps.Copy(attributes, p.attributes)
+			return place(tb, api, attributes)
+		},
+	})
 }
 
 // runSink runs the suite. A queue has no order among the groups of one partition.

@@ -103,7 +103,7 @@ func TestRabbitMQScenarioRunsAsPrinted(t *testing.T) {
 		for queue, want := range map[string][]string{
 			"log":     {"messages are lost while no consumer reads"},
 			"risky":   {"deliveries are not counted", "deletes the oldest messages", "1000 ms", "can be lost on the way"},
-			"counted": {"delivery-limit", "after 3 deliveries"},
+			"counted": {"delivery-limit", "a message is parked at delivery 3", "after delivery 4"},
 			"absent":  {"it does not exist", "rabbitmqadmin declare queue name=absent"},
 		} {
 			writeFile(t, s.file, strings.Replace(text, "queue: orders ", "queue: "+queue+" ", 1))

@@ -49,3 +49,44 @@ func TestReadWaitsTakesAllAndWakesItsOwner(t *testing.T) {
 		owner.Wait()
 	})
 }
+
+func TestADeliveryStaysInReserve(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		limit inbox.Limit
+		first int // the first delivery that is exhausted; 0: none is
+	}{
+		{inbox.Limit{}, 0},
+		{inbox.Limit{Deliveries: 1}, 2},
+		{inbox.Limit{Deliveries: 2}, 2},
+		{inbox.Limit{Deliveries: 3}, 2},
+		{inbox.Limit{Deliveries: 6}, 5},
+		{inbox.Limit{Deliveries: 6, Reserve: 2}, 4},
+	} {
+		for n := range 10 {
+			if got, want := c.limit.Check(n) != nil, c.first > 0 && n >= c.first; got != want {
+				t.Errorf("%+v: delivery %d is exhausted: %t, want %t", c.limit, n, got, want)
+			}
+		}
+	}
+}
+
+func TestExhaustedMessagesAreReadApart(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	box := inbox.New(&mu)
+	mu.Lock()
+	for _, it := range []*pipeline.Item{{}, {Err: errors.New("limit")}, {}} {
+		box.Put(it)
+	}
+	box.Changed()
+	mu.Unlock()
+	read, err := box.Read(t.Context())
+	if err != nil || len(read) != 2 {
+		t.Errorf("%d messages, %v; want 2", len(read), err)
+	}
+	exhausted, err := box.ReadExhausted(t.Context())
+	if err != nil || len(exhausted) != 1 || exhausted[0].Err == nil {
+		t.Errorf("%d exhausted messages, %v; want 1", len(exhausted), err)
+	}
+}

@@ -61,6 +61,7 @@ func (s *Source) About(*config.Pipeline) config.SourceAbout {
 		AfterAck:  config.AfterAck{Unsure: "the server may not have kept the acknowledgement", Again: "a message that is delivered again", Gets: "is acknowledged without effect"},
 		TakesBack: "the server delivers it again after %s",
 		Exceptions: []string{
+			"a message that came almost as often as max_deliver of the consumer permits is parked without an attempt, with the reason deliveries: each end of a process that has it counts, also in an outage of the target",
 			"a server confirms a message before it is on the disk (sync_interval, two minutes by default): what it had not written when it lost power is lost",
 		},
 	}

@@ -36,7 +36,7 @@ func (s *Source) Fields() schema.Mapping {
 		Doc: "Messages of a queue. Processes that read one queue share them. A message is acknowledged when its outcome is durable. The key rule `property:message-id` reads its property `message-id`, and `record-key` its routing key. Messages with the same routing key are delivered in order. A message that was published to the queue itself, through the default exchange, has no record key.",
 		Fields: append(s.Client.fields(),
 			schema.TextField("queue", &s.Queue, "Name of the queue.").Need(),
-			schema.TruthField("create", &s.Create, "Create a durable quorum queue if it does not exist.").Or("false"),
+			schema.TruthField("create", &s.Create, "Create a durable quorum queue if it does not exist, with a delivery limit that no message reaches.").Or("false"),
 		),
 	}
 }
@@ -49,7 +49,7 @@ func (s *Source) About(*config.Pipeline) config.SourceAbout {
 		AfterAck:  config.AfterAck{Unsure: "the server may not have got the acknowledgement", Again: "a message that is delivered again", Gets: "is acknowledged without effect"},
 		TakesBack: "it stays in the process and is processed again after %s",
 		Exceptions: []string{
-			"a queue with a delivery limit (20 by default from RabbitMQ 4 on) deletes a message, or moves it to its dead-letter exchange, after that many deliveries without an acknowledgement, such as those to processes that died",
+			"a message that came almost as often as the delivery limit of the queue permits (20 by default from RabbitMQ 4 on) is parked without an attempt, with the reason deliveries: each end of a process that has it counts, also in an outage of the target",
 		},
 	}
 }
@@ -59,6 +59,10 @@ func (s *Source) Lint(l *config.Linter) {
 	if !s.Create && s.Management == "" {
 		l.Notice(l.At("source.rabbitmq.queue"), "the file does not say whether "+s.Queue+" is a quorum queue",
 			"a classic queue is lost with its server's disk, and does not count deliveries", "set management, so that semel doctor looks, or create the queue with x-queue-type=quorum")
+	}
+	if s.Management == "" {
+		l.Add(semel.Notice, config.Loss, l.At("source.rabbitmq.queue"), "without management, semel run does not see the policies of "+s.Queue,
+			"if a policy sets a delivery limit, RabbitMQ deletes a message that came so often without an acknowledgement, for example to processes that ended in an outage of the target", "set management: then such a message is parked before")
 	}
 	for _, p := range l.File.Pipelines {
 		if p == l.Pipeline {
@@ -77,7 +81,7 @@ func (s *Source) Open(ctx context.Context, _ *config.Env) (pipeline.Source, erro
 	if err != nil {
 		return nil, err
 	}
-	return config.AsSource(rabbitmq.OpenSource(ctx, &rabbitmq.SourceOptions{Client: client, Queue: s.Queue, Create: s.Create}))
+	return config.AsSource(rabbitmq.OpenSource(ctx, &rabbitmq.SourceOptions{Client: client, Queue: s.Queue, Management: s.Management, Create: s.Create}))
 }
 
 // Examine implements config.Kind.

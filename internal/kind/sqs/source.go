@@ -51,7 +51,7 @@ func (s *Source) About(*config.Pipeline) config.SourceAbout {
 		TakesBack: "SQS delivers it again after %s",
 		Exceptions: []string{
 			"SQS deletes a message that is older than the queue's retention (four days by default), settled or not",
-			"a queue with a dead-letter queue moves a message there after maxReceiveCount deliveries, even if it failed only because the processes that had it were killed",
+			"a message that came almost as often as maxReceiveCount of the queue permits is parked without an attempt, with the reason deliveries: each end of a process that has it counts, also in an outage of the target. If the credentials do not permit sqs:GetQueueAttributes, SQS moves it to the dead-letter queue instead",
 		},
 	}
 	if s.fifo() {
