@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,8 @@ type Store struct {
 	pool     *pgxpool.Pool
 	owned    bool // the store must close the pool
 	hasher   hasher
+	secret   []byte  // of the hasher
+	form     Cleanup // of the table
 	has      columns
 	sql      statements
 	wait     string // the lock_timeout of Options.LockWait
@@ -178,9 +181,12 @@ func (s *Store) checkSchema(ctx context.Context) error {
 		return fmt.Errorf("no columns for readable keys: run `semel migrate up` with keep_ids, or set pgstore.Options.Migrate: %w", ErrSchema)
 	case s.opts.KeepOrigins && !origins:
 		return fmt.Errorf("no column for origins: run `semel migrate up` with keep_origin, or set pgstore.Options.Migrate: %w", ErrSchema)
+	case secret == nil:
+		return fmt.Errorf("%s was emptied: it has no secret, without which no key is found: let a process that still uses the store write it again, or restore the row from a backup: %w", s.opts.quoted("meta"), semel.ErrCorrupt)
 	case len(secret) != len(digest.Secret{}):
 		return fmt.Errorf("the secret of the digests has %d bytes: %w", len(secret), semel.ErrCorrupt)
 	}
+	s.secret, s.form = secret, Cleanup(form)
 	s.hasher.Hasher = digest.New(digest.Secret(secret))
 	s.has = columns{ids: s.opts.KeepIDs, origins: origins}
 	s.sql = newStatements(s.opts.Names, s.has)
@@ -277,7 +283,8 @@ var errReadOnly = errors.New("the server takes no writes: it is a standby, or re
 // Ready returns nil if the database answers and accepts writes. It blocks for a
 // free connection and one statement, at most until ctx ends. It also returns nil
 // if all connections are busy until then. Errors wrap ErrStoreUnavailable,
-// ErrInvalidRequest if the database refuses the role, ErrClosed, or the cause of
+// ErrInvalidRequest if the database refuses the role, ErrCorrupt if the secret of the digests
+// was replaced, ErrClosed, or the cause of
 // ctx.
 func (s *Store) Ready(ctx context.Context) error {
 	if err := s.enter(ctx, "ready", 0, 0); err != nil {
@@ -285,9 +292,10 @@ func (s *Store) Ready(ctx context.Context) error {
 	}
 	defer s.leave()
 	var readOnly bool
+	var secret []byte
 	limited, cancel := context.WithTimeout(ctx, s.patience)
 	defer cancel()
-	err := s.pool.QueryRow(limited, "SELECT current_setting('transaction_read_only')::bool", pgx.QueryExecModeExec).Scan(&readOnly)
+	err := s.pool.QueryRow(limited, "SELECT current_setting('transaction_read_only')::bool, (SELECT value FROM "+s.opts.quoted("meta")+" WHERE name = 'secret')", pgx.QueryExecModeExec).Scan(&readOnly, &secret)
 	if err != nil && ctx.Err() == nil && limited.Err() != nil {
 		err = fmt.Errorf("no answer within %v: %w", s.patience, semel.ErrStoreUnavailable)
 	}
@@ -297,8 +305,27 @@ func (s *Store) Ready(ctx context.Context) error {
 	if err == nil && readOnly {
 		err = fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, errReadOnly)
 	}
+	if err == nil && !bytes.Equal(secret, s.secret) {
+		err = s.restoreMeta(limited, secret)
+	}
 	if err != nil {
 		return fmt.Errorf("pgstore: ready: %w", rolledBack(err)) // the statement changed nothing
+	}
+	return nil
+}
+
+// restoreMeta writes the rows of the table of settings again if it was emptied, so that the
+// next process finds the keys of this one. If the table has another secret, the two processes
+// do not find each other's keys.
+func (s *Store) restoreMeta(ctx context.Context, found []byte) error {
+	meta := s.opts.quoted("meta")
+	if found != nil {
+		return fmt.Errorf("the secret in %s was replaced, so that new processes do not find the keys of this one: restore the row, or restart this process to go on without those keys: %w", meta, semel.ErrCorrupt)
+	}
+	_, err := s.pool.Exec(ctx, "INSERT INTO "+meta+" (name, value, at) VALUES ('secret', $1::bytea, NULL), ('cleanup', $2::bytea, NULL), ('cleaning', NULL, '-infinity'), ('cleaned', NULL, clock_timestamp()) ON CONFLICT (name) DO NOTHING",
+		pgx.QueryExecModeExec, s.secret, []byte(s.form))
+	if err != nil {
+		return fmt.Errorf("%s was emptied, and cannot be filled again: %w", meta, err)
 	}
 	return nil
 }

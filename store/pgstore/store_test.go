@@ -63,3 +63,44 @@ func TestReadySaysThatNothingCanBeWritten(t *testing.T) {
 		t.Errorf("after it was closed: %v", err)
 	}
 }
+
+// TestEmptiedSettingsAreRestored empties, drops and replaces the table of settings under a
+// store.
+func TestEmptiedSettingsAreRestored(t *testing.T) {
+	t.Parallel()
+	b := opened(t, nil)
+	b.want(semel.Fresh, 1)
+	restarted := func() error {
+		s, err := New(t.Context(), b.pool, nil)
+		if err != nil {
+			return err
+		}
+		(&bundle{s, t}).want(semel.InFlight, 1) // it finds the claim
+		return nil
+	}
+	b.exec("TRUNCATE semel_meta")
+	if err := restarted(); !errors.Is(err, semel.ErrCorrupt) || !strings.Contains(err.Error(), "was emptied") {
+		t.Errorf("a start with an empty table: %v", err)
+	}
+	if err := b.Ready(t.Context()); err != nil {
+		t.Errorf("ready: %v", err)
+	}
+	if err := restarted(); err != nil {
+		t.Error(err)
+	}
+	if _, err := b.Examine(t.Context()); err != nil {
+		t.Error(err)
+	}
+	b.exec("UPDATE semel_meta SET value = decode(repeat('ab', 16), 'hex') WHERE name = 'secret'")
+	if err := b.Ready(t.Context()); !errors.Is(err, semel.ErrCorrupt) || !strings.Contains(err.Error(), "was replaced") {
+		t.Errorf("ready with another secret: %v", err)
+	}
+	b.exec("DROP TABLE semel_meta")
+	if err := b.Ready(t.Context()); !errors.Is(err, ErrSchema) {
+		t.Errorf("ready without the table: %v", err)
+	}
+	var missing *MissingError
+	if err := restarted(); !errors.As(err, &missing) {
+		t.Errorf("a start without the table: %v", err)
+	}
+}
