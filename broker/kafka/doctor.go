@@ -32,6 +32,8 @@ type ExamineOptions struct {
 	Route *pipeline.Route
 	// Changelogs hold the keys, in the order of Inputs. They may not exist yet.
 	Changelogs []string
+	// Windows hold open windows and held records. They may not exist yet.
+	Windows []string
 	// Repartition is the topic between the stages of a pipeline with two stages, or "".
 	// It may not exist yet.
 	Repartition string
@@ -39,6 +41,11 @@ type ExamineOptions struct {
 	Tables []ExaminedTable
 	// Transactional says that outputs, keys and offsets are one transaction.
 	Transactional bool
+	// TransactionalID is one of the ids of its producers, which begin with the group and a
+	// slash. "" is not checked.
+	TransactionalID string
+	// EventTime says that records of Changelogs are deleted when their keys have expired.
+	EventTime bool
 	// Window is how long keys are remembered; 0 is forever.
 	Window time.Duration
 	// Latest says that the group starts at the end of partitions without a committed
@@ -76,8 +83,17 @@ func Examine(ctx context.Context, client []kgo.Opt, opts *ExamineOptions) ([]sem
 	}
 	defer c.Close()
 	e := &examination{Client: kadm.NewClient(c), client: c, opts: *opts, configs: map[string]map[string]string{}}
-	for _, look := range []func(context.Context) error{e.versions, e.read, e.topics, e.retention, e.sizes, e.partitions, e.tables, e.groups, e.positions, e.hanging} {
-		if err := look(ctx); err != nil {
+	for _, look := range []struct {
+		what string
+		at   func(context.Context) error
+	}{
+		{"versions", e.versions}, {"topics", e.read}, {"rights", e.rights}, {"topics", e.topics}, {"retention", e.retention}, {"sizes", e.sizes},
+		{"partitions", e.partitions}, {"tables", e.tables}, {"groups", e.groups}, {"positions", e.positions}, {"transactions", e.hanging},
+	} {
+		switch err := look.at(ctx); {
+		case isDenied(err): // a right that the pipeline needs is reported by rights
+			e.note(semel.Notice, look.what, "not checked: "+err.Error(), "problems of them are not noticed", "")
+		case err != nil:
 			return e.findings, fmt.Errorf("kafka: %w", err)
 		}
 	}
@@ -132,7 +148,7 @@ func (e *examination) versions(ctx context.Context) error {
 // written returns the topics that must not lose records.
 func (e *examination) written() []string {
 	list := slices.Clone(e.opts.Inputs)
-	for _, topic := range slices.Concat(e.outputs, []string{e.opts.Parked, e.opts.Repartition}, e.opts.Changelogs) {
+	for _, topic := range slices.Concat(e.outputs, []string{e.opts.Parked, e.opts.Repartition}, e.opts.Changelogs, e.opts.Windows) {
 		if topic != "" && !slices.Contains(list, topic) {
 			list = append(list, topic)
 		}
@@ -153,28 +169,38 @@ func (e *examination) written() []string {
 
 // read reads the topics' metadata and settings.
 func (e *examination) read(ctx context.Context) error {
-	err := e.route(ctx)
-	if err != nil {
+	if err := e.route(ctx); err != nil {
 		return err
 	}
-	if e.meta, err = e.Metadata(ctx, e.written()...); err != nil {
-		return err
-	}
-	var there []string
+	var hidden []string
+	e.meta.Topics = kadm.TopicDetails{}
 	for _, topic := range e.written() {
-		if t, ok := e.meta.Topics[topic]; ok && t.Err == nil {
-			there = append(there, topic)
+		// One by one: a topic that the user may not see hides all others of a request.
+		found, err := e.ListTopics(kadm.WithAuthorizedOps(ctx), topic)
+		switch {
+		case isDenied(err):
+			e.meta.Topics[topic] = kadm.TopicDetail{Topic: topic, Err: kerr.TopicAuthorizationFailed}
+		case err != nil:
+			return err
+		default:
+			e.meta.Topics[topic] = found[topic]
+		}
+		if !e.there(topic) {
+			continue
+		}
+		settings, err := cluster.TopicSettings(ctx, e.Client, topic)
+		if err != nil {
+			return err
+		}
+		if e.configs[topic] = cluster.Settings(settings, topic); settings == nil {
+			delete(e.configs, topic)
+			if !strings.HasPrefix(topic, "__") {
+				hidden = append(hidden, topic)
+			}
 		}
 	}
-	list, err := e.DescribeTopicConfigs(ctx, there...)
-	if err != nil {
-		return err
-	}
-	for _, r := range list {
-		e.configs[r.Name] = map[string]string{}
-		for _, c := range r.Configs {
-			e.configs[r.Name][c.Key] = c.MaybeValue()
-		}
+	if len(hidden) > 0 {
+		e.note(semel.Notice, "settings of "+strings.Join(hidden, ", "), "not checked: the user lacks the right DescribeConfigs", "settings that lose records are not noticed, neither here nor by run", "grant DescribeConfigs on these topics")
 	}
 	return nil
 }
@@ -237,7 +263,7 @@ func routed(ctx context.Context, admin *kadm.Client, route *pipeline.Route) ([]s
 
 // isMade reports whether a missing topic is created when it is needed.
 func (e *examination) isMade(topic string) bool {
-	return strings.HasPrefix(topic, "__") || slices.Contains(e.opts.Changelogs, topic) || topic == e.opts.Repartition || e.opts.Transactional && topic == e.opts.Parked
+	return strings.HasPrefix(topic, "__") || slices.Contains(e.opts.Changelogs, topic) || slices.Contains(e.opts.Windows, topic) || topic == e.opts.Repartition || e.opts.Transactional && topic == e.opts.Parked
 }
 
 // topics checks how safe the topics are.
@@ -253,6 +279,9 @@ func (e *examination) topics(context.Context) error {
 				remedy += " --config retention.ms=-1" // the broker must not delete parked messages
 			}
 			e.note(semel.Broken, topic, "does not exist", "nothing is read from it or written to it", remedy)
+		case errors.Is(t.Err, kerr.TopicAuthorizationFailed) && strings.HasPrefix(topic, "__"):
+			e.note(semel.Notice, topic, "not checked: the user lacks the right Describe", "too few replicas of it are not noticed", "grant Describe on the topic, or check it as another user")
+		case errors.Is(t.Err, kerr.TopicAuthorizationFailed): // reported by rights
 		case t.Err != nil:
 			e.note(semel.Broken, topic, t.Err.Error(), "nothing is read from it or written to it", "look at the brokers' logs, and allow the user to describe the topic")
 		default:
@@ -273,18 +302,21 @@ func (e *examination) topic(topic string, t *kadm.TopicDetail) {
 			behind++
 		}
 	}
-	least, _ := strconv.Atoi(e.configs[topic]["min.insync.replicas"])
+	least, err := strconv.Atoi(e.configs[topic]["min.insync.replicas"])
 	found := fmt.Sprintf("%d partitions, %d replicas, min.insync.replicas %d", len(t.Partitions), replicas, least)
+	if err != nil { // the user may not see it
+		found, least = fmt.Sprintf("%d partitions, %d replicas", len(t.Partitions), replicas), 2
+	}
 	switch {
 	case leaderless > 0:
 		e.note(semel.Broken, topic, fmt.Sprintf("%d of %d partitions have no leader", leaderless, len(t.Partitions)), "they cannot be read or written", "start their brokers")
-	case least > replicas:
+	case least > replicas && err == nil:
 		e.note(semel.Broken, topic, found, "every write is refused", "set min.insync.replicas below the number of replicas")
 	case replicas == 1:
 		e.note(semel.Warning, topic, found, "the loss of one disk loses acknowledged records", "use three replicas, with min.insync.replicas=2")
 	case least < 2:
 		e.note(semel.Warning, topic, found, "acks=all waits for one replica only, and its loss loses acknowledged records", "set min.insync.replicas=2")
-	case least == replicas:
+	case least == replicas && err == nil:
 		e.note(semel.Warning, topic, found, "one stopped broker stops all writes", "use one replica more than min.insync.replicas")
 	default:
 		e.note(semel.Fine, topic, found, "", "")
@@ -411,20 +443,13 @@ func (e *examination) partitions(context.Context) error {
 
 // tables checks whether the topics of tables keep their rows, may be read, and have the
 // partitions of the inputs.
-func (e *examination) tables(ctx context.Context) error {
+func (e *examination) tables(context.Context) error {
 	for i := range e.opts.Tables {
 		t := &e.opts.Tables[i]
 		if !e.there(t.Topic) {
 			continue // already reported
 		}
 		subject := "table " + t.Name
-		topics, err := e.ListTopics(kadm.WithAuthorizedOps(ctx), t.Topic)
-		if err != nil {
-			return err
-		}
-		if may := topics[t.Topic].AuthorizedOperations; len(may) > 0 && !slices.Contains(may, kadm.OpRead) && !slices.Contains(may, kadm.OpAll) {
-			e.note(semel.Broken, subject, t.Topic+" may not be read", "no record is joined, and the pipeline ends", "allow Read on the topic")
-		}
 		if found, cost, remedy := cluster.TableProblem(e.configs[t.Topic], t.History); found != "" {
 			e.note(semel.Broken, subject, t.Topic+" has "+found, cost, remedy)
 			continue
@@ -437,7 +462,11 @@ func (e *examination) tables(ctx context.Context) error {
 			}
 		}
 		if !different {
-			e.note(semel.Fine, subject, fmt.Sprintf("%s, %d partitions, cleanup.policy %s", t.Topic, rows, e.configs[t.Topic]["cleanup.policy"]), "", "")
+			found := fmt.Sprintf("%s, %d partitions", t.Topic, rows)
+			if policy, visible := e.configs[t.Topic]["cleanup.policy"]; visible {
+				found += ", cleanup.policy " + policy
+			}
+			e.note(semel.Fine, subject, found, "", "")
 		}
 	}
 	return nil
@@ -578,10 +607,18 @@ func (e *examination) hanging(ctx context.Context) error {
 		return nil
 	}
 	a, in := &Admin{client: e.client, adm: e.Client}, Places{Groups: slices.Sorted(maps.Keys(e.readers()))}
+	var hidden []string
 	for _, topic := range e.written() {
-		if e.there(topic) && !strings.HasPrefix(topic, "__") {
+		switch {
+		case !e.there(topic) || strings.HasPrefix(topic, "__"):
+		case e.may(topic, kadm.OpRead):
 			in.Topics = append(in.Topics, topic)
+		default:
+			hidden = append(hidden, topic)
 		}
+	}
+	if len(hidden) > 0 {
+		e.note(semel.Notice, "transactions in "+strings.Join(hidden, ", "), "not checked: the user lacks the right Read", "a hanging transaction there, which holds up readers, is not detected", "grant Read on these topics, or check them as another user")
 	}
 	list, err := a.Open(ctx, in)
 	for _, o := range list {

@@ -42,6 +42,7 @@ var docsPages = []struct{ name, servers string }{
 	{"guides/brokers.md", ""},
 	{"guides/kafka-to-postgres.md", "kafka postgres redis"},
 	{"guides/kafka-to-kafka.md", ""},
+	{"guides/kafka-rights.md", ""},
 	{"guides/windows.md", ""},
 	{"guides/nats.md", "nats postgres redis"},
 	{"guides/sqs.md", "postgres redis sqs"},

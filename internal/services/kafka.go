@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,7 +25,21 @@ type KafkaOptions struct {
 	// Properties are lines of server.properties by name. They override the
 	// defaults of [StartKafka]. Defaults to none.
 	Properties map[string]string
+	// Login starts a single node with an authorizer. Its address is for an administrator
+	// who does not log in. That of [KafkaLogin] is for users who do, with SASL PLAIN and
+	// their name as password: semel and other. They have no rights. Defaults to false.
+	Login bool
 }
+
+// KafkaLogin returns the address for users of a node that was started with Login.
+func KafkaLogin(s *Server) string {
+	host, port, _ := net.SplitHostPort(s.Addr())
+	n, _ := strconv.Atoi(port)
+	return net.JoinHostPort(host, strconv.Itoa(n+loginOffset))
+}
+
+// loginOffset is the distance from the port of a node to that for users who log in.
+const loginOffset = 3500
 
 // StartKafka starts one node, broker and controller, and returns when it
 // serves. Addr and URL are its bootstrap address. Nil options are valid. If
@@ -172,7 +187,7 @@ func (k *kafkaInstall) kind(node kafkaNode, archive string) kind {
 		name:    Kafka43,
 		program: k.java,
 		configure: func(dir string, port int) error {
-			if !free(port + controllerOffset) {
+			if !free(port+controllerOffset) || k.opts.Login && !free(port+loginOffset) {
 				return errPortTaken
 			}
 			return writeFile(dir, "server.properties", k.properties(dir, port, node))
@@ -249,6 +264,14 @@ func (k *kafkaInstall) properties(dir string, port int, node kafkaNode) []byte {
 	}
 	if len(ports) == 1 {
 		lines["controlled.shutdown.enable"] = "false"
+	}
+	if k.opts.Login {
+		lines["listeners"] += fmt.Sprintf(",LOGIN://127.0.0.1:%d", port+loginOffset)
+		lines["listener.security.protocol.map"] += ",LOGIN:SASL_PLAINTEXT"
+		lines["sasl.enabled.mechanisms"] = "PLAIN"
+		lines["listener.name.login.plain.sasl.jaas.config"] = `org.apache.kafka.common.security.plain.PlainLoginModule required user_semel="semel" user_other="other";`
+		lines["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+		lines["super.users"] = "User:ANONYMOUS"
 	}
 	maps.Copy(lines, k.opts.Properties)
 	var text strings.Builder

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -46,6 +47,12 @@ func (s *Source) member(pipeline, dir string) (name string, lock io.Closer, err 
 		}
 	}
 	return "", nil, fmt.Errorf("%d processes on this machine are already members of group %s; set instance: %w", mostMembers, s.Group, semel.ErrInvalidRequest)
+}
+
+// usualName returns the name of the first member on this machine.
+func (s *Source) usualName(pipeline string) string {
+	host, _ := os.Hostname()
+	return cmp.Or(s.Instance, pipeline+"."+host+".1")
 }
 
 // lockMember locks a member name. If no directory is writable, there is no lock,
