@@ -5,14 +5,17 @@
 // against a second effect of a repeated request. Without such an answer the
 // message may be lost unless the sender repeats it.
 //
-// Headers become message headers under their canonical names, except traceparent
-// and tracestate, which keep their names in lower case.
+// Headers become message headers with names in lower case, which are found by a name in any
+// case. Several lines of one header are one value. An Idempotency-Key has no quotes. A body
+// with Content-Encoding gzip or deflate is decompressed.
 //
 //	200  done, now or before: see Semel-Decision; the body is the key's result
 //	202  parked with its reason; an operator must settle it
+//	400  the body cannot be read or decompressed
 //	408  the body came too slowly: repeat
 //	409  another delivery holds the key: repeat after Retry-After
 //	413  the body is too large
+//	415  the body has another Content-Encoding
 //	422  dropped, or failed permanently
 //	503  not settled, or too much is in memory: repeat after Retry-After
 package httpsrc

@@ -268,7 +268,7 @@ func TestMistakesWithSQSHaveACauseAndARemedy(t *testing.T) {
 		{nowhere, nil, "connection refused"},
 	} {
 		setAWS(t, c.env)
-		got := doctorOfSQS(t, c.from, c.from+"-out", "28d", "30s")
+		got := doctorOfSQS(t, c.from, strings.TrimSuffix(c.from, ".fifo")+"-out", "28d", "30s")
 		if text := strings.Join(strings.Fields(got.stdout+got.stderr), " "); got.status == term.ExitDone || !strings.Contains(text, c.want) {
 			t.Errorf("%s: exit %d, %q is missing in\n%s%s", c.from, got.status, c.want, got.stdout, got.stderr)
 		}

@@ -39,7 +39,7 @@ func (*Source) Kind() string { return "http" }
 
 // Fields implements config.Kind.
 func (s *Source) Fields() schema.Mapping {
-	return schema.Mapping{Doc: "Bodies of requests. A request is answered when the outcome of its message is durable. While `in_flight.bytes` are in memory, further requests get a 503.", Fields: []schema.Field{
+	return schema.Mapping{Doc: "Bodies of requests. Bodies with `Content-Encoding: gzip` or `deflate` are decompressed; others get a 415. Names of headers have no case. A request is answered when the outcome of its message is durable. While `in_flight.bytes` are in memory, further requests get a 503.", Fields: []schema.Field{
 		{Name: "listen", Doc: "Address to listen on.", Form: schema.Form{Scalar: schema.ScalarText}, Required: true, Read: func(v schema.Value) {
 			v.Text(&s.Listen)
 			v.CheckListen(s.Listen)
@@ -49,7 +49,7 @@ func (s *Source) Fields() schema.Mapping {
 				v.Wrong("it must start with /")
 			}
 		}},
-		schema.SizeField("max_body", &s.MaxBody, "The maximum length of a body.").Or("1MiB"),
+		schema.SizeField("max_body", &s.MaxBody, "The maximum length of a body, also of what a compressed one contains.").Or("1MiB"),
 		schema.SecretField("token", &s.Token, "Bearer token that requests must send.").Means("none"),
 		schema.DurationField("wait", &s.Wait, "How long a request waits for the outcome of its message. It then gets a 503 and can be sent again.").Or("30s"),
 		config.ServerTLSField(&s.TLS),

@@ -61,7 +61,7 @@ func (s *Sink) Fields() schema.Mapping {
 		config.TLSField(&s.TLS),
 		statusesField("success", &s.Success, "Statuses that mean success, in addition to 2xx."),
 		statusesField("retry", &s.Retry, "Statuses that are retried, in addition to 403, 408, 409, 425, 429 and 5xx. After 401, 407, 503, and 429 with `Retry-After`, the pipeline pauses and the attempt does not count, unless the target still accepts other messages. After any other status, Semel gives up."),
-		schema.ListField("forward", schema.Form{Scalar: schema.ScalarText}, func(v schema.Value) { v.List(func(element schema.Value) { forwarded(element, &s.Forward) }) }, "Names of message headers to forward. `traceparent` and `tracestate` are always forwarded."),
+		schema.ListField("forward", schema.Form{Scalar: schema.ScalarText}, func(v schema.Value) { v.List(func(element schema.Value) { forwarded(element, &s.Forward) }) }, "Names of message headers to forward. Their case counts, unless the messages come from a source `http`. `traceparent` and `tracestate` are always forwarded."),
 	}}
 }
 
