@@ -462,7 +462,7 @@ func parseProject(t *testing.T) []*sourceFile {
 func TestArchitecturePackagesHaveAShape(t *testing.T) {
 	t.Parallel()
 	const mostFiles, mostLines = 30, 6000
-	larger := map[string]int{"store/storetest": 6500, "broker/kafka/kafkatxn": 7000} // lines
+	larger := map[string]int{"store/storetest": 6500, "store/pgstore": 6500, "store/logstore": 6500, "broker/kafka/kafkatxn": 7000} // lines
 	files, lines := map[string]int{}, map[string]int{}
 	for _, f := range parseProject(t) {
 		if !strings.HasSuffix(f.name, "_test.go") && !ast.IsGenerated(f.tree) {

@@ -417,6 +417,8 @@ func (s *Source) drop(h *held) {
 // parked or dropped, and announces the reason in an advisory. A message whose connection
 // is closed for good comes again, and is recognised.
 func (s *Source) Ack(ctx context.Context, items []*pipeline.Item) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
 	var errs []error
 	for _, it := range items {
 		h := it.Ref.(*held)

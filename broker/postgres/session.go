@@ -115,6 +115,8 @@ func (s *Session) Process(ctx context.Context, items []*pipeline.Item) {
 	var outcomes []semel.BatchOutcome
 	effects := make([]error, len(items)) // errors of the effects themselves
 	var behind lock
+	ctx, stop := watched(ctx, s.answers)
+	defer stop()
 	defer behind.watch(ctx, s.blockedBy)()
 	switch {
 	case s.handle != nil:
@@ -126,8 +128,17 @@ func (s *Session) Process(ctx context.Context, items []*pipeline.Item) {
 		outcomes = s.quickly(ctx, items, calls, effects, &behind)
 	}
 	for i, it := range items {
+		outcomes[i].Err = silent(ctx, outcomes[i].Err)
 		s.settle(it, &outcomes[i], effects[i])
 	}
+}
+
+// answers asks the server for a sign of life.
+func (s *Session) answers(ctx context.Context) error {
+	if store, ok := semel.As[*pgstore.Store](s.guard.Store()); ok {
+		return store.Answers(ctx)
+	}
+	return nil
 }
 
 // quickly sends keys and statements together. After an error the message that

@@ -91,9 +91,18 @@ func (s *Sink) blockedBy(ctx context.Context) string {
 	return lock
 }
 
-// Close implements pipeline.Sink.
-func (s *Sink) Close(context.Context) error {
-	s.pool.Close()
+// Close implements pipeline.Sink. The connections to a server that does not answer are
+// closed some seconds later.
+func (s *Sink) Close(ctx context.Context) error {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		s.pool.Close()
+	}()
+	select {
+	case <-closed:
+	case <-ctx.Done():
+	}
 	return nil
 }
 
@@ -138,9 +147,11 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 // together writes items in one transaction. It returns the error, and the item
 // that caused it if there is one.
 func (s *Sink) together(ctx context.Context, items []*pipeline.Item) (*pipeline.Item, error) {
+	ctx, stop := watched(ctx, func(ctx context.Context) error { return pgstore.Answers(ctx, s.pool.Config().ConnConfig) })
+	defer stop()
 	tx, err := s.pool.Begin(ctx)
 	if err != nil {
-		return nil, verdict(err, false)
+		return nil, verdict(silent(ctx, err), false)
 	}
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
@@ -148,10 +159,9 @@ func (s *Sink) together(ctx context.Context, items []*pipeline.Item) (*pipeline.
 		_ = tx.Rollback(ctx) // no effect after a commit; it closes a connection that it cannot roll back
 	}()
 	var behind lock
-	stop := behind.watch(ctx, s.blockedBy)
-	defer stop()
+	defer behind.watch(ctx, s.blockedBy)()
 	if err := s.write.learn(ctx, tx.Conn()); err != nil {
-		return nil, verdict(behind.explain(err), false)
+		return nil, verdict(behind.explain(silent(ctx, err)), false)
 	}
 	var b pgx.Batch
 	queued := make([]*pipeline.Item, 0, len(items))
@@ -168,9 +178,9 @@ func (s *Sink) together(ctx context.Context, items []*pipeline.Item) (*pipeline.
 		queued[i].Result = resultOf(result)
 	}, len(queued))
 	if err != nil {
-		return blame(queued, n, s.write.named(behind.explain(err)))
+		return blame(queued, n, s.write.named(behind.explain(silent(ctx, err))))
 	}
-	return nil, verdict(tx.Commit(ctx), true)
+	return nil, verdict(silent(ctx, tx.Commit(ctx)), true)
 }
 
 // blame finds the item that caused an error, by the number of successful

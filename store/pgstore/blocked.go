@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // blockers finds the session for whose lock the statements of this program wait. It
@@ -55,6 +56,26 @@ func BlockedBy(ctx context.Context, server *pgx.ConnConfig) (_ string, err error
 	}
 	return fmt.Sprintf("a lock that PostgreSQL session %d holds (%s): wait, or end it with SELECT pg_terminate_backend(%[1]d)", pid, strings.Join(about, ", ")), nil
 }
+
+// Answers asks a server for a sign of life, on a connection of its own. It returns an error
+// if the server does not answer before ctx ends.
+func Answers(ctx context.Context, server *pgx.ConnConfig) error {
+	conn, err := pgx.ConnectConfig(ctx, server)
+	if err != nil {
+		if _, answered := errors.AsType[*pgconn.PgError](err); answered {
+			return nil // a refusal is an answer
+		}
+		return err
+	}
+	err = conn.Ping(ctx)
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = conn.Close(closing) // nothing depends on it
+	return err
+}
+
+// Answers calls the function Answers for the store's server.
+func (s *Store) Answers(ctx context.Context) error { return Answers(ctx, s.pool.Config().ConnConfig) }
 
 // WaitsFor returns what BlockedBy says of the store's own connections, or "". A
 // pipeline asks it what it waits for; see pipeline.Waiter.

@@ -273,6 +273,9 @@ func ofServer(err error, dsn schema.Secret, field string) *advice.Error {
 		at := net.JoinHostPort(connecting.Config.Host, strconv.Itoa(int(connecting.Config.Port)))
 		return &advice.Error{Cause: "no answer from " + at, Remedy: "is the server up, can this machine reach it, and is it the right kind of server? Correct " + field, Public: true}
 	}
+	if errors.Is(err, postgres.ErrSilent) {
+		return &advice.Error{Cause: "the server does not answer", Remedy: "is it stopped or overloaded, and can this machine still reach it? Correct " + field, Public: true}
+	}
 	of := refusal(err)
 	if of == nil {
 		return nil
