@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/semel-dev/semel/broker/kafka"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
 	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
 )
@@ -48,7 +49,7 @@ func (c *Client) Advise(_ *config.File, p *config.Pipeline, path string, err err
 	case errors.Is(err, kerr.UnsupportedSaslMechanism) && c.SASL != nil:
 		said.Cause, said.Remedy = "the brokers do not support the SASL mechanism "+c.SASL.Mechanism, "correct "+path+".sasl.mechanism"
 	case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.GroupAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed), errors.Is(err, kerr.TransactionalIDAuthorizationFailed):
-		said.Cause, said.Remedy = advice.Line(err.Error()), "grant the permission with kafka-acls.sh"
+		said.Cause, said.Remedy = c.denied(p, err)
 	case errors.Is(err, kerr.InconsistentGroupProtocol):
 		said.Cause, said.Remedy = advice.Line(err.Error()), "end the other members of the group, or write another "+path+".group or protocol"
 	case away && errors.Is(none, context.DeadlineExceeded):
@@ -62,4 +63,67 @@ func (c *Client) Advise(_ *config.File, p *config.Pipeline, path string, err err
 		return nil
 	}
 	return said
+}
+
+// denied says which right a user lacks, and how to grant it.
+func (c *Client) denied(p *config.Pipeline, err error) (cause, remedy string) {
+	user, principal := "the user", "User:NAME"
+	if c.SASL != nil {
+		user, principal = "user "+c.SASL.Username, "User:"+c.SASL.Username
+	}
+	text := err.Error()
+	source, reads := p.Source.(*Source)
+	var lacks, on string
+	switch {
+	case errors.Is(err, kerr.GroupAuthorizationFailed) && reads:
+		group := source.Group
+		if copies := kafkatxn.RepartitionGroup(group); strings.Contains(text, copies) {
+			group = copies
+		}
+		lacks, on = "Read", "--group "+group
+		cause = user + " may not read " + strings.Join(source.Topics, ", ") + " as group " + group
+	case errors.Is(err, kerr.TransactionalIDAuthorizationFailed) && reads:
+		lacks, on = "Write", "--transactional-id "+source.Group+"/ --resource-pattern-type prefixed"
+		cause = user + " may not write transactions with ids of group " + source.Group
+	case errors.Is(err, kerr.TopicAuthorizationFailed):
+		topic, operations := deniedTopic(p, text)
+		if topic == "" {
+			break
+		}
+		lacks, on = strings.Join(operations, " --operation "), "--topic "+topic
+		cause = user + " lacks the right " + strings.Join(operations, " or ") + " on topic " + topic
+	}
+	if cause == "" {
+		return advice.Line(text), "grant the permission with kafka-acls.sh: semel doctor names what is missing"
+	}
+	return cause, "kafka-acls.sh --bootstrap-server " + c.Brokers[0] + " --add --allow-principal " + principal + " --operation " + lacks + " " + on + "; semel doctor checks all rights"
+}
+
+// deniedTopic returns the topic of a pipeline that an error names, and what the pipeline does
+// with it.
+func deniedTopic(p *config.Pipeline, text string) (topic string, operations []string) {
+	found := func(name string, does ...string) {
+		if len(name) > len(topic) && strings.Contains(text, name) {
+			topic, operations = name, does
+		}
+	}
+	if source, ok := p.Source.(*Source); ok {
+		for _, name := range source.Topics {
+			found(name, "Read")
+		}
+		for _, name := range append(source.Changelogs(p), source.Windows(p)...) {
+			found(name, "Read", "Write")
+		}
+		found(source.RepartitionTopic(), "Read", "Write")
+	}
+	if sink, ok := p.Sink.(*Sink); ok {
+		for _, name := range sink.Topic.Names() {
+			found(name, "Write")
+		}
+	}
+	found(p.Parked.Topic, "Write")
+	for _, t := range p.Tables {
+		found(t.Topic, "Read")
+	}
+	return topic, operations
 }

@@ -82,11 +82,13 @@ func (c *Client) Advise(_ *config.File, _ *config.Pipeline, path string, err err
 	case errors.Is(err, natsgo.ErrAuthorization), errors.Is(err, natsgo.ErrAuthExpired), errors.Is(err, natsgo.ErrAuthRevoked):
 		said.Cause, said.Remedy = "the servers refuse these credentials", "correct "+path+".credentials, or username and password"
 	case errors.Is(err, natsgo.ErrPermissionViolation):
-		said.Cause, said.Remedy = advice.Line(err.Error()), "grant the user this permission"
+		said.Cause, said.Remedy = advice.Line(err.Error()), "grant it to the user of "+path
 	case errors.Is(err, natsgo.ErrNoServers):
-		said.Cause, said.Remedy = "no NATS server answers at "+strings.Join(c.Servers, ", "), "is a server up there, can this machine reach it, and is it the right kind of server?"
+		said.Cause, said.Remedy = "no NATS server answers at "+strings.Join(c.Servers, ", "), "is a server up there, can this machine reach it, and is it the right kind of server? If not, correct "+path+".servers"
 	case errors.Is(err, natsgo.ErrSecureConnRequired):
 		said.Cause, said.Remedy = "the servers require TLS", "set "+path+".tls: {}"
+	case errors.Is(err, natsgo.ErrSecureConnWanted):
+		said.Cause, said.Remedy = "the servers have no TLS", "leave "+path+".tls out, or correct "+path+".servers"
 	default:
 		return nil
 	}

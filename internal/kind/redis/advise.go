@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/url"
 	"strings"
+	"syscall"
 
 	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
@@ -18,6 +20,7 @@ var _ config.Advisor = (*Store)(nil)
 // Advise implements config.Advisor. The client library has no types for the answers
 // of the server; each starts with a word.
 func (s *Store) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *advice.Error {
+	secure, write := s.TLS != nil, path+".tls: {}"
 	user, field, at := s.Username, path+".password", strings.Join(s.Cluster, ", ")
 	if s.Sentinel != nil {
 		at = "one of the Sentinels " + strings.Join(s.Sentinel.Addresses, ", ")
@@ -26,6 +29,7 @@ func (s *Store) Advise(_ *config.File, _ *config.Pipeline, path string, err erro
 		field = path + ".url"
 		if u, err := url.Parse(s.URL.Reveal()); err == nil {
 			user, at = u.User.Username(), u.Host
+			secure, write = u.Scheme == "rediss", "rediss:// instead of redis:// in "+field
 		}
 	}
 	text := err.Error()
@@ -42,6 +46,8 @@ func (s *Store) Advise(_ *config.File, _ *config.Pipeline, path string, err erro
 		said.Cause, said.Remedy, said.Public = advice.Line(text), "in redis-cli, "+s.grant(cmp.Or(user, "default")), false
 	case strings.Contains(text, "READONLY"):
 		said.Cause, said.Remedy = "the server is a replica, which accepts no writes", "name the primary in "+field+", or use sentinel"
+	case !secure && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, io.EOF) || strings.Contains(text, "connection reset by peer")):
+		said.Cause, said.Remedy = "the server at "+at+" closed the connection", "does it expect TLS? Then write "+write+". Otherwise: is it up, or going down?"
 	case errors.Is(err, context.DeadlineExceeded) && !errors.As(err, new(*net.OpError)): // advice.For has the address of an OpError
 		said.Cause, said.Remedy = "no Redis server answers at "+at, "is the server up, can this machine reach it, and is it the right kind of server?"
 	default:
