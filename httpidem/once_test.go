@@ -14,6 +14,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/httpidem"
+	"github.com/semel-dev/semel/store/memstore"
 )
 
 // stalling is a store whose verbs do not answer while it stalls. It has executed them.
@@ -260,4 +261,34 @@ func TestReplaysTakeMemory(t *testing.T) {
 		asks(t.Context(), handler, "alice", "k", "body").must(t, 200, "")
 		s.mustHaveRun(t, 1)
 	})
+}
+
+// The longest kept response has room in the store with the longest headers, whatever the
+// store keeps.
+func TestTheLongestResponseFitsIntoTheStore(t *testing.T) {
+	t.Parallel()
+	for _, keeps := range []int64{1 << 20, 2 << 20, 100 << 10} {
+		store, err := memstore.New(&memstore.Options{MaxResult: keeps})
+		if err != nil {
+			t.Fatal(err)
+		}
+		longest := min(1<<20, int(keeps)-68<<10)
+		for size, kept := range map[int]bool{longest: true, longest + 1: false} {
+			s := &service{handle: func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Link", strings.Repeat("x", 60<<10))
+				w.Write(make([]byte, size))
+			}}
+			handler := limited(t, store, s, httpidem.Options{})
+			key := strconv.Itoa(size)
+			asks(t.Context(), handler, "alice", key, "body").must(t, 200, "")
+			if again := asks(t.Context(), handler, "alice", key, "body"); (again.StatusCode == 200) != kept {
+				t.Errorf("a store that keeps %d bytes: a repetition of %d bytes gets %d", keeps, size, again.StatusCode)
+			}
+			s.mustHaveRun(t, 1)
+		}
+		opts := httpidem.Options{Scope: caller, MaxResponse: keeps - 68<<10 + 1}
+		if _, err := httpidem.New(newGuard(t, store, hold), &service{}, &opts); err == nil {
+			t.Errorf("a store that keeps %d bytes is accepted for responses of %d", keeps, opts.MaxResponse)
+		}
+	}
 }

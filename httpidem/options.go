@@ -2,6 +2,7 @@ package httpidem
 
 import (
 	"crypto/cipher"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -38,7 +39,8 @@ type Options struct {
 	// MaxBody is the longest request body in bytes, and MaxResponse the longest
 	// response body that is kept. A longer body is refused with 413 before anything
 	// runs. A longer response reaches the client, and a repetition gets 409. Both
-	// default to 1 MiB.
+	// default to 1 MiB, and MaxResponse to what fits into a result of the store if that is
+	// less: its result also has up to 68 KiB for headers.
 	MaxBody, MaxResponse int64
 	// MaxBuffered limits the memory for all requests in progress in bytes: their bodies,
 	// kept responses, and 16 KiB for each. A request for which there is no room is refused
@@ -89,6 +91,10 @@ type Options struct {
 	window  time.Duration // how long an answer is kept
 }
 
+// resultHead is the most that a kept response has in the store besides its body: its
+// headers, origin and numbers, and what encryption adds.
+const resultHead = maxHead + 4<<10
+
 // Global is the scope of an API whose callers may see each other's answers.
 func Global(*http.Request) (string, error) { return "global", nil }
 
@@ -120,8 +126,13 @@ func (o *Options) complete(guard *semel.Guard) error {
 	if o.MaxBody == 0 {
 		o.MaxBody = 1 << 20
 	}
+	t := guard.Store().Traits()
+	most := int64(math.MaxInt64)
+	if t.MaxResult > 0 {
+		most = t.MaxResult - resultHead
+	}
 	if o.MaxResponse == 0 {
-		o.MaxResponse = 1 << 20
+		o.MaxResponse = min(1<<20, max(most, 1))
 	}
 	if o.MaxBuffered == 0 {
 		o.MaxBuffered = max(64*o.MaxBody, 64<<20)
@@ -153,10 +164,10 @@ func (o *Options) complete(guard *semel.Guard) error {
 	o.kept = append(described(), o.Replay...)
 	slices.Sort(o.kept)
 	o.kept = slices.Compact(o.kept)
-	if t := guard.Store().Traits(); !t.Results {
+	if !t.Results {
 		wrong.Add("the store of the guard keeps no results: choose one that does")
-	} else if t.MaxResult > 0 && t.MaxResult < o.MaxResponse {
-		wrong.Add("MaxResponse: %d bytes, and the store keeps %d", o.MaxResponse, t.MaxResult)
+	} else if o.MaxResponse > most {
+		wrong.Add("MaxResponse: %d bytes, and the store keeps %d with %d for the headers: at most %d", o.MaxResponse, t.MaxResult, resultHead, max(most, 0))
 	}
 	return wrong.Err()
 }

@@ -102,7 +102,7 @@ func (c *recorder) writeHeader(status int) {
 func (c *recorder) keep() {
 	c.kept = answer{status: c.status, origin: c.origin, header: c.replayed()}
 	stream := strings.HasPrefix(c.header.Get("Content-Type"), "text/event-stream")
-	c.full = size(c.kept.header) > maxHead || stream || len(c.header.Values("Trailer")) > 0
+	c.full = size(c.kept.header)+len(c.origin) > maxHead || stream || len(c.header.Values("Trailer")) > 0
 }
 
 // replayed returns the headers that are kept. Those that Connection names belong to the

@@ -468,7 +468,7 @@ func routeFields(r *Route, inner bool) []schema.Field {
 		schema.ChoiceField("on_lease_expired", &r.OnLeaseExpired, "After a crash of the proxy in the middle of a request: `hold` answers its repetition with 409 until an operator resolves the key. `retry` runs it again.", "hold", "retry").Means("hold"),
 		schema.PauseField("wait", &r.Wait, "How long a repetition waits while the first request runs. Then it gets 409.").Means("0s"),
 		schema.SizeField("max_body", &r.MaxBody, "The longest body of a request with a key. A longer one gets 413.").Means("1MiB"),
-		schema.SizeField("max_response", &r.MaxResponse, "The longest body of an answer that is kept. A longer one reaches the client, and a repetition gets 409.").Means("1MiB"),
+		schema.SizeField("max_response", &r.MaxResponse, "The longest body of an answer that is kept, at most about 31 MiB. A longer one reaches the client, and a repetition gets 409.").Means("1MiB"),
 		parsedList("replay_headers", &r.ReplayHeaders, ParseHeader, "Headers that are kept with an answer, in addition to those that describe its content.").Means("[]"),
 		parsedList("release", &r.Release, parseStatus, "Statuses of answers that mean that a request took no effect, such as `429` or `5xx`. They are not kept, and a repetition runs.").Means("those of the profile"),
 		schema.PartField("fingerprint", func() schema.Mapping {
@@ -563,7 +563,11 @@ func (p *Proxy) accepts(v schema.Value, r *Route) bool {
 type noStore struct{ semel.Store }
 
 // Traits implements semel.Store.
-func (noStore) Traits() semel.Traits { return semel.Traits{Results: true} }
+func (noStore) Traits() semel.Traits { return semel.Traits{Results: true, MaxResult: MaxResult} }
+
+// MaxResult is the longest result in bytes that the stores of a configuration keep, which
+// is the most that an embedded store can.
+const MaxResult = 32 << 20
 
 // checkProxy reports conflicts between the proxy and the rest of the file.
 func checkProxy(d *schema.Document, f *File) {

@@ -171,11 +171,11 @@ func (e *proxied) crashes() (list []Crash) {
 	then, repetition := e.abandoned()
 	died("the proxy dies before the claim", "nothing was sent, and no key is claimed", cut+"runs")
 	died("the proxy dies after the claim, before a byte was sent", "nothing ran; "+then, cut+repetition)
-	died("the proxy dies after a byte was sent, before the answer is kept", "the service may have taken the effect; "+then, cut+repetition)
+	died("the proxy dies after a byte was sent, before the answer is kept", "the service may have taken the effect; "+then, "gets no whole answer, unless the store takes longer than 1s to keep it; its repetition "+repetition)
 	if e.forgetful {
 		died("the proxy dies after the answer is kept", "the answer is lost with the process", cut+"runs again")
 	} else {
-		died("the proxy dies after the answer is kept", "the key has its answer", cut+"gets the kept answer")
+		died("the proxy dies after the answer is kept", "the key has its answer", "may get no whole answer; its repetition gets the kept answer")
 	}
 	failed := func(at, then, client string) {
 		list = append(list, Crash{At: at, Then: then, Client: client, Failure: true})
@@ -225,5 +225,5 @@ func (e *proxied) storeFails(failed func(at, then, client string), again string)
 	} else {
 		failed("the store does not answer at the claim", "nothing is sent", "gets 503 /store-unavailable with Retry-After; its repetition runs")
 	}
-	failed("the store fails before the answer is kept", "the proxy retries for the time of a lease, and the key stays claimed", "gets the answer of the service; its repetition gets "+e.inFlight+" /in-flight, and then the kept answer. If the store stays away for longer, "+again)
+	failed("the store fails before the answer is kept", "the proxy retries for the time of a lease, and the key stays claimed", "gets the answer of the service, up to 1s later; its repetition gets "+e.inFlight+" /in-flight, and then the kept answer. If the store stays away for longer, "+again)
 }

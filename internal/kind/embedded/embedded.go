@@ -83,7 +83,7 @@ func (s *Store) Open(_ context.Context, env *config.StoreEnv) (semel.Store, erro
 	if err != nil {
 		return nil, err
 	}
-	store, err := logstore.Open(s.Path, &logstore.Options{Fsync: fsync, KeepIDs: s.KeepIDs, DurableClaims: s.DurableClaims})
+	store, err := logstore.Open(s.Path, &logstore.Options{Fsync: fsync, KeepIDs: s.KeepIDs, DurableClaims: s.DurableClaims, MaxResult: config.MaxResult})
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func (s *Store) examine(x *config.Examination) error {
 		return nil
 	}
 	x.Space("directory", s.Path)
-	store, err := logstore.Open(s.Path, &logstore.Options{KeepIDs: s.KeepIDs})
+	store, err := logstore.Open(s.Path, &logstore.Options{KeepIDs: s.KeepIDs, MaxResult: config.MaxResult})
 	if holder, ok := Holder(err); ok {
 		x.Note(semel.Notice, "directory", "in use by "+holder, "", "nothing: doctor did not open it")
 		return nil

@@ -51,7 +51,7 @@ func (s *Store) Lint(l *config.Linter, of *config.Store) {
 
 // Open implements config.Spec.
 func (s *Store) Open(context.Context, *config.StoreEnv) (semel.Store, error) {
-	store, err := memstore.New(&memstore.Options{MaxKeys: s.MaxKeys})
+	store, err := memstore.New(&memstore.Options{MaxKeys: s.MaxKeys, MaxResult: config.MaxResult})
 	if err != nil {
 		return nil, err // not store: a nil *Store becomes a non-nil interface
 	}

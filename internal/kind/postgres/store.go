@@ -111,7 +111,8 @@ func (s *Store) CheckAddress(bool) (field string, err error) {
 // Open implements config.Spec.
 func (s *Store) Open(ctx context.Context, env *config.StoreEnv) (semel.Store, error) {
 	store, err := pgstore.Connect(ctx, s.DSN.Reveal(), &pgstore.Options{
-		Names: s.names(), Cleanup: pgstore.Cleanup(s.Cleanup), KeepIDs: s.KeepIDs,
+		MaxResult: config.MaxResult,
+		Names:     s.names(), Cleanup: pgstore.Cleanup(s.Cleanup), KeepIDs: s.KeepIDs,
 	})
 	if err != nil {
 		return nil, err

@@ -235,7 +235,7 @@ func (s *Store) open(ctx context.Context) (_ semel.Store, closing func() error, 
 }
 
 func (s *Store) options() *redisstore.Options {
-	opts := &redisstore.Options{Prefix: s.Prefix, KeepIDs: s.KeepIDs}
+	opts := &redisstore.Options{Prefix: s.Prefix, KeepIDs: s.KeepIDs, MaxResult: config.MaxResult}
 	switch s.Persistence {
 	case "logged":
 		opts.Persistence = redisstore.Logged
