@@ -18,6 +18,7 @@ import (
 	"sync"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/coding"
 	"github.com/semel-dev/semel/internal/invalid"
 )
 
@@ -30,7 +31,8 @@ import (
 // differ, and a name that comes twice counts twice. Members that are more than 32 levels
 // deep are compared byte by byte.
 //
-// A body that is not JSON is compared byte by byte, except one that is multipart: its
+// A body with Content-Encoding gzip or deflate is compared as it is without. A body that is
+// not JSON is compared byte by byte, except one that is multipart: its
 // parts are compared, in their order, because a client chooses a new boundary each time.
 type FingerprintOptions struct {
 	// Include are JSON pointers (RFC 6901) to the values that count. A body that has
@@ -49,6 +51,7 @@ type printer struct {
 	canonical        bool
 	include, exclude *tree // nil if empty
 	digests          sync.Pool
+	most             int64 // bytes of a body that is decompressed
 }
 
 func (o *FingerprintOptions) complete(wrong *invalid.List) *printer {
@@ -87,11 +90,25 @@ func (p *printer) of(r *http.Request, body []byte, firstSent string) semel.Finge
 		d.memory = append(binary.BigEndian.AppendUint64(d.memory[:0], uint64(len(text))), text...)
 		d.sum.Write(d.memory)
 	}
+	body = p.content(r, body)
 	if !p.json(d, body) && !parts(d, r.Header.Get("Content-Type"), body) {
 		d.add(body)
 	}
 	d.memory = d.sum.Sum(d.memory[:0])
 	return semel.Fingerprint(d.memory[:16])
+}
+
+// content returns a body without its compression, which may differ when a client compresses
+// it again. A body that cannot be decompressed, or is then too long, is compared as it is.
+func (p *printer) content(r *http.Request, body []byte) []byte {
+	decode, known := coding.Of(r.Header)
+	if decode == nil || !known {
+		return body
+	}
+	if plain, err := io.ReadAll(decode.Reader(bytes.NewReader(body), p.most)); err == nil {
+		return plain
+	}
+	return body
 }
 
 // digest is a digest of a list of texts: each has its length before it.

@@ -1,12 +1,14 @@
 package httpidem_test
 
 import (
+	"compress/gzip"
 	"fmt"
 	"io"
 	"mime/multipart"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/semel-dev/semel/httpidem"
 )
@@ -164,4 +166,33 @@ func TestCallersAndKeysAreApart(t *testing.T) {
 		post(t, server.URL, "", header{"Caller", c[0], "Idempotency-Key", c[1]}).must(t, 201, "")
 		s.mustHaveRun(t, int32(i)+1)
 	}
+}
+
+// A client that compresses its body again may get other bytes, for instance with the time in
+// them.
+func TestACompressedBodyIsComparedAsItIsWithout(t *testing.T) {
+	t.Parallel()
+	pack := func(text string, at time.Time) string {
+		var b strings.Builder
+		w := gzip.NewWriter(&b)
+		w.ModTime = at
+		if _, err := io.WriteString(w, text); err != nil || w.Close() != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	s := &service{handle: created}
+	server := front(t, newGuard(t, newStore(t), nil), s, nil)
+	do := func(body, coding string) *reply {
+		return post(t, server.URL, body, header{"Idempotency-Key", "k", "Content-Encoding", coding})
+	}
+	do(pack("a", time.Unix(1, 0)), "gzip").must(t, 201, "")
+	for _, again := range []*reply{do(pack("a", time.Unix(2, 0)), "gzip"), do("a", "identity"), do(pack("a", time.Unix(3, 0)), "x-gzip")} {
+		if again.Header.Get(httpidem.Replayed) != "true" {
+			t.Errorf("the answer is %v %s", again.Response, again.body)
+		}
+	}
+	do(pack("b", time.Unix(1, 0)), "gzip").must(t, 422, httpidem.KeyReused)
+	do(pack("a", time.Unix(1, 0)), "br").must(t, 422, httpidem.KeyReused)
+	s.mustHaveRun(t, 1)
 }

@@ -148,6 +148,7 @@ func (o *Options) complete(guard *semel.Guard) error {
 	}
 	o.release = o.Profile.complete(wrong)
 	o.prints = o.Fingerprint.complete(wrong)
+	o.prints.most = o.MaxBody
 	o.window = guard.Request(&semel.Call{}).Window
 	if o.MaxBody < 1 || o.MaxResponse < 1 || o.MaxBuffered < o.MaxBody+requestCost {
 		wrong.Add("MaxBody, MaxResponse, MaxBuffered: %d, %d, %d: want at least 1, 1, and MaxBody and %d", o.MaxBody, o.MaxResponse, o.MaxBuffered, requestCost)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/coding"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -122,7 +123,7 @@ func TestACompressedBodyIsDecompressedOrRefused(t *testing.T) {
 			if m != nil && len(m.Headers) > 2 { // Accept-Encoding and User-Agent
 				t.Errorf("%s: the headers are %s", name, m.Headers)
 			}
-			if accepts := resp.Header.Get("Accept-Encoding"); (accepts == codings) != (c.status == 415) {
+			if accepts := resp.Header.Get("Accept-Encoding"); (accepts == coding.Known) != (c.status == 415) {
 				t.Errorf("%s: Accept-Encoding: %q", name, accepts)
 			}
 		}

@@ -1,7 +1,6 @@
 package httpsrc
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +9,8 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"github.com/semel-dev/semel/internal/coding"
 )
 
 const (
@@ -81,12 +82,12 @@ func (h *hold) release() {
 // nothing from others.
 // header is what the message takes besides its body.
 func (s *Source) body(w http.ResponseWriter, r *http.Request, header int64, held *hold) ([]byte, *answer) {
-	decode, known := decoder(r.Header)
+	decode, known := coding.Of(r.Header)
 	switch {
 	case !known:
-		w.Header().Set("Accept-Encoding", codings)
+		w.Header().Set("Accept-Encoding", coding.Known)
 		w.Header().Set("Connection", "close") // the body is not read
-		return nil, &answer{status: http.StatusUnsupportedMediaType, text: fmt.Sprintf("a body with Content-Encoding: %.100q cannot be read: send it with %s, or without", r.Header["Content-Encoding"], codings)}
+		return nil, &answer{status: http.StatusUnsupportedMediaType, text: fmt.Sprintf("a body with Content-Encoding: %.100q cannot be read: send it with %s, or without", r.Header["Content-Encoding"], coding.Known)}
 	case r.ContentLength > s.opts.MaxBody:
 		return nil, s.tooLarge(w)
 	}
@@ -95,7 +96,7 @@ func (s *Source) body(w http.ResponseWriter, r *http.Request, header int64, held
 	}
 	from, length := io.Reader(http.MaxBytesReader(w, r.Body, s.opts.MaxBody)), r.ContentLength
 	if decode != nil {
-		from, length = &decoded{from: bufio.NewReader(from), decode: decode, left: s.opts.MaxBody}, -1
+		from, length = decode.Reader(from, s.opts.MaxBody), -1
 	}
 	body, err := readAll(from, length, held)
 	var large *http.MaxBytesError
@@ -104,14 +105,14 @@ func (s *Source) body(w http.ResponseWriter, r *http.Request, header int64, held
 		held.add(header + int64(len(body)) - held.bytes) // the rest of the buffer is not used
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		return body, nil
-	case errors.As(err, &large), errors.Is(err, errLarge):
+	case errors.As(err, &large), errors.Is(err, coding.ErrLarge):
 		return nil, s.tooLarge(w)
 	}
 	w.Header().Set("Connection", "close") // the rest is not read
 	switch {
 	case errors.Is(err, errFull):
 		return nil, later(full)
-	case errors.Is(err, errCoding):
+	case errors.Is(err, coding.ErrInvalid):
 		return nil, &answer{status: http.StatusBadRequest, text: "the body is not what its Content-Encoding says: it cannot be decompressed"}
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, &answer{status: http.StatusRequestTimeout, text: "the body took too long: send it again"}

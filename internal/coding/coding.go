@@ -1,4 +1,5 @@
-package httpsrc
+// Package coding decompresses bodies of HTTP requests.
+package coding
 
 import (
 	"bufio"
@@ -11,12 +12,15 @@ import (
 	"strings"
 )
 
-// codings are the values of Content-Encoding that the source decodes.
-const codings = "gzip, deflate"
+// Known are the values of Content-Encoding that this package decodes.
+const Known = "gzip, deflate"
 
-// decoder returns what decompresses a body, or nil if it is not compressed. It is not known
-// if the body has another coding, or several: the limits are for one.
-func decoder(h http.Header) (decode func(*bufio.Reader) (io.Reader, error), known bool) {
+// Decoder decompresses a body. It is nil for a body that is not compressed.
+type Decoder func(*bufio.Reader) (io.Reader, error)
+
+// Of returns the decoder of a body by its header. It is not known if the body has another
+// coding, or several: a limit is for one.
+func Of(h http.Header) (decode Decoder, known bool) {
 	for coding := range strings.SplitSeq(strings.Join(h["Content-Encoding"], ","), ",") {
 		next := decode
 		switch strings.ToLower(strings.TrimSpace(coding)) {
@@ -50,17 +54,23 @@ func inflate(r *bufio.Reader) (io.Reader, error) {
 	return flate.NewReader(r), nil
 }
 
-// errLarge means that a decompressed body is longer than left. errCoding means that a body
-// does not have the coding that its header names.
+// ErrLarge means that a decompressed body is longer than it may be, and ErrInvalid that a
+// body does not have the coding that its header names.
 var (
-	errLarge  = errors.New("httpsrc: the decompressed body is too large")
-	errCoding = errors.New("httpsrc: the body cannot be decompressed")
+	ErrLarge   = errors.New("the decompressed body is too large")
+	ErrInvalid = errors.New("the body cannot be decompressed")
 )
 
-// decoded reads a compressed body. An empty body stays empty.
+// Reader returns the decompressed body, which has at most most bytes. An empty body stays
+// empty.
+func (d Decoder) Reader(from io.Reader, most int64) io.Reader {
+	return &decoded{from: bufio.NewReader(from), decode: d, left: most}
+}
+
+// decoded reads a compressed body.
 type decoded struct {
 	from   *bufio.Reader
-	decode func(*bufio.Reader) (io.Reader, error)
+	decode Decoder
 	to     io.Reader // what decode returned, from the first Read on
 	left   int64
 }
@@ -77,16 +87,16 @@ func (d *decoded) Read(p []byte) (n int, err error) {
 		n, err = d.to.Read(p)
 	}
 	if d.left -= int64(n); d.left < 0 {
-		return 0, errLarge
+		return 0, ErrLarge
 	}
 	_, isCorrupt := errors.AsType[flate.CorruptInputError](err)
 	switch {
 	case errors.Is(err, io.EOF):
 		if _, more := d.from.ReadByte(); more == nil {
-			return 0, errCoding // something follows the compressed data
+			return 0, ErrInvalid // something follows the compressed data
 		}
 	case isCorrupt, errors.Is(err, gzip.ErrHeader), errors.Is(err, gzip.ErrChecksum), errors.Is(err, zlib.ErrHeader), errors.Is(err, zlib.ErrChecksum), errors.Is(err, zlib.ErrDictionary), errors.Is(err, io.ErrUnexpectedEOF):
-		return 0, errCoding
+		return 0, ErrInvalid
 	}
 	return n, err
 }
