@@ -50,8 +50,14 @@ func (m *Message) Header(name string) (value []byte, ok bool) {
 // messages of a source never have the same place, even if their ids and bytes are the
 // same.
 type Origin struct {
-	// Source is the topic, queue or file.
+	// Source is the name of the topic, queue or file.
 	Source string
+	// Identity tells what Partition and Offset count in from everything else that has
+	// or had its name: a topic that was created again, a file that was replaced. The
+	// three together stay the same for each delivery of the message, and no other
+	// message ever has them. Identity is empty if the source has no positions; its
+	// messages then have no key that is made of a position.
+	Identity string
 	// Partition is the partition or message group, if the source has them.
 	Partition int32
 	// Offset is the position in the partition, or the byte offset of a line in a

@@ -250,15 +250,37 @@ func (x *Reader) appendUnstable(dst []byte, n *reading) ([]byte, error) {
 	case "random", "uuid":
 		return append(dst, NewUUIDv4().String()...), nil
 	}
-	parts := []string{
-		m.Origin.Source,
-		string(AppendNumber(nil, strconv.Itoa(int(m.Origin.Partition)))),
-		string(AppendNumber(nil, strconv.FormatInt(m.Origin.Offset, 10))),
+	if m.Origin.Identity == "" {
+		return dst, &n.missing[Absent]
 	}
 	if n.name == "delivery-id" {
-		parts = append(parts, string(AppendNumber(nil, strconv.Itoa(m.Origin.Delivery))))
+		return appendPosition(dst, m, string(AppendNumber(nil, strconv.Itoa(m.Origin.Delivery)))), nil
 	}
-	return AppendComposite(dst, parts...), nil
+	return appendPosition(dst, m), nil
+}
+
+// AppendPosition appends the id of the position of a message, as the rule offset has it.
+// The error is a [*MissingError] if the source has no positions, and then dst is returned
+// unchanged.
+func AppendPosition(dst []byte, m *semel.Message) ([]byte, error) {
+	if m.Origin.Identity == "" {
+		return dst, &MissingError{Rule: "offset", Reason: Absent}
+	}
+	return appendPosition(dst, m), nil
+}
+
+// appendPosition appends a composite of the position and further parts. The name of the
+// source is not in it: a file keeps its positions when it is renamed, and two topics of one
+// name have different identities. The content is in it: if the source was wrong about the
+// identity, a message with other content still has another id.
+func appendPosition(dst []byte, m *semel.Message, further ...string) []byte {
+	o := &m.Origin
+	return AppendComposite(dst, append([]string{
+		string(AppendString(nil, o.Identity)),
+		string(AppendNumber(nil, strconv.Itoa(int(o.Partition)))),
+		string(AppendNumber(nil, strconv.FormatInt(o.Offset, 10))),
+		string(AppendBytes(nil, m.Body)),
+	}, further...)...)
 }
 
 // prefixLength inserts the length of dst[start:] before it.

@@ -127,6 +127,15 @@ func (r *Rule) Unstable() string {
 	return ""
 }
 
+// NeedsPosition reports whether the rule, or a rule inside it, makes an id of the position
+// of a message, which not every source has: see [semel.Origin].
+func (r *Rule) NeedsPosition() bool {
+	if r.form == FormUnstable {
+		return r.name == "offset" || r.name == "origin" || r.name == "delivery-id"
+	}
+	return slices.ContainsFunc(r.rules, (*Rule).NeedsPosition)
+}
+
 // ParseRule reads a rule:
 //
 //	.a.b  .items[0].id  .["odd.name"]   the value at a path: see ParsePath
@@ -156,9 +165,10 @@ func ParseRule(text string) (*Rule, error) {
 }
 
 // ParseRuleForced is ParseRule for callers who insist on an unstable rule.
-// offset and origin are then source, partition and offset. delivery-id adds the
-// delivery count. timestamp and time are the time of the message. random and
-// uuid are a new UUID.
+// offset and origin are then the identity of the topic, queue or file, partition, offset,
+// and a digest of the body. They are missing if the source has no positions. delivery-id
+// adds the delivery count. timestamp and time are the time of the message. random and uuid
+// are a new UUID.
 func ParseRuleForced(text string) (*Rule, error) {
 	p := parser{text: text}
 	switch {

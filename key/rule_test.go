@@ -1,6 +1,7 @@
 package key
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
@@ -30,7 +31,7 @@ func message(body string) *semel.Message {
 		Headers:   []semel.Header{{Name: "Id", Value: []byte("old")}, {Name: "Id", Value: []byte("h-1")}, {Name: "empty"}},
 		Body:      []byte(body),
 		Time:      time.Date(2026, 2, 1, 10, 0, 0, 5, time.FixedZone("", 3600)),
-		Origin:    semel.Origin{Source: "orders", Partition: 3, Offset: 17, Delivery: 2},
+		Origin:    semel.Origin{Source: "orders", Identity: "orders-1", Partition: 3, Offset: 17, Delivery: 2},
 	}
 }
 
@@ -212,7 +213,7 @@ func TestAllMakesACompositeThatCannotCollide(t *testing.T) {
 
 func TestRulesThatTellDeliveriesApartAreRefusedUnlessForced(t *testing.T) {
 	t.Parallel()
-	origin := "\x00c\x06orders\x03\x00n3\x04\x00n17"
+	origin := Composite("orders-1", string(AppendNumber(nil, "3")), string(AppendNumber(nil, "17")), string(AppendBytes(nil, nil)))
 	for text, want := range map[string]string{
 		"offset": origin, "origin": origin, "delivery-id": origin + "\x03\x00n2",
 		"timestamp": "2026-02-01T09:00:00.000000005Z", "time": "2026-02-01T09:00:00.000000005Z", "random": "", "uuid": "",
@@ -227,6 +228,9 @@ func TestRulesThatTellDeliveriesApartAreRefusedUnlessForced(t *testing.T) {
 			t.Fatal(err)
 		}
 		all, err := All(mustRule(t, ".id"), r)
+		if all.NeedsPosition() != strings.HasPrefix(want, origin) {
+			t.Errorf("%s in a composite needs a position: %v", text, all.NeedsPosition())
+		}
 		if err != nil || all.Unstable() == "" || r.Unstable() != all.Unstable() {
 			t.Errorf("%s in a composite is not known as unstable: %q, %v", text, all.Unstable(), err)
 		}
@@ -244,6 +248,49 @@ func TestRulesThatTellDeliveriesApartAreRefusedUnlessForced(t *testing.T) {
 	}
 	if _, err := forced.Key("", &semel.Message{}); !errors.Is(err, ErrMissing) {
 		t.Errorf("no time gives %v", err)
+	}
+}
+
+// TestAPositionIsAKeyOnlyWithItsIdentity has the places that a message could share with
+// another one.
+func TestAPositionIsAKeyOnlyWithItsIdentity(t *testing.T) {
+	t.Parallel()
+	at := func(change func(m *semel.Message)) *semel.Message {
+		m := message("{}")
+		change(m)
+		return m
+	}
+	nothing := at(func(*semel.Message) {})
+	for _, text := range []string{"offset", "origin", "delivery-id"} {
+		rule, err := ParseRuleForced(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		find := rule.Reader(nil).AppendID
+		id, err := find(nil, nothing)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, other := range map[string]*semel.Message{
+			"identity":  at(func(m *semel.Message) { m.Origin.Identity = "orders-2" }),
+			"partition": at(func(m *semel.Message) { m.Origin.Partition++ }),
+			"offset":    at(func(m *semel.Message) { m.Origin.Offset++ }),
+			"content":   at(func(m *semel.Message) { m.Body = []byte("[]") }),
+		} {
+			if another, err := find(nil, other); err != nil || bytes.Equal(another, id) {
+				t.Errorf("%s: a message of another %s has the same id, %v", text, name, err)
+			}
+		}
+		if renamed, err := find(nil, at(func(m *semel.Message) { m.Origin.Source = "orders.1" })); err != nil || !bytes.Equal(renamed, id) {
+			t.Errorf("%s: after a rename the id is %q, %v; want %q", text, renamed, err, id)
+		}
+		none := at(func(m *semel.Message) { m.Origin.Identity = "" })
+		if id, err := find([]byte("before"), none); !errors.Is(err, ErrMissing) || string(id) != "before" {
+			t.Errorf("%s: without an identity the id is %q, %v", text, id, err)
+		}
+		if id, err := AppendPosition(nil, none); !errors.Is(err, ErrMissing) || id != nil {
+			t.Errorf("without an identity the position is %q, %v", id, err)
+		}
 	}
 }
 

@@ -216,6 +216,7 @@ type msgJSON struct {
 	Time      *time.Time   `json:"time,omitempty"`
 	Source    string       `json:"source,omitempty"`
 	SrcBytes  []byte       `json:"source_bytes,omitempty"` // if it is not valid UTF-8
+	Identity  string       `json:"identity,omitempty"`     // of the source; valid UTF-8
 	Partition int32        `json:"partition,omitempty"`
 	Offset    int64        `json:"offset,omitempty"`
 	Delivery  int          `json:"delivery,omitempty"`
@@ -237,7 +238,7 @@ func (p *Parked) MarshalJSON() ([]byte, error) {
 		Reason: string(p.Reason), Error: p.Error, Attempts: p.Attempts, Redrives: p.Redrives, At: p.At.UTC(), Queued: p.Queued,
 		Message: msgJSON{
 			ID: m.ID, RecordKey: m.RecordKey, Body: m.Body, Text: readable(m.Body), Caseless: m.CaselessHeaders,
-			Source: m.Origin.Source, Partition: m.Origin.Partition, Offset: m.Origin.Offset, Delivery: m.Origin.Delivery,
+			Source: m.Origin.Source, Identity: m.Origin.Identity, Partition: m.Origin.Partition, Offset: m.Origin.Offset, Delivery: m.Origin.Delivery,
 		},
 	}
 	if !utf8.ValidString(m.ID) {
@@ -266,7 +267,7 @@ func (p *Parked) UnmarshalJSON(data []byte) error {
 		Reason: Reason(j.Reason), Error: j.Error, Attempts: j.Attempts, Redrives: j.Redrives, At: j.At, Queued: j.Queued,
 		Message: semel.Message{
 			ID: j.Message.ID, RecordKey: j.Message.RecordKey, Body: j.Message.Body, CaselessHeaders: j.Message.Caseless,
-			Origin: semel.Origin{Source: j.Message.Source, Partition: j.Message.Partition, Offset: j.Message.Offset, Delivery: j.Message.Delivery},
+			Origin: semel.Origin{Source: j.Message.Source, Identity: j.Message.Identity, Partition: j.Message.Partition, Offset: j.Message.Offset, Delivery: j.Message.Delivery},
 		},
 	}
 	if j.Message.IDBytes != nil {

@@ -30,8 +30,8 @@ const (
 	MissingDrop
 	// MissingStop ends the pipeline.
 	MissingStop
-	// MissingPass delivers it under a key made from its origin. Only a redelivery of
-	// the same message is then a duplicate.
+	// MissingPass delivers it under a key made of its position. Only a redelivery of
+	// the same message is then a duplicate. The source must have Positions.
 	MissingPass
 	// MissingHash delivers it under a key made from its content.
 	MissingHash
@@ -45,6 +45,7 @@ type Options struct {
 	// binds Scope to Key and Name with the first key: see semel.BindScope. If another
 	// rule or another pipeline filled the scope, Run returns a *semel.ScopeError before
 	// it processes a message, unless SameScope says that equal ids mean the same message.
+	// If Key needs a position, the source must have Positions.
 	Key       *key.Rule
 	Scope     string
 	SameScope bool
@@ -132,10 +133,16 @@ func (o *Options) defaults(t SinkTraits) {
 // batchBytes is a worker's share of MaxBytes.
 func (o *Options) batchBytes() int64 { return max(o.MaxBytes/int64(o.Workers), 1) }
 
-func (o *Options) validate() error {
+func (o *Options) validate(source *SourceTraits) error {
 	wrong := invalid.In("pipeline: Options.")
-	if o.Key == nil {
+	switch {
+	case o.Key == nil:
 		wrong.Add("Key is missing")
+	case o.Key.NeedsPosition() && !source.Positions:
+		wrong.Add("Key: %v is made of the position of a message, and the source has no positions: use an id that the message has, or its content", o.Key)
+	}
+	if o.OnMissing == MissingPass && !source.Positions {
+		wrong.Add("OnMissing: MissingPass makes a key of the position of a message, and the source has no positions: use MissingPark or MissingHash")
 	}
 	for name, n := range map[string]int64{
 		"Workers": int64(o.Workers), "Batch": int64(o.Batch), "MaxItems": int64(o.MaxItems), "MaxBytes": o.MaxBytes,

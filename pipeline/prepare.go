@@ -69,7 +69,9 @@ func (p *preparer) find(e *entry) {
 	if errors.Is(err, key.ErrMissing) || errors.Is(err, key.ErrSyntax) || errors.Is(err, key.ErrNotScalar) {
 		switch p.r.opts.OnMissing {
 		case MissingPass:
-			id, err = appendOrigin(p.id[:0], &e.Message), nil
+			if at, none := key.AppendPosition(p.id[:0], &e.Message); none == nil {
+				id, err = at, nil // otherwise err says what the message lacks
+			}
 		case MissingHash:
 			if id, err = key.AppendContent(p.id[:0], e.Message.Body); err != nil {
 				id, err = key.AppendBytes(p.id[:0], e.Message.Body), nil
@@ -112,13 +114,6 @@ func (p *preparer) text(id []byte) string {
 	at := p.ids.Len()
 	p.ids.Write(id)
 	return p.ids.String()[at:]
-}
-
-// appendOrigin appends an id made from the message's origin. A redelivery of the
-// message has the same id.
-func appendOrigin(dst []byte, m *semel.Message) []byte {
-	o := m.Origin
-	return key.AppendComposite(dst, "origin", key.Composite(fmt.Sprintf("%s/%d/%d", o.Source, o.Partition, o.Offset), "id:"+m.ID))
 }
 
 // mix is the finalizer of SplitMix64: a bijection that spreads every bit.

@@ -163,8 +163,9 @@ func (s *Redriven) forget(id string) {
 	delete(s.out, id)
 }
 
-// Traits implements Source.
-func (s *Redriven) Traits() SourceTraits { return SourceTraits{} }
+// Traits implements Source. A parked message keeps the origin that it had, with its
+// identity.
+func (s *Redriven) Traits() SourceTraits { return SourceTraits{Positions: true} }
 
 // Close implements Source.
 func (s *Redriven) Close(context.Context) error { return nil }
@@ -181,13 +182,13 @@ type parkedPlaces struct {
 
 // place is the position of a message in its source.
 type place struct {
-	source    string
-	partition int32
-	offset    int64
+	source, identity string
+	partition        int32
+	offset           int64
 }
 
 func placeOf(m *semel.Message) place {
-	return place{m.Origin.Source, m.Origin.Partition, m.Origin.Offset}
+	return place{m.Origin.Source, m.Origin.Identity, m.Origin.Partition, m.Origin.Offset}
 }
 
 func (k *parkedPlaces) load(ctx context.Context, letters DeadLetterStore, pipeline string) error {
@@ -247,7 +248,7 @@ func parkedID(pipeline string, e *entry) string {
 	}
 	h := sha256.New()
 	m := &e.Message
-	for _, part := range []string{pipeline, e.Call.Key.Scope, e.Call.Key.ID, m.Origin.Source, m.ID, string(m.RecordKey), string(m.Body)} {
+	for _, part := range []string{pipeline, e.Call.Key.Scope, e.Call.Key.ID, m.Origin.Source, m.Origin.Identity, m.ID, string(m.RecordKey), string(m.Body)} {
 		fmt.Fprintf(h, "%d:%s", len(part), part)
 	}
 	fmt.Fprintf(h, "%d/%d", m.Origin.Partition, m.Origin.Offset)

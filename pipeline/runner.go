@@ -66,7 +66,8 @@ func New(source Source, session Session, opts *Options) (*Runner, error) {
 		r.opts = *opts
 	}
 	r.opts.defaults(r.traits)
-	if err := r.opts.validate(); err != nil {
+	traits := source.Traits()
+	if err := r.opts.validate(&traits); err != nil {
 		return nil, err
 	}
 	if r.traits.Ordered { // otherwise a batch has one item of a group, and none may follow
@@ -74,7 +75,7 @@ func New(source Source, session Session, opts *Options) (*Runner, error) {
 	}
 	r.sched = newScheduler(r.opts.MaxItems, r.opts.MaxBytes, r.opts.batchBytes())
 	_, redrives := source.(*Redriven)
-	r.feeds = []*feed{{source: source, traits: source.Traits(), parked: redrives}}
+	r.feeds = []*feed{{source: source, traits: traits, parked: redrives}}
 	if r.opts.Order == OrderPartition { // its groups have several record keys
 		r.feeds[0].traits.Hold = nil
 	}

@@ -47,7 +47,7 @@ func newListSource(items ...*pipeline.Item) *listSource {
 }
 
 func (s *listSource) Traits() pipeline.SourceTraits {
-	traits := pipeline.SourceTraits{CanReturn: s.returns}
+	traits := pipeline.SourceTraits{Positions: true, CanReturn: s.returns}
 	if s.exhausted != nil {
 		traits.Exhausted = func(ctx context.Context) ([]*pipeline.Item, error) {
 			select {
@@ -105,7 +105,7 @@ func (s *listSource) Close(context.Context) error {
 
 func message(partition *pipeline.Partition, offset int64, id, group string) *pipeline.Item {
 	it := &pipeline.Item{Partition: partition}
-	it.Message = semel.Message{Body: fmt.Appendf(nil, `{"id":%q,"n":%d}`, id, offset), Origin: semel.Origin{Source: partition.Name(), Offset: offset}}
+	it.Message = semel.Message{Body: fmt.Appendf(nil, `{"id":%q,"n":%d}`, id, offset), Origin: semel.Origin{Source: partition.Name(), Identity: partition.Name(), Offset: offset}}
 	if group != "" {
 		it.Message.RecordKey = []byte(group)
 	}

@@ -55,6 +55,9 @@ var ErrReplaced = errors.New("another process took its place")
 // SourceTraits describe what a source can do in addition to its methods. All fields are
 // optional.
 type SourceTraits struct {
+	// Positions: each message has an Origin.Identity. A pipeline whose keys are made of
+	// positions needs it: without it, all messages would have one key.
+	Positions bool
 	// CanReturn: the source can deliver a returned item again while it keeps reading,
 	// as a queue does, or a server that answers "later". Without CanReturn, the runner
 	// keeps an item until it is settled.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -30,6 +31,12 @@ const (
 	ignoresContext  sourceBug = "does not end with its context"
 	leavesGoroutine sourceBug = "leaves goroutines behind"
 	sameOrigin      sourceBug = "gives all messages one origin"
+	countsByName    sourceBug = "has the positions of an earlier place of the same name"
+	sharesPositions sourceBug = "gives two messages one position"
+	changesPosition sourceBug = "gives each delivery another position"
+	claimsPositions sourceBug = "has no identities, and says that it has positions"
+	deniesPositions sourceBug = "has identities, and says that it has no positions"
+	hidesPositions  sourceBug = "is not tried with a place that was made again"
 )
 
 // faultySource is a source in memory with a bug.
@@ -64,9 +71,9 @@ func (s *faultySource) Read(ctx context.Context) ([]*pipeline.Item, error) {
 	s.given = append(s.given, items...)
 	switch {
 	case len(items) == 0:
-	case s.bug == sameOrigin:
+	case slices.Contains([]sourceBug{countsByName, sharesPositions, changesPosition, claimsPositions, sameOrigin}, s.bug):
 		for _, it := range items {
-			it.Message.Origin = semel.Origin{Source: "queue"}
+			s.misplace(&it.Message.Origin)
 		}
 	case s.losing:
 		s.losing = false
@@ -81,6 +88,29 @@ func (s *faultySource) Read(ctx context.Context) ([]*pipeline.Item, error) {
 		slices.Reverse(items)
 	}
 	return items, err
+}
+
+// misplace gives a message a wrong origin.
+func (s *faultySource) misplace(o *semel.Origin) {
+	switch s.bug {
+	case countsByName:
+		o.Identity = o.Source
+	case sharesPositions:
+		o.Offset /= 2
+	case changesPosition:
+		o.Identity = strconv.FormatUint(rand.Uint64(), 36)
+	case claimsPositions:
+		o.Identity = ""
+	case sameOrigin:
+		*o = semel.Origin{Source: "queue"}
+	}
+}
+
+// Traits implements pipeline.Source.
+func (s *faultySource) Traits() pipeline.SourceTraits {
+	traits := s.queueSource.Traits()
+	traits.Positions = s.bug != deniesPositions
+	return traits
 }
 
 // Ack implements pipeline.Source.
@@ -119,6 +149,7 @@ func (s *faultySource) lose() {
 
 func TestSuiteCatchesBrokenSources(t *testing.T) {
 	t.Parallel()
+	const positions = "a position is a key, or there are no positions"
 	for b, caught := range map[sourceBug][]string{
 		acksEarly:       {"what was settled does not come again, and what was not does"},
 		loses:           {"every message is settled, and each key has its effect once"},
@@ -129,6 +160,12 @@ func TestSuiteCatchesBrokenSources(t *testing.T) {
 		changesBody:     {"every message is settled, and each key has its effect once"},
 		losesInRestart:  {"the server is restarted in the middle"},
 		ignoresContext:  {"Read ends with its context, and Close ends everything"},
+		countsByName:    {positions},
+		sharesPositions: {positions},
+		changesPosition: {positions},
+		claimsPositions: {positions},
+		deniesPositions: {positions},
+		hidesPositions:  {positions},
 		leavesGoroutine: {"every message is settled, and each key has its effect once"},
 		sameOrigin:      {"each message that is parked has an entry of its own"},
 	} {

@@ -5,7 +5,8 @@
 // good, panic, take their time or are unavailable. A ledger holds what was
 // produced and what became of it. In the end each key must have had its effect
 // or be parked, and none twice; what was acknowledged must not come again, and
-// what was not must; and the order of a partition must hold. Pipelines are ended in
+// what was not must; and the order of a partition must hold. A position must be a key, or
+// the source must say that it has none. Pipelines are ended in
 // the middle and begun again; where there is a server, it is restarted under
 // them.
 //
@@ -97,6 +98,11 @@ type SourcePlace struct {
 	Produce func(ctx context.Context, list []Numbered) error
 	// Open opens the source. The suite closes it before it opens the next.
 	Open func(ctx context.Context) (pipeline.Source, error)
+	// Again deletes the place and its messages, and makes an empty one with the same
+	// name: a topic that is created again, a file that is replaced, numbers that start
+	// again. No source is open. A source with positions needs it, and nil is right for
+	// the others only.
+	Again func(ctx context.Context) error
 	// Restart ends the server in the hardest way there is, starts it again and
 	// returns when it answers. Defaults to nil: there is none.
 	Restart func(ctx context.Context) error

@@ -28,6 +28,7 @@ func newFaultySource(_ testing.TB, b sourceBug, restarted *int) SourcePlace {
 			open = &faultySource{queueSource: s.open(), bug: b}
 			return open, nil
 		},
+		Again: s.again,
 		Restart: func(context.Context) error {
 			if restarted != nil {
 				*restarted++
@@ -37,6 +38,9 @@ func newFaultySource(_ testing.TB, b sourceBug, restarted *int) SourcePlace {
 			}
 			return nil
 		},
+	}
+	if b == hidesPositions {
+		place.Again = nil
 	}
 	return place
 }

@@ -65,7 +65,7 @@ func parkedMessage(of string, n int) pipeline.Parked {
 		Message: semel.Message{
 			ID: "\xfe-id", RecordKey: []byte{}, Body: []byte("\x00\xff{\"a\":1}"), Time: time.Date(2025, 1, 2, 3, 4, 5, 6, time.UTC),
 			Headers: []semel.Header{{Name: "h\xff", Value: []byte{0, 255}}, {Name: "empty", Value: []byte{}}, {Name: "null"}, {Name: "empty", Value: []byte("twice")}},
-			Origin:  semel.Origin{Source: "to\xffpic", Partition: 3, Offset: 1 << 60, Delivery: 4},
+			Origin:  semel.Origin{Source: "to\xffpic", Identity: "2026-01-02/7", Partition: 3, Offset: 1 << 60, Delivery: 4},
 
 			CaselessHeaders: n%2 == 1,
 		},

@@ -3,6 +3,7 @@ package brokertest
 import (
 	"context"
 	"io"
+	"strconv"
 	"sync"
 	"time"
 
@@ -16,6 +17,7 @@ type memoryQueue struct {
 	mu         sync.Mutex
 	list       []Numbered
 	gone       map[place]bool
+	made       int  // how often the place was made again
 	ended      bool // nothing more is produced
 	partitions int
 	more       chan struct{} // closed when something was produced
@@ -31,6 +33,15 @@ func (s *memoryQueue) produce(_ context.Context, list []Numbered) error {
 	s.list = append(s.list, list...)
 	close(s.more)
 	s.more = make(chan struct{})
+	return nil
+}
+
+// again makes an empty queue of the same name.
+func (s *memoryQueue) again(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.list, s.gone = nil, map[place]bool{}
+	s.made++
 	return nil
 }
 
@@ -51,7 +62,9 @@ type queueSource struct {
 }
 
 // Traits implements pipeline.Source.
-func (s *queueSource) Traits() pipeline.SourceTraits { return pipeline.SourceTraits{CanReturn: true} }
+func (s *queueSource) Traits() pipeline.SourceTraits {
+	return pipeline.SourceTraits{Positions: true, CanReturn: true}
+}
 
 // Read implements pipeline.Source.
 func (s *queueSource) Read(ctx context.Context) ([]*pipeline.Item, error) {
@@ -83,7 +96,7 @@ func (s *queueSource) take(most int) []*pipeline.Item {
 		}
 		it := &pipeline.Item{Partition: s.partitions[m.Partition], Ref: m}
 		it.Message.Body = m.Body
-		it.Message.Origin = semel.Origin{Source: "queue", Partition: int32(m.Partition), Offset: int64(m.Place)}
+		it.Message.Origin = semel.Origin{Source: "queue", Identity: strconv.Itoa(s.queue.made), Partition: int32(m.Partition), Offset: int64(m.Place)}
 		items = append(items, it)
 	}
 	return items

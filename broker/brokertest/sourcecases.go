@@ -19,6 +19,7 @@ func sourceCases() []testCase[*sourceEnv] {
 		{"messages that are returned come again", (*sourceEnv).returns},
 		{"each message that is parked has an entry of its own", (*sourceEnv).parksEach},
 		{"no message is lost in an outage of the target with many restarts", (*sourceEnv).outlastsOutage},
+		{"a position is a key, or there are no positions", (*sourceEnv).positions},
 		{"Read ends with its context, and Close ends everything", (*sourceEnv).ends},
 		{"the server is restarted in the middle", (*sourceEnv).restarts},
 	}

@@ -63,6 +63,14 @@ func followed(tb testing.TB, rotate bool) brokertest.SourcePlace {
 			}
 			return nil
 		},
+		Again: func(context.Context) error {
+			names, err := filepath.Glob(filepath.Join(dir, "partition-*.log*"))
+			for _, name := range names {
+				err = errors.Join(err, os.Remove(name))
+			}
+			rotations = 0
+			return err
+		},
 		Open: func(context.Context) (pipeline.Source, error) {
 			return file.OpenSource([]string{filepath.Join(dir, "partition-*.log*")}, &file.SourceOptions{
 				State: filepath.Join(dir, "state", "positions"), Follow: true, Poll: 2 * time.Millisecond, SaveEvery: 5 * time.Millisecond,

@@ -201,7 +201,7 @@ func (s *Source) isPaused(partition *pipeline.Partition) bool {
 
 // Traits implements pipeline.Source.
 func (s *Source) Traits() pipeline.SourceTraits {
-	return pipeline.SourceTraits{Pause: s.Pause, Place: s.Place, Lag: s.Lag}
+	return pipeline.SourceTraits{Positions: true, Pause: s.Pause, Place: s.Place, Lag: s.Lag}
 }
 
 // Pause stops or resumes reading from a file.

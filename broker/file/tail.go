@@ -2,10 +2,13 @@ package file
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -65,6 +68,9 @@ type life struct {
 	mark   pipeline.Watermark
 	// packed files are recognised in another way.
 	packed bool
+	// identity is that of the file in the origin of its lines, once it has a line. Only
+	// the goroutine of Read uses it.
+	identity string
 
 	// Guarded by Source.mu.
 
@@ -204,6 +210,9 @@ const utf8Mark = "\ufeff"
 // that is too long, which is an error if it is the first. The bodies share the
 // memory of the lines.
 func (f *tail) cut(lines []byte) (items []*pipeline.Item, used int, err error) {
+	if err := f.identify(); err != nil {
+		return nil, 0, err
+	}
 	life, partition, opts := f.life, f.partition, &f.source.opts
 	positions, bodies := f.positions[:0], f.bodies[:0]
 	for used < len(lines) {
@@ -237,11 +246,35 @@ func (f *tail) cut(lines []byte) (items []*pipeline.Item, used int, err error) {
 	for i, b := range bodies {
 		it := &slab[i]
 		it.Message.Body = lines[b.start:b.end:b.end]
-		it.Message.Origin = semel.Origin{Source: life.path, Offset: positions[i]}
+		it.Message.Origin = semel.Origin{Source: life.path, Identity: life.identity, Offset: positions[i]}
 		it.Partition, it.Ref = partition, life
 		items[i] = it
 	}
 	return items, used, nil
+}
+
+// identify gives the lines of a file their identity: device, inode, when the file was created,
+// and a print of its first line. Another file gets the inode when this one is deleted, and a
+// file that is written anew keeps inode and creation. identify is called when the file has a
+// line.
+func (f *tail) identify() error {
+	life := f.life
+	if life.identity != "" {
+		return nil
+	}
+	head := make([]byte, printBytes)
+	n, err := life.file.ReadAt(head, 0)
+	if err != nil && err != io.EOF {
+		return f.explain(err)
+	}
+	head = head[:n]
+	if end := bytes.IndexByte(head, '\n'); end >= 0 && !life.packed { // the rest may not be there yet
+		head = head[:end]
+	}
+	sum := sha256.Sum256(head)
+	e := entry{Path: f.path, Device: f.id.device, Inode: f.id.inode}
+	life.identity = e.name() + " " + strconv.FormatInt(born(life.file), 10) + " " + hex.EncodeToString(sum[:16])
+	return nil
 }
 
 func isBlank(line []byte) bool {

@@ -432,15 +432,28 @@ func (l *DeadLetterTopic) Redrivable(p *pipeline.Parked) error {
 	case !slices.Contains(l.opts.Inputs, o.Source):
 		return fmt.Errorf("it came from %s, which pipeline %s does not read: %w", o.Source, l.opts.Name, semel.ErrInvalidRequest)
 	}
+	if l.ofPlace(&p.Message) {
+		return fmt.Errorf("its key is made of its place, and it would get another one, under which it could have a second effect: %s: %w", byHand, semel.ErrInvalidRequest)
+	}
 	if p.Key.ID == "" {
 		return nil
 	}
 	return l.keepsKey(p)
 }
 
+const byHand = "look at the target: if it had no effect, send it to its topic again by hand, and skip it here"
+
+// ofPlace reports whether the rule makes the key of a message of its place.
+func (l *DeadLetterTopic) ofPlace(m *semel.Message) bool {
+	here, there := *m, *m
+	here.Origin.Identity, there.Origin.Identity = "here", "there"
+	one, err := l.identify(&here)
+	other, err2 := l.identify(&there)
+	return err == nil && err2 == nil && one != other
+}
+
 // keepsKey returns the reason why a redriven message would have another key, or nil.
 func (l *DeadLetterTopic) keepsKey(p *pipeline.Parked) error {
-	const byHand = "look at the target: if it had no effect, send it to its topic again by hand, and skip it here"
 	if p.Key.Scope != l.opts.Scope {
 		return fmt.Errorf("its key has the scope %q, and pipeline %s now has %q, under which it could have a second effect: write the old key.scope until it is delivered, or %s: %w",
 			p.Key.Scope, l.opts.Name, l.opts.Scope, byHand, semel.ErrInvalidRequest)
@@ -453,11 +466,6 @@ func (l *DeadLetterTopic) keepsKey(p *pipeline.Parked) error {
 		return nil // it is parked again, or its key is its content
 	case id != p.Key.ID:
 		return fmt.Errorf("the rule of pipeline %s now finds another key in it, under which it could have a second effect: write the old rule until it is delivered, or %s: %w", l.opts.Name, byHand, semel.ErrInvalidRequest)
-	}
-	moved := p.Message
-	moved.Origin.Offset++
-	if id, err := l.identify(&moved); err != nil || id != p.Key.ID {
-		return fmt.Errorf("its key is made of its place, and it would get another one, under which it could have a second effect: %s: %w", byHand, semel.ErrInvalidRequest)
 	}
 	return nil
 }

@@ -9,10 +9,12 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/broker/brokertest"
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/kafkatest"
@@ -78,7 +80,27 @@ func sourcePlace(tb testing.TB, addr string, restart restartFunc, change func(o 
 			change(opts)
 			return OpenSource(ctx, opts)
 		},
+		Again:   func(ctx context.Context) error { return againTopic(ctx, client, topic) },
 		Restart: restart,
+	}
+}
+
+// againTopic deletes a topic and creates it again.
+func againTopic(ctx context.Context, client *kgo.Client, topic string) error {
+	adm := kadm.NewClient(client)
+	if _, err := adm.DeleteTopics(ctx, topic); err != nil {
+		return err
+	}
+	client.PurgeTopicsFromClient(topic) // it would write to the deleted topic
+	for {
+		answer, err := adm.CreateTopics(ctx, ledgerPartitions, 1, nil, topic)
+		if err == nil {
+			err = answer.Error()
+		}
+		if !errors.Is(err, kerr.TopicAlreadyExists) { // the deletion has ended
+			return err
+		}
+		cluster.Pause(ctx, 10*time.Millisecond)
 	}
 }
 

@@ -277,7 +277,7 @@ func (s *Source) all() []*owned {
 
 // Traits implements pipeline.Source.
 func (s *Source) Traits() pipeline.SourceTraits {
-	return pipeline.SourceTraits{Pause: s.Pause, Lag: s.Lag}
+	return pipeline.SourceTraits{Positions: true, Pause: s.Pause, Lag: s.Lag}
 }
 
 // Pause stops or resumes reading from a partition. It ignores a revoked partition,

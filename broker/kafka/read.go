@@ -21,6 +21,17 @@ func ReadAll(ctx context.Context, client []kgo.Opt, topics []string, fn func(*kg
 	return err
 }
 
+// Identities returns the identities of topics, by name, as Source gives them to their
+// messages: see semel.Origin. It blocks until a broker has answered, or ctx ends.
+func Identities(ctx context.Context, client []kgo.Opt, topics ...string) (map[string]string, error) {
+	c, err := cluster.Dial(ctx, client...)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	return cluster.Identities(ctx, c, topics...)
+}
+
 // ReadNewest is [ReadAll] for the records since a time, and at most a number of the
 // newest ones of each partition. The zero time and 0 are no limits. left reports whether
 // the number left records out that were written since.

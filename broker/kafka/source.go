@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -101,6 +103,7 @@ type Source struct {
 	idle   chan struct{}      // has room for one signal that a partition has caught up
 
 	unknown map[string]time.Time // since when; owned by the reading goroutine
+	ids     map[string]string    // the identities of topics; owned by the reading goroutine
 	fenced  cluster.NameTaken    // owned by the reading goroutine
 	joined  atomic.Bool          // the group gave an assignment since the last poll
 	refusal atomic.Pointer[refusal]
@@ -126,7 +129,7 @@ var (
 // OpenSource joins the group. It blocks until a broker has answered. One error names
 // all invalid options and wraps semel.ErrInvalidRequest.
 func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
-	s := &Source{parts: map[string]map[int32]*owned{}, earlier: map[cluster.Partition]*owned{}, unknown: map[string]time.Time{}}
+	s := &Source{parts: map[string]map[int32]*owned{}, earlier: map[cluster.Partition]*owned{}, unknown: map[string]time.Time{}, ids: map[string]string{}}
 	if opts != nil {
 		s.opts = *opts
 	}
@@ -225,7 +228,11 @@ const maxPoll = 2000
 func (s *Source) poll(ctx context.Context) ([]*pipeline.Item, error) {
 	fetches := s.client.PollRecords(ctx, maxPoll)
 	defer s.client.AllowRebalance()
-	if err := s.errorOf(ctx, fetches); err != nil {
+	err := s.errorOf(ctx, fetches)
+	if err == nil {
+		err = s.identify(ctx, fetches)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return s.items(fetches), nil
@@ -257,6 +264,43 @@ func (s *Source) refused(topic string, partition int32, err error) {
 func (s *Source) isRefused() error {
 	if r := s.refusal.Load(); r != nil && time.Since(r.at) <= refusedFor {
 		return r.err
+	}
+	return nil
+}
+
+// identify notes the identities of topics. Brokers before Kafka 3.1 do not send them with
+// records. identify then asks once, because the client never reads from another topic of the
+// same name, and blocks until a broker has answered: the records must not be offered without.
+func (s *Source) identify(ctx context.Context, fetches kgo.Fetches) error {
+	var topics []string
+	fetches.EachTopic(func(of kgo.FetchTopic) {
+		_, known := s.ids[of.Topic]
+		if known || !slices.ContainsFunc(of.Partitions, func(p kgo.FetchPartition) bool { return len(p.Records) > 0 }) {
+			return // without records it may be an error that has no topic
+		}
+		if id := cluster.Identity(of.TopicID); id != "" {
+			s.ids[of.Topic] = id
+		} else {
+			topics = append(topics, of.Topic)
+		}
+	})
+	for tries := 0; len(topics) > 0; tries++ {
+		ids, err := cluster.Identities(ctx, s.client, topics...)
+		if err == nil {
+			maps.Copy(s.ids, ids)
+			return nil
+		}
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case cluster.IsAny(err, kerr.UnknownTopicOrPartition, kerr.UnknownTopicID):
+			if err := s.unknownTopic(topics[0], err); err != nil {
+				return err
+			}
+		default:
+			s.tell(1, "trying again", err)
+		}
+		cluster.Pause(ctx, min(10*time.Millisecond<<min(tries, 8), 2*time.Second))
 	}
 	return nil
 }
@@ -302,6 +346,7 @@ func (s *Source) errorOf(ctx context.Context, fetches kgo.Fetches) error {
 // unknownTopic returns an error if brokers have not known a topic for a while. A broker
 // that has just started may not know it yet.
 func (s *Source) unknownTopic(topic string, err error) error {
+	delete(s.ids, topic)
 	since, ok := s.unknown[topic]
 	if !ok {
 		s.unknown[topic] = time.Now()
@@ -330,10 +375,11 @@ func (s *Source) items(fetches kgo.Fetches) []*pipeline.Item {
 		if p == nil {
 			return // revoked: its new owner reads them
 		}
-		positions := s.read[:0]
+		positions, identity := s.read[:0], s.ids[of.Topic]
 		for _, r := range of.Records {
 			it := &slab[len(items)]
 			record.Fill(&it.Message, r)
+			it.Message.Origin.Identity = identity
 			it.Partition, it.Ref = p.ordered, p
 			if len(r.Headers) > 0 {
 				it.Redrive = header.Redrives(&it.Message)

@@ -35,14 +35,14 @@ func TestWhatWouldGetAnotherKeyStaysAside(t *testing.T) {
 		"no key any more":   {".id", "s", "k", pipeline.MissingPark, ""},
 		"the rule offset":   {"offset", "s", "", pipeline.MissingPark, "its key is made of its place"},
 		"the rule origin":   {"origin", "s", "", pipeline.MissingPass, "its key is made of its place"},
-		"of another offset": {"offset", "s", "k", pipeline.MissingPark, "now finds another key in it"},
+		"a key that it had": {"offset", "s", "k", pipeline.MissingPark, "its key is made of its place"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rule, err := key.ParseRuleForced(one.rule)
 			kafkatest.Must(t, err)
 			inBubble(t, 1, func(b *bubble) {
-				m := semel.Message{RecordKey: []byte("k"), Body: []byte(`{"other":1}`), Origin: semel.Origin{Source: "in", Offset: 7}}
+				m := semel.Message{RecordKey: []byte("k"), Body: []byte(`{"other":1}`), Origin: semel.Origin{Source: "in", Identity: "in-1", Offset: 7}}
 				if one.id == "" {
 					id, err := rule.Reader(nil).AppendID(nil, &m)
 					kafkatest.Must(t, err)

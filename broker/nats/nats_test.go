@@ -85,6 +85,13 @@ func TestSourcePassesTheSuite(t *testing.T) {
 			Open: func(ctx context.Context) (pipeline.Source, error) {
 				return nats.OpenSource(ctx, &nats.SourceOptions{URL: server.URL(), Stream: name, Consumer: "orders"})
 			},
+			Again: func(ctx context.Context) error {
+				if err := js.DeleteStream(ctx, name); err != nil {
+					return err
+				}
+				stream(tb, js, name)
+				return nil
+			},
 			Restart: restart(server),
 		}
 	}

@@ -64,7 +64,7 @@ func ReadNewest(ctx context.Context, url string, client []natsgo.Option, stream 
 		m := &semel.Message{
 			ID: raw.Header.Get(jetstream.MsgIDHeader), Body: append([]byte{}, raw.Data...), Time: raw.Time,
 			Headers: append(headers(raw.Header), semel.Header{Name: SubjectHeader, Value: []byte(raw.Subject)}),
-			Origin:  semel.Origin{Source: stream, Offset: int64(raw.Sequence)},
+			Origin:  origin(stream, raw.Sequence, raw.Time),
 		}
 		if !fn(m) {
 			return left, nil

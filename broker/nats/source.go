@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -218,7 +219,7 @@ func (o *SourceOptions) refuse(c *jetstream.ConsumerConfig) error {
 // Traits implements pipeline.Source. The server delivers a returned message again
 // after a delay.
 func (s *Source) Traits() pipeline.SourceTraits {
-	return pipeline.SourceTraits{CanReturn: true, Exhausted: s.inbox.ReadExhausted, Lag: s.Lag, Place: func(o semel.Origin) string {
+	return pipeline.SourceTraits{Positions: true, CanReturn: true, Exhausted: s.inbox.ReadExhausted, Lag: s.Lag, Place: func(o semel.Origin) string {
 		return fmt.Sprintf("%s, sequence %d", o.Source, o.Offset)
 	}}
 }
@@ -348,13 +349,22 @@ const SubjectHeader = "Nats-Subject"
 func message(msg jetstream.Msg, meta *jetstream.MsgMetadata) semel.Message {
 	m := semel.Message{
 		ID: msg.Headers().Get(jetstream.MsgIDHeader), Body: msg.Data(), Time: meta.Timestamp,
-		Origin: semel.Origin{Source: meta.Stream, Offset: int64(meta.Sequence.Stream), Delivery: int(meta.NumDelivered)},
+		Origin: origin(meta.Stream, meta.Sequence.Stream, meta.Timestamp),
 	}
+	m.Origin.Delivery = int(meta.NumDelivered)
 	if m.Body == nil {
 		m.Body = []byte{} // the server does not tell nil from empty
 	}
 	m.Headers = append(headers(msg.Headers()), semel.Header{Name: SubjectHeader, Value: []byte(msg.Subject())})
 	return m
+}
+
+// origin returns the place of a message. A stream that was created again, or restored from a
+// backup, gives the same sequences to other messages. The time at which the server stored a
+// message, in nanoseconds, tells them apart. It comes with each delivery, so it cannot be
+// that of an earlier stream.
+func origin(stream string, sequence uint64, stored time.Time) semel.Origin {
+	return semel.Origin{Source: stream, Identity: stream + " " + strconv.FormatInt(stored.UnixNano(), 10), Offset: int64(sequence)}
 }
 
 // headers returns headers in the order of their names.

@@ -43,7 +43,8 @@ func scan(from scanner, further ...any) (row, error) {
 		return row{}, fmt.Errorf("the headers of row %d: %w", r.seq, err)
 	}
 	m.ID, m.Time = key.UUID(id).String(), timeOf(created, time.Time{})
-	m.Origin = semel.Origin{Source: topic, Partition: int32(r.number), Offset: r.seq}
+	// The numbers of rows may start again. Their ids do not.
+	m.Origin = semel.Origin{Source: topic, Identity: m.ID, Partition: int32(r.number), Offset: r.seq}
 	r.item = &pipeline.Item{Message: m, Seen: m.Time}
 	return r, nil
 }

@@ -233,7 +233,7 @@ func connect(ctx context.Context, dsn string, names pgstore.Names) (*pgxpool.Poo
 
 // Traits implements pipeline.Source.
 func (s *Source) Traits() pipeline.SourceTraits {
-	return pipeline.SourceTraits{Pause: s.pause, Hold: s.hold, Resume: s.resume, Place: place, Lag: s.Lag, Gauges: s.Gauges}
+	return pipeline.SourceTraits{Positions: true, Pause: s.pause, Hold: s.hold, Resume: s.resume, Place: place, Lag: s.Lag, Gauges: s.Gauges}
 }
 
 // heldShard says where the rows of a held aggregate are.

@@ -50,9 +50,16 @@ func TestSourcePassesTheSuite(t *testing.T) {
 					<-time.After(10 * time.Millisecond)
 				}
 			},
+			Again:   func(ctx context.Context) error { return startAgain(ctx, pool) },
 			Restart: func(ctx context.Context) error { return errors.Join(server.Kill(), server.Restart(ctx)) },
 		}
 	}})
+}
+
+// startAgain empties the outbox, and has its numbers start again.
+func startAgain(ctx context.Context, pool *pgxpool.Pool) error {
+	_, err := pool.Exec(ctx, "TRUNCATE semel_outbox RESTART IDENTITY")
+	return err
 }
 
 // produce commits messages in small transactions.

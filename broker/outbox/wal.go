@@ -168,7 +168,7 @@ func (s *WALSource) rebind(ctx context.Context, st *slotState) error {
 
 // Traits implements pipeline.Source.
 func (s *WALSource) Traits() pipeline.SourceTraits {
-	return pipeline.SourceTraits{Pause: s.pause, Hold: s.hold, Resume: s.resume, Place: place, Lag: s.Lag, Gauges: s.Gauges}
+	return pipeline.SourceTraits{Positions: true, Pause: s.pause, Hold: s.hold, Resume: s.resume, Place: place, Lag: s.Lag, Gauges: s.Gauges}
 }
 
 // hold takes rows back.

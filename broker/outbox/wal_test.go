@@ -89,6 +89,7 @@ func TestWALSourcePassesTheSuite(t *testing.T) {
 					<-time.After(10 * time.Millisecond)
 				}
 			},
+			Again:   func(ctx context.Context) error { return startAgain(ctx, pool) },
 			Restart: func(ctx context.Context) error { return errors.Join(server.Kill(), server.Restart(ctx)) },
 		}
 	}})

@@ -1,12 +1,8 @@
 package sqs
 
 import (
-	"crypto/sha256"
 	"encoding/base64"
-	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
@@ -187,11 +183,12 @@ func unpack(list []packed) []semel.Header {
 }
 
 // message returns a message of SQS as a pipeline sees it. The MessageId is only in
-// the origin: it names a delivery, and is no identity of the message. The id is
-// empty if SQS has replaced it on the way through a dead-letter queue.
+// the origin: it is the same for every delivery, and a producer that repeats a message
+// gets another one. The id is empty if SQS has replaced it on the way through a
+// dead-letter queue.
 func message(queue string, from *types.Message) semel.Message {
 	system := func(name types.MessageSystemAttributeName) string { return from.Attributes[string(name)] }
-	m := semel.Message{Origin: origin(queue, aws.ToString(from.MessageId))}
+	m := semel.Message{Origin: semel.Origin{Source: queue, Identity: aws.ToString(from.MessageId)}}
 	m.Body, m.Headers = decode(from)
 	m.Origin.Delivery, _ = strconv.Atoi(system(types.MessageSystemAttributeNameApproximateReceiveCount)) // 0 is unknown
 	if sent, err := strconv.ParseInt(system(types.MessageSystemAttributeNameSentTimestamp), 10, 64); err == nil {
@@ -207,20 +204,5 @@ func message(queue string, from *types.Message) semel.Message {
 	return m
 }
 
-// origin returns the place of a message, which has 90 bits of its MessageId. They are
-// the same for every delivery, and differ between messages.
-func origin(queue, id string) semel.Origin {
-	bits, err := hex.DecodeString(strings.ReplaceAll(id, "-", ""))
-	if err != nil || len(bits) != 16 || bits[6]>>4 != 4 || bits[8]>>6 != 2 { // not a random UUID
-		sum := sha256.Sum256([]byte(id))
-		bits = sum[:16]
-	}
-	high, low := binary.BigEndian.Uint64(bits), binary.BigEndian.Uint64(bits[8:])
-	return semel.Origin{Source: queue, Offset: int64(high>>16<<12 | high&0xfff), Partition: int32(low >> 32 & 0x3fffffff)}
-}
-
-// place describes an origin by the beginning of its MessageId.
-func place(o semel.Origin) string {
-	high, low := uint64(o.Offset), uint64(o.Partition)|0x80000000
-	return fmt.Sprintf("%s, message %08x-%04x-4%03x-%04x-%04x…", o.Source, high>>28, high>>12&0xffff, high&0xfff, low>>16, low&0xffff)
-}
+// place describes an origin by its MessageId.
+func place(o semel.Origin) string { return o.Source + ", message " + o.Identity }

@@ -133,7 +133,7 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 
 // Traits implements pipeline.Source.
 func (s *Source) Traits() pipeline.SourceTraits {
-	return pipeline.SourceTraits{CanReturn: true, Exhausted: s.inbox.ReadExhausted, Place: place, Lag: s.Lag}
+	return pipeline.SourceTraits{Positions: true, CanReturn: true, Exhausted: s.inbox.ReadExhausted, Place: place, Lag: s.Lag}
 }
 
 // follow takes over the redrive policy of the queue, which may change at any time.

@@ -112,7 +112,8 @@ func runSource(t *testing.T, server *services.Server, p place) {
 		messages = 60
 	}
 	place := func(tb testing.TB, api *awssqs.Client, attributes map[string]string) brokertest.SourcePlace {
-		queue := newQueue(tb, api, servicestest.Topic()+p.end, attributes)
+		name := servicestest.Topic() + p.end
+		queue := newQueue(tb, api, name, attributes)
 		return brokertest.SourcePlace{
 			Partitions: 3,
 			Produce: func(ctx context.Context, list []brokertest.Numbered) error {
@@ -129,6 +130,13 @@ func runSource(t *testing.T, server *services.Server, p place) {
 					return nil, err
 				}
 				return source, nil
+			},
+			Again: func(ctx context.Context) error {
+				if _, err := api.DeleteQueue(ctx, &awssqs.DeleteQueueInput{QueueUrl: &queue}); err != nil {
+					return err
+				}
+				_, err := api.CreateQueue(ctx, &awssqs.CreateQueueInput{QueueName: &name, Attributes: attributes})
+				return err
 			},
 			Restart: restart(server),
 		}

@@ -60,7 +60,7 @@ type copier struct {
 func (t *Transactor) newPlacer() *copies.Placer {
 	place := copies.PlacerOptions{
 		Rule: t.opts.Key.Rule, Scope: t.opts.Key.Scope.Name, Hash: t.opts.Key.OnMissing == pipeline.MissingHash,
-		Topic: t.opts.Repartition.Topic, Partitions: t.copyPartitions,
+		Topic: t.opts.Repartition.Topic, Partitions: t.copyPartitions, Identities: t.identities,
 	}
 	if t.opts.Aggregate != nil {
 		place.By = t.opts.Aggregate.By

@@ -62,7 +62,7 @@ func (w *worker) check(ctx context.Context, topic string, out *kgo.Record) error
 // read.
 func (w *worker) park(ctx context.Context, r *kgo.Record, then pipeline.Then, reason pipeline.Reason, attempts int, cause error) error {
 	r.Value = w.body
-	record.Fill(&w.message, r)
+	w.note(r)
 	k, _ := w.keyOf()
 	switch then {
 	case pipeline.Stop:

@@ -101,8 +101,11 @@ func (t *Transactor) check(ctx context.Context) error {
 		return err
 	}
 	t.topics, t.sizes, t.changelog = map[string]keystate.TopicID{}, map[string]int32{}, map[string]keystate.TopicID{}
-	t.stateTopic, t.origins = map[string]keystate.TopicID{}, map[string]int32{}
+	t.stateTopic, t.origins, t.identities = map[string]keystate.TopicID{}, map[string]int32{}, map[string]string{}
 	for _, input := range t.opts.Inputs {
+		if t.opts.Key.Rule.NeedsPosition() {
+			t.identities[input] = cluster.Identity(topics[input].ID)
+		}
 		t.origins[input], t.topics[input] = int32(len(topics[input].Partitions)), topics[input].ID
 	}
 	for _, topic := range t.opts.reads() {

@@ -41,6 +41,8 @@ type Transactor struct {
 
 	admin  *kgo.Client                 // not transactional: metadata, offsets, barriers
 	topics map[string]keystate.TopicID // also of Inputs
+	// identities are those of the inputs, by name, if the key needs a position.
+	identities map[string]string
 	// definition identifies the Aggregate or Keep.
 	definition  changes.ID
 	sizes       map[string]int32            // number of partitions by input topic

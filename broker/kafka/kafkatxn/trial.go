@@ -75,8 +75,10 @@ func NewTrial(opts *TransactorOptions, now time.Time, partitions int32) (*Trial,
 		tr.opts.Aggregate.Early = 0
 	}
 	tr.clock, tr.topics, tr.origins = clock.New(o.clock, time.Time{}), map[string]keystate.TopicID{}, map[string]int32{}
+	tr.identities = map[string]string{}
 	for _, input := range tr.opts.Inputs {
 		tr.origins[input] = 0 // of which nothing comes
+		tr.identities[input] = input
 	}
 	tr.origins[tr.opts.Inputs[0]] = partitions
 	for n := range partitions {

@@ -17,7 +17,6 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
-	"github.com/semel-dev/semel/broker/kafka/internal/record"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/origins"
 	"github.com/semel-dev/semel/internal/changes"
 	"github.com/semel-dev/semel/internal/invalid"
@@ -161,7 +160,7 @@ func (o *TransactorOptions) changelogsOf(topic string) []string {
 // aggregate adds a record to its window and reports true, or parks it.
 func (w *worker) aggregate(ctx context.Context, p *part, r *kgo.Record, now int64) (bool, error) {
 	agg := w.opts.Aggregate
-	record.Fill(&w.message, r)
+	w.note(r)
 	id, err := w.group, error(nil)
 	if len(id) == 0 {
 		id, err = w.groups.Of(&w.message)

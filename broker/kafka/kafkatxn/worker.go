@@ -530,7 +530,7 @@ func (w *worker) isRedriven(r *kgo.Record) bool {
 	if len(r.Headers) == 0 {
 		return false
 	}
-	record.Fill(&w.message, r)
+	w.note(r)
 	return header.Redrives(&w.message) > 0
 }
 
@@ -602,8 +602,14 @@ func (w *worker) deliver(ctx context.Context, p *part, r *kgo.Record) (bool, err
 // fill fills w.message with the record that is being decided, as it was read. Its key
 // is in that body, and a FilterMap may have changed it.
 func (w *worker) fill(r *kgo.Record) {
-	record.Fill(&w.message, r)
+	w.note(r)
 	w.message.Body = w.body
+}
+
+// note fills w.message with a record as it is.
+func (w *worker) note(r *kgo.Record) {
+	record.Fill(&w.message, r)
+	w.message.Origin.Identity = w.s.t.identities[r.Topic]
 }
 
 // write writes an output. It may be the record that was read, with its key, value,
@@ -688,7 +694,7 @@ func (w *worker) digest(p *part, records []*kgo.Record) error {
 			w.origins.Unwrap(r)
 		}
 		w.bytes += int64(len(r.Key) + len(r.Value))
-		record.Fill(&w.message, r)
+		w.note(r)
 		var err error
 		w.id, err = w.reader.AppendID(w.id[:0], &w.message)
 		known := keyKnown
@@ -741,7 +747,7 @@ func (w *worker) keyOf() (semel.Key, bool) {
 
 // unkeyed returns the reason why a record has no key.
 func (w *worker) unkeyed(r *kgo.Record) (reason pipeline.Reason, err error) {
-	record.Fill(&w.message, r)
+	w.note(r)
 	id, err := w.reader.AppendID(w.id[:0], &w.message)
 	switch {
 	case errors.Is(err, key.ErrMissing):

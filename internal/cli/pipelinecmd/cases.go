@@ -383,7 +383,7 @@ func (c *testCase) compare(line *caseLine) {
 
 // message returns the message of a case.
 func (b *caseBench) messageOf(c *testCase) *semel.Message {
-	m := &semel.Message{Body: c.Body, Time: c.Time, Origin: semel.Origin{Source: "test", Partition: c.Partition, Offset: int64(c.line)}}
+	m := &semel.Message{Body: c.Body, Time: c.Time, Origin: semel.Origin{Source: "test", Identity: "test", Partition: c.Partition, Offset: int64(c.line)}}
 	var text string
 	if json.Unmarshal(c.Body, &text) == nil && len(c.Body) > 0 && c.Body[0] == '"' {
 		m.Body = []byte(text)

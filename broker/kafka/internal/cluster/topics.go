@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -22,6 +23,32 @@ func (e *MissingTopicError) Error() string {
 
 // Unwrap returns semel.ErrStoreUnavailable: the topic may be created at any time.
 func (e *MissingTopicError) Unwrap() error { return semel.ErrStoreUnavailable }
+
+// Identities returns the identities of topics, by name: their ids. A topic that was created
+// again has another one. Brokers before Kafka 2.8 have no ids, so their topics have no
+// identity.
+func Identities(ctx context.Context, client *kgo.Client, topics ...string) (map[string]string, error) {
+	list, err := kadm.NewClient(client).ListTopics(ctx, topics...)
+	if err == nil {
+		err = list.Error()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("kafka: ids of topics: %w", err)
+	}
+	ids := make(map[string]string, len(list))
+	for name, topic := range list {
+		ids[name] = Identity(topic.ID)
+	}
+	return ids, nil
+}
+
+// Identity returns the identity of a topic with an id.
+func Identity(id kadm.TopicID) string {
+	if id == (kadm.TopicID{}) {
+		return ""
+	}
+	return id.String()
+}
 
 // HaveTopics returns a *MissingTopicError if one of the topics does not exist. It
 // blocks until a broker has answered.

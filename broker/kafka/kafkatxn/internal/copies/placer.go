@@ -44,6 +44,8 @@ type PlacerOptions struct {
 	// start, because new ones would separate copies with one key.
 	Topic      string
 	Partitions int32
+	// Identities are those of the inputs, by name, if the rule needs a position.
+	Identities map[string]string
 }
 
 // NewPlacer returns a Placer.
@@ -64,6 +66,7 @@ func NewPlacer(o PlacerOptions) *Placer {
 // window, unless the FilterMap was stopped.
 func (p *Placer) Place(ctx context.Context, r *kgo.Record) (id []byte, partition int32, when int64, err error) {
 	record.Fill(&p.message, r)
+	p.message.Origin.Identity = p.Identities[r.Topic]
 	if when = max(r.Timestamp.UnixMilli(), 0); p.first != nil {
 		var none error
 		if when, none = fields.Read(p.first, &p.message, kept.ParseTime); none != nil {
