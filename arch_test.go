@@ -99,7 +99,7 @@ var packageMap = map[string][]string{
 	"broker/httpsrc":    {".", "pipeline", "internal/coding", "internal/invalid", "internal/structured"},
 	"broker/file": {
 		".", "pipeline", "store/logstore", "internal/invalid", "vfs",
-		"github.com/klauspost/compress/gzip", "github.com/klauspost/compress/zstd",
+		"github.com/klauspost/compress/gzip", "github.com/klauspost/compress/zstd", "golang.org/x/sys/unix",
 	},
 	"broker/postgres": {
 		".", "key", "outbox", "pipeline", "store/pgstore", "internal/header",

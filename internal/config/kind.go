@@ -122,6 +122,9 @@ type SourceAbout struct {
 	// Repartition is the topic between the two stages of a transaction, if it has
 	// two.
 	Repartition string
+	// NoPositions says why its messages have no positions, as in "a queue of RabbitMQ
+	// has no positions". A key can then not be made of one. It is empty if they have.
+	NoPositions string
 	// Drops describes how its server drops what a producer publishes again.
 	Drops Drops
 	// Never says why a rule for a header, the record key or the message id finds nothing in

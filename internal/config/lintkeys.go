@@ -15,7 +15,11 @@ import (
 func (l *Linter) key() {
 	k := &l.Pipeline.Key
 	path := l.At("key.id")
-	if why := k.Rule.Unstable(); why != "" {
+	none := l.Pipeline.Source.About(l.Pipeline).NoPositions
+	if none != "" && k.Rule.NeedsPosition() {
+		l.Add(semel.Broken, Loss, path, k.Rule.String()+" needs the position of a message, but "+none, "all messages would have one key, and all but the first would be dropped",
+			"use an id that the producer gave the message, such as .event_id or header:NAME, or its content: hash(.)")
+	} else if why := k.Rule.Unstable(); why != "" {
 		severity := semel.Broken
 		remedy := "use the id that the producer gave the message, such as .event_id or header:NAME; or write unstable: true if only redelivery from the same place must be noticed"
 		if k.Unstable {
@@ -52,7 +56,11 @@ func (l *Linter) key() {
 	case "drop":
 		l.Add(semel.Warning, Loss, path, "drop", "messages without a key are lost", "write on_missing: park")
 	case "pass":
-		l.Add(semel.Warning, Repeat, path, "pass", "a message without a key that is published again has its effect again", "write on_missing: park, or hash")
+		if none != "" {
+			l.Add(semel.Broken, Loss, path, "pass makes the key from the position of a message, but "+none, "all messages without an id would have one key, and all but the first would be dropped", "write on_missing: park, or hash for a key from its content")
+			break
+		}
+		l.Add(semel.Warning, Repeat, path, "pass", "a message without an id is recognised only by its position: if it is published again, it has its effect again", "write on_missing: park, or hash")
 	case "fail":
 		l.Notice(path, "fail", "one message without a key ends the pipeline", "write on_missing: park to keep it running")
 	}

@@ -91,12 +91,14 @@ func TestLintNamesWhatWeakensThePromise(t *testing.T) {
 pipelines:
   p:
 `
-		file    = "    source: { file: { paths: [in/*] } }\n"
-		kafka   = "    source: { kafka: { brokers: ['h:1'], topics: [in], group: g, retention: 3d } }\n"
-		id      = "    key: { id: .event_id }\n"
-		keys    = "    store: keys\n"
-		out     = "    sink: { kafka: { brokers: ['h:1'], topic: out } }\n"
-		webhook = "    sink: { webhook: { url: 'https://example.com/x' } }\n"
+		file     = "    source: { file: { paths: [in/*] } }\n"
+		kafka    = "    source: { kafka: { brokers: ['h:1'], topics: [in], group: g, retention: 3d } }\n"
+		rabbit   = "    source: { rabbitmq: { servers: ['h:5672'], queue: q } }\n"
+		requests = "    source: { http: { listen: '127.0.0.1:8080' } }\n"
+		id       = "    key: { id: .event_id }\n"
+		keys     = "    store: keys\n"
+		out      = "    sink: { kafka: { brokers: ['h:1'], topic: out } }\n"
+		webhook  = "    sink: { webhook: { url: 'https://example.com/x' } }\n"
 	)
 	between := func(stage string) string {
 		return strings.Replace(kafka, "retention: 3d", "retention: 3d, repartition: "+stage, 1)
@@ -114,6 +116,11 @@ pipelines:
 		{file + "    key: { id: timestamp }\n" + keys + webhook, "broken loss and repeat pipelines.p.key.id: timestamp is not stable"},
 		{file + "    key: { id: [.a, delivery-id] }\n" + keys + webhook, "broken repeat pipelines.p.key.id: first of .a, delivery-id is not stable"},
 		{file + "    key: { id: offset, unstable: true }\n" + keys + webhook, "warning repeat pipelines.p.key.id: offset is not stable"},
+		{rabbit + "    key: { id: offset, unstable: true }\n" + keys + webhook, "19:16 broken loss pipelines.p.key.id: offset needs the position of a message, but a RabbitMQ queue has no positions"},
+		{rabbit + "    key: { id: [.a, { all: [.b, delivery-id] }], unstable: true }\n" + keys + webhook, "19:16 broken loss pipelines.p.key.id: first of .a, all of .b, delivery-id needs the position of a message, but a RabbitMQ queue has no positions"},
+		{rabbit + "    key: { id: .a, on_missing: pass }\n" + keys + webhook, "19:32 broken loss pipelines.p.key.on_missing: pass makes the key from the position of a message, but a RabbitMQ queue has no positions"},
+		{rabbit + id + keys + webhook, ""},
+		{requests + "    key: { id: .a, on_missing: pass }\n" + keys + webhook, "broken loss pipelines.p.key.on_missing: pass makes the key from the position of a message, but a request has no position"},
 		{file + "    key: { id: .meta.created_at }\n" + keys + webhook, "warning loss and repeat pipelines.p.key.id: .meta.created_at looks like a time"},
 		{file + "    key: { id: [.id, \"header:timestamp\"] }\n" + keys + webhook, "warning loss and repeat pipelines.p.key.id: header:timestamp looks like a time"},
 		{file + "    key: { id: { all: [.id, .created_at] } }\n" + keys + webhook, ""},

@@ -65,6 +65,9 @@ func (s *Source) About(*config.Pipeline) config.SourceAbout {
 		Shared:    true,
 		TakesBack: "after %s its sender gets a 503 and can send it again",
 		Never:     never, CaselessHeaders: true,
+
+		NoPositions: "a request has no position",
+
 		Exceptions: []string{"a request without a successful answer may or may not have been accepted: its sender sends it again, under the same key"},
 	}
 }

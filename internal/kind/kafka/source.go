@@ -217,23 +217,31 @@ func (s *Source) Open(ctx context.Context, env *config.Env) (pipeline.Source, er
 
 // Sample implements config.Source. It reads without a group, so no consumer is
 // affected.
-func (s *Source) Sample(ctx context.Context, _ *config.Pipeline, fn func(*semel.Message) bool) error {
-	opts, err := s.options()
-	if err != nil {
-		return err
+func (s *Source) Sample(ctx context.Context, p *config.Pipeline, fn func(*semel.Message) bool) error {
+	opts, ids, err := s.identify(ctx, p, s.Topics)
+	if err == nil {
+		err = kafka.ReadAll(ctx, opts, s.Topics, func(r *kgo.Record) bool { return fn(messageOf(r, ids)) })
 	}
-	err = kafka.ReadAll(ctx, opts, s.Topics, func(r *kgo.Record) bool { return fn(messageOf(r)) })
 	if ctx.Err() != nil {
 		return nil
 	}
 	return err
 }
 
-// messageOf converts a Kafka record to a message.
-func messageOf(r *kgo.Record) *semel.Message {
+// identify returns the options of a client, and the identities of topics if the pipeline's
+// key needs a position.
+func (c *Client) identify(ctx context.Context, p *config.Pipeline, topics []string) (opts []kgo.Opt, ids map[string]string, err error) {
+	if opts, err = c.options(); err == nil && p.Key.Rule.NeedsPosition() {
+		ids, err = kafka.Identities(ctx, opts, topics...)
+	}
+	return opts, ids, err
+}
+
+// messageOf converts a Kafka record to a message. ids are the identities of topics, or nil.
+func messageOf(r *kgo.Record, ids map[string]string) *semel.Message {
 	m := &semel.Message{
 		RecordKey: r.Key, Body: r.Value, Time: r.Timestamp,
-		Origin: semel.Origin{Source: r.Topic, Partition: r.Partition, Offset: r.Offset},
+		Origin: semel.Origin{Source: r.Topic, Identity: ids[r.Topic], Partition: r.Partition, Offset: r.Offset},
 	}
 	for _, h := range r.Headers {
 		m.Headers = append(m.Headers, semel.Header{Name: h.Key, Value: h.Value})

@@ -48,14 +48,14 @@ func (s *Sink) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracing)
 // trace looks for a key in topics. What a record is, and what its time is unless the broker
 // set it, are for people.
 func (c *Client) trace(ctx context.Context, p *config.Pipeline, t *config.Tracing, what, timed string, topics ...string) error {
-	opts, err := c.options()
+	opts, ids, err := c.identify(ctx, p, topics)
 	if err != nil {
 		return err
 	}
 	read := 0
 	left, err := kafka.ReadNewest(ctx, opts, topics, t.Since, t.Most, func(r *kgo.Record) bool {
 		read++
-		if m := messageOf(r); t.Has(p, m) {
+		if m := messageOf(r, ids); t.Has(p, m) {
 			said := what
 			if r.Attrs.TimestampType() != logAppendTime {
 				said += " (" + timed + ")"

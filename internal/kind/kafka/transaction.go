@@ -81,7 +81,7 @@ func ReadRows(ctx context.Context, f *config.File, p *config.Pipeline, fn func(*
 		}
 	}
 	return f.RedactError(kafka.ReadAll(ctx, opts, topics, func(r *kgo.Record) bool {
-		fn(messageOf(r))
+		fn(messageOf(r, nil))
 		return true
 	}))
 }

@@ -48,6 +48,8 @@ func (s *Source) About(*config.Pipeline) config.SourceAbout {
 		Again:     "the server delivers the message again when it notices that the connection is lost",
 		AfterAck:  config.AfterAck{Unsure: "the server may not have got the acknowledgement", Again: "a message that is delivered again", Gets: "is acknowledged without effect"},
 		TakesBack: "it stays in the process and is processed again after %s",
+
+		NoPositions: "a RabbitMQ queue has no positions",
 		Exceptions: []string{
 			"a message that came almost as often as the delivery limit of the queue permits (20 by default from RabbitMQ 4 on) is parked without an attempt, with the reason deliveries: each end of a process that has it counts, also in an outage of the target",
 		},
