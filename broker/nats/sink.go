@@ -2,11 +2,8 @@ package nats
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 
 	natsgo "github.com/nats-io/nats.go"
@@ -124,8 +121,7 @@ func (s *Sink) Close(context.Context) error {
 }
 
 // Deliver implements pipeline.Sink. It publishes all messages, and then waits for
-// the answers. An answer that the message is a duplicate means that it is stored:
-// its Nats-Msg-Id is the same for all attempts, and differs for each redrive.
+// the answers.
 func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 	_, js, err := s.link.get(ctx)
 	if err != nil {
@@ -141,7 +137,7 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 			err = context.Cause(ctx)
 		}
 		if err == nil {
-			futures[i], err = js.PublishMsgAsync(msg, s.publishing(it)...)
+			futures[i], err = js.PublishMsgAsync(msg, s.publishing(msg)...)
 			err = s.refused(ctx, js, it, err)
 		}
 		it.Err = err
@@ -151,7 +147,10 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 			continue
 		}
 		select {
-		case <-futures[i].Ok():
+		case ack := <-futures[i].Ok():
+			if ack.Duplicate {
+				it.Err = s.known(ctx, js, it, futures[i].Msg(), ack)
+			}
 		case err := <-futures[i].Err():
 			it.Err = s.refused(ctx, js, it, err)
 		case <-ctx.Done():
@@ -160,30 +159,41 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 	}
 }
 
-func (s *Sink) publishing(it *pipeline.Item) []jetstream.PublishOpt {
+// known checks the answer that the server knows the id of a message. It is right if the
+// server has a message with that id, or if an earlier attempt stored one that its reader has
+// acknowledged since. But a server may remember an id whose message it did not store, when
+// the leader of a stream changes. Then the message is published under an id of its own.
+func (s *Sink) known(ctx context.Context, js jetstream.JetStream, it *pipeline.Item, msg *natsgo.Msg, ack *jetstream.PubAck) error {
+	stream, err := js.Stream(ctx, ack.Stream)
+	var stored *jetstream.RawStreamMsg
+	if err == nil {
+		stored, err = stream.GetMsg(ctx, ack.Sequence)
+	}
+	id := msg.Header.Get(jetstream.MsgIDHeader)
+	switch {
+	case err == nil && stored.Header.Get(jetstream.MsgIDHeader) == id:
+		return nil
+	case errors.Is(err, jetstream.ErrMsgNotFound) && stream.CachedInfo().Config.Retention != jetstream.LimitsPolicy:
+		return nil // such a stream removes what its readers have acknowledged
+	case err != nil && !errors.Is(err, jetstream.ErrMsgNotFound):
+		return fmt.Errorf("nats: the server says that it knows the Nats-Msg-Id %s, and it is not known whether stream %s has the message: grant the user the requests STREAM.INFO and STREAM.MSG.GET of the stream: %w: %w", id, ack.Stream, semel.ErrOutcomeUnknown, err)
+	}
+	msg.Header.Set(jetstream.MsgIDHeader, id+"#2")
+	_, err = js.PublishMsg(ctx, msg, s.publishing(msg)...)
+	return s.refused(ctx, js, it, err)
+}
+
+func (s *Sink) publishing(msg *natsgo.Msg) []jetstream.PublishOpt {
 	// The client library would repeat a message that no stream stores. The pipeline does.
-	opts := []jetstream.PublishOpt{jetstream.WithMsgID(MsgID(it.Call.Key, it.Redrive)), jetstream.WithRetryAttempts(0)}
+	opts := []jetstream.PublishOpt{jetstream.WithMsgID(msg.Header.Get(jetstream.MsgIDHeader)), jetstream.WithRetryAttempts(0)}
 	if s.opts.Stream != "" {
 		opts = append(opts, jetstream.WithExpectStream(s.opts.Stream))
 	}
 	return opts
 }
 
-// MsgID returns the Nats-Msg-Id of a key: scope, colon and id if they are
-// printable and short, and otherwise a digest of them. redrive is how often the
-// message was redriven. A redriven message must not be dropped as a duplicate, so
-// it has another id.
-func MsgID(key semel.Key, redrive int) string {
-	id := key.Scope + ":" + key.ID
-	if len(id) > 200 || strings.Contains(key.Scope, ":") || strings.ContainsFunc(id, func(c rune) bool { return c < '!' || c > '~' }) {
-		sum := sha256.Sum256([]byte(strconv.Itoa(len(key.Scope)) + ":" + id))
-		id = "sha256:" + base64.RawURLEncoding.EncodeToString(sum[:])
-	}
-	if redrive > 0 {
-		id += "#r" + strconv.Itoa(redrive)
-	}
-	return id
-}
+// longestID is the length of the longest Nats-Msg-Id.
+const longestID = 255
 
 // maxSubject is the length of the longest subject. A server closes the connection if a line
 // of the protocol is longer than its max_control_line, 4 KiB by default.
@@ -219,6 +229,7 @@ func (s *Sink) message(it *pipeline.Item) (*natsgo.Msg, error) {
 		}
 		msg.Header[h.Name] = append(msg.Header[h.Name], string(h.Value))
 	}
+	msg.Header.Set(jetstream.MsgIDHeader, header.OnceID(it, s.opts.Name, subject, longestID))
 	return msg, nil
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/header"
+	"github.com/semel-dev/semel/pipeline"
 )
 
 // TestBodiesAndHeadersSurvive encodes what SQS refuses, and decodes it.
@@ -111,15 +112,18 @@ func TestAddresses(t *testing.T) {
 func TestIDsFitSQS(t *testing.T) {
 	t.Parallel()
 	for _, key := range []semel.Key{{Scope: "orders", ID: "1"}, {Scope: "a:b", ID: "c"}, {Scope: "a", ID: "b:c"}, {Scope: "s", ID: strings.Repeat("x", 500)}, {Scope: "s", ID: "ü \x00"}} {
-		first, again := DeduplicationID(key, 0), DeduplicationID(key, 2)
-		if !fits(first) || !fits(again) || first == again || first != DeduplicationID(key, 0) {
-			t.Errorf("%v: %q, redriven %q", key, first, again)
+		if id := DeduplicationID(key); !fits(id) || id != DeduplicationID(key) {
+			t.Errorf("%v: %q", key, id)
+		}
+		it := &pipeline.Item{Call: semel.Call{Key: key}}
+		if id := header.OnceID(it, "p", "group", maxID); !fits(id) {
+			t.Errorf("%v: %q", key, id)
 		}
 		if group := GroupID(key, nil); !fits(group) {
 			t.Errorf("%v: group %q", key, group)
 		}
 	}
-	if a, b := DeduplicationID(semel.Key{Scope: "a:b", ID: "c"}, 0), DeduplicationID(semel.Key{Scope: "a", ID: "b:c"}, 0); a == b {
+	if a, b := DeduplicationID(semel.Key{Scope: "a:b", ID: "c"}), DeduplicationID(semel.Key{Scope: "a", ID: "b:c"}); a == b {
 		t.Errorf("two keys have the id %q", a)
 	}
 	if got := GroupID(semel.Key{ID: "k"}, []byte("customer-7")); got != "customer-7" {

@@ -137,7 +137,7 @@ func (p *Publisher) prepare(m *Publication) error {
 		m.Message.MessageGroupId = aws.String(GroupID(m.Key, nil))
 	}
 	if m.Message.MessageDeduplicationId == nil {
-		m.Message.MessageDeduplicationId = aws.String(DeduplicationID(m.Key, 0))
+		m.Message.MessageDeduplicationId = aws.String(DeduplicationID(m.Key))
 	}
 	return nil
 }

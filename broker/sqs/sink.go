@@ -131,8 +131,8 @@ func (s *Sink) target(it *pipeline.Item) (string, error) {
 }
 
 // Deliver implements pipeline.Sink. On a FIFO queue an answer that the message is a
-// duplicate looks like any other: its MessageDeduplicationId is the same for all
-// attempts, and differs for each redrive.
+// duplicate looks like any other. So its MessageDeduplicationId is that of no other output:
+// see header.OnceID.
 func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 	queues := map[string][]*pipeline.Item{}
 	for _, it := range items {
@@ -187,7 +187,8 @@ func (s *Sink) publication(to *Publisher, it *pipeline.Item) *Publication {
 	body, attributes := encode(it.Message.Body, headers, func(name string) bool { return header.IsKey(name) || name == pipeline.RedriveHeader })
 	m := &Publication{Key: it.Call.Key, Message: types.SendMessageBatchRequestEntry{MessageBody: &body, MessageAttributes: attributes}}
 	if to.queue.FIFO {
-		group, id := GroupID(it.Call.Key, it.Message.RecordKey), DeduplicationID(it.Call.Key, it.Redrive)
+		group := GroupID(it.Call.Key, it.Message.RecordKey)
+		id := header.OnceID(it, s.opts.Name, group, maxID) // queues have ids of their own, unlike groups
 		m.Message.MessageGroupId, m.Message.MessageDeduplicationId = &group, &id
 	}
 	return m
@@ -208,18 +209,14 @@ func digest(text string) string {
 }
 
 // DeduplicationID returns the MessageDeduplicationId of a key: scope, colon and id if
-// they are printable and short, and otherwise a digest of them. redrive is how often
-// the message was redriven. A redriven message must not be dropped as a duplicate, so
-// it has another id.
-func DeduplicationID(key semel.Key, redrive int) string {
-	id, end := key.Scope+":"+key.ID, ""
-	if redrive > 0 {
-		end = "#r" + strconv.Itoa(redrive)
-	}
-	if !fits(id+end) || strings.Contains(key.Scope, ":") {
+// they are printable and short, and otherwise a digest of them. A Publisher uses it. A
+// Sink also has what else tells its outputs apart in the id.
+func DeduplicationID(key semel.Key) string {
+	id := key.Scope + ":" + key.ID
+	if !fits(id) || strings.Contains(key.Scope, ":") {
 		id = digest(strconv.Itoa(len(key.Scope)) + ":" + id)
 	}
-	return id + end
+	return id
 }
 
 // GroupID returns the MessageGroupId of a message: its record key, such as the group

@@ -1,0 +1,64 @@
+package nats_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/semel-dev/semel/broker/nats"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// deliver delivers an item, which must succeed.
+func deliver(t *testing.T, to *nats.Sink, it *pipeline.Item) {
+	t.Helper()
+	if to.Deliver(t.Context(), []*pipeline.Item{it}); it.Err != nil {
+		t.Fatal(it.Err)
+	}
+}
+
+// TestTheServerDropsNoMessageOfAnotherTarget has two pipelines of one name publish one id
+// to two subjects of a stream, and another one publish it to the same subject.
+func TestTheServerDropsNoMessageOfAnotherTarget(t *testing.T) {
+	t.Parallel()
+	name := servicestest.Topic()
+	s := stream(t, client(t, servers.NATS(t)), name)
+	for _, of := range []nats.SinkOptions{{Subject: name + ".a", Name: "p"}, {Subject: name + ".b", Name: "p"}, {Subject: name + ".a", Name: "q"}} {
+		of.URL = servers.NATS(t)
+		out, err := nats.OpenSink(t.Context(), &of)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			deliver(t, out, item("orders", "1", of.Subject[len(name)+1:]+of.Name))
+		}
+		_ = out.Close(context.WithoutCancel(t.Context())) // it has delivered everything
+	}
+	if list, err := bodies(t.Context(), s); err != nil || fmt.Sprintf("%s", list) != "[ap bp aq]" {
+		t.Errorf("stored %s, %v", list, err)
+	}
+}
+
+// TestAMessageThatTheServerOnlyRemembersIsStored has the server know an id without its
+// message, as after a change of leaders that lost it. A stream that removes what was read
+// knows the ids of such messages too, and they must not come again.
+func TestAMessageThatTheServerOnlyRemembersIsStored(t *testing.T) {
+	t.Parallel()
+	for retention, want := range map[jetstream.RetentionPolicy]uint64{jetstream.LimitsPolicy: 1, jetstream.WorkQueuePolicy: 0} {
+		out, s := sink(t, jetstream.StreamConfig{Retention: retention})
+		deliver(t, out, item("orders", "1", "a"))
+		if err := s.DeleteMsg(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			deliver(t, out, item("orders", "1", "a"))
+		}
+		info, err := s.Info(t.Context())
+		if err != nil || info.State.Msgs != want {
+			t.Errorf("%v: %d messages, %v; want %d", retention, info.State.Msgs, err, want)
+		}
+	}
+}
