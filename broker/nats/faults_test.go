@@ -158,6 +158,9 @@ func TestAParkedMessageIsTerminated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := js.Conn().Flush(); err != nil { // the server knows the subscription
+		t.Fatal(err)
+	}
 	items := read(t, source, 1)
 	items[0].Parked = pipeline.ReasonPermanent
 	if err := source.Ack(t.Context(), items); err != nil {
