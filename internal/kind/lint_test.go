@@ -174,7 +174,7 @@ pipelines:
 		{file + "    key: { scope: s, id: .a }\n" + keys + webhook + "  q:\n" + file + "    key: { scope: s, id: .b }\n" + keys + webhook, "24:19 broken loss pipelines.q.key.scope: s in store keys, as in pipeline p, whose key rule is .a"},
 		{file + "    key: { scope: s, id: .a }\n" + keys + webhook + "  q:\n" + file + "    key: { scope: s, same_scope: true, id: .b }\n" + keys + webhook, "24:19 warning loss pipelines.q.key.scope: s in store keys, as in pipeline p"},
 		{between("true") + id + out + "  q:\n" + strings.Replace(between("true"), "topics: [in]", "topics: [more]", 1) + id + out + "    transaction: { changelog: other }\n", "broken repeat pipelines.q.source.kafka.repartition: g-repartition, as in pipeline p"},
-		{kafka + id + keys + webhook + "  q:\n" + kafka + id + keys + webhook, "23:63 warning loss pipelines.q.source.kafka.group: g, which reads in in pipeline p too"},
+		{kafka + id + keys + webhook + "  q:\n" + kafka + id + keys + strings.Replace(webhook, "example.com", "example.org", 1), "23:63 warning loss pipelines.q.source.kafka.group: g, which reads in in pipeline p too"},
 	} {
 		f, err := kind.All().Parse("c.yaml", []byte(stores+c.parts), noEnv)
 		if err != nil {
@@ -330,6 +330,27 @@ func TestDurationsAreWrittenAsTheyAreRead(t *testing.T) {
 		got := schema.Duration(d)
 		if back, err := schema.ParseWindow(got); got != want || d > 0 && (err != nil || back != d) {
 			t.Errorf("%v: %s, want %s (back: %v %v)", d, got, want, back, err)
+		}
+	}
+}
+
+// TestRequestsOfTwoPipelinesToOneHostNeedKeysOfTheirOwn has two pipelines that send requests.
+func TestRequestsOfTwoPipelinesToOneHostNeedKeysOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	const sender = "  %s: { source: { file: { paths: [a] } }, key: { id: .id, scope: %s }, store: keys, sink: { webhook: { url: '%s' } } }\n"
+	one := fmt.Sprintf(sender, "one", "orders", "https://example.com/a")
+	for two, want := range map[string]bool{
+		"": false,
+		fmt.Sprintf(sender, "two", "orders", "https://example.com/a"):     false,
+		fmt.Sprintf(sender, "two", "refunds", "https://example.com/a"):    true,
+		fmt.Sprintf(sender, "two", "orders", "https://EXAMPLE.com/b"):     true,
+		fmt.Sprintf(sender, "two", "orders", "https://example.com:444/b"): false,
+		fmt.Sprintf(sender, "two", "refunds", "https://example.org/a"):    false,
+	} {
+		f := parse(t, "stores: { keys: { embedded: { path: keys } } }\npipelines:\n"+one+two)
+		found := strings.Join(findings(f), "\n")
+		if told := strings.Contains(found, "warning loss pipelines.one.sink.webhook.url: ") && strings.Contains(strings.ToLower(found), "example.com, to which two sends too"); told != want {
+			t.Errorf("%s\ntold %v, want %v:\n%s", two, told, want, found)
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 // Lint implements config.Sink.
 func (s *Sink) Lint(l *config.Linter) {
 	s.lintAddress(l)
+	s.lintKeys(l)
 	for _, name := range s.Forward {
 		l.Value("sink.webhook.forward", "header:"+name, "nothing is forwarded")
 	}
@@ -35,6 +36,32 @@ func (s *Sink) Lint(l *config.Linter) {
 			fmt.Sprintf("%s, but shutdown is %s", schema.Duration(s.Timeout), schema.Duration(l.File.Shutdown)),
 			"a request that still runs at the end of a drain is cut off, and its outcome is unknown",
 			fmt.Sprintf("write shutdown: %s or more, or a shorter timeout", schema.Duration(s.Timeout+5*time.Second)))
+	}
+}
+
+// lintKeys looks for other pipelines whose requests to the host of this one may have the
+// same Idempotency-Key, which is the id alone.
+func (s *Sink) lintKeys(l *config.Linter) {
+	mine, err := url.Parse(s.URL.Reveal())
+	if err != nil {
+		return // the URL was valid when it was read
+	}
+	for _, other := range l.File.Pipelines {
+		sink, ok := other.Sink.(*Sink)
+		if !ok || other == l.Pipeline {
+			continue
+		}
+		its, err := url.Parse(sink.URL.Reveal())
+		if err != nil || !strings.EqualFold(its.Host, mine.Host) {
+			continue
+		}
+		if other.Key.Scope == l.Pipeline.Key.Scope && *its == *mine && s.Method == sink.Method {
+			continue // the same key means the same message
+		}
+		l.Add(semel.Warning, config.Loss, l.At("sink.webhook.url"), mine.Host+", to which "+other.Name+" sends too",
+			"a message of each with one id have one Idempotency-Key: a service that keeps keys for all paths and clients together takes the second for a repetition, and answers as if it had done it",
+			"nothing if the service tells requests apart by path, or by the header Semel-Scope; otherwise give the ids of one pipeline another form, such as { template: \""+l.Pipeline.Name+"-{.id}\" }")
+		return
 	}
 }
 
