@@ -42,10 +42,13 @@ func (d *daemon) serve(ctx context.Context) error {
 		return err
 	}
 	defer lines.Close()
+	faults := &storeFaults{log: d.log.With("store", s.Store), advise: func(err error) error {
+		return d.file.AdviseStores(d.file.Stack(s.Store), err)
+	}}
 	ctx, end := context.WithCancelCause(ctx)
 	var opening sync.WaitGroup
 	opening.Go(func() {
-		if err := d.openService(ctx, observe.All(guarding{d.metrics.Guard(s.Store)}, guarding{hashed{lines}})); err != nil {
+		if err := d.openService(ctx, observe.All(guarding{d.metrics.Guard(s.Store)}, guarding{hashed{lines}}, guarding{faults})); err != nil {
 			end(err)
 		}
 	})
