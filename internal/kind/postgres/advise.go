@@ -294,7 +294,7 @@ func ofServer(err error, dsn schema.Secret, field string) *advice.Error {
 	case "53100":
 		said.Cause, said.Remedy = "the server has no disk space: "+of.Message, "free or add space on its disk"
 	case "57P01", "57P02":
-		said.Cause = "the server ended the connection: " + of.Message
+		said.Cause, said.Remedy = "the server ended the connection: "+of.Message, "it stops or restarts, or a person ended the session: wait for it"
 	case "57P03":
 		said.Remedy = "the server is starting, stopping or recovering: wait for it"
 	case "25006":
