@@ -59,9 +59,13 @@ func TestSourcePassesTheSuite(t *testing.T) {
 	place := func(tb testing.TB, deliveries int) brokertest.SourcePlace {
 		name := servicestest.Topic()
 		js := client(tb, server.URL())
-		if _, err := stream(tb, js, name).CreateConsumer(tb.Context(), jetstream.ConsumerConfig{
-			Durable: "orders", AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Second, MaxDeliver: deliveries,
-		}); err != nil {
+		create := func(ctx context.Context) error {
+			_, err := stream(tb, js, name).CreateConsumer(ctx, jetstream.ConsumerConfig{
+				Durable: "orders", AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Second, MaxDeliver: deliveries,
+			})
+			return err
+		}
+		if err := create(tb.Context()); err != nil {
 			tb.Fatal(err)
 		}
 		return brokertest.SourcePlace{
@@ -89,8 +93,7 @@ func TestSourcePassesTheSuite(t *testing.T) {
 				if err := js.DeleteStream(ctx, name); err != nil {
 					return err
 				}
-				stream(tb, js, name)
-				return nil
+				return create(ctx)
 			},
 			Restart: restart(server),
 		}
