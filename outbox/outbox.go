@@ -51,7 +51,7 @@ type Message struct {
 
 // MaxBytes is the maximum size of a message: of Payload, Headers, Aggregate and Topic
 // together. The table refuses larger ones. Most brokers have lower limits.
-const MaxBytes = 16 << 20
+const MaxBytes = 8 << 20
 
 // Writer writes to the outbox in the tables with certain names. It is safe for
 // concurrent use. [New] returns one.

@@ -220,7 +220,7 @@ func TestInvalidMessagesAreNotSent(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{`message 0: ID: "7" is not a UUID`, "message 2: Aggregate: not a text", "message 2: Topic: not a text", `message 2: Headers: header 0 ("bytes"): not a text in UTF-8: encode the value`,
-		"message 3: Payload: the message has 16777217 bytes, and at most 16777216", "message 4: DeliverAt: the year 10000"} {
+		"message 3: Payload: the message has 8388609 bytes, and at most 8388608", "message 4: DeliverAt: the year 10000"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%v\nlacks %s", err, want)
 		}

@@ -189,7 +189,7 @@ func ParseAuditLine(line []byte) (Settlement, bool) {
 }
 
 // parkedJSON is the stored form of Parked. It has bytes in base64. Bytes that are valid
-// UTF-8 are there as text too, for people.
+// UTF-8 are there as text too, for people, unless the body is large.
 type parkedJSON struct {
 	ID       string    `json:"id"`
 	Pipeline string    `json:"pipeline"`
@@ -237,9 +237,12 @@ func (p *Parked) MarshalJSON() ([]byte, error) {
 		ID: p.ID, Pipeline: p.Pipeline, Scope: p.Key.Scope, Key: readable([]byte(p.Key.ID)), KeyBytes: []byte(p.Key.ID),
 		Reason: string(p.Reason), Error: p.Error, Attempts: p.Attempts, Redrives: p.Redrives, At: p.At.UTC(), Queued: p.Queued,
 		Message: msgJSON{
-			ID: m.ID, RecordKey: m.RecordKey, Body: m.Body, Text: readable(m.Body), Caseless: m.CaselessHeaders,
+			ID: m.ID, RecordKey: m.RecordKey, Body: m.Body, Caseless: m.CaselessHeaders,
 			Source: m.Origin.Source, Identity: m.Origin.Identity, Partition: m.Origin.Partition, Offset: m.Origin.Offset, Delivery: m.Origin.Delivery,
 		},
+	}
+	if len(m.Body) <= mostReadable {
+		j.Message.Text = readable(m.Body)
 	}
 	if !utf8.ValidString(m.ID) {
 		j.Message.IDBytes = []byte(m.ID)
@@ -284,6 +287,10 @@ func (p *Parked) UnmarshalJSON(data []byte) error {
 	}
 	return nil
 }
+
+// mostReadable is the size of the largest body that is there as text too. Larger ones would
+// need too much memory.
+const mostReadable = 1 << 20
 
 func readable(b []byte) *string {
 	if b == nil || !utf8.Valid(b) {

@@ -22,14 +22,19 @@ import (
 type DeadLetters struct {
 	pool          *pgxpool.Pool
 	parked, audit string
+	large         chan struct{} // has room while no large message is being parked
 }
+
+// largeBytes is the size of bodies from which one call of Park waits for the other: encoded,
+// they are in memory several times.
+const largeBytes = 1 << 20
 
 var _ pipeline.DeadLetterStore = (*DeadLetters)(nil)
 
 // OpenDeadLetters connects to a database and returns the dead-letter store in
 // the tables with these names. It blocks until the server has answered.
 func OpenDeadLetters(ctx context.Context, dsn string, names pgstore.Names) (*DeadLetters, error) {
-	l := &DeadLetters{}
+	l := &DeadLetters{large: make(chan struct{}, 1)}
 	var err error
 	if l.parked, err = names.Table("parked"); err != nil {
 		return nil, err
@@ -96,6 +101,18 @@ func (l *DeadLetters) Close() error {
 
 // Park implements pipeline.Parker.
 func (l *DeadLetters) Park(ctx context.Context, list []pipeline.Parked) error {
+	bytes := 0
+	for i := range list {
+		bytes += len(list[i].Message.Body)
+	}
+	if bytes > largeBytes {
+		select {
+		case l.large <- struct{}{}:
+			defer func() { <-l.large }()
+		case <-ctx.Done():
+			return fmt.Errorf("park: %w", context.Cause(ctx))
+		}
+	}
 	var b pgx.Batch
 	for i := range list {
 		p := list[i]

@@ -5,7 +5,7 @@
 -- Times must be ones that every consumer can read. Headers are delivered as texts;
 -- more nesting than this is beyond the parsers of most languages.
 ALTER TABLE {{.Outbox}}
-    ADD CONSTRAINT size_limit CHECK (coalesce(octet_length(payload), 0) + coalesce(octet_length(headers::text), 0) + coalesce(octet_length(aggregate), 0) + octet_length(topic) <= 16777216) NOT VALID,
+    ADD CONSTRAINT size_limit CHECK (coalesce(octet_length(payload), 0) + coalesce(octet_length(headers::text), 0) + coalesce(octet_length(aggregate), 0) + octet_length(topic) <= 8388608) NOT VALID,
     ADD CONSTRAINT created_range CHECK (created >= '0001-01-01 00:00:00+00' AND created < '10000-01-01 00:00:00+00') NOT VALID,
     ADD CONSTRAINT deliver_at_range CHECK (deliver_at >= '0001-01-01 00:00:00+00' AND deliver_at < '10000-01-01 00:00:00+00') NOT VALID,
     ADD CONSTRAINT headers_depth CHECK (octet_length(headers::text) < 10000 OR octet_length(headers::text) - octet_length(translate(headers::text, '[{', '')) < 10000) NOT VALID;
