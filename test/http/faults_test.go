@@ -149,3 +149,31 @@ func TestAStoreThatIsDownAtTheCompletionReleasesNothing(t *testing.T) {
 		s.ran(t, "order", 1)
 	})
 }
+
+// A store is stopped while a request comes. It executes the claim when it continues, long
+// after the client was told that nothing has run: the key must be free again.
+func TestAStoreThatIsStoppedAtTheClaimLeavesNoKeyBehind(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(t *testing.T, server *services.Server, flags []string) {
+		s := newService(t)
+		p := newProxy(t, s.url, append(flags, "--lease", "5s")...)
+		if got, err := post(t.Context(), p.url, "before", ""); err != nil || got.body != "run 1" {
+			t.Fatalf("the proxy answers %+v, %v", got, err)
+		}
+		if err := server.Pause(); err != nil {
+			t.Fatal(err)
+		}
+		got, err := post(t.Context(), p.url, "order", "")
+		if err != nil || got.status != http.StatusServiceUnavailable || got.problem != "store-unavailable" {
+			t.Errorf("without its store the proxy answers %+v, %v", got, err)
+		}
+		s.ran(t, "order", 0)
+		if err := server.Continue(); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := settled(t.Context(), p.url, "order", ""); err != nil || got.body != "run 1" {
+			t.Errorf("with its store again the proxy answers %+v, %v", got, err)
+		}
+		s.ran(t, "order", 1)
+	})
+}
