@@ -197,7 +197,7 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra", "github.com/spf13/pflag",
 	},
 	"internal/cli/auditcmd": {"internal/auditlog", "internal/cli/term", "github.com/spf13/cobra"},
-	"internal/cli/dedupcmd": {"internal/cli/term", "internal/dedup", "internal/hint", "internal/schema", "key", "github.com/spf13/cobra"},
+	"internal/cli/dedupcmd": {".", "internal/cli/term", "internal/dedup", "internal/hint", "internal/schema", "key", "github.com/spf13/cobra"},
 	"internal/cli/keyrecord": {
 		".", "httpidem", "internal/cli/term", "internal/config", "internal/schema", "key", "pipeline",
 		"github.com/spf13/cobra",
