@@ -25,7 +25,7 @@ func TestReadyTellsNothingOfMessages(t *testing.T) {
 	causes := map[string]error{
 		"dial tcp 127.0.0.1:1: connection refused": refused,
 		"no space left on device":                  syscall.ENOSPC,
-		"store unavailable":                        semel.ErrStoreUnavailable,
+		"unavailable":                              semel.ErrStoreUnavailable,
 		"store is full":                            semel.ErrStoreFull,
 		"outcome unknown":                          semel.ErrOutcomeUnknown,
 		"corrupt store":                            semel.ErrCorrupt,

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -20,8 +21,9 @@ const requestTimeout = 10 * time.Second
 // link is a connection of a source or sink. The client library restores it, except after
 // some errors, such as a line that is longer than the server reads. It is replaced then.
 type link struct {
-	url  string
-	opts []natsgo.Option
+	url    string
+	opts   []natsgo.Option
+	denied denied
 
 	mu     sync.Mutex // guards the fields below
 	conn   *natsgo.Conn
@@ -31,11 +33,12 @@ type link struct {
 
 // open connects.
 func open(ctx context.Context, url string, opts []natsgo.Option) (*link, error) {
-	conn, js, err := connect(ctx, url, opts)
-	if err != nil {
+	l := &link{url: url, opts: opts}
+	var err error
+	if l.conn, l.js, err = connect(ctx, url, opts, &l.denied); err != nil {
 		return nil, err
 	}
-	return &link{url: url, opts: opts, conn: conn, js: js}, nil
+	return l, nil
 }
 
 // get returns the connection. It connects again if the last one is closed for good.
@@ -46,7 +49,7 @@ func (l *link) get(ctx context.Context) (*natsgo.Conn, jetstream.JetStream, erro
 		if l.closed {
 			return nil, nil, natsgo.ErrConnectionClosed
 		}
-		conn, js, err := connect(ctx, l.url, l.opts)
+		conn, js, err := connect(ctx, l.url, l.opts, &l.denied)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -85,8 +88,9 @@ func (l *link) close() {
 // connect connects to the first server that answers, and looks whether it has
 // JetStream. The connection is restored for as long as the client library can, even if the
 // servers refuse the credentials for a while. What is published while there is no
-// connection fails immediately, and is not kept in memory.
-func connect(ctx context.Context, url string, opts []natsgo.Option) (*natsgo.Conn, jetstream.JetStream, error) {
+// connection fails immediately, and is not kept in memory. calls end when the server denies
+// a right.
+func connect(ctx context.Context, url string, opts []natsgo.Option, calls *denied) (*natsgo.Conn, jetstream.JetStream, error) {
 	all := []natsgo.Option{
 		natsgo.Name("semel"), natsgo.Timeout(requestTimeout), natsgo.MaxReconnects(-1), natsgo.ReconnectBufSize(-1), natsgo.IgnoreAuthErrorAbort(),
 		natsgo.ReconnectWait(100 * time.Millisecond), natsgo.ReconnectJitter(100*time.Millisecond, 500*time.Millisecond),
@@ -99,9 +103,13 @@ func connect(ctx context.Context, url string, opts []natsgo.Option) (*natsgo.Con
 	if err != nil {
 		return nil, nil, failed(url, "connect: ", err)
 	}
+	calls.follow(conn)
 	js, err := jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(maxPending), jetstream.WithPublishAsyncTimeout(requestTimeout), jetstream.WithDefaultTimeout(requestTimeout))
 	if err == nil {
-		_, err = js.AccountInfo(ctx)
+		err = calls.during(ctx, func(ctx context.Context) error {
+			_, err := js.AccountInfo(ctx)
+			return err
+		})
 	}
 	if err != nil {
 		conn.Close()
@@ -156,6 +164,17 @@ func failed(url, doing string, err error) error {
 		}
 	}
 	return &failure{doing, err}
+}
+
+// CheckName returns an error if no stream or consumer can have a name. An empty name is
+// none.
+func CheckName(name string) error {
+	for _, c := range name {
+		if strings.ContainsRune(`.*>/\`, c) || unicode.IsSpace(c) || !unicode.IsPrint(c) {
+			return fmt.Errorf(`%q is not allowed; use letters, digits, - and _: %w`, c, semel.ErrInvalidRequest)
+		}
+	}
+	return nil
 }
 
 // MissingError says that a stream or consumer does not exist. Consumer is empty if

@@ -46,12 +46,22 @@ type examination struct {
 // promise of a pipeline, and which do not. It changes nothing, and blocks until
 // the server has answered.
 func Examine(ctx context.Context, opts *ExamineOptions) ([]semel.Finding, error) {
-	conn, js, err := connect(ctx, opts.URL, opts.Client)
+	var rights denied
+	conn, js, err := connect(ctx, opts.URL, opts.Client, &rights)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
 	e := &examination{js: js, opts: *opts}
+	err = rights.during(ctx, func(ctx context.Context) error { return e.examine(ctx, conn) })
+	if err != nil {
+		return e.findings, failed(opts.URL, "", err)
+	}
+	return e.findings, nil
+}
+
+func (e *examination) examine(ctx context.Context, conn *natsgo.Conn) (err error) {
+	opts := &e.opts
 	e.note(semel.Fine, "server", "nats-server "+conn.ConnectedServerVersion(), "", "")
 	e.note(semel.Notice, "sync_interval", "clients cannot see it; it is 2m unless the server's configuration says otherwise",
 		"messages of the last two minutes that the server has confirmed are lost if all its replicas lose power", "set jetstream { sync_interval: always } on the server, or use streams with 3 replicas in different places")
@@ -70,10 +80,7 @@ func Examine(ctx context.Context, opts *ExamineOptions) ([]semel.Finding, error)
 			err = e.written(ctx, subject)
 		}
 	}
-	if err != nil {
-		return e.findings, failed(opts.URL, "", err)
-	}
-	return e.findings, nil
+	return err
 }
 
 func (e *examination) note(severity semel.Severity, subject, found, cost, remedy string) {

@@ -2,6 +2,7 @@ package nats_test
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
@@ -725,6 +726,107 @@ func TestADeletedConsumerIsLookedUpAgain(t *testing.T) {
 		read(t, source, 1)
 		if err := source.Ready(t.Context()); err != nil {
 			t.Errorf("a message has come, and the source is not ready: %v", err)
+		}
+	}
+}
+
+// TestAMissingRightIsNamed has users who may not do one thing each. The server answers
+// their requests to nobody.
+func TestAMissingRightIsNamed(t *testing.T) {
+	t.Parallel()
+	deny := func(name, what, subject string) string {
+		return fmt.Sprintf(`{ user: %s, password: p, permissions: { %s: { deny: [%q] } } }`, name, what, subject)
+	}
+	server := servicestest.StartNATS(t, &services.NATSOptions{Config: "authorization { users: [ { user: all, password: p }, " + strings.Join([]string{
+		deny("account", "publish", "$JS.API.INFO"), deny("stream", "publish", "$JS.API.STREAM.INFO.>"), deny("consumer", "publish", "$JS.API.CONSUMER.INFO.>"),
+		deny("next", "publish", "$JS.API.CONSUMER.MSG.NEXT.>"), deny("inbox", "subscribe", "_INBOX.>"), deny("out", "publish", "S.out"),
+	}, ", ") + " ] }"})
+	as := func(user string) string { return "nats://" + user + ":p@" + server.Addr() }
+	js := client(t, as("all"))
+	s := stream(t, js, "S")
+	if _, err := s.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "c", AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
+		t.Fatal(err)
+	}
+	named := func(user string, err error, subject string) error {
+		if !errors.Is(err, natsgo.ErrPermissionViolation) || !strings.Contains(err.Error(), subject) {
+			return fmt.Errorf("the user %s gets %w, want that it has no right to %s", user, err, subject)
+		}
+		return nil
+	}
+	for user, subject := range map[string]string{"account": "$JS.API.INFO", "stream": "$JS.API.STREAM.INFO.S", "consumer": "$JS.API.CONSUMER.INFO.S.c", "inbox": "_INBOX."} {
+		begun := time.Now()
+		_, err := nats.OpenSource(t.Context(), &nats.SourceOptions{URL: as(user), Stream: "S", Consumer: "c"})
+		if err := named(user, err, subject); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(begun); took > 8*time.Second {
+			t.Errorf("the answer to %s took %v: it waited for the end of the request", user, took)
+		}
+		_, err = nats.Examine(t.Context(), &nats.ExamineOptions{URL: as(user), Stream: "S", Consumer: "c", Window: time.Hour})
+		if err := named(user, err, subject); err != nil {
+			t.Error(err)
+		}
+	}
+	source, err := nats.OpenSource(t.Context(), &nats.SourceOptions{URL: as("next"), Stream: "S", Consumer: "c"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer source.Close(context.WithoutCancel(t.Context()))
+	again(t, func() error { return named("next", source.Ready(t.Context()), "$JS.API.CONSUMER.MSG.NEXT.S.c") })
+
+	sink, err := nats.OpenSink(t.Context(), &nats.SinkOptions{URL: as("out"), Subject: "S.out"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sink.Close(context.WithoutCancel(t.Context()))
+	it := &pipeline.Item{}
+	it.Call.Key.ID = "1"
+	sink.Deliver(t.Context(), []*pipeline.Item{it})
+	if _, unavailable := errors.AsType[*pipeline.UnavailableError](it.Err); !unavailable || errors.Is(it.Err, semel.ErrOutcomeUnknown) {
+		t.Errorf("%v, want that the sink waits and that nothing is stored", it.Err)
+	}
+	if err := named("out", it.Err, "S.out"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAnIDKeepsItsSpaces publishes ids that a header would lose a part of.
+func TestAnIDKeepsItsSpaces(t *testing.T) {
+	t.Parallel()
+	name := servicestest.Topic()
+	s := stream(t, client(t, servers.NATS(t)), name)
+	sink, err := nats.OpenSink(t.Context(), &nats.SinkOptions{URL: servers.NATS(t), Subject: name + ".out"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sink.Close(context.WithoutCancel(t.Context()))
+	ids := []string{"a ", " a", "\ta", "a\n", "a b", "ü\u00a0"}
+	var items []*pipeline.Item
+	for _, id := range ids {
+		it := &pipeline.Item{}
+		it.Call.Key.ID = id
+		items = append(items, it)
+	}
+	sink.Deliver(t.Context(), items)
+	for i, id := range ids {
+		if items[i].Err != nil {
+			t.Errorf("%q: %v", id, items[i].Err)
+			continue
+		}
+		msg, err := s.GetMsg(t.Context(), uint64(i+1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := msg.Header.Get("semel-key")
+		if encoded := msg.Header.Get("semel-key-base64"); encoded != "" {
+			text, err := base64.StdEncoding.DecodeString(encoded)
+			if err != nil {
+				t.Error(err)
+			}
+			got = string(text)
+		}
+		if got != id {
+			t.Errorf("the id %q arrives as %q", id, got)
 		}
 	}
 }

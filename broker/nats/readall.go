@@ -26,19 +26,31 @@ func ReadAll(ctx context.Context, url string, client []natsgo.Option, stream str
 // sequences of the stream. The zero time and 0 are no limits. left reports whether older
 // sequences were left out that were stored since.
 func ReadNewest(ctx context.Context, url string, client []natsgo.Option, stream string, subjects []string, since time.Time, most int64, fn func(*semel.Message) bool) (left bool, err error) {
-	conn, js, err := connect(ctx, url, client)
+	var rights denied
+	conn, js, err := connect(ctx, url, client, &rights)
 	if err != nil {
 		return false, err
 	}
 	defer conn.Close()
+	err = rights.during(ctx, func(ctx context.Context) (err error) {
+		left, err = readNewest(ctx, js, stream, subjects, since, most, fn)
+		return err
+	})
+	if err != nil {
+		err = failed(url, "", err)
+	}
+	return left, err
+}
+
+func readNewest(ctx context.Context, js jetstream.JetStream, stream string, subjects []string, since time.Time, most int64, fn func(*semel.Message) bool) (left bool, err error) {
 	from, err := streamOf(ctx, js, stream, false, nil)
 	if err != nil {
-		return false, failed(url, "", err)
+		return false, err
 	}
 	next, last := from.CachedInfo().State.FirstSeq, from.CachedInfo().State.LastSeq
 	if !since.IsZero() {
 		if next, err = firstSince(ctx, from, since); err != nil {
-			return false, failed(url, "", err)
+			return false, err
 		}
 	}
 	if most > 0 && last >= next+uint64(most) {
@@ -55,7 +67,7 @@ func ReadNewest(ctx context.Context, url string, client []natsgo.Option, stream 
 			return left, nil
 		}
 		if err != nil {
-			return left, failed(url, "", err)
+			return left, err
 		}
 		next = raw.Sequence
 		if next > last || !matches(raw.Subject, subjects) {
@@ -94,18 +106,21 @@ func firstSince(ctx context.Context, from jetstream.Stream, since time.Time) (ui
 // Streams returns the names of the streams that take some subject of these patterns, in
 // their order. It blocks until the server has answered.
 func Streams(ctx context.Context, url string, client []natsgo.Option, patterns ...string) (names []string, err error) {
-	conn, js, err := connect(ctx, url, client)
+	var rights denied
+	conn, js, err := connect(ctx, url, client, &rights)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
+	ctx, end := rights.watch(ctx)
+	defer func() { _ = end(nil) }()
 	for _, pattern := range patterns {
 		list := js.StreamNames(ctx, jetstream.WithStreamListSubject(pattern))
 		for name := range list.Name() {
 			names = append(names, name)
 		}
 		if err := list.Err(); err != nil {
-			return nil, failed(url, "", err)
+			return nil, failed(url, "", end(err))
 		}
 	}
 	slices.Sort(names)

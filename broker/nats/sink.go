@@ -63,12 +63,14 @@ func OpenSink(ctx context.Context, opts *SinkOptions) (*Sink, error) {
 		return nil, err
 	}
 	s.link = link
-	if s.opts.Create {
-		_, err = streamOf(ctx, link.js, s.opts.Stream, true, []string{s.opts.Subject})
-	}
-	if err == nil {
-		err = s.look(ctx, link.js)
-	}
+	err = link.denied.during(ctx, func(ctx context.Context) error {
+		if s.opts.Create {
+			if _, err := streamOf(ctx, link.js, s.opts.Stream, true, []string{s.opts.Subject}); err != nil {
+				return err
+			}
+		}
+		return s.look(ctx, link.js)
+	})
 	if err != nil {
 		link.close()
 		return nil, failed(s.opts.URL, "", err)
@@ -106,7 +108,7 @@ func (s *Sink) Traits() pipeline.SinkTraits { return pipeline.SinkTraits{Batch: 
 func (s *Sink) Ready(ctx context.Context) error {
 	_, js, err := s.link.get(ctx)
 	if err == nil {
-		err = s.look(ctx, js)
+		err = s.link.denied.during(ctx, func(ctx context.Context) error { return s.look(ctx, js) })
 	}
 	if err != nil {
 		return failed(s.opts.URL, "", err)
@@ -130,6 +132,8 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 		}
 		return
 	}
+	watched, end := s.link.denied.watch(ctx)
+	defer func() { _ = end(nil) }()
 	futures := make([]jetstream.PubAckFuture, len(items))
 	for i, it := range items {
 		msg, err := s.message(it)
@@ -146,16 +150,32 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 		if futures[i] == nil {
 			continue
 		}
+		it.Err = s.await(ctx, watched, js, it, futures[i])
+	}
+}
+
+// await waits for the answer to a publication. watched ends when the server denies a right.
+func (s *Sink) await(ctx, watched context.Context, js jetstream.JetStream, it *pipeline.Item, answer jetstream.PubAckFuture) error {
+	for {
 		select {
-		case ack := <-futures[i].Ok():
-			if ack.Duplicate {
-				it.Err = s.known(ctx, js, it, futures[i].Msg(), ack)
+		case ack := <-answer.Ok():
+			if !ack.Duplicate {
+				return nil
 			}
-		case err := <-futures[i].Err():
-			it.Err = s.refused(ctx, js, it, err)
-		case <-ctx.Done():
-			it.Err = fmt.Errorf("nats: no answer yet: %w: %w", semel.ErrOutcomeUnknown, context.Cause(ctx))
+			asking, end := s.link.denied.watch(ctx)
+			defer func() { _ = end(nil) }()
+			return s.known(asking, js, it, answer.Msg(), ack)
+		case err := <-answer.Err():
+			return s.refused(ctx, js, it, err)
+		case <-watched.Done():
 		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("nats: no answer yet: %w: %w", semel.ErrOutcomeUnknown, context.Cause(ctx))
+		}
+		if subject, err := s.subject(it); err == nil && isDenied(watched, subject) {
+			return pipeline.Unavailable(failed(s.opts.URL, "", context.Cause(watched)), 0) // nothing is stored
+		}
+		watched = ctx // the denial was for something else
 	}
 }
 

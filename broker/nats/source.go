@@ -60,6 +60,11 @@ func (o *SourceOptions) complete() error {
 	if o.URL == "" || o.Stream == "" || o.Consumer == "" {
 		wrong.Add("URL, Stream and Consumer are required")
 	}
+	for name, value := range map[string]string{"Stream": o.Stream, "Consumer": o.Consumer} {
+		if err := CheckName(value); err != nil {
+			wrong.Add("%s: %q: %v", name, value, err)
+		}
+	}
 	if o.AckWait < time.Second || o.MaxBytes < 1 {
 		wrong.Add("AckWait, MaxBytes: %v, %d: want at least 1 s and 1", o.AckWait, o.MaxBytes)
 	}
@@ -133,7 +138,11 @@ func (s *Source) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	consumer, err := s.opts.consumer(ctx, js)
+	var consumer jetstream.Consumer
+	err = s.link.denied.during(ctx, func(ctx context.Context) (err error) {
+		consumer, err = s.opts.consumer(ctx, js)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -158,7 +167,11 @@ func (s *Source) follow(config *jetstream.ConsumerConfig) {
 
 // info asks the server for the state of the consumer.
 func (s *Source) info(ctx context.Context) (*jetstream.ConsumerInfo, error) {
-	info, err := s.reader().Info(ctx)
+	var info *jetstream.ConsumerInfo
+	err := s.link.denied.during(ctx, func(ctx context.Context) (err error) {
+		info, err = s.reader().Info(ctx)
+		return err
+	})
 	if err != nil {
 		return nil, failed(s.opts.URL, "", err)
 	}
@@ -277,6 +290,8 @@ func (s *Source) note(err error, pause time.Duration) time.Duration {
 // fetch requests messages and offers each one as it comes. It returns when the
 // request has ended.
 func (s *Source) fetch(ctx context.Context, alone bool) (n int, err error) {
+	ctx, end := s.link.denied.watch(ctx)
+	defer func() { err = end(err) }()
 	ctx, cancel := context.WithTimeout(ctx, fetchFor)
 	defer cancel()
 	s.mu.Lock()

@@ -70,7 +70,7 @@ func (c *Client) connect(ctx context.Context) (*link, error) {
 			return l, nil
 		}
 		if passes(err) {
-			err = fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, err)
+			err = &passingError{err}
 		}
 		failed = append(failed, fmt.Errorf("connect to %s: %w", addr, err))
 		if ctx.Err() != nil {
@@ -79,6 +79,16 @@ func (c *Client) connect(ctx context.Context) (*link, error) {
 	}
 	return nil, errors.Join(failed...)
 }
+
+// passingError is an error in the handshake that passes by itself. It wraps
+// semel.ErrStoreUnavailable.
+type passingError struct{ error }
+
+// Unwrap returns the cause.
+func (e *passingError) Unwrap() error { return e.error }
+
+// Is reports whether target is semel.ErrStoreUnavailable.
+func (*passingError) Is(target error) bool { return target == semel.ErrStoreUnavailable }
 
 // passes reports whether an error in the handshake passes by itself: the server ended
 // in the middle of it, or cannot serve now. The client library reports a connection that

@@ -113,6 +113,6 @@ func TestStateAndRateFollowTheEvents(t *testing.T) {
 			t.Errorf("it moves, waiting for %q", s.WaitingFor)
 		}
 		c.Observe(semel.Event{Kind: semel.EventStoreError, Err: semel.ErrStoreUnavailable})
-		check(StateReady, "store_error", "store unavailable")
+		check(StateReady, "store_error", "unavailable")
 	})
 }

@@ -5,6 +5,7 @@ package header
 import (
 	"encoding/base64"
 	"strconv"
+	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -16,7 +17,7 @@ import (
 // Names of the headers of an output.
 const (
 	Key       = "semel-key"
-	KeyBase64 = "semel-key-base64" // instead of Key, if the id is not printable
+	KeyBase64 = "semel-key-base64" // instead of Key, if the id is not printable, or has a space at an end
 	Scope     = "semel-scope"      // if it is not the pipeline's name
 	Attempt   = "semel-attempt"    // from the second attempt on
 	Token     = "semel-token"
@@ -108,8 +109,12 @@ func Redrives(m *semel.Message) int {
 	return n
 }
 
-// printable reports whether an id can be shown as text.
+// printable reports whether an id can be shown as text, and arrives in a header as it is.
+// Some protocols remove spaces at the ends of a header.
 func printable(id string) bool {
+	if strings.TrimSpace(id) != id {
+		return false
+	}
 	if isPlain(id) {
 		return true
 	}

@@ -8,6 +8,10 @@ import (
 	"github.com/semel-dev/semel"
 )
 
+// errUnavailable stands for semel.ErrStoreUnavailable, which is also the error of sources
+// and sinks whose servers cannot be reached. A probe must not call them stores.
+var errUnavailable = errors.New("unavailable")
+
 // Cause returns the part of an error whose text comes from this module, the network or
 // the operating system, or the code that a database gave. Such a text has no part of a
 // message, so any client may see it. Cause returns nil if there is no such part.
@@ -21,9 +25,13 @@ func Cause(err error) error {
 	for _, known := range []error{
 		semel.ErrStoreFull, semel.ErrStoreFailed, semel.ErrCorrupt, semel.ErrClosed, semel.ErrStoreUnavailable, semel.ErrOutcomeUnknown,
 	} {
-		if errors.Is(err, known) {
-			return known
+		if !errors.Is(err, known) {
+			continue
 		}
+		if known == semel.ErrStoreUnavailable {
+			return errUnavailable
+		}
+		return known
 	}
 	var coded interface{ SQLState() string }
 	if errors.As(err, &coded) {

@@ -63,6 +63,7 @@ func (s *Sink) Route() *pipeline.Route { return s.Subject.Route }
 
 // Check implements config.Sink. It refuses subjects to which nothing can be published.
 func (s *Sink) Check(c *config.Checker, p *config.Pipeline) {
+	checkName(c, "pipelines."+p.Name+".sink.nats.stream", "stream", s.Stream)
 	path := "pipelines." + p.Name + ".sink.nats.subject"
 	names := s.Subject.Names()
 	if s.Subject.Route != nil {

@@ -3,6 +3,7 @@ package nats
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/nats"
@@ -64,6 +65,23 @@ func (s *Source) About(*config.Pipeline) config.SourceAbout {
 			"a message that came almost as often as max_deliver of the consumer permits is parked without an attempt, with the reason deliveries: each end of a process that has it counts, also in an outage of the target",
 			"a server confirms a message before it is on the disk (sync_interval, two minutes by default): what it had not written when it lost power is lost",
 		},
+	}
+}
+
+// Check implements config.Source. It refuses names that no server accepts.
+func (s *Source) Check(c *config.Checker, p *config.Pipeline) {
+	path := "pipelines." + p.Name + ".source.nats."
+	checkName(c, path+"stream", "stream", s.Stream)
+	checkName(c, path+"consumer", "consumer", s.Consumer)
+}
+
+// checkName reports a name that no stream or consumer can have.
+func checkName(c *config.Checker, path, what, name string) {
+	if strings.Contains(name, "${") { // a reference that is not resolved yet
+		return
+	}
+	if err := nats.CheckName(name); err != nil {
+		c.Report(c.Places[path], path, "no %s can have the name %q: %v", what, name, err)
 	}
 }
 

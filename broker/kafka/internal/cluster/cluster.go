@@ -35,7 +35,7 @@ type NoBrokerError struct{ Err error }
 
 // Error implements error.
 func (e *NoBrokerError) Error() string {
-	return "no broker answers: " + semel.ErrStoreUnavailable.Error() + ": " + e.Err.Error()
+	return "no broker answers: " + e.Err.Error()
 }
 
 // Unwrap returns the class and the error.
