@@ -87,7 +87,7 @@ func TestSourcePassesTheSuite(t *testing.T) {
 				return nil
 			},
 			Open: func(ctx context.Context) (pipeline.Source, error) {
-				return nats.OpenSource(ctx, &nats.SourceOptions{URL: server.URL(), Stream: name, Consumer: "orders"})
+				return nats.OpenSource(ctx, &nats.SourceOptions{URL: server.URL(), Stream: name, Consumer: "orders", Create: true, AckWait: time.Second})
 			},
 			Again: func(ctx context.Context) error {
 				if err := js.DeleteStream(ctx, name); err != nil {
