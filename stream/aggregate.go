@@ -24,6 +24,11 @@ type Aggregate struct {
 	Over Window
 	// Func computes the results.
 	Func Aggregator
+	// Time finds the time of a message, in the message as it was read. Func gets it as the
+	// time of the message. Defaults to nil: the message's own time counts.
+	Time *key.Rule
+	// Unit says how that field has a time. Defaults to AnyUnit.
+	Unit TimeUnit
 	// Grace is how much older than the newest message a message may be and still count.
 	// Defaults to 0.
 	Grace time.Duration
@@ -35,6 +40,11 @@ type Aggregate struct {
 	// MaxAhead is how far the time of a message may be ahead of the clock. A message
 	// further ahead is parked, and closes no window. Defaults to 5 minutes.
 	MaxAhead time.Duration
+	// MaxBehind is how far the time of a message may be behind the clock. A message
+	// further behind is parked, and so is one without a time or before 1970. With
+	// semel.Forever there is no bound. Defaults to 0: times since 1973. Before that,
+	// milliseconds could be seconds that were read in the wrong unit.
+	MaxBehind time.Duration
 	// Correct is how long a closed window still takes late messages. Each transaction
 	// that adds some writes the result of the window again. Sessions cannot be corrected,
 	// because a late message may join sessions whose results are written. Defaults to 0:
@@ -76,11 +86,12 @@ func (a *Aggregate) Validate() error {
 		wrong.Add("Func is missing")
 	}
 	wrong.Join(a.Over.Validate())
-	for name, d := range map[string]time.Duration{"Grace": a.Grace, "Idle": a.Idle, "MaxAhead": a.MaxAhead, "Correct": a.Correct, "Early": a.Early} {
+	for name, d := range map[string]time.Duration{"Grace": a.Grace, "Idle": a.Idle, "MaxAhead": a.MaxAhead, "MaxBehind": a.MaxBehind, "Correct": a.Correct, "Early": a.Early} {
 		if d < 0 {
 			wrong.Add("%s: %v is negative", name, d)
 		}
 	}
+	a.Unit.validate(wrong, a.Time != nil)
 	if a.Correct > 0 && a.Over.Gap() > 0 {
 		wrong.Add("Correct: %v: sessions cannot be corrected, because a late message may join sessions whose results are written", a.Correct)
 	}
@@ -92,7 +103,11 @@ func (a *Aggregate) Validate() error {
 
 // String describes the aggregate. Stored windows with another description are refused.
 func (a *Aggregate) String() string {
-	return fmt.Sprintf("by %s over %s: %s", a.By, a.Over, a.Func)
+	over := a.Over.String()
+	if a.Time != nil {
+		over += " at " + a.Time.String()
+	}
+	return fmt.Sprintf("by %s over %s: %s", a.By, over, a.Func)
 }
 
 // MaxAccumulator is the size of the largest accumulator in bytes. It fits into one record

@@ -17,10 +17,13 @@ import (
 // With First and Last a message is held until no other can replace it, by the watermark
 // of its partition: the greatest time of a message, minus Grace.
 type Keep struct {
-	// First finds the time of a message, and keeps the earliest message of a key. A time
-	// is a text as in RFC 3339, or whole milliseconds since 1970. The watermark counts
-	// these times. The key is then remembered as usual, by these times too.
+	// First finds the time of a message, and keeps the earliest message of a key. The
+	// watermark counts these times. The key is then remembered as usual, by these times
+	// too. A message that is later by the window, within which keys are remembered, is
+	// another one.
 	First *key.Rule
+	// Unit says how that field has a time. Defaults to AnyUnit.
+	Unit TimeUnit
 	// Last keeps the last message of each window, by the times of messages. Messages of
 	// the same time count in the order in which they were read. With Session, a message is
 	// kept after a time without others of its key. Hopping is not possible.
@@ -38,6 +41,11 @@ type Keep struct {
 	// move. Defaults to 1 minute. MaxAhead is how far the time of a message may be ahead
 	// of the clock; one further ahead is parked. Defaults to 5 minutes.
 	Grace, Idle, MaxAhead time.Duration
+	// MaxBehind is how far the time of a message may be behind the clock. A message
+	// further behind is parked, and so is one without a time or before 1970. With
+	// semel.Forever there is no bound. Defaults to 0: times since 1973. Before that,
+	// milliseconds could be seconds that were read in the wrong unit.
+	MaxBehind time.Duration
 	// Late is the policy for messages that are older than the watermark allows. Defaults
 	// to pipeline.Park.
 	Late pipeline.Then
@@ -72,11 +80,12 @@ func (k *Keep) Validate() error {
 			wrong.Add("Last: windows that overlap would keep a message several times: use Tumbling or Session")
 		}
 	}
-	for name, d := range map[string]time.Duration{"Grace": k.Grace, "Idle": k.Idle, "MaxAhead": k.MaxAhead} {
-		if d < 0 || d >= semel.Forever && name != "Idle" {
+	for name, d := range map[string]time.Duration{"Grace": k.Grace, "Idle": k.Idle, "MaxAhead": k.MaxAhead, "MaxBehind": k.MaxBehind} {
+		if d < 0 || d >= semel.Forever && name != "Idle" && name != "MaxBehind" {
 			wrong.Add("%s: %v is no such time", name, d)
 		}
 	}
+	k.Unit.validate(wrong, k.First != nil)
 	if k.Late > pipeline.Stop {
 		wrong.Add("Late: %d is not Park, Drop or Stop", k.Late)
 	}

@@ -7,7 +7,10 @@ import (
 )
 
 // Window says which windows a message belongs to.
-type Window struct{ size, every, gap, most time.Duration }
+type Window struct {
+	size, every, gap, most time.Duration
+	zone                   *time.Location // of Days
+}
 
 // MaxSlices is how many parts of its own a hopping window may have at most. All windows
 // that overlap share these parts.
@@ -17,6 +20,17 @@ const MaxSlices = 1000
 // starts are multiples of the size since the Unix epoch, so windows of a day start at
 // midnight UTC.
 func Tumbling(size time.Duration) Window { return Window{size: size, every: size} }
+
+// Days returns windows of a number of whole days in a time zone. They are counted from
+// 1970-01-01, and start when the day starts there, so a window of one day has 23 or 25 hours
+// if clocks are changed in it. In UTC they are the windows of Tumbling.
+func Days(n int, zone *time.Location) Window {
+	w := Tumbling(time.Duration(n) * 24 * time.Hour)
+	if zone != time.UTC {
+		w.zone = zone
+	}
+	return w
+}
 
 // Hopping returns windows of one size that start at all multiples of every since the Unix
 // epoch. They overlap, and a message belongs to each window that has its time.
@@ -28,8 +42,12 @@ func Hopping(size, every time.Duration) Window { return Window{size: size, every
 // would make it longer begins another session.
 func Session(gap, most time.Duration) Window { return Window{gap: gap, most: most} }
 
-// Size returns the length of tumbling and hopping windows.
+// Size returns the length of tumbling and hopping windows. For Days in a time zone it is that
+// of days of 24 hours.
 func (w Window) Size() time.Duration { return w.size }
+
+// Zone returns the time zone of Days, or nil if windows go by UTC.
+func (w Window) Zone() *time.Location { return w.zone }
 
 // Every returns the distance between the starts of tumbling and hopping windows.
 func (w Window) Every() time.Duration { return w.every }
@@ -54,6 +72,8 @@ func (w Window) String() string {
 	switch {
 	case w.gap > 0:
 		return "sessions with gaps of " + w.gap.String() + ", at most " + w.most.String()
+	case w.zone != nil:
+		return "tumbling " + w.size.String() + " in " + w.zone.String()
 	case w.every == w.size:
 		return "tumbling " + w.size.String()
 	}
@@ -78,6 +98,8 @@ func (w Window) Validate() error {
 		}
 	}
 	switch {
+	case w.zone == time.Local:
+		wrong.Add("the zone Local differs from host to host: name the zone, as in Europe/Vienna")
 	case w.gap > 0:
 		if w.most < w.gap {
 			wrong.Add("the greatest length of a session, %v, is less than the gap of %v", w.most, w.gap)

@@ -264,7 +264,7 @@ func (l *DeadLetterTopic) parked(r *kgo.Record) *pipeline.Parked {
 		p.At = at
 	}
 	if at := record.Header(&m, record.SpringTime); len(at) == 8 {
-		p.Message.Time = time.UnixMilli(int64(binary.BigEndian.Uint64([]byte(at))))
+		p.Message.Time = record.TimeOf(int64(binary.BigEndian.Uint64([]byte(at))))
 	}
 	if reason != "" && !l.opts.Transactional && by == record.Header(&m, header.Pipeline) {
 		p.Key = keyOf(&m)

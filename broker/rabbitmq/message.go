@@ -39,10 +39,22 @@ func properties() []property {
 	}
 }
 
+// sent returns the time of a message. AMQP counts seconds. Some producers write milliseconds,
+// microseconds or nanoseconds, which as seconds are times after the year 5138.
+func sent(at time.Time) time.Time {
+	const year5138 = 100_000_000_000
+	for _, perSecond := range []int64{1e3, 1e6, 1e9} {
+		if n := at.Unix(); n >= year5138 && n/perSecond < year5138 {
+			return time.Unix(n/perSecond, n%perSecond*(1e9/perSecond))
+		}
+	}
+	return at
+}
+
 // message returns a delivery as a message.
 func message(queue string, d *amqp.Delivery) semel.Message {
 	m := semel.Message{
-		ID: d.MessageId, Body: d.Body, Time: d.Timestamp,
+		ID: d.MessageId, Body: d.Body, Time: sent(d.Timestamp),
 		Origin: semel.Origin{Source: queue, Delivery: deliveries(d)},
 	}
 	if m.Body == nil {

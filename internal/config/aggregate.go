@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"time"
+	_ "time/tzdata" // zones are known without the host's
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/schema"
@@ -30,15 +31,21 @@ func aggregateMapping(a *stream.Aggregate) schema.Mapping {
 			schema.PartField("over", func() schema.Mapping { return overMapping(&a.Over) }, "The windows over the times of the records.").Need().Titled("Windows"),
 			{Name: "values", Doc: "The values of a result, by name: `count`, or `sum`, `min`, `max`, `avg`, `first` or `last` and the path of a JSON value, as in `sum .cents`. Numbers must be whole.", Required: true,
 				Form: schema.Form{Named: &schema.Form{Scalar: schema.ScalarText}}, Read: func(v schema.Value) { readValues(v, a) }},
+			{Name: "time", Doc: "Where a record has its time, as it was read: a rule.", Form: schema.Form{Either: ruleForms()}, Read: func(v schema.Value) { a.Time = oneRule(v) }, Shown: "the time of the record"},
+			timeUnitField(&a.Unit),
 			schema.PauseField("grace", &a.Grace, "How much older than the newest record of its input partition a record may be and still count. A window is closed that long after its end, by the times of the records.").Or("0s"),
 			schema.WindowField("idle", &a.Idle, "Close the windows of a partition that gets no new record for this time, after all its records were read. A window is closed when its end is at least `idle` + `grace` + 5s ago. With `forever`, only newer records close windows.").Or("1m"),
 			schema.DurationField("max_ahead", &a.MaxAhead, "How far the time of a record may be ahead of the clock. A record further ahead is parked, and closes no window.").Or("5m"),
+			maxBehindField(&a.MaxBehind, ""),
 			thenField("late", &a.Late, "A record whose window is closed: `park` parks it, `drop` loses it, `stop` ends the pipeline."),
 			schema.DurationField("correct", &a.Correct, "How long a closed window still takes late records. Its result is then written again, with a greater number in the header `semel-revision`. Not for sessions.").Means("0s: a result is written once"),
 			schema.DurationField("early", &a.Early, "Write early results of open windows that have changed, at most once in this time. Their header `semel-final` is `false`. A takeover may write one again.").Means("only final results"),
 		},
 		Refused: refusedInAggregate,
 		Check: func(v schema.Value, there schema.Members) {
+			if unit, ok := there["time_unit"]; ok && a.Time == nil {
+				unit.Wrong("it is only for time, whose rule finds a time")
+			}
 			if correct, ok := there["correct"]; ok && a.Over.Gap() > 0 {
 				correct.Wrong("sessions cannot be corrected, because a late record may join sessions whose results are written: write a longer grace instead")
 			}
@@ -48,6 +55,7 @@ func aggregateMapping(a *stream.Aggregate) schema.Mapping {
 
 func overMapping(over *stream.Window) schema.Mapping {
 	var tumbling, hopping, every, session, most time.Duration
+	var zone *time.Location
 	return schema.Mapping{
 		Fields: []schema.Field{
 			schema.DurationField("tumbling", &tumbling, "Windows of this size, one after the other. They start at multiples of the size since 1970 in UTC, so windows of an hour start at the full hour."),
@@ -55,6 +63,8 @@ func overMapping(over *stream.Window) schema.Mapping {
 			schema.DurationField("every", &every, "The distance between the starts of hopping windows, at most their size."),
 			schema.DurationField("session", &session, "A window ends when its group has no record for longer than this gap. It starts at its first record, and has no fixed size."),
 			schema.DurationField("max", &most, "The greatest length of a session. A record that would make the session longer begins another one."),
+			{Name: "zone", Doc: "For `tumbling` windows of whole days: the time zone whose days they are, such as `Europe/Vienna`. A day starts when it starts there, so it has 23 or 25 hours if clocks are changed in it. Days are counted from 1970-01-01.",
+				Form: schema.Form{Scalar: schema.ScalarText}, Shown: "UTC", Read: func(v schema.Value) { zone = readZone(v) }},
 		},
 		OneOf: [][]string{{"tumbling", "hopping", "session"}},
 		Check: func(v schema.Value, there schema.Members) {
@@ -68,7 +78,17 @@ func overMapping(over *stream.Window) schema.Mapping {
 					with.Wrong("it is only for %s", pair[0])
 				}
 			}
+			if member, ok := there["zone"]; ok {
+				switch {
+				case tumbling == 0:
+					member.Wrong("it is only for tumbling")
+				case tumbling%day != 0:
+					member.Wrong("it is only for windows of whole days, as in tumbling: 1d")
+				}
+			}
 			switch {
+			case zone != nil && tumbling > 0 && tumbling%day == 0:
+				*over = stream.Days(int(tumbling/day), zone)
 			case hopping > 0 && every > 0:
 				*over = stream.Hopping(hopping, every)
 			case session > 0 && most > 0:
@@ -84,6 +104,22 @@ func overMapping(over *stream.Window) schema.Mapping {
 			}
 		},
 	}
+}
+
+const day = 24 * time.Hour
+
+// readZone reads the name of a time zone.
+func readZone(v schema.Value) *time.Location {
+	var name string
+	if v.Text(&name); name == "" {
+		return nil // already reported
+	}
+	zone, err := time.LoadLocation(name)
+	if err != nil || zone == time.Local {
+		v.Wrong("%q is no time zone: write its name in the IANA database, as in Europe/Vienna", name)
+		return nil
+	}
+	return zone
 }
 
 // readValues reads the values in their order.

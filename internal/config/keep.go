@@ -1,6 +1,8 @@
 package config
 
 import (
+	"time"
+
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/semel-dev/semel/internal/schema"
@@ -42,28 +44,52 @@ func keepMapping(k *stream.Keep) schema.Mapping {
 	}
 	return schema.Mapping{
 		Fields: []schema.Field{
-			rule("first", &k.First, "Where a message has its time: a rule. The earliest message of a key takes effect, once no earlier one can come. A time is a text as in RFC 3339, or whole milliseconds since 1970. Keys are remembered by these times."),
+			rule("first", &k.First, "Where a message has its time: a rule. The earliest message of a key takes effect, once no earlier one can come. Keys are remembered by these times."),
+			timeUnitField(&k.Unit),
 			schema.PartField("last", func() schema.Mapping { return overMapping(&k.Last) }, "The last message of a key takes effect in each window over the times of the records. With `session`, that is after a time without messages of the key.").Titled("Windows"),
 			rule("newest", &k.Newest, "Where a message has its version: a rule. A message takes effect immediately if its version is newer than all before, for as long as `window` remembers them. A version is a whole number, a time as in RFC 3339, or another text of at most 32 bytes, ordered by its bytes."),
 			schema.PauseField("grace", &k.Grace, "How much older than the newest record of its partition a record may be. A record is held until the newest one is later by that much. Not for `newest`.").Or("0s"),
 			schema.WindowField("idle", &k.Idle, "In a partition that gets no new record for this time, after all its records were read, held records take effect when the clock is `idle` + `grace` + 5s later. With `forever`, only newer records have that effect. Not for `newest`.").Or("1m"),
 			schema.DurationField("max_ahead", &k.MaxAhead, "How far the time of a record may be ahead of the clock. A record further ahead is parked. Not for `newest`.").Or("5m"),
+			maxBehindField(&k.MaxBehind, " Not for `newest`."),
 			thenField("late", &k.Late, "A record that is too old to be held: `park` parks it, `drop` loses it, `stop` ends the pipeline. Not for `newest`."),
 		},
 		OneOf: [][]string{{"first", "last", "newest"}},
 		Check: func(v schema.Value, there schema.Members) {
 			if _, ok := there["newest"]; ok {
-				for _, name := range []string{"grace", "idle", "max_ahead", "late"} {
+				for _, name := range []string{"grace", "idle", "max_ahead", "max_behind", "late"} {
 					if member, ok := there[name]; ok {
 						member.Wrong("newest holds no records, and takes each newer version immediately: leave it out")
 					}
 				}
+			}
+			if unit, ok := there["time_unit"]; ok && k.First == nil {
+				unit.Wrong("it is only for first, whose rule finds a time")
 			}
 			if last, ok := there["last"]; ok && k.Last.Gap() == 0 && k.Last.Every() != k.Last.Size() {
 				last.Wrong("windows that overlap would keep a message several times: use tumbling or session")
 			}
 		},
 	}
+}
+
+// timeUnitField is the field that says how a rule has a time.
+func timeUnitField(unit *stream.TimeUnit) schema.Field {
+	var text string
+	f := schema.ChoiceField("time_unit", &text, "How that field has a time: a number of seconds (`s`), milliseconds (`ms`), microseconds (`us`) or nanoseconds (`ns`) since 1970, which may be a text and have decimals, or a text as in RFC 3339 (`rfc3339`). Without it, a text as in RFC 3339 is a time, and so is a number whose size allows one unit only for the times from 1973 to 5138: one of 9 to 11 digits has seconds, of 12 to 14 milliseconds, of 15 to 17 microseconds, and of 18 to 20 nanoseconds.",
+		"s", "ms", "us", "ns", "rfc3339").Means("recognised")
+	choose := f.Read
+	f.Read = func(v schema.Value) {
+		if choose(v); text != "" {
+			*unit, _ = stream.ParseTimeUnit(text) // choose has checked it
+		}
+	}
+	return f
+}
+
+// maxBehindField is the field that bounds the times of records in the past.
+func maxBehindField(target *time.Duration, more string) schema.Field {
+	return schema.WindowField("max_behind", target, "How far the time of a record may be behind the clock. A record further behind is parked. A record without a time or before 1970 is parked in any case."+more).Means("times since 1973, because earlier ones are nearly always in the wrong unit; `forever` allows them")
 }
 
 // checkKeep reports what cannot be combined with keep in a Kafka transaction.

@@ -27,7 +27,6 @@ var (
 		"suppress":       "results are final, so there is nothing to suppress: leave it out. Nothing is written early because memory is full",
 		"retractions":    appendInstead,
 		"watermark":      "time is counted for each partition, not for each key: a key that never returns would leave its windows open. Set grace and idle",
-		"time":           "windows go by the times of the records. For the times of arrival, set message.timestamp.type=LogAppendTime on the topic",
 		"store":          "open windows are in the topic GROUP-state, because they commit with outputs and offsets: leave it out",
 	}
 )

@@ -245,12 +245,24 @@ func (e *explainer) windowFailures(add func(at, then string)) {
 		add("a record comes after its window is closed", "it is late: "+late+"; a redrive does not change that. "+closed)
 	}
 	add("a record is more than "+schema.Duration(agg.MaxAhead)+" ahead of the clock", "it is parked, and closes no window")
+	add(tooOld(agg.MaxBehind), "it is parked")
 	if agg.Idle == semel.Forever {
 		add("no more records come", "windows that are open stay open until "+e.newer()+" newer (idle: forever)")
 		return
 	}
 	add("no more records come", e.quiet(agg.Idle)+", each window is closed if its end is at least idle + grace + "+schema.Duration(stream.ClockMargin)+" ago"+
 		". If the topic has message.timestamp.type=LogAppendTime, no later record is older. With CreateTime, a record that its producer holds back for longer than grace and idle is late")
+}
+
+// tooOld says which times of records are refused.
+func tooOld(behind time.Duration) string {
+	switch {
+	case behind == 0:
+		return "a record has no time, or one from before 1973"
+	case behind >= semel.Forever:
+		return "a record has no time, or one from before 1970"
+	}
+	return "a record has no time, or is more than " + schema.Duration(behind) + " behind the clock"
 }
 
 // newer says which records close the window of a record, up to an adjective.
@@ -289,13 +301,14 @@ func (e *explainer) keepFailures(add func(at, then string)) {
 	}
 	late := tooLate(k.Late)
 	if k.First != nil {
-		add("another record of the key comes", "the earlier one is held, and the other is superseded; after one has taken effect, others are duplicates for "+schema.Duration(e.pipeline.Window)+" (window)")
+		add("another record of the key comes", "the earlier one is held, and the other is superseded, unless they are "+schema.Duration(e.pipeline.Window)+" apart (window); after one has taken effect, others are duplicates for "+schema.Duration(e.pipeline.Window)+" (window)")
 		add("a record is older than the "+e.newest()+" by more than the grace of "+schema.Duration(k.Grace), "it is late, unless it is a duplicate: "+late)
 	} else {
 		add("another record of the key comes", "the later one is held, and the other is superseded; held records take effect once for each key and window ("+k.Last.String()+")")
 		add("a record comes after its window is closed", "it is late: "+late+"; a redrive does not change that. A window is closed when "+e.newer()+" newer than the window's end by at least the grace of "+schema.Duration(k.Grace))
 	}
 	add("a record is more than "+schema.Duration(k.MaxAhead)+" ahead of the clock", "it is parked, and releases no held record")
+	add(tooOld(k.MaxBehind), "it is parked")
 	if k.Idle == semel.Forever {
 		add("no more records come", "records are held until "+e.newer()+" newer (idle: forever)")
 		return

@@ -17,12 +17,15 @@ type Found struct {
 // is for rules with Size or Gap.
 func (s *State) At(id string, when int64) (list []Found) {
 	r := &s.rule
-	start := when - when%max(r.Size, 1)
+	var start, end int64
+	if r.Size > 0 {
+		start, end = r.window(when)
+	}
 	for _, e := range s.open[id] {
 		h := Found{e.first, e.last, e.deadline, true, e.when, e.offset}
 		switch {
 		case r.Size > 0 && e.first == start:
-			h.Last = start + r.Size
+			h.Last = e.deadline
 		case r.Gap > 0 && e.first <= when+r.Gap && e.last >= when-r.Gap:
 		default:
 			continue
@@ -30,9 +33,9 @@ func (s *State) At(id string, when int64) (list []Found) {
 		list = append(list, h)
 	}
 	if len(list) == 0 && r.Size > 0 {
-		list = append(list, Found{First: start, Last: start + r.Size, Deadline: start + r.Size})
+		list = append(list, Found{First: start, Last: end, Deadline: end})
 	} else if len(list) == 0 {
-		list = append(list, Found{First: when, Last: when, Deadline: when + min(r.Gap+1, r.Most)})
+		list = append(list, Found{First: when, Last: when, Deadline: when + r.Gap + 1})
 	}
 	return list
 }

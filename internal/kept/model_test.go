@@ -23,6 +23,7 @@ type input struct {
 	id           string
 	when, offset int64
 	gone         bool // it or a record in its place took effect
+	group        int  // with First, of records of which one takes effect
 }
 
 // model says which records take effect, from all that were added.
@@ -30,6 +31,35 @@ type model struct {
 	rule      Rule
 	watermark int64
 	inputs    []input
+	groupsOf  int // with First, how many there were
+}
+
+// add adds a record that is not late. With First, it joins the held record that is before it
+// by less than Apart, or takes the place of those that are behind it by less than that.
+func (m *model) add(in input) {
+	if m.rule.First {
+		first := map[int]int64{} // the time of each group's held record
+		for _, o := range m.inputs {
+			if when, ok := first[o.group]; o.id == in.id && (!ok || o.when < when) {
+				first[o.group] = o.when
+			}
+		}
+		m.groupsOf++
+		in.group = m.groupsOf
+		for group, when := range first {
+			if when <= in.when && in.when-when < m.rule.Apart {
+				in.group = group
+			}
+		}
+		if in.group == m.groupsOf {
+			for i := range m.inputs {
+				if when, ok := first[m.inputs[i].group]; ok && when > in.when && when-in.when < m.rule.Apart {
+					m.inputs[i].group = in.group
+				}
+			}
+		}
+	}
+	m.inputs = append(m.inputs, in)
 }
 
 func (m *model) clone() *model {
@@ -43,7 +73,8 @@ func (m *model) groups() (list [][]int, deadlines []int64) {
 	byID := map[string][]int{}
 	for i, in := range m.inputs {
 		if !in.gone {
-			byID[in.id] = append(byID[in.id], i)
+			id := fmt.Sprint(in.id, " ", in.group)
+			byID[id] = append(byID[id], i)
 		}
 	}
 	for _, all := range byID {
@@ -75,12 +106,13 @@ func (m *model) quiet(to int64) bool {
 	return true
 }
 
-// due returns the records that take effect, in order, and removes them.
-func (m *model) due(most int) (out []string) {
+// due returns the records that take effect, in order, and removes them. They are those of an
+// id, or of all.
+func (m *model) due(id string, most int) (out []string) {
 	list, deadlines := m.groups()
 	var at []int
 	for i := range list {
-		if deadlines[i] <= m.watermark {
+		if deadlines[i] <= m.watermark && (id == "" || m.inputs[list[i][0]].id == id) {
 			at = append(at, i)
 		}
 	}
@@ -298,7 +330,7 @@ func (b *bounded) check(t *testing.T, s *State, log *changelog, written [][]byte
 // that hold in each history are at hold.
 func TestHeldRecordsAreThoseOfTheModel(t *testing.T) {
 	t.Parallel()
-	rules := []Rule{{First: true}, {First: true, Grace: 30}, {Size: 20}, {Size: 20, Grace: 30}}
+	rules := []Rule{{First: true, Apart: math.MaxInt64}, {First: true, Grace: 30, Apart: math.MaxInt64}, {First: true, Grace: 60, Apart: 15}, {Size: 20}, {Size: 20, Grace: 30}}
 	for i, rule := range slices.Repeat(rules, 2) {
 		rule.MaxAhead = math.MaxInt32
 		seed, onDisk := newSeed(t), i >= len(rules)
@@ -342,6 +374,11 @@ func hold(t *testing.T, rule Rule, onDisk bool, seed uint64) (h history) {
 		}
 		gone := 0
 		var held []input
+		var got []string
+		took := func(id string, when int64, value []byte) error {
+			got = append(got, fmt.Sprintf("%s at %d: %s", id, when, value))
+			return nil
+		}
 		for range random.IntN(10) {
 			now += random.Int64N(5)
 			in := input{id: string(rune('a' + random.IntN(5))), when: now - random.Int64N(2*rule.Grace+10), offset: offset}
@@ -357,6 +394,15 @@ func hold(t *testing.T, rule Rule, onDisk bool, seed uint64) (h history) {
 					t.Fatal("a record may be too far ahead of the clock")
 				}
 			}
+			if rule.First && random.IntN(4) > 0 { // as a session does
+				n := len(got)
+				if err := s.EmitOf(in.id, took); err != nil {
+					t.Fatal(err)
+				}
+				if want := trial.due(in.id, math.MaxInt); !slices.Equal(got[n:], want) {
+					t.Fatalf("got %q of %s, want %q at the watermark %d", got[n:], in.id, want, trial.watermark)
+				}
+			}
 			v, replaced := s.Add(in.id, in.when, in.offset, strconv.AppendInt(nil, in.offset, 10))
 			late := rule.First && in.when < trial.watermark || rule.Size > 0 && (in.when/rule.Size+1)*rule.Size <= trial.watermark
 			if late != (v == Late) {
@@ -364,12 +410,12 @@ func hold(t *testing.T, rule Rule, onDisk bool, seed uint64) (h history) {
 			}
 			if !late {
 				held = append(held, in)
+				trial.add(in)
 				if gone += replaced; v == Superseded {
 					gone++
 				}
 			}
 		}
-		trial.inputs = append(trial.inputs, held...)
 		if random.IntN(20) == 0 {
 			now += 100
 			if want := trial.quiet(now - rule.Grace - 5); s.Quiet(now, 5) != want || want && !s.Due() {
@@ -381,12 +427,9 @@ func hold(t *testing.T, rule Rule, onDisk bool, seed uint64) (h history) {
 			t.Fatalf("the watermark is %d, want %d", watermark, trial.watermark)
 		}
 		most := random.IntN(12)
-		var got []string
-		n, err := s.Emit(most, func(id string, when int64, value []byte) error {
-			got = append(got, fmt.Sprintf("%s at %d: %s", id, when, value))
-			return nil
-		})
-		if want := trial.due(most); err != nil || n != len(want) || !slices.Equal(got, want) {
+		early := len(got)
+		n, err := s.Emit(most, took)
+		if want := trial.due("", most); err != nil || n != len(want) || !slices.Equal(got[early:], want) {
 			t.Fatalf("got %q, want %q at the watermark %d", got, want, trial.watermark)
 		}
 		if s.Origins() != origins {
@@ -416,8 +459,8 @@ func hold(t *testing.T, rule Rule, onDisk bool, seed uint64) (h history) {
 				batch[window] = in
 			}
 		}
-		if s.Open() != heldBefore+len(held)-gone-n {
-			t.Fatalf("%d are held, of %d and %d new ones, %d superseded and %d that took effect", s.Open(), heldBefore, len(held), gone, n)
+		if s.Open() != heldBefore+len(held)-gone-len(got) {
+			t.Fatalf("%d are held, of %d and %d new ones, %d superseded and %d that took effect", s.Open(), heldBefore, len(held), gone, len(got))
 		}
 		if log.same(t, rule, s); random.IntN(10) == 0 {
 			s = log.restored(t, rule) // perhaps from the copy on disk
@@ -565,7 +608,7 @@ func TestAChangelogIsBoundedWhileVersionsStay(t *testing.T) {
 	}
 }
 
-func TestVersionsAndTimes(t *testing.T) {
+func TestVersions(t *testing.T) {
 	t.Parallel()
 	sorted := [][]string{
 		{"-9223372036854775808", "-1", "0", "9", "10", "9223372036854775807"},
@@ -592,16 +635,6 @@ func TestVersionsAndTimes(t *testing.T) {
 	}
 	if _, err := ParseVersion(bytes.Repeat([]byte("x"), MaxVersion+1)); err == nil {
 		t.Error("a long text is a version")
-	}
-	for text, want := range map[string]int64{"12": 12, "1970-01-01T00:00:02.5Z": 2500} {
-		if got, err := ParseTime([]byte(text)); err != nil || got != want {
-			t.Errorf("%s is %d, %v", text, got, err)
-		}
-	}
-	for _, text := range []string{"", "-1", "yesterday", "1.5", "1969-12-31T00:00:00Z"} {
-		if got, err := ParseTime([]byte(text)); err == nil {
-			t.Errorf("%q is the time %d", text, got)
-		}
 	}
 }
 

@@ -22,8 +22,8 @@ func (v *visit) span() (first, last int64) {
 }
 
 func (v *visit) deadline(rule Rule) int64 {
-	first, last := v.span()
-	return min(last+rule.Gap+1, first+rule.Most)
+	_, last := v.span()
+	return last + rule.Gap + 1
 }
 
 // kept is the record that takes effect: the last one, and of those the one read last.
@@ -37,7 +37,7 @@ func (v *visit) kept() input {
 type visits []visit
 
 // add joins a record and the open sessions that are at most a gap away, the earlier ones
-// first, as long as the session is shorter than the greatest length. It reports whether the
+// first, as long as the session is not longer than the greatest length. It reports whether the
 // record is late.
 func (vs *visits) add(rule Rule, watermark int64, in input) (late bool) {
 	joined := visit{in.id, []input{in}}
@@ -52,7 +52,7 @@ func (vs *visits) add(rule Rule, watermark int64, in input) (late bool) {
 		both := visit{in.id, slices.Concat(joined.records, v.records)}
 		from, to := both.span()
 		near := first <= in.when+rule.Gap && last >= in.when-rule.Gap
-		if v.id == in.id && near && v.deadline(rule) > watermark && to-from < rule.Most {
+		if v.id == in.id && near && v.deadline(rule) > watermark && to-from <= rule.Most {
 			joined = both
 		} else {
 			others = append(others, v)

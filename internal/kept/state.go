@@ -7,25 +7,38 @@ import (
 	"slices"
 
 	"github.com/semel-dev/semel/internal/changes"
+	"github.com/semel-dev/semel/internal/days"
 	"github.com/semel-dev/semel/internal/livelog"
 	"github.com/semel-dev/semel/internal/locallog"
 )
 
 // Rule says which record of a key is kept. All times are in milliseconds. One of First,
-// Size, Gap and Window is set.
+// Size, Gap and Window is set. A State uses its Rule alone.
 type Rule struct {
-	// First keeps the record with the smallest time.
+	// First keeps the record with the smallest time. A record that is later than a held one
+	// by Apart or more is not superseded by that one.
 	First bool
-	// Size keeps the last record of each window of this size.
+	Apart int64
+	// Size keeps the last record of each window of this size, or of each of Days.
 	Size int64
-	// Gap keeps the last record before a time without records, or of a session of the
-	// length Most.
+	Days *days.Days
+	// Gap keeps the last record before a longer time without records. The first and the last
+	// record of such a session are at most Most apart.
 	Gap, Most int64
 	// Window remembers the newest version for this time. Forever is math.MaxInt64.
 	Window int64
 	// Grace is how much older than the newest record a record may be. MaxAhead is how far
 	// it may be ahead of the clock.
 	Grace, MaxAhead int64
+}
+
+// window returns the start and the end of the window that has a time.
+func (r *Rule) window(when int64) (start, end int64) {
+	if r.Days != nil {
+		return r.Days.Bounds(when)
+	}
+	start = when - when%r.Size
+	return start, start + r.Size
 }
 
 // State holds the records of one partition, or the versions. Changes belong to an open
@@ -64,7 +77,7 @@ type State struct {
 // entry is a record that is held, or a version.
 type entry struct {
 	// first and last are the times of the first and the last record of a session. first is
-	// the start of a window, and otherwise 0. Of several entries of an id with the same
+	// the start of a window, with First the time of the record, and for a version 0. Of several entries of an id with the same
 	// first, all but one are due: a record may begin a session at the time at which another
 	// one began that is closed.
 	first, last int64
@@ -169,17 +182,18 @@ func (s *State) addFirst(id string, e entry) (v Verdict, replaced int) {
 		return Late, 0
 	}
 	list := s.touch(id)
-	if len(list) > 0 && list[0].when <= e.when {
+	if slices.ContainsFunc(list, func(o entry) bool { return o.when <= e.when && e.when-o.when < s.rule.Apart }) {
 		return Superseded, 0
 	}
-	e.deadline, e.value = e.when+1, slices.Clone(e.value)
-	s.put(id, nil, e)
-	return Held, len(list)
+	others := slices.DeleteFunc(list, func(o entry) bool { return o.when > e.when && o.when-e.when < s.rule.Apart })
+	replaced = len(list) - len(others)
+	e.first, e.deadline, e.value = e.when, e.when+1, slices.Clone(e.value)
+	s.put(id, others, e)
+	return Held, replaced
 }
 
 func (s *State) addLast(id string, e entry) (v Verdict, replaced int) {
-	e.first = e.when - e.when%s.rule.Size
-	if e.deadline = e.first + s.rule.Size; e.deadline <= s.progress.Watermark {
+	if e.first, e.deadline = s.rule.window(e.when); e.deadline <= s.progress.Watermark {
 		return Late, 0
 	}
 	list := s.touch(id)
@@ -202,7 +216,7 @@ func (s *State) addToSession(id string, e entry) (v Verdict, replaced int) {
 	var others []entry
 	for _, o := range s.list(id) {
 		first, last := min(o.first, e.first), max(o.last, e.last)
-		if o.deadline <= s.progress.Watermark || o.first > when+s.rule.Gap || o.last < when-s.rule.Gap || last-first >= s.rule.Most {
+		if o.deadline <= s.progress.Watermark || o.first > when+s.rule.Gap || o.last < when-s.rule.Gap || last-first > s.rule.Most {
 			others = append(others, o)
 			continue
 		}
@@ -211,7 +225,7 @@ func (s *State) addToSession(id string, e entry) (v Verdict, replaced int) {
 			e.when, e.offset, e.value, e.ref = o.when, o.offset, o.value, o.ref
 		}
 	}
-	if e.deadline = min(e.last+s.rule.Gap+1, e.first+s.rule.Most); e.deadline <= s.progress.Watermark {
+	if e.deadline = e.last + s.rule.Gap + 1; e.deadline <= s.progress.Watermark {
 		return Late, 0
 	}
 	if e.offset == offset {
@@ -320,19 +334,41 @@ func (s *State) Emit(most int, fn func(id string, when int64, value []byte) erro
 		if e == nil {
 			break
 		}
-		when, value := e.when, e.value
-		if e.stored() {
-			if value, err = s.Read(nil, e.ref); err != nil {
-				return n, err
-			}
-		}
 		s.pop()
-		s.changed[t.id] = slices.DeleteFunc(s.touch(t.id), t.is)
-		if err := fn(t.id, when, value); err != nil {
+		if err := s.emit(t, e, fn); err != nil {
 			return n, err
 		}
 	}
 	return n, nil
+}
+
+// EmitOf passes the due records of one id to fn, ahead of all others. So the next record of
+// the id is decided by what took effect, whatever else the transaction has. It is for First.
+// After an error, the transaction must be dropped.
+func (s *State) EmitOf(id string, fn func(id string, when int64, value []byte) error) error {
+	for {
+		list := s.list(id)
+		at := slices.IndexFunc(list, func(e entry) bool { return e.deadline <= s.progress.Watermark })
+		if at < 0 {
+			return nil
+		}
+		e := &list[at]
+		if err := s.emit(timer{e.deadline, e.first, id}, e, fn); err != nil {
+			return err
+		}
+	}
+}
+
+// emit removes an entry and passes its record to fn.
+func (s *State) emit(t timer, e *entry, fn func(id string, when int64, value []byte) error) (err error) {
+	when, value := e.when, e.value
+	if e.stored() {
+		if value, err = s.Read(nil, e.ref); err != nil {
+			return err
+		}
+	}
+	s.changed[t.id] = slices.DeleteFunc(s.touch(t.id), t.is)
+	return fn(t.id, when, value)
 }
 
 // Quiet moves the watermark of a partition that has no new records. All records before a

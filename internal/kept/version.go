@@ -8,19 +8,6 @@ import (
 	"time"
 )
 
-// ParseTime reads a time in milliseconds: a whole number of milliseconds since the Unix
-// epoch, or a text as in RFC 3339.
-func ParseTime(text []byte) (int64, error) {
-	if n, err := strconv.ParseInt(string(text), 10, 64); err == nil && n >= 0 {
-		return n, nil
-	}
-	t, err := time.Parse(time.RFC3339Nano, string(text))
-	if err != nil || t.UnixMilli() < 0 {
-		return 0, fmt.Errorf("%s is no time: write a text as in RFC 3339 (2026-01-31T12:00:00Z), or whole milliseconds since 1970", shorten(text))
-	}
-	return t.UnixMilli(), nil
-}
-
 // MaxVersion is the length of the longest version that is a text.
 const MaxVersion = 32
 

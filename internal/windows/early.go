@@ -37,17 +37,9 @@ func (s *State) Preview(most int, fn func(*stream.Closed) error) (n int, err err
 
 // openEnds returns the ends of a group's open windows with panes that have changed.
 func (s *State) openEnds(g *group) (ends []int64) {
-	r := &s.rule
 	for i := range g.panes {
-		p := &g.panes[i]
-		switch {
-		case p.txn < s.since:
-		case r.gap > 0 && p.first > s.present.Watermark:
-			ends = append(ends, p.first)
-		case r.gap == 0:
-			for end := max(p.first, r.endAfter(s.present.Watermark)); end <= r.last(p); end += r.every {
-				ends = append(ends, end)
-			}
+		if p := &g.panes[i]; p.txn >= s.since {
+			ends = slices.AppendSeq(ends, s.rule.ends(p, s.present.Watermark, never))
 		}
 	}
 	slices.Sort(ends)

@@ -282,6 +282,9 @@ func (s *State) result(g *group, end int64, fn func(*stream.Closed) error) error
 	panes := s.rule.window(g.panes, end)
 	closed := s.closed.New()
 	*closed = stream.Closed{Key: g.key, Start: timeOf(end - s.rule.size), End: timeOf(end), Revision: panes[0].late}
+	if s.rule.days != nil {
+		closed.Start = timeOf(panes[0].start)
+	}
 	if s.rule.gap > 0 {
 		closed.Start, closed.End, closed.Revision = timeOf(panes[0].start), timeOf(end-s.rule.gap-1), 0
 	}

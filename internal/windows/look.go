@@ -54,9 +54,14 @@ func (s *State) At(key string, when int64) (list []Window, err error) {
 		list = append(list, w)
 	}
 	if r.gap == 0 {
-		slice := pane{start: floor(when, r.slice)}
-		for end := r.endAfter(slice.start); end <= r.last(&slice); end += r.every {
-			add(end, Window{Start: timeOf(end - r.size), End: timeOf(end)})
+		var p pane
+		p.start, p.first = r.sliceOf(when)
+		for end := range r.ends(&p, p.start, never) {
+			w := Window{Start: timeOf(end - r.size), End: timeOf(end)}
+			if r.days != nil {
+				w.Start = timeOf(p.start)
+			}
+			add(end, w)
 		}
 		return list, err
 	}

@@ -1,8 +1,11 @@
 package windows
 
 import (
+	"iter"
 	"slices"
+	"time"
 
+	"github.com/semel-dev/semel/internal/days"
 	"github.com/semel-dev/semel/stream"
 )
 
@@ -11,14 +14,32 @@ type rule struct {
 	size, every, slice int64 // of tumbling and hopping windows
 	gap, most          int64 // of sessions
 	correct            int64
+	days               *days.Days // of tumbling windows in a time zone
 }
 
 func newRule(agg *stream.Aggregate) rule {
 	over := agg.Over
-	return rule{
+	r := rule{
 		size: over.Size().Milliseconds(), every: over.Every().Milliseconds(), slice: over.Slice().Milliseconds(),
 		gap: over.Gap().Milliseconds(), most: over.Most().Milliseconds(), correct: agg.Correct.Milliseconds(),
 	}
+	if zone := over.Zone(); zone != nil {
+		r.days = days.New(zone, int64(over.Size()/(24*time.Hour)))
+	}
+	return r
+}
+
+// isSingle reports whether each pane is a whole window, which ends where the pane says. So the
+// windows that are stored stay as they are if the data of a time zone changes.
+func (r *rule) isSingle() bool { return r.gap > 0 || r.days != nil }
+
+// sliceOf returns the start of the slice that has a time, and the end of its first window.
+func (r *rule) sliceOf(when int64) (start, first int64) {
+	if r.days != nil {
+		return r.days.Bounds(when)
+	}
+	start = floor(when, r.slice)
+	return start, r.endAfter(start)
 }
 
 // floor returns the greatest multiple of a step that is not greater than a number.
@@ -30,19 +51,37 @@ func floor(n, step int64) int64 {
 	return n - rest
 }
 
-// endAfter returns the end of the first tumbling or hopping window that ends after a time.
+// endAfter returns the end of the first window that ends after a time, if panes are slices.
 func (r *rule) endAfter(t int64) int64 { return floor(t-r.size, r.every) + r.every + r.size }
 
 // last returns the end of the last window that a pane is part of.
 func (r *rule) last(p *pane) int64 {
-	if r.gap > 0 {
+	if r.isSingle() {
 		return p.first
 	}
 	return floor(p.start, r.every) + r.size
 }
 
-// nextEnd returns the first end of a tumbling or hopping window that is not emitted.
+// ends yields the ends of the windows that a pane is part of, those after a time and up to
+// another one.
+func (r *rule) ends(p *pane, after, upTo int64) iter.Seq[int64] {
+	return func(yield func(int64) bool) {
+		if r.isSingle() {
+			if p.first > after && p.first <= upTo {
+				yield(p.first)
+			}
+			return
+		}
+		for end := max(p.first, r.endAfter(after)); end <= min(r.last(p), upTo) && yield(end); end += r.every {
+		}
+	}
+}
+
+// nextEnd returns the first end of a window that is not emitted, or a time before it.
 func (r *rule) nextEnd(p *progress, key string) int64 {
+	if r.isSingle() {
+		return 0
+	}
 	if p.Partly > 0 && key > p.Cursor {
 		return p.Partly
 	}
@@ -51,10 +90,7 @@ func (r *rule) nextEnd(p *progress, key string) int64 {
 
 // nextDue returns the end of a group's first window that is not emitted, or never.
 func (r *rule) nextDue(p *progress, g *group) int64 {
-	due, next := never, int64(0)
-	if r.gap == 0 {
-		next = r.nextEnd(p, g.key)
-	}
+	due, next := never, r.nextEnd(p, g.key)
 	for i := range g.panes {
 		end := max(g.panes[i].first, next)
 		if end < due && end <= r.last(&g.panes[i]) && !p.done(end, g.key) {
@@ -74,7 +110,7 @@ func (r *rule) gone(p *progress, key string, of *pane) bool {
 // slice.
 func (r *rule) window(panes []pane, end int64) []pane {
 	other := func(p pane) bool {
-		if r.gap > 0 {
+		if r.isSingle() {
 			return p.first != end
 		}
 		return p.start < end-r.size || p.first > end

@@ -254,8 +254,8 @@ func (s *State) Add(m *semel.Message, key []byte, when, clock int64) (Verdict, e
 // addToSlice adds a message to the pane of its slice. If some of the slice's windows are
 // closed and not emitted yet, it needs a pane that is not part of those.
 func (s *State) addToSlice(m *semel.Message, g *group, when int64) (Verdict, error) {
-	start, watermark := floor(when, s.rule.slice), s.present.Watermark
-	next := pane{start: start, first: s.rule.endAfter(start)}
+	start, first := s.rule.sliceOf(when)
+	next, watermark := pane{start: start, first: first}, s.present.Watermark
 	last := s.rule.last(&next)
 	if last+s.rule.correct <= watermark {
 		return Late, nil
@@ -275,8 +275,7 @@ func (s *State) addToSlice(m *semel.Message, g *group, when int64) (Verdict, err
 		return Added, err
 	}
 	if corrects {
-		first := max(next.first, s.rule.endAfter(watermark-s.rule.correct))
-		for end := first; end <= min(last, watermark); end += s.rule.every {
+		for end := range s.rule.ends(&next, watermark-s.rule.correct, watermark) {
 			if s.present.done(end, g.key) {
 				next.late++
 				s.revised = append(s.revised, windowID{g, end})

@@ -8,12 +8,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/pgstore"
+	"github.com/semel-dev/semel/stream"
 )
 
 // buildingOf reads a configuration with one pipeline to open.
@@ -41,9 +44,18 @@ func TestAPipelineThatStopsNamesTheSettingThatParks(t *testing.T) {
 	settings := map[pipeline.Reason]string{pipeline.ReasonLate: "on_late: park", pipeline.ReasonMismatch: "on_mismatch: park", pipeline.ReasonKeyMissing: "on_missing: park", pipeline.ReasonKeyInvalid: "on_missing: park"}
 	for _, reason := range pipeline.Reasons() {
 		want := "fix the cause and start again, or write " + cmp.Or(settings[reason], "then: park")
-		err := (&Pipeline{stopping{reason: reason}, &config.File{}}).Run(t.Context())
+		err := (&Pipeline{stopping{reason: reason}, &config.File{}, &config.Pipeline{}}).Run(t.Context())
 		if !errors.Is(err, pipeline.ErrStopped) || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", reason, err, want)
+		}
+	}
+	for want, p := range map[string]*config.Pipeline{
+		"or write aggregate.late: park": {Aggregate: &stream.Aggregate{}},
+		"or write key.keep.late: park":  {Key: config.Key{Keep: &stream.Keep{Last: stream.Tumbling(time.Minute)}}},
+		"or write on_late: park":        {Key: config.Key{Keep: &stream.Keep{Newest: &key.Rule{}}}},
+	} {
+		if err := (&Pipeline{stopping{reason: pipeline.ReasonLate}, &config.File{}, p}).Run(t.Context()); !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
 		}
 	}
 }

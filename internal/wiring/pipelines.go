@@ -38,7 +38,7 @@ func OpenPipeline(ctx context.Context, f *config.File, p *config.Pipeline, store
 		err = errors.Join(fmt.Errorf("pipeline %s: %w", p.Name, err), b.close(ctx))
 		return nil, f.RedactError(err)
 	}
-	return &Pipeline{built, f}, nil
+	return &Pipeline{built, f, p}, nil
 }
 
 // Pipeline is an open pipeline. It hides the secrets of the configuration in its
@@ -46,13 +46,14 @@ func OpenPipeline(ctx context.Context, f *config.File, p *config.Pipeline, store
 type Pipeline struct {
 	config.Runnable
 	file *config.File
+	spec *config.Pipeline
 }
 
 // Run runs the pipeline; see config.Runnable.
 func (p *Pipeline) Run(ctx context.Context) error {
 	err := p.Runnable.Run(ctx)
 	if stopped, ok := errors.AsType[*pipeline.StoppedError](err); ok {
-		err = fmt.Errorf("%w, or write %s", err, parkInstead(stopped.Reason))
+		err = fmt.Errorf("%w, or write %s", err, parkInstead(p.spec, stopped.Reason))
 	}
 	if _, ok := errors.AsType[*semel.ScopeError](err); ok {
 		err = fmt.Errorf("%w%s", err, config.TwoWaysOut)
@@ -62,11 +63,17 @@ func (p *Pipeline) Run(ctx context.Context) error {
 
 // parkInstead returns the setting that parks the messages at which a pipeline
 // stops.
-func parkInstead(reason pipeline.Reason) string {
+func parkInstead(p *config.Pipeline, reason pipeline.Reason) string {
 	switch reason {
 	case pipeline.ReasonKeyMissing, pipeline.ReasonKeyInvalid:
 		return "on_missing: park"
 	case pipeline.ReasonLate:
+		switch {
+		case p.Aggregate != nil:
+			return "aggregate.late: park"
+		case p.Holds():
+			return "key.keep.late: park"
+		}
 		return "on_late: park"
 	case pipeline.ReasonMismatch:
 		return "on_mismatch: park"

@@ -69,9 +69,8 @@ func (t *Transactor) newPlacer() *copies.Placer {
 				return t.opts.callFilterMap(ctx, &d.Message, d.Key, t.opts.Timeouts.Transaction)
 			}
 		}
-	} else if t.opts.Keep != nil {
-		place.First = t.opts.Keep.First
 	}
+	place.Time, place.Unit = t.opts.timeRule()
 	return copies.NewPlacer(place)
 }
 
@@ -187,9 +186,9 @@ func (c *copier) forget() {
 	}
 }
 
-// see notes the time of a record of an origin, unless the time is too far ahead of the clock.
+// see notes the time of a record of an origin, unless the time is too far from the clock.
 func (c *copier) see(origin cluster.Partition, when int64, now time.Time) {
-	if c.times != nil && when <= now.Add(c.t.opts.maxAhead()).UnixMilli() {
+	if c.times != nil && when <= now.Add(c.t.opts.maxAhead()).UnixMilli() && c.t.opts.checkPast(when, now.UnixMilli()) == nil {
 		c.news = c.times.See(origin, when) || c.news
 	}
 }

@@ -3,21 +3,17 @@ package kafkatxn
 import (
 	"context"
 	"fmt"
-	"math"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/copies"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/fields"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/internal/changes"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/internal/kept"
 	"github.com/semel-dev/semel/pipeline"
-	"github.com/semel-dev/semel/stream"
 )
 
 func (o *TransactorOptions) validateKeep(wrong *invalid.List) {
@@ -31,22 +27,6 @@ func (o *TransactorOptions) validateKeep(wrong *invalid.List) {
 	if o.Keep.Holds() && o.Transform != nil {
 		wrong.Add("Keep: messages that are held have no Transform. Transform them with a pipeline behind it")
 	}
-}
-
-// ruleOf returns the rule by which records are kept.
-func ruleOf(k *stream.Keep, window time.Duration) kept.Rule {
-	rule := kept.Rule{Grace: k.Grace.Milliseconds(), MaxAhead: k.MaxAhead.Milliseconds()}
-	switch {
-	case k.First != nil:
-		rule.First = true
-	case k.Newest != nil:
-		if rule.Window = math.MaxInt64; window < semel.Forever {
-			rule.Window = max(window.Milliseconds(), 1)
-		}
-	default:
-		rule.Size, rule.Gap, rule.Most = k.Last.Size().Milliseconds(), k.Last.Gap().Milliseconds(), k.Last.Most().Milliseconds()
-	}
-	return rule
 }
 
 // timing returns the time by which keys are remembered.
@@ -65,17 +45,14 @@ func (w *worker) keep(ctx context.Context, p *part, r *kgo.Record, offset int64,
 	if k.Newest != nil {
 		return w.newest(ctx, p, r, id.ID, now)
 	}
-	when := timeOf(r)
-	if k.First != nil {
-		var err error
-		if when, err = fields.Read(w.kept, &w.message, kept.ParseTime); err != nil {
-			return w.fail(ctx, r, 1, semel.Permanent(fmt.Errorf("keep: the time %s: %w", k.First, err)))
-		}
-	}
+	when := w.when
 	if !p.slot.windows.see(r, when, now) {
-		return w.park(ctx, r, pipeline.Park, pipeline.ReasonPermanent, 1, fmt.Errorf("its time %s is more than %v ahead of the clock, which is at %s", text(when), k.MaxAhead, text(now)))
+		return w.park(ctx, r, pipeline.Park, pipeline.ReasonPermanent, 1, w.opts.aheadOf(when, now))
 	}
 	if k.First != nil {
+		if err := w.releaseOf(ctx, p, r, id.ID); err != nil {
+			return err
+		}
 		switch p.slot.state.Decide(d, p.slot.windows.reached(when), when, offset) {
 		case keystate.Duplicate:
 			w.counts.duplicate++
@@ -121,10 +98,10 @@ func (w *worker) newest(ctx context.Context, p *part, r *kgo.Record, id string, 
 	k, st := w.opts.Keep, p.slot.windows.kept
 	when := now
 	if w.opts.EventTime != nil {
-		when = min(timeOf(r), now)
+		when = min(w.when, now)
 	}
 	st.See(when, now)
-	version, err := fields.Read(w.kept, &w.message, kept.ParseVersion)
+	version, err := w.versions.Version(&w.message, kept.ParseVersion)
 	newer := false
 	if err == nil {
 		newer, err = kept.Newer(version, st.Version(id))
@@ -141,6 +118,17 @@ func (w *worker) newest(ctx context.Context, p *part, r *kgo.Record, id string, 
 	if delivered {
 		st.SetVersion(id, version, max(when, st.Watermark()))
 	}
+	return err
+}
+
+// releaseOf delivers the records of an id that are due, before another record of the id is
+// decided. Otherwise that one would be late, or superseded by one that it cannot replace, if
+// both are in one transaction.
+func (w *worker) releaseOf(ctx context.Context, p *part, r *kgo.Record, id string) error {
+	body := w.body
+	err := p.slot.windows.kept.EmitOf(id, func(id string, when int64, value []byte) error { return w.releaseHeld(ctx, p, id, when, value) })
+	w.body = body
+	w.fill(r)
 	return err
 }
 

@@ -63,7 +63,9 @@ func TestWhichRecordIsKept(t *testing.T) {
 			{"c60x", "a5y b12x", ""},               // the watermark is 30
 			{"a40v b10v d29x", "a5y b12x", "d29x"}, // duplicates, and a late one
 			{"e200x", "a5y b12x c60x", "d29x"},
-		}, 3, 4, 2, 1},
+			{"f210x e210x f300x f211x e200y g260x g300y", "a5y b12x c60x e200x f210x", "d29x g260x"}, // in the transaction in which they take effect
+			{"h400x", "a5y b12x c60x e200x f210x g300y", "d29x g260x"},
+		}, 6, 5, 5, 2},
 		{"last", func(*testing.T) stream.Keep {
 			return stream.Keep{Last: stream.Tumbling(time.Minute), Grace: 10 * time.Second, Idle: semel.Forever}
 		}, []step{
@@ -76,11 +78,11 @@ func TestWhichRecordIsKept(t *testing.T) {
 		{"session", func(*testing.T) stream.Keep {
 			return stream.Keep{Last: stream.Session(20*time.Second, time.Minute), Grace: 40 * time.Second, Idle: semel.Forever}
 		}, []step{
-			{"a10x a50y a30z", "", ""},     // the third joins the others
-			{"b10x a69x a71x", "b10x", ""}, // the last would make the session too long
-			{"c111x", "a69x b10x", ""},
-			{"b49x c300x", "a69x a71x b10x c111x", "b49x"},
-		}, 4, 3, 0, 1},
+			{"a10x a50y a30z", "", ""},          // the third joins the others
+			{"b10x a69x a70x a71x", "b10x", ""}, // the last would make the session too long
+			{"c131x", "a70x b10x", ""},
+			{"b69x c300x", "a70x a71x b10x c131x", "b69x"},
+		}, 4, 4, 0, 1},
 		{"newest", func(t *testing.T) stream.Keep { return stream.Keep{Newest: ruleFor(t, ".n")} }, []step{
 			{"a5x a4x a5y b1x", "a5x b1x", ""},
 			{"a5x a6x b0x", "a5x a6x b1x", ""},

@@ -32,6 +32,7 @@ type Trial struct {
 	// written are the records of the open transaction but for those of changelogs.
 	written []*kgo.Record
 	aside   pipeline.Event // of the last message that was parked or dropped
+	early   []*kgo.Record  // what the time of the last message has released
 	// copier chooses partitions with a Repartition, and sent is how many messages came from
 	// each partition then.
 	copier *copier
@@ -117,6 +118,9 @@ func (t *Trial) Send(ctx context.Context, now time.Time, m *semel.Message) (Outc
 		return Outcome{}, err
 	}
 	r.Offset = t.next(id)
+	if err := t.foresee(ctx, t.s.parts[id], r); err != nil {
+		return Outcome{}, err
+	}
 	t.read[id] = r.Offset + 1
 
 	w := &t.s.work
@@ -147,12 +151,33 @@ func (t *Trial) Send(ctx context.Context, now time.Time, m *semel.Message) (Outc
 	return o, err
 }
 
+// foresee moves the watermark by a record that is decided next. With Keep.First, a session
+// releases what is due of the record's key before it decides the record. Here that is a
+// transaction of its own, so that its outputs are told apart from those of the record.
+func (t *Trial) foresee(ctx context.Context, p *part, r *kgo.Record) error {
+	w := &t.s.work
+	if k := w.opts.Keep; k == nil || k.First == nil {
+		return nil
+	}
+	record.Fill(&w.message, r)
+	if _, ok := w.keyOf(); !ok {
+		return nil
+	}
+	now := t.s.t.now()
+	when, err := w.timeOf(r, now)
+	if err != nil || !p.slot.windows.see(r, when, now) {
+		return nil // the record is parked
+	}
+	return t.release(ctx, &t.early)
+}
+
 // Pass lets time pass until a time, and returns the records that are written since the
 // last message: results of windows, or of messages that were held. An error is that of a
 // message that was held and then parked, or of the Aggregator.
 func (t *Trial) Pass(ctx context.Context, now time.Time) (released []*kgo.Record, err error) {
+	released, t.early = t.early, nil
 	if err := t.tell(); err != nil {
-		return nil, err
+		return released, err
 	}
 	step := max(lookEvery, now.Sub(t.now)/mostLooks)
 	for {
@@ -187,6 +212,11 @@ func (t *Trial) settle(ctx context.Context, released *[]*kgo.Record) error {
 	case !o.mixes():
 		t.s.settleQuiet(t.s.t.now(), t.listEnds())
 	}
+	return t.release(ctx, released)
+}
+
+// release writes what is due.
+func (t *Trial) release(ctx context.Context, released *[]*kgo.Record) error {
 	for t.s.due() {
 		t.aside = pipeline.Event{}
 		if err := t.transact(ctx, nil); err != nil {

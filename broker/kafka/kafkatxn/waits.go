@@ -54,11 +54,11 @@ func (w *worker) effect(ctx context.Context, p *part, r *kgo.Record, now int64) 
 		return false, fmt.Errorf("%w: %v", errAgain, err) // a table that cannot be read parks nothing
 	}
 	p.rowsRead = true
-	known, d := w.known, w.d
+	known, d, when := w.known, w.d, w.when
 	if err := w.resumePart(ctx, ctx, p, p.waits.Len()); err != nil {
 		return false, err
 	}
-	w.body, w.known, w.d = body, known, d
+	w.body, w.known, w.d, w.when = body, known, d, when
 	return w.join(ctx, p, r, now)
 }
 

@@ -80,7 +80,7 @@ func (t *Transactor) newWindows(log *locallog.Log) *windowState {
 		ws.agg = windows.New(t.opts.Aggregate)
 		ws.windowed = ws.agg
 	} else {
-		ws.kept = kept.New(ruleOf(t.opts.Keep, t.opts.Window))
+		ws.kept = kept.New(kept.RuleOf(t.opts.Keep, t.opts.Window))
 		ws.windowed = ws.kept
 	}
 	ws.SetCopy(log)
@@ -171,7 +171,10 @@ func (w *worker) aggregate(ctx context.Context, p *part, r *kgo.Record, now int6
 	if w.placer != nil && w.placer.Of(id) != p.id.Number { // where it would have a window of its own
 		return false, w.fail(ctx, r, 1, semel.Permanent(fmt.Errorf("aggregate: the record was copied to the partition of another group key than %q: the filter or the map has changed since; redrive it", id)))
 	}
-	when := timeOf(r)
+	when := w.when
+	if agg.Time != nil {
+		w.message.Time = time.UnixMilli(when)
+	}
 	verdict, err := addTo(p.slot.windows.agg, &w.message, id, when, now)
 	switch {
 	case err != nil && p.slot.windows.log.Err() != nil:
@@ -184,14 +187,11 @@ func (w *worker) aggregate(ctx context.Context, p *part, r *kgo.Record, now int6
 		return false, w.park(ctx, r, agg.Late, pipeline.ReasonLate, 0, fmt.Errorf("the window of its time %s is closed, as all windows up to %s (grace %v): %w",
 			text(when), text(p.slot.windows.Watermark()), agg.Grace, semel.ErrLate))
 	case verdict == windows.Ahead:
-		return false, w.park(ctx, r, pipeline.Park, pipeline.ReasonPermanent, 1, fmt.Errorf("its time %s is more than %v ahead of the clock, which is at %s", text(when), agg.MaxAhead, text(now)))
+		return false, w.park(ctx, r, pipeline.Park, pipeline.ReasonPermanent, 1, w.opts.aheadOf(when, now))
 	}
 	w.counts.delivered++
 	return true, nil
 }
-
-// text returns a time in milliseconds for a message.
-func text(milliseconds int64) string { return time.UnixMilli(milliseconds).UTC().Format(time.RFC3339) }
 
 // addTo turns a panic of an Aggregator into an error.
 func addTo(st *windows.State, m *semel.Message, group []byte, when, now int64) (v windows.Verdict, err error) {

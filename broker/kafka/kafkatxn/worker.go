@@ -47,7 +47,8 @@ type worker struct {
 	group   []byte         // of the record that is being decided, if it is known
 	outputs results.Records
 	results pace.Results
-	kept    *fields.Reader // of the Keep
+	// times and versions read those of records, if a rule finds them.
+	times, versions *fields.Reader
 	// present are the offsets to commit of partitions without records.
 	present map[cluster.Partition]kgo.EpochOffset
 	touched []*part
@@ -67,9 +68,11 @@ type worker struct {
 	// promise is called for each record that was written or failed.
 	promise func(*kgo.Record, error)
 	failed  atomic.Pointer[error]
-	// known and d are those of the record that is being decided.
+	// known, d and when are those of the record that is being decided. when is its time, if
+	// records count by a time.
 	known keyState
 	d     semel.Digest
+	when  int64
 	// resumed is how many records that waited for rows the open transaction has decided,
 	// and resuming says that it decides one now.
 	resumed  int
@@ -103,10 +106,11 @@ func (w *worker) init(s *session) {
 			w.placer = s.t.newPlacer()
 		}
 	}
-	if k := w.opts.Keep; k != nil && k.First != nil {
-		w.kept = fields.New(k.First)
-	} else if k != nil && k.Newest != nil {
-		w.kept = fields.New(k.Newest)
+	if rule, _ := w.opts.timeRule(); rule != nil {
+		w.times = fields.New(rule)
+	}
+	if k := w.opts.Keep; k != nil && k.Newest != nil {
+		w.versions = fields.New(k.Newest)
 	}
 	w.budget = w.opts.newBudget()
 	if w.opts.Repartition != nil {
@@ -461,10 +465,17 @@ func (w *worker) record(ctx context.Context, p *part, r *kgo.Record, offset int6
 
 func (w *worker) decide(ctx context.Context, p *part, r *kgo.Record, offset int64, known keyState, d *semel.Digest, now int64) error {
 	st := p.slot.state
-	if w.opts.Aggregate != nil {
-		p.slot.windows.see(r, timeOf(r), now)
-	}
 	w.body = r.Value
+	var timeless error
+	if w.opts.Aggregate != nil || known == keyKnown && w.opts.isTimed() {
+		w.when, timeless = w.timeOf(r, now)
+		if w.opts.Aggregate != nil && timeless == nil {
+			p.slot.windows.see(r, w.when, now)
+		}
+	}
+	if timeless != nil && known != keyMissing {
+		return w.fail(ctx, r, 1, timeless)
+	}
 	switch known {
 	case keyMissing:
 		then := pipeline.Park
@@ -483,7 +494,7 @@ func (w *worker) decide(ctx context.Context, p *part, r *kgo.Record, offset int6
 	}
 	when, reached := now, now
 	if w.opts.EventTime != nil {
-		when = min(timeOf(r), now)
+		when = min(w.when, now)
 		reached = p.slot.windows.reached(when)
 	}
 	switch st.Decide(d, reached, when, offset) {
@@ -533,9 +544,6 @@ func (w *worker) isRedriven(r *kgo.Record) bool {
 	w.note(r)
 	return header.Redrives(&w.message) > 0
 }
-
-// timeOf returns the time of a record in milliseconds.
-func timeOf(r *kgo.Record) int64 { return max(r.Timestamp.UnixMilli(), 0) }
 
 // join delivers a record or adds it to its window, unless it is filtered out, and reports
 // true; or it parks it.

@@ -37,7 +37,7 @@ func placeOf(t *stream.Table, partition int32) int32 {
 
 // row sets or deletes the row of a case.
 func (b *caseBench) row(c *testCase) {
-	at := c.Time
+	at := c.Time.Time
 	if at.IsZero() {
 		at = b.now
 	}

@@ -13,10 +13,10 @@ import (
 
 // try decides a case as a Kafka transaction does.
 func (b *caseBench) try(ctx context.Context, c *testCase, line *caseLine) (err error) {
-	timed := b.spec.Aggregate != nil || b.spec.Key.Keep != nil
+	timed := b.isTimed()
 	if b.trial == nil {
 		if timed && !c.Time.IsZero() {
-			b.now = c.Time
+			b.now = c.Time.Time
 		}
 		if b.trial, err = kafkakind.Try(b.conf, b.spec, b.now, b.partitions); err != nil {
 			return err
@@ -51,6 +51,9 @@ func (b *caseBench) try(ctx context.Context, c *testCase, line *caseLine) (err e
 	}
 	return b.pass(ctx, line)
 }
+
+// isTimed reports whether messages count by their times, and the clock with them.
+func (b *caseBench) isTimed() bool { return b.spec.Aggregate != nil || b.spec.Key.Keep != nil }
 
 // pass lets time pass, and adds what takes effect to the results.
 func (b *caseBench) pass(ctx context.Context, line *caseLine) error {

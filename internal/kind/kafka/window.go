@@ -163,9 +163,7 @@ func newLookedWindows(p *config.Pipeline) *lookedWindows {
 		return &lookedWindows{state: st, definition: changes.Definition(p.Aggregate.String()), agg: st}
 	}
 	k := p.Key.Keep
-	st := kept.New(kept.Rule{
-		Size: k.Last.Size().Milliseconds(), Gap: k.Last.Gap().Milliseconds(), Most: k.Last.Most().Milliseconds(), Grace: k.Grace.Milliseconds(),
-	})
+	st := kept.New(kept.RuleOf(k, p.Window))
 	return &lookedWindows{state: st, definition: changes.Definition(k.String()), kept: st}
 }
 

@@ -39,7 +39,8 @@ const MaxErrorHeader = 512
 // reason in the headers that Kafka Connect and Spring use. A record that was parked
 // before keeps its first origin. The copy has pipeline.RedriveHeader, so that reading
 // it is a redrive. A copy is never from the future, because brokers refuse such records
-// (message.timestamp.after.max.ms). SpringTime has the time of the record.
+// (message.timestamp.after.max.ms), and never from before 1970. SpringTime has the timestamp
+// of the record.
 func Parked(r *kgo.Record, topic, group string, reason pipeline.Reason, attempts int, cause error) *kgo.Record {
 	text := string(reason)
 	if cause != nil {
@@ -57,7 +58,7 @@ func Parked(r *kgo.Record, topic, group string, reason pipeline.Reason, attempts
 	}
 	now := time.Now()
 	out := &kgo.Record{Topic: topic, Key: r.Key, Value: r.Value, Timestamp: r.Timestamp}
-	if out.Timestamp.After(now) {
+	if out.Timestamp.After(now) || out.Timestamp.UnixMilli() < 0 {
 		out.Timestamp = now
 	}
 	out.Headers = AppendOwn(make([]kgo.RecordHeader, 0, len(r.Headers)+21), r.Headers, "")

@@ -23,12 +23,20 @@ const (
 // in m's own slice, which is reused.
 func Fill(m *semel.Message, r *kgo.Record) {
 	m.ID = ""
-	m.RecordKey, m.Body, m.Time = r.Key, r.Value, r.Timestamp
+	m.RecordKey, m.Body, m.Time = r.Key, r.Value, TimeOf(r.Timestamp.UnixMilli())
 	m.Headers = m.Headers[:0]
 	for i := range r.Headers {
 		m.Headers = append(m.Headers, semel.Header{Name: r.Headers[i].Key, Value: r.Headers[i].Value})
 	}
 	m.Origin = semel.Origin{Source: r.Topic, Partition: r.Partition, Offset: r.Offset}
+}
+
+// TimeOf returns the time of a record with a timestamp, which is -1 without a time.
+func TimeOf(timestamp int64) time.Time {
+	if timestamp == -1 {
+		return time.Time{}
+	}
+	return time.UnixMilli(timestamp)
 }
 
 // Of returns the record of a message for a topic. They share their bytes.

@@ -10,9 +10,9 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/fields"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/groups"
 	"github.com/semel-dev/semel/internal/header"
-	"github.com/semel-dev/semel/internal/kept"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/stream"
 )
 
 // Placer chooses the partitions of copies. All copies with one id are in one partition; with
@@ -21,7 +21,7 @@ type Placer struct {
 	PlacerOptions
 	reader    *key.Reader
 	groups    *groups.Keys
-	first     *fields.Reader
+	times     *fields.Reader
 	message   semel.Message
 	id        []byte
 	partition kgo.TopicPartitioner
@@ -38,8 +38,9 @@ type PlacerOptions struct {
 	// aggregate.
 	By        *key.Rule
 	FilterMap pipeline.FilterMap
-	// First finds the time of a record; nil if the record's own time counts.
-	First *key.Rule
+	// Time finds the time of a record, in a unit; nil if the record's own time counts.
+	Time *key.Rule
+	Unit stream.TimeUnit
 	// Topic is the topic of the copies. Partitions is how many partitions it had at the
 	// start, because new ones would separate copies with one key.
 	Topic      string
@@ -54,8 +55,8 @@ func NewPlacer(o PlacerOptions) *Placer {
 	if o.By != nil {
 		p.groups = groups.New(o.By)
 	}
-	if o.First != nil {
-		p.first = fields.New(o.First)
+	if o.Time != nil {
+		p.times = fields.New(o.Time)
 	}
 	return p
 }
@@ -67,9 +68,9 @@ func NewPlacer(o PlacerOptions) *Placer {
 func (p *Placer) Place(ctx context.Context, r *kgo.Record) (id []byte, partition int32, when int64, err error) {
 	record.Fill(&p.message, r)
 	p.message.Origin.Identity = p.Identities[r.Topic]
-	if when = max(r.Timestamp.UnixMilli(), 0); p.first != nil {
+	if when = r.Timestamp.UnixMilli(); p.times != nil {
 		var none error
-		if when, none = fields.Read(p.first, &p.message, kept.ParseTime); none != nil {
+		if when, none = p.times.Time(&p.message, p.Unit); none != nil {
 			when = -1
 		}
 	}

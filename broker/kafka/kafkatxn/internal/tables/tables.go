@@ -90,6 +90,9 @@ var ErrElsewhere = fmt.Errorf("the topic of the table is not partitioned as the 
 func (r *Reader) rowsOf(l *log, history time.Duration) stream.Rows {
 	return func(key []byte, m *semel.Message) ([]byte, error) {
 		partition := l.place(m.Origin.Partition)
+		if history > 0 && (m.Time.IsZero() || m.Time.Unix() < 0) {
+			return nil, semel.Permanent(errors.New("it has no time since 1970, so the row of its time is not known (history)"))
+		}
 		row, found := l.rows.Find(partition, key, max(m.Time.UnixMilli(), 0), r.now())
 		switch found {
 		case rows.Row:

@@ -1,0 +1,54 @@
+package kept
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel/stream"
+)
+
+// TestTheLastRecordOfEachDayOfAZone has three days that begin at half past six in the evening in
+// UTC, without and with restarts.
+func TestTheLastRecordOfEachDayOfAZone(t *testing.T) {
+	t.Parallel()
+	zone := time.FixedZone("+05:30", 5*3600+1800)
+	keep := &stream.Keep{Last: stream.Days(1, zone), Grace: time.Hour, MaxAhead: time.Hour}
+	for _, restart := range []bool{false, true} {
+		s := New(RuleOf(keep, 0))
+		var log changelog
+		var got []string
+		add := func(day, hour, minute int, want Verdict) {
+			t.Helper()
+			at := time.Date(2026, 3, day, hour, minute, 0, 0, zone).UnixMilli()
+			s.See(at, at)
+			text := fmt.Sprintf("%d %d:%02d", day, hour, minute)
+			if v, _ := s.Add("a", at, at, []byte(text)); v != want {
+				t.Errorf("%s is %d, want %d", text, v, want)
+			}
+			found := s.At("a", at)
+			if v := want; v != Late && (len(found) > 1 || found[0].Last-found[0].First != 24*3600*1000) {
+				t.Errorf("%s is in %+v", text, found)
+			}
+			if _, err := s.Emit(10, func(_ string, _ int64, value []byte) error { got = append(got, string(value)); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			if log.commit(t, s, changesOf(t, s, 1000)); restart {
+				s = log.restored(t, RuleOf(keep, 0))
+			}
+		}
+		add(28, 23, 59, Held)
+		add(29, 0, 0, Held)
+		add(28, 23, 58, Superseded)
+		add(29, 0, 59, Held)
+		add(29, 1, 0, Held) // the watermark is midnight
+		add(28, 23, 59, Late)
+		add(29, 23, 59, Held)
+		add(30, 0, 30, Held)
+		add(31, 0, 0, Held)
+		if want := []string{"28 23:59", "29 23:59"}; !slices.Equal(got, want) {
+			t.Errorf("%q take effect, want %q", got, want)
+		}
+	}
+}
