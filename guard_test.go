@@ -512,3 +512,76 @@ func TestBadOptionsAreNamedAllAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// promising is a store that has other traits than it shows.
+type promising struct {
+	semel.Store
+	traits semel.Traits
+}
+
+func (p promising) Traits() semel.Traits { return p.traits }
+
+func TestAStoreKeepsTheLargestResult(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		results   bool
+		most      int64
+		wants     int64
+		ok        bool
+		wrongText string
+	}{
+		{results: false, wants: 0, ok: true},
+		{results: false, wants: 1, wrongText: "effects return up to 1 bytes, the store keeps 0"},
+		{results: false, most: 10, wants: 1, wrongText: "effects return up to 1 bytes, the store keeps 10"},
+		{results: true, wants: 1 << 40, ok: true}, // without a bound
+		{results: true, most: 1, wants: 0, ok: true},
+		{results: true, most: 1, wants: 1, ok: true},
+		{results: true, most: 1, wants: 2, wrongText: "effects return up to 2 bytes, the store keeps 1"},
+	} {
+		_, err := semel.NewGuard(promising{newStore(t, nil), semel.Traits{Results: c.results, MaxResult: c.most}}, &semel.GuardOptions{MaxResult: c.wants})
+		if (err == nil) != c.ok || err != nil && (!errors.Is(err, semel.ErrResultTooLarge) || !strings.Contains(err.Error(), c.wrongText)) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// TestACompletionIsRepeatedWithGrowingPauses until the lease is over, and only then is its
+// outcome unknown. An error that cannot pass ends it at once.
+func TestACompletionIsRepeatedWithGrowingPauses(t *testing.T) {
+	for _, cause := range []error{errors.New("connection reset"), semel.ErrStoreFailed} {
+		synctest.Test(t, func(t *testing.T) {
+			store := &hooked{Store: newStore(t, nil)}
+			var calls []time.Time
+			store.complete = func(_ context.Context, reqs []semel.CompleteRequest, answers []error) error {
+				calls = append(calls, time.Now())
+				if len(calls)%2 == 0 {
+					answers[0] = cause // of the key, and not of the call
+				}
+				return cause
+			}
+			var j journal
+			g := newGuard(t, store, semel.GuardOptions{Lease: 5 * time.Second, Heartbeat: 4 * time.Second, Observer: &j})
+			began := time.Now()
+			_, err := g.Do(t.Context(), orderKey, j.effect("ok"))
+			if !errors.Is(err, semel.ErrOutcomeUnknown) || !errors.Is(err, cause) || j.runs != 1 {
+				t.Fatalf("%v after %d runs", err, j.runs)
+			}
+			if errors.Is(cause, semel.ErrStoreFailed) {
+				if len(calls) != 1 {
+					t.Errorf("%d calls to a store that has failed", len(calls))
+				}
+				return
+			}
+			pause := time.Millisecond
+			for i := 1; i < len(calls); i++ {
+				if got := calls[i].Sub(calls[i-1]); got != pause {
+					t.Errorf("pause %d is %v, want %v", i, got, pause)
+				}
+				pause = min(2*pause, time.Second)
+			}
+			if took := time.Since(began); took != 5*time.Second || len(calls) < 12 {
+				t.Errorf("%d calls in %v", len(calls), took)
+			}
+		})
+	}
+}
