@@ -48,7 +48,7 @@ var packageMap = map[string][]string{
 	"httpidem/caller":                   {"httpidem", "internal/invalid", "github.com/go-jose/go-jose/v4", "github.com/go-jose/go-jose/v4/jwt"},
 	"httpidem/idemcheck":                {"httpidem"},
 	"store/tiered":                      {".", "filter", "internal/clock", "internal/invalid"},
-	"pipeline":                          {".", "key", "internal/auditlog", "internal/health", "internal/hint", "internal/invalid", "vfs"},
+	"pipeline":                          {".", "key", "internal/auditlog", "internal/coarse", "internal/health", "internal/hint", "internal/invalid", "vfs"},
 	"broker/kafka": {
 		".", "key", "pipeline", "broker/kafka/internal/cluster", "broker/kafka/internal/record", "internal/header", "internal/invalid",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg", "github.com/twmb/franz-go/pkg/sasl",
@@ -56,7 +56,7 @@ var packageMap = map[string][]string{
 	"broker/kafka/kafkatxn": {
 		".", "key", "pipeline", "stream", "broker/kafka", "broker/kafka/internal/cluster", "broker/kafka/internal/record",
 		"broker/kafka/kafkatxn/internal/asides", "broker/kafka/kafkatxn/internal/copies", "broker/kafka/kafkatxn/internal/fields", "broker/kafka/kafkatxn/internal/groups", "broker/kafka/kafkatxn/internal/keystate", "broker/kafka/kafkatxn/internal/marks", "broker/kafka/kafkatxn/internal/members", "broker/kafka/kafkatxn/internal/origins", "broker/kafka/kafkatxn/internal/pace", "broker/kafka/kafkatxn/internal/refusals", "broker/kafka/kafkatxn/internal/results", "broker/kafka/kafkatxn/internal/sample", "broker/kafka/kafkatxn/internal/tables", "broker/kafka/kafkatxn/internal/waits",
-		"internal/changes", "internal/clock", "internal/digest", "internal/header", "internal/health", "internal/invalid", "internal/kept", "internal/locallog", "internal/windows", "vfs",
+		"internal/changes", "internal/clock", "internal/coarse", "internal/digest", "internal/header", "internal/health", "internal/invalid", "internal/kept", "internal/locallog", "internal/windows", "vfs",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg",
 	},
 	"broker/kafka/kafkatxn/internal/asides": {"pipeline"},
@@ -127,6 +127,7 @@ var packageMap = map[string][]string{
 	"internal/slab":     {},
 	"internal/locallog": {"vfs"},
 	"internal/changes":  {},
+	"internal/coarse":   {".", "key"},
 	"internal/days":     {},
 	"internal/kept":     {".", "stream", "internal/changes", "internal/days", "internal/livelog", "internal/locallog"},
 	"internal/windows":  {".", "stream", "internal/changes", "internal/days", "internal/livelog", "internal/locallog", "internal/slab"},

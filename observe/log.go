@@ -57,6 +57,8 @@ type Log struct {
 	lines  map[about]*tally
 	timer  *time.Timer
 	closed bool
+	// differing says that a line told of duplicates that differ in content.
+	differing bool
 }
 
 var _ pipeline.Observer = (*Log)(nil)
@@ -163,6 +165,15 @@ func (l *Log) ObservePipeline(e pipeline.Event) {
 		level, reason = slog.LevelWarn, "" // each reason is different
 	case pipeline.EventMoves:
 		level = slog.LevelInfo
+	case pipeline.EventDiffering:
+		l.mu.Lock()
+		said := l.differing
+		l.differing = true
+		l.mu.Unlock()
+		if said { // one line is enough
+			return
+		}
+		level = slog.LevelWarn
 	case pipeline.EventRetried:
 		if e.Reason == pipeline.HeldReason { // the holder of the key may hang
 			level = slog.LevelWarn
@@ -244,6 +255,8 @@ func describe(e *pipeline.Event, level slog.Level) []slog.Attr {
 		return append(attrs, slog.String("waiting_for", e.Reason))
 	case pipeline.EventMoves:
 		return append(attrs, slog.String("stalled_for", seconds(e.Elapsed)))
+	case pipeline.EventDiffering:
+		attrs = append(attrs, slog.String("cause", "a duplicate differs in content from the message of its key that took effect: the key may be too coarse"))
 	}
 	if e.Count > 0 {
 		attrs = append(attrs, slog.Int("count", e.Count))

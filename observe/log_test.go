@@ -291,3 +291,19 @@ func TestAStallIsTold(t *testing.T) {
 		}
 	}
 }
+
+// TestOneLineTellsOfDuplicatesThatDiffer, however many there are.
+func TestOneLineTellsOfDuplicatesThatDiffer(t *testing.T) {
+	t.Parallel()
+	l, w := newLog(t, slog.LevelInfo, &observe.LogOptions{Burst: 1, Interval: time.Hour})
+	for range 3 {
+		e := parked("7", "secret")
+		e.Kind, e.Count = pipeline.EventDiffering, 4
+		l.ObservePipeline(e)
+	}
+	l.Close()
+	text := w.text.String()
+	if n := strings.Count(text, "differing"); n != 1 || !strings.Contains(text, "the key may be too coarse") || !strings.Contains(text, "orders") || strings.Contains(text, "secret") {
+		t.Errorf("%d lines: %s", n, text)
+	}
+}

@@ -80,6 +80,11 @@ const (
 	// or has no more work.
 	EventStalled
 	EventMoves
+	// EventDiffering: Count duplicates differ in content from the message of their key
+	// that took effect, so the key may be too coarse. Item has the key and the origin of
+	// one of them. If there are very many keys, only a sample of them is compared. With
+	// Options.Fingerprint there are no such events, because such messages are mismatches.
+	EventDiffering
 )
 
 // HeldReason is the reason of an EventRetried for a message that has waited longer than
@@ -89,7 +94,7 @@ const HeldReason = "in flight elsewhere"
 
 // String returns the kind's name in logs.
 func (k EventKind) String() string {
-	names := [...]string{"", "read", "decided", "delivered", "filtered", "settled", "retried", "parked", "dropped", "returned", "paused", "resumed", "failed_open", "source_changed", "standby", "stalled", "moves_again"}
+	names := [...]string{"", "read", "decided", "delivered", "filtered", "settled", "retried", "parked", "dropped", "returned", "paused", "resumed", "failed_open", "source_changed", "standby", "stalled", "moves_again", "differing"}
 	if int(k) < len(names) {
 		return names[k]
 	}
@@ -111,8 +116,8 @@ type Event struct {
 	// next try. Each is zero if it is not known.
 	Attempt int
 	Next    time.Duration
-	// Item is the message of an EventParked, EventDropped, EventRetried or EventStalled.
-	// It is only valid during the call.
+	// Item is the message of an EventParked, EventDropped, EventRetried, EventStalled
+	// or EventDiffering. It is only valid during the call.
 	Item *Item
 	// Items are the messages of an EventDecided of a [Runner], unless they are fresh, and
 	// of an EventFiltered. They are only valid during the call.

@@ -566,4 +566,24 @@ func (r *Runner) observeBatch(items []*Item, elapsed time.Duration) {
 	if failed > 0 {
 		r.observe(Event{Kind: EventDelivered, Count: failed, Elapsed: elapsed, Err: err})
 	}
+	if r.contents != nil {
+		r.observeContents(items)
+	}
+}
+
+// observeContents reports duplicates that differ in content from the message of their key.
+func (r *Runner) observeContents(items []*Item) {
+	differing := Event{Kind: EventDiffering}
+	for _, it := range items {
+		switch {
+		case it.Decision == semel.Fresh && it.Err == nil:
+			r.contents.Fresh(r.contents.Hash(it.Call.Key), it.Message.Body)
+		case it.Decision == semel.Duplicate && r.contents.Differs(r.contents.Hash(it.Call.Key), it.Message.Body):
+			differing.Count++
+			differing.Item = it
+		}
+	}
+	if differing.Count > 0 {
+		r.observe(differing)
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/coarse"
 	"github.com/semel-dev/semel/internal/health"
 )
 
@@ -26,6 +27,7 @@ type Runner struct {
 	letters    DeadLetterStore // Options.DeadLetters, if it implements that; else nil
 	tracer     Tracer          // Options.Observer, if it is one; else nil
 	known      parkedPlaces
+	contents   *coarse.Watch // nil with Options.Fingerprint
 	seed       maphash.Seed
 	partitions atomic.Uint64 // the number of partitions seen
 	delivered  atomic.Uint64 // the number of messages delivered
@@ -69,6 +71,9 @@ func New(source Source, session Session, opts *Options) (*Runner, error) {
 	traits := source.Traits()
 	if err := r.opts.validate(&traits); err != nil {
 		return nil, err
+	}
+	if !r.opts.Fingerprint {
+		r.contents = coarse.New()
 	}
 	if r.traits.Ordered { // otherwise a batch has one item of a group, and none may follow
 		r.pipelined, _ = session.(PipelinedSession)

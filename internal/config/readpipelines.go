@@ -71,7 +71,7 @@ func (k *Kinds) pipelineMapping(p *Pipeline) schema.Mapping {
 			schema.ChoiceField("on_lease_expired", &p.OnLeaseExpired, "After a crash between effect and completion: `retry` processes the message again, with the same key and a higher token. `hold` keeps the key as *unknown* until an operator resolves it.",
 				"retry", "hold").Or("retry"),
 			schema.ChoiceField("on_late", &p.OnLate, "A late message: its own time is longer ago than the window, and its key is not known. In a Kafka transaction only `time: event` has late messages: those that are older than the newest of their partition by more than `grace`.", "run", "park", "drop").Or("run"),
-			schema.ChoiceField("on_mismatch", &p.OnMismatch, "A message whose key was used with another body. `ignore` does not compare bodies.", "ignore", "park", "drop", "stop").Or("ignore"),
+			schema.ChoiceField("on_mismatch", &p.OnMismatch, "A message whose key was used with another body. With `ignore` it is a duplicate, and the log and `semel status` say how many such duplicates there are.", "ignore", "park", "drop", "stop").Or("ignore"),
 			schema.StoreField("store", &p.Store, "Store of the keys. Without it, a pipeline from Kafka to Kafka commits keys, outputs and offsets in one transaction, and one from an outbox delivers every row."),
 			oneKindField("sink", func() schema.Mapping { return kindsMapping(&p.Sink, k.Sinks) }, "sink", "{ stdout: {} }", "Where messages go. It has one kind.").Need(),
 			schema.PartField("on_failure", func() schema.Mapping { return failureMapping(&p.OnFailure) }, "What happens after a failed delivery.").Always(),

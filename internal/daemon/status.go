@@ -52,7 +52,10 @@ type PipelineStatus struct {
 	Settled   int64 `json:"settled"`
 	Fresh     int64 `json:"fresh"`
 	Duplicate int64 `json:"duplicate"`
-	Filtered  int64 `json:"filtered"`
+	// Differ is the number of duplicates that are known to differ in content from the
+	// message of their key that took effect.
+	Differ   int64 `json:"differ,omitempty"`
+	Filtered int64 `json:"filtered"`
 	// Superseded messages did not take effect, because of another one of their key.
 	Superseded int64 `json:"superseded"`
 	Parked     int64 `json:"parked"`
@@ -193,6 +196,8 @@ func (c *tally) ObservePipeline(e pipeline.Event) {
 		if e.Decision == semel.Superseded {
 			c.counted.Superseded += n
 		}
+	case pipeline.EventDiffering:
+		c.counted.Differ += n
 	case pipeline.EventDelivered:
 		if e.Err == nil {
 			c.counted.Fresh += n
@@ -331,7 +336,7 @@ func (s *PipelineStatus) attrs() []any {
 	attrs := []any{
 		slog.Int64("read", s.Read), slog.Int64("fresh", s.Fresh), slog.Int64("duplicate", s.Duplicate), slog.Int64("parked", s.Parked),
 	}
-	for _, of := range []slog.Attr{slog.Int64("filtered", s.Filtered), slog.Int64("superseded", s.Superseded), slog.Int64("held", s.Held), slog.Int64("dropped", s.Dropped)} {
+	for _, of := range []slog.Attr{slog.Int64("differ", s.Differ), slog.Int64("filtered", s.Filtered), slog.Int64("superseded", s.Superseded), slog.Int64("held", s.Held), slog.Int64("dropped", s.Dropped)} {
 		if of.Value.Int64() > 0 {
 			attrs = append(attrs, of)
 		}

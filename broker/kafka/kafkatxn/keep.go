@@ -55,7 +55,7 @@ func (w *worker) keep(ctx context.Context, p *part, r *kgo.Record, offset int64,
 		}
 		switch p.slot.state.Decide(d, p.slot.windows.reached(when), when, offset) {
 		case keystate.Duplicate:
-			w.counts.duplicate++
+			w.duplicate(r, d)
 			return nil
 		case keystate.Again:
 			w.counts.again++

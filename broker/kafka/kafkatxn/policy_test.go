@@ -386,3 +386,36 @@ func TestAllBadOptionsAreNamed(t *testing.T) {
 		}
 	}
 }
+
+// TestDuplicatesThatDifferAreCounted when their transaction is committed.
+func TestDuplicatesThatDifferAreCounted(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(t *testing.T, o *TransactorOptions){
+		"keys":       func(*testing.T, *TransactorOptions) {},
+		"event time": func(_ *testing.T, o *TransactorOptions) { o.EventTime = &EventTime{} },
+		"repartition": func(_ *testing.T, o *TransactorOptions) {
+			o.Repartition = &Repartition{}
+		},
+		"aggregate": func(t *testing.T, o *TransactorOptions) { countIn(t, o, time.Hour) },
+		"map": func(_ *testing.T, o *TransactorOptions) {
+			o.FilterMap = func(context.Context, pipeline.Delivery) ([]byte, bool, error) { return []byte("same"), true, nil }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 1, func(b *bubble) {
+				opts := b.options()
+				change(t, &opts)
+				p := b.start(opts)
+				for _, body := range []string{`{"g":"a","n":1}`, `{"n":1, "g":"a"}`, `{"g":"a","n":2}`, `{"g":"a","n":3}`, `{"g":"a","n":1}`} {
+					b.Write(kafkatest.Record(0, "k", body))
+				}
+				p.Wait(5, kafkatest.Settled)
+				p.Stop()
+				if d, got := p.Events.Decisions(semel.Duplicate), p.Events.Count(pipeline.EventDiffering); d != 4 || got != 2 {
+					t.Errorf("%d of %d duplicates differ", got, d)
+				}
+			})
+		})
+	}
+}

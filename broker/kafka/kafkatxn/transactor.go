@@ -25,6 +25,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/tables"
 	"github.com/semel-dev/semel/internal/changes"
 	"github.com/semel-dev/semel/internal/clock"
+	"github.com/semel-dev/semel/internal/coarse"
 	stall "github.com/semel-dev/semel/internal/health"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/vfs"
@@ -56,6 +57,7 @@ type Transactor struct {
 	byID           bool                           // brokers answer requests for a topic by its id
 	limits         atomic.Pointer[cluster.Limits] // of the topics that it writes
 	health         members.Health
+	contents       *coarse.Watch
 	stall          stall.Stall
 
 	mu      sync.Mutex // guards the fields below
@@ -68,7 +70,7 @@ type Transactor struct {
 // NewTransactor returns a Transactor. It connects in Run. The error names all invalid
 // options and wraps semel.ErrInvalidRequest.
 func NewTransactor(opts *TransactorOptions) (*Transactor, error) {
-	t := &Transactor{slots: map[cluster.Partition]*slot{}, copying: map[cluster.Partition]*copier{}}
+	t := &Transactor{contents: coarse.New(), slots: map[cluster.Partition]*slot{}, copying: map[cluster.Partition]*copier{}}
 	if opts != nil {
 		t.opts = *opts
 	}

@@ -2,6 +2,7 @@ package kafkatxn
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -77,7 +78,9 @@ type worker struct {
 	// and resuming says that it decides one now.
 	resumed  int
 	resuming bool
-	emits    bool // the open transaction writes what became due
+	// differing is one of the duplicates that differ in content.
+	differing *pipeline.Item
+	emits     bool // the open transaction writes what became due
 	// refusals are the topics to which a Transform cannot write.
 	refusals refusals.Topics
 }
@@ -86,6 +89,8 @@ type worker struct {
 type counts struct {
 	fresh, duplicate, late, again, superseded, delivered, filtered int
 	held                                                           int // of the Keep; it is not reported
+	// differing duplicates have another content than the record of their key.
+	differing int
 }
 
 // keyState is the state of a record's key before the decision.
@@ -345,6 +350,9 @@ func (w *worker) report(settled int) {
 	if c.filtered > 0 {
 		t.observe(pipeline.Event{Kind: pipeline.EventFiltered, Count: c.filtered})
 	}
+	if c.differing > 0 {
+		t.observe(pipeline.Event{Kind: pipeline.EventDiffering, Count: c.differing, Item: w.differing})
+	}
 	w.asides.Report(t.observe)
 	t.observe(pipeline.Event{Kind: pipeline.EventSettled, Count: settled, Elapsed: time.Since(w.budget.Began())})
 }
@@ -499,7 +507,7 @@ func (w *worker) decide(ctx context.Context, p *part, r *kgo.Record, offset int6
 	}
 	switch st.Decide(d, reached, when, offset) {
 	case keystate.Duplicate:
-		w.counts.duplicate++
+		w.duplicate(r, d)
 		return nil
 	case keystate.Late:
 		if w.resuming || w.isRedriven(r) {
@@ -526,8 +534,10 @@ func (w *worker) decide(ctx context.Context, p *part, r *kgo.Record, offset int6
 func (w *worker) takeEffect(ctx context.Context, p *part, r *kgo.Record, offset int64, d *semel.Digest, when, now int64) error {
 	st := p.slot.state
 	from := semel.Origin{Source: r.Topic, Partition: r.Partition, Offset: r.Offset} // the record becomes its output
+	body := w.body
 	delivered, err := w.effect(ctx, p, r, now)
 	if delivered {
+		w.s.t.contents.Fresh(hashOf(d), body)
 		st.Learn(d, when, offset)
 		if w.inputs != nil {
 			st.From(slices.Index(w.opts.Inputs, from.Source)+1, from.Partition, from.Offset)
@@ -535,6 +545,21 @@ func (w *worker) takeEffect(ctx context.Context, p *part, r *kgo.Record, offset 
 	}
 	return err
 }
+
+// duplicate counts a record whose key is known.
+func (w *worker) duplicate(r *kgo.Record, d *semel.Digest) {
+	w.counts.duplicate++
+	if w.s.t.contents.Differs(hashOf(d), w.body) {
+		if w.counts.differing++; w.counts.differing == 1 {
+			w.fill(r)
+			w.differing = &pipeline.Item{Message: semel.Message{Origin: w.message.Origin}}
+			w.differing.Call.Key, _ = w.keyOf()
+		}
+	}
+}
+
+// hashOf returns bits of a digest, which are uniform.
+func hashOf(d *semel.Digest) uint64 { return binary.LittleEndian.Uint64(d[8:]) }
 
 // isRedriven reports whether a record was redriven.
 func (w *worker) isRedriven(r *kgo.Record) bool {

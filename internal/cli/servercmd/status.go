@@ -295,6 +295,9 @@ func accounts(p *daemon.PipelineStatus) string {
 			line += fmt.Sprintf(" + %d %s", of.n, of.name)
 		}
 	}
+	if p.Differ > 0 {
+		line += fmt.Sprintf("; %d of the duplicates differ in content from the message of their key that took effect: is the key too coarse?", p.Differ)
+	}
 	return line
 }
 
