@@ -56,7 +56,7 @@ pipelines:
 	got.check(t, term.ExitFound, "0 with a warning, 2 broken, 3 skipped, 0 not checked\n")
 	for _, want := range []string{
 		"STAGE    WHAT    STATUS       FOUND AND REMEDY\nlint     c.yaml  fine         no findings\n",
-		"\nmigrate  db      broken       0 of 7 steps applied\n                              cost: the store cannot be opened\n                              do:   semel migrate up --config " + file + " --store-name db\n",
+		"\nmigrate  db      broken       0 of 8 steps applied\n                              cost: the store cannot be opened\n                              do:   semel migrate up --config " + file + " --store-name db\n",
 		"\ndoctor   db      skipped      its tables are missing\n", "\ndry-run  rows    skipped      db: its tables are missing\n", `: there is no table "public"."semel_parked"` + "\n",
 		"\ndry-run  hook    skipped      its source receives messages and cannot be read in advance",
 	} {
@@ -73,7 +73,7 @@ pipelines:
 		stages[line["stage"].(string)+" "+line["what"].(string)] = line["status"].(string) + " " + line["found"].(string)
 	}
 	for what, want := range map[string]string{
-		"migrate db": "fine 7 of 7 steps applied", "dry-run rows": "fine read 4, 3 fresh (processed), 1 duplicate (dropped), 1 missing (processed, with its content as its key)", "dry-run copy": "fine read 4, ",
+		"migrate db": "fine 8 of 8 steps applied", "dry-run rows": "fine read 4, 3 fresh (processed), 1 duplicate (dropped), 1 missing (processed, with its content as its key)", "dry-run copy": "fine read 4, ",
 	} {
 		if !strings.HasPrefix(stages[what], want) {
 			t.Errorf("%s: %q, want %q", what, stages[what], want)

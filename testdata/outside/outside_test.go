@@ -31,6 +31,16 @@ func TestCrashes(t *testing.T) {
 	storetest.RunCrash(t, storetest.CrashHarness{Open: openStore, Transact: transact})
 }
 
+func TestSilence(t *testing.T) {
+	storetest.RunSilent(t, "127.0.0.1:1", time.Minute, func(t *testing.T, address string) semel.Store {
+		store, err := openStore(vfs.OS{}, t.TempDir(), time.Now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return store
+	})
+}
+
 // openStore has the types of all that a store of another module needs.
 func openStore(fs vfs.FS, dir string, now func() time.Time) (semel.Store, error) {
 	return logstore.Open(dir, &logstore.Options{FS: fs, Clock: now, SegmentSize: 64 << 10})
