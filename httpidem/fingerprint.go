@@ -31,9 +31,9 @@ import (
 // differ, and a name that comes twice counts twice. Members that are more than 32 levels
 // deep are compared byte by byte.
 //
-// A body with Content-Encoding gzip or deflate is compared as it is without. A body that is
-// not JSON is compared byte by byte, except one that is multipart: its
-// parts are compared, in their order, because a client chooses a new boundary each time.
+// A body with Content-Encoding gzip or deflate is decompressed before it is compared. A
+// body that is not JSON is compared byte by byte, except one that is multipart: its parts
+// are compared, in their order, because a client chooses a new boundary each time.
 type FingerprintOptions struct {
 	// Include are JSON pointers (RFC 6901) to the values that count. A body that has
 	// none of them counts as a whole. Defaults to the whole body.

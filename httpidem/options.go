@@ -48,8 +48,7 @@ type Options struct {
 	// and a repetition gets 409, as with MaxResponse. A repetition for whose kept response
 	// there is no room gets 503, and can be sent again; one of them at a time may exceed the
 	// limit. A client that reads nothing of a kept response for 30 s loses its connection.
-	// Defaults to 64 times MaxBody, and to
-	// 64 MiB at least.
+	// Defaults to 64 times MaxBody, and to 64 MiB at least.
 	MaxBuffered int64
 	// MaxPerCaller is the maximum number of requests of one caller in progress, with those
 	// that wait. More are refused with 503. Defaults to no limit.

@@ -31,8 +31,8 @@ const (
 	ReasonKeyInvalid Reason = "key-invalid"
 	// ReasonRowMissing: a table has no row for the message.
 	ReasonRowMissing Reason = "row-missing"
-	// ReasonDeliveries: the server has delivered the message almost as often as it does
-	// before it deletes a message, or never delivers it again.
+	// ReasonDeliveries: the message was near the delivery limit of its server, at which
+	// the server deletes it or never delivers it again.
 	ReasonDeliveries Reason = "deliveries"
 
 	// ReasonExpired: the message was parked for longer than Options.ParkedMaxAge, and is

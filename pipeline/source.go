@@ -75,8 +75,8 @@ type SourceTraits struct {
 	// Read to call Hold; items that Read has taken by then must be returned.
 	Hold   func(items []*Item)
 	Resume func(group uint64)
-	// Exhausted returns messages that the server has delivered almost as often as it
-	// does before it deletes a message, or never delivers it again. Their Err says so.
+	// Exhausted returns messages near the delivery limit of the server, at which it
+	// deletes a message or never delivers it again. Their Err says so.
 	// The runner parks them with ReasonDeliveries and acknowledges them, without
 	// processing them, because a message that is not acknowledged once more may be lost.
 	// Read does not return them. Exhausted blocks until there is such a message, or until

@@ -36,8 +36,8 @@ func (e *PipelineError) Remedy() string {
 // Unwrap returns semel.ErrInvalidRequest.
 func (*PipelineError) Unwrap() error { return semel.ErrInvalidRequest }
 
-// TargetError means that other relays of the same pipeline deliver to another target. It
-// ends with them, and wraps semel.ErrStoreUnavailable.
+// TargetError means that other relays of the same pipeline deliver to another target. This
+// relay can work when they have ended, so it wraps semel.ErrStoreUnavailable.
 type TargetError struct{ Pipeline, Target, Other string }
 
 // Error implements error.

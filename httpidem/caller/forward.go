@@ -24,9 +24,8 @@ import (
 // If the answer has a status of 2xx, its header names the caller. The request then has
 // this header of the answer in place of its own, so that the handler can trust it. A
 // request without a key is not asked about, and keeps what its client sent. 401 and 403
-// reach the
-// client, with WWW-Authenticate. After any other answer, or none, the client gets 503.
-// Redirects are not followed.
+// reach the client, with WWW-Authenticate. After any other answer, or none, the client
+// gets 503. Redirects are not followed.
 //
 // Each request with a key makes one request to the service, and waits for it. This also
 // holds for repetitions: a caller whose access ended gets no kept answer. A nil client

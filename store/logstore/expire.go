@@ -15,10 +15,10 @@ import (
 // writes trigger one.
 const maintenancePeriod = time.Minute
 
-// maintain creates segments ahead of use, deletes expired ones, and looks whether
-// the files are still there, until the store is closed. If it fails, for lack of space or because the store failed,
-// it retries in the next round. A call that needs the result retries too and
-// reports the error.
+// maintain creates segments ahead of use, deletes expired ones, and looks whether the
+// files are still there, until the store is closed. If it fails, for lack of space or
+// because the store failed, it retries in the next round. A call that needs the result
+// retries too and reports the error.
 func (s *Store) maintain(ctx context.Context) {
 	ticker, looks := time.NewTicker(maintenancePeriod), time.NewTicker(lookPeriod)
 	defer ticker.Stop()

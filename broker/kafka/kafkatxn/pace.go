@@ -23,9 +23,9 @@ func (o *TransactorOptions) newBudget() pace.Budget {
 // room returns how many records the next read may return.
 func (w *worker) room() int { return w.budget.Room(w.records, w.opts.Limits.Records) }
 
-// callFilterMap calls the FilterMap for the message of the worker. A record that takes
-// longer than the rest of a transaction may fails, because no transaction with it would
-// commit. If ctx has ended, the error wraps errAgain.
+// callFilterMap calls the FilterMap for a message. If it takes longer than most, the error
+// is permanent, because no transaction with the record would commit. If ctx has ended, the
+// error wraps errAgain.
 func (o *TransactorOptions) callFilterMap(ctx context.Context, m *semel.Message, k semel.Key, most time.Duration) (body []byte, pass bool, err error) {
 	if o.FilterMap == nil {
 		return m.Body, true, nil

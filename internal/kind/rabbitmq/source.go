@@ -64,7 +64,7 @@ func (s *Source) Lint(l *config.Linter) {
 	}
 	if s.Management == "" {
 		l.Add(semel.Notice, config.Loss, l.At("source.rabbitmq.queue"), "without management, semel run does not see the policies of "+s.Queue,
-			"if a policy sets a delivery limit, RabbitMQ deletes a message that came so often without an acknowledgement, for example to processes that ended in an outage of the target", "set management: then such a message is parked before")
+			"if a policy sets a delivery limit, RabbitMQ deletes a message that reaches it, and each end of a process counts, also while the target is down", "set management, so that such a message is parked before")
 	}
 	for _, p := range l.File.Pipelines {
 		if p == l.Pipeline {
