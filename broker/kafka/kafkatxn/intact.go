@@ -84,13 +84,18 @@ type presence struct {
 	first, last kadm.ListedOffsets
 }
 
-// present returns what brokers have of the topics that are decided and of those that hold
-// their state.
-func (t *Transactor) present(ctx context.Context, adm *kadm.Client) (p presence, err error) {
+// watched returns the topics that are decided and those that hold their state.
+func (t *Transactor) watched() []string {
 	names := t.opts.reads()
 	for _, topic := range t.opts.reads() {
 		names = append(slices.Clip(names), t.opts.changelogsOf(topic)...)
 	}
+	return names
+}
+
+// present returns what brokers have of these topics.
+func (t *Transactor) present(ctx context.Context, adm *kadm.Client) (p presence, err error) {
+	names := t.watched()
 	if p.topics, err = adm.ListTopics(ctx, names...); err != nil {
 		return p, fmt.Errorf("kafka: list topics: %w", err)
 	}
@@ -187,10 +192,14 @@ func (t *Transactor) intact(ctx context.Context, adm *kadm.Client) error {
 	if found == nil {
 		return nil
 	}
-	// A member may have cut a topic off, with a note that is not visible yet.
+	// A member may have cut a topic off, with a note that is not visible yet. Or it has written
+	// to a topic since, so the ends are asked for again, later than the notes.
 	committed, err = waits.Stable(ctx, adm, t.opts.Group, t.opts.reads(), func() {})
 	if err != nil {
 		return fmt.Errorf("kafka: offsets of group %s: %w", t.opts.Group, err)
+	}
+	if has.last, err = adm.ListEndOffsets(ctx, t.watched()...); err != nil {
+		return fmt.Errorf("kafka: offsets of %v: %w", t.watched(), err)
 	}
 	return t.firstDamage(committed, &has)
 }

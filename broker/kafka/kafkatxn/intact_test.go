@@ -9,8 +9,10 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/stream"
 	"github.com/semel-dev/semel/test/kafkatest"
 )
@@ -287,5 +289,36 @@ func TestATableThatIsDamagedUnderARunningJoinEndsIt(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// TestABusyPipelineIsNotDamaged commits transactions between the questions of one look for
+// damage.
+func TestABusyPipelineIsNotDamaged(t *testing.T) {
+	t.Parallel()
+	for _, c := range stateful {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 2, func(b *bubble) {
+				p := b.start(c.set(b))
+				b.Write(counted(0, "first", "g", 1, time.Now()))
+				p.Wait(1, kafkatest.Settled)
+				b.Cluster.ControlKey(int16(kmsg.OffsetFetch), func(kmsg.Request) (kmsg.Response, error, bool) {
+					b.Cluster.KeepControl()
+					b.Cluster.SleepControl(func() { cluster.Pause(b.Context(), 3*time.Second) })
+					return nil, nil, false
+				})
+				for n := range 60 {
+					select {
+					case <-p.Done:
+						t.Fatalf("it ended after %d records: %v", n, p.Err)
+					case <-time.After(time.Second):
+					}
+					b.Write(counted(int32(n%2), fmt.Sprint("id", n), "g", 1, time.Now()))
+				}
+				p.Wait(61, kafkatest.Settled)
+				p.Stop()
+			})
+		})
 	}
 }
