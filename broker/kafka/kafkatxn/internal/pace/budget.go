@@ -2,6 +2,8 @@ package pace
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -108,13 +110,18 @@ func (b *Budget) Overdue() (took time.Duration, overdue bool) {
 // Committed notes that the open transaction is committed.
 func (b *Budget) Committed() { b.limit = 0 }
 
-// Patience is a context that ends some time after it is first asked for its end. Only
+// Patience is a context that ends some time after it is first asked whether it has ended. Only
 // functions that may take long ask, so the others cost no timer.
 type Patience struct {
 	context.Context
-	most   time.Duration
-	cause  error
-	timed  context.Context // nil until it is asked for
+	most  time.Duration
+	cause error
+	once  sync.Once
+	timed atomic.Pointer[timed] // nil until it is asked
+}
+
+type timed struct {
+	context.Context
 	cancel context.CancelFunc
 }
 
@@ -125,31 +132,29 @@ func Within(ctx context.Context, most time.Duration, cause error) *Patience {
 
 // Stop frees the timer.
 func (p *Patience) Stop() {
-	if p.cancel != nil {
-		p.cancel()
+	if t := p.timed.Load(); t != nil {
+		t.cancel()
 	}
+}
+
+func (p *Patience) ask() context.Context {
+	p.once.Do(func() {
+		ctx, cancel := context.WithTimeoutCause(p.Context, p.most, p.cause)
+		p.timed.Store(&timed{ctx, cancel})
+	})
+	return p.timed.Load()
 }
 
 // Done implements context.Context.
-func (p *Patience) Done() <-chan struct{} {
-	if p.timed == nil {
-		p.timed, p.cancel = context.WithTimeoutCause(p.Context, p.most, p.cause)
-	}
-	return p.timed.Done()
-}
+func (p *Patience) Done() <-chan struct{} { return p.ask().Done() }
 
 // Err implements context.Context.
-func (p *Patience) Err() error {
-	if p.timed != nil {
-		return p.timed.Err()
-	}
-	return p.Context.Err()
-}
+func (p *Patience) Err() error { return p.ask().Err() }
 
 // Value implements context.Context.
 func (p *Patience) Value(key any) any {
-	if p.timed != nil {
-		return p.timed.Value(key)
+	if t := p.timed.Load(); t != nil {
+		return t.Value(key)
 	}
 	return p.Context.Value(key)
 }
