@@ -31,7 +31,7 @@ func aggregateMapping(a *stream.Aggregate) schema.Mapping {
 			schema.PartField("over", func() schema.Mapping { return overMapping(&a.Over) }, "The windows over the times of the records.").Need().Titled("Windows"),
 			{Name: "values", Doc: "The values of a result, by name: `count`, or `sum`, `min`, `max`, `avg`, `first` or `last` and the path of a JSON value, as in `sum .cents`. Numbers must be whole.", Required: true,
 				Form: schema.Form{Named: &schema.Form{Scalar: schema.ScalarText}}, Read: func(v schema.Value) { readValues(v, a) }},
-			{Name: "time", Doc: "Where a record has its time, as it was read: a rule.", Form: schema.Form{Either: ruleForms()}, Read: func(v schema.Value) { a.Time = oneRule(v) }, Shown: "the time of the record"},
+			{Name: "time", Doc: "Where a record has its time: a rule. It looks at the record as it was read, before `map`.", Form: schema.Form{Either: ruleForms()}, Read: func(v schema.Value) { a.Time = oneRule(v) }, Shown: "the time of the record"},
 			timeUnitField(&a.Unit),
 			schema.PauseField("grace", &a.Grace, "How much older than the newest record of its input partition a record may be and still count. A window is closed that long after its end, by the times of the records.").Or("0s"),
 			schema.WindowField("idle", &a.Idle, "Close the windows of a partition that gets no new record for this time, after all its records were read. A window is closed when its end is at least `idle` + `grace` + 5s ago. With `forever`, only newer records close windows.").Or("1m"),

@@ -76,7 +76,7 @@ func keepMapping(k *stream.Keep) schema.Mapping {
 // timeUnitField is the field that says how a rule has a time.
 func timeUnitField(unit *stream.TimeUnit) schema.Field {
 	var text string
-	f := schema.ChoiceField("time_unit", &text, "How that field has a time: a number of seconds (`s`), milliseconds (`ms`), microseconds (`us`) or nanoseconds (`ns`) since 1970, which may be a text and have decimals, or a text as in RFC 3339 (`rfc3339`). Without it, a text as in RFC 3339 is a time, and so is a number whose size allows one unit only for the times from 1973 to 5138: one of 9 to 11 digits has seconds, of 12 to 14 milliseconds, of 15 to 17 microseconds, and of 18 to 20 nanoseconds.",
+	f := schema.ChoiceField("time_unit", &text, "How that field has a time: a number of seconds (`s`), milliseconds (`ms`), microseconds (`us`) or nanoseconds (`ns`) since 1970, which may be a text and have decimals, or a text as in RFC 3339 (`rfc3339`). Without it, texts as in RFC 3339 are recognised, and so are numbers, by their digits before the decimals: 9 to 11 have seconds, 12 to 14 milliseconds, 15 to 17 microseconds, and 18 to 20 nanoseconds. This holds for the times from 1973 to 5138.",
 		"s", "ms", "us", "ns", "rfc3339").Means("recognised")
 	choose := f.Read
 	f.Read = func(v schema.Value) {

@@ -12,7 +12,7 @@ import (
 
 func keyMapping(k *Key) schema.Mapping {
 	return schema.Mapping{Fields: []schema.Field{
-		{Name: "id", Doc: "Where a message has its id: a rule, or a list of rules. The first rule that finds an id counts, also if the body is not JSON.", Required: true,
+		{Name: "id", Doc: "Where a message has its id: a rule, or a list of rules. The first rule that finds an id counts, even if the body is not JSON.", Required: true,
 			Form: schema.Form{Either: []schema.Form{{Scalar: schema.ScalarRule}, {Element: &schema.Form{Either: ruleForms()}}, namedRule()}},
 			Read: func(v schema.Value) { k.Rule = readRule(v) }},
 		keepField(k),

@@ -49,7 +49,7 @@ func (s *Source) Fields() schema.Mapping {
 				v.Wrong("it must start with /")
 			}
 		}},
-		schema.SizeField("max_body", &s.MaxBody, "The maximum length of a body, also of what a compressed one contains.").Or("1MiB"),
+		schema.SizeField("max_body", &s.MaxBody, "The maximum length of a body, as it is sent and as it is decompressed.").Or("1MiB"),
 		schema.SecretField("token", &s.Token, "Bearer token that requests must send.").Means("none"),
 		schema.DurationField("wait", &s.Wait, "How long a request waits for the outcome of its message. It then gets a 503 and can be sent again.").Or("30s"),
 		config.ServerTLSField(&s.TLS),
