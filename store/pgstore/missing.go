@@ -78,7 +78,8 @@ func (n Names) Check(ctx context.Context, db interface {
 		}
 	}
 	var absent []string
-	if err := db.QueryRow(ctx, absentSQL, pgx.QueryExecModeDescribeExec, quoted).Scan(&absent); err != nil || len(absent) == 0 {
+	// One round trip: behind a pooler, a second one may meet another server process.
+	if err := db.QueryRow(ctx, absentSQL, pgx.QueryExecModeExec, quoted).Scan(&absent); err != nil || len(absent) == 0 {
 		return err
 	}
 	plain := fmt.Errorf("there is no table %s: run semel migrate up: %w", absent[0], ErrSchema)
@@ -92,7 +93,7 @@ func (n Names) Check(ctx context.Context, db interface {
 	}
 	at := slices.IndexFunc(steps, func(s pgschema.Step) bool { return slices.Contains(objectsOf(s), absent[0]) })
 	var applied bool
-	if at < 0 || db.QueryRow(ctx, "SELECT EXISTS (SELECT FROM "+o.quoted("migrations")+" WHERE version = $1)", pgx.QueryExecModeDescribeExec, steps[at].Version).Scan(&applied) != nil {
+	if at < 0 || db.QueryRow(ctx, "SELECT EXISTS (SELECT FROM "+o.quoted("migrations")+" WHERE version = $1)", pgx.QueryExecModeExec, steps[at].Version).Scan(&applied) != nil {
 		return plain // the table of migrations is missing, or this role may not read it
 	}
 	if applied {

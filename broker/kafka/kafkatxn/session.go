@@ -63,8 +63,8 @@ type brokers interface {
 	Flush(ctx context.Context) error
 	End(ctx context.Context, commit kgo.TransactionEndTry) (committed bool, err error)
 	CommittedOffsets() map[string]map[int32]kgo.EpochOffset
-	// ReadAgain reads the rest of partitions again, which a commit left out.
-	ReadAgain(rest map[cluster.Partition]kgo.EpochOffset)
+	// readAgain reads the rest of partitions again, which a commit left out.
+	readAgain(rest map[cluster.Partition]kgo.EpochOffset)
 }
 
 // member is a client as the brokers of a session.
@@ -80,8 +80,8 @@ func (m member) CommittedOffsets() map[string]map[int32]kgo.EpochOffset {
 	return m.Client().CommittedOffsets()
 }
 
-// ReadAgain implements brokers.
-func (m member) ReadAgain(rest map[cluster.Partition]kgo.EpochOffset) {
+// readAgain implements brokers.
+func (m member) readAgain(rest map[cluster.Partition]kgo.EpochOffset) {
 	cluster.ReadAgain(m.Client(), rest)
 }
 

@@ -330,8 +330,8 @@ func (t *Trial) End(_ context.Context, commit kgo.TransactionEndTry) (bool, erro
 // CommittedOffsets implements brokers.
 func (t *Trial) CommittedOffsets() map[string]map[int32]kgo.EpochOffset { return t.done }
 
-// ReadAgain implements brokers. A transaction of a Trial has one record, and no rest.
-func (t *Trial) ReadAgain(map[cluster.Partition]kgo.EpochOffset) {}
+// readAgain implements brokers. A transaction of a Trial has one record, and no rest.
+func (*Trial) readAgain(map[cluster.Partition]kgo.EpochOffset) {}
 
 // trialObserver notes why a message was parked or dropped.
 type trialObserver struct{ t *Trial }

@@ -248,7 +248,7 @@ func (s *session) finish(calls, last context.Context) error {
 		return fmt.Errorf("kafka: commit: %w", waits.TooLong(s.t.opts.overdue(&w.budget, err)))
 	}
 	if w.rest != nil {
-		s.brokers.ReadAgain(w.rest)
+		s.brokers.readAgain(w.rest)
 	}
 	s.tooBig = 0
 	w.budget.Committed()
