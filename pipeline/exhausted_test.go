@@ -85,3 +85,42 @@ func TestWithoutAPlaceToParkEveryDeliveryIsProcessed(t *testing.T) {
 		}
 	})
 }
+
+// TestWithoutAPlaceToParkSuchMessagesWaitForRoom while nothing is delivered.
+func TestWithoutAPlaceToParkSuchMessagesWaitForRoom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.source.endless, r.source.exhausted = true, make(chan []*pipeline.Item)
+		r.opts.DeadLetters, r.opts.OnMissing, r.opts.OnLate, r.opts.OnMismatch = nil, pipeline.MissingDrop, pipeline.Drop, pipeline.Drop
+		r.opts.Failure.Then, r.opts.MaxItems = pipeline.Drop, 2
+		works := make(chan struct{})
+		r.handler = func(context.Context, pipeline.Delivery) (semel.Result, error) {
+			<-works
+			return semel.Result{}, nil
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		end := r.start(ctx)
+		for n := range int64(3) {
+			last := message(r.partition, n, string(rune('a'+n)), "g")
+			last.Err = errors.New("delivered 4 times")
+			synctest.Wait()
+			select {
+			case r.source.exhausted <- []*pipeline.Item{last}:
+				if n == 2 {
+					t.Error("the pipeline takes more messages than it has room for")
+				}
+			default:
+				if n < 2 {
+					t.Errorf("message %d is not read", n)
+				}
+			}
+		}
+		close(works)
+		synctest.Wait()
+		cancel()
+		if err := end(); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -262,11 +262,16 @@ func (r *Runner) add(ctx context.Context, entries []*entry, bound *bool) {
 
 // parkExhausted parks the messages that the server may not deliver again. They do not
 // wait for room or for the sink, because the process may end before. Without a Parker
-// they are processed like all others.
+// they are processed like all others, and wait for room like them.
 func (r *Runner) parkExhausted(ctx context.Context, f *feed) {
 	bound := false
 	p := r.preparer(f)
 	for {
+		if r.opts.DeadLetters == nil {
+			if more, _ := r.sched.wait(ctx, f, nil); !more {
+				return
+			}
+		}
 		items, err := f.traits.Exhausted(ctx)
 		if err != nil {
 			return // ctx has ended

@@ -243,7 +243,7 @@ const fetchFor = 30 * time.Second
 // pump fetches messages whenever the pipeline has taken those before.
 func (s *Source) pump(ctx context.Context) {
 	alone, pause, lost := false, time.Duration(0), false
-	for s.inbox.Await(ctx, func() bool { return len(s.inbox.Items) == 0 }) {
+	for s.inbox.Await(ctx, s.inbox.Empty) {
 		var err error
 		if !lost {
 			begun, n := time.Now(), 0

@@ -161,7 +161,7 @@ type attempt struct {
 func (s *Source) receive(ctx context.Context, always bool) {
 	var try attempt
 	pause := time.Duration(0)
-	for s.inbox.Await(ctx, func() bool { return len(s.inbox.Items) == 0 && (always || s.busy) }) {
+	for s.inbox.Await(ctx, func() bool { return s.inbox.Empty() && (always || s.busy) }) {
 		err := s.fetch(ctx, &try)
 		if ctx.Err() != nil {
 			return

@@ -49,6 +49,10 @@ func (b *Inbox) Remove(gone func(*pipeline.Item) bool) {
 	b.Exhausted = slices.DeleteFunc(b.Exhausted, gone)
 }
 
+// Empty reports whether the pipeline has read all messages. Until then an owner that requests
+// messages requests no more, so that its memory is bounded. The caller holds the lock.
+func (b *Inbox) Empty() bool { return len(b.Items)+len(b.Exhausted) == 0 }
+
 // Take removes all messages and returns them. The caller holds the lock.
 func (b *Inbox) Take() []*pipeline.Item {
 	all := append(b.Items, b.Exhausted...)
@@ -84,6 +88,9 @@ func (b *Inbox) Read(ctx context.Context) (items []*pipeline.Item, err error) {
 func (b *Inbox) ReadExhausted(ctx context.Context) (items []*pipeline.Item, err error) {
 	if !b.Await(ctx, func() bool {
 		items, b.Exhausted = b.Exhausted, nil
+		if len(items) > 0 {
+			b.Changed()
+		}
 		return len(items) > 0
 	}) {
 		return nil, context.Cause(ctx)

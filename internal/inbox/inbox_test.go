@@ -85,7 +85,17 @@ func TestExhaustedMessagesAreReadApart(t *testing.T) {
 	if err != nil || len(read) != 2 {
 		t.Errorf("%d messages, %v; want 2", len(read), err)
 	}
+	mu.Lock()
+	if box.Empty() {
+		t.Error("it is empty before the exhausted message is read")
+	}
+	mu.Unlock()
+	emptied := make(chan bool)
+	go func() { emptied <- box.Await(t.Context(), box.Empty) }()
 	exhausted, err := box.ReadExhausted(t.Context())
+	if !<-emptied {
+		t.Error("nobody is told that it is empty")
+	}
 	if err != nil || len(exhausted) != 1 || exhausted[0].Err == nil {
 		t.Errorf("%d exhausted messages, %v; want 1", len(exhausted), err)
 	}
