@@ -54,7 +54,7 @@ type Task struct {
 
 	owner     Owner // of the request; zero before it
 	lost      bool  // the store may have granted the claim
-	left      bool  // lost because ctx ended: a call that others joined may release it later
+	left      bool  // lost because ctx ended, or in its release: the store may release it later
 	granted   bool  // the store granted the claim, and it has not ended
 	refused   bool
 	doubt     bool // the effect may have happened
@@ -344,8 +344,9 @@ func retryable(err error) bool {
 	return (c == ClassRetryable || c == ClassUnknown) && !errors.Is(err, ErrStoreFailed)
 }
 
-// GiveBack gives up the claims of tasks, so that others can claim the keys. A
-// failure is only reported: the lease ends by itself.
+// GiveBack gives up the claims of tasks, so that others can claim the keys. If the
+// store does not answer, that is reported, and the guard asks again later, unless the
+// effect may have happened. Then the lease ends by itself.
 //
 // If the effect may have happened and the guard's policy is Hold, the key becomes
 // Unknown. Otherwise, if it may have happened now or in an earlier attempt, the
@@ -373,7 +374,11 @@ func (b *Batch) GiveBack(ctx context.Context, tasks []*Task) {
 	for _, t := range held {
 		g.Observe(Event{Kind: EventReleased, Key: t.Call.Key, Attempt: t.Attempt, Err: t.Err})
 	}
-	_ = b.release(ctx, held) // the observer has the errors
+	open := b.release(ctx, held)
+	for _, t := range open {
+		t.lost, t.left = true, true // the store may get to the release later
+	}
+	g.unused.abandon(open)
 }
 
 // Unknown reports whether GiveBack makes the key of a task Unknown.
@@ -381,13 +386,16 @@ func (b *Batch) Unknown(t *Task) bool {
 	return (t.doubt || t.delivered) && b.guard.opts.OnLeaseExpired == Hold
 }
 
-// release ends claims. It reports errors to the observer, and returns the first.
-func (b *Batch) release(ctx context.Context, tasks []*Task) (first error) {
-	g := b.guard
-	failed := func(key Key, err error) {
-		g.observeError(key, err)
-		first = cmp.Or(first, err)
+// release ends claims. It reports errors to the observer, and returns the tasks whose
+// claims may be open still, because the store did not answer.
+func (b *Batch) release(ctx context.Context, tasks []*Task) (open []*Task) {
+	ended := func(t *Task, err error) {
+		b.guard.observeError(t.Call.Key, err)
+		if err != nil && Classify(err) != ClassPermanent {
+			open = append(open, t)
+		}
 	}
+	var released, shortened []*Task
 	var releases []ReleaseRequest
 	var ends []ExtendRequest
 	for _, t := range tasks {
@@ -395,26 +403,28 @@ func (b *Batch) release(ctx context.Context, tasks []*Task) (first error) {
 		t.granted = false
 		unknown := b.Unknown(t)
 		if (t.doubt || t.delivered || t.Claim.Attempt > 1) && !unknown {
+			shortened = append(shortened, t)
 			ends = append(ends, ExtendRequest{Key: t.Call.Key, Token: t.Claim.Token, Lease: time.Millisecond})
 		} else {
+			released = append(released, t)
 			releases = append(releases, ReleaseRequest{Key: t.Call.Key, Token: t.Claim.Token, Unknown: unknown})
 		}
 	}
 	if len(releases) > 0 {
 		answers := make([]error, len(releases))
-		err := g.store.Release(ctx, releases, answers)
-		for i, r := range releases {
-			failed(r.Key, errors.Join(err, answers[i]))
+		err := b.guard.store.Release(ctx, releases, answers)
+		for i, t := range released {
+			ended(t, errors.Join(err, answers[i]))
 		}
 	}
 	if len(ends) > 0 {
 		answers := make([]ExtendAnswer, len(ends))
-		err := g.store.Extend(ctx, ends, answers)
-		for i, r := range ends {
-			failed(r.Key, errors.Join(err, answers[i].Err))
+		err := b.guard.store.Extend(ctx, ends, answers)
+		for i, t := range shortened {
+			ended(t, errors.Join(err, answers[i].Err))
 		}
 	}
-	return first
+	return open
 }
 
 // abort gives up the claims of effects that did not return. They may have happened.

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// unused are claims whose answers were lost, and for which no effect has run. The store
-// may have granted them, or may do so when it gets to them: a server that was stopped
-// executes what it has received. Such a claim would block its key, and would later look
-// as if its effect had begun.
+// unused are claims whose answers were lost, or whose releases were, and for which no
+// effect has happened. The store may have granted them, or may do so when it gets to them:
+// a server that was stopped executes what it has received. Such a claim would block its
+// key, and would later look as if its effect had begun.
 //
 // The next task with the key asks for the claim again, as its owner. Otherwise unused asks
 // the store what became of it, and gives it back. A timer starts each question, so there
@@ -34,7 +34,7 @@ const mostUnused = 1 << 14
 // unusedClaim is the claim of a task.
 type unusedClaim struct {
 	req     ClaimRequest
-	private bool          // a call that others joined may release it: no task takes it over
+	private bool          // the store may release it later: no task takes it over
 	asking  bool          // the store is being asked
 	pause   time.Duration // until the next question
 	due     time.Time     // of the next question
@@ -74,7 +74,8 @@ func (u *unused) add(c *unusedClaim) {
 }
 
 // take returns the owner of an unused claim that is the same as that of a call, and
-// forgets the claim. The owner is zero if there is none.
+// forgets the claim. The owner is zero if there is none. A claim whose release is under
+// way is not taken over: it would end while the effect of the task runs.
 func (u *unused) take(call *Call) Owner {
 	if u.count.Load() == 0 {
 		return Owner{}
@@ -82,7 +83,7 @@ func (u *unused) take(call *Call) Owner {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, c := range u.claims[call.Key] {
-		if !c.private && !c.asking && c.until.IsZero() && c.req.Fingerprint == call.Fingerprint {
+		if !c.asking && !c.private && c.until.IsZero() && c.req.Fingerprint == call.Fingerprint {
 			u.forget(c)
 			return c.req.Owner
 		}
@@ -179,7 +180,7 @@ const (
 )
 
 // errUnused is why a claim of unused is given back.
-var errUnused = errors.New("the answer to the claim was lost, and no effect has run")
+var errUnused = errors.New("an answer about the claim was lost, and no effect has happened")
 
 // withdraw gives back claims that the store has granted. It reads the records first, so
 // that it makes none.
@@ -230,14 +231,19 @@ func (u *unused) giveBack(ctx context.Context, claims []*unusedClaim) []claimFat
 	for i := range answers {
 		switch a := &answers[i]; {
 		case a.Decision == Fresh:
+			claims[i].private = true // even if the answer to the release is lost; see take
 			held, at = append(held, &Task{Call: &Call{Key: reqs[i].Key}, Claim: a.Claim}), append(at, i)
 			u.guard.Observe(Event{Kind: EventReleased, Key: reqs[i].Key, Attempt: a.Claim.Attempt, Err: errUnused})
 		case a.Decision != Undecided, a.Err != nil && Classify(a.Err) == ClassPermanent:
 			fates[i] = absentClaim
 		}
 	}
-	if len(held) > 0 && u.guard.NewBatch().release(ctx, held) == nil {
-		for _, i := range at {
+	if len(held) == 0 {
+		return fates
+	}
+	open := u.guard.NewBatch().release(ctx, held)
+	for n, i := range at {
+		if !slices.Contains(open, held[n]) {
 			fates[i] = absentClaim
 		}
 	}

@@ -18,6 +18,7 @@ type stalled struct {
 
 	mu           sync.Mutex // guards the fields below; the guard asks from a timer
 	silent, deaf bool
+	muted        bool // releases are not executed, and not answered
 	late         [][]semel.ClaimRequest
 }
 
@@ -47,6 +48,28 @@ func (s *stalled) Look(ctx context.Context, keys []semel.Key, records []semel.Re
 	}
 	inspector, _ := semel.As[semel.Inspector](s.Store)
 	return inspector.Look(ctx, keys, records)
+}
+
+func (s *stalled) Release(ctx context.Context, reqs []semel.ReleaseRequest, answers []error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.muted {
+		return semel.ErrOutcomeUnknown
+	}
+	return s.Store.Release(ctx, reqs, answers)
+}
+
+// mute loses releases until speak.
+func (s *stalled) mute() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.muted = true
+}
+
+func (s *stalled) speak() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.muted = false
 }
 
 // answer lets the store answer again.
@@ -213,4 +236,59 @@ func TestAnEffectThatRanIsNeverGivenBackAsUnused(t *testing.T) {
 			t.Errorf("the key is %v, want unknown: %v", records[0].State, err)
 		}
 	})
+}
+
+// TestAClaimWhoseReleaseWasLostDoesNotBlockItsKey gives a claim back while the store does
+// not answer.
+func TestAClaimWhoseReleaseWasLostDoesNotBlockItsKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		below := newStore(t, nil)
+		inspector, _ := semel.As[semel.Inspector](below)
+		store := &stalled{Store: below}
+		g := newGuard(t, inspected{store, inspector}, semel.GuardOptions{OnLeaseExpired: semel.Hold})
+		call := semel.Call{Key: semel.Key{ID: "k"}}
+		b, tasks := g.NewBatch(), []*semel.Task{{Call: &call}}
+		if b.Claim(t.Context(), tasks); !tasks[0].Held() {
+			t.Fatal(tasks[0].Err)
+		}
+		store.mute()
+		b.GiveBack(t.Context(), tasks)
+		store.speak()
+		time.Sleep(2 * semel.DefaultLease)
+		var records [1]semel.Record
+		if err := inspector.Look(t.Context(), []semel.Key{call.Key}, records[:]); err != nil || records[0].State != semel.Absent {
+			t.Errorf("the key is %v, want absent: %v", records[0].State, err)
+		}
+	})
+}
+
+// TestAClaimThatIsBeingReleasedIsNotTakenOver: the store executes a release after its
+// caller has given up. A call that had the claim by then would run without one.
+func TestAClaimThatIsBeingReleasedIsNotTakenOver(t *testing.T) {
+	for name, lose := range ways {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				below := newStore(t, nil)
+				inspector, _ := semel.As[semel.Inspector](below)
+				store := &stalled{Store: below, silent: true}
+				g := newGuard(t, inspected{store, inspector}, semel.GuardOptions{OnLeaseExpired: semel.Hold})
+				call := semel.Call{Key: semel.Key{ID: "k"}}
+				if err := lose(t, g, call); err == nil {
+					t.Fatal("the answer is not lost")
+				}
+				store.mute()
+				store.answer()
+				time.Sleep(3 * time.Second) // the guard has asked, and its release is lost
+				_, err := g.DoCall(t.Context(), call, func(context.Context, semel.Claim) ([]byte, error) { return nil, nil })
+				if !errors.Is(err, semel.ErrInFlight) {
+					t.Errorf("the call ends with %v", err)
+				}
+				store.speak()
+				time.Sleep(semel.DefaultLease)
+				if _, err := g.DoCall(t.Context(), call, func(context.Context, semel.Claim) ([]byte, error) { return nil, nil }); err != nil {
+					t.Errorf("after the release: %v", err)
+				}
+			})
+		})
+	}
 }
