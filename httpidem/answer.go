@@ -221,13 +221,13 @@ func replay(w http.ResponseWriter, r *http.Request, p *Profile, data []byte) {
 }
 
 const (
-	// stalled is how long a client may read nothing of a kept answer. The answer takes
+	// stalled is how long a client may take for a piece of a kept answer. The answer takes
 	// memory until the client has it.
 	stalled = 30 * time.Second
 	piece   = 64 << 10
 )
 
-// send sends the body. It gives up if the client has left, or reads nothing.
+// send sends the body. It gives up if the client has left, or takes too long for a piece.
 func (a *answer) send(w http.ResponseWriter) {
 	if len(a.body) <= piece { // the memory of its connection holds it
 		_, _ = w.Write(a.body)

@@ -22,6 +22,7 @@ type exchange struct {
 	flight *flight   // nil unless other requests can wait for this one
 	c      *recorder // of the last run; nil if it did not run
 	held   *held     // the client of c, if the effect commits with its key
+	asked  share     // for the request
 	kept   share     // for the response
 	left   bool      // the client has its answer, which is recorded in the background
 
@@ -33,7 +34,6 @@ func (e *exchange) serve() {
 	defer func() {
 		if !e.left {
 			e.land(settled{}) // after a panic
-			e.kept.end()
 		}
 	}()
 	// The work and its record outlive the client.
@@ -67,6 +67,13 @@ func (e *exchange) serve() {
 			return
 		}
 	}
+}
+
+// end gives back what the request takes from others.
+func (e *exchange) end() {
+	e.kept.end()
+	e.asked.end()
+	e.callers.leave(e.caller)
 }
 
 // errReleased is the error of an effect that did not happen. The client has its answer.
@@ -123,8 +130,9 @@ func (e *exchange) inner(ctx context.Context, reader *whole) *http.Request {
 
 // settle answers the request, and those that wait for it.
 func (e *exchange) settle(out semel.Outcome, err error) {
-	if e.c == nil && out.Decision == semel.Undecided && errors.Is(err, semel.ErrOutcomeUnknown) {
-		// The outcome of the claim is unknown, and not that of a request.
+	if e.c == nil && out.Decision == semel.Undecided && (errors.Is(err, semel.ErrOutcomeUnknown) || errors.Is(err, context.DeadlineExceeded)) {
+		// The outcome of the claim is unknown, and not that of a request. Or the store was
+		// not even asked in time, because others wait for it.
 		err = fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, err)
 	}
 	result := e.result(out, err)

@@ -114,16 +114,22 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		m.overloaded(w)
 		return
 	}
-	defer m.callers.leave(caller)
+	e := &exchange{middleware: m, w: w, r: r, caller: caller, asked: room, kept: share{of: &m.room}}
+	room = share{of: &m.room} // the exchange has it
+	defer func() {
+		if !e.left { // otherwise the end of the recording does it
+			e.end()
+		}
+	}()
 	if body == nil {
 		var ok bool
-		if body, ok = m.read(w, r, &room); !ok {
+		if body, ok = m.read(w, r, &e.asked); !ok {
 			return
 		}
 	}
-	call := m.call(r, caller, id, body)
-	call.Time = sent
-	(&exchange{middleware: m, w: w, r: r, caller: caller, call: call, body: body, kept: share{of: &m.room}}).serve()
+	e.body, e.call = body, m.call(r, caller, id, body)
+	e.call.Time = sent
+	e.serve()
 }
 
 // call returns the call of a request.

@@ -88,7 +88,7 @@ func (e *exchange) record(ctx context.Context, b *semel.Batch, tasks []*semel.Ta
 		}
 		if second.Swap(true) {
 			e.land(e.result(t.Outcome, t.Err))
-			e.kept.end()
+			e.end()
 		}
 	})
 	timer := time.NewTimer(recordWithin)

@@ -2,6 +2,7 @@ package httpidem_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"net/http"
 	"net/http/httptest"
@@ -23,6 +24,7 @@ type stalling struct {
 
 	mu   sync.Mutex
 	gate chan struct{} // nil while it answers
+	late error         // of a caller that waits no longer; defaults to semel.ErrOutcomeUnknown
 }
 
 func (s *stalling) Unwrap() semel.Store { return s.Store }
@@ -52,7 +54,7 @@ func (s *stalling) wait(ctx context.Context) error {
 	case <-gate:
 		return nil
 	case <-ctx.Done():
-		return semel.ErrOutcomeUnknown
+		return cmp.Or(s.late, semel.ErrOutcomeUnknown)
 	}
 }
 
@@ -182,19 +184,24 @@ func TestAnAnswerEndsWhenItIsRecordedOrAfterASecond(t *testing.T) {
 // when the store answers again.
 func TestAClaimThatIsNotAnsweredEnds(t *testing.T) {
 	t.Parallel()
-	for _, open := range []bool{false, true} {
+	for _, test := range []struct {
+		late error
+		open bool
+	}{
+		{semel.ErrOutcomeUnknown, false}, {semel.ErrOutcomeUnknown, true}, {context.DeadlineExceeded, false}, {context.DeadlineExceeded, true},
+	} {
 		t.Run("", func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := &stalling{Store: newStore(t)}
+				store := &stalling{Store: newStore(t), late: test.late}
 				s := &service{handle: created}
-				handler := limited(t, store, s, httpidem.Options{FailOpen: open})
+				handler := limited(t, store, s, httpidem.Options{FailOpen: test.open})
 				store.stall()
 				began := time.Now()
 				r := asks(t.Context(), handler, "alice", "k", "body")
 				if took := time.Since(began); took > 12*time.Second {
 					t.Errorf("the answer took %v", took)
 				}
-				if open {
+				if test.open {
 					if r.must(t, 201, ""); r.Header.Get("Idempotency-Status") != "unprotected" {
 						t.Errorf("the answer has %v", r.Header)
 					}
@@ -207,6 +214,36 @@ func TestAClaimThatIsNotAnsweredEnds(t *testing.T) {
 				time.Sleep(time.Minute) // longer than a lease
 				asks(t.Context(), handler, "alice", "k", "body").must(t, 201, "")
 				s.mustHaveRun(t, 1)
+			})
+		})
+	}
+}
+
+// A request whose answer is still to be recorded takes its memory, and counts for its caller.
+func TestRequestsCountUntilTheyAreRecorded(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string]httpidem.Options{
+		"caller": {MaxPerCaller: 1},
+		"memory": {MaxBody: 100, MaxBuffered: 20 << 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &stalling{Store: newStore(t)}
+				var running sync.WaitGroup
+				opts.Go = running.Go
+				first := true
+				handler := limited(t, store, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if first {
+						store.stall()
+					}
+					first = false
+					w.WriteHeader(201)
+				}), opts)
+				asks(t.Context(), handler, "alice", "k", "body").must(t, 201, "")
+				asks(t.Context(), handler, "alice", "other", "body").must(t, 503, httpidem.Overloaded)
+				store.answer()
+				running.Wait()
+				asks(t.Context(), handler, "alice", "other", "body").must(t, 201, "")
 			})
 		})
 	}

@@ -47,7 +47,8 @@ type Options struct {
 	// with 503 before it runs. A response above 16 KiB without room reaches the client,
 	// and a repetition gets 409, as with MaxResponse. A repetition for whose kept response
 	// there is no room gets 503, and can be sent again; one of them at a time may exceed the
-	// limit. A client that reads nothing of a kept response for 30 s loses its connection.
+	// limit. A client that takes more than 30 s for 64 KiB of a kept response loses its
+	// connection. Memory and place of a request are taken until its response is recorded.
 	// Defaults to 64 times MaxBody, and to 64 MiB at least.
 	MaxBuffered int64
 	// MaxPerCaller is the maximum number of requests of one caller in progress, with those
