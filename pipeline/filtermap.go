@@ -24,7 +24,7 @@ import (
 type FilterMap func(ctx context.Context, d Delivery) (body []byte, pass bool, err error)
 
 // Call calls the function. Its errors are permanent, unless ctx has ended: then Call
-// returns the cause of that. A nil FilterMap passes every message.
+// returns the cause of that, and never a permanent error. A nil FilterMap passes every message.
 func (f FilterMap) Call(ctx context.Context, d Delivery) (body []byte, pass bool, err error) {
 	if f == nil {
 		return d.Body, true, nil
@@ -36,8 +36,11 @@ func (f FilterMap) Call(ctx context.Context, d Delivery) (body []byte, pass bool
 	}()
 	body, pass, err = f(ctx, d)
 	if cause := context.Cause(ctx); err != nil && cause != nil {
-		if !errors.Is(err, cause) {
-			err = fmt.Errorf("%w: %w", cause, err)
+		if semel.Classify(cause) == semel.ClassPermanent {
+			cause = ctx.Err() // errgroup, for example, ends a context with the error of another message
+		}
+		if !errors.Is(err, cause) || semel.Classify(err) == semel.ClassPermanent {
+			err = fmt.Errorf("%w: %v", cause, err) // not wrapped: it says nothing of the message
 		}
 		return nil, false, err
 	}

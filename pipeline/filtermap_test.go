@@ -128,3 +128,23 @@ func TestAFilteredMessageIsCompletedWhenItsStoreAnswers(t *testing.T) {
 		}
 	})
 }
+
+// TestTheEndOfAContextFailsNoMessage: a message that was not decided comes again, even if the
+// context has ended because another message failed permanently.
+func TestTheEndOfAContextFailsNoMessage(t *testing.T) {
+	t.Parallel()
+	permanent := semel.Permanent(errors.New("another message"))
+	for _, c := range []struct{ cause, err, want error }{
+		{permanent, permanent, context.Canceled},
+		{permanent, errors.New("stopped"), context.Canceled},
+		{semel.ErrLeaseLost, permanent, semel.ErrLeaseLost},
+		{semel.ErrLeaseLost, semel.ErrLeaseLost, semel.ErrLeaseLost},
+	} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(c.cause)
+		f := pipeline.FilterMap(func(context.Context, pipeline.Delivery) ([]byte, bool, error) { return nil, false, c.err })
+		if _, _, err := f.Call(ctx, pipeline.Delivery{}); !errors.Is(err, c.want) || semel.Classify(err) == semel.ClassPermanent {
+			t.Errorf("the cause %v and the error %v give %v", c.cause, c.err, err)
+		}
+	}
+}
