@@ -79,7 +79,7 @@ func checkDays(t *testing.T, agg *stream.Aggregate, zone *time.Location, from st
 	}
 	for range 1500 {
 		now = now.Add(time.Duration(random.Int64N(int64(20 * time.Minute))))
-		when := now.Add(-time.Duration(random.Int64N(int64(16*time.Hour+agg.Correct)))).Truncate(time.Millisecond)
+		when := now.Add(-time.Duration(random.Int64N(int64(16*time.Hour + agg.Correct)))).Truncate(time.Millisecond)
 		s.See(now.UnixMilli(), now.UnixMilli()) // a message of another key
 		key := string(rune('a' + random.IntN(2)))
 		verdict, err := s.Add(&semel.Message{Body: []byte("1")}, []byte(key), when.UnixMilli(), now.UnixMilli())
