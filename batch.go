@@ -55,6 +55,7 @@ type Task struct {
 	owner     Owner // of the request; zero before it
 	lost      bool  // the store may have granted the claim
 	left      bool  // lost because ctx ended, or in its release: the store may release it later
+	stray     bool  // a request for the claim got no answer, and may reach the store later
 	granted   bool  // the store granted the claim, and it has not ended
 	refused   bool
 	doubt     bool // the effect may have happened
@@ -136,7 +137,7 @@ func (b *Batch) Claim(ctx context.Context, tasks []*Task) {
 	for i, t := range tasks {
 		a := &answers[i]
 		inDoubt := repeated || t.lost
-		t.lost = false
+		t.stray, t.lost = t.stray || inDoubt, false
 		switch a.Decision {
 		case Fresh:
 			t.grant(a.Claim, b.began.Add(g.opts.Lease))
@@ -375,6 +376,11 @@ func (b *Batch) GiveBack(ctx context.Context, tasks []*Task) {
 		g.Observe(Event{Kind: EventReleased, Key: t.Call.Key, Attempt: t.Attempt, Err: t.Err})
 	}
 	open := b.release(ctx, held)
+	for _, t := range held {
+		if t.stray {
+			open = append(open, t) // what is under way could claim the key again
+		}
+	}
 	for _, t := range open {
 		t.lost, t.left = true, true // the store may get to the release later
 	}
@@ -468,7 +474,7 @@ func (b *Batch) recover(ctx context.Context, limit time.Duration, lost []*Task) 
 	var found []*Task
 	for i, t := range lost {
 		a := &answers[i]
-		t.lost = a.Decision == Undecided && (a.Err == nil || Classify(a.Err) != ClassPermanent)
+		t.stray, t.lost = true, a.Decision == Undecided && (a.Err == nil || Classify(a.Err) != ClassPermanent)
 		if a.Decision == Fresh {
 			t.granted, t.leaseLost, t.Claim, t.validUntil = true, nil, a.Claim, asked.Add(b.guard.opts.Lease)
 			found = append(found, t)

@@ -292,3 +292,37 @@ func TestAClaimThatIsBeingReleasedIsNotTakenOver(t *testing.T) {
 		})
 	}
 }
+
+// TestAClaimThatArrivesAfterItsReleaseIsGivenBack: packets of a connection that was given up
+// may arrive after those of the next one.
+func TestAClaimThatArrivesAfterItsReleaseIsGivenBack(t *testing.T) {
+	for name, again := range map[string]bool{"asked for by the release": false, "claimed again": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				below := newStore(t, nil)
+				inspector, _ := semel.As[semel.Inspector](below)
+				store := &stalled{Store: below, deaf: true}
+				g := newGuard(t, inspected{store, inspector}, semel.GuardOptions{OnLeaseExpired: semel.Hold})
+				call := semel.Call{Key: semel.Key{ID: "k"}}
+				b, tasks := g.NewBatch(), []*semel.Task{{Call: &call}}
+				if b.Claim(t.Context(), tasks); !tasks[0].Lost() {
+					t.Fatal("the answer is not lost")
+				}
+				store.answer()
+				if again {
+					if b.Claim(t.Context(), tasks); !tasks[0].Held() {
+						t.Fatal(tasks[0].Err)
+					}
+				}
+				b.GiveBack(t.Context(), tasks)
+				time.Sleep(semel.DefaultLease / 4)
+				store.wake(t)
+				time.Sleep(2 * semel.DefaultLease)
+				var records [1]semel.Record
+				if err := inspector.Look(t.Context(), []semel.Key{call.Key}, records[:]); err != nil || records[0].State != semel.Absent {
+					t.Errorf("the key is %v, want absent: %v", records[0].State, err)
+				}
+			})
+		})
+	}
+}
