@@ -36,8 +36,10 @@ func (f *storeFaults) Observe(e semel.Event) {
 }
 
 func (f *storeFaults) failed(err error) {
-	if errors.Is(err, semel.ErrInvalidKey) || errors.Is(err, semel.ErrInvalidRequest) {
-		return // of one request
+	for _, answer := range []error{semel.ErrInvalidKey, semel.ErrInvalidRequest, semel.ErrStaleToken} {
+		if errors.Is(err, answer) && semel.Classify(err) == semel.ClassPermanent {
+			return // the store works: this is its answer to one request
+		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

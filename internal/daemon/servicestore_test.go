@@ -30,7 +30,9 @@ func TestTheLogNamesAStoreThatFailsUnderAService(t *testing.T) {
 		down := semel.Event{Kind: semel.EventStoreError, Err: errors.New("connection refused")}
 		works := semel.Event{Kind: semel.EventDecided}
 		f.Observe(works)
-		f.Observe(semel.Event{Kind: semel.EventStoreError, Err: semel.ErrInvalidKey})
+		for _, err := range []error{semel.ErrInvalidKey, semel.ErrStaleToken} {
+			f.Observe(semel.Event{Kind: semel.EventStoreError, Err: err})
+		}
 		f.Observe(down)
 		if got := lines(); len(got) != 1 || !strings.Contains(got[0], "level=ERROR") || !strings.Contains(got[0], "connection refused: start it") || !strings.Contains(got[0], "failures=1") {
 			t.Errorf("the first failure: %q", got)
