@@ -161,12 +161,17 @@ func Migrate(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migratio
 }
 
 // checkMissing returns an error if something is missing that an applied step has created.
+// It holds the lock of the steps. Otherwise another runner could apply one between two
+// statements, which would then see two states of the schema.
 func (o *MigrateOptions) checkMissing(ctx context.Context, db Beginner, steps []pgschema.Step) error {
 	tx, err := db.Begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer rollback(ctx, tx)
+	if err := lockMigrations(ctx, tx); err != nil {
+		return err
+	}
 	applied, err := o.applied(ctx, tx)
 	if err != nil {
 		return err
@@ -314,7 +319,7 @@ func (o *MigrateOptions) apply(ctx context.Context, db Beginner, s pgschema.Step
 		return nil, err
 	}
 	defer rollback(ctx, tx)
-	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", pgx.QueryExecModeExec, int64(migrationLock)); err != nil {
+	if err := lockMigrations(ctx, tx); err != nil {
 		return nil, err
 	}
 	applied, err := o.applied(ctx, tx)
@@ -338,6 +343,13 @@ func (o *MigrateOptions) apply(ctx context.Context, db Beginner, s pgschema.Step
 		return nil, err
 	}
 	return &m, tx.Commit(ctx)
+}
+
+// lockMigrations waits until no other runner applies a step, and keeps them waiting until
+// the transaction ends.
+func lockMigrations(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", pgx.QueryExecModeExec, int64(migrationLock))
+	return err
 }
 
 // applied returns the applied steps by version, or nil if none ever was.
@@ -404,7 +416,7 @@ func (o *MigrateOptions) addColumns(ctx context.Context, db Beginner, c *optiona
 	if there, err := has(); err != nil || there {
 		return nil, err
 	}
-	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", pgx.QueryExecModeExec, int64(migrationLock)); err != nil {
+	if err := lockMigrations(ctx, tx); err != nil {
 		return nil, err
 	}
 	if there, err := has(); err != nil || there { // another runner added them

@@ -64,8 +64,8 @@ const absentSQL = `SELECT array(SELECT t FROM unnest($1::text[]) WITH ORDINALITY
 
 // Check returns an error that wraps [ErrSchema] if one of some tables is not there, such as
 // "parked". It is a [*MissingError] if a migration has created the table. Other errors are
-// those of the database. Check blocks for one statement, and for two more if a table is
-// missing. If the names are invalid, the error wraps semel.ErrInvalidRequest.
+// those of the database. Check blocks for one statement, and for two or three more if a
+// table is missing. If the names are invalid, the error wraps semel.ErrInvalidRequest.
 func (n Names) Check(ctx context.Context, db interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }, tables ...string,
@@ -96,10 +96,18 @@ func (n Names) Check(ctx context.Context, db interface {
 	if at < 0 || db.QueryRow(ctx, "SELECT EXISTS (SELECT FROM "+o.quoted("migrations")+" WHERE version = $1)", pgx.QueryExecModeExec, steps[at].Version).Scan(&applied) != nil {
 		return plain // the table of migrations is missing, or this role may not read it
 	}
-	if applied {
-		return &MissingError{Name: absent[0], Version: steps[at].Version, Step: steps[at].Name}
+	if !applied {
+		return plain
 	}
-	return plain
+	// The step may have been applied since the first statement. Then the table is there now.
+	missing := &MissingError{Name: absent[0], Version: steps[at].Version, Step: steps[at].Name}
+	if err := db.QueryRow(ctx, absentSQL, pgx.QueryExecModeExec, quoted).Scan(&absent); err != nil || len(absent) == 0 {
+		return err
+	}
+	if absent[0] != missing.Name {
+		return fmt.Errorf("there is no table %s: run semel migrate up: %w", absent[0], ErrSchema)
+	}
+	return missing
 }
 
 // lost returns what applied steps have created and is missing.
