@@ -51,7 +51,7 @@ stores:
 		"closed":  "connection refused: is the server up, and the port right? (closed is PostgreSQL, postgres://u:[hidden]@127.0.0.1:1/x)\n",
 		"wrong":   ": password refused: check the user and the password in stores.wrong.redis.url\n",
 		"none":    ": the server needs a password: write it in stores.none.redis.url\n",
-		"swapped": "EOF: the server closed the connection: is it the right kind of server, and does it need TLS? (swapped is Redis, redis://:[hidden]@" + database.Host + ")\n",
+		"swapped": "the server at " + database.Host + " closed the connection: does it expect TLS? Then write rediss:// instead of redis:// in stores.swapped.redis.url. Otherwise: is it up, or going down?\n",
 		"role":    `role "nobody-at-all" does not exist: create the role or let it connect (pg_hba.conf), or correct stores.role.postgres.dsn` + "\n",
 		"other":   ": is the server up, can this machine reach it, and is it the right kind of server? (other is PostgreSQL, postgres://u:[hidden]@" + redis.Addr() + "/x)\n",
 	} {
