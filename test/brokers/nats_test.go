@@ -94,7 +94,8 @@ var natsBroker = broker{
 		err := natsadapter.ReadAll(t.Context(), url, nil, "OUT", nil, func(m *semel.Message) bool {
 			token, _ := m.Header(header.Token)
 			attempt, _ := m.Header(header.Attempt)
-			fn(strings.TrimPrefix(m.ID, "p:"), string(token), string(attempt))
+			id, _, _ := strings.Cut(strings.TrimPrefix(m.ID, "p:"), "#") // a digest follows
+			fn(id, string(token), string(attempt))
 			return true
 		})
 		if err != nil {
@@ -103,6 +104,7 @@ var natsBroker = broker{
 	},
 	once:       true,
 	deliveries: natsDeliveries,
+	nearEnd:    natsDeliveries - 1,
 	patience:   natsPatience,
 	window:     natsWindow,
 	revive:     reviveNATS,

@@ -176,6 +176,21 @@ func (s source) Read(ctx context.Context) ([]*pipeline.Item, error) {
 	return items, err
 }
 
+// Traits implements pipeline.Source.
+func (s source) Traits() pipeline.SourceTraits {
+	traits := s.brokerSource.Traits()
+	if exhausted := traits.Exhausted; exhausted != nil {
+		traits.Exhausted = func(ctx context.Context) ([]*pipeline.Item, error) {
+			items, err := exhausted(ctx)
+			for _, it := range items {
+				s.doom.reach(received, it.Message.Origin.Delivery)
+			}
+			return items, err
+		}
+	}
+	return traits
+}
+
 // Ack implements pipeline.Source.
 func (s source) Ack(ctx context.Context, items []*pipeline.Item) error {
 	s.doom.tell(items)

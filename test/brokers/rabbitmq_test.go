@@ -39,6 +39,7 @@ func rabbitBroker(single bool) broker {
 		written:    writtenToRabbit,
 		ordered:    single,
 		deliveries: 5,
+		nearEnd:    4,
 		patience:   6 * time.Second,
 		revive:     reviveRabbit,
 	}

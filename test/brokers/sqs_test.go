@@ -78,7 +78,7 @@ func sqsQueue(name, end string) broker {
 		patience: 30 * time.Second, // the visibility time-out of the source
 	}
 	if end != "" {
-		b.ordered, b.immortal, b.deliveries = true, true, sqsDeliveries
+		b.ordered, b.immortal, b.deliveries, b.nearEnd = true, true, sqsDeliveries, sqsDeliveries-2
 		b.revive = func(ctx context.Context, url string, moved func(id string)) error {
 			return reviveSQS(ctx, url, end, moved)
 		}
