@@ -95,6 +95,7 @@ const (
 	cut       = "cut the connections"
 	slowness  = "an effect takes longer than the broker waits"
 	exhausted = "a message comes as often as the broker delivers it"
+	nearly    = "a message comes as often as the program processes it"
 	hang      = "the broker hangs"
 )
 
@@ -105,7 +106,7 @@ const hanging = 40 * time.Second
 // schedule returns the events of a run in random order.
 func (r *run) schedule() (list []string) {
 	if testing.Short() {
-		if list = []string{kill, cut, killAll, exhausted}; r.confirmed {
+		if list = []string{kill, cut, killAll, exhausted, nearly}; r.confirmed {
 			list = []string{kill, cut, cut}
 		}
 		for _, i := range r.random.Perm(len(points))[:3] {
@@ -114,7 +115,7 @@ func (r *run) schedule() (list []string) {
 	} else {
 		for range *rounds {
 			list = append(list, points...)
-			for event, n := range map[string]int{kill: 12, killAll: 3, cut: 5, slowness: 1, exhausted: 1, hang: 1} {
+			for event, n := range map[string]int{kill: 12, killAll: 3, cut: 5, slowness: 1, exhausted: 1, nearly: 1, hang: 1} {
 				for range n {
 					list = append(list, event)
 				}
@@ -124,7 +125,7 @@ func (r *run) schedule() (list []string) {
 	var possible []string
 	for _, event := range list {
 		switch {
-		case event == exhausted && r.deliveries == 0, event == slowness && r.patience == 0, event == killAll && r.immortal:
+		case event == exhausted && r.deliveries == 0, event == nearly && r.nearEnd == 0, event == slowness && r.patience == 0, event == killAll && r.immortal:
 		case r.confirmed && (event == slowness || event == inEffect || event == parking): // the target is a broker
 		default:
 			possible = append(possible, event)
@@ -189,6 +190,7 @@ type run struct {
 	revived  int
 
 	exhausted bool // the broker has given up messages
+	nearly    bool // the program has processed messages as often as it does
 	atLimit   int  // how many messages were parked, because the broker would have given them up
 }
 
@@ -378,6 +380,9 @@ func (r *run) happen(ctx context.Context, event string) {
 	case exhausted:
 		r.die(ctx, received, r.deliveries)
 		r.exhausted = true
+	case nearly: // the next program parks it
+		r.die(ctx, received, r.nearEnd-1)
+		r.nearly = true
 	default:
 		r.die(ctx, event, 0)
 	}
@@ -613,6 +618,9 @@ func (r *run) check() {
 	}
 	if r.exhausted && r.revived == 0 {
 		r.Errorf("the broker did not give up any message after %d deliveries", r.deliveries)
+	}
+	if r.nearly && r.atLimit == 0 {
+		r.Errorf("the program did not park any message at its delivery %d", r.nearEnd)
 	}
 	if r.Failed() {
 		log, _ := os.ReadFile(filepath.Join(r.dir, "log"))
