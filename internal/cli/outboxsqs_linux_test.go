@@ -92,7 +92,9 @@ pipelines:
 	}
 	group, id := "NULL", "NULL" // a standard queue has neither
 	if queue.fifo {
-		group, id = "coalesce(aggregate, id::text)", "'events:' || id"
+		group = "coalesce(aggregate, id::text)"
+		// Scope and id, and the digest of pipeline, scope, id, group and number of redrives.
+		id = "'events:' || id || '#' || translate(encode(substr(sha256(convert_to(format('6:events6:events36:%s%s:%s1:0', id, octet_length("+group+"), "+group+"), 'UTF8')), 1, 16), 'base64'), '+/=', '-_')"
 		if n := ask[int](t, pool, "SELECT count(*) FROM (SELECT n, lag(n) OVER (PARTITION BY aggregate ORDER BY seq) AS before FROM written JOIN received USING (id)) AS o WHERE n < before"); n > 0 {
 			t.Errorf("%d messages are before one that their aggregate has before them", n)
 		}
