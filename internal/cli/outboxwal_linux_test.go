@@ -117,6 +117,44 @@ func TestServerWithoutLogicalReplicationIsNamed(t *testing.T) {
 	}
 }
 
+// relay is a process of its own that relays an outbox.
+type relay struct {
+	running
+	command *exec.Cmd
+}
+
+// startRelay starts a relay and waits until it runs. It ends with the test at the latest.
+func startRelay(t *testing.T, file string) *relay {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &relay{
+		running: running{t: t, log: &lineWatch{lines: make(chan string, 10_000)}},
+		command: exec.CommandContext(t.Context(), program, "outbox", "relay", file, "--admin", "off", "--no-progress"),
+	}
+	r.command.Env = append(os.Environ(), programVariable+"=1")
+	r.command.Stderr = r.log
+	if err := r.command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r.line(`"msg":"running"`)
+	return r
+}
+
+// kill ends a relay that must not have ended by itself.
+func (r *relay) kill() {
+	r.t.Helper()
+	if err := r.command.Process.Kill(); err != nil {
+		r.t.Fatal(err)
+	}
+	_ = r.command.Wait() // it was killed
+	if r.command.ProcessState.Exited() {
+		r.t.Errorf("the relay has ended by itself: %v\n%s", r.command.ProcessState, r.log.text())
+	}
+}
+
 // TestRelayOfTheLogLosesNothing compares what relays deliver with what writers committed,
 // while relays are killed, the server is restarted, and the slot is dropped. The changes of
 // an order are numbered without gaps, because a number that was rolled back is used again.
@@ -158,9 +196,7 @@ func TestRelayOfTheLogLosesNothing(t *testing.T) {
 		defer close(watched)
 		watchPosition(t, source, watching, &compared)
 	}()
-	begin := func() *exec.Cmd {
-		return start(t, "running", "outbox", "relay", file, "--admin", "off", "--no-progress")
-	}
+	begin := func() *relay { return startRelay(t, file) }
 	const reads = "SELECT count(*) = 1 FROM pg_stat_replication"
 	becomes := func(pool *pgxpool.Pool, sql string) { // also while the server is being restarted
 		t.Helper()
@@ -181,11 +217,8 @@ func TestRelayOfTheLogLosesNothing(t *testing.T) {
 	for range rounds {
 		becomes(source, reads)
 		progress()
-		if err := first.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		_ = first.Wait() // it was killed
-		progress()       // by the standby
+		first.kill()
+		progress() // by the standby
 		if err := server.Kill(); err != nil {
 			t.Fatal(err)
 		}
@@ -201,10 +234,7 @@ func TestRelayOfTheLogLosesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		progress()
-		if err := second.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		_ = second.Wait()
+		second.kill()
 		second = begin()
 		progress()
 	}
@@ -215,7 +245,8 @@ func TestRelayOfTheLogLosesNothing(t *testing.T) {
 	}
 	close(watching)
 	<-watched
-	// The slot is dropped. Both relays end, and a new one says what to do.
+	// The slot is dropped. Both relays wait, say what to do, and continue by themselves when
+	// it is done.
 	for late := time.Now().Add(5 * time.Minute); ; <-time.After(20 * time.Millisecond) {
 		_, err := source.Exec(t.Context(), "DO $$ BEGIN PERFORM pg_terminate_backend(pid, 5000) FROM pg_stat_replication; PERFORM pg_drop_replication_slot('semel_outbox'); END $$")
 		if err == nil {
@@ -225,20 +256,22 @@ func TestRelayOfTheLogLosesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, of := range []*exec.Cmd{first, second} {
-		_ = of.Wait()
+	var way string
+	for _, of := range []*relay{first, second} {
+		line := of.line("replication slot semel_outbox is gone", "restored or promoted one: ", "; the next start creates it again")
+		_, line, _ = strings.Cut(line, "restored or promoted one: ")
+		way, _, _ = strings.Cut(line, "; the next start")
 	}
-	got := run(t, "", "outbox", "relay", file, "--admin", "off", "--no-progress")
-	_, way, found := strings.Cut(got.stderr, "restored or promoted one: ")
-	way, _, _ = strings.Cut(way, "; the next start")
-	if got.status == term.ExitDone || !found {
-		t.Fatalf("%+v", got)
-	}
-	for sql := range strings.SplitSeq(way, "; ") {
+	for sql := range strings.SplitSeq(strings.ReplaceAll(way, `\"`, `"`), "; ") {
 		execute(t, server.URL(), sql)
 	}
-	begin()
+	for _, of := range []*relay{first, second} {
+		of.line(`"msg":"running"`)
+	}
+	becomes(source, reads)
 	progress()
+	first.kill()
+	progress() // by the other one, whichever was the standby
 	close(writing)
 	writers.Wait()
 	execute(t, target.Config().ConnString(), "DROP TRIGGER slow ON delivered")
