@@ -230,6 +230,8 @@ func (l *cutListener) cut() {
 
 // kafkaRefusals start brokers for each refusal, with the user app.
 func kafkaRefusals(t *testing.T) (list []refusal) {
+	mayNotJoin := []string{"user app may not read in as group g: kafka-acls.sh ", " --add --allow-principal User:app --operation Read --group g; semel doctor checks all rights"}
+	mayNotRead := []string{"user app lacks the right Read on topic in: kafka-acls.sh ", " --add --allow-principal User:app --operation Read --topic in; semel doctor checks all rights"}
 	for _, c := range []struct {
 		name  string
 		mode  string // source, sink or transaction
@@ -239,17 +241,17 @@ func kafkaRefusals(t *testing.T) (list []refusal) {
 		{"password", "source", nil, []string{"password refused for user app: correct source.kafka.sasl"}},
 		{"password", "sink", nil, []string{"password refused for user app: correct sink.kafka.sasl"}},
 		{"password", "transaction", nil, []string{"password refused for user app: correct source.kafka.sasl"}},
-		{"right to the group", "source", func(b *kadm.ACLBuilder) *kadm.ACLBuilder { return b.Groups("g").Operations(kadm.OpRead) }, []string{"GROUP_AUTHORIZATION_FAILED"}},
-		{"right to the group", "transaction", func(b *kadm.ACLBuilder) *kadm.ACLBuilder { return b.Groups("g").Operations(kadm.OpRead) }, []string{"GROUP_AUTHORIZATION_FAILED"}},
-		{"right to read", "source", func(b *kadm.ACLBuilder) *kadm.ACLBuilder { return b.Topics("in").Operations(kadm.OpRead) }, []string{"TOPIC_AUTHORIZATION_FAILED"}},
-		{"right to read", "transaction", func(b *kadm.ACLBuilder) *kadm.ACLBuilder { return b.Topics("in").Operations(kadm.OpRead) }, []string{"TOPIC_AUTHORIZATION_FAILED"}},
+		{"right to the group", "source", func(b *kadm.ACLBuilder) *kadm.ACLBuilder { return b.Groups("g").Operations(kadm.OpRead) }, mayNotJoin},
+		{"right to the group", "transaction", func(b *kadm.ACLBuilder) *kadm.ACLBuilder { return b.Groups("g").Operations(kadm.OpRead) }, mayNotJoin},
+		{"right to read", "source", func(b *kadm.ACLBuilder) *kadm.ACLBuilder { return b.Topics("in").Operations(kadm.OpRead) }, mayNotRead},
+		{"right to read", "transaction", func(b *kadm.ACLBuilder) *kadm.ACLBuilder { return b.Topics("in").Operations(kadm.OpRead) }, mayNotRead},
 		{"right to see", "source", func(b *kadm.ACLBuilder) *kadm.ACLBuilder {
 			return b.Topics("in").Operations(kadm.OpDescribe, kadm.OpRead)
-		}, []string{"TOPIC_AUTHORIZATION_FAILED"}},
+		}, mayNotRead},
 		{"right to the transactional id", "transaction", func(b *kadm.ACLBuilder) *kadm.ACLBuilder {
 			return b.TransactionalIDs("g/one-0").Operations(kadm.OpWrite)
-		}, []string{"TRANSACTIONAL_ID_AUTHORIZATION_FAILED"}},
-		{"right to the changelog", "transaction", func(b *kadm.ACLBuilder) *kadm.ACLBuilder { return b.Topics("g-keys").Operations(kadm.OpRead) }, []string{"TOPIC_AUTHORIZATION_FAILED"}},
+		}, []string{"user app may not write transactions with ids of group g: kafka-acls.sh ", " --add --allow-principal User:app --operation Write --transactional-id g/ --resource-pattern-type prefixed; semel doctor checks all rights"}},
+		{"right to the changelog", "transaction", func(b *kadm.ACLBuilder) *kadm.ACLBuilder { return b.Topics("g-keys").Operations(kadm.OpRead) }, []string{"user app lacks the right Read or Write on topic g-keys: kafka-acls.sh ", " --add --allow-principal User:app --operation Read --operation Write --topic g-keys; semel doctor checks all rights"}},
 	} {
 		listener := &cutListener{}
 		allow := func(resource kmsg.ACLResourceType, name string) kfake.ACL {

@@ -20,7 +20,8 @@ var _ semel.Readier = (*Transactor)(nil)
 // Ready implements semel.Readier. It returns nil or the reason why the Transactor does
 // not work: Run has not started, a topic is missing, a member restarts after an error
 // and has not worked since, no broker answers, a transaction that does not end holds
-// up a partition, or the Transactor stalls (see pipeline.EventStalled) and does
+// up a partition, a right is missing on a topic that holds
+// keys or windows (looked for every 10 seconds), or the Transactor stalls (see pipeline.EventStalled) and does
 // not only wait for a transaction that will end. It blocks
 // until ctx ends at most and may be called at any time.
 func (t *Transactor) Ready(ctx context.Context) error {
@@ -37,6 +38,9 @@ func (t *Transactor) Ready(ctx context.Context) error {
 	}
 	if err := client.Ping(ctx); err != nil {
 		return fmt.Errorf("kafka: no broker answers: %w", err)
+	}
+	if lacks := t.lacks.Load(); lacks != nil && *lacks != nil {
+		return *lacks
 	}
 	if !looked {
 		return errors.New("kafka: it is checking brokers and topics")

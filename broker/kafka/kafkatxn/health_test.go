@@ -2,11 +2,13 @@ package kafkatxn
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -189,4 +191,25 @@ func TestATransactorThatStandsStillSaysSo(t *testing.T) {
 		p.becomesReady()
 		p.Stop()
 	})
+}
+
+func TestMissingRightsOnTopicsWithStateAreNamed(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		topic kadm.TopicDetail
+		want  string
+	}{
+		{kadm.TopicDetail{}, ""}, // an old broker does not tell
+		{kadm.TopicDetail{AuthorizedOperations: []kadm.ACLOperation{kadm.OpAll}}, ""},
+		{kadm.TopicDetail{AuthorizedOperations: []kadm.ACLOperation{kadm.OpWrite, kadm.OpRead, kadm.OpDescribe}}, ""},
+		{kadm.TopicDetail{AuthorizedOperations: []kadm.ACLOperation{kadm.OpWrite, kadm.OpDescribe}}, "topic g-keys: no right to READ"},
+		{kadm.TopicDetail{AuthorizedOperations: []kadm.ACLOperation{kadm.OpRead, kadm.OpDescribe}}, "topic g-keys: no right to WRITE"},
+		{kadm.TopicDetail{Err: kerr.TopicAuthorizationFailed}, "topic g-keys: TOPIC_AUTHORIZATION_FAILED"},
+		{kadm.TopicDetail{Err: kerr.UnknownTopicOrPartition}, ""},
+	} {
+		err := lackedRight("g-keys", c.topic)
+		if (err == nil) != (c.want == "") || err != nil && (!strings.Contains(err.Error(), c.want) || !errors.Is(err, kerr.TopicAuthorizationFailed)) {
+			t.Errorf("%+v: %v, want %q", c.topic, err, c.want)
+		}
+	}
 }

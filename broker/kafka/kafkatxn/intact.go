@@ -267,8 +267,48 @@ func (t *Transactor) intactParts(ctx context.Context, s *session, parts []*part)
 	return nil
 }
 
+// permitted notes for Ready which right on a topic with state is missing. A right to read is
+// used only when partitions move, which may be much later. Brokers before 2.3 do not tell.
+func (t *Transactor) permitted(ctx context.Context) {
+	var names []string
+	for _, topic := range t.opts.reads() {
+		names = append(names, t.opts.changelogsOf(topic)...)
+	}
+	slices.Sort(names)
+	topics, err := t.adm().ListTopics(kadm.WithAuthorizedOps(ctx), names...)
+	if err != nil {
+		return // no answer is not a refusal
+	}
+	var lacks error
+	for _, name := range names {
+		if lacks = lackedRight(name, topics[name]); lacks != nil {
+			break
+		}
+	}
+	if before := t.lacks.Swap(&lacks); lacks != nil && (before == nil || *before == nil) {
+		t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "a right is missing", Err: lacks})
+	}
+}
+
+// lackedRight returns an error if the user may not read or write a topic with state.
+func lackedRight(name string, topic kadm.TopicDetail) error {
+	if errors.Is(topic.Err, kerr.TopicAuthorizationFailed) {
+		return fmt.Errorf("kafka: topic %s: %w", name, topic.Err)
+	}
+	may := topic.AuthorizedOperations
+	if topic.Err != nil || len(may) == 0 || slices.Contains(may, kadm.OpAll) {
+		return nil
+	}
+	for _, op := range []kadm.ACLOperation{kadm.OpRead, kadm.OpWrite} {
+		if !slices.Contains(may, op) {
+			return fmt.Errorf("kafka: topic %s: no right to %s: %w", name, op, kerr.TopicAuthorizationFailed)
+		}
+	}
+	return nil
+}
+
 // watchIntact looks for damage until ctx ends, and returns it. It also notices topics that
-// were deleted or made again.
+// were deleted or made again, and missing rights.
 func (t *Transactor) watchIntact(ctx context.Context) error {
 	missing := map[string]bool{}
 	for cluster.Pause(ctx, intactEvery) {
@@ -277,6 +317,7 @@ func (t *Transactor) watchIntact(ctx context.Context) error {
 		if err == nil {
 			err = t.intact(patient, t.adm())
 		}
+		t.permitted(patient)
 		cancel()
 		if errors.Is(err, semel.ErrInvalidRequest) {
 			t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "a topic has lost what the pipeline needs", Err: err})

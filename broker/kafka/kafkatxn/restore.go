@@ -322,8 +322,8 @@ func (t *Transactor) readTo(ctx context.Context, from map[string]map[int32]kgo.O
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err := fetches.Err(); err != nil {
-			return fmt.Errorf("kafka: read changelog: %w", err)
+		if err := cluster.FetchError(fetches); err != nil {
+			return err
 		}
 		var read []*reading
 		fetches.EachPartition(func(f kgo.FetchTopicPartition) {

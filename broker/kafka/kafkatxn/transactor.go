@@ -59,6 +59,7 @@ type Transactor struct {
 	health         members.Health
 	contents       *coarse.Watch
 	stall          stall.Stall
+	lacks          atomic.Pointer[error] // for a missing right, see permitted
 
 	mu      sync.Mutex // guards the fields below
 	slots   map[cluster.Partition]*slot
