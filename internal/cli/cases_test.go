@@ -88,7 +88,7 @@ hello
 `, "test", file, "-").check(t, term.ExitUsage,
 		`-:1: unknown field "bdy"`, `-:2: decision "dropped": write one of fresh, filtered, failed, duplicate, mismatch, late, missing, held, superseded`,
 		`-:3: pipeline "": name one of orders, hooks`, `-:4: after "soon": write a duration, such as 25h`, "-:5: expected one JSON object", "-:6: expected one JSON object in the line: semel test --help lists the fields",
-		"-:7: it is not JSON: invalid character 'h'", `-:8: time: "yesterday" is no time: write a text as in RFC 3339 (2026-01-31T12:00:00Z), or seconds`, `-:9: time: "5" may be seconds, milliseconds, microseconds or nanoseconds since 1970: state its unit`, "-:10: results: expected a list, got JSON object",
+		"-:7: it is not JSON: invalid character 'h'", `-:8: time: "yesterday" is no time: write a text as in RFC 3339 (2026-01-31T12:00:00Z), or seconds`, `-:9: time: "5" may be seconds, milliseconds, microseconds or nanoseconds since 1970: write a text as in RFC 3339:`, "-:10: results: expected a list, got JSON object",
 		"-:11: headers: expected an object of texts, got JSON array", "-:12: partition: expected a whole number of at most 32 bits, got JSON number 5000000000", "-:13: partition -1: write a number from 0 to 99999",
 		"-:14: pipeline: expected a text, got JSON number", "-:15: it is not JSON: unexpected EOF")
 	run(t, "\n", "test", file, "-").check(t, term.ExitUsage, "-: there is no case")

@@ -94,7 +94,7 @@ pipelines:
 	if queue.fifo {
 		group = "coalesce(aggregate, id::text)"
 		// Scope and id, and the digest of pipeline, scope, id, group and number of redrives.
-		id = "'events:' || id || '#' || translate(encode(substr(sha256(convert_to(format('6:events6:events36:%s%s:%s1:0', id, octet_length("+group+"), "+group+"), 'UTF8')), 1, 16), 'base64'), '+/=', '-_')"
+		id = "'events:' || id || '#' || translate(encode(substr(sha256(convert_to(format('6:events6:events36:%s%s:%s1:0', id, octet_length(" + group + "), " + group + "), 'UTF8')), 1, 16), 'base64'), '+/=', '-_')"
 		if n := ask[int](t, pool, "SELECT count(*) FROM (SELECT n, lag(n) OVER (PARTITION BY aggregate ORDER BY seq) AS before FROM written JOIN received USING (id)) AS o WHERE n < before"); n > 0 {
 			t.Errorf("%d messages are before one that their aggregate has before them", n)
 		}

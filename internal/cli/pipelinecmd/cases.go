@@ -53,7 +53,8 @@ CASES is a file of JSON lines; - is standard input. Each line is a message:
   record_key  the record key of a Kafka message
   partition   the number of its partition (default 0)
   after       time that passes before the message, such as 25h
-  time        the message's own time (default the time at which it arrives)
+  time        the message's own time: a text as in RFC 3339 or a number since 1970
+              (default the time at which it arrives)
   key         the expected id, as in semel keys ls --json
   decision    fresh, filtered, failed, duplicate, mismatch, late or missing; with
               key.keep also held or superseded; with tables also row-missing
@@ -61,9 +62,9 @@ CASES is a file of JSON lines; - is standard input. Each line is a message:
   results     with aggregate or keep: a list of the results that the line writes, or
               of the bodies of held messages that take effect
 
-With aggregate or keep, the clock starts at the time of the first message. A line
-without body, record_key and headers is then no message: time passes, and idle closes
-windows.
+With aggregate or keep, the clock starts at the time of the first message, and moves to
+the time of each line that is later and has no after. A line without body, record_key
+and headers is then no message: time passes, and idle closes windows.
 
 With tables, a line with "table" is no message: it sets the row of record_key in that
 table to body, from then on. Without body it deletes the row.
@@ -139,7 +140,7 @@ func (t *caseTime) UnmarshalJSON(raw []byte) (err error) {
 		}
 	}
 	if t.Time, err = stream.AnyUnit.Parse([]byte(text)); err != nil {
-		return fmt.Errorf("time: %w", err)
+		return fmt.Errorf("time: %s", strings.Replace(err.Error(), "state its unit (time_unit)", "write a text as in RFC 3339", 1)) // a case states no unit
 	}
 	return nil
 }
