@@ -121,7 +121,7 @@ func (e *examination) rights(ctx context.Context) error {
 		}
 		may, err := e.mayCreate(ctx, name)
 		if err != nil {
-			unknown = errors.Join(unknown, fmt.Errorf("Create on topic %s: %w", name, err))
+			unknown = errors.Join(unknown, fmt.Errorf("the right Create on topic %s: %w", name, err))
 		} else if !may {
 			lacks++
 			r := right{topicResource, name, kadm.OpCreate, "", false}

@@ -22,7 +22,7 @@ type Decoder func(*bufio.Reader) (io.Reader, error)
 // coding, or several: a limit is for one.
 func Of(h http.Header) (decode Decoder, known bool) {
 	for coding := range strings.SplitSeq(strings.Join(h["Content-Encoding"], ","), ",") {
-		next := decode
+		var next Decoder
 		switch strings.ToLower(strings.TrimSpace(coding)) {
 		case "", "identity":
 			continue
