@@ -38,7 +38,8 @@ type refusal struct {
 	name           string
 	ends           string // source, sink and more of the pipeline orders
 	refuse, permit func(t *testing.T)
-	words          []string // cause and remedy, in the log and for a probe
+	words          []string           // cause and remedy, in the log and for a probe
+	message        func(t *testing.T) // asks for what is refused; nil if a line of the input or nothing does
 }
 
 // TestARefusalIsWaitedForAtTheStartAndLater starts a pipeline that its server refuses. The
@@ -61,6 +62,9 @@ pipelines:
 			message := func() { // a sink is asked for something
 				lines++
 				appendTo(t, filepath.Join(dir, "in.jsonl"), fmt.Sprintf("{\"id\":\"%d\"}\n", lines))
+				if r.message != nil {
+					r.message(t)
+				}
 			}
 			r.refuse(t)
 			running := startRun(t, file)
@@ -298,6 +302,13 @@ func kafkaRefusals(t *testing.T) (list []refusal) {
 			r.permit = func(t *testing.T) {
 				if gone, err := admin.DeleteACLs(t.Context(), denied()); err != nil || gone[0].Err != nil {
 					t.Fatal(err, gone)
+				}
+			}
+		}
+		if c.acl != nil && c.mode == "transaction" { // without a message, no transaction begins
+			r.message = func(t *testing.T) {
+				if err := client.ProduceSync(t.Context(), kgo.StringRecord(fmt.Sprintf("{\"id\":\"%d\"}", time.Now().UnixNano()))).FirstErr(); err != nil {
+					t.Fatal(err)
 				}
 			}
 		}
