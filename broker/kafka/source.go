@@ -331,6 +331,9 @@ func (s *Source) errorOf(ctx context.Context, fetches kgo.Fetches) error {
 		case errors.Is(err, kerr.UnknownTopicID):
 			fatal = s.unknownTopic(topic, err)
 		case cluster.Refused(err):
+			if joined && errors.As(err, &group) {
+				return // perhaps from before it was accepted; a refusal that lasts is said again
+			}
 			s.refused(topic, partition, err)
 		case cluster.Invalid(err):
 			fatal = fmt.Errorf("kafka: group %s: %w: %w", s.opts.Group, semel.ErrInvalidRequest, err)

@@ -346,7 +346,7 @@ func TestTroubleIsNamedWithItsRemedy(t *testing.T) {
 			probe: []string{"the sink has not worked since 2", "no such host: api.invalid"},
 		},
 		{
-			name: "webhook that never answers", config: own + "\n" + pipe("own", lines, fmt.Sprintf(`webhook: { url: "http://%s/", allow_private: true }`, quiet), ", parked: { path: p }"),
+			name: "webhook that never answers", config: own + "\n" + pipe("own", lines, fmt.Sprintf(`webhook: { url: "http://%s/", allow_private: true, timeout: 5m }`, quiet), ", parked: { path: p }"),
 			log:   []string{"stalled", "http://" + quiet + "/"},
 			probe: []string{"orders: not ready: stalled for ", "waiting for an answer from http://" + quiet + "/: is the service up?"},
 		},

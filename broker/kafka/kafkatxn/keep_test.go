@@ -161,7 +161,7 @@ func TestAHeldRecordTakesEffectWhenItIsQuiet(t *testing.T) {
 		}
 		p.Wait(3, kafkatest.Settled)
 		time.Sleep(time.Until(base.Add(size + grace + idle + stream.ClockMargin - time.Second))) // in a bubble
-		gauges, err := p.tr.Gauges(t.Context())
+		gauges, err := p.tr.Gauges(b.Context())
 		kafkatest.Must(t, err)
 		held := 0.0
 		for _, g := range gauges {

@@ -228,7 +228,7 @@ func TestAnIdleInputWaitsForItsCopies(t *testing.T) {
 		send := func(id string) {
 			t.Helper()
 			r := counted(0, id, "g", 1, now)
-			_, err := trial.Send(t.Context(), now, &semel.Message{RecordKey: r.Key, Body: r.Value, Time: r.Timestamp})
+			_, err := trial.Send(b.Context(), now, &semel.Message{RecordKey: r.Key, Body: r.Value, Time: r.Timestamp})
 			kafkatest.Must(t, err)
 		}
 		settle := func(at time.Duration, end int64) bool {

@@ -214,7 +214,7 @@ func TestBothStagesTellHowFarTheyAreBehind(t *testing.T) {
 		}
 		cancel()
 		kafkatest.Must(t, <-done)
-		if list, err := tr.Lag(t.Context()); err != nil || len(list) != 0 {
+		if list, err := tr.Lag(b.Context()); err != nil || len(list) != 0 {
 			t.Errorf("at the end %v, %v", list, err)
 		}
 	})

@@ -86,7 +86,7 @@ func TestTheTopicOfOpenWindowsStaysShort(t *testing.T) {
 						p = b.start(opts)
 					}
 				}
-				gauges, err := p.tr.Gauges(t.Context())
+				gauges, err := p.tr.Gauges(b.Context())
 				kafkatest.Must(t, err)
 				state := -1
 				for _, g := range gauges {

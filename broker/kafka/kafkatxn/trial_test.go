@@ -109,7 +109,7 @@ func TestATrialDecidesAsASessionOnABroker(t *testing.T) {
 						r.Key = nil
 					}
 					m := &semel.Message{RecordKey: r.Key, Body: r.Value, Time: at, Origin: semel.Origin{Partition: r.Partition}}
-					outcome, err := trial.Send(t.Context(), time.Now(), m)
+					outcome, err := trial.Send(b.Context(), time.Now(), m)
 					kafkatest.Must(t, err)
 					switch {
 					case outcome.Reason != "":
@@ -123,7 +123,7 @@ func TestATrialDecidesAsASessionOnABroker(t *testing.T) {
 						outcomes[outcome.Decision.String()]++
 					}
 					released = append(released, outcome.Outputs...)
-					more, err := trial.Pass(t.Context(), time.Now())
+					more, err := trial.Pass(b.Context(), time.Now())
 					kafkatest.Must(t, err)
 					released = append(released, more...)
 					b.Write(r)
@@ -133,7 +133,7 @@ func TestATrialDecidesAsASessionOnABroker(t *testing.T) {
 					} else { // until the copier has told of the message
 						tick([]int{1, 1, 2, 6}[random.IntN(4)])
 					}
-					more, err = trial.Pass(t.Context(), time.Now())
+					more, err = trial.Pass(b.Context(), time.Now())
 					kafkatest.Must(t, err)
 					released = append(released, more...)
 					if got, want := texts(released), texts(b.Read("out")); !slices.Equal(got, want) {
