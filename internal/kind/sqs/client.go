@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/smithy-go"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/sqs"
@@ -139,7 +141,12 @@ func advise(queue, path, permissions string, err error) *advice.Error {
 	case refused(err):
 		said.Cause, said.Remedy = "SQS refuses these credentials", "are they for this account, and still valid? log in again with aws sso login, or correct the access key"
 	default:
-		return nil
+		answer, ok := errors.AsType[*smithyhttp.ResponseError](err)
+		if !ok || answer.HTTPStatusCode() < 500 {
+			return nil
+		}
+		said.Cause = fmt.Sprintf("the answer is %d (%s)", answer.HTTPStatusCode(), http.StatusText(answer.HTTPStatusCode()))
+		said.Remedy = "is SQS up, or does a proxy answer in its place?"
 	}
 	return said
 }

@@ -3,11 +3,13 @@ package sqs_test
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/smithy-go"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind/kindtest"
@@ -42,6 +44,7 @@ func TestErrorsHaveACauseAndARemedy(t *testing.T) {
 		{sink, api("com.amazon.coral.service#AccessDeniedException"), "these credentials have no permission for the queue orders.fifo: permit sqs:SendMessage and"},
 		{sink, api("ExpiredToken"), "SQS refuses these credentials: are they for this account, and still valid?"},
 		{sink, api("InternalError"), ""},
+		{sink, &smithyhttp.ResponseError{Response: &smithyhttp.Response{Response: &http.Response{StatusCode: 503}}, Err: api("InternalError")}, "the answer is 503 (Service Unavailable): is SQS up, or"},
 		{source, errors.New("connection refused"), ""},
 	} {
 		got := ""
