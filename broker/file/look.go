@@ -299,23 +299,23 @@ func (f *tail) open() error {
 			return errors.Join(f.explain(err), file.Close())
 		}
 	}
-	if err := f.start(file, e.Offset); err != nil {
+	if err := f.start(file, e); err != nil {
 		return errors.Join(err, file.Close())
 	}
-	s.enlist(f.life, e)
+	s.enlist(f.life)
 	return nil
 }
 
 // enlist includes the position of a file in the saved ones from now on.
-func (s *Source) enlist(l *life, e entry) {
+func (s *Source) enlist(l *life) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l.saved, l.fresh = e, true
 	s.lives = append(s.lives, l)
 	s.dirty = true
 }
 
-// restart begins a truncated file from its beginning.
+// restart begins a truncated file from its beginning, as another generation. This is saved
+// before its lines are read, so that a second rewrite does not get the same number after a crash.
 func (f *tail) restart() error {
 	s := f.source
 	file, err := os.Open(f.path)
@@ -329,6 +329,7 @@ func (f *tail) restart() error {
 	s.mu.Lock()
 	old := f.life
 	old.over, old.forgotten = true, true
+	e := old.saved.rewritten()
 	s.mu.Unlock()
 	if errors.Is(err, fs.ErrNotExist) {
 		// Read it through the open descriptor.
@@ -340,11 +341,15 @@ func (f *tail) restart() error {
 	if err != nil {
 		return f.explain(err)
 	}
-	if err := f.start(file, 0); err != nil {
+	e.Path, e.Device, e.Inode = f.path, f.id.device, f.id.inode
+	if err := f.start(file, e); err != nil {
 		return err
 	}
-	s.enlist(f.life, entry{Path: f.path, Device: f.id.device, Inode: f.id.inode})
-	return nil
+	s.enlist(f.life)
+	if s.state == nil {
+		return nil
+	}
+	return s.save()
 }
 
 // lastLineEnd returns the start of an incomplete last line.

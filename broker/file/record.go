@@ -95,7 +95,7 @@ func (s *Session) note(tx *logstore.Tx, changed []entry) error {
 	for i := range changed {
 		e := &changed[i]
 		name := s.positionsPrefix() + e.name()
-		if e.Offset == 0 {
+		if !e.kept() {
 			tx.Set(name, nil)
 			continue
 		}
@@ -222,7 +222,7 @@ func (s *Source) attach(known []entry, remembered bool) error {
 }
 
 // take returns the positions that changed since the last call, in about most
-// bytes. Files that ended have an offset of 0. The rest follows at the next
+// bytes. Files that ended are not kept. The rest follows at the next
 // call.
 func (s *Source) take(most int) []entry {
 	s.mu.Lock()
@@ -230,7 +230,7 @@ func (s *Source) take(most int) []entry {
 	s.refresh()
 	var list []entry
 	for _, e := range s.gone {
-		e.Offset, e.Print = 0, ""
+		e.Offset, e.Generation = 0, 0
 		s.changes = append(s.changes, e)
 	}
 	s.gone = nil
@@ -245,7 +245,7 @@ func (s *Source) take(most int) []entry {
 	for _, l := range s.lives {
 		if len(s.changes) == 0 && l.fresh && !l.forgotten && fits(&l.saved) {
 			l.fresh = false
-			if l.saved.Offset > 0 {
+			if l.saved.kept() {
 				list = append(list, l.saved)
 			}
 		}

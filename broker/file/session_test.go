@@ -12,6 +12,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/file"
+	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/logstore"
 	"github.com/semel-dev/semel/test/faultfs"
@@ -267,6 +268,53 @@ func TestSessionRemembersThePositionsOfItsSource(t *testing.T) {
 	}
 	if err := source.Close(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestSessionRemembersThatAFileWasRewritten rewrites a file in place between two sessions. Its
+// first line stays, and so does the place of the second. Both are messages of their own.
+func TestSessionRemembersThatAFileWasRewritten(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	store, in, out := openStore(t), filepath.Join(dir, "in"), filepath.Join(dir, "out")
+	run := func(settled int) {
+		t.Helper()
+		source, err := file.OpenSource([]string{in}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		session := openSession(t, store, out, &file.SessionOptions{Source: source})
+		items, err := source.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, it := range items {
+			position, err := key.AppendPosition(nil, &it.Message)
+			if err != nil {
+				t.Fatal(err)
+			}
+			it.Call.Key.ID = string(position)
+		}
+		process(t, session, items[len(items)-settled:])
+		if err := source.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		closeSession(t, session)
+	}
+	write := func(text string) {
+		if err := os.WriteFile(in, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("first\nsame\none\n")
+	run(3)
+	write("first\nsame\ntwo\n")
+	run(2) // without the first line, so that the position of the file stays at 0
+	run(3)
+	write("first\nsame\nthree\n")
+	run(3)
+	if got := contentOf(t, out); got != "first\nsame\none\nsame\ntwo\nfirst\nfirst\nsame\nthree\n" {
+		t.Errorf("got %q", got)
 	}
 }
 

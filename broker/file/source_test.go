@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel/broker/file"
+	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -197,6 +198,60 @@ func TestFollowedFileBeginsAnewWhenItIsTruncated(t *testing.T) {
 		b.wants("while no process read, another longer line has come")
 		b.close()
 	})
+}
+
+// TestALineOfARewrittenFileHasAnotherPosition rewrites a file in place several times. The file
+// keeps its inode, its creation and its first line, and the line is where it was. The line keeps
+// its position when the same content is read again.
+func TestALineOfARewrittenFileHasAnotherPosition(t *testing.T) {
+	position := func(b *bundle, name, text string) string {
+		b.Helper()
+		items := b.read()
+		for _, it := range items {
+			if string(it.Message.Body) == text {
+				id, err := key.AppendPosition(nil, &it.Message)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if name != "" {
+					b.ack(items)
+				}
+				return string(id)
+			}
+		}
+		b.Fatalf("%s: %q is not in %q", name, text, bodies(items))
+		return ""
+	}
+	for name, stopped := range map[string]bool{"running": false, "stopped": true} {
+		t.Run(name, func(t *testing.T) {
+			following(t, file.SourceOptions{}, func(b *bundle) {
+				taken := map[string]string{}
+				b.write("a.log", "first\nsame\none\n")
+				b.open("a.log")
+				taken[position(b, "original", "same")] = "original"
+				for _, rewritten := range []string{"two, and longer than before", "three", "four"} {
+					if stopped {
+						b.close()
+					}
+					b.write("a.log", "first\nsame\n"+rewritten+"\n")
+					if stopped {
+						b.open("a.log")
+					}
+					at := position(b, "", "same")
+					if other, ok := taken[at]; ok {
+						b.Errorf("the line of %q has the position of %q", rewritten, other)
+					}
+					taken[at] = rewritten
+					b.close() // nothing is acknowledged
+					b.open("a.log")
+					if again := position(b, rewritten, "same"); again != at {
+						b.Errorf("two deliveries of the line of %q have different positions", rewritten)
+					}
+				}
+				b.close()
+			})
+		})
+	}
 }
 
 func TestAcknowledgementOfATruncatedFileDoesNotPassTheNewContent(t *testing.T) {

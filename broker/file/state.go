@@ -31,8 +31,23 @@ type entry struct {
 	// Print is computed from the first bytes of the file and the bytes before
 	// the offset.
 	Print string `json:"print,omitempty"`
+	// Generation counts how often the file was found rewritten in place. It is part of the
+	// identity of its lines.
+	Generation int `json:"generation,omitempty"`
 	// Missed is the Unix time of the first look that did not find the file.
 	Missed int64 `json:"missed,omitempty"`
+}
+
+// kept reports whether the entry says more than that the file is read from its beginning.
+func (e *entry) kept() bool { return e.Offset > 0 || e.Generation > 0 }
+
+// rewritten returns the entry of the file after it was rewritten in place. Nothing is settled.
+func (e *entry) rewritten() entry {
+	nothing := sha256.Sum256(nil)
+	return entry{
+		Path: e.Path, Device: e.Device, Inode: e.Inode,
+		Print: hex.EncodeToString(nothing[:16]), Generation: e.Generation + 1,
+	}
 }
 
 // missedFor is how long the positions of missing files are kept.
@@ -156,7 +171,7 @@ func printOf(file *os.File, offset int64, packed bool) (string, error) {
 }
 
 // resume finds the saved position of a file and removes it from the known ones.
-// In doubt there is none.
+// In doubt there is none. The file was then rewritten if a position of it is known.
 func (s *Source) resume(file *os.File, id identity, path string, packed bool) (entry, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,7 +188,13 @@ func (s *Source) resume(file *os.File, id identity, path string, packed bool) (e
 			}
 		}
 	}
-	return entry{Path: path, Device: id.device, Inode: id.inode}, false
+	e := entry{Path: path, Device: id.device, Inode: id.inode}
+	if i := slices.IndexFunc(s.known, func(was entry) bool { return was.name() == e.name() }); i >= 0 {
+		e.Generation = s.known[i].Generation
+		s.known = slices.Delete(s.known, i, i+1)
+		return e.rewritten(), false
+	}
+	return e, false
 }
 
 func (e *entry) matches(file *os.File, packed bool) bool {
@@ -234,7 +255,7 @@ func (s *Source) save() error {
 func (s *Source) entries(now time.Time) []entry {
 	var list []entry
 	for _, l := range s.lives {
-		if l.saved.Offset > 0 && !l.forgotten {
+		if l.saved.kept() && !l.forgotten {
 			list = append(list, l.saved)
 		}
 	}

@@ -68,6 +68,8 @@ type life struct {
 	mark   pipeline.Watermark
 	// packed files are recognised in another way.
 	packed bool
+	// generation is that of its entry, which does not change.
+	generation int
 	// identity is that of the file in the origin of its lines, once it has a line. Only
 	// the goroutine of Read uses it.
 	identity string
@@ -84,10 +86,11 @@ type life struct {
 // has changed.
 const overlap = 64
 
-// start starts a life at an offset.
-func (f *tail) start(file *os.File, offset int64) error {
-	f.life = &life{source: f.source, path: f.path, file: file, packed: f.packed != nil}
-	f.offset, f.before, f.dry = offset, nil, false
+// start starts a life at the offset of an entry.
+func (f *tail) start(file *os.File, e entry) error {
+	f.life = &life{source: f.source, path: f.path, file: file, packed: f.packed != nil, generation: e.Generation, saved: e, fresh: true}
+	f.offset, f.before, f.dry = e.Offset, nil, false
+	offset := e.Offset
 	if f.packed != nil {
 		_, err := io.CopyN(io.Discard, f.packed, offset)
 		if err != nil {
@@ -254,9 +257,9 @@ func (f *tail) cut(lines []byte) (items []*pipeline.Item, used int, err error) {
 }
 
 // identify gives the lines of a file their identity: device, inode, when the file was created,
-// and a print of its first line. Another file gets the inode when this one is deleted, and a
-// file that is written anew keeps inode and creation. identify is called when the file has a
-// line.
+// a print of its first line, and its generation unless that is the first. Another file gets the
+// inode when this one is deleted, and a file that is rewritten in place keeps inode and creation,
+// and may keep its first line. identify is called when the file has a line.
 func (f *tail) identify() error {
 	life := f.life
 	if life.identity != "" {
@@ -274,6 +277,9 @@ func (f *tail) identify() error {
 	sum := sha256.Sum256(head)
 	e := entry{Path: f.path, Device: f.id.device, Inode: f.id.inode}
 	life.identity = e.name() + " " + strconv.FormatInt(born(life.file), 10) + " " + hex.EncodeToString(sum[:16])
+	if life.generation > 0 {
+		life.identity += " " + strconv.Itoa(life.generation)
+	}
 	return nil
 }
 
