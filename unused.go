@@ -3,6 +3,7 @@ package semel
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,8 +17,9 @@ import (
 //
 // The next task with the key asks for the claim again, as its owner. Otherwise unused asks
 // the store what became of it, and gives it back. A timer starts each question, so there
-// is no goroutine while no answer was lost. What the process leaves behind at its end
-// stays in the store until its lease ends.
+// is no goroutine while no answer was lost, and one question at a time. What the process
+// leaves behind at its end stays in the store until its lease ends, and so does what is
+// too much to remember.
 type unused struct {
 	guard *Guard
 	count atomic.Int64 // of claims; most guards never have one
@@ -26,10 +28,14 @@ type unused struct {
 	claims map[Key][]*unusedClaim
 	timer  *time.Timer
 	next   time.Time // when the timer fires; zero if it does not
+	busy   bool      // a question is under way
 }
 
 // mostUnused bounds the memory for unused claims.
 const mostUnused = 1 << 14
+
+// errTooManyUnused is why a claim is not remembered.
+var errTooManyUnused = fmt.Errorf("the guard remembers no more than %d claims whose answers were lost, so its lease must end before the key is claimed again: %w", mostUnused, ErrOutcomeUnknown)
 
 // unusedClaim is the claim of a task.
 type unusedClaim struct {
@@ -41,13 +47,21 @@ type unusedClaim struct {
 	// until is set when the store has answered that it has no such claim. It may still get
 	// one that is under way, so it is asked until then.
 	until time.Time
+	// other is the record of the key if it is that of another claim of the guard.
+	other recordID
+}
+
+// recordID tells one claimed record of a key from those before and after it.
+type recordID struct {
+	token     Token
+	firstSeen time.Time
 }
 
 // abandon remembers the claims of tasks that are Lost and will not ask again.
 func (u *unused) abandon(tasks []*Task) {
 	for _, t := range tasks {
-		if t.lost && !t.doubt && !t.delivered {
-			u.add(&unusedClaim{req: u.guard.request(t.Call, t.owner), private: t.left})
+		if t.lost && !t.doubt && !t.delivered && !u.add(&unusedClaim{req: u.guard.request(t.Call, t.owner), private: t.left}) {
+			u.guard.observeError(t.Call.Key, errTooManyUnused)
 		}
 		t.lost = false
 	}
@@ -58,11 +72,12 @@ const (
 	lastQuestion  = time.Second
 )
 
-func (u *unused) add(c *unusedClaim) {
+// add reports whether there was room for a claim.
+func (u *unused) add(c *unusedClaim) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.count.Load() >= mostUnused {
-		return
+		return false
 	}
 	u.count.Add(1)
 	if u.claims == nil {
@@ -71,6 +86,7 @@ func (u *unused) add(c *unusedClaim) {
 	u.claims[c.req.Key] = append(u.claims[c.req.Key], c)
 	c.pause = firstQuestion
 	u.schedule(c, time.Now())
+	return true
 }
 
 // take returns the owner of an unused claim that is the same as that of a call, and
@@ -102,11 +118,12 @@ func (u *unused) forget(c *unusedClaim) {
 	u.count.Add(-1)
 }
 
-// schedule sets the time of the next question about a claim. The caller holds u.mu.
+// schedule sets the time of the next question about a claim. The end of a question that is
+// under way sets the timer. The caller holds u.mu.
 func (u *unused) schedule(c *unusedClaim, now time.Time) {
 	c.due = now.Add(c.pause)
 	c.pause = min(2*c.pause, lastQuestion)
-	if !u.next.IsZero() && !c.due.Before(u.next) {
+	if u.busy || !u.next.IsZero() && !c.due.Before(u.next) {
 		return
 	}
 	u.next = c.due
@@ -129,6 +146,7 @@ func (u *unused) ask() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	now := time.Now()
+	u.busy = false
 	for i, c := range due {
 		c.asking = false
 		switch {
@@ -143,31 +161,44 @@ func (u *unused) ask() {
 		}
 		u.schedule(c, now)
 	}
+	u.wake(now)
 }
 
-// begin returns the claims that are due, and sets the timer for the others.
+// begin returns the claims that are due, and otherwise sets the timer for the next one.
 func (u *unused) begin(now time.Time) (due []*unusedClaim) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.next = time.Time{}
-	var next *unusedClaim
+	if u.busy {
+		return nil
+	}
 	for _, list := range u.claims {
 		for _, c := range list {
-			switch {
-			case c.asking:
-			case !c.due.After(now):
+			if !c.due.After(now) {
 				c.asking = true
 				due = append(due, c)
-			case next == nil || c.due.Before(next.due):
-				next = c
 			}
 		}
 	}
-	if next != nil {
-		u.next = next.due
-		u.timer.Reset(next.due.Sub(now))
+	if u.busy = len(due) > 0; !u.busy {
+		u.wake(now)
 	}
 	return due
+}
+
+// wake sets the timer for the claim that is due next. The caller holds u.mu.
+func (u *unused) wake(now time.Time) {
+	u.next = time.Time{}
+	for _, list := range u.claims {
+		for _, c := range list {
+			if u.next.IsZero() || c.due.Before(u.next) {
+				u.next = c.due
+			}
+		}
+	}
+	if !u.next.IsZero() {
+		u.timer.Reset(u.next.Sub(now))
+	}
 }
 
 // claimFate is what the store knows of an unused claim.
@@ -183,7 +214,8 @@ const (
 var errUnused = errors.New("an answer about the claim was lost, and no effect has happened")
 
 // withdraw gives back claims that the store has granted. It reads the records first, so
-// that it makes none.
+// that it makes none. It also extends the lease of a record before it claims: the record may
+// be that of another task of the guard, whose late completion a take-over would refuse.
 func (u *unused) withdraw(ctx context.Context, claims []*unusedClaim) []claimFate {
 	fates := make([]claimFate, len(claims))
 	inspector, ok := As[Inspector](u.guard.store)
@@ -202,18 +234,43 @@ func (u *unused) withdraw(ctx context.Context, claims []*unusedClaim) []claimFat
 	if err := inspector.Look(ctx, keys, records); err != nil {
 		return unanswered(fates, err)
 	}
-	var ours []*unusedClaim
 	var at []int
-	for i := range records {
-		if fates[i] = absentClaim; records[i].State == Claimed && records[i].Holder == claims[i].req.Owner.Name {
-			ours, at = append(ours, claims[i]), append(at, i)
+	var leases []ExtendRequest
+	for i, r := range records {
+		if fates[i] = absentClaim; r.State == Claimed && r.Holder == claims[i].req.Owner.Name && claims[i].other != r.identity() {
+			at = append(at, i)
+			leases = append(leases, ExtendRequest{Key: keys[i], Token: r.Token, Lease: u.guard.opts.Lease})
 		}
 	}
-	for n, fate := range u.giveBack(ctx, ours) {
-		fates[at[n]] = fate
+	if len(at) == 0 {
+		return fates
+	}
+	lasting := make([]ExtendAnswer, len(leases))
+	if err := u.guard.store.Extend(ctx, leases, lasting); err != nil {
+		for _, i := range at {
+			fates[i] = openClaim
+		}
+		return unanswered(fates, err)
+	}
+	var ours []*unusedClaim
+	n := 0
+	for k, i := range at {
+		if lasting[k].Err == nil { // otherwise the record has just changed
+			ours = append(ours, claims[i])
+			at[n] = i
+			n++
+		}
+	}
+	for k, fate := range u.giveBack(ctx, ours) {
+		i := at[k]
+		if fates[i] = fate; fate == absentClaim {
+			claims[i].other = records[i].identity()
+		}
 	}
 	return fates
 }
+
+func (r *Record) identity() recordID { return recordID{r.Token, r.FirstSeen} }
 
 // giveBack asks for claims again, as their owners, and releases those that it gets.
 func (u *unused) giveBack(ctx context.Context, claims []*unusedClaim) []claimFate {

@@ -3,7 +3,10 @@ package semel_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -325,4 +328,148 @@ func TestAClaimThatArrivesAfterItsReleaseIsGivenBack(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAnotherTaskOfTheGuardKeepsItsClaim has a task lose the answer to a claim that another
+// task of the guard has, whose lease ends while the store does not answer. To give back the
+// lost claim must not take over the key: the completion of the other task would be refused.
+func TestAnotherTaskOfTheGuardKeepsItsClaim(t *testing.T) {
+	for how, lose := range ways {
+		for _, policy := range []semel.ExpiryPolicy{semel.Retry, semel.Hold} {
+			t.Run(fmt.Sprint(how, " ", policy), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					below := newStore(t, nil)
+					inspector, _ := semel.As[semel.Inspector](below)
+					store := &stalled{Store: below}
+					g := newGuard(t, inspected{store, inspector}, semel.GuardOptions{OnLeaseExpired: policy})
+					call := semel.Call{Key: semel.Key{ID: "k"}}
+					holder, tasks := g.NewBatch(), []*semel.Task{{Call: &call}}
+					if holder.Claim(t.Context(), tasks); !tasks[0].Held() {
+						t.Fatal(tasks[0].Err)
+					}
+					store.mu.Lock()
+					store.silent = true
+					store.mu.Unlock()
+					if err := lose(t, g, call); !errors.Is(err, semel.ErrOutcomeUnknown) {
+						t.Fatalf("error %v", err)
+					}
+					time.Sleep(semel.DefaultLease)
+					store.answer()
+					time.Sleep(3 * semel.DefaultLease) // the guard asks as long as it wants to
+					if holder.Complete(t.Context(), tasks); tasks[0].Err != nil {
+						t.Errorf("the holder's completion: %v", tasks[0].Err)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestALostClaimDoesNotKeepTheKeyOfAnother: a task of the guard has ended its lease, because
+// its effect may have happened, while another task lost the answer to a claim of the key.
+// The next attempt waits for a lease at most.
+func TestALostClaimDoesNotKeepTheKeyOfAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		below := newStore(t, nil)
+		inspector, _ := semel.As[semel.Inspector](below)
+		store := &stalled{Store: below}
+		g := newGuard(t, inspected{store, inspector}, semel.GuardOptions{})
+		call := semel.Call{Key: semel.Key{ID: "k"}}
+		holder, tasks := g.NewBatch(), []*semel.Task{{Call: &call}}
+		if holder.Claim(t.Context(), tasks); !tasks[0].Held() {
+			t.Fatal(tasks[0].Err)
+		}
+		store.mu.Lock()
+		store.silent = true
+		store.mu.Unlock()
+		if err := ways["Do"](t, g, call); !errors.Is(err, semel.ErrOutcomeUnknown) {
+			t.Fatalf("error %v", err)
+		}
+		store.answer()
+		holder.Keep(t.Context(), tasks)
+		tasks[0].Err = context.DeadlineExceeded
+		holder.Stop()
+		holder.GiveBack(t.Context(), tasks)
+		time.Sleep(semel.DefaultLease + time.Second)
+		other := newGuard(t, below, semel.GuardOptions{})
+		if out, err := other.DoCall(t.Context(), call, func(context.Context, semel.Claim) ([]byte, error) { return nil, nil }); err != nil || out.Attempt != 2 {
+			t.Errorf("the next attempt: %+v, %v", out, err)
+		}
+	})
+}
+
+// questions is a store that does not answer: each look lasts as long as its context.
+type questions struct {
+	semel.Store
+	mu             sync.Mutex // guards the fields below
+	now, most, all int
+	closed         bool
+}
+
+func (q *questions) Unwrap() semel.Store { return q.Store }
+
+func (q *questions) Claim(context.Context, []semel.ClaimRequest, []semel.ClaimAnswer) error {
+	return semel.ErrOutcomeUnknown
+}
+
+func (q *questions) Look(ctx context.Context, _ []semel.Key, _ []semel.Record) error {
+	q.mu.Lock()
+	q.now++
+	q.all++
+	q.most = max(q.most, q.now)
+	q.mu.Unlock()
+	<-ctx.Done()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.now--
+	if q.closed {
+		return semel.ErrClosed
+	}
+	return semel.ErrStoreUnavailable
+}
+
+// asked is a questions store that is an Inspector.
+type asked struct {
+	*questions
+	semel.Inspector
+}
+
+func (s asked) Look(ctx context.Context, keys []semel.Key, records []semel.Record) error {
+	return s.questions.Look(ctx, keys, records)
+}
+
+// TestASilentStoreIsAskedOneQuestionAtATime, and about a limited number of claims. Those that
+// are too many are reported.
+func TestASilentStoreIsAskedOneQuestionAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		below := newStore(t, nil)
+		inspector, _ := semel.As[semel.Inspector](below)
+		store := &questions{Store: below}
+		var dropped atomic.Int64
+		g := newGuard(t, asked{store, inspector}, semel.GuardOptions{Observer: semel.ObserverFunc(func(e semel.Event) {
+			if e.Kind == semel.EventStoreError && strings.Contains(e.Err.Error(), "the guard remembers no more than 16384 claims") {
+				dropped.Add(1)
+			}
+		})})
+		const limit, more = 1 << 14, 3
+		effect := func(context.Context, semel.Claim) ([]byte, error) { return nil, nil }
+		for i := range 10 {
+			_, _ = g.DoCall(t.Context(), semel.Call{Key: semel.Key{ID: fmt.Sprint(i)}}, effect)
+			time.Sleep(200 * time.Millisecond)
+		}
+		for i := 10; i < limit+more; i++ {
+			_, _ = g.DoCall(t.Context(), semel.Call{Key: semel.Key{ID: fmt.Sprint(i)}}, effect)
+		}
+		time.Sleep(3 * semel.DefaultLease)
+		store.mu.Lock()
+		if store.most != 1 || store.all < 3 {
+			t.Errorf("%d of %d questions at once", store.most, store.all)
+		}
+		store.closed = true
+		store.mu.Unlock()
+		time.Sleep(3 * semel.DefaultLease)
+		if dropped.Load() != more {
+			t.Errorf("%d claims were reported, want %d", dropped.Load(), more)
+		}
+	})
 }
