@@ -307,5 +307,6 @@ func (s *Store) BindScope(ctx context.Context, scope, rule string) (string, erro
 	if err != nil {
 		return "", fmt.Errorf("pgstore: bind scope: %w", failure(err))
 	}
+	s.scopes.Store(name, bound)
 	return string(bound), nil
 }

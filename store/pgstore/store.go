@@ -41,6 +41,7 @@ type Store struct {
 	patience time.Duration
 	known    share
 	optimism optimism
+	scopes   sync.Map // the rows of the scopes that BindScope has seen: name to []byte
 
 	leastOptimistic int
 
@@ -314,16 +315,21 @@ func (s *Store) Ready(ctx context.Context) error {
 	return nil
 }
 
-// restoreMeta writes the rows of the table of settings again if it was emptied, so that the
-// next process finds the keys of this one. If the table has another secret, the two processes
-// do not find each other's keys.
+// restoreMeta writes the rows of the table of settings again if it was emptied: the secret, so
+// that the next process finds the keys of this one, and the scopes that this process has bound or
+// found bound, so that no other rule or pipeline takes them. If the table has another secret, the
+// two processes do not find each other's keys.
 func (s *Store) restoreMeta(ctx context.Context, found []byte) error {
 	meta := s.opts.quoted("meta")
 	if found != nil {
 		return fmt.Errorf("the secret in %s was replaced, so that new processes do not find the keys of this one: restore the row, or restart this process to go on without those keys: %w", meta, semel.ErrCorrupt)
 	}
-	_, err := s.pool.Exec(ctx, "INSERT INTO "+meta+" (name, value, at) VALUES ('secret', $1::bytea, NULL), ('cleanup', $2::bytea, NULL), ('cleaning', NULL, '-infinity'), ('cleaned', NULL, clock_timestamp()) ON CONFLICT (name) DO NOTHING",
-		pgx.QueryExecModeExec, s.secret, []byte(s.form))
+	names, owners := []string{}, [][]byte{}
+	for name, owner := range s.scopes.Range {
+		names, owners = append(names, name.(string)), append(owners, owner.([]byte))
+	}
+	_, err := s.pool.Exec(ctx, "INSERT INTO "+meta+" (name, value, at) VALUES ('secret', $1::bytea, NULL), ('cleanup', $2::bytea, NULL), ('cleaning', NULL, '-infinity'), ('cleaned', NULL, clock_timestamp()) UNION ALL SELECT name, owner, NULL FROM unnest($3::text[], $4::bytea[]) AS scope (name, owner) ON CONFLICT (name) DO NOTHING",
+		pgx.QueryExecModeExec, s.secret, []byte(s.form), names, owners)
 	if err != nil {
 		return fmt.Errorf("%s was emptied, and cannot be filled again: %w", meta, err)
 	}

@@ -70,12 +70,30 @@ func TestEmptiedSettingsAreRestored(t *testing.T) {
 	t.Parallel()
 	b := opened(t, nil)
 	b.want(semel.Fresh, 1)
+	another, err := New(t.Context(), b.pool, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := another.BindScope(t.Context(), "found", ".id"); err != nil {
+		t.Fatal(err)
+	}
+	for _, scope := range []string{"found", "bound"} {
+		if err := semel.BindScope(t.Context(), b.Store, scope, semel.ScopeOwner{Rule: ".id"}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	restarted := func() error {
 		s, err := New(t.Context(), b.pool, nil)
 		if err != nil {
 			return err
 		}
 		(&bundle{s, t}).want(semel.InFlight, 1) // it finds the claim
+		for _, scope := range []string{"found", "bound"} {
+			var other *semel.ScopeError
+			if err := semel.BindScope(t.Context(), s, scope, semel.ScopeOwner{Rule: ".other"}); !errors.As(err, &other) {
+				t.Errorf("the scope %q is bound to another rule, error %v", scope, err)
+			}
+		}
 		return nil
 	}
 	b.exec("TRUNCATE semel_meta")
