@@ -137,10 +137,15 @@ func (s *slot) publish() string {
 	return `CREATE PUBLICATION ` + pgx.Identifier{s.name}.Sanitize() + ` FOR TABLE ` + s.table + ` WITH (publish = 'insert')`
 }
 
-// forget is the SQL after which the next relay creates the slot again. That relay also
-// delivers what is in the table.
+// forget is the SQL that drops the slot and what is known of it.
 func (s *slot) forget() string {
 	return fmt.Sprintf("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '%s'; DELETE FROM %s WHERE slot = '%[1]s'", s.name, s.slots)
+}
+
+// again is the SQL after which a relay creates the slot again, and what that relay does. A
+// program that waits for the repair continues by itself, as semel run does.
+func (s *slot) again() string {
+	return s.forget() + "; a relay that waits, or the next one that starts, creates it again and delivers what is in the table"
 }
 
 // judge returns a *SlotError if an operator must act before a relay can read or create the
@@ -154,11 +159,11 @@ func (s *slot) judge(st *slotState) error {
 	case st.exists && (st.of != st.database || st.plugin != "pgoutput" || st.temporary):
 		return wrong(fmt.Sprintf("replication slot %s is not one for this outbox: it has the plugin %s and belongs to database %s", s.name, cmp.Or(st.plugin, "none"), cmp.Or(st.of, "none")), "write another name in source.outbox.slot")
 	case st.exists && (st.status == "lost" || st.invalid != ""):
-		return wrong(fmt.Sprintf("the server has invalidated replication slot %s (%s)", s.name, cmp.Or(st.invalid, "its write-ahead log was removed")), s.forget()+"; the next start creates it again and delivers what is in the table")
+		return wrong(fmt.Sprintf("the server has invalidated replication slot %s (%s)", s.name, cmp.Or(st.invalid, "its write-ahead log was removed")), s.again())
 	case !st.exists && st.used:
-		return wrong("replication slot "+s.name+" is gone: it was dropped, or the server is a restored or promoted one", s.forget()+"; the next start creates it again and delivers what is in the table")
+		return wrong("replication slot "+s.name+" is gone: it was dropped, or the server is a restored or promoted one", s.again())
 	case st.exists && !st.published:
-		return wrong("replication slot "+s.name+" is there, and publication "+s.name+" is not", s.publish()+"; "+s.forget())
+		return wrong("replication slot "+s.name+" is there, and publication "+s.name+" is not", s.publish()+"; "+s.again())
 	case st.published && !st.inserts:
 		return wrong("publication "+s.name+" has no inserts", "ALTER PUBLICATION "+publication+" SET (publish = 'insert')")
 	case st.published && !st.has:

@@ -292,7 +292,7 @@ func (r *receiver) take(message pgproto3.BackendMessage) error {
 	case *pgproto3.ErrorResponse:
 		err := pgconn.ErrorResponseToPgError(m)
 		if refused(err, "42704") {
-			return &SlotError{Cause: "publication " + r.s.slot.name + " was created later than what the slot returns now: " + err.Message, Remedy: r.s.slot.forget() + "; the next start creates the slot again and delivers what is in the table", Err: err}
+			return &SlotError{Cause: "publication " + r.s.slot.name + " was created later than what the slot returns now: " + err.Message, Remedy: r.s.slot.again(), Err: err}
 		}
 		return err
 	case *pgproto3.CopyDone:

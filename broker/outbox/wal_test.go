@@ -375,7 +375,7 @@ func TestLostSlotIsAnErrorWithAWayOut(t *testing.T) {
 	if _, err := relay.OpenWAL(t.Context(), server.URL(), nil); !errors.As(err, &wrong) || !strings.Contains(wrong.Cause, "is gone") {
 		t.Fatal(err)
 	}
-	way, _, _ := strings.Cut(wrong.Remedy, "; the next start")
+	way, _, _ := strings.Cut(wrong.Remedy, "; a relay that waits")
 	for sql := range strings.SplitSeq(way, "; ") {
 		exec(t, pool, sql)
 	}
@@ -656,7 +656,7 @@ func TestInvalidatedSlotIsAnErrorWithAWayOut(t *testing.T) {
 	if !ok || !strings.Contains(wrong.Cause, "has invalidated replication slot semel_outbox") {
 		t.Fatal(err)
 	}
-	way, _, _ := strings.Cut(wrong.Remedy, "; the next start")
+	way, _, _ := strings.Cut(wrong.Remedy, "; a relay that waits")
 	for sql := range strings.SplitSeq(way, "; ") {
 		exec(t, pool, sql)
 	}

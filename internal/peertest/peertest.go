@@ -36,7 +36,7 @@ const (
 	// MessageForGood: the target never takes this message. It is parked.
 	MessageForGood Meaning = "this message; parked"
 	// Delivered: the target took the message.
-	Delivered Meaning = "delivered"
+	Delivered Meaning = "no failure; it was delivered"
 )
 
 // MeaningOf returns what the error of a delivery means.
