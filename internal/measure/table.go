@@ -158,7 +158,7 @@ func Table() []Instrument {
 		CleanupKeys:         {"dedup.cleanup.keys", Counter, "{key}", store, "Expired keys that this process deleted."},
 		CleanupLast:         {"dedup.cleanup.timestamp", Gauge, "s", store, "When this process last cleaned up, or started to wait for its turn, in Unix time."},
 
-		Running:           {"dedup.running", Gauge, "1", pipe, "1 while the pipeline runs; 0 while it waits for its servers and after it has ended."},
+		Running:           {"dedup.running", Gauge, "1", pipe, "1 while the pipeline runs; 0 while it waits for its servers, and after it has ended or failed."},
 		MessagesRead:      {"dedup.messages.read", Counter, "{message}", pipe, "Messages that were read from the source."},
 		ReadBytes:         {"dedup.read.bytes", Counter, "By", pipe, "Bytes of the messages that were read from the source."},
 		MessagesDelivered: {"dedup.messages.delivered", Counter, "{message}", with(pipe, "outcome"), "Deliveries to the sink, by outcome: ok, error."},
