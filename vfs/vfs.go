@@ -11,6 +11,7 @@ package vfs
 import (
 	"fmt"
 	"io"
+	"syscall"
 )
 
 // FS is a file system. Names are paths of the operating system. Errors wrap the
@@ -85,3 +86,6 @@ type LinkError struct {
 func (e *LinkError) Error() string {
 	return fmt.Sprintf("%s is a symbolic link to %q and is not followed, because another user of the directory could have planted it. Remove the link (rm %[1]s), or put the file itself in its place", e.Name, e.Target)
 }
+
+// Unwrap returns ELOOP, with which open(2) refuses a link under O_NOFOLLOW.
+func (e *LinkError) Unwrap() error { return syscall.ELOOP }

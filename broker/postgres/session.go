@@ -203,9 +203,9 @@ func (s *Session) queue(ctx context.Context, b *pgx.Batch, it *pipeline.Item) bo
 func (s *Session) carefully(ctx context.Context, items []*pipeline.Item, calls []semel.Call, effects []error, behind *lock) []semel.BatchOutcome {
 	locks := 0
 	return s.guard.DoTxBatch(ctx, calls, pgstore.TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.BatchItem) error {
-		if err := s.write.learn(ctx, tx.Conn()); isRefused(err) {
+		if err := s.write.learn(ctx, tx.Conn()); isRefused(err) || isHeld(err) && !inConflict(err) {
 			for _, f := range fresh {
-				f.Err, effects[f.Index] = fmt.Errorf("%w: %w", errEffect, err), verdict(err, false)
+				f.Err, effects[f.Index] = fmt.Errorf("%w: %w", errEffect, err), verdict(behind.explain(err), false)
 			}
 			return nil
 		} else if err != nil {

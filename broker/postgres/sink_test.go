@@ -531,7 +531,7 @@ func TestALockFailsItsMessagesAlone(t *testing.T) {
 	}
 	for _, w := range ways(t, address, pool, opts) {
 		exec(t, pool, "UPDATE amounts SET n = 0")
-		for _, lock := range []string{"SELECT FROM amounts WHERE id = '2' FOR UPDATE", "LOCK TABLE amounts"} {
+		for _, lock := range []string{"LOCK TABLE amounts", "SELECT FROM amounts WHERE id = '2' FOR UPDATE"} { // the first one also before the columns are known
 			tx, err := other.Begin(t.Context())
 			if err != nil {
 				t.Fatal(err)

@@ -82,7 +82,7 @@ pipelines:
 				t.Errorf("after the redrive, %s came out with %v", m.MessageId, m.Headers)
 			}
 			ended := stop()
-			ended.check(t, term.ExitDone, `"read":6,"fresh":3,`) // the copies are parked as one message
+			ended.check(t, term.ExitDone, `"read":7,"fresh":3,"duplicate":2,"parked":2`) // each copy is parked, and redriven
 			for _, queue := range []string{in, out} {
 				if q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil); err != nil || q.Messages != 0 {
 					t.Errorf("queue %s has %d messages (%v)", queue, q.Messages, err)

@@ -56,6 +56,7 @@ func TestRunSaysWhatItWaitsFor(t *testing.T) {
 	database, dir, address := servers.Database(t), t.TempDir(), servicestest.FreeAddr(t)
 	answers := make(chan struct{})
 	target := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // only then is the end of its connection seen
 		select {
 		case <-answers:
 		case <-r.Context().Done():

@@ -79,6 +79,9 @@ func Run(ctx context.Context, f *config.File, opts *Options) error {
 	d.stores = wiring.NewStores(f, &wiring.Options{OnLayer: d.layer, OnDirectory: d.listenInStore})
 	errs := make([]error, len(specs))
 	d.states = make([]state, len(specs))
+	for i, p := range specs {
+		d.states[i].name, d.states[i].trouble = p.Name, newTrouble(f, p)
+	}
 	var running, serving sync.WaitGroup
 	if admin != nil {
 		server := d.adminServer()
@@ -89,9 +92,6 @@ func Run(ctx context.Context, f *config.File, opts *Options) error {
 		})
 		defer serving.Wait()
 		defer func() { _ = server.Close() }() // probes need no graceful shutdown
-	}
-	for i, p := range specs {
-		d.states[i].name, d.states[i].trouble = p.Name, newTrouble(f, p)
 	}
 	if opts.Show != nil {
 		defer opts.Show(d.pipelines)()

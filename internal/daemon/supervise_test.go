@@ -17,6 +17,7 @@ import (
 	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/logstore"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // TestOneRuleDecidesWhichErrorsAPipelineWaitsFor has an error of each group.
@@ -50,6 +51,7 @@ func TestOneRuleDecidesWhichErrorsAPipelineWaitsFor(t *testing.T) {
 		{"another process has the place of this one", known(pipeline.ErrReplaced), false},
 		{"a path cannot be used", path(syscall.ENOTDIR), false},
 		{"a file cannot be read", syscall.EIO, false},
+		{"a link stands where a file is expected", &vfs.LinkError{Name: "/p", Target: "/q"}, false},
 	} {
 		if got := waits(fmt.Errorf("pipeline p: %w", c.err)); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
