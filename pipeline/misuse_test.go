@@ -109,6 +109,22 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 	}
 }
 
+// keeping is a source that holds groups, and knows messages near a delivery limit.
+type keeping struct{ *listSource }
+
+func (s keeping) Traits() pipeline.SourceTraits {
+	traits := s.listSource.Traits()
+	traits.Hold, traits.Resume = func([]*pipeline.Item) {}, func(uint64) {}
+	traits.Exhausted = func(ctx context.Context) ([]*pipeline.Item, error) { <-ctx.Done(); return nil, ctx.Err() }
+	return traits
+}
+
+func TestASourceThatHoldsGroupsHasNoExhaustedMessages(t *testing.T) {
+	t.Parallel()
+	_, err := pipeline.New(keeping{newListSource()}, phases(t), stopping(t))
+	refused(t, err, "SourceTraits.Exhausted", "Hold", "set only one")
+}
+
 // placeless is a source that returns an item without a partition.
 type placeless struct{ *listSource }
 

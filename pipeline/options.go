@@ -172,7 +172,7 @@ func (o *Options) validate(source *SourceTraits) error {
 	if o.DeadLetters == nil && (o.OnMissing == MissingPark || o.OnLate == Park || o.OnMismatch == Park || o.Failure.Then == Park) {
 		wrong.Add("DeadLetters is missing, but a policy parks messages")
 	}
-	return errors.Join(wrong.Err(), o.Failure.validate())
+	return errors.Join(wrong.Err(), source.validate(), o.Failure.validate())
 }
 
 // Then says what happens to a message that is not retried.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/invalid"
 )
 
 // Source reads messages for a pipeline. One goroutine calls Read. Many goroutines call
@@ -80,7 +81,8 @@ type SourceTraits struct {
 	// The runner parks them with ReasonDeliveries and acknowledges them, without
 	// processing them, because a message that is not acknowledged once more may be lost.
 	// Read does not return them. Exhausted blocks until there is such a message, or until
-	// ctx ends. One goroutine calls it, while others call the other methods.
+	// ctx ends. One goroutine calls it, while others call the other methods. A source has
+	// either Exhausted or Hold: its messages go past those that the source holds.
 	Exhausted func(ctx context.Context) ([]*Item, error)
 	// Place describes the place of a message in the source's own words. Defaults to
 	// source, partition and offset.
@@ -92,6 +94,15 @@ type SourceTraits struct {
 	// Gauges returns the present values of gauges that only this kind of source has. A
 	// value that is not returned disappears. The rest is as with Lag.
 	Gauges func(ctx context.Context) ([]Gauge, error)
+}
+
+// validate refuses abilities that do not go together.
+func (t *SourceTraits) validate() error {
+	wrong := invalid.In("pipeline: SourceTraits.")
+	if t.Exhausted != nil && t.Hold != nil {
+		wrong.Add("Exhausted: the source also has Hold, which keeps the order of a group; messages of Exhausted would go past those that it holds: set only one of the two")
+	}
+	return wrong.Err()
 }
 
 // UnknownLag is the value of a field of Lag that the source cannot count.

@@ -2,11 +2,13 @@ package nats_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/nats"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/pipeline"
@@ -61,4 +63,23 @@ func TestAMessageThatTheServerOnlyRemembersIsStored(t *testing.T) {
 			t.Errorf("%v: %d messages, %v; want %d", retention, info.State.Msgs, err, want)
 		}
 	}
+}
+
+// TestAnIdThatTheServerOnlyRemembersIsNotTakenForAMessage has the stream lose each message
+// that the sink stores, also those under the further ids.
+func TestAnIdThatTheServerOnlyRemembersIsNotTakenForAMessage(t *testing.T) {
+	t.Parallel()
+	out, s := sink(t, jetstream.StreamConfig{})
+	const ids = 4
+	for seq := uint64(1); seq <= ids; seq++ {
+		deliver(t, out, item("orders", "1", "a"))
+		if err := s.DeleteMsg(t.Context(), seq); err != nil {
+			t.Fatalf("delivery %d stored nothing: %v", seq, err)
+		}
+	}
+	it := item("orders", "1", "a")
+	if out.Deliver(t.Context(), []*pipeline.Item{it}); !errors.Is(it.Err, semel.ErrOutcomeUnknown) {
+		t.Errorf("the server has none of the messages, and the delivery ends with %v", it.Err)
+	}
+	deliver(t, out, item("orders", "2", "b")) // others are not affected
 }

@@ -179,28 +179,48 @@ func (s *Sink) await(ctx, watched context.Context, js jetstream.JetStream, it *p
 	}
 }
 
+// mostIDs is how many ids a message gets at most, if the server knows them all and the
+// stream has none of them.
+const mostIDs = 4
+
 // known checks the answer that the server knows the id of a message. It is right if the
 // server has a message with that id, or if an earlier attempt stored one that its reader has
 // acknowledged since. But a server may remember an id whose message it did not store, when
-// the leader of a stream changes. Then the message is published under an id of its own.
+// the leader of a stream changes. Then the message is published under an id of its own, and
+// the answer is checked again.
 func (s *Sink) known(ctx context.Context, js jetstream.JetStream, it *pipeline.Item, msg *natsgo.Msg, ack *jetstream.PubAck) error {
-	stream, err := js.Stream(ctx, ack.Stream)
-	var stored *jetstream.RawStreamMsg
-	if err == nil {
-		stored, err = stream.GetMsg(ctx, ack.Sequence)
-	}
 	id := msg.Header.Get(jetstream.MsgIDHeader)
-	switch {
-	case err == nil && stored.Header.Get(jetstream.MsgIDHeader) == id:
-		return nil
-	case errors.Is(err, jetstream.ErrMsgNotFound) && stream.CachedInfo().Config.Retention != jetstream.LimitsPolicy:
-		return nil // such a stream removes what its readers have acknowledged
-	case err != nil && !errors.Is(err, jetstream.ErrMsgNotFound):
-		return fmt.Errorf("nats: the server says that it knows the Nats-Msg-Id %s, and it is not known whether stream %s has the message: grant the user the requests STREAM.INFO and STREAM.MSG.GET of the stream: %w: %w", id, ack.Stream, semel.ErrOutcomeUnknown, err)
+	for n := 1; ; n++ {
+		stored, err := s.stored(ctx, js, msg, ack)
+		switch {
+		case err != nil || stored:
+			return err
+		case n == mostIDs:
+			return fmt.Errorf("nats: the server says that it knows the Nats-Msg-Id %s and the %d ids after it, and stream %s has none of their messages: is it purged, or smaller than what is published within its duplicate window: %w", id, n-1, ack.Stream, semel.ErrOutcomeUnknown)
+		}
+		msg.Header.Set(jetstream.MsgIDHeader, fmt.Sprintf("%s#%d", id, n+1))
+		if ack, err = js.PublishMsg(ctx, msg, s.publishing(msg)...); err != nil || !ack.Duplicate {
+			return s.refused(ctx, js, it, err)
+		}
 	}
-	msg.Header.Set(jetstream.MsgIDHeader, id+"#2")
-	_, err = js.PublishMsg(ctx, msg, s.publishing(msg)...)
-	return s.refused(ctx, js, it, err)
+}
+
+// stored reports whether a stream has the message of an id that the server knows, or has
+// removed it because its readers acknowledged it.
+func (s *Sink) stored(ctx context.Context, js jetstream.JetStream, msg *natsgo.Msg, ack *jetstream.PubAck) (bool, error) {
+	id := msg.Header.Get(jetstream.MsgIDHeader)
+	stream, err := js.Stream(ctx, ack.Stream)
+	var found *jetstream.RawStreamMsg
+	if err == nil {
+		found, err = stream.GetMsg(ctx, ack.Sequence)
+	}
+	switch {
+	case err == nil:
+		return found.Header.Get(jetstream.MsgIDHeader) == id, nil
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+		return stream.CachedInfo().Config.Retention != jetstream.LimitsPolicy, nil
+	}
+	return false, fmt.Errorf("nats: the server says that it knows the Nats-Msg-Id %s, and it is not known whether stream %s has the message: grant the user the requests STREAM.INFO and STREAM.MSG.GET of the stream: %w: %w", id, ack.Stream, semel.ErrOutcomeUnknown, err)
 }
 
 func (s *Sink) publishing(msg *natsgo.Msg) []jetstream.PublishOpt {

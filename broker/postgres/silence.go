@@ -3,8 +3,9 @@ package postgres
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
+
+	"github.com/semel-dev/semel"
 )
 
 // ErrSilent is wrapped by the error of a call whose server does not answer. Its
@@ -49,7 +50,25 @@ func watched(ctx context.Context, ask func(context.Context) error) (_ context.Co
 // silent returns the error of a call under a context of watched.
 func silent(ctx context.Context, err error) error {
 	if err != nil && errors.Is(context.Cause(ctx), ErrSilent) {
-		return fmt.Errorf("%w: %v", ErrSilent, err) // not wrapped: nobody gave up the call
+		return &silence{err}
 	}
 	return err
+}
+
+// silence is the error of a call that was ended because its server does not answer. It
+// hides the end of the context, because nobody gave up the call. It keeps the class.
+type silence struct{ err error }
+
+// Error implements error.
+func (e *silence) Error() string { return ErrSilent.Error() + ": " + e.err.Error() }
+
+// Unwrap returns ErrSilent, and what the call leaves open or settles.
+func (e *silence) Unwrap() []error {
+	wraps := []error{ErrSilent}
+	for _, class := range []error{semel.ErrOutcomeUnknown, semel.ErrStoreUnavailable} {
+		if errors.Is(e.err, class) {
+			wraps = append(wraps, class)
+		}
+	}
+	return wraps
 }
