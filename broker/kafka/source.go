@@ -436,8 +436,8 @@ func (s *Source) Close(ctx context.Context) error {
 	s.give()
 	<-s.done
 	err := s.commitSurely(ctx, s.all)
-	if forgotten(err) {
-		err = nil // it was reported, and other members read the rest again
+	if forgotten(err) || cluster.Refused(err) {
+		err = nil // it was reported, and the rest is read again
 	}
 	if ctx.Err() == nil {
 		_ = s.client.LeaveGroupContext(ctx) // the group notices its end anyway

@@ -394,6 +394,28 @@ func TestARefusedCommitIsTriedAgain(t *testing.T) {
 	}
 }
 
+// TestAMemberThatMayNotCommitEndsWithoutAnError has the group refuse the member, whose
+// records come again to the next one.
+func TestAMemberThatMayNotCommitEndsWithoutAnError(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		b.Write(kafkatest.Numbered(0, 5, 1)...)
+		m := b.join(nil)
+		items := m.get(5)
+		fault := b.Cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: kerr.GroupAuthorizationFailed, Count: -1})
+		m.ack(items...)
+		m.leave()
+		if log := strings.Join(m.events.Log, "\n"); !strings.Contains(log, "offsets not committed") {
+			t.Errorf("it was not reported:\n%s", log)
+		}
+		fault.Remove()
+		again := b.join(nil)
+		again.ack(again.get(5)...)
+		again.leave()
+		b.becomes(0, 5)
+	})
+}
+
 // TestAMemberThatTheGroupForgotEndsWithoutAnError: others have its partitions, to
 // whom what it could not commit comes again.
 func TestAMemberThatTheGroupForgotEndsWithoutAnError(t *testing.T) {
