@@ -230,7 +230,7 @@ const (
 // send sends the body. It gives up if the client has left, or takes too long for a piece.
 func (a *answer) send(w http.ResponseWriter) {
 	if len(a.body) <= piece { // the memory of its connection holds it
-		_, _ = w.Write(a.body)
+		_, _ = w.Write(a.body) // the client may have left
 		return
 	}
 	control := http.NewResponseController(w)

@@ -76,8 +76,15 @@ func (o *FingerprintOptions) complete(wrong *invalid.List) *printer {
 }
 
 // of returns the fingerprint of a request: a digest of method, host, path, query and
-// body, and of the time at which it was sent first, if the client must say so.
-func (p *printer) of(r *http.Request, body []byte, firstSent string) semel.Fingerprint {
+// body, and of the time at which it was sent first, if the client must say so. A compressed
+// body needs memory in the room until of returns; without it, the error is errNoRoom.
+func (p *printer) of(r *http.Request, body []byte, firstSent string, in *room) (semel.Fingerprint, error) {
+	plain := share{of: in}
+	defer plain.end()
+	body, err := p.content(r, body, &plain)
+	if err != nil {
+		return semel.Fingerprint{}, err
+	}
 	d, ok := p.digests.Get().(*digest)
 	if !ok {
 		d = &digest{sum: sha256.New()}
@@ -90,25 +97,46 @@ func (p *printer) of(r *http.Request, body []byte, firstSent string) semel.Finge
 		d.memory = append(binary.BigEndian.AppendUint64(d.memory[:0], uint64(len(text))), text...)
 		d.sum.Write(d.memory)
 	}
-	body = p.content(r, body)
 	if !p.json(d, body) && !parts(d, r.Header.Get("Content-Type"), body) {
 		d.add(body)
 	}
 	d.memory = d.sum.Sum(d.memory[:0])
-	return semel.Fingerprint(d.memory[:16])
+	return semel.Fingerprint(d.memory[:16]), nil
 }
 
 // content returns a body without its compression, which may differ when a client compresses
 // it again. A body that cannot be decompressed, or is then too long, is compared as it is.
-func (p *printer) content(r *http.Request, body []byte) []byte {
+func (p *printer) content(r *http.Request, body []byte, room *share) ([]byte, error) {
 	decode, known := coding.Of(r.Header)
 	if decode == nil || !known {
-		return body
+		return body, nil
 	}
-	if plain, err := io.ReadAll(decode.Reader(bytes.NewReader(body), p.most)); err == nil {
-		return plain
+	plain, err := io.ReadAll(&roomy{decode.Reader(bytes.NewReader(body), p.most), room})
+	switch {
+	case errors.Is(err, errNoRoom):
+		return nil, err
+	case err != nil:
+		return body, nil
 	}
-	return body
+	return plain, nil
+}
+
+// errNoRoom is the error of a request for which there is no memory.
+var errNoRoom = errors.New("httpidem: the requests in progress take all memory")
+
+// roomy is a reader that takes memory for all that is read.
+type roomy struct {
+	io.Reader
+	room *share
+}
+
+// Read implements io.Reader.
+func (r *roomy) Read(into []byte) (int, error) {
+	n, err := r.Reader.Read(into)
+	if !r.room.takeWhole(int64(n)) {
+		return 0, errNoRoom
+	}
+	return n, err
 }
 
 // digest is a digest of a list of texts: each has its length before it.

@@ -5,9 +5,13 @@ import (
 	"fmt"
 	"io"
 	"mime/multipart"
+	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/semel-dev/semel/httpidem"
@@ -168,31 +172,88 @@ func TestCallersAndKeysAreApart(t *testing.T) {
 	}
 }
 
+// pack returns a text that was compressed at a time.
+func pack(t *testing.T, text string, at time.Time) string {
+	t.Helper()
+	var b strings.Builder
+	w := gzip.NewWriter(&b)
+	w.ModTime = at
+	if _, err := io.WriteString(w, text); err != nil || w.Close() != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
 // A client that compresses its body again may get other bytes, for instance with the time in
 // them.
 func TestACompressedBodyIsComparedAsItIsWithout(t *testing.T) {
 	t.Parallel()
-	pack := func(text string, at time.Time) string {
-		var b strings.Builder
-		w := gzip.NewWriter(&b)
-		w.ModTime = at
-		if _, err := io.WriteString(w, text); err != nil || w.Close() != nil {
-			t.Fatal(err)
-		}
-		return b.String()
-	}
 	s := &service{handle: created}
 	server := front(t, newGuard(t, newStore(t), nil), s, nil)
 	do := func(body, coding string) *reply {
 		return post(t, server.URL, body, header{"Idempotency-Key", "k", "Content-Encoding", coding})
 	}
-	do(pack("a", time.Unix(1, 0)), "gzip").must(t, 201, "")
-	for _, again := range []*reply{do(pack("a", time.Unix(2, 0)), "gzip"), do("a", "identity"), do(pack("a", time.Unix(3, 0)), "x-gzip")} {
+	do(pack(t, "a", time.Unix(1, 0)), "gzip").must(t, 201, "")
+	for _, again := range []*reply{do(pack(t, "a", time.Unix(2, 0)), "gzip"), do("a", "identity"), do(pack(t, "a", time.Unix(3, 0)), "x-gzip")} {
 		if again.Header.Get(httpidem.Replayed) != "true" {
 			t.Errorf("the answer is %v %s", again.Response, again.body)
 		}
 	}
-	do(pack("b", time.Unix(1, 0)), "gzip").must(t, 422, httpidem.KeyReused)
-	do(pack("a", time.Unix(1, 0)), "br").must(t, 422, httpidem.KeyReused)
+	do(pack(t, "b", time.Unix(1, 0)), "gzip").must(t, 422, httpidem.KeyReused)
+	do(pack(t, "a", time.Unix(1, 0)), "br").must(t, 422, httpidem.KeyReused)
 	s.mustHaveRun(t, 1)
+}
+
+// A decompressed body takes its memory from all requests. Without room, nothing runs.
+func TestADecompressedBodyTakesMemory(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const size = 1 << 20
+		s := &service{handle: func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Content-Encoding") == "" {
+				w.Write(make([]byte, size))
+			}
+		}}
+		handler := limited(t, nil, s, httpidem.Options{MaxBody: size, MaxResponse: size, MaxBuffered: size + 64<<10})
+		asks(t.Context(), handler, "alice", "answer", "body").must(t, 200, "")
+		// Two clients do not read their kept answers: one has the room, and one exceeds it.
+		replays := [2]chan struct{}{}
+		var clients sync.WaitGroup
+		for i := range replays {
+			replays[i] = make(chan struct{})
+			clients.Go(func() {
+				r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/orders", strings.NewReader("body"))
+				r.Header.Set("Caller", "alice")
+				r.Header.Set("Idempotency-Key", "answer")
+				handler.ServeHTTP(&unread{httptest.NewRecorder(), replays[i]}, r)
+			})
+			synctest.Wait()
+			if i == 1 {
+				close(replays[0])
+				synctest.Wait()
+			}
+		}
+		packed := pack(t, strings.Repeat("x", size), time.Unix(1, 0))
+		compressed := func(key string) *reply {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/orders", strings.NewReader(packed))
+			r.Header.Set("Caller", "alice")
+			r.Header.Set("Content-Encoding", "gzip")
+			r.Header.Set("Idempotency-Key", key)
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, r)
+			return &reply{Response: w.Result(), body: w.Body.Bytes()}
+		}
+		refused := compressed("k")
+		if refused.must(t, 503, httpidem.Overloaded); refused.Header.Get("Retry-After") != "1" {
+			t.Errorf("the refusal has %v", refused.Header)
+		}
+		s.mustHaveRun(t, 1)
+		close(replays[1])
+		clients.Wait()
+		for i := range 4 { // each gives its memory back
+			compressed("k"+strconv.Itoa(i)).must(t, 200, "")
+		}
+		asks(t.Context(), handler, "alice", "answer", "body").must(t, 200, "")
+		s.mustHaveRun(t, 5)
+	})
 }

@@ -40,13 +40,13 @@ func (s *share) take(n int64) bool {
 	return true
 }
 
-// takeWhole is take for a kept response, which may be larger than the room: one share at a
-// time may have more than there is room for.
+// takeWhole is take for a kept response or a decompressed body, which may be larger than the
+// room: one share at a time may have more than there is room for.
 func (s *share) takeWhole(n int64) bool {
 	if s.take(n) {
 		return true
 	}
-	if !s.of.over.CompareAndSwap(false, true) {
+	if !s.over && !s.of.over.CompareAndSwap(false, true) {
 		return false
 	}
 	s.over = true

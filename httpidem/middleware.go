@@ -127,18 +127,14 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	e.body, e.call = body, m.call(r, caller, id, body)
-	e.call.Time = sent
-	e.serve()
-}
-
-// call returns the call of a request.
-func (m *middleware) call(r *http.Request, caller, id string, body []byte) semel.Call {
-	return semel.Call{
-		Key:         Key(m.opts.Route, caller, id),
-		Fingerprint: m.opts.prints.of(r, body, r.Header.Get(m.opts.Profile.FirstSent)),
-		Origin:      r.Method + " " + r.URL.EscapedPath(),
+	print, err := m.opts.prints.of(r, body, r.Header.Get(p.FirstSent), &m.room)
+	if err != nil {
+		m.overloaded(w)
+		return
 	}
+	e.body = body
+	e.call = semel.Call{Key: Key(m.opts.Route, caller, id), Fingerprint: print, Origin: r.Method + " " + r.URL.EscapedPath(), Time: sent}
+	e.serve()
 }
 
 // withBody returns the request with a context, and with a body that was read: reader

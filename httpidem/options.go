@@ -43,11 +43,12 @@ type Options struct {
 	// less: its result also has up to 68 KiB for headers.
 	MaxBody, MaxResponse int64
 	// MaxBuffered limits the memory for all requests in progress in bytes: their bodies,
-	// kept responses, and 16 KiB for each. A request for which there is no room is refused
-	// with 503 before it runs. A response above 16 KiB without room reaches the client,
-	// and a repetition gets 409, as with MaxResponse. A repetition for whose kept response
-	// there is no room gets 503, and can be sent again; one of them at a time may exceed the
-	// limit. A client that takes more than 30 s for 64 KiB of a kept response loses its
+	// decompressed bodies while they are compared, kept responses, and 16 KiB for each. A
+	// request for which there is no room is refused with 503 before it runs. A response
+	// above 16 KiB without room reaches the client, and a repetition gets 409, as with
+	// MaxResponse. A repetition for whose kept response there is no room gets 503, and can
+	// be sent again. One kept response or decompressed body at a time may exceed the limit.
+	// A client that takes more than 30 s for 64 KiB of a kept response loses its
 	// connection. Memory and place of a request are taken until its response is recorded.
 	// Defaults to 64 times MaxBody, and to 64 MiB at least.
 	MaxBuffered int64

@@ -195,7 +195,7 @@ func (c *recorder) leave(f *refusal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if w := c.client; w != nil && c.send(f) {
-		_ = http.NewResponseController(w).Flush()
+		_ = http.NewResponseController(w).Flush() // it fails if the client has left
 	}
 }
 
