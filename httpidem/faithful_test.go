@@ -101,6 +101,64 @@ func TestAServiceGetsARequestAsItWasSent(t *testing.T) {
 	}
 }
 
+// A proxy in front tells the service about the client's connection. A client cannot.
+func TestOnlyAProxyInFrontSaysHowItsClientConnects(t *testing.T) {
+	t.Parallel()
+	names := []string{"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Forwarded"}
+	got := make(chan [4]string, 1)
+	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		var values [4]string
+		for i, name := range names {
+			values[i] = strings.Join(r.Header[name], "|")
+		}
+		got <- values
+	}))
+	t.Cleanup(upstream.Close)
+	handler, err := httpidem.New(newGuard(t, newStore(t), hold), proxyHandler(t, upstream.URL, httpidem.ProxyOptions{}), &httpidem.Options{Scope: httpidem.Global})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for peer, near := range map[string]bool{
+		"127.0.0.1": true, "[::1]": true, "10.1.2.3": true, "172.16.0.1": true, "192.168.7.8": true, "[fd00::1]": true, "[::ffff:10.1.2.3]": true,
+		"203.0.113.7": false, "172.32.0.1": false, "[2001:db8::1]": false, "[::ffff:203.0.113.7]": false, "": false,
+	} {
+		for _, says := range []bool{true, false} {
+			for _, key := range []string{"k" + peer + fmt.Sprint(says), ""} {
+				r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://api/orders", strings.NewReader("body"))
+				ip := strings.Trim(peer, "[]")
+				want := [4]string{ip, "api", "http", ""}
+				if r.RemoteAddr = peer + ":1234"; peer == "" { // as of a server that listens at a Unix socket
+					r.RemoteAddr = "@"
+					want[0] = ""
+				}
+				if key != "" {
+					r.Header.Set("Idempotency-Key", key)
+				}
+				if says {
+					for i, value := range []string{"192.0.2.1", "shop", "https", "proto=https"} {
+						if r.Header.Set(names[i], value); near && i > 0 {
+							want[i] = value
+						}
+					}
+					if near {
+						want[0] = "192.0.2.1, " + ip
+					}
+				}
+				w := httptest.NewRecorder()
+				handler.ServeHTTP(w, r)
+				select {
+				case values := <-got:
+					if values != want {
+						t.Errorf("from %q with its own headers %t and key %q the service gets %q, want %q", peer, says, key, values, want)
+					}
+				default:
+					t.Errorf("from %q: %d %s", peer, w.Code, w.Body)
+				}
+			}
+		}
+	}
+}
+
 // A response without a Content-Type has none for the client either, at first and replayed.
 func TestAResponseWithoutATypeGetsNone(t *testing.T) {
 	t.Parallel()

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/http/httputil"
+	"net/netip"
 	"net/url"
 	"strings"
 	"sync/atomic"
@@ -41,6 +42,11 @@ type ProxyOptions struct {
 // NewProxy returns the handler for [New] that passes requests on to a service. It never
 // sends a request with a key twice: net/http by itself repeats such a request on a new
 // connection, because it takes the key as a promise of the service.
+//
+// The service gets X-Forwarded-For, X-Forwarded-Host and X-Forwarded-Proto. If the peer has a
+// loopback or private address, it is taken for a proxy in front: its values of these headers
+// and its Forwarded are passed on, with its own address behind them in X-Forwarded-For.
+// Those of another peer are dropped, because a client could choose them.
 //
 // If the service could not be reached and no byte of a request was sent, the client gets
 // 502 and may repeat the request, which then runs. If a byte was sent and there is no
@@ -114,12 +120,16 @@ func (p *proxy) rewrite(pr *httputil.ProxyRequest) {
 	pr.SetURL(p.opts.Target)
 	pr.Out.Host = pr.In.Host
 	pr.Out.Trailer = pr.In.Trailer // they come with the end of the body
-	pr.Out.Header["X-Forwarded-For"] = pr.In.Header["X-Forwarded-For"]
-	pr.SetXForwarded()
-	for _, name := range []string{"X-Forwarded-Proto", "Forwarded"} { // of a proxy in front, which has the client's connection
-		if values := pr.In.Header[name]; values != nil {
-			pr.Out.Header[name] = values
+	if near(pr.In.RemoteAddr) {    // a proxy in front, which has the client's connection
+		pr.Out.Header["X-Forwarded-For"] = pr.In.Header["X-Forwarded-For"] // SetXForwarded appends to it
+		pr.SetXForwarded()
+		for _, name := range []string{"X-Forwarded-Proto", "X-Forwarded-Host", "Forwarded"} {
+			if values := pr.In.Header[name]; values != nil {
+				pr.Out.Header[name] = values
+			}
 		}
+	} else {
+		pr.SetXForwarded()
 	}
 	if recorderOf(pr.In.Context()) != nil {
 		// The response must have the same coding for each repetition.
@@ -128,6 +138,14 @@ func (p *proxy) rewrite(pr *httputil.ProxyRequest) {
 	if recorderOf(pr.In.Context()) != nil || pr.In.Header.Get("Idempotency-Key") != "" || pr.In.Header.Get("X-Idempotency-Key") != "" {
 		sendOnce(pr.In, pr.Out)
 	}
+}
+
+// near reports whether a peer is on this machine or in its private network, where the proxies
+// in front of this one are. What another peer says of its own connection is not trusted.
+func near(peer string) bool {
+	address, err := netip.ParseAddrPort(peer)
+	ip := address.Addr().Unmap()
+	return err == nil && (ip.IsLoopback() || ip.IsPrivate())
 }
 
 // sendOnce tells net/http not to repeat a request. It would, because it takes a header with
