@@ -78,7 +78,7 @@ func (e *exchange) record(ctx context.Context, b *semel.Batch, tasks []*semel.Ta
 	ran := settled{data: t.Result.Data, err: t.Err}
 	var second atomic.Bool // one of the two that end here has ended
 	recorded := make(chan struct{})
-	e.opts.Go(func() {
+	go func() {
 		defer close(recorded)
 		if t.Err == nil {
 			b.Complete(ctx, tasks)
@@ -90,7 +90,7 @@ func (e *exchange) record(ctx context.Context, b *semel.Batch, tasks []*semel.Ta
 			e.land(e.result(t.Outcome, t.Err))
 			e.end()
 		}
-	})
+	}()
 	timer := time.NewTimer(recordWithin)
 	defer timer.Stop()
 	select {
@@ -103,5 +103,6 @@ func (e *exchange) record(ctx context.Context, b *semel.Batch, tasks []*semel.Ta
 		return
 	}
 	e.left = true
+	e.opts.Go(func() { <-recorded })
 	e.respond(semel.Outcome{}, ran)
 }

@@ -79,8 +79,9 @@ type Options struct {
 	// to false: such a request gets 503, and nothing runs.
 	FailOpen bool
 
-	// Go starts a function in the background: it records a response if the store takes
-	// longer than a second, while the client already has it. Set it to the method Go of a
+	// Go starts a function that waits in the background until a response is recorded. New
+	// calls it once for each response that the store takes longer than a second to record,
+	// before the client gets its end. Set it to the method Go of a
 	// sync.WaitGroup, and wait for that after http.Server.Shutdown and before you close the
 	// store. Defaults to a new goroutine.
 	Go func(func())

@@ -30,11 +30,11 @@ type Server struct {
 	metrics  *metrics
 	table    atomic.Pointer[table] // nil until Open
 	draining atomic.Bool
-	running  atomic.Int64 // requests with a key
 
-	// Answers that their clients have are recorded in the background.
-	recording  sync.WaitGroup
-	unrecorded atomic.Int64
+	// A request with a key is running until its client has its answer. If the store takes
+	// long to record the answer, the request is then unrecorded.
+	running, unrecorded atomic.Int64
+	recording           sync.WaitGroup
 }
 
 // defaultDrain is how long the end may take without a configuration.
@@ -93,19 +93,19 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	<-ended
 	s.recorded(limited)
-	if left := max(s.running.Load(), s.unrecorded.Load()); left > 0 {
+	if left := s.running.Load() + s.unrecorded.Load(); left > 0 {
 		return fmt.Errorf("proxy: %d requests with a key were in progress, or not yet recorded, when the drain ended after %s: their outcome is not known, and semel keys ls --state claimed lists them", left, s.drain)
 	}
 	s.log.Info("ended")
 	return nil
 }
 
-// record records an answer in the background.
-func (s *Server) record(answer func()) {
+// record waits in the background until an answer is recorded that its client has.
+func (s *Server) record(wait func()) {
 	s.unrecorded.Add(1)
 	s.recording.Go(func() {
 		defer s.unrecorded.Add(-1)
-		answer()
+		wait()
 	})
 }
 
