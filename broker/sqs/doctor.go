@@ -128,10 +128,14 @@ func (e *examination) read(ctx context.Context, attributes map[string]string) {
 		return
 	}
 	// After a crash SQS delivers the message every 30 s until the lease of its key ends.
-	if least := max(10, 3*int(e.opts.Lease/defaultVisibility+1)); policy.Most < least {
+	least := max(10, 3*int(e.opts.Lease/defaultVisibility+1))
+	switch {
+	case policy.Most == 1:
+		e.note(semel.Broken, subject+"maxReceiveCount", "1", "the end of a process moves all messages that it has to the dead-letter queue, so semel run refuses the queue", fmt.Sprintf("set it to %d or more", least))
+	case policy.Most < least:
 		e.note(semel.Warning, subject+"maxReceiveCount", strconv.Itoa(policy.Most), fmt.Sprintf("a message goes to the dead-letter queue after %d deliveries, even if nothing is wrong with it and the processes that had it were killed", policy.Most),
 			fmt.Sprintf("set it to %d or more: the pipeline counts attempts by itself and parks a message, and after a crash SQS delivers a message every %s until its lease of %s ends", least, defaultVisibility, e.opts.Lease))
-	} else {
+	default:
 		e.note(semel.Fine, subject+"maxReceiveCount", strconv.Itoa(policy.Most), "", "")
 	}
 	e.deadLetters(ctx, policy.Target, kept)

@@ -3,6 +3,7 @@ package sqs_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -29,6 +30,28 @@ func (a attributesOf) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/x-amz-json-1.0"}}, Body: io.NopCloser(bytes.NewReader(body)), Request: r}, err
 }
 
+// TestQueueThatDeliversOnceIsRefused has a queue that moves a message to its dead-letter queue
+// instead of delivering it a second time, when it is too late to park it.
+func TestQueueThatDeliversOnceIsRefused(t *testing.T) {
+	t.Parallel()
+	for most, refused := range map[string]bool{"1": true, `"1"`: true, "2": false, "100": false} {
+		policy := `{"deadLetterTargetArn":"arn:aws:sqs:eu-west-1:123456789012:dead","maxReceiveCount":` + most + `}`
+		api := awssqs.New(awssqs.Options{
+			Region: "eu-west-1", Credentials: aws.AnonymousCredentials{},
+			HTTPClient: &http.Client{Transport: attributesOf{"in": {"RedrivePolicy": policy}}},
+		})
+		source, err := sqs.OpenSource(t.Context(), &sqs.SourceOptions{Client: api, Queue: "https://sqs.eu-west-1.amazonaws.com/123456789012/in"})
+		if errors.Is(err, semel.ErrInvalidRequest) != refused || refused && !strings.Contains(err.Error(), "queue in has maxReceiveCount 1") {
+			t.Errorf("maxReceiveCount %s: %v", most, err)
+		}
+		if source != nil {
+			if err := source.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
 // TestExamineKnowsTheLeastReceiveCount has a lease of 5 minutes, and a server that tells no
 // retentions.
 func TestExamineKnowsTheLeastReceiveCount(t *testing.T) {
@@ -43,6 +66,7 @@ func TestExamineKnowsTheLeastReceiveCount(t *testing.T) {
 		found       string
 	}{
 		{map[string]string{}, nil, "queue in retention", semel.Fine, "the server does not tell it"},
+		{map[string]string{"RedrivePolicy": policy("1")}, map[string]string{}, "queue in maxReceiveCount", semel.Broken, "1"},
 		{map[string]string{"RedrivePolicy": policy("32")}, map[string]string{}, "queue in maxReceiveCount", semel.Warning, "32"}, // 33 deliveries in a lease of 5 minutes, three times
 		{map[string]string{"RedrivePolicy": policy("33")}, map[string]string{}, "queue in maxReceiveCount", semel.Fine, "33"},
 		{map[string]string{"RedrivePolicy": policy("100")}, map[string]string{}, "dead-letter queue dead retention", semel.Fine, "the server does not tell it"},

@@ -96,7 +96,8 @@ var (
 )
 
 // OpenSource looks up the queue. It blocks until SQS has answered. The error wraps a
-// *types.QueueDoesNotExist of the client library if there is no such queue.
+// *types.QueueDoesNotExist of the client library if there is no such queue, and
+// semel.ErrInvalidRequest if the queue delivers a message only once (maxReceiveCount 1).
 func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 	var o SourceOptions
 	if opts != nil {
@@ -115,6 +116,9 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 	attributes, err := q.attributes(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("sqs: %w", err)
+	}
+	if parsePolicy(attributes[string(types.QueueAttributeNameRedrivePolicy)]).Most == 1 {
+		return nil, fmt.Errorf("sqs: queue %s has maxReceiveCount 1: the end of this process would move all messages that it has to the dead-letter queue, also those that were not tried: set maxReceiveCount to 10 or more: %w", q.Name, semel.ErrInvalidRequest)
 	}
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s := &Source{

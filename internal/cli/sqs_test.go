@@ -122,10 +122,16 @@ func TestSQSScenariosRunAsPrinted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			queue := newSQSQueue(t, api, end, map[string]string{"RedrivePolicy": fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":1}`, got.Attributes["QueueArn"])})
+			policy := func(most int) map[string]string {
+				return map[string]string{"RedrivePolicy": fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":%d}`, got.Attributes["QueueArn"], most)}
+			}
+			queue := newSQSQueue(t, api, end, policy(1))
 			queue.send("first", 0, distinct-1)
 			if n := queue.receive(); n != distinct || queue.left() != 0 || dead.left() != distinct {
 				t.Fatalf("%d messages were received, the queue has %d and the dead-letter queue %d", n, queue.left(), dead.left())
+			}
+			if _, err := api.SetQueueAttributes(t.Context(), &awssqs.SetQueueAttributesInput{QueueUrl: &queue.url, Attributes: policy(10)}); err != nil {
+				t.Fatal(err)
 			}
 			queue.send("again", 0, distinct/2-1)
 			queue.send("more", 0, 1)
