@@ -63,15 +63,20 @@ proxy:
     none: { path: /none, headers: [] }
     cookie: { path: /cookie, replay_headers: [set-cookie] }
     large: { path: /large, max_body: 4MiB }
+    longest: { path: /longest, max_response: 33484800 }
+    longer: { path: /longer, max_response: 33484801 }
     pointer: { path: /pointer, fingerprint: { include: [amount], exclude: [at] } }
     body: { path: /body, headers: [], profile: square }
     lease: { path: /lease, lease: 1us }
 `)
 	got := run(t, "", "lint", starts)
 	got.check(t, term.ExitUsage, "proxy.jwt_secret: it has 5 bytes, want at least 32", "proxy.encryption_key: not 64 hexadecimal digits", `proxy.routes.status.release[0]: "600": not a status`, "proxy.routes.none: headers: no header can have the key", "proxy.routes.cookie: replay_headers: set-cookie belongs to one connection",
-		"proxy.routes.large: max_body, max_response, max_buffered: ", `proxy.routes.pointer: fingerprint.include: "amount" is no JSON pointer`, `proxy.routes.pointer: fingerprint.exclude: "at" is no JSON pointer`, "proxy.routes.lease: lease: 1µs is shorter than 1ms")
+		"proxy.routes.large: max_body, max_response, max_buffered: ", "proxy.routes.longer: max_response: 33484801 bytes, and the store keeps 33554432 with 69632 for the headers: at most 33484800", `proxy.routes.pointer: fingerprint.include: "amount" is no JSON pointer`, `proxy.routes.pointer: fingerprint.exclude: "at" is no JSON pointer`, "proxy.routes.lease: lease: 1µs is shorter than 1ms")
 	if strings.Contains(got.stderr, "routes.body") {
 		t.Errorf("a profile with its key in the body needs no header: %s", got.stderr)
+	}
+	if strings.Contains(got.stderr, "routes.longest") {
+		t.Errorf("a store keeps the longest answer: %s", got.stderr)
 	}
 	taken := servicestest.FreeAddr(t)
 	listener, err := net.Listen("tcp", taken)
@@ -331,6 +336,49 @@ func TestProxyThatCannotDrainSaysSo(t *testing.T) {
 	}
 	proxy = startProxy(t, file)
 	post(t, proxy.url+"/wait", "k", "x").problem(t, http.StatusConflict, "outcome-unknown")
+}
+
+// A store that stalls does not delay the end of a drain, which says how many answers it has
+// not recorded.
+func TestProxyDrainsWhileItsStoreStalls(t *testing.T) {
+	t.Parallel()
+	service, redis := newUpstream(t), servicestest.StartRedis(t, nil)
+	proxy := startProxy(t, writeFile(t, filepath.Join(t.TempDir(), "api.yaml"), fmt.Sprintf(`
+stores: { keys: { redis: { url: "redis://%s" } } }
+admin: { listen: "off" }
+shutdown: 2s
+proxy: { listen: "127.0.0.1:0", upstream: "%s", store: keys, scope: global, lease: 5m }
+`, redis.Addr(), service.URL)))
+	answers := make(chan answer, 2)
+	for _, key := range []string{"one", "two"} {
+		go func() {
+			got, err := send(http.MethodPost, proxy.url+"/wait", key, "x")
+			if err != nil {
+				got.body = err.Error()
+			}
+			answers <- got
+		}()
+		<-service.reached
+	}
+	if err := redis.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	close(service.release)
+	for range 2 { // a second later, while the store stalls
+		if got := <-answers; got.status != http.StatusCreated {
+			t.Errorf("%+v", got)
+		}
+	}
+	began := time.Now()
+	if status := proxy.stop(t, syscall.SIGTERM); status != term.ExitFailed || !strings.Contains(proxy.log(), "2 requests with a key were in progress, or not yet recorded, when the drain ended after 2s") {
+		t.Errorf("exit status %d: %s", status, proxy.log())
+	}
+	if took := time.Since(began); took > time.Minute { // a lease is longer
+		t.Errorf("the drain took %v", took)
+	}
+	if err := redis.Continue(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestProxyPassesStreamsOn sends server-sent events, an upgrade and a request with HTTP/2

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/advice"
+	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -78,6 +80,70 @@ func TestAPersonIsShownWhatPipelinesDo(t *testing.T) {
 			t.Errorf("%+v", seen)
 		}
 	})
+}
+
+// working is a pipeline that is ready.
+type working struct{ config.Runnable }
+
+func (working) Ready(context.Context) error                 { return nil }
+func (working) Lag(context.Context) ([]pipeline.Lag, error) { return nil, errors.ErrUnsupported }
+func (working) Waiting(context.Context) (int64, error)      { return 0, errors.ErrUnsupported }
+
+// Nobody needs the remedy of a trouble that is over. A message that failed may fail again
+// until one is settled.
+func TestTheLastErrorSaysWhetherItIsOver(t *testing.T) {
+	t.Parallel()
+	down := &advice.Error{Cause: "the server refuses the password", Remedy: "correct password", Public: true, Err: errors.New("of key 17")}
+	event := func(kind pipeline.EventKind, reason string, err error) func(*tally) {
+		return func(c *tally) { c.ObservePipeline(pipeline.Event{Kind: kind, Reason: reason, Err: err, Count: 1}) }
+	}
+	paused, resumed := event(pipeline.EventPaused, "sink", down), event(pipeline.EventResumed, "sink", nil)
+	settled := event(pipeline.EventSettled, "", nil)
+	store := func(c *tally) { c.Observe(semel.Event{Kind: semel.EventStoreError, Err: down}) }
+	for name, test := range map[string]struct {
+		events []func(*tally)
+		waits  bool // for a server
+		over   bool
+	}{
+		"paused":                          {[]func(*tally){paused}, false, false},
+		"paused and settled":              {[]func(*tally){paused, settled}, false, false},
+		"resumed":                         {[]func(*tally){paused, resumed}, false, true},
+		"resumed, and waits":              {[]func(*tally){paused, resumed}, true, false},
+		"resumed, and paused again":       {[]func(*tally){paused, resumed, paused}, false, false},
+		"stalled":                         {[]func(*tally){event(pipeline.EventStalled, "sink", down)}, false, false},
+		"moves":                           {[]func(*tally){event(pipeline.EventStalled, "sink", down), event(pipeline.EventMoves, "", nil)}, false, true},
+		"a source that changed":           {[]func(*tally){event(pipeline.EventSourceChanged, "", down)}, false, true},
+		"a store that failed":             {[]func(*tally){store}, false, true},
+		"a store that fails, and waits":   {[]func(*tally){store}, true, false},
+		"a message that failed":           {[]func(*tally){event(pipeline.EventRetried, "", down)}, false, false},
+		"settled before a message failed": {[]func(*tally){settled, event(pipeline.EventRetried, "", down)}, false, false},
+		"settled since a message failed":  {[]func(*tally){event(pipeline.EventRetried, "", down), settled}, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				file := &config.File{}
+				d := &daemon{file: file, states: make([]state, 1)}
+				s := &d.states[0]
+				s.trouble, s.pipeline = newTrouble(file, &config.Pipeline{}), working{}
+				if test.waits {
+					s.pipeline, s.waiting = nil, down
+				}
+				for _, happens := range test.events {
+					happens(&s.tally)
+					time.Sleep(time.Second)
+				}
+				got := d.status(t.Context()).Pipelines[0].LastError
+				want := "the server refuses the password: correct password"
+				if test.over {
+					want = "the server refuses the password"
+				}
+				if got == nil || got.Over != test.over || got.Cause != want {
+					t.Errorf("the last error is %+v, want over %t and the cause %q", got, test.over, want)
+				}
+			})
+		})
+	}
 }
 
 func TestStateAndRateFollowTheEvents(t *testing.T) {
