@@ -71,11 +71,11 @@ func FuzzFingerprint(f *testing.F) {
 	some.include.add([]string{"a"})
 	some.exclude.add([]string{"a", "b"})
 	of := func(p *printer, body []byte) semel.Fingerprint {
-		print, err := p.of(r, body, "", &room{})
+		made, err := p.of(r, body, "", &room{})
 		if err != nil {
 			f.Error(err)
 		}
-		return print
+		return made
 	}
 	f.Fuzz(func(t *testing.T, body, other []byte) {
 		of(&raw, other)

@@ -127,13 +127,13 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	print, err := m.opts.prints.of(r, body, r.Header.Get(p.FirstSent), &m.room)
+	fingerprint, err := m.opts.prints.of(r, body, r.Header.Get(p.FirstSent), &m.room)
 	if err != nil {
 		m.overloaded(w)
 		return
 	}
 	e.body = body
-	e.call = semel.Call{Key: Key(m.opts.Route, caller, id), Fingerprint: print, Origin: r.Method + " " + r.URL.EscapedPath(), Time: sent}
+	e.call = semel.Call{Key: Key(m.opts.Route, caller, id), Fingerprint: fingerprint, Origin: r.Method + " " + r.URL.EscapedPath(), Time: sent}
 	e.serve()
 }
 

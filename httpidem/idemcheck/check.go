@@ -209,7 +209,7 @@ func (c *check) send(ctx context.Context, r request) *reply {
 
 // read reads an answer to its end.
 func read(answer *http.Response) *reply {
-	defer func() { _ = answer.Body.Close() }()
+	defer func() { _ = answer.Body.Close() }() // it was read
 	body, err := io.ReadAll(answer.Body)
 	return &reply{err: err, status: answer.StatusCode, header: answer.Header, trailer: answer.Trailer, body: body}
 }
@@ -257,7 +257,7 @@ func (c *check) ask(ctx context.Context, method, query string) (*Seen, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = answer.Body.Close() }()
+	defer func() { _ = answer.Body.Close() }() // it was read
 	seen := &Seen{}
 	if answer.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("the answer is %s", answer.Status)
@@ -397,7 +397,7 @@ func (c *check) raw(ctx context.Context, text string, answers int) []*reply {
 	if err != nil {
 		return []*reply{{err: err}}
 	}
-	defer func() { _ = conn.Close() }()
+	defer func() { _ = conn.Close() }() // what was read before counts
 	// The target may answer before it has read everything, and then close the connection:
 	// an error of writing says nothing, and the answers are what counts.
 	var sending sync.WaitGroup
@@ -435,7 +435,7 @@ func (c *check) hangUp(ctx context.Context, text string) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNotSent, err)
 	}
-	defer func() { _ = conn.Close() }()
+	defer func() { _ = conn.Close() }() // what was read before counts
 	if _, err := io.WriteString(conn, text); err != nil {
 		return fmt.Errorf("%w: %w", errNotSent, err)
 	}

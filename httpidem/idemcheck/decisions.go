@@ -229,8 +229,8 @@ func (c *check) multipart(ctx context.Context) {
 		var body bytes.Buffer
 		w := multipart.NewWriter(&body)
 		_ = w.SetBoundary(boundary) // it is valid
-		_ = w.WriteField("amount", value)
-		_ = w.Close() // to memory
+		_ = w.WriteField("amount", value) // to memory
+		_ = w.Close()                     // to memory
 		return request{body: body.String(), header: http.Header{"Content-Type": {w.FormDataContentType()}}}
 	}
 	key := c.newKey()

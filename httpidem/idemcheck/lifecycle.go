@@ -179,7 +179,7 @@ func (c *check) hangUpInAnswer(ctx context.Context, r request) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }()
+	defer func() { _ = conn.Close() }() // what was read before counts
 	if _, err := io.WriteString(conn, c.head(r)+"Content-Length: 0\r\n\r\n"); err != nil {
 		return err
 	}

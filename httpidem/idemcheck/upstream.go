@@ -199,14 +199,14 @@ func behave(w http.ResponseWriter, r *http.Request, run int) {
 	_, _ = w.Write(body[:half]) // the client may have left
 	control := http.NewResponseController(w)
 	if end := query.Get("end"); query.Has("flush") || end == "half" || end == "short" {
-		_ = control.Flush()
+		_ = control.Flush() // the client may have left
 		if end == "half" {
 			breakOff(w)
 		}
 	}
-	_, _ = w.Write(body[half:])
+	_, _ = w.Write(body[half:]) // the client may have left
 	if query.Get("end") == "short" {
-		_ = control.Flush()
+		_ = control.Flush() // the client may have left
 		breakOff(w)
 	}
 	if query.Get("end") == "stream" {
@@ -279,7 +279,7 @@ func breakOff(w http.ResponseWriter) {
 		if tcp, ok := conn.(*net.TCPConn); ok {
 			_ = tcp.SetLinger(0) // the end is what counts
 		}
-		_ = conn.Close()
+		_ = conn.Close() // the end is what counts
 	}
 	panic(http.ErrAbortHandler)
 }
@@ -291,8 +291,8 @@ func upgrade(w http.ResponseWriter) {
 		w.WriteHeader(http.StatusNotImplemented)
 		return
 	}
-	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(longest))
+	defer func() { _ = conn.Close() }() // the client may have left
+	_ = conn.SetDeadline(time.Now().Add(longest)) // it works on every connection that is open
 	if _, err := io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"); err == nil {
 		_, _ = io.Copy(conn, both) // until the client leaves
 	}
