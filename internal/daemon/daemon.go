@@ -50,10 +50,10 @@ const DefaultAdmin = "127.0.0.1:4195"
 
 // Run runs pipelines, or the service of its options, until all sources have ended or
 // ctx ends, and then drains. It first logs the warnings of lint. A pipeline that a person
-// at a server can repair waits, at the start and later; see waits. A fault that only the
-// configuration can repair ends the start, with an error that wraps
-// semel.ErrInvalidRequest. Later, a pipeline that cannot continue ends alone, and Run
-// returns its error when all have ended.
+// at a server can repair waits, at the start and later; see waits. A pipeline that cannot
+// continue ends alone, and Run returns its error when all have ended. There is one
+// exception: if only the configuration can repair what the first attempt to open a pipeline
+// finds, all pipelines end, so that no part of a wrong file runs.
 func Run(ctx context.Context, f *config.File, opts *Options) error {
 	d := &daemon{file: f, log: opts.Log, opts: *opts, started: time.Now(), journal: newJournal()}
 	metrics, err := newMetrics()
@@ -101,7 +101,6 @@ func Run(ctx context.Context, f *config.File, opts *Options) error {
 		opening++
 	}
 	d.notifier = newNotifier(opts.Env, opening)
-	d.starting.Store(int64(opening))
 	defer d.notifier.start(ctx, func() { d.pipelines() })() // takes the locks of all pipelines
 	var served error
 	if opts.Service != nil {
@@ -114,10 +113,9 @@ func Run(ctx context.Context, f *config.File, opts *Options) error {
 		running.Go(func() {
 			s := &d.states[i]
 			errs[i] = d.run(ctx, p, s)
-			if errors.Is(errs[i], semel.ErrInvalidRequest) && d.starting.Load() > 0 {
+			if s.begun() && errors.Is(errs[i], semel.ErrInvalidRequest) {
 				cancel()
 			}
-			d.begun(s)
 		})
 	}
 	running.Wait()
@@ -127,19 +125,16 @@ func Run(ctx context.Context, f *config.File, opts *Options) error {
 }
 
 type daemon struct {
-	file    *config.File
-	opts    Options
-	log     *slog.Logger
-	stores  *wiring.Stores
-	metrics *metrics
-	lines   *observe.Log // events of stacks
-	states  []state
-	service state // of opts.Service, while its store opens
-	started time.Time
-	journal *journal
-	// starting is the number of pipelines that are neither open nor wait yet.
-	starting atomic.Int64
-
+	file     *config.File
+	opts     Options
+	log      *slog.Logger
+	stores   *wiring.Stores
+	metrics  *metrics
+	lines    *observe.Log // events of stacks
+	states   []state
+	service  state // of opts.Service, while its store opens
+	started  time.Time
+	journal  *journal
 	notifier *notifier
 
 	tending   sync.WaitGroup // goroutines that tend started
@@ -161,7 +156,7 @@ type state struct {
 	tally   tally
 	trouble *trouble
 	gauges  pipeline.Observer // its metrics
-	start   sync.Once         // its start is over
+	tried   atomic.Bool       // the first attempt to open it is over
 	open    sync.Once         // the notifier knows that it was open
 
 	mu       sync.Mutex      // guards the fields below

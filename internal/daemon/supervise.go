@@ -146,7 +146,7 @@ func (d *daemon) persist(ctx context.Context, s *state, log *slog.Logger, prefix
 			since = time.Now()
 			opening.Store(false)
 			s.open.Do(d.notifier.opened)
-			d.begun(s)
+			s.begun()
 		})
 		opening.Store(false)
 		if err == nil || ctx.Err() != nil && since.IsZero() {
@@ -164,7 +164,7 @@ func (d *daemon) persist(ctx context.Context, s *state, log *slog.Logger, prefix
 		if ctx.Err() != nil || !waits(logged) {
 			return logged
 		}
-		d.begun(s)
+		s.begun()
 		pause, text := backoff.Pause(n), strings.TrimPrefix(oneLine(logged), prefix)
 		if last.isNew(text, time.Now()) {
 			log.Warn(what, "error", text, "attempt", n, "next", pause.Round(time.Millisecond))
@@ -180,10 +180,9 @@ func (d *daemon) persist(ctx context.Context, s *state, log *slog.Logger, prefix
 // errOpening is why a pipeline waits whose servers neither answer nor refuse.
 var errOpening = errors.New("the first answer of its servers: is each address right, and can this machine reach it?")
 
-// begun notes that a pipeline is open, waits, or has ended: its start is over.
-func (d *daemon) begun(s *state) {
-	s.start.Do(func() { d.starting.Add(-1) })
-}
+// begun notes that a pipeline is open, waits, or has ended: the first attempt to open it is
+// over. It reports whether that was not noted before.
+func (s *state) begun() bool { return !s.tried.Swap(true) }
 
 // stops ends what metrics and status say of a pipeline that was open: nobody knows yet
 // whether the next attempt pauses or stalls, too.

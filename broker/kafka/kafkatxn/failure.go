@@ -63,7 +63,7 @@ func (w *worker) check(ctx context.Context, topic string, out *kgo.Record) error
 func (w *worker) park(ctx context.Context, r *kgo.Record, then pipeline.Then, reason pipeline.Reason, attempts int, cause error) error {
 	r.Value = w.body
 	w.note(r)
-	k, _ := w.keyOf()
+	k, _ := w.keyOf() // without a key it is zero
 	switch then {
 	case pipeline.Stop:
 		return toldToStop(r, reason, cause)

@@ -74,7 +74,7 @@ func silent(err error) bool {
 	_, answered := errors.AsType[*kerr.Error](err)
 	_, missing := errors.AsType[*cluster.MissingTopicError](err)
 	answered = answered || missing
-	return err != nil && !answered && !errors.Is(err, semel.ErrInvalidRequest) && !errors.Is(err, errAgain)
+	return err != nil && !answered && !cluster.IsFinal(err) && !errors.Is(err, errAgain)
 }
 
 // joined reports whether a client is in its group.

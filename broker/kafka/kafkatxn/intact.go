@@ -10,7 +10,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 
-	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/marks"
@@ -120,7 +119,7 @@ func (p *presence) of(topic string, number int32) (marks.Present, bool) {
 func (t *Transactor) damaged(id cluster.Partition, at kadm.OffsetResponse, has *presence) (*marks.Note, error) {
 	n, err := marks.Parse(at.Metadata)
 	if err != nil {
-		return nil, fmt.Errorf("kafka: group %s: the metadata %q of its offset of %s/%d is not what Semel writes: %w: %w", t.opts.Group, at.Metadata, id.Topic, id.Number, semel.ErrInvalidRequest, err)
+		return nil, cluster.Damaged("kafka: group %s: the metadata %q of its offset of %s/%d is not what Semel writes: %w", t.opts.Group, at.Metadata, id.Topic, id.Number, err)
 	}
 	if at.Err != nil || at.At < 0 || n == nil {
 		return nil, nil
@@ -130,8 +129,8 @@ func (t *Transactor) damaged(id cluster.Partition, at kadm.OffsetResponse, has *
 		return n, t.inputAgain(id.Topic)
 	}
 	if t.opts.Repartition != nil && known && (at.At < input.Start || at.At > input.End) {
-		return n, fmt.Errorf("kafka: repartition topic %s/%d has records from %d to %d, but the next offset is %d: records were lost before they were read. Set the offsets of group %s back to copy them again, and those of group %s to the start: %w: %w",
-			id.Topic, id.Number, input.Start, input.End, at.At, t.opts.copyGroup(), t.opts.Group, semel.ErrInvalidRequest, cluster.ErrOutOfRange)
+		return n, cluster.Damaged("kafka: repartition topic %s/%d has records from %d to %d, but the next offset is %d: records were lost before they were read. Set the offsets of group %s back to copy them again, and those of group %s to the start: %w",
+			id.Topic, id.Number, input.Start, input.End, at.At, t.opts.copyGroup(), t.opts.Group, cluster.ErrOutOfRange)
 	}
 	if keys, known := has.of(t.opts.changelogOf(id.Topic), id.Number); known {
 		if lacks := n.Keys.Lacks(keys, t.now(), t.keepMillis()); lacks != "" {
@@ -151,8 +150,8 @@ func (t *Transactor) damaged(id cluster.Partition, at kadm.OffsetResponse, has *
 
 // stateGone is the error of a topic that has lost state.
 func (t *Transactor) stateGone(id cluster.Partition, what, name, lacks, cost, other string) error {
-	return fmt.Errorf("kafka: %s %s/%d %s: %s. Restore it, or use %s. To go on without what is lost, %s: %w",
-		what, name, id.Number, lacks, cost, other, t.acceptLoss(id.Topic), semel.ErrInvalidRequest)
+	return cluster.Damaged("kafka: %s %s/%d %s: %s. Restore it, or use %s. To go on without what is lost, %s",
+		what, name, id.Number, lacks, cost, other, t.acceptLoss(id.Topic))
 }
 
 // acceptLoss returns how an operator lets a pipeline go on without the state of a topic.
@@ -164,11 +163,11 @@ func (t *Transactor) acceptLoss(topic string) string {
 // former one.
 func (t *Transactor) inputAgain(topic string) error {
 	if t.opts.Repartition != nil {
-		return fmt.Errorf("kafka: repartition topic %s was deleted and made again, and copies that were not decided are lost. Delete the groups %s and %s, and the input is copied again; what is remembered of keys stays: %w",
-			topic, t.opts.Group, t.opts.copyGroup(), semel.ErrInvalidRequest)
+		return cluster.Damaged("kafka: repartition topic %s was deleted and made again, and copies that were not decided are lost. Delete the groups %s and %s, and the input is copied again; what is remembered of keys stays",
+			topic, t.opts.Group, t.opts.copyGroup())
 	}
-	return fmt.Errorf("kafka: topic %s was deleted and made again, and group %s has the offsets of the former one: records before them would be skipped. Stop all instances and read it from its start: kafka-consumer-groups.sh --bootstrap-server ADDRESS --group %s --topic %s --reset-offsets --to-earliest --execute: %w",
-		topic, t.opts.Group, t.opts.Group, topic, semel.ErrInvalidRequest)
+	return cluster.Damaged("kafka: topic %s was deleted and made again, and group %s has the offsets of the former one: records before them would be skipped. Stop all instances and read it from its start: kafka-consumer-groups.sh --bootstrap-server ADDRESS --group %s --topic %s --reset-offsets --to-earliest --execute",
+		topic, t.opts.Group, t.opts.Group, topic)
 }
 
 // intact returns an error if a topic lacks state that committed offsets need.
@@ -319,7 +318,7 @@ func (t *Transactor) watchIntact(ctx context.Context) error {
 		}
 		t.permitted(patient)
 		cancel()
-		if errors.Is(err, semel.ErrInvalidRequest) {
+		if cluster.IsFinal(err) {
 			t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "a topic has lost what the pipeline needs", Err: err})
 			return err
 		}
@@ -350,9 +349,9 @@ func (t *Transactor) sameTopics(ctx context.Context, missing map[string]bool) er
 		gone := errors.Is(topic.Err, kerr.UnknownTopicOrPartition)
 		switch {
 		case gone && missing[name] && holds[name]: // a broker that has just started knows no topics
-			return fmt.Errorf("kafka: topic %s, which holds what the pipeline remembers, was deleted: stop the pipeline, and start it again to see what can be done: %w", name, semel.ErrInvalidRequest)
+			return cluster.Damaged("kafka: topic %s, which holds what the pipeline remembers, was deleted: stop the pipeline, and start it again to see what can be done", name)
 		case topic.Err == nil && keystate.TopicID(topic.ID) != id && topic.ID != (kadm.TopicID{}) && id != (keystate.TopicID{}):
-			return fmt.Errorf("kafka: topic %s was deleted and made again while the pipeline used it: start the pipeline again to see what can be done: %w", name, semel.ErrInvalidRequest)
+			return cluster.Damaged("kafka: topic %s was deleted and made again while the pipeline used it: start the pipeline again to see what can be done", name)
 		}
 		missing[name] = gone
 	}

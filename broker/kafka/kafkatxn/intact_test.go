@@ -152,8 +152,8 @@ func TestStateThatIsDamagedIsRefused(t *testing.T) {
 								b.more(opts, 10*i)
 							}
 							d.do(b, topic)
-							b.refused(opts, topic+"/")
-							b.refused(opts, d.want)
+							b.damaged(opts, topic+"/")
+							b.damaged(opts, d.want)
 							b.acceptLoss("g") // the way out that the error names
 							b.more(opts, 100)
 							b.more(opts, 110)
@@ -190,7 +190,7 @@ func TestDamageUnderARunningPipelineEndsIt(t *testing.T) {
 						d.do(b, topic)
 						select {
 						case <-p.Done:
-							if p.Err == nil || !strings.Contains(p.Err.Error(), topic) || !strings.Contains(p.Err.Error(), d.want) || !errors.Is(p.Err, semel.ErrInvalidRequest) {
+							if p.Err == nil || !strings.Contains(p.Err.Error(), topic) || !strings.Contains(p.Err.Error(), d.want) || !errors.Is(p.Err, semel.ErrCorrupt) || errors.Is(p.Err, semel.ErrInvalidRequest) {
 								t.Errorf("it ended with %v, want %q", p.Err, d.want)
 							}
 						case <-time.After(time.Minute):
@@ -231,7 +231,7 @@ func TestATopicThatWasReadAndIsMadeAgainIsRefused(t *testing.T) {
 						b.more(opts, 100)
 						return
 					default:
-						b.refused(opts, topic+" was deleted and made again")
+						b.damaged(opts, topic+" was deleted and made again")
 						return
 					}
 					select {
@@ -279,7 +279,7 @@ func TestATableThatIsDamagedUnderARunningJoinEndsIt(t *testing.T) {
 					d.do(b, "customers")
 					select {
 					case <-p.Done:
-						if p.Err == nil || !strings.Contains(p.Err.Error(), "table topic customers") || !strings.Contains(p.Err.Error(), d.want) || !errors.Is(p.Err, semel.ErrInvalidRequest) {
+						if p.Err == nil || !strings.Contains(p.Err.Error(), "table topic customers") || !strings.Contains(p.Err.Error(), d.want) || !errors.Is(p.Err, semel.ErrCorrupt) || errors.Is(p.Err, semel.ErrInvalidRequest) {
 							t.Errorf("it ended with %v, want %q", p.Err, d.want)
 						}
 					case <-time.After(time.Minute):

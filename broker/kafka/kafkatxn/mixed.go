@@ -2,13 +2,11 @@ package kafkatxn
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/origins"
@@ -70,7 +68,7 @@ func (ws *windowState) reached(when int64) int64 {
 // come reads the progress record of a copier.
 func (ws *windowState) come(r *kgo.Record) error {
 	if err := ws.mix.Times().Add(r.Value); err != nil {
-		return fmt.Errorf("kafka: %s/%d at %d: %w: no other program may write to the topic between the stages; delete the record with kafka-delete-records.sh: %w", r.Topic, r.Partition, r.Offset, err, semel.ErrInvalidRequest)
+		return cluster.Damaged("kafka: %s/%d at %d: %w: no other program may write to the topic between the stages; delete the record with kafka-delete-records.sh", r.Topic, r.Partition, r.Offset, err)
 	}
 	ws.advance()
 	return nil

@@ -55,7 +55,7 @@ var errNoTopic = fmt.Errorf("does not exist: %w", semel.ErrInvalidRequest)
 // transient reports whether waiting may fix an error: a connection error, or one that
 // brokers call retriable.
 func transient(err error) bool {
-	if errors.Is(err, semel.ErrInvalidRequest) {
+	if cluster.IsFinal(err) {
 		return false
 	}
 	if refused, ok := errors.AsType[*kerr.Error](err); ok {

@@ -20,6 +20,18 @@ import (
 // refused checks that a Transactor ends with an error that says this.
 func (b *bubble) refused(opts TransactorOptions, want string) {
 	b.Helper()
+	b.refusedAs(semel.ErrInvalidRequest, opts, want)
+}
+
+// damaged starts a pipeline that must end because its topics are damaged. The options are
+// not the cause, so the error must not say that they are.
+func (b *bubble) damaged(opts TransactorOptions, want string) {
+	b.Helper()
+	b.refusedAs(semel.ErrCorrupt, opts, want)
+}
+
+func (b *bubble) refusedAs(class error, opts TransactorOptions, want string) {
+	b.Helper()
 	p := b.start(opts)
 	if !kafkatest.Within(time.Minute, func() bool {
 		select {
@@ -33,8 +45,8 @@ func (b *bubble) refused(opts TransactorOptions, want string) {
 		p.Stop()
 		return
 	}
-	if p.Err == nil || !strings.Contains(p.Err.Error(), want) || !errors.Is(p.Err, semel.ErrInvalidRequest) {
-		b.Errorf("it ended with %v, want %q", p.Err, want)
+	if p.Err == nil || !strings.Contains(p.Err.Error(), want) || !errors.Is(p.Err, class) || class == semel.ErrCorrupt && errors.Is(p.Err, semel.ErrInvalidRequest) {
+		b.Errorf("it ended with %v, want %q and the class %v", p.Err, want, class)
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
@@ -156,10 +155,10 @@ func (t *Transactor) persist(ctx context.Context, name string, live func(ctx con
 
 // fatal reports whether a restart does not help against an error.
 func fatal(err error) bool {
-	return cluster.IsAny(err,
+	return cluster.IsFinal(err) || cluster.IsAny(err,
 		kerr.TransactionalIDAuthorizationFailed, kerr.TopicAuthorizationFailed, kerr.GroupAuthorizationFailed,
 		kerr.ClusterAuthorizationFailed, kerr.SaslAuthenticationFailed, kerr.InvalidTransactionTimeout,
-		kerr.InvalidSessionTimeout, kerr.InconsistentGroupProtocol, kerr.InvalidGroupID, pipeline.ErrStopped, cluster.ErrOutOfRange, kafka.ErrFenced, semel.ErrInvalidRequest)
+		kerr.InvalidSessionTimeout, kerr.InconsistentGroupProtocol, kerr.InvalidGroupID, pipeline.ErrStopped, cluster.ErrOutOfRange, kafka.ErrFenced)
 }
 
 // linger is how long outputs wait for a full batch, since each batch costs the brokers

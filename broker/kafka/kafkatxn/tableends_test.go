@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
@@ -161,9 +162,12 @@ func TestATableWhoseFetchesReturnNothingIsNotReadToItsEnd(t *testing.T) {
 // valid any more.
 func TestATableThatCannotBeReadEndsTheProgram(t *testing.T) {
 	t.Parallel()
-	for refused, want := range map[*kerr.Error]string{
-		kerr.OffsetOutOfRange:         "table topic customers/0: records were deleted before they were read",
-		kerr.TopicAuthorizationFailed: "table topic customers: allow Read on it",
+	for refused, want := range map[*kerr.Error]struct {
+		class error
+		text  string
+	}{
+		kerr.OffsetOutOfRange:         {semel.ErrCorrupt, "table topic customers/0: records were deleted before they were read"},
+		kerr.TopicAuthorizationFailed: {semel.ErrInvalidRequest, "table topic customers: allow Read on it"},
 	} {
 		inBubble(t, 1, func(b *bubble) {
 			b.tableTopic(1)
@@ -172,7 +176,7 @@ func TestATableThatCannotBeReadEndsTheProgram(t *testing.T) {
 				found.ErrorCode = refused.Code
 				return true
 			})
-			b.refused(b.joining(&stream.Table{}), want)
+			b.refusedAs(want.class, b.joining(&stream.Table{}), want.text)
 		})
 	}
 }

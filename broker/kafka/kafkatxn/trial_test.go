@@ -29,7 +29,13 @@ func TestATrialDecidesAsASessionOnABroker(t *testing.T) {
 	// tick, which is in the middle of two steps of the grid: 17 s after a record, its
 	// partition is idle, and 27 s (idle, grace and stream.ClockMargin, less half a step)
 	// after it, windows of that step close.
+	//
+	// A session looks for idle partitions when it has decided a record, which takes up to a
+	// second, and a trial looks at once. What is late then is before the time of the look,
+	// less idle, grace and ClockMargin. So a tick is half a second after the middle: the two
+	// times of a look are both behind the time of a record, which is on the grid, or before it.
 	const grid, grace, idle = 10 * time.Second, 10 * time.Second, 17 * time.Second
+	const middle = grid/2 + time.Second/2
 	keep := func(k stream.Keep) func(b *bubble) TransactorOptions {
 		return func(b *bubble) TransactorOptions {
 			k.Grace, k.Idle = grace, idle
@@ -81,10 +87,10 @@ func TestATrialDecidesAsASessionOnABroker(t *testing.T) {
 			inBubble(t, 2, func(b *bubble) {
 				random := rand.New(rand.NewPCG(seed, 0))
 				tick := func(n int) { // n times ten seconds
-					if n == 0 && time.Now().Add(grid/2).Truncate(grid).Add(time.Second).Before(time.Now().Add(grid/2)) {
+					if n == 0 && time.Now().Add(-middle).Truncate(grid).Add(time.Second).Before(time.Now().Add(-middle)) {
 						n = 1 // the reading took long
 					}
-					time.Sleep(time.Until(time.Now().Truncate(grid).Add(time.Duration(n)*grid + grid/2))) // in a bubble
+					time.Sleep(time.Until(time.Now().Truncate(grid).Add(time.Duration(n)*grid + middle))) // in a bubble
 				}
 				tick(1)
 				opts := options(b)

@@ -99,7 +99,7 @@ func TestAGroupWhoseWindowsAreGoneIsRefused(t *testing.T) {
 		forever := kadm.StringPtr("-1")
 		_, err := kadm.NewClient(b.Client).CreateTopic(b.Context(), 1, 1, map[string]*string{"cleanup.policy": kadm.StringPtr("delete"), "retention.bytes": forever, "retention.ms": forever}, "g-state")
 		kafkatest.Must(t, err)
-		b.refused(opts, "g-state/0 is another topic than before")
+		b.damaged(opts, "g-state/0 is another topic than before")
 		b.acceptLoss("g")
 		b.counts(opts, "2")
 	})

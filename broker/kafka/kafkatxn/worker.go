@@ -553,7 +553,7 @@ func (w *worker) duplicate(r *kgo.Record, d *semel.Digest) {
 		if w.counts.differing++; w.counts.differing == 1 {
 			w.fill(r)
 			w.differing = &pipeline.Item{Message: semel.Message{Origin: w.message.Origin}}
-			w.differing.Call.Key, _ = w.keyOf()
+			w.differing.Call.Key, _ = w.keyOf() // a duplicate has a key
 		}
 	}
 }
@@ -597,7 +597,7 @@ func (w *worker) join(ctx context.Context, p *part, r *kgo.Record, now int64) (b
 // filterMap calls the FilterMap for a record as it was read.
 func (w *worker) filterMap(ctx context.Context, r *kgo.Record) (body []byte, pass bool, err error) {
 	w.fill(r)
-	k, _ := w.keyOf()
+	k, _ := w.keyOf() // without a key (OnMissing: MissingPass) it is zero
 	most := w.opts.Timeouts.Transaction
 	if w.emits {
 		most /= 2 // it follows other records of its transaction

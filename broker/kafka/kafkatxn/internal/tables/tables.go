@@ -127,14 +127,14 @@ func (r *Reader) Run(ctx context.Context) error {
 		fetches := r.client.PollFetches(patient)
 		cancel()
 		err := r.failure(fetches)
-		if errors.Is(err, semel.ErrInvalidRequest) {
+		if cluster.IsFinal(err) {
 			return err
 		}
 		fetches.EachPartition(r.take)
 		unknown := cluster.IsAny(err, kerr.UnknownTopicID, kerr.UnknownTopicOrPartition)
 		if since := time.Since(looked); since >= lookEvery || unknown && since >= time.Second {
 			looked = time.Now()
-			if found := r.look(ctx); errors.Is(found, semel.ErrInvalidRequest) {
+			if found := r.look(ctx); cluster.IsFinal(found) {
 				return found
 			}
 		}
@@ -157,14 +157,14 @@ func (r *Reader) Close() { r.client.Close() }
 // lookEvery is how often a Reader looks for new partitions, and for lost rows.
 const lookEvery = 10 * time.Second
 
-// failure returns an error of a fetch, or nil. It wraps semel.ErrInvalidRequest if only
-// another start can help.
+// failure returns an error of a fetch, or nil. It is final if only another start can
+// help; see cluster.IsFinal.
 func (r *Reader) failure(fetches kgo.Fetches) (found error) {
 	fetches.EachError(func(topic string, number int32, err error) {
 		switch {
-		case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(found, semel.ErrInvalidRequest):
+		case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), cluster.IsFinal(found):
 		case errors.Is(err, kerr.OffsetOutOfRange):
-			found = fmt.Errorf("kafka: table topic %s/%d: records were deleted before they were read, or the topic was created again: start the pipeline again, which reads all rows: %w: %w", topic, number, semel.ErrInvalidRequest, err)
+			found = cluster.Damaged("kafka: table topic %s/%d: records were deleted before they were read, or the topic was created again: start the pipeline again, which reads all rows: %w", topic, number, err)
 		case cluster.IsAny(err, kerr.TopicAuthorizationFailed, kerr.ClusterAuthorizationFailed, kerr.SaslAuthenticationFailed):
 			found = fmt.Errorf("kafka: table topic %s: allow Read on it: %w: %w", topic, semel.ErrInvalidRequest, err)
 		default:
@@ -200,8 +200,7 @@ func (r *Reader) take(f kgo.FetchTopicPartition) {
 }
 
 // look looks for new partitions, and for topics that are not those that were read: the rows
-// would be those of a topic that was deleted. An error that wraps semel.ErrInvalidRequest says
-// so.
+// would be those of a topic that was deleted. A final error says so; see cluster.IsFinal.
 func (r *Reader) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookEvery/2)
 	defer cancel()
@@ -282,7 +281,7 @@ func (r *Reader) whole(ctx context.Context) error {
 }
 
 func lostRows(topic, what string) error {
-	return fmt.Errorf("kafka: table topic %s %s while its rows were in use: write the rows again, and start the pipeline again, which reads all rows: %w", topic, what, semel.ErrInvalidRequest)
+	return cluster.Damaged("kafka: table topic %s %s while its rows were in use: write the rows again, and start the pipeline again, which reads all rows", topic, what)
 }
 
 func (r *Reader) topics() (names []string) {

@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 )
 
 // Prefix is the start of a note: the metadata of a committed offset before which records
@@ -70,7 +71,7 @@ func refused(group, topic string, number int32, n int) error {
 func parse(group string, at kadm.OffsetResponse) ([]int64, error) {
 	offsets, err := ParseNote(at.Metadata)
 	if err != nil {
-		return nil, fmt.Errorf("kafka: group %s: the metadata %q of its offset of %s/%d is not what Semel writes: %w: %w", group, at.Metadata, at.Topic, at.Partition, semel.ErrInvalidRequest, err)
+		return nil, cluster.Damaged("kafka: group %s: the metadata %q of its offset of %s/%d is not what Semel writes: %w", group, at.Metadata, at.Topic, at.Partition, err)
 	}
 	return offsets, nil
 }
