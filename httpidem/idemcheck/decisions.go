@@ -228,7 +228,7 @@ func (c *check) multipart(ctx context.Context) {
 	form := func(boundary, value string) request {
 		var body bytes.Buffer
 		w := multipart.NewWriter(&body)
-		_ = w.SetBoundary(boundary) // it is valid
+		_ = w.SetBoundary(boundary)       // it is valid
 		_ = w.WriteField("amount", value) // to memory
 		_ = w.Close()                     // to memory
 		return request{body: body.String(), header: http.Header{"Content-Type": {w.FormDataContentType()}}}

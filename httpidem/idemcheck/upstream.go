@@ -291,7 +291,7 @@ func upgrade(w http.ResponseWriter) {
 		w.WriteHeader(http.StatusNotImplemented)
 		return
 	}
-	defer func() { _ = conn.Close() }() // the client may have left
+	defer func() { _ = conn.Close() }()           // the client may have left
 	_ = conn.SetDeadline(time.Now().Add(longest)) // it works on every connection that is open
 	if _, err := io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"); err == nil {
 		_, _ = io.Copy(conn, both) // until the client leaves
