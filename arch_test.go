@@ -162,7 +162,7 @@ var packageMap = map[string][]string{
 	"internal/kind/nats": {".", "key", "pipeline", "broker/nats", "internal/advice", "internal/config", "internal/schema", "github.com/nats-io/nats.go"},
 	"internal/kind/sqs": {
 		".", "key", "pipeline", "broker/sqs", "internal/advice", "internal/config", "internal/schema", "github.com/aws/aws-sdk-go-v2/config",
-		"github.com/aws/aws-sdk-go-v2/service/sqs", "github.com/aws/aws-sdk-go-v2/service/sqs/types", "github.com/aws/smithy-go",
+		"github.com/aws/aws-sdk-go-v2/service/sqs", "github.com/aws/aws-sdk-go-v2/service/sqs/types", "github.com/aws/smithy-go", "github.com/aws/smithy-go/transport/http",
 	},
 	"internal/kind/memory": {".", "store/memstore", "internal/config", "internal/schema"},
 	"internal/kind/postgres": {
