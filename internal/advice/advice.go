@@ -3,6 +3,7 @@ package advice
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"io"
 	"io/fs"
@@ -150,6 +151,22 @@ func ofText(err error) *Error {
 		return &Error{Cause: text, Shown: closed, Remedy: "the server closed the connection: is it the right kind of server, and does it need TLS?", Err: err}
 	case errors.Is(err, context.DeadlineExceeded), strings.Contains(text, "timeout: "):
 		return &Error{Cause: text, Shown: "no answer in time", Remedy: unanswered, Err: err}
+	}
+	return nil
+}
+
+// Certificate says why this program refuses the certificate of a server, or returns nil.
+// authorities and host are the places in the configuration of the authorities that it trusts,
+// and of the name of the server.
+func Certificate(err error, authorities, host string) *Error {
+	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+		return &Error{Cause: "the certificate of the server is signed by an unknown authority", Remedy: "name the file with the certificate of that authority in " + authorities, Public: true}
+	}
+	if of, ok := errors.AsType[x509.HostnameError](err); ok {
+		return &Error{Cause: "the certificate of the server is for another host: " + strings.TrimPrefix(of.Error(), "x509: "), Remedy: "correct the host in " + host + ", or give the server a certificate for it", Public: true}
+	}
+	if of, ok := errors.AsType[x509.CertificateInvalidError](err); ok && of.Reason == x509.Expired {
+		return &Error{Cause: "the certificate of the server is not valid now: " + strings.TrimPrefix(of.Error(), "x509: "), Remedy: "give the server a new certificate; are the clocks of both machines right?", Public: true}
 	}
 	return nil
 }

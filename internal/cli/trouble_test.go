@@ -180,6 +180,10 @@ func TestTroubleIsNamedWithItsRemedy(t *testing.T) {
 	quiet := silentServer(t)
 	hook := servicestest.FreeAddr(t)
 	natsServer, rabbitServer := servers.NATS(t), servers.RabbitMQ(t)
+	trusted, replaced, named := certified(t), servicestest.FreeAddr(t), servicestest.FreeAddr(t)
+	_, namedPort, _ := net.SplitHostPort(named)
+	ca := filepath.Join(trusted, "cert.pem")
+	var unknown *services.Server
 	for _, c := range []struct {
 		name   string
 		before func(t *testing.T)
@@ -339,6 +343,27 @@ func TestTroubleIsNamedWithItsRemedy(t *testing.T) {
 			probe: []string{"password refused for user app"},
 			not:   []string{"store unavailable"},
 			fix:   acl("wrong"),
+		},
+		{
+			name:   "Redis with a certificate of another authority",
+			before: func(t *testing.T) { unknown = secureRedis(t, replaced, certified(t)) },
+			config: fmt.Sprintf("stores: { cache: { redis: { url: \"rediss://%s\", tls: { ca: %s } } } }\n", replaced, ca) + pipe("cache", lines, "file: { path: out }", ", parked: { path: p }"),
+			log:    []string{"cannot start yet", "store cache: the certificate of the server is signed by an unknown authority: name the file with the certificate of that authority in stores.cache.redis.tls.ca"},
+			probe:  []string{"signed by an unknown authority"},
+			not:    []string{"store unavailable"},
+			fix: func(t *testing.T) { // the server gets the right certificate
+				if _, err := services.RedisDo(t.Context(), unknown.Addr(), "CONFIG", "SET", "tls-cert-file", ca, "tls-key-file", filepath.Join(trusted, "key.pem")); err != nil {
+					t.Fatal(err)
+				}
+			},
+		},
+		{
+			name:   "Redis with a certificate for another host",
+			before: func(t *testing.T) { secureRedis(t, named, trusted) },
+			config: fmt.Sprintf("stores: { cache: { redis: { url: \"rediss://localhost:%s\", tls: { ca: %s } } } }\n", namedPort, ca) + pipe("cache", lines, "file: { path: out }", ", parked: { path: p }"),
+			log:    []string{"cannot start yet", "store cache: the certificate of the server is for another host: ", "wanted to match localhost: correct the host in stores.cache.redis.url, or give the server a certificate for it"},
+			probe:  []string{"the certificate of the server is for another host"},
+			not:    []string{"store unavailable"},
 		},
 		{
 			name: "webhook without a name", config: own + "\n" + pipe("own", lines, `webhook: { url: "http://api.invalid/" }`, ", parked: { path: p }"),

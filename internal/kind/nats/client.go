@@ -67,6 +67,9 @@ func (c *Client) options() ([]natsgo.Option, error) {
 
 // Advise implements config.Advisor for the source and the sink.
 func (c *Client) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *advice.Error {
+	if said := advice.Certificate(err, path+".tls.ca", path+".servers"); said != nil {
+		return said
+	}
 	said := &advice.Error{Public: true}
 	var missing *nats.MissingError
 	switch {

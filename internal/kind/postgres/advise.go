@@ -276,6 +276,12 @@ func ofServer(err error, dsn schema.Secret, field string) *advice.Error {
 	if errors.Is(err, postgres.ErrSilent) {
 		return &advice.Error{Cause: "the server does not answer", Remedy: "is it stopped or overloaded, and can this machine still reach it? Correct " + field, Public: true}
 	}
+	if said := advice.Certificate(err, "sslrootcert of "+field, field); said != nil {
+		return said
+	}
+	if strings.Contains(err.Error(), "server refused TLS connection") {
+		return &advice.Error{Cause: "the server has no TLS", Remedy: "switch it on there (ssl = on), or write sslmode=disable in " + field + " if the network is safe", Public: true}
+	}
 	of := refusal(err)
 	if of == nil {
 		return nil
@@ -286,6 +292,10 @@ func ofServer(err error, dsn schema.Secret, field string) *advice.Error {
 	case "28P01":
 		said.Cause, said.Remedy = "password refused for user "+user, "correct "+field
 	case "28000":
+		if strings.HasSuffix(of.Message, "no encryption") {
+			said.Remedy = "write sslmode=require in " + field + ", or let " + user + " connect without TLS (pg_hba.conf)"
+			break
+		}
 		said.Remedy = "create the role or let it connect (pg_hba.conf), or correct " + field
 	case "3D000":
 		said.Cause, said.Remedy = "database "+database+" does not exist", "create it: createdb "+database+", or correct "+field

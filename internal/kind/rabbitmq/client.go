@@ -59,6 +59,9 @@ func (c *Client) examine(ctx context.Context, x *config.Examination, opts *rabbi
 
 // Advise implements config.Advisor for the source and the sink.
 func (c *Client) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *advice.Error {
+	if said := advice.Certificate(err, path+".tls.ca", path+".servers"); said != nil {
+		return said
+	}
 	said := &advice.Error{Public: true}
 	var missing *rabbitmq.MissingError
 	var unroutable *rabbitmq.UnroutableError
@@ -84,6 +87,10 @@ func (c *Client) Advise(_ *config.File, _ *config.Pipeline, path string, err err
 		said.Cause, said.Remedy = advice.Line(answer.Reason), "grant the user this right with rabbitmqctl set_permissions"
 	case errors.As(err, &answer) && answer.Code == amqp.PreconditionFailed && strings.Contains(answer.Reason, "timeout"):
 		said.Cause, said.Remedy = "the server's consumer time-out has passed: "+advice.Line(answer.Reason), "the messages come again by themselves; raise consumer_timeout on the server if effects take that long"
+	case errors.As(err, &answer) && answer.Code == amqp.FrameError && c.TLS == nil:
+		said.Cause, said.Remedy = "a server at "+strings.Join(c.Servers, ", ")+" does not answer with AMQP", "does it expect TLS? Then write "+path+".tls: {}. Otherwise: is it the right kind of server and port?"
+	case strings.Contains(err.Error(), "first record does not look like a TLS handshake"):
+		said.Cause, said.Remedy = "a server at "+strings.Join(c.Servers, ", ")+" has no TLS at this port", "leave "+path+".tls out, or correct "+path+".servers"
 	case errors.As(err, &network) && network.Op == "dial":
 		said.Cause, said.Remedy = "no RabbitMQ server answers at "+strings.Join(c.Servers, ", "), "is a server up there, can this machine reach it, and is it the right kind of server?"
 	default:

@@ -20,7 +20,7 @@ var _ config.Advisor = (*Store)(nil)
 // Advise implements config.Advisor. The client library has no types for the answers
 // of the server; each starts with a word.
 func (s *Store) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *advice.Error {
-	secure, write := s.TLS != nil, path+".tls: {}"
+	secure, write, plain := s.TLS != nil, path+".tls: {}", "leave "+path+".tls out"
 	user, field, at := s.Username, path+".password", strings.Join(s.Cluster, ", ")
 	if s.Sentinel != nil {
 		at = "one of the Sentinels " + strings.Join(s.Sentinel.Addresses, ", ")
@@ -29,8 +29,11 @@ func (s *Store) Advise(_ *config.File, _ *config.Pipeline, path string, err erro
 		field = path + ".url"
 		if u, err := url.Parse(s.URL.Reveal()); err == nil {
 			user, at = u.User.Username(), u.Host
-			secure, write = u.Scheme == "rediss", "rediss:// instead of redis:// in "+field
+			secure, write, plain = u.Scheme == "rediss" || u.Scheme == "valkeys", "rediss:// instead of redis:// in "+field, "write redis:// instead of rediss:// in "+field
 		}
+	}
+	if said := advice.Certificate(err, path+".tls.ca", cmp.Or(strings.TrimSuffix(field, ".password"), path)); said != nil {
+		return said
 	}
 	text := err.Error()
 	said := &advice.Error{Public: true}
@@ -48,6 +51,8 @@ func (s *Store) Advise(_ *config.File, _ *config.Pipeline, path string, err erro
 		said.Cause, said.Remedy = "the server is a replica, which accepts no writes", "name the primary in "+field+", or use sentinel"
 	case !secure && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, io.EOF) || strings.Contains(text, "connection reset by peer")):
 		said.Cause, said.Remedy = "the server at "+at+" closed the connection", "does it expect TLS? Then write "+write+". Otherwise: is it up, or going down?"
+	case secure && errors.Is(err, context.DeadlineExceeded) && !strings.Contains(text, "i/o timeout"): // a server without TLS reads the handshake and waits for a line end
+		said.Cause, said.Remedy = "the server at "+at+" does not answer with TLS", "does it speak TLS at this port? If not, "+plain+". Otherwise: is it up, and the right kind of server?"
 	case errors.Is(err, context.DeadlineExceeded) && !errors.As(err, new(*net.OpError)): // advice.For has the address of an OpError
 		said.Cause, said.Remedy = "no Redis server answers at "+at, "is the server up, can this machine reach it, and is it the right kind of server?"
 	default:
