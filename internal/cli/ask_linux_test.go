@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -32,9 +33,24 @@ func start(t *testing.T, word string, args ...string) *exec.Cmd {
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
+	lines := bufio.NewScanner(stderr)
 	var all strings.Builder
-	for lines := bufio.NewScanner(io.TeeReader(stderr, &all)); lines.Scan(); {
+	for lines.Scan() {
+		fmt.Fprintln(&all, lines.Text())
 		if strings.Contains(lines.Text(), word) {
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				for lines.Scan() {
+					fmt.Fprintln(&all, lines.Text())
+				}
+			}()
+			t.Cleanup(func() {
+				_ = command.Process.Kill() // it may have ended
+				if <-ended; t.Failed() {
+					t.Log(all.String())
+				}
+			})
 			return command
 		}
 	}
