@@ -269,6 +269,20 @@ func TestAcknowledgementOfATruncatedFileDoesNotPassTheNewContent(t *testing.T) {
 	})
 }
 
+func TestAcknowledgementOfARewrittenFileThatHasGrownDoesNotPassTheNewContent(t *testing.T) {
+	following(t, file.SourceOptions{}, func(b *bundle) {
+		b.write("a.log", "old 1\nold 2\n")
+		b.open("a.log")
+		old := b.read()
+		b.write("a.log", "new 1\nnew 2\nnew 3\n")
+		b.ack(old) // before the next look at the file
+		b.close()
+		b.open("a.log")
+		b.wants("new 1", "new 2", "new 3")
+		b.close()
+	})
+}
+
 func TestFileThatWasRenamedWhileNobodyReadIsReadToItsEnd(t *testing.T) {
 	following(t, file.SourceOptions{}, func(b *bundle) {
 		b.write("a.log", "one\ntwo\n")

@@ -209,9 +209,9 @@ func (s *Source) refresh() {
 	}
 	s.lives = slices.DeleteFunc(s.lives, func(l *life) bool {
 		low, begun := l.mark.Low()
-		if begun && low != l.saved.Offset && !l.forgotten {
-			// A file that was truncated since keeps its position, where it will
-			// not be recognised.
+		if begun && low != l.saved.Offset && !l.forgotten && l.intact() {
+			// A file that was truncated or rewritten since keeps its position, where it
+			// will not be recognised.
 			if print, err := printOf(l.file, low, l.packed); err == nil {
 				l.saved.Offset, l.saved.Print, l.fresh = low, print, true
 			}

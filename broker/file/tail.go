@@ -76,6 +76,10 @@ type life struct {
 
 	// Guarded by Source.mu.
 
+	// tip are the last bytes that were read, which end before a position. The file on the
+	// disk has others there if it was rewritten since.
+	tip       []byte
+	tipEnd    int64
 	saved     entry // the position as last saved
 	fresh     bool  // and not yet taken by a session
 	over      bool  // no more will be read
@@ -203,6 +207,17 @@ func (f *tail) keep(data []byte, used int) {
 	}
 	before := append(f.before, data[max(0, used-overlap):used]...)
 	f.before = append(make([]byte, 0, 2*overlap), before[max(0, len(before)-overlap):]...)
+	f.source.mu.Lock()
+	f.life.tip, f.life.tipEnd = f.before, f.offset
+	f.source.mu.Unlock()
+}
+
+// intact reports whether the file still has the bytes that were read last. Call with
+// Source.mu.
+func (l *life) intact() bool {
+	now := make([]byte, len(l.tip))
+	_, err := l.file.ReadAt(now, l.tipEnd-int64(len(now)))
+	return err == nil && bytes.Equal(now, l.tip)
 }
 
 // utf8Mark is the byte order mark that a file may start with. It belongs to no
