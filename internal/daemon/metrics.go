@@ -65,7 +65,7 @@ func (d *daemon) tend(ctx context.Context, name string) {
 		d.tended[name] = tended{store: store}
 		d.tendingMu.Unlock()
 		if counter, ok := semel.As[semel.Inspector](store); ok {
-			d.tending.Go(func() { d.measure(ctx, name, counter) })
+			d.tending.Go(func() { d.measure(ctx, name, store, counter) })
 		}
 		if stack, ok := semel.As[*tiered.Store](store); ok {
 			d.tending.Go(func() { d.showFilters(ctx, name, stack) })
@@ -126,11 +126,31 @@ func (d *daemon) clean(ctx context.Context, name string, maintain func(context.C
 	}
 }
 
+// warnOfEmptied logs that a table of a store has lost all its rows at once.
+func (d *daemon) warnOfEmptied(ctx context.Context, name string, store semel.Store) error {
+	of, ok := semel.As[interface {
+		Emptied(ctx context.Context) ([]string, error)
+	}](store)
+	if !ok {
+		return nil
+	}
+	tables, err := of.Emptied(ctx)
+	for _, table := range tables {
+		d.log.Warn("a table has lost all its rows at once", "store", name, "table", table,
+			"cost", "what it knew is forgotten: of keys, repeated messages have their effect again",
+			"remedy", "was it TRUNCATE, or a restore? put the rows back from a backup; semel doctor shows this for a week")
+	}
+	return err
+}
+
 // measure updates the metrics of a store's contents periodically.
-func (d *daemon) measure(ctx context.Context, name string, counter semel.Inspector) {
+func (d *daemon) measure(ctx context.Context, name string, store semel.Store, counter semel.Inspector) {
 	for failed := false; ; {
 		limited, cancel := context.WithTimeout(ctx, measureFor)
 		took, err := d.counted(limited, name, counter)
+		if err == nil {
+			err = d.warnOfEmptied(limited, name, store)
+		}
 		cancel()
 		switch {
 		case ctx.Err() != nil:

@@ -32,7 +32,7 @@ func (s *Store) Examine(ctx context.Context) ([]semel.Finding, error) {
 	defer conn.Release()
 	e := &examination{Store: s, conn: conn}
 	for _, look := range []func(context.Context) error{
-		e.server, e.settings, e.standbys, e.pooler, e.privileges, e.tables, e.cleaning, e.form, e.transactions, e.clock,
+		e.server, e.settings, e.standbys, e.pooler, e.privileges, e.tables, e.emptied, e.cleaning, e.form, e.transactions, e.clock,
 	} {
 		if err := look(ctx); err != nil {
 			return e.findings, fmt.Errorf("pgstore: examine: %w", failure(err))
@@ -185,6 +185,24 @@ func (e *examination) tables(ctx context.Context) error {
 		return err
 	}
 	e.judgeBloat(live, dead, size)
+	return nil
+}
+
+// emptied shows what Emptied has found.
+func (e *examination) emptied(ctx context.Context) error {
+	var found *string
+	err := e.ask(ctx, "SELECT string_agg(substr(name, length('emptied ') + 1) || ' before ' || to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI') || ' UTC', ', ' ORDER BY name) FROM "+e.opts.quoted("meta")+" WHERE name LIKE 'emptied %' AND at > clock_timestamp() - $1::bigint * interval '1 microsecond'",
+		[]any{emptiedFor.Microseconds()}, &found)
+	if err != nil {
+		return err
+	}
+	said := "none"
+	if found != nil {
+		said = *found
+	}
+	e.judge(found != nil, semel.Broken, "emptied tables", said,
+		"keys that were in the table are forgotten, so repeated messages have their effect again; parked messages or rows of an outbox are lost",
+		"restore the rows from a backup; after that, or if it was meant, this finding goes after a week, or with DELETE FROM "+e.opts.quoted("meta")+" WHERE name LIKE 'emptied %'")
 	return nil
 }
 

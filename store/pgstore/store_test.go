@@ -3,6 +3,7 @@ package pgstore
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -61,6 +62,56 @@ func TestReadySaysThatNothingCanBeWritten(t *testing.T) {
 	}
 	if err := b.Ready(t.Context()); !errors.Is(err, semel.ErrClosed) {
 		t.Errorf("after it was closed: %v", err)
+	}
+}
+
+// TestTheLossOfAllRowsIsNoticed empties and rewrites tables of each form.
+func TestTheLossOfAllRowsIsNoticed(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string]*MigrateOptions{"plain": nil, "partitions": {Partitions: 4}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			address := shared.Database(t)
+			migrated(t, address, opts)
+			b := openAt(t, address, nil)
+			look := func(when string, want ...string) {
+				t.Helper()
+				got, err := b.Emptied(t.Context())
+				if err != nil || !slices.Equal(got, want) {
+					t.Errorf("%s: %q, %v, want %q", when, got, err, want)
+				}
+			}
+			found := func() (f semel.Finding) {
+				t.Helper()
+				all, err := b.Examine(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				i := slices.IndexFunc(all, func(f semel.Finding) bool { return f.Subject == "emptied tables" })
+				return all[i]
+			}
+			look("new")
+			b.exec("TRUNCATE semel_keys")
+			look("it had no rows")
+			b.want(semel.Fresh, 1)
+			look("a row")
+			b.exec("VACUUM FULL semel_keys")
+			look("rewritten")
+			if f := found(); f.Severity != semel.Fine {
+				t.Errorf("%+v", f)
+			}
+			b.exec("TRUNCATE semel_keys")
+			b.want(semel.Fresh, 1) // a new row before the next look
+			look("emptied", `"public"."semel_keys"`)
+			look("once")
+			if f := found(); f.Severity != semel.Broken || !strings.HasPrefix(f.Found, "keys before ") {
+				t.Errorf("%+v", f)
+			}
+			b.exec("DELETE FROM semel_meta WHERE name LIKE 'emptied %'; INSERT INTO semel_outbox (payload) VALUES ('x')")
+			look("an outbox with a row")
+			b.exec("TRUNCATE semel_outbox")
+			look("emptied outbox", `"public"."semel_outbox"`)
+		})
 	}
 }
 
