@@ -513,18 +513,25 @@ func (r *Runner) Ready(ctx context.Context) error {
 	r.mu.Lock()
 	err := errors.Join(newNotReady("it ends with an error", r.failure), r.sinkDown.notReady("the sink"), r.storeDown.notReady("the store"))
 	r.mu.Unlock()
+	if err == nil && r.sourceWaits.Load() != nil {
+		err = ready(ctx, r.feeds[0].source) // says more than that the source waits
+	}
 	if err == nil {
 		err = r.stalled(ctx)
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		err = ready(ctx, r.feeds[0].source)
 	}
-	for _, of := range []any{r.feeds[0].source, r.session} {
-		if ready, ok := of.(semel.Readier); ok {
-			if err := ready.Ready(ctx); err != nil {
-				return err
-			}
-		}
+	if err == nil {
+		err = ready(ctx, r.session)
+	}
+	return err
+}
+
+// ready asks a source or a session whether it is ready, if it can tell.
+func ready(ctx context.Context, of any) error {
+	if r, ok := of.(semel.Readier); ok {
+		return r.Ready(ctx)
 	}
 	return nil
 }

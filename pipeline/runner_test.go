@@ -30,8 +30,17 @@ type listSource struct {
 	returned int
 	returns  bool
 	waits    atomic.Pointer[string] // what WaitsFor returns, or nil
+	unready  atomic.Pointer[error]  // what Ready returns, or nil
 	// exhausted are messages that the server may not deliver again. Nil: none ever are.
 	exhausted chan []*pipeline.Item
+}
+
+// Ready implements semel.Readier.
+func (s *listSource) Ready(context.Context) error {
+	if err := s.unready.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // WaitsFor implements pipeline.Waiter.

@@ -228,6 +228,15 @@ func TestASourceThatWaitsIsAStallWithinTenSeconds(t *testing.T) {
 			if got := events.get(); len(got) != 1 || got[0].Reason != what {
 				t.Errorf("it waits since %v: %+v", begin, got)
 			}
+			if err := r.runner.Ready(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "stalled for ") {
+				t.Errorf("it waits since %v: ready: %v", begin, err)
+			}
+			refused := errors.New("refused")
+			r.source.unready.Store(&refused)
+			if err := r.runner.Ready(t.Context()); err != refused {
+				t.Errorf("it waits since %v, and knows why: ready: %v", begin, err)
+			}
+			r.source.unready.Store(nil)
 			r.source.waits.Store(nil)
 			time.Sleep(2 * time.Second)
 			if got := events.get(); len(got) != 2 || got[1].Kind != pipeline.EventMoves || r.runner.Ready(t.Context()) != nil {
