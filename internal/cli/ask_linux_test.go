@@ -46,7 +46,11 @@ func start(t *testing.T, word string, args ...string) *exec.Cmd {
 				}
 			}()
 			t.Cleanup(func() {
-				_ = command.Process.Kill() // it may have ended
+				stop := syscall.SIGKILL
+				if t.Failed() {
+					stop = syscall.SIGQUIT // its goroutines say what it waits for
+				}
+				_ = command.Process.Signal(stop) // it may have ended
 				if <-ended; t.Failed() {
 					t.Log(all.String())
 				}

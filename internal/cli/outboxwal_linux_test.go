@@ -349,9 +349,10 @@ func TestRelayWaitsForItsDatabase(t *testing.T) {
 			t.Fatal(err)
 		}
 		source.Reset()
-		becomesTrue(t, target, fmt.Sprintf("SELECT count(*) = %d FROM delivered", i+1))
+		// A relay that is killed may have delivered a row that it has not removed yet.
+		becomesTrue(t, target, fmt.Sprintf("SELECT count(DISTINCT id) = %d FROM delivered", i+1))
 		writeEvents(t, source, outbox.Message{Aggregate: "a", Payload: []byte("more")})
-		becomesTrue(t, target, fmt.Sprintf("SELECT count(*) = %d FROM delivered", i+2))
+		becomesTrue(t, target, fmt.Sprintf("SELECT count(DISTINCT id) = %d FROM delivered", i+2))
 		if err := relay.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
