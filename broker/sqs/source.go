@@ -38,8 +38,9 @@ type SourceOptions struct {
 
 const (
 	defaultVisibility = 30 * time.Second
-	// longPoll is how long SQS waits for the first message, in seconds.
-	longPoll = 20
+	// longPoll is how long SQS waits for the first message, in seconds. A refusal shows only in
+	// the next request, and must be named within 10 s, so it is not the most that SQS permits.
+	longPoll = 8
 	// receivers is how many requests for messages there are at most. One is always
 	// under way. The others run as long as SQS answers with full batches.
 	receivers = 4
