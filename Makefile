@@ -88,13 +88,13 @@ test-matrix: ## Test the shared stores on every version of their servers
 	$(GO) run ./tools/services install all
 	@set -e; for redis in redis-7.0 redis-8.2 valkey-9; do \
 		echo "SEMEL_REDIS=$$redis"; export SEMEL_REDIS=$$redis; \
-		$(MATRIX_TEST) ./internal/services/... ./store/redisstore/... ./store/tiered/...; \
+		$(MATRIX_TEST) ./test/services/... ./store/redisstore/... ./store/tiered/...; \
 		$(MATRIX_VERBS); \
 		$(MATRIX_FAULTS) /redis ./... -race-keys 5000; \
 	done
 	@set -e; for postgres in 15 18; do \
 		echo "SEMEL_POSTGRES=$$postgres"; export SEMEL_POSTGRES=$$postgres; \
-		$(MATRIX_TEST) ./internal/services/... ./store/pgstore/... ./store/tiered/... ./broker/postgres; \
+		$(MATRIX_TEST) ./test/services/... ./store/pgstore/... ./store/tiered/... ./broker/postgres; \
 		$(MATRIX_VERBS); \
 		$(MATRIX_FAULTS) /postgres ./... -race-keys 5000; \
 	done

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 func TestProxiedServiceBooksEachOrderOnce(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/store/redisstore"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 func TestRedisWorkersTakeOverJobs(t *testing.T) {

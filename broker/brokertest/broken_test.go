@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/trytest"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/test/trytest"
 )
 
 // sourceBug is what a broken source does.

@@ -14,10 +14,10 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/brokertest"
 	"github.com/semel-dev/semel/broker/httpsrc"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/memstore"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 func TestSourcePassesTheSuite(t *testing.T) {

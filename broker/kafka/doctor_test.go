@@ -15,10 +15,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/services"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/kafkatest"
+	"github.com/semel-dev/semel/test/services"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 func TestTheDoctorSeesWhatWeakensThePromise(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/semel-dev/semel/broker/nats"
 	"github.com/semel-dev/semel/internal/peertest"
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // TestEachAnswerHasAMeaning has the rows of NATS in the table of docs/guides/brokers.md. A

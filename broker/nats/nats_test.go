@@ -13,9 +13,9 @@ import (
 
 	"github.com/semel-dev/semel/broker/brokertest"
 	"github.com/semel-dev/semel/broker/nats"
-	"github.com/semel-dev/semel/internal/services"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/test/services"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 var servers servicestest.Pool

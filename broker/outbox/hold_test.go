@@ -13,10 +13,10 @@ import (
 
 	"github.com/semel-dev/semel"
 	relay "github.com/semel-dev/semel/broker/outbox"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/outbox"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // TestFailingAggregateHoldsUpNoOther fills the limits of a pipeline with messages of an

@@ -10,10 +10,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	relay "github.com/semel-dev/semel/broker/outbox"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/outbox"
 	"github.com/semel-dev/semel/store/pgstore"
 	"github.com/semel-dev/semel/test/kafkatest"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // TestANotificationWakesTheRelay has a relay that would look again in an hour. Its

@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/semel-dev/semel/internal/services"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/store/pgstore"
+	"github.com/semel-dev/semel/test/services"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // TestASlotThatAnotherRelayCreatesIsNotThere has two relays that begin together. A snapshot

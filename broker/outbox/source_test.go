@@ -13,9 +13,9 @@ import (
 
 	"github.com/semel-dev/semel/broker/brokertest"
 	relay "github.com/semel-dev/semel/broker/outbox"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/outbox"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 var servers servicestest.Pool

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/semel-dev/semel/internal/services"
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // TestSweepFindsRowsThatTheLogDidNotReturn removes the time of a row by hand, which the log

@@ -16,10 +16,10 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/brokertest"
 	relay "github.com/semel-dev/semel/broker/outbox"
-	"github.com/semel-dev/semel/internal/services"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/outbox"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/test/services"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // logical starts a server whose log can be read.

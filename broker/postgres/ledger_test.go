@@ -14,9 +14,9 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/brokertest"
 	"github.com/semel-dev/semel/broker/postgres"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/pgstore"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // servers are those of the tests that do nothing to them.

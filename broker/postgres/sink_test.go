@@ -17,10 +17,10 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/postgres"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/pgstore"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 func item(id, body string) *pipeline.Item {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/semel-dev/semel/broker/rabbitmq"
 	"github.com/semel-dev/semel/internal/peertest"
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // TestEachAnswerHasAMeaning has the rows of RabbitMQ in the table of

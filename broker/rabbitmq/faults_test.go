@@ -17,9 +17,9 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/rabbitmq"
-	"github.com/semel-dev/semel/internal/services"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/test/services"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // proxy stands between a client and a server.

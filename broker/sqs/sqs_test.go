@@ -21,11 +21,11 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/brokertest"
 	"github.com/semel-dev/semel/broker/sqs"
-	"github.com/semel-dev/semel/internal/services"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/memstore"
+	"github.com/semel-dev/semel/test/services"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 var servers servicestest.Pool

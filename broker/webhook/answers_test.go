@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel/internal/peertest"
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // TestEachAnswerHasAMeaning has the rows of webhooks in the table of

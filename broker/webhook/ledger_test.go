@@ -12,8 +12,8 @@ import (
 
 	"github.com/semel-dev/semel/broker/brokertest"
 	"github.com/semel-dev/semel/broker/webhook"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 func TestSinkPassesTheSuite(t *testing.T) {

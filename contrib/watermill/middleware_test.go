@@ -18,8 +18,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/store/memstore"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // servers are the real servers of the tests.

@@ -19,8 +19,8 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/httpidem"
 	"github.com/semel-dev/semel/httpidem/pgidem"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/store/pgstore"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 var servers servicestest.Pool

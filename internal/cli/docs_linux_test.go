@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // updateDocs makes the pages show the present output of the commands.

@@ -16,8 +16,8 @@ import (
 	"github.com/semel-dev/semel/internal/cli/pipelinecmd"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 func TestLintTellsWithPlaceCostAndRemedy(t *testing.T) {

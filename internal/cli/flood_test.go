@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel/internal/cli/term"
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // Senders send more than in_flight.bytes while the target is stuck, and others keep

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel/internal/cli/term"
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // TestChecksNameAScopeOfAnotherKeyRule fills a scope of each kind of store, and checks

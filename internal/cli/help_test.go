@@ -17,9 +17,9 @@ import (
 	"github.com/semel-dev/semel/httpidem"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/logstore"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // exampleDir creates a directory with all files that the examples mention, and a

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel/internal/cli/term"
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // A filter alone drops new messages at no more than its stated rate, and every

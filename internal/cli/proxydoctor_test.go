@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel/internal/cli/term"
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 func TestDoctorExaminesTheServicesOfAProxy(t *testing.T) {

@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel/internal/cli/term"
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 func TestProxyRefusesWhatIsWrongAllAtOnce(t *testing.T) {

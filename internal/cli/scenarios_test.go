@@ -23,7 +23,7 @@ import (
 	"github.com/semel-dev/semel/internal/cli/pipelinecmd"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // distinct is the number of different events in a scenario. Each is sent twice.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel/internal/cli/term"
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // TestStatusKnowsSoonWhatNeedsAPerson parks a message and leaves a key

@@ -12,8 +12,8 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel/internal/measure"
-	"github.com/semel-dev/semel/internal/services"
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 const deployed = "../../deploy/"

@@ -15,8 +15,8 @@ import (
 
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/internal/wiring"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // examined returns the findings about the only pipeline of a configuration, each

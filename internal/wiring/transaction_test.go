@@ -14,9 +14,9 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // fakeKafka starts a broker in this process with the topics in and out. It

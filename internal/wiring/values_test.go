@@ -34,10 +34,10 @@ import (
 	"github.com/semel-dev/semel/httpidem"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/expr"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/memstore"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // This file is one conformance table: the same value, in every spelling that its protocol

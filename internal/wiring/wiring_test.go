@@ -14,9 +14,9 @@ import (
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/kind/embedded"
 	"github.com/semel-dev/semel/internal/kind/postgres"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/store/tiered"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 var servers servicestest.Pool

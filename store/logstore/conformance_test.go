@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/store/logstore"
 	"github.com/semel-dev/semel/store/storetest"
+	"github.com/semel-dev/semel/test/services/servicestest"
 	"github.com/semel-dev/semel/vfs"
 )
 

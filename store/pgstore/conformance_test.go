@@ -14,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/store/storetest"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // shared is the server of tests that do not change it.

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/services"
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 func TestServerWithDefaultsIsFine(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // TestCompactFormIsRefusedBetweenItsWrites takes one of the commands of the

@@ -22,8 +22,8 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/services"
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 func TestConnectToAClusterByOneNodeOrAll(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 func TestDoctorLooksAtAFilterAndMakesNone(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/test/services"
 )
 
 func TestDiskErrorRefusesAsUnavailable(t *testing.T) {

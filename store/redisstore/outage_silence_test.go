@@ -12,8 +12,8 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/store/storetest"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // In these tests the server does not answer, so the outcome of a request is

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/trytest"
+	"github.com/semel-dev/semel/test/trytest"
 )
 
 // brokenCases returns for each bug the traits of the store that has it, and the

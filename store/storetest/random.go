@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/trytest"
+	"github.com/semel-dev/semel/test/trytest"
 )
 
 var randomCases = []testCase{

@@ -10,11 +10,11 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/clock"
-	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/store/logstore"
 	"github.com/semel-dev/semel/store/memstore"
 	"github.com/semel-dev/semel/store/storetest"
 	"github.com/semel-dev/semel/store/tiered"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // place prepares an empty location for a store with the given clock. It returns

@@ -26,8 +26,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/semel-dev/semel/internal/services"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/test/services"
 )
 
 var (

@@ -14,8 +14,8 @@ import (
 	"github.com/semel-dev/semel"
 	natsadapter "github.com/semel-dev/semel/broker/nats"
 	"github.com/semel-dev/semel/internal/header"
-	"github.com/semel-dev/semel/internal/services"
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 const (

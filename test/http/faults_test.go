@@ -6,8 +6,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/semel-dev/semel/internal/services"
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // asked is a request whose answer the service holds back.

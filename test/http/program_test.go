@@ -23,7 +23,7 @@ import (
 	"github.com/semel-dev/semel/httpidem/idemcheck"
 	"github.com/semel-dev/semel/internal/cli"
 	"github.com/semel-dev/semel/internal/kind"
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // programVariable makes this binary the program.

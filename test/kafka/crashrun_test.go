@@ -11,8 +11,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/semel-dev/semel/internal/services"
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // untilRunSays calls run with a seed until it reports that it says something. A run says

@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/semel-dev/semel/internal/services"
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // journal is what a receiver of requests saw.

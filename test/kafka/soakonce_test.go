@@ -14,7 +14,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 
-	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/test/services"
 )
 
 // once is the pipeline from Kafka to Kafka of a soak. It begins again, with topics

@@ -16,9 +16,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
-	"github.com/semel-dev/semel/internal/services"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/stream"
+	"github.com/semel-dev/semel/test/services"
 )
 
 // countWindows makes a program count and add up messages in windows.

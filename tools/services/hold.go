@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/test/services"
 )
 
 // In the directory of the state the process that holds servers has locked

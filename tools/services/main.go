@@ -38,7 +38,7 @@ import (
 	"syscall"
 	"text/tabwriter"
 
-	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/test/services"
 )
 
 func main() {

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/semel-dev/semel/internal/services"
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // TestMain is the command itself where a test, or the command, started it so.

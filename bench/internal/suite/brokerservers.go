@@ -21,8 +21,8 @@ import (
 	"github.com/semel-dev/semel/broker/nats"
 	"github.com/semel-dev/semel/broker/rabbitmq"
 	"github.com/semel-dev/semel/broker/sqs"
-	"github.com/semel-dev/semel/internal/services"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/test/services"
 )
 
 const brokerQueue = "bench"

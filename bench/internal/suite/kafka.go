@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel/bench/internal/records"
-	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/test/services"
 )
 
 const (

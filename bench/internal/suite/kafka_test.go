@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel/bench/internal/records"
-	"github.com/semel-dev/semel/internal/services"
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // TestMoveMeasuresAndChecks runs the harness with the franz-go copy, which keeps the

@@ -17,8 +17,8 @@ import (
 
 	"github.com/semel-dev/semel/bench/internal/outputs"
 	"github.com/semel-dev/semel/bench/internal/records"
-	"github.com/semel-dev/semel/internal/services"
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // besideStreams builds Semel and the programs of Kafka Streams.

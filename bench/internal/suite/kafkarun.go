@@ -19,7 +19,7 @@ import (
 
 	"github.com/semel-dev/semel/bench/internal/machine"
 	"github.com/semel-dev/semel/bench/internal/records"
-	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/test/services"
 )
 
 const (

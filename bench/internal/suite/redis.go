@@ -16,8 +16,8 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/services"
 	"github.com/semel-dev/semel/store/redisstore"
+	"github.com/semel-dev/semel/test/services"
 )
 
 // remembered is the window of the keys in Redis: longer than a benchmark.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/test/services"
 )
 
 // A killed server has its data after the restart.

@@ -21,7 +21,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/test/services"
 )
 
 // StartRedis starts a server for this test alone. An empty version means the

@@ -10,8 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/semel-dev/semel/internal/services"
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // sql runs statements and returns the first value of the last result.

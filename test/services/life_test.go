@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/semel-dev/semel/internal/services"
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // runs reports whether a process exists and is not a zombie.

@@ -4,7 +4,7 @@ import (
 	"net"
 	"testing"
 
-	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 func TestPoolTakesTheServersItIsGiven(t *testing.T) {
