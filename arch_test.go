@@ -22,8 +22,7 @@ import (
 
 const modulePath = "github.com/semel-dev/semel"
 
-// packageMap is the package map of DESIGN.md: what each package may import
-// besides the standard library. "." is the root package. A package that is not
+// packageMap has what each package may import besides the standard library. "." is the root package. A package that is not
 // listed here is not allowed yet.
 var packageMap = map[string][]string{
 	".":                {},
@@ -291,8 +290,8 @@ var walls = []struct{ from, to, why string }{
 	{"*", "cmd/*", "no package imports a main package"},
 	{"*", "internal/dedup", "imports only go down: the engine of a verb is above the stores"},
 	{"*", "github.com/anishathalye/porcupine", "the linearizability checker is for tests"},
-	{"*", "unlisted", "the package is not in the maps of this test and of DESIGN.md: add it"},
-	{"*", "*", "the package map of DESIGN.md does not have this import: imports only go down, and the map names each dependency where it is used"},
+	{"*", "unlisted", "the package is not in the map of this test: add it"},
+	{"*", "*", "the package map does not have this import: imports only go down, and the map names each dependency where it is used"},
 }
 
 // goPackage is the part of go list's output that the test reads.
@@ -462,24 +461,6 @@ func parseProject(t *testing.T) []*sourceFile {
 	return files
 }
 
-func TestArchitecturePackagesHaveAShape(t *testing.T) {
-	t.Parallel()
-	const mostFiles, mostLines = 30, 6000
-	larger := map[string]int{"store/storetest": 6500, "store/pgstore": 6500, "store/logstore": 6500, "broker/kafka/kafkatxn": 7000} // lines
-	files, lines := map[string]int{}, map[string]int{}
-	for _, f := range parseProject(t) {
-		if !strings.HasSuffix(f.name, "_test.go") && !ast.IsGenerated(f.tree) {
-			files[path.Dir(f.name)]++
-			lines[path.Dir(f.name)] += f.lines
-		}
-	}
-	for dir := range files {
-		if files[dir] > mostFiles || lines[dir] > max(mostLines, larger[dir]) {
-			t.Errorf("%s has %d files and %d lines without tests, more than %d or %d: divide it by content", dir, files[dir], lines[dir], mostFiles, mostLines)
-		}
-	}
-}
-
 func TestArchitectureFilesKeepTheirForm(t *testing.T) {
 	t.Parallel()
 	const mostLines = 800
@@ -572,13 +553,13 @@ func calls(call *ast.CallExpr, pkg, name string) bool {
 	return ok && x.Name == pkg
 }
 
-// TestArchitectureGoroutinesAreListed keeps the goroutine table in DESIGN.md
-// complete: it names each file that starts a goroutine.
+// TestArchitectureGoroutinesAreListed keeps the tables of goroutines in all DESIGN.md
+// complete: they name each file that starts a goroutine.
 func TestArchitectureGoroutinesAreListed(t *testing.T) {
 	t.Parallel()
-	design, err := os.ReadFile("DESIGN.md")
-	if err != nil {
-		t.Fatal(err)
+	var design strings.Builder
+	for _, name := range documents(t, designPages...) {
+		design.WriteString(readDocument(t, name))
 	}
 	starting := map[string]bool{}
 	for _, f := range parseProject(t) {
@@ -597,8 +578,8 @@ func TestArchitectureGoroutinesAreListed(t *testing.T) {
 		})
 	}
 	for _, name := range slices.Sorted(maps.Keys(starting)) {
-		if starting[name] && !bytes.Contains(design, []byte("`"+name+"`")) {
-			t.Errorf("%s starts a goroutine: DESIGN.md must say who owns it and what stops it", name)
+		if starting[name] && !strings.Contains(design.String(), "`"+name+"`") {
+			t.Errorf("%s starts a goroutine: the DESIGN.md beside its package must say who owns it and what stops it", name)
 		}
 	}
 }
@@ -645,33 +626,18 @@ func designTables(t *testing.T) map[[2]string][][]string {
 	return tables
 }
 
-// TestArchitectureDesignListsEveryPackage compares DESIGN.md's table of packages
-// with the package map.
-func TestArchitectureDesignListsEveryPackage(t *testing.T) {
+// TestArchitecturePackagesSayWhatTheyAreFor reads the doc comments of packages.
+func TestArchitecturePackagesSayWhatTheyAreFor(t *testing.T) {
 	t.Parallel()
-	listed := map[string]bool{"bench": false, "contrib/watermill": false, "test/faults": false} // modules of their own
-	for name := range packageMap {
-		listed[name] = false
-	}
-	for at, rows := range designTables(t) {
-		if !strings.HasPrefix(at[1], "| package | purpose") {
-			continue
-		}
-		for _, row := range rows {
-			for _, name := range quotedNames(row[0]) {
-				if name == "semel" {
-					name = "."
-				}
-				if _, known := listed[name]; !known {
-					t.Errorf("DESIGN.md lists package %s, which does not exist", name)
-				}
-				listed[name] = true
-			}
+	said := map[string]bool{}
+	for _, f := range parseProject(t) {
+		if name := path.Dir(f.name); !strings.HasSuffix(f.name, "_test.go") {
+			said[name] = said[name] || f.tree.Doc != nil
 		}
 	}
-	for name, ok := range listed {
+	for name, ok := range said {
 		if !ok {
-			t.Errorf("DESIGN.md's table of packages lacks %s", name)
+			t.Errorf("package %s has no doc comment: say in its first sentence what it is for", name)
 		}
 	}
 }
