@@ -9,11 +9,12 @@ STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # The servers that `make services` starts: names from `go run ./tools/services list`. Empty: all.
 SERVICES ?=
-# "required": a test fails if its server is not installed. Empty: the test is skipped.
+# "required": a test fails if its server is not installed. Empty: the test is skipped. "none": it
+# is skipped although its server is installed.
 export SEMEL_SERVICES ?= required
 
 .DEFAULT_GOAL := help
-.PHONY: help build release release-check test test-full streams test-matrix check race counts faults fuzz crash services services-stop services-install soak bench bench-report
+.PHONY: help build release release-check quick test test-full streams test-matrix check race counts faults fuzz crash services services-stop services-install soak bench bench-report
 
 help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +31,11 @@ release-check: ## Build the last commit's release twice, compare, install and re
 # The fuzz target of configurations builds the whole program once more, instrumented, which
 # takes a minute of processor time. test-full has it.
 test: FUZZPATHS = '*_test.go' ':!internal/kind'
+quick: ## Check what changed since main, and what imports it, without servers: about a minute
+	$(GO) vet ./...
+	$(GO) test -count=1 -run '^TestArchitecture' .
+	packages=$$($(GO) run ./tools/changed main) && test -z "$$packages" || SEMEL_SERVICES=none $(GO) test -short -vet=off $$packages
+
 test: services-install check race counts faults fuzz ## Run all checks: check, tests with the race detector on real servers, fuzz targets
 
 check: ## Check format, vet, staticcheck, architecture, known vulnerabilities and the harness of bench
@@ -45,6 +51,9 @@ check: ## Check format, vet, staticcheck, architecture, known vulnerabilities an
 	$(GO) test -C bench -short -vet=off ./...
 	$(GO) test -count=1 -run '^TestArchitecture' .
 	$(GO) run ./tools/vulncheck
+
+# Servers keep their data in memory where there is room: their machine survives the tests.
+race counts faults: export SEMEL_SERVICES_DIR ?= $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 8000000 { print "/dev/shm" }')
 
 # With -short, tests of every operation, or of many random ones, run a sample, which
 # differs from run to run. Most tests wait for servers and timers, so more of them run
@@ -66,7 +75,7 @@ counts:
 faults: # a separate module, because of its proxy
 	$(GO) test -C test/faults -race -vet=off -parallel 6 -timeout 20m ./... -race-keys 8000
 
-test-full: services-install ## Run all tests in full with the race detector, and kill more often (an hour)
+test-full: services-install ## Run all tests in full, on every version of their servers, with more kills, fuzzing and the soak
 	@test "$(SEMEL_SERVICES)" != required || $(GO) run ./tools/services install librdkafka
 	$(GO) test -race -count=1 -timeout 1h ./...
 	$(GO) test -C contrib/watermill -race -count=1 -timeout 5m ./...
@@ -74,6 +83,8 @@ test-full: services-install ## Run all tests in full with the race detector, and
 	$(MAKE) streams
 	$(MAKE) fuzz FUZZTIME=1m
 	$(MAKE) crash
+	$(MAKE) test-matrix
+	$(MAKE) soak
 
 streams: services-install ## Compare windows and joins of Semel with those of Kafka Streams, result by result
 	$(GO) test -C bench -count=1 -timeout 20m -v ./internal/suite -run KafkaStreams

@@ -27,8 +27,7 @@ semel dedup --help`,
 	flags.BoolVar(&a.NoColor, "no-color", false, "print without colors (as does NO_COLOR in the environment)")
 	flags.BoolVar(&a.NoProgress, "no-progress", false, "print no progress")
 
-	root.AddCommand(verbs(a)...)
-	root.AddCommand(newVersionCommand(a), newCompletionCommand(a))
+	term.AddGroups(root, verbs(a))
 	root.SetHelpCommand(newHelpCommand(a))
 	root.SetFlagErrorFunc(a.FlagError)
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { a.HelpErr = a.PrintHelp(cmd) })

@@ -20,26 +20,40 @@ import (
 const thisBuild = ""
 
 // verbs returns the verbs of the program.
-func verbs(a *term.App) []*cobra.Command {
-	return []*cobra.Command{
-		dedupcmd.New(a),
-		withEnvFile(a, pipelinecmd.NewRun(a)),
-		withEnvFile(a, proxycmd.New(a)),
-		withEnvFile(a, pipelinecmd.NewOutbox(a)),
-		withEnvFile(a, servercmd.NewStatus(a)),
-		withEnvFile(a, parkedcmd.New(a)),
-		withEnvFile(a, pipelinecmd.NewDryRun(a)),
-		withEnvFile(a, pipelinecmd.NewTest(a)),
-		withEnvFile(a, keyscmd.New(a)),
-		auditcmd.New(a),
-		withEnvFile(a, servercmd.NewKafka(a)),
-		pipelinecmd.NewInit(a),
-		withEnvFile(a, pipelinecmd.NewLint(a)),
-		withEnvFile(a, pipelinecmd.NewExplain(a)),
-		withEnvFile(a, pipelinecmd.NewTrace(a)),
-		withEnvFile(a, servercmd.NewDoctor(a)),
-		withEnvFile(a, servercmd.NewMigrate(a)),
-		pipelinecmd.NewSchema(a),
-		verifycmd.New(a),
+func verbs(a *term.App) []term.VerbGroup {
+	return []term.VerbGroup{
+		{Title: "Files", Verbs: []*cobra.Command{
+			dedupcmd.New(a),
+		}},
+		{Title: "Pipelines", Verbs: []*cobra.Command{
+			pipelinecmd.NewInit(a),
+			withEnvFile(a, pipelinecmd.NewLint(a)),
+			withEnvFile(a, pipelinecmd.NewExplain(a)),
+			withEnvFile(a, pipelinecmd.NewTest(a)),
+			withEnvFile(a, pipelinecmd.NewDryRun(a)),
+			withEnvFile(a, servercmd.NewDoctor(a)),
+			withEnvFile(a, servercmd.NewMigrate(a)),
+			withEnvFile(a, pipelinecmd.NewRun(a)),
+			withEnvFile(a, servercmd.NewStatus(a)),
+		}},
+		{Title: "HTTP", Verbs: []*cobra.Command{
+			withEnvFile(a, proxycmd.New(a)),
+			verifycmd.New(a),
+		}},
+		{Title: "Keys and messages", Verbs: []*cobra.Command{
+			withEnvFile(a, keyscmd.New(a)),
+			withEnvFile(a, parkedcmd.New(a)),
+			withEnvFile(a, pipelinecmd.NewTrace(a)),
+			auditcmd.New(a),
+		}},
+		{Title: "Servers", Verbs: []*cobra.Command{
+			withEnvFile(a, pipelinecmd.NewOutbox(a)),
+			withEnvFile(a, servercmd.NewKafka(a)),
+		}},
+		{Title: "This program", Verbs: []*cobra.Command{
+			newCompletionCommand(a),
+			pipelinecmd.NewSchema(a),
+			newVersionCommand(a),
+		}},
 	}
 }

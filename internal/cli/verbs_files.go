@@ -16,10 +16,10 @@ const thisBuild = "\n\nThis build has the verbs for files only. Build all verbs 
 
 // verbs returns the verbs that need no server. A build of them compiles no client of a
 // broker or a database, so a first build takes a third of the time.
-func verbs(a *term.App) []*cobra.Command {
-	list := []*cobra.Command{dedupcmd.New(a), withEnvFile(a, keyscmd.New(a)), auditcmd.New(a)}
+func verbs(a *term.App) []term.VerbGroup {
+	var missing []*cobra.Command
 	for _, name := range []string{"run", "proxy", "outbox", "status", "parked", "dry-run", "test", "kafka", "init", "lint", "explain", "doctor", "migrate", "schema", "trace", "verify"} {
-		list = append(list, &cobra.Command{
+		missing = append(missing, &cobra.Command{
 			Use:                name,
 			Long:               "This build has the verbs for files only, and " + name + " is not one of them.\nBuild all verbs with go install ./cmd/semel.",
 			Hidden:             true,
@@ -29,5 +29,9 @@ func verbs(a *term.App) []*cobra.Command {
 			},
 		})
 	}
-	return list
+	return []term.VerbGroup{
+		{Title: "Files", Verbs: []*cobra.Command{dedupcmd.New(a)}},
+		{Title: "Keys and messages", Verbs: []*cobra.Command{withEnvFile(a, keyscmd.New(a)), auditcmd.New(a)}},
+		{Title: "This program", Verbs: append(missing, newCompletionCommand(a), newVersionCommand(a))},
+	}
 }

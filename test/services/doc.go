@@ -3,8 +3,8 @@
 //
 // A server runs as a child of this process. If this process is root, the server
 // runs as an unprivileged user. The server ends with this process, even if that
-// is killed. Its data is in its own directory under [os.TempDir], which Close
-// removes. The next start of a server removes directories of killed processes.
+// is killed. Its data is in its own directory, which Close removes, under the
+// directory SEMEL_SERVICES_DIR of the environment or [os.TempDir]. The next start of a server removes directories of killed processes.
 //
 // A server is ready when it answers in its protocol and is the one that was
 // started. Another server may have taken the port between the check of the port

@@ -56,7 +56,7 @@ func TestServersEndWithTheirTest(t *testing.T) {
 	t.Parallel()
 	servicestest.StartRedis(t, nil) // skips the test here if nothing is installed
 	owner := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestOwnerOfServersThatIsKilled$")
-	owner.Env = append(os.Environ(), "SEMEL_SERVICES_OWNER=yes", "TMPDIR="+openDir(t))
+	owner.Env = append(os.Environ(), "SEMEL_SERVICES_OWNER=yes", "SEMEL_SERVICES_DIR="+openDir(t))
 	said, err := owner.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -267,7 +267,7 @@ func TestStartRemovesWhatAKilledOwnerLeft(t *testing.T) {
 func ownTempDir(t *testing.T) string {
 	t.Helper()
 	dir := openDir(t)
-	t.Setenv("TMPDIR", dir)
+	t.Setenv("SEMEL_SERVICES_DIR", dir)
 	return dir
 }
 

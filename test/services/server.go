@@ -1,6 +1,7 @@
 package services
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -328,11 +329,14 @@ func (s *Server) Close() error {
 // dirPrefix begins the names of all server directories.
 const dirPrefix = "semel-server-"
 
+// dataRoot is where servers have their directories.
+func dataRoot() string { return cmp.Or(os.Getenv("SEMEL_SERVICES_DIR"), os.TempDir()) }
+
 // makeDir makes the directory of a server and locks it, so that other processes
 // know that it is in use. It removes directories of killed processes.
 func (s *Server) makeDir() (err error) {
 	sweep()
-	if s.dir, err = os.MkdirTemp("", dirPrefix+s.kind.name+"-*"); err != nil {
+	if s.dir, err = os.MkdirTemp(dataRoot(), dirPrefix+s.kind.name+"-*"); err != nil {
 		return err
 	}
 	if s.held, err = Lock(s.dir, false); err != nil {
@@ -355,7 +359,7 @@ func writeFile(dir, name string, content []byte) error {
 // younger than a minute may not be locked yet. Directories that cannot be
 // removed belong to another user.
 func sweep() {
-	left, _ := filepath.Glob(filepath.Join(os.TempDir(), dirPrefix+"*"))
+	left, _ := filepath.Glob(filepath.Join(dataRoot(), dirPrefix+"*"))
 	for _, dir := range left {
 		info, err := os.Stat(dir)
 		if err != nil || time.Since(info.ModTime()) < time.Minute {

@@ -1,6 +1,9 @@
 package term
 
 import (
+	"cmp"
+	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,6 +20,26 @@ func Group(a *App, cmd *cobra.Command) *cobra.Command {
 		return a.PrintHelp(cmd)
 	})
 	return cmd
+}
+
+// VerbGroup is a part of a list of verbs, in the order in which people meet them.
+type VerbGroup struct {
+	Title string
+	Verbs []*cobra.Command
+}
+
+// rank is the annotation of a verb that has its place in its group.
+const rank = "rank"
+
+// AddGroups adds verbs to a command, whose help lists them by group.
+func AddGroups(cmd *cobra.Command, groups []VerbGroup) {
+	for _, g := range groups {
+		cmd.AddGroup(&cobra.Group{ID: g.Title, Title: g.Title})
+		for i, verb := range g.Verbs {
+			verb.GroupID, verb.Annotations = g.Title, map[string]string{rank: fmt.Sprintf("%02d", i)}
+		}
+		cmd.AddCommand(g.Verbs...)
+	}
 }
 
 // NoArguments refuses arguments to a verb that takes none.
@@ -58,7 +81,11 @@ func (a *App) PrintHelp(cmd *cobra.Command) error {
 		long = cmd.Short + "."
 	}
 	text.WriteString("\nUsage: " + cmd.UseLine() + "\n\n" + long + "\n")
-	section("Verbs:", verbList(cmd))
+	width := cmp.Or(a.columns(a.Stdout), 100)
+	section("Verbs:", verbList(cmd, "", width))
+	for _, g := range cmd.Groups() {
+		section(g.Title+":", verbList(cmd, g.ID, width))
+	}
 	global := cmd.Root().PersistentFlags()
 	own := pflag.NewFlagSet(cmd.Name(), pflag.ContinueOnError)
 	own.SortFlags = cmd.Flags().SortFlags
@@ -70,20 +97,42 @@ func (a *App) PrintHelp(cmd *cobra.Command) error {
 			}
 		})
 	}
-	section("Flags:", flagList(own))
-	section("Flags of every verb:", flagList(global))
+	section("Flags:", own.FlagUsagesWrapped(width))
+	section("Flags of every verb:", global.FlagUsagesWrapped(width))
 	_, err := a.Stdout.Write([]byte(text.String()))
 	return err
 }
 
-func verbList(cmd *cobra.Command) string {
+// verbList lists the verbs of a group, or those without one.
+func verbList(cmd *cobra.Command, group string, width int) string {
+	const indent = 14
+	verbs := slices.DeleteFunc(slices.Clone(cmd.Commands()), func(verb *cobra.Command) bool {
+		return !verb.IsAvailableCommand() || verb.GroupID != group
+	})
+	slices.SortStableFunc(verbs, func(a, b *cobra.Command) int { return cmp.Compare(a.Annotations[rank], b.Annotations[rank]) })
 	var list strings.Builder
-	for _, child := range cmd.Commands() {
-		if child.IsAvailableCommand() {
-			list.WriteString("  " + child.Name() + strings.Repeat(" ", max(1, 12-len(child.Name()))) + child.Short + "\n")
-		}
+	for _, verb := range verbs {
+		name := "  " + verb.Name()
+		list.WriteString(name + strings.Repeat(" ", max(1, indent-len(name))) + wrapped(verb.Short, indent, width) + "\n")
 	}
 	return list.String()
 }
 
-func flagList(flags *pflag.FlagSet) string { return flags.FlagUsagesWrapped(100) }
+// wrapped breaks a text into lines of a width, of which the first begins behind indent.
+func wrapped(text string, indent, width int) string {
+	var out strings.Builder
+	used := indent
+	for i, word := range strings.Fields(text) {
+		switch {
+		case i > 0 && used+1+len(word) > max(width, indent+20):
+			out.WriteString("\n" + strings.Repeat(" ", indent))
+			used = indent
+		case i > 0:
+			out.WriteString(" ")
+			used++
+		}
+		out.WriteString(word)
+		used += len(word)
+	}
+	return out.String()
+}

@@ -2,7 +2,7 @@
 //
 // If a server is not installed, a test that needs it is skipped with the
 // command that installs it. With SEMEL_SERVICES=required in the environment the
-// test fails instead.
+// test fails instead, and with SEMEL_SERVICES=none every such test is skipped.
 //
 // StartRedis, StartPostgres, StartKafka and similar functions start a private
 // server, which the test may kill and pause. It ends with the test. A [Pool]
@@ -45,6 +45,7 @@ func StartPostgres(t testing.TB, opts *services.PostgresOptions) *services.Serve
 // StartRedisCluster starts three masters for this test alone.
 func StartRedisCluster(t testing.TB, opts *services.RedisOptions) *services.RedisCluster {
 	t.Helper()
+	skipUnlessWanted(t)
 	cluster, err := services.StartRedisCluster(t.Context(), redisOptions(opts))
 	if err != nil {
 		stopTest(t, err)
@@ -57,6 +58,7 @@ func StartRedisCluster(t testing.TB, opts *services.RedisOptions) *services.Redi
 // test alone.
 func StartRedisSentinel(t testing.TB, opts *services.RedisOptions) *services.RedisSentinel {
 	t.Helper()
+	skipUnlessWanted(t)
 	sentinel, err := services.StartRedisSentinel(t.Context(), redisOptions(opts))
 	if err != nil {
 		stopTest(t, err)
@@ -76,6 +78,7 @@ func StartKafka(t testing.TB, opts *services.KafkaOptions) *services.Server {
 // StartKafkaCluster starts three Kafka nodes for this test alone.
 func StartKafkaCluster(t testing.TB, opts *services.KafkaOptions) *services.KafkaCluster {
 	t.Helper()
+	skipUnlessWanted(t)
 	cluster, err := services.StartKafkaCluster(t.Context(), opts)
 	if err != nil {
 		stopTest(t, err)
@@ -127,6 +130,7 @@ func StartPgBouncer(t testing.TB, server *services.Server, settings map[string]s
 
 func private(t testing.TB, start func() (*services.Server, error)) *services.Server {
 	t.Helper()
+	skipUnlessWanted(t)
 	server, err := start()
 	if err != nil {
 		stopTest(t, err)
@@ -154,11 +158,20 @@ func cleanUp(t testing.TB, servers ...*services.Server) {
 // Program returns the program of one of services.Packages.
 func Program(t testing.TB, name string) string {
 	t.Helper()
+	skipUnlessWanted(t)
 	program, err := services.Find(name)
 	if err != nil {
 		stopTest(t, err)
 	}
 	return program
+}
+
+// skipUnlessWanted skips the test if the environment wants none with servers.
+func skipUnlessWanted(t testing.TB) {
+	t.Helper()
+	if os.Getenv("SEMEL_SERVICES") == "none" {
+		t.Skip("it needs a server, and SEMEL_SERVICES is none")
+	}
 }
 
 // stopTest skips the test if the server is not installed and that is permitted.
@@ -257,6 +270,7 @@ type shared struct {
 
 func (s *shared) url(t testing.TB, version string, start func(ctx context.Context) (*services.Server, error)) string {
 	t.Helper()
+	skipUnlessWanted(t)
 	for _, unit := range services.Units() {
 		if url := os.Getenv(unit.Variable); url != "" && unit.Name == version {
 			return url
