@@ -7,6 +7,9 @@ FUZZPATHS ?= '*_test.go'
 SOAK ?= 30m
 STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
+# Lists packages. Those that start no goroutine, also in tests, gain little from the race
+# detector, which makes tests up to ten times slower; test-full has it for all.
+PACKAGES = $(GO) run ./tools/packages
 # The servers that `make services` starts: names from `go run ./tools/services list`. Empty: all.
 SERVICES ?=
 # "required": a test fails if its server is not installed. Empty: the test is skipped. "none": it
@@ -28,15 +31,12 @@ release: ## Build archives, deb, rpm, SBOM and checksums of the last commit in .
 release-check: ## Build the last commit's release twice, compare, install and remove the deb
 	$(GO) test -count=1 -timeout 2h -v ./test/release -full
 
-# The fuzz target of configurations builds the whole program once more, instrumented, which
-# takes a minute of processor time. test-full has it.
-test: FUZZPATHS = '*_test.go' ':!internal/kind'
 quick: ## Check what changed since main, and what imports it, without servers: about a minute
 	$(GO) vet ./...
 	$(GO) test -count=1 -run '^TestArchitecture' .
-	packages=$$($(GO) run ./tools/changed main) && test -z "$$packages" || SEMEL_SERVICES=none $(GO) test -short -vet=off $$packages
+	packages=$$($(PACKAGES) changed main) && test -z "$$packages" || SEMEL_SERVICES=none $(GO) test -short -vet=off $$packages
 
-test: services-install check race counts faults fuzz ## Run all checks: check, tests with the race detector on real servers, fuzz targets
+test: services-install check race counts faults ## Run the gate: check, and all tests on real servers, with a few kills of each kind
 
 check: ## Check format, vet, staticcheck, architecture, known vulnerabilities and the harness of bench
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')) && test -z "$$unformatted" || \
@@ -60,7 +60,8 @@ race counts faults: export SEMEL_SERVICES_DIR ?= $(shell df -Pk /dev/shm 2>/dev/
 # concurrently than there are processors. The target check has vetted them. The package
 # that takes longest waits most, so it begins first and others run beside it.
 race:
-	$(GO) test -race -short -vet=off -p 3 -parallel 4 -timeout 20m ./test/kafka ./...
+	$(GO) test -race -short -vet=off -p 3 -parallel 4 -timeout 20m ./test/kafka $$($(PACKAGES) concurrent)
+	$(GO) test -short -vet=off -p 3 -parallel 4 -timeout 20m $$($(PACKAGES) sequential)
 	$(GO) test -C contrib/watermill -race -vet=off -timeout 5m ./...
 
 # These tests run without the race detector, which makes them up to eight times slower: those
@@ -69,11 +70,12 @@ race:
 # detector takes several times as much for itself.
 counts:
 	$(GO) test -vet=off -timeout 5m -run '^Test(ManyWaitForOneRequest|AFloodOfKeysLeavesMemoryBounded)$$' ./test/http
-	$(GO) test -vet=off -timeout 20m ./test/crash ./store/logstore ./store/memstore ./store/storetest
+	$(GO) test -vet=off -timeout 20m ./test/crash -kills 4
+	$(GO) test -vet=off -timeout 20m ./store/logstore ./store/memstore ./store/storetest
 
 # The tests wait for servers and leases, so all stores of a test run at once.
 faults: # a separate module, because of its proxy
-	$(GO) test -C test/faults -race -vet=off -parallel 6 -timeout 20m ./... -race-keys 8000
+	$(GO) test -C test/faults -race -vet=off -parallel 6 -timeout 20m ./... -race-keys 8000 -kills 4
 
 test-full: services-install ## Run all tests in full, on every version of their servers, with more kills, fuzzing and the soak
 	@test "$(SEMEL_SERVICES)" != required || $(GO) run ./tools/services install librdkafka

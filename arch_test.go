@@ -253,7 +253,7 @@ var packageMap = map[string][]string{
 	"examples/webhook-receiver": {".", "store/pgstore", "github.com/jackc/pgx/v5", "github.com/jackc/pgx/v5/pgxpool"},
 	"examples/workers-redis":    {".", "store/redisstore", "github.com/redis/rueidis"},
 	"tools/release":             {},
-	"tools/changed":             {},
+	"tools/packages":            {},
 	"tools/services":            {"test/services"},
 	"tools/vulncheck":           {},
 	"test/faultfs":              {"vfs"},

@@ -1,0 +1,170 @@
+// Command packages prints packages of this module for the targets of the Makefile:
+//
+//	packages changed BRANCH   that differ from a branch, and those that import one of them
+//	packages concurrent       that start goroutines or take locks, also in tests
+//	packages sequential       the others
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+func main() {
+	var list []string
+	var err error
+	switch args := os.Args[1:]; {
+	case len(args) == 2 && args[0] == "changed":
+		list, err = changed(args[1])
+	case len(args) == 1 && (args[0] == "concurrent" || args[0] == "sequential"):
+		list, err = choose(args[0] == "concurrent")
+	default:
+		fmt.Fprintln(os.Stderr, "usage: packages changed BRANCH | concurrent | sequential")
+		os.Exit(2)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "packages:", err)
+		os.Exit(1)
+	}
+	fmt.Println(strings.Join(list, " "))
+}
+
+// goPackage is the part of go list's output that is read.
+type goPackage struct {
+	Dir, ImportPath                    string
+	Imports, TestImports, XTestImports []string
+}
+
+func all() (list []goPackage, err error) {
+	text, err := output("go", "list", "-json=Dir,ImportPath,Imports,TestImports,XTestImports", "./...")
+	if err != nil {
+		return nil, err
+	}
+	for decoder := json.NewDecoder(bytes.NewReader(text)); ; {
+		var p goPackage
+		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+			return list, nil
+		} else if err != nil {
+			return nil, err
+		}
+		list = append(list, p)
+	}
+}
+
+// changed returns the packages that differ from a branch, and those that import one of them
+// directly, also from tests. A file that is not committed counts as changed.
+func changed(branch string) (list []string, err error) {
+	base, err := output("git", "merge-base", branch, "HEAD")
+	if err != nil {
+		return nil, err
+	}
+	differ, err := output("git", "diff", "--name-only", "--no-renames", strings.TrimSpace(string(base)))
+	if err != nil {
+		return nil, err
+	}
+	fresh, err := output("git", "ls-files", "--others", "--exclude-standard")
+	if err != nil {
+		return nil, err
+	}
+	dirs := map[string]bool{}
+	for name := range strings.Lines(string(differ) + string(fresh)) {
+		dirs[filepath.Dir(strings.TrimSpace(name))] = true
+	}
+	packages, err := all()
+	if err != nil {
+		return nil, err
+	}
+	root, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	differs := map[string]bool{} // by import path
+	for _, p := range packages {
+		dir, err := filepath.Rel(root, p.Dir)
+		if err != nil {
+			return nil, err
+		}
+		differs[p.ImportPath] = dirs[dir] || dirs[filepath.Join(dir, "testdata")]
+	}
+	for _, p := range packages {
+		imports := slices.Concat(p.Imports, p.TestImports, p.XTestImports)
+		if differs[p.ImportPath] || slices.ContainsFunc(imports, func(path string) bool { return differs[path] }) {
+			list = append(list, p.ImportPath)
+		}
+	}
+	return list, nil
+}
+
+// choose returns the packages that are concurrent, or those that are not.
+func choose(wanted bool) (list []string, err error) {
+	packages, err := all()
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range packages {
+		is, err := concurrent(p.Dir)
+		if err != nil {
+			return nil, err
+		}
+		if is == wanted {
+			list = append(list, p.ImportPath)
+		}
+	}
+	return list, nil
+}
+
+// concurrent reports whether a file of a directory has a go statement, calls a method Go,
+// or imports a package for synchronisation.
+func concurrent(dir string) (bool, error) {
+	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		return false, err
+	}
+	for _, name := range names {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return false, err
+		}
+		for _, imported := range file.Imports {
+			switch imported.Path.Value {
+			case `"sync"`, `"sync/atomic"`, `"testing/synctest"`:
+				return true, nil
+			}
+		}
+		found := false
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.GoStmt:
+				found = true
+			case *ast.SelectorExpr:
+				found = found || n.Sel.Name == "Go"
+			}
+			return !found
+		})
+		if found {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+func output(name string, args ...string) ([]byte, error) {
+	command := exec.Command(name, args...)
+	command.Stderr = os.Stderr
+	out, err := command.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)
+	}
+	return out, nil
+}
