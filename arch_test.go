@@ -396,7 +396,7 @@ func TestArchitectureForbiddenEdgesHaveReasons(t *testing.T) {
 		{"key", "github.com/spf13/cobra", "flags belong to internal/cli"},
 		{"internal/dedup", "internal/cli", "only the main packages are above"},
 		{"internal/dedup", "testing", "only packages named *test"},
-		{"tools/new", "unlisted", "not in the maps"},
+		{"tools/new", "unlisted", "not in the map of this test"},
 		{"internal/cli", "golang.org/x/net/html", "does not have this import"},
 	} {
 		std := edge.to == "fmt" || edge.to == "testing"

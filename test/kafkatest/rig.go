@@ -1,3 +1,5 @@
+// Package kafkatest has a Kafka broker in the test process, connections that a test cuts, and
+// counted events. Only tests import it.
 package kafkatest
 
 import (

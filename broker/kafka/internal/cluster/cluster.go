@@ -1,3 +1,5 @@
+// Package cluster sends requests to Kafka clusters: first contact, limits and settings of
+// topics, reading to the end, groups.
 package cluster
 
 import (

@@ -1,3 +1,5 @@
+// Package record turns messages and keys into Kafka records, and has the headers of parked
+// records.
 package record
 
 import (
