@@ -151,5 +151,5 @@ soak: services-install ## Run pipelines for SOAK (30m) under random faults: outp
 bench: ## Measure Semel and its peers (90 min; see bench/README.md)
 	$(GO) run -C bench ./cmd/bench all
 
-bench-report: ## Write docs/performance.md from the results of bench
+bench-report: ## Write docs/performance.md, its charts and the tables from the results of bench
 	$(GO) run -C bench ./cmd/report

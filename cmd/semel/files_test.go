@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestFilesBuild builds the program as the README's first command does. It needs no
+// TestFilesBuild builds the program as docs/getting-started.md does. It needs no
 // client of a server, so that its first build is short.
 func TestFilesBuild(t *testing.T) {
 	t.Parallel()

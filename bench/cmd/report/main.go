@@ -1,4 +1,5 @@
-// Command report writes docs/performance.md from bench/results.
+// Command report writes bench/results/README.md, docs/performance.md and docs/charts from
+// the results in bench/results.
 //
 // Run it in the directory of its module: go run -C bench ./cmd/report.
 package main
@@ -15,26 +16,51 @@ import (
 )
 
 func main() {
-	if err := run("results", filepath.Join("..", "docs", "performance.md")); err != nil {
+	if err := run("results", filepath.Join("..", "docs")); err != nil {
 		fmt.Fprintln(os.Stderr, "report:", err)
 		os.Exit(1)
 	}
 }
 
-func run(results, page string) error {
-	all, err := result.LoadAll(results)
+func run(results, docs string) error {
+	made, err := files(results, docs)
 	if err != nil {
 		return err
 	}
+	for name, text := range made {
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// files returns the pages and charts by their names.
+func files(results, docs string) (map[string]string, error) {
+	all, err := result.LoadAll(results)
+	if err != nil {
+		return nil, err
+	}
 	if len(all) == 0 {
-		return errors.New("there are no results: run the benchmarks first, in the folder bench")
+		return nil, errors.New("there are no results: run the benchmarks first, in the folder bench")
 	}
-	var b bytes.Buffer
-	if err := report.Write(&b, all); err != nil {
-		return err
+	var tables, page bytes.Buffer
+	if err := report.WriteTables(&tables, all); err != nil {
+		return nil, err
 	}
-	if err := os.MkdirAll(filepath.Dir(page), 0o755); err != nil {
-		return err
+	charts, err := report.WriteSummary(&page, all)
+	if err != nil {
+		return nil, err
 	}
-	return os.WriteFile(page, b.Bytes(), 0o644)
+	made := map[string]string{
+		filepath.Join(results, "README.md"):   tables.String(),
+		filepath.Join(docs, "performance.md"): page.String(),
+	}
+	for name, text := range charts {
+		made[filepath.Join(docs, filepath.FromSlash(name))] = text
+	}
+	return made, nil
 }

@@ -1,4 +1,5 @@
-// Package report writes the performance page from the result files alone.
+// Package report writes the tables of all results, the performance page and its charts from
+// the result files alone.
 package report
 
 import (
@@ -10,7 +11,7 @@ import (
 	"github.com/semel-dev/semel/bench/internal/result"
 )
 
-// section is a part of the page. It has the results whose names start with one of its words.
+// section is a part of the tables. It has the results whose names start with one of its words.
 type section struct{ words, title string }
 
 // sections are the sections with a title, in order. Other results follow under the first
@@ -30,15 +31,18 @@ var sections = [...]section{
 	{"outbox", "The transactional outbox"},
 }
 
-// Write writes the page.
-func Write(w io.Writer, results []result.Result) error {
+// made is the comment of generated pages.
+const made = "<!-- Made by `make bench-report` from bench/results. Do not edit. -->\n\n"
+
+// WriteTables writes every result, with its rounds and its command.
+func WriteTables(w io.Writer, results []result.Result) error {
 	p := page{w: w}
-	p.print("# Performance\n\n" +
-		"<!-- Made by `make bench-report` from bench/results. Do not edit. -->\n\n" +
-		"Each figure was measured side by side with its peer: the two ran in turn, each time in a new process. Both columns are medians of the rounds. " +
-		"If the ratio is above 1, Semel is better, even for figures where less is better. Compare ratios, because absolute figures depend on the machine and its disk. " +
+	p.print("%s", "# Results of the benchmarks\n\n"+made+
+		"[docs/performance.md](../../docs/performance.md) is the short page, and [bench/README.md](../README.md) says how the benchmarks measure. "+
+		"Each figure was measured side by side with its peer: the two ran in turn, each time in a new process. Both columns are medians of the rounds. "+
+		"If the ratio is above 1, Semel is better, even for figures where less is better. Compare ratios, because absolute figures depend on the machine and its disk. "+
 		"Each figure links to its benchmark, with the command that repeats it in a checkout of this repository.\n")
-	p.shortfalls(results)
+	p.shortfalls(results, "")
 	p.machines(results)
 	for _, s := range split(results) {
 		p.section(s.section, s.results)
@@ -80,8 +84,8 @@ func (p *page) print(format string, args ...any) {
 	}
 }
 
-// shortfalls lists the figures that miss their targets.
-func (p *page) shortfalls(results []result.Result) {
+// shortfalls lists the figures that miss their targets, with links to their tables.
+func (p *page) shortfalls(results []result.Result, tables string) {
 	short := slices.DeleteFunc(slices.Clone(results), func(r result.Result) bool { return r.Met() })
 	slices.SortFunc(short, func(a, b result.Result) int { return strings.Compare(a.Name, b.Name) })
 	if len(short) == 0 {
@@ -89,7 +93,7 @@ func (p *page) shortfalls(results []result.Result) {
 	}
 	p.print("\nThese figures miss their targets:\n\n")
 	for _, r := range short {
-		p.print("- [%s](#%s): %s, wanted %.3g\n", r.Name, r.Name, digits(r.Ratio), r.Target)
+		p.print("- [%s](%s#%s): %s, wanted %.3g\n", r.Name, tables, r.Name, digits(r.Ratio), r.Target)
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/semel-dev/semel/bench/internal/result"
 )
 
-func TestPageShowsEachFigureWithItsVerdictRoundsAndCommand(t *testing.T) {
+func TestTablesShowEachFigureWithItsVerdictRoundsAndCommand(t *testing.T) {
 	t.Parallel()
 	results := []result.Result{
 		{
@@ -35,7 +35,7 @@ func TestPageShowsEachFigureWithItsVerdictRoundsAndCommand(t *testing.T) {
 		results[i].Settle(results[i].Unit == "s")
 	}
 	var b strings.Builder
-	if err := Write(&b, results); err != nil {
+	if err := WriteTables(&b, results); err != nil {
 		t.Fatal(err)
 	}
 	page := b.String()

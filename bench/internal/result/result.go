@@ -1,5 +1,5 @@
 // Package result stores the results of benchmarks: one file for each figure. The
-// performance page is made from these files alone.
+// performance page and the tables are made from these files alone.
 package result
 
 import (
