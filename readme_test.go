@@ -175,7 +175,7 @@ func TestDocumentsLinkToWhatIsThere(t *testing.T) {
 	t.Parallel()
 	link := regexp.MustCompile(`\]\(([^)#]*)(#[^)]*)?\)`)
 	headings := map[string][]string{}
-	for _, name := range documents(t, append(designPages, "docs/*.md", "docs/guides/*.md", "README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "bench/README.md", "bench/results/README.md")...) {
+	for _, name := range documents(t, append(designPages, "docs/*.md", "docs/guides/*.md", "docs/problems/*.md", "docs/problems/*/*.md", "examples/*.md", "bench/*.md", "bench/results/*.md", "*.md")...) {
 		for _, found := range link.FindAllStringSubmatch(readDocument(t, name), -1) {
 			target := filepath.Join(filepath.Dir(name), found[1])
 			switch {
@@ -198,6 +198,38 @@ func TestDocumentsLinkToWhatIsThere(t *testing.T) {
 				t.Errorf("%s links to %s, and %s has no such place", name, found[0], target)
 			}
 		}
+	}
+}
+
+// TestLinksThatSemelPrintsExist looks for pages of docs in code, scenarios and deployed
+// files: as paths, and as addresses of the repository. The pages of problems have a test in
+// httpidem too.
+func TestLinksThatSemelPrintsExist(t *testing.T) {
+	t.Parallel()
+	page := regexp.MustCompile(`(?:/semel/(?:blob|tree)/main/([\w/.-]*[\w/])|\b(docs/[\w/.-]+\.md))(#[\w-]+)?`)
+	links := 0
+	err := filepath.WalkDir(".", func(path string, entry os.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && slices.Contains([]string{".git", "bench", "docs", "testdata"}, path):
+			return filepath.SkipDir
+		case entry.IsDir(), strings.HasSuffix(path, "_test.go"), !slices.Contains([]string{".go", ".yaml", ".json", ".service", ".sql"}, filepath.Ext(path)):
+			return nil
+		}
+		for _, found := range page.FindAllStringSubmatch(readDocument(t, path), -1) {
+			links++
+			name, place := found[1]+found[2], found[3]
+			if _, err := os.Stat(name); err != nil {
+				t.Errorf("%s names %s: %v", path, found[0], err)
+			} else if place != "" && !slices.Contains(anchors(readDocument(t, name)), place) {
+				t.Errorf("%s names %s, and %s has no such place", path, found[0], name)
+			}
+		}
+		return nil
+	})
+	if err != nil || links < 10 {
+		t.Errorf("%d links, %v", links, err)
 	}
 }
 
