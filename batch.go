@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/semel-dev/semel/internal/retry"
 )
 
 // Batch takes tasks from their claim to their completion. [Guard.Do] is a batch of
@@ -315,7 +317,7 @@ func firstError(errs []error) error {
 // complete sends completions until they are answered or ctx ends. A nil answer
 // counts only if the call succeeded.
 func (g *Guard) complete(ctx context.Context, reqs []CompleteRequest, errs []error) {
-	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
+	for n := 0; ; n++ {
 		clear(errs)
 		err := impersonal(ctx, g.store.Complete(ctx, reqs, errs))
 		for i := range reqs {
@@ -327,7 +329,7 @@ func (g *Guard) complete(ctx context.Context, reqs []CompleteRequest, errs []err
 			break
 		}
 		g.Observe(Event{Kind: EventStoreError, Key: reqs[0].Key, Err: err})
-		if sleep(ctx, pause) != nil {
+		if retry.Sleep(ctx, retry.Backoff(n, time.Millisecond, time.Second)) != nil {
 			return
 		}
 	}
@@ -508,18 +510,6 @@ func detached(ctx context.Context) context.Context {
 		return ctx // it never ends
 	}
 	return context.WithoutCancel(ctx)
-}
-
-// sleep waits for d or until ctx ends. It then returns the cause of ctx.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return impersonal(ctx, context.Cause(ctx))
-	}
 }
 
 // impersonal returns an error of the store or of a context without any

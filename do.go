@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
+
+	"github.com/semel-dev/semel/internal/retry"
 )
 
 // Do claims the key, runs fn and completes the key with fn's result. A duplicate
@@ -86,18 +87,12 @@ func (b *Batch) do(ctx context.Context, task []*Task, fn resultFunc) (Outcome, e
 // claimAndWait claims the key of one task. If another holder has the key, it asks
 // again until the guard's Wait is over.
 func (b *Batch) claimAndWait(ctx context.Context, task []*Task) error {
-	b.Claim(ctx, task)
-	end := b.began.Add(b.guard.opts.Wait)
-	for pause := time.Millisecond; task[0].Decision == InFlight; pause = min(2*pause, 250*time.Millisecond) {
-		left := time.Until(end)
-		if left <= 0 {
-			return nil
-		}
-		// Jitter spreads the waiters of one key.
-		if err := sleep(ctx, min(left, pause/2+rand.N(pause))); err != nil {
-			return fmt.Errorf("semel: wait for %s: %w", task[0].Call.Key, err)
-		}
+	err := retry.Poll(ctx, time.Now().Add(b.guard.opts.Wait), func() bool {
 		b.Claim(ctx, task)
+		return task[0].Decision != InFlight
+	})
+	if err != nil {
+		return fmt.Errorf("semel: wait for %s: %w", task[0].Call.Key, impersonal(ctx, err))
 	}
 	return nil
 }

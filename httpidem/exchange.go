@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/retry"
 )
 
 // exchange is a request with a key, and its answer.
@@ -39,33 +39,32 @@ func (e *exchange) serve() {
 	// The work and its record outlive the client.
 	ctx := context.WithoutCancel(e.r.Context())
 	end := time.Now().Add(e.opts.Wait)
-	for pause := time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+	var out semel.Outcome
+	var err error
+	answered := false
+	_ = retry.Poll(e.r.Context(), end, func() bool {
 		if e.flight == nil {
 			if result := e.flights.wait(e.r.Context(), &e.call, end); result.ok {
+				answered = true
 				e.answer(result)
-				return
+				return true
 			}
 			if e.opts.Wait > 0 { // one request of this process asks the store, and the others wait for it
 				e.flight = e.flights.begin(&e.call, &e.own, false, time.Time{})
 			}
 		}
-		out, err := e.once(ctx)
-		if e.left {
-			return
-		}
-		left := time.Until(end)
+		out, err = e.once(ctx)
 		elsewhere, wait := errors.AsType[*semel.InFlightError](err)
-		if !wait || left <= 0 {
-			e.settle(out, err)
-			return
+		if e.left || !wait {
+			return true
 		}
 		if e.flight != nil {
 			e.flights.note(e.flight, false, elsewhere.LeaseEnd)
 		}
-		if rest(e.r.Context(), min(left, pause/2+rand.N(pause))) != nil {
-			e.settle(out, err)
-			return
-		}
+		return false
+	})
+	if !answered && !e.left {
+		e.settle(out, err) // also if the client has left
 	}
 }
 

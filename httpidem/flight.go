@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/retry"
 )
 
 // flights are the keys whose requests run in this process, or run in another one while a
@@ -75,13 +76,7 @@ func (f *flights) wait(ctx context.Context, call *semel.Call, until time.Time) s
 	if own == nil {
 		return result
 	}
-	timer := time.NewTimer(time.Until(until))
-	defer timer.Stop()
-	select {
-	case <-own.landed:
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+	_ = retry.SleepOrWake(ctx, time.Until(until), own.landed)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.waiting--

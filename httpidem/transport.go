@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"io"
 	"math"
-	mathrand "math/rand/v2"
 	"net/http"
 	"path"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel/internal/invalid"
+	"github.com/semel-dev/semel/internal/retry"
 )
 
 // TransportOptions are the options of NewTransport.
@@ -126,7 +126,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			_, _ = io.CopyN(io.Discard, resp.Body, mostProblem) // so that the connection can be used again
 			resp.Body.Close()
 		}
-		if failed := rest(r.Context(), pause); failed != nil {
+		if failed := retry.Sleep(r.Context(), pause); failed != nil {
 			if next.Body != nil {
 				next.Body.Close()
 			}
@@ -138,8 +138,8 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // pause says whether the request should be sent again after the n-th try, and when.
 func (t *transport) pause(ctx context.Context, n int, resp *http.Response, err error) (time.Duration, bool) {
-	most := min(100*time.Millisecond<<min(n-1, 20), t.opts.MaxPause)
-	pause := most/2 + mathrand.N(most/2+1)
+	most := retry.Backoff(n-1, 100*time.Millisecond, t.opts.MaxPause)
+	pause := retry.UpTo(most, 0.5)
 	if err != nil {
 		return pause, ctx.Err() == nil
 	}
@@ -166,18 +166,6 @@ func retryAfter(h http.Header) (time.Duration, bool) {
 		return max(time.Until(date), 0), true
 	}
 	return 0, false
-}
-
-// rest waits for d, or for the end of ctx.
-func rest(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // mostProblem is the longest problem in bytes that is read.

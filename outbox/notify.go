@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
@@ -89,10 +90,7 @@ func (n *Notifier) run(ctx context.Context) {
 		if n.send(ctx) != nil {
 			pause = notifyRetry
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-		}
+		_ = retry.Sleep(ctx, pause) // if ctx has ended, a notification that is due is sent first
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/auditlog"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/vfs"
 )
 
@@ -382,10 +383,8 @@ func (l *DeadLetterDir) lockAudit(ctx context.Context) (io.Closer, error) {
 		if !errors.As(err, &held) {
 			return lock, err
 		}
-		select {
-		case <-ctx.Done():
-			return nil, errors.Join(context.Cause(ctx), err)
-		case <-time.After(time.Millisecond):
+		if ended := retry.Sleep(ctx, time.Millisecond); ended != nil {
+			return nil, errors.Join(ended, err)
 		}
 	}
 }

@@ -2,10 +2,10 @@ package pipeline
 
 import (
 	"errors"
-	"math/rand/v2"
 	"time"
 
 	"github.com/semel-dev/semel/internal/invalid"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/key"
 )
 
@@ -240,12 +240,7 @@ func (f *Failure) validate() error {
 // a random time between half of it and all of it, so that messages that failed together
 // are not retried together.
 func (f *Failure) Pause(tries int) time.Duration {
-	pause := f.From
-	for i := 1; i < tries && pause < f.To; i++ {
-		pause *= 2
-	}
-	pause = min(pause, f.To)
-	return pause/2 + rand.N(pause/2+1)
+	return retry.UpTo(retry.Backoff(tries-1, f.From, f.To), 0.5)
 }
 
 // argument is a required argument of a constructor.

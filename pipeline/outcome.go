@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"syscall"
 	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/hint"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/key"
 )
 
@@ -256,7 +256,7 @@ func (r *Runner) waitForHolder(e *entry, inFlight *semel.InFlightError, o *outco
 		r.observe(Event{Kind: EventRetried, Count: 1, Err: e.Err, Reason: HeldReason, Elapsed: waited, Item: e.Item})
 	}
 	pause := min(max(waited/2, 2*time.Millisecond), 500*time.Millisecond, left)
-	e.due = now.Add(pause/2 + rand.N(pause))
+	e.due = now.Add(retry.Around(pause, 0.5))
 }
 
 // giveUp parks an item, drops it, or stops the pipeline. A redriven message that fails
@@ -346,7 +346,7 @@ func (r *Runner) park(entries []*entry) (parked bool) {
 			r.fail(fmt.Errorf("%w that cannot be parked: %w: fix the cause and start again", ErrStopped, err))
 			return false
 		}
-		if sleep(r.hard, pause) != nil {
+		if retry.Sleep(r.hard, pause) != nil {
 			return false
 		}
 		err = r.opts.DeadLetters.Park(ctx, list)
@@ -418,7 +418,7 @@ func (r *Runner) acknowledge(o *outcomes) {
 		for n := 1; err != nil; n++ {
 			pause := r.opts.Failure.Pause(n)
 			r.observe(Event{Kind: EventPaused, Reason: "acknowledging", Err: err, Attempt: n, Next: pause})
-			if sleep(r.hard, pause) != nil {
+			if retry.Sleep(r.hard, pause) != nil {
 				break
 			}
 			err = f.source.Ack(r.hard, o.items)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/retry"
 )
 
 // Redriven is the source of the parked messages that an operator has queued for a
@@ -95,19 +96,11 @@ func (s *Redriven) Read(ctx context.Context) ([]*Item, error) {
 // pause sleeps between two looks at the queue. Before the last look, the end of the
 // pipeline's own source wakes it.
 func (s *Redriven) pause(ctx context.Context, last bool) error {
-	timer := time.NewTimer(time.Second)
-	defer timer.Stop()
 	ended := s.ended
 	if last {
 		ended = nil
 	}
-	select {
-	case <-timer.C:
-	case <-ended:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	return nil
+	return retry.SleepOrWake(ctx, time.Second, ended)
 }
 
 // items returns the items of messages that are not out yet, and reports whether no

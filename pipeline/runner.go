@@ -14,6 +14,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/coarse"
 	"github.com/semel-dev/semel/internal/health"
+	"github.com/semel-dev/semel/internal/retry"
 )
 
 // Runner moves messages from a source through a session. New returns one. It runs once.
@@ -177,10 +178,8 @@ func (r *Runner) bindScope(ctx context.Context) error {
 		r.mu.Lock()
 		until := r.storeDown.until
 		r.mu.Unlock()
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(time.Until(until)):
+		if err := retry.Sleep(ctx, time.Until(until)); err != nil {
+			return err
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/semel-dev/semel"
 )
@@ -433,18 +432,6 @@ func (t *TwoPhase) Abandon(ctx context.Context, items []*Item) {
 		}
 	}
 	t.guard.NewBatch().GiveBack(ctx, tasks)
-}
-
-// sleep waits for d or the end of ctx, whose cause it then returns.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // room is the memory that one Process needs for its items. It is used again, so that a

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -170,7 +171,7 @@ func (e deadLetterEnv) queues() {
 	}
 	for _, n := range []int{2, 0, 3} {
 		e.must(letters.Queue(e.Context(), []string{ids[n]}))
-		_ = pause(e.Context(), 20*time.Millisecond) // file systems have coarse clocks
+		_ = retry.Sleep(e.Context(), 20*time.Millisecond) // file systems have coarse clocks
 	}
 	e.must(letters.Queue(e.Context(), []string{ids[2]})) // keeps its turn
 	if got := e.queued(letters, "p", 10); !slices.Equal(got, []string{ids[2], ids[0], ids[3]}) {

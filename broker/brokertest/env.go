@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/memstore"
@@ -92,6 +93,6 @@ func (e *env) allEnded() {
 			e.Errorf("%d goroutines run, at the beginning %d:\n%s", runtime.NumGoroutine(), e.idle, stacks[:runtime.Stack(stacks, true)])
 			return
 		}
-		_ = pause(e.Context(), 10*time.Millisecond)
+		_ = retry.Sleep(e.Context(), 10*time.Millisecond)
 	}
 }

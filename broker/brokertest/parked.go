@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -210,9 +211,9 @@ func (e *sourceEnv) outlastsOutage() {
 		go func() {
 			defer end()
 			for !down.hasMet(unavailable) && e.ledger.acknowledged() < len(list) && round.Err() == nil {
-				_ = pause(round, time.Millisecond)
+				_ = retry.Sleep(round, time.Millisecond)
 			}
-			_ = pause(round, quiet/4) // so that more messages come
+			_ = retry.Sleep(round, quiet/4) // so that more messages come
 		}()
 		e.end(round, runner)
 		end()

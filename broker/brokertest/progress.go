@@ -4,6 +4,8 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
+
+	"github.com/semel-dev/semel/internal/retry"
 )
 
 // acknowledged returns how many messages are.
@@ -23,7 +25,7 @@ func (l *ledger) total() int {
 // reach waits until so many messages are acknowledged, or ctx ends.
 func (l *ledger) reach(ctx context.Context, goal int) {
 	for l.acknowledged() < goal && ctx.Err() == nil {
-		_ = pause(ctx, time.Millisecond) // its error is that of ctx
+		_ = retry.Sleep(ctx, time.Millisecond) // its error is that of ctx
 	}
 }
 

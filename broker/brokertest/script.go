@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -16,7 +17,7 @@ type answer uint8
 
 const (
 	fine answer = iota
-	retry
+	again
 	permanent
 	panics
 	slow
@@ -55,9 +56,9 @@ func anyPlan(random *rand.Rand) plan {
 	case n < 70:
 		return plan{}
 	case n < 80:
-		return plan{retry, 1 + random.IntN(2)}
+		return plan{again, 1 + random.IntN(2)}
 	case n < 83:
-		return plan{retry, -1}
+		return plan{again, -1}
 	case n < 88:
 		return plan{permanent, -1}
 	case n < 93:
@@ -97,7 +98,7 @@ func (s *script) hasMet(a answer) bool {
 // attempt does what comes next, and returns nil if the effect is to happen.
 func (s *script) attempt(ctx context.Context, id string) error {
 	switch s.next(id) {
-	case retry:
+	case again:
 		return errRetry
 	case permanent:
 		return semel.Permanent(errPermanent)
@@ -106,21 +107,9 @@ func (s *script) attempt(ctx context.Context, id string) error {
 	case unavailable:
 		return pipeline.Unavailable(errUnavailable, 0)
 	case slow:
-		return pause(ctx, 5*time.Millisecond)
+		return retry.Sleep(ctx, 5*time.Millisecond)
 	}
 	return nil
-}
-
-// pause waits for d or the end of ctx.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // failure is the policy of the suite's pipelines: quick, and with more attempts

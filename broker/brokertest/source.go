@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -141,7 +142,7 @@ func (e *sourceEnv) settleRest(opts pipeline.Options) {
 		e.ledger.reach(ctx, e.ledger.total())
 		for ctx.Err() == nil {
 			before := source.reads.Load()
-			_ = pause(ctx, quiet) // its error is that of ctx
+			_ = retry.Sleep(ctx, quiet) // its error is that of ctx
 			if count, _ := runner.UnderWay(); count == 0 && source.reads.Load() == before {
 				return
 			}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -306,13 +307,5 @@ func (s *Source) Close(context.Context) error {
 // wait waits until the next look at the files is due, or there is a reason to
 // look earlier.
 func (s *Source) wait(ctx context.Context) error {
-	timer := time.NewTimer(s.opts.Poll)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-s.wake:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	return nil
+	return retry.SleepOrWake(ctx, s.opts.Poll, s.wake)
 }

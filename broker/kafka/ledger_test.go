@@ -14,7 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/broker/brokertest"
-	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/kafkatest"
 	"github.com/semel-dev/semel/test/services/servicestest"
@@ -100,7 +100,7 @@ func againTopic(ctx context.Context, client *kgo.Client, topic string) error {
 		if !errors.Is(err, kerr.TopicAlreadyExists) { // the deletion has ended
 			return err
 		}
-		cluster.Pause(ctx, 10*time.Millisecond)
+		_ = retry.Sleep(ctx, 10*time.Millisecond)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/test/kafkatest"
 )
 
@@ -86,7 +87,7 @@ func TestTheEndIsReachedWhereNothingShowsIt(t *testing.T) {
 		b.Write(&kgo.Record{Topic: "out", Key: []byte("first")})
 		go func() {
 			defer close(busy)
-			for cluster.Pause(ctx, time.Second) {
+			for retry.Sleep(ctx, time.Second) == nil {
 				b.Client.ProduceSync(ctx, &kgo.Record{Topic: "out", Key: []byte("more")})
 			}
 		}()

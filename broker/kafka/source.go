@@ -21,6 +21,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
 	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/internal/invalid"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -216,7 +217,7 @@ func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) {
 			return items, err
 		}
 		// The client retries after an error, or a partition was revoked.
-		cluster.Pause(ctx, min(10*time.Millisecond<<min(tries, 8), 2*time.Second))
+		_ = retry.Sleep(ctx, retry.Backoff(tries, 10*time.Millisecond, 2*time.Second))
 	}
 }
 
@@ -300,7 +301,7 @@ func (s *Source) identify(ctx context.Context, fetches kgo.Fetches) error {
 		default:
 			s.tell(1, "trying again", err)
 		}
-		cluster.Pause(ctx, min(10*time.Millisecond<<min(tries, 8), 2*time.Second))
+		_ = retry.Sleep(ctx, retry.Backoff(tries, 10*time.Millisecond, 2*time.Second))
 	}
 	return nil
 }
@@ -475,7 +476,7 @@ func (s *Source) commitNowAndThen(ctx, sending context.Context) {
 			return
 		}
 		_ = s.commit(sending, s.all) // it was reported, and the next commit repeats it
-		if !cluster.Pause(ctx, s.opts.CommitEvery/4) {
+		if retry.Sleep(ctx, s.opts.CommitEvery/4) != nil {
 			return
 		}
 	}
@@ -489,7 +490,7 @@ func (s *Source) commitSurely(ctx context.Context, which func() []*owned) error 
 		if err == nil || forgotten(err) || errors.Is(err, kerr.FencedInstanceID) || errors.Is(err, kgo.ErrClientClosed) || cluster.Refused(err) || cluster.Invalid(err) {
 			return err
 		}
-		if !cluster.Pause(ctx, min(50*time.Millisecond<<min(n, 5), time.Second)) {
+		if retry.Sleep(ctx, retry.Backoff(n, 50*time.Millisecond, time.Second)) != nil {
 			return err
 		}
 	}

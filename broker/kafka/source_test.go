@@ -18,7 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/kafkatest"
 )
@@ -169,19 +169,19 @@ func TestWhoHasCaughtUpSaysSo(t *testing.T) {
 		m := b.join(func(o *SourceOptions) { o.CommitEvery = time.Minute })
 		items := m.get(3)
 		m.ack(items[:2]...)
-		cluster.Pause(b.Context(), 30*time.Second) // as the bubble counts it
+		_ = retry.Sleep(b.Context(), 30*time.Second) // as the bubble counts it
 		if n := commits.Load(); n > 0 {
 			t.Errorf("%d commits while a message was under way", n)
 		}
 		m.ack(items[2])
-		cluster.Pause(b.Context(), time.Second)
+		_ = retry.Sleep(b.Context(), time.Second)
 		if got := b.committed(0); got != 3 {
 			t.Errorf("offset %d is committed a second after all was done, want 3", got)
 		}
 		for i := range 60 { // one a second
 			b.Write(kafkatest.Numbered(3+i, 1, 1)...)
 			m.ack(m.get(1)...)
-			cluster.Pause(b.Context(), time.Second)
+			_ = retry.Sleep(b.Context(), time.Second)
 		}
 		if n := commits.Load(); n > 6 {
 			t.Errorf("%d commits in a minute, want about four", n)

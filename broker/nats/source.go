@@ -18,6 +18,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/inbox"
 	"github.com/semel-dev/semel/internal/invalid"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -262,7 +263,7 @@ func (s *Source) pump(ctx context.Context) {
 			return
 		}
 		if pause = s.note(err, pause); pause > 0 {
-			inbox.Pause(ctx, pause)
+			_ = retry.Sleep(ctx, pause)
 		}
 	}
 }

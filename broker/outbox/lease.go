@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -42,10 +43,7 @@ func (s *Source) keep(ctx context.Context) {
 		if ctx.Err() == nil {
 			s.note(&s.leaseTrouble, err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Until(began.Add(min(lookEvery, s.opts.Lease/6)))):
-		}
+		_ = retry.Sleep(ctx, time.Until(began.Add(min(lookEvery, s.opts.Lease/6))))
 	}
 }
 

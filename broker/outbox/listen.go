@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/outbox"
 )
 
@@ -33,7 +34,7 @@ func (s *Source) listen(ctx context.Context) {
 		if time.Since(began) > listenMost {
 			pause = listenPause
 		}
-		sleep(ctx, time.Now().Add(pause), nil)
+		_ = retry.Sleep(ctx, pause)
 		pause = min(2*pause, listenMost)
 	}
 }

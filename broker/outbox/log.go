@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/pgstore"
 )
@@ -52,12 +52,7 @@ func openArchive(ctx context.Context, pool *pgxpool.Pool, sql *statements, keep 
 
 // tend looks after the partitions until ctx ends.
 func (a *archive) tend(ctx context.Context) {
-	for pause := logEvery; ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause - rand.N(pause/10)):
-		}
+	for pause := logEvery; retry.Sleep(ctx, retry.UpTo(pause, 0.1)) == nil; {
 		err := a.maintain(ctx)
 		if ctx.Err() == nil {
 			a.mu.Lock()

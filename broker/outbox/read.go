@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -72,7 +72,7 @@ func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) {
 		r.next, r.least = time.Time{}, time.Time{}
 		if !more {
 			r.least = began.Add(busyPause)
-			r.next = began.Add(max(busyPause, r.pause/2+rand.N(r.pause/2+1)))
+			r.next = began.Add(max(busyPause, retry.UpTo(r.pause, 0.5)))
 		}
 		if len(items) > 0 {
 			return items, nil
@@ -82,22 +82,11 @@ func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) {
 
 // wait waits until the next read is due. It is due sooner if there is a reason to look.
 func (s *Source) wait(ctx context.Context) {
-	sleep(ctx, s.reading.next, s.wake)
-	sleep(ctx, s.reading.least, nil)
-}
-
-// sleep waits for a time, a wake-up, or the end of ctx.
-func sleep(ctx context.Context, until time.Time, wake <-chan struct{}) {
-	d := time.Until(until)
-	if d <= 0 {
-		return
+	if d := time.Until(s.reading.next); d > 0 {
+		_ = retry.SleepOrWake(ctx, d, s.wake)
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-wake:
-	case <-ctx.Done():
+	if d := time.Until(s.reading.least); d > 0 {
+		_ = retry.Sleep(ctx, d)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -395,9 +394,6 @@ func (l *seqs) next() int64 {
 	l.got += int64(step)
 	return l.got
 }
-
-// jitter returns a time around d.
-func jitter(d time.Duration) time.Duration { return d*3/4 + rand.N(d/2+1) }
 
 // snapshot has the transactions that were visible at a moment.
 type snapshot struct {

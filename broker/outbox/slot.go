@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
@@ -228,11 +229,7 @@ func (s *slot) settle(ctx context.Context) error {
 	err := s.pool.QueryRow(ctx, `SELECT pg_current_xact_id()::text`).Scan(&after)
 	for settled := false; err == nil && !settled; {
 		if err = s.pool.QueryRow(ctx, `SELECT pg_snapshot_xmin(pg_current_snapshot()) > $1::text::xid8`, after).Scan(&settled); err == nil && !settled {
-			select {
-			case <-time.After(busyPause):
-			case <-ctx.Done():
-				err = context.Cause(ctx)
-			}
+			err = retry.Sleep(ctx, busyPause)
 		}
 	}
 	if err != nil {

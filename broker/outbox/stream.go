@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/semel-dev/semel/internal/retry"
 )
 
 const (
@@ -59,10 +61,7 @@ func (s *WALSource) own(ctx context.Context) {
 			s.event("the slot is not read for now", err)
 		}
 		waits = standsBy
-		select {
-		case <-ctx.Done():
-		case <-time.After(jitter(pause)):
-		}
+		_ = retry.Sleep(ctx, retry.Around(pause, 0.25))
 		pause = min(2*pause, mostPause)
 	}
 }
@@ -220,11 +219,7 @@ func (r *receiver) run(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 		if r.full() {
-			select {
-			case <-r.s.room:
-			case <-time.After(time.Until(r.look)):
-			case <-ctx.Done():
-			}
+			_ = retry.SleepOrWake(ctx, time.Until(r.look), r.s.room)
 			r.heard = time.Now()
 			continue
 		}

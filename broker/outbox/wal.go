@@ -18,6 +18,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/invalid"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/pgstore"
 )
@@ -244,15 +245,9 @@ func (s *WALSource) Read(ctx context.Context) ([]*pipeline.Item, error) {
 				of.lost(fmt.Errorf("read: %w", err))
 			}
 		}
-		timer := time.NewTimer(lookAgain)
-		select {
-		case <-timer.C:
-		case <-s.wake:
-		case <-ctx.Done():
-			timer.Stop()
-			return nil, context.Cause(ctx)
+		if err := retry.SleepOrWake(ctx, lookAgain, s.wake); err != nil {
+			return nil, err
 		}
-		timer.Stop()
 	}
 }
 
@@ -301,10 +296,8 @@ func (s *WALSource) remove(ctx context.Context, items []*pipeline.Item) error {
 			return err
 		}
 		if !visible {
-			select {
-			case <-time.After(busyPause):
-			case <-ctx.Done():
-				return context.Cause(ctx)
+			if err := retry.Sleep(ctx, busyPause); err != nil {
+				return err
 			}
 		}
 	}

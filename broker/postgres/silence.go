@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/retry"
 )
 
 // ErrSilent is wrapped by the error of a call whose server does not answer. Its
@@ -33,10 +34,7 @@ func watched(ctx context.Context, ask func(context.Context) error) (_ context.Co
 			if err != nil && ctx.Err() == nil {
 				cancel(ErrSilent)
 			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(askAfter):
-			}
+			_ = retry.Sleep(ctx, askAfter)
 		}
 	})
 	return ctx, func() {

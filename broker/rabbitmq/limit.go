@@ -17,6 +17,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/inbox"
+	"github.com/semel-dev/semel/internal/retry"
 )
 
 const (
@@ -71,8 +72,7 @@ const (
 // not answer, the last limit counts.
 func (s *Source) followLimit(ctx context.Context) {
 	for pause := firstLook; ; {
-		inbox.Pause(ctx, pause)
-		if ctx.Err() != nil {
+		if retry.Sleep(ctx, pause) != nil {
 			return
 		}
 		var q queueInfo

@@ -16,6 +16,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/inbox"
 	"github.com/semel-dev/semel/internal/invalid"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -182,7 +183,7 @@ func (s *Source) supervise(ctx context.Context, subscription *subscription) {
 				pause = 20 * time.Millisecond
 			}
 		}
-		inbox.Pause(ctx, pause)
+		_ = retry.Sleep(ctx, pause)
 		var err error
 		if subscription, err = s.open(ctx); err != nil {
 			subscription = nil

@@ -20,6 +20,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/inbox"
 	"github.com/semel-dev/semel/internal/invalid"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -178,7 +179,7 @@ func (s *Source) receive(ctx context.Context, always bool) {
 		}
 		s.trouble.Store(&err)
 		pause = min(max(2*pause, 50*time.Millisecond), 2*time.Second)
-		inbox.Pause(ctx, pause)
+		_ = retry.Sleep(ctx, pause)
 	}
 }
 

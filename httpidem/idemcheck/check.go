@@ -18,6 +18,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/semel-dev/semel/internal/retry"
 )
 
 // patience bounds a request of the checks.
@@ -345,17 +347,7 @@ func (c *check) settled(ctx context.Context, r request) *reply {
 		if got.status != c.InFlight && got.status != http.StatusGatewayTimeout || time.Now().After(end) {
 			return got
 		}
-		pause(ctx, 50*time.Millisecond)
-	}
-}
-
-// pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
+		_ = retry.Sleep(ctx, 50*time.Millisecond)
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/semel-dev/semel/internal/retry"
 )
 
 // The items about bodies, time, and clients that leave.
@@ -101,7 +103,7 @@ func (c *check) lease(ctx context.Context) {
 	r.does = "gate"
 	r.soon = true
 	var before *reply
-	for end := time.Now().Add(c.Lease * 5 / 2); time.Now().Before(end); pause(ctx, c.Lease/4) {
+	for end := time.Now().Add(c.Lease * 5 / 2); time.Now().Before(end); _ = retry.Sleep(ctx, c.Lease/4) {
 		r.target = len(c.Targets) - 1
 		got := c.send(ctx, r)
 		if got.status != c.InFlight {
@@ -132,9 +134,9 @@ func (c *check) window(ctx context.Context) {
 	r := request{key: c.newKey(), body: "x"}
 	p := c.start(ctx, r)
 	r.does = "gate"
-	pause(ctx, c.Window)
+	_ = retry.Sleep(ctx, c.Window)
 	c.again(ctx, p.wait(ctx), r)
-	pause(ctx, c.Window+time.Second)
+	_ = retry.Sleep(ctx, c.Window+time.Second)
 	c.first(ctx, r)
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/internal/wiring"
 )
 
@@ -79,9 +80,7 @@ func (a *asking) now(ctx context.Context, log *slog.Logger) {
 	failed := false
 	var took time.Duration
 	for every := lookFirst; ; every = min(2*every, lookEvery) {
-		select {
-		case <-time.After(max(every, 20*took)):
-		case <-ctx.Done():
+		if retry.Sleep(ctx, max(every, 20*took)) != nil {
 			return
 		}
 		began := time.Now()

@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"net/http"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/observe/promobserve"
 	"github.com/semel-dev/semel/store/tiered"
@@ -160,9 +160,7 @@ func (d *daemon) measure(ctx context.Context, name string, store semel.Store, co
 		}
 		failed = err != nil
 		pause := max(measureEvery, 100*took)
-		select {
-		case <-time.After(pause - pause/10 + rand.N(pause/5)):
-		case <-ctx.Done():
+		if retry.Sleep(ctx, retry.Around(pause, 0.1)) != nil {
 			return
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/health"
 	"github.com/semel-dev/semel/internal/kind/embedded"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/observe"
 	"github.com/semel-dev/semel/pipeline"
@@ -169,9 +170,7 @@ func (d *daemon) persist(ctx context.Context, s *state, log *slog.Logger, prefix
 		if last.isNew(text, time.Now()) {
 			log.Warn(what, "error", text, "attempt", n, "next", pause.Round(time.Millisecond))
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		if retry.Sleep(ctx, pause) != nil {
 			return nil
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/health"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -237,13 +238,7 @@ func (t *trouble) watch(ctx context.Context, p config.Runnable, log *slog.Logger
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		works := time.Now() // since when it works
-		for {
-			select {
-			case <-time.After(min(max(time.Since(works)/8, troubleEvery), troubleRarely)):
-			case <-t.seen:
-			case <-ctx.Done():
-				return
-			}
+		for retry.SleepOrWake(ctx, min(max(time.Since(works)/8, troubleEvery), troubleRarely), t.seen) == nil {
 			limited, cancel := context.WithTimeout(ctx, troubleFor)
 			err := t.explain(p.Ready(limited))
 			cancel()

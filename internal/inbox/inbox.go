@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -136,14 +135,4 @@ func (b *Inbox) Await(ctx context.Context, ready func() bool) bool {
 		}
 	}
 	return false
-}
-
-// Pause waits for d, or until ctx ends.
-func Pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }

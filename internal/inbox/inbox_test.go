@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel/internal/inbox"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -22,7 +23,7 @@ func TestReadWaitsTakesAllAndWakesItsOwner(t *testing.T) {
 		var owner sync.WaitGroup
 		owner.Go(func() {
 			for box.Await(ctx, func() bool { return len(box.Items) == 0 }) {
-				inbox.Pause(ctx, time.Second)
+				_ = retry.Sleep(ctx, time.Second)
 				mu.Lock()
 				box.Items = append(box.Items, &pipeline.Item{}, &pipeline.Item{})
 				box.Changed()

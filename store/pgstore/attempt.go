@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -89,7 +88,6 @@ func (b *batch) all(ctx context.Context, todo []int) {
 // how it ended.
 func (b *batch) transact(ctx context.Context, todo []int) *attemptError {
 	asked := b.doubt != nil
-	pause := time.Millisecond
 	for try := 0; ; {
 		s := b.attempt(ctx, todo)
 		if s == nil {
@@ -97,8 +95,8 @@ func (b *batch) transact(ctx context.Context, todo []int) *attemptError {
 		}
 		todo = s.todo
 		switch {
-		case s.retry && try < b.g.store.opts.Retries && sleep(ctx, pause/2+rand.N(pause)) == nil:
-			try, pause = try+1, 2*pause
+		case s.retry && try < b.g.store.opts.Retries && backOff(ctx, try) == nil:
+			try++
 		case s.stage == committing && errors.Is(s.err, semel.ErrOutcomeUnknown) && !asked:
 			asked, b.doubt = true, s.err
 		case s.stage == claiming && b.doubt != nil:

@@ -3,12 +3,12 @@ package pgstore
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/retry"
 )
 
 // Guard is a [semel.Guard] whose effects may write to the same database. A key,
@@ -109,20 +109,17 @@ func (g *Guard) DoTx(ctx context.Context, key semel.Key, fn TxFunc) (semel.Outco
 // DoCallTx is DoTx for a call with its own fingerprint, window or time.
 func (g *Guard) DoCallTx(ctx context.Context, call semel.Call, fn TxFunc) (semel.Outcome, error) {
 	run := oneByOne(fn)
-	start := time.Now()
-	for pause := time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+	var out semel.BatchOutcome
+	err := retry.Poll(ctx, time.Now().Add(g.wait), func() bool {
 		b := g.newBatch([]semel.Call{call}, run)
 		b.all(ctx, []int{0})
-		out := b.outcomes[0]
-		left := g.wait - time.Since(start)
-		if out.Decision != semel.InFlight || left <= 0 {
-			return out.Outcome, out.Err
-		}
-		// Jitter spreads the waiters of one key.
-		if err := sleep(ctx, min(left, pause/2+rand.N(pause))); err != nil {
-			return semel.Outcome{}, fmt.Errorf("pgstore: wait for %s: %w", call.Key, err)
-		}
+		out = b.outcomes[0]
+		return out.Decision != semel.InFlight
+	})
+	if err != nil {
+		return semel.Outcome{}, fmt.Errorf("pgstore: wait for %s: %w", call.Key, causeOf(ctx))
 	}
+	return out.Outcome, out.Err
 }
 
 // DoTxBatch is [Guard.DoTx] for many calls in one transaction. One statement
@@ -149,16 +146,12 @@ func (g *Guard) DoTxBatch(ctx context.Context, calls []semel.Call, fn BatchEffec
 	return b.outcomes
 }
 
-// sleep waits for d or until ctx ends. It then returns the cause of ctx.
+// sleep waits for d or until ctx ends. It then returns causeOf(ctx).
 func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
+	if retry.Sleep(ctx, d) != nil {
 		return causeOf(ctx)
 	}
+	return nil
 }
 
 // causeOf returns the cause of an ended context. It keeps only the text of a

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"time"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/digest"
+	"github.com/semel-dev/semel/internal/retry"
 )
 
 // schemaVersion is the last step that this version needs.
@@ -266,17 +266,21 @@ func (s *Store) mode() pgx.QueryExecMode {
 // repeat runs f again, with growing pauses, while the server rolls it back
 // because of another transaction. Options.Retries limits the repetitions.
 func (s *Store) repeat(ctx context.Context, f func() error) error {
-	wait := time.Millisecond
 	for try := 0; ; try++ {
 		err := f()
 		if !repeatable(err) || try >= s.opts.Retries {
 			return failure(err)
 		}
-		if sleep(ctx, wait/2+rand.N(wait)) != nil {
+		if backOff(ctx, try) != nil {
 			return failure(err)
 		}
-		wait *= 2
 	}
+}
+
+// backOff waits before the next try of what the server rolled back because of another
+// transaction.
+func backOff(ctx context.Context, try int) error {
+	return retry.Sleep(ctx, retry.Around(retry.Backoff(try, time.Millisecond, time.Minute), 0.5))
 }
 
 var errReadOnly = errors.New("the server takes no writes: it is a standby, or read-only for this role")

@@ -46,6 +46,9 @@ const (
 // It cost no time, and the next call, which may repeat the one that was cut,
 // finds out whether the server is there. While the circuit is open, one call at
 // a time may try the server after a pause. The first answer closes the circuit.
+//
+// The circuit of tiered is another one: it opens after the first failure and closes only
+// after a trial, which would keep a cluster out of use because of one of its nodes.
 type circuit struct {
 	// answers counts the answered calls. suspect is set if a call failed since
 	// the last answer. A call to a healthy server touches only these two.

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/retry"
 )
 
 // OpenFunc opens a layer. It also returns a function that closes the layer,
@@ -187,15 +187,8 @@ func (l *late[T]) try(ctx context.Context) error {
 // well: an operator may fix the cause, and this process then needs no restart.
 func (l *late[T]) goOn(ctx context.Context) {
 	defer close(l.ended)
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		}
-		if l.try(ctx) == nil {
+	for n := 0; ; n++ {
+		if retry.Sleep(ctx, retry.Backoff(n, firstPause, longestPause)) != nil || l.try(ctx) == nil {
 			return
 		}
 	}

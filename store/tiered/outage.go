@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/retry"
 )
 
 // The pauses of Wait grow from the first to the longest.
@@ -55,7 +56,7 @@ func below[Req, Ans any](
 // of Pass.
 func (s *Store) ask(ctx context.Context, trial bool, call func() error) error {
 	var unknown error
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+	for n := 0; ; n++ {
 		err := call()
 		switch {
 		case !silent(err):
@@ -76,12 +77,8 @@ func (s *Store) ask(ctx context.Context, trial bool, call func() error) error {
 			// made.
 			unknown = semel.ErrOutcomeUnknown
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return fmt.Errorf("stopped waiting for the durable store: %w", errors.Join(err, unknown, context.Cause(ctx)))
+		if ended := retry.Sleep(ctx, retry.Backoff(n, firstPause, longestPause)); ended != nil {
+			return fmt.Errorf("stopped waiting for the durable store: %w", errors.Join(err, unknown, ended))
 		}
 	}
 }

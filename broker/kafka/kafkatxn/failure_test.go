@@ -16,6 +16,7 @@ import (
 
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/kafkatest"
 )
@@ -106,7 +107,7 @@ func TestATopicThatIsJustMadeIsNotRefused(t *testing.T) {
 		b.Write(kafkatest.Numbered(0, 10, 1)...)
 		p := b.start(opts)
 		p.Wait(1, func(e *kafkatest.Events) int { return e.Count(pipeline.EventRetried) })
-		cluster.Pause(b.Context(), cluster.LimitsWithin/2)
+		_ = retry.Sleep(b.Context(), cluster.LimitsWithin/2)
 		kafkatest.Must(t, b.Cluster.CreateTopic("soon", 1, nil))
 		p.Wait(10, kafkatest.Settled)
 		p.Stop()

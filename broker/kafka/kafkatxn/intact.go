@@ -14,6 +14,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/marks"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/waits"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -310,7 +311,7 @@ func lackedRight(name string, topic kadm.TopicDetail) error {
 // were deleted or made again, and missing rights.
 func (t *Transactor) watchIntact(ctx context.Context) error {
 	missing := map[string]bool{}
-	for cluster.Pause(ctx, intactEvery) {
+	for retry.Sleep(ctx, intactEvery) == nil {
 		patient, cancel := context.WithTimeout(ctx, intactEvery)
 		err := t.sameTopics(patient, missing)
 		if err == nil {

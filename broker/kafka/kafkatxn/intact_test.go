@@ -12,7 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/stream"
 	"github.com/semel-dev/semel/test/kafkatest"
 )
@@ -305,7 +305,7 @@ func TestABusyPipelineIsNotDamaged(t *testing.T) {
 				p.Wait(1, kafkatest.Settled)
 				b.Cluster.ControlKey(int16(kmsg.OffsetFetch), func(kmsg.Request) (kmsg.Response, error, bool) {
 					b.Cluster.KeepControl()
-					b.Cluster.SleepControl(func() { cluster.Pause(b.Context(), 3*time.Second) })
+					b.Cluster.SleepControl(func() { _ = retry.Sleep(b.Context(), 3*time.Second) })
 					return nil, nil, false
 				})
 				for n := range 60 {

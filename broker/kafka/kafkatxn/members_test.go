@@ -17,6 +17,7 @@ import (
 
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/test/kafkatest"
 	"github.com/semel-dev/semel/vfs"
 )
@@ -43,7 +44,7 @@ func (b *bubble) comeAndGo(random *rand.Rand, rounds int, dirs []string, options
 		n := 1 + random.IntN(100)
 		write(from, n)
 		next = max(next, from+n)
-		cluster.Pause(context.Background(), time.Duration(random.IntN(100))*time.Millisecond)
+		_ = retry.Sleep(context.Background(), time.Duration(random.IntN(100))*time.Millisecond)
 		i := random.IntN(len(programs))
 		switch {
 		case programs[i] == nil:
@@ -134,7 +135,7 @@ func TestOfTwoWithOneNameTheLaterOneWorks(t *testing.T) {
 			case <-first.Done:
 				return true
 			default:
-				return !cluster.Pause(b.Context(), 100*time.Millisecond)
+				return retry.Sleep(b.Context(), 100*time.Millisecond) != nil
 			}
 		})
 		if !ended {

@@ -12,6 +12,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pace"
 	"github.com/semel-dev/semel/internal/header"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -87,7 +88,7 @@ func (s *session) retried(ctx context.Context, err error) {
 	s.t.observe(pipeline.Event{Kind: pipeline.EventRetried, Count: s.work.records, Err: err})
 	if s.aborts++; s.aborts >= mostAborts {
 		s.t.health.Failed(s.name, fmt.Errorf("kafka: transactions fail: %w", err))
-		cluster.Pause(ctx, 10*time.Millisecond<<min(s.aborts, 7))
+		_ = retry.Sleep(ctx, retry.Backoff(s.aborts, 10*time.Millisecond, 1280*time.Millisecond))
 	}
 }
 

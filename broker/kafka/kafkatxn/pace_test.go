@@ -13,7 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
 	"github.com/semel-dev/semel/test/kafkatest"
@@ -22,7 +22,7 @@ import (
 // slow is a Transform that passes records on, and takes a time for each.
 func slow(each time.Duration) Transform {
 	return func(ctx context.Context, m pipeline.Delivery) ([]*kgo.Record, error) {
-		if !cluster.Pause(ctx, each) {
+		if retry.Sleep(ctx, each) != nil {
 			return nil, ctx.Err()
 		}
 		return []*kgo.Record{{Key: m.RecordKey, Value: m.Body}}, nil
@@ -181,7 +181,7 @@ func TestATransformIsNotCalledLongAfterTheEnd(t *testing.T) {
 				opts.Transform = slow(each)
 				b.Write(kafkatest.Numbered(0, 8000, 1)...)
 				p := b.start(opts)
-				cluster.Pause(b.Context(), 5*time.Second)
+				_ = retry.Sleep(b.Context(), 5*time.Second)
 				began := time.Now()
 				p.Stop()
 				if took := time.Since(began); took > opts.Timeouts.Shutdown {
@@ -211,7 +211,7 @@ func TestATransformIsNotCalledLongAfterTheEnd(t *testing.T) {
 // longer. The bodies have a group key for windows.
 func slowFilter(each time.Duration, longer map[string]time.Duration) pipeline.FilterMap {
 	return func(ctx context.Context, d pipeline.Delivery) ([]byte, bool, error) {
-		if !cluster.Pause(ctx, each+longer[string(d.RecordKey)]) {
+		if retry.Sleep(ctx, each+longer[string(d.RecordKey)]) != nil {
 			return nil, false, context.Cause(ctx)
 		}
 		return []byte(`{"g":"a"}`), true, nil
@@ -329,7 +329,7 @@ func TestAFilterIsNotCalledLongAfterTheEnd(t *testing.T) {
 				opts.FilterMap = slowFilter(each, nil)
 				b.Write(kafkatest.Numbered(0, 1000, 1)...)
 				p := b.start(opts)
-				cluster.Pause(b.Context(), 12*time.Second)
+				_ = retry.Sleep(b.Context(), 12*time.Second)
 				began := time.Now()
 				p.Stop()
 				if took := time.Since(began); took > opts.Timeouts.Shutdown {

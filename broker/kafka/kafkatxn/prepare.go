@@ -18,6 +18,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/sample"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
@@ -40,7 +41,7 @@ func (t *Transactor) prepare(ctx context.Context) error {
 			told = err.Error()
 			t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "waiting for topics and brokers", Err: err})
 		}
-		if !cluster.Pause(ctx, min(time.Second, 50*time.Millisecond<<min(tries, 5))) {
+		if retry.Sleep(ctx, retry.Backoff(tries, 50*time.Millisecond, time.Second)) != nil {
 			return context.Cause(ctx)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/waits"
 	"github.com/semel-dev/semel/internal/invalid"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -232,7 +233,7 @@ const purgeEvery = 30 * time.Second
 func (t *Transactor) purge(ctx context.Context) {
 	done := map[int32]int64{}
 	refused := ""
-	for cluster.Pause(ctx, purgeEvery) {
+	for retry.Sleep(ctx, purgeEvery) == nil {
 		err := t.purgeOnce(ctx, done)
 		if err == nil || ctx.Err() != nil || transient(err) {
 			continue

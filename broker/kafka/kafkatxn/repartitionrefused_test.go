@@ -14,6 +14,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/test/kafkatest"
 )
 
@@ -89,7 +90,7 @@ func TestRepartitionTopicsThatDoNotFitAreRefused(t *testing.T) {
 			_, err := kadm.NewClient(b.Client).CreatePartitions(b.Context(), 2, "g-repartition")
 			kafkatest.Must(b.T, err)
 			b.Write(scattered(3, 5, 2)...)
-			cluster.Pause(b.Context(), 10*time.Minute) // it knows by then, and ends
+			_ = retry.Sleep(b.Context(), 10*time.Minute) // it knows by then, and ends
 			p.Cancel()
 			if <-p.Done; p.Err == nil || !strings.Contains(p.Err.Error(), "has 4 partitions, and the keys in g-keys were remembered with 2") {
 				b.Errorf("it ended with %v", p.Err)

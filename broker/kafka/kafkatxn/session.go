@@ -20,6 +20,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/marks"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/origins"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/waits"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -146,7 +147,7 @@ func (t *Transactor) persist(ctx context.Context, name string, live func(ctx con
 		failures++
 		t.health.Failed(name, err)
 		t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "a member restarts", Err: err})
-		if failures > 1 && !cluster.Pause(ctx, min(20*time.Millisecond<<min(failures, 8), longest)) {
+		if failures > 1 && retry.Sleep(ctx, retry.Backoff(failures, 20*time.Millisecond, longest)) != nil {
 			return nil
 		}
 	}
@@ -331,7 +332,7 @@ func (t *Transactor) replaced(ctx context.Context, client *kgo.GroupTransactSess
 				return false // the name is this member's, or free
 			}
 		}
-		if now.After(until) || !cluster.Pause(ctx, 100*time.Millisecond) {
+		if now.After(until) || retry.Sleep(ctx, 100*time.Millisecond) != nil {
 			return false
 		}
 	}

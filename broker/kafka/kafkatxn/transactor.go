@@ -27,6 +27,7 @@ import (
 	"github.com/semel-dev/semel/internal/clock"
 	"github.com/semel-dev/semel/internal/coarse"
 	stall "github.com/semel-dev/semel/internal/health"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/vfs"
 )
@@ -384,7 +385,7 @@ func (t *Transactor) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 func (t *Transactor) watchStalls(ctx context.Context) {
 	w := kafka.NewStallWatch(t.admin, min(t.opts.Timeouts.Transaction, 5*time.Second)) // with a look before and after, less than 10 s
 	every := min(t.opts.Timeouts.Transaction/4, 2*time.Second)
-	for cluster.Pause(ctx, every) {
+	for retry.Sleep(ctx, every) == nil {
 		patient, cancel := context.WithTimeout(ctx, every)
 		stalled, err := w.Look(patient, t.readings())
 		cancel()

@@ -9,7 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 
-	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -20,7 +20,7 @@ const trimEvery = 10 * time.Second
 // deletion that failed is repeated with the next one.
 func (t *Transactor) trim(ctx context.Context) {
 	reported := ""
-	for cluster.Pause(ctx, trimEvery) {
+	for retry.Sleep(ctx, trimEvery) == nil {
 		offsets := kadm.Offsets{}
 		t.mu.Lock()
 		for id, at := range t.slots {

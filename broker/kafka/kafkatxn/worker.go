@@ -24,6 +24,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/results"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/waits"
 	"github.com/semel-dev/semel/internal/header"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
@@ -689,7 +690,7 @@ func (w *worker) transform(ctx context.Context, p *part, r *kgo.Record) (bool, e
 		if noRow || semel.Classify(err) == semel.ClassPermanent || attempt >= f.Attempts {
 			return false, w.fail(ctx, r, attempt, err)
 		}
-		if !cluster.Pause(ctx, f.Pause(attempt)) {
+		if retry.Sleep(ctx, f.Pause(attempt)) != nil {
 			return false, errAgain
 		}
 	}

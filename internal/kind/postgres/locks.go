@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/semel-dev/semel/broker/postgres"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
@@ -19,14 +20,10 @@ func notPastLocks(ctx context.Context, server *pgx.ConnConfig, check func(contex
 	checking, end := context.WithCancelCause(ctx)
 	var watch sync.WaitGroup
 	watch.Go(func() {
-		for checking.Err() == nil {
-			select {
-			case <-checking.Done():
-			case <-time.After(time.Second):
-				// A server that does not answer is an error of the check.
-				if by, _ := pgstore.BlockedBy(checking, server); by != "" {
-					end(&postgres.LockError{By: by, Err: context.Canceled})
-				}
+		for retry.Sleep(checking, time.Second) == nil {
+			// A server that does not answer is an error of the check.
+			if by, _ := pgstore.BlockedBy(checking, server); by != "" {
+				end(&postgres.LockError{By: by, Err: context.Canceled})
 			}
 		}
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/retry"
 )
 
 // Dial returns a client when a broker has answered. The errors are those of Reach, and
@@ -113,19 +114,7 @@ const LimitsWithin = 3 * time.Second
 // AsksAgain waits after an error and reports whether to retry the request.
 func AsksAgain(ctx context.Context, began time.Time, tries int, err error) bool {
 	refused, ok := errors.AsType[*kerr.Error](err)
-	return ok && refused.Retriable && time.Since(began) < LimitsWithin && Pause(ctx, min(500*time.Millisecond, 25*time.Millisecond<<min(tries, 5)))
-}
-
-// Pause waits, and reports false if ctx ended first.
-func Pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return ok && refused.Retriable && time.Since(began) < LimitsWithin && retry.Sleep(ctx, retry.Backoff(tries, 25*time.Millisecond, 500*time.Millisecond)) == nil
 }
 
 // Lasting returns a context that ends a while later than ctx, for work that must be

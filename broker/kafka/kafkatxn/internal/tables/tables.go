@@ -16,6 +16,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/internal/rows"
 	"github.com/semel-dev/semel/stream"
 )
@@ -146,7 +147,7 @@ func (r *Reader) Run(ctx context.Context) error {
 			told = err.Error()
 			r.observe("a table is not read", err)
 		}
-		cluster.Pause(ctx, 100*time.Millisecond)
+		_ = retry.Sleep(ctx, 100*time.Millisecond)
 	}
 	return nil
 }

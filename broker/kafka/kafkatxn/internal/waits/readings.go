@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/internal/retry"
 )
 
 // Patience is how long a reading of the tables takes until it is reported.
@@ -63,7 +63,7 @@ func (r *Readings) Begin(ctx context.Context, read func(context.Context) error, 
 				told = true
 				stuck(err)
 			}
-			cluster.Pause(ctx, 100*time.Millisecond)
+			_ = retry.Sleep(ctx, 100*time.Millisecond)
 		}
 	}()
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/internal/retry"
 )
 
 // Restore fills queues with the records that waited when the last transaction of a group
@@ -109,10 +110,8 @@ func Stable(ctx context.Context, adm *kadm.Client, group string, topics []string
 			return committed, err
 		}
 		waiting()
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, time.Second) != nil {
 			return nil, ctx.Err()
-		case <-time.After(time.Second):
 		}
 	}
 }
