@@ -107,7 +107,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer waited.Stop()
 	defer func() {
 		// A service does not undo its work because its response is of no use.
-		if cause := recover(); cause != nil && !(cause == http.ErrAbortHandler && c.cut()) {
+		if cause := recover(); cause != nil && !(cause == http.ErrAbortHandler && c.wasCutOff()) {
 			panic(cause)
 		}
 	}()

@@ -254,9 +254,9 @@ func (c *recorder) trailers() {
 	}
 }
 
-// cut reports whether the response was cut off because it was of no use: it is not kept,
+// wasCutOff reports whether the response was cut off because it was of no use: it is not kept,
 // and the client has left. Then the request took effect, because its response had begun.
-func (c *recorder) cut() bool {
+func (c *recorder) wasCutOff() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.full || c.client != nil {

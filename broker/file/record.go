@@ -63,7 +63,7 @@ func (o *output) note(tx *logstore.Tx, ended bool) error {
 // coming that a crash may cut short. Both are durable when it returns, whatever
 // the store's Fsync.
 func (o *output) mark(ctx context.Context, store *logstore.Store, ended bool) error {
-	if err := o.cut(); err != nil {
+	if err := o.truncate(); err != nil {
 		return err
 	}
 	if err := o.sync(); err != nil {
@@ -195,7 +195,7 @@ func (o *output) resume(store *logstore.Store) (known bool, err error) {
 		o.length = size
 		return true, o.endLine()
 	}
-	return true, o.cut()
+	return true, o.truncate()
 }
 
 // positions returns the positions that the store has for the source.

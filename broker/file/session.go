@@ -237,7 +237,7 @@ func (s *Session) begin(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	}
-	if err := s.out.cut(); err != nil {
+	if err := s.out.truncate(); err != nil {
 		return pipeline.Unavailable(err, 0)
 	}
 	tx, err := s.store.Begin(ctx)
@@ -447,7 +447,7 @@ func (s *Session) Close(ctx context.Context) error {
 	if s.failed == nil && s.open == nil && s.sealing == nil {
 		errs = append(errs, s.out.mark(ctx, s.store, true))
 	} else {
-		errs = append(errs, s.failed, s.out.cut())
+		errs = append(errs, s.failed, s.out.truncate())
 	}
 	return errors.Join(append(errs, s.out.file.Close(), s.unlock.Close())...)
 }

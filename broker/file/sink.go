@@ -262,18 +262,18 @@ func (o *output) endLine() error {
 
 // write appends data. After an error none of it is in the file.
 func (o *output) write(data []byte) error {
-	if err := o.cut(); err != nil {
+	if err := o.truncate(); err != nil {
 		return err
 	}
 	if _, err := o.file.WriteAt(data, o.length); err != nil {
 		o.written = o.length + int64(len(data))
-		return errors.Join(fmt.Errorf("file: write %s: %w", o.path, err), o.cut())
+		return errors.Join(fmt.Errorf("file: write %s: %w", o.path, err), o.truncate())
 	}
 	return nil
 }
 
-// cut removes data that may be after the length.
-func (o *output) cut() error {
+// truncate removes data that may be after the length.
+func (o *output) truncate() error {
 	if o.written == o.length {
 		return nil
 	}

@@ -137,7 +137,7 @@ func (f *tail) read() ([]*pipeline.Item, error) {
 			return nil, f.tooLong(f.offset)
 		}
 		if whole > 0 {
-			items, used, err := f.cut(data[:whole])
+			items, used, err := f.makeItems(data[:whole])
 			if err != nil {
 				return nil, err
 			}
@@ -224,10 +224,10 @@ func (l *life) intact() bool {
 // line.
 const utf8Mark = "\ufeff"
 
-// cut makes items of lines and returns their total size. It stops before a line
+// makeItems makes items of lines and returns their total size. It stops before a line
 // that is too long, which is an error if it is the first. The bodies share the
 // memory of the lines.
-func (f *tail) cut(lines []byte) (items []*pipeline.Item, used int, err error) {
+func (f *tail) makeItems(lines []byte) (items []*pipeline.Item, used int, err error) {
 	if err := f.identify(); err != nil {
 		return nil, 0, err
 	}

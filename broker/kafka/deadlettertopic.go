@@ -669,7 +669,7 @@ func (s *settledLog) add(ctx context.Context, list []*pipeline.Parked, how pipel
 	for i, p := range list {
 		how.ID = p.ID
 		value, err := json.Marshal(settlement{
-			At: time.Now().UTC(), Pipeline: p.Pipeline, TopicID: s.of, Scope: cut(p.Key.Scope), Key: cut(p.Key.ID),
+			At: time.Now().UTC(), Pipeline: p.Pipeline, TopicID: s.of, Scope: shorten(p.Key.Scope), Key: shorten(p.Key.ID),
 			Settlement: how, ParkedFor: string(p.Reason),
 		})
 		if err != nil {
@@ -687,7 +687,7 @@ func (s *settledLog) add(ctx context.Context, list []*pipeline.Parked, how pipel
 	return nil
 }
 
-func cut(text string) string {
+func shorten(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxAuditText)], "\uFFFD")
 }
 

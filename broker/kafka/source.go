@@ -95,13 +95,13 @@ type SourceOptions struct {
 // that is not settled. Before it gives up a partition, it waits for the records in
 // progress and commits them.
 type Source struct {
-	opts   SourceOptions
-	client *kgo.Client
-	cut    context.CancelFunc // ends all requests of the client, even those that it waits for
-	stop   context.CancelFunc // ends the periodic commits
-	give   context.CancelFunc // cancels the commit in flight
-	done   chan struct{}      // closed after the last commit
-	idle   chan struct{}      // has room for one signal that a partition has caught up
+	opts       SourceOptions
+	client     *kgo.Client
+	disconnect context.CancelFunc // ends all requests of the client, even those that it waits for
+	stop       context.CancelFunc // ends the periodic commits
+	give       context.CancelFunc // cancels the commit in flight
+	done       chan struct{}      // closed after the last commit
+	idle       chan struct{}      // has room for one signal that a partition has caught up
 
 	unknown map[string]time.Time // since when; owned by the reading goroutine
 	ids     map[string]string    // the identities of topics; owned by the reading goroutine
@@ -140,8 +140,8 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	living, cut := context.WithCancel(context.Background())
-	s.cut = cut
+	living, disconnect := context.WithCancel(context.Background())
+	s.disconnect = disconnect
 	all := append([]kgo.Opt{kgo.FetchMaxWait(500 * time.Millisecond)}, o.Client...) // an added partition waits as long
 	all = append(all,
 		kgo.WithContext(living),
@@ -162,7 +162,7 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 	}
 	var err error
 	if s.client, err = kgo.NewClient(all...); err != nil {
-		cut()
+		disconnect()
 		return nil, fmt.Errorf("kafka: %w: %w", semel.ErrInvalidRequest, err)
 	}
 	if err := cluster.Reach(ctx, s.client); err != nil {
@@ -450,8 +450,8 @@ func (s *Source) Close(ctx context.Context) error {
 // close closes the client. When ctx ends, it cuts the connections, even if the client
 // waits for a broker to commit offsets of revoked partitions.
 func (s *Source) close(ctx context.Context) {
-	defer s.cut()
-	defer context.AfterFunc(ctx, s.cut)()
+	defer s.disconnect()
+	defer context.AfterFunc(ctx, s.disconnect)()
 	s.client.CloseAllowingRebalance()
 }
 

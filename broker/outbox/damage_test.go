@@ -351,7 +351,7 @@ func TestOutboxBelongsToOnePipeline(t *testing.T) {
 				}
 			}
 			a := must(start("a", "x"))
-			works(t, a, pool)
+			requireDelivery(t, a, pool)
 			var other *relay.PipelineError
 			if _, err := start("b", "x"); !errors.As(err, &other) || !errors.Is(err, semel.ErrInvalidRequest) || other.Bound != "a" || !strings.Contains(err.Error(), `DELETE FROM "public"."semel_outbox_pipeline"`) {
 				t.Errorf("another pipeline: %v", err)
@@ -362,7 +362,7 @@ func TestOutboxBelongsToOnePipeline(t *testing.T) {
 			}
 			second := must(start("a", "x"))
 			ends(second)
-			works(t, a, pool)
+			requireDelivery(t, a, pool)
 			ends(a)
 			if _, err := start("b", "x"); !errors.As(err, &other) {
 				t.Errorf("another pipeline, after the first ended: %v", err)
@@ -371,11 +371,11 @@ func TestOutboxBelongsToOnePipeline(t *testing.T) {
 				eventually(t, pool, unread)
 			}
 			a = must(start("a", "y")) // the target of the pipeline was changed
-			works(t, a, pool)
+			requireDelivery(t, a, pool)
 			ends(a)
 			exec(t, pool, "DELETE FROM semel_outbox_pipeline")
 			b := must(start("b", "y"))
-			works(t, b, pool)
+			requireDelivery(t, b, pool)
 			ends(b)
 			ends(must(start("", ""))) // a program that names no pipeline
 			eventually(t, pool, unread)
@@ -383,8 +383,8 @@ func TestOutboxBelongsToOnePipeline(t *testing.T) {
 	}
 }
 
-// works delivers a row.
-func works(t *testing.T, s pipeline.Source, pool *pgxpool.Pool) {
+// requireDelivery delivers a row.
+func requireDelivery(t *testing.T, s pipeline.Source, pool *pgxpool.Pool) {
 	t.Helper()
 	if err := write(t.Context(), pool, outbox.Message{Payload: []byte("x")}); err != nil {
 		t.Fatal(err)
@@ -405,7 +405,7 @@ func TestRelayStopsForAnotherPipeline(t *testing.T) {
 	pool := migrated(t, address)
 	s := open(t, address, &relay.Options{Lease: time.Second, Pipeline: "a"})
 	closeAfter(t, s)
-	works(t, s, pool)
+	requireDelivery(t, s, pool)
 	exec(t, pool, "UPDATE semel_outbox_pipeline SET pipeline = 'b'")
 	eventually(t, pool, "SELECT count(owner) = 0 FROM semel_outbox_shards")
 	var other *relay.PipelineError
@@ -413,5 +413,5 @@ func TestRelayStopsForAnotherPipeline(t *testing.T) {
 		t.Errorf("ready: %v", err)
 	}
 	exec(t, pool, "UPDATE semel_outbox_pipeline SET pipeline = 'a'")
-	works(t, s, pool)
+	requireDelivery(t, s, pool)
 }

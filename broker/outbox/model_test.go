@@ -240,7 +240,7 @@ func (h *history) step() {
 	case n < 98:
 		h.hold(r)
 	default:
-		h.come()
+		h.makeDue()
 	}
 }
 
@@ -349,8 +349,8 @@ func (h *history) end(i int, prepare, roll bool) {
 	}
 }
 
-// come lets the time of a row come.
-func (h *history) come() {
+// makeDue lets the time of a row come.
+func (h *history) makeDue() {
 	for _, id := range slices.Sorted(maps.Keys(h.rows)) {
 		if row := h.rows[id]; row.later && !row.due && row.committed {
 			row.due = true

@@ -45,7 +45,7 @@ func TestEachAnswerHasAMeaning(t *testing.T) {
 			} else {
 				p.deaf.Store(true)
 			}
-			time.AfterFunc(200*time.Millisecond, p.cut)
+			time.AfterFunc(200*time.Millisecond, p.disconnect)
 			return peertest.DeliverOne(t, s, "{}")
 		}
 	}
@@ -54,7 +54,7 @@ func TestEachAnswerHasAMeaning(t *testing.T) {
 			p := newProxy(t, addr)
 			s := sink(t, p.Addr().String(), rabbitmq.SinkOptions{RoutingKey: queue(t, nil)})
 			_ = p.Close()
-			p.cut()
+			p.disconnect()
 			for deadline := time.Now().Add(time.Minute); s.Ready(t.Context()) == nil && time.Now().Before(deadline); {
 			}
 			return peertest.DeliverOne(t, s, "{}")

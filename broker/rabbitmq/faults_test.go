@@ -44,7 +44,7 @@ func newProxy(t *testing.T, target string) *proxy {
 	p.running.Go(p.serve)
 	t.Cleanup(func() {
 		_ = listener.Close() // ends serve
-		p.cut()
+		p.disconnect()
 		p.running.Wait()
 	})
 	return p
@@ -86,8 +86,8 @@ func (p *proxy) copy(to, from net.Conn, dropping *atomic.Bool) {
 	}
 }
 
-// cut closes all connections.
-func (p *proxy) cut() {
+// disconnect closes all connections.
+func (p *proxy) disconnect() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, conn := range p.open {
@@ -274,7 +274,7 @@ func TestFaults(t *testing.T) {
 		items := source.read(5)
 		p.deaf.Store(true)
 		source.ack(items)
-		p.cut()
+		p.disconnect()
 		p.deaf.Store(false)
 		source.ack(source.read(5))
 		if err := source.Close(t.Context()); err != nil {
@@ -302,7 +302,7 @@ func TestFaults(t *testing.T) {
 		}()
 		source := open(t, &rabbitmq.SourceOptions{Client: client(server), Queue: queue})
 		source.read(1) // the server has the message
-		p.cut()
+		p.disconnect()
 		<-publishing
 		if !errors.Is(m.Err, semel.ErrOutcomeUnknown) {
 			t.Errorf("the error is %v", m.Err)

@@ -40,8 +40,8 @@ func entryWith(code string, fault bool) http.HandlerFunc {
 
 const html = "<html><body><h1>503 Service Unavailable</h1></body></html>"
 
-// cut closes the connection after some bytes of an answer that announces more.
-func cut(text string) http.HandlerFunc {
+// cutOff closes the connection after some bytes of an answer that announces more.
+func cutOff(text string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		conn, _, err := w.(http.Hijacker).Hijack()
 		if err != nil {
@@ -104,8 +104,8 @@ func TestEachAnswerHasAMeaning(t *testing.T) {
 		{Name: "503 `ServiceUnavailable`", Means: peertest.Server, Deliver: deliver(errorOf(503, "ServiceUnavailable"))},
 		{Name: "a page of a proxy with 5xx", Means: peertest.ServerInDoubt, Deliver: deliver(answerWith(503, html))},
 		{Name: "a page of a proxy with 200", Means: peertest.ServerInDoubt, Deliver: deliver(answerWith(200, html))},
-		{Name: "a cut connection", Means: peertest.ServerInDoubt, Deliver: deliver(cut(""))},
-		{Name: "half an answer", Means: peertest.ServerInDoubt, Deliver: deliver(cut("HTTP/1.1 200 OK\r\nContent-Type: application/x-amz-json-1.0\r\nContent-Length: 500\r\n\r\n{\"Succ"))},
+		{Name: "a cut connection", Means: peertest.ServerInDoubt, Deliver: deliver(cutOff(""))},
+		{Name: "half an answer", Means: peertest.ServerInDoubt, Deliver: deliver(cutOff("HTTP/1.1 200 OK\r\nContent-Type: application/x-amz-json-1.0\r\nContent-Length: 500\r\n\r\n{\"Succ"))},
 		{Name: "an answer without the message", Means: peertest.ServerInDoubt, Deliver: deliver(answerWith(200, "{}"))},
 		{Name: "`InternalError` for one message", Means: peertest.ServerInDoubt, Deliver: deliver(entryWith("InternalError", false))},
 		{Name: "`ThrottlingException`, `KmsThrottled` or `AccessDenied` for one message", Means: peertest.Server, Deliver: peertest.Same(deliver(entryWith("ThrottlingException", true)), deliver(entryWith("KmsThrottled", true)), deliver(entryWith("AccessDenied", true)))},
@@ -120,8 +120,8 @@ func TestASourceSurvivesEachAnswer(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]http.HandlerFunc{
 		"error": errorOf(500, "InternalError"), "busy": errorOf(503, "ServiceUnavailable"), "denied": errorOf(400, "AccessDeniedException"),
-		"page": answerWith(503, html), "page with 200": answerWith(200, html), "cut": cut(""),
-		"half": cut("HTTP/1.1 200 OK\r\nContent-Type: application/x-amz-json-1.0\r\nContent-Length: 500\r\n\r\n{\"Mess"),
+		"page": answerWith(503, html), "page with 200": answerWith(200, html), "cut": cutOff(""),
+		"half": cutOff("HTTP/1.1 200 OK\r\nContent-Type: application/x-amz-json-1.0\r\nContent-Length: 500\r\n\r\n{\"Mess"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -14,8 +14,8 @@ import (
 
 // The items about what is kept and replayed.
 
-// does returns the query with header lines of the answer.
-func does(headers ...string) string {
+// headerQuery returns the query with header lines of the answer.
+func headerQuery(headers ...string) string {
 	var words []string
 	for _, line := range headers {
 		words = append(words, "header="+url.QueryEscape(line))
@@ -96,7 +96,7 @@ func (c *check) marker(ctx context.Context) {
 	const origin = "https://a.example"
 	r := request{
 		key: c.newKey(), header: http.Header{"Origin": {origin}, c.Marker: {"true"}},
-		does: does(c.Marker+": true", "Access-Control-Allow-Origin: "+origin),
+		does: headerQuery(c.Marker+": true", "Access-Control-Allow-Origin: "+origin),
 	}
 	first := c.first(ctx, r)
 	if c.marked(first) {
@@ -155,7 +155,7 @@ func (c *check) contentHeaders(ctx context.Context) {
 	}
 	old := time.Date(2015, 1, 1, 0, 0, 0, 0, time.UTC)
 	lines = append(lines, "Date: "+old.Format(http.TimeFormat))
-	r := request{key: c.newKey(), does: "status=201&" + does(lines...)}
+	r := request{key: c.newKey(), does: "status=201&" + headerQuery(lines...)}
 	again := c.again(ctx, c.first(ctx, r), r)
 	for name, values := range want {
 		if !slices.Equal(again.header[name], values) {
@@ -168,7 +168,7 @@ func (c *check) contentHeaders(ctx context.Context) {
 }
 
 func (c *check) sessionHeaders(ctx context.Context) {
-	r := request{key: c.newKey(), does: does(
+	r := request{key: c.newKey(), does: headerQuery(
 		"Set-Cookie: session=secret", "Connection: X-Secret", "X-Secret: 1", `Alt-Svc: h3=":443"`, "Keep-Alive: timeout=5", "Proxy-Authenticate: Basic",
 	)}
 	again := c.again(ctx, c.first(ctx, r), r)
@@ -181,7 +181,7 @@ func (c *check) sessionHeaders(ctx context.Context) {
 
 func (c *check) origins(ctx context.Context) {
 	const one, two = "https://a.example", "https://b.example"
-	r := request{key: c.newKey(), header: http.Header{"Origin": {one}}, does: does("Access-Control-Allow-Origin: "+one, "Access-Control-Allow-Credentials: true")}
+	r := request{key: c.newKey(), header: http.Header{"Origin": {one}}, does: headerQuery("Access-Control-Allow-Origin: "+one, "Access-Control-Allow-Credentials: true")}
 	first := c.first(ctx, r)
 	r.header = http.Header{"Origin": {two}}
 	if again := c.again(ctx, first, r); again.header.Get("Access-Control-Allow-Origin") == one {

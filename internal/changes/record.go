@@ -160,16 +160,16 @@ type Record struct {
 	Entries []byte
 	start   int // of Entries
 	count   int
-	cut     Cut
+	split   Split
 }
 
-// Cut cuts an entry off the start of bytes, and reports whether there is one. The id says
+// Split cuts an entry off the start of bytes, and reports whether there is one. The id says
 // what changed.
-type Cut func(entries []byte) (id, rest []byte, ok bool)
+type Split func(entries []byte) (id, rest []byte, ok bool)
 
-// Parse reads a record of a form, whose entries cut finds. Its error is ErrRecord. Of a
+// Parse reads a record of a form, whose entries split finds. Its error is ErrRecord. Of a
 // record of another form it reads only what a barrier has.
-func Parse(form Form, value []byte, cut Cut) (r Record, err error) {
+func Parse(form Form, value []byte, split Split) (r Record, err error) {
 	if len(value) < Kept.HeaderSize() || value[1] < kindBarrier || value[1] > kindMixed {
 		return r, ErrRecord
 	}
@@ -177,7 +177,7 @@ func Parse(form Form, value []byte, cut Cut) (r Record, err error) {
 	if len(of.numbers(&r.Progress)) == 0 || len(value) < of.HeaderSize() {
 		return r, ErrRecord
 	}
-	r.Topic, r.cut = ID(value[24:40]), cut
+	r.Topic, r.split = ID(value[24:40]), split
 	if barrier {
 		r.Nonce = ID(value[8:24])
 	}
@@ -210,7 +210,7 @@ func Parse(form Form, value []byte, cut Cut) (r Record, err error) {
 	r.Entries = value[r.start:]
 	for rest := r.Entries; len(rest) > 0; r.count++ {
 		var ok bool
-		if _, rest, ok = cut(rest); !ok {
+		if _, rest, ok = split(rest); !ok {
 			return r, ErrRecord
 		}
 	}
@@ -232,7 +232,7 @@ func (r *Record) Only(ids []string) {
 	all := r.Entries
 	r.Entries, r.count = nil, 0
 	for len(all) > 0 {
-		id, rest, _ := r.cut(all) // Parse has checked them
+		id, rest, _ := r.split(all) // Parse has checked them
 		if slices.Contains(ids, string(id)) {
 			r.Entries = append(r.Entries, all[:len(all)-len(rest)]...)
 			r.count++

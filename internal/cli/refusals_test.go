@@ -177,18 +177,18 @@ func rabbitRefusals(t *testing.T) (list []refusal) {
 			}
 			all(t)
 			r := refusal{name: "RabbitMQ " + what + ", " + end, permit: all}
-			cut := func(t *testing.T) { api(t, http.MethodDelete, "connections/username/"+user, "") }
+			disconnect := func(t *testing.T) { api(t, http.MethodDelete, "connections/username/"+user, "") }
 			switch what {
 			case "password":
 				r.refuse = func(t *testing.T) {
 					api(t, http.MethodPut, "users/"+user, `{"password":"wrong","tags":""}`)
-					cut(t)
+					disconnect(t)
 				}
 				r.words = []string{"the servers refuse this user and password: correct " + end + ".rabbitmq.username and password"}
 			case "right":
 				r.refuse = func(t *testing.T) {
 					api(t, http.MethodPut, "permissions/"+host+"/"+user, `{"configure":"","write":"","read":""}`)
-					cut(t)
+					disconnect(t)
 				}
 				r.words = []string{"ACCESS_REFUSED", "grant the user this right with rabbitmqctl set_permissions"}
 			default:
@@ -223,7 +223,7 @@ func (l *cutListener) Accept() (net.Conn, error) {
 	return conn, err
 }
 
-func (l *cutListener) cut() {
+func (l *cutListener) disconnect() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, conn := range l.conns {
@@ -286,7 +286,7 @@ func kafkaRefusals(t *testing.T) (list []refusal) {
 			var fault *kfake.FaultHandle // a fake broker only closes the connection
 			r.refuse = func(*testing.T) {
 				fault = cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.SASLAuthenticate}, Err: kerr.SaslAuthenticationFailed, TopLevel: true, Count: -1})
-				listener.cut()
+				listener.disconnect()
 			}
 			r.permit = func(*testing.T) { fault.Remove() }
 		} else {
@@ -297,7 +297,7 @@ func kafkaRefusals(t *testing.T) (list []refusal) {
 				if made, err := admin.CreateACLs(t.Context(), denied()); err != nil || made[0].Err != nil {
 					t.Fatal(err, made)
 				}
-				listener.cut() // what a broker has decided for a running fetch session stays
+				listener.disconnect() // what a broker has decided for a running fetch session stays
 			}
 			r.permit = func(t *testing.T) {
 				if gone, err := admin.DeleteACLs(t.Context(), denied()); err != nil || gone[0].Err != nil {

@@ -142,7 +142,7 @@ func (o *output) begin(header []byte) error {
 		o.content = o.base
 	}
 	if o.path != "" {
-		if err := o.cut(); err != nil {
+		if err := o.truncate(); err != nil {
 			return o.explain(err)
 		}
 		if _, err := o.file.Seek(o.base, io.SeekStart); err != nil {
@@ -157,9 +157,9 @@ func (o *output) begin(header []byte) error {
 	return o.put(header)
 }
 
-// cut cuts the file to its base. It leaves alone a file that ends there: ext4 writes
+// truncate cuts the file to its base. It leaves alone a file that ends there: ext4 writes
 // a file that was cut to nothing to the disk when it is closed, and close waits.
-func (o *output) cut() error {
+func (o *output) truncate() error {
 	info, err := o.file.Stat()
 	if err != nil || info.Size() == o.base {
 		return err

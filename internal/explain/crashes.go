@@ -250,7 +250,7 @@ func (e *explainer) windowFailures(add func(at, then string)) {
 		add("no more records come", "windows that are open stay open until "+e.newer()+" newer (idle: forever)")
 		return
 	}
-	add("no more records come", e.quiet(agg.Idle)+", each window is closed if its end is at least idle + grace + "+schema.Duration(stream.ClockMargin)+" ago"+
+	add("no more records come", e.idleCondition(agg.Idle)+", each window is closed if its end is at least idle + grace + "+schema.Duration(stream.ClockMargin)+" ago"+
 		". If the topic has message.timestamp.type=LogAppendTime, no later record is older. With CreateTime, a record that its producer holds back for longer than grace and idle is late")
 }
 
@@ -281,8 +281,8 @@ func (e *explainer) newest() string {
 	return "newest of its partition"
 }
 
-// quiet says when the clock counts instead of records.
-func (e *explainer) quiet(idle time.Duration) string {
+// idleCondition says when the clock counts instead of records.
+func (e *explainer) idleCondition(idle time.Duration) string {
 	if e.source.Repartition != "" {
 		return "if all records of a partition of the input were read and no new one comes for " + schema.Duration(idle) + " (idle), the other partitions decide; if no partition gets new records"
 	}
@@ -313,7 +313,7 @@ func (e *explainer) keepFailures(add func(at, then string)) {
 		add("no more records come", "records are held until "+e.newer()+" newer (idle: forever)")
 		return
 	}
-	add("no more records come", e.quiet(k.Idle)+", each held record takes effect if its time or the end of its window is at least idle + grace + "+schema.Duration(stream.ClockMargin)+" ago"+
+	add("no more records come", e.idleCondition(k.Idle)+", each held record takes effect if its time or the end of its window is at least idle + grace + "+schema.Duration(stream.ClockMargin)+" ago"+
 		". If the topic has message.timestamp.type=LogAppendTime, no later record is older by the record's own time. With CreateTime, or times in the body, a record that its producer holds back for longer than grace and idle is late")
 }
 

@@ -95,9 +95,9 @@ func (m *model) groups() (list [][]int, deadlines []int64) {
 	return list, deadlines
 }
 
-// quiet moves the watermark by the clock, if something becomes due. It does not if something
+// advanceIdle moves the watermark by the clock, if something becomes due. It does not if something
 // is due already.
-func (m *model) quiet(to int64) bool {
+func (m *model) advanceIdle(to int64) bool {
 	_, deadlines := m.groups()
 	if len(deadlines) == 0 || slices.Min(deadlines) <= m.watermark || slices.Min(deadlines) > to {
 		return false
@@ -216,8 +216,8 @@ func (c *changelog) write(t *testing.T) {
 	}
 }
 
-// cut deletes the records before an offset.
-func (c *changelog) cut(at int64) { c.first, c.records = at, c.records[at-c.first:] }
+// deleteBefore deletes the records before an offset.
+func (c *changelog) deleteBefore(at int64) { c.first, c.records = at, c.records[at-c.first:] }
 
 // restored builds a state from the stored records. The copy on disk may be lost.
 func (c *changelog) restored(t *testing.T, rule Rule) *State {
@@ -314,7 +314,7 @@ func (b *bounded) check(t *testing.T, s *State, log *changelog, written [][]byte
 	t.Helper()
 	b.state, b.longest = max(b.state, s.Bytes()), max(b.longest, int64(len(slices.Concat(written...))))
 	if b.pending > log.first { // the brokers delete later, or the process ends before
-		log.cut(b.pending)
+		log.deleteBefore(b.pending)
 	}
 	if cut, ok := s.Cut(); ok && random.IntN(4) > 0 {
 		b.pending = cut
@@ -418,7 +418,7 @@ func hold(t *testing.T, rule Rule, onDisk bool, seed uint64) (h history) {
 		}
 		if random.IntN(20) == 0 {
 			now += 100
-			if want := trial.quiet(now - rule.Grace - 5); s.Quiet(now, 5) != want || want && !s.Due() {
+			if want := trial.advanceIdle(now - rule.Grace - 5); s.Quiet(now, 5) != want || want && !s.Due() {
 				t.Fatalf("Quiet does not report %t, or nothing is due", want)
 			}
 			rises()
@@ -593,7 +593,7 @@ func TestAChangelogIsBoundedWhileVersionsStay(t *testing.T) {
 		size := len(slices.Concat(written...))
 		all, longest = all+size, max(longest, size)
 		if cut, ok := s.Cut(); ok && random.IntN(3) > 0 {
-			log.cut(cut)
+			log.deleteBefore(cut)
 		}
 		if most := testSlack + 4*s.Bytes() + 2*int64(longest); s.log.Size() > most {
 			t.Fatalf("transaction %d: the changelog has %d bytes, and the state %d", i, s.log.Size(), s.Bytes())

@@ -79,8 +79,8 @@ func (c *changelog) write(t *testing.T, s *State) {
 	}
 }
 
-// cut deletes the records before an offset.
-func (c *changelog) cut(at int64) { c.first, c.records = at, c.records[at-c.first:] }
+// deleteBefore deletes the records before an offset.
+func (c *changelog) deleteBefore(at int64) { c.first, c.records = at, c.records[at-c.first:] }
 
 // fresh returns an empty state.
 func (c *changelog) fresh() *State {

@@ -151,8 +151,8 @@ func (m *model) toSession(in input) bool {
 	return true
 }
 
-// quiet moves the watermark by the clock, if a window is then due.
-func (m *model) quiet(read int64) {
+// advanceIdle moves the watermark by the clock, if a window is then due.
+func (m *model) advanceIdle(read int64) {
 	to := read - m.grace - stream.ClockMargin.Milliseconds()
 	for _, w := range m.wins {
 		if !w.emitted && w.end <= to {
@@ -345,7 +345,7 @@ func run(t *testing.T, agg *stream.Aggregate, seed uint64, rounds, most int, ord
 			rises()
 		}
 		if quiet > 0 {
-			trial.quiet(quiet)
+			trial.advanceIdle(quiet)
 			live.state.Quiet(quiet)
 			rises()
 		}
@@ -410,7 +410,7 @@ func run(t *testing.T, agg *stream.Aggregate, seed uint64, rounds, most int, ord
 			records.commit(t, live.state, written)
 		}
 		if pending > 0 { // the brokers delete later, or the process ends before
-			records.cut(pending)
+			records.deleteBefore(pending)
 			pending = 0
 		}
 		if records.useless > records.first && random.IntN(4) > 0 {

@@ -65,7 +65,7 @@ func TestAChangelogIsBoundedWhileWindowsStayOpen(t *testing.T) {
 				}
 				ends := random.IntN(50)
 				if ends != 0 {
-					log.cut(log.useless)
+					log.deleteBefore(log.useless)
 				}
 				if ends < 2 {
 					before := dump(t, s)

@@ -99,7 +99,7 @@ func TestLostEndOfAKilledStoreIsRefusedUpToItsLastOpen(t *testing.T) {
 		{"all records", headerSize, true},
 	} {
 		left := killed.Survive(faultfs.Everything, nil)
-		cut(t, left, name, c.end)
+		truncate(t, left, name, c.end)
 		s, err := openFault(t, left)
 		if errors.Is(err, semel.ErrCorrupt) != c.corrupt || err != nil && !c.corrupt {
 			t.Errorf("without %s: Open: %v, refused: want %t", c.what, err, c.corrupt)
@@ -202,8 +202,8 @@ func TestCloseOnAFullDiskSaysWhatIsMissing(t *testing.T) {
 	wantAll(t, claimDone(t, s, 0, 100, semel.Forever), semel.Duplicate)
 }
 
-// cut durably truncates a file.
-func cut(t *testing.T, disk *faultfs.FS, name string, end int) {
+// truncate durably truncates a file.
+func truncate(t *testing.T, disk *faultfs.FS, name string, end int) {
 	t.Helper()
 	f, err := disk.Open(name)
 	if err == nil {

@@ -137,7 +137,7 @@ func TestCrossedTakeOversDoNotDeadlock(t *testing.T) {
 }
 
 // locked holds a key in its own transaction until the test releases it.
-func locked(t *testing.T, b *bundle, n int) (letGo func(commit bool)) {
+func locked(t *testing.T, b *bundle, n int) (endTransaction func(commit bool)) {
 	t.Helper()
 	tx := b.begin()
 	answers := make([]semel.ClaimAnswer, 1)
@@ -162,7 +162,7 @@ func TestKeyHeldByATransactionIsInFlightAndHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	const wait = 400 * time.Millisecond
 	b := opened(t, &Options{LockWait: wait})
-	letGo := locked(t, b, 77)
+	endTransaction := locked(t, b, 77)
 	began := time.Now()
 	all := make([]int, 200)
 	for i := range all {
@@ -184,7 +184,7 @@ func TestKeyHeldByATransactionIsInFlightAndHoldsUpNoOther(t *testing.T) {
 			t.Errorf("key %d is %s of %q, %v, want %s of %q", i, a.Decision, a.Holder, a.Err, want, holder)
 		}
 	}
-	letGo(true)
+	endTransaction(true)
 	b.want(semel.Duplicate, 77)
 }
 
@@ -195,7 +195,7 @@ func TestClaimWaitsForATransactionThatEnds(t *testing.T) {
 		want   semel.Decision
 	}{{true, semel.Duplicate}, {false, semel.Fresh}} {
 		b := opened(t, &Options{LockWait: 20 * time.Second})
-		letGo := locked(t, b, 1)
+		endTransaction := locked(t, b, 1)
 		decided := make(chan semel.Decision)
 		go func() {
 			answers, err := b.ask(context.Background(), 1)
@@ -205,7 +205,7 @@ func TestClaimWaitsForATransactionThatEnds(t *testing.T) {
 			decided <- answers[0].Decision
 		}()
 		eventually(t, "the claim waits", func() bool { return waiting(t, b.pool) == 1 })
-		letGo(c.commit)
+		endTransaction(c.commit)
 		if got := <-decided; got != c.want {
 			t.Errorf("after a transaction ends (committed: %t) the claim is %s, want %s", c.commit, got, c.want)
 		}

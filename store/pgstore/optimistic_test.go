@@ -358,7 +358,7 @@ func TestCrossedOptimisticInsertsDoNotDeadlock(t *testing.T) {
 func TestAnOptimisticInsertWaitsForAKeyNoLongerThanItMay(t *testing.T) {
 	t.Parallel()
 	b := opened(t, &Options{LockWait: 200 * time.Millisecond})
-	letGo := locked(t, b, 77)
+	endTransaction := locked(t, b, 77)
 	all := make([]int, 200)
 	for i := range all {
 		all[i] = i
@@ -376,6 +376,6 @@ func TestAnOptimisticInsertWaitsForAKeyNoLongerThanItMay(t *testing.T) {
 			t.Errorf("key %d is %s, %v, want %s", i, a.Decision, a.Err, want)
 		}
 	}
-	letGo(true)
+	endTransaction(true)
 	claimed(t, b.Store, doneRequests(all), semel.Duplicate)
 }

@@ -43,9 +43,9 @@ func newFaulty(store *memstore.Store) *faulty {
 }
 
 // is sets the fault of all calls.
-func (f *faulty) is(next fault) { f.does(func(string) fault { return next }) }
+func (f *faulty) is(next fault) { f.setFaults(func(string) fault { return next }) }
 
-func (f *faulty) does(next func(verb string) fault) {
+func (f *faulty) setFaults(next func(verb string) fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fault = next

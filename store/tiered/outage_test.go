@@ -174,7 +174,7 @@ func TestWaitEndsWithItsCaller(t *testing.T) {
 		// The first answer was lost, and the later calls were never executed.
 		// It stays unknown what the first call changed.
 		first := true
-		b.durable.does(func(string) fault {
+		b.durable.setFaults(func(string) fault {
 			if first {
 				first = false
 				return mute
@@ -249,7 +249,7 @@ func TestPassRunsEffectsAndRemembersNothing(t *testing.T) {
 func TestPassAsksADeadStoreOnceForEachPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, tiered.Options{OnOutage: tiered.Pass})
-		b.durable.does(func(string) fault {
+		b.durable.setFaults(func(string) fault {
 			time.Sleep(100 * time.Millisecond)
 			return mute
 		})

@@ -144,7 +144,7 @@ func (w *world) disturb(ctx context.Context, l *faulty, random *rand.Rand) {
 		share := random.IntN(100)
 		var mu sync.Mutex // guards calls; they are concurrent
 		calls := rand.New(rand.NewPCG(random.Uint64(), 0))
-		l.does(func(verb string) fault {
+		l.setFaults(func(verb string) fault {
 			mu.Lock()
 			defer mu.Unlock()
 			if only != "" && only != verb || calls.IntN(100) < share {

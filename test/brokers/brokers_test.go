@@ -365,10 +365,10 @@ func (r *run) happen(ctx context.Context, event string) {
 	case cut: // what the program has sent arrives in part, and answers do not
 		if r.confirmed {
 			r.repeats += r.underWay
-			r.cutter.cut(1 + r.random.IntN(3000))
+			r.cutter.disconnect(1 + r.random.IntN(3000))
 			return
 		}
-		r.cutter.cut(1 + r.random.IntN(200)) // a few acknowledgements
+		r.cutter.disconnect(1 + r.random.IntN(200)) // a few acknowledgements
 	case slowness:
 		held := make(chan struct{})
 		r.journal.do(func() { r.journal.hold, r.journal.held = r.patience+time.Second, held })

@@ -34,7 +34,7 @@ func newCutter(t *testing.T, upstream string) *cutter {
 	})
 	t.Cleanup(func() {
 		listener.Close()
-		c.cut(0)
+		c.disconnect(0)
 		serving.Wait()
 	})
 	return c
@@ -49,9 +49,9 @@ func (c *cutter) count() int {
 	return c.cuts
 }
 
-// cut ends all connections as soon as so many bytes have passed to the broker. The
+// disconnect ends all connections as soon as so many bytes have passed to the broker. The
 // program learns nothing of what arrived: answers do not pass any more.
-func (c *cutter) cut(after int) {
+func (c *cutter) disconnect(after int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for conn := range c.open {

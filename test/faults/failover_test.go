@@ -250,7 +250,7 @@ func TestFailoverToASynchronousStandbyLosesNothing(t *testing.T) {
 	stop := l.start()
 	eventually(t, "work goes on", func() bool { return l.waves.Load() >= 3 })
 	p.failOver()
-	l.quiet()
+	l.waitForIdle()
 	stop()
 	if failed, _ := l.noticed(); failed == 0 {
 		t.Error("no call failed: the failover did not reach the work")

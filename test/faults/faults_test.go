@@ -291,7 +291,7 @@ func TestHurtServersBreakNoPromise(t *testing.T) {
 				for _, h := range todo {
 					l.noticed()
 					proof := h.happen(h.at)
-					l.quiet()
+					l.waitForIdle()
 					failed, slowest := l.noticed()
 					t.Logf("%s: %s: %s; %d calls failed, the slowest delivery took %v", h.what, h.name, proof, failed, slowest.Round(time.Millisecond))
 					// What is above the durable store may fail unnoticed.

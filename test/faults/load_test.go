@@ -126,9 +126,9 @@ func (l *load) start() (stop func()) {
 	return stop
 }
 
-// quiet waits until the work in progress, and one whole wave after it, has ended. No
+// waitForIdle waits until the work in progress, and one whole wave after it, has ended. No
 // earlier work is then left.
-func (l *load) quiet() {
+func (l *load) waitForIdle() {
 	l.t.Helper()
 	began, enough := time.Now(), l.waves.Load()+2
 	within(l.t, loadLease+grace, "work continues after the faults", func() bool { return l.waves.Load() >= enough })

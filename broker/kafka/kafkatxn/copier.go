@@ -30,10 +30,10 @@ type copier struct {
 	name string
 	to   string // the topic between the stages
 
-	client *kgo.GroupTransactSession
-	cut    context.CancelFunc
-	limits cluster.Limits // of the client
-	tooBig int            // consecutive transactions that brokers refused for a size
+	client     *kgo.GroupTransactSession
+	disconnect context.CancelFunc
+	limits     cluster.Limits // of the client
+	tooBig     int            // consecutive transactions that brokers refused for a size
 	// lost says that the group took a partition, so the open transaction cannot commit.
 	lost atomic.Bool
 
@@ -104,8 +104,8 @@ func (c *copier) live(ctx context.Context) (err error) {
 			c.lost.Store(true)
 		}
 	}
-	c.does("the assignment of partitions by the group", 0)
-	defer c.does("", 0)
+	c.waitsFor("the assignment of partitions by the group", 0)
+	defer c.waitsFor("", 0)
 	c.limits = *c.t.limits.Load()
 	more := append(c.t.opts.Reset.Options(), kgo.ConsumeTopics(c.t.opts.Inputs...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerBatchMaxBytesFn(c.limits.Client),
@@ -114,9 +114,9 @@ func (c *copier) live(ctx context.Context) (err error) {
 		// The end of an origin may be a marker, and windows wait for new partitions.
 		more = append(more, kgo.KeepControlRecords(), kgo.MetadataMaxAge(time.Minute))
 	}
-	c.client, c.cut, err = c.t.join(ctx, c.t.opts.copyGroup(), c.name, more)
+	c.client, c.disconnect, err = c.t.join(ctx, c.t.opts.copyGroup(), c.name, more)
 	if c.client != nil {
-		defer closeWithin(leaveTime, c.client, c.cut)
+		defer closeWithin(leaveTime, c.client, c.disconnect)
 	}
 	if err == nil {
 		err = c.loop(ctx, last)
@@ -166,8 +166,8 @@ func (c *copier) loop(ctx, last context.Context) error {
 		}
 		if fetches.NumRecords() == 0 && !c.tells() {
 			if joined(c.client) {
-				c.t.health.Works(c.name)
-				c.does("", 0)
+				c.t.health.Succeeded(c.name)
+				c.waitsFor("", 0)
 			}
 			continue
 		}
@@ -186,8 +186,8 @@ func (c *copier) forget() {
 	}
 }
 
-// see notes the time of a record of an origin, unless the time is too far from the clock.
-func (c *copier) see(origin cluster.Partition, when int64, now time.Time) {
+// noteTime notes the time of a record of an origin, unless the time is too far from the clock.
+func (c *copier) noteTime(origin cluster.Partition, when int64, now time.Time) {
 	if c.times != nil && when <= now.Add(c.t.opts.maxAhead()).UnixMilli() && c.t.opts.checkPast(when, now.UnixMilli()) == nil {
 		c.news = c.times.See(origin, when) || c.news
 	}
@@ -210,8 +210,8 @@ func (c *copier) tell(ctx context.Context) {
 	c.told, c.news = time.Now(), false
 }
 
-// does notes what the copier waits for; "" means nothing.
-func (c *copier) does(what string, records int) { c.t.health.Does(c.name, what, records) }
+// waitsFor notes what the copier waits for; "" means nothing.
+func (c *copier) waitsFor(what string, records int) { c.t.health.WaitsFor(c.name, what, records) }
 
 func (c *copier) poll(ctx context.Context, most time.Duration) kgo.Fetches {
 	ctx, cancel := context.WithTimeout(ctx, most)
@@ -242,7 +242,7 @@ func (c *copier) transact(ctx, calls, last context.Context, fetches kgo.Fetches)
 		return fmt.Errorf("kafka: begin: %w", err)
 	}
 	for {
-		c.does("the brokers to write copies", c.records+fetches.NumRecords())
+		c.waitsFor("the brokers to write copies", c.records+fetches.NumRecords())
 		if err := c.copy(ctx, calls, last, fetches); err != nil {
 			c.rewind(last)
 			return err
@@ -276,7 +276,7 @@ func (c *copier) transact(ctx, calls, last context.Context, fetches kgo.Fetches)
 	if c.lost.Load() {
 		return c.rewind(last)
 	}
-	c.does("the commit of a Kafka transaction", c.records)
+	c.waitsFor("the commit of a Kafka transaction", c.records)
 	committed, err := c.client.End(cluster.Committing(last, nil, c.notes(), c.rest), kgo.TryCommit)
 	if err == nil && !committed {
 		err = errAgain // it may have committed, even if the client reports otherwise
@@ -290,7 +290,7 @@ func (c *copier) transact(ctx, calls, last context.Context, fetches kgo.Fetches)
 	c.budget.Committed()
 	c.t.health.Committed(c.records)
 	c.records, c.tooBig = 0, 0
-	c.t.health.Works(c.name)
+	c.t.health.Succeeded(c.name)
 	c.asides.Report(c.t.observe)
 	return nil
 }
@@ -328,7 +328,7 @@ func (c *copier) copy(ctx, calls, last context.Context, fetches kgo.Fetches) err
 		if errors.Is(stopped, errAgain) {
 			return stopped
 		}
-		c.see(cluster.Partition{Topic: r.Topic, Number: r.Partition}, when, now)
+		c.noteTime(cluster.Partition{Topic: r.Topic, Number: r.Partition}, when, now)
 		from := *r
 		copies.Wrap(r, c.to, partition, id, now)
 		out, err := r, c.t.raised(last, c.limits, &c.askedLimits, c.limits.Check(c.to, r))

@@ -46,7 +46,7 @@ func (w *worker) keep(ctx context.Context, p *part, r *kgo.Record, offset int64,
 		return w.newest(ctx, p, r, id.ID, now)
 	}
 	when := w.when
-	if !p.slot.windows.see(r, when, now) {
+	if !p.slot.windows.noteTime(r, when, now) {
 		return w.park(ctx, r, pipeline.Park, pipeline.ReasonPermanent, 1, w.opts.aheadOf(when, now))
 	}
 	if k.First != nil {

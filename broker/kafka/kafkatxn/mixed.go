@@ -32,9 +32,9 @@ func (o *TransactorOptions) maxAhead() time.Duration {
 	return o.Keep.MaxAhead
 }
 
-// see notes the time of a record, and reports false if the time is too far ahead of the clock.
+// noteTime notes the time of a record, and reports false if the time is too far ahead of the clock.
 // Such a record does not move the watermark.
-func (ws *windowState) see(r *kgo.Record, when, now int64) bool {
+func (ws *windowState) noteTime(r *kgo.Record, when, now int64) bool {
 	if ws.mix == nil {
 		return ws.See(when, now)
 	}
@@ -65,8 +65,8 @@ func (ws *windowState) reached(when int64) int64 {
 	return min(low, when)
 }
 
-// come reads the progress record of a copier.
-func (ws *windowState) come(r *kgo.Record) error {
+// applyProgress reads the progress record of a copier.
+func (ws *windowState) applyProgress(r *kgo.Record) error {
 	if err := ws.mix.Times().Add(r.Value); err != nil {
 		return cluster.Damaged("kafka: %s/%d at %d: %w: no other program may write to the topic between the stages; delete the record with kafka-delete-records.sh", r.Topic, r.Partition, r.Offset, err)
 	}
@@ -117,7 +117,7 @@ func (ws *windowState) without(q *origins.Quiet, idle int64) {
 	margin := stream.ClockMargin.Milliseconds()
 	times := ws.mix.Times().Clone()
 	q.Move(times, idle, margin)
-	if low, ok := times.Low(); ok && ws.quiet(low+margin) {
+	if low, ok := times.Low(); ok && ws.advanceIdle(low+margin) {
 		ws.mix.Set(times)
 	}
 }

@@ -92,8 +92,8 @@ func (s *session) retried(ctx context.Context, err error) {
 	}
 }
 
-// works notes that the session has committed or is idle.
-func (s *session) works() {
+// succeeded notes that the session has committed or is idle.
+func (s *session) succeeded() {
 	s.aborts = 0
-	s.t.health.Works(s.name)
+	s.t.health.Succeeded(s.name)
 }

@@ -31,16 +31,16 @@ type session struct {
 	t    *Transactor
 	name string
 
-	client  *kgo.GroupTransactSession
-	brokers brokers            // the client; a Trial has none
-	cut     context.CancelFunc // cuts the client's connections
-	limits  cluster.Limits     // of the client
-	tooBig  int                // consecutive transactions that brokers refused for a size
-	aborts  int                // consecutive transactions that were aborted for an error
-	parts   map[cluster.Partition]*part
-	work    worker
-	looked  int64 // when quiet partitions were last looked for, in milliseconds
-	calm    origins.Calm
+	client     *kgo.GroupTransactSession
+	brokers    brokers            // the client; a Trial has none
+	disconnect context.CancelFunc // cuts the client's connections
+	limits     cluster.Limits     // of the client
+	tooBig     int                // consecutive transactions that brokers refused for a size
+	aborts     int                // consecutive transactions that were aborted for an error
+	parts      map[cluster.Partition]*part
+	work       worker
+	looked     int64 // when quiet partitions were last looked for, in milliseconds
+	calm       origins.Calm
 	// previewed is when early results were last written.
 	previewed time.Time
 	// restoring is the goroutine that brings parts up to date, if one runs.
@@ -121,7 +121,7 @@ var errAgain = errors.New("kafka: restart with the state of the brokers")
 
 // run works until ctx ends or it cannot continue.
 func (s *session) run(ctx context.Context) error {
-	defer s.letGo()
+	defer s.releaseAll()
 	return s.t.persist(ctx, s.name, s.live)
 }
 
@@ -191,7 +191,7 @@ func (s *session) open(ctx context.Context) error {
 	s.mu.Unlock()
 	var err error
 	s.limits = *s.t.limits.Load()
-	s.client, s.cut, err = s.t.join(ctx, o.Group, s.name, append(more, kgo.ProducerLinger(o.linger()),
+	s.client, s.disconnect, err = s.t.join(ctx, o.Group, s.name, append(more, kgo.ProducerLinger(o.linger()),
 		kgo.ProducerBatchMaxBytesFn(s.limits.Client),
 		kgo.ConsumeTopics(o.reads()...), kgo.RecordPartitioner(cluster.Partitioner(manual)),
 		kgo.OnPartitionsAssigned(s.onAssigned), kgo.OnPartitionsRevoked(s.onRevoked), kgo.OnPartitionsLost(s.onLost)))
@@ -203,7 +203,7 @@ func (s *session) open(ctx context.Context) error {
 // function that cuts its connections. The client may be non-nil even with an error.
 func (t *Transactor) join(ctx context.Context, group, name string, more []kgo.Opt) (*kgo.GroupTransactSession, context.CancelFunc, error) {
 	o := &t.opts
-	life, cut := context.WithCancel(context.WithoutCancel(ctx))
+	life, disconnect := context.WithCancel(context.WithoutCancel(ctx))
 	client, err := kgo.NewGroupTransactSession(t.clientOptions(append(more,
 		kgo.WithContext(life), kgo.ConsumerGroup(group), kgo.InstanceID(o.Member.Instance+"-"+name),
 		kgo.TransactionalID(o.Member.TransactionalID+"-"+name), kgo.TransactionTimeout(o.Timeouts.Transaction),
@@ -218,15 +218,15 @@ func (t *Transactor) join(ctx context.Context, group, name string, more []kgo.Op
 		kgo.MaxBufferedRecords(20_000), kgo.MaxBufferedBytes(64<<20),
 	)...)...)
 	if err != nil {
-		cut()
+		disconnect()
 		return nil, nil, fmt.Errorf("kafka: %w", err)
 	}
 	// Asking for the producer's id ends the transactions of a predecessor.
 	if _, _, err := client.Client().ProducerID(ctx); err != nil {
-		return client, cut, fmt.Errorf("kafka: producer %s-%s: %w", o.Member.TransactionalID, name, err)
+		return client, disconnect, fmt.Errorf("kafka: producer %s-%s: %w", o.Member.TransactionalID, name, err)
 	}
 	go cluster.KeepWhole(life, client.Client(), group)
-	return client, cut, nil
+	return client, disconnect, nil
 }
 
 // live runs one client from its start to its end.
@@ -234,8 +234,8 @@ func (s *session) live(ctx context.Context) error {
 	defer s.leave()
 	last, cancel := cluster.Lasting(ctx, s.t.opts.Timeouts.Shutdown)
 	defer cancel()
-	s.does("the assignment of partitions by the group", 0)
-	defer s.does("", 0)
+	s.waitsFor("the assignment of partitions by the group", 0)
+	defer s.waitsFor("", 0)
 	err := s.open(ctx)
 	if err == nil {
 		err = s.loop(ctx, last)
@@ -279,10 +279,10 @@ func (s *session) loop(ctx, last context.Context) error {
 		if fetches.NumRecords() == 0 && !s.due() && !s.rowsDue() {
 			switch {
 			case s.restoring != nil:
-				s.does(*s.restores.Load(), 0)
+				s.waitsFor(*s.restores.Load(), 0)
 			case !s.pending() && joined(s.client):
-				s.works()
-				s.does("", 0)
+				s.succeeded()
+				s.waitsFor("", 0)
 			}
 			continue
 		}
@@ -292,8 +292,8 @@ func (s *session) loop(ctx, last context.Context) error {
 	}
 }
 
-// does notes what the session does now; "" is nothing.
-func (s *session) does(what string, records int) { s.t.health.Does(s.name, what, records) }
+// waitsFor notes what the session waits for now; "" means nothing.
+func (s *session) waitsFor(what string, records int) { s.t.health.WaitsFor(s.name, what, records) }
 
 // replaced reports whether an error of a client means that another process took its
 // name. A fenced producer or an ended transaction can also mean that the transaction
@@ -355,7 +355,7 @@ func (s *session) leave() {
 	s.stopRestoring()
 	s.readings.Stop()
 	if s.client != nil {
-		closeWithin(leaveTime, s.client, s.cut)
+		closeWithin(leaveTime, s.client, s.disconnect)
 		s.client = nil
 	}
 	for _, p := range s.parts {
@@ -373,15 +373,15 @@ func (p *part) drop() {
 }
 
 // closeWithin closes a client, and cuts its connections if that takes too long.
-func closeWithin(most time.Duration, client *kgo.GroupTransactSession, cut context.CancelFunc) {
-	timer := time.AfterFunc(most, cut)
+func closeWithin(most time.Duration, client *kgo.GroupTransactSession, disconnect context.CancelFunc) {
+	timer := time.AfterFunc(most, disconnect)
 	client.Close()
 	timer.Stop()
-	cut()
+	disconnect()
 }
 
-// letGo gives up all partitions.
-func (s *session) letGo() {
+// releaseAll gives up all partitions.
+func (s *session) releaseAll() {
 	for id := range s.parts {
 		s.drop(id)
 	}

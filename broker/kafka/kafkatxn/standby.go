@@ -49,7 +49,7 @@ const standbyScan = time.Second
 // run keeps copies until ctx ends. It reports errors and retries: the sessions do not
 // need the standby.
 func (b *standby) run(ctx context.Context) {
-	defer b.letGo()
+	defer b.releaseAll()
 	most := standbyScan
 	for failures := 0; ctx.Err() == nil; {
 		if wait, cancel := b.until(ctx, most); failures > 0 || len(b.parts) == 0 {
@@ -267,7 +267,7 @@ func (b *standby) giveBack(client *kgo.Client) {
 	}
 }
 
-func (b *standby) letGo() {
+func (b *standby) releaseAll() {
 	for id := range b.parts {
 		b.t.release(id, b)
 		delete(b.parts, id)

@@ -128,7 +128,7 @@ func (t *Trial) Send(ctx context.Context, now time.Time, m *semel.Message) (Outc
 	err := t.transact(ctx, kgo.Fetches{{Topics: []kgo.FetchTopic{{Topic: id.Topic, Partitions: []kgo.FetchPartition{{Partition: id.Number, Records: []*kgo.Record{r}}}}}}})
 	t.s.t.opts.results = mostResults
 	if t.copier != nil {
-		t.copier.see(origin, when, now)
+		t.copier.noteTime(origin, when, now)
 	}
 	c := &w.counts
 	o := Outcome{Decision: semel.Fresh, Held: c.held > 0, Filtered: c.filtered > 0, Reason: pipeline.Reason(t.aside.Reason), Err: t.aside.Err, Body: r.Value, Outputs: t.outputs()}
@@ -165,7 +165,7 @@ func (t *Trial) foresee(ctx context.Context, p *part, r *kgo.Record) error {
 	}
 	now := t.s.t.now()
 	when, err := w.timeOf(r, now)
-	if err != nil || !p.slot.windows.see(r, when, now) {
+	if err != nil || !p.slot.windows.noteTime(r, when, now) {
 		return nil // the record is parked
 	}
 	return t.release(ctx, &t.early)
@@ -236,7 +236,7 @@ func (t *Trial) tell() error {
 		return nil
 	}
 	for id, p := range t.s.parts {
-		if err := p.slot.windows.come(copies.Progress(id.Topic, id.Number, t.copier.times.Append(nil), t.now)); err != nil {
+		if err := p.slot.windows.applyProgress(copies.Progress(id.Topic, id.Number, t.copier.times.Append(nil), t.now)); err != nil {
 			return err
 		}
 	}

@@ -50,7 +50,7 @@ func (w *worker) effect(ctx context.Context, p *part, r *kgo.Record, now int64) 
 	}
 	patient, cancel := context.WithTimeout(ctx, waitForRow)
 	defer cancel()
-	if err := w.s.t.tables.ReadToEnd(patient, []int32{p.id.Number}, func(text string) { w.s.does(text, w.records) }); err != nil {
+	if err := w.s.t.tables.ReadToEnd(patient, []int32{p.id.Number}, func(text string) { w.s.waitsFor(text, w.records) }); err != nil {
 		return false, fmt.Errorf("%w: %v", errAgain, err) // a table that cannot be read parks nothing
 	}
 	p.rowsRead = true

@@ -451,9 +451,9 @@ func (t *Transactor) Gauges(ctx context.Context) ([]pipeline.Gauge, error) {
 	return list, nil
 }
 
-// quiet moves the watermark of a partition without new records, which have been read up to
+// advanceIdle moves the watermark of a partition without new records, which have been read up to
 // a time. It reports whether something is due; if not, it changes nothing.
-func (ws *windowState) quiet(read int64) (due bool) {
+func (ws *windowState) advanceIdle(read int64) (due bool) {
 	if ws.kept != nil {
 		return ws.kept.Quiet(read, stream.ClockMargin.Milliseconds())
 	}
@@ -526,7 +526,7 @@ func (s *session) settleQuiet(asked int64, ends kadm.ListedOffsets) {
 		case p.quiet == 0:
 			p.quiet = asked
 		case asked-p.quiet >= idle.Milliseconds():
-			p.slot.windows.quiet(asked - idle.Milliseconds())
+			p.slot.windows.advanceIdle(asked - idle.Milliseconds())
 		}
 	}
 }

@@ -144,7 +144,7 @@ func (s *session) transact(ctx, calls, last context.Context, fetches kgo.Fetches
 		return fmt.Errorf("kafka: begin: %w", err)
 	}
 	for {
-		s.does("the decision on records", w.records+fetches.NumRecords())
+		s.waitsFor("the decision on records", w.records+fetches.NumRecords())
 		err := w.resume(ctx, calls, fetches)
 		if err == nil {
 			err = w.process(ctx, calls, fetches)
@@ -206,7 +206,7 @@ func (s *session) abort(last context.Context) error {
 // the session restarts.
 func (s *session) finish(calls, last context.Context) error {
 	w := &s.work
-	s.does("the brokers to write outputs and changelog", w.records)
+	s.waitsFor("the brokers to write outputs and changelog", w.records)
 	if err := w.emit(calls); err != nil {
 		s.abort(last)
 		return err
@@ -235,7 +235,7 @@ func (s *session) finish(calls, last context.Context) error {
 		}
 		return nil
 	}
-	s.does("the commit of a Kafka transaction", w.records)
+	s.waitsFor("the commit of a Kafka transaction", w.records)
 	notes := w.notes() // which adds to w.present
 	committed, err := s.brokers.End(cluster.Committing(last, w.present, notes, w.rest), kgo.TryCommit)
 	if err != nil || !committed {
@@ -254,7 +254,7 @@ func (s *session) finish(calls, last context.Context) error {
 	s.tooBig = 0
 	w.budget.Committed()
 	s.t.health.Committed(w.records + w.results.End())
-	s.works()
+	s.succeeded()
 	settled := w.records
 	for _, p := range w.touched {
 		p.slot.marked(p.marks)
@@ -403,7 +403,7 @@ func (w *worker) mixed(ctx, calls context.Context, p *part, records []*kgo.Recor
 		if err := w.partition(ctx, calls, p, records[:n]); err != nil || w.rest != nil || n == len(records) {
 			return err
 		}
-		if err := p.slot.windows.come(records[n]); err != nil {
+		if err := p.slot.windows.applyProgress(records[n]); err != nil {
 			return err
 		}
 		records = records[n+1:]
@@ -479,7 +479,7 @@ func (w *worker) decide(ctx context.Context, p *part, r *kgo.Record, offset int6
 	if w.opts.Aggregate != nil || known == keyKnown && w.opts.isTimed() {
 		w.when, timeless = w.timeOf(r, now)
 		if w.opts.Aggregate != nil && timeless == nil {
-			p.slot.windows.see(r, w.when, now)
+			p.slot.windows.noteTime(r, w.when, now)
 		}
 	}
 	if timeless != nil && known != keyMissing {

@@ -43,8 +43,8 @@ type task struct {
 	records int
 }
 
-// Does notes what a member does now. An idle one does "".
-func (h *Health) Does(name, what string, records int) {
+// WaitsFor notes what a member waits for now. An idle one waits for "".
+func (h *Health) WaitsFor(name, what string, records int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if what == "" {
@@ -165,8 +165,8 @@ func (h *Health) Failed(name string, err error) {
 	h.failing[name] = err
 }
 
-// Works notes that a member has committed or is idle.
-func (h *Health) Works(name string) {
+// Succeeded notes that a member has committed or is idle.
+func (h *Health) Succeeded(name string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if delete(h.failing, name); len(h.failing) == 0 {
