@@ -47,7 +47,7 @@ var packageMap = map[string][]string{
 	"httpidem/caller":                   {"httpidem", "internal/invalid", "github.com/go-jose/go-jose/v4", "github.com/go-jose/go-jose/v4/jwt"},
 	"httpidem/idemcheck":                {"httpidem", "internal/retry"},
 	"store/tiered":                      {".", "filter", "internal/clock", "internal/invalid", "internal/retry"},
-	"pipeline":                          {".", "key", "internal/auditlog", "internal/coarse", "internal/health", "internal/hint", "internal/invalid", "internal/retry", "vfs"},
+	"pipeline":                          {".", "key", "internal/auditlog", "internal/coarse", "internal/health", "internal/suggest", "internal/invalid", "internal/retry", "vfs"},
 	"broker/kafka": {
 		".", "key", "pipeline", "broker/kafka/internal/cluster", "broker/kafka/internal/record", "internal/header", "internal/invalid", "internal/retry",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg", "github.com/twmb/franz-go/pkg/sasl",
@@ -117,7 +117,7 @@ var packageMap = map[string][]string{
 	"internal/header":   {".", "pipeline"},
 	"internal/health":   {"."},
 	"internal/inbox":    {"pipeline"},
-	"internal/hint":     {".", "key"},
+	"internal/suggest":  {".", "key"},
 	"internal/invalid":  {"."},
 	"internal/peertest": {".", "pipeline"},
 	"test/trytest":      {},
@@ -135,14 +135,14 @@ var packageMap = map[string][]string{
 	"vfs":               {"golang.org/x/sys/unix", "golang.org/x/sys/windows"},
 	"internal/dedup": {
 		".", "key", "filter", "store/logstore",
-		"internal/clock", "internal/digest", "internal/hint", "internal/table",
+		"internal/clock", "internal/digest", "internal/suggest", "internal/table",
 		"github.com/dchest/siphash", "golang.org/x/sys/unix",
 		"github.com/klauspost/compress/gzip", "github.com/klauspost/compress/zstd",
 	},
 	"test/services":              {"github.com/jackc/pgx/v5/pgconn", "github.com/twmb/franz-go/pkg/kmsg"},
 	"test/services/servicestest": {"test/services"},
-	"internal/schema":            {".", "internal/hint", "github.com/goccy/go-yaml", "github.com/goccy/go-yaml/ast", "github.com/goccy/go-yaml/lexer", "github.com/goccy/go-yaml/parser", "github.com/goccy/go-yaml/token"},
-	"internal/config":            {".", "httpidem", "key", "pipeline", "store/tiered", "stream", "internal/advice", "internal/header", "internal/hint", "internal/schema", "github.com/goccy/go-yaml/ast"},
+	"internal/schema":            {".", "internal/suggest", "github.com/goccy/go-yaml", "github.com/goccy/go-yaml/ast", "github.com/goccy/go-yaml/lexer", "github.com/goccy/go-yaml/parser", "github.com/goccy/go-yaml/token"},
+	"internal/config":            {".", "httpidem", "key", "pipeline", "store/tiered", "stream", "internal/advice", "internal/header", "internal/suggest", "internal/schema", "github.com/goccy/go-yaml/ast"},
 	"internal/expr": {
 		".", "key", "pipeline", "cel.dev/cel-go/cel", "cel.dev/cel-go/common/ast", "cel.dev/cel-go/common/cost", "cel.dev/cel-go/common/types",
 		"cel.dev/cel-go/common/types/ref", "cel.dev/cel-go/common/types/traits", "cel.dev/cel-go/ext", "cel.dev/cel-go/interpreter",
@@ -194,12 +194,12 @@ var packageMap = map[string][]string{
 	"internal/explain": {".", "pipeline", "internal/config", "internal/schema", "stream"},
 	"internal/proxy":   {".", "httpidem", "httpidem/caller", "internal/config", "github.com/prometheus/client_golang/prometheus"},
 	"internal/cli": {
-		"internal/cli/auditcmd", "internal/cli/dedupcmd", "internal/cli/keyscmd", "internal/cli/parkedcmd", "internal/cli/pipelinecmd", "internal/cli/proxycmd", "internal/cli/servercmd", "internal/cli/term", "internal/config", "internal/dedup", "internal/hint", "internal/schema",
-		"internal/cli/auditcmd", "internal/cli/dedupcmd", "internal/cli/keyscmd", "internal/cli/parkedcmd", "internal/cli/pipelinecmd", "internal/cli/servercmd", "internal/cli/term", "internal/cli/verifycmd", "internal/config", "internal/dedup", "internal/hint", "internal/schema",
+		"internal/cli/auditcmd", "internal/cli/dedupcmd", "internal/cli/keyscmd", "internal/cli/parkedcmd", "internal/cli/pipelinecmd", "internal/cli/proxycmd", "internal/cli/servercmd", "internal/cli/term", "internal/config", "internal/dedup", "internal/suggest", "internal/schema",
+		"internal/cli/auditcmd", "internal/cli/dedupcmd", "internal/cli/keyscmd", "internal/cli/parkedcmd", "internal/cli/pipelinecmd", "internal/cli/servercmd", "internal/cli/term", "internal/cli/verifycmd", "internal/config", "internal/dedup", "internal/suggest", "internal/schema",
 		"github.com/spf13/cobra", "github.com/spf13/pflag",
 	},
 	"internal/cli/auditcmd": {"internal/auditlog", "internal/cli/term", "github.com/spf13/cobra"},
-	"internal/cli/dedupcmd": {".", "internal/cli/term", "internal/dedup", "internal/hint", "internal/schema", "key", "github.com/spf13/cobra"},
+	"internal/cli/dedupcmd": {".", "internal/cli/term", "internal/dedup", "internal/suggest", "internal/schema", "key", "github.com/spf13/cobra"},
 	"internal/cli/keyrecord": {
 		".", "httpidem", "internal/cli/term", "internal/config", "internal/schema", "key", "pipeline",
 		"github.com/spf13/cobra",
@@ -217,7 +217,7 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/pipelinecmd": {
-		".", "broker/kafka/kafkatxn", "internal/ask", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/explain", "internal/hint", "internal/schema", "internal/rows", "internal/windows", "internal/wiring", "key", "pipeline", "store/memstore", "stream", "internal/kind/kafka", "internal/kind/postgres",
+		".", "broker/kafka/kafkatxn", "internal/ask", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/explain", "internal/suggest", "internal/schema", "internal/rows", "internal/windows", "internal/wiring", "key", "pipeline", "store/memstore", "stream", "internal/kind/kafka", "internal/kind/postgres",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/proxycmd": {
@@ -229,7 +229,7 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/term": {
-		".", "internal/advice", "internal/config", "internal/hint", "internal/schema",
+		".", "internal/advice", "internal/config", "internal/suggest", "internal/schema",
 		"github.com/spf13/cobra", "github.com/spf13/pflag", "golang.org/x/term",
 	},
 	"internal/cli/verifycmd":     {"httpidem", "httpidem/idemcheck", "internal/cli/term", "internal/schema", "github.com/spf13/cobra"},

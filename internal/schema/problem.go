@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/semel-dev/semel/internal/hint"
+	"github.com/semel-dev/semel/internal/suggest"
 )
 
 // Place is a position in a file.
@@ -62,7 +62,7 @@ func errorOf(problems []Problem) error {
 
 // OneOf lists the allowed values, or suggests the closest one.
 func OneOf(got string, allowed []string) string {
-	if near, ok := hint.Nearest(got, allowed); ok {
+	if near, ok := suggest.Nearest(got, allowed); ok {
 		return "did you mean " + near + "?"
 	}
 	return "write one of " + strings.Join(allowed, ", ")

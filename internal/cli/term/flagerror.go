@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/semel-dev/semel/internal/hint"
+	"github.com/semel-dev/semel/internal/suggest"
 )
 
 // FlagError continues parsing after the first invalid argument. It removes the
@@ -130,7 +130,7 @@ func nearFlag(cmd *cobra.Command, name string) *pflag.Flag {
 			names = append(names, flag.Name)
 		}
 	})
-	near, _ := hint.Nearest(name, names)
+	near, _ := suggest.Nearest(name, names)
 	return cmd.Flags().Lookup(near)
 }
 
@@ -145,7 +145,7 @@ func UnknownVerb(cmd *cobra.Command, verb string) error {
 			names = append(names, child.Name())
 		}
 	}
-	if near, ok := hint.Nearest(verb, names); ok {
+	if near, ok := suggest.Nearest(verb, names); ok {
 		return Usagef("unknown verb %q: did you mean %s%s?", verb, verbOf(cmd), near)
 	}
 	if info, err := os.Stat(verb); err == nil && info.Mode().IsRegular() && !cmd.HasParent() {

@@ -1,6 +1,6 @@
-// Package hint finds what a person may have meant: the name closest to a word, and
+// Package suggest finds what a person may have meant: the name closest to a word, and
 // the member closest to a path that a document lacks.
-package hint
+package suggest
 
 import (
 	"bytes"
