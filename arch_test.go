@@ -186,9 +186,9 @@ var packageMap = map[string][]string{
 		".", "pipeline", "internal/measure", "go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/baggage", "go.opentelemetry.io/otel/codes",
 		"go.opentelemetry.io/otel/metric", "go.opentelemetry.io/otel/propagation", "go.opentelemetry.io/otel/trace",
 	},
-	"internal/ask": {".", "pipeline"},
+	"internal/remotestore": {".", "pipeline"},
 	"internal/daemon": {
-		".", "key", "pipeline", "observe", "observe/promobserve", "store/tiered", "internal/advice", "internal/ask", "internal/config", "internal/health", "internal/kind/embedded", "internal/retry", "internal/schema", "internal/wiring",
+		".", "key", "pipeline", "observe", "observe/promobserve", "store/tiered", "internal/advice", "internal/remotestore", "internal/config", "internal/health", "internal/kind/embedded", "internal/retry", "internal/schema", "internal/wiring",
 		"github.com/prometheus/client_golang/prometheus", "github.com/prometheus/client_golang/prometheus/collectors", "github.com/prometheus/client_golang/prometheus/promhttp",
 	},
 	"internal/explain": {".", "pipeline", "internal/config", "internal/schema", "stream"},
@@ -209,7 +209,7 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/open": {
-		".", "pipeline", "internal/advice", "internal/ask", "internal/cli/term", "internal/config", "internal/daemon", "internal/schema", "internal/wiring", "internal/kind/embedded",
+		".", "pipeline", "internal/advice", "internal/remotestore", "internal/cli/term", "internal/config", "internal/daemon", "internal/schema", "internal/wiring", "internal/kind/embedded",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/parkedcmd": {
@@ -217,7 +217,7 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/pipelinecmd": {
-		".", "broker/kafka/kafkatxn", "internal/ask", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/explain", "internal/suggest", "internal/schema", "internal/rows", "internal/windows", "internal/wiring", "key", "pipeline", "store/memstore", "stream", "internal/kind/kafka", "internal/kind/postgres",
+		".", "broker/kafka/kafkatxn", "internal/remotestore", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/explain", "internal/suggest", "internal/schema", "internal/rows", "internal/windows", "internal/wiring", "key", "pipeline", "store/memstore", "stream", "internal/kind/kafka", "internal/kind/postgres",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/proxycmd": {
@@ -225,7 +225,7 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra", "github.com/spf13/pflag",
 	},
 	"internal/cli/servercmd": {
-		".", "broker/kafka", "internal/ask", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/proxy", "internal/schema", "internal/wiring", "store/pgstore", "internal/kind/kafka", "internal/kind/postgres",
+		".", "broker/kafka", "internal/remotestore", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/proxy", "internal/schema", "internal/wiring", "store/pgstore", "internal/kind/kafka", "internal/kind/postgres",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/term": {

@@ -9,7 +9,7 @@ import (
 	"sync"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/ask"
+	"github.com/semel-dev/semel/internal/remotestore"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/key"
@@ -19,15 +19,15 @@ import (
 // listenInStore answers questions through a socket in the directory of a store, until
 // the returned function is called. Without the socket the pipelines work as well.
 func (d *daemon) listenInStore(store, dir string) (closing func() error) {
-	listener, err := ask.Listen(dir)
+	listener, err := remotestore.Listen(dir)
 	if err != nil {
 		d.log.Warn("no socket in the store's directory: semel keys and semel explain cannot ask this process; name its admin server with --admin", "store", store, "error", err)
 		return func() error { return nil }
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+StatusPath, d.statusz)
-	mux.HandleFunc("GET "+ask.JournalPath, d.journalz)
-	mux.Handle("POST "+ask.Path, &ask.Host{
+	mux.HandleFunc("GET "+remotestore.JournalPath, d.journalz)
+	mux.Handle("POST "+remotestore.Path, &remotestore.Host{
 		Store: func(name string) (semel.Store, error) {
 			if name != "" {
 				return d.opened(name)
@@ -42,7 +42,7 @@ func (d *daemon) listenInStore(store, dir string) (closing func() error) {
 		},
 		Parked: d.openParked, Journal: d.journal.of, Redact: d.file.Redact, Changes: true,
 	})
-	server := ask.NewServer(mux)
+	server := remotestore.NewServer(mux)
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
@@ -63,12 +63,12 @@ func (d *daemon) handleQuestions(mux *http.ServeMux) {
 		refuse := func(w http.ResponseWriter, _ *http.Request) {
 			answer(w, http.StatusForbidden, "the process shows keys only to clients with credentials, and admin.auth is not set in its configuration\n")
 		}
-		mux.HandleFunc(ask.Path, refuse)
-		mux.HandleFunc(ask.JournalPath, refuse)
+		mux.HandleFunc(remotestore.Path, refuse)
+		mux.HandleFunc(remotestore.JournalPath, refuse)
 		return
 	}
-	mux.HandleFunc("GET "+ask.JournalPath, d.journalz)
-	mux.Handle("POST "+ask.Path, &ask.Host{Store: d.opened, Parked: d.openParked, Journal: d.journal.of, Redact: d.file.Redact})
+	mux.HandleFunc("GET "+remotestore.JournalPath, d.journalz)
+	mux.Handle("POST "+remotestore.Path, &remotestore.Host{Store: d.opened, Parked: d.openParked, Journal: d.journal.of, Redact: d.file.Redact})
 }
 
 // opened returns a store that a pipeline has open.

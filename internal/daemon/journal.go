@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/ask"
+	"github.com/semel-dev/semel/internal/remotestore"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -104,11 +104,11 @@ func (j *journal) near(e *journalEntry) *journalEntry {
 }
 
 // of returns what happened to deliveries of a key, the oldest first.
-func (j *journal) of(k semel.Key) ask.Journal {
+func (j *journal) of(k semel.Key) remotestore.Journal {
 	hash := j.hash(k)
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	found := ask.Journal{Since: j.start.UTC(), Start: len(j.entries) < journalSize, Entries: []ask.JournalEntry{}}
+	found := remotestore.Journal{Since: j.start.UTC(), Start: len(j.entries) < journalSize, Entries: []remotestore.JournalEntry{}}
 	if !found.Start {
 		found.Since = time.Unix(0, j.entries[j.next].at).UTC()
 	}
@@ -118,7 +118,7 @@ func (j *journal) of(k semel.Key) ask.Journal {
 			if e.key != hash {
 				continue
 			}
-			entry := ask.JournalEntry{
+			entry := remotestore.JournalEntry{
 				Time: time.Unix(0, e.at).UTC(), Pipeline: j.texts[e.pipeline], Event: j.texts[e.event], Reason: j.texts[e.reason],
 				Source: j.texts[e.source], Partition: e.partition, Offset: e.offset, Attempt: int(e.attempt), Token: e.token,
 			}
@@ -128,7 +128,7 @@ func (j *journal) of(k semel.Key) ask.Journal {
 			found.Entries = append(found.Entries, entry)
 		}
 	}
-	slices.SortStableFunc(found.Entries, func(a, b ask.JournalEntry) int { return a.Time.Compare(b.Time) })
+	slices.SortStableFunc(found.Entries, func(a, b remotestore.JournalEntry) int { return a.Time.Compare(b.Time) })
 	return found
 }
 

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/ask"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/remotestore"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -89,7 +89,7 @@ func TestWithoutCredentialsNoKeyIsShown(t *testing.T) {
 	d.metrics = metrics
 	handler := d.adminServer().Handler
 	for _, c := range []struct{ method, path string }{
-		{http.MethodPost, ask.Path}, {http.MethodGet, ask.Path}, {http.MethodGet, ask.JournalPath + "?scope=s&id=a"},
+		{http.MethodPost, remotestore.Path}, {http.MethodGet, remotestore.Path}, {http.MethodGet, remotestore.JournalPath + "?scope=s&id=a"},
 	} {
 		recorder := httptest.NewRecorder()
 		handler.ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), c.method, "http://localhost"+c.path, nil))

@@ -13,10 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/semel-dev/semel/internal/ask"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/daemon"
+	"github.com/semel-dev/semel/internal/remotestore"
 	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -40,7 +40,7 @@ func NoStore(*config.File) (store string, only bool) { return "", true }
 // Admin returns a client for the admin server at an address or URL, with the credentials
 // of a configuration, which may be nil. Without an address it is that of the
 // configuration; then the configuration must not say that there is no server.
-func Admin(address string, conf *config.File, p *term.Problems) *ask.Client {
+func Admin(address string, conf *config.File, p *term.Problems) *remotestore.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	var auth *config.Auth
 	scheme, listen := "http://", daemon.DefaultAdmin
@@ -80,7 +80,7 @@ func Admin(address string, conf *config.File, p *term.Problems) *ask.Client {
 		}
 	}
 	at.Path = strings.TrimSuffix(at.Path, "/")
-	return ask.New(at.String(), transport, func(request *http.Request) {
+	return remotestore.New(at.String(), transport, func(request *http.Request) {
 		switch {
 		case auth == nil:
 		case !auth.Token.IsZero():
@@ -114,7 +114,7 @@ func CheckProcess(ctx context.Context, address string, conf *config.File) error 
 
 // Another returns an error if the process with a status runs no pipeline of the
 // configuration.
-func Another(process *ask.Client, now *daemon.Status, conf *config.File) error {
+func Another(process *remotestore.Client, now *daemon.Status, conf *config.File) error {
 	if len(conf.Pipelines) == 0 || len(now.Pipelines) == 0 {
 		return nil
 	}
@@ -145,10 +145,10 @@ func Parked(ctx context.Context, address string, conf *config.File, p *config.Pi
 
 // Holder returns a client for the process that has an embedded store of a configuration
 // open and answers for it, or nil.
-func Holder(ctx context.Context, conf *config.File) *ask.Client {
+func Holder(ctx context.Context, conf *config.File) *remotestore.Client {
 	for _, s := range conf.Stores {
 		if dir := s.Spec.About().Directory; dir != "" {
-			if client, err := ask.Dial(ctx, dir); err == nil {
+			if client, err := remotestore.Dial(ctx, dir); err == nil {
 				return client
 			}
 		}

@@ -12,12 +12,12 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
-	"github.com/semel-dev/semel/internal/ask"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
 	kafkakind "github.com/semel-dev/semel/internal/kind/kafka"
+	"github.com/semel-dev/semel/internal/remotestore"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -72,7 +72,7 @@ type KeyAnswer struct {
 	Parked    []keyrecord.ParkedLine `json:"parked,omitempty"`
 	// Journal is what the running process remembers of the deliveries of the key. It is
 	// nil if no process could be asked.
-	Journal *ask.Journal `json:"journal,omitempty"`
+	Journal *remotestore.Journal `json:"journal,omitempty"`
 	// Unseen says why nothing can be known.
 	Unseen string `json:"unseen,omitempty"`
 
@@ -306,8 +306,8 @@ func elsewhere(ctx context.Context, f *open.StoreFlags, store semel.Store, keys 
 
 // journalOf returns the journal of the keys from the process that has the store open, or
 // nil if the store is open in this process.
-func journalOf(ctx context.Context, store semel.Store, keys []semel.Key) (*ask.Journal, error) {
-	running, ok := semel.As[*ask.Store](store)
+func journalOf(ctx context.Context, store semel.Store, keys []semel.Key) (*remotestore.Journal, error) {
+	running, ok := semel.As[*remotestore.Store](store)
 	if !ok {
 		return nil, nil
 	}
@@ -319,7 +319,7 @@ func journalOf(ctx context.Context, store semel.Store, keys []semel.Key) (*ask.J
 }
 
 // journalFacts describes a journal, a line for each entry.
-func journalFacts(j *ask.Journal) (lines []string) {
+func journalFacts(j *remotestore.Journal) (lines []string) {
 	for _, e := range j.Entries {
 		line := e.Event
 		switch e.Event {

@@ -12,11 +12,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/ask"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/remotestore"
 	"github.com/semel-dev/semel/internal/schema"
 )
 
@@ -195,7 +195,7 @@ func (q *traceQuestion) take(a *KeyAnswer, place keyPlace) {
 }
 
 // happened says what a journal remembers of one delivery.
-func happened(e *ask.JournalEntry) string {
+func happened(e *remotestore.JournalEntry) string {
 	said := e.Event
 	if e.Event == semel.Duplicate.String() {
 		said = "a delivery was dropped as a duplicate"

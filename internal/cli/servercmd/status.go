@@ -11,11 +11,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/semel-dev/semel/internal/ask"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/daemon"
+	"github.com/semel-dev/semel/internal/remotestore"
 )
 
 // watchEvery is how often --watch asks.
@@ -83,9 +83,9 @@ are parked, or the outcome of keys is unknown. It is 1 if there is no answer.`,
 // asking asks for the status of a running program: its admin server, or the process that
 // has an embedded store open.
 type asking struct {
-	admin  *ask.Client  // nil if the configuration says that there is no server
-	conf   *config.File // nil if there is none
-	chosen bool         // an address was chosen
+	admin  *remotestore.Client // nil if the configuration says that there is no server
+	conf   *config.File        // nil if there is none
+	chosen bool                // an address was chosen
 }
 
 // status asks for the status. shown names where it came from.
@@ -101,7 +101,7 @@ func (q *asking) status(ctx context.Context) (now *daemon.Status, shown string, 
 		return nil, "", term.Usagef("%s: admin.listen is off, and no process answers in the directory of an embedded store: write an address, or name it with --admin", q.conf.Name)
 	}
 	err = q.admin.Get(ctx, daemon.StatusPath, now)
-	if _, silent := errors.AsType[*ask.NoAnswerError](err); silent && q.conf != nil && !q.chosen {
+	if _, silent := errors.AsType[*remotestore.NoAnswerError](err); silent && q.conf != nil && !q.chosen {
 		err = fmt.Errorf("%w If no process runs %s, start it with semel run %[2]s", err, q.conf.Name)
 	}
 	if err == nil && q.conf != nil {

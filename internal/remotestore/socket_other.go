@@ -1,6 +1,6 @@
 //go:build !linux
 
-package ask
+package remotestore
 
 import (
 	"fmt"

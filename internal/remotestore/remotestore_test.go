@@ -1,4 +1,4 @@
-package ask_test
+package remotestore_test
 
 import (
 	"context"
@@ -10,26 +10,26 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/ask"
+	"github.com/semel-dev/semel/internal/remotestore"
 	"github.com/semel-dev/semel/store/logstore"
 )
 
 // serve answers about a store through the socket in its directory.
-func serve(t *testing.T, host *ask.Host) (*logstore.Store, *ask.Store) {
+func serve(t *testing.T, host *remotestore.Host) (*logstore.Store, *remotestore.Store) {
 	t.Helper()
 	store, err := logstore.Open(t.TempDir(), &logstore.Options{KeepIDs: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener, err := ask.Listen(store.Dir())
+	listener, err := remotestore.Listen(store.Dir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	host.Store = func(string) (semel.Store, error) { return store, nil }
-	server := ask.NewServer(host)
+	server := remotestore.NewServer(host)
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }()
-	client, err := ask.Dial(t.Context(), store.Dir())
+	client, err := remotestore.Dial(t.Context(), store.Dir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func serve(t *testing.T, host *ask.Host) (*logstore.Store, *ask.Store) {
 		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
 			t.Error(err)
 		}
-		if _, err := ask.Dial(context.Background(), store.Dir()); err == nil {
+		if _, err := remotestore.Dial(context.Background(), store.Dir()); err == nil {
 			t.Error("the socket is still there")
 		}
 	})
@@ -65,7 +65,7 @@ func hold(t *testing.T, store semel.Store, keys ...semel.Key) {
 
 func TestAnotherProcessAnswersAsTheStoreItself(t *testing.T) {
 	t.Parallel()
-	store, asked := serve(t, &ask.Host{Changes: true, Redact: strings.Clone})
+	store, asked := serve(t, &remotestore.Host{Changes: true, Redact: strings.Clone})
 	odd := semel.Key{Scope: "\xff", ID: "\x00\xfe\"\n"} // no JSON text can have these bytes
 	keys := []semel.Key{odd, {ID: "b"}, {Scope: "s", ID: "c"}, {Scope: "s", ID: "absent"}}
 	hold(t, store, keys[:3]...)
@@ -150,7 +150,7 @@ func text(t *testing.T, r semel.Record) string {
 
 func TestTheAdminServerChangesNothing(t *testing.T) {
 	t.Parallel()
-	store, asked := serve(t, &ask.Host{Redact: strings.Clone})
+	store, asked := serve(t, &remotestore.Host{Redact: strings.Clone})
 	k := semel.Key{ID: "k"}
 	hold(t, store, k)
 	done := []semel.ClaimRequest{{Key: semel.Key{ID: "n"}, Window: time.Hour, Done: true}}
