@@ -19,21 +19,21 @@ type exchange struct {
 	caller string
 	call   semel.Call
 	body   []byte
-	flight *flight   // nil unless other requests can wait for this one
+	leader *leader   // nil unless other requests can wait for this one
 	c      *recorder // of the last run; nil if it did not run
 	held   *held     // the client of c, if the effect commits with its key
 	asked  share     // for the request
 	kept   share     // for the response
 	left   bool      // the client has its answer, which is recorded in the background
 
-	own flight // the memory of flight
+	own leader // the memory of leader
 }
 
 // serve runs the request, or answers for the first request with its key.
 func (e *exchange) serve() {
 	defer func() {
 		if !e.left {
-			e.land(settled{}) // after a panic
+			e.finish(settled{}) // after a panic
 		}
 	}()
 	// The work and its record outlive the client.
@@ -43,14 +43,14 @@ func (e *exchange) serve() {
 	var err error
 	answered := false
 	_ = retry.Poll(e.r.Context(), end, func() bool {
-		if e.flight == nil {
-			if result := e.flights.wait(e.r.Context(), &e.call, end); result.ok {
+		if e.leader == nil {
+			if result := e.coalescer.wait(e.r.Context(), &e.call, end); result.ok {
 				answered = true
 				e.answer(result)
 				return true
 			}
 			if e.opts.Wait > 0 { // one request of this process asks the store, and the others wait for it
-				e.flight = e.flights.begin(&e.call, &e.own, false, time.Time{})
+				e.leader = e.coalescer.begin(&e.call, &e.own, false, time.Time{})
 			}
 		}
 		out, err = e.once(ctx)
@@ -58,8 +58,8 @@ func (e *exchange) serve() {
 		if e.left || !wait {
 			return true
 		}
-		if e.flight != nil {
-			e.flights.note(e.flight, false, elsewhere.LeaseEnd)
+		if e.leader != nil {
+			e.coalescer.note(e.leader, false, elsewhere.LeaseEnd)
 		}
 		return false
 	})
@@ -83,10 +83,10 @@ func (e *exchange) run(ctx context.Context, claim semel.Claim) ([]byte, error) {
 	if e.c == nil && !e.keys.take(e.caller) {
 		return nil, errQuota
 	}
-	if e.flight == nil {
-		e.flight = e.flights.begin(&e.call, &e.own, true, claim.LeaseEnd)
+	if e.leader == nil {
+		e.leader = e.coalescer.begin(&e.call, &e.own, true, claim.LeaseEnd)
 	} else {
-		e.flights.note(e.flight, true, claim.LeaseEnd)
+		e.coalescer.note(e.leader, true, claim.LeaseEnd)
 	}
 	client := e.w
 	if e.do != nil {
@@ -135,7 +135,7 @@ func (e *exchange) settle(out semel.Outcome, err error) {
 		err = fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, err)
 	}
 	result := e.result(out, err)
-	e.land(result) // first, because this client may be slow
+	e.finish(result) // first, because this client may be slow
 	e.respond(out, result)
 }
 
@@ -157,11 +157,11 @@ func (e *exchange) respond(out semel.Outcome, result settled) {
 	}
 }
 
-// land ends the wait of other requests for this one.
-func (e *exchange) land(result settled) {
-	if e.flight != nil {
-		e.flights.end(e.call.Key, e.flight, result)
-		e.flight = nil
+// finish ends the wait of other requests for this one.
+func (e *exchange) finish(result settled) {
+	if e.leader != nil {
+		e.coalescer.end(e.call.Key, e.leader, result)
+		e.leader = nil
 	}
 }
 

@@ -46,7 +46,7 @@ func newMiddleware(guard *semel.Guard, next http.Handler, opts *Options) (*middl
 	m.room.most = m.opts.MaxBuffered
 	m.callers = crowd{most: m.opts.MaxPerCaller, present: map[string]int{}}
 	m.keys.most = m.opts.MaxKeysPerCaller
-	m.flights = flights{most: m.opts.MaxWaiters, mostOfKey: m.opts.MaxWaitersPerKey, flying: map[semel.Key]*flight{}}
+	m.coalescer = coalescer{most: m.opts.MaxWaiters, mostOfKey: m.opts.MaxWaitersPerKey, running: map[semel.Key]*leader{}}
 	return m, nil
 }
 
@@ -65,15 +65,15 @@ func Ignore(next http.Handler, headers ...string) http.Handler {
 }
 
 type middleware struct {
-	guard   *semel.Guard
-	do      DoFunc // commits the effect together with its key; nil if it does not
-	next    http.Handler
-	ignore  http.Handler // next, for methods that take no key
-	opts    Options
-	room    room
-	callers crowd
-	keys    quota
-	flights flights
+	guard     *semel.Guard
+	do        DoFunc // commits the effect together with its key; nil if it does not
+	next      http.Handler
+	ignore    http.Handler // next, for methods that take no key
+	opts      Options
+	room      room
+	callers   crowd
+	keys      quota
+	coalescer coalescer
 }
 
 func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -87,7 +87,7 @@ func (e *exchange) record(ctx context.Context, b *semel.Batch, tasks []*semel.Ta
 			t.Outcome = semel.Outcome{Attempt: t.Claim.Attempt}
 		}
 		if second.Swap(true) {
-			e.land(e.result(t.Outcome, t.Err))
+			e.finish(e.result(t.Outcome, t.Err))
 			e.end()
 		}
 	}()
