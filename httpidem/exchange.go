@@ -19,12 +19,12 @@ type exchange struct {
 	caller string
 	call   semel.Call
 	body   []byte
-	leader *leader   // nil unless other requests can wait for this one
-	c      *recorder // of the last run; nil if it did not run
-	held   *held     // the client of c, if the effect commits with its key
-	asked  share     // for the request
-	kept   share     // for the response
-	left   bool      // the client has its answer, which is recorded in the background
+	leader *leader     // nil unless other requests can wait for this one
+	c      *recorder   // of the last run; nil if it did not run
+	held   *held       // the client of c, if the effect commits with its key
+	asked  reservation // for the request
+	kept   reservation // for the response
+	left   bool        // the client has its answer, which is recorded in the background
 
 	own leader // the memory of leader
 }

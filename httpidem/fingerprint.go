@@ -77,9 +77,9 @@ func (o *FingerprintOptions) complete(wrong *invalid.List) *printer {
 
 // of returns the fingerprint of a request: a digest of method, host, path, query and
 // body, and of the time at which it was sent first, if the client must say so. A compressed
-// body needs memory in the room until of returns; without it, the error is errNoRoom.
-func (p *printer) of(r *http.Request, body []byte, firstSent string, in *room) (semel.Fingerprint, error) {
-	plain := share{of: in}
+// body needs memory until of returns; without it, the error is errNoMemory.
+func (p *printer) of(r *http.Request, body []byte, firstSent string, in *memoryBudget) (semel.Fingerprint, error) {
+	plain := reservation{of: in}
 	defer plain.end()
 	body, err := p.content(r, body, &plain)
 	if err != nil {
@@ -106,14 +106,14 @@ func (p *printer) of(r *http.Request, body []byte, firstSent string, in *room) (
 
 // content returns a body without its compression, which may differ when a client compresses
 // it again. A body that cannot be decompressed, or is then too long, is compared as it is.
-func (p *printer) content(r *http.Request, body []byte, room *share) ([]byte, error) {
+func (p *printer) content(r *http.Request, body []byte, memory *reservation) ([]byte, error) {
 	decode, known := coding.Of(r.Header)
 	if decode == nil || !known {
 		return body, nil
 	}
-	plain, err := io.ReadAll(&roomy{decode.Reader(bytes.NewReader(body), p.most), room})
+	plain, err := io.ReadAll(&budgetReader{decode.Reader(bytes.NewReader(body), p.most), memory})
 	switch {
-	case errors.Is(err, errNoRoom):
+	case errors.Is(err, errNoMemory):
 		return nil, err
 	case err != nil:
 		return body, nil
@@ -121,20 +121,20 @@ func (p *printer) content(r *http.Request, body []byte, room *share) ([]byte, er
 	return plain, nil
 }
 
-// errNoRoom is the error of a request for which there is no memory.
-var errNoRoom = errors.New("httpidem: the requests in progress take all memory")
+// errNoMemory is the error of a request for which there is no memory.
+var errNoMemory = errors.New("httpidem: the requests in progress take all memory")
 
-// roomy is a reader that takes memory for all that is read.
-type roomy struct {
+// budgetReader is a reader that takes memory for all that is read.
+type budgetReader struct {
 	io.Reader
-	room *share
+	memory *reservation
 }
 
 // Read implements io.Reader.
-func (r *roomy) Read(into []byte) (int, error) {
+func (r *budgetReader) Read(into []byte) (int, error) {
 	n, err := r.Reader.Read(into)
-	if !r.room.takeWhole(int64(n)) {
-		return 0, errNoRoom
+	if !r.memory.takeWhole(int64(n)) {
+		return 0, errNoMemory
 	}
 	return n, err
 }

@@ -71,7 +71,7 @@ func FuzzFingerprint(f *testing.F) {
 	some.include.add([]string{"a"})
 	some.exclude.add([]string{"a", "b"})
 	of := func(p *printer, body []byte) semel.Fingerprint {
-		made, err := p.of(r, body, "", &room{})
+		made, err := p.of(r, body, "", &memoryBudget{})
 		if err != nil {
 			f.Error(err)
 		}

@@ -11,95 +11,95 @@ import (
 // for its headers, its connection, and a short response.
 const requestCost = 16 << 10
 
-// room is memory for the bodies of all requests in progress.
-type room struct {
+// memoryBudget is memory for the bodies of all requests in progress.
+type memoryBudget struct {
 	most  int64
 	taken atomic.Int64
-	over  atomic.Bool // one share has more than there was room for
+	over  atomic.Bool // one reservation has more than there was room for
 }
 
-// share is the part of a room that one request has. It is for one goroutine at a time.
-type share struct {
-	of    *room
+// reservation is the part of a memoryBudget that one request has. It is for one goroutine at a time.
+type reservation struct {
+	of    *memoryBudget
 	taken int64
 	spare int64 // taken elsewhere for this one
 	over  bool  // it is the one that has more
 }
 
 // take reports whether there was room for n more bytes.
-func (s *share) take(n int64) bool {
-	if s.spare -= n; s.spare >= 0 {
+func (r *reservation) take(n int64) bool {
+	if r.spare -= n; r.spare >= 0 {
 		return true
 	}
-	n, s.spare = -s.spare, 0
-	if s.of.taken.Add(n) > s.of.most {
-		s.of.taken.Add(-n)
+	n, r.spare = -r.spare, 0
+	if r.of.taken.Add(n) > r.of.most {
+		r.of.taken.Add(-n)
 		return false
 	}
-	s.taken += n
+	r.taken += n
 	return true
 }
 
 // takeWhole is take for a kept response or a decompressed body, which may be larger than the
-// room: one share at a time may have more than there is room for.
-func (s *share) takeWhole(n int64) bool {
-	if s.take(n) {
+// budget: one reservation at a time may have more than there is room for.
+func (r *reservation) takeWhole(n int64) bool {
+	if r.take(n) {
 		return true
 	}
-	if !s.over && !s.of.over.CompareAndSwap(false, true) {
+	if !r.over && !r.of.over.CompareAndSwap(false, true) {
 		return false
 	}
-	s.over = true
-	s.give(-n)
+	r.over = true
+	r.give(-n)
 	return true
 }
 
 // give gives n bytes back.
-func (s *share) give(n int64) {
-	s.of.taken.Add(-n)
-	s.taken -= n
+func (r *reservation) give(n int64) {
+	r.of.taken.Add(-n)
+	r.taken -= n
 }
 
 // end gives all bytes back.
-func (s *share) end() {
-	s.give(s.taken)
-	if s.over {
-		s.over = false
-		s.of.over.Store(false)
+func (r *reservation) end() {
+	r.give(r.taken)
+	if r.over {
+		r.over = false
+		r.of.over.Store(false)
 	}
 }
 
-// crowd counts the requests in progress of each caller.
-type crowd struct {
+// callerLimit counts the requests in progress of each caller.
+type callerLimit struct {
 	most int // 0: no limit
 
-	mu      sync.Mutex
-	present map[string]int
+	mu     sync.Mutex
+	active map[string]int
 }
 
 // enter reports whether one more request of this caller may come in. If it did, the
 // caller calls leave at its end.
-func (c *crowd) enter(name string) bool {
+func (c *callerLimit) enter(name string) bool {
 	if c.most == 0 {
 		return true
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.present[name] == c.most {
+	if c.active[name] == c.most {
 		return false
 	}
-	c.present[name]++
+	c.active[name]++
 	return true
 }
 
-func (c *crowd) leave(name string) {
+func (c *callerLimit) leave(name string) {
 	if c.most == 0 {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.present[name]--; c.present[name] == 0 {
-		delete(c.present, name)
+	if c.active[name]--; c.active[name] == 0 {
+		delete(c.active, name)
 	}
 }
 

@@ -43,8 +43,8 @@ func newMiddleware(guard *semel.Guard, next http.Handler, opts *Options) (*middl
 		return nil, err
 	}
 	m.ignore = Ignore(next, m.opts.Profile.Headers...)
-	m.room.most = m.opts.MaxBuffered
-	m.callers = crowd{most: m.opts.MaxPerCaller, present: map[string]int{}}
+	m.memory.most = m.opts.MaxBuffered
+	m.callers = callerLimit{most: m.opts.MaxPerCaller, active: map[string]int{}}
 	m.keys.most = m.opts.MaxKeysPerCaller
 	m.coalescer = coalescer{most: m.opts.MaxWaiters, mostOfKey: m.opts.MaxWaitersPerKey, running: map[semel.Key]*leader{}}
 	return m, nil
@@ -70,8 +70,8 @@ type middleware struct {
 	next      http.Handler
 	ignore    http.Handler // next, for methods that take no key
 	opts      Options
-	room      room
-	callers   crowd
+	memory    memoryBudget
+	callers   callerLimit
 	keys      quota
 	coalescer coalescer
 }
@@ -82,12 +82,12 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		m.ignore.ServeHTTP(w, r)
 		return
 	}
-	room := share{of: &m.room}
-	defer room.end()
+	memory := reservation{of: &m.memory}
+	defer memory.end()
 	var body []byte
 	if p.KeyPointer != "" { // the key may be in the body
 		var ok bool
-		if body, ok = m.read(w, r, &room); !ok {
+		if body, ok = m.read(w, r, &memory); !ok {
 			return
 		}
 		r = withBody(r.Context(), r, body, &whole{})
@@ -114,8 +114,8 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		m.overloaded(w)
 		return
 	}
-	e := &exchange{middleware: m, w: w, r: r, caller: caller, asked: room, kept: share{of: &m.room}}
-	room = share{of: &m.room} // the exchange has it
+	e := &exchange{middleware: m, w: w, r: r, caller: caller, asked: memory, kept: reservation{of: &m.memory}}
+	memory = reservation{of: &m.memory} // the exchange has it
 	defer func() {
 		if !e.left { // otherwise the end of the recording does it
 			e.end()
@@ -127,7 +127,7 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	fingerprint, err := m.opts.prints.of(r, body, r.Header.Get(p.FirstSent), &m.room)
+	fingerprint, err := m.opts.prints.of(r, body, r.Header.Get(p.FirstSent), &m.memory)
 	if err != nil {
 		m.overloaded(w)
 		return
@@ -156,8 +156,8 @@ type whole struct{ bytes.Reader }
 func (*whole) Close() error { return nil }
 
 // read returns the body of a request. If it is not ok, the request has its answer. The
-// body takes its memory from room.
-func (m *middleware) read(w http.ResponseWriter, r *http.Request, room *share) (body []byte, ok bool) {
+// body's memory is reserved there.
+func (m *middleware) read(w http.ResponseWriter, r *http.Request, memory *reservation) (body []byte, ok bool) {
 	most := m.opts.MaxBody
 	if r.ContentLength >= 0 {
 		most = min(most, r.ContentLength)
@@ -166,7 +166,7 @@ func (m *middleware) read(w http.ResponseWriter, r *http.Request, room *share) (
 		m.tooLarge(w)
 		return nil, false
 	}
-	if !room.take(most + requestCost) {
+	if !memory.take(most + requestCost) {
 		m.overloaded(w)
 		return nil, false
 	}
@@ -178,10 +178,10 @@ func (m *middleware) read(w http.ResponseWriter, r *http.Request, room *share) (
 		body, err = io.ReadAll(io.LimitReader(r.Body, m.opts.MaxBody+1))
 	}
 	if err == nil && int64(len(body)) <= m.opts.MaxBody {
-		room.give(most - int64(len(body)))
+		memory.give(most - int64(len(body)))
 		return body, true
 	}
-	room.end()
+	memory.end()
 	if err != nil {
 		m.refuse(w, BodyUnreadable, "Nothing has run. Repeat the request.")
 	} else {

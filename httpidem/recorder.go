@@ -33,8 +33,8 @@ const (
 // writes then is only kept.
 type recorder struct {
 	opts   *Options
-	origin string // the Origin of the request
-	room   *share // the memory for the copy
+	origin string       // the Origin of the request
+	memory *reservation // the memory for the copy
 	work   work
 	body   whole // what the handler reads
 	holds  bool  // the end of a response waits until it is recorded
@@ -52,8 +52,8 @@ type recorder struct {
 	full   bool   // the response is not kept whole
 }
 
-func newRecorder(w http.ResponseWriter, r *http.Request, opts *Options, room *share) *recorder {
-	return &recorder{opts: opts, room: room, origin: r.Header.Get("Origin"), client: w, header: w.Header()}
+func newRecorder(w http.ResponseWriter, r *http.Request, opts *Options, memory *reservation) *recorder {
+	return &recorder{opts: opts, memory: memory, origin: r.Header.Get("Origin"), client: w, header: w.Header()}
 }
 
 // separate gives the handler a header of its own. Call it before the handler writes, if
@@ -126,7 +126,7 @@ func (c *recorder) Write(data []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.writeHeader(http.StatusOK)
-	if !c.full && (int64(len(c.kept.body)+len(data)) > c.opts.MaxResponse || !c.room.take(int64(len(data)))) {
+	if !c.full && (int64(len(c.kept.body)+len(data)) > c.opts.MaxResponse || !c.memory.take(int64(len(data)))) {
 		c.full, c.kept.body = true, nil
 	}
 	if !c.full {
