@@ -162,9 +162,9 @@ func (s *Store) lookIn(ctx context.Context, r *reading, at int, reqs []semel.Cla
 	kept := r.asked[:0]
 	for j, i := range r.asked {
 		record := &r.records[j]
-		// Check the bars after the record was read: an earlier removal may not
+		// Check the invalidations after the record was read: an earlier removal may not
 		// have reached the cache.
-		if !vouches(record, &reqs[i]) || l.bars.has(reqs[i].Key) {
+		if !vouches(record, &reqs[i]) || l.invalid.has(reqs[i].Key) {
 			kept = append(kept, i)
 			continue
 		}

@@ -67,8 +67,8 @@ type LayerStatus struct {
 	// the number that it did not take, because it was full or a removal forbade
 	// it.
 	Filled, Refused int64
-	// Owed is the number of removals that have not yet reached the layer.
-	Owed int
+	// PendingRemovals is the number of removals that have not yet reached the layer.
+	PendingRemovals int
 	// Filter reports whether the layer is a filter. Rate is the filter's error
 	// rate. Fill is the share of its bits that are set, or negative if the
 	// filter has no method Fill() float64.
@@ -86,7 +86,7 @@ func (s *Store) Status() Status {
 	for _, l := range s.layers {
 		ls := l.status()
 		ls.Answered, ls.Filled, ls.Refused = l.answered.Load(), l.filled.Load(), l.refused.Load()
-		ls.Owed = l.bars.owing()
+		ls.PendingRemovals = l.invalid.count()
 		if l.filter != nil {
 			ls.Filter, ls.Rate, ls.Fill, ls.FalsePositives = true, l.filter.Rate(), -1, l.mistaken.Load()
 			if full, ok := l.filter.(interface{ Fill() float64 }); ok {

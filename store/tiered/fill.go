@@ -114,8 +114,8 @@ func (s *Store) fillCache(ctx context.Context, l *layer, copies []copied, asked 
 		}
 		reqs, results, left = append(reqs, req), append(results, c.result), append(left, c.left)
 		if window < shortCopy {
-			l.bars.raise(c.key)
-			defer l.bars.lift(c.key)
+			l.invalid.begin(c.key)
+			defer l.invalid.end(c.key)
 		}
 	}
 	if len(reqs) == 0 {
@@ -131,7 +131,7 @@ const shortCopy = time.Minute
 
 // takeBack removes copies that would outlive their records, because the process
 // was stalled and wrote them late. If it does not reach a layer, it records the
-// removals as owed.
+// removals as pending.
 func (s *Store) takeBack(ctx context.Context, l *layer, reqs []semel.ClaimRequest, left []time.Duration, asked time.Time) {
 	took := s.clock.Now().Sub(asked)
 	for i := range reqs {
@@ -140,7 +140,7 @@ func (s *Store) takeBack(ctx context.Context, l *layer, reqs []semel.ClaimReques
 		}
 		key := reqs[i].Key
 		if !l.use(context.WithoutCancel(ctx), func(ctx context.Context) error { return l.forget(ctx, key) }) {
-			l.bars.owe(key, s.opts.MaxAge)
+			l.invalid.postpone(key, s.opts.MaxAge)
 		}
 	}
 }

@@ -14,22 +14,22 @@ import (
 // unreachable cache.
 //
 // A removal has four steps:
-//  1. Bar the key.
+//  1. Ignore the cache for the key.
 //  2. Remove it from the durable store.
 //  3. Forget it in each cache.
-//  4. Lift the bar.
+//  4. Use the cache for the key again.
 //
-// While a key is barred, this stack ignores the cache for it. So from the first
+// Meanwhile this stack does not use the cache for the key. So from the first
 // step on, nothing in this stack contradicts the removal.
 //
-// A copy may still be in progress when the bar is lifted, here or in another
+// A copy may still be in progress at the end, here or in another
 // process. Step 3 therefore leaves a claim in the cache. A fill claims first
 // and finds the key in flight. That claim ends after keepOut. A copy that is
 // late by more than half of keepOut is not written.
 //
-// If the cache does not answer, the removal is owed. The key stays barred here,
+// If the cache does not answer, the removal is pending. The cache stays ignored for the key here,
 // and the removal is done before the cache answers any other call. Other
-// processes have no bar: they may see a copy until it expires, within MaxAge.
+// processes do not know that: they may see a copy until it expires, within MaxAge.
 // That is why the removal returns an error.
 
 // keepOut is how long a removed key is kept out of a cache.
@@ -121,8 +121,8 @@ func (s *Store) Purge(ctx context.Context) (int64, error) {
 func (s *Store) settle(ctx context.Context, verb string, key semel.Key, change func() error) error {
 	for _, l := range s.layers {
 		if l.filter == nil {
-			l.bars.raise(key)
-			defer l.bars.lift(key)
+			l.invalid.begin(key)
+			defer l.invalid.end(key)
 		}
 	}
 	err := change()
@@ -143,7 +143,7 @@ func (s *Store) settle(ctx context.Context, verb string, key semel.Key, change f
 			if failure == nil {
 				failure = fmt.Errorf("the layer is down: %w", semel.ErrStoreUnavailable)
 			}
-			l.bars.owe(key, s.opts.MaxAge)
+			l.invalid.postpone(key, s.opts.MaxAge)
 			l.tell(Event{Kind: EventUnreached, Keys: 1, Err: failure})
 			unreached = append(unreached, fmt.Errorf(
 				"layer %q was not reached: other processes that read it may report %s as a duplicate for up to %v: %w",
@@ -179,14 +179,14 @@ func (l *layer) forget(ctx context.Context, key semel.Key) error {
 	}
 }
 
-// pay does the removals that the layer is owed.
-func (l *layer) pay(ctx context.Context) error {
-	keys, err := l.bars.debts()
+// removePending sends the pending removals to the layer.
+func (l *layer) removePending(ctx context.Context) error {
+	keys, err := l.invalid.due()
 	for _, key := range keys {
 		if err := l.forget(ctx, key); err != nil {
 			return fmt.Errorf("repeat a missed removal: %w", err)
 		}
-		l.bars.paid(key)
+		l.invalid.reached(key)
 	}
 	return err
 }

@@ -138,8 +138,8 @@ func TestRemovalThatCannotReachTheCacheIsMadeUpFor(t *testing.T) {
 				t.Errorf("a removal while the cache is left out: %v", err)
 			}
 			b.told("cache down", "cache unreached", "cache unreached")
-			if n := b.Status().Layers[0].Owed; n != 2 {
-				t.Errorf("the cache is owed %d removals, want 2", n)
+			if n := b.Status().Layers[0].PendingRemovals; n != 2 {
+				t.Errorf("%d removals are pending, want 2", n)
 			}
 			c := b.want(semel.Fresh, "a").Claim
 			b.cache.is(healthy)
@@ -147,8 +147,8 @@ func TestRemovalThatCannotReachTheCacheIsMadeUpFor(t *testing.T) {
 			time.Sleep(tiered.DefaultRetry)
 			b.want(semel.InFlight, "a") // pays first
 			b.told("cache up")
-			if n := b.Status().Layers[0].Owed; n != 0 {
-				t.Errorf("the cache is owed %d removals still", n)
+			if n := b.Status().Layers[0].PendingRemovals; n != 0 {
+				t.Errorf("%d removals are pending still", n)
 			}
 			answers := make([]semel.ClaimAnswer, 1)
 			if err := second.Claim(t.Context(), []semel.ClaimRequest{b.request("a")}, answers); err != nil || answers[0].Decision != semel.InFlight {
@@ -179,7 +179,7 @@ func TestTooManyRemovalsTakeACacheOut(t *testing.T) {
 		time.Sleep(time.Minute)
 		b.want(semel.Fresh, "a")
 		b.want(semel.Duplicate, "b")
-		if st := b.Status().Layers[0]; !st.Down || st.Owed != 0 {
+		if st := b.Status().Layers[0]; !st.Down || st.PendingRemovals != 0 {
 			t.Errorf("the cache is in use: %+v", st)
 		}
 		time.Sleep(10 * time.Minute)

@@ -21,10 +21,10 @@ type layer struct {
 	purger semel.Purger // nil if the cache is not a Purger
 	traits semel.Traits
 	// local is set for a layer in this process, whose calls need no timeout.
-	local bool
-	owner string // owner of the claims in the cache; nonce numbers them
-	nonce atomic.Uint64
-	bars  bars
+	local   bool
+	owner   string // owner of the claims in the cache; nonce numbers them
+	nonce   atomic.Uint64
+	invalid invalidations
 	// answered counts the keys that the layer answered for the layers below.
 	// filled counts the keys that were copied into it, refused those that it
 	// did not take. mistaken counts a filter's false positives: keys without a
@@ -115,7 +115,7 @@ func (l *layer) use(ctx context.Context, call func(context.Context) error) bool 
 }
 
 // run makes one call of the layer, if the layer is in use. It reports whether
-// the layer answered. It first does the removals that the layer is owed: the
+// the layer answered. It first sends the pending removals: the
 // layer must not answer before them. began is the start of the call to a layer
 // that can block.
 func (l *layer) run(ctx context.Context, began time.Time, call func(context.Context) error) bool {
@@ -123,7 +123,7 @@ func (l *layer) run(ctx context.Context, began time.Time, call func(context.Cont
 	if !ok {
 		return false
 	}
-	err := l.pay(ctx)
+	err := l.removePending(ctx)
 	if err == nil {
 		err = call(ctx)
 	}

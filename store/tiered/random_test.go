@@ -310,8 +310,8 @@ func (k *worker) settle() {
 	}
 	for at, stack := range k.stacks {
 		for _, l := range stack.Status().Layers {
-			if l.Owed != 0 {
-				k.Errorf("stack %d owes %d removals to %s", at, l.Owed, l.Name)
+			if l.PendingRemovals != 0 {
+				k.Errorf("in stack %d are %d pending removals of %s", at, l.PendingRemovals, l.Name)
 			}
 		}
 	}
