@@ -15,10 +15,10 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/asides"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/copies"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/marks"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/origins"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/output"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pace"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -43,8 +43,8 @@ type copier struct {
 	budget  pace.Budget
 	// rest is where the records begin that were read and that the open transaction leaves
 	// for the next one.
-	rest   map[cluster.Partition]kgo.EpochOffset
-	asides asides.List // records that cannot be copied
+	rest     map[cluster.Partition]kgo.EpochOffset
+	deferred output.Deferred // records that cannot be copied
 	// askedLimits says that the open transaction has already asked for the topics' limits.
 	askedLimits bool
 	// times says how far the origins have come with the copies that are committed or in the
@@ -235,7 +235,7 @@ func (c *copier) rewind(last context.Context) error {
 func (c *copier) transact(ctx, calls, last context.Context, fetches kgo.Fetches) error {
 	o := &c.t.opts
 	c.records, c.bytes, c.askedLimits, c.rest = 0, 0, false, nil
-	c.asides.Reset()
+	c.deferred.Reset()
 	c.failed.Store(nil)
 	c.budget.Begin()
 	if err := c.client.Begin(); err != nil {
@@ -291,7 +291,7 @@ func (c *copier) transact(ctx, calls, last context.Context, fetches kgo.Fetches)
 	c.t.health.Committed(c.records)
 	c.records, c.tooBig = 0, 0
 	c.t.health.Succeeded(c.name)
-	c.asides.Report(c.t.observe)
+	c.deferred.Report(c.t.observe)
 	return nil
 }
 
@@ -360,12 +360,12 @@ func (c *copier) instead(r *kgo.Record, id []byte, cause error) (*kgo.Record, er
 	case pipeline.Stop:
 		return nil, toldToStop(r, pipeline.ReasonPermanent, cause)
 	case pipeline.Drop:
-		c.asides.Add(pipeline.EventDropped, pipeline.ReasonPermanent, itemOf(r, k, 1, cause))
+		c.deferred.Add(pipeline.EventDropped, pipeline.ReasonPermanent, itemOf(r, k, 1, cause))
 		return nil, nil
 	}
 	out, err := c.t.opts.parked(r, c.limits, pipeline.ReasonPermanent, 1, cause)
 	if err == nil {
-		c.asides.Add(pipeline.EventParked, pipeline.ReasonPermanent, itemOf(r, k, 1, cause))
+		c.deferred.Add(pipeline.EventParked, pipeline.ReasonPermanent, itemOf(r, k, 1, cause))
 	}
 	return out, err
 }

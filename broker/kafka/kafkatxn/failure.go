@@ -37,7 +37,7 @@ func (w *worker) fail(ctx context.Context, r *kgo.Record, attempts int, err erro
 func (w *worker) fit(ctx context.Context, outputs []*kgo.Record) error {
 	for _, out := range outputs {
 		topic := w.topicOf(out)
-		err, restart := w.refusals.Check(ctx, w.s.t.adm(), topic)
+		err, restart := w.unwritable.Check(ctx, w.s.t.adm(), topic)
 		if restart != nil {
 			return fmt.Errorf("%w: %v", errAgain, restart) // not wrapped: a restart may help
 		}
@@ -68,13 +68,13 @@ func (w *worker) park(ctx context.Context, r *kgo.Record, then pipeline.Then, re
 	case pipeline.Stop:
 		return toldToStop(r, reason, cause)
 	case pipeline.Drop:
-		w.asides.Add(pipeline.EventDropped, reason, itemOf(r, k, attempts, cause))
+		w.deferred.Add(pipeline.EventDropped, reason, itemOf(r, k, attempts, cause))
 	default:
 		out, err := w.opts.parked(r, w.s.limits, reason, attempts, cause)
 		if err != nil {
 			return err
 		}
-		w.asides.Add(pipeline.EventParked, reason, itemOf(r, k, attempts, cause))
+		w.deferred.Add(pipeline.EventParked, reason, itemOf(r, k, attempts, cause))
 		w.produce(out)
 	}
 	return nil
@@ -114,7 +114,7 @@ func itemOf(r *kgo.Record, k semel.Key, attempts int, cause error) *pipeline.Ite
 
 // learn learns which topics cannot be written. An error restarts the session.
 func (w *worker) learn(ctx context.Context) error {
-	if err := w.refusals.Learn(ctx, w.s.t.adm(), w.opts.written()); err != nil {
+	if err := w.unwritable.Learn(ctx, w.s.t.adm(), w.opts.written()); err != nil {
 		return fmt.Errorf("%w: %v", errAgain, err) // wrapping the cause would end the Transactor
 	}
 	return nil

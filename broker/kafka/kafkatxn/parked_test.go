@@ -14,7 +14,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/asides"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/output"
 	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
@@ -178,7 +178,7 @@ func TestManyThatArePutAsideAtOnceAreCounted(t *testing.T) {
 		opts := b.options()
 		opts.Transform = refusing
 		var list []*kgo.Record
-		for i := range asides.Most + 50 {
+		for i := range output.MostDeferred + 50 {
 			list = append(list, kafkatest.Record(0, strconv.Itoa(i), fmt.Sprintf(`{"id":"permanent %d"}`, i)))
 		}
 		b.Write(list...)
@@ -189,7 +189,7 @@ func TestManyThatArePutAsideAtOnceAreCounted(t *testing.T) {
 			t.Errorf("%d were told of, want %d", got, len(list))
 		}
 		told := p.Events.Told()
-		if len(told) < asides.Most || len(told) > asides.Most+10 || !strings.Contains(told[len(told)-1], "permanent: <nil>") {
+		if len(told) < output.MostDeferred || len(told) > output.MostDeferred+10 || !strings.Contains(told[len(told)-1], "permanent: <nil>") {
 			t.Errorf("%d events, the last %q", len(told), told[len(told)-1])
 		}
 	})

@@ -13,7 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/results"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/output"
 	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
@@ -169,7 +169,7 @@ func TestATrialDecidesAsASessionOnABroker(t *testing.T) {
 // texts returns records as sorted texts.
 func texts(list []*kgo.Record) (out []string) {
 	for _, r := range list {
-		headers := slices.DeleteFunc(slices.Clone(r.Headers), func(h kgo.RecordHeader) bool { return h.Key == results.HeaderRevision || h.Key == header.FirstSeen })
+		headers := slices.DeleteFunc(slices.Clone(r.Headers), func(h kgo.RecordHeader) bool { return h.Key == output.HeaderRevision || h.Key == header.FirstSeen })
 		out = append(out, fmt.Sprintf("%s %s %d %v", r.Key, r.Value, r.Timestamp.UnixMilli(), headers))
 	}
 	slices.Sort(out)

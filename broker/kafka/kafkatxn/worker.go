@@ -14,14 +14,12 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/asides"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/copies"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/fields"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/groups"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/output"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pace"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/refusals"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/results"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/waits"
 	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/internal/retry"
@@ -47,18 +45,18 @@ type worker struct {
 	groups  *groups.Keys
 	placer  *copies.Placer // of groups behind a Repartition
 	group   []byte         // of the record that is being decided, if it is known
-	outputs results.Records
+	outputs output.Results
 	results pace.Results
 	// times and versions read those of records, if a rule finds them.
 	times, versions *fields.Reader
 	// present are the offsets to commit of partitions without records.
-	present map[cluster.Partition]kgo.EpochOffset
-	touched []*part
-	counts  counts
-	asides  asides.List
-	records int // that the open transaction has decided
-	bytes   int64
-	budget  pace.Budget
+	present  map[cluster.Partition]kgo.EpochOffset
+	touched  []*part
+	counts   counts
+	deferred output.Deferred
+	records  int // that the open transaction has decided
+	bytes    int64
+	budget   pace.Budget
 	// rest is where the records begin that were read and that the open transaction leaves
 	// for the next one, by the partition that was read.
 	rest map[cluster.Partition]kgo.EpochOffset
@@ -82,8 +80,8 @@ type worker struct {
 	// differing is one of the duplicates that differ in content.
 	differing *pipeline.Item
 	emits     bool // the open transaction writes what became due
-	// refusals are the topics to which a Transform cannot write.
-	refusals refusals.Topics
+	// unwritable are the topics to which a Transform cannot write.
+	unwritable output.Unwritable
 }
 
 // counts are the results of a transaction.
@@ -125,7 +123,7 @@ func (w *worker) init(s *session) {
 	w.promise = func(r *kgo.Record, err error) {
 		if err != nil {
 			if w.opts.Transform != nil {
-				w.refusals.Hear(r.Topic, err)
+				w.unwritable.Hear(r.Topic, err)
 			}
 			err = cluster.WriteError(r, err)
 			w.failed.CompareAndSwap(nil, &err)
@@ -178,7 +176,7 @@ func (s *session) transact(ctx, calls, last context.Context, fetches kgo.Fetches
 
 func (w *worker) reset() {
 	w.counts = counts{}
-	w.asides.Reset()
+	w.deferred.Reset()
 	w.askedLimits = false
 	w.records, w.bytes = 0, 0
 	w.resumed, w.rest = 0, nil
@@ -354,7 +352,7 @@ func (w *worker) report(settled int) {
 	if c.differing > 0 {
 		t.observe(pipeline.Event{Kind: pipeline.EventDiffering, Count: c.differing, Item: w.differing})
 	}
-	w.asides.Report(t.observe)
+	w.deferred.Report(t.observe)
 	t.observe(pipeline.Event{Kind: pipeline.EventSettled, Count: settled, Elapsed: time.Since(w.budget.Began())})
 }
 

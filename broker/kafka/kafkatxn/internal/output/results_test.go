@@ -1,4 +1,4 @@
-package results
+package output
 
 import (
 	"fmt"
@@ -21,7 +21,7 @@ func TestEachRecordHasItsOwnResult(t *testing.T) {
 		{Over: stream.Tumbling(time.Minute), Correct: time.Hour},
 		{Over: stream.Session(time.Second, time.Hour)},
 	} {
-		var n Records
+		var n Results
 		var got []*kgo.Record
 		var want []string
 		for i := range 500 {
@@ -62,7 +62,7 @@ func TestEachRecordHasItsOwnResult(t *testing.T) {
 func TestResultsOfAWindowTakeFewAllocations(t *testing.T) {
 	agg := &stream.Aggregate{Over: stream.Tumbling(time.Minute)}
 	c := &stream.Closed{Key: "customer-1234567", Start: time.Unix(0, 0), End: time.Unix(60, 0)}
-	var n Records
+	var n Results
 	if each := testing.AllocsPerRun(1000, func() { n.New(agg, c, nil, true) }); each > 0 { // rounded down
 		t.Errorf("%v allocations for each result", each)
 	}

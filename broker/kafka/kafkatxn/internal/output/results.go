@@ -1,5 +1,6 @@
-// Package results makes the records of results.
-package results
+// Package output has what a transaction writes besides its state: results of windows, events
+// about records that failed, and topics that refuse outputs.
+package output
 
 import (
 	"slices"
@@ -20,8 +21,8 @@ const (
 	HeaderRevision = "semel-revision" // with corrections: greater in each further result
 )
 
-// Records makes records. Many results are of one window, and then share their headers.
-type Records struct {
+// Results makes the records of results. Many results are of one window, and then share their headers.
+type Results struct {
 	records slab.Of[kgo.Record]
 	keys    slab.Bytes
 	key     []byte // memory
@@ -32,7 +33,7 @@ type Records struct {
 }
 
 // New returns the record of a result, without a topic.
-func (n *Records) New(agg *stream.Aggregate, c *stream.Closed, body []byte, final bool) *kgo.Record {
+func (n *Results) New(agg *stream.Aggregate, c *stream.Closed, body []byte, final bool) *kgo.Record {
 	r := n.records.New()
 	n.key = key.AppendText(n.key[:0], []byte(c.Key))
 	r.Key, r.Value, r.Headers, r.Timestamp = n.keys.Clone(n.key), body, n.headersOf(agg, c, final), c.End
@@ -42,7 +43,7 @@ func (n *Records) New(agg *stream.Aggregate, c *stream.Closed, body []byte, fina
 	return r
 }
 
-func (n *Records) headersOf(agg *stream.Aggregate, c *stream.Closed, final bool) []kgo.RecordHeader {
+func (n *Results) headersOf(agg *stream.Aggregate, c *stream.Closed, final bool) []kgo.RecordHeader {
 	last := &n.last
 	if n.headers != nil && n.final == final && last.Revision == c.Revision && last.Start.Equal(c.Start) && last.End.Equal(c.End) {
 		return n.headers

@@ -1,5 +1,4 @@
-// Package refusals remembers the topics to which outputs cannot be written.
-package refusals
+package output
 
 import (
 	"context"
@@ -16,10 +15,10 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 )
 
-// Topics has the topics to which outputs of a Transform cannot be written. An output for such
-// a topic fails only its message. Topics learns them from failed transactions, so that other
+// Unwritable has the topics to which outputs of a Transform cannot be written. An output for such
+// a topic fails only its message. It learns them from failed transactions, so that other
 // topics cost nothing. One goroutine uses it; any may call Hear.
-type Topics struct {
+type Unwritable struct {
 	topics map[string]refusal
 
 	mu    sync.Mutex // guards the fields below
@@ -40,7 +39,7 @@ const (
 
 // Hear notes that a record could not be written because of its topic. It may be called
 // concurrently.
-func (f *Topics) Hear(topic string, err error) {
+func (f *Unwritable) Hear(topic string, err error) {
 	if !cluster.SaysTopic(err) {
 		return
 	}
@@ -55,7 +54,7 @@ func (f *Topics) Hear(topic string, err error) {
 // Learn asks the brokers about the topics with errors, except for needed ones. If it returns
 // an error, the session must restart: older brokers refuse a whole transaction because of a
 // topic without write permission, and its producer is then unusable.
-func (f *Topics) Learn(ctx context.Context, adm *kadm.Client, needed []string) (restart error) {
+func (f *Unwritable) Learn(ctx context.Context, adm *kadm.Client, needed []string) (restart error) {
 	f.mu.Lock()
 	heard := f.heard
 	f.heard = nil
@@ -87,7 +86,7 @@ func (f *Topics) Learn(ctx context.Context, adm *kadm.Client, needed []string) (
 // Check returns the permanent error of an output whose topic cannot be written, or nil. It
 // asks the brokers for missing topics again. If they do not answer, it returns restart: the
 // session must restart, and the message waits.
-func (f *Topics) Check(ctx context.Context, adm *kadm.Client, topic string) (err, restart error) {
+func (f *Unwritable) Check(ctx context.Context, adm *kadm.Client, topic string) (err, restart error) {
 	why, ok := f.topics[topic]
 	if !ok {
 		return nil, nil
