@@ -16,7 +16,6 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/copies"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/fields"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/groups"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/output"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pace"
@@ -42,7 +41,7 @@ type worker struct {
 	offsets []int64 // in the topic that was read
 	origins copies.Originals
 	inputs  []byte // the start of keystate.HeaderOrigins; nil without Repartition
-	groups  *groups.Keys
+	groups  *fields.GroupKeys
 	placer  *copies.Placer // of groups behind a Repartition
 	group   []byte         // of the record that is being decided, if it is known
 	outputs output.Results
@@ -105,7 +104,7 @@ func (w *worker) init(s *session) {
 	w.s, w.opts = s, &s.t.opts
 	w.reader = w.opts.Key.Rule.Reader(nil)
 	if w.opts.Aggregate != nil {
-		w.groups = groups.New(w.opts.Aggregate.By)
+		w.groups = fields.NewGroupKeys(w.opts.Aggregate.By)
 		if w.opts.Repartition != nil {
 			w.placer = s.t.newPlacer()
 		}

@@ -8,7 +8,6 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/fields"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/groups"
 	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
@@ -20,7 +19,7 @@ import (
 type Placer struct {
 	PlacerOptions
 	reader    *key.Reader
-	groups    *groups.Keys
+	groups    *fields.GroupKeys
 	times     *fields.Reader
 	message   semel.Message
 	id        []byte
@@ -53,7 +52,7 @@ type PlacerOptions struct {
 func NewPlacer(o PlacerOptions) *Placer {
 	p := &Placer{PlacerOptions: o, reader: o.Rule.Reader(nil), partition: kgo.StickyKeyPartitioner(nil).ForTopic(o.Topic)}
 	if o.By != nil {
-		p.groups = groups.New(o.By)
+		p.groups = fields.NewGroupKeys(o.By)
 	}
 	if o.Time != nil {
 		p.times = fields.New(o.Time)

@@ -1,4 +1,4 @@
-// Package fields reads times and versions of messages.
+// Package fields reads fields of messages: times, versions and group keys.
 package fields
 
 import (

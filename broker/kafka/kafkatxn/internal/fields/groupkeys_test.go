@@ -1,4 +1,4 @@
-package groups
+package fields
 
 import (
 	"errors"
@@ -12,7 +12,7 @@ import (
 	"github.com/semel-dev/semel/key"
 )
 
-func TestAllIsOfForEachRecord(t *testing.T) {
+func TestAllReturnsTheGroupKeyOfEachRecord(t *testing.T) {
 	t.Parallel()
 	rule, err := key.ParseRule(".group")
 	if err != nil {
@@ -23,7 +23,7 @@ func TestAllIsOfForEachRecord(t *testing.T) {
 	for _, body := range []string{`{"group":"a"}`, "", `{}`, `{"group":"bb"}`, long, `{"group":[]}`, "no JSON", `{"group":"c"}`} {
 		records = append(records, &kgo.Record{Value: []byte(body)})
 	}
-	k := New(rule)
+	k := NewGroupKeys(rule)
 	for range 2 { // the second time with the memory of the first
 		var got []string
 		for _, id := range k.All(records) {

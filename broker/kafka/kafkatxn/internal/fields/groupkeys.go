@@ -1,5 +1,4 @@
-// Package groups finds the group keys of records.
-package groups
+package fields
 
 import (
 	"fmt"
@@ -11,8 +10,8 @@ import (
 	"github.com/semel-dev/semel/key"
 )
 
-// Keys finds group keys by a rule.
-type Keys struct {
+// GroupKeys finds group keys by a rule.
+type GroupKeys struct {
 	by      *key.Rule
 	reader  *key.Reader
 	message semel.Message
@@ -21,11 +20,11 @@ type Keys struct {
 	bytes   []byte // of all
 }
 
-// New returns the Keys of a rule.
-func New(by *key.Rule) *Keys { return &Keys{by: by, reader: by.Reader(nil)} }
+// NewGroupKeys returns the GroupKeys of a rule.
+func NewGroupKeys(by *key.Rule) *GroupKeys { return &GroupKeys{by: by, reader: by.Reader(nil)} }
 
 // Of returns the group key of a message, which is valid until the next call.
-func (k *Keys) Of(m *semel.Message) ([]byte, error) {
+func (k *GroupKeys) Of(m *semel.Message) ([]byte, error) {
 	id, err := k.reader.AppendID(k.one[:0], m)
 	switch {
 	case err == nil && len(id) == 0:
@@ -42,7 +41,7 @@ func (k *Keys) Of(m *semel.Message) ([]byte, error) {
 
 // All returns the group keys of records, which are valid until the next call. It is empty
 // where Of returns an error.
-func (k *Keys) All(records []*kgo.Record) [][]byte {
+func (k *GroupKeys) All(records []*kgo.Record) [][]byte {
 	k.all, k.bytes = k.all[:0], k.bytes[:0]
 	for _, r := range records {
 		record.Fill(&k.message, r)
@@ -56,8 +55,8 @@ func (k *Keys) All(records []*kgo.Record) [][]byte {
 	return k.all
 }
 
-// At returns one of the group keys that All returned, or nothing. The Keys may be nil.
-func (k *Keys) At(i int) []byte {
+// At returns one of the group keys that All returned, or nothing. The GroupKeys may be nil.
+func (k *GroupKeys) At(i int) []byte {
 	if k == nil || i >= len(k.all) {
 		return nil
 	}
