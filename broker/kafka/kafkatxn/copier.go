@@ -15,11 +15,11 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/budget"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/copies"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/marks"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/origins"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/output"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pace"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -40,7 +40,7 @@ type copier struct {
 	placer  *copies.Placer
 	records int
 	bytes   int64
-	budget  pace.Budget
+	budget  budget.Transaction
 	// rest is where the records begin that were read and that the open transaction leaves
 	// for the next one.
 	rest     map[cluster.Partition]kgo.EpochOffset

@@ -14,11 +14,11 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/budget"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/copies"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/fields"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/output"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pace"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/waits"
 	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/internal/retry"
@@ -45,7 +45,7 @@ type worker struct {
 	placer  *copies.Placer // of groups behind a Repartition
 	group   []byte         // of the record that is being decided, if it is known
 	outputs output.Results
-	results pace.Results
+	results budget.Results
 	// times and versions read those of records, if a rule finds them.
 	times, versions *fields.Reader
 	// present are the offsets to commit of partitions without records.
@@ -55,7 +55,7 @@ type worker struct {
 	deferred output.Deferred
 	records  int // that the open transaction has decided
 	bytes    int64
-	budget   pace.Budget
+	budget   budget.Transaction
 	// rest is where the records begin that were read and that the open transaction leaves
 	// for the next one, by the partition that was read.
 	rest map[cluster.Partition]kgo.EpochOffset

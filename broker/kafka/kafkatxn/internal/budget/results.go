@@ -1,5 +1,6 @@
-// Package pace fits the results that are due together into several short transactions.
-package pace
+// Package budget says how many records a transaction reads and how many results it writes,
+// so that it does not take too long.
+package budget
 
 import "time"
 

@@ -1,4 +1,4 @@
-package pace
+package budget
 
 import (
 	"context"
@@ -17,7 +17,7 @@ const (
 	between = 64
 )
 
-// Budget bounds the time of a transaction. A filter, a map or a Transform may take any time,
+// Transaction bounds the time of a transaction. A filter, a map or a Transform may take any time,
 // and brokers abort a transaction that is open for too long. So a transaction ends between
 // two records if it takes too long. The records before are decided, and the others are read
 // again. The reads become smaller, so that this happens seldom.
@@ -25,7 +25,7 @@ const (
 // Brokers count from the first output. So a record that takes nearly as long as they allow
 // can only be the first one of a transaction. If it was not, the transaction fails, and the
 // next one ends before that record.
-type Budget struct {
+type Transaction struct {
 	interval, transaction time.Duration
 	unknown               bool
 
@@ -36,10 +36,10 @@ type Budget struct {
 	inTime int // how many of them were done within the interval
 }
 
-// NewBudget returns the budget of transactions that should take an interval, and that
+// NewTransaction returns the budget of transactions that should take an interval, and that
 // brokers abort after another time. unknown says that records may take any time.
-func NewBudget(interval, transaction time.Duration, unknown bool) Budget {
-	b := Budget{interval: interval, transaction: transaction, unknown: unknown, read: mostRead}
+func NewTransaction(interval, transaction time.Duration, unknown bool) Transaction {
+	b := Transaction{interval: interval, transaction: transaction, unknown: unknown, read: mostRead}
 	if unknown {
 		b.read = firstRead
 	}
@@ -47,16 +47,16 @@ func NewBudget(interval, transaction time.Duration, unknown bool) Budget {
 }
 
 // Begin starts a transaction.
-func (b *Budget) Begin() { b.began, b.done, b.inTime = time.Now(), 0, 0 }
+func (b *Transaction) Begin() { b.began, b.done, b.inTime = time.Now(), 0, 0 }
 
 // Began returns when the open transaction started.
-func (b *Budget) Began() time.Time { return b.began }
+func (b *Transaction) Began() time.Time { return b.began }
 
 // Left returns how much of the interval is left.
-func (b *Budget) Left() time.Duration { return b.interval - time.Since(b.began) }
+func (b *Transaction) Left() time.Duration { return b.interval - time.Since(b.began) }
 
 // Most returns how many records the open transaction may have, of a number.
-func (b *Budget) Most(records int) int {
+func (b *Transaction) Most(records int) int {
 	if b.limit > 0 {
 		return min(b.limit, records)
 	}
@@ -65,12 +65,12 @@ func (b *Budget) Most(records int) int {
 
 // Room returns how many records the next read may return, if the open transaction has some
 // and may have others.
-func (b *Budget) Room(has, most int) int { return max(min(b.read, b.Most(most)-has), 1) }
+func (b *Transaction) Room(has, most int) int { return max(min(b.read, b.Most(most)-has), 1) }
 
 // Full reports whether the open transaction should end before the next record. The first
 // record never waits for another transaction. A transaction of which not all records are
 // decided ends early when ctx has ended.
-func (b *Budget) Full(ctx context.Context) bool {
+func (b *Transaction) Full(ctx context.Context) bool {
 	if b.done == 0 || !b.unknown && b.limit == 0 && b.done%between > 0 {
 		return false
 	}
@@ -82,10 +82,10 @@ func (b *Budget) Full(ctx context.Context) bool {
 }
 
 // Done counts a record of the open transaction.
-func (b *Budget) Done() { b.done++ }
+func (b *Transaction) Done() { b.done++ }
 
 // Paced adapts the size of the next reads to the time that the records of one took.
-func (b *Budget) Paced(records int, took time.Duration) {
+func (b *Transaction) Paced(records int, took time.Duration) {
 	switch {
 	case !b.unknown:
 	case took > b.interval:
@@ -98,7 +98,7 @@ func (b *Budget) Paced(records int, took time.Duration) {
 // Overdue reports whether brokers may have aborted the open transaction because it took too
 // long, and how long that was. The next one then ends before the record that took this one
 // beyond its interval.
-func (b *Budget) Overdue() (took time.Duration, overdue bool) {
+func (b *Transaction) Overdue() (took time.Duration, overdue bool) {
 	took = time.Since(b.began)
 	if took < b.transaction {
 		return took, false
@@ -108,7 +108,7 @@ func (b *Budget) Overdue() (took time.Duration, overdue bool) {
 }
 
 // Committed notes that the open transaction is committed.
-func (b *Budget) Committed() { b.limit = 0 }
+func (b *Transaction) Committed() { b.limit = 0 }
 
 // Patience is a context that ends some time after it is first asked whether it has ended. Only
 // functions that may take long ask, so the others cost no timer.

@@ -10,15 +10,15 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pace"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/budget"
 	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 )
 
 // newBudget returns the budget of the transactions of a member.
-func (o *TransactorOptions) newBudget() pace.Budget {
-	return pace.NewBudget(o.Limits.Interval, o.Timeouts.Transaction, o.Transform != nil || o.FilterMap != nil)
+func (o *TransactorOptions) newBudget() budget.Transaction {
+	return budget.NewTransaction(o.Limits.Interval, o.Timeouts.Transaction, o.Transform != nil || o.FilterMap != nil)
 }
 
 // room returns how many records the next read may return.
@@ -31,7 +31,7 @@ func (o *TransactorOptions) callFilterMap(ctx context.Context, m *semel.Message,
 	if o.FilterMap == nil {
 		return m.Body, true, nil
 	}
-	limited := pace.Within(ctx, most, errTooSlow{most, o.Timeouts.Transaction})
+	limited := budget.Within(ctx, most, errTooSlow{most, o.Timeouts.Transaction})
 	defer limited.Stop()
 	body, pass, err = o.FilterMap.Call(limited, pipeline.Delivery{Message: *m, Key: k, Attempt: 1, Redrive: header.Redrives(m)})
 	switch {
@@ -53,7 +53,7 @@ func (e errTooSlow) Error() string {
 
 // overdue explains an error that is the answer to a transaction that was open for too
 // long. Nil stays nil.
-func (o *TransactorOptions) overdue(b *pace.Budget, err error) error {
+func (o *TransactorOptions) overdue(b *budget.Transaction, err error) error {
 	if !isEnded(err) {
 		return err
 	}
