@@ -3,6 +3,8 @@ package semel_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -10,8 +12,10 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
 )
 
 // tasksOf returns a task for each id.
@@ -93,219 +97,6 @@ func TestALostClaimIsAskedForOnce(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestATaskMovesBetweenRenewers: the lease of a task that is tried many times lasts
-// all along, and the answer of a renewal that began before does not end it.
-func TestATaskMovesBetweenRenewers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := &hooked{Store: newStore(t, nil)}
-		var extended atomic.Int64
-		store.extend = func(ctx context.Context, reqs []semel.ExtendRequest, answers []semel.ExtendAnswer) error {
-			extended.Add(1)
-			return store.Store.Extend(ctx, reqs, answers)
-		}
-		var j journal
-		g := newGuard(t, store, semel.GuardOptions{Observer: &j})
-		b, waiting, tasks := g.NewBatch(), g.NewRenewer(), tasksOf("a", "b", "c")
-		b.Claim(t.Context(), tasks)
-		for range 10 {
-			effect := b.Keep(t.Context(), tasks)
-			<-time.After(9 * time.Second) // shorter than a heartbeat
-			if effect.Err() != nil {
-				t.Fatal(context.Cause(effect))
-			}
-			for _, task := range tasks {
-				task.Err = errBroken
-			}
-			b.Stop()
-			if effect.Err() == nil {
-				t.Error("the context of the effects goes on")
-			}
-			waiting.Keep(tasks...)
-			<-time.After(9 * time.Second)
-			for _, task := range tasks {
-				if !b.Lasts(task) {
-					t.Fatalf("the lease of %s ends", task.Call.Key)
-				}
-				task.Err = nil
-			}
-		}
-		synctest.Wait()
-		asked := extended.Load()
-		if asked < 15 || asked > 20 {
-			t.Errorf("%d renewals in three minutes", asked)
-		}
-		b.GiveBack(t.Context(), tasks[:1])
-		if extended.Load() != asked {
-			t.Error("a first attempt without doubt is not released")
-		}
-		if !b.Lasts(tasks[1]) || !b.Lasts(tasks[2]) || b.Lasts(tasks[0]) {
-			t.Error("another task than the one that was given back has no lease")
-		}
-		<-time.After(time.Minute)
-		b.Complete(t.Context(), tasks[1:])
-		for _, task := range tasks[1:] {
-			if task.Err != nil || task.Held() || task.Delivered() {
-				t.Errorf("%s: %v", task.Call.Key, task.Err)
-			}
-		}
-		synctest.Wait()
-		before := extended.Load()
-		<-time.After(time.Minute)
-		if extended.Load() != before {
-			t.Error("nothing is held, and a renewal is sent")
-		}
-		if j.has(semel.EventLeaseLost) {
-			t.Error("the lease of a task that was given back is renewed")
-		}
-		waiting.Stop()
-	})
-}
-
-// TestALaterTaskPostponesNoRenewal: the renewer has one timer for all.
-func TestALaterTaskPostponesNoRenewal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newGuard(t, newStore(t, nil), semel.GuardOptions{})
-		b, waiting := g.NewBatch(), g.NewRenewer()
-		first := tasksOf("first")
-		b.Claim(t.Context(), first)
-		waiting.Keep(first...)
-		for range 5 {
-			<-time.After(9 * time.Second)
-			later := tasksOf(time.Now().String())
-			b.Claim(t.Context(), later)
-			waiting.Keep(later...)
-		}
-		if !b.Lasts(first[0]) {
-			t.Error("the first lease ends")
-		}
-		waiting.Stop()
-	})
-}
-
-// TestARenewalThatFailsIsRepeatedSoon: the store has a quarter of a heartbeat to
-// recover, and may answer several times before the lease ends.
-func TestARenewalThatFailsIsRepeatedSoon(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := &hooked{Store: newStore(t, nil)}
-		began := time.Now()
-		var asked []time.Duration
-		store.extend = func(ctx context.Context, reqs []semel.ExtendRequest, answers []semel.ExtendAnswer) error {
-			if asked = append(asked, time.Since(began).Round(100*time.Millisecond)); len(asked) < 4 {
-				return semel.ErrStoreUnavailable
-			}
-			return store.Store.Extend(ctx, reqs, answers)
-		}
-		_, err := newGuard(t, store, semel.GuardOptions{}).Do(t.Context(), orderKey, func(ctx context.Context, _ semel.Claim) ([]byte, error) {
-			<-time.After(40 * time.Second)
-			return nil, ctx.Err()
-		})
-		want := []time.Duration{10 * time.Second, 12500 * time.Millisecond, 15 * time.Second, 17500 * time.Millisecond, 27500 * time.Millisecond, 37500 * time.Millisecond}
-		if err != nil || !slices.Equal(asked, want) {
-			t.Errorf("%v; renewals at %v, want %v", err, asked, want)
-		}
-	})
-}
-
-// TestNoRenewalRunsAfterStop: Stop ends a renewal that does not return.
-func TestNoRenewalRunsAfterStop(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := &hooked{Store: newStore(t, nil)}
-		var running, calls atomic.Int32
-		store.extend = func(ctx context.Context, _ []semel.ExtendRequest, _ []semel.ExtendAnswer) error {
-			calls.Add(1)
-			running.Add(1)
-			defer running.Add(-1)
-			<-ctx.Done()
-			return ctx.Err()
-		}
-		var j journal
-		g := newGuard(t, store, semel.GuardOptions{Observer: &j})
-		_, err := g.Do(t.Context(), orderKey, func(ctx context.Context, _ semel.Claim) ([]byte, error) {
-			<-time.After(11 * time.Second)
-			return nil, ctx.Err()
-		})
-		if err != nil || running.Load() != 0 || calls.Load() != 1 {
-			t.Errorf("%v; %d of %d renewals run", err, running.Load(), calls.Load())
-		}
-		<-time.After(time.Minute)
-		if calls.Load() != 1 || j.has(semel.EventLeaseLost) || j.has(semel.EventStoreError) {
-			t.Errorf("%d renewals, %v", calls.Load(), j.events)
-		}
-	})
-}
-
-// TestARenewalThatIsLateSpoilsNoLaterAttempt: its answer no longer counts when the
-// task has left. A task that is still there loses its lease by it.
-func TestARenewalThatIsLateSpoilsNoLaterAttempt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := &hooked{Store: newStore(t, nil)}
-		var calls atomic.Int32
-		store.extend = func(ctx context.Context, reqs []semel.ExtendRequest, answers []semel.ExtendAnswer) error {
-			calls.Add(1)
-			select {
-			case <-time.After(8 * time.Second):
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-			for i := range reqs {
-				answers[i].Err = &semel.StaleTokenError{Key: reqs[i].Key, Token: reqs[i].Token}
-			}
-			return nil
-		}
-		var j journal
-		g := newGuard(t, store, semel.GuardOptions{Observer: &j})
-		b, waiting, tasks := g.NewBatch(), g.NewRenewer(), tasksOf("left", "stayed")
-		b.Claim(t.Context(), tasks)
-		waiting.Keep(tasks...)
-		<-time.After(12 * time.Second)
-		effect := b.Keep(t.Context(), tasks[:1])
-		<-time.After(7 * time.Second)
-		if effect.Err() != nil || !b.Lasts(tasks[0]) || b.Lasts(tasks[1]) {
-			t.Errorf("lasts: %t and %t, %v", b.Lasts(tasks[0]), b.Lasts(tasks[1]), context.Cause(effect))
-		}
-		b.Stop()
-		<-time.After(time.Minute)
-		lost := 0
-		for _, e := range j.events {
-			if e.Kind == semel.EventLeaseLost && e.Key.ID == "stayed" {
-				lost++
-			}
-		}
-		if lost != 1 || calls.Load() > 2 {
-			t.Errorf("%d leases were lost in %d renewals", lost, calls.Load())
-		}
-		waiting.Stop()
-	})
-}
-
-// TestNoRenewalRunsAfterAPanic: the key is given back, and its lease must not be
-// renewed any more.
-func TestNoRenewalRunsAfterAPanic(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := &hooked{Store: newStore(t, nil)}
-		renewed := 0
-		store.extend = func(ctx context.Context, reqs []semel.ExtendRequest, answers []semel.ExtendAnswer) error {
-			if reqs[0].Lease == semel.DefaultLease {
-				renewed++
-			}
-			return store.Store.Extend(ctx, reqs, answers)
-		}
-		g := newGuard(t, store, semel.GuardOptions{})
-		var effect context.Context
-		func() {
-			defer func() { _ = recover() }()
-			_, _ = g.Do(t.Context(), orderKey, func(ctx context.Context, _ semel.Claim) ([]byte, error) {
-				effect = ctx
-				panic("boom")
-			})
-		}()
-		<-time.After(time.Minute)
-		if effect.Err() == nil || renewed != 0 {
-			t.Errorf("%d renewals, and the effect's context ended with %v", renewed, effect.Err())
-		}
-	})
 }
 
 // TestGiveBackEndsAtTheDeadline: a pipeline that shuts down has no whole lease left.
@@ -421,3 +212,104 @@ func TestSettleReportsATakeOverOnlyAfterAnotherAttempt(t *testing.T) {
 		}
 	}
 }
+
+// TestRefusalAfterALostAnswerIsUnknown: the first call may have made the claim. A
+// refusal of the second call does not rule that out.
+func TestRefusalAfterALostAnswerIsUnknown(t *testing.T) {
+	for name, c := range map[string]struct {
+		call, key error
+		want      semel.Class
+	}{
+		"the call is refused":            {call: semel.ErrStoreUnavailable, want: semel.ClassUnknown},
+		"the store is closed":            {call: semel.ErrClosed, want: semel.ClassUnknown},
+		"the key is refused":             {key: semel.ErrStoreFull, want: semel.ClassUnknown},
+		"the key is refused permanently": {key: semel.ErrInvalidKey, want: semel.ClassPermanent},
+	} {
+		for how, do := range map[string]func(*testing.T, *semel.Guard) error{
+			"single": func(t *testing.T, g *semel.Guard) error {
+				_, err := g.Do(t.Context(), orderKey, func(context.Context, semel.Claim) ([]byte, error) { return nil, nil })
+				return err
+			},
+			"batch": func(t *testing.T, g *semel.Guard) error {
+				return g.DoBatch(t.Context(), []semel.Call{{Key: orderKey}}, func(context.Context, []*semel.BatchItem) error { return nil })[0].Err
+			},
+		} {
+			t.Run(name+", "+how, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { // in which no timer of the guard comes in between
+					inner := newStore(t, nil)
+					store := &hooked{Store: inner}
+					claims := 0
+					store.claim = func(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+						if claims++; claims == 1 {
+							_ = inner.Claim(ctx, reqs, make([]semel.ClaimAnswer, len(reqs)))
+							return errors.New("connection reset")
+						}
+						answers[0].Err = c.key
+						return c.call
+					}
+					err := do(t, newGuard(t, store, semel.GuardOptions{}))
+					if got := semel.Classify(err); got != c.want || claims != 2 {
+						t.Errorf("got %v of class %s after %d claims, want it %s", err, got, claims, c.want)
+					}
+					if got := look(t, inner, orderKey).State; got != semel.Claimed {
+						t.Errorf("the record is %s", got)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestAnItemThatWaitsKeepsNoOtherInMemory processes a hundred items, of which one fails.
+func TestAnItemThatWaitsKeepsNoOtherInMemory(t *testing.T) {
+	sink := &eachSink{do: func(_ context.Context, it *pipeline.Item) {
+		if it.Call.Key.ID == "0" {
+			it.Err = errors.New("later")
+		}
+	}}
+	s, err := pipeline.NewTwoPhase(newStore(t, nil), sink, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(t.Context())
+	waiting, gone := func() (*pipeline.Item, []weak.Pointer[pipeline.Item]) {
+		items := make([]*pipeline.Item, 100)
+		var gone []weak.Pointer[pipeline.Item]
+		for i := range items {
+			items[i] = &pipeline.Item{Group: uint64(i), Call: semel.Call{Key: semel.Key{ID: fmt.Sprint(i)}}}
+			if i > 0 {
+				gone = append(gone, weak.Make(items[i]))
+			}
+		}
+		s.Process(t.Context(), items)
+		return items[0], gone
+	}()
+	for range 3 {
+		runtime.GC()
+	}
+	alive := 0
+	for _, w := range gone {
+		if w.Value() != nil {
+			alive++
+		}
+	}
+	if alive > 0 {
+		t.Errorf("%d of 99 settled items are kept in memory by the one that waits", alive)
+	}
+	runtime.KeepAlive(waiting)
+}
+
+// eachSink runs do for each item.
+type eachSink struct {
+	do func(context.Context, *pipeline.Item)
+}
+
+func (s *eachSink) Deliver(ctx context.Context, items []*pipeline.Item) {
+	for _, it := range items {
+		s.do(ctx, it)
+	}
+}
+
+func (*eachSink) Traits() pipeline.SinkTraits { return pipeline.SinkTraits{} }
+
+func (*eachSink) Close(context.Context) error { return nil }

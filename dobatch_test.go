@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/semel-dev/semel"
@@ -102,5 +104,36 @@ func TestResultsOfABatchAreReplayedAsTheyAre(t *testing.T) {
 				t.Errorf("%s: %s %v %q, %v", calls[i].Key.ID, out.Decision, out.Result.Kind, out.Result.Data, out.Err)
 			}
 		}
+	}
+}
+
+// TestABatchFuncMaySortItsItems has an effect sort its items, for example to lock rows in one order.
+func TestABatchFuncMaySortItsItems(t *testing.T) {
+	g := newGuard(t, newStore(t, nil), semel.GuardOptions{})
+	calls := []semel.Call{{Key: semel.Key{ID: "z"}}, {Key: semel.Key{ID: "a"}}}
+	outs := g.DoBatch(t.Context(), calls, func(_ context.Context, items []*semel.BatchItem) error {
+		slices.SortFunc(items, func(x, y *semel.BatchItem) int { return strings.Compare(x.Call.Key.ID, y.Call.Key.ID) })
+		for _, it := range items {
+			if it.Call.Key.ID == "z" {
+				it.Err = errors.New("z failed")
+			}
+		}
+		return nil
+	})
+	for i, o := range outs {
+		t.Logf("%s: %v %v", calls[i].Key.ID, o.Decision, o.Err)
+	}
+	if outs[0].Err == nil || outs[1].Err != nil {
+		t.Errorf("outcomes are swapped: z: %v, a: %v", outs[0].Err, outs[1].Err)
+	}
+	ran := false
+	out, err := g.Do(t.Context(), calls[0].Key, func(context.Context, semel.Claim) ([]byte, error) { ran = true; return nil, nil })
+	if !ran {
+		t.Errorf("LOST: z is %v (%v) without an effect", out.Decision, err)
+	}
+	ran = false
+	_, _ = g.Do(t.Context(), calls[1].Key, func(context.Context, semel.Claim) ([]byte, error) { ran = true; return nil, nil })
+	if ran {
+		t.Errorf("TWICE: a")
 	}
 }

@@ -585,3 +585,72 @@ func TestACompletionIsRepeatedWithGrowingPauses(t *testing.T) {
 		})
 	}
 }
+
+func TestLateMessagesFollowThePolicy(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("the dead-letter store is closed")
+	for name, c := range map[string]struct {
+		policy semel.LatePolicy
+		parks  error
+		want   error
+		runs   bool
+		parked bool
+	}{
+		"reject":               {policy: semel.LateReject, want: semel.ErrLate},
+		"run":                  {policy: semel.LateRun, runs: true},
+		"park":                 {policy: semel.LatePark, parked: true},
+		"park, which may fail": {policy: semel.LatePark, parks: broken, want: broken, parked: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var parked, ran bool
+			opts := &semel.GuardOptions{OnLate: c.policy, Window: time.Hour}
+			if c.policy == semel.LatePark {
+				opts.Park = func(_ context.Context, call *semel.Call, reason error) error {
+					parked = call.Key.ID == "old" && errors.Is(reason, semel.ErrLate)
+					return c.parks
+				}
+			}
+			guard, err := semel.NewGuard(newStore(t, nil), opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			call := semel.Call{Key: semel.Key{ID: "old"}, Time: time.Now().Add(-2 * time.Hour)}
+			out, err := guard.DoCall(t.Context(), call, func(context.Context, semel.Claim) ([]byte, error) {
+				ran = true
+				return nil, nil
+			})
+			if !errors.Is(err, c.want) || ran != c.runs || parked != c.parked {
+				t.Errorf("got error %v, ran %t, parked %t; want %v, %t, %t", err, ran, parked, c.want, c.runs, c.parked)
+			}
+			if want := map[bool]semel.Decision{true: semel.Fresh, false: semel.Late}[c.runs]; out.Decision != want {
+				t.Errorf("the decision is %s, want %s", out.Decision, want)
+			}
+		})
+	}
+}
+
+func TestGuardRefusesLatePoliciesThatContradict(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string]*semel.GuardOptions{
+		"a policy there is not":    {OnLate: 9},
+		"park without a function":  {OnLate: semel.LatePark},
+		"a function without park":  {Park: func(context.Context, *semel.Call, error) error { return nil }},
+		"a negative result length": {MaxResult: -1},
+	} {
+		if _, err := semel.NewGuard(newStore(t, nil), opts); !errors.Is(err, semel.ErrInvalidRequest) {
+			t.Errorf("%s: got %v, want an ErrInvalidRequest", name, err)
+		}
+	}
+}
+
+func TestGuardRefusesResultsTheStoreCannotKeepBeforeAnyEffect(t *testing.T) {
+	t.Parallel()
+	store := newStore(t, &memstore.Options{MaxResult: 100})
+	if _, err := semel.NewGuard(store, &semel.GuardOptions{MaxResult: 101}); !errors.Is(err, semel.ErrResultTooLarge) {
+		t.Errorf("results of 101 bytes: got %v, want an ErrResultTooLarge", err)
+	}
+	if _, err := semel.NewGuard(store, &semel.GuardOptions{MaxResult: 100}); err != nil {
+		t.Errorf("results of 100 bytes: %v", err)
+	}
+}

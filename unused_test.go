@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
 )
 
 // stalled is a store that may stop answering. While it is silent, claims are executed
@@ -470,6 +471,117 @@ func TestASilentStoreIsAskedOneQuestionAtATime(t *testing.T) {
 		time.Sleep(3 * semel.DefaultLease)
 		if dropped.Load() != more {
 			t.Errorf("%d claims were reported, want %d", dropped.Load(), more)
+		}
+	})
+}
+
+// TestALostClaimDoesNotHoldUpOthers has one shard of a store hang, and another work.
+func TestALostClaimDoesNotHoldUpOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := newStore(t, nil)
+		store := &hooked{Store: inner}
+		store.claim = func(ctx context.Context, r []semel.ClaimRequest, a []semel.ClaimAnswer) error {
+			hang := false
+			for i := range r {
+				if r[i].Key.ID == "a" {
+					hang = true
+					continue
+				}
+				one := make([]semel.ClaimAnswer, 1)
+				_ = inner.Claim(ctx, r[i:i+1], one)
+				a[i] = one[0]
+			}
+			if hang {
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-time.After(8 * time.Second):
+					return fmt.Errorf("shard: read timeout: %w", semel.ErrOutcomeUnknown)
+				}
+			}
+			return nil
+		}
+		var delivered time.Time
+		other := newGuard(t, inner, semel.GuardOptions{})
+		sink := &eachSink{do: func(ctx context.Context, it *pipeline.Item) { delivered = time.Now() }}
+		lease := 12 * time.Second
+		s, err := pipeline.NewTwoPhase(store, sink, &pipeline.TwoPhaseOptions{Pass: true, Guard: semel.GuardOptions{Lease: lease}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close(t.Context())
+		a := &pipeline.Item{Group: 1, Call: semel.Call{Key: semel.Key{ID: "a"}}}
+		b := &pipeline.Item{Group: 2, Call: semel.Call{Key: semel.Key{ID: "b"}}}
+		twice := false
+		go func() { // another consumer with a redelivery of b
+			for range 400 {
+				time.Sleep(100 * time.Millisecond)
+				out, _ := other.Do(context.Background(), b.Call.Key, func(context.Context, semel.Claim) ([]byte, error) { twice = true; return nil, nil })
+				if out.Decision == semel.Duplicate || twice {
+					return
+				}
+			}
+		}()
+		began := time.Now()
+		s.Process(t.Context(), []*pipeline.Item{a, b})
+		t.Logf("delivered after %v, returned after %v; a: %v, b: %v", delivered.Sub(began), time.Since(began), a.Err, b.Err)
+		time.Sleep(30 * time.Second)
+		if twice || b.Err != nil {
+			t.Errorf("TWICE: %t; b: %v", twice, b.Err)
+		}
+		if d := time.Since(delivered) - 30*time.Second; d > time.Second {
+			t.Errorf("completion and acknowledgement of b waited %v for the claim of a", d)
+		}
+	})
+}
+
+// TestAnOrphanIsNotTheClaimThatIsAskedForAgain has a caller leave a joint call and claim again, before the claim that it left is released.
+func TestAnOrphanIsNotTheClaimThatIsAskedForAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := newStore(t, nil)
+		store := &hooked{Store: inner}
+		gate, entered := make(chan struct{}), make(chan struct{}, 10)
+		store.claim = func(ctx context.Context, r []semel.ClaimRequest, a []semel.ClaimAnswer) error {
+			err := inner.Claim(ctx, r, a)
+			for i := range r {
+				if r[i].Key.ID == "slow" || r[i].Key.ID == "lead" {
+					entered <- struct{}{}
+					<-gate
+					break
+				}
+			}
+			return err
+		}
+		g := newGuard(t, store, semel.GuardOptions{})
+		var wg sync.WaitGroup
+		wg.Go(func() { // occupies the lane
+			b := g.NewBatch()
+			b.Claim(context.Background(), tasksOf("slow"))
+		})
+		<-entered
+		ctx, cancel := context.WithCancel(t.Context())
+		x := tasksOf("x")
+		b := g.NewBatch()
+		done := make(chan struct{})
+		wg.Go(func() { g.NewBatch().Claim(context.Background(), tasksOf("lead")) })
+		synctest.Wait()
+		go func() { b.Claim(ctx, x); close(done) }()
+		synctest.Wait()
+		gate <- struct{}{} // the first call ends, x and lead go together
+		<-entered
+		cancel()
+		<-done
+		t.Logf("x lost: %t, %v", x[0].Lost(), x[0].Err)
+		// the owner asks again; two requests, so that it passes through
+		again := append(x, tasksOf("y")...)
+		b.Claim(t.Context(), again)
+		t.Logf("x held: %t", x[0].Held())
+		close(gate)
+		wg.Wait()
+		other := newGuard(t, inner, semel.GuardOptions{})
+		out, err := other.Do(t.Context(), x[0].Call.Key, func(context.Context, semel.Claim) ([]byte, error) { return nil, nil })
+		if x[0].Held() && out.Decision == semel.Fresh {
+			t.Errorf("TWICE: x is held, and another holder ran it (%v)", err)
 		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/semel-dev/semel/broker/brokertest"
 	"github.com/semel-dev/semel/pipeline"
@@ -110,4 +111,33 @@ func TestNamesThatLeadElsewhereAreRefused(t *testing.T) {
 			t.Errorf("%q was taken", name)
 		}
 	}
+}
+
+func TestAnotherMessageAtThePlaceOfOneThatIsParkedIsNotTakenForIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		letters, err := pipeline.OpenDeadLetterDir(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		// A rotated file starts at offset 0 again. So does a topic that was created
+		// again.
+		for _, body := range []string{"first, without a key", "second, without a key", "second, without a key"} {
+			r := newRig(t)
+			r.letters, r.opts.DeadLetters = letters, letters
+			r.add(0, "", "").Message.Body = []byte(body)
+			r.run()
+			r.wantAcked(1)
+		}
+		var bodies []string
+		if err := letters.List(t.Context(), "", func(p *pipeline.Parked) bool {
+			bodies = append(bodies, string(p.Message.Body))
+			return true
+		}); err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(bodies)
+		if want := []string{"first, without a key", "second, without a key"}; !slices.Equal(bodies, want) {
+			t.Errorf("parked: %q, want %q", bodies, want)
+		}
+	})
 }

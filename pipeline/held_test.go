@@ -1,7 +1,9 @@
 package pipeline_test
 
 import (
+	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -84,6 +86,72 @@ func TestWhatGoesBackToItsSourceIsNotToldToWait(t *testing.T) {
 		r.run()
 		if list := w.told(); r.source.returned != 1 || len(list) != 0 {
 			t.Errorf("%d went back, and %d are reported to wait", r.source.returned, len(list))
+		}
+	})
+}
+
+// unitSession commits a whole batch, or nothing if another holder has a key. A session
+// whose keys and effects are one transaction does the same.
+type unitSession struct {
+	mu    sync.Mutex
+	free  time.Time // until when the key "held" is in flight
+	calls int
+}
+
+func (s *unitSession) Process(_ context.Context, items []*pipeline.Item) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls++
+	held := -1
+	if time.Now().Before(s.free) && s.calls < 10_000 { // more calls mean a busy loop, in which no time passes in the bubble
+		held = slices.IndexFunc(items, func(it *pipeline.Item) bool { return it.Call.Key.ID == "held" })
+	}
+	for i, it := range items {
+		switch {
+		case held < 0:
+			it.Decision, it.Err = semel.Fresh, nil
+		case i == held:
+			it.Decision, it.Err = semel.InFlight, &semel.InFlightError{Key: it.Call.Key, LeaseEnd: s.free}
+		default:
+			it.Err = pipeline.ErrBehind
+		}
+	}
+}
+
+func (*unitSession) Abandon(context.Context, []*pipeline.Item) {}
+
+func (*unitSession) BindScope(context.Context, string, semel.ScopeOwner) error { return nil }
+
+func (*unitSession) Close(context.Context) error { return nil }
+
+func (*unitSession) Traits() pipeline.SinkTraits { return pipeline.SinkTraits{Ordered: true} }
+
+func TestWhatStandsBeforeAKeyThatIsHeldGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		session := &unitSession{free: time.Now().Add(10 * time.Second)}
+		r := newRig(t)
+		for i, id := range []string{"before", "held", "behind"} {
+			r.add(int64(i), id, "")
+		}
+		r.opts.Order = pipeline.OrderPartition
+		runner, err := pipeline.New(r.source, session, &r.opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- runner.Run(t.Context()) }()
+		time.Sleep(5 * time.Second)
+		if got := r.acked(); got != 1 {
+			t.Errorf("%d messages are acknowledged while the second waits, want the first", got)
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		r.wantAcked(3)
+		session.mu.Lock()
+		defer session.mu.Unlock()
+		if session.calls > 100 {
+			t.Errorf("%d batches were tried: the pipeline spins", session.calls)
 		}
 	})
 }

@@ -3,6 +3,8 @@ package pipeline_test
 import (
 	"context"
 	"errors"
+	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -150,7 +152,8 @@ func TestNothingIsReportedAsPassedWhileTheStoreAnswers(t *testing.T) {
 // passed counts the events of a pipeline.
 type passed int
 
-func (p *passed) Observe(semel.Event)            {}
+func (p *passed) Observe(semel.Event) {}
+
 func (p *passed) ObservePipeline(pipeline.Event) { *p++ }
 
 // TestAPassedMessageIsSettledThoughItsCompletionFails loses the claim's answers
@@ -200,3 +203,56 @@ func TestAnUnreadyStoreMattersOnlyIfMessagesWaitForIt(t *testing.T) {
 type unready struct{ semel.Store }
 
 func (unready) Ready(context.Context) error { return semel.ErrStoreUnavailable }
+
+func TestCopiesInOneBatchHoldNobodyUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.opts.Order = pipeline.OrderPartition
+		sink := &orderedSink{}
+		r.sink = sink
+		var want []int64
+		for i := range int64(500) {
+			id := i
+			if i%5 == 4 {
+				id = i - 1 - i%3
+			} else {
+				want = append(want, i)
+			}
+			r.add(i, strconv.FormatInt(id, 10), "")
+		}
+		began := time.Now()
+		r.run()
+		if took := time.Since(began); took != 0 {
+			t.Errorf("it waited for %v", took)
+		}
+		r.wantAcked(500)
+		if !slices.Equal(sink.got, want) {
+			t.Errorf("delivered: %v", sink.got)
+		}
+	})
+}
+
+func TestACopyInABatchWaitsForTheFirstToSucceed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.opts.Order = pipeline.OrderPartition
+		r.opts.Failure = pipeline.Failure{Attempts: 100, From: time.Second, To: time.Second}
+		sink := &orderedSink{until: time.Now().Add(10 * time.Second)}
+		r.sink = sink
+		for i, id := range []string{"a", "b", "a", "c"} {
+			r.add(int64(i), id, "")
+		}
+		end := r.start(t.Context())
+		time.Sleep(5 * time.Second)
+		r.wantAcked(0)
+		if err := end(); err != nil {
+			t.Error(err)
+		}
+		r.wantAcked(4)
+		if !slices.Equal(sink.got, []int64{0, 1, 3}) {
+			t.Errorf("delivered: %v", sink.got)
+		}
+	})
+}

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 )
 
@@ -134,4 +135,34 @@ func TestCompressedOutputThatCannotBeWrittenFailsTheRun(t *testing.T) {
 			t.Errorf("%s: error %v", kind, err)
 		}
 	}
+}
+
+func TestInputThatEndsEarlyKeepsWhatWasWhole(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	text := randomLines(random(t), 3000, 2000, false)
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	io.WriteString(z, text)
+	z.Close()
+	in := b.file("in.gz", packed.String()[:packed.Len()*2/3])
+	opts := jsonl(Options{Inputs: []string{in}, Output: b.path("out"), Store: b.path("store"), OnMissing: MissingPass})
+	_, report, err := b.run(t.Context(), opts)
+	if err == nil || !strings.Contains(err.Error(), "in.gz:") || !strings.Contains(err.Error(), "gzip data ends early") {
+		t.Fatalf("error %v", err)
+	}
+	if report.Fresh == 0 {
+		t.Fatal("what was whole is not written")
+	}
+	whole := &oracle{onMissing: MissingPass, seen: map[string]any{}}
+	whole.input(text)
+	if got := b.content("out"); !strings.HasPrefix(whole.fresh.String(), got) || !strings.HasSuffix(got, "\n") {
+		t.Fatal("the output is not a whole beginning of the result")
+	}
+	b.file("in.gz", packed.String())
+	_, report = b.must(opts)
+	if !report.Resumed {
+		t.Error("the run was not resumed")
+	}
+	b.equal("output", b.content("out"), whole.fresh.String())
 }

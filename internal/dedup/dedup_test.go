@@ -179,3 +179,14 @@ func compressed(r *rand.Rand, text string) string {
 	}
 	return packed.String()
 }
+
+const bom = "\xEF\xBB\xBF"
+
+// jsonl runs a test with the key .id on JSON lines.
+func jsonl(o Options) Options {
+	o.Keys, o.Format = []string{".id"}, JSONL
+	return o
+}
+
+// linesOf writes one line for each text.
+func linesOf(texts ...string) string { return strings.Join(texts, "\n") + "\n" }

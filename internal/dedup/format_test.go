@@ -25,3 +25,38 @@ func TestTheFormatPageHasEveryStoredMember(t *testing.T) {
 		}
 	}
 }
+
+func TestFormatIsFoundByNameThenByFirstByte(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, text string
+		key        string
+		want       Format
+	}{
+		{"a.jsonl", "x", "line", JSONL},
+		{"a.ndjson.gz", "x", "line", JSONL},
+		{"a.CSV", "a\n{", ".a", CSV},
+		{"a.csv.zst", "a\n", ".a", CSV},
+		{"a.tsv", "a\n", ".a", TSV},
+		{"a.txt", "{", "line", Text},
+		{"a.log", "{}", "line", JSONL},
+		{"a.log", bom + "[1]", "line", JSONL},
+		{"a.log", "text", "line", Text},
+		{"a", "", "line", Text},
+		{"a", "not JSON", ".id", JSONL},
+	} {
+		b := setup(t)
+		in := b.file(test.name, test.text)
+		r, err := Prepare(t.Context(), &Options{Inputs: []string{in}, Keys: []string{test.key}})
+		if err != nil {
+			t.Errorf("%s %q: %v", test.name, test.text, err)
+			continue
+		}
+		if got := r.extract.format; got != test.want {
+			t.Errorf("%s %q: %s, not %s", test.name, test.text, got, test.want)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 )
 
@@ -198,5 +199,59 @@ func TestCompressedDataIsReadAsItsToolsDo(t *testing.T) {
 				t.Fatalf("error %v", err)
 			}
 		})
+	}
+}
+
+func TestLineOfAPausingInputComesOutAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, pack := range []bool{false, true} {
+		b := setup(t)
+		stdin, feed, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stdin.Close()
+		drain, stdout, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer drain.Close()
+		var in io.Writer = feed
+		flush := func() error { return nil }
+		if pack {
+			z := gzip.NewWriter(feed)
+			in, flush = z, z.Flush
+		}
+		ended := make(chan error, 1)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		go func() {
+			_, _, err := b.run(ctx, jsonl(Options{Stdin: stdin, Stdout: stdout, Store: b.path("store")}))
+			ended <- err
+			stdout.Close()
+		}()
+		buf := make([]byte, 100)
+		for i := range 3 {
+			line := fmt.Sprintf("{\"id\":%d}\n", i)
+			if _, err := io.WriteString(in, line+line+`{"id":`); err != nil {
+				t.Fatal(err)
+			}
+			if err := flush(); err != nil {
+				t.Fatal(err)
+			}
+			n, err := drain.Read(buf)
+			if err != nil || string(buf[:n]) != line {
+				t.Fatalf("read %q, %v: not the line that was written", buf[:n], err)
+			}
+			if _, err := fmt.Fprintf(in, "%d}\n", i); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// The input stays open, so only an interruption ends the run.
+		cause := errors.New("interrupted")
+		cancel(cause)
+		if err := <-ended; !errors.Is(err, cause) {
+			t.Fatalf("error %v", err)
+		}
+		feed.Close()
 	}
 }

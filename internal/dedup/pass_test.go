@@ -194,3 +194,52 @@ func TestInputThatShrinksWhileItIsReadEndsTheRunWithWholeLines(t *testing.T) {
 		})
 	}
 }
+
+// brokenPipe accepts some bytes and then fails like a pipe whose reader has
+// left.
+type brokenPipe struct {
+	bytes.Buffer
+	room int
+}
+
+func (p *brokenPipe) Write(data []byte) (int, error) {
+	n := min(len(data), p.room)
+	p.room -= n
+	p.Buffer.Write(data[:n])
+	if n < len(data) {
+		return n, io.ErrClosedPipe
+	}
+	return n, nil
+}
+
+func TestKeysOfLinesThatWereNotWrittenAreNotRemembered(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	o := &oracle{onMissing: MissingReject, seen: map[string]any{}}
+	text := randomLines(random(t), 3000, 2000, false)
+	o.input(text)
+	opts := jsonl(Options{
+		Inputs: []string{b.file("in", text)}, Store: b.path("store"),
+		blockSize: 512, commitBytes: 4096,
+	})
+	written := map[string]bool{}
+	for room := 1000; ; room *= 2 {
+		pipe := &brokenPipe{room: room}
+		opts.Stdout = pipe
+		_, _, err := b.run(t.Context(), opts)
+		for line := range strings.Lines(pipe.String()) {
+			written[line] = true
+		}
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, io.ErrClosedPipe) {
+			t.Fatal(err)
+		}
+	}
+	for line := range strings.Lines(o.fresh.String()) {
+		if !written[line] {
+			t.Fatalf("line %q is lost", line)
+		}
+	}
+}

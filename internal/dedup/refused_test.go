@@ -3,7 +3,10 @@ package dedup
 import (
 	"errors"
 	"os"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 )
 
 func TestRefusedRunTouchesNothingWhereTheStoreIsToBe(t *testing.T) {
@@ -39,5 +42,58 @@ func TestRefusedRunTouchesNothingWhereTheStoreIsToBe(t *testing.T) {
 				t.Errorf("the directory holds %v, %v", names, err)
 			}
 		})
+	}
+}
+
+func TestWhatCannotBeDoneIsRefusedAllAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	in := b.file("in.jsonl", "{}\n")
+	table := b.file("in.csv", "a,b\n")
+	other := b.file("other.csv", "a,c\n")
+	twice := b.file("twice.csv", "a,a\n")
+	link := b.path("link")
+	if err := os.Symlink(in, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		opts Options
+		want []string
+	}{
+		{Options{Inputs: []string{b.path("no1"), in, b.path("no2"), b.dir}}, []string{"no1: there is no such file", "no2: there is no such file", "this is a directory"}},
+		{Options{Inputs: []string{in}, Output: in}, []string{"is also an input"}},
+		{Options{Inputs: []string{in}, Output: link}, []string{"is also an input"}},
+		{Options{Inputs: []string{in}, Report: link}, []string{"--report", "is also an input"}},
+		{Options{Inputs: []string{in}, Output: b.path("o"), Duplicates: b.path("./o")}, []string{"are the same file"}},
+		{Options{Inputs: []string{in}, Output: b.dir}, []string{"this is a directory"}},
+		{Options{Inputs: []string{in}, Output: b.path("no/o")}, []string{"--output", "there is no directory "}},
+		{Options{Inputs: []string{in}, OnMissing: MissingReject}, []string{"add --rejected FILE"}},
+		{Options{Inputs: []string{in}, Format: "x", OnMissing: "y", OnMismatch: "z", Threads: -1, Window: -1}, []string{"--format", "--on-missing", "--on-mismatch", "--threads", "--window"}},
+		{Options{Inputs: []string{in}, Keys: []string{".a[", "lien", "timestamp", "header:x"}}, []string{"column 4", "there is no such rule", "not stable", "no such property"}},
+		{Options{Inputs: []string{in}, Append: true, Force: true}, []string{"choose one"}},
+		{Options{Inputs: []string{in}, Lossy: 0.1, Store: b.path("s"), Window: time.Hour}, []string{"--expect", "--store", "--window"}},
+		{Options{Inputs: []string{in}, Expect: 5}, []string{"--lossy"}},
+		{Options{Inputs: []string{in, table}}, []string{"looks like jsonl", "like csv"}},
+		{Options{Inputs: []string{table, other}, Keys: []string{".a"}}, []string{"have different headers"}},
+		{Options{Inputs: []string{table}, Keys: []string{".z"}}, []string{`there is no column "z": the header has a, b`}},
+		{Options{Inputs: []string{table}, Keys: []string{".a.b"}}, []string{"a CSV column is"}},
+		{Options{Inputs: []string{twice}, Keys: []string{".a"}}, []string{"two columns"}},
+		{Options{Inputs: []string{in}, Format: Text, Keys: []string{".id"}}, []string{"--format jsonl"}},
+		{Options{Inputs: []string{Stdio, Stdio}}, []string{"can be read only once"}},
+	} {
+		_, _, err := b.run(t.Context(), test.opts)
+		var refused *RefusedError
+		if !errors.As(err, &refused) {
+			t.Errorf("%+v: error %v", test.opts, err)
+			continue
+		}
+		for _, want := range test.want {
+			if !slices.ContainsFunc(refused.Problems, func(p string) bool { return strings.Contains(p, want) }) {
+				t.Errorf("%q does not say %q", refused.Problems, want)
+			}
+		}
+	}
+	if names, err := os.ReadDir(b.dir); err != nil || len(names) != 5 {
+		t.Errorf("refused runs made files: %v, %v", names, err)
 	}
 }

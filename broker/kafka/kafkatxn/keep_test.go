@@ -2,6 +2,7 @@ package kafkatxn
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
@@ -321,4 +323,165 @@ func TestMembersComeAndGoWithHeldRecords(t *testing.T) {
 		}
 		t.Logf("%d records, %d late, %d kept", len(times), len(late), len(kept))
 	}, kfake.NumBrokers(3))
+}
+
+func TestANewestVersionCountsByTheWatermarkAndTheClock(t *testing.T) {
+	t.Parallel()
+	minute := func(o *TransactorOptions) {
+		o.Keep, o.Window, o.EventTime = &stream.Keep{Newest: ruleFor(t, ".v")}, time.Minute, &EventTime{}
+	}
+	tr := try(t, minute)
+	tr.at(100, 100, "b", `{"v":1}`)
+	tr.at(100, 10, "a", `{"v":2}`) // as of the watermark, 100
+	if o := tr.at(150, 150, "a", `{"v":1}`); o.Decision != semel.Superseded {
+		t.Errorf("an older version is %s within the window", o.Decision)
+	}
+	if o := tr.at(161, 161, "a", `{"v":1}`); o.Decision != semel.Fresh {
+		t.Errorf("a version is %s behind the window", o.Decision)
+	}
+	tr = try(t, minute)
+	tr.at(0, 0, "a", `{"v":2}`)
+	tr.at(0, 200, "b", `{"v":1}`) // from the future: as of now
+	if o := tr.at(1, 1, "a", `{"v":1}`); o.Decision != semel.Superseded {
+		t.Errorf("after a record from the future an older version is %s", o.Decision)
+	}
+	tr = try(t, minute)
+	tr.at(100, 0, "a", `{"v":2}`)
+	if o := tr.at(200, 30, "a", `{"v":1}`); o.Decision != semel.Superseded {
+		t.Errorf("an older version is %s within the window by the times of records", o.Decision)
+	}
+	tr = try(t, func(o *TransactorOptions) { minute(o); o.EventTime = nil })
+	tr.at(0, 0, "a", `{"v":2}`)
+	if o := tr.at(59, 3600, "a", `{"v":1}`); o.Decision != semel.Superseded { // by the clock
+		t.Errorf("an older version is %s by the clock", o.Decision)
+	}
+	tr.at(61, 0, "b", `{"v":1}`)
+	if o := tr.at(61, 0, "a", `{"v":1}`); o.Decision != semel.Fresh {
+		t.Errorf("a version is %s when the clock has passed the window", o.Decision)
+	}
+}
+
+func TestAVersionThatIsParkedIsNotRemembered(t *testing.T) {
+	t.Parallel()
+	tr := try(t, func(o *TransactorOptions) {
+		o.Keep = &stream.Keep{Newest: ruleFor(t, ".v")}
+		o.FilterMap = func(_ context.Context, d pipeline.Delivery) ([]byte, bool, error) {
+			if string(d.Body) == `{"v":5}` {
+				return nil, false, errors.New("it fails")
+			}
+			return d.Body, true, nil
+		}
+	})
+	if o := tr.at(0, 0, "a", `{"v":5}`); o.Reason == "" {
+		t.Fatalf("%+v", o)
+	}
+	if o := tr.at(0, 0, "a", `{"v":4}`); o.Decision != semel.Fresh {
+		t.Errorf("a version below one without an effect is %s", o.Decision)
+	}
+}
+
+// TestARedrivenRecordWithFirst takes effect although it is late, and is remembered. One
+// that is held then does not take effect.
+func TestARedrivenRecordWithFirst(t *testing.T) {
+	t.Parallel()
+	first := func(o *TransactorOptions) {
+		o.Keep = &stream.Keep{First: ruleFor(t, ".at"), Grace: time.Second, Idle: semel.Forever}
+	}
+	body := func(tr *tried, second int) string {
+		return fmt.Sprintf(`{"at":%d}`, tr.base.Add(time.Duration(second)*time.Second).UnixMilli())
+	}
+	tr := try(t, first)
+	tr.at(100, 0, "b", body(tr, 100))
+	if o := tr.at(100, 0, "a", body(tr, 10)); o.Decision != semel.Late || o.Reason != pipeline.ReasonLate {
+		t.Errorf("%+v", o)
+	}
+	held := tr.at(100, 0, "a", body(tr, 100))
+	redriven := tr.at(100, 0, "a", body(tr, 10), pipeline.RedriveHeader, "1")
+	if !held.Held || redriven.Decision != semel.Fresh || len(redriven.Outputs) != 1 {
+		t.Errorf("held: %t; redriven: %+v", held.Held, redriven)
+	}
+	if o := tr.at(101, 0, "a", body(tr, 101)); o.Decision != semel.Duplicate {
+		t.Errorf("after a redriven one another record is %s", o.Decision)
+	}
+	tr.at(110, 0, "c", body(tr, 110))
+	released, err := tr.Pass(t.Context(), tr.base.Add(110*time.Second))
+	kafkatest.Must(t, err)
+	for _, r := range released {
+		if string(r.Key) == "a" {
+			t.Error("a record took effect after a redriven one of its key")
+		}
+	}
+}
+
+// TestAHeldRecordIsWhole is delivered as it was read, and parked so if it fails then.
+func TestAHeldRecordIsWhole(t *testing.T) {
+	t.Parallel()
+	tr := try(t, func(o *TransactorOptions) {
+		o.Keep, o.Key.Rule = &stream.Keep{Last: stream.Tumbling(time.Minute), Idle: semel.Forever}, ruleFor(t, "header:id")
+		o.Output.KeyHeaders = true
+		o.FilterMap = func(_ context.Context, d pipeline.Delivery) ([]byte, bool, error) {
+			if string(d.Body) == "fails" {
+				return nil, false, errors.New("it fails")
+			}
+			return append([]byte("mapped "), d.Body...), true, nil
+		}
+	})
+	tr.at(10, 10, "unused", "earlier", "id", "0")
+	m := &semel.Message{Body: []byte("text"), Time: tr.base.Add(10 * time.Second), Headers: []semel.Header{{Name: "id", Value: []byte("1")}}}
+	if o, err := tr.Send(t.Context(), m.Time, m); err != nil || !o.Held {
+		t.Fatalf("%+v, %v", o, err)
+	}
+	if o := tr.at(60, 60, "", "fails", "id", "2"); !o.Held {
+		t.Fatalf("%+v", o)
+	}
+	released, err := tr.Pass(t.Context(), tr.base.Add(time.Minute))
+	kafkatest.Must(t, err)
+	if len(released) != 2 {
+		t.Fatalf("%d records took effect", len(released))
+	}
+	var r *kgo.Record
+	for _, one := range released {
+		if string(one.Value) == "mapped text" {
+			r = one
+		}
+	}
+	if r == nil || r.Key != nil || !r.Timestamp.Equal(m.Time) || !strings.Contains(headerText(r), "semel-origin=in 0/1") {
+		t.Errorf("%+v", released)
+	}
+	tr.at(120, 120, "", "later", "id", "3")
+	tr.written = nil
+	if _, err := tr.Pass(t.Context(), tr.base.Add(2*time.Minute)); err == nil || !strings.Contains(err.Error(), "it fails") {
+		t.Errorf("a held record that fails: %v", err)
+	}
+	if body := string(tr.aside.Item.Message.Body); body != "fails" {
+		t.Errorf("%q is parked", body)
+	}
+}
+
+// TestRecordsThatAreTooLargeToBeHeld do not take effect: with their key they do not fit
+// into the topic that holds them.
+func TestRecordsThatAreTooLargeToBeHeld(t *testing.T) {
+	t.Parallel()
+	tr := try(t, func(o *TransactorOptions) {
+		o.Keep, o.Key.Rule = &stream.Keep{Last: stream.Tumbling(time.Minute)}, ruleFor(t, "header:id")
+	})
+	const most = 1_000_012 // for a topic that nothing is known of
+	id, held, refused := strings.Repeat("k", 3000), 0, 0
+	for size := most - 3*len(id); size < most; size += 50 {
+		if o := tr.at(0, 0, "", strings.Repeat("x", size), "id", id); o.Held {
+			held++
+		} else if refused++; o.Reason == "" {
+			t.Fatalf("%+v", o)
+		}
+		for _, p := range tr.s.parts {
+			for _, r := range p.windows {
+				if len(r.Value)+cluster.BatchOverhead > most {
+					t.Fatalf("a record of %d bytes was written to %s", len(r.Value), r.Topic)
+				}
+			}
+		}
+	}
+	if held == 0 || refused == 0 {
+		t.Errorf("%d are held, and %d refused", held, refused)
+	}
 }

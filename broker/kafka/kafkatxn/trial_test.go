@@ -227,3 +227,33 @@ func TestATrialSaysWhatBecomesOfAMessage(t *testing.T) {
 		t.Error("options without a group are accepted")
 	}
 }
+
+// tried is a trial that begins at a time.
+type tried struct {
+	*testing.T
+	*Trial
+	base time.Time
+}
+
+// try starts a trial of records with the record key as id.
+func try(t *testing.T, change func(*TransactorOptions)) *tried {
+	t.Helper()
+	base := time.Date(2026, 11, 24, 13, 0, 0, 0, time.UTC)
+	opts := TransactorOptions{Group: "g", Inputs: []string{"in"}, Output: Output{Topic: "out"}, Parked: "aside", Key: Key{Rule: ruleFor(t, "record-key"), Scope: Scope{Name: "s"}}}
+	change(&opts)
+	trial, err := NewTrial(&opts, base, 1)
+	kafkatest.Must(t, err)
+	return &tried{t, trial, base}
+}
+
+// at sends a message, which arrives at a second and has the time of another one.
+func (t *tried) at(second, when int, id, body string, headers ...string) Outcome {
+	t.Helper()
+	m := &semel.Message{RecordKey: []byte(id), Body: []byte(body), Time: t.base.Add(time.Duration(when) * time.Second)}
+	for i := 0; i < len(headers); i += 2 {
+		m.Headers = append(m.Headers, semel.Header{Name: headers[i], Value: []byte(headers[i+1])})
+	}
+	o, err := t.Send(t.Context(), t.base.Add(time.Duration(second)*time.Second), m)
+	kafkatest.Must(t.T, err)
+	return o
+}

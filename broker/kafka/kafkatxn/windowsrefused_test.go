@@ -1,6 +1,8 @@
 package kafkatxn
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -151,4 +153,59 @@ func (b *bubble) counts(opts TransactorOptions, id string) {
 	b.Write(counted(0, id, "a", 1, time.Now()))
 	p.Wait(1, kafkatest.Settled)
 	p.Stop()
+}
+
+// TestTopicsOfWindowsThatWouldLoseThemAreRefused names what is wrong with each.
+func TestTopicsOfWindowsThatWouldLoseThemAreRefused(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 2, func(b *bubble) {
+		client, err := kgo.NewClient(b.Reach()...)
+		kafkatest.Must(b.T, err)
+		defer client.Close()
+		adm := kadm.NewClient(client)
+		forever := kadm.StringPtr("-1")
+		for i, c := range []struct {
+			partitions int32
+			settings   map[string]*string
+			want       string
+		}{
+			{2, map[string]*string{"cleanup.policy": kadm.StringPtr("compact"), "retention.ms": forever}, "has cleanup.policy compact"},
+			{2, map[string]*string{"retention.ms": kadm.StringPtr("60000")}, "has retention.ms 60000"},
+			{2, map[string]*string{"retention.ms": forever, "retention.bytes": kadm.StringPtr("1000")}, "has retention.bytes 1000"},
+			{3, map[string]*string{"retention.ms": forever}, "has 2 partitions, and topic"},
+		} {
+			opts := b.counting(time.Minute, 0, 0)
+			opts.Group, opts.Client = fmt.Sprint("g", i), b.Reach()
+			_, err := adm.CreateTopic(b.Context(), c.partitions, 1, c.settings, opts.Group+"-state")
+			kafkatest.Must(b.T, err)
+			tr, err := NewTransactor(&opts)
+			kafkatest.Must(b.T, err)
+			if err := tr.Run(b.Context()); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		}
+	})
+}
+
+// TestWindowsOfAnotherTopicAreRefused changes the input and the topic of the keys in a group.
+func TestWindowsOfAnotherTopicAreRefused(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		client, err := kgo.NewClient(b.Reach()...)
+		kafkatest.Must(b.T, err)
+		defer client.Close()
+		_, err = kadm.NewClient(client).CreateTopic(b.Context(), 1, 1, nil, "other")
+		kafkatest.Must(b.T, err)
+		p := b.start(b.counting(time.Minute, 0, 0))
+		b.Write(counted(0, "1", "a", 1, time.Now()))
+		p.Wait(1, kafkatest.Settled)
+		p.Stop()
+		opts := b.counting(time.Minute, 0, 0)
+		opts.Client, opts.Inputs, opts.State.Changelog = b.Reach(), []string{"other"}, "other-keys"
+		tr, err := NewTransactor(&opts)
+		kafkatest.Must(b.T, err)
+		if err := tr.Run(b.Context()); err == nil || !strings.Contains(err.Error(), "holds windows of another topic than other") {
+			t.Error(err)
+		}
+	})
 }
