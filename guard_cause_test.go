@@ -12,9 +12,9 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// TestWhoWaitsDoesNotFailForGoodByAnothersError ends the context of one call with
+// TestAWaitingCallDoesNotFailPermanentlyByAnotherCallsError ends the context of one call with
 // the error of another call, as errgroup does.
-func TestWhoWaitsDoesNotFailForGoodByAnothersError(t *testing.T) {
+func TestAWaitingCallDoesNotFailPermanentlyByAnotherCallsError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuard(t, newStore(t, nil), semel.GuardOptions{Wait: time.Minute})
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -32,9 +32,9 @@ func TestWhoWaitsDoesNotFailForGoodByAnothersError(t *testing.T) {
 	})
 }
 
-// TestAClaimDoesNotFailForGoodByAnothersError uses a store that returns the cause
+// TestAClaimDoesNotFailPermanentlyByAnotherCallsError uses a store that returns the cause
 // that ended the context of the call.
-func TestAClaimDoesNotFailForGoodByAnothersError(t *testing.T) {
+func TestAClaimDoesNotFailPermanentlyByAnotherCallsError(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	store := &hooked{Store: newStore(t, nil)}
 	store.claim = func(ctx context.Context, _ []semel.ClaimRequest, _ []semel.ClaimAnswer) error {
@@ -53,8 +53,8 @@ func TestAClaimDoesNotFailForGoodByAnothersError(t *testing.T) {
 	}
 }
 
-// TestThePermanentErrorOfAnotherMessageIsNotItsOwn ends the context of a call with the permanent error of another message, which wraps ErrLeaseLost.
-func TestThePermanentErrorOfAnotherMessageIsNotItsOwn(t *testing.T) {
+// TestAPermanentErrorOfAnotherMessageIsNotRecorded ends the context of a call with the permanent error of another message, which wraps ErrLeaseLost.
+func TestAPermanentErrorOfAnotherMessageIsNotRecorded(t *testing.T) {
 	g := newGuard(t, newStore(t, nil), semel.GuardOptions{})
 	ctx, cancel := context.WithCancelCause(t.Context())
 	key := semel.Key{ID: "a"}
@@ -74,8 +74,8 @@ func TestThePermanentErrorOfAnotherMessageIsNotItsOwn(t *testing.T) {
 	}
 }
 
-// TestThePermanentErrorOfAnotherMessageParksNothing is the same with a session.
-func TestThePermanentErrorOfAnotherMessageParksNothing(t *testing.T) {
+// TestAPermanentErrorOfAnotherMessageParksNothing is the same with a session.
+func TestAPermanentErrorOfAnotherMessageParksNothing(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	s, err := pipeline.NewTwoPhase(newStore(t, nil), &eachSink{do: func(_ context.Context, it *pipeline.Item) {
 		cancel(semel.Permanent(fmt.Errorf("another message: %w", semel.ErrLeaseLost)))
@@ -93,8 +93,8 @@ func TestThePermanentErrorOfAnotherMessageParksNothing(t *testing.T) {
 	}
 }
 
-// TestALostLeaseOfAnOuterCallIsNotItsOwn loses the lease of a call whose effect is a call of another guard.
-func TestALostLeaseOfAnOuterCallIsNotItsOwn(t *testing.T) {
+// TestALostLeaseOfAnOuterCallIsNotReportedForTheInnerCall loses the lease of a call whose effect is a call of another guard.
+func TestALostLeaseOfAnOuterCallIsNotReportedForTheInnerCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		outer := &hooked{Store: newStore(t, nil)}
 		outer.extend = func(_ context.Context, r []semel.ExtendRequest, a []semel.ExtendAnswer) error {
@@ -115,8 +115,8 @@ func TestALostLeaseOfAnOuterCallIsNotItsOwn(t *testing.T) {
 	})
 }
 
-// TestALostLeaseOfAnotherItemIsNotItsOwn loses one of the leases of a batch.
-func TestALostLeaseOfAnotherItemIsNotItsOwn(t *testing.T) {
+// TestALostLeaseOfOneItemIsNotReportedForAnother loses one of the leases of a batch.
+func TestALostLeaseOfOneItemIsNotReportedForAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &hooked{Store: newStore(t, nil)}
 		store.extend = func(_ context.Context, r []semel.ExtendRequest, a []semel.ExtendAnswer) error {

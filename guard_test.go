@@ -153,9 +153,9 @@ func TestPermanentErrorIsNotRunAgain(t *testing.T) {
 	}
 }
 
-// TestPanicGoesOnAndReleasesOrHolds: the effect may have happened. With Retry, the
+// TestAPanicIsPassedOnAndReleasesOrHoldsTheKey: the effect may have happened. With Retry, the
 // next attempt gets the key immediately, and knows.
-func TestPanicGoesOnAndReleasesOrHolds(t *testing.T) {
+func TestAPanicIsPassedOnAndReleasesOrHoldsTheKey(t *testing.T) {
 	for policy, want := range map[semel.ExpiryPolicy]error{semel.Retry: nil, semel.Hold: semel.ErrOutcomeUnknown} {
 		store := newStore(t, nil)
 		g := newGuard(t, store, semel.GuardOptions{OnLeaseExpired: policy, Wait: time.Second})
@@ -318,7 +318,7 @@ func TestLostLeaseEndsTheEffectWithACause(t *testing.T) {
 	})
 }
 
-func TestLateCompletionIsRefusedAndSaidSo(t *testing.T) {
+func TestALateCompletionIsRefusedAndReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &hooked{Store: newStore(t, nil)}
 		store.extend = func(_ context.Context, reqs []semel.ExtendRequest, _ []semel.ExtendAnswer) error {

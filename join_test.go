@@ -389,9 +389,9 @@ func (h half) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers []
 	return part(ctx, reqs, answers, down, func(r []semel.ExtendRequest, a []semel.ExtendAnswer) error { return h.Store.Extend(ctx, r, a) })
 }
 
-// TestOthersTroubleIsNotOnesOwn joins the requests of callers with some that
+// TestAFailedRequestFailsNoOtherOfItsBatch joins the requests of callers with some that
 // fail. Some effects end before the first beat; others outlast their leases.
-func TestOthersTroubleIsNotOnesOwn(t *testing.T) {
+func TestAFailedRequestFailsNoOtherOfItsBatch(t *testing.T) {
 	for name, lasts := range map[string]time.Duration{"claims and completions": 0, "leases": 45 * time.Second} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -508,9 +508,9 @@ func TestJoinedAnswerComesWithoutTheErrorOfOthers(t *testing.T) {
 	})
 }
 
-// TestAnswerCountsThoughItsCallFailed uses a store that fills the answers and
+// TestAnAnswerCountsAlthoughItsCallFailed uses a store that fills the answers and
 // returns an error for the call.
-func TestAnswerCountsThoughItsCallFailed(t *testing.T) {
+func TestAnAnswerCountsAlthoughItsCallFailed(t *testing.T) {
 	for name, failed := range map[string]error{"lost": semel.ErrOutcomeUnknown, "refused": semel.ErrStoreUnavailable} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

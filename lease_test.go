@@ -13,8 +13,8 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// TestARecoveredClaimStopsNoRenewals keeps a claim that Complete found with one that was granted.
-func TestARecoveredClaimStopsNoRenewals(t *testing.T) {
+// TestARecoveredClaimKeepsOtherRenewalsRunning keeps a claim that Complete found with one that was granted.
+func TestARecoveredClaimKeepsOtherRenewalsRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := newStore(t, nil)
 		store := &hooked{Store: inner}
@@ -45,8 +45,8 @@ func TestARecoveredClaimStopsNoRenewals(t *testing.T) {
 	})
 }
 
-// TestAMessageThatPassedStopsNoRenewals is the same with a session.
-func TestAMessageThatPassedStopsNoRenewals(t *testing.T) {
+// TestAMessageThatPassedKeepsRenewalsRunning is the same with a session.
+func TestAMessageThatPassedKeepsRenewalsRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := newStore(t, nil)
 		store := &hooked{Store: inner}
@@ -190,8 +190,8 @@ func TestATaskMovesBetweenRenewers(t *testing.T) {
 	})
 }
 
-// TestALaterTaskPostponesNoRenewal: the renewer has one timer for all.
-func TestALaterTaskPostponesNoRenewal(t *testing.T) {
+// TestALaterTaskDelaysNoRenewal: the renewer has one timer for all.
+func TestALaterTaskDelaysNoRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuard(t, newStore(t, nil), semel.GuardOptions{})
 		b, waiting := g.NewBatch(), g.NewRenewer()
@@ -263,9 +263,9 @@ func TestNoRenewalRunsAfterStop(t *testing.T) {
 	})
 }
 
-// TestARenewalThatIsLateSpoilsNoLaterAttempt: its answer no longer counts when the
+// TestALateRenewalAffectsNoLaterAttempt: its answer no longer counts when the
 // task has left. A task that is still there loses its lease by it.
-func TestARenewalThatIsLateSpoilsNoLaterAttempt(t *testing.T) {
+func TestALateRenewalAffectsNoLaterAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &hooked{Store: newStore(t, nil)}
 		var calls atomic.Int32

@@ -34,7 +34,7 @@ func TestWhichOwnersShareAScope(t *testing.T) {
 	}
 }
 
-func TestAnOwnerIsItsText(t *testing.T) {
+func TestScopeOwnersSurviveTheirTextForm(t *testing.T) {
 	t.Parallel()
 	for text, owner := range map[string]semel.ScopeOwner{
 		"":                          {},

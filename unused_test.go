@@ -535,8 +535,8 @@ func TestALostClaimDoesNotHoldUpOthers(t *testing.T) {
 	})
 }
 
-// TestAnOrphanIsNotTheClaimThatIsAskedForAgain has a caller leave a joint call and claim again, before the claim that it left is released.
-func TestAnOrphanIsNotTheClaimThatIsAskedForAgain(t *testing.T) {
+// TestReleasingAnAbandonedClaimKeepsItsSuccessor has a caller leave a joint call and claim again, before the claim that it left is released.
+func TestReleasingAnAbandonedClaimKeepsItsSuccessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := newStore(t, nil)
 		store := &hooked{Store: inner}

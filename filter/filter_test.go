@@ -182,7 +182,7 @@ func TestFullFilterRefusesAndStaysAsItWas(t *testing.T) {
 	}
 }
 
-func TestReportingFilterGoesOnAndTells(t *testing.T) {
+func TestAReportingFilterContinuesAndReports(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds {
 		t.Run(kind.name, func(t *testing.T) {

@@ -208,7 +208,7 @@ func TestAnEmptyRequestIsNeverSentTwice(t *testing.T) {
 }
 
 // A proxy that lost the lease of a key does not blame the service.
-func TestALostLeaseIsNotTheServicesFault(t *testing.T) {
+func TestALostLeaseIsNotReportedAsAnErrorOfTheService(t *testing.T) {
 	t.Parallel()
 	store := &refusing{Store: newStore(t)}
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -17,7 +17,7 @@ import (
 	"github.com/semel-dev/semel/httpidem"
 )
 
-func TestWhatMustBeTheSameInARepetition(t *testing.T) {
+func TestDifferencesThatMakeARepetitionAMismatch(t *testing.T) {
 	t.Parallel()
 	none, canonical := httpidem.FingerprintOptions{}, httpidem.FingerprintOptions{CanonicalJSON: true}
 	exclude := httpidem.FingerprintOptions{Exclude: []string{"/jti", "/data/sent", "/list/1", "/a~1b"}}
@@ -106,7 +106,7 @@ func TestPartsOfAMultipartBody(t *testing.T) {
 }
 
 // What a client or a proxy may change between two tries.
-func TestWhatMayDifferInARepetition(t *testing.T) {
+func TestDifferencesThatARepetitionMayHave(t *testing.T) {
 	t.Parallel()
 	s := &service{handle: created}
 	server := front(t, newGuard(t, newStore(t), nil), s, nil)
@@ -162,7 +162,7 @@ func TestAnotherRequestHasAnotherFingerprint(t *testing.T) {
 }
 
 // Texts of caller and key cannot be moved from one to the other.
-func TestCallersAndKeysAreApart(t *testing.T) {
+func TestCallersShareNoKeys(t *testing.T) {
 	t.Parallel()
 	s := &service{handle: created}
 	server := front(t, newGuard(t, newStore(t), nil), s, nil)

@@ -322,7 +322,7 @@ func sendTo(ctx context.Context, url, host, body string, h header) (*reply, erro
 	return &reply{resp, data, err}, err
 }
 
-func TestWhatIsKeptIsByteForByteTheSame(t *testing.T) {
+func TestAKeptResponseIsReplayedByteForByte(t *testing.T) {
 	t.Parallel()
 	for name, handle := range map[string]http.HandlerFunc{
 		"empty":      func(http.ResponseWriter, *http.Request) {},

@@ -152,7 +152,7 @@ func TestAWaitEnds(t *testing.T) {
 	}
 }
 
-func TestThereIsRoomForSomeWaiters(t *testing.T) {
+func TestTheNumberOfWaitersIsLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		handler := limited(t, nil, slow(201), httpidem.Options{Wait: time.Minute, MaxWaiters: 3, MaxWaitersPerKey: 2})
@@ -230,7 +230,7 @@ func TestWaitersOfARequestWithoutAnAnswer(t *testing.T) {
 	})
 }
 
-func TestACallerHasSomeRequestsInProgress(t *testing.T) {
+func TestACallerHasALimitOfRequestsInProgress(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		handler := limited(t, nil, slow(201), httpidem.Options{MaxPerCaller: 2})
@@ -283,7 +283,7 @@ func TestResponsesTakeMemory(t *testing.T) {
 	})
 }
 
-func TestACallerHasSomeNewKeysInAnHour(t *testing.T) {
+func TestACallerHasAQuotaOfNewKeysPerHour(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, s := newStore(t), &service{handle: created}

@@ -62,7 +62,7 @@ func TestStructuredFieldVectors(t *testing.T) {
 	}
 }
 
-func TestParametersDoNotCount(t *testing.T) {
+func TestParametersOfAKeyHeaderAreIgnored(t *testing.T) {
 	t.Parallel()
 	p := Profile{MinKey: 1, MaxKey: 255}
 	for _, value := range []string{

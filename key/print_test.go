@@ -95,7 +95,7 @@ func TestThePrintFunctionOfASeedDoesNotChange(t *testing.T) {
 	}
 }
 
-func TestWhatAFinderRemembersOfOneDocumentDoesNotShowInTheNext(t *testing.T) {
+func TestAFinderKeepsNothingOfTheDocumentBefore(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -130,7 +130,7 @@ func TestWhatAFinderRemembersOfOneDocumentDoesNotShowInTheNext(t *testing.T) {
 	}
 }
 
-func TestOfMembersWithOneNameTheLastIsPrinted(t *testing.T) {
+func TestTheLastOfMembersWithOneNameIsPrinted(t *testing.T) {
 	t.Parallel()
 	f := mustFinder(t, &FinderOptions{Content: true, Seed: 3}, ".id")
 	for doc, plain := range map[string]string{

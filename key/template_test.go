@@ -72,7 +72,7 @@ func TestTheIDOfATemplateIsThatOfItsText(t *testing.T) {
 	}
 }
 
-func TestATemplateKnowsWhatItDoesNotTellApart(t *testing.T) {
+func TestAmbiguousValuesOfATemplateAreKnown(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		template string

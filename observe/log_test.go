@@ -251,7 +251,7 @@ func TestAllPassOnEventsOfManyKeys(t *testing.T) {
 	}
 }
 
-func TestAllTellsEachObserver(t *testing.T) {
+func TestAllPassesEventsToEachObserver(t *testing.T) {
 	t.Parallel()
 	one, first := newLog(t, slog.LevelInfo, nil)
 	two, second := newLog(t, slog.LevelInfo, nil)
@@ -267,7 +267,7 @@ func TestAllTellsEachObserver(t *testing.T) {
 	two.Close()
 }
 
-func TestAStallIsTold(t *testing.T) {
+func TestAStallIsReported(t *testing.T) {
 	t.Parallel()
 	l, w := newLog(t, slog.LevelInfo, nil)
 	defer l.Close()

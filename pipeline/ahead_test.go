@@ -94,9 +94,9 @@ func (f *aheadFlight) Wait() {
 	}
 }
 
-// TestWhatWasBegunHoldsItsPartition closes a partition while it has pending batches.
+// TestABatchThatWasBegunHoldsItsPartition closes a partition while it has pending batches.
 // Close returns after the last of them, and no further batch of it starts.
-func TestWhatWasBegunHoldsItsPartition(t *testing.T) {
+func TestABatchThatWasBegunHoldsItsPartition(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -138,9 +138,9 @@ func TestWhatWasBegunHoldsItsPartition(t *testing.T) {
 	})
 }
 
-// TestOthersComeInBetweenWhatIsBegun: a partition that always has more messages does not
+// TestOtherPartitionsAreProcessedBetweenBegunBatches: a partition that always has more messages does not
 // keep the only worker from an item whose next try is due.
-func TestOthersComeInBetweenWhatIsBegun(t *testing.T) {
+func TestOtherPartitionsAreProcessedBetweenBegunBatches(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-func TestDirLotPassesTheSuite(t *testing.T) {
+func TestADeadLetterDirPassesTheSuite(t *testing.T) {
 	t.Parallel()
 	brokertest.RunDeadLetters(t, func(tb testing.TB) func() pipeline.DeadLetterStore {
 		dir := filepath.Join(tb.TempDir(), "dead-letter store [1]*")
@@ -28,7 +28,7 @@ func TestDirLotPassesTheSuite(t *testing.T) {
 	})
 }
 
-func TestWhatAKillLeavesBehindIsNoMessage(t *testing.T) {
+func TestFilesThatAKillLeavesBehindAreNoMessages(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	letters, err := pipeline.OpenDeadLetterDir(dir)
@@ -113,7 +113,7 @@ func TestNamesThatLeadElsewhereAreRefused(t *testing.T) {
 	}
 }
 
-func TestAnotherMessageAtThePlaceOfOneThatIsParkedIsNotTakenForIt(t *testing.T) {
+func TestAMessageAtTheOffsetOfAParkedOneIsParkedToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		letters, err := pipeline.OpenDeadLetterDir(t.TempDir())
 		if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-func TestADrainFinishesWhatIsUnderWayAndReturnsTheRest(t *testing.T) {
+func TestADrainFinishesItemsInProgressAndReturnsTheOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -86,7 +86,7 @@ func TestADrainEndsEffectsWhenShutdownIsOver(t *testing.T) {
 	})
 }
 
-func TestWhatHasNoKeyFollowsItsPolicy(t *testing.T) {
+func TestMessagesWithoutAKeyFollowThePolicy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for policy, want := range map[pipeline.Missing]struct{ acked, delivered, parked int }{
@@ -274,9 +274,9 @@ func (l littleRoom) Deliver(_ context.Context, items []*pipeline.Item) {
 	}
 }
 
-// TestWhatFailsTogetherCostsNoAttempts: if the sink refuses a whole batch, no message of
+// TestAFailureOfAWholeBatchCostsNoAttempts: if the sink refuses a whole batch, no message of
 // it is the cause.
-func TestWhatFailsTogetherCostsNoAttempts(t *testing.T) {
+func TestAFailureOfAWholeBatchCostsNoAttempts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -430,7 +430,7 @@ func TestRedriveRunsOnlyWhatIsNotDone(t *testing.T) {
 	})
 }
 
-func TestWhatLeavesTheLotMeanwhileBlocksNobody(t *testing.T) {
+func TestAMessageThatLeavesTheDeadLetterStoreDuringARedriveBlocksNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -501,7 +501,7 @@ func (p noPlace) Park(ctx context.Context, list []pipeline.Parked) error {
 	return p.DeadLetterDir.Park(ctx, list)
 }
 
-func TestWhatCanNeverBePutAsideEndsThePipelineAndStaysWithItsSource(t *testing.T) {
+func TestAMessageThatCanNeverBeParkedStopsThePipelineUnacknowledged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

@@ -12,9 +12,9 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// TestWhatTheServerMayNotDeliverAgainIsParkedWhileTheSinkIsDown has a pipeline that is
+// TestAnExhaustedMessageIsParkedWhileTheSinkIsDown has a pipeline that is
 // full of messages whose sink is unavailable.
-func TestWhatTheServerMayNotDeliverAgainIsParkedWhileTheSinkIsDown(t *testing.T) {
+func TestAnExhaustedMessageIsParkedWhileTheSinkIsDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -61,8 +61,8 @@ func TestWhatTheServerMayNotDeliverAgainIsParkedWhileTheSinkIsDown(t *testing.T)
 	})
 }
 
-// TestWithoutAPlaceToParkEveryDeliveryIsProcessed has policies that park nothing.
-func TestWithoutAPlaceToParkEveryDeliveryIsProcessed(t *testing.T) {
+// TestWithoutADeadLetterStoreEveryDeliveryIsProcessed has policies that park nothing.
+func TestWithoutADeadLetterStoreEveryDeliveryIsProcessed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -86,8 +86,8 @@ func TestWithoutAPlaceToParkEveryDeliveryIsProcessed(t *testing.T) {
 	})
 }
 
-// TestWithoutAPlaceToParkSuchMessagesWaitForRoom while nothing is delivered.
-func TestWithoutAPlaceToParkSuchMessagesWaitForRoom(t *testing.T) {
+// TestWithoutADeadLetterStoreExhaustedMessagesWait while nothing is delivered.
+func TestWithoutADeadLetterStoreExhaustedMessagesWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

@@ -36,7 +36,7 @@ func (w *waits) told() []pipeline.Event {
 	return w.list
 }
 
-func TestWhoWaitsLongForAKeyThatAnotherHoldsIsTold(t *testing.T) {
+func TestALongWaitForAHeldKeyIsReported(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r, w := newRig(t), &waits{}
@@ -76,7 +76,7 @@ func TestWhoWaitsLongForAKeyThatAnotherHoldsIsTold(t *testing.T) {
 	})
 }
 
-func TestWhatGoesBackToItsSourceIsNotToldToWait(t *testing.T) {
+func TestAReturnedMessageIsNotReportedAsWaiting(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r, w := newRig(t), &waits{}
@@ -126,7 +126,7 @@ func (*unitSession) Close(context.Context) error { return nil }
 
 func (*unitSession) Traits() pipeline.SinkTraits { return pipeline.SinkTraits{Ordered: true} }
 
-func TestWhatStandsBeforeAKeyThatIsHeldGoesOn(t *testing.T) {
+func TestMessagesBeforeAHeldKeyAreDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		session := &unitSession{free: time.Now().Add(10 * time.Second)}
 		r := newRig(t)

@@ -82,7 +82,7 @@ func TestARunnerRunsOnce(t *testing.T) {
 	})
 }
 
-func TestWhatIsMissingIsNamed(t *testing.T) {
+func TestMissingPartsAreNamed(t *testing.T) {
 	t.Parallel()
 	sink := pipeline.NewHandler(discard)
 	_, err := pipeline.New(nil, nil, stopping(t))

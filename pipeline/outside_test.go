@@ -238,9 +238,9 @@ func TestASessionFromOutsidePassesTheSuite(t *testing.T) {
 	}
 }
 
-// TestWhatASessionFromOutsideHoldsIsAbandonedWithItsPartition: when the source loses a
+// TestClaimsOfASessionFromOutsideAreAbandonedWithTheirPartition: when the source loses a
 // partition, the claims of messages that wait for their next try are released.
-func TestWhatASessionFromOutsideHoldsIsAbandonedWithItsPartition(t *testing.T) {
+func TestClaimsOfASessionFromOutsideAreAbandonedWithTheirPartition(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"outside", "TwoPhase"} {
 		t.Run(name, func(t *testing.T) {

@@ -81,7 +81,7 @@ func TestAClosedPartitionGivesItsClaimsUpAtOnce(t *testing.T) {
 	})
 }
 
-func TestCloseWaitsForWhatIsBeingProcessed(t *testing.T) {
+func TestCloseWaitsForItemsThatAreProcessed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -146,7 +146,7 @@ func (p *pausing) Read(ctx context.Context) ([]*pipeline.Item, error) {
 	return p.listSource.Read(ctx)
 }
 
-func TestAPartitionThatIsPausedGoesOn(t *testing.T) {
+func TestAPausedPartitionIsResumed(t *testing.T) {
 	for _, most := range []int{1, 2, 3, 4, 7, 40} {
 		t.Run("", func(t *testing.T) {
 			t.Parallel()

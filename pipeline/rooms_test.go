@@ -15,7 +15,7 @@ import (
 
 // A beat that is on its way when its batch is complete must not touch the claims
 // of the batch that comes next.
-func TestABeatThatIsLateSpoilsNoLaterClaim(t *testing.T) {
+func TestALateRenewalAffectsNoLaterClaim(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -110,7 +110,7 @@ func (o *total) Observe(e semel.Event) {
 	o.events[e.Kind] += max(e.Count, 1)
 }
 
-func TestABatchIsToldAtOnce(t *testing.T) {
+func TestABatchIsObservedInOneCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r, o := newRig(t), &total{calls: map[semel.EventKind]int{}, events: map[semel.EventKind]int{}}

@@ -136,8 +136,8 @@ func TestAnItemThatIsUsedAgainForgetsWhatWasObserved(t *testing.T) {
 	})
 }
 
-// TestNothingIsReportedAsPassedWhileTheStoreAnswers: an alert counts such events.
-func TestNothingIsReportedAsPassedWhileTheStoreAnswers(t *testing.T) {
+// TestNoPassIsReportedWhileTheStoreAnswers: an alert counts such events.
+func TestNoPassIsReportedWhileTheStoreAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var seen passed
@@ -204,7 +204,7 @@ type unready struct{ semel.Store }
 
 func (unready) Ready(context.Context) error { return semel.ErrStoreUnavailable }
 
-func TestCopiesInOneBatchHoldNobodyUp(t *testing.T) {
+func TestCopiesInOneBatchDelayNoOtherMessage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

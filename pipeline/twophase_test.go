@@ -68,7 +68,7 @@ func TestALostCompletionIsRepeatedAndTheEffectIsNot(t *testing.T) {
 	})
 }
 
-func TestAClaimWhoseAnswerWasLostIsItsOwn(t *testing.T) {
+func TestAClaimWhoseAnswerWasLostIsRecognised(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -92,9 +92,9 @@ func TestAClaimWhoseAnswerWasLostIsItsOwn(t *testing.T) {
 	})
 }
 
-// TestAClaimWhoseAnswerWasLostIsItsOwnAfterARefusal: a refusal that comes later
+// TestAClaimWhoseAnswerWasLostIsRecognisedAfterARefusal: a refusal that comes later
 // does not undo what may have been granted.
-func TestAClaimWhoseAnswerWasLostIsItsOwnAfterARefusal(t *testing.T) {
+func TestAClaimWhoseAnswerWasLostIsRecognisedAfterARefusal(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range map[string]func([]semel.ClaimAnswer) error{
 		"the call is refused": func([]semel.ClaimAnswer) error { return semel.ErrStoreUnavailable },
@@ -336,7 +336,7 @@ func (s *orderedSink) Deliver(_ context.Context, items []*pipeline.Item) {
 	}
 }
 
-func TestWhatWaitsBehindAFailureKeepsItsOrderAndItsClaims(t *testing.T) {
+func TestMessagesBehindAFailureKeepTheirOrderAndClaims(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

@@ -320,8 +320,8 @@ func listedIDs(t *testing.T, disk vfs.FS, dir string) int {
 	return n
 }
 
-// TestSessionGoesOnWhenThereIsRoomAgain fills the disk.
-func TestSessionGoesOnWhenThereIsRoomAgain(t *testing.T) {
+// TestSessionContinuesWhenTheDiskHasSpaceAgain fills the disk.
+func TestSessionContinuesWhenTheDiskHasSpaceAgain(t *testing.T) {
 	t.Parallel()
 	random := newRandom(t)
 	for _, mode := range []string{"session", "two-phase"} {

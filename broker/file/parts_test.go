@@ -18,9 +18,9 @@ import (
 	"github.com/semel-dev/semel/store/logstore"
 )
 
-// TestSessionDoesNotWaitForWhoWaitsForAnother: a worker may be long in coming for
+// TestASessionDoesNotWaitForAWaitingClaim: a worker may be long in coming for
 // what it has begun, and others may not wait for it.
-func TestSessionDoesNotWaitForWhoWaitsForAnother(t *testing.T) {
+func TestASessionDoesNotWaitForAWaitingClaim(t *testing.T) {
 	t.Parallel()
 	s := openSession(t, openStore(t), filepath.Join(t.TempDir(), "out"), nil)
 	first := s.Begin(t.Context(), itemsOf("a", "b"), nil)
@@ -73,7 +73,7 @@ func hold(t *testing.T, store *logstore.Store, id string) semel.ReleaseRequest {
 
 // Keys that others hold take units back, with parts of batches of other partitions in
 // them. What is behind such a part must not be written before it.
-func TestSessionKeepsTheOrderOverUnitsThatAreTakenBack(t *testing.T) {
+func TestSessionKeepsTheOrderWhenUnitsAreRolledBack(t *testing.T) {
 	t.Parallel()
 	const partitions, each = 4, 400
 	random := newRandom(t)

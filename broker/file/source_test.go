@@ -183,7 +183,7 @@ func TestFollowedFileIsReadOnWhenItIsRenamed(t *testing.T) {
 	})
 }
 
-func TestFollowedFileBeginsAnewWhenItIsTruncated(t *testing.T) {
+func TestATruncatedFileIsReadFromItsBeginning(t *testing.T) {
 	following(t, file.SourceOptions{}, func(b *bundle) {
 		b.write("a.log", "one\ntwo\nthree\n")
 		b.open("a.log")

@@ -132,7 +132,7 @@ func TestWrongOptionsAreAllNamed(t *testing.T) {
 	}
 }
 
-func TestWhatIsNamedMustBeAFile(t *testing.T) {
+func TestASourcePathMustBeAFile(t *testing.T) {
 	t.Parallel()
 	b := setup(t, file.SourceOptions{})
 	b.open("")

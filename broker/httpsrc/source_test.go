@@ -52,7 +52,7 @@ func post(t testing.TB, s *Source, body string) (*http.Response, string) {
 	return resp, string(data)
 }
 
-func TestASenderThatClosedItsHalfIsNotToldThatItIsDone(t *testing.T) {
+func TestAHalfClosedConnectionGetsNoEarlyAnswer(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{Wait: time.Minute})
 	conn, err := net.Dial("tcp", s.Addr().String())
@@ -197,7 +197,7 @@ func TestPagesOfOtherSitesSendNothingToThisMachine(t *testing.T) {
 	}
 }
 
-func TestWhatIsHeldIsBounded(t *testing.T) {
+func TestTheBytesOfHeldRequestsAreBounded(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{MaxBody: 100, MaxBytes: 100, Wait: time.Minute})
 	var first sync.WaitGroup
@@ -247,7 +247,7 @@ func TestAMessageWithoutItsSenderIsStillHeld(t *testing.T) {
 	}
 }
 
-func TestAFullQueueTellsSendersToComeAgain(t *testing.T) {
+func TestAFullQueueAsksSendersToRetry(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{queue: 1, Wait: 50 * time.Millisecond})
 	var senders sync.WaitGroup
@@ -261,7 +261,7 @@ func TestAFullQueueTellsSendersToComeAgain(t *testing.T) {
 	senders.Wait()
 }
 
-func TestCloseAnswersWhoWaits(t *testing.T) {
+func TestCloseAnswersWaitingCalls(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{Wait: time.Minute})
 	var senders sync.WaitGroup

@@ -113,7 +113,7 @@ func failing(_ context.Context, m pipeline.Delivery) ([]*kgo.Record, error) {
 	return []*kgo.Record{{Key: m.RecordKey, Value: m.Body}}, nil
 }
 
-func TestWhatATransactionPutAsideGoesBackToItsPartition(t *testing.T) {
+func TestRedriveWritesAParkedRecordBackToItsPartition(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(b *bubble) {
 		opts := b.options()
@@ -291,7 +291,7 @@ func TestMessagesOfOthersInATopic(t *testing.T) {
 	})
 }
 
-func TestMessagesThatAParkerPutAsideHaveTheirKeys(t *testing.T) {
+func TestMessagesOfAParkerHaveTheirKeys(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		parker, err := kafka.OpenParker(b.Context(), b.Reach(), "aside")
@@ -328,7 +328,7 @@ func TestMessagesThatAParkerPutAsideHaveTheirKeys(t *testing.T) {
 	})
 }
 
-func TestWhatKafkaMightDeleteBeforeItIsReadStaysAside(t *testing.T) {
+func TestRedriveRefusesMessagesOlderThanTheRetention(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.options()
@@ -360,7 +360,7 @@ func TestWhatKafkaMightDeleteBeforeItIsReadStaysAside(t *testing.T) {
 	})
 }
 
-func TestATopicThatWasMadeAnewHasOtherMessages(t *testing.T) {
+func TestARecreatedTopicHasOtherMessages(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.options()
@@ -390,9 +390,9 @@ func TestATopicThatWasMadeAnewHasOtherMessages(t *testing.T) {
 	})
 }
 
-// TestWhatAnotherProcessSettledFirstIsKnown has one dead-letter store look before the topic of
+// TestAMessageThatAnotherProcessSettledFirstIsNotRedriven has one dead-letter store look before the topic of
 // settled messages exists. The client remembers that it is missing.
-func TestWhatAnotherProcessSettledFirstIsKnown(t *testing.T) {
+func TestAMessageThatAnotherProcessSettledFirstIsNotRedriven(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.options()
@@ -419,9 +419,9 @@ func TestWhatAnotherProcessSettledFirstIsKnown(t *testing.T) {
 	})
 }
 
-// TestWhatIsRedrivenIsNeverLate has a record parked, which comes back when it is
+// TestARedrivenMessageIsNeverLate has a record parked, which comes back when it is
 // older than the newest by more than the window.
-func TestWhatIsRedrivenIsNeverLate(t *testing.T) {
+func TestARedrivenMessageIsNeverLate(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(o *kafkatxn.TransactorOptions){
 		"drop":    func(o *kafkatxn.TransactorOptions) { o.EventTime.OnLate = pipeline.Drop },

@@ -29,7 +29,7 @@ func (b *bubble) readAll(topics ...string) []string {
 	return keys
 }
 
-func TestAllIsReadOfATopicThatWasJustMade(t *testing.T) {
+func TestReadAllReadsANewTopic(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 3, func(b *bubble) {
 		b.Write(kafkatest.Numbered(0, 20, 3)...)
@@ -40,8 +40,8 @@ func TestAllIsReadOfATopicThatWasJustMade(t *testing.T) {
 	})
 }
 
-// TestAllIsReadFromASlowBroker holds back each request for records.
-func TestAllIsReadFromASlowBroker(t *testing.T) {
+// TestReadAllReadsEverythingFromASlowBroker holds back each request for records.
+func TestReadAllReadsEverythingFromASlowBroker(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 3, func(b *bubble) {
 		b.Write(kafkatest.Numbered(0, 20, 3)...)

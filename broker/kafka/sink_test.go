@@ -223,7 +223,7 @@ func TestADeliveryEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestWhatIsParkedSaysWhereItCameFrom(t *testing.T) {
+func TestParkedRecordsHaveTheirOrigin(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		parker, err := OpenParker(b.Context(), b.Reach(), "aside")

@@ -16,7 +16,7 @@ import (
 	"github.com/semel-dev/semel/test/kafkatest"
 )
 
-func TestAPassingErrorIsNoLimit(t *testing.T) {
+func TestATransientErrorSetsNoLimit(t *testing.T) {
 	t.Parallel()
 	for _, passing := range []*kerr.Error{kerr.UnknownTopicOrPartition, kerr.NotController} {
 		t.Run(passing.Message, func(t *testing.T) {
@@ -37,8 +37,8 @@ func TestAPassingErrorIsNoLimit(t *testing.T) {
 	}
 }
 
-// TestAnErrorThatLastsIsNoLimit has settings that no broker tells.
-func TestAnErrorThatLastsIsNoLimit(t *testing.T) {
+// TestAPersistentErrorSetsNoLimit has settings that no broker tells.
+func TestAPersistentErrorSetsNoLimit(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		t := b.T
@@ -117,10 +117,10 @@ func TestARefusalOfAnothersRecordIsNotTakenForItsOwn(t *testing.T) {
 	})
 }
 
-// TestWhatFollowsARefusedRecordOfItsGroupWaits has a record refused while others of
+// TestRecordsBehindARefusedOneOfTheirGroupWait has a record refused while others of
 // the same group are still to be written. The client holds one at a time; the
 // second is already on its way into it.
-func TestWhatFollowsARefusedRecordOfItsGroupWaits(t *testing.T) {
+func TestRecordsBehindARefusedOneOfTheirGroupWait(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		t := b.T

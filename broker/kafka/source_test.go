@@ -154,9 +154,9 @@ func TestOffsetsAreCommittedUpToTheFirstThatIsNotSettled(t *testing.T) {
 	})
 }
 
-// TestWhoHasCaughtUpSaysSo: what is committed then is not read again after a crash,
+// TestOffsetsAreCommittedOnceAllIsRead: what is committed then is not read again after a crash,
 // and the lag of the group is none.
-func TestWhoHasCaughtUpSaysSo(t *testing.T) {
+func TestOffsetsAreCommittedOnceAllIsRead(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		var commits atomic.Int32
@@ -215,9 +215,9 @@ func TestNilAndEmptyAreKeptApart(t *testing.T) {
 	})
 }
 
-// TestARevokedPartitionEndsWhatIsUnderWayFirst has a second member join while an
+// TestARevokedPartitionEndsItsWorkBeforeItIsGivenUp has a second member join while an
 // item is being delivered.
-func TestARevokedPartitionEndsWhatIsUnderWayFirst(t *testing.T) {
+func TestARevokedPartitionEndsItsWorkBeforeItIsGivenUp(t *testing.T) {
 	t.Parallel()
 	inRealTime(t, 2, func(b *bubble) {
 		b.Write(kafkatest.Numbered(0, 20, 2)...)
@@ -299,9 +299,9 @@ func (noParker) Park(context.Context, []pipeline.Parked) error {
 	return errors.New("nothing is parked here")
 }
 
-// TestWhatWasUnderWayWhenAPartitionWasLostIsNotDoneAgain has a partition come again
+// TestWorkInProgressOfALostPartitionIsNotRepeated has a partition come again
 // after sessions ended while no broker was there.
-func TestWhatWasUnderWayWhenAPartitionWasLostIsNotDoneAgain(t *testing.T) {
+func TestWorkInProgressOfALostPartitionIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		b.Write(kafkatest.Numbered(0, 5, 1)...)

@@ -69,8 +69,8 @@ func TestOffsetsThatAreGoneAreReportedAndNothingIsSkipped(t *testing.T) {
 	})
 }
 
-// TestATopicThatIsMadeAnewIsReadFromItsBeginning deletes a topic while it is read.
-func TestATopicThatIsMadeAnewIsReadFromItsBeginning(t *testing.T) {
+// TestARecreatedTopicIsReadFromItsBeginning deletes a topic while it is read.
+func TestARecreatedTopicIsReadFromItsBeginning(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		b.Write(kafkatest.Numbered(0, 10, 1)...)
@@ -104,7 +104,7 @@ func TestATopicThatIsMadeAnewIsReadFromItsBeginning(t *testing.T) {
 	})
 }
 
-func TestOfTwoMembersWithOneNameTheEarlierEnds(t *testing.T) {
+func TestTheEarlierOfTwoMembersWithOneNameEnds(t *testing.T) {
 	t.Parallel()
 	inRealTime(t, 1, func(b *bubble) {
 		b.Write(kafkatest.Numbered(0, 5, 1)...)
@@ -133,10 +133,10 @@ func TestOfTwoMembersWithOneNameTheEarlierEnds(t *testing.T) {
 	})
 }
 
-// TestAMemberIsNotFencedByWhatItWas has a group know an earlier id of a member, as
+// TestAStaticMemberIsNotFencedByItsEarlierId has a group know an earlier id of a member, as
 // after a broker was killed while it divided the group: for a session, or longer
 // where somebody answers to it.
-func TestAMemberIsNotFencedByWhatItWas(t *testing.T) {
+func TestAStaticMemberIsNotFencedByItsEarlierId(t *testing.T) {
 	t.Parallel()
 	named := func(o *SourceOptions) { o.Instance, o.SessionTimeout = "one", 10*time.Second }
 	fence := func(b *bubble, joins int) {
@@ -191,7 +191,7 @@ func TestAMemberEndsWithoutBrokers(t *testing.T) {
 	})
 }
 
-func TestWhoIsRefusedIsToldSo(t *testing.T) {
+func TestARefusedMemberReportsTheRefusal(t *testing.T) {
 	t.Parallel()
 	t.Run("by the group", func(t *testing.T) {
 		t.Parallel()
@@ -238,10 +238,10 @@ func TestWhoIsRefusedIsToldSo(t *testing.T) {
 	})
 }
 
-// TestCloseEndsWithItsContextWhileBrokersStandStill: nothing that was sent is
+// TestCloseEndsWithItsContextWhileBrokersHang: nothing that was sent is
 // answered, as of a broker that was stopped, and what is settled cannot be
 // committed.
-func TestCloseEndsWithItsContextWhileBrokersStandStill(t *testing.T) {
+func TestCloseEndsWithItsContextWhileBrokersHang(t *testing.T) {
 	t.Parallel()
 	for _, busy := range []bool{false, true} {
 		inBubble(t, 2, func(b *bubble) {
@@ -277,7 +277,7 @@ func TestCloseEndsWithItsContextWhileBrokersStandStill(t *testing.T) {
 	}
 }
 
-func TestASourceTakesUpWhatARebalanceLeftToNobody(t *testing.T) {
+func TestASourceClaimsPartitionsThatARebalanceLeftUnassigned(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 4, func(b *bubble) {
 		b.LostHalf("g", "one", func() bool { return b.whole("g") })

@@ -20,8 +20,8 @@ import (
 	"github.com/semel-dev/semel/test/kafkatest"
 )
 
-// TestWhatWouldGetAnotherKeyStaysAside has messages that carry their keys.
-func TestWhatWouldGetAnotherKeyStaysAside(t *testing.T) {
+// TestRedriveRefusesMessagesThatWouldGetAnotherKey has messages that carry their keys.
+func TestRedriveRefusesMessagesThatWouldGetAnotherKey(t *testing.T) {
 	t.Parallel()
 	for name, one := range map[string]struct {
 		rule, scope, id string
@@ -104,9 +104,9 @@ func TestAnOldRecordDoesNotReplaceANewerOne(t *testing.T) {
 	})
 }
 
-// TestWhatNobodyWouldReadStaysAside has a group that begins at the end, and has read
+// TestRedriveRefusesMessagesOfTopicsThatNobodyReads has a group that begins at the end, and has read
 // one of two partitions.
-func TestWhatNobodyWouldReadStaysAside(t *testing.T) {
+func TestRedriveRefusesMessagesOfTopicsThatNobodyReads(t *testing.T) {
 	t.Parallel()
 	for name, group := range map[string]string{"a group": "g", "the group of a first stage": "g-repartition", "no group": ""} {
 		t.Run(name, func(t *testing.T) {
@@ -142,8 +142,8 @@ func TestWhatNobodyWouldReadStaysAside(t *testing.T) {
 	}
 }
 
-// TestWhatWasWrittenIsNotedThoughNobodyWaits gives up between the two.
-func TestWhatWasWrittenIsNotedThoughNobodyWaits(t *testing.T) {
+// TestARedrivenRecordIsLoggedAlthoughItsCallerLeft gives up between the two.
+func TestARedrivenRecordIsLoggedAlthoughItsCallerLeft(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.options()
@@ -166,7 +166,7 @@ func TestWhatWasWrittenIsNotedThoughNobodyWaits(t *testing.T) {
 	})
 }
 
-func TestAUserWhoMayNotSeeWhatIsSettledIsToldWhatToAllow(t *testing.T) {
+func TestAMissingRightOnTheLogOfSettledMessagesIsNamed(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		letters := b.topicLot(b.options(), nil)

@@ -48,8 +48,8 @@ func TestExamineFindsWhatWeakensThePromise(t *testing.T) {
 	}
 }
 
-// TestExamineTellsWhatWillBeMadeFromWhatIsMissing examines what does not exist.
-func TestExamineTellsWhatWillBeMadeFromWhatIsMissing(t *testing.T) {
+// TestExamineTellsStreamsThatWillBeCreatedFromMissingOnes examines what does not exist.
+func TestExamineTellsStreamsThatWillBeCreatedFromMissingOnes(t *testing.T) {
 	t.Parallel()
 	name := servicestest.Topic()
 	stream(t, client(t, servers.NATS(t)), name)

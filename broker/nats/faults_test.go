@@ -241,7 +241,7 @@ func TestBodiesThatAConsumerLeavesOutAreNotDelivered(t *testing.T) {
 	}
 }
 
-func TestWhatIsMissingIsNamed(t *testing.T) {
+func TestMissingPartsAreNamed(t *testing.T) {
 	t.Parallel()
 	name := servicestest.Topic()
 	stream(t, client(t, servers.NATS(t)), name)

@@ -10,7 +10,7 @@ import (
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
-func TestLotPassesTheSuite(t *testing.T) {
+func TestDeadLetterStorePassesTheSuite(t *testing.T) {
 	t.Parallel()
 	brokertest.RunDeadLetters(t, func(tb testing.TB) func() pipeline.DeadLetterStore {
 		address := servers.Database(tb)

@@ -115,9 +115,9 @@ func TestValuesKeepTheirDigitsAndBytes(t *testing.T) {
 	}
 }
 
-// TestAValueThatIsNoTextIsNotMadeAnother: a row must not have another value than
+// TestInvalidTextIsRefusedAndNotReplaced: a row must not have another value than
 // its message.
-func TestAValueThatIsNoTextIsNotMadeAnother(t *testing.T) {
+func TestInvalidTextIsRefusedAndNotReplaced(t *testing.T) {
 	t.Parallel()
 	address := servers.Database(t)
 	pool := open(t, address)
@@ -171,7 +171,7 @@ func TestAFailingMessageFailsAlone(t *testing.T) {
 	}
 }
 
-func TestAMissingTableIsNoMessagesFault(t *testing.T) {
+func TestAMissingTableCostsNoAttempts(t *testing.T) {
 	t.Parallel()
 	address := servers.Database(t)
 	pool := open(t, address)
@@ -344,7 +344,7 @@ func TestConcurrentUpsertsLeaveTheNewest(t *testing.T) {
 	}
 }
 
-func TestBatchesThatLockEachOtherOutGoOn(t *testing.T) {
+func TestBatchesThatDeadlockAreRepeated(t *testing.T) {
 	t.Parallel()
 	address := servers.Database(t)
 	pool := open(t, address)
@@ -468,7 +468,7 @@ func isPrepared(err error) bool {
 	return errors.As(err, &server) && (server.Code == "26000" || server.Code == "42P05")
 }
 
-func TestAStatementThatAPoolerLostIsNoMessagesFault(t *testing.T) {
+func TestAStatementThatAPoolerLostCostsNoAttempts(t *testing.T) {
 	t.Parallel()
 	address := servers.Database(t)
 	pool := open(t, address)

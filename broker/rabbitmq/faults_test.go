@@ -680,8 +680,8 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// TestALimitOfAPolicyIsSeen asks the HTTP API of a server of its own.
-func TestALimitOfAPolicyIsSeen(t *testing.T) {
+// TestADeliveryLimitOfAPolicyIsFound asks the HTTP API of a server of its own.
+func TestADeliveryLimitOfAPolicyIsFound(t *testing.T) {
 	t.Parallel()
 	management := servicestest.FreeAddr(t)
 	server := servicestest.StartRabbitMQ(t, &services.RabbitMQOptions{Management: management})

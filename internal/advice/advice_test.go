@@ -54,7 +54,7 @@ func TestErrorsOfTheNetworkHaveARemedy(t *testing.T) {
 	}
 }
 
-func TestLinesOfADriverAreClauses(t *testing.T) {
+func TestLineJoinsTheLinesOfADriverError(t *testing.T) {
 	t.Parallel()
 	const text = "failed to connect to `user=app`:\n\t10.0.0.1:5432 (a): refused\n\t10.0.0.2:5432 (b): refused\r\n\t10.0.0.1:5432 (a): refused\n"
 	if got, want := advice.Line(text), "failed to connect to `user=app`: 10.0.0.1:5432 (a): refused; 10.0.0.2:5432 (b): refused"; got != want {

@@ -97,7 +97,7 @@ func TestUsageErrorsAreOneLineWithASuggestion(t *testing.T) {
 	}
 }
 
-func TestMessagesDoNotCommandTheTerminal(t *testing.T) {
+func TestControlCharactersOfMessagesAreNotPrinted(t *testing.T) {
 	t.Parallel()
 	got := run(t, "", "keys", "import", "no\x1b[2J\nsuch\u009b file", "--store", "x")
 	if got.status != term.ExitUsage || strings.ContainsAny(strings.TrimSuffix(got.stderr, "\n"), "\x1b\n\u009b") || !strings.Contains(got.stderr, `no\x1b[2J\nsuch\x9b file`) {

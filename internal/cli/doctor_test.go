@@ -66,7 +66,7 @@ stores:
 	run(t, "", "doctor", file, "a", "b").check(t, term.ExitUsage, `unexpected argument "b"`)
 }
 
-func TestDoctorTellsWhatIsLeftOfAStoreFromNone(t *testing.T) {
+func TestDoctorTellsADamagedStoreFromAMissingOne(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := writeFile(t, filepath.Join(dir, "c.yaml"), "stores: { keys: { embedded: { path: keys } } }\n")

@@ -9,9 +9,9 @@ import (
 	"github.com/semel-dev/semel/internal/kind"
 )
 
-// TestAVerbForOneStoreWantsNothingOfTheOthers runs each verb that names one store
+// TestAVerbForOneStoreNeedsNoVariablesOfTheOthers runs each verb that names one store
 // on a machine that has only the variables and files of that store.
-func TestAVerbForOneStoreWantsNothingOfTheOthers(t *testing.T) {
+func TestAVerbForOneStoreNeedsNoVariablesOfTheOthers(t *testing.T) {
 	t.Parallel()
 	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
 stores:

@@ -337,7 +337,7 @@ func (w *lineWatch) text() string {
 	return w.all.String()
 }
 
-func TestRetryIsLeftToWhoRunsThePipeline(t *testing.T) {
+func TestRetryQueuesMessagesForTheProcessThatRunsThePipeline(t *testing.T) {
 	t.Parallel()
 	w := newTarget(t, "m1")
 	file := parkedConfig(t, w, "keys: { embedded: { path: keys } }", "keys", "parked: { path: aside }")
@@ -360,7 +360,7 @@ func TestRetryIsLeftToWhoRunsThePipeline(t *testing.T) {
 	}
 }
 
-func TestRetryOfKeysInMemoryIsLeftToWhoRunsThem(t *testing.T) {
+func TestRetryWithAMemoryStoreQueuesForTheRunningProcess(t *testing.T) {
 	t.Parallel()
 	w := newTarget(t, "m1")
 	file := parkedConfig(t, w, "keys: { memory: {} }", "keys", "parked: { path: aside }")
@@ -382,9 +382,9 @@ func TestRetryOfKeysInMemoryIsLeftToWhoRunsThem(t *testing.T) {
 	stop().check(t, term.ExitDone, "running")
 }
 
-// TestRetryOfKeysInAFilterInMemoryIsLeftToWhoRunsThem: another process has an empty
+// TestRetryWithAFilterInMemoryQueuesForTheRunningProcess: another process has an empty
 // filter, so it would process a message whose key is done.
-func TestRetryOfKeysInAFilterInMemoryIsLeftToWhoRunsThem(t *testing.T) {
+func TestRetryWithAFilterInMemoryQueuesForTheRunningProcess(t *testing.T) {
 	t.Parallel()
 	w := newTarget(t, "m1")
 	file := parkedConfig(t, w, "keys: { filter: { rate: 0.001, expect: 1000, window: 7d } }", "keys", "parked: { path: aside }\n    lossy: true")

@@ -19,7 +19,7 @@ func asideFor(id, key string, age time.Duration) pipeline.Parked {
 	}
 }
 
-func TestRetryLeavesWhatWasPutAsideBeforeTheWindow(t *testing.T) {
+func TestRetryLeavesMessagesParkedBeforeTheWindow(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
 	w := newTarget(t)

@@ -64,9 +64,9 @@ func outcomes(t *testing.T, stdout string) (list []string) {
 	return list
 }
 
-// TestRetryTellsWhoSettledAMessageBeforeIt has an operator skip a message while a
+// TestRetryNamesWhoSettledAMessageFirst has an operator skip a message while a
 // retry waits for it. The keys are in memory, so that no pipeline processes it.
-func TestRetryTellsWhoSettledAMessageBeforeIt(t *testing.T) {
+func TestRetryNamesWhoSettledAMessageFirst(t *testing.T) {
 	t.Parallel()
 	for place, parked := range parkedPlaces() {
 		t.Run(place, func(t *testing.T) {
@@ -144,9 +144,9 @@ func takeAway(t *testing.T, file, id string) {
 	execute(t, store.Spec.(*postgres.Store).DSN.Reveal(), "DELETE FROM semel_parked WHERE id = '"+id+"'")
 }
 
-// TestRetryTellsOfAnEffectThatASkipCameTooLateFor skips a message while the
+// TestRetryReportsAnEffectThatASkipCameTooLateFor skips a message while the
 // pipeline delivers it.
-func TestRetryTellsOfAnEffectThatASkipCameTooLateFor(t *testing.T) {
+func TestRetryReportsAnEffectThatASkipCameTooLateFor(t *testing.T) {
 	t.Parallel()
 	for place, parked := range parkedPlaces() {
 		t.Run(place, func(t *testing.T) {

@@ -8,9 +8,9 @@ import (
 	"github.com/semel-dev/semel/internal/cli/term"
 )
 
-// TestWhatARenamedPipelinePutAsideIsNotHidden renames a pipeline that has parked
+// TestParkedMessagesOfARenamedPipelineAreListed renames a pipeline that has parked
 // messages, and adds another one that uses the same directory.
-func TestWhatARenamedPipelinePutAsideIsNotHidden(t *testing.T) {
+func TestParkedMessagesOfARenamedPipelineAreListed(t *testing.T) {
 	t.Parallel()
 	w := newTarget(t, "m1", "m2", "m3")
 	file := parkedConfig(t, w, "keys: { embedded: { path: keys } }", "keys", "parked: { path: aside }")

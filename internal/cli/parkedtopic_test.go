@@ -218,9 +218,9 @@ func TestParkedInATopicOfNoBroker(t *testing.T) {
 	run(t, "", "parked", "ls", "--config", file, "--quiet").check(t, term.ExitFailed, "open the parked messages of orders: ")
 }
 
-// TestAnotherBrokerDoesNotKeepFromTheRest has two pipelines. The Kafka cluster of
+// TestASilentBrokerHidesNoOtherParkedMessages has two pipelines. The Kafka cluster of
 // the first does not answer; the second has messages in a directory.
-func TestAnotherBrokerDoesNotKeepFromTheRest(t *testing.T) {
+func TestASilentBrokerHidesNoOtherParkedMessages(t *testing.T) {
 	t.Parallel()
 	w := newTarget(t)
 	file := parkedConfig(t, w, "keys: { embedded: { path: keys } }", "keys", "parked: { path: aside }")

@@ -112,7 +112,7 @@ func TestRunOnAStoreInUseNamesItsHolder(t *testing.T) {
 	}
 }
 
-func TestRunDoesNotWaitForWhatOnlyAPersonMends(t *testing.T) {
+func TestRunEndsWithErrorsThatOnlyAnOperatorCanFix(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		old, new, want string
@@ -143,7 +143,7 @@ func TestRunDoesNotWaitForWhatOnlyAPersonMends(t *testing.T) {
 	}
 }
 
-func TestRunEndsWhatNobodyReadsAnyMore(t *testing.T) {
+func TestRunStopsAPipelineWhoseReaderHasLeft(t *testing.T) {
 	t.Parallel()
 	file := copyConfig(t, ", state: copied", "")
 	dir := filepath.Dir(file)

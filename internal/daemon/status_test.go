@@ -64,7 +64,7 @@ func TestTheLogHasALineOfProgressEachMinute(t *testing.T) {
 	})
 }
 
-func TestAPersonIsShownWhatPipelinesDo(t *testing.T) {
+func TestTheStatusOfPipelinesIsShownOnATerminal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		shown := make(chan []PipelineStatus, 1)
@@ -91,7 +91,7 @@ func (working) Waiting(context.Context) (int64, error)      { return 0, errors.E
 
 // Nobody needs the remedy of a trouble that is over. A message that failed may fail again
 // until one is settled.
-func TestTheLastErrorSaysWhetherItIsOver(t *testing.T) {
+func TestTheStatusSaysWhetherTheLastErrorIsOver(t *testing.T) {
 	t.Parallel()
 	down := &advice.Error{Cause: "the server refuses the password", Remedy: "correct password", Public: true, Err: errors.New("of key 17")}
 	event := func(kind pipeline.EventKind, reason string, err error) func(*tally) {

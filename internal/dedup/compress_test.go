@@ -137,7 +137,7 @@ func TestCompressedOutputThatCannotBeWrittenFailsTheRun(t *testing.T) {
 	}
 }
 
-func TestInputThatEndsEarlyKeepsWhatWasWhole(t *testing.T) {
+func TestATruncatedCompressedInputKeepsItsWholeLines(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	text := randomLines(random(t), 3000, 2000, false)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestOddLines(t *testing.T) {
+func TestUnusualLinesAreReadAsTheyAre(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name   string

@@ -45,7 +45,7 @@ func TestRefusedRunTouchesNothingWhereTheStoreIsToBe(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeDoneIsRefusedAllAtOnce(t *testing.T) {
+func TestAllInvalidOptionsAreReportedAtOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	in := b.file("in.jsonl", "{}\n")

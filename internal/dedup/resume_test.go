@@ -236,7 +236,7 @@ func TestUnfinishedRunRefusesInputsThatChanged(t *testing.T) {
 	}
 }
 
-func TestLineAtWhichARunFailedMayBeMended(t *testing.T) {
+func TestALineAtWhichARunFailedMayBeFixed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	good, bad, more := strings.Repeat("{\"id\":1}\n", 50), "{\"id\":\n", "{\"id\":3}\n"
@@ -351,7 +351,7 @@ func TestOutputOfAnotherProgramIsRefused(t *testing.T) {
 	}
 }
 
-func TestForceAndAppendOfAnInterruptedRunDoNotStartItAnew(t *testing.T) {
+func TestForceAndAppendContinueAnInterruptedRun(t *testing.T) {
 	t.Parallel()
 	for _, force := range []bool{false, true} {
 		b := setup(t)
@@ -418,7 +418,7 @@ func TestSecondRunOnOneStoreIsRefusedNamingTheHolder(t *testing.T) {
 	}
 }
 
-func TestInterruptedRunDrainsAndGoesOn(t *testing.T) {
+func TestAnInterruptedRunDrainsAndIsResumed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	inputs, o := b.oddInputs(random(t), false)

@@ -51,7 +51,7 @@ func TestReadWaitsTakesAllAndWakesItsOwner(t *testing.T) {
 	})
 }
 
-func TestADeliveryStaysInReserve(t *testing.T) {
+func TestADeliveryLimitKeepsOneDeliveryInReserve(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		limit inbox.Limit

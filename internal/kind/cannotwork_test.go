@@ -85,7 +85,7 @@ func TestLintReportsARuleThatCanNeverMatch(t *testing.T) {
 	}
 }
 
-func TestLintHasAnExampleOfWhatATemplateDoesNotTellApart(t *testing.T) {
+func TestLintShowsAnExampleOfAnAmbiguousTemplate(t *testing.T) {
 	t.Parallel()
 	for template, want := range map[string][]string{
 		"order-{.order_id}-placed": {`notice  pipelines.p.key.id: order-{.order_id}-placed makes one id, order-7-placed, of .order_id 7 and of .order_id "7"`},

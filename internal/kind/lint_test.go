@@ -198,9 +198,9 @@ pipelines:
 	}
 }
 
-// TestAValueThatLintProposesMendsWhatItFound writes each value that a remedy
+// TestAValueThatLintProposesRemovesTheFinding writes each value that a remedy
 // names into the file. The file then no longer has that finding.
-func TestAValueThatLintProposesMendsWhatItFound(t *testing.T) {
+func TestAValueThatLintProposesRemovesTheFinding(t *testing.T) {
 	t.Parallel()
 	proposed := regexp.MustCompile(`^write (\w+): (forever|\S+ or more)`)
 	for field, values := range map[string]map[string]string{ // maps the found value to the proposed value

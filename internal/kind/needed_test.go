@@ -56,7 +56,7 @@ pipelines:
 	}
 }
 
-func TestWhatIsWrongElsewhereIsReportedAllTheSame(t *testing.T) {
+func TestErrorsInOtherSectionsAreReportedToo(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"stores: { a: { memory: {} }, b: { redes: {} } }":                                           "unknown field stores.b.redes",

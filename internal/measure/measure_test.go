@@ -86,7 +86,7 @@ func TestTableIsWhole(t *testing.T) {
 	}
 }
 
-func TestADecisionThatGuardAndPipelineTellIsCountedOnce(t *testing.T) {
+func TestADecisionReportedByGuardAndPipelineIsCountedOnce(t *testing.T) {
 	t.Parallel()
 	l := newLedger()
 	p := NewPipeline(l, "p", "s")

@@ -11,7 +11,7 @@ import (
 
 // A client must not choose the rules of a route by the spelling of a path that its service
 // takes for another one.
-func TestASpellingOfAPathHasTheRouteOfThePath(t *testing.T) {
+func TestEquivalentPathsHaveTheSameRoute(t *testing.T) {
 	t.Parallel()
 	post := httpidem.Profile{Methods: []string{http.MethodPost}}
 	required := post

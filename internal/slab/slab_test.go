@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestValuesAreApart although several share an allocation.
-func TestValuesAreApart(t *testing.T) {
+// TestValuesOfDifferentKeysDoNotCollide although several share an allocation.
+func TestValuesOfDifferentKeysDoNotCollide(t *testing.T) {
 	t.Parallel()
 	var numbers Of[int]
 	var copies Bytes

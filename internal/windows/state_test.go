@@ -45,7 +45,7 @@ func (e edge) emit(most int) string {
 	return strings.Join(list, ", ")
 }
 
-func TestTheLastMomentAheadIsAllowed(t *testing.T) {
+func TestAMessageAtTheMostAheadIsAllowed(t *testing.T) {
 	t.Parallel()
 	e := newEdge(t, testTumbling, 0)
 	m := &semel.Message{Body: []byte("1")}
@@ -59,7 +59,7 @@ func TestTheLastMomentAheadIsAllowed(t *testing.T) {
 	}
 }
 
-func TestRevisionsGrow(t *testing.T) {
+func TestCorrectedResultsHaveGrowingRevisions(t *testing.T) {
 	t.Parallel()
 	e := newEdge(t, testTumbling, time.Minute)
 	e.add("a", 5000)

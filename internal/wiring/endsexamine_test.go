@@ -70,9 +70,9 @@ pipelines:
 	wants(t, lines, "broken sink.file.path: "+dir+" is not a regular file\n")
 }
 
-// TestExaminePipelineTellsFilesFromWhatIsNone: the pipeline skips non-regular
+// TestExaminePipelineAcceptsRegularFilesOnly: the pipeline skips non-regular
 // files that a pattern matches. It refuses one that is named directly.
-func TestExaminePipelineTellsFilesFromWhatIsNone(t *testing.T) {
+func TestExaminePipelineAcceptsRegularFilesOnly(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, "sub.jsonl"), 0o700); err != nil {

@@ -68,10 +68,10 @@ pipelines:
 	return bytes.Count(data, []byte("\n"))
 }
 
-// TestWhatOtherwiseWroteTheOutputStays has a file pipeline observe for a while,
+// TestLinesOfOtherSetupsStayInTheOutput has a file pipeline observe for a while,
 // or use another store or a stack. When it returns to its first setup, no
 // delivered line may be cut off.
-func TestWhatOtherwiseWroteTheOutputStays(t *testing.T) {
+func TestLinesOfOtherSetupsStayInTheOutput(t *testing.T) {
 	t.Parallel()
 	for name, between := range map[string]struct {
 		store   string

@@ -130,9 +130,9 @@ func quoted(addresses []string) string {
 	return strings.Join(list, ", ")
 }
 
-// TestDualLayerIsOneLine has a stack of Redis and a database, and stops and
+// TestASecondLayerNeedsOneLine has a stack of Redis and a database, and stops and
 // starts the cache.
-func TestDualLayerIsOneLine(t *testing.T) {
+func TestASecondLayerNeedsOneLine(t *testing.T) {
 	t.Parallel()
 	cache := servicestest.StartRedis(t, nil)
 	f := parse(t, `

@@ -149,7 +149,7 @@ func TestGaugesOfASourceReplaceEachOther(t *testing.T) {
 	}
 }
 
-func TestStoresAndWhatIsUnderWay(t *testing.T) {
+func TestMetricsOfStoresAndWorkInProgress(t *testing.T) {
 	t.Parallel()
 	m, scrape := registered(t)
 	m.Counted("keys", semel.Counts{Done: 3, Claimed: 2, Unknown: 1, MemoryBytes: 10, DiskBytes: 20, Oldest: time.Minute})

@@ -77,10 +77,10 @@ func TestPurgeDeletesWholeSegments(t *testing.T) {
 	wantAll(t, claimDone(t, s, 0, n, time.Hour), semel.Fresh)
 }
 
-// TestWhatMattersOutlivesItsSegment checks that claims, unknown keys, values
+// TestLiveRecordsOutliveTheirSegment checks that claims, unknown keys, values
 // and keys with long windows survive when all other keys of their segments have
 // expired.
-func TestWhatMattersOutlivesItsSegment(t *testing.T) {
+func TestLiveRecordsOutliveTheirSegment(t *testing.T) {
 	t.Parallel()
 	c := newHandClock()
 	s := openAt(t, c)

@@ -150,7 +150,7 @@ func TestStoreStopsAfterAFailedSync(t *testing.T) {
 	}
 }
 
-func TestFullDiskRefusesAndGoesOn(t *testing.T) {
+func TestAStoreOnAFullDiskRefusesAndContinuesLater(t *testing.T) {
 	t.Parallel()
 	fs := faultfs.New()
 	s, err := openFault(t, fs)

@@ -173,7 +173,7 @@ func TestAPrivilegeThatOneTableLacksIsFound(t *testing.T) {
 	}
 }
 
-func TestManyThingsAreNotAllListed(t *testing.T) {
+func TestLongListsAreShortened(t *testing.T) {
 	t.Parallel()
 	many := strings.Split("a b c d e f g h i j", " ")
 	if got := listed(many); got != "a, b, c, d, e, f, g, h and 2 more" {

@@ -15,7 +15,7 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-func TestWhatTheServerSaysHasItsClass(t *testing.T) {
+func TestErrorsOfTheServerHaveTheirClass(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[string]error{
 		"40001": semel.ErrStoreUnavailable, // another transaction was in the way

@@ -81,10 +81,10 @@ func race(t *testing.T, d *desk) {
 	wait.Wait()
 }
 
-// TestLostSessionsLeaveNoEffectTwiceAndNoneUntold ends server sessions at random
+// TestLostSessionsRepeatNoEffectAndReportEachOne ends server sessions at random
 // moments. Each worker has its own messages, so that it knows what each answer
 // must mean.
-func TestLostSessionsLeaveNoEffectTwiceAndNoneUntold(t *testing.T) {
+func TestLostSessionsRepeatNoEffectAndReportEachOne(t *testing.T) {
 	t.Parallel()
 	address := shared.Database(t)
 	d := deskAt(t, address, nil, nil)

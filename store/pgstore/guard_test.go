@@ -321,7 +321,7 @@ func eventually(t testing.TB, what string, done func() bool) {
 	}
 }
 
-func TestAPanicRollsBackAndGoesOn(t *testing.T) {
+func TestAPanicRollsBackAndIsPassedOn(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil, nil)
 	ends := map[string]func(){

@@ -141,8 +141,8 @@ func TestStatementsCannotEndTheirTransaction(t *testing.T) {
 	}
 }
 
-// TestWordsOfTransactionsAreNoReproach sends such words where they end nothing.
-func TestWordsOfTransactionsAreNoReproach(t *testing.T) {
+// TestTransactionKeywordsInsideStatementsAreAllowed sends such words where they end nothing.
+func TestTransactionKeywordsInsideStatementsAreAllowed(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil, nil)
 	for _, sql := range []string{
@@ -184,7 +184,7 @@ func TestWordsOfTransactionsAreNoReproach(t *testing.T) {
 	}
 }
 
-func TestWordsThatEndATransactionAreFound(t *testing.T) {
+func TestStatementsThatEndATransactionAreFound(t *testing.T) {
 	t.Parallel()
 	for sql, want := range map[string][2]bool{
 		"INSERT INTO commits (ended, beginning, chain_id) VALUES ($1, $2, 'x')":  {},

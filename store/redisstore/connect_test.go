@@ -228,7 +228,7 @@ func TestConnectionHasItsNameAndTheDatabaseOfTheURL(t *testing.T) {
 	}
 }
 
-func TestConnectToNobodySaysUnavailable(t *testing.T) {
+func TestConnectWithoutAServerIsUnavailable(t *testing.T) {
 	t.Parallel()
 	addr := servicestest.FreeAddr(t)
 	for _, opts := range []*ClientOptions{nil, {Master: "mymaster"}} {

@@ -190,7 +190,7 @@ func TestServerWithoutItsReplicasRefusesAsUnavailable(t *testing.T) {
 	}
 }
 
-func TestRestartedServerIsFoundAgain(t *testing.T) {
+func TestAClientReconnectsToARestartedServer(t *testing.T) {
 	t.Parallel()
 	o := newOutage(t, nil)
 	done := o.done()

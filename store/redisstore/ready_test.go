@@ -67,7 +67,7 @@ func TestReadySaysThatAClusterIsNotWhole(t *testing.T) {
 	eventually(t, func() bool { return store.Ready(t.Context()) == nil }, "the cluster is whole again")
 }
 
-func TestSlotsWithoutAServerAreMissed(t *testing.T) {
+func TestAClusterWithUnassignedSlotsIsNotWhole(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		state, given, failed string

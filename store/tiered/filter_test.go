@@ -23,7 +23,7 @@ func (doubtful) Add(context.Context, []semel.Key) error { return nil }
 
 func (doubtful) Rate() float64 { return 1 }
 
-func TestWhatAFilterTakesForKnownWithoutARecordIsCounted(t *testing.T) {
+func TestFalsePositivesOfFiltersAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		exact, err := tiered.NewMemoryFilter(&tiered.FilterOptions{Capacity: 1000})
 		if err != nil {

@@ -117,7 +117,7 @@ func TestCopyUnderWayDoesNotOutliveARemoval(t *testing.T) {
 	}
 }
 
-func TestRemovalThatCannotReachTheCacheIsMadeUpFor(t *testing.T) {
+func TestARemovalThatDoesNotReachTheCacheIsSentLater(t *testing.T) {
 	for name, f := range map[string]fault{"refuses": refuses, "hangs": hangs, "loses answers": mute} {
 		synctest.Test(t, func(t *testing.T) {
 			b := setup(t, tiered.Options{MaxAge: semel.Forever})

@@ -22,7 +22,7 @@ func (s *stalling) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers
 	return s.Store.Claim(ctx, reqs, answers)
 }
 
-func TestACopyThatIsWrittenAfterItsRecordEndedIsTakenBack(t *testing.T) {
+func TestALateCopyOfAnEndedRecordIsRemoved(t *testing.T) {
 	for name, result := range map[string]semel.Result{
 		"without a result": {},
 		"with a result":    {Kind: semel.Value, Data: []byte("paid")},

@@ -374,7 +374,7 @@ func (b *bench) killUntilDone(r *rand.Rand, kills int) {
 	b.Logf("%d kills: no line lost, none repeated; %d runs ended by a resumption", done, resumed)
 }
 
-func TestStoppedProcessesGoOn(t *testing.T) {
+func TestStoppedProcessesContinue(t *testing.T) {
 	r := random(t)
 	b := newBench(t, r, 80<<20)
 	for range max(2, *kills/20) {
@@ -398,7 +398,7 @@ func TestStoppedProcessesGoOn(t *testing.T) {
 	}
 }
 
-func TestInterruptedRunsDrainAndGoOn(t *testing.T) {
+func TestInterruptedRunsDrainAndAreResumed(t *testing.T) {
 	r := random(t)
 	b := newBench(t, r, 80<<20)
 	interrupted := 0

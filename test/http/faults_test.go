@@ -31,7 +31,7 @@ func hold(ctx context.Context, t *testing.T, s *service, proxy, id string) <-cha
 
 // A proxy stands still for longer than its lease, and another one gets the repetition.
 // Whatever the first one does when it continues, the record is that of the second.
-func TestAProxyThatStandsStillLosesItsKey(t *testing.T) {
+func TestAPausedProxyLosesItsKey(t *testing.T) {
 	t.Parallel()
 	for _, store := range stores {
 		if store.name == "embedded" {

@@ -20,11 +20,11 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-// TestCopiesInSeveralPartitionsMeet writes messages whose copies are in several
+// TestCopiesInSeveralPartitionsAreDeduplicated writes messages whose copies are in several
 // partitions under several record keys. Without a stage that has them meet the
 // program refuses to start; with it, two runs of the program write each key once,
 // while they and the broker are killed.
-func TestCopiesInSeveralPartitionsMeet(t *testing.T) {
+func TestCopiesInSeveralPartitionsAreDeduplicated(t *testing.T) {
 	seed, random := chooseSeed(t)
 	total, events := *messages/5, sampled(random)
 	for try := 1; !copiesMeet(t, seed, random, total, events); try++ {

@@ -115,7 +115,7 @@ func TestKilledKafkaHasItsRecordsAfterRestart(t *testing.T) {
 	}
 }
 
-func TestKafkasAreApart(t *testing.T) {
+func TestKafkaTestsShareNoTopics(t *testing.T) {
 	t.Parallel()
 	one, other := servicestest.StartKafka(t, nil), servicestest.StartKafka(t, &services.KafkaOptions{
 		HeapMiB: 96, Properties: map[string]string{"message.max.bytes": "2000"},

@@ -113,7 +113,7 @@ func TestOwnerOfServersThatIsKilled(t *testing.T) {
 	<-t.Context().Done()
 }
 
-func TestServersAreApart(t *testing.T) {
+func TestServersShareNoData(t *testing.T) {
 	t.Parallel()
 	const many = 8
 	started := make([]*services.Server, many)
@@ -348,7 +348,7 @@ func TestSelectedPackages(t *testing.T) {
 	}
 }
 
-func TestSelectedUnitsComeWithWhatTheyStandOn(t *testing.T) {
+func TestSelectedUnitsComeWithTheirDependencies(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		names []string

@@ -69,7 +69,7 @@ func TestKilledRedisHasAllItAcknowledged(t *testing.T) {
 	}
 }
 
-func TestDatabasesAreApart(t *testing.T) {
+func TestDatabasesShareNoData(t *testing.T) {
 	t.Parallel()
 	if one, other := servers.Database(t), servers.Database(t); one == other {
 		t.Errorf("two tests got %s", one)

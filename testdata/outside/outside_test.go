@@ -87,7 +87,7 @@ func TestSink(t *testing.T) {
 	}})
 }
 
-func TestLot(t *testing.T) {
+func TestDeadLetterStore(t *testing.T) {
 	brokertest.RunDeadLetters(t, func(testing.TB) func() pipeline.DeadLetterStore { return nil })
 }
 

@@ -151,9 +151,9 @@ func TestATransactorWhoseBrokersRefuseItIsNotReady(t *testing.T) {
 // stalled returns the sum of the records in all reports of stalls.
 func stalled(e *kafkatest.Events) int { return e.Count(pipeline.EventStalled) }
 
-// TestATransactorThatStandsStillSaysSo has brokers that answer all requests but the
+// TestAStalledTransactorIsReported has brokers that answer all requests but the
 // end of a transaction.
-func TestATransactorThatStandsStillSaysSo(t *testing.T) {
+func TestAStalledTransactorIsReported(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.options()

@@ -17,7 +17,7 @@ import (
 	"github.com/semel-dev/semel/test/kafkatest"
 )
 
-func TestAPartitionWithoutAnOffsetHasNoPresentOne(t *testing.T) {
+func TestAPartitionWithoutACommitHasNoCommittedOffset(t *testing.T) {
 	t.Parallel()
 	p := &part{id: cluster.Partition{Topic: "in"}}
 	for offset, want := range map[int64]bool{-1: false, 0: true, 7: true} {
@@ -27,9 +27,9 @@ func TestAPartitionWithoutAnOffsetHasNoPresentOne(t *testing.T) {
 	}
 }
 
-// TestRecordsKeepAPartitionFromBeingQuiet has a record from time to time. All have the same
+// TestRecordsKeepAPartitionFromBeingIdle has a record from time to time. All have the same
 // time, which the clock would close meanwhile.
-func TestRecordsKeepAPartitionFromBeingQuiet(t *testing.T) {
+func TestRecordsKeepAPartitionFromBeingIdle(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		p := b.start(b.counting(10*time.Second, 0, 20*time.Second))
@@ -47,9 +47,9 @@ func TestRecordsKeepAPartitionFromBeingQuiet(t *testing.T) {
 	})
 }
 
-// TestAPartitionIsQuietAsOfTheQuestion gets each answer about the end of the partition some
+// TestAPartitionIsIdleFromTheTimeOfTheQuestion gets each answer about the end of the partition some
 // seconds after it was asked for. A record may have come meanwhile.
-func TestAPartitionIsQuietAsOfTheQuestion(t *testing.T) {
+func TestAPartitionIsIdleFromTheTimeOfTheQuestion(t *testing.T) {
 	t.Parallel()
 	for shift := range 8 { // of the questions
 		inBubble(t, 1, func(b *bubble) {
@@ -117,8 +117,8 @@ func TestPartitionsThatAreNotUpToDateCloseNoWindows(t *testing.T) {
 	}
 }
 
-// TestOnlyAPartitionThatIsReadToItsEndIsQuiet has answers of brokers about its end.
-func TestOnlyAPartitionThatIsReadToItsEndIsQuiet(t *testing.T) {
+// TestOnlyAPartitionThatIsReadToItsEndIsIdle has answers of brokers about its end.
+func TestOnlyAPartitionThatIsReadToItsEndIsIdle(t *testing.T) {
 	t.Parallel()
 	tr := try(t, func(o *TransactorOptions) { countIn(t, o, time.Minute); o.Aggregate.Idle = time.Second })
 	tr.at(0, 0, "1", `{"g":"a"}`)

@@ -148,8 +148,8 @@ func TestWhichRecordIsKept(t *testing.T) {
 	}
 }
 
-// TestAHeldRecordTakesEffectWhenItIsQuiet has no record after it.
-func TestAHeldRecordTakesEffectWhenItIsQuiet(t *testing.T) {
+// TestAHeldRecordTakesEffectInAnIdlePartition has no record after it.
+func TestAHeldRecordTakesEffectInAnIdlePartition(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(b *bubble) {
 		const size, grace, idle = 10 * time.Second, 3 * time.Second, 20 * time.Second
@@ -380,9 +380,9 @@ func TestAVersionThatIsParkedIsNotRemembered(t *testing.T) {
 	}
 }
 
-// TestARedrivenRecordWithFirst takes effect although it is late, and is remembered. One
+// TestARedrivenRecordTakesEffectAlthoughItIsLate takes effect although it is late, and is remembered. One
 // that is held then does not take effect.
-func TestARedrivenRecordWithFirst(t *testing.T) {
+func TestARedrivenRecordTakesEffectAlthoughItIsLate(t *testing.T) {
 	t.Parallel()
 	first := func(o *TransactorOptions) {
 		o.Keep = &stream.Keep{First: ruleFor(t, ".at"), Grace: time.Second, Idle: semel.Forever}
@@ -413,8 +413,8 @@ func TestARedrivenRecordWithFirst(t *testing.T) {
 	}
 }
 
-// TestAHeldRecordIsWhole is delivered as it was read, and parked so if it fails then.
-func TestAHeldRecordIsWhole(t *testing.T) {
+// TestAHeldRecordIsDeliveredAsItWasRead is delivered as it was read, and parked so if it fails then.
+func TestAHeldRecordIsDeliveredAsItWasRead(t *testing.T) {
 	t.Parallel()
 	tr := try(t, func(o *TransactorOptions) {
 		o.Keep, o.Key.Rule = &stream.Keep{Last: stream.Tumbling(time.Minute), Idle: semel.Forever}, ruleFor(t, "header:id")
@@ -458,9 +458,9 @@ func TestAHeldRecordIsWhole(t *testing.T) {
 	}
 }
 
-// TestRecordsThatAreTooLargeToBeHeld do not take effect: with their key they do not fit
+// TestRecordsThatAreTooLargeToBeHeldAreParked do not take effect: with their key they do not fit
 // into the topic that holds them.
-func TestRecordsThatAreTooLargeToBeHeld(t *testing.T) {
+func TestRecordsThatAreTooLargeToBeHeldAreParked(t *testing.T) {
 	t.Parallel()
 	tr := try(t, func(o *TransactorOptions) {
 		o.Keep, o.Key.Rule = &stream.Keep{Last: stream.Tumbling(time.Minute)}, ruleFor(t, "header:id")

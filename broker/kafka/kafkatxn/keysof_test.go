@@ -96,8 +96,8 @@ func TestKeysOfAnotherInputAreRefused(t *testing.T) {
 	}
 }
 
-// TestKeysOfAnInputThatIsMadeAnewStay has the topic deleted and made again.
-func TestKeysOfAnInputThatIsMadeAnewStay(t *testing.T) {
+// TestKeysOfARecreatedInputStay has the topic deleted and made again.
+func TestKeysOfARecreatedInputStay(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(b *bubble) {
 		opts := b.options()

@@ -100,9 +100,9 @@ func TestRecordsThatAreTooLargeForTheOutputFollowThePolicy(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBePutAsideStopsIt has no place for a record: it is not lost, and a
+// TestARecordThatCannotBeParkedStopsTheTransactor has no place for a record: it is not lost, and a
 // topic that takes it lets the program go on.
-func TestWhatCannotBePutAsideStopsIt(t *testing.T) {
+func TestARecordThatCannotBeParkedStopsTheTransactor(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		t := b.T

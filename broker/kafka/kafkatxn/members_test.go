@@ -114,9 +114,9 @@ func TestCoordinatorsAndLeadersMove(t *testing.T) {
 	}, kfake.NumBrokers(3))
 }
 
-// TestOfTwoWithOneNameTheLaterOneWorks starts a second program under the name of
+// TestTheLaterOfTwoMembersWithOneNameWorks starts a second program under the name of
 // the first.
-func TestOfTwoWithOneNameTheLaterOneWorks(t *testing.T) {
+func TestTheLaterOfTwoMembersWithOneNameWorks(t *testing.T) {
 	t.Parallel()
 	inRealTime(t, 2, func(b *bubble) {
 		opts := b.options()
@@ -150,9 +150,9 @@ func TestOfTwoWithOneNameTheLaterOneWorks(t *testing.T) {
 	})
 }
 
-// TestAProgramIsNotFencedByWhatItWas has a group know another id of a member, to
+// TestAProgramIsNotFencedByItsEarlierMemberId has a group know another id of a member, to
 // which nobody answers, as after a broker was killed; and refuse it once.
-func TestAProgramIsNotFencedByWhatItWas(t *testing.T) {
+func TestAProgramIsNotFencedByItsEarlierMemberId(t *testing.T) {
 	t.Parallel()
 	start := func(b *bubble, session time.Duration) *program {
 		opts := b.options()
@@ -240,8 +240,8 @@ func TestAPartitionThatAnotherSessionAskedForInErrorIsRead(t *testing.T) {
 	})
 }
 
-// TestWhoBeginsAnewIsNotMissed fails again and again.
-func TestWhoBeginsAnewIsNotMissed(t *testing.T) {
+// TestAMemberRestartsBeforeItsSessionTimesOut fails again and again.
+func TestAMemberRestartsBeforeItsSessionTimesOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const session = 3 * time.Second
@@ -268,7 +268,7 @@ func TestWhoBeginsAnewIsNotMissed(t *testing.T) {
 	})
 }
 
-func TestATransactorTakesUpWhatARebalanceLeftToNobody(t *testing.T) {
+func TestATransactorClaimsPartitionsThatARebalanceLeftUnassigned(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 4, func(b *bubble) {
 		opts := b.options()

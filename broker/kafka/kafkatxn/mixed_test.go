@@ -247,9 +247,9 @@ func TestAnIdleInputWaitsForItsCopies(t *testing.T) {
 	})
 }
 
-// TestABusyInputDoesNotHideAnIdleOne has records in one partition only, which come again and
+// TestAnIdleInputIsFoundBesideABusyOne has records in one partition only, which come again and
 // again.
-func TestABusyInputDoesNotHideAnIdleOne(t *testing.T) {
+func TestAnIdleInputIsFoundBesideABusyOne(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(b *bubble) {
 		const size, idle = 10 * time.Second, 20 * time.Second

@@ -91,9 +91,9 @@ func headersOf(r *kgo.Record) string {
 	return strings.Join(list, " ")
 }
 
-// TestARecordThatCameBackDoesNotSayWhyItWasPutAside has one that did, and one that
+// TestARedrivenRecordHasNoParkingHeaders has one that did, and one that
 // is no more than similar.
-func TestARecordThatCameBackDoesNotSayWhyItWasPutAside(t *testing.T) {
+func TestARedrivenRecordHasNoParkingHeaders(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		first := kafkatest.Record(0, "back", "v")
@@ -129,7 +129,7 @@ func refusing(_ context.Context, m pipeline.Delivery) ([]*kgo.Record, error) {
 	return []*kgo.Record{{Value: m.Body}}, nil
 }
 
-func TestWhatIsPutAsideIsToldWithItsReasonKeyAndOrigin(t *testing.T) {
+func TestParkedRecordsAreReportedWithReasonKeyAndOrigin(t *testing.T) {
 	t.Parallel()
 	rule, err := key.ParseRule(".id")
 	kafkatest.Must(t, err)
@@ -171,8 +171,8 @@ func TestWhatIsPutAsideIsToldWithItsReasonKeyAndOrigin(t *testing.T) {
 	}
 }
 
-// TestManyThatArePutAsideAtOnceAreCounted has more than are told one by one.
-func TestManyThatArePutAsideAtOnceAreCounted(t *testing.T) {
+// TestManyParkedRecordsOfATransactionAreCounted has more than are told one by one.
+func TestManyParkedRecordsOfATransactionAreCounted(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.options()

@@ -236,7 +236,7 @@ func TestMessagesWithoutAKey(t *testing.T) {
 	})
 }
 
-func TestATransformMakesOutputsAndItsFailuresArePutAside(t *testing.T) {
+func TestATransformMakesOutputsAndItsFailuresAreParked(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		calls := map[string]int{}
@@ -310,7 +310,7 @@ func TestARecordThatIsReadAgainFindsItsOwnMark(t *testing.T) {
 	})
 }
 
-func TestWhatCannotWorkIsRefused(t *testing.T) {
+func TestContradictingOptionsAreRefused(t *testing.T) {
 	t.Parallel()
 	run := func(t *testing.T, b *bubble, opts TransactorOptions, want string) {
 		t.Helper()
@@ -420,7 +420,7 @@ func TestDuplicatesThatDifferAreCounted(t *testing.T) {
 	}
 }
 
-func TestThePolicyDecidesWhatIsDoneWithLateMessages(t *testing.T) {
+func TestLateMessagesOfAKeepRuleFollowThePolicy(t *testing.T) {
 	t.Parallel()
 	for then, kind := range map[pipeline.Then]pipeline.EventKind{pipeline.Park: pipeline.EventParked, pipeline.Drop: pipeline.EventDropped, pipeline.Stop: 0} {
 		tr := try(t, func(o *TransactorOptions) { countIn(t, o, time.Minute); o.Aggregate.Late = then })
@@ -433,8 +433,8 @@ func TestThePolicyDecidesWhatIsDoneWithLateMessages(t *testing.T) {
 	}
 }
 
-// TestALateRecordIsDeliveredWhereItIsTo has no place to put records aside.
-func TestALateRecordIsDeliveredWhereItIsTo(t *testing.T) {
+// TestLateRecordsAreDeliveredIfThePolicySaysSo has no place to put records aside.
+func TestLateRecordsAreDeliveredIfThePolicySaysSo(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.options()

@@ -168,7 +168,7 @@ func (b *bubble) eachOnce(n int) {
 	}
 }
 
-func TestCopiesInSeveralPartitionsMeet(t *testing.T) {
+func TestCopiesInSeveralPartitionsAreDeduplicated(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 4, func(b *bubble) {
 		opts := b.repartitioned()
@@ -433,9 +433,9 @@ func TestCrashesBetweenTheStages(t *testing.T) {
 	}
 }
 
-// TestWhatIsCommittedIsDeleted checks that the topic between the stages does not
+// TestCommittedRecordsOfTheRepartitionTopicAreDeleted checks that the topic between the stages does not
 // grow, and that neither a restart nor what is deleted loses anything.
-func TestWhatIsCommittedIsDeleted(t *testing.T) {
+func TestCommittedRecordsOfTheRepartitionTopicAreDeleted(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(b *bubble) {
 		opts := b.repartitioned()

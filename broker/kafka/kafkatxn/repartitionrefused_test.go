@@ -140,7 +140,7 @@ func TestAfterARefusalTheStageMayHaveAnyNumberOfPartitions(t *testing.T) {
 }
 
 // The stage goes on where a pipeline without it was, as the error of a refusal says.
-func TestTheStageGoesOnWithTheOffsetsOfAnotherGroup(t *testing.T) {
+func TestTheStageContinuesFromTheOffsetsOfAnotherGroup(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.repartitioned()

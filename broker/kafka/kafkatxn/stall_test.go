@@ -24,7 +24,7 @@ func (b *bubble) begun(opts TransactorOptions) TransactorOptions {
 	return opts
 }
 
-func TestAPartitionThatATransactionHoldsUpIsToldOf(t *testing.T) {
+func TestAPartitionHeldUpByAnOpenTransactionIsReported(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		topic, state string
@@ -138,9 +138,9 @@ func TestATransactionThatItsCoordinatorEndsIsNoStall(t *testing.T) {
 	}, kafkatest.LongTransactions)
 }
 
-// TestOffsetsThatStayUndecidedAreToldOf has a transaction with offsets of the group. The
+// TestOffsetsThatStayUndecidedAreReported has a transaction with offsets of the group. The
 // broker in process has no topic of offsets in which it could be looked for.
-func TestOffsetsThatStayUndecidedAreToldOf(t *testing.T) {
+func TestOffsetsThatStayUndecidedAreReported(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.begun(b.options())

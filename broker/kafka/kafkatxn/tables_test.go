@@ -74,8 +74,8 @@ func (b *bubble) bodies(topic string) string {
 	return strings.Join(list, " ")
 }
 
-// TestMessagesOfOneRowInTwoPartitionsAreToldOf: a local table has the row in one of them.
-func TestMessagesOfOneRowInTwoPartitionsAreToldOf(t *testing.T) {
+// TestMessagesOfOneRowInTwoPartitionsAreReported: a local table has the row in one of them.
+func TestMessagesOfOneRowInTwoPartitionsAreReported(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		local bool

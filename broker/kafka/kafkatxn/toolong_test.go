@@ -29,9 +29,9 @@ func slow(each time.Duration) Transform {
 	}
 }
 
-// TestASlowTransformGoesOn has transforms that need longer for what is there than a
+// TestASlowTransformKeepsTheTransactorRunning has transforms that need longer for what is there than a
 // transaction may be open, and with the last ones for each record.
-func TestASlowTransformGoesOn(t *testing.T) {
+func TestASlowTransformKeepsTheTransactorRunning(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		each time.Duration
@@ -56,9 +56,9 @@ func TestASlowTransformGoesOn(t *testing.T) {
 	}
 }
 
-// TestATransformThatBecomesSlowGoesOn has many at once that are quick, and then some
+// TestATransformThatBecomesSlowKeepsTheTransactorRunning has many at once that are quick, and then some
 // that take longer than a transaction may be open.
-func TestATransformThatBecomesSlowGoesOn(t *testing.T) {
+func TestATransformThatBecomesSlowKeepsTheTransactorRunning(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.options()
@@ -150,7 +150,7 @@ func refuseAll(req *kmsg.ProduceRequest, why *kerr.Error) *kmsg.ProduceResponse 
 	return answer
 }
 
-func TestATransformThatFailsForAllPutsThemAside(t *testing.T) {
+func TestATransformThatFailsForAllRecordsParksThem(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(b *bubble) {
 		opts := b.options()
@@ -218,10 +218,10 @@ func slowFilter(each time.Duration, longer map[string]time.Duration) pipeline.Fi
 	}
 }
 
-// TestASlowFilterGoesOn has filters that need longer for what one read returns than a
+// TestASlowFilterKeepsTheTransactorRunning has filters that need longer for what one read returns than a
 // transaction may be open, and with the last ones for nearly each record. Each transaction
 // keeps what it has decided.
-func TestASlowFilterGoesOn(t *testing.T) {
+func TestASlowFilterKeepsTheTransactorRunning(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		each time.Duration

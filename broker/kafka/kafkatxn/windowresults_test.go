@@ -39,9 +39,9 @@ func countIn(t *testing.T, o *TransactorOptions, size time.Duration) {
 	o.Aggregate = &stream.Aggregate{By: by, Over: stream.Tumbling(size), Func: values, Idle: semel.Forever}
 }
 
-// TestATransactionWritesAtMostSoManyResults for all partitions together, in the partitions
+// TestATransactionWritesALimitedNumberOfResults for all partitions together, in the partitions
 // of the input if that is asked for.
-func TestATransactionWritesAtMostSoManyResults(t *testing.T) {
+func TestATransactionWritesALimitedNumberOfResults(t *testing.T) {
 	t.Parallel()
 	tr := try(t, func(o *TransactorOptions) { countIn(t, o, time.Minute); o.Output.SamePartition = true })
 	send := func(partition int32, id, group string, second int) {

@@ -324,9 +324,9 @@ func headerText(r *kgo.Record) string {
 	return strings.Join(all, " ")
 }
 
-// TestAQuietPartitionClosesItsWindows has no message after the last window. Its
+// TestAnIdlePartitionClosesItsWindows has no message after the last window. Its
 // transaction must commit the offset again.
-func TestAQuietPartitionClosesItsWindows(t *testing.T) {
+func TestAnIdlePartitionClosesItsWindows(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(b *bubble) {
 		const size, grace, idle = 10 * time.Second, 3 * time.Second, 20 * time.Second
@@ -403,9 +403,9 @@ func TestResultsWithoutRecordsCommitAnOffset(t *testing.T) {
 	})
 }
 
-// TestAQuietPartitionClosesItsWindowsInTime has windows that ended before the clocks' margin, so
+// TestAnIdlePartitionClosesItsWindowsInTime has windows that ended before the clocks' margin, so
 // that only the idle time is left. The member does not ask for ends more often than it must.
-func TestAQuietPartitionClosesItsWindowsInTime(t *testing.T) {
+func TestAnIdlePartitionClosesItsWindowsInTime(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		const size, idle, rounds = 10 * time.Second, 20 * time.Second, 7
@@ -447,8 +447,8 @@ func TestAQuietPartitionClosesItsWindowsInTime(t *testing.T) {
 	})
 }
 
-// TestAnOpenTransactionIsNoQuiet has records in the input that cannot be read yet.
-func TestAnOpenTransactionIsNoQuiet(t *testing.T) {
+// TestAnOpenTransactionKeepsAPartitionFromBeingIdle has records in the input that cannot be read yet.
+func TestAnOpenTransactionKeepsAPartitionFromBeingIdle(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		const size, idle = 10 * time.Second, 20 * time.Second

@@ -121,9 +121,9 @@ func TestWindowsOfAnInputThatGainsPartitionsAreRefused(t *testing.T) {
 	})
 }
 
-// TestWindowsOfAnInputThatIsMadeAnewStay: the group still counts records of the topic's
+// TestWindowsOfARecreatedInputStay: the group still counts records of the topic's
 // name, and the result has those of both.
-func TestWindowsOfAnInputThatIsMadeAnewStay(t *testing.T) {
+func TestWindowsOfARecreatedInputStay(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		at := time.Now().Truncate(time.Minute)

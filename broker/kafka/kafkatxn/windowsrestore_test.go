@@ -23,8 +23,8 @@ func (r aborting) End(ctx context.Context, _ kgo.TransactionEndTry) (bool, error
 	return r.Trial.End(ctx, kgo.TryAbort)
 }
 
-// TestATransactionThatIsNotCommittedAddsNothing to windows.
-func TestATransactionThatIsNotCommittedAddsNothing(t *testing.T) {
+// TestAnAbortedTransactionAddsNothingToWindows to windows.
+func TestAnAbortedTransactionAddsNothingToWindows(t *testing.T) {
 	t.Parallel()
 	tr := try(t, func(o *TransactorOptions) { countIn(t, o, time.Minute) })
 	m := &semel.Message{RecordKey: []byte("1"), Body: []byte(`{"g":"a"}`), Time: tr.base}
@@ -46,9 +46,9 @@ func TestATransactionThatIsNotCommittedAddsNothing(t *testing.T) {
 	}
 }
 
-// TestForgottenWindowsCutNothing has a changelog that lost records. What counted before says
+// TestForgottenWindowsDeleteNoChangelogRecords has a changelog that lost records. What counted before says
 // nothing of the records that are written now.
-func TestForgottenWindowsCutNothing(t *testing.T) {
+func TestForgottenWindowsDeleteNoChangelogRecords(t *testing.T) {
 	t.Parallel()
 	tr := try(t, func(o *TransactorOptions) { countIn(t, o, time.Minute) })
 	tr.at(0, 0, "1", `{"g":"a"}`)

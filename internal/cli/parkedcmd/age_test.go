@@ -13,9 +13,9 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// TestRetryLeavesWhatIsOlderThanKeysByTheirOwnTimes has keys that expire by
+// TestRetryLeavesMessagesOlderThanTheWindowByTheirTimes has keys that expire by
 // message time. A message that was parked today may be from last month.
-func TestRetryLeavesWhatIsOlderThanKeysByTheirOwnTimes(t *testing.T) {
+func TestRetryLeavesMessagesOlderThanTheWindowByTheirTimes(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
 	now := time.Now()

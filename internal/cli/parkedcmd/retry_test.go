@@ -36,9 +36,9 @@ func (s settlesLate) Settled(ctx context.Context, after int64, fn func(pipeline.
 	return errors.Join(err, s.settle())
 }
 
-// TestRetryTellsNothingWrongOfAMessageThatIsSettledAtTheEndOfItsWait has a pipeline
+// TestRetryReportsAMessageThatIsSettledAtTheEndOfItsWait has a pipeline
 // redrive a message while retry finds out what became of it.
-func TestRetryTellsNothingWrongOfAMessageThatIsSettledAtTheEndOfItsWait(t *testing.T) {
+func TestRetryReportsAMessageThatIsSettledAtTheEndOfItsWait(t *testing.T) {
 	t.Parallel()
 	dir, err := pipeline.OpenDeadLetterDir(t.TempDir())
 	if err != nil {

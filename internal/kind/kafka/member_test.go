@@ -116,7 +116,7 @@ func TestGroupsDoNotShareTransactionalIDs(t *testing.T) {
 }
 
 // The transactor accepts every transaction setting that a configuration may have.
-func TestWhatIsReadOfATransactionIsTaken(t *testing.T) {
+func TestTransactionSettingsThatParseAreAccepted(t *testing.T) {
 	t.Parallel()
 	for _, transaction := range []string{
 		"{}", "{ interval: 4999ms }", "{ grace: 0s }", "{ time: event, grace: 1h }", "{ changelog: c, standby: true }, parallel: 64",

@@ -6,7 +6,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-func TestRoomForRecordsIsLentAgainAndBounded(t *testing.T) {
+func TestPooledRecordsAreReusedAndBounded(t *testing.T) {
 	t.Parallel()
 	var p Pool
 	if room := p.GetRecords(10); room != nil {

@@ -51,7 +51,7 @@ type stored struct{ text string }
 func (s *stored) SetOrigins(text string) { s.text = text }
 func (s *stored) Origins() string        { return s.text }
 
-func TestWhatIsNotStoredIsForgotten(t *testing.T) {
+func TestRowsThatAreNotStoredAreForgotten(t *testing.T) {
 	a, b := cluster.Partition{Topic: "in"}, cluster.Partition{Topic: "in", Number: 1}
 	s := &stored{}
 	m := NewMix(map[string]int32{"in": 2}, s, 0)

@@ -36,7 +36,7 @@ func TestTheLongestNoteFits(t *testing.T) {
 	}
 }
 
-func TestNotesOfOthers(t *testing.T) {
+func TestForeignMetadataIsNoNote(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "g-member-1", "waiting"} {
 		if got, err := ParseNote(text); err != nil || got != nil {
