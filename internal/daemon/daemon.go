@@ -80,7 +80,7 @@ func Run(ctx context.Context, f *config.File, opts *Options) error {
 	errs := make([]error, len(specs))
 	d.states = make([]state, len(specs))
 	for i, p := range specs {
-		d.states[i].name, d.states[i].trouble = p.Name, newTrouble(f, p)
+		d.states[i].name, d.states[i].readiness = p.Name, newReadiness(f, p)
 	}
 	var running, serving sync.WaitGroup
 	if admin != nil {
@@ -152,12 +152,12 @@ type tended struct {
 
 // state is the state of one pipeline.
 type state struct {
-	name    string
-	tally   tally
-	trouble *trouble
-	gauges  pipeline.Observer // its metrics
-	tried   atomic.Bool       // the first attempt to open it is over
-	open    sync.Once         // the notifier knows that it was open
+	name      string
+	tally     tally
+	readiness *readiness
+	gauges    pipeline.Observer // its metrics
+	tried     atomic.Bool       // the first attempt to open it is over
+	open      sync.Once         // the notifier knows that it was open
 
 	mu       sync.Mutex      // guards the fields below
 	pipeline config.Runnable // nil while it is not open
@@ -183,7 +183,7 @@ func (s *state) ready(ctx context.Context) error {
 	case ended:
 		return errors.New("ended")
 	case p != nil:
-		return s.trouble.answer(ctx, p)
+		return s.readiness.answer(ctx, p)
 	case waiting != nil:
 		return waiting
 	}

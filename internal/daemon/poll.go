@@ -34,12 +34,12 @@ func (d *daemon) look(ctx context.Context, s *state, p *wiring.Pipeline, log *sl
 			lags, err := p.Lag(ctx)
 			d.metrics.Lag(name, lags)
 			s.tally.setLags(lags)
-			return d.file.Advise(s.trouble.spec, config.SourcePart, err)
+			return d.file.Advise(s.readiness.spec, config.SourcePart, err)
 		}},
 		{what: "the gauges of the source are not known", ask: func(ctx context.Context) error {
 			gauges, err := p.Gauges(ctx)
 			d.metrics.Gauges(name, gauges)
-			return d.file.Advise(s.trouble.spec, config.SourcePart, err)
+			return d.file.Advise(s.readiness.spec, config.SourcePart, err)
 		}},
 		{what: "parked messages cannot be counted", ask: func(ctx context.Context) error {
 			n, err := p.Waiting(ctx)
@@ -47,7 +47,7 @@ func (d *daemon) look(ctx context.Context, s *state, p *wiring.Pipeline, log *sl
 				d.metrics.Waiting(name, n)
 				s.tally.set(func(c *tally) { c.counted.Waiting = &n })
 			}
-			return d.file.Advise(s.trouble.spec, config.ParkedPart, err)
+			return d.file.Advise(s.readiness.spec, config.ParkedPart, err)
 		}},
 	}
 	if ratio := p.Loss(); ratio != nil {

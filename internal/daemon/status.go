@@ -108,14 +108,14 @@ type PartitionLag struct {
 type LastError struct {
 	At    time.Time `json:"at"`
 	Event string    `json:"event"`
-	// Cause has the remedy too, unless the trouble is over.
+	// Cause has the remedy too, unless the error is over.
 	Cause string `json:"cause,omitempty"`
 	Over  bool   `json:"over,omitempty"`
 
 	plain string // the cause without the remedy
 }
 
-// over returns the error of a trouble that is over: nobody needs its remedy any more.
+// over returns the error of an error that is over: nobody needs its remedy any more.
 func (e *LastError) over() *LastError {
 	return &LastError{At: e.At, Event: e.Event, Cause: e.plain, Over: true}
 }

@@ -89,7 +89,7 @@ func (working) Ready(context.Context) error                 { return nil }
 func (working) Lag(context.Context) ([]pipeline.Lag, error) { return nil, errors.ErrUnsupported }
 func (working) Waiting(context.Context) (int64, error)      { return 0, errors.ErrUnsupported }
 
-// Nobody needs the remedy of a trouble that is over. A message that failed may fail again
+// Nobody needs the remedy of an error that is over. A message that failed may fail again
 // until one is settled.
 func TestTheStatusSaysWhetherTheLastErrorIsOver(t *testing.T) {
 	t.Parallel()
@@ -125,7 +125,7 @@ func TestTheStatusSaysWhetherTheLastErrorIsOver(t *testing.T) {
 				file := &config.File{}
 				d := &daemon{file: file, states: make([]state, 1)}
 				s := &d.states[0]
-				s.trouble, s.pipeline = newTrouble(file, &config.Pipeline{}), working{}
+				s.readiness, s.pipeline = newReadiness(file, &config.Pipeline{}), working{}
 				if test.waits {
 					s.pipeline, s.waiting = nil, down
 				}

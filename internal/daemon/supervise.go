@@ -68,7 +68,7 @@ func (d *daemon) run(ctx context.Context, spec *config.Pipeline, s *state) error
 	own, end := context.WithCancel(ctx)
 	defer end()
 	opts := &wiring.PipelineOptions{Observer: observer, Stdout: untilGone(d.opts.Stdout, end)}
-	err = d.persist(own, s, log, "pipeline "+spec.Name+": ", s.trouble.ended, func(opened func()) error {
+	err = d.persist(own, s, log, "pipeline "+spec.Name+": ", s.readiness.ended, func(opened func()) error {
 		p, err := wiring.OpenPipeline(own, d.file, spec, d.stores, opts)
 		if err != nil {
 			return err
@@ -101,7 +101,7 @@ func (d *daemon) work(ctx context.Context, spec *config.Pipeline, s *state, p *w
 	d.tend(ctx, spec.Store.Name)
 	defer d.metrics.Watch(spec.Name, p.UnderWay)()
 	defer d.look(ctx, s, p, log)()
-	defer s.trouble.watch(ctx, p, log)()
+	defer s.readiness.watch(ctx, p, log)()
 	log.Info("running", "source", spec.Source.Kind(), "store", spec.Store.Name, "sink", spec.Sink.Kind(), "mode", d.file.Mode(spec).String())
 	if f, ok := d.filter(spec); ok {
 		log.Warn("new messages are lost: a filter decides alone", "store", spec.Store.Name, "rate", f.Rate, "expect", f.Expect)
@@ -191,5 +191,5 @@ func (s *state) stops() {
 		all.ObservePipeline(pipeline.Event{Kind: pipeline.EventResumed, Pipeline: s.name, Reason: reason})
 	}
 	all.ObservePipeline(pipeline.Event{Kind: pipeline.EventMoves, Pipeline: s.name})
-	s.trouble.restart()
+	s.readiness.restart()
 }

@@ -17,17 +17,17 @@ import (
 )
 
 const (
-	// troubleEvery is how often a pipeline is asked whether it can work, at the start
+	// readinessEvery is how often a pipeline is asked whether it can work, at the start
 	// and while it cannot. The longer it can, the rarer the question becomes, down to
-	// troubleRarely: otherwise the database of an idle pipeline could never sleep.
-	troubleEvery  = 2 * time.Second
-	troubleRarely = 10 * time.Minute
-	// troubleFor limits the time for one answer.
-	troubleFor = 5 * time.Second
+	// readinessRarely: otherwise the database of an idle pipeline could never sleep.
+	readinessEvery  = 2 * time.Second
+	readinessRarely = 10 * time.Minute
+	// readinessFor limits the time for one answer.
+	readinessFor = 5 * time.Second
 )
 
-// trouble is why a pipeline does not work, with advice for each of its parts.
-type trouble struct {
+// readiness is whether a pipeline works and why it does not, with advice for each of its parts.
+type readiness struct {
 	file *config.File
 	spec *config.Pipeline
 	seen chan struct{} // has room for one: a probe got a bad answer
@@ -57,8 +57,8 @@ func (t *told) isNew(cause string, now time.Time) bool {
 	return true
 }
 
-func newTrouble(f *config.File, spec *config.Pipeline) *trouble {
-	return &trouble{file: f, spec: spec, seen: make(chan struct{}, 1), since: map[config.Part]time.Time{}}
+func newReadiness(f *config.File, spec *config.Pipeline) *readiness {
+	return &readiness{file: f, spec: spec, seen: make(chan struct{}, 1), since: map[config.Part]time.Time{}}
 }
 
 // parts maps the reasons of pauses to the part that does not work.
@@ -69,7 +69,7 @@ var parts = map[string]config.Part{
 // advised is an observer that gets errors with advice.
 type advised struct {
 	pipeline.Observer
-	of *trouble
+	of *readiness
 }
 
 // ObservePipeline implements pipeline.Observer.
@@ -89,47 +89,47 @@ func (a advised) ObservePipeline(e pipeline.Event) {
 }
 
 // paused notes that a part does not work. It returns the error with advice.
-func (t *trouble) paused(part config.Part, err error) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (r *readiness) paused(part config.Part, err error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if part == "" || err == nil {
 		return err
 	}
-	err = t.file.Advise(t.spec, part, err)
-	if t.since[part].IsZero() {
-		t.since[part] = time.Now()
+	err = r.file.Advise(r.spec, part, err)
+	if r.since[part].IsZero() {
+		r.since[part] = time.Now()
 	}
-	t.told.isNew(err.Error(), time.Now())
+	r.told.isNew(err.Error(), time.Now())
 	return err
 }
 
 // stalled returns the error behind which a pipeline waits, with advice.
-func (t *trouble) stalled(err error) error {
+func (r *readiness) stalled(err error) error {
 	part := config.SinkPart
 	if _, ok := errors.AsType[*pipeline.StoreError](err); ok {
 		part = config.StorePart
 	}
-	return t.file.Advise(t.spec, part, err)
+	return r.file.Advise(r.spec, part, err)
 }
 
-func (t *trouble) resumed(part config.Part) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.since, part)
-	t.told = told{}
+func (r *readiness) resumed(part config.Part) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.since, part)
+	r.told = told{}
 }
 
 // restart forgets the troubles of a pipeline that is not open any more.
-func (t *trouble) restart() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	clear(t.since)
-	t.told = told{}
+func (r *readiness) restart() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.since)
+	r.told = told{}
 }
 
 // explain says why a pipeline is not ready, in words that any client of a probe may
 // see. It returns err itself if it has no such words.
-func (t *trouble) explain(err error) error {
+func (r *readiness) explain(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -137,7 +137,7 @@ func (t *trouble) explain(err error) error {
 	store, atStore := errors.AsType[*pipeline.StoreError](err)
 	sink, atSink := errors.AsType[*pipeline.UnavailableError](err)
 	add := func(part config.Part, err error) {
-		said, ok := errors.AsType[*advice.Error](t.file.Advise(t.spec, part, err))
+		said, ok := errors.AsType[*advice.Error](r.file.Advise(r.spec, part, err))
 		if ok {
 			said = said.ForAll()
 		}
@@ -153,11 +153,11 @@ func (t *trouble) explain(err error) error {
 			}
 		}
 		where := string(part)
-		t.mu.Lock()
-		if since := t.since[part]; !since.IsZero() {
+		r.mu.Lock()
+		if since := r.since[part]; !since.IsZero() {
 			where = fmt.Sprintf("the %s has not worked since %s", part, since.UTC().Format(time.RFC3339))
 		}
-		t.mu.Unlock()
+		r.mu.Unlock()
 		causes = append(causes, fmt.Errorf("%s: %w", where, said))
 	}
 	if atSink {
@@ -177,7 +177,7 @@ func (t *trouble) explain(err error) error {
 
 // ended says why a pipeline cannot be opened or, after it was opened, why it ended. shown
 // is for clients of probes. Before a pipeline is open, an error has no part of a message.
-func (t *trouble) ended(err error, opened bool) (logged, shown error) {
+func (r *readiness) ended(err error, opened bool) (logged, shown error) {
 	if !opened {
 		return err, err
 	}
@@ -193,7 +193,7 @@ func (t *trouble) ended(err error, opened bool) (logged, shown error) {
 	} else if errors.Is(err, pipeline.ErrParkedUnread) {
 		part = config.ParkedPart
 	}
-	advised := t.file.Advise(t.spec, part, err)
+	advised := r.file.Advise(r.spec, part, err)
 	said, ok := errors.AsType[*advice.Error](advised)
 	switch {
 	case ok && said.OfKind:
@@ -219,11 +219,11 @@ func inLog(what string, err error) error {
 }
 
 // answer asks a pipeline for a probe whether it can work. A bad answer is also logged.
-func (t *trouble) answer(ctx context.Context, p config.Runnable) error {
-	err := t.explain(p.Ready(ctx))
+func (r *readiness) answer(ctx context.Context, p config.Runnable) error {
+	err := r.explain(p.Ready(ctx))
 	if err != nil {
 		select {
-		case t.seen <- struct{}{}:
+		case r.seen <- struct{}{}:
 		default:
 		}
 	}
@@ -233,20 +233,20 @@ func (t *trouble) answer(ctx context.Context, p config.Runnable) error {
 // watch logs why a pipeline cannot work although nothing has failed: a topic may be
 // missing, or a server may have ended while there is nothing to do. It runs until
 // stop is called.
-func (t *trouble) watch(ctx context.Context, p config.Runnable, log *slog.Logger) (stop func()) {
+func (r *readiness) watch(ctx context.Context, p config.Runnable, log *slog.Logger) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		works := time.Now() // since when it works
-		for retry.SleepOrWake(ctx, min(max(time.Since(works)/8, troubleEvery), troubleRarely), t.seen) == nil {
-			limited, cancel := context.WithTimeout(ctx, troubleFor)
-			err := t.explain(p.Ready(limited))
+		for retry.SleepOrWake(ctx, min(max(time.Since(works)/8, readinessEvery), readinessRarely), r.seen) == nil {
+			limited, cancel := context.WithTimeout(ctx, readinessFor)
+			err := r.explain(p.Ready(limited))
 			cancel()
 			if err != nil {
 				works = time.Now()
 			}
 			if ctx.Err() == nil {
-				t.tell(err, log)
+				r.tell(err, log)
 			}
 		}
 	})
@@ -258,15 +258,15 @@ func (t *trouble) watch(ctx context.Context, p config.Runnable, log *slog.Logger
 
 // tell logs why a pipeline cannot work, if the log does not have it, or that it can
 // work again.
-func (t *trouble) tell(err error, log *slog.Logger) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (r *readiness) tell(err error, log *slog.Logger) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	said, ok := errors.AsType[*advice.Error](err)
 	switch {
-	case err == nil && t.told.cause != "" && len(t.since) == 0: // the end of a pause is logged elsewhere
-		t.told = told{}
+	case err == nil && r.told.cause != "" && len(r.since) == 0: // the end of a pause is logged elsewhere
+		r.told = told{}
 		log.Info("ready")
-	case ok && (said.Error() != t.told.cause || len(t.since) == 0) && t.told.isNew(said.Error(), time.Now()): // a pause is logged again as a stall
+	case ok && (said.Error() != r.told.cause || len(r.since) == 0) && r.told.isNew(said.Error(), time.Now()): // a pause is logged again as a stall
 		log.Warn("not ready", "error", oneLine(err))
 	}
 }

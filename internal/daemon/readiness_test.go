@@ -74,7 +74,7 @@ pipelines: { copy: { source: { file: { paths: [in] } }, key: { id: .id }, store:
 	}
 	synctest.Test(t, func(t *testing.T) {
 		var text strings.Builder
-		p, of := &asked{}, newTrouble(file, file.Pipelines[0])
+		p, of := &asked{}, newReadiness(file, file.Pipelines[0])
 		stop := of.watch(t.Context(), p, slog.New(slog.NewTextHandler(&text, nil)))
 		defer stop()
 		after := func(d time.Duration) int {
