@@ -153,7 +153,7 @@ type tended struct {
 // state is the state of one pipeline.
 type state struct {
 	name      string
-	tally     tally
+	counters  counters
 	readiness *readiness
 	gauges    pipeline.Observer // its metrics
 	tried     atomic.Bool       // the first attempt to open it is over

@@ -46,9 +46,9 @@ func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 30 * time.Second})
 }
 
-// tend measures a store and cleans it up as long as the daemon runs. It ignores a
+// maintain measures a store and cleans it up as long as the daemon runs. It ignores a
 // store that is already tended, or that has no name. It does not block.
-func (d *daemon) tend(ctx context.Context, name string) {
+func (d *daemon) maintain(ctx context.Context, name string) {
 	d.tendingMu.Lock()
 	defer d.tendingMu.Unlock()
 	if _, already := d.tended[name]; name == "" || already {
@@ -97,7 +97,7 @@ func (d *daemon) showLayers(name string) {
 // ends.
 func (d *daemon) showFilters(ctx context.Context, name string, stack *tiered.Store) {
 	told := map[string]int64{} // false positives counted so far
-	a := &asking{ask: func(context.Context) error {
+	a := &polled{ask: func(context.Context) error {
 		for _, l := range stack.Status().Layers {
 			if l.Filter {
 				d.metrics.Filter(name, l.Name, l.Fill, l.FalsePositives-told[l.Name])

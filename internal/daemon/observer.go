@@ -22,7 +22,7 @@ func (d *daemon) observer(spec *config.Pipeline, s *state, log *slog.Logger) (_ 
 		return nil, nil, err
 	}
 	s.gauges = d.metrics.Pipeline(spec.Name, spec.Store.Name, spec.Window)
-	return observe.All(s.gauges, journaled{d.journal, spec.Name}, advised{observe.All(&s.tally, lines), s.readiness}), lines.Close, nil
+	return observe.All(s.gauges, journaled{d.journal, spec.Name}, advised{observe.All(&s.counters, lines), s.readiness}), lines.Close, nil
 }
 
 // firstFor limits the time for reading the origins of one batch of duplicates.

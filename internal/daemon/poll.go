@@ -13,27 +13,27 @@ import (
 )
 
 const (
-	// lookEvery is how often a pipeline reports its lag and its parked messages, if
+	// pollEvery is how often a pipeline reports its lag and its parked messages, if
 	// the answer is quick. The calls take at most a twentieth of the time.
-	lookEvery = 15 * time.Second
-	// lookFirst is the first pause. The pauses then double.
-	lookFirst = 500 * time.Millisecond
-	// lookFor limits the time for one answer.
-	lookFor = 10 * time.Second
+	pollEvery = 15 * time.Second
+	// pollFirst is the first pause. The pauses then double.
+	pollFirst = 500 * time.Millisecond
+	// pollFor limits the time for one answer.
+	pollFor = 10 * time.Second
 )
 
 // look updates the metrics and the status for the lag of a pipeline's source, its own
 // gauges and the parked messages. For a filter that decides alone, it also shows the rate at which new
 // messages are dropped. It runs until stop is called. Values that the pipeline
 // does not know are not shown.
-func (d *daemon) look(ctx context.Context, s *state, p *wiring.Pipeline, log *slog.Logger) (stop func()) {
+func (d *daemon) poll(ctx context.Context, s *state, p *wiring.Pipeline, log *slog.Logger) (stop func()) {
 	name := s.name
 	ctx, cancel := context.WithCancel(ctx)
-	asks := []*asking{
+	asks := []*polled{
 		{what: "the lag of the source is not known", ask: func(ctx context.Context) error {
 			lags, err := p.Lag(ctx)
 			d.metrics.Lag(name, lags)
-			s.tally.setLags(lags)
+			s.counters.setLags(lags)
 			return d.file.Advise(s.readiness.spec, config.SourcePart, err)
 		}},
 		{what: "the gauges of the source are not known", ask: func(ctx context.Context) error {
@@ -45,13 +45,13 @@ func (d *daemon) look(ctx context.Context, s *state, p *wiring.Pipeline, log *sl
 			n, err := p.Waiting(ctx)
 			if err == nil {
 				d.metrics.Waiting(name, n)
-				s.tally.set(func(c *tally) { c.counted.Waiting = &n })
+				s.counters.set(func(c *counters) { c.counted.Waiting = &n })
 			}
 			return d.file.Advise(s.readiness.spec, config.ParkedPart, err)
 		}},
 	}
 	if ratio := p.Loss(); ratio != nil {
-		asks = append(asks, &asking{ask: func(context.Context) error {
+		asks = append(asks, &polled{ask: func(context.Context) error {
 			d.metrics.Loss(name, ratio())
 			return nil
 		}})
@@ -69,22 +69,22 @@ func (d *daemon) look(ctx context.Context, s *state, p *wiring.Pipeline, log *sl
 	}
 }
 
-// asking is a value that is polled.
-type asking struct {
+// polled is a value that is asked for repeatedly.
+type polled struct {
 	what string // logged if the answer is an error
 	ask  func(ctx context.Context) error
 }
 
 // now polls until ctx ends or the value turns out to be unsupported.
-func (a *asking) now(ctx context.Context, log *slog.Logger) {
+func (a *polled) now(ctx context.Context, log *slog.Logger) {
 	failed := false
 	var took time.Duration
-	for every := lookFirst; ; every = min(2*every, lookEvery) {
+	for every := pollFirst; ; every = min(2*every, pollEvery) {
 		if retry.Sleep(ctx, max(every, 20*took)) != nil {
 			return
 		}
 		began := time.Now()
-		limited, cancel := context.WithTimeout(ctx, lookFor)
+		limited, cancel := context.WithTimeout(ctx, pollFor)
 		err := a.ask(limited)
 		cancel()
 		switch {

@@ -115,7 +115,7 @@ type LastError struct {
 	plain string // the cause without the remedy
 }
 
-// over returns the error of an error that is over: nobody needs its remedy any more.
+// over returns an error that is over without its remedy: nobody needs that any more.
 func (e *LastError) over() *LastError {
 	return &LastError{At: e.At, Event: e.Event, Cause: e.plain, Over: true}
 }
@@ -149,8 +149,8 @@ type StoreStatus struct {
 	Measured time.Time `json:"measured,omitzero"`
 }
 
-// tally counts the events of one pipeline for people. The zero value is ready to use.
-type tally struct {
+// counters count the events of one pipeline for people. The zero value is ready to use.
+type counters struct {
 	mu      sync.Mutex // guards the fields below
 	counted PipelineStatus
 	expired int64 // of Dropped: they were parked before
@@ -170,10 +170,10 @@ type sample struct {
 // rateOver is the number of samples, one a second, over which a rate is computed.
 const rateOver = 10
 
-var _ pipeline.Observer = (*tally)(nil)
+var _ pipeline.Observer = (*counters)(nil)
 
 // Observe implements semel.Observer.
-func (c *tally) Observe(e semel.Event) {
+func (c *counters) Observe(e semel.Event) {
 	if e.Kind == semel.EventStoreError {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -182,7 +182,7 @@ func (c *tally) Observe(e semel.Event) {
 }
 
 // ObservePipeline implements pipeline.Observer.
-func (c *tally) ObservePipeline(e pipeline.Event) {
+func (c *counters) ObservePipeline(e pipeline.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := int64(e.Count)
@@ -239,7 +239,7 @@ func (c *tally) ObservePipeline(e pipeline.Event) {
 }
 
 // failed notes an error. The caller holds mu.
-func (c *tally) failed(what string, err error) {
+func (c *counters) failed(what string, err error) {
 	last := &LastError{At: time.Now(), Event: what}
 	said, ok := errors.AsType[*advice.Error](err)
 	if ok {
@@ -254,7 +254,7 @@ func (c *tally) failed(what string, err error) {
 }
 
 // set changes the values that are asked for from time to time.
-func (c *tally) set(change func(c *tally)) {
+func (c *counters) set(change func(c *counters)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	change(c)
@@ -262,8 +262,8 @@ func (c *tally) set(change func(c *tally)) {
 
 // over notes that the pipeline has ended. Its lag is 0 if the source has no more
 // messages. Otherwise it is known if it was measured after the last message.
-func (c *tally) over(noMore bool) {
-	c.set(func(c *tally) {
+func (c *counters) over(noMore bool) {
+	c.set(func(c *counters) {
 		c.noMore = true
 		switch {
 		case noMore:
@@ -275,8 +275,8 @@ func (c *tally) over(noMore bool) {
 }
 
 // setLags sets the lag of each partition.
-func (c *tally) setLags(lags []pipeline.Lag) {
-	c.set(func(c *tally) {
+func (c *counters) setLags(lags []pipeline.Lag) {
+	c.set(func(c *counters) {
 		if !c.noMore {
 			c.lags, c.counted.LagMeasured = slices.Clone(lags), time.Now()
 		}
@@ -284,7 +284,7 @@ func (c *tally) setLags(lags []pipeline.Lag) {
 }
 
 // sample notes a sample for the rate.
-func (c *tally) sample() {
+func (c *counters) sample() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.samples) > rateOver {
@@ -294,7 +294,7 @@ func (c *tally) sample() {
 }
 
 // status returns the counts and the state of a pipeline that runs.
-func (c *tally) status() PipelineStatus {
+func (c *counters) status() PipelineStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.counted
@@ -355,7 +355,7 @@ func (s *state) status() PipelineStatus {
 	s.mu.Lock()
 	p, waiting, ended, failure := s.pipeline, s.waiting, s.ended, s.failure
 	s.mu.Unlock()
-	now := s.tally.status()
+	now := s.counters.status()
 	now.Name = s.name
 	switch {
 	case failure != nil:
@@ -453,12 +453,12 @@ func (s *state) measure(ctx context.Context) {
 	var asking sync.WaitGroup
 	asking.Go(func() {
 		if n, err := of.Waiting(ctx); err == nil {
-			s.tally.set(func(c *tally) { c.counted.Waiting = &n })
+			s.counters.set(func(c *counters) { c.counted.Waiting = &n })
 		}
 	})
 	if !ended {
 		if lags, err := of.Lag(ctx); err == nil {
-			s.tally.setLags(lags)
+			s.counters.setLags(lags)
 		}
 	}
 	asking.Wait()
@@ -513,14 +513,14 @@ const progressEvery = time.Minute
 func (d *daemon) count(ctx context.Context, s *state, log *slog.Logger) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
-	s.tally.sample()
+	s.counters.sample()
 	for logged := time.Now(); ; {
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
 			return
 		}
-		s.tally.sample()
+		s.counters.sample()
 		if d.opts.Show == nil && time.Since(logged) >= progressEvery {
 			logged = time.Now()
 			now := s.status()

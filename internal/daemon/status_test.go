@@ -94,30 +94,30 @@ func (working) Waiting(context.Context) (int64, error)      { return 0, errors.E
 func TestTheStatusSaysWhetherTheLastErrorIsOver(t *testing.T) {
 	t.Parallel()
 	down := &advice.Error{Cause: "the server refuses the password", Remedy: "correct password", Public: true, Err: errors.New("of key 17")}
-	event := func(kind pipeline.EventKind, reason string, err error) func(*tally) {
-		return func(c *tally) { c.ObservePipeline(pipeline.Event{Kind: kind, Reason: reason, Err: err, Count: 1}) }
+	event := func(kind pipeline.EventKind, reason string, err error) func(*counters) {
+		return func(c *counters) { c.ObservePipeline(pipeline.Event{Kind: kind, Reason: reason, Err: err, Count: 1}) }
 	}
 	paused, resumed := event(pipeline.EventPaused, "sink", down), event(pipeline.EventResumed, "sink", nil)
 	settled := event(pipeline.EventSettled, "", nil)
-	store := func(c *tally) { c.Observe(semel.Event{Kind: semel.EventStoreError, Err: down}) }
+	store := func(c *counters) { c.Observe(semel.Event{Kind: semel.EventStoreError, Err: down}) }
 	for name, test := range map[string]struct {
-		events []func(*tally)
+		events []func(*counters)
 		waits  bool // for a server
 		over   bool
 	}{
-		"paused":                          {[]func(*tally){paused}, false, false},
-		"paused and settled":              {[]func(*tally){paused, settled}, false, false},
-		"resumed":                         {[]func(*tally){paused, resumed}, false, true},
-		"resumed, and waits":              {[]func(*tally){paused, resumed}, true, false},
-		"resumed, and paused again":       {[]func(*tally){paused, resumed, paused}, false, false},
-		"stalled":                         {[]func(*tally){event(pipeline.EventStalled, "sink", down)}, false, false},
-		"moves":                           {[]func(*tally){event(pipeline.EventStalled, "sink", down), event(pipeline.EventMoves, "", nil)}, false, true},
-		"a source that changed":           {[]func(*tally){event(pipeline.EventSourceChanged, "", down)}, false, true},
-		"a store that failed":             {[]func(*tally){store}, false, true},
-		"a store that fails, and waits":   {[]func(*tally){store}, true, false},
-		"a message that failed":           {[]func(*tally){event(pipeline.EventRetried, "", down)}, false, false},
-		"settled before a message failed": {[]func(*tally){settled, event(pipeline.EventRetried, "", down)}, false, false},
-		"settled since a message failed":  {[]func(*tally){event(pipeline.EventRetried, "", down), settled}, false, true},
+		"paused":                          {[]func(*counters){paused}, false, false},
+		"paused and settled":              {[]func(*counters){paused, settled}, false, false},
+		"resumed":                         {[]func(*counters){paused, resumed}, false, true},
+		"resumed, and waits":              {[]func(*counters){paused, resumed}, true, false},
+		"resumed, and paused again":       {[]func(*counters){paused, resumed, paused}, false, false},
+		"stalled":                         {[]func(*counters){event(pipeline.EventStalled, "sink", down)}, false, false},
+		"moves":                           {[]func(*counters){event(pipeline.EventStalled, "sink", down), event(pipeline.EventMoves, "", nil)}, false, true},
+		"a source that changed":           {[]func(*counters){event(pipeline.EventSourceChanged, "", down)}, false, true},
+		"a store that failed":             {[]func(*counters){store}, false, true},
+		"a store that fails, and waits":   {[]func(*counters){store}, true, false},
+		"a message that failed":           {[]func(*counters){event(pipeline.EventRetried, "", down)}, false, false},
+		"settled before a message failed": {[]func(*counters){settled, event(pipeline.EventRetried, "", down)}, false, false},
+		"settled since a message failed":  {[]func(*counters){event(pipeline.EventRetried, "", down), settled}, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -130,7 +130,7 @@ func TestTheStatusSaysWhetherTheLastErrorIsOver(t *testing.T) {
 					s.pipeline, s.waiting = nil, down
 				}
 				for _, happens := range test.events {
-					happens(&s.tally)
+					happens(&s.counters)
 					time.Sleep(time.Second)
 				}
 				got := d.status(t.Context()).Pipelines[0].LastError
@@ -149,7 +149,7 @@ func TestTheStatusSaysWhetherTheLastErrorIsOver(t *testing.T) {
 func TestStateAndRateFollowTheEvents(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := &tally{}
+		c := &counters{}
 		for range 100 {
 			c.sample()
 			c.ObservePipeline(pipeline.Event{Kind: pipeline.EventSettled, Count: 40})

@@ -86,7 +86,7 @@ func (d *daemon) run(ctx context.Context, spec *config.Pipeline, s *state) error
 	if err != nil {
 		s.open.Do(d.notifier.opened) // it opens no more
 	}
-	s.tally.over(err == nil && own.Err() == nil)
+	s.counters.over(err == nil && own.Err() == nil)
 	now := s.status()
 	if err != nil {
 		log.Error("ended", append(now.attrs(), "error", err)...)
@@ -98,9 +98,9 @@ func (d *daemon) run(ctx context.Context, spec *config.Pipeline, s *state) error
 
 // work runs an open pipeline.
 func (d *daemon) work(ctx context.Context, spec *config.Pipeline, s *state, p *wiring.Pipeline, log *slog.Logger) error {
-	d.tend(ctx, spec.Store.Name)
+	d.maintain(ctx, spec.Store.Name)
 	defer d.metrics.Watch(spec.Name, p.UnderWay)()
-	defer d.look(ctx, s, p, log)()
+	defer d.poll(ctx, s, p, log)()
 	defer s.readiness.watch(ctx, p, log)()
 	log.Info("running", "source", spec.Source.Kind(), "store", spec.Store.Name, "sink", spec.Sink.Kind(), "mode", d.file.Mode(spec).String())
 	if f, ok := d.filter(spec); ok {
@@ -186,7 +186,7 @@ func (s *state) begun() bool { return !s.tried.Swap(true) }
 // stops ends what metrics and status say of a pipeline that was open: nobody knows yet
 // whether the next attempt pauses or stalls, too.
 func (s *state) stops() {
-	all := observe.All(s.gauges, &s.tally)
+	all := observe.All(s.gauges, &s.counters)
 	for reason := range parts {
 		all.ObservePipeline(pipeline.Event{Kind: pipeline.EventResumed, Pipeline: s.name, Reason: reason})
 	}
