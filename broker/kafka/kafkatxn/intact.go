@@ -13,7 +13,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/marks"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/waits"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pending"
 	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -75,7 +75,7 @@ func withMark(waiting string, n *marks.Note) string {
 	if waiting == "" {
 		return n.String()
 	}
-	return waiting + waits.End + n.String()
+	return waiting + pending.End + n.String()
 }
 
 // presence is what brokers have of the topics of a Transactor.
@@ -179,7 +179,7 @@ func (t *Transactor) intact(ctx context.Context, adm *kadm.Client) error {
 	}
 	// The offsets are asked for later than the topics: a topic is cut off only after a note
 	// that allows it.
-	committed, err := waits.Offsets(ctx, adm, t.opts.Group, t.opts.reads())
+	committed, err := pending.Offsets(ctx, adm, t.opts.Group, t.opts.reads())
 	if err != nil {
 		return fmt.Errorf("kafka: offsets of group %s: %w", t.opts.Group, err)
 	}
@@ -194,7 +194,7 @@ func (t *Transactor) intact(ctx context.Context, adm *kadm.Client) error {
 	}
 	// A member may have cut a topic off, with a note that is not visible yet. Or it has written
 	// to a topic since, so the ends are asked for again, later than the notes.
-	committed, err = waits.Stable(ctx, adm, t.opts.Group, t.opts.reads(), func() {})
+	committed, err = pending.Stable(ctx, adm, t.opts.Group, t.opts.reads(), func() {})
 	if err != nil {
 		return fmt.Errorf("kafka: offsets of group %s: %w", t.opts.Group, err)
 	}
@@ -207,7 +207,7 @@ func (t *Transactor) intact(ctx context.Context, adm *kadm.Client) error {
 // copiesIntact returns an error if the inputs were copied to another topic than that between
 // the stages. Brokers delete the offsets of that topic with it, but not those of the inputs.
 func (t *Transactor) copiesIntact(ctx context.Context, adm *kadm.Client, has *presence) error {
-	copied, err := waits.Offsets(ctx, adm, t.opts.copyGroup(), t.opts.Inputs)
+	copied, err := pending.Offsets(ctx, adm, t.opts.copyGroup(), t.opts.Inputs)
 	if err != nil {
 		return fmt.Errorf("kafka: offsets of group %s: %w", t.opts.copyGroup(), err)
 	}
@@ -239,7 +239,7 @@ func (t *Transactor) firstDamage(committed kadm.OffsetResponses, has *presence) 
 // notes what the others have. No transaction can change their offsets any longer.
 func (t *Transactor) intactParts(ctx context.Context, s *session, parts []*part) error {
 	adm := t.adm()
-	committed, err := waits.Stable(ctx, adm, t.opts.Group, t.opts.reads(), func() { s.restores.Store(new("")) })
+	committed, err := pending.Stable(ctx, adm, t.opts.Group, t.opts.reads(), func() { s.restores.Store(new("")) })
 	if err != nil {
 		return fmt.Errorf("kafka: offsets of group %s: %w", t.opts.Group, err)
 	}

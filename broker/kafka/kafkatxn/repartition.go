@@ -15,7 +15,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/waits"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pending"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
@@ -151,7 +151,7 @@ func (t *Transactor) hasRead(ctx context.Context, adm *kadm.Client, group string
 	if err != nil {
 		return "", fmt.Errorf("kafka: offsets of group %s: %w", group, err)
 	}
-	if err := waits.Refuse(group, committed, topics); t.opts.Repartition != nil && err != nil {
+	if err := pending.Refuse(group, committed, topics); t.opts.Repartition != nil && err != nil {
 		return "", err
 	}
 	for _, topic := range topics {

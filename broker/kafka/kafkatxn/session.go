@@ -19,7 +19,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/marks"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/origins"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/waits"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pending"
 	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -47,7 +47,7 @@ type session struct {
 	restoring *restoring
 	// restores says what that goroutine waits for.
 	restores atomic.Pointer[string]
-	readings waits.Readings // of the tables
+	readings pending.Readings // of the tables
 
 	mu       sync.Mutex          // guards the fields below
 	assigned []cluster.Partition // new partitions, which are paused
@@ -101,7 +101,7 @@ type part struct {
 	origins *origins.Quiet
 	// waits are the records that wait for rows. rowsRead says that the tables were read to
 	// their end since the records that are being decided were read.
-	waits    waits.Queue
+	waits    pending.Queue
 	rowsRead bool
 	// The fields below belong to the open transaction.
 	touched bool

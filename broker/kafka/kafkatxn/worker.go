@@ -19,7 +19,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/fields"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/output"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/waits"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pending"
 	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/key"
@@ -243,7 +243,7 @@ func (s *session) finish(calls, last context.Context) error {
 		if err == nil {
 			err = errAgain // it may have committed, even if the client reports otherwise
 		}
-		return fmt.Errorf("kafka: commit: %w", waits.TooLong(s.t.opts.overdue(&w.budget, err)))
+		return fmt.Errorf("kafka: commit: %w", pending.TooLong(s.t.opts.overdue(&w.budget, err)))
 	}
 	if w.rest != nil {
 		s.brokers.readAgain(w.rest)

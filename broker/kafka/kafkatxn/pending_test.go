@@ -17,7 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/waits"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pending"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
 	"github.com/semel-dev/semel/test/kafkatest"
@@ -38,8 +38,8 @@ func (b *bubble) noted() (list []string) {
 	committed, err := kadm.NewClient(b.Client).FetchOffsets(b.Context(), "g")
 	kafkatest.Must(b.T, err)
 	committed.Each(func(at kadm.OffsetResponse) {
-		if offsets, ok := strings.CutPrefix(at.Metadata, waits.Prefix); ok {
-			offsets, _, _ = strings.Cut(offsets, waits.End)
+		if offsets, ok := strings.CutPrefix(at.Metadata, pending.Prefix); ok {
+			offsets, _, _ = strings.Cut(offsets, pending.End)
 			list = append(list, fmt.Sprintf("%d:%s", at.Partition, offsets))
 		}
 	})
@@ -158,7 +158,7 @@ func TestManyRecordsWait(t *testing.T) {
 		kafkatest.Must(t, writer.BeginTransaction())
 		kafkatest.Must(t, writer.ProduceSync(b.Context(), customer(0, "bob", "Bob", time.Now())).FirstErr())
 		var orders []*kgo.Record
-		for i := range waits.Most {
+		for i := range pending.Most {
 			orders = append(orders, order(0, fmt.Sprint(i), "bob"))
 		}
 		b.Write(append(orders, order(0, "other", "ann"))...)
@@ -168,10 +168,10 @@ func TestManyRecordsWait(t *testing.T) {
 			t.Error("more records wait than a note takes")
 		}
 		kafkatest.Must(t, writer.EndTransaction(b.Context(), kgo.TryCommit))
-		p.Wait(waits.Most+4, kafkatest.Settled)
+		p.Wait(pending.Most+4, kafkatest.Settled)
 		p.Stop()
-		if n := len(b.Read("out")); n != waits.Most+4 {
-			t.Errorf("%d outputs, want %d", n, waits.Most+4)
+		if n := len(b.Read("out")); n != pending.Most+4 {
+			t.Errorf("%d outputs, want %d", n, pending.Most+4)
 		}
 		if n := len(b.Read("aside")); n > 0 {
 			t.Errorf("%d records are parked", n)
@@ -440,7 +440,7 @@ func TestRecordsThatWaitAndAreLostAreRefused(t *testing.T) {
 			info := b.Cluster.GroupInfo("g")
 			b.takeOut(info, []string{*info.Members[0].InstanceID})
 			offsets := kadm.Offsets{}
-			offsets.Add(kadm.Offset{Topic: "in", At: 3, LeaderEpoch: -1, Metadata: waits.Prefix + "x"})
+			offsets.Add(kadm.Offset{Topic: "in", At: 3, LeaderEpoch: -1, Metadata: pending.Prefix + "x"})
 			return adm.CommitAllOffsets(b.Context(), "g", offsets)
 		},
 	} {

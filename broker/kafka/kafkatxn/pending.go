@@ -9,14 +9,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/waits"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pending"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
 )
 
 // waitForRow is how long a record waits for its row if nothing can go on meanwhile, until
 // the session restarts.
-const waitForRow = waits.Patience
+const waitForRow = pending.Patience
 
 // errWaits says that a record has no row, and waits until the tables are read to their end.
 var errWaits = errors.New("kafka: the record waits for its row")
@@ -63,8 +63,8 @@ func (w *worker) effect(ctx context.Context, p *part, r *kgo.Record, now int64) 
 }
 
 // waiting returns the record that is being decided as one that waits.
-func (w *worker) waiting(r *kgo.Record) waits.Record {
-	return waits.Record{Record: r, State: uint8(w.known), HasID: w.known == keyKnown, ID: w.d, Since: w.s.readings.Begun()}
+func (w *worker) waiting(r *kgo.Record) pending.Record {
+	return pending.Record{Record: r, State: uint8(w.known), HasID: w.known == keyKnown, ID: w.d, Since: w.s.readings.Begun()}
 }
 
 // wait adds the record that is being decided to those that wait.
@@ -180,18 +180,18 @@ func (w *worker) notes() map[cluster.Partition]string {
 // committed. It refuses options with which they cannot wait: they would be lost.
 // While a transaction may change the offsets, the source says what holds it up.
 func (t *Transactor) restoreWaiting(ctx context.Context, s *session, parts []*part) error {
-	queues := map[cluster.Partition]*waits.Queue{}
+	queues := map[cluster.Partition]*pending.Queue{}
 	for _, p := range parts {
 		queues[p.id] = &p.waits
 	}
-	return waits.Restore(ctx, t.adm(), t.clientOptions(), t.opts.Group, t.opts.letsOthersPass(), queues, func() { s.restores.Store(new("")) }, func(n int, err error) {
+	return pending.Restore(ctx, t.adm(), t.clientOptions(), t.opts.Group, t.opts.letsOthersPass(), queues, func() { s.restores.Store(new("")) }, func(n int, err error) {
 		t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Count: n, Reason: "records that waited for rows are gone", Err: err})
 	})
 }
 
 // adopt finds the keys of restored records that wait.
 func (w *worker) adopt(p *part) error {
-	return p.waits.Each(func(x *waits.Record) error {
+	return p.waits.Each(func(x *pending.Record) error {
 		if err := w.digest(p, []*kgo.Record{x.Record}); err != nil {
 			return err
 		}

@@ -1,6 +1,6 @@
-// Package waits keeps records that wait for rows of tables, behind the committed offset of
+// Package pending keeps records that wait for rows of tables, behind the committed offset of
 // their group.
-package waits
+package pending
 
 import (
 	"bytes"
