@@ -18,8 +18,8 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/budget"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/copies"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/marks"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/origins"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/output"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/watermarks"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -50,7 +50,7 @@ type copier struct {
 	// times says how far the origins have come with the copies that are committed or in the
 	// open transaction. It is nil if the origins do not decide. told is when it was last
 	// written, and news says that it has changed since.
-	times   *origins.Times
+	times   *watermarks.Times
 	told    time.Time
 	news    bool
 	promise func(*kgo.Record, error)
@@ -182,7 +182,7 @@ func (c *copier) loop(ctx, last context.Context) error {
 // by another member.
 func (c *copier) forget() {
 	if c.t.opts.mixes() {
-		c.times, c.news = origins.New(c.t.origins), false
+		c.times, c.news = watermarks.New(c.t.origins), false
 	}
 }
 

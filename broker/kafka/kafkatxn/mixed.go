@@ -9,7 +9,7 @@ import (
 
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/origins"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/watermarks"
 	"github.com/semel-dev/semel/stream"
 )
 
@@ -77,7 +77,7 @@ func (ws *windowState) applyProgress(r *kgo.Record) error {
 // lookAtOrigins does the work of look if there is a Repartition.
 func (s *session) lookAtOrigins(ctx context.Context, asked int64) {
 	adm, o := s.t.adm(), &s.t.opts
-	copied, sizes, err := origins.Copied(ctx, adm, o.Inputs, o.copyGroup(), o.Reset == kafka.ResetEnd)
+	copied, sizes, err := watermarks.Copied(ctx, adm, o.Inputs, o.copyGroup(), o.Reset == kafka.ResetEnd)
 	if err != nil {
 		return // the next look may succeed
 	}
@@ -96,14 +96,14 @@ func (s *session) lookAtOrigins(ctx context.Context, asked int64) {
 // has the ends of the session's partitions, which brokers gave afterwards.
 func (s *session) settleOrigins(asked int64, copied map[cluster.Partition]int64, ends kadm.ListedOffsets) {
 	idle := s.t.opts.idle().Milliseconds()
-	list, committed := s.calm.Idle(copied, idle, asked), s.brokers.CommittedOffsets()
+	list, committed := s.idle.Idle(copied, idle, asked), s.brokers.CommittedOffsets()
 	for _, p := range s.parts {
 		end, ok := ends.Lookup(p.id.Topic, p.id.Number)
 		if !p.ready || !ok || end.Err != nil {
 			continue
 		}
 		if p.origins == nil {
-			p.origins = &origins.Quiet{At: asked, Idle: list, End: end.Offset}
+			p.origins = &watermarks.IdleOrigins{At: asked, Idle: list, End: end.Offset}
 		}
 		if at, ok := present(committed, p); ok && at.Offset >= p.origins.End {
 			p.slot.windows.without(p.origins, idle)
@@ -113,7 +113,7 @@ func (s *session) settleOrigins(asked int64, copied map[cluster.Partition]int64,
 }
 
 // without moves the watermark without waiting for idle origins, if something is due then.
-func (ws *windowState) without(q *origins.Quiet, idle int64) {
+func (ws *windowState) without(q *watermarks.IdleOrigins, idle int64) {
 	margin := stream.ClockMargin.Milliseconds()
 	times := ws.mix.Times().Clone()
 	q.Move(times, idle, margin)

@@ -18,8 +18,8 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/marks"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/origins"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pending"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/watermarks"
 	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -40,7 +40,7 @@ type session struct {
 	parts      map[cluster.Partition]*part
 	work       worker
 	looked     int64 // when quiet partitions were last looked for, in milliseconds
-	calm       origins.Calm
+	idle       watermarks.IdleFinder
 	// previewed is when early results were last written.
 	previewed time.Time
 	// restoring is the goroutine that brings parts up to date, if one runs.
@@ -98,7 +98,7 @@ type part struct {
 	// not known.
 	quiet int64
 	// origins is what was found of them, until the partition is read up to an end; or nil.
-	origins *origins.Quiet
+	origins *watermarks.IdleOrigins
 	// waits are the records that wait for rows. rowsRead says that the tables were read to
 	// their end since the records that are being decided were read.
 	waits    pending.Queue

@@ -17,7 +17,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/origins"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/watermarks"
 	"github.com/semel-dev/semel/internal/changes"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/internal/kept"
@@ -49,7 +49,7 @@ type windowState struct {
 	cut    int64
 	places []locallog.Place
 	// mix is how far the origins have come, with a Repartition; or nil.
-	mix *origins.Mix
+	mix *watermarks.Stored
 }
 
 // windowed is what windows and held records have in common.
@@ -85,7 +85,7 @@ func (t *Transactor) newWindows(log *locallog.Log) *windowState {
 	}
 	ws.SetCopy(log)
 	if t.opts.mixes() {
-		ws.mix = origins.NewMix(t.origins, ws, t.opts.maxAhead().Milliseconds())
+		ws.mix = watermarks.NewStored(t.origins, ws, t.opts.maxAhead().Milliseconds())
 	}
 	if t.opts.slack > 0 {
 		ws.SetSlack(t.opts.slack)

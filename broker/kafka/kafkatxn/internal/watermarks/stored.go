@@ -1,32 +1,32 @@
-package origins
+package watermarks
 
 import "maps"
 
-// Mix knows how far the origins of a partition's records have come. These times are stored
-// with the partition's windows. A partition whose records are not mixed has a nil Mix. One
-// goroutine uses a Mix at a time.
-type Mix struct {
+// Stored knows how far the origins of a partition's records have come. These times are stored
+// with the partition's windows. A partition whose records are not mixed has a nil Stored. One
+// goroutine uses a Stored at a time.
+type Stored struct {
 	// MaxAhead is how far a record may be ahead of the clock, in milliseconds.
 	MaxAhead int64
 	sizes    map[string]int32
-	stored   Stored
+	stored   Store
 	times    *Times // nil until they are read from stored
 	text     []byte
 }
 
-// Stored keeps a text, which SetOrigins changes in the open transaction.
-type Stored interface {
+// Store keeps a text, which SetOrigins changes in the open transaction.
+type Store interface {
 	SetOrigins(text string)
 	Origins() string
 }
 
-// NewMix returns the Mix of inputs. sizes has their numbers of partitions.
-func NewMix(sizes map[string]int32, stored Stored, maxAhead int64) *Mix {
-	return &Mix{MaxAhead: maxAhead, sizes: sizes, stored: stored}
+// NewStored returns the Stored of inputs. sizes has their numbers of partitions.
+func NewStored(sizes map[string]int32, stored Store, maxAhead int64) *Stored {
+	return &Stored{MaxAhead: maxAhead, sizes: sizes, stored: stored}
 }
 
 // Grow waits for partitions that inputs have gained.
-func (m *Mix) Grow(sizes map[string]int32) {
+func (m *Stored) Grow(sizes map[string]int32) {
 	for input, n := range m.sizes {
 		if sizes[input] > n {
 			m.sizes = maps.Clone(m.sizes) // that of others
@@ -37,14 +37,14 @@ func (m *Mix) Grow(sizes map[string]int32) {
 }
 
 // Forget drops the times of the open transaction, so that the stored ones count.
-func (m *Mix) Forget() {
+func (m *Stored) Forget() {
 	if m != nil {
 		m.times = nil
 	}
 }
 
 // Times returns the times of the open transaction.
-func (m *Mix) Times() *Times {
+func (m *Stored) Times() *Times {
 	if m.times == nil {
 		m.times = New(m.sizes)
 		if text := m.stored.Origins(); text != "" {
@@ -55,10 +55,10 @@ func (m *Mix) Times() *Times {
 }
 
 // Set replaces the times of the open transaction.
-func (m *Mix) Set(t *Times) { m.times = t }
+func (m *Stored) Set(t *Times) { m.times = t }
 
 // Store stores the times with the open transaction.
-func (m *Mix) Store() {
+func (m *Stored) Store() {
 	if m == nil || m.times == nil {
 		return
 	}
@@ -68,7 +68,7 @@ func (m *Mix) Store() {
 }
 
 // MaxSize returns how many bytes of a record the times take at most.
-func (m *Mix) MaxSize() int {
+func (m *Stored) MaxSize() int {
 	if m == nil {
 		return 0
 	}

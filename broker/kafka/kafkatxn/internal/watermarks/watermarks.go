@@ -1,6 +1,6 @@
-// Package origins knows how far each partition of the inputs has come if a repartition stage
+// Package watermarks knows how far each partition of the inputs has come if a repartition stage
 // mixes their records.
-package origins
+package watermarks
 
 import (
 	"encoding/binary"

@@ -1,4 +1,4 @@
-package origins
+package watermarks
 
 import (
 	"context"
@@ -8,8 +8,8 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 )
 
-// Calm finds origins without new records. One goroutine uses it at a time.
-type Calm struct {
+// IdleFinder finds origins without new records. One goroutine uses it at a time.
+type IdleFinder struct {
 	seen map[cluster.Partition]seen
 }
 
@@ -20,7 +20,7 @@ type seen struct{ end, since int64 }
 // records for an idle time before it. copied has the ends of the origins that are copied to
 // their ends. The caller calls Idle repeatedly, because it compares copied with the call
 // before.
-func (c *Calm) Idle(copied map[cluster.Partition]int64, idle, at int64) (list []cluster.Partition) {
+func (c *IdleFinder) Idle(copied map[cluster.Partition]int64, idle, at int64) (list []cluster.Partition) {
 	before := c.seen
 	c.seen = make(map[cluster.Partition]seen, len(copied))
 	for id, end := range copied {
@@ -74,10 +74,10 @@ func Copied(ctx context.Context, adm *kadm.Client, inputs []string, group string
 	return copied, sizes, nil
 }
 
-// Quiet lists the origins that were idle at a time. It counts for a partition once the
+// IdleOrigins lists the origins that were idle at a time. It counts for a partition once the
 // partition is read up to an end that was asked for later: then the partition has all copies
 // of their records.
-type Quiet struct {
+type IdleOrigins struct {
 	At   int64
 	Idle []cluster.Partition
 	End  int64
@@ -85,7 +85,7 @@ type Quiet struct {
 
 // Move notes that the idle origins have come to the time of q, minus the idle time and a
 // margin.
-func (q *Quiet) Move(t *Times, idle, margin int64) {
+func (q *IdleOrigins) Move(t *Times, idle, margin int64) {
 	for _, id := range q.Idle {
 		t.See(id, q.At-idle-margin)
 	}

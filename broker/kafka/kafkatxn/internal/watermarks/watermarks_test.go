@@ -1,4 +1,4 @@
-package origins
+package watermarks
 
 import (
 	"math/rand/v2"

@@ -1,4 +1,4 @@
-package origins
+package watermarks
 
 import (
 	"slices"
@@ -9,7 +9,7 @@ import (
 
 func TestAnOriginIsIdleWhenItsEndStays(t *testing.T) {
 	a, b := cluster.Partition{Topic: "in"}, cluster.Partition{Topic: "in", Number: 1}
-	var c Calm
+	var c IdleFinder
 	for _, step := range []struct {
 		at     int64
 		copied map[cluster.Partition]int64
@@ -35,7 +35,7 @@ func TestIdleOriginsComeToThePresentLessIdleAndMargin(t *testing.T) {
 	a, b := cluster.Partition{Topic: "in"}, cluster.Partition{Topic: "in", Number: 1}
 	times := New(map[string]int32{"in": 2})
 	times.See(b, 1000)
-	(&Quiet{At: 500, Idle: []cluster.Partition{a, b}}).Move(times, 100, 5)
+	(&IdleOrigins{At: 500, Idle: []cluster.Partition{a, b}}).Move(times, 100, 5)
 	if low, ok := times.Low(); !ok || low != 395 {
 		t.Errorf("they have come to %d, %t, want 395", low, ok)
 	}
@@ -54,7 +54,7 @@ func (s *stored) Origins() string        { return s.text }
 func TestRowsThatAreNotStoredAreForgotten(t *testing.T) {
 	a, b := cluster.Partition{Topic: "in"}, cluster.Partition{Topic: "in", Number: 1}
 	s := &stored{}
-	m := NewMix(map[string]int32{"in": 2}, s, 0)
+	m := NewStored(map[string]int32{"in": 2}, s, 0)
 	m.Times().See(a, 10)
 	m.Times().See(b, 20)
 	m.Store()
