@@ -8,7 +8,7 @@ import (
 
 	"github.com/semel-dev/semel/internal/changes"
 	"github.com/semel-dev/semel/internal/days"
-	"github.com/semel-dev/semel/internal/livelog"
+	"github.com/semel-dev/semel/internal/liveset"
 	"github.com/semel-dev/semel/internal/locallog"
 )
 
@@ -63,7 +63,7 @@ type State struct {
 	popped []timer
 	// log has the ids with entries. written are those in the records of the open
 	// transaction.
-	log     livelog.Log[string]
+	log     liveset.Set[string]
 	written []string
 	// Values leaves long values in the copy of the changelog on disk. spots are where the
 	// values of the entries of written are.
@@ -103,7 +103,7 @@ const mostInline = 48
 func New(rule Rule) *State {
 	s := &State{rule: rule, open: map[string][]entry{}, changed: map[string][]entry{}}
 	s.Inline = mostInline
-	s.log.Slack, s.log.Live = livelog.DefaultSlack, s.isAt
+	s.log.Slack, s.log.Live = liveset.DefaultSlack, s.isAt
 	return s
 }
 

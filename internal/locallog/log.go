@@ -70,7 +70,7 @@ const (
 var Castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // ErrEnd is returned by a function that applies records if a record ends what is read.
-var ErrEnd = errors.New("locallog: no record that can be applied")
+var ErrEnd = errors.New("localcopy: no record that can be applied")
 
 // Place is where the log has a record. The zero Place is none.
 type Place struct{ file, at uint32 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/changes"
-	"github.com/semel-dev/semel/internal/livelog"
+	"github.com/semel-dev/semel/internal/liveset"
 	"github.com/semel-dev/semel/internal/locallog"
 	"github.com/semel-dev/semel/internal/slab"
 	"github.com/semel-dev/semel/stream"
@@ -72,7 +72,7 @@ type State struct {
 	// log has the numbers of groups with panes. A number may be that of another group since,
 	// which then has no pane at such an early offset. moved are the groups whose panes the
 	// open transaction writes again.
-	log   livelog.Log[uint32]
+	log   liveset.Set[uint32]
 	moved []moved
 	// Values leaves long accumulators in the copy of the changelog on disk. spots are
 	// where those of the open transaction's records are.
@@ -146,7 +146,7 @@ func (p *progress) done(end int64, key string) bool {
 func New(agg *stream.Aggregate) *State {
 	s := &State{agg: agg, rule: newRule(agg), groups: newIndex(), fresh: map[*group]bool{}, shown: map[*group]bool{}, txn: 2}
 	s.Inline = mostInline
-	s.log.Slack, s.log.Live = livelog.DefaultSlack, s.isAt
+	s.log.Slack, s.log.Live = liveset.DefaultSlack, s.isAt
 	return s
 }
 

@@ -1,10 +1,10 @@
-// Package livelog knows which records of a changelog still count, so that the others can
+// Package liveset knows which records of a changelog still count, so that the others can
 // be deleted.
-package livelog
+package liveset
 
 import "iter"
 
-// Log knows where the values of a state are in its changelog: in the order in which they
+// Set knows where the values of a state are in its changelog: in the order in which they
 // were written, with values that have been written again since. So the first value that
 // still counts shows how much of the changelog can be deleted.
 //
@@ -12,7 +12,7 @@ import "iter"
 // oldest values must be written again. The changelog stays in proportion to the state: if
 // each transaction writes as many bytes again as it writes anyway, the changelog has at
 // most Slack and about four times the bytes of the state.
-type Log[T comparable] struct {
+type Set[T comparable] struct {
 	// Slack is how long a changelog may be without being rewritten.
 	Slack int64
 	// Live reports whether a value that was written at an offset is the present one.
@@ -38,7 +38,7 @@ type record struct{ at, size int64 }
 const DefaultSlack = 8 << 20
 
 // Put notes that a value was written at an offset.
-func (l *Log[T]) Put(item T, at int64) {
+func (l *Set[T]) Put(item T, at int64) {
 	if n := len(l.runs); n == 0 || l.runs[n-1].at != at {
 		l.runs = append(l.runs, run{at: at})
 	} else if l.items[len(l.items)-1] == item {
@@ -49,20 +49,20 @@ func (l *Log[T]) Put(item T, at int64) {
 }
 
 // Stored notes that the record at an offset has a size in bytes.
-func (l *Log[T]) Stored(at int64, size int) {
+func (l *Set[T]) Stored(at int64, size int) {
 	l.records = append(l.records, record{at, int64(size)})
 	l.size += int64(size)
 }
 
 // Size returns the size of the records that are not cut.
-func (l *Log[T]) Size() int64 { return l.size }
+func (l *Set[T]) Size() int64 { return l.size }
 
 // Full reports whether the oldest values must be written again. The state has a number of
 // bytes.
-func (l *Log[T]) Full(state int64) bool { return l.size > l.Slack+2*state }
+func (l *Set[T]) Full(state int64) bool { return l.size > l.Slack+2*state }
 
 // Oldest yields the values that count, and where they were written, the oldest first.
-func (l *Log[T]) Oldest() iter.Seq2[T, int64] {
+func (l *Set[T]) Oldest() iter.Seq2[T, int64] {
 	return func(yield func(T, int64) bool) {
 		items := l.items
 		for _, r := range l.runs {
@@ -78,7 +78,7 @@ func (l *Log[T]) Oldest() iter.Seq2[T, int64] {
 
 // Cut returns the offset before which no record counts, and whether that has changed. The
 // last record always counts, because it has the progress of its partition.
-func (l *Log[T]) Cut() (at int64, ok bool) {
+func (l *Set[T]) Cut() (at int64, ok bool) {
 	for len(l.runs) > 0 {
 		first, gone := &l.runs[0], 0
 		for gone < first.n && !l.Live(l.items[gone], first.at) {

@@ -1,4 +1,4 @@
-package livelog
+package liveset
 
 import (
 	"math/rand/v2"
@@ -13,7 +13,7 @@ func TestACutKeepsWhatCounts(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	at := map[int]int64{} // by item
-	l := &Log[int]{Slack: 100, Live: func(item int, offset int64) bool { return at[item] == offset }}
+	l := &Set[int]{Slack: 100, Live: func(item int, offset int64) bool { return at[item] == offset }}
 	var offsets []int64
 	var sizes []int
 	last := int64(0)
