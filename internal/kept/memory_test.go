@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel/internal/changes"
-	"github.com/semel-dev/semel/internal/locallog"
+	"github.com/semel-dev/semel/internal/localcopy"
 	"github.com/semel-dev/semel/vfs"
 )
 
@@ -66,7 +66,7 @@ func inUse() uint64 {
 // the heap, and takes all of them back.
 func TestHeldRecordsMayBeLargerThanMemory(t *testing.T) {
 	const records, size, batch = 2_000, 20_000, 20
-	l := locallog.New(vfs.OS{}, t.TempDir(), ".state", locallog.ID{})
+	l := localcopy.New(vfs.OS{}, t.TempDir(), ".state", localcopy.ID{})
 	if err := l.Open(nil, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestHeldRecordsMayBeLargerThanMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var places []locallog.Place
+		var places []localcopy.Place
 		for i, value := range values {
 			places = append(places, l.Add(value, at+int64(i), at+int64(i)+1))
 		}

@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel/internal/changes"
-	"github.com/semel-dev/semel/internal/locallog"
+	"github.com/semel-dev/semel/internal/localcopy"
 	"github.com/semel-dev/semel/vfs"
 )
 
@@ -161,7 +161,7 @@ type changelog struct {
 	first   int64
 	records [][]byte
 	dir     string // of the copy
-	copy    *locallog.Log
+	copy    *localcopy.Log
 	random  *rand.Rand
 	// watermark is that of the last commit.
 	watermark int64
@@ -188,7 +188,7 @@ func (c *changelog) add(values [][]byte) int64 {
 func (c *changelog) commit(t *testing.T, s *State, values [][]byte) {
 	t.Helper()
 	at := c.add(values)
-	var places []locallog.Place
+	var places []localcopy.Place
 	for i, value := range values {
 		places = append(places, c.keep(value, at+int64(i)))
 	}
@@ -199,9 +199,9 @@ func (c *changelog) commit(t *testing.T, s *State, values [][]byte) {
 	c.write(t)
 }
 
-func (c *changelog) keep(value []byte, at int64) locallog.Place {
+func (c *changelog) keep(value []byte, at int64) localcopy.Place {
 	if c.copy == nil {
-		return locallog.Place{}
+		return localcopy.Place{}
 	}
 	return c.copy.Add(value, at, at+1)
 }
@@ -225,7 +225,7 @@ func (c *changelog) restored(t *testing.T, rule Rule) *State {
 	s := New(rule)
 	s.SetSlack(testSlack)
 	next := c.first
-	apply := func(value []byte, position int64, place locallog.Place) (int64, error) {
+	apply := func(value []byte, position int64, place localcopy.Place) (int64, error) {
 		r, err := s.Parse(value)
 		if err != nil {
 			t.Fatal(err)
@@ -242,7 +242,7 @@ func (c *changelog) restored(t *testing.T, rule Rule) *State {
 		if c.random.IntN(2) == 0 {
 			c.dir = t.TempDir()
 		}
-		c.copy = locallog.New(vfs.OS{}, c.dir, ".state", locallog.ID{1})
+		c.copy = localcopy.New(vfs.OS{}, c.dir, ".state", localcopy.ID{1})
 		c.copy.SetFileSize(2000)
 		s.SetCopy(c.copy)
 		s.Inline = 0
@@ -655,6 +655,6 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		New(Rule{Size: 10}).Apply(&r, 0, locallog.Place{})
+		New(Rule{Size: 10}).Apply(&r, 0, localcopy.Place{})
 	})
 }

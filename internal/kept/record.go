@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/semel-dev/semel/internal/changes"
-	"github.com/semel-dev/semel/internal/locallog"
+	"github.com/semel-dev/semel/internal/localcopy"
 )
 
 // An entry of a record has all that is held of an id, or nothing if that is gone:
@@ -135,7 +135,7 @@ func cutEntries(b []byte) (id []byte, list []entry, rest []byte, ok bool) {
 
 // Apply adds a committed record at an offset. The copy on disk, if there is one, has it at
 // a place. No transaction is open.
-func (s *State) Apply(r *changes.Record, at int64, place locallog.Place) {
+func (s *State) Apply(r *changes.Record, at int64, place localcopy.Place) {
 	for rest := r.Entries; len(rest) > 0; {
 		var list []entry
 		var name []byte

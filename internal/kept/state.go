@@ -9,7 +9,7 @@ import (
 	"github.com/semel-dev/semel/internal/changes"
 	"github.com/semel-dev/semel/internal/days"
 	"github.com/semel-dev/semel/internal/liveset"
-	"github.com/semel-dev/semel/internal/locallog"
+	"github.com/semel-dev/semel/internal/localcopy"
 )
 
 // Rule says which record of a key is kept. All times are in milliseconds. One of First,
@@ -67,7 +67,7 @@ type State struct {
 	written []string
 	// Values leaves long values in the copy of the changelog on disk. spots are where the
 	// values of the entries of written are.
-	locallog.Values
+	localcopy.Values
 	spots []changes.Spot
 	// writer has the records of the open transaction, and coded the memory of an entry.
 	writer changes.Writer
@@ -86,8 +86,8 @@ type entry struct {
 	queued       int64
 	when, offset int64 // of the record
 	value        []byte
-	ref          locallog.Ref // where the copy has the value, which is then not in memory
-	at           int64        // where the changelog has it
+	ref          localcopy.Ref // where the copy has the value, which is then not in memory
+	at           int64         // where the changelog has it
 }
 
 // stored reports whether the value is on disk only.
@@ -400,7 +400,7 @@ func (s *State) Drop() {
 
 // Commit ends the open transaction. The records of Changes are stored, the first of them
 // at an offset of the changelog. If there is a copy on disk, it has them at places.
-func (s *State) Commit(at int64, places []locallog.Place) {
+func (s *State) Commit(at int64, places []localcopy.Place) {
 	for id, list := range s.changed {
 		s.set(id, list)
 	}

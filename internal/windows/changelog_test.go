@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/semel-dev/semel/internal/locallog"
+	"github.com/semel-dev/semel/internal/localcopy"
 	"github.com/semel-dev/semel/stream"
 	"github.com/semel-dev/semel/test/faultfs"
 )
@@ -19,7 +19,7 @@ type changelog struct {
 	random  *rand.Rand
 	// disk has the copy, or is nil. Accumulators of more than inline bytes are left there.
 	disk   *faultfs.FS
-	copy   *locallog.Log
+	copy   *localcopy.Log
 	inline int
 	// useless is the offset before which no record counts.
 	useless int64
@@ -46,7 +46,7 @@ func (c *changelog) add(values [][]byte) int64 {
 func (c *changelog) commit(t *testing.T, s *State, values [][]byte) {
 	t.Helper()
 	at := c.add(values)
-	var places []locallog.Place
+	var places []localcopy.Place
 	for i, value := range values {
 		places = append(places, c.keep(value, at+int64(i)))
 	}
@@ -58,9 +58,9 @@ func (c *changelog) commit(t *testing.T, s *State, values [][]byte) {
 }
 
 // keep adds a record to the copy.
-func (c *changelog) keep(value []byte, at int64) locallog.Place {
+func (c *changelog) keep(value []byte, at int64) localcopy.Place {
 	if c.copy == nil {
-		return locallog.Place{}
+		return localcopy.Place{}
 	}
 	return c.copy.Add(value, at, at+1)
 }
@@ -110,11 +110,11 @@ func (c *changelog) restart(t *testing.T) *State {
 			c.copy.Close()
 			c.damage(t)
 		}
-		c.copy = locallog.New(c.disk, "state", ".state", locallog.ID{1})
+		c.copy = localcopy.New(c.disk, "state", ".state", localcopy.ID{1})
 		c.copy.SetFileSize(2000)
 	}
 	s, next := c.fresh(), int64(0)
-	apply := func(value []byte, position int64, place locallog.Place) (int64, error) {
+	apply := func(value []byte, position int64, place localcopy.Place) (int64, error) {
 		r, err := s.Parse(value)
 		if err != nil {
 			t.Fatal(err)
@@ -166,7 +166,7 @@ func (c *changelog) damage(t *testing.T) {
 		size, e := file.Size()
 		err = errors.Join(e, file.Truncate(c.random.Int64N(size+1)), file.Close())
 	case 3:
-		err = c.disk.FlipBit(files[c.random.IntN(len(files))], c.random.Int64N(locallog.HeaderSize), 3)
+		err = c.disk.FlipBit(files[c.random.IntN(len(files))], c.random.Int64N(localcopy.HeaderSize), 3)
 	}
 	if err != nil {
 		t.Fatal(err)

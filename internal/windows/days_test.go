@@ -9,7 +9,7 @@ import (
 	_ "time/tzdata" // the test does not depend on the host
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/locallog"
+	"github.com/semel-dev/semel/internal/localcopy"
 	"github.com/semel-dev/semel/stream"
 )
 
@@ -74,7 +74,7 @@ func checkDays(t *testing.T, agg *stream.Aggregate, zone *time.Location, from st
 			if err != nil {
 				t.Fatal(err)
 			}
-			s.Apply(&r, int64(i), locallog.Place{})
+			s.Apply(&r, int64(i), localcopy.Place{})
 		}
 	}
 	for range 1500 {
@@ -136,7 +136,7 @@ func TestStoredDaysOutliveTheDataOfTheirZone(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			after.Apply(&r, int64(i), locallog.Place{})
+			after.Apply(&r, int64(i), localcopy.Place{})
 		}
 		var ends []time.Time
 		for n := range 3 {

@@ -2,7 +2,7 @@ package windows
 
 import (
 	"github.com/semel-dev/semel/internal/changes"
-	"github.com/semel-dev/semel/internal/locallog"
+	"github.com/semel-dev/semel/internal/localcopy"
 )
 
 // mostInline is the length of the longest accumulator that stays in memory. A pane takes
@@ -16,10 +16,10 @@ const mostInline = 256
 func (p *pane) stored() bool { return p.acc != nil && len(p.acc) == 0 }
 
 // onDisk returns the acc of an accumulator at a place on disk.
-func onDisk(ref locallog.Ref) []byte { return ref.Append(nil)[:0] }
+func onDisk(ref localcopy.Ref) []byte { return ref.Append(nil)[:0] }
 
 // ref returns the place of a stored accumulator.
-func (p *pane) ref() locallog.Ref { return locallog.RefAt(p.acc[:locallog.RefSize]) }
+func (p *pane) ref() localcopy.Ref { return localcopy.RefAt(p.acc[:localcopy.RefSize]) }
 
 // size returns the length of the accumulator.
 func (p *pane) size() int {
@@ -53,7 +53,7 @@ type spot struct {
 
 // leave leaves the long accumulators of the open transaction's records on disk, which has
 // the records at places.
-func (s *State) leave(places []locallog.Place) {
+func (s *State) leave(places []localcopy.Place) {
 	for _, of := range s.spots {
 		p, place, at := of.pane, places[of.at.Record], of.at.At
 		if p.stored() {

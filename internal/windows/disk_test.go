@@ -10,7 +10,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/changes"
-	"github.com/semel-dev/semel/internal/locallog"
+	"github.com/semel-dev/semel/internal/localcopy"
 	"github.com/semel-dev/semel/stream"
 	"github.com/semel-dev/semel/test/faultfs"
 	"github.com/semel-dev/semel/vfs"
@@ -32,13 +32,13 @@ func lastText(t *testing.T, over stream.Window) *stream.Aggregate {
 type onDiskState struct {
 	*State
 	t    *testing.T
-	copy *locallog.Log
+	copy *localcopy.Log
 	at   int64
 }
 
 func newOnDisk(t *testing.T, files vfs.FS, dir string, agg *stream.Aggregate) *onDiskState {
 	t.Helper()
-	l := locallog.New(files, dir, ".state", locallog.ID{})
+	l := localcopy.New(files, dir, ".state", localcopy.ID{})
 	if err := l.Open(nil, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func (s *onDiskState) add(key, text string, when int64) error {
 // commit ends a transaction.
 func (s *onDiskState) commit() {
 	s.t.Helper()
-	var places []locallog.Place
+	var places []localcopy.Place
 	values := changesOf(s.t, s.State, 1<<20)
 	for i, value := range values {
 		places = append(places, s.copy.Add(value, s.at+int64(i), s.at+int64(i)+1))

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/semel-dev/semel/internal/changes"
-	"github.com/semel-dev/semel/internal/locallog"
+	"github.com/semel-dev/semel/internal/localcopy"
 )
 
 // An entry of a record is a pane:
@@ -158,7 +158,7 @@ func cutEntry(b []byte) (e entry, rest []byte, ok bool) {
 
 // Apply adds a committed record at an offset. The copy on disk, if there is one, has it at
 // a place. No transaction is open.
-func (s *State) Apply(r *changes.Record, at int64, place locallog.Place) {
+func (s *State) Apply(r *changes.Record, at int64, place localcopy.Place) {
 	s.present = progress{r.Progress}
 	s.committed, s.left = s.present, nil
 	var e entry

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/semel-dev/semel/internal/locallog"
+	"github.com/semel-dev/semel/internal/localcopy"
 	"github.com/semel-dev/semel/stream"
 )
 
@@ -74,7 +74,7 @@ func TestAClosedSessionIsNotReplaced(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		restored.Apply(&r, 0, locallog.Place{})
+		restored.Apply(&r, 0, localcopy.Place{})
 	}
 	for name, s := range map[string]edge{"live": e, "restored": restored} {
 		s.See(30_000, 30_000)

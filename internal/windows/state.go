@@ -8,7 +8,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/changes"
 	"github.com/semel-dev/semel/internal/liveset"
-	"github.com/semel-dev/semel/internal/locallog"
+	"github.com/semel-dev/semel/internal/localcopy"
 	"github.com/semel-dev/semel/internal/slab"
 	"github.com/semel-dev/semel/stream"
 )
@@ -76,7 +76,7 @@ type State struct {
 	moved []moved
 	// Values leaves long accumulators in the copy of the changelog on disk. spots are
 	// where those of the open transaction's records are.
-	locallog.Values
+	localcopy.Values
 	spots []spot
 }
 
@@ -465,7 +465,7 @@ func (s *State) Drop() {
 
 // Commit ends the open transaction. The records of Changes are stored, the first of them
 // at an offset of the changelog. If there is a copy on disk, it has them at places.
-func (s *State) Commit(at int64, places []locallog.Place) {
+func (s *State) Commit(at int64, places []localcopy.Place) {
 	s.leave(places)
 	for _, old := range s.images {
 		g := old.group

@@ -19,7 +19,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/internal/digest"
-	"github.com/semel-dev/semel/internal/locallog"
+	"github.com/semel-dev/semel/internal/localcopy"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -348,7 +348,7 @@ func (t *Transactor) readTo(ctx context.Context, from map[string]map[int32]kgo.O
 func (t *Transactor) applyAll(ctx context.Context, p *part, records []*kgo.Record, nonce digest.Secret, now int64) (keys int, reached bool, err error) {
 	st := p.slot.state
 	for _, r := range records {
-		if p.verify && (r.Offset != st.Position-1 || st.Last != crc32.Checksum(r.Value, locallog.Castagnoli)) {
+		if p.verify && (r.Offset != st.Position-1 || st.Last != crc32.Checksum(r.Value, localcopy.Castagnoli)) {
 			return keys, false, errors.Join(fmt.Errorf("kafka: %s/%d at %d is another record than before: %w", r.Topic, r.Partition, r.Offset, errAgain), t.forget(p))
 		}
 		p.verify = false

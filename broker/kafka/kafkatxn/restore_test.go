@@ -14,7 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/locallog"
+	"github.com/semel-dev/semel/internal/localcopy"
 	"github.com/semel-dev/semel/test/kafkatest"
 )
 
@@ -32,7 +32,7 @@ func TestAfterARestartTheLocalCopyIsBroughtUpToDate(t *testing.T) {
 		},
 		"rotten": func(t *testing.T, dir, _ string) {
 			eachFile(t, dir, func(name string, data []byte) {
-				data[locallog.HeaderSize+locallog.FrameSize+70] ^= 1
+				data[localcopy.HeaderSize+localcopy.FrameSize+70] ^= 1
 				kafkatest.Must(t, os.WriteFile(name, data, 0o600))
 			})
 		},

@@ -21,7 +21,7 @@ import (
 	"github.com/semel-dev/semel/internal/changes"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/internal/kept"
-	"github.com/semel-dev/semel/internal/locallog"
+	"github.com/semel-dev/semel/internal/localcopy"
 	"github.com/semel-dev/semel/internal/windows"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
@@ -45,9 +45,9 @@ type windowState struct {
 	verify bool
 	// log is the copy of the changelog on disk, which has the long values; nil without a
 	// directory. What is before the offset cut does not count.
-	log    *locallog.Log
+	log    *localcopy.Log
 	cut    int64
-	places []locallog.Place
+	places []localcopy.Place
 	// mix is how far the origins have come, with a Repartition; or nil.
 	mix *watermarks.Stored
 }
@@ -62,19 +62,19 @@ type windowed interface {
 	Due() bool
 	Changes(definition, topic changes.ID, most int) ([][]byte, error)
 	Parse(value []byte) (changes.Record, error)
-	Apply(r *changes.Record, at int64, place locallog.Place)
-	Commit(at int64, places []locallog.Place)
+	Apply(r *changes.Record, at int64, place localcopy.Place)
+	Commit(at int64, places []localcopy.Place)
 	Drop()
 	Stored(at int64, size int)
 	Cut() (at int64, ok bool)
 	Bytes() int64
 	SetSlack(bytes int64)
-	SetCopy(l *locallog.Log)
+	SetCopy(l *localcopy.Log)
 	Detach() bool
 }
 
 // newWindows returns a state without windows or held records, with a copy on disk or nil.
-func (t *Transactor) newWindows(log *locallog.Log) *windowState {
+func (t *Transactor) newWindows(log *localcopy.Log) *windowState {
 	ws := &windowState{log: log}
 	if t.opts.Aggregate != nil {
 		ws.agg = windows.New(t.opts.Aggregate)
@@ -380,9 +380,9 @@ func (t *Transactor) windowsApplied(p *part) error {
 }
 
 // add adds a record to the copy on disk.
-func (ws *windowState) add(r *kgo.Record) locallog.Place {
+func (ws *windowState) add(r *kgo.Record) localcopy.Place {
 	if ws.log == nil {
-		return locallog.Place{}
+		return localcopy.Place{}
 	}
 	return ws.log.Add(r.Value, r.Offset, r.Offset+1)
 }
@@ -463,7 +463,7 @@ func (ws *windowState) advanceIdle(read int64) (due bool) {
 // passed notes that a changelog record is applied.
 func (ws *windowState) passed(value []byte, position int64) {
 	ws.Stored(position-1, len(value))
-	ws.position, ws.last = position, crc32.Checksum(value, locallog.Castagnoli)
+	ws.position, ws.last = position, crc32.Checksum(value, localcopy.Castagnoli)
 }
 
 // lookEvery is how often a session asks for the ends of its partitions, once a partition with

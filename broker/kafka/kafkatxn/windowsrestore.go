@@ -16,7 +16,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/internal/changes"
-	"github.com/semel-dev/semel/internal/locallog"
+	"github.com/semel-dev/semel/internal/localcopy"
 )
 
 // checkWindows creates the topic of an input's windows if it is missing, and refuses an
@@ -118,15 +118,15 @@ func (t *Transactor) loadWindows(id cluster.Partition) (*windowState, error) {
 		return t.newWindows(nil), nil
 	}
 	dir := filepath.Join(t.opts.State.Dir, t.opts.windowsOf(id.Topic)+"-"+strconv.Itoa(int(id.Number)))
-	log := locallog.New(t.opts.files, dir, ".state", t.stateTopic[id.Topic])
+	log := localcopy.New(t.opts.files, dir, ".state", t.stateTopic[id.Topic])
 	if t.opts.fileSize > 0 {
 		log.SetFileSize(t.opts.fileSize)
 	}
 	ws := t.newWindows(log)
-	err := log.Open(nil, func(value []byte, position int64, place locallog.Place) (int64, error) {
+	err := log.Open(nil, func(value []byte, position int64, place localcopy.Place) (int64, error) {
 		c, err := ws.Parse(value)
 		if err != nil || c.Definition != t.definition || c.Topic != t.topics[id.Topic] {
-			return 0, locallog.ErrEnd
+			return 0, localcopy.ErrEnd
 		}
 		ws.Apply(&c, position-1, place)
 		ws.passed(value, position)
@@ -162,7 +162,7 @@ func (t *Transactor) forgetWindows(p *part) error {
 func (t *Transactor) applyWindows(ctx context.Context, p *part, records []*kgo.Record, nonce changes.ID) (reached bool, err error) {
 	ws := p.slot.windows
 	for _, r := range records {
-		if ws.verify && (r.Offset != ws.position-1 || ws.last != crc32.Checksum(r.Value, locallog.Castagnoli)) {
+		if ws.verify && (r.Offset != ws.position-1 || ws.last != crc32.Checksum(r.Value, localcopy.Castagnoli)) {
 			return false, errors.Join(fmt.Errorf("kafka: %s/%d at %d is another record than before: %w", r.Topic, r.Partition, r.Offset, errAgain), t.forgetWindows(p))
 		}
 		ws.verify = false

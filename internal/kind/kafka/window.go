@@ -18,7 +18,7 @@ import (
 	"github.com/semel-dev/semel/internal/changes"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kept"
-	"github.com/semel-dev/semel/internal/locallog"
+	"github.com/semel-dev/semel/internal/localcopy"
 	"github.com/semel-dev/semel/internal/windows"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/stream"
@@ -131,7 +131,7 @@ type lookedWindows struct {
 	state interface {
 		Watermark() int64
 		Parse(value []byte) (changes.Record, error)
-		Apply(r *changes.Record, at int64, place locallog.Place)
+		Apply(r *changes.Record, at int64, place localcopy.Place)
 	}
 	definition changes.ID
 	agg        *windows.State // or nil
@@ -179,7 +179,7 @@ func (l *lookedWindows) apply(value []byte, ids []string) error {
 		return errOtherWindows
 	}
 	r.Only(ids)
-	l.state.Apply(&r, 0, locallog.Place{})
+	l.state.Apply(&r, 0, localcopy.Place{})
 	return nil
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/internal/digest"
-	"github.com/semel-dev/semel/internal/locallog"
+	"github.com/semel-dev/semel/internal/localcopy"
 	"github.com/semel-dev/semel/vfs"
 )
 
@@ -283,12 +283,12 @@ func (c *Record) At(i int, e *Entry) {
 
 // OpenLog opens the local copy of a changelog of keys in a directory, and passes its records
 // to apply. Before that it passes the estimated number of keys to expect.
-func OpenLog(files vfs.FS, dir string, changelog TopicID, expect func(keys int64), apply func(value []byte, position int64) error) (*locallog.Log, error) {
-	l := locallog.New(files, dir, ".keys", changelog)
-	return l, l.Open(func(bytes int64) { expect(bytes / EntrySize) }, func(value []byte, position int64, _ locallog.Place) (int64, error) {
+func OpenLog(files vfs.FS, dir string, changelog TopicID, expect func(keys int64), apply func(value []byte, position int64) error) (*localcopy.Log, error) {
+	l := localcopy.New(files, dir, ".keys", changelog)
+	return l, l.Open(func(bytes int64) { expect(bytes / EntrySize) }, func(value []byte, position int64, _ localcopy.Place) (int64, error) {
 		c, err := Parse(value)
 		if err != nil {
-			return 0, locallog.ErrEnd
+			return 0, localcopy.ErrEnd
 		}
 		return c.StreamTime, apply(value, position)
 	})

@@ -9,7 +9,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/internal/digest"
-	"github.com/semel-dev/semel/internal/locallog"
+	"github.com/semel-dev/semel/internal/localcopy"
 	"github.com/semel-dev/semel/internal/table"
 )
 
@@ -87,7 +87,7 @@ type State struct {
 	// Cuts are the positions up to which the changelog can be deleted.
 	Cuts Cuts
 	// Log is the copy on disk; nil without a directory.
-	Log *locallog.Log
+	Log *localcopy.Log
 }
 
 // New returns a state without keys.
@@ -196,7 +196,7 @@ func (s *State) Commit() {
 // transaction.
 func (s *State) Passed(value []byte, position int64) {
 	s.Cuts.Note(position, s.StreamTime)
-	s.Position, s.Last = position, crc32.Checksum(value, locallog.Castagnoli)
+	s.Position, s.Last = position, crc32.Checksum(value, localcopy.Castagnoli)
 }
 
 // prefetchAhead is how many digests ahead a slot is prefetched.

@@ -14,7 +14,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/internal/digest"
-	"github.com/semel-dev/semel/internal/locallog"
+	"github.com/semel-dev/semel/internal/localcopy"
 	"github.com/semel-dev/semel/test/kafkatest"
 	"github.com/semel-dev/semel/vfs"
 )
@@ -279,17 +279,17 @@ func TestALogThatIsCutAnywhereIsABeginningOfItself(t *testing.T) {
 			return nil
 		})
 		kafkatest.Must(t, err)
-		if want := max(0, at-locallog.HeaderSize) / (locallog.FrameSize + len(values[0])); n != want {
+		if want := max(0, at-localcopy.HeaderSize) / (localcopy.FrameSize + len(values[0])); n != want {
 			t.Errorf("%s at %d: %d records, want %d", what, at, n, want)
 		}
 		kafkatest.Must(t, l.Close())
 	}
 	for at := range whole {
-		if at%7 == 0 || at < locallog.HeaderSize {
+		if at%7 == 0 || at < localcopy.HeaderSize {
 			check("cut", whole[:at], at)
 			spoiled := bytes.Clone(whole)
 			spoiled[at] ^= 0x40
-			if at < 28 || at >= locallog.HeaderSize {
+			if at < 28 || at >= localcopy.HeaderSize {
 				check("spoiled", spoiled, at)
 			}
 		}

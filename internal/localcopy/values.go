@@ -1,4 +1,4 @@
-package locallog
+package localcopy
 
 // Values leaves the long values of a state in a Log. Without a Log, all values stay in
 // memory.
