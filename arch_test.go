@@ -54,11 +54,11 @@ var packageMap = map[string][]string{
 	},
 	"broker/kafka/kafkatxn": {
 		".", "key", "pipeline", "stream", "broker/kafka", "broker/kafka/internal/cluster", "broker/kafka/internal/record",
-		"broker/kafka/kafkatxn/internal/copies", "broker/kafka/kafkatxn/internal/fields", "broker/kafka/kafkatxn/internal/keystate", "broker/kafka/kafkatxn/internal/marks", "broker/kafka/kafkatxn/internal/members", "broker/kafka/kafkatxn/internal/watermarks", "broker/kafka/kafkatxn/internal/output", "broker/kafka/kafkatxn/internal/budget", "broker/kafka/kafkatxn/internal/sample", "broker/kafka/kafkatxn/internal/tables", "broker/kafka/kafkatxn/internal/pending",
+		"broker/kafka/kafkatxn/internal/repartition", "broker/kafka/kafkatxn/internal/fields", "broker/kafka/kafkatxn/internal/keystate", "broker/kafka/kafkatxn/internal/marks", "broker/kafka/kafkatxn/internal/members", "broker/kafka/kafkatxn/internal/watermarks", "broker/kafka/kafkatxn/internal/output", "broker/kafka/kafkatxn/internal/budget", "broker/kafka/kafkatxn/internal/sample", "broker/kafka/kafkatxn/internal/tables", "broker/kafka/kafkatxn/internal/pending",
 		"internal/changes", "internal/clock", "internal/coarse", "internal/digest", "internal/header", "internal/health", "internal/invalid", "internal/kept", "internal/localcopy", "internal/retry", "internal/windows", "vfs",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg",
 	},
-	"broker/kafka/kafkatxn/internal/copies": {
+	"broker/kafka/kafkatxn/internal/repartition": {
 		".", "key", "pipeline", "broker/kafka/internal/cluster", "broker/kafka/internal/record", "broker/kafka/kafkatxn/internal/fields", "internal/header", "stream",
 		"github.com/twmb/franz-go/pkg/kgo",
 	},

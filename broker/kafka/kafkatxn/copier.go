@@ -16,9 +16,9 @@ import (
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/budget"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/copies"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/marks"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/output"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/repartition"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/watermarks"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -37,7 +37,7 @@ type copier struct {
 	// lost says that the group took a partition, so the open transaction cannot commit.
 	lost atomic.Bool
 
-	placer  *copies.Placer
+	placer  *repartition.Placer
 	records int
 	bytes   int64
 	budget  budget.Transaction
@@ -57,8 +57,8 @@ type copier struct {
 	failed  atomic.Pointer[error]
 }
 
-func (t *Transactor) newPlacer() *copies.Placer {
-	place := copies.PlacerOptions{
+func (t *Transactor) newPlacer() *repartition.Placer {
+	place := repartition.PlacerOptions{
 		Rule: t.opts.Key.Rule, Scope: t.opts.Key.Scope.Name, Hash: t.opts.Key.OnMissing == pipeline.MissingHash,
 		Topic: t.opts.Repartition.Topic, Partitions: t.copyPartitions, Identities: t.identities,
 	}
@@ -71,7 +71,7 @@ func (t *Transactor) newPlacer() *copies.Placer {
 		}
 	}
 	place.Time, place.Unit = t.opts.timeRule()
-	return copies.NewPlacer(place)
+	return repartition.NewPlacer(place)
 }
 
 func newCopier(t *Transactor, number int) *copier {
@@ -205,7 +205,7 @@ func (c *copier) tells() bool { return c.news && time.Since(c.told) >= tellEvery
 func (c *copier) tell(ctx context.Context) {
 	times, now := c.times.Append(nil), time.UnixMilli(c.t.now())
 	for number := range c.t.copyPartitions {
-		c.client.Produce(ctx, copies.Progress(c.to, number, times, now), c.promise)
+		c.client.Produce(ctx, repartition.Progress(c.to, number, times, now), c.promise)
 	}
 	c.told, c.news = time.Now(), false
 }
@@ -330,7 +330,7 @@ func (c *copier) copy(ctx, calls, last context.Context, fetches kgo.Fetches) err
 		}
 		c.noteTime(cluster.Partition{Topic: r.Topic, Number: r.Partition}, when, now)
 		from := *r
-		copies.Wrap(r, c.to, partition, id, now)
+		repartition.Wrap(r, c.to, partition, id, now)
 		out, err := r, c.t.raised(last, c.limits, &c.askedLimits, c.limits.Check(c.to, r))
 		if _, slow := errors.AsType[errTooSlow](stopped); slow {
 			err = stopped // it is unknown in which window it counts

@@ -8,8 +8,8 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/copies"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/repartition"
 	"github.com/semel-dev/semel/internal/changes"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/internal/kept"
@@ -62,7 +62,7 @@ func (w *worker) keep(ctx context.Context, p *part, r *kgo.Record, offset int64,
 			return nil
 		}
 	}
-	value := copies.AppendHeld(nil, p.id, offset, r)
+	value := repartition.AppendHeld(nil, p.id, offset, r)
 	name := w.opts.windowsOf(p.id.Topic)
 	if room := w.s.limits.Of(name) - cluster.BatchOverhead - 16 - changes.Kept.HeaderSize() - kept.EntrySize - p.slot.windows.mix.MaxSize(); len(value)+len(id.ID) > room {
 		return w.fail(ctx, r, 1, semel.Permanent(fmt.Errorf("keep: the record has %d bytes with its key and headers, and topic %s, which holds it, takes %d: raise max.message.bytes of that topic", len(value), name, room)))
@@ -134,7 +134,7 @@ func (w *worker) releaseOf(ctx context.Context, p *part, r *kgo.Record, id strin
 
 // releaseHeld delivers a record that was held, unless another of its key took effect.
 func (w *worker) releaseHeld(ctx context.Context, p *part, id string, when int64, value []byte) error {
-	r, offset, err := copies.ParseHeld(p.id, value)
+	r, offset, err := repartition.ParseHeld(p.id, value)
 	if err != nil {
 		return fmt.Errorf("%w: of %s/%d", err, p.id.Topic, p.id.Number)
 	}

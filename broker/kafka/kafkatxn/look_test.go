@@ -10,8 +10,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/copies"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/repartition"
 	"github.com/semel-dev/semel/test/kafkatest"
 )
 
@@ -42,10 +42,10 @@ func TestLookTellsOfTheRecordThatWasFirst(t *testing.T) {
 	}
 }
 
-func looksForTheFirst(t *testing.T, repartition *Repartition) {
+func looksForTheFirst(t *testing.T, stage *Repartition) {
 	inBubble(t, 2, func(b *bubble) {
 		opts := b.options()
-		opts.Repartition = repartition
+		opts.Repartition = stage
 		unused, err := NewTransactor(&opts)
 		if err != nil {
 			b.Fatal(err)
@@ -57,7 +57,7 @@ func looksForTheFirst(t *testing.T, repartition *Repartition) {
 		b.Write(kafkatest.Numbered(0, 10, 2)...)
 		p := b.start(opts)
 		p.Wait(20, kafkatest.Settled)
-		if repartition != nil {
+		if stage != nil {
 			time.Sleep(2 * purgeEvery) // the copies are deleted
 		}
 		began := time.Now()
@@ -113,7 +113,7 @@ func TestLookTellsOfACopyWhoseInputIsGone(t *testing.T) {
 		p.Wait(2, kafkatest.Settled)
 		p.Stop()
 		copied := &kgo.Record{Topic: "old", Key: []byte("c"), Value: []byte("v"), Timestamp: time.Now()}
-		copies.Wrap(copied, "g-repartition", 0, []byte("c"), time.Now())
+		repartition.Wrap(copied, "g-repartition", 0, []byte("c"), time.Now())
 		b.Write(copied)
 		opts.Inputs = []string{"in"}
 		p = b.start(opts)

@@ -13,7 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/copies"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/repartition"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
 	"github.com/semel-dev/semel/test/kafkatest"
@@ -75,7 +75,7 @@ func TestAPartitionLearnsFromCopiersHowFarOthersAre(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(b *bubble) {
 		opts := b.countingMixed(time.Minute, 0, semel.Forever)
-		placer := copies.NewPlacer(copies.PlacerOptions{Rule: opts.Key.Rule, By: opts.Aggregate.By, Topic: "g-repartition", Partitions: 2})
+		placer := repartition.NewPlacer(repartition.PlacerOptions{Rule: opts.Key.Rule, By: opts.Aggregate.By, Topic: "g-repartition", Partitions: 2})
 		base := time.Now().Add(-5 * time.Hour).Truncate(time.Minute)
 		groups := map[int32]string{} // by partition of the stage
 		for i := 0; len(groups) < 2; i++ {
@@ -104,13 +104,13 @@ func TestACopyOfAnotherGroupKeyIsParked(t *testing.T) {
 	inBubble(t, 2, func(b *bubble) {
 		opts := b.countingMixed(time.Minute, 0, 20*time.Second)
 		p := b.start(opts)
-		placer := copies.NewPlacer(copies.PlacerOptions{Rule: opts.Key.Rule, By: opts.Aggregate.By, Topic: "g-repartition", Partitions: 2})
+		placer := repartition.NewPlacer(repartition.PlacerOptions{Rule: opts.Key.Rule, By: opts.Aggregate.By, Topic: "g-repartition", Partitions: 2})
 		b.Write(counted(0, "1", "a", 1, time.Now()))
 		p.Wait(1, kafkatest.Settled)
 		r := counted(0, "2", "a", 1, time.Now())
 		r.Topic = "in"
 		_, partition, _, _ := placer.Place(b.Context(), r)
-		copies.Wrap(r, "g-repartition", 1-partition, []byte("2"), time.Now())
+		repartition.Wrap(r, "g-repartition", 1-partition, []byte("2"), time.Now())
 		kafkatest.Must(t, b.Client.ProduceSync(b.Context(), r).FirstErr())
 		p.Wait(2, kafkatest.Settled)
 		time.Sleep(5 * time.Minute) // in a bubble

@@ -17,7 +17,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/copies"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/repartition"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/kafkatest"
@@ -265,11 +265,11 @@ func TestARecordComesThroughAsItWas(t *testing.T) {
 				opts.Key.Rule = rule
 				at := time.Now().Add(-48 * time.Hour).Truncate(time.Millisecond)
 				sent := []*kgo.Record{
-					{Key: []byte("a"), Value: []byte("v"), Headers: []kgo.RecordHeader{{Key: "h", Value: []byte("1")}, {Key: "h"}, {Key: copies.Header, Value: []byte("mine")}}},
+					{Key: []byte("a"), Value: []byte("v"), Headers: []kgo.RecordHeader{{Key: "h", Value: []byte("1")}, {Key: "h"}, {Key: repartition.Header, Value: []byte("mine")}}},
 					{Key: []byte("tombstone"), Value: nil},
 					{Key: []byte("empty"), Value: []byte{}},
 					{Key: nil, Value: []byte("null key")},
-					{Key: []byte{}, Value: []byte("empty key"), Headers: []kgo.RecordHeader{{Key: copies.Header}}},
+					{Key: []byte{}, Value: []byte("empty key"), Headers: []kgo.RecordHeader{{Key: repartition.Header}}},
 					{Key: []byte{0, 0xff}, Value: []byte("bytes")},
 				}
 				want := map[string]string{}

@@ -12,8 +12,8 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/copies"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/repartition"
 	"github.com/semel-dev/semel/internal/clock"
 	"github.com/semel-dev/semel/internal/digest"
 	"github.com/semel-dev/semel/pipeline"
@@ -236,7 +236,7 @@ func (t *Trial) tell() error {
 		return nil
 	}
 	for id, p := range t.s.parts {
-		if err := p.slot.windows.applyProgress(copies.Progress(id.Topic, id.Number, t.copier.times.Append(nil), t.now)); err != nil {
+		if err := p.slot.windows.applyProgress(repartition.Progress(id.Topic, id.Number, t.copier.times.Append(nil), t.now)); err != nil {
 			return err
 		}
 	}

@@ -15,11 +15,11 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/budget"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/copies"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/fields"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/output"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pending"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/repartition"
 	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/key"
@@ -39,11 +39,11 @@ type worker struct {
 	digests []semel.Digest
 	states  []keyState
 	offsets []int64 // in the topic that was read
-	origins copies.Originals
+	origins repartition.Originals
 	inputs  []byte // the start of keystate.HeaderOrigins; nil without Repartition
 	groups  *fields.GroupKeys
-	placer  *copies.Placer // of groups behind a Repartition
-	group   []byte         // of the record that is being decided, if it is known
+	placer  *repartition.Placer // of groups behind a Repartition
+	group   []byte              // of the record that is being decided, if it is known
 	outputs output.Results
 	results budget.Results
 	// times and versions read those of records, if a rule finds them.
@@ -393,7 +393,7 @@ func (w *worker) mixed(ctx, calls context.Context, p *part, records []*kgo.Recor
 	for {
 		n := len(records)
 		if w.opts.mixes() {
-			if at := slices.IndexFunc(records, copies.IsProgress); at >= 0 {
+			if at := slices.IndexFunc(records, repartition.IsProgress); at >= 0 {
 				n = at
 			}
 		}

@@ -1,4 +1,4 @@
-package copies
+package repartition
 
 import (
 	"encoding/binary"
