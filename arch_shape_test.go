@@ -71,7 +71,7 @@ var (
 		"broker/outbox":            {21, "listening, leases and shards are not types yet"},
 		"broker/file":              {23, "the finding of files is not a type yet"},
 		"internal/schema":          {28, program},
-		"internal/daemon":          {27, program},
+		"internal/daemon":          {25, program},
 		"internal/wiring":          {25, program},
 		"internal/proxy":           {25, program},
 		"internal/kind/postgres":   {26, program},
