@@ -119,7 +119,7 @@ func (r *readiness) resumed(part config.Part) {
 	r.told = told{}
 }
 
-// restart forgets the troubles of a pipeline that is not open any more.
+// restart forgets the errors of a pipeline that is closed.
 func (r *readiness) restart() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -21,7 +21,7 @@ func TestAPartitionWithoutACommitHasNoCommittedOffset(t *testing.T) {
 	t.Parallel()
 	p := &part{id: cluster.Partition{Topic: "in"}}
 	for offset, want := range map[int64]bool{-1: false, 0: true, 7: true} {
-		if _, ok := present(map[string]map[int32]kgo.EpochOffset{"in": {0: {Offset: offset}}}, p); ok != want {
+		if _, ok := committedOffset(map[string]map[int32]kgo.EpochOffset{"in": {0: {Offset: offset}}}, p); ok != want {
 			t.Errorf("%d: %t", offset, ok)
 		}
 	}

@@ -105,7 +105,7 @@ func (s *session) settleOrigins(asked int64, copied map[cluster.Partition]int64,
 		if p.origins == nil {
 			p.origins = &watermarks.IdleOrigins{At: asked, Idle: list, End: end.Offset}
 		}
-		if at, ok := present(committed, p); ok && at.Offset >= p.origins.End {
+		if at, ok := committedOffset(committed, p); ok && at.Offset >= p.origins.End {
 			p.slot.windows.without(p.origins, idle)
 			p.origins = nil
 		}

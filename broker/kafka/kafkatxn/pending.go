@@ -40,7 +40,7 @@ func (w *worker) waitsForRow(p *part, err error) bool {
 func (w *worker) effect(ctx context.Context, p *part, r *kgo.Record, now int64) (bool, error) {
 	body := w.body
 	if p.rowsRead || !p.waits.Holds(w.waiting(r)) {
-		if done, err := w.join(ctx, p, r, now); !errors.Is(err, errWaits) {
+		if done, err := w.filterAndDeliver(ctx, p, r, now); !errors.Is(err, errWaits) {
 			return done, err
 		}
 		r.Value = body
@@ -59,7 +59,7 @@ func (w *worker) effect(ctx context.Context, p *part, r *kgo.Record, now int64) 
 		return false, err
 	}
 	w.body, w.known, w.d, w.when = body, known, d, when
-	return w.join(ctx, p, r, now)
+	return w.filterAndDeliver(ctx, p, r, now)
 }
 
 // waiting returns the record that is being decided as one that waits.
@@ -82,7 +82,7 @@ func (s *session) hasRows(p *part) bool {
 	if p.waits.Due(s.readings.Ended()) == 0 {
 		return false
 	}
-	_, fenced := present(s.brokers.CommittedOffsets(), p)
+	_, fenced := committedOffset(s.brokers.CommittedOffsets(), p)
 	return fenced
 }
 
@@ -166,11 +166,11 @@ func (w *worker) notes() map[cluster.Partition]string {
 		if !p.touched || !commits && len(p.changes)+len(p.windows) == 0 {
 			continue
 		}
-		if at, ok := present(w.s.brokers.CommittedOffsets(), p); ok {
-			if w.present == nil {
-				w.present = map[cluster.Partition]kgo.EpochOffset{}
+		if at, ok := committedOffset(w.s.brokers.CommittedOffsets(), p); ok {
+			if w.recommits == nil {
+				w.recommits = map[cluster.Partition]kgo.EpochOffset{}
 			}
-			w.present[p.id] = at
+			w.recommits[p.id] = at
 		}
 	}
 	return notes

@@ -218,14 +218,14 @@ func (s *session) due() bool {
 		if committed == nil {
 			committed = s.brokers.CommittedOffsets()
 		}
-		_, fenced := present(committed, p)
+		_, fenced := committedOffset(committed, p)
 		return fenced
 	})
 }
 
-// present returns the committed offset of a partition. It reports false if there is none,
+// committedOffset returns the committed offset of a partition. It reports false if there is none,
 // or it is not known yet.
-func present(committed map[string]map[int32]kgo.EpochOffset, p *part) (kgo.EpochOffset, bool) {
+func committedOffset(committed map[string]map[int32]kgo.EpochOffset, p *part) (kgo.EpochOffset, bool) {
 	at, ok := committed[p.id.Topic][p.id.Number]
 	return at, ok && at.Offset >= 0
 }
@@ -284,11 +284,11 @@ func (w *worker) emit(ctx context.Context) error {
 		if !p.ready || !p.touched && (w.results.Left() == 0 || !p.has(early)) {
 			continue
 		}
-		if at, fenced := present(committed, p); fenced {
-			if w.present == nil {
-				w.present = map[cluster.Partition]kgo.EpochOffset{}
+		if at, fenced := committedOffset(committed, p); fenced {
+			if w.recommits == nil {
+				w.recommits = map[cluster.Partition]kgo.EpochOffset{}
 			}
-			w.present[p.id] = at
+			w.recommits[p.id] = at
 		} else if !p.touched {
 			continue
 		}

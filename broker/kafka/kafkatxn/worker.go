@@ -48,14 +48,14 @@ type worker struct {
 	results budget.Results
 	// times and versions read those of records, if a rule finds them.
 	times, versions *fields.Reader
-	// present are the offsets to commit of partitions without records.
-	present  map[cluster.Partition]kgo.EpochOffset
-	touched  []*part
-	counts   counts
-	deferred output.Deferred
-	records  int // that the open transaction has decided
-	bytes    int64
-	budget   budget.Transaction
+	// recommits are the offsets to commit of partitions without records.
+	recommits map[cluster.Partition]kgo.EpochOffset
+	touched   []*part
+	counts    counts
+	deferred  output.Deferred
+	records   int // that the open transaction has decided
+	bytes     int64
+	budget    budget.Transaction
 	// rest is where the records begin that were read and that the open transaction leaves
 	// for the next one, by the partition that was read.
 	rest map[cluster.Partition]kgo.EpochOffset
@@ -187,7 +187,7 @@ func (w *worker) reset() {
 		p.changes, p.windows = p.changes[:0], p.windows[:0]
 	}
 	w.touched = w.touched[:0]
-	w.present = nil
+	w.recommits = nil
 }
 
 // abort ends the open transaction without effect. Its records are read again.
@@ -233,8 +233,8 @@ func (s *session) finish(calls, last context.Context) error {
 		return nil
 	}
 	s.waitsFor("the commit of a Kafka transaction", w.records)
-	notes := w.notes() // which adds to w.present
-	committed, err := s.brokers.End(cluster.Committing(last, w.present, notes, w.rest), kgo.TryCommit)
+	notes := w.notes() // which adds to w.recommits
+	committed, err := s.brokers.End(cluster.Committing(last, w.recommits, notes, w.rest), kgo.TryCommit)
 	if err != nil || !committed {
 		for _, p := range w.touched {
 			p.drop()
@@ -568,9 +568,9 @@ func (w *worker) isRedriven(r *kgo.Record) bool {
 	return header.Redrives(&w.message) > 0
 }
 
-// join delivers a record or adds it to its window, unless it is filtered out, and reports
-// true; or it parks it.
-func (w *worker) join(ctx context.Context, p *part, r *kgo.Record, now int64) (bool, error) {
+// filterAndDeliver calls the FilterMap, and then delivers the record or adds it to its
+// window. It reports false if the record was parked or dropped.
+func (w *worker) filterAndDeliver(ctx context.Context, p *part, r *kgo.Record, now int64) (bool, error) {
 	if w.opts.FilterMap != nil {
 		body, pass, err := w.filterMap(ctx, r)
 		switch {
