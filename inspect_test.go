@@ -62,7 +62,7 @@ func TestAGuardReportsItsWindowAndTheAgeOfTheOldestRecord(t *testing.T) {
 // bare is a store without optional interfaces.
 type bare struct{ semel.Store }
 
-func TestGuardSaysWhatItsStoreCannotDo(t *testing.T) {
+func TestAGuardReportsMissingAbilitiesOfItsStore(t *testing.T) {
 	t.Parallel()
 	store, err := memstore.New(nil)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-func TestRequestsNobodyCanAnswerAreRefused(t *testing.T) {
+func TestInvalidRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	key := semel.Key{ID: "a"}
 	for name, c := range map[string]struct{ got, want error }{

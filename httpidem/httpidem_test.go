@@ -422,7 +422,7 @@ func TestTooLarge(t *testing.T) {
 	(<-slow).must(t, 200, "")
 }
 
-func TestTheRequestGoesOnWithoutItsClient(t *testing.T) {
+func TestARequestContinuesWithoutItsClient(t *testing.T) {
 	t.Parallel()
 	entered, leave := make(chan struct{}), make(chan struct{})
 	s := &service{handle: func(w http.ResponseWriter, r *http.Request) {

@@ -7,7 +7,7 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-func TestBuildersMakeWhatRulesFind(t *testing.T) {
+func TestBuildersMakeTheIDsThatRulesFind(t *testing.T) {
 	t.Parallel()
 	m := message(`{"entity":"order-1","event":"placed","version":3,"tx":"t-9"}`)
 	for _, tt := range []struct {

@@ -368,7 +368,7 @@ func testLooksDown(t *testing.T, after time.Duration) {
 	})
 }
 
-func TestRedriveRunsOnlyWhatIsNotDone(t *testing.T) {
+func TestRedriveRunsOnlyUnfinishedMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

@@ -26,7 +26,7 @@ func byID(_ context.Context, d pipeline.Delivery) ([]byte, bool, error) {
 	return append([]byte("mapped "), d.Key.ID...), true, nil
 }
 
-func TestFilterMapStandsBetweenDecisionAndDelivery(t *testing.T) {
+func TestFilterMapRunsAfterTheDecisionAndBeforeTheDelivery(t *testing.T) {
 	t.Parallel()
 	ids := []string{"a", "f1", "e1", "a", "f1", "b", "p1", "e1"}
 	for name, session := range map[string]func(r *rig, sink pipeline.Sink) pipeline.Session{

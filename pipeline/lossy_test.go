@@ -92,7 +92,7 @@ func outcomes(items []*pipeline.Item) (list []string) {
 	return list
 }
 
-func TestLossyDropsWhatTheFilterSaysMaybeTo(t *testing.T) {
+func TestLossyDropsMessagesThatTheFilterMayContain(t *testing.T) {
 	t.Parallel()
 	var delivered []string
 	broken := true

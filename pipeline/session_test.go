@@ -116,9 +116,9 @@ func TestACopyHasTheOutcomeOfItsFirst(t *testing.T) {
 	})
 }
 
-// TestAnItemThatIsUsedAgainForgetsWhatWasObserved reuses the memory of an item, as
+// TestAReusedItemForgetsItsObservedDecision reuses the memory of an item, as
 // sources do.
-func TestAnItemThatIsUsedAgainForgetsWhatWasObserved(t *testing.T) {
+func TestAReusedItemForgetsItsObservedDecision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := session(t, newStore(t), &pipeline.TwoPhaseOptions{Observe: true}, func(*pipeline.Item) error { return nil })

@@ -38,7 +38,7 @@ func (s *stallEvents) get() []pipeline.Event {
 
 // A pipeline with work that settles nothing says so, and what it waits for, until it
 // moves again.
-func TestStallNamesWhatItWaitsFor(t *testing.T) {
+func TestAStallNamesItsCause(t *testing.T) {
 	t.Parallel()
 	const secret = "canary-4711"
 	hang := func(ctx context.Context, until <-chan struct{}) error {

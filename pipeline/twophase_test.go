@@ -12,7 +12,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-func TestAttemptsRiseAndTheClaimIsKeptMeanwhile(t *testing.T) {
+func TestTheClaimIsKeptBetweenAttempts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -250,7 +250,7 @@ func TestInFlightElsewhereWaitsOrGoesBack(t *testing.T) {
 	}
 }
 
-func TestALeaseThatIsLostEndsTheEffectAndLeavesItsFateToTheOther(t *testing.T) {
+func TestALostLeaseEndsTheEffect(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

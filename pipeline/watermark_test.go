@@ -65,7 +65,7 @@ func TestWatermarkNeverPassesAnUnsettledItem(t *testing.T) {
 	}
 }
 
-func TestWatermarkRefusesWhatItDoesNotKnow(t *testing.T) {
+func TestWatermarkRefusesUnknownItems(t *testing.T) {
 	t.Parallel()
 	var w pipeline.Watermark
 	w.Read([]int64{10}, 20)

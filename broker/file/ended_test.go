@@ -37,8 +37,8 @@ func deliverLines(t *testing.T, s *file.Sink, lines ...string) {
 	}
 }
 
-// TestSessionKeepsWhatASinkWroteBetween is a pipeline that observes for a while.
-func TestSessionKeepsWhatASinkWroteBetween(t *testing.T) {
+// TestSessionKeepsLinesThatASinkWroteBetween is a pipeline that observes for a while.
+func TestSessionKeepsLinesThatASinkWroteBetween(t *testing.T) {
 	t.Parallel()
 	store, path := openStore(t), filepath.Join(t.TempDir(), "out")
 	for _, step := range []struct {
@@ -85,9 +85,9 @@ func TestSessionsOfTwoStoresKeepEachOthersLines(t *testing.T) {
 	}
 }
 
-// TestASinkBesideAStoreRefusesWhatTheSessionWould says so before it appends what
+// TestASinkWithAStoreRefusesTheSameOutputsAsTheSession says so before it appends what
 // the session would not begin behind.
-func TestASinkBesideAStoreRefusesWhatTheSessionWould(t *testing.T) {
+func TestASinkWithAStoreRefusesTheSameOutputsAsTheSession(t *testing.T) {
 	t.Parallel()
 	store, path := openStore(t), filepath.Join(t.TempDir(), "out")
 	s := openSession(t, store, path, nil)

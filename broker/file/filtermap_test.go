@@ -28,7 +28,7 @@ func shout(_ context.Context, d pipeline.Delivery) ([]byte, bool, error) {
 	return []byte(strings.ToUpper(body)), true, nil
 }
 
-func TestSessionWritesWhatAFilterMapMakes(t *testing.T) {
+func TestSessionWritesTheBodiesOfAFilterMap(t *testing.T) {
 	t.Parallel()
 	store, path := openStore(t), filepath.Join(t.TempDir(), "out")
 	s := openSession(t, store, path, nil)

@@ -129,9 +129,9 @@ func TestSinkIsUnavailableWhileTheDiskIsFull(t *testing.T) {
 	}
 }
 
-// TestSinkDoesNotBelieveAFailedSync: what a sync should have written is written
+// TestASinkRepeatsAWriteAfterAFailedSync: what a sync should have written is written
 // again, and not only synced again.
-func TestSinkDoesNotBelieveAFailedSync(t *testing.T) {
+func TestASinkRepeatsAWriteAfterAFailedSync(t *testing.T) {
 	t.Parallel()
 	disk := faultfs.New()
 	s := openSink(t, disk)
@@ -198,7 +198,7 @@ func (w *shortWriter) Write(data []byte) (int, error) {
 	return n, nil
 }
 
-func TestStreamTellsWhatWasWritten(t *testing.T) {
+func TestAStreamReportsTheLinesThatItWrote(t *testing.T) {
 	t.Parallel()
 	errs := deliver(t, file.NewStream(&shortWriter{room: 6}), "one", "two", "three")
 	var away *pipeline.UnavailableError

@@ -283,7 +283,7 @@ func TestAcknowledgementOfARewrittenFileThatHasGrownDoesNotPassTheNewContent(t *
 	})
 }
 
-func TestFileThatWasRenamedWhileNobodyReadIsReadToItsEnd(t *testing.T) {
+func TestAFileThatWasRenamedBetweenRunsIsReadToItsEnd(t *testing.T) {
 	following(t, file.SourceOptions{}, func(b *bundle) {
 		b.write("a.log", "one\ntwo\n")
 		b.open("a.log")
@@ -303,9 +303,9 @@ func TestFileThatWasRenamedWhileNobodyReadIsReadToItsEnd(t *testing.T) {
 	})
 }
 
-// TestAFileThatCameAndWasRotatedWhileNobodyReadNeedsAPattern has two rotations
+// TestAFileThatWasCreatedAndRotatedUnreadNeedsAPattern has two rotations
 // between two runs. The file between them was never known.
-func TestAFileThatCameAndWasRotatedWhileNobodyReadNeedsAPattern(t *testing.T) {
+func TestAFileThatWasCreatedAndRotatedUnreadNeedsAPattern(t *testing.T) {
 	t.Parallel()
 	for pattern, want := range map[string][]string{"a.log": {"three", "two"}, "a.log*": {"between", "three", "two"}} {
 		t.Run(pattern, func(t *testing.T) {
@@ -363,7 +363,7 @@ func TestNewFilesAndManyPatterns(t *testing.T) {
 	})
 }
 
-func TestFromEndSkipsWhatWasThereTheFirstTime(t *testing.T) {
+func TestFromEndSkipsOldLinesInTheFirstRunOnly(t *testing.T) {
 	following(t, file.SourceOptions{FromEnd: true}, func(b *bundle) {
 		b.write("a.log", "old\nhal")
 		b.open("*.log")

@@ -133,7 +133,7 @@ func TestACompressedBodyIsDecompressedOrRefused(t *testing.T) {
 	}
 }
 
-func TestHeadersHaveTheSpellingThatStandsForAll(t *testing.T) {
+func TestHeadersAreNormalised(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})
 	for name, c := range map[string]struct {

@@ -108,7 +108,7 @@ func TestTheEndIsReachedWhereNothingShowsIt(t *testing.T) {
 }
 
 // Fetches that return nothing do not show that the end is reached.
-func TestReadingGoesOnWhileFetchesReturnNothing(t *testing.T) {
+func TestReadingContinuesWhileFetchesAreEmpty(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		b.Write(kafkatest.Record(0, "a", ""), kafkatest.Record(0, "b", ""))
@@ -129,8 +129,8 @@ func TestReadingGoesOnWhileFetchesReturnNothing(t *testing.T) {
 	})
 }
 
-// TestReadingEndsWhereItIsTold stops in the middle, and at what came later.
-func TestReadingEndsWhereItIsTold(t *testing.T) {
+// TestReadingEndsAtTheGivenOffset stops in the middle, and at what came later.
+func TestReadingEndsAtTheGivenOffset(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		b.Write(kafkatest.Numbered(0, 10, 1)...)

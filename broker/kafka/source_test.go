@@ -466,7 +466,7 @@ func TestEpochsAreCommitted(t *testing.T) {
 	}
 }
 
-func TestLagIsWhatTheGroupHasNotCommitted(t *testing.T) {
+func TestLagCountsUncommittedRecords(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(b *bubble) {
 		b.Write(kafkatest.Numbered(0, 20, 2)...)

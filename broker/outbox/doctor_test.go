@@ -24,7 +24,7 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-func TestDoctorFindsWhatWaits(t *testing.T) {
+func TestDoctorFindsUndeliveredRows(t *testing.T) {
 	t.Parallel()
 	address := servers.Database(t)
 	if _, err := relay.Examine(t.Context(), address, nil); !errors.Is(err, pgstore.ErrSchema) {

@@ -8,9 +8,9 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// TestPositionIsBehindWhatIsAcknowledged acknowledges rows of random transactions in a
+// TestThePositionFollowsAcknowledgements acknowledges rows of random transactions in a
 // random order, and compares the position with a model that remembers everything.
-func TestPositionIsBehindWhatIsAcknowledged(t *testing.T) {
+func TestThePositionFollowsAcknowledgements(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

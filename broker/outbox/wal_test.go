@@ -358,8 +358,8 @@ func TestLostConnectionIsReplaced(t *testing.T) {
 	closeWAL(t, s)
 }
 
-// TestLostSlotIsAnErrorWithAWayOut drops the slot, and follows what the error says.
-func TestLostSlotIsAnErrorWithAWayOut(t *testing.T) {
+// TestALostSlotIsAnErrorWithARemedy drops the slot, and follows what the error says.
+func TestALostSlotIsAnErrorWithARemedy(t *testing.T) {
 	t.Parallel()
 	server := logical(t)
 	pool := migrated(t, server.URL())
@@ -627,8 +627,8 @@ func TestTransactionThatEndsWhileTheSlotIsCreatedKeepsItsPlace(t *testing.T) {
 	closeWAL(t, s)
 }
 
-// TestInvalidatedSlotIsAnErrorWithAWayOut has a server that keeps little of its log.
-func TestInvalidatedSlotIsAnErrorWithAWayOut(t *testing.T) {
+// TestAnInvalidatedSlotIsAnErrorWithARemedy has a server that keeps little of its log.
+func TestAnInvalidatedSlotIsAnErrorWithARemedy(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartPostgres(t, &services.PostgresOptions{Settings: map[string]string{
 		"wal_level": "logical", "max_slot_wal_keep_size": "1MB", "max_wal_size": "32MB", "min_wal_size": "32MB",

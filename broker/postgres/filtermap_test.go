@@ -11,7 +11,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-func TestSessionWritesWhatAFilterMapMakes(t *testing.T) {
+func TestSessionWritesTheBodiesOfAFilterMap(t *testing.T) {
 	t.Parallel()
 	address := servers.Database(t)
 	pool := open(t, address)

@@ -160,8 +160,8 @@ func TestAColumnThatGetsAnotherTypeGetsItsValues(t *testing.T) {
 
 var updateDocs = flag.Bool("update-docs", false, "write docs/postgres.md instead of comparing it")
 
-// TestThePageSaysWhatAColumnStores compares the table of the page with the cases above.
-func TestThePageSaysWhatAColumnStores(t *testing.T) {
+// TestThePageDescribesTheColumnTypes compares the table of the page with the cases above.
+func TestThePageDescribesTheColumnTypes(t *testing.T) {
 	const path, begin, end = "../../docs/postgres.md", "<!-- values of columns: go test ./broker/postgres -run PageSays -update-docs -->\n", "<!-- end -->\n"
 	text, err := os.ReadFile(path)
 	if err != nil {

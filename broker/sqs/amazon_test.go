@@ -261,9 +261,9 @@ func (a *amazon) empty(t *testing.T, store semel.Store) (effects []string) {
 	return effects
 }
 
-// TestTheStoreRecognisesWhatSQSDoesNot sends orders in ways that SQS does not
+// TestTheStoreRecognisesDuplicatesThatSQSDelivers sends orders in ways that SQS does not
 // deduplicate. Each order has one effect.
-func TestTheStoreRecognisesWhatSQSDoesNot(t *testing.T) {
+func TestTheStoreRecognisesDuplicatesThatSQSDelivers(t *testing.T) {
 	t.Parallel()
 	t.Run("in another group, with DeduplicationScope messageGroup", func(t *testing.T) {
 		for scope, want := range map[string]int{"queue": 2, "messageGroup": 3} {

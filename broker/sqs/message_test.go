@@ -79,7 +79,7 @@ func TestAMessageIDIsNoIdentity(t *testing.T) {
 	}
 }
 
-func TestPlacesAreToldApart(t *testing.T) {
+func TestThePlaceOfAMessageNamesItsQueueAndId(t *testing.T) {
 	t.Parallel()
 	m := message("q", &types.Message{MessageId: aws.String("9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d"), Body: aws.String("b")})
 	if got, want := place(m.Origin), "q, message 9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d"; got != want {

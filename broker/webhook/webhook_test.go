@@ -110,7 +110,7 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-func TestHeadersSayWhatTheTargetNeeds(t *testing.T) {
+func TestHeadersIdentifyTheMessageForTheTarget(t *testing.T) {
 	t.Parallel()
 	headers := make(chan http.Header, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -63,7 +63,7 @@ func start(t *testing.T, word string, args ...string) *exec.Cmd {
 }
 
 // The directory has a path that does not fit into the address of a socket.
-func TestTheSocketOfAKilledProcessDoesNotMatter(t *testing.T) {
+func TestALeftoverSocketIsReplaced(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), strings.Repeat("a-long-name/", 12))
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -315,7 +315,7 @@ func TestMigrationsArePrintedWithoutAServer(t *testing.T) {
 	}
 }
 
-func TestRemovalReachesCopiesOfWhatWasRemovedPastThem(t *testing.T) {
+func TestRemovalReachesCopiesOfKeysThatWereRemovedDirectly(t *testing.T) {
 	t.Parallel()
 	file := sharedConfig(t)
 	keys := func(words ...string) outcome {

@@ -14,10 +14,10 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-// TestStatusKnowsSoonWhatNeedsAPerson parks a message and leaves a key
+// TestStatusReportsErrorsThatNeedAnOperatorSoon parks a message and leaves a key
 // unknown, on each kind of store. Status says so within 2 s, or a little more on a slow
 // machine.
-func TestStatusKnowsSoonWhatNeedsAPerson(t *testing.T) {
+func TestStatusReportsErrorsThatNeedAnOperatorSoon(t *testing.T) {
 	t.Parallel()
 	doubtful := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		panic(http.ErrAbortHandler) // the request came, and no answer

@@ -98,7 +98,7 @@ func ofSlot(metric string) bool { return strings.HasPrefix(metric, "dedup_outbox
 // ofProxy reports whether a metric is one of semel proxy, whose tests check it.
 func ofProxy(metric string) bool { return strings.HasPrefix(metric, "dedup_proxy_") }
 
-func TestAlertsDoWhatTheySay(t *testing.T) {
+func TestAlertsFireOnTheirCondition(t *testing.T) {
 	t.Parallel()
 	promtool := servicestest.Program(t, services.Promtool)
 

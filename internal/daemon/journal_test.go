@@ -24,7 +24,7 @@ func decidedEvent(d semel.Decision, items ...*pipeline.Item) pipeline.Event {
 	return pipeline.Event{Kind: pipeline.EventDecided, Count: len(items), Decision: d, Items: items}
 }
 
-func TestTheJournalHasWhatWasNotPlainlyProcessed(t *testing.T) {
+func TestTheJournalHasMessagesWithAnUnusualOutcome(t *testing.T) {
 	t.Parallel()
 	j := newJournal()
 	observer := journaled{j, "p"}

@@ -13,7 +13,7 @@ import (
 	"github.com/semel-dev/semel/internal/kind"
 )
 
-func TestTheStartLogsWhatLintWarnsOf(t *testing.T) {
+func TestTheStartLogsTheWarningsOfLint(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	name := filepath.Join(dir, "semel.yaml")

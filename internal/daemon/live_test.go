@@ -252,7 +252,7 @@ func input(n int, more ...string) string {
 	return b.String()
 }
 
-func TestMetricsOfARunningDaemonAgreeWithWhatItDid(t *testing.T) {
+func TestMetricsOfARunningDaemonAgreeWithItsWork(t *testing.T) {
 	t.Parallel()
 	l := start(t, input(100, `{"id":"poison"}`, `{"none":1}`), "")
 	want := map[string]float64{

@@ -39,7 +39,7 @@ func TestAFloodOfParkedMessagesIsFewLines(t *testing.T) {
 	}
 }
 
-func TestStacksTellOfTheirLayers(t *testing.T) {
+func TestEventsOfLayersAreLogged(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "semel.yaml")
 	if err := os.WriteFile(name, []byte("stores: { mem: { memory: {} }, disk: { embedded: { path: ./d } }, stack: { tiered: { layers: [mem, disk], sees_every_writer: true } } }"), 0o600); err != nil {

@@ -16,7 +16,7 @@ func (b *bundle) told(lines string) bool {
 	})
 }
 
-func TestForcedRunWhoseOutputWasTakenAwayContinuesAndTellsWhatIsMissing(t *testing.T) {
+func TestAForcedRunWithoutItsOutputContinuesAndReportsTheLoss(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(b *bundle) error{
 		"removed": func(b *bundle) error { return os.Remove(b.path("d/out")) },
@@ -70,7 +70,7 @@ func TestForcedRunWhoseOutputWasTakenAwayContinuesAndTellsWhatIsMissing(t *testi
 	}
 }
 
-func TestFinishedRunWhoseOutputWasTakenAwayTellsWhatIsMissing(t *testing.T) {
+func TestAFinishedRunWithoutItsOutputReportsTheLoss(t *testing.T) {
 	t.Parallel()
 	for _, force := range []bool{false, true} {
 		b := setup(t)

@@ -63,7 +63,7 @@ func TestLinesThatEndWithCRAloneAreRefusedByName(t *testing.T) {
 	}
 }
 
-func TestARefusedHeaderNamesTheWayOut(t *testing.T) {
+func TestARefusedHeaderNamesTheRemedy(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"id,n,id\n1,a,2\n":          "--no-header and write --key .1 or .3",

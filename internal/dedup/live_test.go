@@ -90,7 +90,7 @@ func (l *live) interrupt() {
 	}
 }
 
-func TestPausingInputIsInterruptedWhereverItStands(t *testing.T) {
+func TestAPausingInputCanBeInterruptedAtAnyPoint(t *testing.T) {
 	t.Parallel()
 	packed, frame := gzipped(strings.Repeat("{\"id\":1}\n", 100)), zstandard("{\"id\":1}\n{\"id\":2}\n")
 	for name, test := range map[string]struct {

@@ -23,7 +23,7 @@ func numbered(from, to int) string {
 
 // Blocks are parsed out of order, and each share of fresh lines changes how long a
 // commit takes.
-func TestOrderOfTheInputIsKeptWhateverIsFresh(t *testing.T) {
+func TestTheOrderOfTheInputIsKept(t *testing.T) {
 	t.Parallel()
 	const n = 2000
 	ids := numbered(0, n)

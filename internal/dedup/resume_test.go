@@ -186,7 +186,7 @@ func TestFinishedRunAddsNothingWhenRepeated(t *testing.T) {
 	}
 }
 
-func TestRunIsResumedAndSaysSo(t *testing.T) {
+func TestAResumedRunIsReported(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	inputs, o := b.oddInputs(random(t), false)
@@ -377,7 +377,7 @@ func TestForceAndAppendContinueAnInterruptedRun(t *testing.T) {
 	}
 }
 
-func TestOtherCommandCutsWhatAnUnfinishedOneLeft(t *testing.T) {
+func TestAnotherCommandRemovesTheOutputOfAnUnfinishedOne(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	r := random(t)

@@ -131,10 +131,10 @@ func TestEachModeHasItsPromise(t *testing.T) {
 	}
 }
 
-// TestEachStoreSaysWhatARepeatCarries: after a process crash, an in-process store
+// TestExplainSaysWithWhichAttemptARepeatComes: after a process crash, an in-process store
 // has forgotten the attempt count of a key. A shared store forgets it an hour
 // later.
-func TestEachStoreSaysWhatARepeatCarries(t *testing.T) {
+func TestExplainSaysWithWhichAttemptARepeatComes(t *testing.T) {
 	t.Parallel()
 	own := []string{"with the same key and a higher token, which stand", "it is claimed again immediately, as attempt 1 with a higher token", "with the same key, attempt 1 and a higher token", "claims end with the process: a repeat after its crash is attempt 1 again"}
 	shared := []string{"with the same key and a higher attempt and token, which stand", "waits until the lease ends, at most 30s; then it is claimed again, as attempt 2 with a higher token", "with the same key, attempt 2 and a higher token", "remembered for an hour after its lease ended: a later repeat may be attempt 1 again"}

@@ -17,7 +17,7 @@ func readFor(store, text string) (*config.File, error) {
 	return kind.All().ReadForStore("c.yaml", strings.NewReader(text), noEnv, func(*config.File) (string, bool) { return store, true })
 }
 
-func TestOnlyWhatAStoreNeedsIsResolved(t *testing.T) {
+func TestOnlyReferencesOfTheStoreAreResolved(t *testing.T) {
 	t.Parallel()
 	const text = `stores:
   keys:  { embedded: { path: "${env:NONE_KEYS}" } }

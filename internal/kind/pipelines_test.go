@@ -400,7 +400,7 @@ func TestProblemsOfPipelinesSayWhereAndWhatToDo(t *testing.T) {
 	}
 }
 
-func TestPipelinesShareWhatAnAnchorNames(t *testing.T) {
+func TestPipelinesMayShareAnAnchor(t *testing.T) {
 	t.Parallel()
 	f := parse(t, someStores+`x-all: &all { store: keys, window: 3d, on_failure: &f { attempts: 2 }, key: { id: .id } }
 pipelines:

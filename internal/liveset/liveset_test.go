@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestACutKeepsWhatCounts compares with a search of all that was written.
-func TestACutKeepsWhatCounts(t *testing.T) {
+// TestACutKeepsLiveRecords compares with a search of all that was written.
+func TestACutKeepsLiveRecords(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

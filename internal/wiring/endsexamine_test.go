@@ -113,7 +113,7 @@ pipelines:
 	}
 }
 
-func TestExaminePipelineHasTheServerPlanWhatIsWritten(t *testing.T) {
+func TestExaminePipelineLetsTheServerPlanTheStatement(t *testing.T) {
 	t.Parallel()
 	address := servers.Database(t)
 	conn, err := pgx.Connect(t.Context(), address)

@@ -176,9 +176,9 @@ func TestSegmentWithoutADurableNameIsNotCountedOn(t *testing.T) {
 	}
 }
 
-// TestCloseOnAFullDiskSaysWhatIsMissing closes a store that has no space to
+// TestCloseOnAFullDiskNamesTheMissingSpace closes a store that has no space to
 // note where the log ends.
-func TestCloseOnAFullDiskSaysWhatIsMissing(t *testing.T) {
+func TestCloseOnAFullDiskNamesTheMissingSpace(t *testing.T) {
 	t.Parallel()
 	disk := faultfs.New()
 	s, err := openFault(t, disk)

@@ -235,9 +235,9 @@ func TestRotFoundOnAHitIsAnError(t *testing.T) {
 	}
 }
 
-// TestSyncMakesSafeWhatWasAnswered loses power after a call of Sync, under each
+// TestSyncMakesAnsweredKeysDurable loses power after a call of Sync, under each
 // Fsync setting.
-func TestSyncMakesSafeWhatWasAnswered(t *testing.T) {
+func TestSyncMakesAnsweredKeysDurable(t *testing.T) {
 	t.Parallel()
 	for fsync := Always; fsync <= Never; fsync++ {
 		fs := faultfs.New()

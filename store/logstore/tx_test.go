@@ -130,7 +130,7 @@ func TestClosingEndsATransaction(t *testing.T) {
 	wantAll(t, claimDone(t, s2, 1, 2, time.Hour), semel.Fresh)
 }
 
-func TestFailureBeforeARecordStopsWhatFollows(t *testing.T) {
+func TestAFailureBeforeARecordStopsLaterRecords(t *testing.T) {
 	t.Parallel()
 	fs := faultfs.New()
 	s, err := openFault(t, fs)

@@ -184,7 +184,7 @@ func TestLongListsAreShortened(t *testing.T) {
 	}
 }
 
-func TestStandbysAreJudgedByWhatAFailoverForgets(t *testing.T) {
+func TestStandbysAreJudgedByTheirReplication(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {
 		replication
@@ -256,7 +256,7 @@ func TestStandbysBesideAndInsteadOfTheNamedOnesAreFound(t *testing.T) {
 	}
 }
 
-func TestDoctorTellsWhatHoldsCleanUpBack(t *testing.T) {
+func TestDoctorReportsCleanUpThatIsBehind(t *testing.T) {
 	t.Parallel()
 	times := &examination{Store: &Store{hasher: hasher{times: &messageTime{age: 28 * time.Hour, slots: 32}}}}
 	for behind, want := range map[time.Duration]semel.Severity{-time.Minute: semel.Fine, time.Hour: semel.Fine, 3 * time.Hour: semel.Notice} {

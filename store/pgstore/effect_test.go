@@ -383,7 +383,7 @@ func TestStatementsThatWereSentAreNotCalledBack(t *testing.T) {
 	})
 }
 
-func TestTheCommitTimeoutBeginsWhenTheCallerHasGone(t *testing.T) {
+func TestTheCommitTimeoutBeginsWhenTheCallerHasLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())

@@ -430,7 +430,7 @@ func connectedDesk(t *testing.T, address string, opts *Options) *desk {
 	return &desk{g, s, s.pool}
 }
 
-func TestConnectPreparesByNameOnlyWhereItIsToldTo(t *testing.T) {
+func TestConnectPreparesByNameOnlyIfConfigured(t *testing.T) {
 	t.Parallel()
 	address := shared.Database(t)
 	deskAt(t, address, nil, nil)

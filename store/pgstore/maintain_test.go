@@ -45,7 +45,7 @@ func (b *bundle) purged() int64 {
 	return n
 }
 
-func TestPurgeDeletesWhatEndedAndWasNotTouchedForAWhile(t *testing.T) {
+func TestPurgeDeletesExpiredRecordsAfterAWhile(t *testing.T) {
 	t.Parallel()
 	for _, partitions := range []int{0, 4} {
 		address := shared.Database(t)

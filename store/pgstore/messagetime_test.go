@@ -107,7 +107,7 @@ func sizeOf(t *testing.T, s *Store, at time.Time) int64 {
 	return pages
 }
 
-func TestMessageTimeAnswersLateForWhatItMayHaveForgotten(t *testing.T) {
+func TestMessageTimeAnswersLateForKeysItMayHaveForgotten(t *testing.T) {
 	t.Parallel()
 	s, _ := timed(t)
 	now := time.Now()
@@ -175,7 +175,7 @@ func TestMessageTimeRefusesIDsWithoutTime(t *testing.T) {
 
 // A transaction that began before the floor was raised may still write a key
 // below it, with its own window.
-func TestMessageTimeKeepsWhatALongTransactionWrites(t *testing.T) {
+func TestMessageTimeKeepsKeysOfALongTransaction(t *testing.T) {
 	t.Parallel()
 	s, p := timed(t)
 	at := time.Now().Add(-7 * time.Hour)

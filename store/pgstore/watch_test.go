@@ -19,10 +19,10 @@ var ways = []string{
 	"ROLLBACK; BEGIN; SELECT 1",
 }
 
-// TestAnEffectCannotGoOnInAnotherTransaction has effects that end their
+// TestAnEffectCannotContinueInAnotherTransaction has effects that end their
 // transaction and immediately begin another. It would be committed without the
 // key, or with a key whose effect was rolled back.
-func TestAnEffectCannotGoOnInAnotherTransaction(t *testing.T) {
+func TestAnEffectCannotContinueInAnotherTransaction(t *testing.T) {
 	t.Parallel()
 	for name, migrate := range map[string]*MigrateOptions{"plain": nil, "message time": {Cleanup: CleanupMessageTime}} {
 		t.Run(name, func(t *testing.T) {

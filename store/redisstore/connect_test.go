@@ -295,7 +295,7 @@ func TestWrongPasswordIsRefusedWithoutShowingIt(t *testing.T) {
 	}
 }
 
-func TestClosedClientSaysSo(t *testing.T) {
+func TestAClosedClientReturnsErrClosed(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartRedis(t, nil)
 	client := connect(t, server.URL(), nil)

@@ -9,7 +9,7 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-func TestDoctorLooksAtAFilterAndMakesNone(t *testing.T) {
+func TestDoctorExaminesAFilterAndCreatesNone(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartRedis(t, nil)
 	client := connect(t, server.URL(), nil)

@@ -68,7 +68,7 @@ func count(t testing.TB, f *Filter, keys []semel.Key) (maybe int) {
 	return maybe
 }
 
-func TestFilterKeepsWhatWasAddedAndItsRate(t *testing.T) {
+func TestAFilterKeepsItsKeysAndItsRate(t *testing.T) {
 	t.Parallel()
 	eachForm(t, func(t *testing.T, client *Client, form FilterForm) {
 		const n, rate = 20_000, 0.02

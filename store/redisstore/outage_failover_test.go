@@ -104,10 +104,10 @@ func TestWorkGoesThroughAPlannedFailover(t *testing.T) {
 	}
 }
 
-// TestFailoverToADetachedReplicaForgetsWhatItMissed measures the cost of
+// TestFailoverToADetachedReplicaLosesUnreplicatedKeys measures the cost of
 // asynchronous replication. Exactly the keys that the replica missed have their
 // effect again. No key is wrongly called a duplicate, and none is lost.
-func TestFailoverToADetachedReplicaForgetsWhatItMissed(t *testing.T) {
+func TestFailoverToADetachedReplicaLosesUnreplicatedKeys(t *testing.T) {
 	t.Parallel()
 	s := servicestest.StartRedisSentinel(t, nil)
 	_, store := sentinelStore(t, s)

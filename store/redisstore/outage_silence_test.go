@@ -314,7 +314,7 @@ func oneWire(t *testing.T, url string, timeout time.Duration) *Client {
 	return client
 }
 
-func TestClaimOfAPausedServerIsUnknownAndThenItsOwn(t *testing.T) {
+func TestAClaimOfAPausedServerIsUnknownAndThenRecognised(t *testing.T) {
 	t.Parallel()
 	o := newOutage(t, nil)
 	done, req := o.done(), request(o.key())

@@ -342,8 +342,8 @@ func TestClaimInOneStepRecognisesItself(t *testing.T) {
 	}
 }
 
-// TestClaimWithoutOwnerIsNobodysRepetition has two callers without an owner.
-func TestClaimWithoutOwnerIsNobodysRepetition(t *testing.T) {
+// TestAClaimWithoutOwnerIsNeverARepetition has two callers without an owner.
+func TestAClaimWithoutOwnerIsNeverARepetition(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]*Options{"plain": nil, "compact": {Compact: &Compact{Window: time.Hour}}} {
 		s := newStore(t, opts)

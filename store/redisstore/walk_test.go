@@ -31,7 +31,7 @@ func (e expiring) DoMulti(ctx context.Context, multi ...rueidis.Completed) []rue
 
 // A walk reads a name with several commands, and the name may expire in
 // between.
-func TestWalkLeavesOutWhatExpiresWhileItIsRead(t *testing.T) {
+func TestWalkSkipsKeysThatExpireWhileItReads(t *testing.T) {
 	t.Parallel()
 	for _, after := range []string{"GETRANGE", "STRLEN"} {
 		s := newStore(t, nil)

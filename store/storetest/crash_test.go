@@ -46,7 +46,7 @@ func TestLoggedReferencePassesCrashes(t *testing.T) {
 	RunCrash(t, crashHarnessOf(noCrashBug))
 }
 
-func TestLoggedReferenceThatNeverSyncsPassesAsWhatItIs(t *testing.T) {
+func TestAReferenceThatNeverSyncsPassesAsNotDurable(t *testing.T) {
 	t.Parallel()
 	RunCrash(t, crashHarnessOf(syncsNever))
 }

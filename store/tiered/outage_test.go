@@ -118,7 +118,7 @@ func TestFilterThatFailsIsLeftOut(t *testing.T) {
 	})
 }
 
-func TestStopReturnsTheErrorAndAnswersWhatTheCacheKnows(t *testing.T) {
+func TestStopReturnsTheErrorAndAnswersFromTheCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, tiered.Options{})
 		b.done("a")

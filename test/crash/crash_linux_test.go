@@ -430,7 +430,7 @@ func TestInterruptedRunsDrainAndAreResumed(t *testing.T) {
 	}
 }
 
-func TestFullDiskStopsARunThatGoesOnWhenThereIsSpace(t *testing.T) {
+func TestAFullDiskStopsARunUntilThereIsSpace(t *testing.T) {
 	r := random(t)
 	b := newBench(t, r, 24<<20)
 	for _, full := range []string{"everything", "store", "outputs", "compressed outputs"} {

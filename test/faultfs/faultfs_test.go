@@ -295,7 +295,7 @@ func TestCrashStopsEverythingAtTheOperation(t *testing.T) {
 	}
 }
 
-func TestFailedSyncLosesWhatItShouldHaveWritten(t *testing.T) {
+func TestAFailedSyncLosesUnwrittenData(t *testing.T) {
 	t.Parallel()
 	f := faultfs.New()
 	file := create(t, f, "a", string(bytes.Repeat([]byte("1"), 1024)))

@@ -15,9 +15,9 @@ func acked(key, decision string, token uint64) entry {
 	return entry{Kind: settled, Key: key, Decision: decision, Result: result(key, token)}
 }
 
-// TestCheckerFindsWhatIsWrong gives the checker journals that are broken in one
+// TestCheckerFindsBrokenJournals gives the checker journals that are broken in one
 // way each.
-func TestCheckerFindsWhatIsWrong(t *testing.T) {
+func TestCheckerFindsBrokenJournals(t *testing.T) {
 	t.Parallel()
 	sound := []entry{
 		did("a", 1, 1), acked("a", "fresh", 1), acked("a", "duplicate", 1),

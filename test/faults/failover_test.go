@@ -116,11 +116,11 @@ func postgresPair(t *testing.T) *pair {
 	}
 }
 
-// TestFailoverToALaggingReplicaLosesWhatItMissed counts what asynchronous
+// TestFailoverToALaggingReplicaLosesUnreplicatedKeys counts what asynchronous
 // replication costs, and compares it with what explain says of a pipeline over that
 // store: exactly the keys that the replica missed have their effect again. None is
 // lost, and none is called a duplicate that is not.
-func TestFailoverToALaggingReplicaLosesWhatItMissed(t *testing.T) {
+func TestFailoverToALaggingReplicaLosesUnreplicatedKeys(t *testing.T) {
 	for name, start := range map[string]func(*testing.T) *pair{onRedis: redisPair, onPostgres: postgresPair} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -271,11 +271,11 @@ func (s *shop) outcome(ctx context.Context, id int64) (committed bool, err error
 	return committed, nil
 }
 
-// TestOutboxDeliversWhatWasCommittedInOrder has two relays deliver what eight writers
+// TestOutboxDeliversCommittedMessagesInOrder has two relays deliver what eight writers
 // commit, while relays are killed and stopped for longer than their lease, and PostgreSQL
 // and Kafka are restarted. The journal of the writers is compared with the topic, and with
 // the rows of a consumer that remembers keys.
-func TestOutboxDeliversWhatWasCommittedInOrder(t *testing.T) {
+func TestOutboxDeliversCommittedMessagesInOrder(t *testing.T) {
 	t.Parallel()
 	for _, m := range modes {
 		t.Run(m.name, func(t *testing.T) {

@@ -237,7 +237,7 @@ func TestFailedStartSaysWhyAndLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestStartRemovesWhatAKilledOwnerLeft(t *testing.T) {
+func TestStartRemovesFilesOfAKilledOwner(t *testing.T) {
 	dir := ownTempDir(t)
 	live := servicestest.StartRedis(t, nil)
 	orphan, foreign := filepath.Join(dir, "semel-server-orphan"), filepath.Join(dir, "other")

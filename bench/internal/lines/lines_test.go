@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-func TestGeneratedLinesAreWhatTheSummarySays(t *testing.T) {
+func TestGeneratedLinesMatchTheirSummary(t *testing.T) {
 	t.Parallel()
 	const count = 50_000
 	var b bytes.Buffer
@@ -72,7 +72,7 @@ func TestGeneratedLinesAreWhatTheSummarySays(t *testing.T) {
 	}
 }
 
-func TestGeneratedRecordsAreWhatTheSummarySays(t *testing.T) {
+func TestGeneratedRecordsMatchTheirSummary(t *testing.T) {
 	t.Parallel()
 	const count = 20_000
 	var b bytes.Buffer

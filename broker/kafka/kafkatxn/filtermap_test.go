@@ -16,7 +16,7 @@ import (
 	"github.com/semel-dev/semel/test/kafkatest"
 )
 
-func TestAFilterMapStandsBetweenDecisionAndOutput(t *testing.T) {
+func TestAFilterMapRunsAfterTheDecisionAndBeforeTheOutput(t *testing.T) {
 	t.Parallel()
 	for _, transforms := range []bool{false, true} {
 		inBubble(t, 1, func(b *bubble) {
@@ -78,7 +78,7 @@ func TestAFilterMapStandsBetweenDecisionAndOutput(t *testing.T) {
 	}
 }
 
-func TestAFilterMapStandsBeforeTheAggregate(t *testing.T) {
+func TestAFilterMapRunsBeforeTheAggregate(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.counting(time.Minute, 0, semel.Forever)

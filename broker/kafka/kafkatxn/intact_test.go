@@ -204,9 +204,9 @@ func TestDamageUnderARunningPipelineEndsIt(t *testing.T) {
 	}
 }
 
-// TestATopicThatWasReadAndIsMadeAgainIsRefused makes the input, or the topic between the stages,
+// TestARecreatedTopicWithCommittedOffsetsIsRefused makes the input, or the topic between the stages,
 // again, and the group keeps the offsets of the former one.
-func TestATopicThatWasReadAndIsMadeAgainIsRefused(t *testing.T) {
+func TestARecreatedTopicWithCommittedOffsetsIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, topic := range []string{"in", "g-repartition"} {
 		for _, runs := range []bool{false, true} {

@@ -218,9 +218,9 @@ func TestAStateOnDiskIsNeverLost(t *testing.T) {
 	}
 }
 
-// TestWindowsGoOnWithAFullDisk: short accumulators are in memory too, so the copy on disk may
+// TestWindowsContinueWithAFullDisk: short accumulators are in memory too, so the copy on disk may
 // stop.
-func TestWindowsGoOnWithAFullDisk(t *testing.T) {
+func TestWindowsContinueWithAFullDisk(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		disk := faultfs.New()

@@ -22,9 +22,9 @@ func (b *bubble) commits(group, topic string) {
 	kafkatest.Must(b.T, kadm.NewClient(b.Client).CommitAllOffsets(b.Context(), group, read))
 }
 
-// TestKeysThatAreGoneAreNotForgottenInSilence has inputs that a group has read, and
+// TestAMissingChangelogIsRefusedIfTheGroupHasRead has inputs that a group has read, and
 // no changelog of them.
-func TestKeysThatAreGoneAreNotForgottenInSilence(t *testing.T) {
+func TestAMissingChangelogIsRefusedIfTheGroupHasRead(t *testing.T) {
 	t.Parallel()
 	const byHand = "kafka-topics.sh --create --topic "
 	for name, c := range map[string]struct {

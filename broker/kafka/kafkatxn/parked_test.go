@@ -21,7 +21,7 @@ import (
 	"github.com/semel-dev/semel/test/kafkatest"
 )
 
-func TestKeyHeadersNameTheKeyOnWhateverIsMadeOfARecord(t *testing.T) {
+func TestKeyHeadersNameTheKeyOfEachOutput(t *testing.T) {
 	t.Parallel()
 	rule, err := key.ParseRule(".id")
 	kafkatest.Must(t, err)

@@ -352,7 +352,7 @@ func TestContradictingOptionsAreRefused(t *testing.T) {
 	})
 }
 
-func TestAStateDirectoryInUseNamesThePipelineAndTheWayOut(t *testing.T) {
+func TestAStateDirectoryInUseNamesThePipelineAndTheRemedy(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	first := &Transactor{opts: TransactorOptions{Name: "first", State: State{Dir: dir}, files: vfs.OS{}}}

@@ -110,9 +110,9 @@ func TestAStandbyTakesOverWhereItIs(t *testing.T) {
 	}
 }
 
-// TestAStandbyNeverSeesWhatWasAborted writes to the changelog in transactions that
+// TestAStandbyIgnoresAbortedTransactions writes to the changelog in transactions that
 // abort, before a standby takes over and while it does.
-func TestAStandbyNeverSeesWhatWasAborted(t *testing.T) {
+func TestAStandbyIgnoresAbortedTransactions(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.options()
@@ -174,9 +174,9 @@ func (b *bubble) changelogOf(dir string, from, n int) *kgo.Record {
 	return &kgo.Record{Topic: "g-keys", Value: keystate.Encode(&h, entries...)}
 }
 
-// TestAStandbyDropsWhatTheBrokersLost lets the changelog end before what a standby
+// TestAStandbyDropsRecordsThatTheBrokersLost lets the changelog end before what a standby
 // has, and go on with other records.
-func TestAStandbyDropsWhatTheBrokersLost(t *testing.T) {
+func TestAStandbyDropsRecordsThatTheBrokersLost(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.options()

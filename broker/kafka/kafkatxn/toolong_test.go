@@ -78,9 +78,9 @@ func TestATransformThatBecomesSlowKeepsTheTransactorRunning(t *testing.T) {
 	})
 }
 
-// TestATransactionThatBrokersAbortForItsTimeSaysSo has a record with an output before
+// TestATransactionThatTimesOutIsReported has a record with an output before
 // one that takes longer than a transaction may be open.
-func TestATransactionThatBrokersAbortForItsTimeSaysSo(t *testing.T) {
+func TestATransactionThatTimesOutIsReported(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.options()

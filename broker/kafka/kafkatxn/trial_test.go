@@ -176,8 +176,8 @@ func texts(list []*kgo.Record) (out []string) {
 	return out
 }
 
-// TestATrialSaysWhatBecomesOfAMessage has outcomes that depend on policies.
-func TestATrialSaysWhatBecomesOfAMessage(t *testing.T) {
+// TestATrialReturnsTheOutcomeOfAMessage has outcomes that depend on policies.
+func TestATrialReturnsTheOutcomeOfAMessage(t *testing.T) {
 	t.Parallel()
 	id, err := key.ParseRule(".id")
 	kafkatest.Must(t, err)

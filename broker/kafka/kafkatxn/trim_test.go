@@ -114,9 +114,9 @@ func TestACutThatIsRefusedHarmsNothing(t *testing.T) {
 	}
 }
 
-// TestAStandbyThatIsOvertakenByACutGoesOn cuts the changelog off while a standby
+// TestAStandbyContinuesAfterRecordsThatItNeedsAreDeleted cuts the changelog off while a standby
 // cannot read.
-func TestAStandbyThatIsOvertakenByACutGoesOn(t *testing.T) {
+func TestAStandbyContinuesAfterRecordsThatItNeedsAreDeleted(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.options()

@@ -36,7 +36,7 @@ func TestATopicThatMayNotBeSeenHidesNoOther(t *testing.T) {
 	})
 }
 
-func TestTheClientTakesWhatTheLimitsTake(t *testing.T) {
+func TestTheClientAcceptsRecordsWithinTheLimits(t *testing.T) {
 	t.Parallel()
 	for _, most := range []int{600, 16_000, 16_384, 1_048_588, 2<<20 + 100} {
 		t.Run(fmt.Sprint(most), func(t *testing.T) {

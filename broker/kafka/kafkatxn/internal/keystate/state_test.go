@@ -166,9 +166,9 @@ func TestAStateIsItsModel(t *testing.T) {
 	}
 }
 
-// TestRecordsOfTheChangelogTakeWhatFits also uses the memory of an overlay again,
+// TestChangelogRecordsAreFilledToTheirLimit also uses the memory of an overlay again,
 // and looks for every entry in it.
-func TestRecordsOfTheChangelogTakeWhatFits(t *testing.T) {
+func TestChangelogRecordsAreFilledToTheirLimit(t *testing.T) {
 	t.Parallel()
 	far := int64(1) << 33
 	many := make([]Entry, 3*MaxEntries/2)
