@@ -43,7 +43,7 @@ var (
 		"broker/kafka/kafkatxn.TransactorOptions": {11, operators},
 		"broker/kafka/kafkatxn.worker":            {8, operators},
 		"broker/kafka/kafkatxn.session":           {7, operators},
-		"internal/windows.State":                  {6, operators},
+		"internal/windows.State":                  {4, operators},
 
 		"broker/outbox.Source":               {5, "listening, leases and shards are not types yet"},
 		"broker/file.Source":                 {5, "the finding of files is not a type yet"},
@@ -65,19 +65,17 @@ var (
 		"internal/kind/kafka.Sink":           {4, "one optional interface of a kind in a file"},
 	}
 	tangled = map[string]exception{
-		"broker/kafka/kafkatxn":    {24, operators},
-		"internal/windows":         {25, operators},
-		"internal/kept":            {25, operators},
-		"broker/outbox":            {21, "listening, leases and shards are not types yet"},
-		"broker/file":              {23, "the finding of files is not a type yet"},
-		"internal/schema":          {28, program},
-		"internal/daemon":          {25, program},
-		"internal/wiring":          {25, program},
-		"internal/proxy":           {25, program},
-		"internal/kind/postgres":   {26, program},
-		"internal/cli/keyscmd":     {26, program},
-		"internal/cli/parkedcmd":   {27, program},
-		"internal/cli/pipelinecmd": {32, program},
+		"broker/kafka/kafkatxn":  {24, operators},
+		"internal/kept":          {25, operators},
+		"broker/outbox":          {21, "listening, leases and shards are not types yet"},
+		"broker/file":            {23, "the finding of files is not a type yet"},
+		"internal/schema":        {28, program},
+		"internal/daemon":        {25, program},
+		"internal/wiring":        {25, program},
+		"internal/proxy":         {25, program},
+		"internal/kind/postgres": {26, program},
+		"internal/cli/keyscmd":   {26, program},
+		"internal/cli/parkedcmd": {27, program},
 	}
 )
 

@@ -156,7 +156,7 @@ var packageMap = map[string][]string{
 	"internal/kind/filter":   {".", "pipeline", "store/redisstore", "store/tiered", "internal/config", "internal/kind/redis", "internal/schema"},
 	"internal/kind/http":     {".", "key", "pipeline", "broker/httpsrc", "internal/config", "internal/schema"},
 	"internal/kind/kafka": {
-		".", "key", "pipeline", "stream", "broker/kafka", "broker/kafka/kafkatxn", "internal/advice", "internal/changes", "internal/config", "internal/kept", "internal/localcopy", "internal/schema", "internal/windows", "vfs",
+		".", "key", "pipeline", "stream", "broker/kafka", "broker/kafka/kafkatxn", "internal/advice", "internal/config", "internal/schema", "vfs",
 		"github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/sasl/plain", "github.com/twmb/franz-go/pkg/sasl/scram",
 	},
 	"internal/kind/nats": {".", "key", "pipeline", "broker/nats", "internal/advice", "internal/config", "internal/schema", "github.com/nats-io/nats.go"},
@@ -195,17 +195,17 @@ var packageMap = map[string][]string{
 	"internal/proxy":   {".", "httpidem", "httpidem/caller", "internal/config", "github.com/prometheus/client_golang/prometheus"},
 	"internal/cli": {
 		"internal/cli/auditcmd", "internal/cli/dedupcmd", "internal/cli/keyscmd", "internal/cli/parkedcmd", "internal/cli/pipelinecmd", "internal/cli/proxycmd", "internal/cli/servercmd", "internal/cli/term", "internal/config", "internal/dedup", "internal/suggest", "internal/schema",
-		"internal/cli/auditcmd", "internal/cli/dedupcmd", "internal/cli/keyscmd", "internal/cli/parkedcmd", "internal/cli/pipelinecmd", "internal/cli/servercmd", "internal/cli/term", "internal/cli/verifycmd", "internal/config", "internal/dedup", "internal/suggest", "internal/schema",
+		"internal/cli/auditcmd", "internal/cli/dedupcmd", "internal/cli/keyscmd", "internal/cli/parkedcmd", "internal/cli/pipelinecmd", "internal/cli/servercmd", "internal/cli/term", "internal/cli/verifycmd", "internal/cli/whycmd", "internal/config", "internal/dedup", "internal/suggest", "internal/schema",
 		"github.com/spf13/cobra", "github.com/spf13/pflag",
 	},
 	"internal/cli/auditcmd": {"internal/auditlog", "internal/cli/term", "github.com/spf13/cobra"},
 	"internal/cli/dedupcmd": {".", "internal/cli/term", "internal/dedup", "internal/suggest", "internal/schema", "key", "github.com/spf13/cobra"},
 	"internal/cli/keyrecord": {
-		".", "httpidem", "internal/cli/term", "internal/config", "internal/schema", "key", "pipeline",
+		".", "httpidem", "internal/cli/term", "internal/config", "internal/schema", "key",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/keyscmd": {
-		".", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/dedup", "internal/schema", "internal/kind/embedded",
+		".", "pipeline", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/dedup", "internal/schema", "internal/kind/embedded",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/open": {
@@ -217,7 +217,7 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/pipelinecmd": {
-		".", "broker/kafka/kafkatxn", "internal/remotestore", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/explain", "internal/suggest", "internal/schema", "internal/rows", "internal/windows", "internal/wiring", "key", "pipeline", "store/memstore", "stream", "internal/kind/kafka", "internal/kind/postgres",
+		".", "broker/kafka/kafkatxn", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/explain", "internal/suggest", "internal/schema", "internal/rows", "internal/wiring", "key", "pipeline", "store/memstore", "stream", "internal/kind/kafka", "internal/kind/postgres",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/proxycmd": {
@@ -232,7 +232,11 @@ var packageMap = map[string][]string{
 		".", "internal/advice", "internal/config", "internal/suggest", "internal/schema",
 		"github.com/spf13/cobra", "github.com/spf13/pflag", "golang.org/x/term",
 	},
-	"internal/cli/verifycmd":     {"httpidem", "httpidem/idemcheck", "internal/cli/term", "internal/schema", "github.com/spf13/cobra"},
+	"internal/cli/verifycmd": {"httpidem", "httpidem/idemcheck", "internal/cli/term", "internal/schema", "github.com/spf13/cobra"},
+	"internal/cli/whycmd": {
+		".", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/remotestore", "internal/schema", "pipeline",
+		"github.com/spf13/cobra",
+	},
 	"cmd/semel":                  {"internal/cli", "internal/kind"},
 	"examples":                   {},
 	"examples/batch-files":       {".", "store/logstore"},

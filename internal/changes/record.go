@@ -160,7 +160,6 @@ type Record struct {
 	Entries []byte
 	start   int // of Entries
 	count   int
-	split   Split
 }
 
 // Split cuts an entry off the start of bytes, and reports whether there is one. The id says
@@ -177,7 +176,7 @@ func Parse(form Form, value []byte, split Split) (r Record, err error) {
 	if len(of.numbers(&r.Progress)) == 0 || len(value) < of.HeaderSize() {
 		return r, ErrRecord
 	}
-	r.Topic, r.split = ID(value[24:40]), split
+	r.Topic = ID(value[24:40])
 	if barrier {
 		r.Nonce = ID(value[8:24])
 	}
@@ -226,17 +225,3 @@ func (r *Record) Len() int { return r.count }
 // At returns where a part of Entries is in the record. A part has the capacity of Entries
 // from its start on.
 func (r *Record) At(part []byte) int { return r.start + cap(r.Entries) - cap(part) }
-
-// Only leaves the entries of some ids in the record. At is not for such a record.
-func (r *Record) Only(ids []string) {
-	all := r.Entries
-	r.Entries, r.count = nil, 0
-	for len(all) > 0 {
-		id, rest, _ := r.split(all) // Parse has checked them
-		if slices.Contains(ids, string(id)) {
-			r.Entries = append(r.Entries, all[:len(all)-len(rest)]...)
-			r.count++
-		}
-		all = rest
-	}
-}

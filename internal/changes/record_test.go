@@ -103,20 +103,3 @@ func TestEntriesAreSplitByTheirSize(t *testing.T) {
 		t.Errorf("without entries: %q", records)
 	}
 }
-
-func TestOnlyEntriesOfSomeIDsStay(t *testing.T) {
-	t.Parallel()
-	var w Writer
-	w.Begin(Kept, ID{1}, ID{2}, &Progress{}, 1000)
-	for _, e := range []string{"\x02a1", "\x02b2", "\x02a3", "\x02c4"} {
-		w.Add([]byte(e))
-	}
-	r, err := Parse(Kept, w.Records()[0], cutOne)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Only([]string{"a", "c"})
-	if string(r.Entries) != "\x02a1\x02a3\x02c4" || r.Len() != 3 {
-		t.Errorf("%d: %q", r.Len(), r.Entries)
-	}
-}

@@ -73,7 +73,7 @@ func TestALeftoverSocketIsReplaced(t *testing.T) {
 	socket := filepath.Join(dir, "keys", "SOCKET")
 	for attempt := range 2 { // the second one with the socket of the first
 		running := start(t, "parked", "run", file)
-		if got := run(t, "", "explain", "--key", "order-1", "--config", file); got.status != term.ExitDone || !strings.Contains(got.stdout, "state        done") || !strings.Contains(got.stdout, "the journal begins at the start of the process") {
+		if got := run(t, "", "why", "order-1", "--config", file); got.status != term.ExitDone || !strings.Contains(got.stdout, "state        done") || !strings.Contains(got.stdout, "the journal begins at the start of the process") {
 			t.Errorf("attempt %d: %+v", attempt, got)
 		}
 		if err := running.Process.Kill(); err != nil {
@@ -83,7 +83,7 @@ func TestALeftoverSocketIsReplaced(t *testing.T) {
 		if _, err := os.Lstat(socket); err != nil {
 			t.Errorf("the killed process left no socket: %v", err)
 		}
-		if got := run(t, "", "explain", "--key", "order-1", "--config", file); got.status != term.ExitDone || !strings.Contains(got.stdout, "state        done") || strings.Contains(got.stdout, "journal") {
+		if got := run(t, "", "why", "order-1", "--config", file); got.status != term.ExitDone || !strings.Contains(got.stdout, "state        done") || strings.Contains(got.stdout, "journal") {
 			t.Errorf("after the kill: %+v", got)
 		}
 		// The next attempt parks this message.

@@ -44,11 +44,11 @@ func TestTheRunningProcessAnswersAboutItsStore(t *testing.T) {
 		{"keys show order-1 --config " + file, []string{"state        done"}},
 		{"keys ls --state done --store " + store, []string{"\ndone "}},
 		{"keys stats --store " + store, []string{"done     1\n"}},
-		{"explain --key order-1 --config " + file, []string{
-			"state        done", "journal      dropped as a duplicate at ", filepath.Join(dir, "in.jsonl") + "/0/17, by pipeline copy\n",
-			"journal      the journal begins at the start of the process, ",
+		{"why order-1 --config " + file, []string{
+			"state        done", " UTC  process of copy: dropped as a duplicate, " + filepath.Join(dir, "in.jsonl") + " 0/17\n",
+			"  journal of store keys, scope orders: the journal begins at the start of the process, ",
 		}},
-		{"explain --key order-2 --config " + file, []string{"state        absent", "journal      no entry; the journal begins at the start of the process, "}},
+		{"why order-2 --config " + file, []string{"state        absent", "  journal of store keys, scope orders: no entry; the journal begins at the start of the process, "}},
 		{"parked ls --config " + file, []string{"key-missing"}},
 	} {
 		got := run(t, "", strings.Fields(c.args)...)
@@ -113,11 +113,11 @@ func TestTheAdminServerAnswersAboutStoresAndParkedMessages(t *testing.T) {
 		return outcome{status, stdout.String(), stderr.String()}
 	}
 	for args, want := range map[string]string{
-		"keys show order-1":     "state        done",
-		"keys ls":               "\ndone ",
-		"keys stats":            "done     1\n",
-		"explain --key order-1": "dropped as a duplicate at ",
-		"parked ls":             "key-missing",
+		"keys show order-1": "state        done",
+		"keys ls":           "\ndone ",
+		"keys stats":        "done     1\n",
+		"why order-1":       "  process of copy: dropped as a duplicate, ",
+		"parked ls":         "key-missing",
 	} {
 		if got := with("secret-4d2f", args); got.status != term.ExitDone || !strings.Contains(got.stdout, want) {
 			t.Errorf("semel %s: want %q: %+v", args, want, got)
@@ -129,7 +129,7 @@ func TestTheAdminServerAnswersAboutStoresAndParkedMessages(t *testing.T) {
 		}
 	}
 	other := writeFile(t, filepath.Join(t.TempDir(), "other.yaml"), strings.Replace(readFile(t, file), "  copy:", "  hooks:", 1))
-	for _, args := range []string{"keys show order-9", "keys ls", "explain --key order-9", "parked ls"} {
+	for _, args := range []string{"keys show order-9", "keys ls", "why order-9", "parked ls"} {
 		got := run(t, "", strings.Fields(args+" --config "+other+" --admin "+address)...)
 		got.check(t, term.ExitFailed, "the process at "+address+" runs pipeline copy, not hooks of "+other+": write --admin ADDRESS\n")
 		if got.stdout != "" {

@@ -40,7 +40,7 @@ func TestNoEnvDescribesAConfigurationWithoutItsVariables(t *testing.T) {
 	}
 	wrong := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), strings.Replace(variables, "    store: db\n", "    store: dbb\n    windwo: 1d\n", 1))
 	run(t, "", "lint", "--no-env", wrong).check(t, term.ExitUsage, "did you mean db?", "unknown field pipelines.orders.windwo: did you mean window?")
-	run(t, "", "explain", "--no-env", "--config", file, "--key", "x").check(t, term.ExitUsage, "--no-env is for explain FILE")
+	run(t, "", "why", "x", "--no-env", "--config", file).check(t, term.ExitUsage, "unknown flag --no-env", "SEMEL_TEST_DSN is not set")
 
 	withDefault := regexp.MustCompile(`\$\{env:([A-Z_]+):-[^}]*\}`)
 	for _, s := range pipelinecmd.Scenarios() {
@@ -69,7 +69,7 @@ pipelines:
 	for args, want := range map[string]string{
 		"keys show order-1 --config FILE":       "state        done\n",
 		"explain FILE":                          "p: file ",
-		"explain --config FILE --key order-2":   "--env-file " + env + " --scope default\n",
+		"why order-2 --config FILE":             "--env-file " + env + " --scope default\n",
 		"lint FILE":                             "",
 		"doctor FILE":                           "",
 		"dry-run FILE":                          "",

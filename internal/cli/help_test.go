@@ -204,7 +204,7 @@ func checkExamples(t *testing.T, path, examples string) {
 	}
 	for _, line := range lines {
 		dir, binaries := exampleDir(t)
-		if strings.Contains(line, "semel keys ") || strings.Contains(line, "semel parked done ") || strings.Contains(line, "semel doctor ") || strings.Contains(line, "--key order-41") {
+		if strings.Contains(line, "semel keys ") || strings.Contains(line, "semel parked done ") || strings.Contains(line, "semel doctor ") || strings.Contains(line, "semel why ") {
 			addStores(t, dir)
 		}
 		if strings.Contains(line, "semel parked ") {

@@ -149,10 +149,10 @@ func TestOrphanedKeysAreNamed(t *testing.T) {
 	if err := os.WriteFile(conf, []byte("stores: { keys: { embedded: { path: '"+dir+"' } } }\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got = run(t, "", "explain", "--config", conf, "--key", "order-1")
+	got = run(t, "", "why", "order-1", "--config", conf)
 	got.check(t, term.ExitDone)
 	if !strings.Contains(got.stdout, "it waits: worker-7 holds the key until ") || !strings.Contains(got.stdout, "; its process has ended, but its effect may still run") {
-		t.Errorf("explain:\n%s", got.stdout)
+		t.Errorf("why:\n%s", got.stdout)
 	}
 }
 

@@ -93,9 +93,9 @@ func TestKeysAreFoundInTheScopesOfThePipelines(t *testing.T) {
 	run(t, `{"id":"z-1"}`, "dedup", "--key", ".id", "--store", filepath.Join(filepath.Dir(file), "ledger"), "--scope", "of dedup", "-q").check(t, term.ExitDone)
 	keys("show", "z-1", "--store-name", "ledger").check(t, term.ExitFailed, "z-1 is absent in the scopes charges and refunds; it is in scope of dedup: --scope 'of dedup'\n")
 	for id, want := range map[string]string{"z-1": "scope of dedup: --scope 'of dedup'", "c-1": "scope charges: --scope charges"} {
-		got := run(t, "", "explain", "--config", file, "--key", id, "--store-name", "ledger")
+		got := run(t, "", "why", id, "--config", file, "--store-name", "ledger")
 		if got.status != term.ExitDone || !strings.Contains(got.stdout, "\nelsewhere    it is in "+want+"\n") {
-			t.Errorf("explain --key %s: %+v", id, got)
+			t.Errorf("why %s: %+v", id, got)
 		}
 	}
 
@@ -175,9 +175,9 @@ func TestKeysAreFoundByTheirDigest(t *testing.T) {
 				}
 				digests = append(digests, digest)
 			}
-			got := run(t, "", "explain", "--config", file, "--store-name", store, "--digest", digests[0])
+			got := run(t, "", "why", "--config", file, "--store-name", store, "--digest", digests[0])
 			if got.status != term.ExitDone || !strings.Contains(got.stdout, "next time    it is parked") {
-				t.Errorf("explain --digest: %+v", got)
+				t.Errorf("why --digest: %+v", got)
 			}
 			keys("resolve", "--digest", digests[0], "--as", "done", "--window", "1h", "--reason", "x").check(t, term.ExitDone, " as done, remembered for 1h\n")
 			keys("rm", "--digest", digests[1], "--reason", "x").check(t, term.ExitDone, ", which was unknown\n")
@@ -247,7 +247,7 @@ func TestAllUnknownKeysAreResolvedAfterAConfirmation(t *testing.T) {
 	}
 }
 
-// TestPrintedCommandsWorkInAShell pastes the commands that show and explain print.
+// TestPrintedCommandsWorkInAShell pastes the commands that show and why print.
 func TestPrintedCommandsWorkInAShell(t *testing.T) {
 	t.Parallel()
 	shell, err := exec.LookPath("sh")
@@ -292,9 +292,9 @@ func TestPrintedCommandsWorkInAShell(t *testing.T) {
 		}
 		show("--json-id", "--", jsonID).check(t, term.ExitFailed, "is absent")
 	}
-	explained := run(t, "", "explain", "--config", file, "--key", "r-1", "--store-name", "ledger", "--scope", "refunds")
+	explained := run(t, "", "why", "r-1", "--config", file, "--store-name", "ledger", "--scope", "refunds")
 	if want := "if the effect did not happen:\n  semel keys resolve r-1 --as absent --reason 'the effect did not happen' --config '" + strings.ReplaceAll(file, "'", `'\''`) + "' --store-name ledger --scope refunds\n"; !strings.Contains(explained.stdout, want) {
-		t.Errorf("explain lacks %q: %s", want, explained.stdout)
+		t.Errorf("why lacks %q: %s", want, explained.stdout)
 	}
 	paste(next(explained, "if the effect did not happen"))
 	show("r-1").check(t, term.ExitFailed, "r-1 is absent")

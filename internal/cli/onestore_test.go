@@ -44,8 +44,8 @@ pipelines:
 		"keys import /dev/null --config FILE --store-name keys",
 		"keys ls --config FILE --store-name keys",
 		"doctor FILE keys",
-		"explain --config FILE --key a --store-name db",
-		"explain --config FILE --key a --store-name keys",
+		"why a --config FILE --store-name db",
+		"why a --config FILE --store-name keys",
 	} {
 		if got := with(words); got.status != term.ExitDone {
 			t.Errorf("%s: %+v", words, got)
@@ -58,15 +58,15 @@ pipelines:
 		"keys ls --config FILE --store-name orther": {"orther: FILE has no such store: did you mean other?"},
 		"keys ls --config FILE":                     {"--store-name NAME is missing: FILE names db, keys, other, cache"},
 		"migrate sql --config FILE --store-name db": {"DATABASE"},
-		"lint FILE":                     all,
-		"run FILE":                      all,
-		"doctor FILE":                   all,
-		"doctor FILE orders":            all,
-		"explain FILE":                  all,
-		"explain --config FILE --key a": all,
-		"parked ls --config FILE":       all,
-		"dry-run FILE":                  all,
-		"kafka txn ls --config FILE":    all,
+		"lint FILE":                  all,
+		"run FILE":                   all,
+		"doctor FILE":                all,
+		"doctor FILE orders":         all,
+		"explain FILE":               all,
+		"why a --config FILE":        all,
+		"parked ls --config FILE":    all,
+		"dry-run FILE":               all,
+		"kafka txn ls --config FILE": all,
 	} {
 		got := run(t, "", strings.Fields(strings.ReplaceAll(words, "FILE", file))...)
 		lines := strings.Split(strings.TrimSpace(got.stderr), "\n")

@@ -26,7 +26,7 @@ func wantOrigin(t *testing.T, file, id, place string) {
 	if place != "" {
 		origin = fmt.Sprintf("origin       %s by %s:%d\n", place, host, os.Getpid())
 	}
-	got := run(t, "", "explain", "--config", file, "--key", id)
+	got := run(t, "", "why", id, "--config", file)
 	got.check(t, term.ExitDone)
 	for _, want := range []string{"state        done\nfirst seen   ", origin, "next time    it is a duplicate: it is acknowledged without effect", "to process its message again:\n  semel keys rm " + id} {
 		if !strings.Contains(got.stdout, want) {

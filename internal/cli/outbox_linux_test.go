@@ -93,7 +93,7 @@ func TestOutboxIsExplainedAndExamined(t *testing.T) {
 	if got := run(t, "", "doctor", file); got.status != term.ExitDone || !strings.Contains(got.stdout, "0 live relays, and 0 shards without a relay whose rows wait") {
 		t.Errorf("%+v", got)
 	}
-	if got := run(t, "", "explain", "--key", "x", "--config", file); !strings.Contains(got.stdout, "events keeps no keys") {
+	if got := run(t, "", "why", "x", "--config", file); !strings.Contains(got.stdout, "events keeps no keys") {
 		t.Errorf("%+v", got)
 	}
 	for _, c := range []struct{ more, want string }{

@@ -35,7 +35,7 @@ type routedSink struct {
 	read func(target string) []string
 	// examined is what doctor says about a target that is missing.
 	examined string
-	// traced is what trace says of the first message of a target, with %[1]s for the target.
+	// traced is the text of why about the first message of a target, with %[1]s for the target.
 	traced string
 }
 
@@ -247,8 +247,8 @@ pipelines:
 	}
 	traced := func(id, want string) {
 		t.Helper()
-		if got := run(t, "", "trace", "--config", file, "--key", id); got.status != term.ExitDone || !strings.Contains(got.stdout, want) {
-			t.Errorf("trace of %s lacks %q: %+v", id, want, got)
+		if got := run(t, "", "why", id, "--config", file); got.status != term.ExitDone || !strings.Contains(got.stdout, want) {
+			t.Errorf("why of %s lacks %q: %+v", id, want, got)
 		}
 	}
 	traced(id, "written to the outbox; it waits, and no relay owns its shard, to be sent to ")

@@ -93,10 +93,10 @@ func TestARowAndItsEventAreOneTransaction(t *testing.T) {
 	}
 	text := strings.ReplaceAll(readFile(t, file), "  relay:\n    source: { outbox: { store: db } }", "  relay:\n    source: { file: { paths: [none] } }\n    store: db")
 	alone := writeFile(t, filepath.Join(dir, "alone.yaml"), text) // the relay has a file of its own
-	if got := run(t, "", "trace", "--config", alone, "--key", "a"); strings.Count(got.stdout, "written to the outbox; it waits, and no relay owns its shard\n") != 1 || !strings.Contains(got.stdout, "outbox of db: rows that wait; this file has no pipeline that reads it") {
+	if got := run(t, "", "why", "a", "--config", alone); strings.Count(got.stdout, "written to the outbox; it waits, and no relay owns its shard\n") != 1 || !strings.Contains(got.stdout, "outbox of db: rows that wait; this file has no pipeline that reads it") {
 		t.Errorf("%+v", got)
 	}
-	if got := run(t, "", "trace", "--config", file, "--key", "a"); strings.Count(got.stdout, "outbox of db, row") != 1 {
+	if got := run(t, "", "why", "a", "--config", file); strings.Count(got.stdout, "outbox of db, row") != 1 {
 		t.Errorf("the event is not found by the key of the message: %+v", got)
 	}
 }

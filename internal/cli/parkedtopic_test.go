@@ -160,7 +160,7 @@ func testParkedInATopic(k *kafkaTopics) {
 	if got := parked("show", huge[0]); got.status != term.ExitDone || !strings.Contains(got.stdout, "key          huge\nscope        orders\nreason       permanent\n") || !strings.Contains(got.stdout, "body         4.9 KiB\nxxxx") {
 		t.Errorf("%+v", got)
 	}
-	if got := run(t, "", "explain", "--config", file, "--key", "huge"); got.status != term.ExitDone || strings.Count(got.stdout, "parked       orders-parked/") != 2 {
+	if got := run(t, "", "why", "huge", "--config", file); got.status != term.ExitDone || strings.Count(got.stdout, "parked       orders-parked/") != 2 {
 		t.Errorf("%+v", got)
 	}
 	parked("done", huge[0], "--reason", "x").check(t, term.ExitFailed, "the keys of orders are in Kafka, where only an output makes a key done: semel parked skip removes the messages")

@@ -377,10 +377,10 @@ func testOrderService(t *testing.T, brokers string) {
 	if got := s.query("SELECT id FROM orders"); !slices.Equal(got, want) {
 		t.Errorf("orders %q", got)
 	}
-	trace := s.semel("trace", "--config", s.file, "--caller", "alice", "--key", "k3").stdout
+	why := s.semel("why", "k3", "--config", s.file, "--caller", "alice").stdout
 	for _, place := range []string{"store db: first seen", "published by relay", "store db, pipeline shipping: first seen at requests", "store db, pipeline notify: first seen at requests"} {
-		if !strings.Contains(trace, place) {
-			t.Errorf("the trace lacks %q:\n%s", place, trace)
+		if !strings.Contains(why, place) {
+			t.Errorf("why lacks %q:\n%s", place, why)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/semel-dev/semel/internal/cli/servercmd"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/cli/verifycmd"
+	"github.com/semel-dev/semel/internal/cli/whycmd"
 )
 
 // thisBuild is the part of the help that says what this build has; here that is everything.
@@ -43,7 +44,7 @@ func verbs(a *term.App) []term.VerbGroup {
 		{Title: "Keys and messages", Verbs: []*cobra.Command{
 			withEnvFile(a, keyscmd.New(a)),
 			withEnvFile(a, parkedcmd.New(a)),
-			withEnvFile(a, pipelinecmd.NewTrace(a)),
+			withEnvFile(a, whycmd.New(a)),
 			auditcmd.New(a),
 		}},
 		{Title: "Servers", Verbs: []*cobra.Command{

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,7 +13,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/daemon"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
@@ -81,23 +79,6 @@ func (w *windowsOnKafka) settled(r *running) (now daemon.PipelineStatus) {
 		}
 		if time.Now().After(late) {
 			w.Fatalf("%d messages were sent: %+v", w.sent, got)
-		}
-	}
-}
-
-// explain waits until the facts about the windows that have a time are these. Brokers
-// show a transaction to readers a little after its commit.
-func (w *windowsOnKafka) explain(key string, second int, facts ...string) {
-	w.Helper()
-	for late := time.Now().Add(time.Minute); ; <-time.After(20 * time.Millisecond) {
-		got := run(w.T, "", "explain", w.file, "--key", key, "--window", w.at(second))
-		got.check(w.T, term.ExitDone)
-		lacks := slices.DeleteFunc(slices.Clone(facts), func(fact string) bool { return strings.Contains(got.stdout, fact) })
-		if len(lacks) == 0 {
-			return
-		}
-		if time.Now().After(late) {
-			w.Fatalf("%s at %d: lacks %q:\n%s", key, second, lacks, got.stdout)
 		}
 	}
 }
@@ -178,108 +159,4 @@ func TestTheOutcomesOfMessagesBalance(t *testing.T) {
 			r.line("msg=ended", c.log)
 		})
 	}
-}
-
-func TestExplainShowsAWindow(t *testing.T) {
-	t.Parallel()
-	w := newWindows(t, `
-    key: { id: .id }
-    aggregate: { by: .g, over: { tumbling: 1m }, grace: 30s, idle: 1d, values: { n: count } }
-`)
-	w.explain("a", 5, "not seen     p has never run: topic "+w.topic+"-state")
-	r := startRun(t, w.file)
-	w.send("1", "a", 1)
-	w.send("2", "a", 62)
-	w.send("2", "a", 63)
-	w.settled(r)
-	values := func(minute, n int) string {
-		return fmt.Sprintf(`{"key":"a","start":"%s","end":"%s","values":{"n":%d}}`+"\n", w.at(60*minute), w.at(60*minute+60), n)
-	}
-	w.explain("a", 5,
-		"pipeline     p\nkey          a\nwindow       "+w.at(0)+" to "+w.at(60)+"\n",
-		"state        open in "+w.topic+"/0, where windows are closed up to "+w.at(33)+"\n",
-		"so far       "+values(0, 1), "next message it counts, unless its key (.id) is known\n",
-		"closes       when its partition has a message of "+w.at(90)+" or later (grace 30s), or without new messages at "+w.at(95+86400)+" (idle 1d)\n")
-	w.explain("a", 60, "so far       "+values(1, 1)) // the second one is a duplicate
-	w.explain("b", 5, "key          b\n", "state        open in ", "next message it counts")
-	w.send("3", "c", 90)
-	w.settled(r)
-	w.explain("a", 59, "state        final in ", "closed up to "+w.at(60), "next message it is late, and parked\n", "result       "+w.topic+"-out 0/0, result: "+values(0, 1))
-	w.explain("b", 59, "state        final in ", "next message it is late, and parked\n")
-	got := run(t, "", "explain", "--config", w.file, "--key", "a", "--window", w.at(59), "--json")
-	var answer struct {
-		Partitions []struct{ State, Watermark, Next string }
-		Results    []struct {
-			Final bool
-			Body  string
-		}
-	}
-	if err := json.Unmarshal([]byte(got.stdout), &answer); err != nil || len(answer.Partitions) != 1 || answer.Partitions[0].State != "final" || answer.Partitions[0].Watermark != w.at(60) || len(answer.Results) != 1 || !answer.Results[0].Final {
-		t.Errorf("%v: %s", err, got.stdout)
-	}
-	changed := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), strings.Replace(readFile(t, w.file), "tumbling: 1m", "tumbling: 2m", 1))
-	run(t, "", "explain", changed, "--key", "a", "--window", w.at(1)).check(t, term.ExitFailed, "read the windows of p: kafka: "+w.topic+"-state/0 at ", "it was written with other settings than those of the configuration")
-}
-
-func TestExplainShowsOverlappingWindows(t *testing.T) {
-	t.Parallel()
-	w := newWindows(t, `
-    key: { id: .id }
-    aggregate: { by: .g, over: { hopping: 2m, every: 1m }, correct: 1m, late: drop, idle: forever, values: { n: count } }
-`)
-	r := startRun(t, w.file)
-	w.send("1", "a", 1)
-	w.send("2", "a", 70)
-	w.settled(r)
-	w.send("3", "a", 2) // corrects the first window
-	w.settled(r)
-	w.explain("a", 5,
-		"window       "+w.at(-60)+" to "+w.at(60)+"\nstate        corrected in ", `"values":{"n":2}}`+"\nnext message it counts, unless its key (.id) is known, and the result is written again\n",
-		"late         when its partition has a message of "+w.at(120)+" or later\n",
-		"/0, result (revision 0): ", ", result (revision 1): ",
-		"window       "+w.at(0)+" to "+w.at(120)+"\nstate        open in ", `"values":{"n":3}}`)
-	w.send("4", "b", 130)
-	w.settled(r)
-	w.explain("a", 5, "state        final in ", "next message it does not count in this window; if all windows of its time are closed, it is late, and dropped\n", "state        corrected in ")
-}
-
-func TestExplainShowsASession(t *testing.T) {
-	t.Parallel()
-	w := newWindows(t, `
-    key: { id: .id }
-    aggregate: { by: .g, over: { session: 10s, max: 1m }, idle: forever, values: { n: count } }
-`)
-	r := startRun(t, w.file)
-	w.send("1", "a", 1)
-	w.send("2", "a", 9)
-	w.settled(r)
-	w.explain("a", 19, "window       "+w.at(1)+" to "+w.at(9)+"\nstate        open in ", `"values":{"n":2}}`)
-	w.explain("a", 30, "window       "+w.at(30)+" to "+w.at(30)+"\nstate        open in ")
-	w.send("3", "b", 100)
-	w.settled(r)
-	w.explain("a", 5, "window       "+w.at(1)+" to "+w.at(9)+"\nstate        final in ", "result       "+w.topic+"-out 0/0, result: {")
-}
-
-func TestExplainShowsAHeldMessage(t *testing.T) {
-	t.Parallel()
-	w := newWindows(t, `
-    key: { id: .id, keep: { last: { tumbling: 1m }, late: drop, idle: forever } }
-`)
-	r := startRun(t, w.file)
-	w.send("1", "a", 1)
-	w.send("1", "a", 2)
-	w.settled(r)
-	w.explain("1", 5, "window       "+w.at(0)+" to "+w.at(60)+"\nstate        open in ", "held         "+w.topic+" 0/1\n",
-		"next message it is held, and the last message of the window takes effect; the others are superseded\n", "closes       when its partition has a message of "+w.at(60)+" or later\n")
-	w.send("2", "a", 61)
-	w.settled(r)
-	w.explain("1", 5, "state        final in ", "next message it is late, and dropped\n")
-}
-
-func TestExplainRefusesWindowsThatCannotBe(t *testing.T) {
-	t.Parallel()
-	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), kafkaExample)
-	run(t, "", "explain", file, "--key", "a", "--window", "yesterday", "--scope", "s").check(t, term.ExitUsage,
-		`--window "yesterday": expected a time as in RFC 3339`, "--window and --scope exclude each other", "no pipeline has windows")
-	run(t, "", "explain", file, "--window", "2026-01-31T12:00:00Z").check(t, term.ExitUsage, "the ID of the key is missing")
 }

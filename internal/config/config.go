@@ -145,6 +145,18 @@ func (f *File) Lacks(pipeline, field string) (schema.Problem, bool) {
 	return problem, lacks
 }
 
+// LacksAny reports whether this machine lacks the value of a field of a pipeline, or of a
+// store.
+func (f *File) LacksAny(pipeline string) bool {
+	of := schema.Within("pipelines", pipeline) + "."
+	for path := range f.lacks {
+		if strings.HasPrefix(path, of) || strings.HasPrefix(path, "stores.") {
+			return true
+		}
+	}
+	return false
+}
+
 // standsOn returns the names of a store, of its layers and of the stores whose
 // servers they use.
 func (f *File) standsOn(name string) map[string]bool {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -80,6 +81,19 @@ type Key struct {
 	Unstable bool
 	// Keep says which message of a key takes effect. It is nil for the first one.
 	Keep *stream.Keep
+}
+
+// IDWithout returns the id of a message in which the rule found none because of err: that of
+// the content, with on_missing: hash. It returns nil if such a message has no id.
+func (k *Key) IDWithout(err error, body []byte) []byte {
+	lacks := errors.Is(err, key.ErrMissing) || errors.Is(err, key.ErrSyntax) || errors.Is(err, key.ErrNotScalar)
+	if !lacks || k.OnMissing != "hash" {
+		return nil
+	}
+	if id, err := key.AppendContent(nil, body); err == nil {
+		return id
+	}
+	return key.AppendBytes(nil, body)
 }
 
 // OfBody reports whether the rule, or a rule inside it, is the whole body as bytes. No

@@ -10,14 +10,14 @@ import (
 )
 
 // Traced is a source or sink whose server keeps messages that can be searched without
-// taking them. `semel trace` calls it.
+// taking them, or which has the keys of its pipeline. `semel why` calls it.
 type Traced interface {
-	// Trace reports the messages of a key to t, and where it looked. It changes nothing.
+	// Trace reports the messages and the records of a key to t, and where it looked. It changes nothing.
 	// It blocks until it has looked, or ctx ends.
 	Trace(ctx context.Context, p *Pipeline, t *Tracing) error
 }
 
-// Addressed is a sink that knows where it writes a message without its server. `semel trace`
+// Addressed is a sink that knows where it writes a message without its server. `semel why`
 // asks it about the rows of an outbox.
 type Addressed interface {
 	// Address describes where a message is written, as in "exchange orders, routing key
@@ -28,20 +28,23 @@ type Addressed interface {
 // Tracing is a search for the messages of a key.
 type Tracing struct {
 	File *File
-	// IDs are what the key's id may be.
-	IDs []string
+	// Keys are what the key may be, in the scope of the pipeline.
+	Keys []semel.Key
 	// Since limits how far back topics are read. Most limits the newest messages that
 	// are read of each partition.
 	Since time.Time
 	Most  int64
 	// Found is called for each message.
 	Found func(Sighting)
-	// Looked is called for each place, with what was read there, as in "topic orders,
+	// Known is called once with the records of the keys, or with none, by a source that has
+	// the keys of its pipeline.
+	Known func(records []semel.Record)
+	// Looked is called for each place, with the amount that was read, as in "topic orders,
 	// 1200 messages since yesterday".
 	Looked func(text string)
 }
 
-// Unsearched notes a source or sink into which nobody can look. name is that of its About.
+// Unsearched notes a source or sink that cannot be searched. name is that of its About.
 func (t *Tracing) Unsearched(end, pipeline, name string) {
 	t.Looked(end + " of " + pipeline + " (" + name + "): it cannot be searched")
 }
@@ -56,12 +59,25 @@ type Sighting struct {
 // Has reports whether a message has the key: by the header of an output, or by the rule of
 // the pipeline.
 func (t *Tracing) Has(p *Pipeline, m *semel.Message) bool {
-	if id, ok := header.KeyOf(m); ok && slices.Contains(t.IDs, id) {
+	if id, ok := header.KeyOf(m); ok && t.names(id) {
 		return true
 	}
 	if p.Key.Rule == nil {
 		return false
 	}
 	k, err := p.Key.Rule.Key("", m)
-	return err == nil && slices.Contains(t.IDs, k.ID)
+	return err == nil && t.names(k.ID)
+}
+
+// IDs returns the ids that the key may have.
+func (t *Tracing) IDs() []string {
+	var ids []string
+	for _, k := range t.Keys {
+		ids = append(ids, k.ID)
+	}
+	return ids
+}
+
+func (t *Tracing) names(id string) bool {
+	return slices.ContainsFunc(t.Keys, func(k semel.Key) bool { return k.ID == id })
 }

@@ -95,9 +95,11 @@ func checkDays(t *testing.T, agg *stream.Aggregate, zone *time.Location, from st
 		} else {
 			want[key+date]++
 		}
-		windows, err := s.At(key, when.UnixMilli())
-		if err != nil || len(windows) != 1 || windows[0].Start.In(zone).Format(time.DateOnly) != date || windows[0].Start.After(when) || !windows[0].End.After(when) {
-			t.Fatalf("%s has the windows %+v (%v)", when.In(zone), windows, err)
+		var p pane
+		p.start, p.first = s.rule.sliceOf(when.UnixMilli())
+		ends := slices.Collect(s.rule.ends(&p, p.start, never))
+		if start := timeOf(p.start); len(ends) != 1 || start.In(zone).Format(time.DateOnly) != date || start.After(when) || !timeOf(ends[0]).After(when) {
+			t.Fatalf("%s has the window from %s to %v", when.In(zone), start, ends)
 		}
 		if random.IntN(4) == 0 {
 			commit()

@@ -159,10 +159,6 @@ func TestAFailedReadIsReturned(t *testing.T) {
 			_, err := s.Changes(changes.ID{1}, changes.ID{2}, 1<<20)
 			return err
 		},
-		"At": func(s *onDiskState) error {
-			_, err := s.At("a", 5000)
-			return err
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

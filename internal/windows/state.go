@@ -80,43 +80,6 @@ type State struct {
 	spots []spot
 }
 
-type group struct {
-	key    string
-	panes  []pane // by start, and by first
-	due    int64  // a time in due, at or before the end of the next window to emit; or never
-	txn    uint64 // the last transaction that changed it
-	hash   uint32 // of its key, if it is found by it and its number; or 0
-	number uint32
-	own    [1]pane
-}
-
-// newGroup returns a group without panes, which has memory for one.
-func newGroup(key string) *group {
-	g := &group{}
-	g.init(key)
-	return g
-}
-
-func (g *group) init(key string) {
-	g.key, g.due = key, never
-	g.panes = g.own[:0]
-}
-
-// pane is the accumulator of messages that belong to the same windows.
-type pane struct {
-	// start is the start of the slice or session.
-	start int64
-	// first is the end of the first window that the pane is part of.
-	first int64
-	// late counts the messages that came when the result of a window was written. Sessions
-	// take no such messages; there it tells apart those that start at the same time, of
-	// which all but one are closed.
-	late uint64
-	acc  []byte // or its place on disk: see stored
-	txn  uint64 // the transaction that made acc
-	at   int64  // where the changelog has it; not if the open transaction made acc
-}
-
 // moved is a group whose panes from an offset are written again.
 type moved struct {
 	group *group
@@ -132,14 +95,6 @@ type image struct {
 type windowID struct {
 	group *group
 	end   int64
-}
-
-// progress is how far a partition has come.
-type progress struct{ changes.Progress }
-
-// done reports whether the result of a window and group key is emitted.
-func (p *progress) done(end int64, key string) bool {
-	return end <= p.Emitted || end < p.Partly || end == p.Partly && key <= p.Cursor
 }
 
 // New returns a state without windows. The aggregate is valid and has its defaults.

@@ -2,6 +2,7 @@ package keyrecord
 
 import (
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/semel-dev/semel"
@@ -17,30 +18,9 @@ type Command struct{ Case, Line string }
 func Commands(r *semel.Record, store []string) []Command {
 	var list []Command
 	add := func(when, verb string, flags ...string) {
-		line := []string{"semel", "keys", verb}
-		text, ok := FormatJSONID(r.Key.ID)
-		ok = ok && !strings.Contains(r.Key.Scope, "\x00") // no command line has such a byte
-		last := r.Key.ID
-		switch {
-		case !ok && r.Digest == semel.Digest{}:
-			return
-		case !ok:
-			line = append(line, "--digest", r.Digest.String())
-			last = ""
-		case DisplayID(last) != last:
-			line, last = append(line, "--json-id"), string(text)
+		if line, ok := LineOf(r, "keys "+verb, slices.Concat(flags, store)...); ok {
+			list = append(list, Command{when, line})
 		}
-		if ok && last[0] != '-' {
-			line, last = append(line, last), ""
-		}
-		line = append(append(line, flags...), store...)
-		if ok {
-			line = append(line, "--scope", r.Key.Scope)
-		}
-		if last != "" {
-			line = append(line, "--", last) // otherwise it would be a flag
-		}
-		list = append(list, Command{when, term.ShellLine(line...)})
 	}
 	switch r.State {
 	case semel.Unknown:
@@ -50,6 +30,35 @@ func Commands(r *semel.Record, store []string) []Command {
 		add("to process its message again", "rm", "--reason", "process it again")
 	}
 	return list
+}
+
+// LineOf returns the line of a command about the key of a record, with flags. It returns
+// false if no line can name the key.
+func LineOf(r *semel.Record, verb string, flags ...string) (string, bool) {
+	line := append([]string{"semel"}, strings.Fields(verb)...)
+	text, ok := FormatJSONID(r.Key.ID)
+	ok = ok && !strings.Contains(r.Key.Scope, "\x00") // no command line has such a byte
+	last := r.Key.ID
+	switch {
+	case !ok && r.Digest == semel.Digest{}:
+		return "", false
+	case !ok:
+		line = append(line, "--digest", r.Digest.String())
+		last = ""
+	case DisplayID(last) != last:
+		line, last = append(line, "--json-id"), string(text)
+	}
+	if ok && last[0] != '-' {
+		line, last = append(line, last), ""
+	}
+	line = append(line, flags...)
+	if ok {
+		line = append(line, "--scope", r.Key.Scope)
+	}
+	if last != "" {
+		line = append(line, "--", last) // otherwise it would be a flag
+	}
+	return term.ShellLine(line...), true
 }
 
 // WriteCommands prints commands for people, each below its case.

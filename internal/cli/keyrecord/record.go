@@ -12,7 +12,6 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/cli/term"
-	"github.com/semel-dev/semel/pipeline"
 )
 
 // Line is a record in JSON. Members that are unknown or do not apply are
@@ -68,34 +67,6 @@ func NewLine(r *semel.Record) Line {
 		}
 	}
 	return line
-}
-
-// ParkedLine is a parked message with the key.
-type ParkedLine struct {
-	ID       string `json:"id"`
-	Reason   string `json:"reason"`
-	Error    string `json:"error,omitempty"`
-	Attempts int    `json:"attempts,omitempty"`
-	At       string `json:"at"`
-	Queued   bool   `json:"queued,omitempty"`
-}
-
-// NewParkedLine returns the line of a parked message. failure is its error as it is
-// shown.
-func NewParkedLine(m *pipeline.Parked, failure string) ParkedLine {
-	return ParkedLine{m.ID, string(m.Reason), failure, m.Attempts, term.JSONTime(m.At), m.Queued}
-}
-
-// Why says why the message is parked, and whether it is redriven.
-func (l *ParkedLine) Why() string {
-	said := l.Reason
-	if l.Error != "" {
-		said += ": " + term.JoinLines(l.Error)
-	}
-	if l.Queued {
-		said += " (to be redriven)"
-	}
-	return said
 }
 
 // ResultName returns the name of a result kind, or "" for no result.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/pipeline"
 )
 
 // target is the key that a verb names: the ids that it may mean, or a digest.
@@ -104,6 +106,43 @@ func (k *keysFlags) find(ctx context.Context, store semel.Store, t *target) (fou
 	}
 	scopes := keyrecord.ScopesOf(elsewhere)
 	return nil, fmt.Errorf("%s is absent in %s; it is in %s: %s", name, keyrecord.InScopes(t.scopes), keyrecord.InScopes(scopes), keyrecord.ChooseScope(scopes)), nil
+}
+
+// askWhy returns the command that says everything about a key, if a pipeline of the store
+// has a parked message with one of the keys. It is a hint: a place of parked messages that
+// cannot be read counts as empty.
+func (k *keysFlags) askWhy(ctx context.Context, keys []semel.Key) []keyrecord.Command {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	for _, p := range k.Conf.PipelinesOn(k.Found.Name) {
+		if k.Admin == "" && (k.Conf.LacksAny(p.Name) || p.Parked.Store.Name != "" && !k.Conf.Needs(p.Parked.Store.Name)) {
+			continue
+		}
+		letters, ok, err := open.Parked(ctx, k.Admin, k.Conf, p)
+		if err != nil || !ok {
+			continue
+		}
+		var key *semel.Key
+		_ = letters.List(ctx, p.Name, func(m *pipeline.Parked) bool {
+			if slices.Contains(keys, m.Key) {
+				known := m.Key
+				key = &known
+			}
+			return key == nil
+		})
+		_ = letters.Close() // it was only read
+		if key == nil {
+			continue
+		}
+		flags := []string{"--config", k.File, "--pipeline", p.Name}
+		if k.EnvFile != "" {
+			flags = append(flags, "--env-file", k.EnvFile)
+		}
+		if line, ok := keyrecord.LineOf(&semel.Record{Key: *key}, "why", flags...); ok {
+			return []keyrecord.Command{{Case: "a message with this key is parked; to see all about it", Line: line}}
+		}
+	}
+	return nil
 }
 
 // one returns the only record of a list, or says how to choose one.

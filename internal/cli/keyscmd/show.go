@@ -215,11 +215,14 @@ func (k *keysFlags) show(ctx context.Context, store semel.Store, t *target) erro
 		return err
 	}
 	if absent != nil {
-		if k.JSON {
-			record := semel.Record{Digest: t.digest}
-			if !t.byDigest {
-				record.Key = t.keys(t.scopes)[0]
+		record := semel.Record{Digest: t.digest}
+		if !t.byDigest {
+			record.Key = t.keys(t.scopes)[0]
+			if list := k.askWhy(ctx, t.keys(t.scopes)); len(list) > 0 {
+				absent = fmt.Errorf("%w: a message with this key is parked: %s", absent, list[0].Line)
 			}
+		}
+		if k.JSON {
 			if err := k.PrintJSON(keyrecord.NewLine(&record)); err != nil {
 				return err
 			}
@@ -234,7 +237,7 @@ func (k *keysFlags) show(ctx context.Context, store semel.Store, t *target) erro
 				fmt.Fprintln(k.Stdout)
 			}
 			err = errors.Join(keyrecord.Write(k.Stdout, &found[i]),
-				keyrecord.WriteCommands(k.Stdout, keyrecord.Commands(&found[i], k.Flags())))
+				keyrecord.WriteCommands(k.Stdout, append(keyrecord.Commands(&found[i], k.Flags()), k.askWhy(ctx, []semel.Key{found[i].Key})...)))
 		}
 		if err != nil {
 			return err

@@ -21,8 +21,13 @@ import (
 
 // Line is a parked message in JSON.
 type Line struct {
-	Pipeline string `json:"pipeline"`
-	keyrecord.ParkedLine
+	Pipeline    string          `json:"pipeline"`
+	ID          string          `json:"id"`
+	Reason      string          `json:"reason"`
+	Error       string          `json:"error,omitempty"`
+	Attempts    int             `json:"attempts,omitempty"`
+	At          string          `json:"at"`
+	Queued      bool            `json:"queued,omitempty"`
 	Redrives    int             `json:"redrives,omitempty"`
 	Scope       *string         `json:"scope,omitempty"`
 	ScopeBase64 []byte          `json:"scope_base64,omitempty"`
@@ -64,7 +69,7 @@ func (f *parkedFlags) line(m *pipeline.Parked, whole bool) Line {
 	o := &m.Message.Origin
 	line := Line{
 		Pipeline: m.Pipeline, Redrives: m.Redrives, Source: o.Source, Partition: o.Partition, Offset: o.Offset, Bytes: len(m.Message.Body),
-		ParkedLine: keyrecord.NewParkedLine(m, f.failure(m.Error)),
+		ID: m.ID, Reason: string(m.Reason), Error: f.failure(m.Error), Attempts: m.Attempts, At: term.JSONTime(m.At), Queued: m.Queued,
 	}
 	if !isMissing(m) {
 		line.Scope, line.ScopeBase64 = keyrecord.JSONText(m.Key.Scope)

@@ -94,15 +94,6 @@ The exit status is 3 if a case fails.`,
 	}
 }
 
-// refuseKeep refuses pipelines in which another message than the first takes effect.
-func refuseKeep(pipelines []*config.Pipeline, why string, wrong *term.Problems) {
-	for _, p := range pipelines {
-		if p.Key.Keep != nil {
-			wrong.Addf("pipeline %s has key.keep, and this verb does not decide by it: %s", p.Name, why)
-		}
-	}
-}
-
 // testCase is a line of the file with cases.
 type testCase struct {
 	Pipeline  string            `json:"pipeline"`
@@ -521,4 +512,56 @@ func orNone(text json.RawMessage) string {
 		return "none"
 	}
 	return string(text)
+}
+
+// attachTables gives the tables of the pipeline the rows of the cases.
+func (b *caseBench) attachTables() {
+	b.tables = map[string]*rows.State{}
+	for _, t := range b.spec.Tables {
+		state := rows.New(t.History)
+		b.tables[t.Name] = state
+		t.Attach(func(key []byte, m *semel.Message) ([]byte, error) {
+			row, found := state.Find(placeOf(t, m.Origin.Partition), key, m.Time.UnixMilli(), b.now.UnixMilli())
+			if found == rows.Unknown {
+				return nil, fmt.Errorf("former rows are kept for %v (history): %w", t.History, semel.ErrLate)
+			}
+			return row, nil
+		})
+	}
+}
+
+// row sets or deletes the row of a case.
+func (b *caseBench) row(c *testCase) {
+	at := c.Time.Time
+	if at.IsZero() {
+		at = b.now
+	}
+	i := slices.IndexFunc(b.spec.Tables, func(t *stream.Table) bool { return t.Name == c.Table })
+	change := rows.Change{Key: []byte(c.RecordKey), At: at.UnixMilli()}
+	if len(c.Body) > 0 {
+		change.Row = b.messageOf(c).Body
+	}
+	b.tables[c.Table].Apply(placeOf(b.spec.Tables[i], c.Partition), []rows.Change{change})
+}
+
+// checkTable checks a case that is a row.
+func (c *testCase) checkTable() error {
+	if c.Table == "" {
+		return nil
+	}
+	var names []string
+	for _, t := range c.spec.Tables {
+		names = append(names, t.Name)
+	}
+	switch {
+	case len(names) == 0:
+		return fmt.Errorf("table %q: pipeline %s has no tables", c.Table, c.spec.Name)
+	case !slices.Contains(names, c.Table):
+		return fmt.Errorf("table %q: name one of %s", c.Table, strings.Join(names, ", "))
+	case c.RecordKey == "":
+		return errors.New("record_key is missing: it is the key of the row")
+	case c.Decision != "" || len(c.Key) > 0 || len(c.Output) > 0:
+		return errors.New("a row has no key, decision or output: write only table, record_key, body, partition, time, after and name")
+	}
+	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/maphash"
 	"time"
@@ -72,12 +71,8 @@ func (j *decider) add(ctx context.Context, m *semel.Message) {
 	id, err := j.reader.AppendID(nil, m)
 	if err != nil {
 		j.note(dryMissing, drySample{placed: at, Error: term.PlainText(err.Error())})
-		lacks := errors.Is(err, key.ErrMissing) || errors.Is(err, key.ErrSyntax) || errors.Is(err, key.ErrNotScalar)
-		if !lacks || j.spec.Key.OnMissing != "hash" {
+		if id = j.spec.Key.IDWithout(err, m.Body); id == nil {
 			return
-		}
-		if id, err = key.AppendContent(nil, m.Body); err != nil {
-			id = key.AppendBytes(nil, m.Body)
 		}
 	}
 	d := dryMessage{at: at, key: semel.Key{Scope: j.spec.Key.Scope, ID: string(id)}}

@@ -15,54 +15,34 @@ import (
 
 // NewExplain returns the verb explain.
 func NewExplain(a *term.App) *cobra.Command {
-	q := &keyQuestion{App: a}
 	var format string
 	cmd := &cobra.Command{
-		Use:   "explain FILE [NAME] | explain FILE --key ID [--window TIME]",
-		Short: "Show what a pipeline or a proxy promises, or why a message was dropped or passed",
+		Use:   "explain FILE [NAME]",
+		Short: "Show what a pipeline or a proxy promises",
 		Example: `semel explain pipelines.yaml
-semel explain pipelines.yaml lines --format markdown > promise.md
-semel explain pipelines.yaml --key order-41 --scope default --store-name ledger`,
-		Long: `With FILE: prints the promise of each pipeline and of each route of the proxy, or of
-the named one. It shows how the pipeline commits, when a message can be lost or an
-effect can repeat, and the outcome of a message at each moment at which the process
-can die. For a route it also shows what the client gets. It works offline. With --no-env,
-a variable that is not set stands for itself. --format markdown prints a page to commit,
-and mermaid a figure of the moments at which the process can die.
+semel explain pipelines.yaml lines --format markdown > promise.md`,
+		Long: `Prints the promise of each pipeline and of each route of the proxy, or of the named
+one. It shows how the pipeline commits, when a message can be lost or an effect can
+repeat, and the outcome of a message at each moment at which the process can die. For a
+route it also shows what the client gets. It works offline. With --no-env, a variable
+that is not set stands for itself. --format markdown prints a page to commit, and
+mermaid a figure of the moments at which the process can die.
 
-With FILE and --key: shows the record of a key and what its next delivery
-gets. It reads the store of each pipeline, under the pipeline's scope, or the store
-of --store-name, and the parked messages. If a running process has the embedded
-store open, or --admin names one, it also shows the deliveries that this process
-dropped, retried or parked. Then it prints the commands that can follow. Several --key
-are the parts of one composite key. --digest takes a digest that keys ls prints instead.
-
-With --window, such as 2026-11-24T13:00:00Z: shows the windows of a group key that contain
-this time, from Kafka: the result so far, when each window closes, the results that were
-written, and what happens to the next message.`,
+semel why says what happened to one key.`,
 		Args: term.Arguments(0, 2, "", "FILE and NAME"),
-		RunE: a.Checked(func(cmd *cobra.Command, args []string, wrong term.Problems) error {
+		RunE: a.Checked(func(_ *cobra.Command, args []string, wrong term.Problems) error {
 			switch {
 			case format == "":
 			case !slices.Contains(formats, format):
 				wrong.Addf("--format %q: %s", format, schema.OneOf(format, formats))
-			case q.asked(cmd):
-				wrong.Addf("--format is for explain FILE: with --key write --json, or nothing")
 			case a.JSON && format != "json":
 				wrong.Addf("--format %s and --json exclude each other: leave one of them out", format)
 			case format == "json":
 				a.JSON = true
 			}
-			if q.asked(cmd) {
-				if a.NoEnv {
-					wrong.Addf("--no-env is for explain FILE: with --key this verb reads the stores, and needs their variables")
-				}
-				return q.answer(cmd, args, wrong)
-			}
 			return explainPipelines(a, args, format, wrong)
 		}),
 	}
-	q.add(cmd)
 	open.AddNoEnv(a, cmd)
 	cmd.Flags().StringVar(&format, "format", "", "`FORMAT` of the promise: text, json, markdown or mermaid (default text)")
 	term.CompleteValues(cmd, "format", formats...)
@@ -104,7 +84,7 @@ func promisesOf(a *term.App, file, name string, wrong *term.Problems) (all []*ex
 func explainPipelines(a *term.App, args []string, format string, wrong term.Problems) error {
 	if len(args) == 0 {
 		if len(wrong) == 0 {
-			wrong.Addf("FILE is missing: name the configuration, or --config FILE --key ID")
+			wrong.Addf("%s", term.MissingFile)
 		}
 		return wrong.Err()
 	}

@@ -45,7 +45,8 @@ func (a *App) FlagError(cmd *cobra.Command, err error) error {
 		case errors.As(err, &value) && args[end] == value.GetValue():
 			end++ // --flag VALUE, not --flag=VALUE
 		case errors.As(err, &unknown) && args[i] == "--"+unknown.GetSpecifiedName():
-			if near := nearFlag(cmd, unknown.GetSpecifiedName()); near != nil && near.NoOptDefVal == "" {
+			near := nearFlag(cmd, unknown.GetSpecifiedName())
+			if near != nil && near.NoOptDefVal == "" || verbWith(cmd, unknown.GetSpecifiedName()) != "" {
 				end++ // that flag takes a value, so the misspelled flag has one too
 			}
 		}
@@ -116,10 +117,24 @@ func plainCause(err error) string {
 }
 
 func flagSuggestion(cmd *cobra.Command, name string) string {
+	if verb := verbWith(cmd, name); verb != "" {
+		return "did you mean semel " + verb + "?"
+	}
 	if near := nearFlag(cmd, name); near != nil {
 		return "did you mean --" + near.Name + "?"
 	}
 	return fmt.Sprintf("semel %s--help lists the flags", verbOf(cmd))
+}
+
+// verbWith returns the verb that does what a flag of cmd would do, as its SuggestFor says,
+// or "".
+func verbWith(cmd *cobra.Command, flag string) string {
+	for _, verb := range cmd.Root().Commands() {
+		if slices.Contains(verb.SuggestFor, verbOf(cmd)+"--"+flag) {
+			return verb.Name()
+		}
+	}
+	return ""
 }
 
 // nearFlag returns the closest existing flag, or nil.

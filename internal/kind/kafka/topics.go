@@ -282,6 +282,14 @@ func lintAggregate(l *config.Linter) {
 	}
 }
 
+// Repartitions reports whether a pipeline brings the records of a key to one partition
+// before it decides them. A key is then always decided in that partition, and all partitions
+// of the input decide which windows are closed.
+func Repartitions(p *config.Pipeline) bool {
+	source, ok := p.Source.(*Source)
+	return ok && source.Repartition
+}
+
 // Changelogs implements config.TransactionalSource.
 func (s *Source) Changelogs(p *config.Pipeline) []string {
 	name := cmp.Or(p.Transaction.Changelog, s.Group+"-keys")

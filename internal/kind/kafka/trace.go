@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
 	"github.com/semel-dev/semel/internal/config"
 )
 
@@ -27,7 +29,36 @@ func (s *Sink) Address(m *semel.Message) string { return s.Topic.Describe("topic
 
 // Trace implements config.Traced.
 func (s *Source) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracing) error {
-	return s.trace(ctx, p, t, "in the input of "+p.Name, "the time that its producer gave", s.Topics...)
+	return errors.Join(s.traceKeys(ctx, p, t),
+		s.trace(ctx, p, t, "in the input of "+p.Name, "the time that its producer gave", s.Topics...))
+}
+
+// traceKeys reports the records of the keys, if a transaction commits them.
+func (s *Source) traceKeys(ctx context.Context, p *config.Pipeline, t *config.Tracing) error {
+	if t.File.Mode(p) != config.SourceIsSink {
+		return nil
+	}
+	if keep := p.Key.Keep; keep != nil && keep.First == nil {
+		t.Looked("keys of " + p.Name + ": not seen: " + p.Name + " keeps the last or newest message of a key (key.keep), and remembers no first one. Its outputs are in the topic of the sink")
+		return nil
+	}
+	known, err := Look(ctx, t.File, p, t.Keys)
+	switch {
+	case errors.Is(err, kafkatxn.ErrNoChangelog):
+		t.Looked("keys of " + p.Name + ": not seen: " + p.Name + " has never run: " + err.Error())
+		return nil
+	case err != nil:
+		return fmt.Errorf("read the changelog of %s: %w", p.Name, err)
+	}
+	var records []semel.Record
+	for _, k := range known {
+		records = append(records, semel.Record{
+			Key: k.Key, Digest: k.Digest, State: semel.Done, FirstSeen: k.FirstSeen, Expires: k.Expires,
+			Origin: fmt.Sprintf("%s %d/%d", k.Topic, k.Partition, k.Offset),
+		})
+	}
+	t.Known(records)
+	return nil
 }
 
 // Trace implements config.Traced.
@@ -64,6 +95,10 @@ func (c *Client) trace(ctx context.Context, p *config.Pipeline, t *config.Tracin
 		}
 		return true
 	})
+	if len(topics) == 1 && errors.Is(err, kerr.UnknownTopicOrPartition) {
+		t.Looked("topic " + topics[0] + ": there is no such topic yet")
+		return nil
+	}
 	looked := fmt.Sprintf("topic %s, messages since %s: %d", strings.Join(topics, ", "), t.Since.UTC().Format("2006-01-02 15:04:05 MST"), read)
 	if left {
 		looked += fmt.Sprintf(", only the newest %d of each partition", t.Most)

@@ -33,7 +33,7 @@ func (s *Source) OpenTransaction(env *config.Env) (config.Runnable, error) {
 }
 
 // Look returns the records of keys of a pipeline whose keys live in Kafka,
-// whether or not a process runs the pipeline; see kafka.Transactor.Look. It
+// whether or not a process runs the pipeline; see kafkatxn.Transactor.Look. It
 // writes nothing. It gives up if no broker answers within ten seconds.
 func Look(ctx context.Context, f *config.File, p *config.Pipeline, keys []semel.Key) ([]kafkatxn.KnownKey, error) {
 	source, err := sourceOf(p)

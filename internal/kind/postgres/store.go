@@ -190,7 +190,7 @@ func (s *Store) examine(ctx context.Context, x *config.Examination) (err error) 
 		x.Note(semel.Notice, "schema", newer, "this program works, and does not use what the newer version added", config.UpgradeProgram)
 	}
 	if s.KeepOrigin && !opened.Traits().Origins {
-		x.Note(semel.Notice, "origins", "the table of keys has no column for them", "explain --key cannot say where the first message of a key came from",
+		x.Note(semel.Notice, "origins", "the table of keys has no column for them", "semel why cannot say where the first message of a key came from",
 			"semel migrate up --config "+x.File.Name+" --store-name "+x.Store.Name+", and then restart the pipelines; or write keep_origin: false")
 	}
 	return err

@@ -22,7 +22,7 @@ const written = "written to the outbox"
 func (s *Outbox) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracing) error {
 	name := "outbox of " + s.Store.Name
 	sink, known := p.Sink.(config.Addressed)
-	list, err := outbox.Find(ctx, s.spec.DSN.Reveal(), s.spec.names(), t.IDs)
+	list, err := outbox.Find(ctx, s.spec.DSN.Reveal(), s.spec.names(), t.IDs())
 	for _, w := range list {
 		what := waits(&w, s.wal())
 		if known {
@@ -37,7 +37,7 @@ func (s *Outbox) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracin
 		t.Looked(name + ": rows that " + p.Name + " has not delivered; a delivered row is gone")
 		return nil
 	}
-	kept, err := outbox.FindKept(ctx, s.spec.DSN.Reveal(), s.spec.names(), t.IDs, t.Since)
+	kept, err := outbox.FindKept(ctx, s.spec.DSN.Reveal(), s.spec.names(), t.IDs(), t.Since)
 	for _, k := range kept {
 		place := fmt.Sprintf("%s, row %d", name, k.Origin.Offset)
 		what := "delivered"
@@ -98,7 +98,7 @@ func (s *Sink) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracing)
 		return err
 	}
 	name := "outbox of " + s.Store.Name
-	list, err := outbox.Find(ctx, store.DSN.Reveal(), store.names(), t.IDs)
+	list, err := outbox.Find(ctx, store.DSN.Reveal(), store.names(), t.IDs())
 	for _, w := range list {
 		t.Found(config.Sighting{Time: w.Time, Place: fmt.Sprintf("%s, row %d", name, w.Origin.Offset), What: waits(&w, false)})
 	}

@@ -1,0 +1,221 @@
+package whycmd
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli/keyrecord"
+	"github.com/semel-dev/semel/internal/cli/term"
+)
+
+// Answer is what is known of a key: first in the place that says most, and in Others in
+// the further ones that have a record.
+type Answer struct {
+	Key      json.RawMessage `json:"key,omitempty"`
+	Scope    *string         `json:"scope,omitempty"`
+	Pipeline string          `json:"pipeline,omitempty"`
+	Store    string          `json:"store,omitempty"`
+	Record   *keyrecord.Line `json:"record,omitempty"`
+	// Elsewhere are the other scopes of the store that have the key, if this one lacks it.
+	Elsewhere []string `json:"elsewhere,omitempty"`
+	// Parked, Events and Looked are those of all places.
+	Parked   []Parked  `json:"parked,omitempty"`
+	Events   []Event   `json:"events,omitempty"`
+	Next     string    `json:"next,omitempty"`
+	Commands []string  `json:"commands,omitempty"`
+	Looked   []string  `json:"looked,omitempty"`
+	Others   []*Answer `json:"others,omitempty"`
+
+	record   semel.Record
+	commands []keyrecord.Command
+	parked   bool // its pipeline has parked messages of the key
+}
+
+// Parked is a parked message of the key.
+type Parked struct {
+	ID       string `json:"id"`
+	Reason   string `json:"reason"`
+	Place    string `json:"place"`
+	Time     string `json:"time"`
+	Error    string `json:"error,omitempty"`
+	Attempts int    `json:"attempts,omitempty"`
+	Queued   bool   `json:"queued,omitempty"`
+
+	pipeline string
+}
+
+// why says why the message is parked, and whether it is redriven.
+func (m *Parked) why() string {
+	said := m.Reason
+	if m.Error != "" {
+		said += ": " + term.JoinLines(m.Error)
+	}
+	if m.Queued {
+		said += " (to be redriven)"
+	}
+	return said
+}
+
+// Event is one thing that happened to the key.
+type Event struct {
+	Time  string `json:"time,omitempty"`
+	Place string `json:"place"`
+	What  string `json:"what"`
+
+	at time.Time
+}
+
+// findings are what the places said.
+type findings struct {
+	answers []*Answer
+	parked  []Parked
+	retries []keyrecord.Command // of parked messages
+	events  []Event
+	seen    map[Event]bool // without their at
+	looked  []string       // the places, and how far each was read
+}
+
+// add notes an event, once.
+func (f *findings) add(at time.Time, place, what string) {
+	e := Event{Time: term.JSONTime(at), Place: place, What: what}
+	if f.seen[e] {
+		return
+	}
+	f.seen[e] = true
+	e.at = at
+	f.events = append(f.events, e)
+}
+
+// note says where the verb looked, once.
+func (f *findings) note(format string, args ...any) {
+	if text := fmt.Sprintf(format, args...); !slices.Contains(f.looked, text) { // two pipelines may use one topic
+		f.looked = append(f.looked, text)
+	}
+}
+
+// weight orders answers: those with a record come first.
+func (a *Answer) weight() int {
+	switch {
+	case a.record.State != semel.Absent:
+		return 3
+	case a.parked:
+		return 2
+	case len(a.Elsewhere) > 0:
+		return 1
+	case a.Record != nil:
+		return 0
+	}
+	return -1 // nothing could be seen there
+}
+
+// print writes one answer out of those of all places. ids are the readings of the key, and
+// failed says that a place could not be asked.
+func (f *findings) print(app *term.App, ids []string, failed bool) error {
+	slices.SortStableFunc(f.answers, func(a, b *Answer) int { return b.weight() - a.weight() })
+	slices.SortStableFunc(f.events, func(a, b Event) int { // those without a time come last
+		if a.at.IsZero() != b.at.IsZero() {
+			return cmp.Compare(b.Time, a.Time)
+		}
+		return a.at.Compare(b.at)
+	})
+	all := &Answer{}
+	if len(f.answers) > 0 {
+		all = f.answers[0]
+	}
+	all.Parked, all.commands = f.parked, append(all.commands, f.retries...)
+	for i, a := range f.answers {
+		a.Key, _ = keyrecord.FormatJSONID(a.record.Key.ID)
+		if a.Record != nil {
+			a.Scope = a.Record.Scope
+		}
+		for j := range a.commands {
+			c := &a.commands[j]
+			c.Line = app.Redact(c.Line)
+			a.Commands = append(a.Commands, c.Line)
+		}
+		if i > 0 && a.record.State != semel.Absent {
+			all.Others = append(all.Others, a)
+		}
+	}
+	for i := range f.events {
+		f.events[i].What = app.Redact(f.events[i].What)
+	}
+	for i := range f.looked {
+		f.looked[i] = app.Redact(f.looked[i])
+	}
+	all.Events, all.Looked = f.events, f.looked
+	if all.Key == nil && len(ids) > 0 {
+		all.Key, _ = keyrecord.FormatJSONID(ids[0])
+	}
+	if app.JSON {
+		return app.PrintJSON(all)
+	}
+	var text strings.Builder
+	if all.weight() <= 0 && len(all.Events) == 0 {
+		text.WriteString("nothing is known of this key")
+		if failed {
+			text.WriteString(" in the places that could be asked")
+		}
+		text.WriteString("\n")
+	}
+	for i, a := range append([]*Answer{all}, all.Others...) {
+		if i > 0 {
+			text.WriteString("\n")
+		}
+		if err := a.write(&text, app.Redact); err != nil {
+			return err
+		}
+	}
+	text.WriteString("\nlooked in\n")
+	for _, place := range all.Looked {
+		fmt.Fprintf(&text, "  %s\n", term.DisplayText(place))
+	}
+	_, err := app.Stdout.Write([]byte(text.String()))
+	return err
+}
+
+// write writes an answer for people.
+func (a *Answer) write(text *strings.Builder, redact func(string) string) error {
+	fact := func(name, value string) {
+		if value != "" {
+			fmt.Fprintf(text, "%-12s %s\n", name, term.DisplayText(redact(value)))
+		}
+	}
+	fact("pipeline", a.Pipeline)
+	fact("store", a.Store)
+	if a.Record != nil {
+		if err := keyrecord.Write(text, &a.record); err != nil {
+			return err
+		}
+	}
+	if len(a.Elsewhere) > 0 {
+		fact("elsewhere", "it is in "+keyrecord.InScopes(a.Elsewhere)+": "+keyrecord.ChooseScope(a.Elsewhere))
+	}
+	for _, m := range a.Parked {
+		by := ""
+		if m.pipeline != a.Pipeline {
+			by = " by " + m.pipeline
+		}
+		fact("parked", fmt.Sprintf("%s%s, since %s, after %s: %s", m.ID, by, m.Time, term.Plural(m.Attempts, "attempt"), m.why()))
+	}
+	if len(a.Events) > 0 {
+		text.WriteString("\n")
+	}
+	for _, e := range a.Events {
+		when := "(no time)"
+		if !e.at.IsZero() {
+			when = e.at.UTC().Format("2006-01-02 15:04:05.000 MST")
+		}
+		fmt.Fprintf(text, "%-27s  %s: %s\n", when, term.DisplayText(e.Place), term.DisplayText(e.What))
+	}
+	if len(a.Events) > 0 && a.Next != "" {
+		text.WriteString("\n")
+	}
+	fact("next time", a.Next)
+	return keyrecord.WriteCommands(text, a.commands)
+}
