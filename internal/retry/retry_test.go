@@ -75,7 +75,7 @@ func TestPollAsksWithGrowingPausesUntilItsEnd(t *testing.T) {
 			return false
 		})
 		if err != nil || time.Since(began) != wait || times[0] != 0 || times[len(times)-1] != wait {
-			t.Fatalf("got %v after %v with calls at %v, want the first at once and the last after %v", err, time.Since(began), times, wait)
+			t.Fatalf("got %v after %v with calls at %v, want the first immediately and the last after %v", err, time.Since(began), times, wait)
 		}
 		for i, middle := 1, time.Millisecond; i < len(times)-1; i, middle = i+1, min(2*middle, 250*time.Millisecond) {
 			if pause := times[i] - times[i-1]; pause < middle/2 || pause > middle*3/2 {
