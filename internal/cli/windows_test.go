@@ -54,11 +54,6 @@ pipelines:
 	return &windowsOnKafka{T: t, brokers: brokers, topic: topic, file: file, client: client, start: time.Now().Add(-time.Hour).Truncate(time.Minute).UTC()}
 }
 
-// at returns a time as text.
-func (w *windowsOnKafka) at(second int) string {
-	return w.start.Add(time.Duration(second) * time.Second).Format(time.RFC3339)
-}
-
 // send writes a message with a time.
 func (w *windowsOnKafka) send(id, group string, second int) {
 	w.Helper()
