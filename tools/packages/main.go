@@ -1,7 +1,8 @@
 // Command packages prints packages of this module for the targets of the Makefile:
 //
 //	packages changed BRANCH   that differ from a branch, and those that import one of them
-//	packages concurrent       that start goroutines or take locks, also in tests
+//	packages concurrent       that start goroutines or take locks, also in tests, in a build
+//	                          with the race detector
 //	packages sequential       the others
 package main
 
@@ -46,8 +47,9 @@ type goPackage struct {
 	Imports, TestImports, XTestImports []string
 }
 
-func all() (list []goPackage, err error) {
-	text, err := output("go", "list", "-json=Dir,ImportPath,Imports,TestImports,XTestImports", "./...")
+// all lists packages. Some have no files in a build with the race detector.
+func all(flags ...string) (list []goPackage, err error) {
+	text, err := output("go", slices.Concat([]string{"list", "-json=Dir,ImportPath,Imports,TestImports,XTestImports"}, flags, []string{"./..."})...)
 	if err != nil {
 		return nil, err
 	}
@@ -106,9 +108,14 @@ func changed(branch string) (list []string, err error) {
 	return list, nil
 }
 
-// choose returns the packages that are concurrent, or those that are not.
+// choose returns the packages that are concurrent, as a build with the race detector has
+// them, or those that are not.
 func choose(wanted bool) (list []string, err error) {
-	packages, err := all()
+	var flags []string
+	if wanted {
+		flags = append(flags, "-race")
+	}
+	packages, err := all(flags...)
 	if err != nil {
 		return nil, err
 	}
