@@ -29,8 +29,11 @@ type Redriven struct {
 	expiry    *expiry // nil if messages stay parked for ever
 	ended     chan struct{}
 
-	mu  sync.Mutex          // guards out
+	mu  sync.Mutex          // guards out and gone
 	out map[string]struct{} // the messages that were read and are not settled
+	// gone are the messages that left out since the queue was asked last. What it answered
+	// may be older, and a settled message must not be read again.
+	gone map[string]struct{}
 }
 
 // NewRedriven returns the source of the messages of one pipeline that are queued in a
@@ -42,7 +45,7 @@ func NewRedriven(letters DeadLetterStore, pipeline string) *Redriven {
 func newRedriven(letters DeadLetterStore, pipeline string, once bool) *Redriven {
 	return &Redriven{
 		letters: letters, pipeline: pipeline, actor: process(), once: once,
-		partition: NewPartition("parked"), out: map[string]struct{}{}, ended: make(chan struct{}),
+		partition: NewPartition("parked"), out: map[string]struct{}{}, gone: map[string]struct{}{}, ended: make(chan struct{}),
 	}
 }
 
@@ -73,6 +76,9 @@ func (s *Redriven) Read(ctx context.Context) ([]*Item, error) {
 		default:
 		}
 		s.expiry.run(ctx, s)
+		s.mu.Lock()
+		clear(s.gone)
+		s.mu.Unlock()
 		list, err := s.letters.Queued(ctx, s.pipeline, mostQueued)
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -103,13 +109,16 @@ func (s *Redriven) pause(ctx context.Context, last bool) error {
 	return retry.SleepOrWake(ctx, time.Second, ended)
 }
 
-// items returns the items of messages that are not out yet, and reports whether no
-// message is out.
+// items returns the items of messages that are not out yet. It reports whether no message is
+// out, as far as the list can tell.
 func (s *Redriven) items(list []*Parked) (items []*Item, idle bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	stale := false
 	for _, p := range list {
-		if _, out := s.out[p.ID]; out {
+		_, out := s.out[p.ID]
+		_, gone := s.gone[p.ID]
+		if stale = stale || gone; out || gone {
 			continue
 		}
 		s.out[p.ID] = struct{}{}
@@ -119,7 +128,7 @@ func (s *Redriven) items(list []*Parked) (items []*Item, idle bool) {
 		it.Message.Headers = append(headers, semel.Header{Name: RedriveHeader, Value: strconv.AppendInt(nil, int64(it.Redrive), 10)})
 		items = append(items, it)
 	}
-	return items, len(s.out) == 0
+	return items, len(s.out) == 0 && !stale
 }
 
 // Ack implements Source. Settled messages leave the dead-letter store. A message that
@@ -154,6 +163,7 @@ func (s *Redriven) forget(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.out, id)
+	s.gone[id] = struct{}{}
 }
 
 // Traits implements Source. A parked message keeps the origin that it had, with its
