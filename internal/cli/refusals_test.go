@@ -74,7 +74,13 @@ pipelines:
 				r.permit(t)
 				running.probe(http.StatusOK, "orders: ready", "other: ready")
 				r.refuse(t)
-				message()
+				// A server may use a right for a moment after it has confirmed its end.
+				for late := time.Now().Add(time.Minute); time.Now().Before(late); <-time.After(time.Second) {
+					message()
+					if status, text := running.readyz(); status == http.StatusServiceUnavailable && containsAll(text, r.words) {
+						break
+					}
+				}
 			}
 			running.probe(http.StatusServiceUnavailable, append([]string{"other: ready"}, r.words...)...)
 			tick := time.NewTicker(20 * time.Millisecond)
@@ -303,6 +309,18 @@ func kafkaRefusals(t *testing.T) (list []refusal) {
 				if gone, err := admin.DeleteACLs(t.Context(), denied()); err != nil || gone[0].Err != nil {
 					t.Fatal(err, gone)
 				}
+			}
+		}
+		if c.name == "right to the transactional id" { // a fake broker checks it only when a producer begins
+			refuse, permit := r.refuse, r.permit
+			var fault *kfake.FaultHandle
+			r.refuse = func(t *testing.T) {
+				refuse(t)
+				fault = cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.AddOffsetsToTxn, kmsg.EndTxn}, Err: kerr.TransactionalIDAuthorizationFailed, TopLevel: true, Count: -1})
+			}
+			r.permit = func(t *testing.T) {
+				fault.Remove()
+				permit(t)
 			}
 		}
 		if c.acl != nil && c.mode == "transaction" { // without a message, no transaction begins

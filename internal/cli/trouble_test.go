@@ -93,12 +93,7 @@ func (r *running) probe(status int, words ...string) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for late := time.After(2 * time.Minute); ; {
-		text, got := "", 0
-		if answer, err := http.Get("http://" + r.address + "/readyz"); err == nil {
-			body, _ := io.ReadAll(answer.Body)
-			answer.Body.Close()
-			text, got = string(body), answer.StatusCode
-		}
+		got, text := r.readyz()
 		if got == status && containsAll(text, words) {
 			return
 		}
@@ -108,6 +103,17 @@ func (r *running) probe(status int, words ...string) {
 			r.t.Fatalf("/readyz is %d %s, want %d with %q\n%s", got, text, status, words, r.log.text())
 		}
 	}
+}
+
+// readyz asks whether the program is ready. The status is 0 if it does not answer.
+func (r *running) readyz() (status int, text string) {
+	answer, err := http.Get("http://" + r.address + "/readyz")
+	if err != nil {
+		return 0, ""
+	}
+	defer answer.Body.Close()
+	body, _ := io.ReadAll(answer.Body)
+	return answer.StatusCode, string(body)
 }
 
 // TestTroubleIsNamedWithItsRemedy runs pipelines while something that they need is
