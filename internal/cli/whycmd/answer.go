@@ -129,7 +129,7 @@ func (f *findings) print(app *term.App, ids []string, failed bool) error {
 	}
 	all.Parked, all.commands = f.parked, append(all.commands, f.retries...)
 	for i, a := range f.answers {
-		a.Key, _ = keyrecord.FormatJSONID(a.record.Key.ID)
+		a.Key, _ = keyrecord.FormatJSONID(a.record.Key.ID) // the record has the others, in base64
 		if a.Record != nil {
 			a.Scope = a.Record.Scope
 		}
@@ -150,7 +150,7 @@ func (f *findings) print(app *term.App, ids []string, failed bool) error {
 	}
 	all.Events, all.Looked = f.events, f.looked
 	if all.Key == nil && len(ids) > 0 {
-		all.Key, _ = keyrecord.FormatJSONID(ids[0])
+		all.Key, _ = keyrecord.FormatJSONID(ids[0]) // without one, the member is left out
 	}
 	if app.JSON {
 		return app.PrintJSON(all)
