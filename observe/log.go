@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/advice"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -305,7 +305,7 @@ func (l *Log) line(level slog.Level, what, reason string, count int, attrs func(
 		list = attrs()
 	}
 	if err != nil {
-		list = append(list, slog.String("error", short(advice.Line(l.opts.Redact(err.Error())))))
+		list = append(list, slog.String("error", short(diagnose.Line(l.opts.Redact(err.Error())))))
 	}
 	l.log.LogAttrs(ctx, level, what, list...)
 }

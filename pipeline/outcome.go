@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/retry"
-	"github.com/semel-dev/semel/internal/suggest"
 	"github.com/semel-dev/semel/key"
 )
 
@@ -284,14 +284,14 @@ func (r *Runner) giveUp(e *entry, reason Reason, then Then, o *outcomes) {
 // didYouMean adds to the error of a message without a key what its body is instead of a JSON
 // document, or the closest path that it has.
 func didYouMean(e *entry) error {
-	if is := suggest.Body(e.Message.Body, e.Err); is != "" {
+	if is := diagnose.Body(e.Message.Body, e.Err); is != "" {
 		return fmt.Errorf("%w: %s", e.Err, is)
 	}
 	missing, ok := errors.AsType[*key.MissingError](e.Err)
 	if !ok || missing.Reason != key.Absent {
 		return e.Err
 	}
-	if _, near := suggest.Member(e.Message.Body, missing.Rule); near != "" {
+	if _, near := diagnose.Member(e.Message.Body, missing.Rule); near != "" {
 		return fmt.Errorf("%w: did you mean %s?", e.Err, near)
 	}
 	return e.Err

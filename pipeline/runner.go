@@ -13,7 +13,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/coarse"
-	"github.com/semel-dev/semel/internal/health"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/retry"
 )
 
@@ -37,7 +37,7 @@ type Runner struct {
 	stages     stages
 	// sourceWaits is what keeps the source from reading, or nil.
 	sourceWaits atomic.Pointer[sourceWait]
-	stall       health.Stall
+	stall       diagnose.Stall
 
 	hard  context.Context // for deliveries: ends when the time for the drain is over
 	kill  context.CancelFunc
@@ -599,7 +599,7 @@ func (t *trouble) notReady(what string) error {
 
 // knownCause returns the part of an error that any client may see, or nil.
 func knownCause(err error) error {
-	if cause := health.Cause(err); cause != nil {
+	if cause := diagnose.PublicCause(err); cause != nil {
 		return cause
 	}
 	if errors.Is(err, ErrStopped) {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/health"
+	"github.com/semel-dev/semel/internal/diagnose"
 )
 
 // Waiter is a Session, a Sink, a semel.Store or a Source that knows what its running
@@ -65,7 +65,7 @@ const (
 func (r *Runner) watch(ctx context.Context) (stop func()) {
 	source, _ := r.feeds[0].source.(Waiter)
 	asked := time.Now()
-	return r.stall.Start(ctx, health.Work{
+	return r.stall.Start(ctx, diagnose.Work{
 		Look: func() (uint64, bool) {
 			count, _ := r.sched.size()
 			busy := count > 0 || r.stages.starting.Load() > 0 || r.stages.parking.Load() > 0

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/semel-dev/semel/internal/cli/term"
-	"github.com/semel-dev/semel/internal/suggest"
+	"github.com/semel-dev/semel/internal/diagnose"
 )
 
 // unquoteUsages removes the quotes that mark value names from the flag
@@ -44,7 +44,7 @@ $fpath. fish: ~/.config/fish/completions/semel.fish.`,
 			case "fish":
 				return root.GenFishCompletion(a.Stdout, true)
 			default:
-				if near, ok := suggest.Nearest(shell, cmd.ValidArgs); ok {
+				if near, ok := diagnose.Nearest(shell, cmd.ValidArgs); ok {
 					return term.Usagef("unknown shell %q: did you mean %s?", shell, near)
 				}
 				return term.Usagef("unknown shell %q: bash, zsh and fish are known", shell)

@@ -3,7 +3,7 @@ package config
 import (
 	"errors"
 
-	"github.com/semel-dev/semel/internal/advice"
+	"github.com/semel-dev/semel/internal/diagnose"
 )
 
 // Part is a part of a pipeline that has servers of its own.
@@ -50,7 +50,7 @@ type of struct {
 }
 
 func (f *File) advise(p *Pipeline, err error, kinds ...of) error {
-	if _, known := errors.AsType[*advice.Error](err); known || err == nil {
+	if _, known := errors.AsType[*diagnose.Error](err); known || err == nil {
 		return f.RedactError(err)
 	}
 	for _, k := range kinds {
@@ -61,12 +61,12 @@ func (f *File) advise(p *Pipeline, err error, kinds ...of) error {
 			}
 		}
 	}
-	if said := advice.For(err); said != nil {
+	if said := diagnose.Network(err); said != nil {
 		said.Cause = f.Redact(said.Cause)
 		return said
 	}
-	if text := err.Error(); advice.Line(text) != text {
-		return &advice.Error{Cause: f.Redact(advice.Line(text)), Err: err}
+	if text := err.Error(); diagnose.Line(text) != text {
+		return &diagnose.Error{Cause: f.Redact(diagnose.Line(text)), Err: err}
 	}
 	return f.RedactError(err)
 }

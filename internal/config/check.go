@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/schema"
-	"github.com/semel-dev/semel/internal/suggest"
 )
 
 // checkStores reports conflicts between stores that are valid on their own.
@@ -37,7 +37,7 @@ func (c *Checker) Find(r schema.Reference, path string) (*Store, bool) {
 	s, ok := c.File.Store(r.Name)
 	if !ok {
 		text := "the stores are " + strings.Join(c.File.StoreNames(), ", ")
-		if near, ok := suggest.Nearest(r.Name, c.File.StoreNames()); ok {
+		if near, ok := diagnose.Nearest(r.Name, c.File.StoreNames()); ok {
 			text = "did you mean " + near + "?"
 		}
 		c.Report(r.At, path, "there is no store %q: %s", r.Name, text)

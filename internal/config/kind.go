@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/advice"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
@@ -348,7 +348,7 @@ type Advisor interface {
 	// Advise says what an error means and what to do. path is the kind's place in the
 	// configuration, as in stores.db.postgres or sink.kafka. p is nil for a store.
 	// Advise returns nil if it does not know the error, or if the network explains it.
-	Advise(f *File, p *Pipeline, path string, err error) *advice.Error
+	Advise(f *File, p *Pipeline, path string, err error) *diagnose.Error
 }
 
 // FilterSpec is a store that decides by a filter alone.

@@ -9,9 +9,8 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
-	"github.com/semel-dev/semel/internal/health"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -50,7 +49,7 @@ func (t *told) isNew(cause string, now time.Time) bool {
 	switch {
 	case cause != t.cause:
 		*t = told{cause: cause, at: now}
-	case now.Sub(t.at) < health.After(t.lines):
+	case now.Sub(t.at) < diagnose.StallAfter(t.lines):
 		return false
 	}
 	t.lines++
@@ -137,7 +136,7 @@ func (r *readiness) explain(err error) error {
 	store, atStore := errors.AsType[*pipeline.StoreError](err)
 	sink, atSink := errors.AsType[*pipeline.UnavailableError](err)
 	add := func(part config.Part, err error) {
-		said, ok := errors.AsType[*advice.Error](r.file.Advise(r.spec, part, err))
+		said, ok := errors.AsType[*diagnose.Error](r.file.Advise(r.spec, part, err))
 		if ok {
 			said = said.ForAll()
 		}
@@ -147,8 +146,8 @@ func (r *readiness) explain(err error) error {
 		case said == nil && (errors.Is(err, semel.ErrStoreFull) || errors.Is(err, semel.ErrStoreFailed) || errors.Is(err, semel.ErrCorrupt)):
 			return // no server is the cause
 		case said == nil:
-			said = &advice.Error{Cause: "it fails", Remedy: "is its server up, or going down or starting? The log has the error", Public: true}
-			if cause := health.Cause(err); cause != nil {
+			said = &diagnose.Error{Cause: "it fails", Remedy: "is its server up, or going down or starting? The log has the error", Public: true}
+			if cause := diagnose.PublicCause(err); cause != nil {
 				said.Cause = cause.Error()
 			}
 		}
@@ -194,7 +193,7 @@ func (r *readiness) ended(err error, opened bool) (logged, shown error) {
 		part = config.ParkedPart
 	}
 	advised := r.file.Advise(r.spec, part, err)
-	said, ok := errors.AsType[*advice.Error](advised)
+	said, ok := errors.AsType[*diagnose.Error](advised)
 	switch {
 	case ok && said.OfKind:
 		logged = fmt.Errorf("%s: %w", part, said)
@@ -212,7 +211,7 @@ func (r *readiness) ended(err error, opened bool) (logged, shown error) {
 // inLog says to clients of probes that the log has an error, with the part of it that
 // they may see.
 func inLog(what string, err error) error {
-	if cause := health.Cause(err); cause != nil {
+	if cause := diagnose.PublicCause(err); cause != nil {
 		what += ": " + cause.Error()
 	}
 	return errors.New(what + ": the log has the error")
@@ -261,7 +260,7 @@ func (r *readiness) watch(ctx context.Context, p config.Runnable, log *slog.Logg
 func (r *readiness) tell(err error, log *slog.Logger) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	said, ok := errors.AsType[*advice.Error](err)
+	said, ok := errors.AsType[*diagnose.Error](err)
 	switch {
 	case err == nil && r.told.cause != "" && len(r.since) == 0: // the end of a pause is logged elsewhere
 		r.told = told{}
@@ -271,4 +270,4 @@ func (r *readiness) tell(err error, log *slog.Logger) {
 	}
 }
 
-func oneLine(err error) string { return advice.Line(err.Error()) }
+func oneLine(err error) string { return diagnose.Line(err.Error()) }

@@ -10,8 +10,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/advice"
-	"github.com/semel-dev/semel/internal/health"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -241,13 +240,13 @@ func (c *counters) ObservePipeline(e pipeline.Event) {
 // failed notes an error. The caller holds mu.
 func (c *counters) failed(what string, err error) {
 	last := &LastError{At: time.Now(), Event: what}
-	said, ok := errors.AsType[*advice.Error](err)
+	said, ok := errors.AsType[*diagnose.Error](err)
 	if ok {
 		said = said.ForAll()
 	}
 	if said != nil {
 		last.Cause, last.plain = said.Error(), said.Cause
-	} else if cause := health.Cause(err); cause != nil {
+	} else if cause := diagnose.PublicCause(err); cause != nil {
 		last.Cause, last.plain = cause.Error(), cause.Error()
 	}
 	c.counted.LastError = last

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -93,7 +93,7 @@ func (working) Waiting(context.Context) (int64, error)      { return 0, errors.E
 // until one is settled.
 func TestTheStatusSaysWhetherTheLastErrorIsOver(t *testing.T) {
 	t.Parallel()
-	down := &advice.Error{Cause: "the server refuses the password", Remedy: "correct password", Public: true, Err: errors.New("of key 17")}
+	down := &diagnose.Error{Cause: "the server refuses the password", Remedy: "correct password", Public: true, Err: errors.New("of key 17")}
 	event := func(kind pipeline.EventKind, reason string, err error) func(*counters) {
 		return func(c *counters) { c.ObservePipeline(pipeline.Event{Kind: kind, Reason: reason, Err: err, Count: 1}) }
 	}

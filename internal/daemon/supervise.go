@@ -13,9 +13,8 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
-	"github.com/semel-dev/semel/internal/health"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/kind/embedded"
 	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/internal/wiring"
@@ -33,7 +32,7 @@ import (
 //   - another process has the store, the position or the name, and may have it for years;
 //   - a path on this machine cannot be used.
 func waits(err error) bool {
-	said, ok := errors.AsType[*advice.Error](err)
+	said, ok := errors.AsType[*diagnose.Error](err)
 	_, held := embedded.Holder(err)
 	switch {
 	case errors.Is(err, pipeline.ErrStopped), errors.Is(err, pipeline.ErrReplaced), held, errors.Is(err, semel.ErrStoreFailed):
@@ -127,8 +126,8 @@ func (d *daemon) persist(ctx context.Context, s *state, log *slog.Logger, prefix
 	backoff := pipeline.Failure{From: backoffFrom, To: backoffTo}
 	var last told
 	var opening atomic.Bool
-	var silent health.Stall
-	defer silent.Start(ctx, health.Work{
+	var silent diagnose.Stall
+	defer silent.Start(ctx, diagnose.Work{
 		Look: func() (uint64, bool) { return 0, opening.Load() },
 		Stalled: func(_ context.Context, still time.Duration) {
 			s.set(func(s *state) {

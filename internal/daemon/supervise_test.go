@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/advice"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/logstore"
 	"github.com/semel-dev/semel/vfs"
@@ -23,7 +23,7 @@ import (
 // TestOneRuleDecidesWhichErrorsAPipelineWaitsFor has an error of each group.
 func TestOneRuleDecidesWhichErrorsAPipelineWaitsFor(t *testing.T) {
 	t.Parallel()
-	known := func(err error) error { return &advice.Error{Cause: "c", Remedy: "r", OfKind: true, Err: err} }
+	known := func(err error) error { return &diagnose.Error{Cause: "c", Remedy: "r", OfKind: true, Err: err} }
 	network := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	path := func(number syscall.Errno) error { return &fs.PathError{Op: "open", Path: "/p", Err: number} }
 	for _, c := range []struct {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/dchest/siphash"
 
-	"github.com/semel-dev/semel/internal/suggest"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/key"
 )
 
@@ -184,7 +184,7 @@ func findColumn(names []string, name string, comma byte) (int, error) {
 		}
 	}
 	if at < 0 {
-		text, _ := fieldHint("the header", names, name, suggest.PathOf)
+		text, _ := fieldHint("the header", names, name, diagnose.PathOf)
 		if other := otherComma([]byte(names[0]), comma); len(names) == 1 && other != "" {
 			text = "the header is one column, " + names[0] + other
 		}

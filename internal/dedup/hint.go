@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/semel-dev/semel/internal/suggest"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/key"
 )
 
@@ -48,7 +48,7 @@ func (x *extraction) hint(line []byte, err error) (text string, sure bool) {
 // memberHint lists the members of the object in which the last part of a path
 // is missing, and suggests the closest one.
 func memberHint(line []byte, rule string) (text string, sure bool) {
-	return didYouMean(suggest.Member(line, rule))
+	return didYouMean(diagnose.Member(line, rule))
 }
 
 // didYouMean joins what a record has and what is closest to the wanted field.
@@ -61,11 +61,11 @@ func didYouMean(has, near string) (text string, sure bool) {
 
 // fieldHint lists the columns that are there and suggests the closest one.
 func fieldHint(where string, fields []string, missing string, path func(string) string) (text string, sure bool) {
-	near, ok := suggest.Nearest(missing, fields)
+	near, ok := diagnose.Nearest(missing, fields)
 	if ok {
 		near = path(near)
 	}
-	return didYouMean(suggest.Fields(where, fields), near)
+	return didYouMean(diagnose.Fields(where, fields), near)
 }
 
 // otherComma suggests a delimiter if a record of one field seems to have another

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/semel-dev/semel/internal/suggest"
+	"github.com/semel-dev/semel/internal/diagnose"
 )
 
 // Place is a position in a file.
@@ -62,7 +62,7 @@ func errorOf(problems []Problem) error {
 
 // OneOf lists the allowed values, or suggests the closest one.
 func OneOf(got string, allowed []string) string {
-	if near, ok := suggest.Nearest(got, allowed); ok {
+	if near, ok := diagnose.Nearest(got, allowed); ok {
 		return "did you mean " + near + "?"
 	}
 	return "write one of " + strings.Join(allowed, ", ")

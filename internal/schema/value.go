@@ -9,7 +9,7 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
-	"github.com/semel-dev/semel/internal/suggest"
+	"github.com/semel-dev/semel/internal/diagnose"
 )
 
 // maxVisits limits how often nodes are read. With aliases, a short text can stand
@@ -192,7 +192,7 @@ func (v Value) merge(node ast.Node) (list []Entry) {
 // unknown names an unknown field. It hides the name if that may be part of a
 // value, such as the second word of a password: values are never shown.
 func (v Value) unknown(e Entry, known []string) string {
-	_, near := suggest.Nearest(e.Name, known)
+	_, near := diagnose.Nearest(e.Name, known)
 	_, empty := e.Value.(*ast.NullNode)
 	if IsName(e.Name) && (near || !empty) {
 		return Within(v.Path, e.Name)

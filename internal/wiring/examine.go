@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/diagnose"
 )
 
 // Examine checks one store of a configuration: whether it can be reached, and
@@ -71,7 +71,7 @@ func parkedTable(ctx context.Context, x *config.Examination) error {
 	letters, err := OpenDeadLetters(ctx, x.File, x.Pipeline)
 	if semel.Classify(err) == semel.ClassPermanent {
 		found, remedy := x.File.Redact(err.Error()), "fix the stated problem"
-		if said, ok := errors.AsType[*advice.Error](x.File.Advise(x.Pipeline, config.ParkedPart, err)); ok {
+		if said, ok := errors.AsType[*diagnose.Error](x.File.Advise(x.Pipeline, config.ParkedPart, err)); ok {
 			found, remedy = said.Cause, said.Remedy
 		}
 		x.Note(semel.Broken, "parked.store", found, "a message that fails permanently blocks the pipeline", remedy)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
-	stall "github.com/semel-dev/semel/internal/health"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -59,7 +59,7 @@ func (t *Transactor) UnderWay() (count int, bytes int64) {
 // called. A transaction may be open for an interval.
 func (t *Transactor) watch(ctx context.Context) (stop func()) {
 	t.stall.Slow = t.opts.Limits.Interval
-	return t.stall.Start(ctx, stall.Work{
+	return t.stall.Start(ctx, diagnose.Work{
 		Look: t.health.Progress,
 		Stalled: func(_ context.Context, still time.Duration) {
 			records, what, err := t.health.Work()

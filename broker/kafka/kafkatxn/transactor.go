@@ -26,7 +26,7 @@ import (
 	"github.com/semel-dev/semel/internal/changes"
 	"github.com/semel-dev/semel/internal/clock"
 	"github.com/semel-dev/semel/internal/coarse"
-	stall "github.com/semel-dev/semel/internal/health"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/vfs"
@@ -59,7 +59,7 @@ type Transactor struct {
 	limits         atomic.Pointer[cluster.Limits] // of the topics that it writes
 	health         members.Health
 	contents       *coarse.Watch
-	stall          stall.Stall
+	stall          diagnose.Stall
 	lacks          atomic.Pointer[error] // for a missing right, see permitted
 
 	mu      sync.Mutex // guards the fields below

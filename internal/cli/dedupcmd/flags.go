@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/schema"
-	"github.com/semel-dev/semel/internal/suggest"
 	"github.com/semel-dev/semel/key"
 )
 
@@ -25,7 +25,7 @@ func likeRule(text string, p *term.Problems) bool {
 	}
 	if path, ok := strings.CutPrefix(text, "$"); ok && strings.HasPrefix(path, ".") {
 		p.Addf("--key %q: write %s", text, path)
-	} else if near, ok := suggest.Nearest(text, []string{"line", "hash(.)"}); ok {
+	} else if near, ok := diagnose.Nearest(text, []string{"line", "hash(.)"}); ok {
 		p.Addf("--key %q: did you mean %s?", text, near)
 	} else if _, err := key.ParsePath("." + text); err == nil {
 		p.Addf("--key %q: did you mean .%s?", text, text)

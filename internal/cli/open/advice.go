@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/diagnose"
 )
 
 // stalled adds the servers' addresses and a remedy to an error of servers that
@@ -26,7 +26,7 @@ func Advise(ctx context.Context, conf *config.File, stores []*config.Store, err 
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	said, ok := errors.AsType[*advice.Error](conf.AdviseStores(stores, err))
+	said, ok := errors.AsType[*diagnose.Error](conf.AdviseStores(stores, err))
 	if !ok {
 		return err
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/kind/postgres"
-	"github.com/semel-dev/semel/internal/suggest"
 )
 
 //go:embed scenarios/*.yaml
@@ -104,7 +104,7 @@ scenarios:
 
 // meant says which scenarios a person may have meant.
 func meant(scenario string, names []string) string {
-	near, ok := suggest.Nearest(scenario, names)
+	near, ok := diagnose.Nearest(scenario, names)
 	if ok {
 		return "did you mean " + near + "?"
 	}

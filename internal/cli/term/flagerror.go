@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/semel-dev/semel/internal/suggest"
+	"github.com/semel-dev/semel/internal/diagnose"
 )
 
 // FlagError continues parsing after the first invalid argument. It removes the
@@ -145,7 +145,7 @@ func nearFlag(cmd *cobra.Command, name string) *pflag.Flag {
 			names = append(names, flag.Name)
 		}
 	})
-	near, _ := suggest.Nearest(name, names)
+	near, _ := diagnose.Nearest(name, names)
 	return cmd.Flags().Lookup(near)
 }
 
@@ -160,7 +160,7 @@ func UnknownVerb(cmd *cobra.Command, verb string) error {
 			names = append(names, child.Name())
 		}
 	}
-	if near, ok := suggest.Nearest(verb, names); ok {
+	if near, ok := diagnose.Nearest(verb, names); ok {
 		return Usagef("unknown verb %q: did you mean %s%s?", verb, verbOf(cmd), near)
 	}
 	if info, err := os.Stat(verb); err == nil && info.Mode().IsRegular() && !cmd.HasParent() {

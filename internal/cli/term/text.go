@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/advice"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/schema"
 )
 
@@ -104,7 +104,7 @@ func InOneLine(err error) error {
 func (e lineError) Error() string { return JoinLines(e.error.Error()) }
 
 // JoinLines puts a text on one line.
-func JoinLines(text string) string { return advice.Line(text) }
+func JoinLines(text string) string { return diagnose.Line(text) }
 
 // Unwrap returns the original error with all its lines.
 func (e lineError) Unwrap() error { return e.error }

@@ -10,8 +10,8 @@ import (
 
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
-	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/diagnose"
 )
 
 var (
@@ -31,8 +31,8 @@ func naming(p *config.Pipeline, topic string) string {
 }
 
 // Advise implements config.Advisor for the source and the sink.
-func (c *Client) Advise(_ *config.File, p *config.Pipeline, path string, err error) *advice.Error {
-	said := &advice.Error{Public: true}
+func (c *Client) Advise(_ *config.File, p *config.Pipeline, path string, err error) *diagnose.Error {
+	said := &diagnose.Error{Public: true}
 	brokers := strings.Join(c.Brokers, ", ")
 	missing, lacks := kafka.MissingTopic(err)
 	none, away := kafka.NoBroker(err)
@@ -51,14 +51,14 @@ func (c *Client) Advise(_ *config.File, p *config.Pipeline, path string, err err
 	case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.GroupAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed), errors.Is(err, kerr.TransactionalIDAuthorizationFailed):
 		said.Cause, said.Remedy = c.denied(p, err)
 	case errors.Is(err, kerr.InconsistentGroupProtocol):
-		said.Cause, said.Remedy = advice.Line(err.Error()), "end the other members of the group, or write another "+path+".group or protocol"
+		said.Cause, said.Remedy = diagnose.Line(err.Error()), "end the other members of the group, or write another "+path+".group or protocol"
 	case away && errors.Is(none, context.DeadlineExceeded):
 		said.Cause, said.Remedy = "no answer from "+brokers, "is a broker up there, can this machine reach it, and is it the right kind of server?"
 	case away:
-		if network := advice.For(none); network != nil && network.Public {
+		if network := diagnose.Network(none); network != nil && network.Public {
 			return network
 		}
-		said.Cause, said.Remedy = "no Kafka broker answers at "+brokers+": "+advice.Line(none.Error()), "is it the right kind of server and port, and does it need tls or sasl?"
+		said.Cause, said.Remedy = "no Kafka broker answers at "+brokers+": "+diagnose.Line(none.Error()), "is it the right kind of server and port, and does it need tls or sasl?"
 	default:
 		return nil
 	}
@@ -94,7 +94,7 @@ func (c *Client) denied(p *config.Pipeline, err error) (cause, remedy string) {
 		cause = user + " lacks the right " + strings.Join(operations, " or ") + " on topic " + topic
 	}
 	if cause == "" {
-		return advice.Line(text), "grant the permission with kafka-acls.sh: semel doctor names what is missing"
+		return diagnose.Line(text), "grant the permission with kafka-acls.sh: semel doctor names what is missing"
 	}
 	return cause, "kafka-acls.sh --bootstrap-server " + c.Brokers[0] + " --add --allow-principal " + principal + " --operation " + lacks + " " + on + "; semel doctor checks all rights"
 }

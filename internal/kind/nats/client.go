@@ -10,8 +10,8 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 
 	"github.com/semel-dev/semel/broker/nats"
-	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/schema"
 )
 
@@ -66,11 +66,11 @@ func (c *Client) options() ([]natsgo.Option, error) {
 }
 
 // Advise implements config.Advisor for the source and the sink.
-func (c *Client) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *advice.Error {
-	if said := advice.Certificate(err, path+".tls.ca", path+".servers"); said != nil {
+func (c *Client) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *diagnose.Error {
+	if said := diagnose.Certificate(err, path+".tls.ca", path+".servers"); said != nil {
 		return said
 	}
-	said := &advice.Error{Public: true}
+	said := &diagnose.Error{Public: true}
 	var missing *nats.MissingError
 	switch {
 	case errors.As(err, &missing) && missing.Consumer != "":
@@ -85,7 +85,7 @@ func (c *Client) Advise(_ *config.File, _ *config.Pipeline, path string, err err
 	case errors.Is(err, natsgo.ErrAuthorization), errors.Is(err, natsgo.ErrAuthExpired), errors.Is(err, natsgo.ErrAuthRevoked):
 		said.Cause, said.Remedy = "the servers refuse these credentials", "correct "+path+".credentials, or username and password"
 	case errors.Is(err, natsgo.ErrPermissionViolation):
-		said.Cause, said.Remedy = advice.Line(err.Error()), "grant it to the user of "+path
+		said.Cause, said.Remedy = diagnose.Line(err.Error()), "grant it to the user of "+path
 	case errors.Is(err, natsgo.ErrNoServers):
 		said.Cause, said.Remedy = "no NATS server answers at "+strings.Join(c.Servers, ", "), "is a server up there, can this machine reach it, and is it the right kind of server? If not, correct "+path+".servers"
 	case errors.Is(err, natsgo.ErrSecureConnRequired):

@@ -14,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/semel-dev/semel/broker/postgres"
-	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/store/pgstore"
 )
@@ -26,12 +26,12 @@ var (
 )
 
 // Advise implements config.Advisor.
-func (s *Store) Advise(f *config.File, _ *config.Pipeline, path string, err error) *advice.Error {
+func (s *Store) Advise(f *config.File, _ *config.Pipeline, path string, err error) *diagnose.Error {
 	if said := ofMissing(err); said != nil {
 		return said
 	}
 	if errors.Is(err, pgstore.ErrSchema) {
-		return &advice.Error{Cause: withoutTables(err), Remedy: "semel migrate up --config " + f.Name + " --store-name " + strings.Split(path, ".")[1], Public: true}
+		return &diagnose.Error{Cause: withoutTables(err), Remedy: "semel migrate up --config " + f.Name + " --store-name " + strings.Split(path, ".")[1], Public: true}
 	}
 	if said := ofServer(err, s.DSN, path+".dsn"); said != nil {
 		return said
@@ -41,7 +41,7 @@ func (s *Store) Advise(f *config.File, _ *config.Pipeline, path string, err erro
 	}
 	if of := refusal(err); of != nil && of.Code == "42501" {
 		user, _ := identity(s.DSN)
-		return &advice.Error{Cause: "user " + user + ": " + of.Message, Remedy: s.grant(of.Message, user), Public: true}
+		return &diagnose.Error{Cause: "user " + user + ": " + of.Message, Remedy: s.grant(of.Message, user), Public: true}
 	}
 	return nil
 }
@@ -73,9 +73,9 @@ func (s *Store) grant(message, user string) string {
 }
 
 // ofMissing describes a table that was there.
-func ofMissing(err error) *advice.Error {
+func ofMissing(err error) *diagnose.Error {
 	if of, ok := errors.AsType[*pgstore.MissingError](err); ok {
-		return &advice.Error{Cause: of.Cause(), Remedy: of.Remedy(), Public: true}
+		return &diagnose.Error{Cause: of.Cause(), Remedy: of.Remedy(), Public: true}
 	}
 	return nil
 }
@@ -94,7 +94,7 @@ func withoutTables(err error) string {
 }
 
 // Advise implements config.Advisor.
-func (s *Sink) Advise(f *config.File, _ *config.Pipeline, path string, err error) *advice.Error {
+func (s *Sink) Advise(f *config.File, _ *config.Pipeline, path string, err error) *diagnose.Error {
 	dsn, field := s.DSN, path+".dsn"
 	if s.Store.Name != "" {
 		store, missing := find(f, s.Store.Name)
@@ -121,30 +121,30 @@ func (s *Sink) Advise(f *config.File, _ *config.Pipeline, path string, err error
 
 // ofOutbox explains why the server refused the row of the outbox. It returns nil if that
 // row is not the cause.
-func (s *Sink) ofOutbox(f *config.File, of *pgconn.PgError, dsn schema.Secret) *advice.Error {
+func (s *Sink) ofOutbox(f *config.File, of *pgconn.PgError, dsn schema.Secret) *diagnose.Error {
 	table := s.outboxTable(f)
 	name := strings.ReplaceAll(table, `"`, "")
 	_, bare, _ := schema.CutLast(name, ".")
 	switch {
 	case table == "":
 	case of.Code == "42P01" && slices.Equal(quoted(of.Message), []string{name}):
-		return &advice.Error{Cause: "the database has no outbox", Remedy: "semel migrate up --config " + f.Name + " --store-name " + s.Store.Name, Public: true}
+		return &diagnose.Error{Cause: "the database has no outbox", Remedy: "semel migrate up --config " + f.Name + " --store-name " + s.Store.Name, Public: true}
 	case of.Code == "42501" && of.Message == "permission denied for table "+bare:
 		user, _ := identity(dsn)
-		return &advice.Error{Cause: "user " + user + ": " + of.Message, Remedy: "GRANT INSERT ON " + table + " TO " + user, Public: true}
+		return &diagnose.Error{Cause: "user " + user + ": " + of.Message, Remedy: "GRANT INSERT ON " + table + " TO " + user, Public: true}
 	}
 	return nil
 }
 
 // ofStatement explains why the server refused the statement that writes a row. It
 // returns nil if the configuration is not the cause.
-func (s *Sink) ofStatement(of *pgconn.PgError, path string, dsn schema.Secret) *advice.Error {
+func (s *Sink) ofStatement(of *pgconn.PgError, path string, dsn schema.Secret) *diagnose.Error {
 	written := path + ".table"
 	if s.Statement != "" {
 		written = path + ".statement"
 	}
 	names := quoted(of.Message)
-	said := &advice.Error{Cause: of.Message, Public: s.writes(names)}
+	said := &diagnose.Error{Cause: of.Message, Public: s.writes(names)}
 	switch of.Code {
 	case "42P01":
 		if len(names) > 0 {
@@ -240,15 +240,15 @@ func identity(dsn schema.Secret) (user, database string) {
 }
 
 // ofBlocker describes a statement that waited for a session that is known.
-func ofBlocker(err error) *advice.Error {
+func ofBlocker(err error) *diagnose.Error {
 	if behind, ok := errors.AsType[*postgres.LockError](err); ok && behind.By != "" {
-		return &advice.Error{Cause: "a statement waited for " + behind.By, Public: true}
+		return &diagnose.Error{Cause: "a statement waited for " + behind.By, Public: true}
 	}
 	return nil
 }
 
 // ofLock describes a statement that waited too long.
-func ofLock(err error) *advice.Error {
+func ofLock(err error) *diagnose.Error {
 	if said := ofBlocker(err); said != nil {
 		return said
 	}
@@ -259,35 +259,35 @@ func ofLock(err error) *advice.Error {
 	const look = "SELECT pid, application_name, pg_blocking_pids(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 	switch of.Code {
 	case "55P03":
-		return &advice.Error{Cause: "a statement waited too long for a lock: " + of.Message, Remedy: "see who holds it: " + look, Public: true}
+		return &diagnose.Error{Cause: "a statement waited too long for a lock: " + of.Message, Remedy: "see who holds it: " + look, Public: true}
 	case "57014":
-		return &advice.Error{Cause: of.Message, Remedy: "raise statement_timeout, or see who holds a lock: " + look, Public: true}
+		return &diagnose.Error{Cause: of.Message, Remedy: "raise statement_timeout, or see who holds a lock: " + look, Public: true}
 	}
 	return nil
 }
 
 // ofServer describes a server that refuses the connection, or that cannot work now.
 // field is the address in the configuration.
-func ofServer(err error, dsn schema.Secret, field string) *advice.Error {
+func ofServer(err error, dsn schema.Secret, field string) *diagnose.Error {
 	if connecting, ok := errors.AsType[*pgconn.ConnectError](err); ok && errors.Is(err, context.DeadlineExceeded) {
 		at := net.JoinHostPort(connecting.Config.Host, strconv.Itoa(int(connecting.Config.Port)))
-		return &advice.Error{Cause: "no answer from " + at, Remedy: "is the server up, can this machine reach it, and is it the right kind of server? Correct " + field, Public: true}
+		return &diagnose.Error{Cause: "no answer from " + at, Remedy: "is the server up, can this machine reach it, and is it the right kind of server? Correct " + field, Public: true}
 	}
 	if errors.Is(err, postgres.ErrSilent) {
-		return &advice.Error{Cause: "the server does not answer", Remedy: "is it stopped or overloaded, and can this machine still reach it? Correct " + field, Public: true}
+		return &diagnose.Error{Cause: "the server does not answer", Remedy: "is it stopped or overloaded, and can this machine still reach it? Correct " + field, Public: true}
 	}
-	if said := advice.Certificate(err, "sslrootcert of "+field, field); said != nil {
+	if said := diagnose.Certificate(err, "sslrootcert of "+field, field); said != nil {
 		return said
 	}
 	if strings.Contains(err.Error(), "server refused TLS connection") {
-		return &advice.Error{Cause: "the server has no TLS", Remedy: "switch it on there (ssl = on), or write sslmode=disable in " + field + " if the network is safe", Public: true}
+		return &diagnose.Error{Cause: "the server has no TLS", Remedy: "switch it on there (ssl = on), or write sslmode=disable in " + field + " if the network is safe", Public: true}
 	}
 	of := refusal(err)
 	if of == nil {
 		return nil
 	}
 	user, database := identity(dsn)
-	said := &advice.Error{Cause: of.Message, Public: true}
+	said := &diagnose.Error{Cause: of.Message, Public: true}
 	switch of.Code {
 	case "28P01":
 		said.Cause, said.Remedy = "password refused for user "+user, "correct "+field

@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
@@ -50,7 +50,7 @@ func (s *Schema) Migrate(ctx context.Context) (applied []pgstore.Migration, err 
 	})
 	if of := refusal(err); of != nil && (of.Code == "42501" || of.Code == "25006") {
 		user, _ := identity(s.store.DSN)
-		err = &advice.Error{
+		err = &diagnose.Error{
 			Cause:  "user " + user + " may not create tables: " + of.Message,
 			Remedy: "run semel migrate up with a role that may, or GRANT CREATE ON SCHEMA " + pgx.Identifier{cmp.Or(s.store.Schema, "public")}.Sanitize() + " TO " + user, Err: err,
 		}

@@ -11,8 +11,8 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/outbox"
-	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/pgstore"
@@ -155,18 +155,18 @@ func (s *Outbox) migrate(f *config.File) string {
 var _ config.Advisor = (*Outbox)(nil)
 
 // Advise implements config.Advisor.
-func (s *Outbox) Advise(f *config.File, _ *config.Pipeline, _ string, err error) *advice.Error {
+func (s *Outbox) Advise(f *config.File, _ *config.Pipeline, _ string, err error) *diagnose.Error {
 	if said := s.ofSchema(f, err); said != nil {
 		return said
 	}
 	if of, ok := errors.AsType[*outbox.SlotError](err); ok {
-		return &advice.Error{Cause: of.Cause, Remedy: of.Remedy, Public: true}
+		return &diagnose.Error{Cause: of.Cause, Remedy: of.Remedy, Public: true}
 	}
 	if of, ok := errors.AsType[*outbox.PipelineError](err); ok {
-		return &advice.Error{Cause: of.Cause(), Remedy: of.Remedy(), Public: true}
+		return &diagnose.Error{Cause: of.Cause(), Remedy: of.Remedy(), Public: true}
 	}
 	if of, ok := errors.AsType[*outbox.TargetError](err); ok {
-		return &advice.Error{Cause: of.Cause(), Remedy: of.Remedy(), Public: true}
+		return &diagnose.Error{Cause: of.Cause(), Remedy: of.Remedy(), Public: true}
 	}
 	if said := ofServer(err, s.spec.DSN, "stores."+s.Store.Name+".postgres.dsn"); said != nil {
 		return said
@@ -177,7 +177,7 @@ func (s *Outbox) Advise(f *config.File, _ *config.Pipeline, _ string, err error)
 	}
 	user, _ := identity(s.spec.DSN)
 	if strings.Contains(of.Message, "schema") && s.Keep > 0 {
-		return &advice.Error{Cause: of.Message, Remedy: "GRANT CREATE ON SCHEMA to the role that ran semel migrate up, which makes the partitions", Public: true}
+		return &diagnose.Error{Cause: of.Message, Remedy: "GRANT CREATE ON SCHEMA to the role that ran semel migrate up, which makes the partitions", Public: true}
 	}
 	names, to := s.spec.names(), " TO "+pgx.Identifier{user}.Sanitize()
 	tables := map[string]string{}
@@ -195,15 +195,15 @@ func (s *Outbox) Advise(f *config.File, _ *config.Pipeline, _ string, err error)
 	if s.Keep > 0 {
 		remedy += "; GRANT SELECT, INSERT ON " + tables["outbox_log"] + to + "; GRANT EXECUTE ON FUNCTION " + tables["outbox_log_maintain"] + to
 	}
-	return &advice.Error{Cause: "user " + user + ": " + of.Message, Public: true, Remedy: remedy}
+	return &diagnose.Error{Cause: "user " + user + ": " + of.Message, Public: true, Remedy: remedy}
 }
 
 // ofSchema describes an error about a table that is not there, or returns nil.
-func (s *Outbox) ofSchema(f *config.File, err error) *advice.Error {
+func (s *Outbox) ofSchema(f *config.File, err error) *diagnose.Error {
 	if said := ofMissing(err); said != nil || !errors.Is(err, pgstore.ErrSchema) {
 		return said
 	}
-	said := &advice.Error{Cause: "the database has no outbox", Remedy: s.migrate(f), Public: true}
+	said := &diagnose.Error{Cause: "the database has no outbox", Remedy: s.migrate(f), Public: true}
 	if of := refusal(err); of != nil {
 		said.Cause = of.Message // of a relay that runs
 	}

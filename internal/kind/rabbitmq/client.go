@@ -12,8 +12,8 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/rabbitmq"
-	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/schema"
 )
 
@@ -58,11 +58,11 @@ func (c *Client) examine(ctx context.Context, x *config.Examination, opts *rabbi
 }
 
 // Advise implements config.Advisor for the source and the sink.
-func (c *Client) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *advice.Error {
-	if said := advice.Certificate(err, path+".tls.ca", path+".servers"); said != nil {
+func (c *Client) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *diagnose.Error {
+	if said := diagnose.Certificate(err, path+".tls.ca", path+".servers"); said != nil {
 		return said
 	}
-	said := &advice.Error{Public: true}
+	said := &diagnose.Error{Public: true}
 	var missing *rabbitmq.MissingError
 	var unroutable *rabbitmq.UnroutableError
 	var answer *amqp.Error
@@ -84,9 +84,9 @@ func (c *Client) Advise(_ *config.File, _ *config.Pipeline, path string, err err
 	case errors.Is(err, amqp.ErrVhost), errors.As(err, &answer) && answer.Code == amqp.NotAllowed:
 		said.Cause, said.Remedy = "the user may not use the virtual host "+c.VHost+", or there is none", "create it with rabbitmqctl add_vhost "+c.VHost+", and grant the right with rabbitmqctl set_permissions"
 	case errors.As(err, &answer) && answer.Code == amqp.AccessRefused:
-		said.Cause, said.Remedy = advice.Line(answer.Reason), "grant the user this right with rabbitmqctl set_permissions"
+		said.Cause, said.Remedy = diagnose.Line(answer.Reason), "grant the user this right with rabbitmqctl set_permissions"
 	case errors.As(err, &answer) && answer.Code == amqp.PreconditionFailed && strings.Contains(answer.Reason, "timeout"):
-		said.Cause, said.Remedy = "the server's consumer time-out has passed: "+advice.Line(answer.Reason), "the messages come again by themselves; raise consumer_timeout on the server if effects take that long"
+		said.Cause, said.Remedy = "the server's consumer time-out has passed: "+diagnose.Line(answer.Reason), "the messages come again by themselves; raise consumer_timeout on the server if effects take that long"
 	case errors.As(err, &answer) && answer.Code == amqp.FrameError && c.TLS == nil:
 		said.Cause, said.Remedy = "a server at "+strings.Join(c.Servers, ", ")+" does not answer with AMQP", "does it expect TLS? Then write "+path+".tls: {}. Otherwise: is it the right kind of server and port?"
 	case strings.Contains(err.Error(), "first record does not look like a TLS handshake"):

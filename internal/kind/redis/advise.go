@@ -10,8 +10,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/store/redisstore"
 )
 
@@ -19,7 +19,7 @@ var _ config.Advisor = (*Store)(nil)
 
 // Advise implements config.Advisor. The client library has no types for the answers
 // of the server; each starts with a word.
-func (s *Store) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *advice.Error {
+func (s *Store) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *diagnose.Error {
 	secure, write, plain := s.TLS != nil, path+".tls: {}", "leave "+path+".tls out"
 	user, field, at := s.Username, path+".password", strings.Join(s.Cluster, ", ")
 	if s.Sentinel != nil {
@@ -32,11 +32,11 @@ func (s *Store) Advise(_ *config.File, _ *config.Pipeline, path string, err erro
 			secure, write, plain = u.Scheme == "rediss" || u.Scheme == "valkeys", "rediss:// instead of redis:// in "+field, "write redis:// instead of rediss:// in "+field
 		}
 	}
-	if said := advice.Certificate(err, path+".tls.ca", cmp.Or(strings.TrimSuffix(field, ".password"), path)); said != nil {
+	if said := diagnose.Certificate(err, path+".tls.ca", cmp.Or(strings.TrimSuffix(field, ".password"), path)); said != nil {
 		return said
 	}
 	text := err.Error()
-	said := &advice.Error{Public: true}
+	said := &diagnose.Error{Public: true}
 	switch {
 	case strings.Contains(text, "WRONGPASS"):
 		said.Cause, said.Remedy = "password refused", "check the user and the password in "+field
@@ -46,7 +46,7 @@ func (s *Store) Advise(_ *config.File, _ *config.Pipeline, path string, err erro
 	case strings.Contains(text, "NOAUTH"):
 		said.Cause, said.Remedy = "the server needs a password", "write it in "+field
 	case strings.Contains(text, "NOPERM"):
-		said.Cause, said.Remedy, said.Public = advice.Line(text), "in redis-cli, "+s.grant(cmp.Or(user, "default")), false
+		said.Cause, said.Remedy, said.Public = diagnose.Line(text), "in redis-cli, "+s.grant(cmp.Or(user, "default")), false
 	case strings.Contains(text, "READONLY"):
 		said.Cause, said.Remedy = "the server is a replica, which accepts no writes", "name the primary in "+field+", or use sentinel"
 	case !secure && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, io.EOF) || strings.Contains(text, "connection reset by peer")):

@@ -19,8 +19,8 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/sqs"
-	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/schema"
 )
 
@@ -112,8 +112,8 @@ const (
 
 // advise says what an error of SQS means. queue is the name of the queue, or "" if messages
 // name it. path is the kind's place in the configuration.
-func advise(queue, path, permissions string, err error) *advice.Error {
-	said := &advice.Error{Public: true}
+func advise(queue, path, permissions string, err error) *diagnose.Error {
+	said := &diagnose.Error{Public: true}
 	_, missing := errors.AsType[*types.QueueDoesNotExist](err)
 	_, over := errors.AsType[*types.OverLimit](err)
 	what := "the queue " + queue

@@ -6,8 +6,8 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/sqs"
-	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -148,6 +148,6 @@ func (s *Sink) Examine(ctx context.Context, x *config.Examination) {
 }
 
 // Advise implements config.Advisor.
-func (s *Sink) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *advice.Error {
+func (s *Sink) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *diagnose.Error {
 	return advise(s.name(), path, toWrite, err)
 }

@@ -6,22 +6,22 @@ import (
 	"strings"
 
 	"github.com/semel-dev/semel/broker/webhook"
-	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/diagnose"
 )
 
 var _ config.Advisor = (*Sink)(nil)
 
 // Advise implements config.Advisor.
-func (*Sink) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *advice.Error {
+func (*Sink) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *diagnose.Error {
 	if of, ok := errors.AsType[*webhook.PrivateAddressError](err); ok {
-		return &advice.Error{Cause: of.Address.String() + " is not a public address", Remedy: "correct " + path + ".url, or set " + path + ".allow_private", Public: true}
+		return &diagnose.Error{Cause: of.Address.String() + " is not a public address", Remedy: "correct " + path + ".url, or set " + path + ".allow_private", Public: true}
 	}
 	if of, ok := errors.AsType[*net.DNSError](err); ok && of.IsNotFound {
-		return &advice.Error{Cause: "no such host: " + of.Name, Remedy: "check the name in " + path + ".url", Public: true}
+		return &diagnose.Error{Cause: "no such host: " + of.Name, Remedy: "check the name in " + path + ".url", Public: true}
 	}
 	if strings.Contains(err.Error(), "answered 401") {
-		return &advice.Error{Cause: strings.TrimPrefix(advice.Line(err.Error()), "unavailable: "), Remedy: "correct the credentials in " + path + ".headers"}
+		return &diagnose.Error{Cause: strings.TrimPrefix(diagnose.Line(err.Error()), "unavailable: "), Remedy: "correct the credentials in " + path + ".headers"}
 	}
 	return nil
 }

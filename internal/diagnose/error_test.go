@@ -1,4 +1,4 @@
-package advice_test
+package diagnose_test
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/semel-dev/semel/internal/advice"
+	"github.com/semel-dev/semel/internal/diagnose"
 )
 
 func TestErrorsOfTheNetworkHaveARemedy(t *testing.T) {
@@ -44,12 +44,12 @@ func TestErrorsOfTheNetworkHaveARemedy(t *testing.T) {
 		{fmt.Errorf("read: %w", io.EOF), "read: EOF: the server closed the connection: is it the right kind of server, and does it need TLS?", false},
 		{fmt.Errorf("ask: %w", context.DeadlineExceeded), "ask: context deadline exceeded: is the server up, can this machine reach it, and is it the right kind of server?", false},
 	} {
-		got := advice.For(c.err)
+		got := diagnose.Network(c.err)
 		if got == nil || got.Error() != c.want || got.Public != c.public || !errors.Is(got, c.err) {
 			t.Errorf("%v becomes\n%v, want\n%v", c.err, got, c.want)
 		}
 	}
-	if got := advice.For(errors.New("division by zero")); got != nil {
+	if got := diagnose.Network(errors.New("division by zero")); got != nil {
 		t.Errorf("%v", got)
 	}
 }
@@ -57,7 +57,7 @@ func TestErrorsOfTheNetworkHaveARemedy(t *testing.T) {
 func TestLineJoinsTheLinesOfADriverError(t *testing.T) {
 	t.Parallel()
 	const text = "failed to connect to `user=app`:\n\t10.0.0.1:5432 (a): refused\n\t10.0.0.2:5432 (b): refused\r\n\t10.0.0.1:5432 (a): refused\n"
-	if got, want := advice.Line(text), "failed to connect to `user=app`: 10.0.0.1:5432 (a): refused; 10.0.0.2:5432 (b): refused"; got != want {
+	if got, want := diagnose.Line(text), "failed to connect to `user=app`: 10.0.0.1:5432 (a): refused; 10.0.0.2:5432 (b): refused"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }

@@ -1,5 +1,4 @@
-// Package advice says what errors of servers mean, and what to do about them.
-package advice
+package diagnose
 
 import (
 	"context"
@@ -55,9 +54,9 @@ func (e *Error) ForAll() *Error {
 // Unwrap returns the error itself.
 func (e *Error) Unwrap() error { return e.Err }
 
-// For returns what the network says about a server, and the remedy. It returns nil
+// Network returns what the network says about a server, and the remedy. It returns nil
 // if the error is not one of the network.
-func For(err error) *Error {
+func Network(err error) *Error {
 	var causes []string
 	remedy := ""
 	add := func(cause, how string) {

@@ -1,6 +1,4 @@
-// Package suggest finds what a person may have meant: the name closest to a word, and
-// the member closest to a path that a document lacks.
-package suggest
+package diagnose
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package suggest
+package diagnose
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package health
+package diagnose
 
 import (
 	"errors"
@@ -12,10 +12,10 @@ import (
 // and sinks whose servers cannot be reached. A probe must not call them stores.
 var errUnavailable = errors.New("unavailable")
 
-// Cause returns the part of an error whose text comes from this module, the network or
+// PublicCause returns the part of an error whose text comes from this module, the network or
 // the operating system, or the code that a database gave. Such a text has no part of a
-// message, so any client may see it. Cause returns nil if there is no such part.
-func Cause(err error) error {
+// message, so any client may see it. PublicCause returns nil if there is no such part.
+func PublicCause(err error) error {
 	if of, ok := errors.AsType[*net.OpError](err); ok {
 		return of
 	}

@@ -1,4 +1,4 @@
-package health
+package diagnose
 
 import (
 	"context"
@@ -9,9 +9,9 @@ import (
 // look is how often a Stall looks at the work.
 const look = time.Second
 
-// After returns how long work must stand still before the report with this number,
+// StallAfter returns how long work must stand still before the report with this number,
 // from 0: 10 s, 1, 5 and 15 min, and then every 15 min.
-func After(report int) time.Duration {
+func StallAfter(report int) time.Duration {
 	first := [...]time.Duration{10 * time.Second, time.Minute, 5 * time.Minute}
 	if report < len(first) {
 		return first[report]
@@ -36,7 +36,7 @@ type Work struct {
 	// Look returns how many things were settled so far, and whether there is work.
 	Look func() (settled uint64, busy bool)
 	// Stalled reports that work has stood still for this long. It is called at the
-	// times that After returns, and blocks at most until ctx ends.
+	// times that StallAfter returns, and blocks at most until ctx ends.
 	Stalled func(ctx context.Context, still time.Duration)
 	// Moves reports that work moves again, or that none is left.
 	Moves func(still time.Duration)
@@ -77,7 +77,7 @@ func (s *Stall) watch(ctx context.Context, w Work) {
 			before, moved, reports = settled, now, 0
 			continue
 		}
-		if now.Sub(moved) < s.Slow+After(reports) {
+		if now.Sub(moved) < s.Slow+StallAfter(reports) {
 			continue
 		}
 		s.set(moved)

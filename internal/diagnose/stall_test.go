@@ -1,4 +1,4 @@
-package health
+package diagnose
 
 import (
 	"context"
