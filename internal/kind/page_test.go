@@ -57,7 +57,7 @@ func TestReferencePageHasKindsFromOutside(t *testing.T) {
 	kinds := kind.All()
 	kinds.Sources = append(kinds.Sources, toy.NewSource)
 	page := (&pageWriter{}).page(kinds, nil)
-	for _, want := range []string{"Numbers, each twice.", "| `last` | number | `3` | The last number. |"} {
+	for _, want := range []string{"Numbers, each twice.", "- `last` (number, default `3`): The last number."} {
 		if !strings.Contains(page, want) {
 			t.Errorf("%q is missing", want)
 		}
@@ -96,13 +96,14 @@ func TestEveryFieldIsExplained(t *testing.T) {
 
 // pageWriter writes the reference page.
 type pageWriter struct {
-	out    strings.Builder
-	shared []schema.Form // mappings with a title, described at the end
+	out     strings.Builder
+	shared  []schema.Form     // mappings with a title, described at the end
+	printed map[string]string // the section of each printed row
 }
 
 const pageIntro = `# Configuration
 
-This page lists every field with its default. It is generated from the schema that reads configurations. ` + "`semel schema`" + ` prints the same schema as JSON Schema, for editors. The [contract of the program](cli.md#4-configuration) describes secrets, references and other rules for a whole file.
+This page lists every field. It is generated from the schema that reads configurations. ` + "`semel schema`" + ` prints the same schema as JSON Schema, for editors. The [contract of the program](cli.md#4-configuration) has the rules for a whole file, secrets and references.
 
 To get completion and checks in an editor, run ` + "`semel schema > semel.schema.json`" + ` and start your file with
 
@@ -110,17 +111,16 @@ To get completion and checks in an editor, run ` + "`semel schema > semel.schema
 
 ## Values
 
-| written as | is |
-|---|---|
-| text, path, address, secret | A text. Quote a text that looks like a number or a truth value. A relative path starts at the directory of the file. Semel never shows secrets or passwords in addresses. |
-| duration | ` + "`90s`, `36h`, `7d`, `2w`, `1h30m`" + ` |
-| size | bytes: ` + "`4096`, `64KiB`, `10MB`" + ` |
-| count, number | ` + "`10000`, `1e6`" + ` |
-| rate | a number above 0 and below 1 |
-| share | a number from 0 to 1 |
-| rule | a place in a message: ` + "`.a.b`, `.items[0].id`, `.[\"odd.name\"]` (in a JSON body), `line` (the whole body), `hash(.)`, `hash(.a,.b)` (canonical content), `hash(. - .received - .b.c)` (canonical content without some members), `header:NAME`, `record-key`, `property:message-id`. [Values](values.md) shows what each makes of a value" + ` |
-| value | the value of a column or argument: ` + "`.a.b`, `header:NAME`, `record-key`, `property:message-id`, `body`, `key`, `scope`, `time`, `attempt`, `token`, `source`, `partition`, `offset`" + ` |
-| status | HTTP statuses: ` + "`404`, `400-409`, `4xx`" + ` |
+In parentheses behind a field are the form of its value and its default. Without a default, a boolean is false, and other fields are off.
+
+- **text, path, address, secret:** a text. Quote a text that looks like a number or a boolean. A relative path starts at the directory of the file. Semel shows neither secrets nor passwords in addresses.
+- **duration:** ` + "`90s`, `36h`, `7d`, `2w`, `1h30m`" + `.
+- **size:** bytes, ` + "`4096`, `64KiB`, `10MB`" + `.
+- **count, number:** ` + "`10000`, `1e6`" + `.
+- **rate:** a number above 0 and below 1. A **share** is a number from 0 to 1.
+- **rule:** a place in a message: ` + "`.a.b`, `.items[0].id`, `.[\"odd.name\"]` (in a JSON body), `line` (the whole body), `hash(.)`, `hash(.a,.b)` (canonical content), `hash(. - .received - .b.c)` (without some members), `header:NAME`, `record-key`, `property:message-id`. [Values](values.md) shows what each makes of a value." + `
+- **value:** of a column or argument: ` + "`.a.b`, `header:NAME`, `record-key`, `property:message-id`, `body`, `key`, `scope`, `time`, `attempt`, `token`, `source`, `partition`, `offset`" + `.
+- **status:** HTTP statuses, ` + "`404`, `400-409`, `4xx`" + `.
 
 `
 
@@ -148,7 +148,7 @@ func (w *pageWriter) section(path, title string, m schema.Mapping) {
 	w.mapping(path, m, title)
 }
 
-// mapping writes the table of a mapping, followed by its nested mappings.
+// mapping writes the list of a mapping's fields, followed by its nested mappings.
 func (w *pageWriter) mapping(path string, m schema.Mapping, title string) {
 	for _, group := range m.OneOf {
 		fmt.Fprintf(&w.out, "Exactly one of `%s`.\n\n", strings.Join(group, "`, `"))
@@ -164,16 +164,28 @@ func (w *pageWriter) mapping(path string, m schema.Mapping, title string) {
 		}
 		return f.Inherits != ""
 	})
-	w.out.WriteString("| field | written as | default | |\n|---|---|---|---|\n")
-	for _, f := range own {
-		fallback := f.Fallback()
-		switch {
-		case f.Required:
-			fallback = "**required**"
-		case f.Initial != "":
-			fallback = "`" + fallback + "`"
+	rows := make([]string, len(own))
+	words := map[string]int{} // of the rows that an earlier section has
+	for i, f := range own {
+		rows[i] = w.row(schema.Within(path, f.Name), f)
+		words[w.printed[rows[i]]] += len(strings.Fields(rows[i]))
+	}
+	again := map[string][]string{} // names by the section that has their rows
+	for i, f := range own {
+		if section := w.printed[rows[i]]; section != "" && words[section] > 20 {
+			again[section] = append(again[section], f.Name)
+			continue
 		}
-		fmt.Fprintf(&w.out, "| `%s` | %s | %s | %s |\n", f.Name, w.form(schema.Within(path, f.Name), &f.Form), fallback, f.Doc)
+		w.out.WriteString(rows[i])
+		if w.printed == nil {
+			w.printed = map[string]string{}
+		}
+		if w.printed[rows[i]] == "" {
+			w.printed[rows[i]] = title
+		}
+	}
+	for _, section := range slices.Sorted(maps.Keys(again)) {
+		fmt.Fprintf(&w.out, "- As in %s: `%s`.\n", link(section, strings.Trim(section, "`")), strings.Join(again[section], "`, `"))
 	}
 	w.out.WriteString("\n")
 	for _, of := range slices.Sorted(maps.Keys(inherited)) {
@@ -183,6 +195,37 @@ func (w *pageWriter) mapping(path string, m schema.Mapping, title string) {
 		at := schema.Within(path, f.Name)
 		w.inner(at, &f.Form)
 	}
+}
+
+// row returns the line of a field: its name, the form of its value, its default, and its
+// explanation.
+func (w *pageWriter) row(path string, f schema.Field) string {
+	form := w.form(path, &f.Form)
+	name := "`" + f.Name + "`"
+	if f.Form.Members != nil {
+		form, name = "", strings.Replace(form, "["+f.Form.Title, "["+name, 1)
+		if f.Form.Title == "" {
+			name = link("`"+f.Name+"`", path)
+		}
+	}
+	var facts []string
+	if form != "" {
+		facts = append(facts, form)
+	}
+	fallback := f.Fallback()
+	switch {
+	case f.Required:
+		facts = append(facts, "**required**")
+	case fallback == "", fallback == "off", fallback == "none", form == "boolean" && fallback == "false":
+	case f.Initial != "":
+		facts = append(facts, "default `"+fallback+"`")
+	default:
+		facts = append(facts, "default "+fallback)
+	}
+	if len(facts) > 0 {
+		name += " (" + strings.Join(facts, ", ") + ")"
+	}
+	return "- " + name + ": " + f.Doc + "\n"
 }
 
 // inner writes the sections of the mappings in a form.
@@ -205,6 +248,8 @@ func (w *pageWriter) inner(path string, f *schema.Form) {
 // form returns how a value is written.
 func (w *pageWriter) form(path string, f *schema.Form) string {
 	switch {
+	case f.Scalar == "true or false":
+		return "boolean"
 	case f.Scalar != "":
 		return string(f.Scalar)
 	case f.Words != nil:
