@@ -10,7 +10,7 @@ import (
 // TestTheFormatPageHasEveryStoredMember: a person who repairs a store reads that page.
 func TestTheFormatPageHasEveryStoredMember(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/format.md")
+	page, err := os.ReadFile("../../store/logstore/FORMAT.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,5 +24,5 @@
 // the same way, by its owner's nonce.
 //
 // With [Tx], a sink in the same process commits keys, source positions and
-// output lengths in one record. docs/format.md describes the file format.
+// output lengths in one record. FORMAT.md describes the file format.
 package logstore

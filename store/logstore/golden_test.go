@@ -78,7 +78,7 @@ func goldenChanges(t *testing.T, s *Store) {
 
 // TestFormatIsTheGoldenOne fails if a byte of the files changes. Then either
 // the change is a mistake, or it needs a new version, an entry in
-// docs/format.md, and a run with -update.
+// FORMAT.md, and a run with -update.
 func TestFormatIsTheGoldenOne(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -129,7 +129,7 @@ func (s *Store) examine(x *config.Examination) error {
 }
 
 // Exists reports whether a directory holds an embedded store. It looks for the
-// file that docs/format.md names.
+// file that store/logstore/FORMAT.md names.
 func Exists(dir string) (bool, error) {
 	_, err := os.Stat(filepath.Join(dir, "STORE"))
 	if errors.Is(err, fs.ErrNotExist) {
