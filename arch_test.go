@@ -192,9 +192,36 @@ var packageMap = map[string][]string{
 	"internal/explain": {".", "pipeline", "internal/config", "internal/schema", "stream"},
 	"internal/proxy":   {".", "httpidem", "httpidem/caller", "internal/config", "github.com/prometheus/client_golang/prometheus"},
 	"internal/cli": {
-		"internal/cli/auditcmd", "internal/cli/dedupcmd", "internal/cli/keyscmd", "internal/cli/parkedcmd", "internal/cli/pipelinecmd", "internal/cli/proxycmd", "internal/cli/servercmd", "internal/cli/term", "internal/config", "internal/dedup", "internal/diagnose", "internal/schema",
-		"internal/cli/auditcmd", "internal/cli/dedupcmd", "internal/cli/keyscmd", "internal/cli/parkedcmd", "internal/cli/pipelinecmd", "internal/cli/servercmd", "internal/cli/term", "internal/cli/verifycmd", "internal/cli/whycmd", "internal/config", "internal/dedup", "internal/diagnose", "internal/schema",
+		"internal/cli/auditcmd", "internal/cli/configcmd", "internal/cli/dedupcmd", "internal/cli/doctorcmd", "internal/cli/kafkacmd", "internal/cli/keyscmd", "internal/cli/migratecmd", "internal/cli/parkedcmd", "internal/cli/proxycmd", "internal/cli/runcmd", "internal/cli/statuscmd", "internal/cli/term", "internal/cli/trialcmd", "internal/cli/verifycmd", "internal/cli/whycmd", "internal/config", "internal/dedup", "internal/diagnose",
 		"github.com/spf13/cobra", "github.com/spf13/pflag",
+	},
+	"internal/cli/configcmd": {
+		".", "internal/cli/open", "internal/cli/term", "internal/config", "internal/diagnose", "internal/explain", "internal/kind/postgres", "internal/schema",
+		"github.com/spf13/cobra",
+	},
+	"internal/cli/doctorcmd": {
+		".", "internal/cli/open", "internal/cli/term", "internal/config", "internal/proxy", "internal/schema", "internal/wiring",
+		"github.com/spf13/cobra",
+	},
+	"internal/cli/kafkacmd": {
+		"broker/kafka", "internal/cli/open", "internal/cli/term", "internal/config", "internal/kind/kafka",
+		"github.com/spf13/cobra",
+	},
+	"internal/cli/migratecmd": {
+		"internal/cli/open", "internal/cli/term", "internal/config", "internal/kind/postgres", "internal/schema", "internal/wiring", "store/pgstore",
+		"github.com/spf13/cobra",
+	},
+	"internal/cli/runcmd": {
+		".", "internal/cli/open", "internal/cli/term", "internal/cli/trialcmd", "internal/config", "internal/daemon", "internal/kind/postgres", "internal/wiring",
+		"github.com/spf13/cobra",
+	},
+	"internal/cli/statuscmd": {
+		"internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/remotestore",
+		"github.com/spf13/cobra",
+	},
+	"internal/cli/trialcmd": {
+		".", "broker/kafka/kafkatxn", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/kind/kafka", "internal/rows", "internal/schema", "internal/wiring", "key", "pipeline", "store/memstore", "stream",
+		"github.com/spf13/cobra",
 	},
 	"internal/cli/auditcmd": {"internal/auditlog", "internal/cli/term", "github.com/spf13/cobra"},
 	"internal/cli/dedupcmd": {".", "internal/cli/term", "internal/dedup", "internal/diagnose", "internal/schema", "key", "github.com/spf13/cobra"},
@@ -214,17 +241,9 @@ var packageMap = map[string][]string{
 		".", "broker/kafka", "broker/kafka/kafkatxn", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/schema", "internal/wiring", "pipeline", "internal/kind/embedded", "internal/kind/kafka",
 		"github.com/spf13/cobra",
 	},
-	"internal/cli/pipelinecmd": {
-		".", "broker/kafka/kafkatxn", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/explain", "internal/diagnose", "internal/schema", "internal/rows", "internal/wiring", "key", "pipeline", "store/memstore", "stream", "internal/kind/kafka", "internal/kind/postgres",
-		"github.com/spf13/cobra",
-	},
 	"internal/cli/proxycmd": {
 		".", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/kind/embedded", "internal/kind/memory", "internal/proxy", "internal/schema",
 		"github.com/spf13/cobra", "github.com/spf13/pflag",
-	},
-	"internal/cli/servercmd": {
-		".", "broker/kafka", "internal/remotestore", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/proxy", "internal/schema", "internal/wiring", "store/pgstore", "internal/kind/kafka", "internal/kind/postgres",
-		"github.com/spf13/cobra",
 	},
 	"internal/cli/term": {
 		".", "internal/diagnose", "internal/config", "internal/schema",

@@ -10,16 +10,16 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/semel-dev/semel/internal/cli/pipelinecmd"
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/cli/trialcmd"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-func dryLines(t *testing.T, got outcome) (list []pipelinecmd.DryLine) {
+func dryLines(t *testing.T, got outcome) (list []trialcmd.DryLine) {
 	t.Helper()
 	for line := range strings.Lines(got.stdout) {
-		var d pipelinecmd.DryLine
+		var d trialcmd.DryLine
 		if err := json.Unmarshal([]byte(line), &d); err != nil {
 			t.Fatal(err, line)
 		}

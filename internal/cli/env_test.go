@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/semel-dev/semel/internal/cli/pipelinecmd"
+	"github.com/semel-dev/semel/internal/cli/configcmd"
 	"github.com/semel-dev/semel/internal/cli/term"
 )
 
@@ -43,7 +43,7 @@ func TestNoEnvDescribesAConfigurationWithoutItsVariables(t *testing.T) {
 	run(t, "", "why", "x", "--no-env", "--config", file).check(t, term.ExitUsage, "unknown flag --no-env", "SEMEL_TEST_DSN is not set")
 
 	withDefault := regexp.MustCompile(`\$\{env:([A-Z_]+):-[^}]*\}`)
-	for _, s := range pipelinecmd.Scenarios() {
+	for _, s := range configcmd.Scenarios() {
 		scenario := s[0]
 		made := run(t, "", "init", "--scenario", scenario)
 		made.check(t, term.ExitDone)

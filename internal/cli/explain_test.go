@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/semel-dev/semel/internal/cli/pipelinecmd"
+	"github.com/semel-dev/semel/internal/cli/configcmd"
 	"github.com/semel-dev/semel/internal/cli/term"
 )
 
@@ -27,9 +27,9 @@ func TestLintTellsWithPlaceCostAndRemedy(t *testing.T) {
 		t.Errorf("got  %q\nwant %q", got.stdout, want)
 	}
 	got = run(t, "", "lint", weak, "--json")
-	var line pipelinecmd.LintLine
+	var line configcmd.LintLine
 	if err := json.Unmarshal([]byte(got.stdout), &line); err != nil || got.status != term.ExitFound ||
-		line != (pipelinecmd.LintLine{File: weak, Line: 3, Column: 94, Severity: "warning", Pipeline: "p", Subject: "pipelines.p.on_failure.then", Found: "drop", Risk: "loss", Cost: "a message whose last attempt failed is lost", Remedy: "write then: park"}) {
+		line != (configcmd.LintLine{File: weak, Line: 3, Column: 94, Severity: "warning", Pipeline: "p", Subject: "pipelines.p.on_failure.then", Found: "drop", Risk: "loss", Cost: "a message whose last attempt failed is lost", Remedy: "write then: park"}) {
 		t.Errorf("%v %+v", err, line)
 	}
 

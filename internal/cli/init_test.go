@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/semel-dev/semel/internal/cli/pipelinecmd"
+	"github.com/semel-dev/semel/internal/cli/configcmd"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
 )
@@ -17,7 +17,7 @@ import (
 func TestEveryScenarioIsCleanForLint(t *testing.T) {
 	t.Parallel()
 	var names []string
-	for _, s := range pipelinecmd.Scenarios() {
+	for _, s := range configcmd.Scenarios() {
 		names = append(names, s[0]+".yaml")
 		file := filepath.Join(t.TempDir(), "semel.yaml")
 		run(t, "", "init", "--scenario", s[0], "--output", file).check(t, term.ExitDone, "wrote "+file)
@@ -38,7 +38,7 @@ func TestEveryScenarioIsCleanForLint(t *testing.T) {
 			}
 		}
 	}
-	files, err := os.ReadDir("pipelinecmd/scenarios")
+	files, err := os.ReadDir("configcmd/scenarios")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/semel-dev/semel/internal/cli/pipelinecmd"
+	"github.com/semel-dev/semel/internal/cli/configcmd"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/test/services/servicestest"
@@ -534,7 +534,7 @@ func TestScenariosOverHTTPRunAsPrinted(t *testing.T) {
 
 func TestNoScenarioPromisesExactlyOnce(t *testing.T) {
 	t.Parallel()
-	for _, s := range pipelinecmd.Scenarios() {
+	for _, s := range configcmd.Scenarios() {
 		got := run(t, "", "init", "--scenario", s[0])
 		if text := strings.ToLower(got.stdout); got.status != term.ExitDone || strings.Contains(strings.ReplaceAll(text, "-", " "), "exactly once") {
 			t.Errorf("%s: %+v", s[0], got)

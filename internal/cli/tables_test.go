@@ -11,8 +11,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/semel-dev/semel/internal/cli/pipelinecmd"
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/cli/trialcmd"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
@@ -152,7 +152,7 @@ pipelines:
 			t.Errorf("dry-run lacks %q: %s", want, got.stdout)
 		}
 	}
-	var line pipelinecmd.DryLine
+	var line trialcmd.DryLine
 	got = run(t, "", "dry-run", file, "--for", "1m", "--json")
 	if err := json.Unmarshal([]byte(got.stdout), &line); err != nil || len(line.Tables) != 3 || line.Tables[0].Name != "people" || line.Tables[0].Rows != 2 || line.Tables[0].Ended != "all there is" || line.Tables[0].Without != 1 || line.Count["row_missing"] != 3 {
 		t.Errorf("%v, %+v: %s", err, line, got.stdout)

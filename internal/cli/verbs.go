@@ -6,13 +6,18 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel/internal/cli/auditcmd"
+	"github.com/semel-dev/semel/internal/cli/configcmd"
 	"github.com/semel-dev/semel/internal/cli/dedupcmd"
+	"github.com/semel-dev/semel/internal/cli/doctorcmd"
+	"github.com/semel-dev/semel/internal/cli/kafkacmd"
 	"github.com/semel-dev/semel/internal/cli/keyscmd"
+	"github.com/semel-dev/semel/internal/cli/migratecmd"
 	"github.com/semel-dev/semel/internal/cli/parkedcmd"
-	"github.com/semel-dev/semel/internal/cli/pipelinecmd"
 	"github.com/semel-dev/semel/internal/cli/proxycmd"
-	"github.com/semel-dev/semel/internal/cli/servercmd"
+	"github.com/semel-dev/semel/internal/cli/runcmd"
+	"github.com/semel-dev/semel/internal/cli/statuscmd"
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/cli/trialcmd"
 	"github.com/semel-dev/semel/internal/cli/verifycmd"
 	"github.com/semel-dev/semel/internal/cli/whycmd"
 )
@@ -27,15 +32,15 @@ func verbs(a *term.App) []term.VerbGroup {
 			dedupcmd.New(a),
 		}},
 		{Title: "Pipelines", Verbs: []*cobra.Command{
-			pipelinecmd.NewInit(a),
-			withEnvFile(a, pipelinecmd.NewLint(a)),
-			withEnvFile(a, pipelinecmd.NewExplain(a)),
-			withEnvFile(a, pipelinecmd.NewTest(a)),
-			withEnvFile(a, pipelinecmd.NewDryRun(a)),
-			withEnvFile(a, servercmd.NewDoctor(a)),
-			withEnvFile(a, servercmd.NewMigrate(a)),
-			withEnvFile(a, pipelinecmd.NewRun(a)),
-			withEnvFile(a, servercmd.NewStatus(a)),
+			configcmd.NewInit(a),
+			withEnvFile(a, configcmd.NewLint(a)),
+			withEnvFile(a, configcmd.NewExplain(a)),
+			withEnvFile(a, trialcmd.NewTest(a)),
+			withEnvFile(a, trialcmd.NewDryRun(a)),
+			withEnvFile(a, doctorcmd.New(a)),
+			withEnvFile(a, migratecmd.New(a)),
+			withEnvFile(a, runcmd.NewRun(a)),
+			withEnvFile(a, statuscmd.New(a)),
 		}},
 		{Title: "HTTP", Verbs: []*cobra.Command{
 			withEnvFile(a, proxycmd.New(a)),
@@ -48,12 +53,12 @@ func verbs(a *term.App) []term.VerbGroup {
 			auditcmd.New(a),
 		}},
 		{Title: "Servers", Verbs: []*cobra.Command{
-			withEnvFile(a, pipelinecmd.NewOutbox(a)),
-			withEnvFile(a, servercmd.NewKafka(a)),
+			withEnvFile(a, runcmd.NewOutbox(a)),
+			withEnvFile(a, kafkacmd.New(a)),
 		}},
 		{Title: "This program", Verbs: []*cobra.Command{
 			newCompletionCommand(a),
-			pipelinecmd.NewSchema(a),
+			configcmd.NewSchema(a),
 			newVersionCommand(a),
 		}},
 	}

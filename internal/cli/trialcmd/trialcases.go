@@ -1,4 +1,4 @@
-package pipelinecmd
+package trialcmd
 
 import (
 	"context"

@@ -1,4 +1,6 @@
-package servercmd
+// Package statuscmd has the verb status, which asks a running process what its pipelines
+// do.
+package statuscmd
 
 import (
 	"bytes"
@@ -24,8 +26,8 @@ const watchEvery = 2 * time.Second
 // freshFor is how long a measured lag is shown without its age.
 const freshFor = 5 * time.Second
 
-// NewStatus returns the verb status.
-func NewStatus(a *term.App) *cobra.Command {
+// New returns the verb status.
+func New(a *term.App) *cobra.Command {
 	var address string
 	var watch bool
 	cmd := &cobra.Command{

@@ -1,4 +1,5 @@
-package servercmd
+// Package migratecmd has the verb migrate, which creates and changes the tables of a store.
+package migratecmd
 
 import (
 	"context"
@@ -21,8 +22,8 @@ type migrateFlags struct {
 	dsn dsnFlags
 }
 
-// NewMigrate returns the verb migrate.
-func NewMigrate(a *term.App) *cobra.Command {
+// New returns the verb migrate.
+func New(a *term.App) *cobra.Command {
 	m := &migrateFlags{StoreFlags: open.StoreFlags{App: a}}
 	cmd := term.Group(a, &cobra.Command{
 		Use:   "migrate VERB (--config FILE --store-name NAME | --dsn-env NAME)",

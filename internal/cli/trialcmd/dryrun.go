@@ -1,4 +1,6 @@
-package pipelinecmd
+// Package trialcmd has the verbs that decide about messages without delivering them:
+// dry-run decides those of a source, test those of a file.
+package trialcmd
 
 import (
 	"bytes"
@@ -309,6 +311,48 @@ func untilWords(ended string) string {
 		return "the end of the source"
 	}
 	return ended
+}
+
+// Sample decides the first messages of a pipeline as dry-run does, at most limit of them
+// and for at most period. It returns how much attention the result needs, and how many
+// messages would get each outcome.
+func Sample(ctx context.Context, a *term.App, file string, conf *config.File, p *config.Pipeline, limit int64, period time.Duration) (severity semel.Severity, counts string, err error) {
+	d := &dryRun{App: a, conf: conf, spec: p, limit: limit, period: period}
+	if err := d.do(ctx, file); err != nil {
+		return 0, "", err
+	}
+	return d.verdict(), d.inWords(), nil
+}
+
+// verdict returns the severity of a forecast. A message that was seen before is what
+// Semel is for. Any other that would not be processed deserves a look.
+func (d *dryRun) verdict() semel.Severity {
+	seen := d.count[dryDuplicate]
+	delete(d.count, dryDuplicate)
+	defer func() { d.count[dryDuplicate] = seen }()
+	if d.found() {
+		return semel.Warning
+	}
+	return semel.Fine
+}
+
+// inWords returns the counts of a forecast.
+func (d *dryRun) inWords() string {
+	text := "read " + term.FormatCount(d.read)
+	for _, kind := range dryKinds() {
+		if n := d.count[kind]; n > 0 {
+			text += fmt.Sprintf(", %s %s (%s)", term.FormatCount(n), strings.ReplaceAll(kind, "_", " "), d.fate(kind))
+		}
+	}
+	if d.unseen != "" {
+		text += "; compared only with each other: " + d.unseen
+	}
+	for _, t := range d.tables {
+		if t.Ended != dryAll {
+			text += "; " + t.inWords()
+		}
+	}
+	return text
 }
 
 // DryLine is a report in JSON.

@@ -1,4 +1,5 @@
-package servercmd
+// Package kafkacmd has the verb kafka, which lists and aborts transactions of a cluster.
+package kafkacmd
 
 import (
 	"context"
@@ -28,8 +29,8 @@ type kafkaFlags struct {
 	spec *config.Pipeline
 }
 
-// NewKafka returns the verb kafka.
-func NewKafka(a *term.App) *cobra.Command {
+// New returns the verb kafka.
+func New(a *term.App) *cobra.Command {
 	cmd := term.Group(a, &cobra.Command{
 		Use:   "kafka VERB",
 		Short: "Show Kafka transactions, and abort hanging ones",

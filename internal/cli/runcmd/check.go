@@ -1,4 +1,4 @@
-package pipelinecmd
+package runcmd
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/cli/trialcmd"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind/postgres"
 	"github.com/semel-dev/semel/internal/wiring"
@@ -209,50 +210,19 @@ func (c *check) sample(ctx context.Context, p *config.Pipeline) {
 			return
 		}
 	}
-	d := &dryRun{App: c.App, conf: c.conf, spec: p, limit: checkLimit, period: checkFor}
-	switch err := d.do(ctx, c.name); {
+	severity, counts, err := trialcmd.Sample(ctx, c.App, c.name, c.conf, p, checkLimit, checkFor)
+	switch {
 	case errors.Is(err, config.ErrNoSample):
 		line.Found = "its source receives messages and cannot be read in advance"
 	case err != nil:
 		line.Status, line.Found = notChecked, err.Error()
 	default:
-		line.Status, line.Found = d.verdict(), d.inWords()
-		if line.Status != semel.Fine.String() {
+		line.Status, line.Found = severity.String(), counts
+		if severity != semel.Fine {
 			line.Remedy = "semel dry-run " + c.name + " " + p.Name
 		}
 	}
 	c.add(line)
-}
-
-// verdict returns the severity of a forecast. A message that was seen before is what
-// Semel is for. Any other that would not be processed deserves a look.
-func (d *dryRun) verdict() string {
-	seen := d.count[dryDuplicate]
-	delete(d.count, dryDuplicate)
-	defer func() { d.count[dryDuplicate] = seen }()
-	if d.found() {
-		return semel.Warning.String()
-	}
-	return semel.Fine.String()
-}
-
-// inWords returns the counts of a forecast.
-func (d *dryRun) inWords() string {
-	text := "read " + term.FormatCount(d.read)
-	for _, kind := range dryKinds() {
-		if n := d.count[kind]; n > 0 {
-			text += fmt.Sprintf(", %s %s (%s)", term.FormatCount(n), strings.ReplaceAll(kind, "_", " "), d.fate(kind))
-		}
-	}
-	if d.unseen != "" {
-		text += "; compared only with each other: " + d.unseen
-	}
-	for _, t := range d.tables {
-		if t.Ended != dryAll {
-			text += "; " + t.inWords()
-		}
-	}
-	return text
 }
 
 // finish prints the table. It returns ErrFound if there is a warning or a broken

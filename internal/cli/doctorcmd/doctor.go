@@ -1,6 +1,5 @@
-// Package servercmd has the verbs that ask and change servers: status, doctor, migrate
-// and kafka.
-package servercmd
+// Package doctorcmd has the verb doctor, which examines the servers of a configuration.
+package doctorcmd
 
 import (
 	"context"
@@ -35,8 +34,8 @@ type findingLine struct {
 	Error    string `json:"error,omitempty"`
 }
 
-// NewDoctor returns the verb doctor.
-func NewDoctor(a *term.App) *cobra.Command {
+// New returns the verb doctor.
+func New(a *term.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor FILE [NAME]",
 		Short: "Check whether servers are set up to keep the promise",

@@ -1,6 +1,6 @@
-// Package pipelinecmd has the verbs that run, check, explain and make the pipelines
-// of a configuration.
-package pipelinecmd
+// Package runcmd has the verbs that run pipelines: run, with run --check, and outbox
+// relay.
+package runcmd
 
 import (
 	"context"

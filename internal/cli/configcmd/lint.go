@@ -1,4 +1,6 @@
-package pipelinecmd
+// Package configcmd has the verbs that write and describe a configuration, without
+// connecting to its servers: init, lint, explain and schema.
+package configcmd
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package servercmd
+package migratecmd
 
 import (
 	"encoding/json"
