@@ -93,7 +93,7 @@ func RunAnswers(t *testing.T, kind string, answers []Answer) {
 	t.Helper()
 	var rows strings.Builder
 	for _, a := range answers {
-		fmt.Fprintf(&rows, "| %s | %s | %s |\n", kind, a.Name, a.Means)
+		fmt.Fprintf(&rows, "| %s | %s |\n", a.Name, a.Means)
 		t.Run(a.Name, func(t *testing.T) {
 			if err := a.Deliver(t); MeaningOf(err) != a.Means {
 				t.Errorf("it means %q, want %q: %v", MeaningOf(err), a.Means, err)
@@ -110,7 +110,7 @@ func RunAnswers(t *testing.T, kind string, answers []Answer) {
 	if !ok || !ok2 {
 		t.Fatalf("%s lacks the lines %q and %q", page, begin, end)
 	}
-	table := "\n| kind | answer | it is about |\n|---|---|---|\n" + rows.String() + "\n"
+	table := "\n| answer of " + kind + " | it is about |\n|---|---|\n" + rows.String() + "\n"
 	switch {
 	case have == table:
 	case os.Getenv("SEMEL_UPDATE") != "":

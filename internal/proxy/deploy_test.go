@@ -40,7 +40,7 @@ func TestMetricsOfTheProxyThatAreNamedExist(t *testing.T) {
 			}
 		}
 		for name, help := range described {
-			row := regexp.MustCompile("(?m)^\\| `" + name + "` \\| [a-z]+ \\| [a-z, ]*\\| " + regexp.QuoteMeta(help) + " \\|$")
+			row := regexp.MustCompile("(?m)^- `" + name + "` \\([a-z]+(; [a-z, ]+)?\\): " + regexp.QuoteMeta(help) + "$")
 			if file == page && !row.Match(text) {
 				t.Errorf("%s does not describe %s as %q", file, name, help)
 			}
