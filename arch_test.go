@@ -174,7 +174,6 @@ var packageMap = map[string][]string{
 	"internal/kind/webhook":      {".", "pipeline", "broker/webhook", "internal/diagnose", "internal/config", "internal/schema"},
 	"internal/kind/kindtest":     {".", "internal/config", "internal/explain", "internal/kind", "internal/schema"},
 	"internal/kind/kindtest/toy": {".", "pipeline", "internal/config", "internal/schema"},
-	"internal/wiring":            {".", "pipeline", "store/tiered", "internal/diagnose", "internal/config", "internal/schema"},
 	"internal/measure":           {".", "pipeline"},
 	"observe":                    {".", "pipeline", "internal/diagnose", "internal/invalid"},
 	"observe/promobserve": {
@@ -184,9 +183,9 @@ var packageMap = map[string][]string{
 		".", "pipeline", "internal/measure", "go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/baggage", "go.opentelemetry.io/otel/codes",
 		"go.opentelemetry.io/otel/metric", "go.opentelemetry.io/otel/propagation", "go.opentelemetry.io/otel/trace",
 	},
-	"internal/remotestore": {".", "pipeline"},
-	"internal/daemon": {
-		".", "key", "pipeline", "observe", "observe/promobserve", "store/tiered", "internal/diagnose", "internal/remotestore", "internal/config", "internal/kind/embedded", "internal/retry", "internal/schema", "internal/wiring",
+	"internal/admin": {".", "key", "pipeline", "internal/config"},
+	"internal/app": {
+		".", "pipeline", "observe", "observe/promobserve", "store/tiered", "internal/diagnose", "internal/admin", "internal/config", "internal/kind/embedded", "internal/retry", "internal/schema",
 		"github.com/prometheus/client_golang/prometheus", "github.com/prometheus/client_golang/prometheus/collectors", "github.com/prometheus/client_golang/prometheus/promhttp",
 	},
 	"internal/explain": {".", "pipeline", "internal/config", "internal/schema", "stream"},
@@ -200,7 +199,7 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/doctorcmd": {
-		".", "internal/cli/open", "internal/cli/term", "internal/config", "internal/proxy", "internal/schema", "internal/wiring",
+		".", "internal/cli/open", "internal/cli/term", "internal/config", "internal/proxy", "internal/schema", "internal/app",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/kafkacmd": {
@@ -208,19 +207,19 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/migratecmd": {
-		"internal/cli/open", "internal/cli/term", "internal/config", "internal/kind/postgres", "internal/schema", "internal/wiring", "store/pgstore",
+		"internal/cli/open", "internal/cli/term", "internal/config", "internal/kind/postgres", "internal/schema", "internal/app", "store/pgstore",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/runcmd": {
-		".", "internal/cli/open", "internal/cli/term", "internal/cli/trialcmd", "internal/config", "internal/daemon", "internal/kind/postgres", "internal/wiring",
+		"internal/admin", ".", "internal/cli/open", "internal/cli/term", "internal/cli/trialcmd", "internal/config", "internal/app", "internal/kind/postgres",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/statuscmd": {
-		"internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/remotestore",
+		"internal/cli/open", "internal/cli/term", "internal/config", "internal/app", "internal/admin",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/trialcmd": {
-		".", "broker/kafka/kafkatxn", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/kind/kafka", "internal/rows", "internal/schema", "internal/wiring", "key", "pipeline", "store/memstore", "stream",
+		".", "broker/kafka/kafkatxn", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/kind/kafka", "internal/rows", "internal/schema", "internal/app", "key", "pipeline", "store/memstore", "stream",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/auditcmd": {"internal/auditlog", "internal/cli/term", "github.com/spf13/cobra"},
@@ -234,15 +233,15 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/open": {
-		".", "pipeline", "internal/diagnose", "internal/remotestore", "internal/cli/term", "internal/config", "internal/daemon", "internal/schema", "internal/wiring", "internal/kind/embedded",
+		".", "pipeline", "internal/diagnose", "internal/admin", "internal/cli/term", "internal/config", "internal/app", "internal/schema", "internal/kind/embedded",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/parkedcmd": {
-		".", "broker/kafka", "broker/kafka/kafkatxn", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/schema", "internal/wiring", "pipeline", "internal/kind/embedded", "internal/kind/kafka",
+		".", "broker/kafka", "broker/kafka/kafkatxn", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/schema", "internal/app", "pipeline", "internal/kind/embedded", "internal/kind/kafka",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/proxycmd": {
-		".", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/kind/embedded", "internal/kind/memory", "internal/proxy", "internal/schema",
+		".", "internal/cli/open", "internal/cli/term", "internal/config", "internal/app", "internal/kind/embedded", "internal/kind/memory", "internal/proxy", "internal/schema",
 		"github.com/spf13/cobra", "github.com/spf13/pflag",
 	},
 	"internal/cli/term": {
@@ -251,7 +250,7 @@ var packageMap = map[string][]string{
 	},
 	"internal/cli/verifycmd": {"httpidem", "httpidem/idemcheck", "internal/cli/term", "internal/schema", "github.com/spf13/cobra"},
 	"internal/cli/whycmd": {
-		".", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/remotestore", "internal/schema", "pipeline",
+		".", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/admin", "internal/schema", "pipeline",
 		"github.com/spf13/cobra",
 	},
 	"cmd/semel":                  {"internal/cli", "internal/kind"},

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/app"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
-	"github.com/semel-dev/semel/internal/wiring"
 )
 
 // scopedConfig has two pipelines whose keys are in one store, which keeps no ids.
@@ -41,7 +41,7 @@ func unknownIn(t *testing.T, file, store string, keys ...semel.Key) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, opened, err := wiring.Open(t.Context(), conf, store, nil)
+	s, opened, err := app.OpenStore(t.Context(), conf, store, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

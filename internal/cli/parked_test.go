@@ -15,10 +15,10 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/app"
 	"github.com/semel-dev/semel/internal/cli/parkedcmd"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
-	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -244,7 +244,7 @@ func park(t *testing.T, file string, list ...pipeline.Parked) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	letters, err := wiring.OpenDeadLetters(t.Context(), conf, conf.Pipelines[0])
+	letters, err := app.OpenDeadLetters(t.Context(), conf, conf.Pipelines[0])
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/app"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
-	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
@@ -42,7 +42,7 @@ pipelines:
 			if err != nil {
 				t.Fatal(err)
 			}
-			letters, err := wiring.OpenDeadLetters(t.Context(), conf, conf.Pipelines[0])
+			letters, err := app.OpenDeadLetters(t.Context(), conf, conf.Pipelines[0])
 			if err != nil {
 				t.Fatal(err)
 			}

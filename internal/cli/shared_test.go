@@ -13,12 +13,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/app"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/kind/postgres"
 	"github.com/semel-dev/semel/internal/kind/redis"
-	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/store/pgstore"
 	"github.com/semel-dev/semel/test/services"
 	"github.com/semel-dev/semel/test/services/servicestest"
@@ -51,7 +51,7 @@ func leaveUnknown(t *testing.T, file, store, id string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, opened, err := wiring.Open(t.Context(), conf, store, nil)
+	s, opened, err := app.OpenStore(t.Context(), conf, store, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

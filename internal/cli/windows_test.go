@@ -13,7 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/semel-dev/semel/internal/daemon"
+	"github.com/semel-dev/semel/internal/admin"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
@@ -65,7 +65,7 @@ func (w *windowsOnKafka) send(id, group string, second int) {
 }
 
 // settled waits until all messages are settled.
-func (w *windowsOnKafka) settled(r *running) (now daemon.PipelineStatus) {
+func (w *windowsOnKafka) settled(r *running) (now admin.PipelineStatus) {
 	w.Helper()
 	for late := time.Now().Add(5 * time.Minute); ; <-time.After(20 * time.Millisecond) {
 		got := run(w.T, "", "status", "--admin", r.address, "--json")

@@ -11,12 +11,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/app"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/proxy"
 	"github.com/semel-dev/semel/internal/schema"
-	"github.com/semel-dev/semel/internal/wiring"
 )
 
 // findingLine is one finding in JSON, or the error of a store, pipeline or service that
@@ -114,7 +114,7 @@ func (e *examinable) reports(ctx context.Context, a *term.App, file string) iter
 	return func(yield func(*config.Examination) bool) {
 		bad := map[*config.Store]bool{}
 		for _, s := range e.stores {
-			report := wiring.Examine(ctx, e.conf, s, a.Patience)
+			report := app.Examine(ctx, e.conf, s, a.Patience)
 			report.Err = open.Advise(ctx, e.conf, serverOf(e.conf, s), report.Err)
 			bad[s] = report.Err != nil || report.Breaks()
 			if !yield(report) {
@@ -122,7 +122,7 @@ func (e *examinable) reports(ctx context.Context, a *term.App, file string) iter
 			}
 		}
 		for _, p := range e.pipelines {
-			report := wiring.ExaminePipeline(ctx, e.conf, p, a.Patience)
+			report := app.ExaminePipeline(ctx, e.conf, p, a.Patience)
 			if !bad[e.conf.Decider(p.Store.Name)] {
 				open.ExamineScope(ctx, a, file, report)
 			}

@@ -8,10 +8,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/semel-dev/semel/internal/app"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/schema"
-	"github.com/semel-dev/semel/internal/wiring"
 )
 
 // dsnFlags name a database without a configuration. Their values become a
@@ -104,7 +104,7 @@ func (d *dsnFlags) find(s *open.StoreFlags, offline bool, p *term.Problems) bool
 		return false
 	} else {
 		s.Redact = conf.Redact
-		problems = wiring.CheckAddresses(conf)
+		problems = app.CheckAddresses(conf)
 	}
 	for _, problem := range problems {
 		p.Addf("%s", d.inFlags(problem.Text))

@@ -13,11 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/semel-dev/semel/internal/admin"
+	"github.com/semel-dev/semel/internal/app"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
-	"github.com/semel-dev/semel/internal/daemon"
-	"github.com/semel-dev/semel/internal/remotestore"
-	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -40,10 +39,10 @@ func NoStore(*config.File) (store string, only bool) { return "", true }
 // Admin returns a client for the admin server at an address or URL, with the credentials
 // of a configuration, which may be nil. Without an address it is that of the
 // configuration; then the configuration must not say that there is no server.
-func Admin(address string, conf *config.File, p *term.Problems) *remotestore.Client {
+func Admin(address string, conf *config.File, p *term.Problems) *admin.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	var auth *config.Auth
-	scheme, listen := "http://", daemon.DefaultAdmin
+	scheme, listen := "http://", admin.DefaultAddress
 	if conf != nil {
 		auth = conf.Admin.Auth
 		if conf.Admin.Listen != "" {
@@ -80,7 +79,7 @@ func Admin(address string, conf *config.File, p *term.Problems) *remotestore.Cli
 		}
 	}
 	at.Path = strings.TrimSuffix(at.Path, "/")
-	return remotestore.New(at.String(), transport, func(request *http.Request) {
+	return admin.NewClient(at.String(), transport, func(request *http.Request) {
 		switch {
 		case auth == nil:
 		case !auth.Token.IsZero():
@@ -105,8 +104,8 @@ func CheckProcess(ctx context.Context, address string, conf *config.File) error 
 		return err
 	}
 	defer process.Close()
-	now := &daemon.Status{}
-	if err := process.Get(ctx, daemon.StatusPath, now); err != nil {
+	now := &admin.Status{}
+	if err := process.Get(ctx, admin.StatusPath, now); err != nil {
 		return err
 	}
 	return Another(process, now, conf)
@@ -114,7 +113,7 @@ func CheckProcess(ctx context.Context, address string, conf *config.File) error 
 
 // Another returns an error if the process with a status runs no pipeline of the
 // configuration.
-func Another(process *remotestore.Client, now *daemon.Status, conf *config.File) error {
+func Another(process *admin.Client, now *admin.Status, conf *config.File) error {
 	if len(conf.Pipelines) == 0 || len(now.Pipelines) == 0 {
 		return nil
 	}
@@ -133,7 +132,7 @@ func Another(process *remotestore.Client, now *daemon.Status, conf *config.File)
 // or without one where they are. It reports whether there may be any.
 func Parked(ctx context.Context, address string, conf *config.File, p *config.Pipeline) (pipeline.DeadLetters, bool, error) {
 	if address == "" {
-		return wiring.ExistingDeadLetters(ctx, conf, p)
+		return app.ExistingDeadLetters(ctx, conf, p)
 	}
 	var wrong term.Problems
 	client := Admin(address, conf, &wrong)
@@ -145,10 +144,10 @@ func Parked(ctx context.Context, address string, conf *config.File, p *config.Pi
 
 // Holder returns a client for the process that has an embedded store of a configuration
 // open and answers for it, or nil.
-func Holder(ctx context.Context, conf *config.File) *remotestore.Client {
+func Holder(ctx context.Context, conf *config.File) *admin.Client {
 	for _, s := range conf.Stores {
 		if dir := s.Spec.About().Directory; dir != "" {
-			if client, err := remotestore.Dial(ctx, dir); err == nil {
+			if client, err := admin.Dial(ctx, dir); err == nil {
 				return client
 			}
 		}

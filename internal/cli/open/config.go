@@ -9,10 +9,10 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/semel-dev/semel/internal/app"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
-	"github.com/semel-dev/semel/internal/wiring"
 )
 
 // load reads a configuration with the variables of env. If it comes from a pipe, the end of the
@@ -94,7 +94,7 @@ func ConfigFor(a *term.App, name string, choose func(*config.File) (store string
 		return nil
 	}
 	a.Redact = conf.Redact
-	if problems := wiring.CheckAddresses(conf); len(problems) > 0 {
+	if problems := app.CheckAddresses(conf); len(problems) > 0 {
 		for _, problem := range problems {
 			*p = append(*p, problem.String())
 		}

@@ -6,9 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/semel-dev/semel/internal/admin"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
-	"github.com/semel-dev/semel/internal/daemon"
 )
 
 // DaemonFlags are the flags of every verb that runs until it is stopped.
@@ -23,13 +23,13 @@ type DaemonFlags struct {
 // AddDaemon adds the flags.
 func (f *DaemonFlags) AddDaemon(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.Admin, "admin", "", "`ADDRESS` of probes and metrics, or off (default the one in the file, or "+daemon.DefaultAdmin+")")
+	flags.StringVar(&f.Admin, "admin", "", "`ADDRESS` of probes and metrics, or off (default the one in the file, or "+admin.DefaultAddress+")")
 	flags.BoolVar(&f.Insecure, "insecure-no-auth", false, "allow an admin address that other machines reach without auth")
 	flags.StringVar(&f.logFormat, "log-format", "", "`FORMAT` of the log: text, json, or auto: text on a terminal (default the one in the file, or auto)")
 	flags.StringVar(&f.logLevel, "log-level", "", "lowest `LEVEL` in the log: debug, info, warn, error (default the one in the file, or info)")
 	term.CompleteValues(cmd, "log-format", "auto", "text", "json")
 	term.CompleteValues(cmd, "log-level", "debug", "info", "warn", "error")
-	term.CompleteValues(cmd, "admin", daemon.Off)
+	term.CompleteValues(cmd, "admin", admin.Off)
 }
 
 // Logger returns the logger of a daemon, and whether it writes text. It hides secrets.

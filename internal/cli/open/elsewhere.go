@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/remotestore"
+	"github.com/semel-dev/semel/internal/admin"
 )
 
 // Elsewhere looks for ids in other scopes than those that a verb looked in: in likely
@@ -20,7 +20,7 @@ func (f *StoreFlags) Elsewhere(ctx context.Context, store semel.Store, ids, like
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	if bound, ok := semel.As[remotestore.ScopeLister](store); ok {
+	if bound, ok := semel.As[admin.ScopeLister](store); ok {
 		scopes, err := bound.BoundScopes(ctx)
 		if err == nil {
 			found, err = f.LookUp(ctx, store, InEach(scopes, ids))

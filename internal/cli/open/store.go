@@ -12,11 +12,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/admin"
+	"github.com/semel-dev/semel/internal/app"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind/embedded"
-	"github.com/semel-dev/semel/internal/remotestore"
-	"github.com/semel-dev/semel/internal/wiring"
 )
 
 // StoreFlags select a store by its directory, or by its name in a configuration.
@@ -29,7 +29,7 @@ type StoreFlags struct {
 	// Conf and found are the selected configuration and store, once checked.
 	Conf  *config.File
 	Found *config.Store
-	admin *remotestore.Client
+	admin *admin.Client
 }
 
 // AddStore adds --store, --config and --store-name.
@@ -142,14 +142,14 @@ func (f *StoreFlags) KeepIDs() {
 
 // WithStore opens the store, calls use and closes it. If another process has an embedded
 // store open, or --admin names a process, the store is that of the process; see
-// remotestore.Store.
+// admin.Store.
 func (f *StoreFlags) WithStore(ctx context.Context, use func(semel.Store) error) error {
 	store, opened, err := f.open(ctx)
 	if err != nil {
 		return err
 	}
 	err = use(store)
-	if _, elsewhere := store.(*remotestore.Store); !elsewhere {
+	if _, elsewhere := store.(*admin.Store); !elsewhere {
 		err = stalled(ctx, f.Conf, f.Conf.Stack(f.Found.Name), err)
 	}
 	if closeErr := opened.Close(); closeErr != nil {
@@ -167,7 +167,7 @@ func (f *StoreFlags) open(ctx context.Context) (semel.Store, io.Closer, error) {
 	}
 	patient, cancel := context.WithTimeout(ctx, f.Patience)
 	defer cancel()
-	store, opened, err := wiring.Open(patient, f.Conf, f.Found.Name, nil)
+	store, opened, err := app.OpenStore(patient, f.Conf, f.Found.Name, nil)
 	err = Advise(ctx, f.Conf, f.Conf.Stack(f.Found.Name), err)
 	holder, held := embedded.Holder(err)
 	switch {
@@ -180,7 +180,7 @@ func (f *StoreFlags) open(ctx context.Context) (semel.Store, io.Closer, error) {
 			return client.Store(""), client, nil
 		case errors.Is(err, fs.ErrPermission):
 			return nil, nil, f.inUse(holder, ", which answers only its own user: run this command as that user")
-		case errors.As(err, new(*remotestore.ForeignError)):
+		case errors.As(err, new(*admin.ForeignError)):
 			return nil, nil, f.inUse(holder, ": "+err.Error())
 		}
 		return nil, nil, f.inUse(holder, ", which does not answer questions as semel run does: run this command again when that process has ended")
@@ -201,10 +201,10 @@ func (f *StoreFlags) inUse(holder, remedy string) error {
 }
 
 // dialHolder returns a client for the process that has the embedded store open.
-func (f *StoreFlags) dialHolder(ctx context.Context) (client *remotestore.Client, err error) {
+func (f *StoreFlags) dialHolder(ctx context.Context) (client *admin.Client, err error) {
 	for _, s := range f.Conf.Stack(f.Found.Name) {
 		if dir := s.Spec.About().Directory; dir != "" {
-			if client, err = remotestore.Dial(ctx, dir); err == nil {
+			if client, err = admin.Dial(ctx, dir); err == nil {
 				return client, nil
 			}
 		}

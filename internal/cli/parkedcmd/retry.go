@@ -12,13 +12,13 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka"
+	"github.com/semel-dev/semel/internal/app"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind/embedded"
 	"github.com/semel-dev/semel/internal/schema"
-	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -316,11 +316,11 @@ func (r *retry) queue(ctx context.Context) error {
 // here redrives the messages in this process. If queue is set, they must be
 // queued first.
 func (r *retry) here(ctx context.Context, queue bool) (err error) {
-	stores := wiring.NewStores(r.conf, nil)
+	stores := app.NewStores(r.conf, nil)
 	defer func() { err = errors.Join(err, stores.Close()) }()
 	patient, cancel := context.WithTimeout(ctx, r.Patience)
 	defer cancel()
-	running, err := wiring.OpenPipeline(patient, r.conf, r.spec, stores, &wiring.PipelineOptions{Stdout: r.Stdout, Redrive: true})
+	running, err := app.OpenPipeline(patient, r.conf, r.spec, stores, &app.PipelineOptions{Stdout: r.Stdout, Redrive: true})
 	if err != nil {
 		return term.InOneLine(err)
 	}

@@ -8,9 +8,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/app"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
-	"github.com/semel-dev/semel/internal/daemon"
 	"github.com/semel-dev/semel/internal/kind/embedded"
 	"github.com/semel-dev/semel/internal/proxy"
 )
@@ -57,7 +57,7 @@ The log goes to stderr. --admin serves probes, metrics and the status: /livez, /
 			keepClaims(conf)
 			server, err := proxy.Listen(conf, log)
 			if err == nil {
-				err = f.run(cmd.Context(), conf, server, &daemon.Options{Log: log, Admin: f.Admin, InsecureNoAuth: f.Insecure, Env: f.Env})
+				err = f.run(cmd.Context(), conf, server, &app.RunOptions{Log: log, Admin: f.Admin, InsecureNoAuth: f.Insecure, Env: f.Env})
 			}
 			if errors.Is(err, semel.ErrInvalidRequest) {
 				return term.Usagef("%s", err)
@@ -69,12 +69,12 @@ The log goes to stderr. --admin serves probes, metrics and the status: /livez, /
 	return cmd
 }
 
-func (f *flags) run(ctx context.Context, conf *config.File, server *proxy.Server, opts *daemon.Options) error {
-	opts.Service = &daemon.Service{
+func (f *flags) run(ctx context.Context, conf *config.File, server *proxy.Server, opts *app.RunOptions) error {
+	opts.Service = &app.Service{
 		Name: "proxy", Store: conf.Proxy.Store.Name,
 		Serve: server.Serve, Open: server.Open, Ready: server.Ready, Metrics: server.Metrics(),
 	}
-	return daemon.Run(ctx, conf, opts)
+	return app.Run(ctx, conf, opts)
 }
 
 // keepClaims makes embedded stores keep claims over a restart: a request that was sent to

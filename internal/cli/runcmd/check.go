@@ -10,12 +10,12 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/app"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/cli/trialcmd"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind/postgres"
-	"github.com/semel-dev/semel/internal/wiring"
 )
 
 // checkLine is one line of run --check.
@@ -71,7 +71,7 @@ func (c *check) do(ctx context.Context) error {
 			c.add(checkLine{Stage: "doctor", What: s.Name, Status: skipped, Found: why})
 			continue
 		}
-		c.doctor(ctx, wiring.Examine(ctx, c.conf, s, c.Patience))
+		c.doctor(ctx, app.Examine(ctx, c.conf, s, c.Patience))
 	}
 	for _, p := range c.chosen {
 		c.doctor(ctx, c.examine(ctx, p))
@@ -190,7 +190,7 @@ func (c *check) doctor(ctx context.Context, x *config.Examination) {
 
 // examine examines a pipeline, and the scope of its keys if its store can be opened.
 func (c *check) examine(ctx context.Context, p *config.Pipeline) *config.Examination {
-	x := wiring.ExaminePipeline(ctx, c.conf, p, c.Patience)
+	x := app.ExaminePipeline(ctx, c.conf, p, c.Patience)
 	if decider := c.conf.Decider(p.Store.Name); decider == nil || c.bad[decider.Name] != "" {
 		return x
 	}

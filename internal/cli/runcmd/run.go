@@ -13,32 +13,33 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/admin"
+	"github.com/semel-dev/semel/internal/app"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
-	"github.com/semel-dev/semel/internal/daemon"
 	"github.com/semel-dev/semel/internal/kind/postgres"
 )
 
 // show returns how a person sees what the pipelines do, or nil: the log has a line
 // each minute. On a terminal there is a status line for each pipeline, unless the lines
 // of a sink go there too.
-func show(a *term.App, screen *term.Screen, text bool, chosen []*config.Pipeline) func(func() []daemon.PipelineStatus) func() {
+func show(a *term.App, screen *term.Screen, text bool, chosen []*config.Pipeline) func(func() []admin.PipelineStatus) func() {
 	toStdout := func(p *config.Pipeline) bool { return p.Sink.Kind() == "stdout" }
 	switch {
 	case a.NoProgress:
-		return func(func() []daemon.PipelineStatus) func() { return func() {} }
+		return func(func() []admin.PipelineStatus) func() { return func() {} }
 	case !screen.Shows() || !text || slices.ContainsFunc(chosen, toStdout):
 		return nil
 	}
-	return func(pipelines func() []daemon.PipelineStatus) func() {
+	return func(pipelines func() []admin.PipelineStatus) func() {
 		return screen.Show(func() []string { return statusLines(pipelines()) })
 	}
 }
 
 // statusLines returns a line for each pipeline:
 // orders  12.4 k/s  fresh 81 %  lag 3,120  parked 2  ready.
-func statusLines(pipelines []daemon.PipelineStatus) []string {
+func statusLines(pipelines []admin.PipelineStatus) []string {
 	width := 0
 	for i := range pipelines {
 		width = max(width, len(pipelines[i].Name))
@@ -150,7 +151,7 @@ func (f *runFlags) run(ctx context.Context, a *term.App, conf *config.File, chos
 	if a.Env("GOGC") == "" && slices.ContainsFunc(chosen, inKafka) && !slices.ContainsFunc(chosen, withState) {
 		defer debug.SetGCPercent(debug.SetGCPercent(runGC))
 	}
-	err := daemon.Run(ctx, conf, &daemon.Options{
+	err := app.Run(ctx, conf, &app.RunOptions{
 		Pipelines: chosen, Log: log, Admin: f.Admin, InsecureNoAuth: f.Insecure, Stdout: a.Stdout, Show: show(a, screen, text, chosen), Env: a.Env,
 	})
 	if errors.Is(err, semel.ErrInvalidRequest) {

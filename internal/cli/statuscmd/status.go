@@ -13,11 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/semel-dev/semel/internal/admin"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
-	"github.com/semel-dev/semel/internal/daemon"
-	"github.com/semel-dev/semel/internal/remotestore"
 )
 
 // watchEvery is how often --watch asks.
@@ -37,7 +36,7 @@ func New(a *term.App) *cobra.Command {
 semel status --admin 127.0.0.1:4195 --json`,
 		Long: `Asks the admin server of a running semel run what its pipelines and stores do. The
 process that has an embedded store of the FILE open answers first. Otherwise the address
-is that of the FILE, or ` + daemon.DefaultAdmin + `; --admin names another. The FILE also has
+is that of the FILE, or ` + admin.DefaultAddress + `; --admin names another. The FILE also has
 the credentials (admin.auth) and the certificate (admin.tls). A process that runs no
 pipeline of the FILE is refused.
 
@@ -54,7 +53,7 @@ are parked, or the outcome of keys is unknown. It is 1 if there is no answer.`,
 				conf = open.ConfigFor(a, args[0], open.NoStore, &wrong)
 			}
 			from := &asking{conf: conf, chosen: address != ""}
-			if len(args) == 0 || conf != nil && (address != "" || conf.Admin.Listen != daemon.Off) {
+			if len(args) == 0 || conf != nil && (address != "" || conf.Admin.Listen != admin.Off) {
 				from.admin = open.Admin(address, conf, &wrong)
 			}
 			if err := wrong.Err(); err != nil {
@@ -76,7 +75,7 @@ are parked, or the outcome of keys is unknown. It is 1 if there is no answer.`,
 			return nil
 		}),
 	}
-	cmd.Flags().StringVar(&address, "admin", "", "`ADDRESS` or URL of the admin server (default that of the file, or "+daemon.DefaultAdmin+")")
+	cmd.Flags().StringVar(&address, "admin", "", "`ADDRESS` or URL of the admin server (default that of the file, or "+admin.DefaultAddress+")")
 	cmd.Flags().BoolVar(&watch, "watch", false, "show it again every two seconds until a signal ends it")
 	term.CompleteValues(cmd, "admin")
 	return cmd
@@ -85,31 +84,31 @@ are parked, or the outcome of keys is unknown. It is 1 if there is no answer.`,
 // asking asks for the status of a running program: its admin server, or the process that
 // has an embedded store open.
 type asking struct {
-	admin  *remotestore.Client // nil if the configuration says that there is no server
-	conf   *config.File        // nil if there is none
-	chosen bool                // an address was chosen
+	admin  *admin.Client // nil if the configuration says that there is no server
+	conf   *config.File  // nil if there is none
+	chosen bool          // an address was chosen
 }
 
 // status asks for the status. shown names where it came from.
-func (q *asking) status(ctx context.Context) (now *daemon.Status, shown string, err error) {
-	now = &daemon.Status{}
+func (q *asking) status(ctx context.Context) (now *admin.Status, shown string, err error) {
+	now = &admin.Status{}
 	if q.conf != nil && !q.chosen {
 		if holder := open.Holder(ctx, q.conf); holder != nil {
 			defer holder.Close()
-			return now, holder.Name(), holder.Get(ctx, daemon.StatusPath, now)
+			return now, holder.Name(), holder.Get(ctx, admin.StatusPath, now)
 		}
 	}
 	if q.admin == nil {
 		return nil, "", term.Usagef("%s: admin.listen is off, and no process answers in the directory of an embedded store: write an address, or name it with --admin", q.conf.Name)
 	}
-	err = q.admin.Get(ctx, daemon.StatusPath, now)
-	if _, silent := errors.AsType[*remotestore.NoAnswerError](err); silent && q.conf != nil && !q.chosen {
+	err = q.admin.Get(ctx, admin.StatusPath, now)
+	if _, silent := errors.AsType[*admin.NoAnswerError](err); silent && q.conf != nil && !q.chosen {
 		err = fmt.Errorf("%w If no process runs %s, start it with semel run %[2]s", err, q.conf.Name)
 	}
 	if err == nil && q.conf != nil {
 		err = open.Another(q.admin, now, q.conf)
 	}
-	return now, q.admin.Name() + daemon.StatusPath, err
+	return now, q.admin.Name() + admin.StatusPath, err
 }
 
 // watch shows the status again and again until ctx ends.
@@ -138,7 +137,7 @@ func (q *asking) watch(ctx context.Context, a *term.App) error {
 
 // show prints a status below a line with its time. On a terminal it replaces the one
 // before.
-func (q *asking) show(a *term.App, now *daemon.Status, from string) error {
+func (q *asking) show(a *term.App, now *admin.Status, from string) error {
 	if !a.JSON {
 		start := "\n"
 		if a.OnTerminal() {
@@ -152,19 +151,19 @@ func (q *asking) show(a *term.App, now *daemon.Status, from string) error {
 }
 
 // needsPerson reports whether a person must look at something.
-func needsPerson(now *daemon.Status) bool {
+func needsPerson(now *admin.Status) bool {
 	for i := range now.Pipelines {
 		p := &now.Pipelines[i]
-		if p.State != daemon.StateReady && p.State != daemon.StateEnded || p.Waiting != nil && *p.Waiting > 0 {
+		if p.State != admin.StateReady && p.State != admin.StateEnded || p.Waiting != nil && *p.Waiting > 0 {
 			return true
 		}
 	}
-	if now.Service != nil && now.Service.State != daemon.StateReady {
+	if now.Service != nil && now.Service.State != admin.StateReady {
 		return true
 	}
 	for i := range now.Stores {
 		s := &now.Stores[i]
-		if s.State != daemon.StateReady || s.Unknown != nil && *s.Unknown > 0 {
+		if s.State != admin.StateReady || s.Unknown != nil && *s.Unknown > 0 {
 			return true
 		}
 	}
@@ -173,7 +172,7 @@ func needsPerson(now *daemon.Status) bool {
 
 // print prints a status as tables, or as a line of JSON for each pipeline and
 // store. Its texts come from the server, which may be any.
-func (q *asking) print(a *term.App, now *daemon.Status) error {
+func (q *asking) print(a *term.App, now *admin.Status) error {
 	if a.JSON {
 		var lines []any
 		for i := range now.Pipelines {
@@ -220,7 +219,7 @@ func (q *asking) print(a *term.App, now *daemon.Status) error {
 
 // printDetails prints what has no place in the tables: reasons, errors, the lag of
 // partitions, and the commands for what needs a person.
-func (q *asking) printDetails(out *bytes.Buffer, now *daemon.Status) {
+func (q *asking) printDetails(out *bytes.Buffer, now *admin.Status) {
 	var lines []string
 	add := func(format string, args ...any) {
 		lines = append(lines, term.OneLine(fmt.Sprintf(format, args...)))
@@ -283,7 +282,7 @@ func (q *asking) printDetails(out *bytes.Buffer, now *daemon.Status) {
 }
 
 // accounts says what became of the messages since the start of the program.
-func accounts(p *daemon.PipelineStatus) string {
+func accounts(p *admin.PipelineStatus) string {
 	line := fmt.Sprintf("%s: %d settled", p.Name, p.Settled)
 	if p.Held < 0 {
 		line += fmt.Sprintf(" + %d settled earlier or in flight", -p.Held)
@@ -304,7 +303,7 @@ func accounts(p *daemon.PipelineStatus) string {
 }
 
 // share formats the share of fresh messages.
-func share(p *daemon.PipelineStatus) string {
+func share(p *admin.PipelineStatus) string {
 	if p.Fresh+p.Duplicate == 0 {
 		return "-"
 	}
@@ -328,7 +327,7 @@ func lag(messages, size *int64) string {
 }
 
 // lagged formats the lag of a pipeline, with its age if it is old.
-func lagged(now *daemon.Status, p *daemon.PipelineStatus) string {
+func lagged(now *admin.Status, p *admin.PipelineStatus) string {
 	text := lag(p.Lag, p.LagBytes)
 	if p.LagMeasured.IsZero() || now.Time.Sub(p.LagMeasured) < freshFor {
 		return text

@@ -18,13 +18,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/app"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind/kafka"
 	"github.com/semel-dev/semel/internal/rows"
 	"github.com/semel-dev/semel/internal/schema"
-	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/stream"
 )
 
@@ -238,7 +238,7 @@ func (d *dryRun) decideAll(ctx context.Context, looker semel.Inspector) error {
 	defer cancel()
 	d.ended = dryAll
 	var failed error
-	err := wiring.Sample(limited, d.conf, d.spec, func(m *semel.Message) bool {
+	err := app.Sample(limited, d.conf, d.spec, func(m *semel.Message) bool {
 		d.read++
 		if j.add(ctx, m); len(j.batch) >= 500 {
 			failed = j.decide(ctx)

@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/admin"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
-	"github.com/semel-dev/semel/internal/remotestore"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -177,7 +177,7 @@ func (q *question) records(ctx context.Context, f *open.StoreFlags, at *place, k
 
 // journal adds what the process that has the store open remembers of deliveries.
 func (q *question) journal(ctx context.Context, store semel.Store, at *place, keys []semel.Key) error {
-	running, ok := semel.As[*remotestore.Store](store)
+	running, ok := semel.As[*admin.Store](store)
 	if !ok {
 		if !slices.ContainsFunc(q.conf.Stack(at.store), func(s *config.Store) bool { return s.Spec.About().Directory != "" }) {
 			q.note("journal of store %s: not asked: name the running process with --admin ADDRESS", at.store)
@@ -203,7 +203,7 @@ func (q *question) journal(ctx context.Context, store semel.Store, at *place, ke
 }
 
 // happened says what a journal remembers of one delivery.
-func happened(e *remotestore.JournalEntry) string {
+func happened(e *admin.JournalEntry) string {
 	said := e.Event
 	switch e.Event {
 	case semel.Duplicate.String():

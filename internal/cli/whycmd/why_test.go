@@ -13,11 +13,11 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/httpidem"
+	"github.com/semel-dev/semel/internal/app"
 	"github.com/semel-dev/semel/internal/cli"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/cli/whycmd"
 	"github.com/semel-dev/semel/internal/kind"
-	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/services/servicestest"
@@ -94,7 +94,7 @@ func claim(t *testing.T, file, store string, claims ...semel.ClaimRequest) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, opened, err := wiring.Open(t.Context(), conf, store, nil)
+	s, opened, err := app.OpenStore(t.Context(), conf, store, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func complete(t *testing.T, file, store string, key semel.Key, result string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, opened, err := wiring.Open(t.Context(), conf, store, nil)
+	s, opened, err := app.OpenStore(t.Context(), conf, store, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,216 @@
+package admin
+
+import (
+	"hash/maphash"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+const (
+	// journalSize is how many entries the journal keeps: about 13 MB.
+	journalSize = 200_000
+	// journalNear is how far back an entry is looked for that a repeated one joins. A
+	// message that waits for another holder of its key is decided again and again.
+	journalNear = 256
+)
+
+// KeyJournal is what a process remembers of the deliveries of a key, oldest first.
+type KeyJournal struct {
+	// Since is how far back the journal reaches. Start: that is the start of the
+	// process.
+	Since   time.Time      `json:"since"`
+	Start   bool           `json:"start"`
+	Entries []JournalEntry `json:"entries"`
+}
+
+// JournalEntry is one thing that happened to a delivery of a key, if it was not plainly
+// processed.
+type JournalEntry struct {
+	Time     time.Time `json:"time"`
+	Pipeline string    `json:"pipeline"`
+	// Event is what happened: the name of a decision, such as "duplicate", or of an
+	// event, such as "parked".
+	Event  string `json:"event"`
+	Reason string `json:"reason,omitempty"`
+	// Source is empty if the origin of the delivery is not known.
+	Source    string `json:"source,omitempty"`
+	Partition int32  `json:"partition,omitempty"`
+	Offset    int64  `json:"offset,omitempty"`
+	Attempt   int    `json:"attempt,omitempty"`
+	Token     uint64 `json:"token,omitempty"`
+	// Times is how often it happened, if that is more than once. Time is the last time.
+	Times int `json:"times,omitempty"`
+}
+
+// Journal remembers what happened to the latest messages that were not plainly
+// processed. It keeps a hash of each key, not the key. Its methods are safe for concurrent
+// use.
+type Journal struct {
+	seed  maphash.Seed
+	start time.Time
+
+	mu      sync.Mutex // guards the fields below
+	entries []kept
+	next    int // the place of the next entry, once all places are taken
+	// names are the texts of the entries, each once.
+	names map[string]uint32
+	texts []string
+}
+
+// kept is one event. Texts are numbers of journal.texts.
+type kept struct {
+	key                             uint64
+	at                              int64 // nanoseconds since the epoch
+	offset                          int64
+	token                           uint64
+	pipeline, event, reason, source uint32
+	partition, attempt              int32
+	times                           uint32
+}
+
+// NewJournal returns an empty journal.
+func NewJournal() *Journal {
+	return &Journal{seed: maphash.MakeSeed(), start: time.Now(), names: map[string]uint32{}}
+}
+
+// hash returns the hash of a key.
+func (j *Journal) hash(k semel.Key) uint64 { return maphash.Comparable(j.seed, k) }
+
+// text returns the number of a text. The caller holds mu.
+func (j *Journal) text(s string) uint32 {
+	n, known := j.names[s]
+	if !known {
+		n = uint32(len(j.texts))
+		j.names[s], j.texts = n, append(j.texts, s)
+	}
+	return n
+}
+
+// entry returns an entry for an event, without its key. The caller holds mu.
+func (j *Journal) entry(name, event, reason string) kept {
+	return kept{at: time.Now().UnixNano(), times: 1, pipeline: j.text(name), event: j.text(event), reason: j.text(reason), source: j.text("")}
+}
+
+// addItem adds an event of a message. The caller holds mu.
+func (j *Journal) addItem(e kept, it *pipeline.Item, repeats bool) {
+	o := &it.Message.Origin
+	e.source, e.partition, e.offset = j.text(o.Source), o.Partition, o.Offset
+	e.attempt, e.token = int32(it.Attempt), uint64(it.Token)
+	e.key = j.hash(it.Call.Key)
+	if repeats {
+		if last := j.near(&e); last != nil {
+			last.at, last.times, last.attempt, last.token = e.at, last.times+1, e.attempt, e.token
+			return
+		}
+	}
+	j.add(e)
+}
+
+// add adds an entry. The caller holds mu.
+func (j *Journal) add(e kept) {
+	if len(j.entries) < journalSize {
+		j.entries = append(j.entries, e)
+		return
+	}
+	j.entries[j.next] = e
+	j.next = (j.next + 1) % journalSize
+}
+
+// near returns a recent entry for the same event of the same delivery.
+func (j *Journal) near(e *kept) *kept {
+	for back := 1; back <= min(journalNear, len(j.entries)); back++ {
+		o := &j.entries[(j.next+len(j.entries)-back)%len(j.entries)]
+		if o.key == e.key && o.event == e.event && o.reason == e.reason && o.pipeline == e.pipeline &&
+			o.source == e.source && o.partition == e.partition && o.offset == e.offset {
+			return o
+		}
+	}
+	return nil
+}
+
+// Of returns what happened to deliveries of a key, the oldest first.
+func (j *Journal) Of(k semel.Key) KeyJournal {
+	hash := j.hash(k)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	found := KeyJournal{Since: j.start.UTC(), Start: len(j.entries) < journalSize, Entries: []JournalEntry{}}
+	if !found.Start {
+		found.Since = time.Unix(0, j.entries[j.next].at).UTC()
+	}
+	for _, part := range [][]kept{j.entries[j.next:], j.entries[:j.next]} {
+		for i := range part {
+			e := &part[i]
+			if e.key != hash {
+				continue
+			}
+			entry := JournalEntry{
+				Time: time.Unix(0, e.at).UTC(), Pipeline: j.texts[e.pipeline], Event: j.texts[e.event], Reason: j.texts[e.reason],
+				Source: j.texts[e.source], Partition: e.partition, Offset: e.offset, Attempt: int(e.attempt), Token: e.token,
+			}
+			if e.times > 1 {
+				entry.Times = int(e.times)
+			}
+			found.Entries = append(found.Entries, entry)
+		}
+	}
+	slices.SortStableFunc(found.Entries, func(a, b JournalEntry) int { return a.Time.Compare(b.Time) })
+	return found
+}
+
+// Observer returns an observer that writes the events of one pipeline to the journal.
+func (j *Journal) Observer(name string) pipeline.Observer { return journaled{j, name} }
+
+// journaled writes the events of one pipeline to the journal.
+type journaled struct {
+	*Journal
+	pipeline string
+}
+
+var _ pipeline.Observer = journaled{}
+
+// Observe implements semel.Observer. Decisions come with their messages as events of the
+// pipeline.
+func (j journaled) Observe(e semel.Event) {
+	switch e.Kind {
+	case semel.EventLeaseLost, semel.EventCompletionRefused, semel.EventTookOver:
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		entry := j.entry(j.pipeline, e.Kind.String(), "")
+		entry.key, entry.attempt = j.hash(e.Key), int32(e.Attempt)
+		j.add(entry)
+	}
+}
+
+// ObservePipeline implements pipeline.Observer.
+func (j journaled) ObservePipeline(e pipeline.Event) {
+	switch e.Kind {
+	case pipeline.EventDecided:
+		if e.Decision == semel.Fresh || len(e.Items) == 0 {
+			return
+		}
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		entry := j.entry(j.pipeline, e.Decision.String(), e.Reason)
+		for _, it := range e.Items {
+			j.addItem(entry, it, e.Decision == semel.InFlight)
+		}
+	case pipeline.EventFiltered:
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		entry := j.entry(j.pipeline, e.Kind.String(), "")
+		for _, it := range e.Items {
+			j.addItem(entry, it, false)
+		}
+	case pipeline.EventRetried, pipeline.EventParked, pipeline.EventDropped:
+		if e.Item == nil {
+			return
+		}
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		j.addItem(j.entry(j.pipeline, e.Kind.String(), e.Reason), e.Item, e.Kind == pipeline.EventRetried)
+	}
+}

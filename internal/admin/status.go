@@ -1,0 +1,117 @@
+package admin
+
+import "time"
+
+// Status is what a running program does now: the answer at StatusPath.
+type Status struct {
+	Time      time.Time        `json:"time"`
+	Started   time.Time        `json:"started"`
+	Pipelines []PipelineStatus `json:"pipelines"`
+	Stores    []StoreStatus    `json:"stores"`
+	// Service is what a process without pipelines serves, or nil.
+	Service *ServiceStatus `json:"service,omitempty"`
+}
+
+// ServiceStatus is what is known of a service, such as a proxy.
+type ServiceStatus struct {
+	Name  string `json:"service"`
+	State State  `json:"state"` // StateReady or StateNotReady
+	// Reason says why the service is not ready.
+	Reason string `json:"reason,omitempty"`
+}
+
+// StatusPath is the path of the status on the admin server.
+const StatusPath = "/status"
+
+// PipelineStatus is what a pipeline does now. A count that is not known is nil.
+type PipelineStatus struct {
+	Name  string `json:"pipeline"`
+	State State  `json:"state"`
+	// Reason says why the pipeline is not ready, without a part of a message.
+	Reason string `json:"reason,omitempty"`
+	// WaitingFor is what a stalled pipeline waited for when the log said so last.
+	WaitingFor string `json:"waiting_for,omitempty"`
+	// Rate is the number of messages that were settled per second in the last ten
+	// seconds.
+	Rate float64 `json:"rate"`
+	// The counts below are of messages since the program started.
+	Read      int64 `json:"read"`
+	Settled   int64 `json:"settled"`
+	Fresh     int64 `json:"fresh"`
+	Duplicate int64 `json:"duplicate"`
+	// Differ is the number of duplicates that are known to differ in content from the
+	// message of their key that took effect.
+	Differ   int64 `json:"differ,omitempty"`
+	Filtered int64 `json:"filtered"`
+	// Superseded messages did not take effect, because of another one of their key.
+	Superseded int64 `json:"superseded"`
+	Parked     int64 `json:"parked"`
+	Dropped    int64 `json:"dropped"`
+	// Held is the number of settled messages without any of these outcomes: key.keep holds
+	// them. It is negative for outcomes of messages that were settled earlier, or are in
+	// flight.
+	Held int64 `json:"held,omitempty"`
+	// InFlight messages were read and are not settled.
+	InFlight int `json:"in_flight"`
+	// Waiting is the number of parked messages that wait for an operator.
+	Waiting *int64 `json:"parked_waiting,omitempty"`
+	// Lag and LagBytes are the sums of Lags.
+	Lag      *int64         `json:"lag,omitempty"`
+	LagBytes *int64         `json:"lag_bytes,omitempty"`
+	Lags     []PartitionLag `json:"partitions,omitempty"`
+	// LagMeasured is when the lag was measured: at the request, unless the source
+	// did not answer in time. It is zero if the lag is known without a measurement.
+	LagMeasured time.Time `json:"lag_measured,omitzero"`
+	// LastSettled is zero if nothing was settled yet, and LastError nil without an
+	// error.
+	LastSettled time.Time  `json:"last_settled,omitzero"`
+	LastError   *LastError `json:"last_error,omitempty"`
+}
+
+// State is the state of a pipeline in one word.
+type State string
+
+// These are the states of a pipeline.
+const (
+	StateOpening  State = "opening"
+	StateWaiting  State = "waiting" // for a server, before it can start
+	StateReady    State = "ready"
+	StatePaused   State = "paused"
+	StateStalled  State = "stalled"
+	StateNotReady State = "not ready"
+	StateEnded    State = "ended"
+	StateFailed   State = "failed" // it ended with an error, and does not start again
+)
+
+// PartitionLag is the lag of one partition. A count that is not known is nil.
+type PartitionLag struct {
+	Source    string `json:"source,omitempty"`
+	Partition int32  `json:"partition"`
+	Messages  *int64 `json:"messages,omitempty"`
+	Bytes     *int64 `json:"bytes,omitempty"`
+}
+
+// LastError says what failed last. Its text has no part of a message.
+type LastError struct {
+	At    time.Time `json:"at"`
+	Event string    `json:"event"`
+	// Cause has the remedy too, unless the error is over.
+	Cause string `json:"cause,omitempty"`
+	Over  bool   `json:"over,omitempty"`
+
+	// Plain is the cause without the remedy.
+	Plain string `json:"-"`
+}
+
+// StoreStatus is what is known of a store that a pipeline uses. The counts are nil until
+// it was measured.
+type StoreStatus struct {
+	Name  string `json:"store"`
+	State State  `json:"state"` // StateReady or StateNotReady
+	// Reason says why the store is not ready.
+	Reason   string    `json:"reason,omitempty"`
+	Done     *int64    `json:"done,omitempty"`
+	Claimed  *int64    `json:"claimed,omitempty"`
+	Unknown  *int64    `json:"unknown,omitempty"`
+	Measured time.Time `json:"measured,omitzero"`
+}

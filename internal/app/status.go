@@ -1,0 +1,423 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/admin"
+	"github.com/semel-dev/semel/internal/diagnose"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// isOver reports whether the last error of a pipeline that is ready is history. A pause
+// or a stall ended, or the pipeline would not be ready. A message that failed may fail
+// again until a message is settled.
+func isOver(s *admin.PipelineStatus) bool {
+	e := s.LastError
+	if e == nil || s.State != admin.StateReady || s.Reason != "" {
+		return false
+	}
+	what, _, _ := strings.Cut(e.Event, ":")
+	switch what {
+	case pipeline.EventPaused.String(), pipeline.EventStalled.String(), pipeline.EventSourceChanged.String(), semel.EventStoreError.String():
+		return true
+	}
+	return s.LastSettled.After(e.At)
+}
+
+// over returns an error that is over without its remedy: nobody needs that any more.
+func over(e *admin.LastError) *admin.LastError {
+	return &admin.LastError{At: e.At, Event: e.Event, Cause: e.Plain, Over: true}
+}
+
+// counters count the events of one pipeline for people. The zero value is ready to use.
+type counters struct {
+	mu      sync.Mutex // guards the fields below
+	counted admin.PipelineStatus
+	expired int64 // of Dropped: they were parked before
+	stalled bool
+	paused  map[string]bool // by reason
+	lags    []pipeline.Lag
+	noMore  bool // the lag changes no more: the pipeline has ended
+	samples []sample
+}
+
+// sample is how many messages were settled at a time.
+type sample struct {
+	at      time.Time
+	settled int64
+}
+
+// rateOver is the number of samples, one a second, over which a rate is computed.
+const rateOver = 10
+
+var _ pipeline.Observer = (*counters)(nil)
+
+// Observe implements semel.Observer.
+func (c *counters) Observe(e semel.Event) {
+	if e.Kind == semel.EventStoreError {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.failed(e.Kind.String(), e.Err)
+	}
+}
+
+// ObservePipeline implements pipeline.Observer.
+func (c *counters) ObservePipeline(e pipeline.Event) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := int64(e.Count)
+	switch e.Kind {
+	case pipeline.EventRead:
+		c.counted.Read += n
+	case pipeline.EventDecided:
+		if e.Decision == semel.Duplicate {
+			c.counted.Duplicate += n
+		}
+		if e.Decision == semel.Superseded {
+			c.counted.Superseded += n
+		}
+	case pipeline.EventDiffering:
+		c.counted.Differ += n
+	case pipeline.EventDelivered:
+		if e.Err == nil {
+			c.counted.Fresh += n
+		}
+	case pipeline.EventFiltered:
+		c.counted.Filtered += n
+	case pipeline.EventSettled:
+		c.counted.Settled += n
+		c.counted.LastSettled = time.Now()
+	case pipeline.EventParked:
+		c.counted.Parked += n
+	case pipeline.EventDropped:
+		c.counted.Dropped += n
+		if e.Reason == string(pipeline.ReasonExpired) {
+			c.expired += n
+		}
+	case pipeline.EventPaused, pipeline.EventResumed:
+		if c.paused == nil {
+			c.paused = map[string]bool{}
+		}
+		switch e.Reason {
+		case "sink", "source", "store": // the others have no end
+			c.paused[e.Reason] = e.Kind == pipeline.EventPaused
+		}
+	case pipeline.EventStalled, pipeline.EventMoves:
+		c.stalled = e.Kind == pipeline.EventStalled
+		c.counted.WaitingFor = e.Reason // "" when it moves
+	}
+	if e.Err != nil {
+		what := e.Kind.String()
+		switch {
+		case e.Kind == pipeline.EventDelivered:
+			what = "delivery"
+		case e.Kind != pipeline.EventSourceChanged && e.Reason != "":
+			what += ": " + e.Reason
+		}
+		c.failed(what, e.Err)
+	}
+}
+
+// failed notes an error. The caller holds mu.
+func (c *counters) failed(what string, err error) {
+	last := &admin.LastError{At: time.Now(), Event: what}
+	said, ok := errors.AsType[*diagnose.Error](err)
+	if ok {
+		said = said.ForAll()
+	}
+	if said != nil {
+		last.Cause, last.Plain = said.Error(), said.Cause
+	} else if cause := diagnose.PublicCause(err); cause != nil {
+		last.Cause, last.Plain = cause.Error(), cause.Error()
+	}
+	c.counted.LastError = last
+}
+
+// set changes the values that are asked for from time to time.
+func (c *counters) set(change func(c *counters)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	change(c)
+}
+
+// over notes that the pipeline has ended. Its lag is 0 if the source has no more
+// messages. Otherwise it is known if it was measured after the last message.
+func (c *counters) over(noMore bool) {
+	c.set(func(c *counters) {
+		c.noMore = true
+		switch {
+		case noMore:
+			c.lags, c.counted.LagMeasured = []pipeline.Lag{{Bytes: pipeline.UnknownLag}}, time.Time{}
+		case c.counted.LastSettled.After(c.counted.LagMeasured):
+			c.lags, c.counted.LagMeasured = nil, time.Time{}
+		}
+	})
+}
+
+// setLags sets the lag of each partition.
+func (c *counters) setLags(lags []pipeline.Lag) {
+	c.set(func(c *counters) {
+		if !c.noMore {
+			c.lags, c.counted.LagMeasured = slices.Clone(lags), time.Now()
+		}
+	})
+}
+
+// sample notes a sample for the rate.
+func (c *counters) sample() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.samples) > rateOver {
+		c.samples = append(c.samples[:0], c.samples[1:]...)
+	}
+	c.samples = append(c.samples, sample{time.Now(), c.counted.Settled})
+}
+
+// status returns the counts and the state of a pipeline that runs.
+func (c *counters) status() admin.PipelineStatus {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.counted
+	s.Held = s.Settled - (s.Fresh + s.Duplicate + s.Filtered + s.Superseded + s.Parked + s.Dropped - c.expired)
+	s.State = admin.StateReady
+	for _, is := range c.paused {
+		if is {
+			s.State = admin.StatePaused
+		}
+	}
+	if c.stalled {
+		s.State = admin.StateStalled
+	}
+	if n := len(c.samples); n > 1 {
+		first, last := c.samples[0], c.samples[n-1]
+		s.Rate = float64(last.settled-first.settled) / last.at.Sub(first.at).Seconds()
+	}
+	sum := func(of *int64, n int64) (total, value *int64) {
+		if n < 0 {
+			return of, nil
+		}
+		sum := n
+		if of != nil {
+			sum += *of
+		}
+		return &sum, &n
+	}
+	for _, lag := range c.lags {
+		at := admin.PartitionLag{Source: lag.Source, Partition: lag.Partition}
+		s.Lag, at.Messages = sum(s.Lag, lag.Messages)
+		s.LagBytes, at.Bytes = sum(s.LagBytes, lag.Bytes)
+		s.Lags = append(s.Lags, at)
+	}
+	return s
+}
+
+// attrs returns the counts for a line of the log.
+func attrs(s *admin.PipelineStatus) []any {
+	attrs := []any{
+		slog.Int64("read", s.Read), slog.Int64("fresh", s.Fresh), slog.Int64("duplicate", s.Duplicate), slog.Int64("parked", s.Parked),
+	}
+	for _, of := range []slog.Attr{slog.Int64("differ", s.Differ), slog.Int64("filtered", s.Filtered), slog.Int64("superseded", s.Superseded), slog.Int64("held", s.Held), slog.Int64("dropped", s.Dropped)} {
+		if of.Value.Int64() > 0 {
+			attrs = append(attrs, of)
+		}
+	}
+	switch {
+	case s.Lag != nil:
+		attrs = append(attrs, slog.Int64("lag", *s.Lag))
+	case s.LagBytes != nil:
+		attrs = append(attrs, slog.Int64("lag_bytes", *s.LagBytes))
+	}
+	return attrs
+}
+
+// status returns the present state of the pipeline, without asking a server.
+func (s *state) status() admin.PipelineStatus {
+	s.mu.Lock()
+	p, waiting, ended, failure := s.pipeline, s.waiting, s.ended, s.failure
+	s.mu.Unlock()
+	now := s.counters.status()
+	now.Name = s.name
+	switch {
+	case failure != nil:
+		now.State = admin.StateFailed
+	case ended:
+		now.State = admin.StateEnded
+	case p == nil && waiting != nil:
+		now.State = admin.StateWaiting
+	case p == nil:
+		now.State = admin.StateOpening
+	}
+	if p, ok := p.(interface{ UnderWay() (int, int64) }); ok && !ended {
+		now.InFlight, _ = p.UnderWay() // the bytes are not shown
+	}
+	return now
+}
+
+// pipelines returns what all pipelines do now.
+func (d *daemon) pipelines() []admin.PipelineStatus {
+	list := make([]admin.PipelineStatus, len(d.states))
+	for i := range d.states {
+		list[i] = d.states[i].status()
+	}
+	return list
+}
+
+// status asks pipelines and stores whether they are ready, as a probe does, and returns
+// what they do now.
+func (d *daemon) status(ctx context.Context) *admin.Status {
+	now := &admin.Status{Started: d.started, Pipelines: make([]admin.PipelineStatus, len(d.states)), Stores: []admin.StoreStatus{}}
+	var asking sync.WaitGroup
+	for i := range now.Pipelines {
+		asking.Go(func() {
+			s := &d.states[i]
+			s.measure(ctx)
+			now.Pipelines[i] = s.status()
+			p := &now.Pipelines[i]
+			if err := s.ready(ctx); err != nil && p.State != admin.StateEnded {
+				p.Reason = d.why(err)
+				if p.State == admin.StateReady {
+					p.State = admin.StateNotReady
+				}
+			}
+			if isOver(p) {
+				p.LastError = over(p.LastError)
+			}
+		})
+	}
+	asking.Wait()
+	if s := d.opts.Service; s != nil {
+		now.Service = &admin.ServiceStatus{Name: s.Name, State: admin.StateReady}
+		if err := d.readyService(ctx); err != nil {
+			now.Service.State, now.Service.Reason = admin.StateNotReady, d.why(err)
+		}
+	}
+	for _, s := range d.file.Stores {
+		d.tendingMu.Lock()
+		of, open := d.tended[s.Name]
+		d.tendingMu.Unlock()
+		if open && of.store != nil {
+			d.recount(ctx, s.Name, of)
+			d.tendingMu.Lock()
+			of = d.tended[s.Name]
+			d.tendingMu.Unlock()
+			now.Stores = append(now.Stores, of.status(ctx, d, s.Name))
+		}
+	}
+	now.Time = time.Now()
+	return now
+}
+
+const (
+	// statusFor limits how long a request for the status waits for measurements.
+	// What was measured before is then shown, with its age.
+	statusFor = time.Second
+	// quickCount is the longest count that a request for the status repeats: a store
+	// that needs longer is measured less often.
+	quickCount = 200 * time.Millisecond
+)
+
+// measure counts the parked messages and measures the lag of a pipeline that runs.
+func (s *state) measure(ctx context.Context) {
+	s.mu.Lock()
+	p, ended := s.pipeline, s.ended
+	s.mu.Unlock()
+	of, ok := p.(interface {
+		Lag(ctx context.Context) ([]pipeline.Lag, error)
+		Waiting(ctx context.Context) (int64, error)
+	})
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, statusFor)
+	defer cancel()
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		if n, err := of.Waiting(ctx); err == nil {
+			s.counters.set(func(c *counters) { c.counted.Waiting = &n })
+		}
+	})
+	if !ended {
+		if lags, err := of.Lag(ctx); err == nil {
+			s.counters.setLags(lags)
+		}
+	}
+	asking.Wait()
+}
+
+// recount counts the keys of a store if that is quick.
+func (d *daemon) recount(ctx context.Context, name string, of tended) {
+	counter, ok := semel.As[semel.Inspector](of.store)
+	if !ok || of.took > quickCount {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, statusFor)
+	defer cancel()
+	d.counted(ctx, name, counter)
+}
+
+// counted counts the keys of a store and keeps the counts.
+func (d *daemon) counted(ctx context.Context, name string, counter semel.Inspector) (took time.Duration, err error) {
+	began := time.Now()
+	counts, err := counter.Count(ctx)
+	took = time.Since(began)
+	d.tendingMu.Lock()
+	defer d.tendingMu.Unlock()
+	now := d.tended[name]
+	if now.took = took; err == nil {
+		d.metrics.Counted(name, counts)
+		now.counts, now.measured = &counts, time.Now()
+	}
+	d.tended[name] = now
+	return took, err
+}
+
+// status asks a store whether it is ready.
+func (t *tended) status(ctx context.Context, d *daemon, name string) admin.StoreStatus {
+	s := admin.StoreStatus{Name: name, State: admin.StateReady}
+	if ready, ok := semel.As[semel.Readier](t.store); ok {
+		if err := ready.Ready(ctx); err != nil {
+			s.State, s.Reason = admin.StateNotReady, d.why(err)
+		}
+	}
+	if counts := t.counts; counts != nil {
+		s.Done, s.Claimed, s.Unknown, s.Measured = &counts.Done, &counts.Claimed, &counts.Unknown, t.measured
+	}
+	return s
+}
+
+// progressEvery is how often the log says what a pipeline does.
+const progressEvery = time.Minute
+
+// count takes samples for the rate until ctx ends. Unless a person is shown the status,
+// it also logs the progress.
+func (d *daemon) count(ctx context.Context, s *state, log *slog.Logger) {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	s.counters.sample()
+	for logged := time.Now(); ; {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		s.counters.sample()
+		if d.opts.Show == nil && time.Since(logged) >= progressEvery {
+			logged = time.Now()
+			now := s.status()
+			log.Info("progress", append([]any{"state", string(now.State), "rate", float64(int64(10*now.Rate)) / 10, "in_flight", now.InFlight}, attrs(&now)...)...)
+		}
+	}
+}
+
+// why returns the reason of a pipeline that is not ready, as probes show it.
+func (d *daemon) why(err error) string {
+	line, _, _ := strings.Cut(d.file.Redact(err.Error()), "\n")
+	return line
+}

@@ -1,0 +1,185 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/admin"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/diagnose"
+	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// runFor runs a pipeline from file to file for a while, and returns its log. The store
+// has no directory: time in a bubble stands still while a socket waits for connections.
+func runFor(t *testing.T, d time.Duration, opts RunOptions) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"in.jsonl": "{\"id\":1}\n{\"id\":2}\n{\"id\":1}\n{}\n",
+		"c.yaml": fmt.Sprintf(`
+stores: { keys: { memory: {} } }
+pipelines:
+  copy: { source: { file: { paths: [%[1]s/in.jsonl], follow: true } }, key: { id: .id }, store: keys, sink: { file: { path: %[1]s/out.jsonl } }, parked: { path: %[1]s/parked } }
+`, dir),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file, err := kind.All().Read(filepath.Join(dir, "c.yaml"), func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := &shown{}
+	opts.Log, opts.Admin = slog.New(slog.NewTextHandler(lines, nil)), admin.Off
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	if err := Run(ctx, file, &opts); err != nil {
+		t.Error(err)
+	}
+	return lines.String()
+}
+
+func TestTheLogHasALineOfProgressEachMinute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log := runFor(t, 150*time.Second, RunOptions{})
+		const line = "level=INFO msg=progress pipeline=copy state=ready rate=0 in_flight=0 read=4 fresh=2 duplicate=1 parked=1 lag_bytes=0\n"
+		if n := strings.Count(log, line); n != 2 {
+			t.Errorf("%d lines of progress in 150 s, want 2: %s", n, log)
+		}
+		if !strings.Contains(log, "level=INFO msg=ended pipeline=copy read=4 fresh=2 duplicate=1 parked=1 lag_bytes=0\n") {
+			t.Errorf("%s", log)
+		}
+	})
+}
+
+func TestTheStatusOfPipelinesIsShownOnATerminal(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		shown := make(chan []admin.PipelineStatus, 1)
+		log := runFor(t, 150*time.Second, RunOptions{Show: func(pipelines func() []admin.PipelineStatus) func() {
+			timer := time.AfterFunc(90*time.Second, func() { shown <- pipelines() })
+			return func() { timer.Stop() }
+		}})
+		if strings.Contains(log, "progress") {
+			t.Errorf("the log has it too: %s", log)
+		}
+		seen := <-shown
+		if len(seen) != 1 || seen[0].Name != "copy" || seen[0].State != admin.StateReady || seen[0].Settled != 4 || seen[0].LagBytes == nil || *seen[0].LagBytes != 0 || seen[0].Lag != nil {
+			t.Errorf("%+v", seen)
+		}
+	})
+}
+
+// working is a pipeline that is ready.
+type working struct{ config.Runnable }
+
+func (working) Ready(context.Context) error                 { return nil }
+func (working) Lag(context.Context) ([]pipeline.Lag, error) { return nil, errors.ErrUnsupported }
+func (working) Waiting(context.Context) (int64, error)      { return 0, errors.ErrUnsupported }
+
+// Nobody needs the remedy of an error that is over. A message that failed may fail again
+// until one is settled.
+func TestTheStatusSaysWhetherTheLastErrorIsOver(t *testing.T) {
+	t.Parallel()
+	down := &diagnose.Error{Cause: "the server refuses the password", Remedy: "correct password", Public: true, Err: errors.New("of key 17")}
+	event := func(kind pipeline.EventKind, reason string, err error) func(*counters) {
+		return func(c *counters) { c.ObservePipeline(pipeline.Event{Kind: kind, Reason: reason, Err: err, Count: 1}) }
+	}
+	paused, resumed := event(pipeline.EventPaused, "sink", down), event(pipeline.EventResumed, "sink", nil)
+	settled := event(pipeline.EventSettled, "", nil)
+	store := func(c *counters) { c.Observe(semel.Event{Kind: semel.EventStoreError, Err: down}) }
+	for name, test := range map[string]struct {
+		events []func(*counters)
+		waits  bool // for a server
+		over   bool
+	}{
+		"paused":                          {[]func(*counters){paused}, false, false},
+		"paused and settled":              {[]func(*counters){paused, settled}, false, false},
+		"resumed":                         {[]func(*counters){paused, resumed}, false, true},
+		"resumed, and waits":              {[]func(*counters){paused, resumed}, true, false},
+		"resumed, and paused again":       {[]func(*counters){paused, resumed, paused}, false, false},
+		"stalled":                         {[]func(*counters){event(pipeline.EventStalled, "sink", down)}, false, false},
+		"moves":                           {[]func(*counters){event(pipeline.EventStalled, "sink", down), event(pipeline.EventMoves, "", nil)}, false, true},
+		"a source that changed":           {[]func(*counters){event(pipeline.EventSourceChanged, "", down)}, false, true},
+		"a store that failed":             {[]func(*counters){store}, false, true},
+		"a store that fails, and waits":   {[]func(*counters){store}, true, false},
+		"a message that failed":           {[]func(*counters){event(pipeline.EventRetried, "", down)}, false, false},
+		"settled before a message failed": {[]func(*counters){settled, event(pipeline.EventRetried, "", down)}, false, false},
+		"settled since a message failed":  {[]func(*counters){event(pipeline.EventRetried, "", down), settled}, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				file := &config.File{}
+				d := &daemon{file: file, states: make([]state, 1)}
+				s := &d.states[0]
+				s.readiness, s.pipeline = newReadiness(file, &config.Pipeline{}), working{}
+				if test.waits {
+					s.pipeline, s.waiting = nil, down
+				}
+				for _, happens := range test.events {
+					happens(&s.counters)
+					time.Sleep(time.Second)
+				}
+				got := d.status(t.Context()).Pipelines[0].LastError
+				want := "the server refuses the password: correct password"
+				if test.over {
+					want = "the server refuses the password"
+				}
+				if got == nil || got.Over != test.over || got.Cause != want {
+					t.Errorf("the last error is %+v, want over %t and the cause %q", got, test.over, want)
+				}
+			})
+		})
+	}
+}
+
+func TestStateAndRateFollowTheEvents(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &counters{}
+		for range 100 {
+			c.sample()
+			c.ObservePipeline(pipeline.Event{Kind: pipeline.EventSettled, Count: 40})
+			time.Sleep(time.Second)
+		}
+		check := func(state admin.State, event, cause string) {
+			t.Helper()
+			s := c.status()
+			if s.State != state || s.LastError == nil || s.LastError.Event != event || s.LastError.Cause != cause {
+				t.Errorf("%s %+v, want %s %q %q", s.State, s.LastError, state, event, cause)
+			}
+		}
+		if s := c.status(); s.Rate != 40 || s.Settled != 4000 || s.State != admin.StateReady || s.LastError != nil {
+			t.Errorf("%+v", s)
+		}
+		c.ObservePipeline(pipeline.Event{Kind: pipeline.EventPaused, Reason: "sink", Err: fmt.Errorf("of key 17: %w", semel.ErrStoreFull)})
+		check(admin.StatePaused, "paused: sink", "store is full")
+		c.ObservePipeline(pipeline.Event{Kind: pipeline.EventStalled, Elapsed: time.Minute, Reason: "the sink", Err: errors.New("key 17")})
+		check(admin.StateStalled, "stalled: the sink", "")
+		if s := c.status(); s.WaitingFor != "the sink" {
+			t.Errorf("stalled, waiting for %q", s.WaitingFor)
+		}
+		c.ObservePipeline(pipeline.Event{Kind: pipeline.EventResumed, Reason: "sink"})
+		c.ObservePipeline(pipeline.Event{Kind: pipeline.EventMoves})
+		check(admin.StateReady, "stalled: the sink", "")
+		if s := c.status(); s.WaitingFor != "" {
+			t.Errorf("it moves, waiting for %q", s.WaitingFor)
+		}
+		c.Observe(semel.Event{Kind: semel.EventStoreError, Err: semel.ErrStoreUnavailable})
+		check(admin.StateReady, "store_error", "unavailable")
+	})
+}
