@@ -171,7 +171,8 @@ func openSession(t *testing.T, bin, needs string) *session {
 	t.Helper()
 	s := &session{T: t, dir: t.TempDir()}
 	copyExamples(t, s.dir)
-	s.env = append(os.Environ(), "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"), programVariable+"=1", "NO_COLOR=1",
+	environment := slices.DeleteFunc(os.Environ(), func(line string) bool { return strings.HasPrefix(line, "SEMEL_TEST_") }) // servers of other tests
+	s.env = append(environment, "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"), programVariable+"=1", "NO_COLOR=1",
 		"GORACE=atexit_sleep_ms=0") // by default each program sleeps for a second when it ends
 	for _, name := range strings.Fields(needs) {
 		switch name {
@@ -179,8 +180,8 @@ func openSession(t *testing.T, bin, needs string) *session {
 			s.env = append(s.env, "SEMEL_DOCS_SEMEL_TEST_KAFKA="+servicestest.StartKafka(t, nil).Addr())
 		case "rabbitmq": // its own node, because the queue names are those of the page
 			s.env = append(s.env, "SEMEL_DOCS_SEMEL_TEST_RABBITMQ="+servicestest.StartRabbitMQ(t, nil).Addr())
-		case "postgres":
-			s.env = append(s.env, "SEMEL_DOCS_SEMEL_TEST_POSTGRES="+servers.Database(t))
+		case "postgres": // its own server, because doctor also prints what concerns the whole server
+			s.env = append(s.env, "SEMEL_DOCS_SEMEL_TEST_POSTGRES="+servicestest.StartPostgres(t, nil).URL())
 		case "sqs":
 			s.env = append(s.env, "SEMEL_DOCS_SEMEL_TEST_SQS="+servicestest.StartElasticMQ(t).URL(), "AWS_EC2_METADATA_DISABLED=true")
 		case "nats":

@@ -18,13 +18,18 @@ import (
 
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/outbox"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // relayConfig writes a configuration that reads the outbox of a database, and creates
 // the tables of outbox and sink.
 func relayConfig(t *testing.T, more string) (file string, pool *pgxpool.Pool) {
 	t.Helper()
-	address := servers.Database(t)
+	return relayConfigOn(t, servers.Database(t), more)
+}
+
+func relayConfigOn(t *testing.T, address, more string) (file string, pool *pgxpool.Pool) {
+	t.Helper()
 	file = filepath.Join(t.TempDir(), "relay.yaml")
 	if err := os.WriteFile(file, fmt.Appendf(nil, `stores:
   db: { postgres: { dsn: "%s" } }
@@ -68,7 +73,8 @@ func becomesTrue(t *testing.T, pool *pgxpool.Pool, sql string) {
 
 func TestOutboxIsExplainedAndExamined(t *testing.T) {
 	t.Parallel()
-	file, pool := relayConfig(t, "")
+	server := servicestest.StartPostgres(t, nil) // its own: doctor also judges standbys, slots and transactions of a whole server
+	file, pool := relayConfigOn(t, server.URL(), "")
 	run(t, "", "doctor", file).check(t, term.ExitFound, "") // no tables
 	if got := run(t, "", "doctor", file); !strings.Contains(got.stdout, "the database has no outbox") || !strings.Contains(got.stdout, "semel migrate up --config "+file+" --store-name db") {
 		t.Errorf("%+v", got)

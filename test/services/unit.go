@@ -110,7 +110,7 @@ func Units() []Unit {
 			Name: Kafka43, About: "a Kafka 4.3 of one node", Variable: "SEMEL_TEST_KAFKA",
 			Needs: []string{Kafka43}, Default: true,
 			start: func(ctx context.Context, _ *Server) (*Started, error) {
-				return single(StartKafka(ctx, nil))
+				return single(StartKafka(ctx, &KafkaOptions{HeapMiB: kafkaHeapMiB}))
 			},
 		},
 		{
@@ -131,10 +131,16 @@ func postgresUnit(version, about, variable string, byDefault bool) Unit {
 	return Unit{
 		Name: version, About: about, Variable: variable, Needs: []string{version}, Default: byDefault,
 		start: func(ctx context.Context, _ *Server) (*Started, error) {
-			return single(StartPostgres(ctx, &PostgresOptions{Version: version}))
+			return single(StartPostgres(ctx, &PostgresOptions{Version: version, Settings: map[string]string{"max_connections": manyConnections}}))
 		},
 	}
 }
+
+// Tests of many packages share a unit. manyConnections and kafkaHeapMiB are for all of them.
+const (
+	manyConnections = "500"
+	kafkaHeapMiB    = 512
+)
 
 func redisUnit(version, about, variable string, byDefault bool) Unit {
 	return Unit{

@@ -17,6 +17,9 @@
 //	go test ./...
 //	go run ./tools/services stop
 //
+// Run starts its own servers and gives the command their addresses, and none that the
+// environment had. It ends command and servers together, however that happens.
+//
 // Start without -detach stays until it is interrupted, and takes its servers
 // with it, however it ends. With -detach it leaves such a process behind, which
 // stop ends: that one and no other. Stop and start meet in the directory of
@@ -37,6 +40,7 @@ import (
 	"strings"
 	"syscall"
 	"text/tabwriter"
+	"time"
 
 	"github.com/semel-dev/semel/test/services"
 )
@@ -106,8 +110,12 @@ func install(ctx context.Context, args []string, _, stderr io.Writer) error {
 	return services.Install(ctx, stderr, names...)
 }
 
+// commandLimit is how long a command may take to end after an interruption.
+const commandLimit = 10 * time.Second
+
 // runCommand starts servers, runs a command with their addresses, and closes
-// them.
+// them. The command is the first process of a group. An interruption ends the whole group,
+// also the tests that `go test` started, and nothing of it outlives the servers.
 func runCommand(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
 	split := slices.Index(args, "--")
 	if split < 0 || split == len(args)-1 {
@@ -120,13 +128,27 @@ func runCommand(ctx context.Context, args []string, stdout, stderr io.Writer) (e
 	}
 	defer func() { err = errors.Join(err, services.CloseUnits(running)) }()
 	command := exec.CommandContext(ctx, args[split+1], args[split+2:]...)
-	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGTERM) }
+	command.WaitDelay = commandLimit
 	command.Stdin, command.Stdout, command.Stderr = os.Stdin, stdout, stderr
-	command.Env = os.Environ()
+	command.Env = slices.DeleteFunc(os.Environ(), isAddress) // those of servers of others
 	for _, started := range running {
 		command.Env = append(command.Env, started.Unit.Variable+"="+started.Addr)
 	}
-	return command.Run()
+	if err := command.Start(); err != nil {
+		return err
+	}
+	err = command.Wait()
+	if left := syscall.Kill(-command.Process.Pid, syscall.SIGKILL); left != nil && !errors.Is(left, syscall.ESRCH) {
+		err = errors.Join(err, fmt.Errorf("services: end what the command left: %w", left))
+	}
+	return err
+}
+
+// isAddress reports whether a line of the environment has the address of a unit.
+func isAddress(line string) bool {
+	return slices.ContainsFunc(services.Units(), func(u services.Unit) bool { return strings.HasPrefix(line, u.Variable+"=") })
 }
 
 func startUnits(ctx context.Context, names []string) ([]*services.Started, error) {

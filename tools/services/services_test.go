@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -175,6 +176,39 @@ func TestRunHandsTheAddressesAndTheStatusOver(t *testing.T) {
 	if answers(t, addr) {
 		t.Error("the server outlived the command")
 	}
+}
+
+func TestInterruptionOfRunEndsTheCommandItsChildrenAndTheServers(t *testing.T) {
+	t.Parallel()
+	servicestest.StartRedis(t, nil) // skip here where nothing is installed
+	run := exec.CommandContext(t.Context(), os.Args[0], "run", services.Redis70, "--", "sh", "-c", "echo $SEMEL_TEST_REDIS $$ other=$SEMEL_TEST_POSTGRES; sleep 600; true")
+	run.Env = append(os.Environ(), "SEMEL_SERVICES_MAIN=yes", "SEMEL_TEST_REDIS=redis://other:1", "SEMEL_TEST_POSTGRES=postgres://other:2")
+	stdout, err := run.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := run.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var addr string
+	var group int
+	if _, err := fmt.Fscanf(stdout, "redis://%s %d other=\n", &addr, &group); err != nil {
+		t.Fatal(err)
+	}
+	if !answers(t, addr) {
+		t.Errorf("the server at %s does not answer", addr)
+	}
+	if err := run.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	var failed *exec.ExitError
+	if err := run.Wait(); !errors.As(err, &failed) {
+		t.Errorf("the status of an interrupted run: %v", err)
+	}
+	if answers(t, addr) {
+		t.Error("the server outlived the command")
+	}
+	eventually(t, "the child of the command", func() bool { return errors.Is(syscall.Kill(-group, 0), syscall.ESRCH) })
 }
 
 func TestUsageIsAnExitStatusOfItsOwn(t *testing.T) {
