@@ -7,8 +7,9 @@ FUZZPATHS ?= '*_test.go'
 SOAK ?= 30m
 STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-# Lists packages. Those that start no goroutine, also in tests, gain little from the race
-# detector, which makes tests up to ten times slower; test-full has it for all.
+# Lists packages. The race detector makes tests up to ten times slower. It runs for packages
+# whose own code starts goroutines or takes locks, and not for verbs and whole programs, whose
+# goroutines are those of the packages below; test-full has it for all.
 PACKAGES = $(GO) run ./tools/packages
 # The servers that `make services` starts: names from `go run ./tools/services list`. Empty: all.
 SERVICES ?=
@@ -17,7 +18,7 @@ SERVICES ?=
 export SEMEL_SERVICES ?= required
 
 .DEFAULT_GOAL := help
-.PHONY: help build release release-check quick test test-full streams test-matrix check race counts faults fuzz crash services services-stop services-install soak bench bench-report
+.PHONY: help build release release-check quick test serve test-full streams test-matrix check race plain counts faults fuzz crash services services-stop services-install soak bench bench-report
 
 help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,7 +37,17 @@ quick: ## Check what changed since main, and what imports it, without servers: a
 	$(GO) test -count=1 -run '^TestArchitecture' .
 	packages=$$($(PACKAGES) changed main) && test -z "$$packages" || SEMEL_SERVICES=none $(GO) test -short -vet=off $$packages
 
-test: services-install check race counts faults ## Run the gate: check, and all tests on real servers, with a few kills of each kind
+test: services-install check serve ## Run the gate: check, and all tests on real servers, with a few kills of each kind
+	$(SERVED) $(MAKE) -j 2 race plain counts faults SERVED=
+
+# Tests share servers, each with its own database, prefix, topics and queues. $(SERVED) starts
+# them for a command, always new ones, and ends them with it. They are not shared where some
+# may be missing: then each package starts those that it finds. The program is built, because
+# `go run` does not pass on a signal.
+SHARED = postgres-15 redis-7.0 nats-2 rabbitmq-3.10 elasticmq kafka-4.3
+SERVED = $(if $(filter required,$(SEMEL_SERVICES)),.work/bin/services run $(SHARED) --)
+serve:
+	@mkdir -p .work/bin && $(GO) build -o .work/bin ./tools/services
 
 check: ## Check format, vet, staticcheck, architecture, known vulnerabilities and the harness of bench
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')) && test -z "$$unformatted" || \
@@ -49,20 +60,24 @@ check: ## Check format, vet, staticcheck, architecture, known vulnerabilities an
 	cd contrib/watermill && $(GO) run $(STATICCHECK) ./...
 	$(GO) vet -C bench ./...
 	$(GO) test -C bench -short -vet=off ./...
-	$(GO) test -count=1 -run '^TestArchitecture' .
+	$(GO) test -count=1 -vet=off .
 	$(GO) run ./tools/vulncheck
 
 # Servers keep their data in memory where there is room: their machine survives the tests.
-race counts faults: export SEMEL_SERVICES_DIR ?= $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 8000000 { print "/dev/shm" }')
+test race plain counts faults: export SEMEL_SERVICES_DIR ?= $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 8000000 { print "/dev/shm" }')
 
 # With -short, tests of every operation, or of many random ones, run a sample, which
 # differs from run to run. Most tests wait for servers and timers, so more of them run
-# concurrently than there are processors. The target check has vetted them. The package
-# that takes longest waits most, so it begins first and others run beside it.
-race:
-	$(GO) test -race -short -vet=off -p 3 -parallel 4 -timeout 20m ./test/kafka $$($(PACKAGES) concurrent)
-	$(GO) test -short -vet=off -p 3 -parallel 4 -timeout 20m $$($(PACKAGES) sequential)
-	$(GO) test -C contrib/watermill -race -vet=off -timeout 5m ./...
+# concurrently than there are processors. The target check has vetted them.
+TEST = $(GO) test -short -vet=off -p 2 -parallel 4 -timeout 20m
+
+race: serve
+	$(SERVED) $(TEST) -race $$($(PACKAGES) race)
+	$(SERVED) $(GO) test -C contrib/watermill -race -short -vet=off -timeout 5m ./...
+
+# The package that takes longest waits most, so it begins first and others run beside it.
+plain: serve
+	$(SERVED) $(TEST) ./test/kafka $$($(PACKAGES) plain)
 
 # These tests run without the race detector, which makes them up to eight times slower: those
 # that -short samples or leaves out and that need no server, and test/crash, which only
@@ -77,7 +92,7 @@ counts:
 faults: # a separate module, because of its proxy
 	$(GO) test -C test/faults -race -vet=off -parallel 6 -timeout 20m ./... -race-keys 8000 -kills 4
 
-test-full: services-install ## Run all tests in full, on every version of their servers, with more kills, fuzzing and the soak
+test-full: services-install check ## Run all tests in full, on every version of their servers, with more kills, fuzzing and the soak
 	@test "$(SEMEL_SERVICES)" != required || $(GO) run ./tools/services install librdkafka
 	$(GO) test -race -count=1 -timeout 1h ./...
 	$(GO) test -C contrib/watermill -race -count=1 -timeout 5m ./...

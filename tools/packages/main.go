@@ -1,9 +1,10 @@
 // Command packages prints packages of this module for the targets of the Makefile:
 //
 //	packages changed BRANCH   that differ from a branch, and those that import one of them
-//	packages concurrent       that start goroutines or take locks, also in tests, in a build
-//	                          with the race detector
-//	packages sequential       the others
+//	packages race             whose tests run with the race detector: their code, not only that
+//	                          of tests, starts goroutines or takes locks, and they do not test
+//	                          whole programs
+//	packages plain            the others
 package main
 
 import (
@@ -28,10 +29,10 @@ func main() {
 	switch args := os.Args[1:]; {
 	case len(args) == 2 && args[0] == "changed":
 		list, err = changed(args[1])
-	case len(args) == 1 && (args[0] == "concurrent" || args[0] == "sequential"):
-		list, err = choose(args[0] == "concurrent")
+	case len(args) == 1 && (args[0] == "race" || args[0] == "plain"):
+		list, err = choose(args[0] == "race")
 	default:
-		fmt.Fprintln(os.Stderr, "usage: packages changed BRANCH | concurrent | sequential")
+		fmt.Fprintln(os.Stderr, "usage: packages changed BRANCH | race | plain")
 		os.Exit(2)
 	}
 	if err != nil {
@@ -108,8 +109,8 @@ func changed(branch string) (list []string, err error) {
 	return list, nil
 }
 
-// choose returns the packages that are concurrent, as a build with the race detector has
-// them, or those that are not.
+// choose returns the packages whose tests run with the race detector, as a build with it has
+// them, or the others.
 func choose(wanted bool) (list []string, err error) {
 	var flags []string
 	if wanted {
@@ -124,21 +125,34 @@ func choose(wanted bool) (list []string, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if is == wanted {
+		if is = is && !whole(p.ImportPath); is == wanted {
 			list = append(list, p.ImportPath)
 		}
 	}
 	return list, nil
 }
 
-// concurrent reports whether a file of a directory has a go statement, calls a method Go,
-// or imports a package for synchronisation.
+// whole reports whether the tests of a package run whole programs. The goroutines of a
+// program are those of the packages below, each of which has tests of its own.
+func whole(path string) bool {
+	return slices.ContainsFunc([]string{"cmd", "examples", "internal/cli", "test"}, func(tree string) bool {
+		return strings.HasPrefix(path+"/", module+tree+"/")
+	})
+}
+
+const module = "github.com/semel-dev/semel/"
+
+// concurrent reports whether a file of a directory, other than tests, has a go statement,
+// calls a method Go, or imports a package for synchronisation.
 func concurrent(dir string) (bool, error) {
 	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
 		return false, err
 	}
 	for _, name := range names {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
 		if err != nil {
 			return false, err
