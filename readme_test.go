@@ -116,10 +116,10 @@ func TestReadmeShowsCodeThatRuns(t *testing.T) {
 func TestPagesShowCodeOfExamples(t *testing.T) {
 	t.Parallel()
 	var examples strings.Builder
-	for _, name := range documents(t, "examples/*/*.go") {
+	for _, name := range documents(t, "examples/*/*.go", "examples/testing_test.go") {
 		examples.WriteString(readDocument(t, name))
 	}
-	for _, name := range []string{"docs/getting-started.md", "docs/guides/kafka-to-postgres.md"} {
+	for _, name := range []string{"docs/getting-started.md", "docs/testing.md", "docs/guides/kafka-to-postgres.md"} {
 		showsCodeOf(t, name, examples.String())
 	}
 }
@@ -130,14 +130,11 @@ func TestObservabilityShowsCodeOfTests(t *testing.T) {
 }
 
 // TestExtendingShowsCodeOfTests compares docs/extending.md with the external
-// module that runs each suite, and with the toy kind.
+// module that runs each suite, and the page of kinds with the toy kind.
 func TestExtendingShowsCodeOfTests(t *testing.T) {
 	t.Parallel()
-	var tests strings.Builder
-	for _, name := range []string{"testdata/outside/outside_test.go", "internal/kind/kindtest/toy/kind_test.go"} {
-		tests.WriteString(readDocument(t, name))
-	}
-	showsCodeOf(t, "docs/extending.md", tests.String())
+	showsCodeOf(t, "docs/extending.md", readDocument(t, "testdata/outside/outside_test.go"))
+	showsCodeOf(t, "internal/kind/DESIGN.md", readDocument(t, "internal/kind/kindtest/toy/kind_test.go"))
 }
 
 func showsCodeOf(t *testing.T, name, source string) {

@@ -61,8 +61,13 @@ func run(ctx context.Context, topic, group string) error {
 	if err != nil {
 		return err
 	}
+	return consume(ctx, guard, strings.Split(os.Getenv("KAFKA_BROKERS"), ","), topic, group)
+}
+
+// consume processes records until ctx ends.
+func consume(ctx context.Context, guard *pgstore.Guard, brokers []string, topic, group string) error {
 	client, err := kgo.NewClient(
-		kgo.SeedBrokers(strings.Split(os.Getenv("KAFKA_BROKERS"), ",")...),
+		kgo.SeedBrokers(brokers...),
 		kgo.ConsumerGroup(group),
 		kgo.ConsumeTopics(topic),
 		kgo.DisableAutoCommit(),    // offsets are committed after the rows
@@ -71,16 +76,14 @@ func run(ctx context.Context, topic, group string) error {
 	if err != nil {
 		return err
 	}
-	defer client.CloseAllowingRebalance()
-	_, err = kadm.NewClient(client).CreateTopic(ctx, 1, -1, nil, topic+parked)
-	if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
+	defer client.CloseAllowingRebalance() // Close would wait for AllowRebalance without end
+	if err := create(ctx, client, topic+parked); err != nil {
 		return err
 	}
-
 	for {
 		fetches := client.PollRecords(ctx, 500)
 		if err := fetches.Err(); err != nil {
-			return err
+			return err // also after Ctrl-C: ctx has ended
 		}
 		for _, record := range fetches.Records() {
 			if err := handle(ctx, guard, client, record); err != nil {
@@ -92,6 +95,15 @@ func run(ctx context.Context, topic, group string) error {
 		}
 		client.AllowRebalance()
 	}
+}
+
+// create creates the topic for records that no retry can help, if it does not exist.
+func create(ctx context.Context, client *kgo.Client, topic string) error {
+	_, err := kadm.NewClient(client).CreateTopic(ctx, 1, -1, nil, topic)
+	if errors.Is(err, kerr.TopicAlreadyExists) {
+		return nil
+	}
+	return err
 }
 
 // handle returns nil when the record's offset may be committed.

@@ -1,7 +1,7 @@
 //go:build files
 
 // Package kind lists the kinds of sources, sinks and stores of the program. Each
-// one is a package below this one; see docs/extending.md.
+// one is a package below this one; see DESIGN.md.
 package kind
 
 import (
