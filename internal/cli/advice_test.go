@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"fmt"
@@ -10,9 +10,11 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
@@ -23,11 +25,11 @@ func TestErrorsOfServersSayWhereTheyAreAndWhatToDo(t *testing.T) {
 	if _, err := services.RedisDo(t.Context(), redis.Addr(), "CONFIG", "SET", "requirepass", "other"); err != nil {
 		t.Fatal(err)
 	}
-	database, err := url.Parse(servers.Database(t))
+	database, err := url.Parse(programtest.Servers.Database(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf(`
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf(`
 stores:
   gone:    { redis: { url: "redis://:canary@127.0.0.1:1" } }
   closed:  { postgres: { dsn: "postgres://u:canary@127.0.0.1:1/x" } }
@@ -57,8 +59,8 @@ stores:
 	} {
 		for _, words := range []string{"keys ls --config " + file + " --store-name " + store, "doctor " + file + " " + store} {
 			var stderr strings.Builder
-			a := &term.App{Kinds: kind.All(), Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: &stderr, Env: noEnv, Patience: patience(store), Redact: strings.Clone, Interruptible: func(r io.Reader) io.Reader { return r }}
-			root := newRootCommand(a)
+			a := &term.App{Kinds: kind.All(), Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: &stderr, Env: programtest.NoEnv, Patience: patience(store), Redact: strings.Clone, Interruptible: func(r io.Reader) io.Reader { return r }}
+			root := cli.NewCommand(a)
 			root.SetArgs(strings.Fields(words))
 			status := a.Report(t.Context(), "semel", root.ExecuteContext(t.Context()))
 			if status != term.ExitFailed || !strings.HasSuffix(stderr.String(), want) || strings.Contains(stderr.String(), "canary") {
@@ -71,8 +73,8 @@ stores:
 func TestServerThatStallsIsNamed(t *testing.T) {
 	t.Parallel()
 	redis := servicestest.StartRedis(t, nil)
-	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf("stores: { db: { redis: { url: %q, timeout: 2s } } }", redis.URL()))
-	a := &term.App{Kinds: kind.All(), Env: noEnv, Patience: time.Minute, Interruptible: func(r io.Reader) io.Reader { return r }}
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf("stores: { db: { redis: { url: %q, timeout: 2s } } }", redis.URL()))
+	a := &term.App{Kinds: kind.All(), Env: programtest.NoEnv, Patience: time.Minute, Interruptible: func(r io.Reader) io.Reader { return r }}
 	f := open.StoreFlags{App: a, File: file}
 	if wrong := (term.Problems{}); !f.Find(&wrong) {
 		t.Fatal(wrong)

@@ -1,13 +1,11 @@
-package cli
+package cli_test
 
 import (
 	"bufio"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -15,52 +13,8 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 )
-
-// start runs the program in a process of its own until it logs a word.
-func start(t *testing.T, word string, args ...string) *exec.Cmd {
-	t.Helper()
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	command := exec.CommandContext(t.Context(), program, args...)
-	command.Env = append(os.Environ(), programVariable+"=1")
-	stderr, err := command.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(stderr)
-	var all strings.Builder
-	for lines.Scan() {
-		fmt.Fprintln(&all, lines.Text())
-		if strings.Contains(lines.Text(), word) {
-			ended := make(chan struct{})
-			go func() {
-				defer close(ended)
-				for lines.Scan() {
-					fmt.Fprintln(&all, lines.Text())
-				}
-			}()
-			t.Cleanup(func() {
-				stop := syscall.SIGKILL
-				if t.Failed() {
-					stop = syscall.SIGQUIT // its goroutines say what it waits for
-				}
-				_ = command.Process.Signal(stop) // it may have ended
-				if <-ended; t.Failed() {
-					t.Log(all.String())
-				}
-			})
-			return command
-		}
-	}
-	t.Fatalf("the log lacks %q: %s", word, &all)
-	return nil
-}
 
 // The directory has a path that does not fit into the address of a socket.
 func TestALeftoverSocketIsReplaced(t *testing.T) {
@@ -69,11 +23,11 @@ func TestALeftoverSocketIsReplaced(t *testing.T) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	file := askedConfig(t, dir)
+	file := programtest.AdminConfig(t, dir)
 	socket := filepath.Join(dir, "keys", "SOCKET")
 	for attempt := range 2 { // the second one with the socket of the first
-		running := start(t, "parked", "run", file)
-		if got := run(t, "", "why", "order-1", "--config", file); got.status != term.ExitDone || !strings.Contains(got.stdout, "state        done") || !strings.Contains(got.stdout, "the journal begins at the start of the process") {
+		running := programtest.Start(t, "parked", "run", file)
+		if got := programtest.Run(t, "", "why", "order-1", "--config", file); got.Status != term.ExitDone || !strings.Contains(got.Stdout, "state        done") || !strings.Contains(got.Stdout, "the journal begins at the start of the process") {
 			t.Errorf("attempt %d: %+v", attempt, got)
 		}
 		if err := running.Process.Kill(); err != nil {
@@ -83,11 +37,11 @@ func TestALeftoverSocketIsReplaced(t *testing.T) {
 		if _, err := os.Lstat(socket); err != nil {
 			t.Errorf("the killed process left no socket: %v", err)
 		}
-		if got := run(t, "", "why", "order-1", "--config", file); got.status != term.ExitDone || !strings.Contains(got.stdout, "state        done") || strings.Contains(got.stdout, "journal") {
+		if got := programtest.Run(t, "", "why", "order-1", "--config", file); got.Status != term.ExitDone || !strings.Contains(got.Stdout, "state        done") || strings.Contains(got.Stdout, "journal") {
 			t.Errorf("after the kill: %+v", got)
 		}
 		// The next attempt parks this message.
-		writeFile(t, filepath.Join(dir, "in.jsonl"), readFile(t, filepath.Join(dir, "in.jsonl"))+"{\"y\":1}\n")
+		programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), programtest.ReadFile(t, filepath.Join(dir, "in.jsonl"))+"{\"y\":1}\n")
 	}
 }
 
@@ -95,7 +49,7 @@ func TestALeftoverSocketIsReplaced(t *testing.T) {
 func TestTheSocketAnswersItsUserAlone(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	background(t, "run", askedConfig(t, dir))
+	programtest.Background(t, "run", programtest.AdminConfig(t, dir))
 	socket := filepath.Join(dir, "keys", "SOCKET")
 	info, err := os.Lstat(socket)
 	if err != nil || info.Mode() != os.ModeSocket|0o600 {
@@ -139,7 +93,7 @@ func TestTheAnswersOfAForeignSocketAreNotTrusted(t *testing.T) {
 		t.Skip("only root can listen as another user: sudo go test ./internal/cli -run " + t.Name())
 	}
 	dir := t.TempDir()
-	background(t, "run", askedConfig(t, dir))
+	programtest.Background(t, "run", programtest.AdminConfig(t, dir))
 	keys := filepath.Join(dir, "keys")
 	for at := keys; at != os.TempDir(); at = filepath.Dir(at) {
 		if err := os.Chmod(at, 0o777); err != nil {
@@ -177,18 +131,18 @@ func TestTheAnswersOfAForeignSocketAreNotTrusted(t *testing.T) {
 		_ = foreign.Close() // Serve returns why it ended
 		<-asked
 	})
-	got := run(t, "", "keys", "ls", "--store", keys)
-	got.check(t, term.ExitFailed, "SOCKET belongs to a process of user 65534, who does not own the directory: its answers are not trusted")
-	if got.stdout != "" {
-		t.Errorf("a header above an error: %q", got.stdout)
+	got := programtest.Run(t, "", "keys", "ls", "--store", keys)
+	got.Check(t, term.ExitFailed, "SOCKET belongs to a process of user 65534, who does not own the directory: its answers are not trusted")
+	if got.Stdout != "" {
+		t.Errorf("a header above an error: %q", got.Stdout)
 	}
 	if err := os.Chown(keys, other, -1); err != nil {
 		t.Fatal(err)
 	}
-	got = run(t, "", "keys", "ls", "--store", keys) // the owner's process is asked
-	got.check(t, term.ExitFailed, "SOCKET/ask answers 404")
-	if got.stdout != "" {
-		t.Errorf("a header above an error: %q", got.stdout)
+	got = programtest.Run(t, "", "keys", "ls", "--store", keys) // the owner's process is asked
+	got.Check(t, term.ExitFailed, "SOCKET/ask answers 404")
+	if got.Stdout != "" {
+		t.Errorf("a header above an error: %q", got.Stdout)
 	}
 }
 

@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"context"
@@ -11,30 +11,31 @@ import (
 
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/store/logstore"
+	"github.com/semel-dev/semel/test/programtest"
 )
 
 func TestAuditVerifyNamesTheChangedLine(t *testing.T) {
 	t.Parallel()
-	dir := mixedStore(t)
+	dir := programtest.MixedStore(t)
 	name := filepath.Join(dir, logstore.AuditName)
-	run(t, "", "audit", "verify", dir).check(t, term.ExitUsage, name+": there is no audit log")
-	run(t, "", "audit", "verify").check(t, term.ExitUsage, "FILE is missing")
-	run(t, "", "audit", "verify", dir, "--contains", "abc").check(t, term.ExitUsage, "--contains abc: expected a hash of 64 hexadecimal digits")
+	programtest.Run(t, "", "audit", "verify", dir).Check(t, term.ExitUsage, name+": there is no audit log")
+	programtest.Run(t, "", "audit", "verify").Check(t, term.ExitUsage, "FILE is missing")
+	programtest.Run(t, "", "audit", "verify", dir, "--contains", "abc").Check(t, term.ExitUsage, "--contains abc: expected a hash of 64 hexadecimal digits")
 
 	const old = `{"time":"2026-01-01T00:00:00Z","operation":"A","verb":"rm","reason":"before hashes"}` + "\n"
-	writeFile(t, name, old)
-	run(t, "", "keys", "rm", "order-1", "--store", dir, "--reason", "sent twice", "-q").check(t, term.ExitDone)
-	got := run(t, "", "audit", "verify", dir)
-	got.check(t, term.ExitDone)
+	programtest.WriteFile(t, name, old)
+	programtest.Run(t, "", "keys", "rm", "order-1", "--store", dir, "--reason", "sent twice", "-q").Check(t, term.ExitDone)
+	got := programtest.Run(t, "", "audit", "verify", dir)
+	got.Check(t, term.ExitDone)
 	const intact = ": intact: 3 lines, 2 with a hash, 1 older lines without, last hash "
-	_, hash, found := strings.Cut(strings.TrimSpace(got.stdout), intact)
+	_, hash, found := strings.Cut(strings.TrimSpace(got.Stdout), intact)
 	if !found {
-		t.Fatalf("%s", got.stdout)
+		t.Fatalf("%s", got.Stdout)
 	}
-	run(t, "", "keys", "resolve", "order-2", "--as", "done", "--reason", "it is in the bank's list", "--store", dir, "-q").check(t, term.ExitDone)
-	run(t, "", "audit", "verify", name, "--contains", hash).check(t, term.ExitDone)
+	programtest.Run(t, "", "keys", "resolve", "order-2", "--as", "done", "--reason", "it is in the bank's list", "--store", dir, "-q").Check(t, term.ExitDone)
+	programtest.Run(t, "", "audit", "verify", name, "--contains", hash).Check(t, term.ExitDone)
 
-	log := readFile(t, name)
+	log := programtest.ReadFile(t, name)
 	lines := strings.SplitAfter(strings.TrimSuffix(log, "\n"), "\n")
 	for what, c := range map[string]struct{ log, found string }{
 		"changed":  {strings.Replace(log, "sent twice", "sent once", 1), ":2: its content does not match its hash: it was changed\n"},
@@ -42,16 +43,16 @@ func TestAuditVerifyNamesTheChangedLine(t *testing.T) {
 		"inserted": {strings.Replace(log, lines[3], old+lines[3], 1), ":4: it has no hash: it was inserted or changed"},
 		"older":    {strings.Replace(log, "before hashes", "after hashes", 1), ":2: it does not continue the lines before, of which the last have no hash"},
 	} {
-		writeFile(t, name, c.log)
-		got := run(t, "", "audit", "verify", name)
-		got.check(t, term.ExitFound)
-		if !strings.HasPrefix(got.stdout, name+c.found) {
-			t.Errorf("%s: %s", what, got.stdout)
+		programtest.WriteFile(t, name, c.log)
+		got := programtest.Run(t, "", "audit", "verify", name)
+		got.Check(t, term.ExitFound)
+		if !strings.HasPrefix(got.Stdout, name+c.found) {
+			t.Errorf("%s: %s", what, got.Stdout)
 		}
 	}
-	writeFile(t, name, strings.Replace(log, "before hashes", "after hashes", 1))
-	if got := run(t, "", "audit", "verify", name, "--json"); !strings.Contains(got.stdout, `"intact":false,"line":2,"found":"it does not continue`) {
-		t.Errorf("%s", got.stdout)
+	programtest.WriteFile(t, name, strings.Replace(log, "before hashes", "after hashes", 1))
+	if got := programtest.Run(t, "", "audit", "verify", name, "--json"); !strings.Contains(got.Stdout, `"intact":false,"line":2,"found":"it does not continue`) {
+		t.Errorf("%s", got.Stdout)
 	}
 
 	for what, c := range map[string]struct{ log, found string }{
@@ -59,22 +60,22 @@ func TestAuditVerifyNamesTheChangedLine(t *testing.T) {
 		"no hashes": {old + old, ": unproven: no line has a hash: "},
 		"cut short": {log[:len(log)-20], ":5: it was cut short, "},
 	} {
-		writeFile(t, name, c.log)
-		got := run(t, "", "audit", "verify", name)
-		got.check(t, term.ExitFound)
-		if !strings.HasPrefix(got.stdout, name+c.found) {
-			t.Errorf("%s: %s", what, got.stdout)
+		programtest.WriteFile(t, name, c.log)
+		got := programtest.Run(t, "", "audit", "verify", name)
+		got.Check(t, term.ExitFound)
+		if !strings.HasPrefix(got.Stdout, name+c.found) {
+			t.Errorf("%s: %s", what, got.Stdout)
 		}
 	}
-	writeFile(t, name, log[:len(log)-20]) // the kept hash shows that all up to it is there
-	run(t, "", "audit", "verify", name, "--contains", hash).check(t, term.ExitDone)
+	programtest.WriteFile(t, name, log[:len(log)-20]) // the kept hash shows that all up to it is there
+	programtest.Run(t, "", "audit", "verify", name, "--contains", hash).Check(t, term.ExitDone)
 
-	writeFile(t, name, lines[0]+lines[1]) // the end is gone: only the known hash shows it
-	run(t, "", "audit", "verify", name).check(t, term.ExitDone)
-	got = run(t, "", "audit", "verify", name, "--contains", hash)
-	got.check(t, term.ExitFound)
-	if !strings.Contains(got.stdout, "lines were removed from the end") {
-		t.Errorf("%s", got.stdout)
+	programtest.WriteFile(t, name, lines[0]+lines[1]) // the end is gone: only the known hash shows it
+	programtest.Run(t, "", "audit", "verify", name).Check(t, term.ExitDone)
+	got = programtest.Run(t, "", "audit", "verify", name, "--contains", hash)
+	got.Check(t, term.ExitFound)
+	if !strings.Contains(got.Stdout, "lines were removed from the end") {
+		t.Errorf("%s", got.Stdout)
 	}
 }
 
@@ -83,20 +84,22 @@ func TestAuditLogOfParkedMessagesIsOneChain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "semel.yaml")
-	writeFile(t, file, strings.NewReplacer("./ledger", dir+"/ledger", "in.jsonl", dir+"/in.jsonl", "out.jsonl", dir+"/out.jsonl").Replace(pipelinesExample))
-	addParked(t, dir)
+	programtest.WriteFile(t, file, strings.NewReplacer("./ledger", dir+"/ledger", "in.jsonl", dir+"/in.jsonl", "out.jsonl", dir+"/out.jsonl").Replace(programtest.PipelinesExample))
+	programtest.AddParked(t, dir)
 	ids := []string{"9f2c41d07be35a1186c0de42", "0c51aa7e9d3b4f62a8d17e05", "77e0b5c2f14d4a9c83d6fb10"}
-	done := make(chan outcome)
+	done := make(chan programtest.Outcome)
 	for _, id := range ids {
-		go func() { done <- run(t, "", "parked", "skip", id, "--reason", "test data", "--config", file, "-q") }()
+		go func() {
+			done <- programtest.Run(t, "", "parked", "skip", id, "--reason", "test data", "--config", file, "-q")
+		}()
 	}
 	for range ids {
-		(<-done).check(t, term.ExitDone)
+		(<-done).Check(t, term.ExitDone)
 	}
-	got := run(t, "", "audit", "verify", filepath.Join(dir, "semel-parked"))
-	got.check(t, term.ExitDone)
-	if !strings.Contains(got.stdout, "intact: 3 lines, 3 with a hash, last hash ") {
-		t.Errorf("%s", got.stdout)
+	got := programtest.Run(t, "", "audit", "verify", filepath.Join(dir, "semel-parked"))
+	got.Check(t, term.ExitDone)
+	if !strings.Contains(got.Stdout, "intact: 3 lines, 3 with a hash, last hash ") {
+		t.Errorf("%s", got.Stdout)
 	}
 }
 
@@ -113,10 +116,10 @@ func TestTheDatabaseKeepsTheAuditLogAppendOnly(t *testing.T) {
 	if !ok || !strings.Contains(statement, " FROM app") {
 		t.Fatalf("SECURITY.md has no such statement: %q", statement)
 	}
-	database, role := servers.Database(t), fmt.Sprintf("auditor_%d", os.Getpid())
-	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf("stores: { db: { postgres: { dsn: %q } } }", database))
-	run(t, "", "migrate", "up", "--config", file).check(t, term.ExitDone, "applied 4")
-	admin := connect(t, database)(t)
+	database, role := programtest.Servers.Database(t), fmt.Sprintf("auditor_%d", os.Getpid())
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf("stores: { db: { postgres: { dsn: %q } } }", database))
+	programtest.Run(t, "", "migrate", "up", "--config", file).Check(t, term.ExitDone, "applied 4")
+	admin := programtest.Connect(t, database)(t)
 	for _, sql := range []string{
 		"CREATE ROLE " + role + " LOGIN PASSWORD 'x'", "GRANT ALL ON ALL TABLES IN SCHEMA public TO " + role, "GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO " + role,
 		strings.ReplaceAll(statement, "FROM app", "FROM "+role),
@@ -135,10 +138,10 @@ func TestTheDatabaseKeepsTheAuditLogAppendOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	address.User = url.UserPassword(role, "x")
-	mine := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf("stores: { db: { postgres: { dsn: %q } } }", address))
-	run(t, `{"id":"a"}`, "keys", "import", "--config", mine).check(t, term.ExitDone, "imported 1")
-	run(t, "", "keys", "rm", "a", "--reason", "a mistake", "--config", mine).check(t, term.ExitDone, "forgot")
-	own := connect(t, address.String())(t)
+	mine := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf("stores: { db: { postgres: { dsn: %q } } }", address))
+	programtest.Run(t, `{"id":"a"}`, "keys", "import", "--config", mine).Check(t, term.ExitDone, "imported 1")
+	programtest.Run(t, "", "keys", "rm", "a", "--reason", "a mistake", "--config", mine).Check(t, term.ExitDone, "forgot")
+	own := programtest.Connect(t, address.String())(t)
 	for _, sql := range []string{"UPDATE semel_audit SET line = '{}'", "DELETE FROM semel_audit", "TRUNCATE semel_audit"} {
 		if _, err := own.Exec(t.Context(), sql); err == nil || !strings.Contains(err.Error(), "42501") {
 			t.Errorf("%s: %v, want no permission", sql, err)

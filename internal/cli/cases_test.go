@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"fmt"
@@ -7,12 +7,13 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 )
 
 // casesConfig has two pipelines on servers that do not run.
 func casesConfig(t *testing.T) string {
 	t.Helper()
-	return writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
+	return programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
 stores: { db: { postgres: { dsn: "${env:NOT_SET}" } } }
 pipelines:
   orders:
@@ -45,32 +46,32 @@ func TestCasesCheckKeysAndDecisionsWithoutServers(t *testing.T) {
 {"pipeline":"hooks","headers":{"X-Id":"a"},"key":"a","decision":"fresh"}
 {"pipeline":"hooks","record_key":"a","decision":"duplicate"}
 `
-	got := run(t, cases, "test", file, "-")
-	got.check(t, term.ExitDone)
-	if !strings.Contains(got.stdout, "ok    orders line 2, a retry: duplicate\n") || !strings.HasSuffix(got.stdout, "\n9 cases, 0 failed\n") {
-		t.Error(got.stdout)
+	got := programtest.Run(t, cases, "test", file, "-")
+	got.Check(t, term.ExitDone)
+	if !strings.Contains(got.Stdout, "ok    orders line 2, a retry: duplicate\n") || !strings.HasSuffix(got.Stdout, "\n9 cases, 0 failed\n") {
+		t.Error(got.Stdout)
 	}
 
-	wrong := writeFile(t, filepath.Join(t.TempDir(), "cases.jsonl"), `{"pipeline":"orders","body":{"order_id":7},"key":"7","decision":"duplicate"}
+	wrong := programtest.WriteFile(t, filepath.Join(t.TempDir(), "cases.jsonl"), `{"pipeline":"orders","body":{"order_id":7},"key":"7","decision":"duplicate"}
 {"pipeline":"orders","body":{"id":7}}
 `)
-	got = run(t, "", "test", file, wrong)
-	if got.status != term.ExitFound || got.stdout != `FAIL  orders line 1: it is fresh, want duplicate; its key is 7, want "7"
+	got = programtest.Run(t, "", "test", file, wrong)
+	if got.Status != term.ExitFound || got.Stdout != `FAIL  orders line 1: it is fresh, want duplicate; its key is 7, want "7"
 FAIL  orders line 2: it has no key: .order_id is missing
 2 cases, 2 failed
 ` {
 		t.Errorf("%+v", got)
 	}
-	got = run(t, "", "test", file, wrong, "--json")
-	if want := `{"line":1,"pipeline":"orders","ok":false,"decision":"fresh","key":7,"wrong":["it is fresh, want duplicate","its key is 7, want \"7\""]}` + "\n"; !strings.HasPrefix(got.stdout, want) {
-		t.Errorf("%s", got.stdout)
+	got = programtest.Run(t, "", "test", file, wrong, "--json")
+	if want := `{"line":1,"pipeline":"orders","ok":false,"decision":"fresh","key":7,"wrong":["it is fresh, want duplicate","its key is 7, want \"7\""]}` + "\n"; !strings.HasPrefix(got.Stdout, want) {
+		t.Errorf("%s", got.Stdout)
 	}
 }
 
 func TestLinesThatAreNoCasesAreNamed(t *testing.T) {
 	t.Parallel()
 	file := casesConfig(t)
-	run(t, `{"pipeline":"orders","bdy":{}}
+	programtest.Run(t, `{"pipeline":"orders","bdy":{}}
 {"pipeline":"orders","decision":"dropped"}
 {"body":{}}
 {"pipeline":"orders","after":"soon"}
@@ -85,21 +86,21 @@ hello
 {"pipeline":"orders","partition":-1}
 {"pipeline":7}
 {"pipeline":"orders"
-`, "test", file, "-").check(t, term.ExitUsage,
+`, "test", file, "-").Check(t, term.ExitUsage,
 		`-:1: unknown field "bdy"`, `-:2: decision "dropped": write one of fresh, filtered, failed, duplicate, mismatch, late, missing, held, superseded`,
 		`-:3: pipeline "": name one of orders, hooks`, `-:4: after "soon": write a duration, such as 25h`, "-:5: expected one JSON object", "-:6: expected one JSON object in the line: semel test --help lists the fields",
 		"-:7: it is not JSON: invalid character 'h'", `-:8: time: "yesterday" is no time: write a text as in RFC 3339 (2026-01-31T12:00:00Z), or seconds`, `-:9: time: "5" may be seconds, milliseconds, microseconds or nanoseconds since 1970: write a text as in RFC 3339:`, "-:10: results: expected a list, got JSON object",
 		"-:11: headers: expected an object of texts, got JSON array", "-:12: partition: expected a whole number of at most 32 bits, got JSON number 5000000000", "-:13: partition -1: write a number from 0 to 99999",
 		"-:14: pipeline: expected a text, got JSON number", "-:15: it is not JSON: unexpected EOF")
-	run(t, "\n", "test", file, "-").check(t, term.ExitUsage, "-: there is no case")
-	run(t, "", "test", file, "/none").check(t, term.ExitUsage, "/none: there is no such file")
-	run(t, "", "test", file).check(t, term.ExitUsage, "FILE or CASES is missing")
+	programtest.Run(t, "\n", "test", file, "-").Check(t, term.ExitUsage, "-: there is no case")
+	programtest.Run(t, "", "test", file, "/none").Check(t, term.ExitUsage, "/none: there is no such file")
+	programtest.Run(t, "", "test", file).Check(t, term.ExitUsage, "FILE or CASES is missing")
 }
 
 // TestCasesCheckResultsOfWindows has messages of each fate, and time that passes.
 func TestCasesCheckResultsOfWindows(t *testing.T) {
 	t.Parallel()
-	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
 pipelines:
   counts:
     source: { kafka: { brokers: ["127.0.0.1:1"], topics: [in], group: g } }
@@ -125,13 +126,13 @@ pipelines:
 {"after":"4m","results":[` + result(1, 3, 4, 85) + `,` + strings.ReplaceAll(result(1, 3, 1, 64), `"a"`, `"b"`) + `,` + result(2, 4, 2, 20) + `,` + strings.ReplaceAll(result(2, 4, 1, 64), `"a"`, `"b"`) + `]}
 {"time":"2026-11-24T13:01:59Z","body":{"id":7,"g":"a","n":1},"decision":"late"}
 `
-	got := run(t, cases, "test", file, "-")
-	got.check(t, term.ExitDone)
-	if !strings.HasSuffix(got.stdout, "\n12 cases, 0 failed\n") {
-		t.Error(got.stdout)
+	got := programtest.Run(t, cases, "test", file, "-")
+	got.Check(t, term.ExitDone)
+	if !strings.HasSuffix(got.Stdout, "\n12 cases, 0 failed\n") {
+		t.Error(got.Stdout)
 	}
-	got = run(t, `{"time":"2026-11-24T13:01:05Z","body":{"id":1,"g":"a","n":1},"results":[{"n":1}]}`, "test", file, "-")
-	if got.status != term.ExitFound || !strings.Contains(got.stdout, `FAIL  counts line 1: its results are none, want [{"n":1}]`) {
+	got = programtest.Run(t, `{"time":"2026-11-24T13:01:05Z","body":{"id":1,"g":"a","n":1},"results":[{"n":1}]}`, "test", file, "-")
+	if got.Status != term.ExitFound || !strings.Contains(got.Stdout, `FAIL  counts line 1: its results are none, want [{"n":1}]`) {
 		t.Errorf("%+v", got)
 	}
 }
@@ -150,7 +151,7 @@ func TestCasesCheckWhichMessageIsKept(t *testing.T) {
     sink: { kafka: { brokers: ["127.0.0.1:1"], topic: out, tls: { ca: /none }, sasl: { mechanism: PLAIN, username: u, password: "${env:NOT_SET}" } } }
 `, name, name, more, keep)
 	}
-	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), "pipelines:"+
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), "pipelines:"+
 		pipeline("once", "", "")+pipeline("together", "", ", repartition: true")+
 		pipeline("first", ", keep: { first: .at, grace: 10s }", "")+pipeline("last", ", keep: { last: { tumbling: 1m }, idle: 30s }", "")+pipeline("newest", ", keep: { newest: .n }", ""))
 	cases := `{"pipeline":"once","body":{"id":1,"n":1},"decision":"fresh","output":{"id":1,"n":1},"results":[]}
@@ -184,17 +185,17 @@ func TestCasesCheckWhichMessageIsKept(t *testing.T) {
 {"pipeline":"newest","body":{"id":1,"n":4},"decision":"superseded"}
 {"pipeline":"newest","body":{"id":1,"n":6},"decision":"fresh"}
 `
-	got := run(t, cases, "test", file, "-")
-	got.check(t, term.ExitDone)
-	if !strings.HasSuffix(got.stdout, "\n30 cases, 0 failed\n") || !strings.Contains(got.stdout, "ok    first line 13: held, 1 results\n") {
-		t.Error(got.stdout)
+	got := programtest.Run(t, cases, "test", file, "-")
+	got.Check(t, term.ExitDone)
+	if !strings.HasSuffix(got.Stdout, "\n30 cases, 0 failed\n") || !strings.Contains(got.Stdout, "ok    first line 13: held, 1 results\n") {
+		t.Error(got.Stdout)
 	}
-	got = run(t, `{"pipeline":"last","body":{"id":1,"n":1},"decision":"fresh","results":[{"id":1}]}
+	got = programtest.Run(t, `{"pipeline":"last","body":{"id":1,"n":1},"decision":"fresh","results":[{"id":1}]}
 {"pipeline":"last","decision":"held"}
 `, "test", file, "-", "--json")
 	if want := `{"line":1,"pipeline":"last","ok":false,"decision":"held","key":1,"wrong":["it is held, want fresh","its results are none, want [{\"id\":1}]"]}
 {"line":2,"pipeline":"last","ok":false,"decision":"","wrong":["it is no message, want held"]}
-`; got.status != term.ExitFound || got.stdout != want {
+`; got.Status != term.ExitFound || got.Stdout != want {
 		t.Errorf("%+v", got)
 	}
 }

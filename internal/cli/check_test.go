@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 )
 
 // tree returns the names and contents of all files below a directory.
@@ -18,7 +19,7 @@ func tree(t *testing.T, dir string) string {
 	var text strings.Builder
 	err := filepath.WalkDir(dir, func(name string, d os.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
-			fmt.Fprintf(&text, "%s: %s\n", name, readFile(t, name))
+			fmt.Fprintf(&text, "%s: %s\n", name, programtest.ReadFile(t, name))
 		}
 		return err
 	})
@@ -32,14 +33,14 @@ func tree(t *testing.T, dir string) string {
 // then with tables, then with a server that is down. It changes nothing.
 func TestRunCheckShowsEverythingInOneTable(t *testing.T) {
 	t.Parallel()
-	database, dir := servers.Database(t), t.TempDir()
-	admin := connect(t, database)(t)
+	database, dir := programtest.Servers.Database(t), t.TempDir()
+	admin := programtest.Connect(t, database)(t)
 	if _, err := admin.Exec(t.Context(), "CREATE TABLE rows (id text)"); err != nil {
 		t.Fatal(err)
 	}
-	writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"1\"}\n{\"id\":\"1\"}\n{\"id\":\"2\"}\n{}\n")
+	programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"1\"}\n{\"id\":\"1\"}\n{\"id\":\"2\"}\n{}\n")
 	config := func(name, dsn, missing string) string {
-		return writeFile(t, filepath.Join(dir, name), fmt.Sprintf(`
+		return programtest.WriteFile(t, filepath.Join(dir, name), fmt.Sprintf(`
 stores:
   db:   { postgres: { dsn: %q } }
   keys: { embedded: { path: keys } }
@@ -52,24 +53,24 @@ pipelines:
 	file := config("c.yaml", database, "hash")
 	before := tree(t, dir)
 
-	got := run(t, "", "run", file, "--check")
-	got.check(t, term.ExitFound, "0 with a warning, 2 broken, 3 skipped, 0 not checked\n")
+	got := programtest.Run(t, "", "run", file, "--check")
+	got.Check(t, term.ExitFound, "0 with a warning, 2 broken, 3 skipped, 0 not checked\n")
 	for _, want := range []string{
 		"STAGE    WHAT    STATUS       FOUND AND REMEDY\nlint     c.yaml  fine         no findings\n",
 		"\nmigrate  db      broken       0 of 8 steps applied\n                              cost: the store cannot be opened\n                              do:   semel migrate up --config " + file + " --store-name db\n",
 		"\ndoctor   db      skipped      its tables are missing\n", "\ndry-run  rows    skipped      db: its tables are missing\n", `: there is no table "public"."semel_parked"` + "\n",
 		"\ndry-run  hook    skipped      its source receives messages and cannot be read in advance",
 	} {
-		if !strings.Contains(got.stdout, want) {
-			t.Errorf("without tables, the table lacks %q:\n%s", want, got.stdout)
+		if !strings.Contains(got.Stdout, want) {
+			t.Errorf("without tables, the table lacks %q:\n%s", want, got.Stdout)
 		}
 	}
-	run(t, "", "migrate", "up", "--config", file, "--store-name", "db").check(t, term.ExitDone, "applied 4")
+	programtest.Run(t, "", "migrate", "up", "--config", file, "--store-name", "db").Check(t, term.ExitDone, "applied 4")
 
-	got = run(t, "", "run", file, "rows", "copy", "--check", "--json")
-	got.check(t, term.ExitDone, "0 with a warning, 0 broken, 0 skipped, 0 not checked\n")
+	got = programtest.Run(t, "", "run", file, "rows", "copy", "--check", "--json")
+	got.Check(t, term.ExitDone, "0 with a warning, 0 broken, 0 skipped, 0 not checked\n")
 	stages := map[string]string{}
-	for _, line := range records(t, got.stdout) {
+	for _, line := range programtest.JSONLines(t, got.Stdout) {
 		stages[line["stage"].(string)+" "+line["what"].(string)] = line["status"].(string) + " " + line["found"].(string)
 	}
 	for what, want := range map[string]string{
@@ -80,20 +81,20 @@ pipelines:
 		}
 	}
 
-	got = run(t, "", "run", file, "hook", "--check")
-	if !strings.Contains(got.stdout, "its source receives messages and cannot be read in advance") || strings.Contains(got.stdout+got.stderr, "canary") {
+	got = programtest.Run(t, "", "run", file, "hook", "--check")
+	if !strings.Contains(got.Stdout, "its source receives messages and cannot be read in advance") || strings.Contains(got.Stdout+got.Stderr, "canary") {
 		t.Errorf("a source that cannot be read: %+v", got)
 	}
 	parks := config("parks.yaml", database, "park")
-	got = run(t, "", "run", parks, "rows", "--check")
-	got.check(t, term.ExitFound, "1 with a warning, 0 broken")
-	if !strings.Contains(got.stdout, "1 missing (parked)") || !strings.Contains(got.stdout, "semel dry-run "+parks+" rows\n") {
-		t.Errorf("a message that would be parked:\n%s", got.stdout)
+	got = programtest.Run(t, "", "run", parks, "rows", "--check")
+	got.Check(t, term.ExitFound, "1 with a warning, 0 broken")
+	if !strings.Contains(got.Stdout, "1 missing (parked)") || !strings.Contains(got.Stdout, "semel dry-run "+parks+" rows\n") {
+		t.Errorf("a message that would be parked:\n%s", got.Stdout)
 	}
 	down := config("down.yaml", "postgres://u:canary-9@127.0.0.1:1/x", "hash")
-	got = run(t, "", "run", down, "rows", "--check")
-	got.check(t, term.ExitFailed, "checks could not be made: fix what the table says")
-	if !strings.Contains(got.stdout, "not checked  no server listens at 127.0.0.1:1: connection refused") || strings.Contains(got.stdout+got.stderr, "canary") {
+	got = programtest.Run(t, "", "run", down, "rows", "--check")
+	got.Check(t, term.ExitFailed, "checks could not be made: fix what the table says")
+	if !strings.Contains(got.Stdout, "not checked  no server listens at 127.0.0.1:1: connection refused") || strings.Contains(got.Stdout+got.Stderr, "canary") {
 		t.Errorf("a server that is down: %+v", got)
 	}
 	for _, name := range []string{parks, down} {
@@ -108,15 +109,15 @@ pipelines:
 	if err := admin.QueryRow(t.Context(), "SELECT (SELECT count(*) FROM rows) + (SELECT count(*) FROM semel_keys) + (SELECT count(*) FROM semel_parked)").Scan(&written); err != nil || written != 0 {
 		t.Errorf("the check wrote %d rows, %v", written, err)
 	}
-	run(t, "", "run", file, "--check", "--migrate").check(t, term.ExitUsage, "--check and --migrate exclude each other")
+	programtest.Run(t, "", "run", file, "--check", "--migrate").Check(t, term.ExitUsage, "--check and --migrate exclude each other")
 }
 
 // TestRunMigratesFirst runs a pipeline in an empty database, again, and as a role that may
 // not create tables.
 func TestRunMigratesFirst(t *testing.T) {
 	t.Parallel()
-	database, dir := servers.Database(t), t.TempDir()
-	admin := connect(t, database)(t)
+	database, dir := programtest.Servers.Database(t), t.TempDir()
+	admin := programtest.Connect(t, database)(t)
 	role := "reader_" + strings.ToLower(strings.ReplaceAll(filepath.Base(dir), "-", "_")) + fmt.Sprint(os.Getpid())
 	for _, statement := range []string{"CREATE TABLE rows (id text)", "CREATE ROLE " + role + " LOGIN PASSWORD 'x'"} {
 		if _, err := admin.Exec(t.Context(), statement); err != nil {
@@ -129,28 +130,28 @@ func TestRunMigratesFirst(t *testing.T) {
 		}
 	})
 	config := func(name, dsn string) string {
-		return writeFile(t, filepath.Join(dir, name), fmt.Sprintf(`
+		return programtest.WriteFile(t, filepath.Join(dir, name), fmt.Sprintf(`
 stores:
   db: { postgres: { dsn: %q, schema: app } }
 pipelines:
   rows: { source: { file: { paths: [in.jsonl] } }, key: { id: .id }, store: db, sink: { postgres: { store: db, table: rows, columns: { id: .id } } }, parked: { store: db } }
 `, dsn))
 	}
-	writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"1\"}\n")
+	programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"1\"}\n")
 	address, err := url.Parse(database)
 	if err != nil {
 		t.Fatal(err)
 	}
 	address.User = url.UserPassword(role, "x")
 	poor := config("poor.yaml", address.String())
-	refused := run(t, "", "run", poor, "--admin", "off", "--migrate")
-	refused.check(t, term.ExitFailed, "migrate db: user "+role+" may not create tables: ", "run semel migrate up with a role that may, or GRANT CREATE ON ")
+	refused := programtest.Run(t, "", "run", poor, "--admin", "off", "--migrate")
+	refused.Check(t, term.ExitFailed, "migrate db: user "+role+" may not create tables: ", "run semel migrate up with a role that may, or GRANT CREATE ON ")
 	file := config("c.yaml", database)
-	waiting := startRun(t, file)
-	waiting.line("cannot start yet", "semel migrate up --config "+file+" --store-name db")
-	waiting.stop()
-	run(t, "", "run", file, "--admin", "off", "--migrate").check(t, term.ExitDone, `"migrated","store":"db","version":4`, `"fresh":1`)
-	run(t, "", "run", file, "--admin", "off", "--migrate").check(t, term.ExitDone, `"nothing to migrate","store":"db"`)
+	waiting := programtest.StartRun(t, file)
+	waiting.Line("cannot start yet", "semel migrate up --config "+file+" --store-name db")
+	waiting.Stop()
+	programtest.Run(t, "", "run", file, "--admin", "off", "--migrate").Check(t, term.ExitDone, `"migrated","store":"db","version":4`, `"fresh":1`)
+	programtest.Run(t, "", "run", file, "--admin", "off", "--migrate").Check(t, term.ExitDone, `"nothing to migrate","store":"db"`)
 	var rows int
 	if err := admin.QueryRow(t.Context(), "SELECT count(*) FROM rows").Scan(&rows); err != nil || rows != 1 {
 		t.Errorf("%d rows, %v", rows, err)

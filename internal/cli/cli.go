@@ -44,7 +44,7 @@ func Main(ctx context.Context, kinds *config.Kinds, args []string, stdin io.Read
 		args = slices.Concat([]string{"version"}, args[1:]) // as people ask most programs
 		a.Args = args
 	}
-	root := newRootCommand(a)
+	root := NewCommand(a)
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(a.Stdout)

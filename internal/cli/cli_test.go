@@ -1,70 +1,22 @@
-package cli
+package cli_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/semel-dev/semel/internal/cli"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
-	"github.com/semel-dev/semel/test/services/servicestest"
+	"github.com/semel-dev/semel/test/programtest"
 )
 
-// programVariable makes this test binary act as the program, for tests that run
-// it from a shell.
-const programVariable = "SEMEL_TEST_AS_PROGRAM"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(programVariable) != "" {
-		ctx, _ := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		os.Exit(Main(ctx, kind.All(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv))
-	}
-	os.Exit(servers.Run(m))
-}
-
-// servers are the real servers that tests share.
-var servers servicestest.Pool
-
-// outcome is the result of a program run.
-type outcome struct {
-	status         int
-	stdout, stderr string
-}
-
-func noEnv(string) string { return "" }
-
-// run runs the program with input on stdin.
-func run(t *testing.T, input string, args ...string) outcome {
-	t.Helper()
-	var stdout, stderr bytes.Buffer
-	status := Main(t.Context(), kind.All(), args, strings.NewReader(input), &stdout, &stderr, noEnv)
-	return outcome{status, stdout.String(), stderr.String()}
-}
-
-// check compares a run with the expected status and messages. Each text must be
-// on stderr. Without texts, stderr must be empty.
-func (o outcome) check(t *testing.T, status int, stderr ...string) {
-	t.Helper()
-	if o.status != status {
-		t.Errorf("exit status %d, want %d; stderr: %s", o.status, status, o.stderr)
-	}
-	if len(stderr) == 0 && o.stderr != "" {
-		t.Errorf("unexpected stderr: %s", o.stderr)
-	}
-	for _, text := range stderr {
-		if !strings.Contains(o.stderr, text) {
-			t.Errorf("stderr lacks %q: %s", text, o.stderr)
-		}
-	}
-}
+func TestMain(m *testing.M) { programtest.Main(m) }
 
 func TestUsageErrorsAreOneLineWithASuggestion(t *testing.T) {
 	t.Parallel()
@@ -90,18 +42,18 @@ func TestUsageErrorsAreOneLineWithASuggestion(t *testing.T) {
 		{"dedup --threads -1", `semel dedup: --threads "-1": not a count: write it like 1000000 or 1e6`},
 		{"keys stats --store", "semel keys stats: --store needs a value"},
 	} {
-		got := run(t, "", strings.Fields(c.args)...)
-		if got.status != term.ExitUsage || got.stderr != c.want+"\n" || got.stdout != "" {
-			t.Errorf("semel %s: status %d, stdout %q, stderr %q; want status 2 and stderr %q", c.args, got.status, got.stdout, got.stderr, c.want)
+		got := programtest.Run(t, "", strings.Fields(c.args)...)
+		if got.Status != term.ExitUsage || got.Stderr != c.want+"\n" || got.Stdout != "" {
+			t.Errorf("semel %s: status %d, stdout %q, stderr %q; want status 2 and stderr %q", c.args, got.Status, got.Stdout, got.Stderr, c.want)
 		}
 	}
 }
 
 func TestControlCharactersOfMessagesAreNotPrinted(t *testing.T) {
 	t.Parallel()
-	got := run(t, "", "keys", "import", "no\x1b[2J\nsuch\u009b file", "--store", "x")
-	if got.status != term.ExitUsage || strings.ContainsAny(strings.TrimSuffix(got.stderr, "\n"), "\x1b\n\u009b") || !strings.Contains(got.stderr, `no\x1b[2J\nsuch\x9b file`) {
-		t.Errorf("status %d, stderr %q", got.status, got.stderr)
+	got := programtest.Run(t, "", "keys", "import", "no\x1b[2J\nsuch\u009b file", "--store", "x")
+	if got.Status != term.ExitUsage || strings.ContainsAny(strings.TrimSuffix(got.Stderr, "\n"), "\x1b\n\u009b") || !strings.Contains(got.Stderr, `no\x1b[2J\nsuch\x9b file`) {
+		t.Errorf("status %d, stderr %q", got.Status, got.Stderr)
 	}
 }
 
@@ -109,85 +61,70 @@ func TestControlCharactersOfMessagesAreNotPrinted(t *testing.T) {
 func TestNamesAndFieldsDoNotForgeMessages(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	name := writeFile(t, filepath.Join(dir, "a\nsemel dedup: forged: file"), "{\"id\":\"x\"}\n{\"id\n")
+	name := programtest.WriteFile(t, filepath.Join(dir, "a\nsemel dedup: forged: file"), "{\"id\":\"x\"}\n{\"id\n")
 	for _, args := range [][]string{
 		{"dedup", "--key", ".id", name},
 		{"dedup", "--key", ".id", name + ".missing"},
 		{"dedup", "--key", ".id", "--store", filepath.Join(name, "store"), name},
 	} {
-		got := run(t, "", args...)
-		if got.status == term.ExitDone || strings.Count(got.stderr, "\n") != 1 || !strings.Contains(got.stderr, `a\nsemel dedup: forged: file`) {
-			t.Errorf("semel %s: status %d, %s", args, got.status, got.stderr)
+		got := programtest.Run(t, "", args...)
+		if got.Status == term.ExitDone || strings.Count(got.Stderr, "\n") != 1 || !strings.Contains(got.Stderr, `a\nsemel dedup: forged: file`) {
+			t.Errorf("semel %s: status %d, %s", args, got.Status, got.Stderr)
 		}
 	}
 }
 
 func TestAllUsageErrorsAreReportedAtOnce(t *testing.T) {
 	t.Parallel()
-	got := run(t, "", "keys", "import", "--windwo", "7d", "--window", "7x", "--store=s", "--quiet=maybe", "--no-such")
-	got.check(t, term.ExitUsage,
+	got := programtest.Run(t, "", "keys", "import", "--windwo", "7d", "--window", "7x", "--store=s", "--quiet=maybe", "--no-such")
+	got.Check(t, term.ExitUsage,
 		"unknown flag --windwo: did you mean --window?\n",
 		`--window "7x": not a duration: write it like 90s, 36h, 7d or 2w, or forever`+"\n",
 		`--quiet "maybe": write true or false`+"\n",
 		"unknown flag --no-such: ")
-	if n := strings.Count(got.stderr, "\n"); n != 4 {
-		t.Errorf("%d lines, want 4: %s", n, got.stderr)
+	if n := strings.Count(got.Stderr, "\n"); n != 4 {
+		t.Errorf("%d lines, want 4: %s", n, got.Stderr)
 	}
 }
 
 func TestHelpIsDataOnStdout(t *testing.T) {
 	t.Parallel()
 	for _, args := range []string{"", "--help", "-h", "help", "help keys show", "keys", "keys show --help", "version -h"} {
-		got := run(t, "", strings.Fields(args)...)
-		got.check(t, term.ExitDone)
-		if !strings.HasPrefix(got.stdout, "Examples:\n  ") || !strings.Contains(got.stdout, "\nUsage: semel ") {
-			t.Errorf("semel %s: help does not begin with examples, or lacks its usage:\n%s", args, got.stdout)
+		got := programtest.Run(t, "", strings.Fields(args)...)
+		got.Check(t, term.ExitDone)
+		if !strings.HasPrefix(got.Stdout, "Examples:\n  ") || !strings.Contains(got.Stdout, "\nUsage: semel ") {
+			t.Errorf("semel %s: help does not begin with examples, or lacks its usage:\n%s", args, got.Stdout)
 		}
 	}
 }
 
-func TestVersionNamesRevisionAndToolchain(t *testing.T) {
+func TestVersionAsJSONNamesTheToolchain(t *testing.T) {
 	t.Parallel()
-	got := run(t, "", "version", "--json")
-	got.check(t, term.ExitDone)
+	got := programtest.Run(t, "", "version", "--json")
+	got.Check(t, term.ExitDone)
 	var report map[string]any
-	if err := json.Unmarshal([]byte(got.stdout), &report); err != nil || report["version"] == "" || report["go"] == "" {
-		t.Errorf("version --json: %s (%v)", got.stdout, err)
-	}
-	info := &debug.BuildInfo{
-		Main:     debug.Module{Version: "v1.2.3"},
-		Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "abc123"}, {Key: "vcs.modified", Value: "true"}, {Key: "vcs.time", Value: "2026-01-02T03:04:05Z"}},
-	}
-	if text := versionOf(info).String(); !strings.HasPrefix(text, "semel v1.2.3 (abc123, modified) go") {
-		t.Errorf("version: %q", text)
-	}
-	if text := versionOf(nil).String(); !strings.HasPrefix(text, "semel (devel) go") {
-		t.Errorf("version without build information: %q", text)
+	if err := json.Unmarshal([]byte(got.Stdout), &report); err != nil || report["version"] == "" || report["go"] == "" {
+		t.Errorf("version --json: %s (%v)", got.Stdout, err)
 	}
 }
 
 func TestCompletionScriptsAreForTheirShells(t *testing.T) {
 	t.Parallel()
 	for shell, sign := range map[string]string{"bash": "complete -o", "zsh": "#compdef semel", "fish": "complete -c semel"} {
-		got := run(t, "", "completion", shell)
-		got.check(t, term.ExitDone)
-		if !strings.Contains(got.stdout, sign) {
+		got := programtest.Run(t, "", "completion", shell)
+		got.Check(t, term.ExitDone)
+		if !strings.Contains(got.Stdout, sign) {
 			t.Errorf("the script for %s lacks %q", shell, sign)
 		}
 	}
-	if got := run(t, "", "__complete", "keys", "sh"); !strings.Contains(got.stdout, "show\t") {
-		t.Errorf("the verb show is not completed: %q", got.stdout)
+	if got := programtest.Run(t, "", "__complete", "keys", "sh"); !strings.Contains(got.Stdout, "show\t") {
+		t.Errorf("the verb show is not completed: %q", got.Stdout)
 	}
 }
 
-// writerFunc is a faulty stdout or stderr.
-type writerFunc func([]byte) (int, error)
-
-func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
-
 func TestPanicIsOneLineUnlessDebugging(t *testing.T) {
 	t.Parallel()
-	broken := writerFunc(func([]byte) (int, error) { panic("the screen fell off") })
+	broken := programtest.WriterFunc(func([]byte) (int, error) { panic("the screen fell off") })
 	for _, debugging := range []string{"", "1"} {
 		var stderr bytes.Buffer
 		env := func(name string) string {
@@ -196,7 +133,7 @@ func TestPanicIsOneLineUnlessDebugging(t *testing.T) {
 			}
 			return ""
 		}
-		status := Main(t.Context(), kind.All(), []string{"version"}, strings.NewReader(""), broken, &stderr, env)
+		status := cli.Main(t.Context(), kind.All(), []string{"version"}, strings.NewReader(""), broken, &stderr, env)
 		lines := strings.Count(stderr.String(), "\n")
 		if status != term.ExitFailed || !strings.HasPrefix(stderr.String(), "semel: internal error: the screen fell off: please report") || (lines == 1) != (debugging == "") {
 			t.Errorf("SEMEL_DEBUG=%q: status %d, stderr %s", debugging, status, &stderr)
@@ -206,12 +143,12 @@ func TestPanicIsOneLineUnlessDebugging(t *testing.T) {
 
 func TestClosedPipeEndsQuietly(t *testing.T) {
 	t.Parallel()
-	closed := writerFunc(func([]byte) (int, error) {
+	closed := programtest.WriterFunc(func([]byte) (int, error) {
 		return 0, &os.PathError{Op: "write", Path: "/dev/stdout", Err: syscall.EPIPE}
 	})
 	for _, args := range []string{"version", "--help", "completion bash"} {
 		var stderr bytes.Buffer
-		if status := Main(t.Context(), kind.All(), strings.Fields(args), strings.NewReader(""), closed, &stderr, noEnv); status != term.ExitDone || stderr.Len() > 0 {
+		if status := cli.Main(t.Context(), kind.All(), strings.Fields(args), strings.NewReader(""), closed, &stderr, programtest.NoEnv); status != term.ExitDone || stderr.Len() > 0 {
 			t.Errorf("semel %s: status %d, stderr %s", args, status, &stderr)
 		}
 	}
@@ -219,10 +156,10 @@ func TestClosedPipeEndsQuietly(t *testing.T) {
 
 func TestFailedWriteOfStdoutIsAnError(t *testing.T) {
 	t.Parallel()
-	full := writerFunc(func([]byte) (int, error) { return 0, syscall.ENOSPC })
+	full := programtest.WriterFunc(func([]byte) (int, error) { return 0, syscall.ENOSPC })
 	for _, args := range []string{"version", "--help", "dedup -h", "help keys", "keys", "completion zsh"} {
 		var stderr bytes.Buffer
-		if status := Main(t.Context(), kind.All(), strings.Fields(args), strings.NewReader(""), full, &stderr, noEnv); status != term.ExitFailed || !strings.Contains(stderr.String(), "no space left") {
+		if status := cli.Main(t.Context(), kind.All(), strings.Fields(args), strings.NewReader(""), full, &stderr, programtest.NoEnv); status != term.ExitFailed || !strings.Contains(stderr.String(), "no space left") {
 			t.Errorf("semel %s: status %d, stderr %s", args, status, &stderr)
 		}
 	}
@@ -248,7 +185,7 @@ func TestColorIsForTerminalsThatWantIt(t *testing.T) {
 			t.Errorf("%+v: %q", c, &stderr)
 		}
 	}
-	a := &term.App{Stderr: io.Discard, Env: noEnv}
+	a := &term.App{Stderr: io.Discard, Env: programtest.NoEnv}
 	if a.LookAtTerminal(); a.Terminal || a.Columns != 0 {
 		t.Errorf("a writer that is no file is a terminal of %d columns", a.Columns)
 	}

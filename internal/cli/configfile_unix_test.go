@@ -1,6 +1,6 @@
 //go:build unix
 
-package cli
+package cli_test
 
 import (
 	"bytes"
@@ -12,8 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/semel-dev/semel/internal/cli"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/test/programtest"
 )
 
 func TestConfigurationMayComeFromAPipeOrNeverCome(t *testing.T) {
@@ -22,20 +24,20 @@ func TestConfigurationMayComeFromAPipeOrNeverCome(t *testing.T) {
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	start := func(ctx context.Context) (ended chan outcome) {
-		ended = make(chan outcome, 1)
+	start := func(ctx context.Context) (ended chan programtest.Outcome) {
+		ended = make(chan programtest.Outcome, 1)
 		go func() {
 			var stdout, stderr bytes.Buffer
-			status := Main(ctx, kind.All(), []string{"doctor", pipe}, strings.NewReader(""), &stdout, &stderr, noEnv)
-			ended <- outcome{status, stdout.String(), stderr.String()}
+			status := cli.Main(ctx, kind.All(), []string{"doctor", pipe}, strings.NewReader(""), &stdout, &stderr, programtest.NoEnv)
+			ended <- programtest.Outcome{Status: status, Stdout: stdout.String(), Stderr: stderr.String()}
 		}()
 		return ended
 	}
-	want := func(ended chan outcome, status int, stderr string) {
+	want := func(ended chan programtest.Outcome, status int, stderr string) {
 		t.Helper()
 		select {
 		case got := <-ended:
-			got.check(t, status, stderr)
+			got.Check(t, status, stderr)
 		case <-time.After(time.Minute):
 			t.Fatal("the program does not end")
 		}

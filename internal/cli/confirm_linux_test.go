@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"bytes"
@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/test/programtest"
 )
 
 func TestResolveAllAsksOnATerminal(t *testing.T) {
@@ -20,9 +21,9 @@ func TestResolveAllAsksOnATerminal(t *testing.T) {
 		{"no\n", "nothing was changed"},
 		{"y\n", "resolved 2 of 2 unknown keys of ledger as absent"},
 	} {
-		person, program := openTerminal(t, 80)
+		person, program := programtest.OpenTerminal(t, 80)
 		command := exec.CommandContext(t.Context(), os.Args[0], "keys", "resolve", "--all", "--as", "absent", "--reason", "x", "--config", file, "--store-name", "ledger")
-		command.Env = append(os.Environ(), programVariable+"=1")
+		command.Env = append(os.Environ(), programtest.Variable+"=1")
 		command.Stdin, command.Stderr = program, program
 		if err := command.Start(); err != nil {
 			t.Fatal(err)

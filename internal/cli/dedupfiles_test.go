@@ -1,54 +1,30 @@
-package cli
+package cli_test
 
 import (
-	"bytes"
-	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 )
-
-// shell runs a command line with the program on its path.
-func shell(t *testing.T, dir, line string) outcome {
-	t.Helper()
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	binaries := t.TempDir()
-	if err := os.Symlink(program, filepath.Join(binaries, "semel")); err != nil {
-		t.Fatal(err)
-	}
-	var stdout, stderr bytes.Buffer
-	command := exec.CommandContext(t.Context(), "sh", "-e", "-c", line)
-	command.Dir, command.Stdout, command.Stderr = dir, &stdout, &stderr
-	command.Env = append(os.Environ(), "PATH="+binaries+string(os.PathListSeparator)+os.Getenv("PATH"), programVariable+"=1", "GORACE=atexit_sleep_ms=0")
-	var exit *exec.ExitError
-	if err := command.Run(); err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
-	}
-	return outcome{command.ProcessState.ExitCode(), stdout.String(), stderr.String()}
-}
 
 func TestDedupSaysThatDroppedLinesDiffer(t *testing.T) {
 	t.Parallel()
 	const lines = "{\"id\":1}\n{\"id\":1,\"a\":1}\n{\"id\":1,\"a\":2}\n{\"id\":1}\n"
 	dups := filepath.Join(t.TempDir(), "dups.jsonl")
 	const differ = "semel dedup: 2 duplicates differ in content from the line that was kept: "
-	o := run(t, lines, "dedup", "-k", ".id")
-	o.check(t, term.ExitDone, differ+"--on-mismatch reject --rejected FILE keeps them\n")
-	if !strings.HasPrefix(lastLine(o.stderr), "read 4  fresh 1  duplicates 3  mismatched 2  ") {
-		t.Errorf("the summary is not the last line: %s", o.stderr)
+	o := programtest.Run(t, lines, "dedup", "-k", ".id")
+	o.Check(t, term.ExitDone, differ+"--on-mismatch reject --rejected FILE keeps them\n")
+	if !strings.HasPrefix(programtest.LastLine(o.Stderr), "read 4  fresh 1  duplicates 3  mismatched 2  ") {
+		t.Errorf("the summary is not the last line: %s", o.Stderr)
 	}
-	run(t, lines, "dedup", "-k", ".id", "--duplicates", dups).check(t, term.ExitDone, differ+dups+" has them")
+	programtest.Run(t, lines, "dedup", "-k", ".id", "--duplicates", dups).Check(t, term.ExitDone, differ+dups+" has them")
 	for _, args := range [][]string{
 		{"--on-mismatch", "reject", "--rejected", filepath.Join(t.TempDir(), "odd")}, {"--on-mismatch", "pass"}, {"--json"},
 	} {
-		if o := run(t, lines, append([]string{"dedup", "-k", ".id"}, args...)...); o.status != term.ExitDone || strings.Contains(o.stderr, "differ") {
+		if o := programtest.Run(t, lines, append([]string{"dedup", "-k", ".id"}, args...)...); o.Status != term.ExitDone || strings.Contains(o.Stderr, "differ") {
 			t.Errorf("%q: %+v", args, o)
 		}
 	}
@@ -57,12 +33,12 @@ func TestDedupSaysThatDroppedLinesDiffer(t *testing.T) {
 func TestDedupSaysWhichClockAWindowCountsBy(t *testing.T) {
 	t.Parallel()
 	alarms := filepath.Join(t.TempDir(), "alarms.jsonl")
-	writeFile(t, alarms, "{\"at\":\"10:00\",\"id\":1}\n{\"at\":\"14:00\",\"id\":1}\n")
+	programtest.WriteFile(t, alarms, "{\"at\":\"10:00\",\"id\":1}\n{\"at\":\"14:00\",\"id\":1}\n")
 	const note = "--window 5m counts by the clock of the runs, not by a time in the lines"
-	run(t, "", "dedup", "-k", ".id", "--window", "5m", alarms).check(t, term.ExitDone, note)
-	run(t, "", "dedup", "-k", ".id", "--window", "5m", "--store", filepath.Join(t.TempDir(), "s"), alarms).check(t, term.ExitDone, note)
+	programtest.Run(t, "", "dedup", "-k", ".id", "--window", "5m", alarms).Check(t, term.ExitDone, note)
+	programtest.Run(t, "", "dedup", "-k", ".id", "--window", "5m", "--store", filepath.Join(t.TempDir(), "s"), alarms).Check(t, term.ExitDone, note)
 	for _, args := range [][]string{{alarms}, {"--window", "5m"}, {"--window", "5m", "-q", alarms}} {
-		if o := run(t, "{\"id\":1}\n{\"id\":1}\n", append([]string{"dedup", "-k", ".id"}, args...)...); o.status != term.ExitDone || strings.Contains(o.stderr, "clock") {
+		if o := programtest.Run(t, "{\"id\":1}\n{\"id\":1}\n", append([]string{"dedup", "-k", ".id"}, args...)...); o.Status != term.ExitDone || strings.Contains(o.Stderr, "clock") {
 			t.Errorf("%q: %+v", args, o)
 		}
 	}
@@ -70,9 +46,9 @@ func TestDedupSaysWhichClockAWindowCountsBy(t *testing.T) {
 
 func TestDedupCountsLinesWithoutAKeyInItsSummary(t *testing.T) {
 	t.Parallel()
-	o := run(t, "{\"id\":1}\n{}\n{}\n", "dedup", "-k", ".id", "--on-missing", "pass")
-	o.check(t, term.ExitDone, "read 3  fresh 3  duplicates 0  mismatched 0  rejected 0  missing 2  in ")
-	if last := lastLine(o.stderr); !summaryLine.MatchString(last) {
+	o := programtest.Run(t, "{\"id\":1}\n{}\n{}\n", "dedup", "-k", ".id", "--on-missing", "pass")
+	o.Check(t, term.ExitDone, "read 3  fresh 3  duplicates 0  mismatched 0  rejected 0  missing 2  in ")
+	if last := programtest.LastLine(o.Stderr); !summaryLine.MatchString(last) {
 		t.Errorf("last line %q", last)
 	}
 }
@@ -82,49 +58,49 @@ func TestDedupCountsLinesWithoutAKeyInItsSummary(t *testing.T) {
 func TestDedupNamesUnfinishedRunsOfOtherCommands(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	in := writeFile(t, filepath.Join(dir, "it's in.jsonl"), "{\"id\":1}\n{}\n{\"id\":2}\n")
-	other := writeFile(t, filepath.Join(dir, "other.jsonl"), "{\"id\":3}\n")
+	in := programtest.WriteFile(t, filepath.Join(dir, "it's in.jsonl"), "{\"id\":1}\n{}\n{\"id\":2}\n")
+	other := programtest.WriteFile(t, filepath.Join(dir, "other.jsonl"), "{\"id\":3}\n")
 	store := filepath.Join(dir, "store")
 	start := []string{"dedup", "--key", ".id", "--store", store, "--window", "2d"}
 	first := append(start, "--output", filepath.Join(dir, "out"), "--duplicates", filepath.Join(dir, "dups"), in)
-	run(t, "", first...).check(t, term.ExitFailed, in+":2: .id is missing")
+	programtest.Run(t, "", first...).Check(t, term.ExitFailed, in+":2: .id is missing")
 
-	o := run(t, "", append(start, "--output", filepath.Join(dir, "out2"), other)...)
-	o.check(t, term.ExitDone, "a run of another command is unfinished: it stopped after "+in+":1, and this run does not continue it; to continue it, run: semel dedup ")
-	_, line, _ := strings.Cut(o.stderr, "to continue it, run: ")
+	o := programtest.Run(t, "", append(start, "--output", filepath.Join(dir, "out2"), other)...)
+	o.Check(t, term.ExitDone, "a run of another command is unfinished: it stopped after "+in+":1, and this run does not continue it; to continue it, run: semel dedup ")
+	_, line, _ := strings.Cut(o.Stderr, "to continue it, run: ")
 	line, _, _ = strings.Cut(line, "\n")
-	shell(t, dir, line).check(t, term.ExitFailed, in+":2: .id is missing")
-	writeFile(t, in, "{\"id\":1}\n{\"id\":4}\n{\"id\":2}\n")
-	shell(t, dir, line).check(t, term.ExitDone, "continuing at "+in+":2", "read 3  fresh 3  ")
-	if got := readFile(t, filepath.Join(dir, "out")); got != "{\"id\":1}\n{\"id\":4}\n{\"id\":2}\n" {
+	programtest.Shell(t, dir, line).Check(t, term.ExitFailed, in+":2: .id is missing")
+	programtest.WriteFile(t, in, "{\"id\":1}\n{\"id\":4}\n{\"id\":2}\n")
+	programtest.Shell(t, dir, line).Check(t, term.ExitDone, "continuing at "+in+":2", "read 3  fresh 3  ")
+	if got := programtest.ReadFile(t, filepath.Join(dir, "out")); got != "{\"id\":1}\n{\"id\":4}\n{\"id\":2}\n" {
 		t.Errorf("output %q", got)
 	}
-	if o := run(t, "", append(start, other)...); strings.Contains(o.stderr, "unfinished") {
-		t.Errorf("the run is finished: %s", o.stderr)
+	if o := programtest.Run(t, "", append(start, other)...); strings.Contains(o.Stderr, "unfinished") {
+		t.Errorf("the run is finished: %s", o.Stderr)
 	}
 }
 
 func TestDedupWithOtherFlagsSaysThatTheEarlierRunIsUnfinished(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	in := writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":1}\n{}\n{\"id\":2}\n")
+	in := programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":1}\n{}\n{\"id\":2}\n")
 	start := []string{"dedup", "--key", ".id", "--store", filepath.Join(dir, "store"), "--output", filepath.Join(dir, "out"), in}
-	run(t, "", start...).check(t, term.ExitFailed, in+":2: .id is missing")
+	programtest.Run(t, "", start...).Check(t, term.ExitFailed, in+":2: .id is missing")
 	const note = "an earlier run of these inputs, with other flags, is unfinished"
-	run(t, "", append(start, "--on-missing", "pass")...).check(t, term.ExitDone, note, "to continue it, run: semel dedup --key .id --store ", "read 3  fresh 2  ")
-	if o := run(t, "", append(start, "--on-missing", "pass")...); strings.Contains(o.stderr, note) {
-		t.Errorf("the second run decided all lines of the first: %s", o.stderr)
+	programtest.Run(t, "", append(start, "--on-missing", "pass")...).Check(t, term.ExitDone, note, "to continue it, run: semel dedup --key .id --store ", "read 3  fresh 2  ")
+	if o := programtest.Run(t, "", append(start, "--on-missing", "pass")...); strings.Contains(o.Stderr, note) {
+		t.Errorf("the second run decided all lines of the first: %s", o.Stderr)
 	}
 }
 
 func TestDedupSaysHowAChangedOutputOfEqualLengthDiffers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	in := writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":1}\n")
+	in := programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":1}\n")
 	args := []string{"dedup", "--key", ".id", "--store", filepath.Join(dir, "store"), "--output", filepath.Join(dir, "out"), in}
-	run(t, "", args...).check(t, term.ExitDone, "fresh 1")
-	writeFile(t, filepath.Join(dir, "out"), "{\"id\":2}\n")
-	run(t, "", args...).check(t, term.ExitUsage, "it still has 9 bytes, but other content")
+	programtest.Run(t, "", args...).Check(t, term.ExitDone, "fresh 1")
+	programtest.WriteFile(t, filepath.Join(dir, "out"), "{\"id\":2}\n")
+	programtest.Run(t, "", args...).Check(t, term.ExitUsage, "it still has 9 bytes, but other content")
 }
 
 // The first record says most about a wrong command.
@@ -161,8 +137,8 @@ func TestDedupNamesTheLikelyCauseAtTheFirstRecord(t *testing.T) {
 		{"", []string{"--delimiter", ";;"}, term.ExitUsage, "not a delimiter: write one ASCII character"},
 		{"", []string{"--delimiter", "\""}, term.ExitUsage, "cannot separate fields"},
 	} {
-		o := run(t, test.input, append([]string{"dedup"}, test.args...)...)
-		if o.check(t, test.status, test.want); strings.Count(o.stderr, "\n") != 1 {
+		o := programtest.Run(t, test.input, append([]string{"dedup"}, test.args...)...)
+		if o.Check(t, test.status, test.want); strings.Count(o.Stderr, "\n") != 1 {
 			t.Errorf("%q: %+v", test.args, o)
 		}
 	}
@@ -171,8 +147,8 @@ func TestDedupNamesTheLikelyCauseAtTheFirstRecord(t *testing.T) {
 func TestDedupReadsCSVAsItIs(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	semicolons := writeFile(t, filepath.Join(dir, "a.csv"), "id;v\n1;x\n\"1\";x\n2;y\n")
-	bare := writeFile(t, filepath.Join(dir, "b.tsv"), "1\tx\n2\tx\n1\tx\n")
+	semicolons := programtest.WriteFile(t, filepath.Join(dir, "a.csv"), "id;v\n1;x\n\"1\";x\n2;y\n")
+	bare := programtest.WriteFile(t, filepath.Join(dir, "b.tsv"), "1\tx\n2\tx\n1\tx\n")
 	for _, test := range []struct {
 		want string
 		args []string
@@ -183,9 +159,9 @@ func TestDedupReadsCSVAsItIs(t *testing.T) {
 		{"1\tx\n2\tx\n", []string{"--no-header", "-k", ".1", "--delimiter", "tab", bare}},
 		{"1\tx\n", []string{"--no-header", "-k", ".2", "--delimiter", `\t`, "--format", "csv", bare}},
 	} {
-		o := run(t, "", append([]string{"dedup", "--quiet"}, test.args...)...)
-		if o.check(t, term.ExitDone); o.stdout != test.want {
-			t.Errorf("%q: got %q, want %q", test.args, o.stdout, test.want)
+		o := programtest.Run(t, "", append([]string{"dedup", "--quiet"}, test.args...)...)
+		if o.Check(t, term.ExitDone); o.Stdout != test.want {
+			t.Errorf("%q: got %q, want %q", test.args, o.Stdout, test.want)
 		}
 	}
 }
@@ -194,13 +170,13 @@ func TestDedupReadsCSVAsItIs(t *testing.T) {
 func TestDedupContinuesCSVWithoutAHeader(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	in := writeFile(t, filepath.Join(dir, "in"), "1;x\n\n;x\n")
+	in := programtest.WriteFile(t, filepath.Join(dir, "in"), "1;x\n\n;x\n")
 	args := []string{"dedup", "--delimiter", ";", "--no-header", "--key", ".1", "--store", filepath.Join(dir, "store"), "--output", filepath.Join(dir, "out"), in}
-	run(t, "", args...).check(t, term.ExitFailed, in+":3: .1 is empty")
-	run(t, "", append(args, "--on-missing", "hash")...).check(t, term.ExitDone, "run: semel dedup --key .1 --format csv --delimiter ';' --no-header --store ")
-	writeFile(t, in, "1;x\n\n2;x\n1;x\n")
-	run(t, "", args...).check(t, term.ExitDone, "continuing at "+in+":3", "read 3  fresh 2  duplicates 1  ")
-	if got := readFile(t, filepath.Join(dir, "out")); got != "1;x\n;x\n2;x\n" {
+	programtest.Run(t, "", args...).Check(t, term.ExitFailed, in+":3: .1 is empty")
+	programtest.Run(t, "", append(args, "--on-missing", "hash")...).Check(t, term.ExitDone, "run: semel dedup --key .1 --format csv --delimiter ';' --no-header --store ")
+	programtest.WriteFile(t, in, "1;x\n\n2;x\n1;x\n")
+	programtest.Run(t, "", args...).Check(t, term.ExitDone, "continuing at "+in+":3", "read 3  fresh 2  duplicates 1  ")
+	if got := programtest.ReadFile(t, filepath.Join(dir, "out")); got != "1;x\n;x\n2;x\n" {
 		t.Errorf("output %q", got)
 	}
 }
@@ -208,8 +184,8 @@ func TestDedupContinuesCSVWithoutAHeader(t *testing.T) {
 func TestDedupCompressesItsFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	in := writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":1}\n{\"id\":2}\n{\"id\":1}\n")
-	more := writeFile(t, filepath.Join(dir, "more.jsonl"), "{\"id\":2}\n{\"id\":3}\n")
+	in := programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":1}\n{\"id\":2}\n{\"id\":1}\n")
+	more := programtest.WriteFile(t, filepath.Join(dir, "more.jsonl"), "{\"id\":2}\n{\"id\":3}\n")
 	for _, store := range []bool{false, true} {
 		start := []string{"dedup", "--key", ".id"}
 		name := "memory"
@@ -218,23 +194,23 @@ func TestDedupCompressesItsFiles(t *testing.T) {
 			start = append(start, "--store", filepath.Join(dir, "store"))
 		}
 		out, dups := filepath.Join(dir, name+".jsonl.gz"), filepath.Join(dir, name+".zst")
-		o := run(t, "", append(start, "--output", out, "--duplicates", dups, "--json", in)...)
-		o.check(t, term.ExitDone, `"bytes_out":18,`)
+		o := programtest.Run(t, "", append(start, "--output", out, "--duplicates", dups, "--json", in)...)
+		o.Check(t, term.ExitDone, `"bytes_out":18,`)
 		if store {
-			run(t, "", append(start, "--output", out, more)...).check(t, term.ExitDone, "fresh 1  duplicates 1")
+			programtest.Run(t, "", append(start, "--output", out, more)...).Check(t, term.ExitDone, "fresh 1  duplicates 1")
 		} else {
-			run(t, "", append(start, "--output", out, more)...).check(t, term.ExitUsage, "--append")
-			run(t, "", append(start, "--output", out, "--append", more)...).check(t, term.ExitDone, "fresh 2")
+			programtest.Run(t, "", append(start, "--output", out, more)...).Check(t, term.ExitUsage, "--append")
+			programtest.Run(t, "", append(start, "--output", out, "--append", more)...).Check(t, term.ExitDone, "fresh 2")
 		}
 		want := "{\"id\":1}\n{\"id\":2}\n{\"id\":3}\n"
 		if !store {
 			want = "{\"id\":1}\n{\"id\":2}\n{\"id\":2}\n{\"id\":3}\n"
 		}
-		if got := shell(t, dir, "gzip -dc "+out); got.stdout != want {
+		if got := programtest.Shell(t, dir, "gzip -dc "+out); got.Stdout != want {
 			t.Errorf("%s: %+v", out, got)
 		}
 		// The program reads it as it reads any compressed input.
-		if got := run(t, "", "dedup", "--quiet", dups); got.stdout != "{\"id\":1}\n" {
+		if got := programtest.Run(t, "", "dedup", "--quiet", dups); got.Stdout != "{\"id\":1}\n" {
 			t.Errorf("%s: %+v", dups, got)
 		}
 	}
@@ -243,10 +219,10 @@ func TestDedupCompressesItsFiles(t *testing.T) {
 func TestDedupRefusesCompressedFilesThatItCannotContinue(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	in := writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":1}\n")
-	text := writeFile(t, filepath.Join(dir, "text.gz"), "text\n")
-	cut := writeFile(t, filepath.Join(dir, "cut.gz"), string(zipped(t, "{\"id\":2}\n")[:20]))
-	open := writeFile(t, filepath.Join(dir, "open.gz"), string(zipped(t, "{\"id\":2}")))
+	in := programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":1}\n")
+	text := programtest.WriteFile(t, filepath.Join(dir, "text.gz"), "text\n")
+	cut := programtest.WriteFile(t, filepath.Join(dir, "cut.gz"), string(programtest.Gzip(t, "{\"id\":2}\n")[:20]))
+	open := programtest.WriteFile(t, filepath.Join(dir, "open.gz"), string(programtest.Gzip(t, "{\"id\":2}")))
 	store := filepath.Join(dir, "store")
 	for _, test := range []struct {
 		want string
@@ -260,7 +236,7 @@ func TestDedupRefusesCompressedFilesThatItCannotContinue(t *testing.T) {
 		{"with --store, compressed files need inputs and an --output that are files", []string{"--store", store, "-o", filepath.Join(dir, "new.gz")}},
 		{"--rejected " + filepath.Join(dir, "new.gz") + ": with --store, compressed files need", []string{"--store", store, "--rejected", filepath.Join(dir, "new.gz"), in}},
 	} {
-		run(t, "{}\n", append([]string{"dedup", "-k", ".id"}, test.args...)...).check(t, term.ExitUsage, test.want)
+		programtest.Run(t, "{}\n", append([]string{"dedup", "-k", ".id"}, test.args...)...).Check(t, term.ExitUsage, test.want)
 	}
 	if names, err := os.ReadDir(dir); err != nil || len(names) != 4 {
 		t.Errorf("a refused run touched something: %v, %v", names, err)
@@ -270,20 +246,20 @@ func TestDedupRefusesCompressedFilesThatItCannotContinue(t *testing.T) {
 func TestDedupKeepsTheLastLineOfEachKey(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	day1 := writeFile(t, filepath.Join(dir, "day-1.jsonl"), "{\"id\":1,\"v\":1}\n{\"id\":2,\"v\":1}\n{\"id\":1,\"v\":2}\n")
-	day2 := writeFile(t, filepath.Join(dir, "day-2.jsonl"), "{\"id\":3,\"v\":1}\n{\"id\":1,\"v\":2}\n")
+	day1 := programtest.WriteFile(t, filepath.Join(dir, "day-1.jsonl"), "{\"id\":1,\"v\":1}\n{\"id\":2,\"v\":1}\n{\"id\":1,\"v\":2}\n")
+	day2 := programtest.WriteFile(t, filepath.Join(dir, "day-2.jsonl"), "{\"id\":3,\"v\":1}\n{\"id\":1,\"v\":2}\n")
 	const kept = "{\"id\":2,\"v\":1}\n{\"id\":3,\"v\":1}\n{\"id\":1,\"v\":2}\n"
-	o := run(t, "", "dedup", "--key", ".id", "--keep", "last", day1, day2)
-	o.check(t, term.ExitDone, "1 duplicate differs in content from the line that was kept", "read 5  fresh 3  duplicates 2  mismatched 1  ")
-	if o.stdout != kept {
-		t.Errorf("got %q, want %q", o.stdout, kept)
+	o := programtest.Run(t, "", "dedup", "--key", ".id", "--keep", "last", day1, day2)
+	o.Check(t, term.ExitDone, "1 duplicate differs in content from the line that was kept", "read 5  fresh 3  duplicates 2  mismatched 1  ")
+	if o.Stdout != kept {
+		t.Errorf("got %q, want %q", o.Stdout, kept)
 	}
 	out := filepath.Join(dir, "out.zst")
-	run(t, "", "dedup", "--quiet", "--key", ".id", "--keep", "last", "--output", out, day1, day2).check(t, term.ExitDone)
-	if got := run(t, "", "dedup", "--quiet", out); got.stdout != kept {
+	programtest.Run(t, "", "dedup", "--quiet", "--key", ".id", "--keep", "last", "--output", out, day1, day2).Check(t, term.ExitDone)
+	if got := programtest.Run(t, "", "dedup", "--quiet", out); got.Stdout != kept {
 		t.Errorf("compressed: %+v", got)
 	}
-	run(t, "", "dedup", "--key", ".idd", "--keep", "last", day1).check(t, term.ExitFailed, day1+":1: .idd is missing: it has id, v: did you mean .id?")
+	programtest.Run(t, "", "dedup", "--key", ".idd", "--keep", "last", day1).Check(t, term.ExitFailed, day1+":1: .idd is missing: it has id, v: did you mean .id?")
 	for _, test := range []struct {
 		want string
 		args []string
@@ -295,9 +271,9 @@ func TestDedupKeepsTheLastLineOfEachKey(t *testing.T) {
 		{"standard input does not permit: name files", nil},
 		{os.DevNull + " is not a regular file: copy it to one first", []string{day1, os.DevNull}},
 	} {
-		run(t, "x", append([]string{"dedup", "--key", ".id", "--keep", "last"}, test.args...)...).check(t, term.ExitUsage, test.want)
+		programtest.Run(t, "x", append([]string{"dedup", "--key", ".id", "--keep", "last"}, test.args...)...).Check(t, term.ExitUsage, test.want)
 	}
-	run(t, "", "dedup", "--keep", "newest", day1).check(t, term.ExitUsage, `--keep "newest": write one of first, last`)
+	programtest.Run(t, "", "dedup", "--keep", "newest", day1).Check(t, term.ExitUsage, `--keep "newest": write one of first, last`)
 }
 
 // The command that continues a run works as it is printed, also in a scope of
@@ -305,24 +281,24 @@ func TestDedupKeepsTheLastLineOfEachKey(t *testing.T) {
 func TestDedupNamesAnUnfinishedRunInASharedScope(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	in := writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":1}\n{}\n")
+	in := programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":1}\n{}\n")
 	start := []string{"dedup", "--quiet", "--store", filepath.Join(dir, "store")}
-	run(t, "{\"a\":1}\n", append(start, "--key", ".a")...).check(t, term.ExitDone)
-	run(t, "", append(start, "--key", ".id", "--same-scope", "--output", filepath.Join(dir, "out"), in)...).check(t, term.ExitFailed, in+":2: .id is missing")
-	o := run(t, "{\"a\":1}\n", "dedup", "--store", filepath.Join(dir, "store"), "--key", ".a")
-	_, line, _ := strings.Cut(o.stderr, "to continue it, run: ")
+	programtest.Run(t, "{\"a\":1}\n", append(start, "--key", ".a")...).Check(t, term.ExitDone)
+	programtest.Run(t, "", append(start, "--key", ".id", "--same-scope", "--output", filepath.Join(dir, "out"), in)...).Check(t, term.ExitFailed, in+":2: .id is missing")
+	o := programtest.Run(t, "{\"a\":1}\n", "dedup", "--store", filepath.Join(dir, "store"), "--key", ".a")
+	_, line, _ := strings.Cut(o.Stderr, "to continue it, run: ")
 	line, _, _ = strings.Cut(line, "\n")
-	shell(t, dir, line).check(t, term.ExitFailed, in+":2: .id is missing")
+	programtest.Shell(t, dir, line).Check(t, term.ExitFailed, in+":2: .id is missing")
 }
 
 func TestACompressedFileWithoutContentDoesNotStopTheNextRun(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	in := writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":1}\n")
+	in := programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":1}\n")
 	for _, name := range []string{"out.gz", "out.zst"} {
 		out := filepath.Join(dir, name)
-		run(t, "", "dedup", "-k", ".idd", "-o", out, in).check(t, term.ExitFailed, "did you mean .id?")
-		run(t, "", "dedup", "-k", ".id", "-o", out, in).check(t, term.ExitDone, "fresh 1")
-		run(t, "", "dedup", "-k", ".id", "-o", out, in).check(t, term.ExitUsage, "bytes that this run did not write")
+		programtest.Run(t, "", "dedup", "-k", ".idd", "-o", out, in).Check(t, term.ExitFailed, "did you mean .id?")
+		programtest.Run(t, "", "dedup", "-k", ".id", "-o", out, in).Check(t, term.ExitDone, "fresh 1")
+		programtest.Run(t, "", "dedup", "-k", ".id", "-o", out, in).Check(t, term.ExitUsage, "bytes that this run did not write")
 	}
 }

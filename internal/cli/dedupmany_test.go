@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 )
 
 func TestDedupReadsManyTinyInputsInTheirOrder(t *testing.T) {
@@ -21,12 +22,12 @@ func TestDedupReadsManyTinyInputsInTheirOrder(t *testing.T) {
 		if i%7 == 0 {
 			text = strings.TrimSuffix(text, "\n") // a line end is added
 		}
-		writeFile(t, filepath.Join(dir, fmt.Sprintf("in%04d.jsonl", i)), text)
+		programtest.WriteFile(t, filepath.Join(dir, fmt.Sprintf("in%04d.jsonl", i)), text)
 	}
 	for range 2 { // with the store, and again
-		o := shell(t, dir, "semel dedup -k .id --threads 4 --store store --output out in*.jsonl")
-		o.check(t, term.ExitDone, "read 1,500  ")
-		if got := readFile(t, filepath.Join(dir, "out")); got != want.String() {
+		o := programtest.Shell(t, dir, "semel dedup -k .id --threads 4 --store store --output out in*.jsonl")
+		o.Check(t, term.ExitDone, "read 1,500  ")
+		if got := programtest.ReadFile(t, filepath.Join(dir, "out")); got != want.String() {
 			t.Fatalf("output of %d bytes, want %d", len(got), want.Len())
 		}
 	}
@@ -41,16 +42,16 @@ func TestDedupWithLittleMemoryKeepsAllKeys(t *testing.T) {
 		fmt.Fprintf(&ids, "{\"id\":%d}\n", i)
 	}
 	const same = "{\"id\":7}\n"
-	writeFile(t, filepath.Join(dir, "ids"), ids.String())
-	writeFile(t, filepath.Join(dir, "same"), strings.Repeat(same, n))
+	programtest.WriteFile(t, filepath.Join(dir, "ids"), ids.String())
+	programtest.WriteFile(t, filepath.Join(dir, "same"), strings.Repeat(same, n))
 	for inputs, want := range map[string]string{
 		"ids same": ids.String(),
 		"same ids": same + strings.Replace(ids.String(), same, "", 1),
 	} {
-		o := shell(t, dir, "GOMEMLIMIT=16MiB semel dedup -k .id "+inputs)
-		o.check(t, term.ExitDone, "read 200,000  fresh 100,000  duplicates 100,000  ")
-		if o.stdout != want {
-			t.Errorf("%s: output of %d bytes, want %d", inputs, len(o.stdout), len(want))
+		o := programtest.Shell(t, dir, "GOMEMLIMIT=16MiB semel dedup -k .id "+inputs)
+		o.Check(t, term.ExitDone, "read 200,000  fresh 100,000  duplicates 100,000  ")
+		if o.Stdout != want {
+			t.Errorf("%s: output of %d bytes, want %d", inputs, len(o.Stdout), len(want))
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"encoding/json"
@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 )
 
 // TestRunTellsOfDuplicatesThatDiffer in every session, unless the session refuses them as
@@ -19,7 +20,7 @@ func TestRunTellsOfDuplicatesThatDiffer(t *testing.T) {
 		fmt.Fprintf(&input, "{\"customer\":%d,\"order\":%d}\n", i%2, i)
 	}
 	input.WriteString("{ \"order\": 0, \"customer\": 0 }\n") // the first one once more
-	database := servers.Database(t)
+	database := programtest.Servers.Database(t)
 	for name, c := range map[string]struct{ stores, rest string }{
 		"two phases":  {"keys: { memory: {} }", "store: keys, sink: { file: { path: OUT } }"},
 		"checkpoints": {"keys: { embedded: { path: DIR/keys } }", "store: keys, sink: { file: { path: OUT } }"},
@@ -31,21 +32,21 @@ func TestRunTellsOfDuplicatesThatDiffer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			writeFile(t, filepath.Join(dir, "in.jsonl"), input.String())
-			file := writeFile(t, filepath.Join(dir, "c.yaml"), strings.NewReplacer("DIR", dir, "OUT", filepath.Join(dir, "out.jsonl")).Replace(fmt.Sprintf(`
+			programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), input.String())
+			file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), strings.NewReplacer("DIR", dir, "OUT", filepath.Join(dir, "out.jsonl")).Replace(fmt.Sprintf(`
 stores: { %s }
 pipelines:
   p: { source: { file: { paths: [in.jsonl] } }, key: { id: .customer }, %s }
 `, c.stores, c.rest)))
 			if name == "one transaction" {
-				run(t, "", "migrate", "up", "--config", file).check(t, term.ExitDone, "applied 1: keys")
+				programtest.Run(t, "", "migrate", "up", "--config", file).Check(t, term.ExitDone, "applied 1: keys")
 			}
-			got := run(t, "", "run", file, "--admin", "off", "--log-format", "json")
-			if got.status != term.ExitDone {
+			got := programtest.Run(t, "", "run", file, "--admin", "off", "--log-format", "json")
+			if got.Status != term.ExitDone {
 				t.Fatalf("%+v", got)
 			}
 			lines, differ := 0, int64(0)
-			for _, line := range strings.Split(got.stderr, "\n") {
+			for _, line := range strings.Split(got.Stderr, "\n") {
 				var has struct {
 					Msg    string
 					Level  string
@@ -69,7 +70,7 @@ pipelines:
 				want = [2]int64{}
 			}
 			if int64(lines) != want[0] || differ != want[1] {
-				t.Errorf("%d lines, %d differ; want %d:\n%s", lines, differ, want, got.stderr)
+				t.Errorf("%d lines, %d differ; want %d:\n%s", lines, differ, want, got.Stderr)
 			}
 		})
 	}
@@ -81,7 +82,7 @@ func TestStatusTellsOfDuplicatesThatDiffer(t *testing.T) {
 	w := newWindows(t, `
     key: { id: .g }
 `)
-	r := startRun(t, w.file)
+	r := programtest.StartRun(t, w.file)
 	for i := range 4 {
 		w.send(fmt.Sprint(i), "a", 1)
 	}
@@ -90,8 +91,8 @@ func TestStatusTellsOfDuplicatesThatDiffer(t *testing.T) {
 	if now.Duplicate != 4 || now.Differ != 3 {
 		t.Errorf("%+v", now)
 	}
-	text := run(t, "", "status", "--admin", r.address)
-	if !strings.Contains(text.stdout, "5 settled = 1 fresh + 4 duplicate; 3 of the duplicates differ in content from the message of their key that took effect: is the key too coarse?\n") {
-		t.Errorf("status: %s", text.stdout)
+	text := programtest.Run(t, "", "status", "--admin", r.Address)
+	if !strings.Contains(text.Stdout, "5 settled = 1 fresh + 4 duplicate; 3 of the duplicates differ in content from the message of their key that took effect: is the key too coarse?\n") {
+		t.Errorf("status: %s", text.Stdout)
 	}
 }

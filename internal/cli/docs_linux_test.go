@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"bufio"
@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
@@ -111,7 +112,7 @@ func TestEveryPageIsTried(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, name := range found {
-			text := readFile(t, name)
+			text := programtest.ReadFile(t, name)
 			name = filepath.ToSlash(strings.TrimPrefix(name, filepath.Join("..", "..", "docs")+string(filepath.Separator)))
 			listed := slices.ContainsFunc(docsPages, func(p struct{ name, servers string }) bool { return p.name == name })
 			if !listed && strings.Contains(text, "\n```console") {
@@ -124,7 +125,7 @@ func TestEveryPageIsTried(t *testing.T) {
 var fence = regexp.MustCompile("(?ms)^```(console wait|console|sh|yaml)\n(.*?)^```$")
 
 func runPage(t *testing.T, name, bin, needs string) {
-	text := readFile(t, name)
+	text := programtest.ReadFile(t, name)
 	s := openSession(t, bin, needs)
 	updated := fence.ReplaceAllStringFunc(text, func(block string) string {
 		found := fence.FindStringSubmatch(block)
@@ -172,7 +173,7 @@ func openSession(t *testing.T, bin, needs string) *session {
 	s := &session{T: t, dir: t.TempDir()}
 	copyExamples(t, s.dir)
 	environment := slices.DeleteFunc(os.Environ(), func(line string) bool { return strings.HasPrefix(line, "SEMEL_TEST_") }) // servers of other tests
-	s.env = append(environment, "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"), programVariable+"=1", "NO_COLOR=1",
+	s.env = append(environment, "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"), programtest.Variable+"=1", "NO_COLOR=1",
 		"GORACE=atexit_sleep_ms=0") // by default each program sleeps for a second when it ends
 	for _, name := range strings.Fields(needs) {
 		switch name {
@@ -231,7 +232,7 @@ func copyExamples(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	for _, name := range files {
-		writeFile(t, filepath.Join(dir, "examples", filepath.Base(name)), readFile(t, name))
+		programtest.WriteFile(t, filepath.Join(dir, "examples", filepath.Base(name)), programtest.ReadFile(t, name))
 	}
 }
 
@@ -330,7 +331,7 @@ func (s *session) configuration(body string) {
 	} else if !regexp.MustCompile(`(?m)^(stores|pipelines):`).MatchString(body) {
 		return
 	}
-	writeFile(s.T, name, s.real.Replace(body))
+	programtest.WriteFile(s.T, name, s.real.Replace(body))
 	// Lint makes no connections, so values that a page did not set may be anything.
 	set := "export DATABASE_URL=${DATABASE_URL:-postgres://127.0.0.1/x} KAFKA_BROKERS=${KAFKA_BROKERS:-127.0.0.1:1} REDIS_URL=${REDIS_URL:-redis://127.0.0.1:1}; "
 	if printed := s.run("(" + set + "semel lint " + name + " >lint 2>&1 || [ $? = 3 ] || cat lint); rm lint"); printed != "" {

@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"encoding/json"
@@ -12,13 +12,13 @@ import (
 
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/cli/trialcmd"
-	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-func dryLines(t *testing.T, got outcome) (list []trialcmd.DryLine) {
+func dryLines(t *testing.T, got programtest.Outcome) (list []trialcmd.DryLine) {
 	t.Helper()
-	for line := range strings.Lines(got.stdout) {
+	for line := range strings.Lines(got.Stdout) {
 		var d trialcmd.DryLine
 		if err := json.Unmarshal([]byte(line), &d); err != nil {
 			t.Fatal(err, line)
@@ -31,7 +31,7 @@ func dryLines(t *testing.T, got outcome) (list []trialcmd.DryLine) {
 func TestDryRunSaysWhatWouldBeDroppedAndWritesNothing(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	file := writeFile(t, filepath.Join(dir, "c.yaml"), `
+	file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), `
 stores: { keys: { embedded: { path: keys } } }
 pipelines:
   p:
@@ -42,9 +42,9 @@ pipelines:
     sink: { file: { path: out } }
 `)
 	in := filepath.Join(dir, "in.jsonl")
-	writeFile(t, in, `{"id":"a","n":1}`+"\n"+`{"id":"b","n":1}`+"\n"+`{"id":"a","n":1}`+"\n"+`{"id":"b","n":2}`+"\n"+`{}`+"\n"+`{"id":"c"}`+"\n")
-	got := run(t, "", "dry-run", file, "--json")
-	got.check(t, term.ExitFound)
+	programtest.WriteFile(t, in, `{"id":"a","n":1}`+"\n"+`{"id":"b","n":1}`+"\n"+`{"id":"a","n":1}`+"\n"+`{"id":"b","n":2}`+"\n"+`{}`+"\n"+`{"id":"c"}`+"\n")
+	got := programtest.Run(t, "", "dry-run", file, "--json")
+	got.Check(t, term.ExitFound)
 	want := map[string]int64{"fresh": 3, "duplicate": 1, "mismatch": 1, "missing": 1, "late": 0, "in_flight": 0, "unknown": 0}
 	d := dryLines(t, got)[0]
 	for kind, n := range want {
@@ -59,35 +59,35 @@ pipelines:
 		t.Errorf("something was written: %v %v", entries, err)
 	}
 
-	run(t, "", "run", file, "--quiet", "--admin", "off").check(t, term.ExitDone)
+	programtest.Run(t, "", "run", file, "--quiet", "--admin", "off").Check(t, term.ExitDone)
 	before := snapshot(t, dir)
-	got = run(t, "", "dry-run", file)
-	got.check(t, term.ExitFound)
+	got = programtest.Run(t, "", "dry-run", file)
+	got.Check(t, term.ExitFound)
 	for _, want := range []string{"p: read 6, until the end of the source\n", "  duplicate             4  dropped\n", "a: first seen 20", "  mismatch              1  parked\n", "  missing               1  parked\n", "in.jsonl line 5 (byte 68): .id is missing\n"} {
-		if !strings.Contains(got.stdout, want) {
-			t.Errorf("%q is missing in\n%s", want, got.stdout)
+		if !strings.Contains(got.Stdout, want) {
+			t.Errorf("%q is missing in\n%s", want, got.Stdout)
 		}
 	}
-	ignoring := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), strings.NewReplacer("on_mismatch: park", "", "*.jsonl", in).Replace(readFile(t, file)))
-	run(t, "", "dry-run", ignoring).check(t, term.ExitFound, "")
-	if got = run(t, "", "dry-run", ignoring); !strings.Contains(got.stdout, "  duplicate             2  dropped\n    1 with other content than the first message of their key: on_mismatch: park keeps such messages\n") || !strings.Contains(got.stdout, "in.jsonl line 3 (byte 34)  a: as "+in+" line 1 (byte 0)\n") {
-		t.Errorf("with on_mismatch: ignore: %s", got.stdout)
+	ignoring := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), strings.NewReplacer("on_mismatch: park", "", "*.jsonl", in).Replace(programtest.ReadFile(t, file)))
+	programtest.Run(t, "", "dry-run", ignoring).Check(t, term.ExitFound, "")
+	if got = programtest.Run(t, "", "dry-run", ignoring); !strings.Contains(got.Stdout, "  duplicate             2  dropped\n    1 with other content than the first message of their key: on_mismatch: park keeps such messages\n") || !strings.Contains(got.Stdout, "in.jsonl line 3 (byte 34)  a: as "+in+" line 1 (byte 0)\n") {
+		t.Errorf("with on_mismatch: ignore: %s", got.Stdout)
 	}
-	if got = run(t, "", "dry-run", file, "--limit", "2", "--samples", "1", "--json"); dryLines(t, got)[0].Ended != "--limit" || dryLines(t, got)[0].Count["duplicate"] != 2 || len(dryLines(t, got)[0].Samples["duplicate"]) != 1 {
+	if got = programtest.Run(t, "", "dry-run", file, "--limit", "2", "--samples", "1", "--json"); dryLines(t, got)[0].Ended != "--limit" || dryLines(t, got)[0].Count["duplicate"] != 2 || len(dryLines(t, got)[0].Samples["duplicate"]) != 1 {
 		t.Errorf("%+v", got)
 	}
 	if after := snapshot(t, dir); after != before {
 		t.Errorf("something was written: before\n%s\nafter\n%s", before, after)
 	}
-	writeFile(t, in, `{"id":"new"}`+"\n")
-	if got = run(t, "", "dry-run", file, "p"); got.status != term.ExitDone {
+	programtest.WriteFile(t, in, `{"id":"new"}`+"\n")
+	if got = programtest.Run(t, "", "dry-run", file, "p"); got.Status != term.ExitDone {
 		t.Errorf("all is new: %+v", got)
 	}
-	run(t, "", "dry-run", file, "--limit", "0", "q").check(t, term.ExitUsage, "--limit 0: read at least one message", "has no such pipeline: ")
-	run(t, "", "dry-run", file, "--for", "0s").check(t, term.ExitUsage, "--for 0s: read for at least a moment, such as 10s")
-	run(t, "", "dry-run").check(t, term.ExitUsage, "FILE is missing")
-	hooks := writeFile(t, filepath.Join(dir, "hooks.yaml"), strings.Replace(readFile(t, file), `file: { paths: ["*.jsonl"] }`, `http: { listen: "127.0.0.1:80" }`, 1))
-	run(t, "", "dry-run", hooks).check(t, term.ExitFailed, "p: a source of the kind http receives messages and cannot be read in advance")
+	programtest.Run(t, "", "dry-run", file, "--limit", "0", "q").Check(t, term.ExitUsage, "--limit 0: read at least one message", "has no such pipeline: ")
+	programtest.Run(t, "", "dry-run", file, "--for", "0s").Check(t, term.ExitUsage, "--for 0s: read for at least a moment, such as 10s")
+	programtest.Run(t, "", "dry-run").Check(t, term.ExitUsage, "FILE is missing")
+	hooks := programtest.WriteFile(t, filepath.Join(dir, "hooks.yaml"), strings.Replace(programtest.ReadFile(t, file), `file: { paths: ["*.jsonl"] }`, `http: { listen: "127.0.0.1:80" }`, 1))
+	programtest.Run(t, "", "dry-run", hooks).Check(t, term.ExitFailed, "p: a source of the kind http receives messages and cannot be read in advance")
 }
 
 // snapshot returns every file below a directory with its content. For a store it
@@ -97,7 +97,7 @@ func snapshot(t *testing.T, dir string) string {
 	var text strings.Builder
 	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
 		if entry.Name() == "keys" {
-			text.WriteString(run(t, "", "keys", "export", "--store", path, "-q").stdout)
+			text.WriteString(programtest.Run(t, "", "keys", "export", "--store", path, "-q").Stdout)
 			return filepath.SkipDir
 		}
 		if err == nil && !entry.IsDir() {
@@ -127,29 +127,18 @@ func TestDryRunJoinsNoGroup(t *testing.T) {
 	}
 	for i, id := range []string{"a", "b", "a", "a"} {
 		record := &kgo.Record{Topic: "events", Partition: int32(i / 3), Value: []byte(`{"event_id":"` + id + `"}`)}
-		if err := produceTo(t, brokers, record); err != nil {
+		if err := programtest.ProduceTo(t, brokers, record); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s := openScenario(t, "kafka-to-kafka", map[string]string{"KAFKA_BROKERS": brokers})
-	var stdout, stderr strings.Builder
-	status := Main(t.Context(), kind.All(), []string{"dry-run", s.file, "--json", "--for", "5m"}, strings.NewReader(""), &stdout, &stderr, s.getenv)
-	got := outcome{status, stdout.String(), stderr.String()}
+	s := programtest.OpenScenario(t, "kafka-to-kafka", map[string]string{"KAFKA_BROKERS": brokers})
+	got := programtest.RunEnv(t, s.Getenv, "", "dry-run", s.File, "--json", "--for", "5m")
 	// In a transaction, each partition has its own keys.
-	if d := dryLines(t, got); got.status != term.ExitFound || len(d) != 1 || d[0].Count["fresh"] != 3 || d[0].Count["duplicate"] != 1 || !strings.Contains(d[0].Unseen, "are in Kafka") {
+	if d := dryLines(t, got); got.Status != term.ExitFound || len(d) != 1 || d[0].Count["fresh"] != 3 || d[0].Count["duplicate"] != 1 || !strings.Contains(d[0].Unseen, "are in Kafka") {
 		t.Errorf("%+v", got)
 	}
 	groups, err := admin.ListGroups(t.Context())
 	if err != nil || len(groups) != 0 {
 		t.Errorf("groups: %v %v", groups, err)
 	}
-}
-
-func produceTo(t *testing.T, brokers string, record *kgo.Record) error {
-	client, err := kgo.NewClient(kgo.SeedBrokers(brokers), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.UnknownTopicRetries(-1))
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	return client.ProduceSync(t.Context(), record).FirstErr()
 }

@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"os"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/semel-dev/semel/internal/cli/configcmd"
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 )
 
 // variables is a configuration whose values are all in variables.
@@ -27,29 +28,29 @@ pipelines:
 
 func TestNoEnvDescribesAConfigurationWithoutItsVariables(t *testing.T) {
 	t.Parallel()
-	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), variables)
-	run(t, "", "lint", file).check(t, term.ExitUsage, "SEMEL_TEST_DSN is not set", "SEMEL_TEST_WINDOW is not set")
-	got := run(t, "", "lint", "--no-env", file)
-	if got.status == term.ExitUsage || !strings.Contains(got.stderr, "1 file: ") || strings.Contains(got.stdout, "SEMEL_TEST_URL") {
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), variables)
+	programtest.Run(t, "", "lint", file).Check(t, term.ExitUsage, "SEMEL_TEST_DSN is not set", "SEMEL_TEST_WINDOW is not set")
+	got := programtest.Run(t, "", "lint", "--no-env", file)
+	if got.Status == term.ExitUsage || !strings.Contains(got.Stderr, "1 file: ") || strings.Contains(got.Stdout, "SEMEL_TEST_URL") {
 		t.Errorf("lint --no-env: %+v", got)
 	}
-	got = run(t, "", "explain", "--no-env", file)
-	got.check(t, term.ExitDone)
-	if !strings.Contains(got.stdout, "orders: kafka ") {
-		t.Errorf("explain --no-env: %s", got.stdout)
+	got = programtest.Run(t, "", "explain", "--no-env", file)
+	got.Check(t, term.ExitDone)
+	if !strings.Contains(got.Stdout, "orders: kafka ") {
+		t.Errorf("explain --no-env: %s", got.Stdout)
 	}
-	wrong := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), strings.Replace(variables, "    store: db\n", "    store: dbb\n    windwo: 1d\n", 1))
-	run(t, "", "lint", "--no-env", wrong).check(t, term.ExitUsage, "did you mean db?", "unknown field pipelines.orders.windwo: did you mean window?")
-	run(t, "", "why", "x", "--no-env", "--config", file).check(t, term.ExitUsage, "unknown flag --no-env", "SEMEL_TEST_DSN is not set")
+	wrong := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), strings.Replace(variables, "    store: db\n", "    store: dbb\n    windwo: 1d\n", 1))
+	programtest.Run(t, "", "lint", "--no-env", wrong).Check(t, term.ExitUsage, "did you mean db?", "unknown field pipelines.orders.windwo: did you mean window?")
+	programtest.Run(t, "", "why", "x", "--no-env", "--config", file).Check(t, term.ExitUsage, "unknown flag --no-env", "SEMEL_TEST_DSN is not set")
 
 	withDefault := regexp.MustCompile(`\$\{env:([A-Z_]+):-[^}]*\}`)
 	for _, s := range configcmd.Scenarios() {
 		scenario := s[0]
-		made := run(t, "", "init", "--scenario", scenario)
-		made.check(t, term.ExitDone)
-		bare := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), withDefault.ReplaceAllString(made.stdout, "${env:SEMEL_TEST_$1}"))
+		made := programtest.Run(t, "", "init", "--scenario", scenario)
+		made.Check(t, term.ExitDone)
+		bare := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), withDefault.ReplaceAllString(made.Stdout, "${env:SEMEL_TEST_$1}"))
 		for _, verb := range []string{"lint", "explain"} {
-			if got := run(t, "", verb, "--no-env", bare); got.status != term.ExitDone {
+			if got := programtest.Run(t, "", verb, "--no-env", bare); got.Status != term.ExitDone {
 				t.Errorf("%s of %s: %+v", verb, scenario, got)
 			}
 		}
@@ -59,13 +60,13 @@ func TestNoEnvDescribesAConfigurationWithoutItsVariables(t *testing.T) {
 func TestEnvFileSetsTheVariablesOfEveryVerb(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	ledger := mixedStore(t)
-	file := writeFile(t, filepath.Join(dir, "c.yaml"), `stores: { ledger: { embedded: { path: "${env:SEMEL_TEST_DIR}" } } }
+	ledger := programtest.MixedStore(t)
+	file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), `stores: { ledger: { embedded: { path: "${env:SEMEL_TEST_DIR}" } } }
 pipelines:
   p: { source: { file: { paths: ["${env:SEMEL_TEST_IN}"] } }, key: { id: .id, scope: default }, store: ledger, sink: { stdout: {} }, parked: { path: ./parked } }
 `)
-	writeFile(t, filepath.Join(dir, "in.jsonl"), `{"id":"new-1"}`+"\n")
-	env := writeFile(t, filepath.Join(dir, "prod.env"), "# the ledger\n\nexport SEMEL_TEST_DIR='"+ledger+"'\nSEMEL_TEST_IN = \"./in.jsonl\"\n")
+	programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), `{"id":"new-1"}`+"\n")
+	env := programtest.WriteFile(t, filepath.Join(dir, "prod.env"), "# the ledger\n\nexport SEMEL_TEST_DIR='"+ledger+"'\nSEMEL_TEST_IN = \"./in.jsonl\"\n")
 	for args, want := range map[string]string{
 		"keys show order-1 --config FILE":       "state        done\n",
 		"explain FILE":                          "p: file ",
@@ -77,11 +78,11 @@ pipelines:
 		"run FILE --admin off --log-level warn": `{"id":"new-1"}` + "\n",
 	} {
 		words := strings.Fields(strings.ReplaceAll(args, "FILE", file))
-		if got := run(t, "", words...); got.status != term.ExitUsage || !strings.Contains(got.stderr, "SEMEL_TEST_DIR is not set") {
+		if got := programtest.Run(t, "", words...); got.Status != term.ExitUsage || !strings.Contains(got.Stderr, "SEMEL_TEST_DIR is not set") {
 			t.Errorf("%s without the file: %+v", args, got)
 		}
-		got := run(t, "", append(words, "--env-file", env)...)
-		if got.status == term.ExitUsage || got.status == term.ExitFailed || !strings.Contains(got.stdout, want) {
+		got := programtest.Run(t, "", append(words, "--env-file", env)...)
+		if got.Status == term.ExitUsage || got.Status == term.ExitFailed || !strings.Contains(got.Stdout, want) {
 			t.Errorf("%s: %+v; want %q", args, got, want)
 		}
 	}
@@ -90,27 +91,27 @@ pipelines:
 		"A='canary\n":             ":1: A: the quote is not closed at the end of the line\n",
 		"SEMEL_TEST_OTHER=canary": "SEMEL_TEST_DIR is not set",
 	} {
-		bad := writeFile(t, filepath.Join(t.TempDir(), "bad.env"), text)
-		got := run(t, "", "lint", file, "--env-file", bad)
-		got.check(t, term.ExitUsage, want)
-		if strings.Contains(got.stderr, "canary") {
-			t.Errorf("a value is shown: %s", got.stderr)
+		bad := programtest.WriteFile(t, filepath.Join(t.TempDir(), "bad.env"), text)
+		got := programtest.Run(t, "", "lint", file, "--env-file", bad)
+		got.Check(t, term.ExitUsage, want)
+		if strings.Contains(got.Stderr, "canary") {
+			t.Errorf("a value is shown: %s", got.Stderr)
 		}
 	}
-	run(t, "", "lint", file, "--env-file", filepath.Join(dir, "none.env")).check(t, term.ExitUsage, "none.env: there is no such file\n")
+	programtest.Run(t, "", "lint", file, "--env-file", filepath.Join(dir, "none.env")).Check(t, term.ExitUsage, "none.env: there is no such file\n")
 }
 
 func TestVersionIsAskedAsInOtherPrograms(t *testing.T) {
 	t.Parallel()
-	want := run(t, "", "version")
+	want := programtest.Run(t, "", "version")
 	for _, flag := range []string{"--version", "-v"} {
-		got := run(t, "", flag)
-		got.check(t, term.ExitDone)
-		if got.stdout != want.stdout || !strings.HasPrefix(got.stdout, "semel ") {
-			t.Errorf("%s prints %q, want %q", flag, got.stdout, want.stdout)
+		got := programtest.Run(t, "", flag)
+		got.Check(t, term.ExitDone)
+		if got.Stdout != want.Stdout || !strings.HasPrefix(got.Stdout, "semel ") {
+			t.Errorf("%s prints %q, want %q", flag, got.Stdout, want.Stdout)
 		}
 	}
-	if got := run(t, "", "--version", "--json"); got.status != term.ExitDone || !strings.HasPrefix(got.stdout, `{"version":`) {
+	if got := programtest.Run(t, "", "--version", "--json"); got.Status != term.ExitDone || !strings.HasPrefix(got.Stdout, `{"version":`) {
 		t.Errorf("--version --json: %+v", got)
 	}
 }
@@ -120,16 +121,16 @@ func TestLintNamesASecretInPlainText(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	const plain = "stores: { db: { postgres: { dsn: 'postgres://app:canary@db/app' } } }\n"
-	file := writeFile(t, filepath.Join(dir, "c.yaml"), plain)
-	got := run(t, "", "lint", file)
-	got.check(t, term.ExitFound, "1 with a warning")
-	if want := file + ":1:34: warning: stores.db.postgres.dsn: a secret as plain text: all who read the file, its backups or its history have it: write ${env:NAME} or ${file:PATH} instead\n"; got.stdout != want {
-		t.Errorf("got  %swant %s", got.stdout, want)
+	file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), plain)
+	got := programtest.Run(t, "", "lint", file)
+	got.Check(t, term.ExitFound, "1 with a warning")
+	if want := file + ":1:34: warning: stores.db.postgres.dsn: a secret as plain text: all who read the file, its backups or its history have it: write ${env:NAME} or ${file:PATH} instead\n"; got.Stdout != want {
+		t.Errorf("got  %swant %s", got.Stdout, want)
 	}
-	secret := writeFile(t, filepath.Join(dir, "password"), "canary\n")
+	secret := programtest.WriteFile(t, filepath.Join(dir, "password"), "canary\n")
 	if err := os.Chmod(secret, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	writeFile(t, file, strings.Replace(plain, "canary", "${file:password}", 1))
-	run(t, "", "lint", file, "-q").check(t, term.ExitDone)
+	programtest.WriteFile(t, file, strings.Replace(plain, "canary", "${file:password}", 1))
+	programtest.Run(t, "", "lint", file, "-q").Check(t, term.ExitDone)
 }

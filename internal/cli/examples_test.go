@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
@@ -20,7 +21,7 @@ func TestExamplePipelinesRun(t *testing.T) {
 	t.Parallel()
 	topic := servicestest.Topic()
 	env := map[string]string{
-		"KAFKA_BROKERS": servers.Kafka(t), "DATABASE_URL": servers.Database(t),
+		"KAFKA_BROKERS": programtest.Servers.Kafka(t), "DATABASE_URL": programtest.Servers.Database(t),
 		"LISTEN": servicestest.FreeAddr(t), "WEBHOOK_TOKEN": "secret",
 	}
 	client, err := kgo.NewClient(kgo.SeedBrokers(env["KAFKA_BROKERS"]))
@@ -32,30 +33,30 @@ func TestExamplePipelinesRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	open := func(name, promise string) *stage {
+	open := func(name, promise string) *programtest.Scenario {
 		t.Helper()
-		s := &stage{t, filepath.Join(dir, name), env}
-		text := readFile(t, filepath.Join("..", "..", "examples", "pipelines", name))
+		s := &programtest.Scenario{T: t, File: filepath.Join(dir, name), Env: env}
+		text := programtest.ReadFile(t, filepath.Join("..", "..", "examples", "pipelines", name))
 		// The servers are shared with other tests.
 		text = strings.NewReplacer("[orders]", "["+topic+"]", "orders-to-postgres", topic, "topic: orders", "topic: "+topic).Replace(text)
-		writeFile(t, s.file, text)
-		if got := s.semel("lint", s.file); !strings.Contains(got.stderr, "0 to note, 0 with a warning, 0 broken") {
-			t.Errorf("lint of %s: %s%s", name, got.stdout, got.stderr)
+		programtest.WriteFile(t, s.File, text)
+		if got := s.Semel("lint", s.File); !strings.Contains(got.Stderr, "0 to note, 0 with a warning, 0 broken") {
+			t.Errorf("lint of %s: %s%s", name, got.Stdout, got.Stderr)
 		}
-		if got := s.semel("explain", s.file); !strings.Contains(got.stdout, promise) {
-			t.Errorf("explain of %s: %s", name, got.stdout)
+		if got := s.Semel("explain", s.File); !strings.Contains(got.Stdout, promise) {
+			t.Errorf("explain of %s: %s", name, got.Stdout)
 		}
 		return s
 	}
 	intake := open("webhook-to-kafka.yaml", "nothing lost      yes")
 	orders := open("kafka-to-postgres.yaml", "no second effect  yes")
-	orders.query("CREATE TABLE orders (event_id text, customer text, amount numeric, at timestamptz)")
-	orders.semel("migrate", "up", "--config", orders.file, "-q")
+	orders.Query("CREATE TABLE orders (event_id text, customer text, amount numeric, at timestamptz)")
+	orders.Semel("migrate", "up", "--config", orders.File, "-q")
 
 	for round, decision := range []string{"fresh", "duplicate"} {
-		stop := backgroundIn(t, intake.getenv, "run", intake.file, "--admin", "off")
-		for i := range distinct {
-			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+env["LISTEN"]+"/webhooks", strings.NewReader(eventText(i)))
+		stop := programtest.BackgroundIn(t, intake.Getenv, "run", intake.File, "--admin", "off")
+		for i := range programtest.Distinct {
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+env["LISTEN"]+"/webhooks", strings.NewReader(programtest.EventText(i)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -69,17 +70,17 @@ func TestExamplePipelinesRun(t *testing.T) {
 				t.Errorf("event %d: %s, want 200 %s", i, got, decision)
 			}
 		}
-		stop().check(t, term.ExitDone, "running")
+		stop().Check(t, term.ExitDone, "running")
 		// A producer sends the events again, past the intake, and then a new one.
-		for i := range distinct + round + 1 {
-			if err := client.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: []byte(eventText(i))}).FirstErr(); err != nil {
+		for i := range programtest.Distinct + round + 1 {
+			if err := client.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: []byte(programtest.EventText(i))}).FirstErr(); err != nil {
 				t.Fatal(err)
 			}
 		}
-		want := everyEvent("e")
+		want := programtest.EveryEvent("e")
 		for i := range round + 1 {
-			want = append(want, fmt.Sprint("e", distinct+i))
+			want = append(want, fmt.Sprint("e", programtest.Distinct+i))
 		}
-		orders.until(func() []string { return orders.query("SELECT event_id FROM orders") }, want)
+		orders.Until(func() []string { return orders.Query("SELECT event_id FROM orders") }, want)
 	}
 }

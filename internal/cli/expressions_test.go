@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"fmt"
@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
@@ -46,7 +47,7 @@ func TestFilterAndMapFromFileToFile(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			out := filepath.Join(dir, "out.jsonl")
-			writeFile(t, filepath.Join(dir, "in.jsonl"), strings.Join(orders, "\n")+"\n")
+			programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), strings.Join(orders, "\n")+"\n")
 			config := strings.NewReplacer("DIR", dir).Replace(`
 stores: { keys: { ` + store + ` } }
 pipelines:
@@ -56,35 +57,35 @@ pipelines:
     sink: { file: { path: DIR/out.jsonl } }
     parked: { path: DIR/parked }
 `)
-			file := writeFile(t, filepath.Join(dir, "semel.yaml"), config)
-			dry := run(t, "", "dry-run", file)
+			file := programtest.WriteFile(t, filepath.Join(dir, "semel.yaml"), config)
+			dry := programtest.Run(t, "", "dry-run", file)
 			for _, line := range []string{"  fresh                 2  processed\n", "  e1: " + outputs[0] + "\n", "  duplicate             2  dropped\n",
 				"  filtered              1  not delivered, and remembered\n", "  failed                1  parked\n", `e3: filter value.status == "paid": no such key: status`} {
-				if !strings.Contains(dry.stdout, line) {
-					t.Errorf("dry-run lacks %q: %s", line, dry.stdout)
+				if !strings.Contains(dry.Stdout, line) {
+					t.Errorf("dry-run lacks %q: %s", line, dry.Stdout)
 				}
 			}
-			run(t, "", "run", file, "--admin", "off", "--log-format", "text").check(t, term.ExitDone, ended, "msg=parked", `reason=permanent`, "no such key: status")
-			if got := readFile(t, out); got != strings.Join(outputs, "\n")+"\n" {
+			programtest.Run(t, "", "run", file, "--admin", "off", "--log-format", "text").Check(t, term.ExitDone, ended, "msg=parked", `reason=permanent`, "no such key: status")
+			if got := programtest.ReadFile(t, out); got != strings.Join(outputs, "\n")+"\n" {
 				t.Errorf("the output is %q", got)
 			}
-			shown := run(t, "", "parked", "ls", "--config", file, "--json")
-			if !strings.Contains(shown.stdout, "filter value.status") || strings.Count(shown.stdout, "\n") != 1 || !strings.Contains(shown.stdout, `"attempts":1`) {
-				t.Errorf("parked: %s", shown.stdout)
+			shown := programtest.Run(t, "", "parked", "ls", "--config", file, "--json")
+			if !strings.Contains(shown.Stdout, "filter value.status") || strings.Count(shown.Stdout, "\n") != 1 || !strings.Contains(shown.Stdout, `"attempts":1`) {
+				t.Errorf("parked: %s", shown.Stdout)
 			}
 			if name == "two-phase" {
 				return
 			}
 			for _, id := range []string{"e1", "e2", "e4"} { // e2 was filtered out
-				if got := run(t, "", "keys", "show", id, "--store", filepath.Join(dir, "keys"), "--scope", "p"); !strings.Contains(got.stdout, "done") {
-					t.Errorf("the key %s: %s%s", id, got.stdout, got.stderr)
+				if got := programtest.Run(t, "", "keys", "show", id, "--store", filepath.Join(dir, "keys"), "--scope", "p"); !strings.Contains(got.Stdout, "done") {
+					t.Errorf("the key %s: %s%s", id, got.Stdout, got.Stderr)
 				}
 			}
 			// With another filter, the parked message is redriven. The message that was filtered
 			// out is a duplicate.
-			writeFile(t, file, strings.Replace(config, `value.status == "paid"`, `value.?status.orValue("paid") != "none"`, 1))
-			run(t, "", "parked", "retry", "--all", "--config", file, "-q").check(t, term.ExitDone)
-			if got := readFile(t, out); !strings.HasSuffix(got, `{"customer":8,"cents":6}`+"\n") || strings.Contains(got, `"cents":5`) {
+			programtest.WriteFile(t, file, strings.Replace(config, `value.status == "paid"`, `value.?status.orValue("paid") != "none"`, 1))
+			programtest.Run(t, "", "parked", "retry", "--all", "--config", file, "-q").Check(t, term.ExitDone)
+			if got := programtest.ReadFile(t, out); !strings.HasSuffix(got, `{"customer":8,"cents":6}`+"\n") || strings.Contains(got, `"cents":5`) {
 				t.Errorf("after the retry the output is %q", got)
 			}
 		})
@@ -94,7 +95,7 @@ pipelines:
 // kafkaOrders writes the orders to a new topic on a real broker.
 func kafkaOrders(t *testing.T, topic string) (brokers string, client *kgo.Client) {
 	t.Helper()
-	brokers = servers.Kafka(t)
+	brokers = programtest.Servers.Kafka(t)
 	client, err := kgo.NewClient(kgo.SeedBrokers(brokers), kgo.ConsumeTopics(topic+"-out", topic+"-parked"), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
 	if err != nil {
 		t.Fatal(err)
@@ -116,14 +117,14 @@ func TestFilterAndMapInAKafkaTransaction(t *testing.T) {
 	t.Parallel()
 	topic := servicestest.Topic()
 	brokers, client := kafkaOrders(t, topic)
-	file := writeFile(t, filepath.Join(t.TempDir(), "semel.yaml"), strings.NewReplacer("TOPIC", topic, "BROKERS", brokers, "DIR", t.TempDir()).Replace(`
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "semel.yaml"), strings.NewReplacer("TOPIC", topic, "BROKERS", brokers, "DIR", t.TempDir()).Replace(`
 pipelines:
   p:`+paidOnly+`    source: { kafka: { brokers: [BROKERS], topics: [TOPIC], group: TOPIC } }
     sink: { kafka: { brokers: [BROKERS], topic: TOPIC-out } }
     parked: { topic: TOPIC-parked }
     transaction: { state: DIR }
 `))
-	stop := backgroundUntil(t, "msg=parked", noEnv, "run", file, "--admin", "off", "--log-format", "text")
+	stop := programtest.BackgroundUntil(t, "msg=parked", programtest.NoEnv, "run", file, "--admin", "off", "--log-format", "text")
 	var got, parked []string
 	for len(got) < len(outputs) || len(parked) < 1 {
 		fetches := client.PollFetches(t.Context())
@@ -138,7 +139,7 @@ pipelines:
 			}
 		})
 	}
-	stop().check(t, term.ExitDone, ended)
+	stop().Check(t, term.ExitDone, ended)
 	if !slices.Equal(got, outputs) || !slices.Equal(parked, orders[3:4]) {
 		t.Errorf("outputs %q, parked %q", got, parked)
 	}
@@ -146,7 +147,7 @@ pipelines:
 
 func TestFilterAndMapInATransactionOfPostgreSQL(t *testing.T) {
 	t.Parallel()
-	topic, database := servicestest.Topic(), servers.Database(t)
+	topic, database := servicestest.Topic(), programtest.Servers.Database(t)
 	brokers, _ := kafkaOrders(t, topic)
 	conn, err := pgx.Connect(t.Context(), database)
 	if err != nil {
@@ -156,7 +157,7 @@ func TestFilterAndMapInATransactionOfPostgreSQL(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), "CREATE TABLE paid (id text, customer int8, cents int8)"); err != nil {
 		t.Fatal(err)
 	}
-	file := writeFile(t, filepath.Join(t.TempDir(), "semel.yaml"), strings.NewReplacer("TOPIC", topic, "BROKERS", brokers, "DSN", database, "DIR", t.TempDir()).Replace(`
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "semel.yaml"), strings.NewReplacer("TOPIC", topic, "BROKERS", brokers, "DSN", database, "DIR", t.TempDir()).Replace(`
 stores: { db: { postgres: { dsn: "DSN" } } }
 pipelines:
   p:`+paidOnly+`    store: db
@@ -164,8 +165,8 @@ pipelines:
     sink: { postgres: { store: db, table: paid, columns: { id: key, customer: .customer, cents: .cents } } }
     parked: { path: DIR }
 `))
-	run(t, "", "migrate", "up", "--config", file, "--store-name", "db", "-q").check(t, term.ExitDone)
-	stop := backgroundUntil(t, "msg=parked", noEnv, "run", file, "--admin", "off", "--log-format", "text")
+	programtest.Run(t, "", "migrate", "up", "--config", file, "--store-name", "db", "-q").Check(t, term.ExitDone)
+	stop := programtest.BackgroundUntil(t, "msg=parked", programtest.NoEnv, "run", file, "--admin", "off", "--log-format", "text")
 	rows := func() string {
 		list, err := conn.Query(t.Context(), "SELECT id || ' ' || customer || ' ' || cents FROM paid ORDER BY id")
 		if err != nil {
@@ -183,7 +184,7 @@ pipelines:
 			t.Fatal(err)
 		}
 	}
-	stop().check(t, term.ExitDone, ended)
+	stop().Check(t, term.ExitDone, ended)
 	var done int
 	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM semel_keys").Scan(&done); err != nil || done != 3 {
 		t.Errorf("%d keys are remembered, want those of two rows and of the filtered message: %v", done, err)
@@ -194,7 +195,7 @@ func TestExpressionsAreCheckedWithTheirPlace(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	config := func(lines string) string {
-		return writeFile(t, filepath.Join(dir, "semel.yaml"), fmt.Sprintf(`
+		return programtest.WriteFile(t, filepath.Join(dir, "semel.yaml"), fmt.Sprintf(`
 stores: { keys: { memory: {} } }
 pipelines:
   p:
@@ -213,21 +214,21 @@ pipelines:
 		{`    map: {"a": value.b}`, ":9:10: pipelines.p.map: expected an expression in quotes"},
 		{`    map: 'value.a.map(x, value.b.map(y, x + y))'`, "it may take too long"},
 	} {
-		run(t, "", "lint", config(c.lines)).check(t, term.ExitUsage, c.want)
+		programtest.Run(t, "", "lint", config(c.lines)).Check(t, term.ExitUsage, c.want)
 	}
-	got := run(t, "", "explain", config("    filter: 'value.a == 1'\n    map: value.b"))
-	got.check(t, term.ExitDone)
+	got := programtest.Run(t, "", "explain", config("    filter: 'value.a == 1'\n    map: value.b"))
+	got.Check(t, term.ExitDone)
 	for _, want := range []string{"  filter            value.a == 1\n  map               value.b\n", "while filter and map are evaluated:", "after the filter left the message out, before its key is remembered:",
 		"an expression fails, such as for a missing field:", "after a change of the filter"} {
-		if !strings.Contains(got.stdout, want) {
-			t.Errorf("explain lacks %q: %s", want, got.stdout)
+		if !strings.Contains(got.Stdout, want) {
+			t.Errorf("explain lacks %q: %s", want, got.Stdout)
 		}
 	}
 }
 
 func TestCasesCheckOutputs(t *testing.T) {
 	t.Parallel()
-	file := writeFile(t, filepath.Join(t.TempDir(), "semel.yaml"), `
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "semel.yaml"), `
 stores: { keys: { memory: {} } }
 pipelines:
   p:`+paidOnly+`    store: keys
@@ -240,14 +241,14 @@ pipelines:
 {"body":` + orders[3] + `,"decision":"failed"}
 {"body":` + orders[3] + `,"decision":"failed"}
 `
-	if got := run(t, cases, "test", file, "-"); got.status != term.ExitDone || !strings.HasSuffix(got.stdout, "\n5 cases, 0 failed\n") {
+	if got := programtest.Run(t, cases, "test", file, "-"); got.Status != term.ExitDone || !strings.HasSuffix(got.Stdout, "\n5 cases, 0 failed\n") {
 		t.Errorf("%+v", got)
 	}
-	got := run(t, `{"body":`+orders[0]+`,"output":{"customer":8}}
+	got := programtest.Run(t, `{"body":`+orders[0]+`,"output":{"customer":8}}
 {"body":`+orders[1]+`,"output":{}}
 {"body":`+orders[3]+`,"decision":"fresh"}
 `, "test", file, "-")
-	if got.status != term.ExitFound || got.stdout != `FAIL  p line 1: its output is {"customer":7,"cents":9007199254740993}, want {"customer":8}
+	if got.Status != term.ExitFound || got.Stdout != `FAIL  p line 1: its output is {"customer":7,"cents":9007199254740993}, want {"customer":8}
 FAIL  p line 2: its output is none, want {}
 FAIL  p line 3: it is failed, want fresh; filter value.status == "paid": no such key: status
 3 cases, 3 failed

@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"fmt"
@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
@@ -33,7 +34,7 @@ func TestAFloodOfRequestsLosesNothing(t *testing.T) {
 	t.Cleanup(target.Close)
 	listen := servicestest.FreeAddr(t)
 	dir := t.TempDir()
-	file := writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
+	file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
 stores: { keys: { embedded: { path: %s/keys } } }
 pipelines:
   hooks:
@@ -44,7 +45,7 @@ pipelines:
     parallel: 16
     sink: { webhook: { url: "%s", allow_private: true } }
 `, dir, listen, target.URL))
-	stop := backgroundUntil(t, "running", noEnv, "run", file, "--admin", "off")
+	stop := programtest.BackgroundUntil(t, "running", programtest.NoEnv, "run", file, "--admin", "off")
 	for i := range 200 {
 		conn, err := net.Dial("tcp", listen)
 		if err != nil {
@@ -96,5 +97,5 @@ pipelines:
 			t.Errorf("%s had its effect %d times", id, times)
 		}
 	}
-	stop().check(t, term.ExitDone, "running")
+	stop().Check(t, term.ExitDone, "running")
 }

@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"bytes"
@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 )
 
 // TestDedupNamesContentThatIsNotLinesOfJSON: what a person gets from a colleague is
@@ -43,14 +44,14 @@ func TestDedupNamesContentThatIsNotLinesOfJSON(t *testing.T) {
 		{"cut.jsonl.gz", packed.String() + packed.String()[:5], ":20001: the gzip data ends early: get the whole file", term.ExitFailed},
 		{"broken.jsonl.gz", string(broken), "the gzip data is damaged", term.ExitFailed},
 	} {
-		path := writeFile(t, filepath.Join(dir, test.name), test.content)
+		path := programtest.WriteFile(t, filepath.Join(dir, test.name), test.content)
 		if bytes.Contains([]byte(test.want), []byte("%s")) {
 			test.want = fmt.Sprintf(test.want, path)
 		}
-		run(t, "", "dedup", "--quiet", "--key", ".id", path, "-o", path+".out").check(t, test.status, test.want)
+		programtest.Run(t, "", "dedup", "--quiet", "--key", ".id", path, "-o", path+".out").Check(t, test.status, test.want)
 	}
-	run(t, "PK\x03\x04...", "dedup", "--key", ".id").check(t, term.ExitUsage, "standard input: this is a zip archive: pass it through unzip -p first")
-	run(t, "id,name,amount\n1,a,2\n", "dedup", "--key", ".id").check(t, term.ExitFailed, "line 1 looks like CSV (id,name,amount): add --format csv\n")
-	run(t, "id;name\n1;a\n", "dedup", "--key", ".id").check(t, term.ExitFailed, "line 1 looks like CSV (id,name): add --format csv --delimiter ';'\n")
-	run(t, "hello\n", "dedup", "--key", ".id").check(t, term.ExitFailed, "fix the line, or choose --on-missing")
+	programtest.Run(t, "PK\x03\x04...", "dedup", "--key", ".id").Check(t, term.ExitUsage, "standard input: this is a zip archive: pass it through unzip -p first")
+	programtest.Run(t, "id,name,amount\n1,a,2\n", "dedup", "--key", ".id").Check(t, term.ExitFailed, "line 1 looks like CSV (id,name,amount): add --format csv\n")
+	programtest.Run(t, "id;name\n1;a\n", "dedup", "--key", ".id").Check(t, term.ExitFailed, "line 1 looks like CSV (id,name): add --format csv --delimiter ';'\n")
+	programtest.Run(t, "hello\n", "dedup", "--key", ".id").Check(t, term.ExitFailed, "fix the line, or choose --on-missing")
 }

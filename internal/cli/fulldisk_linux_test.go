@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 )
 
 // smallDisk mounts a disk of 80 MiB, of which 79 MiB are used by the returned file. Only
@@ -32,7 +33,7 @@ func smallDisk(t *testing.T) (disk, ballast string) {
 			t.Errorf("unmount %s: %v", disk, err)
 		}
 	})
-	return disk, writeFile(t, filepath.Join(disk, "ballast"), strings.Repeat("x", 79<<20))
+	return disk, programtest.WriteFile(t, filepath.Join(disk, "ballast"), strings.Repeat("x", 79<<20))
 }
 
 // TestAFullDiskIsNamedUntilItHasSpace fills the disk of the output, then of the store.
@@ -55,18 +56,18 @@ func TestAFullDiskIsNamedUntilItHasSpace(t *testing.T) {
 			} else {
 				out = filepath.Join(disk, "out.jsonl")
 			}
-			writeFile(t, filepath.Join(dir, "in.jsonl"), lines.String())
-			file := writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
+			programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), lines.String())
+			file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
 stores: { keys: { embedded: { path: %q, keep_ids: true } } }
 pipelines:
   copy: { source: { file: { paths: [in.jsonl], follow: true } }, key: { id: .id }, store: keys, sink: { file: { path: %q } }, parked: { path: p } }
 `, keys, out))
-			r := startRun(t, file)
+			r := programtest.StartRun(t, file)
 			named := "no space left for " + at + ": free space on that disk"
-			r.line("msg=paused", "reason="+part, named)
-			r.probe(503, named)
-			got := run(t, "", "doctor", file)
-			if want := disk + " has 0 of 80 MiB left"; full == "output" && (got.status != term.ExitFound || !strings.Contains(got.stdout, want)) {
+			r.Line("msg=paused", "reason="+part, named)
+			r.Probe(503, named)
+			got := programtest.Run(t, "", "doctor", file)
+			if want := disk + " has 0 of 80 MiB left"; full == "output" && (got.Status != term.ExitFound || !strings.Contains(got.Stdout, want)) {
 				t.Errorf("doctor does not say %q: %+v", want, got)
 			}
 			if err := os.Remove(ballast); err != nil {

@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
@@ -20,10 +21,10 @@ import (
 func TestAServerThatGoesDownIsNamedThroughout(t *testing.T) {
 	t.Parallel()
 	database, redis, queue := servicestest.StartPostgres(t, nil), servicestest.StartRedis(t, nil), servicestest.StartNATS(t, nil)
-	if _, err := connect(t, database.URL())(t).Exec(t.Context(), "CREATE TABLE rows (id text)"); err != nil {
+	if _, err := programtest.Connect(t, database.URL())(t).Exec(t.Context(), "CREATE TABLE rows (id text)"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := jetStream(t, queue.URL()).CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}}); err != nil {
+	if _, err := programtest.ConnectJetStream(t, queue.URL()).CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -37,22 +38,22 @@ func TestAServerThatGoesDownIsNamedThroughout(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			in := writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"0\"}\n")
-			r := startRun(t, writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
+			in := programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"0\"}\n")
+			r := programtest.StartRun(t, programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
 stores: { keys: { %s } }
 pipelines: { orders: { source: { file: { paths: [in.jsonl], follow: true } }, key: { id: .id }, store: keys, sink: { %s }, parked: { path: parked } } }
 `, c.store, c.sink)))
-			r.probe(http.StatusOK, "orders: ready")
+			r.Probe(http.StatusOK, "orders: ready")
 			stopped := make(chan error, 1)
 			go func() { stopped <- c.server.Stop() }()
 			seen := map[string]bool{}
 			tick := time.NewTicker(5 * time.Millisecond)
 			defer tick.Stop()
-			for n, down := 1, time.Now().Add(troubleWithin); time.Now().Before(down); n++ {
+			for n, down := 1, time.Now().Add(programtest.TroubleWithin); time.Now().Before(down); n++ {
 				if n%20 == 0 {
 					appendTo(t, in, fmt.Sprintf("{\"id\":\"%d\"}\n", n))
 				}
-				answer, err := http.Get("http://" + r.address + "/readyz")
+				answer, err := http.Get("http://" + r.Address + "/readyz")
 				if err != nil {
 					t.Fatal(err)
 				}

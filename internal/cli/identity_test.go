@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"encoding/base64"
@@ -19,6 +19,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
@@ -71,10 +72,10 @@ func TestAMessageKeepsItsIdentityFromBrokerToBroker(t *testing.T) {
 	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_EC2_METADATA_DISABLED": "true"} {
 		t.Setenv(name, value) // so it cannot run in parallel
 	}
-	name, addr := servicestest.Topic(), servers.RabbitMQ(t)
-	ch := rabbit(t, "amqp://"+addr)
-	queueOf(t, ch, name, amqp.QueueTypeQuorum, nil)
-	kafka, err := kgo.NewClient(kgo.SeedBrokers(servers.Kafka(t)), kgo.ConsumeTopics(name))
+	name, addr := servicestest.Topic(), programtest.Servers.RabbitMQ(t)
+	ch := programtest.RabbitChannel(t, "amqp://"+addr)
+	programtest.DeclareQueue(t, ch, name, amqp.QueueTypeQuorum, nil)
+	kafka, err := kgo.NewClient(kgo.SeedBrokers(programtest.Servers.Kafka(t)), kgo.ConsumeTopics(name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,31 +84,31 @@ func TestAMessageKeepsItsIdentityFromBrokerToBroker(t *testing.T) {
 	if _, err := admin.CreateTopic(t.Context(), 1, 1, nil, name); err != nil {
 		t.Fatal(err)
 	}
-	url := servers.SQS(t)
+	url := programtest.Servers.SQS(t)
 	client := sqs.New(sqs.Options{Region: "us-east-1", BaseEndpoint: &url, Credentials: aws.AnonymousCredentials{}})
 	between, last := newQueue(t, client, name), newQueue(t, client, name+"-last")
 
 	dir := t.TempDir()
-	file := writeFile(t, filepath.Join(dir, "hops.yaml"), fmt.Sprintf(hops, dir, addr, name, servers.Kafka(t), between, last))
-	run(t, "", "lint", file).check(t, term.ExitDone, "0 with a warning")
+	file := programtest.WriteFile(t, filepath.Join(dir, "hops.yaml"), fmt.Sprintf(hops, dir, addr, name, programtest.Servers.Kafka(t), between, last))
+	programtest.Run(t, "", "lint", file).Check(t, term.ExitDone, "0 with a warning")
 	begun := time.Now().Add(-time.Millisecond)
-	stop := background(t, "run", file, "--admin", "off")
+	stop := programtest.Background(t, "run", file, "--admin", "off")
 
 	keys := map[string]bool{}
-	for i := range distinct {
+	for i := range programtest.Distinct {
 		m, key := amqp.Publishing{Body: fmt.Appendf(nil, `{"id":%d}`, i)}, fmt.Sprintf("\x00n%d", i) // the id of a number
 		if i%2 == 1 {
 			m.MessageId, key = fmt.Sprint("m-", i), fmt.Sprint("m-", i)
 		}
 		keys[key] = true
-		enqueue(t, ch, name, m)
-		enqueue(t, ch, name, m)
+		programtest.Publish(t, ch, name, m)
+		programtest.Publish(t, ch, name, m)
 	}
 	records, copies := recordsOf(t, kafka)
 	if err := kafka.ProduceSync(t.Context(), copies...).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
-	arrived := receive(t, client, last, distinct)
+	arrived := receive(t, client, last, programtest.Distinct)
 	for i := range arrived { // what arrived, once more before the last pipeline
 		if _, err := client.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: &between, MessageBody: arrived[i].Body, MessageAttributes: arrived[i].MessageAttributes}); err != nil {
 			t.Fatal(err)
@@ -115,13 +116,13 @@ func TestAMessageKeepsItsIdentityFromBrokerToBroker(t *testing.T) {
 	}
 	// One more message, behind all copies in the topic. It ends the test.
 	keys["the end"] = true
-	enqueue(t, ch, name, amqp.Publishing{MessageId: "the end", Body: []byte("{}")})
+	programtest.Publish(t, ch, name, amqp.Publishing{MessageId: "the end", Body: []byte("{}")})
 	arrived = append(arrived, receive(t, client, last, 1)...)
 	for waiting(t, client, between) > 0 && t.Context().Err() == nil {
 		<-time.After(50 * time.Millisecond)
 	}
 	ended := stop()
-	ended.check(t, term.ExitDone, "ended")
+	ended.Check(t, term.ExitDone, "ended")
 	arrived = append(arrived, receive(t, client, last, 0)...)
 
 	got := map[string]bool{}
@@ -146,9 +147,9 @@ func TestAMessageKeepsItsIdentityFromBrokerToBroker(t *testing.T) {
 	if !maps.Equal(got, keys) {
 		t.Errorf("got the keys %q, want %q", slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(keys)))
 	}
-	counts := fmt.Sprintf(`"fresh":%d,"duplicate":%d,"parked":0`, distinct+1, distinct)
-	if n := strings.Count(ended.stderr, counts); n != 3 {
-		t.Errorf("%d pipelines end with %s, want all 3:\n%s", n, counts, ended.stderr)
+	counts := fmt.Sprintf(`"fresh":%d,"duplicate":%d,"parked":0`, programtest.Distinct+1, programtest.Distinct)
+	if n := strings.Count(ended.Stderr, counts); n != 3 {
+		t.Errorf("%d pipelines end with %s, want all 3:\n%s", n, counts, ended.Stderr)
 	}
 }
 
@@ -157,7 +158,7 @@ func TestAMessageKeepsItsIdentityFromBrokerToBroker(t *testing.T) {
 func recordsOf(t *testing.T, kafka *kgo.Client) (records map[string]identity, copies []*kgo.Record) {
 	t.Helper()
 	records = map[string]identity{}
-	for len(records) < distinct {
+	for len(records) < programtest.Distinct {
 		for _, r := range kafka.PollFetches(t.Context()).Records() {
 			headers := map[string]string{}
 			for _, h := range r.Headers {

@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"path/filepath"
@@ -6,12 +6,13 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 )
 
 // TestVerbsThatOnlyKnowTheFirstMessageRefuseOthers: their answer would be wrong.
 func TestVerbsThatOnlyKnowTheFirstMessageRefuseOthers(t *testing.T) {
 	t.Parallel()
-	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
 pipelines:
   p:
     source: { kafka: { brokers: ["127.0.0.1:1"], topics: [in], group: g, retention: 1d } }
@@ -19,11 +20,11 @@ pipelines:
     window: 2d
     sink: { kafka: { brokers: ["127.0.0.1:1"], topic: out } }
 `)
-	run(t, "", "dry-run", file).check(t, term.ExitUsage, "pipeline p has key.keep", "another group and output")
-	got := run(t, "", "lint", file)
+	programtest.Run(t, "", "dry-run", file).Check(t, term.ExitUsage, "pipeline p has key.keep", "another group and output")
+	got := programtest.Run(t, "", "lint", file)
 	for _, want := range []string{"key.keep.late", "is lost, also if no other one", "key.keep.grace", "key.keep.idle"} {
-		if !strings.Contains(got.stdout, want) {
-			t.Errorf("lint lacks %q: %s", want, got.stdout)
+		if !strings.Contains(got.Stdout, want) {
+			t.Errorf("lint lacks %q: %s", want, got.Stdout)
 		}
 	}
 }

@@ -1,120 +1,49 @@
-package cli
+package cli_test
 
 import (
 	"context"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/store/logstore"
+	"github.com/semel-dev/semel/test/programtest"
 )
-
-// fill creates a store and passes it to use.
-func fill(t *testing.T, use func(ctx context.Context, store *logstore.Store)) (dir string) {
-	t.Helper()
-	dir = filepath.Join(t.TempDir(), "store")
-	store, err := logstore.Open(dir, &logstore.Options{Fsync: logstore.Never, KeepIDs: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	use(t.Context(), store)
-	if err := store.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
-// claim claims one key of the scope default and returns its token.
-func claim(t *testing.T, store *logstore.Store, request semel.ClaimRequest) semel.Token {
-	t.Helper()
-	request.Key.Scope = keyrecord.DefaultScope
-	request.Owner = semel.Owner{Name: "worker-7", Nonce: uint64(time.Now().UnixNano())}
-	request.Lease, request.Window = time.Hour, semel.Forever
-	answers := make([]semel.ClaimAnswer, 1)
-	if err := store.Claim(t.Context(), []semel.ClaimRequest{request}, answers); err != nil || answers[0].Decision != semel.Fresh {
-		t.Fatalf("claim %s: %v, %+v", request.Key, err, answers[0])
-	}
-	return answers[0].Claim.Token
-}
-
-// addUnknown adds a key whose outcome is unknown.
-func addUnknown(t *testing.T, store *logstore.Store, id string) {
-	t.Helper()
-	token := claim(t, store, semel.ClaimRequest{Key: semel.Key{ID: id}, Hold: true})
-	answers := make([]error, 1)
-	release := []semel.ReleaseRequest{{Key: semel.Key{Scope: keyrecord.DefaultScope, ID: id}, Token: token, Unknown: true}}
-	if err := store.Release(t.Context(), release, answers); err != nil || answers[0] != nil {
-		t.Fatal(err, answers[0])
-	}
-}
-
-// mixedStore has four keys. The string "42" and the number 42 are done, order-1
-// is done with a result, and order-2 is unknown.
-func mixedStore(t *testing.T) string {
-	return fill(t, func(ctx context.Context, store *logstore.Store) {
-		claim(t, store, semel.ClaimRequest{Key: semel.Key{ID: "42"}, Done: true})
-		claim(t, store, semel.ClaimRequest{Key: semel.Key{ID: "\x00n42"}, Done: true})
-		token := claim(t, store, semel.ClaimRequest{Key: semel.Key{ID: "order-1"}, Fingerprint: semel.Fingerprint{1, 2, 3}})
-		answers := make([]error, 1)
-		complete := []semel.CompleteRequest{{
-			Key: semel.Key{Scope: keyrecord.DefaultScope, ID: "order-1"}, Token: token, Window: semel.Forever,
-			Result: semel.Result{Kind: semel.Value, Data: []byte("receipt")},
-		}}
-		if err := store.Complete(ctx, complete, answers); err != nil || answers[0] != nil {
-			t.Fatal(err, answers[0])
-		}
-		addUnknown(t, store, "order-2")
-	})
-}
-
-func records(t *testing.T, stdout string) []map[string]any {
-	t.Helper()
-	var list []map[string]any
-	for line := range strings.Lines(stdout) {
-		var record map[string]any
-		if err := json.Unmarshal([]byte(line), &record); err != nil {
-			t.Fatalf("%v in line %q", err, line)
-		}
-		list = append(list, record)
-	}
-	return list
-}
 
 func TestShowTellsWhatIsKnown(t *testing.T) {
 	t.Parallel()
-	dir := mixedStore(t)
+	dir := programtest.MixedStore(t)
 
-	got := run(t, "", "keys", "show", "order-1", "--store", dir, "--json")
-	got.check(t, term.ExitDone)
-	list := records(t, got.stdout)
+	got := programtest.Run(t, "", "keys", "show", "order-1", "--store", dir, "--json")
+	got.Check(t, term.ExitDone)
+	list := programtest.JSONLines(t, got.Stdout)
 	if len(list) != 1 || list[0]["id"] != "order-1" || list[0]["scope"] != "default" || list[0]["state"] != "done" ||
 		list[0]["expires"] != "forever" || list[0]["result"] != "value" || list[0]["result_size"] != 7.0 || list[0]["first_seen"] == nil {
-		t.Errorf("show --json: %s", got.stdout)
+		t.Errorf("show --json: %s", got.Stdout)
 	}
 
-	got = run(t, "", "keys", "show", "order-2", "--store", dir)
-	got.check(t, term.ExitDone)
+	got = programtest.Run(t, "", "keys", "show", "order-2", "--store", dir)
+	got.Check(t, term.ExitDone)
 	for _, fact := range []string{"key          order-2\n", "scope        default\n", "state        unknown\n", "attempts     1\n", "holder       worker-7"} {
-		if !strings.Contains(got.stdout, fact) {
-			t.Errorf("show lacks %q:\n%s", fact, got.stdout)
+		if !strings.Contains(got.Stdout, fact) {
+			t.Errorf("show lacks %q:\n%s", fact, got.Stdout)
 		}
 	}
 
-	got = run(t, "", "keys", "show", "order-3", "--store", dir, "--json")
-	got.check(t, term.ExitFailed, "semel keys show: order-3 is absent: the store "+dir+" has no such key in scope default: a pipeline's scope is its name, or its key.scope: choose it with --scope\n")
-	if list = records(t, got.stdout); len(list) != 1 || list[0]["state"] != "absent" {
-		t.Errorf("show of an absent key: %s", got.stdout)
+	got = programtest.Run(t, "", "keys", "show", "order-3", "--store", dir, "--json")
+	got.Check(t, term.ExitFailed, "semel keys show: order-3 is absent: the store "+dir+" has no such key in scope default: a pipeline's scope is its name, or its key.scope: choose it with --scope\n")
+	if list = programtest.JSONLines(t, got.Stdout); len(list) != 1 || list[0]["state"] != "absent" {
+		t.Errorf("show of an absent key: %s", got.Stdout)
 	}
-	run(t, "", "keys", "show", "order-1", "--scope", "other", "--store", dir).check(t, term.ExitFailed, "is absent")
+	programtest.Run(t, "", "keys", "show", "order-1", "--scope", "other", "--store", dir).Check(t, term.ExitFailed, "is absent")
 }
 
 func TestOrphanedKeysAreNamed(t *testing.T) {
@@ -124,41 +53,41 @@ func TestOrphanedKeysAreNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	claim(t, store, semel.ClaimRequest{Key: semel.Key{ID: "order-1"}})
+	programtest.Claim(t, store, semel.ClaimRequest{Key: semel.Key{ID: "order-1"}})
 	if err := store.Close(); err != nil {
 		t.Fatal(err)
 	}
 
-	got := run(t, "", "keys", "show", "order-1", "--store", dir)
-	got.check(t, term.ExitDone)
-	if !strings.Contains(got.stdout, "state        claimed\n") || !strings.Contains(got.stdout, "orphaned     the holder's process has ended; its effect may still run\n") {
-		t.Errorf("show:\n%s", got.stdout)
+	got := programtest.Run(t, "", "keys", "show", "order-1", "--store", dir)
+	got.Check(t, term.ExitDone)
+	if !strings.Contains(got.Stdout, "state        claimed\n") || !strings.Contains(got.Stdout, "orphaned     the holder's process has ended; its effect may still run\n") {
+		t.Errorf("show:\n%s", got.Stdout)
 	}
-	got = run(t, "", "keys", "ls", "--store", dir, "--state", "claimed")
-	got.check(t, term.ExitDone)
-	if !strings.Contains(got.stdout, "\norphan   ") {
-		t.Errorf("ls:\n%s", got.stdout)
+	got = programtest.Run(t, "", "keys", "ls", "--store", dir, "--state", "claimed")
+	got.Check(t, term.ExitDone)
+	if !strings.Contains(got.Stdout, "\norphan   ") {
+		t.Errorf("ls:\n%s", got.Stdout)
 	}
-	got = run(t, "", "keys", "ls", "--store", dir, "--json")
-	got.check(t, term.ExitDone)
-	if list := records(t, got.stdout); len(list) != 1 || list[0]["state"] != "claimed" || list[0]["orphaned"] != true || list[0]["lease_end"] == nil {
-		t.Errorf("ls --json: %s", got.stdout)
+	got = programtest.Run(t, "", "keys", "ls", "--store", dir, "--json")
+	got.Check(t, term.ExitDone)
+	if list := programtest.JSONLines(t, got.Stdout); len(list) != 1 || list[0]["state"] != "claimed" || list[0]["orphaned"] != true || list[0]["lease_end"] == nil {
+		t.Errorf("ls --json: %s", got.Stdout)
 	}
 
 	conf := filepath.Join(t.TempDir(), "conf.yaml")
 	if err := os.WriteFile(conf, []byte("stores: { keys: { embedded: { path: '"+dir+"' } } }\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got = run(t, "", "why", "order-1", "--config", conf)
-	got.check(t, term.ExitDone)
-	if !strings.Contains(got.stdout, "it waits: worker-7 holds the key until ") || !strings.Contains(got.stdout, "; its process has ended, but its effect may still run") {
-		t.Errorf("why:\n%s", got.stdout)
+	got = programtest.Run(t, "", "why", "order-1", "--config", conf)
+	got.Check(t, term.ExitDone)
+	if !strings.Contains(got.Stdout, "it waits: worker-7 holds the key until ") || !strings.Contains(got.Stdout, "; its process has ended, but its effect may still run") {
+		t.Errorf("why:\n%s", got.Stdout)
 	}
 }
 
 func TestShowTriesStringAndNumber(t *testing.T) {
 	t.Parallel()
-	dir := mixedStore(t)
+	dir := programtest.MixedStore(t)
 	for _, c := range []struct {
 		args string
 		want []any
@@ -168,10 +97,10 @@ func TestShowTriesStringAndNumber(t *testing.T) {
 		{`--json-id "42"`, []any{"42"}},
 	} {
 		args := append([]string{"keys", "show", "--store", dir, "--json"}, strings.Fields(c.args)...)
-		got := run(t, "", args...)
-		got.check(t, term.ExitDone)
+		got := programtest.Run(t, "", args...)
+		got.Check(t, term.ExitDone)
 		var ids []any
-		for _, record := range records(t, got.stdout) {
+		for _, record := range programtest.JSONLines(t, got.Stdout) {
 			ids = append(ids, record["id"])
 		}
 		if fmt.Sprint(ids) != fmt.Sprint(c.want) || len(ids) > 0 && fmt.Sprintf("%T", ids[0]) != fmt.Sprintf("%T", c.want[0]) {
@@ -182,60 +111,50 @@ func TestShowTriesStringAndNumber(t *testing.T) {
 
 func TestListFiltersAndNamesWhatIsReadable(t *testing.T) {
 	t.Parallel()
-	dir := mixedStore(t)
-	got := run(t, "", "keys", "ls", "--store", dir, "--json")
-	got.check(t, term.ExitDone)
-	if n := len(records(t, got.stdout)); n != 4 {
-		t.Errorf("%d records, want 4:\n%s", n, got.stdout)
+	dir := programtest.MixedStore(t)
+	got := programtest.Run(t, "", "keys", "ls", "--store", dir, "--json")
+	got.Check(t, term.ExitDone)
+	if n := len(programtest.JSONLines(t, got.Stdout)); n != 4 {
+		t.Errorf("%d records, want 4:\n%s", n, got.Stdout)
 	}
-	got = run(t, "", "keys", "ls", "--store", dir, "--state", "unknown", "--scope", "default")
-	got.check(t, term.ExitDone)
-	lines := strings.Split(strings.TrimSpace(got.stdout), "\n")
+	got = programtest.Run(t, "", "keys", "ls", "--store", dir, "--state", "unknown", "--scope", "default")
+	got.Check(t, term.ExitDone)
+	lines := strings.Split(strings.TrimSpace(got.Stdout), "\n")
 	if len(lines) != 2 || !strings.HasPrefix(lines[0], "STATE") || !strings.HasPrefix(lines[1], "unknown") || !strings.HasSuffix(lines[1], "default/order-2") {
-		t.Errorf("ls --state unknown:\n%s", got.stdout)
+		t.Errorf("ls --state unknown:\n%s", got.Stdout)
 	}
-	run(t, "", "keys", "ls", "--store", dir, "--state", "dnoe").check(t, term.ExitUsage, `--state "dnoe": did you mean done?`)
+	programtest.Run(t, "", "keys", "ls", "--store", dir, "--state", "dnoe").Check(t, term.ExitUsage, `--state "dnoe": did you mean done?`)
 }
 
 func TestStatsCountByState(t *testing.T) {
 	t.Parallel()
-	dir := mixedStore(t)
-	got := run(t, "", "keys", "stats", "--store", dir, "--json")
-	got.check(t, term.ExitDone)
-	stats := records(t, got.stdout)[0]
+	dir := programtest.MixedStore(t)
+	got := programtest.Run(t, "", "keys", "stats", "--store", dir, "--json")
+	got.Check(t, term.ExitDone)
+	stats := programtest.JSONLines(t, got.Stdout)[0]
 	if stats["done"] != 3.0 || stats["unknown"] != 1.0 || stats["claimed"] != 0.0 || stats["disk_bytes"] == 0.0 {
-		t.Errorf("stats --json: %s", got.stdout)
+		t.Errorf("stats --json: %s", got.Stdout)
 	}
-	got = run(t, "", "keys", "stats", "--store", dir)
-	got.check(t, term.ExitDone)
-	if !strings.HasPrefix(got.stdout, "claimed  0\ndone     3\nunknown  1\n") {
-		t.Errorf("stats: %s", got.stdout)
+	got = programtest.Run(t, "", "keys", "stats", "--store", dir)
+	got.Check(t, term.ExitDone)
+	if !strings.HasPrefix(got.Stdout, "claimed  0\ndone     3\nunknown  1\n") {
+		t.Errorf("stats: %s", got.Stdout)
 	}
-}
-
-// audit reads the audit log of a store.
-func audit(t *testing.T, dir string) []map[string]any {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(dir, logstore.AuditName))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return records(t, string(text))
 }
 
 func TestRemovedKeyIsForgottenAndAudited(t *testing.T) {
 	t.Parallel()
-	dir := mixedStore(t)
-	run(t, "", "keys", "rm", "order-1", "--store", dir).check(t, term.ExitUsage, "--reason TEXT is missing")
-	run(t, "", "keys", "rm", "order-1", "--store", dir, "--reason", " ").check(t, term.ExitUsage, "--reason TEXT is missing")
-	run(t, "", "keys", "rm", "order-9", "--store", dir, "--reason", "x").check(t, term.ExitFailed, "order-9 is absent")
+	dir := programtest.MixedStore(t)
+	programtest.Run(t, "", "keys", "rm", "order-1", "--store", dir).Check(t, term.ExitUsage, "--reason TEXT is missing")
+	programtest.Run(t, "", "keys", "rm", "order-1", "--store", dir, "--reason", " ").Check(t, term.ExitUsage, "--reason TEXT is missing")
+	programtest.Run(t, "", "keys", "rm", "order-9", "--store", dir, "--reason", "x").Check(t, term.ExitFailed, "order-9 is absent")
 	if _, err := os.Stat(filepath.Join(dir, logstore.AuditName)); err == nil {
 		t.Error("refused removals are in the audit log")
 	}
-	run(t, "", "keys", "rm", "order-1", "--store", dir, "--reason", "sent twice").check(t, term.ExitDone, "forgot order-1, which was done\n")
-	run(t, "", "keys", "show", "order-1", "--store", dir).check(t, term.ExitFailed, "is absent")
+	programtest.Run(t, "", "keys", "rm", "order-1", "--store", dir, "--reason", "sent twice").Check(t, term.ExitDone, "forgot order-1, which was done\n")
+	programtest.Run(t, "", "keys", "show", "order-1", "--store", dir).Check(t, term.ExitFailed, "is absent")
 
-	lines := audit(t, dir)
+	lines := programtest.AuditLog(t, dir)
 	if len(lines) != 2 || lines[0]["operation"] != lines[1]["operation"] || lines[1]["outcome"] != "done" {
 		t.Fatalf("audit log: %v", lines)
 	}
@@ -248,23 +167,23 @@ func TestRemovedKeyIsForgottenAndAudited(t *testing.T) {
 
 func TestRemovalOfTwoKeysAtOnceIsRefused(t *testing.T) {
 	t.Parallel()
-	dir := mixedStore(t)
-	run(t, "", "keys", "rm", "42", "--store", dir, "--reason", "x").check(t, term.ExitFailed, `the ID means 2 keys, "42" and 42: choose one with --json-id`)
-	run(t, "", "keys", "rm", "42", "--json-id", "--store", dir, "--reason", "x").check(t, term.ExitDone, "forgot 42, ")
-	run(t, "", "keys", "rm", "42", "--store", dir, "--reason", "x").check(t, term.ExitDone, `forgot "42", `)
+	dir := programtest.MixedStore(t)
+	programtest.Run(t, "", "keys", "rm", "42", "--store", dir, "--reason", "x").Check(t, term.ExitFailed, `the ID means 2 keys, "42" and 42: choose one with --json-id`)
+	programtest.Run(t, "", "keys", "rm", "42", "--json-id", "--store", dir, "--reason", "x").Check(t, term.ExitDone, "forgot 42, ")
+	programtest.Run(t, "", "keys", "rm", "42", "--store", dir, "--reason", "x").Check(t, term.ExitDone, `forgot "42", `)
 }
 
 func TestResolveSettlesUnknownKeysAlone(t *testing.T) {
 	t.Parallel()
-	dir := mixedStore(t)
-	run(t, "", "keys", "resolve", "order-2", "--store", dir).check(t, term.ExitUsage, "--as is missing", "--reason TEXT is missing")
-	run(t, "", "keys", "resolve", "order-2", "--as", "dnoe", "--reason", "x", "--store", dir).check(t, term.ExitUsage, `--as "dnoe": did you mean done?`)
-	run(t, "", "keys", "resolve", "order-1", "--as", "absent", "--reason", "x", "--store", dir).check(t, term.ExitFailed, "order-1 is done, not unknown")
-	run(t, "", "keys", "resolve", "order-2", "--as", "done", "--reason", "it is in the bank's list", "--store", dir).check(t, term.ExitDone, "resolved order-2 as done, remembered forever\n")
-	if got := run(t, "", "keys", "show", "order-2", "--store", dir, "--json"); !strings.Contains(got.stdout, `"state":"done"`) || !strings.Contains(got.stdout, `"expires":"forever"`) {
-		t.Errorf("after resolve: %s", got.stdout)
+	dir := programtest.MixedStore(t)
+	programtest.Run(t, "", "keys", "resolve", "order-2", "--store", dir).Check(t, term.ExitUsage, "--as is missing", "--reason TEXT is missing")
+	programtest.Run(t, "", "keys", "resolve", "order-2", "--as", "dnoe", "--reason", "x", "--store", dir).Check(t, term.ExitUsage, `--as "dnoe": did you mean done?`)
+	programtest.Run(t, "", "keys", "resolve", "order-1", "--as", "absent", "--reason", "x", "--store", dir).Check(t, term.ExitFailed, "order-1 is done, not unknown")
+	programtest.Run(t, "", "keys", "resolve", "order-2", "--as", "done", "--reason", "it is in the bank's list", "--store", dir).Check(t, term.ExitDone, "resolved order-2 as done, remembered forever\n")
+	if got := programtest.Run(t, "", "keys", "show", "order-2", "--store", dir, "--json"); !strings.Contains(got.Stdout, `"state":"done"`) || !strings.Contains(got.Stdout, `"expires":"forever"`) {
+		t.Errorf("after resolve: %s", got.Stdout)
 	}
-	lines := audit(t, dir)
+	lines := programtest.AuditLog(t, dir)
 	if len(lines) != 2 || lines[0]["after"] != "done" || lines[0]["before"].(map[string]any)["state"] != "unknown" {
 		t.Errorf("audit log: %v", lines)
 	}
@@ -274,9 +193,9 @@ func TestLookingDoesNotMakeAStore(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "none")
 	for _, args := range []string{"ls", "show x", "stats", "rm x --reason y", "resolve x --as done --reason y", "purge", "export"} {
-		got := run(t, "", append([]string{"keys", "--store", dir}, strings.Fields(args)...)...)
-		got.check(t, term.ExitUsage, "--store "+dir+": there is no store in this directory\n")
-		run(t, "", append([]string{"keys"}, strings.Fields(args)...)...).check(t, term.ExitUsage, "--store DIR is missing")
+		got := programtest.Run(t, "", append([]string{"keys", "--store", dir}, strings.Fields(args)...)...)
+		got.Check(t, term.ExitUsage, "--store "+dir+": there is no store in this directory\n")
+		programtest.Run(t, "", append([]string{"keys"}, strings.Fields(args)...)...).Check(t, term.ExitUsage, "--store DIR is missing")
 	}
 	if _, err := os.Stat(dir); err == nil {
 		t.Error("the directory was made")
@@ -285,9 +204,9 @@ func TestLookingDoesNotMakeAStore(t *testing.T) {
 
 func TestStoreInUseNamesItsHolder(t *testing.T) {
 	t.Parallel()
-	fill(t, func(_ context.Context, store *logstore.Store) {
-		run(t, "", "keys", "stats", "--store", store.Dir()).
-			check(t, term.ExitFailed, "is in use by process "+fmt.Sprint(os.Getpid())+" on ", "run this command again when that process has ended\n")
+	programtest.NewStore(t, func(_ context.Context, store *logstore.Store) {
+		programtest.Run(t, "", "keys", "stats", "--store", store.Dir()).
+			Check(t, term.ExitFailed, "is in use by process "+fmt.Sprint(os.Getpid())+" on ", "run this command again when that process has ended\n")
 	})
 }
 
@@ -304,22 +223,22 @@ func TestImportMarksKeysDone(t *testing.T) {
 		`{"id_base64":"` + binary + `"}`,
 		`{"id":"order-1"}`,
 	}, "\n")
-	got := run(t, input, "keys", "import", "--store", dir, "--json")
-	got.check(t, term.ExitDone)
-	if got.stdout != `{"read":6,"imported":4,"duplicate":1,"expired":1}`+"\n" {
-		t.Errorf("report: %s", got.stdout)
+	got := programtest.Run(t, input, "keys", "import", "--store", dir, "--json")
+	got.Check(t, term.ExitDone)
+	if got.Stdout != `{"read":6,"imported":4,"duplicate":1,"expired":1}`+"\n" {
+		t.Errorf("report: %s", got.Stdout)
 	}
-	run(t, input, "keys", "import", "--store", dir).check(t, term.ExitDone, "read 6  imported 0  already there 5  expired 1\n")
+	programtest.Run(t, input, "keys", "import", "--store", dir).Check(t, term.ExitDone, "read 6  imported 0  already there 5  expired 1\n")
 
 	for _, args := range []string{"order-1", "order-1 7 true --scope payments", `--json-id 42 --scope payments`, `--json-id ["order-1",7,true] --scope payments`, `--json-id "order-1" 7 true --scope payments`} {
-		got := run(t, "", append([]string{"keys", "show", "--store", dir, "--json"}, strings.Fields(args)...)...)
-		got.check(t, term.ExitDone)
-		if !strings.Contains(got.stdout, `"state":"done"`) {
-			t.Errorf("show %s: %s", args, got.stdout)
+		got := programtest.Run(t, "", append([]string{"keys", "show", "--store", dir, "--json"}, strings.Fields(args)...)...)
+		got.Check(t, term.ExitDone)
+		if !strings.Contains(got.Stdout, `"state":"done"`) {
+			t.Errorf("show %s: %s", args, got.Stdout)
 		}
 	}
-	run(t, "", "keys", "show", "old", "--store", dir).check(t, term.ExitFailed, "absent")
-	run(t, "", "keys", "show", "42", "--store", dir).check(t, term.ExitFailed, "absent")
+	programtest.Run(t, "", "keys", "show", "old", "--store", dir).Check(t, term.ExitFailed, "absent")
+	programtest.Run(t, "", "keys", "show", "42", "--store", dir).Check(t, term.ExitFailed, "absent")
 }
 
 func TestImportStopsAtTheFirstBadLineAndSaysWhatIsThere(t *testing.T) {
@@ -359,10 +278,10 @@ func TestImportStopsAtTheFirstBadLineAndSaysWhatIsThere(t *testing.T) {
 		{`{"id":"x","scope":"\ud800"}`, "half of a surrogate pair"},
 	} {
 		dir := filepath.Join(t.TempDir(), "new")
-		got := run(t, "{\"id\":\"good\"}\n"+c.line+"\n{\"id\":\"after\"}\n", "keys", "import", "--store", dir)
-		got.check(t, term.ExitFailed, "standard input:2: ", c.want, "; 1 keys are imported: importing the same lines again is safe\n")
-		run(t, "", "keys", "show", "good", "--store", dir).check(t, term.ExitDone)
-		run(t, "", "keys", "show", "after", "--store", dir).check(t, term.ExitFailed, "absent")
+		got := programtest.Run(t, "{\"id\":\"good\"}\n"+c.line+"\n{\"id\":\"after\"}\n", "keys", "import", "--store", dir)
+		got.Check(t, term.ExitFailed, "standard input:2: ", c.want, "; 1 keys are imported: importing the same lines again is safe\n")
+		programtest.Run(t, "", "keys", "show", "good", "--store", dir).Check(t, term.ExitDone)
+		programtest.Run(t, "", "keys", "show", "after", "--store", dir).Check(t, term.ExitFailed, "absent")
 	}
 }
 
@@ -370,7 +289,7 @@ func TestImportRefusesMissingFilesBeforeItBegins(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "new")
 	missing := filepath.Join(t.TempDir(), "no.jsonl")
-	run(t, "", "keys", "import", missing, "--store", dir).check(t, term.ExitUsage, missing)
+	programtest.Run(t, "", "keys", "import", missing, "--store", dir).Check(t, term.ExitUsage, missing)
 	if _, err := os.Stat(dir); err == nil {
 		t.Error("the store was made")
 	}
@@ -382,7 +301,7 @@ func TestImportIsInterrupted(t *testing.T) {
 	cancel(fmt.Errorf("terminated"))
 	var stdout, stderr strings.Builder
 	dir := filepath.Join(t.TempDir(), "new")
-	status := Main(ctx, kind.All(), []string{"keys", "import", "--store", dir}, strings.NewReader(`{"id":"x"}`), &stdout, &stderr, noEnv)
+	status := cli.Main(ctx, kind.All(), []string{"keys", "import", "--store", dir}, strings.NewReader(`{"id":"x"}`), &stdout, &stderr, programtest.NoEnv)
 	if status != term.ExitInterrupted || !strings.Contains(stderr.String(), "interrupted: run the same command again to resume") {
 		t.Errorf("status %d, stderr %s", status, stderr.String())
 	}
@@ -403,10 +322,10 @@ func TestImportFromASilentPipeIsInterrupted(t *testing.T) {
 	cancel(fmt.Errorf("terminated"))
 	var stdout, stderr strings.Builder
 	dir := filepath.Join(t.TempDir(), "new")
-	if status := Main(ctx, kind.All(), []string{"keys", "import", "--store", dir}, stdin, &stdout, &stderr, noEnv); status != term.ExitInterrupted {
+	if status := cli.Main(ctx, kind.All(), []string{"keys", "import", "--store", dir}, stdin, &stdout, &stderr, programtest.NoEnv); status != term.ExitInterrupted {
 		t.Errorf("status %d, stderr %s", status, stderr.String())
 	}
-	run(t, "", "keys", "show", "x", "--store", dir).check(t, term.ExitDone)
+	programtest.Run(t, "", "keys", "show", "x", "--store", dir).Check(t, term.ExitDone)
 }
 
 func TestExportIsImportedAsTheSameKeys(t *testing.T) {
@@ -418,16 +337,16 @@ func TestExportIsImportedAsTheSameKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, id := range ids {
-		claim(t, store, semel.ClaimRequest{Key: semel.Key{ID: id}, Done: true})
+		programtest.Claim(t, store, semel.ClaimRequest{Key: semel.Key{ID: id}, Done: true})
 	}
 	if err := store.Close(); err != nil {
 		t.Fatal(err)
 	}
-	exported := run(t, "", "keys", "export", "--store", from)
-	exported.check(t, term.ExitDone)
+	exported := programtest.Run(t, "", "keys", "export", "--store", from)
+	exported.Check(t, term.ExitDone)
 
 	to := filepath.Join(t.TempDir(), "to")
-	run(t, exported.stdout, "keys", "import", "--store", to).check(t, term.ExitDone, fmt.Sprintf("imported %d ", len(ids)))
+	programtest.Run(t, exported.Stdout, "keys", "import", "--store", to).Check(t, term.ExitDone, fmt.Sprintf("imported %d ", len(ids)))
 	copied, err := logstore.Open(to, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -449,32 +368,32 @@ func TestExportIsImportedAsTheSameKeys(t *testing.T) {
 
 func TestExportSaysWhichKeysHaveNoID(t *testing.T) {
 	t.Parallel()
-	dir := mixedStore(t)
-	run(t, `{"id":"a"}`+"\n"+`{"id":"b"}`, "keys", "import", "--store", dir).check(t, term.ExitDone, "imported 2 ")
-	run(t, `{"id":"c"}`, "keys", "import", "--store", dir, "--keep-ids").check(t, term.ExitDone, "imported 1 ")
-	got := run(t, "", "keys", "export", "--store", dir, "--state", "done")
-	got.check(t, term.ExitDone, "2 keys have a digest but no id")
-	if n := len(records(t, got.stdout)); n != 6 {
+	dir := programtest.MixedStore(t)
+	programtest.Run(t, `{"id":"a"}`+"\n"+`{"id":"b"}`, "keys", "import", "--store", dir).Check(t, term.ExitDone, "imported 2 ")
+	programtest.Run(t, `{"id":"c"}`, "keys", "import", "--store", dir, "--keep-ids").Check(t, term.ExitDone, "imported 1 ")
+	got := programtest.Run(t, "", "keys", "export", "--store", dir, "--state", "done")
+	got.Check(t, term.ExitDone, "2 keys have a digest but no id")
+	if n := len(programtest.JSONLines(t, got.Stdout)); n != 6 {
 		t.Errorf("%d lines, want 6", n)
 	}
 }
 
 func TestPurgeReportsWhatItForgot(t *testing.T) {
 	t.Parallel()
-	dir := mixedStore(t)
-	got := run(t, "", "keys", "purge", "--store", dir, "--json")
-	got.check(t, term.ExitDone)
-	if got.stdout != "{\"purged\":0}\n" {
-		t.Errorf("purge: %s", got.stdout)
+	dir := programtest.MixedStore(t)
+	got := programtest.Run(t, "", "keys", "purge", "--store", dir, "--json")
+	got.Check(t, term.ExitDone)
+	if got.Stdout != "{\"purged\":0}\n" {
+		t.Errorf("purge: %s", got.Stdout)
 	}
 }
 
 func TestUnwritableAuditLogPreventsTheChange(t *testing.T) {
 	t.Parallel()
-	dir := mixedStore(t)
+	dir := programtest.MixedStore(t)
 	if err := os.Mkdir(filepath.Join(dir, logstore.AuditName), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	run(t, "", "keys", "rm", "order-1", "--store", dir, "--reason", "x").check(t, term.ExitFailed, "audit log: nothing was changed")
-	run(t, "", "keys", "show", "order-1", "--store", dir).check(t, term.ExitDone)
+	programtest.Run(t, "", "keys", "rm", "order-1", "--store", dir, "--reason", "x").Check(t, term.ExitFailed, "audit log: nothing was changed")
+	programtest.Run(t, "", "keys", "show", "order-1", "--store", dir).Check(t, term.ExitDone)
 }

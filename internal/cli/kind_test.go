@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"bytes"
@@ -7,9 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/semel-dev/semel/internal/cli"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/kind/kindtest/toy"
+	"github.com/semel-dev/semel/test/programtest"
 )
 
 // TestAKindIsOnePackageAndOneLineInAList runs every verb with kinds that the
@@ -19,13 +21,13 @@ func TestAKindIsOnePackageAndOneLineInAList(t *testing.T) {
 	kinds := kind.All()
 	kinds.Sources = append(kinds.Sources, toy.NewSource)
 	kinds.Sinks = append(kinds.Sinks, toy.NewSink)
-	toyRun := func(args ...string) outcome {
+	toyRun := func(args ...string) programtest.Outcome {
 		var stdout, stderr bytes.Buffer
-		status := Main(t.Context(), kinds, args, strings.NewReader(""), &stdout, &stderr, noEnv)
-		return outcome{status, stdout.String(), stderr.String()}
+		status := cli.Main(t.Context(), kinds, args, strings.NewReader(""), &stdout, &stderr, programtest.NoEnv)
+		return programtest.Outcome{Status: status, Stdout: stdout.String(), Stderr: stderr.String()}
 	}
 	dir := t.TempDir()
-	file := writeFile(t, filepath.Join(dir, "c.yaml"), `
+	file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), `
 stores: { keys: { embedded: { path: keys } } }
 pipelines:
   count: { source: { toy: { last: 101 } }, key: { id: .id }, store: keys, sink: { toy: { before: number } } }
@@ -43,20 +45,20 @@ pipelines:
 		{[]string{"run", file, "--admin", "off"}, term.ExitDone, []string{"number {\"id\":1}\n", "number {\"id\":101}\n"}},
 	} {
 		got := toyRun(one.args...)
-		if got.status != one.status {
-			t.Errorf("%v: exit status %d: %s%s", one.args, got.status, got.stdout, got.stderr)
+		if got.Status != one.status {
+			t.Errorf("%v: exit status %d: %s%s", one.args, got.Status, got.Stdout, got.Stderr)
 		}
 		for _, want := range one.want {
-			if !strings.Contains(got.stdout, want) {
-				t.Errorf("%v: %q is missing in:\n%s%s", one.args, want, got.stdout, got.stderr)
+			if !strings.Contains(got.Stdout, want) {
+				t.Errorf("%v: %q is missing in:\n%s%s", one.args, want, got.Stdout, got.Stderr)
 			}
 		}
-		if one.args[0] == "run" && strings.Count(got.stdout, "number ") != 101 {
-			t.Errorf("each number once: %s", got.stdout)
+		if one.args[0] == "run" && strings.Count(got.Stdout, "number ") != 101 {
+			t.Errorf("each number once: %s", got.Stdout)
 		}
 	}
-	wrong := writeFile(t, filepath.Join(dir, "wrong.yaml"), strings.Replace(must(os.ReadFile(file)), "toy: { last", "toi: { last", 1))
-	if got := toyRun("lint", wrong); got.status != term.ExitUsage || !strings.Contains(got.stderr, "did you mean toy?") {
+	wrong := programtest.WriteFile(t, filepath.Join(dir, "wrong.yaml"), strings.Replace(must(os.ReadFile(file)), "toy: { last", "toi: { last", 1))
+	if got := toyRun("lint", wrong); got.Status != term.ExitUsage || !strings.Contains(got.Stderr, "did you mean toy?") {
 		t.Errorf("a typo: %+v", got)
 	}
 }

@@ -1,6 +1,6 @@
 //go:build unix
 
-package cli
+package cli_test
 
 import (
 	"os"
@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 )
 
 // Another user who may write a directory plants a link to a file of the operator. Nothing
@@ -16,12 +17,12 @@ import (
 func TestPlantedLinksAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	victim := writeFile(t, filepath.Join(dir, "victim"), "precious")
-	in := writeFile(t, filepath.Join(dir, "in.jsonl"), `{"id":1}`+"\n")
-	store := mixedStore(t)
-	config := copyConfig(t, "", "")
-	writeFile(t, config, strings.Replace(readFile(t, config), "copy:", "lines:", 1))
-	addParked(t, filepath.Dir(config))
+	victim := programtest.WriteFile(t, filepath.Join(dir, "victim"), "precious")
+	in := programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), `{"id":1}`+"\n")
+	store := programtest.MixedStore(t)
+	config := programtest.CopyConfig(t, "", "")
+	programtest.WriteFile(t, config, strings.Replace(programtest.ReadFile(t, config), "copy:", "lines:", 1))
+	programtest.AddParked(t, filepath.Dir(config))
 	parked := filepath.Join(filepath.Dir(config), "semel-parked")
 	for link, args := range map[string][]string{
 		filepath.Join(store, "audit.jsonl"):                         {"keys", "rm", "order-1", "--store", store, "--reason", "x"},
@@ -36,26 +37,26 @@ func TestPlantedLinksAreNotFollowed(t *testing.T) {
 		if err := os.Symlink(victim, link); err != nil {
 			t.Fatal(err)
 		}
-		run(t, "", args...).check(t, term.ExitFailed, link+` is a symbolic link to "`+victim+`"`, "Remove the link (rm "+link+")")
-		if got := readFile(t, victim); got != "precious" {
+		programtest.Run(t, "", args...).Check(t, term.ExitFailed, link+` is a symbolic link to "`+victim+`"`, "Remove the link (rm "+link+")")
+		if got := programtest.ReadFile(t, victim); got != "precious" {
 			t.Fatalf("%s changed the file behind the link: %q", args[0], got)
 		}
 		if err := os.Remove(link); err != nil {
 			t.Fatal(err)
 		}
-		if got := run(t, "", args...); got.status != term.ExitDone {
-			t.Errorf("%s without the link: exit status %d: %s", args[0], got.status, got.stderr)
+		if got := programtest.Run(t, "", args...); got.Status != term.ExitDone {
+			t.Errorf("%s without the link: exit status %d: %s", args[0], got.Status, got.Stderr)
 		}
 	}
 	own := filepath.Join(filepath.Dir(config), "out.jsonl")
-	text := readFile(t, own)
-	other := copyConfig(t, "", "")
+	text := programtest.ReadFile(t, own)
+	other := programtest.CopyConfig(t, "", "")
 	if err := os.Symlink(victim, filepath.Join(filepath.Dir(other), "out.jsonl")); err != nil {
 		t.Fatal(err)
 	}
-	writeFile(t, victim, "")
-	run(t, "", "run", other, "--admin", "off", "-q").check(t, term.ExitDone)
-	if got := readFile(t, victim); got != text || text == "" {
+	programtest.WriteFile(t, victim, "")
+	programtest.Run(t, "", "run", other, "--admin", "off", "-q").Check(t, term.ExitDone)
+	if got := programtest.ReadFile(t, victim); got != text || text == "" {
 		t.Errorf("the output behind a link has %q, want %q", got, text)
 	}
 }

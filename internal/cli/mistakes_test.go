@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"os"
@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 )
 
 // TestMistakesAreAnsweredWithTheirRemedy makes the mistakes that people make. Each
@@ -21,7 +22,7 @@ func TestMistakesAreAnsweredWithTheirRemedy(t *testing.T) {
 		"array.json":   "[{\"id\":1}]\n",
 		"good.yaml":    pipelineYAML("source: { file: { paths: [events.jsonl] } }, key: { id: .event_id }, store: keys, sink: { file: { path: out } }"),
 	} {
-		writeFile(t, name, text)
+		programtest.WriteFile(t, name, text)
 	}
 	if err := os.Mkdir("folder", 0o700); err != nil {
 		t.Fatal(err)
@@ -103,14 +104,14 @@ func TestMistakesAreAnsweredWithTheirRemedy(t *testing.T) {
 	} {
 		args := strings.Fields(c.args)
 		if c.config != "" {
-			writeFile(t, filepath.Join(dir, "bad.yaml"), c.config)
+			programtest.WriteFile(t, filepath.Join(dir, "bad.yaml"), c.config)
 		}
 		if c.args == "" {
 			args = []string{"lint", "bad.yaml"}
 		}
-		got := run(t, "", args...)
-		if !strings.Contains(got.stderr, c.want) || got.status != term.ExitUsage && got.status != term.ExitFailed {
-			t.Errorf("%s: semel %s: status %d\n%swant %s", c.mistake, strings.Join(args, " "), got.status, got.stderr, c.want)
+		got := programtest.Run(t, "", args...)
+		if !strings.Contains(got.Stderr, c.want) || got.Status != term.ExitUsage && got.Status != term.ExitFailed {
+			t.Errorf("%s: semel %s: status %d\n%swant %s", c.mistake, strings.Join(args, " "), got.Status, got.Stderr, c.want)
 		}
 	}
 }

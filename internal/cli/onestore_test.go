@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"path/filepath"
@@ -6,14 +6,14 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel/internal/cli/term"
-	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/test/programtest"
 )
 
 // TestAVerbForOneStoreNeedsNoVariablesOfTheOthers runs each verb that names one store
 // on a machine that has only the variables and files of that store.
 func TestAVerbForOneStoreNeedsNoVariablesOfTheOthers(t *testing.T) {
 	t.Parallel()
-	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
 stores:
   db:    { postgres: { dsn: "${env:DATABASE}" } }
   keys:  { embedded: { path: keys } }
@@ -27,13 +27,11 @@ pipelines:
     store: other
     sink: { webhook: { url: "https://${env:TARGET}/", headers: { Authorization: "${env:TOKEN}" } } }
 `)
-	address := databaseFor(t, false)
+	address := programtest.NewDatabase(t, false)
 	env := func(name string) string { return map[string]string{"DATABASE": address}[name] }
-	with := func(words string) outcome {
+	with := func(words string) programtest.Outcome {
 		t.Helper()
-		var stdout, stderr strings.Builder
-		status := Main(t.Context(), kind.All(), strings.Fields(strings.ReplaceAll(words, "FILE", file)), strings.NewReader(""), &stdout, &stderr, env)
-		return outcome{status, stdout.String(), stderr.String()}
+		return programtest.RunEnv(t, env, "", strings.Fields(strings.ReplaceAll(words, "FILE", file))...)
 	}
 	for _, words := range []string{
 		"migrate sql --config FILE --store-name db",
@@ -47,7 +45,7 @@ pipelines:
 		"why a --config FILE --store-name db",
 		"why a --config FILE --store-name keys",
 	} {
-		if got := with(words); got.status != term.ExitDone {
+		if got := with(words); got.Status != term.ExitDone {
 			t.Errorf("%s: %+v", words, got)
 		}
 	}
@@ -68,13 +66,13 @@ pipelines:
 		"dry-run FILE":               all,
 		"kafka txn ls --config FILE": all,
 	} {
-		got := run(t, "", strings.Fields(strings.ReplaceAll(words, "FILE", file))...)
-		lines := strings.Split(strings.TrimSpace(got.stderr), "\n")
-		if got.status != term.ExitUsage || len(lines) != len(wants) {
+		got := programtest.Run(t, "", strings.Fields(strings.ReplaceAll(words, "FILE", file))...)
+		lines := strings.Split(strings.TrimSpace(got.Stderr), "\n")
+		if got.Status != term.ExitUsage || len(lines) != len(wants) {
 			t.Errorf("%s: %+v, want what it says of %v alone", words, got, wants)
 		}
 		for _, want := range wants {
-			if want = strings.ReplaceAll(want, "FILE", file); !strings.Contains(got.stderr, want) {
+			if want = strings.ReplaceAll(want, "FILE", file); !strings.Contains(got.Stderr, want) {
 				t.Errorf("%s: %+v, want %q", words, got, want)
 			}
 		}

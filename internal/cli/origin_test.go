@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"fmt"
@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 )
 
 // wantOrigin asks for a key, and expects to be told where it came from first.
@@ -26,22 +27,22 @@ func wantOrigin(t *testing.T, file, id, place string) {
 	if place != "" {
 		origin = fmt.Sprintf("origin       %s by %s:%d\n", place, host, os.Getpid())
 	}
-	got := run(t, "", "why", id, "--config", file)
-	got.check(t, term.ExitDone)
+	got := programtest.Run(t, "", "why", id, "--config", file)
+	got.Check(t, term.ExitDone)
 	for _, want := range []string{"state        done\nfirst seen   ", origin, "next time    it is a duplicate: it is acknowledged without effect", "to process its message again:\n  semel keys rm " + id} {
-		if !strings.Contains(got.stdout, want) {
-			t.Errorf("%q is missing in:\n%s", want, got.stdout)
+		if !strings.Contains(got.Stdout, want) {
+			t.Errorf("%q is missing in:\n%s", want, got.Stdout)
 		}
 	}
-	if origin == "" && strings.Contains(got.stdout, "\norigin ") {
-		t.Errorf("no origin was kept:\n%s", got.stdout)
+	if origin == "" && strings.Contains(got.Stdout, "\norigin ") {
+		t.Errorf("no origin was kept:\n%s", got.Stdout)
 	}
 }
 
 func TestExplainNamesTheOriginOfALine(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	address := servers.Database(t)
+	address := programtest.Servers.Database(t)
 	conn, err := pgx.Connect(t.Context(), address)
 	if err != nil {
 		t.Fatal(err)
@@ -50,20 +51,20 @@ func TestExplainNamesTheOriginOfALine(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), "CREATE TABLE orders (id text PRIMARY KEY)"); err != nil {
 		t.Fatal(err)
 	}
-	in := writeFile(t, filepath.Join(dir, "in.jsonl"), `{"id":"a"}`+"\n"+`{"id":"b"}`+"\n"+`{"id":"b"}`+"\n")
+	in := programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), `{"id":"a"}`+"\n"+`{"id":"b"}`+"\n"+`{"id":"b"}`+"\n")
 	pipeline := func(name, source, store, sink string) string {
 		return fmt.Sprintf("  %s: { source: { file: { paths: [%s], state: %s } }, key: { id: .id }, store: %s, sink: %s, parked: { path: %s } }\n",
 			name, source, filepath.Join(dir, name+"-state"), store, sink, filepath.Join(dir, name+"-parked"))
 	}
 	config := func(keep string) string {
-		return writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf("stores:\n  db: { postgres: { dsn: %q%s } }\n  dir: { embedded: { path: %s%s } }\npipelines:\n",
+		return programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf("stores:\n  db: { postgres: { dsn: %q%s } }\n  dir: { embedded: { path: %s%s } }\npipelines:\n",
 			address, keep, filepath.Join(dir, "keys"), keep)+
 			pipeline("rows", in, "db", "{ postgres: { store: db, table: orders, columns: { id: .id } } }")+
 			pipeline("lines", in, "dir", "{ file: { path: "+filepath.Join(dir, "out.jsonl")+" } }"))
 	}
 	file := config("")
-	run(t, "", "migrate", "up", "--config", file, "--store-name", "db").check(t, term.ExitDone, "applied 1: keys")
-	run(t, "", "run", file, "--admin", "off").check(t, term.ExitDone, "ended")
+	programtest.Run(t, "", "migrate", "up", "--config", file, "--store-name", "db").Check(t, term.ExitDone, "applied 1: keys")
+	programtest.Run(t, "", "run", file, "--admin", "off").Check(t, term.ExitDone, "ended")
 	wantOrigin(t, file, "a", in+", byte 0")
 	wantOrigin(t, file, "b", in+", byte 11")
 
@@ -72,15 +73,15 @@ func TestExplainNamesTheOriginOfALine(t *testing.T) {
 		t.Fatal(err)
 	}
 	const remedy = "semel migrate up --config"
-	if got := run(t, "", "doctor", file, "db"); !strings.Contains(got.stdout, "the table of keys has no column for them") || !strings.Contains(got.stdout, remedy) {
+	if got := programtest.Run(t, "", "doctor", file, "db"); !strings.Contains(got.Stdout, "the table of keys has no column for them") || !strings.Contains(got.Stdout, remedy) {
 		t.Errorf("doctor: %+v", got)
 	}
 	file = config(", keep_origin: false")
-	if got := run(t, "", "doctor", file, "db"); strings.Contains(got.stdout, remedy) {
+	if got := programtest.Run(t, "", "doctor", file, "db"); strings.Contains(got.Stdout, remedy) {
 		t.Errorf("doctor: %+v", got)
 	}
-	writeFile(t, in, readFile(t, in)+`{"id":"c"}`+"\n")
-	run(t, "", "run", file, "--admin", "off").check(t, term.ExitDone, "ended")
+	programtest.WriteFile(t, in, programtest.ReadFile(t, in)+`{"id":"c"}`+"\n")
+	programtest.Run(t, "", "run", file, "--admin", "off").Check(t, term.ExitDone, "ended")
 	wantOrigin(t, file, "c", "")
 }
 
@@ -104,7 +105,7 @@ func TestExplainNamesTheOriginOfAKafkaRecord(t *testing.T) {
 		}
 	}
 	out := filepath.Join(dir, "out.jsonl")
-	file := writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`stores:
+	file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`stores:
   keys: { embedded: { path: %s } }
 pipelines:
   orders:
@@ -114,16 +115,16 @@ pipelines:
     sink: { file: { path: %s } }
     parked: { path: %s }
 `, filepath.Join(dir, "keys"), addr, out, filepath.Join(dir, "parked")))
-	stop := background(t, "run", file, "--admin", "off")
+	stop := programtest.Background(t, "run", file, "--admin", "off")
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		if lines, _ := os.ReadFile(out); strings.Count(string(lines), "\n") == 2 {
 			break
 		}
 		<-time.After(10 * time.Millisecond)
 	}
-	stop().check(t, term.ExitDone, `"ended"`)
+	stop().Check(t, term.ExitDone, `"ended"`)
 	wantOrigin(t, file, "order-7", "orders 1/1")
-	if got := run(t, "", "keys", "ls", "--config", file, "--json"); strings.Count(got.stdout, `"origin":"orders 1/`) != 2 {
+	if got := programtest.Run(t, "", "keys", "ls", "--config", file, "--json"); strings.Count(got.Stdout, `"origin":"orders 1/`) != 2 {
 		t.Errorf("keys ls: %+v", got)
 	}
 }

@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"context"
@@ -11,13 +11,13 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/outbox"
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
@@ -25,7 +25,7 @@ import (
 // the tables of outbox and sink.
 func relayConfig(t *testing.T, more string) (file string, pool *pgxpool.Pool) {
 	t.Helper()
-	return relayConfigOn(t, servers.Database(t), more)
+	return relayConfigOn(t, programtest.Servers.Database(t), more)
 }
 
 func relayConfigOn(t *testing.T, address, more string) (file string, pool *pgxpool.Pool) {
@@ -43,7 +43,7 @@ pipelines:
 %s`, address, more), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	execute(t, address, "CREATE TABLE delivered (n bigint GENERATED ALWAYS AS IDENTITY, id uuid, aggregate text, body text CHECK (body <> 'poison'))")
+	programtest.Exec(t, address, "CREATE TABLE delivered (n bigint GENERATED ALWAYS AS IDENTITY, id uuid, aggregate text, body text CHECK (body <> 'poison'))")
 	pool, err := pgxpool.New(t.Context(), address)
 	if err != nil {
 		t.Fatal(err)
@@ -52,39 +52,20 @@ pipelines:
 	return file, pool
 }
 
-// ask returns one value of a database.
-func ask[T any](t *testing.T, pool *pgxpool.Pool, sql string) (value T) {
-	t.Helper()
-	if err := pool.QueryRow(t.Context(), sql).Scan(&value); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return value
-}
-
-// becomesTrue waits until a statement is true.
-func becomesTrue(t *testing.T, pool *pgxpool.Pool, sql string) {
-	t.Helper()
-	for late := time.Now().Add(5 * time.Minute); !ask[bool](t, pool, sql); <-time.After(20 * time.Millisecond) {
-		if time.Now().After(late) {
-			t.Fatalf("never: %s", sql)
-		}
-	}
-}
-
 func TestOutboxIsExplainedAndExamined(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartPostgres(t, nil) // its own: doctor also judges standbys, slots and transactions of a whole server
 	file, pool := relayConfigOn(t, server.URL(), "")
-	run(t, "", "doctor", file).check(t, term.ExitFound, "") // no tables
-	if got := run(t, "", "doctor", file); !strings.Contains(got.stdout, "the database has no outbox") || !strings.Contains(got.stdout, "semel migrate up --config "+file+" --store-name db") {
+	programtest.Run(t, "", "doctor", file).Check(t, term.ExitFound, "") // no tables
+	if got := programtest.Run(t, "", "doctor", file); !strings.Contains(got.Stdout, "the database has no outbox") || !strings.Contains(got.Stdout, "semel migrate up --config "+file+" --store-name db") {
 		t.Errorf("%+v", got)
 	}
-	run(t, "", "migrate", "up", "--config", file).check(t, term.ExitDone, "applied 5: outbox")
-	run(t, "", "lint", file).check(t, term.ExitDone, "0 to note, 0 with a warning, 0 broken")
-	got := run(t, "", "explain", file)
+	programtest.Run(t, "", "migrate", "up", "--config", file).Check(t, term.ExitDone, "applied 5: outbox")
+	programtest.Run(t, "", "lint", file).Check(t, term.ExitDone, "0 to note, 0 with a warning, 0 broken")
+	got := programtest.Run(t, "", "explain", file)
 	for _, want := range []string{"outbox of db → postgres table delivered", "commits by        deliver, remove the row from the outbox", "nothing lost      yes", "no second effect  unless", "under the same id: a consumer that remembers ids drops it"} {
-		if !strings.Contains(got.stdout, want) {
-			t.Errorf("explain lacks %q: %s", want, got.stdout)
+		if !strings.Contains(got.Stdout, want) {
+			t.Errorf("explain lacks %q: %s", want, got.Stdout)
 		}
 	}
 	const id = "018f3c5a-0000-7000-8000-000000000001"
@@ -93,13 +74,13 @@ func TestOutboxIsExplainedAndExamined(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if got := run(t, "", "dry-run", file); got.status != term.ExitDone || !strings.Contains(got.stdout, "read 2") || !strings.Contains(got.stdout, "1  processed: the pipeline keeps no keys") || !strings.Contains(got.stdout, "events keeps no keys: it delivers every row of its outbox") {
+	if got := programtest.Run(t, "", "dry-run", file); got.Status != term.ExitDone || !strings.Contains(got.Stdout, "read 2") || !strings.Contains(got.Stdout, "1  processed: the pipeline keeps no keys") || !strings.Contains(got.Stdout, "events keeps no keys: it delivers every row of its outbox") {
 		t.Errorf("%+v", got)
 	}
-	if got := run(t, "", "doctor", file); got.status != term.ExitDone || !strings.Contains(got.stdout, "0 live relays, and 0 shards without a relay whose rows wait") {
+	if got := programtest.Run(t, "", "doctor", file); got.Status != term.ExitDone || !strings.Contains(got.Stdout, "0 live relays, and 0 shards without a relay whose rows wait") {
 		t.Errorf("%+v", got)
 	}
-	if got := run(t, "", "why", "x", "--config", file); !strings.Contains(got.stdout, "events keeps no keys") {
+	if got := programtest.Run(t, "", "why", "x", "--config", file); !strings.Contains(got.Stdout, "events keeps no keys") {
 		t.Errorf("%+v", got)
 	}
 	for _, c := range []struct{ more, want string }{
@@ -107,10 +88,10 @@ func TestOutboxIsExplainedAndExamined(t *testing.T) {
 		{"  second:\n    source: { outbox: { store: dc } }\n    key: { id: property:message-id }\n    sink: { file: { path: out } }\n", `there is no store "dc"`},
 	} {
 		file, _ := relayConfig(t, c.more)
-		run(t, "", "lint", file).check(t, term.ExitUsage, c.want)
+		programtest.Run(t, "", "lint", file).Check(t, term.ExitUsage, c.want)
 	}
 	other, _ := relayConfig(t, "  lines:\n    source: { file: { paths: [in] } }\n    store: db\n    key: { id: .id }\n    sink: { file: { path: out } }\n")
-	run(t, "", "outbox", "relay", other, "lines").check(t, term.ExitUsage, "the source of lines is no outbox: semel run "+other+" lines")
+	programtest.Run(t, "", "outbox", "relay", other, "lines").Check(t, term.ExitUsage, "the source of lines is no outbox: semel run "+other+" lines")
 }
 
 // TestPoisonEventHoldsUpItsAggregate has an event that the target refuses for good. Those
@@ -118,18 +99,18 @@ func TestOutboxIsExplainedAndExamined(t *testing.T) {
 func TestPoisonEventHoldsUpItsAggregate(t *testing.T) {
 	t.Parallel()
 	file, pool := relayConfig(t, "    on_failure: { attempts: 3, backoff: 200ms }\n")
-	start(t, "running", "outbox", "relay", file, "--admin", "off", "--migrate")
+	programtest.Start(t, "running", "outbox", "relay", file, "--admin", "off", "--migrate")
 	if err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		return outbox.Write(t.Context(), tx, outbox.Message{Aggregate: "a", Payload: []byte("poison")}, outbox.Message{Aggregate: "a", Payload: []byte("behind")}, outbox.Message{Aggregate: "b", Payload: []byte("other")})
 	}); err != nil {
 		t.Fatal(err)
 	}
-	becomesTrue(t, pool, "SELECT (SELECT count(*) FROM semel_outbox) = 0 AND (SELECT count(*) FROM delivered) = 2 AND (SELECT count(*) FROM semel_parked) = 1")
-	execute(t, pool.Config().ConnString(), "ALTER TABLE delivered DROP CONSTRAINT delivered_body_check")
-	if got := run(t, "", "parked", "retry", "--config", file, "--all"); got.status != term.ExitDone {
+	programtest.BecomesTrue(t, pool, "SELECT (SELECT count(*) FROM semel_outbox) = 0 AND (SELECT count(*) FROM delivered) = 2 AND (SELECT count(*) FROM semel_parked) = 1")
+	programtest.Exec(t, pool.Config().ConnString(), "ALTER TABLE delivered DROP CONSTRAINT delivered_body_check")
+	if got := programtest.Run(t, "", "parked", "retry", "--config", file, "--all"); got.Status != term.ExitDone {
 		t.Errorf("%+v", got)
 	}
-	becomesTrue(t, pool, "SELECT count(*) = 1 FROM delivered WHERE body = 'poison'")
+	programtest.BecomesTrue(t, pool, "SELECT count(*) = 1 FROM delivered WHERE body = 'poison'")
 }
 
 // order changes a row of orders and writes an event, in one transaction that may be long
@@ -174,9 +155,9 @@ func TestRelaysThatDieLoseNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	writeFile(t, file, strings.NewReplacer("outbox: { store: db }", "outbox: { store: db, keep: 7d }", "lease: 1m", "lease: 1s").Replace(string(text)))
-	run(t, "", "migrate", "up", "--config", file).check(t, term.ExitDone, "applied 5: outbox")
-	execute(t, pool.Config().ConnString(), "CREATE TABLE orders AS SELECT id, 0 AS n FROM generate_series(0, 19) AS id")
+	programtest.WriteFile(t, file, strings.NewReplacer("outbox: { store: db }", "outbox: { store: db, keep: 7d }", "lease: 1m", "lease: 1s").Replace(string(text)))
+	programtest.Run(t, "", "migrate", "up", "--config", file).Check(t, term.ExitDone, "applied 5: outbox")
+	programtest.Exec(t, pool.Config().ConnString(), "CREATE TABLE orders AS SELECT id, 0 AS n FROM generate_series(0, 19) AS id")
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	writing, stop := context.WithCancel(t.Context())
@@ -194,39 +175,39 @@ func TestRelaysThatDieLoseNothing(t *testing.T) {
 		})
 	}
 	begin := func() *exec.Cmd {
-		return start(t, "running", "outbox", "relay", file, "--admin", "off", "--no-progress")
+		return programtest.Start(t, "running", "outbox", "relay", file, "--admin", "off", "--no-progress")
 	}
 	both := "SELECT count(DISTINCT owner) = 2 FROM semel_outbox_shards WHERE until > now()"
 	first, second := begin(), begin()
 	for range rounds {
-		becomesTrue(t, pool, both)
+		programtest.BecomesTrue(t, pool, both)
 		if err := first.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
 		_ = first.Wait() // it was killed
 		first = begin()
-		becomesTrue(t, pool, both)
+		programtest.BecomesTrue(t, pool, both)
 		if err := second.Process.Signal(syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
-		becomesTrue(t, pool, "SELECT count(DISTINCT owner) = 1 AND count(*) = 64 FROM semel_outbox_shards WHERE until > now()")
+		programtest.BecomesTrue(t, pool, "SELECT count(DISTINCT owner) = 1 AND count(*) = 64 FROM semel_outbox_shards WHERE until > now()")
 		if err := second.Process.Signal(syscall.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
 	}
 	stop()
 	writers.Wait()
-	becomesTrue(t, pool, "SELECT count(*) = 0 FROM semel_outbox")
+	programtest.BecomesTrue(t, pool, "SELECT count(*) = 0 FROM semel_outbox")
 	const firsts = `WITH firsts AS (SELECT DISTINCT ON (id) n, aggregate, body::int AS change FROM delivered ORDER BY id, n) `
-	if wrong := ask[int](t, pool, firsts+`SELECT count(*) FROM (SELECT change, row_number() OVER (PARTITION BY aggregate ORDER BY n) AS want FROM firsts) AS f WHERE change <> want`); wrong > 0 {
+	if wrong := programtest.QueryValue[int](t, pool, firsts+`SELECT count(*) FROM (SELECT change, row_number() OVER (PARTITION BY aggregate ORDER BY n) AS want FROM firsts) AS f WHERE change <> want`); wrong > 0 {
 		t.Errorf("%d events are out of order, lost, or of transactions that were rolled back", wrong)
 	}
-	want, got := ask[int](t, pool, "SELECT sum(n) FROM orders"), ask[int](t, pool, firsts+"SELECT count(*) FROM firsts")
+	want, got := programtest.QueryValue[int](t, pool, "SELECT sum(n) FROM orders"), programtest.QueryValue[int](t, pool, firsts+"SELECT count(*) FROM firsts")
 	if want != got || want < 20 {
 		t.Errorf("%d events were committed, and %d delivered", want, got)
 	}
-	if kept := ask[int](t, pool, "SELECT count(*) FROM semel_outbox_log"); kept != want || ask[int](t, pool, "SELECT count(DISTINCT id) FROM semel_outbox_log") != want {
+	if kept := programtest.QueryValue[int](t, pool, "SELECT count(*) FROM semel_outbox_log"); kept != want || programtest.QueryValue[int](t, pool, "SELECT count(DISTINCT id) FROM semel_outbox_log") != want {
 		t.Errorf("%d rows are kept of %d events: each is moved once", kept, want)
 	}
-	t.Logf("%d events, %d deliveries", got, ask[int](t, pool, "SELECT count(*) FROM delivered"))
+	t.Logf("%d events, %d deliveries", got, programtest.QueryValue[int](t, pool, "SELECT count(*) FROM delivered"))
 }

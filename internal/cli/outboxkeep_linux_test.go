@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
@@ -31,41 +32,41 @@ func TestARelayWithoutRightsNamesThem(t *testing.T) {
 	role := "relay_" + strings.TrimPrefix(of.Path, "/")
 	of.User = url.User(role)
 	admin := pool.Config().ConnString()
-	relay := writeFile(t, file+".relay.yaml", strings.NewReplacer(admin, of.String(), "outbox: { store: db }", "outbox: { store: db, keep: 7d }").Replace(string(text)))
-	run(t, "", "migrate", "up", "--config", file).check(t, term.ExitDone, "applied 6: outbox log")
-	execute(t, admin, "CREATE ROLE "+role+" LOGIN; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO "+role+"; REVOKE UPDATE ON semel_outbox_shards FROM "+role)
+	relay := programtest.WriteFile(t, file+".relay.yaml", strings.NewReplacer(admin, of.String(), "outbox: { store: db }", "outbox: { store: db, keep: 7d }").Replace(string(text)))
+	programtest.Run(t, "", "migrate", "up", "--config", file).Check(t, term.ExitDone, "applied 6: outbox log")
+	programtest.Exec(t, admin, "CREATE ROLE "+role+" LOGIN; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO "+role+"; REVOKE UPDATE ON semel_outbox_shards FROM "+role)
 	t.Cleanup(func() {
 		if _, err := pool.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
 			t.Error(err)
 		}
 	})
-	execute(t, admin, "INSERT INTO semel_outbox (aggregate, payload) VALUES ('a', 'x'); UPDATE semel_outbox SET created = created - interval '1 day'")
-	shard := ask[string](t, pool, "SELECT shard::text FROM semel_outbox")
+	programtest.Exec(t, admin, "INSERT INTO semel_outbox (aggregate, payload) VALUES ('a', 'x'); UPDATE semel_outbox SET created = created - interval '1 day'")
+	shard := programtest.QueryValue[string](t, pool, "SELECT shard::text FROM semel_outbox")
 	oldest, owner := fmt.Sprintf("dedup_outbox_oldest_seconds{pipeline=\"events\",shard=%q} 86", shard), `dedup_outbox_owner{owner="`
 
 	address := servicestest.FreeAddr(t)
-	stop := backgroundUntil(t, "cannot start yet", noEnv, "outbox", "relay", relay, "--admin", address)
-	becomes(t, address, "/readyz", time.Minute, http.StatusServiceUnavailable, "permission denied for function semel_outbox_log_maintain: GRANT ")
-	if _, page := get(t, address, "/readyz"); !strings.Contains(page, `GRANT EXECUTE ON FUNCTION "public"."semel_outbox_log_maintain" TO "`+role+`"`) {
+	stop := programtest.BackgroundUntil(t, "cannot start yet", programtest.NoEnv, "outbox", "relay", relay, "--admin", address)
+	programtest.WaitForPage(t, address, "/readyz", time.Minute, http.StatusServiceUnavailable, "permission denied for function semel_outbox_log_maintain: GRANT ")
+	if _, page := programtest.GetPage(t, address, "/readyz"); !strings.Contains(page, `GRANT EXECUTE ON FUNCTION "public"."semel_outbox_log_maintain" TO "`+role+`"`) {
 		t.Error(page)
 	}
-	execute(t, admin, "GRANT EXECUTE ON FUNCTION semel_outbox_log_maintain TO "+role)
-	becomes(t, address, "/metrics", time.Minute, http.StatusOK, oldest)
-	becomes(t, address, "/readyz", time.Minute, http.StatusServiceUnavailable, "permission denied for table semel_outbox_shards: GRANT ")
-	if _, page := get(t, address, "/metrics"); strings.Contains(page, owner) {
+	programtest.Exec(t, admin, "GRANT EXECUTE ON FUNCTION semel_outbox_log_maintain TO "+role)
+	programtest.WaitForPage(t, address, "/metrics", time.Minute, http.StatusOK, oldest)
+	programtest.WaitForPage(t, address, "/readyz", time.Minute, http.StatusServiceUnavailable, "permission denied for table semel_outbox_shards: GRANT ")
+	if _, page := programtest.GetPage(t, address, "/metrics"); strings.Contains(page, owner) {
 		t.Errorf("an owner: %s", page)
 	}
-	if got := run(t, "", "doctor", relay); !strings.Contains(got.stdout, " live relays, and 1 shards without a relay whose rows wait") {
+	if got := programtest.Run(t, "", "doctor", relay); !strings.Contains(got.Stdout, " live relays, and 1 shards without a relay whose rows wait") {
 		t.Errorf("%+v", got)
 	}
-	execute(t, admin, "GRANT UPDATE ON semel_outbox_shards TO "+role)
-	becomes(t, address, "/metrics", time.Minute, http.StatusOK, owner)
-	becomes(t, address, "/readyz", time.Minute, http.StatusOK, "events: ready")
-	becomesTrue(t, pool, "SELECT (SELECT count(*) FROM semel_outbox) = 0 AND (SELECT count(*) FROM semel_outbox_log) = 1")
-	if got := stop(); got.status != term.ExitDone {
+	programtest.Exec(t, admin, "GRANT UPDATE ON semel_outbox_shards TO "+role)
+	programtest.WaitForPage(t, address, "/metrics", time.Minute, http.StatusOK, owner)
+	programtest.WaitForPage(t, address, "/readyz", time.Minute, http.StatusOK, "events: ready")
+	programtest.BecomesTrue(t, pool, "SELECT (SELECT count(*) FROM semel_outbox) = 0 AND (SELECT count(*) FROM semel_outbox_log) = 1")
+	if got := stop(); got.Status != term.ExitDone {
 		t.Errorf("%+v", got)
 	}
-	if got := run(t, "", "doctor", relay); !strings.Contains(got.stdout, "4 partitions") {
+	if got := programtest.Run(t, "", "doctor", relay); !strings.Contains(got.Stdout, "4 partitions") {
 		t.Errorf("%+v", got)
 	}
 }

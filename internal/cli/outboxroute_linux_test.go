@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"fmt"
@@ -23,6 +23,7 @@ import (
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/outbox"
 	"github.com/semel-dev/semel/test/kafkatest"
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
@@ -40,7 +41,7 @@ type routedSink struct {
 }
 
 func routedKafka(t *testing.T) routedSink {
-	broker := servers.Kafka(t)
+	broker := programtest.Servers.Kafka(t)
 	opts := []kgo.Opt{kgo.SeedBrokers(broker)}
 	client, err := kgo.NewClient(opts...)
 	if err != nil {
@@ -75,7 +76,7 @@ func routedKafka(t *testing.T) routedSink {
 }
 
 func routedNATS(t *testing.T) routedSink {
-	url := servers.NATS(t)
+	url := programtest.Servers.NATS(t)
 	conn, err := natsgo.Connect(url)
 	if err != nil {
 		t.Fatal(err)
@@ -111,11 +112,11 @@ func routedNATS(t *testing.T) routedSink {
 }
 
 func routedRabbitMQ(t *testing.T) routedSink {
-	address := servers.RabbitMQ(t)
-	ch := rabbit(t, "amqp://guest:guest@"+address+"/")
+	address := programtest.Servers.RabbitMQ(t)
+	ch := programtest.RabbitChannel(t, "amqp://guest:guest@"+address+"/")
 	return routedSink{
 		yaml:   fmt.Sprintf("rabbitmq: { servers: [%q], routing_key: %%s }", address),
-		create: func(queue string) { queueOf(t, ch, queue, amqp.QueueTypeQuorum, nil) },
+		create: func(queue string) { programtest.DeclareQueue(t, ch, queue, amqp.QueueTypeQuorum, nil) },
 		read: func(queue string) (list []string) {
 			var got []amqp.Delivery
 			for {
@@ -140,7 +141,7 @@ func routedRabbitMQ(t *testing.T) routedSink {
 }
 
 func routedSQS(t *testing.T) routedSink {
-	url := servers.SQS(t)
+	url := programtest.Servers.SQS(t)
 	api := awssqs.New(awssqs.Options{Region: "us-east-1", BaseEndpoint: &url, Credentials: aws.AnonymousCredentials{}})
 	account := url + "/000000000000"
 	return routedSink{
@@ -177,7 +178,7 @@ func routedSQS(t *testing.T) routedSink {
 }
 
 func TestTheTopicOfARowChoosesItsQueue(t *testing.T) {
-	setAWS(t, nil)
+	programtest.SetAWS(t, nil)
 	topicsChooseTargets(t, routedSQS(t))
 }
 
@@ -199,7 +200,7 @@ func topicsChooseTargets(t *testing.T, to routedSink) {
 	for _, target := range []string{first, second, secret} {
 		to.create(target)
 	}
-	address := servers.Database(t)
+	address := programtest.Servers.Database(t)
 	file := filepath.Join(t.TempDir(), "relay.yaml")
 	configure := func(allow ...string) {
 		t.Helper()
@@ -218,7 +219,7 @@ pipelines:
 		}
 	}
 	configure(first, second[:len(second)-2]+"*", gone)
-	run(t, "", "migrate", "up", "--config", file).check(t, term.ExitDone, "outbox")
+	programtest.Run(t, "", "migrate", "up", "--config", file).Check(t, term.ExitDone, "outbox")
 	pool, err := pgxpool.New(t.Context(), address)
 	if err != nil {
 		t.Fatal(err)
@@ -235,27 +236,27 @@ pipelines:
 	}); err != nil {
 		t.Fatal(err)
 	}
-	run(t, "", "lint", file).check(t, term.ExitDone, "0 broken")
-	if got := run(t, "", "explain", file); !strings.Contains(got.stdout, " by source") || !strings.Contains(got.stdout, "a message whose target is not allowed, or does not exist, fails by itself") {
+	programtest.Run(t, "", "lint", file).Check(t, term.ExitDone, "0 broken")
+	if got := programtest.Run(t, "", "explain", file); !strings.Contains(got.Stdout, " by source") || !strings.Contains(got.Stdout, "a message whose target is not allowed, or does not exist, fails by itself") {
 		t.Errorf("explain: %+v", got)
 	}
-	if got := run(t, "", "dry-run", file); got.status != term.ExitFound || !strings.Contains(got.stdout, "no target             2  parked after its last attempt") || !strings.Contains(got.stdout, secret+`", which is not allowed (`+first) {
+	if got := programtest.Run(t, "", "dry-run", file); got.Status != term.ExitFound || !strings.Contains(got.Stdout, "no target             2  parked after its last attempt") || !strings.Contains(got.Stdout, secret+`", which is not allowed (`+first) {
 		t.Errorf("dry-run: %+v", got)
 	}
-	if got := run(t, "", "doctor", file); !strings.Contains(got.stdout, to.examined) || !strings.Contains(got.stdout, gone) {
+	if got := programtest.Run(t, "", "doctor", file); !strings.Contains(got.Stdout, to.examined) || !strings.Contains(got.Stdout, gone) {
 		t.Errorf("doctor: %+v", got)
 	}
 	traced := func(id, want string) {
 		t.Helper()
-		if got := run(t, "", "why", id, "--config", file); got.status != term.ExitDone || !strings.Contains(got.stdout, want) {
+		if got := programtest.Run(t, "", "why", id, "--config", file); got.Status != term.ExitDone || !strings.Contains(got.Stdout, want) {
 			t.Errorf("why of %s lacks %q: %+v", id, want, got)
 		}
 	}
 	traced(id, "written to the outbox; it waits, and no relay owns its shard, to be sent to ")
 	traced(astray, ", and names no target that is allowed")
-	stop := background(t, "outbox", "relay", file, "--admin", "off")
-	becomesTrue(t, pool, "SELECT (SELECT count(*) FROM semel_outbox) = 0 AND (SELECT count(*) FROM semel_parked) = 3")
-	if got := stop(); got.status != term.ExitDone {
+	stop := programtest.Background(t, "outbox", "relay", file, "--admin", "off")
+	programtest.BecomesTrue(t, pool, "SELECT (SELECT count(*) FROM semel_outbox) = 0 AND (SELECT count(*) FROM semel_parked) = 3")
+	if got := stop(); got.Status != term.ExitDone {
 		t.Errorf("%+v", got)
 	}
 	is := func(target string, want ...string) {
@@ -270,17 +271,17 @@ pipelines:
 	is(secret)
 	traced(id, fmt.Sprintf(to.traced, first))
 	traced(astray, "parked messages of events: parked as ")
-	if got := run(t, "", "parked", "ls", "--config", file, "--json"); !strings.Contains(got.stdout, "which is not allowed") || !strings.Contains(got.stdout, "source of the message is empty") || !strings.Contains(got.stdout, gone) {
+	if got := programtest.Run(t, "", "parked", "ls", "--config", file, "--json"); !strings.Contains(got.Stdout, "which is not allowed") || !strings.Contains(got.Stdout, "source of the message is empty") || !strings.Contains(got.Stdout, gone) {
 		t.Errorf("parked: %+v", got)
 	}
 	to.create(gone)
 	configure(first, second, gone, secret)
-	stop = background(t, "outbox", "relay", file, "--admin", "off")
-	if got := run(t, "", "parked", "retry", "--config", file, "--all", "--wait", "1m"); strings.Count(got.stdout, ": redriven") != 2 || strings.Count(got.stdout, ": parked again: ") != 1 {
+	stop = programtest.Background(t, "outbox", "relay", file, "--admin", "off")
+	if got := programtest.Run(t, "", "parked", "retry", "--config", file, "--all", "--wait", "1m"); strings.Count(got.Stdout, ": redriven") != 2 || strings.Count(got.Stdout, ": parked again: ") != 1 {
 		t.Errorf("%+v", got)
 	}
-	becomesTrue(t, pool, "SELECT count(*) = 1 FROM semel_parked WHERE queued IS NULL")
-	if got := stop(); got.status != term.ExitDone {
+	programtest.BecomesTrue(t, pool, "SELECT count(*) = 1 FROM semel_parked WHERE queued IS NULL")
+	if got := stop(); got.Status != term.ExitDone {
 		t.Errorf("%+v", got)
 	}
 	is(gone, "z1")

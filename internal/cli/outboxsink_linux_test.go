@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"bytes"
@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 )
 
 // chain writes a configuration with a file that becomes rows and events in one
@@ -19,8 +20,8 @@ import (
 func chain(t *testing.T) (dir, file string, pool *pgxpool.Pool) {
 	t.Helper()
 	dir = t.TempDir()
-	address := servers.Database(t)
-	file = writeFile(t, filepath.Join(dir, "chain.yaml"), fmt.Sprintf(`stores:
+	address := programtest.Servers.Database(t)
+	file = programtest.WriteFile(t, filepath.Join(dir, "chain.yaml"), fmt.Sprintf(`stores:
   db: { postgres: { dsn: %q } }
 pipelines:
   bill:
@@ -39,7 +40,7 @@ pipelines:
     parked: { store: db }
     lease: 1s
 `, address))
-	execute(t, address, "CREATE TABLE bills (id text PRIMARY KEY, amount int)")
+	programtest.Exec(t, address, "CREATE TABLE bills (id text PRIMARY KEY, amount int)")
 	pool, err := pgxpool.New(t.Context(), address)
 	if err != nil {
 		t.Fatal(err)
@@ -51,28 +52,28 @@ pipelines:
 func TestARowAndItsEventAreOneTransaction(t *testing.T) {
 	t.Parallel()
 	dir, file, pool := chain(t)
-	writeFile(t, filepath.Join(dir, "orders.jsonl"), `{"id":"a","customer":"alice","amount":1}
+	programtest.WriteFile(t, filepath.Join(dir, "orders.jsonl"), `{"id":"a","customer":"alice","amount":1}
 {"id":"b","customer":"bob","amount":"none"}
 {"id":"c","amount":3}
 {"id":"a","customer":"alice","amount":1}
 {"id":"018f3c5a-0000-7000-8000-00000000000d","customer":"dora","amount":4}
 `)
-	run(t, "", "lint", file).check(t, term.ExitDone, "0 broken")
-	if got := run(t, "", "explain", file, "bill"); !strings.Contains(got.stdout, "→ postgres table bills and outbox of db") || !strings.Contains(got.stdout, "one transaction in PostgreSQL") {
+	programtest.Run(t, "", "lint", file).Check(t, term.ExitDone, "0 broken")
+	if got := programtest.Run(t, "", "explain", file, "bill"); !strings.Contains(got.Stdout, "→ postgres table bills and outbox of db") || !strings.Contains(got.Stdout, "one transaction in PostgreSQL") {
 		t.Errorf("%+v", got)
 	}
-	got := run(t, "", "doctor", file)
-	if !strings.Contains(got.stdout, "the database has no outbox") {
+	got := programtest.Run(t, "", "doctor", file)
+	if !strings.Contains(got.Stdout, "the database has no outbox") {
 		t.Errorf("%+v", got)
 	}
-	run(t, "", "migrate", "up", "--config", file).check(t, term.ExitDone, "outbox")
-	if got = run(t, "", "doctor", file); !strings.Contains(got.stdout, "sink.postgres.outbox") || strings.Contains(got.stdout, "has no outbox") {
+	programtest.Run(t, "", "migrate", "up", "--config", file).Check(t, term.ExitDone, "outbox")
+	if got = programtest.Run(t, "", "doctor", file); !strings.Contains(got.Stdout, "sink.postgres.outbox") || strings.Contains(got.Stdout, "has no outbox") {
 		t.Errorf("%+v", got)
 	}
-	stop := background(t, "run", file, "bill", "--admin", "off")
-	becomesTrue(t, pool, "SELECT count(*) = 2 FROM semel_parked")
-	becomesTrue(t, pool, "SELECT count(*) = 2 FROM bills")
-	if got := stop(); got.status != term.ExitDone {
+	stop := programtest.Background(t, "run", file, "bill", "--admin", "off")
+	programtest.BecomesTrue(t, pool, "SELECT count(*) = 2 FROM semel_parked")
+	programtest.BecomesTrue(t, pool, "SELECT count(*) = 2 FROM bills")
+	if got := stop(); got.Status != term.ExitDone {
 		t.Errorf("%+v", got)
 	}
 	const uuid = "018f3c5a-0000-7000-8000-00000000000d"
@@ -84,19 +85,19 @@ func TestARowAndItsEventAreOneTransaction(t *testing.T) {
 		"SELECT convert_from(payload, 'UTF8') FROM semel_outbox WHERE aggregate = 'alice'":                                          `{"id":"a","customer":"alice","amount":1}`,
 		"SELECT headers->>'semel-origin' FROM semel_outbox WHERE aggregate = 'alice'":                                               filepath.Join(dir, "orders.jsonl") + ", byte 0",
 	} {
-		if got := ask[string](t, pool, sql); got != want {
+		if got := programtest.QueryValue[string](t, pool, sql); got != want {
 			t.Errorf("%s: %s, want %s", sql, got, want)
 		}
 	}
-	if got := run(t, "", "parked", "ls", "--config", file, "--json"); !strings.Contains(got.stdout, "the aggregate of the outbox, .customer, is missing") {
+	if got := programtest.Run(t, "", "parked", "ls", "--config", file, "--json"); !strings.Contains(got.Stdout, "the aggregate of the outbox, .customer, is missing") {
 		t.Errorf("%+v", got)
 	}
-	text := strings.ReplaceAll(readFile(t, file), "  relay:\n    source: { outbox: { store: db } }", "  relay:\n    source: { file: { paths: [none] } }\n    store: db")
-	alone := writeFile(t, filepath.Join(dir, "alone.yaml"), text) // the relay has a file of its own
-	if got := run(t, "", "why", "a", "--config", alone); strings.Count(got.stdout, "written to the outbox; it waits, and no relay owns its shard\n") != 1 || !strings.Contains(got.stdout, "outbox of db: rows that wait; this file has no pipeline that reads it") {
+	text := strings.ReplaceAll(programtest.ReadFile(t, file), "  relay:\n    source: { outbox: { store: db } }", "  relay:\n    source: { file: { paths: [none] } }\n    store: db")
+	alone := programtest.WriteFile(t, filepath.Join(dir, "alone.yaml"), text) // the relay has a file of its own
+	if got := programtest.Run(t, "", "why", "a", "--config", alone); strings.Count(got.Stdout, "written to the outbox; it waits, and no relay owns its shard\n") != 1 || !strings.Contains(got.Stdout, "outbox of db: rows that wait; this file has no pipeline that reads it") {
 		t.Errorf("%+v", got)
 	}
-	if got := run(t, "", "why", "a", "--config", file); strings.Count(got.stdout, "outbox of db, row") != 1 {
+	if got := programtest.Run(t, "", "why", "a", "--config", file); strings.Count(got.Stdout, "outbox of db, row") != 1 {
 		t.Errorf("the event is not found by the key of the message: %+v", got)
 	}
 }
@@ -112,21 +113,21 @@ func TestEveryRowHasOneEventAfterKills(t *testing.T) {
 	for i := range messages {
 		fmt.Fprintf(&lines, "{\"id\":\"o%d\",\"customer\":\"c%d\",\"amount\":%d}\n", i, i%customers, i)
 	}
-	writeFile(t, filepath.Join(dir, "orders.jsonl"), lines.String())
-	run(t, "", "migrate", "up", "--config", file).check(t, term.ExitDone, "outbox")
+	programtest.WriteFile(t, filepath.Join(dir, "orders.jsonl"), lines.String())
+	programtest.Run(t, "", "migrate", "up", "--config", file).Check(t, term.ExitDone, "outbox")
 	for n := range kills {
-		command := start(t, "running", "run", file, "--admin", "off")
-		becomesTrue(t, pool, fmt.Sprintf("SELECT count(*) >= %d FROM bills", messages*(n+1)/(kills+2)))
+		command := programtest.Start(t, "running", "run", file, "--admin", "off")
+		programtest.BecomesTrue(t, pool, fmt.Sprintf("SELECT count(*) >= %d FROM bills", messages*(n+1)/(kills+2)))
 		_ = command.Process.Signal(syscall.SIGKILL)
 		_ = command.Wait()
 		// One statement, because the server may still commit what was on its way.
-		if !ask[bool](t, pool, "SELECT (SELECT count(*) FROM bills) = (SELECT count(*) FROM semel_keys)") {
+		if !programtest.QueryValue[bool](t, pool, "SELECT (SELECT count(*) FROM bills) = (SELECT count(*) FROM semel_keys)") {
 			t.Fatal("there are not as many rows as keys")
 		}
 	}
-	stop := background(t, "run", file, "--admin", "off")
-	becomesTrue(t, pool, fmt.Sprintf("SELECT (SELECT count(*) FROM bills) = %d AND (SELECT count(*) FROM semel_outbox) = 0", messages))
-	if got := stop(); got.status != term.ExitDone {
+	stop := programtest.Background(t, "run", file, "--admin", "off")
+	programtest.BecomesTrue(t, pool, fmt.Sprintf("SELECT (SELECT count(*) FROM bills) = %d AND (SELECT count(*) FROM semel_outbox) = 0", messages))
+	if got := stop(); got.Status != term.ExitDone {
 		t.Errorf("%+v", got)
 	}
 	first := map[string]bool{}

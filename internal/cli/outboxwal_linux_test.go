@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"fmt"
@@ -17,6 +17,7 @@ import (
 
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/outbox"
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
@@ -26,7 +27,7 @@ import (
 func walConfig(t *testing.T, more string) (file string, server *services.Server, source, target *pgxpool.Pool) {
 	t.Helper()
 	server = servicestest.StartPostgres(t, &services.PostgresOptions{Settings: map[string]string{"wal_level": "logical"}})
-	sink := servers.Database(t)
+	sink := programtest.Servers.Database(t)
 	file = filepath.Join(t.TempDir(), "relay.yaml")
 	if err := os.WriteFile(file, fmt.Appendf(nil, `stores:
   db: { postgres: { dsn: "%s" } }
@@ -39,7 +40,7 @@ pipelines:
 %s`, server.URL(), sink, more), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	execute(t, sink, "CREATE TABLE delivered (n bigint GENERATED ALWAYS AS IDENTITY, id uuid, aggregate text, body text CHECK (body <> 'poison'))")
+	programtest.Exec(t, sink, "CREATE TABLE delivered (n bigint GENERATED ALWAYS AS IDENTITY, id uuid, aggregate text, body text CHECK (body <> 'poison'))")
 	for i, address := range []string{server.URL(), sink} {
 		pool, err := pgxpool.New(t.Context(), address)
 		if err != nil {
@@ -52,7 +53,7 @@ pipelines:
 			target = pool
 		}
 	}
-	run(t, "", "migrate", "up", "--config", file).check(t, term.ExitDone, "outbox slots")
+	programtest.Run(t, "", "migrate", "up", "--config", file).Check(t, term.ExitDone, "outbox slots")
 	return file, server, source, target
 }
 
@@ -66,27 +67,27 @@ func writeEvents(t *testing.T, pool *pgxpool.Pool, msgs ...outbox.Message) {
 func TestOutboxOfTheLogIsExplainedAndExamined(t *testing.T) {
 	t.Parallel()
 	file, _, source, target := walConfig(t, "    on_failure: { attempts: 3, backoff: 200ms }\n")
-	run(t, "", "lint", file).check(t, term.ExitDone, "0 to note, 0 with a warning, 0 broken")
-	if got := run(t, "", "explain", file); !strings.Contains(got.stdout, "outbox of db by logical replication → postgres table delivered") || !strings.Contains(got.stdout, "max_slot_wal_keep_size") {
+	programtest.Run(t, "", "lint", file).Check(t, term.ExitDone, "0 to note, 0 with a warning, 0 broken")
+	if got := programtest.Run(t, "", "explain", file); !strings.Contains(got.Stdout, "outbox of db by logical replication → postgres table delivered") || !strings.Contains(got.Stdout, "max_slot_wal_keep_size") {
 		t.Errorf("%+v", got)
 	}
-	if got := run(t, "", "doctor", file); !strings.Contains(got.stdout, "slot semel_outbox is created by the first relay") || !strings.Contains(got.stdout, "max_slot_wal_keep_size") || !strings.Contains(got.stdout, "unlimited") || strings.Contains(got.stdout, "live relays") {
+	if got := programtest.Run(t, "", "doctor", file); !strings.Contains(got.Stdout, "slot semel_outbox is created by the first relay") || !strings.Contains(got.Stdout, "max_slot_wal_keep_size") || !strings.Contains(got.Stdout, "unlimited") || strings.Contains(got.Stdout, "live relays") {
 		t.Errorf("%+v", got)
 	}
 	writeEvents(t, source, outbox.Message{Aggregate: "a", Payload: []byte("poison")}, outbox.Message{Aggregate: "a", Payload: []byte("behind")}, outbox.Message{Aggregate: "b", Payload: []byte("other")})
-	start(t, "running", "outbox", "relay", file, "--admin", "off", "--no-progress")
-	becomesTrue(t, target, "SELECT count(*) = 2 FROM delivered")
-	becomesTrue(t, source, "SELECT (SELECT count(*) FROM semel_outbox) = 0 AND (SELECT count(*) FROM semel_parked) = 1")
-	if got := run(t, "", "doctor", file); !strings.Contains(got.stdout, "slot semel_outbox is reserved, read by ") || !strings.Contains(got.stdout, "of the write-ahead log") {
+	programtest.Start(t, "running", "outbox", "relay", file, "--admin", "off", "--no-progress")
+	programtest.BecomesTrue(t, target, "SELECT count(*) = 2 FROM delivered")
+	programtest.BecomesTrue(t, source, "SELECT (SELECT count(*) FROM semel_outbox) = 0 AND (SELECT count(*) FROM semel_parked) = 1")
+	if got := programtest.Run(t, "", "doctor", file); !strings.Contains(got.Stdout, "slot semel_outbox is reserved, read by ") || !strings.Contains(got.Stdout, "of the write-ahead log") {
 		t.Errorf("%+v", got)
 	}
-	becomesTrue(t, source, "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn) < 100000 FROM pg_replication_slots")
-	execute(t, target.Config().ConnString(), "ALTER TABLE delivered DROP CONSTRAINT delivered_body_check")
-	if got := run(t, "", "parked", "retry", "--config", file, "--all"); got.status != term.ExitDone {
+	programtest.BecomesTrue(t, source, "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn) < 100000 FROM pg_replication_slots")
+	programtest.Exec(t, target.Config().ConnString(), "ALTER TABLE delivered DROP CONSTRAINT delivered_body_check")
+	if got := programtest.Run(t, "", "parked", "retry", "--config", file, "--all"); got.Status != term.ExitDone {
 		t.Errorf("%+v", got)
 	}
-	becomesTrue(t, target, "SELECT count(*) = 1 FROM delivered WHERE body = 'poison'")
-	start(t, "standby: another relay reads the slot", "outbox", "relay", file, "--admin", "off", "--no-progress")
+	programtest.BecomesTrue(t, target, "SELECT count(*) = 1 FROM delivered WHERE body = 'poison'")
+	programtest.Start(t, "standby: another relay reads the slot", "outbox", "relay", file, "--admin", "off", "--no-progress")
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -95,14 +96,14 @@ func TestOutboxOfTheLogIsExplainedAndExamined(t *testing.T) {
 	if err := os.WriteFile(file+".wrong.yaml", []byte(wrong), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run(t, "", "lint", file+".wrong.yaml").check(t, term.ExitUsage, "it needs mode: wal")
+	programtest.Run(t, "", "lint", file+".wrong.yaml").Check(t, term.ExitUsage, "it needs mode: wal")
 }
 
 // TestServerWithoutLogicalReplicationIsNamed has a server with the default wal_level.
 func TestServerWithoutLogicalReplicationIsNamed(t *testing.T) {
 	t.Parallel()
 	file, _ := relayConfig(t, "")
-	run(t, "", "migrate", "up", "--config", file).check(t, term.ExitDone, "outbox slots")
+	programtest.Run(t, "", "migrate", "up", "--config", file).Check(t, term.ExitDone, "outbox slots")
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -111,15 +112,15 @@ func TestServerWithoutLogicalReplicationIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	const cause, remedy = "mode: wal needs the server setting wal_level = logical, and it is replica", "ALTER SYSTEM SET wal_level = 'logical', and restart the server"
-	start(t, cause+": "+remedy, "outbox", "relay", file, "--admin", "off") // it waits
-	if got := run(t, "", "doctor", file); got.status != term.ExitFound || !strings.Contains(got.stdout, cause) || !strings.Contains(got.stdout, remedy) {
+	programtest.Start(t, cause+": "+remedy, "outbox", "relay", file, "--admin", "off") // it waits
+	if got := programtest.Run(t, "", "doctor", file); got.Status != term.ExitFound || !strings.Contains(got.Stdout, cause) || !strings.Contains(got.Stdout, remedy) {
 		t.Errorf("%+v", got)
 	}
 }
 
 // relay is a process of its own that relays an outbox.
 type relay struct {
-	running
+	programtest.Running
 	command *exec.Cmd
 }
 
@@ -131,27 +132,27 @@ func startRelay(t *testing.T, file string) *relay {
 		t.Fatal(err)
 	}
 	r := &relay{
-		running: running{t: t, log: &lineWatch{lines: make(chan string, 10_000)}},
+		Running: programtest.Running{T: t, Log: &programtest.Log{Lines: make(chan string, 10_000)}},
 		command: exec.CommandContext(t.Context(), program, "outbox", "relay", file, "--admin", "off", "--no-progress"),
 	}
-	r.command.Env = append(os.Environ(), programVariable+"=1")
-	r.command.Stderr = r.log
+	r.command.Env = append(os.Environ(), programtest.Variable+"=1")
+	r.command.Stderr = r.Log
 	if err := r.command.Start(); err != nil {
 		t.Fatal(err)
 	}
-	r.line(`"msg":"running"`)
+	r.Line(`"msg":"running"`)
 	return r
 }
 
 // kill ends a relay that must not have ended by itself.
 func (r *relay) kill() {
-	r.t.Helper()
+	r.T.Helper()
 	if err := r.command.Process.Kill(); err != nil {
-		r.t.Fatal(err)
+		r.T.Fatal(err)
 	}
 	_ = r.command.Wait() // it was killed
 	if r.command.ProcessState.Exited() {
-		r.t.Errorf("the relay has ended by itself: %v\n%s", r.command.ProcessState, r.log.text())
+		r.T.Errorf("the relay has ended by itself: %v\n%s", r.command.ProcessState, r.Log.Text())
 	}
 }
 
@@ -165,9 +166,9 @@ func TestRelayOfTheLogLosesNothing(t *testing.T) {
 		rounds = 5
 	}
 	file, server, source, target := walConfig(t, "")
-	execute(t, server.URL(), "CREATE TABLE orders AS SELECT id, 0 AS n FROM generate_series(0, 19) AS id")
+	programtest.Exec(t, server.URL(), "CREATE TABLE orders AS SELECT id, 0 AS n FROM generate_series(0, 19) AS id")
 	// Deliveries take their time, so that rows are in flight at any moment.
-	execute(t, target.Config().ConnString(), "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.003); RETURN NEW; END $$; CREATE TRIGGER slow BEFORE INSERT ON delivered FOR EACH ROW EXECUTE FUNCTION slow()")
+	programtest.Exec(t, target.Config().ConnString(), "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.003); RETURN NEW; END $$; CREATE TRIGGER slow BEFORE INSERT ON delivered FOR EACH ROW EXECUTE FUNCTION slow()")
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	writing := make(chan struct{})
@@ -211,7 +212,7 @@ func TestRelayOfTheLogLosesNothing(t *testing.T) {
 	}
 	progress := func() {
 		t.Helper()
-		becomes(target, fmt.Sprintf("SELECT count(*) > %d FROM delivered", ask[int](t, target, "SELECT count(*) FROM delivered")+20))
+		becomes(target, fmt.Sprintf("SELECT count(*) > %d FROM delivered", programtest.QueryValue[int](t, target, "SELECT count(*) FROM delivered")+20))
 	}
 	first, second := begin(), begin()
 	for range rounds {
@@ -258,15 +259,15 @@ func TestRelayOfTheLogLosesNothing(t *testing.T) {
 	}
 	var way string
 	for _, of := range []*relay{first, second} {
-		line := of.line("replication slot semel_outbox is gone", "restored or promoted one: ", "; a relay that waits, or the next one that starts, creates it again")
+		line := of.Line("replication slot semel_outbox is gone", "restored or promoted one: ", "; a relay that waits, or the next one that starts, creates it again")
 		_, line, _ = strings.Cut(line, "restored or promoted one: ")
 		way, _, _ = strings.Cut(line, "; a relay that waits")
 	}
 	for sql := range strings.SplitSeq(strings.ReplaceAll(way, `\"`, `"`), "; ") {
-		execute(t, server.URL(), sql)
+		programtest.Exec(t, server.URL(), sql)
 	}
 	for _, of := range []*relay{first, second} {
-		of.line(`"msg":"running"`)
+		of.Line(`"msg":"running"`)
 	}
 	becomes(source, reads)
 	progress()
@@ -274,20 +275,20 @@ func TestRelayOfTheLogLosesNothing(t *testing.T) {
 	progress() // by the other one, whichever was the standby
 	close(writing)
 	writers.Wait()
-	execute(t, target.Config().ConnString(), "DROP TRIGGER slow ON delivered")
+	programtest.Exec(t, target.Config().ConnString(), "DROP TRIGGER slow ON delivered")
 	becomes(source, "SELECT count(*) = 0 FROM semel_outbox")
 	const firsts = `WITH firsts AS (SELECT DISTINCT ON (id) n, aggregate, body::int AS change FROM delivered ORDER BY id, n) `
-	if wrong := ask[int](t, target, firsts+`SELECT count(*) FROM (SELECT change, row_number() OVER (PARTITION BY aggregate ORDER BY n) AS want FROM firsts) AS f WHERE change <> want`); wrong > 0 {
+	if wrong := programtest.QueryValue[int](t, target, firsts+`SELECT count(*) FROM (SELECT change, row_number() OVER (PARTITION BY aggregate ORDER BY n) AS want FROM firsts) AS f WHERE change <> want`); wrong > 0 {
 		t.Errorf("%d events are out of order, lost, or of transactions that were rolled back", wrong)
 	}
-	want, delivered := ask[int](t, source, "SELECT sum(n) FROM orders"), ask[int](t, target, firsts+"SELECT count(*) FROM firsts")
+	want, delivered := programtest.QueryValue[int](t, source, "SELECT sum(n) FROM orders"), programtest.QueryValue[int](t, target, firsts+"SELECT count(*) FROM firsts")
 	if want != delivered || want < 20 {
 		t.Errorf("%d events were committed, and %d delivered", want, delivered)
 	}
-	if kept := ask[int](t, source, "SELECT count(*) FROM semel_outbox_log"); kept != want || ask[int](t, source, "SELECT count(DISTINCT id) FROM semel_outbox_log") != want {
+	if kept := programtest.QueryValue[int](t, source, "SELECT count(*) FROM semel_outbox_log"); kept != want || programtest.QueryValue[int](t, source, "SELECT count(DISTINCT id) FROM semel_outbox_log") != want {
 		t.Errorf("%d rows are kept of %d events: each is moved once", kept, want)
 	}
-	t.Logf("%d events, %d deliveries", delivered, ask[int](t, target, "SELECT count(*) FROM delivered"))
+	t.Logf("%d events, %d deliveries", delivered, programtest.QueryValue[int](t, target, "SELECT count(*) FROM delivered"))
 }
 
 // watchPosition looks again and again for a row that is in the table although the slot is
@@ -344,15 +345,15 @@ func TestRelayWaitsForItsDatabase(t *testing.T) {
 		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		relay := start(t, "cannot start yet", "outbox", "relay", file, "--admin", "off", "--no-progress")
+		relay := programtest.Start(t, "cannot start yet", "outbox", "relay", file, "--admin", "off", "--no-progress")
 		if err := server.Restart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		source.Reset()
 		// A relay that is killed may have delivered a row that it has not removed yet.
-		becomesTrue(t, target, fmt.Sprintf("SELECT count(DISTINCT id) = %d FROM delivered", i+1))
+		programtest.BecomesTrue(t, target, fmt.Sprintf("SELECT count(DISTINCT id) = %d FROM delivered", i+1))
 		writeEvents(t, source, outbox.Message{Aggregate: "a", Payload: []byte("more")})
-		becomesTrue(t, target, fmt.Sprintf("SELECT count(DISTINCT id) = %d FROM delivered", i+2))
+		programtest.BecomesTrue(t, target, fmt.Sprintf("SELECT count(DISTINCT id) = %d FROM delivered", i+2))
 		if err := relay.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}

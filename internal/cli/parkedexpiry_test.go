@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"fmt"
@@ -14,6 +14,7 @@ import (
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
@@ -23,22 +24,22 @@ func TestParkedMessagesExpireLoudly(t *testing.T) {
 		t.Run(parked, func(t *testing.T) {
 			t.Parallel()
 			dir, address := t.TempDir(), servicestest.FreeAddr(t)
-			writeFile(t, filepath.Join(dir, "in.jsonl"), "")
-			file := writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
+			programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "")
+			file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
 stores:
   keys: { embedded: { path: keys } }
   db: { postgres: { dsn: %q } }
 pipelines:
   copy: { source: { file: { paths: [in.jsonl], follow: true } }, key: { id: .id }, store: keys, sink: { file: { path: out } }, parked: { %s, max_age: 1d } }
-`, databaseFor(t, true), parked))
-			run(t, "", "lint", file, "-q").check(t, term.ExitFound)
-			got := run(t, "", "explain", file)
-			got.check(t, term.ExitDone)
-			if !strings.Contains(got.stdout, "a parked message that an operator does not settle within 1d is lost") {
-				t.Errorf("%s", got.stdout)
+`, programtest.NewDatabase(t, true), parked))
+			programtest.Run(t, "", "lint", file, "-q").Check(t, term.ExitFound)
+			got := programtest.Run(t, "", "explain", file)
+			got.Check(t, term.ExitDone)
+			if !strings.Contains(got.Stdout, "a parked message that an operator does not settle within 1d is lost") {
+				t.Errorf("%s", got.Stdout)
 			}
 
-			conf, err := kind.All().Read(file, noEnv)
+			conf, err := kind.All().Read(file, programtest.NoEnv)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -53,15 +54,15 @@ pipelines:
 					t.Fatal(err)
 				}
 			}
-			stop := background(t, "run", file, "--admin", address)
+			stop := programtest.Background(t, "run", file, "--admin", address)
 			for deadline := time.Now().Add(time.Minute); !strings.Contains(fetched(t, "http://"+address+"/metrics"), `dedup_dropped_total{pipeline="copy",reason="expired"} 1`); {
 				if time.Now().After(deadline) {
 					t.Fatal("nothing expires")
 				}
 			}
-			stop().check(t, term.ExitDone, `"msg":"dropped"`, `"reason":"expired"`, `order-9f`)
-			if got := run(t, "", "parked", "ls", "--config", file, "-q"); strings.Contains(got.stdout, "9f2c41") || !strings.Contains(got.stdout, "0c51aa") {
-				t.Errorf("%s", got.stdout)
+			stop().Check(t, term.ExitDone, `"msg":"dropped"`, `"reason":"expired"`, `order-9f`)
+			if got := programtest.Run(t, "", "parked", "ls", "--config", file, "-q"); strings.Contains(got.Stdout, "9f2c41") || !strings.Contains(got.Stdout, "0c51aa") {
+				t.Errorf("%s", got.Stdout)
 			}
 			expired := 0
 			err = letters.Settled(t.Context(), 0, func(s pipeline.Settlement) bool {

@@ -1,7 +1,6 @@
-package cli
+package cli_test
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,12 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/kind/postgres"
+	"github.com/semel-dev/semel/test/programtest"
 )
 
 // parkedPlaces are the settings of the places in which parked messages wait for a
@@ -33,8 +31,8 @@ func parkedPlaces() map[string]string {
 func fateConfig(t *testing.T, dsn, settings string) string {
 	t.Helper()
 	dir := t.TempDir()
-	writeFile(t, filepath.Join(dir, "in.jsonl"), "")
-	return writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
+	programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "")
+	return programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
 stores:
   db: { postgres: { dsn: %q } }
   keys: { embedded: { path: keys } }
@@ -71,29 +69,31 @@ func TestRetryNamesWhoSettledAMessageFirst(t *testing.T) {
 	for place, parked := range parkedPlaces() {
 		t.Run(place, func(t *testing.T) {
 			t.Parallel()
-			w := newTarget(t)
-			file := fateConfig(t, databaseFor(t, true), fmt.Sprintf(`
+			w := programtest.NewTarget(t)
+			file := fateConfig(t, programtest.NewDatabase(t, true), fmt.Sprintf(`
     store: cache
     sink: { webhook: { url: %q, allow_private: true } }
     parked: %s
 `, w.URL, parked))
 			park(t, file, asideFor("one", "m1", time.Hour))
 			// It was settled before, and parked again under the same id.
-			run(t, "", "parked", "skip", "one", "--reason", "the first time", "--config", file).check(t, term.ExitDone)
+			programtest.Run(t, "", "parked", "skip", "one", "--reason", "the first time", "--config", file).Check(t, term.ExitDone)
 			park(t, file, asideFor("one", "m1", time.Hour), asideFor("two", "m2", time.Hour))
-			retried := make(chan outcome, 1)
-			go func() { retried <- run(t, "", "parked", "retry", "--all", "--wait", "5m", "--config", file) }()
+			retried := make(chan programtest.Outcome, 1)
+			go func() {
+				retried <- programtest.Run(t, "", "parked", "retry", "--all", "--wait", "5m", "--config", file)
+			}()
 			for !asides(t, file)["m1"].Queued || !asides(t, file)["m2"].Queued {
 				if t.Context().Err() != nil || len(retried) > 0 {
 					t.Fatal("the messages are not queued")
 				}
 			}
-			run(t, "", "parked", "skip", "one", "--reason", "no", "--config", file).check(t, term.ExitDone)
+			programtest.Run(t, "", "parked", "skip", "one", "--reason", "no", "--config", file).Check(t, term.ExitDone)
 			takeAway(t, file, "two")
 			got := <-retried
 			want := []string{"m1: settled by another: skipped by " + keyrecord.Actor(), "m2: settled by another: the audit log does not name the operator"}
-			if said := outcomes(t, got.stdout); got.status != term.ExitDone || !slices.Equal(said, want) || w.seen() != "" {
-				t.Errorf("%+v, want %q; the target saw %q", got, want, w.seen())
+			if said := outcomes(t, got.Stdout); got.Status != term.ExitDone || !slices.Equal(said, want) || w.Seen() != "" {
+				t.Errorf("%+v, want %q; the target saw %q", got, want, w.Seen())
 			}
 		})
 	}
@@ -107,20 +107,22 @@ func TestRetryProcessesTheRestWhereAnOperatorTookOneOut(t *testing.T) {
 	for place, parked := range parkedPlaces() {
 		t.Run(place, func(t *testing.T) {
 			t.Parallel()
-			w := newTarget(t)
-			file := fateConfig(t, databaseFor(t, true), fmt.Sprintf(`
+			w := programtest.NewTarget(t)
+			file := fateConfig(t, programtest.NewDatabase(t, true), fmt.Sprintf(`
     store: db
     sink: { webhook: { url: %q, allow_private: true } }
     parked: %s
 `, w.URL, parked))
 			park(t, file, asideFor("one", "m1", time.Hour), asideFor("two", "m2", time.Hour))
-			retried := make(chan outcome, 1)
-			go func() { retried <- run(t, "", "parked", "retry", "--all", "--wait", "30s", "--config", file) }()
+			retried := make(chan programtest.Outcome, 1)
+			go func() {
+				retried <- programtest.Run(t, "", "parked", "retry", "--all", "--wait", "30s", "--config", file)
+			}()
 			for !asides(t, file)["m2"].Queued && len(retried) == 0 {
 			}
-			run(t, "", "parked", "skip", "--key", "m1", "--reason", "no", "--config", file).check(t, term.ExitDone)
+			programtest.Run(t, "", "parked", "skip", "--key", "m1", "--reason", "no", "--config", file).Check(t, term.ExitDone)
 			got := <-retried
-			if said := outcomes(t, got.stdout); got.status != term.ExitDone || !slices.Contains(said, "m2: redriven") {
+			if said := outcomes(t, got.Stdout); got.Status != term.ExitDone || !slices.Contains(said, "m2: redriven") {
 				t.Errorf("%+v", got)
 			}
 		})
@@ -130,7 +132,7 @@ func TestRetryProcessesTheRestWhereAnOperatorTookOneOut(t *testing.T) {
 // takeAway removes a message without an audit log entry, as by hand.
 func takeAway(t *testing.T, file, id string) {
 	t.Helper()
-	conf, err := kind.All().Read(file, noEnv)
+	conf, err := kind.All().Read(file, programtest.NoEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +143,7 @@ func takeAway(t *testing.T, file, id string) {
 		return
 	}
 	store, _ := conf.Store("db")
-	execute(t, store.Spec.(*postgres.Store).DSN.Reveal(), "DELETE FROM semel_parked WHERE id = '"+id+"'")
+	programtest.Exec(t, store.Spec.(*postgres.Store).DSN.Reveal(), "DELETE FROM semel_parked WHERE id = '"+id+"'")
 }
 
 // TestRetryReportsAnEffectThatASkipCameTooLateFor skips a message while the
@@ -158,20 +160,20 @@ func TestRetryReportsAnEffectThatASkipCameTooLateFor(t *testing.T) {
 				<-end
 			}))
 			defer target.Close()
-			file := fateConfig(t, databaseFor(t, true), fmt.Sprintf(`
+			file := fateConfig(t, programtest.NewDatabase(t, true), fmt.Sprintf(`
     store: db
     lease: 2m
     sink: { webhook: { url: %q, allow_private: true, timeout: 1m } }
     parked: %s
 `, target.URL, parked))
 			park(t, file, asideFor("one", "m1", time.Hour))
-			retried := make(chan outcome, 1)
-			go func() { retried <- run(t, "", "parked", "retry", "one", "--wait", "5m", "--config", file) }()
+			retried := make(chan programtest.Outcome, 1)
+			go func() { retried <- programtest.Run(t, "", "parked", "retry", "one", "--wait", "5m", "--config", file) }()
 			<-begun
-			run(t, "", "parked", "skip", "one", "--reason", "no", "--config", file).check(t, term.ExitDone)
+			programtest.Run(t, "", "parked", "skip", "one", "--reason", "no", "--config", file).Check(t, term.ExitDone)
 			close(end)
 			got := <-retried
-			if want := "m1: redriven: skipped by " + keyrecord.Actor() + " meanwhile"; got.status != term.ExitDone || !slices.Equal(outcomes(t, got.stdout), []string{want}) {
+			if want := "m1: redriven: skipped by " + keyrecord.Actor() + " meanwhile"; got.Status != term.ExitDone || !slices.Equal(outcomes(t, got.Stdout), []string{want}) {
 				t.Errorf("%+v, want %q", got, want)
 			}
 		})
@@ -184,39 +186,39 @@ func TestRetryTellsCopiesOfOneKeyApart(t *testing.T) {
 	t.Parallel()
 	sessions := map[string]struct {
 		settings string
-		effects  func(t *testing.T, file string, w *target) int
+		effects  func(t *testing.T, file string, w *programtest.Target) int
 		want     []string
 	}{
 		"claims in PostgreSQL": {"store: db\n    sink: { webhook: { url: %q, allow_private: true } }", seenBy, []string{"m1: done before", "m1: redriven"}},
 		"claims in a file":     {"store: keys\n    sink: { webhook: { url: %q, allow_private: true } }", seenBy, []string{"m1: done before", "m1: redriven"}},
 		"what is observed":     {"store: db\n    observe: true\n    sink: { webhook: { url: %q, allow_private: true } }", seenBy, []string{"m1: redriven", "m1: redriven"}},
-		"one transaction": {"store: db\n    sink: { postgres: { store: db, table: effects, columns: { id: .id } } }\n    #%s", func(t *testing.T, file string, _ *target) int {
+		"one transaction": {"store: db\n    sink: { postgres: { store: db, table: effects, columns: { id: .id } } }\n    #%s", func(t *testing.T, file string, _ *programtest.Target) int {
 			t.Helper()
-			conf, err := kind.All().Read(file, noEnv)
+			conf, err := kind.All().Read(file, programtest.NoEnv)
 			if err != nil {
 				t.Fatal(err)
 			}
 			store, _ := conf.Store("db")
 			var n int
-			queryRow(t, store.Spec.(*postgres.Store).DSN.Reveal(), &n, "SELECT count(*) FROM effects")
+			programtest.QueryRow(t, store.Spec.(*postgres.Store).DSN.Reveal(), &n, "SELECT count(*) FROM effects")
 			return n
 		}, []string{"m1: done before", "m1: redriven"}},
-		"one checkpoint": {"store: keys\n    sink: { file: { path: out.jsonl } }\n    #%s", func(t *testing.T, file string, _ *target) int {
+		"one checkpoint": {"store: keys\n    sink: { file: { path: out.jsonl } }\n    #%s", func(t *testing.T, file string, _ *programtest.Target) int {
 			t.Helper()
-			return strings.Count(readFile(t, filepath.Join(filepath.Dir(file), "out.jsonl")), "m1")
+			return strings.Count(programtest.ReadFile(t, filepath.Join(filepath.Dir(file), "out.jsonl")), "m1")
 		}, []string{"m1: done before", "m1: redriven"}},
 	}
 	for place, parked := range parkedPlaces() {
 		for name, session := range sessions {
 			t.Run(place+", "+name, func(t *testing.T) {
 				t.Parallel()
-				w := newTarget(t)
-				dsn := databaseFor(t, true)
-				execute(t, dsn, "CREATE TABLE effects (id text)")
+				w := programtest.NewTarget(t)
+				dsn := programtest.NewDatabase(t, true)
+				programtest.Exec(t, dsn, "CREATE TABLE effects (id text)")
 				file := fateConfig(t, dsn, fmt.Sprintf("    "+session.settings, w.URL)+"\n    parked: "+parked)
 				park(t, file, asideFor("one", "m1", time.Hour), asideFor("two", "m1", time.Hour))
-				got := run(t, "", "parked", "retry", "--all", "--wait", "5m", "--config", file)
-				if said := outcomes(t, got.stdout); got.status != term.ExitDone || !slices.Equal(said, session.want) {
+				got := programtest.Run(t, "", "parked", "retry", "--all", "--wait", "5m", "--config", file)
+				if said := outcomes(t, got.Stdout); got.Status != term.ExitDone || !slices.Equal(said, session.want) {
 					t.Errorf("%+v, want %q", got, session.want)
 				}
 				want := strings.Count(strings.Join(session.want, "\n"), ": redriven")
@@ -228,17 +230,4 @@ func TestRetryTellsCopiesOfOneKeyApart(t *testing.T) {
 	}
 }
 
-func seenBy(_ *testing.T, _ string, w *target) int { return len(strings.Fields(w.seen())) }
-
-// execute runs a statement in a database.
-func execute(t *testing.T, address, sql string) {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(context.WithoutCancel(t.Context()))
-	if _, err := conn.Exec(t.Context(), sql); err != nil {
-		t.Fatal(err)
-	}
-}
+func seenBy(_ *testing.T, _ string, w *programtest.Target) int { return len(strings.Fields(w.Seen())) }

@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"encoding/json"
@@ -15,6 +15,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/internal/cli/parkedcmd"
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
@@ -104,19 +105,19 @@ func TestParkedMessagesInATopic(t *testing.T) {
 
 func testParkedInATopic(k *kafkaTopics) {
 	t := k.T
-	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), strings.ReplaceAll(kafkaExample, "127.0.0.1:9092", k.addr))
-	parked := func(words ...string) outcome {
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), strings.ReplaceAll(programtest.KafkaExample, "127.0.0.1:9092", k.addr))
+	parked := func(words ...string) programtest.Outcome {
 		t.Helper()
-		return run(t, "", append([]string{"parked", words[0], "--config", file}, words[1:]...)...)
+		return programtest.Run(t, "", append([]string{"parked", words[0], "--config", file}, words[1:]...)...)
 	}
-	if got := parked("ls"); got.status != term.ExitDone || strings.Count(got.stdout, "\n") != 1 || !strings.Contains(got.stderr, "0 messages parked") {
+	if got := parked("ls"); got.Status != term.ExitDone || strings.Count(got.Stdout, "\n") != 1 || !strings.Contains(got.Stderr, "0 messages parked") {
 		t.Errorf("before the first run: %+v", got)
 	}
 	k.send([]string{"small", "small", ""}, 10)
 	k.send([]string{"huge", "huge"}, 5000) // too large for clean
-	stop := background(t, "run", file, "--admin", "off")
+	stop := programtest.Background(t, "run", file, "--admin", "off")
 	var list []parkedcmd.Line
-	var last outcome
+	var last programtest.Outcome
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("listed last: %+v", last)
@@ -124,10 +125,10 @@ func testParkedInATopic(k *kafkaTopics) {
 	})
 	listed := func() int {
 		list, last = nil, parked("ls", "--json", "--quiet")
-		if last.status != term.ExitDone {
+		if last.Status != term.ExitDone {
 			return -1 // brokers list a topic before they can read it
 		}
-		for line := range strings.Lines(last.stdout) {
+		for line := range strings.Lines(last.Stdout) {
 			var m parkedcmd.Line
 			if err := json.Unmarshal([]byte(line), &m); err != nil {
 				t.Fatal(err, line)
@@ -137,7 +138,7 @@ func testParkedInATopic(k *kafkaTopics) {
 		return len(list)
 	}
 	k.becomes("three messages are parked", func() bool { return listed() == 3 })
-	stop().check(t, term.ExitDone, `"ended"`)
+	stop().Check(t, term.ExitDone, `"ended"`)
 	var huge []string
 	none, partition := "", int32(0)
 	for _, m := range list {
@@ -154,18 +155,18 @@ func testParkedInATopic(k *kafkaTopics) {
 	if len(huge) != 2 || !strings.HasPrefix(none, "orders-parked/") {
 		t.Fatalf("%+v", list)
 	}
-	if got := parked("ls", "--reason", "key-missing"); got.status != term.ExitDone || strings.Count(got.stdout, "\n") != 2 || !strings.Contains(got.stdout, none+"  ") {
+	if got := parked("ls", "--reason", "key-missing"); got.Status != term.ExitDone || strings.Count(got.Stdout, "\n") != 2 || !strings.Contains(got.Stdout, none+"  ") {
 		t.Errorf("%+v", got)
 	}
-	if got := parked("show", huge[0]); got.status != term.ExitDone || !strings.Contains(got.stdout, "key          huge\nscope        orders\nreason       permanent\n") || !strings.Contains(got.stdout, "body         4.9 KiB\nxxxx") {
+	if got := parked("show", huge[0]); got.Status != term.ExitDone || !strings.Contains(got.Stdout, "key          huge\nscope        orders\nreason       permanent\n") || !strings.Contains(got.Stdout, "body         4.9 KiB\nxxxx") {
 		t.Errorf("%+v", got)
 	}
-	if got := run(t, "", "why", "huge", "--config", file); got.status != term.ExitDone || strings.Count(got.stdout, "parked       orders-parked/") != 2 {
+	if got := programtest.Run(t, "", "why", "huge", "--config", file); got.Status != term.ExitDone || strings.Count(got.Stdout, "parked       orders-parked/") != 2 {
 		t.Errorf("%+v", got)
 	}
-	parked("done", huge[0], "--reason", "x").check(t, term.ExitFailed, "the keys of orders are in Kafka, where only an output makes a key done: semel parked skip removes the messages")
-	parked("retry", "orders-parked/0/99").check(t, term.ExitFailed, "orders-parked/0/99 is not a parked message of orders")
-	if got := parked("retry", "--all", "--dry-run"); got.status != term.ExitDone || strings.Count(got.stdout, "huge: it is processed: ") != 2 || !strings.Contains(got.stdout, "(no key): its key is found again") {
+	parked("done", huge[0], "--reason", "x").Check(t, term.ExitFailed, "the keys of orders are in Kafka, where only an output makes a key done: semel parked skip removes the messages")
+	parked("retry", "orders-parked/0/99").Check(t, term.ExitFailed, "orders-parked/0/99 is not a parked message of orders")
+	if got := parked("retry", "--all", "--dry-run"); got.Status != term.ExitDone || strings.Count(got.Stdout, "huge: it is processed: ") != 2 || !strings.Contains(got.Stdout, "(no key): its key is found again") {
 		t.Errorf("%+v", got)
 	}
 
@@ -173,40 +174,40 @@ func testParkedInATopic(k *kafkaTopics) {
 	if _, err := k.admin.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Name: "max.message.bytes", Value: kadm.StringPtr("100000")}}, "clean"); err != nil {
 		t.Fatal(err)
 	}
-	if got := parked("retry", huge[0]); got.status != term.ExitDone || !strings.HasPrefix(got.stdout, huge[0]+"  orders  huge: redriven: written to orders/") {
+	if got := parked("retry", huge[0]); got.Status != term.ExitDone || !strings.HasPrefix(got.Stdout, huge[0]+"  orders  huge: redriven: written to orders/") {
 		t.Errorf("%+v", got)
 	}
-	parked("retry", huge[0]).check(t, term.ExitFailed, huge[0]+" is not a parked message of orders")
-	stop = background(t, "run", file, "--admin", "off")
+	parked("retry", huge[0]).Check(t, term.ExitFailed, huge[0]+" is not a parked message of orders")
+	stop = programtest.Background(t, "run", file, "--admin", "off")
 	k.becomes("it is delivered", func() bool { return k.count("clean", "huge") == 1 })
-	if got := parked("retry", "--key", "huge", "--dry-run"); got.status != term.ExitDone || !strings.Contains(got.stdout, "huge: it is a duplicate: ") {
+	if got := parked("retry", "--key", "huge", "--dry-run"); got.Status != term.ExitDone || !strings.Contains(got.Stdout, "huge: it is a duplicate: ") {
 		t.Errorf("%+v", got)
 	}
-	if got := parked("retry", "--key", "huge", "--json"); got.status != term.ExitDone || !strings.Contains(got.stdout, `"id":"`+huge[1]+`","outcome":"redriven"`) {
+	if got := parked("retry", "--key", "huge", "--json"); got.Status != term.ExitDone || !strings.Contains(got.Stdout, `"id":"`+huge[1]+`","outcome":"redriven"`) {
 		t.Errorf("%+v", got)
 	}
-	if got := parked("retry", "--all"); got.status != term.ExitDone || !strings.Contains(got.stdout, none+"  orders  (no key): redriven: ") {
+	if got := parked("retry", "--all"); got.Status != term.ExitDone || !strings.Contains(got.Stdout, none+"  orders  (no key): redriven: ") {
 		t.Errorf("%+v", got)
 	}
 	// Without a key it is parked again, under another id.
 	k.becomes("it is parked again", func() bool { return listed() == 1 && list[0].ID != none && list[0].Redrives == 1 })
-	if err := produceTo(t, k.addr, &kgo.Record{Topic: "orders", Partition: partition, Key: []byte("last")}); err != nil {
+	if err := programtest.ProduceTo(t, k.addr, &kgo.Record{Topic: "orders", Partition: partition, Key: []byte("last")}); err != nil {
 		t.Fatal(err)
 	}
 	k.becomes("all was read", func() bool { return k.count("clean", "last") == 1 })
-	stop().check(t, term.ExitDone, `"ended"`)
+	stop().Check(t, term.ExitDone, `"ended"`)
 	for _, key := range []string{"small", "huge"} {
 		if n := k.count("clean", key); n != 1 {
 			t.Errorf("%s was delivered %d times", key, n)
 		}
 	}
-	if got := parked("skip", "--parked-for", "key-missing", "--reason", "no order"); got.status != term.ExitDone || got.stdout != list[0].ID+"  orders  (no key): skipped\n" {
+	if got := parked("skip", "--parked-for", "key-missing", "--reason", "no order"); got.Status != term.ExitDone || got.Stdout != list[0].ID+"  orders  (no key): skipped\n" {
 		t.Errorf("%+v", got)
 	}
 	if n := listed(); n != 0 {
 		t.Errorf("%d are left: %+v", n, list)
 	}
-	parked("retry", "--all").check(t, term.ExitDone, "no message was chosen")
+	parked("retry", "--all").Check(t, term.ExitDone, "no message was chosen")
 	if n := k.count("orders-parked-settled", huge[1]); n != 1 {
 		t.Errorf("the audit log has %s %d times", huge[1], n)
 	}
@@ -214,37 +215,37 @@ func testParkedInATopic(k *kafkaTopics) {
 
 func TestParkedInATopicOfNoBroker(t *testing.T) {
 	t.Parallel()
-	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), strings.ReplaceAll(kafkaExample, "127.0.0.1:9092", "127.0.0.1:1"))
-	run(t, "", "parked", "ls", "--config", file, "--quiet").check(t, term.ExitFailed, "open the parked messages of orders: ")
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), strings.ReplaceAll(programtest.KafkaExample, "127.0.0.1:9092", "127.0.0.1:1"))
+	programtest.Run(t, "", "parked", "ls", "--config", file, "--quiet").Check(t, term.ExitFailed, "open the parked messages of orders: ")
 }
 
 // TestASilentBrokerHidesNoOtherParkedMessages has two pipelines. The Kafka cluster of
 // the first does not answer; the second has messages in a directory.
 func TestASilentBrokerHidesNoOtherParkedMessages(t *testing.T) {
 	t.Parallel()
-	w := newTarget(t)
+	w := programtest.NewTarget(t)
 	file := parkedConfig(t, w, "keys: { embedded: { path: keys } }", "keys", "parked: { path: aside }")
 	park(t, file, asideFor("one", "m2", time.Hour), asideFor("two", "m3", time.Hour))
-	hooks := readFile(t, file)
-	writeFile(t, file, strings.ReplaceAll(strings.Replace(hooks, "pipelines:\n", kafkaExample, 1), "127.0.0.1:9092", "127.0.0.1:1"))
-	parked := func(words ...string) outcome {
+	hooks := programtest.ReadFile(t, file)
+	programtest.WriteFile(t, file, strings.ReplaceAll(strings.Replace(hooks, "pipelines:\n", programtest.KafkaExample, 1), "127.0.0.1:9092", "127.0.0.1:1"))
+	parked := func(words ...string) programtest.Outcome {
 		t.Helper()
-		return run(t, "", append(words, "--config", file)...)
+		return programtest.Run(t, "", append(words, "--config", file)...)
 	}
 	const trouble = "open the parked messages of orders: "
 	got := parked("parked", "ls")
-	if got.check(t, term.ExitFailed, trouble); strings.Count(got.stdout, "\n") != 3 {
+	if got.Check(t, term.ExitFailed, trouble); strings.Count(got.Stdout, "\n") != 3 {
 		t.Errorf("%+v", got)
 	}
 	got = parked("parked", "retry", "one")
-	if got.check(t, term.ExitFailed, trouble); got.stdout != "one  hooks  m2: redriven\n" || w.seen() != "m21" {
-		t.Errorf("%+v, the target saw %s", got, w.seen())
+	if got.Check(t, term.ExitFailed, trouble); got.Stdout != "one  hooks  m2: redriven\n" || w.Seen() != "m21" {
+		t.Errorf("%+v, the target saw %s", got, w.Seen())
 	}
 	got = parked("parked", "skip", "--all", "--reason", "a test")
-	if got.check(t, term.ExitFailed, trouble); got.stdout != "two  hooks  m3: skipped\n" {
+	if got.Check(t, term.ExitFailed, trouble); got.Stdout != "two  hooks  m3: skipped\n" {
 		t.Errorf("%+v", got)
 	}
-	parked("parked", "ls", "--pipeline", "hooks").check(t, term.ExitDone, "0 messages parked")
+	parked("parked", "ls", "--pipeline", "hooks").Check(t, term.ExitDone, "0 messages parked")
 }
 
 // TestParkedInATopicWithKeysInAStore settles messages that carry their keys.
@@ -256,9 +257,9 @@ func TestParkedInATopicWithKeysInAStore(t *testing.T) {
 	}
 	t.Cleanup(cluster.Close)
 	addr := cluster.ListenAddrs()[0]
-	w := newTarget(t, "m1", "m3")
+	w := programtest.NewTarget(t, "m1", "m3")
 	dir := t.TempDir()
-	file := writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
+	file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
 stores: { keys: { embedded: { path: keys } } }
 admin: { listen: "off" }
 pipelines:
@@ -271,48 +272,48 @@ pipelines:
     parked: { topic: dead }
 `, addr, w.URL))
 	for i, id := range []string{"m1", "m2", "m3"} {
-		if err := produceTo(t, addr, &kgo.Record{Topic: "events", Partition: int32(i % 2), Value: []byte(`{"id":"` + id + `"}`)}); err != nil {
+		if err := programtest.ProduceTo(t, addr, &kgo.Record{Topic: "events", Partition: int32(i % 2), Value: []byte(`{"id":"` + id + `"}`)}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	k := &kafkaTopics{T: t, addr: addr}
-	stop := background(t, "run", file)
-	k.becomes("two messages are parked", func() bool { return len(asides(t, file)) == 2 && w.seen() == "m2" })
-	stop().check(t, term.ExitDone, `"ended"`)
+	stop := programtest.Background(t, "run", file)
+	k.becomes("two messages are parked", func() bool { return len(asides(t, file)) == 2 && w.Seen() == "m2" })
+	stop().Check(t, term.ExitDone, `"ended"`)
 	list := asides(t, file)
 	if m := list["m1"]; m.Source != "events" || m.Reason != "permanent" || m.Scope == nil || *m.Scope != "hooks" {
 		t.Errorf("%+v", m)
 	}
-	if got := run(t, "", "parked", "done", "--key", "m3", "--reason", "the bank has it", "--config", file); got.status != term.ExitDone || got.stdout != list["m3"].ID+"  hooks  m3: done\n" {
+	if got := programtest.Run(t, "", "parked", "done", "--key", "m3", "--reason", "the bank has it", "--config", file); got.Status != term.ExitDone || got.Stdout != list["m3"].ID+"  hooks  m3: done\n" {
 		t.Errorf("%+v", got)
 	}
-	run(t, "", "keys", "show", "m3", "--scope", "hooks", "--store", filepath.Join(dir, "keys")).check(t, term.ExitDone)
-	w.accept()
-	if got := run(t, "", "parked", "retry", "--key", "m1", "--dry-run", "--config", file); got.status != term.ExitDone || !strings.Contains(got.stdout, "m1: it is processed: ") {
+	programtest.Run(t, "", "keys", "show", "m3", "--scope", "hooks", "--store", filepath.Join(dir, "keys")).Check(t, term.ExitDone)
+	w.Accept()
+	if got := programtest.Run(t, "", "parked", "retry", "--key", "m1", "--dry-run", "--config", file); got.Status != term.ExitDone || !strings.Contains(got.Stdout, "m1: it is processed: ") {
 		t.Errorf("%+v", got)
 	}
-	if got := run(t, "", "parked", "retry", "--all", "--config", file); got.status != term.ExitDone || !strings.Contains(got.stdout, "m1: redriven: written to events/0 at 2, for the running pipeline\n") {
+	if got := programtest.Run(t, "", "parked", "retry", "--all", "--config", file); got.Status != term.ExitDone || !strings.Contains(got.Stdout, "m1: redriven: written to events/0 at 2, for the running pipeline\n") {
 		t.Errorf("%+v", got)
 	}
-	stop = background(t, "run", file)
-	k.becomes("it is delivered", func() bool { return strings.HasPrefix(w.seen(), "m2 m1") })
-	stop().check(t, term.ExitDone, `"ended"`)
+	stop = programtest.Background(t, "run", file)
+	k.becomes("it is delivered", func() bool { return strings.HasPrefix(w.Seen(), "m2 m1") })
+	stop().Check(t, term.ExitDone, `"ended"`)
 	// A record without an origin cannot be written back.
-	if err := produceTo(t, addr, &kgo.Record{Topic: "dead", Value: []byte(`{"id":"m5"}`)}); err != nil {
+	if err := programtest.ProduceTo(t, addr, &kgo.Record{Topic: "dead", Value: []byte(`{"id":"m5"}`)}); err != nil {
 		t.Fatal(err)
 	}
 	list = asides(t, file)
 	if len(list) != 1 {
 		t.Fatalf("left: %+v", list)
 	}
-	got := run(t, "", "parked", "retry", "--all", "--config", file)
-	if got.check(t, term.ExitFailed, "hooks: not settled: 1 of 1 message"); !strings.HasPrefix(got.stdout, list["m5"].ID+"  hooks  m5: not redriven: its headers do not say where it came from: ") {
+	got := programtest.Run(t, "", "parked", "retry", "--all", "--config", file)
+	if got.Check(t, term.ExitFailed, "hooks: not settled: 1 of 1 message"); !strings.HasPrefix(got.Stdout, list["m5"].ID+"  hooks  m5: not redriven: its headers do not say where it came from: ") {
 		t.Errorf("%+v", got)
 	}
-	if got := run(t, "", "parked", "retry", "--all", "--dry-run", "--config", file); got.status != term.ExitDone || !strings.Contains(got.stdout, "m5: not redriven: its headers do not say") {
+	if got := programtest.Run(t, "", "parked", "retry", "--all", "--dry-run", "--config", file); got.Status != term.ExitDone || !strings.Contains(got.Stdout, "m5: not redriven: its headers do not say") {
 		t.Errorf("%+v", got)
 	}
-	run(t, "", "parked", "skip", list["m5"].ID, "--reason", "not ours", "--config", file).check(t, term.ExitDone)
+	programtest.Run(t, "", "parked", "skip", list["m5"].ID, "--reason", "not ours", "--config", file).Check(t, term.ExitDone)
 	if list := asides(t, file); len(list) != 0 {
 		t.Errorf("left: %+v", list)
 	}

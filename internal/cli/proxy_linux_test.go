@@ -1,11 +1,10 @@
-package cli
+package cli_test
 
 import (
 	"bufio"
 	"encoding/json"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,54 +14,8 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 )
-
-// upstream is a service that counts how often it ran for each key. A request with the
-// path /wait waits until the test releases it, and one with /hang until the proxy dies.
-type upstream struct {
-	*httptest.Server
-	release chan struct{}
-	reached chan struct{}
-
-	mu   sync.Mutex
-	runs map[string]int
-}
-
-func newUpstream(t *testing.T) *upstream {
-	u := &upstream{release: make(chan struct{}), reached: make(chan struct{}, 16), runs: map[string]int{}}
-	u.Server = httptest.NewServer(u)
-	t.Cleanup(u.Close)
-	return u
-}
-
-// ServeHTTP implements http.Handler.
-func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return
-	}
-	u.mu.Lock()
-	u.runs[r.Header.Get("Idempotency-Key")]++
-	u.mu.Unlock()
-	switch r.URL.Path {
-	case "/wait":
-		u.reached <- struct{}{}
-		<-u.release
-	case "/hang":
-		u.reached <- struct{}{}
-		<-r.Context().Done()
-		return
-	}
-	w.Header().Set("Location", "/orders/7")
-	w.WriteHeader(http.StatusCreated)
-	_, _ = io.WriteString(w, r.Method+" "+r.URL.Path+" "+string(body))
-}
-
-func (u *upstream) count(key string) int {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.runs[key]
-}
 
 // process is semel proxy in a process of its own.
 type process struct {
@@ -80,7 +33,7 @@ func startProxy(t *testing.T, args ...string) *process {
 		t.Fatal(err)
 	}
 	p := &process{Cmd: exec.CommandContext(t.Context(), program, append([]string{"proxy"}, args...)...), ended: make(chan struct{})}
-	p.Env = append(os.Environ(), programVariable+"=1")
+	p.Env = append(os.Environ(), programtest.Variable+"=1")
 	stderr, err := p.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -184,7 +137,7 @@ func (a answer) problem(t *testing.T, status int, kind string) {
 
 func TestProxyRunsARequestOnceOverAKill(t *testing.T) {
 	t.Parallel()
-	service, store := newUpstream(t), filepath.Join(t.TempDir(), "keys")
+	service, store := programtest.NewCountingService(t), filepath.Join(t.TempDir(), "keys")
 	args := []string{"--listen", "127.0.0.1:0", "--upstream", service.URL, "--store", store, "--scope", "header:X-Api-Key", "--admin", "off"}
 	const caller, alice = "X-Api-Key", "key-of-alice"
 	proxy := startProxy(t, args...)
@@ -197,41 +150,41 @@ func TestProxyRunsARequestOnceOverAKill(t *testing.T) {
 	}
 	post(t, proxy.url+"/orders", "order-1", "two", caller, alice).problem(t, http.StatusUnprocessableEntity, "key-reused")
 	post(t, proxy.url+"/orders", "order-1", "one").problem(t, http.StatusUnauthorized, "scope-missing")
-	if got := post(t, proxy.url+"/orders", "order-1", "one", caller, "key-of-bob"); got.header.Get("Idempotent-Replayed") != "" || service.count("order-1") != 2 {
-		t.Errorf("another caller: %+v after %d runs", got, service.count("order-1"))
+	if got := post(t, proxy.url+"/orders", "order-1", "one", caller, "key-of-bob"); got.header.Get("Idempotent-Replayed") != "" || service.Count("order-1") != 2 {
+		t.Errorf("another caller: %+v after %d runs", got, service.Count("order-1"))
 	}
-	run(t, "", "keys", "stats", "--store", store, "--json").check(t, term.ExitDone)
+	programtest.Run(t, "", "keys", "stats", "--store", store, "--json").Check(t, term.ExitDone)
 
 	go func() { _, _ = send(http.MethodPost, proxy.url+"/wait", "order-2", "", caller, alice) }() // the proxy dies before it answers
-	<-service.reached
+	<-service.Reached
 	post(t, proxy.url+"/wait", "order-2", "", caller, alice).problem(t, http.StatusConflict, "in-flight")
 	proxy.stop(t, os.Kill)
-	close(service.release)
+	close(service.Release)
 
 	proxy = startProxy(t, args...)
 	post(t, proxy.url+"/wait", "order-2", "", caller, alice).problem(t, http.StatusConflict, "outcome-unknown")
 	if got := post(t, proxy.url+"/orders", "order-1", "one", caller, alice); got.body != first.body || got.header.Get("Idempotent-Replayed") != "true" {
 		t.Errorf("after the restart: %+v", got)
 	}
-	if n := service.count("order-2"); n != 1 {
+	if n := service.Count("order-2"); n != 1 {
 		t.Errorf("order-2 ran %d times", n)
 	}
 	// The verbs ask the running proxy.
-	run(t, "", "keys", "resolve", "--all", "--as", "absent", "--reason", "the service never saw it", "--yes", "--store", store).check(t, term.ExitDone, "resolved 1 of 1 unknown key")
-	if got := post(t, proxy.url+"/wait", "order-2", "", caller, alice); got.status != http.StatusCreated || service.count("order-2") != 2 {
-		t.Errorf("resolved as absent: %+v after %d runs", got, service.count("order-2"))
+	programtest.Run(t, "", "keys", "resolve", "--all", "--as", "absent", "--reason", "the service never saw it", "--yes", "--store", store).Check(t, term.ExitDone, "resolved 1 of 1 unknown key")
+	if got := post(t, proxy.url+"/wait", "order-2", "", caller, alice); got.status != http.StatusCreated || service.Count("order-2") != 2 {
+		t.Errorf("resolved as absent: %+v after %d runs", got, service.Count("order-2"))
 	}
-	<-service.reached
+	<-service.Reached
 	// The service works on a third request when an operator finds its effect.
 	go func() { _, _ = send(http.MethodPost, proxy.url+"/hang", "order-3", "", caller, alice) }()
-	<-service.reached
+	<-service.Reached
 	proxy.stop(t, os.Kill)
 	proxy = startProxy(t, args...)
-	run(t, "", "keys", "resolve", "order-3", "--caller", alice, "--as", "done", "--reason", "it is in the ledger", "--store", store).check(t, term.ExitDone, "as done")
+	programtest.Run(t, "", "keys", "resolve", "order-3", "--caller", alice, "--as", "done", "--reason", "it is in the ledger", "--store", store).Check(t, term.ExitDone, "as done")
 	settled := post(t, proxy.url+"/hang", "order-3", "", caller, alice)
 	settled.problem(t, http.StatusConflict, "response-not-kept")
-	if !strings.Contains(settled.body, "as an operator found out") || service.count("order-3") != 1 {
-		t.Errorf("resolved as done: %s after %d runs", settled.body, service.count("order-3"))
+	if !strings.Contains(settled.body, "as an operator found out") || service.Count("order-3") != 1 {
+		t.Errorf("resolved as done: %s after %d runs", settled.body, service.Count("order-3"))
 	}
 	if status := proxy.stop(t, syscall.SIGTERM); status != -1 && status != term.ExitDone {
 		t.Errorf("exit status %d: %s", status, proxy.log())
@@ -240,7 +193,7 @@ func TestProxyRunsARequestOnceOverAKill(t *testing.T) {
 
 func TestProxyTakesAKeyFromTheHeadersOfItsFlags(t *testing.T) {
 	t.Parallel()
-	service := newUpstream(t)
+	service := programtest.NewCountingService(t)
 	proxy := startProxy(t, "--listen", "127.0.0.1:0", "--upstream", service.URL, "--scope", "global", "--admin", "off", "--header", "X-Request-Key", "--header", "Idempotency-Key")
 	first := post(t, proxy.url+"/orders", "", "one", "X-Request-Key", "order-1")
 	again := post(t, proxy.url+"/orders", "order-1", "one")

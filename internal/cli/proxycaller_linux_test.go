@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"bufio"
@@ -23,18 +23,19 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 )
 
 // twice sends one request as two callers, each one twice, and checks that it runs once
 // for each of them.
-func twice(t *testing.T, service *upstream, url, key string, alice, bob []string) {
+func twice(t *testing.T, service *programtest.CountingService, url, key string, alice, bob []string) {
 	t.Helper()
 	for i, caller := range [][]string{alice, alice, bob, bob} {
 		if got := post(t, url+"/orders", key, "x", caller...); got.status != http.StatusCreated || (got.header.Get("Idempotent-Replayed") == "true") != (i%2 == 1) {
 			t.Errorf("request %d with the key %s: %+v", i, key, got)
 		}
 	}
-	if n := service.count(key); n != 2 {
+	if n := service.Count(key); n != 2 {
 		t.Errorf("%s ran %d times for two callers", key, n)
 	}
 }
@@ -45,12 +46,12 @@ func basic(user, password string) []string {
 
 func TestProxyKnowsCallersByTheirPassword(t *testing.T) {
 	t.Parallel()
-	service := newUpstream(t)
-	stores := writeFile(t, filepath.Join(t.TempDir(), "stores.yaml"), "stores: { keys: { embedded: { path: ./keys } }, other: { memory: {} } }\n")
+	service := programtest.NewCountingService(t)
+	stores := programtest.WriteFile(t, filepath.Join(t.TempDir(), "stores.yaml"), "stores: { keys: { embedded: { path: ./keys } }, other: { memory: {} } }\n")
 	proxy := startProxy(t, "--listen", "127.0.0.1:0", "--upstream", service.URL, "--scope", "basic", "--admin", "off", "--store-config", stores, "--store-name", "keys", "--wait", "5s")
 	twice(t, service, proxy.url, "k", basic("alice", "one"), basic("alice", "two"))
 	post(t, proxy.url+"/orders", "k", "x").problem(t, http.StatusUnauthorized, "scope-missing")
-	run(t, "", "keys", "show", "k", "--caller", "alice", "--store", filepath.Join(filepath.Dir(stores), "keys")).check(t, term.ExitFailed, "absent")
+	programtest.Run(t, "", "keys", "show", "k", "--caller", "alice", "--store", filepath.Join(filepath.Dir(stores), "keys")).Check(t, term.ExitFailed, "absent")
 
 	// A repetition waits for the first answer.
 	answers := make(chan answer, 2)
@@ -63,16 +64,16 @@ func TestProxyKnowsCallersByTheirPassword(t *testing.T) {
 			answers <- got
 		}()
 	}
-	<-service.reached
-	close(service.release)
-	if one, two := <-answers, <-answers; one.status != http.StatusCreated || one.body != two.body || service.count("w") != 1 {
-		t.Errorf("%+v and %+v after %d runs", one, two, service.count("w"))
+	<-service.Reached
+	close(service.Release)
+	if one, two := <-answers, <-answers; one.status != http.StatusCreated || one.body != two.body || service.Count("w") != 1 {
+		t.Errorf("%+v and %+v after %d runs", one, two, service.Count("w"))
 	}
 }
 
 func TestProxyKnowsCallersByTheirToken(t *testing.T) {
 	t.Parallel()
-	service := newUpstream(t)
+	service := programtest.NewCountingService(t)
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +114,7 @@ func signature(t *testing.T, private *ecdsa.PrivateKey, text string) []byte {
 
 func TestProxyAsksAServiceForTheCaller(t *testing.T) {
 	t.Parallel()
-	service := newUpstream(t)
+	service := programtest.NewCountingService(t)
 	auth := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch user, password, _ := r.BasicAuth(); {
 		case user == "mallory":
@@ -135,8 +136,8 @@ func TestProxyAsksAServiceForTheCaller(t *testing.T) {
 
 func TestProxyKnowsCallersByTheirCertificate(t *testing.T) {
 	t.Parallel()
-	service, dir := newUpstream(t), t.TempDir()
-	roots := certify(t, dir)
+	service, dir := programtest.NewCountingService(t), t.TempDir()
+	roots := programtest.SelfSign(t, dir)
 	var clients []*http.Client
 	var authorities []byte
 	for i, name := range []string{"alice", "bob", "eve"} {
@@ -156,7 +157,7 @@ func TestProxyKnowsCallersByTheirCertificate(t *testing.T) {
 		t.Cleanup(client.CloseIdleConnections)
 		clients = append(clients, client)
 	}
-	writeFile(t, filepath.Join(dir, "clients.pem"), string(authorities))
+	programtest.WriteFile(t, filepath.Join(dir, "clients.pem"), string(authorities))
 	proxy := startProxy(t, proxyFile(t, dir, service.URL, "  scope: mtls\n  tls: { certificate: cert.pem, key: key.pem, client_ca: clients.pem }\n"))
 	for i, client := range []*http.Client{clients[0], clients[0], clients[1]} {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, proxy.url+"/orders", strings.NewReader("x"))
@@ -177,13 +178,13 @@ func TestProxyKnowsCallersByTheirCertificate(t *testing.T) {
 		_ = response.Body.Close()
 		t.Errorf("a certificate of another authority: %s", response.Status)
 	}
-	run(t, "", "keys", "show", "k", "--caller", "dns:alice", "--store", filepath.Join(dir, "keys")).check(t, term.ExitDone)
+	programtest.Run(t, "", "keys", "show", "k", "--caller", "dns:alice", "--store", filepath.Join(dir, "keys")).Check(t, term.ExitDone)
 }
 
 // A client that sends its body too slowly holds no memory for long, and nothing runs.
 func TestProxyRefusesABodyThatDoesNotCome(t *testing.T) {
 	t.Parallel()
-	service := newUpstream(t)
+	service := programtest.NewCountingService(t)
 	proxy := startProxy(t, proxyFile(t, t.TempDir(), service.URL, "  scope: global\n  body_timeout: 1s\n"))
 	waiting := make(chan answer, 1)
 	go func() {
@@ -193,7 +194,7 @@ func TestProxyRefusesABodyThatDoesNotCome(t *testing.T) {
 		}
 		waiting <- got
 	}()
-	<-service.reached
+	<-service.Reached
 	conn, err := net.Dial("tcp", strings.TrimPrefix(proxy.url, "http://"))
 	if err != nil {
 		t.Fatal(err)
@@ -206,11 +207,11 @@ func TestProxyRefusesABodyThatDoesNotCome(t *testing.T) {
 	}
 	defer response.Body.Close()
 	var said struct{ Type string }
-	if err := json.NewDecoder(response.Body).Decode(&said); err != nil || response.StatusCode != http.StatusBadRequest || !strings.HasSuffix(said.Type, "/body-unreadable") || service.count("k") != 0 {
-		t.Errorf("%s %+v %v after %d runs", response.Status, said, err, service.count("k"))
+	if err := json.NewDecoder(response.Body).Decode(&said); err != nil || response.StatusCode != http.StatusBadRequest || !strings.HasSuffix(said.Type, "/body-unreadable") || service.Count("k") != 0 {
+		t.Errorf("%s %+v %v after %d runs", response.Status, said, err, service.Count("k"))
 	}
 	// The first request waited for longer, with a body that was whole.
-	close(service.release)
+	close(service.Release)
 	if got := <-waiting; got.status != http.StatusCreated {
 		t.Errorf("%+v", got)
 	}

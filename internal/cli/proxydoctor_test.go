@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"encoding/pem"
@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
@@ -41,8 +42,8 @@ func TestDoctorExaminesTheServicesOfAProxy(t *testing.T) {
 	}))
 	defer auth.Close()
 	dir := t.TempDir()
-	writeFile(t, filepath.Join(dir, "ca.pem"), string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw})))
-	file := writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
+	programtest.WriteFile(t, filepath.Join(dir, "ca.pem"), string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw})))
+	file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
 stores: { keys: { embedded: { path: keys } } }
 proxy:
   upstream: %s
@@ -56,8 +57,8 @@ proxy:
     late: { path: /late, upstream: %s }
     down: { path: /down, upstream: "http://%s" }
 `, plain.URL, auth.URL, secure.URL, strings.Replace(secure.URL, "127.0.0.1", "localhost", 1), starting.URL, servicestest.FreeAddr(t)))
-	got := run(t, "", "doctor", file, "proxy")
-	got.check(t, term.ExitFailed, "proxy.routes.down.upstream: ", "connection refused", "0 stores and the proxy: 3 fine, 0 to note, 2 with a warning, 1 broken")
+	got := programtest.Run(t, "", "doctor", file, "proxy")
+	got.Check(t, term.ExitFailed, "proxy.routes.down.upstream: ", "connection refused", "0 stores and the proxy: 3 fine, 0 to note, 2 with a warning, 1 broken")
 	for _, want := range []string{
 		"proxy (service)\n",
 		"fine     proxy.upstream               " + plain.URL + " answers HEAD with 404",
@@ -67,18 +68,18 @@ proxy:
 		"warning  proxy.routes.late.upstream   " + starting.URL + " answers HEAD with 503",
 		"warning  proxy.forward_auth           it names a caller for a request without credentials",
 	} {
-		if !strings.Contains(got.stdout, want) {
-			t.Errorf("%q is missing: %s", want, got.stdout)
+		if !strings.Contains(got.Stdout, want) {
+			t.Errorf("%q is missing: %s", want, got.Stdout)
 		}
 	}
-	if strings.Contains(got.stdout, "again") || effects.Load() != 0 {
-		t.Errorf("a service was asked twice, or with %d requests that may have an effect: %s", effects.Load(), got.stdout)
+	if strings.Contains(got.Stdout, "again") || effects.Load() != 0 {
+		t.Errorf("a service was asked twice, or with %d requests that may have an effect: %s", effects.Load(), got.Stdout)
 	}
-	got = run(t, "", "doctor", file, "--json")
-	if !strings.Contains(got.stdout, `{"service":"proxy","kind":"service","severity":"fine","subject":"proxy.upstream",`) || !strings.Contains(got.stdout, `{"service":"proxy","kind":"service","error":"`) || !strings.Contains(got.stdout, `{"store":"keys",`) {
-		t.Errorf("%s", got.stdout)
+	got = programtest.Run(t, "", "doctor", file, "--json")
+	if !strings.Contains(got.Stdout, `{"service":"proxy","kind":"service","severity":"fine","subject":"proxy.upstream",`) || !strings.Contains(got.Stdout, `{"service":"proxy","kind":"service","error":"`) || !strings.Contains(got.Stdout, `{"store":"keys",`) {
+		t.Errorf("%s", got.Stdout)
 	}
-	run(t, "", "doctor", file, "prox").check(t, term.ExitUsage, "has no such store or pipeline: did you mean proxy?")
+	programtest.Run(t, "", "doctor", file, "prox").Check(t, term.ExitUsage, "has no such store or pipeline: did you mean proxy?")
 }
 
 func TestDoctorExaminesTheKeysAndCertificateOfAProxy(t *testing.T) {
@@ -87,18 +88,18 @@ func TestDoctorExaminesTheKeysAndCertificateOfAProxy(t *testing.T) {
 	defer service.Close()
 	dir := t.TempDir()
 	const section = "stores: { keys: { embedded: { path: keys } } }\nproxy: { upstream: %q, store: keys, scope: 'jwt:sub', jwt_keys: keys.json, tls: { certificate: cert.pem, key: key.pem } }\n"
-	file := writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(section, service.URL))
-	writeFile(t, filepath.Join(dir, "keys.json"), `{"keys":[{"kty":"oct","k":"c2VjcmV0"}]}`)
-	got := run(t, "", "doctor", file, "proxy")
-	got.check(t, term.ExitFound, "2 broken")
-	if !strings.Contains(got.stdout, "broken   proxy.tls") || !strings.Contains(got.stdout, "the JWK set has no public key") {
-		t.Errorf("%s", got.stdout)
+	file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(section, service.URL))
+	programtest.WriteFile(t, filepath.Join(dir, "keys.json"), `{"keys":[{"kty":"oct","k":"c2VjcmV0"}]}`)
+	got := programtest.Run(t, "", "doctor", file, "proxy")
+	got.Check(t, term.ExitFound, "2 broken")
+	if !strings.Contains(got.Stdout, "broken   proxy.tls") || !strings.Contains(got.Stdout, "the JWK set has no public key") {
+		t.Errorf("%s", got.Stdout)
 	}
-	certify(t, dir)
-	writeFile(t, filepath.Join(dir, "keys.json"), `{"keys":[{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}`)
-	got = run(t, "", "doctor", file, "proxy")
-	got.check(t, term.ExitFound, "2 fine, 0 to note, 1 with a warning, 0 broken") // the certificate ends in an hour
-	if !strings.Contains(got.stdout, "keys.json has 1 public keys") || !strings.Contains(got.stdout, "warning  proxy.tls                    its certificate ends on") {
-		t.Errorf("%s", got.stdout)
+	programtest.SelfSign(t, dir)
+	programtest.WriteFile(t, filepath.Join(dir, "keys.json"), `{"keys":[{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}`)
+	got = programtest.Run(t, "", "doctor", file, "proxy")
+	got.Check(t, term.ExitFound, "2 fine, 0 to note, 1 with a warning, 0 broken") // the certificate ends in an hour
+	if !strings.Contains(got.Stdout, "keys.json has 1 public keys") || !strings.Contains(got.Stdout, "warning  proxy.tls                    its certificate ends on") {
+		t.Errorf("%s", got.Stdout)
 	}
 }

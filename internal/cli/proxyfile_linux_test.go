@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"bufio"
@@ -21,20 +21,21 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 func TestProxyRefusesWhatIsWrongAllAtOnce(t *testing.T) {
 	t.Parallel()
-	run(t, "", "proxy").check(t, term.ExitUsage, "--upstream URL is missing", "--scope is missing: say who the caller is")
-	run(t, "", "proxy", "--upstream", "ftp://x", "--scope", "heder:X", "--methods", "POST,GET", "--window", "0", "--on-lease-expired", "rety", "--profile", "strip", "--max-body", "0", "--header", "a b").check(t, term.ExitUsage,
+	programtest.Run(t, "", "proxy").Check(t, term.ExitUsage, "--upstream URL is missing", "--scope is missing: say who the caller is")
+	programtest.Run(t, "", "proxy", "--upstream", "ftp://x", "--scope", "heder:X", "--methods", "POST,GET", "--window", "0", "--on-lease-expired", "rety", "--profile", "strip", "--max-body", "0", "--header", "a b").Check(t, term.ExitUsage,
 		`--upstream "ftp://x": not the URL of a service`, `--scope "heder:X": `, `--methods "POST,GET": GET changes nothing`, `--window "0": `, `--on-lease-expired "rety": did you mean retry?`, `--profile "strip": did you mean stripe?`, `--max-body "0": must be at least 1`, `--header "a b": not the name of a header`)
-	run(t, "", "proxy", "--upstream", "http://u:p@x", "--scope", "mtls", "--store-name", "x").check(t, term.ExitUsage, "credentials do not belong into the URL", "--scope mtls needs settings that are no flags", "--store-config FILE is missing")
-	run(t, "", "proxy", "--upstream", "http://x", "--scope", "jwt:sub").check(t, term.ExitUsage, "--scope jwt:CLAIM and --jwt-keys belong together")
+	programtest.Run(t, "", "proxy", "--upstream", "http://u:p@x", "--scope", "mtls", "--store-name", "x").Check(t, term.ExitUsage, "credentials do not belong into the URL", "--scope mtls needs settings that are no flags", "--store-config FILE is missing")
+	programtest.Run(t, "", "proxy", "--upstream", "http://x", "--scope", "jwt:sub").Check(t, term.ExitUsage, "--scope jwt:CLAIM and --jwt-keys belong together")
 	dir := t.TempDir()
-	none := writeFile(t, filepath.Join(dir, "none.yaml"), "stores: { keys: { memory: {} } }\n")
-	run(t, "", "proxy", none, "--scope", "global").check(t, term.ExitUsage, "it has no section proxy", "--scope describes a proxy without a FILE")
-	file := writeFile(t, filepath.Join(dir, "c.yaml"), `
+	none := programtest.WriteFile(t, filepath.Join(dir, "none.yaml"), "stores: { keys: { memory: {} } }\n")
+	programtest.Run(t, "", "proxy", none, "--scope", "global").Check(t, term.ExitUsage, "it has no section proxy", "--scope describes a proxy without a FILE")
+	file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), `
 stores: { keys: { memory: {} } }
 proxy:
   upstream: "http://127.0.0.1:1/?a"
@@ -46,10 +47,10 @@ proxy:
   methods: [post]
   routes: { pay: { path: v1, profile: strip } }
 `)
-	run(t, "", "lint", file).check(t, term.ExitUsage, "proxy.upstream: ", "proxy.store: there is no store \"kes\": did you mean keys?", "scope jwt:sub needs jwt_keys or jwt_secret", "proxy.api_keys.alice[0]: ", "proxy.api_keys: it has no effect with scope jwt:sub",
+	programtest.Run(t, "", "lint", file).Check(t, term.ExitUsage, "proxy.upstream: ", "proxy.store: there is no store \"kes\": did you mean keys?", "scope jwt:sub needs jwt_keys or jwt_secret", "proxy.api_keys.alice[0]: ", "proxy.api_keys: it has no effect with scope jwt:sub",
 		"proxy.h2c: with tls", "proxy.methods[0]: ", "proxy.routes.pay.path: it must start with /", "proxy.routes.pay.profile: ")
-	run(t, "", "proxy", "--upstream", "http://x", "--scope", "header:authorization").check(t, term.ExitUsage, `--scope "header:authorization": authorization has credentials and not the name of a caller: write basic`)
-	starts := writeFile(t, filepath.Join(dir, "starts.yaml"), `
+	programtest.Run(t, "", "proxy", "--upstream", "http://x", "--scope", "header:authorization").Check(t, term.ExitUsage, `--scope "header:authorization": authorization has credentials and not the name of a caller: write basic`)
+	starts := programtest.WriteFile(t, filepath.Join(dir, "starts.yaml"), `
 stores: { keys: { memory: {} } }
 proxy:
   upstream: http://127.0.0.1:1
@@ -69,14 +70,14 @@ proxy:
     body: { path: /body, headers: [], profile: square }
     lease: { path: /lease, lease: 1us }
 `)
-	got := run(t, "", "lint", starts)
-	got.check(t, term.ExitUsage, "proxy.jwt_secret: it has 5 bytes, want at least 32", "proxy.encryption_key: not 64 hexadecimal digits", `proxy.routes.status.release[0]: "600": not a status`, "proxy.routes.none: headers: no header can have the key", "proxy.routes.cookie: replay_headers: set-cookie belongs to one connection",
+	got := programtest.Run(t, "", "lint", starts)
+	got.Check(t, term.ExitUsage, "proxy.jwt_secret: it has 5 bytes, want at least 32", "proxy.encryption_key: not 64 hexadecimal digits", `proxy.routes.status.release[0]: "600": not a status`, "proxy.routes.none: headers: no header can have the key", "proxy.routes.cookie: replay_headers: set-cookie belongs to one connection",
 		"proxy.routes.large: max_body, max_response, max_buffered: ", "proxy.routes.longer: max_response: 33484801 bytes, and the store keeps 33554432 with 69632 for the headers: at most 33484800", `proxy.routes.pointer: fingerprint.include: "amount" is no JSON pointer`, `proxy.routes.pointer: fingerprint.exclude: "at" is no JSON pointer`, "proxy.routes.lease: lease: 1µs is shorter than 1ms")
-	if strings.Contains(got.stderr, "routes.body") {
-		t.Errorf("a profile with its key in the body needs no header: %s", got.stderr)
+	if strings.Contains(got.Stderr, "routes.body") {
+		t.Errorf("a profile with its key in the body needs no header: %s", got.Stderr)
 	}
-	if strings.Contains(got.stderr, "routes.longest") {
-		t.Errorf("a store keeps the longest answer: %s", got.stderr)
+	if strings.Contains(got.Stderr, "routes.longest") {
+		t.Errorf("a store keeps the longest answer: %s", got.Stderr)
 	}
 	taken := servicestest.FreeAddr(t)
 	listener, err := net.Listen("tcp", taken)
@@ -84,12 +85,12 @@ proxy:
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	run(t, "", "proxy", "--upstream", "http://x", "--scope", "global", "--listen", taken, "--admin", "off").check(t, term.ExitFailed, "address already in use: write another address with --listen")
+	programtest.Run(t, "", "proxy", "--upstream", "http://x", "--scope", "global", "--listen", taken, "--admin", "off").Check(t, term.ExitFailed, "address already in use: write another address with --listen")
 }
 
 func TestExplainPrintsThePromiseOfAProxy(t *testing.T) {
 	t.Parallel()
-	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
 stores: { keys: { embedded: { path: keys } } }
 proxy:
   upstream: http://127.0.0.1:9000
@@ -98,24 +99,24 @@ proxy:
   routes:
     pay: { path: /pay, profile: stripe }
 `)
-	got := run(t, "", "explain", file)
-	got.check(t, term.ExitDone)
+	got := programtest.Run(t, "", "explain", file)
+	got.Check(t, term.ExitDone)
 	for _, want := range []string{"route pay: requests to 127.0.0.1:8080/pay → service http://127.0.0.1:9000\n", "\n\nroute default: ", "profile stripe", "semel keys resolve"} {
-		if !strings.Contains(got.stdout, want) {
-			t.Errorf("%q is missing: %s", want, got.stdout)
+		if !strings.Contains(got.Stdout, want) {
+			t.Errorf("%q is missing: %s", want, got.Stdout)
 		}
 	}
-	got = run(t, "", "explain", file, "pay", "--json")
-	got.check(t, term.ExitDone)
-	if !strings.HasPrefix(got.stdout, `{"route":"pay",`) || strings.Count(got.stdout, "\n") != 1 || !strings.Contains(got.stdout, `"client":"gets 502 /upstream-down; its repetition runs"`) {
-		t.Errorf("%s", got.stdout)
+	got = programtest.Run(t, "", "explain", file, "pay", "--json")
+	got.Check(t, term.ExitDone)
+	if !strings.HasPrefix(got.Stdout, `{"route":"pay",`) || strings.Count(got.Stdout, "\n") != 1 || !strings.Contains(got.Stdout, `"client":"gets 502 /upstream-down; its repetition runs"`) {
+		t.Errorf("%s", got.Stdout)
 	}
-	run(t, "", "explain", file, "pya").check(t, term.ExitUsage, "has no such pipeline or route: did you mean pay?")
+	programtest.Run(t, "", "explain", file, "pya").Check(t, term.ExitUsage, "has no such pipeline or route: did you mean pay?")
 }
 
 func TestLintNamesWhatWeakensAProxy(t *testing.T) {
 	t.Parallel()
-	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
 stores: { keys: { memory: {} } }
 proxy:
   listen: 0.0.0.0:8080
@@ -125,11 +126,11 @@ proxy:
   routes:
     pay: { path: /pay, fail_open: true, on_lease_expired: retry }
 `)
-	got := run(t, "", "lint", file)
-	got.check(t, term.ExitFound, "1 file: 2 to note, 4 with a warning, 0 broken")
+	got := programtest.Run(t, "", "lint", file)
+	got.Check(t, term.ExitFound, "1 file: 2 to note, 4 with a warning, 0 broken")
 	for _, want := range []string{"warning: proxy.scope: global", "notice: proxy.listen: 0.0.0.0:8080", "warning: proxy.store: keys is memory", "warning: proxy.routes.pay.fail_open: true", "warning: proxy.routes.pay.on_lease_expired: retry", "notice: proxy.upstream: http, to api.example.com"} {
-		if !strings.Contains(got.stdout, want) {
-			t.Errorf("%q is missing: %s", want, got.stdout)
+		if !strings.Contains(got.Stdout, want) {
+			t.Errorf("%q is missing: %s", want, got.Stdout)
 		}
 	}
 }
@@ -137,7 +138,7 @@ proxy:
 // proxyFile writes a configuration with an embedded store and these fields of the proxy.
 func proxyFile(t *testing.T, dir, upstream, fields string) string {
 	t.Helper()
-	return writeFile(t, filepath.Join(dir, "api.yaml"), fmt.Sprintf(`
+	return programtest.WriteFile(t, filepath.Join(dir, "api.yaml"), fmt.Sprintf(`
 stores: { keys: { embedded: { path: ./keys } } }
 admin: { listen: "127.0.0.1:0" }
 proxy:
@@ -150,7 +151,7 @@ proxy:
 
 func TestProxyRoutesByPathMethodAndProfile(t *testing.T) {
 	t.Parallel()
-	one, two := newUpstream(t), newUpstream(t)
+	one, two := programtest.NewCountingService(t), programtest.NewCountingService(t)
 	dir := t.TempDir()
 	digest := sha256.Sum256([]byte("secret-of-alice"))
 	proxy := startProxy(t, proxyFile(t, dir, one.URL, `
@@ -173,15 +174,15 @@ func TestProxyRoutesByPathMethodAndProfile(t *testing.T) {
 			t.Errorf("%+v %v", got, err)
 		}
 	}
-	if two.count("") != 1 || one.count("") != 0 {
-		t.Errorf("the route's service ran %d times, the other one %d times", two.count(""), one.count(""))
+	if two.Count("") != 1 || one.Count("") != 0 {
+		t.Errorf("the route's service ran %d times, the other one %d times", two.Count(""), one.Count(""))
 	}
 	for range 2 {
 		if got := post(t, proxy.url+"/v1/charges/search", "s-1", "x", key...); got.header.Get("Idempotency-Status") != "ignored" && got.header.Get("Idempotent-Replayed") != "" {
 			t.Errorf("a key that the route does not take: %+v", got)
 		}
 	}
-	if got := post(t, proxy.url+"/v1/chargesX", "c-2", "x", key...); got.status != http.StatusCreated || one.count("c-2") != 1 {
+	if got := post(t, proxy.url+"/v1/chargesX", "c-2", "x", key...); got.status != http.StatusCreated || one.Count("c-2") != 1 {
 		t.Errorf("a path that only begins with the letters of a route: %+v", got)
 	}
 	put, err := send(http.MethodPut, proxy.url+"/items/1", "", "too long a body", append(key, "X-Request-Key", "i-1")...)
@@ -216,7 +217,7 @@ func TestProxyRoutesByPathMethodAndProfile(t *testing.T) {
 	if text := adminPage(t, proxy, "/readyz"); text != "proxy: ready\n" {
 		t.Errorf("readyz: %s", text)
 	}
-	if got := run(t, "", "status", "--admin", proxy.admin); got.status != term.ExitDone || !strings.HasPrefix(got.stdout, "SERVICE  STATE\nproxy    ready\n\nSTORE ") {
+	if got := programtest.Run(t, "", "status", "--admin", proxy.admin); got.Status != term.ExitDone || !strings.HasPrefix(got.Stdout, "SERVICE  STATE\nproxy    ready\n\nSTORE ") {
 		t.Errorf("status: %+v", got)
 	}
 	request, err := http.NewRequest(http.MethodGet, "http://"+proxy.admin+"/metrics", nil)
@@ -256,7 +257,7 @@ func token(secret, claims string) string {
 
 func TestProxyKeepsCallersApart(t *testing.T) {
 	t.Parallel()
-	service, dir := newUpstream(t), t.TempDir()
+	service, dir := programtest.NewCountingService(t), t.TempDir()
 	const secret = "a-secret-that-has-32-bytes-or-more"
 	claims := fmt.Sprintf(`{"sub":%%q,"iat":%d,"exp":%d}`, time.Now().Unix(), time.Now().Add(time.Hour).Unix())
 	proxy := startProxy(t, proxyFile(t, dir, service.URL, "  scope: jwt:sub\n  jwt_secret: "+secret+"\n"))
@@ -267,27 +268,27 @@ func TestProxyKeepsCallersApart(t *testing.T) {
 	if again := post(t, proxy.url+"/orders", "k", "one", bearer(renewed)...); first.status != http.StatusCreated || again.header.Get("Idempotent-Replayed") != "true" {
 		t.Errorf("%+v, and with a renewed token %+v", first, again)
 	}
-	if got := post(t, proxy.url+"/orders", "k", "two", bearer(bob)...); got.status != http.StatusCreated || service.count("k") != 2 {
+	if got := post(t, proxy.url+"/orders", "k", "two", bearer(bob)...); got.status != http.StatusCreated || service.Count("k") != 2 {
 		t.Errorf("another caller: %+v", got)
 	}
 	post(t, proxy.url+"/orders", "k", "one", bearer(token("another secret, just as long as the first", fmt.Sprintf(claims, "alice")))...).problem(t, http.StatusUnauthorized, "scope-missing")
 
-	got := run(t, "", "keys", "show", "k", "--caller", "alice", "--store", filepath.Join(dir, "keys"))
-	if got.status != term.ExitDone || !strings.Contains(got.stdout, "done") {
+	got := programtest.Run(t, "", "keys", "show", "k", "--caller", "alice", "--store", filepath.Join(dir, "keys"))
+	if got.Status != term.ExitDone || !strings.Contains(got.Stdout, "done") {
 		t.Errorf("%+v", got)
 	}
-	if got := run(t, "", "keys", "show", "k", "--caller", "eve", "--store", filepath.Join(dir, "keys")); got.status != term.ExitFailed || !strings.Contains(got.stderr, "absent") {
+	if got := programtest.Run(t, "", "keys", "show", "k", "--caller", "eve", "--store", filepath.Join(dir, "keys")); got.Status != term.ExitFailed || !strings.Contains(got.Stderr, "absent") {
 		t.Errorf("%+v", got)
 	}
-	run(t, "", "keys", "rm", "k", "--caller", "bob", "--config", filepath.Join(dir, "api.yaml"), "--reason", "test").check(t, term.ExitDone, "forgot 3:bob:k")
-	if got := post(t, proxy.url+"/orders", "k", "three", bearer(bob)...); got.status != http.StatusCreated || service.count("k") != 3 {
+	programtest.Run(t, "", "keys", "rm", "k", "--caller", "bob", "--config", filepath.Join(dir, "api.yaml"), "--reason", "test").Check(t, term.ExitDone, "forgot 3:bob:k")
+	if got := post(t, proxy.url+"/orders", "k", "three", bearer(bob)...); got.status != http.StatusCreated || service.Count("k") != 3 {
 		t.Errorf("removed: %+v", got)
 	}
 }
 
 func TestProxyDrains(t *testing.T) {
 	t.Parallel()
-	service := newUpstream(t)
+	service := programtest.NewCountingService(t)
 	proxy := startProxy(t, "--listen", "127.0.0.1:0", "--upstream", service.URL, "--scope", "global", "--admin", "127.0.0.1:0")
 	if !strings.Contains(proxy.log(), "memory is memory") {
 		t.Errorf("no warning of a store in memory: %s", proxy.log())
@@ -300,7 +301,7 @@ func TestProxyDrains(t *testing.T) {
 		}
 		answers <- got
 	}()
-	<-service.reached
+	<-service.Reached
 	if err := proxy.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -314,7 +315,7 @@ func TestProxyDrains(t *testing.T) {
 	if text := adminPage(t, proxy, "/readyz"); !strings.Contains(text, "proxy: not ready: draining") {
 		t.Errorf("readyz: %s", text)
 	}
-	close(service.release)
+	close(service.Release)
 	if got := <-answers; got.status != http.StatusCreated {
 		t.Errorf("%+v", got)
 	}
@@ -325,12 +326,12 @@ func TestProxyDrains(t *testing.T) {
 
 func TestProxyThatCannotDrainSaysSo(t *testing.T) {
 	t.Parallel()
-	service, dir := newUpstream(t), t.TempDir()
-	defer close(service.release)
+	service, dir := programtest.NewCountingService(t), t.TempDir()
+	defer close(service.Release)
 	file := proxyFile(t, dir, service.URL, "  scope: global\nshutdown: 50ms\n")
 	proxy := startProxy(t, file)
 	go func() { _, _ = send(http.MethodPost, proxy.url+"/wait", "k", "x") }() // the proxy ends first
-	<-service.reached
+	<-service.Reached
 	if status := proxy.stop(t, syscall.SIGTERM); status != term.ExitFailed || !strings.Contains(proxy.log(), "1 requests with a key were in progress, or not yet recorded, when the drain ended after 50ms: their outcome is not known") {
 		t.Errorf("exit status %d: %s", status, proxy.log())
 	}
@@ -342,8 +343,8 @@ func TestProxyThatCannotDrainSaysSo(t *testing.T) {
 // not recorded.
 func TestProxyDrainsWhileItsStoreStalls(t *testing.T) {
 	t.Parallel()
-	service, redis := newUpstream(t), servicestest.StartRedis(t, nil)
-	proxy := startProxy(t, writeFile(t, filepath.Join(t.TempDir(), "api.yaml"), fmt.Sprintf(`
+	service, redis := programtest.NewCountingService(t), servicestest.StartRedis(t, nil)
+	proxy := startProxy(t, programtest.WriteFile(t, filepath.Join(t.TempDir(), "api.yaml"), fmt.Sprintf(`
 stores: { keys: { redis: { url: "redis://%s" } } }
 admin: { listen: "off" }
 shutdown: 2s
@@ -358,12 +359,12 @@ proxy: { listen: "127.0.0.1:0", upstream: "%s", store: keys, scope: global, leas
 			}
 			answers <- got
 		}()
-		<-service.reached
+		<-service.Reached
 	}
 	if err := redis.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	close(service.release)
+	close(service.Release)
 	for range 2 { // a second later, while the store stalls
 		if got := <-answers; got.status != http.StatusCreated {
 			t.Errorf("%+v", got)
@@ -464,7 +465,7 @@ func TestProxyPassesStreamsOn(t *testing.T) {
 
 func TestProxyReadsNewCertificates(t *testing.T) {
 	t.Parallel()
-	service, dir := newUpstream(t), t.TempDir()
+	service, dir := programtest.NewCountingService(t), t.TempDir()
 	dial := func(proxy *process, roots *x509.CertPool) (string, error) {
 		conn, err := tls.Dial("tcp", strings.TrimPrefix(proxy.url, "https://"), &tls.Config{RootCAs: roots, NextProtos: []string{"h2", "http/1.1"}})
 		if err != nil {
@@ -473,12 +474,12 @@ func TestProxyReadsNewCertificates(t *testing.T) {
 		defer conn.Close()
 		return conn.ConnectionState().NegotiatedProtocol, nil
 	}
-	old := certify(t, dir)
+	old := programtest.SelfSign(t, dir)
 	proxy := startProxy(t, proxyFile(t, dir, service.URL, "  scope: global\n  tls: { certificate: cert.pem, key: key.pem }\n"))
 	if protocol, err := dial(proxy, old); err != nil || protocol != "h2" {
 		t.Fatalf("%q %v", protocol, err)
 	}
-	renewed := certify(t, dir)
+	renewed := programtest.SelfSign(t, dir)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for {
@@ -491,7 +492,7 @@ func TestProxyReadsNewCertificates(t *testing.T) {
 		}
 	}
 	// Files that do not fit leave the certificate as it is.
-	writeFile(t, filepath.Join(dir, "cert.pem"), "none")
+	programtest.WriteFile(t, filepath.Join(dir, "cert.pem"), "none")
 	for !strings.Contains(proxy.log(), "the new certificate cannot be used") {
 		if _, err := dial(proxy, renewed); err != nil || ctx.Err() != nil {
 			t.Fatalf("%v, %v: %s", err, ctx.Err(), proxy.log())
@@ -502,8 +503,8 @@ func TestProxyReadsNewCertificates(t *testing.T) {
 func TestProxyWithoutItsStore(t *testing.T) {
 	t.Parallel()
 	redis := servicestest.StartRedis(t, nil)
-	service := newUpstream(t)
-	file := writeFile(t, filepath.Join(t.TempDir(), "api.yaml"), fmt.Sprintf(`
+	service := programtest.NewCountingService(t)
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "api.yaml"), fmt.Sprintf(`
 stores: { keys: { redis: { url: %q, timeout: 30s } } }
 proxy:
   listen: "127.0.0.1:0"

@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"encoding/json"
@@ -8,14 +8,16 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/semel-dev/semel/test/programtest"
 )
 
 // A caller asks a proxy for the state of its own keys, requests wait for the first
 // answer, and the requests of one caller are limited.
 func TestProxyTellsTheStateOfKeysAndLimitsRequests(t *testing.T) {
 	t.Parallel()
-	service, dir := newUpstream(t), t.TempDir()
-	file := writeFile(t, filepath.Join(dir, "c.yaml"), `
+	service, dir := programtest.NewCountingService(t), t.TempDir()
+	file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), `
 stores: { keys: { embedded: { path: keys } } }
 admin: { listen: "off" }
 proxy:
@@ -59,24 +61,24 @@ proxy:
 		})
 	}
 	ask("secret/1")
-	<-service.reached
+	<-service.Reached
 	state("secret%2F1", alice, "in-flight")
 	state("secret%2F1", bob, "absent")
 	ask("secret/1") // one of these two waits
 	ask("secret/1")
 	(<-answered).problem(t, http.StatusConflict, "in-flight")
 	ask("secret/2")
-	<-service.reached
+	<-service.Reached
 	post(t, proxy.url+"/wait", "secret/3", "", caller, alice).problem(t, http.StatusServiceUnavailable, "overloaded")
 	post(t, proxy.url+"/orders", "secret/3", "", caller, bob)
-	close(service.release)
+	close(service.Release)
 	running.Wait()
 	for range 3 {
 		if got := <-answered; got.status != http.StatusCreated {
 			t.Errorf("the answer is %+v", got)
 		}
 	}
-	if n := service.count("secret/1"); n != 1 {
+	if n := service.Count("secret/1"); n != 1 {
 		t.Errorf("the request ran %d times", n)
 	}
 	state("secret%2F1", alice, "done")
@@ -95,8 +97,8 @@ proxy:
 // Clients do not see why callers cannot be checked, so the log says it.
 func TestProxyLogsWhyCallersCannotBeChecked(t *testing.T) {
 	t.Parallel()
-	service, dir := newUpstream(t), t.TempDir()
-	file := writeFile(t, filepath.Join(dir, "c.yaml"), `
+	service, dir := programtest.NewCountingService(t), t.TempDir()
+	file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), `
 stores: { keys: { memory: {} } }
 admin: { listen: "off" }
 proxy: { listen: 127.0.0.1:0, upstream: "`+service.URL+`", store: keys, scope: "jwt:sub", jwt_keys: missing.json }
@@ -113,7 +115,7 @@ proxy: { listen: 127.0.0.1:0, upstream: "`+service.URL+`", store: keys, scope: "
 	if log := proxy.log(); strings.Count(log, "missing.json: no such file") != 1 || strings.Contains(log, token) {
 		t.Errorf("the log is %s", log)
 	}
-	if n := service.count("order-1"); n != 0 {
+	if n := service.Count("order-1"); n != 0 {
 		t.Errorf("the request ran %d times", n)
 	}
 }

@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
@@ -31,15 +32,15 @@ func takeFrom(t *testing.T, ch *amqp.Channel, queue string) amqp.Delivery {
 // the same message-id.
 func TestAMessageOfRabbitMQIsParkedAndRedrivenUnderItsKey(t *testing.T) {
 	t.Parallel()
-	addr, dsn := servers.RabbitMQ(t), databaseFor(t, true)
+	addr, dsn := programtest.Servers.RabbitMQ(t), programtest.NewDatabase(t, true)
 	for place, parked := range parkedPlaces() {
 		t.Run(place, func(t *testing.T) {
 			t.Parallel()
-			ch := rabbit(t, "amqp://"+addr)
+			ch := programtest.RabbitChannel(t, "amqp://"+addr)
 			in, out := servicestest.Topic(), servicestest.Topic()
-			queueOf(t, ch, in, amqp.QueueTypeQuorum, nil)
-			queueOf(t, ch, out, amqp.QueueTypeQuorum, nil)
-			file := writeFile(t, filepath.Join(t.TempDir(), "semel.yaml"), fmt.Sprintf(`
+			programtest.DeclareQueue(t, ch, in, amqp.QueueTypeQuorum, nil)
+			programtest.DeclareQueue(t, ch, out, amqp.QueueTypeQuorum, nil)
+			file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "semel.yaml"), fmt.Sprintf(`
 stores:
   keys: { embedded: { path: keys } }
   db: { postgres: { dsn: %q } }
@@ -53,15 +54,15 @@ pipelines:
     sink: { rabbitmq: { servers: [%[3]q], routing_key: %s } }
     parked: %s
 `, dsn, in, addr, out, parked))
-			stop := background(t, "run", file, "--admin", "off")
+			stop := programtest.Background(t, "run", file, "--admin", "off")
 			late := amqp.Publishing{MessageId: "late", Body: []byte("a"), Timestamp: time.Now().Add(-2 * time.Hour)}
 			pass := func(id string) amqp.Delivery { // sends a message of now, and awaits what comes out
 				t.Helper()
-				enqueue(t, ch, in, amqp.Publishing{MessageId: id, Body: []byte(id), Timestamp: time.Now()})
+				programtest.Publish(t, ch, in, amqp.Publishing{MessageId: id, Body: []byte(id), Timestamp: time.Now()})
 				return takeFrom(t, ch, out)
 			}
-			enqueue(t, ch, in, late)
-			enqueue(t, ch, in, late)
+			programtest.Publish(t, ch, in, late)
+			programtest.Publish(t, ch, in, late)
 			if m := pass("one"); m.MessageId != "one" || m.Headers["semel-redrive"] != nil {
 				t.Errorf("%s came out with %v", m.MessageId, m.Headers)
 			}
@@ -72,17 +73,17 @@ pipelines:
 			if m := list["late"]; len(list) != 1 || m.Reason != "late" {
 				t.Errorf("parked are %+v", list)
 			}
-			run(t, "", "parked", "retry", "--key", "late", "--config", file).check(t, term.ExitDone, "waiting for it to redrive them")
+			programtest.Run(t, "", "parked", "retry", "--key", "late", "--config", file).Check(t, term.ExitDone, "waiting for it to redrive them")
 			m := takeFrom(t, ch, out)
 			if m.MessageId != "late" || m.Headers["semel-key"] != "late" || m.Headers["semel-redrive"] != "1" || m.Headers["semel-origin"] != "queue "+in || string(m.Body) != "a" {
 				t.Errorf("%s came out with %v and body %q", m.MessageId, m.Headers, m.Body)
 			}
-			enqueue(t, ch, in, late)
+			programtest.Publish(t, ch, in, late)
 			if m := pass("two"); m.MessageId != "two" {
 				t.Errorf("after the redrive, %s came out with %v", m.MessageId, m.Headers)
 			}
 			ended := stop()
-			ended.check(t, term.ExitDone, `"read":7,"fresh":3,"duplicate":2,"parked":2`) // each copy is parked, and redriven
+			ended.Check(t, term.ExitDone, `"read":7,"fresh":3,"duplicate":2,"parked":2`) // each copy is parked, and redriven
 			for _, queue := range []string{in, out} {
 				if q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil); err != nil || q.Messages != 0 {
 					t.Errorf("queue %s has %d messages (%v)", queue, q.Messages, err)
@@ -99,16 +100,16 @@ pipelines:
 // to a dead-letter queue. One of them is a copy whose effect completed before.
 func TestADeadLetterQueueOfRabbitMQIsReadUnderTheSameKeys(t *testing.T) {
 	t.Parallel()
-	addr := servers.RabbitMQ(t)
-	ch := rabbit(t, "amqp://"+addr)
+	addr := programtest.Servers.RabbitMQ(t)
+	ch := programtest.RabbitChannel(t, "amqp://"+addr)
 	in, dead, out := servicestest.Topic(), servicestest.Topic(), servicestest.Topic()
-	queueOf(t, ch, in, amqp.QueueTypeQuorum, amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
-	queueOf(t, ch, dead, amqp.QueueTypeQuorum, nil)
-	queueOf(t, ch, out, amqp.QueueTypeQuorum, nil)
+	programtest.DeclareQueue(t, ch, in, amqp.QueueTypeQuorum, amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
+	programtest.DeclareQueue(t, ch, dead, amqp.QueueTypeQuorum, nil)
+	programtest.DeclareQueue(t, ch, out, amqp.QueueTypeQuorum, nil)
 	dir := t.TempDir()
-	begin := func(queue string) (stop func() outcome) {
+	begin := func(queue string) (stop func() programtest.Outcome) {
 		t.Helper()
-		return background(t, "run", writeFile(t, filepath.Join(dir, "semel.yaml"), fmt.Sprintf(`
+		return programtest.Background(t, "run", programtest.WriteFile(t, filepath.Join(dir, "semel.yaml"), fmt.Sprintf(`
 stores: { keys: { embedded: { path: keys } } }
 pipelines:
   orders:
@@ -119,13 +120,13 @@ pipelines:
 `, addr, queue, out)), "--admin", "off")
 	}
 	stop := begin(in)
-	enqueue(t, ch, in, amqp.Publishing{MessageId: "a"})
+	programtest.Publish(t, ch, in, amqp.Publishing{MessageId: "a"})
 	if m := takeFrom(t, ch, out); m.MessageId != "a" {
 		t.Errorf("%s came out", m.MessageId)
 	}
-	stop().check(t, term.ExitDone, `"fresh":1,"duplicate":0,`)
+	stop().Check(t, term.ExitDone, `"fresh":1,"duplicate":0,`)
 	for _, id := range []string{"a", "b"} {
-		enqueue(t, ch, in, amqp.Publishing{MessageId: id})
+		programtest.Publish(t, ch, in, amqp.Publishing{MessageId: id})
 		m, ok, err := ch.Get(in, false)
 		if err == nil && ok {
 			err = m.Reject(false) // to the dead-letter queue
@@ -138,5 +139,5 @@ pipelines:
 	if m := takeFrom(t, ch, out); m.MessageId != "b" || m.Headers["x-death"] != nil {
 		t.Errorf("%s came out with %v", m.MessageId, m.Headers)
 	}
-	stop().check(t, term.ExitDone, `"fresh":1,"duplicate":1,`)
+	stop().Check(t, term.ExitDone, `"fresh":1,"duplicate":1,`)
 }

@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"errors"
@@ -29,6 +29,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
@@ -46,13 +47,13 @@ type refusal struct {
 // log and the probe name cause and remedy. The pipeline works when it is permitted, and
 // waits again when it is refused later. The other pipeline of the file works throughout.
 func TestARefusalIsWaitedForAtTheStartAndLater(t *testing.T) {
-	setAWS(t, nil)
+	programtest.SetAWS(t, nil)
 	for _, r := range refusals(t) {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"1\"}\n")
-			file := writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
+			programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"1\"}\n")
+			file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
 stores: { own: { embedded: { path: keys } }, more: { embedded: { path: others } } }
 pipelines:
   orders: { key: { id: .id }, %s }
@@ -67,31 +68,31 @@ pipelines:
 				}
 			}
 			r.refuse(t)
-			running := startRun(t, file)
-			running.line(append([]string{"level=WARN", "pipeline=orders"}, r.words...)...)
+			running := programtest.StartRun(t, file)
+			running.Line(append([]string{"level=WARN", "pipeline=orders"}, r.words...)...)
 			for range 2 {
-				running.probe(http.StatusServiceUnavailable, append([]string{"orders: not ready: ", "other: ready"}, r.words...)...)
+				running.Probe(http.StatusServiceUnavailable, append([]string{"orders: not ready: ", "other: ready"}, r.words...)...)
 				r.permit(t)
-				running.probe(http.StatusOK, "orders: ready", "other: ready")
+				running.Probe(http.StatusOK, "orders: ready", "other: ready")
 				r.refuse(t)
 				// A server may use a right for a moment after it has confirmed its end.
 				for late := time.Now().Add(time.Minute); time.Now().Before(late); <-time.After(time.Second) {
 					message()
-					if status, text := running.readyz(); status == http.StatusServiceUnavailable && containsAll(text, r.words) {
+					if status, text := running.Readyz(); status == http.StatusServiceUnavailable && programtest.ContainsAll(text, r.words) {
 						break
 					}
 				}
 			}
-			running.probe(http.StatusServiceUnavailable, append([]string{"other: ready"}, r.words...)...)
+			running.Probe(http.StatusServiceUnavailable, append([]string{"other: ready"}, r.words...)...)
 			tick := time.NewTicker(20 * time.Millisecond)
 			defer tick.Stop()
-			copied := func() int { return strings.Count(readFile(t, filepath.Join(dir, "copied.jsonl")), "\n") }
-			for late := time.Now().Add(troubleWithin); copied() < lines && time.Now().Before(late); <-tick.C {
+			copied := func() int { return strings.Count(programtest.ReadFile(t, filepath.Join(dir, "copied.jsonl")), "\n") }
+			for late := time.Now().Add(programtest.TroubleWithin); copied() < lines && time.Now().Before(late); <-tick.C {
 			}
 			if n := copied(); n != lines {
 				t.Errorf("the other pipeline wrote %d of %d lines", n, lines)
 			}
-			running.stop() // the drain does not wait for the server
+			running.Stop() // the drain does not wait for the server
 		})
 	}
 }
@@ -124,16 +125,16 @@ func natsRefusals(t *testing.T) (list []refusal) {
 		const accounts = "authorization { users: [ { user: root, password: root }, { user: app, password: %s } ] }"
 		server := servicestest.StartNATS(t, &services.NATSOptions{Config: fmt.Sprintf(accounts, "s3cret")})
 		conf := filepath.Join(server.Dir(), "nats.conf")
-		text := readFile(t, conf)
+		text := programtest.ReadFile(t, conf)
 		set := func(password string) func(t *testing.T) {
 			return func(t *testing.T) {
-				writeFile(t, conf, strings.Replace(text, "password: s3cret", "password: "+password, 1))
+				programtest.WriteFile(t, conf, strings.Replace(text, "password: s3cret", "password: "+password, 1))
 				if err := syscall.Kill(server.PID(), syscall.SIGHUP); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
-		js := jetStream(t, "nats://root:root@"+server.Addr())
+		js := programtest.ConnectJetStream(t, "nats://root:root@"+server.Addr())
 		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}}); err != nil {
 			t.Fatal(err)
 		}
@@ -179,7 +180,7 @@ func rabbitRefusals(t *testing.T) (list []refusal) {
 				api(t, http.MethodPut, "users/"+user, `{"password":"s3cret","tags":""}`)
 				api(t, http.MethodPut, "permissions/"+host+"/"+user, `{"configure":".*","write":".*","read":".*"}`)
 				api(t, http.MethodPut, "permissions/"+host+"/guest", `{"configure":".*","write":".*","read":".*"}`)
-				queueOf(t, rabbit(t, "amqp://guest:guest@"+server.Addr()+"/"+host), "q", amqp.QueueTypeQuorum, nil)
+				programtest.DeclareQueue(t, programtest.RabbitChannel(t, "amqp://guest:guest@"+server.Addr()+"/"+host), "q", amqp.QueueTypeQuorum, nil)
 			}
 			all(t)
 			r := refusal{name: "RabbitMQ " + what + ", " + end, permit: all}
@@ -347,7 +348,7 @@ func kafkaRefusals(t *testing.T) (list []refusal) {
 
 // sqsRefusals answer the requests for a queue of ElasticMQ with the errors of Amazon.
 func sqsRefusals(t *testing.T) (list []refusal) {
-	server := servers.SQS(t)
+	server := programtest.Servers.SQS(t)
 	target, err := url.Parse(server)
 	if err != nil {
 		t.Fatal(err)
@@ -371,8 +372,8 @@ func sqsRefusals(t *testing.T) (list []refusal) {
 				pass.ServeHTTP(w, r)
 			}))
 			t.Cleanup(front.Close)
-			queue := newSQSQueue(t, awssqs.New(awssqs.Options{Region: "us-east-1", BaseEndpoint: &server, Credentials: aws.AnonymousCredentials{}}), "", nil)
-			at := front.URL + queue.url[strings.Index(queue.url[8:], "/")+8:]
+			queue := programtest.NewSQSQueue(t, awssqs.New(awssqs.Options{Region: "us-east-1", BaseEndpoint: &server, Credentials: aws.AnonymousCredentials{}}), "", nil)
+			at := front.URL + queue.URL[strings.Index(queue.URL[8:], "/")+8:]
 			r := refusal{
 				name: "SQS " + code + ", " + end, words: words,
 				refuse: func(*testing.T) { refused.Store(true) }, permit: func(*testing.T) { refused.Store(false) },

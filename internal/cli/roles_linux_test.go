@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
@@ -30,7 +31,7 @@ var (
 func grantsOf(t *testing.T, page, role, to string) string {
 	t.Helper()
 	var grants []string
-	for _, block := range sqlFence.FindAllStringSubmatch(readFile(t, filepath.Join("..", "..", "docs", page)), -1) {
+	for _, block := range sqlFence.FindAllStringSubmatch(programtest.ReadFile(t, filepath.Join("..", "..", "docs", page)), -1) {
 		for _, line := range grantLine.FindAllStringSubmatch(block[1], -1) {
 			if line[1] == role {
 				grants = append(grants, strings.TrimSuffix(line[0], line[1]+";")+to)
@@ -48,7 +49,7 @@ func grantsOf(t *testing.T, page, role, to string) string {
 func roleFor(t *testing.T, address string) (role, as string) {
 	t.Helper()
 	role = "semel_test_" + strings.ToLower(rand.Text()[:10])
-	execute(t, address, "CREATE ROLE "+role+" LOGIN")
+	programtest.Exec(t, address, "CREATE ROLE "+role+" LOGIN")
 	t.Cleanup(func() {
 		conn, err := pgx.Connect(context.Background(), address)
 		if err == nil {
@@ -70,7 +71,7 @@ func roleFor(t *testing.T, address string) (role, as string) {
 // pageFile returns a configuration of a page, with values replaced.
 func pageFile(t *testing.T, page, name string, replace ...string) string {
 	t.Helper()
-	for _, block := range fence.FindAllStringSubmatch(readFile(t, filepath.Join("..", "..", "docs", page)), -1) {
+	for _, block := range fence.FindAllStringSubmatch(programtest.ReadFile(t, filepath.Join("..", "..", "docs", page)), -1) {
 		if block[1] == "yaml" && strings.HasPrefix(block[2], "# "+name+"\n") {
 			text := block[2]
 			for i := 0; i < len(replace); i += 2 {
@@ -102,19 +103,19 @@ func TestGuideOfTheOutboxRunsUnderItsRoles(t *testing.T) {
 			address := servicestest.NewDatabase(t, server.URL())
 			out := filepath.Join(t.TempDir(), "events.jsonl")
 			owner := pageFile(t, page, "relay.yaml", "${env:DATABASE_URL}", address)
-			run(t, "", "migrate", "up", "--config", owner).check(t, term.ExitDone, "outbox checks")
+			programtest.Run(t, "", "migrate", "up", "--config", owner).Check(t, term.ExitDone, "outbox checks")
 			relay, asRelay := roleFor(t, address)
 			app, asApp := roleFor(t, address)
 			write := "SELECT semel_outbox_write('orders', '{}', 'order-1')"
 			file := pageFile(t, page, "relay.yaml", "${env:DATABASE_URL}", asRelay, "events.jsonl", out, "outbox: { store: db }", form)
-			if got := run(t, "", "doctor", file); got.status == term.ExitDone || !strings.Contains(got.stdout, "role "+relay+" lacks SELECT, INSERT, UPDATE, DELETE on \"public\".\"semel_parked\"") {
+			if got := programtest.Run(t, "", "doctor", file); got.Status == term.ExitDone || !strings.Contains(got.Stdout, "role "+relay+" lacks SELECT, INSERT, UPDATE, DELETE on \"public\".\"semel_parked\"") {
 				t.Errorf("without a right, doctor says %+v", got)
 			}
-			execute(t, address, grantsOf(t, page, "app", app)+"; "+grantsOf(t, page, "relay", relay))
+			programtest.Exec(t, address, grantsOf(t, page, "app", app)+"; "+grantsOf(t, page, "relay", relay))
 			if strings.Contains(form, "wal") {
-				execute(t, address, "ALTER ROLE "+relay+" REPLICATION; CREATE PUBLICATION semel_outbox FOR TABLE public.semel_outbox WITH (publish = 'insert')")
+				programtest.Exec(t, address, "ALTER ROLE "+relay+" REPLICATION; CREATE PUBLICATION semel_outbox FOR TABLE public.semel_outbox WITH (publish = 'insert')")
 			}
-			if got := run(t, "", "doctor", file); got.status == term.ExitFailed || !strings.Contains(got.stderr, " 0 broken") {
+			if got := programtest.Run(t, "", "doctor", file); got.Status == term.ExitFailed || !strings.Contains(got.Stderr, " 0 broken") {
 				t.Errorf("doctor says %+v", got)
 			}
 			pool, err := pgxpool.New(t.Context(), address)
@@ -122,28 +123,28 @@ func TestGuideOfTheOutboxRunsUnderItsRoles(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(pool.Close)
-			execute(t, asApp, write)
-			execute(t, asApp, "INSERT INTO semel_outbox (aggregate, topic, payload) VALUES ('order-1', 'orders', '{}')")
-			command := start(t, "running", "outbox", "relay", file, "--admin", "off")
-			becomesTrue(t, pool, "SELECT count(*) = 0 FROM semel_outbox")
+			programtest.Exec(t, asApp, write)
+			programtest.Exec(t, asApp, "INSERT INTO semel_outbox (aggregate, topic, payload) VALUES ('order-1', 'orders', '{}')")
+			command := programtest.Start(t, "running", "outbox", "relay", file, "--admin", "off")
+			programtest.BecomesTrue(t, pool, "SELECT count(*) = 0 FROM semel_outbox")
 			ends(t, command)
 			if strings.Contains(form, "keep") {
-				becomesTrue(t, pool, "SELECT count(*) = 2 FROM semel_outbox_log")
+				programtest.BecomesTrue(t, pool, "SELECT count(*) = 2 FROM semel_outbox_log")
 			}
 			parks := pageFile(t, page, "relay.yaml", "${env:DATABASE_URL}", asRelay, "events.jsonl", out, "outbox: { store: db }", form, "property:message-id", "header:order")
-			execute(t, asApp, write)
-			command = start(t, "running", "outbox", "relay", parks, "--admin", "off")
-			becomesTrue(t, pool, "SELECT (SELECT count(*) FROM semel_outbox) = 0 AND (SELECT count(*) FROM semel_parked) = 1")
+			programtest.Exec(t, asApp, write)
+			command = programtest.Start(t, "running", "outbox", "relay", parks, "--admin", "off")
+			programtest.BecomesTrue(t, pool, "SELECT (SELECT count(*) FROM semel_outbox) = 0 AND (SELECT count(*) FROM semel_parked) = 1")
 			ends(t, command)
-			command = start(t, "running", "outbox", "relay", file, "--admin", "off")
-			run(t, "", "parked", "retry", "--config", file, "--all").check(t, term.ExitDone, "")
-			becomesTrue(t, pool, "SELECT (SELECT count(*) FROM semel_parked) = 0 AND (SELECT count(*) FROM semel_audit) = 1")
+			command = programtest.Start(t, "running", "outbox", "relay", file, "--admin", "off")
+			programtest.Run(t, "", "parked", "retry", "--config", file, "--all").Check(t, term.ExitDone, "")
+			programtest.BecomesTrue(t, pool, "SELECT (SELECT count(*) FROM semel_parked) = 0 AND (SELECT count(*) FROM semel_audit) = 1")
 			ends(t, command)
 			if strings.Contains(form, "wal") {
-				becomesTrue(t, pool, "SELECT NOT coalesce(bool_or(active), false) FROM pg_replication_slots")
-				execute(t, address, "SELECT pg_drop_replication_slot('semel_outbox')")
+				programtest.BecomesTrue(t, pool, "SELECT NOT coalesce(bool_or(active), false) FROM pg_replication_slots")
+				programtest.Exec(t, address, "SELECT pg_drop_replication_slot('semel_outbox')")
 			}
-			if lines := strings.Count(readFile(t, out), "\n"); lines != 3 {
+			if lines := strings.Count(programtest.ReadFile(t, out), "\n"); lines != 3 {
 				t.Errorf("%d messages were delivered, want 3", lines)
 			}
 		})
@@ -154,7 +155,7 @@ func TestGuideOfTheOutboxRunsUnderItsRoles(t *testing.T) {
 // docs/postgres.md grants.
 func TestStoreRunsUnderItsRole(t *testing.T) {
 	t.Parallel()
-	address := servers.Database(t)
+	address := programtest.Servers.Database(t)
 	role, as := roleFor(t, address)
 	dir := t.TempDir()
 	input := filepath.Join(dir, "in.jsonl")
@@ -168,22 +169,22 @@ func TestStoreRunsUnderItsRole(t *testing.T) {
 		}
 		return file
 	}
-	run(t, "", "migrate", "up", "--config", config(address)).check(t, term.ExitDone, "outbox checks")
-	execute(t, address, "CREATE TABLE lines (id text); GRANT INSERT ON lines TO "+role+"; "+grantsOf(t, "postgres.md", "app", role))
+	programtest.Run(t, "", "migrate", "up", "--config", config(address)).Check(t, term.ExitDone, "outbox checks")
+	programtest.Exec(t, address, "CREATE TABLE lines (id text); GRANT INSERT ON lines TO "+role+"; "+grantsOf(t, "postgres.md", "app", role))
 	file := config(as)
-	if got := run(t, "", "doctor", file); !strings.Contains(got.stderr, " 0 broken") {
+	if got := programtest.Run(t, "", "doctor", file); !strings.Contains(got.Stderr, " 0 broken") {
 		t.Errorf("doctor says %+v", got)
 	}
-	run(t, "", "run", file, "--admin", "off").check(t, term.ExitDone, "")
+	programtest.Run(t, "", "run", file, "--admin", "off").Check(t, term.ExitDone, "")
 	pool, err := pgxpool.New(t.Context(), address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	becomesTrue(t, pool, "SELECT (SELECT count(*) FROM lines) = 1 AND (SELECT count(*) FROM semel_keys) = 1 AND (SELECT count(*) FROM semel_parked) = 1")
-	run(t, "", "keys", "rm", "1", "--config", file, "--reason", "test").check(t, term.ExitDone, `forgot "1"`)
-	run(t, "", "parked", "skip", ask[string](t, pool, "SELECT id FROM semel_parked"), "--config", file, "--reason", "test").check(t, term.ExitDone, "")
-	if got := ask[string](t, pool, "SELECT (SELECT count(*) FROM semel_keys WHERE until > now()) || ' ' || (SELECT count(*) FROM semel_parked) || ' ' || (SELECT count(*) > 1 FROM semel_audit)"); got != "0 0 true" {
+	programtest.BecomesTrue(t, pool, "SELECT (SELECT count(*) FROM lines) = 1 AND (SELECT count(*) FROM semel_keys) = 1 AND (SELECT count(*) FROM semel_parked) = 1")
+	programtest.Run(t, "", "keys", "rm", "1", "--config", file, "--reason", "test").Check(t, term.ExitDone, `forgot "1"`)
+	programtest.Run(t, "", "parked", "skip", programtest.QueryValue[string](t, pool, "SELECT id FROM semel_parked"), "--config", file, "--reason", "test").Check(t, term.ExitDone, "")
+	if got := programtest.QueryValue[string](t, pool, "SELECT (SELECT count(*) FROM semel_keys WHERE until > now()) || ' ' || (SELECT count(*) FROM semel_parked) || ' ' || (SELECT count(*) > 1 FROM semel_audit)"); got != "0 0 true" {
 		t.Errorf("keys, parked messages, and whether the audit log has both: %s", got)
 	}
 }

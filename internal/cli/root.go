@@ -6,8 +6,8 @@ import (
 	"github.com/semel-dev/semel/internal/cli/term"
 )
 
-// newRootCommand builds the command tree for one run.
-func newRootCommand(a *term.App) *cobra.Command {
+// NewCommand builds the command tree for one run.
+func NewCommand(a *term.App) *cobra.Command {
 	root := term.Group(a, &cobra.Command{
 		Use:   "semel VERB",
 		Short: "Make messages take effect once",

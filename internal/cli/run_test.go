@@ -1,19 +1,13 @@
-package cli
+package cli_test
 
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -23,42 +17,32 @@ import (
 	"testing"
 	"time"
 
+	"github.com/semel-dev/semel/internal/cli"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-// copyConfig is a file-to-file pipeline.
-func copyConfig(t *testing.T, source, more string) string {
-	t.Helper()
-	dir := t.TempDir()
-	writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":1}\n{\"id\":2}\n{\"id\":1}\n")
-	return writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
-stores: { keys: { embedded: { path: keys } } }
-pipelines:
-  copy: { source: { file: { paths: [in.jsonl]%s } }, key: { id: .id }, store: keys, sink: { file: { path: out.jsonl } }%s }
-`, source, more))
-}
-
 func TestRunRefusesWhatIsWrongAllAtOnce(t *testing.T) {
 	t.Parallel()
-	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
 stores: { keys: { embedded: { path: keys } } }
 pipelines:
   a: { source: { file: { paths: [in] } }, key: { id: offset }, store: keys, sink: { file: { path: out } } }
   b: { source: { file: { paths: [in] } }, key: { id: .id }, store: keys, sink: { webhook: { url: "http://10.0.0.1/" } } }
 `)
-	got := run(t, "", "run", file, "--log-level", "luod", "--log-format", "xml")
-	got.check(t, term.ExitUsage, "offset is not stable", "10.0.0.1 is a private address", "--log-level luod: write debug, info, warn or error", "--log-format xml: write auto, text or json")
-	if strings.Count(got.stderr, "\n") != 4 {
-		t.Errorf("one line each: %s", got.stderr)
+	got := programtest.Run(t, "", "run", file, "--log-level", "luod", "--log-format", "xml")
+	got.Check(t, term.ExitUsage, "offset is not stable", "10.0.0.1 is a private address", "--log-level luod: write debug, info, warn or error", "--log-format xml: write auto, text or json")
+	if strings.Count(got.Stderr, "\n") != 4 {
+		t.Errorf("one line each: %s", got.Stderr)
 	}
-	if got = run(t, "", "run", file, "b"); strings.Contains(got.stderr, "offset") || got.status != term.ExitUsage {
+	if got = programtest.Run(t, "", "run", file, "b"); strings.Contains(got.Stderr, "offset") || got.Status != term.ExitUsage {
 		t.Errorf("b alone: %+v", got)
 	}
-	run(t, "", "run", file, "c").check(t, term.ExitUsage, "has no such pipeline: did you mean a?")
-	open := copyConfig(t, "", "")
-	run(t, "", "run", open, "--admin", "0.0.0.0:0").check(t, term.ExitUsage, "admin address 0.0.0.0:0 can be reached from other machines, and admin.auth is missing")
+	programtest.Run(t, "", "run", file, "c").Check(t, term.ExitUsage, "has no such pipeline: did you mean a?")
+	open := programtest.CopyConfig(t, "", "")
+	programtest.Run(t, "", "run", open, "--admin", "0.0.0.0:0").Check(t, term.ExitUsage, "admin address 0.0.0.0:0 can be reached from other machines, and admin.auth is missing")
 	if entries, err := os.ReadDir(filepath.Dir(open)); err != nil || len(entries) != 2 {
 		t.Errorf("something was touched: %v %v", entries, err)
 	}
@@ -66,47 +50,47 @@ pipelines:
 
 func TestRunRefusesAnOutputThatItsStoreDoesNotKnow(t *testing.T) {
 	t.Parallel()
-	file := copyConfig(t, "", "")
+	file := programtest.CopyConfig(t, "", "")
 	dir := filepath.Dir(file)
 	out := filepath.Join(dir, "out.jsonl")
-	run(t, "", "run", file, "--admin", "off", "-q").check(t, term.ExitDone)
+	programtest.Run(t, "", "run", file, "--admin", "off", "-q").Check(t, term.ExitDone)
 	if err := os.Rename(filepath.Join(dir, "keys"), filepath.Join(dir, "keys.damaged")); err != nil {
 		t.Fatal(err)
 	}
-	run(t, "", "run", file, "--admin", "off", "-q").check(t, term.ExitUsage, out+" has 18 bytes that this store does not know", "move the file away, or write sink.file.append: true to append to it\n")
+	programtest.Run(t, "", "run", file, "--admin", "off", "-q").Check(t, term.ExitUsage, out+" has 18 bytes that this store does not know", "move the file away, or write sink.file.append: true to append to it\n")
 	const once = "{\"id\":1}\n{\"id\":2}\n"
-	if text := readFile(t, out); text != once {
+	if text := programtest.ReadFile(t, out); text != once {
 		t.Errorf("refused, and wrote %q", text)
 	}
-	permitted := writeFile(t, filepath.Join(dir, "append.yaml"), strings.Replace(readFile(t, file), "path: out.jsonl", "path: out.jsonl, append: true", 1))
-	run(t, "", "run", permitted, "--admin", "off", "-q").check(t, term.ExitDone)
-	run(t, "", "run", file, "--admin", "off", "-q").check(t, term.ExitDone)
-	if text := readFile(t, out); text != once+once {
+	permitted := programtest.WriteFile(t, filepath.Join(dir, "append.yaml"), strings.Replace(programtest.ReadFile(t, file), "path: out.jsonl", "path: out.jsonl, append: true", 1))
+	programtest.Run(t, "", "run", permitted, "--admin", "off", "-q").Check(t, term.ExitDone)
+	programtest.Run(t, "", "run", file, "--admin", "off", "-q").Check(t, term.ExitDone)
+	if text := programtest.ReadFile(t, out); text != once+once {
 		t.Errorf("appended: %q", text)
 	}
 }
 
 func TestRunStopsAtAMessageWithFailure(t *testing.T) {
 	t.Parallel()
-	file := copyConfig(t, "", "")
-	file = writeFile(t, file, strings.Replace(readFile(t, file), "id: .id", "id: .oid, on_missing: fail", 1))
-	got := run(t, "", "run", file, "--admin", "off", "-q")
-	got.check(t, term.ExitFailed, "semel run: pipeline copy: stopped at a message of ", "in.jsonl, byte 0, key ", ": fix the cause and start again, or write on_missing: park\n")
+	file := programtest.CopyConfig(t, "", "")
+	file = programtest.WriteFile(t, file, strings.Replace(programtest.ReadFile(t, file), "id: .id", "id: .oid, on_missing: fail", 1))
+	got := programtest.Run(t, "", "run", file, "--admin", "off", "-q")
+	got.Check(t, term.ExitFailed, "semel run: pipeline copy: stopped at a message of ", "in.jsonl, byte 0, key ", ": fix the cause and start again, or write on_missing: park\n")
 }
 
 func TestRunOnAStoreInUseNamesItsHolder(t *testing.T) {
 	t.Parallel()
-	file := copyConfig(t, ", follow: true", "")
-	stop := background(t, "run", file, "--admin", "off")
-	got := run(t, "", "run", file, "--admin", "off")
-	got.check(t, term.ExitFailed, fmt.Sprintf("is held by process %d on ", os.Getpid()))
+	file := programtest.CopyConfig(t, ", follow: true", "")
+	stop := programtest.Background(t, "run", file, "--admin", "off")
+	got := programtest.Run(t, "", "run", file, "--admin", "off")
+	got.Check(t, term.ExitFailed, fmt.Sprintf("is held by process %d on ", os.Getpid()))
 	const want = "{\"id\":1}\n{\"id\":2}\n"
 	var text string
 	for deadline := time.Now().Add(5 * time.Minute); text != want && time.Now().Before(deadline); {
 		<-time.After(10 * time.Millisecond)
-		text = readFile(t, filepath.Join(filepath.Dir(file), "out.jsonl"))
+		text = programtest.ReadFile(t, filepath.Join(filepath.Dir(file), "out.jsonl"))
 	}
-	stop().check(t, term.ExitDone, "running")
+	stop().Check(t, term.ExitDone, "running")
 	if text != want {
 		t.Errorf("%q", text)
 	}
@@ -124,15 +108,15 @@ func TestRunEndsWithErrorsThatOnlyAnOperatorCanFix(t *testing.T) {
 		{"path: keys", "path: in.jsonl/keys", "/in.jsonl: not a directory: write another path\n", term.ExitFailed},
 		{"file: { path: out.jsonl }", "stdout: {}", "/in.jsonl/copy.positions: not a directory: write another path\n", term.ExitFailed},
 	} {
-		file := copyConfig(t, ", state: in.jsonl", "")
+		file := programtest.CopyConfig(t, ", state: in.jsonl", "")
 		dir := filepath.Dir(file)
 		if err := errors.Join(os.Mkdir(filepath.Join(dir, "dir"), 0o700), os.Symlink("loop", filepath.Join(dir, "loop"))); err != nil {
 			t.Fatal(err)
 		}
-		writeFile(t, file, strings.Replace(readFile(t, file), c.old, c.new, 1))
+		programtest.WriteFile(t, file, strings.Replace(programtest.ReadFile(t, file), c.old, c.new, 1))
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		var stdout, stderr bytes.Buffer
-		status := Main(ctx, kind.All(), []string{"run", file, "--admin", "off", "-q"}, strings.NewReader(""), &stdout, &stderr, noEnv)
+		status := cli.Main(ctx, kind.All(), []string{"run", file, "--admin", "off", "-q"}, strings.NewReader(""), &stdout, &stderr, programtest.NoEnv)
 		if status != c.status || ctx.Err() != nil || !strings.HasSuffix(stderr.String(), c.want) {
 			t.Errorf("%s: status %d, %v, stderr %s", c.new, status, ctx.Err(), &stderr)
 		}
@@ -145,18 +129,18 @@ func TestRunEndsWithErrorsThatOnlyAnOperatorCanFix(t *testing.T) {
 
 func TestRunStopsAPipelineWhoseReaderHasLeft(t *testing.T) {
 	t.Parallel()
-	file := copyConfig(t, ", state: copied", "")
+	file := programtest.CopyConfig(t, ", state: copied", "")
 	dir := filepath.Dir(file)
 	var lines strings.Builder
 	for i := range 20_000 {
 		fmt.Fprintf(&lines, "{\"id\":%d}\n", i)
 	}
-	writeFile(t, filepath.Join(dir, "many.jsonl"), lines.String())
-	writeFile(t, file, readFile(t, file)+`
+	programtest.WriteFile(t, filepath.Join(dir, "many.jsonl"), lines.String())
+	programtest.WriteFile(t, file, programtest.ReadFile(t, file)+`
   show: { source: { file: { paths: [many.jsonl], state: shown } }, key: { id: .id }, store: keys, sink: { stdout: {} } }
 `)
 	var first, stderr bytes.Buffer
-	closes := writerFunc(func(data []byte) (int, error) {
+	closes := programtest.WriterFunc(func(data []byte) (int, error) {
 		if first.Len() > 0 {
 			return 0, &os.PathError{Op: "write", Path: "/dev/stdout", Err: syscall.EPIPE}
 		}
@@ -164,26 +148,26 @@ func TestRunStopsAPipelineWhoseReaderHasLeft(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	if status := Main(ctx, kind.All(), []string{"run", file, "--admin", "off"}, strings.NewReader(""), closes, &stderr, noEnv); status != term.ExitDone || ctx.Err() != nil {
+	if status := cli.Main(ctx, kind.All(), []string{"run", file, "--admin", "off"}, strings.NewReader(""), closes, &stderr, programtest.NoEnv); status != term.ExitDone || ctx.Err() != nil {
 		t.Fatalf("status %d, %v, stderr %s", status, ctx.Err(), &stderr)
 	}
-	if got := readFile(t, filepath.Join(dir, "out.jsonl")); got != "{\"id\":1}\n{\"id\":2}\n" {
+	if got := programtest.ReadFile(t, filepath.Join(dir, "out.jsonl")); got != "{\"id\":1}\n{\"id\":2}\n" {
 		t.Errorf("the other pipeline wrote %q", got)
 	}
-	rest := run(t, "", "run", file, "show", "--admin", "off")
+	rest := programtest.Run(t, "", "run", file, "show", "--admin", "off")
 	got := map[string]bool{}
-	for line := range strings.Lines(first.String() + rest.stdout) {
+	for line := range strings.Lines(first.String() + rest.Stdout) {
 		got[line] = true
 	}
-	if len(got) != 20_000 || rest.status != term.ExitDone {
-		t.Errorf("%d of 20,000 lines came: status %d, stderr %s", len(got), rest.status, rest.stderr)
+	if len(got) != 20_000 || rest.Status != term.ExitDone {
+		t.Errorf("%d of 20,000 lines came: status %d, stderr %s", len(got), rest.Status, rest.Stderr)
 	}
 }
 
 func TestRunAnswersProbes(t *testing.T) {
 	t.Parallel()
-	file, address := copyConfig(t, ", follow: true", ""), servicestest.FreeAddr(t)
-	stop := background(t, "run", file, "--admin", address, "--log-format", "json")
+	file, address := programtest.CopyConfig(t, ", follow: true", ""), servicestest.FreeAddr(t)
+	stop := programtest.Background(t, "run", file, "--admin", address, "--log-format", "json")
 	for path, want := range map[string]string{"/livez": "ok\n", "/readyz": "copy: ready\n"} {
 		answer, err := http.Get("http://" + address + path)
 		if err != nil {
@@ -195,10 +179,10 @@ func TestRunAnswersProbes(t *testing.T) {
 			t.Errorf("%s: %d %s", path, answer.StatusCode, text)
 		}
 	}
-	run(t, "", "run", copyConfig(t, "", ""), "--admin", address).check(t, term.ExitFailed, "address already in use")
+	programtest.Run(t, "", "run", programtest.CopyConfig(t, "", ""), "--admin", address).Check(t, term.ExitFailed, "address already in use")
 	ended := stop()
-	ended.check(t, term.ExitDone, "running")
-	for line := range strings.Lines(ended.stderr) {
+	ended.Check(t, term.ExitDone, "running")
+	for line := range strings.Lines(ended.Stderr) {
 		if !json.Valid([]byte(line)) {
 			t.Errorf("not JSON: %s", line)
 		}
@@ -212,8 +196,8 @@ func TestProbesShowNothingOfMessages(t *testing.T) {
 	const secret = "canary-7f3a"
 	redis := servicestest.StartRedis(t, nil)
 	dir := t.TempDir()
-	writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"first\"}\n") // binds the scopes
-	r := startRun(t, writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
+	programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"first\"}\n") // binds the scopes
+	r := programtest.StartRun(t, programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
 stores:
   cache: { redis: { url: %q, timeout: 500ms } }
   keys:  { embedded: { path: keys } }
@@ -221,21 +205,21 @@ pipelines:
   down: { source: { file: { paths: [in.jsonl], follow: true, state: down } }, key: { id: .id }, store: cache, sink: { file: { path: out } }, parked: { path: p } }
   gone: { source: { file: { paths: [in.jsonl], follow: true, state: gone } }, key: { id: .id }, store: keys, sink: { webhook: { url: %q, allow_private: true } }, parked: { path: p } }
 `, redis.URL(), "http://"+servicestest.FreeAddr(t))), "--log-level", "debug")
-	r.line("msg=running") // both pipelines, in any order
-	r.line("msg=running")
+	r.Line("msg=running") // both pipelines, in any order
+	r.Line("msg=running")
 	// Otherwise the first message holds up the second one, which no line would name.
-	becomes(t, r.address, "/metrics", time.Minute, http.StatusOK, `dedup_messages_settled_total{pipeline="down"} 1`)
+	programtest.WaitForPage(t, r.Address, "/metrics", time.Minute, http.StatusOK, `dedup_messages_settled_total{pipeline="down"} 1`)
 	if err := redis.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"first\"}\n{\"id\":\""+secret+"\"}\n")
+	programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"first\"}\n{\"id\":\""+secret+"\"}\n")
 	for deadline := time.Now().Add(time.Minute); ; {
-		_, text := get(t, r.address, "/readyz")
+		_, text := programtest.GetPage(t, r.Address, "/readyz")
 		if strings.Contains(text, secret) {
 			t.Fatalf("a key is shown: %s", text)
 		}
 		if strings.Contains(text, "down: not ready: the store has not worked since 2") && strings.Count(text, "connection refused") == 2 && strings.Contains(text, "gone: not ready: the sink has not worked since 2") &&
-			strings.Contains(r.log.text(), "in.jsonl/0/15") { // the log names the message by its place
+			strings.Contains(r.Log.Text(), "in.jsonl/0/15") { // the log names the message by its place
 			break
 		}
 		if time.Now().After(deadline) {
@@ -250,20 +234,20 @@ func TestRunWithoutAdminServerWhereThePortIsTaken(t *testing.T) {
 	if err == nil { // otherwise another program has it, which is as good
 		defer listener.Close()
 	}
-	run(t, "", "run", copyConfig(t, "", ""), "--log-format", "text").check(t, term.ExitDone, "level=WARN msg=\"no admin server: the address is taken", "msg=running pipeline=copy")
+	programtest.Run(t, "", "run", programtest.CopyConfig(t, "", ""), "--log-format", "text").Check(t, term.ExitDone, "level=WARN msg=\"no admin server: the address is taken", "msg=running pipeline=copy")
 }
 
 func TestRunWaitsForAServerThatIsDown(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":1}\n")
-	file := writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
+	programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":1}\n")
+	file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
 stores: { db: { postgres: { dsn: "postgres://app:canary-91ab@%s/x" } } }
 pipelines:
   copy: { source: { file: { paths: [in.jsonl], follow: true } }, key: { id: .id }, store: db, sink: { file: { path: out } } }
 `, servicestest.FreeAddr(t)))
 	address := servicestest.FreeAddr(t)
-	stop := backgroundUntil(t, "cannot start yet", noEnv, "run", file, "--admin", address)
+	stop := programtest.BackgroundUntil(t, "cannot start yet", programtest.NoEnv, "run", file, "--admin", address)
 	answer, err := http.Get("http://" + address + "/readyz")
 	if err != nil {
 		t.Fatal(err)
@@ -275,19 +259,19 @@ pipelines:
 	}
 	began := time.Now()
 	got := stop()
-	got.check(t, term.ExitDone, "trying again")
-	if strings.Contains(got.stderr, "canary") || time.Since(began) > 30*time.Second {
-		t.Errorf("%s", got.stderr)
+	got.Check(t, term.ExitDone, "trying again")
+	if strings.Contains(got.Stderr, "canary") || time.Since(began) > 30*time.Second {
+		t.Errorf("%s", got.Stderr)
 	}
 }
 
 func TestAdminServerSpeaksTLSWhereItIsAsked(t *testing.T) {
 	t.Parallel()
-	file, address := copyConfig(t, ", follow: true", ""), servicestest.FreeAddr(t)
+	file, address := programtest.CopyConfig(t, ", follow: true", ""), servicestest.FreeAddr(t)
 	dir := filepath.Dir(file)
-	roots := certify(t, dir)
-	writeFile(t, file, readFile(t, file)+"admin: { listen: \""+address+"\", tls: { certificate: cert.pem, key: key.pem }, auth: { token: secret-4d2f } }\n")
-	stop := background(t, "run", file)
+	roots := programtest.SelfSign(t, dir)
+	programtest.WriteFile(t, file, programtest.ReadFile(t, file)+"admin: { listen: \""+address+"\", tls: { certificate: cert.pem, key: key.pem }, auth: { token: secret-4d2f } }\n")
+	stop := programtest.Background(t, "run", file)
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
 	t.Cleanup(client.CloseIdleConnections)
 	for token, want := range map[string]int{"": http.StatusUnauthorized, "secret-4d2f": http.StatusOK} {
@@ -305,50 +289,26 @@ func TestAdminServerSpeaksTLSWhereItIsAsked(t *testing.T) {
 			t.Errorf("token %q: %d", token, answer.StatusCode)
 		}
 	}
-	stop().check(t, term.ExitDone, "running")
+	stop().Check(t, term.ExitDone, "running")
 	if err := os.Remove(filepath.Join(dir, "key.pem")); err != nil {
 		t.Fatal(err)
 	}
-	run(t, "", "run", file).check(t, term.ExitUsage, "admin: tls: ", "key.pem")
-}
-
-// certify creates a certificate for this machine in a directory.
-func certify(t *testing.T, dir string) *x509.CertPool {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotAfter: time.Now().Add(time.Hour)}
-	certificate, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate})
-	writeFile(t, filepath.Join(dir, "cert.pem"), string(text))
-	writeFile(t, filepath.Join(dir, "key.pem"), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})))
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(text)
-	return roots
+	programtest.Run(t, "", "run", file).Check(t, term.ExitUsage, "admin: tls: ", "key.pem")
 }
 
 func TestDoctorLooksAtTheEndsOfPipelines(t *testing.T) {
 	t.Parallel()
-	file := copyConfig(t, "", "")
-	got := run(t, "", "doctor", file, "copy", "--json")
-	got.check(t, term.ExitDone, "0 stores and 1 pipeline: 4 fine, 0 to note")
-	if !strings.Contains(got.stdout, `"pipeline":"copy","kind":"pipeline","severity":"fine","subject":"source.file.paths"`) {
-		t.Errorf("%s", got.stdout)
+	file := programtest.CopyConfig(t, "", "")
+	got := programtest.Run(t, "", "doctor", file, "copy", "--json")
+	got.Check(t, term.ExitDone, "0 stores and 1 pipeline: 4 fine, 0 to note")
+	if !strings.Contains(got.Stdout, `"pipeline":"copy","kind":"pipeline","severity":"fine","subject":"source.file.paths"`) {
+		t.Errorf("%s", got.Stdout)
 	}
 	if err := os.Remove(filepath.Join(filepath.Dir(file), "in.jsonl")); err != nil {
 		t.Fatal(err)
 	}
-	run(t, "", "doctor", file).check(t, term.ExitFound, "1 store and 1 pipeline: ", "1 broken")
-	run(t, "", "doctor", file, "cpoy").check(t, term.ExitUsage, "did you mean copy?")
+	programtest.Run(t, "", "doctor", file).Check(t, term.ExitFound, "1 store and 1 pipeline: ", "1 broken")
+	programtest.Run(t, "", "doctor", file, "cpoy").Check(t, term.ExitUsage, "did you mean copy?")
 }
 
 func TestAdminServerAnswersItsOwnHostsOnly(t *testing.T) {
@@ -365,9 +325,9 @@ func TestAdminServerAnswersItsOwnHostsOnly(t *testing.T) {
 		{"auth: { token: secret-1c0a }", "Bearer secret-1c0a", map[string]int{"GET localhost": 200, "POST localhost": 405, "GET rebound.example.net": 421}},
 		{"auth: { token: secret-1c0a }", "", map[string]int{"GET localhost": 401, "POST localhost": 401}},
 	} {
-		file, address := copyConfig(t, ", follow: true", ""), servicestest.FreeAddr(t)
-		writeFile(t, file, readFile(t, file)+"admin: { listen: \""+address+"\", "+c.admin+" }\n")
-		stop := background(t, "run", file)
+		file, address := programtest.CopyConfig(t, ", follow: true", ""), servicestest.FreeAddr(t)
+		programtest.WriteFile(t, file, programtest.ReadFile(t, file)+"admin: { listen: \""+address+"\", "+c.admin+" }\n")
+		stop := programtest.Background(t, "run", file)
 		for request, want := range c.want {
 			method, host, _ := strings.Cut(request, " ")
 			for _, path := range []string{"/readyz", "/metrics"} {
@@ -395,9 +355,9 @@ func TestAdminServerAnswersItsOwnHostsOnly(t *testing.T) {
 				}
 			}
 		}
-		stop().check(t, term.ExitDone, "running")
+		stop().Check(t, term.ExitDone, "running")
 	}
-	file := copyConfig(t, "", "")
-	writeFile(t, file, readFile(t, file)+"admin: { public_url: semel.example.com }\n")
-	run(t, "", "lint", file).check(t, term.ExitUsage, "admin.public_url: not the URL of a server: write it like https://semel.example.com")
+	file := programtest.CopyConfig(t, "", "")
+	programtest.WriteFile(t, file, programtest.ReadFile(t, file)+"admin: { public_url: semel.example.com }\n")
+	programtest.Run(t, "", "lint", file).Check(t, term.ExitUsage, "admin.public_url: not the URL of a server: write it like https://semel.example.com")
 }

@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"bytes"
@@ -6,122 +6,29 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/internal/cli/configcmd"
 	"github.com/semel-dev/semel/internal/cli/term"
-	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-// distinct is the number of different events in a scenario. Each is sent twice.
-const distinct = 10
-
-func eventText(i int) string {
-	return fmt.Sprintf(`{"event_id":"e%d","order_id":"o%d","tenant":"t","payment_id":"p%d","customer":"c","amount":"%d.50","version":1}`, i, i, i, i)
-}
-
-// stage is a scenario that runs against real servers.
-type stage struct {
-	*testing.T
-	file string
-	env  map[string]string
-}
-
-func (s *stage) getenv(name string) string { return s.env[name] }
-
-// openScenario prints a scenario into its own directory.
-func openScenario(t *testing.T, name string, env map[string]string) *stage {
-	t.Helper()
-	s := &stage{t, filepath.Join(t.TempDir(), "semel.yaml"), env}
-	run(t, "", "init", "--scenario", name, "-o", s.file, "-q").check(t, term.ExitDone)
-	if database := env["DATABASE_URL"]; database != "" {
-		s.semel("migrate", "up", "--config", s.file, "--store-name", "db", "-q")
-		for line := range strings.Lines(readFile(t, s.file)) {
-			if _, table, ok := strings.Cut(line, "# The target: "); ok {
-				s.query(table)
-			}
-		}
-	}
-	return s
-}
-
-func (s *stage) semel(args ...string) outcome {
-	s.Helper()
-	var stdout, stderr bytes.Buffer
-	got := outcome{status: Main(s.Context(), kind.All(), args, strings.NewReader(""), &stdout, &stderr, s.getenv)}
-	got.stdout, got.stderr = stdout.String(), stderr.String()
-	if got.status != term.ExitDone {
-		s.Fatalf("semel %v: %+v", args, got)
-	}
-	return got
-}
-
-func (s *stage) query(sql string) (rows []string) {
-	s.Helper()
-	ctx := context.WithoutCancel(s.Context())
-	conn, err := pgx.Connect(ctx, s.env["DATABASE_URL"])
-	if err != nil {
-		s.Fatal(err)
-	}
-	defer conn.Close(ctx)
-	list, err := conn.Query(ctx, sql)
-	if err == nil {
-		rows, err = pgx.CollectRows(list, pgx.RowTo[string])
-	}
-	if err != nil {
-		s.Fatal(sql, err)
-	}
-	slices.Sort(rows)
-	return rows
-}
-
-// until runs the pipelines until results returns all expected results. It then
-// waits a while, in which no more may arrive.
-func (s *stage) until(results func() []string, want []string) {
-	s.Helper()
-	stop := backgroundIn(s.T, s.getenv, "run", s.file, "--admin", "off")
-	slices.Sort(want)
-	var got []string
-	for deadline := time.Now().Add(5 * time.Minute); len(got) < len(want) && time.Now().Before(deadline); {
-		<-time.After(100 * time.Millisecond)
-		got = results()
-	}
-	ended := stop()
-	if got = results(); !slices.Equal(got, want) {
-		s.Errorf("got  %q\nwant %q\n%s", got, want, ended.stderr)
-	}
-	ended.check(s.T, term.ExitDone, "running")
-}
-
-func everyEvent(name string) (list []string) {
-	for i := range distinct {
-		list = append(list, fmt.Sprintf("%s%d", name, i))
-	}
-	return list
-}
-
-func lines(text string) []string {
-	list := strings.Split(strings.TrimSpace(text), "\n")
-	slices.Sort(list)
-	return list
-}
-
 func everyText() (list []string) {
-	for i := range distinct {
-		list = append(list, eventText(i))
+	for i := range programtest.Distinct {
+		list = append(list, programtest.EventText(i))
 	}
 	return list
 }
@@ -141,8 +48,8 @@ func TestScenariosOnKafkaRunAsPrinted(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 2 {
-			for i := range distinct {
-				record := &kgo.Record{Topic: topic, Key: fmt.Append(nil, i), Value: []byte(eventText(i))}
+			for i := range programtest.Distinct {
+				record := &kgo.Record{Topic: topic, Key: fmt.Append(nil, i), Value: []byte(programtest.EventText(i))}
 				if err := client.ProduceSync(t.Context(), record).FirstErr(); err != nil {
 					t.Fatal(err)
 				}
@@ -154,16 +61,16 @@ func TestScenariosOnKafkaRunAsPrinted(t *testing.T) {
 		for name, topic := range map[string]string{"kafka-to-kafka": "events-clean", "streams": "clicks-clean"} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				openScenario(t, name, kafka).until(committed(t, brokers, topic), everyText())
+				programtest.OpenScenario(t, name, kafka).Until(committed(t, brokers, topic), everyText())
 			})
 		}
 		t.Run("filter", func(t *testing.T) {
 			t.Parallel()
 			var want []string
-			for i := 5; i < distinct; i++ {
+			for i := 5; i < programtest.Distinct; i++ {
 				want = append(want, fmt.Sprintf(`{"order":"o%d","amount":"%d.50","customer":"c"}`, i, i))
 			}
-			openScenario(t, "filter", kafka).until(committed(t, brokers, "orders-clean"), want)
+			programtest.OpenScenario(t, "filter", kafka).Until(committed(t, brokers, "orders-clean"), want)
 		})
 		for name, sql := range map[string]string{
 			"kafka-to-postgres": "SELECT event_id FROM orders",
@@ -171,16 +78,16 @@ func TestScenariosOnKafkaRunAsPrinted(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				s := openScenario(t, name, map[string]string{"KAFKA_BROKERS": brokers, "DATABASE_URL": servers.Database(t)})
-				s.until(func() []string { return s.query(sql) }, everyEvent("e"))
+				s := programtest.OpenScenario(t, name, map[string]string{"KAFKA_BROKERS": brokers, "DATABASE_URL": programtest.Servers.Database(t)})
+				s.Until(func() []string { return s.Query(sql) }, programtest.EveryEvent("e"))
 			})
 		}
 		t.Run("kafka-to-api", func(t *testing.T) {
 			t.Parallel()
 			seen := newJournal(t)
-			openScenario(t, "kafka-to-api", map[string]string{
-				"KAFKA_BROKERS": brokers, "DATABASE_URL": servers.Database(t), "REDIS_URL": servers.Redis(t), "API_URL": seen.URL,
-			}).until(seen.bodies, everyText())
+			programtest.OpenScenario(t, "kafka-to-api", map[string]string{
+				"KAFKA_BROKERS": brokers, "DATABASE_URL": programtest.Servers.Database(t), "REDIS_URL": programtest.Servers.Redis(t), "API_URL": seen.URL,
+			}).Until(seen.bodies, everyText())
 		})
 		t.Run("windows", func(t *testing.T) {
 			t.Parallel()
@@ -200,13 +107,13 @@ func TestScenariosOnKafkaRunAsPrinted(t *testing.T) {
 		})
 		t.Run("analytics", func(t *testing.T) {
 			t.Parallel()
-			s := openScenario(t, "analytics", kafka)
-			s.until(func() []string {
-				text, err := os.ReadFile(filepath.Join(filepath.Dir(s.file), "clicks.jsonl"))
+			s := programtest.OpenScenario(t, "analytics", kafka)
+			s.Until(func() []string {
+				text, err := os.ReadFile(filepath.Join(filepath.Dir(s.File), "clicks.jsonl"))
 				if err != nil {
 					return nil
 				}
-				return lines(string(text))
+				return programtest.SortedLines(string(text))
 			}, everyText())
 		})
 	})
@@ -242,8 +149,8 @@ func testWindows(t *testing.T, client *kgo.Client, env map[string]string) {
 		result(customer, minute, `"orders":2,"cents":350,"largest":250`)
 		result(customer, minute.Add(10*time.Minute), `"orders":1,"cents":7,"largest":7`)
 	}
-	s := openScenario(t, "windows", env)
-	s.until(committed(t, env["KAFKA_BROKERS"], "sales-by-minute"), want)
+	s := programtest.OpenScenario(t, "windows", env)
+	s.Until(committed(t, env["KAFKA_BROKERS"], "sales-by-minute"), want)
 	parked := committed(t, env["KAFKA_BROKERS"], "sales-parked")
 	for deadline := time.Now().Add(time.Minute); len(parked()) < 2 && time.Now().Before(deadline); {
 	}
@@ -280,8 +187,8 @@ func testJoin(t *testing.T, client *kgo.Client, env map[string]string) {
 	for _, i := range []int{0, 3} {
 		want = append(want, fmt.Sprintf(`{"invoice":"i%d","cents":%d,"tier":"gold"}`, i, i))
 	}
-	s := openScenario(t, "join", env)
-	s.until(committed(t, env["KAFKA_BROKERS"], "invoices-by-tier"), want)
+	s := programtest.OpenScenario(t, "join", env)
+	s.Until(committed(t, env["KAFKA_BROKERS"], "invoices-by-tier"), want)
 	parked := committed(t, env["KAFKA_BROKERS"], "invoices-parked")
 	for deadline := time.Now().Add(time.Minute); len(parked()) < 2 && time.Now().Before(deadline); {
 	}
@@ -293,10 +200,9 @@ func testJoin(t *testing.T, client *kgo.Client, env map[string]string) {
 	if n := len(parked()); n != 2 {
 		t.Errorf("%d invoices are parked, want that of eve twice", n)
 	}
-	var doctor bytes.Buffer
-	Main(t.Context(), kind.All(), []string{"doctor", s.file}, strings.NewReader(""), &doctor, io.Discard, s.getenv) // it warns of one replica
-	if want := "customers, 3 partitions, cleanup.policy compact"; !strings.Contains(doctor.String(), want) {
-		t.Errorf("doctor lacks %q:\n%s", want, doctor.String())
+	doctor := s.Doctor() // it warns of one replica
+	if want := "customers, 3 partitions, cleanup.policy compact"; !strings.Contains(doctor.Stdout, want) {
+		t.Errorf("doctor lacks %q:\n%s", want, doctor.Stdout)
 	}
 }
 
@@ -327,8 +233,8 @@ func testLatest(t *testing.T, client *kgo.Client, env map[string]string) {
 		set(order, "lost", minute) // late
 		want = append(want, body(order, "shipped"), body(order, "delivered"))
 	}
-	s := openScenario(t, "latest", env)
-	s.until(committed(t, env["KAFKA_BROKERS"], "latest-statuses"), want)
+	s := programtest.OpenScenario(t, "latest", env)
+	s.Until(committed(t, env["KAFKA_BROKERS"], "latest-statuses"), want)
 	parked := committed(t, env["KAFKA_BROKERS"], "statuses-parked")
 	for deadline := time.Now().Add(time.Minute); len(parked()) < 2 && time.Now().Before(deadline); {
 	}
@@ -346,9 +252,9 @@ func testOrderService(t *testing.T, brokers string) {
 		t.Fatal(err)
 	}
 	defer admin.Close()
-	s := openScenario(t, "order-service", map[string]string{"KAFKA_BROKERS": brokers, "DATABASE_URL": servers.Database(t), "API_URL": seen.URL})
-	text := bytes.ReplaceAll([]byte(readFile(t, s.file)), []byte("topics: [orders]"), []byte("topics: [requests]")) // another scenario fills orders
-	writeFile(t, s.file, string(bytes.ReplaceAll(text, []byte("topic: orders"), []byte("topic: requests"))))
+	s := programtest.OpenScenario(t, "order-service", map[string]string{"KAFKA_BROKERS": brokers, "DATABASE_URL": programtest.Servers.Database(t), "API_URL": seen.URL})
+	text := bytes.ReplaceAll([]byte(programtest.ReadFile(t, s.File)), []byte("topics: [orders]"), []byte("topics: [requests]")) // another scenario fills orders
+	programtest.WriteFile(t, s.File, string(bytes.ReplaceAll(text, []byte("topic: orders"), []byte("topic: requests"))))
 	if _, err := kadm.NewClient(admin).CreateTopics(t.Context(), 2, 1, nil, "requests"); err != nil {
 		t.Fatal(err)
 	}
@@ -358,7 +264,7 @@ func testOrderService(t *testing.T, brokers string) {
 	}
 	address := servicestest.FreeAddr(t)
 	command := exec.CommandContext(t.Context(), service, "-listen", address)
-	command.Env = append(os.Environ(), "DATABASE_URL="+s.env["DATABASE_URL"])
+	command.Env = append(os.Environ(), "DATABASE_URL="+s.Env["DATABASE_URL"])
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -367,17 +273,17 @@ func testOrderService(t *testing.T, brokers string) {
 		_ = command.Wait()         // it was killed
 	})
 	var want []string
-	for i := range distinct {
+	for i := range programtest.Distinct {
 		want = append(want, fmt.Sprintf("o%d", i))
 		for range 2 {
 			placeOrder(t, address, i)
 		}
 	}
-	s.until(func() []string { return append(s.query("SELECT order_id FROM shipments"), seen.bodies()...) }, append(everyText(), want...))
-	if got := s.query("SELECT id FROM orders"); !slices.Equal(got, want) {
+	s.Until(func() []string { return append(s.Query("SELECT order_id FROM shipments"), seen.bodies()...) }, append(everyText(), want...))
+	if got := s.Query("SELECT id FROM orders"); !slices.Equal(got, want) {
 		t.Errorf("orders %q", got)
 	}
-	why := s.semel("why", "k3", "--config", s.file, "--caller", "alice").stdout
+	why := s.Semel("why", "k3", "--config", s.File, "--caller", "alice").Stdout
 	for _, place := range []string{"store db: first seen", "published by relay", "store db, pipeline shipping: first seen at requests", "store db, pipeline notify: first seen at requests"} {
 		if !strings.Contains(why, place) {
 			t.Errorf("why lacks %q:\n%s", place, why)
@@ -389,7 +295,7 @@ func testOrderService(t *testing.T, brokers string) {
 func placeOrder(t *testing.T, address string, i int) {
 	t.Helper()
 	for late := time.Now().Add(time.Minute); ; <-time.After(20 * time.Millisecond) {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address+"/orders", strings.NewReader(eventText(i)))
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address+"/orders", strings.NewReader(programtest.EventText(i)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -414,17 +320,17 @@ func placeOrder(t *testing.T, address string, i int) {
 func TestScenarioOnNATSRunsAsPrinted(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartNATS(t, nil)
-	js := jetStream(t, server.URL())
+	js := programtest.ConnectJetStream(t, server.URL())
 	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}}); err != nil {
 		t.Fatal(err)
 	}
-	for n := range 2 * distinct {
-		if _, err := js.Publish(t.Context(), "orders.new", []byte(eventText(n%distinct))); err != nil {
+	for n := range 2 * programtest.Distinct {
+		if _, err := js.Publish(t.Context(), "orders.new", []byte(programtest.EventText(n%programtest.Distinct))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s := openScenario(t, "nats", map[string]string{"NATS_SERVERS": server.Addr(), "DATABASE_URL": servers.Database(t)})
-	s.until(func() []string { return s.query("SELECT event_id FROM orders") }, everyEvent("e"))
+	s := programtest.OpenScenario(t, "nats", map[string]string{"NATS_SERVERS": server.Addr(), "DATABASE_URL": programtest.Servers.Database(t)})
+	s.Until(func() []string { return s.Query("SELECT event_id FROM orders") }, programtest.EveryEvent("e"))
 	consumer, err := js.Consumer(t.Context(), "ORDERS", "orders-to-postgres")
 	if err != nil {
 		t.Fatal(err)
@@ -432,21 +338,6 @@ func TestScenarioOnNATSRunsAsPrinted(t *testing.T) {
 	if info := consumer.CachedInfo(); info.NumAckPending+int(info.NumPending) != 0 {
 		t.Errorf("after a clean end %d messages wait for an acknowledgement, and %d to be delivered", info.NumAckPending, info.NumPending)
 	}
-}
-
-// jetStream connects to a NATS server for as long as the test runs.
-func jetStream(t *testing.T, url string) jetstream.JetStream {
-	t.Helper()
-	conn, err := nats.Connect(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(conn.Close)
-	js, err := jetstream.New(conn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return js
 }
 
 // committed returns what a read_committed reader has read of a topic so far.
@@ -468,24 +359,29 @@ func committed(t *testing.T, brokers, topic string) func() []string {
 	}
 }
 
-// journal is a target that records every body.
-type journal struct{ *target }
+// journal is a server that records every body.
+type journal struct {
+	*httptest.Server
+	mu   sync.Mutex
+	list []string
+}
 
-func newJournal(t *testing.T) journal {
-	j := journal{newTarget(t)}
-	j.Config.Handler = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+func newJournal(t *testing.T) *journal {
+	j := &journal{}
+	j.Server = httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		j.mu.Lock()
 		defer j.mu.Unlock()
-		j.accepted = append(j.accepted, string(body))
-	})
+		j.list = append(j.list, string(body))
+	}))
+	t.Cleanup(j.Close)
 	return j
 }
 
-func (j journal) bodies() []string {
+func (j *journal) bodies() []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return slices.Sorted(slices.Values(j.accepted))
+	return slices.Sorted(slices.Values(j.list))
 }
 
 func TestScenariosOverHTTPRunAsPrinted(t *testing.T) {
@@ -496,14 +392,14 @@ func TestScenariosOverHTTPRunAsPrinted(t *testing.T) {
 			seen := newJournal(t)
 			env := map[string]string{"LISTEN": servicestest.FreeAddr(t), "API_URL": seen.URL}
 			if name == "http-to-postgres" {
-				env["DATABASE_URL"] = servers.Database(t)
+				env["DATABASE_URL"] = programtest.Servers.Database(t)
 			}
-			s := openScenario(t, name, env)
-			stop := backgroundIn(t, s.getenv, "run", s.file, "--admin", "off")
+			s := programtest.OpenScenario(t, name, env)
+			stop := programtest.BackgroundIn(t, s.Getenv, "run", s.File, "--admin", "off")
 			decided := map[string]int{}
 			for range 2 {
-				for i := range distinct {
-					request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+env["LISTEN"]+"/orders", strings.NewReader(eventText(i)))
+				for i := range programtest.Distinct {
+					request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+env["LISTEN"]+"/orders", strings.NewReader(programtest.EventText(i)))
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -517,13 +413,13 @@ func TestScenariosOverHTTPRunAsPrinted(t *testing.T) {
 				}
 			}
 			ended := stop()
-			ended.check(t, term.ExitDone, "running")
-			if decided["200fresh"] != distinct || decided["200duplicate"] != distinct {
-				t.Errorf("%v\n%s", decided, ended.stderr)
+			ended.Check(t, term.ExitDone, "running")
+			if decided["200fresh"] != programtest.Distinct || decided["200duplicate"] != programtest.Distinct {
+				t.Errorf("%v\n%s", decided, ended.Stderr)
 			}
 			got, want := seen.bodies(), everyText()
 			if name == "http-to-postgres" {
-				got, want = s.query("SELECT id FROM orders"), everyEvent("o")
+				got, want = s.Query("SELECT id FROM orders"), programtest.EveryEvent("o")
 			}
 			if slices.Sort(want); !slices.Equal(got, want) {
 				t.Errorf("got  %q\nwant %q", got, want)
@@ -535,8 +431,8 @@ func TestScenariosOverHTTPRunAsPrinted(t *testing.T) {
 func TestNoScenarioPromisesExactlyOnce(t *testing.T) {
 	t.Parallel()
 	for _, s := range configcmd.Scenarios() {
-		got := run(t, "", "init", "--scenario", s[0])
-		if text := strings.ToLower(got.stdout); got.status != term.ExitDone || strings.Contains(strings.ReplaceAll(text, "-", " "), "exactly once") {
+		got := programtest.Run(t, "", "init", "--scenario", s[0])
+		if text := strings.ToLower(got.Stdout); got.Status != term.ExitDone || strings.Contains(strings.ReplaceAll(text, "-", " "), "exactly once") {
 			t.Errorf("%s: %+v", s[0], got)
 		}
 	}
@@ -544,11 +440,11 @@ func TestNoScenarioPromisesExactlyOnce(t *testing.T) {
 
 func TestQuickstartRunsAsPrinted(t *testing.T) {
 	t.Parallel()
-	s := openScenario(t, "quickstart", nil)
-	writeFile(t, filepath.Join(filepath.Dir(s.file), "events.jsonl"), strings.Join(append(everyText(), everyText()...), "\n")+"\n")
+	s := programtest.OpenScenario(t, "quickstart", nil)
+	programtest.WriteFile(t, filepath.Join(filepath.Dir(s.File), "events.jsonl"), strings.Join(append(everyText(), everyText()...), "\n")+"\n")
 	for range 2 {
-		s.semel("run", s.file, "--admin", "off")
-		if got := readFile(t, filepath.Join(filepath.Dir(s.file), "clean.jsonl")); got != strings.Join(everyText(), "\n")+"\n" {
+		s.Semel("run", s.File, "--admin", "off")
+		if got := programtest.ReadFile(t, filepath.Join(filepath.Dir(s.File), "clean.jsonl")); got != strings.Join(everyText(), "\n")+"\n" {
 			t.Errorf("%s", got)
 		}
 	}

@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"context"
@@ -14,12 +14,14 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/app"
+	"github.com/semel-dev/semel/internal/cli"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/kind/postgres"
 	"github.com/semel-dev/semel/internal/kind/redis"
 	"github.com/semel-dev/semel/store/pgstore"
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
@@ -28,7 +30,7 @@ import (
 // with tables. It returns the file name.
 func sharedConfig(t *testing.T) string {
 	t.Helper()
-	file := writeFile(t, filepath.Join(t.TempDir(), "semel.yaml"), fmt.Sprintf(`
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "semel.yaml"), fmt.Sprintf(`
 stores:
   mem:    { memory: {} }
   seen:   { filter: { rate: 0.01, expect: 1000, window: 1d } }
@@ -39,15 +41,15 @@ stores:
   bits:   { filter: { redis: second, rate: 0.01, expect: 1000, window: 1h } }
   both:   { tiered: [second, db] }
   deep:   { tiered: { layers: [bits, mem, files], sees_every_writer: true, max_age: forever } }
-`, servers.Redis(t), servicestest.Prefix(), servers.Database(t), servers.Redis(t), servicestest.Prefix()))
-	run(t, "", "migrate", "up", "--config", file, "--store-name", "db").check(t, term.ExitDone, "applied 1: keys\n")
+`, programtest.Servers.Redis(t), servicestest.Prefix(), programtest.Servers.Database(t), programtest.Servers.Redis(t), servicestest.Prefix()))
+	programtest.Run(t, "", "migrate", "up", "--config", file, "--store-name", "db").Check(t, term.ExitDone, "applied 1: keys\n")
 	return file
 }
 
 // leaveUnknown adds a key whose outcome is unknown to a store.
 func leaveUnknown(t *testing.T, file, store, id string) {
 	t.Helper()
-	conf, err := kind.All().Read(file, noEnv)
+	conf, err := kind.All().Read(file, programtest.NoEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,43 +76,43 @@ func TestEveryVerbOfKeysWorksOnEveryKindOfStore(t *testing.T) {
 	file := sharedConfig(t)
 	for _, store := range []string{"files", "cache", "db", "both", "deep"} {
 		t.Run(store, func(t *testing.T) {
-			keys := func(words ...string) outcome {
+			keys := func(words ...string) programtest.Outcome {
 				t.Helper()
-				return run(t, strings.ReplaceAll(`{"id":"ID-1"}`+"\n"+`{"id":["ID-2",7],"window":"30d"}`, "ID", store),
+				return programtest.Run(t, strings.ReplaceAll(`{"id":"ID-1"}`+"\n"+`{"id":["ID-2",7],"window":"30d"}`, "ID", store),
 					append([]string{"keys", words[0], "--config", file, "--store-name", store}, words[1:]...)...)
 			}
-			keys("import").check(t, term.ExitDone, "read 2  imported 2  already there 0")
-			keys("import").check(t, term.ExitDone, "read 2  imported 0  already there 2")
+			keys("import").Check(t, term.ExitDone, "read 2  imported 2  already there 0")
+			keys("import").Check(t, term.ExitDone, "read 2  imported 0  already there 2")
 			leaveUnknown(t, file, store, store+"-3")
 
 			got := keys("ls", "--json", "--state", "done")
-			got.check(t, term.ExitDone)
-			if n := len(records(t, got.stdout)); n < 2 {
-				t.Errorf("ls: %s", got.stdout)
+			got.Check(t, term.ExitDone)
+			if n := len(programtest.JSONLines(t, got.Stdout)); n < 2 {
+				t.Errorf("ls: %s", got.Stdout)
 			}
-			if got = keys("export", "--state", "unknown"); !strings.Contains(got.stdout, `"id":"`+store+`-3"`) || got.status != term.ExitDone {
+			if got = keys("export", "--state", "unknown"); !strings.Contains(got.Stdout, `"id":"`+store+`-3"`) || got.Status != term.ExitDone {
 				t.Errorf("export: %+v", got)
 			}
-			if got = keys("stats", "--json"); got.status != term.ExitDone || len(records(t, got.stdout)) != 1 {
+			if got = keys("stats", "--json"); got.Status != term.ExitDone || len(programtest.JSONLines(t, got.Stdout)) != 1 {
 				t.Errorf("stats: %+v", got)
 			}
-			if got = keys("show", store+"-2", "7", "--json"); got.status != term.ExitDone || !strings.Contains(got.stdout, `"state":"done"`) {
+			if got = keys("show", store+"-2", "7", "--json"); got.Status != term.ExitDone || !strings.Contains(got.Stdout, `"state":"done"`) {
 				t.Errorf("show: %+v", got)
 			}
-			keys("show", "none").check(t, term.ExitFailed, "none is absent: the store "+store+" has no such key")
+			keys("show", "none").Check(t, term.ExitFailed, "none is absent: the store "+store+" has no such key")
 
-			keys("resolve", store+"-1", "--as", "absent", "--reason", "x").check(t, term.ExitFailed, store+"-1 is done, not unknown")
-			keys("resolve", store+"-3", "--as", "done", "--reason", "the bank has it").check(t, term.ExitDone, "resolved "+store+"-3 as done")
-			keys("rm", store+"-1", "--reason", "sent twice").check(t, term.ExitDone, "forgot "+store+"-1, which was done")
-			keys("show", store+"-1").check(t, term.ExitFailed, "is absent")
-			if got = keys("show", store+"-3"); !strings.Contains(got.stdout, "state        done\n") {
+			keys("resolve", store+"-1", "--as", "absent", "--reason", "x").Check(t, term.ExitFailed, store+"-1 is done, not unknown")
+			keys("resolve", store+"-3", "--as", "done", "--reason", "the bank has it").Check(t, term.ExitDone, "resolved "+store+"-3 as done")
+			keys("rm", store+"-1", "--reason", "sent twice").Check(t, term.ExitDone, "forgot "+store+"-1, which was done")
+			keys("show", store+"-1").Check(t, term.ExitFailed, "is absent")
+			if got = keys("show", store+"-3"); !strings.Contains(got.Stdout, "state        done\n") {
 				t.Errorf("after resolve: %+v", got)
 			}
 
 			if got = keys("purge"); store == "cache" {
-				got.check(t, term.ExitFailed, "the store cache is of the kind redis, which cannot purge: ")
+				got.Check(t, term.ExitFailed, "the store cache is of the kind redis, which cannot purge: ")
 			} else {
-				got.check(t, term.ExitDone, "expired keys")
+				got.Check(t, term.ExitDone, "expired keys")
 			}
 		})
 	}
@@ -121,16 +123,16 @@ func TestEveryVerbOfKeysWorksOnEveryKindOfStore(t *testing.T) {
 func TestChangesInSharedStoresAreInTheAuditLogThere(t *testing.T) {
 	t.Parallel()
 	file := sharedConfig(t)
-	conf, err := kind.All().Read(file, noEnv)
+	conf, err := kind.All().Read(file, programtest.NoEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, store := range []string{"cache", "db", "both"} {
-		run(t, `{"id":"audited"}`, "keys", "import", "--config", file, "--store-name", store).check(t, term.ExitDone, "read 1")
-		run(t, "", "keys", "rm", "audited", "--reason", "in "+store, "--config", file, "--store-name", store).check(t, term.ExitDone, "forgot audited")
+		programtest.Run(t, `{"id":"audited"}`, "keys", "import", "--config", file, "--store-name", store).Check(t, term.ExitDone, "read 1")
+		programtest.Run(t, "", "keys", "rm", "audited", "--reason", "in "+store, "--config", file, "--store-name", store).Check(t, term.ExitDone, "forgot audited")
 	}
 	cache, _ := conf.Store("cache")
-	address := strings.TrimPrefix(servers.Redis(t), "redis://")
+	address := strings.TrimPrefix(programtest.Servers.Redis(t), "redis://")
 	log, err := services.RedisDo(t.Context(), address, "LRANGE", cache.Spec.(*redis.Store).Prefix+"audit", "0", "-1")
 	if err != nil {
 		t.Fatal(err)
@@ -140,7 +142,7 @@ func TestChangesInSharedStoresAreInTheAuditLogThere(t *testing.T) {
 	}
 	db, _ := conf.Store("db")
 	var reasons []string
-	queryRow(t, db.Spec.(*postgres.Store).DSN.Reveal(), &reasons, `SELECT array_agg(line->>'reason' ORDER BY number) FILTER (WHERE line->>'verb' = 'rm') FROM semel_audit`)
+	programtest.QueryRow(t, db.Spec.(*postgres.Store).DSN.Reveal(), &reasons, `SELECT array_agg(line->>'reason' ORDER BY number) FILTER (WHERE line->>'verb' = 'rm') FROM semel_audit`)
 	if strings.Join(reasons, "; ") != "in db; in both" {
 		t.Errorf("the log in PostgreSQL has %q", reasons)
 	}
@@ -148,7 +150,7 @@ func TestChangesInSharedStoresAreInTheAuditLogThere(t *testing.T) {
 
 func TestStoresThatCannotBeLookedIntoSaySo(t *testing.T) {
 	t.Parallel()
-	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
 stores:
   mem:   { memory: {} }
   seen:  { filter: { rate: 0.01, expect: 1000, window: 1d } }
@@ -168,17 +170,17 @@ stores:
 		{"keys import --keep-ids --store-name files", "semel keys import: --keep-ids is for --store: in a configuration the store says keep_ids: true\n"},
 		{"migrate sql --store-name files", "semel migrate sql: --store-name files has no schema: only a store of the kind postgres has one\n"},
 	} {
-		got := run(t, "", append(strings.Fields(c.args), "--config", file)...)
-		if got.status != term.ExitUsage || got.stderr != c.want || got.stdout != "" {
+		got := programtest.Run(t, "", append(strings.Fields(c.args), "--config", file)...)
+		if got.Status != term.ExitUsage || got.Stderr != c.want || got.Stdout != "" {
 			t.Errorf("semel %s: %+v, want %s", c.args, got, c.want)
 		}
 	}
-	run(t, "", "keys", "ls", "--store-name", "x").check(t, term.ExitUsage, "--config FILE is missing: name the configuration that has the store x")
-	run(t, "", "migrate", "up").check(t, term.ExitUsage, "--config FILE is missing: name the configuration, and the store with --store-name NAME")
-	run(t, "", "keys", "ls", "--config", file+"x").check(t, term.ExitUsage, "semel keys ls: "+file+"x: there is no such file\n")
+	programtest.Run(t, "", "keys", "ls", "--store-name", "x").Check(t, term.ExitUsage, "--config FILE is missing: name the configuration that has the store x")
+	programtest.Run(t, "", "migrate", "up").Check(t, term.ExitUsage, "--config FILE is missing: name the configuration, and the store with --store-name NAME")
+	programtest.Run(t, "", "keys", "ls", "--config", file+"x").Check(t, term.ExitUsage, "semel keys ls: "+file+"x: there is no such file\n")
 	for _, words := range [][]string{{"keys", "ls", "--store-name", "x"}, {"keys", "ls"}, {"migrate", "up", "--store-name", "x"}, {"migrate", "up"}} {
-		got := run(t, "", append(words, "--config", "")...)
-		if got.status != term.ExitUsage || !strings.HasSuffix(got.stderr, `: --config "": the value is empty: is a variable not set? Give the flag a value, or leave it out`+"\n") || strings.Count(got.stderr, "\n") != 1 {
+		got := programtest.Run(t, "", append(words, "--config", "")...)
+		if got.Status != term.ExitUsage || !strings.HasSuffix(got.Stderr, `: --config "": the value is empty: is a variable not set? Give the flag a value, or leave it out`+"\n") || strings.Count(got.Stderr, "\n") != 1 {
 			t.Errorf("semel %s: %+v", words, got)
 		}
 	}
@@ -189,76 +191,76 @@ stores:
 
 func TestConfigurationErrorsAreUsageErrorsWithTheirPlace(t *testing.T) {
 	t.Parallel()
-	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), "stores:\n  a: { memroy: {} }\n  b: { tiered: [a, c] }\n")
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), "stores:\n  a: { memroy: {} }\n  b: { tiered: [a, c] }\n")
 	want := "semel doctor: " + file + ":2:8: unknown field stores.a.memroy: did you mean memory?\n" +
 		"semel doctor: " + file + ":3:20: stores.b.tiered: there is no store \"c\": did you mean a?\n"
-	if got := run(t, "", "doctor", file); got.status != term.ExitUsage || !strings.HasPrefix(got.stderr, want[:len(want)-len("did you mean a?\n")]) {
+	if got := programtest.Run(t, "", "doctor", file); got.Status != term.ExitUsage || !strings.HasPrefix(got.Stderr, want[:len(want)-len("did you mean a?\n")]) {
 		t.Errorf("got %+v, want %s", got, want)
 	}
 }
 
 func TestMigrationsAreAppliedOnceAndListed(t *testing.T) {
 	t.Parallel()
-	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf("stores:\n  db: { postgres: { dsn: %q, schema: once, prefix: p_ } }\n  mem: { memory: {} }\n  both: { tiered: [mem, db] }\n", servers.Database(t)))
-	migrate := func(verb string, more ...string) outcome {
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf("stores:\n  db: { postgres: { dsn: %q, schema: once, prefix: p_ } }\n  mem: { memory: {} }\n  both: { tiered: [mem, db] }\n", programtest.Servers.Database(t)))
+	migrate := func(verb string, more ...string) programtest.Outcome {
 		t.Helper()
-		return run(t, "", append([]string{"migrate", verb, "--config", file, "--store-name", "both"}, more...)...)
+		return programtest.Run(t, "", append([]string{"migrate", verb, "--config", file, "--store-name", "both"}, more...)...)
 	}
 	got := migrate("status")
-	got.check(t, term.ExitFound, "to apply: semel migrate up\n")
-	if !strings.HasPrefix(got.stdout, "   1  missing ") {
-		t.Errorf("status: %s", got.stdout)
+	got.Check(t, term.ExitFound, "to apply: semel migrate up\n")
+	if !strings.HasPrefix(got.Stdout, "   1  missing ") {
+		t.Errorf("status: %s", got.Stdout)
 	}
-	run(t, "", "keys", "ls", "--config", file, "--store-name", "db").check(t, term.ExitFailed, "semel migrate up")
+	programtest.Run(t, "", "keys", "ls", "--config", file, "--store-name", "db").Check(t, term.ExitFailed, "semel migrate up")
 	got = migrate("up", "--json")
-	got.check(t, term.ExitDone)
-	if steps := records(t, got.stdout); len(steps) == 0 || steps[0]["version"] != 1.0 || steps[0]["name"] != "keys" || steps[0]["applied"] == nil {
-		t.Errorf("up --json: %s", got.stdout)
+	got.Check(t, term.ExitDone)
+	if steps := programtest.JSONLines(t, got.Stdout); len(steps) == 0 || steps[0]["version"] != 1.0 || steps[0]["name"] != "keys" || steps[0]["applied"] == nil {
+		t.Errorf("up --json: %s", got.Stdout)
 	}
-	migrate("up").check(t, term.ExitDone, "nothing to apply: both is up to date\n")
+	migrate("up").Check(t, term.ExitDone, "nothing to apply: both is up to date\n")
 	got = migrate("status", "--json")
-	got.check(t, term.ExitDone)
-	for _, step := range records(t, got.stdout) {
+	got.Check(t, term.ExitDone)
+	for _, step := range programtest.JSONLines(t, got.Stdout) {
 		if step["applied"] == nil {
-			t.Errorf("status --json: %s", got.stdout)
+			t.Errorf("status --json: %s", got.Stdout)
 		}
 	}
-	run(t, "", "keys", "ls", "--config", file, "--store-name", "both").check(t, term.ExitDone)
+	programtest.Run(t, "", "keys", "ls", "--config", file, "--store-name", "both").Check(t, term.ExitDone)
 }
 
 // TestTablesOfANewerVersionAreNamed runs pipelines whose keys, or parked messages, are in
 // tables with a step that this version does not know.
 func TestTablesOfANewerVersionAreNamed(t *testing.T) {
 	t.Parallel()
-	database, dir := servers.Database(t), t.TempDir()
-	writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"1\"}\n")
-	file := writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
+	database, dir := programtest.Servers.Database(t), t.TempDir()
+	programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"1\"}\n")
+	file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
 stores: { db: { postgres: { dsn: %q } }, keys: { embedded: { path: keys } } }
 pipelines:
   shared: { source: { file: { paths: [in.jsonl], state: s } }, key: { id: .id }, store: db, sink: { stdout: {} }, parked: { path: p } }
   parks:  { source: { file: { paths: [in.jsonl] } }, key: { id: .id }, store: keys, sink: { file: { path: out } }, parked: { store: db } }
   other:  { source: { file: { paths: [in.jsonl] } }, key: { id: .id, scope: o }, store: keys, sink: { file: { path: out2 } }, parked: { path: p } }
 `, database))
-	run(t, "", "migrate", "up", "--config", file, "--store-name", "db").check(t, term.ExitDone, "applied 1")
-	if _, err := connect(t, database)(t).Exec(t.Context(), "INSERT INTO semel_migrations (version, name) VALUES (99, 'colours')"); err != nil {
+	programtest.Run(t, "", "migrate", "up", "--config", file, "--store-name", "db").Check(t, term.ExitDone, "applied 1")
+	if _, err := programtest.Connect(t, database)(t).Exec(t.Context(), "INSERT INTO semel_migrations (version, name) VALUES (99, 'colours')"); err != nil {
 		t.Fatal(err)
 	}
-	got := run(t, "", "migrate", "status", "--config", file, "--store-name", "db")
-	got.check(t, term.ExitDone, "a newer version of semel applied 1 step that this program does not know: install the same version of semel here\n")
-	if !strings.Contains(got.stdout, "\n  99  ") || !strings.Contains(got.stdout, "  colours\n") {
-		t.Errorf("status: %s", got.stdout)
+	got := programtest.Run(t, "", "migrate", "status", "--config", file, "--store-name", "db")
+	got.Check(t, term.ExitDone, "a newer version of semel applied 1 step that this program does not know: install the same version of semel here\n")
+	if !strings.Contains(got.Stdout, "\n  99  ") || !strings.Contains(got.Stdout, "  colours\n") {
+		t.Errorf("status: %s", got.Stdout)
 	}
 	const found = "a newer version of semel changed the tables, by step 99 (colours)"
 	for _, args := range [][]string{{"doctor", file, "db"}, {"run", file, "--check"}} {
-		if got := run(t, "", args...); !strings.Contains(got.stdout, found) || strings.Contains(got.stdout, "6 steps") {
+		if got := programtest.Run(t, "", args...); !strings.Contains(got.Stdout, found) || strings.Contains(got.Stdout, "6 steps") {
 			t.Errorf("%s: %+v", args, got)
 		}
 	}
 	for pipeline, warned := range map[string]bool{"shared": true, "parks": true, "other": false} {
-		got := run(t, "", "run", file, pipeline, "--admin", "off")
-		got.check(t, term.ExitDone, `"fresh":1`)
-		if strings.Contains(got.stderr, `"msg":"the program is older than its tables"`) != warned || strings.Contains(got.stderr, `"store":"db","found":"`+found) != warned {
-			t.Errorf("run %s: %s", pipeline, got.stderr)
+		got := programtest.Run(t, "", "run", file, pipeline, "--admin", "off")
+		got.Check(t, term.ExitDone, `"fresh":1`)
+		if strings.Contains(got.Stderr, `"msg":"the program is older than its tables"`) != warned || strings.Contains(got.Stderr, `"store":"db","found":"`+found) != warned {
+			t.Errorf("run %s: %s", pipeline, got.Stderr)
 		}
 	}
 }
@@ -267,8 +269,8 @@ pipelines:
 // server, hangs.
 func TestMigrationGivesUpWaitingForALock(t *testing.T) {
 	t.Parallel()
-	address := servers.Database(t)
-	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf("stores:\n  db: { postgres: { dsn: %q } }\n  redis: { postgres: { dsn: \"postgres://u:canary@%s/x\" } }\n", address, strings.TrimPrefix(servers.Redis(t), "redis://")))
+	address := programtest.Servers.Database(t)
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf("stores:\n  db: { postgres: { dsn: %q } }\n  redis: { postgres: { dsn: \"postgres://u:canary@%s/x\" } }\n", address, strings.TrimPrefix(programtest.Servers.Redis(t), "redis://")))
 	conn, err := pgx.Connect(t.Context(), address)
 	if err != nil {
 		t.Fatal(err)
@@ -282,8 +284,8 @@ func TestMigrationGivesUpWaitingForALock(t *testing.T) {
 		"redis": "is it the right kind of server? (redis is PostgreSQL, ",
 	} {
 		var stderr strings.Builder
-		a := &term.App{Kinds: kind.All(), Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: &stderr, Env: noEnv, Patience: 5 * time.Second, Redact: strings.Clone, Interruptible: func(r io.Reader) io.Reader { return r }}
-		root := newRootCommand(a)
+		a := &term.App{Kinds: kind.All(), Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: &stderr, Env: programtest.NoEnv, Patience: 5 * time.Second, Redact: strings.Clone, Interruptible: func(r io.Reader) io.Reader { return r }}
+		root := cli.NewCommand(a)
 		root.SetArgs([]string{"migrate", "up", "--config", file, "--store-name", store})
 		err := root.ExecuteContext(t.Context())
 		if status := a.Report(t.Context(), "semel", err); status != term.ExitFailed || !strings.Contains(stderr.String(), want) || strings.Contains(stderr.String(), "canary") {
@@ -294,23 +296,23 @@ func TestMigrationGivesUpWaitingForALock(t *testing.T) {
 
 func TestCompactKeysAreListedWithoutADigest(t *testing.T) {
 	t.Parallel()
-	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf("stores: { r: { redis: { url: %q, prefix: %q, compact: { window: 1h } } } }", servers.Redis(t), servicestest.Prefix()))
-	run(t, `{"id":"a","window":"1h"}`, "keys", "import", "--config", file).check(t, term.ExitDone, "imported 1")
-	got := run(t, "", "keys", "ls", "--config", file)
-	got.check(t, term.ExitDone)
-	if strings.Contains(got.stdout, strings.Repeat("0", 32)) || !strings.Contains(got.stdout, "  -\n") {
-		t.Errorf("ls: %s", got.stdout)
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf("stores: { r: { redis: { url: %q, prefix: %q, compact: { window: 1h } } } }", programtest.Servers.Redis(t), servicestest.Prefix()))
+	programtest.Run(t, `{"id":"a","window":"1h"}`, "keys", "import", "--config", file).Check(t, term.ExitDone, "imported 1")
+	got := programtest.Run(t, "", "keys", "ls", "--config", file)
+	got.Check(t, term.ExitDone)
+	if strings.Contains(got.Stdout, strings.Repeat("0", 32)) || !strings.Contains(got.Stdout, "  -\n") {
+		t.Errorf("ls: %s", got.Stdout)
 	}
 }
 
 func TestMigrationsArePrintedWithoutAServer(t *testing.T) {
 	t.Parallel()
-	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), "stores: { db: { postgres: { dsn: 'host=nowhere.invalid', schema: once, partitions: 2 } } }")
-	got := run(t, "", "migrate", "sql", "--config", file)
-	got.check(t, term.ExitDone)
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), "stores: { db: { postgres: { dsn: 'host=nowhere.invalid', schema: once, partitions: 2 } } }")
+	got := programtest.Run(t, "", "migrate", "sql", "--config", file)
+	got.Check(t, term.ExitDone)
 	for _, want := range []string{`CREATE TABLE "once"."semel_keys"`, "REMAINDER 1", `CREATE TABLE "once"."semel_audit"`} {
-		if !strings.Contains(got.stdout, want) {
-			t.Errorf("the script lacks %s:\n%s", want, got.stdout)
+		if !strings.Contains(got.Stdout, want) {
+			t.Errorf("the script lacks %s:\n%s", want, got.Stdout)
 		}
 	}
 }
@@ -318,37 +320,37 @@ func TestMigrationsArePrintedWithoutAServer(t *testing.T) {
 func TestRemovalReachesCopiesOfKeysThatWereRemovedDirectly(t *testing.T) {
 	t.Parallel()
 	file := sharedConfig(t)
-	keys := func(words ...string) outcome {
+	keys := func(words ...string) programtest.Outcome {
 		t.Helper()
-		return run(t, `{"id":"copied"}`, append([]string{"keys", "--config", file, "--store-name"}, words...)...)
+		return programtest.Run(t, `{"id":"copied"}`, append([]string{"keys", "--config", file, "--store-name"}, words...)...)
 	}
-	keys("both", "import").check(t, term.ExitDone, "imported 1")
-	keys("db", "rm", "copied", "--reason", "past the layers").check(t, term.ExitDone, "forgot copied", "db is a layer of both, and other layers may still know the key. The same command with --store-name both reaches all layers\n")
+	keys("both", "import").Check(t, term.ExitDone, "imported 1")
+	keys("db", "rm", "copied", "--reason", "past the layers").Check(t, term.ExitDone, "forgot copied", "db is a layer of both, and other layers may still know the key. The same command with --store-name both reaches all layers\n")
 	inRedis := func(state string) {
 		t.Helper()
-		if got := run(t, "", "keys", "--config", file, "--store-name", "second", "show", "copied"); !strings.Contains(got.stdout+got.stderr, state) {
+		if got := programtest.Run(t, "", "keys", "--config", file, "--store-name", "second", "show", "copied"); !strings.Contains(got.Stdout+got.Stderr, state) {
 			t.Errorf("the copy in Redis is not %s: %+v", state, got)
 		}
 	}
 	inRedis("done")
-	keys("both", "rm", "copied", "--reason", "permanently").check(t, term.ExitFailed, "the layers above have no copy", "copied is absent")
+	keys("both", "rm", "copied", "--reason", "permanently").Check(t, term.ExitFailed, "the layers above have no copy", "copied is absent")
 	inRedis("claimed") // so that a delayed copy cannot come back
-	keys("both", "import").check(t, term.ExitDone, "imported 1")
-	keys("both", "resolve", "none", "--as", "done", "--reason", "x").check(t, term.ExitFailed, "none is absent")
-	keys("second", "import").check(t, term.ExitUsage, "second is a layer of both, which would drop messages on that record alone: write --store-name both\n")
+	keys("both", "import").Check(t, term.ExitDone, "imported 1")
+	keys("both", "resolve", "none", "--as", "done", "--reason", "x").Check(t, term.ExitFailed, "none is absent")
+	keys("second", "import").Check(t, term.ExitUsage, "second is a layer of both, which would drop messages on that record alone: write --store-name both\n")
 }
 
 func TestImportCountsWhatAStoreNoLongerAnswersFor(t *testing.T) {
 	t.Parallel()
-	file := writeFile(t, filepath.Join(t.TempDir(), "semel.yaml"), fmt.Sprintf("stores: { db: { postgres: { dsn: %q, cleanup: message-time } } }", servers.Database(t)))
-	run(t, "", "migrate", "up", "--config", file).check(t, term.ExitDone, "applied 1")
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "semel.yaml"), fmt.Sprintf("stores: { db: { postgres: { dsn: %q, cleanup: message-time } } }", programtest.Servers.Database(t)))
+	programtest.Run(t, "", "migrate", "up", "--config", file).Check(t, term.ExitDone, "applied 1")
 	old := `{"id":"01890a5d-ac96-774b-bcce-b302099a8057"}`
-	run(t, old, "keys", "import", "--config", file).check(t, term.ExitDone, "read 1  imported 0  already there 0  expired 1\n")
+	programtest.Run(t, old, "keys", "import", "--config", file).Check(t, term.ExitDone, "read 1  imported 0  already there 0  expired 1\n")
 }
 
 func TestAddressesAreCheckedWithoutConnecting(t *testing.T) {
 	t.Parallel()
-	file := writeFile(t, filepath.Join(t.TempDir(), "semel.yaml"), `stores:
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "semel.yaml"), `stores:
   port:  { postgres: { dsn: "postgres://u:canary-7f3a@h:port/db" } }
   mode:  { postgres: { dsn: "postgres://u:canary-7f3a@h/db?sslmode=of" } }
   redis: { redis: { url: "redis://u:canary-7f3a@h:port/0" } }
@@ -357,49 +359,48 @@ func TestAddressesAreCheckedWithoutConnecting(t *testing.T) {
   fine:  { postgres: { dsn: "host=h password='canary 7f3a'" } }
 `)
 	for _, args := range [][]string{{"doctor", file}, {"keys", "ls", "--config", file, "--store-name", "fine"}, {"migrate", "sql", "--config", file, "--store-name", "fine"}} {
-		got := run(t, "", args...)
-		got.check(t, term.ExitUsage,
+		got := programtest.Run(t, "", args...)
+		got.Check(t, term.ExitUsage,
 			file+":2:3: stores.port.postgres.dsn: invalid port\n",
 			file+":3:3: stores.mode.postgres.dsn: failed to configure TLS (sslmode is invalid)\n",
 			file+":4:3: stores.redis.redis.url: the URL has a host that cannot be read; ",
 			file+":5:3: stores.base.redis.url: the URL has a database that is not a number; ")
 		// A command for one store must not need the files of other stores.
 		all := args[0] == "doctor"
-		if missing := strings.Contains(got.stderr, file+":6:3: stores.files.redis.tls: ") && strings.Contains(got.stderr, "none.pem: no such file or directory\n"); missing != all {
-			t.Errorf("%v: a file that is missing is reported: %t; %s", args, missing, got.stderr)
+		if missing := strings.Contains(got.Stderr, file+":6:3: stores.files.redis.tls: ") && strings.Contains(got.Stderr, "none.pem: no such file or directory\n"); missing != all {
+			t.Errorf("%v: a file that is missing is reported: %t; %s", args, missing, got.Stderr)
 		}
-		if strings.Contains(got.stderr, "canary") || strings.Contains(got.stderr, "stores.fine") {
-			t.Errorf("%s", got.stderr)
+		if strings.Contains(got.Stderr, "canary") || strings.Contains(got.Stderr, "stores.fine") {
+			t.Errorf("%s", got.Stderr)
 		}
 	}
 }
 
 func TestMigrateWithoutAConfiguration(t *testing.T) {
 	t.Parallel()
-	address := servers.Database(t)
-	migrate := func(args string) outcome {
+	address := programtest.Servers.Database(t)
+	migrate := func(args string) programtest.Outcome {
 		t.Helper()
-		var stdout, stderr strings.Builder
 		env := func(name string) string {
 			return map[string]string{"DATABASE_URL": address, "WRONG": "postgres://u:canary@127.0.0.1:1/x", "BAD": "mysql://u:canary@h/x"}[name]
 		}
-		status := Main(t.Context(), kind.All(), append([]string{"migrate"}, strings.Fields(args)...), strings.NewReader(""), &stdout, &stderr, env)
-		if strings.Contains(stdout.String()+stderr.String(), "canary") {
-			t.Errorf("%s shows a password: %s%s", args, &stdout, &stderr)
+		got := programtest.RunEnv(t, env, "", append([]string{"migrate"}, strings.Fields(args)...)...)
+		if strings.Contains(got.Stdout+got.Stderr, "canary") {
+			t.Errorf("%s shows a password: %+v", args, got)
 		}
-		return outcome{status, stdout.String(), stderr.String()}
+		return got
 	}
-	migrate("status --dsn-env DATABASE_URL").check(t, term.ExitFound, "to apply: semel migrate up")
-	migrate("up --dsn-env DATABASE_URL --schema public --prefix lib_ --keep-ids").check(t, term.ExitDone, "applied 1: keys\n")
-	migrate("up --dsn-env DATABASE_URL --prefix lib_ --keep-origin").check(t, term.ExitDone, "added column origin to the table of keys\n")
-	migrate("up --dsn-env DATABASE_URL --prefix lib_ --keep-ids").check(t, term.ExitDone, "nothing to apply: DATABASE_URL is up to date\n")
-	migrate("status --dsn-env DATABASE_URL --prefix lib_").check(t, term.ExitDone)
+	migrate("status --dsn-env DATABASE_URL").Check(t, term.ExitFound, "to apply: semel migrate up")
+	migrate("up --dsn-env DATABASE_URL --schema public --prefix lib_ --keep-ids").Check(t, term.ExitDone, "applied 1: keys\n")
+	migrate("up --dsn-env DATABASE_URL --prefix lib_ --keep-origin").Check(t, term.ExitDone, "added column origin to the table of keys\n")
+	migrate("up --dsn-env DATABASE_URL --prefix lib_ --keep-ids").Check(t, term.ExitDone, "nothing to apply: DATABASE_URL is up to date\n")
+	migrate("status --dsn-env DATABASE_URL --prefix lib_").Check(t, term.ExitDone)
 	store, err := pgstore.Connect(t.Context(), address, &pgstore.Options{Names: pgstore.Names{Prefix: "lib_"}, KeepIDs: true})
 	if err != nil {
 		t.Fatalf("a program cannot use the tables: %v", err)
 	}
 	_ = store.Close()
-	if got := migrate("sql --dsn-env UNSET --prefix x_ --cleanup message-time --partitions 8"); got.status != term.ExitDone || !strings.Contains(got.stdout, "x_keys") {
+	if got := migrate("sql --dsn-env UNSET --prefix x_ --cleanup message-time --partitions 8"); got.Status != term.ExitDone || !strings.Contains(got.Stdout, "x_keys") {
 		t.Errorf("sql: %+v", got)
 	}
 	for args, want := range map[string]string{
@@ -413,7 +414,7 @@ func TestMigrateWithoutAConfiguration(t *testing.T) {
 		"up --prefix x_":                             "semel migrate up: --prefix is for --dsn-env: in a configuration the store has this field\n",
 		"up":                                         "or a database with --dsn-env NAME\n",
 	} {
-		migrate(args).check(t, term.ExitUsage, want)
+		migrate(args).Check(t, term.ExitUsage, want)
 	}
-	migrate("up --dsn-env WRONG").check(t, term.ExitFailed, "is the server up, and the port right? (WRONG is PostgreSQL, postgres://u:[hidden]@127.0.0.1:1/x)")
+	migrate("up --dsn-env WRONG").Check(t, term.ExitFailed, "is the server up, and the port right? (WRONG is PostgreSQL, postgres://u:[hidden]@127.0.0.1:1/x)")
 }

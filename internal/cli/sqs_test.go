@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"encoding/json"
@@ -17,140 +17,53 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
-
-// setAWS sets the environment of the client library, so the test cannot run in parallel.
-func setAWS(t *testing.T, more map[string]string) {
-	t.Helper()
-	env := map[string]string{"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_EC2_METADATA_DISABLED": "true", "AWS_PROFILE": "", "HOME": t.TempDir()}
-	maps.Copy(env, more)
-	for name, value := range env {
-		t.Setenv(name, value)
-	}
-}
-
-// sqsQueue is a queue of a test.
-type sqsQueue struct {
-	*testing.T
-	api  *awssqs.Client
-	url  string
-	fifo bool
-}
-
-// newSQSQueue creates a queue. end is .fifo for a FIFO queue.
-func newSQSQueue(t *testing.T, api *awssqs.Client, end string, attributes map[string]string) *sqsQueue {
-	t.Helper()
-	attributes = maps.Clone(attributes)
-	if end != "" {
-		if attributes == nil {
-			attributes = map[string]string{}
-		}
-		attributes["FifoQueue"] = "true"
-	}
-	made, err := api.CreateQueue(t.Context(), &awssqs.CreateQueueInput{QueueName: aws.String(servicestest.Topic() + end), Attributes: attributes})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &sqsQueue{t, api, *made.QueueUrl, end != ""}
-}
-
-// send sends the events from first to last. A FIFO queue gets each with an id of this
-// sending, as after its five minutes.
-func (q *sqsQueue) send(sending string, first, last int) {
-	q.Helper()
-	for i := first; i <= last; i++ {
-		in := &awssqs.SendMessageInput{QueueUrl: &q.url, MessageBody: aws.String(eventText(i))}
-		if q.fifo {
-			in.MessageGroupId, in.MessageDeduplicationId = aws.String(strconv.Itoa(i)), aws.String(sending+strconv.Itoa(i))
-		}
-		if _, err := q.api.SendMessage(q.Context(), in); err != nil {
-			q.Fatal(err)
-		}
-	}
-}
-
-// receive receives messages until there are no more, and gives them back immediately.
-func (q *sqsQueue) receive() (n int) {
-	q.Helper()
-	for {
-		got, err := q.api.ReceiveMessage(q.Context(), &awssqs.ReceiveMessageInput{QueueUrl: &q.url, MaxNumberOfMessages: 10})
-		if err != nil {
-			q.Fatal(err)
-		}
-		if len(got.Messages) == 0 {
-			return n
-		}
-		n += len(got.Messages)
-		for _, m := range got.Messages {
-			in := &awssqs.ChangeMessageVisibilityInput{QueueUrl: &q.url, ReceiptHandle: m.ReceiptHandle, VisibilityTimeout: 0}
-			if _, err := q.api.ChangeMessageVisibility(q.Context(), in); err != nil {
-				q.Fatal(err)
-			}
-		}
-	}
-}
-
-// left returns how many messages the queue has, including those that are processed.
-func (q *sqsQueue) left() (n int) {
-	q.Helper()
-	got, err := q.api.GetQueueAttributes(q.Context(), &awssqs.GetQueueAttributesInput{QueueUrl: &q.url, AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameAll}})
-	if err != nil {
-		q.Fatal(err)
-	}
-	for _, name := range []types.QueueAttributeName{types.QueueAttributeNameApproximateNumberOfMessages, types.QueueAttributeNameApproximateNumberOfMessagesNotVisible} {
-		more, err := strconv.Atoi(got.Attributes[string(name)])
-		if err != nil {
-			q.Fatal(err)
-		}
-		n += more
-	}
-	return n
-}
 
 // TestSQSScenariosRunAsPrinted lets all orders fall into the dead-letter queue, while
 // half of them have their effect by another delivery. Both files together have the
 // output of one delivery of each.
 func TestSQSScenariosRunAsPrinted(t *testing.T) {
-	setAWS(t, nil)
-	url := servers.SQS(t)
+	programtest.SetAWS(t, nil)
+	url := programtest.Servers.SQS(t)
 	api := awssqs.New(awssqs.Options{Region: "us-east-1", BaseEndpoint: &url, Credentials: aws.AnonymousCredentials{}})
 	for name, end := range map[string]string{"standard": "", "FIFO": ".fifo"} {
 		t.Run(name, func(t *testing.T) {
-			dead := newSQSQueue(t, api, end, nil)
-			got, err := api.GetQueueAttributes(t.Context(), &awssqs.GetQueueAttributesInput{QueueUrl: &dead.url, AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameQueueArn}})
+			dead := programtest.NewSQSQueue(t, api, end, nil)
+			got, err := api.GetQueueAttributes(t.Context(), &awssqs.GetQueueAttributesInput{QueueUrl: &dead.URL, AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameQueueArn}})
 			if err != nil {
 				t.Fatal(err)
 			}
 			policy := func(most int) map[string]string {
 				return map[string]string{"RedrivePolicy": fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":%d}`, got.Attributes["QueueArn"], most)}
 			}
-			queue := newSQSQueue(t, api, end, policy(1))
-			queue.send("first", 0, distinct-1)
-			if n := queue.receive(); n != distinct || queue.left() != 0 || dead.left() != distinct {
-				t.Fatalf("%d messages were received, the queue has %d and the dead-letter queue %d", n, queue.left(), dead.left())
+			queue := programtest.NewSQSQueue(t, api, end, policy(1))
+			queue.Send("first", 0, programtest.Distinct-1)
+			if n := queue.Receive(); n != programtest.Distinct || queue.Left() != 0 || dead.Left() != programtest.Distinct {
+				t.Fatalf("%d messages were received, the queue has %d and the dead-letter queue %d", n, queue.Left(), dead.Left())
 			}
-			if _, err := api.SetQueueAttributes(t.Context(), &awssqs.SetQueueAttributesInput{QueueUrl: &queue.url, Attributes: policy(10)}); err != nil {
+			if _, err := api.SetQueueAttributes(t.Context(), &awssqs.SetQueueAttributesInput{QueueUrl: &queue.URL, Attributes: policy(10)}); err != nil {
 				t.Fatal(err)
 			}
-			queue.send("again", 0, distinct/2-1)
-			queue.send("more", 0, 1)
-			env := map[string]string{"SQS_QUEUE_URL": queue.url, "SQS_DLQ_URL": dead.url, "DATABASE_URL": servers.Database(t)}
-			s := openScenario(t, "sqs", env)
-			rowsWithout := func(read *sqsQueue) func() []string { // once the queue is empty
+			queue.Send("again", 0, programtest.Distinct/2-1)
+			queue.Send("more", 0, 1)
+			env := map[string]string{"SQS_QUEUE_URL": queue.URL, "SQS_DLQ_URL": dead.URL, "DATABASE_URL": programtest.Servers.Database(t)}
+			s := programtest.OpenScenario(t, "sqs", env)
+			rowsWithout := func(read *programtest.SQSQueue) func() []string { // once the queue is empty
 				return func() []string {
-					if read.left() > 0 {
+					if read.Left() > 0 {
 						return nil
 					}
-					return s.query("SELECT event_id || ' ' || amount FROM orders")
+					return s.Query("SELECT event_id || ' ' || amount FROM orders")
 				}
 			}
 			var want []string
-			for i := range distinct {
+			for i := range programtest.Distinct {
 				want = append(want, fmt.Sprintf("e%[1]d %[1]d.50", i))
 			}
-			s.until(rowsWithout(queue), want[:distinct/2])
-			openScenario(t, "sqs-dlq", env).until(rowsWithout(dead), want)
+			s.Until(rowsWithout(queue), want[:programtest.Distinct/2])
+			programtest.OpenScenario(t, "sqs-dlq", env).Until(rowsWithout(dead), want)
 		})
 	}
 }
@@ -236,33 +149,33 @@ func TestDoctorComparesSQSQueuesWithWindowAndLease(t *testing.T) {
 		{"unknown", "18d", "30s", term.ExitFailed, []string{"SQS refuses these credentials", "log in again with aws sso login"}},
 		{"absent", "18d", "30s", term.ExitFound, []string{"it does not exist", "nothing is read or written", "aws sqs create-queue --queue-name absent"}},
 	} {
-		setAWS(t, nil)
+		programtest.SetAWS(t, nil)
 		got := doctorOfSQS(t, url+"/123456789012/"+c.queue, url+"/123456789012/out.fifo", c.window, c.lease)
-		text := strings.Join(strings.Fields(got.stdout+got.stderr), " ")
+		text := strings.Join(strings.Fields(got.Stdout+got.Stderr), " ")
 		for _, want := range append(c.want, "MaximumMessageSize 1048576 bytes; a larger message is parked", "ContentBasedDeduplication true") {
 			if !strings.Contains(text, want) {
-				t.Errorf("%s, window %s, lease %s: %q is missing in\n%s", c.queue, c.window, c.lease, want, got.stdout)
+				t.Errorf("%s, window %s, lease %s: %q is missing in\n%s", c.queue, c.window, c.lease, want, got.Stdout)
 			}
 		}
-		if got.status != c.status {
-			t.Errorf("%s, window %s, lease %s: exit %d, want %d\n%s", c.queue, c.window, c.lease, got.status, c.status, got.stdout)
+		if got.Status != c.status {
+			t.Errorf("%s, window %s, lease %s: exit %d, want %d\n%s", c.queue, c.window, c.lease, got.Status, c.status, got.Stdout)
 		}
 	}
 }
 
 // doctorOfSQS examines a pipeline from one queue to another.
-func doctorOfSQS(t *testing.T, from, to, window, lease string) outcome {
+func doctorOfSQS(t *testing.T, from, to, window, lease string) programtest.Outcome {
 	t.Helper()
-	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf(`stores: { keys: { embedded: { path: ./keys } } }
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf(`stores: { keys: { embedded: { path: ./keys } } }
 pipelines:
   p: { source: { sqs: { queue: %q } }, key: { id: .id, on_missing: park }, window: %s, lease: %s, store: keys, sink: { sqs: { queue: %q } }, parked: { path: ./parked } }
 `, from, window, lease, to))
-	return run(t, "", "doctor", file)
+	return programtest.Run(t, "", "doctor", file)
 }
 
 // TestMistakesWithSQSHaveACauseAndARemedy examines a real server, and an address without one.
 func TestMistakesWithSQSHaveACauseAndARemedy(t *testing.T) {
-	url := servers.SQS(t) + "/000000000000/"
+	url := programtest.Servers.SQS(t) + "/000000000000/"
 	nowhere := "http://" + servicestest.FreeAddr(t) + "/000000000000/orders"
 	for _, c := range []struct {
 		from string
@@ -273,10 +186,10 @@ func TestMistakesWithSQSHaveACauseAndARemedy(t *testing.T) {
 		{url + "orders", map[string]string{"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, "sqs.profile or AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"},
 		{nowhere, nil, "connection refused"},
 	} {
-		setAWS(t, c.env)
+		programtest.SetAWS(t, c.env)
 		got := doctorOfSQS(t, c.from, strings.TrimSuffix(c.from, ".fifo")+"-out", "28d", "30s")
-		if text := strings.Join(strings.Fields(got.stdout+got.stderr), " "); got.status == term.ExitDone || !strings.Contains(text, c.want) {
-			t.Errorf("%s: exit %d, %q is missing in\n%s%s", c.from, got.status, c.want, got.stdout, got.stderr)
+		if text := strings.Join(strings.Fields(got.Stdout+got.Stderr), " "); got.Status == term.ExitDone || !strings.Contains(text, c.want) {
+			t.Errorf("%s: exit %d, %q is missing in\n%s%s", c.from, got.Status, c.want, got.Stdout, got.Stderr)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"encoding/json"
@@ -15,45 +15,16 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
-
-// get returns what the admin server answers at a path.
-func get(t *testing.T, address, path string) (status int, text string) {
-	t.Helper()
-	answer, err := http.Get("http://" + address + path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return answer.StatusCode, string(body)
-}
-
-// becomes waits until a page of the admin server says this.
-func becomes(t *testing.T, address, path string, most time.Duration, wanted int, text string) {
-	t.Helper()
-	for deadline := time.Now().Add(most); ; {
-		status, got := get(t, address, path)
-		if status == wanted && strings.Contains(got, text) {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("after %v, %s: %d %s, want %d %s", most, path, status, got, wanted, text)
-		}
-		<-time.After(50 * time.Millisecond)
-	}
-}
 
 // TestRunSaysWhatItWaitsFor runs a pipeline into a table that another session has
 // locked, and one to a webhook that does not answer.
 func TestRunSaysWhatItWaitsFor(t *testing.T) {
 	t.Parallel()
 	const secret = "canary-83b0"
-	database, dir, address := servers.Database(t), t.TempDir(), servicestest.FreeAddr(t)
+	database, dir, address := programtest.Servers.Database(t), t.TempDir(), servicestest.FreeAddr(t)
 	answers := make(chan struct{})
 	target := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body) // only then is the end of its connection seen
@@ -63,7 +34,7 @@ func TestRunSaysWhatItWaitsFor(t *testing.T) {
 		}
 	}))
 	t.Cleanup(target.Close)
-	file := writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
+	file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
 stores:
   db:   { postgres: { dsn: %q } }
   keys: { embedded: { path: keys } }
@@ -72,10 +43,10 @@ pipelines:
   calls: { source: { file: { paths: [in.jsonl], follow: true, state: calls } }, key: { id: .id }, store: keys, sink: { webhook: { url: %q, allow_private: true, timeout: 10m } }, lease: 20m, parked: { path: p } }
   idle:  { source: { file: { paths: [none.jsonl], follow: true, state: idle } }, key: { id: .id }, store: keys, sink: { webhook: { url: %[2]q, allow_private: true } }, parked: { path: p } }
 `, database, target.URL))
-	writeFile(t, filepath.Join(dir, "in.jsonl"), "")
-	writeFile(t, filepath.Join(dir, "none.jsonl"), "")
-	if got := run(t, "", "migrate", "up", "--config", file, "--store-name", "db"); got.status != term.ExitDone {
-		t.Fatal(got.stderr)
+	programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "")
+	programtest.WriteFile(t, filepath.Join(dir, "none.jsonl"), "")
+	if got := programtest.Run(t, "", "migrate", "up", "--config", file, "--store-name", "db"); got.Status != term.ExitDone {
+		t.Fatal(got.Stderr)
 	}
 	other, err := pgx.Connect(t.Context(), database)
 	if err != nil {
@@ -89,46 +60,46 @@ pipelines:
 	}
 	lock := fmt.Sprintf("a statement waited for a lock that PostgreSQL session %d holds (", other.PgConn().PID())
 	end := fmt.Sprintf("wait, or end it with SELECT pg_terminate_backend(%d)", other.PgConn().PID())
-	stop := background(t, "run", file, "--admin", address, "--log-format", "json")
+	stop := programtest.Background(t, "run", file, "--admin", address, "--log-format", "json")
 	for _, name := range []string{"rows", "calls", "idle"} {
-		becomes(t, address, "/readyz", time.Minute, http.StatusOK, name+": ready")
+		programtest.WaitForPage(t, address, "/readyz", time.Minute, http.StatusOK, name+": ready")
 	}
 	began := time.Now()
-	writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\""+secret+"\"}\n{\"id\":\"two\"}\n")
-	becomes(t, address, "/readyz", time.Minute, http.StatusServiceUnavailable, ": "+lock)
-	becomes(t, address, "/readyz", time.Minute, http.StatusServiceUnavailable, "calls: not ready: stalled for ")
+	programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\""+secret+"\"}\n{\"id\":\"two\"}\n")
+	programtest.WaitForPage(t, address, "/readyz", time.Minute, http.StatusServiceUnavailable, ": "+lock)
+	programtest.WaitForPage(t, address, "/readyz", time.Minute, http.StatusServiceUnavailable, "calls: not ready: stalled for ")
 	if took := time.Since(began); took < 9*time.Second {
 		t.Errorf("it was said after %v", took)
 	}
-	becomes(t, address, "/metrics", time.Minute, http.StatusOK, `dedup_stalled{pipeline="rows"} 1`)
-	_, text := get(t, address, "/readyz")
+	programtest.WaitForPage(t, address, "/metrics", time.Minute, http.StatusOK, `dedup_stalled{pipeline="rows"} 1`)
+	_, text := programtest.GetPage(t, address, "/readyz")
 	if strings.Contains(text, secret) || !strings.Contains(text, "rows: not ready: the sink has not worked since 2") || !strings.Contains(text, end) || !strings.Contains(text, "idle: ready") || !strings.Contains(text, "waiting for an answer from "+target.URL) {
 		t.Errorf("%s", text)
 	}
-	if _, metrics := get(t, address, "/metrics"); !strings.Contains(metrics, `dedup_stalled{pipeline="rows"} 1`) || !strings.Contains(metrics, `dedup_stalled{pipeline="idle"} 0`) {
+	if _, metrics := programtest.GetPage(t, address, "/metrics"); !strings.Contains(metrics, `dedup_stalled{pipeline="rows"} 1`) || !strings.Contains(metrics, `dedup_stalled{pipeline="idle"} 0`) {
 		t.Error("the metrics do not say so")
 	}
-	shown := run(t, "", "status", "--admin", address)
-	shown.check(t, term.ExitFound)
+	shown := programtest.Run(t, "", "status", "--admin", address)
+	shown.Check(t, term.ExitFound)
 	for _, want := range []string{"rows is not ready: the sink has not worked since ", "\nidle      ready    0/s   -      0 B   0          0       -\n", "\nrows      stalled  0/s   -      34 B  2          0       -\n"} {
-		if !strings.Contains(shown.stdout, want) {
-			t.Errorf("status lacks %q:\n%s", want, shown.stdout)
+		if !strings.Contains(shown.Stdout, want) {
+			t.Errorf("status lacks %q:\n%s", want, shown.Stdout)
 		}
 	}
-	if strings.Contains(shown.stdout, secret) {
-		t.Errorf("status shows a key:\n%s", shown.stdout)
+	if strings.Contains(shown.Stdout, secret) {
+		t.Errorf("status shows a key:\n%s", shown.Stdout)
 	}
 	if _, err := other.Exec(t.Context(), "ROLLBACK"); err != nil {
 		t.Fatal(err)
 	}
 	close(answers)
-	becomes(t, address, "/readyz", time.Minute, http.StatusOK, "rows: ready\n")
-	becomes(t, address, "/metrics", time.Minute, http.StatusOK, `dedup_stalled{pipeline="rows"} 0`)
-	shown = run(t, "", "status", file, "--admin", "http://"+address, "--json")
-	shown.check(t, term.ExitDone)
+	programtest.WaitForPage(t, address, "/readyz", time.Minute, http.StatusOK, "rows: ready\n")
+	programtest.WaitForPage(t, address, "/metrics", time.Minute, http.StatusOK, `dedup_stalled{pipeline="rows"} 0`)
+	shown = programtest.Run(t, "", "status", file, "--admin", "http://"+address, "--json")
+	shown.Check(t, term.ExitDone)
 	for _, want := range []string{`{"pipeline":"rows","state":"ready","rate":`, `"read":2,"settled":2,"fresh":2,"duplicate":0,"filtered":0,"superseded":0,"parked":0,"dropped":0,"in_flight":0,`, `{"store":"db","state":"ready"`, `{"store":"keys","state":"ready"`} {
-		if !strings.Contains(shown.stdout, want) {
-			t.Errorf("status lacks %q:\n%s", want, shown.stdout)
+		if !strings.Contains(shown.Stdout, want) {
+			t.Errorf("status lacks %q:\n%s", want, shown.Stdout)
 		}
 	}
 	var rows int
@@ -136,9 +107,9 @@ pipelines:
 		t.Errorf("%d rows, %v", rows, err)
 	}
 	got := stop()
-	got.check(t, term.ExitDone, `"msg":"stalled"`, `"msg":"moves_again"`)
+	got.Check(t, term.ExitDone, `"msg":"stalled"`, `"msg":"moves_again"`)
 	said := map[string]map[string]any{}
-	for line := range strings.Lines(got.stderr) {
+	for line := range strings.Lines(got.Stderr) {
 		var entry map[string]any
 		if err := json.Unmarshal([]byte(line), &entry); err != nil {
 			t.Fatalf("%v: %s", err, line)
@@ -173,16 +144,16 @@ func TestRunSaysThatAServerIsSilentAtTheStart(t *testing.T) {
 	}
 	t.Cleanup(func() { silent.Close() })
 	dir, address := t.TempDir(), servicestest.FreeAddr(t)
-	writeFile(t, filepath.Join(dir, "in.jsonl"), "")
-	stop := backgroundUntil(t, `"msg":"stalled","pipeline":"topic"`, noEnv, "run", writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
+	programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "")
+	stop := programtest.BackgroundUntil(t, `"msg":"stalled","pipeline":"topic"`, programtest.NoEnv, "run", programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
 stores: { db: { postgres: { dsn: "postgres://u@%[1]s/x?sslmode=disable" } }, red: { redis: { url: "redis://%[1]s" } }, brief: { memory: {} } }
 pipelines:
   copy: { source: { file: { paths: [in.jsonl], follow: true } }, key: { id: .id }, store: db, sink: { file: { path: out } } }
   keys: { source: { file: { paths: [in.jsonl], follow: true } }, key: { id: .id }, store: red, sink: { file: { path: keys } } }
   topic: { source: { kafka: { brokers: ["%[1]s"], topics: [orders], group: orders } }, key: { id: .id }, store: brief, sink: { file: { path: records } }, parked: { path: parked } }
 `, silent.Addr())), "--admin", address)
-	becomes(t, address, "/readyz", time.Minute, http.StatusServiceUnavailable, "no Redis server answers at "+silent.Addr().String()+": is the server up")
-	becomes(t, address, "/readyz", time.Minute, http.StatusServiceUnavailable, ": no answer from "+silent.Addr().String()+": is the server up")
-	stop().check(t, term.ExitDone, `"level":"WARN","msg":"stalled","pipeline":"topic","for":"1`, `"waiting_for":"the first answer of its servers: is each address right, and can this machine reach it?"`,
+	programtest.WaitForPage(t, address, "/readyz", time.Minute, http.StatusServiceUnavailable, "no Redis server answers at "+silent.Addr().String()+": is the server up")
+	programtest.WaitForPage(t, address, "/readyz", time.Minute, http.StatusServiceUnavailable, ": no answer from "+silent.Addr().String()+": is the server up")
+	stop().Check(t, term.ExitDone, `"level":"WARN","msg":"stalled","pipeline":"topic","for":"1`, `"waiting_for":"the first answer of its servers: is each address right, and can this machine reach it?"`,
 		`"pipeline":"copy","error":"store db: no answer from `+silent.Addr().String(), `"pipeline":"keys","error":"store red: no Redis server answers at `+silent.Addr().String())
 }

@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"encoding/json"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/cli/trialcmd"
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
@@ -33,7 +34,7 @@ pipelines:
 
 func TestLintAndExplainDescribeTables(t *testing.T) {
 	t.Parallel()
-	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), joins)
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), joins)
 	for verb, wants := range map[string][]string{
 		"lint": {"tables.people.missing", "a record without a row is lost", "tables.unused", "no expression uses it"},
 		"explain": {
@@ -43,10 +44,10 @@ func TestLintAndExplainDescribeTables(t *testing.T) {
 			"table prices is read again from the start of its topic before the first record is decided; its rows are in memory, and each takes its key, its value and about 120 bytes, and the same for each former row of the last 2h",
 		},
 	} {
-		got := run(t, "", verb, file)
+		got := programtest.Run(t, "", verb, file)
 		for _, want := range wants {
-			if !strings.Contains(strings.Join(strings.Fields(got.stdout), " "), want) {
-				t.Errorf("%s lacks %q: %s", verb, want, got.stdout)
+			if !strings.Contains(strings.Join(strings.Fields(got.Stdout), " "), want) {
+				t.Errorf("%s lacks %q: %s", verb, want, got.Stdout)
 			}
 		}
 	}
@@ -54,7 +55,7 @@ func TestLintAndExplainDescribeTables(t *testing.T) {
 
 func TestCasesHaveRows(t *testing.T) {
 	t.Parallel()
-	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), joins)
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), joins)
 	cases := `{"table": "people", "record_key": "ann", "body": {"active": true}}
 {"table": "people", "record_key": "bob", "body": {"active": false}}
 {"table": "prices", "record_key": "7", "body": {"cents": 10}, "partition": 1, "time": "2026-11-24T13:00:00Z"}
@@ -68,24 +69,24 @@ func TestCasesHaveRows(t *testing.T) {
 {"table": "people", "record_key": "ann"}
 {"body": {"id": 7, "paid": true, "who": "ann", "item": 7}, "partition": 1, "decision": "row-missing"}
 `
-	got := run(t, cases, "test", file, "-")
-	got.check(t, term.ExitDone)
-	if !strings.Contains(got.stdout, "12 cases, 0 failed") {
-		t.Error(got.stdout)
+	got := programtest.Run(t, cases, "test", file, "-")
+	got.Check(t, term.ExitDone)
+	if !strings.Contains(got.Stdout, "12 cases, 0 failed") {
+		t.Error(got.Stdout)
 	}
 	for line, want := range map[string]string{
 		`{"table": "nobody", "record_key": "x"}`:                      "name one of people, prices, unused",
 		`{"table": "people"}`:                                         "record_key is missing",
 		`{"table": "people", "record_key": "x", "decision": "fresh"}`: "a row has no key, decision or output",
 	} {
-		run(t, line, "test", file, "-").check(t, term.ExitUsage, want)
+		programtest.Run(t, line, "test", file, "-").Check(t, term.ExitUsage, want)
 	}
 }
 
 // TestDryRunReadsTables has messages with and without rows, in each way of the policy.
 func TestDryRunReadsTables(t *testing.T) {
 	t.Parallel()
-	topic, brokers := servicestest.Topic(), servers.Kafka(t)
+	topic, brokers := servicestest.Topic(), programtest.Servers.Kafka(t)
 	client, err := kgo.NewClient(kgo.SeedBrokers(brokers), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	if err != nil {
 		t.Fatal(err)
@@ -123,7 +124,7 @@ func TestDryRunReadsTables(t *testing.T) {
 	write("", 0, "k", `{"id": 4, "who": "ann", "item": 99}`) // no row
 	write("", 0, "k", `{"id": 5, "who": "ann", "item": 8}`)  // the row is in another partition
 	write("", 1, "k", `{"id": 6, "who": "ann", "item": 8}`)
-	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), strings.NewReplacer("TOPIC", topic, "BROKERS", brokers).Replace(`
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), strings.NewReplacer("TOPIC", topic, "BROKERS", brokers).Replace(`
 pipelines:
   p:
     source: { kafka: { brokers: [BROKERS], topics: [TOPIC], group: TOPIC } }
@@ -137,9 +138,9 @@ pipelines:
     map: '{"cents": tables.prices.cents, "note": has(tables.notes)}'
     sink: { kafka: { brokers: [BROKERS], topic: TOPIC-out } }
 `))
-	got := run(t, "", "dry-run", file, "--for", "1m")
-	got.check(t, term.ExitFound)
-	text := strings.Join(strings.Fields(got.stdout), " ")
+	got := programtest.Run(t, "", "dry-run", file, "--for", "1m")
+	got.Check(t, term.ExitFound)
+	text := strings.Join(strings.Fields(got.Stdout), " ")
 	for _, want := range []string{
 		"p: read 7, until the end of the source", "table people: 2 rows; looked up without a row: 1 (missing: drop)", "table prices: 2 rows; looked up without a row: 1 (missing: wait)",
 		"table notes: 0 rows; looked up without a row: ", "(missing: pass)",
@@ -149,18 +150,18 @@ pipelines:
 		`3: table people has no row with the key "eve": dropped`, `4: table prices has no row with the key "99": parked after the table is read again`,
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("dry-run lacks %q: %s", want, got.stdout)
+			t.Errorf("dry-run lacks %q: %s", want, got.Stdout)
 		}
 	}
 	var line trialcmd.DryLine
-	got = run(t, "", "dry-run", file, "--for", "1m", "--json")
-	if err := json.Unmarshal([]byte(got.stdout), &line); err != nil || len(line.Tables) != 3 || line.Tables[0].Name != "people" || line.Tables[0].Rows != 2 || line.Tables[0].Ended != "all there is" || line.Tables[0].Without != 1 || line.Count["row_missing"] != 3 {
-		t.Errorf("%v, %+v: %s", err, line, got.stdout)
+	got = programtest.Run(t, "", "dry-run", file, "--for", "1m", "--json")
+	if err := json.Unmarshal([]byte(got.Stdout), &line); err != nil || len(line.Tables) != 3 || line.Tables[0].Name != "people" || line.Tables[0].Rows != 2 || line.Tables[0].Ended != "all there is" || line.Tables[0].Without != 1 || line.Count["row_missing"] != 3 {
+		t.Errorf("%v, %+v: %s", err, line, got.Stdout)
 	}
-	if got = run(t, "", "run", file, "--check"); !strings.Contains(strings.Join(strings.Fields(got.stdout), " "), "3 row missing (dropped, or parked after the table is read again, or the pipeline would end)") {
-		t.Errorf("run --check: %s%s", got.stdout, got.stderr)
+	if got = programtest.Run(t, "", "run", file, "--check"); !strings.Contains(strings.Join(strings.Fields(got.Stdout), " "), "3 row missing (dropped, or parked after the table is read again, or the pipeline would end)") {
+		t.Errorf("run --check: %s%s", got.Stdout, got.Stderr)
 	}
-	if got = run(t, "", "dry-run", file, "--for", "1ns"); !strings.Contains(got.stdout, "table people: 0 rows, not read to its end (--for): newer rows are left out") {
-		t.Errorf("a table that was not read: %s%s", got.stdout, got.stderr)
+	if got = programtest.Run(t, "", "dry-run", file, "--for", "1ns"); !strings.Contains(got.Stdout, "table people: 0 rows, not read to its end (--for): newer rows are left out") {
+		t.Errorf("a table that was not read: %s%s", got.Stdout, got.Stderr)
 	}
 }

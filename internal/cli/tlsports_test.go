@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
@@ -20,7 +21,7 @@ import (
 func certified(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	certify(t, dir)
+	programtest.SelfSign(t, dir)
 	for _, path := range []string{filepath.Dir(dir), dir, filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")} {
 		if err := os.Chmod(path, 0o755); err != nil {
 			t.Fatal(err)
@@ -55,11 +56,11 @@ func TestTroubleWithTLSIsNamed(t *testing.T) {
 	_, redisPort, _ := net.SplitHostPort(redisTLS)
 	_, rabbitPort, _ := net.SplitHostPort(rabbitTLS)
 	redis := secureRedis(t, redisTLS, dir)
-	nats, natsTLS := hostOf(t, servers.NATS(t)), servicestest.StartNATS(t, &services.NATSOptions{Config: fmt.Sprintf("tls { cert_file: %q, key_file: %q }", cert, key)}).Addr()
+	nats, natsTLS := hostOf(t, programtest.Servers.NATS(t)), servicestest.StartNATS(t, &services.NATSOptions{Config: fmt.Sprintf("tls { cert_file: %q, key_file: %q }", cert, key)}).Addr()
 	_, natsPort, _ := net.SplitHostPort(natsTLS)
 	rabbit := servicestest.StartRabbitMQ(t, &services.RabbitMQOptions{Config: fmt.Sprintf(`{ssl_listeners, [{"127.0.0.1", %s}]}, {ssl_options, [{certfile, %q}, {keyfile, %q}, {verify, verify_none}]}`, rabbitPort, cert, key)}).Addr()
 	postgres := servicestest.StartPostgres(t, nil)
-	plain := connect(t, postgres.URL())(t)
+	plain := programtest.Connect(t, postgres.URL())(t)
 	var rules string
 	if err := plain.QueryRow(t.Context(), "SHOW hba_file").Scan(&rules); err != nil {
 		t.Fatal(err)
@@ -106,9 +107,9 @@ func TestTroubleWithTLSIsNamed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), c.config)
-			if got := run(t, "", "doctor", file); got.status != term.ExitFailed || !strings.Contains(got.stderr, c.want) {
-				t.Errorf("status %d, %s\nwant %s", got.status, got.stderr, c.want)
+			file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), c.config)
+			if got := programtest.Run(t, "", "doctor", file); got.Status != term.ExitFailed || !strings.Contains(got.Stderr, c.want) {
+				t.Errorf("status %d, %s\nwant %s", got.Status, got.Stderr, c.want)
 			}
 		})
 	}

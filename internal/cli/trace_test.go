@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"fmt"
@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
@@ -22,7 +23,7 @@ import (
 func TestTraceContextPasses(t *testing.T) {
 	t.Parallel()
 	const parent, state = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "vendor=1"
-	topic, brokers, listen := servicestest.Topic(), servers.Kafka(t), servicestest.FreeAddr(t)
+	topic, brokers, listen := servicestest.Topic(), programtest.Servers.Kafka(t), servicestest.FreeAddr(t)
 	called := make(chan http.Header, 1)
 	target := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { called <- r.Header }))
 	t.Cleanup(target.Close)
@@ -35,7 +36,7 @@ func TestTraceContextPasses(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "semel.yaml")
-	writeFile(t, file, strings.NewReplacer("TOPIC", topic, "BROKERS", brokers, "LISTEN", listen, "TARGET", target.URL, "DIR", t.TempDir()).Replace(`
+	programtest.WriteFile(t, file, strings.NewReplacer("TOPIC", topic, "BROKERS", brokers, "LISTEN", listen, "TARGET", target.URL, "DIR", t.TempDir()).Replace(`
 stores:
   keys: { embedded: { path: DIR/keys } }
 pipelines:
@@ -59,7 +60,7 @@ pipelines:
     store: keys
     sink: { webhook: { url: TARGET, allow_private: true } }
 `))
-	stop := backgroundUntil(t, "pipeline=intake", noEnv, "run", file, "--admin", "off", "--log-format", "text")
+	stop := programtest.BackgroundUntil(t, "pipeline=intake", programtest.NoEnv, "run", file, "--admin", "off", "--log-format", "text")
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+listen+"/in", strings.NewReader(`{"id":"1"}`))
 	if err != nil {
 		t.Fatal(err)
@@ -97,5 +98,5 @@ pipelines:
 	if want := []string{"-in" + carried, "-store" + carried, "-txn" + carried}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	stop().check(t, term.ExitDone, "running")
+	stop().Check(t, term.ExitDone, "running")
 }

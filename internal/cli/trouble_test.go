@@ -1,130 +1,36 @@
-package cli
+package cli_test
 
 import (
-	"bytes"
-	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go/jetstream"
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
-
-// troubleWithin is how soon the log must name a trouble: 10 s, and much more for a slow
-// machine.
-const troubleWithin = time.Minute
-
-// running is the program in the background.
-type running struct {
-	t       *testing.T
-	log     *lineWatch
-	address string
-	stop    func()
-}
-
-// startRun runs pipelines until the test ends.
-func startRun(t *testing.T, file string, flags ...string) *running {
-	t.Helper()
-	r := &running{t: t, log: &lineWatch{lines: make(chan string, 10_000)}, address: servicestest.FreeAddr(t)}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan int, 1)
-	go func() {
-		args := append([]string{"run", file, "--admin", r.address, "--log-format", "text"}, flags...)
-		ended <- Main(ctx, kind.All(), args, strings.NewReader(""), &bytes.Buffer{}, r.log, noEnv)
-	}()
-	r.stop = sync.OnceFunc(func() {
-		cancel()
-		if status := <-ended; status != 0 {
-			t.Errorf("run ended with %d: %s", status, r.log.text())
-		}
-		if t.Failed() {
-			t.Log(r.log.text())
-		}
-	})
-	t.Cleanup(r.stop)
-	return r
-}
-
-// line waits for a line that contains all these words, and returns it.
-func (r *running) line(words ...string) string {
-	r.t.Helper()
-	late := time.After(troubleWithin)
-	for {
-		select {
-		case line := <-r.log.lines:
-			if containsAll(line, words) {
-				return line
-			}
-		case <-late:
-			r.t.Fatalf("no line with %q in %v:\n%s", words, troubleWithin, r.log.text())
-		}
-	}
-}
-
-func containsAll(text string, words []string) bool {
-	for _, word := range words {
-		if !strings.Contains(text, word) {
-			return false
-		}
-	}
-	return true
-}
-
-// probe waits until /readyz has this status and contains all these words.
-func (r *running) probe(status int, words ...string) {
-	r.t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for late := time.After(2 * time.Minute); ; {
-		got, text := r.readyz()
-		if got == status && containsAll(text, words) {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-late:
-			r.t.Fatalf("/readyz is %d %s, want %d with %q\n%s", got, text, status, words, r.log.text())
-		}
-	}
-}
-
-// readyz asks whether the program is ready. The status is 0 if it does not answer.
-func (r *running) readyz() (status int, text string) {
-	answer, err := http.Get("http://" + r.address + "/readyz")
-	if err != nil {
-		return 0, ""
-	}
-	defer answer.Body.Close()
-	body, _ := io.ReadAll(answer.Body)
-	return answer.StatusCode, string(body)
-}
 
 // TestTroubleIsNamedWithItsRemedy runs pipelines while something that they need is
 // missing or wrong. The log and the probe name it, and the pipeline continues when
 // it is fixed.
 func TestTroubleIsNamedWithItsRemedy(t *testing.T) {
 	t.Parallel()
-	kafka, database := servers.Kafka(t), servers.Database(t)
-	admin := connect(t, database)
-	migrated := writeFile(t, filepath.Join(t.TempDir(), "db.yaml"), fmt.Sprintf("stores: { db: { postgres: { dsn: %q } } }", database))
-	run(t, "", "migrate", "up", "--config", migrated, "--store-name", "db").check(t, 0, "applied")
+	kafka, database := programtest.Servers.Kafka(t), programtest.Servers.Database(t)
+	admin := programtest.Connect(t, database)
+	migrated := programtest.WriteFile(t, filepath.Join(t.TempDir(), "db.yaml"), fmt.Sprintf("stores: { db: { postgres: { dsn: %q } } }", database))
+	programtest.Run(t, "", "migrate", "up", "--config", migrated, "--store-name", "db").Check(t, 0, "applied")
 	client, err := kgo.NewClient(kgo.SeedBrokers(kafka))
 	if err != nil {
 		t.Fatal(err)
@@ -185,7 +91,7 @@ func TestTroubleIsNamedWithItsRemedy(t *testing.T) {
 	}
 	quiet := silentServer(t)
 	hook := servicestest.FreeAddr(t)
-	natsServer, rabbitServer := servers.NATS(t), servers.RabbitMQ(t)
+	natsServer, rabbitServer := programtest.Servers.NATS(t), programtest.Servers.RabbitMQ(t)
 	trusted, replaced, named := certified(t), servicestest.FreeAddr(t), servicestest.FreeAddr(t)
 	_, namedPort, _ := net.SplitHostPort(named)
 	ca := filepath.Join(trusted, "cert.pem")
@@ -256,7 +162,7 @@ func TestTroubleIsNamedWithItsRemedy(t *testing.T) {
 			not:   []string{"store unavailable", "failed to connect"},
 			fix: func(t *testing.T) {
 				sql("CREATE DATABASE " + missing)(t)
-				if _, err := connect(t, as("postgres", "x", missing))(t).Exec(t.Context(), "CREATE TABLE orders (id text)"); err != nil {
+				if _, err := programtest.Connect(t, as("postgres", "x", missing))(t).Exec(t.Context(), "CREATE TABLE orders (id text)"); err != nil {
 					t.Fatal(err)
 				}
 			},
@@ -281,7 +187,7 @@ func TestTroubleIsNamedWithItsRemedy(t *testing.T) {
 			probe:  []string{": source: there is no stream " + sink},
 			not:    []string{"store unavailable"},
 			fix: func(t *testing.T) {
-				if _, err := jetStream(t, natsServer).CreateStream(t.Context(), jetstream.StreamConfig{Name: sink, Subjects: []string{sink}}); err != nil {
+				if _, err := programtest.ConnectJetStream(t, natsServer).CreateStream(t.Context(), jetstream.StreamConfig{Name: sink, Subjects: []string{sink}}); err != nil {
 					t.Fatal(err)
 				}
 			},
@@ -293,7 +199,7 @@ func TestTroubleIsNamedWithItsRemedy(t *testing.T) {
 			probe:  []string{": source: there is no queue " + sink},
 			not:    []string{"store unavailable"},
 			fix: func(t *testing.T) {
-				queueOf(t, rabbit(t, "amqp://guest:guest@"+rabbitServer), sink, amqp.QueueTypeQuorum, nil)
+				programtest.DeclareQueue(t, programtest.RabbitChannel(t, "amqp://guest:guest@"+rabbitServer), sink, amqp.QueueTypeQuorum, nil)
 			},
 		},
 		{
@@ -402,19 +308,19 @@ func TestTroubleIsNamedWithItsRemedy(t *testing.T) {
 				c.before(t)
 			}
 			own, id := t.TempDir(), servicestest.Prefix() // the keys of all rows are in one database
-			writeFile(t, filepath.Join(own, "in.jsonl"), fmt.Sprintf("{\"id\":\"%s1\",\"amount\":7}\n{\"id\":\"%[1]s2\",\"amount\":8}\n", id))
-			r := startRun(t, writeFile(t, filepath.Join(own, "c.yaml"), c.config))
-			line := r.line(c.log...)
+			programtest.WriteFile(t, filepath.Join(own, "in.jsonl"), fmt.Sprintf("{\"id\":\"%s1\",\"amount\":7}\n{\"id\":\"%[1]s2\",\"amount\":8}\n", id))
+			r := programtest.StartRun(t, programtest.WriteFile(t, filepath.Join(own, "c.yaml"), c.config))
+			line := r.Line(c.log...)
 			t.Log(line)
-			r.probe(http.StatusServiceUnavailable, c.probe...)
+			r.Probe(http.StatusServiceUnavailable, c.probe...)
 			for _, word := range c.not {
-				if strings.Contains(r.log.text(), word) {
+				if strings.Contains(r.Log.Text(), word) {
 					t.Errorf("the log has %q", word)
 				}
 			}
 			if c.fix != nil {
 				c.fix(t)
-				r.probe(http.StatusOK, "orders: ready")
+				r.Probe(http.StatusOK, "orders: ready")
 			}
 		})
 	}
@@ -425,7 +331,7 @@ func TestTroubleIsNamedWithItsRemedy(t *testing.T) {
 func TestPasswordThatChangesIsNamed(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartPostgres(t, nil)
-	admin := connect(t, server.URL())(t)
+	admin := programtest.Connect(t, server.URL())(t)
 	sql := func(text string) {
 		t.Helper()
 		if _, err := admin.Exec(t.Context(), text); err != nil {
@@ -436,10 +342,10 @@ func TestPasswordThatChangesIsNamed(t *testing.T) {
 	if err := admin.QueryRow(t.Context(), "SHOW hba_file").Scan(&rules); err != nil {
 		t.Fatal(err)
 	}
-	writeFile(t, rules, "local all all trust\nhost all postgres all trust\nhost all app all scram-sha-256\n")
+	programtest.WriteFile(t, rules, "local all all trust\nhost all postgres all trust\nhost all app all scram-sha-256\n")
 	sql("CREATE ROLE app LOGIN SUPERUSER PASSWORD 'first'; CREATE TABLE orders (id text); SELECT pg_reload_conf()")
 	dir := t.TempDir()
-	writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"1\"}\n")
+	programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"1\"}\n")
 	config := func(password string) string {
 		return fmt.Sprintf(`
 stores: { db: { postgres: { dsn: "postgres://app:%s@%s/postgres?sslmode=disable" } } }
@@ -447,27 +353,27 @@ pipelines:
   orders: { source: { file: { paths: [in.jsonl], follow: true } }, key: { id: .id }, store: db, sink: { postgres: { store: db, table: orders, columns: { id: .id } } } }
 `, password, server.Addr())
 	}
-	run(t, "", "migrate", "up", "--config", writeFile(t, filepath.Join(dir, "first.yaml"), config("first"))).check(t, 0, "applied")
-	file := writeFile(t, filepath.Join(dir, "c.yaml"), config("second"))
+	programtest.Run(t, "", "migrate", "up", "--config", programtest.WriteFile(t, filepath.Join(dir, "first.yaml"), config("first"))).Check(t, 0, "applied")
+	file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), config("second"))
 	const refused = "password refused for user app: correct stores.db.postgres.dsn"
-	run(t, "", "migrate", "up", "--config", file).check(t, 1, refused)
-	r := startRun(t, file)
-	r.line("cannot start yet", "store db: "+refused, "attempt=1 next=")
-	r.probe(http.StatusServiceUnavailable, "orders: not ready: ", refused)
+	programtest.Run(t, "", "migrate", "up", "--config", file).Check(t, 1, refused)
+	r := programtest.StartRun(t, file)
+	r.Line("cannot start yet", "store db: "+refused, "attempt=1 next=")
+	r.Probe(http.StatusServiceUnavailable, "orders: not ready: ", refused)
 	sql("ALTER ROLE app PASSWORD 'second'")
-	r.probe(http.StatusOK, "orders: ready")
+	r.Probe(http.StatusOK, "orders: ready")
 	sql("ALTER ROLE app PASSWORD 'third'")
 	// A connection that was on its way may still get through.
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for late := time.Now().Add(troubleWithin); strings.Count(r.log.text(), refused) < 2 && time.Now().Before(late); <-tick.C {
+	for late := time.Now().Add(programtest.TroubleWithin); strings.Count(r.Log.Text(), refused) < 2 && time.Now().Before(late); <-tick.C {
 		sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'")
 	}
-	r.line("level=WARN", refused)
-	r.probe(http.StatusServiceUnavailable, refused)
+	r.Line("level=WARN", refused)
+	r.Probe(http.StatusServiceUnavailable, refused)
 	sql("ALTER ROLE app PASSWORD 'second'")
-	r.probe(http.StatusOK, "orders: ready")
-	if text := r.log.text(); strings.Contains(text, "store unavailable") || strings.Contains(text, "second") || strings.Contains(text, "failed to connect") {
+	r.Probe(http.StatusOK, "orders: ready")
+	if text := r.Log.Text(); strings.Contains(text, "store unavailable") || strings.Contains(text, "second") || strings.Contains(text, "failed to connect") {
 		t.Error(text)
 	}
 }
@@ -480,35 +386,22 @@ func TestMissingTablesOfTheStoreNameTheCommand(t *testing.T) {
 		t.Run(store, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"1\"}\n")
-			file := writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
+			programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"1\"}\n")
+			file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
 stores: { db: { postgres: { dsn: %q } }, own: { embedded: { path: keys } } }
 pipelines:
   orders: { source: { file: { paths: [in.jsonl], follow: true } }, key: { id: .id }, store: %s, sink: { file: { path: out } }, parked: { %s } }
-`, servers.Database(t), store, parked))
-			r := startRun(t, file)
+`, programtest.Servers.Database(t), store, parked))
+			r := programtest.StartRun(t, file)
 			command := ": semel migrate up --config " + file + " --store-name db"
-			line := r.line("cannot start yet", "no table", command)
+			line := r.Line("cannot start yet", "no table", command)
 			if strings.Contains(line, "not migrated") || strings.Contains(line, "Options.Migrate") {
 				t.Error(line)
 			}
-			r.probe(http.StatusServiceUnavailable, "orders: not ready: ", command)
-			run(t, "", "migrate", "up", "--config", file, "--store-name", "db").check(t, 0, "applied")
-			r.probe(http.StatusOK, "orders: ready")
+			r.Probe(http.StatusServiceUnavailable, "orders: not ready: ", command)
+			programtest.Run(t, "", "migrate", "up", "--config", file, "--store-name", "db").Check(t, 0, "applied")
+			r.Probe(http.StatusOK, "orders: ready")
 		})
-	}
-}
-
-// connect returns a function that returns a connection.
-func connect(t *testing.T, dsn string) func(t *testing.T) *pgx.Conn {
-	return func(t *testing.T) *pgx.Conn {
-		t.Helper()
-		conn, err := pgx.Connect(t.Context(), dsn)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = conn.Close(context.Background()) })
-		return conn
 	}
 }
 

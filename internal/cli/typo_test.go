@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 )
 
 // TestAPipelineKeyWithATypingErrorIsCorrected: the wrong rule parks all messages. It
@@ -23,10 +24,10 @@ func TestAPipelineKeyWithATypingErrorIsCorrected(t *testing.T) {
 		{"memory: {}", []string{"--wait", "10ms"}, ": queued"},
 	} {
 		dir := t.TempDir()
-		writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"order_id\":1}\n{\"order_id\":2}\n{\"order_id\":1}\n")
+		programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "{\"order_id\":1}\n{\"order_id\":2}\n{\"order_id\":1}\n")
 		file, out := filepath.Join(dir, "c.yaml"), filepath.Join(dir, "out.jsonl")
 		write := func(rule string) {
-			writeFile(t, file, fmt.Sprintf(`
+			programtest.WriteFile(t, file, fmt.Sprintf(`
 stores: { keys: { %s } }
 pipelines:
   copy:
@@ -39,24 +40,24 @@ pipelines:
 		}
 		start := func() {
 			t.Helper()
-			run(t, "", "run", file, "--admin", "off", "-q").check(t, term.ExitDone)
+			programtest.Run(t, "", "run", file, "--admin", "off", "-q").Check(t, term.ExitDone)
 		}
 		write(".orderid")
 		start()
-		if left := run(t, "", "parked", "ls", "--config", file); strings.Count(left.stdout, ".orderid is missing: did you mean .order_id?\n") != 3 {
+		if left := programtest.Run(t, "", "parked", "ls", "--config", file); strings.Count(left.Stdout, ".orderid is missing: did you mean .order_id?\n") != 3 {
 			t.Errorf("%s: parked ls does not name the right key: %+v", c.store, left)
 		}
 		write(".order_id")
 		start()
-		if retried := run(t, "", append([]string{"parked", "retry", "--all", "--config", file}, c.words...)...); strings.Count(retried.stdout, c.want) != 3 {
+		if retried := programtest.Run(t, "", append([]string{"parked", "retry", "--all", "--config", file}, c.words...)...); strings.Count(retried.Stdout, c.want) != 3 {
 			t.Fatalf("%s: %+v", c.store, retried)
 		}
 		start()
-		if got := readFile(t, out); strings.Count(got, "\n") != 2 {
+		if got := programtest.ReadFile(t, out); strings.Count(got, "\n") != 2 {
 			t.Errorf("%s: the output is %q, want two lines", c.store, got)
 		}
-		if left := run(t, "", "parked", "ls", "--config", file, "--json"); left.stdout != "" {
-			t.Errorf("%s: still parked: %s", c.store, left.stdout)
+		if left := programtest.Run(t, "", "parked", "ls", "--config", file, "--json"); left.Stdout != "" {
+			t.Errorf("%s: still parked: %s", c.store, left.Stdout)
 		}
 	}
 }

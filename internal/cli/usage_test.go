@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"encoding/json"
@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
 )
 
 func TestEverythingThatIsWrongIsReportedAtOnce(t *testing.T) {
@@ -53,15 +54,15 @@ func TestEverythingThatIsWrongIsReportedAtOnce(t *testing.T) {
 		{[]string{"keys", "import", "--store", "usage_test.go"}, []string{"--store usage_test.go: this is not a directory"}},
 	} {
 		verb := "semel " + strings.Join(test.args[:1+slices.Index([]string{"keys"}, test.args[0])+1], " ") + ": "
-		got := run(t, "", test.args...)
-		if got.status != term.ExitUsage || got.stdout != "" {
-			t.Errorf("%q: status %d, stdout %q", test.args, got.status, got.stdout)
+		got := programtest.Run(t, "", test.args...)
+		if got.Status != term.ExitUsage || got.Stdout != "" {
+			t.Errorf("%q: status %d, stdout %q", test.args, got.Status, got.Stdout)
 		}
-		lines := strings.Split(strings.TrimSuffix(got.stderr, "\n"), "\n")
+		lines := strings.Split(strings.TrimSuffix(got.Stderr, "\n"), "\n")
 		for _, want := range test.want {
 			i := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, verb+want) })
 			if i < 0 {
-				t.Errorf("%q: no line begins with %q:\n%s", test.args, verb+want, got.stderr)
+				t.Errorf("%q: no line begins with %q:\n%s", test.args, verb+want, got.Stderr)
 				continue
 			}
 			lines = slices.Delete(lines, i, i+1)
@@ -87,9 +88,9 @@ func TestHintsFitWhatWasWritten(t *testing.T) {
 		"--key lin":             `--key "lin": did you mean line?`,
 		"--key a//b":            `--key "a//b": there is no such rule: use a path`,
 	} {
-		got := run(t, "", append([]string{"dedup"}, strings.Fields(args)...)...)
-		if got.status != term.ExitUsage || !strings.HasPrefix(got.stderr, "semel dedup: "+want) || strings.Count(got.stderr, "\n") != 1 {
-			t.Errorf("%s: status %d, %s", args, got.status, got.stderr)
+		got := programtest.Run(t, "", append([]string{"dedup"}, strings.Fields(args)...)...)
+		if got.Status != term.ExitUsage || !strings.HasPrefix(got.Stderr, "semel dedup: "+want) || strings.Count(got.Stderr, "\n") != 1 {
+			t.Errorf("%s: status %d, %s", args, got.Status, got.Stderr)
 		}
 	}
 }
@@ -108,15 +109,15 @@ func TestShellsCompleteTheValuesOfFlags(t *testing.T) {
 		"keys show":            ":4\n",
 		"keys import --window": "forever\n:4\n",
 	} {
-		got := run(t, "", append(append([]string{"__complete"}, strings.Fields(args)...), "")...)
-		if got.status != term.ExitDone || got.stdout != want {
-			t.Errorf("%s: status %d, %q, want %q", args, got.status, got.stdout, want)
+		got := programtest.Run(t, "", append(append([]string{"__complete"}, strings.Fields(args)...), "")...)
+		if got.Status != term.ExitDone || got.Stdout != want {
+			t.Errorf("%s: status %d, %q, want %q", args, got.Status, got.Stdout, want)
 		}
 	}
 	for _, args := range []string{"dedup --", "keys ls --", "keys resolve --"} {
-		got := run(t, "", append([]string{"__complete"}, strings.Fields(args)...)...)
-		if !strings.Contains(got.stdout, "--store\t") || strings.Contains(got.stdout, "`") {
-			t.Errorf("%s: %s", args, got.stdout)
+		got := programtest.Run(t, "", append([]string{"__complete"}, strings.Fields(args)...)...)
+		if !strings.Contains(got.Stdout, "--store\t") || strings.Contains(got.Stdout, "`") {
+			t.Errorf("%s: %s", args, got.Stdout)
 		}
 	}
 }
@@ -138,25 +139,28 @@ func TestMessagesAreInTheUsersWords(t *testing.T) {
 	}
 }
 
-func TestReportsAreJSONWhereAskedFor(t *testing.T) {
+func TestDedupReportIsJSONWhereAskedFor(t *testing.T) {
 	t.Parallel()
-	got := run(t, "a\na\n", "dedup", "--json")
+	got := programtest.Run(t, "a\na\n", "dedup", "--json")
 	var report map[string]any
-	if err := json.Unmarshal([]byte(lastLine(got.stderr)), &report); err != nil || report["read"] != 2.0 || report["duplicate"] != 1.0 || got.stdout != "a\n" {
+	if err := json.Unmarshal([]byte(programtest.LastLine(got.Stderr)), &report); err != nil || report["read"] != 2.0 || report["duplicate"] != 1.0 || got.Stdout != "a\n" {
 		t.Errorf("%+v, %v", got, err)
 	}
-	run(t, "a\n", "dedup", "--json", "--quiet").check(t, term.ExitDone)
+	programtest.Run(t, "a\n", "dedup", "--json", "--quiet").Check(t, term.ExitDone)
+}
 
-	dir := mixedStore(t)
+func TestChangesOfKeysAreJSONWhereAskedFor(t *testing.T) {
+	t.Parallel()
+	dir := programtest.MixedStore(t)
 	for args, want := range map[string][]string{
 		"keys rm order-1 --reason x":                {`{"verb":"rm","before":{`, `"id":"order-1"`, `"state":"done"`, `"after":"absent"}`},
 		"keys resolve order-2 --as done --reason x": {`{"verb":"resolve","before":{`, `"id":"order-2"`, `"state":"unknown"`, `"after":"done","window":"forever"}`},
 	} {
-		got := run(t, "", append(strings.Fields(args), "--json", "--store", dir)...)
-		got.check(t, term.ExitDone)
+		got := programtest.Run(t, "", append(strings.Fields(args), "--json", "--store", dir)...)
+		got.Check(t, term.ExitDone)
 		for _, text := range want {
-			if !strings.Contains(got.stdout, text) {
-				t.Errorf("%s: %q lacks %s", args, got.stdout, text)
+			if !strings.Contains(got.Stdout, text) {
+				t.Errorf("%s: %q lacks %s", args, got.Stdout, text)
 			}
 		}
 	}
@@ -165,10 +169,10 @@ func TestReportsAreJSONWhereAskedFor(t *testing.T) {
 func TestAScopeThatIsNotReadableIsHintedAt(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "store")
-	run(t, "a\n", "dedup", "--store", dir).check(t, term.ExitDone, "fresh 1")
+	programtest.Run(t, "a\n", "dedup", "--store", dir).Check(t, term.ExitDone, "fresh 1")
 	for _, verb := range []string{"ls", "export"} {
-		run(t, "", "keys", verb, "--scope", "default", "--store", dir).check(t, term.ExitDone, "no listed key has the scope default. The store has 1 keys", "keys show")
-		run(t, "", "keys", verb, "--store", dir, "--quiet").check(t, term.ExitDone)
+		programtest.Run(t, "", "keys", verb, "--scope", "default", "--store", dir).Check(t, term.ExitDone, "no listed key has the scope default. The store has 1 keys", "keys show")
+		programtest.Run(t, "", "keys", verb, "--store", dir, "--quiet").Check(t, term.ExitDone)
 	}
 }
 
@@ -187,12 +191,12 @@ func TestReportToStandardErrorAndItsSummaryBothStand(t *testing.T) {
 	}
 	defer log.Close()
 	command := exec.CommandContext(t.Context(), program, "dedup", "--report", "/dev/stderr")
-	command.Env = append(os.Environ(), programVariable+"=1")
+	command.Env = append(os.Environ(), programtest.Variable+"=1")
 	command.Stdin, command.Stderr = strings.NewReader("a\n"), log
 	if err := command.Run(); err != nil {
 		t.Fatal(err)
 	}
-	if text := readFile(t, log.Name()); !strings.HasPrefix(text, `{"read":1,`) || !strings.Contains(text, "}\nread 1  fresh 1") {
+	if text := programtest.ReadFile(t, log.Name()); !strings.HasPrefix(text, `{"read":1,`) || !strings.Contains(text, "}\nread 1  fresh 1") {
 		t.Errorf("on stderr: %q", text)
 	}
 }

@@ -1,103 +1,36 @@
-package cli
+package cli_test
 
 import (
-	"bufio"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
-	"os"
-	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
-	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/httpidem"
 	"github.com/semel-dev/semel/httpidem/idemcheck"
-	"github.com/semel-dev/semel/store/memstore"
+	"github.com/semel-dev/semel/test/programtest"
 )
-
-// verifyUpstream starts the program as the service behind what is checked.
-func verifyUpstream(t *testing.T) string {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "verify", "upstream", "--listen", "127.0.0.1:0")
-	cmd.Env = append(os.Environ(), programVariable+"=1")
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGKILL) }
-	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	line, err := bufio.NewReader(stderr).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, address, ok := strings.Cut(strings.TrimSpace(line), "listens on ")
-	if !ok {
-		t.Fatalf("the service says %q", line)
-	}
-	return address
-}
-
-// apiKey is a scope.
-func apiKey(r *http.Request) (string, error) { return r.Header.Get("X-Api-Key"), nil }
-
-// keyed starts a proxy with keys in front of a service.
-func keyed(t *testing.T, upstream string, scope func(*http.Request) (string, error)) string {
-	t.Helper()
-	address, err := url.Parse(upstream)
-	if err != nil {
-		t.Fatal(err)
-	}
-	proxy, err := httpidem.NewProxy(&httpidem.ProxyOptions{Target: address})
-	if err != nil {
-		t.Fatal(err)
-	}
-	store, err := memstore.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	guard, err := semel.NewGuard(store, &semel.GuardOptions{OnLeaseExpired: semel.Hold, Lease: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
-	handler, err := httpidem.New(guard, proxy, &httpidem.Options{Scope: scope})
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := httptest.NewServer(handler)
-	t.Cleanup(server.Close)
-	return server.URL
-}
 
 func TestVerifyHTTPTellsRightFromWrong(t *testing.T) {
 	t.Parallel()
-	upstream := verifyUpstream(t)
-	right := keyed(t, upstream, apiKey)
+	upstream := programtest.StartVerifyUpstream(t)
+	right := programtest.ProxyWithKeys(t, upstream, programtest.APIKey)
 	t.Run("with keys", func(t *testing.T) {
 		t.Parallel()
-		got := run(t, "", "verify", "http", "--target", right, "--probe", upstream, "--as", "X-Api-Key: alice", "--other", "X-Api-Key: bob", "--max-body", "1MiB")
-		got.check(t, 0, " passed  0 failed  ")
+		got := programtest.Run(t, "", "verify", "http", "--target", right, "--probe", upstream, "--as", "X-Api-Key: alice", "--other", "X-Api-Key: bob", "--max-body", "1MiB")
+		got.Check(t, 0, " passed  0 failed  ")
 		for _, want := range []string{"\n15  passed   draft     a repetition gets the first answer\n", "\n19  n/a      choice    a repetition in flight can wait: the target does not wait\n"} {
-			if !strings.Contains(got.stdout, want) {
-				t.Errorf("the table lacks %q:\n%s", want, got.stdout)
+			if !strings.Contains(got.Stdout, want) {
+				t.Errorf("the table lacks %q:\n%s", want, got.Stdout)
 			}
 		}
 	})
 	t.Run("without keys", func(t *testing.T) {
 		t.Parallel()
-		got := run(t, "", "verify", "http", "--target", upstream, "--probe", upstream, "--json")
-		got.check(t, 3, " failed  ")
+		got := programtest.Run(t, "", "verify", "http", "--target", upstream, "--probe", upstream, "--json")
+		got.Check(t, 3, " failed  ")
 		failed := map[int]string{}
-		for line := range strings.Lines(got.stdout) {
+		for line := range strings.Lines(got.Stdout) {
 			var item idemcheck.Item
 			if err := json.Unmarshal([]byte(line), &item); err != nil {
 				t.Fatalf("%v: %s", err, line)
@@ -130,10 +63,10 @@ func TestVerifyHTTPRefusesWhatItCannotCheck(t *testing.T) {
 		"--target http://127.0.0.1:1 --probe http://127.0.0.1:1 --profile square":         "its key is in the body",
 		"--target http://127.0.0.1:1 --probe http://127.0.0.1:1 --other X-Api-Key:secret": "--other is the second caller: name the first one with --as",
 	} {
-		run(t, "", append([]string{"verify", "http"}, strings.Fields(args)...)...).check(t, 2, want)
+		programtest.Run(t, "", append([]string{"verify", "http"}, strings.Fields(args)...)...).Check(t, 2, want)
 	}
-	run(t, "", "verify", "http", "--target", silent.URL, "--probe", silent.URL).check(t, 1, "ask the upstream at "+silent.URL, "404")
+	programtest.Run(t, "", "verify", "http", "--target", silent.URL, "--probe", silent.URL).Check(t, 1, "ask the upstream at "+silent.URL, "404")
 	upstream := httptest.NewServer(idemcheck.NewUpstream())
 	t.Cleanup(upstream.Close)
-	run(t, "", "verify", "http", "--target", silent.URL, "--probe", upstream.URL).check(t, 1, "is it behind the target")
+	programtest.Run(t, "", "verify", "http", "--target", silent.URL, "--probe", upstream.URL).Check(t, 1, "is it behind the target")
 }

@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"encoding/json"
@@ -17,6 +17,7 @@ import (
 
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/outbox"
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
@@ -24,8 +25,8 @@ import (
 // one that the table refuses.
 func TestWhyFollowsAKey(t *testing.T) {
 	t.Parallel()
-	address := servers.Database(t)
-	_, broker := fakeKafka(t)
+	address := programtest.Servers.Database(t)
+	_, broker := programtest.FakeKafka(t)
 	file := filepath.Join(t.TempDir(), "orders.yaml")
 	if err := os.WriteFile(file, fmt.Appendf(nil, `stores:
   db: { postgres: { dsn: %q } }
@@ -46,8 +47,8 @@ pipelines:
 `, address, broker), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	execute(t, address, "CREATE TABLE shipped (id uuid, body text CHECK (body <> 'poison'))")
-	run(t, "", "migrate", "up", "--config", file).check(t, term.ExitDone, "outbox")
+	programtest.Exec(t, address, "CREATE TABLE shipped (id uuid, body text CHECK (body <> 'poison'))")
+	programtest.Run(t, "", "migrate", "up", "--config", file).Check(t, term.ExitDone, "outbox")
 	pool, err := pgxpool.New(t.Context(), address)
 	if err != nil {
 		t.Fatal(err)
@@ -62,11 +63,11 @@ pipelines:
 	}
 	why := func(args ...string) string {
 		t.Helper()
-		got := run(t, "", append([]string{"why", "--config", file}, args...)...)
-		if got.status != term.ExitDone {
+		got := programtest.Run(t, "", append([]string{"why", "--config", file}, args...)...)
+		if got.Status != term.ExitDone {
 			t.Errorf("%+v", got)
 		}
-		return got.stdout
+		return got.Stdout
 	}
 	if got := why(good); !strings.Contains(got, "outbox of db, row 1: written to the outbox; it waits, and no relay owns its shard") {
 		t.Errorf("before it was delivered: %s", got)
@@ -74,9 +75,9 @@ pipelines:
 	if got := why("nothing"); !strings.HasPrefix(got, "nothing is known of this key\n") || !strings.Contains(got, "\n\nlooked in\n") {
 		t.Errorf("of no key: %s", got)
 	}
-	stop := background(t, "run", file, "--admin", "off")
-	becomesTrue(t, pool, "SELECT (SELECT count(*) FROM semel_outbox) = 1 AND (SELECT count(*) FROM shipped) = 1 AND (SELECT count(*) FROM semel_parked) = 1")
-	if got := stop(); got.status != term.ExitDone {
+	stop := programtest.Background(t, "run", file, "--admin", "off")
+	programtest.BecomesTrue(t, pool, "SELECT (SELECT count(*) FROM semel_outbox) = 1 AND (SELECT count(*) FROM shipped) = 1 AND (SELECT count(*) FROM semel_parked) = 1")
+	if got := stop(); got.Status != term.ExitDone {
 		t.Errorf("%+v", got)
 	}
 	for id, want := range map[string][]string{
@@ -110,8 +111,8 @@ pipelines:
 	if got := why(good, "--messages", "1", "--scope", "other"); !strings.Contains(got, "only the newest 1 of each partition") || !strings.Contains(got, "elsewhere    it is in scope shipping: --scope shipping") {
 		t.Errorf("with limits: %s", got)
 	}
-	run(t, "", "why", good, "--config", file, "--since", "0s").check(t, term.ExitUsage, "--since must be above 0")
-	run(t, "", "why", good).check(t, term.ExitUsage, "--config FILE is missing")
+	programtest.Run(t, "", "why", good, "--config", file, "--since", "0s").Check(t, term.ExitUsage, "--since must be above 0")
+	programtest.Run(t, "", "why", good).Check(t, term.ExitUsage, "--config FILE is missing")
 }
 
 func TestWhyReadsTheKeysOfATransaction(t *testing.T) {
@@ -123,11 +124,11 @@ func TestWhyReadsTheKeysOfATransaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(cluster.Close)
-	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), strings.ReplaceAll(kafkaExample, "127.0.0.1:9092", addr))
-	ask := func(more ...string) outcome {
-		return run(t, "", append([]string{"why", "order-7", "--config", file}, more...)...)
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), strings.ReplaceAll(programtest.KafkaExample, "127.0.0.1:9092", addr))
+	ask := func(more ...string) programtest.Outcome {
+		return programtest.Run(t, "", append([]string{"why", "order-7", "--config", file}, more...)...)
 	}
-	if got := ask(); !strings.Contains(got.stdout, "orders has never run: topic orders-once-keys: there is no changelog yet") {
+	if got := ask(); !strings.Contains(got.Stdout, "orders has never run: topic orders-once-keys: there is no changelog yet") {
 		t.Errorf("%+v", got)
 	}
 	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.DefaultProduceTopic("orders"))
@@ -140,21 +141,21 @@ func TestWhyReadsTheKeysOfATransaction(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	stop := background(t, "run", file, "--admin", "off")
-	var got outcome
-	for deadline := time.Now().Add(5 * time.Minute); !strings.Contains(got.stdout, "state        done") && time.Now().Before(deadline); {
+	stop := programtest.Background(t, "run", file, "--admin", "off")
+	var got programtest.Outcome
+	for deadline := time.Now().Add(5 * time.Minute); !strings.Contains(got.Stdout, "state        done") && time.Now().Before(deadline); {
 		got = ask()
 	}
 	for _, want := range []string{"pipeline     orders\n", "key          order-7\n", "origin       orders 0/1\n", "next time    it is a duplicate: it is acknowledged without effect, until ", "  keys of orders: first seen at orders 0/1; now done\n", "  keys of orders: scope orders\n"} {
-		if !strings.Contains(got.stdout, want) {
+		if !strings.Contains(got.Stdout, want) {
 			t.Errorf("lacks %q:\n%+v", want, got)
 		}
 	}
-	if got = ask("--json"); !strings.Contains(got.stdout, `"origin":"orders 0/1"`) {
+	if got = ask("--json"); !strings.Contains(got.Stdout, `"origin":"orders 0/1"`) {
 		t.Errorf("%+v", got)
 	}
-	stop().check(t, term.ExitDone, `"ended"`)
+	stop().Check(t, term.ExitDone, `"ended"`)
 	cluster.Close()
 	down := ask()
-	down.check(t, term.ExitFailed, "read the changelog of orders: ", "read the parked messages of pipeline orders: ")
+	down.Check(t, term.ExitFailed, "read the changelog of orders: ", "read the parked messages of pipeline orders: ")
 }

@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"encoding/json"
@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/internal/admin"
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
@@ -30,7 +31,7 @@ type windowsOnKafka struct {
 // newWindows makes topics and a configuration with the rest of a pipeline.
 func newWindows(t *testing.T, rest string) *windowsOnKafka {
 	t.Helper()
-	brokers, topic := servers.Kafka(t), servicestest.Topic()
+	brokers, topic := programtest.Servers.Kafka(t), servicestest.Topic()
 	client, err := kgo.NewClient(kgo.SeedBrokers(brokers), kgo.DefaultProduceTopic(topic))
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +43,7 @@ func newWindows(t *testing.T, rest string) *windowsOnKafka {
 			t.Fatal(err)
 		}
 	}
-	file := writeFile(t, filepath.Join(t.TempDir(), "semel.yaml"), strings.NewReplacer("TOPIC", topic, "BROKERS", brokers, "DIR", t.TempDir()).Replace(`
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "semel.yaml"), strings.NewReplacer("TOPIC", topic, "BROKERS", brokers, "DIR", t.TempDir()).Replace(`
 pipelines:
   p:
     source: { kafka: { brokers: [BROKERS], topics: [TOPIC], group: TOPIC } }
@@ -65,11 +66,11 @@ func (w *windowsOnKafka) send(id, group string, second int) {
 }
 
 // settled waits until all messages are settled.
-func (w *windowsOnKafka) settled(r *running) (now admin.PipelineStatus) {
+func (w *windowsOnKafka) settled(r *programtest.Running) (now admin.PipelineStatus) {
 	w.Helper()
 	for late := time.Now().Add(5 * time.Minute); ; <-time.After(20 * time.Millisecond) {
-		got := run(w.T, "", "status", "--admin", r.address, "--json")
-		if json.Unmarshal([]byte(got.stdout), &now) == nil && now.Settled == int64(w.sent) {
+		got := programtest.Run(w.T, "", "status", "--admin", r.Address, "--json")
+		if json.Unmarshal([]byte(got.Stdout), &now) == nil && now.Settled == int64(w.sent) {
 			return now
 		}
 		if time.Now().After(late) {
@@ -137,21 +138,21 @@ func TestTheOutcomesOfMessagesBalance(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWindows(t, c.rest)
-			r := startRun(t, w.file)
+			r := programtest.StartRun(t, w.file)
 			c.send(w)
 			w.settled(r)
 			// A held message that is due may be released by the next transaction.
 			for late := time.Now().Add(time.Minute); ; <-time.After(20 * time.Millisecond) {
-				got := run(t, "", "status", "--admin", r.address)
-				if strings.Contains(got.stdout, "\np: "+c.want+"\n") {
+				got := programtest.Run(t, "", "status", "--admin", r.Address)
+				if strings.Contains(got.Stdout, "\np: "+c.want+"\n") {
 					break
 				}
 				if time.Now().After(late) {
-					t.Fatalf("want %s:\n%s", c.want, got.stdout)
+					t.Fatalf("want %s:\n%s", c.want, got.Stdout)
 				}
 			}
-			r.stop()
-			r.line("msg=ended", c.log)
+			r.Stop()
+			r.Line("msg=ended", c.log)
 		})
 	}
 }

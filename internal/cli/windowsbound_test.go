@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/broker/kafka"
+	"github.com/semel-dev/semel/test/programtest"
 )
 
 // TestTheTopicOfAnOpenWindowStaysShort changes most of 1,000 groups of 1 kB in one open window,
@@ -21,7 +22,7 @@ func TestTheTopicOfAnOpenWindowStaysShort(t *testing.T) {
     key: { id: .id }
     aggregate: { by: .g, over: { tumbling: 1m }, idle: forever, values: { n: count, pad: last .pad } }
 `)
-	r := startRun(t, w.file)
+	r := programtest.StartRun(t, w.file)
 	const groups, most = 1000, 8<<20 + 4*1200*1000 + 2<<20 // the slack, four times the state, and a transaction
 	pad := strings.Repeat("x", 1000)
 	rounds := 40
@@ -64,13 +65,13 @@ func TestTheTopicOfAnOpenWindowStaysShort(t *testing.T) {
 	}
 	t.Logf("%s begins at %d and has %d bytes", state, first, size)
 	// A process without a local state restores the windows from the topic, and closes them.
-	r.stop()
-	_, after, _ := strings.Cut(readFile(t, w.file), "state: ")
+	r.Stop()
+	_, after, _ := strings.Cut(programtest.ReadFile(t, w.file), "state: ")
 	dir, _, _ := strings.Cut(after, ",")
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	r, w.sent = startRun(t, w.file), 0
+	r, w.sent = programtest.StartRun(t, w.file), 0
 	w.send("last", "end", 120)
 	w.settled(r)
 	want := map[string]string{"g7": `"n":1,`, "g10": fmt.Sprintf(`"n":%d,`, rounds)}
