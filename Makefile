@@ -109,7 +109,7 @@ streams: services-install ## Compare windows and joins of Semel with those of Ka
 # The verbs leave out the tests that need Kafka, because there is one version of it. The
 # faults are those of the server in question.
 MATRIX_TEST = $(GO) test -count=1 -timeout 20m
-MATRIX_VERBS = $(MATRIX_TEST) -skip 'Kafka|Scenarios|Quickstart' ./internal/cli
+MATRIX_VERBS = $(MATRIX_TEST) -skip 'Kafka|Scenarios|Quickstart' ./internal/cli/...
 MATRIX_FAULTS = $(GO) test -C test/faults -count=1 -timeout 20m -run
 
 test-matrix: ## Test the shared stores on every version of their servers

@@ -3,7 +3,6 @@ package cli_test
 import (
 	"bytes"
 	"encoding/json"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -162,31 +161,5 @@ func TestFailedWriteOfStdoutIsAnError(t *testing.T) {
 		if status := cli.Main(t.Context(), kind.All(), strings.Fields(args), strings.NewReader(""), full, &stderr, programtest.NoEnv); status != term.ExitFailed || !strings.Contains(stderr.String(), "no space left") {
 			t.Errorf("semel %s: status %d, stderr %s", args, status, &stderr)
 		}
-	}
-}
-
-func TestColorIsForTerminalsThatWantIt(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		columns int
-		noColor bool
-		env     map[string]string
-		want    bool
-	}{
-		{columns: 80, want: true},
-		{columns: 0},
-		{columns: 80, noColor: true},
-		{columns: 80, env: map[string]string{"NO_COLOR": "1"}},
-	} {
-		var stderr bytes.Buffer
-		a := &term.App{Kinds: kind.All(), Redact: strings.Clone, Stderr: &stderr, Columns: c.columns, NoColor: c.noColor, Env: func(name string) string { return c.env[name] }}
-		a.Complain("semel", "it broke")
-		if got := strings.Contains(stderr.String(), "\x1b["); got != c.want {
-			t.Errorf("%+v: %q", c, &stderr)
-		}
-	}
-	a := &term.App{Stderr: io.Discard, Env: programtest.NoEnv}
-	if a.LookAtTerminal(); a.Terminal || a.Columns != 0 {
-		t.Errorf("a writer that is no file is a terminal of %d columns", a.Columns)
 	}
 }

@@ -1,0 +1,96 @@
+package configcmd_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/semel-dev/semel/internal/cli/configcmd"
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
+)
+
+func TestEveryScenarioIsCleanForLint(t *testing.T) {
+	t.Parallel()
+	var names []string
+	for _, s := range configcmd.Scenarios() {
+		names = append(names, s[0]+".yaml")
+		file := filepath.Join(t.TempDir(), "semel.yaml")
+		programtest.Run(t, "", "init", "--scenario", s[0], "--output", file).Check(t, term.ExitDone, "wrote "+file)
+		shown := programtest.Run(t, "", "init", "--scenario", s[0])
+		if got := shown; got.Status != term.ExitDone || strings.ReplaceAll(got.Stdout, "semel.yaml", file) != programtest.ReadFile(t, file) || got.Stderr != "" {
+			t.Errorf("%s: %+v", s[0], got)
+		}
+		if got := programtest.Run(t, "", "lint", file); got.Status != term.ExitDone {
+			t.Errorf("%s: %+v", s[0], got)
+		}
+		programtest.Run(t, "", "explain", file).Check(t, term.ExitDone)
+		for i, line := range strings.Split(shown.Stdout, "\n") {
+			if len(line) > 120 || strings.TrimRight(line, " ") != line || i == 0 && !strings.HasPrefix(line, "# ") {
+				t.Errorf("%s:%d: %q", s[0], i+1, line)
+			}
+			if strings.HasPrefix(line, "#   semel ") && strings.Contains(line, "&&") {
+				t.Errorf("%s:%d: a warning of the first command keeps the second from running: %q", s[0], i+1, line)
+			}
+		}
+	}
+	files, err := os.ReadDir("scenarios")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if !slices.Contains(names, f.Name()) {
+			t.Errorf("%s is no scenario", f.Name())
+		}
+	}
+}
+
+// TestInitPrintsTheNextCommands runs them, in an empty database and with a file name that
+// a shell would change.
+func TestInitPrintsTheNextCommands(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	env := func(name string) string {
+		return map[string]string{"DATABASE_URL": programtest.Servers.Database(t), "INPUT": filepath.Join(dir, "in.jsonl")}[name]
+	}
+	do := func(args ...string) programtest.Outcome {
+		return programtest.RunEnv(t, env, "", args...)
+	}
+	programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "{\"event_id\":\"1\"}\n")
+	file := filepath.Join(dir, "my orders.yaml")
+	got := do("init", "quickstart", "-o", file)
+	want := fmt.Sprintf("wrote %[1]s, next:\n  semel lint '%[1]s'\n  semel explain '%[1]s'\n  semel run '%[1]s' --check\n  semel run '%[1]s'\n", file)
+	if got.Status != term.ExitDone || got.Stderr != want || !strings.Contains(programtest.ReadFile(t, file), "semel run '"+file+"'") {
+		t.Errorf("%+v\n%s", got, programtest.ReadFile(t, file))
+	}
+	for _, args := range [][]string{{"lint", file}, {"explain", file}, {"run", file, "--check"}, {"run", file, "--admin", "off"}} {
+		if got := do(args...); got.Status != term.ExitDone {
+			t.Errorf("%q: %+v", args, got)
+		}
+	}
+	file = filepath.Join(dir, "orders.yaml")
+	got = do("init", "kafka-to-postgres", "-o", file)
+	got.Check(t, term.ExitDone, "  semel lint "+file+"\n  semel migrate up --config "+file+" --store-name db\n  semel run "+file+" --check\n  semel run "+file+"\n")
+	do("lint", file).Check(t, term.ExitDone, "0 with a warning, 0 broken")
+	do("migrate", "up", "--config", file, "--store-name", "db").Check(t, term.ExitDone, "applied 4")
+}
+
+func TestInitOverwritesNothing(t *testing.T) {
+	t.Parallel()
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "semel.yaml"), "mine")
+	programtest.Run(t, "", "init", "--scenario", "http-to-api", "-o", file).Check(t, term.ExitUsage, "--output "+file+": the file exists: name another file, or remove it")
+	if programtest.ReadFile(t, file) != "mine" {
+		t.Error("the file was changed")
+	}
+	programtest.Run(t, "", "init", "--scenario", "http-to-api", "-o", filepath.Join(file, "x")).Check(t, term.ExitUsage, "this is not a directory")
+	programtest.Run(t, "", "init").Check(t, term.ExitUsage, "--scenario NAME is missing: name one of quickstart, kafka-to-kafka, ")
+	programtest.Run(t, "", "init", "--scenario", "kafka-to-postgre").Check(t, term.ExitUsage, "--scenario kafka-to-postgre: did you mean kafka-to-postgres?")
+	if got := programtest.Run(t, "", "init", "http-to-api"); got.Status != term.ExitDone || !strings.HasPrefix(got.Stdout, "# ") {
+		t.Errorf("%+v", got)
+	}
+	programtest.Run(t, "", "init", "http-to-api", "streams").Check(t, term.ExitUsage, `unexpected argument "streams"`)
+	programtest.Run(t, "", "init", "http-to-api", "--scenario", "streams").Check(t, term.ExitUsage, "--scenario streams and http-to-api: name one scenario")
+}

@@ -1,0 +1,45 @@
+package configcmd_test
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/semel-dev/semel/test/programtest"
+)
+
+const joins = `
+pipelines:
+  p:
+    source: { kafka: { brokers: ["127.0.0.1:1"], topics: [in], group: g, retention: 1d } }
+    key: { id: .id }
+    window: 2d
+    tables:
+      people: { topic: people, by: .who, missing: drop }
+      prices: { topic: prices, by: .item, read: local, as_of: record, history: 2h }
+      unused: { topic: unused, by: .who }
+    filter: 'value.paid && tables.people.active'
+    map: '{"cents": tables.prices.cents}'
+    sink: { kafka: { brokers: ["127.0.0.1:1"], topic: out } }
+`
+
+func TestLintAndExplainDescribeTables(t *testing.T) {
+	t.Parallel()
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), joins)
+	for verb, wants := range map[string][]string{
+		"lint": {"tables.people.missing", "a record without a row is lost", "tables.unused", "no expression uses it"},
+		"explain": {
+			"before table people (people) is read up to its present end", "it is dropped, counted, and lost", "it is parked, with the reason row-missing",
+			"former rows are kept for 2h (history)", "a row of table prices in another partition than its record is missing", "joined with the newest row of table people",
+			"table people is read again from the start of its topic before the first record is decided; its rows are in memory, and each takes its key, its value and about 120 bytes the topic of table people",
+			"table prices is read again from the start of its topic before the first record is decided; its rows are in memory, and each takes its key, its value and about 120 bytes, and the same for each former row of the last 2h",
+		},
+	} {
+		got := programtest.Run(t, "", verb, file)
+		for _, want := range wants {
+			if !strings.Contains(strings.Join(strings.Fields(got.Stdout), " "), want) {
+				t.Errorf("%s lacks %q: %s", verb, want, got.Stdout)
+			}
+		}
+	}
+}

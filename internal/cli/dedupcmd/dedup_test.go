@@ -1,0 +1,290 @@
+package dedupcmd_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/semel-dev/semel/internal/cli"
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/store/logstore"
+	"github.com/semel-dev/semel/test/programtest"
+)
+
+// summaryLine is the last line on stderr, as scripts read it.
+var summaryLine = regexp.MustCompile(`^read [0-9,]+  fresh [0-9,]+  duplicates [0-9,]+  mismatched [0-9,]+  rejected [0-9,]+(  missing [0-9,]+)?  in [0-9]+\.[0-9] s \([0-9.]+ ([kMG] )?lines/s\)$`)
+
+func TestDedupKeepsTheFirstOfEachKeyAndSumsUp(t *testing.T) {
+	t.Parallel()
+	o := programtest.Run(t, "{\"id\":1}\n{\"id\":2}\n{\"id\":1,\"x\":0}\n", "dedup", "-k", ".id")
+	if o.Status != term.ExitDone || o.Stdout != "{\"id\":1}\n{\"id\":2}\n" {
+		t.Fatalf("%+v", o)
+	}
+	last := programtest.LastLine(o.Stderr)
+	if !summaryLine.MatchString(last) || !strings.HasPrefix(last, "read 3  fresh 2  duplicates 1  mismatched 1  rejected 0  in ") {
+		t.Errorf("last line %q", last)
+	}
+	programtest.Run(t, "a\n", "dedup", "-q").Check(t, term.ExitDone)
+}
+
+func TestDedupRemembersAcrossRuns(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	in, out, store := programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":1}\n{\"id\":1}\n"), filepath.Join(dir, "out"), filepath.Join(dir, "store")
+	for round, want := range []string{"read 2  fresh 1  duplicates 1  ", "read 2  fresh 0  duplicates 2  "} {
+		o := programtest.Run(t, "", "dedup", "--key", ".id", "--store", store, "--output", out, in)
+		o.Check(t, term.ExitDone, want)
+		if got := programtest.ReadFile(t, out); got != "{\"id\":1}\n" {
+			t.Fatalf("round %d: output %q", round, got)
+		}
+	}
+	o := programtest.Run(t, "{\"id\":1}\n", "dedup", "-k", ".id", "--store", store, "--scope", "other")
+	o.Check(t, term.ExitDone, "fresh 1")
+	programtest.Run(t, "", "keys", "show", "--store", store, "1").Check(t, term.ExitDone)
+}
+
+// TestAKeyThatFindsNothingDoesNotBindTheScope: a typing error must not keep the
+// right key out, and the run that it stopped has nothing to continue.
+func TestAKeyThatFindsNothingDoesNotBindTheScope(t *testing.T) {
+	t.Parallel()
+	const lines = "{\"order_id\":1}\n{\"order_id\":1}\n"
+	for _, piped := range []bool{false, true} {
+		dir := t.TempDir()
+		words, stdin := []string{"dedup", "--store", filepath.Join(dir, "keys"), "-o", filepath.Join(dir, "out")}, lines
+		if !piped {
+			words, stdin = append(words, programtest.WriteFile(t, filepath.Join(dir, "o.jsonl"), lines)), ""
+		}
+		programtest.Run(t, stdin, append(words, "--key", ".orderid")...).Check(t, term.ExitFailed, "did you mean .order_id?")
+		got := programtest.Run(t, stdin, append(words, "--key", ".order_id")...)
+		got.Check(t, term.ExitDone, "fresh 1  duplicates 1")
+		if strings.Contains(got.Stderr, "unfinished") {
+			t.Errorf("piped %t: %s", piped, got.Stderr)
+		}
+		programtest.Run(t, stdin, append(words, "--key", ".orderid")...).Check(t, term.ExitUsage, "was filled with the key rule .order_id")
+	}
+}
+
+func TestDedupExplainsAListOfKeys(t *testing.T) {
+	t.Parallel()
+	programtest.Run(t, "{}\n", "dedup", "--key", ".type,.order_id").Check(t, term.ExitUsage, "for a composite key repeat --key: --key .type --key .order_id\n")
+	programtest.Run(t, "{}\n", "dedup", "--key", ".type,").Check(t, term.ExitUsage, "column 6")
+}
+
+// TestAStoreThatIsDamagedInTheMiddleHasARemedy changes a byte of a record.
+func TestAStoreThatIsDamagedInTheMiddleHasARemedy(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	store := filepath.Join(dir, "keys")
+	words := []string{"dedup", "--quiet", "--key", ".id", "--store", store, "-o", filepath.Join(dir, "out")}
+	for _, line := range []string{"{\"id\":1}\n", "{\"id\":2}\n"} {
+		programtest.Run(t, line, words...).Check(t, term.ExitDone)
+	}
+	segment := filepath.Join(store, "00000001.seg")
+	data := []byte(programtest.ReadFile(t, segment))
+	data[200] ^= 0xff
+	programtest.WriteFile(t, segment, string(data))
+	got := programtest.Run(t, "{\"id\":3}\n", words...)
+	if got.Status != term.ExitFailed || !strings.Contains(got.Stderr, "backup") || !strings.Contains(got.Stderr, "docs/runbook.md#store-corrupt") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestAStoreWhoseScopesAreNotBoundGetsAWarning: another rule may have filled it.
+func TestAStoreWhoseScopesAreNotBoundGetsAWarning(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	keys := filepath.Join(dir, "keys")
+	words := func(rule string) []string { return []string{"dedup", "--key", rule, "--store", keys} }
+	unbind := func() { // as an earlier version left the store
+		store, err := logstore.Open(keys, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tx, err := store.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		tx.Set("scope/default", nil)
+		if err := errors.Join(tx.Commit(t.Context()), store.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const warning = "has keys from a version that did not keep key rules"
+	for _, line := range []string{"{\"a\":1}\n", "{\"a\":2}\n"} { // an empty store, and a scope that is bound
+		if got := programtest.Run(t, line, words(".a")...); got.Status != term.ExitDone || strings.Contains(got.Stderr, warning) {
+			t.Fatalf("%+v", got)
+		}
+	}
+	unbind()
+	programtest.Run(t, "{\"b\":1}\n", words(".b")...).Check(t, term.ExitDone, warning, "binds scope default to .b", "--scope")
+	if got := programtest.Run(t, "{\"b\":3}\n", words(".b")...); strings.Contains(got.Stderr, warning) {
+		t.Errorf("the scope is bound now: %s", got.Stderr)
+	}
+	programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "{\"b\":4}\n")
+	pipeline := []string{"run", "--admin", "off", programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), `
+stores: { keys: { embedded: { path: keys } } }
+pipelines:
+  copy: { source: { file: { paths: [in.jsonl] } }, key: { id: .b, scope: default }, store: keys, sink: { file: { path: out } } }
+`)}
+	unbind()
+	const logged = "the store has keys and no key rule"
+	programtest.Run(t, "", pipeline...).Check(t, term.ExitDone, logged, `"scope":"default","binds":".b"`, "key.scope")
+	if got := programtest.Run(t, "", pipeline...); got.Status != term.ExitDone || strings.Contains(got.Stderr, logged) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestAScopeOfAStoreBelongsToOneKeyRule: order 1 and customer 1 are two messages.
+func TestAScopeOfAStoreBelongsToOneKeyRule(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	orders := programtest.WriteFile(t, filepath.Join(dir, "o.jsonl"), "{\"order_id\":1}\n{\"order_id\":2}\n")
+	customers := programtest.WriteFile(t, filepath.Join(dir, "c.jsonl"), "{\"customer_id\":1}\n{\"customer_id\":3}\n")
+	store, out := filepath.Join(dir, "keys"), filepath.Join(dir, "c.out")
+	programtest.Run(t, "", "dedup", "--key", ".order_id", "--store", store, "-o", filepath.Join(dir, "o.out"), orders).Check(t, term.ExitDone, "fresh 2")
+	refused := programtest.Run(t, "", "dedup", "--key", ".customer_id", "--store", store, "-o", out, customers)
+	refused.Check(t, term.ExitUsage, "scope default of "+store+" was filled with the key rule .order_id", ".customer_id", "--scope and another name", "--same-scope")
+	if _, err := os.Stat(out); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a refused run touched its output: %v", err)
+	}
+	programtest.Run(t, "", "dedup", "--key", ".customer_id", "--key", ".order_id", "--store", store, customers).Check(t, term.ExitUsage, "all of .customer_id, .order_id")
+	programtest.Run(t, "", "dedup", "--key", ".customer_id", "--store", store, "--scope", "customers", "-o", out, customers).Check(t, term.ExitDone, "fresh 2")
+	programtest.Run(t, "", "dedup", "--key", ".customer_id", "--store", store, "--scope", "customers", customers).Check(t, term.ExitDone, "fresh 0")
+	programtest.Run(t, "", "dedup", "--key", ".customer_id", "--store", store, "--same-scope", customers).Check(t, term.ExitDone, "fresh 1")
+	programtest.Run(t, "", "dedup", "--key", ".order_id", "--store", store, orders).Check(t, term.ExitDone, "fresh 0")
+
+	// A pipeline on the same store is refused in the same way.
+	file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), `
+stores: { keys: { embedded: { path: keys } } }
+pipelines:
+  copy: { source: { file: { paths: [c.jsonl] } }, key: { id: .customer_id, scope: default }, store: keys, sink: { file: { path: piped } } }
+`)
+	programtest.Run(t, "", "run", file).Check(t, term.ExitUsage, "pipeline copy: ", `scope "default"`, ".order_id", "key.scope", "key.same_scope: true")
+	programtest.WriteFile(t, file, strings.Replace(programtest.ReadFile(t, file), "scope: default", "scope: default, same_scope: true", 1))
+	programtest.Run(t, "", "run", file).Check(t, term.ExitDone, "")
+	if got := programtest.ReadFile(t, filepath.Join(dir, "piped")); got != "" {
+		t.Errorf("the pipeline wrote %q, want nothing: both ids are in the scope", got)
+	}
+}
+
+func TestDedupReportHasItsFields(t *testing.T) {
+	t.Parallel()
+	report := filepath.Join(t.TempDir(), "report.json")
+	programtest.Run(t, "a\na\n", "dedup", "--report", report).Check(t, term.ExitDone, "read 2")
+	var fields map[string]any
+	if err := json.Unmarshal([]byte(programtest.ReadFile(t, report)), &fields); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"blank", "bytes_in", "bytes_out", "duplicate", "elapsed_seconds", "fresh", "mismatch", "missing", "read", "rejected", "resumed"}
+	if got := slices.Sorted(maps.Keys(fields)); !slices.Equal(got, want) {
+		t.Errorf("fields %q, not %q", got, want)
+	}
+}
+
+func TestDedupFailsWithOneLineThatSaysWhereAndWhatToDo(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	in := programtest.WriteFile(t, filepath.Join(dir, "events.jsonl"), "{\"id\":1}\n{}\n")
+	o := programtest.Run(t, "", "dedup", "-k", ".id", in)
+	o.Check(t, term.ExitFailed, in+":2: .id is missing: fix the line, or choose --on-missing")
+	if o.Stdout != "{\"id\":1}\n" || strings.Count(o.Stderr, "\n") != 1 {
+		t.Errorf("%+v", o)
+	}
+}
+
+func TestDedupRefusesBadUsageBeforeItTouchesAnything(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	in := programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "{}\n")
+	theirs := programtest.WriteFile(t, filepath.Join(dir, "theirs"), "theirs\n")
+	for _, test := range []struct {
+		args []string
+		want []string
+	}{
+		{[]string{filepath.Join(dir, "a"), filepath.Join(dir, "b")}, []string{"a: there is no such file\n", "b: there is no such file\n"}},
+		{[]string{"-o", theirs, in}, []string{"--append", "--force"}},
+		{[]string{"-o", theirs, "--store", filepath.Join(dir, "store"), in}, []string{"--append", "--force"}},
+		{[]string{"-o", in, in}, []string{"is also an input"}},
+		{[]string{"--on-missing", "rejekt", "--format", "jsn", in}, []string{`--on-missing "rejekt"`, `--format "jsn"`}},
+		{[]string{"--on-missing", "reject", in}, []string{"--rejected FILE"}},
+		{[]string{"--lossy", "0.01", "--expect", "1e6", "--store", filepath.Join(dir, "store"), in}, []string{"--store"}},
+		{[]string{"--lossy", "2", in}, []string{"--lossy", "0.001"}},
+		{[]string{"--window", "0", in}, []string{"--window"}},
+		{[]string{"--kee", ".id", in}, []string{"did you mean --key?"}},
+		{[]string{"-k", "id", in}, []string{"--key"}},
+	} {
+		o := programtest.Run(t, "", append([]string{"dedup"}, test.args...)...)
+		if o.Status != term.ExitUsage || o.Stdout != "" {
+			t.Errorf("%q: %+v", test.args, o)
+		}
+		o.Check(t, term.ExitUsage, test.want...)
+	}
+	names, err := os.ReadDir(dir)
+	if err != nil || len(names) != 2 || programtest.ReadFile(t, theirs) != "theirs\n" {
+		t.Errorf("a refused run touched something: %v, %v", names, err)
+	}
+}
+
+func TestDedupIsInterruptedWithItsOwnStatus(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("interrupt"))
+	stdin, feed, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer feed.Close()
+	defer stdin.Close()
+	var stdout, stderr bytes.Buffer
+	status := cli.Main(ctx, kind.All(), []string{"dedup"}, stdin, &stdout, &stderr, programtest.NoEnv)
+	if status != term.ExitInterrupted || !strings.Contains(stderr.String(), "run the same command again to resume") {
+		t.Errorf("status %d: %s", status, stderr.String())
+	}
+}
+
+func TestDedupEndsQuietlyWhenItsReaderLeaves(t *testing.T) {
+	t.Parallel()
+	var lines strings.Builder
+	for i := range 300000 {
+		fmt.Fprintf(&lines, "{\"id\":%d}\n", i)
+	}
+	dir := t.TempDir()
+	in := programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), lines.String())
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	head := make(chan string)
+	go func() {
+		line, _ := bufio.NewReader(reader).ReadString('\n')
+		reader.Close()
+		head <- line
+	}()
+	var stderr bytes.Buffer
+	status := cli.Main(t.Context(), kind.All(), []string{"dedup", "-k", ".id", "--store", filepath.Join(dir, "store"), in}, nil, writer, &stderr, programtest.NoEnv)
+	if line := <-head; status != term.ExitDone || line != "{\"id\":0}\n" || stderr.Len() > 0 {
+		t.Fatalf("status %d, stdout %q, stderr %q", status, line, stderr.String())
+	}
+	o := programtest.Run(t, "", "dedup", "-k", ".id", "--store", filepath.Join(dir, "store"), in)
+	if o.Check(t, term.ExitDone, "read 300,000"); !strings.HasSuffix(o.Stdout, "{\"id\":299999}\n") {
+		t.Error("a line that was not written is remembered")
+	}
+}
+
+func TestDedupSaysThatItIsLossy(t *testing.T) {
+	t.Parallel()
+	programtest.Run(t, "a\nb\n", "dedup", "--lossy", "0.1%", "--expect", "1e3").Check(t, term.ExitDone, "lossy", "0.001")
+}

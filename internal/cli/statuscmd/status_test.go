@@ -1,0 +1,150 @@
+package statuscmd_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+
+	"github.com/semel-dev/semel/internal/cli"
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/test/programtest"
+	"github.com/semel-dev/semel/test/services/servicestest"
+)
+
+func TestStatusNeedsCredentialsAndTheCertificateOfTheFile(t *testing.T) {
+	t.Parallel()
+	file, address := programtest.CopyConfig(t, ", follow: true", ""), servicestest.FreeAddr(t)
+	dir := filepath.Dir(file)
+	programtest.SelfSign(t, dir)
+	admin := "admin: { listen: \"" + address + "\", tls: { certificate: cert.pem, key: key.pem }, auth: { token: secret-4d2f } }\n"
+	programtest.WriteFile(t, file, programtest.ReadFile(t, file)+admin)
+	programtest.Background(t, "run", file)
+	got := programtest.Run(t, "", "status", file)
+	got.Check(t, term.ExitDone)
+	if !strings.Contains(got.Stdout, "\ncopy      ready") {
+		t.Errorf("%s", got.Stdout)
+	}
+	programtest.Run(t, "", "status", "--admin", "https://"+address).Check(t, term.ExitFailed, "semel status: https://"+address+"/status does not answer: ", "certificate")
+	wrong := programtest.WriteFile(t, filepath.Join(dir, "wrong.yaml"), strings.Replace(programtest.ReadFile(t, file), "secret-4d2f", "secret-5e3a", 1))
+	programtest.Run(t, "", "status", wrong).Check(t, term.ExitDone) // the process that has its store open answers
+	refused := programtest.Run(t, "", "status", wrong, "--admin", address)
+	refused.Check(t, term.ExitFailed, "refuses the credentials: name the FILE with its admin.auth")
+	if strings.Contains(refused.Stderr, "secret-") {
+		t.Errorf("%s", refused.Stderr)
+	}
+	other := t.TempDir()
+	programtest.SelfSign(t, other)
+	programtest.WriteFile(t, filepath.Join(other, "in.jsonl"), "")
+	programtest.Run(t, "", "status", programtest.WriteFile(t, filepath.Join(other, "c.yaml"), programtest.ReadFile(t, file))).Check(t, term.ExitFailed, "the server has another certificate than admin.tls")
+}
+
+func TestStatusCountsWhenItIsAskedAndKnowsItsProcess(t *testing.T) {
+	t.Parallel()
+	dir, other := t.TempDir(), t.TempDir()
+	file := programtest.AdminConfig(t, dir)
+	programtest.BackgroundUntil(t, `"msg":"parked"`, programtest.NoEnv, "run", file)
+	got := programtest.Run(t, "", "status", file, "--json")
+	got.Check(t, term.ExitFound)
+	if !strings.Contains(got.Stdout, `"parked_waiting":1,`) {
+		t.Errorf("just after a message was parked: %s", got.Stdout)
+	}
+	// The message is acknowledged just after it was parked.
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(got.Stdout, `"lag_bytes":0,`); got = programtest.Run(t, "", "status", file, "--json") {
+		if time.Now().After(deadline) {
+			t.Fatalf("a minute after a message was parked: %s", got.Stdout)
+		}
+	}
+	hook := strings.Replace(programtest.ReadFile(t, file), "  copy:", "  hooks:", 1)
+	hook = programtest.WriteFile(t, filepath.Join(other, "hook.yaml"), hook)
+	programtest.Run(t, "", "status", hook).Check(t, term.ExitFailed, " runs pipeline copy, not hooks of "+hook+": write --admin ADDRESS\n")
+}
+
+func TestStatusSaysWhyThereIsNoAnswer(t *testing.T) {
+	t.Parallel()
+	file, free := programtest.CopyConfig(t, "", ""), servicestest.FreeAddr(t)
+	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/html/status" {
+			_, _ = w.Write([]byte("<html>"))
+			return
+		}
+		if r.URL.Path == "/foreign/status" { // the answer of a server to a name that is not its own
+			w.WriteHeader(http.StatusMisdirectedRequest)
+			return
+		}
+		http.NotFound(w, r)
+	}))
+	t.Cleanup(target.Close)
+	for _, c := range []struct {
+		args   []string
+		status int
+		want   string
+	}{
+		{[]string{"--admin", free}, term.ExitFailed, "http://" + free + "/status does not answer: dial tcp " + free + ": connect: connection refused: does semel run work, with this address in --admin"},
+		{[]string{"--admin", target.URL}, term.ExitFailed, "answers 404 Not Found: is this the admin server of semel run"},
+		{[]string{"--admin", target.URL + "/foreign"}, term.ExitFailed, "/status refuses this host: name the server's address, or set admin.public_url"},
+		{[]string{"--admin", target.URL + "/html"}, term.ExitFailed, "gives no status: "},
+		{[]string{"--admin", "http://user:canary@" + free}, term.ExitUsage, "--admin: credentials do not belong on a command line"},
+		{[]string{"--admin", "ftp://" + free}, term.ExitUsage, "--admin: write HOST:PORT or http://HOST:PORT"},
+		{[]string{programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), programtest.ReadFile(t, file)+"admin: { listen: off }\n")}, term.ExitUsage, "admin.listen is off"},
+		{[]string{programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), programtest.ReadFile(t, file)+"admin: { listen: '"+free+"' }\n")}, term.ExitFailed, "c.yaml, start it with semel run "},
+		{[]string{file + "x"}, term.ExitUsage, "there is no such file"},
+		{[]string{file, "copy"}, term.ExitUsage, `unexpected argument "copy": this verb takes FILE`},
+	} {
+		got := programtest.Run(t, "", append([]string{"status"}, c.args...)...)
+		got.Check(t, c.status, c.want)
+		if strings.Contains(got.Stderr, "canary") {
+			t.Errorf("%s", got.Stderr)
+		}
+	}
+}
+
+// The server at an address may be any: its answer neither controls the terminal nor adds
+// rows.
+func TestStatusEscapesTheAnswerOfTheServer(t *testing.T) {
+	t.Parallel()
+	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"pipelines":[{"pipeline":"a\u001b[2J\nforged\tready","state":"ready\r\u001b]0;title\u0007"}],"stores":[{"store":"s\u001b[1m","state":"ready\u009b2J"}]}`))
+	}))
+	t.Cleanup(target.Close)
+	got := programtest.Run(t, "", "status", "--admin", target.URL)
+	got.Check(t, term.ExitFound)
+	lines := strings.Split(got.Stdout, "\n")
+	if len(lines) != 6 || strings.ContainsFunc(strings.Join(lines, ""), unicode.IsControl) || !strings.HasPrefix(lines[1], `a\x1b[2J\nforged\x09ready  ready\x0d\x1b]0;title\x07  `) {
+		t.Errorf("%d lines: %q", len(lines), got.Stdout)
+	}
+}
+
+// The file may lack the secrets of stores and pipelines.
+func TestStatusAndItsWatchNeedTheAdminSectionAlone(t *testing.T) {
+	t.Parallel()
+	file, address := programtest.CopyConfig(t, ", follow: true", ""), servicestest.FreeAddr(t)
+	programtest.Background(t, "run", file, "--admin", address)
+	bare := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
+stores: { db: { postgres: { dsn: "${env:NOT_SET_HERE}" } } }
+pipelines:
+  copy: { source: { file: { paths: [in.jsonl] } }, key: { id: .id }, store: db, sink: { webhook: { url: "${env:NOT_SET_EITHER}" } }, parked: { store: db } }
+admin: { listen: "`+address+`" }
+`)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	var stdout, stderr strings.Builder
+	tables := 0
+	until := programtest.WriterFunc(func(data []byte) (int, error) {
+		if tables += strings.Count(string(data), "PIPELINE"); tables == 2 {
+			cancel()
+		}
+		return stdout.Write(data)
+	})
+	if status := cli.Main(ctx, kind.All(), []string{"status", bare, "--watch"}, strings.NewReader(""), until, &stderr, programtest.NoEnv); status != term.ExitDone || tables != 2 || stderr.Len() > 0 {
+		t.Errorf("status %d, %d tables, %s\n%s", status, tables, &stderr, &stdout)
+	}
+	if !strings.Contains(stdout.String(), "copy      ready") || !strings.Contains(stdout.String(), "http://"+address+"/status\n") {
+		t.Errorf("%s", &stdout)
+	}
+}
