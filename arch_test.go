@@ -174,7 +174,7 @@ var packageMap = map[string][]string{
 	"internal/kind/stdout":       {".", "pipeline", "broker/file", "internal/config", "internal/schema"},
 	"internal/kind/tiered":       {".", "store/tiered", "internal/config", "internal/schema"},
 	"internal/kind/webhook":      {".", "pipeline", "broker/webhook", "internal/diagnose", "internal/config", "internal/schema"},
-	"internal/kind/kindtest":     {".", "internal/config", "internal/explain", "internal/kind", "internal/schema"},
+	"internal/kind/kindtest":     {".", "internal/config", "internal/explain", "internal/kind", "pipeline", "internal/schema"},
 	"internal/kind/kindtest/toy": {".", "pipeline", "internal/config", "internal/schema"},
 	"internal/measure":           {".", "pipeline"},
 	"observe":                    {".", "pipeline", "internal/diagnose", "internal/invalid"},

@@ -271,7 +271,7 @@ func TestSchemaAndParserAgree(t *testing.T) {
 		{"stores: { a: { memory: {} } }\nlog: { level: loud }", false},
 	} {
 		wrong := v.accepts(t, c.text)
-		_, err := kind.All().Parse("c.yaml", []byte(c.text), noEnv)
+		_, err := kind.All().Parse("c.yaml", []byte(c.text), func(string) string { return "" })
 		if (err == nil) != c.fine || (wrong == nil) != c.fine {
 			t.Errorf("%s\nfine: %t\nby the parser: %v\nby the schema: %v", c.text, c.fine, err, wrong)
 		}

@@ -277,3 +277,37 @@ func link(text, title string) string {
 	anchor := strings.ToLower(strings.NewReplacer(".", "", " ", "-").Replace(title))
 	return "[" + text + "](#" + anchor + ")"
 }
+
+// TestTheDocumentedConfigurationIsRight reads the example in docs/cli.md. It
+// checks that the page has each field of each store kind.
+func TestTheDocumentedConfigurationIsRight(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "cli.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, _ := strings.Cut(string(text), "```yaml\n")
+	example, _, _ = strings.Cut(example, "```")
+	secret := filepath.Join(t.TempDir(), "url")
+	if err := os.WriteFile(secret, []byte("postgres://app@localhost/app\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	example = strings.ReplaceAll(example, "/run/secrets/database-url", secret)
+	if _, err := kind.All().Parse("c.yaml", []byte(example), func(string) string { return "x" }); err != nil || len(example) < 100 {
+		t.Errorf("%v in:\n%s", err, example)
+	}
+	for _, newStore := range kind.All().Stores {
+		name := newStore().Kind()
+		_, row, _ := strings.Cut(string(text), "\n| `"+name+"` |")
+		row, _, _ = strings.Cut(row, "|\n")
+		_, err := kind.All().Parse("c.yaml", []byte("stores: { a: { "+name+": { zzzzzzzzz: 1 } } }"), func(string) string { return "" })
+		_, list, _ := strings.Cut(fmt.Sprint(err), "write one of ")
+		list, _, _ = strings.Cut(list, "\n")
+		fields := strings.Split(list, ", ")
+		for _, field := range fields {
+			if !strings.Contains(row, field) || field == "" {
+				t.Errorf("the row of %s lacks %q", name, field)
+			}
+		}
+	}
+}

@@ -64,3 +64,16 @@ func TestSizesHaveBinaryAndDecimalUnits(t *testing.T) {
 		}
 	}
 }
+
+func TestDurationsAreWrittenAsTheyAreRead(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]string{
+		semel.Forever: "forever", 0: "0s", 100 * time.Millisecond: "100ms", 90 * time.Second: "1m30s", time.Hour: "1h", 36 * time.Hour: "36h",
+		24 * time.Hour: "1d", 7 * 24 * time.Hour: "7d", 8*24*time.Hour + time.Hour: "8d1h", 25 * time.Second: "25s", 10*time.Minute + time.Second/2: "10m500ms",
+	} {
+		got := Duration(d)
+		if back, err := ParseWindow(got); got != want || d > 0 && (err != nil || back != d) {
+			t.Errorf("%v: %s, want %s (back: %v %v)", d, got, want, back, err)
+		}
+	}
+}

@@ -3,18 +3,22 @@
 package kindtest
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/explain"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/pipeline"
 )
 
 // Case is how a kind is written in a configuration.
@@ -262,4 +266,263 @@ func walk(path string, m schema.Mapping, visit func(path string, f *schema.Field
 			walk(at, f.Form.Members(), visit)
 		}
 	}
+}
+
+// Parse reads a configuration with all kinds of the program, in which no variable of the
+// environment is set.
+func Parse(t *testing.T, text string) *config.File {
+	t.Helper()
+	f, err := kind.All().Parse("dir/semel.yaml", []byte(text), func(string) string { return "" })
+	if err != nil {
+		t.Fatalf("%v\nin:\n%s", err, text)
+	}
+	return f
+}
+
+// WithSource returns a configuration whose pipeline p reads from a source, as in
+// "{ file: { paths: [in] } }". more holds additional fields of the pipeline, as in
+// ", window: 1d".
+func WithSource(source string, more ...string) string {
+	return file(source, "{ stdout: {} }", strings.Join(more, ""))
+}
+
+// WithSink returns a configuration whose pipeline p delivers to a sink.
+func WithSink(sink string, more ...string) string {
+	return file("{ file: { paths: [in] } }", sink, strings.Join(more, ""))
+}
+
+// WithStore returns a configuration with a store s.
+func WithStore(store string) string { return "stores: { s: " + store + " }\n" }
+
+// ReadSource returns the source that a text describes, as in "{ file: { paths: [in] } }".
+func ReadSource[T config.Source](t *testing.T, written string) T {
+	t.Helper()
+	return as[T](t, Parse(t, WithSource(written)).Pipelines[0].Source)
+}
+
+// ReadSink returns the sink that a text describes.
+func ReadSink[T config.Sink](t *testing.T, written string) T {
+	t.Helper()
+	return as[T](t, Parse(t, WithSink(written)).Pipelines[0].Sink)
+}
+
+// ReadStore returns the store that a text describes.
+func ReadStore[T config.Spec](t *testing.T, written string) T {
+	t.Helper()
+	return as[T](t, Parse(t, WithStore(written)).Stores[0].Spec)
+}
+
+func as[T config.Kind](t *testing.T, read config.Kind) T {
+	t.Helper()
+	kind, ok := read.(T)
+	if !ok {
+		t.Fatalf("the kind is %T", read)
+	}
+	return kind
+}
+
+// file returns a configuration with one pipeline, whose keys are in an embedded store.
+func file(source, sink, more string) string {
+	return "stores: { keys: { embedded: { path: keys } }, db: { postgres: { dsn: 'host=h dbname=d' } } }\n" +
+		"pipelines: { p: { key: { id: .id }, store: keys, source: " + source + ", sink: " + sink + more + " } }\n"
+}
+
+// Refused checks the problems of configurations. Each row is a configuration and the words
+// of its problems, one line each.
+func Refused(t *testing.T, rows [][2]string) {
+	t.Helper()
+	for _, row := range rows {
+		text, want := row[0], row[1]
+		_, err := kind.All().Parse("semel.yaml", []byte(text), func(string) string { return "" })
+		var wrong *schema.Error
+		if !errors.As(err, &wrong) {
+			t.Errorf("%s\nis refused with %v, want:\n%s", text, err, want)
+			continue
+		}
+		lines := strings.Split(want, "\n")
+		for i, line := range lines {
+			if len(wrong.Problems) != len(lines) || !strings.Contains(wrong.Problems[i].Text, line) {
+				t.Errorf("%s\ngot:\n%v\nwant:\n%s", text, err, want)
+				break
+			}
+		}
+	}
+}
+
+// Warned checks what the linter finds. Each row is a configuration and how the line of its
+// only finding ends, apart from notices: severity, risk, field and words; "" if it has none.
+func Warned(t *testing.T, rows [][2]string) {
+	t.Helper()
+	for _, row := range rows {
+		text, want := row[0], row[1]
+		serious := slices.DeleteFunc(Findings(Parse(t, text)), func(line string) bool { return strings.Contains(line, " notice ") })
+		if want == "" && len(serious) > 0 || want != "" && (len(serious) != 1 || !strings.HasSuffix(serious[0], want)) {
+			t.Errorf("%s\ngot  %q\nwant %q", text, serious, want)
+		}
+	}
+}
+
+// Findings returns the findings of the linter, one line each: line:column, severity, risk,
+// field and words.
+func Findings(f *config.File) (lines []string) {
+	for _, x := range f.Lint() {
+		lines = append(lines, fmt.Sprintf("%d:%d %s %s %s: %s", x.Place.Line, x.Place.Column, x.Severity, x.Risk, x.Subject, x.Found))
+	}
+	return lines
+}
+
+// Examine returns what `semel doctor` finds about a kind of a file, one line each: severity,
+// subject and words. A source or sink is that of the first pipeline. err says why something
+// could not be checked.
+func Examine(t *testing.T, f *config.File, of config.Kind) (lines []string, err error) {
+	t.Helper()
+	x := &config.Examination{File: f}
+	if _, isStore := of.(config.Spec); isStore {
+		i := slices.IndexFunc(f.Stores, func(s *config.Store) bool { return s.Spec == of })
+		x.Store = f.Stores[i]
+	} else {
+		x.Pipeline = f.Pipelines[0]
+	}
+	of.Examine(t.Context(), x)
+	for _, found := range x.Findings {
+		lines = append(lines, fmt.Sprintf("%s %s: %s", found.Severity, found.Subject, found.Found))
+	}
+	return lines, x.Err
+}
+
+// Deliver delivers messages with the sink of the first pipeline, as attempts of keys that
+// are their bodies.
+func Deliver(t *testing.T, f *config.File, bodies ...string) {
+	t.Helper()
+	p := f.Pipelines[0]
+	sink, err := p.Sink.Open(t.Context(), &config.Env{File: f, Pipeline: p})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var items []*pipeline.Item
+	for _, body := range bodies {
+		it := &pipeline.Item{Attempt: 1}
+		it.Message.Body = []byte(body)
+		it.Call.Key = semel.Key{Scope: p.Key.Scope, ID: body}
+		items = append(items, it)
+	}
+	sink.Deliver(t.Context(), items)
+	for i, it := range items {
+		if it.Err != nil {
+			t.Errorf("deliver %s: %v", bodies[i], it.Err)
+		}
+	}
+	if err := sink.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// Receive reads some messages with the source of the first pipeline, acknowledges them, and
+// returns their bodies, sorted.
+func Receive(t *testing.T, f *config.File, count int) (bodies []string) {
+	t.Helper()
+	p := f.Pipelines[0]
+	source, err := p.Source.Open(t.Context(), &config.Env{File: f, Pipeline: p})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for len(bodies) < count {
+		items, err := source.Read(t.Context())
+		if err != nil {
+			t.Fatalf("after %q: %v", bodies, err)
+		}
+		for _, it := range items {
+			bodies = append(bodies, string(it.Message.Body))
+		}
+		if err := source.Ack(t.Context(), items); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := source.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	slices.Sort(bodies)
+	return bodies
+}
+
+// Sample returns the bodies of a sample from the source of the first pipeline, sorted.
+func Sample(t *testing.T, f *config.File) (bodies []string) {
+	t.Helper()
+	p := f.Pipelines[0]
+	if err := p.Source.Sample(t.Context(), p, func(m *semel.Message) bool {
+		bodies = append(bodies, string(m.Body))
+		return true
+	}); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(bodies)
+	return bodies
+}
+
+// OpenStore opens a store of a file with those that it is built on. The end of the test
+// closes it.
+func OpenStore(t *testing.T, f *config.File, name string) (semel.Store, error) {
+	t.Helper()
+	of, ok := f.Store(name)
+	if !ok {
+		t.Fatalf("there is no store %s", name)
+	}
+	return of.Spec.Open(t.Context(), StoreEnv(t, f, name))
+}
+
+// StoreEnv returns the environment in which a store of a file opens.
+func StoreEnv(t *testing.T, f *config.File, name string) *config.StoreEnv {
+	return &config.StoreEnv{
+		File: f, Name: name,
+		Store: func(_ context.Context, name string) (semel.Store, error) { return OpenStore(t, f, name) },
+		OnClose: func(closing func() error) {
+			t.Cleanup(func() {
+				if err := closing(); err != nil {
+					t.Error(err)
+				}
+			})
+		},
+	}
+}
+
+// Remembers checks that a store remembers what is done with it: the effect of a key happens
+// once, and its second delivery gets the result of the first.
+func Remembers(t *testing.T, store semel.Store, id string) {
+	t.Helper()
+	g, err := semel.NewGuard(store, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	effects := 0
+	for _, want := range []semel.Decision{semel.Fresh, semel.Duplicate} {
+		got, err := g.Do(t.Context(), semel.Key{Scope: "orders", ID: id}, func(context.Context, semel.Claim) ([]byte, error) {
+			effects++
+			return []byte("paid"), nil
+		})
+		if err != nil || got.Decision != want || string(got.Result.Data) != "paid" {
+			t.Errorf("%+v, %v; want %v with the result", got, err, want)
+		}
+	}
+	if effects != 1 {
+		t.Errorf("%d effects", effects)
+	}
+}
+
+// Trace searches the messages of a key that a source or sink of the first pipeline keeps,
+// and returns their places and where it looked.
+func Trace(t *testing.T, f *config.File, of config.Traced, ids ...string) (found, looked []string) {
+	t.Helper()
+	p := f.Pipelines[0]
+	search := &config.Tracing{
+		File: f, Most: 1000, Since: time.Now().Add(-time.Hour),
+		Found:  func(s config.Sighting) { found = append(found, s.Place+": "+s.What) },
+		Looked: func(text string) { looked = append(looked, text) },
+	}
+	for _, id := range ids {
+		search.Keys = append(search.Keys, semel.Key{Scope: p.Key.Scope, ID: id})
+	}
+	if err := of.Trace(t.Context(), p, search); err != nil {
+		t.Fatal(err)
+	}
+	return found, looked
 }

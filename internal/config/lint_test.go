@@ -1,52 +1,15 @@
-package kind_test
+package config_test
 
 import (
-	"fmt"
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind"
-	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/internal/kind/kindtest"
 )
 
-// findings returns the findings of Lint, one line each: severity, risk, path,
-// found.
-func findings(f *config.File) []string {
-	var lines []string
-	for _, x := range f.Lint() {
-		lines = append(lines, fmt.Sprintf("%d:%d %s %s %s: %s", x.Place.Line, x.Place.Column, x.Severity, x.Risk, x.Subject, x.Found))
-	}
-	return lines
-}
-
-func TestAPrivateTargetIsAllowedAsLintSaysIt(t *testing.T) {
-	t.Parallel()
-	for host, want := range map[string]string{
-		"[::ffff:127.0.0.1]": "[127.0.0.1/32]", "localhost": "[127.0.0.1/32]", "10.1.2.3": "[10.1.2.3/32]", "[fd00::1]": "[fd00::1/128]",
-	} {
-		text := "stores: { a: { embedded: { path: k } } }\npipelines: { p: { key: { id: .a }, store: a, source: { file: { paths: [a] } }, sink: { webhook: { url: 'https://" + host + "/' } } } }"
-		f, err := kind.All().Parse("c.yaml", []byte(text), noEnv)
-		if err != nil {
-			t.Fatal(err)
-		}
-		remedies := ""
-		for _, x := range f.Lint() {
-			if strings.Contains(x.Found, "private address") {
-				remedies += x.Remedy
-			}
-		}
-		if remedies != "write allow_private: "+want {
-			t.Errorf("%s: %s, want %s", host, remedies, want)
-		}
-	}
-}
-
-// TestLintNamesWhatWeakensThePromise makes one change to a valid pipeline in each
-// case, and expects exactly one finding apart from notices.
 // TestAWindowBelowThatOfTheServerLosesMessages has sinks whose servers drop a message
 // with a known id and report success.
 func TestAWindowBelowThatOfTheServerLosesMessages(t *testing.T) {
@@ -64,12 +27,14 @@ func TestAWindowBelowThatOfTheServerLosesMessages(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if list := strings.Join(findings(f), "\n"); strings.Contains(list, "drops a message with the same id") != c.lost {
+		if list := strings.Join(kindtest.Findings(f), "\n"); strings.Contains(list, "drops a message with the same id") != c.lost {
 			t.Errorf("%s with a window of %s: %s", c.sink, c.window, list)
 		}
 	}
 }
 
+// TestLintNamesWhatWeakensThePromise makes one change to a valid pipeline in each
+// case, and expects exactly one finding apart from notices.
 func TestLintNamesWhatWeakensThePromise(t *testing.T) {
 	t.Parallel()
 	const (
@@ -142,26 +107,11 @@ pipelines:
 		{file + id + "    store: seen\n" + webhook, "broken loss pipelines.p.store: seen is a filter with rate 0.01, and lossy is not set"},
 		{file + id + "    store: seen\n    lossy: true\n" + webhook, "warning loss pipelines.p.store: seen is a filter with rate 0.01"},
 		{file + id + keys + "    on_lease_expired: hold\n" + webhook, ""},
-		{file + id + keys + "    sink: { webhook: { url: 'http://example.com/x' } }\n", "21:29 warning  pipelines.p.sink.webhook.url: http://"},
-		{file + id + keys + "    sink: { webhook: { url: 'https://10.1.2.3/x' } }\n", "broken  pipelines.p.sink.webhook.url: 10.1.2.3 is a private address"},
-		{file + id + keys + "    sink: { webhook: { url: 'https://10.1.2.3/x', allow_private: [10.0.0.0/8] } }\n", ""},
-		{file + id + keys + "    sink: { webhook: { url: 'http://localhost:8080/x' } }\n", "broken  pipelines.p.sink.webhook.url: localhost is a private address"},
-		{file + id + keys + "    sink: { webhook: { url: 'https://[::ffff:169.254.169.254]/' } }\n", "broken  pipelines.p.sink.webhook.url: ::ffff:169.254.169.254 is a private address"},
-		{file + id + keys + "    sink: { webhook: { url: 'https://[::ffff:10.1.2.3]/', allow_private: ['::ffff:10.0.0.0/104'] } }\n", ""},
-		{file + id + keys + "    sink: { webhook: { url: 'https://[::ffff:10.1.2.3]/', allow_private: ['10.1.2.3'] } }\n", ""},
-		{file + id + keys + "    sink: { webhook: { url: 'http://127.0.0.1:9/x', allow_private: true } }\n", ""},
-		{file + id + keys + "    sink: { webhook: { url: 'https://a.example', timeout: 31s } }\n    lease: 10s\nshutdown: 1m\n", "22:12 warning repeat pipelines.p.lease: 10s, but one request may take 31s"},
-		{file + id + keys + "    sink: { webhook: { url: 'https://a.example', timeout: 30s } }\n", "21:59 warning repeat pipelines.p.sink.webhook.timeout: 30s, but shutdown is 25s"},
-		{file + id + keys + "    sink: { kafka: { brokers: ['h:1'], topic: t, sasl: { mechanism: PLAIN, username: u, password: '${env:NONE:-p}' } } }\n", "warning  pipelines.p.sink.kafka.sasl.mechanism: PLAIN without tls"},
 		{kafka + id + keys + "    sink: { kafka: { brokers: ['h:1'], topic: out } }\n", "warning repeat pipelines.p.store: a store, from Kafka to Kafka"},
 		{kafka + id + keys + "    sink: { kafka: { brokers: ['i:1'], topic: out } }\n", ""},
-		{file + id + keys + "    sink: { file: { path: in/out } }\n", "broken  pipelines.p.sink.file.path: in/out is one of the source's files"},
 		{file + id + "    store: both\n    sink: { postgres: { store: db, statement: x } }\n", "warning repeat pipelines.p.store: both, a stack above db"},
 		{file + id + "    store: db\n    sink: { postgres: { dsn: 'host=h dbname=d', statement: x } }\n", "warning repeat pipelines.p.sink.postgres.dsn: the database of store db"},
 		{file + id + "    store: db\n    sink: { postgres: { store: db, statement: x } }\n", ""},
-		{"    source: { http: { listen: ':80' } }\n" + id + keys + webhook, "18:31 warning  pipelines.p.source.http.listen: :80, which other machines can reach, without token"},
-		{"    source: { http: { listen: '127.0.0.1:80' } }\n" + id + keys + webhook, ""},
-		{"    source: { http: { listen: ':80', token: '${env:NONE:-abcd}' } }\n" + id + keys + webhook, "warning  pipelines.p.source.http.token: a token without tls"},
 		{file + id + keys + webhook + "admin: { listen: ':4195' }\n", "22:18 broken  admin.listen: :4195, which other machines can reach, without auth"},
 		{file + id + keys + webhook + "admin: { listen: ':4195', auth: { token: '${env:NONE:-t}' } }\n", "warning  admin.listen: :4195, which other machines can reach, without tls"},
 		{file + id + keys + webhook + "admin: { listen: off }\n", ""},
@@ -182,7 +132,7 @@ pipelines:
 			continue
 		}
 		var serious []string
-		for _, line := range findings(f) {
+		for _, line := range kindtest.Findings(f) {
 			if !strings.Contains(line, " notice ") {
 				serious = append(serious, line)
 			}
@@ -217,7 +167,7 @@ func TestAValueThatLintProposesRemovesTheFinding(t *testing.T) {
 			lint := func(settings string) (remedies map[string]string) {
 				t.Helper()
 				remedies = map[string]string{}
-				f := parse(t, someStores+"pipelines:\n  p:\n    source: { kafka: { brokers: ['h:1'], topics: [in], group: g, retention: "+retention+" } }\n    key: { id: .id }\n    store: keys\n"+
+				f := kindtest.Parse(t, someStores+"pipelines:\n  p:\n    source: { kafka: { brokers: ['h:1'], topics: [in], group: g, retention: "+retention+" } }\n    key: { id: .id }\n    store: keys\n"+
 					"    sink: { webhook: { url: 'https://example.com', timeout: "+timeout+" } }\n"+settings)
 				for _, x := range f.Lint() {
 					if found := proposed.FindStringSubmatch(x.Remedy); found != nil && x.Severity == semel.Warning {
@@ -248,7 +198,7 @@ func TestAValueThatLintProposesRemovesTheFinding(t *testing.T) {
 
 func TestBrokenPipelinesAreRefused(t *testing.T) {
 	t.Parallel()
-	f := parse(t, someStores+`pipelines:
+	f := kindtest.Parse(t, someStores+`pipelines:
   p: { source: { file: { paths: [in] } }, key: { id: random }, store: keys, sink: { stdout: {} }, on_failure: { then: drop } }
   q: { source: { file: { paths: [in] } }, key: { id: .id }, store: keys, sink: { stdout: {} }, on_failure: { then: drop } }
 admin: { listen: ":1" }
@@ -282,7 +232,7 @@ func TestNoticesDoNotDisturb(t *testing.T) {
 			"notice  pipelines.p.source.kafka.session_timeout: it has no effect here"},
 		{start + "key: { id: .id }, store: keys, sink: { webhook: { url: 'https://pay.internal' } } }", "notice  pipelines.p.sink.webhook.url: pay.internal is the name of an internal service"},
 	} {
-		lines := strings.Join(findings(parse(t, c.text+"\n")), "\n")
+		lines := strings.Join(kindtest.Findings(kindtest.Parse(t, c.text+"\n")), "\n")
 		if !strings.Contains(lines, c.want) || strings.Contains(lines, "warning") || strings.Contains(lines, "broken") {
 			t.Errorf("%s\ngot:\n%s\nwant %s", c.text, lines, c.want)
 		}
@@ -310,74 +260,13 @@ func TestLintTellsOfAParkedDirectoryThatInstancesDoNotShare(t *testing.T) {
 				if store == "seen" || store == "shared" {
 					lossy = "    lossy: true\n"
 				}
-				f := parse(t, someStores+"  mem: { memory: {} }\n  own: { redis: { url: redis://own } }\n  shared: { filter: { rate: 0.01, expect: 1, window: 7d, redis: cache } }\n"+
+				f := kindtest.Parse(t, someStores+"  mem: { memory: {} }\n  own: { redis: { url: redis://own } }\n  shared: { filter: { rate: 0.01, expect: 1, window: 7d, redis: cache } }\n"+
 					"pipelines:\n  p:\n    source: { "+source+" }\n    key: { id: .id }\n    store: "+store+"\n    sink: { webhook: { url: 'https://example.com' } }\n"+lossy+place)
-				found := strings.Contains(strings.Join(findings(f), "\n"), "notice  pipelines.p.parked: the directory ")
+				found := strings.Contains(strings.Join(kindtest.Findings(f), "\n"), "notice  pipelines.p.parked: the directory ")
 				if want := sharedSource && sharedStore && directory; found != want {
 					t.Errorf("%s, store %s, %q: told %v, want %v", source, store, place, found, want)
 				}
 			}
-		}
-	}
-}
-
-func TestDurationsAreWrittenAsTheyAreRead(t *testing.T) {
-	t.Parallel()
-	for d, want := range map[time.Duration]string{
-		semel.Forever: "forever", 0: "0s", 100 * time.Millisecond: "100ms", 90 * time.Second: "1m30s", time.Hour: "1h", 36 * time.Hour: "36h",
-		24 * time.Hour: "1d", 7 * 24 * time.Hour: "7d", 8*24*time.Hour + time.Hour: "8d1h", 25 * time.Second: "25s", 10*time.Minute + time.Second/2: "10m500ms",
-	} {
-		got := schema.Duration(d)
-		if back, err := schema.ParseWindow(got); got != want || d > 0 && (err != nil || back != d) {
-			t.Errorf("%v: %s, want %s (back: %v %v)", d, got, want, back, err)
-		}
-	}
-}
-
-// TestRequestsOfTwoPipelinesToOneHostNeedKeysOfTheirOwn has two pipelines that send requests.
-func TestRequestsOfTwoPipelinesToOneHostNeedKeysOfTheirOwn(t *testing.T) {
-	t.Parallel()
-	const sender = "  %s: { source: { file: { paths: [a] } }, key: { id: .id, scope: %s }, store: keys, sink: { webhook: { url: '%s' } } }\n"
-	one := fmt.Sprintf(sender, "one", "orders", "https://example.com/a")
-	for two, want := range map[string]bool{
-		"": false,
-		fmt.Sprintf(sender, "two", "orders", "https://example.com/a"):     false,
-		fmt.Sprintf(sender, "two", "refunds", "https://example.com/a"):    true,
-		fmt.Sprintf(sender, "two", "orders", "https://EXAMPLE.com/b"):     true,
-		fmt.Sprintf(sender, "two", "orders", "https://example.com:444/b"): false,
-		fmt.Sprintf(sender, "two", "refunds", "https://example.org/a"):    false,
-	} {
-		f := parse(t, "stores: { keys: { embedded: { path: keys } } }\npipelines:\n"+one+two)
-		found := strings.Join(findings(f), "\n")
-		if told := strings.Contains(found, "warning loss pipelines.one.sink.webhook.url: ") && strings.Contains(strings.ToLower(found), "example.com, to which two sends too"); told != want {
-			t.Errorf("%s\ntold %v, want %v:\n%s", two, told, want, found)
-		}
-	}
-}
-
-// TestEventsOfTwoPipelinesNeedKeysOfTheirOwn has two pipelines that write to one outbox.
-func TestEventsOfTwoPipelinesNeedKeysOfTheirOwn(t *testing.T) {
-	t.Parallel()
-	const (
-		writer = "  %s: { source: { file: { paths: [a] } }, key: { id: .id }, store: db, sink: { postgres: { store: db, outbox: {} } } }\n"
-		relay  = "  relay: { source: { outbox: { store: db } }, key: { id: [%s] }, sink: { file: { path: out } } }\n"
-		told   = "warning loss pipelines.one.sink.postgres.outbox: the outbox of db, to which two writes too"
-	)
-	for _, c := range []struct {
-		pipelines string
-		want      bool
-	}{
-		{fmt.Sprintf(writer, "one") + fmt.Sprintf(relay, `"header:semel-key"`), false},
-		{fmt.Sprintf(writer, "one") + fmt.Sprintf(writer, "two"), true},
-		{fmt.Sprintf(writer, "one") + fmt.Sprintf(writer, "two") + fmt.Sprintf(relay, `"header:semel-key"`), true},
-		{fmt.Sprintf(writer, "one") + fmt.Sprintf(writer, "two") + fmt.Sprintf(relay, `{ all: ["header:semel-pipeline", "header:semel-key"] }`), false},
-	} {
-		f, err := kind.All().Parse("c.yaml", []byte("stores: { db: { postgres: { dsn: 'host=h' } } }\npipelines:\n"+c.pipelines), noEnv)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := strings.Join(findings(f), "\n"); strings.Contains(got, told) != c.want {
-			t.Errorf("%s\nhas %s", c.pipelines, got)
 		}
 	}
 }

@@ -1,6 +1,6 @@
 //go:build unix
 
-package kind_test
+package config_test
 
 import (
 	"os"

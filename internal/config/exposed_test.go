@@ -1,4 +1,4 @@
-package kind_test
+package config_test
 
 import (
 	"slices"

@@ -1,4 +1,4 @@
-package kind_test
+package config_test
 
 import (
 	"errors"
@@ -16,6 +16,7 @@ import (
 	"github.com/semel-dev/semel/internal/kind/file"
 	"github.com/semel-dev/semel/internal/kind/http"
 	"github.com/semel-dev/semel/internal/kind/kafka"
+	"github.com/semel-dev/semel/internal/kind/kindtest"
 	"github.com/semel-dev/semel/internal/kind/postgres"
 	"github.com/semel-dev/semel/internal/kind/stdout"
 	"github.com/semel-dev/semel/internal/kind/webhook"
@@ -27,7 +28,7 @@ import (
 // onePipeline reads a file with one pipeline and returns it.
 func onePipeline(t *testing.T, text string) *config.Pipeline {
 	t.Helper()
-	f := parse(t, text)
+	f := kindtest.Parse(t, text)
 	if len(f.Pipelines) != 1 {
 		t.Fatalf("%d pipelines in:\n%s", len(f.Pipelines), text)
 	}
@@ -44,7 +45,7 @@ const someStores = `stores:
 
 func TestDefaultsOfAPipelineAreFilledIn(t *testing.T) {
 	t.Parallel()
-	f := parse(t, someStores+`pipelines:
+	f := kindtest.Parse(t, someStores+`pipelines:
   copy: { source: { file: { paths: [in/*.jsonl] } }, key: { id: .id }, store: keys, sink: { stdout: } }
 `)
 	want := &config.Pipeline{
@@ -75,7 +76,7 @@ func TestOrderIsKeptWhereLinesBecomeLines(t *testing.T) {
 		"source: { http: { listen: \"127.0.0.1:80\" } }, sink: { file: { path: out } }":                   "key",
 		"source: { http: { listen: \"127.0.0.1:80\" } }, sink: { file: { path: out } }, order: partition": "partition",
 	} {
-		f := parse(t, someStores+"pipelines: { p: { key: { id: .id }, store: keys, "+text+" } }\n")
+		f := kindtest.Parse(t, someStores+"pipelines: { p: { key: { id: .id }, store: keys, "+text+" } }\n")
 		if got := f.Pipelines[0].Order; got != want {
 			t.Errorf("%s: %s, want %s", text, got, want)
 		}
@@ -165,7 +166,7 @@ log: { format: json, level: debug }
 
 func TestEveryKindOfSourceAndSinkIsRead(t *testing.T) {
 	t.Parallel()
-	f := parse(t, someStores+`pipelines:
+	f := kindtest.Parse(t, someStores+`pipelines:
   rows: { source: { http: { listen: ":8080", path: /in, max_body: 2KiB, token: abcd, wait: 3s, tls: { certificate: c, key: k } } }, key: { id: line }, store: db, sink: { postgres: { store: db, table: app.rows, columns: { id: .id, at: time } } } }
   statement: { source: { file: { paths: [a], follow: true, from: end, state: s } }, key: { id: line }, store: db, sink: { postgres: { dsn: "host=other", statement: "SELECT f($1, $2)", args: [body, "header:x"] } } }
   upsert: { source: { file: { paths: [b] } }, key: { id: record-key }, store: keys, sink: { postgres: { store: db, table: t, columns: { id: .id, v: .v }, key: [id], version: v } } }
@@ -320,14 +321,6 @@ func TestProblemsOfPipelinesSayWhereAndWhatToDo(t *testing.T) {
 		{id + "," + kafka + ", sink: { kafka: { brokers: ['h:1'], topic: in } }", "pipelines.p.sink.kafka.topic: in is already the topic that the pipeline reads, so the pipeline would read its own output: write another topic"},
 		{id + "," + kafka + ", sink: { kafka: { brokers: ['h:1'], topic: { from: source, allow: [out] } } }", "store is missing: each message names its topic, and a Kafka transaction writes to one"},
 		{id + "," + kafka + ", store: keys, sink: { kafka: { brokers: ['h:1'], topic: { from: source, allow: [out, 'i*'] } } }", "pipelines.p.sink.kafka.topic: in is already the topic that the pipeline reads"},
-		{id + "," + kafka + ", store: keys, sink: { kafka: { brokers: ['h:1'], topic: { from: topic, allow: [out] } } }", `pipelines.p.sink.kafka.topic.from: "topic": write source or header:NAME`},
-		{id + "," + file + ", store: keys, sink: { nats: { servers: ['h:1'], subject: { from: source } } }", "pipelines.p.sink.nats.subject: allow is missing"},
-		{id + "," + file + ", store: keys, sink: { nats: { servers: ['h:1'], subject: { from: source, allow: ['a.*.b'] } } }", "pipelines.p.sink.nats.subject.allow: write names, with * at the end of a name at most"},
-		{id + "," + file + ", store: keys, sink: { rabbitmq: { servers: ['h:1'], create: true, routing_key: { from: source, allow: [a] } } }", "pipelines.p.sink.rabbitmq: create cannot make the queues that messages name"},
-		{id + "," + file + ", store: keys, sink: { sqs: { queue: { from: source, allow: [a] } } }", "pipelines.p.sink.sqs: account is missing: write the URL before the names of the queues"},
-		{id + "," + file + ", store: keys, sink: { sqs: { account: 'https://h', queue: { from: source, allow: [a] } } }", "pipelines.p.sink.sqs: account: the URL of a queue ends in its account and its name"},
-		{id + "," + file + ", store: keys, sink: { sqs: { account: 'https://h/1', queue: 'https://h/1/a' } }", "pipelines.p.sink.sqs: account has no effect beside the URL of one queue"},
-		{id + ", source: { sqs: { queue: 'https://h/1/in' } }, store: keys, sink: { sqs: { account: 'https://h/1/', queue: { from: 'header:to', allow: [out, 'i*'] } } }", "pipelines.p.sink.sqs.queue: the pipeline would read its own output"},
 		{id + "," + kafka + "," + topic + ", observe: true", "pipelines.p.observe: a Kafka transaction cannot observe"},
 		{id + "," + kafka + "," + topic + ", parked: { path: x }", "pipelines.p.parked: a Kafka transaction parks messages in a topic: write parked: { topic: NAME }"},
 		{id + "," + kafka + "," + topic + ", on_store_error: pass", "pipelines.p.on_store_error: pass is not possible, because the effect is written with the store (one transaction in Kafka): write stop"},
@@ -337,12 +330,6 @@ func TestProblemsOfPipelinesSayWhereAndWhatToDo(t *testing.T) {
 		{id + ", source: { pulsar: {} }, store: keys, " + stdout, "unknown field pipelines.p.source.pulsar: write one of file, http, kafka"},
 		{id + ", source: { postgres: { table: outbox } }, store: keys, " + stdout, "unknown field pipelines.p.source.postgres: write one of file, http, kafka"},
 		{id + ", source: { kafak: {} }, store: keys, " + stdout, "unknown field pipelines.p.source.kafak: did you mean kafka?"},
-		{id + ", source: { file: { paths: ['a['] } }, store: keys, " + stdout, "pipelines.p.source.file.paths[0]: not a pattern: a [ has no ]"},
-		{id + ", source: { http: { listen: here } }, store: keys, " + stdout, "pipelines.p.source.http.listen: not an address to listen on: write it like 127.0.0.1:8080"},
-		{id + ", source: { http: { listen: ':1', path: in } }, store: keys, " + stdout, "pipelines.p.source.http.path: it must start with /"},
-		{id + ", source: { http: { listen: ':1', tls: { key: k } } }, store: keys, " + stdout, "pipelines.p.source.http.tls: certificate is missing"},
-		{id + ", source: { kafka: { brokers: [h], topics: [a], group: g } }, store: keys, " + stdout, "pipelines.p.source.kafka.brokers[0]: write it like h:9092"},
-		{id + ", source: { kafka: { brokers: ['h:1'], topics: [], group: g } }, store: keys, " + stdout, "pipelines.p.source.kafka.topics: the list is empty"},
 		{id + ", source: { kafka: { brokers: ['h:1'], topics: [a], group: g, sasl: { mechanism: GSSAPI, username: a, password: b } } }, store: keys, " + stdout, `sasl.mechanism: "GSSAPI": write one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512`},
 		{"key: { id: id }," + file + "," + stdout + ", store: keys", `pipelines.p.key.id: "id": there is no such rule: did you mean .id?`},
 		{"key: { id: [.a, b] }," + file + "," + stdout + ", store: keys", `pipelines.p.key.id[1]: "b": there is no such rule`},
@@ -355,33 +342,6 @@ func TestProblemsOfPipelinesSayWhereAndWhatToDo(t *testing.T) {
 		{"key: { id: { cel: 'a + b' } }," + file + "," + stdout + ", store: keys", `unknown field pipelines.p.key.id.cel`},
 		{"key: { id: 7 }," + file + "," + stdout + ", store: keys", `pipelines.p.key.id: "7": there is no such rule`},
 		{"key: { id: .a, on_missing: skip }," + file + "," + stdout + ", store: keys", `pipelines.p.key.on_missing: "skip": write one of fail, park, pass, hash, drop`},
-		{id + "," + file + ", store: keys, sink: { webhook: { url: 'ftp://h' } }", "pipelines.p.sink.webhook.url: not an address of a target: write https://host/path"},
-		{id + "," + file + ", store: keys, sink: { webhook: { url: 'https://h', method: GET } }", `pipelines.p.sink.webhook.method: "GET": write one of POST, PUT, PATCH`},
-		{id + "," + file + ", store: keys, sink: { webhook: { url: 'https://h', headers: { 'a b': x } } }", "pipelines.p.sink.webhook.headers: this is not a header name"},
-		{id + "," + file + ", store: keys, sink: { webhook: { url: 'https://h', headers: { a: \"x\\ny\" } } }", "pipelines.p.sink.webhook.headers.a: a header value must be one line"},
-		{id + "," + file + ", store: keys, sink: { webhook: { url: 'https://h', allow_private: [office] } }", `pipelines.p.sink.webhook.allow_private[0]: "office": not a network: write it like 10.0.0.0/8`},
-		{id + "," + file + ", store: keys, sink: { webhook: { url: 'https://h', success: [1xx] } }", `pipelines.p.sink.webhook.success[0]: "1xx": not a status: write 404, 400-409 or 4xx`},
-		{id + "," + file + ", store: keys, sink: { webhook: { url: 'https://h', retry: [409, 200-204] } }", "pipelines.p.sink.webhook.retry: 200 means success: leave it out"},
-		{id + "," + file + ", store: keys, sink: { webhook: { url: 'https://h', success: [409], retry: [4xx] } }", "pipelines.p.sink.webhook.retry: 409 means success: leave it out"},
-		{id + "," + file + ", store: keys, sink: { webhook: { url: 'https://h', headers: { content-length: '3' } } }", "pipelines.p.sink.webhook.headers: content-length belongs to the connection: leave it out"},
-		{id + "," + file + ", store: keys, sink: { webhook: { url: 'https://h', headers: { idempotency-key: x } } }", "pipelines.p.sink.webhook.headers: idempotency-key is written by the sink itself: leave it out"},
-		{id + "," + file + ", store: keys, sink: { webhook: { url: 'https://h', forward: [Semel-Token] } }", "pipelines.p.sink.webhook.forward[0]: Semel-Token is written by the sink itself: leave it out"},
-		{id + "," + file + ", store: keys, sink: { webhook: { url: 'https://h', forward: [a b] } }", "pipelines.p.sink.webhook.forward[0]: this is not a header name"},
-		{id + "," + file + ", store: keys, sink: { postgres: { store: db } }", "pipelines.p.sink.postgres: one of statement, table, outbox is missing"},
-		{id + "," + file + ", store: keys, sink: { postgres: { store: db, statement: x, outbox: {} } }", "pipelines.p.sink.postgres.outbox: a statement writes to the outbox itself, with semel_outbox_write"},
-		{id + "," + file + ", store: keys, sink: { postgres: { dsn: 'host=h', outbox: {} } }", "pipelines.p.sink.postgres.outbox: it needs store"},
-		{id + "," + file + ", store: keys, sink: { postgres: { store: db, outbox: { aggregate: order } } }", `pipelines.p.sink.postgres.outbox.aggregate: "order": write a path such as .amount`},
-		{id + ", source: { outbox: { store: db } }, sink: { postgres: { store: db, outbox: {} } }", "pipelines.p.sink.postgres.outbox: the pipeline reads the same outbox"},
-		{id + "," + file + ", store: keys, sink: { postgres: { statement: x } }", "pipelines.p.sink.postgres: one of store, dsn is missing"},
-		{id + "," + file + ", store: keys, sink: { postgres: { store: keys, statement: x } }", "pipelines.p.sink.postgres.store: keys is embedded: name a store of the kind postgres"},
-		{id + "," + file + ", store: keys, sink: { postgres: { store: db, table: t } }", "pipelines.p.sink.postgres: columns is missing"},
-		{id + "," + file + ", store: keys, sink: { postgres: { store: db, table: 'a.b.c', columns: { a: .a } } }", "pipelines.p.sink.postgres.table: \"a.b.c\": write table, schema.table or"},
-		{id + "," + file + ", store: keys, sink: { postgres: { store: db, table: t, columns: { '': .a } } }", "pipelines.p.sink.postgres.columns: this is not a column name: a name has 1 to 63 bytes, not 0"},
-		{id + "," + file + ", store: keys, sink: { postgres: { store: db, table: t, columns: { a: amount } } }", `pipelines.p.sink.postgres.columns.a: "amount": write a path such as .amount, header:NAME, or record-key`},
-		{id + "," + file + ", store: keys, sink: { postgres: { store: db, table: t, columns: {} } }", "pipelines.p.sink.postgres.columns: it has no column"},
-		{id + "," + file + ", store: keys, sink: { postgres: { store: db, statement: x, columns: { a: .a } } }", "pipelines.p.sink.postgres.columns: it is for a table: leave it out"},
-		{id + "," + file + ", store: keys, sink: { postgres: { store: db, table: t, columns: { id: .a, version: .v }, key: [idd], version: v } }", "pipelines.p.sink.postgres.key: idd is not among the columns: did you mean id?\nc.yaml:8:"},
-		{id + "," + file + ", store: keys, sink: { kafka: { brokers: ['h:1'], topic: t, compression: most } }", `pipelines.p.sink.kafka.compression: "most": write one of none, gzip, snappy, lz4, zstd`},
 		{id + "," + file + "," + stdout + ", store: keys }\nadmin: { listen: nowhere", "admin.listen: not an address to listen on"},
 		{id + "," + file + "," + stdout + ", store: keys }\nadmin: { public_url: semel.example.com", "admin.public_url: not the URL of a server: write it like https://semel.example.com"},
 		{id + "," + file + ", store: keys, sink: { kafka: { brokers: ['h:1'], topic: t } }, parked: { topic: p, max_age: 1d }", "pipelines.p.parked.max_age: messages in a topic are deleted by its retention: leave max_age out, and set retention.ms of the topic"},
@@ -402,7 +362,7 @@ func TestProblemsOfPipelinesSayWhereAndWhatToDo(t *testing.T) {
 
 func TestPipelinesMayShareAnAnchor(t *testing.T) {
 	t.Parallel()
-	f := parse(t, someStores+`x-all: &all { store: keys, window: 3d, on_failure: &f { attempts: 2 }, key: { id: .id } }
+	f := kindtest.Parse(t, someStores+`x-all: &all { store: keys, window: 3d, on_failure: &f { attempts: 2 }, key: { id: .id } }
 pipelines:
   p: { <<: *all, source: { file: { paths: [a] } }, sink: { stdout: {} } }
   q: { <<: *all, window: 1d, source: { file: { paths: [b] } }, sink: { stdout: {} }, on_failure: { <<: *f, then: stop } }

@@ -1,4 +1,4 @@
-package kind_test
+package config_test
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/goccy/go-yaml"
+
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind"
 )
@@ -77,7 +78,7 @@ func TestErrorsInOtherSectionsAreReportedToo(t *testing.T) {
 // turn, by a variable that is not set. Another store in the file needs nothing.
 func TestNoFieldElsewhereIsNeededForAStore(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("testdata/*.yaml")
+	files, err := filepath.Glob("../kind/testdata/*.yaml")
 	if err != nil || len(files) == 0 {
 		t.Fatal(files, err)
 	}
