@@ -2,6 +2,7 @@ package term
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -64,4 +65,40 @@ func TestProgressIsSilentWhenAsked(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestScreenShowsItsLinesBelowOtherText(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var stderr bytes.Buffer
+		a := &App{Stderr: &stderr, Columns: 10}
+		s := a.NewScreen()
+		if !s.Shows() || (&App{}).NewScreen().Shows() || (&App{Columns: 10, Quiet: true}).NewScreen().Shows() || (&App{Columns: 10, NoProgress: true}).NewScreen().Shows() {
+			t.Error("lines are shown on terminals that want them, and only there")
+		}
+		if _, err := s.Write([]byte("before\n")); err != nil {
+			t.Fatal(err)
+		}
+		stop := s.Show(func() []string { return []string{"copy", "a line that is too long"} })
+		time.Sleep(time.Second + time.Millisecond)
+		if _, err := s.Write([]byte("log\n")); err != nil {
+			t.Fatal(err)
+		}
+		stop()
+		const lines, up = "copy\na line th", "\r\x1b[1A\x1b[J"
+		if want := "before\n" + lines + up + "log\n" + lines + up; stderr.String() != want {
+			t.Errorf("got  %q\nwant %q", &stderr, want)
+		}
+		stderr.Reset()
+		s.replace([]string{"one"})
+		s.replace(nil)
+		if want := "one\r\x1b[J"; stderr.String() != want {
+			t.Errorf("got %q, want %q", &stderr, want)
+		}
+		s.replace([]string{"one"})
+		a.Stderr = failing{errors.New("closed")}
+		if _, err := s.Write([]byte("x\n")); err == nil {
+			t.Error("a failed write is not reported")
+		}
+	})
 }
