@@ -57,7 +57,7 @@ func TestControlCharactersOfMessagesAreNotPrinted(t *testing.T) {
 }
 
 // A message is one line, whatever the names and contents of files are.
-func TestNamesAndFieldsDoNotForgeMessages(t *testing.T) {
+func TestFileNamesAndFieldsCannotForgeAMessage(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	name := programtest.WriteFile(t, filepath.Join(dir, "a\nsemel dedup: forged: file"), "{\"id\":\"x\"}\n{\"id\n")
@@ -73,7 +73,7 @@ func TestNamesAndFieldsDoNotForgeMessages(t *testing.T) {
 	}
 }
 
-func TestAllUsageErrorsAreReportedAtOnce(t *testing.T) {
+func TestAllInvalidFlagsAreReportedTogether(t *testing.T) {
 	t.Parallel()
 	got := programtest.Run(t, "", "keys", "import", "--windwo", "7d", "--window", "7x", "--store=s", "--quiet=maybe", "--no-such")
 	got.Check(t, term.ExitUsage,
@@ -86,7 +86,7 @@ func TestAllUsageErrorsAreReportedAtOnce(t *testing.T) {
 	}
 }
 
-func TestHelpIsDataOnStdout(t *testing.T) {
+func TestHelpIsPrintedOnStdout(t *testing.T) {
 	t.Parallel()
 	for _, args := range []string{"", "--help", "-h", "help", "help keys show", "keys", "keys show --help", "version -h"} {
 		got := programtest.Run(t, "", strings.Fields(args)...)

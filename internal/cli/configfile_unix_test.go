@@ -18,7 +18,7 @@ import (
 	"github.com/semel-dev/semel/test/programtest"
 )
 
-func TestConfigurationMayComeFromAPipeOrNeverCome(t *testing.T) {
+func TestConfigurationIsReadFromAPipeAndTheWaitCanBeInterrupted(t *testing.T) {
 	t.Parallel()
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {

@@ -53,7 +53,7 @@ pipelines:
 	programtest.Run(t, "", "lint", file, "--env-file", filepath.Join(dir, "none.env")).Check(t, term.ExitUsage, "none.env: there is no such file\n")
 }
 
-func TestVersionIsAskedAsInOtherPrograms(t *testing.T) {
+func TestVersionFlagsPrintTheVersion(t *testing.T) {
 	t.Parallel()
 	want := programtest.Run(t, "", "version")
 	for _, flag := range []string{"--version", "-v"} {

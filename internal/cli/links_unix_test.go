@@ -14,7 +14,7 @@ import (
 
 // Another user who may write a directory plants a link to a file of the operator. Nothing
 // of Semel may change that file. An output that is a link is the operator's own choice.
-func TestPlantedLinksAreNotFollowed(t *testing.T) {
+func TestSymbolicLinksInPlaceOfOwnFilesAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	victim := programtest.WriteFile(t, filepath.Join(dir, "victim"), "precious")

@@ -13,10 +13,10 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-// TestNothingShowsASecret runs every verb that reads a configuration, against
+// TestNoOutputShowsASecret runs every verb that reads a configuration, against
 // servers that refuse the password or do not exist. It looks for the password in
 // all output.
-func TestNothingShowsASecret(t *testing.T) {
+func TestNoOutputShowsASecret(t *testing.T) {
 	t.Parallel()
 	const canary = "canary-5e1f"
 	redis := servicestest.StartRedis(t, nil)

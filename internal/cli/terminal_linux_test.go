@@ -7,7 +7,7 @@ import (
 	"github.com/semel-dev/semel/test/programtest"
 )
 
-func TestTerminalsGetControlCharactersOnlyIfTheyUnderstandThem(t *testing.T) {
+func TestOnlyTerminalsThatUnderstandThemGetControlCharacters(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		columns uint16

@@ -11,7 +11,7 @@ import (
 	"github.com/semel-dev/semel/test/programtest"
 )
 
-func TestEverythingThatIsWrongIsReportedAtOnce(t *testing.T) {
+func TestErrorsOfFlagsAndOfTheVerbAreReportedTogether(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	absent := filepath.Join(dir, "absent")

@@ -14,7 +14,7 @@ import (
 	"github.com/semel-dev/semel/test/programtest"
 )
 
-func TestAuditVerifyNamesTheChangedLine(t *testing.T) {
+func TestAuditVerifyNamesTheFirstLineThatWasChanged(t *testing.T) {
 	t.Parallel()
 	dir := programtest.MixedStore(t)
 	name := filepath.Join(dir, logstore.AuditName)

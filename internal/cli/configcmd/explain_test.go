@@ -11,7 +11,7 @@ import (
 	"github.com/semel-dev/semel/test/programtest"
 )
 
-func TestLintTellsWithPlaceCostAndRemedy(t *testing.T) {
+func TestLintPrintsPlaceCostAndRemedyOfAFinding(t *testing.T) {
 	t.Parallel()
 	const fine = "pipelines:\n  p: { source: { file: { paths: [in] } }, key: { id: .id }, store: keys, sink: { file: { path: out } } }\n"
 	const keys = "stores: { keys: { embedded: { path: keys } } }\n"
@@ -85,7 +85,7 @@ func TestExplainPrintsThePromise(t *testing.T) {
 	programtest.Run(t, "", "run", proxy).Check(t, term.ExitUsage, "semel proxy "+proxy+" runs it, and semel keys show KEY --caller CALLER --config "+proxy+" shows a key")
 }
 
-func TestExplainPrintsAPageAndAFigure(t *testing.T) {
+func TestExplainPrintsMarkdownAndMermaid(t *testing.T) {
 	t.Parallel()
 	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), programtest.PipelinesExample)
 	got := programtest.Run(t, "", "explain", file, "--format", "markdown")

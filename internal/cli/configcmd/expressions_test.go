@@ -10,7 +10,7 @@ import (
 	"github.com/semel-dev/semel/test/programtest"
 )
 
-func TestExpressionsAreCheckedWithTheirPlace(t *testing.T) {
+func TestLintNamesThePlaceOfAWrongExpression(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	config := func(lines string) string {

@@ -57,8 +57,8 @@ func TestNoEnvDescribesAConfigurationWithoutItsVariables(t *testing.T) {
 	}
 }
 
-// TestLintNamesASecretInPlainText follows the remedy of the warning.
-func TestLintNamesASecretInPlainText(t *testing.T) {
+// TestLintWarnsOfASecretInPlainText follows the remedy of the warning.
+func TestLintWarnsOfASecretInPlainText(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	const plain = "stores: { db: { postgres: { dsn: 'postgres://app:canary@db/app' } } }\n"

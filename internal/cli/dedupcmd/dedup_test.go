@@ -55,9 +55,9 @@ func TestDedupRemembersAcrossRuns(t *testing.T) {
 	programtest.Run(t, "", "keys", "show", "--store", store, "1").Check(t, term.ExitDone)
 }
 
-// TestAKeyThatFindsNothingDoesNotBindTheScope: a typing error must not keep the
+// TestAKeyRuleThatMatchesNoLineDoesNotBindTheScope: a typing error must not keep the
 // right key out, and the run that it stopped has nothing to continue.
-func TestAKeyThatFindsNothingDoesNotBindTheScope(t *testing.T) {
+func TestAKeyRuleThatMatchesNoLineDoesNotBindTheScope(t *testing.T) {
 	t.Parallel()
 	const lines = "{\"order_id\":1}\n{\"order_id\":1}\n"
 	for _, piped := range []bool{false, true} {

@@ -12,7 +12,7 @@ import (
 	"github.com/semel-dev/semel/test/programtest"
 )
 
-func TestHintsFitWhatWasWritten(t *testing.T) {
+func TestDedupSuggestsTheFlagValueThatWasMeant(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
 		"--window 100000w":      `--window "100000w": too long: write at most 15250w, or forever`,
@@ -42,7 +42,7 @@ func TestDedupReportIsJSONWhereAskedFor(t *testing.T) {
 }
 
 // Not parallel with other tests: see TestExamplesOfEveryHelpWorkAsPrinted.
-func TestReportToStandardErrorAndItsSummaryBothStand(t *testing.T) {
+func TestAReportOnStandardErrorIsFollowedByTheSummary(t *testing.T) {
 	if _, err := os.Stat("/dev/stderr"); err != nil {
 		t.Fatalf("standard error has no name here: %v", err)
 	}

@@ -164,7 +164,7 @@ func TestDoctorFindsWhatPostgresMayForget(t *testing.T) {
 	}
 }
 
-func TestServerThatDoesNotAnswerIsGivenUp(t *testing.T) {
+func TestDoctorGivesUpOnAServerThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and sends nothing
 	if err != nil {
@@ -231,9 +231,9 @@ pipelines:
 	}
 }
 
-// TestTheGuidesRedisUserCanWork runs a pipeline as a user with the permissions of the
+// TestTheRedisUserOfTheGuideHasTheRightsThatSemelNeeds runs a pipeline as a user with the permissions of the
 // guide. Without one of them, doctor and run print the command that grants it.
-func TestTheGuidesRedisUserCanWork(t *testing.T) {
+func TestTheRedisUserOfTheGuideHasTheRightsThatSemelNeeds(t *testing.T) {
 	t.Parallel()
 	guide, err := os.ReadFile("../../../docs/guides/redis.md")
 	if err != nil {

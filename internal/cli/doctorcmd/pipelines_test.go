@@ -10,7 +10,7 @@ import (
 	"github.com/semel-dev/semel/test/programtest"
 )
 
-func TestDoctorLooksAtTheEndsOfPipelines(t *testing.T) {
+func TestDoctorExaminesSourcesAndSinks(t *testing.T) {
 	t.Parallel()
 	file := programtest.CopyConfig(t, "", "")
 	got := programtest.Run(t, "", "doctor", file, "copy", "--json")

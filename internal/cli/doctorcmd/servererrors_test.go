@@ -19,7 +19,7 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-func TestErrorsOfServersSayWhereTheyAreAndWhatToDo(t *testing.T) {
+func TestServerErrorsNameTheAddressAndTheRemedy(t *testing.T) {
 	t.Parallel()
 	redis := servicestest.StartRedis(t, nil)
 	if _, err := services.RedisDo(t.Context(), redis.Addr(), "CONFIG", "SET", "requirepass", "other"); err != nil {
@@ -70,7 +70,7 @@ stores:
 	}
 }
 
-func TestServerThatStallsIsNamed(t *testing.T) {
+func TestAServerThatStallsIsNamed(t *testing.T) {
 	t.Parallel()
 	redis := servicestest.StartRedis(t, nil)
 	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf("stores: { db: { redis: { url: %q, timeout: 2s } } }", redis.URL()))

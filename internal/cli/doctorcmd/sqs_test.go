@@ -122,8 +122,8 @@ pipelines:
 	return programtest.Run(t, "", "doctor", file)
 }
 
-// TestMistakesWithSQSHaveACauseAndARemedy examines a real server, and an address without one.
-func TestMistakesWithSQSHaveACauseAndARemedy(t *testing.T) {
+// TestSQSErrorsHaveACauseAndARemedy examines a real server, and an address without one.
+func TestSQSErrorsHaveACauseAndARemedy(t *testing.T) {
 	url := programtest.Servers.SQS(t) + "/000000000000/"
 	nowhere := "http://" + servicestest.FreeAddr(t) + "/000000000000/orders"
 	for _, c := range []struct {

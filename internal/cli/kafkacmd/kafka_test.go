@@ -11,7 +11,7 @@ import (
 	"github.com/semel-dev/semel/test/programtest"
 )
 
-func TestTransactionsAreShownAndAborted(t *testing.T) {
+func TestTransactionsAreListedAndAborted(t *testing.T) {
 	t.Parallel()
 	addr := programtest.KafkaWithATransaction(t)
 	list := programtest.Run(t, "", "kafka", "txn", "ls", "--brokers", addr, "--topic", "orders")
@@ -60,7 +60,7 @@ func TestATransactionThatHangsIsFoundAndEnded(t *testing.T) {
 	}
 }
 
-func TestFlagsOfTransactions(t *testing.T) {
+func TestKafkaVerbsRefuseWrongFlags(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
 		"ls":                               "no cluster is named",

@@ -15,9 +15,9 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-// TestRemovalWarnsOfABrokerThatStillKnowsTheID also shows that the warning is true:
+// TestRemovalWarnsThatTheBrokerDropsTheSameIDAgain also shows that the warning is true:
 // NATS drops the message of a removed key, and the pipeline counts it as delivered.
-func TestRemovalWarnsOfABrokerThatStillKnowsTheID(t *testing.T) {
+func TestRemovalWarnsThatTheBrokerDropsTheSameIDAgain(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartNATS(t, nil)
 	js := programtest.ConnectJetStream(t, server.URL())

@@ -18,7 +18,7 @@ import (
 	"github.com/semel-dev/semel/test/programtest"
 )
 
-func TestShowTellsWhatIsKnown(t *testing.T) {
+func TestShowPrintsTheRecordOfAKey(t *testing.T) {
 	t.Parallel()
 	dir := programtest.MixedStore(t)
 
@@ -85,7 +85,7 @@ func TestOrphanedKeysAreNamed(t *testing.T) {
 	}
 }
 
-func TestShowTriesStringAndNumber(t *testing.T) {
+func TestShowFindsAKeyAsStringAndAsNumber(t *testing.T) {
 	t.Parallel()
 	dir := programtest.MixedStore(t)
 	for _, c := range []struct {
@@ -109,7 +109,7 @@ func TestShowTriesStringAndNumber(t *testing.T) {
 	}
 }
 
-func TestListFiltersAndNamesWhatIsReadable(t *testing.T) {
+func TestListFiltersByStateAndScope(t *testing.T) {
 	t.Parallel()
 	dir := programtest.MixedStore(t)
 	got := programtest.Run(t, "", "keys", "ls", "--store", dir, "--json")
@@ -189,7 +189,7 @@ func TestResolveSettlesUnknownKeysAlone(t *testing.T) {
 	}
 }
 
-func TestLookingDoesNotMakeAStore(t *testing.T) {
+func TestReadingVerbsDoNotCreateAStore(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "none")
 	for _, args := range []string{"ls", "show x", "stats", "rm x --reason y", "resolve x --as done --reason y", "purge", "export"} {
@@ -241,7 +241,7 @@ func TestImportMarksKeysDone(t *testing.T) {
 	programtest.Run(t, "", "keys", "show", "42", "--store", dir).Check(t, term.ExitFailed, "absent")
 }
 
-func TestImportStopsAtTheFirstBadLineAndSaysWhatIsThere(t *testing.T) {
+func TestImportStopsAtTheFirstBadLineAndSaysWhatItImported(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ line, want string }{
 		{`{"id":"x"`, "not JSON"},

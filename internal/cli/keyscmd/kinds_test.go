@@ -142,7 +142,7 @@ func TestChangesInSharedStoresAreInTheAuditLogThere(t *testing.T) {
 	}
 }
 
-func TestStoresThatCannotBeLookedIntoSaySo(t *testing.T) {
+func TestVerbsRefuseStoresThatTheyCannotRead(t *testing.T) {
 	t.Parallel()
 	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
 stores:
@@ -217,7 +217,7 @@ func TestRemovalReachesCopiesOfKeysThatWereRemovedDirectly(t *testing.T) {
 	keys("second", "import").Check(t, term.ExitUsage, "second is a layer of both, which would drop messages on that record alone: write --store-name both\n")
 }
 
-func TestImportCountsWhatAStoreNoLongerAnswersFor(t *testing.T) {
+func TestImportCountsKeysThatAreTooOldForTheStore(t *testing.T) {
 	t.Parallel()
 	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "semel.yaml"), fmt.Sprintf("stores: { db: { postgres: { dsn: %q, cleanup: message-time } } }", programtest.Servers.Database(t)))
 	programtest.Run(t, "", "migrate", "up", "--config", file).Check(t, term.ExitDone, "applied 1")

@@ -199,9 +199,9 @@ func TestKeysAreFoundByTheirDigest(t *testing.T) {
 	}
 }
 
-// TestStackWithoutIDsNeedsTheKey: the layers of a stack have digests of their own, so
+// TestChangesInATieredStoreWithoutIDsNeedTheID: the layers of a stack have digests of their own, so
 // a change by the digest of the lowest one would leave their copies.
-func TestStackWithoutIDsNeedsTheKey(t *testing.T) {
+func TestChangesInATieredStoreWithoutIDsNeedTheID(t *testing.T) {
 	t.Parallel()
 	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
 stores:

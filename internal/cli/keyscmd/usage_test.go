@@ -26,7 +26,7 @@ func TestChangesOfKeysAreJSONWhereAskedFor(t *testing.T) {
 	}
 }
 
-func TestAScopeThatIsNotReadableIsHintedAt(t *testing.T) {
+func TestListHintsAtKeysWhoseScopesAreNotStored(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "store")
 	programtest.Run(t, "a\n", "dedup", "--store", dir).Check(t, term.ExitDone, "fresh 1")

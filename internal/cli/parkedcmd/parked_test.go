@@ -204,7 +204,7 @@ func park(t *testing.T, file string, list ...pipeline.Parked) {
 	}
 }
 
-func TestParkedFlagsAreChecked(t *testing.T) {
+func TestParkedVerbsRefuseWrongFlags(t *testing.T) {
 	t.Parallel()
 	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), programtest.PipelinesExample)
 	for _, c := range []struct{ args, want string }{

@@ -213,7 +213,7 @@ func testParkedInATopic(k *kafkaTopics) {
 	}
 }
 
-func TestParkedInATopicOfNoBroker(t *testing.T) {
+func TestParkedTopicOfAnUnreachableBrokerIsAnError(t *testing.T) {
 	t.Parallel()
 	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), strings.ReplaceAll(programtest.KafkaExample, "127.0.0.1:9092", "127.0.0.1:1"))
 	programtest.Run(t, "", "parked", "ls", "--config", file, "--quiet").Check(t, term.ExitFailed, "open the parked messages of orders: ")
@@ -248,8 +248,8 @@ func TestASilentBrokerHidesNoOtherParkedMessages(t *testing.T) {
 	parked("parked", "ls", "--pipeline", "hooks").Check(t, term.ExitDone, "0 messages parked")
 }
 
-// TestParkedInATopicWithKeysInAStore settles messages that carry their keys.
-func TestParkedInATopicWithKeysInAStore(t *testing.T) {
+// TestMessagesParkedInATopicAreRedrivenUnderTheirKeys settles messages that carry their keys.
+func TestMessagesParkedInATopicAreRedrivenUnderTheirKeys(t *testing.T) {
 	t.Parallel()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(2, "events", "dead"))
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-func TestProxyRefusesWhatIsWrongAllAtOnce(t *testing.T) {
+func TestProxyReportsAllConfigurationErrorsTogether(t *testing.T) {
 	t.Parallel()
 	programtest.Run(t, "", "proxy").Check(t, term.ExitUsage, "--upstream URL is missing", "--scope is missing: say who the caller is")
 	programtest.Run(t, "", "proxy", "--upstream", "ftp://x", "--scope", "heder:X", "--methods", "POST,GET", "--window", "0", "--on-lease-expired", "rety", "--profile", "strip", "--max-body", "0", "--header", "a b").Check(t, term.ExitUsage,
@@ -286,7 +286,7 @@ func TestProxyKeepsCallersApart(t *testing.T) {
 	}
 }
 
-func TestProxyDrains(t *testing.T) {
+func TestProxyAnswersItsRequestsBeforeItEnds(t *testing.T) {
 	t.Parallel()
 	service := programtest.NewCountingService(t)
 	proxy := startProxy(t, "--listen", "127.0.0.1:0", "--upstream", service.URL, "--scope", "global", "--admin", "127.0.0.1:0")
@@ -324,7 +324,7 @@ func TestProxyDrains(t *testing.T) {
 	}
 }
 
-func TestProxyThatCannotDrainSaysSo(t *testing.T) {
+func TestProxySaysOfHowManyRequestsTheOutcomeIsUnknown(t *testing.T) {
 	t.Parallel()
 	service, dir := programtest.NewCountingService(t), t.TempDir()
 	defer close(service.Release)
@@ -341,7 +341,7 @@ func TestProxyThatCannotDrainSaysSo(t *testing.T) {
 
 // A store that stalls does not delay the end of a drain, which says how many answers it has
 // not recorded.
-func TestProxyDrainsWhileItsStoreStalls(t *testing.T) {
+func TestProxyEndsWhileItsStoreStalls(t *testing.T) {
 	t.Parallel()
 	service, redis := programtest.NewCountingService(t), servicestest.StartRedis(t, nil)
 	proxy := startProxy(t, programtest.WriteFile(t, filepath.Join(t.TempDir(), "api.yaml"), fmt.Sprintf(`
@@ -500,7 +500,7 @@ func TestProxyReadsNewCertificates(t *testing.T) {
 	}
 }
 
-func TestProxyWithoutItsStore(t *testing.T) {
+func TestProxyRefusesRequestsWhileItsStoreIsDown(t *testing.T) {
 	t.Parallel()
 	redis := servicestest.StartRedis(t, nil)
 	service := programtest.NewCountingService(t)

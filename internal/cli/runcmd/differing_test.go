@@ -11,9 +11,9 @@ import (
 	"github.com/semel-dev/semel/test/programtest"
 )
 
-// TestRunTellsOfDuplicatesThatDiffer in every session, unless the session refuses them as
+// TestRunLogsDuplicatesWithDifferentContent in every session, unless the session refuses them as
 // mismatches. The key is the customer of an order, which is too coarse.
-func TestRunTellsOfDuplicatesThatDiffer(t *testing.T) {
+func TestRunLogsDuplicatesWithDifferentContent(t *testing.T) {
 	t.Parallel()
 	var input strings.Builder
 	for i := range 10 {
@@ -76,8 +76,8 @@ pipelines:
 	}
 }
 
-// TestStatusTellsOfDuplicatesThatDiffer on a broker.
-func TestStatusTellsOfDuplicatesThatDiffer(t *testing.T) {
+// TestStatusCountsDuplicatesWithDifferentContent on a broker.
+func TestStatusCountsDuplicatesWithDifferentContent(t *testing.T) {
 	t.Parallel()
 	w := newWindows(t, `
     key: { id: .g }

@@ -36,8 +36,8 @@ func smallDisk(t *testing.T) (disk, ballast string) {
 	return disk, programtest.WriteFile(t, filepath.Join(disk, "ballast"), strings.Repeat("x", 79<<20))
 }
 
-// TestAFullDiskIsNamedUntilItHasSpace fills the disk of the output, then of the store.
-func TestAFullDiskIsNamedUntilItHasSpace(t *testing.T) {
+// TestRunNamesAFullDiskUntilItHasSpace fills the disk of the output, then of the store.
+func TestRunNamesAFullDiskUntilItHasSpace(t *testing.T) {
 	t.Parallel()
 	var lines strings.Builder
 	for i := range 30_000 {

@@ -16,9 +16,9 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-// TestAServerThatGoesDownIsNamedThroughout stops servers under a pipeline with messages.
+// TestRunNamesAServerThatIsDownUntilItIsBack stops servers under a pipeline with messages.
 // Each answer of /readyz, from the first one, names a cause and a remedy.
-func TestAServerThatGoesDownIsNamedThroughout(t *testing.T) {
+func TestRunNamesAServerThatIsDownUntilItIsBack(t *testing.T) {
 	t.Parallel()
 	database, redis, queue := servicestest.StartPostgres(t, nil), servicestest.StartRedis(t, nil), servicestest.StartNATS(t, nil)
 	if _, err := programtest.Connect(t, database.URL())(t).Exec(t.Context(), "CREATE TABLE rows (id text)"); err != nil {

@@ -13,7 +13,7 @@ import (
 
 // A filter alone drops new messages at no more than its stated rate, and every
 // verb says so.
-func TestLossyPipelines(t *testing.T) {
+func TestAPipelineWithAFilterAloneLosesNoMoreThanItsRate(t *testing.T) {
 	t.Parallel()
 	redis := programtest.Servers.Redis(t)
 	for name, filter := range map[string]string{

@@ -15,10 +15,10 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-// TestARelayWithoutRightsNamesThem has a relay whose role lacks first the right to make
+// TestARelayNamesTheRightsThatItLacks has a relay whose role lacks first the right to make
 // partitions, and then that to take shards. Each time it says what to grant. It reports
 // the rows that wait although it owns no shard.
-func TestARelayWithoutRightsNamesThem(t *testing.T) {
+func TestARelayNamesTheRightsThatItLacks(t *testing.T) {
 	t.Parallel()
 	file, pool := relayConfig(t, "")
 	text, err := os.ReadFile(file)

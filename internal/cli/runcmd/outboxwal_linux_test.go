@@ -99,8 +99,8 @@ func TestOutboxOfTheLogIsExplainedAndExamined(t *testing.T) {
 	programtest.Run(t, "", "lint", file+".wrong.yaml").Check(t, term.ExitUsage, "it needs mode: wal")
 }
 
-// TestServerWithoutLogicalReplicationIsNamed has a server with the default wal_level.
-func TestServerWithoutLogicalReplicationIsNamed(t *testing.T) {
+// TestRelayNamesAServerWithoutLogicalReplication has a server with the default wal_level.
+func TestRelayNamesAServerWithoutLogicalReplication(t *testing.T) {
 	t.Parallel()
 	file, _ := relayConfig(t, "")
 	programtest.Run(t, "", "migrate", "up", "--config", file).Check(t, term.ExitDone, "outbox slots")

@@ -43,10 +43,10 @@ type refusal struct {
 	message        func(t *testing.T) // asks for what is refused; nil if a line of the input or nothing does
 }
 
-// TestARefusalIsWaitedForAtTheStartAndLater starts a pipeline that its server refuses. The
+// TestRunWaitsWhileAServerRefusesItsRequests starts a pipeline that its server refuses. The
 // log and the probe name cause and remedy. The pipeline works when it is permitted, and
 // waits again when it is refused later. The other pipeline of the file works throughout.
-func TestARefusalIsWaitedForAtTheStartAndLater(t *testing.T) {
+func TestRunWaitsWhileAServerRefusesItsRequests(t *testing.T) {
 	programtest.SetAWS(t, nil)
 	for _, r := range refusals(t) {
 		t.Run(r.name, func(t *testing.T) {

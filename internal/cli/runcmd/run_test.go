@@ -24,7 +24,7 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-func TestRunRefusesWhatIsWrongAllAtOnce(t *testing.T) {
+func TestRunReportsAllConfigurationErrorsTogether(t *testing.T) {
 	t.Parallel()
 	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
 stores: { keys: { embedded: { path: keys } } }
@@ -189,9 +189,9 @@ func TestRunAnswersProbes(t *testing.T) {
 	}
 }
 
-// TestProbesShowNothingOfMessages probes the readiness of a pipeline while a
+// TestProbesShowNoKeysAndNoContent probes the readiness of a pipeline while a
 // message waits for a server that is down: that of its store, or of its sink.
-func TestProbesShowNothingOfMessages(t *testing.T) {
+func TestProbesShowNoKeysAndNoContent(t *testing.T) {
 	t.Parallel()
 	const secret = "canary-7f3a"
 	redis := servicestest.StartRedis(t, nil)

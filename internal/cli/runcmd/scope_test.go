@@ -11,9 +11,9 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-// TestChecksNameAScopeOfAnotherKeyRule fills a scope of each kind of store, and checks
+// TestDoctorLintAndRunRefuseAScopeOfAnotherKeyRule fills a scope of each kind of store, and checks
 // pipelines that find the ids of that scope by another rule.
-func TestChecksNameAScopeOfAnotherKeyRule(t *testing.T) {
+func TestDoctorLintAndRunRefuseAScopeOfAnotherKeyRule(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for _, name := range []string{"in.jsonl", "in2.jsonl"} {

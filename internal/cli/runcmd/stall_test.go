@@ -19,9 +19,9 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-// TestRunSaysWhatItWaitsFor runs a pipeline into a table that another session has
+// TestStatusOfARunningPipelineSaysWhatItWaitsFor runs a pipeline into a table that another session has
 // locked, and one to a webhook that does not answer.
-func TestRunSaysWhatItWaitsFor(t *testing.T) {
+func TestStatusOfARunningPipelineSaysWhatItWaitsFor(t *testing.T) {
 	t.Parallel()
 	const secret = "canary-83b0"
 	database, dir, address := programtest.Servers.Database(t), t.TempDir(), servicestest.FreeAddr(t)

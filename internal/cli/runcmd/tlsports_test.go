@@ -46,9 +46,9 @@ func secureRedis(t *testing.T, address, dir string) *services.Server {
 	return server
 }
 
-// TestTroubleWithTLSIsNamed has real servers with and without TLS. Each is asked in the other
+// TestRunLogsTLSErrorsWithTheirRemedy has real servers with and without TLS. Each is asked in the other
 // way, with the wrong authority, and by a name that its certificate does not have.
-func TestTroubleWithTLSIsNamed(t *testing.T) {
+func TestRunLogsTLSErrorsWithTheirRemedy(t *testing.T) {
 	t.Parallel()
 	dir, other := certified(t), certified(t)
 	cert, key, wrong := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), filepath.Join(other, "cert.pem")

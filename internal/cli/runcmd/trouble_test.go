@@ -22,10 +22,10 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-// TestTroubleIsNamedWithItsRemedy runs pipelines while something that they need is
+// TestRunLogsErrorsOfServersWithTheirRemedy runs pipelines while something that they need is
 // missing or wrong. The log and the probe name it, and the pipeline continues when
 // it is fixed.
-func TestTroubleIsNamedWithItsRemedy(t *testing.T) {
+func TestRunLogsErrorsOfServersWithTheirRemedy(t *testing.T) {
 	t.Parallel()
 	kafka, database := programtest.Servers.Kafka(t), programtest.Servers.Database(t)
 	admin := programtest.Connect(t, database)
@@ -326,9 +326,9 @@ func TestTroubleIsNamedWithItsRemedy(t *testing.T) {
 	}
 }
 
-// TestPasswordThatChangesIsNamed starts with a wrong password. Then the server's
+// TestRunLogsAPasswordThatChanged starts with a wrong password. Then the server's
 // password changes while the pipeline runs.
-func TestPasswordThatChangesIsNamed(t *testing.T) {
+func TestRunLogsAPasswordThatChanged(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartPostgres(t, nil)
 	admin := programtest.Connect(t, server.URL())(t)
@@ -378,9 +378,9 @@ pipelines:
 	}
 }
 
-// TestMissingTablesOfTheStoreNameTheCommand runs a pipeline before migrate, with its keys
+// TestRunLogsTheCommandThatCreatesMissingTables runs a pipeline before migrate, with its keys
 // or its parked messages in a database that has no tables. It continues when they are there.
-func TestMissingTablesOfTheStoreNameTheCommand(t *testing.T) {
+func TestRunLogsTheCommandThatCreatesMissingTables(t *testing.T) {
 	t.Parallel()
 	for store, parked := range map[string]string{"db": "path: p", "own": "store: db"} {
 		t.Run(store, func(t *testing.T) {

@@ -79,8 +79,8 @@ func (w *windowsOnKafka) settled(r *programtest.Running) (now admin.PipelineStat
 	}
 }
 
-// TestTheOutcomesOfMessagesBalance runs a pipeline of each kind.
-func TestTheOutcomesOfMessagesBalance(t *testing.T) {
+// TestOutcomesAddUpToTheMessagesThatWereSettled runs a pipeline of each kind.
+func TestOutcomesAddUpToTheMessagesThatWereSettled(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		rest string

@@ -44,7 +44,7 @@ func TestStatusNeedsCredentialsAndTheCertificateOfTheFile(t *testing.T) {
 	programtest.Run(t, "", "status", programtest.WriteFile(t, filepath.Join(other, "c.yaml"), programtest.ReadFile(t, file))).Check(t, term.ExitFailed, "the server has another certificate than admin.tls")
 }
 
-func TestStatusCountsWhenItIsAskedAndKnowsItsProcess(t *testing.T) {
+func TestStatusIsCurrentAndOfTheRightProcess(t *testing.T) {
 	t.Parallel()
 	dir, other := t.TempDir(), t.TempDir()
 	file := programtest.AdminConfig(t, dir)
@@ -121,7 +121,7 @@ func TestStatusEscapesTheAnswerOfTheServer(t *testing.T) {
 }
 
 // The file may lack the secrets of stores and pipelines.
-func TestStatusAndItsWatchNeedTheAdminSectionAlone(t *testing.T) {
+func TestStatusReadsTheAdminSectionAlone(t *testing.T) {
 	t.Parallel()
 	file, address := programtest.CopyConfig(t, ", follow: true", ""), servicestest.FreeAddr(t)
 	programtest.Background(t, "run", file, "--admin", address)

@@ -68,7 +68,7 @@ FAIL  orders line 2: it has no key: .order_id is missing
 	}
 }
 
-func TestLinesThatAreNoCasesAreNamed(t *testing.T) {
+func TestInvalidCasesAreReportedWithTheirLines(t *testing.T) {
 	t.Parallel()
 	file := casesConfig(t)
 	programtest.Run(t, `{"pipeline":"orders","bdy":{}}

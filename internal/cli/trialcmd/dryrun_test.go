@@ -113,7 +113,7 @@ func snapshot(t *testing.T, dir string) string {
 	return text.String()
 }
 
-func TestDryRunJoinsNoGroup(t *testing.T) {
+func TestDryRunDoesNotJoinTheConsumerGroup(t *testing.T) {
 	t.Parallel()
 	brokers := servicestest.StartKafka(t, nil).Addr()
 	client, err := kgo.NewClient(kgo.SeedBrokers(brokers))

@@ -9,8 +9,8 @@ import (
 	"github.com/semel-dev/semel/test/programtest"
 )
 
-// TestVerbsThatOnlyKnowTheFirstMessageRefuseOthers: their answer would be wrong.
-func TestVerbsThatOnlyKnowTheFirstMessageRefuseOthers(t *testing.T) {
+// TestDryRunRefusesKeyKeepAndLintNamesItsRisks: their answer would be wrong.
+func TestDryRunRefusesKeyKeepAndLintNamesItsRisks(t *testing.T) {
 	t.Parallel()
 	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
 pipelines:

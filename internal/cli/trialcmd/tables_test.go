@@ -32,7 +32,7 @@ pipelines:
     sink: { kafka: { brokers: ["127.0.0.1:1"], topic: out } }
 `
 
-func TestCasesHaveRows(t *testing.T) {
+func TestCasesDefineRowsOfTables(t *testing.T) {
 	t.Parallel()
 	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), joins)
 	cases := `{"table": "people", "record_key": "ann", "body": {"active": true}}

@@ -11,7 +11,7 @@ import (
 	"github.com/semel-dev/semel/test/programtest"
 )
 
-func TestVerifyHTTPTellsRightFromWrong(t *testing.T) {
+func TestVerifyHTTPPassesARightServiceAndFailsAWrongOne(t *testing.T) {
 	t.Parallel()
 	upstream := programtest.StartVerifyUpstream(t)
 	right := programtest.ProxyWithKeys(t, upstream, programtest.APIKey)

@@ -39,7 +39,7 @@ func wantOrigin(t *testing.T, file, id, place string) {
 	}
 }
 
-func TestExplainNamesTheOriginOfALine(t *testing.T) {
+func TestWhyNamesTheFileAndByteOfALine(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	address := programtest.Servers.Database(t)
@@ -85,7 +85,7 @@ func TestExplainNamesTheOriginOfALine(t *testing.T) {
 	wantOrigin(t, file, "c", "")
 }
 
-func TestExplainNamesTheOriginOfAKafkaRecord(t *testing.T) {
+func TestWhyNamesThePartitionAndOffsetOfARecord(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(2, "orders"))
