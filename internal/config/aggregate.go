@@ -15,7 +15,7 @@ import (
 // aggregateField is the field that makes a pipeline write results.
 func aggregateField(p *Pipeline) schema.Field {
 	return schema.Field{
-		Name: "aggregate", Doc: "In a Kafka transaction: write one final result for each group and window, instead of the messages. Messages with one group key must be in one partition. The open windows are in the topic `GROUP-state`, which Semel creates.",
+		Name: "aggregate", Doc: "In a Kafka transaction: write one final result for each group and window, instead of the messages. Messages with one group key must be in one partition.",
 		Form: schema.Form{Members: func() schema.Mapping { return aggregateMapping(&stream.Aggregate{}) }},
 		Read: func(v schema.Value) {
 			p.Aggregate = &stream.Aggregate{}
@@ -33,9 +33,9 @@ func aggregateMapping(a *stream.Aggregate) schema.Mapping {
 				Form: schema.Form{Named: &schema.Form{Scalar: schema.ScalarText}}, Read: func(v schema.Value) { readValues(v, a) }},
 			{Name: "time", Doc: "Where a record has its time: a rule. It looks at the record as it was read, before `map`.", Form: schema.Form{Either: ruleForms()}, Read: func(v schema.Value) { a.Time = oneRule(v) }, Shown: "the time of the record"},
 			timeUnitField(&a.Unit),
-			schema.PauseField("grace", &a.Grace, "How much older than the newest record of its input partition a record may be and still count. A window is closed that long after its end, by the times of the records.").Or("0s"),
+			schema.PauseField("grace", &a.Grace, "How much older than the newest record of its input partition a record may be and still count.").Or("0s"),
 			schema.WindowField("idle", &a.Idle, "Close the windows of a partition that gets no new record for this time, after all its records were read. A window is closed when its end is at least `idle` + `grace` + 5s ago. With `forever`, only newer records close windows.").Or("1m"),
-			schema.DurationField("max_ahead", &a.MaxAhead, "How far the time of a record may be ahead of the clock. A record further ahead is parked, and closes no window.").Or("5m"),
+			schema.DurationField("max_ahead", &a.MaxAhead, "How far the time of a record may be ahead of the clock. A record further ahead is parked.").Or("5m"),
 			maxBehindField(&a.MaxBehind, ""),
 			thenField("late", &a.Late, "A record whose window is closed: `park` parks it, `drop` loses it, `stop` ends the pipeline."),
 			schema.DurationField("correct", &a.Correct, "How long a closed window still takes late records. Its result is then written again, with a greater number in the header `semel-revision`. Not for sessions.").Means("0s: a result is written once"),
@@ -63,7 +63,7 @@ func overMapping(over *stream.Window) schema.Mapping {
 			schema.DurationField("every", &every, "The distance between the starts of hopping windows, at most their size."),
 			schema.DurationField("session", &session, "A window ends when its group has no record for longer than this gap. It starts at its first record, and has no fixed size."),
 			schema.DurationField("max", &most, "The greatest length of a session. A record that would make the session longer begins another one."),
-			{Name: "zone", Doc: "For `tumbling` windows of whole days: the time zone whose days they are, such as `Europe/Vienna`. A day starts when it starts there, so it has 23 or 25 hours if clocks are changed in it. Days are counted from 1970-01-01.",
+			{Name: "zone", Doc: "For `tumbling` windows of whole days: the time zone whose days they are, such as `Europe/Vienna`. A day has 23 or 25 hours if clocks are changed in it. Days are counted from 1970-01-01.",
 				Form: schema.Form{Scalar: schema.ScalarText}, Shown: "UTC", Read: func(v schema.Value) { zone = readZone(v) }},
 		},
 		OneOf: [][]string{{"tumbling", "hopping", "session"}},

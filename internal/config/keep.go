@@ -20,7 +20,7 @@ func (p *Pipeline) Remembers() bool { return p.Key.Keep == nil || p.Key.Keep.Las
 // keepField is the field that says which message of a key takes effect.
 func keepField(k *Key) schema.Field {
 	return schema.Field{
-		Name: "keep", Doc: "Which message of a key takes effect. `first` is the first one that is read. In a Kafka transaction it may be the earliest, the last one of each window, or each newer version. The others are *superseded*.",
+		Name: "keep", Doc: "Which message of a key takes effect. `first` is the first one that is read. In a Kafka transaction it may be the earliest, the last one of each window, or each newer version.",
 		Shown: "first",
 		Form:  schema.Form{Either: []schema.Form{{Words: []string{"first"}}, {Members: func() schema.Mapping { return keepMapping(&stream.Keep{}) }}}},
 		Read: func(v schema.Value) {
@@ -47,12 +47,12 @@ func keepMapping(k *stream.Keep) schema.Mapping {
 			rule("first", &k.First, "Where a message has its time: a rule. The earliest message of a key takes effect, once no earlier one can come. Keys are remembered by these times."),
 			timeUnitField(&k.Unit),
 			schema.PartField("last", func() schema.Mapping { return overMapping(&k.Last) }, "The last message of a key takes effect in each window over the times of the records. With `session`, that is after a time without messages of the key.").Titled("Windows"),
-			rule("newest", &k.Newest, "Where a message has its version: a rule. A message takes effect immediately if its version is newer than all before, for as long as `window` remembers them. A version is a whole number, a time as in RFC 3339, or another text of at most 32 bytes, ordered by its bytes."),
-			schema.PauseField("grace", &k.Grace, "How much older than the newest record of its partition a record may be. A record is held until the newest one is later by that much. Not for `newest`.").Or("0s"),
-			schema.WindowField("idle", &k.Idle, "In a partition that gets no new record for this time, after all its records were read, held records take effect when the clock is `idle` + `grace` + 5s later. With `forever`, only newer records have that effect. Not for `newest`.").Or("1m"),
-			schema.DurationField("max_ahead", &k.MaxAhead, "How far the time of a record may be ahead of the clock. A record further ahead is parked. Not for `newest`.").Or("5m"),
-			maxBehindField(&k.MaxBehind, " Not for `newest`."),
-			thenField("late", &k.Late, "A record that is too old to be held: `park` parks it, `drop` loses it, `stop` ends the pipeline. Not for `newest`."),
+			rule("newest", &k.Newest, "Where a message has its version: a rule. A message takes effect immediately if its version is newer than all before, for as long as `window` remembers them. A version is a whole number, a time as in RFC 3339, or another text of at most 32 bytes, ordered by its bytes. `grace`, `idle`, `max_ahead`, `max_behind` and `late` are not for it."),
+			schema.PauseField("grace", &k.Grace, "How much older than the newest record of its partition a record may be. A record is held until the newest one is later by that much.").Or("0s"),
+			schema.WindowField("idle", &k.Idle, "In a partition that gets no new record for this time, after all its records were read, held records take effect when the clock is `idle` + `grace` + 5s later. With `forever`, only newer records have that effect.").Or("1m"),
+			schema.DurationField("max_ahead", &k.MaxAhead, "How far the time of a record may be ahead of the clock. A record further ahead is parked.").Or("5m"),
+			maxBehindField(&k.MaxBehind, ""),
+			thenField("late", &k.Late, "A record that is too old to be held: `park` parks it, `drop` loses it, `stop` ends the pipeline."),
 		},
 		OneOf: [][]string{{"first", "last", "newest"}},
 		Check: func(v schema.Value, there schema.Members) {
@@ -76,7 +76,7 @@ func keepMapping(k *stream.Keep) schema.Mapping {
 // timeUnitField is the field that says how a rule has a time.
 func timeUnitField(unit *stream.TimeUnit) schema.Field {
 	var text string
-	f := schema.ChoiceField("time_unit", &text, "How that field has a time: a number of seconds (`s`), milliseconds (`ms`), microseconds (`us`) or nanoseconds (`ns`) since 1970, which may be a text and have decimals, or a text as in RFC 3339 (`rfc3339`). Without it, texts as in RFC 3339 are recognised, and so are numbers, by their digits before the decimals: 9 to 11 have seconds, 12 to 14 milliseconds, 15 to 17 microseconds, and 18 to 20 nanoseconds. This holds for the times from 1973 to 5138.",
+	f := schema.ChoiceField("time_unit", &text, "How that field has a time: a number since 1970, which may be a text and have decimals, or a text as in RFC 3339. Without it, numbers are recognised by their digits before the decimals: 9 to 11 have seconds, 12 to 14 milliseconds, 15 to 17 microseconds, and 18 to 20 nanoseconds.",
 		"s", "ms", "us", "ns", "rfc3339").Means("recognised")
 	choose := f.Read
 	f.Read = func(v schema.Value) {
@@ -89,7 +89,7 @@ func timeUnitField(unit *stream.TimeUnit) schema.Field {
 
 // maxBehindField is the field that bounds the times of records in the past.
 func maxBehindField(target *time.Duration, more string) schema.Field {
-	return schema.WindowField("max_behind", target, "How far the time of a record may be behind the clock. A record further behind is parked. A record without a time or before 1970 is parked in any case."+more).Means("times since 1973, because earlier ones are nearly always in the wrong unit; `forever` allows them")
+	return schema.WindowField("max_behind", target, "How far the time of a record may be behind the clock. A record further behind is parked, and so is one without a time or before 1970. Times before 1973 are nearly always in the wrong unit; `forever` allows them."+more).Means("since 1973")
 }
 
 // checkKeep reports what cannot be combined with keep in a Kafka transaction.

@@ -360,7 +360,7 @@ func identityFields(i *Identity) []schema.Field {
 				})
 			})
 		}},
-		parsedField("forward_auth", &i.ForwardAuth, ParseUpstream, "With `forward`: URL of the service that is asked for each request with a key. It gets the headers of the request, and answers with 2xx and the header that names the caller, or with 401 or 403. The service behind the proxy gets this header of the answer; what a client sends in it is removed, also from requests without a key."),
+		parsedField("forward_auth", &i.ForwardAuth, ParseUpstream, "With `forward`: URL of the service that is asked for each request with a key. It gets the headers of the request, and answers with 2xx and the header that names the caller, or with 401 or 403. The service behind the proxy gets this header; the proxy removes it from requests of clients."),
 	}
 }
 

@@ -62,21 +62,21 @@ func (k *Kinds) pipelineMapping(p *Pipeline) schema.Mapping {
 			oneKindField("source", func() schema.Mapping { return kindsMapping(&p.Source, k.Sources) }, "source", "{ file: { paths: [in.jsonl] } }", "Where messages come from. It has one kind.").Need(),
 			schema.PartField("key", func() schema.Mapping { return keyMapping(&p.Key) }, "How Semel finds the key of a message. Two deliveries with the same key are the same message.").Need(),
 			tablesField(p),
-			expressionField("filter", &p.Filter, &expressions, "A condition in CEL. A message for which it is false is not delivered, and its key is remembered. An error fails the message permanently. It is evaluated after the decision about the key.",
+			expressionField("filter", &p.Filter, &expressions, "A condition in CEL, evaluated after the decision about the key. A message for which it is false is not delivered. An error fails the message permanently.",
 				func(text string) error { return k.checkExpressions(text, "", p) }),
-			expressionField("map", &p.Map, &expressions, "An expression in CEL whose value, as JSON, is the body that the sink gets. An error fails the message permanently. It is evaluated after `filter`.",
+			expressionField("map", &p.Map, &expressions, "An expression in CEL, evaluated after `filter`, whose value is the body that the sink gets. An error fails the message permanently.",
 				func(text string) error { return k.checkExpressions("", text, p) }),
 			schema.WindowField("window", &p.Window, "How long a key is remembered after its completion. Choose a time that is longer than messages can be delivered again, redriven, or read again from the broker.").Or("7d"),
-			schema.DurationField("lease", &p.Lease, "How long a claim lasts. Semel extends it after every third of that time. After a crash a message waits that long, unless the store belongs to the process itself. From an outbox, also how long a process has its shards.").Or("30s"),
+			schema.DurationField("lease", &p.Lease, "How long a claim lasts. Semel extends it after every third of that time. After a crash a message waits that long, unless the store belongs to the process itself. From an outbox, also how long a relay has its shards.").Or("30s"),
 			schema.ChoiceField("on_lease_expired", &p.OnLeaseExpired, "After a crash between effect and completion: `retry` processes the message again, with the same key and a higher token. `hold` keeps the key as *unknown* until an operator resolves it.",
 				"retry", "hold").Or("retry"),
-			schema.ChoiceField("on_late", &p.OnLate, "A late message: its own time is longer ago than the window, and its key is not known. In a Kafka transaction only `time: event` has late messages: those that are older than the newest of their partition by more than `grace`.", "run", "park", "drop").Or("run"),
-			schema.ChoiceField("on_mismatch", &p.OnMismatch, "A message whose key was used with another body. With `ignore` it is a duplicate, and the log and `semel status` say how many such duplicates there are.", "ignore", "park", "drop", "stop").Or("ignore"),
+			schema.ChoiceField("on_late", &p.OnLate, "A message whose own time is longer ago than the window, and whose key is not known. In a Kafka transaction only `time: event` has late messages: those that are older than the newest of their partition by more than `grace`.", "run", "park", "drop").Or("run"),
+			schema.ChoiceField("on_mismatch", &p.OnMismatch, "A message whose key was used with another body. With `ignore` it is a duplicate, and the log and `semel status` count it.", "ignore", "park", "drop", "stop").Or("ignore"),
 			schema.StoreField("store", &p.Store, "Store of the keys. Without it, a pipeline from Kafka to Kafka commits keys, outputs and offsets in one transaction, and one from an outbox delivers every row."),
 			oneKindField("sink", func() schema.Mapping { return kindsMapping(&p.Sink, k.Sinks) }, "sink", "{ stdout: {} }", "Where messages go. It has one kind.").Need(),
 			schema.PartField("on_failure", func() schema.Mapping { return failureMapping(&p.OnFailure) }, "What happens after a failed delivery.").Always(),
 			schema.ChoiceField("on_store_error", &p.OnStoreError, "While the store does not answer: `stop` waits for it, `pass` delivers without a decision.", "stop", "pass").Or("stop"),
-			schema.TruthField("observe", &p.Observe, "Decide and count, but deliver every message, to see what would be dropped. `on_late`, `on_mismatch` and `on_store_error` then have no effect. `on_missing` and `on_failure` apply as usual.").Or("false"),
+			schema.TruthField("observe", &p.Observe, "Decide and count, but deliver every message. Only `on_missing` and `on_failure` apply as usual.").Or("false"),
 			schema.ChoiceField("order", &p.Order, "Which messages keep their order: those with the same record key (or key), or all messages of a partition (of Kafka, or a file).", "key", "partition").Means("key; partition from files to a file or stdout"),
 			schema.NumberField("parallel", &p.Parallel, 1, 10_000, "How many batches are processed concurrently. In a Kafka transaction: how many transactions are open in a process, each for a share of the partitions.").Means("what the sink wants; 2 in a Kafka transaction"),
 			schema.CountField("batch", &p.Batch, "The maximum number of messages that are decided and delivered together.").Means("what the sink wants: 2,000 for Kafka, otherwise 500"),
@@ -155,8 +155,8 @@ func oneKindField(name string, kinds func() schema.Mapping, what, example, doc s
 func failureMapping(f *pipeline.Failure) schema.Mapping {
 	return schema.Mapping{
 		Fields: []schema.Field{
-			schema.NumberField("attempts", &f.Attempts, 1, 1_000_000, "How many times a message is delivered before Semel gives up. After a permanent error it gives up immediately. A sink that cannot be reached costs no attempt, nor does a wait for a PostgreSQL lock.").Or("8"),
-			schema.DurationField("backoff", &f.To, "The longest pause before the next attempt. The first pause is 200ms. Each is twice as long as the one before, less a random part of up to a half.").Or("30s"),
+			schema.NumberField("attempts", &f.Attempts, 1, 1_000_000, "How many times a message is delivered before Semel gives up. After a permanent error it gives up immediately. A sink that cannot be reached costs no attempt.").Or("8"),
+			schema.DurationField("backoff", &f.To, "The longest pause before the next attempt. The first pause is 200ms, and each is up to twice as long as the one before.").Or("30s"),
 			thenField("then", &f.Then, "What happens after the last attempt: `park` parks the message, `drop` loses it, `stop` ends the pipeline."),
 		},
 	}
@@ -168,7 +168,7 @@ func parkedMapping(p *Parked) schema.Mapping {
 			schema.PathField("path", &p.Path, "Directory."),
 			schema.StoreField("store", &p.Store, "Store of the kind `postgres`, for a table in its database."),
 			schema.TextField("topic", &p.Topic, "Kafka topic of the source's or the sink's cluster."),
-			schema.DurationField("max_age", &p.MaxAge, "How long a message stays parked in the directory or table. An older message is deleted while the pipeline runs, unless it is queued for a redrive. Its deletion is logged, counted, and written to the audit log. In a topic, the retention of the topic deletes.").Means("for ever"),
+			schema.DurationField("max_age", &p.MaxAge, "How long a message stays parked in the directory or table. An older message is deleted while the pipeline runs, unless it is queued for a redrive. In a topic, the retention of the topic deletes.").Means("for ever"),
 		},
 		OneOf: [][]string{{"path", "store", "topic"}},
 		Check: func(_ schema.Value, there schema.Members) {
@@ -194,7 +194,7 @@ func transactionMapping(t *Transaction) schema.Mapping {
 			schema.PathField("state", &t.State, "Directory of the local copy of keys, windows and held messages.").Or("semel-state"),
 			schema.ChoiceField("time", &t.Time, "Which time expires keys: the clock (`processing`) or the time of the records (`event`).", "processing", "event").Or("processing"),
 			schema.PauseField("grace", &t.Grace, "With `time: event`: how much older than the newest record of its partition a record may be. An older record is late.").Or("0s"),
-			schema.TruthField("standby", &t.Standby, "Keep the keys, windows and held records of all partitions in this process, so that it can take over a partition without reading them first. Every instance then needs memory for all of them, and disk for all keys.").Or("false"),
+			schema.TruthField("standby", &t.Standby, "Keep the keys, windows and held records of all partitions in this process, so that it takes over a partition without reading them first. Every instance then needs memory and disk for all of them.").Or("false"),
 		},
 		Check: func(_ schema.Value, there schema.Members) {
 			if interval, ok := there["interval"]; ok && t.Interval >= longestInterval {

@@ -13,7 +13,7 @@ import (
 // tablesField is the field with the tables whose rows filter and map use.
 func tablesField(p *Pipeline) schema.Field {
 	return schema.Field{
-		Name: "tables", Doc: "In a Kafka transaction: compacted topics by name, whose rows `filter` and `map` use as `tables.NAME`. A row is the newest JSON value of its record key, and a record without a value deletes it. All rows are read before the first record is joined, and are in memory.",
+		Name: "tables", Doc: "In a Kafka transaction: compacted topics by name, whose rows `filter` and `map` use as `tables.NAME`. All rows are read before the first record is joined, and are in memory.",
 		Form: schema.Form{Named: &schema.Form{Members: func() schema.Mapping { return tableMapping(&stream.Table{}) }}},
 		Read: func(v schema.Value) {
 			readNamed(v, "table", func(name string, at schema.Place, member schema.Value) {
@@ -38,7 +38,7 @@ func tableMapping(t *stream.Table) schema.Mapping {
 		Fields: []schema.Field{
 			schema.TextField("topic", &t.Topic, "The topic with the rows. The broker must keep the newest record of each key: `cleanup.policy=compact`.").Need(),
 			{Name: "by", Doc: "Where a message has the key of its row: a rule. The record key of the row is that value as text.", Required: true, Form: schema.Form{Either: ruleForms()}, Read: func(v schema.Value) { t.By = oneRule(v) }},
-			schema.ChoiceField("read", &read, "`global` reads all partitions in each process. `local` reads the partitions with the numbers of those that the process works on. Both topics then need the same number of partitions, and the key of the row as record key.", "global", "local").Or("global"),
+			schema.ChoiceField("read", &read, "`global` reads all partitions in each process, `local` those with the numbers that the process works on. Both topics then need the same number of partitions, and the key of the row as record key.", "global", "local").Or("global"),
 			schema.ChoiceField("as_of", &asOf, "`latest` joins a record with the newest row that was read. `record` joins it with the row that was valid at the record's time.", "latest", "record").Or("latest"),
 			schema.DurationField("history", &history, "With `as_of: record`: how long former rows are kept. An older record whose row may be forgotten is parked as late. The topic needs a `min.compaction.lag.ms` and `delete.retention.ms` of at least that.").Means("1h with `as_of: record`"),
 			schema.ChoiceField("missing", &missing, "A record without a row: `park` parks it, `drop` loses it, `pass` joins it without `tables.NAME`, `wait` first reads the table up to its present end and then parks it.", missingPolicies...).Or("park"),

@@ -33,7 +33,7 @@ func (s *Sink) Fields() schema.Mapping {
 		Doc: "Lines of a file: the body and a line end. With an `embedded` store, keys and lines become durable together.",
 		Fields: []schema.Field{
 			schema.PathField("path", &s.Path, "File that lines are appended to.").Need(),
-			schema.TruthField("append", &s.Append, "Append to a file with content that an `embedded` store does not know. Without it such a file is refused: if the store is new because the old one is lost, every line is written again.").Or("false"),
+			schema.TruthField("append", &s.Append, "Append to a file with content that an `embedded` store does not know. If the store is new because the old one is lost, every line is written again.").Or("false"),
 		},
 	}
 }

@@ -40,7 +40,7 @@ func (s *Sink) Fields() schema.Mapping {
 			config.TargetField("topic", &s.Topic, "Topic to write, or where each message names its topic. A Kafka transaction writes to one topic.").Need(),
 			schema.ChoiceField("partition", &s.Partition, "How a record gets its partition: by the hash of the record key, as in Kafka's own clients, or the same number as in the source.", "record-key", "same").Or("record-key"),
 			schema.ChoiceField("compression", &s.Compression, "Compression of the records.", "none", "gzip", "snappy", "lz4", "zstd").Or("lz4"),
-			schema.TruthField("key_headers", &s.KeyHeaders, "Add headers with the key, with time and place at which the first pipeline read the message and, outside of transactions, with attempt and token. They cost about as much as a small record. Turn them off if readers use only the record key.").Or("true"),
+			schema.TruthField("key_headers", &s.KeyHeaders, "Add headers with the key, with time and place at which the first pipeline read the message and, outside of transactions, with attempt and token.").Or("true"),
 		),
 	}
 }

@@ -29,7 +29,7 @@ func (*Sink) Kind() string { return "nats" }
 // Fields implements config.Kind.
 func (s *Sink) Fields() schema.Mapping {
 	return schema.Mapping{
-		Doc: "Messages on a subject of a JetStream stream, with the headers of the message and headers with its key. Each one has a `Nats-Msg-Id` made from its key, the subject and the name of the pipeline, so that the server stores a repeated attempt once within its duplicate window. A redriven message has another id.",
+		Doc: "Messages on a subject of a JetStream stream, with the headers of the message and headers with its key. A repeated attempt has the same `Nats-Msg-Id`, a redriven message another one.",
 		Check: func(v schema.Value, _ schema.Members) {
 			if s.Create && s.Stream == "" {
 				v.Wrong("create needs the name of the stream: write stream")

@@ -37,7 +37,7 @@ func (*Source) Kind() string { return "nats" }
 // Fields implements config.Kind.
 func (s *Source) Fields() schema.Mapping {
 	return schema.Mapping{
-		Doc: "Messages of a JetStream stream, read through a durable pull consumer. Processes with the same consumer share them. A message is acknowledged when its outcome is durable; until then the pipeline keeps its claim at the server.",
+		Doc: "Messages of a JetStream stream, read through a durable pull consumer, which processes share.",
 		Fields: append(s.Client.fields(),
 			schema.TextField("stream", &s.Stream, "Name of the stream.").Need(),
 			schema.TextField("consumer", &s.Consumer, "Name of the durable consumer.").Need(),

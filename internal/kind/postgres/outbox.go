@@ -44,11 +44,11 @@ func (*Outbox) Kind() string { return "outbox" }
 // Fields implements config.Kind.
 func (s *Outbox) Fields() schema.Mapping {
 	return schema.Mapping{
-		Doc: "Rows of the outbox in a PostgreSQL database, which services write in their transactions. The pipeline needs no `store`: a row that was delivered is deleted, or kept elsewhere. Several processes may run it.",
+		Doc: "Rows of the outbox in a PostgreSQL database, which services write in their transactions. The pipeline needs no `store`: a delivered row is deleted, or kept elsewhere.",
 		Fields: []schema.Field{
 			schema.StoreField("store", &s.Store, "Store of the kind `postgres`, whose database and tables have the outbox.").Need(),
 			schema.DurationField("keep", &s.Keep, "How long delivered rows are kept, in the table `semel_outbox_log`, for a look or to send them again.").Means("they are deleted"),
-			schema.ChoiceField("mode", &s.Mode, "How rows are found. `table` reads the table, works behind a connection pooler, and several relays share the rows. `wal` reads the write-ahead log of the server by logical replication, in the order of commits and within milliseconds; one relay reads, and others wait as standbys. It needs `wal_level = logical`.", modeTable, modeWAL).Means(modeTable),
+			schema.ChoiceField("mode", &s.Mode, "How rows are found. `table` reads the table, and several relays share the rows. `wal` reads the write-ahead log, in the order of commits and within milliseconds; one relay reads, and others are standbys. It needs `wal_level = logical`.", modeTable, modeWAL).Means(modeTable),
 			schema.IdentifierField("slot", &s.Slot, 63, "Name of the replication slot and of the publication, with `mode: wal`. Slots of all databases of a server share their names.").Means("the name of the table, `semel_outbox`"),
 		},
 		Check: func(_ schema.Value, there schema.Members) {

@@ -79,7 +79,7 @@ func (s *Sink) Fields() schema.Mapping {
 			schema.PartField("outbox", func() schema.Mapping {
 				s.Outbox = &OutboxRow{}
 				return s.Outbox.fields()
-			}, "Also write a row to the outbox in the database of `store`, in the same transaction: an event under the key of the message, for a relay to deliver. `table` may be left out.").Means("off"),
+			}, "Also write an event to the outbox in the database of `store`, in the same transaction. `table` may be left out.").Means("off"),
 		},
 		OneOf: [][]string{{"store", "dsn"}},
 		Check: func(v schema.Value, there schema.Members) {

@@ -46,10 +46,10 @@ func (s *Store) Fields() schema.Mapping {
 			dsnField(&s.DSN).Need(),
 			schema.IdentifierField("schema", &s.Schema, 63, "Schema of its tables.").Means("public"),
 			schema.IdentifierField("prefix", &s.Prefix, 40, "Prefix of its table names.").Means("semel_"),
-			schema.ChoiceField("cleanup", &s.Cleanup, "How expired keys are deleted. A clean-up works at most a fifth of the time. It applies when the tables are created and cannot be changed later.",
+			schema.ChoiceField("cleanup", &s.Cleanup, "How expired keys are deleted. It applies when the tables are created and cannot be changed later.",
 				"delete", "message-time").Means("the form of the existing tables, `delete` for new ones"),
-			schema.DurationField("message_age", &s.MessageAge, "How old a UUIDv7 or ULID may be, with `cleanup: message-time`. It applies when the tables are created.").Means("7d"),
-			schema.NumberField("partitions", &s.Partitions, 1, 1024, "Number of partitions of the table. It applies when the tables are created.").Means("none with `delete`, 32 with `message-time`"),
+			schema.DurationField("message_age", &s.MessageAge, "How old a UUIDv7 or ULID may be, with `cleanup: message-time`. Fixed like `cleanup`.").Means("7d"),
+			schema.NumberField("partitions", &s.Partitions, 1, 1024, "Number of partitions of the table. Fixed like `cleanup`.").Means("none with `delete`, 32 with `message-time`"),
 			config.KeepIDsField(&s.KeepIDs),
 			config.KeepOriginField(&s.KeepOrigin, "true", "It needs the column that `semel migrate up` adds. A key then takes about 20 bytes and that text more: 180 bytes instead of 108, with the index, for lines of a file."),
 		},
@@ -64,7 +64,7 @@ func (s *Store) Fields() schema.Mapping {
 // dsnField is the address of a PostgreSQL database.
 func dsnField(target *schema.Secret) schema.Field {
 	return schema.Field{
-		Name: "dsn", Doc: "Address of the database, as a URL or as `host=… dbname=…`. Its `pool_max_conns` limits the connections, and its `default_query_exec_mode=cache_statement` prepares statements by name, which not every connection pooler supports.",
+		Name: "dsn", Doc: "Address of the database, as a URL or as `host=… dbname=…`. Its `pool_max_conns` limits the connections, and `default_query_exec_mode=cache_statement` prepares statements by name, which not every pooler supports.",
 		Form: schema.Form{Scalar: schema.ScalarAddress}, Read: func(v schema.Value) { postgresDSN(v, target) },
 	}
 }

@@ -35,7 +35,7 @@ func (c *Client) fields() []schema.Field {
 		schema.TextField("vhost", &c.VHost, "Virtual host.").Or("/"),
 		schema.TextField("username", &c.Username, "User name. Servers accept `guest` from their own machine only.").Or("guest"),
 		schema.SecretField("password", &c.Password, "Password of the user.").Means("guest"),
-		schema.TextField("management", &c.Management, "URL of the HTTP API, such as `http://host:15672`. A source reads the delivery limit of its queue there, even if a policy sets it. `semel doctor` checks types, limits and alarms.").Means("delivery limits of policies are not seen, and types and alarms not checked"),
+		schema.TextField("management", &c.Management, "URL of the HTTP API, such as `http://host:15672`. A source reads the delivery limit of a policy there, and `semel doctor` checks types, limits and alarms. Without it, neither can.").Means("none"),
 	}
 }
 

@@ -31,7 +31,7 @@ func (*Sink) Kind() string { return "rabbitmq" }
 // Fields implements config.Kind.
 func (s *Sink) Fields() schema.Mapping {
 	return schema.Mapping{
-		Doc: "Persistent messages, with the headers of the message and headers with its key. The `message-id` is the id of the key, so the next consumer can recognise a repeated message. The server confirms each message. While no queue takes the messages, the pipeline waits.",
+		Doc: "Persistent messages, with the headers of the message and headers with its key. The `message-id` is the id of the key. The server confirms each message. While no queue takes them, the pipeline waits.",
 		Check: func(v schema.Value, _ schema.Members) {
 			if s.Create && s.Exchange == "" && s.RoutingKey.Route != nil {
 				v.Wrong("create cannot make the queues that messages name: leave it out, or write exchange")

@@ -33,7 +33,7 @@ func (*Source) Kind() string { return "rabbitmq" }
 // Fields implements config.Kind.
 func (s *Source) Fields() schema.Mapping {
 	return schema.Mapping{
-		Doc: "Messages of a queue. Processes that read one queue share them. A message is acknowledged when its outcome is durable. The key rule `property:message-id` reads its property `message-id`, and `record-key` its routing key. Messages with the same routing key are delivered in order. A message that was published to the queue itself, through the default exchange, has no record key.",
+		Doc: "Messages of a queue. The key rule `property:message-id` reads the property `message-id`, and `record-key` the routing key. Messages with the same routing key are delivered in order. A message that was published through the default exchange has no record key.",
 		Fields: append(s.Client.fields(),
 			schema.TextField("queue", &s.Queue, "Name of the queue.").Need(),
 			schema.TruthField("create", &s.Create, "Create a durable quorum queue if it does not exist, with a delivery limit that no message reaches.").Or("false"),

@@ -30,7 +30,7 @@ func (*Sink) Kind() string { return "sqs" }
 // Fields implements config.Kind.
 func (s *Sink) Fields() schema.Mapping {
 	return schema.Mapping{
-		Doc:   "Messages in a queue of Amazon SQS, with the headers of the message and headers with its key as attributes. In a FIFO queue the record key, or else the key, becomes the message group. The MessageDeduplicationId is made from the key, the group and the name of the pipeline, so that SQS stores a repeated attempt once within five minutes. A redriven message has another one.",
+		Doc:   "Messages in a queue of Amazon SQS, with headers and key as attributes. In a FIFO queue the record key, or else the key, becomes the message group, and a repeated attempt has the same MessageDeduplicationId. A redriven message has another one.",
 		Check: s.check,
 		Fields: []schema.Field{
 			config.TargetField("queue", &s.Target, "URL of the queue, as `aws sqs get-queue-url` prints it, or where each message names its queue. It also decides the region and the server.").Need(),

@@ -33,7 +33,7 @@ func (*Source) Kind() string { return "sqs" }
 // Fields implements config.Kind.
 func (s *Source) Fields() schema.Mapping {
 	return schema.Mapping{
-		Doc:   "Messages of a queue of Amazon SQS, standard or FIFO. Processes share the queue. A message is deleted when its outcome is durable; until then the pipeline keeps it invisible to others. Attributes are headers, and the message group is the record key. The MessageId is not handed out, because it changes when a producer repeats a message.",
+		Doc:   "Messages of a queue of Amazon SQS, standard or FIFO. A message is deleted when its outcome is durable; until then the pipeline keeps it invisible to others. Attributes are headers, and the message group is the record key.",
 		Check: func(v schema.Value, _ schema.Members) { checkURL(v, "queue", s.URL) },
 		Fields: []schema.Field{
 			schema.TextField("queue", &s.URL, "URL of the queue, as `aws sqs get-queue-url` prints it. It also decides the region and the server.").Need(),

@@ -40,7 +40,7 @@ func (s *Store) Fields() schema.Mapping {
 		schema.WindowField("max_age", &s.MaxAge, "How long a copy in an upper layer may answer without the store below.").Means("10m"),
 		schema.TruthField("sees_every_writer", &s.SeesEveryWriter, "States that no other process writes to the last layer, or that all writers share the filter. A `filter` layer needs it.").Means("false"),
 	}}
-	m.Doc = "Layers above one durable store: a list of store names from the top, or fields. The last store decides. `memory`, `redis` and `filter` can be upper layers."
+	m.Doc = "Layers above one durable store, which decides: a list of store names from the top, or fields. `memory`, `redis` and `filter` can be upper layers."
 	m.Short = &schema.Shorthand{
 		Form: schema.Form{Element: &schema.Form{Scalar: schema.ScalarStoreName}},
 		Read: func(v schema.Value) { v.References(&s.Layers) },

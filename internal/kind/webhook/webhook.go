@@ -60,7 +60,7 @@ func (s *Sink) Fields() schema.Mapping {
 			Form: schema.Form{Either: []schema.Form{{Scalar: schema.ScalarTruth}, {Element: &schema.Form{Scalar: schema.ScalarText}}}}, Read: func(v schema.Value) { networks(v, &s.AllowPrivate) }},
 		config.TLSField(&s.TLS),
 		statusesField("success", &s.Success, "Statuses that mean success, in addition to 2xx."),
-		statusesField("retry", &s.Retry, "Statuses that are retried, in addition to 403, 408, 409, 425, 429 and 5xx. After 401, 407, 502, 503, 504, and 429 with `Retry-After`, and after a cut connection or no answer, the pipeline pauses and the attempt does not count, unless the target still accepts other messages. After any other status, Semel gives up."),
+		statusesField("retry", &s.Retry, "Statuses that are retried, in addition to 403, 408, 409, 425, 429 and 5xx. After 401, 407, 502, 503, 504, and 429 with `Retry-After`, the pipeline pauses instead. After any other status, Semel gives up."),
 		schema.ListField("forward", schema.Form{Scalar: schema.ScalarText}, func(v schema.Value) { v.List(func(element schema.Value) { forwarded(element, &s.Forward) }) }, "Names of message headers to forward. Their case counts, unless the messages come from a source `http`. `traceparent` and `tracestate` are always forwarded."),
 	}}
 }
