@@ -129,11 +129,11 @@ func TestObservabilityShowsCodeOfTests(t *testing.T) {
 	showsCodeOf(t, "docs/observability.md", readDocument(t, "observe/otelobserve/example_test.go"))
 }
 
-// TestExtendingShowsCodeOfTests compares docs/extending.md with the external
-// module that runs each suite, and the page of kinds with the toy kind.
+// TestExtendingShowsCodeOfTests compares the page of stores with the external module that
+// runs each suite, and the page of kinds with the toy kind.
 func TestExtendingShowsCodeOfTests(t *testing.T) {
 	t.Parallel()
-	showsCodeOf(t, "docs/extending.md", readDocument(t, "testdata/outside/outside_test.go"))
+	showsCodeOf(t, "store/storetest/README.md", readDocument(t, "testdata/outside/outside_test.go"))
 	showsCodeOf(t, "internal/kind/DESIGN.md", readDocument(t, "internal/kind/kindtest/toy/kind_test.go"))
 }
 
@@ -174,7 +174,7 @@ func TestDocumentsLinkToWhatIsThere(t *testing.T) {
 	t.Parallel()
 	link := regexp.MustCompile(`\]\(([^)#]*)(#[^)]*)?\)`)
 	headings := map[string][]string{}
-	for _, name := range documents(t, append(designPages, "docs/*.md", "docs/guides/*.md", "docs/problems/*.md", "docs/problems/*/*.md", "examples/*.md", "bench/*.md", "bench/results/*.md", "*.md")...) {
+	for _, name := range documents(t, append(designPages, "docs/*.md", "docs/guides/*.md", "docs/problems/*.md", "docs/problems/*/*.md", "examples/*.md", "contrib/*/*.md", "store/*/*.md", "broker/*/*.md", "bench/*.md", "bench/results/*.md", "*.md")...) {
 		for _, found := range link.FindAllStringSubmatch(readDocument(t, name), -1) {
 			target := filepath.Join(filepath.Dir(name), found[1])
 			switch {
