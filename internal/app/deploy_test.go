@@ -129,7 +129,7 @@ func TestEveryAlertIsTestedAndDescribed(t *testing.T) {
 	}
 }
 
-// An alert leads to a section of the runbook that exists, and the table at the
+// An alert leads to a section of the runbook that exists, and the list at the
 // top of the runbook leads to the same one.
 func TestEveryAlertHasItsRunbook(t *testing.T) {
 	t.Parallel()
@@ -149,8 +149,8 @@ func TestEveryAlertHasItsRunbook(t *testing.T) {
 		if want := "https://" + module + "/blob/main/docs/runbook.md"; found[1] != want || !sections[found[2]] {
 			t.Errorf("the runbook_url of %s is %s#%s; the page is %s, with the sections %v", name, found[1], found[2], want, sections)
 		}
-		if row := regexp.MustCompile("(?m)^\\|.*`" + name + "`.*\\| .*\\(#" + found[2] + "\\) \\|$"); !row.MatchString(page) {
-			t.Errorf("docs/runbook.md has no row that leads from %s to #%s", name, found[2])
+		if row := regexp.MustCompile("(?m)^- .*`" + name + "`.*: .*\\(#" + found[2] + "\\)$"); !row.MatchString(page) {
+			t.Errorf("docs/runbook.md has no line that leads from %s to #%s", name, found[2])
 		}
 	}
 }
