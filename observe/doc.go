@@ -6,5 +6,5 @@
 //     Importing one does not compile the other.
 //   - [All] combines several observers.
 //
-// docs/observability.md describes the metrics and what to do when they rise.
+// observe/METRICS.md describes the metrics, and docs/observability.md how to set them up.
 package observe

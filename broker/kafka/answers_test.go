@@ -12,7 +12,7 @@ import (
 	"github.com/semel-dev/semel/test/kafkatest"
 )
 
-// TestEachAnswerHasAMeaning has the rows of Kafka in the table of docs/guides/brokers.md.
+// TestEachAnswerHasAMeaning has the rows of Kafka in the table of broker/ANSWERS.md.
 func TestEachAnswerHasAMeaning(t *testing.T) {
 	t.Parallel()
 	deliver := func(fault kfake.Fault) func(t *testing.T) error {

@@ -12,7 +12,7 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-// TestEachAnswerHasAMeaning has the rows of NATS in the table of docs/guides/brokers.md. A
+// TestEachAnswerHasAMeaning has the rows of NATS in the table of broker/ANSWERS.md. A
 // subscriber without JetStream gives the answers that a stream cannot be made to give.
 func TestEachAnswerHasAMeaning(t *testing.T) {
 	t.Parallel()

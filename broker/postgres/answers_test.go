@@ -74,7 +74,7 @@ func cutAt(t *testing.T, address string, passes bool) string {
 }
 
 // TestEachAnswerHasAMeaning has the rows of PostgreSQL in the table of
-// docs/guides/brokers.md.
+// broker/ANSWERS.md.
 func TestEachAnswerHasAMeaning(t *testing.T) {
 	t.Parallel()
 	address := servers.Database(t)

@@ -158,11 +158,11 @@ func TestAColumnThatGetsAnotherTypeGetsItsValues(t *testing.T) {
 	}
 }
 
-var updateDocs = flag.Bool("update-docs", false, "write docs/postgres.md instead of comparing it")
+var updateDocs = flag.Bool("update-docs", false, "write TYPES.md instead of comparing it")
 
 // TestThePageDescribesTheColumnTypes compares the table of the page with the cases above.
 func TestThePageDescribesTheColumnTypes(t *testing.T) {
-	const path, begin, end = "../../docs/postgres.md", "<!-- values of columns: go test ./broker/postgres -run PageSays -update-docs -->\n", "<!-- end -->\n"
+	const path, begin, end = "TYPES.md", "<!-- values of columns: go test ./broker/postgres -run ThePageDescribes -update-docs -->\n", "<!-- end -->\n"
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -194,7 +194,7 @@ func TestThePageDescribesTheColumnTypes(t *testing.T) {
 		return
 	}
 	if !*updateDocs {
-		t.Fatalf("%s is not current: go test ./broker/postgres -run PageSays -update-docs", path)
+		t.Fatalf("%s is not current: go test ./broker/postgres -run ThePageDescribes -update-docs", path)
 	}
 	if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
 		t.Fatal(err)

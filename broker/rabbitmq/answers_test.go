@@ -14,7 +14,7 @@ import (
 )
 
 // TestEachAnswerHasAMeaning has the rows of RabbitMQ in the table of
-// docs/guides/brokers.md.
+// broker/ANSWERS.md.
 func TestEachAnswerHasAMeaning(t *testing.T) {
 	t.Parallel()
 	addr := servers.RabbitMQ(t)

@@ -70,7 +70,7 @@ func peerFor(t testing.TB, action string, answer http.HandlerFunc) string {
 	return server.URL + "/123456789012/orders"
 }
 
-// TestEachAnswerHasAMeaning has the rows of SQS in the table of docs/guides/brokers.md.
+// TestEachAnswerHasAMeaning has the rows of SQS in the table of broker/ANSWERS.md.
 func TestEachAnswerHasAMeaning(t *testing.T) {
 	t.Parallel()
 	deliver := func(answer http.HandlerFunc) func(*testing.T) error {

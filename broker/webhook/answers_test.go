@@ -12,7 +12,7 @@ import (
 )
 
 // TestEachAnswerHasAMeaning has the rows of webhooks in the table of
-// docs/guides/brokers.md.
+// broker/ANSWERS.md.
 func TestEachAnswerHasAMeaning(t *testing.T) {
 	t.Parallel()
 	status := func(code int, header ...string) func(t *testing.T) error {

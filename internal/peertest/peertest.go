@@ -1,5 +1,5 @@
 // Package peertest has what tests need of peers that answer wrongly or not at all: the
-// table of docs/guides/brokers.md, which says what each answer is about, and a peer that
+// table of broker/ANSWERS.md, which says what each answer is about, and a peer that
 // never answers.
 package peertest
 
@@ -19,7 +19,7 @@ import (
 )
 
 // Meaning is what an answer of a target means for the message that was delivered. It is
-// a cell of the table in docs/guides/brokers.md.
+// a cell of the table in broker/ANSWERS.md.
 type Meaning string
 
 const (
@@ -85,10 +85,10 @@ func Same(deliver ...func(t *testing.T) error) func(t *testing.T) error {
 }
 
 // page has the table, seen from the package of a broker.
-const page = "../../docs/guides/brokers.md"
+const page = "../../broker/ANSWERS.md"
 
 // RunAnswers checks what each answer means, and that the rows of a kind in the table of
-// docs/guides/brokers.md say the same. SEMEL_UPDATE=1 in the environment writes them.
+// broker/ANSWERS.md say the same. SEMEL_UPDATE=1 in the environment writes them.
 func RunAnswers(t *testing.T, kind string, answers []Answer) {
 	t.Helper()
 	var rows strings.Builder

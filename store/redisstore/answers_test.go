@@ -63,7 +63,7 @@ func liar(t *testing.T, upstream, word string, answer func() (text string, lies 
 	return listener.Addr().String()
 }
 
-// TestEachAnswerHasAMeaning has the rows of Redis in the table of docs/guides/brokers.md. A
+// TestEachAnswerHasAMeaning has the rows of Redis in the table of broker/ANSWERS.md. A
 // store that fails is never the fault of a message.
 func TestEachAnswerHasAMeaning(t *testing.T) {
 	t.Parallel()
