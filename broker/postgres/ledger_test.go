@@ -52,11 +52,17 @@ func one[T any](t testing.TB, pool *pgxpool.Pool, sql string) (value T) {
 // guard opens a guard whose tables are made if there are none.
 func guard(t testing.TB, pool *pgxpool.Pool) *pgstore.Guard {
 	t.Helper()
+	return guardOf(t, pool, pgstore.Names{})
+}
+
+// guardOf creates tables with these names and opens a guard on them.
+func guardOf(t testing.TB, pool *pgxpool.Pool, names pgstore.Names) *pgstore.Guard {
+	t.Helper()
 	ctx := context.Background()
-	if _, err := pgstore.Migrate(ctx, pool, nil); err != nil {
+	if _, err := pgstore.Migrate(ctx, pool, &pgstore.MigrateOptions{Names: names}); err != nil {
 		t.Fatal(err)
 	}
-	store, err := pgstore.New(ctx, pool, nil)
+	store, err := pgstore.New(ctx, pool, &pgstore.Options{Names: names})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ func TestTheOutboxGetsAnEventForEachChange(t *testing.T) {
 		Outbox: &postgres.OutboxRow{Pipeline: "p", Topic: "changed", Aggregate: ".id", Payload: ".event"},
 	}
 	for _, w := range ways(t, address, pool, opts) {
-		exec(t, pool, "DELETE FROM c; DELETE FROM semel_outbox; DELETE FROM semel_keys")
+		exec(t, pool, "DELETE FROM c; DELETE FROM semel_outbox; DELETE FROM semel_keys; DELETE FROM hot_keys")
 		list := items(`{"id":"a","n":2,"event":{"to":2}}`, `{"id":"a","n":1,"event":{"to":1}}`, `{"n":1}`, `{"id":"b","n":1}`, `{"id":"d","n":1,"event":"text"}`)
 		list[3].Message.Headers = []semel.Header{{Name: "h", Value: []byte("\xff")}}
 		list[4].Message.Headers = []semel.Header{{Name: "content-type", Value: []byte("x")}, {Name: "semel-key", Value: []byte("former")}}
@@ -35,7 +35,7 @@ func TestTheOutboxGetsAnEventForEachChange(t *testing.T) {
 		}
 	}
 	for _, w := range ways(t, address, pool, &postgres.Options{Outbox: &postgres.OutboxRow{}}) {
-		exec(t, pool, "DELETE FROM semel_outbox; DELETE FROM semel_keys")
+		exec(t, pool, "DELETE FROM semel_outbox; DELETE FROM semel_keys; DELETE FROM hot_keys")
 		list := items("only an event", "x")
 		list[1].Message.Body = nil
 		w.process(t.Context(), list)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -22,10 +21,6 @@ type Session struct {
 	change pipeline.FilterMap // may be nil
 	handle Handler
 	traits pipeline.SinkTraits
-	// careful is the number of further batches that are sent one message at a
-	// time, so that an error belongs to its message. That takes more round
-	// trips.
-	careful atomic.Int64
 }
 
 var (
@@ -108,28 +103,18 @@ func (s *Session) Abandon(context.Context, []*pipeline.Item) {}
 func (s *Session) Process(ctx context.Context, items []*pipeline.Item) {
 	calls := make([]semel.Call, len(items))
 	for i, it := range items {
-		it.Decision, it.Result, it.Err = semel.Undecided, semel.Result{}, nil
+		it.Decision, it.Result, it.Err, it.Filtered = semel.Undecided, semel.Result{}, nil, false
 		it.Attempt = it.Tries + 1
 		calls[i] = it.Call
 	}
-	var outcomes []semel.BatchOutcome
-	effects := make([]error, len(items)) // errors of the effects themselves
-	var behind lock
+	p := &batch{s, items, make([]error, len(items)), lock{}}
 	ctx, stop := watched(ctx, s.answers)
 	defer stop()
-	defer behind.watch(ctx, s.blockedBy)()
-	switch {
-	case s.handle != nil:
-		outcomes = s.handled(ctx, items, calls, effects, &behind)
-	case s.careful.Load() > 0:
-		s.careful.Add(-1)
-		outcomes = s.carefully(ctx, items, calls, effects, &behind)
-	default:
-		outcomes = s.quickly(ctx, items, calls, effects, &behind)
-	}
-	for i, it := range items {
+	defer p.behind.watch(ctx, s.blockedBy)()
+	outcomes := s.guard.DoTxBatch(ctx, calls, p.effect(ctx))
+	for i := range items {
 		outcomes[i].Err = silent(ctx, outcomes[i].Err)
-		s.settle(it, &outcomes[i], effects[i])
+		p.settle(i, &outcomes[i])
 	}
 }
 
@@ -141,163 +126,124 @@ func (s *Session) answers(ctx context.Context) error {
 	return nil
 }
 
-// quickly sends keys and statements together. After an error the message that
-// caused it is not known, so all messages are processed again one by one.
-func (s *Session) quickly(ctx context.Context, items []*pipeline.Item, calls []semel.Call, effects []error, behind *lock) []semel.BatchOutcome {
-	if s.write.versions || !s.write.known() { // the results are needed, or a connection
-		return s.carefully(ctx, items, calls, effects, behind)
-	}
-	var b pgx.Batch
-	place := make([]int, len(items)) // of its statement
-	for i, it := range items {
-		place[i] = b.Len()
-		if !s.queue(ctx, &b, it) {
-			// A message without values cannot be left out of the transaction
-			// here.
-			return s.carefully(ctx, items, calls, effects, behind)
-		}
-	}
-	queued := b.QueuedQueries
-	outcomes := s.guard.DoTxBatch(ctx, calls, pgstore.TxQueueFunc(func(b *pgx.Batch, fresh []*semel.BatchItem) error {
-		for _, f := range fresh {
-			if items[f.Index].Filtered {
-				continue
-			}
-			q := queued[place[f.Index]]
-			b.Queue(q.SQL, q.Arguments...)
-		}
-		return nil
-	}))
-	for i := range outcomes {
-		if isRefused(outcomes[i].Err) || isHeld(outcomes[i].Err) {
-			// Nothing was written. Sent apart from the claims, the statements show whether
-			// the server refused them or the store, and which message a lock is of.
-			return s.carefully(ctx, items, calls, effects, behind)
-		}
-		if outcomes[i].Err != nil && outcomes[i].Decision == semel.Undecided {
-			s.careful.Store(20)
-			break
-		}
-	}
-	return outcomes
+// batch is one call of Process.
+type batch struct {
+	*Session
+	items   []*pipeline.Item
+	effects []error // of each item: the error of its handler, or of its values
+	behind  lock
 }
 
-// queue adds the statement of an item to a batch, unless it is filtered out. It reports
-// false if the item failed, and sets its Err.
-func (s *Session) queue(ctx context.Context, b *pgx.Batch, it *pipeline.Item) bool {
-	original := it.Message.Body
-	body, pass, err := s.change.Call(ctx, pipeline.DeliveryOf(it))
-	if it.Filtered = err == nil && !pass; it.Filtered {
-		return true
+// effect returns the effect of the items that are new. The guard finds the items that
+// fail.
+func (p *batch) effect(ctx context.Context) pgstore.BatchEffect {
+	if p.handle != nil {
+		return pgstore.TxItemFunc(p.call)
 	}
-	if err != nil {
-		it.Err = err
-		return false
+	statements := pgstore.TxQueueFunc(func(q *pgstore.Statements, fresh []*semel.BatchItem) error {
+		for _, f := range fresh {
+			if err := p.queue(ctx, q, f); err != nil {
+				p.fail(f, err, err)
+			}
+		}
+		return nil
+	})
+	if p.write.known() {
+		return statements
+	}
+	return pgstore.TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.BatchItem) error {
+		err := p.write.learn(ctx, tx.Conn())
+		switch {
+		case err == nil:
+			return statements.Send(ctx, tx, fresh)
+		case isRefused(err) || isHeld(err) && !inConflict(err): // as it would be for each of them
+			for _, f := range fresh {
+				p.fail(f, err, verdict(p.behind.explain(err), false))
+			}
+			return nil
+		}
+		return err
+	})
+}
+
+// queue queues the statement of an item, unless the item is filtered out.
+func (p *batch) queue(ctx context.Context, q *pgstore.Statements, f *semel.BatchItem) error {
+	it := p.items[f.Index]
+	p.effects[f.Index] = nil
+	original := it.Message.Body
+	body, pass, err := p.change.Call(ctx, pipeline.DeliveryOf(it))
+	if it.Filtered = err == nil && !pass; err != nil || it.Filtered {
+		return err
 	}
 	it.Message.Body = body
-	defer func() { it.Message.Body = original }()
-	return s.write.queue(b, it)
+	args, err := p.write.args(it)
+	it.Message.Body = original
+	if err != nil {
+		return err
+	}
+	statement := q.Queue(f, p.write.sql, args...)
+	if p.write.versions {
+		statement.Exec(func(tag pgconn.CommandTag) error {
+			f.Data = p.write.result(tag.RowsAffected())
+			return nil
+		})
+	}
+	return nil
 }
 
-// carefully processes messages so that each error belongs to its message.
-func (s *Session) carefully(ctx context.Context, items []*pipeline.Item, calls []semel.Call, effects []error, behind *lock) []semel.BatchOutcome {
-	locks := 0
-	return s.guard.DoTxBatch(ctx, calls, pgstore.TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.BatchItem) error {
-		if err := s.write.learn(ctx, tx.Conn()); isRefused(err) || isHeld(err) && !inConflict(err) {
-			for _, f := range fresh {
-				f.Err, effects[f.Index] = fmt.Errorf("%w: %w", errEffect, err), verdict(behind.explain(err), false)
-			}
-			return nil
-		} else if err != nil {
-			return err
-		}
-		var b pgx.Batch
-		var queued []*semel.BatchItem
-		bad := false
-		for _, f := range fresh {
-			it := items[f.Index]
-			it.Err, effects[f.Index] = nil, nil
-			if s.queue(ctx, &b, it) {
-				if !it.Filtered {
-					queued = append(queued, f)
-				}
-				continue
-			}
-			f.Err, effects[f.Index], bad = errEffect, it.Err, true
-		}
-		if bad {
-			return nil // it is processed again without them
-		}
-		if len(queued) == 0 {
-			return nil
-		}
-		n, err := send(ctx, tx, s.write, &b, func(i int, result []byte) { queued[i].Data = result }, len(queued))
-		if err == nil {
-			return nil
-		}
-		said := verdict(s.write.named(behind.explain(err)), false)
-		waited := isHeld(err) && !inConflict(err)
-		if waited {
-			locks++
-		}
-		if isRefused(err) || locks > 1 { // it would refuse each of them; a second lock is that of the table
-			for _, f := range queued {
-				f.Err, effects[f.Index] = fmt.Errorf("%w: %w", errEffect, err), said
-			}
-			return nil
-		}
-		if isAway(said) && !waited || n >= len(queued) {
-			return err
-		}
-		s.careful.Store(20)
-		effects[queued[n].Index] = said
-		queued[n].Err = fmt.Errorf("%w: %w", errEffect, err)
-		return nil
-	}))
+// fail lets an item fail with err in the guard, and with said in the pipeline.
+func (p *batch) fail(f *semel.BatchItem, err, said error) {
+	f.Err, p.effects[f.Index] = fmt.Errorf("%w: %v", errEffect, err), said
 }
 
 // errEffect hides from the guard that an error is permanent. The guard would
 // record it as the key's result, and a parked message could not be redriven.
 var errEffect = errors.New("the effect failed")
 
-func (s *Session) handled(ctx context.Context, items []*pipeline.Item, calls []semel.Call, effects []error, behind *lock) []semel.BatchOutcome {
-	return s.guard.DoTxBatch(ctx, calls, pgstore.TxItemFunc(func(ctx context.Context, tx pgx.Tx, item *semel.BatchItem) (err error) {
-		i := item.Index
-		effects[i] = nil
-		defer func() {
-			if p := recover(); p != nil { // its writes are rolled back
-				effects[i] = fmt.Errorf("the handler panicked: %v", p)
-				err = errEffect
-			}
-		}()
-		result, err := s.handle(ctx, tx, pipeline.DeliveryOf(items[i]))
-		if err == nil {
-			item.Data = result.Data
-			return nil
+// call calls the handler for an item.
+func (p *batch) call(ctx context.Context, tx pgx.Tx, f *semel.BatchItem) (err error) {
+	p.effects[f.Index] = nil
+	defer func() {
+		if r := recover(); r != nil { // its writes are rolled back
+			p.effects[f.Index] = fmt.Errorf("the handler panicked: %v", r)
+			err = errEffect
 		}
-		if effects[i] = err; isHeld(err) && !isAway(err) {
-			effects[i] = verdict(behind.explain(err), false)
-		}
-		var permanent *semel.PermanentError
-		if errors.As(err, &permanent) {
-			return fmt.Errorf("%w: %v", errEffect, err)
-		}
-		return err
-	}))
+	}()
+	result, err := p.handle(ctx, tx, pipeline.DeliveryOf(p.items[f.Index]))
+	if err == nil {
+		f.Data = result.Data
+		return nil
+	}
+	said := err
+	if isHeld(err) && !isAway(err) {
+		said = verdict(p.behind.explain(err), false)
+	}
+	p.effects[f.Index] = said
+	if _, permanent := errors.AsType[*semel.PermanentError](err); permanent {
+		return fmt.Errorf("%w: %v", errEffect, err)
+	}
+	return err
 }
 
 // settle converts an outcome of the guard to that of an item.
-func (s *Session) settle(it *pipeline.Item, out *semel.BatchOutcome, effect error) {
+func (p *batch) settle(i int, out *semel.BatchOutcome) {
+	it := p.items[i]
 	it.Decision, it.Result, it.Err = out.Decision, out.Result, nil
 	var (
-		flight *semel.InFlightError
-		failed *semel.PermanentError
+		flight    *semel.InFlightError
+		failed    *semel.PermanentError
+		statement *pgstore.StatementError
 	)
 	switch err := out.Err; {
 	case err == nil, errors.Is(err, semel.ErrResultNotKept):
 	case errors.As(err, &failed) && failed.Replayed: // a recorded failure is an outcome too
-	case effect != nil:
-		it.Decision, it.Err = semel.Fresh, effect
+	case p.effects[i] != nil:
+		it.Decision, it.Err = semel.Fresh, p.effects[i]
+	case errors.As(err, &statement):
+		it.Decision, it.Err = semel.Fresh, verdict(p.write.named(p.behind.explain(statement.Err)), false)
+		if isRefused(err) {
+			p.write.targets.Store(nil) // a column may have another type now
+		}
 	case errors.As(err, &flight):
 		it.Decision, it.Err = semel.InFlight, err
 	case errors.Is(err, semel.ErrMismatch), errors.Is(err, semel.ErrLate):
@@ -305,19 +251,14 @@ func (s *Session) settle(it *pipeline.Item, out *semel.BatchOutcome, effect erro
 	case refusesKey(err):
 		it.Err = semel.Permanent(err)
 	default:
-		it.Err = statementOrStore(s.named(err))
+		if p.write != nil {
+			err = p.write.named(err)
+		}
+		it.Err = statementOrStore(err)
 		if _, store := it.Err.(*pipeline.StoreError); !store {
 			it.Decision = semel.Fresh
 		}
 	}
-}
-
-// named adds the column to an error of a statement. A handler has its own.
-func (s *Session) named(err error) error {
-	if s.write == nil {
-		return err
-	}
-	return s.write.named(err)
 }
 
 // refusesKey reports whether the store refused a key or call itself. A missing

@@ -167,7 +167,9 @@ func (s *Sink) together(ctx context.Context, items []*pipeline.Item) (*pipeline.
 	queued := make([]*pipeline.Item, 0, len(items))
 	for _, it := range items {
 		it.Err, it.Result = nil, semel.Result{}
-		if s.write.queue(&b, it) {
+		args, err := s.write.args(it)
+		if it.Err = err; err == nil {
+			b.Queue(s.write.sql, args...)
 			queued = append(queued, it)
 		}
 	}

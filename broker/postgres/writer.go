@@ -215,27 +215,18 @@ func (o *Options) insert(table pgx.Identifier) (sql string, texts []string) {
 	return sql, texts
 }
 
-// queue adds the statement of an item to a batch, or sets the item's Err.
-func (w *writer) queue(b *pgx.Batch, it *pipeline.Item) bool {
-	args, err := w.args(it)
-	if err != nil {
-		it.Err = semel.Permanent(err)
-		return false
-	}
-	b.Queue(w.sql, args...)
-	return true
-}
-
+// args returns the arguments of an item's statement. Its error is permanent.
 func (w *writer) args(it *pipeline.Item) ([]any, error) {
 	if w.outbox == nil {
-		return w.values.of(it, w.targets.Load(), 0)
+		args, err := w.values.of(it, w.targets.Load(), 0)
+		return args, semel.Permanent(err)
 	}
 	args, err := w.values.of(it, w.targets.Load(), outboxParams)
 	if err != nil {
-		return nil, err
+		return nil, semel.Permanent(err)
 	}
 	own, err := w.outbox.args(it)
-	return append(own, args...), err
+	return append(own, args...), semel.Permanent(err)
 }
 
 // result returns the result of a key whose statement changed this many rows.

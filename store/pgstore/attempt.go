@@ -20,6 +20,8 @@ type batch struct {
 	run      effect
 	// queue is the effect as statements, if it is nothing else.
 	queue TxQueueFunc
+	// turnedAway is how often an item failed because the server was busy.
+	turnedAway int
 	// doubt says why an earlier attempt may have been committed. It is nil if none
 	// may have been.
 	doubt error
@@ -68,7 +70,15 @@ func (b *batch) all(ctx context.Context, todo []int) {
 			b.fail(ctx, item.Index, item.Err)
 			rest = slices.DeleteFunc(rest, func(i int) bool { return i == item.Index })
 		}
-		if len(rest) > 0 {
+		if busy(s.err) {
+			b.turnedAway++
+		}
+		switch {
+		case len(rest) > 0 && busy(s.err) && b.turnedAway > 1:
+			for _, i := range rest {
+				b.fail(ctx, i, failed[0].Err)
+			}
+		case len(rest) > 0:
 			b.all(ctx, rest)
 		}
 	case s.whole || len(s.todo) == 1:
@@ -335,11 +345,11 @@ func (b *batch) quick(ctx context.Context, u *guardTx, reqs []semel.ClaimRequest
 		items[n] = semel.BatchItem{Index: i, Call: &b.calls[i], Claim: semel.Claim{Attempt: 1}}
 		fresh[n] = &items[n]
 	}
-	var statements pgx.Batch
-	if err := u.queue(&statements, sql, args...); err != nil {
+	statements := Statements{owners: make([]*semel.BatchItem, 1, 1+len(fresh))} // the claims have no owner
+	if err := u.queue(&statements.batch, sql, args...); err != nil {
 		return b.unclaimed(todo, err), true
 	}
-	if err := b.queue(&statements, fresh); err != nil || needsTransaction(statements.QueuedQueries[1:], fresh) {
+	if err := b.queue(&statements, fresh); err != nil || needsTransaction(statements.batch.QueuedQueries[1:], fresh) {
 		return nil, false
 	}
 	if ctx.Err() != nil {
@@ -357,7 +367,7 @@ func (b *batch) quick(ctx context.Context, u *guardTx, reqs []semel.ClaimRequest
 			end(semel.Undecided, s.err)
 		}
 	}()
-	if failed, ok := b.sendQuick(sent, u, &statements, todo); !ok {
+	if failed, ok := b.sendQuick(sent, u, &statements, fresh, todo); !ok {
 		return failed, failed != nil
 	}
 	answer := semel.ClaimAnswer{Decision: semel.Fresh, Claim: semel.Claim{Attempt: 1}}
@@ -370,15 +380,15 @@ func (b *batch) quick(ctx context.Context, u *guardTx, reqs []semel.ClaimRequest
 
 // sendQuick sends the statements of quick. If it is not ok, they have no effect or an
 // unknown one. Without an error, nothing is decided.
-func (b *batch) sendQuick(ctx context.Context, u *guardTx, statements *pgx.Batch, todo []int) (failed *attemptError, ok bool) {
-	br := u.conn.SendBatch(ctx, statements)
+func (b *batch) sendQuick(ctx context.Context, u *guardTx, statements *Statements, fresh []*semel.BatchItem, todo []int) (failed *attemptError, ok bool) {
+	br := u.conn.SendBatch(ctx, &statements.batch)
 	if _, err := br.Exec(); err != nil {
 		err = errors.Join(err, closed(br, err))
 		if insertRefused(err) {
 			b.g.optimism.saw(false)
 			return nil, false
 		}
-		if misnamed(err) {
+		if _, ok := unprepared(err); refusesText(stateOf(err)) || ok {
 			return nil, false // one by one, the server says which statement it is
 		}
 		s := b.unclaimed(todo, failure(err))
@@ -387,16 +397,18 @@ func (b *batch) sendQuick(ctx context.Context, u *guardTx, statements *pgx.Batch
 		}
 		return s, false
 	}
-	if err := failure(br.Close()); err != nil {
-		if misnamed(err) {
-			return nil, false
-		}
-		unknown := errors.Is(err, semel.ErrOutcomeUnknown)
-		return &attemptError{
-			err: fmt.Errorf("pgstore: statements: %w", err), stage: committing, retry: repeatable(err), whole: unknown || waited(err), todo: todo,
-		}, false
+	at, err := statements.read(br, 1)
+	if err == nil {
+		return nil, true
 	}
-	return nil, true
+	s := &attemptError{stage: committing, retry: repeatable(err), todo: todo}
+	if statements.blame(at, err) {
+		s.err = failedOf(fresh)
+		return s, false
+	}
+	s.err = fmt.Errorf("pgstore: statements: %w", failure(ofEffect(err)))
+	s.whole = errors.Is(s.err, semel.ErrOutcomeUnknown) || waited(err)
+	return s, false
 }
 
 // needsTransaction reports whether an effect needs an explicit transaction. It

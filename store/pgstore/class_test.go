@@ -47,8 +47,8 @@ var statementWays = map[string]func(ctx context.Context, d *desk, call semel.Cal
 		return err
 	},
 	"TxQueueFunc with a result": func(ctx context.Context, d *desk, call semel.Call, sql string) error {
-		return d.DoTxBatch(ctx, []semel.Call{call}, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.BatchItem) error {
-			b.Queue(sql)
+		return d.DoTxBatch(ctx, []semel.Call{call}, TxQueueFunc(func(q *Statements, fresh []*semel.BatchItem) error {
+			q.Queue(fresh[0], sql)
 			fresh[0].Data = []byte("result")
 			return nil
 		}))[0].Err

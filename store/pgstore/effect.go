@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -23,6 +22,10 @@ const maxSavepoints = 50
 // sets Err of an item that failed. An error that the function returns applies to
 // all items of that call. Both kinds of error have the same meaning as an error
 // of a [TxFunc].
+//
+// An error that says that the server is busy, full or stopping is an item's own only
+// once in a call. The second time, all items that are left fail with it: each of them
+// could wait as long.
 type BatchEffect interface {
 	// batch returns the effect for a batch of calls that share a transaction, and
 	// the maximum number of calls that may share one.
@@ -41,23 +44,23 @@ type TxBatchFunc func(ctx context.Context, tx pgx.Tx, fresh []*semel.BatchItem) 
 // apply.
 type TxItemFunc func(ctx context.Context, tx pgx.Tx, item *semel.BatchItem) error
 
-// TxQueueFunc is an effect whose statements are known in advance. It adds the
-// statements of all fresh items to a batch, one for each item or one for all. If
-// all keys are new, which is the usual case, keys and statements are sent
-// together and commit in one round trip.
+// TxQueueFunc is an effect whose statements are known in advance. It queues the
+// statements of all fresh items, one for each item or one for all. If all keys are
+// new, which is the usual case, keys and statements are sent together and commit
+// in one round trip.
 //
-// The function may be called again, with an empty batch. Its statements must not
+// If the server refuses the statement of an item, that item fails with a
+// [StatementError], and the others are sent again without it.
+//
+// The function may be called again, with no statements. Its statements must not
 // begin or end a transaction. A statement that contains such a word is sent as by
 // a [TxBatchFunc], which detects it. The function may set Data and Err of items.
 // Its queries may have callbacks, which may set them too. Each of these costs two
 // more round trips.
 //
-// If a statement waits too long (SQLSTATE 55P03 or 57014), all calls of its
-// transaction fail: waiting for each of them alone could take a time for each.
-//
 // The end of ctx does not cancel statements that were sent together with their
 // keys. They are waited for like a commit.
-type TxQueueFunc func(b *pgx.Batch, fresh []*semel.BatchItem) error
+type TxQueueFunc func(q *Statements, fresh []*semel.BatchItem) error
 
 // effect is the work of a transaction after it has claimed its keys. It returns
 // the keys to commit. An error rolls back all of them. Items that it leaves out
@@ -79,6 +82,17 @@ func (e itemErrors) Unwrap() []error {
 		errs[i] = item.Err
 	}
 	return errs
+}
+
+// failedOf returns the items that failed.
+func failedOf(items []*semel.BatchItem) itemErrors {
+	var failed itemErrors
+	for _, item := range items {
+		if item.Err != nil {
+			failed = append(failed, item)
+		}
+	}
+	return failed
 }
 
 // noEffect is the effect if the caller gave none. It fails, so that the keys stay
@@ -109,17 +123,15 @@ func together(fn TxBatchFunc) effect {
 		if err := fn(ctx, &effectTx{Tx: u.tx, watch: &u.seen}, fresh); err != nil {
 			return nil, err
 		}
-		var failed itemErrors
+		if failed := failedOf(fresh); len(failed) > 0 {
+			for _, item := range failed {
+				item.Err = u.verdict(ctx, item.Err)
+			}
+			return nil, failed
+		}
 		all := make([]kept, len(fresh))
 		for i, item := range fresh {
-			if item.Err != nil {
-				item.Err = u.verdict(ctx, item.Err)
-				failed = append(failed, item)
-			}
 			all[i] = kept{item, valueOf(item.Data)}
-		}
-		if len(failed) > 0 {
-			return nil, failed
 		}
 		return all, nil
 	}
@@ -198,17 +210,86 @@ func (queue TxQueueFunc) batch() (effect, int) {
 	if queue == nil {
 		return noEffect, maxStatement
 	}
-	return together(func(ctx context.Context, tx pgx.Tx, fresh []*semel.BatchItem) error {
-		var b pgx.Batch
-		if err := queue(&b, fresh); err != nil {
-			return err
+	return together(queue.Send), maxStatement
+}
+
+// Send queues the statements and sends them in the transaction of a [TxBatchFunc],
+// which may have written something before. It sets Err of the item whose statement is
+// refused.
+func (queue TxQueueFunc) Send(ctx context.Context, tx pgx.Tx, fresh []*semel.BatchItem) error {
+	var q Statements
+	if err := queue(&q, fresh); err != nil {
+		return err
+	}
+	if len(q.owners) == 0 || len(failedOf(fresh)) > 0 {
+		return nil // the transaction is repeated without the failed items
+	}
+	if at, err := q.read(tx.SendBatch(ctx, &q.batch), 0); err != nil && !q.blame(at, err) {
+		return fmt.Errorf("pgstore: statements: %w", rolledBack(ofEffect(err)))
+	}
+	return nil
+}
+
+// Statements are the statements of a [TxQueueFunc]. The server executes them in their
+// order.
+type Statements struct {
+	batch  pgx.Batch
+	owners []*semel.BatchItem // of each statement; nil for one of all items
+}
+
+// Queue adds a statement of an item, or of all items if item is nil. If the server
+// refuses a statement of all items, each item is processed in a transaction of its own.
+func (q *Statements) Queue(item *semel.BatchItem, sql string, args ...any) *pgx.QueuedQuery {
+	q.owners = append(q.owners, item)
+	return q.batch.Queue(sql, args...)
+}
+
+// read reads the answers to the statements, beginning with statement at, and closes the
+// batch. After an error it returns the statement that failed. If all were executed, the
+// commit failed.
+func (q *Statements) read(br pgx.BatchResults, at int) (failed int, err error) {
+	queries := q.batch.QueuedQueries
+	for ; at < len(queries) && err == nil; at++ {
+		if fn := queries[at].Fn; fn != nil {
+			err = fn(br)
+		} else {
+			_, err = br.Exec()
 		}
-		if slices.ContainsFunc(fresh, func(item *semel.BatchItem) bool { return item.Err != nil }) {
-			return nil // the transaction is repeated without them
+	}
+	if err == nil {
+		return at, br.Close()
+	}
+	for _, later := range queries[at:] {
+		later.Fn = nil // the callbacks after an error are not called
+	}
+	return at - 1, errors.Join(err, closed(br, err))
+}
+
+// blame sets Err of the item whose statement the server refused, and of all items with
+// the same statement if it refused the text. It reports false if the error may not be
+// about one of them.
+func (q *Statements) blame(at int, err error) bool {
+	code := stateOf(err)
+	if code == "" || errors.Is(failure(err), semel.ErrOutcomeUnknown) {
+		return false
+	}
+	queries := q.batch.QueuedQueries
+	text, ofText := unprepared(err)
+	if !ofText && at < len(queries) {
+		text, ofText = queries[at].SQL, refusesText(code)
+	}
+	said, blamed := &StatementError{rolledBack(ofEffect(err))}, false
+	for i, owner := range q.owners {
+		if owner != nil && (i == at && !ofText || ofText && queries[i].SQL == text) {
+			owner.Err, blamed = said, true
 		}
-		if err := tx.SendBatch(ctx, &b).Close(); err != nil {
-			return fmt.Errorf("pgstore: statements: %w", rolledBack(ofEffect(err)))
-		}
-		return nil
-	}), maxStatement
+	}
+	return blamed
+}
+
+// unprepared returns the text of the statement that could not be prepared. pgx prepares
+// the statements of a batch before it sends the first one, whose answer is then the error.
+func unprepared(err error) (sql string, ok bool) {
+	preparing, ok := errors.AsType[pgx.ErrPreprocessingBatch](err)
+	return preparing.SQL(), ok
 }

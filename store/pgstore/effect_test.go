@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -49,14 +50,14 @@ var batchWays = map[string]func(ctx context.Context, d *desk, calls []semel.Call
 		}))
 	},
 	"TxQueueFunc with results": func(ctx context.Context, d *desk, calls []semel.Call, fail failing) []semel.BatchOutcome {
-		return d.DoTxBatch(ctx, calls, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.BatchItem) error {
+		return d.DoTxBatch(ctx, calls, TxQueueFunc(func(q *Statements, fresh []*semel.BatchItem) error {
 			for _, item := range fresh {
 				id := item.Call.Key.ID
-				switch b.Queue(count, id); fail[id] {
+				switch q.Queue(item, count, id); fail[id] {
 				case errPanic:
 					panic("of an effect")
 				case errPoison:
-					b.Queue("INSERT INTO effects VALUES ('poison', NULL)")
+					q.Queue(item, "INSERT INTO effects VALUES ('poison', NULL)")
 				default:
 					item.Data, item.Err = []byte("result of "+id), fail[id]
 				}
@@ -65,10 +66,10 @@ var batchWays = map[string]func(ctx context.Context, d *desk, calls []semel.Call
 		}))
 	},
 	"TxQueueFunc with callbacks": func(ctx context.Context, d *desk, calls []semel.Call, fail failing) []semel.BatchOutcome {
-		return d.DoTxBatch(ctx, calls, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.BatchItem) error {
+		return d.DoTxBatch(ctx, calls, TxQueueFunc(func(q *Statements, fresh []*semel.BatchItem) error {
 			for _, item := range fresh {
 				id := item.Call.Key.ID
-				b.Queue(count, id).Exec(func(pgconn.CommandTag) error {
+				q.Queue(item, count, id).Exec(func(pgconn.CommandTag) error {
 					if fail[id] == errPanic {
 						panic("of a callback")
 					}
@@ -76,7 +77,7 @@ var batchWays = map[string]func(ctx context.Context, d *desk, calls []semel.Call
 					return nil
 				})
 				if fail[id] == errPoison {
-					b.Queue("INSERT INTO effects VALUES ('poison', NULL)")
+					q.Queue(item, "INSERT INTO effects VALUES ('poison', NULL)")
 				}
 			}
 			return nil
@@ -165,6 +166,84 @@ func TestAFailingMessageOfABatchLeavesTheOthers(t *testing.T) {
 				d.wantEffects(t, id(i), 1)
 			}
 		})
+	}
+}
+
+// TestARefusedStatementFailsItsItemAlone counts how often the statements of the items are
+// sent: the guard knows whose statement was refused, and tries nothing alone.
+func TestARefusedStatementFailsItsItemAlone(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, &Options{LockWait: 100 * time.Millisecond}, nil)
+	locker, err := d.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rollback(t.Context(), locker)
+	const poison, missing = "INSERT INTO effects VALUES ('poison', NULL)", "INSERT INTO nowhere VALUES (1)"
+	for _, c := range []struct {
+		name  string
+		bad   map[int]string // the statements of some items
+		held  []int          // the items whose rows are locked
+		fails []int
+		code  string
+		sent  int
+	}{
+		{"one item", map[int]string{4: poison}, nil, []int{4}, "23502", 2},
+		{"two items", map[int]string{0: poison, 9: poison}, nil, []int{0, 9}, "23502", 3},
+		{"a text that is wrong for several items", map[int]string{2: missing, 3: missing, 7: missing}, nil, []int{2, 3, 7}, "42P01", 2},
+		{"one locked row", nil, []int{5}, []int{5}, "55P03", 2},
+		{"several locked rows", nil, []int{1, 3, 5, 7}, []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, "55P03", 2},
+	} {
+		for _, hot := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, keys and statements together: %t", c.name, hot), func(t *testing.T) {
+				id := func(i int) string { return fmt.Sprint(c.name, hot, i) }
+				for _, i := range c.held {
+					if _, err := d.pool.Exec(t.Context(), count, id(i)); err != nil {
+						t.Fatal(err)
+					}
+					if _, err := locker.Exec(t.Context(), "SELECT FROM effects WHERE id = $1 FOR UPDATE", id(i)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				d.optimism.saw(false)
+				if hot {
+					makeOptimistic(t, d)
+				}
+				calls, sent := make([]semel.Call, 10), 0
+				for i := range calls {
+					calls[i].Key = key(id(i))
+				}
+				outcomes := d.DoTxBatch(t.Context(), calls, TxQueueFunc(func(q *Statements, fresh []*semel.BatchItem) error {
+					sent++
+					for _, item := range fresh {
+						if sql, bad := c.bad[item.Index]; bad {
+							q.Queue(item, sql)
+						} else {
+							q.Queue(item, count, id(item.Index))
+						}
+					}
+					return nil
+				}))
+				for i, out := range outcomes {
+					if !slices.Contains(c.fails, i) {
+						want(t, out.Outcome, out.Err, semel.Fresh, "", nil)
+						d.wantEffects(t, id(i), 1)
+						continue
+					}
+					if _, ok := errors.AsType[*StatementError](out.Err); !ok || stateOf(out.Err) != c.code || out.Decision != semel.Undecided {
+						t.Errorf("item %d: %s, %v", i, out.Decision, out.Err)
+					}
+					d.wantEffects(t, id(i), map[bool]int{true: 1}[slices.Contains(c.held, i)])
+				}
+				want := c.sent
+				if hot && c.code == "42P01" {
+					want++ // to see whether it is a statement of the store that is wrong
+				}
+				if sent != want {
+					t.Errorf("the statements were queued %d times, want %d", sent, want)
+				}
+			})
+		}
 	}
 }
 
@@ -291,9 +370,9 @@ func TestAContextThatAnothersErrorEndedRecordsNothing(t *testing.T) {
 	makeOptimistic(t, d)
 	calls := []semel.Call{{Key: key("a")}, {Key: key("b")}}
 	ctx, cancel := context.WithCancelCause(t.Context())
-	for _, out := range d.DoTxBatch(ctx, calls, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.BatchItem) error {
+	for _, out := range d.DoTxBatch(ctx, calls, TxQueueFunc(func(q *Statements, fresh []*semel.BatchItem) error {
 		for _, item := range fresh {
-			b.Queue(count, item.Call.Key.ID)
+			q.Queue(item, count, item.Call.Key.ID)
 		}
 		cancel(semel.Permanent(errors.New("another message is malformed")))
 		return nil
@@ -324,11 +403,11 @@ func TestStatementsThatWereSentAreNotCalledBack(t *testing.T) {
 		},
 		"DoBatchStatements": func(ctx context.Context, d *desk, call semel.Call) (semel.Outcome, error) {
 			calls := []semel.Call{call, {Key: key("its neighbour")}}
-			out := d.DoTxBatch(ctx, calls, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.BatchItem) error {
+			out := d.DoTxBatch(ctx, calls, TxQueueFunc(func(q *Statements, fresh []*semel.BatchItem) error {
 				for _, item := range fresh {
-					b.Queue(count, item.Call.Key.ID)
+					q.Queue(item, count, item.Call.Key.ID)
 				}
-				b.Queue(wait)
+				q.Queue(nil, wait)
 				return nil
 			}))
 			return out[0].Outcome, out[0].Err

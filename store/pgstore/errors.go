@@ -151,6 +151,30 @@ func stateOf(err error) string {
 	return ""
 }
 
+// StatementError is an error of a statement that an effect queued: the server refused
+// the statement itself. It is not an error of the store.
+type StatementError struct{ Err error }
+
+// Error implements error.
+func (e *StatementError) Error() string { return "pgstore: statement: " + e.Err.Error() }
+
+// Unwrap returns the error of the server, with its class.
+func (e *StatementError) Unwrap() error { return e.Err }
+
+// refusesText reports whether an SQLSTATE is about the text of a statement: its syntax, a
+// name in it, or a privilege that it needs. The server refuses the same text always.
+func refusesText(code string) bool {
+	return strings.HasPrefix(code, "42") || strings.HasPrefix(code, "3F")
+}
+
+// busy reports whether an error says that the server could not execute a statement now:
+// it waited too long, or the server is full, stopping or read-only. If that happens to
+// two items of a batch, it happens to all of them.
+func busy(err error) bool {
+	code := stateOf(err)
+	return waited(err) || code != "" && slices.Contains([]string{"25", "26", "28", "3D", "53", "57"}, code[:2])
+}
+
 // repeatable reports whether the same statement may simply be sent again, because
 // the server rolled it back on account of another transaction.
 func repeatable(err error) bool {

@@ -67,10 +67,10 @@ func payInOneTrip(ctx context.Context, guard *pgstore.Guard, orders []order) []s
 	for i, o := range orders {
 		calls[i].Key = semel.Key{Scope: "payments", ID: o.ID}
 	}
-	return guard.DoTxBatch(ctx, calls, pgstore.TxQueueFunc(func(b *pgx.Batch, fresh []*semel.BatchItem) error {
+	return guard.DoTxBatch(ctx, calls, pgstore.TxQueueFunc(func(q *pgstore.Statements, fresh []*semel.BatchItem) error {
 		for _, item := range fresh {
 			o := orders[item.Index]
-			b.Queue("UPDATE accounts SET cents = cents - $1 WHERE id = $2", o.Cents, o.Account)
+			q.Queue(item, "UPDATE accounts SET cents = cents - $1 WHERE id = $2", o.Cents, o.Account)
 		}
 		return nil
 	}))

@@ -121,8 +121,8 @@ func BenchmarkSameTransaction(b *testing.B) {
 			g, p := newBusiness(b, prepare)
 			inParallelFor(b, p, 1, func(ctx context.Context) error {
 				id := uuidText()
-				out := g.DoTxBatch(ctx, []semel.Call{{Key: key(id)}}, TxQueueFunc(func(b *pgx.Batch, _ []*semel.BatchItem) error {
-					b.Queue(insertOrder, id, orderBody)
+				out := g.DoTxBatch(ctx, []semel.Call{{Key: key(id)}}, TxQueueFunc(func(q *Statements, fresh []*semel.BatchItem) error {
+					q.Queue(fresh[0], insertOrder, id, orderBody)
 					return nil
 				}))
 				return out[0].Err
@@ -156,8 +156,8 @@ func BenchmarkSameTransaction(b *testing.B) {
 			}))
 		},
 		"TxQueueFunc": func(ctx context.Context, g *Guard, calls []semel.Call) []semel.BatchOutcome {
-			return g.DoTxBatch(ctx, calls, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.BatchItem) error {
-				b.Queue(insertOrders, idsOf(fresh))
+			return g.DoTxBatch(ctx, calls, TxQueueFunc(func(q *Statements, fresh []*semel.BatchItem) error {
+				q.Queue(nil, insertOrders, idsOf(fresh))
 				return nil
 			}))
 		},

@@ -69,8 +69,12 @@ func counting(id string) TxFunc {
 
 // queueOne decides one call whose effect is a batch of statements.
 func (d *desk) queueOne(ctx context.Context, call semel.Call, queue func(b *pgx.Batch)) (semel.Outcome, error) {
-	out := d.DoTxBatch(ctx, []semel.Call{call}, TxQueueFunc(func(b *pgx.Batch, _ []*semel.BatchItem) error {
-		queue(b)
+	out := d.DoTxBatch(ctx, []semel.Call{call}, TxQueueFunc(func(q *Statements, fresh []*semel.BatchItem) error {
+		var b pgx.Batch
+		queue(&b)
+		for _, s := range b.QueuedQueries {
+			q.Queue(fresh[0], s.SQL, s.Arguments...).Fn = s.Fn
+		}
 		return nil
 	}))
 	return out[0].Outcome, out[0].Err

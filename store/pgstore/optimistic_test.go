@@ -40,9 +40,9 @@ var optimisticWays = map[string]func(ctx context.Context, d *desk, call semel.Ca
 	},
 	"TxQueueFunc for two": func(ctx context.Context, d *desk, call semel.Call) (semel.Outcome, error) {
 		calls := []semel.Call{call, {Key: key(call.Key.ID + ", its neighbour")}}
-		out := d.DoTxBatch(ctx, calls, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.BatchItem) error {
+		out := d.DoTxBatch(ctx, calls, TxQueueFunc(func(q *Statements, fresh []*semel.BatchItem) error {
 			for _, item := range fresh {
-				b.Queue(count, item.Call.Key.ID)
+				q.Queue(item, count, item.Call.Key.ID)
 			}
 			return nil
 		}))

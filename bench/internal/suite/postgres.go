@@ -209,8 +209,8 @@ func onePerTransaction(ctx context.Context, span time.Duration) (rate float64, e
 			return err
 		}
 		rate, err = load(clients, span, func(id []byte) error {
-			out := guard.DoTxBatch(ctx, []semel.Call{{Key: semel.Key{ID: string(id)}}}, pgstore.TxQueueFunc(func(b *pgx.Batch, _ []*semel.BatchItem) error {
-				b.Queue(businessInsert, [16]byte(id), 1)
+			out := guard.DoTxBatch(ctx, []semel.Call{{Key: semel.Key{ID: string(id)}}}, pgstore.TxQueueFunc(func(q *pgstore.Statements, fresh []*semel.BatchItem) error {
+				q.Queue(fresh[0], businessInsert, [16]byte(id), 1)
 				return nil
 			}))
 			return wantFresh(out[0].Decision == semel.Fresh, out[0].Err)
@@ -233,12 +233,12 @@ func hundredPerTransaction(ctx context.Context, span time.Duration) (rate float6
 			for i := range ids {
 				calls[i].Key.ID = string(ids[i][:])
 			}
-			outcomes := guard.DoTxBatch(ctx, calls, pgstore.TxQueueFunc(func(b *pgx.Batch, fresh []*semel.BatchItem) error {
+			outcomes := guard.DoTxBatch(ctx, calls, pgstore.TxQueueFunc(func(q *pgstore.Statements, fresh []*semel.BatchItem) error {
 				rows := make([][16]byte, len(fresh))
 				for i, item := range fresh {
 					rows[i] = ids[item.Index]
 				}
-				b.Queue(businessMany, rows, make([]int32, len(rows)))
+				q.Queue(nil, businessMany, rows, make([]int32, len(rows)))
 				return nil
 			}))
 			for _, out := range outcomes {
