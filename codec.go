@@ -44,18 +44,25 @@ func DoCodec[T any](ctx context.Context, g *Guard, call Call, codec Codec[T], fn
 	if fn == nil {
 		return value, errNoEffect
 	}
-	out, err := g.doResult(ctx, call, func(ctx context.Context, claim Claim) (Result, error) {
-		var err error
-		if value, err = fn(ctx, claim); err != nil {
-			return Result{}, err
-		}
-		data, err := codec.Encode(value)
-		if err != nil {
-			encodeErr = fmt.Errorf("semel: encode the result of %s: %w: %w", call.Key, ErrResultNotKept, err)
-			return Result{Kind: NotKept}, nil
-		}
-		return Result{Kind: Value, Data: data}, nil
-	})
+	s, err := g.claim(ctx, call)
+	if err != nil {
+		return value, err
+	}
+	if t := &s.task; t.Decision == Fresh {
+		s.run(ctx, s.list[:], func(ctx context.Context) {
+			if value, t.Err = fn(ctx, t.Claim); t.Err != nil {
+				return
+			}
+			data, err := codec.Encode(value)
+			if err != nil {
+				encodeErr = fmt.Errorf("semel: encode the result of %s: %w: %w", call.Key, ErrResultNotKept, err)
+				t.Result = Result{Kind: NotKept}
+				return
+			}
+			t.Result = Result{Kind: Value, Data: data}
+		})
+	}
+	out, err := s.end()
 	if err != nil {
 		return value, err
 	}

@@ -39,29 +39,19 @@ func (g *Guard) DoCall(ctx context.Context, call Call, fn Func) (Outcome, error)
 	if fn == nil {
 		return Outcome{}, errNoEffect
 	}
-	return g.doResult(ctx, call, func(ctx context.Context, claim Claim) (Result, error) {
-		data, err := fn(ctx, claim)
-		if data == nil {
-			return Result{}, err
-		}
-		return Result{Kind: Value, Data: data}, err
-	})
-}
-
-// resultFunc is an effect that sets the kind of its result itself.
-type resultFunc func(context.Context, Claim) (Result, error)
-
-func (g *Guard) doResult(ctx context.Context, call Call, fn resultFunc) (Outcome, error) {
-	if err := call.Key.Validate(); err != nil {
+	s, err := g.claim(ctx, call)
+	if err != nil {
 		return Outcome{}, err
 	}
-	s := g.singles.Get().(*single)
-	s.call = call
-	s.task.Call, s.list[0] = &s.call, &s.task
-	out, err := s.do(ctx, s.list[:], fn)
-	s.task, s.call = Task{}, Call{}
-	g.singles.Put(s) // not after a panic
-	return out, err
+	if t := &s.task; t.Decision == Fresh {
+		s.run(ctx, s.list[:], func(ctx context.Context) {
+			var data []byte
+			if data, t.Err = fn(ctx, t.Claim); data != nil {
+				t.Result = Result{Kind: Value, Data: data}
+			}
+		})
+	}
+	return s.end()
 }
 
 // single is a batch of one task. Its memory is used again for other calls.
@@ -72,29 +62,42 @@ type single struct {
 	list [1]*Task
 }
 
-func (b *Batch) do(ctx context.Context, task []*Task, fn resultFunc) (Outcome, error) {
-	if err := b.claimAndWait(ctx, task); err != nil {
-		return Outcome{}, err
+// claim claims the key of one call. If another holder has the key, it asks again until
+// the guard's Wait is over. Call end when the call is over, but not after a panic.
+func (g *Guard) claim(ctx context.Context, call Call) (*single, error) {
+	if err := call.Key.Validate(); err != nil {
+		return nil, err
 	}
-	t := task[0]
-	b.guard.unused.abandon(task)
-	if t.Decision == Fresh {
-		b.run(ctx, task, func(ctx context.Context) { t.Result, t.Err = fn(ctx, t.Claim) })
+	s := g.singles.Get().(*single)
+	s.call = call
+	s.task.Call, s.list[0] = &s.call, &s.task
+	if g.opts.Wait == 0 {
+		s.Claim(ctx, s.list[:])
+	} else if err := s.claimAndWait(ctx); err != nil {
+		_, _ = s.end() // the key is in flight
+		return nil, err
 	}
-	return t.Outcome, t.Err
+	g.unused.abandon(s.list[:])
+	return s, nil
 }
 
-// claimAndWait claims the key of one task. If another holder has the key, it asks
-// again until the guard's Wait is over.
-func (b *Batch) claimAndWait(ctx context.Context, task []*Task) error {
-	err := retry.Poll(ctx, time.Now().Add(b.guard.opts.Wait), func() bool {
-		b.Claim(ctx, task)
-		return task[0].Decision != InFlight
+func (s *single) claimAndWait(ctx context.Context) error {
+	err := retry.Poll(ctx, time.Now().Add(s.guard.opts.Wait), func() bool {
+		s.Claim(ctx, s.list[:])
+		return s.task.Decision != InFlight
 	})
 	if err != nil {
-		return fmt.Errorf("semel: wait for %s: %w", task[0].Call.Key, impersonal(ctx, err))
+		return fmt.Errorf("semel: wait for %s: %w", s.call.Key, impersonal(ctx, err))
 	}
 	return nil
+}
+
+// end returns how the call ended, and gives back its memory.
+func (s *single) end() (Outcome, error) {
+	out, err := s.task.Outcome, s.task.Err
+	s.task, s.call = Task{}, Call{}
+	s.guard.singles.Put(s)
+	return out, err
 }
 
 // run runs the effects of tasks with a claim and records how they ended.
