@@ -53,9 +53,8 @@ func TestEveryScenarioIsCleanForLint(t *testing.T) {
 func TestInitPrintsTheNextCommands(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	env := func(name string) string {
-		return map[string]string{"DATABASE_URL": programtest.Servers.Database(t), "INPUT": filepath.Join(dir, "in.jsonl")}[name]
-	}
+	variables := map[string]string{"DATABASE_URL": programtest.Servers.Database(t), "INPUT": filepath.Join(dir, "in.jsonl")}
+	env := func(name string) string { return variables[name] }
 	do := func(args ...string) programtest.Outcome {
 		return programtest.RunEnv(t, env, "", args...)
 	}
