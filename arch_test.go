@@ -42,9 +42,10 @@ var packageMap = map[string][]string{
 	"store/logstore/internal/digestmap": {"."},
 	"store/pgstore/internal/pgschema":   {".", "github.com/jackc/pgx/v5"},
 	"store/storetest/internal/register": {".", "github.com/anishathalye/porcupine"},
-	"httpidem":                          {".", "internal/coding", "internal/invalid", "internal/retry", "internal/structured"},
+	"httpidem":                          {".", "internal/coding", "internal/invalid", "internal/jsontext", "internal/retry", "internal/structured"},
 	"internal/structured":               {},
 	"internal/coding":                   {},
+	"internal/jsontext":                 {},
 	"httpidem/pgidem":                   {".", "httpidem", "store/pgstore", "github.com/jackc/pgx/v5"},
 	"httpidem/caller":                   {"httpidem", "internal/invalid", "github.com/go-jose/go-jose/v4", "github.com/go-jose/go-jose/v4/jwt"},
 	"httpidem/idemcheck":                {"httpidem", "internal/retry"},
@@ -144,7 +145,7 @@ var packageMap = map[string][]string{
 	"internal/schema":            {".", "internal/diagnose", "github.com/goccy/go-yaml", "github.com/goccy/go-yaml/ast", "github.com/goccy/go-yaml/lexer", "github.com/goccy/go-yaml/parser", "github.com/goccy/go-yaml/token"},
 	"internal/config":            {".", "httpidem", "key", "pipeline", "store/tiered", "stream", "internal/diagnose", "internal/header", "internal/schema", "github.com/goccy/go-yaml/ast"},
 	"internal/expr": {
-		".", "key", "pipeline", "cel.dev/cel-go/cel", "cel.dev/cel-go/common/ast", "cel.dev/cel-go/common/cost", "cel.dev/cel-go/common/types",
+		".", "key", "pipeline", "internal/jsontext", "cel.dev/cel-go/cel", "cel.dev/cel-go/common/ast", "cel.dev/cel-go/common/cost", "cel.dev/cel-go/common/types",
 		"cel.dev/cel-go/common/types/ref", "cel.dev/cel-go/common/types/traits", "cel.dev/cel-go/ext", "cel.dev/cel-go/interpreter",
 	},
 	"internal/kind": {

@@ -20,6 +20,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/coding"
 	"github.com/semel-dev/semel/internal/invalid"
+	"github.com/semel-dev/semel/internal/jsontext"
 )
 
 // FingerprintOptions say what of a request's JSON body must be the same when the request
@@ -158,7 +159,7 @@ func (p *printer) json(d *digest, body []byte) bool {
 		return false
 	}
 	c := canonical{}
-	c.add(bytes.Trim(body, blanks), p.include, p.exclude, p.include == nil, 0)
+	c.add(jsontext.Trim(body), p.include, p.exclude, p.include == nil, 0)
 	if !c.found {
 		return false
 	}

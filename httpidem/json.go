@@ -9,6 +9,8 @@ import (
 	"mime"
 	"strconv"
 	"strings"
+
+	"github.com/semel-dev/semel/internal/jsontext"
 )
 
 // maxDepth is the longest JSON pointer, and how deep a canonical form goes. Values below
@@ -47,7 +49,7 @@ func valueAt(body []byte, path []string) ([]byte, error) {
 	if !json.Valid(body) {
 		return nil, errNotJSON
 	}
-	value := bytes.TrimLeft(body, blanks)
+	value := jsontext.Trim(body)
 	for _, want := range path {
 		var below []byte
 		for name, v := range children(value) {
@@ -66,9 +68,6 @@ func valueAt(body []byte, path []string) ([]byte, error) {
 	return value, nil
 }
 
-// blanks is the white space of JSON.
-const blanks = " \t\r\n"
-
 // childName is the name of a member of an object, or the index of an element of an array.
 type childName struct {
 	decoded string
@@ -79,71 +78,20 @@ type childName struct {
 // other values. The value is valid JSON and begins with its first character.
 func children(value []byte) iter.Seq2[childName, []byte] {
 	return func(yield func(childName, []byte) bool) {
-		if value[0] != '{' && value[0] != '[' {
-			return
-		}
-		for i, n := 1, 0; ; n++ {
-			if i = skip(value, i); value[i] == ',' {
-				i = skip(value, i+1)
-			}
-			if value[i] == '}' || value[i] == ']' {
-				return
-			}
-			var name childName
-			if value[0] == '{' {
-				name.literal = value[i:end(value, i)]
-				name.decoded = unquote(name.literal)
-				i = skip(value, skip(value, i+len(name.literal))+1) // behind the colon
+		n := 0
+		for literal, child, at := jsontext.Next(value, 0); child != nil; literal, child, at = jsontext.Next(value, at) {
+			name := childName{literal: literal}
+			if literal != nil {
+				name.decoded = unquote(literal)
 			} else {
 				name.decoded = strconv.Itoa(n)
+				n++
 			}
-			stop := end(value, i)
-			if !yield(name, value[i:stop]) {
+			if !yield(name, child) {
 				return
 			}
-			i = stop
 		}
 	}
-}
-
-// skip returns the index of the next character that is not white space.
-func skip(data []byte, i int) int {
-	for i < len(data) && strings.IndexByte(blanks, data[i]) >= 0 {
-		i++
-	}
-	return i
-}
-
-// end returns the index behind the value that begins at data[i].
-func end(data []byte, i int) int {
-	depth := 0
-	for ; i < len(data); i++ {
-		switch data[i] {
-		case '"':
-			for i++; data[i] != '"'; i++ {
-				if data[i] == '\\' {
-					i++
-				}
-			}
-			if depth == 0 {
-				return i + 1
-			}
-		case '{', '[':
-			depth++
-		case '}', ']':
-			if depth == 0 { // of the container of a number or word
-				return i
-			}
-			if depth--; depth == 0 {
-				return i + 1
-			}
-		case ',', ' ', '\t', '\r', '\n':
-			if depth == 0 {
-				return i
-			}
-		}
-	}
-	return i
 }
 
 // unquote returns the text of a string.

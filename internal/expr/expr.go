@@ -19,6 +19,7 @@ import (
 	"cel.dev/cel-go/interpreter"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/jsontext"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -302,8 +303,7 @@ func (m *message) value() ref.Val {
 	if err := m.finder.Find(body); err != nil {
 		return types.NewErr("the body is not JSON: %v", err)
 	}
-	start := space(body, 0)
-	text := body[start:skip(body, start)]
+	text := jsontext.Trim(body)
 	if text[0] == '{' {
 		m.root.text, m.top = text, mapping{&m.root}
 		return &m.top

@@ -10,6 +10,8 @@ import (
 
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
+
+	"github.com/semel-dev/semel/internal/jsontext"
 )
 
 // The functions below read JSON that package key has found valid.
@@ -119,54 +121,6 @@ func shortened(text []byte) string {
 	return string(text)
 }
 
-// space returns the position of the first byte from i on that is not white space.
-func space(text []byte, i int) int {
-	for text[i] == ' ' || text[i] == '\n' || text[i] == '\t' || text[i] == '\r' {
-		i++
-	}
-	return i
-}
-
-// skip returns the position after the value at i.
-func skip(text []byte, i int) int {
-	switch text[i] {
-	case '"':
-		return skipString(text, i)
-	case '{', '[':
-		for depth := 0; ; {
-			switch text[i] {
-			case '"':
-				i = skipString(text, i)
-				continue
-			case '{', '[':
-				depth++
-			case '}', ']':
-				if depth--; depth == 0 {
-					return i + 1
-				}
-			}
-			i++
-		}
-	}
-	for i < len(text) {
-		switch text[i] {
-		case ',', '}', ']', ' ', '\n', '\t', '\r':
-			return i
-		}
-		i++
-	}
-	return i
-}
-
-func skipString(text []byte, i int) int {
-	for i++; text[i] != '"'; i++ {
-		if text[i] == '\\' {
-			i++
-		}
-	}
-	return i + 1
-}
-
 // member is a member of an object.
 type member struct {
 	name []byte // without its quotes
@@ -194,17 +148,8 @@ func (o *object) index() {
 		return
 	}
 	o.read = true
-	text, i := o.text, space(o.text, 1)
-	for text[i] != '}' {
-		end := skipString(text, i)
-		m := member{name: text[i+1 : end-1]}
-		i = space(text, space(text, end)+1) // behind the colon
-		end = skip(text, i)
-		m.text = text[i:end]
-		o.members = append(o.members, m)
-		if i = space(text, end); text[i] == ',' {
-			i = space(text, i+1)
-		}
+	for name, text, at := jsontext.Next(o.text, 0); text != nil; name, text, at = jsontext.Next(o.text, at) {
+		o.members = append(o.members, member{name: name[1 : len(name)-1], text: text})
 	}
 }
 

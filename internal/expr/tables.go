@@ -13,6 +13,7 @@ import (
 	"cel.dev/cel-go/common/types/ref"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/jsontext"
 )
 
 // Rows returns the row of a message in a table, which is JSON, or nil.
@@ -90,8 +91,7 @@ func (m *message) rowValue(name string, row []byte) ref.Val {
 	if err := m.finder.Find(row); err != nil {
 		return types.NewErr("the row of table %s is not JSON: %v", name, err)
 	}
-	start := space(row, 0)
-	return valueOf(row[start:skip(row, start)])
+	return valueOf(jsontext.Trim(row))
 }
 
 // An expression names its tables, so it asks for no others.

@@ -8,6 +8,8 @@ import (
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/common/types/traits"
+
+	"github.com/semel-dev/semel/internal/jsontext"
 )
 
 // entries are the entries of a map, in an order that does not change. The maps of CEL
@@ -183,13 +185,8 @@ func (l *list) index() {
 		return
 	}
 	l.read = true
-	text, i := l.text, space(l.text, 1)
-	for text[i] != ']' {
-		end := skip(text, i)
-		l.texts = append(l.texts, text[i:end])
-		if i = space(text, end); text[i] == ',' {
-			i = space(text, i+1)
-		}
+	for _, text, at := jsontext.Next(l.text, 0); text != nil; _, text, at = jsontext.Next(l.text, at) {
+		l.texts = append(l.texts, text)
 	}
 	l.vals = make([]ref.Val, len(l.texts))
 }
