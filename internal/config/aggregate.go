@@ -34,7 +34,7 @@ func aggregateMapping(a *stream.Aggregate) schema.Mapping {
 			{Name: "time", Doc: "Where a record has its time: a rule. It looks at the record as it was read, before `map`.", Form: schema.Form{Either: ruleForms()}, Read: func(v schema.Value) { a.Time = oneRule(v) }, Shown: "the time of the record"},
 			timeUnitField(&a.Unit),
 			schema.PauseField("grace", &a.Grace, "How much older than the newest record of its input partition a record may be and still count.").Or("0s"),
-			schema.WindowField("idle", &a.Idle, "Close the windows of a partition that gets no new record for this time, after all its records were read. A window is closed when its end is at least `idle` + `grace` + 5s ago. With `forever`, only newer records close windows.").Or("1m"),
+			schema.WindowField("idle", &a.Idle, "If a partition that was read to its end gets no new record for this time, windows are closed whose end is at least `idle` + `grace` + 5s ago. With `forever`, only newer records close windows.").Or("1m"),
 			schema.DurationField("max_ahead", &a.MaxAhead, "How far the time of a record may be ahead of the clock. A record further ahead is parked.").Or("5m"),
 			maxBehindField(&a.MaxBehind, ""),
 			thenField("late", &a.Late, "A record whose window is closed: `park` parks it, `drop` loses it, `stop` ends the pipeline."),

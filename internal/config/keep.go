@@ -49,7 +49,7 @@ func keepMapping(k *stream.Keep) schema.Mapping {
 			schema.PartField("last", func() schema.Mapping { return overMapping(&k.Last) }, "The last message of a key takes effect in each window over the times of the records. With `session`, that is after a time without messages of the key.").Titled("Windows"),
 			rule("newest", &k.Newest, "Where a message has its version: a rule. A message takes effect immediately if its version is newer than all before, for as long as `window` remembers them. A version is a whole number, a time as in RFC 3339, or another text of at most 32 bytes, ordered by its bytes. `grace`, `idle`, `max_ahead`, `max_behind` and `late` are not for it."),
 			schema.PauseField("grace", &k.Grace, "How much older than the newest record of its partition a record may be. A record is held until the newest one is later by that much.").Or("0s"),
-			schema.WindowField("idle", &k.Idle, "In a partition that gets no new record for this time, after all its records were read, held records take effect when the clock is `idle` + `grace` + 5s later. With `forever`, only newer records have that effect.").Or("1m"),
+			schema.WindowField("idle", &k.Idle, "If a partition that was read to its end gets no new record for this time, held records take effect when the clock is `idle` + `grace` + 5s later. With `forever`, only newer records have that effect.").Or("1m"),
 			schema.DurationField("max_ahead", &k.MaxAhead, "How far the time of a record may be ahead of the clock. A record further ahead is parked.").Or("5m"),
 			maxBehindField(&k.MaxBehind, ""),
 			thenField("late", &k.Late, "A record that is too old to be held: `park` parks it, `drop` loses it, `stop` ends the pipeline."),

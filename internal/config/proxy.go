@@ -319,8 +319,8 @@ func proxyMapping(p *Proxy) schema.Mapping {
 	}
 	fields := slices.Concat(own, identityFields(&p.Identity), routeFields(&p.Route, false))
 	fields = append(fields,
-		schema.SizeField("max_buffered", &p.MaxBuffered, "Memory for the requests with a key that are in progress on a route, and for kept answers on their way to clients. Further ones get a 503.").Means("64 times max_body, and 64MiB at least"),
-		schema.NumberField("max_per_caller", &p.MaxPerCaller, 1, 1_000_000, "Requests of one caller with a key that may be in progress on a route. Further ones get a 503.").Means("no limit"),
+		schema.SizeField("max_buffered", &p.MaxBuffered, "Memory for the requests with a key in progress on a route, and for kept answers on their way. Further ones get a 503.").Means("64 times max_body, and 64MiB at least"),
+		schema.NumberField("max_per_caller", &p.MaxPerCaller, 1, 1_000_000, "Requests of one caller with a key in progress on a route. Further ones get a 503.").Means("no limit"),
 		schema.NumberField("max_keys_per_caller", &p.MaxKeysPerCaller, 1, 1<<31-1, "New keys that one caller may use on a route in an hour, as this process counts them. Requests with further ones get a 503 and do not run.").Means("no limit"),
 		schema.NumberField("max_waiters", &p.MaxWaiters, 1, 1_000_000, "With `wait`: requests that may wait for the first answer on a route. Further ones get 409 immediately.").Or("1024"),
 		schema.NumberField("max_waiters_per_key", &p.MaxWaitersPerKey, 1, 1_000_000, "With `wait`: requests that may wait for the first answer of one key.").Or("64"),
@@ -427,7 +427,7 @@ func parseName(text string) (string, error) {
 }
 
 func routeMapping(r *Route) schema.Mapping {
-	path := schema.Field{Name: "path", Doc: "Beginning of the paths of the route, up to a `/` or the end. Spellings that services take for the same path (`/v1//pay`, `/x/../v1/pay`, `/v1/pay;x=1`, percent-encoded or not) belong to the route of the path.", Form: schema.Form{Scalar: schema.ScalarText}, Required: true, Read: func(v schema.Value) {
+	path := schema.Field{Name: "path", Doc: "Beginning of the paths of the route, up to a `/` or the end. Other spellings of the path (`/v1//pay`, `/x/../v1/pay`, `/v1/pay;x=1`, percent-encoded) belong to its route.", Form: schema.Form{Scalar: schema.ScalarText}, Required: true, Read: func(v schema.Value) {
 		if v.Text(&r.Path); r.Path != "" && !strings.HasPrefix(r.Path, "/") {
 			v.Wrong("it must start with /")
 		}
@@ -459,13 +459,13 @@ func routeFields(r *Route, inner bool) []schema.Field {
 		schema.NumberField("min_key", &r.MinKey, 1, 4096, "Length in bytes of the shortest key.").Means("that of the profile"),
 		schema.NumberField("max_key", &r.MaxKey, 1, 4096, "Length in bytes of the longest key. A longer one gets 400.").Means("that of the profile"),
 		schema.TruthField("hide_key", &r.HideKey, "Do not pass the headers with the key on. Otherwise the service gets them, and may use the key as well.").Means("false"),
-		parsedField("first_sent", &r.FirstSent, ParseHeader, "Name of a header in which each client says when it sent the request first, as an HTTP date. A request that is older than `window` and not known gets 412.").Means("that of the profile"),
+		parsedField("first_sent", &r.FirstSent, ParseHeader, "Name of a header in which a client says when it sent the request first, as an HTTP date. An unknown request that is older than `window` gets 412.").Means("that of the profile"),
 		parsedField("marker", &r.Marker, ParseHeader, "Name of the header that marks kept answers.").Means("that of the profile"),
 		schema.NumberField("mismatch_status", &r.MismatchStatus, 400, 499, "Status for another request with the same key.").Means("that of the profile"),
 		schema.NumberField("in_flight_status", &r.InFlightStatus, 400, 499, "Status for a repetition while the first request runs.").Means("that of the profile"),
 		schema.WindowField("window", &r.Window, "How long an answer is kept, from its completion on.").Means("24h"),
 		schema.DurationField("lease", &r.Lease, "How long a claim lasts. The proxy extends it while the service works.").Means("30s"),
-		schema.ChoiceField("on_lease_expired", &r.OnLeaseExpired, "After a crash of the proxy in the middle of a request: `hold` answers its repetition with 409 until an operator resolves the key. `retry` runs it again.", "hold", "retry").Means("hold"),
+		schema.ChoiceField("on_lease_expired", &r.OnLeaseExpired, "After a crash in the middle of a request: `hold` answers its repetition with 409 until an operator resolves the key, `retry` runs it again.", "hold", "retry").Means("hold"),
 		schema.PauseField("wait", &r.Wait, "How long a repetition waits while the first request runs. Then it gets 409.").Means("0s"),
 		schema.SizeField("max_body", &r.MaxBody, "The longest body of a request with a key. A longer one gets 413.").Means("1MiB"),
 		schema.SizeField("max_response", &r.MaxResponse, "The longest body of an answer that is kept, at most about 31 MiB. A longer one reaches the client, and a repetition gets 409.").Means("1MiB"),

@@ -66,7 +66,7 @@ func (k *Kinds) pipelineMapping(p *Pipeline) schema.Mapping {
 				func(text string) error { return k.checkExpressions(text, "", p) }),
 			expressionField("map", &p.Map, &expressions, "An expression in CEL, evaluated after `filter`, whose value is the body that the sink gets. An error fails the message permanently.",
 				func(text string) error { return k.checkExpressions("", text, p) }),
-			schema.WindowField("window", &p.Window, "How long a key is remembered after its completion. Choose a time that is longer than messages can be delivered again, redriven, or read again from the broker.").Or("7d"),
+			schema.WindowField("window", &p.Window, "How long a key is remembered after its completion. It must be longer than messages can be delivered again, redriven, or read again.").Or("7d"),
 			schema.DurationField("lease", &p.Lease, "How long a claim lasts. Semel extends it after every third of that time. After a crash a message waits that long, unless the store belongs to the process itself. From an outbox, also how long a relay has its shards.").Or("30s"),
 			schema.ChoiceField("on_lease_expired", &p.OnLeaseExpired, "After a crash between effect and completion: `retry` processes the message again, with the same key and a higher token. `hold` keeps the key as *unknown* until an operator resolves it.",
 				"retry", "hold").Or("retry"),

@@ -40,7 +40,7 @@ func tableMapping(t *stream.Table) schema.Mapping {
 			{Name: "by", Doc: "Where a message has the key of its row: a rule. The record key of the row is that value as text.", Required: true, Form: schema.Form{Either: ruleForms()}, Read: func(v schema.Value) { t.By = oneRule(v) }},
 			schema.ChoiceField("read", &read, "`global` reads all partitions in each process, `local` those with the numbers that the process works on. Both topics then need the same number of partitions, and the key of the row as record key.", "global", "local").Or("global"),
 			schema.ChoiceField("as_of", &asOf, "`latest` joins a record with the newest row that was read. `record` joins it with the row that was valid at the record's time.", "latest", "record").Or("latest"),
-			schema.DurationField("history", &history, "With `as_of: record`: how long former rows are kept. An older record whose row may be forgotten is parked as late. The topic needs a `min.compaction.lag.ms` and `delete.retention.ms` of at least that.").Means("1h with `as_of: record`"),
+			schema.DurationField("history", &history, "With `as_of: record`: how long former rows are kept. The topic needs a `min.compaction.lag.ms` and `delete.retention.ms` of at least that.").Means("1h with `as_of: record`"),
 			schema.ChoiceField("missing", &missing, "A record without a row: `park` parks it, `drop` loses it, `pass` joins it without `tables.NAME`, `wait` first reads the table up to its present end and then parks it.", missingPolicies...).Or("park"),
 		},
 		Check: func(_ schema.Value, there schema.Members) {

@@ -30,7 +30,7 @@ func TLSField(target **TLS) schema.Field {
 		*target = t
 		return schema.Mapping{
 			Fields: []schema.Field{
-				schema.PathField("ca", &t.CA, "File with the certificates of the trusted authorities. For a self-signed certificate, name that certificate.").Means("the system's"),
+				schema.PathField("ca", &t.CA, "File with the certificates of the trusted authorities, or the self-signed certificate.").Means("the system's"),
 				schema.PathField("certificate", &t.Certificate, "File with the client certificate."),
 				schema.PathField("key", &t.Key, "File with the key of the certificate."),
 				schema.TextField("server_name", &t.ServerName, "Name that must be in the server's certificate.").Means("the host's"),
@@ -41,7 +41,7 @@ func TLSField(target **TLS) schema.Field {
 				}
 			},
 		}
-	}, "TLS to the server. It may be empty.").Means("off").Titled("TLS to a server")
+	}, "TLS to the server; `{}` is enough.").Means("off").Titled("TLS to a server")
 }
 
 // ServerTLSField configures the security of a server's connections.

@@ -57,7 +57,7 @@ func TestReferencePageHasKindsFromOutside(t *testing.T) {
 	kinds := kind.All()
 	kinds.Sources = append(kinds.Sources, toy.NewSource)
 	page := (&pageWriter{}).page(kinds)
-	for _, want := range []string{"Numbers, each twice.", "- `last` (number, default `3`): The last number."} {
+	for _, want := range []string{"Numbers, each twice.", "- `last` (number, `3`): The last number."} {
 		if !strings.Contains(page, want) {
 			t.Errorf("%q is missing", want)
 		}
@@ -111,7 +111,7 @@ To get completion and checks in an editor, run ` + "`semel schema > semel.schema
 
 ## Values
 
-In parentheses behind a field are the form of its value and its default. Without a default, a boolean is false, and other fields are off.
+In parentheses behind a field are the form of its value and its default. Without a form it is a text. Without a default, a boolean is false, and other fields are off.
 
 - **text, path, address, secret:** a text. Quote a text that looks like a number or a boolean. A relative path starts at the directory of the file. Semel shows neither secrets nor passwords in addresses.
 - **duration:** ` + "`90s`, `36h`, `7d`, `2w`, `1h30m`" + `.
@@ -200,7 +200,7 @@ func (w *pageWriter) row(path string, f schema.Field) string {
 		}
 	}
 	var facts []string
-	if form != "" {
+	if form != "" && form != "text" {
 		facts = append(facts, form)
 	}
 	fallback := f.Fallback()
@@ -208,6 +208,8 @@ func (w *pageWriter) row(path string, f schema.Field) string {
 	case f.Required:
 		facts = append(facts, "**required**")
 	case fallback == "", fallback == "off", fallback == "none", form == "boolean" && fallback == "false":
+	case f.Initial != "" && f.Form.Words == nil:
+		facts = append(facts, "`"+fallback+"`")
 	case f.Initial != "":
 		facts = append(facts, "default `"+fallback+"`")
 	default:

@@ -41,7 +41,7 @@ func (s *Store) Fields() schema.Mapping {
 	return schema.Mapping{
 		Doc: "Durable keys in a directory, for one process at a time.",
 		Fields: []schema.Field{
-			schema.PathField("path", &s.Path, "Directory of the store. Semel creates it if it is missing.").Need(),
+			schema.PathField("path", &s.Path, "Directory of the store.").Need(),
 			schema.ChoiceField("fsync", &s.Fsync, "When answers are durable on the disk: `always` syncs before the answer, `interval` every 100ms, and `never` leaves it to the system. Only `always` survives a power loss without gaps.",
 				"always", "interval", "never").Or("always"),
 			config.KeepIDsField(&s.KeepIDs),

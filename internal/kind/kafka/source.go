@@ -65,7 +65,7 @@ func (s *Source) Fields() schema.Mapping {
 			schema.TextField("instance", &s.Instance, "Name of this member in the group, different for each process. A restart under the same name causes no rebalance. In containers, set a stable name, such as ${env:POD_NAME} of a stateful set. Otherwise a restart waits until the old session ends.").Means("`PIPELINE.HOST.NUMBER`"),
 			schema.DurationField("session_timeout", &s.SessionTimeout, "How long the group waits for a silent member before it is considered dead.").Means("10s"),
 			schema.ChoiceField("start", &s.Start, "Where a group without offsets starts.", "earliest", "latest").Or("earliest"),
-			schema.ChoiceField("protocol", &s.Protocol, "How the group divides its partitions: its members do it, or the broker (KIP-848, Kafka 4.0). The broker then also decides when a member is dead. After a crash, the next run under the same name waits that long.", "classic", "consumer").Or("classic"),
+			schema.ChoiceField("protocol", &s.Protocol, "How the group divides its partitions: its members do it, or the broker (KIP-848, Kafka 4.0), which then also decides when a member is dead.", "classic", "consumer").Or("classic"),
 			schema.TruthField("repartition", &s.Repartition, "In a Kafka transaction: first copy the records to the topic `GROUP-repartition`, in which all records of a key are in one partition, and decide them there. Needed if the key, or with `aggregate` the group key, is not the record key, or if producers partition differently. Semel creates the topic, and deletes the decided records from it. Its partition count cannot change while keys are remembered.").Or("false"),
 			schema.WindowField("retention", &s.Retention, "How long the topics keep a record. `lint` compares it with the window."),
 		),

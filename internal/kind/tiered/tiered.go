@@ -37,8 +37,8 @@ func (*Store) Kind() string { return "tiered" }
 func (s *Store) Fields() schema.Mapping {
 	m := schema.Mapping{Fields: []schema.Field{
 		schema.ListField("layers", schema.Form{Scalar: schema.ScalarStoreName}, func(v schema.Value) { v.References(&s.Layers) }, "The names of the stores, from the top. The last one decides.").Need(),
-		schema.WindowField("max_age", &s.MaxAge, "How long a copy in an upper layer may answer without the store below.").Means("10m"),
-		schema.TruthField("sees_every_writer", &s.SeesEveryWriter, "States that no other process writes to the last layer, or that all writers share the filter. A `filter` layer needs it.").Means("false"),
+		schema.WindowField("max_age", &s.MaxAge, "How long a copy in an upper layer may answer.").Means("10m"),
+		schema.TruthField("sees_every_writer", &s.SeesEveryWriter, "States that no other process writes to the last layer, or that all writers share the filter, as a `filter` layer needs.").Means("false"),
 	}}
 	m.Doc = "Layers above one durable store, which decides: a list of store names from the top, or fields. `memory`, `redis` and `filter` can be upper layers."
 	m.Short = &schema.Shorthand{
