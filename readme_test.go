@@ -107,7 +107,7 @@ func TestModuleOutsideTheCloneBuilds(t *testing.T) {
 }
 
 // TestReadmeShowsCodeThatRuns compares the code in README.md with this file. The
-// pgstore package has the same test for docs/postgres.md.
+// pgstore package has the same test for its README.md.
 func TestReadmeShowsCodeThatRuns(t *testing.T) {
 	t.Parallel()
 	showsCodeOf(t, "README.md", readDocument(t, "readme_test.go"))
@@ -174,7 +174,7 @@ func TestDocumentsLinkToWhatIsThere(t *testing.T) {
 	t.Parallel()
 	link := regexp.MustCompile(`\]\(([^)#]*)(#[^)]*)?\)`)
 	headings := map[string][]string{}
-	for _, name := range documents(t, append(designPages, "docs/*.md", "docs/guides/*.md", "docs/problems/*.md", "docs/problems/*/*.md", "examples/*.md", "contrib/*/*.md", "store/*/*.md", "broker/*.md", "broker/*/*.md", "observe/*.md", "bench/*.md", "bench/results/*.md", "*.md")...) {
+	for _, name := range documents(t, append(designPages, "docs/*.md", "docs/guides/*.md", "docs/problems/*.md", "docs/problems/*/*.md", "examples/*.md", "contrib/*/*.md", "store/*/*.md", "broker/*.md", "broker/*/*.md", "observe/*.md", "key/*.md", "bench/*.md", "bench/results/*.md", "*.md")...) {
 		for _, found := range link.FindAllStringSubmatch(readDocument(t, name), -1) {
 			target := filepath.Join(filepath.Dir(name), found[1])
 			switch {

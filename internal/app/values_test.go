@@ -41,9 +41,9 @@ import (
 )
 
 // This file is one conformance table: the same value, in every spelling that its protocol
-// calls equal, through every door of a pipeline. docs/values.md has the table.
+// calls equal, through every door of a pipeline. key/VALUES.md has the table.
 
-var updateValues = flag.Bool("update-values", false, "write the tables of docs/values.md")
+var updateValues = flag.Bool("update-values", false, "write the tables of key/VALUES.md")
 
 // sent is a message as a client of its protocol sends it.
 type sent struct{ header, value, body string }
@@ -611,10 +611,10 @@ func (t table) String() string {
 	return b.String()
 }
 
-// compareTables compares tables with those of docs/values.md, each between two comments.
+// compareTables compares tables with those of key/VALUES.md, each between two comments.
 func compareTables(t *testing.T, tables map[string]table) {
 	t.Helper()
-	const name = "../../docs/values.md"
+	const name = "../../key/VALUES.md"
 	page, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -18,7 +17,7 @@ import (
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
-// docs/postgres.md shows the functions of this file as they stand here, and
+// README.md shows the functions of this file as they stand here, and
 // TestExamplesOfTransactions runs them on a real server.
 
 type order struct {
@@ -238,7 +237,7 @@ func TestDocumentShowsCodeThatRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	document, err := os.ReadFile(filepath.Join("..", "..", "docs", "postgres.md"))
+	document, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
