@@ -126,7 +126,7 @@ func TestPagesShowCodeOfExamples(t *testing.T) {
 
 func TestObservabilityShowsCodeOfTests(t *testing.T) {
 	t.Parallel()
-	showsCodeOf(t, "docs/observability.md", readDocument(t, "observe/otelobserve/example_test.go"))
+	showsCodeOf(t, "observe/README.md", readDocument(t, "observe/otelobserve/example_test.go"))
 }
 
 // TestExtendingShowsCodeOfTests compares the page of stores with the external module that

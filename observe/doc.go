@@ -6,5 +6,5 @@
 //     Importing one does not compile the other.
 //   - [All] combines several observers.
 //
-// observe/METRICS.md describes the metrics, and docs/observability.md how to set them up.
+// observe/README.md describes the metrics, and docs/observability.md how to set them up.
 package observe

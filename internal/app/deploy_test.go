@@ -158,11 +158,11 @@ func TestEveryAlertHasItsRunbook(t *testing.T) {
 // The list on the page matches the table in the code.
 func TestPageHasEveryMetric(t *testing.T) {
 	t.Parallel()
-	page := readFile(t, "../../observe/METRICS.md")
+	page := readFile(t, "../../observe/README.md")
 	for _, i := range measure.Table() {
 		row := fmt.Sprintf("- `%s`, `%s` (%s; %s): %s\n", i.Prometheus(), i.Name, i.Kind, strings.Join(i.Labels, ", "), i.Help)
 		if !strings.Contains(page, row) {
-			t.Errorf("observe/METRICS.md lacks the line\n%s", row)
+			t.Errorf("observe/README.md lacks the line\n%s", row)
 		}
 	}
 	for _, name := range named(page + readFile(t, "../../docs/observability.md")) {

@@ -24,7 +24,7 @@ func TestMetricsOfTheProxyThatAreNamedExist(t *testing.T) {
 		metrics = append(metrics, found[1])
 		described[found[1]] = found[2]
 	}
-	const page = "../../observe/METRICS.md"
+	const page = "../../observe/README.md"
 	for _, file := range []string{"../../deploy/alerts.yaml", "../../deploy/dashboard.json", page} {
 		text, err := os.ReadFile(file)
 		if err != nil {

@@ -1,6 +1,6 @@
 // Package otelobserve has OpenTelemetry metrics and traces of guards and pipelines.
 //
-// METRICS.md beside package observe describes the metrics, and docs/observability.md the spans. Exported to Prometheus,
+// README.md of package observe describes the metrics and the spans. Exported to Prometheus,
 // the metrics have the same names as those of promobserve. No attribute is made from
 // the content of a message.
 package otelobserve

@@ -18,7 +18,7 @@ import (
 )
 
 // Tracer makes spans of the work of guards and pipelines. Pass it as the observer of
-// both, alone or within observe.All. docs/observability.md describes the spans. It is
+// both, alone or within observe.All. README.md of package observe describes the spans. It is
 // safe for concurrent use.
 type Tracer struct {
 	tracer     trace.Tracer

@@ -1,6 +1,6 @@
 // Package promobserve counts the events of guards and pipelines for Prometheus.
 //
-// METRICS.md beside package observe describes the metrics. No label is made from the
+// README.md of package observe describes the metrics. No label is made from the
 // content of a message, so the number of labels depends only on the
 // configuration.
 package promobserve
