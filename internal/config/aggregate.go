@@ -38,8 +38,8 @@ func aggregateMapping(a *stream.Aggregate) schema.Mapping {
 			schema.DurationField("max_ahead", &a.MaxAhead, "How far the time of a record may be ahead of the clock. A record further ahead is parked.").Or("5m"),
 			maxBehindField(&a.MaxBehind, ""),
 			thenField("late", &a.Late, "A record whose window is closed: `park` parks it, `drop` loses it, `stop` ends the pipeline."),
-			schema.DurationField("correct", &a.Correct, "How long a closed window still takes late records. Its result is then written again, with a greater number in the header `semel-revision`. Not for sessions.").Means("0s: a result is written once"),
-			schema.DurationField("early", &a.Early, "Write early results of open windows that have changed, at most once in this time. Their header `semel-final` is `false`. A takeover may write one again.").Means("only final results"),
+			schema.DurationField("correct", &a.Correct, "How long a closed window still takes late records. Its result is then written again. Not for sessions.").Means("0s: a result is written once"),
+			schema.DurationField("early", &a.Early, "Write early results of open windows that have changed, at most once in this time, with the header `semel-final: false`.").Means("only final results"),
 		},
 		Refused: refusedInAggregate,
 		Check: func(v schema.Value, there schema.Members) {
@@ -58,10 +58,10 @@ func overMapping(over *stream.Window) schema.Mapping {
 	var zone *time.Location
 	return schema.Mapping{
 		Fields: []schema.Field{
-			schema.DurationField("tumbling", &tumbling, "Windows of this size, one after the other. They start at multiples of the size since 1970 in UTC, so windows of an hour start at the full hour."),
-			schema.DurationField("hopping", &hopping, "Windows of this size that overlap. One starts at each multiple of `every` since 1970 in UTC, and a record belongs to all windows that have its time."),
+			schema.DurationField("tumbling", &tumbling, "Windows of this size, one after the other, that start at multiples of the size since 1970 in UTC."),
+			schema.DurationField("hopping", &hopping, "Windows of this size that overlap. One starts at each multiple of `every` since 1970 in UTC."),
 			schema.DurationField("every", &every, "The distance between the starts of hopping windows, at most their size."),
-			schema.DurationField("session", &session, "A window ends when its group has no record for longer than this gap. It starts at its first record, and has no fixed size."),
+			schema.DurationField("session", &session, "A window ends when its group has no record for longer than this gap."),
 			schema.DurationField("max", &most, "The greatest length of a session. A record that would make the session longer begins another one."),
 			{Name: "zone", Doc: "For `tumbling` windows of whole days: the time zone whose days they are, such as `Europe/Vienna`. A day has 23 or 25 hours if clocks are changed in it. Days are counted from 1970-01-01.",
 				Form: schema.Form{Scalar: schema.ScalarText}, Shown: "UTC", Read: func(v schema.Value) { zone = readZone(v) }},

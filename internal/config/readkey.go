@@ -12,7 +12,7 @@ import (
 
 func keyMapping(k *Key) schema.Mapping {
 	return schema.Mapping{Fields: []schema.Field{
-		{Name: "id", Doc: "Where a message has its id: a rule, or a list of rules. The first rule that finds an id counts, even if the body is not JSON.", Required: true,
+		{Name: "id", Doc: "Where a message has its id. The first rule of a list that finds an id counts.", Required: true,
 			Form: schema.Form{Either: []schema.Form{{Scalar: schema.ScalarRule}, {Element: &schema.Form{Either: ruleForms()}}, namedRule()}},
 			Read: func(v schema.Value) { k.Rule = readRule(v) }},
 		keepField(k),
@@ -39,7 +39,7 @@ func ruleMapping() schema.Mapping {
 	}
 	return schema.KindsOf(
 		rules("all", "A composite of all these rules. None may be missing."),
-		schema.Field{Name: "template", Doc: "A text with values, as in `order-{.order_id}-placed`, which is `order-7-placed` for 7. Texts stand without quotes, numbers as in the body. `lint` shows what different values could have one id.", Form: schema.Form{Scalar: schema.ScalarText}},
+		schema.Field{Name: "template", Doc: "A text with values, as in `order-{.order_id}-placed`, which is `order-7-placed` for 7. Texts stand without quotes.", Form: schema.Form{Scalar: schema.ScalarText}},
 	)
 }
 

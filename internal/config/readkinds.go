@@ -85,5 +85,5 @@ func KeepIDsField(target *bool) schema.Field {
 
 // KeepOriginField keeps the origins of keys in a store. cost says what that takes.
 func KeepOriginField(target *bool, initial, cost string) schema.Field {
-	return schema.TruthField("keep_origin", target, "Keep where the message of each key came from, and which process claimed it, as `orders 2/17 by host:4711`. `why` and `keys show` print it. "+cost).Or(initial)
+	return schema.TruthField("keep_origin", target, "Keep where the message of each key came from, and which process claimed it, for `why` and `keys show`. "+cost).Or(initial)
 }

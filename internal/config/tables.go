@@ -41,7 +41,7 @@ func tableMapping(t *stream.Table) schema.Mapping {
 			schema.ChoiceField("read", &read, "`global` reads all partitions in each process, `local` those with the numbers that the process works on. Both topics then need the same number of partitions, and the key of the row as record key.", "global", "local").Or("global"),
 			schema.ChoiceField("as_of", &asOf, "`latest` joins a record with the newest row that was read. `record` joins it with the row that was valid at the record's time.", "latest", "record").Or("latest"),
 			schema.DurationField("history", &history, "With `as_of: record`: how long former rows are kept. The topic needs a `min.compaction.lag.ms` and `delete.retention.ms` of at least that.").Means("1h with `as_of: record`"),
-			schema.ChoiceField("missing", &missing, "A record without a row: `park` parks it, `drop` loses it, `pass` joins it without `tables.NAME`, `wait` first reads the table up to its present end and then parks it.", missingPolicies...).Or("park"),
+			schema.ChoiceField("missing", &missing, "A record without a row: `park` parks it, `drop` loses it, `pass` joins it without `tables.NAME`, `wait` parks it after reading the table up to its present end.", missingPolicies...).Or("park"),
 		},
 		Check: func(_ schema.Value, there schema.Members) {
 			t.Local = read == "local"

@@ -81,7 +81,7 @@ func TargetField(name string, target *Target, doc string) schema.Field {
 						return text, nil
 					})
 				}},
-				schema.TextsField("allow", &allow, "The names that messages may use. One that ends in `*` allows every longer name with that beginning. Another message fails: it is retried, and parked after its last attempt.").Need(),
+				schema.TextsField("allow", &allow, "The names that messages may use. One that ends in `*` allows every longer name with that beginning. Another message fails.").Need(),
 			},
 			Check: func(v schema.Value, there schema.Members) {
 				_, hasFrom := there["from"]

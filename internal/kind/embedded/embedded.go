@@ -42,7 +42,7 @@ func (s *Store) Fields() schema.Mapping {
 		Doc: "Durable keys in a directory, for one process at a time.",
 		Fields: []schema.Field{
 			schema.PathField("path", &s.Path, "Directory of the store.").Need(),
-			schema.ChoiceField("fsync", &s.Fsync, "When answers are durable on the disk: `always` syncs before the answer, `interval` every 100ms, and `never` leaves it to the system. Only `always` survives a power loss without gaps.",
+			schema.ChoiceField("fsync", &s.Fsync, "When answers are durable on the disk: `always` syncs before the answer, `interval` every 100ms, `never` leaves it to the system.",
 				"always", "interval", "never").Or("always"),
 			config.KeepIDsField(&s.KeepIDs),
 			config.KeepOriginField(&s.KeepOrigin, "true", "A key then takes about 50 bytes and that text more on the disk: 116 bytes instead of 20 for lines of a file."),

@@ -47,9 +47,9 @@ func (s *Outbox) Fields() schema.Mapping {
 		Doc: "Rows of the outbox in a PostgreSQL database, which services write in their transactions. The pipeline needs no `store`: a delivered row is deleted, or kept elsewhere.",
 		Fields: []schema.Field{
 			schema.StoreField("store", &s.Store, "Store of the kind `postgres`, whose database and tables have the outbox.").Need(),
-			schema.DurationField("keep", &s.Keep, "How long delivered rows are kept, in the table `semel_outbox_log`, for a look or to send them again.").Means("they are deleted"),
+			schema.DurationField("keep", &s.Keep, "How long delivered rows are kept, in the table `semel_outbox_log`.").Means("they are deleted"),
 			schema.ChoiceField("mode", &s.Mode, "How rows are found. `table` reads the table, and several relays share the rows. `wal` reads the write-ahead log, in the order of commits and within milliseconds; one relay reads, and others are standbys. It needs `wal_level = logical`.", modeTable, modeWAL).Means(modeTable),
-			schema.IdentifierField("slot", &s.Slot, 63, "Name of the replication slot and of the publication, with `mode: wal`. Slots of all databases of a server share their names.").Means("the name of the table, `semel_outbox`"),
+			schema.IdentifierField("slot", &s.Slot, 63, "Name of the replication slot and of the publication, with `mode: wal`.").Means("the name of the table, `semel_outbox`"),
 		},
 		Check: func(_ schema.Value, there schema.Members) {
 			if slot, ok := there["slot"]; ok && s.Mode != modeWAL {

@@ -51,7 +51,7 @@ func (s *Store) Fields() schema.Mapping {
 			schema.DurationField("message_age", &s.MessageAge, "How old a UUIDv7 or ULID may be, with `cleanup: message-time`. Fixed like `cleanup`.").Means("7d"),
 			schema.NumberField("partitions", &s.Partitions, 1, 1024, "Number of partitions of the table. Fixed like `cleanup`.").Means("none with `delete`, 32 with `message-time`"),
 			config.KeepIDsField(&s.KeepIDs),
-			config.KeepOriginField(&s.KeepOrigin, "true", "It needs the column that `semel migrate up` adds. A key then takes about 20 bytes and that text more: 180 bytes instead of 108, with the index, for lines of a file."),
+			config.KeepOriginField(&s.KeepOrigin, "true", "It needs the column that `semel migrate up` adds. A key then takes about 20 bytes and that text more."),
 		},
 		Check: func(_ schema.Value, there schema.Members) {
 			if age, ok := there["message_age"]; ok && s.Cleanup != "message-time" {

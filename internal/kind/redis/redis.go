@@ -71,7 +71,7 @@ func (s *Store) Fields() schema.Mapping {
 			config.TLSField(&s.TLS),
 			schema.DurationField("timeout", &s.Timeout, "The timeout of one call. In a stack, the longest one that an upper layer sets limits the calls of all upper layers.").Means("3s; 250ms in a stack"),
 			{Name: "prefix", Doc: "Prefix of its key names.", Form: schema.Form{Scalar: schema.ScalarText}, Shown: "semel:", Read: func(v schema.Value) { redisPrefix(v, &s.Prefix) }},
-			schema.ChoiceField("persistence", &s.Persistence, "What survives a restart of the server: nothing for sure (`volatile`), what is in its log (`logged`: `appendfsync everysec`), or everything (`synced`: `appendfsync always`).",
+			schema.ChoiceField("persistence", &s.Persistence, "What survives a restart of the server: nothing for sure (`volatile`), its log (`logged`: `appendfsync everysec`), or everything (`synced`: `appendfsync always`).",
 				"volatile", "logged", "synced").Or("volatile"),
 			config.KeepIDsField(&s.KeepIDs),
 			config.KeepOriginField(&s.KeepOrigin, "false", "A key then takes about 20 bytes and that text more in memory. It excludes `compact`."),
