@@ -68,8 +68,9 @@ test race plain counts faults: export SEMEL_SERVICES_DIR ?= $(shell df -Pk /dev/
 
 # With -short, tests of every operation, or of many random ones, run a sample, which
 # differs from run to run. Most tests wait for servers and timers, so more of them run
-# concurrently than there are processors. The target check has vetted them.
-TEST = $(GO) test -short -vet=off -p 2 -parallel 4 -timeout 20m
+# concurrently than there are processors. The target check has vetted them. A test program
+# without tables for a debugger is linked in two thirds of the time.
+TEST = $(GO) test -short -vet=off -ldflags=-w -p 2 -parallel 4 -timeout 20m
 
 race: serve
 	$(SERVED) $(TEST) -race $$($(PACKAGES) race)

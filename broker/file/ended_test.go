@@ -14,6 +14,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/logstore"
 	"github.com/semel-dev/semel/test/faultfs"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // sinkBeside opens a sink beside a store.
@@ -169,12 +170,12 @@ func (r *rig) lines(t *testing.T) []string {
 
 // eachCrash runs what a test does with a crash at each of its operations, under
 // each setting of the store and with each way in which a disk loses what was not
-// synced.
+// synced. With -short each setting has one of these ways, others from run to run.
 func eachCrash(t *testing.T, prepare, crashing func(r *rig) error, after func(r *rig, where string)) {
 	t.Helper()
 	random := newRandom(t)
 	for _, fsync := range []logstore.Fsync{logstore.Always, logstore.Interval, logstore.Never} {
-		for _, policy := range []faultfs.Policy{faultfs.OnlySynced, faultfs.Torn, faultfs.Everything} {
+		for _, policy := range servicestest.OneOf(faultfs.OnlySynced, faultfs.Torn, faultfs.Everything) {
 			for at := 1; ; at++ {
 				r := &rig{disk: faultfs.New(), fsync: fsync}
 				if err := prepare(r); err != nil {

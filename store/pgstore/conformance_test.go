@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	mathrand "math/rand/v2"
 	"os"
 	"strings"
 	"sync"
@@ -138,16 +137,6 @@ func transact(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest,
 	return tx.Rollback(ctx)
 }
 
-// sampled returns all forms. With -short it returns one of them, another from run to
-// run.
-func sampled[T any](all ...T) []T {
-	if !testing.Short() {
-		return all
-	}
-	i := mathrand.IntN(len(all))
-	return all[i : i+1]
-}
-
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	conformance(t, shared.Database(t), MigrateOptions{}, Options{})
@@ -156,7 +145,7 @@ func TestConformance(t *testing.T) {
 func TestConformanceOfOtherForms(t *testing.T) {
 	t.Parallel()
 	const readable, pooled = "readable keys and partitions", "behind PgBouncer"
-	for _, form := range sampled(readable, pooled) {
+	for _, form := range servicestest.OneOf(readable, pooled) {
 		t.Run(form, func(t *testing.T) {
 			t.Parallel()
 			if form == readable {

@@ -15,6 +15,7 @@ import (
 	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/stream"
 	"github.com/semel-dev/semel/test/kafkatest"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // damage is what happens to a topic.
@@ -140,7 +141,7 @@ func TestStateThatIsDamagedIsRefused(t *testing.T) {
 	for _, c := range stateful {
 		for _, topic := range c.topics {
 			for _, d := range damages {
-				for _, dir := range []bool{false, true} {
+				for _, dir := range servicestest.OneOf(false, true) {
 					t.Run(fmt.Sprint(c.name, " ", topic, " ", d.name, " ", dir), func(t *testing.T) {
 						t.Parallel()
 						inBubble(t, 2, func(b *bubble) {

@@ -16,6 +16,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/localcopy"
 	"github.com/semel-dev/semel/test/kafkatest"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 func TestAfterARestartTheLocalCopyIsBroughtUpToDate(t *testing.T) {
@@ -196,7 +197,7 @@ func TestErrorsOfTheBrokerAreNormalEvents(t *testing.T) {
 		{kmsg.Fetch, []*kerr.Error{kerr.NotLeaderForPartition, kerr.UnknownServerError}},
 	} {
 		for _, e := range f.errs {
-			for _, count := range []int{1, 3} {
+			for _, count := range servicestest.OneOf(1, 3) {
 				t.Run(f.kind.Name()+"/"+e.Message+"/"+string(rune('0'+count)), func(t *testing.T) {
 					t.Parallel()
 					inBubble(t, 2, func(b *bubble) {
