@@ -107,6 +107,21 @@ func TestVersionAsJSONNamesTheToolchain(t *testing.T) {
 	}
 }
 
+func TestVersionFlagsPrintTheVersion(t *testing.T) {
+	t.Parallel()
+	want := programtest.Run(t, "", "version")
+	for _, flag := range []string{"--version", "-v"} {
+		got := programtest.Run(t, "", flag)
+		got.Check(t, term.ExitDone)
+		if got.Stdout != want.Stdout || !strings.HasPrefix(got.Stdout, "semel ") {
+			t.Errorf("%s prints %q, want %q", flag, got.Stdout, want.Stdout)
+		}
+	}
+	if got := programtest.Run(t, "", "--version", "--json"); got.Status != term.ExitDone || !strings.HasPrefix(got.Stdout, `{"version":`) {
+		t.Errorf("--version --json: %+v", got)
+	}
+}
+
 func TestCompletionScriptsAreForTheirShells(t *testing.T) {
 	t.Parallel()
 	for shell, sign := range map[string]string{"bash": "complete -o", "zsh": "#compdef semel", "fish": "complete -c semel"} {

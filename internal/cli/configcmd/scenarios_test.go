@@ -119,6 +119,17 @@ func TestScenariosOnKafkaRunAsPrinted(t *testing.T) {
 	})
 }
 
+// closeSoon lets the last windows close ten seconds after the last message, not a minute.
+func closeSoon(s *programtest.Scenario) {
+	s.Helper()
+	text := programtest.ReadFile(s.T, s.File)
+	short := strings.Replace(text, " idle: 1m ", " idle: 10s ", 1)
+	if short == text {
+		s.Fatalf("the scenario closes its windows at another time:\n%s", text)
+	}
+	programtest.WriteFile(s.T, s.File, short)
+}
+
 // testWindows writes sales of two customers, each twice, and one that is late. A later sale
 // closes the windows before it, and the last window is closed when no more sales come.
 func testWindows(t *testing.T, client *kgo.Client, env map[string]string) {
@@ -150,6 +161,7 @@ func testWindows(t *testing.T, client *kgo.Client, env map[string]string) {
 		result(customer, minute.Add(10*time.Minute), `"orders":1,"cents":7,"largest":7`)
 	}
 	s := programtest.OpenScenario(t, "windows", env)
+	closeSoon(s)
 	s.Until(committed(t, env["KAFKA_BROKERS"], "sales-by-minute"), want)
 	parked := committed(t, env["KAFKA_BROKERS"], "sales-parked")
 	for deadline := time.Now().Add(time.Minute); len(parked()) < 2 && time.Now().Before(deadline); {
@@ -234,6 +246,7 @@ func testLatest(t *testing.T, client *kgo.Client, env map[string]string) {
 		want = append(want, body(order, "shipped"), body(order, "delivered"))
 	}
 	s := programtest.OpenScenario(t, "latest", env)
+	closeSoon(s)
 	s.Until(committed(t, env["KAFKA_BROKERS"], "latest-statuses"), want)
 	parked := committed(t, env["KAFKA_BROKERS"], "statuses-parked")
 	for deadline := time.Now().Add(time.Minute); len(parked()) < 2 && time.Now().Before(deadline); {

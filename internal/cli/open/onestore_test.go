@@ -1,4 +1,4 @@
-package cli_test
+package open_test
 
 import (
 	"path/filepath"

@@ -1,4 +1,4 @@
-package runcmd_test
+package open_test
 
 import (
 	"bufio"
@@ -90,7 +90,7 @@ func TestTheAnswersOfAForeignSocketAreNotTrusted(t *testing.T) {
 		if os.Getenv("SEMEL_SERVICES") == "required" {
 			t.Fatal("only root can listen as another user: run the tests as root")
 		}
-		t.Skip("only root can listen as another user: sudo go test ./internal/cli/runcmd -run " + t.Name())
+		t.Skip("only root can listen as another user: sudo go test ./internal/cli/open -run " + t.Name())
 	}
 	dir := t.TempDir()
 	programtest.Background(t, "run", programtest.AdminConfig(t, dir))

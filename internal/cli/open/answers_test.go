@@ -1,4 +1,4 @@
-package runcmd_test
+package open_test
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package doctorcmd_test
+package open_test
 
 import (
 	"fmt"

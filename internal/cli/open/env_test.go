@@ -1,4 +1,4 @@
-package cli_test
+package open_test
 
 import (
 	"path/filepath"
@@ -51,19 +51,4 @@ pipelines:
 		}
 	}
 	programtest.Run(t, "", "lint", file, "--env-file", filepath.Join(dir, "none.env")).Check(t, term.ExitUsage, "none.env: there is no such file\n")
-}
-
-func TestVersionFlagsPrintTheVersion(t *testing.T) {
-	t.Parallel()
-	want := programtest.Run(t, "", "version")
-	for _, flag := range []string{"--version", "-v"} {
-		got := programtest.Run(t, "", flag)
-		got.Check(t, term.ExitDone)
-		if got.Stdout != want.Stdout || !strings.HasPrefix(got.Stdout, "semel ") {
-			t.Errorf("%s prints %q, want %q", flag, got.Stdout, want.Stdout)
-		}
-	}
-	if got := programtest.Run(t, "", "--version", "--json"); got.Status != term.ExitDone || !strings.HasPrefix(got.Stdout, `{"version":`) {
-		t.Errorf("--version --json: %+v", got)
-	}
 }
