@@ -1,0 +1,40 @@
+package localcopy_test
+
+import (
+	"testing"
+
+	"github.com/semel-dev/semel/internal/localcopy"
+	"github.com/semel-dev/semel/test/faultfs"
+)
+
+// TestLongValuesAreLeftInTheCopy has values that are as long as those that stay in memory,
+// and one byte longer.
+func TestLongValuesAreLeftInTheCopy(t *testing.T) {
+	t.Parallel()
+	c := opened(t, faultfs.New())
+	values := localcopy.Values{Inline: 3}
+	if values.Leaves([]byte("long value")) {
+		t.Error("without a copy, a value is left")
+	}
+	values.SetCopy(c.Log)
+	if values.Leaves([]byte("abc")) || !values.Leaves([]byte("abcd")) {
+		t.Error("the limit is not three bytes")
+	}
+	c.add(0, "key:abcd")
+	ref := values.Leave(c.places["key:abcd"], 4, []byte("abcd"))
+	if got, err := values.Read([]byte("="), ref); err != nil || string(got) != "=abcd" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if values.Detach() || !values.Leaves([]byte("abcd")) {
+		t.Error("a state with a value in its copy does without the copy")
+	}
+}
+
+func TestAStateThatLeftNoValueNeedsNoCopy(t *testing.T) {
+	t.Parallel()
+	values := localcopy.Values{Inline: 3}
+	values.SetCopy(opened(t, faultfs.New()).Log)
+	if !values.Detach() || values.Leaves([]byte("abcd")) {
+		t.Error("the state still needs its copy")
+	}
+}
