@@ -111,3 +111,26 @@ func TestTheTimesThatTopicsTake(t *testing.T) {
 		}
 	}
 }
+
+func TestARecordThatIsTooLargeSaysWhatToRaise(t *testing.T) {
+	t.Parallel()
+	large := func(n int) *kgo.Record { return &kgo.Record{Value: make([]byte, n)} }
+	for name, c := range map[string]struct {
+		l    Limits
+		size int
+		want string
+	}{
+		"its setting":              {Limits{"t": {Bytes: 1000}}, 1000, "which takes 1000 (max.message.bytes of it, before compression; raise it, and redrive the message or start again)"},
+		"hidden settings":          {Limits{}, unknownLimit, "(what is assumed, because its settings may not be seen; allow DescribeConfigs on it)"},
+		"a topic that was missing": {nil, unknownLimit, "(what is assumed, because it was not there; start again when it is)"},
+		"the most of the client":   {Limits{"t": {Bytes: 1 << 30}}, mostLimit, "(the most that is written)"},
+	} {
+		err := c.l.Check("t", large(c.size))
+		if !IsTooLarge(err) || !errors.As(err, new(*semel.PermanentError)) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %s", name, err, c.want)
+		}
+		if err := c.l.Check("t", large(100)); err != nil {
+			t.Errorf("%s: a small record: %v", name, err)
+		}
+	}
+}
