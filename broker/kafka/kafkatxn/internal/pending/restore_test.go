@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -158,36 +159,39 @@ func TestAReadingIsRepeatedUntilItSucceeds(t *testing.T) {
 		if r.Begun() != 0 || r.Ended() != 0 {
 			t.Errorf("begun %d, ended %d", r.Begun(), r.Ended())
 		}
-		tries, stuck, then := 0, 0, 0
-		begin := func(fails int) {
-			tries, stuck, then = 0, 0, 0
+		var tries, stuck, then atomic.Int64
+		begin := func(fails int64) {
+			tries.Store(0)
+			stuck.Store(0)
+			then.Store(0)
 			r.Begin(t.Context(), func(ctx context.Context) error {
-				if tries++; tries <= fails {
+				if tries.Add(1) <= fails {
 					<-ctx.Done() // it is patient
 					return ctx.Err()
 				}
 				return nil
-			}, func(error) { stuck++ }, func() { then++ })
+			}, func(error) { stuck.Add(1) }, func() { then.Add(1) })
 		}
 		begin(0)
 		synctest.Wait()
-		if r.Begun() != 1 || r.Ended() != 1 || tries != 1 || stuck != 0 || then != 1 {
-			t.Errorf("begun %d, ended %d after %d tries, stuck %d times, then %d times", r.Begun(), r.Ended(), tries, stuck, then)
+		if r.Begun() != 1 || r.Ended() != 1 || tries.Load() != 1 || stuck.Load() != 0 || then.Load() != 1 {
+			t.Errorf("begun %d, ended %d after %d tries, stuck %d times, then %d times", r.Begun(), r.Ended(), tries.Load(), stuck.Load(), then.Load())
 		}
 		begin(2)
 		synctest.Wait()
-		if r.Begun() != 2 || r.Ended() != 1 || then != 0 {
+		if r.Begun() != 2 || r.Ended() != 1 || then.Load() != 0 {
 			t.Errorf("begun %d, ended %d", r.Begun(), r.Ended())
 		}
 		time.Sleep(2*Patience + time.Second)
-		if r.Ended() != 2 || tries != 3 || stuck != 1 || then != 1 {
-			t.Errorf("ended %d after %d tries, stuck %d times, then %d times", r.Ended(), tries, stuck, then)
+		if r.Ended() != 2 || tries.Load() != 3 || stuck.Load() != 1 || then.Load() != 1 {
+			t.Errorf("ended %d after %d tries, stuck %d times, then %d times", r.Ended(), tries.Load(), stuck.Load(), then.Load())
 		}
 		begin(100)
 		time.Sleep(Patience / 2)
 		r.Stop()
-		if r.Begun() != 3 || then != 1 || stuck != 0 {
-			t.Errorf("begun %d, stuck %d times, then %d times", r.Begun(), stuck, then)
+		synctest.Wait()
+		if r.Begun() != 3 || then.Load() != 1 || stuck.Load() != 0 {
+			t.Errorf("begun %d, stuck %d times, then %d times", r.Begun(), stuck.Load(), then.Load())
 		}
 		r.Stop() // nothing runs
 	})
