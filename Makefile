@@ -91,7 +91,7 @@ counts:
 
 # The tests wait for servers and leases, so all stores of a test run at once.
 faults: # a separate module, because of its proxy
-	$(GO) test -C test/faults -race -vet=off -parallel 6 -timeout 20m ./... -race-keys 8000 -kills 4
+	$(GO) test -C test/faults -vet=off -parallel 6 -timeout 20m ./... -race-keys 8000 -kills 4
 
 test-full: services-install check ## Run all tests in full, on every version of their servers, with more kills, fuzzing and the soak
 	@test "$(SEMEL_SERVICES)" != required || $(GO) run ./tools/services install librdkafka

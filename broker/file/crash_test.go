@@ -263,13 +263,16 @@ func TestSessionSurvivesLossOfPower(t *testing.T) {
 	random := newRandom(t)
 	dir := t.TempDir()
 	want := writeInputs(t, dir, random, 3000)
-	total := 0
+	total, rounds := 0, 25
+	if testing.Short() {
+		rounds = 8
+	}
 	defer func() {
-		if t.Logf("%d losses of power", total); total < 25 {
+		if t.Logf("%d losses of power", total); total < rounds {
 			t.Errorf("too few losses of power")
 		}
 	}()
-	for round := range 25 {
+	for round := range rounds {
 		mode := []string{"session", "session with ids"}[round%2]
 		disk := faultfs.New()
 		crashes := 0

@@ -64,7 +64,7 @@ func TestMain(m *testing.M) {
 	}
 	flag.Parse()
 	if *messages == 0 && testing.Short() {
-		*messages = 30_000
+		*messages = 15_000
 	}
 	*messages = cmp.Or(*messages, 100_000)
 	var err error

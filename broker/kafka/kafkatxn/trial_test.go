@@ -19,6 +19,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
 	"github.com/semel-dev/semel/test/kafkatest"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // TestATrialDecidesAsASessionOnABroker gives the same messages to both, while time passes.
@@ -63,7 +64,7 @@ func TestATrialDecidesAsASessionOnABroker(t *testing.T) {
 			return opts
 		}
 	}
-	for name, options := range map[string]func(b *bubble) TransactorOptions{
+	for name, options := range servicestest.Sampled(map[string]func(b *bubble) TransactorOptions{
 		"mixed tumbling": mixed(counts(stream.Tumbling(grid), 0)), "mixed last": mixed(keep(stream.Keep{Last: stream.Tumbling(grid)})),
 		"mixed first": mixed(keep(stream.Keep{First: ruleFor(t, ".at")})), "mixed sessions": mixed(counts(stream.Session(grid, 4*grid), 0)),
 		"keys": func(b *bubble) TransactorOptions {
@@ -80,7 +81,7 @@ func TestATrialDecidesAsASessionOnABroker(t *testing.T) {
 		"hopping": counts(stream.Hopping(3*grid, grid), 0), "sessions": counts(stream.Session(grid, 4*grid), 0),
 		"first": keep(stream.Keep{First: ruleFor(t, ".at")}), "last": keep(stream.Keep{Last: stream.Tumbling(grid)}),
 		"last session": keep(stream.Keep{Last: stream.Session(grid, 4*grid)}), "newest": keep(stream.Keep{Newest: ruleFor(t, ".v")}),
-	} {
+	}, 4) {
 		seed := kafkatest.NewSeed(t)
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
