@@ -625,7 +625,7 @@ func quotedNames(line string) []string {
 	return list
 }
 
-// designPages are DESIGN.md and the pages beside their subjects.
+// designPages are DESIGN.md and the pages next to their subjects.
 var designPages = []string{"DESIGN.md", "*/DESIGN.md", "*/*/DESIGN.md"}
 
 // designTables returns the rows of the tables in all DESIGN.md, as their cells, under the

@@ -80,7 +80,7 @@ var (
 // all is an expectation of every key.
 func all[T any](v T) map[string]T { return map[string]T{"": v} }
 
-// of returns what is expected of a key. It is not ok if nothing is.
+// of returns the expectation for a key. It is not ok if there is no expectation.
 func of[T any](m map[string]T, key string) (v T, ok bool) {
 	if v, ok = m[key]; !ok {
 		v, ok = m[""]

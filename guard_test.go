@@ -546,7 +546,7 @@ func TestAStoreKeepsTheLargestResult(t *testing.T) {
 }
 
 // TestACompletionIsRepeatedWithGrowingPauses until the lease is over, and only then is its
-// outcome unknown. An error that cannot pass ends it at once.
+// outcome unknown. An error that cannot pass ends it immediately.
 func TestACompletionIsRepeatedWithGrowingPauses(t *testing.T) {
 	for _, cause := range []error{errors.New("connection reset"), semel.ErrStoreFailed} {
 		synctest.Test(t, func(t *testing.T) {

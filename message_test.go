@@ -13,7 +13,7 @@ func TestTheLastHeaderOfANameCounts(t *testing.T) {
 	for _, c := range []struct {
 		headers  []semel.Header
 		caseless bool
-		want     string // "-" if there is none
+		want     string // "-" if none exists
 	}{
 		{nil, false, "-"},
 		{[]semel.Header{h("a", "1")}, false, "1"},

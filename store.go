@@ -86,7 +86,7 @@ type ClaimRequest struct {
 	Hold bool
 	// Done records the key as done in the same step, without lease or result. Use
 	// it for effects that commit together with the claim, or to fill a store from
-	// another. Use it also if you would rather lose a message than repeat it. A
+	// another. Use it even if you would rather lose a message than repeat it. A
 	// granted Done claim gets Fresh and token 0.
 	//
 	// The store keeps enough of the Owner to recognise a Done claim that is

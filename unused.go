@@ -90,7 +90,7 @@ func (u *unused) add(c *unusedClaim) bool {
 }
 
 // take returns the owner of an unused claim that is the same as that of a call, and
-// forgets the claim. The owner is zero if there is none. A claim whose release is under
+// forgets the claim. The owner is zero if none exists. A claim whose release is under
 // way is not taken over: it would end while the effect of the task runs.
 func (u *unused) take(call *Call) Owner {
 	if u.count.Load() == 0 {

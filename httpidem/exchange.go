@@ -64,7 +64,7 @@ func (e *exchange) serve() {
 		return false
 	})
 	if !answered && !e.left {
-		e.settle(out, err) // also if the client has left
+		e.settle(out, err) // even if the client has left
 	}
 }
 

@@ -82,7 +82,7 @@ func (s *stalling) Release(ctx context.Context, reqs []semel.ReleaseRequest, err
 	return s.Store.Release(ctx, reqs, errs)
 }
 
-// watched is the writer of a client that sees what it gets at once.
+// watched is the writer of a client that sees each write immediately.
 type watched struct {
 	*httptest.ResponseRecorder
 	mu  sync.Mutex

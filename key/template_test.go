@@ -54,7 +54,7 @@ func TestATemplateWritesValuesAsPeopleDo(t *testing.T) {
 	}
 }
 
-// The id of a template is that of the string with the same text, so that whoever writes
+// The id of a template is that of the string with the same text, so that a person who writes
 // the string has the same key.
 func TestTheIDOfATemplateIsThatOfItsText(t *testing.T) {
 	t.Parallel()

@@ -48,7 +48,7 @@ func TestNotificationsAreDebounced(t *testing.T) {
 		time.Sleep(time.Second)
 		n.Notify()
 		synctest.Wait()
-		n.Notify() // the third does not return, and nobody waits for it
+		n.Notify() // the third does not return, and no caller waits for it
 		hold <- struct{}{}
 		synctest.Wait()
 		mu.Lock()

@@ -40,7 +40,7 @@ func migrated(t *testing.T) (*pgxpool.Pool, string) {
 	return pool, address
 }
 
-// payloads returns what the outbox has, in the order of its rows.
+// payloads returns the payloads in the outbox, in the order of its rows.
 func payloads(t *testing.T, pool *pgxpool.Pool) string {
 	t.Helper()
 	var all string

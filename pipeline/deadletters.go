@@ -208,7 +208,7 @@ type parkedJSON struct {
 type msgJSON struct {
 	ID        string       `json:"id,omitempty"`
 	IDBytes   []byte       `json:"id_bytes,omitempty"` // if it is not valid UTF-8
-	RecordKey []byte       `json:"record_key"`         // null if there is none
+	RecordKey []byte       `json:"record_key"`         // null if none exists
 	Headers   []headerJSON `json:"headers,omitempty"`
 	Caseless  bool         `json:"caseless_headers,omitempty"`
 	Body      []byte       `json:"body"`

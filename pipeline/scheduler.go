@@ -91,7 +91,7 @@ func (s *scheduler) wait(ctx context.Context, f *feed, interrupt func()) (more b
 
 func (s *scheduler) hasRoom() bool { return s.count < s.maxCount && s.bytes < s.maxBytes }
 
-// isPressed reports whether half of the limits is used, and work goes on.
+// isPressed reports whether half of the limits is used, and work continues.
 func (s *scheduler) isPressed() bool {
 	return !s.paused && (s.count > s.maxCount/2 || s.bytes > s.maxBytes/2)
 }

@@ -165,7 +165,7 @@ func newStalled(still time.Duration, what string, err error) error {
 
 // survey is what a scheduler has in progress.
 type survey struct {
-	oldest *Item     // with its origin alone; nil if there is none
+	oldest *Item     // with its origin alone; nil if none exists
 	due    time.Time // of the next try of a message that failed, or zero
 	err    error     // of that message
 }

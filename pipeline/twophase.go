@@ -443,7 +443,7 @@ type room struct {
 	asked       []*Item // those whose keys are claimed
 	fresh, todo []*Item
 	copies      []itemCopy
-	observed    map[*Item]semel.Decision // of items that are delivered all the same; nil if there is none
+	observed    map[*Item]semel.Decision // of items that are delivered all the same; nil if none exists
 	done        []*Item                  // those that are completed
 }
 

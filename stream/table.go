@@ -51,7 +51,7 @@ const (
 	// MissingPass joins the message with no row.
 	MissingPass
 	// MissingWait reads the table up to its present end, and parks the message if its row
-	// is still missing. Messages of other keys go on meanwhile. It is for rows that are
+	// is still missing. Messages of other keys continue in the meantime. It is for rows that are
 	// written shortly before their messages.
 	MissingWait
 )

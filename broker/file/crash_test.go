@@ -104,7 +104,7 @@ func (o endsAtStoreFailure) ObservePipeline(e pipeline.Event) {
 }
 
 // writeInputs makes two files, a fifth of whose lines have a key that was there
-// before, and returns what is to be written.
+// before, and returns the bytes to write.
 func writeInputs(t *testing.T, dir string, random *rand.Rand, lines int) []byte {
 	t.Helper()
 	var in [2]bytes.Buffer

@@ -17,7 +17,7 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-// sinkBeside opens a sink beside a store.
+// sinkBeside opens a sink that commits separately from a store.
 func sinkBeside(t *testing.T, store *logstore.Store, path string) *file.Sink {
 	t.Helper()
 	s, err := file.OpenSink(path, &file.SinkOptions{Beside: store})
@@ -132,7 +132,7 @@ func (r *rig) session(t *testing.T, lines ...string) (err error) {
 	return errors.Join(err, s.Close(t.Context()))
 }
 
-// sink writes lines by a sink beside the store, and completes each key when its
+// sink writes lines by a sink that commits separately, and completes each key when its
 // line is safe.
 func (r *rig) sink(t *testing.T, lines ...string) (done []string, err error) {
 	if err := r.open(); err != nil {

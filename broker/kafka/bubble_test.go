@@ -15,7 +15,7 @@ import (
 type bubble struct{ *kafkatest.Rig }
 
 // inBubble runs fn in a synctest bubble with a broker that has the topics in, with the
-// given number of partitions, and out and aside, with three.
+// given number of partitions, and out and `aside`, with three.
 func inBubble(t *testing.T, partitions int32, fn func(b *bubble), opts ...kfake.Opt) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -30,7 +30,7 @@ import (
 type bubble struct{ *kafkatest.Rig }
 
 // inBubble runs fn in a synctest bubble with a broker that has the topics in, with the
-// given number of partitions, and out and aside, with three.
+// given number of partitions, and out and `aside`, with three.
 func inBubble(t *testing.T, partitions int32, fn func(b *bubble), opts ...kfake.Opt) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -88,7 +88,7 @@ func (b *bubble) redrive(letters *kafka.DeadLetterTopic, list ...*pipeline.Parke
 	kafkatest.Must(b.T, errors.Join(errs...))
 }
 
-// settlements returns what the log says became of messages.
+// settlements returns the outcomes of messages in the log.
 func (b *bubble) settlements() string {
 	b.Helper()
 	var said []string

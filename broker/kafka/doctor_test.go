@@ -80,7 +80,7 @@ func TestTheDoctorSeesARealBroker(t *testing.T) {
 		})
 	}
 	var lines []string
-	kafkatest.Within(time.Minute, func() bool { // a topic that was made is not known at once
+	kafkatest.Within(time.Minute, func() bool { // a new topic is not known immediately
 		lines = look()
 		return !slices.ContainsFunc([]string{"in", "out", "aside"}, func(topic string) bool { return slices.Contains(lines, "broken "+topic+": does not exist") })
 	})

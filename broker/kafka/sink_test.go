@@ -254,7 +254,7 @@ func TestParkedRecordsHaveTheirOrigin(t *testing.T) {
 		if text := record.Header(first, record.HeaderError); len(text) > record.MaxErrorHeader || !strings.HasPrefix(text, "éé") {
 			t.Errorf("the error has %d bytes", len(text))
 		}
-		// Parked once more by whoever redrove it.
+		// Parked once more by the process that redrove it.
 		parked.Message, parked.Reason = *first, "permanent"
 		kafkatest.Must(t, parker.Park(b.Context(), []pipeline.Parked{parked}))
 		second := read(1)

@@ -23,7 +23,7 @@ import (
 	"github.com/semel-dev/semel/test/kafkatest"
 )
 
-// member is a Source under test and what it reported.
+// member is a Source under test with its reports.
 type member struct {
 	*Source
 	b      *bubble
@@ -155,7 +155,7 @@ func TestOffsetsAreCommittedUpToTheFirstThatIsNotSettled(t *testing.T) {
 }
 
 // TestOffsetsAreCommittedOnceAllIsRead: what is committed then is not read again after a crash,
-// and the lag of the group is none.
+// and the group has no lag.
 func TestOffsetsAreCommittedOnceAllIsRead(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {

@@ -135,7 +135,7 @@ func TestTheEarlierOfTwoMembersWithOneNameEnds(t *testing.T) {
 
 // TestAStaticMemberIsNotFencedByItsEarlierId has a group know an earlier id of a member, as
 // after a broker was killed while it divided the group: for a session, or longer
-// where somebody answers to it.
+// where a broker answers to it.
 func TestAStaticMemberIsNotFencedByItsEarlierId(t *testing.T) {
 	t.Parallel()
 	named := func(o *SourceOptions) { o.Instance, o.SessionTimeout = "one", 10*time.Second }

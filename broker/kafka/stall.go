@@ -28,7 +28,7 @@ type Reading struct {
 	// Partitions are partition numbers by topic.
 	Partitions map[string][]int32
 	// Changelogs returns the topics with the keys and the windows of an input. Nil means
-	// that there are none.
+	// that none exist.
 	Changelogs func(topic string) []string
 }
 
@@ -272,7 +272,7 @@ func (w *StallWatch) list(in Places) string {
 }
 
 // reason says which open transaction holds a partition up for longer than it may, and
-// what helps. It is "" if there is none. ends names one that will end, if there is one.
+// what helps. It is "" if none exists. ends names one that will end, if there is one.
 func (w *StallWatch) reason(ctx context.Context, h *holdup, open []OpenTransaction, now time.Time) (why, ends string, err error) {
 	var offsets map[int32]struct{}
 	if h.offsets {

@@ -41,7 +41,7 @@ func open(ctx context.Context, url string, opts []natsgo.Option) (*link, error) 
 	return l, nil
 }
 
-// get returns the connection. It connects again if the last one is closed for good.
+// get returns the connection. It connects again if the last one is closed permanently.
 func (l *link) get(ctx context.Context) (*natsgo.Conn, jetstream.JetStream, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

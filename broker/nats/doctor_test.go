@@ -103,7 +103,7 @@ func TestExamineComparesTheWindows(t *testing.T) {
 }
 
 // TestAMissingRightIsNamed has users who may not do one thing each. The server answers
-// their requests to nobody.
+// their requests to no server.
 func TestAMissingRightIsNamed(t *testing.T) {
 	t.Parallel()
 	deny := func(name, what, subject string) string {

@@ -555,7 +555,7 @@ func TestRefusedCredentialsAreTriedAgain(t *testing.T) {
 }
 
 // TestAClosedConnectionIsReplaced has a message whose subject is longer than the server
-// reads. The client library closes the connection for good then.
+// reads. The client library closes the connection permanently then.
 func TestAClosedConnectionIsReplaced(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartNATS(t, &services.NATSOptions{Config: "max_control_line: 1024"})

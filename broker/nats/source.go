@@ -132,7 +132,7 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 	return s, nil
 }
 
-// look looks up the consumer, or makes it. If the connection is closed for good, it
+// look looks up the consumer, or makes it. If the connection is closed permanently, it
 // connects again.
 func (s *Source) look(ctx context.Context) error {
 	conn, js, err := s.link.get(ctx)
@@ -441,7 +441,7 @@ func (s *Source) drop(h *held) {
 
 // Ack implements pipeline.Source. The server stops delivering a message that was
 // parked or dropped, and announces the reason in an advisory. A message whose connection
-// is closed for good comes again, and is recognised.
+// is closed permanently comes again, and is recognised.
 func (s *Source) Ack(ctx context.Context, items []*pipeline.Item) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

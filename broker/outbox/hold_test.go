@@ -20,7 +20,7 @@ import (
 )
 
 // TestFailingAggregateHoldsUpNoOther fills the limits of a pipeline with messages of an
-// aggregate that fails. All others must arrive meanwhile, and those of the aggregate later, in
+// aggregate that fails. All others must arrive in the meantime, and those of the aggregate later, in
 // their order.
 func TestFailingAggregateHoldsUpNoOther(t *testing.T) {
 	t.Parallel()

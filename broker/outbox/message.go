@@ -119,7 +119,7 @@ func cutByte(text []byte, b byte) (rest []byte, ok bool) {
 }
 
 // cutValue returns the JSON value at the beginning of a text, and the rest. The value is
-// empty if there is none.
+// empty if none exists.
 func cutValue(text []byte) (value, rest []byte) {
 	text = bytes.TrimLeft(text, blanks)
 	depth, quoted := 0, false

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// operation is a read or an acknowledgement in progress. It goes on until its next pause
+// operation is a read or an acknowledgement in progress. It continues until its next pause
 // when the history says so.
 type operation struct {
 	relay    int
@@ -19,7 +19,7 @@ type operation struct {
 	barriers atomic.Int32 // of its statements that wait in the server
 	passed   int
 	after    func(error)
-	before   func() // called before it goes on, if it waits for the server
+	before   func() // called before it continues, if it waits for the server
 }
 
 // operationKey is the key of the operation in a context.
@@ -36,7 +36,7 @@ func (h *history) begins(r *modelRelay, do func(ctx context.Context) error) *ope
 	return o
 }
 
-// advance starts an operation, or lets it go on until its next pause.
+// advance starts an operation, or lets it continue until its next pause.
 func (h *history) advance(r *modelRelay, of **operation, start func(*modelRelay) *operation) {
 	if *of == nil {
 		*of = start(r)

@@ -195,7 +195,7 @@ func (s *slot) setUp(ctx context.Context) (*slotState, error) {
 }
 
 // create creates the slot if it does not exist. It waits for the transactions that have
-// written when it begins. It returns an error if another relay creates it meanwhile.
+// written when it begins. It returns an error if another relay creates it in the meantime.
 func (s *slot) create(ctx context.Context, st *slotState) error {
 	if st.exists {
 		return nil

@@ -235,7 +235,7 @@ func (s *WALSource) Read(ctx context.Context) ([]*pipeline.Item, error) {
 			limited, cancel := context.WithTimeout(ctx, setUpFor)
 			items, err := of.next(limited)
 			cancel()
-			if len(items) > 0 { // also if ctx has ended: they count as in flight
+			if len(items) > 0 { // even if ctx has ended: they count as in flight
 				return items, nil
 			}
 			if ctx.Err() != nil {

@@ -18,7 +18,7 @@ type class uint8
 const (
 	// retried: it may be the fault of the message, so it counts as an attempt.
 	retried class = iota
-	// refused: it is the fault of the message, for good.
+	// refused: the message is at fault, and no retry helps.
 	refused
 	// held: another session was in the way, or the server was slow. The server rolled
 	// back. It is not the fault of the message, unless others get through.

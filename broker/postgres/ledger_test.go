@@ -49,7 +49,7 @@ func one[T any](t testing.TB, pool *pgxpool.Pool, sql string) (value T) {
 	return value
 }
 
-// guard opens a guard whose tables are made if there are none.
+// guard opens a guard whose tables are made if none exist.
 func guard(t testing.TB, pool *pgxpool.Pool) *pgstore.Guard {
 	t.Helper()
 	return guardOf(t, pool, pgstore.Names{})

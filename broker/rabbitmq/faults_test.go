@@ -220,7 +220,7 @@ func runWaiting(t *testing.T, server *services.Server) {
 	}
 }
 
-// forbidden is the prefix of what nobody may write, and hidden of what nobody may read.
+// forbidden is the prefix of names that no user may write, and hidden of names that none may read.
 const (
 	forbidden = "forbidden-"
 	hidden    = "hidden-"

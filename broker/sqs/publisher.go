@@ -207,7 +207,7 @@ func isContent(text string) bool {
 	return false
 }
 
-// statusOf returns the status of an answer, or 0 if there was none.
+// statusOf returns the status of an answer, or 0 if none existed.
 func statusOf(err error) int {
 	if response, ok := errors.AsType[*smithyhttp.ResponseError](err); ok && response.Response != nil {
 		return response.HTTPStatusCode()

@@ -13,7 +13,7 @@ import (
 	"github.com/semel-dev/semel/store/memstore"
 )
 
-// target starts an implementation in front of an upstream, and returns what is checked.
+// target starts an implementation in front of an upstream, and returns the target of the checks.
 func target(t *testing.T, wrap func(upstream http.Handler, address *url.URL) http.Handler) idemcheck.Options {
 	t.Helper()
 	return targetOf(t, idemcheck.NewUpstream(), wrap)

@@ -27,7 +27,7 @@ func (d *daemon) adminAddress() string {
 	return cmp.Or(d.opts.Admin, d.file.Admin.Listen, admin.DefaultAddress)
 }
 
-// listenAdmin listens for the admin server. It returns nil if there is none: it is off, or
+// listenAdmin listens for the admin server. It returns nil if none exists: it is off, or
 // another program has the default address.
 func (d *daemon) listenAdmin() (net.Listener, error) {
 	address := d.adminAddress()

@@ -75,7 +75,7 @@ func (n *notifier) start(ctx context.Context, alive func()) (stop func()) {
 		}
 		until(n.open, ctx.Done())
 		select {
-		case <-n.open: // also if the sources have ended already
+		case <-n.open: // even if the sources have ended already
 			for errors.Is(n.say("READY=1"), os.ErrDeadlineExceeded) && ctx.Err() == nil {
 			} // without this message systemd waits for ever
 		default:

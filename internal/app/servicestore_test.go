@@ -13,7 +13,7 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// A store that fails under a service is logged at once, counted afterwards, and reported
+// A store that fails under a service is logged immediately, counted afterwards, and reported
 // when it works again.
 func TestTheLogNamesAStoreThatFailsUnderAService(t *testing.T) {
 	t.Parallel()

@@ -473,7 +473,7 @@ func TestConformanceOfValues(t *testing.T) {
 	compareTables(t, map[string]table{"headers": headers, "bodies": bodies, "keys": keys(t)})
 }
 
-// valuesOf returns what the doors make of the values.
+// valuesOf returns the values as each door sees them.
 func (d *doors) valuesOf(t *testing.T, items map[int]*pipeline.Item) table {
 	t.Helper()
 	path, hash := "`.v`", "`hash(.v)`"

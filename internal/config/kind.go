@@ -233,7 +233,7 @@ type Env struct {
 	Keys semel.Store
 	// Observer receives the events of the pipeline. It may be nil.
 	Observer pipeline.Observer
-	// Stdout is standard output, or nil if there is none.
+	// Stdout is standard output, or nil if none exists.
 	Stdout io.Writer
 	// Redrive means that the pipeline only redrives; its source is not read.
 	Redrive bool

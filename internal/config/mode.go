@@ -68,7 +68,7 @@ func (f *File) Mode(p *Pipeline) Mode {
 }
 
 // Decider returns the store that every answer of a store depends on: the store
-// itself, or the lowest layer of its stack. It returns nil if there is none.
+// itself, or the lowest layer of its stack. It returns nil if none exists.
 func (f *File) Decider(name string) *Store {
 	s, ok := f.Store(name)
 	if !ok {

@@ -22,7 +22,7 @@ type Pipeline struct {
 	Sink   Sink
 	Key    Key
 	// Filter and Map are the expressions of the pipeline, or empty. FilterMap evaluates
-	// both; it is nil if there are none.
+	// both; it is nil if none exist.
 	Filter, Map string
 	FilterMap   pipeline.FilterMap
 	// Tables are the tables whose rows FilterMap uses. They are attached when the pipeline

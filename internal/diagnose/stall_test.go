@@ -35,7 +35,7 @@ func (j *job) with(do func()) {
 	do()
 }
 
-// reports returns what was reported so far.
+// reports returns all reports so far.
 func (j *job) reports() (stalled, moving []time.Duration) {
 	j.with(func() { stalled, moving = slices.Clone(j.stalled), slices.Clone(j.moving) })
 	return stalled, moving

@@ -29,7 +29,7 @@ type Promise struct {
 	// NoSecondEffect says whether no effect happens twice within the window.
 	NothingLost    Answer `json:"nothing_lost"`
 	NoSecondEffect Answer `json:"no_second_effect"`
-	// Window is how long keys are remembered. It is empty if there are none.
+	// Window is how long keys are remembered. It is empty if none exist.
 	Window string `json:"window"`
 	// Exceptions are cases that the promise cannot cover in any configuration.
 	Exceptions []string `json:"exceptions"`

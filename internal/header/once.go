@@ -11,7 +11,7 @@ import (
 )
 
 // OnceID returns the id by which a broker that drops known ids stores an output once. All
-// attempts for a key have the same id, also if a copy of the message with other bytes is the
+// attempts for a key have the same id, even if a copy of the message with other bytes is the
 // next one that is tried. An output of another pipeline or key, to another target, or of a
 // redriven message has another id. Otherwise the broker would drop it and report success.
 //

@@ -29,5 +29,5 @@ func (l *List) Add(format string, args ...any) {
 // Join adds errors as they are. A nil error adds nothing.
 func (l *List) Join(errs ...error) { l.errs = append(l.errs, errs...) }
 
-// Err returns all entries in one error, or nil if there is none.
+// Err returns all entries in one error, or nil if none exists.
 func (l *List) Err() error { return errors.Join(l.errs...) }

@@ -13,7 +13,7 @@ import (
 	"github.com/semel-dev/semel/vfs"
 )
 
-// BenchmarkMemoryOfAKey reports the memory of what is held of a key with 16 bytes, after it
+// BenchmarkMemoryOfAKey reports the memory that a key takes with 16 bytes, after it
 // has changed a number of times: a version of 9 bytes, or a record of 200 bytes.
 func BenchmarkMemoryOfAKey(b *testing.B) {
 	const keys, batch = 500_000, 5_000

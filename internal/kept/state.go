@@ -50,7 +50,7 @@ type State struct {
 	rule                Rule
 	progress, committed changes.Progress
 	// open are the entries by id. changed are those of the open transaction, which
-	// replace them; an empty list means that there are none. A list is in the order of
+	// replace them; an empty list means that none exist. A list is in the order of
 	// first, because the order decides which sessions a record joins.
 	open, changed map[string][]entry
 	// count is the number of entries in open, and bytes their size in the changelog.

@@ -23,7 +23,7 @@ import (
 //	       position before it (8), position behind it (8), record
 //
 // Nothing is synced: the log is a copy. A frame whose checksum does not hold, or
-// that does not go on where the one before ended, ends what is read, and the
+// that does not continue where the one before ended, ends what is read, and the
 // rest comes from the changelog. It is written after a commit is known, so it
 // may lag and never leads. One goroutine uses it at a time.
 //

@@ -111,7 +111,7 @@ func (f Field) Means(written string) Field { f.Shown = written; return f }
 // Always reads an absent mapping as an empty one, so that its defaults apply.
 func (f Field) Always() Field { f.implied = true; return f }
 
-// Fallback returns the documented default, or "" if there is none.
+// Fallback returns the documented default, or "" if none exists.
 func (f *Field) Fallback() string {
 	if f.Initial != "" {
 		return f.Initial

@@ -239,7 +239,7 @@ func Parse(name string, data []byte, env func(name string) string) (*Document, e
 // Root returns the value of the whole document.
 func (d *Document) Root() Value { return d.Value(d.tree, "") }
 
-// Err returns all problems as an [*Error], or nil if there are none.
+// Err returns all problems as an [*Error], or nil if none exist.
 func (d *Document) Err() error {
 	return d.ErrWithout(func(string) (string, bool) { return "", false })
 }

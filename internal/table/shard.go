@@ -74,7 +74,7 @@ func home(high, homes uint64) uint64 {
 }
 
 // Prefetch starts to load the memory that an operation on d will read. It may
-// be called at any time, also while another goroutine changes the shard.
+// be called at any time, even while another goroutine changes the shard.
 func (s *Shard[V]) Prefetch(d *semel.Digest) {
 	i := home(binary.BigEndian.Uint64(d[1:9]), s.hintHomes.Load())
 	prefetch(s.hintAddress.Load() + uintptr(i)*unsafe.Sizeof(slot[V]{}))

@@ -603,7 +603,7 @@ func TestAStateGroupsLikeABatch(t *testing.T) {
 	}
 }
 
-// TestResultsDoNotDependOnTransactions emits few and many results at once. They are the same,
+// TestResultsDoNotDependOnTransactions emits few and many results in one transaction. They are the same,
 // in the same order.
 func TestResultsDoNotDependOnTransactions(t *testing.T) {
 	t.Parallel()

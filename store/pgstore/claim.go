@@ -377,7 +377,7 @@ type params struct {
 	fingerprints pgtype.FlatArray[pgtype.Int8]
 	owners       pgtype.FlatArray[[]byte]
 	deadlines    pgtype.FlatArray[pgtype.Timestamptz]
-	makers       pgtype.FlatArray[pgtype.Int8] // empty if there are none
+	makers       pgtype.FlatArray[pgtype.Int8] // empty if none exist
 }
 
 func (c *claims) params(keys []asked) *params {
@@ -401,7 +401,7 @@ func (c *claims) params(keys []asked) *params {
 	return p
 }
 
-// makersOf returns the column of makers, empty if there are none.
+// makersOf returns the column of makers, empty if none exist.
 func (c *claims) makersOf(keys []asked) pgtype.FlatArray[pgtype.Int8] {
 	makers := pgtype.FlatArray[pgtype.Int8]{}
 	for i := range keys {
@@ -428,7 +428,7 @@ func (c *claims) withOptional(args []any, keys []asked) []any {
 	return args
 }
 
-// originsOf returns the column of origins, empty if there are none.
+// originsOf returns the column of origins, empty if none exist.
 func (c *claims) originsOf(keys []asked) pgtype.FlatArray[[]byte] {
 	origins := pgtype.FlatArray[[]byte]{}
 	for i := range keys {

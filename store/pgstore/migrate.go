@@ -61,7 +61,7 @@ type MigrateOptions struct {
 	Partitions int
 	// Cleanup is the form in which expired keys are removed. It applies when the
 	// table is created and cannot be changed later. Defaults to the form of the
-	// table, or to CleanupDelete if there is none yet.
+	// table, or to CleanupDelete if none exists yet.
 	Cleanup Cleanup
 	// MessageAge is the maximum age of a message, by the time inside its id, if
 	// clean-up is by message time. The store answers for messages up to this age.

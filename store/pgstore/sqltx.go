@@ -147,7 +147,7 @@ func textual(m *pgtype.Map, args []any) ([]any, error) {
 }
 
 // typeOf returns the PostgreSQL type of a Go type that our arguments or rows use,
-// or 0 if there is none.
+// or 0 if none exists.
 func typeOf(v any) uint32 {
 	switch v.(type) {
 	case pgtype.FlatArray[[16]byte]:

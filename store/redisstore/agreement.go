@@ -101,7 +101,7 @@ func (a *agreement) adoptRing(words []string) (*ring, error) {
 	return &ring{window: window, slices: slices, subs: uint32(subs)}, nil
 }
 
-// agreeCommands returns the commands that write an agreement if there is none,
+// agreeCommands returns the commands that write an agreement if none exists,
 // and read the kept one.
 func (s *Store) agreeCommands(a *agreement) [2]rueidis.Completed {
 	name := s.opts.Prefix + "meta"

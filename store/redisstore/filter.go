@@ -299,7 +299,7 @@ func (f *Filter) detect(ctx context.Context) (FilterForm, error) {
 	return FilterModule, nil
 }
 
-// agree writes the settings if there are none, and returns the kept ones.
+// agree writes the settings if none exist, and returns the kept ones.
 func (f *Filter) agree(ctx context.Context, mine filterSettings) (kept filterSettings, err error) {
 	text, err := json.Marshal(mine)
 	if err != nil {

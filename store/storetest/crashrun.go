@@ -44,7 +44,7 @@ type fate struct {
 	doubt   bool           // the key was at some time claimed with Hold or left unknown
 	removed bool           // a removal was acknowledged
 	token   semel.Token    // the highest granted token
-	lease   time.Time      // until then, a claim without Hold lasts; zero if there is none
+	lease   time.Time      // until then, a claim without Hold lasts; zero if none exists
 }
 
 const (

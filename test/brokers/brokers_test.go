@@ -541,7 +541,7 @@ func (r *run) reviveAll(ctx context.Context) {
 }
 
 // redrive heals the target, processes the parked messages again, and produces them and
-// others once more when the broker does not know them any more.
+// others once more when the broker has forgotten them.
 func (r *run) redrive(ctx context.Context) {
 	letters, err := pipeline.OpenDeadLetterDir(filepath.Join(r.dir, "parked"))
 	if err != nil {
@@ -593,7 +593,7 @@ func (r *run) redrive(ctx context.Context) {
 	})
 }
 
-// check compares the journal with what was produced.
+// check compares the journal with the produced messages.
 func (r *run) check() {
 	j := r.journal
 	j.mu.Lock()

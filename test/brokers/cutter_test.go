@@ -50,7 +50,7 @@ func (c *cutter) count() int {
 }
 
 // disconnect ends all connections as soon as so many bytes have passed to the broker. The
-// program learns nothing of what arrived: answers do not pass any more.
+// program does not learn which requests arrived: answers no longer pass.
 func (c *cutter) disconnect(after int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

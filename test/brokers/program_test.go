@@ -107,7 +107,7 @@ type acked struct {
 	Parked    pipeline.Reason
 }
 
-// tell ends the program if the journal cannot be told, because then nothing is proved.
+// tell ends the program if the journal does not answer, because then nothing is proved.
 func (d *doom) tell(items []*pipeline.Item) {
 	var list []acked
 	for _, it := range items {

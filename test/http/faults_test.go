@@ -151,7 +151,7 @@ func TestAStoreThatIsDownAtTheCompletionReleasesNothing(t *testing.T) {
 }
 
 // A store is stopped while a request comes. It executes the claim when it continues, long
-// after the client was told that nothing has run: the key must be free again.
+// after the answer said that nothing has run: the key must be free again.
 func TestAStoreThatIsStoppedAtTheClaimLeavesNoKeyBehind(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, server *services.Server, flags []string) {

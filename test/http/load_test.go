@@ -149,7 +149,7 @@ func TestAFloodOfKeysLeavesMemoryBounded(t *testing.T) {
 	}
 }
 
-// Clients that send a byte now and then hold no key and delay nobody else.
+// Clients that send a byte now and then hold no key and delay no other client.
 func TestSlowClientsDelayNoOthers(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

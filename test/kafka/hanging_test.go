@@ -91,7 +91,7 @@ func (h *hang) commit(t *testing.T, group, topic string, partition int32) {
 // TestATransactionWithoutAnEndIsNamedAndEnded leaves a transaction open without an end in
 // each place that the program reads committed. The program says that it is not ready, and
 // logs once the command that ends the transaction. doctor and txn ls name it as well, and
-// after the command all goes on.
+// after the command all continues.
 func TestATransactionWithoutAnEndIsNamedAndEnded(t *testing.T) {
 	t.Parallel()
 	program := built(t)
@@ -206,7 +206,7 @@ func (s *stalling) ready(address string) (status int, text string) {
 	return answer.StatusCode, string(body)
 }
 
-// semel runs a verb, and returns its exit status and what it printed.
+// semel runs a verb, and returns its exit status and its output.
 func (s *stalling) semel(args ...string) (status int, out string) {
 	s.t.Helper()
 	text, err := exec.CommandContext(s.t.Context(), s.daemon.program, args...).CombinedOutput()

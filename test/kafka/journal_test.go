@@ -136,7 +136,7 @@ func (j *journal) check(t *testing.T, keys, most int) {
 	}
 }
 
-// callsInFlight is how many requests a program has under way at once.
+// callsInFlight is how many requests a program has under way concurrently.
 const callsInFlight = 16
 
 // mayRepeat returns how many effects whose answers came may be repeated after an

@@ -131,7 +131,7 @@ func (m markers) of(topic string, partition int32) bool {
 	return m[fmt.Sprint(topic, "-", partition)]
 }
 
-// unsettle reports whether the group may be unable to go on: without a marker of
+// unsettle reports whether the group may be unable to continue: without a marker of
 // the offsets nobody may read on from them, and without one of the keys nobody can
 // read these.
 func (m markers) unsettle() bool {

@@ -86,7 +86,7 @@ pipelines:
 	must(t, err)
 	for try := 1; ; try++ {
 		// It looks at messages for a few seconds, in which a slow broker may give it
-		// too few: then it goes on until it is ended here.
+		// too few: then it continues until it is ended here.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		without := newDaemon(t, semel, config(0, fmt.Sprint("without-", try), "", "unread"))
 		out, err := exec.CommandContext(ctx, semel, "run", without.config, "--admin", "off").CombinedOutput()

@@ -104,7 +104,7 @@ func (a acl) builder() *kadm.ACLBuilder {
 }
 
 // TestTheRightsOfThePageAreThoseThatAreNeeded runs pipelines as a user who has the rights that the
-// page prints. Of each right, doctor says that it is missing, and what it is for.
+// page prints. Of each right, doctor says that it is missing, and its purpose.
 func TestTheRightsOfThePageAreThoseThatAreNeeded(t *testing.T) {
 	t.Parallel()
 	program := built(t)

@@ -126,7 +126,7 @@ func TestSoak(t *testing.T) {
 func newSoak(t *testing.T) *soak {
 	seed, random := chooseSeed(t)
 	// As Kafka has it by default: a node that was paused does not take itself for
-	// dead, whereupon it could lose a transaction like one that ends.
+	// dead, and then it could lose a transaction like one that ends.
 	soakBroker := map[string]string{"broker.session.timeout.ms": "9000", "controlled.shutdown.enable": "true"}
 	ctx, cancel := context.WithTimeout(t.Context(), 2**soakFor+settleFor)
 	t.Cleanup(cancel)
@@ -166,7 +166,7 @@ func (s *soak) query(statement string, into ...any) {
 	must(s.t, err)
 }
 
-// round writes for a while, lets faults happen meanwhile, and compares.
+// round writes for a while, lets faults happen in the meantime, and compares.
 func (s *soak) round() {
 	s.t.Helper()
 	ctx, stop := context.WithCancel(s.ctx)

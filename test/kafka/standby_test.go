@@ -107,7 +107,7 @@ func survive(t *testing.T, addr string, observer pipeline.Observer) (stop func()
 // standing hears what a standby tells.
 type standing struct {
 	mu     sync.Mutex
-	behind int // records; -1 before it was told
+	behind int // records; -1 before the first report
 	copied int // keys that the standby read
 	read   int // keys that were read for partitions that were given, and how often
 	took   int

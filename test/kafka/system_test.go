@@ -1,5 +1,5 @@
 // Package kafka runs the loop from Kafka to Kafka on a real broker, kills both at
-// random, and compares what readers saw with what was written.
+// random, and compares the messages that readers saw with the written ones.
 package kafka
 
 import (
@@ -205,7 +205,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// reader reads what is committed of the output from the beginning on.
+// reader reads the committed output from the beginning on.
 type reader struct {
 	stop func()
 	done chan struct{}
@@ -449,7 +449,7 @@ func moveOnceOnABroker(t *testing.T, messages int, events []string, seed uint64,
 	return true
 }
 
-// write writes as many messages as it is told, each number that comes.
+// write writes as many messages as the caller asks for, each number that comes.
 func (in *input) write(ctx context.Context, client *kgo.Client, counts <-chan int) error {
 	var failed error
 	var mu sync.Mutex

@@ -183,7 +183,7 @@ type counts struct {
 	twice          []string
 }
 
-// read reads what is there.
+// read reads all records that exist.
 func (c *counts) read(t *testing.T, client *kgo.Client) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -248,7 +248,7 @@ func sideInput(list []bid) (rows []*kgo.Record) {
 }
 
 // changingInput returns a row of most auctions for each six hours, but for some hours in
-// which there is none.
+// which none exists.
 func changingInput(list []bid) (rows []*kgo.Record) {
 	first := list[0].Time.Truncate(24 * time.Hour).Add(18 * time.Hour)
 	for at := first; at.Before(list[len(list)-1].Time); at = at.Add(6 * time.Hour) {

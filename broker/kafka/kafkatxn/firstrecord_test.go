@@ -79,7 +79,7 @@ func looksForTheFirst(t *testing.T, stage *Repartition) {
 				b.Errorf("%+v at %v", k, began)
 			}
 		}
-		// The program goes on as if there had been no look.
+		// The program continues as if there had been no look.
 		b.Write(kafkatest.Numbered(0, 12, 2)...)
 		p.Wait(32, kafkatest.Settled)
 		b.Exactly(12)
@@ -100,7 +100,7 @@ func looksForTheFirst(t *testing.T, stage *Repartition) {
 }
 
 // TestLookTellsOfACopyWhoseInputIsGone has a record that was copied from a topic which
-// the pipeline does not read any more when it decides.
+// the pipeline no longer reads when it decides.
 func TestLookTellsOfACopyWhoseInputIsGone(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {

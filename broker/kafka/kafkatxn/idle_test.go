@@ -28,7 +28,7 @@ func TestAPartitionWithoutACommitHasNoCommittedOffset(t *testing.T) {
 }
 
 // TestRecordsKeepAPartitionFromBeingIdle has a record from time to time. All have the same
-// time, which the clock would close meanwhile.
+// time, which the clock would close in the meantime.
 func TestRecordsKeepAPartitionFromBeingIdle(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
@@ -48,7 +48,7 @@ func TestRecordsKeepAPartitionFromBeingIdle(t *testing.T) {
 }
 
 // TestAPartitionIsIdleFromTheTimeOfTheQuestion gets each answer about the end of the partition some
-// seconds after it was asked for. A record may have come meanwhile.
+// seconds after it was asked for. A record may have come in the meantime.
 func TestAPartitionIsIdleFromTheTimeOfTheQuestion(t *testing.T) {
 	t.Parallel()
 	for shift := range 8 { // of the questions
@@ -93,7 +93,7 @@ func watermarkOf(p *program) int64 {
 }
 
 // TestPartitionsThatAreNotUpToDateCloseNoWindows has one whose windows another process may
-// have closed meanwhile.
+// have closed in the meantime.
 func TestPartitionsThatAreNotUpToDateCloseNoWindows(t *testing.T) {
 	t.Parallel()
 	tr := try(t, func(o *TransactorOptions) { countIn(t, o, time.Minute); o.Aggregate.Idle = time.Second })

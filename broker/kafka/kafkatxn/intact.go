@@ -155,7 +155,7 @@ func (t *Transactor) stateGone(id cluster.Partition, what, name, lacks, cost, ot
 		what, name, id.Number, lacks, cost, other, t.acceptLoss(id.Topic))
 }
 
-// acceptLoss returns how an operator lets a pipeline go on without the state of a topic.
+// acceptLoss returns how an operator lets a pipeline continue without the state of a topic.
 func (t *Transactor) acceptLoss(topic string) string {
 	return fmt.Sprintf("stop all instances, wait until the group is empty, and remove the notes from its offsets: kafka-consumer-groups.sh --bootstrap-server ADDRESS --group %s --topic %s --reset-offsets --to-current --execute", t.opts.Group, topic)
 }

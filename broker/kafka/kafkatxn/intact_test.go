@@ -87,7 +87,7 @@ var damages = []damage{
 	{"restored", (*bubble).restoreOld, "was deleted and made again"},
 }
 
-// stateful are pipelines by what they remember, and the topics that hold it.
+// stateful are pipelines by their kind of state, and the topics that hold it.
 var stateful = []struct {
 	name   string
 	set    func(b *bubble) TransactorOptions

@@ -74,7 +74,7 @@ func TestAMissingChangelogIsRefusedIfTheGroupHasRead(t *testing.T) {
 						t.Errorf("%s was made", opts.changelogOf(topic))
 					}
 				}
-				// A way out that the error names: what is new goes on.
+				// A way out that the error names: what is new continues.
 				for _, topic := range opts.reads() {
 					kafkatest.Must(t, b.Cluster.CreateTopic(opts.changelogOf(topic), 2, map[string]string{"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "7200000"}))
 				}

@@ -155,7 +155,7 @@ func TestKeysOnARealBrokerAreThoseOfTheirInput(t *testing.T) {
 	}
 	_, err = kadm.NewClient(client).DeleteTopics(t.Context(), "in")
 	kafkatest.Must(t, err)
-	kafkatest.Must(t, run("in2", 1)) // whose keys cannot be told from its own before
+	kafkatest.Must(t, run("in2", 1)) // whose keys look like its own before
 	_, err = kadm.NewClient(client).DeleteTopics(t.Context(), "g-keys")
 	kafkatest.Must(t, err)
 	write("in2")

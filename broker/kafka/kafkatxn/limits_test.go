@@ -101,7 +101,7 @@ func TestRecordsThatAreTooLargeForTheOutputFollowThePolicy(t *testing.T) {
 }
 
 // TestARecordThatCannotBeParkedStopsTheTransactor has no place for a record: it is not lost, and a
-// topic that takes it lets the program go on.
+// topic that takes it lets the program continue.
 func TestARecordThatCannotBeParkedStopsTheTransactor(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
@@ -401,7 +401,7 @@ func TestAnOutputFromTheFutureFailsAlone(t *testing.T) {
 	}
 }
 
-// TestALimitThatRisesWhileItRunsIsNoticed has topics take what they did not take at the
+// TestALimitThatRisesWhileItRunsIsNoticed has topics take records that they refused at the
 // start: what was parked passes when it comes again, and so does what is new.
 func TestALimitThatRisesWhileItRunsIsNoticed(t *testing.T) {
 	t.Parallel()

@@ -49,7 +49,7 @@ func (b *bubble) comeAndGo(random *rand.Rand, rounds int, dirs []string, options
 		switch {
 		case programs[i] == nil:
 			begin(i)
-		case random.IntN(4) > 0: // it goes on
+		case random.IntN(4) > 0: // it continues
 		case random.IntN(2) == 0:
 			programs[i].Kill()
 			<-programs[i].Done
@@ -151,7 +151,7 @@ func TestTheLaterOfTwoMembersWithOneNameWorks(t *testing.T) {
 }
 
 // TestAProgramIsNotFencedByItsEarlierMemberId has a group know another id of a member, to
-// which nobody answers, as after a broker was killed; and refuse it once.
+// which no broker answers, as after one was killed; and refuse it once.
 func TestAProgramIsNotFencedByItsEarlierMemberId(t *testing.T) {
 	t.Parallel()
 	start := func(b *bubble, session time.Duration) *program {

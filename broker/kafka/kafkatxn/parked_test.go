@@ -171,7 +171,7 @@ func TestParkedRecordsAreReportedWithReasonKeyAndOrigin(t *testing.T) {
 	}
 }
 
-// TestManyParkedRecordsOfATransactionAreCounted has more than are told one by one.
+// TestManyParkedRecordsOfATransactionAreCounted has more than are reported one by one.
 func TestManyParkedRecordsOfATransactionAreCounted(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {

@@ -14,14 +14,14 @@ import (
 	"github.com/semel-dev/semel/stream"
 )
 
-// waitForRow is how long a record waits for its row if nothing can go on meanwhile, until
+// waitForRow is how long a record waits for its row if nothing can continue in the meantime, until
 // the session restarts.
 const waitForRow = pending.Patience
 
 // errWaits says that a record has no row, and waits until the tables are read to their end.
 var errWaits = errors.New("kafka: the record waits for its row")
 
-// letsOthersPass reports whether other records go on while one waits for its row. With
+// letsOthersPass reports whether other records continue while one waits for its row. With
 // windows or held records the time of the others could make it late. With Repartition the
 // record is a copy, which is deleted behind the committed offset.
 func (o *TransactorOptions) letsOthersPass() bool {
@@ -36,7 +36,7 @@ func (w *worker) waitsForRow(p *part, err error) bool {
 }
 
 // effect has the effect of a record, and reports true unless the record is parked. The error
-// is errWaits if the record waits; it has no effect then, and others go on.
+// is errWaits if the record waits; it has no effect then, and others continue.
 func (w *worker) effect(ctx context.Context, p *part, r *kgo.Record, now int64) (bool, error) {
 	body := w.body
 	if p.rowsRead || !p.waits.Holds(w.waiting(r)) {

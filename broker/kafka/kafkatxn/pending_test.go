@@ -47,7 +47,7 @@ func (b *bubble) noted() (list []string) {
 	return list
 }
 
-// While a record waits for its row, others go on, except those with its id or record key.
+// While a record waits for its row, others continue, except those with its id or record key.
 func TestARecordThatWaitsLetsOthersPass(t *testing.T) {
 	t.Parallel()
 	for _, killed := range []bool{false, true} {
@@ -466,7 +466,7 @@ func TestRecordsThatWaitAndAreLostAreRefused(t *testing.T) {
 	}
 }
 
-// Compaction may delete a record that waits. A restart says so, and goes on without it.
+// Compaction may delete a record that waits. A restart says so, and continues without it.
 func TestARecordThatIsCompactedAwayWhileItWaitsIsReported(t *testing.T) {
 	t.Parallel()
 	for name, more := range map[string][]*kgo.Record{"others wait": {order(0, "b", "eve"), order(0, "z", "ann")}, "none waits": {order(0, "z", "ann")}} {

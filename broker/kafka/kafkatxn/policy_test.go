@@ -433,7 +433,7 @@ func TestLateMessagesOfAKeepRuleFollowThePolicy(t *testing.T) {
 	}
 }
 
-// TestLateRecordsAreDeliveredIfThePolicySaysSo has no place to put records aside.
+// TestLateRecordsAreDeliveredIfThePolicySaysSo has no place to park records.
 func TestLateRecordsAreDeliveredIfThePolicySaysSo(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {

@@ -104,7 +104,7 @@ func (b *bubble) drained(group, topic string) {
 	}
 }
 
-// toTakeOut returns the members that keep the broker in process from going on, if that lasts.
+// toTakeOut returns the members that keep the broker in process from continuing, if that lasts.
 // It begins the time for joining again with each member that joins: those that are told to
 // come again in turn keep it from ever doing without one that is dead. And it starts no
 // session of a member whose connection is gone when it answers that the member has joined,

@@ -139,7 +139,7 @@ func TestAfterARefusalTheStageMayHaveAnyNumberOfPartitions(t *testing.T) {
 	})
 }
 
-// The stage goes on where a pipeline without it was, as the error of a refusal says.
+// The stage continues where a pipeline without it was, as the error of a refusal says.
 func TestTheStageContinuesFromTheOffsetsOfAnotherGroup(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {

@@ -130,7 +130,7 @@ func TestACrashAtAnyRequestLosesNothingAndRepeatsNothing(t *testing.T) {
 }
 
 // TestAnEndThatIsNotKnownIsLookedUp cuts the line around the request that ends a
-// transaction, and mends it while the program runs.
+// transaction, and repairs it while the program runs.
 func TestAnEndThatIsNotKnownIsLookedUp(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []kmsg.Key{kmsg.EndTxn, kmsg.TxnOffsetCommit, kmsg.Produce} {

@@ -16,7 +16,7 @@ import (
 	"github.com/semel-dev/semel/test/kafkatest"
 )
 
-// stateExtent returns the first offset and the size of what the topic of windows still
+// stateExtent returns the first offset and the size of the records that the topic of windows still
 // has.
 func (b *bubble) stateExtent() (first int64, size int) {
 	b.Helper()
@@ -73,7 +73,7 @@ func TestTheTopicOfOpenWindowsStaysShort(t *testing.T) {
 					write(p, 3)
 					switch {
 					case i >= 150:
-						// the last one goes on
+						// the last one continues
 					case i%50 == 10:
 						time.Sleep(2 * trimEvery) // in a bubble
 					case i%50 == 20: // before the next cut

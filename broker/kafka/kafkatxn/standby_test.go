@@ -93,7 +93,7 @@ func TestAStandbyTakesOverWhereItIs(t *testing.T) {
 				owner.Kill()
 				<-owner.Done
 				b.Write(kafkatest.Numbered(0, 150, 2)...)
-				time.Sleep(time.Minute) // the group forgets the owner, and gives its partitions at once
+				time.Sleep(time.Minute) // the group forgets the owner, and gives its partitions immediately
 				s.Line.Mend()
 				promote()
 				s.Wait(150, kafkatest.Settled)
@@ -175,7 +175,7 @@ func (b *bubble) changelogOf(dir string, from, n int) *kgo.Record {
 }
 
 // TestAStandbyDropsRecordsThatTheBrokersLost lets the changelog end before what a standby
-// has, and go on with other records.
+// has, and continue with other records.
 func TestAStandbyDropsRecordsThatTheBrokersLost(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {

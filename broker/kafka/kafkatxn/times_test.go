@@ -215,7 +215,7 @@ func TestAFieldHasTheTimeOfARecord(t *testing.T) {
 	}
 }
 
-// TestSessionsAreTheSameForKeepAndAggregate, also if a record comes exactly at the greatest
+// TestSessionsAreTheSameForKeepAndAggregate, even if a record comes exactly at the greatest
 // length of a session, or out of order.
 func TestSessionsAreTheSameForKeepAndAggregate(t *testing.T) {
 	t.Parallel()

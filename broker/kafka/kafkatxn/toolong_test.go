@@ -29,7 +29,7 @@ func slow(each time.Duration) Transform {
 	}
 }
 
-// TestASlowTransformKeepsTheTransactorRunning has transforms that need longer for what is there than a
+// TestASlowTransformKeepsTheTransactorRunning has transforms that need longer for the records than a
 // transaction may be open, and with the last ones for each record.
 func TestASlowTransformKeepsTheTransactorRunning(t *testing.T) {
 	t.Parallel()
@@ -56,7 +56,7 @@ func TestASlowTransformKeepsTheTransactorRunning(t *testing.T) {
 	}
 }
 
-// TestATransformThatBecomesSlowKeepsTheTransactorRunning has many at once that are quick, and then some
+// TestATransformThatBecomesSlowKeepsTheTransactorRunning has many records that are quick, and then some
 // that take longer than a transaction may be open.
 func TestATransformThatBecomesSlowKeepsTheTransactorRunning(t *testing.T) {
 	t.Parallel()

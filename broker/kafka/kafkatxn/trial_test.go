@@ -32,7 +32,7 @@ func TestATrialDecidesAsASessionOnABroker(t *testing.T) {
 	// after it, windows of that step close.
 	//
 	// A session looks for idle partitions when it has decided a record, which takes up to a
-	// second, and a trial looks at once. What is late then is before the time of the look,
+	// second, and a trial looks immediately. A record that is late then is before the time of the look,
 	// less idle, grace and ClockMargin. So a tick is half a second after the middle: the two
 	// times of a look are both behind the time of a record, which is on the grid, or before it.
 	const grid, grace, idle = 10 * time.Second, 10 * time.Second, 17 * time.Second

@@ -223,7 +223,7 @@ func (s *session) due() bool {
 	})
 }
 
-// committedOffset returns the committed offset of a partition. It reports false if there is none,
+// committedOffset returns the committed offset of a partition. It reports false if none exists,
 // or it is not known yet.
 func committedOffset(committed map[string]map[int32]kgo.EpochOffset, p *part) (kgo.EpochOffset, bool) {
 	at, ok := committed[p.id.Topic][p.id.Number]
@@ -398,7 +398,7 @@ func (ws *windowState) shorten() bool {
 }
 
 // writeWindowsLog writes the copy on disk. After an error, a state that has left values
-// there must be built again. Others go on without a copy.
+// there must be built again. Others continue without a copy.
 func (t *Transactor) writeWindowsLog(ws *windowState) error {
 	if ws.log == nil {
 		return nil

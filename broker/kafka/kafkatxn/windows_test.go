@@ -53,7 +53,7 @@ type result struct {
 	Values     struct{ N, S int }
 }
 
-// results returns what was written, with the checks that hold for all results.
+// results returns the written results, with the checks that hold for all of them.
 func (b *bubble) results() (list []result) {
 	b.Helper()
 	seen := map[string]bool{}
@@ -526,7 +526,7 @@ func TestLargeResultsWaitForBrokers(t *testing.T) {
 		}
 		b.Cluster.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
 			b.Cluster.KeepControl()
-			time.Sleep(time.Millisecond) // ends when nothing else can go on
+			time.Sleep(time.Millisecond) // ends when nothing else can continue
 			return nil, nil, false
 		})
 		opts, held := b.counting(time.Minute, 0, semel.Forever), &held{}

@@ -25,7 +25,7 @@ import (
 )
 
 // settlesLate is a dead-letter store in which a pipeline settles a message just
-// after somebody read the audit log.
+// after another process read the audit log.
 type settlesLate struct {
 	pipeline.DeadLetterStore
 	settle func() error

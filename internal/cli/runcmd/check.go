@@ -89,7 +89,7 @@ func (c *check) add(l checkLine) {
 	c.lines = append(c.lines, l)
 }
 
-// addFindings adds the findings that are not fine, or one line if there is none.
+// addFindings adds the findings that are not fine, or one line if none exists.
 func (c *check) addFindings(stage, what string, findings []semel.Finding) {
 	fine, said := 0, false
 	for _, f := range findings {

@@ -94,7 +94,7 @@ func TestOutboxIsExplainedAndExamined(t *testing.T) {
 	programtest.Run(t, "", "outbox", "relay", other, "lines").Check(t, term.ExitUsage, "the source of lines is no outbox: semel run "+other+" lines")
 }
 
-// TestPoisonEventHoldsUpItsAggregate has an event that the target refuses for good. Those
+// TestPoisonEventHoldsUpItsAggregate has an event that the target refuses permanently. Those
 // behind it follow when it is parked; parked retry delivers it later.
 func TestPoisonEventHoldsUpItsAggregate(t *testing.T) {
 	t.Parallel()

@@ -85,7 +85,7 @@ are parked, or the outcome of keys is unknown. It is 1 if there is no answer.`,
 // has an embedded store open.
 type asking struct {
 	admin  *admin.Client // nil if the configuration says that there is no server
-	conf   *config.File  // nil if there is none
+	conf   *config.File  // nil if none exists
 	chosen bool          // an address was chosen
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/semel-dev/semel/test/programtest"
 )
 
-// wantOrigin asks for a key, and expects to be told where it came from first.
+// wantOrigin asks for a key, and expects the answer to name its first place.
 func wantOrigin(t *testing.T, file, id, place string) {
 	t.Helper()
 	host, err := os.Hostname()

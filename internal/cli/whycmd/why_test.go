@@ -143,7 +143,7 @@ func complete(t *testing.T, file, store string, key semel.Key, result string) {
 	}
 }
 
-// park parks messages in a directory beside a configuration.
+// park parks messages in the directory of a configuration.
 func park(t *testing.T, file string, messages ...pipeline.Parked) {
 	t.Helper()
 	letters, err := pipeline.OpenDeadLetterDir(filepath.Join(filepath.Dir(file), "parked"))

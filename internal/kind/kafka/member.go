@@ -73,7 +73,7 @@ func (s *Source) lockMember(dir, name string) (io.Closer, error) {
 }
 
 // membersDir returns the directory of the name locks. All processes of a user
-// share it, whatever their working directory. It returns "" if there is none.
+// share it, whatever their working directory. It returns "" if none exists.
 func membersDir() string {
 	dir, err := os.UserCacheDir()
 	if err == nil {

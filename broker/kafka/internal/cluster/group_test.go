@@ -46,7 +46,7 @@ func TestLagCountsFromTheCommittedOffset(t *testing.T) {
 }
 
 // TestAGroupIsWholeWhenAllPartitionsHaveOwners has a member of a topic with partitions, and
-// a topic that nobody reads.
+// a topic that no member reads.
 func TestAGroupIsWholeWhenAllPartitionsHaveOwners(t *testing.T) {
 	t.Parallel()
 	kafkatest.Real(t, 2, func(b *kafkatest.Rig) {

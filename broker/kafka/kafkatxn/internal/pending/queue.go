@@ -11,7 +11,7 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Most is how many records of a partition wait while others go on. A note of their offsets
+// Most is how many records of a partition wait while others continue. A note of their offsets
 // fits into the 4,096 bytes that brokers take with a committed offset, with a note of package
 // marks.
 const Most = 180

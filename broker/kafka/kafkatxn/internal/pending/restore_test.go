@@ -150,7 +150,7 @@ func TestANoteThatBrokersDoNotTakeIsExplained(t *testing.T) {
 	}
 }
 
-// TestAReadingIsRepeatedUntilItSucceeds has readings that succeed at once, that fail twice,
+// TestAReadingIsRepeatedUntilItSucceeds has readings that succeed the first time, that fail twice,
 // and that are stopped.
 func TestAReadingIsRepeatedUntilItSucceeds(t *testing.T) {
 	t.Parallel()

@@ -67,7 +67,7 @@ type Options struct {
 func New(o Options) (*Reader, error) {
 	r := &Reader{tables: o.Tables, admin: o.Admin, now: o.Now, observe: o.Observe, logs: map[string]*log{}, moved: make(chan struct{})}
 	var err error
-	// An operator hears of every error, also of those that the client would retry in silence.
+	// An operator hears of every error, including those that the client would retry in silence.
 	r.client, err = kgo.NewClient(o.Client(append(cluster.ReadOptions(), kgo.FetchMaxWait(500*time.Millisecond), kgo.KeepRetryableFetchErrors())...)...)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: tables: %w", err)
