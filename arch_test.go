@@ -113,7 +113,7 @@ var packageMap = map[string][]string{
 	},
 	"stream":             {".", "key", "pipeline", "internal/invalid"},
 	"outbox":             {".", "key", "store/pgstore", "internal/retry", "github.com/jackc/pgx/v5", "github.com/jackc/pgx/v5/pgtype"},
-	"internal/diagnose":  {".", "key"},
+	"internal/diagnose":  {"vfs", ".", "key"},
 	"internal/auditlog":  {".", "vfs"},
 	"internal/clock":     {},
 	"internal/digest":    {".", "github.com/dchest/siphash"},
@@ -143,7 +143,7 @@ var packageMap = map[string][]string{
 	"test/services":              {"github.com/jackc/pgx/v5/pgconn", "github.com/twmb/franz-go/pkg/kmsg"},
 	"test/services/servicestest": {"test/services"},
 	"internal/schema":            {".", "internal/diagnose", "github.com/goccy/go-yaml", "github.com/goccy/go-yaml/ast", "github.com/goccy/go-yaml/lexer", "github.com/goccy/go-yaml/parser", "github.com/goccy/go-yaml/token"},
-	"internal/config":            {".", "httpidem", "key", "pipeline", "store/tiered", "stream", "internal/diagnose", "internal/header", "internal/schema", "github.com/goccy/go-yaml/ast"},
+	"internal/config":            {"store/pgstore", ".", "httpidem", "key", "pipeline", "store/tiered", "stream", "internal/diagnose", "internal/header", "internal/schema", "github.com/goccy/go-yaml/ast"},
 	"internal/expr": {
 		".", "key", "pipeline", "internal/jsontext", "cel.dev/cel-go/cel", "cel.dev/cel-go/common/ast", "cel.dev/cel-go/common/cost", "cel.dev/cel-go/common/types",
 		"cel.dev/cel-go/common/types/ref", "cel.dev/cel-go/common/types/traits", "cel.dev/cel-go/ext", "cel.dev/cel-go/interpreter",
@@ -152,7 +152,7 @@ var packageMap = map[string][]string{
 		"internal/config", "internal/expr", "internal/kind/embedded", "internal/kind/file", "internal/kind/filter", "internal/kind/http", "internal/kind/kafka",
 		"internal/kind/memory", "internal/kind/nats", "internal/kind/postgres", "internal/kind/rabbitmq", "internal/kind/redis", "internal/kind/sqs", "internal/kind/stdout", "internal/kind/tiered", "internal/kind/webhook",
 	},
-	"internal/kind/embedded": {".", "broker/file", "internal/config", "internal/schema", "store/logstore"},
+	"internal/kind/embedded": {"internal/diagnose", ".", "internal/config", "internal/schema", "store/logstore"},
 	"internal/kind/file":     {".", "key", "pipeline", "broker/file", "store/logstore", "internal/config", "internal/schema"},
 	"internal/kind/filter":   {".", "pipeline", "store/redisstore", "store/tiered", "internal/config", "internal/kind/redis", "internal/schema"},
 	"internal/kind/http":     {".", "key", "pipeline", "broker/httpsrc", "internal/config", "internal/schema"},
@@ -188,7 +188,7 @@ var packageMap = map[string][]string{
 	},
 	"internal/admin": {".", "key", "pipeline", "internal/config"},
 	"internal/app": {
-		".", "pipeline", "observe", "observe/promobserve", "store/tiered", "internal/diagnose", "internal/admin", "internal/config", "internal/kind/embedded", "internal/retry", "internal/schema",
+		".", "pipeline", "observe", "observe/promobserve", "store/tiered", "internal/diagnose", "internal/admin", "internal/config", "internal/retry", "internal/schema",
 		"github.com/prometheus/client_golang/prometheus", "github.com/prometheus/client_golang/prometheus/collectors", "github.com/prometheus/client_golang/prometheus/promhttp",
 	},
 	"internal/explain": {".", "pipeline", "internal/config", "internal/schema", "stream"},
@@ -198,7 +198,7 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra", "github.com/spf13/pflag",
 	},
 	"internal/cli/configcmd": {
-		".", "internal/cli/open", "internal/cli/term", "internal/config", "internal/diagnose", "internal/explain", "internal/kind/postgres", "internal/schema",
+		".", "internal/cli/open", "internal/cli/term", "internal/config", "internal/diagnose", "internal/explain", "internal/schema",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/doctorcmd": {
@@ -206,15 +206,15 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/kafkacmd": {
-		"broker/kafka", "internal/cli/open", "internal/cli/term", "internal/config", "internal/kind/kafka",
+		"github.com/twmb/franz-go/pkg/kgo", "broker/kafka", "internal/cli/open", "internal/cli/term", "internal/config",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/migratecmd": {
-		"internal/cli/open", "internal/cli/term", "internal/config", "internal/kind/postgres", "internal/schema", "internal/app", "store/pgstore",
+		"internal/cli/open", "internal/cli/term", "internal/config", "internal/schema", "internal/app", "store/pgstore",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/runcmd": {
-		"internal/admin", ".", "internal/cli/open", "internal/cli/term", "internal/cli/trialcmd", "internal/config", "internal/app", "internal/kind/postgres",
+		"internal/admin", ".", "internal/cli/open", "internal/cli/term", "internal/cli/trialcmd", "internal/config", "internal/app",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/statuscmd": {
@@ -222,7 +222,7 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/trialcmd": {
-		".", "broker/kafka/kafkatxn", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/kind/kafka", "internal/rows", "internal/schema", "internal/app", "key", "pipeline", "store/memstore", "stream",
+		".", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/rows", "internal/schema", "internal/app", "key", "pipeline", "store/memstore", "stream",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/auditcmd": {"internal/auditlog", "internal/cli/term", "github.com/spf13/cobra"},
@@ -232,19 +232,19 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/keyscmd": {
-		".", "pipeline", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/dedup", "internal/schema", "internal/kind/embedded",
+		".", "pipeline", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/dedup", "internal/schema",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/open": {
-		".", "pipeline", "internal/diagnose", "internal/admin", "internal/cli/term", "internal/config", "internal/app", "internal/schema", "internal/kind/embedded",
+		".", "pipeline", "internal/diagnose", "internal/admin", "internal/cli/term", "internal/config", "internal/app", "internal/schema",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/parkedcmd": {
-		".", "broker/kafka", "broker/kafka/kafkatxn", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/schema", "internal/app", "pipeline", "internal/kind/embedded", "internal/kind/kafka",
+		"internal/diagnose", ".", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/schema", "internal/app", "pipeline",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/proxycmd": {
-		".", "internal/cli/open", "internal/cli/term", "internal/config", "internal/app", "internal/kind/embedded", "internal/kind/memory", "internal/proxy", "internal/schema",
+		".", "internal/cli/open", "internal/cli/term", "internal/config", "internal/app", "internal/proxy", "internal/schema",
 		"github.com/spf13/cobra", "github.com/spf13/pflag",
 	},
 	"internal/cli/term": {
@@ -314,6 +314,8 @@ var walls = []struct{ from, to, why string }{
 	{"store/*", "github.com/*", "an adapter imports its one client library, which the map names"},
 	{"*", "test/faultfs", "a file layer that loses writes is for tests and the suite"},
 	{"internal/config", "internal/kind*", "config is below the kinds: it knows the interface of a kind, and no kind"},
+	{"internal/cli*", "internal/kind*", "a verb asks the interfaces of internal/config: it works with every kind, and names none"},
+	{"internal/app", "internal/kind*", "what runs a configuration works with every kind, and names none"},
 	{"internal/*", "internal/kind", "only the main package imports the list of kinds, and passes it to others"},
 	{"*", "internal/kind/kindtest*", "only tests import the suite of the kinds"},
 	{"*", "internal/cli*", "imports only go down, and only the main packages are above internal/cli"},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // LockedError says that a file is in use: by a sink or session that writes it,
@@ -14,7 +15,12 @@ type LockedError struct {
 	Path string
 	// Holder describes the process that has it.
 	Holder string
+
+	lock *vfs.LockedError
 }
+
+// Unwrap returns the *vfs.LockedError of the lock.
+func (e *LockedError) Unwrap() error { return e.lock }
 
 // UnknownOutputError says that an output has content that the store of its session
 // does not know. It wraps semel.ErrInvalidRequest. Nothing was changed.

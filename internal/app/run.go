@@ -72,7 +72,8 @@ func Run(ctx context.Context, f *config.File, opts *RunOptions) error {
 	d.lint(specs)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	d.stores = NewStores(f, &StoresOptions{OnLayer: d.layer, OnDirectory: d.listenInStore})
+	// A request that was sent to a service does not end with this process.
+	d.stores = NewStores(f, &StoresOptions{OnLayer: d.layer, OnDirectory: d.listenInStore, KeepClaims: opts.Service != nil})
 	errs := make([]error, len(specs))
 	d.states = make([]state, len(specs))
 	for i, p := range specs {
@@ -201,16 +202,18 @@ func (d *daemon) lint(specs []*config.Pipeline) {
 // warnOfNewer logs that a newer version of the program changed the tables of a
 // pipeline's keys or parked messages.
 func (d *daemon) warnOfNewer(ctx context.Context, spec *config.Pipeline, log *slog.Logger) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	const tablesFor = 5 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, tablesFor)
 	defer cancel()
 	for _, s := range d.file.Stores {
 		at := func(name string) bool { return slices.Contains(d.file.Stack(name), s) }
-		of, ok := s.Spec.(config.Versioned)
+		of, ok := s.Spec.(config.Database)
 		if !ok || !at(spec.Store.Name) && !at(spec.Parked.Store.Name) && !at(spec.Source.About(spec).Outbox.Name) {
 			continue
 		}
 		// A server that fails now fails for the pipeline too.
-		if newer, err := of.Newer(ctx, d.file, s.Name); err == nil && newer != "" {
+		steps, err := of.Tables(d.file, tablesFor).Status(ctx)
+		if newer := config.NewerTables(steps); err == nil && newer != "" {
 			log.Warn("the program is older than its tables", "store", s.Name, "found", newer, "remedy", config.UpgradeProgram)
 		}
 	}

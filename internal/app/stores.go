@@ -23,6 +23,8 @@ type StoresOptions struct {
 	// not call Get. The function that it returns is called before the
 	// store is closed. Defaults to none.
 	OnDirectory func(store, dir string) (closing func() error)
+	// KeepIDs and KeepClaims are those of config.StoreEnv.
+	KeepIDs, KeepClaims bool
 }
 
 // Stores are the stores of a configuration. Each is opened on first use and then
@@ -109,7 +111,7 @@ func (s *Stores) Opened(name string) (semel.Store, bool) {
 // env returns the environment in which the store with this name opens.
 func (s *Stores) env(name string) *config.StoreEnv {
 	env := &config.StoreEnv{
-		File: s.file, Name: name, Store: s.store,
+		File: s.file, Name: name, Store: s.store, KeepIDs: s.opts.KeepIDs, KeepClaims: s.opts.KeepClaims,
 		OnClose: func(closing func() error) { s.closes = append(s.closes, closing) },
 	}
 	if s.opts.OnLayer != nil {
@@ -162,11 +164,7 @@ func (s *Stores) Close() error {
 func CheckAddresses(f *config.File) []schema.Problem {
 	var problems []schema.Problem
 	for _, s := range f.Stores {
-		checker, ok := s.Spec.(config.AddressChecker)
-		if !ok {
-			continue
-		}
-		if field, err := checker.CheckAddress(f.Needs(s.Name)); err != nil && !f.HasPlaceholder("stores."+s.Name+"."+s.Spec.Kind()+"."+field) {
+		if field, err := s.Spec.CheckAddress(f.Needs(s.Name)); err != nil && !f.HasPlaceholder("stores."+s.Name+"."+s.Spec.Kind()+"."+field) {
 			text := f.Redact(err.Error())
 			// The driver shows the address before the reason.
 			text = text[strings.LastIndex(text, "`: ")+1:]
@@ -183,8 +181,8 @@ func CheckAddresses(f *config.File) []schema.Problem {
 // keys itself.
 func Maintain(f *config.File, name string, store semel.Store) func(ctx context.Context, pass func(gone int64, err error)) error {
 	if s := f.Decider(name); s != nil {
-		if cleaner, ok := s.Spec.(config.Cleaner); ok {
-			return cleaner.Clean(store)
+		if database, ok := s.Spec.(config.Database); ok {
+			return database.Clean(store)
 		}
 	}
 	return nil

@@ -11,9 +11,8 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/kind"
-	"github.com/semel-dev/semel/internal/kind/embedded"
-	"github.com/semel-dev/semel/internal/kind/postgres"
 	"github.com/semel-dev/semel/store/tiered"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
@@ -77,7 +76,7 @@ stores:
   stack:    { tiered: { layers: [mem, files], max_age: 1m } }
 `, servers.Redis(t), servicestest.Prefix(), quoted(cluster.Addrs()), quoted(sentinel.Addrs()), servers.Database(t)+"&default_query_exec_mode=cache_statement", servers.Database(t))
 	for _, name := range []string{"db", "ages"} {
-		schema, err := postgres.NewSchema(f, name)
+		schema, err := f.Tables(name, time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -183,7 +182,7 @@ stores:
   db:     { postgres: { dsn: %q } }
   stack:  { tiered: { layers: [seen, cache, db], sees_every_writer: true } }
 `, upper.Addr(), upper.Addr(), servers.Database(t))
-	schema, err := postgres.NewSchema(f, "stack")
+	schema, err := f.Tables("stack", time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -302,13 +301,13 @@ stores:
 	for range 2 {
 		if _, _, err := OpenStore(t.Context(), f, "stack", nil); !errors.Is(err, semel.ErrInvalidRequest) {
 			t.Fatalf("a stack whose filter has no such rate: %v", err)
-		} else if holder, held := embedded.Holder(err); held {
+		} else if holder, held := diagnose.Holder(err); held {
 			t.Fatalf("the store below is still open, by %s", holder)
 		}
 	}
 	open(t, f, "files", nil)
 	_, _, err := OpenStore(t.Context(), f, "files", nil)
-	if holder, held := embedded.Holder(err); !held || !strings.Contains(holder, fmt.Sprint(os.Getpid())) {
+	if holder, held := diagnose.Holder(err); !held || !strings.Contains(holder, fmt.Sprint(os.Getpid())) {
 		t.Errorf("a store in use: %v", err)
 	}
 }

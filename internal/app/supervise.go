@@ -15,7 +15,6 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/diagnose"
-	"github.com/semel-dev/semel/internal/kind/embedded"
 	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/observe"
 	"github.com/semel-dev/semel/pipeline"
@@ -32,7 +31,7 @@ import (
 //   - a path on this machine cannot be used.
 func waits(err error) bool {
 	said, ok := errors.AsType[*diagnose.Error](err)
-	_, held := embedded.Holder(err)
+	_, held := diagnose.Holder(err)
 	switch {
 	case errors.Is(err, pipeline.ErrStopped), errors.Is(err, pipeline.ErrReplaced), held, errors.Is(err, semel.ErrStoreFailed):
 		return false

@@ -54,11 +54,9 @@ func (f *File) advise(p *Pipeline, err error, kinds ...of) error {
 		return f.RedactError(err)
 	}
 	for _, k := range kinds {
-		if advisor, ok := k.kind.(Advisor); ok {
-			if said := advisor.Advise(f, p, k.path, err); said != nil {
-				said.Cause, said.OfKind, said.Err = f.Redact(said.Cause), true, err
-				return said
-			}
+		if said := k.kind.Advise(f, p, k.path, err); said != nil {
+			said.Cause, said.OfKind, said.Err = f.Redact(said.Cause), true, err
+			return said
 		}
 	}
 	if said := diagnose.Network(err); said != nil {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/schema"
 )
 
@@ -220,6 +221,18 @@ func (f *File) StoreNames() []string {
 		names[i] = s.Name
 	}
 	return names
+}
+
+// Tables returns the tables of a store, or of the one in its stack that has any, whose server
+// may not answer for longer than patience. The error wraps semel.ErrInvalidRequest if there is
+// none.
+func (f *File) Tables(name string, patience time.Duration) (Tables, error) {
+	for _, s := range f.Stack(name) {
+		if of, ok := s.Spec.(Database); ok {
+			return of.Tables(f, patience), nil
+		}
+	}
+	return nil, fmt.Errorf("%s has no schema: only a store of the kind postgres has one: %w", name, semel.ErrInvalidRequest)
 }
 
 // Stack returns the store with this name and all stores that it is built on, the

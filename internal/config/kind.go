@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -12,6 +13,7 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/store/pgstore"
 	"github.com/semel-dev/semel/store/tiered"
 	"github.com/semel-dev/semel/stream"
 )
@@ -23,6 +25,10 @@ type Kinds struct {
 	Sources []func() Source
 	Sinks   []func() Sink
 	Stores  []func() Spec
+	// Directory returns the store in a directory that no configuration describes. Memory
+	// returns one that lasts as long as the process.
+	Directory func(dir string) Spec
+	Memory    func() Spec
 	// Missing says how to get the other kinds, if there are any. It follows the errors
 	// of an invalid configuration.
 	Missing string
@@ -42,6 +48,11 @@ type Kind interface {
 	// reports findings. It changes nothing. It blocks until the servers have
 	// answered or ctx ends. `semel doctor` calls it.
 	Examine(ctx context.Context, x *Examination)
+	// Advise says what an error of the kind's servers means and what to do. path is the
+	// kind's place in the configuration, as in stores.db.postgres or sink.kafka. p is nil
+	// for a store. Advise returns nil if it does not know the error, or if the network
+	// explains it.
+	Advise(f *File, p *Pipeline, path string, err error) *diagnose.Error
 }
 
 // Source is a kind of source. Implementations embed [SourceBase] and override the
@@ -62,6 +73,11 @@ type Source interface {
 	// error. It acknowledges nothing, moves no position and joins no consumer
 	// group.
 	Sample(ctx context.Context, p *Pipeline, fn func(*semel.Message) bool) error
+	// Trace reports the messages of a key that the server keeps to t, and where it looked.
+	// It also reports the records of its
+	// keys, if the source has them. It takes no message and changes nothing. It blocks until it has looked, or ctx ends.
+	// If its server cannot be searched, the error is ErrUnsearched. `semel why` calls it.
+	Trace(ctx context.Context, p *Pipeline, t *Tracing) error
 }
 
 // Sink is a kind of sink. Implementations embed [SinkBase] and override the
@@ -77,6 +93,10 @@ type Sink interface {
 	Lint(l *Linter)
 	// Open opens the sink. It blocks until its server has answered.
 	Open(ctx context.Context, env *Env) (pipeline.Sink, error)
+	// Trace reports the messages of a key that the server keeps to t, and where it looked.
+	// It takes no message and changes nothing. It blocks until it has looked, or ctx ends.
+	// If its server cannot be searched, the error is ErrUnsearched. `semel why` calls it.
+	Trace(ctx context.Context, p *Pipeline, t *Tracing) error
 }
 
 // Spec is a kind of store. Implementations embed [StoreBase] and override the
@@ -92,6 +112,10 @@ type Spec interface {
 	// itself, without a pipeline, and once for each pipeline that uses s or a store
 	// built on s.
 	Lint(l *Linter, s *Store)
+	// CheckAddress detects a wrong address without connecting: an invalid port, or a
+	// certificate file that cannot be read. field is the field within the kind. It reads the
+	// files that the configuration names only if files is true.
+	CheckAddress(files bool) (field string, err error)
 	// Open opens the store. It blocks until its server has answered.
 	Open(ctx context.Context, env *StoreEnv) (semel.Store, error)
 }
@@ -155,6 +179,12 @@ type SinkAbout struct {
 	Place, PlaceName string
 	// Store is the store whose database the sink writes to, if it names one.
 	Store schema.Reference
+	// Route is how messages name their targets, or nil if they do not.
+	Route *pipeline.Route
+	// Address describes where a message is written, as in "exchange orders, routing key
+	// paid". It returns "" if the message names no target that is allowed. It is nil if
+	// only the server knows.
+	Address func(m *semel.Message) string
 	// Handed says how a target can detect a repetition, as in ", which a statement
 	// gets as key, attempt and token".
 	Handed string
@@ -196,8 +226,10 @@ type StoreAbout struct {
 	NoRecords string
 	// Shared means that several processes can use it.
 	Shared bool
-	// Directory is the directory of an embedded store.
+	// Directory is the directory of an embedded store. Exists reports whether it has a store
+	// already; it is nil without a directory.
 	Directory string
+	Exists    func() (bool, error)
 	// Place is a location that two stores must not share. PlaceName is its name in
 	// messages, as in "server and prefix".
 	Place, PlaceName string
@@ -261,6 +293,9 @@ type StoreEnv struct {
 	OnClose func(closing func() error)
 	// OnLayer is called when a layer fails and when it recovers. It may be nil.
 	OnLayer func(event tiered.Event)
+	// KeepIDs makes the store keep readable ids, and KeepClaims makes claims outlive the
+	// process, if the store would do neither by itself.
+	KeepIDs, KeepClaims bool
 }
 
 // Runnable is a pipeline that can run.
@@ -276,8 +311,8 @@ type Runnable interface {
 	Gauges(ctx context.Context) ([]pipeline.Gauge, error)
 }
 
-// The interfaces below serve the commit modes that need two kinds; see
-// [File.Mode].
+// The interfaces below are optional: only some kinds have what they need. The first two
+// serve the commit modes that need two kinds; see [File.Mode].
 
 // SessionSink is a sink whose effects become durable together with the keys in
 // one kind of store.
@@ -307,6 +342,49 @@ type TransactionalSource interface {
 	ParkedTopic() string
 	// OpenTransaction opens the pipeline, with its FilterMap.
 	OpenTransaction(env *Env) (Runnable, error)
+	// Records returns the record of each key in the partition of its origin, whether or not
+	// a process runs the pipeline. It writes nothing. If the pipeline has never run, no
+	// record is known.
+	Records(ctx context.Context, f *File, p *Pipeline, keys []OriginKey) ([]semel.Record, error)
+	// Try returns a trial of the pipeline from a time on. Its input has a number of
+	// partitions. It connects to no server.
+	Try(f *File, p *Pipeline, now time.Time, partitions int32) (Trial, error)
+	// ReadRows passes the records of the pipeline's tables to fn, up to the ends that their
+	// topics have at the call, or until ctx ends. It joins no group.
+	ReadRows(ctx context.Context, f *File, p *Pipeline, fn func(*semel.Message)) error
+}
+
+// OriginKey is the key of a message that came from a partition of a source.
+type OriginKey struct {
+	semel.Key
+	Source    string
+	Partition int32
+}
+
+// Trial decides example messages as a transaction does, without a server. One goroutine
+// uses it at a time.
+type Trial interface {
+	// Send decides a message at a time.
+	Send(ctx context.Context, now time.Time, m *semel.Message) (TrialOutcome, error)
+	// Pass lets time pass, and returns the values of what takes effect until then.
+	Pass(ctx context.Context, now time.Time) (results [][]byte, err error)
+}
+
+// TrialOutcome is what became of a message of a Trial.
+type TrialOutcome struct {
+	// Key is that of the message. It is zero if the message has none.
+	Key semel.Key
+	// Decision is Fresh, Duplicate, Late or Superseded.
+	Decision semel.Decision
+	// Held says that the message takes effect later, unless another one replaces it.
+	// Filtered says that the filter left it out.
+	Held, Filtered bool
+	// Reason is why the message is parked, or else dropped or a reason to stop. It is
+	// empty for other messages. Err has the details.
+	Reason pipeline.Reason
+	Err    error
+	// Body is that of the message behind the map.
+	Body []byte
 }
 
 // Topics is a source or sink whose server keeps messages in topics. Messages can
@@ -329,26 +407,46 @@ type ClosingParker interface {
 // ErrNoTopic means that a topic does not exist.
 var ErrNoTopic = errors.New("there is no such topic")
 
-// Database is a store whose database can hold parked messages.
+// Database is a store with tables, which can hold parked messages as well.
 type Database interface {
 	Spec
 	OpenDeadLetters(ctx context.Context) (pipeline.DeadLetterStore, error)
+	// Clean returns a function that deletes expired keys of the open store until its
+	// context ends. It reports each pass. Clean returns nil if the database deletes them
+	// itself.
+	Clean(store semel.Store) func(ctx context.Context, pass func(gone int64, err error)) error
+	// Tables returns the tables of the store, whose server may not answer for longer than
+	// patience.
+	Tables(f *File, patience time.Duration) Tables
 }
 
-// AddressChecker is a store that can detect a wrong address without connecting:
-// an invalid port, or a certificate file that cannot be read. field is the field
-// within the store's kind. It reads the files that the configuration names only
-// if files is true.
-type AddressChecker interface {
-	CheckAddress(files bool) (field string, err error)
+// Tables are the tables that a store needs, and the steps that create and change them. Its
+// methods block until the server has answered.
+type Tables interface {
+	// Migrate applies the missing steps and returns them. It can be killed and run again.
+	Migrate(ctx context.Context) (applied []Migration, err error)
+	// Status returns every step with the time when it was applied.
+	Status(ctx context.Context) ([]Migration, error)
+	// SQL returns all steps as a script. It does not connect.
+	SQL() (string, error)
 }
 
-// Advisor is a kind that knows the errors of its servers.
-type Advisor interface {
-	// Advise says what an error means and what to do. path is the kind's place in the
-	// configuration, as in stores.db.postgres or sink.kafka. p is nil for a store.
-	// Advise returns nil if it does not know the error, or if the network explains it.
-	Advise(f *File, p *Pipeline, path string, err error) *diagnose.Error
+// Migration is one step; see pgstore.Migration.
+type Migration = pgstore.Migration
+
+// NewerTables says which steps of a newer version of the program have changed tables, or
+// returns "".
+func NewerTables(steps []Migration) string {
+	var names []string
+	for _, step := range steps {
+		if step.Newer {
+			names = append(names, fmt.Sprintf("%d (%s)", step.Version, step.Name))
+		}
+	}
+	if names == nil {
+		return ""
+	}
+	return "a newer version of semel changed the tables, by step " + strings.Join(names, ", ")
 }
 
 // FilterSpec is a store that decides by a filter alone.
@@ -357,33 +455,29 @@ type FilterSpec interface {
 	OpenFilter(ctx context.Context, env *StoreEnv) (semel.KeyFilter, error)
 }
 
-// Cleaner is a store that deletes expired keys only if a process cleans up.
-type Cleaner interface {
-	Spec
-	// Clean returns a function that cleans up the open store until its context
-	// ends. It reports each pass. Clean returns nil if the store deletes expired
-	// keys itself.
-	Clean(store semel.Store) func(ctx context.Context, pass func(gone int64, err error)) error
-}
-
-// Versioned is a store whose tables a newer version of the program may have changed.
-type Versioned interface {
-	Spec
-	// Newer says which newer changes the tables have, or returns "" if this program
-	// knows all of them. It blocks until the server has answered.
-	Newer(ctx context.Context, f *File, name string) (string, error)
-}
-
-// UpgradeProgram is the remedy for a program that is older than the tables of a
-// Versioned store.
+// UpgradeProgram is the remedy for a program that is older than the tables of a store.
 const UpgradeProgram = "install the same version of semel here"
 
 // ErrNoSample is returned by a source to which messages are pushed. There is
 // nothing to read beforehand. Its text continues one that names the source.
 var ErrNoSample = fmt.Errorf("receives messages and cannot be read in advance: %w", semel.ErrInvalidRequest)
 
+// ErrUnsearched is returned by a source or sink whose server cannot be searched.
+var ErrUnsearched = errors.New("it cannot be searched")
+
+// unable has the methods of a kind that knows no errors of servers and cannot be searched.
+// They are a level below those of the bases, so that a kind gets those of another embedded
+// type, such as a client of its server, instead.
+type unable struct{}
+
+// Advise implements Kind. It knows no error.
+func (unable) Advise(*File, *Pipeline, string, error) *diagnose.Error { return nil }
+
+// Trace implements Source and Sink. It returns ErrUnsearched.
+func (unable) Trace(context.Context, *Pipeline, *Tracing) error { return ErrUnsearched }
+
 // SourceBase has default methods. Kinds of sources embed it.
-type SourceBase struct{}
+type SourceBase struct{ unable }
 
 // Check implements Source.
 func (SourceBase) Check(*Checker, *Pipeline) {}
@@ -400,7 +494,7 @@ func (SourceBase) Sample(context.Context, *Pipeline, func(*semel.Message) bool) 
 }
 
 // SinkBase has default methods. Kinds of sinks embed it.
-type SinkBase struct{}
+type SinkBase struct{ unable }
 
 // Check implements Sink.
 func (SinkBase) Check(*Checker, *Pipeline) {}
@@ -429,7 +523,7 @@ func AsSink[S pipeline.Sink](s S, err error) (pipeline.Sink, error) {
 }
 
 // StoreBase has default methods. Kinds of stores embed it.
-type StoreBase struct{}
+type StoreBase struct{ unable }
 
 // Check implements Spec.
 func (StoreBase) Check(*Checker, *Store) {}
@@ -439,6 +533,9 @@ func (StoreBase) Lint(*Linter, *Store) {}
 
 // Examine implements Kind.
 func (StoreBase) Examine(context.Context, *Examination) {}
+
+// CheckAddress implements Spec. It finds nothing.
+func (StoreBase) CheckAddress(bool) (field string, err error) { return "", nil }
 
 // ReadAgain describes a crash after the acknowledgement for a source that is read
 // again from a position.

@@ -21,13 +21,6 @@ type Target struct {
 	Route *pipeline.Route
 }
 
-// Routed is a sink whose messages may name their targets.
-type Routed interface {
-	Sink
-	// Route returns how messages name their targets, or nil if they do not.
-	Route() *pipeline.Route
-}
-
 // Names returns the names that are known without a message.
 func (t *Target) Names() []string {
 	switch {

@@ -1,29 +1,12 @@
 package config
 
 import (
-	"context"
 	"slices"
 	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/header"
 )
-
-// Traced is a source or sink whose server keeps messages that can be searched without
-// taking them, or which has the keys of its pipeline. `semel why` calls it.
-type Traced interface {
-	// Trace reports the messages and the records of a key to t, and where it looked. It changes nothing.
-	// It blocks until it has looked, or ctx ends.
-	Trace(ctx context.Context, p *Pipeline, t *Tracing) error
-}
-
-// Addressed is a sink that knows where it writes a message without its server. `semel why`
-// asks it about the rows of an outbox.
-type Addressed interface {
-	// Address describes where a message is written, as in "exchange orders, routing key
-	// paid". It is "" if the message names no target that is allowed.
-	Address(m *semel.Message) string
-}
 
 // Tracing is a search for the messages of a key.
 type Tracing struct {

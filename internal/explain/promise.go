@@ -294,7 +294,7 @@ func (e *explainer) exceptions() []string {
 		list = append(list, "the key of a message that the filter leaves out is remembered: after a change of the filter, the message is not delivered if it comes again within the window")
 	}
 	list = append(list, e.sink.Exceptions...)
-	if routed, ok := e.pipeline.Sink.(config.Routed); ok && routed.Route() != nil {
+	if e.sink.Route != nil {
 		list = append(list, "a message whose target is not allowed, or does not exist, fails by itself: it is retried, and after its last attempt on_failure applies")
 	}
 	list = append(list, e.source.Exceptions...)

@@ -30,6 +30,7 @@ func All() *config.Kinds {
 		Sinks:   []func() config.Sink{file.NewSink, stdout.NewSink, webhook.NewSink, postgres.NewSink, kafka.NewSink, nats.NewSink, rabbitmq.NewSink, sqs.NewSink},
 		Stores:  []func() config.Spec{memory.NewStore, embedded.NewStore, redis.NewStore, postgres.NewStore, tiered.NewStore, filter.NewStore},
 
+		Directory: embedded.At, Memory: memory.NewStore,
 		Expressions: expr.Compile,
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // CorruptError reports stored data that differs from the written data. It wraps
@@ -41,7 +42,12 @@ type LockedError struct {
 	// Holder describes the process: its id, its host, the time at which it
 	// opened the store, and its command line.
 	Holder string
+
+	lock *vfs.LockedError
 }
+
+// Unwrap returns the *vfs.LockedError of the lock.
+func (e *LockedError) Unwrap() error { return e.lock }
 
 // Error implements error.
 func (e *LockedError) Error() string {

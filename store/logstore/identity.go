@@ -252,7 +252,7 @@ func (s *Store) removeIfThere(name string) error {
 func (s *Store) takeLock() (io.Closer, error) {
 	lock, err := s.fs.Lock(filepath.Join(s.dir, lockName), holder(time.Now()))
 	if locked, ok := errors.AsType[*vfs.LockedError](err); ok {
-		return nil, &LockedError{Dir: s.dir, PID: pidOf(locked.Holder), Holder: locked.Holder}
+		return nil, &LockedError{Dir: s.dir, PID: pidOf(locked.Holder), Holder: locked.Holder, lock: locked}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("logstore: lock: %w", err)

@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/diagnose"
-	"github.com/semel-dev/semel/internal/kind/postgres"
 )
 
 //go:embed scenarios/*.yaml
@@ -148,7 +148,7 @@ func next(a *term.App, name string, text []byte) []string {
 	second := line("explain", name)
 	if conf, err := a.Kinds.ReadWithPlaceholders(name, bytes.NewReader(text), a.Env); err == nil {
 		for _, s := range conf.Stores {
-			if _, ok := s.Spec.(*postgres.Store); ok {
+			if _, ok := s.Spec.(config.Database); ok {
 				second = line("migrate", "up", "--config", name, "--store-name", s.Name)
 			}
 		}

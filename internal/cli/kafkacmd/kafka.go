@@ -10,12 +10,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
-	kafkakind "github.com/semel-dev/semel/internal/kind/kafka"
 )
 
 // kafkaFlags select a Kafka cluster and topics.
@@ -87,7 +87,7 @@ func (f *kafkaFlags) check(p *term.Problems) {
 	f.conf, chosen = open.Pipelines(f.App, f.file, []string{f.pipeline}, p)
 	for _, spec := range chosen {
 		switch {
-		case !kafkakind.Uses(spec):
+		case adminOf(spec) == nil:
 		case f.spec != nil:
 			p.Addf("several pipelines use Kafka: name one with --pipeline")
 			return
@@ -100,6 +100,22 @@ func (f *kafkaFlags) check(p *term.Problems) {
 	}
 }
 
+// admins is a source or sink whose server is Kafka.
+type admins interface {
+	// OpenAdmin connects to the cluster of a pipeline. It also returns the topics that the
+	// pipeline reads and writes, and its consumer groups.
+	OpenAdmin(ctx context.Context, f *config.File, p *config.Pipeline) (*kafka.Admin, kafka.Places, error)
+}
+
+// adminOf returns the end of a pipeline that is Kafka, or nil.
+func adminOf(p *config.Pipeline) admins {
+	if sink, ok := p.Sink.(admins); ok {
+		return sink
+	}
+	source, _ := p.Source.(admins) // nil if it is another kind
+	return source
+}
+
 // with connects and calls use.
 func (f *kafkaFlags) with(ctx context.Context, use func(ctx context.Context, a *kafka.Admin, in kafka.Places) error) (err error) {
 	patient, cancel := context.WithTimeout(ctx, f.Patience)
@@ -107,9 +123,9 @@ func (f *kafkaFlags) with(ctx context.Context, use func(ctx context.Context, a *
 	var admin *kafka.Admin
 	var in kafka.Places
 	if f.spec != nil {
-		admin, in, err = kafkakind.OpenAdmin(patient, f.conf, f.spec)
+		admin, in, err = adminOf(f.spec).OpenAdmin(patient, f.conf, f.spec)
 	} else {
-		admin, err = kafkakind.OpenBrokers(patient, f.brokers)
+		admin, err = kafka.OpenAdmin(patient, []kgo.Opt{kgo.SeedBrokers(f.brokers...), kgo.ClientID("semel")})
 	}
 	if err != nil {
 		return term.InOneLine(err)

@@ -18,7 +18,6 @@ import (
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/dedup"
-	"github.com/semel-dev/semel/internal/kind/embedded"
 	"github.com/semel-dev/semel/internal/schema"
 )
 
@@ -95,7 +94,7 @@ same lines again is safe.`,
 				return err
 			}
 			if keepIDs {
-				k.KeepIDs()
+				k.KeepIDs = true
 			}
 			return k.importAll(cmd.Context(), inputs, window)
 		}),
@@ -118,7 +117,7 @@ func (k *keysFlags) checkImport(keepIDs bool, p *term.Problems) {
 		p.Addf("%s is of the kind %s: imported keys would not be kept", k.Shown(), k.Found.Spec.Kind())
 	}
 	if about.Directory != "" {
-		if _, err := embedded.Exists(about.Directory); err != nil {
+		if _, err := about.Exists(); err != nil {
 			p.Addf("--store %s: %s", about.Directory, term.FileReason(err))
 		}
 	}

@@ -104,7 +104,7 @@ func (r *resolution) run(cmd *cobra.Command, words []string, wrong term.Problems
 			}
 		}
 	}
-	r.KeepIDs() // keep the id of a key settled by hand readable
+	r.KeepIDs = true // keep the id of a key settled by hand readable
 	if r.all {
 		return r.changing(cmd.Context(), func(store changer) error { return r.resolveAll(cmd, store) })
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
-	"github.com/semel-dev/semel/internal/kind/postgres"
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
@@ -73,7 +72,7 @@ that was applied before fails as a whole and changes nothing.`,
 }
 
 // verb completes a verb that works on the schema of the named store.
-func (m *migrateFlags) verb(cmd *cobra.Command, run func(*cobra.Command, *postgres.Schema) error) *cobra.Command {
+func (m *migrateFlags) verb(cmd *cobra.Command, run func(*cobra.Command, config.Tables) error) *cobra.Command {
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 && m.File == "" && m.dsn.env == "" {
 			return term.Usagef("unexpected argument %q: write --config %s", args[0], args[0])
@@ -81,7 +80,7 @@ func (m *migrateFlags) verb(cmd *cobra.Command, run func(*cobra.Command, *postgr
 		return term.NoArguments(cmd, args)
 	}
 	cmd.RunE = m.Checked(func(cmd *cobra.Command, _ []string, wrong term.Problems) error {
-		var schema *postgres.Schema
+		var tables config.Tables
 		found := false
 		switch flag := m.dsn.given(cmd); {
 		case m.dsn.env != "":
@@ -97,16 +96,14 @@ func (m *migrateFlags) verb(cmd *cobra.Command, run func(*cobra.Command, *postgr
 		}
 		if found {
 			var err error
-			if schema, err = postgres.NewSchema(m.Conf, m.Found.Name); err != nil {
+			if tables, err = m.Conf.Tables(m.Found.Name, m.Patience); err != nil {
 				wrong.Addf("--store-name %v", err)
-			} else {
-				schema.Patience = m.Patience
 			}
 		}
 		if err := wrong.Err(); err != nil {
 			return err
 		}
-		return run(cmd, schema)
+		return run(cmd, tables)
 	})
 	return cmd
 }
@@ -121,8 +118,8 @@ type stepLine struct {
 	Missing []string `json:"missing,omitempty"`
 }
 
-func (m *migrateFlags) up(cmd *cobra.Command, schema *postgres.Schema) error {
-	applied, err := schema.Migrate(cmd.Context())
+func (m *migrateFlags) up(cmd *cobra.Command, tables config.Tables) error {
+	applied, err := tables.Migrate(cmd.Context())
 	for _, step := range applied {
 		if m.JSON {
 			if err := m.PrintJSON(newStepLine(step)); err != nil {
@@ -150,8 +147,8 @@ func (m *migrateFlags) failed(ctx context.Context, format string, err error) err
 	return fmt.Errorf(format, m.Shown(), term.InOneLine(open.Advise(ctx, m.Conf, m.Conf.Stack(m.Found.Name), err)))
 }
 
-func (m *migrateFlags) status(cmd *cobra.Command, schema *postgres.Schema) error {
-	steps, err := schema.Status(cmd.Context())
+func (m *migrateFlags) status(cmd *cobra.Command, tables config.Tables) error {
+	steps, err := tables.Status(cmd.Context())
 	if err != nil {
 		return m.failed(cmd.Context(), "status of %s: %w", err)
 	}
@@ -183,7 +180,7 @@ func (m *migrateFlags) status(cmd *cobra.Command, schema *postgres.Schema) error
 	return nil
 }
 
-func (m *migrateFlags) printStep(step pgstore.Migration) error {
+func (m *migrateFlags) printStep(step config.Migration) error {
 	if m.JSON {
 		return m.PrintJSON(newStepLine(step))
 	}
@@ -199,12 +196,12 @@ func (m *migrateFlags) printStep(step pgstore.Migration) error {
 	return err
 }
 
-func newStepLine(step pgstore.Migration) stepLine {
+func newStepLine(step config.Migration) stepLine {
 	return stepLine{step.Version, step.Name, term.JSONTime(step.Applied), step.Newer, step.Missing}
 }
 
-func (m *migrateFlags) sql(_ *cobra.Command, schema *postgres.Schema) error {
-	script, err := schema.SQL()
+func (m *migrateFlags) sql(_ *cobra.Command, tables config.Tables) error {
+	script, err := tables.SQL()
 	if err != nil {
 		return err
 	}

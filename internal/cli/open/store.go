@@ -16,7 +16,7 @@ import (
 	"github.com/semel-dev/semel/internal/app"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
-	"github.com/semel-dev/semel/internal/kind/embedded"
+	"github.com/semel-dev/semel/internal/diagnose"
 )
 
 // StoreFlags select a store by its directory, or by its name in a configuration.
@@ -25,6 +25,9 @@ type StoreFlags struct {
 	dir, File, Name string
 	// Admin is the address of the admin server to ask, or empty.
 	Admin string
+
+	// KeepIDs makes an embedded store keep readable ids.
+	KeepIDs bool
 
 	// Conf and found are the selected configuration and store, once checked.
 	Conf  *config.File
@@ -77,7 +80,7 @@ func (f *StoreFlags) Find(p *term.Problems) bool {
 	case f.dir != "" && (f.File != "" || f.Name != ""):
 		p.Addf("--store and --config exclude each other: name the store one way")
 	case f.dir != "":
-		f.Found = &config.Store{Name: f.dir, Spec: embedded.At(f.dir)}
+		f.Found = &config.Store{Name: f.dir, Spec: f.Kinds.Directory(f.dir)}
 		f.Conf = &config.File{Stores: []*config.Store{f.Found}}
 	case f.File != "":
 		needed := OnlyStore(f.Name)
@@ -111,7 +114,8 @@ func (f *StoreFlags) Check(p *term.Problems) {
 		return
 	}
 	for _, s := range f.Conf.Stack(f.Found.Name) {
-		dir := s.Spec.About().Directory
+		about := s.Spec.About()
+		dir := about.Directory
 		if dir == "" {
 			continue
 		}
@@ -122,20 +126,11 @@ func (f *StoreFlags) Check(p *term.Problems) {
 			p.Addf("--store names a directory, and this is an address (%s://): for a server, use --config FILE --store-name NAME", scheme)
 			continue
 		}
-		switch exists, err := embedded.Exists(dir); {
+		switch exists, err := about.Exists(); {
 		case err != nil:
 			p.Addf("%s: %s", where, term.FileReason(err))
 		case !exists:
 			p.Addf("%s: there is no store in this directory", where)
-		}
-	}
-}
-
-// KeepIDs makes an embedded store keep readable ids.
-func (f *StoreFlags) KeepIDs() {
-	for _, s := range f.Conf.Stack(f.Found.Name) {
-		if spec, ok := s.Spec.(*embedded.Store); ok {
-			spec.KeepIDs = true
 		}
 	}
 }
@@ -167,9 +162,9 @@ func (f *StoreFlags) open(ctx context.Context) (semel.Store, io.Closer, error) {
 	}
 	patient, cancel := context.WithTimeout(ctx, f.Patience)
 	defer cancel()
-	store, opened, err := app.OpenStore(patient, f.Conf, f.Found.Name, nil)
+	store, opened, err := app.OpenStore(patient, f.Conf, f.Found.Name, &app.StoresOptions{KeepIDs: f.KeepIDs})
 	err = Advise(ctx, f.Conf, f.Conf.Stack(f.Found.Name), err)
-	holder, held := embedded.Holder(err)
+	holder, held := diagnose.Holder(err)
 	switch {
 	case err == nil:
 		return store, opened, nil

@@ -11,13 +11,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/internal/app"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
-	"github.com/semel-dev/semel/internal/kind/embedded"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -130,7 +129,7 @@ func (q *retryRequest) redrive(ctx context.Context, r *retry) (err error) {
 	if !q.past {
 		r.list, err = r.leave(time.Now(), q.dry)
 	}
-	topic, inTopic := r.letters.(*kafka.DeadLetterTopic)
+	topic, inTopic := r.letters.(parkedTopic)
 	switch {
 	case len(r.list) == 0:
 	case q.dry:
@@ -216,7 +215,7 @@ func (r *retry) foretell(ctx context.Context) error {
 // store cannot be read from here.
 func (r *retry) look(ctx context.Context) (records []semel.Record, unseen string, err error) {
 	if r.conf.Mode(r.spec) == config.SourceIsSink {
-		records, err = r.lookInKafka(ctx)
+		records, err = r.lookInSource(ctx)
 		return records, "", err
 	}
 	f, reasons := open.StoreOf(r.App, r.file, r.conf, r.spec)
@@ -245,7 +244,7 @@ func (r *retry) look(ctx context.Context) (records []semel.Record, unseen string
 		}
 		return nil
 	})
-	if holder, held := embedded.Holder(err); held {
+	if holder, held := diagnose.Holder(err); held {
 		return nil, "the store " + f.Shown() + " is in use by " + holder, nil
 	}
 	return records, "", err
@@ -262,7 +261,7 @@ func (r *retry) do(ctx context.Context) error {
 		// The process that has the directory open runs the pipeline, and no other
 		// can.
 		failed = r.here(limit, true)
-		if holder, held := embedded.Holder(failed); held {
+		if holder, held := diagnose.Holder(failed); held {
 			r.Note("%s: the store is in use by %s: waiting for it to redrive them", r.spec.Name, holder)
 			if failed = r.queue(ctx); failed == nil {
 				r.watch(limit)

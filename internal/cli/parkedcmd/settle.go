@@ -116,7 +116,7 @@ func (f *parkedFlags) markDone(ctx context.Context, s deadLetters, list []*pipel
 	if len(reasons) > 0 {
 		return errors.New(strings.Join(reasons, "; "))
 	}
-	keys.KeepIDs() // keep the id of a key settled by hand readable
+	keys.KeepIDs = true // keep the id of a key settled by hand readable
 	return keys.WithStore(ctx, func(store semel.Store) error {
 		looker, err := open.Able[semel.Inspector](keys, store, "look keys up")
 		if err != nil {

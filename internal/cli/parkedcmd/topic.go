@@ -7,11 +7,9 @@ import (
 	"slices"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafka"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/term"
-	kafkakind "github.com/semel-dev/semel/internal/kind/kafka"
+	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -19,9 +17,19 @@ import (
 // outcomes are reported.
 const backAtOnce = 500
 
+// parkedTopic has the parked messages of a pipeline in a topic; see kafka.DeadLetterTopic.
+type parkedTopic interface {
+	// Redrive writes messages back to where they came from.
+	Redrive(ctx context.Context, list []*pipeline.Parked, actor string) (places []semel.Origin, errs []error)
+	// Redrivable returns why a message cannot be redriven.
+	Redrivable(m *pipeline.Parked) error
+	// Settled returns how a message was settled that is no longer parked.
+	Settled(id string) (pipeline.Settlement, bool)
+}
+
 // giveBack writes messages of a topic back to their origin, for the process that
 // runs the pipeline. It reports the outcome of each.
-func (r *retry) giveBack(ctx context.Context, topic *kafka.DeadLetterTopic) error {
+func (r *retry) giveBack(ctx context.Context, topic parkedTopic) error {
 	limit, cancel := context.WithTimeout(ctx, r.wait)
 	defer cancel()
 	left := 0
@@ -58,40 +66,34 @@ func (r *retry) giveBack(ctx context.Context, topic *kafka.DeadLetterTopic) erro
 // refused returns why a message will not be redriven, if that is known in
 // advance.
 func (r *retry) refused(m *pipeline.Parked) error {
-	if topic, ok := r.letters.(*kafka.DeadLetterTopic); ok {
+	if topic, ok := r.letters.(parkedTopic); ok {
 		return topic.Redrivable(m)
 	}
 	return nil
 }
 
-// lookInKafka returns the changelog's records of the messages' keys, in the
-// partitions to which they go back. If the pipeline has never run, nothing is
-// known.
-func (r *retry) lookInKafka(ctx context.Context) ([]semel.Record, error) {
-	var keys []semel.Key
-	for _, m := range r.list {
-		if !isMissing(m) && !slices.Contains(keys, m.Key) {
-			keys = append(keys, m.Key)
+// lookInSource returns the records of the messages' keys, in the partitions to which they go
+// back, from a source that has them. If the pipeline has never run, nothing is known.
+func (r *retry) lookInSource(ctx context.Context) ([]semel.Record, error) {
+	source, ok := r.spec.Source.(config.TransactionalSource)
+	if !ok {
+		return nil, fmt.Errorf("the source of %s has no keys: %w", r.spec.Name, semel.ErrInvalidRequest)
+	}
+	var keys []config.OriginKey
+	var of []int // the message of each
+	for i, m := range r.list {
+		if !isMissing(m) {
+			keys = append(keys, config.OriginKey{Key: m.Key, Source: m.Message.Origin.Source, Partition: m.Message.Origin.Partition})
+			of = append(of, i)
 		}
 	}
-	records := make([]semel.Record, len(r.list))
-	known, err := kafkakind.Look(ctx, r.conf, r.spec, keys)
-	if errors.Is(err, kafkatxn.ErrNoChangelog) {
-		return records, nil
-	}
+	known, err := source.Records(ctx, r.conf, r.spec, keys)
 	if err != nil {
 		return nil, fmt.Errorf("read the changelog of %s: %w", r.spec.Name, term.InOneLine(err))
 	}
-	for i, m := range r.list {
-		o := &m.Message.Origin
-		for _, k := range known {
-			// After a repartition stage a key has one partition, whatever its records
-			// had.
-			here := kafkakind.Repartitions(r.spec) || k.Topic == o.Source && k.Partition == o.Partition
-			if k.Key == m.Key && here {
-				records[i] = semel.Record{Key: k.Key, State: semel.Done, FirstSeen: k.FirstSeen, Expires: k.Expires}
-			}
-		}
+	records := make([]semel.Record, len(r.list))
+	for n, i := range of {
+		records[i] = known[n]
 	}
 	return records, nil
 }

@@ -10,8 +10,6 @@ import (
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
-	"github.com/semel-dev/semel/internal/kind/embedded"
-	"github.com/semel-dev/semel/internal/kind/memory"
 	"github.com/semel-dev/semel/internal/schema"
 )
 
@@ -135,9 +133,9 @@ func (f *flags) stores(wrong *term.Problems) *config.File {
 		conf.Pipelines = nil // they do not run here
 		return conf
 	case f.store != "":
-		return only(&config.Store{Name: f.store, Spec: embedded.At(f.store)})
+		return only(&config.Store{Name: f.store, Spec: f.Kinds.Directory(f.store)})
 	}
-	return only(&config.Store{Name: "memory", Spec: memory.NewStore()})
+	return only(&config.Store{Name: "memory", Spec: f.Kinds.Memory()})
 }
 
 // list reads values with commas between them.

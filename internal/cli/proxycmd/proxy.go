@@ -11,7 +11,6 @@ import (
 	"github.com/semel-dev/semel/internal/app"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
-	"github.com/semel-dev/semel/internal/kind/embedded"
 	"github.com/semel-dev/semel/internal/proxy"
 )
 
@@ -54,7 +53,6 @@ The log goes to stderr. --admin serves probes, metrics and the status: /livez, /
 			if err := wrong.Err(); err != nil {
 				return err
 			}
-			keepClaims(conf)
 			server, err := proxy.Listen(conf, log)
 			if err == nil {
 				err = f.run(cmd.Context(), conf, server, &app.RunOptions{Log: log, Admin: f.Admin, InsecureNoAuth: f.Insecure, Env: f.Env})
@@ -75,14 +73,4 @@ func (f *flags) run(ctx context.Context, conf *config.File, server *proxy.Server
 		Serve: server.Serve, Open: server.Open, Ready: server.Ready, Metrics: server.Metrics(),
 	}
 	return app.Run(ctx, conf, opts)
-}
-
-// keepClaims makes embedded stores keep claims over a restart: a request that was sent to
-// a service does not end with the proxy.
-func keepClaims(conf *config.File) {
-	for _, s := range conf.Stack(conf.Proxy.Store.Name) {
-		if spec, ok := s.Spec.(*embedded.Store); ok {
-			spec.DurableClaims = true
-		}
-	}
 }

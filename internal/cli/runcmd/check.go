@@ -15,7 +15,6 @@ import (
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/cli/trialcmd"
 	"github.com/semel-dev/semel/internal/config"
-	"github.com/semel-dev/semel/internal/kind/postgres"
 )
 
 // checkLine is one line of run --check.
@@ -62,8 +61,8 @@ func (c *check) do(ctx context.Context) error {
 	c.lint()
 	stores := storesOf(c.conf, c.chosen)
 	for _, s := range stores {
-		if _, ok := s.Spec.(*postgres.Store); ok {
-			c.tables(ctx, s)
+		if database, ok := s.Spec.(config.Database); ok {
+			c.tables(ctx, s.Name, database)
 		}
 	}
 	for _, s := range stores {
@@ -137,31 +136,18 @@ func storesOf(conf *config.File, chosen []*config.Pipeline) []*config.Store {
 	return slices.DeleteFunc(slices.Clone(conf.Stores), func(s *config.Store) bool { return !needed[s.Name] })
 }
 
-// tables checks whether the tables of a PostgreSQL store are up to date.
-func (c *check) tables(ctx context.Context, s *config.Store) {
-	line := checkLine{Stage: "migrate", What: s.Name}
-	schema, err := postgres.NewSchema(c.conf, s.Name)
-	if err == nil {
-		schema.Patience = c.Patience
-		var missing, all int
-		if missing, all, err = stepsOf(ctx, schema); err == nil {
-			line.Status, line.Found = semel.Fine.String(), fmt.Sprintf("%d of %s applied", all-missing, term.Plural(all, "step"))
-			if missing > 0 {
-				line.Status, line.Cost = semel.Broken.String(), "the store cannot be opened"
-				line.Remedy = "semel migrate up --config " + c.name + " --store-name " + s.Name
-				c.bad[s.Name] = "its tables are missing"
-			}
-			c.add(line)
-			return
-		}
+// tables checks whether the tables of a store are up to date.
+func (c *check) tables(ctx context.Context, name string, database config.Database) {
+	line := checkLine{Stage: "migrate", What: name}
+	defer func() { c.add(line) }()
+	steps, err := database.Tables(c.conf, c.Patience).Status(ctx)
+	if err != nil {
+		of, _ := c.conf.Store(name)
+		line.Status, line.Found = notChecked, open.Advise(ctx, c.conf, []*config.Store{of}, err).Error()
+		c.bad[name] = "its tables could not be checked"
+		return
 	}
-	line.Status, line.Found = notChecked, open.Advise(ctx, c.conf, []*config.Store{s}, err).Error()
-	c.bad[s.Name] = "its tables could not be checked"
-	c.add(line)
-}
-
-func stepsOf(ctx context.Context, schema *postgres.Schema) (missing, all int, err error) {
-	steps, err := schema.Status(ctx)
+	missing, all := 0, 0
 	for _, step := range steps {
 		if step.Applied.IsZero() {
 			missing++
@@ -170,7 +156,12 @@ func stepsOf(ctx context.Context, schema *postgres.Schema) (missing, all int, er
 			all++
 		}
 	}
-	return missing, all, err
+	line.Status, line.Found = semel.Fine.String(), fmt.Sprintf("%d of %s applied", all-missing, term.Plural(all, "step"))
+	if missing > 0 {
+		line.Status, line.Cost = semel.Broken.String(), "the store cannot be opened"
+		line.Remedy = "semel migrate up --config " + c.name + " --store-name " + name
+		c.bad[name] = "its tables are missing"
+	}
 }
 
 // doctor adds what the examination of a store or pipeline finds.

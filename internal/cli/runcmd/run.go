@@ -18,7 +18,6 @@ import (
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
-	"github.com/semel-dev/semel/internal/kind/postgres"
 )
 
 // show returns how a person sees what the pipelines do, or nil: the log has a line
@@ -164,15 +163,11 @@ func (f *runFlags) run(ctx context.Context, a *term.App, conf *config.File, chos
 // their keys and parked messages. It blocks until the servers have answered.
 func migrate(ctx context.Context, a *term.App, conf *config.File, chosen []*config.Pipeline, log *slog.Logger) error {
 	for _, s := range storesOf(conf, chosen) {
-		if _, ok := s.Spec.(*postgres.Store); !ok {
+		database, ok := s.Spec.(config.Database)
+		if !ok {
 			continue
 		}
-		schema, err := postgres.NewSchema(conf, s.Name)
-		if err != nil {
-			return err
-		}
-		schema.Patience = a.Patience
-		applied, err := schema.Migrate(ctx)
+		applied, err := database.Tables(conf, a.Patience).Migrate(ctx)
 		for _, step := range applied {
 			log.Info("migrated", "store", s.Name, "version", step.Version, "step", step.Name)
 		}

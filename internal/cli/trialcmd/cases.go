@@ -18,7 +18,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
@@ -329,7 +328,7 @@ type caseBench struct {
 	store *memstore.Store
 	// trial decides instead, from the first case on, if outputs and keys are one Kafka
 	// transaction.
-	trial *kafkatxn.Trial
+	trial config.Trial
 	// partitions is how many the cases name.
 	partitions int32
 	// tables have the rows of the cases.

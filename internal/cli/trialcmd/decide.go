@@ -54,12 +54,8 @@ type dryMessage struct {
 }
 
 func newDecider(d *dryRun, looker semel.Inspector) *decider {
-	var route *pipeline.Route
-	if routed, ok := d.spec.Sink.(config.Routed); ok {
-		route = routed.Route()
-	}
 	return &decider{
-		dryRun: d, route: route, looker: looker, now: time.Now(), seen: map[seenKey]seenMessage{}, seed: maphash.MakeSeed(),
+		dryRun: d, route: d.spec.Sink.About().Route, looker: looker, now: time.Now(), seen: map[seenKey]seenMessage{}, seed: maphash.MakeSeed(),
 		partitions: d.conf.Mode(d.spec) == config.SourceIsSink,
 		reader:     d.spec.Key.Rule.Reader(&key.FinderOptions{Content: d.spec.OnMismatch != "ignore"}),
 	}

@@ -22,7 +22,6 @@ import (
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
-	"github.com/semel-dev/semel/internal/kind/kafka"
 	"github.com/semel-dev/semel/internal/rows"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/stream"
@@ -444,7 +443,7 @@ func (d *dryRun) readTables(ctx context.Context) error {
 		d.tables, byTopic[t.Topic] = append(d.tables, one), append(byTopic[t.Topic], one)
 		t.Attach(one.find)
 	}
-	err := kafka.ReadRows(limited, d.conf, d.spec, func(m *semel.Message) {
+	err := d.spec.Source.(config.TransactionalSource).ReadRows(limited, d.conf, d.spec, func(m *semel.Message) {
 		if m.RecordKey == nil {
 			return
 		}

@@ -4,10 +4,9 @@ import (
 	"context"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/term"
-	kafkakind "github.com/semel-dev/semel/internal/kind/kafka"
+	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -18,7 +17,7 @@ func (b *caseBench) try(ctx context.Context, c *testCase, line *caseLine) (err e
 		if timed && !c.Time.IsZero() {
 			b.now = c.Time.Time
 		}
-		if b.trial, err = kafkakind.Try(b.conf, b.spec, b.now, b.partitions); err != nil {
+		if b.trial, err = b.spec.Source.(config.TransactionalSource).Try(b.conf, b.spec, b.now, b.partitions); err != nil {
 			return err
 		}
 	}
@@ -58,14 +57,14 @@ func (b *caseBench) isTimed() bool { return b.spec.Aggregate != nil || b.spec.Ke
 // pass lets time pass, and adds what takes effect to the results.
 func (b *caseBench) pass(ctx context.Context, line *caseLine) error {
 	released, err := b.trial.Pass(ctx, b.now)
-	for _, r := range released {
-		line.Results = append(line.Results, jsonOf(r.Value))
+	for _, value := range released {
+		line.Results = append(line.Results, jsonOf(value))
 	}
 	return err
 }
 
 // decisionOf returns what became of a message in one word.
-func decisionOf(o *kafkatxn.Outcome) string {
+func decisionOf(o *config.TrialOutcome) string {
 	switch {
 	case o.Reason == pipeline.ReasonKeyMissing || o.Reason == pipeline.ReasonKeyInvalid:
 		return dryMissing

@@ -294,19 +294,18 @@ func (q *question) searchMessages(ctx context.Context, at *place, since time.Tim
 	}
 	for _, end := range []struct {
 		what, name string
-		kind       config.Kind
-	}{{"source", p.Source.About(p).Name, p.Source}, {"sink", p.Sink.About().Name, p.Sink}} {
-		traced, ok := end.kind.(config.Traced)
-		if !ok {
-			t.Unsearched(end.what, p.Name, end.name)
-			continue
-		}
+		trace      func(context.Context, *config.Pipeline, *config.Tracing) error
+	}{{"source", p.Source.About(p).Name, p.Source.Trace}, {"sink", p.Sink.About().Name, p.Sink.Trace}} {
 		patient, cancel := context.WithTimeout(ctx, q.patience)
-		err := traced.Trace(patient, p, t)
+		err := end.trace(patient, p, t)
 		if patient.Err() != nil && ctx.Err() == nil && err != nil {
 			err = fmt.Errorf("no end in %s: choose a longer --timeout: %w", term.FormatElapsed(q.patience), err)
 		}
 		cancel()
+		if errors.Is(err, config.ErrUnsearched) {
+			t.Unsearched(end.what, p.Name, end.name)
+			continue
+		}
 		if err != nil {
 			q.note("%s of %s: it could not be searched", end.what, p.Name)
 			failed = errors.Join(failed, fmt.Errorf("%s of pipeline %s: %w", end.what, p.Name, term.InOneLine(q.conf.RedactError(err))))

@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/file"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/store/logstore"
 )
@@ -23,15 +23,13 @@ type Store struct {
 	Fsync      string
 	KeepIDs    bool
 	KeepOrigin bool
-	// DurableClaims keeps claims over a restart: see logstore.Options.
-	DurableClaims bool
 }
 
 // NewStore returns an empty Store.
 func NewStore() config.Spec { return &Store{} }
 
 // At returns the store in a directory, with the default settings.
-func At(dir string) *Store { return &Store{Path: dir, Fsync: "always"} }
+func At(dir string) config.Spec { return &Store{Path: dir, Fsync: "always"} }
 
 // Kind implements config.Kind.
 func (*Store) Kind() string { return "embedded" }
@@ -58,7 +56,7 @@ func (s *Store) About() config.StoreAbout {
 	}
 	return config.StoreAbout{
 		Gaps:      gaps,
-		Directory: s.Path, Place: s.Path, PlaceName: "directory", ClaimsEnd: true, Origins: s.KeepOrigin,
+		Directory: s.Path, Exists: s.exists, Place: s.Path, PlaceName: "directory", ClaimsEnd: true, Origins: s.KeepOrigin,
 		Exceptions: []string{"a loss of the disk loses the keys"},
 	}
 }
@@ -83,7 +81,7 @@ func (s *Store) Open(_ context.Context, env *config.StoreEnv) (semel.Store, erro
 	if err != nil {
 		return nil, err
 	}
-	store, err := logstore.Open(s.Path, &logstore.Options{Fsync: fsync, KeepIDs: s.KeepIDs, DurableClaims: s.DurableClaims, MaxResult: config.MaxResult})
+	store, err := logstore.Open(s.Path, &logstore.Options{Fsync: fsync, KeepIDs: s.KeepIDs || env.KeepIDs, DurableClaims: env.KeepClaims, MaxResult: config.MaxResult})
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +102,7 @@ func (s *Store) Examine(_ context.Context, x *config.Examination) {
 }
 
 func (s *Store) examine(x *config.Examination) error {
-	exists, err := Exists(s.Path)
+	exists, err := s.exists()
 	switch {
 	case err != nil:
 		return err
@@ -117,7 +115,7 @@ func (s *Store) examine(x *config.Examination) error {
 	}
 	x.Space("directory", s.Path)
 	store, err := logstore.Open(s.Path, &logstore.Options{KeepIDs: s.KeepIDs, MaxResult: config.MaxResult})
-	if holder, ok := Holder(err); ok {
+	if holder, ok := diagnose.Holder(err); ok {
 		x.Note(semel.Notice, "directory", "in use by "+holder, "", "nothing: doctor did not open it")
 		return nil
 	}
@@ -128,24 +126,12 @@ func (s *Store) examine(x *config.Examination) error {
 	return store.Close()
 }
 
-// Exists reports whether a directory holds an embedded store. It looks for the
-// file that store/logstore/FORMAT.md names.
-func Exists(dir string) (bool, error) {
-	_, err := os.Stat(filepath.Join(dir, "STORE"))
+// exists reports whether the directory holds a store. It looks for the file that
+// store/logstore/FORMAT.md names.
+func (s *Store) exists() (bool, error) {
+	_, err := os.Stat(filepath.Join(s.Path, "STORE"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	return err == nil, err
-}
-
-// Holder returns the process that has an embedded store or a file open, if err
-// says that it could not be opened for that reason.
-func Holder(err error) (string, bool) {
-	if locked, ok := errors.AsType[*logstore.LockedError](err); ok {
-		return locked.Holder, true
-	}
-	if locked, ok := errors.AsType[*file.LockedError](err); ok {
-		return locked.Holder, true
-	}
-	return "", false
 }

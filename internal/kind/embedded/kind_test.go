@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/kind/embedded"
 	"github.com/semel-dev/semel/internal/kind/kindtest"
 )
@@ -67,7 +68,7 @@ func TestTheDoctorReadsADirectory(t *testing.T) {
 	}
 	const fsync = "fine fsync: always"
 	examine(fsync, "notice directory: "+dir+" holds no store yet")
-	if there, err := embedded.Exists(dir); there || err != nil {
+	if there, err := f.Stores[0].Spec.About().Exists(); there || err != nil {
 		t.Errorf("there is a store: %v, %v", there, err)
 	}
 	t.Run("held", func(t *testing.T) {
@@ -78,11 +79,11 @@ func TestTheDoctorReadsADirectory(t *testing.T) {
 		kindtest.Remembers(t, store, "1")
 		examine(fsync, fmt.Sprintf("notice directory: in use by process %d", os.Getpid()))
 		_, err = kindtest.OpenStore(t, f, "s")
-		if holder, ok := embedded.Holder(err); !ok || !strings.HasPrefix(holder, fmt.Sprintf("process %d on ", os.Getpid())) {
+		if holder, ok := diagnose.Holder(err); !ok || !strings.HasPrefix(holder, fmt.Sprintf("process %d on ", os.Getpid())) {
 			t.Errorf("the holder is %q, %v: %v", holder, ok, err)
 		}
 	})
-	if there, err := embedded.Exists(dir); !there || err != nil {
+	if there, err := f.Stores[0].Spec.About().Exists(); !there || err != nil {
 		t.Errorf("there is a store: %v, %v", there, err)
 	}
 	examine(fsync, "fine directory: every record of "+dir+" was read")
@@ -92,14 +93,14 @@ func TestTheDoctorReadsADirectory(t *testing.T) {
 	if lines, err := kindtest.Examine(t, f, f.Stores[0].Spec); err == nil || len(lines) > 2 {
 		t.Errorf("a broken store: %q, %v", lines, err)
 	}
-	if holder, ok := embedded.Holder(os.ErrNotExist); ok {
+	if holder, ok := diagnose.Holder(os.ErrNotExist); ok {
 		t.Errorf("%q holds a directory that does not exist", holder)
 	}
 }
 
 func TestAStoreOfADirectoryAloneSyncsEachAnswer(t *testing.T) {
 	t.Parallel()
-	if got, want := *embedded.At("keys"), (embedded.Store{Path: "keys", Fsync: "always"}); got != want {
+	if got, want := *embedded.At("keys").(*embedded.Store), (embedded.Store{Path: "keys", Fsync: "always"}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }

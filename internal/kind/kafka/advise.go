@@ -14,11 +14,6 @@ import (
 	"github.com/semel-dev/semel/internal/diagnose"
 )
 
-var (
-	_ config.Advisor = (*Source)(nil)
-	_ config.Advisor = (*Sink)(nil)
-)
-
 // naming returns the field of a pipeline that names a topic.
 func naming(p *config.Pipeline, topic string) string {
 	if source, ok := p.Source.(*Source); ok && slices.Contains(source.Topics, topic) {
@@ -30,7 +25,7 @@ func naming(p *config.Pipeline, topic string) string {
 	return "parked.topic"
 }
 
-// Advise implements config.Advisor for the source and the sink.
+// Advise implements config.Kind for the source and the sink.
 func (c *Client) Advise(_ *config.File, p *config.Pipeline, path string, err error) *diagnose.Error {
 	said := &diagnose.Error{Public: true}
 	brokers := strings.Join(c.Brokers, ", ")

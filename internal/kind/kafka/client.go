@@ -116,9 +116,6 @@ func endOf(p *config.Pipeline) *Client {
 	return nil
 }
 
-// Uses reports whether a pipeline reads from Kafka or writes to it.
-func Uses(p *config.Pipeline) bool { return endOf(p) != nil }
-
 // fenced adds a remedy to the error of a member that another process replaced.
 func fenced(err error) error {
 	if errors.Is(err, kafka.ErrFenced) {

@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/semel-dev/semel"
@@ -66,13 +65,9 @@ func (c *Client) examine(ctx context.Context, x *config.Examination, opts *kafka
 }
 
 // OpenAdmin connects to the Kafka cluster of a pipeline, to inspect its
-// transactions. It also returns the topics that the pipeline reads and writes,
+// transactions: that of the sink, if both ends are Kafka. It also returns the topics that the pipeline reads and writes,
 // and its consumer groups.
-func OpenAdmin(ctx context.Context, f *config.File, p *config.Pipeline) (*kafka.Admin, kafka.Places, error) {
-	end := endOf(p)
-	if end == nil {
-		return nil, kafka.Places{}, fmt.Errorf("pipeline %s neither reads from Kafka nor writes to it: %w", p.Name, semel.ErrInvalidRequest)
-	}
+func (c *Client) OpenAdmin(ctx context.Context, f *config.File, p *config.Pipeline) (*kafka.Admin, kafka.Places, error) {
 	var in kafka.Places
 	add := func(list ...string) {
 		for _, topic := range list {
@@ -100,19 +95,10 @@ func OpenAdmin(ctx context.Context, f *config.File, p *config.Pipeline) (*kafka.
 		add(sink.Topic.Names()...)
 	}
 	add(p.Parked.Topic)
-	client, err := end.options()
+	client, err := endOf(p).options()
 	if err != nil {
 		return nil, kafka.Places{}, f.RedactError(err)
 	}
 	admin, err := kafka.OpenAdmin(ctx, client)
 	return admin, in, f.RedactError(err)
-}
-
-// OpenBrokers connects to brokers without a configuration.
-func OpenBrokers(ctx context.Context, brokers []string) (*kafka.Admin, error) {
-	client, err := (&Client{Brokers: brokers}).options()
-	if err != nil {
-		return nil, err
-	}
-	return kafka.OpenAdmin(ctx, client)
 }

@@ -51,7 +51,10 @@ func (s *Sink) About() config.SinkAbout {
 	if !s.KeyHeaders {
 		handed = ", of which the record says nothing (key_headers: false)"
 	}
-	return config.SinkAbout{Name: "kafka " + s.Topic.String(), Handed: handed}
+	return config.SinkAbout{
+		Name: "kafka " + s.Topic.String(), Handed: handed, Route: s.Topic.Route,
+		Address: func(m *semel.Message) string { return s.Topic.Describe("topic ", m) },
+	}
 }
 
 // Lint implements config.Sink.
@@ -64,9 +67,6 @@ func (s *Sink) Lint(l *config.Linter) {
 	s.lint(l, "sink.kafka")
 	l.LintTarget("sink.kafka.topic", &s.Topic)
 }
-
-// Route implements config.Routed.
-func (s *Sink) Route() *pipeline.Route { return s.Topic.Route }
 
 // Open implements config.Sink.
 func (s *Sink) Open(ctx context.Context, env *config.Env) (pipeline.Sink, error) {

@@ -18,16 +18,7 @@ import (
 // logAppendTime is the type of a timestamp that the broker set when it stored the record.
 const logAppendTime = 1
 
-var (
-	_ config.Traced    = (*Source)(nil)
-	_ config.Traced    = (*Sink)(nil)
-	_ config.Addressed = (*Sink)(nil)
-)
-
-// Address implements config.Addressed.
-func (s *Sink) Address(m *semel.Message) string { return s.Topic.Describe("topic ", m) }
-
-// Trace implements config.Traced.
+// Trace implements config.Source.
 func (s *Source) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracing) error {
 	return errors.Join(s.traceKeys(ctx, p, t),
 		s.trace(ctx, p, t, "in the input of "+p.Name, "the time that its producer gave", s.Topics...))
@@ -42,7 +33,7 @@ func (s *Source) traceKeys(ctx context.Context, p *config.Pipeline, t *config.Tr
 		t.Looked("keys of " + p.Name + ": not seen: " + p.Name + " keeps the last or newest message of a key (key.keep), and remembers no first one. Its outputs are in the topic of the sink")
 		return nil
 	}
-	known, err := Look(ctx, t.File, p, t.Keys)
+	known, err := s.look(ctx, t.File, p, t.Keys)
 	switch {
 	case errors.Is(err, kafkatxn.ErrNoChangelog):
 		t.Looked("keys of " + p.Name + ": not seen: " + p.Name + " has never run: " + err.Error())
@@ -52,16 +43,13 @@ func (s *Source) traceKeys(ctx context.Context, p *config.Pipeline, t *config.Tr
 	}
 	var records []semel.Record
 	for _, k := range known {
-		records = append(records, semel.Record{
-			Key: k.Key, Digest: k.Digest, State: semel.Done, FirstSeen: k.FirstSeen, Expires: k.Expires,
-			Origin: fmt.Sprintf("%s %d/%d", k.Topic, k.Partition, k.Offset),
-		})
+		records = append(records, recordOf(&k))
 	}
 	t.Known(records)
 	return nil
 }
 
-// Trace implements config.Traced.
+// Trace implements config.Sink.
 func (s *Sink) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracing) error {
 	topics := s.Topic.Names()
 	if s.Topic.Route != nil {

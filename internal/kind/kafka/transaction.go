@@ -32,15 +32,11 @@ func (s *Source) OpenTransaction(env *config.Env) (config.Runnable, error) {
 	return lockedTransactor{t, lock}, nil
 }
 
-// Look returns the records of keys of a pipeline whose keys live in Kafka,
-// whether or not a process runs the pipeline; see kafkatxn.Transactor.Look. It
-// writes nothing. It gives up if no broker answers within ten seconds.
-func Look(ctx context.Context, f *config.File, p *config.Pipeline, keys []semel.Key) ([]kafkatxn.KnownKey, error) {
-	source, err := sourceOf(p)
-	if err != nil {
-		return nil, err
-	}
-	t, err := source.newTransactor(&config.Env{File: f, Pipeline: p}, "") // no instance name: it joins no group
+// look returns the records of keys, whether or not a process runs the pipeline; see
+// kafkatxn.Transactor.Look. It writes nothing. It gives up if no broker answers within ten
+// seconds.
+func (s *Source) look(ctx context.Context, f *config.File, p *config.Pipeline, keys []semel.Key) ([]kafkatxn.KnownKey, error) {
+	t, err := s.newTransactor(&config.Env{File: f, Pipeline: p}, "") // no instance name: it joins no group
 	if err != nil {
 		return nil, f.RedactError(err)
 	}
@@ -48,29 +44,74 @@ func Look(ctx context.Context, f *config.File, p *config.Pipeline, keys []semel.
 	return known, f.RedactError(err)
 }
 
-// Try returns a trial of a pipeline whose keys live in Kafka, from a time on. Its input has a
-// number of partitions. It connects to no broker.
-func Try(f *config.File, p *config.Pipeline, now time.Time, partitions int32) (*kafkatxn.Trial, error) {
-	source, err := sourceOf(p)
-	if err != nil {
-		return nil, err
+// Records implements config.TransactionalSource. After a repartition stage a key has one
+// partition, whatever its records had.
+func (s *Source) Records(ctx context.Context, f *config.File, p *config.Pipeline, keys []config.OriginKey) ([]semel.Record, error) {
+	var ids []semel.Key
+	for _, k := range keys {
+		if !slices.Contains(ids, k.Key) {
+			ids = append(ids, k.Key)
+		}
 	}
-	opts, err := source.transactorOptions(&config.Env{File: f, Pipeline: p}, "")
+	records := make([]semel.Record, len(keys))
+	known, err := s.look(ctx, f, p, ids)
+	if errors.Is(err, kafkatxn.ErrNoChangelog) {
+		return records, nil
+	}
+	for i, k := range keys {
+		for _, n := range known {
+			if n.Key == k.Key && (s.Repartition || n.Topic == k.Source && n.Partition == k.Partition) {
+				records[i] = recordOf(&n)
+			}
+		}
+	}
+	return records, err
+}
+
+// recordOf returns what is known of a key.
+func recordOf(k *kafkatxn.KnownKey) semel.Record {
+	return semel.Record{
+		Key: k.Key, Digest: k.Digest, State: semel.Done, FirstSeen: k.FirstSeen, Expires: k.Expires,
+		Origin: fmt.Sprintf("%s %d/%d", k.Topic, k.Partition, k.Offset),
+	}
+}
+
+// Try implements config.TransactionalSource.
+func (s *Source) Try(f *config.File, p *config.Pipeline, now time.Time, partitions int32) (config.Trial, error) {
+	opts, err := s.transactorOptions(&config.Env{File: f, Pipeline: p}, "")
 	if err != nil {
 		return nil, f.RedactError(err)
 	}
 	t, err := kafkatxn.NewTrial(opts, now, partitions)
-	return t, f.RedactError(err)
+	if err != nil {
+		return nil, f.RedactError(err)
+	}
+	return trial{t}, nil
 }
 
-// ReadRows passes the records of the pipeline's tables to fn, up to the ends that their topics
-// have at the call, or until ctx ends. It joins no group.
-func ReadRows(ctx context.Context, f *config.File, p *config.Pipeline, fn func(*semel.Message)) error {
-	source, err := sourceOf(p)
-	if err != nil {
-		return err
+// trial is a kafkatxn.Trial whose results are values.
+type trial struct{ *kafkatxn.Trial }
+
+// Send implements config.Trial.
+func (t trial) Send(ctx context.Context, now time.Time, m *semel.Message) (config.TrialOutcome, error) {
+	o, err := t.Trial.Send(ctx, now, m)
+	return config.TrialOutcome{
+		Key: o.Key, Decision: o.Decision, Held: o.Held, Filtered: o.Filtered, Reason: o.Reason, Err: o.Err, Body: o.Body,
+	}, err
+}
+
+// Pass implements config.Trial.
+func (t trial) Pass(ctx context.Context, now time.Time) (results [][]byte, err error) {
+	released, err := t.Trial.Pass(ctx, now)
+	for _, r := range released {
+		results = append(results, r.Value)
 	}
-	opts, err := source.options()
+	return results, err
+}
+
+// ReadRows implements config.TransactionalSource.
+func (s *Source) ReadRows(ctx context.Context, f *config.File, p *config.Pipeline, fn func(*semel.Message)) error {
+	opts, err := s.options()
 	if err != nil {
 		return f.RedactError(err)
 	}
@@ -84,13 +125,6 @@ func ReadRows(ctx context.Context, f *config.File, p *config.Pipeline, fn func(*
 		fn(messageOf(r, nil))
 		return true
 	}))
-}
-
-func sourceOf(p *config.Pipeline) (*Source, error) {
-	if source, ok := p.Source.(*Source); ok {
-		return source, nil
-	}
-	return nil, fmt.Errorf("pipeline %s does not read from Kafka: %w", p.Name, semel.ErrInvalidRequest)
 }
 
 func (s *Source) newTransactor(env *config.Env, instance string) (*kafkatxn.Transactor, error) {

@@ -508,9 +508,14 @@ func Remembers(t *testing.T, store semel.Store, id string) {
 	}
 }
 
+// Tracer is a source or a sink.
+type Tracer interface {
+	Trace(ctx context.Context, p *config.Pipeline, t *config.Tracing) error
+}
+
 // Trace searches the messages of a key that a source or sink of the first pipeline keeps,
 // and returns their places and where it looked.
-func Trace(t *testing.T, f *config.File, of config.Traced, ids ...string) (found, looked []string) {
+func Trace(t *testing.T, f *config.File, of Tracer, ids ...string) (found, looked []string) {
 	t.Helper()
 	p := f.Pipelines[0]
 	search := &config.Tracing{

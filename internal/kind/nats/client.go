@@ -65,7 +65,7 @@ func (c *Client) options() ([]natsgo.Option, error) {
 	return opts, nil
 }
 
-// Advise implements config.Advisor for the source and the sink.
+// Advise implements config.Kind for the source and the sink.
 func (c *Client) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *diagnose.Error {
 	if said := diagnose.Certificate(err, path+".tls.ca", path+".servers"); said != nil {
 		return said

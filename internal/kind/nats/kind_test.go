@@ -162,7 +162,7 @@ pipelines:
 	}
 	has(p.Source, "consumer")
 	for _, end := range []any{p.Source, p.Sink} {
-		found, looked := kindtest.Trace(t, f, end.(config.Traced), `{"id":1}`, "1")
+		found, looked := kindtest.Trace(t, f, end.(kindtest.Tracer), `{"id":1}`, "1")
 		if len(found) != 1 || !strings.HasPrefix(found[0], "stream "+name+", subject "+name+".out, sequence 1") || len(looked) != 1 || !strings.HasSuffix(looked[0], ": 2") {
 			t.Errorf("%T: found %q, looked at %q", end, found, looked)
 		}
@@ -171,7 +171,7 @@ pipelines:
 	if _, looked := kindtest.Trace(t, f, routed, "1"); len(looked) != 2 || looked[0] != "subjects b*: not searched: only a prefix that ends with a dot can be" || !strings.HasPrefix(looked[1], "stream "+name) {
 		t.Errorf("a sink whose messages name their subjects: looked at %q", looked)
 	}
-	if got := routed.Address(&semel.Message{Origin: semel.Origin{Source: "a"}}); got != "subject a" {
+	if got := routed.About().Address(&semel.Message{Origin: semel.Origin{Source: "a"}}); got != "subject a" {
 		t.Errorf("the address is %q", got)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/nats"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
@@ -49,7 +50,8 @@ func (s *Sink) Fields() schema.Mapping {
 // About implements config.Sink.
 func (s *Sink) About() config.SinkAbout {
 	return config.SinkAbout{
-		Name:   "nats " + s.Subject.String(),
+		Name:  "nats " + s.Subject.String(),
+		Route: s.Subject.Route, Address: func(m *semel.Message) string { return s.Subject.Describe("subject ", m) },
 		Drops:  s.drops(),
 		Handed: ", which stand in the headers Nats-Msg-Id, semel-key, semel-token and, from the second attempt on, semel-attempt",
 		Exceptions: []string{
@@ -58,9 +60,6 @@ func (s *Sink) About() config.SinkAbout {
 		},
 	}
 }
-
-// Route implements config.Routed.
-func (s *Sink) Route() *pipeline.Route { return s.Subject.Route }
 
 // Check implements config.Sink. It refuses subjects to which nothing can be published.
 func (s *Sink) Check(c *config.Checker, p *config.Pipeline) {

@@ -23,11 +23,6 @@ type Source struct {
 	ConfirmAcks      bool
 }
 
-var (
-	_ config.Advisor = (*Source)(nil)
-	_ config.Advisor = (*Sink)(nil)
-)
-
 // NewSource returns an empty Source.
 func NewSource() config.Source { return &Source{} }
 

@@ -11,21 +11,12 @@ import (
 	"github.com/semel-dev/semel/internal/config"
 )
 
-var (
-	_ config.Traced    = (*Source)(nil)
-	_ config.Traced    = (*Sink)(nil)
-	_ config.Addressed = (*Sink)(nil)
-)
-
-// Address implements config.Addressed.
-func (s *Sink) Address(m *semel.Message) string { return s.Subject.Describe("subject ", m) }
-
-// Trace implements config.Traced.
+// Trace implements config.Source.
 func (s *Source) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracing) error {
 	return s.trace(ctx, p, t, "in the input of "+p.Name, s.Stream, s.Subjects...)
 }
 
-// Trace implements config.Traced. It looks for a subject in all streams that may have it.
+// Trace implements config.Sink. It looks for a subject in all streams that may have it.
 func (s *Sink) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracing) error {
 	subjects := append([]string{}, s.Subject.Names()...)
 	if s.Subject.Route != nil {

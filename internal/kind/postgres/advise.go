@@ -20,12 +20,7 @@ import (
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
-var (
-	_ config.Advisor = (*Sink)(nil)
-	_ config.Advisor = (*Store)(nil)
-)
-
-// Advise implements config.Advisor.
+// Advise implements config.Kind.
 func (s *Store) Advise(f *config.File, _ *config.Pipeline, path string, err error) *diagnose.Error {
 	if said := ofMissing(err); said != nil {
 		return said
@@ -93,7 +88,7 @@ func withoutTables(err error) string {
 	return text
 }
 
-// Advise implements config.Advisor.
+// Advise implements config.Kind.
 func (s *Sink) Advise(f *config.File, _ *config.Pipeline, path string, err error) *diagnose.Error {
 	dsn, field := s.DSN, path+".dsn"
 	if s.Store.Name != "" {

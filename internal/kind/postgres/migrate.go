@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -18,32 +17,25 @@ import (
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
-// Schema is the database schema of a PostgreSQL store.
-type Schema struct {
-	// Patience is the maximum wait for the server's first answer, and for each
-	// lock. Defaults to 30 s.
-	Patience time.Duration
-
-	file  *config.File
-	store *Store
-}
-
+// defaultPatience is for callers whose context ends earlier.
 const defaultPatience = 30 * time.Second
 
-// NewSchema returns the schema that a store of a configuration needs. It belongs
-// to the store itself, or to the PostgreSQL store at the bottom of its stack.
-func NewSchema(f *config.File, name string) (*Schema, error) {
-	for _, s := range f.Stack(name) {
-		if spec, ok := s.Spec.(*Store); ok {
-			return &Schema{defaultPatience, f, spec}, nil
-		}
-	}
-	return nil, fmt.Errorf("%s has no schema: only a store of the kind postgres has one: %w", name, semel.ErrInvalidRequest)
+// tables are the tables of a store.
+type tables struct {
+	file     *config.File
+	store    *Store
+	patience time.Duration
 }
 
-// Migrate applies the missing steps and returns them. It can be killed and run
-// again. If the role may not create tables, the error has the remedy.
-func (s *Schema) Migrate(ctx context.Context) (applied []pgstore.Migration, err error) {
+// Tables implements config.Database. The server's first answer, and each lock, may take as
+// long as patience.
+func (s *Store) Tables(f *config.File, patience time.Duration) config.Tables {
+	return &tables{f, s, patience}
+}
+
+// Migrate implements config.Tables. If the role may not create tables, the error has the
+// remedy.
+func (s *tables) Migrate(ctx context.Context) (applied []pgstore.Migration, err error) {
 	err = s.connected(ctx, func(db pgstore.Beginner) error {
 		applied, err = pgstore.Migrate(ctx, db, s.options())
 		return err
@@ -58,8 +50,8 @@ func (s *Schema) Migrate(ctx context.Context) (applied []pgstore.Migration, err 
 	return applied, err
 }
 
-// Status returns every step with the time when it was applied.
-func (s *Schema) Status(ctx context.Context) (steps []pgstore.Migration, err error) {
+// Status implements config.Tables.
+func (s *tables) Status(ctx context.Context) (steps []pgstore.Migration, err error) {
 	err = s.connected(ctx, func(db pgstore.Beginner) error {
 		steps, err = pgstore.Status(ctx, db, s.options())
 		return err
@@ -67,32 +59,10 @@ func (s *Schema) Status(ctx context.Context) (steps []pgstore.Migration, err err
 	return steps, err
 }
 
-// Newer implements config.Versioned.
-func (s *Store) Newer(ctx context.Context, f *config.File, name string) (string, error) {
-	schema, err := NewSchema(f, name)
-	if err != nil {
-		return "", err
-	}
-	steps, err := schema.Status(ctx)
-	if err != nil {
-		return "", err
-	}
-	var names []string
-	for _, step := range steps {
-		if step.Newer {
-			names = append(names, fmt.Sprintf("%d (%s)", step.Version, step.Name))
-		}
-	}
-	if names == nil {
-		return "", nil
-	}
-	return "a newer version of semel changed the tables, by step " + strings.Join(names, ", "), nil
-}
+// SQL implements config.Tables.
+func (s *tables) SQL() (string, error) { return pgstore.SQL(s.options()) }
 
-// SQL returns all steps as a script. It does not connect.
-func (s *Schema) SQL() (string, error) { return pgstore.SQL(s.options()) }
-
-func (s *Schema) options() *pgstore.MigrateOptions {
+func (s *tables) options() *pgstore.MigrateOptions {
 	return &pgstore.MigrateOptions{Names: s.store.names(), Cleanup: pgstore.Cleanup(s.store.Cleanup), MessageAge: s.store.MessageAge, Partitions: s.store.Partitions, KeepIDs: s.store.KeepIDs, KeepOrigins: s.store.KeepOrigin}
 }
 
@@ -100,21 +70,21 @@ func (s *Schema) options() *pgstore.MigrateOptions {
 // ends.
 const lockNotAvailable = "55P03"
 
-func (s *Schema) connected(ctx context.Context, use func(pgstore.Beginner) error) error {
+func (s *tables) connected(ctx context.Context, use func(pgstore.Beginner) error) error {
 	pool, err := pgxpool.New(ctx, s.store.DSN.Reveal())
 	if err != nil {
 		return s.file.RedactError(fmt.Errorf("dsn: %w: %w", semel.ErrInvalidRequest, err))
 	}
 	defer pool.Close()
-	patient, cancel := context.WithTimeout(ctx, s.Patience)
+	patient, cancel := context.WithTimeout(ctx, s.patience)
 	defer cancel()
 	if err := pool.Ping(patient); err != nil {
 		return s.file.RedactError(fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, err))
 	}
-	err = use(impatient{pool, s.Patience})
+	err = use(impatient{pool, s.patience})
 	var refused *pgconn.PgError
 	if errors.As(err, &refused) && refused.Code == lockNotAvailable {
-		err = fmt.Errorf("waited %v for a lock of another migration, or of a transaction that uses these tables; the view pg_locks shows which: %w", s.Patience, err)
+		err = fmt.Errorf("waited %v for a lock of another migration, or of a transaction that uses these tables; the view pg_locks shows which: %w", s.patience, err)
 	}
 	return s.file.RedactError(err)
 }

@@ -152,9 +152,7 @@ func (s *Outbox) migrate(f *config.File) string {
 	return "semel migrate up --config " + f.Name + " --store-name " + s.Store.Name
 }
 
-var _ config.Advisor = (*Outbox)(nil)
-
-// Advise implements config.Advisor.
+// Advise implements config.Kind.
 func (s *Outbox) Advise(f *config.File, _ *config.Pipeline, _ string, err error) *diagnose.Error {
 	if said := s.ofSchema(f, err); said != nil {
 		return said

@@ -100,7 +100,7 @@ func (s *Store) About() config.StoreAbout {
 	}
 }
 
-// CheckAddress implements config.AddressChecker.
+// CheckAddress implements config.Spec.
 func (s *Store) CheckAddress(bool) (field string, err error) {
 	if !s.DSN.IsZero() {
 		_, err = pgxpool.ParseConfig(s.DSN.Reveal())
@@ -132,7 +132,7 @@ func (s *Store) OpenDeadLetters(ctx context.Context) (pipeline.DeadLetterStore, 
 	return letters, nil
 }
 
-// Clean implements config.Cleaner.
+// Clean implements config.Database.
 func (s *Store) Clean(store semel.Store) func(ctx context.Context, pass func(gone int64, err error)) error {
 	of, ok := semel.As[interface {
 		Maintain(ctx context.Context, opts *pgstore.MaintainOptions) error
@@ -184,9 +184,9 @@ func (s *Store) examine(ctx context.Context, x *config.Examination) (err error) 
 	defer func() { err = errors.Join(err, closing()) }()
 	findings, err := opened.(*pgstore.Store).Examine(ctx)
 	x.Add(findings)
-	if newer, failed := s.Newer(ctx, x.File, x.Store.Name); failed != nil {
-		err = errors.Join(err, failed)
-	} else if newer != "" {
+	steps, failed := s.Tables(x.File, defaultPatience).Status(ctx)
+	err = errors.Join(err, failed)
+	if newer := config.NewerTables(steps); newer != "" {
 		x.Note(semel.Notice, "schema", newer, "this program works, and does not use what the newer version added", config.UpgradeProgram)
 	}
 	if s.KeepOrigin && !opened.Traits().Origins {
@@ -197,9 +197,6 @@ func (s *Store) examine(ctx context.Context, x *config.Examination) (err error) 
 }
 
 var (
-	_ config.SessionSink    = (*Sink)(nil)
-	_ config.Database       = (*Store)(nil)
-	_ config.Cleaner        = (*Store)(nil)
-	_ config.AddressChecker = (*Store)(nil)
-	_ config.Versioned      = (*Store)(nil)
+	_ config.SessionSink = (*Sink)(nil)
+	_ config.Database    = (*Store)(nil)
 )

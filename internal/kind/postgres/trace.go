@@ -10,23 +10,18 @@ import (
 	"github.com/semel-dev/semel/internal/config"
 )
 
-var (
-	_ config.Traced = (*Outbox)(nil)
-	_ config.Traced = (*Sink)(nil)
-)
-
 // written is what a trace says of a row of an outbox.
 const written = "written to the outbox"
 
-// Trace implements config.Traced.
+// Trace implements config.Source.
 func (s *Outbox) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracing) error {
 	name := "outbox of " + s.Store.Name
-	sink, known := p.Sink.(config.Addressed)
+	address := p.Sink.About().Address
 	list, err := outbox.Find(ctx, s.spec.DSN.Reveal(), s.spec.names(), t.IDs())
 	for _, w := range list {
 		what := waits(&w, s.wal())
-		if known {
-			what += cmp.Or(to(", to be sent to ", sink.Address(&w.Message)), ", and names no target that is allowed")
+		if address != nil {
+			what += cmp.Or(to(", to be sent to ", address(&w.Message)), ", and names no target that is allowed")
 		}
 		t.Found(config.Sighting{Time: w.Time, Place: fmt.Sprintf("%s, row %d", name, w.Origin.Offset), What: what})
 	}
@@ -41,8 +36,8 @@ func (s *Outbox) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracin
 	for _, k := range kept {
 		place := fmt.Sprintf("%s, row %d", name, k.Origin.Offset)
 		what := "delivered"
-		if known {
-			what += to(" to ", sink.Address(&k.Message))
+		if address != nil {
+			what += to(" to ", address(&k.Message))
 		}
 		switch k.Failure {
 		case "":
@@ -81,7 +76,7 @@ func to(preposition, address string) string {
 	return preposition + address
 }
 
-// Trace implements config.Traced. It looks for the rows that the sink wrote to an outbox,
+// Trace implements config.Sink. It looks for the rows that the sink wrote to an outbox,
 // unless a pipeline of the file reads that: it looks for them itself.
 func (s *Sink) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracing) error {
 	t.Unsearched("sink", p.Name, s.About().Name)

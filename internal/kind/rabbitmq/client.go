@@ -57,7 +57,7 @@ func (c *Client) examine(ctx context.Context, x *config.Examination, opts *rabbi
 	x.Fail("", err)
 }
 
-// Advise implements config.Advisor for the source and the sink.
+// Advise implements config.Kind for the source and the sink.
 func (c *Client) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *diagnose.Error {
 	if said := diagnose.Certificate(err, path+".tls.ca", path+".servers"); said != nil {
 		return said

@@ -53,7 +53,7 @@ func TestAMessageHasAnAddress(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := f.Pipelines[0].Sink.(config.Addressed).Address(m); got != want {
+		if got := f.Pipelines[0].Sink.About().Address(m); got != want {
 			t.Errorf("%s: %q, want %q", text, got, want)
 		}
 	}

@@ -52,22 +52,19 @@ func (s *Sink) About() config.SinkAbout {
 		name = "rabbitmq " + s.Exchange + "/" + s.RoutingKey.String()
 	}
 	return config.SinkAbout{
-		Name:       name,
+		Name: name, Route: s.RoutingKey.Route, Address: s.address,
 		Handed:     ", which stand in the property message-id and the headers semel-key, semel-token and, from the second attempt on, semel-attempt",
 		Exceptions: []string{"RabbitMQ does not recognise a repeated message; the next consumer can, by its message-id"},
 	}
 }
 
-// Address implements config.Addressed.
-func (s *Sink) Address(m *semel.Message) string {
+// address says where a message is written.
+func (s *Sink) address(m *semel.Message) string {
 	if s.Exchange == "" {
 		return s.RoutingKey.Describe("queue ", m)
 	}
 	return s.RoutingKey.Describe("exchange "+s.Exchange+", routing key ", m)
 }
-
-// Route implements config.Routed.
-func (s *Sink) Route() *pipeline.Route { return s.RoutingKey.Route }
 
 // Lint implements config.Sink.
 func (s *Sink) Lint(l *config.Linter) {

@@ -19,11 +19,6 @@ type Source struct {
 	Create bool
 }
 
-var (
-	_ config.Advisor = (*Source)(nil)
-	_ config.Advisor = (*Sink)(nil)
-)
-
 // NewSource returns an empty Source.
 func NewSource() config.Source { return &Source{} }
 

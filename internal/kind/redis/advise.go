@@ -15,9 +15,7 @@ import (
 	"github.com/semel-dev/semel/store/redisstore"
 )
 
-var _ config.Advisor = (*Store)(nil)
-
-// Advise implements config.Advisor. The client library has no types for the answers
+// Advise implements config.Kind. The client library has no types for the answers
 // of the server; each starts with a word.
 func (s *Store) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *diagnose.Error {
 	secure, write, plain := s.TLS != nil, path+".tls: {}", "leave "+path+".tls out"

@@ -198,7 +198,7 @@ func (s *Store) lintDecider(l *config.Linter, of *config.Store) {
 	}
 }
 
-// CheckAddress implements config.AddressChecker.
+// CheckAddress implements config.Spec.
 func (s *Store) CheckAddress(files bool) (field string, err error) {
 	if !s.URL.IsZero() {
 		err = redisstore.CheckURL(s.URL.Reveal())
@@ -300,5 +300,3 @@ func (s *Store) examine(ctx context.Context, x *config.Examination) error {
 	x.Add(findings)
 	return err
 }
-
-var _ config.AddressChecker = (*Store)(nil)

@@ -43,7 +43,7 @@ func TestErrorsHaveACauseAndARemedy(t *testing.T) {
 	sink.URL = source.URL + ".fifo"
 	api := func(code string) error { return &smithy.GenericAPIError{Code: code, Message: "m"} }
 	for _, c := range []struct {
-		kind config.Advisor
+		kind config.Kind
 		err  error
 		want string // cause: remedy
 	}{

@@ -88,7 +88,7 @@ func (s *Sink) kinds() (fifo, standard bool) {
 
 // About implements config.Sink.
 func (s *Sink) About() config.SinkAbout {
-	about := config.SinkAbout{Name: "sqs " + s.name(), Handed: ", which stand in the attributes semel-key, semel-token and, from the second attempt on, semel-attempt"}
+	about := config.SinkAbout{Name: "sqs " + s.name(), Route: s.Target.Route, Address: s.address, Handed: ", which stand in the attributes semel-key, semel-token and, from the second attempt on, semel-attempt"}
 	if s.Target.Route != nil {
 		about.Name = "sqs " + s.Target.String()
 	}
@@ -106,16 +106,13 @@ func (s *Sink) About() config.SinkAbout {
 	return about
 }
 
-// Address implements config.Addressed.
-func (s *Sink) Address(m *semel.Message) string {
+// address says where a message is written.
+func (s *Sink) address(m *semel.Message) string {
 	if s.Target.Route == nil {
 		return "queue " + s.name()
 	}
 	return s.Target.Describe("queue ", m)
 }
-
-// Route implements config.Routed.
-func (s *Sink) Route() *pipeline.Route { return s.Target.Route }
 
 // Lint implements config.Sink.
 func (s *Sink) Lint(l *config.Linter) { l.LintTarget("sink.sqs.queue", &s.Target) }
@@ -147,7 +144,7 @@ func (s *Sink) Examine(ctx context.Context, x *config.Examination) {
 	}
 }
 
-// Advise implements config.Advisor.
+// Advise implements config.Kind.
 func (s *Sink) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *diagnose.Error {
 	return advise(s.name(), path, toWrite, err)
 }

@@ -19,11 +19,6 @@ type Source struct {
 	Queue
 }
 
-var (
-	_ config.Advisor = (*Source)(nil)
-	_ config.Advisor = (*Sink)(nil)
-)
-
 // NewSource returns an empty Source.
 func NewSource() config.Source { return &Source{} }
 
@@ -117,7 +112,7 @@ func (s *Source) Examine(ctx context.Context, x *config.Examination) {
 	s.examine(ctx, x, s.URL, true, false)
 }
 
-// Advise implements config.Advisor.
+// Advise implements config.Kind.
 func (s *Source) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *diagnose.Error {
 	return advise(s.name(), path, toRead, err)
 }

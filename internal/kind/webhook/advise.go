@@ -10,9 +10,7 @@ import (
 	"github.com/semel-dev/semel/internal/diagnose"
 )
 
-var _ config.Advisor = (*Sink)(nil)
-
-// Advise implements config.Advisor.
+// Advise implements config.Kind.
 func (*Sink) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *diagnose.Error {
 	if of, ok := errors.AsType[*webhook.PrivateAddressError](err); ok {
 		return &diagnose.Error{Cause: of.Address.String() + " is not a public address", Remedy: "correct " + path + ".url, or set " + path + ".allow_private", Public: true}
