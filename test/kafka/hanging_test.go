@@ -96,31 +96,26 @@ func TestATransactionWithoutAnEndIsNamedAndEnded(t *testing.T) {
 	t.Parallel()
 	program := built(t)
 	broker := servicestest.StartKafka(t, &services.KafkaOptions{Properties: unverified})
-	for i, place := range []string{"input", "input of a producer that goes on", "offsets", "keys", "copies", "offsets of the copies"} {
+	for place, leaveOpen := range servicestest.Sampled(map[string]func(*hang, *stalling){
+		"input": func(lost *hang, s *stalling) { lost.write(s.t, s.in, 0) },
+		"input of a producer that goes on": func(lost *hang, s *stalling) {
+			lost.write(s.t, s.in, 0)
+			must(s.t, lost.client.BeginTransaction())
+			must(s.t, lost.client.ProduceSync(s.t.Context(), &kgo.Record{Topic: s.name + "-other"}).FirstErr())
+		},
+		"offsets":               func(lost *hang, s *stalling) { lost.commit(s.t, s.name, s.in, 0) },
+		"keys":                  func(lost *hang, s *stalling) { lost.write(s.t, s.name+"-keys", 0) },
+		"copies":                func(lost *hang, s *stalling) { lost.write(s.t, s.name+"-repartition", 0) },
+		"offsets of the copies": func(lost *hang, s *stalling) { lost.commit(s.t, s.name+"-repartition", s.in, 0) },
+	}, 3) {
 		t.Run(place, func(t *testing.T) {
 			t.Parallel()
-			s := newStalling(t, program, broker.Addr(), fmt.Sprint("p", i), strings.Contains(place, "copies"))
+			s := newStalling(t, program, broker.Addr(), servicestest.Topic(), strings.Contains(place, "copies"))
 			s.write(0, 20)
 			s.daemon.start(t)
 			s.reads(20)
 			s.daemon.end(t, syscall.SIGTERM)
-			lost := newHang(t, broker.Addr(), "lost-"+s.name)
-			switch place {
-			case "input":
-				lost.write(t, s.in, 0)
-			case "input of a producer that goes on":
-				lost.write(t, s.in, 0)
-				must(t, lost.client.BeginTransaction())
-				must(t, lost.client.ProduceSync(t.Context(), &kgo.Record{Topic: s.name + "-other"}).FirstErr())
-			case "offsets":
-				lost.commit(t, s.name, s.in, 0)
-			case "keys":
-				lost.write(t, s.name+"-keys", 0)
-			case "copies":
-				lost.write(t, s.name+"-repartition", 0)
-			case "offsets of the copies":
-				lost.commit(t, s.name+"-repartition", s.in, 0)
-			}
+			leaveOpen(newHang(t, broker.Addr(), "lost-"+s.name), s)
 			s.write(20, 40)
 			s.stalls()
 		})

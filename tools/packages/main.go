@@ -159,7 +159,7 @@ func concurrent(dir string) (bool, error) {
 		}
 		for _, imported := range file.Imports {
 			switch imported.Path.Value {
-			case `"sync"`, `"sync/atomic"`, `"testing/synctest"`:
+			case `"sync"`:
 				return true, nil
 			}
 		}

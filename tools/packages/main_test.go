@@ -19,7 +19,6 @@ func TestTheRaceDetectorRunsWhereCodeStartsGoroutines(t *testing.T) {
 	for dir, wanted := range map[string][]string{
 		"":               race, // its lease loop
 		"store/pgstore":  race,
-		"internal/clock": race, // it imports sync/atomic
 		"filter":         plain,
 		"internal/cli":   plain, // verbs
 		"test/kafka":     plain, // whole programs
