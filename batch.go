@@ -250,9 +250,9 @@ func inDoubt(err error) bool {
 	return false
 }
 
-// Complete records that the effects of tasks happened, with their Results. It sets
-// Err where that failed, and leaves it as it is otherwise. A result that is too
-// large for the store is not kept.
+// Complete records that the effects of tasks happened, with their Results. It sets Err of each
+// failed request, and leaves the others as they are. A result that is too large for the store is
+// not kept.
 //
 // Complete sends the requests again, which is safe, for as long as a lease. It does
 // so even if ctx has ended: an effect without a record would repeat. Afterwards, a
@@ -447,7 +447,7 @@ func (b *Batch) abort(ctx context.Context, tasks []*Task) {
 	_ = b.release(ctx, tasks) // the observer has the errors
 }
 
-// divide returns the tasks that have a claim, and those that may have one.
+// divide returns the tasks with a claim, and those that may have a claim.
 func divide(tasks []*Task) (held, lost []*Task) {
 	if !slices.ContainsFunc(tasks, func(t *Task) bool { return !t.granted }) {
 		return tasks, nil

@@ -29,11 +29,11 @@ type BatchOutcome struct {
 	Err error
 }
 
-// DoBatch is Do for many calls. It uses one round trip for all claims, one call
-// of fn, and one round trip for all completions. The outcomes are in the order of
-// the calls, with the errors of Do. DoBatch does not wait for keys that others
-// hold. If a key occurs twice, the calls are decided in order. The second is a
-// duplicate if the first succeeded; otherwise it runs in another call of fn.
+// DoBatch is Do for many calls. It uses one round trip for all claims, one call of fn, and a
+// second round trip for all completions. The outcomes are in the order of the calls, with the
+// errors of Do. DoBatch does not wait for keys that others hold. If a key occurs twice, the calls
+// are decided in order. The second is a duplicate if the first succeeded; otherwise it runs in
+// another call of fn.
 //
 // When one of the leases is lost, the context of fn ends with the cause
 // ErrLeaseLost.

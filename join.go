@@ -138,8 +138,8 @@ type joinPlan struct {
 }
 
 // joint is a batch of requests from different callers. While it is queued, more
-// requests may join it. Once its leader takes it out, it belongs to the leader,
-// except for the fields that callers need when they give up.
+// requests may join it. Once its leader takes it out, it belongs to the leader, except for the
+// fields for callers that give up.
 type joint[Req, Ans any] struct {
 	reqs    []Req
 	answers []Ans

@@ -46,8 +46,8 @@ func (o ScopeOwner) Shares(other ScopeOwner) bool {
 	return o.Rule == other.Rule && (o.Pipeline == other.Pipeline || o.Pipeline == "" || other.Pipeline == "")
 }
 
-// BindScope makes sure that a scope has one owner, so that equal ids in it mean the same
-// message. Otherwise a message would be dropped as a duplicate of another one.
+// BindScope makes sure that a scope has one owner, so that equal ids there mean the same message.
+// Otherwise a message would be dropped as a duplicate of another one.
 //
 // The first call for a scope binds the scope to the owner, as durably as the store keeps
 // keys. If the scope is bound to an owner that does not share it, BindScope returns a
@@ -66,8 +66,8 @@ func CheckScope(ctx context.Context, store Store, scope string, owner ScopeOwner
 	return scopeIs(ctx, store, scope, owner, "")
 }
 
-// scopeIs binds a scope to the text bind, unless that is empty, and checks that it is
-// bound to no owner that does not share it with owner.
+// scopeIs binds a scope to the text bind, unless that is empty, and checks that the scope has no
+// owner that does not share it with owner.
 func scopeIs(ctx context.Context, store Store, scope string, owner ScopeOwner, bind string) error {
 	binder, ok := As[ScopeBinder](store)
 	if !ok {

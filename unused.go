@@ -44,8 +44,8 @@ type unusedClaim struct {
 	asking  bool          // the store is being asked
 	pause   time.Duration // until the next question
 	due     time.Time     // of the next question
-	// until is set when the store has answered that it has no such claim. It may still get
-	// one that is under way, so it is asked until then.
+	// until is set when the store has answered that it has no such claim. It may still get a
+	// claim that is under way, so it is asked until then.
 	until time.Time
 	// other is the record of the key if it is that of another claim of the guard.
 	other recordID
@@ -134,7 +134,7 @@ func (u *unused) schedule(c *unusedClaim, now time.Time) {
 	}
 }
 
-// ask asks the store about the claims that are due, and gives back those that it has.
+// ask asks the store about the claims that are due, and gives the granted ones back.
 func (u *unused) ask() {
 	due := u.begin(time.Now())
 	if len(due) == 0 {

@@ -5,11 +5,10 @@ import (
 	"math/bits"
 )
 
-// Blocked is a Bloom filter that keeps all bits of an id in one block of 512
-// bits, so that an operation costs one cache miss (Putze, Sanders and Singler,
-// "Cache-, Hash- and Space-Efficient Bloom Filters", 2007). A filter without
-// blocks takes fewer bits and is several times slower when it is larger than the
-// processor's cache.
+// Blocked is a Bloom filter that keeps all bits of an id in a block of 512 bits, so that an
+// operation costs a single cache miss (Putze, Sanders and Singler, "Cache-, Hash- and
+// Space-Efficient Bloom Filters", 2007). A filter without blocks takes fewer bits and is several
+// times slower when it is larger than the processor's cache.
 type Blocked struct {
 	hasher   hasher
 	probes   int

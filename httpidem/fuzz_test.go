@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// FuzzParseKey checks that a key that was put into quotes is read back, and that no value
-// gives a key that another form of it does not give.
+// FuzzParseKey checks that a key in quotes is read back, and that each value gives the same key
+// in all its forms.
 func FuzzParseKey(f *testing.F) {
 	for _, value := range []string{`"a"`, "a", `"a\"b\\c"`, `"a";v="x,\"y"`, `"a", "b"`, `""`, " a ", `"`, `"\`, "'a'", ":YQ==:", "\x00", "ä"} {
 		f.Add(value)
@@ -57,9 +57,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// FuzzFingerprint checks that no body breaks a fingerprint, that white space is without
-// effect on the canonical form, that nothing gets lost in it, and that a pointer finds what
-// encoding/json finds.
+// FuzzFingerprint checks that no body breaks a fingerprint, that white space has no effect on the
+// canonical form and nothing gets lost there, and that a pointer and encoding/json find the same.
 func FuzzFingerprint(f *testing.F) {
 	for _, body := range []string{`{"a":1,"b":[1,2,{"c":"\"]"}]}`, `{"a":1,"a":2}`, `{"\u0061":{"b":1e2}}`, `[]`, ` 7 `, `"x"`, "--b\r\n\r\nx\r\n--b--\r\n", "\xff", `{"a":{"b":"}"}}`} {
 		f.Add([]byte(body), []byte(body))

@@ -489,8 +489,8 @@ func TestNoAnswerLeavesTheOutcomeUnknown(t *testing.T) {
 	s.mustHaveRun(t, 1)
 }
 
-// A server that reads a request on a connection that it has used before, and then resets
-// the connection: net/http would send the request again, because it has a key.
+// A server that reads a request on a used connection, and then resets the connection: net/http
+// would send the request again, because of its key.
 func TestARequestIsNeverSentTwice(t *testing.T) {
 	t.Parallel()
 	for name, body := range map[string]string{"empty": "", "small": "x", "large": strings.Repeat("x", 1<<20)} {

@@ -130,7 +130,7 @@ func TestAWaitEnds(t *testing.T) {
 				running.Go(func() { asks(t.Context(), first, "alice", "k", "a").must(t, 201, "") })
 				synctest.Wait()
 				began := time.Now()
-				for range 3 { // the one that asks the store, and those that wait for it
+				for range 3 { // the request that asks the store, and those that wait
 					running.Go(func() {
 						r := asks(t.Context(), second, "alice", "k", "a")
 						if r.must(t, 409, httpidem.InFlight); time.Since(began) != 500*time.Millisecond || r.Header.Get("Retry-After") != "10" {

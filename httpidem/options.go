@@ -110,8 +110,8 @@ func described() []string {
 	}
 }
 
-// transient reports whether a header may not be replayed: it belongs to a connection, to
-// one caller's session, or to the request that it answered.
+// transient reports whether a header may not be replayed, because it belongs to a connection, to
+// a caller's session, or to the first request.
 func (o *Options) transient(name string) bool {
 	switch name {
 	case "Set-Cookie", "Connection", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Alt-Svc", "Date", "Content-Length",

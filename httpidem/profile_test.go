@@ -76,7 +76,7 @@ func TestProfilesDiffer(t *testing.T) {
 	for name, c := range map[string]struct {
 		key                func(key string) header
 		mismatch, inFlight int
-		method, other      string // one that takes a key, one that does not
+		method, other      string // a method that takes a key, and one that takes none
 		longest            int
 		again500           int32 // how often a request runs whose first answer was 500
 	}{

@@ -131,7 +131,7 @@ type keyKey struct{}
 
 // KeyOf returns the key in the store of a request that the middleware passes on, from the
 // context of that request. It is the same for every spelling of the header: "q-1" in quotes
-// and q-1 without are one key. A handler that writes it to an outbox, or sends it on, uses
+// and q-1 without are one key. A handler that writes the key to an outbox, or sends it on, uses
 // this one. ok is false for a request without a key.
 func KeyOf(ctx context.Context) (k semel.Key, ok bool) {
 	k, ok = ctx.Value(keyKey{}).(semel.Key)

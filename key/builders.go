@@ -2,11 +2,10 @@ package key
 
 import "strconv"
 
-// StateChange returns the id of one change of an entity, made of the entity,
-// the event that happened to it, and the version of the entity after it. It is
-// the composite of two strings and a number, as [All] finds it in a JSON body
-// with these three values. It is "" if entity or event is empty; stores refuse
-// that id.
+// StateChange returns the id of a change of an entity, made of the entity, the event, and the
+// version of the entity after the event. It is the composite of two strings and a number, as
+// [All] finds it in a JSON body with these three values. It is "" if entity or event is empty;
+// stores refuse that id.
 func StateChange(entity, event string, version uint64) string {
 	return Composite(
 		string(AppendString(nil, entity)),

@@ -15,8 +15,8 @@ type frame struct {
 }
 
 // scan validates doc and fills f.found and f.print. If doc is not JSON, it
-// returns false and f.fault says why. It is not built on internal/jsontext, because it
-// must do all of that in one pass and allocate nothing.
+// returns false and f.fault says why. It is not built on internal/jsontext, because it must do
+// all this in a single pass and allocate nothing.
 //
 // Each iteration of the loop scans one value and, inside an object, the name
 // before it. Then it closes the containers that end after the value. There is

@@ -8,8 +8,8 @@ import (
 
 // Direct is the session of any sink without a store of keys. It delivers every message
 // and decides nothing: a message that comes again is delivered again, under the same
-// key. It suits a source that forgets a message when it is acknowledged, and a target
-// that knows a repeated key.
+// key. It suits a source that forgets an acknowledged message, and a target that knows a repeated
+// key.
 type Direct struct {
 	sink Sink
 	opts DirectOptions

@@ -236,9 +236,9 @@ func (f *Failure) validate() error {
 }
 
 // Pause returns how long to wait after a number of tries, from 1. The pause is From
-// after the first try, doubles with each further one, and is at most To. Pause returns
-// a random time between half of it and all of it, so that messages that failed together
-// are not retried together.
+// after the first try, doubles with each further one, and is at most To. Pause returns a random
+// time between a half and the whole of it, so that messages that failed together are retried
+// apart.
 func (f *Failure) Pause(tries int) time.Duration {
 	return retry.UpTo(retry.Backoff(tries-1, f.From, f.To), 0.5)
 }

@@ -98,8 +98,8 @@ func (p *preparer) find(e *entry) {
 	}
 }
 
-// idsSize is the size of the memory that ids share. It is small, because one id that
-// stays in use keeps all of it.
+// idsSize is the size of the memory that ids share. It is small, because a single id in use keeps
+// all of it.
 const idsSize = 1 << 10
 
 // text returns an id as a string. Several ids share their memory, to save allocations.

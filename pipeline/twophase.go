@@ -249,11 +249,10 @@ func (t *TwoPhase) settleCopy(c itemCopy) {
 	_, _ = t.guard.Settle(context.Background(), &it.Call, &answer, 0) // a failure that was recorded is an outcome too
 }
 
-// decide claims the keys. It finds the fresh items in their order: those that are to
-// be delivered, and those that were delivered and must be completed. It also finds
-// copies: items whose key is held for an item before them in their group. A copy has
-// no effect of its own if that item has, so nothing has to wait behind it. All other
-// items have their outcome.
+// decide claims the keys. It finds the fresh items in their order: items to deliver, and
+// delivered items without a completion. It also finds copies: items whose key is held for an item
+// before them in their group. A copy has no effect of its own if that item has, so nothing has to
+// wait behind it. All other items have their outcome.
 func (t *TwoPhase) decide(ctx context.Context, items []*Item, r *room) {
 	var ending []*Item
 	for _, it := range items {

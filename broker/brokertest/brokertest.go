@@ -98,10 +98,9 @@ type SourcePlace struct {
 	Produce func(ctx context.Context, list []Numbered) error
 	// Open opens the source. The suite closes it before it opens the next.
 	Open func(ctx context.Context) (pipeline.Source, error)
-	// Again deletes the place and its messages, and makes an empty one with the same
-	// name: a topic that is created again, a file that is replaced, numbers that start
-	// again. No source is open. A source with positions needs it, and nil is right for
-	// the others only.
+	// Again deletes the place and its messages, and makes an empty place with the same name: a
+	// topic that is created again, a replaced file, numbers that start again. No source is open.
+	// A source with positions needs it, and nil is right for the others only.
 	Again func(ctx context.Context) error
 	// Restart ends the server in the hardest way there is, starts it again and
 	// returns when it answers. Defaults to nil: there is none.

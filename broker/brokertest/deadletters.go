@@ -56,8 +56,7 @@ func (e deadLetterEnv) must(err error) {
 	}
 }
 
-// parkedMessage is one of a pipeline that has everything in it that is hard to
-// keep.
+// parkedMessage has everything that is hard to keep.
 func parkedMessage(of string, n int) pipeline.Parked {
 	return pipeline.Parked{
 		ID: fmt.Sprintf("%024x", n), Pipeline: of, Key: semel.Key{Scope: "orders", ID: "k\x00\xff-" + fmt.Sprint(n)},

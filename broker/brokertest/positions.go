@@ -18,9 +18,9 @@ type position struct {
 	offset    int64
 }
 
-// positions compares the positions of messages: those of two deliveries of a message are
-// equal, and those of two messages differ, even if one of them has the place and the content
-// of the other in a place that was made again.
+// positions compares the positions of messages. Two deliveries of a message have equal positions.
+// Two messages differ, even if they have the same place and content and the place was made again
+// in between.
 func (e *sourceEnv) positions() {
 	ctx, cancel := e.context()
 	defer cancel()

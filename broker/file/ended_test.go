@@ -197,9 +197,8 @@ func eachCrash(t *testing.T, prepare, crashing func(r *rig) error, after func(r 
 	}
 }
 
-// TestACrashAfterACleanEndLeavesEachLineOnce crashes at every operation of a
-// session that follows one that was closed: what it appended and did not make
-// durable must not be taken for what others wrote in between.
+// TestACrashAfterACleanEndLeavesEachLineOnce crashes at every operation of a session after a
+// closed one. Lines that were appended and not durable must not count as lines of another writer.
 func TestACrashAfterACleanEndLeavesEachLineOnce(t *testing.T) {
 	t.Parallel()
 	eachCrash(t,

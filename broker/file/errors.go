@@ -7,9 +7,8 @@ import (
 	"github.com/semel-dev/semel/vfs"
 )
 
-// LockedError says that a file is in use: by a sink or session that writes it,
-// or by a source that keeps its positions there. Nothing was changed: its class
-// is semel.ClassRetryable.
+// LockedError says that a file is in use by a sink or session, or by a source with its positions.
+// Nothing was changed: its class is semel.ClassRetryable.
 type LockedError struct {
 	// Path is the path of the file.
 	Path string

@@ -178,7 +178,7 @@ func TestSourceAndSinkPassTheSuiteOnARealBrokerThatIsKilled(t *testing.T) {
 			members++
 			instance := "member-" + strconv.Itoa(members)
 			return sourcePlace(tb, server.Addr(), kill, func(o *SourceOptions) {
-				// A member that is away for longer loses the records that it has not committed: it
+				// A member that is away for longer loses its uncommitted records. Each of them
 				// comes again.
 				o.Instance, o.SessionTimeout = instance, 30*time.Second
 			})

@@ -23,9 +23,8 @@ func addressed(topic, key string, group uint64) *pipeline.Item {
 	return it
 }
 
-// TestEachMessageNamesItsTopic has messages for two topics, for one that is not allowed,
-// and for one that does not exist. The last two fail by themselves, and hold up their
-// groups only.
+// TestEachMessageNamesItsTopic has messages for two topics, for a forbidden one, and for a
+// missing one. The last two fail by themselves, and hold up their groups only.
 func TestEachMessageNamesItsTopic(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartKafka(t, nil)

@@ -208,8 +208,8 @@ func fetchOffsets(ctx context.Context, a *Admin, group string, partitions map[st
 	return committed, undecided, nil
 }
 
-// explain finds the transactions that hold partitions up. It returns an error for those
-// that are open for longer than they may be, and otherwise an OpenError for the others.
+// explain finds the transactions that hold partitions up. It returns an error for transactions
+// that are open for too long, and otherwise an OpenError for the others.
 func (w *StallWatch) explain(ctx context.Context, list []holdup, now time.Time) (stalled, failed error) {
 	var in Places
 	for _, h := range list {

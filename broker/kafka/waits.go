@@ -11,11 +11,11 @@ import (
 
 var _ pipeline.Waiter = (*Source)(nil)
 
-// WaitsFor implements pipeline.Waiter. It names a group that has not accepted the
-// member, or a transaction that holds up a partition, with the command that ends or
-// shows it. A partition without new records, and a member without partitions, wait
-// for nothing. Ready reports missing topics and brokers that do not answer. A coordinator
-// ends a transaction for which the source waits.
+// WaitsFor implements pipeline.Waiter. It names a group that has not accepted the member, or a
+// transaction that holds up a partition, with the command to end or show the transaction. A
+// partition without new records, and a member without partitions, wait for nothing. Ready reports
+// missing topics and brokers that do not answer. A coordinator ends a transaction for which the
+// source waits.
 func (s *Source) WaitsFor(ctx context.Context) (what string, ends bool) {
 	s.looking.Lock()
 	defer s.looking.Unlock()

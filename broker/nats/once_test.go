@@ -22,8 +22,8 @@ func deliver(t *testing.T, to *nats.Sink, it *pipeline.Item) {
 	}
 }
 
-// TestTheServerDropsNoMessageOfAnotherTarget has two pipelines of one name publish one id
-// to two subjects of a stream, and another one publish it to the same subject.
+// TestTheServerDropsNoMessageOfAnotherTarget has two pipelines of one name that publish one id to
+// two subjects of a stream, and another pipeline with the same subject.
 func TestTheServerDropsNoMessageOfAnotherTarget(t *testing.T) {
 	t.Parallel()
 	name := servicestest.Topic()

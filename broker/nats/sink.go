@@ -78,8 +78,7 @@ func OpenSink(ctx context.Context, opts *SinkOptions) (*Sink, error) {
 	return s, nil
 }
 
-// look checks that the server answers and, if there is one subject, that a stream takes
-// it.
+// look checks that the server answers and, with a single subject, that a stream takes it.
 func (s *Sink) look(ctx context.Context, js jetstream.JetStream) error {
 	if s.opts.Route != nil {
 		_, err := js.AccountInfo(ctx)
@@ -88,7 +87,7 @@ func (s *Sink) look(ctx context.Context, js jetstream.JetStream) error {
 	return s.takes(ctx, js, s.opts.Subject)
 }
 
-// takes checks that a stream takes a subject, and that it is the right one.
+// takes checks that the right stream takes a subject.
 func (s *Sink) takes(ctx context.Context, js jetstream.JetStream, subject string) error {
 	name, err := js.StreamNameBySubject(ctx, subject)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -100,8 +99,8 @@ func (s *Sink) takes(ctx context.Context, js jetstream.JetStream, subject string
 	return err
 }
 
-// Traits implements pipeline.Sink. One call has at most one message of a group,
-// because a message that is published again would be stored behind the next one.
+// Traits implements pipeline.Sink. One call has at most one message of a group, because a
+// repeated message would be stored behind the next one.
 func (s *Sink) Traits() pipeline.SinkTraits { return pipeline.SinkTraits{Batch: 500, Parallel: 2} }
 
 // Ready implements semel.Readier.
@@ -183,11 +182,10 @@ func (s *Sink) await(ctx, watched context.Context, js jetstream.JetStream, it *p
 // stream has none of them.
 const mostIDs = 4
 
-// known checks the answer that the server knows the id of a message. It is right if the
-// server has a message with that id, or if an earlier attempt stored one that its reader has
-// acknowledged since. But a server may remember an id whose message it did not store, when
-// the leader of a stream changes. Then the message is published under an id of its own, and
-// the answer is checked again.
+// known checks the answer that the server knows the id of a message. It is right if the server
+// has a message with the id, or if the reader has acknowledged an earlier attempt since. But a
+// server may remember an id whose message it did not store, when the leader of a stream changes.
+// Then the message is published under an id of its own, and the answer is checked again.
 func (s *Sink) known(ctx context.Context, js jetstream.JetStream, it *pipeline.Item, msg *natsgo.Msg, ack *jetstream.PubAck) error {
 	id := msg.Header.Get(jetstream.MsgIDHeader)
 	for n := 1; ; n++ {

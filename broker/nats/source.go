@@ -553,8 +553,8 @@ func (s *Source) WaitsFor(ctx context.Context) (what string, ends bool) {
 	return "", false
 }
 
-// Lag returns the backlog, as in pipeline.SourceTraits. It counts the messages that were
-// not delivered, and those that were not acknowledged.
+// Lag returns the backlog, as in pipeline.SourceTraits. It counts the messages that were not
+// delivered or not acknowledged.
 func (s *Source) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 	info, err := s.info(ctx)
 	if err != nil {

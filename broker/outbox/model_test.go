@@ -28,10 +28,9 @@ var (
 	histories   = flag.Int("histories", 0, "how many histories to run; 0 is 200, or 15 with -short")
 )
 
-// TestHistoriesKeepTheModel runs random histories against a model of the outbox. One
-// goroutine decides about every step of writers and of two relays, also about those
-// between the statements of one read and of one acknowledgement. So a seed is a history.
-// In each of them:
+// TestHistoriesKeepTheModel runs random histories against a model of the outbox. One goroutine
+// decides about every step of writers and of two relays, including the steps between the
+// statements of a read or an acknowledgement. So a seed is a history. In each of them:
 //   - every committed row is delivered, and none of a transaction that is open or was
 //     rolled back;
 //   - the first deliveries of an aggregate are in the order of its commits;

@@ -80,8 +80,9 @@ func (p *progress) pass(at pglogrepl.LSN) {
 	p.last.end = max(p.last.end, at)
 }
 
-// settle moves the position behind the settled transactions at the front. Of settled ones
-// in a row it keeps the last, so that those behind a row that waits take no memory.
+// settle moves the position behind the settled transactions at the front. Of several settled
+// positions in a row, only the last is kept, so that positions behind a waiting row take no
+// memory.
 func (p *progress) settle(t *txn) {
 	if !t.settled() {
 		return

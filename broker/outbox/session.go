@@ -17,9 +17,8 @@ import (
 )
 
 // session lasts from when this process gets the slot until it loses it. It starts with a
-// snapshot. It delivers the rows that are in the table, and then those that the log returns
-// for transactions that the snapshot does not have. So every row is delivered, even if the
-// slot has missed some.
+// snapshot. It delivers the rows in the table, and then rows from the log whose transactions the
+// snapshot does not have. So every row is delivered, even if the slot has missed some.
 type session struct {
 	s          *WALSource
 	partitions []*partition
@@ -347,7 +346,7 @@ func (of *session) nextReceived(context.Context) (items []*pipeline.Item, err er
 	return items, nil
 }
 
-// errMissed ends a session so that the next one delivers the rows that this one missed.
+// errMissed ends a session so that the next session delivers the missed rows.
 var errMissed = errors.New("the table has rows that the log has not returned")
 
 // sweep looks for old rows that the log has not returned: their deliver_at was removed, or

@@ -220,10 +220,10 @@ func (s *slot) create(ctx context.Context, st *slotState) error {
 	return nil
 }
 
-// settle waits for the transactions that are open when it begins. The commit of one of them
-// may be in the log before the position of a new slot, so that the slot does not return it,
-// although the transaction is not visible yet: the server makes it visible when its commit is
-// on the disk, and on synchronous standbys. The snapshot of the first session would miss it.
+// settle waits for the transactions that are open when it begins. A commit may be in the log
+// before the position of a new slot, so that the slot does not return it, although the
+// transaction is not visible yet. The server makes it visible when the commit is on the disk, and
+// on synchronous standbys. The snapshot of the first session would miss it.
 func (s *slot) settle(ctx context.Context) error {
 	var after string // a number that is higher than theirs
 	err := s.pool.QueryRow(ctx, `SELECT pg_current_xact_id()::text`).Scan(&after)

@@ -28,9 +28,9 @@ type statements struct {
 // columns are what a message is made of.
 const columns = `o.shard, o.seq, o.id, o.aggregate, o.topic, o.payload, o.headers::text, o.created`
 
-// behindShard are the rows of a shard behind a number, in their order. It compares rows
-// instead of shards, so that the planner cannot choose the primary key: a walk along that
-// reads the rows of all shards for each one, and with millions of rows it seems cheaper.
+// behindShard are the rows of a shard behind a number, in their order. It compares rows instead
+// of shards, so that the planner cannot choose the primary key. A walk along the key reads the
+// rows of all shards for each shard, and with millions of rows looks cheaper.
 const behindShard = `FROM {outbox} AS o WHERE (o.shard, o.seq) > (s.shard, s.next) AND (o.shard, o.seq) <= (s.shard, 9223372036854775807) AND o.deliver_at IS NULL ORDER BY o.shard, o.seq LIMIT `
 
 // fastSQL reads the rows of shards behind the ones that were read last. The planner knows
@@ -42,9 +42,9 @@ CROSS JOIN LATERAL (
 	SELECT * FROM (SELECT * ` + behindShard + `$4) AS o ORDER BY o.shard, o.seq LIMIT s.most
 ) AS o`
 
-// lateSQL finds rows that an earlier read has passed: those of transactions that
-// committed after it, and those whose time has come. It finds the rows in flight too. It
-// compares shard and number, because with rows, as in fastSQL, the estimate is too high.
+// lateSQL finds rows that an earlier read has passed: rows of transactions that committed later,
+// and rows whose time has come. It finds the rows in flight too. It compares shard and number,
+// because with rows, as in fastSQL, the estimate is too high.
 const lateSQL = `SELECT s.shard, o.seq, o.due
 FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) AS s (shard, settled, next, most, due)
 CROSS JOIN LATERAL (
@@ -108,8 +108,8 @@ const (
 	// lookSQL returns how many other relays live, whether a shard is free, and how many
 	// shards there are.
 	lookSQL = `SELECT (SELECT count(*) FROM {relays} WHERE until > clock_timestamp() AND owner <> $1), EXISTS (SELECT FROM {shards} WHERE until <= clock_timestamp()), (SELECT count(*) FROM {shards})`
-	// addShardsSQL adds the shards that are missing. They are free when all leases that
-	// began before have ended: their owners may not know yet that they have lost them.
+	// addShardsSQL adds the shards that are missing. They are free when all leases that began
+	// before have ended, because their owners may not know yet of the loss.
 	addShardsSQL = `INSERT INTO {shards} (shard, until) SELECT n, ` + lease + ` FROM generate_series(0, $1::int - 1) AS n ON CONFLICT (shard) DO NOTHING`
 	// liveSQL says that the relay lives, and forgets those that do not.
 	liveSQL = `WITH gone AS (DELETE FROM {relays} WHERE until < clock_timestamp() - interval '1 hour' AND owner <> $1)

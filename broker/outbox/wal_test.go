@@ -95,9 +95,8 @@ func TestWALSourcePassesTheSuite(t *testing.T) {
 	}})
 }
 
-// TestWALIsReadInTheOrderOfCommits has rows from before the slot, of transactions that
-// commit in another order than they write, of one that is rolled back, and of one with a
-// time.
+// TestWALIsReadInTheOrderOfCommits has rows from before the slot, of transactions that commit in
+// another order, of a rolled-back transaction, and with a time.
 func TestWALIsReadInTheOrderOfCommits(t *testing.T) {
 	t.Parallel()
 	server := logical(t)

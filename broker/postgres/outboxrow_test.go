@@ -8,8 +8,8 @@ import (
 	"github.com/semel-dev/semel/broker/postgres"
 )
 
-// TestTheOutboxGetsAnEventForEachChange has a message that is stale, one without its
-// aggregate, and one with a header that is no text.
+// TestTheOutboxGetsAnEventForEachChange has a stale message, a message without its aggregate, and
+// a message with a header that is no text.
 func TestTheOutboxGetsAnEventForEachChange(t *testing.T) {
 	t.Parallel()
 	address := servers.Database(t)

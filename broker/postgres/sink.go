@@ -144,8 +144,8 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 	}
 }
 
-// together writes items in one transaction. It returns the error, and the item
-// that caused it if there is one.
+// together writes items in one transaction. It returns the error, and the item that caused the
+// error, if any.
 func (s *Sink) together(ctx context.Context, items []*pipeline.Item) (*pipeline.Item, error) {
 	ctx, stop := watched(ctx, func(ctx context.Context) error { return pgstore.Answers(ctx, s.pool.Config().ConnConfig) })
 	defer stop()

@@ -21,9 +21,8 @@ import (
 )
 
 const (
-	// defaultLimit is the delivery limit of quorum queues from RabbitMQ 4 on,
-	// enoughDeliveries one that restarts do not reach, and unreachedLimit that of the
-	// queues that this package makes.
+	// defaultLimit is the delivery limit of quorum queues from RabbitMQ 4 on. Restarts do not
+	// reach enoughDeliveries. unreachedLimit is the limit of queues that this package makes.
 	defaultLimit     = 20
 	enoughDeliveries = 1000
 	unreachedLimit   = 1_000_000_000

@@ -11,8 +11,8 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// TestAnUnknownOutcomeStaysUnknown publishes messages twice. A message that one of the two
-// may have stored must not count as one that was not sent.
+// TestAnUnknownOutcomeStaysUnknown publishes messages twice. A message that one of the two may
+// have stored must not count as unsent.
 func TestAnUnknownOutcomeStaysUnknown(t *testing.T) {
 	t.Parallel()
 	unsent := pipeline.Unavailable(amqp.ErrClosed, 0)

@@ -128,8 +128,8 @@ func (p *Publisher) publish(ctx context.Context, list []*Publication) {
 	}
 }
 
-// outcome returns the outcome of a message that was published twice. The first time may have
-// stored it, unless the server's answer to the second one says that it did not.
+// outcome returns the outcome of a message that was published twice. The first publication may
+// have stored the message, unless the server's answer to the second one denies this.
 func outcome(first, second error) error {
 	_, permanent := errors.AsType[*semel.PermanentError](second)
 	_, unroutable := errors.AsType[*UnroutableError](second)

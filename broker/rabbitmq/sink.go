@@ -86,8 +86,8 @@ func (s *Sink) look(ctx context.Context) error {
 	return o.link.needQueue(s.opts.RoutingKey, s.opts.Create)
 }
 
-// Traits implements pipeline.Sink. One call has at most one message of a group,
-// because a message that is published again would be stored behind the next one.
+// Traits implements pipeline.Sink. One call has at most one message of a group, because a
+// repeated message would be stored behind the next one.
 func (s *Sink) Traits() pipeline.SinkTraits {
 	return pipeline.SinkTraits{Batch: maxPublished, Parallel: 2}
 }

@@ -31,7 +31,7 @@ func (a attributesOf) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // TestQueueThatDeliversOnceIsRefused has a queue that moves a message to its dead-letter queue
-// instead of delivering it a second time, when it is too late to park it.
+// instead of delivering it twice, too late for parking.
 func TestQueueThatDeliversOnceIsRefused(t *testing.T) {
 	t.Parallel()
 	for most, refused := range map[string]bool{"1": true, `"1"`: true, "2": false, "100": false} {

@@ -208,8 +208,7 @@ func (r *readiness) ended(err error, opened bool) (logged, shown error) {
 	return logged, inLog("it ended with an error", err)
 }
 
-// inLog says to clients of probes that the log has an error, with the part of it that
-// they may see.
+// inLog says to clients of probes that the log has an error, with the part that clients may see.
 func inLog(what string, err error) error {
 	if cause := diagnose.PublicCause(err); cause != nil {
 		what += ": " + cause.Error()

@@ -1,6 +1,5 @@
-// Package changes has the records in which a changelog says what one transaction changed
-// in a partition: in its windows, in the messages that it holds, or in the versions that
-// it knows.
+// Package changes has the records of a changelog. Each says what a transaction changed in a
+// partition: in its windows, in held messages, or in known versions.
 package changes
 
 import (

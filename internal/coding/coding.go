@@ -54,8 +54,8 @@ func inflate(r *bufio.Reader) (io.Reader, error) {
 	return flate.NewReader(r), nil
 }
 
-// ErrLarge means that a decompressed body is longer than it may be, and ErrInvalid that a
-// body does not have the coding that its header names.
+// ErrLarge means that a decompressed body exceeds its limit, and ErrInvalid that a body does not
+// have the coding in its header.
 var (
 	ErrLarge   = errors.New("the decompressed body is too large")
 	ErrInvalid = errors.New("the body cannot be decompressed")

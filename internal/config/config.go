@@ -277,8 +277,8 @@ func (f *File) ProxyOn(store string) (*Proxy, bool) {
 	return f.Proxy, f.Proxy != nil && f.onStore(f.Proxy.Store.Name, store)
 }
 
-// onStore reports whether the keys in one store are also those of another: it is that
-// store, a stack above it, or a layer of it.
+// onStore reports whether the keys in one store are also those of another: the same store, a
+// stack above, or a layer.
 func (f *File) onStore(keys, store string) bool {
 	named := func(name string) func(*Store) bool {
 		return func(s *Store) bool { return s.Name == name }

@@ -149,7 +149,8 @@ type SourceAbout struct {
 	// NoPositions says why its messages have no positions, as in "a queue of RabbitMQ
 	// has no positions". A key can then not be made of one. It is empty if they have.
 	NoPositions string
-	// Drops describes how its server drops what a producer publishes again.
+	// Drops describes a server that drops a message whose id was stored lately, and reports
+	// success.
 	Drops Drops
 	// Never says why a rule for a header, the record key or the message id finds nothing in
 	// any message of the source, as in "a line of a file has no headers". It returns "" if

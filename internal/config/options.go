@@ -9,8 +9,8 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// HeldWait is how long a message waits for a key that another holder has, before
-// it goes back to a source that can take it back.
+// HeldWait is how long a message waits for a key of another holder, before the message goes back
+// to a source that takes messages back.
 const HeldWait = 5 * time.Second
 
 // firstPause is the pause after the first failed attempt.

@@ -12,8 +12,8 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// Target is the name that a sink writes to, such as a topic: one for all messages, or
-// one that each message brings.
+// Target is the name of a sink's target, such as a topic: one name for all messages, or a name in
+// each message.
 type Target struct {
 	// Name is the name for all messages, or "".
 	Name string

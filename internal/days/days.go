@@ -29,7 +29,7 @@ func (d *Days) Bounds(at int64) (from, to int64) {
 
 const milliseconds = int64(24 * time.Hour / time.Millisecond) // of a day in UTC
 
-// day returns the number of the day that has a time: the last one that starts at it or before.
+// day returns the number of the day with a time: the last day that has started by then.
 func (d *Days) day(at int64) int64 {
 	// Clocks that are set back just behind midnight show the day before once more. So it is
 	// the start of the day that counts, and not the date that clocks show.

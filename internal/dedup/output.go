@@ -157,8 +157,8 @@ func (o *output) begin(header []byte) error {
 	return o.put(header)
 }
 
-// truncate cuts the file to its base. It leaves alone a file that ends there: ext4 writes
-// a file that was cut to nothing to the disk when it is closed, and close waits.
+// truncate cuts the file to its base. It leaves alone a file of that length, because ext4 writes
+// a file that was cut to nothing to the disk when the file is closed, and close waits.
 func (o *output) truncate() error {
 	info, err := o.file.Stat()
 	if err != nil || info.Size() == o.base {

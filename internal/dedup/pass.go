@@ -11,10 +11,9 @@ import (
 )
 
 // pass reads all inputs once. Each of its workers reads a block, parses it and
-// hands it in. Blocks are committed one at a time and in the order in which they
-// were read, by the worker that handed one in when no other worker was committing.
-// So a worker never waits for a block that another one parses, unless all blocks
-// are in use.
+// hands it in. Blocks are committed one at a time and in the order of reading. The committer is
+// the worker that handed in a block while no other worker was committing. So a worker never waits
+// for a block that another one parses, unless all blocks are in use.
 type pass struct {
 	reader    *reader
 	committer *committer
@@ -96,9 +95,9 @@ func (p *pass) work(ctx context.Context, w *worker) error {
 	}
 }
 
-// commit hands in a parsed block, or nil to commit only what is due. If no other
-// goroutine commits, it commits all blocks whose turn it is, also those that are
-// handed in while it does.
+// commit hands in a parsed block, or nil to commit only what is due. If no other goroutine
+// commits, it commits all blocks whose turn has come, including blocks that arrive in the
+// meantime.
 func (p *pass) commit(ctx context.Context, parsed *block) error {
 	b, turn := p.handIn(parsed)
 	for turn {

@@ -380,9 +380,8 @@ func (r *Run) do(ctx context.Context) error {
 	return err
 }
 
-// begin opens the outputs. It records in the store that they are about to be
-// written before it touches them. So after a crash the store can tell what the
-// files hold.
+// begin opens the outputs. It records in the store that the outputs are about to be written, and
+// then touches them. So after a crash the store can tell what the files hold.
 func (r *Run) begin(ctx context.Context) error {
 	for _, o := range r.outputs {
 		if err := o.open(); err != nil {

@@ -26,7 +26,8 @@ func (v *visit) deadline(rule Rule) int64 {
 	return last + rule.Gap + 1
 }
 
-// kept is the record that takes effect: the last one, and of those the one read last.
+// kept is the record that takes effect: the last record by time, and among equal times the one
+// read last.
 func (v *visit) kept() input {
 	return slices.MaxFunc(v.records, func(a, b input) int {
 		return cmp.Or(cmp.Compare(a.when, b.when), cmp.Compare(a.offset, b.offset))

@@ -15,8 +15,8 @@ import (
 // Rule says which record of a key is kept. All times are in milliseconds. One of First,
 // Size, Gap and Window is set. A State uses its Rule alone.
 type Rule struct {
-	// First keeps the record with the smallest time. A record that is later than a held one
-	// by Apart or more is not superseded by that one.
+	// First keeps the record with the smallest time. A record that is later than a held one by
+	// Apart or more is not superseded.
 	First bool
 	Apart int64
 	// Size keeps the last record of each window of this size, or of each of Days.

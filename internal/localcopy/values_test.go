@@ -7,8 +7,8 @@ import (
 	"github.com/semel-dev/semel/test/faultfs"
 )
 
-// TestLongValuesAreLeftInTheCopy has values that are as long as those that stay in memory,
-// and one byte longer.
+// TestLongValuesAreLeftInTheCopy has values of the greatest length that stays in memory, and one
+// byte longer.
 func TestLongValuesAreLeftInTheCopy(t *testing.T) {
 	t.Parallel()
 	c := opened(t, faultfs.New())

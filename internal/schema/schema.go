@@ -56,7 +56,7 @@ type Field struct {
 	Required bool
 }
 
-// Form describes the values of a field. Exactly one of its members is set, beside those
+// Form describes the values of a field. Exactly one of its members is set, in addition to members
 // that qualify another one.
 type Form struct {
 	// Scalar is the name of a form written as one word.

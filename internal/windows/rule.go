@@ -43,8 +43,8 @@ type pane struct {
 	// first is the end of the first window that the pane is part of.
 	first int64
 	// late counts the messages that came when the result of a window was written. Sessions
-	// take no such messages; there it tells apart those that start at the same time, of
-	// which all but one are closed.
+	// take no such messages; there it distinguishes windows with the same start, of which all but
+	// one are closed.
 	late uint64
 	acc  []byte // or its place on disk: see stored
 	txn  uint64 // the transaction that made acc

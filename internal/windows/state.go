@@ -31,8 +31,9 @@ type State struct {
 
 	committed, present progress
 	groups             index
-	// images are the groups that the open transaction has changed, as they were before, and
-	// saved has their panes, unless they are still those of the group.
+	// images are the groups that the open transaction has changed, in their former state. saved
+	// has their panes, unless the group still has them. saved has their panes, unless the group
+	// still has them.
 	images []image
 	saved  []pane
 	// txn is the number of the open transaction.

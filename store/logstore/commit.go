@@ -11,11 +11,10 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// batch is a record that collects entries and is then written and synced. The
-// call that creates a batch leads it: it waits until the previous batch is
-// written, then closes its batch and writes it. Calls that arrive in the
-// meantime join the batch. So there is no timer, and a single caller does not
-// wait for other callers.
+// batch is a record that collects entries and is then written and synced. The call that creates a
+// batch leads it: it waits until the previous batch is written, closes its own batch and writes
+// it. Calls that arrive in the meantime join the batch. So there is no timer, and a single caller
+// does not wait for other callers.
 type batch struct {
 	segment *segment
 	start   int // offset of the record

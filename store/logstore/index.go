@@ -25,8 +25,8 @@ const (
 	growth  = 20
 )
 
-// index is a table of slots. It is divided into shards only so that one growth
-// step moves a small part of it. Store.mu guards it.
+// index is a table of slots. It is divided into shards only so that a growth step moves a small
+// part. Store.mu guards it.
 type index struct {
 	shards [shards]shard
 	tally

@@ -217,9 +217,8 @@ func (s *Store) visitDone(g *segment, expired bool, visit func(e *entry) bool) e
 	return nil
 }
 
-// keepCurrent clears the kind of all entries that must not be visited: those
-// that the index does not point to, and those whose expiry does not match
-// expired.
+// keepCurrent clears the kind of all entries that must not be visited: entries without a place in
+// the index, and entries whose expiry does not match expired.
 func (s *Store) keepCurrent(g *segment, group []entry, expired bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -23,7 +23,7 @@ type shard struct {
 	// had none.
 	shortest time.Duration
 	recent   recentCompletions
-	// holder is the last one that was kept, so that most records share one copy.
+	// holder is the holder of the last kept record, so that most records share one copy.
 	holder string
 	// dataBytes is the length of all texts.
 	dataBytes int64

@@ -122,10 +122,9 @@ func (g *Guard) DoCallTx(ctx context.Context, call semel.Call, fn TxFunc) (semel
 	return out.Outcome, out.Err
 }
 
-// DoTxBatch is [Guard.DoTx] for many calls in one transaction. One statement
-// claims all keys, the effect runs for those that are new, and one commit makes
-// everything durable. The outcomes are in the order of the calls, with the errors
-// of DoTx. DoTxBatch does not wait for keys under a lease.
+// DoTxBatch is [Guard.DoTx] for many calls in one transaction. One statement claims all keys, the
+// effect runs for the new ones, and one commit makes everything durable. The outcomes are in the
+// order of the calls, with the errors of DoTx. DoTxBatch does not wait for keys under a lease.
 //
 // An item that fails does not affect the others: they commit without it. If the
 // effect fails without saying which item failed, each item runs in its own

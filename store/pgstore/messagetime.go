@@ -40,8 +40,7 @@ import (
 const messageAhead = time.Hour
 
 // spareSlots is the number of partitions beyond those that hold the maximum
-// message age. They are for the slots at both ends of it, and for the one that is
-// being emptied.
+// message age. They are for the slots at both ends, and for the slot that is being emptied.
 const spareSlots = 4
 
 // IDTime returns the time inside an id that is a version 7 UUID, with or without

@@ -25,8 +25,8 @@ const (
 // errSilent is the error of a statement that was not answered in time.
 var errSilent = errors.New("the server did not answer")
 
-// within calls f with a context that ends after patience. 0 is no limit. If it was that
-// limit that ended f, the error does not say that the caller gave up.
+// within calls f with a context that ends after patience. 0 is no limit. If this limit ended f,
+// the error does not say that the caller gave up.
 func within(ctx context.Context, patience time.Duration, f func(context.Context) error) error {
 	if patience == 0 {
 		return f(ctx)

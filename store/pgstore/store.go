@@ -319,10 +319,10 @@ func (s *Store) Ready(ctx context.Context) error {
 	return nil
 }
 
-// restoreMeta writes the rows of the table of settings again if it was emptied: the secret, so
-// that the next process finds the keys of this one, and the scopes that this process has bound or
-// found bound, so that no other rule or pipeline takes them. If the table has another secret, the
-// two processes do not find each other's keys.
+// restoreMeta writes the rows of the table of settings again after a loss: the secret, so that
+// the next process finds the keys of this process, and the scopes with an owner, so that no other
+// rule or pipeline takes them. If the table has another secret, the two processes do not find
+// each other's keys.
 func (s *Store) restoreMeta(ctx context.Context, found []byte) error {
 	meta := s.opts.quoted("meta")
 	if found != nil {

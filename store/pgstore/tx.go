@@ -13,8 +13,8 @@ import (
 )
 
 // Tx claims keys in a transaction that its caller began and ends. The keys are
-// done when it commits, and free again when it rolls back. It belongs to one
-// transaction and, like it, to one goroutine at a time.
+// done when it commits, and free again when it rolls back. It belongs to a transaction and, like
+// the transaction, to one goroutine at a time.
 //
 // The transaction must be at READ COMMITTED, the server's default. It must be
 // rolled back after a database error, as after any other failed statement. If it

@@ -12,8 +12,8 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// ways lead from one transaction to another in one text, so that a transaction is
-// open before and after it.
+// ways lead from one transaction to another in a single text, so that a transaction is open
+// before and after.
 var ways = []string{
 	"ROLLBACK; BEGIN", "rollback and chain", "COMMIT; START TRANSACTION", "COMMIT AND/**/CHAIN", "ABORT;begin", "END AND CHAIN",
 	"ROLLBACK; BEGIN; SELECT 1",

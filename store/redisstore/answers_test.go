@@ -14,8 +14,8 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-// liar passes requests to a server. It answers those that contain a word itself: with the
-// answer, if that is not empty, and otherwise by cutting the connection.
+// liar passes requests to a server. It answers requests that contain a word itself: with the
+// answer, or with a cut connection if the answer is empty.
 func liar(t *testing.T, upstream, word string, answer func() (text string, lies bool)) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

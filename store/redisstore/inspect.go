@@ -65,12 +65,10 @@ func (s *Store) look(ctx context.Context, keys []semel.Key, units []unit, record
 	})
 }
 
-// List implements [semel.Inspector]. It scans all names of each master, also those
-// that do not belong to the store, one page for each round trip. The time grows
-// with the number of names on the server. Records have a readable key only with
-// [Options].KeepIDs, and a filter by scope selects among these. For a key in
-// the compact form, List shows only that it is done and when it expires at the
-// latest.
+// List implements [semel.Inspector]. It scans all names of each master, including foreign names,
+// one page for each round trip. The time grows with the number of names on the server. Records
+// have a readable key only with [Options].KeepIDs, and a filter by scope selects among these. For
+// a key in the compact form, List shows only that it is done and when it expires at the latest.
 func (s *Store) List(ctx context.Context, filter semel.ListOptions) iter.Seq2[semel.Record, error] {
 	return func(yield func(semel.Record, error) bool) {
 		err := s.walk(ctx, "list", func(p *page) error {

@@ -62,9 +62,9 @@ func (s *Store) digestOf(name string) (d semel.Digest, ok bool) {
 
 // ring describes the sets of the compact form. All stores of a prefix agree on
 // it. A set holds the keys that were done in one slice of time. The name of the
-// set is the place of the slice in a ring. The ring has one place for each
-// slice of the window, one for the current slice, and one that is empty. So a
-// set has expired before its name is used again.
+// set is the place of the slice in a ring. The ring has a place for each slice of the window, a
+// place for the current slice, and an empty place. So a set has expired before its name is used
+// again.
 type ring struct {
 	window time.Duration
 	slices int

@@ -293,10 +293,10 @@ func TestGuardGoesThroughLostAnswersWithoutASecondEffect(t *testing.T) {
 }
 
 // oneWire returns a client with one connection, on which it sends nothing of its own,
-// so that a request reaches the socket of a paused server. By default the library picks
-// one of several connections and dials it when it is first used, and it pings a
-// connection that was idle for a second. A paused server answers neither the greeting of
-// a new connection nor the ping, and the request waits for that answer unsent.
+// so that a request reaches the socket of a paused server. By default the library picks one of
+// several connections, dials it at its first use, and pings a connection after an idle second. A
+// paused server answers neither the greeting of a new connection nor the ping, and the request
+// waits for that answer unsent.
 func oneWire(t *testing.T, url string, timeout time.Duration) *Client {
 	t.Helper()
 	opts, target, err := unhurried(&ClientOptions{Timeout: timeout}).resolve(url)

@@ -64,7 +64,7 @@ func (s *Store) RemoveDigest(ctx context.Context, d semel.Digest) (bool, error) 
 	return answer == "K", err
 }
 
-// one runs a script for one digest, or without it for one key.
+// one runs a script for a digest, or without a digest for a key.
 func (s *Store) one(ctx context.Context, sc *script, key semel.Key, d *semel.Digest, packed []byte) (answer string, err error) {
 	if err := s.enter(ctx, sc.verb, 0, 0); err != nil {
 		return "", err

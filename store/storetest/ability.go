@@ -333,7 +333,7 @@ func scopeKeepsRule(e *env) {
 			want(scope, step[0], step[1])
 		}
 	}
-	// A scope that is bound still has the keys that it had, and no new one.
+	// A bound scope still has its former keys, and no new one.
 	key := semel.Key{Scope: "used", ID: "x"}
 	e.mustComplete(key, e.fresh(e.request(key)).Token, semel.Result{})
 	want("used", ".first", ".first")

@@ -10,8 +10,8 @@ import (
 	"github.com/semel-dev/semel/test/trytest"
 )
 
-// brokenCases returns for each bug the traits of the store that has it, and the
-// case that must catch it.
+// brokenCases returns for each bug the traits of the broken store, and the case that must catch
+// the bug.
 func brokenCases() map[bug]struct {
 	traits semel.Traits
 	caught string
@@ -126,8 +126,8 @@ func tryCase(t *testing.T, name string, h Harness) []string {
 	return trytest.Run(t, func(tb testing.TB) { allCases()[i].check(newEnv(tb, h)) })
 }
 
-// TestSuiteCatchesWrongTraits runs a correct store that reports traits which it
-// does not have, or omits one that it has.
+// TestSuiteCatchesWrongTraits runs a correct store that reports a trait without having it, or
+// omits a trait.
 func TestSuiteCatchesWrongTraits(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -17,10 +17,9 @@ import (
 	"github.com/semel-dev/semel/vfs"
 )
 
-// logged is the reference store with a log. Each call writes the records that
-// it changed as one entry with length and checksum, and syncs before it
-// answers. Close records the length of the log in a separate file. RunCrash
-// must accept it, and must catch its broken variants.
+// logged is the reference store with a log. Each call writes the changed records as one entry
+// with length and checksum, and syncs before it answers. Close records the length of the log in a
+// separate file. RunCrash must accept it, and must catch its broken variants.
 type logged struct {
 	*reference
 	bug  crashBug

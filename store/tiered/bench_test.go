@@ -14,9 +14,9 @@ import (
 	"github.com/semel-dev/semel/store/tiered"
 )
 
-// BenchmarkDuplicates claims keys of which nine in ten are done. It completes
-// the rest, with the claim or after it, one by one and in batches. It compares
-// the durable store alone with stacks above it.
+// BenchmarkDuplicates claims keys of which nine in ten are done. It completes the rest, with the
+// claim or later, key by key and in batches. It compares the durable store alone with stacks
+// above it.
 func BenchmarkDuplicates(b *testing.B) {
 	client := connect(b, shared.Redis(b), nil)
 	memory, redis := cacheOf(inMemory(memstore.Options{})), cacheOf(inRedis(client))

@@ -14,8 +14,8 @@ import (
 // Pauses use the monotonic clock, because a step of the wall clock must not
 // keep a layer out of use.
 //
-// The circuit of redisstore is another one: it stands for all nodes of a server, so any
-// answer closes it, while only the answer to a trial says that a layer is back.
+// The circuit of redisstore is different: it stands for all nodes of a server, so any answer
+// closes it. Here only the answer to a trial shows that a layer is back.
 type circuit struct {
 	name string
 	opts *Options

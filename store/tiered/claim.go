@@ -22,8 +22,8 @@ type reading struct {
 	answers  []semel.ClaimAnswer
 }
 
-// Claim implements semel.Store. It blocks for one call of each layer that it
-// asks, and for the writes of copies to the layers above.
+// Claim implements semel.Store. It blocks for one call of each layer on the way down, and for the
+// writes of copies to the layers above.
 func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
 	if len(reqs) != len(answers) {
 		return lengthError("claim", len(reqs), len(answers))

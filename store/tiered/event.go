@@ -63,9 +63,8 @@ type LayerStatus struct {
 	// Answered is the number of duplicates that a cache answered, or of reads
 	// that a filter saved. It is not counted for the durable store.
 	Answered int64
-	// Filled is the number of keys that were copied into the layer. Refused is
-	// the number that it did not take, because it was full or a removal forbade
-	// it.
+	// Filled is the number of keys that were copied into the layer. Refused is the number of
+	// refused copies: the layer was full, or a removal forbade the copy.
 	Filled, Refused int64
 	// PendingRemovals is the number of removals that have not yet reached the layer.
 	PendingRemovals int

@@ -24,8 +24,7 @@ const (
 
 var errFault = errors.New("a fault of the test")
 
-// faulty is a layer with faults. It counts the calls that it answers and those
-// that fail.
+// faulty is a layer with faults. It counts the calls with an answer and the failed calls.
 type faulty struct {
 	*memstore.Store
 	shared bool // reports itself as shared, like a server

@@ -26,9 +26,8 @@ type layer struct {
 	nonce   atomic.Uint64
 	invalid invalidations
 	// answered counts the keys that the layer answered for the layers below.
-	// filled counts the keys that were copied into it, refused those that it
-	// did not take. mistaken counts a filter's false positives: keys without a
-	// record in the durable store.
+	// filled counts the keys that were copied into it, and refused the keys that were refused.
+	// mistaken counts a filter's false positives: keys without a record in the durable store.
 	answered, filled, refused, mistaken atomic.Int64
 }
 

@@ -388,9 +388,9 @@ func (r *run) happen(ctx context.Context, event string) {
 	}
 }
 
-// die has the program die at a point, and starts it again. At each of the other numbers it
-// dies again, when it has received a message for the number of times that follows the last
-// one. It returns when the number is most.
+// die has the program die at a point, and starts it again. At each of the other numbers it dies
+// again, when it has received a message as many times as the next number says. It returns when
+// the number is most.
 func (r *run) die(ctx context.Context, point string, most int) {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)

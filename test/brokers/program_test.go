@@ -39,8 +39,8 @@ var points = []string{received, claimed, inEffect, delivered, completed, acknowl
 
 // programVariable makes this binary the program. Its value is the address of the
 // journal. Each line on its standard input is a point and a number, separated by a tab; see
-// doom. The program reads the first one, and prints a line when it heeds signals. It prints
-// heard when it heeds another one, unless it dies first.
+// doom. The program reads the first one, and prints a line when it heeds signals. It prints heard
+// when it heeds another signal, unless it dies first.
 const (
 	programVariable = "SEMEL_TEST_BROKERS_PROGRAM"
 	heard           = "heard\n"

@@ -147,10 +147,9 @@ func (f *FS) Crashed() bool {
 }
 
 // SetHook sets a hook that runs before each operation. If the hook returns an
-// error, the operation does nothing and returns that error. A Sync that fails
-// this way loses its data: no later Sync writes it, but reads still show it, as
-// they do from a page cache. The hook may call the methods of FS that are not
-// methods of vfs.FS. A nil hook removes it.
+// error, the operation does nothing and returns that error. A Sync that fails this way loses its
+// data: no later Sync writes the data, but reads still show it, as from a page cache. The hook
+// may call the methods of FS that are not methods of vfs.FS. A nil hook removes it.
 func (f *FS) SetHook(hook func(Op) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -58,7 +58,7 @@ type report struct {
 	// Forgotten are keys with an effect after a delivery of them was settled:
 	// I4, an acknowledged completion was lost.
 	Forgotten []string
-	// Unmarked are keys with a repeat that does not say that it is one.
+	// Unmarked are keys with a repeat that is not marked as one.
 	Unmarked []string
 	// Wrong are keys of which a duplicate got a result that no effect made: I6.
 	Wrong []string
@@ -66,9 +66,8 @@ type report struct {
 	Unexpected []string
 	// Parked are inputs that were reported as unknown.
 	Parked []string
-	// Late are effects under a lower token than one that had happened before:
-	// a holder that slept through its lease, which a target that compares
-	// tokens refuses.
+	// Late are effects under a lower token than an earlier effect: a holder slept through its
+	// lease, and a target that compares tokens refuses such effects.
 	Late []string
 
 	Effects, Fresh, Duplicates int

@@ -68,8 +68,8 @@ const tolerable = 8 * time.Second
 // the machine is.
 var steady = []string{"--lease", "5m"}
 
-// Many clients wait for the answer of one request. Other requests pass, and each client
-// gets that answer, or a problem that says that it may repeat its request.
+// Many clients wait for the answer of one request. Other requests pass, and each client gets this
+// answer, or a problem that permits a repetition.
 func TestManyWaitForOneRequest(t *testing.T) {
 	t.Parallel()
 	many := 10_000

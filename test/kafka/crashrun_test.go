@@ -50,8 +50,7 @@ func newCrashRun(t *testing.T, random *rand.Rand, topics ...string) *crashRun {
 	return &crashRun{server: server, client: client, adm: kadm.NewClient(client), random: random}
 }
 
-// create creates topics. A broker that has just started answers before it counts as one
-// that can hold a topic.
+// create creates topics. A broker that has just started answers before it can hold a topic.
 func (c *crashRun) create(t *testing.T, partitions int32, settings map[string]*string, topics ...string) {
 	t.Helper()
 	for _, topic := range topics {

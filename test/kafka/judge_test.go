@@ -148,12 +148,11 @@ const changelog = group + "-keys"
 
 // unexcused returns the faults that the markers do not explain.
 //
-// Without a marker of the output that partition is not read any further, or the
-// next marker of that producer ends both its transactions: what was committed is
-// aborted with the later one, what was aborted is committed with it. Without one of
-// the keys of a partition of the input, these may be unknown although their outputs
-// are there, or known although theirs are not. Nothing explains a key that was
-// never written.
+// Without a marker of the output, the partition is not read any further, or the next marker of
+// the producer ends both its transactions. Committed records are then aborted with the later
+// transaction, or aborted ones committed. Without one of the keys of a partition of the input,
+// these may be unknown although their outputs are there, or known although theirs are not.
+// Nothing explains a key that was never written.
 func (m markers) unexcused(list []fault) []fault {
 	return slices.DeleteFunc(slices.Clone(list), func(f fault) bool {
 		return f.out >= 0 && (m.of("out", f.out) || m.of(changelog, f.in))

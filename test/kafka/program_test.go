@@ -48,9 +48,9 @@ pipelines:
 }
 
 // TestGroupsThatTheBrokerDividesKeepEachKeyOnce moves messages to rows by two
-// runs of the program, whose partitions the broker assigns (KIP-848). A row and
-// its key are one transaction, so that a second row means a message that two
-// runs had at once and that was not held back.
+// runs of the program, whose partitions the broker assigns (KIP-848). A row and its key are one
+// transaction, so a second row means a message that two runs had concurrently and that was not
+// held back.
 func TestGroupsThatTheBrokerDividesKeepEachKeyOnce(t *testing.T) {
 	t.Parallel()
 	seed, random := chooseSeed(t)

@@ -85,8 +85,8 @@ pipelines:
 	_, err = adm.CreateTopic(t.Context(), outPartitions, 1, nil, "unread")
 	must(t, err)
 	for try := 1; ; try++ {
-		// It looks at messages for a few seconds, in which a slow broker may give it
-		// too few: then it continues until it is ended here.
+		// It looks at messages for a few seconds, in which a slow broker may deliver too few:
+		// then it continues until the test ends it.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		without := newDaemon(t, semel, config(0, fmt.Sprint("without-", try), "", "unread"))
 		out, err := exec.CommandContext(ctx, semel, "run", without.config, "--admin", "off").CombinedOutput()

@@ -125,8 +125,8 @@ func TestSoak(t *testing.T) {
 
 func newSoak(t *testing.T) *soak {
 	seed, random := chooseSeed(t)
-	// As Kafka has it by default: a node that was paused does not take itself for
-	// dead, and then it could lose a transaction like one that ends.
+	// This is Kafka's default: a paused node does not take itself for dead, and then it could
+	// lose a transaction like a node that ends.
 	soakBroker := map[string]string{"broker.session.timeout.ms": "9000", "controlled.shutdown.enable": "true"}
 	ctx, cancel := context.WithTimeout(t.Context(), 2**soakFor+settleFor)
 	t.Cleanup(cancel)

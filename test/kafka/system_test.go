@@ -269,8 +269,8 @@ func (r *reader) close() {
 	<-r.done
 }
 
-// input makes messages: the value is the number of the message among those with
-// a new key, or of the one that it repeats.
+// input makes messages: the value is the number of the message among messages with a new key, or
+// the number of the repeated message.
 type input struct {
 	random *rand.Rand
 	keys   int
@@ -495,8 +495,7 @@ func happen(t *testing.T, event string, server *services.Server, p process, rand
 	}
 }
 
-// restart starts a server again, twice where the machine is so busy that it does
-// not answer within the time that it has.
+// restart starts a server again, twice if a busy machine keeps the server from answering in time.
 func restart(t *testing.T, server *services.Server) {
 	t.Helper()
 	err := server.Restart(t.Context())

@@ -30,9 +30,8 @@ const (
 	fillers   = 50_000
 )
 
-// joinRows returns a loop that joins messages with rows that change, and one that joins
-// them with rows that were all there before the first program. Each has a group and topics
-// of its own.
+// joinRows returns a loop that joins messages with changing rows, and a loop whose rows were all
+// there before the first program. Each has a group and topics of its own.
 func joinRows(o *kafkatxn.TransactorOptions) ([]*kafkatxn.TransactorOptions, error) {
 	id, err := key.ParseRule(".n")
 	by, err2 := key.ParseRule(".c")

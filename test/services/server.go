@@ -332,8 +332,8 @@ const dirPrefix = "semel-server-"
 // dataRoot is where servers have their directories.
 func dataRoot() string { return cmp.Or(os.Getenv("SEMEL_SERVICES_DIR"), os.TempDir()) }
 
-// makeDir makes the directory of a server and locks it, so that other processes
-// know that it is in use. It removes directories of killed processes.
+// makeDir makes the directory of a server and locks it, so that other processes know of its use.
+// It removes directories of killed processes.
 func (s *Server) makeDir() (err error) {
 	sweep()
 	if s.dir, err = os.MkdirTemp(dataRoot(), dirPrefix+s.kind.name+"-*"); err != nil {

@@ -7,9 +7,9 @@ import (
 	"path/filepath"
 )
 
-// template returns a directory that is copied for each server. It is created once for
-// each text that describes it, even if several processes need it concurrently. While
-// fill runs, the user of servers can write to the directory.
+// template returns a directory that is copied for each server. It is created once for each text
+// of a description, even if several processes need it concurrently. While fill runs, the user of
+// servers can write to the directory.
 func template(kind, of string, fill func(dir string) error) (string, error) {
 	cache, err := cacheDir()
 	if err != nil {

@@ -65,7 +65,7 @@ func all(flags ...string) (list []goPackage, err error) {
 	}
 }
 
-// changed returns the packages that differ from a branch, and those that import one of them
+// changed returns the packages that differ from a branch, and packages that import one of them
 // directly, also from tests. A file that is not committed counts as changed.
 func changed(branch string) (list []string, err error) {
 	base, err := output("git", "merge-base", branch, "HEAD")

@@ -20,9 +20,8 @@ import (
 )
 
 // In the directory of the state the process that holds servers has locked
-// lockFile for as long as it lives. holderFile has its id and when it was
-// started, so that it is not taken for another: a holder that was killed leaves
-// the file. addressFile is there when all servers answer.
+// lockFile for as long as it lives. holderFile has the holder's id and start time, because a
+// killed holder leaves the file. addressFile is there when all servers answer.
 const (
 	lockFile    = "lock"
 	holderFile  = "holder"
@@ -134,8 +133,8 @@ func leave(ctx context.Context, dir string, names []string, stdout io.Writer) er
 	}
 }
 
-// ours reports whether a process is the holder: the addresses may be those of
-// one before it, which it finds locked.
+// ours reports whether a process is the holder: the addresses may be those of an earlier holder,
+// which it finds locked.
 func ours(dir string, pid int) bool {
 	holder, err := holderOf(dir)
 	return err == nil && holder == pid

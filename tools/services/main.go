@@ -58,8 +58,8 @@ const usage = `usage: services list
        services run [NAME...] -- COMMAND...
 `
 
-// run returns the exit status: 0, 1 for a failure, 2 for a usage that is not
-// understood, or that of the command that it ran.
+// run returns the exit status: 0, 1 for a failure, 2 for wrong usage, or the status of the
+// command.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	verbs := map[string]func(ctx context.Context, args []string, stdout, stderr io.Writer) error{
 		"list": list, "install": install, "start": start, "stop": stop, "run": runCommand,

@@ -137,8 +137,8 @@ func serveSemel(l net.Listener, service *url.URL) error {
 	return http.Serve(l, handler)
 }
 
-// serveFiber has the middleware with its own settings, except that keys may have any
-// length and form, and that it guards the header that the checks send.
+// serveFiber has the middleware with its own settings, except that keys may have any length and
+// form, and that the header of the checks is guarded.
 func serveFiber(l net.Listener, service *url.URL) error {
 	app := fiber.New(fiber.Config{BodyLimit: maxBody})
 	app.Use(idempotency.New(idempotency.Config{

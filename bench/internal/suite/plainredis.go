@@ -10,11 +10,10 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// plainRedis is a session that drops duplicates as guides show it: SET NX EX before the
-// effect and SET EX behind it, each in one pipeline for a batch. No command compares
-// anything. So it has no fencing: a consumer that was too slow overwrites the key of the
-// one that took over. It bounds what any consumer can reach that writes each key to Redis
-// twice.
+// plainRedis is a session that drops duplicates as guides show: SET NX EX before the effect and
+// SET EX after it, each in one pipeline for a batch. No command compares anything. So it has no
+// fencing: a consumer that was too slow overwrites the key of its successor. It bounds what any
+// consumer can reach that writes each key to Redis twice.
 type plainRedis struct {
 	client rueidis.Client
 	sink   pipeline.Sink

@@ -199,9 +199,8 @@ const tellEvery = time.Second
 // tells reports whether progress records are due.
 func (c *copier) tells() bool { return c.news && time.Since(c.told) >= tellEvery }
 
-// tell writes a progress record to each partition, after the copies there. It needs no
-// offset in its transaction, because it covers only copies that are committed before it or
-// with it.
+// tell writes a progress record to each partition, after the copies there. It needs no offset in
+// its transaction, because it covers only copies that are committed earlier or together.
 func (c *copier) tell(ctx context.Context) {
 	times, now := c.times.Append(nil), time.UnixMilli(c.t.now())
 	for number := range c.t.copyPartitions {

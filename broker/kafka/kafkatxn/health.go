@@ -17,13 +17,12 @@ import (
 
 var _ semel.Readier = (*Transactor)(nil)
 
-// Ready implements semel.Readier. It returns nil or the reason why the Transactor does
-// not work: Run has not started, a topic is missing, a member restarts after an error
-// and has not worked since, no broker answers, a transaction that does not end holds
-// up a partition, a right is missing on a topic that holds
-// keys or windows (looked for every 10 seconds), or the Transactor stalls (see pipeline.EventStalled) and does
-// not only wait for a transaction that will end. It blocks
-// until ctx ends at most and may be called at any time.
+// Ready implements semel.Readier. It returns nil or the reason why the Transactor does not work.
+// Run has not started, a topic is missing, no broker answers, or a member has not worked since an
+// error. Or a transaction without an end holds up a partition, a right is missing on a topic with
+// keys or windows (looked for every 10 seconds), or the Transactor stalls (see
+// pipeline.EventStalled) for another reason than a transaction that will end. It blocks until ctx
+// ends at most and may be called at any time.
 func (t *Transactor) Ready(ctx context.Context) error {
 	client, looked, err := t.health.Look()
 	if err != nil {

@@ -122,8 +122,8 @@ func (w *worker) newest(ctx context.Context, p *part, r *kgo.Record, id string, 
 }
 
 // releaseOf delivers the records of an id that are due, before another record of the id is
-// decided. Otherwise that one would be late, or superseded by one that it cannot replace, if
-// both are in one transaction.
+// decided. Otherwise the other record would be late, or superseded by a record that cannot
+// replace it, if both are in one transaction.
 func (w *worker) releaseOf(ctx context.Context, p *part, r *kgo.Record, id string) error {
 	body := w.body
 	err := p.slot.windows.kept.EmitOf(id, func(id string, when int64, value []byte) error { return w.releaseHeld(ctx, p, id, when, value) })

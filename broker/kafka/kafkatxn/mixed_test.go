@@ -170,7 +170,7 @@ func TestKeysAreRememberedByTheSlowestInput(t *testing.T) {
 	}
 }
 
-// TestIdleInputsHoldNothingBack has an input that never had a record, one that ends, and one
+// TestIdleInputsHoldNothingBack has an input without any record, an input that ends, and an input
 // with an open transaction at its end.
 func TestIdleInputsHoldNothingBack(t *testing.T) {
 	t.Parallel()

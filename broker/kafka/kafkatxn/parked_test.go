@@ -91,8 +91,8 @@ func headersOf(r *kgo.Record) string {
 	return strings.Join(list, " ")
 }
 
-// TestARedrivenRecordHasNoParkingHeaders has one that did, and one that
-// is no more than similar.
+// TestARedrivenRecordHasNoParkingHeaders has a record with such headers, and a record with
+// similar ones.
 func TestARedrivenRecordHasNoParkingHeaders(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {

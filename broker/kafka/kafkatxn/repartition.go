@@ -78,8 +78,8 @@ func (o *TransactorOptions) start() []kgo.Opt {
 	return o.Reset.Options()
 }
 
-// checkRepartition creates the topic between the stages if it is missing, refuses one
-// that would lose or separate copies, and adds it to the topics.
+// checkRepartition creates a missing topic between the stages, refuses a topic that would lose or
+// separate copies, and adds the topic to the list.
 func (t *Transactor) checkRepartition(ctx context.Context, adm *kadm.Client, topics kadm.TopicDetails) error {
 	if t.opts.Repartition == nil {
 		return t.checkWithout(ctx, adm)

@@ -105,10 +105,10 @@ func (b *bubble) drained(group, topic string) {
 }
 
 // toTakeOut returns the members that keep the broker in process from continuing, if that lasts.
-// It begins the time for joining again with each member that joins: those that are told to
-// come again in turn keep it from ever doing without one that is dead. And it starts no
-// session of a member whose connection is gone when it answers that the member has joined,
-// so a dead one may keep its partitions for ever.
+// It begins the time for joining again with each member that joins. Members that join again in
+// turn keep the group from ever doing without a dead member. If the connection of a member is
+// gone when the broker answers its join, no session of the member starts, so a dead member may
+// keep its partitions for ever.
 func (b *bubble) toTakeOut(info *kfake.GroupInfo) (instances []string) {
 	if info == nil || info.State != "PreparingRebalance" && info.State != "Stable" {
 		return nil

@@ -42,8 +42,8 @@ func newStandby(t *Transactor) *standby {
 	return &standby{t: t, parts: map[cluster.Partition]*copied{}, lag: -1}
 }
 
-// standbyScan is how often a standby looks for free partitions and measures its lag. It
-// starts that much later than the sessions, so that they have their partitions by then.
+// standbyScan is how often a standby looks for free partitions and measures its lag. It starts
+// this time later than the sessions, so they have their partitions by then.
 const standbyScan = time.Second
 
 // run keeps copies until ctx ends. It reports errors and retries: the sessions do not

@@ -98,11 +98,10 @@ func NewTransactor(opts *TransactorOptions) (*Transactor, error) {
 
 // Run moves records until ctx ends. Then it finishes or aborts the open transactions
 // and returns nil. The group keeps its place for a while, so that a restart gets its
-// partitions back. Run blocks. An error means that it cannot continue: something that
-// it needs is missing or refused, topics lost what it remembers (semel.ErrCorrupt),
-// another process took its place (kafka.ErrFenced), or a policy stopped it at a message
-// (pipeline.ErrStopped). Rebalances, lost connections and restarts of brokers are not
-// errors.
+// partitions back. Run blocks. An error means that it cannot continue: something is missing or
+// refused, topics lost the state (semel.ErrCorrupt), another process took its place
+// (kafka.ErrFenced), or a policy stopped it at a message (pipeline.ErrStopped). Rebalances, lost
+// connections and restarts of brokers are not errors.
 //
 // Call it once.
 func (t *Transactor) Run(ctx context.Context) error {

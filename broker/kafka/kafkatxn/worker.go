@@ -56,8 +56,8 @@ type worker struct {
 	records   int // that the open transaction has decided
 	bytes     int64
 	budget    budget.Transaction
-	// rest is where the records begin that were read and that the open transaction leaves
-	// for the next one, by the partition that was read.
+	// rest is the first record of each partition that was read and that the open transaction
+	// leaves for the next one.
 	rest map[cluster.Partition]kgo.EpochOffset
 	// askedLimits says that the open transaction has asked for the topics' limits
 	// again.
@@ -72,8 +72,8 @@ type worker struct {
 	known keyState
 	d     semel.Digest
 	when  int64
-	// resumed is how many records that waited for rows the open transaction has decided,
-	// and resuming says that it decides one now.
+	// resumed is how many waiting records the open transaction has decided. resuming says that
+	// the present record is one of them.
 	resumed  int
 	resuming bool
 	// differing is one of the duplicates that differ in content.

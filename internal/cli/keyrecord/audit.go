@@ -35,8 +35,8 @@ type auditLine struct {
 	Error     string `json:"error,omitempty"`
 }
 
-// Log is a store that keeps its audit log together with its keys, so that
-// every process that shares the keys finds it.
+// Log is a store that keeps its audit log together with its keys, so that every process with the
+// keys finds the log.
 type Log interface {
 	// Audit appends a line. It returns when the line is as durable as the store.
 	Audit(ctx context.Context, line []byte) error

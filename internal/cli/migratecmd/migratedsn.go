@@ -14,8 +14,8 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 )
 
-// dsnFlags name a database without a configuration. Their values become a
-// configuration with one store, so that they are checked and hidden like one.
+// dsnFlags name a database without a configuration. Their values become a configuration with a
+// single store, so that they are checked and hidden in the same way.
 type dsnFlags struct {
 	env        string
 	fields     map[string]*string // by the name of the field

@@ -9,10 +9,9 @@ import (
 	"github.com/semel-dev/semel/internal/admin"
 )
 
-// Elsewhere looks for ids in other scopes than those that a verb looked in: in likely
-// ones, in those that the store has bound to a rule, and among the keys whose scope the
-// store keeps, for a second at most. What follows the likely scopes is a hint: an error
-// ends it.
+// Elsewhere looks for ids in scopes that a verb has not looked in: in likely scopes, in scopes
+// with a rule in the store, and among the keys with a readable scope, for a second at most. What
+// follows the likely scopes is a hint: an error ends it.
 func (f *StoreFlags) Elsewhere(ctx context.Context, store semel.Store, ids, likely []string) ([]semel.Record, error) {
 	found, err := f.LookUp(ctx, store, InEach(likely, ids))
 	if err != nil || len(found) > 0 {

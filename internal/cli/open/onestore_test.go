@@ -9,8 +9,8 @@ import (
 	"github.com/semel-dev/semel/test/programtest"
 )
 
-// TestAVerbForOneStoreNeedsNoVariablesOfTheOthers runs each verb that names one store
-// on a machine that has only the variables and files of that store.
+// TestAVerbForOneStoreNeedsNoVariablesOfTheOthers runs each verb that names a store on a machine
+// with the variables and files of this store alone.
 func TestAVerbForOneStoreNeedsNoVariablesOfTheOthers(t *testing.T) {
 	t.Parallel()
 	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), `

@@ -67,8 +67,8 @@ func TestRetryReportsAMessageThatIsSettledAtTheEndOfItsWait(t *testing.T) {
 	}
 }
 
-// TestRetryTellsWhoSettledAMessageInATopic skips a message between the moment at
-// which a retry lists it and the one at which it writes it back.
+// TestRetryTellsWhoSettledAMessageInATopic skips a message after a retry has listed it and before
+// the retry writes it back.
 func TestRetryTellsWhoSettledAMessageInATopic(t *testing.T) {
 	t.Parallel()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "events", "dead"))

@@ -10,9 +10,9 @@ import (
 	"github.com/semel-dev/semel/test/programtest"
 )
 
-// TestAPipelineKeyWithATypingErrorIsCorrected: the wrong rule parks all messages. It
-// binds no scope, and the right rule takes them: those that retry processes itself,
-// and those that it queues for a run that ends with its file.
+// TestAPipelineKeyWithATypingErrorIsCorrected: the wrong rule parks all messages. It binds no
+// scope, and the right rule takes all messages: messages that retry processes itself, and those
+// that wait for a run of files.
 func TestAPipelineKeyWithATypingErrorIsCorrected(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -26,8 +26,8 @@ import (
 	"github.com/semel-dev/semel/test/programtest"
 )
 
-// twice sends one request as two callers, each one twice, and checks that it runs once
-// for each of them.
+// twice sends a request as two callers, twice for each caller, and checks that it runs once for
+// each of them.
 func twice(t *testing.T, service *programtest.CountingService, url, key string, alice, bob []string) {
 	t.Helper()
 	for i, caller := range [][]string{alice, alice, bob, bob} {

@@ -13,8 +13,8 @@ import (
 	"github.com/semel-dev/semel/test/programtest"
 )
 
-// The program tells systemd that its pipelines are open, that it lives, and that it ends.
-// It is not ready before a server of a pipeline has answered.
+// The program tells systemd when its pipelines are open, when it drains, and that it lives. It is
+// not ready before a server of a pipeline has answered.
 func TestRunNotifiesSystemd(t *testing.T) {
 	t.Parallel()
 	const whole = "READY=1 STOPPING=1"

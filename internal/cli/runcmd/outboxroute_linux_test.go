@@ -182,9 +182,9 @@ func TestTheTopicOfARowChoosesItsQueue(t *testing.T) {
 	topicsChooseTargets(t, routedSQS(t))
 }
 
-// TestTheTopicOfARowChoosesItsTarget has rows for two targets, for one that is not allowed,
-// for none, and for one that does not exist. The last three are parked with their reasons,
-// and hold up their aggregates only. Each is delivered when its cause is gone.
+// TestTheTopicOfARowChoosesItsTarget has rows for two targets, for a forbidden target, for none,
+// and for a missing one. The last three are parked with their reasons, and hold up their
+// aggregates only. Each is delivered when its cause is gone.
 func TestTheTopicOfARowChoosesItsTarget(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(*testing.T) routedSink{"kafka": routedKafka, "nats": routedNATS, "rabbitmq": routedRabbitMQ} {

@@ -49,7 +49,7 @@ func TestLintSaysWhatAPowerLossForgets(t *testing.T) {
 	})
 }
 
-// TestTheDoctorReadsADirectory has a directory without a store, with one, with one that
+// TestTheDoctorReadsADirectory has directories without a store, with a store, with a store that
 // another process holds, and one that cannot be read.
 func TestTheDoctorReadsADirectory(t *testing.T) {
 	t.Parallel()

@@ -1,8 +1,8 @@
 // Package servicestest provides real servers for tests.
 //
-// If a server is not installed, a test that needs it is skipped with the
-// command that installs it. With SEMEL_SERVICES=required in the environment the
-// test fails instead, and with SEMEL_SERVICES=none every such test is skipped.
+// If a server is not installed, a test that needs it is skipped with the command that installs
+// the server. With SEMEL_SERVICES=required in the environment the test fails instead, and with
+// SEMEL_SERVICES=none every such test is skipped.
 //
 // StartRedis, StartPostgres, StartKafka and similar functions start a private
 // server, which the test may kill and pause. It ends with the test. A [Pool]

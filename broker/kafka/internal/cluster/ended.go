@@ -10,9 +10,8 @@ import (
 )
 
 // Ended reports whether the leader of a partition has no committed or control record
-// between two offsets, and no transaction is open before the second. A client does not
-// show that: it passes over records that were aborted or compacted away, and returns
-// nothing while it retries.
+// between two offsets, and no transaction is open before the second. A client does not show this.
+// Aborted and compacted records are passed over, and a retry returns nothing.
 func Ended(ctx context.Context, client *kgo.Client, id Partition, at, end int64) (bool, error) {
 	topics, err := kadm.NewClient(client).ListTopics(ctx, id.Topic)
 	if err == nil {

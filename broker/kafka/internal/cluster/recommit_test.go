@@ -11,7 +11,7 @@ import (
 )
 
 // TestATransactionCommitsTheOffsetsThatItDidNotRead ends a transaction that read one of two
-// partitions, with notes, and with a rest that it did not decide.
+// partitions, with notes and an undecided rest.
 func TestATransactionCommitsTheOffsetsThatItDidNotRead(t *testing.T) {
 	t.Parallel()
 	kafkatest.Real(t, 2, func(b *kafkatest.Rig) {

@@ -63,8 +63,8 @@ func AppendKeyHeaders(headers []kgo.RecordHeader, key semel.Key, name string) []
 	return appendKey(kept, key, []byte(name))
 }
 
-// AppendOrigin appends the headers that say when and where Semel first saw a message. It
-// appends those that the message has, if a pipeline before this one set them.
+// AppendOrigin appends the headers that say when and where Semel first saw a message. It appends
+// the headers of an earlier pipeline, if the message has any.
 func AppendOrigin(headers []kgo.RecordHeader, m *semel.Message, seen time.Time) []kgo.RecordHeader {
 	for i := range headers {
 		if headers[i].Key == header.Origin {

@@ -1,6 +1,6 @@
 // Package toy is a kind of source that counts and a kind of sink that prints: the
-// minimum that a kind must implement. Tests use it to show that a kind is one
-// package and one line in a list.
+// minimum that a kind must implement. Tests show with it that a kind is a package and a line in a
+// list.
 package toy
 
 import (

@@ -200,8 +200,8 @@ func (r *Reader) take(f kgo.FetchTopicPartition) {
 	r.moved = make(chan struct{})
 }
 
-// look looks for new partitions, and for topics that are not those that were read: the rows
-// would be those of a topic that was deleted. A final error says so; see cluster.IsFinal.
+// look looks for new partitions, and for topics that were made again: the rows would be those of
+// a deleted topic. A final error says so; see cluster.IsFinal.
 func (r *Reader) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookEvery/2)
 	defer cancel()
