@@ -35,7 +35,7 @@ release-check: ## Build the last commit's release twice, compare, install and re
 quick: ## Check what changed since main, and what imports it, without servers: about a minute
 	$(GO) vet ./...
 	$(GO) test -count=1 -run '^TestArchitecture' .
-	packages=$$($(PACKAGES) changed main) && test -z "$$packages" || SEMEL_SERVICES=none $(GO) test -short -vet=off $$packages
+	packages=$$($(PACKAGES) changed main) && test -z "$$packages" || SEMEL_SERVICES=none $(TEST) $$packages
 
 test: services-install check serve ## Run the gate: check, and all tests on real servers, with a few kills of each kind
 	$(SERVED) $(MAKE) -j 2 race plain counts faults SERVED=
@@ -80,13 +80,10 @@ race: serve
 plain: serve
 	$(SERVED) $(TEST) ./test/kafka $$($(PACKAGES) plain)
 
-# These tests run without the race detector, which makes them up to eight times slower: those
-# that -short samples or leaves out and that need no server, and test/crash, which only
-# starts a program. Those of test/http measure the memory of a proxy, of which the race
-# detector takes several times as much for itself.
+# Tests that -short samples or leaves out, and that need no server. Those of test/http measure
+# the memory of a proxy.
 counts:
 	$(GO) test -vet=off -timeout 5m -run '^Test(ManyWaitForOneRequest|AFloodOfKeysLeavesMemoryBounded)$$' ./test/http
-	$(GO) test -vet=off -timeout 20m ./test/crash -kills 4
 	$(GO) test -vet=off -timeout 20m ./store/logstore ./store/memstore ./store/storetest
 
 # The tests wait for servers and leases, so all stores of a test run at once.

@@ -10,6 +10,7 @@ package crash
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
@@ -31,7 +32,7 @@ import (
 )
 
 var (
-	kills    = flag.Int("kills", 12, "how many times to kill the program")
+	kills    = flag.Int("kills", 0, "how many times to kill the program; 0 stands for 12, with -short for 4")
 	seedFlag = flag.Uint64("seed", 0, "seed of the input and of the moments; 0 chooses one")
 )
 
@@ -40,6 +41,10 @@ var binary string
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	if *kills == 0 && testing.Short() {
+		*kills = 4
+	}
+	*kills = cmp.Or(*kills, 12)
 	os.Exit(run(m))
 }
 
