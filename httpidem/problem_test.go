@@ -44,7 +44,7 @@ func TestTheTypeOfEachProblemIsAPage(t *testing.T) {
 		if !strings.HasPrefix(string(page), "# "+got.Title+"\n") || !strings.Contains(string(page), "Problem `"+string(p)+"`, status "+strconv.Itoa(w.Code)+".") {
 			t.Errorf("the page of %s does not begin with its title %q, or lacks its status %d", p, got.Title, w.Code)
 		}
-		if !strings.Contains(string(index), "| ["+string(p)+"]("+string(p)+"/README.md) | "+strconv.Itoa(w.Code)+" | "+got.Title+" |") {
+		if !strings.Contains(string(index), "- ["+string(p)+"]("+string(p)+"/README.md) ("+strconv.Itoa(w.Code)+"): "+got.Title+".\n") {
 			t.Errorf("docs/problems/README.md does not list %s", p)
 		}
 	}
