@@ -289,7 +289,7 @@ var packageMap = map[string][]string{
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kfake", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg",
 	},
 	"test/programtest": {
-		".", "httpidem", "internal/cli", "internal/cli/keyrecord", "internal/cli/term", "internal/kind", "pipeline", "store/logstore", "store/memstore", "test/services/servicestest",
+		".", "httpidem", "internal/cli", "internal/cli/keyrecord", "internal/cli/term", "internal/kind", "pipeline", "store/logstore", "store/memstore", "test/services", "test/services/servicestest",
 		"github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/service/sqs", "github.com/aws/aws-sdk-go-v2/service/sqs/types", "github.com/jackc/pgx/v5", "github.com/jackc/pgx/v5/pgxpool",
 		"github.com/nats-io/nats.go", "github.com/nats-io/nats.go/jetstream", "github.com/rabbitmq/amqp091-go", "github.com/twmb/franz-go/pkg/kfake", "github.com/twmb/franz-go/pkg/kgo", "golang.org/x/sys/unix",
 	},

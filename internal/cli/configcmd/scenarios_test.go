@@ -85,8 +85,9 @@ func TestScenariosOnKafkaRunAsPrinted(t *testing.T) {
 		t.Run("kafka-to-api", func(t *testing.T) {
 			t.Parallel()
 			seen := newJournal(t)
+			redis := servicestest.StartRedis(t, nil) // its own, because the scenario sets no prefix
 			programtest.OpenScenario(t, "kafka-to-api", map[string]string{
-				"KAFKA_BROKERS": brokers, "DATABASE_URL": programtest.Servers.Database(t), "REDIS_URL": programtest.Servers.Redis(t), "API_URL": seen.URL,
+				"KAFKA_BROKERS": brokers, "DATABASE_URL": programtest.Servers.Database(t), "REDIS_URL": redis.URL(), "API_URL": seen.URL,
 			}).Until(seen.bodies, everyText())
 		})
 		t.Run("windows", func(t *testing.T) {

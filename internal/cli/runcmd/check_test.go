@@ -11,6 +11,7 @@ import (
 
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/test/programtest"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
 // tree returns the names and contents of all files below a directory.
@@ -33,7 +34,7 @@ func tree(t *testing.T, dir string) string {
 // then with tables, then with a server that is down. It changes nothing.
 func TestRunCheckShowsEverythingInOneTable(t *testing.T) {
 	t.Parallel()
-	database, dir := programtest.Servers.Database(t), t.TempDir()
+	database, dir := servicestest.StartPostgres(t, nil).URL(), t.TempDir() // its own: doctor judges a whole server
 	admin := programtest.Connect(t, database)(t)
 	if _, err := admin.Exec(t.Context(), "CREATE TABLE rows (id text)"); err != nil {
 		t.Fatal(err)

@@ -92,7 +92,7 @@ func TestRunLogsErrorsOfServersWithTheirRemedy(t *testing.T) {
 	quiet := silentServer(t)
 	hook := servicestest.FreeAddr(t)
 	natsServer, rabbitServer := programtest.Servers.NATS(t), programtest.Servers.RabbitMQ(t)
-	trusted, replaced, named := certified(t), servicestest.FreeAddr(t), servicestest.FreeAddr(t)
+	trusted, replaced, named := programtest.CertifiedDir(t), servicestest.FreeAddr(t), servicestest.FreeAddr(t)
 	_, namedPort, _ := net.SplitHostPort(named)
 	ca := filepath.Join(trusted, "cert.pem")
 	var unknown *services.Server
@@ -182,7 +182,7 @@ func TestRunLogsErrorsOfServersWithTheirRemedy(t *testing.T) {
 		},
 		{
 			name:   "missing NATS stream",
-			config: own + "\n" + pipe("own", fmt.Sprintf("nats: { servers: [%q], stream: %s, consumer: c, create: true }", hostOf(t, natsServer), sink), "file: { path: out }", ", parked: { path: p }"),
+			config: own + "\n" + pipe("own", fmt.Sprintf("nats: { servers: [%q], stream: %s, consumer: c, create: true }", programtest.HostOf(t, natsServer), sink), "file: { path: out }", ", parked: { path: p }"),
 			log:    []string{"cannot start yet", "source: there is no stream " + sink + ": create it with nats stream add " + sink + ", or set source.nats.subjects with create: true"},
 			probe:  []string{": source: there is no stream " + sink},
 			not:    []string{"store unavailable"},
@@ -227,7 +227,7 @@ func TestRunLogsErrorsOfServersWithTheirRemedy(t *testing.T) {
 			not:   []string{"store unavailable"},
 		},
 		{
-			name: "a broker that is PostgreSQL", config: own + "\n" + pipe("own", lines, fmt.Sprintf("kafka: { brokers: [%q], topic: %s }", hostOf(t, database), sink), ", parked: { path: p }"),
+			name: "a broker that is PostgreSQL", config: own + "\n" + pipe("own", lines, fmt.Sprintf("kafka: { brokers: [%q], topic: %s }", programtest.HostOf(t, database), sink), ", parked: { path: p }"),
 			log:   []string{"cannot start yet", "is it the right kind of server"},
 			probe: []string{"is it the right kind of server"},
 			not:   []string{"store unavailable"},
@@ -258,7 +258,7 @@ func TestRunLogsErrorsOfServersWithTheirRemedy(t *testing.T) {
 		},
 		{
 			name:   "Redis with a certificate of another authority",
-			before: func(t *testing.T) { unknown = secureRedis(t, replaced, certified(t)) },
+			before: func(t *testing.T) { unknown = programtest.SecureRedis(t, replaced, programtest.CertifiedDir(t)) },
 			config: fmt.Sprintf("stores: { cache: { redis: { url: \"rediss://%s\", tls: { ca: %s } } } }\n", replaced, ca) + pipe("cache", lines, "file: { path: out }", ", parked: { path: p }"),
 			log:    []string{"cannot start yet", "store cache: the certificate of the server is signed by an unknown authority: name the file with the certificate of that authority in stores.cache.redis.tls.ca"},
 			probe:  []string{"signed by an unknown authority"},
@@ -271,7 +271,7 @@ func TestRunLogsErrorsOfServersWithTheirRemedy(t *testing.T) {
 		},
 		{
 			name:   "Redis with a certificate for another host",
-			before: func(t *testing.T) { secureRedis(t, named, trusted) },
+			before: func(t *testing.T) { programtest.SecureRedis(t, named, trusted) },
 			config: fmt.Sprintf("stores: { cache: { redis: { url: \"rediss://localhost:%s\", tls: { ca: %s } } } }\n", namedPort, ca) + pipe("cache", lines, "file: { path: out }", ", parked: { path: p }"),
 			log:    []string{"cannot start yet", "store cache: the certificate of the server is for another host: ", "wanted to match localhost: correct the host in stores.cache.redis.url, or give the server a certificate for it"},
 			probe:  []string{"the certificate of the server is for another host"},
@@ -403,15 +403,6 @@ pipelines:
 			r.Probe(http.StatusOK, "orders: ready")
 		})
 	}
-}
-
-func hostOf(t *testing.T, address string) string {
-	t.Helper()
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return u.Host
 }
 
 // silentServer returns the address of a server that accepts connections, and never

@@ -1,9 +1,8 @@
-package runcmd_test
+package doctorcmd_test
 
 import (
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,47 +15,17 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-// certified returns a directory with a certificate that servers can read, which have users of
-// their own.
-func certified(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	programtest.SelfSign(t, dir)
-	for _, path := range []string{filepath.Dir(dir), dir, filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")} {
-		if err := os.Chmod(path, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
-}
-
-// secureRedis starts a server that also listens at an address for TLS, with the certificate of
-// a directory.
-func secureRedis(t *testing.T, address, dir string) *services.Server {
-	t.Helper()
-	server := servicestest.StartRedis(t, nil)
-	_, port, err := net.SplitHostPort(address)
-	if err == nil {
-		cert := filepath.Join(dir, "cert.pem")
-		_, err = services.RedisDo(t.Context(), server.Addr(), "CONFIG", "SET", "tls-cert-file", cert, "tls-key-file", filepath.Join(dir, "key.pem"), "tls-ca-cert-file", cert, "tls-auth-clients", "no", "tls-port", port)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return server
-}
-
-// TestRunLogsTLSErrorsWithTheirRemedy has real servers with and without TLS. Each is asked in the other
+// TestDoctorNamesTLSErrorsWithTheirRemedy has real servers with and without TLS. Each is asked in the other
 // way, with the wrong authority, and by a name that its certificate does not have.
-func TestRunLogsTLSErrorsWithTheirRemedy(t *testing.T) {
+func TestDoctorNamesTLSErrorsWithTheirRemedy(t *testing.T) {
 	t.Parallel()
-	dir, other := certified(t), certified(t)
+	dir, other := programtest.CertifiedDir(t), programtest.CertifiedDir(t)
 	cert, key, wrong := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), filepath.Join(other, "cert.pem")
 	redisTLS, rabbitTLS := servicestest.FreeAddr(t), servicestest.FreeAddr(t)
 	_, redisPort, _ := net.SplitHostPort(redisTLS)
 	_, rabbitPort, _ := net.SplitHostPort(rabbitTLS)
-	redis := secureRedis(t, redisTLS, dir)
-	nats, natsTLS := hostOf(t, programtest.Servers.NATS(t)), servicestest.StartNATS(t, &services.NATSOptions{Config: fmt.Sprintf("tls { cert_file: %q, key_file: %q }", cert, key)}).Addr()
+	redis := programtest.SecureRedis(t, redisTLS, dir)
+	nats, natsTLS := programtest.HostOf(t, programtest.Servers.NATS(t)), servicestest.StartNATS(t, &services.NATSOptions{Config: fmt.Sprintf("tls { cert_file: %q, key_file: %q }", cert, key)}).Addr()
 	_, natsPort, _ := net.SplitHostPort(natsTLS)
 	rabbit := servicestest.StartRabbitMQ(t, &services.RabbitMQOptions{Config: fmt.Sprintf(`{ssl_listeners, [{"127.0.0.1", %s}]}, {ssl_options, [{certfile, %q}, {keyfile, %q}, {verify, verify_none}]}`, rabbitPort, cert, key)}).Addr()
 	postgres := servicestest.StartPostgres(t, nil)
