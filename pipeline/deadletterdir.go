@@ -374,8 +374,8 @@ func (l *DeadLetterDir) audit(ctx context.Context, p *Parked, how Settlement) (e
 	return errors.Join(auditlog.Append(file, line), file.Close())
 }
 
-// lockAudit waits until no other process appends to the audit log. A line is chained
-// to the line before, so two processes must not append at the same time.
+// lockAudit waits until no other process appends to the audit log. A line is written
+// behind the last one, so two processes must not append at the same time.
 func (l *DeadLetterDir) lockAudit(ctx context.Context) (io.Closer, error) {
 	for {
 		lock, err := vfs.OS{}.Lock(filepath.Join(l.dir, "audit.lock"), fmt.Sprintf("process %d", os.Getpid()))

@@ -126,9 +126,8 @@ func (s *Store) settleByHand(ctx context.Context, d semel.Digest, room int, chan
 const AuditName = "audit.jsonl"
 
 // Audit durably appends a line to the audit log. The line is a JSON object with
-// members, without a line end. Audit adds members that chain it to the line before,
-// so that `semel audit verify` finds changed lines. Write the line before the change
-// that it describes, so that every change has its line.
+// members, without a line end. Write the line before the change that it describes, so
+// that every change has its line.
 func (s *Store) Audit(_ context.Context, line []byte) error {
 	s.prepare.Lock()
 	defer s.prepare.Unlock()

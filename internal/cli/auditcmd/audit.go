@@ -2,7 +2,6 @@
 package auditcmd
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,21 +16,16 @@ import (
 
 // Line is the report about one log in JSON.
 type Line struct {
-	File   string `json:"file"`
-	Lines  int    `json:"lines"`
-	Older  int    `json:"older"`
-	Torn   int    `json:"torn"`
-	Hash   string `json:"hash,omitempty"`
-	Intact bool   `json:"intact"`
-	Line   int    `json:"line,omitempty"`
-	Found  string `json:"found,omitempty"`
+	File     string             `json:"file"`
+	Lines    int                `json:"lines"`
+	Findings []auditlog.Finding `json:"findings,omitempty"`
 }
 
 // New returns the verb audit.
 func New(a *term.App) *cobra.Command {
 	cmd := term.Group(a, &cobra.Command{
 		Use:   "audit VERB",
-		Short: "Check audit logs for changed lines",
+		Short: "Check audit logs for damaged lines and interrupted changes",
 		Example: `semel audit verify ./ledger
 semel audit verify --help`,
 	})
@@ -40,31 +34,21 @@ semel audit verify --help`,
 }
 
 func newVerify(a *term.App) *cobra.Command {
-	var hash string
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:   "verify FILE|DIR...",
-		Short: "Find the first line of an audit log that was changed, removed or inserted",
+		Short: "Find damaged lines of an audit log, and changes without an outcome",
 		Example: `semel audit verify ./ledger
 semel audit verify semel-parked/audit.jsonl --json`,
-		Long: `Checks the hash chain of audit logs: the audit.jsonl in the directory of an embedded
-store, and the one in a directory of parked messages. It names the first line that
-was changed, removed or inserted. Lines that an older program wrote before the first
-line with a hash are counted. A log without any hash is unproven.
+		Long: `Reads audit logs: the audit.jsonl in the directory of an embedded store, and the one in
+a directory of parked messages. It names each line that is not whole, and each change
+whose outcome is missing, because its command was interrupted.
 
-A person who can write the file can also compute all hashes again, or remove the
-last lines. So keep the last hash that this verb prints at another place, and pass it
-with --contains the next time.
+It cannot find what a person changed who can write the file. Send the lines to another
+system as they are written, if that matters.
 
-The exit status is 3 if a log was changed or is unproven. It is also 3 if the last line
-was cut short, unless --contains finds its hash.`,
+The exit status is 3 if something was found.`,
 		Args: term.Arguments(1, -1, "FILE is missing: name an audit log, or the directory that has it", ""),
 		RunE: a.Checked(func(_ *cobra.Command, args []string, wrong term.Problems) error {
-			if sum, err := hex.DecodeString(hash); hash != "" && (err != nil || len(sum) != 32) {
-				wrong.Addf("--contains %s: expected a hash of 64 hexadecimal digits, as this verb prints it", hash)
-			}
-			if hash != "" && len(args) > 1 {
-				wrong.Addf("--contains is for one log: name one FILE")
-			}
 			var names []string
 			for _, name := range args {
 				if info, err := os.Stat(name); err == nil && info.IsDir() {
@@ -80,7 +64,7 @@ was cut short, unless --contains finds its hash.`,
 			}
 			var found error
 			for _, name := range names {
-				if err := verify(a, name, hash); errors.Is(err, term.ErrFound) {
+				if err := verify(a, name); errors.Is(err, term.ErrFound) {
 					found = err
 				} else if err != nil {
 					return err
@@ -89,43 +73,31 @@ was cut short, unless --contains finds its hash.`,
 			return found
 		}),
 	}
-	cmd.Flags().StringVar(&hash, "contains", "", "fail unless the log has the line with this `HASH`, which an earlier run printed")
-	term.CompleteValues(cmd, "contains")
-	return cmd
 }
 
-// verify prints what it found in one log. The error is term.ErrFound if the log was
-// changed, or if nothing shows that it was not.
-func verify(a *term.App, name, hash string) error {
+// verify prints what it found in one log. The error is term.ErrFound if that is anything.
+func verify(a *term.App, name string) error {
 	file, err := os.Open(name)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = file.Close() }() // it was only read
-	report, err := auditlog.Verify(file, hash)
+	lines, findings, err := auditlog.Verify(file)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", name, err)
 	}
 	switch {
-	case report.Fault > 0 || report.Contains:
-	case hash != "":
-		report.Found = "the line with the hash " + hash + " is gone: lines were removed from the end, or all hashes were computed again"
-	case report.Last == "":
-		report.Found = "unproven: no line has a hash: the log was emptied or its hashes were removed, or an older program wrote all of it"
-	case report.Cut:
-		report.Fault, report.Found = report.Lines, "it was cut short, by a crash or by hand: pass the last hash that you keep with --contains"
+	case a.JSON:
+		err = a.PrintJSON(Line{name, lines, findings})
+	case len(findings) == 0:
+		_, err = fmt.Fprintf(a.Stdout, "%s: whole: %d lines\n", name, lines)
 	}
-	intact := report.Found == ""
-	if a.JSON {
-		err = a.PrintJSON(Line{name, report.Lines, report.Older, report.Torn, report.Last, intact, report.Fault, report.Found})
-	} else if intact {
-		_, err = fmt.Fprintf(a.Stdout, "%s: intact: %s\n", name, report)
-	} else if report.Fault > 0 {
-		_, err = fmt.Fprintf(a.Stdout, "%s:%d: %s\n", name, report.Fault, report.Found)
-	} else {
-		_, err = fmt.Fprintf(a.Stdout, "%s: %s\n", name, report.Found)
+	for _, f := range findings {
+		if err == nil && !a.JSON {
+			_, err = fmt.Fprintf(a.Stdout, "%s:%d: %s\n", name, f.Line, f.Found)
+		}
 	}
-	if err == nil && !intact {
+	if err == nil && len(findings) > 0 {
 		err = term.ErrFound
 	}
 	return err
