@@ -42,8 +42,8 @@ test: services-install check serve ## Run the gate: check, and all tests on real
 
 # Tests share servers, each with its own database, prefix, topics and queues. $(SERVED) starts
 # them for a command, always new ones, and ends them with it. They are not shared where some
-# may be missing: then each package starts those that it finds. The program is built, because
-# `go run` does not pass on a signal.
+# may be missing: then each package starts those that it finds. The program is built and
+# takes the place of the shell, because neither `go run` nor a shell passes a signal on.
 SHARED = postgres-15 redis-7.0 nats-2 rabbitmq-3.10 elasticmq kafka-4.3
 SERVED = $(if $(filter required,$(SEMEL_SERVICES)),.work/bin/services run $(SHARED) --)
 serve:
@@ -73,12 +73,12 @@ test race plain counts faults: export SEMEL_SERVICES_DIR ?= $(shell df -Pk /dev/
 TEST = $(GO) test -short -vet=off -ldflags=-w -p 2 -parallel 4 -timeout 20m
 
 race: serve
-	$(SERVED) $(TEST) -race $$($(PACKAGES) race)
-	$(SERVED) $(GO) test -C contrib/watermill -race -short -vet=off -timeout 5m ./...
+	exec $(SERVED) $(TEST) -race $$($(PACKAGES) race)
+	exec $(SERVED) $(GO) test -C contrib/watermill -race -short -vet=off -timeout 5m ./...
 
 # The package that takes longest waits most, so it begins first and others run beside it.
 plain: serve
-	$(SERVED) $(TEST) ./test/kafka $$($(PACKAGES) plain)
+	exec $(SERVED) $(TEST) ./test/kafka $$($(PACKAGES) plain)
 
 # Tests that -short samples or leaves out, and that need no server. Those of test/http measure
 # the memory of a proxy.
