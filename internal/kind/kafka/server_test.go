@@ -1,0 +1,318 @@
+package kafka_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/kind/kafka"
+	"github.com/semel-dev/semel/internal/kind/kindtest"
+	"github.com/semel-dev/semel/test/services/servicestest"
+)
+
+var servers servicestest.Pool
+
+func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
+
+// topics creates topics with two partitions, and returns the brokers.
+func topics(t *testing.T, names ...string) (brokers string, client *kgo.Client) {
+	t.Helper()
+	brokers = servers.Kafka(t)
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	made, err := kadm.NewClient(client).CreateTopics(t.Context(), 2, 1, nil, names...)
+	if err := errors.Join(err, made.Error()); err != nil {
+		t.Fatal(err)
+	}
+	return brokers, client
+}
+
+// has checks that a finding about a kind starts with a text.
+func has(t *testing.T, f *config.File, of config.Kind, want string) {
+	t.Helper()
+	if lines, err := kindtest.Examine(t, f, of); err != nil || !slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, want) }) {
+		t.Errorf("%T: %q, %v; want %s", of, lines, err, want)
+	}
+}
+
+func TestMessagesPassThroughTheBrokers(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	topic := servicestest.Topic()
+	brokers, _ := topics(t, topic)
+	out := kindtest.Parse(t, kindtest.WithSink("{ kafka: { brokers: ['"+brokers+"'], topic: "+topic+", compression: zstd } }"))
+	in := kindtest.Parse(t, kindtest.WithSource("{ kafka: { brokers: ['"+brokers+"'], topics: ["+topic+"], group: "+topic+" } }"))
+	has(t, out, out.Pipelines[0].Sink, "fine ")
+	has(t, in, in.Pipelines[0].Source, "fine ")
+	kindtest.Deliver(t, out, `{"id":1}`, `{"id":2}`)
+	both := []string{`{"id":1}`, `{"id":2}`}
+	if got := kindtest.Sample(t, in); !slices.Equal(got, both) {
+		t.Errorf("the sample is %q, want %q", got, both)
+	}
+	if got := kindtest.Receive(t, in, 2); !slices.Equal(got, both) {
+		t.Errorf("received %q, want %q", got, both)
+	}
+	for _, end := range []struct {
+		f    *config.File
+		of   any
+		what string
+	}{{in, in.Pipelines[0].Source, "in the input of p (the time that its producer gave)"}, {out, out.Pipelines[0].Sink, "published by p (the time of the message, not of its publication)"}} {
+		found, looked := kindtest.Trace(t, end.f, end.of.(config.Traced), `{"id":1}`)
+		if len(found) != 1 || !strings.HasPrefix(found[0], "topic "+topic+" ") || !strings.HasSuffix(found[0], ": "+end.what) || len(looked) != 1 || !strings.HasSuffix(looked[0], ": 2") {
+			t.Errorf("found %q, looked at %q", found, looked)
+		}
+	}
+	none := kindtest.Parse(t, kindtest.WithSink("{ kafka: { brokers: ['"+brokers+"'], topic: "+topic+"-none } }"))
+	if found, looked := kindtest.Trace(t, none, none.Pipelines[0].Sink.(config.Traced), "1"); len(found) > 0 || !slices.Equal(looked, []string{"topic " + topic + "-none: there is no such topic yet"}) {
+		t.Errorf("found %q, looked at %q", found, looked)
+	}
+	has(t, none, none.Pipelines[0].Sink, "broken ")
+}
+
+// TestMessagesNameTheirTopics has a sink that may write all topics with a prefix.
+func TestMessagesNameTheirTopics(t *testing.T) {
+	t.Parallel()
+	name := servicestest.Topic()
+	brokers, client := topics(t, name+".a", name+".b", "other-"+name)
+	f := kindtest.Parse(t, kindtest.WithSink("{ kafka: { brokers: ['"+brokers+"'], topic: { from: 'header:to', allow: ['"+name+".*'] } } }"))
+	sink := f.Pipelines[0].Sink.(*kafka.Sink)
+	for _, topic := range []string{name + ".b", "other-" + name} {
+		if err := client.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: []byte(`{"id":"1"}`)}).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, looked := kindtest.Trace(t, f, sink, "1")
+	if len(found) != 1 || !strings.HasPrefix(found[0], "topic "+name+".b ") || len(looked) != 1 || strings.Contains(looked[0], "other-") {
+		t.Errorf("found %q, looked at %q", found, looked)
+	}
+	to := func(topic string) *semel.Message {
+		return &semel.Message{Headers: []semel.Header{{Name: "to", Value: []byte(topic)}}}
+	}
+	if got := sink.Address(to(name + ".a")); got != "topic "+name+".a" {
+		t.Errorf("the address is %q", got)
+	}
+	if got := sink.Address(to("other")); got != "" {
+		t.Errorf("the address of a topic that is not allowed is %q", got)
+	}
+}
+
+// TestATransactionCommitsOutputsAndKeys runs a pipeline without a store, and asks for its
+// keys before and after.
+func TestATransactionCommitsOutputsAndKeys(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	name := servicestest.Topic()
+	brokers, client := topics(t, name, name+"-out", name+"-parked")
+	f := kindtest.Parse(t, "pipelines: { p: { key: { id: .id }, source: { kafka: { brokers: ['"+brokers+"'], topics: ["+name+"], group: "+name+" } }, sink: { kafka: { brokers: ['"+brokers+"'], topic: "+name+"-out } } } }")
+	p := f.Pipelines[0]
+	source := p.Source.(*kafka.Source)
+	keys := []semel.Key{{Scope: "p", ID: "1"}}
+	if _, err := kafka.Look(t.Context(), f, p, keys); !errors.Is(err, kafkatxn.ErrNoChangelog) {
+		t.Errorf("it has never run: %v", err)
+	}
+	if _, looked := kindtest.Trace(t, f, source, "1"); len(looked) != 2 || !strings.HasPrefix(looked[0], "keys of p: not seen: p has never run: ") {
+		t.Errorf("looked at %q", looked)
+	}
+	has(t, f, source, "notice ")
+	for range 2 {
+		if err := client.ProduceSync(t.Context(), &kgo.Record{Topic: name, Key: []byte("k"), Value: []byte(`{"id":"1"}`)}).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runnable, err := source.OpenTransaction(&config.Env{File: f, Pipeline: p})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- runnable.Run(ctx) }()
+	reader, err := kgo.NewClient(kgo.SeedBrokers(brokers), kgo.ConsumeTopics(name+"-out"), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	patient, stop := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer stop()
+	fetches := reader.PollFetches(patient)
+	if records := fetches.Records(); fetches.Err() != nil || len(records) != 1 || string(records[0].Value) != `{"id":"1"}` {
+		t.Errorf("outputs %v, %v", records, fetches.Err())
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	known, err := kafka.Look(t.Context(), f, p, keys)
+	if err != nil || len(known) != 1 || known[0].Topic != name || known[0].Offset != 0 {
+		t.Errorf("known %+v, %v", known, err)
+	}
+	admin, places, err := kafka.OpenAdmin(t.Context(), f, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin.Close()
+	if want := []string{name, name + "-keys", name + "-out", name + "-parked"}; !slices.Equal(places.Topics, want) || !slices.Equal(places.Groups, []string{name}) {
+		t.Errorf("topics %q and groups %q, want %q", places.Topics, places.Groups, want)
+	}
+}
+
+func TestMessagesAreParkedInATopic(t *testing.T) {
+	t.Parallel()
+	name := servicestest.Topic()
+	brokers, _ := topics(t, name)
+	f := kindtest.Parse(t, kindtest.WithSource("{ kafka: { brokers: ['"+brokers+"'], topics: ["+name+"], group: "+name+" } }", ", parked: { topic: "+name+"-aside }"))
+	p := f.Pipelines[0]
+	of := p.Source.(config.Topics)
+	if _, err := of.OpenParked(t.Context(), f, p); !errors.Is(err, config.ErrNoTopic) {
+		t.Errorf("a topic that does not exist: %v", err)
+	}
+	topics(t, name+"-aside")
+	parker, err := of.OpenParker(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := parker.Close(); err != nil {
+		t.Error(err)
+	}
+	letters, err := of.OpenParked(t.Context(), f, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := letters.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAPipelineWithoutKafkaHasNoBrokers(t *testing.T) {
+	t.Parallel()
+	f := kindtest.Parse(t, kindtest.WithSink("{ stdout: {} }"))
+	p := f.Pipelines[0]
+	if kafka.Uses(p) || kafka.Repartitions(p) {
+		t.Error("a pipeline from files uses Kafka")
+	}
+	for name, err := range map[string]error{
+		"admin": func() error { _, _, err := kafka.OpenAdmin(t.Context(), f, p); return err }(),
+		"look":  func() error { _, err := kafka.Look(t.Context(), f, p, nil); return err }(),
+		"try":   func() error { _, err := kafka.Try(f, p, time.Now(), 1); return err }(),
+		"rows":  kafka.ReadRows(t.Context(), f, p, nil),
+	} {
+		if !errors.Is(err, semel.ErrInvalidRequest) || !strings.HasPrefix(err.Error(), "pipeline p ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestATrialDecidesWithoutBrokers(t *testing.T) {
+	t.Parallel()
+	f := kindtest.Parse(t, inTransaction("", ""))
+	trial, err := kafka.Try(f, f.Pipelines[0], time.Now(), 2)
+	if err != nil || trial == nil {
+		t.Errorf("%v, %v", trial, err)
+	}
+}
+
+func TestRowsOfTablesAreRead(t *testing.T) {
+	t.Parallel()
+	name := servicestest.Topic()
+	brokers, client := topics(t, name)
+	for _, row := range []string{"ann", "bob"} {
+		if err := client.ProduceSync(t.Context(), &kgo.Record{Topic: name, Key: []byte(row), Value: []byte("{}"), Headers: []kgo.RecordHeader{{Key: "h", Value: []byte(row)}}}).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := kindtest.Parse(t, strings.ReplaceAll(inTransaction("", ", filter: 'has(tables.c)', tables: { c: { topic: "+name+", by: .c } }"), "h:1", brokers))
+	var keys []string
+	if err := kafka.ReadRows(t.Context(), f, f.Pipelines[0], func(m *semel.Message) {
+		if h, ok := m.Header("h"); !ok || string(h) != string(m.RecordKey) {
+			t.Errorf("the row of %s has the header %q", m.RecordKey, h)
+		}
+		keys = append(keys, string(m.RecordKey))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if slices.Sort(keys); !slices.Equal(keys, []string{"ann", "bob"}) {
+		t.Errorf("rows of %q", keys)
+	}
+}
+
+// TestBrokersThatDoNotAnswerAreReported has an address where nobody listens.
+func TestBrokersThatDoNotAnswerAreReported(t *testing.T) {
+	t.Parallel()
+	address := servicestest.FreeAddr(t)
+	f := kindtest.Parse(t, kindtest.WithSink("{ kafka: { brokers: ['"+address+"'], topic: t } }"))
+	lines, err := kindtest.Examine(t, f, f.Pipelines[0].Sink)
+	if err == nil || !strings.Contains(err.Error(), "refused") || len(lines) > 0 {
+		t.Errorf("%q, %v", lines, err)
+	}
+	said := f.Pipelines[0].Sink.(config.Advisor).Advise(f, f.Pipelines[0], "sink.kafka", err)
+	if said == nil || !strings.Contains(said.Error(), address) {
+		t.Errorf("%v is explained as %v", err, said)
+	}
+}
+
+func TestErrorsOfBrokersHaveACauseAndARemedy(t *testing.T) {
+	t.Parallel()
+	f := kindtest.Parse(t, kindtest.WithSource("{ kafka: { brokers: ['h:1'], topics: [in], group: g, sasl: { mechanism: PLAIN, username: app, password: secret1 } } }"))
+	p := f.Pipelines[0]
+	for _, c := range []struct {
+		err  error
+		want string // cause: remedy
+	}{
+		{kerr.SaslAuthenticationFailed, "password refused for user app: correct source.kafka.sasl"},
+		{kerr.UnsupportedSaslMechanism, "the brokers do not support the SASL mechanism PLAIN: correct source.kafka.sasl.mechanism"},
+		{kerr.InconsistentGroupProtocol, "end the other members of the group, or write another source.kafka.group or protocol"},
+		{io.EOF, ""},
+		{&net.OpError{Op: "dial", Err: io.EOF}, ""},
+	} {
+		got := ""
+		if said := p.Source.(config.Advisor).Advise(f, p, "source.kafka", fmt.Errorf("kafka: %w", c.err)); said != nil {
+			got = said.Cause + ": " + said.Remedy
+		}
+		if !strings.HasSuffix(got, c.want) || (got == "") != (c.want == "") {
+			t.Errorf("%v: %q, want %q", c.err, got, c.want)
+		}
+	}
+}
+
+// TestLintSaysWhatWindowsAndKeepLose has aggregates and keep rules whose settings lose
+// records, or hold them for too long.
+func TestLintSaysWhatWindowsAndKeepLose(t *testing.T) {
+	t.Parallel()
+	windows := func(more string) string {
+		return inTransaction(", retention: 1d", ", aggregate: { by: .g, over: { tumbling: 1h }, values: { n: count }"+more+" }")
+	}
+	keep := func(what string) string {
+		return strings.Replace(inTransaction(", retention: 1d", ""), "id: .id", "id: .id, keep: "+what, 1)
+	}
+	for text, want := range map[string]string{
+		windows(", grace: 1m, late: drop"): "warning loss pipelines.p.aggregate.late: drop",
+		windows(""):                        "notice  pipelines.p.aggregate.grace: 0s",
+		windows(", idle: forever"):         "notice  pipelines.p.aggregate.idle: forever",
+		keep("{ newest: .v }"):             "notice  pipelines.p.key.keep.newest: .v",
+		keep("{ last: { tumbling: 1h }, late: drop, grace: 1m }"): "warning loss pipelines.p.key.keep.late: drop",
+		keep("{ last: { tumbling: 1h } }"):                        "notice  pipelines.p.key.keep.grace: 0s",
+		keep("{ last: { tumbling: 1h }, idle: forever }"):         "notice  pipelines.p.key.keep.idle: forever",
+	} {
+		if found := strings.Join(kindtest.Findings(kindtest.Parse(t, text)), "\n"); !strings.Contains(found, want) {
+			t.Errorf("%s\n%s\nwant %s", text, found, want)
+		}
+	}
+	short := strings.Replace(windows(", grace: 1m"), ", aggregate:", ", window: 30m, aggregate:", 1)
+	if found := strings.Join(kindtest.Findings(kindtest.Parse(t, short)), "\n"); !strings.Contains(found, "warning repeat pipelines.p.window: 30m, but a window takes records for up to 1h") {
+		t.Errorf("%s", found)
+	}
+}
