@@ -17,7 +17,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind/kafka"
 	"github.com/semel-dev/semel/internal/kind/kindtest"
@@ -73,13 +72,13 @@ func TestMessagesPassThroughTheBrokers(t *testing.T) {
 		of   any
 		what string
 	}{{in, in.Pipelines[0].Source, "in the input of p (the time that its producer gave)"}, {out, out.Pipelines[0].Sink, "published by p (the time of the message, not of its publication)"}} {
-		found, looked := kindtest.Trace(t, end.f, end.of.(config.Traced), `{"id":1}`)
+		found, looked := kindtest.Trace(t, end.f, end.of.(kindtest.Tracer), `{"id":1}`)
 		if len(found) != 1 || !strings.HasPrefix(found[0], "topic "+topic+" ") || !strings.HasSuffix(found[0], ": "+end.what) || len(looked) != 1 || !strings.HasSuffix(looked[0], ": 2") {
 			t.Errorf("found %q, looked at %q", found, looked)
 		}
 	}
 	none := kindtest.Parse(t, kindtest.WithSink("{ kafka: { brokers: ['"+brokers+"'], topic: "+topic+"-none } }"))
-	if found, looked := kindtest.Trace(t, none, none.Pipelines[0].Sink.(config.Traced), "1"); len(found) > 0 || !slices.Equal(looked, []string{"topic " + topic + "-none: there is no such topic yet"}) {
+	if found, looked := kindtest.Trace(t, none, none.Pipelines[0].Sink, "1"); len(found) > 0 || !slices.Equal(looked, []string{"topic " + topic + "-none: there is no such topic yet"}) {
 		t.Errorf("found %q, looked at %q", found, looked)
 	}
 	has(t, none, none.Pipelines[0].Sink, "broken ")
@@ -104,10 +103,10 @@ func TestMessagesNameTheirTopics(t *testing.T) {
 	to := func(topic string) *semel.Message {
 		return &semel.Message{Headers: []semel.Header{{Name: "to", Value: []byte(topic)}}}
 	}
-	if got := sink.Address(to(name + ".a")); got != "topic "+name+".a" {
+	if got := sink.About().Address(to(name + ".a")); got != "topic "+name+".a" {
 		t.Errorf("the address is %q", got)
 	}
-	if got := sink.Address(to("other")); got != "" {
+	if got := sink.About().Address(to("other")); got != "" {
 		t.Errorf("the address of a topic that is not allowed is %q", got)
 	}
 }
@@ -121,9 +120,10 @@ func TestATransactionCommitsOutputsAndKeys(t *testing.T) {
 	f := kindtest.Parse(t, "pipelines: { p: { key: { id: .id }, source: { kafka: { brokers: ['"+brokers+"'], topics: ["+name+"], group: "+name+" } }, sink: { kafka: { brokers: ['"+brokers+"'], topic: "+name+"-out } } } }")
 	p := f.Pipelines[0]
 	source := p.Source.(*kafka.Source)
-	keys := []semel.Key{{Scope: "p", ID: "1"}}
-	if _, err := kafka.Look(t.Context(), f, p, keys); !errors.Is(err, kafkatxn.ErrNoChangelog) {
-		t.Errorf("it has never run: %v", err)
+	key := semel.Key{Scope: "p", ID: "1"}
+	keys := []config.OriginKey{{Key: key, Source: name, Partition: 0}, {Key: key, Source: name, Partition: 1}}
+	if records, err := source.Records(t.Context(), f, p, keys); err != nil || len(records) != 2 || records[0].State == semel.Done || records[1].State == semel.Done {
+		t.Errorf("it has never run: %+v, %v", records, err)
 	}
 	if _, looked := kindtest.Trace(t, f, source, "1"); len(looked) != 2 || !strings.HasPrefix(looked[0], "keys of p: not seen: p has never run: ") {
 		t.Errorf("looked at %q", looked)
@@ -156,11 +156,11 @@ func TestATransactionCommitsOutputsAndKeys(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	known, err := kafka.Look(t.Context(), f, p, keys)
-	if err != nil || len(known) != 1 || known[0].Topic != name || known[0].Offset != 0 {
-		t.Errorf("known %+v, %v", known, err)
+	records, err := source.Records(t.Context(), f, p, keys)
+	if err != nil || len(records) != 2 || records[0].State == records[1].State || !strings.HasPrefix(records[0].Origin+records[1].Origin, name+" ") {
+		t.Errorf("the records by partition are %+v, %v", records, err) // the one of them has all records with this key
 	}
-	admin, places, err := kafka.OpenAdmin(t.Context(), f, p)
+	admin, places, err := source.OpenAdmin(t.Context(), f, p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,31 +197,26 @@ func TestMessagesAreParkedInATopic(t *testing.T) {
 	}
 }
 
-func TestAPipelineWithoutKafkaHasNoBrokers(t *testing.T) {
-	t.Parallel()
-	f := kindtest.Parse(t, kindtest.WithSink("{ stdout: {} }"))
-	p := f.Pipelines[0]
-	if kafka.Uses(p) || kafka.Repartitions(p) {
-		t.Error("a pipeline from files uses Kafka")
-	}
-	for name, err := range map[string]error{
-		"admin": func() error { _, _, err := kafka.OpenAdmin(t.Context(), f, p); return err }(),
-		"look":  func() error { _, err := kafka.Look(t.Context(), f, p, nil); return err }(),
-		"try":   func() error { _, err := kafka.Try(f, p, time.Now(), 1); return err }(),
-		"rows":  kafka.ReadRows(t.Context(), f, p, nil),
-	} {
-		if !errors.Is(err, semel.ErrInvalidRequest) || !strings.HasPrefix(err.Error(), "pipeline p ") {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
+// TestATrialDecidesWithoutBrokers sends a message twice.
 func TestATrialDecidesWithoutBrokers(t *testing.T) {
 	t.Parallel()
 	f := kindtest.Parse(t, inTransaction("", ""))
-	trial, err := kafka.Try(f, f.Pipelines[0], time.Now(), 2)
-	if err != nil || trial == nil {
-		t.Errorf("%v, %v", trial, err)
+	p, now := f.Pipelines[0], time.Now()
+	trial, err := p.Source.(*kafka.Source).Try(f, p, now, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []semel.Decision{semel.Fresh, semel.Duplicate} {
+		m := &semel.Message{Body: []byte(`{"id":"1"}`), Time: now, Origin: semel.Origin{Source: "in", Offset: int64(i)}}
+		if got, err := trial.Send(t.Context(), now, m); err != nil || got.Decision != want || got.Key != (semel.Key{Scope: "p", ID: "1"}) {
+			t.Errorf("%+v, %v; want %v", got, err, want)
+		}
+	}
+	if results, err := trial.Pass(t.Context(), now.Add(time.Hour)); err != nil || len(results) > 0 {
+		t.Errorf("nothing was held: %q, %v", results, err)
+	}
+	if kafka.Repartitions(p) || !kafka.Repartitions(kindtest.Parse(t, inTransaction(", repartition: true", "")).Pipelines[0]) {
+		t.Error("the stage for keys is not recognised")
 	}
 }
 
@@ -236,7 +231,7 @@ func TestRowsOfTablesAreRead(t *testing.T) {
 	}
 	f := kindtest.Parse(t, strings.ReplaceAll(inTransaction("", ", filter: 'has(tables.c)', tables: { c: { topic: "+name+", by: .c } }"), "h:1", brokers))
 	var keys []string
-	if err := kafka.ReadRows(t.Context(), f, f.Pipelines[0], func(m *semel.Message) {
+	if err := f.Pipelines[0].Source.(*kafka.Source).ReadRows(t.Context(), f, f.Pipelines[0], func(m *semel.Message) {
 		if h, ok := m.Header("h"); !ok || string(h) != string(m.RecordKey) {
 			t.Errorf("the row of %s has the header %q", m.RecordKey, h)
 		}
@@ -258,7 +253,7 @@ func TestBrokersThatDoNotAnswerAreReported(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "refused") || len(lines) > 0 {
 		t.Errorf("%q, %v", lines, err)
 	}
-	said := f.Pipelines[0].Sink.(config.Advisor).Advise(f, f.Pipelines[0], "sink.kafka", err)
+	said := f.Pipelines[0].Sink.Advise(f, f.Pipelines[0], "sink.kafka", err)
 	if said == nil || !strings.Contains(said.Error(), address) {
 		t.Errorf("%v is explained as %v", err, said)
 	}
@@ -279,7 +274,7 @@ func TestErrorsOfBrokersHaveACauseAndARemedy(t *testing.T) {
 		{&net.OpError{Op: "dial", Err: io.EOF}, ""},
 	} {
 		got := ""
-		if said := p.Source.(config.Advisor).Advise(f, p, "source.kafka", fmt.Errorf("kafka: %w", c.err)); said != nil {
+		if said := p.Source.Advise(f, p, "source.kafka", fmt.Errorf("kafka: %w", c.err)); said != nil {
 			got = said.Cause + ": " + said.Remedy
 		}
 		if !strings.HasSuffix(got, c.want) || (got == "") != (c.want == "") {

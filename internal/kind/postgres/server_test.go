@@ -34,14 +34,15 @@ func migrated(t *testing.T) (dsn string) {
 	t.Helper()
 	dsn = servers.Database(t)
 	f := kindtest.Parse(t, kindtest.WithStore("{ postgres: { dsn: '"+dsn+"' } }"))
-	s, err := postgres.NewSchema(f, "s")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if applied, err := s.Migrate(t.Context()); err != nil || len(applied) == 0 {
+	if applied, err := tables(f, time.Minute).Migrate(t.Context()); err != nil || len(applied) == 0 {
 		t.Fatalf("%d steps, %v", len(applied), err)
 	}
 	return dsn
+}
+
+// tables returns the tables of the first store of a file.
+func tables(f *config.File, patience time.Duration) config.Tables {
+	return f.Stores[0].Spec.(config.Database).Tables(f, patience)
 }
 
 // connect returns a connection to a database, until the end of the test.
@@ -84,16 +85,13 @@ func examined(t *testing.T, f *config.File, of config.Kind, wantErr string, want
 func TestAStoreNeedsItsTables(t *testing.T) {
 	t.Parallel()
 	dsn := servers.Database(t)
-	f := kindtest.Parse(t, "stores: { s: { postgres: { dsn: '"+dsn+"', prefix: x_ } }, near: { memory: {} }, both: { tiered: [near, s] } }")
+	f := kindtest.Parse(t, "stores: { s: { postgres: { dsn: '"+dsn+"', prefix: x_ } } }")
 	s := f.Stores[0].Spec.(*postgres.Store)
 	if _, err := kindtest.OpenStore(t, f, "s"); !errors.Is(err, pgstore.ErrSchema) {
 		t.Errorf("it opens without its tables: %v", err)
 	}
 	examined(t, f, s, "", "broken open: ")
-	of, err := postgres.NewSchema(f, "both") // that of the store below
-	if err != nil {
-		t.Fatal(err)
-	}
+	of := tables(f, time.Minute)
 	before, err := of.Status(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -118,17 +116,8 @@ func TestAStoreNeedsItsTables(t *testing.T) {
 	}
 	kindtest.Remembers(t, store, "1")
 	examined(t, f, s, "", "fine ")
-	if newer, err := s.Newer(t.Context(), f, "s"); newer != "" || err != nil {
-		t.Errorf("%q, %v", newer, err)
-	}
 	execute(t, connect(t, dsn), "INSERT INTO x_migrations (version, name) VALUES (9999, 'future')")
-	if newer, err := s.Newer(t.Context(), f, "s"); newer != "a newer version of semel changed the tables, by step 9999 (future)" || err != nil {
-		t.Errorf("%q, %v", newer, err)
-	}
-	examined(t, f, s, "", "notice schema: a newer version of semel changed the tables")
-	if _, err := postgres.NewSchema(f, "near"); !errors.Is(err, semel.ErrInvalidRequest) || !strings.Contains(err.Error(), "near has no schema: only a store of the kind postgres has one") {
-		t.Errorf("%v", err)
-	}
+	examined(t, f, s, "", "notice schema: a newer version of semel changed the tables, by step 9999 (future)")
 }
 
 // TestAMigrationThatMayNotCreateTablesSaysWhoMayAllowIt has a role without rights.
@@ -145,19 +134,12 @@ func TestAMigrationThatMayNotCreateTablesSaysWhoMayAllowIt(t *testing.T) {
 	}
 	own := fmt.Sprintf("host=%s port=%d dbname=%s user=%s sslmode=disable", server.Host, server.Port, server.Database, role)
 	f := kindtest.Parse(t, kindtest.WithStore("{ postgres: { dsn: '"+own+"' } }"))
-	of, err := postgres.NewSchema(f, "s")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = of.Migrate(t.Context())
+	_, err = tables(f, time.Minute).Migrate(t.Context())
 	if want := "user " + role + " may not create tables: "; err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), `GRANT CREATE ON SCHEMA "public" TO `+role) {
 		t.Errorf("%v, want %s", err, want)
 	}
 	down := kindtest.Parse(t, kindtest.WithStore("{ postgres: { dsn: 'postgres://"+servicestest.FreeAddr(t)+"/d?sslmode=disable' } }"))
-	if of, err = postgres.NewSchema(down, "s"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := of.Status(t.Context()); !errors.Is(err, semel.ErrStoreUnavailable) {
+	if _, err := tables(down, time.Minute).Status(t.Context()); !errors.Is(err, semel.ErrStoreUnavailable) {
 		t.Errorf("a server that is down: %v", err)
 	}
 	examined(t, down, down.Stores[0].Spec, "refused")
@@ -170,11 +152,7 @@ func TestAMigrationDoesNotWaitForeverForALock(t *testing.T) {
 	holder := connect(t, dsn)
 	execute(t, holder, "BEGIN", "LOCK semel_migrations")
 	f := kindtest.Parse(t, kindtest.WithStore("{ postgres: { dsn: '"+dsn+"' } }"))
-	of, err := postgres.NewSchema(f, "s")
-	if err != nil {
-		t.Fatal(err)
-	}
-	of.Patience = 500 * time.Millisecond
+	of := tables(f, 500*time.Millisecond)
 	if _, err := of.Migrate(t.Context()); err == nil || !strings.Contains(err.Error(), "waited 500ms for a lock of another migration, or of a transaction that uses these tables") {
 		t.Errorf("%v", err)
 	}
@@ -284,7 +262,7 @@ pipelines: { relay: { key: { id: "header:semel-key" }, source: { outbox: { store
 	}
 	alone := kindtest.Parse(t, "stores: { s: { postgres: { dsn: '"+dsn+"' } }, keys: { embedded: { path: keys } } }\npipelines: { writer: { key: { id: .id }, store: keys, source: { file: { paths: [in] } }, sink: { postgres: { store: s, outbox: {} } } } }")
 	for file, want := range map[*config.File]int{alone: 1, f: 0} { // the relay of f looks for the row itself
-		found, looked := kindtest.Trace(t, file, file.Pipelines[0].Sink.(config.Traced), `{"id":"2"}`)
+		found, looked := kindtest.Trace(t, file, file.Pipelines[0].Sink, `{"id":"2"}`)
 		if len(found) != want || len(looked) != want+1 || !strings.Contains(looked[0], "it cannot be searched") {
 			t.Errorf("found %q, looked at %q", found, looked)
 		}
@@ -360,13 +338,13 @@ func TestErrorsOfTheServerHaveACauseAndARemedy(t *testing.T) {
 	t.Parallel()
 	f := kindtest.Parse(t, "stores: { db: { postgres: { dsn: 'postgres://app@h/shop' } } }\n"+
 		"pipelines: { p: { key: { id: 'header:semel-key' }, source: { outbox: { store: db, keep: 1d } }, sink: { postgres: { dsn: 'postgres://app@h/shop', table: orders, columns: { id: .id }, key: [id] } } } }")
-	store, p := f.Stores[0].Spec.(config.Advisor), f.Pipelines[0]
-	sink, outbox := p.Sink.(config.Advisor), p.Source.(config.Advisor)
+	store, p := f.Stores[0].Spec, f.Pipelines[0]
+	sink, outbox := p.Sink, p.Source
 	server := func(code, message string) error {
 		return fmt.Errorf("postgres: %w", &pgconn.PgError{Code: code, Message: message})
 	}
 	for _, c := range []struct {
-		of   config.Advisor
+		of   config.Kind
 		path string
 		err  error
 		want string // cause: remedy
