@@ -1,7 +1,6 @@
 package configcmd_test
 
 import (
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -55,23 +54,4 @@ func TestNoEnvDescribesAConfigurationWithoutItsVariables(t *testing.T) {
 			}
 		}
 	}
-}
-
-// TestLintWarnsOfASecretInPlainText follows the remedy of the warning.
-func TestLintWarnsOfASecretInPlainText(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	const plain = "stores: { db: { postgres: { dsn: 'postgres://app:canary@db/app' } } }\n"
-	file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), plain)
-	got := programtest.Run(t, "", "lint", file)
-	got.Check(t, term.ExitFound, "1 with a warning")
-	if want := file + ":1:34: warning: stores.db.postgres.dsn: a secret as plain text: all who read the file, its backups or its history have it: write ${env:NAME} or ${file:PATH} instead\n"; got.Stdout != want {
-		t.Errorf("got  %swant %s", got.Stdout, want)
-	}
-	secret := programtest.WriteFile(t, filepath.Join(dir, "password"), "canary\n")
-	if err := os.Chmod(secret, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	programtest.WriteFile(t, file, strings.Replace(plain, "canary", "${file:password}", 1))
-	programtest.Run(t, "", "lint", file, "-q").Check(t, term.ExitDone)
 }
