@@ -183,8 +183,8 @@ var packageMap = map[string][]string{
 		".", "pipeline", "internal/measure", "github.com/prometheus/client_golang/prometheus",
 	},
 	"observe/otelobserve": {
-		".", "pipeline", "internal/measure", "go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/baggage", "go.opentelemetry.io/otel/codes",
-		"go.opentelemetry.io/otel/metric", "go.opentelemetry.io/otel/propagation", "go.opentelemetry.io/otel/trace",
+		".", "pipeline", "go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/baggage", "go.opentelemetry.io/otel/codes",
+		"go.opentelemetry.io/otel/propagation", "go.opentelemetry.io/otel/trace",
 	},
 	"internal/admin": {".", "key", "pipeline", "internal/config"},
 	"internal/app": {
@@ -279,7 +279,6 @@ var packageMap = map[string][]string{
 	"tools/release":             {},
 	"tools/packages":            {},
 	"tools/services":            {"test/services"},
-	"tools/vulncheck":           {},
 	"test/faultfs":              {"vfs"},
 	"test/brokers":              {},
 	"test/http":                 {},

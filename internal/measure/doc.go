@@ -1,5 +1,5 @@
 // Package measure defines the metrics, and what each event of a guard or a
-// pipeline counts. Packages promobserve and otelobserve keep the values.
+// pipeline counts. Package promobserve keeps the values.
 //
 // No label is made from the content of a message. Labels are names of a
 // configuration, and words of fixed lists. A word outside its list counts as

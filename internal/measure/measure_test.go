@@ -15,7 +15,7 @@ import (
 	"github.com/semel-dev/semel/store/memstore"
 )
 
-// ledger is a backend that keeps all values.
+// ledger keeps the values of all instruments.
 type ledger struct {
 	mu     sync.Mutex
 	values map[string]float64
@@ -89,7 +89,7 @@ func TestTableIsWhole(t *testing.T) {
 func TestADecisionReportedByGuardAndPipelineIsCountedOnce(t *testing.T) {
 	t.Parallel()
 	l := newLedger()
-	p := NewPipeline(l, "p", "s")
+	p := NewPipeline(l.Bind, "p", "s")
 	p.Observe(semel.Event{Kind: semel.EventDecided, Decision: semel.Fresh, Reason: "no record", Elapsed: time.Millisecond})
 	p.Observe(semel.Event{Kind: semel.EventCompleted, Elapsed: time.Second})
 	p.ObservePipeline(pipeline.Event{Kind: pipeline.EventDecided, Decision: semel.Fresh, Count: 1})
@@ -98,7 +98,7 @@ func TestADecisionReportedByGuardAndPipelineIsCountedOnce(t *testing.T) {
 	l.check(t, "dedup.events.processed{p|s}", 1)
 	l.check(t, "dedup.messages.delivered{p|ok}", 1)
 
-	alone := NewPipeline(l, "alone", "s")
+	alone := NewPipeline(l.Bind, "alone", "s")
 	alone.ObservePipeline(pipeline.Event{Kind: pipeline.EventDecided, Decision: semel.Duplicate, Count: 7})
 	alone.ObservePipeline(pipeline.Event{Kind: pipeline.EventDelivered, Count: 3})
 	alone.ObservePipeline(pipeline.Event{Kind: pipeline.EventDelivered, Count: 2, Err: errors.New("no")})
@@ -111,7 +111,7 @@ func TestADecisionReportedByGuardAndPipelineIsCountedOnce(t *testing.T) {
 func TestManyEventsCountAsMany(t *testing.T) {
 	t.Parallel()
 	l := newLedger()
-	p := NewPipeline(l, "p", "s")
+	p := NewPipeline(l.Bind, "p", "s")
 	p.Observe(semel.Event{Kind: semel.EventDecided, Count: 5, Decision: semel.Fresh, Reason: "no record", Elapsed: time.Millisecond})
 	p.Observe(semel.Event{Kind: semel.EventCompleted, Count: 4, Elapsed: time.Second})
 	l.check(t, "dedup.decisions{p|s|fresh|no record}", 5)
@@ -123,7 +123,7 @@ func TestManyEventsCountAsMany(t *testing.T) {
 func TestEveryEventCounts(t *testing.T) {
 	t.Parallel()
 	l := newLedger()
-	p := NewPipeline(l, "p", "s")
+	p := NewPipeline(l.Bind, "p", "s")
 	for kind, series := range map[semel.EventKind]string{
 		semel.EventCompleted: "dedup.effect.duration{p|s}", semel.EventReleased: "dedup.claims.released{p|s}",
 		semel.EventTookOver: "dedup.claims.taken_over{p|s}", semel.EventLeaseLost: "dedup.lease.lost{p|s}",
@@ -171,7 +171,7 @@ func TestReasonsAreThoseOfAGuard(t *testing.T) {
 	t.Parallel()
 	l := newLedger()
 	store := &answering{}
-	guard, err := semel.NewGuard(store, &semel.GuardOptions{Observer: NewGuard(l, "", "s")})
+	guard, err := semel.NewGuard(store, &semel.GuardOptions{Observer: NewGuard(l.Bind, "", "s")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +203,7 @@ func TestARetryAfterATimeOutCountsAsTakenOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	guard, err := semel.NewGuard(store, &semel.GuardOptions{Observer: NewGuard(l, "p", "s"), Wait: time.Minute})
+	guard, err := semel.NewGuard(store, &semel.GuardOptions{Observer: NewGuard(l.Bind, "p", "s"), Wait: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

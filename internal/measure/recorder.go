@@ -9,14 +9,10 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// Backend keeps the values of instruments.
-type Backend interface {
-	// Bind returns a function that adds to a counter, puts a value into a
-	// histogram or sets a gauge, with these values of its labels. A counter
-	// exists with the value 0 from then on, and a gauge from its first value.
-	// The function must be safe for concurrent use.
-	Bind(id ID, labels ...string) func(float64)
-}
+// Bind returns a function that adds to a counter, puts a value into a histogram or sets a
+// gauge, with these values of its labels. A counter exists with the value 0 from then on,
+// and a gauge from its first value. The function is safe for concurrent use.
+type Bind func(id ID, labels ...string) func(float64)
 
 // words are the instruments of one label with a fixed list of values.
 type words struct {
@@ -25,10 +21,10 @@ type words struct {
 }
 
 // bind binds an instrument for each name and for Other as its last label.
-func bind(b Backend, id ID, names []string, labels ...string) words {
+func bind(b Bind, id ID, names []string, labels ...string) words {
 	w := words{names: names}
 	for _, name := range append(slices.Clone(names), Other) {
-		w.add = append(w.add, b.Bind(id, append(slices.Clone(labels), name)...))
+		w.add = append(w.add, b(id, append(slices.Clone(labels), name)...))
 	}
 	return w
 }
@@ -56,21 +52,21 @@ type Guard struct {
 }
 
 // NewGuard binds the instruments of a guard. The pipeline may be "".
-func NewGuard(b Backend, pipeline, store string) *Guard {
+func NewGuard(b Bind, pipeline, store string) *Guard {
 	g := &Guard{
 		found:     bind(b, DuplicatesDetected, reasons(semel.Duplicate), pipeline, store),
 		failed:    bind(b, StoreErrors, []string{semel.ClassUnknown.String(), semel.ClassRetryable.String(), semel.ClassPermanent.String()}, pipeline, store),
-		claim:     b.Bind(ClaimDuration, pipeline, store),
-		check:     b.Bind(CheckDuration, pipeline, store),
-		effect:    b.Bind(EffectDuration, pipeline, store),
-		released:  b.Bind(ClaimsReleased, pipeline, store),
-		takenOver: b.Bind(TakenOver, pipeline, store),
-		lost:      b.Bind(LeaseLost, pipeline, store),
-		refused:   b.Bind(LateCompleteRefused, pipeline, store),
-		processed: b.Bind(EventsProcessed, pipeline, store),
-		passed:    b.Bind(FailOpenMessages, pipeline, store),
-		window:    b.Bind(WindowConfigured, pipeline, store),
-		oldest:    b.Bind(WindowEffective, store),
+		claim:     b(ClaimDuration, pipeline, store),
+		check:     b(CheckDuration, pipeline, store),
+		effect:    b(EffectDuration, pipeline, store),
+		released:  b(ClaimsReleased, pipeline, store),
+		takenOver: b(TakenOver, pipeline, store),
+		lost:      b(LeaseLost, pipeline, store),
+		refused:   b(LateCompleteRefused, pipeline, store),
+		processed: b(EventsProcessed, pipeline, store),
+		passed:    b(FailOpenMessages, pipeline, store),
+		window:    b(WindowConfigured, pipeline, store),
+		oldest:    b(WindowEffective, store),
 	}
 	for d := range g.decisions {
 		d := semel.Decision(d)
@@ -146,31 +142,31 @@ type Pipeline struct {
 }
 
 // NewPipeline binds the instruments of a pipeline and of its guard.
-func NewPipeline(b Backend, name, store string) *Pipeline {
+func NewPipeline(b Bind, name, store string) *Pipeline {
 	p := &Pipeline{
 		Guard:     NewGuard(b, name, store),
-		delivered: words{[]string{"ok"}, []func(float64){b.Bind(MessagesDelivered, name, "ok"), b.Bind(MessagesDelivered, name, "error")}},
+		delivered: words{[]string{"ok"}, []func(float64){b(MessagesDelivered, name, "ok"), b(MessagesDelivered, name, "error")}},
 		retried:   bind(b, MessagesRetried, retryReasons(), name),
 		parked:    bind(b, Parked, parkReasons(), name),
 		dropped:   bind(b, Dropped, parkReasons(), name),
 		pauses:    bind(b, Pauses, pauseReasons(), name),
-		read:      b.Bind(MessagesRead, name),
-		bytes:     b.Bind(ReadBytes, name),
-		filtered:  b.Bind(MessagesFiltered, name),
-		delivery:  b.Bind(DeliveryDuration, name),
-		settled:   b.Bind(MessagesSettled, name),
-		settling:  b.Bind(SettleDuration, name),
-		returned:  b.Bind(MessagesReturned, name),
-		changes:   b.Bind(SourceChanges, name),
-		standby:   b.Bind(StandbyLag, name),
-		stalled:   b.Bind(Stalled, name),
+		read:      b(MessagesRead, name),
+		bytes:     b(ReadBytes, name),
+		filtered:  b(MessagesFiltered, name),
+		delivery:  b(DeliveryDuration, name),
+		settled:   b(MessagesSettled, name),
+		settling:  b(SettleDuration, name),
+		returned:  b(MessagesReturned, name),
+		changes:   b(SourceChanges, name),
+		standby:   b(StandbyLag, name),
+		stalled:   b(Stalled, name),
 	}
 	for i, reason := range pausing() {
-		p.paused[i] = b.Bind(Paused, name, reason)
+		p.paused[i] = b(Paused, name, reason)
 		p.paused[i](0)
 	}
 	p.stalled(0)
-	b.Bind(Running, name)(0)
+	b(Running, name)(0)
 	return p
 }
 

@@ -93,7 +93,7 @@ func (k Kind) String() string { return [...]string{"counter", "histogram", "gaug
 
 // Instrument is one metric.
 type Instrument struct {
-	// Name is the name in OpenTelemetry.
+	// Name is the name without unit. Sources use it for their gauges.
 	Name string
 	Kind Kind
 	// Unit is s, By, or the counted thing in braces.
@@ -102,8 +102,7 @@ type Instrument struct {
 	Help   string
 }
 
-// Prometheus returns the name in Prometheus, as an OpenTelemetry exporter
-// translates it.
+// Prometheus returns the name in Prometheus.
 func (i *Instrument) Prometheus() string {
 	name := strings.ReplaceAll(i.Name, ".", "_")
 	switch {
@@ -193,9 +192,9 @@ func Table() []Instrument {
 		TableRows:          {"dedup.table.rows", Gauge, "{row}", with(pipe, "table"), "Rows of a table that this process has in memory."},
 		TableLag:           {"dedup.table.lag", Gauge, "{record}", with(pipe, "table"), "Offsets of a table's topic that this process has not yet read."},
 
-		DuplicatesDetected: {"dedup.duplicates.detected", Counter, "{message}", with(guard, "reason"), "The same as dedup.decisions with the decision duplicate."},
-		EventsProcessed:    {"dedup.events.processed", Counter, "{message}", guard, "Completed effects: the count of dedup.effect.duration, or of deliveries if keys and effects commit together."},
-		CheckDuration:      {"dedup.check.duration", Histogram, "s", guard, "The same as dedup.claim.duration."},
+		DuplicatesDetected: {"dedup.duplicates.detected", Counter, "{message}", with(guard, "reason"), "The same as dedup_decisions_total with the decision duplicate."},
+		EventsProcessed:    {"dedup.events.processed", Counter, "{message}", guard, "Completed effects: the count of dedup_effect_duration_seconds, or of deliveries if keys and effects commit together."},
+		CheckDuration:      {"dedup.check.duration", Histogram, "s", guard, "The same as dedup_claim_duration_seconds."},
 	}
 }
 

@@ -1,3 +1,8 @@
+// Package otelobserve makes OpenTelemetry traces of guards and pipelines. README.md of
+// package observe describes the spans. No attribute is made from the content of a message.
+//
+// Metrics are those of promobserve. A program that sends its metrics with OpenTelemetry
+// reads them through go.opentelemetry.io/contrib/bridges/prometheus.
 package otelobserve
 
 import (

@@ -39,12 +39,12 @@ func New() *Metrics {
 
 // Guard returns the observer for the guard of a store, for
 // semel.GuardOptions.Observer. The name of the store becomes a label.
-func (m *Metrics) Guard(store string) semel.Observer { return measure.NewGuard(m.backend, "", store) }
+func (m *Metrics) Guard(store string) semel.Observer { return measure.NewGuard(m.backend.bind, "", store) }
 
 // Pipeline returns the observer for a pipeline and its guard. Pass it to both.
 // The names become labels. A window of 0 is not known.
 func (m *Metrics) Pipeline(name, store string, window time.Duration) pipeline.Observer {
-	p := measure.NewPipeline(m.backend, name, store)
+	p := measure.NewPipeline(m.backend.bind, name, store)
 	p.Window(window)
 	return p
 }
@@ -55,24 +55,30 @@ func (m *Metrics) Watch(name string, underWay func() (count int, bytes int64)) (
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.watched[name] = underWay
-	m.backend.Bind(measure.Running, name)(1)
+	m.backend.bind(measure.Running, name)(1)
 	return func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		delete(m.watched, name)
 		m.show(name, 0, 0)
-		m.backend.Bind(measure.Running, name)(0)
+		m.backend.bind(measure.Running, name)(0)
 	}
 }
 
 func (m *Metrics) show(name string, count int, bytes int64) {
-	m.backend.Bind(measure.InFlightMessages, name)(float64(count))
-	m.backend.Bind(measure.InFlightBytes, name)(float64(bytes))
+	m.backend.bind(measure.InFlightMessages, name)(float64(count))
+	m.backend.bind(measure.InFlightBytes, name)(float64(bytes))
 }
 
 // Counted sets the counts of a store, as its semel.Inspector reports.
 func (m *Metrics) Counted(store string, counts semel.Counts) {
-	measure.Counted(m.backend, store, &counts, time.Now())
+	m.backend.bind(measure.Keys, store, semel.Claimed.String())(float64(counts.Claimed))
+	m.backend.bind(measure.Keys, store, semel.Done.String())(float64(counts.Done))
+	m.backend.bind(measure.Keys, store, semel.Unknown.String())(float64(counts.Unknown))
+	m.backend.bind(measure.StoreBytes, store, "memory")(float64(counts.MemoryBytes))
+	m.backend.bind(measure.StoreBytes, store, "disk")(float64(counts.DiskBytes))
+	m.backend.bind(measure.WindowEffective, store)(counts.Oldest.Seconds())
+	m.backend.bind(measure.StoreMeasured, store)(now())
 }
 
 // Lag sets how far the source of a pipeline is behind, as its traits
@@ -94,7 +100,7 @@ func (m *Metrics) replace(of measured, values []measure.Value) {
 	defer m.mu.Unlock()
 	shown := map[string]measure.Value{}
 	for _, v := range values {
-		m.backend.Bind(v.ID, v.Labels...)(v.Value) // Bind makes labels valid
+		m.backend.bind(v.ID, v.Labels...)(v.Value) // bind makes labels valid
 		shown[fmt.Sprint(v.ID, v.Labels)] = v
 	}
 	for series, v := range m.shown[of] {
@@ -108,39 +114,64 @@ func (m *Metrics) replace(of measured, values []measure.Value) {
 // Waiting sets the number of parked messages of a pipeline, as Runner.Waiting
 // reports.
 func (m *Metrics) Waiting(name string, parked int64) {
-	m.backend.Bind(measure.ParkedWaiting, name)(float64(parked))
+	m.backend.bind(measure.ParkedWaiting, name)(float64(parked))
 }
 
 // Loss sets the share of new messages that a pipeline with only a filter drops,
 // as semel.KeyFilter.Rate reports.
 func (m *Metrics) Loss(name string, ratio float64) {
-	m.backend.Bind(measure.LossRatio, name)(ratio)
+	m.backend.bind(measure.LossRatio, name)(ratio)
 }
 
 // Layer sets whether a stack skips a layer: see tiered.EventDown and tiered.EventUp.
 func (m *Metrics) Layer(store, layer string, down bool) {
-	measure.Layer(m.backend, store, layer, down)
+	skipped := 0.0
+	if down {
+		skipped = 1
+	}
+	m.backend.bind(measure.LayerDown, store, layer)(skipped)
 }
 
 // Filter sets the fill of a filter in a stack, if it is not below 0, and counts
 // the false positives since the last call: see tiered.LayerStatus.
 func (m *Metrics) Filter(store, layer string, fill float64, falsePositives int64) {
-	measure.Filter(m.backend, store, layer, fill, falsePositives)
+	if fill >= 0 {
+		m.backend.bind(measure.BloomFill, store, layer)(fill)
+	}
+	m.backend.bind(measure.BloomFalsePositives, store, layer)(float64(falsePositives))
 }
 
 // Passed counts claims that a stack let through while its durable store did not
 // answer: see tiered.EventPassed. With 0 the counter exists and shows no such claim.
-func (m *Metrics) Passed(store string, keys int) { measure.Passed(m.backend, store, keys) }
+func (m *Metrics) Passed(store string, keys int) {
+	m.backend.bind(measure.FailOpenMessages, "", store)(float64(keys))
+}
 
 // Cleaning records that this process waits for its turn to clean up a store.
 // That counts as a clean-up at this time.
-func (m *Metrics) Cleaning(store string) { measure.Cleaning(m.backend, store, time.Now()) }
+func (m *Metrics) Cleaning(store string) {
+	m.backend.bind(measure.CleanupLast, store)(now())
+	m.cleaned(store, 0, 0, 0)
+}
 
 // Cleaned counts a clean-up: the number of removed keys, and the error that
 // ended it early.
 func (m *Metrics) Cleaned(store string, keys int64, err error) {
-	measure.Cleaned(m.backend, store, keys, err, time.Now())
+	if err != nil {
+		m.cleaned(store, keys, 0, 1)
+		return
+	}
+	m.cleaned(store, keys, 1, 0)
+	m.backend.bind(measure.CleanupLast, store)(now())
 }
+
+func (m *Metrics) cleaned(store string, keys int64, ok, failed float64) {
+	m.backend.bind(measure.CleanupKeys, store)(float64(keys))
+	m.backend.bind(measure.CleanupPasses, store, "ok")(ok)
+	m.backend.bind(measure.CleanupPasses, store, "error")(failed)
+}
+
+func now() float64 { return float64(time.Now().UnixMilli()) / 1000 }
 
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(into chan<- *prometheus.Desc) {
@@ -193,9 +224,9 @@ func newBackend() backend {
 	return b
 }
 
-// Bind implements measure.Backend. It replaces invalid UTF-8 in labels, because
-// a scrape would fail with it. Users choose some names.
-func (b backend) Bind(id measure.ID, labels ...string) func(float64) {
+// bind is measure.Bind. It replaces invalid UTF-8 in labels, because a scrape would fail
+// with it. Users choose some names.
+func (b backend) bind(id measure.ID, labels ...string) func(float64) {
 	for i, l := range labels {
 		labels[i] = strings.ToValidUTF8(l, "\uFFFD")
 	}
