@@ -102,7 +102,7 @@ func TestConformanceOfServers(t *testing.T) {
 		"module filter over redis":     {redisFilter(bloom, redisstore.FilterModule), cacheOf(inRedis(client))},
 		"memory, bit filter and redis": {cacheOf(inMemory(memstore.Options{})), redisFilter(client, redisstore.FilterBits), cacheOf(inRedis(client))},
 	}
-	for below, b := range all {
+	for below, b := range servicestest.Sampled(all, 1) {
 		for above, layers := range servicestest.Sampled(stacks, 1) {
 			t.Run(above+" over "+below, func(t *testing.T) {
 				t.Parallel()

@@ -193,6 +193,9 @@ func javaLeftovers(t *testing.T) []string {
 }
 
 func TestKafkaClusterServesWithoutOneNode(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow, and only benchmarks have a cluster: make test-full, or go test ./test/services -run " + t.Name())
+	}
 	t.Parallel()
 	cluster := servicestest.StartKafkaCluster(t, nil)
 	client := kafkaClient(t, cluster.Addrs(), kgo.TransactionalID("writer"))

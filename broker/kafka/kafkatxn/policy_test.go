@@ -97,7 +97,7 @@ func TestWindowsEndByTheClock(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.options()
-		opts.Window = time.Hour
+		opts.Window = 12 * time.Minute
 		opts.State.Dir = t.TempDir()
 		p := b.start(opts)
 		send := func(n int) {
@@ -111,18 +111,18 @@ func TestWindowsEndByTheClock(t *testing.T) {
 			}
 		}
 		send(1)
-		time.Sleep(59 * time.Minute)
+		time.Sleep(11*time.Minute + 30*time.Second)
 		send(2)
 		outputs(1)
-		time.Sleep(2 * time.Minute)
+		time.Sleep(time.Minute)
 		send(3)
 		outputs(2)
-		time.Sleep(30 * time.Minute)
+		time.Sleep(6 * time.Minute)
 		p.Stop()
 		p = b.start(opts)
 		send(1)
 		outputs(2)
-		time.Sleep(31 * time.Minute)
+		time.Sleep(6*time.Minute + 30*time.Second)
 		p.Stop()
 		opts.State.Dir = "" // what is read of the changelog may have expired too
 		p = b.start(opts)
