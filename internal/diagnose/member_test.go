@@ -16,16 +16,16 @@ func TestAMissingMemberIsComparedWithThoseThatAreThere(t *testing.T) {
 	t.Parallel()
 	const document = `{"id":1,"order":{"total":5,"odd name":1},"list":[1],"empty":{}}`
 	for rule, want := range map[string][2]string{
-		".idd":               {"it has id, order, list, empty", ".id"},
-		".zzz":               {"it has id, order, list, empty", ""},
-		".order.totl":        {".order has total, odd name", ".order.total"},
-		`.order.["odd nam"]`: {".order has total, odd name", `.order.["odd name"]`},
-		".ordr.total":        {"it has id, order, list, empty", ".order"}, // the object of the path is missing
-		".empty.id":          {".empty has no fields", ""},
-		".list.id":           {".list is not an object", ""},
-		".id.x":              {".id is not an object", ""},
-		"header:id":          {"", ""},
-		"first of .a, .b":    {"", ""},
+		".idd":              {"it has id, order, list, empty", ".id"},
+		".zzz":              {"it has id, order, list, empty", ""},
+		".order.totl":       {".order has total, odd name", ".order.total"},
+		`.order["odd nam"]`: {".order has total, odd name", `.order["odd name"]`},
+		".ordr.total":       {"it has id, order, list, empty", ".order"}, // the object of the path is missing
+		".empty.id":         {".empty has no fields", ""},
+		".list.id":          {".list is not an object", ""},
+		".id.x":             {".id is not an object", ""},
+		"header:id":         {"", ""},
+		"first of .a, .b":   {"", ""},
 	} {
 		if has, near := Member([]byte(document), rule); has != want[0] || near != want[1] {
 			t.Errorf("%s: %q, %q; want %q", rule, has, near, want)
