@@ -74,12 +74,12 @@ test race plain counts faults: export SEMEL_SERVICES_DIR ?= $(shell df -Pk /dev/
 # without tables for a debugger is linked in two thirds of the time.
 TEST = $(GO) test -short -vet=off -ldflags=-w -p 2 -parallel 4 -timeout 20m
 
-race: serve
+race: $(if $(SERVED),serve)
 	exec $(SERVED) $(TEST) -race $$($(PACKAGES) race)
 	exec $(SERVED) $(GO) test -C contrib/watermill -race -short -vet=off -timeout 5m ./...
 
 # The package that takes longest waits most, so it begins first and others run beside it.
-plain: serve
+plain: $(if $(SERVED),serve)
 	exec $(SERVED) $(TEST) ./test/kafka $$($(PACKAGES) plain)
 
 # Tests that -short samples or leaves out, and that need no server. Those of test/http measure
