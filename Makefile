@@ -74,11 +74,11 @@ test race plain counts faults: export SEMEL_SERVICES_DIR ?= $(shell df -Pk /dev/
 # without tables for a debugger is linked in two thirds of the time.
 TEST = $(GO) test -short -vet=off -ldflags=-w -p 2 -parallel 4 -timeout 20m
 
+# The packages that take longest wait most, so they begin first and others run beside them.
 race: $(if $(SERVED),serve)
-	exec $(SERVED) $(TEST) -race $$($(PACKAGES) race)
+	exec $(SERVED) $(TEST) -p 3 -race ./broker/kafka/kafkatxn ./store/pgstore $$($(PACKAGES) race)
 	exec $(SERVED) $(GO) test -C contrib/watermill -race -short -vet=off -timeout 5m ./...
 
-# The package that takes longest waits most, so it begins first and others run beside it.
 plain: $(if $(SERVED),serve)
 	exec $(SERVED) $(TEST) ./test/kafka $$($(PACKAGES) plain)
 
