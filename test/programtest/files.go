@@ -5,16 +5,9 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 )
-
-// LastLine returns the last line of a text, without its end.
-func LastLine(text string) string {
-	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
-	return lines[len(lines)-1]
-}
 
 // WriteFile writes a file and returns its name.
 func WriteFile(t *testing.T, path, content string) string {
@@ -60,12 +53,5 @@ func JSONLines(t *testing.T, stdout string) []map[string]any {
 		}
 		list = append(list, record)
 	}
-	return list
-}
-
-// SortedLines returns the lines of a text, sorted.
-func SortedLines(text string) []string {
-	list := strings.Split(strings.TrimSpace(text), "\n")
-	slices.Sort(list)
 	return list
 }

@@ -6,10 +6,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
-	"encoding/json"
 	"encoding/pem"
-	"fmt"
-	"io"
 	"math/big"
 	"net"
 	"net/http"
@@ -19,7 +16,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -28,103 +24,6 @@ import (
 	"github.com/semel-dev/semel/httpidem"
 	"github.com/semel-dev/semel/store/memstore"
 )
-
-// Target is a webhook that refuses some ids and records every request.
-type Target struct {
-	*httptest.Server
-	mu       sync.Mutex
-	refused  map[string]bool
-	accepted []string // id and redrive count
-}
-
-// NewTarget starts a webhook that refuses these ids.
-func NewTarget(t *testing.T, refused ...string) *Target {
-	t.Helper()
-	w := &Target{refused: map[string]bool{}}
-	for _, id := range refused {
-		w.refused[id] = true
-	}
-	w.Server = httptest.NewServer(http.HandlerFunc(func(answer http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		var m struct{ ID string }
-		_ = json.Unmarshal(body, &m)
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if w.refused[m.ID] {
-			answer.WriteHeader(http.StatusUnprocessableEntity)
-			// The token is quoted without its scheme, once across the end of what is kept.
-			token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
-			fmt.Fprintf(answer, "token %s expired %s%s", token, strings.Repeat(".", 480), token)
-			return
-		}
-		w.accepted = append(w.accepted, m.ID+r.Header.Get("Semel-Redrive"))
-	}))
-	t.Cleanup(w.Close)
-	return w
-}
-
-// Accept makes the webhook accept all ids.
-func (w *Target) Accept() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	clear(w.refused)
-}
-
-// Seen returns the accepted ids, each with its redrive count.
-func (w *Target) Seen() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return strings.Join(w.accepted, " ")
-}
-
-// CountingService is a service that counts how often it ran for each key. A request with the
-// path /wait waits until the test releases it, and one with /hang until the proxy dies.
-type CountingService struct {
-	*httptest.Server
-	Release chan struct{}
-	Reached chan struct{}
-
-	mu   sync.Mutex
-	runs map[string]int
-}
-
-// NewCountingService starts a service.
-func NewCountingService(t *testing.T) *CountingService {
-	u := &CountingService{Release: make(chan struct{}), Reached: make(chan struct{}, 16), runs: map[string]int{}}
-	u.Server = httptest.NewServer(u)
-	t.Cleanup(u.Close)
-	return u
-}
-
-// ServeHTTP implements http.Handler.
-func (u *CountingService) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return
-	}
-	u.mu.Lock()
-	u.runs[r.Header.Get("Idempotency-Key")]++
-	u.mu.Unlock()
-	switch r.URL.Path {
-	case "/wait":
-		u.Reached <- struct{}{}
-		<-u.Release
-	case "/hang":
-		u.Reached <- struct{}{}
-		<-r.Context().Done()
-		return
-	}
-	w.Header().Set("Location", "/orders/7")
-	w.WriteHeader(http.StatusCreated)
-	_, _ = io.WriteString(w, r.Method+" "+r.URL.Path+" "+string(body))
-}
-
-// Count returns how often the service ran for a key.
-func (u *CountingService) Count(key string) int {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.runs[key]
-}
 
 // SelfSign creates a self-signed certificate for this machine in a directory.
 func SelfSign(t *testing.T, dir string) *x509.CertPool {

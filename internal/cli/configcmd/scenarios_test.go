@@ -114,7 +114,7 @@ func TestScenariosOnKafkaRunAsPrinted(t *testing.T) {
 				if err != nil {
 					return nil
 				}
-				return programtest.SortedLines(string(text))
+				return sortedLines(string(text))
 			}, everyText())
 		})
 	})
@@ -462,4 +462,11 @@ func TestQuickstartRunsAsPrinted(t *testing.T) {
 			t.Errorf("%s", got)
 		}
 	}
+}
+
+// sortedLines returns the lines of a text, sorted.
+func sortedLines(text string) []string {
+	list := strings.Split(strings.TrimSpace(text), "\n")
+	slices.Sort(list)
+	return list
 }

@@ -17,7 +17,7 @@ func TestDedupSaysThatDroppedLinesDiffer(t *testing.T) {
 	const differ = "semel dedup: 2 duplicates differ in content from the line that was kept: "
 	o := programtest.Run(t, lines, "dedup", "-k", ".id")
 	o.Check(t, term.ExitDone, differ+"--on-mismatch reject --rejected FILE keeps them\n")
-	if !strings.HasPrefix(programtest.LastLine(o.Stderr), "read 4  fresh 1  duplicates 3  mismatched 2  ") {
+	if !strings.HasPrefix(lastLine(o.Stderr), "read 4  fresh 1  duplicates 3  mismatched 2  ") {
 		t.Errorf("the summary is not the last line: %s", o.Stderr)
 	}
 	programtest.Run(t, lines, "dedup", "-k", ".id", "--duplicates", dups).Check(t, term.ExitDone, differ+dups+" has them")
@@ -48,7 +48,7 @@ func TestDedupCountsLinesWithoutAKeyInItsSummary(t *testing.T) {
 	t.Parallel()
 	o := programtest.Run(t, "{\"id\":1}\n{}\n{}\n", "dedup", "-k", ".id", "--on-missing", "pass")
 	o.Check(t, term.ExitDone, "read 3  fresh 3  duplicates 0  mismatched 0  rejected 0  missing 2  in ")
-	if last := programtest.LastLine(o.Stderr); !summaryLine.MatchString(last) {
+	if last := lastLine(o.Stderr); !summaryLine.MatchString(last) {
 		t.Errorf("last line %q", last)
 	}
 }

@@ -35,7 +35,7 @@ func TestDedupReportIsJSONWhereAskedFor(t *testing.T) {
 	t.Parallel()
 	got := programtest.Run(t, "a\na\n", "dedup", "--json")
 	var report map[string]any
-	if err := json.Unmarshal([]byte(programtest.LastLine(got.Stderr)), &report); err != nil || report["read"] != 2.0 || report["duplicate"] != 1.0 || got.Stdout != "a\n" {
+	if err := json.Unmarshal([]byte(lastLine(got.Stderr)), &report); err != nil || report["read"] != 2.0 || report["duplicate"] != 1.0 || got.Stdout != "a\n" {
 		t.Errorf("%+v, %v", got, err)
 	}
 	programtest.Run(t, "a\n", "dedup", "--json", "--quiet").Check(t, term.ExitDone)

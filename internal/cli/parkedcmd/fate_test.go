@@ -69,7 +69,7 @@ func TestRetryNamesWhoSettledAMessageFirst(t *testing.T) {
 	for place, parked := range parkedPlaces() {
 		t.Run(place, func(t *testing.T) {
 			t.Parallel()
-			w := programtest.NewTarget(t)
+			w := newTarget(t)
 			file := fateConfig(t, programtest.NewDatabase(t, true), fmt.Sprintf(`
     store: cache
     sink: { webhook: { url: %q, allow_private: true } }
@@ -92,8 +92,8 @@ func TestRetryNamesWhoSettledAMessageFirst(t *testing.T) {
 			takeAway(t, file, "two")
 			got := <-retried
 			want := []string{"m1: settled by another: skipped by " + keyrecord.Actor(), "m2: settled by another: the audit log does not name the operator"}
-			if said := outcomes(t, got.Stdout); got.Status != term.ExitDone || !slices.Equal(said, want) || w.Seen() != "" {
-				t.Errorf("%+v, want %q; the target saw %q", got, want, w.Seen())
+			if said := outcomes(t, got.Stdout); got.Status != term.ExitDone || !slices.Equal(said, want) || w.seen() != "" {
+				t.Errorf("%+v, want %q; the target saw %q", got, want, w.seen())
 			}
 		})
 	}
@@ -107,7 +107,7 @@ func TestRetryProcessesTheRestWhereAnOperatorTookOneOut(t *testing.T) {
 	for place, parked := range parkedPlaces() {
 		t.Run(place, func(t *testing.T) {
 			t.Parallel()
-			w := programtest.NewTarget(t)
+			w := newTarget(t)
 			file := fateConfig(t, programtest.NewDatabase(t, true), fmt.Sprintf(`
     store: db
     sink: { webhook: { url: %q, allow_private: true } }
@@ -186,13 +186,13 @@ func TestRetryTellsCopiesOfOneKeyApart(t *testing.T) {
 	t.Parallel()
 	sessions := map[string]struct {
 		settings string
-		effects  func(t *testing.T, file string, w *programtest.Target) int
+		effects  func(t *testing.T, file string, w *target) int
 		want     []string
 	}{
 		"claims in PostgreSQL": {"store: db\n    sink: { webhook: { url: %q, allow_private: true } }", seenBy, []string{"m1: done before", "m1: redriven"}},
 		"claims in a file":     {"store: keys\n    sink: { webhook: { url: %q, allow_private: true } }", seenBy, []string{"m1: done before", "m1: redriven"}},
 		"what is observed":     {"store: db\n    observe: true\n    sink: { webhook: { url: %q, allow_private: true } }", seenBy, []string{"m1: redriven", "m1: redriven"}},
-		"one transaction": {"store: db\n    sink: { postgres: { store: db, table: effects, columns: { id: .id } } }\n    #%s", func(t *testing.T, file string, _ *programtest.Target) int {
+		"one transaction": {"store: db\n    sink: { postgres: { store: db, table: effects, columns: { id: .id } } }\n    #%s", func(t *testing.T, file string, _ *target) int {
 			t.Helper()
 			conf, err := kind.All().Read(file, programtest.NoEnv)
 			if err != nil {
@@ -203,7 +203,7 @@ func TestRetryTellsCopiesOfOneKeyApart(t *testing.T) {
 			programtest.QueryRow(t, store.Spec.(*postgres.Store).DSN.Reveal(), &n, "SELECT count(*) FROM effects")
 			return n
 		}, []string{"m1: done before", "m1: redriven"}},
-		"one checkpoint": {"store: keys\n    sink: { file: { path: out.jsonl } }\n    #%s", func(t *testing.T, file string, _ *programtest.Target) int {
+		"one checkpoint": {"store: keys\n    sink: { file: { path: out.jsonl } }\n    #%s", func(t *testing.T, file string, _ *target) int {
 			t.Helper()
 			return strings.Count(programtest.ReadFile(t, filepath.Join(filepath.Dir(file), "out.jsonl")), "m1")
 		}, []string{"m1: done before", "m1: redriven"}},
@@ -212,7 +212,7 @@ func TestRetryTellsCopiesOfOneKeyApart(t *testing.T) {
 		for name, session := range sessions {
 			t.Run(place+", "+name, func(t *testing.T) {
 				t.Parallel()
-				w := programtest.NewTarget(t)
+				w := newTarget(t)
 				dsn := programtest.NewDatabase(t, true)
 				programtest.Exec(t, dsn, "CREATE TABLE effects (id text)")
 				file := fateConfig(t, dsn, fmt.Sprintf("    "+session.settings, w.URL)+"\n    parked: "+parked)
@@ -230,4 +230,4 @@ func TestRetryTellsCopiesOfOneKeyApart(t *testing.T) {
 	}
 }
 
-func seenBy(_ *testing.T, _ string, w *programtest.Target) int { return len(strings.Fields(w.Seen())) }
+func seenBy(_ *testing.T, _ string, w *target) int { return len(strings.Fields(w.seen())) }

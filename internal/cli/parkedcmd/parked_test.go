@@ -19,7 +19,7 @@ import (
 
 // parkedConfig writes a configuration with a store and a file-to-webhook
 // pipeline. Messages are parked in a directory unless another place is named.
-func parkedConfig(t *testing.T, w *programtest.Target, stores, store, more string) string {
+func parkedConfig(t *testing.T, w *target, stores, store, more string) string {
 	t.Helper()
 	dir := t.TempDir()
 	var lines strings.Builder
@@ -59,7 +59,7 @@ func asides(t *testing.T, file string) map[string]parkedcmd.Line {
 
 func TestParkedMessagesAreListedShownAndSettled(t *testing.T) {
 	t.Parallel()
-	w := programtest.NewTarget(t, "m1", "m2", "m3")
+	w := newTarget(t, "m1", "m2", "m3")
 	file := parkedConfig(t, w, "keys: { embedded: { path: keys } }", "keys", "parked: { path: aside }")
 	parked := func(words ...string) programtest.Outcome {
 		t.Helper()
@@ -111,9 +111,9 @@ func TestParkedMessagesAreListedShownAndSettled(t *testing.T) {
 	if got = parked("retry", list["m2"].ID); got.Status != term.ExitFailed || !strings.Contains(got.Stdout, "m2: parked again: permanent: ") || !strings.Contains(got.Stderr, "hooks: not settled: 1 of 1 message") {
 		t.Errorf("%+v", got)
 	}
-	w.Accept()
-	if got = parked("retry", "--reason", "permanent"); got.Status != term.ExitDone || strings.Count(got.Stdout, ": redriven\n") != 3 || !strings.Contains(w.Seen(), "m22") || !strings.Contains(w.Seen(), "m31") {
-		t.Errorf("%+v, the target saw %s", got, w.Seen())
+	w.accept()
+	if got = parked("retry", "--reason", "permanent"); got.Status != term.ExitDone || strings.Count(got.Stdout, ": redriven\n") != 3 || !strings.Contains(w.seen(), "m22") || !strings.Contains(w.seen(), "m31") {
+		t.Errorf("%+v, the target saw %s", got, w.seen())
 	}
 
 	none := list[""].ID
@@ -132,9 +132,9 @@ func TestParkedMessagesAreListedShownAndSettled(t *testing.T) {
 
 	// A message whose key is done has no second effect.
 	park(t, file, pipeline.Parked{ID: "twin", Pipeline: "hooks", Key: semel.Key{Scope: "hooks", ID: "m2"}, Reason: "attempts", Error: "late", Message: semel.Message{Body: []byte(`{"id":"m2"}`)}})
-	seen := w.Seen()
-	if got = parked("retry", "--all", "--json"); got.Status != term.ExitDone || got.Stdout != `{"pipeline":"hooks","id":"twin","outcome":"done before"}`+"\n" || w.Seen() != seen {
-		t.Errorf("%+v, the target saw %s", got, w.Seen())
+	seen := w.seen()
+	if got = parked("retry", "--all", "--json"); got.Status != term.ExitDone || got.Stdout != `{"pipeline":"hooks","id":"twin","outcome":"done before"}`+"\n" || w.seen() != seen {
+		t.Errorf("%+v, the target saw %s", got, w.seen())
 	}
 	// An operator knows that a message had its effect.
 	park(t, file, pipeline.Parked{ID: "other", Pipeline: "hooks", Key: semel.Key{Scope: "hooks", ID: "m7"}, Reason: "unknown", Error: "no answer"})
@@ -150,7 +150,7 @@ func TestParkedMessagesAreListedShownAndSettled(t *testing.T) {
 
 func TestAnUnreadableParkedFileHidesNoOther(t *testing.T) {
 	t.Parallel()
-	w := programtest.NewTarget(t, "m1", "m2", "m3")
+	w := newTarget(t, "m1", "m2", "m3")
 	file := parkedConfig(t, w, "keys: { embedded: { path: keys } }", "keys", "parked: { path: aside }")
 	if got := programtest.Run(t, "", "run", file); got.Status != term.ExitDone {
 		t.Fatalf("%+v", got)
@@ -171,7 +171,7 @@ func TestAnUnreadableParkedFileHidesNoOther(t *testing.T) {
 	if got = parked("skip", list["m1"].ID, "--reason", "x"); got.Status != term.ExitDone {
 		t.Errorf("%+v", got)
 	}
-	w.Accept()
+	w.accept()
 	got = parked("retry", "--key", "m2")
 	got.Check(t, term.ExitFailed, named)
 	if !strings.Contains(got.Stdout, "m2: redriven\n") {
@@ -229,16 +229,16 @@ func TestParkedVerbsRefuseWrongFlags(t *testing.T) {
 
 func TestRetryQueuesMessagesForTheProcessThatRunsThePipeline(t *testing.T) {
 	t.Parallel()
-	w := programtest.NewTarget(t, "m1")
+	w := newTarget(t, "m1")
 	file := parkedConfig(t, w, "keys: { embedded: { path: keys } }", "keys", "parked: { path: aside }")
 	programtest.Run(t, "", "run", file, "--quiet").Check(t, term.ExitDone)
 	following := programtest.WriteFile(t, filepath.Join(filepath.Dir(file), "follow.yaml"), strings.Replace(programtest.ReadFile(t, file), "in.jsonl]", "in.jsonl], follow: true", 1))
 	stop := programtest.Background(t, "run", following)
-	w.Accept()
+	w.accept()
 	got := programtest.Run(t, "", "parked", "retry", "--key", "m1", "--wait", "5m", "--config", file)
 	got.Check(t, term.ExitDone, "hooks: the store is in use by ", ": waiting for it to redrive them\n")
-	if !strings.HasSuffix(got.Stdout, "m1: redriven\n") || !strings.HasSuffix(w.Seen(), "m11") {
-		t.Errorf("%+v, the target saw %s", got, w.Seen())
+	if !strings.HasSuffix(got.Stdout, "m1: redriven\n") || !strings.HasSuffix(w.seen(), "m11") {
+		t.Errorf("%+v, the target saw %s", got, w.seen())
 	}
 	got = programtest.Run(t, "", "parked", "done", "--parked-for", "key-missing", "--reason", "x", "--config", file)
 	got.Check(t, term.ExitFailed, "has no key that could be done") // the running process was asked
@@ -252,7 +252,7 @@ func TestRetryQueuesMessagesForTheProcessThatRunsThePipeline(t *testing.T) {
 
 func TestRetryWithAMemoryStoreQueuesForTheRunningProcess(t *testing.T) {
 	t.Parallel()
-	w := programtest.NewTarget(t, "m1")
+	w := newTarget(t, "m1")
 	file := parkedConfig(t, w, "keys: { memory: {} }", "keys", "parked: { path: aside }")
 	programtest.Run(t, "", "run", file, "--quiet").Check(t, term.ExitDone)
 	got := programtest.Run(t, "", "parked", "retry", "--key", "m1", "--wait", "300ms", "--config", file)
@@ -263,7 +263,7 @@ func TestRetryWithAMemoryStoreQueuesForTheRunningProcess(t *testing.T) {
 	if list := asides(t, file); !list["m1"].Queued {
 		t.Errorf("%+v", list)
 	}
-	w.Accept()
+	w.accept()
 	following := programtest.WriteFile(t, filepath.Join(filepath.Dir(file), "follow.yaml"), strings.Replace(programtest.ReadFile(t, file), "in.jsonl]", "in.jsonl], follow: true", 1))
 	stop := programtest.Background(t, "run", following)
 	if got = programtest.Run(t, "", "parked", "retry", "--key", "m1", "--wait", "5m", "--config", file); got.Status != term.ExitDone {
@@ -276,35 +276,35 @@ func TestRetryWithAMemoryStoreQueuesForTheRunningProcess(t *testing.T) {
 // filter, so it would process a message whose key is done.
 func TestRetryWithAFilterInMemoryQueuesForTheRunningProcess(t *testing.T) {
 	t.Parallel()
-	w := programtest.NewTarget(t, "m1")
+	w := newTarget(t, "m1")
 	file := parkedConfig(t, w, "keys: { filter: { rate: 0.001, expect: 1000, window: 7d } }", "keys", "parked: { path: aside }\n    lossy: true")
 	programtest.Run(t, "", "run", file, "--quiet").Check(t, term.ExitDone)
-	w.Accept()
-	before := w.Seen()
+	w.accept()
+	before := w.seen()
 	programtest.Run(t, "", "parked", "retry", "--key", "m1", "--wait", "4s", "--config", file).Check(t, term.ExitFailed, "hooks: not settled: 1 of 1 message")
-	if w.Seen() != before {
-		t.Errorf("the target saw %s", w.Seen())
+	if w.seen() != before {
+		t.Errorf("the target saw %s", w.seen())
 	}
 }
 
 func TestParkedMessagesInADatabase(t *testing.T) {
 	t.Parallel()
-	w := programtest.NewTarget(t, "m1", "m3")
+	w := newTarget(t, "m1", "m3")
 	file := parkedConfig(t, w, fmt.Sprintf("db: { postgres: { dsn: %q } }", programtest.NewDatabase(t, true)), "db", "parked: { store: db }")
 	programtest.Run(t, "", "run", file, "--quiet").Check(t, term.ExitDone)
 	if list := asides(t, file); len(list) != 3 {
 		t.Fatalf("%+v", list)
 	}
-	w.Accept()
+	w.accept()
 	got := programtest.Run(t, "", "parked", "retry", "--key", "m1", "--wait", "5m", "--config", file)
-	if got.Check(t, term.ExitDone); !strings.HasSuffix(got.Stdout, "m1: redriven\n") || !strings.HasSuffix(w.Seen(), "m11") {
-		t.Errorf("nobody runs it: %+v, the target saw %s", got, w.Seen())
+	if got.Check(t, term.ExitDone); !strings.HasSuffix(got.Stdout, "m1: redriven\n") || !strings.HasSuffix(w.seen(), "m11") {
+		t.Errorf("nobody runs it: %+v, the target saw %s", got, w.seen())
 	}
 	following := programtest.WriteFile(t, filepath.Join(filepath.Dir(file), "follow.yaml"), strings.Replace(programtest.ReadFile(t, file), "in.jsonl]", "in.jsonl], follow: true", 1))
 	stop := programtest.Background(t, "run", following)
 	got = programtest.Run(t, "", "parked", "retry", "--key", "m3", "--wait", "5m", "--config", file)
-	if got.Check(t, term.ExitDone); !strings.HasSuffix(got.Stdout, "m3: redriven\n") || !strings.HasSuffix(w.Seen(), "m31") {
-		t.Errorf("somebody runs it: %+v, the target saw %s", got, w.Seen())
+	if got.Check(t, term.ExitDone); !strings.HasSuffix(got.Stdout, "m3: redriven\n") || !strings.HasSuffix(w.seen(), "m31") {
+		t.Errorf("somebody runs it: %+v, the target saw %s", got, w.seen())
 	}
 	stop().Check(t, term.ExitDone, "running")
 	programtest.Run(t, "", "parked", "skip", "--all", "--reason", "no order", "--config", file).Check(t, term.ExitDone)
@@ -315,7 +315,7 @@ func TestParkedMessagesInADatabase(t *testing.T) {
 
 func TestALongKeyDoesNotBreakTheTable(t *testing.T) {
 	t.Parallel()
-	file := parkedConfig(t, programtest.NewTarget(t), "keys: { embedded: { path: keys } }", "keys", "parked: { path: aside }")
+	file := parkedConfig(t, newTarget(t), "keys: { embedded: { path: keys } }", "keys", "parked: { path: aside }")
 	letters, err := pipeline.OpenDeadLetterDir(filepath.Join(filepath.Dir(file), "aside"))
 	if err != nil {
 		t.Fatal(err)

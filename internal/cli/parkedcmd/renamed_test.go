@@ -13,7 +13,7 @@ import (
 // messages, and adds another one that uses the same directory.
 func TestParkedMessagesOfARenamedPipelineAreListed(t *testing.T) {
 	t.Parallel()
-	w := programtest.NewTarget(t, "m1", "m2", "m3")
+	w := newTarget(t, "m1", "m2", "m3")
 	file := parkedConfig(t, w, "keys: { embedded: { path: keys } }", "keys", "parked: { path: aside }")
 	if got := programtest.Run(t, "", "run", file); got.Status != term.ExitDone {
 		t.Fatalf("%+v", got)

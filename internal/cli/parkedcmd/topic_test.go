@@ -223,7 +223,7 @@ func TestParkedTopicOfAnUnreachableBrokerIsAnError(t *testing.T) {
 // the first does not answer; the second has messages in a directory.
 func TestASilentBrokerHidesNoOtherParkedMessages(t *testing.T) {
 	t.Parallel()
-	w := programtest.NewTarget(t)
+	w := newTarget(t)
 	file := parkedConfig(t, w, "keys: { embedded: { path: keys } }", "keys", "parked: { path: aside }")
 	park(t, file, asideFor("one", "m2", time.Hour), asideFor("two", "m3", time.Hour))
 	hooks := programtest.ReadFile(t, file)
@@ -238,8 +238,8 @@ func TestASilentBrokerHidesNoOtherParkedMessages(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	got = parked("parked", "retry", "one")
-	if got.Check(t, term.ExitFailed, trouble); got.Stdout != "one  hooks  m2: redriven\n" || w.Seen() != "m21" {
-		t.Errorf("%+v, the target saw %s", got, w.Seen())
+	if got.Check(t, term.ExitFailed, trouble); got.Stdout != "one  hooks  m2: redriven\n" || w.seen() != "m21" {
+		t.Errorf("%+v, the target saw %s", got, w.seen())
 	}
 	got = parked("parked", "skip", "--all", "--reason", "a test")
 	if got.Check(t, term.ExitFailed, trouble); got.Stdout != "two  hooks  m3: skipped\n" {
@@ -257,7 +257,7 @@ func TestMessagesParkedInATopicAreRedrivenUnderTheirKeys(t *testing.T) {
 	}
 	t.Cleanup(cluster.Close)
 	addr := cluster.ListenAddrs()[0]
-	w := programtest.NewTarget(t, "m1", "m3")
+	w := newTarget(t, "m1", "m3")
 	dir := t.TempDir()
 	file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
 stores: { keys: { embedded: { path: keys } } }
@@ -278,7 +278,7 @@ pipelines:
 	}
 	k := &kafkaTopics{T: t, addr: addr}
 	stop := programtest.Background(t, "run", file)
-	k.becomes("two messages are parked", func() bool { return len(asides(t, file)) == 2 && w.Seen() == "m2" })
+	k.becomes("two messages are parked", func() bool { return len(asides(t, file)) == 2 && w.seen() == "m2" })
 	stop().Check(t, term.ExitDone, `"ended"`)
 	list := asides(t, file)
 	if m := list["m1"]; m.Source != "events" || m.Reason != "permanent" || m.Scope == nil || *m.Scope != "hooks" {
@@ -288,7 +288,7 @@ pipelines:
 		t.Errorf("%+v", got)
 	}
 	programtest.Run(t, "", "keys", "show", "m3", "--scope", "hooks", "--store", filepath.Join(dir, "keys")).Check(t, term.ExitDone)
-	w.Accept()
+	w.accept()
 	if got := programtest.Run(t, "", "parked", "retry", "--key", "m1", "--dry-run", "--config", file); got.Status != term.ExitDone || !strings.Contains(got.Stdout, "m1: it is processed: ") {
 		t.Errorf("%+v", got)
 	}
@@ -296,7 +296,7 @@ pipelines:
 		t.Errorf("%+v", got)
 	}
 	stop = programtest.Background(t, "run", file)
-	k.becomes("it is delivered", func() bool { return strings.HasPrefix(w.Seen(), "m2 m1") })
+	k.becomes("it is delivered", func() bool { return strings.HasPrefix(w.seen(), "m2 m1") })
 	stop().Check(t, term.ExitDone, `"ended"`)
 	// A record without an origin cannot be written back.
 	if err := programtest.ProduceTo(t, addr, &kgo.Record{Topic: "dead", Value: []byte(`{"id":"m5"}`)}); err != nil {

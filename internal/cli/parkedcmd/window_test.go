@@ -23,7 +23,7 @@ func asideFor(id, key string, age time.Duration) pipeline.Parked {
 func TestRetryLeavesMessagesParkedBeforeTheWindow(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
-	w := programtest.NewTarget(t)
+	w := newTarget(t)
 	file := parkedConfig(t, w, "keys: { embedded: { path: keys } }", "keys", "parked: { path: aside }")
 	retry := func(words ...string) programtest.Outcome {
 		t.Helper()
@@ -34,11 +34,11 @@ func TestRetryLeavesMessagesParkedBeforeTheWindow(t *testing.T) {
 
 	got := retry("--all")
 	got.Check(t, term.ExitFailed, "hooks: not redriven: 1 of 2 messages, parked longer ago than keys are remembered (7d)", "--past-window redrives these messages; semel parked done and skip settle them")
-	if !strings.Contains(got.Stdout, left) || !strings.Contains(got.Stdout, "young  hooks  m3: redriven\n") || w.Seen() != "m31" {
-		t.Errorf("%+v, the target saw %s", got, w.Seen())
+	if !strings.Contains(got.Stdout, left) || !strings.Contains(got.Stdout, "young  hooks  m3: redriven\n") || w.seen() != "m31" {
+		t.Errorf("%+v, the target saw %s", got, w.seen())
 	}
-	if got = retry("old", "--json"); got.Status != term.ExitFailed || !strings.Contains(got.Stdout, `"id":"old","outcome":"not redriven","reason":"parked longer ago`) || w.Seen() != "m31" {
-		t.Errorf("%+v, the target saw %s", got, w.Seen())
+	if got = retry("old", "--json"); got.Status != term.ExitFailed || !strings.Contains(got.Stdout, `"id":"old","outcome":"not redriven","reason":"parked longer ago`) || w.seen() != "m31" {
+		t.Errorf("%+v, the target saw %s", got, w.seen())
 	}
 	if got = retry("--all", "--dry-run"); got.Status != term.ExitDone || got.Stdout != left {
 		t.Errorf("%+v", got)
@@ -46,8 +46,8 @@ func TestRetryLeavesMessagesParkedBeforeTheWindow(t *testing.T) {
 	if got = retry("--all", "--past-window", "--dry-run"); got.Status != term.ExitDone || !strings.Contains(got.Stdout, "old  hooks  m2: it is processed") {
 		t.Errorf("%+v", got)
 	}
-	if got = retry("--all", "--past-window"); got.Status != term.ExitDone || got.Stdout != "old  hooks  m2: redriven\n" || w.Seen() != "m31 m21" {
-		t.Errorf("%+v, the target saw %s", got, w.Seen())
+	if got = retry("--all", "--past-window"); got.Status != term.ExitDone || got.Stdout != "old  hooks  m2: redriven\n" || w.seen() != "m31 m21" {
+		t.Errorf("%+v, the target saw %s", got, w.seen())
 	}
 
 	file = parkedConfig(t, w, "keys: { embedded: { path: keys } }", "keys", "parked: { path: aside }\n    window: forever")

@@ -28,14 +28,14 @@ import (
 
 // twice sends a request as two callers, twice for each caller, and checks that it runs once for
 // each of them.
-func twice(t *testing.T, service *programtest.CountingService, url, key string, alice, bob []string) {
+func twice(t *testing.T, service *countingService, url, key string, alice, bob []string) {
 	t.Helper()
 	for i, caller := range [][]string{alice, alice, bob, bob} {
 		if got := post(t, url+"/orders", key, "x", caller...); got.status != http.StatusCreated || (got.header.Get("Idempotent-Replayed") == "true") != (i%2 == 1) {
 			t.Errorf("request %d with the key %s: %+v", i, key, got)
 		}
 	}
-	if n := service.Count(key); n != 2 {
+	if n := service.count(key); n != 2 {
 		t.Errorf("%s ran %d times for two callers", key, n)
 	}
 }
@@ -46,7 +46,7 @@ func basic(user, password string) []string {
 
 func TestProxyKnowsCallersByTheirPassword(t *testing.T) {
 	t.Parallel()
-	service := programtest.NewCountingService(t)
+	service := newCountingService(t)
 	stores := programtest.WriteFile(t, filepath.Join(t.TempDir(), "stores.yaml"), "stores: { keys: { embedded: { path: ./keys } }, other: { memory: {} } }\n")
 	proxy := startProxy(t, "--listen", "127.0.0.1:0", "--upstream", service.URL, "--scope", "basic", "--admin", "off", "--store-config", stores, "--store-name", "keys", "--wait", "5s")
 	twice(t, service, proxy.url, "k", basic("alice", "one"), basic("alice", "two"))
@@ -64,16 +64,16 @@ func TestProxyKnowsCallersByTheirPassword(t *testing.T) {
 			answers <- got
 		}()
 	}
-	<-service.Reached
-	close(service.Release)
-	if one, two := <-answers, <-answers; one.status != http.StatusCreated || one.body != two.body || service.Count("w") != 1 {
-		t.Errorf("%+v and %+v after %d runs", one, two, service.Count("w"))
+	<-service.reached
+	close(service.release)
+	if one, two := <-answers, <-answers; one.status != http.StatusCreated || one.body != two.body || service.count("w") != 1 {
+		t.Errorf("%+v and %+v after %d runs", one, two, service.count("w"))
 	}
 }
 
 func TestProxyKnowsCallersByTheirToken(t *testing.T) {
 	t.Parallel()
-	service := programtest.NewCountingService(t)
+	service := newCountingService(t)
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +114,7 @@ func signature(t *testing.T, private *ecdsa.PrivateKey, text string) []byte {
 
 func TestProxyAsksAServiceForTheCaller(t *testing.T) {
 	t.Parallel()
-	service := programtest.NewCountingService(t)
+	service := newCountingService(t)
 	auth := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch user, password, _ := r.BasicAuth(); {
 		case user == "mallory":
@@ -136,7 +136,7 @@ func TestProxyAsksAServiceForTheCaller(t *testing.T) {
 
 func TestProxyKnowsCallersByTheirCertificate(t *testing.T) {
 	t.Parallel()
-	service, dir := programtest.NewCountingService(t), t.TempDir()
+	service, dir := newCountingService(t), t.TempDir()
 	roots := programtest.SelfSign(t, dir)
 	var clients []*http.Client
 	var authorities []byte
@@ -184,7 +184,7 @@ func TestProxyKnowsCallersByTheirCertificate(t *testing.T) {
 // A client that sends its body too slowly holds no memory for long, and nothing runs.
 func TestProxyRefusesABodyThatDoesNotCome(t *testing.T) {
 	t.Parallel()
-	service := programtest.NewCountingService(t)
+	service := newCountingService(t)
 	proxy := startProxy(t, proxyFile(t, t.TempDir(), service.URL, "  scope: global\n  body_timeout: 1s\n"))
 	waiting := make(chan answer, 1)
 	go func() {
@@ -194,7 +194,7 @@ func TestProxyRefusesABodyThatDoesNotCome(t *testing.T) {
 		}
 		waiting <- got
 	}()
-	<-service.Reached
+	<-service.reached
 	conn, err := net.Dial("tcp", strings.TrimPrefix(proxy.url, "http://"))
 	if err != nil {
 		t.Fatal(err)
@@ -207,11 +207,11 @@ func TestProxyRefusesABodyThatDoesNotCome(t *testing.T) {
 	}
 	defer response.Body.Close()
 	var said struct{ Type string }
-	if err := json.NewDecoder(response.Body).Decode(&said); err != nil || response.StatusCode != http.StatusBadRequest || !strings.HasSuffix(said.Type, "/body-unreadable") || service.Count("k") != 0 {
-		t.Errorf("%s %+v %v after %d runs", response.Status, said, err, service.Count("k"))
+	if err := json.NewDecoder(response.Body).Decode(&said); err != nil || response.StatusCode != http.StatusBadRequest || !strings.HasSuffix(said.Type, "/body-unreadable") || service.count("k") != 0 {
+		t.Errorf("%s %+v %v after %d runs", response.Status, said, err, service.count("k"))
 	}
 	// The first request waited for longer, with a body that was whole.
-	close(service.Release)
+	close(service.release)
 	if got := <-waiting; got.status != http.StatusCreated {
 		t.Errorf("%+v", got)
 	}

@@ -151,7 +151,7 @@ proxy:
 
 func TestProxyRoutesByPathMethodAndProfile(t *testing.T) {
 	t.Parallel()
-	one, two := programtest.NewCountingService(t), programtest.NewCountingService(t)
+	one, two := newCountingService(t), newCountingService(t)
 	dir := t.TempDir()
 	digest := sha256.Sum256([]byte("secret-of-alice"))
 	proxy := startProxy(t, proxyFile(t, dir, one.URL, `
@@ -174,15 +174,15 @@ func TestProxyRoutesByPathMethodAndProfile(t *testing.T) {
 			t.Errorf("%+v %v", got, err)
 		}
 	}
-	if two.Count("") != 1 || one.Count("") != 0 {
-		t.Errorf("the route's service ran %d times, the other one %d times", two.Count(""), one.Count(""))
+	if two.count("") != 1 || one.count("") != 0 {
+		t.Errorf("the route's service ran %d times, the other one %d times", two.count(""), one.count(""))
 	}
 	for range 2 {
 		if got := post(t, proxy.url+"/v1/charges/search", "s-1", "x", key...); got.header.Get("Idempotency-Status") != "ignored" && got.header.Get("Idempotent-Replayed") != "" {
 			t.Errorf("a key that the route does not take: %+v", got)
 		}
 	}
-	if got := post(t, proxy.url+"/v1/chargesX", "c-2", "x", key...); got.status != http.StatusCreated || one.Count("c-2") != 1 {
+	if got := post(t, proxy.url+"/v1/chargesX", "c-2", "x", key...); got.status != http.StatusCreated || one.count("c-2") != 1 {
 		t.Errorf("a path that only begins with the letters of a route: %+v", got)
 	}
 	put, err := send(http.MethodPut, proxy.url+"/items/1", "", "too long a body", append(key, "X-Request-Key", "i-1")...)
@@ -257,7 +257,7 @@ func token(secret, claims string) string {
 
 func TestProxyKeepsCallersApart(t *testing.T) {
 	t.Parallel()
-	service, dir := programtest.NewCountingService(t), t.TempDir()
+	service, dir := newCountingService(t), t.TempDir()
 	const secret = "a-secret-that-has-32-bytes-or-more"
 	claims := fmt.Sprintf(`{"sub":%%q,"iat":%d,"exp":%d}`, time.Now().Unix(), time.Now().Add(time.Hour).Unix())
 	proxy := startProxy(t, proxyFile(t, dir, service.URL, "  scope: jwt:sub\n  jwt_secret: "+secret+"\n"))
@@ -268,7 +268,7 @@ func TestProxyKeepsCallersApart(t *testing.T) {
 	if again := post(t, proxy.url+"/orders", "k", "one", bearer(renewed)...); first.status != http.StatusCreated || again.header.Get("Idempotent-Replayed") != "true" {
 		t.Errorf("%+v, and with a renewed token %+v", first, again)
 	}
-	if got := post(t, proxy.url+"/orders", "k", "two", bearer(bob)...); got.status != http.StatusCreated || service.Count("k") != 2 {
+	if got := post(t, proxy.url+"/orders", "k", "two", bearer(bob)...); got.status != http.StatusCreated || service.count("k") != 2 {
 		t.Errorf("another caller: %+v", got)
 	}
 	post(t, proxy.url+"/orders", "k", "one", bearer(token("another secret, just as long as the first", fmt.Sprintf(claims, "alice")))...).problem(t, http.StatusUnauthorized, "scope-missing")
@@ -281,14 +281,14 @@ func TestProxyKeepsCallersApart(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	programtest.Run(t, "", "keys", "rm", "k", "--caller", "bob", "--config", filepath.Join(dir, "api.yaml"), "--reason", "test").Check(t, term.ExitDone, "forgot 3:bob:k")
-	if got := post(t, proxy.url+"/orders", "k", "three", bearer(bob)...); got.status != http.StatusCreated || service.Count("k") != 3 {
+	if got := post(t, proxy.url+"/orders", "k", "three", bearer(bob)...); got.status != http.StatusCreated || service.count("k") != 3 {
 		t.Errorf("removed: %+v", got)
 	}
 }
 
 func TestProxyAnswersItsRequestsBeforeItEnds(t *testing.T) {
 	t.Parallel()
-	service := programtest.NewCountingService(t)
+	service := newCountingService(t)
 	proxy := startProxy(t, "--listen", "127.0.0.1:0", "--upstream", service.URL, "--scope", "global", "--admin", "127.0.0.1:0")
 	if !strings.Contains(proxy.log(), "memory is memory") {
 		t.Errorf("no warning of a store in memory: %s", proxy.log())
@@ -301,7 +301,7 @@ func TestProxyAnswersItsRequestsBeforeItEnds(t *testing.T) {
 		}
 		answers <- got
 	}()
-	<-service.Reached
+	<-service.reached
 	if err := proxy.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -315,7 +315,7 @@ func TestProxyAnswersItsRequestsBeforeItEnds(t *testing.T) {
 	if text := adminPage(t, proxy, "/readyz"); !strings.Contains(text, "proxy: not ready: draining") {
 		t.Errorf("readyz: %s", text)
 	}
-	close(service.Release)
+	close(service.release)
 	if got := <-answers; got.status != http.StatusCreated {
 		t.Errorf("%+v", got)
 	}
@@ -326,12 +326,12 @@ func TestProxyAnswersItsRequestsBeforeItEnds(t *testing.T) {
 
 func TestProxySaysOfHowManyRequestsTheOutcomeIsUnknown(t *testing.T) {
 	t.Parallel()
-	service, dir := programtest.NewCountingService(t), t.TempDir()
-	defer close(service.Release)
+	service, dir := newCountingService(t), t.TempDir()
+	defer close(service.release)
 	file := proxyFile(t, dir, service.URL, "  scope: global\nshutdown: 50ms\n")
 	proxy := startProxy(t, file)
 	go func() { _, _ = send(http.MethodPost, proxy.url+"/wait", "k", "x") }() // the proxy ends first
-	<-service.Reached
+	<-service.reached
 	if status := proxy.stop(t, syscall.SIGTERM); status != term.ExitFailed || !strings.Contains(proxy.log(), "1 requests with a key were in progress, or not yet recorded, when the drain ended after 50ms: their outcome is not known") {
 		t.Errorf("exit status %d: %s", status, proxy.log())
 	}
@@ -343,7 +343,7 @@ func TestProxySaysOfHowManyRequestsTheOutcomeIsUnknown(t *testing.T) {
 // not recorded.
 func TestProxyEndsWhileItsStoreStalls(t *testing.T) {
 	t.Parallel()
-	service, redis := programtest.NewCountingService(t), servicestest.StartRedis(t, nil)
+	service, redis := newCountingService(t), servicestest.StartRedis(t, nil)
 	proxy := startProxy(t, programtest.WriteFile(t, filepath.Join(t.TempDir(), "api.yaml"), fmt.Sprintf(`
 stores: { keys: { redis: { url: "redis://%s" } } }
 admin: { listen: "off" }
@@ -359,12 +359,12 @@ proxy: { listen: "127.0.0.1:0", upstream: "%s", store: keys, scope: global, leas
 			}
 			answers <- got
 		}()
-		<-service.Reached
+		<-service.reached
 	}
 	if err := redis.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	close(service.Release)
+	close(service.release)
 	for range 2 { // a second later, while the store stalls
 		if got := <-answers; got.status != http.StatusCreated {
 			t.Errorf("%+v", got)
@@ -465,7 +465,7 @@ func TestProxyPassesStreamsOn(t *testing.T) {
 
 func TestProxyReadsNewCertificates(t *testing.T) {
 	t.Parallel()
-	service, dir := programtest.NewCountingService(t), t.TempDir()
+	service, dir := newCountingService(t), t.TempDir()
 	dial := func(proxy *process, roots *x509.CertPool) (string, error) {
 		conn, err := tls.Dial("tcp", strings.TrimPrefix(proxy.url, "https://"), &tls.Config{RootCAs: roots, NextProtos: []string{"h2", "http/1.1"}})
 		if err != nil {
@@ -503,7 +503,7 @@ func TestProxyReadsNewCertificates(t *testing.T) {
 func TestProxyRefusesRequestsWhileItsStoreIsDown(t *testing.T) {
 	t.Parallel()
 	redis := servicestest.StartRedis(t, nil)
-	service := programtest.NewCountingService(t)
+	service := newCountingService(t)
 	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "api.yaml"), fmt.Sprintf(`
 stores: { keys: { redis: { url: %q, timeout: 30s } } }
 proxy:

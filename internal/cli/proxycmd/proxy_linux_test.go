@@ -137,7 +137,7 @@ func (a answer) problem(t *testing.T, status int, kind string) {
 
 func TestProxyRunsARequestOnceOverAKill(t *testing.T) {
 	t.Parallel()
-	service, store := programtest.NewCountingService(t), filepath.Join(t.TempDir(), "keys")
+	service, store := newCountingService(t), filepath.Join(t.TempDir(), "keys")
 	args := []string{"--listen", "127.0.0.1:0", "--upstream", service.URL, "--store", store, "--scope", "header:X-Api-Key", "--admin", "off"}
 	const caller, alice = "X-Api-Key", "key-of-alice"
 	proxy := startProxy(t, args...)
@@ -150,41 +150,41 @@ func TestProxyRunsARequestOnceOverAKill(t *testing.T) {
 	}
 	post(t, proxy.url+"/orders", "order-1", "two", caller, alice).problem(t, http.StatusUnprocessableEntity, "key-reused")
 	post(t, proxy.url+"/orders", "order-1", "one").problem(t, http.StatusUnauthorized, "scope-missing")
-	if got := post(t, proxy.url+"/orders", "order-1", "one", caller, "key-of-bob"); got.header.Get("Idempotent-Replayed") != "" || service.Count("order-1") != 2 {
-		t.Errorf("another caller: %+v after %d runs", got, service.Count("order-1"))
+	if got := post(t, proxy.url+"/orders", "order-1", "one", caller, "key-of-bob"); got.header.Get("Idempotent-Replayed") != "" || service.count("order-1") != 2 {
+		t.Errorf("another caller: %+v after %d runs", got, service.count("order-1"))
 	}
 	programtest.Run(t, "", "keys", "stats", "--store", store, "--json").Check(t, term.ExitDone)
 
 	go func() { _, _ = send(http.MethodPost, proxy.url+"/wait", "order-2", "", caller, alice) }() // the proxy dies before it answers
-	<-service.Reached
+	<-service.reached
 	post(t, proxy.url+"/wait", "order-2", "", caller, alice).problem(t, http.StatusConflict, "in-flight")
 	proxy.stop(t, os.Kill)
-	close(service.Release)
+	close(service.release)
 
 	proxy = startProxy(t, args...)
 	post(t, proxy.url+"/wait", "order-2", "", caller, alice).problem(t, http.StatusConflict, "outcome-unknown")
 	if got := post(t, proxy.url+"/orders", "order-1", "one", caller, alice); got.body != first.body || got.header.Get("Idempotent-Replayed") != "true" {
 		t.Errorf("after the restart: %+v", got)
 	}
-	if n := service.Count("order-2"); n != 1 {
+	if n := service.count("order-2"); n != 1 {
 		t.Errorf("order-2 ran %d times", n)
 	}
 	// The verbs ask the running proxy.
 	programtest.Run(t, "", "keys", "resolve", "--all", "--as", "absent", "--reason", "the service never saw it", "--yes", "--store", store).Check(t, term.ExitDone, "resolved 1 of 1 unknown key")
-	if got := post(t, proxy.url+"/wait", "order-2", "", caller, alice); got.status != http.StatusCreated || service.Count("order-2") != 2 {
-		t.Errorf("resolved as absent: %+v after %d runs", got, service.Count("order-2"))
+	if got := post(t, proxy.url+"/wait", "order-2", "", caller, alice); got.status != http.StatusCreated || service.count("order-2") != 2 {
+		t.Errorf("resolved as absent: %+v after %d runs", got, service.count("order-2"))
 	}
-	<-service.Reached
+	<-service.reached
 	// The service works on a third request when an operator finds its effect.
 	go func() { _, _ = send(http.MethodPost, proxy.url+"/hang", "order-3", "", caller, alice) }()
-	<-service.Reached
+	<-service.reached
 	proxy.stop(t, os.Kill)
 	proxy = startProxy(t, args...)
 	programtest.Run(t, "", "keys", "resolve", "order-3", "--caller", alice, "--as", "done", "--reason", "it is in the ledger", "--store", store).Check(t, term.ExitDone, "as done")
 	settled := post(t, proxy.url+"/hang", "order-3", "", caller, alice)
 	settled.problem(t, http.StatusConflict, "response-not-kept")
-	if !strings.Contains(settled.body, "as an operator found out") || service.Count("order-3") != 1 {
-		t.Errorf("resolved as done: %s after %d runs", settled.body, service.Count("order-3"))
+	if !strings.Contains(settled.body, "as an operator found out") || service.count("order-3") != 1 {
+		t.Errorf("resolved as done: %s after %d runs", settled.body, service.count("order-3"))
 	}
 	if status := proxy.stop(t, syscall.SIGTERM); status != -1 && status != term.ExitDone {
 		t.Errorf("exit status %d: %s", status, proxy.log())
@@ -193,7 +193,7 @@ func TestProxyRunsARequestOnceOverAKill(t *testing.T) {
 
 func TestProxyTakesAKeyFromTheHeadersOfItsFlags(t *testing.T) {
 	t.Parallel()
-	service := programtest.NewCountingService(t)
+	service := newCountingService(t)
 	proxy := startProxy(t, "--listen", "127.0.0.1:0", "--upstream", service.URL, "--scope", "global", "--admin", "off", "--header", "X-Request-Key", "--header", "Idempotency-Key")
 	first := post(t, proxy.url+"/orders", "", "one", "X-Request-Key", "order-1")
 	again := post(t, proxy.url+"/orders", "order-1", "one")

@@ -16,7 +16,7 @@ import (
 // answer, and the requests of one caller are limited.
 func TestProxyTellsTheStateOfKeysAndLimitsRequests(t *testing.T) {
 	t.Parallel()
-	service, dir := programtest.NewCountingService(t), t.TempDir()
+	service, dir := newCountingService(t), t.TempDir()
 	file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), `
 stores: { keys: { embedded: { path: keys } } }
 admin: { listen: "off" }
@@ -61,24 +61,24 @@ proxy:
 		})
 	}
 	ask("secret/1")
-	<-service.Reached
+	<-service.reached
 	state("secret%2F1", alice, "in-flight")
 	state("secret%2F1", bob, "absent")
 	ask("secret/1") // one of these two waits
 	ask("secret/1")
 	(<-answered).problem(t, http.StatusConflict, "in-flight")
 	ask("secret/2")
-	<-service.Reached
+	<-service.reached
 	post(t, proxy.url+"/wait", "secret/3", "", caller, alice).problem(t, http.StatusServiceUnavailable, "overloaded")
 	post(t, proxy.url+"/orders", "secret/3", "", caller, bob)
-	close(service.Release)
+	close(service.release)
 	running.Wait()
 	for range 3 {
 		if got := <-answered; got.status != http.StatusCreated {
 			t.Errorf("the answer is %+v", got)
 		}
 	}
-	if n := service.Count("secret/1"); n != 1 {
+	if n := service.count("secret/1"); n != 1 {
 		t.Errorf("the request ran %d times", n)
 	}
 	state("secret%2F1", alice, "done")
@@ -97,7 +97,7 @@ proxy:
 // Clients do not see why callers cannot be checked, so the log says it.
 func TestProxyLogsWhyCallersCannotBeChecked(t *testing.T) {
 	t.Parallel()
-	service, dir := programtest.NewCountingService(t), t.TempDir()
+	service, dir := newCountingService(t), t.TempDir()
 	file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), `
 stores: { keys: { memory: {} } }
 admin: { listen: "off" }
@@ -115,7 +115,7 @@ proxy: { listen: 127.0.0.1:0, upstream: "`+service.URL+`", store: keys, scope: "
 	if log := proxy.log(); strings.Count(log, "missing.json: no such file") != 1 || strings.Contains(log, token) {
 		t.Errorf("the log is %s", log)
 	}
-	if n := service.Count("order-1"); n != 0 {
+	if n := service.count("order-1"); n != 0 {
 		t.Errorf("the request ran %d times", n)
 	}
 }
