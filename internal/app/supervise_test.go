@@ -23,6 +23,16 @@ import (
 // TestOneRuleDecidesWhichErrorsAPipelineWaitsFor has an error of each group.
 func TestOneRuleDecidesWhichErrorsAPipelineWaitsFor(t *testing.T) {
 	t.Parallel()
+	dir := t.TempDir()
+	store, err := logstore.Open(dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	_, locked := logstore.Open(dir, nil)
+	if !errors.As(locked, new(*logstore.LockedError)) {
+		t.Fatalf("the store opens twice: %v", locked)
+	}
 	known := func(err error) error { return &diagnose.Error{Cause: "c", Remedy: "r", OfKind: true, Err: err} }
 	network := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	path := func(number syscall.Errno) error { return &fs.PathError{Op: "open", Path: "/p", Err: number} }
@@ -47,7 +57,7 @@ func TestOneRuleDecidesWhichErrorsAPipelineWaitsFor(t *testing.T) {
 		{"a store is damaged", semel.ErrCorrupt, false},
 		{"a store must be opened by another process", semel.ErrStoreFailed, false},
 		{"a message says stop", known(&pipeline.StoppedError{Err: network}), false},
-		{"another process has the store", &logstore.LockedError{}, false},
+		{"another process has the store", locked, false},
 		{"another process has the place of this one", known(pipeline.ErrReplaced), false},
 		{"a path cannot be used", path(syscall.ENOTDIR), false},
 		{"a file cannot be read", syscall.EIO, false},
