@@ -66,8 +66,8 @@ func CheckScope(ctx context.Context, store Store, scope string, owner ScopeOwner
 	return scopeIs(ctx, store, scope, owner, "")
 }
 
-// scopeIs binds a scope to the text bind, unless that is empty, and checks that the scope has no
-// owner that does not share it with owner.
+// scopeIs binds a scope to the text bind, unless this is empty, and checks that every owner of
+// the scope shares it with owner.
 func scopeIs(ctx context.Context, store Store, scope string, owner ScopeOwner, bind string) error {
 	binder, ok := As[ScopeBinder](store)
 	if !ok {

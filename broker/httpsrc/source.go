@@ -279,7 +279,7 @@ func (s *Source) item(r *http.Request, req *request) *pipeline.Item {
 	return it
 }
 
-// headers returns the headers of a message in the order of their names, each in one spelling for
+// headers returns the headers of a message in the order of their names. Each has one spelling for
 // all that HTTP calls equal: the name in lower case, as HTTP/2 sends it, several lines as one,
 // and an Idempotency-Key without the quotes of a string.
 func headers(from http.Header) []semel.Header {

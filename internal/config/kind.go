@@ -467,8 +467,8 @@ var ErrNoSample = fmt.Errorf("receives messages and cannot be read in advance: %
 var ErrUnsearched = errors.New("it cannot be searched")
 
 // unable has the methods of a kind that knows no errors of servers and cannot be searched.
-// They are a level below those of the bases, so that a kind gets those of another embedded
-// type, such as a client of its server, instead.
+// They are a level below the methods of the bases, so that a kind gets the methods of another
+// embedded type, such as a client of its server, instead.
 type unable struct{}
 
 // Advise implements Kind. It knows no error.

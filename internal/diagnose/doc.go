@@ -1,5 +1,5 @@
-// Package diagnose finds what is wrong, for people: what an error of a server means and what
-// to do about it, which part of an error any client may see, whether work stands still, what
-// is in a body that no key rule can read, which process has what cannot be opened, and which
-// name is closest to one that is unknown.
+// Package diagnose finds what is wrong, for people: the meaning and the remedy of a server's
+// error, the part of an error that any client may see, whether work stands still, the content of
+// a body that no key rule can read, the process that holds a store or a file, and the closest
+// name to an unknown one.
 package diagnose

@@ -6,8 +6,7 @@ import (
 	"github.com/semel-dev/semel/vfs"
 )
 
-// Holder returns the process that has a store, a file or a name open, if err says that it
-// could not be opened for that reason.
+// Holder returns the process that has a store, a file or a name open, if err gives this reason.
 func Holder(err error) (string, bool) {
 	locked, ok := errors.AsType[*vfs.LockedError](err)
 	if !ok {

@@ -34,8 +34,8 @@ type model struct {
 	groupsOf  int // with First, how many there were
 }
 
-// add adds a record that is not late. With First, it joins the held record that is before it by
-// less than Apart, or replaces the records that are behind by less.
+// add adds a record that is not late. With First, it joins the held record less than Apart before
+// it, or replaces the records less than Apart behind it.
 func (m *model) add(in input) {
 	if m.rule.First {
 		first := map[int]int64{} // the time of each group's held record

@@ -12,9 +12,9 @@ import (
 )
 
 // batch is a record that collects entries and is then written and synced. The call that creates a
-// batch leads it: it waits until the previous batch is written, closes its own batch and writes
-// it. Calls that arrive in the meantime join the batch. So there is no timer, and a single caller
-// does not wait for other callers.
+// batch leads it: it waits until the previous batch is written, and then closes and writes its
+// own. Calls that arrive in the meantime join the batch. So there is no timer, and a single
+// caller does not wait for other callers.
 type batch struct {
 	segment *segment
 	start   int // offset of the record

@@ -76,8 +76,8 @@ func to(preposition, address string) string {
 	return preposition + address
 }
 
-// Trace implements config.Sink. It looks for the rows that the sink wrote to an outbox,
-// unless a pipeline of the file reads that: it looks for them itself.
+// Trace implements config.Sink. It looks for the rows of the sink in an outbox, unless a pipeline
+// of the file reads this outbox and so looks itself.
 func (s *Sink) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracing) error {
 	t.Unsearched("sink", p.Name, s.About().Name)
 	if s.Outbox == nil {
