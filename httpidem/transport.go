@@ -30,10 +30,6 @@ type TransportOptions struct {
 	// would exceed it is not begun. A try in progress is not ended: the request's context
 	// does that. Defaults to 1 minute.
 	Budget time.Duration
-	// MaxPause is the longest pause between two tries, if the server asks for none. The
-	// first pause is about 100 ms, and each is about twice the one before. Defaults to
-	// 5 s.
-	MaxPause time.Duration
 }
 
 // NewTransport returns a RoundTripper for clients of services that honour the
@@ -73,15 +69,12 @@ func NewTransport(base http.RoundTripper, opts *TransportOptions) (http.RoundTri
 	if o.Budget == 0 {
 		o.Budget = time.Minute
 	}
-	if o.MaxPause == 0 {
-		o.MaxPause = 5 * time.Second
-	}
 	wrong := invalid.In("httpidem: TransportOptions.")
 	if o.Tries < 1 {
 		wrong.Add("Tries: %d is below 1", o.Tries)
 	}
-	if o.Budget < 0 || o.MaxPause < 0 {
-		wrong.Add("Budget, MaxPause: %v, %v: they must not be negative", o.Budget, o.MaxPause)
+	if o.Budget < 0 {
+		wrong.Add("Budget: %v is negative", o.Budget)
 	}
 	if err := wrong.Err(); err != nil {
 		return nil, err
@@ -138,7 +131,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // pause says whether the request should be sent again after the n-th try, and when.
 func (t *transport) pause(ctx context.Context, n int, resp *http.Response, err error) (time.Duration, bool) {
-	most := retry.Backoff(n-1, 100*time.Millisecond, t.opts.MaxPause)
+	most := retry.Backoff(n-1, 100*time.Millisecond, 5*time.Second)
 	pause := retry.UpTo(most, 0.5)
 	if err != nil {
 		return pause, ctx.Err() == nil

@@ -20,7 +20,7 @@ func benchLines(shuffled int) [][]byte {
 	lines := make([][]byte, 1000)
 	for i := range lines {
 		members := []string{
-			`"event_id":"` + NewUUIDv4().String() + `"`,
+			`"event_id":"` + newUUIDv4().String() + `"`,
 			`"type":"` + types[random.IntN(len(types))] + `"`,
 			fmt.Sprintf(`"user":{"id":%d,"name":"%s"}`, random.IntN(1<<random.IntN(30)), names[random.IntN(len(names))]),
 			fmt.Sprintf(`"amount":%.2f`, random.ExpFloat64()*100),

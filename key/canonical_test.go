@@ -69,11 +69,11 @@ func TestCanonicalFormOfADeepDocumentTakesLinearTime(t *testing.T) {
 	// A form that copied each object to sort it would move 10,000 times the
 	// text in the middle: for 4 MiB, 40 GiB.
 	var doc bytes.Buffer
-	for range MaxDepth - 1 {
+	for range maxDepth - 1 {
 		doc.WriteString(`{"b":`)
 	}
 	fmt.Fprintf(&doc, `%q`, strings.Repeat("x", 4<<20))
-	for range MaxDepth - 1 {
+	for range maxDepth - 1 {
 		doc.WriteString(`,"a":0}`)
 	}
 	got, err := AppendCanonical(nil, doc.Bytes())

@@ -44,8 +44,8 @@ func (k Kind) String() string {
 	return "invalid"
 }
 
-// MaxDepth is the deepest nesting of a document, as in encoding/json.
-const MaxDepth = 10_000
+// maxDepth is the deepest nesting of a document, as in encoding/json.
+const maxDepth = 10_000
 
 // FinderOptions are the options of [NewFinder].
 type FinderOptions struct {

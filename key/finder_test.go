@@ -144,8 +144,8 @@ func TestFindRefusesWhatIsNotJSONAndSaysWhere(t *testing.T) {
 		{`"\u12g4"`, 5, badHex},
 		{"\ufeff1", 0, badValue},
 		{"1\x00", 1, badTrailing},
-		{strings.Repeat("[", MaxDepth+1), MaxDepth, badTooNested},
-		{strings.Repeat(`{"":`, MaxDepth+1), 4 * MaxDepth, badTooNested},
+		{strings.Repeat("[", maxDepth+1), maxDepth, badTooNested},
+		{strings.Repeat(`{"":`, maxDepth+1), 4 * maxDepth, badTooNested},
 	}
 	for _, tt := range tests {
 		for _, content := range []bool{false, true} {
@@ -174,7 +174,7 @@ func TestFindRefusesWhatIsNotJSONAndSaysWhere(t *testing.T) {
 
 func TestFindAcceptsTheDepthThatEncodingJSONAccepts(t *testing.T) {
 	t.Parallel()
-	doc := []byte(strings.Repeat("[", MaxDepth) + strings.Repeat("]", MaxDepth))
+	doc := []byte(strings.Repeat("[", maxDepth) + strings.Repeat("]", maxDepth))
 	if !json.Valid(doc) {
 		t.Fatal("encoding/json refuses the document")
 	}

@@ -248,7 +248,7 @@ func (x *Reader) appendUnstable(dst []byte, n *reading) ([]byte, error) {
 		}
 		return m.Time.UTC().AppendFormat(dst, time.RFC3339Nano), nil
 	case "random", "uuid":
-		return append(dst, NewUUIDv4().String()...), nil
+		return append(dst, newUUIDv4().String()...), nil
 	}
 	if m.Origin.Identity == "" {
 		return dst, &n.missing[Absent]

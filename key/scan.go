@@ -94,7 +94,7 @@ func (f *Finder) scan(doc []byte) bool {
 			}
 			print = f.mixer.literal[kind]
 		case '{', '[':
-			if depth == MaxDepth {
+			if depth == maxDepth {
 				return f.fail(doc, i, badTooNested)
 			}
 			if to != nowhere {

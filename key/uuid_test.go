@@ -13,17 +13,17 @@ func TestUUIDv5IsTheOneOfTheStandard(t *testing.T) {
 	t.Parallel()
 	// RFC 9562, appendix A.4.
 	const want = "2ed6657d-e927-568b-95e1-2665a8aea6a2"
-	if got := UUIDv5(NamespaceDNS, "www.example.com").String(); got != want {
+	if got := UUIDv5(namespaceDNS, "www.example.com").String(); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
-	if UUIDv5(NamespaceURL, "a") == UUIDv5(NamespaceDNS, "a") || UUIDv5(NamespaceURL, "a") == UUIDv5(NamespaceURL, []byte("b")) {
+	if UUIDv5(NamespaceURL, "a") == UUIDv5(namespaceDNS, "a") || UUIDv5(NamespaceURL, "a") == UUIDv5(NamespaceURL, []byte("b")) {
 		t.Error("another name space or name gives the same UUID")
 	}
 }
 
 func TestUUIDsSayTheirVersionAndParse(t *testing.T) {
 	t.Parallel()
-	for version, u := range map[int]UUID{4: NewUUIDv4(), 5: UUIDv5(NamespaceOID, "x"), 7: NewUUIDv7()} {
+	for version, u := range map[int]UUID{4: newUUIDv4(), 5: UUIDv5(namespaceOID, "x"), 7: NewUUIDv7()} {
 		if u.Version() != version || u[8]>>6 != 2 {
 			t.Errorf("%s is of version %d, variant %d; want %d, 2", u, u.Version(), u[8]>>6, version)
 		}
@@ -31,7 +31,7 @@ func TestUUIDsSayTheirVersionAndParse(t *testing.T) {
 			t.Errorf("%s parses to %s, %v", u, parsed, err)
 		}
 	}
-	if u, err := ParseUUID("2ED6657D-E927-568B-95E1-2665A8AEA6A2"); err != nil || u != UUIDv5(NamespaceDNS, "www.example.com") {
+	if u, err := ParseUUID("2ED6657D-E927-568B-95E1-2665A8AEA6A2"); err != nil || u != UUIDv5(namespaceDNS, "www.example.com") {
 		t.Errorf("upper case parses to %s, %v", u, err)
 	}
 	for _, text := range []string{"", "2ed6657d", "2ed6657de927568b95e12665a8aea6a2", "2ed6657d-e927-568b-95e1-2665a8aea6ax",

@@ -12,9 +12,9 @@ type Window struct {
 	zone                   *time.Location // of Days
 }
 
-// MaxSlices is how many parts of its own a hopping window may have at most. All windows
+// maxSlices is how many parts of its own a hopping window may have at most. All windows
 // that overlap share these parts.
-const MaxSlices = 1000
+const maxSlices = 1000
 
 // Tumbling returns windows of one size that follow each other without gaps. Window
 // starts are multiples of the size since the Unix epoch, so windows of a day start at
@@ -106,8 +106,8 @@ func (w Window) Validate() error {
 		}
 	case w.every > w.size:
 		wrong.Add("windows of %v every %v leave out times between them", w.size, w.every)
-	case w.size/w.Slice() > MaxSlices:
-		wrong.Add("windows of %v every %v have %d slices each, and at most %d are allowed: choose a distance that divides the size", w.size, w.every, w.size/w.Slice(), MaxSlices)
+	case w.size/w.Slice() > maxSlices:
+		wrong.Add("windows of %v every %v have %d slices each, and at most %d are allowed: choose a distance that divides the size", w.size, w.every, w.size/w.Slice(), maxSlices)
 	}
 	return wrong.Err()
 }

@@ -169,7 +169,7 @@ func (s *Source) lookAfter(f *tail) error {
 	switch {
 	case changed || f.gone.IsZero():
 		f.gone = s.looked
-	case f.dry && s.looked.Sub(f.gone) >= s.opts.Linger:
+	case f.dry && s.looked.Sub(f.gone) >= max(lingers, s.opts.Poll):
 		f.last, f.dry = true, false
 	}
 	return nil

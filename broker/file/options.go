@@ -9,8 +9,8 @@ import (
 	"github.com/semel-dev/semel/vfs"
 )
 
-// DefaultMaxLine is the default of SourceOptions.MaxLine.
-const DefaultMaxLine = 64 << 20
+// defaultMaxLine is the default of SourceOptions.MaxLine.
+const defaultMaxLine = 64 << 20
 
 // SourceOptions are the options of OpenSource. The zero value is valid.
 type SourceOptions struct {
@@ -27,10 +27,6 @@ type SourceOptions struct {
 	// Poll is how often Follow looks for new files and lines, and so the longest
 	// delay of a new line. Defaults to 250 ms. Must be at least 1 ms.
 	Poll time.Duration
-	// Linger is how long a renamed or removed file is read on while no data is
-	// added, because its writer may still have it open. Defaults to 30 s. Must
-	// be at least Poll.
-	Linger time.Duration
 	// MaxLine is the longest line in bytes. A longer one ends the source with
 	// an error. Defaults to 64 MiB. Must not be negative.
 	MaxLine int
@@ -46,10 +42,13 @@ type SourceOptions struct {
 	chunk int
 }
 
+// lingers is how long a renamed or removed file is read on while no data is added, because
+// its writer may still have it open.
+const lingers = 30 * time.Second
+
 func (o *SourceOptions) defaults() {
 	o.Poll = cmp.Or(o.Poll, 250*time.Millisecond)
-	o.Linger = cmp.Or(o.Linger, max(30*time.Second, o.Poll))
-	o.MaxLine = cmp.Or(o.MaxLine, DefaultMaxLine)
+	o.MaxLine = cmp.Or(o.MaxLine, defaultMaxLine)
 	o.SaveEvery = cmp.Or(o.SaveEvery, time.Second)
 	if o.FS == nil {
 		o.FS = vfs.OS{}
@@ -69,9 +68,6 @@ func (o *SourceOptions) validate(paths []string) error {
 	}
 	if o.Poll < time.Millisecond {
 		wrong.Add("SourceOptions.Poll: %v is below 1ms", o.Poll)
-	}
-	if o.Linger < o.Poll {
-		wrong.Add("SourceOptions.Linger: %v is below Poll", o.Linger)
 	}
 	if o.MaxLine < 0 {
 		wrong.Add("SourceOptions.MaxLine: %d is negative", o.MaxLine)

@@ -114,12 +114,12 @@ func TestLongLinesAreReadInOnePiece(t *testing.T) {
 func TestWrongOptionsAreAllNamed(t *testing.T) {
 	t.Parallel()
 	_, err := file.OpenSource([]string{"[", ""}, &file.SourceOptions{
-		FromEnd: true, Poll: time.Microsecond, Linger: time.Nanosecond, MaxLine: -1, SaveEvery: -1,
+		FromEnd: true, Poll: time.Microsecond, MaxLine: -1, SaveEvery: -1,
 	})
 	if !errors.Is(err, semel.ErrInvalidRequest) {
 		t.Fatalf("error %v", err)
 	}
-	for _, name := range []string{`"["`, `""`, "FromEnd", "Poll", "Linger", "MaxLine", "SaveEvery"} {
+	for _, name := range []string{`"["`, `""`, "FromEnd", "Poll", "MaxLine", "SaveEvery"} {
 		if !strings.Contains(err.Error(), name) {
 			t.Errorf("the error does not name %s: %v", name, err)
 		}

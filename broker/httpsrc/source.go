@@ -54,9 +54,9 @@ type Options struct {
 	patience time.Duration // for a header, and for a body beyond minRate; shorter in tests
 }
 
-// DecisionHeader is the header of an answer with the decision about the
+// decisionHeader is the header of an answer with the decision about the
 // message.
-const DecisionHeader = "Semel-Decision"
+const decisionHeader = "Semel-Decision"
 
 // Source receives requests. Open makes it.
 type Source struct {
@@ -314,7 +314,7 @@ func IsKept(name string) bool {
 
 func write(w http.ResponseWriter, a answer) {
 	if a.decision != "" {
-		w.Header().Set(DecisionHeader, a.decision)
+		w.Header().Set(decisionHeader, a.decision)
 	}
 	if a.after > 0 {
 		seconds := int64((a.after + time.Second - 1) / time.Second)

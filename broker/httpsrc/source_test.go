@@ -115,8 +115,8 @@ func TestAnswers(t *testing.T) {
 			})
 			resp, body := post(t, s, "m")
 			serving.Wait()
-			if resp.StatusCode != c.status || body != c.body || resp.Header.Get(DecisionHeader) != c.header {
-				t.Errorf("%d %q %q, want %d %q %q", resp.StatusCode, resp.Header.Get(DecisionHeader), body, c.status, c.header, c.body)
+			if resp.StatusCode != c.status || body != c.body || resp.Header.Get(decisionHeader) != c.header {
+				t.Errorf("%d %q %q, want %d %q %q", resp.StatusCode, resp.Header.Get(decisionHeader), body, c.status, c.header, c.body)
 			}
 			if c.back && resp.Header.Get("Retry-After") != "2" {
 				t.Errorf("Retry-After: %q, want 2", resp.Header.Get("Retry-After"))

@@ -23,7 +23,7 @@ import (
 // Defaults of [Options].
 const (
 	DefaultLease = 30 * time.Second
-	DefaultBatch = 1000
+	defaultBatch = 1000
 )
 
 // leastLease leaves time for a renewal.
@@ -59,7 +59,7 @@ func (o *Options) checked() (Options, error) {
 	if o != nil {
 		c = *o
 	}
-	c.Lease, c.Batch = cmp.Or(c.Lease, DefaultLease), cmp.Or(c.Batch, DefaultBatch)
+	c.Lease, c.Batch = cmp.Or(c.Lease, DefaultLease), cmp.Or(c.Batch, defaultBatch)
 	if c.Name == "" {
 		host, _ := os.Hostname() // a name for people
 		c.Name = fmt.Sprintf("%s/%d", host, os.Getpid())

@@ -51,7 +51,7 @@ func (o *WALOptions) checked() (WALOptions, error) {
 	if o != nil {
 		c = *o
 	}
-	c.Batch = cmp.Or(c.Batch, DefaultBatch)
+	c.Batch = cmp.Or(c.Batch, defaultBatch)
 	if c.Name == "" {
 		host, _ := os.Hostname() // a name for people
 		c.Name = fmt.Sprintf("%s/%d", host, os.Getpid())

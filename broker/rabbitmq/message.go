@@ -17,8 +17,8 @@ import (
 
 // Headers of a message that the source adds.
 const (
-	ExchangeHeader   = "amqp-exchange"
-	RoutingKeyHeader = "amqp-routing-key"
+	exchangeHeader   = "amqp-exchange"
+	routingKeyHeader = "amqp-routing-key"
 )
 
 // property is a property of AMQP messages that is a header elsewhere.
@@ -81,9 +81,9 @@ func message(queue string, d *amqp.Delivery) semel.Message {
 		}
 	}
 	if d.Exchange != "" {
-		m.Headers = append(m.Headers, semel.Header{Name: ExchangeHeader, Value: []byte(d.Exchange)})
+		m.Headers = append(m.Headers, semel.Header{Name: exchangeHeader, Value: []byte(d.Exchange)})
 	}
-	m.Headers = append(m.Headers, semel.Header{Name: RoutingKeyHeader, Value: []byte(d.RoutingKey)})
+	m.Headers = append(m.Headers, semel.Header{Name: routingKeyHeader, Value: []byte(d.RoutingKey)})
 	return m
 }
 

@@ -158,7 +158,7 @@ func isOfServer(name string) bool {
 func (s *Sink) publishing(it *pipeline.Item) amqp.Publishing {
 	p := amqp.Publishing{MessageId: MessageID(it.Call.Key.ID), Timestamp: it.Message.Time, Headers: amqp.Table{}, Body: it.Message.Body}
 	for _, h := range header.Output(it, s.opts.Name) {
-		if !setProperty(&p, h) && h.Name != ExchangeHeader && h.Name != RoutingKeyHeader && !isOfServer(h.Name) {
+		if !setProperty(&p, h) && h.Name != exchangeHeader && h.Name != routingKeyHeader && !isOfServer(h.Name) {
 			p.Headers[h.Name] = string(h.Value)
 		}
 	}

@@ -19,18 +19,18 @@ import (
 // Attributes of a message whose body or headers SQS cannot carry as they are. The
 // source turns them back.
 const (
-	// BodyAttribute is base64 if the body is in base64, and empty if the body is
+	// bodyAttribute is base64 if the body is in base64, and empty if the body is
 	// empty, which SQS refuses.
-	BodyAttribute = "semel-body"
-	// HeadersAttribute has headers as a JSON array of objects with name and value.
+	bodyAttribute = "semel-body"
+	// headersAttribute has headers as a JSON array of objects with name and value.
 	// Bytes that are not text are in name_base64 and base64.
-	HeadersAttribute = "semel-headers"
+	headersAttribute = "semel-headers"
 )
 
 // maxAttributes is how many attributes a message can have.
 const maxAttributes = 10
 
-// packed is a header in HeadersAttribute.
+// packed is a header in headersAttribute.
 type packed struct {
 	Name       string `json:"name,omitempty"`
 	NameBase64 []byte `json:"name_base64,omitempty"`
@@ -67,14 +67,14 @@ func encode(body []byte, headers []semel.Header, first func(name string) bool) (
 	switch {
 	case len(body) == 0:
 		text = "-"
-		attributes[BodyAttribute] = stringValue("empty")
+		attributes[bodyAttribute] = stringValue("empty")
 	case isText(body):
 		text = string(body)
 	default:
 		text = base64.StdEncoding.EncodeToString(body)
-		attributes[BodyAttribute] = stringValue("base64")
+		attributes[bodyAttribute] = stringValue("base64")
 	}
-	headers = slices.DeleteFunc(slices.Clone(headers), func(h semel.Header) bool { return h.Name == BodyAttribute || h.Name == HeadersAttribute })
+	headers = slices.DeleteFunc(slices.Clone(headers), func(h semel.Header) bool { return h.Name == bodyAttribute || h.Name == headersAttribute })
 	room := maxAttributes - len(attributes)
 	pack := make([]bool, len(headers))
 	single, seen := 0, map[string]bool{}
@@ -109,7 +109,7 @@ func encode(body []byte, headers []semel.Header, first func(name string) bool) (
 	}
 	if len(list) > 0 {
 		data, _ := json.Marshal(list) // strings and bytes never fail
-		attributes[HeadersAttribute] = stringValue(string(data))
+		attributes[headersAttribute] = stringValue(string(data))
 	}
 	return text, attributes
 }
@@ -150,15 +150,15 @@ func decode(m *types.Message) (body []byte, headers []semel.Header) {
 		value := m.MessageAttributes[name]
 		text := aws.ToString(value.StringValue)
 		switch {
-		case name == BodyAttribute && text == "empty":
+		case name == bodyAttribute && text == "empty":
 			body = []byte{}
 			continue
-		case name == BodyAttribute && text == "base64":
+		case name == bodyAttribute && text == "base64":
 			if data, err := base64.StdEncoding.DecodeString(string(body)); err == nil {
 				body = data
 				continue
 			}
-		case name == HeadersAttribute:
+		case name == headersAttribute:
 			var list []packed
 			if json.Unmarshal([]byte(text), &list) == nil {
 				headers = append(headers, unpack(list)...)

@@ -112,7 +112,7 @@ func TestAddresses(t *testing.T) {
 func TestIDsFitSQS(t *testing.T) {
 	t.Parallel()
 	for _, key := range []semel.Key{{Scope: "orders", ID: "1"}, {Scope: "a:b", ID: "c"}, {Scope: "a", ID: "b:c"}, {Scope: "s", ID: strings.Repeat("x", 500)}, {Scope: "s", ID: "ü \x00"}} {
-		if id := DeduplicationID(key); !fits(id) || id != DeduplicationID(key) {
+		if id := deduplicationID(key); !fits(id) || id != deduplicationID(key) {
 			t.Errorf("%v: %q", key, id)
 		}
 		it := &pipeline.Item{Call: semel.Call{Key: key}}
@@ -123,7 +123,7 @@ func TestIDsFitSQS(t *testing.T) {
 			t.Errorf("%v: group %q", key, group)
 		}
 	}
-	if a, b := DeduplicationID(semel.Key{Scope: "a:b", ID: "c"}), DeduplicationID(semel.Key{Scope: "a", ID: "b:c"}); a == b {
+	if a, b := deduplicationID(semel.Key{Scope: "a:b", ID: "c"}), deduplicationID(semel.Key{Scope: "a", ID: "b:c"}); a == b {
 		t.Errorf("two keys have the id %q", a)
 	}
 	if got := GroupID(semel.Key{ID: "k"}, []byte("customer-7")); got != "customer-7" {

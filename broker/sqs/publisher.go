@@ -22,8 +22,8 @@ import (
 // Publication is a message to publish.
 type Publication struct {
 	// Key is what makes two messages the same. On a FIFO queue it gives the message
-	// its MessageGroupId and MessageDeduplicationId (see [GroupID] and
-	// [DeduplicationID]), unless Message has them. SQS stores messages with the same
+	// its MessageGroupId (see [GroupID]) and its MessageDeduplicationId (scope, colon and
+	// id, or a digest of them), unless Message has them. SQS stores messages with the same
 	// MessageDeduplicationId once within five minutes. Without a Key, a FIFO queue
 	// needs both in Message, or ContentBasedDeduplication, which ignores attributes.
 	// A standard queue stores every message and needs no Key.
@@ -137,7 +137,7 @@ func (p *Publisher) prepare(m *Publication) error {
 		m.Message.MessageGroupId = aws.String(GroupID(m.Key, nil))
 	}
 	if m.Message.MessageDeduplicationId == nil {
-		m.Message.MessageDeduplicationId = aws.String(DeduplicationID(m.Key))
+		m.Message.MessageDeduplicationId = aws.String(deduplicationID(m.Key))
 	}
 	return nil
 }

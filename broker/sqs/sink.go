@@ -208,10 +208,10 @@ func digest(text string) string {
 	return "sha256:" + base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// DeduplicationID returns the MessageDeduplicationId of a key: scope, colon and id if
+// deduplicationID returns the MessageDeduplicationId of a key: scope, colon and id if
 // they are printable and short, and otherwise a digest of them. A Publisher uses it. A
 // Sink also has what else tells its outputs apart in the id.
-func DeduplicationID(key semel.Key) string {
+func deduplicationID(key semel.Key) string {
 	id := key.Scope + ":" + key.ID
 	if !fits(id) || strings.Contains(key.Scope, ":") {
 		id = digest(strconv.Itoa(len(key.Scope)) + ":" + id)

@@ -19,7 +19,9 @@ import (
 type JWTOptions struct {
 	// Keys is the set of public keys that sign the tokens, as a JWK set (RFC 7517): an
 	// address with http or https, or a file. Without https, an attacker in the network
-	// can replace the keys and be any caller.
+	// can replace the keys and be any caller. The keys are read again every 5 minutes. An
+	// unknown key is looked for sooner, but not more often than every 10 s. While the keys
+	// cannot be read, the old ones count for 24 h.
 	Keys string
 	// Secret is the secret that signs the tokens, of at least 32 bytes.
 	Secret []byte
@@ -36,10 +38,6 @@ type JWTOptions struct {
 	// Audience is an audience that a token must have (aud). Without it, a token for
 	// another service of the same issuer names a caller here. Defaults to any.
 	Audience string
-	// Refresh is how often Keys are read again. An unknown key is looked for sooner, but
-	// not more often than every 10 s. While they cannot be read, the old ones count for
-	// 24 h. Defaults to 5 minutes.
-	Refresh time.Duration
 	// Client reads Keys at an address. Defaults to a client with a time-out of 5 s.
 	Client *http.Client
 }
@@ -79,10 +77,7 @@ func JWT(opts *JWTOptions) (func(*http.Request) (string, error), error) {
 		}
 		v.secret = slices.Clone(o.Secret)
 	default:
-		v.keys = newKeySet(o.Keys, o.Refresh, o.Client)
-	}
-	if o.Refresh < 0 {
-		wrong.Add("Refresh: %v is negative", o.Refresh)
+		v.keys = newKeySet(o.Keys, o.Client)
 	}
 	v.algorithms = possible
 	switch {

@@ -199,7 +199,7 @@ func TestKeysAreReadAgain(t *testing.T) {
 		}
 		service.mustHaveRead(t, 3)
 
-		delete(service.keys, "1") // a key that was withdrawn ends after Refresh
+		delete(service.keys, "1") // a key that was withdrawn ends after some minutes
 		time.Sleep(4 * time.Minute)
 		mustName(t, of, token(one, "1"), "alice", 0)
 		time.Sleep(2 * time.Minute)
@@ -219,7 +219,6 @@ func TestJWTOptionsThatAreRefused(t *testing.T) {
 		"Keys, Secret": nil,
 		"Secret: it":   {Secret: []byte("short")},
 		"Algorithms":   {Keys: "keys.json", Algorithms: []string{"HS256"}},
-		"Refresh":      {Keys: "keys.json", Refresh: -1},
 	} {
 		if _, err := caller.JWT(opts); !errors.Is(err, semel.ErrInvalidRequest) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: the error is %v", name, err)

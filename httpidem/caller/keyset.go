@@ -16,6 +16,8 @@ import (
 )
 
 const (
+	// refreshAfter is the age at which keys are read again.
+	refreshAfter = 5 * time.Minute
 	// readPause is the least time between two reads of a key set, so that tokens with
 	// unknown keys cannot make many.
 	readPause = 10 * time.Second
@@ -31,7 +33,6 @@ const (
 // that finds it old. Other requests use the old keys until then.
 type keySet struct {
 	source  string // address or file
-	refresh time.Duration
 	client  *http.Client
 	reading chan struct{} // has a value while a request reads
 
@@ -43,14 +44,11 @@ type keySet struct {
 	err  error     // of the last read
 }
 
-func newKeySet(source string, refresh time.Duration, client *http.Client) *keySet {
-	if refresh == 0 {
-		refresh = 5 * time.Minute
-	}
+func newKeySet(source string, client *http.Client) *keySet {
 	if client == nil {
 		client = &http.Client{Timeout: readTime}
 	}
-	return &keySet{source: source, refresh: refresh, client: client, reading: make(chan struct{}, 1)}
+	return &keySet{source: source, client: client, reading: make(chan struct{}, 1)}
 }
 
 // find returns the keys that may have signed a token: those with its key id, or all if it
@@ -94,7 +92,7 @@ func (s *keySet) known(id, algorithm string) (keys []any, old bool, err error) {
 			keys = append(keys, k.Key)
 		}
 	}
-	return keys, age > s.refresh, nil
+	return keys, age > refreshAfter, nil
 }
 
 // load reads the keys, unless that was tried a moment ago. If it fails, the old ones stay.
@@ -139,7 +137,7 @@ func (s *keySet) fetch(ctx context.Context) ([]byte, error) {
 // CountKeys returns how many public keys a JWK set has. source is its address or file. Use
 // it to check the source before tokens come.
 func CountKeys(ctx context.Context, source string) (int, error) {
-	s := newKeySet(source, 0, nil)
+	s := newKeySet(source, nil)
 	data, err := s.fetch(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("caller: read the keys at %s: %w", source, err)

@@ -37,8 +37,8 @@ import (
 
 // These are the defaults of [Options].
 const (
-	DefaultMaxWindow = 24 * time.Hour
-	DefaultMaxResult = 16 << 20
+	defaultMaxWindow = 24 * time.Hour
+	defaultMaxResult = 16 << 20
 )
 
 // Options are the options of [New]. The zero value is valid.
@@ -110,8 +110,8 @@ func New(opts *Options) (*Store, error) {
 	if opts != nil {
 		o = *opts
 	}
-	o.MaxWindow = cmp.Or(o.MaxWindow, DefaultMaxWindow)
-	o.MaxResult = cmp.Or(o.MaxResult, DefaultMaxResult)
+	o.MaxWindow = cmp.Or(o.MaxWindow, defaultMaxWindow)
+	o.MaxResult = cmp.Or(o.MaxResult, defaultMaxResult)
 	if err := o.validate(); err != nil {
 		return nil, err
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/semel-dev/semel/internal/invalid"
 )
 
-// DefaultEvery is the default of [MaintainOptions].
-const DefaultEvery = 5 * time.Minute
+// defaultEvery is the default of [MaintainOptions].
+const defaultEvery = 5 * time.Minute
 
 // MaintainOptions are the options of [Store.Maintain]. The zero value is valid.
 type MaintainOptions struct {
@@ -34,7 +34,7 @@ func (o *MaintainOptions) checked() (MaintainOptions, error) {
 	if o != nil {
 		c = *o
 	}
-	c.Every = cmp.Or(c.Every, DefaultEvery)
+	c.Every = cmp.Or(c.Every, defaultEvery)
 	if c.OnPass == nil {
 		c.OnPass = func(int64, error) {}
 	}
@@ -248,8 +248,8 @@ const (
 	CleanupMessageTime Cleanup = "message-time"
 )
 
-// DefaultCleanup is the form of tables that were created without another.
-const DefaultCleanup = CleanupDelete
+// defaultCleanup is the form of tables that were created without another.
+const defaultCleanup = CleanupDelete
 
 // validate returns an error if the form does not exist.
 func (c Cleanup) validate(field string) error {
@@ -284,7 +284,7 @@ func (o *MigrateOptions) checkCleanup(ctx context.Context, db Beginner) error {
 // suits returns an error if tables of this form cannot be used, or do not have
 // the wanted form. Changing the form would lose all keys.
 func (c Cleanup) suits(wanted Cleanup, n Names) error {
-	have := cmp.Or(c, DefaultCleanup)
+	have := cmp.Or(c, defaultCleanup)
 	switch {
 	case have != CleanupDelete && have != CleanupMessageTime:
 		return fmt.Errorf("the tables %s* in schema %s were created for clean-up by %q, which this version does not support. "+

@@ -187,8 +187,8 @@ func (h hasher) outside(r *row, req *semel.ClaimRequest, a *semel.ClaimAnswer, n
 
 // Defaults and bounds of tables that partition keys by message time.
 const (
-	// DefaultMessageAge is the default of [MigrateOptions].
-	DefaultMessageAge = 7 * 24 * time.Hour
+	// defaultMessageAge is the default of [MigrateOptions].
+	defaultMessageAge = 7 * 24 * time.Hour
 	defaultSlots      = 32
 	leastSlots        = 2 * spareSlots
 	mostSlots         = 256
@@ -198,7 +198,7 @@ const (
 // checks them.
 func (o *MigrateOptions) checkMessageTime(wrong *invalid.List) {
 	o.Partitions = cmp.Or(o.Partitions, defaultSlots)
-	o.MessageAge = cmp.Or(o.MessageAge, DefaultMessageAge)
+	o.MessageAge = cmp.Or(o.MessageAge, defaultMessageAge)
 	if o.Partitions < leastSlots || o.Partitions > mostSlots {
 		wrong.Add("Partitions: %d is not between %d and %d", o.Partitions, leastSlots, mostSlots)
 	}

@@ -106,8 +106,8 @@ type Beginner interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }
 
-// DefaultFillFactor is the default of [MigrateOptions].
-const DefaultFillFactor = 90
+// defaultFillFactor is the default of [MigrateOptions].
+const defaultFillFactor = 90
 
 const maxPartitions = 1024
 
@@ -286,7 +286,7 @@ func (o *MigrateOptions) checked() (*MigrateOptions, error) {
 		c = *o
 	}
 	c.Names = c.Names.withDefaults()
-	c.FillFactor = cmp.Or(c.FillFactor, DefaultFillFactor)
+	c.FillFactor = cmp.Or(c.FillFactor, defaultFillFactor)
 	wrong := invalid.In("pgstore: MigrateOptions.")
 	wrong.Join(c.Names.validate()...)
 	if c.Cleanup != "" {
@@ -307,7 +307,7 @@ func (o *MigrateOptions) checked() (*MigrateOptions, error) {
 // layout returns the table settings that the options choose.
 func (o *MigrateOptions) layout() *pgschema.Layout {
 	return &pgschema.Layout{
-		Names: pgschema.Names(o.Names), Cleanup: string(cmp.Or(o.Cleanup, DefaultCleanup)),
+		Names: pgschema.Names(o.Names), Cleanup: string(cmp.Or(o.Cleanup, defaultCleanup)),
 		Partitions: o.Partitions, MessageAge: o.MessageAge, FillFactor: o.FillFactor,
 	}
 }

@@ -10,9 +10,9 @@ import (
 
 // Defaults of [Options].
 const (
-	DefaultMaxResult = 1 << 20
+	defaultMaxResult = 1 << 20
 	DefaultLockWait  = 2 * time.Second
-	DefaultRetries   = 5
+	defaultRetries   = 5
 )
 
 // Options are the options of [Connect] and [New]. The zero value is valid.
@@ -67,9 +67,9 @@ func (o *Options) checked() (Options, error) {
 		c = *o
 	}
 	c.Names = c.Names.withDefaults()
-	c.MaxResult = cmp.Or(c.MaxResult, DefaultMaxResult)
+	c.MaxResult = cmp.Or(c.MaxResult, defaultMaxResult)
 	c.LockWait = cmp.Or(c.LockWait, DefaultLockWait)
-	c.Retries = cmp.Or(c.Retries, DefaultRetries)
+	c.Retries = cmp.Or(c.Retries, defaultRetries)
 	if c.MessageTime == nil {
 		c.MessageTime = IDTime
 	}

@@ -17,7 +17,7 @@ import (
 
 // These are the defaults of [ClientOptions].
 const (
-	DefaultConnectTimeout = 2 * time.Second
+	defaultConnectTimeout = 2 * time.Second
 	DefaultTimeout        = 3 * time.Second
 )
 
@@ -69,7 +69,7 @@ func (o *ClientOptions) complete(t target) error {
 	o.Username = cmp.Or(o.Username, t.username)
 	o.Password = cmp.Or(o.Password, t.password)
 	o.Database = cmp.Or(o.Database, t.database)
-	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, DefaultConnectTimeout)
+	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, defaultConnectTimeout)
 	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
 	if o.TLS == nil && t.secure {
 		o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}

@@ -22,11 +22,11 @@ import (
 
 // These are the defaults of [FilterOptions].
 const (
-	DefaultFilterPrefix   = "semel:"
-	DefaultFilterCapacity = 1_000_000
-	DefaultFilterRate     = 0.001
-	DefaultFilterWindow   = 24 * time.Hour
-	DefaultFilterSlices   = 2
+	defaultFilterPrefix   = "semel:"
+	defaultFilterCapacity = 1_000_000
+	defaultFilterRate     = 0.001
+	defaultFilterWindow   = 24 * time.Hour
+	defaultFilterSlices   = 2
 )
 
 // FilterForm is the form in which a server keeps a filter.
@@ -142,11 +142,11 @@ func newFilterOf(client rueidis.Client, opts *FilterOptions) (*Filter, error) {
 }
 
 func (o *FilterOptions) complete() error {
-	o.Prefix = cmp.Or(o.Prefix, DefaultFilterPrefix)
-	o.Capacity = cmp.Or(o.Capacity, DefaultFilterCapacity)
-	o.Rate = cmp.Or(o.Rate, DefaultFilterRate)
-	o.Window = cmp.Or(o.Window, DefaultFilterWindow)
-	o.Slices = cmp.Or(o.Slices, DefaultFilterSlices)
+	o.Prefix = cmp.Or(o.Prefix, defaultFilterPrefix)
+	o.Capacity = cmp.Or(o.Capacity, defaultFilterCapacity)
+	o.Rate = cmp.Or(o.Rate, defaultFilterRate)
+	o.Window = cmp.Or(o.Window, defaultFilterWindow)
+	o.Slices = cmp.Or(o.Slices, defaultFilterSlices)
 	wrong := invalid.In("redisstore: FilterOptions.")
 	if strings.ContainsAny(o.Prefix, "{}") {
 		wrong.Add("Prefix: %q contains a brace, which decides the slot in a cluster", o.Prefix)

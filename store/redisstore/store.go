@@ -20,10 +20,10 @@ import (
 // These are the defaults of [Options] and [Compact].
 const (
 	DefaultPrefix    = "semel:"
-	DefaultMaxResult = 1 << 20
+	defaultMaxResult = 1 << 20
 	DefaultSlices    = 4
-	DefaultExpect    = 1 << 20
-	DefaultGrace     = 30 * time.Second
+	defaultExpect    = 1 << 20
+	defaultGrace     = 30 * time.Second
 )
 
 // Persistence says what the server keeps when it ends.
@@ -215,12 +215,12 @@ func (o *Options) withDefaults() Options {
 		filled = *o
 	}
 	filled.Prefix = cmp.Or(filled.Prefix, DefaultPrefix)
-	filled.MaxResult = cmp.Or(filled.MaxResult, DefaultMaxResult)
+	filled.MaxResult = cmp.Or(filled.MaxResult, defaultMaxResult)
 	if filled.Compact != nil {
 		c := *filled.Compact
 		c.Slices = cmp.Or(c.Slices, DefaultSlices)
-		c.Expect = cmp.Or(c.Expect, DefaultExpect)
-		c.Grace = cmp.Or(c.Grace, DefaultGrace)
+		c.Expect = cmp.Or(c.Expect, defaultExpect)
+		c.Grace = cmp.Or(c.Grace, defaultGrace)
 		filled.Compact = &c
 	}
 	return filled

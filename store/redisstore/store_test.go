@@ -298,7 +298,7 @@ func TestLongResultsComeInParts(t *testing.T) {
 	}
 	completions := make([]semel.CompleteRequest, keys)
 	for i, a := range claim(t, s, reqs...) {
-		data := []byte(strings.Repeat(string(rune('a'+i)), DefaultMaxResult))
+		data := []byte(strings.Repeat(string(rune('a'+i)), defaultMaxResult))
 		completions[i] = semel.CompleteRequest{Key: reqs[i].Key, Token: a.Claim.Token, Window: time.Hour, Result: semel.Result{Kind: semel.Value, Data: data}}
 	}
 	errs := make([]error, keys)

@@ -19,8 +19,8 @@ const (
 	mostFilterCapacity    = 1 << 36
 )
 
-// DefaultFilterWindow is the default of [FilterOptions].Window.
-const DefaultFilterWindow = 24 * time.Hour
+// defaultFilterWindow is the default of [FilterOptions].Window.
+const defaultFilterWindow = 24 * time.Hour
 
 // FilterOptions configure [NewMemoryFilter]. The zero value is valid.
 type FilterOptions struct {
@@ -67,7 +67,7 @@ func NewMemoryFilter(opts *FilterOptions) (*MemoryFilter, error) {
 	if opts != nil {
 		o = *opts
 	}
-	o.Window = cmp.Or(o.Window, DefaultFilterWindow)
+	o.Window = cmp.Or(o.Window, defaultFilterWindow)
 	rotating := filter.RotatingOptions{Capacity: o.Capacity, Window: o.Window, ErrorRate: o.ErrorRate, WhenFull: filter.Report}
 	if o.Alone {
 		const parts = 3 // in addition to the part that is being filled
