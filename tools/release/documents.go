@@ -23,8 +23,11 @@ func documents(program string) ([]entry, error) {
 	return sorted(append(list, pages...)), nil
 }
 
-// verbs finds the list of verbs in a help text.
-var verbs = regexp.MustCompile(`(?ms)^Verbs:\n((?:  \S.*?\n)+)`)
+// verbs finds each verb with its description in a help text, whose verbs may be in groups.
+var verbs = regexp.MustCompile(`(?m)^  ([a-z][a-z-]*)  +(\S.*)$`)
+
+// groups finds a group of verbs, such as "Verbs:" or "Files:", in a help text.
+var groups = regexp.MustCompile(`(?m)^[A-Z][^\n]*:\n((?:  [a-z][a-z-]*  +\S.*\n)+)`)
 
 // manual returns the manual pages of a verb and of all verbs below it. A page has
 // the verb's help; short describes it in a line.
@@ -42,10 +45,9 @@ func manual(program, short string, path []string) ([]entry, error) {
 		page += ".SH EXAMPLES\n.nf\n" + roff(examples) + "\n.fi\n"
 	}
 	list := []entry{{"man/" + name + ".1", 0o644, []byte(page)}}
-	if found := verbs.FindStringSubmatch(about + "\n"); found != nil {
-		for line := range strings.Lines(found[1]) {
-			verb, short, _ := strings.Cut(strings.TrimSpace(line), " ")
-			below, err := manual(program, strings.TrimSpace(short), append(append([]string{}, path...), verb))
+	for _, group := range groups.FindAllStringSubmatch(about+"\n", -1) {
+		for _, verb := range verbs.FindAllStringSubmatch(group[1], -1) {
+			below, err := manual(program, verb[2], append(append([]string{}, path...), verb[1]))
 			if err != nil {
 				return nil, err
 			}
