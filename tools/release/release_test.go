@@ -261,7 +261,9 @@ func TestTheBillOfMaterialsNamesTheReleaseAndItsParts(t *testing.T) {
 	}
 }
 
-// goCommand stands for the go command, which would compile the program and fetch nfpm: a build for this machine is a copy of the test binary, another one is a short text, and a package is its description.
+// goCommand stands for the go command, which would compile the program and fetch nfpm. A
+// build for this machine is a copy of the test binary, and another one is a short text. A
+// package is its description.
 const goCommand = `#!/bin/sh
 case "$1" in
 build)

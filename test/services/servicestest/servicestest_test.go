@@ -1,9 +1,17 @@
 package servicestest_test
 
 import (
+	"context"
+	"errors"
 	"net"
+	"os"
+	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/semel-dev/semel/test/services"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
@@ -63,5 +71,135 @@ func TestNobodyListensAtAFreeAddress(t *testing.T) {
 		if err := listener.Close(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// own is a pool of servers that this package starts, whatever the environment has.
+var own servicestest.Pool
+
+func TestMain(m *testing.M) {
+	for _, unit := range services.Units() {
+		if err := os.Unsetenv(unit.Variable); err != nil {
+			panic(err)
+		}
+	}
+	os.Exit(own.Run(m))
+}
+
+func TestAPoolStartsEachServerOnce(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(testing.TB) string{"Redis": own.Redis, "PostgreSQL": own.Postgres, "NATS": own.NATS} {
+		first := start(t)
+		if again := start(t); first == "" || again != first {
+			t.Errorf("%s is at %q, and then at %q", name, first, again)
+		}
+		_, address, _ := strings.Cut(first, "://")
+		if i := strings.LastIndexByte(address, '@'); i >= 0 {
+			address = address[i+1:]
+		}
+		address, _, _ = strings.Cut(address, "/")
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		_ = conn.Close() // nothing was written
+	}
+}
+
+func TestDatabasesOfTestsAreRemovedWithThem(t *testing.T) {
+	t.Parallel()
+	connect := func(dsn string) error {
+		conn, err := pgx.Connect(context.Background(), dsn)
+		if err != nil {
+			return err
+		}
+		return conn.Close(context.Background())
+	}
+	var one, other string
+	t.Run("test", func(t *testing.T) {
+		one, other = own.Database(t), own.Database(t)
+		if one == other {
+			t.Errorf("twice %s", one)
+		}
+		if err := connect(one); err != nil {
+			t.Error(err)
+		}
+	})
+	refused := new(pgconn.PgError)
+	if err := connect(one); !errors.As(err, &refused) || refused.Code != "3D000" { // it does not exist
+		t.Errorf("the database of a test that ended: %v", err)
+	}
+}
+
+// TestPrivateServersEndWithTheirTest starts servers of a test that ends.
+func TestPrivateServersEndWithTheirTest(t *testing.T) {
+	t.Parallel()
+	var started []*services.Server
+	t.Run("test", func(t *testing.T) {
+		database := servicestest.StartPostgres(t, nil)
+		started = append(started,
+			servicestest.StartRedis(t, nil), servicestest.StartNATS(t, nil), database,
+			servicestest.StartStandby(t, database, nil), servicestest.StartPgBouncer(t, database, nil))
+		cluster, sentinel := servicestest.StartRedisCluster(t, nil), servicestest.StartRedisSentinel(t, nil)
+		started = append(append(started, cluster.Nodes...), sentinel.Master)
+		for _, server := range started {
+			conn, err := net.Dial("tcp", server.Addr())
+			if err != nil {
+				t.Errorf("%s: %v", server.Name(), err)
+				continue
+			}
+			_ = conn.Close() // nothing was written
+		}
+	})
+	for _, server := range started {
+		if conn, err := net.Dial("tcp", server.Addr()); err == nil {
+			_ = conn.Close()
+			t.Errorf("%s still listens at %s", server.Name(), server.Addr())
+		}
+	}
+}
+
+func TestTestsWithServersAreSkippedWhereNoneAreWanted(t *testing.T) {
+	t.Setenv("SEMEL_SERVICES", "none")
+	skipped := 0
+	for name, test := range map[string]func(*testing.T){
+		"private": func(t *testing.T) { servicestest.StartRedis(t, nil) },
+		"pool":    func(t *testing.T) { new(servicestest.Pool).Kafka(t) },
+		"program": func(t *testing.T) { servicestest.Program(t, "redis-server") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Cleanup(func() {
+				if t.Skipped() {
+					skipped++
+				}
+			})
+			test(t)
+			t.Error("the test went on")
+		})
+	}
+	if skipped != 3 {
+		t.Errorf("%d of 3 tests were skipped", skipped)
+	}
+}
+
+func TestAShortRunDrawsEntries(t *testing.T) {
+	t.Parallel()
+	all := map[string]int{"a": 1, "b": 2, "c": 3}
+	want := len(all)
+	if testing.Short() {
+		want = 2
+	}
+	some := servicestest.Sampled(all, 2)
+	for name, value := range some {
+		if all[name] != value {
+			t.Errorf("%s is %d", name, value)
+		}
+	}
+	if len(some) != want {
+		t.Errorf("%v are drawn, want %d", some, want)
+	}
+	if one := servicestest.OneOf(1, 2, 3); testing.Short() != (len(one) == 1) {
+		t.Errorf("%v are drawn", one)
 	}
 }
