@@ -13,7 +13,6 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
-	"github.com/semel-dev/semel/store/pgstore"
 	"github.com/semel-dev/semel/store/tiered"
 	"github.com/semel-dev/semel/stream"
 )
@@ -432,8 +431,19 @@ type Tables interface {
 	SQL() (string, error)
 }
 
-// Migration is one step; see pgstore.Migration.
-type Migration = pgstore.Migration
+// Migration is one of these steps.
+type Migration struct {
+	// Version is the number of the step, or 0 if it only adds columns that options ask for.
+	Version int
+	// Name describes the step.
+	Name string
+	// Applied is when the step was applied, by the server's clock, or zero.
+	Applied time.Time
+	// Newer: a newer version of the program applied the step, and this one does not know it.
+	Newer bool
+	// Missing are the quoted names of what the step has created and that is not there.
+	Missing []string
+}
 
 // NewerTables says which steps of a newer version of the program have changed tables, or
 // returns "".

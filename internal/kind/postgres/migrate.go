@@ -35,9 +35,10 @@ func (s *Store) Tables(f *config.File, patience time.Duration) config.Tables {
 
 // Migrate implements config.Tables. If the role may not create tables, the error has the
 // remedy.
-func (s *tables) Migrate(ctx context.Context) (applied []pgstore.Migration, err error) {
+func (s *tables) Migrate(ctx context.Context) (applied []config.Migration, err error) {
 	err = s.connected(ctx, func(db pgstore.Beginner) error {
-		applied, err = pgstore.Migrate(ctx, db, s.options())
+		steps, err := pgstore.Migrate(ctx, db, s.options())
+		applied = migrations(steps)
 		return err
 	})
 	if of := refusal(err); of != nil && (of.Code == "42501" || of.Code == "25006") {
@@ -51,12 +52,20 @@ func (s *tables) Migrate(ctx context.Context) (applied []pgstore.Migration, err 
 }
 
 // Status implements config.Tables.
-func (s *tables) Status(ctx context.Context) (steps []pgstore.Migration, err error) {
+func (s *tables) Status(ctx context.Context) (all []config.Migration, err error) {
 	err = s.connected(ctx, func(db pgstore.Beginner) error {
-		steps, err = pgstore.Status(ctx, db, s.options())
+		steps, err := pgstore.Status(ctx, db, s.options())
+		all = migrations(steps)
 		return err
 	})
-	return steps, err
+	return all, err
+}
+
+func migrations(steps []pgstore.Migration) (all []config.Migration) {
+	for _, step := range steps {
+		all = append(all, config.Migration(step))
+	}
+	return all
 }
 
 // SQL implements config.Tables.

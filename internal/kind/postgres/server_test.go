@@ -104,7 +104,7 @@ func TestAStoreNeedsItsTables(t *testing.T) {
 		t.Errorf("%d steps are applied again, %v", len(again), err)
 	}
 	after, err := of.Status(t.Context())
-	if err != nil || slices.ContainsFunc(after, func(step pgstore.Migration) bool { return step.Applied.IsZero() }) {
+	if err != nil || slices.ContainsFunc(after, func(step config.Migration) bool { return step.Applied.IsZero() }) {
 		t.Errorf("%+v, %v", after, err)
 	}
 	if script, err := of.SQL(); err != nil || !strings.Contains(script, "x_keys") {
