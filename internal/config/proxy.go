@@ -88,20 +88,12 @@ type Route struct {
 	// Required refuses a request without a key.
 	Required bool
 	// Headers are the names of the header with the key, and KeyPointer is its place in a
-	// JSON body. MinKey and MaxKey are its length.
-	Headers        []string
-	KeyPointer     string
-	MinKey, MaxKey int
-	Strict         bool
+	// JSON body.
+	Headers    []string
+	KeyPointer string
+	Strict     bool
 	// HideKey does not pass the headers with the key on.
 	HideKey bool
-	// FirstSent is the name of the header with the time of the first try.
-	FirstSent string
-	// Marker is the name of the header of replays.
-	Marker string
-	// MismatchStatus and InFlightStatus refuse another request with the key, and one
-	// whose first request still runs.
-	MismatchStatus, InFlightStatus int
 	// Window is how long an answer is kept, and Lease how long a claim lasts unless it
 	// is extended.
 	Window, Lease time.Duration
@@ -150,9 +142,7 @@ func (r *Route) Rules() httpidem.Profile {
 		p.Release = r.Release
 	}
 	p.Required, p.Strict = p.Required || r.Required, p.Strict || r.Strict
-	p.KeyPointer, p.FirstSent, p.Marker = cmp.Or(r.KeyPointer, p.KeyPointer), cmp.Or(r.FirstSent, p.FirstSent), cmp.Or(r.Marker, p.Marker)
-	p.MinKey, p.MaxKey = cmp.Or(r.MinKey, p.MinKey), cmp.Or(r.MaxKey, p.MaxKey)
-	p.MismatchStatus, p.InFlightStatus = cmp.Or(r.MismatchStatus, p.MismatchStatus), cmp.Or(r.InFlightStatus, p.InFlightStatus)
+	p.KeyPointer = cmp.Or(r.KeyPointer, p.KeyPointer)
 	return p
 }
 
@@ -456,13 +446,7 @@ func routeFields(r *Route, inner bool) []schema.Field {
 		parsedList("headers", &r.Headers, ParseHeader, "Names of the header that has the key. A request may use any of them.").Means("those of the profile"),
 		schema.TruthField("strict", &r.Strict, "Accept only keys in double quotes, as RFC 9651 writes strings.").Means("false"),
 		schema.TextField("key_pointer", &r.KeyPointer, "JSON pointer to the key in a JSON body, such as `/idempotency_key`. The body is then read before anything else.").Means("that of the profile"),
-		schema.NumberField("min_key", &r.MinKey, 1, 4096, "Length in bytes of the shortest key.").Means("that of the profile"),
-		schema.NumberField("max_key", &r.MaxKey, 1, 4096, "Length in bytes of the longest key. A longer one gets 400.").Means("that of the profile"),
 		schema.TruthField("hide_key", &r.HideKey, "Do not pass the headers with the key on. Otherwise the service gets them, and may use the key as well.").Means("false"),
-		parsedField("first_sent", &r.FirstSent, ParseHeader, "Name of a header in which a client says when it sent the request first, as an HTTP date. An unknown request that is older than `window` gets 412.").Means("that of the profile"),
-		parsedField("marker", &r.Marker, ParseHeader, "Name of the header that marks kept answers.").Means("that of the profile"),
-		schema.NumberField("mismatch_status", &r.MismatchStatus, 400, 499, "Status for another request with the same key.").Means("that of the profile"),
-		schema.NumberField("in_flight_status", &r.InFlightStatus, 400, 499, "Status for a repetition while the first request runs.").Means("that of the profile"),
 		schema.WindowField("window", &r.Window, "How long an answer is kept, from its completion on.").Means("24h"),
 		schema.DurationField("lease", &r.Lease, "How long a claim lasts. The proxy extends it while the service works.").Means("30s"),
 		schema.ChoiceField("on_lease_expired", &r.OnLeaseExpired, "After a crash in the middle of a request: `hold` answers its repetition with 409 until an operator resolves the key, `retry` runs it again.", "hold", "retry").Means("hold"),
@@ -550,7 +534,7 @@ func (p *Proxy) accepts(v schema.Value, r *Route) bool {
 		return true
 	}
 	fields := strings.NewReplacer("semel: GuardOptions.Lease", "lease", "httpidem: Options.", "", "Fingerprint.Include", "fingerprint.include", "Fingerprint.Exclude", "fingerprint.exclude",
-		"Replay:", "replay_headers:", "Profile.MinKey, MaxKey", "min_key, max_key", "Profile.KeyPointer", "key_pointer", "MaxBody", "max_body", "MaxResponse", "max_response", "MaxBuffered", "max_buffered", ": "+semel.ErrInvalidRequest.Error(), "")
+		"Replay:", "replay_headers:", "Profile.KeyPointer", "key_pointer", "MaxBody", "max_body", "MaxResponse", "max_response", "MaxBuffered", "max_buffered", ": "+semel.ErrInvalidRequest.Error(), "")
 	for problem := range strings.Lines(fields.Replace(err.Error())) {
 		if !strings.Contains(problem, "${") { // a reference that is not resolved yet
 			v.Wrong("%s", strings.TrimSuffix(problem, "\n"))
