@@ -212,7 +212,7 @@ admin: { listen: ":1" }
 	}
 }
 
-func TestNoticesDoNotDisturb(t *testing.T) {
+func TestValidPipelinesGetNoticesAndNoWarnings(t *testing.T) {
 	t.Parallel()
 	const start = someStores + "pipelines:\n  p: { source: { kafka: { brokers: ['h:1'], topics: [in], group: g } }, "
 	for _, c := range []struct{ text, want string }{
@@ -239,9 +239,9 @@ func TestNoticesDoNotDisturb(t *testing.T) {
 	}
 }
 
-// TestLintTellsOfAParkedDirectoryThatInstancesDoNotShare has each source with
+// TestLintNotesAParkedDirectoryThatInstancesDoNotShare has each source with
 // each store, and each place for parked messages.
-func TestLintTellsOfAParkedDirectoryThatInstancesDoNotShare(t *testing.T) {
+func TestLintNotesAParkedDirectoryThatInstancesDoNotShare(t *testing.T) {
 	t.Parallel()
 	sources := map[string]bool{ // maps a source to whether instances share it
 		"kafka: { brokers: ['h:1'], topics: [in], group: g, retention: 3d }": true,

@@ -67,7 +67,7 @@ func TestDefaultsOfAPipelineAreFilledIn(t *testing.T) {
 	}
 }
 
-func TestOrderIsKeptWhereLinesBecomeLines(t *testing.T) {
+func TestOrderDefaultsToPartitionFromFileToFile(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"source: { file: { paths: [in] } }, sink: { file: { path: out } }":                                "partition",

@@ -8,7 +8,7 @@ import (
 	"github.com/semel-dev/semel/key"
 )
 
-func TestBody(t *testing.T) {
+func TestABodyThatIsNotJSONIsExplained(t *testing.T) {
 	t.Parallel()
 	rule, err := key.ParseRule(".id")
 	if err != nil {

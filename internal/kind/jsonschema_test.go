@@ -205,7 +205,7 @@ func (v *validator) accepts(t *testing.T, text string) []string {
 	return v.check("", v.root, document)
 }
 
-func TestExamplesAreRightByParserLintAndSchema(t *testing.T) {
+func TestExamplesPassParserLintAndSchema(t *testing.T) {
 	t.Parallel()
 	secret := filepath.Join(t.TempDir(), "url")
 	if err := os.WriteFile(secret, []byte("postgres://app@localhost/app\n"), 0o600); err != nil {

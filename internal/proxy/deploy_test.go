@@ -12,7 +12,7 @@ import (
 
 // The alerts, the dashboard and the page name the metrics of the proxy that exist, and the
 // page describes all of them.
-func TestMetricsOfTheProxyThatAreNamedExist(t *testing.T) {
+func TestDashboardsAndPagesNameOnlyProxyMetricsThatExist(t *testing.T) {
 	t.Parallel()
 	var metrics []string
 	described := map[string]string{}

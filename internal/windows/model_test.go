@@ -534,10 +534,10 @@ func overs() []stream.Window {
 	}
 }
 
-// TestAStateIsItsModel compares random histories with the model, with messages that are
-// late, ahead and delivered again, idle advances, aborts and restarts. The properties that
+// TestStateAnswersLikeAModelAfterCommitsAbortsAndRestarts compares random histories with the
+// model, with messages that are late, ahead and delivered again, idle advances, aborts and restarts. The properties that
 // hold in each history are at run and checkHistory.
-func TestAStateIsItsModel(t *testing.T) {
+func TestStateAnswersLikeAModelAfterCommitsAbortsAndRestarts(t *testing.T) {
 	t.Parallel()
 	for _, over := range overs() {
 		for _, correct := range []time.Duration{0, 7 * time.Second} {

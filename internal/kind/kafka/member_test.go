@@ -13,7 +13,7 @@ import (
 	"github.com/semel-dev/semel/internal/config"
 )
 
-func TestEachProcessOfAMachineIsAMemberOfItsOwn(t *testing.T) {
+func TestEachProcessOnAMachineGetsItsOwnMemberName(t *testing.T) {
 	t.Parallel()
 	host, err := os.Hostname()
 	if err != nil {
@@ -54,7 +54,7 @@ func TestEachProcessOfAMachineIsAMemberOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestProcessesOfOneTransactionAreMembersOfTheirOwn(t *testing.T) {
+func TestProcessesOfATransactionalPipelineGetTheirOwnMemberNames(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	host, err := os.Hostname()
 	if err != nil {

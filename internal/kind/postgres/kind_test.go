@@ -35,7 +35,7 @@ func TestStore(t *testing.T) {
 
 // A trigger may put a part of a message into a name. Probes show names of the
 // configuration alone.
-func TestProbesShowNamesOfTheConfigurationAlone(t *testing.T) {
+func TestProbesShowOnlyNamesFromTheConfiguration(t *testing.T) {
 	t.Parallel()
 	table := &postgres.Sink{Table: "app.orders", Columns: []brokerpostgres.Column{{Name: "id", From: ".id"}}}
 	statement := &postgres.Sink{Statement: "INSERT INTO orders (id) VALUES ($1)"}

@@ -17,7 +17,7 @@ func TestKind(t *testing.T) {
 	kindtest.Store(t, tiered.NewStore, kindtest.Case{Least: `[beside, rows]`})
 }
 
-func TestLongestTimeoutOfTheUpperLayersIsThatOfTheStack(t *testing.T) {
+func TestAStackUsesTheLongestTimeoutOfItsUpperLayers(t *testing.T) {
 	t.Parallel()
 	f, err := kind.All().Parse("semel.yaml", []byte(`
 stores:

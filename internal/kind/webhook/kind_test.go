@@ -82,7 +82,7 @@ func TestLintNamesTargetsThatAreNotReachedOrNotSafe(t *testing.T) {
 	})
 }
 
-func TestAPrivateTargetIsAllowedAsLintSaysIt(t *testing.T) {
+func TestLintProposesTheNetworkOfAPrivateTarget(t *testing.T) {
 	t.Parallel()
 	for host, want := range map[string]string{
 		"[::ffff:127.0.0.1]": "[127.0.0.1/32]", "localhost": "[127.0.0.1/32]", "10.1.2.3": "[10.1.2.3/32]", "[fd00::1]": "[fd00::1/128]",

@@ -12,7 +12,7 @@ import (
 	"github.com/semel-dev/semel/internal/header"
 )
 
-func TestAnOutputKeepsTheFirstPlaceOfItsMessage(t *testing.T) {
+func TestAnOutputKeepsTheOriginThatItsMessageAlreadyHas(t *testing.T) {
 	t.Parallel()
 	seen := time.Date(2026, 1, 2, 3, 4, 5, 6_000_000, time.FixedZone("", 3600))
 	at := semel.Origin{Source: "in", Partition: 2, Offset: 7}
@@ -34,9 +34,9 @@ func TestAnOutputKeepsTheFirstPlaceOfItsMessage(t *testing.T) {
 	}
 }
 
-// TestAParkedRecordIsNotFromTheFuture has records whose times brokers refuse, and one whose
+// TestAParkedRecordGetsATimeThatBrokersAccept has records whose times brokers refuse, and one whose
 // time they accept.
-func TestAParkedRecordIsNotFromTheFuture(t *testing.T) {
+func TestAParkedRecordGetsATimeThatBrokersAccept(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	for _, at := range []time.Time{now.Add(-time.Hour), now.Add(2 * time.Hour), time.UnixMilli(now.UnixMicro())} {

@@ -31,8 +31,9 @@ func transact(r *Results, due *int, making, writing, empty time.Duration) (wrote
 	return wrote, time.Since(began)
 }
 
-// TestTransactionsTakeAboutAnInterval however slow the program and the brokers are.
-func TestTransactionsTakeAboutAnInterval(t *testing.T) {
+// TestTransactionsLastAboutTheIntervalWhateverTheSpeed has fast and slow programs and
+// brokers.
+func TestTransactionsLastAboutTheIntervalWhateverTheSpeed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		making, writing, empty time.Duration
@@ -88,8 +89,9 @@ func TestBrokersThatBecomeSlowGetFewerResults(t *testing.T) {
 	})
 }
 
-// TestWriteCallsTheFunctionOnce although it may write nothing: corrections do not count.
-func TestWriteCallsTheFunctionOnce(t *testing.T) {
+// TestWriteCallsItsFunctionOnceEvenIfItWritesNothing has functions that write corrections
+// alone, which do not count.
+func TestWriteCallsItsFunctionOnceEvenIfItWritesNothing(t *testing.T) {
 	t.Parallel()
 	var r Results
 	r.Begin(0, interval, false)

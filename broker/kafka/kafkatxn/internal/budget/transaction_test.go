@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestPatienceEndsHoweverItIsAsked by several goroutines.
-func TestPatienceEndsHoweverItIsAsked(t *testing.T) {
+// TestAnExpiredContextIsSeenThroughEveryMethod asks in several goroutines.
+func TestAnExpiredContextIsSeenThroughEveryMethod(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("too slow")
 	for name, ended := range map[string]func(ctx context.Context) bool{

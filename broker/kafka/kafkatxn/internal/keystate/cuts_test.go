@@ -11,11 +11,11 @@ import (
 	"github.com/semel-dev/semel/test/kafkatest"
 )
 
-// TestAfterACutTheStateIsTheSame commits records whose times run forward and
-// backward, cuts the changelog off where it can be, builds the state again from
+// TestStateBuiltFromATruncatedChangelogGivesTheSameAnswers commits records whose times run
+// forward and backward, cuts the changelog off where it can be, builds the state again from
 // what is left at random moments, and compares all answers with those of a model
 // that forgets nothing early.
-func TestAfterACutTheStateIsTheSame(t *testing.T) {
+func TestStateBuiltFromATruncatedChangelogGivesTheSameAnswers(t *testing.T) {
 	t.Parallel()
 	for _, window := range []time.Duration{time.Millisecond, 10 * time.Second, 40 * 24 * time.Hour} {
 		for _, grace := range []time.Duration{0, 3 * window / 2} {

@@ -61,9 +61,9 @@ func (m *model) decide(key int, when int64) Verdict {
 	return Fresh
 }
 
-// TestAStateIsItsModel commits and aborts at random, restarts from the changelog
-// with and without the local copy, and compares each answer.
-func TestAStateIsItsModel(t *testing.T) {
+// TestStateAnswersLikeAModelAfterCommitsAbortsAndRestarts commits and aborts at random,
+// restarts from the changelog with and without the local copy, and compares each answer.
+func TestStateAnswersLikeAModelAfterCommitsAbortsAndRestarts(t *testing.T) {
 	t.Parallel()
 	for _, eventTime := range []bool{false, true} {
 		seed := kafkatest.NewSeed(t)
@@ -248,9 +248,9 @@ func FuzzChangelog(f *testing.F) {
 	})
 }
 
-// TestALogThatIsCutAnywhereIsABeginningOfItself cuts and spoils a log at every
+// TestALogCutAtAnyByteRestoresTheRecordsBeforeTheCut cuts and spoils a log at every
 // byte.
-func TestALogThatIsCutAnywhereIsABeginningOfItself(t *testing.T) {
+func TestALogCutAtAnyByteRestoresTheRecordsBeforeTheCut(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	l, err := OpenLog(vfs.OS{}, dir, TopicID{1}, func(int64) {}, nil)

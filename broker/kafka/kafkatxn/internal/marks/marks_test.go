@@ -27,7 +27,7 @@ func TestANoteIsReadBack(t *testing.T) {
 	}
 }
 
-func TestExtentsShowWhichRecordsAreGone(t *testing.T) {
+func TestDeletedChangelogRecordsAreDetected(t *testing.T) {
 	t.Parallel()
 	const keep, now = 1000, 10_000
 	exact := Extent{Topic: ID{1}, Low: 10, End: 50}

@@ -11,9 +11,8 @@ import (
 	"github.com/semel-dev/semel/stream"
 )
 
-// TestEachRecordHasItsOwnResult although many share their headers, and a hook of the client
-// may add some to one of them.
-func TestEachRecordHasItsOwnResult(t *testing.T) {
+// Many results have the same headers, and a hook of the client may add some to one of them.
+func TestResultsDoNotShareHeaders(t *testing.T) {
 	t.Parallel()
 	base := time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
 	for _, agg := range []*stream.Aggregate{

@@ -99,7 +99,7 @@ func TestTransactions(t *testing.T) {
 	want("", false)
 }
 
-func TestARecordStaysBehindItsIDAndItsKey(t *testing.T) {
+func TestARecordWaitsBehindRecordsWithItsIDOrKey(t *testing.T) {
 	t.Parallel()
 	record := func(key string, id byte) Record {
 		x := Record{Record: &kgo.Record{}, HasID: id > 0, ID: semel.Digest{id}}

@@ -7,7 +7,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 )
 
-func TestAnOriginIsIdleWhenItsEndStays(t *testing.T) {
+func TestAPartitionIsIdleWhenItsEndDoesNotMove(t *testing.T) {
 	a, b := cluster.Partition{Topic: "in"}, cluster.Partition{Topic: "in", Number: 1}
 	var c IdleFinder
 	for _, step := range []struct {
@@ -31,7 +31,7 @@ func TestAnOriginIsIdleWhenItsEndStays(t *testing.T) {
 	}
 }
 
-func TestIdleOriginsComeToThePresentLessIdleAndMargin(t *testing.T) {
+func TestIdlePartitionsAdvanceToTheClockLessIdleTimeAndMargin(t *testing.T) {
 	a, b := cluster.Partition{Topic: "in"}, cluster.Partition{Topic: "in", Number: 1}
 	times := New(map[string]int32{"in": 2})
 	times.See(b, 1000)
@@ -51,7 +51,7 @@ type stored struct{ text string }
 func (s *stored) SetOrigins(text string) { s.text = text }
 func (s *stored) Origins() string        { return s.text }
 
-func TestRowsThatAreNotStoredAreForgotten(t *testing.T) {
+func TestTimesThatWereNotStoredAreDropped(t *testing.T) {
 	a, b := cluster.Partition{Topic: "in"}, cluster.Partition{Topic: "in", Number: 1}
 	s := &stored{}
 	m := NewStored(map[string]int32{"in": 2}, s, 0)

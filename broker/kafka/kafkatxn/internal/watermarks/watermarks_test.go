@@ -7,7 +7,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 )
 
-func TestTheSlowestOriginDecides(t *testing.T) {
+func TestTheWatermarkIsThatOfTheSlowestPartition(t *testing.T) {
 	times := New(map[string]int32{"a": 2, "b": 1})
 	at := func(topic string, number int32) cluster.Partition {
 		return cluster.Partition{Topic: topic, Number: number}
