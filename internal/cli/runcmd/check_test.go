@@ -158,3 +158,64 @@ pipelines:
 		t.Errorf("%d rows, %v", rows, err)
 	}
 }
+
+// TestRunCheckOfFilesNeedsNoServer checks pipelines between files, before and after a run,
+// and a store whose server is down.
+func TestRunCheckOfFilesNeedsNoServer(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":1}\n{\"id\":1}\n{}\n")
+	file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), `
+stores:
+  keys: { embedded: { path: keys } }
+  down: { redis: { url: "redis://:${env:NONE:-canary-9}@127.0.0.1:1" } }
+pipelines:
+  copy: { source: { file: { paths: [in.jsonl] } }, key: { id: .id, on_missing: park }, window: 30d, store: keys, sink: { file: { path: out } }, parked: { path: p } }
+  hook: { source: { http: { listen: "127.0.0.1:0", token: "${env:NONE:-s3cret-canary-0123456789}" } }, key: { id: .id }, window: 30d, store: keys, sink: { file: { path: out2 } }, parked: { path: p } }
+  away: { source: { file: { paths: [in.jsonl] } }, key: { id: .id, on_missing: hash, scope: away }, window: 30d, store: down, sink: { file: { path: out3 } }, parked: { path: p } }
+`)
+	before := tree(t, dir)
+	got := programtest.Run(t, "", "run", file, "copy", "hook", "--check")
+	got.Check(t, term.ExitFound, "3 fine, 1 to note, 1 with a warning, 0 broken, 1 skipped, 0 not checked\n")
+	for _, want := range []string{
+		"STAGE    WHAT    STATUS       FOUND AND REMEDY\n", "\nlint     c.yaml  fine         no findings\n", "\ndoctor   keys    notice       directory: " + filepath.Join(dir, "keys") + " holds no store yet\n",
+		"\ndoctor   copy    fine         4 checks\n", "\ndry-run  copy    warning      read 3, 1 fresh (processed), 1 duplicate (dropped), 1 missing (parked); compared only with each other: store keys: ",
+		"\n                              do:   semel dry-run " + file + " copy\n", "\ndry-run  hook    skipped      its source receives messages and cannot be read in advance\n",
+	} {
+		if !strings.Contains(got.Stdout, want) {
+			t.Errorf("the table lacks %q:\n%s", want, got.Stdout)
+		}
+	}
+	if after := tree(t, dir); after != before {
+		t.Errorf("the check changed files:\n%s\n%s", before, after)
+	}
+
+	programtest.Run(t, "", "run", file, "copy", "--admin", "off", "-q").Check(t, term.ExitDone)
+	if err := os.Remove(filepath.Join(dir, "in.jsonl")); err != nil {
+		t.Fatal(err)
+	}
+	got = programtest.Run(t, "", "run", file, "copy", "--check", "--json")
+	got.Check(t, term.ExitFailed, " 1 broken, 0 skipped, 1 not checked\n", "1 check could not be made: fix what the table says")
+	found := map[string]string{}
+	for _, line := range programtest.JSONLines(t, got.Stdout) {
+		found[fmt.Sprint(line["stage"], " ", line["what"], " ", line["status"])] = fmt.Sprint(line["found"])
+	}
+	if found["lint c.yaml fine"] != "no findings" || found["doctor keys fine"] == "" || !strings.Contains(found["doctor copy broken"], "in.jsonl matches no file") || found["dry-run copy not checked"] == "" {
+		t.Errorf("without its input: %s", got.Stdout)
+	}
+
+	got = programtest.Run(t, "", "run", file, "away", "--check")
+	got.Check(t, term.ExitFailed, " could not be made: fix what the table says")
+	if !strings.Contains(got.Stdout, "connection refused: is the server up, and the port right?") || strings.Contains(got.Stdout+got.Stderr, "canary") {
+		t.Errorf("a server that is down: %+v", got)
+	}
+}
+
+func TestOutboxRelayRunsPipelinesOfOutboxesAlone(t *testing.T) {
+	t.Parallel()
+	file := programtest.CopyConfig(t, "", "")
+	programtest.Run(t, "", "outbox", "relay", file).Check(t, term.ExitUsage, file+": no pipeline reads an outbox: write source: { outbox: { store: NAME } } with a store of the kind postgres\n")
+	programtest.Run(t, "", "outbox", "relay", file, "copy").Check(t, term.ExitUsage, file+": the source of copy is no outbox: semel run "+file+" copy\n")
+	programtest.Run(t, "", "outbox", "relay", file, "cpoy").Check(t, term.ExitUsage, "did you mean copy?")
+	programtest.Run(t, "", "outbox", "relay").Check(t, term.ExitUsage, term.MissingFile)
+}
