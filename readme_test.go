@@ -134,7 +134,7 @@ func TestObservabilityShowsCodeOfTests(t *testing.T) {
 func TestExtendingShowsCodeOfTests(t *testing.T) {
 	t.Parallel()
 	showsCodeOf(t, "store/storetest/README.md", readDocument(t, "testdata/outside/outside_test.go"))
-	showsCodeOf(t, "internal/kind/DESIGN.md", readDocument(t, "internal/kind/kindtest/toy/kind_test.go"))
+	showsCodeOf(t, "internal/kind/DESIGN.md", readDocument(t, "internal/kind/kindtest/kindtest_test.go"))
 }
 
 func showsCodeOf(t *testing.T, name, source string) {
