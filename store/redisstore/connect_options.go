@@ -18,7 +18,7 @@ import (
 // These are the defaults of [ClientOptions].
 const (
 	defaultConnectTimeout = 2 * time.Second
-	DefaultTimeout        = 3 * time.Second
+	defaultTimeout        = 3 * time.Second
 )
 
 // clientName is the name that CLIENT LIST shows.
@@ -70,7 +70,7 @@ func (o *ClientOptions) complete(t target) error {
 	o.Password = cmp.Or(o.Password, t.password)
 	o.Database = cmp.Or(o.Database, t.database)
 	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, defaultConnectTimeout)
-	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
+	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
 	if o.TLS == nil && t.secure {
 		o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 	}

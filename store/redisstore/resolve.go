@@ -81,15 +81,15 @@ func (s *Store) one(ctx context.Context, sc *script, key semel.Key, d *semel.Dig
 	return answer, err
 }
 
-// AuditName is the name, after the prefix, of the list with the audit log. The
+// auditName is the name, after the prefix, of the list with the audit log. The
 // log says who changed a key by hand, and why.
-const AuditName = "audit"
+const auditName = "audit"
 
 // Audit appends a line to the audit log, which is as durable as everything on
 // this server. Write the line before the change that it describes, so that no
 // change lacks its line. Audit blocks for one round trip.
 func (s *Store) Audit(ctx context.Context, line []byte) error {
-	command := s.client.B().Rpush().Key(s.opts.Prefix + AuditName).Element(rueidis.BinaryString(line)).Build()
+	command := s.client.B().Rpush().Key(s.opts.Prefix + auditName).Element(rueidis.BinaryString(line)).Build()
 	return storeError("audit", s.client.Do(ctx, command).Error())
 }
 

@@ -16,7 +16,7 @@ func TestAuditLinesAreKeptInTheirOrderAndAreNoKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	list := s.client.B().Lrange().Key(s.opts.Prefix + AuditName).Start(0).Stop(-1).Build()
+	list := s.client.B().Lrange().Key(s.opts.Prefix + auditName).Start(0).Stop(-1).Build()
 	if got, err := s.client.Do(t.Context(), list).AsStrSlice(); err != nil || !slices.Equal(got, want) {
 		t.Errorf("the log has %q, %v", got, err)
 	}
