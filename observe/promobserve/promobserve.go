@@ -39,7 +39,9 @@ func New() *Metrics {
 
 // Guard returns the observer for the guard of a store, for
 // semel.GuardOptions.Observer. The name of the store becomes a label.
-func (m *Metrics) Guard(store string) semel.Observer { return measure.NewGuard(m.backend.bind, "", store) }
+func (m *Metrics) Guard(store string) semel.Observer {
+	return measure.NewGuard(m.backend.bind, "", store)
+}
 
 // Pipeline returns the observer for a pipeline and its guard. Pass it to both.
 // The names become labels. A window of 0 is not known.
