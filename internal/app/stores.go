@@ -128,9 +128,9 @@ func (s *Stores) Filter(ctx context.Context, name string) (semel.KeyFilter, erro
 	if filter, open := s.filters[name]; open {
 		return filter, nil
 	}
-	var spec config.FilterSpec
+	var spec config.FilterStore
 	if of, ok := s.file.Store(name); ok {
-		spec, _ = of.Spec.(config.FilterSpec)
+		spec, _ = of.Spec.(config.FilterStore)
 	}
 	if spec == nil {
 		return nil, fmt.Errorf("there is no filter %q: %w", name, semel.ErrInvalidRequest)

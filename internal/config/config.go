@@ -40,7 +40,7 @@ type Store struct {
 	Name string
 	// At is the place of its name.
 	At   schema.Place
-	Spec Spec
+	Spec StoreKind
 }
 
 // Read reads the file with this name. env looks up environment variables and
@@ -187,7 +187,7 @@ func (f *File) part(path string) (name string, mayLack bool) {
 // Sections returns the fields of a file. Reading fills them in.
 func (k *Kinds) Sections(f *File) []schema.Field {
 	return []schema.Field{
-		{Name: "stores", Doc: "Stores by name. A store remembers keys.", Form: schema.Form{Named: &schema.Form{Members: func() schema.Mapping { return kindsMapping(new(Spec), k.Stores) }}}, Read: func(v schema.Value) { f.Stores = k.readStores(v) }},
+		{Name: "stores", Doc: "Stores by name. A store remembers keys.", Form: schema.Form{Named: &schema.Form{Members: func() schema.Mapping { return kindsMapping(new(StoreKind), k.Stores) }}}, Read: func(v schema.Value) { f.Stores = k.readStores(v) }},
 		{Name: "pipelines", Doc: "Pipelines by name. A pipeline moves messages.", Form: schema.Form{Named: &schema.Form{Members: func() schema.Mapping { return k.pipelineMapping(&Pipeline{}) }}}, Read: func(v schema.Value) { f.Pipelines = k.readPipelines(v) }},
 		{Name: "proxy", Doc: "An HTTP proxy with which requests that carry a key take effect once. `semel proxy FILE` runs it.", Form: schema.Form{Members: func() schema.Mapping { return proxyMapping(&Proxy{}) }}, Read: func(v schema.Value) { f.Proxy = readProxy(v) }},
 		schema.PartField("admin", func() schema.Mapping { return adminMapping(&f.Admin) }, "The server for probes and metrics of a daemon.").Always(),

@@ -23,11 +23,11 @@ import (
 type Kinds struct {
 	Sources []func() Source
 	Sinks   []func() Sink
-	Stores  []func() Spec
+	Stores  []func() StoreKind
 	// Directory returns the store in a directory that no configuration describes. Memory
 	// returns one that lasts as long as the process.
-	Directory func(dir string) Spec
-	Memory    func() Spec
+	Directory func(dir string) StoreKind
+	Memory    func() StoreKind
 	// Missing says how to get the other kinds, if there are any. It follows the errors
 	// of an invalid configuration.
 	Missing string
@@ -98,9 +98,9 @@ type Sink interface {
 	Trace(ctx context.Context, p *Pipeline, t *Tracing) error
 }
 
-// Spec is a kind of store. Implementations embed [StoreBase] and override the
+// StoreKind is a kind of store. Implementations embed [StoreBase] and override the
 // methods that they need.
-type Spec interface {
+type StoreKind interface {
 	Kind
 	// About describes the store, for `semel explain` and for rules that apply to
 	// all kinds.
@@ -409,7 +409,7 @@ var ErrNoTopic = errors.New("there is no such topic")
 
 // Database is a store with tables, which can hold parked messages as well.
 type Database interface {
-	Spec
+	StoreKind
 	OpenDeadLetters(ctx context.Context) (pipeline.DeadLetterStore, error)
 	// Clean returns a function that deletes expired keys of the open store until its
 	// context ends. It reports each pass. Clean returns nil if the database deletes them
@@ -460,9 +460,9 @@ func NewerTables(steps []Migration) string {
 	return "a newer version of semel changed the tables, by step " + strings.Join(names, ", ")
 }
 
-// FilterSpec is a store that decides by a filter alone.
-type FilterSpec interface {
-	Spec
+// FilterStore is a store that decides by a filter alone.
+type FilterStore interface {
+	StoreKind
 	OpenFilter(ctx context.Context, env *StoreEnv) (semel.KeyFilter, error)
 }
 
@@ -536,16 +536,16 @@ func AsSink[S pipeline.Sink](s S, err error) (pipeline.Sink, error) {
 // StoreBase has default methods. Kinds of stores embed it.
 type StoreBase struct{ unable }
 
-// Check implements Spec.
+// Check implements StoreKind.
 func (StoreBase) Check(*Checker, *Store) {}
 
-// Lint implements Spec.
+// Lint implements StoreKind.
 func (StoreBase) Lint(*Linter, *Store) {}
 
 // Examine implements Kind.
 func (StoreBase) Examine(context.Context, *Examination) {}
 
-// CheckAddress implements Spec. It finds nothing.
+// CheckAddress implements StoreKind. It finds nothing.
 func (StoreBase) CheckAddress(bool) (field string, err error) { return "", nil }
 
 // ReadAgain describes a crash after the acknowledgement for a source that is read

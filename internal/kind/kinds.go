@@ -28,7 +28,7 @@ func All() *config.Kinds {
 	return &config.Kinds{
 		Sources: []func() config.Source{file.NewSource, http.NewSource, kafka.NewSource, nats.NewSource, postgres.NewOutbox, rabbitmq.NewSource, sqs.NewSource},
 		Sinks:   []func() config.Sink{file.NewSink, stdout.NewSink, webhook.NewSink, postgres.NewSink, kafka.NewSink, nats.NewSink, rabbitmq.NewSink, sqs.NewSink},
-		Stores:  []func() config.Spec{memory.NewStore, embedded.NewStore, redis.NewStore, postgres.NewStore, tiered.NewStore, filter.NewStore},
+		Stores:  []func() config.StoreKind{memory.NewStore, embedded.NewStore, redis.NewStore, postgres.NewStore, tiered.NewStore, filter.NewStore},
 
 		Directory: embedded.At, Memory: memory.NewStore,
 		Expressions: expr.Compile,

@@ -17,7 +17,7 @@ func All() *config.Kinds {
 	return &config.Kinds{
 		Sources: []func() config.Source{file.NewSource},
 		Sinks:   []func() config.Sink{file.NewSink, stdout.NewSink},
-		Stores:  []func() config.Spec{memory.NewStore, embedded.NewStore},
+		Stores:  []func() config.StoreKind{memory.NewStore, embedded.NewStore},
 
 		Directory: embedded.At, Memory: memory.NewStore,
 		Missing: "this build has the kinds for files only: build all kinds with go install ./cmd/semel",

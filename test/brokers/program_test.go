@@ -136,7 +136,7 @@ func (d *doom) kinds(all *config.Kinds) *config.Kinds {
 		doomed.Sinks = append(doomed.Sinks, func() config.Sink { return sinkKind{sink(), d} })
 	}
 	for _, store := range all.Stores {
-		doomed.Stores = append(doomed.Stores, func() config.Spec { return storeKind{store(), d} })
+		doomed.Stores = append(doomed.Stores, func() config.StoreKind { return storeKind{store(), d} })
 	}
 	return doomed
 }
@@ -242,11 +242,11 @@ func (s sink) Ready(ctx context.Context) error {
 }
 
 type storeKind struct {
-	config.Spec
+	config.StoreKind
 	doom *doom
 }
 
-// Open implements config.Spec.
+// Open implements config.StoreKind.
 func (k storeKind) Open(ctx context.Context, env *config.StoreEnv) (semel.Store, error) {
 	opened, err := k.Spec.Open(ctx, env)
 	if err != nil {

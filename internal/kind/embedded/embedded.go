@@ -26,10 +26,10 @@ type Store struct {
 }
 
 // NewStore returns an empty Store.
-func NewStore() config.Spec { return &Store{} }
+func NewStore() config.StoreKind { return &Store{} }
 
 // At returns the store in a directory, with the default settings.
-func At(dir string) config.Spec { return &Store{Path: dir, Fsync: "always"} }
+func At(dir string) config.StoreKind { return &Store{Path: dir, Fsync: "always"} }
 
 // Kind implements config.Kind.
 func (*Store) Kind() string { return "embedded" }
@@ -48,7 +48,7 @@ func (s *Store) Fields() schema.Mapping {
 	}
 }
 
-// About implements config.Spec.
+// About implements config.StoreKind.
 func (s *Store) About() config.StoreAbout {
 	var gaps []string
 	if s.Fsync != "always" {
@@ -61,7 +61,7 @@ func (s *Store) About() config.StoreAbout {
 	}
 }
 
-// Lint implements config.Spec.
+// Lint implements config.StoreKind.
 func (s *Store) Lint(l *config.Linter, of *config.Store) {
 	if !l.Decides(of) {
 		return
@@ -75,7 +75,7 @@ func (s *Store) Lint(l *config.Linter, of *config.Store) {
 	}
 }
 
-// Open implements config.Spec.
+// Open implements config.StoreKind.
 func (s *Store) Open(_ context.Context, env *config.StoreEnv) (semel.Store, error) {
 	fsync, err := logstore.ParseFsync(s.Fsync)
 	if err != nil {

@@ -28,7 +28,7 @@ type Store struct {
 }
 
 // NewStore returns an empty Store.
-func NewStore() config.Spec { return &Store{} }
+func NewStore() config.StoreKind { return &Store{} }
 
 // Kind implements config.Kind.
 func (*Store) Kind() string { return "filter" }
@@ -43,7 +43,7 @@ func (s *Store) Fields() schema.Mapping {
 	}}
 }
 
-// About implements config.Spec.
+// About implements config.StoreKind.
 func (s *Store) About() config.StoreAbout {
 	return config.StoreAbout{
 		Upper: true, NotLast: "a filter drops some new messages: put an exact store below it",
@@ -55,7 +55,7 @@ func (s *Store) About() config.StoreAbout {
 	}
 }
 
-// Check implements config.Spec. The server of the filter must be a Redis store.
+// Check implements config.StoreKind. The server of the filter must be a Redis store.
 func (s *Store) Check(c *config.Checker, of *config.Store) {
 	if s.Redis.Name == "" {
 		return
@@ -70,7 +70,7 @@ func (s *Store) Check(c *config.Checker, of *config.Store) {
 	}
 }
 
-// Lint implements config.Spec.
+// Lint implements config.StoreKind.
 func (s *Store) Lint(l *config.Linter, of *config.Store) {
 	if l.Pipeline == nil {
 		return
@@ -104,7 +104,7 @@ func (s *Store) lintAlone(l *config.Linter, of *config.Store) {
 	}
 }
 
-// Open implements config.Spec.
+// Open implements config.StoreKind.
 func (s *Store) Open(_ context.Context, env *config.StoreEnv) (semel.Store, error) {
 	return nil, fmt.Errorf("%s is a filter, which keeps no records: use it above an exact store in a tiered store: %w", env.Name, semel.ErrInvalidRequest)
 }
@@ -131,7 +131,7 @@ func (s *Store) OpenLayer(ctx context.Context, env *config.StoreEnv) (layer tier
 	return layer, nil
 }
 
-// OpenFilter implements config.FilterSpec for a filter that decides alone.
+// OpenFilter implements config.FilterStore for a filter that decides alone.
 func (s *Store) OpenFilter(ctx context.Context, env *config.StoreEnv) (semel.KeyFilter, error) {
 	if s.Redis.Name == "" {
 		return s.inMemory(true)
@@ -229,4 +229,4 @@ func (s *Store) examine(ctx context.Context, x *config.Examination) error {
 	return err
 }
 
-var _ config.FilterSpec = (*Store)(nil)
+var _ config.FilterStore = (*Store)(nil)

@@ -70,7 +70,7 @@ func Sink(t *testing.T, empty func() config.Sink, c Case) {
 }
 
 // Store checks one kind of store.
-func Store(t *testing.T, empty func() config.Spec, c Case) {
+func Store(t *testing.T, empty func() config.StoreKind, c Case) {
 	t.Helper()
 	kinds := kind.All()
 	kinds.Stores = with(kinds.Stores, empty)
@@ -307,7 +307,7 @@ func ReadSink[T config.Sink](t *testing.T, written string) T {
 }
 
 // ReadStore returns the store that a text describes.
-func ReadStore[T config.Spec](t *testing.T, written string) T {
+func ReadStore[T config.StoreKind](t *testing.T, written string) T {
 	t.Helper()
 	return as[T](t, Parse(t, WithStore(written)).Stores[0].Spec)
 }
@@ -377,7 +377,7 @@ func Findings(f *config.File) (lines []string) {
 func Examine(t *testing.T, f *config.File, of config.Kind) (lines []string, err error) {
 	t.Helper()
 	x := &config.Examination{File: f}
-	if _, isStore := of.(config.Spec); isStore {
+	if _, isStore := of.(config.StoreKind); isStore {
 		i := slices.IndexFunc(f.Stores, func(s *config.Store) bool { return s.Spec == of })
 		x.Store = f.Stores[i]
 	} else {

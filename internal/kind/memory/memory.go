@@ -18,7 +18,7 @@ type Store struct {
 }
 
 // NewStore returns an empty Store.
-func NewStore() config.Spec { return &Store{} }
+func NewStore() config.StoreKind { return &Store{} }
 
 // Kind implements config.Kind.
 func (*Store) Kind() string { return "memory" }
@@ -30,7 +30,7 @@ func (s *Store) Fields() schema.Mapping {
 	}}
 }
 
-// About implements config.Spec.
+// About implements config.StoreKind.
 func (s *Store) About() config.StoreAbout {
 	return config.StoreAbout{
 		Upper: true, NotLast: "memory loses all keys when the process ends: put a durable store below it",
@@ -38,7 +38,7 @@ func (s *Store) About() config.StoreAbout {
 	}
 }
 
-// Lint implements config.Spec.
+// Lint implements config.StoreKind.
 func (s *Store) Lint(l *config.Linter, of *config.Store) {
 	if !l.Decides(of) {
 		return
@@ -49,7 +49,7 @@ func (s *Store) Lint(l *config.Linter, of *config.Store) {
 	}
 }
 
-// Open implements config.Spec.
+// Open implements config.StoreKind.
 func (s *Store) Open(context.Context, *config.StoreEnv) (semel.Store, error) {
 	store, err := memstore.New(&memstore.Options{MaxKeys: s.MaxKeys, MaxResult: config.MaxResult})
 	if err != nil {

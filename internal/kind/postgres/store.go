@@ -33,7 +33,7 @@ type Store struct {
 }
 
 // NewStore returns an empty Store.
-func NewStore() config.Spec { return &Store{} }
+func NewStore() config.StoreKind { return &Store{} }
 
 // Kind implements config.Kind.
 func (*Store) Kind() string { return "postgres" }
@@ -90,7 +90,7 @@ func twoAts(text string) bool {
 	return strings.Count(authority, "@") > 1
 }
 
-// About implements config.Spec.
+// About implements config.StoreKind.
 func (s *Store) About() config.StoreAbout {
 	return config.StoreAbout{
 		Shared:     true,
@@ -100,7 +100,7 @@ func (s *Store) About() config.StoreAbout {
 	}
 }
 
-// CheckAddress implements config.Spec.
+// CheckAddress implements config.StoreKind.
 func (s *Store) CheckAddress(bool) (field string, err error) {
 	if !s.DSN.IsZero() {
 		_, err = pgxpool.ParseConfig(s.DSN.Reveal())
@@ -108,7 +108,7 @@ func (s *Store) CheckAddress(bool) (field string, err error) {
 	return "dsn", err
 }
 
-// Open implements config.Spec.
+// Open implements config.StoreKind.
 func (s *Store) Open(ctx context.Context, env *config.StoreEnv) (semel.Store, error) {
 	store, err := pgstore.Connect(ctx, s.DSN.Reveal(), &pgstore.Options{
 		MaxResult: config.MaxResult,

@@ -53,7 +53,7 @@ type Compact struct {
 }
 
 // NewStore returns an empty Store.
-func NewStore() config.Spec { return &Store{} }
+func NewStore() config.StoreKind { return &Store{} }
 
 // Kind implements config.Kind.
 func (*Store) Kind() string { return "redis" }
@@ -139,7 +139,7 @@ func compact(c *Compact) schema.Mapping {
 	}}
 }
 
-// About implements config.Spec.
+// About implements config.StoreKind.
 func (s *Store) About() config.StoreAbout {
 	address := "Redis, " + s.URL.String()
 	switch {
@@ -167,7 +167,7 @@ func (s *Store) place() string {
 	return string(sum[:])
 }
 
-// Lint implements config.Spec.
+// Lint implements config.StoreKind.
 func (s *Store) Lint(l *config.Linter, of *config.Store) {
 	if l.Pipeline == nil {
 		return
@@ -198,7 +198,7 @@ func (s *Store) lintDecider(l *config.Linter, of *config.Store) {
 	}
 }
 
-// CheckAddress implements config.Spec.
+// CheckAddress implements config.StoreKind.
 func (s *Store) CheckAddress(files bool) (field string, err error) {
 	if !s.URL.IsZero() {
 		err = redisstore.CheckURL(s.URL.Reveal())
@@ -210,7 +210,7 @@ func (s *Store) CheckAddress(files bool) (field string, err error) {
 	return "url", err
 }
 
-// Open implements config.Spec.
+// Open implements config.StoreKind.
 func (s *Store) Open(ctx context.Context, env *config.StoreEnv) (semel.Store, error) {
 	store, closing, err := s.open(ctx)
 	if err != nil {

@@ -28,7 +28,7 @@ type Store struct {
 }
 
 // NewStore returns an empty Store.
-func NewStore() config.Spec { return &Store{} }
+func NewStore() config.StoreKind { return &Store{} }
 
 // Kind implements config.Kind.
 func (*Store) Kind() string { return "tiered" }
@@ -48,10 +48,10 @@ func (s *Store) Fields() schema.Mapping {
 	return m
 }
 
-// About implements config.Spec.
+// About implements config.StoreKind.
 func (s *Store) About() config.StoreAbout { return config.StoreAbout{Layers: s.Layers} }
 
-// Check implements config.Spec.
+// Check implements config.StoreKind.
 func (s *Store) Check(c *config.Checker, of *config.Store) {
 	if len(s.Layers) < 2 || s.SeesEveryWriter {
 		return
@@ -69,7 +69,7 @@ func (s *Store) Check(c *config.Checker, of *config.Store) {
 	}
 }
 
-// Lint implements config.Spec.
+// Lint implements config.StoreKind.
 func (s *Store) Lint(l *config.Linter, of *config.Store) {
 	if l.Pipeline == nil {
 		return
@@ -88,7 +88,7 @@ type layered interface {
 	OpenLayer(ctx context.Context, env *config.StoreEnv) (tiered.Layer, error)
 }
 
-// Open implements config.Spec. It opens the stack from the bottom. Until the
+// Open implements config.StoreKind. It opens the stack from the bottom. Until the
 // server that decides answers, no upper layer can open. The upper layers may open
 // later.
 func (s *Store) Open(ctx context.Context, env *config.StoreEnv) (semel.Store, error) {
