@@ -248,7 +248,7 @@ type storeKind struct {
 
 // Open implements config.StoreKind.
 func (k storeKind) Open(ctx context.Context, env *config.StoreEnv) (semel.Store, error) {
-	opened, err := k.Spec.Open(ctx, env)
+	opened, err := k.StoreKind.Open(ctx, env)
 	if err != nil {
 		return nil, err
 	}

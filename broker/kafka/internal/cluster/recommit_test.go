@@ -17,7 +17,7 @@ func TestATransactionCommitsTheOffsetsThatItDidNotRead(t *testing.T) {
 	kafkatest.Real(t, 2, func(b *kafkatest.Rig) {
 		b.Write(kafkatest.Record(0, "a", "1"), kafkatest.Record(0, "b", "2"), kafkatest.Record(0, "c", "3"))
 		session, err := kgo.NewGroupTransactSession(append(b.Reach(), kgo.ConsumeTopics("in"), kgo.ConsumerGroup("g"), kgo.TransactionalID("g-1"),
-			kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.RequireStableFetchOffsets())...)
+			kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()))...)
 		kafkatest.Must(b.T, err)
 		defer session.Close()
 		for read := 0; read < 3; {
