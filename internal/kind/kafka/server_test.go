@@ -117,7 +117,7 @@ func TestATransactionCommitsOutputsAndKeys(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	name := servicestest.Topic()
 	brokers, client := topics(t, name, name+"-out", name+"-parked")
-	f := kindtest.Parse(t, "pipelines: { p: { key: { id: .id }, source: { kafka: { brokers: ['"+brokers+"'], topics: ["+name+"], group: "+name+" } }, sink: { kafka: { brokers: ['"+brokers+"'], topic: "+name+"-out } } } }")
+	f := kindtest.Parse(t, "pipelines: { p: { key: { id: .id }, source: { kafka: { brokers: ['"+brokers+"'], topics: ["+name+"], group: "+name+" } }, sink: { kafka: { brokers: ['"+brokers+"'], topic: "+name+"-out } }, transaction: { state: '"+t.TempDir()+"' } } }")
 	p := f.Pipelines[0]
 	source := p.Source.(*kafka.Source)
 	key := semel.Key{Scope: "p", ID: "1"}
