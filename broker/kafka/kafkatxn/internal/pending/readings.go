@@ -42,7 +42,8 @@ func (r *Readings) Ended() int {
 }
 
 // Begin begins a reading, which repeats read until it succeeds. stuck is called once if that
-// takes long, and then at the end. The last reading must have ended.
+// takes long. then is called when Ended tells of the end, maybe after Stop has returned. The
+// last reading must have ended.
 func (r *Readings) Begin(ctx context.Context, read func(context.Context) error, stuck func(error), then func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	reads := &reading{cancel: cancel, done: make(chan struct{})}
@@ -68,7 +69,7 @@ func (r *Readings) Begin(ctx context.Context, read func(context.Context) error, 
 	}()
 }
 
-// Stop cancels the reading and waits for its goroutine.
+// Stop cancels the reading and waits until nothing is read any more.
 func (r *Readings) Stop() {
 	if r.last != nil {
 		r.last.cancel()
