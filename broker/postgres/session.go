@@ -107,7 +107,7 @@ func (s *Session) Process(ctx context.Context, items []*pipeline.Item) {
 		it.Attempt = it.Tries + 1
 		calls[i] = it.Call
 	}
-	p := &batch{s, items, make([]error, len(items)), lock{}}
+	p := &batch{Session: s, items: items}
 	ctx, stop := watched(ctx, s.answers)
 	defer stop()
 	defer p.behind.watch(ctx, s.blockedBy)()
@@ -129,9 +129,8 @@ func (s *Session) answers(ctx context.Context) error {
 // batch is one call of Process.
 type batch struct {
 	*Session
-	items   []*pipeline.Item
-	effects []error // of each item: the error of its handler, or of its values
-	behind  lock
+	items  []*pipeline.Item
+	behind lock
 }
 
 // effect returns the effect of the items that are new. The guard finds the items that
@@ -143,7 +142,7 @@ func (p *batch) effect(ctx context.Context) pgstore.BatchEffect {
 	statements := pgstore.TxQueueFunc(func(q *pgstore.Statements, fresh []*semel.BatchItem) error {
 		for _, f := range fresh {
 			if err := p.queue(ctx, q, f); err != nil {
-				p.fail(f, err, err)
+				f.Err = &effectError{said: err}
 			}
 		}
 		return nil
@@ -158,7 +157,7 @@ func (p *batch) effect(ctx context.Context) pgstore.BatchEffect {
 			return statements.Send(ctx, tx, fresh)
 		case isRefused(err) || isHeld(err) && !inConflict(err): // as it would be for each of them
 			for _, f := range fresh {
-				p.fail(f, err, verdict(p.behind.explain(err), false))
+				f.Err = &effectError{said: verdict(p.behind.explain(err), false)}
 			}
 			return nil
 		}
@@ -169,7 +168,6 @@ func (p *batch) effect(ctx context.Context) pgstore.BatchEffect {
 // queue queues the statement of an item, unless the item is filtered out.
 func (p *batch) queue(ctx context.Context, q *pgstore.Statements, f *semel.BatchItem) error {
 	it := p.items[f.Index]
-	p.effects[f.Index] = nil
 	original := it.Message.Body
 	body, pass, err := p.change.Call(ctx, pipeline.DeliveryOf(it))
 	if it.Filtered = err == nil && !pass; err != nil || it.Filtered {
@@ -191,22 +189,27 @@ func (p *batch) queue(ctx context.Context, q *pgstore.Statements, f *semel.Batch
 	return nil
 }
 
-// fail lets an item fail with err in the guard, and with said in the pipeline.
-func (p *batch) fail(f *semel.BatchItem, err, said error) {
-	f.Err, p.effects[f.Index] = fmt.Errorf("%w: %v", errEffect, err), said
+// effectError is the error of an item's handler, or of its values. It stays with the outcome
+// of the attempt that decides: an earlier attempt may have run the effect of an item whose
+// key belongs to another one.
+type effectError struct {
+	said error // for the pipeline
+	// err is what the guard sees, or nil. A permanent error is hidden: the guard would record
+	// it as the key's result, and a parked message could not be redriven.
+	err error
 }
 
-// errEffect hides from the guard that an error is permanent. The guard would
-// record it as the key's result, and a parked message could not be redriven.
-var errEffect = errors.New("the effect failed")
+// Error implements error.
+func (e *effectError) Error() string { return "the effect failed: " + e.said.Error() }
+
+// Unwrap returns what the guard sees.
+func (e *effectError) Unwrap() error { return e.err }
 
 // call calls the handler for an item.
 func (p *batch) call(ctx context.Context, tx pgx.Tx, f *semel.BatchItem) (err error) {
-	p.effects[f.Index] = nil
 	defer func() {
 		if r := recover(); r != nil { // its writes are rolled back
-			p.effects[f.Index] = fmt.Errorf("the handler panicked: %v", r)
-			err = errEffect
+			err = &effectError{said: fmt.Errorf("the handler panicked: %v", r)}
 		}
 	}()
 	result, err := p.handle(ctx, tx, pipeline.DeliveryOf(p.items[f.Index]))
@@ -218,11 +221,10 @@ func (p *batch) call(ctx context.Context, tx pgx.Tx, f *semel.BatchItem) (err er
 	if isHeld(err) && !isAway(err) {
 		said = verdict(p.behind.explain(err), false)
 	}
-	p.effects[f.Index] = said
 	if _, permanent := errors.AsType[*semel.PermanentError](err); permanent {
-		return fmt.Errorf("%w: %v", errEffect, err)
+		err = nil
 	}
-	return err
+	return &effectError{said, err}
 }
 
 // settle converts an outcome of the guard to that of an item.
@@ -233,12 +235,13 @@ func (p *batch) settle(i int, out *semel.BatchOutcome) {
 		flight    *semel.InFlightError
 		failed    *semel.PermanentError
 		statement *pgstore.StatementError
+		effect    *effectError
 	)
 	switch err := out.Err; {
 	case err == nil, errors.Is(err, semel.ErrResultNotKept):
 	case errors.As(err, &failed) && failed.Replayed: // a recorded failure is an outcome too
-	case p.effects[i] != nil:
-		it.Decision, it.Err = semel.Fresh, p.effects[i]
+	case errors.As(err, &effect):
+		it.Decision, it.Err = semel.Fresh, effect.said
 	case errors.As(err, &statement):
 		it.Decision, it.Err = semel.Fresh, verdict(p.write.named(p.behind.explain(statement.Err)), false)
 		if isRefused(err) {

@@ -183,6 +183,28 @@ func TestAFailingMessageFailsAlone(t *testing.T) {
 	}
 }
 
+// TestAFailureOfValuesDoesNotHideWhatTheStoreSays processes a message whose values cannot be
+// written, and whose key the store does not give to it.
+func TestAFailureOfValuesDoesNotHideWhatTheStoreSays(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := open(t, address)
+	exec(t, pool, "CREATE TABLE f (i int8)")
+	for _, w := range ways(t, address, pool, &postgres.Options{Table: "f", Columns: []postgres.Column{{"i", ".i"}}})[1:] { // a sink has no store
+		list := items(`{"i":1}`)
+		list[0].Call.Key.ID, list[0].Call.Fingerprint = w.name, semel.Fingerprint{1}
+		w.process(t.Context(), list)
+		wantClasses(t, list, "delivered")
+		list = items(`{"i":`, `{"i":2}`)
+		list[0].Call.Key.ID, list[0].Call.Fingerprint = w.name, semel.Fingerprint{2}
+		list[1].Call.Key.ID = w.name + " new"
+		w.process(t.Context(), list)
+		if !errors.Is(list[0].Err, semel.ErrMismatch) || list[1].Err != nil {
+			t.Errorf("%s: %s, %v; want a mismatch; and %v", w.name, list[0].Decision, list[0].Err, list[1].Err)
+		}
+	}
+}
+
 func TestAMissingTableCostsNoAttempts(t *testing.T) {
 	t.Parallel()
 	address := servers.Database(t)
