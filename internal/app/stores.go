@@ -130,7 +130,7 @@ func (s *Stores) Filter(ctx context.Context, name string) (semel.KeyFilter, erro
 	}
 	var spec config.FilterStore
 	if of, ok := s.file.Store(name); ok {
-		spec, _ = of.Spec.(config.FilterStore)
+		spec, _ = of.Spec.(config.FilterStore) // nil if it is no filter
 	}
 	if spec == nil {
 		return nil, fmt.Errorf("there is no filter %q: %w", name, semel.ErrInvalidRequest)

@@ -52,9 +52,13 @@ type TxItemFunc func(ctx context.Context, tx pgx.Tx, item *semel.BatchItem) erro
 // If the server refuses the statement of an item, that item fails with a
 // [StatementError], and the others are sent again without it.
 //
-// The function may be called again, with no statements. Its statements must not
-// begin or end a transaction. A statement that contains such a word is sent as by
-// a [TxBatchFunc], which detects it. The function may set Data and Err of items.
+// The function may be called again, with no statements, and for items whose keys turn out
+// to be known or in flight: their statements then have no effect. So it must change nothing
+// but q, and what it finds about an item belongs into the item's Err, which is gone with
+// such a call.
+//
+// Statements must not begin or end a transaction. A statement that contains such a word is
+// sent as by a [TxBatchFunc], which detects it. The function may set Data and Err of items.
 // Its queries may have callbacks, which may set them too. Each of these costs two
 // more round trips.
 //

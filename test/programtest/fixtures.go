@@ -183,3 +183,38 @@ pipelines:
   copy: { source: { file: { paths: [in.jsonl]%s } }, key: { id: .id }, store: keys, sink: { file: { path: out.jsonl } }%s }
 `, source, more))
 }
+
+// JoinsConfig is a configuration of a pipeline from Kafka to Kafka that joins three tables, one
+// of which no expression uses.
+const JoinsConfig = `
+pipelines:
+  p:
+    source: { kafka: { brokers: ["127.0.0.1:1"], topics: [in], group: g, retention: 1d } }
+    key: { id: .id }
+    window: 2d
+    tables:
+      people: { topic: people, by: .who, missing: drop }
+      prices: { topic: prices, by: .item, read: local, as_of: record, history: 2h }
+      unused: { topic: unused, by: .who }
+    filter: 'value.paid && tables.people.active'
+    map: '{"cents": tables.prices.cents}'
+    sink: { kafka: { brokers: ["127.0.0.1:1"], topic: out } }
+`
+
+// PaidOnly has the key, the filter and the map of a pipeline.
+const PaidOnly = `
+    key: { id: .event_id }
+    filter: 'value.status == "paid"'
+    map: '{"customer": value.customer_id, "cents": value.cents}'
+`
+
+// PaidOrders are messages for PaidOnly: two are paid, one of them twice, one is open, also
+// twice, and one has no status.
+var PaidOrders = []string{
+	`{"event_id":"e1","status":"paid","customer_id":7,"cents":9007199254740993}`,
+	`{"event_id":"e2","status":"open","customer_id":7,"cents":5}`,
+	`{"event_id":"e1","status":"paid","customer_id":7,"cents":9007199254740993}`,
+	`{"event_id":"e3","customer_id":8,"cents":6}`,
+	`{"event_id":"e2","status":"open","customer_id":7,"cents":5}`,
+	`{"event_id":"e4","status":"paid","customer_id":9,"cents":1}`,
+}

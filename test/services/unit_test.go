@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -72,19 +71,5 @@ func TestUnitsStartAndEndWithAllTheirServers(t *testing.T) {
 			_ = conn.Close()
 			t.Errorf("a server still listens at %s", address)
 		}
-	}
-}
-
-func TestAProcessIsKnownByItsStart(t *testing.T) {
-	t.Parallel()
-	if runtime.GOOS != "linux" {
-		t.Skip("servers are started on Linux only")
-	}
-	first, err := services.ProcessStart(os.Getpid())
-	if again, err2 := services.ProcessStart(os.Getpid()); err != nil || err2 != nil || first == "" || again != first {
-		t.Errorf("%q, %v, then %q, %v", first, err, again, err2)
-	}
-	if start, err := services.ProcessStart(1 << 30); err == nil {
-		t.Errorf("a process that does not exist has started at %q", start)
 	}
 }

@@ -8,24 +8,9 @@ import (
 	"github.com/semel-dev/semel/test/programtest"
 )
 
-const joins = `
-pipelines:
-  p:
-    source: { kafka: { brokers: ["127.0.0.1:1"], topics: [in], group: g, retention: 1d } }
-    key: { id: .id }
-    window: 2d
-    tables:
-      people: { topic: people, by: .who, missing: drop }
-      prices: { topic: prices, by: .item, read: local, as_of: record, history: 2h }
-      unused: { topic: unused, by: .who }
-    filter: 'value.paid && tables.people.active'
-    map: '{"cents": tables.prices.cents}'
-    sink: { kafka: { brokers: ["127.0.0.1:1"], topic: out } }
-`
-
 func TestLintAndExplainDescribeTables(t *testing.T) {
 	t.Parallel()
-	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), joins)
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), programtest.JoinsConfig)
 	for verb, wants := range map[string][]string{
 		"lint": {"tables.people.missing", "a record without a row is lost", "tables.unused", "no expression uses it"},
 		"explain": {

@@ -15,24 +15,6 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-// paidOnly is the filter and the map of the tests.
-const paidOnly = `
-    key: { id: .event_id }
-    filter: 'value.status == "paid"'
-    map: '{"customer": value.customer_id, "cents": value.cents}'
-`
-
-// orders are messages for paidOnly: two are paid, one of them twice, one is open, also
-// twice, and one has no status.
-var orders = []string{
-	`{"event_id":"e1","status":"paid","customer_id":7,"cents":9007199254740993}`,
-	`{"event_id":"e2","status":"open","customer_id":7,"cents":5}`,
-	`{"event_id":"e1","status":"paid","customer_id":7,"cents":9007199254740993}`,
-	`{"event_id":"e3","customer_id":8,"cents":6}`,
-	`{"event_id":"e2","status":"open","customer_id":7,"cents":5}`,
-	`{"event_id":"e4","status":"paid","customer_id":9,"cents":1}`,
-}
-
 // outputs are the bodies that the sinks get.
 var outputs = []string{`{"customer":7,"cents":9007199254740993}`, `{"customer":9,"cents":1}`}
 
@@ -46,11 +28,11 @@ func TestFilterAndMapFromFileToFile(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			out := filepath.Join(dir, "out.jsonl")
-			programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), strings.Join(orders, "\n")+"\n")
+			programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), strings.Join(programtest.PaidOrders, "\n")+"\n")
 			config := strings.NewReplacer("DIR", dir).Replace(`
 stores: { keys: { ` + store + ` } }
 pipelines:
-  p:` + paidOnly + `    window: 7d
+  p:` + programtest.PaidOnly + `    window: 7d
     store: keys
     source: { file: { paths: [DIR/in.jsonl] } }
     sink: { file: { path: DIR/out.jsonl } }
@@ -103,7 +85,7 @@ func kafkaOrders(t *testing.T, topic string) (brokers string, client *kgo.Client
 	if _, err := kadm.NewClient(client).CreateTopics(t.Context(), 1, 1, nil, topic, topic+"-out", topic+"-parked"); err != nil {
 		t.Fatal(err)
 	}
-	for _, body := range orders {
+	for _, body := range programtest.PaidOrders {
 		r := &kgo.Record{Topic: topic, Key: []byte("r"), Value: []byte(body), Headers: []kgo.RecordHeader{{Key: "h", Value: []byte("v")}}}
 		if err := client.ProduceSync(t.Context(), r).FirstErr(); err != nil {
 			t.Fatal(err)
@@ -118,7 +100,7 @@ func TestFilterAndMapInAKafkaTransaction(t *testing.T) {
 	brokers, client := kafkaOrders(t, topic)
 	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "semel.yaml"), strings.NewReplacer("TOPIC", topic, "BROKERS", brokers, "DIR", t.TempDir()).Replace(`
 pipelines:
-  p:`+paidOnly+`    source: { kafka: { brokers: [BROKERS], topics: [TOPIC], group: TOPIC } }
+  p:`+programtest.PaidOnly+`    source: { kafka: { brokers: [BROKERS], topics: [TOPIC], group: TOPIC } }
     sink: { kafka: { brokers: [BROKERS], topic: TOPIC-out } }
     parked: { topic: TOPIC-parked }
     transaction: { state: DIR }
@@ -139,7 +121,7 @@ pipelines:
 		})
 	}
 	stop().Check(t, term.ExitDone, ended)
-	if !slices.Equal(got, outputs) || !slices.Equal(parked, orders[3:4]) {
+	if !slices.Equal(got, outputs) || !slices.Equal(parked, programtest.PaidOrders[3:4]) {
 		t.Errorf("outputs %q, parked %q", got, parked)
 	}
 }
@@ -159,7 +141,7 @@ func TestFilterAndMapInATransactionOfPostgreSQL(t *testing.T) {
 	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "semel.yaml"), strings.NewReplacer("TOPIC", topic, "BROKERS", brokers, "DSN", database, "DIR", t.TempDir()).Replace(`
 stores: { db: { postgres: { dsn: "DSN" } } }
 pipelines:
-  p:`+paidOnly+`    store: db
+  p:`+programtest.PaidOnly+`    store: db
     source: { kafka: { brokers: [BROKERS], topics: [TOPIC], group: TOPIC } }
     sink: { postgres: { store: db, table: paid, columns: { id: key, customer: .customer, cents: .cents } } }
     parked: { path: DIR }

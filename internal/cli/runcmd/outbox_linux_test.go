@@ -198,16 +198,23 @@ func TestRelaysThatDieLoseNothing(t *testing.T) {
 	stop()
 	writers.Wait()
 	programtest.BecomesTrue(t, pool, "SELECT count(*) = 0 FROM semel_outbox")
+	checkEvents(t, pool, pool)
+}
+
+// checkEvents compares the events that transactions wrote to an outbox with those that were
+// delivered: each aggregate has all of them, in their order, and each is moved once.
+func checkEvents(t *testing.T, source, target *pgxpool.Pool) {
+	t.Helper()
 	const firsts = `WITH firsts AS (SELECT DISTINCT ON (id) n, aggregate, body::int AS change FROM delivered ORDER BY id, n) `
-	if wrong := programtest.QueryValue[int](t, pool, firsts+`SELECT count(*) FROM (SELECT change, row_number() OVER (PARTITION BY aggregate ORDER BY n) AS want FROM firsts) AS f WHERE change <> want`); wrong > 0 {
+	if wrong := programtest.QueryValue[int](t, target, firsts+`SELECT count(*) FROM (SELECT change, row_number() OVER (PARTITION BY aggregate ORDER BY n) AS want FROM firsts) AS f WHERE change <> want`); wrong > 0 {
 		t.Errorf("%d events are out of order, lost, or of transactions that were rolled back", wrong)
 	}
-	want, got := programtest.QueryValue[int](t, pool, "SELECT sum(n) FROM orders"), programtest.QueryValue[int](t, pool, firsts+"SELECT count(*) FROM firsts")
+	want, got := programtest.QueryValue[int](t, source, "SELECT sum(n) FROM orders"), programtest.QueryValue[int](t, target, firsts+"SELECT count(*) FROM firsts")
 	if want != got || want < 20 {
 		t.Errorf("%d events were committed, and %d delivered", want, got)
 	}
-	if kept := programtest.QueryValue[int](t, pool, "SELECT count(*) FROM semel_outbox_log"); kept != want || programtest.QueryValue[int](t, pool, "SELECT count(DISTINCT id) FROM semel_outbox_log") != want {
+	if kept := programtest.QueryValue[int](t, source, "SELECT count(*) FROM semel_outbox_log"); kept != want || programtest.QueryValue[int](t, source, "SELECT count(DISTINCT id) FROM semel_outbox_log") != want {
 		t.Errorf("%d rows are kept of %d events: each is moved once", kept, want)
 	}
-	t.Logf("%d events, %d deliveries", got, programtest.QueryValue[int](t, pool, "SELECT count(*) FROM delivered"))
+	t.Logf("%d events, %d deliveries", got, programtest.QueryValue[int](t, target, "SELECT count(*) FROM delivered"))
 }

@@ -277,18 +277,7 @@ func TestRelayOfTheLogLosesNothing(t *testing.T) {
 	writers.Wait()
 	programtest.Exec(t, target.Config().ConnString(), "DROP TRIGGER slow ON delivered")
 	becomes(source, "SELECT count(*) = 0 FROM semel_outbox")
-	const firsts = `WITH firsts AS (SELECT DISTINCT ON (id) n, aggregate, body::int AS change FROM delivered ORDER BY id, n) `
-	if wrong := programtest.QueryValue[int](t, target, firsts+`SELECT count(*) FROM (SELECT change, row_number() OVER (PARTITION BY aggregate ORDER BY n) AS want FROM firsts) AS f WHERE change <> want`); wrong > 0 {
-		t.Errorf("%d events are out of order, lost, or of transactions that were rolled back", wrong)
-	}
-	want, delivered := programtest.QueryValue[int](t, source, "SELECT sum(n) FROM orders"), programtest.QueryValue[int](t, target, firsts+"SELECT count(*) FROM firsts")
-	if want != delivered || want < 20 {
-		t.Errorf("%d events were committed, and %d delivered", want, delivered)
-	}
-	if kept := programtest.QueryValue[int](t, source, "SELECT count(*) FROM semel_outbox_log"); kept != want || programtest.QueryValue[int](t, source, "SELECT count(DISTINCT id) FROM semel_outbox_log") != want {
-		t.Errorf("%d rows are kept of %d events: each is moved once", kept, want)
-	}
-	t.Logf("%d events, %d deliveries", delivered, programtest.QueryValue[int](t, target, "SELECT count(*) FROM delivered"))
+	checkEvents(t, source, target)
 }
 
 // watchPosition looks again and again for a row that is in the table although the slot is

@@ -17,24 +17,9 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-const joins = `
-pipelines:
-  p:
-    source: { kafka: { brokers: ["127.0.0.1:1"], topics: [in], group: g, retention: 1d } }
-    key: { id: .id }
-    window: 2d
-    tables:
-      people: { topic: people, by: .who, missing: drop }
-      prices: { topic: prices, by: .item, read: local, as_of: record, history: 2h }
-      unused: { topic: unused, by: .who }
-    filter: 'value.paid && tables.people.active'
-    map: '{"cents": tables.prices.cents}'
-    sink: { kafka: { brokers: ["127.0.0.1:1"], topic: out } }
-`
-
 func TestCasesDefineRowsOfTables(t *testing.T) {
 	t.Parallel()
-	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), joins)
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), programtest.JoinsConfig)
 	cases := `{"table": "people", "record_key": "ann", "body": {"active": true}}
 {"table": "people", "record_key": "bob", "body": {"active": false}}
 {"table": "prices", "record_key": "7", "body": {"cents": 10}, "partition": 1, "time": "2026-11-24T13:00:00Z"}
