@@ -16,11 +16,11 @@ func shuffled(i, n int) int { return int(uint64(i) * 7_368_787 % uint64(n)) }
 
 func benchFilters(b *testing.B) map[string]func() anyFilter {
 	seed := testSeed(b)
-	o := Options{Capacity: benchIDs, Seed: seed}
+	o := Options{Capacity: benchIDs, seed: seed}
 	return map[string]func() anyFilter{
 		"Blocked": func() anyFilter { return must(NewBlocked(&o))(b) },
 		"Rotating": func() anyFilter {
-			return must(NewRotating(&RotatingOptions{Capacity: benchIDs, Seed: seed, WhenFull: Report}))(b)
+			return must(NewRotating(&RotatingOptions{Capacity: benchIDs, seed: seed, WhenFull: Report}))(b)
 		},
 	}
 }

@@ -29,7 +29,7 @@ func NewBlocked(opts *Options) (*Blocked, error) {
 	}
 	blocks, k := blockedSize(o.Capacity, o.ErrorRate)
 	return &Blocked{
-		hasher: newHasher(o.Seed), probes: k, capacity: o.Capacity, full: o.WhenFull,
+		hasher: newHasher(o.seed), probes: k, capacity: o.Capacity, full: o.WhenFull,
 		blocks: make([][blockBits / 64]uint64, blocks),
 	}, nil
 }
@@ -62,9 +62,6 @@ func (b *Blocked) Has(id []byte) bool {
 // Len returns the number of added ids that were not seen before. It does not
 // count false positives.
 func (b *Blocked) Len() int { return b.length }
-
-// Capacity returns the number of distinct ids that the filter was made for.
-func (b *Blocked) Capacity() int { return b.capacity }
 
 // Over reports whether the filter holds more ids than it was made for.
 func (b *Blocked) Over() bool { return b.length > b.capacity }

@@ -17,7 +17,7 @@
 // continues instead, and Over and ErrorRate show the result. ErrorRate is
 // computed from the bits that are set, not from the rate in the options.
 //
-// Ids are hashed with SipHash-2-4-128 under a secret [Seed]. An attacker who
+// Ids are hashed with SipHash-2-4-128 under a secret random seed. An attacker who
 // does not know the seed cannot choose ids that collide more often than others.
 //
 // A filter has no serialised form. A filter that is restored from a copy lacks

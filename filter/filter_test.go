@@ -19,12 +19,12 @@ var seedFlag = flag.Uint64("filter.seed", 1, "seed of the filters and ids in tes
 // testSeed prints the seed with which a test can be repeated. The seed is fixed
 // unless the flag changes it, so that no run exceeds a bound of six standard
 // deviations by chance.
-func testSeed(t testing.TB) Seed {
+func testSeed(t testing.TB) seed {
 	t.Helper()
 	t.Logf("-filter.seed=%d", *seedFlag)
-	var s Seed
+	var s seed
 	binary.LittleEndian.PutUint64(s[:], *seedFlag)
-	s[15] = 1 // never the zero Seed
+	s[15] = 1 // never the zero seed
 	return s
 }
 
@@ -40,7 +40,6 @@ type anyFilter interface {
 	Add(id []byte) (maybeSeen bool, err error)
 	Has(id []byte) bool
 	Len() int
-	Capacity() int
 	Over() bool
 	Bytes() int
 	Fill() float64
@@ -51,13 +50,13 @@ type anyFilter interface {
 // filter has the given capacity.
 var kinds = []struct {
 	name string
-	make func(t testing.TB, capacity int, seed Seed, full WhenFull) anyFilter
+	make func(t testing.TB, capacity int, seed seed, full WhenFull) anyFilter
 }{
-	{"Blocked", func(t testing.TB, n int, seed Seed, full WhenFull) anyFilter {
-		return must(NewBlocked(&Options{Capacity: n, Seed: seed, WhenFull: full}))(t)
+	{"Blocked", func(t testing.TB, n int, seed seed, full WhenFull) anyFilter {
+		return must(NewBlocked(&Options{Capacity: n, seed: seed, WhenFull: full}))(t)
 	}},
-	{"Rotating", func(t testing.TB, n int, seed Seed, full WhenFull) anyFilter {
-		o := RotatingOptions{Capacity: 7 * n, Window: time.Hour, Seed: seed, WhenFull: full}
+	{"Rotating", func(t testing.TB, n int, seed seed, full WhenFull) anyFilter {
+		o := RotatingOptions{Capacity: 7 * n, Window: time.Hour, seed: seed, WhenFull: full}
 		return must(NewRotating(&o))(t)
 	}},
 }
@@ -76,6 +75,17 @@ func words(f anyFilter) []uint64 {
 		return all
 	case *Rotating:
 		return f.words
+	}
+	panic("unknown filter")
+}
+
+// capacity returns how many ids a filter was made for.
+func capacity(f anyFilter) int {
+	switch f := f.(type) {
+	case *Blocked:
+		return f.capacity
+	case *Rotating:
+		return f.capacity
 	}
 	panic("unknown filter")
 }
@@ -250,7 +260,7 @@ func TestSeedDecidesWhichIDsCollide(t *testing.T) {
 func TestRandomSeedsDiffer(t *testing.T) {
 	t.Parallel()
 	a, b := must(NewBlocked(nil))(t), must(NewBlocked(nil))(t)
-	if a.hasher == b.hasher || a.hasher == newHasher(Seed{}) {
+	if a.hasher == b.hasher || a.hasher == newHasher(seed{}) {
 		t.Errorf("hashers %x and %x", a.hasher, b.hasher)
 	}
 }
@@ -259,8 +269,8 @@ func TestNilOptionsGiveTheStatedDefaults(t *testing.T) {
 	t.Parallel()
 	blocked, rotating := must(NewBlocked(nil))(t), must(NewRotating(nil))(t)
 	for _, f := range []anyFilter{blocked, rotating} {
-		if f.Capacity() != 1_000_000 {
-			t.Errorf("%T: capacity %d", f, f.Capacity())
+		if capacity(f) != 1_000_000 {
+			t.Errorf("%T: capacity %d", f, capacity(f))
 		}
 		if f.Len() != 0 || f.Fill() != 0 || f.ErrorRate() != 0 || f.Over() || f.Has(id(1)) {
 			t.Errorf("%T: a new filter is not empty", f)

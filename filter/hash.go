@@ -9,7 +9,7 @@ import (
 // hasher turns ids into two words of 64 uniform bits each.
 type hasher struct{ k0, k1 uint64 }
 
-func newHasher(seed Seed) hasher {
+func newHasher(seed seed) hasher {
 	return hasher{binary.LittleEndian.Uint64(seed[:8]), binary.LittleEndian.Uint64(seed[8:])}
 }
 

@@ -25,10 +25,11 @@ const (
 	Report
 )
 
-// Seed is the secret that keys the hash of a filter. Without the seed an
-// attacker cannot find ids that collide and cannot aim at one part of the
-// filter (Naor and Yogev, "Bloom Filters in Adversarial Environments", 2015).
-type Seed [16]byte
+// seed is the secret that keys the hash of a filter. Each filter draws its own.
+// Without the seed an attacker cannot find ids that collide and cannot aim at one
+// part of the filter (Naor and Yogev, "Bloom Filters in Adversarial
+// Environments", 2015).
+type seed [16]byte
 
 // Options are the options of [NewBlocked]. The zero value is
 // valid.
@@ -39,11 +40,10 @@ type Options struct {
 	// ErrorRate is the probability that a filter at capacity reports an absent
 	// id as seen. Must be between 1e-9 and 0.5. Defaults to 0.001.
 	ErrorRate float64
-	// Seed keys the hash. The zero Seed asks for a new one. Defaults to a
-	// random seed.
-	Seed Seed
 	// WhenFull says what Add does at capacity. Defaults to Refuse.
 	WhenFull WhenFull
+
+	seed seed // random unless a test sets it
 }
 
 // RotatingOptions are the options of [NewRotating]. The zero value is valid.
@@ -64,12 +64,11 @@ type RotatingOptions struct {
 	// was not added within the window, over all generations together, when they
 	// are full. Must be between 1e-5 and 0.5. Defaults to 0.001.
 	ErrorRate float64
-	// Seed keys the hash. The zero Seed asks for a new one. Defaults to a
-	// random seed.
-	Seed Seed
 	// WhenFull says what Add does when the current generation is full. Defaults
 	// to Refuse.
 	WhenFull WhenFull
+
+	seed seed // as in Options
 }
 
 const (
@@ -103,9 +102,9 @@ func (o *RotatingOptions) withDefaults() (RotatingOptions, error) {
 	c.Generations = cmp.Or(c.Generations, 8)
 	c.Window = cmp.Or(c.Window, defaultWindow)
 	wrong := invalid.In("filter: RotatingOptions.")
-	shared := Options{c.Capacity, c.ErrorRate, c.Seed, c.WhenFull}
+	shared := Options{c.Capacity, c.ErrorRate, c.WhenFull, c.seed}
 	common(wrong, &shared, minRotating)
-	c.Capacity, c.ErrorRate, c.Seed = shared.Capacity, shared.ErrorRate, shared.Seed
+	c.Capacity, c.ErrorRate, c.seed = shared.Capacity, shared.ErrorRate, shared.seed
 	if c.Window < minWindow || c.Window > maxWindow {
 		wrong.Add("Window: %v is not between %v and 100 years", c.Window, minWindow)
 	}
@@ -121,8 +120,8 @@ func (o *RotatingOptions) withDefaults() (RotatingOptions, error) {
 func common(wrong *invalid.List, o *Options, lowest float64) {
 	o.Capacity = cmp.Or(o.Capacity, defaultCapacity)
 	o.ErrorRate = cmp.Or(o.ErrorRate, defaultError)
-	if o.Seed == (Seed{}) {
-		rand.Read(o.Seed[:]) // never fails: crypto/rand ends the process instead
+	if o.seed == (seed{}) {
+		rand.Read(o.seed[:]) // never fails: crypto/rand ends the process instead
 	}
 	if o.Capacity < 1 || o.Capacity > maxCapacity {
 		wrong.Add("Capacity: %d is not between 1 and 2^36", o.Capacity)

@@ -78,7 +78,7 @@ func measured(t *testing.T, f anyFilter, next int) float64 {
 // id.
 func rated(t testing.TB, kind string, p float64) (anyFilter, func(times int) int) {
 	const n = 100_000
-	o := Options{Capacity: n, ErrorRate: p, Seed: testSeed(t), WhenFull: Report}
+	o := Options{Capacity: n, ErrorRate: p, seed: testSeed(t), WhenFull: Report}
 	var f anyFilter
 	switch kind {
 	case "Blocked":
@@ -97,7 +97,7 @@ func rated(t testing.TB, kind string, p float64) (anyFilter, func(times int) int
 // ratedRotating loads every generation.
 func ratedRotating(t testing.TB, o Options) (anyFilter, func(times int) int) {
 	r := must(NewRotating(&RotatingOptions{
-		Capacity: o.Capacity, Window: 7 * time.Second, ErrorRate: o.ErrorRate, Seed: o.Seed, WhenFull: Report,
+		Capacity: o.Capacity, Window: 7 * time.Second, ErrorRate: o.ErrorRate, seed: o.seed, WhenFull: Report,
 	}))(t)
 	next, now := 0, time.Unix(1_700_000_000, 0)
 	return r, func(times int) int {
@@ -118,7 +118,7 @@ func ratedRotating(t testing.TB, o Options) (anyFilter, func(times int) int) {
 func TestRateIsKeptUntilTheFirstRefusal(t *testing.T) {
 	t.Parallel()
 	for _, p := range []float64{0.5, 0.2, 0.05, 0.001} {
-		o := Options{Capacity: 50_000, ErrorRate: p, Seed: testSeed(t)}
+		o := Options{Capacity: 50_000, ErrorRate: p, seed: testSeed(t)}
 		f := must(NewBlocked(&o))(t)
 		next := fillTo(t, f, o.Capacity)
 		if is := f.ErrorRate(); is > p {
@@ -138,7 +138,7 @@ func TestSmallFiltersKeepTheirRate(t *testing.T) {
 			wrong := 0
 			for i := range filters {
 				seed[14] = byte(i)
-				f := must(NewBlocked(&Options{Capacity: n, ErrorRate: p, Seed: seed}))(t)
+				f := must(NewBlocked(&Options{Capacity: n, ErrorRate: p, seed: seed}))(t)
 				wrong += wrongly(f, fillTo(t, f, n), trials)
 			}
 			if wrong > bound(filters*trials, p) {
@@ -200,7 +200,7 @@ func TestBitsPerIDAreThoseStated(t *testing.T) {
 		{must(NewBlocked(&Options{ErrorRate: 1e-9}))(t), 91.8},
 		{must(NewRotating(nil))(t), 24.9},
 	} {
-		if got := float64(c.f.Bytes()) * 8 / float64(c.f.Capacity()); math.Abs(got-c.bits) > 0.06 {
+		if got := float64(c.f.Bytes()) * 8 / float64(capacity(c.f)); math.Abs(got-c.bits) > 0.06 {
 			t.Errorf("%T takes %.2f bits for each id, not %g", c.f, got, c.bits)
 		}
 	}

@@ -55,7 +55,7 @@ func NewRotating(opts *RotatingOptions) (*Rotating, error) {
 	share := shareOf(o.Capacity, o.Generations)
 	groups, k := blockedSize(share, rateOf(o.ErrorRate, o.Generations))
 	return &Rotating{
-		hasher: newHasher(o.Seed),
+		hasher: newHasher(o.seed),
 		words:  make([]uint64, groups*blockBits/64*o.Generations),
 		stamps: make([]int64, groups),
 
@@ -131,10 +131,6 @@ func (r *Rotating) Len() int {
 	}
 	return n
 }
-
-// Capacity returns the number of ids that a window was made for. All
-// generations together hold one share more.
-func (r *Rotating) Capacity() int { return r.capacity }
 
 // Over reports whether a generation holds more than its share of ids.
 func (r *Rotating) Over() bool {

@@ -14,7 +14,7 @@ func windows(t testing.TB, n int, window time.Duration) map[string]*Rotating {
 	fs := map[string]*Rotating{}
 	for _, generations := range []int{2, 4, 8, 16} {
 		fs[fmt.Sprint("Rotating", generations)] = must(NewRotating(&RotatingOptions{
-			Capacity: n * generations, Window: window, Generations: generations, ErrorRate: minRotating, Seed: seed,
+			Capacity: n * generations, Window: window, Generations: generations, ErrorRate: minRotating, seed: seed,
 		}))(t)
 	}
 	return fs
@@ -152,7 +152,7 @@ func TestSteadyTrafficNeitherFillsNorDegrades(t *testing.T) {
 	t.Parallel()
 	const seconds, perSecond = 47, 200
 	// Sometimes the ids of seven seconds fall into one generation of 47/7 s.
-	f := must(NewRotating(&RotatingOptions{Capacity: 7 * 7 * perSecond, Window: seconds * time.Second, Seed: testSeed(t)}))(t)
+	f := must(NewRotating(&RotatingOptions{Capacity: 7 * 7 * perSecond, Window: seconds * time.Second, seed: testSeed(t)}))(t)
 	now, next := time.Unix(1_700_000_000, 0), 0
 	for second := range 20 * seconds {
 		now = now.Add(time.Second)
@@ -173,7 +173,7 @@ func TestSteadyTrafficNeitherFillsNorDegrades(t *testing.T) {
 func TestFullGenerationRefusesUntilTheNext(t *testing.T) {
 	t.Parallel()
 	start := time.Unix(1_700_000_000, 0)
-	r := must(NewRotating(&RotatingOptions{Capacity: 700, Window: 7 * time.Second, Seed: testSeed(t)}))(t)
+	r := must(NewRotating(&RotatingOptions{Capacity: 700, Window: 7 * time.Second, seed: testSeed(t)}))(t)
 	r.Advance(start)
 	next := fillTo(t, r, 100)
 	r.Advance(start.Add(time.Second))
