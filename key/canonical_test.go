@@ -38,6 +38,12 @@ func TestCanonicalFormIsTheContentAndNothingElse(t *testing.T) {
 	}
 }
 
+// is reports whether an error is of type E, or wraps one that is.
+func is[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
+}
+
 func TestCanonicalFormOfAnObjectWithADuplicateNameIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, doc := range []string{
@@ -45,7 +51,7 @@ func TestCanonicalFormOfAnObjectWithADuplicateNameIsRefused(t *testing.T) {
 	} {
 		got, err := AppendCanonical([]byte("before"), []byte(doc))
 		var duplicate *DuplicateNameError
-		if !errors.As(err, &duplicate) || !errors.Is(err, ErrDuplicateName) {
+		if !errors.As(err, &duplicate) {
 			t.Errorf("%s: error %v", doc, err)
 			continue
 		}
@@ -100,12 +106,12 @@ func TestContentIDIsTheHashOfTheCanonicalForm(t *testing.T) {
 	if got, err := f.AppendContent([]byte("before")); err != nil || string(got) != "before"+want {
 		t.Errorf("the finder gives %q, %v", got, err)
 	}
-	for doc, want := range map[string]error{"{": ErrSyntax, `{"a":1,"a":1}`: ErrDuplicateName} {
-		if id, err := Content([]byte(doc)); !errors.Is(err, want) || id != "" {
+	for doc, wanted := range map[string]func(error) bool{"{": is[*SyntaxError], `{"a":1,"a":1}`: is[*DuplicateNameError]} {
+		if id, err := Content([]byte(doc)); !wanted(err) || id != "" {
 			t.Errorf("%s gives %q, %v", doc, id, err)
 		}
 		findErr := f.Find([]byte(doc))
-		if id, err := f.AppendContent([]byte("before")); !errors.Is(err, want) || findErr != nil && err != findErr || string(id) != "before" {
+		if id, err := f.AppendContent([]byte("before")); !wanted(err) || findErr != nil && err != findErr || string(id) != "before" {
 			t.Errorf("the finder gives %q, %v for %s", id, err, doc)
 		}
 	}

@@ -6,8 +6,9 @@ import (
 	"strconv"
 )
 
-// These are sentinels for errors.Is. All of them are permanent: the same
-// message and the same rule give the same error again.
+// These are sentinels for errors.Is: the message has no id, for one of three
+// reasons. All errors of this package are permanent: the same message and the
+// same rule give the same error again.
 var (
 	// ErrMissing means that a part of the id is absent, null or empty. See
 	// [*MissingError].
@@ -17,15 +18,6 @@ var (
 	ErrNotScalar = errors.New("an object or array is not an id")
 	// ErrSyntax means that the document is not JSON. See [*SyntaxError].
 	ErrSyntax = errors.New("invalid JSON")
-	// ErrDuplicateName means that an object has two members of the same name
-	// and therefore no canonical form. See [*DuplicateNameError].
-	ErrDuplicateName = errors.New("duplicate member name")
-	// ErrRule means that the text of a rule, path or template is invalid. See
-	// [*RuleError].
-	ErrRule = errors.New("invalid key rule")
-	// ErrUnstable means that the rule gives two deliveries of one message
-	// different keys. See [*UnstableError].
-	ErrUnstable = errors.New("unstable key rule")
 )
 
 // Reason says why an id is missing.
@@ -112,9 +104,6 @@ func (e *DuplicateNameError) Error() string {
 	return fmt.Sprintf("key: no canonical form: the object at byte %d has two members %q", e.Offset, e.Name)
 }
 
-// Is reports whether target is ErrDuplicateName.
-func (e *DuplicateNameError) Is(target error) bool { return target == ErrDuplicateName }
-
 // RuleError says where the text of a rule, path or template is wrong.
 type RuleError struct {
 	// Text is the whole text. Column is the wrong byte in it, counted from 1.
@@ -128,9 +117,6 @@ func (e *RuleError) Error() string {
 	return fmt.Sprintf("key: rule %q, column %d: %s", e.Text, e.Column, e.Problem)
 }
 
-// Is reports whether target is ErrRule.
-func (e *RuleError) Is(target error) bool { return target == ErrRule }
-
 // UnstableError refuses a rule that does not give all deliveries of a message
 // the same key.
 type UnstableError struct {
@@ -142,6 +128,3 @@ type UnstableError struct {
 func (e *UnstableError) Error() string {
 	return "key: rule " + e.Rule + " is not stable: " + e.Why
 }
-
-// Is reports whether target is ErrUnstable.
-func (e *UnstableError) Is(target error) bool { return target == ErrUnstable }

@@ -143,10 +143,10 @@ var (
 )
 
 // NewFinder returns a Finder for paths. Without paths it only validates and
-// prints documents. More than 1000 paths are an error that wraps ErrRule.
+// prints documents. More than 1000 paths are an error.
 func NewFinder(paths []Path, opts *FinderOptions) (*Finder, error) {
 	if len(paths) > maxPaths {
-		return nil, fmt.Errorf("key: a finder has at most %[2]d paths, not %[1]d: %[3]w", len(paths), maxPaths, ErrRule)
+		return nil, fmt.Errorf("key: a finder has at most %d paths, not %d", maxPaths, len(paths))
 	}
 	return newFinder(paths, opts), nil
 }

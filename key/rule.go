@@ -1,7 +1,7 @@
 package key
 
 import (
-	"fmt"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -70,13 +70,15 @@ func (r *Rule) Rules() []*Rule { return r.rules }
 // owner of a scope, and two rules must not be one owner.
 func (r *Rule) String() string { return r.text }
 
+var errNoRules = errors.New("key: First and All need at least one rule")
+
 // First returns the rule that tries rules in turn and uses the first that finds an id. A
 // rule that looks into a body that is not JSON finds none, and neither does one whose value
 // is missing, null, empty, an object or an array. If no rule finds an id, the error is the
 // first one that is no [*MissingError], if there is one.
 func First(rules ...*Rule) (*Rule, error) {
 	if len(rules) == 0 {
-		return nil, fmt.Errorf("key: First needs at least one rule: %w", ErrRule)
+		return nil, errNoRules
 	}
 	return group(FormFirst, "first of ", rules), nil
 }
@@ -85,7 +87,7 @@ func First(rules ...*Rule) (*Rule, error) {
 // of them may be missing. With one rule it is that rule.
 func All(rules ...*Rule) (*Rule, error) {
 	if len(rules) == 0 {
-		return nil, fmt.Errorf("key: All needs at least one rule: %w", ErrRule)
+		return nil, errNoRules
 	}
 	return group(FormAll, "all of ", rules), nil
 }

@@ -100,7 +100,7 @@ func TestARuleNeverMakesAnIDOfNothing(t *testing.T) {
 			t.Errorf("%s of an empty body gives %v", text, err)
 		}
 	}
-	if _, err := mustRule(t, "hash(.)").Key("s", message(`{"a":1,"a":2}`)); !errors.Is(err, ErrDuplicateName) {
+	if _, err := mustRule(t, "hash(.)").Key("s", message(`{"a":1,"a":2}`)); !is[*DuplicateNameError](err) {
 		t.Errorf("the hash of an object with a duplicate name gives %v", err)
 	}
 }
@@ -205,7 +205,7 @@ func TestAllMakesACompositeThatCannotCollide(t *testing.T) {
 		t.Errorf("all of one rule is %v, %v", one, err)
 	}
 	for _, group := range []func(...*Rule) (*Rule, error){First, All} {
-		if _, err := group(); !errors.Is(err, ErrRule) {
+		if _, err := group(); !errors.Is(err, errNoRules) {
 			t.Errorf("no rules give %v", err)
 		}
 	}
@@ -220,7 +220,7 @@ func TestRulesThatTellDeliveriesApartAreRefusedUnlessForced(t *testing.T) {
 	} {
 		_, err := ParseRule(text)
 		var refused *UnstableError
-		if !errors.As(err, &refused) || !errors.Is(err, ErrUnstable) || refused.Why == "" || refused.Rule != text {
+		if !errors.As(err, &refused) || refused.Why == "" || refused.Rule != text {
 			t.Errorf("%s gives %v", text, err)
 		}
 		r, err := ParseRuleForced(text)
@@ -439,7 +439,7 @@ func TestAHashLeavesMembersOutWhereverTheyStand(t *testing.T) {
 	if idOf(`{"received":1}`) != idOf(`{}`) {
 		t.Error("an object of nothing else is not the empty object")
 	}
-	if _, err := rule.Key("", message(`{"a":1,"a":2,"received":1}`)); !errors.Is(err, ErrDuplicateName) {
+	if _, err := rule.Key("", message(`{"a":1,"a":2,"received":1}`)); !is[*DuplicateNameError](err) {
 		t.Errorf("two members of one name give %v", err)
 	}
 	x := rule.Reader(&FinderOptions{Content: true})

@@ -5,7 +5,6 @@ import (
 	"crypto/sha1"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -16,10 +15,6 @@ type UUID [16]byte
 
 // NamespaceURL is the name space of RFC 9562 for names that are URLs; see [UUIDv5].
 var NamespaceURL = UUID{0x6b, 0xa7, 0xb8, 0x11, 0x9d, 0xad, 0x11, 0xd1, 0x80, 0xb4, 0x00, 0xc0, 0x4f, 0xd4, 0x30, 0xc8}
-
-// ErrUUID means that a text is not a UUID, or that a UUID has the wrong
-// version.
-var ErrUUID = errors.New("not a UUID of the expected form")
 
 // UUIDv5 returns the UUID of a name in a name space. The same name always gives
 // the same UUID. It suits targets that need a UUID as their idempotency key. It
@@ -79,15 +74,15 @@ func (c *uuidClock) next(now time.Time) UUID {
 }
 
 // ParseUUID reads the 36 characters of a UUID of any version, in upper or lower
-// case. The error wraps ErrUUID.
+// case.
 func ParseUUID(text string) (UUID, error) {
 	var u UUID
 	if len(text) != 36 || text[8] != '-' || text[13] != '-' || text[18] != '-' || text[23] != '-' {
-		return u, fmt.Errorf("key: %.40q: %w", text, ErrUUID)
+		return u, fmt.Errorf("key: %.40q is not a UUID", text)
 	}
 	digits := text[:8] + text[9:13] + text[14:18] + text[19:23] + text[24:]
 	if _, err := hex.Decode(u[:], []byte(digits)); err != nil {
-		return UUID{}, fmt.Errorf("key: %.40q: %w", text, ErrUUID)
+		return UUID{}, fmt.Errorf("key: %.40q is not a UUID", text)
 	}
 	return u, nil
 }
