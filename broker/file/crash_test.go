@@ -65,7 +65,7 @@ func runFiles(ctx context.Context, fsys vfs.FS, dir, mode string) (err error) {
 			return err
 		}
 	} else {
-		session, err = file.OpenSession(ctx, store, filepath.Join(dir, "out"), &file.SessionOptions{FS: fsys, Source: source, Window: semel.Forever, Part: 30})
+		session, err = file.OpenSession(ctx, store, filepath.Join(dir, "out"), file.InParts(file.SessionOptions{FS: fsys, Source: source, Window: semel.Forever}, 30))
 		if err != nil {
 			return errors.Join(err, source.Close(ctx))
 		}

@@ -7,20 +7,6 @@ import (
 	"github.com/semel-dev/semel/vfs"
 )
 
-// LockedError says that a file is in use by a sink or session, or by a source with its positions.
-// Nothing was changed: its class is semel.ClassRetryable.
-type LockedError struct {
-	// Path is the path of the file.
-	Path string
-	// Holder describes the process that has it.
-	Holder string
-
-	lock *vfs.LockedError
-}
-
-// Unwrap returns the *vfs.LockedError of the lock.
-func (e *LockedError) Unwrap() error { return e.lock }
-
 // UnknownOutputError says that an output has content that the store of its session
 // does not know. It wraps semel.ErrInvalidRequest. Nothing was changed.
 type UnknownOutputError struct {
@@ -38,10 +24,16 @@ func (e *UnknownOutputError) Error() string {
 // Unwrap returns semel.ErrInvalidRequest.
 func (e *UnknownOutputError) Unwrap() error { return semel.ErrInvalidRequest }
 
-// Error implements error.
-func (e *LockedError) Error() string {
-	return fmt.Sprintf("file: %s is held by %s: end that process, or use another path", e.Path, e.Holder)
+// lockedError says that a file is in use by a sink or session, or by a source with its
+// positions. It wraps a *vfs.LockedError, which names the process, and
+// semel.ErrStoreUnavailable: nothing was changed.
+type lockedError struct {
+	path string
+	lock *vfs.LockedError
 }
 
-// Is reports that the error is a semel.ErrStoreUnavailable.
-func (e *LockedError) Is(target error) bool { return target == semel.ErrStoreUnavailable }
+func (e *lockedError) Error() string {
+	return fmt.Sprintf("file: %s is held by %s: end that process, or use another path", e.path, e.lock.Holder)
+}
+
+func (e *lockedError) Unwrap() []error { return []error{e.lock, semel.ErrStoreUnavailable} }

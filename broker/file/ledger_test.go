@@ -173,7 +173,7 @@ func TestSessionPassesTheSuite(t *testing.T) {
 		path := filepath.Join(dir, "out.jsonl")
 		return brokertest.SinkTarget{
 			Session: func(ctx context.Context) (pipeline.Session, error) {
-				return file.OpenSession(ctx, store, path, &file.SessionOptions{Part: 3})
+				return file.OpenSession(ctx, store, path, file.InParts(file.SessionOptions{}, 3))
 			},
 			Effects: func(context.Context) ([][]byte, error) { return linesOf(path) },
 		}

@@ -43,7 +43,7 @@ func TestASessionDoesNotWaitForAWaitingClaim(t *testing.T) {
 func TestSessionStopsAtThePartWithAKeyInFlight(t *testing.T) {
 	t.Parallel()
 	store, path := openStore(t), filepath.Join(t.TempDir(), "out")
-	s := openSession(t, store, path, &file.SessionOptions{Part: 1})
+	s := openSession(t, store, path, file.InParts(file.SessionOptions{}, 1))
 	hold(t, store, "held")
 	items := itemsOf("before", "held", "behind", "far behind")
 	process(t, s, items)
@@ -78,7 +78,7 @@ func TestSessionKeepsTheOrderWhenUnitsAreRolledBack(t *testing.T) {
 	const partitions, each = 4, 400
 	random := newRandom(t)
 	store, path := openStore(t), filepath.Join(t.TempDir(), "out")
-	s := openSession(t, store, path, &file.SessionOptions{Part: 2})
+	s := openSession(t, store, path, file.InParts(file.SessionOptions{}, 2))
 	var running sync.WaitGroup
 	for partition := range partitions {
 		ids := make([]string, each)

@@ -33,16 +33,14 @@ type SessionOptions struct {
 	OnLate semel.LatePolicy
 	// FilterMap filters and changes the messages that are written. Defaults to none.
 	FilterMap pipeline.FilterMap
-	// Part is the maximum number of items of a batch that are decided together.
-	// While the disk writes one part, the next is decided. Defaults to 2048.
-	// Must not be negative.
-	Part int
 	// Append keeps the content of an output that the store does not know, and
 	// appends to it. Otherwise such an output is refused unless it is empty.
 	// Defaults to false.
 	Append bool
 	// FS is the file layer, for tests. Defaults to vfs.OS.
 	FS vfs.FS
+
+	part int // partItems unless a test sets it
 }
 
 // Session is the session of a pipeline whose keys are in an embedded store and
@@ -101,7 +99,8 @@ const (
 	maxUnitBytes = logstore.TxBytes / 2
 )
 
-// partItems is the default of SessionOptions.Part. It is large enough to be
+// partItems is the maximum number of items of a batch that are decided together.
+// While the disk writes one part, the next is decided. It is large enough to be
 // worth a sync, and small enough for the processor's cache.
 const partItems = 2048
 
@@ -115,7 +114,7 @@ const partItems = 2048
 // session was closed is kept. An output that was changed in another way is
 // refused: move it away. Both errors wrap semel.ErrInvalidRequest. The first one is
 // an [*UnknownOutputError]. An open output is refused with a
-// [*LockedError]. The session does not close the store.
+// [*vfs.LockedError]. The session does not close the store.
 func OpenSession(ctx context.Context, store *logstore.Store, path string, opts *SessionOptions) (*Session, error) {
 	var o SessionOptions
 	if opts != nil {
@@ -126,14 +125,11 @@ func OpenSession(ctx context.Context, store *logstore.Store, path string, opts *
 	}
 	s := &Session{
 		store: store, source: o.Source, change: o.FilterMap, late: o.OnLate == semel.LateRun,
-		window: cmp.Or(o.Window, semel.DefaultWindow), most: cmp.Or(o.Part, partItems),
+		window: cmp.Or(o.Window, semel.DefaultWindow), most: cmp.Or(o.part, partItems),
 	}
 	wrong := invalid.In("file: SessionOptions.")
 	if s.window < 0 {
 		wrong.Add("Window: %v is negative", s.window)
-	}
-	if s.most < 0 {
-		wrong.Add("Part: %d is negative", s.most)
 	}
 	if s.source != nil && s.source.state != nil {
 		wrong.Add("Source: it has a State of its own")

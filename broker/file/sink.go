@@ -61,7 +61,7 @@ var (
 )
 
 // OpenSink opens a file to append to, or creates it. The error is a
-// [*LockedError] if the file is open already. It wraps semel.ErrInvalidRequest
+// [*vfs.LockedError] if the file is open already. It wraps semel.ErrInvalidRequest
 // if the store in Beside knows a different file.
 func OpenSink(path string, opts *SinkOptions) (*Sink, error) {
 	var o SinkOptions

@@ -91,8 +91,8 @@ func TestSinkEndsALineThatWasCutShort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var locked *file.LockedError
-	if _, err := file.OpenSink(path, nil); !errors.As(err, &locked) || locked.Path != path || semel.Classify(err) != semel.ClassRetryable {
+	var locked *vfs.LockedError
+	if _, err := file.OpenSink(path, nil); !errors.As(err, &locked) || locked.Name != path+".lock" || !strings.Contains(err.Error(), "file: "+path+" is held by "+locked.Holder) || semel.Classify(err) != semel.ClassRetryable {
 		t.Errorf("a second sink: %v", err)
 	}
 	deliver(t, s, "half")

@@ -77,7 +77,7 @@ var (
 // OpenSource returns a source of the files that match patterns, as in
 // filepath.Glob. Without Follow each pattern must match a file. The error wraps
 // semel.ErrInvalidRequest if options or patterns are wrong. It is a
-// [*LockedError] if the State is in use.
+// *vfs.LockedError if the State is in use.
 func OpenSource(patterns []string, opts *SourceOptions) (*Source, error) {
 	s := &Source{byID: map[identity]*tail{}, paused: map[*pipeline.Partition]bool{}, wake: make(chan struct{}, 1)}
 	if opts != nil {

@@ -133,7 +133,7 @@ func lockFile(fsys vfs.FS, name string) (io.Closer, error) {
 	}
 	unlock, err := fsys.Lock(name+".lock", fmt.Sprintf("process %d", os.Getpid()))
 	if locked, ok := errors.AsType[*vfs.LockedError](err); ok {
-		return nil, &LockedError{Path: name, Holder: locked.Holder, lock: locked}
+		return nil, &lockedError{name, locked}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("file: %w", err)

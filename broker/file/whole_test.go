@@ -16,6 +16,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/file"
+	"github.com/semel-dev/semel/vfs"
 )
 
 func TestFilesAreReadOneAfterTheOtherToTheirEnds(t *testing.T) {
@@ -151,8 +152,8 @@ func TestStateBelongsToOneProcess(t *testing.T) {
 	b := setup(t, file.SourceOptions{})
 	b.write("in", "one\n")
 	b.open("in")
-	var locked *file.LockedError
-	if _, err := file.OpenSource([]string{b.path("in")}, &b.opts); !errors.As(err, &locked) || locked.Path != b.opts.State || semel.Classify(err) != semel.ClassRetryable {
+	var locked *vfs.LockedError
+	if _, err := file.OpenSource([]string{b.path("in")}, &b.opts); !errors.As(err, &locked) || locked.Name != b.opts.State+".lock" || !strings.Contains(err.Error(), "file: "+b.opts.State+" is held by "+locked.Holder) || semel.Classify(err) != semel.ClassRetryable {
 		t.Errorf("error %v", err)
 	}
 	b.close()

@@ -30,7 +30,7 @@ func TestOneRuleDecidesWhichErrorsAPipelineWaitsFor(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = store.Close() })
 	_, locked := logstore.Open(dir, nil)
-	if !errors.As(locked, new(*logstore.LockedError)) {
+	if !errors.As(locked, new(*vfs.LockedError)) {
 		t.Fatalf("the store opens twice: %v", locked)
 	}
 	known := func(err error) error { return &diagnose.Error{Cause: "c", Remedy: "r", OfKind: true, Err: err} }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/store/logstore"
 )
 
@@ -87,10 +88,10 @@ func openStore(dir string) (*logstore.Store, error) {
 		return nil, &RefusedError{Problems: []string{fmt.Sprintf("--store %s: this is a file; name a directory", dir)}}
 	}
 	store, err := logstore.Open(dir, &logstore.Options{CacheBytes: cacheBytes})
-	var locked *logstore.LockedError
+	holder, locked := diagnose.Holder(err)
 	switch {
-	case errors.As(err, &locked):
-		return nil, fmt.Errorf("the store %s is in use by %s; run this again after it has ended", dir, locked.Holder)
+	case locked:
+		return nil, fmt.Errorf("the store %s is in use by %s; run this again after it has ended", dir, holder)
 	case errors.Is(err, semel.ErrInvalidRequest):
 		return nil, &RefusedError{Problems: []string{fmt.Sprintf("--store %s: the directory holds other files; name a store, or a new or empty directory", dir)}}
 	case err != nil:

@@ -28,36 +28,18 @@ func (e *CorruptError) Error() string {
 // Unwrap returns semel.ErrCorrupt and the cause.
 func (e *CorruptError) Unwrap() []error { return []error{semel.ErrCorrupt, e.Err} }
 
-// ErrLocked means that a process has the store open. Errors that wrap it are of
-// type [*LockedError].
-var ErrLocked = errors.New("store is in use")
-
-// LockedError names the process that has a store open. Nothing was changed. The
-// error class is semel.ClassRetryable.
-type LockedError struct {
-	// Dir is the directory of the store.
-	Dir string
-	// PID is the id of the process on its host, or 0 if unknown.
-	PID int
-	// Holder describes the process: its id, its host, the time at which it
-	// opened the store, and its command line.
-	Holder string
-
+// lockedError says that a process has a store open. It wraps a *vfs.LockedError,
+// which names that process, and semel.ErrStoreUnavailable: nothing was changed.
+type lockedError struct {
+	dir  string
 	lock *vfs.LockedError
 }
 
-// Unwrap returns the *vfs.LockedError of the lock.
-func (e *LockedError) Unwrap() error { return e.lock }
-
-// Error implements error.
-func (e *LockedError) Error() string {
-	return fmt.Sprintf("logstore: the store %s is held by %s: end that process, or retry when it has ended", e.Dir, e.Holder)
+func (e *lockedError) Error() string {
+	return fmt.Sprintf("logstore: the store %s is held by %s: end that process, or retry when it has ended", e.dir, e.lock.Holder)
 }
 
-// Is reports whether target is ErrLocked or semel.ErrStoreUnavailable.
-func (e *LockedError) Is(target error) bool {
-	return target == ErrLocked || target == semel.ErrStoreUnavailable
-}
+func (e *lockedError) Unwrap() []error { return []error{e.lock, semel.ErrStoreUnavailable} }
 
 var (
 	errClosed = fmt.Errorf("logstore: %w", semel.ErrClosed)

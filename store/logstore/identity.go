@@ -252,23 +252,12 @@ func (s *Store) removeIfThere(name string) error {
 func (s *Store) takeLock() (io.Closer, error) {
 	lock, err := s.fs.Lock(filepath.Join(s.dir, lockName), holder(time.Now()))
 	if locked, ok := errors.AsType[*vfs.LockedError](err); ok {
-		return nil, &LockedError{Dir: s.dir, PID: pidOf(locked.Holder), Holder: locked.Holder, lock: locked}
+		return nil, &lockedError{s.dir, locked}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("logstore: lock: %w", err)
 	}
 	return lock, nil
-}
-
-// holderPID is the prefix of the text in the lock file.
-const holderPID = "process %d"
-
-// pidOf returns the process id in a holder's text, or 0.
-func pidOf(holder string) (pid int) {
-	if n, _ := fmt.Sscanf(holder, holderPID, &pid); n != 1 {
-		return 0
-	}
-	return pid
 }
 
 // holder describes this process for the lock file.
@@ -282,5 +271,5 @@ func holder(now time.Time) string {
 	if len(command) > most {
 		command = command[:most] + "…"
 	}
-	return fmt.Sprintf(holderPID+" on %s since %s (%s)", os.Getpid(), host, now.UTC().Format(time.RFC3339), command)
+	return fmt.Sprintf("process %d on %s since %s (%s)", os.Getpid(), host, now.UTC().Format(time.RFC3339), command)
 }

@@ -81,7 +81,8 @@ var (
 // Open opens the store in a directory. If the directory is empty or missing,
 // Open creates a store there. It reads and verifies the whole log before it
 // returns, which takes about a second per few million keys. It returns
-//   - a [*LockedError] that names the holder if the store is already open;
+//   - a [*vfs.LockedError] that names the holder if the store is already open; it
+//     wraps semel.ErrStoreUnavailable too;
 //   - a [*CorruptError] if the log is damaged, or ends before the position that
 //     it had reached (a last write that a crash cut short is not damage);
 //   - semel.ErrStoreFull if the index does not fit into Options.MaxIndexBytes.
