@@ -17,6 +17,12 @@ func ExamineAfter(ctx context.Context, dsn string, opts *Options, patience time.
 	return examine(ctx, dsn, opts, patience, 0)
 }
 
+// Named returns options of a relay whose owner name begins with a name.
+func Named(o Options, name string) *Options { o.name = name; return &o }
+
+// NamedWAL is Named for a relay that reads a replication slot.
+func NamedWAL(o WALOptions, name string) *WALOptions { o.name = name; return &o }
+
 // Postpone makes the next Read of a source wait, unless it is woken.
 func Postpone(s *Source, until time.Time) {
 	select {

@@ -53,7 +53,7 @@ func TestDeliveredRowsAreKeptAndSentAgain(t *testing.T) {
 	pool := migrated(t, address)
 	attach(t, pool, -8)
 	old := attach(t, pool, -3)
-	s := open(t, address, &relay.Options{Keep: week, Name: "keeper"})
+	s := open(t, address, relay.Named(relay.Options{Keep: week}, "keeper"))
 	closeAfter(t, s)
 	if got, want := text(t, pool, partitions), strings.Join([]string{day(t, pool, -3), day(t, pool, 0), day(t, pool, 1), day(t, pool, 2), day(t, pool, 3)}, " "); got != want {
 		t.Errorf("partitions %s, want %s: the old one is gone, and those of the days ahead are made", got, want)

@@ -190,11 +190,11 @@ func TestRelaysShareTheShards(t *testing.T) {
 	t.Parallel()
 	address := servers.Database(t)
 	pool := migrated(t, address)
-	opts := &relay.Options{Lease: time.Second, Name: "first"}
+	opts := relay.Named(relay.Options{Lease: time.Second}, "first")
 	first := open(t, address, opts)
 	closeAfter(t, first)
 	eventually(t, pool, "SELECT count(*) = 64 FROM semel_outbox_shards WHERE owner LIKE 'first/%' AND epoch >= 1 AND until > now()")
-	second := open(t, address, &relay.Options{Lease: time.Second, Name: "second"})
+	second := open(t, address, relay.Named(relay.Options{Lease: time.Second}, "second"))
 	eventually(t, pool, "SELECT count(*) = 32 FROM semel_outbox_shards WHERE owner LIKE 'second/%' AND epoch >= 2 AND until > now()")
 	if err := second.Close(t.Context()); err != nil {
 		t.Fatal(err)
@@ -213,7 +213,7 @@ func TestEachRelayReportsAllShards(t *testing.T) {
 		t.Fatal(err)
 	}
 	exec(t, pool, "UPDATE semel_outbox SET created = created - interval '2 hours' WHERE aggregate = 'a'")
-	s := open(t, address, &relay.Options{Name: "late"})
+	s := open(t, address, relay.Named(relay.Options{}, "late"))
 	closeAfter(t, s)
 	eventually(t, pool, "SELECT count(*) = 4 FROM semel_outbox_shards WHERE owner LIKE 'late/%'")
 	shardOf := func(aggregate string) string {

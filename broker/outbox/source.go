@@ -22,7 +22,7 @@ import (
 
 // Defaults of [Options].
 const (
-	DefaultLease = 30 * time.Second
+	defaultLease = 30 * time.Second
 	defaultBatch = 1000
 )
 
@@ -42,9 +42,6 @@ type Options struct {
 	Keep time.Duration
 	// Batch limits the rows that one read returns. Defaults to 1000.
 	Batch int
-	// Name is the name of this process in the table of shards, for people. A random
-	// suffix is added. Defaults to host and process id.
-	Name string
 	// Pipeline is the pipeline that the outbox must belong to, and Target is where it
 	// delivers, for people. The first relay binds the outbox to its pipeline; see
 	// [PipelineError] and [TargetError]. Pipeline is also the name in events. Defaults to
@@ -52,6 +49,8 @@ type Options struct {
 	Pipeline, Target string
 	// Observer gets an event when the relay has repaired its tables. Defaults to none.
 	Observer pipeline.Observer
+
+	name string // of this process; tests that tell two relays apart set it
 }
 
 func (o *Options) checked() (Options, error) {
@@ -59,11 +58,7 @@ func (o *Options) checked() (Options, error) {
 	if o != nil {
 		c = *o
 	}
-	c.Lease, c.Batch = cmp.Or(c.Lease, DefaultLease), cmp.Or(c.Batch, defaultBatch)
-	if c.Name == "" {
-		host, _ := os.Hostname() // a name for people
-		c.Name = fmt.Sprintf("%s/%d", host, os.Getpid())
-	}
+	c.Lease, c.Batch = cmp.Or(c.Lease, defaultLease), cmp.Or(c.Batch, defaultBatch)
 	wrong := invalid.In("outbox: Options.")
 	if c.Lease < leastLease {
 		wrong.Add("Lease: %v is below %v", c.Lease, leastLease)
@@ -137,7 +132,7 @@ func Open(ctx context.Context, dsn string, opts *Options) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{opts: o, pool: pool, sql: sql, owner: o.Name + "/" + strings.ToLower(rand.Text()[:8]), bound: binding{o.Pipeline, o.Target}, wake: make(chan struct{}, 1), shards: map[int16]*shard{}}
+	s := &Source{opts: o, pool: pool, sql: sql, owner: ownerName(o.name), bound: binding{o.Pipeline, o.Target}, wake: make(chan struct{}, 1), shards: map[int16]*shard{}}
 	s.reading.most = o.Batch
 	if err := s.claim(ctx); err != nil {
 		pool.Close()
@@ -155,6 +150,17 @@ func Open(ctx context.Context, dsn string, opts *Options) (*Source, error) {
 		s.ended.Go(func() { s.archive.tend(keeping) })
 	}
 	return s, nil
+}
+
+// ownerName returns a name of this process that no other one has. People read it in the
+// table of shards and in the server's list of connections, which cuts off what is behind 63
+// bytes. Without a name it begins with host and process id.
+func ownerName(name string) string {
+	if name == "" {
+		host, _ := os.Hostname() // the process id alone will do
+		name = fmt.Sprintf("%s/%d", host[:min(len(host), 40)], os.Getpid())
+	}
+	return name + "/" + strings.ToLower(rand.Text()[:8])
 }
 
 // claim says that this process lives, and binds the outbox to its pipeline. Two processes

@@ -3,13 +3,10 @@ package outbox
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -36,14 +33,13 @@ type WALOptions struct {
 	Keep time.Duration
 	// Batch limits the rows that one read returns. Defaults to 1000.
 	Batch int
-	// Name is the name of this process in the server's list of connections. A random
-	// suffix is added. Defaults to host and process id.
-	Name string
 	// Observer gets an event when this process starts to read the slot, and when it waits as a
 	// standby. Defaults to none.
 	Observer pipeline.Observer
 	// Pipeline and Target are as in Options: the outbox is bound to them.
 	Pipeline, Target string
+
+	name string // as in Options
 }
 
 func (o *WALOptions) checked() (WALOptions, error) {
@@ -52,11 +48,6 @@ func (o *WALOptions) checked() (WALOptions, error) {
 		c = *o
 	}
 	c.Batch = cmp.Or(c.Batch, defaultBatch)
-	if c.Name == "" {
-		host, _ := os.Hostname() // a name for people
-		c.Name = fmt.Sprintf("%s/%d", host, os.Getpid())
-	}
-	c.Name = c.Name[:min(len(c.Name), 50)] // the server cuts off what is behind 63 bytes
 	wrong := invalid.In("outbox: WALOptions.")
 	if c.Keep < 0 {
 		wrong.Add("Keep: %v is negative", c.Keep)
@@ -119,7 +110,7 @@ func OpenWAL(ctx context.Context, dsn string, opts *WALOptions) (*WALSource, err
 	if err != nil {
 		return nil, err
 	}
-	s := &WALSource{opts: o, pool: pool, sql: sql, bound: binding{o.Pipeline, o.Target}, owner: o.Name + "/" + strings.ToLower(rand.Text()[:8]), wake: make(chan struct{}, 1), room: make(chan struct{}, 1)}
+	s := &WALSource{opts: o, pool: pool, sql: sql, bound: binding{o.Pipeline, o.Target}, owner: ownerName(o.name), wake: make(chan struct{}, 1), room: make(chan struct{}, 1)}
 	if err := s.check(ctx); err != nil {
 		pool.Close()
 		if _, ok := errors.AsType[*SlotError](err); ok {

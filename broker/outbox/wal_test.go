@@ -228,10 +228,10 @@ func TestStandbyTakesOver(t *testing.T) {
 	t.Parallel()
 	server := logical(t)
 	pool := migrated(t, server.URL())
-	first := openWAL(t, server.URL(), &relay.WALOptions{Name: "first"})
+	first := openWAL(t, server.URL(), relay.NamedWAL(relay.WALOptions{}, "first"))
 	eventually(t, pool, reads)
 	heard := make(events, 100)
-	second := openWAL(t, server.URL(), &relay.WALOptions{Name: "second", Observer: heard})
+	second := openWAL(t, server.URL(), relay.NamedWAL(relay.WALOptions{Observer: heard}, "second"))
 	if got := heard.next(t); !strings.Contains(got, "standby: another relay reads the slot (first/") {
 		t.Errorf("it says %s", got)
 	}
@@ -256,12 +256,12 @@ func TestRowsOfTheLogAreKept(t *testing.T) {
 	t.Parallel()
 	server := logical(t)
 	pool := migrated(t, server.URL())
-	first := openWAL(t, server.URL(), &relay.WALOptions{Name: "first", Keep: week})
+	first := openWAL(t, server.URL(), relay.NamedWAL(relay.WALOptions{Keep: week}, "first"))
 	eventually(t, pool, reads)
 	for _, day := range strings.Fields(text(t, pool, partitions)) {
 		exec(t, pool, "DROP TABLE semel_outbox_log_"+day)
 	}
-	second := openWAL(t, server.URL(), &relay.WALOptions{Name: "second"})
+	second := openWAL(t, server.URL(), relay.NamedWAL(relay.WALOptions{}, "second"))
 	if err := write(t.Context(), pool, event("a", "1"), event("b", "2"), outbox.Message{Aggregate: "c", DeliverAt: time.Now().Add(-time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
