@@ -75,7 +75,7 @@ func (o *ClientOptions) client(hosts []string, dialing context.Context) rueidis.
 		InitAddress: hosts,
 		Username:    o.Username,
 		Password:    o.Password,
-		SelectDB:    o.Database,
+		SelectDB:    o.database,
 		ClientName:  clientName,
 		TLSConfig:   o.TLS,
 		Sentinel: rueidis.SentinelOption{

@@ -30,10 +30,6 @@ type ClientOptions struct {
 	// is that of the default user. They override the credentials of the URL.
 	// Default to those of the URL.
 	Username, Password string
-	// Database is the number of the database. A cluster has only database 0. A
-	// number above 0 overrides the URL. Defaults to that of the URL, or 0. Must
-	// not be negative.
-	Database int
 	// Master is the name of the master that the Sentinels of the URL monitor.
 	// Defaults to none: the hosts of the URL are the servers themselves.
 	Master string
@@ -51,6 +47,8 @@ type ClientOptions struct {
 	// of the context counts. Connections that do not answer are closed a second
 	// or two later. Defaults to 3 s. Must be at least 1 ms.
 	Timeout time.Duration
+
+	database int // as in the URL
 }
 
 // resolve returns a copy that is completed from a URL, and the parts of the URL.
@@ -68,16 +66,13 @@ func (o *ClientOptions) resolve(url string) (ClientOptions, target, error) {
 func (o *ClientOptions) complete(t target) error {
 	o.Username = cmp.Or(o.Username, t.username)
 	o.Password = cmp.Or(o.Password, t.password)
-	o.Database = cmp.Or(o.Database, t.database)
+	o.database = t.database
 	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, defaultConnectTimeout)
 	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
 	if o.TLS == nil && t.secure {
 		o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
 	wrong := invalid.In("redisstore: ClientOptions.")
-	if o.Database < 0 {
-		wrong.Add("Database: %d is negative", o.Database)
-	}
 	if o.Username != "" && o.Password == "" {
 		wrong.Add("Password: the user %q has none", o.Username)
 	}

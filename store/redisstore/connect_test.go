@@ -62,12 +62,12 @@ func TestBadURLIsRefusedWithoutQuotingIt(t *testing.T) {
 func TestAllBadClientOptionsAreNamedAtOnce(t *testing.T) {
 	t.Parallel()
 	_, err := NewClient(t.Context(), "redis://host", &ClientOptions{
-		Username: "u", Database: -1, ConnectTimeout: time.Microsecond, Timeout: -time.Second,
+		Username: "u", ConnectTimeout: time.Microsecond, Timeout: -time.Second,
 	})
 	if !errors.Is(err, semel.ErrInvalidRequest) {
 		t.Fatalf("got %v; want an invalid request", err)
 	}
-	for _, field := range []string{"Password", "Database", "ConnectTimeout", "Timeout"} {
+	for _, field := range []string{"Password", "ConnectTimeout", "Timeout"} {
 		if !strings.Contains(err.Error(), "ClientOptions."+field+":") {
 			t.Errorf("the error does not name %s: %v", field, err)
 		}

@@ -33,9 +33,6 @@ const (
 type FilterForm string
 
 const (
-	// FilterAuto uses the form of an existing filter. A new filter gets
-	// FilterModule if the server has the commands, and FilterBits otherwise.
-	FilterAuto FilterForm = ""
 	// FilterModule is a Bloom filter of a module with the BF commands. It takes
 	// the least memory for its rate.
 	FilterModule FilterForm = "module"
@@ -68,7 +65,8 @@ type FilterOptions struct {
 	// them. More slices take less memory and more time. Defaults to 2. Must be
 	// between 1 and 64.
 	Slices int
-	// Form is the form of the filter. Defaults to FilterAuto.
+	// Form is the form of the filter. Defaults to the form of an existing filter. A new
+	// one gets FilterModule if the server has the commands, and FilterBits otherwise.
 	Form FilterForm
 }
 
@@ -164,7 +162,7 @@ func (o *FilterOptions) complete() error {
 		wrong.Add("Window: %v is not a second for each of %d slices", o.Window, o.Slices)
 	}
 	switch o.Form {
-	case FilterAuto, FilterModule, FilterBits:
+	case "", FilterModule, FilterBits:
 	default:
 		wrong.Add("Form: %q is neither %q nor %q", o.Form, FilterModule, FilterBits)
 	}
@@ -254,7 +252,7 @@ func (f *Filter) wanted(ctx context.Context) (best FilterForm, mine filterSettin
 // use adopts the kept settings, or returns an error if they contradict the
 // options.
 func (f *Filter) use(ctx context.Context, best FilterForm, mine, kept filterSettings) (err error) {
-	if f.opts.Form == FilterAuto {
+	if f.opts.Form == "" {
 		mine.Form = kept.Form
 	}
 	mine.Secret = kept.Secret

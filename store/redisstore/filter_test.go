@@ -200,7 +200,7 @@ func TestFilterOfOtherOptionsIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		auto := opts
-		auto.Form = FilterAuto
+		auto.Form = ""
 		if f := newFilter(t, client, auto); f.Form() != form || count(t, f, idsFrom("s", 0, 1)) != 1 {
 			t.Errorf("who does not ask for a form gets %q and not the one that is there", f.Form())
 		}

@@ -21,7 +21,7 @@ import (
 const (
 	DefaultPrefix    = "semel:"
 	defaultMaxResult = 1 << 20
-	DefaultSlices    = 4
+	defaultSlices    = 4
 	defaultExpect    = 1 << 20
 	defaultGrace     = 30 * time.Second
 )
@@ -218,7 +218,7 @@ func (o *Options) withDefaults() Options {
 	filled.MaxResult = cmp.Or(filled.MaxResult, defaultMaxResult)
 	if filled.Compact != nil {
 		c := *filled.Compact
-		c.Slices = cmp.Or(c.Slices, DefaultSlices)
+		c.Slices = cmp.Or(c.Slices, defaultSlices)
 		c.Expect = cmp.Or(c.Expect, defaultExpect)
 		c.Grace = cmp.Or(c.Grace, defaultGrace)
 		filled.Compact = &c

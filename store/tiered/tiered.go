@@ -16,9 +16,9 @@ import (
 
 // Defaults of [Options].
 const (
-	DefaultMaxAge  = 10 * time.Minute
-	DefaultTimeout = 250 * time.Millisecond
-	DefaultRetry   = time.Second
+	defaultMaxAge  = 10 * time.Minute
+	defaultTimeout = 250 * time.Millisecond
+	defaultRetry   = time.Second
 )
 
 // OutagePolicy selects the behaviour while the durable store does not answer.
@@ -126,9 +126,9 @@ func New(durable semel.Store, opts *Options) (*Store, error) {
 	if opts != nil {
 		o = *opts
 	}
-	o.MaxAge = cmp.Or(o.MaxAge, DefaultMaxAge)
-	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
-	o.Retry = cmp.Or(o.Retry, DefaultRetry)
+	o.MaxAge = cmp.Or(o.MaxAge, defaultMaxAge)
+	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
+	o.Retry = cmp.Or(o.Retry, defaultRetry)
 	s := &Store{below: durable, opts: o, clock: clock.New(o.Clock, time.Time{})}
 	if err := s.stack(); err != nil {
 		return nil, err

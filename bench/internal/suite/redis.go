@@ -252,8 +252,9 @@ func usedMemory(ctx context.Context, addr string) (float64, error) {
 // ended. All of them are in one slice of the window, so the store's option expects that
 // many in each slice.
 func compactDone(ctx context.Context, addr string, ids *ids) error {
+	const slices = 4
 	store, end, err := openRedis(ctx, addr, &redisstore.Options{
-		Compact: &redisstore.Compact{Window: remembered, Expect: redisstore.DefaultSlices * int64(ids.count), Grace: time.Second},
+		Compact: &redisstore.Compact{Window: remembered, Slices: slices, Expect: slices * int64(ids.count), Grace: time.Second},
 	})
 	if err != nil {
 		return err
