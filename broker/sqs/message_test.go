@@ -119,14 +119,14 @@ func TestIDsFitSQS(t *testing.T) {
 		if id := header.OnceID(it, "p", "group", maxID); !fits(id) {
 			t.Errorf("%v: %q", key, id)
 		}
-		if group := GroupID(key, nil); !fits(group) {
+		if group := groupID(key, nil); !fits(group) {
 			t.Errorf("%v: group %q", key, group)
 		}
 	}
 	if a, b := deduplicationID(semel.Key{Scope: "a:b", ID: "c"}), deduplicationID(semel.Key{Scope: "a", ID: "b:c"}); a == b {
 		t.Errorf("two keys have the id %q", a)
 	}
-	if got := GroupID(semel.Key{ID: "k"}, []byte("customer-7")); got != "customer-7" {
+	if got := groupID(semel.Key{ID: "k"}, []byte("customer-7")); got != "customer-7" {
 		t.Errorf("the group is %q", got)
 	}
 }

@@ -22,8 +22,9 @@ import (
 // Publication is a message to publish.
 type Publication struct {
 	// Key is what makes two messages the same. On a FIFO queue it gives the message
-	// its MessageGroupId (see [GroupID]) and its MessageDeduplicationId (scope, colon and
-	// id, or a digest of them), unless Message has them. SQS stores messages with the same
+	// its MessageGroupId (the id of Key) and its MessageDeduplicationId (scope, colon and id),
+	// unless Message has them. A text that SQS does not accept is replaced by a digest.
+	// SQS stores messages with the same
 	// MessageDeduplicationId once within five minutes. Without a Key, a FIFO queue
 	// needs both in Message, or ContentBasedDeduplication, which ignores attributes.
 	// A standard queue stores every message and needs no Key.
@@ -134,7 +135,7 @@ func (p *Publisher) prepare(m *Publication) error {
 		return nil
 	}
 	if m.Message.MessageGroupId == nil {
-		m.Message.MessageGroupId = aws.String(GroupID(m.Key, nil))
+		m.Message.MessageGroupId = aws.String(groupID(m.Key, nil))
 	}
 	if m.Message.MessageDeduplicationId == nil {
 		m.Message.MessageDeduplicationId = aws.String(deduplicationID(m.Key))

@@ -187,7 +187,7 @@ func (s *Sink) publication(to *Publisher, it *pipeline.Item) *Publication {
 	body, attributes := encode(it.Message.Body, headers, func(name string) bool { return header.IsKey(name) || name == pipeline.RedriveHeader })
 	m := &Publication{Key: it.Call.Key, Message: types.SendMessageBatchRequestEntry{MessageBody: &body, MessageAttributes: attributes}}
 	if to.queue.FIFO {
-		group := GroupID(it.Call.Key, it.Message.RecordKey)
+		group := groupID(it.Call.Key, it.Message.RecordKey)
 		id := header.OnceID(it, s.opts.Name, group, maxID) // queues have ids of their own, unlike groups
 		m.Message.MessageGroupId, m.Message.MessageDeduplicationId = &group, &id
 	}
@@ -219,10 +219,10 @@ func deduplicationID(key semel.Key) string {
 	return id
 }
 
-// GroupID returns the MessageGroupId of a message: its record key, such as the group
+// groupID returns the MessageGroupId of a message: its record key, such as the group
 // that it had in another queue, or else its key. An id that SQS does not accept is
 // replaced by a digest.
-func GroupID(key semel.Key, recordKey []byte) string {
+func groupID(key semel.Key, recordKey []byte) string {
 	id := cmp.Or(string(recordKey), key.ID)
 	if !fits(id) {
 		id = digest(id)

@@ -105,7 +105,7 @@ func (b *batch) transact(ctx context.Context, todo []int) *attemptError {
 		}
 		todo = s.todo
 		switch {
-		case s.retry && try < b.g.store.opts.Retries && backOff(ctx, try) == nil:
+		case s.retry && try < b.g.store.opts.retries && backOff(ctx, try) == nil:
 			try++
 		case s.stage == committing && errors.Is(s.err, semel.ErrOutcomeUnknown) && !asked:
 			asked, b.doubt = true, s.err

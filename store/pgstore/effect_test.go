@@ -294,7 +294,7 @@ func TestAKeyThatIsHeldDoesNotHoldABatch(t *testing.T) {
 // order. Their effects lock rows in that order.
 func TestCrossedBatchesRunEachEffectOnce(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, &Options{Retries: 50, LockWait: mostLockWait}, nil)
+	d := newDesk(t, &Options{retries: 50, LockWait: mostLockWait}, nil)
 	start := seed(t)
 	const messages, workers = 60, 8
 	for name, do := range batchWays {

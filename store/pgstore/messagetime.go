@@ -43,9 +43,9 @@ const messageAhead = time.Hour
 // message age. They are for the slots at both ends, and for the slot that is being emptied.
 const spareSlots = 4
 
-// IDTime returns the time inside an id that is a version 7 UUID, with or without
+// idTime returns the time inside an id that is a version 7 UUID, with or without
 // hyphens, or a ULID. It is the default of [Options].MessageTime.
-func IDTime(key semel.Key) (time.Time, bool) {
+func idTime(key semel.Key) (time.Time, bool) {
 	switch id := key.ID; len(id) {
 	case 36:
 		if id[8] != '-' || id[13] != '-' || id[18] != '-' || id[23] != '-' {

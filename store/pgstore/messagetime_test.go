@@ -36,7 +36,7 @@ func TestIDTimeReadsTheTimeOfAnID(t *testing.T) {
 		"order-17":                             false,
 		"":                                     false,
 	} {
-		got, ok := IDTime(semel.Key{ID: id})
+		got, ok := idTime(semel.Key{ID: id})
 		if ok != want || ok && !got.Equal(at) {
 			t.Errorf("%q: %v, %t, want %t", id, got.UTC(), ok, want)
 		}

@@ -36,7 +36,8 @@ type Options struct {
 	Cleanup Cleanup
 	// MessageTime returns the time inside an id, or false if the id has none. It is
 	// used for clean-up by message time. It must return the same time for every
-	// delivery and in every process, and never change. Defaults to IDTime.
+	// delivery and in every process, and never change. Defaults to the time inside a
+	// version 7 UUID, with or without hyphens, or a ULID.
 	MessageTime func(key semel.Key) (time.Time, bool)
 	// MaxResult is the maximum size in bytes of a stored result. A larger one is
 	// refused with ErrResultTooLarge. Defaults to 1 MiB. Must not be negative, nor
@@ -45,15 +46,16 @@ type Options struct {
 	// LockWait is how long a statement waits for a key that another transaction is
 	// about to write. Defaults to 2 s. Must be between 1 ms and 20 s.
 	LockWait time.Duration
-	// Retries is how often a statement is sent again after the server rolled it
-	// back because of another transaction. Defaults to 5. Must not be negative.
-	Retries int
 	// Prepare uses named prepared statements, once for each connection. This saves
 	// planning time on the server, which matters for small calls. It breaks behind
 	// a pooler in transaction mode that does not track prepared statements. The
 	// pool that Connect opens then has the mode cache_statement, unless the address
 	// names another. Defaults to false.
 	Prepare bool
+
+	// retries is how often a statement is sent again after the server rolled it back
+	// because of another transaction. Tests with much contention set it.
+	retries int
 }
 
 const (
@@ -69,9 +71,9 @@ func (o *Options) checked() (Options, error) {
 	c.Names = c.Names.withDefaults()
 	c.MaxResult = cmp.Or(c.MaxResult, defaultMaxResult)
 	c.LockWait = cmp.Or(c.LockWait, DefaultLockWait)
-	c.Retries = cmp.Or(c.Retries, defaultRetries)
+	c.retries = cmp.Or(c.retries, defaultRetries)
 	if c.MessageTime == nil {
-		c.MessageTime = IDTime
+		c.MessageTime = idTime
 	}
 	wrong := invalid.In("pgstore: Options.")
 	wrong.Join(c.Names.validate()...)
@@ -83,9 +85,6 @@ func (o *Options) checked() (Options, error) {
 	}
 	if c.LockWait < time.Millisecond || c.LockWait > mostLockWait {
 		wrong.Add("LockWait: %v is not between 1ms and %v", c.LockWait, mostLockWait)
-	}
-	if c.Retries < 0 {
-		wrong.Add("Retries: %d is negative", c.Retries)
 	}
 	return c, wrong.Err()
 }

@@ -12,12 +12,12 @@ import (
 func TestAllBadOptionsAreReportedAtOnce(t *testing.T) {
 	t.Parallel()
 	_, opened := New(t.Context(), nil, &Options{
-		Names: Names{Schema: "A", Prefix: "-"}, MaxResult: -1, LockWait: time.Microsecond, Retries: -1,
+		Names: Names{Schema: "A", Prefix: "-"}, MaxResult: -1, LockWait: time.Microsecond,
 	})
 	_, migrated := Migrate(t.Context(), nil, &MigrateOptions{Partitions: -1, FillFactor: 101})
 	maintained := (&Store{}).Maintain(t.Context(), &MaintainOptions{Every: time.Millisecond})
 	for err, fields := range map[error][]string{
-		opened:     {"Names.Schema", "Names.Prefix", "Options.MaxResult", "Options.LockWait", "Options.Retries"},
+		opened:     {"Names.Schema", "Names.Prefix", "Options.MaxResult", "Options.LockWait"},
 		migrated:   {"MigrateOptions.Partitions", "MigrateOptions.FillFactor"},
 		maintained: {"MaintainOptions.Every"},
 	} {
@@ -36,7 +36,7 @@ func TestAllBadOptionsAreReportedAtOnce(t *testing.T) {
 func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 	t.Parallel()
 	o, err := (*Options)(nil).checked()
-	if err != nil || o.Schema != "public" || o.Prefix != "semel_" || o.MaxResult != 1<<20 || o.LockWait != 2*time.Second || o.Retries != 5 || o.KeepIDs || o.Prepare {
+	if err != nil || o.Schema != "public" || o.Prefix != "semel_" || o.MaxResult != 1<<20 || o.LockWait != 2*time.Second || o.retries != 5 || o.KeepIDs || o.Prepare {
 		t.Errorf("defaults are %+v, %v", o, err)
 	}
 	m, err := (*MigrateOptions)(nil).checked()

@@ -242,7 +242,7 @@ func TestOtherIsolationIsRefused(t *testing.T) {
 func TestClaimsUnderAnotherIsolationAreRightAllTheSame(t *testing.T) {
 	t.Parallel()
 	address := shared.Database(t)
-	b := openedAt(t, address, &Options{Retries: 50})
+	b := openedAt(t, address, &Options{retries: 50})
 	b.Store.pool = pool(t, address+"&default_transaction_isolation=serializable")
 	for n := range 20 {
 		var group sync.WaitGroup

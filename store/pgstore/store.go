@@ -264,11 +264,11 @@ func (s *Store) mode() pgx.QueryExecMode {
 }
 
 // repeat runs f again, with growing pauses, while the server rolls it back
-// because of another transaction. Options.Retries limits the repetitions.
+// because of another transaction. Options.retries limits the repetitions.
 func (s *Store) repeat(ctx context.Context, f func() error) error {
 	for try := 0; ; try++ {
 		err := f()
-		if !repeatable(err) || try >= s.opts.Retries {
+		if !repeatable(err) || try >= s.opts.retries {
 			return failure(err)
 		}
 		if backOff(ctx, try) != nil {
