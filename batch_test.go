@@ -55,9 +55,9 @@ func TestABatchThatIsUsedAgainForgetsItsAnswers(t *testing.T) {
 	}
 }
 
-// TestALostClaimIsAskedForOnce: GiveBack and Complete ask once more for a claim whose
+// TestClaimWithALostAnswerIsRepeatedOnce: GiveBack and Complete ask once more for a claim whose
 // answer was lost.
-func TestALostClaimIsAskedForOnce(t *testing.T) {
+func TestClaimWithALostAnswerIsRepeatedOnce(t *testing.T) {
 	for name, step := range map[string]func(*semel.Batch, context.Context, []*semel.Task){
 		"give back": (*semel.Batch).GiveBack, "complete": (*semel.Batch).Complete,
 	} {
@@ -140,8 +140,8 @@ func (s *slowRelease) Release(ctx context.Context, _ []semel.ReleaseRequest, _ [
 	return ctx.Err()
 }
 
-// TestEventsOfACall are all events of a call, in order.
-func TestEventsOfACall(t *testing.T) {
+// TestCallReportsItsEventsInOrder are all events of a call, in order.
+func TestCallReportsItsEventsInOrder(t *testing.T) {
 	var j journal
 	g := newGuard(t, newStore(t, nil), semel.GuardOptions{Observer: &j})
 	_, _ = g.Do(t.Context(), orderKey, func(context.Context, semel.Claim) ([]byte, error) { return nil, errBroken })
@@ -168,9 +168,9 @@ func TestEventsOfACall(t *testing.T) {
 	}
 }
 
-// TestCallersThatLeaveAsTheirAnswersArrive: a caller that gives up while answers are
+// TestCallerCancelledWhileAnswersArriveDisturbsNoLaterCaller: a caller that gives up while answers are
 // handed out disturbs no caller that comes later.
-func TestCallersThatLeaveAsTheirAnswersArrive(t *testing.T) {
+func TestCallerCancelledWhileAnswersArriveDisturbsNoLaterCaller(t *testing.T) {
 	store := &hooked{Store: newStore(t, nil)}
 	joined := semel.Join(store, 0)
 	var callers sync.WaitGroup
@@ -193,9 +193,9 @@ func TestCallersThatLeaveAsTheirAnswersArrive(t *testing.T) {
 	callers.Wait()
 }
 
-// TestSettleReportsATakeOverOnlyAfterAnotherAttempt is for those who claim keys in a
+// TestSettleReportsATakeoverOnlyForALaterAttempt is for those who claim keys in a
 // transaction of their own.
-func TestSettleReportsATakeOverOnlyAfterAnotherAttempt(t *testing.T) {
+func TestSettleReportsATakeoverOnlyForALaterAttempt(t *testing.T) {
 	for _, c := range []struct {
 		answer semel.ClaimAnswer
 		want   bool
@@ -260,8 +260,8 @@ func TestRefusalAfterALostAnswerIsUnknown(t *testing.T) {
 	}
 }
 
-// TestAnItemThatWaitsKeepsNoOtherInMemory processes a hundred items, of which one fails.
-func TestAnItemThatWaitsKeepsNoOtherInMemory(t *testing.T) {
+// TestWaitingMessageDoesNotKeepItsBatchInMemory processes a hundred items, of which one fails.
+func TestWaitingMessageDoesNotKeepItsBatchInMemory(t *testing.T) {
 	sink := &eachSink{do: func(_ context.Context, it *pipeline.Item) {
 		if it.Call.Key.ID == "0" {
 			it.Err = errors.New("later")

@@ -11,7 +11,7 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-func TestBatchDecidesEachCallOfItsOwn(t *testing.T) {
+func TestBatchDecidesEachCallSeparately(t *testing.T) {
 	store := newStore(t, nil)
 	g := newGuard(t, store, semel.GuardOptions{})
 	key := func(id string) semel.Key { return semel.Key{Scope: "orders", ID: id} }
@@ -89,7 +89,7 @@ func TestErrorOfTheWholeBatchReleasesItsKeys(t *testing.T) {
 	}
 }
 
-func TestResultsOfABatchAreReplayedAsTheyAre(t *testing.T) {
+func TestBatchResultsAreReplayedUnchanged(t *testing.T) {
 	g := newGuard(t, newStore(t, nil), semel.GuardOptions{})
 	calls := []semel.Call{{Key: semel.Key{ID: "text"}}, {Key: semel.Key{ID: "empty"}}, {Key: semel.Key{ID: "none"}}}
 	results := [][]byte{[]byte("receipt"), {}, nil}

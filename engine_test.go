@@ -555,7 +555,7 @@ func (r *engineRun) dropUnfinished(ctx context.Context, session *pipeline.TwoPha
 	}))
 }
 
-func TestEnginesAgree(t *testing.T) {
+func TestDoAndDoBatchAgree(t *testing.T) {
 	t.Parallel()
 	for _, c := range engineCases {
 		for name, run := range engines {

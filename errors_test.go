@@ -62,9 +62,9 @@ func TestOnlyACompleteEffectMayBeAcknowledged(t *testing.T) {
 	}
 }
 
-// TestAnotherKeysLostResultAcknowledgesNothing: an effect that fails with the
+// TestUnkeptResultOfAnotherKeyDoesNotAcknowledgeTheMessage: an effect that fails with the
 // ErrResultNotKept of another key is not complete itself.
-func TestAnotherKeysLostResultAcknowledgesNothing(t *testing.T) {
+func TestUnkeptResultOfAnotherKeyDoesNotAcknowledgeTheMessage(t *testing.T) {
 	g := newGuard(t, newStore(t, nil), semel.GuardOptions{})
 	inner := fmt.Errorf("inner: %w", semel.ErrResultNotKept)
 	_, err := g.Do(t.Context(), orderKey, func(context.Context, semel.Claim) ([]byte, error) { return nil, inner })
@@ -81,7 +81,7 @@ func TestAnotherKeysLostResultAcknowledgesNothing(t *testing.T) {
 	}
 }
 
-func TestAHolderWithoutNameIsSaidToHaveNone(t *testing.T) {
+func TestErrorSaysThatTheHolderHasNoName(t *testing.T) {
 	for _, err := range []error{&semel.InFlightError{Key: orderKey}, &semel.InFlightError{Key: orderKey, LeaseEnd: time.Unix(0, 0)}} {
 		if text := err.Error(); !strings.Contains(text, "held by a holder without a name") {
 			t.Errorf("the message is %q", text)

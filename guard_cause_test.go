@@ -12,9 +12,9 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// TestAWaitingCallDoesNotFailPermanentlyByAnotherCallsError ends the context of one call with
+// TestWaitingCallIsNotPermanentlyRefusedWhenAnotherCallCancelsTheContext ends the context of one call with
 // the error of another call, as errgroup does.
-func TestAWaitingCallDoesNotFailPermanentlyByAnotherCallsError(t *testing.T) {
+func TestWaitingCallIsNotPermanentlyRefusedWhenAnotherCallCancelsTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuard(t, newStore(t, nil), semel.GuardOptions{Wait: time.Minute})
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -32,9 +32,9 @@ func TestAWaitingCallDoesNotFailPermanentlyByAnotherCallsError(t *testing.T) {
 	})
 }
 
-// TestAClaimDoesNotFailPermanentlyByAnotherCallsError uses a store that returns the cause
+// TestClaimIsNotPermanentlyRefusedWhenAnotherCallCancelsTheContext uses a store that returns the cause
 // that ended the context of the call.
-func TestAClaimDoesNotFailPermanentlyByAnotherCallsError(t *testing.T) {
+func TestClaimIsNotPermanentlyRefusedWhenAnotherCallCancelsTheContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	store := &hooked{Store: newStore(t, nil)}
 	store.claim = func(ctx context.Context, _ []semel.ClaimRequest, _ []semel.ClaimAnswer) error {

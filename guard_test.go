@@ -374,7 +374,7 @@ func TestCompletionIsTriedAgainAfterALostAnswer(t *testing.T) {
 	})
 }
 
-func TestClaimWhoseAnswerWasLostRecognisesItself(t *testing.T) {
+func TestRepeatedClaimAfterALostAnswerIsFresh(t *testing.T) {
 	inner := newStore(t, nil)
 	store := &hooked{Store: inner}
 	lost := false

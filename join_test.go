@@ -82,7 +82,7 @@ func TestCallsThatArriveDuringACallGoTogether(t *testing.T) {
 	})
 }
 
-func TestLoneCallerDoesNotWait(t *testing.T) {
+func TestSingleCallerDoesNotWaitForABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		joined := semel.Join(&gate{}, 0)
 		start := time.Now()
@@ -97,7 +97,7 @@ func TestLoneCallerDoesNotWait(t *testing.T) {
 	})
 }
 
-func TestCallerWhoGivesUpHarmsNobodyAndHoldsNothing(t *testing.T) {
+func TestCancelledJoinedCallFailsNoOtherAndKeepsNoClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &gate{}
 		joined := semel.Join(store, 0)
@@ -219,7 +219,7 @@ type broad struct{ gate }
 
 func (*broad) Traits() semel.Traits { return semel.Traits{Batching: semel.Batching{Calls: 2}} }
 
-func TestSecondCallBeginsWhenItCarriesHalfOfTheFirst(t *testing.T) {
+func TestSecondConcurrentBatchStartsAtHalfTheSizeOfTheFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &broad{}
 		joined := semel.Join(store, 8)
@@ -314,7 +314,7 @@ func (h *hasty) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []
 	return nil
 }
 
-func TestNoAnswerIsLostOrMixedUpWhenCallersGiveUp(t *testing.T) {
+func TestJoinGivesEachCallerItsAnswerWhileOthersCancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seed := rand.Uint64()
 		t.Logf("seed %d", seed)
@@ -434,9 +434,9 @@ func TestAFailedRequestFailsNoOtherOfItsBatch(t *testing.T) {
 	}
 }
 
-// TestJoinedAnswerComesWithoutTheErrorOfOthers checks for each method what a
+// TestJoinedCallerDoesNotGetTheErrorOfAnotherCaller checks for each method what a
 // joined caller gets from a call that failed for another caller.
-func TestJoinedAnswerComesWithoutTheErrorOfOthers(t *testing.T) {
+func TestJoinedCallerDoesNotGetTheErrorOfAnotherCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		joined := semel.Join(half{newStore(t, nil)}, 0)
 		key := func(id string) semel.Key { return semel.Key{ID: id} }
@@ -508,9 +508,9 @@ func TestJoinedAnswerComesWithoutTheErrorOfOthers(t *testing.T) {
 	})
 }
 
-// TestAnAnswerCountsAlthoughItsCallFailed uses a store that fills the answers and
+// TestFilledAnswerCountsWhenTheStoreCallFails uses a store that fills the answers and
 // returns an error for the call.
-func TestAnAnswerCountsAlthoughItsCallFailed(t *testing.T) {
+func TestFilledAnswerCountsWhenTheStoreCallFails(t *testing.T) {
 	for name, failed := range map[string]error{"lost": semel.ErrOutcomeUnknown, "refused": semel.ErrStoreUnavailable} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -45,8 +45,8 @@ func TestARecoveredClaimKeepsOtherRenewalsRunning(t *testing.T) {
 	})
 }
 
-// TestAMessageThatPassedKeepsRenewalsRunning is the same with a session.
-func TestAMessageThatPassedKeepsRenewalsRunning(t *testing.T) {
+// TestDeliveryWithoutAClaimKeepsLeaseRenewalsRunning is the same with a session.
+func TestDeliveryWithoutAClaimKeepsLeaseRenewalsRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := newStore(t, nil)
 		store := &hooked{Store: inner}

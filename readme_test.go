@@ -124,14 +124,14 @@ func TestPagesShowCodeOfExamples(t *testing.T) {
 	}
 }
 
-func TestObservabilityShowsCodeOfTests(t *testing.T) {
+func TestObservabilityPageShowsTestedCode(t *testing.T) {
 	t.Parallel()
 	showsCodeOf(t, "observe/README.md", readDocument(t, "observe/otelobserve/example_test.go"))
 }
 
-// TestExtendingShowsCodeOfTests compares the page of stores with the external module that
+// TestExtensionPagesShowTestedCode compares the page of stores with the external module that
 // runs each suite, and the page of kinds with the toy kind.
-func TestExtendingShowsCodeOfTests(t *testing.T) {
+func TestExtensionPagesShowTestedCode(t *testing.T) {
 	t.Parallel()
 	showsCodeOf(t, "store/storetest/README.md", readDocument(t, "testdata/outside/outside_test.go"))
 	showsCodeOf(t, "internal/kind/DESIGN.md", readDocument(t, "internal/kind/kindtest/kindtest_test.go"))
@@ -170,7 +170,7 @@ func TestReadmeHasTheMeasuredFigures(t *testing.T) {
 	}
 }
 
-func TestDocumentsLinkToWhatIsThere(t *testing.T) {
+func TestLinksInDocumentsResolve(t *testing.T) {
 	t.Parallel()
 	link := regexp.MustCompile(`\]\(([^)#]*)(#[^)]*)?\)`)
 	headings := map[string][]string{}

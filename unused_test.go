@@ -331,10 +331,10 @@ func TestAClaimThatArrivesAfterItsReleaseIsGivenBack(t *testing.T) {
 	}
 }
 
-// TestAnotherTaskOfTheGuardKeepsItsClaim has a task lose the answer to a claim that another
+// TestReleaseOfALostClaimKeepsTheClaimOfAnotherTask has a task lose the answer to a claim that another
 // task of the guard has, whose lease ends while the store does not answer. To give back the
 // lost claim must not take over the key: the completion of the other task would be refused.
-func TestAnotherTaskOfTheGuardKeepsItsClaim(t *testing.T) {
+func TestReleaseOfALostClaimKeepsTheClaimOfAnotherTask(t *testing.T) {
 	for how, lose := range ways {
 		for _, policy := range []semel.ExpiryPolicy{semel.Retry, semel.Hold} {
 			t.Run(fmt.Sprint(how, " ", policy), func(t *testing.T) {
@@ -366,10 +366,10 @@ func TestAnotherTaskOfTheGuardKeepsItsClaim(t *testing.T) {
 	}
 }
 
-// TestALostClaimDoesNotKeepTheKeyOfAnother: a task of the guard has ended its lease, because
+// TestClaimWithALostAnswerDoesNotBlockTheKeyForTheNextAttempt: a task of the guard has ended its lease, because
 // its effect may have happened, while another task lost the answer to a claim of the key.
 // The next attempt waits for a lease at most.
-func TestALostClaimDoesNotKeepTheKeyOfAnother(t *testing.T) {
+func TestClaimWithALostAnswerDoesNotBlockTheKeyForTheNextAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		below := newStore(t, nil)
 		inspector, _ := semel.As[semel.Inspector](below)
@@ -439,9 +439,9 @@ func (s asked) Look(ctx context.Context, keys []semel.Key, records []semel.Recor
 	return s.questions.Look(ctx, keys, records)
 }
 
-// TestASilentStoreIsAskedOneQuestionAtATime, and about a limited number of claims. Those that
+// TestStoreThatDoesNotAnswerGetsOneLookupAtATime, and about a limited number of claims. Those that
 // are too many are reported.
-func TestASilentStoreIsAskedOneQuestionAtATime(t *testing.T) {
+func TestStoreThatDoesNotAnswerGetsOneLookupAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		below := newStore(t, nil)
 		inspector, _ := semel.As[semel.Inspector](below)
@@ -475,8 +475,8 @@ func TestASilentStoreIsAskedOneQuestionAtATime(t *testing.T) {
 	})
 }
 
-// TestALostClaimDoesNotHoldUpOthers has one shard of a store hang, and another work.
-func TestALostClaimDoesNotHoldUpOthers(t *testing.T) {
+// TestClaimWithALostAnswerDoesNotDelayOtherClaims has one shard of a store hang, and another work.
+func TestClaimWithALostAnswerDoesNotDelayOtherClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := newStore(t, nil)
 		store := &hooked{Store: inner}
