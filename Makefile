@@ -85,8 +85,8 @@ plain: $(if $(SERVED),serve)
 # Tests that -short samples or leaves out, and that need no server. Those of test/http measure
 # the memory of a proxy.
 counts:
-	$(GO) test -vet=off -timeout 5m -run '^Test(ManyWaitForOneRequest|AFloodOfKeysLeavesMemoryBounded)$$' ./test/http
-	$(GO) test -vet=off -timeout 20m -skip '^Test(Conformance|Crashes)' ./store/logstore ./store/memstore
+	$(GO) test -vet=off -timeout 5m -run '^Test(ManyClientsWaitForTheResponseOfOneRequest|AFloodOfKeysLeavesMemoryBounded)$$' ./test/http
+	$(GO) test -vet=off -timeout 20m -skip '^Test(Conformance|StoreSurvivesCrashes)' ./store/logstore ./store/memstore
 
 # The tests wait for servers and leases, so all stores of a test run at once.
 faults: # a separate module, because of its proxy

@@ -17,7 +17,7 @@ import (
 	"github.com/semel-dev/semel/httpidem"
 )
 
-func TestDifferencesThatMakeARepetitionAMismatch(t *testing.T) {
+func TestRepeatedRequestThatDiffersIsAMismatch(t *testing.T) {
 	t.Parallel()
 	none, canonical := httpidem.FingerprintOptions{}, httpidem.FingerprintOptions{CanonicalJSON: true}
 	exclude := httpidem.FingerprintOptions{Exclude: []string{"/jti", "/data/sent", "/list/1", "/a~1b"}}
@@ -106,7 +106,7 @@ func TestPartsOfAMultipartBody(t *testing.T) {
 }
 
 // What a client or a proxy may change between two tries.
-func TestDifferencesThatARepetitionMayHave(t *testing.T) {
+func TestRepeatedRequestMayDifferInIgnoredParts(t *testing.T) {
 	t.Parallel()
 	s := &service{handle: created}
 	server := front(t, newGuard(t, newStore(t), nil), s, nil)
@@ -205,7 +205,7 @@ func TestACompressedBodyIsComparedAsItIsWithout(t *testing.T) {
 }
 
 // A decompressed body takes its memory from all requests. Without room, nothing runs.
-func TestADecompressedBodyTakesMemory(t *testing.T) {
+func TestDecompressedBodyCountsTowardsTheMemoryLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const size = 1 << 20

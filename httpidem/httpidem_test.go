@@ -198,7 +198,7 @@ func created(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "made of %s", body)
 }
 
-func TestARepetitionGetsTheFirstAnswer(t *testing.T) {
+func TestRepeatedRequestGetsTheFirstResponse(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T, *service) *httptest.Server{
 		"handler": func(t *testing.T, s *service) *httptest.Server {
@@ -237,7 +237,7 @@ func TestARepetitionGetsTheFirstAnswer(t *testing.T) {
 	}
 }
 
-func TestKeysThatAreRefused(t *testing.T) {
+func TestInvalidKeysAreRefused(t *testing.T) {
 	t.Parallel()
 	s := &service{handle: created}
 	lenient := front(t, newGuard(t, newStore(t), nil), s, &httpidem.Options{Profile: httpidem.Profile{Headers: []string{"Idempotency-Key", "X-Request-Id"}, Required: true}})
@@ -260,7 +260,7 @@ func TestKeysThatAreRefused(t *testing.T) {
 	post(t, strict.URL, "", withKey(`"a\"b\\c"`)).must(t, 201, "")
 }
 
-func TestOneOfManyRuns(t *testing.T) {
+func TestOneOfManyConcurrentRequestsRuns(t *testing.T) {
 	t.Parallel()
 	entered, leave := make(chan struct{}), make(chan struct{})
 	s := &service{handle: func(w http.ResponseWriter, r *http.Request) {
@@ -387,7 +387,7 @@ func TestARefusalOfTheServiceIsNotKept(t *testing.T) {
 	s.mustHaveRun(t, 3)
 }
 
-func TestTooLarge(t *testing.T) {
+func TestTooLargeBodiesAndResponses(t *testing.T) {
 	t.Parallel()
 	s := &service{handle: func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, 101)) }}
 	server := front(t, newGuard(t, newStore(t), nil), s, &httpidem.Options{MaxBody: 100, MaxResponse: 100, MaxBuffered: 100 + 16<<10})
@@ -559,7 +559,7 @@ func TestABrokenResponseIsNotKept(t *testing.T) {
 	s.mustHaveRun(t, 1)
 }
 
-func TestAServiceThatIsDownGotNothing(t *testing.T) {
+func TestKeyIsReleasedWhenTheServiceRefusesTheConnection(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -613,7 +613,7 @@ func (f *failing) Complete(ctx context.Context, reqs []semel.CompleteRequest, er
 	return f.Store.Complete(ctx, reqs, errs)
 }
 
-func TestAStoreThatIsDown(t *testing.T) {
+func TestRequestsAreRefusedWhileTheStoreIsDown(t *testing.T) {
 	t.Parallel()
 	store := &failing{Store: newStore(t)}
 	s := &service{handle: created}
@@ -680,7 +680,7 @@ func TestARestartDoesNotRunARequestAgain(t *testing.T) {
 	}
 }
 
-func TestOptionsThatAreRefused(t *testing.T) {
+func TestInvalidOptionsAreRefused(t *testing.T) {
 	t.Parallel()
 	guard := newGuard(t, newStore(t), nil)
 	for name, opts := range map[string]*httpidem.Options{

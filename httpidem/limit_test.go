@@ -117,7 +117,7 @@ func TestWaitersGetTheFirstAnswer(t *testing.T) {
 	}
 }
 
-func TestAWaitEnds(t *testing.T) {
+func TestWaitForAConcurrentRequestTimesOut(t *testing.T) {
 	t.Parallel()
 	for name, elsewhere := range map[string]bool{"here": false, "in another process": true} {
 		t.Run(name, func(t *testing.T) {
@@ -189,7 +189,7 @@ func TestTheNumberOfWaitersIsLimited(t *testing.T) {
 }
 
 // The first request took no effect, or it is not known whether it did.
-func TestWaitersOfARequestWithoutAnAnswer(t *testing.T) {
+func TestWaitingClientsContinueWhenTheFirstRequestHasNoResponse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := slow(429, 201)
@@ -251,7 +251,7 @@ func TestACallerHasALimitOfRequestsInProgress(t *testing.T) {
 }
 
 // Responses take their part of MaxBuffered while requests are in progress.
-func TestResponsesTakeMemory(t *testing.T) {
+func TestResponsesInProgressCountTowardsTheMemoryLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const kib = 1 << 10

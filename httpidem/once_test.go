@@ -261,7 +261,7 @@ func (w *unread) Write(data []byte) (int, error) {
 }
 
 // Kept answers take memory until their clients have them.
-func TestReplaysTakeMemory(t *testing.T) {
+func TestReplayedResponsesCountTowardsTheMemoryLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const size = 1 << 20

@@ -43,7 +43,7 @@ func TestProfilesAreValid(t *testing.T) {
 	}
 }
 
-func TestProfilesThatAreRefused(t *testing.T) {
+func TestInvalidProfilesAreRefused(t *testing.T) {
 	t.Parallel()
 	guard := newGuard(t, newStore(t), nil)
 	for name, p := range map[string]httpidem.Profile{
@@ -71,7 +71,7 @@ func TestProfilesThatAreRefused(t *testing.T) {
 
 // Each profile's first request, its replay, another request under its key, and a second
 // one in flight.
-func TestProfilesDiffer(t *testing.T) {
+func TestProfilesHaveTheirOwnHeadersAndStatuses(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		key                func(key string) header
@@ -157,7 +157,7 @@ func TestAHandlerSaysThatItsRefusalIsTransient(t *testing.T) {
 	s.mustHaveRun(t, 2)
 }
 
-func TestKeysMayBeTooShort(t *testing.T) {
+func TestKeyBelowTheMinimumLengthIsRefused(t *testing.T) {
 	t.Parallel()
 	s := &service{handle: created}
 	server := front(t, newGuard(t, newStore(t), nil), s, &httpidem.Options{Profile: httpidem.Profile{MinKey: 20, Methods: []string{"post"}}})
@@ -165,7 +165,7 @@ func TestKeysMayBeTooShort(t *testing.T) {
 	post(t, server.URL, "", withKey(strings.Repeat("x", 20))).must(t, 201, "")
 }
 
-func TestOwnReleases(t *testing.T) {
+func TestProfileChoosesWhichStatusesReleaseTheKey(t *testing.T) {
 	t.Parallel()
 	s := &service{handle: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }}
 	server := front(t, newGuard(t, newStore(t), nil), s, &httpidem.Options{Profile: httpidem.Profile{Release: []string{}}})
@@ -177,7 +177,7 @@ func TestOwnReleases(t *testing.T) {
 }
 
 // The key is a member of the body, as at Square.
-func TestAKeyInTheBody(t *testing.T) {
+func TestProfileTakesTheKeyFromTheBody(t *testing.T) {
 	t.Parallel()
 	s := &service{handle: created}
 	opts := named(t, "square")
@@ -222,7 +222,7 @@ func TestAKeyInTheBody(t *testing.T) {
 }
 
 // OASIS Repeatable Requests: a request that is older than the window is not run again.
-func TestRepeatableRequests(t *testing.T) {
+func TestOASISRequestOlderThanTheWindowIsNotRunAgain(t *testing.T) {
 	t.Parallel()
 	s := &service{handle: created}
 	server := front(t, newGuard(t, newStore(t), &semel.GuardOptions{Window: time.Hour}), s, named(t, "oasis"))

@@ -13,7 +13,7 @@ import (
 )
 
 // Services that break HTTP after they have read a request. Nothing is sent twice.
-func TestAServiceThatBreaksTheProtocol(t *testing.T) {
+func TestInvalidHTTPResponseOfTheServiceIsNotRetried(t *testing.T) {
 	t.Parallel()
 	const ok = "HTTP/1.1 201 Created\r\n"
 	for name, c := range map[string]struct {

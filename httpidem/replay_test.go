@@ -46,7 +46,7 @@ func TestAReplaySaysWhenItRanAndHowLongItIsKept(t *testing.T) {
 	}
 }
 
-func TestAnAnswerCannotPassForAReplay(t *testing.T) {
+func TestHandlerCannotSetTheReplayHeaders(t *testing.T) {
 	t.Parallel()
 	for name, server := range both(t, func(w http.ResponseWriter, _ *http.Request) {
 		for _, name := range []string{httpidem.Replayed, httpidem.Executed, httpidem.Expires} {
@@ -158,7 +158,7 @@ func TestTrailersReachTheClientAndAreNotReplayed(t *testing.T) {
 }
 
 // A stream of events may have no end. It ends with its client, and its request took effect.
-func TestAStreamIsNotKept(t *testing.T) {
+func TestEventStreamResponseIsNotStored(t *testing.T) {
 	t.Parallel()
 	ended := make(chan struct{}, 1)
 	s := &service{handle: func(w http.ResponseWriter, r *http.Request) {
@@ -199,7 +199,7 @@ func TestAStreamIsNotKept(t *testing.T) {
 	s.mustHaveRun(t, 1)
 }
 
-func TestAKeyThatIsNotUsedIsReported(t *testing.T) {
+func TestResponseReportsAnIgnoredKey(t *testing.T) {
 	t.Parallel()
 	for name, server := range both(t, func(http.ResponseWriter, *http.Request) {}, nil) {
 		for method, want := range map[string]string{"GET": "ignored", "OPTIONS": "ignored", "PUT": "ignored", "POST": ""} {
@@ -243,7 +243,7 @@ func TestABrokenResponseOfAHandlerIsNotKept(t *testing.T) {
 }
 
 // Headers of the connection and of its client are for the first client alone.
-func TestHeadersThatAreReplayed(t *testing.T) {
+func TestReplayOmitsConnectionAndClientHeaders(t *testing.T) {
 	t.Parallel()
 	first := http.Header{
 		"Etag": {`"1"`}, "Location": {"/a"}, "Link": {"</a>", "</b>"}, "Last-Modified": {"Mon, 01 Jan 2024 00:00:00 GMT"}, "X-Extra": {"1", "2"}, "Date": {"Mon, 01 Jan 2024 00:00:00 GMT"},

@@ -48,7 +48,7 @@ func mustBe(t *testing.T, handler http.Handler, caller, key string, want httpide
 	}
 }
 
-func TestTheStateOfAKey(t *testing.T) {
+func TestStateEndpointReportsEachKeyState(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		guard := newGuard(t, newStore(t), hold)
@@ -106,7 +106,7 @@ func (u unreadable) List(ctx context.Context, opts semel.ListOptions) iter.Seq2[
 	return u.Store.(semel.Inspector).List(ctx, opts)
 }
 
-func TestQuestionsThatAreRefused(t *testing.T) {
+func TestKeyStateRefusesInvalidRequests(t *testing.T) {
 	t.Parallel()
 	state := states(t, newGuard(t, newStore(t), nil))
 	ask(state, http.MethodGet, "", "k").must(t, 401, httpidem.ScopeMissing)

@@ -196,7 +196,7 @@ func TestTheClientStopsWithItsCaller(t *testing.T) {
 	}
 }
 
-func TestTransportOptionsThatAreRefused(t *testing.T) {
+func TestInvalidTransportOptionsAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]*httpidem.TransportOptions{"Tries": {Tries: -1}, "Budget": {Budget: -1}} {
 		if _, err := httpidem.NewTransport(nil, opts); !errors.Is(err, semel.ErrInvalidRequest) || !strings.Contains(err.Error(), name) {
@@ -207,7 +207,7 @@ func TestTransportOptionsThatAreRefused(t *testing.T) {
 
 // A service that breaks connections after it has done the work: the client gets the
 // answer of the first try.
-func TestClientAndHandlerTogether(t *testing.T) {
+func TestClientGetsTheFirstResponseAfterABrokenConnection(t *testing.T) {
 	t.Parallel()
 	s := &service{handle: created}
 	handler, err := httpidem.New(newGuard(t, newStore(t), hold), s, &httpidem.Options{Scope: httpidem.Global})
@@ -234,7 +234,7 @@ func TestClientAndHandlerTogether(t *testing.T) {
 	s.mustHaveRun(t, 1)
 }
 
-func TestTheProblemOfAnAnswer(t *testing.T) {
+func TestProblemOfAResponseIsParsed(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		kind, body string

@@ -17,7 +17,7 @@ type vector struct {
 	MustFail bool `json:"must_fail"`
 }
 
-func TestStructuredFieldVectors(t *testing.T) {
+func TestStructuredFieldTestVectorsPass(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/structured-field-tests/*.json")
 	if err != nil || len(files) != 3 {

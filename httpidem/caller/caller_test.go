@@ -155,7 +155,7 @@ func TestACertificateNamesTheCaller(t *testing.T) {
 	mustName(t, of, unverified, "", 401)
 }
 
-func TestForwardAsksAnotherService(t *testing.T) {
+func TestForwardAsksTheAuthenticationService(t *testing.T) {
 	t.Parallel()
 	var asked *http.Request
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -158,7 +158,7 @@ func TestATokenNamesTheCaller(t *testing.T) {
 	mustName(t, of, request("Authorization", "Basic YTpi"), "", 401)
 }
 
-func TestATokenMayHaveASharedSecret(t *testing.T) {
+func TestJWTMayBeSignedWithASharedSecret(t *testing.T) {
 	t.Parallel()
 	secret := []byte(strings.Repeat("s", 32))
 	of, err := caller.JWT(&caller.JWTOptions{Secret: secret, Claim: "azp"})
@@ -168,7 +168,7 @@ func TestATokenMayHaveASharedSecret(t *testing.T) {
 	mustName(t, of, with(sign(t, jose.HS256, []byte(strings.Repeat("x", 32)), "", claims{"azp": "shop"})), "", 401)
 }
 
-func TestKeysAreReadAgain(t *testing.T) {
+func TestJWTKeySetIsRefreshed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		one, two := newKey(t), newKey(t)
@@ -213,7 +213,7 @@ func TestKeysAreReadAgain(t *testing.T) {
 	})
 }
 
-func TestJWTOptionsThatAreRefused(t *testing.T) {
+func TestInvalidJWTOptionsAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]*caller.JWTOptions{
 		"Keys, Secret": nil,

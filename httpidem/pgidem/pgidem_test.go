@@ -168,7 +168,7 @@ func TestOrderAndKeyCommitTogether(t *testing.T) {
 	s.must("", "c", 200, "no key")
 }
 
-func TestARequestThatFailsLeavesNothing(t *testing.T) {
+func TestFailedRequestLeavesNeitherRowNorKey(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		fail   func(w http.ResponseWriter, r *http.Request)
@@ -218,7 +218,7 @@ func TestARequestThatFailsLeavesNothing(t *testing.T) {
 
 // The server rolled the transaction back because of another one, so that the handler runs
 // again. The client gets the second response, and nothing of the first.
-func TestAHandlerMayRunAgain(t *testing.T) {
+func TestHandlerRunsAgainAfterATransactionConflict(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, httpidem.Options{}, func(w http.ResponseWriter, r *http.Request, n int) {
 		if err := order(r); err != nil {
@@ -282,7 +282,7 @@ func TestTrailersComeAfterTheCommit(t *testing.T) {
 	s.must("k", "a", 409, string(httpidem.ResponseNotKept))
 }
 
-func TestArgumentsThatAreRefused(t *testing.T) {
+func TestNewRefusesAMissingGuard(t *testing.T) {
 	t.Parallel()
 	if _, err := pgidem.New(nil, http.NotFoundHandler(), nil); !errors.Is(err, semel.ErrInvalidRequest) {
 		t.Errorf("without a guard: %v", err)

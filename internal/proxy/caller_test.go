@@ -18,7 +18,7 @@ import (
 
 // The service behind the proxy trusts the header of forward_auth: no client can set it, or
 // have it removed as a header of the connection.
-func TestAClientCannotNameItself(t *testing.T) {
+func TestClientCannotSetTheForwardedCallerHeader(t *testing.T) {
 	t.Parallel()
 	h := http.Header{}
 	h.Add("X-User", "mallory")

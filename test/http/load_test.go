@@ -70,7 +70,7 @@ var steady = []string{"--lease", "5m"}
 
 // Many clients wait for the answer of one request. Other requests pass, and each client gets this
 // answer, or a problem that permits a repetition.
-func TestManyWaitForOneRequest(t *testing.T) {
+func TestManyClientsWaitForTheResponseOfOneRequest(t *testing.T) {
 	t.Parallel()
 	many := 10_000
 	if testing.Short() {
