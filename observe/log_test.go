@@ -113,7 +113,7 @@ func TestFailedEffectsAreInTheDebugLog(t *testing.T) {
 	}
 }
 
-func TestKeysAreInWarningsAlone(t *testing.T) {
+func TestLogNamesKeysInWarningsOnly(t *testing.T) {
 	t.Parallel()
 	l, w := newLog(t, slog.LevelDebug, nil)
 	retried := parked("k-77", "")
@@ -236,7 +236,7 @@ type counts struct{ calls, events int }
 func (c *counts) ObservePipeline(pipeline.Event) {}
 func (c *counts) Observe(e semel.Event)          { c.calls, c.events = c.calls+1, c.events+max(e.Count, 1) }
 
-func TestAllPassOnEventsOfManyKeys(t *testing.T) {
+func TestAllPassesBatchEventsToEachObserver(t *testing.T) {
 	t.Parallel()
 	one, two := &counts{}, &counts{}
 	log, _ := newLog(t, slog.LevelInfo, nil)
@@ -292,8 +292,8 @@ func TestAStallIsReported(t *testing.T) {
 	}
 }
 
-// TestOneLineTellsOfDuplicatesThatDiffer, however many there are.
-func TestOneLineTellsOfDuplicatesThatDiffer(t *testing.T) {
+// TestDifferingDuplicatesAreLoggedInOneLine, however many there are.
+func TestDifferingDuplicatesAreLoggedInOneLine(t *testing.T) {
 	t.Parallel()
 	l, w := newLog(t, slog.LevelInfo, &observe.LogOptions{Burst: 1, Interval: time.Hour})
 	for range 3 {

@@ -212,7 +212,7 @@ func commit(t *testing.T, db *sql.DB, list []outbox.Message) {
 	}
 }
 
-func TestInvalidMessagesAreNotSent(t *testing.T) {
+func TestWriteRefusesInvalidMessages(t *testing.T) {
 	t.Parallel()
 	err := outbox.Write(t.Context(), nil, outbox.Message{ID: "7"}, outbox.Message{}, outbox.Message{Aggregate: "\xff", Topic: "a\x00", Headers: []semel.Header{{Name: "bytes", Value: []byte{0xff}}}},
 		outbox.Message{Payload: make([]byte, outbox.MaxBytes), Topic: "t"}, outbox.Message{DeliverAt: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)})

@@ -94,9 +94,9 @@ func (f *aheadFlight) Wait() {
 	}
 }
 
-// TestABatchThatWasBegunHoldsItsPartition closes a partition while it has pending batches.
+// TestPartitionCloseWaitsForStartedBatches closes a partition while it has pending batches.
 // Close returns after the last of them, and no further batch of it starts.
-func TestABatchThatWasBegunHoldsItsPartition(t *testing.T) {
+func TestPartitionCloseWaitsForStartedBatches(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

@@ -57,7 +57,7 @@ func TestFilesThatAKillLeavesBehindAreNoMessages(t *testing.T) {
 	}
 }
 
-func TestAFileThatIsNoMessageHidesNoOther(t *testing.T) {
+func TestForeignFileDoesNotHideParkedMessages(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	letters, err := pipeline.OpenDeadLetterDir(dir)
@@ -100,7 +100,7 @@ func TestAFileThatIsNoMessageHidesNoOther(t *testing.T) {
 	}
 }
 
-func TestNamesThatLeadElsewhereAreRefused(t *testing.T) {
+func TestPipelineNameThatLeavesTheDeadLetterDirectoryIsRefused(t *testing.T) {
 	t.Parallel()
 	letters, err := pipeline.OpenDeadLetterDir(t.TempDir())
 	if err != nil {

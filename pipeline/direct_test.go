@@ -30,7 +30,7 @@ func (r *rig) order() (ids []string) {
 	return ids
 }
 
-func TestDirectDeliversRepeatsToo(t *testing.T) {
+func TestDirectDeliversDuplicates(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := directRig(t)
@@ -45,7 +45,7 @@ func TestDirectDeliversRepeatsToo(t *testing.T) {
 	})
 }
 
-func TestDirectCostsNoAttemptWhileTheSinkIsDown(t *testing.T) {
+func TestDirectUsesNoAttemptsWhileTheSinkIsDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := directRig(t)

@@ -168,7 +168,7 @@ func TestLateAndMismatchFollowTheirPolicies(t *testing.T) {
 	})
 }
 
-func TestASinkThatIsDownCostsNoAttempts(t *testing.T) {
+func TestMessagesUseNoAttemptsWhileTheSinkIsDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -229,9 +229,9 @@ func TestASinkThatIsBackIsUsedSoon(t *testing.T) {
 	}
 }
 
-// TestASinkOfLittleRoomCostsNoAttempts: a sink takes a few messages and refuses the rest
+// TestMessagesRefusedByAFullSinkUseNoAttempts: a sink takes a few messages and refuses the rest
 // for a while. The refused messages are not the cause.
-func TestASinkOfLittleRoomCostsNoAttempts(t *testing.T) {
+func TestMessagesRefusedByAFullSinkUseNoAttempts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -274,9 +274,9 @@ func (l littleRoom) Deliver(_ context.Context, items []*pipeline.Item) {
 	}
 }
 
-// TestAFailureOfAWholeBatchCostsNoAttempts: if the sink refuses a whole batch, no message of
+// TestMessagesUseNoAttemptsWhenTheWholeBatchFails: if the sink refuses a whole batch, no message of
 // it is the cause.
-func TestAFailureOfAWholeBatchCostsNoAttempts(t *testing.T) {
+func TestMessagesUseNoAttemptsWhenTheWholeBatchFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -430,7 +430,7 @@ func TestRedriveRunsOnlyUnfinishedMessages(t *testing.T) {
 	})
 }
 
-func TestAMessageThatLeavesTheDeadLetterStoreDuringARedriveBlocksNoOther(t *testing.T) {
+func TestRedriveContinuesWhenAParkedMessageDisappears(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestGroupsAreAMap compares the table with a map. Many groups share a slot, or are at the
+// TestGroupTableBehavesLikeAMap compares the table with a map. Many groups share a slot, or are at the
 // end of the table.
-func TestGroupsAreAMap(t *testing.T) {
+func TestGroupTableBehavesLikeAMap(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 1))

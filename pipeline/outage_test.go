@@ -14,9 +14,9 @@ import (
 
 var errCut = pipeline.Unavailable(fmt.Errorf("the connection was cut: %w", semel.ErrOutcomeUnknown), time.Second)
 
-// TestAnOutageThatMayHaveDeliveredParksNothing lets a sink lose every answer for an hour.
+// TestMessagesAreNotParkedWhileDeliveryOutcomesAreUnknown lets a sink lose every answer for an hour.
 // Each delivery has another attempt number, and none counts towards the limit.
-func TestAnOutageThatMayHaveDeliveredParksNothing(t *testing.T) {
+func TestMessagesAreNotParkedWhileDeliveryOutcomesAreUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

@@ -46,7 +46,7 @@ func TestClosedPartitionsMakeRoom(t *testing.T) {
 	})
 }
 
-func TestAClosedPartitionGivesItsClaimsUpAtOnce(t *testing.T) {
+func TestClosedPartitionReleasesItsClaimsImmediately(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

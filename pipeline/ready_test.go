@@ -15,9 +15,9 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// TestReadyTellsNothingOfMessages calls Ready while the store, the sink or a policy stops
+// TestReadinessErrorContainsNoMessageContent calls Ready while the store, the sink or a policy stops
 // the pipeline, with errors that contain all parts of a message.
-func TestReadyTellsNothingOfMessages(t *testing.T) {
+func TestReadinessErrorContainsNoMessageContent(t *testing.T) {
 	t.Parallel()
 	const secret = "canary-7f3a"
 	refused := &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}, Err: syscall.ECONNREFUSED}

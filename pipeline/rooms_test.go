@@ -48,7 +48,7 @@ func TestALateRenewalAffectsNoLaterClaim(t *testing.T) {
 
 // What failed and waits has its claim, whatever became of others in its batch
 // and in later ones.
-func TestAClaimIsKeptWhileOthersComeAndGo(t *testing.T) {
+func TestFailedMessageKeepsItsClaimWhileOtherMessagesAreProcessed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

@@ -96,9 +96,9 @@ func TestAScopeBelongsToOnePipeline(t *testing.T) {
 	}
 }
 
-// TestAPipelineWaitsForTheStoreThatKnowsItsScope: without the answer it could drop
+// TestPipelineWaitsUntilTheStoreHasBoundItsScope: without the answer it could drop
 // new messages.
-func TestAPipelineWaitsForTheStoreThatKnowsItsScope(t *testing.T) {
+func TestPipelineWaitsUntilTheStoreHasBoundItsScope(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		phases pipeline.TwoPhaseOptions

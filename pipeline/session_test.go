@@ -31,9 +31,9 @@ func itemOf(group uint64, id string) *pipeline.Item {
 	return &pipeline.Item{Group: group, Call: semel.Call{Key: semel.Key{ID: id}}}
 }
 
-// TestAnItemBehindARefusedOneKeepsItsTurnAndItsLease refuses the key of the first
+// TestMessageBehindARefusedOneKeepsItsOrderAndLease refuses the key of the first
 // item of a group. The second waits, and its claim lasts.
-func TestAnItemBehindARefusedOneKeepsItsTurnAndItsLease(t *testing.T) {
+func TestMessageBehindARefusedOneKeepsItsOrderAndLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &flaky{Store: newStore(t)}
@@ -69,9 +69,9 @@ func TestAnItemBehindARefusedOneKeepsItsTurnAndItsLease(t *testing.T) {
 	})
 }
 
-// TestACompletionThatFailsIsAnErrorOfTheStore completes the key later, and does not
+// TestFailedCompletionIsRetriedWithoutAnotherDelivery completes the key later, and does not
 // deliver the message again.
-func TestACompletionThatFailsIsAnErrorOfTheStore(t *testing.T) {
+func TestFailedCompletionIsRetriedWithoutAnotherDelivery(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &flaky{Store: newStore(t)}
@@ -92,8 +92,8 @@ func TestACompletionThatFailsIsAnErrorOfTheStore(t *testing.T) {
 	})
 }
 
-// TestACopyHasTheOutcomeOfItsFirst processes two items of one key and group.
-func TestACopyHasTheOutcomeOfItsFirst(t *testing.T) {
+// TestDuplicateInABatchGetsTheOutcomeOfTheFirstMessage processes two items of one key and group.
+func TestDuplicateInABatchGetsTheOutcomeOfTheFirstMessage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var failure error
@@ -156,9 +156,9 @@ func (p *passed) Observe(semel.Event) {}
 
 func (p *passed) ObservePipeline(pipeline.Event) { *p++ }
 
-// TestAPassedMessageIsSettledThoughItsCompletionFails loses the claim's answers
+// TestDeliveryWithoutAClaimIsSettledWhenItsCompletionFails loses the claim's answers
 // until the message passed. Then the store answers again, and refuses completions.
-func TestAPassedMessageIsSettledThoughItsCompletionFails(t *testing.T) {
+func TestDeliveryWithoutAClaimIsSettledWhenItsCompletionFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &flaky{Store: newStore(t)}
@@ -184,9 +184,9 @@ func TestAPassedMessageIsSettledThoughItsCompletionFails(t *testing.T) {
 	})
 }
 
-// TestAnUnreadyStoreMattersOnlyIfMessagesWaitForIt asks sessions whether they are
+// TestSessionIsNotReadyOnlyIfMessagesWaitForItsStore asks sessions whether they are
 // ready.
-func TestAnUnreadyStoreMattersOnlyIfMessagesWaitForIt(t *testing.T) {
+func TestSessionIsNotReadyOnlyIfMessagesWaitForItsStore(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		opts  pipeline.TwoPhaseOptions
@@ -204,7 +204,7 @@ type unready struct{ semel.Store }
 
 func (unready) Ready(context.Context) error { return semel.ErrStoreUnavailable }
 
-func TestCopiesInOneBatchDelayNoOtherMessage(t *testing.T) {
+func TestDuplicatesInABatchDelayNoOtherMessage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -233,7 +233,7 @@ func TestCopiesInOneBatchDelayNoOtherMessage(t *testing.T) {
 	})
 }
 
-func TestACopyInABatchWaitsForTheFirstToSucceed(t *testing.T) {
+func TestDuplicateInABatchWaitsUntilTheFirstMessageSucceeds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

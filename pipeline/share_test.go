@@ -46,7 +46,7 @@ func TestALargeBatchLeavesWorkForTheOthers(t *testing.T) {
 	}
 }
 
-func TestABatchHasNoMoreBytesThanItMay(t *testing.T) {
+func TestBatchStaysWithinItsByteLimit(t *testing.T) {
 	t.Parallel()
 	for all, want := range map[int64]int64{64: 16, 2: 1} {
 		if o := (Options{Workers: 4, MaxBytes: all}); o.batchBytes() != want {

@@ -210,9 +210,9 @@ func TestPipelineWithoutWorkIsNotStalled(t *testing.T) {
 	})
 }
 
-// TestASourceThatWaitsIsAStallWithinTenSeconds has it begin to wait at each time between
+// TestWaitingSourceIsReportedAsStalledWithinTenSeconds has it begin to wait at each time between
 // two questions.
-func TestASourceThatWaitsIsAStallWithinTenSeconds(t *testing.T) {
+func TestWaitingSourceIsReportedAsStalledWithinTenSeconds(t *testing.T) {
 	t.Parallel()
 	for begin := 1500 * time.Millisecond; begin < 8*time.Second; begin += time.Second {
 		synctest.Test(t, func(t *testing.T) {

@@ -36,8 +36,8 @@ func TestStopNamesTheMessageAndAcknowledgesNothingOfIt(t *testing.T) {
 	})
 }
 
-// TestStopNamesAMessageByWhatIsKnownOfIt has sources that set no origin.
-func TestStopNamesAMessageByWhatIsKnownOfIt(t *testing.T) {
+// TestStopErrorNamesTheMessage has sources that set no origin.
+func TestStopErrorNamesTheMessage(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[string]func(m *semel.Message){
 		`stopped at a message of a, partition 0, offset 42, key ""/"bad", for "permanent": `: func(*semel.Message) {},

@@ -140,9 +140,9 @@ func TestAClaimWhoseAnswerWasLostIsRecognisedAfterARefusal(t *testing.T) {
 	}
 }
 
-// TestALeaseThatIsExtendedLastsThoughAnotherIsRefused has a store of which one
+// TestExtendedLeaseLastsWhenAnotherExtensionFails has a store of which one
 // part does not answer.
-func TestALeaseThatIsExtendedLastsThoughAnotherIsRefused(t *testing.T) {
+func TestExtendedLeaseLastsWhenAnotherExtensionFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -218,7 +218,7 @@ func TestAStoreThatIsDownStopsEverythingAndLosesNothing(t *testing.T) {
 	}
 }
 
-func TestInFlightElsewhereWaitsOrGoesBack(t *testing.T) {
+func TestMessageOfAHeldKeyWaitsOrReturnsToItsSource(t *testing.T) {
 	for _, returns := range []bool{false, true} {
 		t.Run("", func(t *testing.T) {
 			t.Parallel()
@@ -282,7 +282,7 @@ func TestALostLeaseEndsTheEffect(t *testing.T) {
 	})
 }
 
-func TestHoldKeepsDoubtfulKeysForSomebodyToResolve(t *testing.T) {
+func TestHoldLeavesDoubtfulKeysToBeResolved(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -363,7 +363,7 @@ func TestMessagesBehindAFailureKeepTheirOrderAndClaims(t *testing.T) {
 	})
 }
 
-func TestObserveDropsNothing(t *testing.T) {
+func TestObserveDeliversEveryMessage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -400,10 +400,10 @@ func TestObserveDropsNothing(t *testing.T) {
 	})
 }
 
-// TestALostClaimIsCompletedAfterAMessagePassed: the store granted the claim, and only
+// TestClaimWithALostAnswerIsCompletedAfterTheDelivery: the store granted the claim, and only
 // the answers were lost. The effect happened, so no other holder has to wait for the
 // lease, and none repeats the effect.
-func TestALostClaimIsCompletedAfterAMessagePassed(t *testing.T) {
+func TestClaimWithALostAnswerIsCompletedAfterTheDelivery(t *testing.T) {
 	for name, phases := range map[string]pipeline.TwoPhaseOptions{
 		"pass":             {Pass: true},
 		"observe":          {Observe: true},

@@ -183,7 +183,7 @@ func TestSuiteCatchesBrokenSources(t *testing.T) {
 	}
 }
 
-func TestRestartsAreCounted(t *testing.T) {
+func TestSuiteRestartsTheServerOncePerRound(t *testing.T) {
 	t.Parallel()
 	restarted := 0
 	h := SourceHarness{New: func(tb testing.TB) SourcePlace { return newFaultySource(tb, "", &restarted) }}

@@ -79,9 +79,9 @@ func followed(tb testing.TB, rotate bool) brokertest.SourcePlace {
 	}
 }
 
-// TestAFileMayBeRenamedWhenItIsFound: between the look that finds it and the
+// TestFileRenamedWhenItIsFoundIsRead: between the look that finds it and the
 // reading. It is read under its new name.
-func TestAFileMayBeRenamedWhenItIsFound(t *testing.T) {
+func TestFileRenamedWhenItIsFoundIsRead(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	source, err := file.OpenSource([]string{filepath.Join(dir, "log*")}, &file.SourceOptions{Follow: true, Poll: time.Millisecond})

@@ -154,7 +154,7 @@ func TestASinkRepeatsAWriteAfterAFailedSync(t *testing.T) {
 	}
 }
 
-func TestDeliveriesShareASync(t *testing.T) {
+func TestConcurrentDeliveriesShareOneSync(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		disk := faultfs.New()

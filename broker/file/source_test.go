@@ -346,7 +346,7 @@ func TestAnotherFileUnderTheNameIsReadFromItsBeginning(t *testing.T) {
 	})
 }
 
-func TestNewFilesAndManyPatterns(t *testing.T) {
+func TestFollowFindsNewFilesOfSeveralPatterns(t *testing.T) {
 	following(t, file.SourceOptions{}, func(b *bundle) {
 		b.open("*.log", "sub-*/x", "a.log")
 		b.wants()
@@ -380,7 +380,7 @@ func TestFromEndSkipsOldLinesInTheFirstRunOnly(t *testing.T) {
 	})
 }
 
-func TestPausedPartitionIsNotReadAndOthersAre(t *testing.T) {
+func TestPausedFileIsNotReadWhileOthersAre(t *testing.T) {
 	following(t, file.SourceOptions{}, func(b *bundle) {
 		b.write("a.log", "a1\n")
 		b.write("b.log", "b1\n")

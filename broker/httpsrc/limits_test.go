@@ -106,7 +106,7 @@ func TestSendersThatTrickleAreCutOff(t *testing.T) {
 }
 
 // Bodies that were announced and do not arrive take no memory from others.
-func TestAnnouncedBodiesKeepNothingFromOthers(t *testing.T) {
+func TestBodiesThatDoNotArriveReserveNoMemory(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{MaxBytes: 1 << 20, Wait: time.Minute})
 	for range 20 {

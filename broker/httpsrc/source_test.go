@@ -74,7 +74,7 @@ func TestAHalfClosedConnectionGetsNoEarlyAnswer(t *testing.T) {
 	}
 }
 
-func TestAnswers(t *testing.T) {
+func TestResponseStatusFollowsTheOutcome(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})
 	for _, c := range []struct {
@@ -125,7 +125,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-func TestRequestsThatAreNotTaken(t *testing.T) {
+func TestInvalidRequestsGetAnErrorStatus(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{Path: "/in", MaxBody: 10, Authorization: "Bearer sesame"})
 	for name, c := range map[string]struct {
@@ -168,7 +168,7 @@ func TestRequestsThatAreNotTaken(t *testing.T) {
 
 // A page can let its own name lead to this machine, and is then of the same site for the
 // browser.
-func TestPagesOfOtherSitesSendNothingToThisMachine(t *testing.T) {
+func TestRequestsFromWebPagesAreRefused(t *testing.T) {
 	t.Parallel()
 	for token, want := range map[string]int{"": http.StatusForbidden, "Bearer t": http.StatusServiceUnavailable} {
 		s := open(t, Options{Wait: time.Millisecond, Authorization: token})
@@ -223,7 +223,7 @@ func TestTheBytesOfHeldRequestsAreBounded(t *testing.T) {
 }
 
 // A message stays in memory until it is settled, though its sender has left.
-func TestAMessageWithoutItsSenderIsStillHeld(t *testing.T) {
+func TestMessageStaysInMemoryAfterItsSenderLeft(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{MaxBytes: 100, Wait: time.Millisecond})
 	for s.held.Load() == 0 { // a request that was not accepted within Wait is not held

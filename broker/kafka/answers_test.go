@@ -12,8 +12,8 @@ import (
 	"github.com/semel-dev/semel/test/kafkatest"
 )
 
-// TestEachAnswerHasAMeaning has the rows of Kafka in the table of broker/ANSWERS.md.
-func TestEachAnswerHasAMeaning(t *testing.T) {
+// TestServerAnswersAreClassifiedAsDocumented has the rows of Kafka in the table of broker/ANSWERS.md.
+func TestServerAnswersAreClassifiedAsDocumented(t *testing.T) {
 	t.Parallel()
 	deliver := func(fault kfake.Fault) func(t *testing.T) error {
 		return func(t *testing.T) (err error) {

@@ -208,7 +208,7 @@ func TestAMessageThatFailsAgainCountsItsRedrives(t *testing.T) {
 	})
 }
 
-func TestAMessageThatCouldNotBeNotedStaysListed(t *testing.T) {
+func TestParkedMessageStaysListedWhenItsSettlementCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.options()
@@ -244,7 +244,7 @@ func TestAMessageThatCouldNotBeNotedStaysListed(t *testing.T) {
 	})
 }
 
-func TestMessagesOfOthersInATopic(t *testing.T) {
+func TestDeadLetterTopicReadsRecordsOfOtherPrograms(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.options()
@@ -291,7 +291,7 @@ func TestMessagesOfOthersInATopic(t *testing.T) {
 	})
 }
 
-func TestMessagesOfAParkerHaveTheirKeys(t *testing.T) {
+func TestParkedRecordsHaveTheirKeyHeaders(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		parker, err := kafka.OpenParker(b.Context(), b.Reach(), "aside")

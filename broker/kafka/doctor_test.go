@@ -21,7 +21,7 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-func TestTheDoctorSeesWhatWeakensThePromise(t *testing.T) {
+func TestDoctorWarnsOfSettingsThatWeakenThePromise(t *testing.T) {
 	t.Parallel()
 	inRealTime(t, 2, func(b *bubble) {
 		kafkatest.Must(t, b.Cluster.CreateTopic("keys", 2, map[string]string{"retention.ms": "60000", "cleanup.policy": "delete"}))
@@ -131,9 +131,9 @@ func TestTheDoctorSeesARealBroker(t *testing.T) {
 	}
 }
 
-// TestOffsetsThatMayNotBeReadHideNothingElse has a transaction that hangs in the input,
+// TestUnauthorizedOffsetsTopicHidesNoOtherFinding has a transaction that hangs in the input,
 // and brokers that do not let the user look at the offsets.
-func TestOffsetsThatMayNotBeReadHideNothingElse(t *testing.T) {
+func TestUnauthorizedOffsetsTopicHidesNoOtherFinding(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		kafkatest.Must(b.T, b.Cluster.CreateTopic(offsetsTopic, 4, nil))

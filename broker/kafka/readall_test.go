@@ -59,9 +59,9 @@ func TestReadAllReadsEverythingFromASlowBroker(t *testing.T) {
 	})
 }
 
-// TestTheEndIsReachedWhereNothingShowsIt ends a partition with a transaction that
+// TestReadAllEndsAfterAbortedRecordsAtTheEnd ends a partition with a transaction that
 // was aborted while an earlier one has been open.
-func TestTheEndIsReachedWhereNothingShowsIt(t *testing.T) {
+func TestReadAllEndsAfterAbortedRecordsAtTheEnd(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		producer := func(id string) *kgo.Client {

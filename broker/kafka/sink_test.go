@@ -83,7 +83,7 @@ func TestARecordNamesItsKey(t *testing.T) {
 	})
 }
 
-func TestARecordNeedNotNameItsKey(t *testing.T) {
+func TestSinkOmitsKeyHeadersWhenConfigured(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		sink, _ := b.sink(func(o *SinkOptions) { o.NoKeyHeaders = true })
@@ -128,7 +128,7 @@ func tooLarge(t *testing.T, sink *Sink) {
 	}
 }
 
-func TestARecordThatIsTooLargeDoesNotTakeOthersWithIt(t *testing.T) {
+func TestTooLargeRecordFailsAlone(t *testing.T) {
 	t.Parallel()
 	limit, compress := "2000", kgo.ProducerBatchCompression(kgo.NoCompression())
 	t.Run("here", func(t *testing.T) {
@@ -155,7 +155,7 @@ func TestARecordThatIsTooLargeDoesNotTakeOthersWithIt(t *testing.T) {
 	})
 }
 
-func TestErrorsOfTheProducer(t *testing.T) {
+func TestProducerErrorsAreClassified(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		var away *pipeline.UnavailableError
@@ -271,7 +271,7 @@ func TestParkedRecordsHaveTheirOrigin(t *testing.T) {
 	})
 }
 
-func TestTheOriginIsReadAsOthersWriteIt(t *testing.T) {
+func TestOriginHeadersOfOtherProgramsAreRead(t *testing.T) {
 	t.Parallel()
 	want := semel.Origin{Source: "in", Partition: 2, Offset: 258}
 	for name, headers := range map[string][]semel.Header{

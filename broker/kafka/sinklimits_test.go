@@ -16,7 +16,7 @@ import (
 	"github.com/semel-dev/semel/test/kafkatest"
 )
 
-func TestATransientErrorSetsNoLimit(t *testing.T) {
+func TestTransientTopicSettingsErrorSetsNoSizeLimit(t *testing.T) {
 	t.Parallel()
 	for _, passing := range []*kerr.Error{kerr.UnknownTopicOrPartition, kerr.NotController} {
 		t.Run(passing.Message, func(t *testing.T) {
@@ -37,8 +37,8 @@ func TestATransientErrorSetsNoLimit(t *testing.T) {
 	}
 }
 
-// TestAPersistentErrorSetsNoLimit has settings that no broker tells.
-func TestAPersistentErrorSetsNoLimit(t *testing.T) {
+// TestUnreadableTopicSettingsSetNoSizeLimit has settings that no broker tells.
+func TestUnreadableTopicSettingsSetNoSizeLimit(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		t := b.T
@@ -57,9 +57,9 @@ func TestAPersistentErrorSetsNoLimit(t *testing.T) {
 	})
 }
 
-// TestASinkNoticesThatItsTopicTakesMore raises the limit of a topic while its sink is
+// TestSinkNoticesARaisedSizeLimitOfItsTopic raises the limit of a topic while its sink is
 // open.
-func TestASinkNoticesThatItsTopicTakesMore(t *testing.T) {
+func TestSinkNoticesARaisedSizeLimitOfItsTopic(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		t := b.T
@@ -100,9 +100,9 @@ func TestTheLimitOfATopicThatComesLaterIsRead(t *testing.T) {
 	})
 }
 
-// TestARefusalOfAnothersRecordIsNotTakenForItsOwn has the brokers refuse a batch
+// TestRecordIsNotRefusedForTheSizeOfAnotherInItsBatch has the brokers refuse a batch
 // once, as for the size of a record of another delivery.
-func TestARefusalOfAnothersRecordIsNotTakenForItsOwn(t *testing.T) {
+func TestRecordIsNotRefusedForTheSizeOfAnotherInItsBatch(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		t := b.T
@@ -117,10 +117,10 @@ func TestARefusalOfAnothersRecordIsNotTakenForItsOwn(t *testing.T) {
 	})
 }
 
-// TestRecordsBehindARefusedOneOfTheirGroupWait has a record refused while others of
+// TestRecordsWaitBehindARefusedOneOfTheirGroup has a record refused while others of
 // the same group are still to be written. The client holds one at a time; the
 // second is already on its way into it.
-func TestRecordsBehindARefusedOneOfTheirGroupWait(t *testing.T) {
+func TestRecordsWaitBehindARefusedOneOfTheirGroup(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		t := b.T

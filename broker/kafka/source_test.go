@@ -154,9 +154,9 @@ func TestOffsetsAreCommittedUpToTheFirstThatIsNotSettled(t *testing.T) {
 	})
 }
 
-// TestOffsetsAreCommittedOnceAllIsRead: what is committed then is not read again after a crash,
+// TestOffsetsAreCommittedWhenTheEndIsReached: what is committed then is not read again after a crash,
 // and the group has no lag.
-func TestOffsetsAreCommittedOnceAllIsRead(t *testing.T) {
+func TestOffsetsAreCommittedWhenTheEndIsReached(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		var commits atomic.Int32
@@ -191,7 +191,7 @@ func TestOffsetsAreCommittedOnceAllIsRead(t *testing.T) {
 	})
 }
 
-func TestNilAndEmptyAreKeptApart(t *testing.T) {
+func TestSourceDistinguishesNilFromEmptyKeysAndValues(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		b.Write(
@@ -332,8 +332,8 @@ func TestWorkInProgressOfALostPartitionIsNotRepeated(t *testing.T) {
 	})
 }
 
-// TestAPauseEndsWithThePartition pauses a partition, loses it, and reads its successor.
-func TestAPauseEndsWithThePartition(t *testing.T) {
+// TestReassignedPartitionIsNoLongerPaused pauses a partition, loses it, and reads its successor.
+func TestReassignedPartitionIsNoLongerPaused(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(b *bubble) {
 		b.Write(kafkatest.Numbered(0, 4, 2)...)
@@ -394,9 +394,9 @@ func TestARefusedCommitIsTriedAgain(t *testing.T) {
 	}
 }
 
-// TestAMemberThatMayNotCommitEndsWithoutAnError has the group refuse the member, whose
+// TestGroupMemberWithoutCommitRightsClosesWithoutAnError has the group refuse the member, whose
 // records come again to the next one.
-func TestAMemberThatMayNotCommitEndsWithoutAnError(t *testing.T) {
+func TestGroupMemberWithoutCommitRightsClosesWithoutAnError(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		b.Write(kafkatest.Numbered(0, 5, 1)...)
@@ -416,9 +416,9 @@ func TestAMemberThatMayNotCommitEndsWithoutAnError(t *testing.T) {
 	})
 }
 
-// TestAMemberThatTheGroupForgotEndsWithoutAnError: others have its partitions, to
+// TestGroupMemberForgottenByTheGroupClosesWithoutAnError: others have its partitions, to
 // whom what it could not commit comes again.
-func TestAMemberThatTheGroupForgotEndsWithoutAnError(t *testing.T) {
+func TestGroupMemberForgottenByTheGroupClosesWithoutAnError(t *testing.T) {
 	t.Parallel()
 	for _, err := range []*kerr.Error{kerr.UnknownMemberID, kerr.IllegalGeneration, kerr.FencedMemberEpoch} {
 		t.Run(err.Message, func(t *testing.T) {
@@ -448,7 +448,7 @@ func TestAllBadOptionsOfASourceAreNamed(t *testing.T) {
 	}
 }
 
-func TestEpochsAreCommitted(t *testing.T) {
+func TestLeaderEpochsAreCommitted(t *testing.T) {
 	t.Parallel()
 	p := newOwned("t", 3)
 	var positions []int64

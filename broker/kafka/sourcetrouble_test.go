@@ -174,7 +174,7 @@ func TestAStaticMemberIsNotFencedByItsEarlierId(t *testing.T) {
 	})
 }
 
-func TestAMemberEndsWithoutBrokers(t *testing.T) {
+func TestGroupMemberClosesWithoutBrokers(t *testing.T) {
 	t.Parallel()
 	inRealTime(t, 1, func(b *bubble) {
 		b.Write(kafkatest.Numbered(0, 5, 1)...)

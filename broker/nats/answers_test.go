@@ -12,9 +12,9 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-// TestEachAnswerHasAMeaning has the rows of NATS in the table of broker/ANSWERS.md. A
+// TestServerAnswersAreClassifiedAsDocumented has the rows of NATS in the table of broker/ANSWERS.md. A
 // subscriber without JetStream gives the answers that a stream cannot be made to give.
-func TestEachAnswerHasAMeaning(t *testing.T) {
+func TestServerAnswersAreClassifiedAsDocumented(t *testing.T) {
 	t.Parallel()
 	url := servers.NATS(t)
 	conn, err := natsgo.Connect(url)

@@ -18,7 +18,7 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-func TestExamineFindsWhatWeakensThePromise(t *testing.T) {
+func TestExamineWarnsOfRiskyStreamSettings(t *testing.T) {
 	t.Parallel()
 	name := servicestest.Topic()
 	js := client(t, servers.NATS(t))

@@ -44,10 +44,10 @@ func TestTheServerDropsNoMessageOfAnotherTarget(t *testing.T) {
 	}
 }
 
-// TestAMessageThatTheServerOnlyRemembersIsStored has the server know an id without its
+// TestMessageIsStoredAgainWhenTheServerOnlyRemembersItsID has the server know an id without its
 // message, as after a change of leaders that lost it. A stream that removes what was read
 // knows the ids of such messages too, and they must not come again.
-func TestAMessageThatTheServerOnlyRemembersIsStored(t *testing.T) {
+func TestMessageIsStoredAgainWhenTheServerOnlyRemembersItsID(t *testing.T) {
 	t.Parallel()
 	for retention, want := range map[jetstream.RetentionPolicy]uint64{jetstream.LimitsPolicy: 1, jetstream.WorkQueuePolicy: 0} {
 		out, s := sink(t, jetstream.StreamConfig{Retention: retention})
@@ -65,9 +65,9 @@ func TestAMessageThatTheServerOnlyRemembersIsStored(t *testing.T) {
 	}
 }
 
-// TestAnIdThatTheServerOnlyRemembersIsNotTakenForAMessage has the stream lose each message
+// TestMessageIDRememberedByTheServerDoesNotProveThatItIsStored has the stream lose each message
 // that the sink stores, also those under the further ids.
-func TestAnIdThatTheServerOnlyRemembersIsNotTakenForAMessage(t *testing.T) {
+func TestMessageIDRememberedByTheServerDoesNotProveThatItIsStored(t *testing.T) {
 	t.Parallel()
 	out, s := sink(t, jetstream.StreamConfig{})
 	const ids = 4

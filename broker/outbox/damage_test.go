@@ -222,8 +222,8 @@ var strange = []struct{ name, column, value string }{
 // unread is true when no slot of the database is read.
 const unread = "SELECT NOT coalesce(bool_or(active), false) FROM pg_replication_slots WHERE database = current_database()"
 
-// TestStrangeRowHoldsUpNoOthers writes one strange row before others.
-func TestStrangeRowHoldsUpNoOthers(t *testing.T) {
+// TestInvalidRowDelaysNoOtherRow writes one strange row before others.
+func TestInvalidRowDelaysNoOtherRow(t *testing.T) {
 	t.Parallel()
 	server := logical(t)
 	for i, of := range strange {

@@ -81,9 +81,9 @@ func TestDoctorFindsUndeliveredRows(t *testing.T) {
 	examine("warning outbox.replica_identity: full")
 }
 
-// TestDoctorFindsTransactionsAndSettings has a server of its own, because it changes what
+// TestDoctorFindsOldTransactionsAndRiskySettings has a server of its own, because it changes what
 // other tests would see.
-func TestDoctorFindsTransactionsAndSettings(t *testing.T) {
+func TestDoctorFindsOldTransactionsAndRiskySettings(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartPostgres(t, &services.PostgresOptions{Settings: map[string]string{"max_prepared_transactions": "5"}})
 	address := servicestest.NewDatabase(t, server.URL())

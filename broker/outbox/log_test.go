@@ -122,7 +122,7 @@ func has(findings []semel.Finding, severity semel.Severity, subject, found strin
 	return false
 }
 
-func TestFormerOwnerKeepsNothing(t *testing.T) {
+func TestRelayThatLostAShardArchivesNoRows(t *testing.T) {
 	t.Parallel()
 	address := servers.Database(t)
 	pool := migrated(t, address)

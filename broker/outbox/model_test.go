@@ -28,7 +28,7 @@ var (
 	histories   = flag.Int("histories", 0, "how many histories to run; 0 is 200, or 15 with -short")
 )
 
-// TestHistoriesKeepTheModel runs random histories against a model of the outbox. One goroutine
+// TestOutboxMatchesAModelInRandomHistories runs random histories against a model of the outbox. One goroutine
 // decides about every step of writers and of two relays, including the steps between the
 // statements of a read or an acknowledgement. So a seed is a history. In each of them:
 //   - every committed row is delivered, and none of a transaction that is open or was
@@ -37,7 +37,7 @@ var (
 //   - exactly the acknowledged rows are deleted or moved to the log, and none by a former
 //     owner;
 //   - no row is delivered before its time, and none is read twice under one lease.
-func TestHistoriesKeepTheModel(t *testing.T) {
+func TestOutboxMatchesAModelInRandomHistories(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartPostgres(t, &services.PostgresOptions{Settings: map[string]string{"max_prepared_transactions": "20", "fsync": "off"}})
 	config, err := pgxpool.ParseConfig(server.URL())

@@ -88,7 +88,7 @@ func event(aggregate, body string) outbox.Message {
 	return outbox.Message{Aggregate: aggregate, Topic: "events", Payload: []byte(body)}
 }
 
-func TestOpenTransactionHoldsUpOnlyItsOwnRows(t *testing.T) {
+func TestOpenTransactionDelaysOnlyItsOwnRows(t *testing.T) {
 	t.Parallel()
 	address := servers.Database(t)
 	pool := migrated(t, address)
@@ -167,9 +167,9 @@ func TestRowsWaitForTheirTime(t *testing.T) {
 	eventually(t, pool, "SELECT count(*) = 1 FROM semel_outbox")
 }
 
-// TestFormerOwnerDeletesNothing has another process take all shards over while messages
+// TestRelayThatLostAShardDeletesNoRows has another process take all shards over while messages
 // are being delivered.
-func TestFormerOwnerDeletesNothing(t *testing.T) {
+func TestRelayThatLostAShardDeletesNoRows(t *testing.T) {
 	t.Parallel()
 	address := servers.Database(t)
 	pool := migrated(t, address)

@@ -10,10 +10,10 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-// TestASlotThatAnotherRelayCreatesIsNotThere has two relays that begin together. A snapshot
+// TestReplicationSlotThatIsBeingCreatedDoesNotExistYet has two relays that begin together. A snapshot
 // that the second one takes before the slot is complete would miss the transactions that
 // commit in between, because the slot does not return them either.
-func TestASlotThatAnotherRelayCreatesIsNotThere(t *testing.T) {
+func TestReplicationSlotThatIsBeingCreatedDoesNotExistYet(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartPostgres(t, &services.PostgresOptions{Settings: map[string]string{"wal_level": "logical"}})
 	pool := Migrated(t, server.URL())

@@ -11,9 +11,9 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-// TestSweepFindsRowsThatTheLogDidNotReturn removes the time of a row by hand, which the log
+// TestSweepFindsRowsMissingFromTheWAL removes the time of a row by hand, which the log
 // has as an update.
-func TestSweepFindsRowsThatTheLogDidNotReturn(t *testing.T) {
+func TestSweepFindsRowsMissingFromTheWAL(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartPostgres(t, &services.PostgresOptions{Settings: map[string]string{"wal_level": "logical"}})
 	pool := Migrated(t, server.URL())

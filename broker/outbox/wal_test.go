@@ -223,8 +223,8 @@ func TestIdleOutboxRetainsNoWAL(t *testing.T) {
 	closeWAL(t, s)
 }
 
-// TestStandbyTakesOver has two sources, of which the first ends.
-func TestStandbyTakesOver(t *testing.T) {
+// TestStandbyRelayTakesOver has two sources, of which the first ends.
+func TestStandbyRelayTakesOver(t *testing.T) {
 	t.Parallel()
 	server := logical(t)
 	pool := migrated(t, server.URL())
@@ -250,9 +250,9 @@ func TestStandbyTakesOver(t *testing.T) {
 	closeWAL(t, second)
 }
 
-// TestRowsOfTheLogAreKept has a partition that is missing, a row that is parked, and a
+// TestWALSourceKeepsDeliveredRows has a partition that is missing, a row that is parked, and a
 // standby, which reports who reads the slot.
-func TestRowsOfTheLogAreKept(t *testing.T) {
+func TestWALSourceKeepsDeliveredRows(t *testing.T) {
 	t.Parallel()
 	server := logical(t)
 	pool := migrated(t, server.URL())
@@ -405,8 +405,8 @@ func TestALostSlotIsAnErrorWithARemedy(t *testing.T) {
 	closeWAL(t, s)
 }
 
-// TestServerThatCannotIsNamed has servers, roles and publications that do not suffice.
-func TestServerThatCannotIsNamed(t *testing.T) {
+// TestRelayNamesTheMissingServerAbility has servers, roles and publications that do not suffice.
+func TestRelayNamesTheMissingServerAbility(t *testing.T) {
 	t.Parallel()
 	plain := servers.Database(t)
 	migrated(t, plain)

@@ -73,9 +73,9 @@ func cutAt(t *testing.T, address string, passes bool) string {
 	return u.String()
 }
 
-// TestEachAnswerHasAMeaning has the rows of PostgreSQL in the table of
+// TestServerAnswersAreClassifiedAsDocumented has the rows of PostgreSQL in the table of
 // broker/ANSWERS.md.
-func TestEachAnswerHasAMeaning(t *testing.T) {
+func TestServerAnswersAreClassifiedAsDocumented(t *testing.T) {
 	t.Parallel()
 	address := servers.Database(t)
 	pool, err := pgxpool.New(t.Context(), address)

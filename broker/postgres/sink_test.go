@@ -183,9 +183,9 @@ func TestAFailingMessageFailsAlone(t *testing.T) {
 	}
 }
 
-// TestAFailureOfValuesDoesNotHideWhatTheStoreSays processes a message whose values cannot be
+// TestMismatchIsReportedThoughTheRowCannotBeWritten processes a message whose values cannot be
 // written, and whose key the store does not give to it.
-func TestAFailureOfValuesDoesNotHideWhatTheStoreSays(t *testing.T) {
+func TestMismatchIsReportedThoughTheRowCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	address := servers.Database(t)
 	pool := open(t, address)
@@ -205,7 +205,7 @@ func TestAFailureOfValuesDoesNotHideWhatTheStoreSays(t *testing.T) {
 	}
 }
 
-func TestAMissingTableCostsNoAttempts(t *testing.T) {
+func TestMessagesUseNoAttemptsWhileTheTableIsMissing(t *testing.T) {
 	t.Parallel()
 	address := servers.Database(t)
 	pool := open(t, address)
@@ -500,7 +500,7 @@ func isPrepared(err error) bool {
 	return errors.As(err, &server) && (server.Code == "26000" || server.Code == "42P05")
 }
 
-func TestAStatementThatAPoolerLostCostsNoAttempts(t *testing.T) {
+func TestMessagesUseNoAttemptsWhenAPoolerLosesAStatement(t *testing.T) {
 	t.Parallel()
 	address := servers.Database(t)
 	pool := open(t, address)
@@ -541,10 +541,10 @@ func TestErrorsAreClassifiedBySQLSTATE(t *testing.T) {
 	}
 }
 
-// TestALockFailsItsMessagesAlone locks one row, and then the table. A locked row fails
+// TestLockedRowFailsItsMessageAndLockedTableFailsTheBatch locks one row, and then the table. A locked row fails
 // its message alone, a locked table fails the batch after two waits. The error names the
 // session.
-func TestALockFailsItsMessagesAlone(t *testing.T) {
+func TestLockedRowFailsItsMessageAndLockedTableFailsTheBatch(t *testing.T) {
 	t.Parallel()
 	address := servers.Database(t) + "&application_name=writer&lock_timeout=1500"
 	pool := open(t, address)
@@ -601,7 +601,7 @@ func TestALockFailsItsMessagesAlone(t *testing.T) {
 }
 
 // A key that is no text, such as a hash, is handed over as people write it.
-func TestAKeyOfAnyFormIsText(t *testing.T) {
+func TestStatementGetsAKeyOfAnyTypeAsText(t *testing.T) {
 	t.Parallel()
 	address := servers.Database(t)
 	pool := open(t, address)

@@ -13,9 +13,9 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-// TestEachAnswerHasAMeaning has the rows of RabbitMQ in the table of
+// TestServerAnswersAreClassifiedAsDocumented has the rows of RabbitMQ in the table of
 // broker/ANSWERS.md.
-func TestEachAnswerHasAMeaning(t *testing.T) {
+func TestServerAnswersAreClassifiedAsDocumented(t *testing.T) {
 	t.Parallel()
 	addr := servers.RabbitMQ(t)
 	url := "amqp://guest:guest@" + addr

@@ -228,9 +228,9 @@ const (
 	maxMessage = 1_000_000
 )
 
-// TestFaults shares one server, which closes a channel that keeps a message for two
+// TestSourceAndSinkSurviveServerFaults shares one server, which closes a channel that keeps a message for two
 // seconds.
-func TestFaults(t *testing.T) {
+func TestSourceAndSinkSurviveServerFaults(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartRabbitMQ(t, &services.RabbitMQOptions{Config: fmt.Sprintf("{consumer_timeout, 2000}, {channel_tick_interval, 500}, {max_message_size, %d}, "+
 		"{default_permissions, [<<\".*\">>, <<\"^(?!%s).*\">>, <<\"^(?!%s).*\">>]}", maxMessage, forbidden, hidden)})

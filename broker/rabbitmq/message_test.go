@@ -8,7 +8,7 @@ import (
 
 // If messages of the default exchange had a record key, it would be the same for all of
 // them, and the pipeline would deliver one after the other.
-func TestOnlyAnExchangeGivesARecordKey(t *testing.T) {
+func TestDefaultExchangeGivesNoRecordKey(t *testing.T) {
 	t.Parallel()
 	if m := message("orders", &amqp.Delivery{RoutingKey: "orders"}); m.RecordKey != nil {
 		t.Errorf("the record key of a message of the default exchange is %q", m.RecordKey)

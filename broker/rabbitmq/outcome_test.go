@@ -11,9 +11,9 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// TestAnUnknownOutcomeStaysUnknown publishes messages twice. A message that one of the two may
+// TestUnconfirmedPublishStaysUnknownAfterARefusedOne publishes messages twice. A message that one of the two may
 // have stored must not count as unsent.
-func TestAnUnknownOutcomeStaysUnknown(t *testing.T) {
+func TestUnconfirmedPublishStaysUnknownAfterARefusedOne(t *testing.T) {
 	t.Parallel()
 	unsent := pipeline.Unavailable(amqp.ErrClosed, 0)
 	unknown := fmt.Errorf("no confirm: %w", semel.ErrOutcomeUnknown)

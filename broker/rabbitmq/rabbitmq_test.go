@@ -103,9 +103,9 @@ func restart(server *services.Server) func(context.Context) error {
 	}
 }
 
-// TestSuites does not run in parallel with other tests, because the suites count
+// TestSourceAndSinkPassTheSuites does not run in parallel with other tests, because the suites count
 // goroutines.
-func TestSuites(t *testing.T) {
+func TestSourceAndSinkPassTheSuites(t *testing.T) {
 	server := servicestest.StartRabbitMQ(t, nil)
 	t.Run("source", func(t *testing.T) { runSource(t, server) })
 	t.Run("sink", func(t *testing.T) { runSink(t, server) })

@@ -300,8 +300,8 @@ func TestTheStoreRecognisesDuplicatesThatSQSDelivers(t *testing.T) {
 	})
 }
 
-// TestEachMessageHasItsOutcome has SQS refuse some messages of a batch.
-func TestEachMessageHasItsOutcome(t *testing.T) {
+// TestSendBatchReportsTheOutcomeOfEachMessage has SQS refuse some messages of a batch.
+func TestSendBatchReportsTheOutcomeOfEachMessage(t *testing.T) {
 	t.Parallel()
 	a := newAmazon(t, map[string]string{"MaximumMessageSize": "1048576"})
 	refusal := func(code string, fault bool) types.BatchResultErrorEntry {

@@ -70,8 +70,8 @@ func peerFor(t testing.TB, action string, answer http.HandlerFunc) string {
 	return server.URL + "/123456789012/orders"
 }
 
-// TestEachAnswerHasAMeaning has the rows of SQS in the table of broker/ANSWERS.md.
-func TestEachAnswerHasAMeaning(t *testing.T) {
+// TestServerAnswersAreClassifiedAsDocumented has the rows of SQS in the table of broker/ANSWERS.md.
+func TestServerAnswersAreClassifiedAsDocumented(t *testing.T) {
 	t.Parallel()
 	deliver := func(answer http.HandlerFunc) func(*testing.T) error {
 		return func(t *testing.T) error {
@@ -115,8 +115,8 @@ func TestEachAnswerHasAMeaning(t *testing.T) {
 	})
 }
 
-// TestASourceSurvivesEachAnswer gives the source wrong answers, and then a message.
-func TestASourceSurvivesEachAnswer(t *testing.T) {
+// TestSourceContinuesAfterInvalidAnswers gives the source wrong answers, and then a message.
+func TestSourceContinuesAfterInvalidAnswers(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]http.HandlerFunc{
 		"error": errorOf(500, "InternalError"), "busy": errorOf(503, "ServiceUnavailable"), "denied": errorOf(400, "AccessDeniedException"),

@@ -15,8 +15,8 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// TestBodiesAndHeadersSurvive encodes what SQS refuses, and decodes it.
-func TestBodiesAndHeadersSurvive(t *testing.T) {
+// TestBodiesAndHeadersThatSQSRefusesAreEncoded encodes what SQS refuses, and decodes it.
+func TestBodiesAndHeadersThatSQSRefusesAreEncoded(t *testing.T) {
 	t.Parallel()
 	many := func(n int) (list []semel.Header) {
 		for i := range n {
@@ -57,7 +57,7 @@ func TestBodiesAndHeadersSurvive(t *testing.T) {
 	}
 }
 
-func TestAMessageIDIsNoIdentity(t *testing.T) {
+func TestSQSMessageIDIsNotTheIdentityOfAMessage(t *testing.T) {
 	t.Parallel()
 	const id = "9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d"
 	for name, c := range map[string]struct {
@@ -87,7 +87,7 @@ func TestThePlaceOfAMessageNamesItsQueueAndId(t *testing.T) {
 	}
 }
 
-func TestAddresses(t *testing.T) {
+func TestQueueURLsAreParsed(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]Address{
 		"https://sqs.eu-west-1.amazonaws.com/123456789012/orders":                {Endpoint: "https://sqs.eu-west-1.amazonaws.com", Region: "eu-west-1", Name: "orders"},

@@ -120,9 +120,9 @@ func readOne(t *testing.T, source *sqs.Source) []*pipeline.Item {
 	return items
 }
 
-// TestALostAnswerBlocksNoGroup loses the answer that has the message. The source asks
+// TestLostReceiveAnswerDoesNotBlockItsMessageGroup loses the answer that has the message. The source asks
 // for the same answer, and does not wait for the end of its visibility time-out.
-func TestALostAnswerBlocksNoGroup(t *testing.T) {
+func TestLostReceiveAnswerDoesNotBlockItsMessageGroup(t *testing.T) {
 	t.Parallel()
 	api := client(t, servers.SQS(t))
 	queue := newQueue(t, api, servicestest.Topic()+".fifo", map[string]string{"FifoQueue": "true"})

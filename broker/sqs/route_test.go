@@ -9,8 +9,8 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// TestAMessageCannotLeaveTheAccount has names that would change the URL before them.
-func TestAMessageCannotLeaveTheAccount(t *testing.T) {
+// TestMessageCannotNameAQueueOfAnotherAccount has names that would change the URL before them.
+func TestMessageCannotNameAQueueOfAnotherAccount(t *testing.T) {
 	t.Parallel()
 	route, err := pipeline.NewRoute("source", "*")
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-// TestEachAnswerHasAMeaning has the rows of webhooks in the table of
+// TestServerAnswersAreClassifiedAsDocumented has the rows of webhooks in the table of
 // broker/ANSWERS.md.
-func TestEachAnswerHasAMeaning(t *testing.T) {
+func TestServerAnswersAreClassifiedAsDocumented(t *testing.T) {
 	t.Parallel()
 	status := func(code int, header ...string) func(t *testing.T) error {
 		return func(t *testing.T) error {

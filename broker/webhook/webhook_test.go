@@ -67,7 +67,7 @@ func class(err error) string {
 	return "other"
 }
 
-func TestEachStatusHasItsMeaning(t *testing.T) {
+func TestHTTPStatusDecidesTheOutcome(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var status int
@@ -93,7 +93,7 @@ func TestEachStatusHasItsMeaning(t *testing.T) {
 	}
 }
 
-func TestRetryAfter(t *testing.T) {
+func TestRetryAfterHeaderIsParsed(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for value, want := range map[string]time.Duration{
@@ -174,7 +174,7 @@ func hangUp(t *testing.T) (url string, requests *atomic.Int32) {
 	return server.URL, requests
 }
 
-func TestNothingIsRepeatedSilently(t *testing.T) {
+func TestWebhookRequestIsNotRetriedByTheHTTPClient(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{"body", ""} {
 		url, requests := hangUp(t)
@@ -189,7 +189,7 @@ func TestNothingIsRepeatedSilently(t *testing.T) {
 	}
 }
 
-func TestTimeoutsAndRefusals(t *testing.T) {
+func TestTimeoutsAndRefusedConnectionsAreClassified(t *testing.T) {
 	t.Parallel()
 	stuck, arrived := make(chan struct{}), make(chan struct{}, 100)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -286,10 +286,10 @@ func TestPrivateAddressesAreRefused(t *testing.T) {
 	}
 }
 
-// TestANameThatChangesItsAddressIsRefused makes a name resolve to a public
+// TestHostThatResolvesToAPrivateAddressWhenConnectingIsRefused makes a name resolve to a public
 // address first, and to a private one when the sink connects. The guard checks
 // each address at the moment of the connection.
-func TestANameThatChangesItsAddressIsRefused(t *testing.T) {
+func TestHostThatResolvesToAPrivateAddressWhenConnectingIsRefused(t *testing.T) {
 	t.Parallel()
 	reached := atomic.Bool{}
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Store(true) }))

@@ -77,7 +77,7 @@ func ExampleNewTracer() {
 	// semel claim
 }
 
-func TestGuardsOnThePageAreCounted(t *testing.T) {
+func TestDocumentedGuardIsCounted(t *testing.T) {
 	store, err := memstore.New(nil)
 	if err != nil {
 		t.Fatal(err)

@@ -50,7 +50,7 @@ func samples(exposition string) (n int) {
 
 // For any messages, the number of samples stays the same and no content of a
 // message is in them.
-func TestMessagesDoNotMakeSeries(t *testing.T) {
+func TestMessageContentCreatesNoMetricSeries(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	if s := os.Getenv("SEMEL_SEED"); s != "" {
@@ -124,7 +124,7 @@ func TestLagShowsThePartitionsThatAreHeldNow(t *testing.T) {
 	}
 }
 
-func TestGaugesOfASourceReplaceEachOther(t *testing.T) {
+func TestNewGaugesReplaceTheEarlierOnesOfTheirSource(t *testing.T) {
 	t.Parallel()
 	m, scrape := registered(t)
 	m.Gauges("p", []pipeline.Gauge{{Name: "dedup.outbox.owner", Labels: []string{"1", "a"}, Value: 3}, {Name: "dedup.outbox.oldest", Labels: []string{"1"}, Value: 1.5}})
@@ -190,7 +190,7 @@ type amount struct{}
 
 func (amount) UnderWay() (count int, bytes int64) { return 4, 400 }
 
-func TestManyMayCountAtOnce(t *testing.T) {
+func TestMetricsAreSafeForConcurrentUse(t *testing.T) {
 	t.Parallel()
 	m, scrape := registered(t)
 	var all sync.WaitGroup

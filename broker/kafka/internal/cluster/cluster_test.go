@@ -17,7 +17,7 @@ import (
 	"github.com/semel-dev/semel/test/kafkatest"
 )
 
-func TestDialSaysWhetherRetryingHelps(t *testing.T) {
+func TestDialErrorTellsWhetherARetryHelps(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(b *kafkatest.Rig) {
 		client, err := Dial(b.Context(), b.Reach()...)
@@ -84,7 +84,7 @@ func TestARequestIsRepeatedForAWhile(t *testing.T) {
 	})
 }
 
-func TestWorkThatMustBeFinishedHasMoreTime(t *testing.T) {
+func TestLastingContextOutlivesItsParent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -122,7 +122,7 @@ func TestSomeTopicsGetThePartitionOfTheCaller(t *testing.T) {
 	}
 }
 
-func TestTransactionVersionTellsLateWrites(t *testing.T) {
+func TestTransactionVersionShowsWhetherLateWritesAreFenced(t *testing.T) {
 	t.Parallel()
 	feature := func(name string, level int16) kmsg.ApiVersionsResponseFinalizedFeature {
 		return kmsg.ApiVersionsResponseFinalizedFeature{Name: name, MaxVersionLevel: level}

@@ -13,7 +13,7 @@ import (
 
 // A partition has ended where its leader has no more records that are visible, whether the
 // records there were aborted or compacted away, and not before an open transaction.
-func TestAPartitionHasEndedWithoutVisibleRecords(t *testing.T) {
+func TestPartitionEndIsReachedWithoutVisibleRecords(t *testing.T) {
 	t.Parallel()
 	t.Run("fake", func(t *testing.T) {
 		t.Parallel()

@@ -72,7 +72,7 @@ func TestAGroupIsWholeWhenAllPartitionsHaveOwners(t *testing.T) {
 	})
 }
 
-func TestANameIsTakenIfTheGroupSaysSoForTwoSessions(t *testing.T) {
+func TestMemberNameIsTakenAfterTwoSessionTimeouts(t *testing.T) {
 	t.Parallel()
 	const session = 20 * time.Second
 	now := time.Now()

@@ -22,7 +22,7 @@ func inBubble(t *testing.T, fn func(b *kafkatest.Rig)) {
 	synctest.Test(t, func(t *testing.T) { kafkatest.Virtual(t, 1, fn) })
 }
 
-func TestATopicThatMayNotBeSeenHidesNoOther(t *testing.T) {
+func TestUnauthorizedTopicDoesNotHideOtherTopics(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(b *kafkatest.Rig) {
 		t := b.T
@@ -77,7 +77,7 @@ func TestTheClientAcceptsRecordsWithinTheLimits(t *testing.T) {
 	}
 }
 
-func TestTheTimesThatTopicsTake(t *testing.T) {
+func TestAcceptedTimestampRangeOfATopicIsComputed(t *testing.T) {
 	t.Parallel()
 	settings := func(more ...string) map[string]string {
 		all := map[string]string{"message.timestamp.type": "CreateTime", "message.timestamp.before.max.ms": "9223372036854775807", "message.timestamp.after.max.ms": "3600000"}

@@ -18,7 +18,7 @@ import (
 	"github.com/semel-dev/semel/test/kafkatest"
 )
 
-func TestEachCallsAllAndReturnsAllErrors(t *testing.T) {
+func TestEachRunsAllCallsAndJoinsTheirErrors(t *testing.T) {
 	t.Parallel()
 	var now, most, calls atomic.Int64
 	odd := errors.New("odd")
@@ -87,7 +87,7 @@ func TestRecordsAreReadToTheEndsThatTheyHad(t *testing.T) {
 	})
 }
 
-func TestAReaderMayEndBeforeTheEnd(t *testing.T) {
+func TestReaderMayStopBeforeTheEndOfAPartition(t *testing.T) {
 	t.Parallel()
 	kafkatest.Real(t, 1, func(b *kafkatest.Rig) {
 		b.Write(kafkatest.Numbered(0, 5, 1)...)

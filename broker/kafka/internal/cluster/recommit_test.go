@@ -10,9 +10,9 @@ import (
 	"github.com/semel-dev/semel/test/kafkatest"
 )
 
-// TestATransactionCommitsTheOffsetsThatItDidNotRead ends a transaction that read one of two
+// TestTransactionCommitsOffsetsOfPartitionsThatItDidNotRead ends a transaction that read one of two
 // partitions, with notes and an undecided rest.
-func TestATransactionCommitsTheOffsetsThatItDidNotRead(t *testing.T) {
+func TestTransactionCommitsOffsetsOfPartitionsThatItDidNotRead(t *testing.T) {
 	t.Parallel()
 	kafkatest.Real(t, 2, func(b *kafkatest.Rig) {
 		b.Write(kafkatest.Record(0, "a", "1"), kafkatest.Record(0, "b", "2"), kafkatest.Record(0, "c", "3"))

@@ -70,7 +70,7 @@ func TestATopicIsKnownByItsIdentityUntilItIsDeleted(t *testing.T) {
 	}
 }
 
-func TestTheVerdictOnATopicIsAskedFor(t *testing.T) {
+func TestTopicAuthorizationErrorIsConfirmed(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(b *kafkatest.Rig) {
 		adm := kadm.NewClient(b.Client)
@@ -88,7 +88,7 @@ func TestTheVerdictOnATopicIsAskedFor(t *testing.T) {
 	}
 }
 
-func TestAnErrorOfAWriteSaysWhereAndWhatToDoAboutTheTime(t *testing.T) {
+func TestWriteErrorNamesThePartitionAndTheRemedyForTimestamps(t *testing.T) {
 	t.Parallel()
 	r := &kgo.Record{Topic: "out", Partition: 2, Timestamp: time.Unix(0, 0)}
 	if err := WriteError(r, io.EOF); err.Error() != "write out/2: EOF" {

@@ -10,9 +10,9 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// TestATimestampOfMinusOneIsNoTime in a message. A copy of such a record has a time that
+// TestTimestampMinusOneMeansNoTime in a message. A copy of such a record has a time that
 // brokers accept, as has the copy of one from the future or from before 1970.
-func TestATimestampOfMinusOneIsNoTime(t *testing.T) {
+func TestTimestampMinusOneMeansNoTime(t *testing.T) {
 	t.Parallel()
 	now := time.Now().Truncate(time.Millisecond)
 	for _, c := range []struct {
