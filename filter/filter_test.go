@@ -316,7 +316,7 @@ func TestAllBadOptionsAreNamedAtOnce(t *testing.T) {
 	}
 }
 
-func TestOptionsAreNotChanged(t *testing.T) {
+func TestNewBlockedDoesNotChangeItsOptions(t *testing.T) {
 	t.Parallel()
 	var o Options
 	must(NewBlocked(&o))(t)

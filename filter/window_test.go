@@ -79,7 +79,7 @@ func TestIDsAreSeenForTheWindowAndForgottenAfterIt(t *testing.T) {
 	}
 }
 
-func TestWindowEndsWhereItIsStatedToEnd(t *testing.T) {
+func TestIDIsForgottenAtTheStatedTime(t *testing.T) {
 	t.Parallel()
 	const window = time.Minute + 7 // no multiple of anything
 	start := time.Unix(1_700_000_000, 0)
@@ -118,7 +118,7 @@ func TestAddOfASeenIDStartsItsWindowAgain(t *testing.T) {
 	}
 }
 
-func TestTimeThatGoesBackIsIgnored(t *testing.T) {
+func TestAdvanceIgnoresBackwardTime(t *testing.T) {
 	t.Parallel()
 	start := time.Unix(1_700_000_000, 0)
 	for name, f := range windows(t, 100, time.Minute) {
@@ -134,7 +134,7 @@ func TestTimeThatGoesBackIsIgnored(t *testing.T) {
 	}
 }
 
-func TestAddsBeforeTheFirstAdvanceCountFromThere(t *testing.T) {
+func TestIDsAddedBeforeTheFirstAdvanceAreSeenForAWindow(t *testing.T) {
 	t.Parallel()
 	start := time.Unix(1_700_000_000, 0)
 	for name, f := range windows(t, 100, time.Minute) {

@@ -32,7 +32,7 @@ func TestBuildersMakeTheIDsThatRulesFind(t *testing.T) {
 	}
 }
 
-func TestBuildersMakeNoIDOfNothing(t *testing.T) {
+func TestIDBuildersReturnAnInvalidIDForEmptyParts(t *testing.T) {
 	t.Parallel()
 	for _, id := range []string{
 		StateChange("", "placed", 1), StateChange("order", "", 1), Action("", "x"), Action("x", ""),

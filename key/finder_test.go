@@ -99,7 +99,7 @@ func TestFindFollowsManyPathsInOnePass(t *testing.T) {
 	}
 }
 
-func TestFindRefusesWhatIsNotJSONAndSaysWhere(t *testing.T) {
+func TestFindRefusesInvalidJSONAndNamesTheOffset(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		doc string
@@ -241,7 +241,7 @@ func TestAppendIDOfSeveralPathsIsAComposite(t *testing.T) {
 	}
 }
 
-func TestAppendIDRefusesWhatIsNoID(t *testing.T) {
+func TestAppendIDRefusesValuesThatAreNotIDs(t *testing.T) {
 	t.Parallel()
 	wants := map[string]error{
 		`{}`:                &MissingError{".a.id", Absent},

@@ -51,7 +51,7 @@ func TestPathsParseAndPrintInOneNotation(t *testing.T) {
 	}
 }
 
-func TestAPathThatIsWrongIsRefusedWithItsColumn(t *testing.T) {
+func TestInvalidPathErrorNamesTheColumn(t *testing.T) {
 	t.Parallel()
 	for text, column := range map[string]int{
 		"":               1,
@@ -92,7 +92,7 @@ func TestAPathThatIsWrongIsRefusedWithItsColumn(t *testing.T) {
 	}
 }
 
-func TestOnlyAPathOfOneMemberNamesAColumn(t *testing.T) {
+func TestOnlyASingleMemberPathNamesAColumn(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{".a": "a", `.["a b"]`: "a b", `.[""]`: "", ".": "-", ".a.b": "-", ".[0]": "-"} {
 		name, ok := mustPath(t, text).Name()

@@ -15,7 +15,7 @@ func printOf(t testing.TB, f *Finder, doc string) uint64 {
 	return f.Print()
 }
 
-func TestOneContentHasOnePrint(t *testing.T) {
+func TestEqualContentHasEqualFingerprints(t *testing.T) {
 	t.Parallel()
 	f := mustFinder(t, &FinderOptions{Content: true, Seed: 7}, ".a")
 	for _, docs := range [][]string{
@@ -34,7 +34,7 @@ func TestOneContentHasOnePrint(t *testing.T) {
 	}
 }
 
-func TestOtherContentHasAnotherPrint(t *testing.T) {
+func TestDifferentContentHasDifferentFingerprints(t *testing.T) {
 	t.Parallel()
 	docs := []string{
 		`1`, `"1"`, `1.0`, `1e0`, `-1`, `10`, `true`, `"true"`, `false`, `null`, `""`, `"\u0000"`, `"\u0000\u0000"`,
@@ -57,7 +57,7 @@ func TestOtherContentHasAnotherPrint(t *testing.T) {
 	}
 }
 
-func TestPrintsAreSpreadOverAllBits(t *testing.T) {
+func TestFingerprintsUseAllBits(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -83,7 +83,7 @@ func TestPrintsAreSpreadOverAllBits(t *testing.T) {
 	}
 }
 
-func TestThePrintFunctionOfASeedDoesNotChange(t *testing.T) {
+func TestFingerprintFunctionOfASeedIsStable(t *testing.T) {
 	t.Parallel()
 	// Stores keep prints. If this test fails, all kept prints are invalid.
 	const doc = `{"event_id":"0c53b6c8-9a7e-4d0b-8f5e-2f1f6a3b9d11","n":-1.5e3,"list":[true,false,null,{"\u00e9":"\ud83d\ude00"}]}`
@@ -95,7 +95,7 @@ func TestThePrintFunctionOfASeedDoesNotChange(t *testing.T) {
 	}
 }
 
-func TestAFinderKeepsNothingOfTheDocumentBefore(t *testing.T) {
+func TestFinderForgetsThePreviousDocument(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -180,7 +180,7 @@ func randomDoc(random *rand.Rand, depth int) string {
 	return []string{"1", "2", "true", `"x"`, `"\u0078"`, "null"}[random.IntN(6)]
 }
 
-func TestPrintsAreEqualWhereDecodedValuesAre(t *testing.T) {
+func TestFingerprintsAreEqualExactlyForEqualDecodedValues(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -66,7 +66,7 @@ func TestARuleFindsTheIDOfAMessage(t *testing.T) {
 	}
 }
 
-func TestARuleNeverMakesAnIDOfNothing(t *testing.T) {
+func TestRuleRefusesMissingNullAndEmptyValues(t *testing.T) {
 	t.Parallel()
 	full := message(`{"nil":null,"empty":"","o":{}}`)
 	none := &semel.Message{}
@@ -117,7 +117,7 @@ func TestAnIDThatStoresRefuseIsAnError(t *testing.T) {
 	}
 }
 
-func TestFirstTakesTheFirstThatIsPresent(t *testing.T) {
+func TestFirstUsesTheFirstRuleThatFindsAnID(t *testing.T) {
 	t.Parallel()
 	first, err := First(mustRule(t, "header:Nope"), mustRule(t, ".nil"), mustRule(t, ".id"), mustRule(t, "record-key"))
 	if err != nil {
@@ -251,9 +251,9 @@ func TestRulesThatTellDeliveriesApartAreRefusedUnlessForced(t *testing.T) {
 	}
 }
 
-// TestAPositionIsAKeyOnlyWithItsIdentity has the places that a message could share with
+// TestPositionIsAKeyOnlyIfItIdentifiesTheMessage has the places that a message could share with
 // another one.
-func TestAPositionIsAKeyOnlyWithItsIdentity(t *testing.T) {
+func TestPositionIsAKeyOnlyIfItIdentifiesTheMessage(t *testing.T) {
 	t.Parallel()
 	at := func(change func(m *semel.Message)) *semel.Message {
 		m := message("{}")
@@ -294,7 +294,7 @@ func TestAPositionIsAKeyOnlyWithItsIdentity(t *testing.T) {
 	}
 }
 
-func TestARuleThatIsWrongIsRefusedWithItsColumn(t *testing.T) {
+func TestInvalidRuleErrorNamesTheColumn(t *testing.T) {
 	t.Parallel()
 	for text, column := range map[string]int{
 		"": 1, "id": 1, "Line": 1, "line ": 1, " .id": 1, "header:": 8, "header:a b": 9, "property:x": 10,
@@ -403,7 +403,7 @@ func FuzzParseRule(f *testing.F) {
 	})
 }
 
-func TestAHashLeavesMembersOutWhereverTheyStand(t *testing.T) {
+func TestHashRuleExcludesMembersAtAnyPosition(t *testing.T) {
 	t.Parallel()
 	rule := mustRule(t, "hash(. - .received - .meta.at - .list[1].seen)")
 	if want := "hash(. - .list[1].seen - .meta.at - .received)"; rule.String() != want || len(rule.Without()) != 3 {
@@ -455,7 +455,7 @@ func TestAHashLeavesMembersOutWhereverTheyStand(t *testing.T) {
 	}
 }
 
-func TestAHashThatLeavesNothingOutIsRefused(t *testing.T) {
+func TestHashRuleThatExcludesNothingIsRefused(t *testing.T) {
 	t.Parallel()
 	for text, column := range map[string]int{
 		"hash(. - )": 10, "hash(. - .)": 10, "hash(.a - .b)": 11, "hash(.a - .a)": 11, "hash(. - .a[0])": 10, "hash(. - a)": 10,

@@ -72,7 +72,7 @@ func TestTheIDOfATemplateIsThatOfItsText(t *testing.T) {
 	}
 }
 
-func TestAmbiguousValuesOfATemplateAreKnown(t *testing.T) {
+func TestAmbiguousTemplateValuesAreFound(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		template string
@@ -107,7 +107,7 @@ func TestAmbiguousValuesOfATemplateAreKnown(t *testing.T) {
 	}
 }
 
-func TestATemplateThatIsWrongIsRefusedWithItsColumn(t *testing.T) {
+func TestInvalidTemplateErrorNamesTheColumn(t *testing.T) {
 	t.Parallel()
 	for text, column := range map[string]int{
 		"": 1, "order": 6, "a}b{.c}": 2, "{": 2, "{}": 2, "{.a": 4, "{.a b}": 4, "{hash(.)}": 2, "{line}": 2, "{offset}": 2,

@@ -12,7 +12,7 @@ import (
 // namespaceDNS is the name space of RFC 9562 for host names.
 var namespaceDNS = UUID{0x6b, 0xa7, 0xb8, 0x10, 0x9d, 0xad, 0x11, 0xd1, 0x80, 0xb4, 0x00, 0xc0, 0x4f, 0xd4, 0x30, 0xc8}
 
-func TestUUIDv5IsTheOneOfTheStandard(t *testing.T) {
+func TestUUIDv5MatchesRFC9562(t *testing.T) {
 	t.Parallel()
 	// RFC 9562, appendix A.4.
 	const want = "2ed6657d-e927-568b-95e1-2665a8aea6a2"

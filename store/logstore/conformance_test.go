@@ -60,7 +60,7 @@ func transact(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest,
 	return tx.Commit(ctx)
 }
 
-func TestCrashes(t *testing.T) {
+func TestStoreSurvivesCrashes(t *testing.T) {
 	for name, opts := range servicestest.Sampled(map[string]logstore.Options{
 		"always":       {Fsync: logstore.Always},
 		"never":        {Fsync: logstore.Never},

@@ -215,7 +215,7 @@ func newHistory() *history {
 	return &history{done: map[int]bool{}, tried: map[int]bool{}, held: map[int]semel.Token{}}
 }
 
-func TestNothingAnsweredIsLostInACrash(t *testing.T) {
+func TestAcknowledgedWritesSurviveACrash(t *testing.T) {
 	t.Parallel()
 	n := seed(t)
 	const steps = 36

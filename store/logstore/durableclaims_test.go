@@ -184,7 +184,7 @@ func TestSegmentsFullOfClaimsAreNotCopiedForever(t *testing.T) {
 	}
 }
 
-func TestExtensionIsNotAnsweredIfItIsNotDurable(t *testing.T) {
+func TestLeaseExtensionIsAnsweredOnlyWhenDurable(t *testing.T) {
 	t.Parallel()
 	fs := faultfs.New()
 	s, err := Open("/d/store", &Options{FS: fs, SegmentSize: minSegmentSize, CacheBytes: minCacheBytes, DurableClaims: true})
@@ -219,10 +219,10 @@ func TestOwnerWithALongNameRecognisesItsClaimAfterAReopen(t *testing.T) {
 	wantDecision(t, claimOne(t, s, r), semel.InFlight, first.Claim.Token)
 }
 
-// TestClaimEntryIsTheGoldenOne fails if the form of a claim in retry mode
+// TestStoredClaimFormatIsUnchanged fails if the form of a claim in retry mode
 // changes. Older programs read its state as "not 1" and take the key for
 // unknown.
-func TestClaimEntryIsTheGoldenOne(t *testing.T) {
+func TestStoredClaimFormatIsUnchanged(t *testing.T) {
 	t.Parallel()
 	c := claim{token: 1<<tokenBits + 5, nonce: 9, name: "proxy", first: 1e18, leaseEnd: 1e18 + 3e10, attempt: 2, durable: true, fingerprint: semel.Fingerprint{1}}
 	r := c.rich()

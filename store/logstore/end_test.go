@@ -146,10 +146,10 @@ func TestMissingSegmentBehindAFullOneIsCorruption(t *testing.T) {
 	}
 }
 
-// TestSegmentWithoutADurableNameIsNotCountedOn creates a store whose first
+// TestSegmentWithoutADurableNameIsRecreatedAfterACrash creates a store whose first
 // segment has a name that is only in the cache, because a sync failed. The next
 // open loses power at each of its operations.
-func TestSegmentWithoutADurableNameIsNotCountedOn(t *testing.T) {
+func TestSegmentWithoutADurableNameIsRecreatedAfterACrash(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(seed(t), 3))
 	first := filepath.Join("/d/store", segmentName(1))

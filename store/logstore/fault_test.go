@@ -24,10 +24,10 @@ func openFault(t testing.TB, fs *faultfs.FS) (*Store, error) {
 	return s, err
 }
 
-// TestRottenBitsAreRefusedOrHarmless flips bits in a closed and in a killed
+// TestBitFlipsInTheLogAreRefusedOrHarmless flips bits in a closed and in a killed
 // store. Each flip must be refused with file and offset, or change no
 // acknowledged answer.
-func TestRottenBitsAreRefusedOrHarmless(t *testing.T) {
+func TestBitFlipsInTheLogAreRefusedOrHarmless(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(seed(t), 2))
 	for _, closed := range []bool{true, false} {
@@ -202,9 +202,9 @@ func TestFullDiskAtOpenIsRefused(t *testing.T) {
 	}
 }
 
-// TestRotFoundOnAHitIsAnError flips a bit of a digest after the store was
+// TestBitFlipFoundInALookupIsAnError flips a bit of a digest after the store was
 // opened. The store must not treat the key as new.
-func TestRotFoundOnAHitIsAnError(t *testing.T) {
+func TestBitFlipFoundInALookupIsAnError(t *testing.T) {
 	t.Parallel()
 	fs := faultfs.New()
 	s, err := openFault(t, fs)

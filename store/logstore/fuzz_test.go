@@ -65,7 +65,7 @@ func FuzzSegment(f *testing.F) {
 	})
 }
 
-func TestRecordThatSaysMoreWasDurableThanWrittenIsCorrupt(t *testing.T) {
+func TestRecordWithADurablePositionBeyondTheLogIsCorrupt(t *testing.T) {
 	t.Parallel()
 	id := identity{store: storeID([]byte("golden store id.")), created: 1}
 	for _, synced := range []int{headerSize + 1, 1 << 20, math.MaxUint32} {

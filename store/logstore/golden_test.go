@@ -76,10 +76,10 @@ func goldenChanges(t *testing.T, s *Store) {
 	}
 }
 
-// TestFormatIsTheGoldenOne fails if a byte of the files changes. Then either
+// TestStoredFormatIsUnchanged fails if a byte of the files changes. Then either
 // the change is a mistake, or it needs a new version, an entry in
 // FORMAT.md, and a run with -update.
-func TestFormatIsTheGoldenOne(t *testing.T) {
+func TestStoredFormatIsUnchanged(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if *update {

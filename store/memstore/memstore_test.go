@@ -234,7 +234,7 @@ func TestKeysOutliveTurnsOfTheTickRing(t *testing.T) {
 	}
 }
 
-func TestAttemptsOfAnAbandonedKeyAreNotForgotten(t *testing.T) {
+func TestAbandonedKeyKeepsItsAttemptCount(t *testing.T) {
 	t.Parallel()
 	b := setup(t, memstore.Options{MaxWindow: time.Minute})
 	b.claimed(id(1), time.Second)

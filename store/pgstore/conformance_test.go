@@ -142,7 +142,7 @@ func TestConformance(t *testing.T) {
 	conformance(t, shared.Database(t), MigrateOptions{}, Options{})
 }
 
-func TestConformanceOfOtherForms(t *testing.T) {
+func TestConformanceWithReadableKeysAndBehindPgBouncer(t *testing.T) {
 	t.Parallel()
 	const readable, pooled = "readable keys and partitions", "behind PgBouncer"
 	for _, form := range servicestest.OneOf(readable, pooled) {

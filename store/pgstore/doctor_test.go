@@ -11,7 +11,7 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-func TestServerWithDefaultsIsFine(t *testing.T) {
+func TestDoctorHasNoFindingsForAServerWithDefaults(t *testing.T) {
 	t.Parallel()
 	b := openedAt(t, servicestest.StartPostgres(t, nil).URL(), nil)
 	findings, err := b.Examine(t.Context())

@@ -361,10 +361,10 @@ func TestDeadlocksOfEffectsAreDoneAgain(t *testing.T) {
 	}
 }
 
-// TestAContextThatAnothersErrorEndedRecordsNothing ends the context of a batch
+// TestBatchCancelledByAnotherMessagesErrorRecordsNoFailure ends the context of a batch
 // with the error of another message, as errgroup does. Nothing in the batch has
 // failed.
-func TestAContextThatAnothersErrorEndedRecordsNothing(t *testing.T) {
+func TestBatchCancelledByAnotherMessagesErrorRecordsNoFailure(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil, nil)
 	makeOptimistic(t, d)

@@ -231,7 +231,7 @@ func TestExamplesOfTransactions(t *testing.T) {
 	}
 }
 
-func TestDocumentShowsCodeThatRuns(t *testing.T) {
+func TestPageShowsTestedCode(t *testing.T) {
 	t.Parallel()
 	source, err := os.ReadFile("example_tx_test.go")
 	if err != nil {

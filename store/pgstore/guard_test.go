@@ -163,9 +163,9 @@ func TestAPermanentErrorIsTheResultAndLeavesNoEffect(t *testing.T) {
 	d.wantEffects(t, "a", 0)
 }
 
-// TestAnotherKeysLostResultAcknowledgesNothing: an effect that fails with the
+// TestUnkeptResultOfAnotherKeyDoesNotAcknowledgeTheMessage: an effect that fails with the
 // ErrResultNotKept of another key is rolled back, so its message must come again.
-func TestAnotherKeysLostResultAcknowledgesNothing(t *testing.T) {
+func TestUnkeptResultOfAnotherKeyDoesNotAcknowledgeTheMessage(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil, nil)
 	inner := fmt.Errorf("inner: %w", semel.ErrResultNotKept)
@@ -188,7 +188,7 @@ func TestAnotherKeysLostResultAcknowledgesNothing(t *testing.T) {
 	want(t, out, err, semel.Fresh, "result of a", nil)
 }
 
-func TestTheErrorOfAStatementCannotBeSwallowed(t *testing.T) {
+func TestIgnoredStatementErrorRollsBackTheKey(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil, nil)
 	broken := map[string]func(ctx context.Context, tx pgx.Tx){

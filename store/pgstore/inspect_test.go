@@ -38,7 +38,7 @@ func TestAuditLinesAreKeptAsWrittenInTheirOrder(t *testing.T) {
 	}
 }
 
-func TestKeysOfAVersionWithoutRulesAreFound(t *testing.T) {
+func TestKeysOfAVersionWithoutScopeRulesAreFound(t *testing.T) {
 	t.Parallel()
 	address := shared.Database(t)
 	migrated(t, address, &MigrateOptions{Partitions: 4})

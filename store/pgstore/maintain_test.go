@@ -77,7 +77,7 @@ func TestPurgeDeletesExpiredRecordsAfterAWhile(t *testing.T) {
 	}
 }
 
-func TestTokensGrowOverAPurge(t *testing.T) {
+func TestFencingTokensGrowAcrossAPurge(t *testing.T) {
 	t.Parallel()
 	b := opened(t, nil)
 	a := b.want(semel.Fresh, 1)[0]
@@ -113,7 +113,7 @@ func TestPurgeDoesNotWaitForClaims(t *testing.T) {
 	b.want(semel.InFlight, 1)
 }
 
-func TestOneOfManyMaintains(t *testing.T) {
+func TestOneStoreAtATimeMaintainsTheTables(t *testing.T) {
 	t.Parallel()
 	b := opened(t, nil)
 	other := &bundle{openSame(t, b), t}
@@ -202,7 +202,7 @@ func TestCountOfALargeTableIsAnEstimate(t *testing.T) {
 	}
 }
 
-func TestFormsAreNotMixed(t *testing.T) {
+func TestStoreRefusesTablesWithAnotherCleanupForm(t *testing.T) {
 	t.Parallel()
 	_, p := timed(t)
 	if _, err := New(t.Context(), p, &Options{Cleanup: CleanupDelete}); !errors.Is(err, ErrSchema) {
@@ -216,9 +216,9 @@ func TestFormsAreNotMixed(t *testing.T) {
 	}
 }
 
-// TestAFormOfAnotherVersionIsRefused has tables that keep keys where this version
+// TestCleanupFormOfAnotherVersionIsRefused has tables that keep keys where this version
 // does not look. It would treat all of them as new.
-func TestAFormOfAnotherVersionIsRefused(t *testing.T) {
+func TestCleanupFormOfAnotherVersionIsRefused(t *testing.T) {
 	t.Parallel()
 	b := opened(t, nil)
 	b.exec("UPDATE semel_meta SET value = 'generations' WHERE name = 'cleanup'")

@@ -102,9 +102,9 @@ func TestConnectMakesAFreshDatabaseReady(t *testing.T) {
 	wantDecision(t, timed.Store, semel.Fresh, uuid7(time.Now(), 1))
 }
 
-// TestAnOlderDatabaseKeepsItsAnswers uses a database from before rows recorded
+// TestDatabaseOfAnOlderVersionGivesTheSameAnswers uses a database from before rows recorded
 // which owner made a key done in one step.
-func TestAnOlderDatabaseKeepsItsAnswers(t *testing.T) {
+func TestDatabaseOfAnOlderVersionGivesTheSameAnswers(t *testing.T) {
 	t.Parallel()
 	b := &bundle{&Store{pool: pool(t, shared.Database(t))}, t}
 	o, err := (*MigrateOptions)(nil).checked()

@@ -121,7 +121,7 @@ func TestAnOptimisticInsertThatFailsDecidesAsUsual(t *testing.T) {
 	}
 }
 
-func TestAnErrorOfAStatementLeavesNothing(t *testing.T) {
+func TestFailedStatementLeavesNeitherRowNorKey(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil, nil)
 	refuse := errors.New("callback refuses")
@@ -163,9 +163,9 @@ func TestAnErrorOfAStatementLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestEveryModeOfAPoolWillDo has pgx pools in each mode, as set for various
+// TestOptimisticInsertWorksInEveryPoolMode has pgx pools in each mode, as set for various
 // poolers, and the forms of clean-up.
-func TestEveryModeOfAPoolWillDo(t *testing.T) {
+func TestOptimisticInsertWorksInEveryPoolMode(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []pgx.QueryExecMode{
 		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
@@ -356,7 +356,7 @@ func TestCrossedOptimisticInsertsDoNotDeadlock(t *testing.T) {
 	}
 }
 
-func TestAnOptimisticInsertWaitsForAKeyNoLongerThanItMay(t *testing.T) {
+func TestOptimisticInsertWaitsForALockedKeyUpToLockWait(t *testing.T) {
 	t.Parallel()
 	b := opened(t, &Options{LockWait: 200 * time.Millisecond})
 	endTransaction := locked(t, b, 77)

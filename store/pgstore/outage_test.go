@@ -225,7 +225,7 @@ func TestFailoverIsFollowedByAddressesOfManyHosts(t *testing.T) {
 	b.want(semel.Fresh, 2)
 }
 
-func TestOtherIsolationIsRefused(t *testing.T) {
+func TestIsolationAboveReadCommittedIsRefusedAtOpening(t *testing.T) {
 	t.Parallel()
 	address := shared.Database(t)
 	migrated(t, address, nil)
@@ -237,9 +237,9 @@ func TestOtherIsolationIsRefused(t *testing.T) {
 	}
 }
 
-// TestClaimsUnderAnotherIsolationAreRightAllTheSame: an operator may change the
+// TestClaimsAreCorrectUnderSerializableIsolation: an operator may change the
 // setting outside of the store.
-func TestClaimsUnderAnotherIsolationAreRightAllTheSame(t *testing.T) {
+func TestClaimsAreCorrectUnderSerializableIsolation(t *testing.T) {
 	t.Parallel()
 	address := shared.Database(t)
 	b := openedAt(t, address, &Options{retries: 50})

@@ -6,9 +6,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// TestOutboxOfOtherLanguages writes with the SQL that docs/guides/outbox.md shows,
+// TestOutboxAcceptsRowsWrittenWithTheDocumentedSQL writes with the SQL that docs/guides/outbox.md shows,
 // in tables with names of their own that an older version had made.
-func TestOutboxOfOtherLanguages(t *testing.T) {
+func TestOutboxAcceptsRowsWrittenWithTheDocumentedSQL(t *testing.T) {
 	t.Parallel()
 	p := pool(t, shared.Database(t))
 	opts := &MigrateOptions{Names: Names{Schema: "app", Prefix: "x_"}}

@@ -169,7 +169,7 @@ func TestEveryDecisionPassesThroughTheCallersTransaction(t *testing.T) {
 	}
 }
 
-func TestATransactionThatCannotDecideIsRefused(t *testing.T) {
+func TestTransactionIsolationAboveReadCommittedIsRefused(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil, nil)
 	for name, begin := range libraries(d) {
@@ -186,7 +186,7 @@ func TestATransactionThatCannotDecideIsRefused(t *testing.T) {
 	}
 }
 
-func TestTheCallersTransactionWaitsAsLongAsItSays(t *testing.T) {
+func TestCallersTransactionKeepsItsLockTimeout(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, &Options{LockWait: 30 * time.Millisecond}, nil)
 	holder := ownedPGX(t, d, "")

@@ -96,9 +96,9 @@ func goingOn(d *desk, sql string, id func(of string) string) map[string]func(ctx
 	}
 }
 
-// TestACommitBeforeAFailureIsNoFailure commits the key, and then fails in the
+// TestErrorAfterACommitLeavesTheOutcomeUnknown commits the key, and then fails in the
 // next transaction. The commit must not be reported as rolled back.
-func TestACommitBeforeAFailureIsNoFailure(t *testing.T) {
+func TestErrorAfterACommitLeavesTheOutcomeUnknown(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil, nil)
 	for _, sql := range []string{"COMMIT; BEGIN; SELECT 1/0", "COMMIT AND CHAIN; SELECT 1/0"} {

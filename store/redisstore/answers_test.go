@@ -63,9 +63,9 @@ func liar(t *testing.T, upstream, word string, answer func() (text string, lies 
 	return listener.Addr().String()
 }
 
-// TestEachAnswerHasAMeaning has the rows of Redis in the table of broker/ANSWERS.md. A
+// TestServerAnswersAreClassifiedAsDocumented has the rows of Redis in the table of broker/ANSWERS.md. A
 // store that fails is never the fault of a message.
-func TestEachAnswerHasAMeaning(t *testing.T) {
+func TestServerAnswersAreClassifiedAsDocumented(t *testing.T) {
 	t.Parallel()
 	claim := func(text string) func(t *testing.T) error {
 		return func(t *testing.T) error {

@@ -267,7 +267,7 @@ func TestLookTellsWhenAKeyInTheCompactFormIsForgotten(t *testing.T) {
 	}
 }
 
-func TestSetsStayPackedWhereTheServerPacksLittle(t *testing.T) {
+func TestCompactSetsStayPackedAtALowServerLimit(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartRedis(t, nil)
 	client := newClient(t, server.Addr())

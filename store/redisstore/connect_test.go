@@ -154,7 +154,7 @@ func ping(ctx context.Context, c *Client) error {
 	return c.Do(ctx, c.B().Ping().Build()).Error()
 }
 
-func TestCallerThatGivesUpWhileDialingHarmsNoOther(t *testing.T) {
+func TestCancelledDialDoesNotFailOtherCallers(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartRedis(t, nil)
 	opts, target, err := unhurried(nil).resolve(server.URL())

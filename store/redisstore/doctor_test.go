@@ -232,7 +232,7 @@ func leastPrivilege(t testing.TB) []string {
 	return nil
 }
 
-func TestLeastPrivilegeIsEnoughAndNotTooMuch(t *testing.T) {
+func TestDocumentedACLPermissionsAreSufficientAndMinimal(t *testing.T) {
 	t.Parallel()
 	if rules := leastPrivilege(t); strings.Join(rules[3:], " ") != Permissions {
 		t.Errorf("the package documentation has %q, the constant %q", rules, Permissions)

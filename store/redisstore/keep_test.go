@@ -49,8 +49,8 @@ func TestTokensGrowThoughTheServersClockWasSetBack(t *testing.T) {
 	}
 }
 
-// TestRecordsAreKeptAsLongAsTheyCount asks the server when records expire.
-func TestRecordsAreKeptAsLongAsTheyCount(t *testing.T) {
+// TestRedisRecordsExpireWithTheirLeaseAndWindow asks the server when records expire.
+func TestRedisRecordsExpireWithTheirLeaseAndWindow(t *testing.T) {
 	t.Parallel()
 	const forever = time.Duration(-1)
 	s := newStore(t, nil)
@@ -132,10 +132,10 @@ func TestRecordsAreKeptAsLongAsTheyCount(t *testing.T) {
 	}
 }
 
-// TestRequestsOfOneCallHaveTheirOwnTermsAndOrder claims and completes keys in one call
+// TestBatchRequestsKeepTheirOwnLeasesWindowsAndOrder claims and completes keys in one call
 // each: with many leases and windows and results of different lengths, or with the same.
 // Some keys occur several times in the completion.
-func TestRequestsOfOneCallHaveTheirOwnTermsAndOrder(t *testing.T) {
+func TestBatchRequestsKeepTheirOwnLeasesWindowsAndOrder(t *testing.T) {
 	t.Parallel()
 	t.Run("many", func(t *testing.T) {
 		completeInOneCall(t, func(i int) time.Duration { return time.Duration(1+i%3) * time.Hour }, func(i int) time.Duration {
@@ -224,8 +224,8 @@ func completeInOneCall(t *testing.T, lease, window func(i int) time.Duration, ag
 	}
 }
 
-// TestALateMessageIsLateAmongOthers has messages of the same lease in one call.
-func TestALateMessageIsLateAmongOthers(t *testing.T) {
+// TestLateMessageIsRecognisedInABatch has messages of the same lease in one call.
+func TestLateMessageIsRecognisedInABatch(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, nil)
 	now := time.Now()

@@ -159,10 +159,10 @@ func TestSlotThatMovesIsFollowedOrUnavailable(t *testing.T) {
 	m.claim(request(held.Key), semel.Duplicate)
 }
 
-// TestSlotsMoveUnderWork moves slots that are in use, all from one node to
+// TestClusterSlotsMoveUnderLoad moves slots that are in use, all from one node to
 // another. A node that gives and takes slots at the same time may lose its
 // claim to a slot in the gossip, and then no node has the slot.
-func TestSlotsMoveUnderWork(t *testing.T) {
+func TestClusterSlotsMoveUnderLoad(t *testing.T) {
 	t.Parallel()
 	m := newMigration(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)

@@ -32,7 +32,7 @@ func waitForFailover(t *testing.T, s *services.RedisSentinel) {
 	}, "the replica is the master")
 }
 
-func TestWorkGoesThroughAFailover(t *testing.T) {
+func TestWorkContinuesThroughAFailover(t *testing.T) {
 	t.Parallel()
 	s := servicestest.StartRedisSentinel(t, nil)
 	_, store := sentinelStore(t, s)
@@ -62,9 +62,9 @@ func TestWorkGoesThroughAFailover(t *testing.T) {
 	}
 }
 
-// TestWorkGoesThroughAPlannedFailover demotes the running master. Connections
+// TestWorkContinuesThroughAPlannedFailover demotes the running master. Connections
 // stay, and the demoted master refuses their commands.
-func TestWorkGoesThroughAPlannedFailover(t *testing.T) {
+func TestWorkContinuesThroughAPlannedFailover(t *testing.T) {
 	t.Parallel()
 	s := servicestest.StartRedisSentinel(t, nil)
 	_, store := sentinelStore(t, s)
@@ -162,7 +162,7 @@ func TestFailoverToADetachedReplicaLosesUnreplicatedKeys(t *testing.T) {
 	}
 }
 
-func TestTokensGrowOverAFailoverThatForgetsThem(t *testing.T) {
+func TestFencingTokensGrowAcrossAFailoverThatLosesThem(t *testing.T) {
 	t.Parallel()
 	s := servicestest.StartRedisSentinel(t, nil)
 	_, store := sentinelStore(t, s)

@@ -263,7 +263,7 @@ func TestReleaseThatWasNotAnsweredIsNotADuplicate(t *testing.T) {
 	}, "the key is fresh again")
 }
 
-func TestGuardGoesThroughLostAnswersWithoutASecondEffect(t *testing.T) {
+func TestGuardRunsTheEffectOnceWhenAnswersAreLost(t *testing.T) {
 	t.Parallel()
 	o, cut, _ := newCut(t)
 	guard, err := semel.NewGuard(o.store, nil)

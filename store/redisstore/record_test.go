@@ -185,7 +185,7 @@ func TestListShowsIdsThatAreLongAndResultsBySize(t *testing.T) {
 	}
 }
 
-func TestOtherNamesOfTheServerAreLeftAlone(t *testing.T) {
+func TestForeignKeysInRedisAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, nil)
 	wantDecision(t, s, semel.Fresh, done(ask("ours", 1)))
@@ -199,8 +199,8 @@ func TestOtherNamesOfTheServerAreLeftAlone(t *testing.T) {
 	}
 }
 
-// TestAReplyThatIsNotWholeHasNoAnswers: a cut answer could look like another one.
-func TestAReplyThatIsNotWholeHasNoAnswers(t *testing.T) {
+// TestTruncatedScriptReplyIsRefused: a cut answer could look like another one.
+func TestTruncatedScriptReplyIsRefused(t *testing.T) {
 	t.Parallel()
 	const reply = "\x01\x00\x00\x00K\x00\x00\x00\x00\x03\x00\x00\x00Sab"
 	if got, err := cutAnswers(reply, 3); err != nil || !slices.Equal(got, []string{"K", "", "Sab"}) {

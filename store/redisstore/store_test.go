@@ -312,9 +312,9 @@ func TestLongResultsComeInParts(t *testing.T) {
 	}
 }
 
-// TestClaimInOneStepRecognisesItself tests a case that could lose a message:
+// TestRepeatedClaimInOneStepIsFresh tests a case that could lose a message:
 // the first answer is lost, and the second answer is duplicate.
-func TestClaimInOneStepRecognisesItself(t *testing.T) {
+func TestRepeatedClaimInOneStepIsFresh(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]*Options{
 		"plain": nil, "compact": {Compact: &Compact{Window: time.Hour}}, "ids": {KeepIDs: true},

@@ -53,7 +53,7 @@ func TestWalkSkipsKeysThatExpireWhileItReads(t *testing.T) {
 	}
 }
 
-func TestKeysOfAVersionWithoutRulesAreFound(t *testing.T) {
+func TestKeysOfAVersionWithoutScopeRulesAreFound(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]*Options{"plain": {}, "compact": {Compact: &Compact{Window: time.Hour}}} {
 		s := newStore(t, opts)

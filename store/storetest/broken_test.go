@@ -105,7 +105,7 @@ func TestRandomCasesCatchBrokenStoresAsWell(t *testing.T) {
 	}
 }
 
-func TestFailureIsShrunk(t *testing.T) {
+func TestFailingRandomCaseIsShrunk(t *testing.T) {
 	t.Parallel()
 	failures := tryCase(t, "random calls are answered as the model says", harnessOf(volatile, losesAttempt))
 	if len(failures) != 1 || strings.Count(failures[0], "\n") > 40 || !strings.Contains(failures[0], "the attempt is 1, want 2") {

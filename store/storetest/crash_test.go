@@ -41,12 +41,12 @@ func crashHarnessOf(bug crashBug) CrashHarness {
 	}
 }
 
-func TestLoggedReferencePassesCrashes(t *testing.T) {
+func TestLoggedReferenceStorePassesTheCrashSuite(t *testing.T) {
 	t.Parallel()
 	RunCrash(t, crashHarnessOf(noCrashBug))
 }
 
-func TestAReferenceThatNeverSyncsPassesAsNotDurable(t *testing.T) {
+func TestStoreThatNeverSyncsPassesTheCrashSuiteAsNotDurable(t *testing.T) {
 	t.Parallel()
 	RunCrash(t, crashHarnessOf(syncsNever))
 }

@@ -38,7 +38,7 @@ func openStoreOn(_ vfs.FS, _ string, _ func() time.Time) (semel.Store, error) {
 // The crash suite gives the store a file system that fails in all the ways in
 // which disks and operating systems fail.
 func ExampleRunCrash() {
-	// func TestCrashes(t *testing.T)
+	// func TestStoreSurvivesCrashes(t *testing.T)
 	_ = func(t *testing.T) {
 		storetest.RunCrash(t, storetest.CrashHarness{
 			Open: func(fs vfs.FS, dir string, now func() time.Time) (semel.Store, error) {

@@ -15,7 +15,7 @@ var (
 	alone    = semel.Traits{Durable: true, Fenced: true, Exact: true, Results: true}
 )
 
-func TestReferencePassesWithEachTraitBothWays(t *testing.T) {
+func TestReferenceStorePassesWithEachTraitOnAndOff(t *testing.T) {
 	t.Parallel()
 	with := func(t semel.Traits, change func(*semel.Traits)) semel.Traits { change(&t); return t }
 	for name, traits := range map[string]semel.Traits{
@@ -33,14 +33,14 @@ func TestReferencePassesWithEachTraitBothWays(t *testing.T) {
 	}
 }
 
-func TestReferencePassesInABubble(t *testing.T) {
+func TestReferenceStorePassesInABubble(t *testing.T) {
 	t.Parallel()
 	h := harnessOf(full, none)
 	h.Time = Bubble
 	Run(t, h)
 }
 
-func TestReferencePassesByTheWallClock(t *testing.T) {
+func TestReferenceStorePassesWithTheWallClock(t *testing.T) {
 	t.Parallel()
 	h := harnessOf(full, none)
 	h.Time = Wall

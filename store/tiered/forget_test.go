@@ -188,7 +188,7 @@ func TestTooManyRemovalsTakeACacheOut(t *testing.T) {
 	})
 }
 
-func TestRemovalThatTheDurableStoreDidNotAnswerForgetsCopies(t *testing.T) {
+func TestUnansweredRemovalRemovesCachedCopies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, tiered.Options{})
 		b.done("a")
@@ -201,7 +201,7 @@ func TestRemovalThatTheDurableStoreDidNotAnswerForgetsCopies(t *testing.T) {
 	})
 }
 
-func TestResolutionForgetsCopies(t *testing.T) {
+func TestResolvingAKeyRemovesItsCachedCopies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, tiered.Options{})
 		b.done("a")

@@ -112,7 +112,7 @@ func TestLateLayerIsTriedWithGrowingPauses(t *testing.T) {
 	})
 }
 
-func TestLateLayerIsClosedWhileItIsTried(t *testing.T) {
+func TestTieredStoreClosesWhileALateLayerIsBeingOpened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := newServer(t, errDown)
 		closed := 0
@@ -150,7 +150,7 @@ func TestLateLayerIsClosedWhileItIsTried(t *testing.T) {
 	})
 }
 
-func TestErrorsThatWillNotPassAreReturnedAtOnce(t *testing.T) {
+func TestPermanentOpeningErrorsAreReturnedImmediately(t *testing.T) {
 	t.Parallel()
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

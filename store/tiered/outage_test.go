@@ -69,7 +69,7 @@ func TestHangingCacheLeavesTimeForTheDurableStore(t *testing.T) {
 	})
 }
 
-func TestCallerWhoGivesUpDoesNotTakeACacheDown(t *testing.T) {
+func TestCancelledCallDoesNotMarkACacheAsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, tiered.Options{})
 		b.done("a")
@@ -195,7 +195,7 @@ func TestWaitEndsWithItsCaller(t *testing.T) {
 	})
 }
 
-func TestPassRunsEffectsAndRemembersNothing(t *testing.T) {
+func TestPassRunsEffectsWithoutRecordingThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, tiered.Options{OnOutage: tiered.Pass})
 		b.done("a")
@@ -246,7 +246,7 @@ func TestPassRunsEffectsAndRemembersNothing(t *testing.T) {
 	})
 }
 
-func TestPassAsksADeadStoreOnceForEachPause(t *testing.T) {
+func TestPassRetriesADeadStoreOncePerRetryInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, tiered.Options{OnOutage: tiered.Pass})
 		b.durable.setFaults(func(string) fault {

@@ -30,11 +30,11 @@ func seed(t *testing.T) uint64 {
 	return s
 }
 
-// TestRandomOutages runs several processes on one set of keys. Each has a stack
+// TestRandomLayerOutagesCauseNoFalseDuplicate runs several processes on one set of keys. Each has a stack
 // of its own filter and cache, above a shared cache and one durable store. Each
 // layer fails at random. Every duplicate must have the record of a completed
 // effect behind it, with its result. At the end no key may be lost or stuck.
-func TestRandomOutages(t *testing.T) {
+func TestRandomLayerOutagesCauseNoFalseDuplicate(t *testing.T) {
 	s := seed(t)
 	rounds := 9
 	if testing.Short() {

@@ -88,7 +88,7 @@ func redisFilter(client *redisstore.Client, form redisstore.FilterForm) func(tes
 	}
 }
 
-func TestConformanceOfServers(t *testing.T) {
+func TestConformanceWithRealServers(t *testing.T) {
 	client := connect(t, shared.Redis(t), nil)
 	bloom := connect(t, servicestest.StartRedis(t, &services.RedisOptions{Bloom: true}).URL(), nil)
 	pool := poolOf(t, shared.Database(t))

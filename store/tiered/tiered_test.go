@@ -133,7 +133,7 @@ func TestDuplicateIsCopiedUpwards(t *testing.T) {
 	})
 }
 
-func TestCopyEndsBeforeItsRecord(t *testing.T) {
+func TestCachedCopyExpiresBeforeItsRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, tiered.Options{MaxAge: semel.Forever})
 		b.done("a")
@@ -168,7 +168,7 @@ func TestClocksThatDifferDoNotProlongAWindow(t *testing.T) {
 	})
 }
 
-func TestCopyIsAsStrictAsItsRecord(t *testing.T) {
+func TestCachedCopyReportsTheSameMismatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, tiered.Options{})
 		one, other := semel.Fingerprint{0: 1, 8: 1}, semel.Fingerprint{0: 2, 8: 2}
@@ -307,7 +307,7 @@ func TestUnknownOutcomeIsCopiedNowhere(t *testing.T) {
 	})
 }
 
-func TestFilterSparesReadsAndNothingElse(t *testing.T) {
+func TestFilterSavesCacheReadsWithoutChangingAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cache, durable := newFaulty(newMemory(t, nil)), newFaulty(newMemory(t, nil))
 		filter, err := tiered.NewMemoryFilter(nil)
@@ -339,7 +339,7 @@ func TestFilterSparesReadsAndNothingElse(t *testing.T) {
 	})
 }
 
-func TestAbilitiesAreThoseOfTheDurableStore(t *testing.T) {
+func TestTieredStoreHasTheOptionalInterfacesOfItsDurableStore(t *testing.T) {
 	b := setup(t, tiered.Options{})
 	if _, ok := semel.As[semel.Inspector](b.Store); !ok {
 		t.Error("the durable store lists and the stack does not")

@@ -8,7 +8,7 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-func TestNamesThatSurpriseAreRefused(t *testing.T) {
+func TestSchemaAndPrefixThatNeedQuotesAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, good := range []Names{{"public", "semel_"}, {"a", "semel_"}, {Schema: "_9", Prefix: "p_"}, {Schema: strings.Repeat("s", 63), Prefix: strings.Repeat("p", 40)}} {
 		if errs := good.Validate(); len(errs) > 0 {
