@@ -67,10 +67,10 @@ pipelines:
 	return bytes.Count(data, []byte("\n"))
 }
 
-// TestLinesOfOtherSetupsStayInTheOutput has a file pipeline observe for a while,
+// TestLinesWrittenWithAnotherStoreStayInTheOutput has a file pipeline observe for a while,
 // or use another store or a stack. When it returns to its first setup, no
 // delivered line may be cut off.
-func TestLinesOfOtherSetupsStayInTheOutput(t *testing.T) {
+func TestLinesWrittenWithAnotherStoreStayInTheOutput(t *testing.T) {
 	t.Parallel()
 	for name, between := range map[string]struct {
 		store   string

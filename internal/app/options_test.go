@@ -60,7 +60,7 @@ func TestAPipelineThatStopsNamesTheSettingThatParks(t *testing.T) {
 	}
 }
 
-func TestBoundsReachThePipeline(t *testing.T) {
+func TestConfiguredLimitsReachThePipeline(t *testing.T) {
 	t.Parallel()
 	b := buildingOf(t, `
 stores: { keys: { memory: {} } }
@@ -81,7 +81,7 @@ func (*tidy) Maintain(_ context.Context, opts *pgstore.MaintainOptions) error {
 	return nil
 }
 
-func TestCleanUpReachesTheStore(t *testing.T) {
+func TestConfiguredCleanUpReachesTheStore(t *testing.T) {
 	t.Parallel()
 	f := buildingOf(t, `
 stores:

@@ -47,10 +47,10 @@ func read(t *testing.T, ends string) (*config.File, *config.Pipeline) {
 	return f, f.Pipelines[0]
 }
 
-// TestAPeerThatNeverAnswersEndsEveryOpening opens each kind of source and sink at a peer
+// TestOpeningASourceOrSinkTimesOutWhenTheServerIsSilent opens each kind of source and sink at a peer
 // that accepts connections and never answers. The error comes in time, and says that the
 // server may answer later.
-func TestAPeerThatNeverAnswersEndsEveryOpening(t *testing.T) {
+func TestOpeningASourceOrSinkTimesOutWhenTheServerIsSilent(t *testing.T) {
 	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} {
 		t.Setenv(name, "any") // so it cannot run in parallel
 	}

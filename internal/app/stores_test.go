@@ -124,9 +124,9 @@ func quoted(addresses []string) string {
 	return strings.Join(list, ", ")
 }
 
-// TestASecondLayerNeedsOneLine has a stack of Redis and a database, and stops and
+// TestTieredStoreContinuesWithoutItsCache has a stack of Redis and a database, and stops and
 // starts the cache.
-func TestASecondLayerNeedsOneLine(t *testing.T) {
+func TestTieredStoreContinuesWithoutItsCache(t *testing.T) {
 	t.Parallel()
 	cache := servicestest.StartRedis(t, nil)
 	f := parse(t, `
@@ -166,9 +166,9 @@ stores:
 	}
 }
 
-// TestAStackBeginsWithoutServersAboveTheOneThatDecides opens a stack while the
+// TestTieredStoreOpensWhileItsCacheAndFilterAreDown opens a stack while the
 // server of its cache and its filter is down, and then starts that server.
-func TestAStackBeginsWithoutServersAboveTheOneThatDecides(t *testing.T) {
+func TestTieredStoreOpensWhileItsCacheAndFilterAreDown(t *testing.T) {
 	t.Parallel()
 	upper := servicestest.StartRedis(t, nil) // it accepts any password
 	if err := upper.Kill(); err != nil {
@@ -228,7 +228,7 @@ stores:
 	}
 }
 
-func TestAStackDoesNotBeginWithoutTheStoreThatDecides(t *testing.T) {
+func TestTieredStoreDoesNotOpenWithoutItsDurableStore(t *testing.T) {
 	t.Parallel()
 	lower := servicestest.StartRedis(t, nil)
 	f := parse(t, `

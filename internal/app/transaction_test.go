@@ -109,7 +109,7 @@ func (r *transaction) readiness(t *testing.T, want string) {
 	}
 }
 
-func TestLateRecordsInATransactionGoByOnLate(t *testing.T) {
+func TestLateRecordsInATransactionFollowOnLate(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	for name, c := range map[string]struct{ more, out, parked string }{
 		"by default": {"", "late new", ""},

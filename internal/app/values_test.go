@@ -410,7 +410,7 @@ var values = []string{
 	`"café"`, `"caf\u00e9"`, `{"b":1,"a":"x"}`, `{ "a": "\u0078", "b": 1 }`, `[1]`, `"\ud800"`,
 }
 
-func TestConformanceOfValues(t *testing.T) {
+func TestSourcesAndSinksReadValuesAlike(t *testing.T) {
 	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} {
 		t.Setenv(name, "x") // so the test is not parallel
 	}
@@ -636,6 +636,6 @@ func compareTables(t *testing.T, tables map[string]table) {
 		return
 	}
 	if text != string(page) {
-		t.Errorf("%s has other tables: go test ./internal/app -run Conformance -update-values, and look what has changed:\n%s", name, text)
+		t.Errorf("%s has other tables: go test ./internal/app -run ReadValuesAlike -update-values, and look what has changed:\n%s", name, text)
 	}
 }

@@ -33,9 +33,9 @@ func TestAWindowBelowThatOfTheServerLosesMessages(t *testing.T) {
 	}
 }
 
-// TestLintNamesWhatWeakensThePromise makes one change to a valid pipeline in each
+// TestLintWarnsOfSettingsThatWeakenThePromise makes one change to a valid pipeline in each
 // case, and expects exactly one finding apart from notices.
-func TestLintNamesWhatWeakensThePromise(t *testing.T) {
+func TestLintWarnsOfSettingsThatWeakenThePromise(t *testing.T) {
 	t.Parallel()
 	const (
 		stores = `stores:

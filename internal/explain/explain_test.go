@@ -54,8 +54,8 @@ func promise(t *testing.T, text string) *Promise {
 	return Explain(f, f.Pipelines[0])
 }
 
-// TestEachModeHasItsPromise is the table of promises.
-func TestEachModeHasItsPromise(t *testing.T) {
+// TestExplainStatesThePromiseOfEachMode is the table of promises.
+func TestExplainStatesThePromiseOfEachMode(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		text, mode, lost, second string
@@ -167,10 +167,10 @@ func TestExplainSaysWithWhichAttemptARepeatComes(t *testing.T) {
 	}
 }
 
-// TestAPipelineThatObservesDeliversWhateverIsDecided: a message that it would
+// TestExplainSaysThatObserveDeliversEveryMessage: a message that it would
 // drop is not lost. A duplicate has its effect again. A message without a key is
 // treated as usual.
-func TestAPipelineThatObservesDeliversWhateverIsDecided(t *testing.T) {
+func TestExplainSaysThatObserveDeliversEveryMessage(t *testing.T) {
 	t.Parallel()
 	drops := "    on_late: drop\n    on_mismatch: drop\n"
 	id := "    key: { id: .id, on_missing: %s }\n"
@@ -220,8 +220,8 @@ func TestWithoutHeadersARepeatCarriesNothing(t *testing.T) {
 	}
 }
 
-// TestAKeyThatIsHeldElsewhere checks how long a message waits for the key.
-func TestAKeyThatIsHeldElsewhere(t *testing.T) {
+// TestExplainSaysHowLongAMessageWaitsForAHeldKey checks how long a message waits for the key.
+func TestExplainSaysHowLongAMessageWaitsForAHeldKey(t *testing.T) {
 	t.Parallel()
 	const at, waits = "another delivery holds the key, and does not end", "the message waits until the key is done or free, without a limit"
 	for text, want := range map[string]string{
@@ -244,9 +244,9 @@ func TestAKeyThatIsHeldElsewhere(t *testing.T) {
 	}
 }
 
-// TestLateRecordsAreNoExceptionWhereNoneIsDelivered has a clock by which no
+// TestExplainOmitsLateRecordsWhereNoneAreDelivered has a clock by which no
 // record is late, and a policy that delivers no late record.
-func TestLateRecordsAreNoExceptionWhereNoneIsDelivered(t *testing.T) {
+func TestExplainOmitsLateRecordsWhereNoneAreDelivered(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{fromKafka + toKafka, fromKafka + toKafka + "    transaction: { time: event }\n    on_late: park\n"} {
 		if said := promise(t, text).Text(); strings.Contains(said, "on_late: run") {
@@ -255,7 +255,7 @@ func TestLateRecordsAreNoExceptionWhereNoneIsDelivered(t *testing.T) {
 	}
 }
 
-func TestTextNamesEndsAndKeys(t *testing.T) {
+func TestExplainNamesSourceSinkAndKeys(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		fromKafka + "    store: both\n" + toWebhook:                                  "p: kafka in as g → webhook POST https://u:[hidden]@example.com/x\n  commits by        claim, deliver, complete\n  keys              .id, scope p, in both (tiered over db, postgres), remembered for 7d\n",
@@ -271,8 +271,8 @@ func TestTextNamesEndsAndKeys(t *testing.T) {
 	}
 }
 
-// TestKeptMessagesHaveTheExceptionsOfTheirKind compares what is said of keys and copies.
-func TestKeptMessagesHaveTheExceptionsOfTheirKind(t *testing.T) {
+// TestExplainListsTheExceptionsOfEachKeepRule compares what is said of keys and copies.
+func TestExplainListsTheExceptionsOfEachKeepRule(t *testing.T) {
 	t.Parallel()
 	const stage, forgotten, remembered = "a repartition stage", "after its key was forgotten has its effect again", "remembered for 7d"
 	for rule, said := range map[string][]string{

@@ -19,8 +19,8 @@ func routes(t *testing.T, section string) []*Promise {
 	return Routes(f)
 }
 
-// TestEachRouteHasItsPromise is the table of what a proxy promises.
-func TestEachRouteHasItsPromise(t *testing.T) {
+// TestExplainStatesThePromiseOfEachRoute is the table of what a proxy promises.
+func TestExplainStatesThePromiseOfEachRoute(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		section, second string
@@ -64,8 +64,8 @@ func TestEachRouteHasItsPromise(t *testing.T) {
 	}
 }
 
-// TestARouteHasItsOwnReasons checks that a reason of one route is not given for another.
-func TestARouteHasItsOwnReasons(t *testing.T) {
+// TestExplainGivesEachRouteItsOwnReasons checks that a reason of one route is not given for another.
+func TestExplainGivesEachRouteItsOwnReasons(t *testing.T) {
 	t.Parallel()
 	all := routes(t, "  store: keys\n  fail_open: true\n  routes:\n    pay: { path: /pay, fail_open: false }\n    ads: { path: /ads, on_lease_expired: retry }\n")
 	got := ""

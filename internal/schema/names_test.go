@@ -44,7 +44,7 @@ func TestAddressesToListenOn(t *testing.T) {
 	}
 }
 
-func TestSchemesAreComparedWhole(t *testing.T) {
+func TestURLSchemesAreComparedExactly(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{"redis://h": true, "rediss://h": true, "redisx://h": false, "redis:h": false, "redis": false} {
 		if got := schema.HasScheme(text, "redis", "rediss"); got != want {

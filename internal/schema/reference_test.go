@@ -69,8 +69,8 @@ func TestReferencesAreResolvedAfterParsing(t *testing.T) {
 	}
 }
 
-// TestPlaceholdersStandForWhatThisMachineLacks reads a file that is for another machine.
-func TestPlaceholdersStandForWhatThisMachineLacks(t *testing.T) {
+// TestPlaceholdersReplaceMissingVariables reads a file that is for another machine.
+func TestPlaceholdersReplaceMissingVariables(t *testing.T) {
 	t.Parallel()
 	doc, err := schema.Parse("c.yaml", []byte(`
 name: "${env:NAME}"
@@ -104,8 +104,8 @@ workers: 99
 	}
 }
 
-// TestPartsThatAreNotNeededMayLackValues has a value that this machine lacks in two parts.
-func TestPartsThatAreNotNeededMayLackValues(t *testing.T) {
+// TestMissingVariablesOfUnusedSectionsAreIgnored has a value that this machine lacks in two parts.
+func TestMissingVariablesOfUnusedSectionsAreIgnored(t *testing.T) {
 	t.Parallel()
 	s, doc := read(t, "name: n\nlimits: { max: '${env:MAX}' }\npay: { card: ['${env:BRAND}'] }\nworkers: 9", nil)
 	doc.WrongAt(schema.Place{Line: 2, Column: 20}, "limits.max: it is too small") // perhaps because the value is missing
@@ -132,7 +132,7 @@ func TestPartsThatAreNotNeededMayLackValues(t *testing.T) {
 	}
 }
 
-func TestNamesOfVariables(t *testing.T) {
+func TestEnvironmentVariableNamesAreChecked(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]bool{"A": true, "_a1": true, "": false, "1a": false, "a-b": false, "a b": false} {
 		if got := schema.IsVariable(name); got != want {

@@ -110,7 +110,7 @@ func valid(t *testing.T, text string) *shop {
 	return s
 }
 
-func TestEveryFormOfValueIsRead(t *testing.T) {
+func TestEveryValueTypeOfTheConfigurationIsRead(t *testing.T) {
 	t.Parallel()
 	s := valid(t, `
 name: corner
@@ -175,7 +175,7 @@ func TestAbsentFieldsGetTheirDefaults(t *testing.T) {
 	}
 }
 
-func TestAListMayReplaceTheFieldsOfAKind(t *testing.T) {
+func TestKindAcceptsAListInPlaceOfItsFields(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"name: n\npay: { card: [visa, amex] }", "name: n\npay: { card: { brands: [visa, amex] } }"} {
 		if got, want := valid(t, text).Pay, (&card{Brands: []string{"visa", "amex"}}); !reflect.DeepEqual(got, want) {
@@ -281,8 +281,8 @@ func TestProblemsSayWhereTheyAreAndHowToFixThem(t *testing.T) {
 	}
 }
 
-// TestATextInPlaceOfFieldsIsShownAsTheRequiredField has mappings with one required field.
-func TestATextInPlaceOfFieldsIsShownAsTheRequiredField(t *testing.T) {
+// TestTextInPlaceOfAMappingSuggestsItsRequiredField has mappings with one required field.
+func TestTextInPlaceOfAMappingSuggestsItsRequiredField(t *testing.T) {
 	t.Parallel()
 	var target string
 	var list []string

@@ -78,9 +78,9 @@ func TestAddressesAreShownWithoutPasswords(t *testing.T) {
 	}
 }
 
-// TestSecretsAreHiddenInTextsOfOthers has fields with the canary as a secret, and texts
+// TestSecretsAreHiddenInDriverErrors has fields with the canary as a secret, and texts
 // as drivers write them.
-func TestSecretsAreHiddenInTextsOfOthers(t *testing.T) {
+func TestSecretsAreHiddenInDriverErrors(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "secret"), []byte(canary+"\n"), 0o600); err != nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 )
 
-// TestTextsThatExplodeAreRefusedSoon would not end if one of the texts were
+// TestExponentialYAMLAliasesAreRefused would not end if one of the texts were
 // expanded.
-func TestTextsThatExplodeAreRefusedSoon(t *testing.T) {
+func TestExponentialYAMLAliasesAreRefused(t *testing.T) {
 	t.Parallel()
 	var laughs, merges strings.Builder
 	laughs.WriteString("x-a0: &a0 [l, l, l, l, l, l, l, l, l, l]\n")

@@ -13,7 +13,7 @@ import (
 	"github.com/semel-dev/semel/internal/kind/kindtest"
 )
 
-func TestKind(t *testing.T) {
+func TestStorePassesTheKindSuite(t *testing.T) {
 	kindtest.Store(t, embedded.NewStore, kindtest.Case{Least: `{ path: other }`})
 }
 
@@ -29,7 +29,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 	}
 }
 
-func TestProblemsSayWhatToWrite(t *testing.T) {
+func TestConfigurationErrorsSayWhatToWrite(t *testing.T) {
 	t.Parallel()
 	kindtest.Refused(t, [][2]string{
 		{kindtest.WithStore("{ embedded: { fsync: sometimes } }"), "stores.s.embedded: path is missing\nstores.s.embedded.fsync: \"sometimes\": write one of always, interval, never"},
@@ -37,7 +37,7 @@ func TestProblemsSayWhatToWrite(t *testing.T) {
 	})
 }
 
-func TestLintSaysWhatAPowerLossForgets(t *testing.T) {
+func TestLintWarnsOfKeysLostInAPowerFailure(t *testing.T) {
 	t.Parallel()
 	with := func(fsync string) string {
 		return "stores: { s: { embedded: { path: k, fsync: " + fsync + " } } }\npipelines: { p: { key: { id: .id }, store: s, source: { file: { paths: [in] } }, sink: { stdout: {} } } }"
@@ -98,7 +98,7 @@ func TestTheDoctorReadsADirectory(t *testing.T) {
 	}
 }
 
-func TestAStoreOfADirectoryAloneSyncsEachAnswer(t *testing.T) {
+func TestStoreNamedByItsDirectorySyncsAlways(t *testing.T) {
 	t.Parallel()
 	if got, want := *embedded.At("keys").(*embedded.Store), (embedded.Store{Path: "keys", Fsync: "always"}); got != want {
 		t.Errorf("%+v, want %+v", got, want)

@@ -18,11 +18,11 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-func TestSource(t *testing.T) {
+func TestSourcePassesTheKindSuite(t *testing.T) {
 	kindtest.Source(t, file.NewSource, kindtest.Case{Least: `{ paths: [in.jsonl] }`})
 }
 
-func TestSink(t *testing.T) {
+func TestSinkPassesTheKindSuite(t *testing.T) {
 	kindtest.Sink(t, file.NewSink, kindtest.Case{Least: `{ path: out.jsonl }`})
 }
 
@@ -90,7 +90,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 	}
 }
 
-func TestProblemsSayWhatToWrite(t *testing.T) {
+func TestConfigurationErrorsSayWhatToWrite(t *testing.T) {
 	t.Parallel()
 	kindtest.Refused(t, [][2]string{
 		{kindtest.WithSource("{ file: { paths: ['a['] } }"), "pipelines.p.source.file.paths[0]: not a pattern: a [ has no ]"},

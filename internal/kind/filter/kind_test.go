@@ -16,7 +16,7 @@ var servers servicestest.Pool
 
 func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
 
-func TestKind(t *testing.T) {
+func TestStorePassesTheKindSuite(t *testing.T) {
 	kindtest.Store(t, filter.NewStore, kindtest.Case{Least: `{ rate: 0.01, expect: 100, window: 7d }`})
 }
 
@@ -29,7 +29,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 	}
 }
 
-func TestProblemsSayWhatToWrite(t *testing.T) {
+func TestConfigurationErrorsSayWhatToWrite(t *testing.T) {
 	t.Parallel()
 	const others = "stores: { db: { postgres: { dsn: 'host=h' } }, s: "
 	kindtest.Refused(t, [][2]string{
@@ -39,7 +39,7 @@ func TestProblemsSayWhatToWrite(t *testing.T) {
 	})
 }
 
-func TestLintSaysWhatAFilterDrops(t *testing.T) {
+func TestLintWarnsThatAFilterDropsNewMessages(t *testing.T) {
 	t.Parallel()
 	with := func(fields, more string) string {
 		return "stores: { s: { filter: { rate: 0.01, expect: 10" + fields + " } }, cache: { redis: { url: 'redis://h' } } }\npipelines: { p: { key: { id: .id }, store: s, source: { file: { paths: [in] } }, sink: { webhook: { url: 'https://example.org' } }" + more + " } }"

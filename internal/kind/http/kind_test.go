@@ -13,7 +13,7 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-func TestKind(t *testing.T) {
+func TestSourcePassesTheKindSuite(t *testing.T) {
 	kindtest.Source(t, http.NewSource, kindtest.Case{
 		Least:   `{ listen: "127.0.0.1:8080" }`,
 		Secrets: []string{`{ listen: "127.0.0.1:8080", token: ` + kindtest.Secret + ` }`},
@@ -32,7 +32,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 	}
 }
 
-func TestProblemsSayWhatToWrite(t *testing.T) {
+func TestConfigurationErrorsSayWhatToWrite(t *testing.T) {
 	t.Parallel()
 	kindtest.Refused(t, [][2]string{
 		{kindtest.WithSource("{ http: { listen: here } }"), "pipelines.p.source.http.listen: not an address to listen on: write it like 127.0.0.1:8080"},

@@ -10,14 +10,14 @@ import (
 	"github.com/semel-dev/semel/internal/kind/kindtest"
 )
 
-func TestSource(t *testing.T) {
+func TestSourcePassesTheKindSuite(t *testing.T) {
 	kindtest.Source(t, kafka.NewSource, kindtest.Case{
 		Least:   `{ brokers: ["h:9092"], topics: [in], group: g }`,
 		Secrets: []string{`{ brokers: ["h:9092"], topics: [in], group: g, sasl: { mechanism: PLAIN, username: u, password: ` + kindtest.Secret + ` } }`},
 	})
 }
 
-func TestSink(t *testing.T) {
+func TestSinkPassesTheKindSuite(t *testing.T) {
 	kindtest.Sink(t, kafka.NewSink, kindtest.Case{
 		Least:   `{ brokers: ["h:9092"], topic: out }`,
 		Secrets: []string{`{ brokers: ["h:9092"], topic: out, sasl: { mechanism: PLAIN, username: u, password: ` + kindtest.Secret + ` } }`},
@@ -47,7 +47,7 @@ func inTransaction(source, more string) string {
 	return "pipelines: { p: { key: { id: .id }, source: { kafka: { brokers: ['h:1'], topics: [in], group: g" + source + " } }, sink: { kafka: { brokers: ['h:1'], topic: out } }" + more + " } }"
 }
 
-func TestProblemsSayWhatToWrite(t *testing.T) {
+func TestConfigurationErrorsSayWhatToWrite(t *testing.T) {
 	t.Parallel()
 	source := func(topics string) string {
 		return kindtest.WithSource("{ kafka: { brokers: ['h:1'], topics: [" + topics + "], group: g } }")
@@ -84,7 +84,7 @@ func TestProblemsSayWhatToWrite(t *testing.T) {
 	}
 }
 
-func TestLintNamesWhatWeakensThePromise(t *testing.T) {
+func TestLintWarnsOfSettingsThatWeakenThePromise(t *testing.T) {
 	t.Parallel()
 	source := func(fields string) string {
 		return "stores: { k: { postgres: { dsn: 'host=h' } } }\npipelines: { p: { key: { id: .id }, store: k, source: { kafka: { brokers: ['h:1'], topics: [in], group: g, retention: 3d" + fields + " } }, sink: { webhook: { url: 'https://example.org' } } } }"

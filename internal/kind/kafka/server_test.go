@@ -283,9 +283,9 @@ func TestErrorsOfBrokersHaveACauseAndARemedy(t *testing.T) {
 	}
 }
 
-// TestLintSaysWhatWindowsAndKeepLose has aggregates and keep rules whose settings lose
+// TestLintWarnsOfMessagesThatWindowsAndKeepLose has aggregates and keep rules whose settings lose
 // records, or hold them for too long.
-func TestLintSaysWhatWindowsAndKeepLose(t *testing.T) {
+func TestLintWarnsOfMessagesThatWindowsAndKeepLose(t *testing.T) {
 	t.Parallel()
 	windows := func(more string) string {
 		return inTransaction(", retention: 1d", ", aggregate: { by: .g, over: { tumbling: 1h }, values: { n: count }"+more+" }")

@@ -14,9 +14,9 @@ import (
 	"github.com/semel-dev/semel/internal/kind/redis"
 )
 
-// TestTheSmallestKindsPass runs the suite for kinds that implement nothing beyond what they
+// TestMinimalKindsPassTheSuite runs the suite for kinds that implement nothing beyond what they
 // must.
-func TestTheSmallestKindsPass(t *testing.T) {
+func TestMinimalKindsPassTheSuite(t *testing.T) {
 	t.Parallel()
 	t.Run("source", func(t *testing.T) { kindtest.Source(t, toy.NewSource, kindtest.Case{Least: "{}"}) })
 	t.Run("sink", func(t *testing.T) { kindtest.Sink(t, toy.NewSink, kindtest.Case{Least: "{}"}) })
@@ -90,7 +90,7 @@ func (tracer) Trace(_ context.Context, p *config.Pipeline, t *config.Tracing) er
 	return nil
 }
 
-func TestWhereATraceLookedIsReturned(t *testing.T) {
+func TestTraceReportsThePlacesThatItSearched(t *testing.T) {
 	t.Parallel()
 	f := kindtest.Parse(t, kindtest.WithSink("{ stdout: {} }"))
 	found, looked := kindtest.Trace(t, f, tracer{}, "1", "2")

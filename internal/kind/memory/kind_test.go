@@ -11,7 +11,7 @@ import (
 	"github.com/semel-dev/semel/internal/kind/memory"
 )
 
-func TestKind(t *testing.T) {
+func TestStorePassesTheKindSuite(t *testing.T) {
 	kindtest.Store(t, memory.NewStore, kindtest.Case{Least: `{}`})
 }
 

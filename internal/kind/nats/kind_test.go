@@ -24,14 +24,14 @@ var servers servicestest.Pool
 
 func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
 
-func TestSource(t *testing.T) {
+func TestSourcePassesTheKindSuite(t *testing.T) {
 	kindtest.Source(t, nats.NewSource, kindtest.Case{
 		Least:   `{ servers: ["h:4222"], stream: ORDERS, consumer: c }`,
 		Secrets: []string{`{ servers: ["h:4222"], stream: ORDERS, consumer: c, username: u, password: ` + kindtest.Secret + ` }`},
 	})
 }
 
-func TestSink(t *testing.T) {
+func TestSinkPassesTheKindSuite(t *testing.T) {
 	kindtest.Sink(t, nats.NewSink, kindtest.Case{
 		Least:   `{ servers: ["h:4222"], subject: orders.out }`,
 		Secrets: []string{`{ servers: ["h:4222"], subject: orders.out, password: ` + kindtest.Secret + ` }`},
@@ -82,7 +82,7 @@ func TestNamesThatNoServerAcceptsAreRefused(t *testing.T) {
 	}
 }
 
-func TestLintSaysWhatAServerDropsOrShares(t *testing.T) {
+func TestLintWarnsOfServerSettingsThatDropOrShareMessages(t *testing.T) {
 	t.Parallel()
 	const sink = "{ nats: { servers: ['h:4222'], subject: s } }"
 	kindtest.Warned(t, [][2]string{

@@ -15,18 +15,18 @@ import (
 	"github.com/semel-dev/semel/internal/kind/postgres"
 )
 
-func TestSink(t *testing.T) {
+func TestSinkPassesTheKindSuite(t *testing.T) {
 	kindtest.Sink(t, postgres.NewSink, kindtest.Case{
 		Least:   `{ store: rows, table: orders, columns: { id: .id } }`,
 		Secrets: []string{`{ dsn: "postgres://u:` + kindtest.Secret + `@h/d", table: orders, columns: { id: .id } }`},
 	})
 }
 
-func TestOutbox(t *testing.T) {
+func TestOutboxSourcePassesTheKindSuite(t *testing.T) {
 	kindtest.Source(t, postgres.NewOutbox, kindtest.Case{Least: `{ store: rows }`})
 }
 
-func TestStore(t *testing.T) {
+func TestStorePassesTheKindSuite(t *testing.T) {
 	kindtest.Store(t, postgres.NewStore, kindtest.Case{
 		Least:   `{ dsn: "host=h" }`,
 		Secrets: []string{`{ dsn: "host=h password=` + kindtest.Secret + `" }`},
@@ -80,7 +80,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 	}
 }
 
-func TestProblemsSayWhatToWrite(t *testing.T) {
+func TestConfigurationErrorsSayWhatToWrite(t *testing.T) {
 	t.Parallel()
 	kindtest.Refused(t, [][2]string{
 		{kindtest.WithStore("{ postgres: {} }"), "stores.s.postgres: dsn is missing"},

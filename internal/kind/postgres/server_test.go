@@ -286,9 +286,9 @@ func TestTwoRelaysOfAnOutboxAreRefused(t *testing.T) {
 	})
 }
 
-// TestADatabaseHoldsParkedMessagesAndDeletesExpiredKeys opens the two services of a store
+// TestPostgresKindOpensDeadLettersAndMaintenance opens the two services of a store
 // beside its keys.
-func TestADatabaseHoldsParkedMessagesAndDeletesExpiredKeys(t *testing.T) {
+func TestPostgresKindOpensDeadLettersAndMaintenance(t *testing.T) {
 	t.Parallel()
 	f := kindtest.Parse(t, kindtest.WithStore("{ postgres: { dsn: '"+migrated(t)+"' } }"))
 	s := f.Stores[0].Spec.(*postgres.Store)

@@ -27,21 +27,21 @@ var servers servicestest.Pool
 
 func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
 
-func TestSource(t *testing.T) {
+func TestSourcePassesTheKindSuite(t *testing.T) {
 	kindtest.Source(t, rabbitmq.NewSource, kindtest.Case{
 		Least:   `{ servers: ["h:5672"], queue: orders }`,
 		Secrets: []string{`{ servers: ["h:5672"], queue: orders, username: u, password: ` + kindtest.Secret + ` }`},
 	})
 }
 
-func TestSink(t *testing.T) {
+func TestSinkPassesTheKindSuite(t *testing.T) {
 	kindtest.Sink(t, rabbitmq.NewSink, kindtest.Case{
 		Least:   `{ servers: ["h:5672"], routing_key: orders }`,
 		Secrets: []string{`{ servers: ["h:5672"], routing_key: orders, password: ` + kindtest.Secret + ` }`},
 	})
 }
 
-func TestAMessageHasAnAddress(t *testing.T) {
+func TestSinkNamesTheQueueOrExchangeOfAMessage(t *testing.T) {
 	m := &semel.Message{Origin: semel.Origin{Source: "paid"}}
 	for text, want := range map[string]string{
 		"{ servers: ['h:5672'], routing_key: orders }":                                          "queue orders",
@@ -105,7 +105,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 	}
 }
 
-func TestProblemsSayWhatToWrite(t *testing.T) {
+func TestConfigurationErrorsSayWhatToWrite(t *testing.T) {
 	t.Parallel()
 	kindtest.Refused(t, [][2]string{
 		{kindtest.WithSink("{ rabbitmq: { servers: ['h:1'], create: true, routing_key: { from: source, allow: [a] } } }"), "pipelines.p.sink.rabbitmq: create cannot make the queues that messages name"},

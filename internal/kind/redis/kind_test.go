@@ -18,7 +18,7 @@ var servers servicestest.Pool
 
 func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
 
-func TestKind(t *testing.T) {
+func TestStorePassesTheKindSuite(t *testing.T) {
 	kindtest.Store(t, redis.NewStore, kindtest.Case{
 		Least: `{ url: "redis://localhost" }`,
 		Secrets: []string{
@@ -54,7 +54,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 	}
 }
 
-func TestProblemsSayWhatToWrite(t *testing.T) {
+func TestConfigurationErrorsSayWhatToWrite(t *testing.T) {
 	t.Parallel()
 	kindtest.Refused(t, [][2]string{
 		{kindtest.WithStore("{ redis: { url: 'redis://h', timeout: many, keep_id: true } }"), "stores.s.redis.timeout: \"many\": not a duration: write it like 90s, 36h, 7d or 2w\nunknown field stores.s.redis.keep_id: did you mean keep_ids?"},
@@ -88,7 +88,7 @@ func TestStoresThatShareKeysAreRefused(t *testing.T) {
 	kindtest.Parse(t, `stores: { one: { redis: { url: "redis://h" } }, two: { redis: { url: "redis://h", prefix: "two:" } }, three: { redis: { url: "redis://h/1" } } }`)
 }
 
-func TestLintSaysWhatTheServerMayForget(t *testing.T) {
+func TestLintWarnsOfKeysThatTheServerMayForget(t *testing.T) {
 	t.Parallel()
 	with := func(fields, more string) string {
 		return "stores: { s: { redis: { url: 'redis://h'" + fields + " } } }\npipelines: { p: { key: { id: .id }, store: s, source: { file: { paths: [in] } }, sink: { webhook: { url: 'https://example.org' } }" + more + " } }"

@@ -26,11 +26,11 @@ var servers servicestest.Pool
 
 func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
 
-func TestSource(t *testing.T) {
+func TestSourcePassesTheKindSuite(t *testing.T) {
 	kindtest.Source(t, sqs.NewSource, kindtest.Case{Least: `{ queue: "https://sqs.eu-west-1.amazonaws.com/123456789012/orders" }`})
 }
 
-func TestSink(t *testing.T) {
+func TestSinkPassesTheKindSuite(t *testing.T) {
 	kindtest.Sink(t, sqs.NewSink, kindtest.Case{Least: `{ queue: "https://sqs.eu-west-1.amazonaws.com/123456789012/orders.fifo" }`})
 }
 
@@ -67,7 +67,7 @@ func TestErrorsHaveACauseAndARemedy(t *testing.T) {
 	}
 }
 
-func TestProblemsSayWhatToWrite(t *testing.T) {
+func TestConfigurationErrorsSayWhatToWrite(t *testing.T) {
 	t.Parallel()
 	kindtest.Refused(t, [][2]string{
 		{kindtest.WithSink("{ sqs: { queue: { from: source, allow: [a] } } }"), "pipelines.p.sink.sqs: account is missing: write the URL before the names of the queues"},
@@ -88,7 +88,7 @@ func through(sink string) string {
 	return "stores: { k: { embedded: { path: k } } }\npipelines: { p: { key: { id: .id }, store: k, source: { sqs: { queue: 'https://h/1/in' } }, sink: " + sink + " } }"
 }
 
-func TestLintSaysWhatAQueueDropsSharesOrRenames(t *testing.T) {
+func TestLintWarnsOfQueueSettingsThatDropOrShareMessages(t *testing.T) {
 	t.Parallel()
 	source := func(name, id, more string) string {
 		return "stores: { k: { embedded: { path: k } } }\npipelines: { p: { key: { id: '" + id + "' }, store: k, source: { sqs: { queue: 'https://h/1/" + name + "' } }, sink: { stdout: {} }" + more + " } }"

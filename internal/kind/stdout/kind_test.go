@@ -11,7 +11,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-func TestKind(t *testing.T) {
+func TestSinkPassesTheKindSuite(t *testing.T) {
 	kindtest.Sink(t, stdout.NewSink, kindtest.Case{Least: `{}`})
 }
 

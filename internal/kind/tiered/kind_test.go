@@ -13,7 +13,7 @@ import (
 	"github.com/semel-dev/semel/internal/kind/tiered"
 )
 
-func TestKind(t *testing.T) {
+func TestStorePassesTheKindSuite(t *testing.T) {
 	kindtest.Store(t, tiered.NewStore, kindtest.Case{Least: `[beside, rows]`})
 }
 
@@ -61,7 +61,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 	}
 }
 
-func TestAFilterThatMissesWritersIsRefused(t *testing.T) {
+func TestFilterOverAStoreWithOtherWritersIsRefused(t *testing.T) {
 	t.Parallel()
 	const stores = "stores: { seen: { filter: { rate: 0.1, expect: 1, window: 1d } }, db: { postgres: { dsn: 'host=h' } }, s: "
 	kindtest.Refused(t, [][2]string{

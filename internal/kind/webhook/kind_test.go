@@ -23,7 +23,7 @@ import (
 	"github.com/semel-dev/semel/internal/kind/webhook"
 )
 
-func TestKind(t *testing.T) {
+func TestSinkPassesTheKindSuite(t *testing.T) {
 	kindtest.Sink(t, webhook.NewSink, kindtest.Case{
 		Least:   `{ url: "https://example.org/" }`,
 		Secrets: []string{`{ url: "https://u:` + kindtest.Secret + `@example.org/", headers: { X-Key: ` + kindtest.Secret + ` } }`},
@@ -48,7 +48,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 	}
 }
 
-func TestProblemsSayWhatToWrite(t *testing.T) {
+func TestConfigurationErrorsSayWhatToWrite(t *testing.T) {
 	t.Parallel()
 	kindtest.Refused(t, [][2]string{
 		{kindtest.WithSink("{ webhook: { url: 'ftp://h' } }"), "pipelines.p.sink.webhook.url: not an address of a target: write https://host/path"},
