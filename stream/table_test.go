@@ -44,7 +44,7 @@ func ExampleTable() {
 	// table customers has no row with the key "eve"
 }
 
-func TestARowIsThatOfTheKeyInTheMessage(t *testing.T) {
+func TestTableFindsTheRowByTheKeyInTheMessage(t *testing.T) {
 	t.Parallel()
 	by, err := key.ParseRule(".c")
 	if err != nil {

@@ -50,7 +50,7 @@ func TestATimeIsTheSameInEveryUnitAndSpelling(t *testing.T) {
 	}
 }
 
-func TestOtherTextsAreNoTimes(t *testing.T) {
+func TestInvalidTimesAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		text string
@@ -72,7 +72,7 @@ func TestOtherTextsAreNoTimes(t *testing.T) {
 	}
 }
 
-func TestUnitsHaveTexts(t *testing.T) {
+func TestTimeUnitsAreParsedFromTheirNames(t *testing.T) {
 	t.Parallel()
 	for u := AnyUnit; u <= RFC3339; u++ {
 		if got, err := ParseTimeUnit(u.String()); err != nil || got != u {

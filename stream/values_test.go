@@ -49,7 +49,7 @@ func values(t *testing.T, list ...stream.Value) stream.Aggregator {
 	return f
 }
 
-func TestValues(t *testing.T) {
+func TestAggregateFunctionsComputeTheirValues(t *testing.T) {
 	t.Parallel()
 	f := values(t,
 		stream.Value{Name: "n", Of: "count"}, stream.Value{Name: "sum", Of: "sum .c"}, stream.Value{Name: "min", Of: "min .c"}, stream.Value{Name: "max", Of: "max .c"},

@@ -18,8 +18,8 @@ func cutOne(b []byte) (id, rest []byte, ok bool) {
 
 var testProgress = Progress{Watermark: 5, Emitted: 3, Partly: 4, Cursor: "cur"}
 
-// TestStoredBytesStay compares with bytes that a changelog on a broker may have.
-func TestStoredBytesStay(t *testing.T) {
+// TestStoredChangelogRecordsAreStillRead compares with bytes that a changelog on a broker may have.
+func TestStoredChangelogRecordsAreStillRead(t *testing.T) {
 	t.Parallel()
 	ids := "01000000000000000000000000000000" + "02000000000000000000000000000000"
 	mixed := testProgress
@@ -59,7 +59,7 @@ func TestStoredBytesStay(t *testing.T) {
 	}
 }
 
-func TestARecordOfAnotherFormHasNoDefinition(t *testing.T) {
+func TestRecordOfAnotherFormatHasNoDefinition(t *testing.T) {
 	t.Parallel()
 	var w Writer
 	w.Begin(Windows, ID{1}, ID{2}, &testProgress, 1000)

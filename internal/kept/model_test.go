@@ -324,11 +324,11 @@ func (b *bounded) check(t *testing.T, s *State, log *changelog, written [][]byte
 	}
 }
 
-// TestHeldRecordsAreThoseOfTheModel adds records out of order, drops transactions, takes
+// TestHeldRecordsMatchTheModel adds records out of order, drops transactions, takes
 // what is due in parts, and builds the state again from its records after any commit. The
 // same history again has the same outputs and the same bytes in the changelog. The properties
 // that hold in each history are at hold.
-func TestHeldRecordsAreThoseOfTheModel(t *testing.T) {
+func TestHeldRecordsMatchTheModel(t *testing.T) {
 	t.Parallel()
 	rules := []Rule{{First: true, Apart: math.MaxInt64}, {First: true, Grace: 30, Apart: math.MaxInt64}, {First: true, Grace: 60, Apart: 15}, {Size: 20}, {Size: 20, Grace: 30}}
 	for i, rule := range slices.Repeat(rules, 2) {
@@ -608,7 +608,7 @@ func TestAChangelogIsBoundedWhileVersionsStay(t *testing.T) {
 	}
 }
 
-func TestVersions(t *testing.T) {
+func TestVersionsAreOrdered(t *testing.T) {
 	t.Parallel()
 	sorted := [][]string{
 		{"-9223372036854775808", "-1", "0", "9", "10", "9223372036854775807"},

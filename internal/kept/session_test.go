@@ -81,11 +81,11 @@ func (vs *visits) due(rule Rule, watermark int64, most int) (out []string) {
 	return out
 }
 
-// TestTheLastRecordsOfSessionsAreThoseOfTheModel adds records out of order, drops
+// TestLastRecordsOfSessionsMatchTheModel adds records out of order, drops
 // transactions, takes what is due in parts, and builds the state again from its records.
 // After each commit, a state restored from the changelog equals the live one, byte for byte,
 // and the watermark has not fallen.
-func TestTheLastRecordsOfSessionsAreThoseOfTheModel(t *testing.T) {
+func TestLastRecordsOfSessionsMatchTheModel(t *testing.T) {
 	t.Parallel()
 	rules := []Rule{{Gap: 10, Most: 1000}, {Gap: 10, Most: 25, Grace: 40}, {Gap: 5, Most: 12}, {Gap: 20, Most: 10, Grace: 30}}
 	for i, rule := range slices.Repeat(rules, 2) {
@@ -205,9 +205,9 @@ func TestARestartDoesNotChangeWhichSessionARecordJoins(t *testing.T) {
 	}
 }
 
-// TestASessionThatBeginsWhereAnotherOneBeganDoesNotReplaceIt has a record at the time of a closed
+// TestSessionStartingAtTheTimeOfAClosedOneDoesNotReplaceIt has a record at the time of a closed
 // session, which still has to take effect. The record joins a later one.
-func TestASessionThatBeginsWhereAnotherOneBeganDoesNotReplaceIt(t *testing.T) {
+func TestSessionStartingAtTheTimeOfAClosedOneDoesNotReplaceIt(t *testing.T) {
 	t.Parallel()
 	rule := Rule{Gap: 10, Most: 1000, MaxAhead: math.MaxInt32}
 	for _, restart := range []bool{false, true} {

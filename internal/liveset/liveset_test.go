@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestACutKeepsLiveRecords compares with a search of all that was written.
-func TestACutKeepsLiveRecords(t *testing.T) {
+// TestTrimmedChangelogKeepsLiveRecords compares with a search of all that was written.
+func TestTrimmedChangelogKeepsLiveRecords(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

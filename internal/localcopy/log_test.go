@@ -102,7 +102,7 @@ func TestFilesOfAnotherChangelogAreRemoved(t *testing.T) {
 	opened(t, disk).wantApplied() // and the records of the first are lost for it too
 }
 
-func TestOtherFilesOfTheDirectoryStay(t *testing.T) {
+func TestLocalCopyKeepsForeignFilesOfItsDirectory(t *testing.T) {
 	t.Parallel()
 	disk := faultfs.New()
 	if err := disk.MkdirAll("state"); err != nil {
@@ -128,8 +128,8 @@ func TestOtherFilesOfTheDirectoryStay(t *testing.T) {
 	}
 }
 
-// TestADamagedRecordEndsWhatIsRead flips each bit of the second of three records.
-func TestADamagedRecordEndsWhatIsRead(t *testing.T) {
+// TestLocalCopyIsReadUpToTheFirstDamagedRecord flips each bit of the second of three records.
+func TestLocalCopyIsReadUpToTheFirstDamagedRecord(t *testing.T) {
 	t.Parallel()
 	const start = localcopy.HeaderSize + localcopy.FrameSize + 1 // of the second record
 	for offset := int64(start); offset < start+localcopy.FrameSize+1; offset++ {
@@ -164,7 +164,7 @@ func TestADamagedHeaderRemovesTheFile(t *testing.T) {
 	}
 }
 
-func TestAStateEndsWhatIsReadAtARecordThatItCannotApply(t *testing.T) {
+func TestLocalCopyIsReadUpToTheFirstRecordThatCannotBeApplied(t *testing.T) {
 	t.Parallel()
 	disk := faultfs.New()
 	c := opened(t, disk)
@@ -228,8 +228,8 @@ func TestFilesEndWhenTheyAreLargeOrOld(t *testing.T) {
 	opened(t, disk).wantApplied("f@6") // the present file stays
 }
 
-// TestFilesBehindAGapAreRemoved removes the second of three files.
-func TestFilesBehindAGapAreRemoved(t *testing.T) {
+// TestLocalCopyRemovesFilesAfterAMissingOne removes the second of three files.
+func TestLocalCopyRemovesFilesAfterAMissingOne(t *testing.T) {
 	t.Parallel()
 	disk := faultfs.New()
 	c := opened(t, disk)
@@ -291,7 +291,7 @@ func TestPartsOfRecordsAreReadBack(t *testing.T) {
 	}
 }
 
-func TestAClearedLogStartsEmpty(t *testing.T) {
+func TestClearedLocalCopyStartsEmpty(t *testing.T) {
 	t.Parallel()
 	disk := faultfs.New()
 	c := opened(t, disk)

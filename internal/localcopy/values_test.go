@@ -7,9 +7,9 @@ import (
 	"github.com/semel-dev/semel/test/faultfs"
 )
 
-// TestLongValuesAreLeftInTheCopy has values of the greatest length that stays in memory, and one
+// TestLongValuesStayInTheLocalCopy has values of the greatest length that stays in memory, and one
 // byte longer.
-func TestLongValuesAreLeftInTheCopy(t *testing.T) {
+func TestLongValuesStayInTheLocalCopy(t *testing.T) {
 	t.Parallel()
 	c := opened(t, faultfs.New())
 	values := localcopy.Values{Inline: 3}
@@ -30,7 +30,7 @@ func TestLongValuesAreLeftInTheCopy(t *testing.T) {
 	}
 }
 
-func TestAStateThatLeftNoValueNeedsNoCopy(t *testing.T) {
+func TestStateWithoutLargeValuesNeedsNoLocalCopy(t *testing.T) {
 	t.Parallel()
 	values := localcopy.Values{Inline: 3}
 	values.SetCopy(opened(t, faultfs.New()).Log)

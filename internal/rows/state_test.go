@@ -50,7 +50,7 @@ func agree(got, want Found, gotRow, wantRow []byte) bool {
 	return got == want && bytes.Equal(gotRow, wantRow)
 }
 
-func TestRowsAreThoseOfTheModel(t *testing.T) {
+func TestTableRowsMatchTheModel(t *testing.T) {
 	t.Parallel()
 	for _, history := range []int64{0, 20} {
 		for seed := range uint64(50) {
@@ -92,7 +92,7 @@ func TestRowsAreThoseOfTheModel(t *testing.T) {
 	}
 }
 
-func TestFormerRowsAreForgotten(t *testing.T) {
+func TestTableDropsOldRowVersions(t *testing.T) {
 	t.Parallel()
 	s := New(100 * time.Millisecond)
 	for at := range int64(10_000) {
@@ -110,7 +110,7 @@ func TestFormerRowsAreForgotten(t *testing.T) {
 	}
 }
 
-func TestAPartitionHasItsOwnRows(t *testing.T) {
+func TestRowsOfPartitionsAreSeparate(t *testing.T) {
 	t.Parallel()
 	s := New(0)
 	s.Apply(1, []Change{{Key: []byte("a"), Row: []byte("1")}})

@@ -38,8 +38,8 @@ func TestValuesOfDifferentKeysDoNotCollide(t *testing.T) {
 	}
 }
 
-// TestValuesShareAllocations: that is what slabs are for.
-func TestValuesShareAllocations(t *testing.T) {
+// TestSlabValuesShareAllocations: that is what slabs are for.
+func TestSlabValuesShareAllocations(t *testing.T) {
 	var numbers Of[[3]int]
 	var copies Bytes
 	n := testing.AllocsPerRun(100, func() {

@@ -192,8 +192,8 @@ func TestAFailedReadIsReturned(t *testing.T) {
 	}
 }
 
-// TestShortAccumulatorsNeedNoCopy: only a state that has left something on disk depends on it.
-func TestShortAccumulatorsNeedNoCopy(t *testing.T) {
+// TestShortAccumulatorsNeedNoLocalCopy: only a state that has left something on disk depends on it.
+func TestShortAccumulatorsNeedNoLocalCopy(t *testing.T) {
 	t.Parallel()
 	s := newOnDisk(t, faultfs.New(), "state", lastText(t, testTumbling))
 	for i := range 3 {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestAnIndexIsAMap compares random changes with those of a map.
-func TestAnIndexIsAMap(t *testing.T) {
+// TestIndexBehavesLikeAMap compares random changes with those of a map.
+func TestIndexBehavesLikeAMap(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(newSeed(t), 0))
 	x, want := newIndex(), map[string]*group{}

@@ -665,7 +665,7 @@ func TestARefusedMessageChangesNothing(t *testing.T) {
 	}
 }
 
-func TestOtherBytesAreNoRecord(t *testing.T) {
+func TestDamagedRecordsAreRefused(t *testing.T) {
 	t.Parallel()
 	s := New(testAggregate(t, testTumbling, 0))
 	for i := range 20 {

@@ -30,7 +30,7 @@ func TestASliceHasOnePaneAtATime(t *testing.T) {
 	}
 }
 
-func TestARecordHasChangedPanesAlone(t *testing.T) {
+func TestChangelogRecordHasOnlyChangedPanes(t *testing.T) {
 	t.Parallel()
 	e := newEdge(t, testTumbling, 0)
 	e.add("a", 5000)

@@ -30,7 +30,7 @@ func TestSessionsEndAfterTheirGap(t *testing.T) {
 	}
 }
 
-func TestASessionThatJoinsMayHaveItsGreatestLength(t *testing.T) {
+func TestMergedSessionMayReachTheMaximumLength(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		last int64
@@ -50,9 +50,9 @@ func TestASessionThatJoinsMayHaveItsGreatestLength(t *testing.T) {
 	}
 }
 
-// TestAClosedSessionIsNotReplaced has an open session that begins when a closed one does,
+// TestOpenSessionDoesNotReplaceTheResultOfAClosedOneWithTheSameStart has an open session that begins when a closed one does,
 // whose result is not written yet.
-func TestAClosedSessionIsNotReplaced(t *testing.T) {
+func TestOpenSessionDoesNotReplaceTheResultOfAClosedOneWithTheSameStart(t *testing.T) {
 	t.Parallel()
 	agg := testAggregate(t, stream.Session(time.Second, time.Minute), 0)
 	e := edge{New(agg), t}

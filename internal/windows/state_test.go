@@ -45,7 +45,7 @@ func (e edge) emit(most int) string {
 	return strings.Join(list, ", ")
 }
 
-func TestAMessageAtTheMostAheadIsAllowed(t *testing.T) {
+func TestEventTimeMayBeAheadUpToTheLimit(t *testing.T) {
 	t.Parallel()
 	e := newEdge(t, testTumbling, 0)
 	m := &semel.Message{Body: []byte("1")}
@@ -77,9 +77,9 @@ func TestCorrectedResultsHaveGrowingRevisions(t *testing.T) {
 	}
 }
 
-// TestAWindowBelowAPartlyEmittedOneIsEmitted has a late message for a window that had no
+// TestLateMessageOpensAWindowBeforeAPartlyEmittedOne has a late message for a window that had no
 // messages when a later one was emitted.
-func TestAWindowBelowAPartlyEmittedOneIsEmitted(t *testing.T) {
+func TestLateMessageOpensAWindowBeforeAPartlyEmittedOne(t *testing.T) {
 	t.Parallel()
 	e := newEdge(t, testTumbling, time.Minute)
 	e.add("a", 15_000)
@@ -95,8 +95,8 @@ func TestAWindowBelowAPartlyEmittedOneIsEmitted(t *testing.T) {
 	}
 }
 
-// TestEarlyResultsAreThoseThatHaveChanged drops and commits transactions in between.
-func TestEarlyResultsAreThoseThatHaveChanged(t *testing.T) {
+// TestEarlyResultsAreEmittedForChangedWindowsOnly drops and commits transactions in between.
+func TestEarlyResultsAreEmittedForChangedWindowsOnly(t *testing.T) {
 	t.Parallel()
 	for _, over := range []stream.Window{testTumbling, stream.Session(9*time.Second, time.Minute)} {
 		e := newEdge(t, over, 0)
