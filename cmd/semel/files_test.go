@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestFilesBuild builds the program as docs/getting-started.md does. It needs no
+// TestBuildWithTheFilesTagNeedsNoServerClient builds the program as docs/getting-started.md does. It needs no
 // client of a server, so that its first build is short.
-func TestFilesBuild(t *testing.T) {
+func TestBuildWithTheFilesTagNeedsNoServerClient(t *testing.T) {
 	t.Parallel()
 	deps, err := exec.CommandContext(t.Context(), "go", "list", "-tags", "files", "-deps", ".").Output()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 )
 
 // A probe of Kubernetes names the address of the pod, and a scrape the service.
-func TestHostsOfAnOpenAdminServer(t *testing.T) {
+func TestAdminServerChecksTheHostHeader(t *testing.T) {
 	t.Parallel()
 	ok := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	for _, c := range []struct {

@@ -205,7 +205,7 @@ func TestReadinessNamesThePartsThatCannotWork(t *testing.T) {
 	}
 }
 
-func TestAServerThatIsNotThatOfSemelIsReported(t *testing.T) {
+func TestAdminClientReportsAForeignServer(t *testing.T) {
 	t.Parallel()
 	p, _ := process(t)
 	p.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answerText(w, http.StatusOK, "metrics") })

@@ -62,7 +62,7 @@ func hold(t *testing.T, store semel.Store, keys ...semel.Key) {
 	}
 }
 
-func TestAnotherProcessAnswersAsTheStoreItself(t *testing.T) {
+func TestAdminClientAnswersLikeTheStore(t *testing.T) {
 	t.Parallel()
 	store, asked := serve(t, &host{Process: &Process{Redact: strings.Clone}, changes: true})
 	odd := semel.Key{Scope: "\xff", ID: "\x00\xfe\"\n"} // no JSON text can have these bytes
@@ -147,7 +147,7 @@ func jsonOf(t *testing.T, r semel.Record) string {
 	return string(b)
 }
 
-func TestTheAdminServerChangesNothing(t *testing.T) {
+func TestAdminServerRefusesChangesByDefault(t *testing.T) {
 	t.Parallel()
 	store, asked := serve(t, &host{Process: &Process{Redact: strings.Clone}})
 	k := semel.Key{ID: "k"}

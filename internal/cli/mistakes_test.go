@@ -10,9 +10,9 @@ import (
 	"github.com/semel-dev/semel/test/programtest"
 )
 
-// TestMistakesAreAnsweredWithTheirRemedy makes the mistakes that people make. Each
+// TestCommonMistakesGetOneLineWithTheRemedy makes the mistakes that people make. Each
 // gets one line that says what is wrong and what to write instead.
-func TestMistakesAreAnsweredWithTheirRemedy(t *testing.T) {
+func TestCommonMistakesGetOneLineWithTheRemedy(t *testing.T) {
 
 	dir := t.TempDir()
 	t.Chdir(dir)

@@ -8,7 +8,7 @@ import (
 	"github.com/semel-dev/semel/internal/clock"
 )
 
-func TestStepsBackwardsAreIgnored(t *testing.T) {
+func TestClockIgnoresBackwardSteps(t *testing.T) {
 	wall := time.Unix(1000, 0)
 	c := clock.New(func() time.Time { return wall }, time.Time{})
 	at := func(want int64) {

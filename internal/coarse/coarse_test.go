@@ -48,7 +48,7 @@ func TestDuplicatesDifferByTheirValues(t *testing.T) {
 	}
 }
 
-func TestKeysOfOtherScopesAreOthers(t *testing.T) {
+func TestScopeIsPartOfTheKeyHash(t *testing.T) {
 	t.Parallel()
 	w := New()
 	seen := map[uint64]bool{}
@@ -60,9 +60,9 @@ func TestKeysOfOtherScopesAreOthers(t *testing.T) {
 	}
 }
 
-// TestASampleOfManyKeysIsKnown counts differing duplicates exactly among few keys, and among many
+// TestDifferingDuplicatesAreEstimatedFromASampleOfKeys counts differing duplicates exactly among few keys, and among many
 // in proportion to the sample, long after their first messages.
-func TestASampleOfManyKeysIsKnown(t *testing.T) {
+func TestDifferingDuplicatesAreEstimatedFromASampleOfKeys(t *testing.T) {
 	t.Parallel()
 	for _, keys := range []int{100, 1000, 20_000} {
 		w := New()
@@ -88,8 +88,8 @@ func TestASampleOfManyKeysIsKnown(t *testing.T) {
 	}
 }
 
-// TestManyThatDifferAreComparedByTheirBytes, which is faster.
-func TestManyThatDifferAreComparedByTheirBytes(t *testing.T) {
+// TestManyDifferingDuplicatesAreComparedByTheirBytes, which is faster.
+func TestManyDifferingDuplicatesAreComparedByTheirBytes(t *testing.T) {
 	t.Parallel()
 	w := New()
 	w.Fresh(1, []byte(`{"n":0}`))

@@ -59,9 +59,9 @@ func TestDaysOfZones(t *testing.T) {
 
 func text(at int64) string { return time.UnixMilli(at).UTC().Format(time.RFC3339) }
 
-// TestDaysFollowEachOther goes through the days of many zones, and through weeks. Each time is
+// TestEveryTimeIsInExactlyOneDayOfItsZone goes through the days of many zones, and through weeks. Each time is
 // in one of them, and all but a few show the date of the day.
-func TestDaysFollowEachOther(t *testing.T) {
+func TestEveryTimeIsInExactlyOneDayOfItsZone(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"Europe/London", "America/Sao_Paulo", "America/St_Johns", "Pacific/Apia", "Asia/Beirut", "Africa/Casablanca", "Antarctica/Troll", "Asia/Tehran", "America/Asuncion", "Asia/Pyongyang", "Asia/Manila"} {
 		zone, err := time.LoadLocation(name)

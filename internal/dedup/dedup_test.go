@@ -105,7 +105,7 @@ func (b *bundle) equal(what, got, want string) {
 	b.Fatalf("%s differs at byte %d of %d (wanted %d)\n got ...%q\nwant ...%q", what, i, len(got), len(want), around(got), around(want))
 }
 
-func TestResultIsThatOfTheOracle(t *testing.T) {
+func TestDedupOutputMatchesTheReferenceImplementation(t *testing.T) {
 	t.Parallel()
 	r := random(t)
 	for round := range 80 {

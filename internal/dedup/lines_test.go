@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestUnusualLinesAreReadAsTheyAre(t *testing.T) {
+func TestUnusualInputLinesAreKeptByteForByte(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name   string

@@ -90,7 +90,7 @@ func (l *live) interrupt() {
 	}
 }
 
-func TestAPausingInputCanBeInterruptedAtAnyPoint(t *testing.T) {
+func TestDedupOfAPausingInputCanBeInterruptedAnywhere(t *testing.T) {
 	t.Parallel()
 	packed, frame := gzipped(strings.Repeat("{\"id\":1}\n", 100)), zstandard("{\"id\":1}\n{\"id\":2}\n")
 	for name, test := range map[string]struct {
@@ -144,7 +144,7 @@ func TestKeysBecomeDurableWhileTheInputPauses(t *testing.T) {
 	l.interrupt()
 }
 
-func TestMembersOfAPausingInputComeOutOneByOne(t *testing.T) {
+func TestCompressedMembersOfAPausingInputAreProcessedOneByOne(t *testing.T) {
 	t.Parallel()
 	for name, pack := range map[string]func(string) string{"gzip": gzipped, "zstd": zstandard} {
 		t.Run(name, func(t *testing.T) {
@@ -202,7 +202,7 @@ func TestCompressedDataIsReadAsItsToolsDo(t *testing.T) {
 	}
 }
 
-func TestLineOfAPausingInputComesOutAtOnce(t *testing.T) {
+func TestLineOfAPausingInputIsWrittenImmediately(t *testing.T) {
 	t.Parallel()
 	for _, pack := range []bool{false, true} {
 		b := setup(t)

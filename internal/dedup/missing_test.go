@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestContentOfALineWithoutAKeyIsNoOtherLinesKey(t *testing.T) {
+func TestLineWithoutAKeyDoesNotCollideWithAHashedKey(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name, text string

@@ -65,7 +65,7 @@ func (w *failsOnce) Write(data []byte) (int, error) {
 	return w.Buffer.Write(data)
 }
 
-func TestNothingIsWrittenAfterAFailedWrite(t *testing.T) {
+func TestDedupWritesNothingAfterAFailedWrite(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	text := numbered(0, 2000)

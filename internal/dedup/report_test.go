@@ -49,7 +49,7 @@ func TestBytesOutCountTheHeaderOfARunThatWasStoppedBeforeItsFirstLine(t *testing
 	}
 }
 
-func TestProgressEndsAtTheWhole(t *testing.T) {
+func TestProgressEndsAtTheTotal(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	r := random(t)

@@ -236,7 +236,7 @@ func TestUnfinishedRunRefusesInputsThatChanged(t *testing.T) {
 	}
 }
 
-func TestALineAtWhichARunFailedMayBeFixed(t *testing.T) {
+func TestRunContinuesAfterTheInvalidLineIsFixed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	good, bad, more := strings.Repeat("{\"id\":1}\n", 50), "{\"id\":\n", "{\"id\":3}\n"
@@ -377,7 +377,7 @@ func TestForceAndAppendContinueAnInterruptedRun(t *testing.T) {
 	}
 }
 
-func TestAnotherCommandRemovesTheOutputOfAnUnfinishedOne(t *testing.T) {
+func TestRunRemovesTheUnfinishedOutputOfAnotherCommand(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	r := random(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-func TestAMissingMemberIsComparedWithThoseThatAreThere(t *testing.T) {
+func TestErrorOfAMissingMemberListsTheExistingOnes(t *testing.T) {
 	t.Parallel()
 	const document = `{"id":1,"order":{"total":5,"odd name":1},"list":[1],"empty":{}}`
 	for rule, want := range map[string][2]string{
@@ -59,7 +59,7 @@ func TestNamesThatNeedQuotesGetThemInAPath(t *testing.T) {
 	}
 }
 
-func TestTheNearestNameIsThatOfATypo(t *testing.T) {
+func TestClosestNameIsFoundForATypo(t *testing.T) {
 	t.Parallel()
 	names := []string{"window", "store", "sink", "source", "observe"}
 	for word, want := range map[string]string{

@@ -73,7 +73,7 @@ func TestStallIsReportedAgainAndAgain(t *testing.T) {
 	})
 }
 
-func TestWorkThatMovesOrEndsIsNotStalled(t *testing.T) {
+func TestProgressingOrFinishedWorkIsNotStalled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var idle, moving Stall
@@ -107,7 +107,7 @@ func TestWorkThatMovesOrEndsIsNotStalled(t *testing.T) {
 	})
 }
 
-func TestSlowWorkGetsMoreTime(t *testing.T) {
+func TestSlowWorkIsReportedAsStalledLater(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := Stall{Slow: 30 * time.Second}

@@ -13,7 +13,7 @@ import (
 // This is the reference vector of SipHash-2-4-128 for an empty message under
 // the key 00 01 … 0f, from the authors of the function (vectors_sip128, entry
 // 0).
-func TestTheFunctionIsSipHash128(t *testing.T) {
+func TestDigestFunctionIsSipHash128(t *testing.T) {
 	a, b := siphash.Hash128(0x0706050403020100, 0x0f0e0d0c0b0a0908, nil)
 	if a != 0xe6a825ba047f81a3 || b != 0x930255c71472f66d {
 		t.Fatalf("got %x %x", a, b)

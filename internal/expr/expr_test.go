@@ -45,7 +45,7 @@ func mapped(t *testing.T, text, body string) (string, error) {
 	return string(out), err
 }
 
-func TestMap(t *testing.T) {
+func TestMapResults(t *testing.T) {
 	for text, want := range map[string]string{
 		`value`:                   `{"id":"o-1","status":"paid","cents":1250,"rate":1.10,"big":9007199254740993,"huge":18446744073709551615,"customer":{"id":7,"name":"A\u00e9\n\"B\"","tags":["x","y"]},"items":[{"sku":"a","qty":1},{"sku":"b","qty":3}],"none":null,"on":true}`,
 		`{"b": value.id, "a": 1}`: `{"b":"o-1","a":1}`,
@@ -91,7 +91,7 @@ func TestMap(t *testing.T) {
 }
 
 // Headers of HTTP have no case, and those of other protocols do.
-func TestHeadersInEverySpelling(t *testing.T) {
+func TestHTTPHeaderNamesAreCaseInsensitive(t *testing.T) {
 	for _, text := range []string{
 		`"X-GitHub-Event" in headers`, `headers["x-github-event"] == "push"`, `headers["X-" + "GITHUB-EVENT"] == "push"`,
 		`headers[?"X-Github-Event"].orValue("") == "push"`, `headers.exists(name, name == "x-github-event")`,
@@ -112,7 +112,7 @@ func TestHeadersInEverySpelling(t *testing.T) {
 }
 
 // An id that is no text is as people write it, as in columns and templates.
-func TestKeysAreText(t *testing.T) {
+func TestExpressionsSeeKeysAsText(t *testing.T) {
 	f, err := expr.Compile("", "key", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +134,7 @@ func TestKeysAreText(t *testing.T) {
 	}
 }
 
-func TestFailures(t *testing.T) {
+func TestEvaluationErrorsNameTheCause(t *testing.T) {
 	deep := strings.Repeat(`{"a":`, 10_000) + "1" + strings.Repeat("}", 10_000)
 	for _, c := range []struct{ text, body, want string }{
 		{`value.missing`, order, "map value.missing: no such key: missing"},
@@ -214,7 +214,7 @@ func TestALongExpressionStops(t *testing.T) {
 	}
 }
 
-func TestHostileBodies(t *testing.T) {
+func TestHostileBodiesAreBounded(t *testing.T) {
 	deep := strings.Repeat(`[`, 5_000) + strings.Repeat("]", 5_000)
 	for _, c := range []struct{ text, body, want string }{
 		{`value.a`, `{"a": 1, "b": 2, "a": 3}`, `3`},
@@ -253,7 +253,7 @@ func many(n int) string {
 	return out.String()
 }
 
-func TestFilter(t *testing.T) {
+func TestFilterResults(t *testing.T) {
 	for text, want := range map[string]bool{
 		`value.status == "paid"`: true,
 		`value.status != "paid"`: false,
@@ -291,7 +291,7 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-func TestCompileRefuses(t *testing.T) {
+func TestInvalidExpressionsAreRefused(t *testing.T) {
 	for _, c := range []struct{ filter, mapping, want string }{
 		{`value.status = "paid"`, "", "column 14: Syntax error"},
 		{`vlaue.status == "paid"`, "", "column 1: undeclared reference to 'vlaue' (did you mean 'value'?): the names are value, key"},
@@ -313,8 +313,8 @@ func TestCompileRefuses(t *testing.T) {
 	}
 }
 
-// TestSameOutput runs one map again and again: the order of its members must not change.
-func TestSameOutput(t *testing.T) {
+// TestMapOutputIsDeterministic runs one map again and again: the order of its members must not change.
+func TestMapOutputIsDeterministic(t *testing.T) {
 	const text = `{"e": 1, "d": value.customer, "c": {"b": 2, "a": 3}, "l": {"z": 1, "y": 2, "x": 3}.map(k, k)}`
 	first, err := mapped(t, text, order)
 	if err != nil {

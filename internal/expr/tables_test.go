@@ -13,7 +13,7 @@ import (
 
 var errNoRow = errors.New("there is no row")
 
-func TestExpressionsUseRows(t *testing.T) {
+func TestExpressionsReadTableRows(t *testing.T) {
 	t.Parallel()
 	asked := 0
 	tables := map[string]expr.Rows{

@@ -8,9 +8,9 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// TestOnlyAttemptsForOneKeyHaveOneOnceID has outputs that a broker must not take for each
+// TestOnceIDIsEqualOnlyForAttemptsOfOneKey has outputs that a broker must not take for each
 // other.
-func TestOnlyAttemptsForOneKeyHaveOneOnceID(t *testing.T) {
+func TestOnceIDIsEqualOnlyForAttemptsOfOneKey(t *testing.T) {
 	t.Parallel()
 	output := func(name, scope, id, target string, redrive int) string {
 		it := &pipeline.Item{Call: semel.Call{Key: semel.Key{Scope: scope, ID: id}}, Redrive: redrive, Attempt: 3, Token: 9}

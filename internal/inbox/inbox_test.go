@@ -13,9 +13,9 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// TestReadWaitsTakesAllAndWakesItsOwner has an owner that adds messages when there are
+// TestInboxReadWaitsForMessagesAndWakesTheProducer has an owner that adds messages when there are
 // none.
-func TestReadWaitsTakesAllAndWakesItsOwner(t *testing.T) {
+func TestInboxReadWaitsForMessagesAndWakesTheProducer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		box := inbox.New(&mu)
@@ -72,7 +72,7 @@ func TestADeliveryLimitKeepsOneDeliveryInReserve(t *testing.T) {
 	}
 }
 
-func TestExhaustedMessagesAreReadApart(t *testing.T) {
+func TestMessagesPastTheDeliveryLimitAreReadSeparately(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	box := inbox.New(&mu)

@@ -10,7 +10,7 @@ import (
 	"github.com/semel-dev/semel/internal/invalid"
 )
 
-func TestAllThatIsWrongIsInOneError(t *testing.T) {
+func TestOneErrorNamesAllInvalidFields(t *testing.T) {
 	t.Parallel()
 	wrong := invalid.In("p: Options.")
 	wrong.Join(nil)

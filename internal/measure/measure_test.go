@@ -55,7 +55,7 @@ func (l *ledger) check(t *testing.T, series string, want float64) {
 	}
 }
 
-func TestTableIsWhole(t *testing.T) {
+func TestMetricTableIsComplete(t *testing.T) {
 	t.Parallel()
 	table := Table()
 	if len(table) != int(CheckDuration)+1 {
@@ -108,7 +108,7 @@ func TestADecisionReportedByGuardAndPipelineIsCountedOnce(t *testing.T) {
 	l.check(t, "dedup.messages.delivered{alone|error}", 2)
 }
 
-func TestManyEventsCountAsMany(t *testing.T) {
+func TestBatchEventCountsAsManyMessages(t *testing.T) {
 	t.Parallel()
 	l := newLedger()
 	p := NewPipeline(l.Bind, "p", "s")
@@ -120,7 +120,7 @@ func TestManyEventsCountAsMany(t *testing.T) {
 	l.check(t, "dedup.events.processed{p|s}", 4)
 }
 
-func TestEveryEventCounts(t *testing.T) {
+func TestEveryEventKindIsCounted(t *testing.T) {
 	t.Parallel()
 	l := newLedger()
 	p := NewPipeline(l.Bind, "p", "s")
@@ -167,7 +167,7 @@ func TestEveryEventCounts(t *testing.T) {
 }
 
 // The lists must have exactly the words that are reported.
-func TestReasonsAreThoseOfAGuard(t *testing.T) {
+func TestListedReasonsAreExactlyThoseThatGuardsReport(t *testing.T) {
 	t.Parallel()
 	l := newLedger()
 	store := &answering{}

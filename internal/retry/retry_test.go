@@ -96,7 +96,7 @@ func TestPollEndsWithTheAnswer(t *testing.T) {
 	})
 }
 
-func TestPollAsksOnceIfItsEndIsOver(t *testing.T) {
+func TestPollTriesOnceAfterItsDeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		calls := 0

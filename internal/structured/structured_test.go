@@ -2,7 +2,7 @@ package structured
 
 import "testing"
 
-func TestStrings(t *testing.T) {
+func TestStructuredStringsAreParsed(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]string{
 		`"q-1"`: "q-1", `""`: "", `"a\"b\\c"`: `a"b\c`, `"a"; v="x,\"y"`: "a", `"a";v`: "a", `"a,b" `: "a,b",

@@ -173,7 +173,7 @@ func TestDigestsThatDifferInOneBitOf120AreTwoKeys(t *testing.T) {
 	}
 }
 
-func TestKeysInOneSpotDoNotBreakTheOrder(t *testing.T) {
+func TestManyKeysWithOneHomeSlotStayOrdered(t *testing.T) {
 	t.Parallel()
 	r := newRand(t)
 	tab := table.New[uint64](0)

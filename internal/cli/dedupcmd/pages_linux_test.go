@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestPagesThatTheStartReadAreReleased(t *testing.T) {
+func TestMemoryPagesOfTheProgramFileAreReleased(t *testing.T) {
 	before := mappedFiles(t)
 	releasePages()
 	if after := mappedFiles(t); after >= before {

@@ -83,7 +83,7 @@ func TestDoctorTellsADamagedStoreFromAMissingOne(t *testing.T) {
 	}
 }
 
-func TestDoctorFindsWhatRedisMayForget(t *testing.T) {
+func TestDoctorWarnsOfRedisSettingsThatLoseKeys(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartRedis(t, &services.RedisOptions{Args: []string{"--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lru", "--appendonly", "no"}})
 	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf(`
@@ -136,7 +136,7 @@ stores:
 	}
 }
 
-func TestDoctorFindsWhatPostgresMayForget(t *testing.T) {
+func TestDoctorWarnsOfPostgresSettingsThatLoseCommits(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartPostgres(t, &services.PostgresOptions{Settings: map[string]string{"synchronous_commit": "off"}})
 	const text = "stores: { db: { postgres: { dsn: %q } } }"

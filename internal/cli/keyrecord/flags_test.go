@@ -26,7 +26,7 @@ func parse(t *testing.T, line string) (*KeyFlags, []string) {
 	return &f, cmd.Flags().Args()
 }
 
-func TestWordsMeanTheKeysThatTheyCanBe(t *testing.T) {
+func TestCommandLineWordsAreTriedAsTextAndAsNumber(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string][]string{
 		"order-1":               {"order-1"},
@@ -108,7 +108,7 @@ func TestADigestNamesAKeyByItself(t *testing.T) {
 	}
 }
 
-func TestAReasonIsRequired(t *testing.T) {
+func TestReasonFlagIsRequired(t *testing.T) {
 	t.Parallel()
 	cmd := &cobra.Command{Use: "rm"}
 	var reason string

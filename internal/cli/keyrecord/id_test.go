@@ -28,7 +28,7 @@ func FuzzJSONIDsReadBack(f *testing.F) {
 	})
 }
 
-func TestDisplayedIDsFindTheirKey(t *testing.T) {
+func TestDisplayedIDsAreReadBackAsTheSameKey(t *testing.T) {
 	t.Parallel()
 	for id, want := range map[string]string{
 		"evt_1": "evt_1", "two words": "two words", " padded ": `" padded "`, "42": `"42"`, "\x00n42": "42", "\x00nx": `"\x00nx"`,
@@ -54,7 +54,7 @@ func TestInvisibleCharactersOfScopesAreShown(t *testing.T) {
 	}
 }
 
-func TestCompositesReadEachPartBothWays(t *testing.T) {
+func TestCompositeKeyPartsAreTriedAsTextAndAsNumber(t *testing.T) {
 	t.Parallel()
 	ids, err := IDReadings([]string{"a", "1"})
 	if err != nil || len(ids) != 2 || ids[0] != "\x00c\x01a\x011" || ids[1] != "\x00c\x01a\x03\x00n1" {

@@ -91,7 +91,7 @@ func TestScopesOfRecordsAreNamedInMessages(t *testing.T) {
 	}
 }
 
-func TestCommandsAreThoseThatFitTheState(t *testing.T) {
+func TestSuggestedCommandsFollowTheKeyState(t *testing.T) {
 	t.Parallel()
 	store := []string{"--store", "./my keys"}
 	for state, want := range map[semel.State]string{

@@ -378,7 +378,7 @@ func TestExportSaysWhichKeysHaveNoID(t *testing.T) {
 	}
 }
 
-func TestPurgeReportsWhatItForgot(t *testing.T) {
+func TestPurgeReportsTheNumberOfPurgedKeys(t *testing.T) {
 	t.Parallel()
 	dir := programtest.MixedStore(t)
 	got := programtest.Run(t, "", "keys", "purge", "--store", dir, "--json")

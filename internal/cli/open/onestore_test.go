@@ -9,9 +9,9 @@ import (
 	"github.com/semel-dev/semel/test/programtest"
 )
 
-// TestAVerbForOneStoreNeedsNoVariablesOfTheOthers runs each verb that names a store on a machine
+// TestVerbForOneStoreNeedsNoVariablesOfOtherStores runs each verb that names a store on a machine
 // with the variables and files of this store alone.
-func TestAVerbForOneStoreNeedsNoVariablesOfTheOthers(t *testing.T) {
+func TestVerbForOneStoreNeedsNoVariablesOfOtherStores(t *testing.T) {
 	t.Parallel()
 	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
 stores:

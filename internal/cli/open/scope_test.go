@@ -112,9 +112,9 @@ pipelines:
 	}
 }
 
-// TestACopiedPipelineDoesNotDropWhatTheFirstDelivered copies a configuration, with
+// TestCopiedPipelineMayNotUseTheScopeOfTheOriginal copies a configuration, with
 // another name and another sink.
-func TestACopiedPipelineDoesNotDropWhatTheFirstDelivered(t *testing.T) {
+func TestCopiedPipelineMayNotUseTheScopeOfTheOriginal(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"1\"}\n")

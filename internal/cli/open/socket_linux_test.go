@@ -46,7 +46,7 @@ func TestALeftoverSocketIsReplaced(t *testing.T) {
 }
 
 // Without root the test sees only the mode of the socket.
-func TestTheSocketAnswersItsUserAlone(t *testing.T) {
+func TestSocketIsOpenToItsUserOnly(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	programtest.Background(t, "run", programtest.AdminConfig(t, dir))

@@ -148,7 +148,7 @@ func TestParkedMessagesAreListedShownAndSettled(t *testing.T) {
 	}
 }
 
-func TestAnUnreadableParkedFileHidesNoOther(t *testing.T) {
+func TestUnreadableParkedFileDoesNotHideOtherMessages(t *testing.T) {
 	t.Parallel()
 	w := newTarget(t, "m1", "m2", "m3")
 	file := parkedConfig(t, w, "keys: { embedded: { path: keys } }", "keys", "parked: { path: aside }")

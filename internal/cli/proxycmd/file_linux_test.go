@@ -114,7 +114,7 @@ proxy:
 	programtest.Run(t, "", "explain", file, "pya").Check(t, term.ExitUsage, "has no such pipeline or route: did you mean pay?")
 }
 
-func TestLintNamesWhatWeakensAProxy(t *testing.T) {
+func TestLintWarnsOfSettingsThatWeakenAProxy(t *testing.T) {
 	t.Parallel()
 	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
 stores: { keys: { memory: {} } }

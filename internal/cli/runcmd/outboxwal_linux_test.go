@@ -64,7 +64,7 @@ func writeEvents(t *testing.T, pool *pgxpool.Pool, msgs ...outbox.Message) {
 	}
 }
 
-func TestOutboxOfTheLogIsExplainedAndExamined(t *testing.T) {
+func TestWALOutboxIsExplainedAndExamined(t *testing.T) {
 	t.Parallel()
 	file, _, source, target := walConfig(t, "    on_failure: { attempts: 3, backoff: 200ms }\n")
 	programtest.Run(t, "", "lint", file).Check(t, term.ExitDone, "0 to note, 0 with a warning, 0 broken")
@@ -156,10 +156,10 @@ func (r *relay) kill() {
 	}
 }
 
-// TestRelayOfTheLogLosesNothing compares what relays deliver with what writers committed,
+// TestWALRelayLosesNothing compares what relays deliver with what writers committed,
 // while relays are killed, the server is restarted, and the slot is dropped. The changes of
 // an order are numbered without gaps, because a number that was rolled back is used again.
-func TestRelayOfTheLogLosesNothing(t *testing.T) {
+func TestWALRelayLosesNothing(t *testing.T) {
 	t.Parallel()
 	rounds := 1
 	if !testing.Short() {

@@ -189,9 +189,9 @@ func TestRunAnswersProbes(t *testing.T) {
 	}
 }
 
-// TestProbesShowNoKeysAndNoContent probes the readiness of a pipeline while a
+// TestReadinessProbeShowsNoKeysAndNoContent probes the readiness of a pipeline while a
 // message waits for a server that is down: that of its store, or of its sink.
-func TestProbesShowNoKeysAndNoContent(t *testing.T) {
+func TestReadinessProbeShowsNoKeysAndNoContent(t *testing.T) {
 	t.Parallel()
 	const secret = "canary-7f3a"
 	redis := servicestest.StartRedis(t, nil)

@@ -17,10 +17,10 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-// TestTraceContextPasses sends one message through HTTP to Kafka, Kafka to Kafka in a
+// TestTraceContextIsPropagatedUnchanged sends one message through HTTP to Kafka, Kafka to Kafka in a
 // transaction and with a store, and Kafka to a webhook. Its trace context arrives
 // unchanged everywhere.
-func TestTraceContextPasses(t *testing.T) {
+func TestTraceContextIsPropagatedUnchanged(t *testing.T) {
 	t.Parallel()
 	const parent, state = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "vendor=1"
 	topic, brokers, listen := servicestest.Topic(), programtest.Servers.Kafka(t), servicestest.FreeAddr(t)

@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-func TestOnlyJoinedErrorsAreLinesOfTheirOwn(t *testing.T) {
+func TestJoinedErrorsArePrintedOnSeparateLines(t *testing.T) {
 	t.Parallel()
 	a, b := errors.New("a\nforged"), errors.New("b")
 	joined := errors.Join(a, fmt.Errorf("in c: %w", errors.Join(b, a)))
@@ -126,7 +126,7 @@ type failing struct{ err error }
 // Write implements io.Writer.
 func (f failing) Write([]byte) (int, error) { return 0, f.err }
 
-func TestJSONIsOneLineWithoutEscapesForHTML(t *testing.T) {
+func TestJSONIsOneLineWithoutHTMLEscapes(t *testing.T) {
 	t.Parallel()
 	var stdout bytes.Buffer
 	a := &App{Stdout: &stdout}
@@ -139,7 +139,7 @@ func TestJSONIsOneLineWithoutEscapesForHTML(t *testing.T) {
 	}
 }
 
-func TestColorIsForTerminalsThatWantIt(t *testing.T) {
+func TestColorIsUsedOnlyOnTerminalsThatAllowIt(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		columns int

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestMessagesAreInTheUsersWords(t *testing.T) {
+func TestErrorsOmitInternalPackageNames(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"semel: the id in scope \"x\" is empty: invalid key":                         `the id in scope "x" is empty`,
@@ -27,7 +27,7 @@ func TestMessagesAreInTheUsersWords(t *testing.T) {
 	}
 }
 
-func TestTextOfOthersIsShownOnOneLine(t *testing.T) {
+func TestForeignTextIsEscapedOnOneLine(t *testing.T) {
 	t.Parallel()
 	for got, want := range map[string]string{
 		OneLine("plain ß😀"):                     "plain ß😀",
@@ -69,7 +69,7 @@ func TestErrorsOfFilesHaveReasonsWithoutTheirOperation(t *testing.T) {
 	}
 }
 
-func TestAnErrorOnOneLineIsStillTheSameError(t *testing.T) {
+func TestErrorPutOnOneLineKeepsItsCause(t *testing.T) {
 	t.Parallel()
 	err := InOneLine(fmt.Errorf("ERROR:\n  no table: %w", fs.ErrNotExist))
 	if err.Error() != "ERROR: no table: file does not exist" || !errors.Is(err, fs.ErrNotExist) {

@@ -7,7 +7,7 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-func TestFormatsReadAsPeopleWriteThem(t *testing.T) {
+func TestCountsRatesAndSizesAreFormattedForPeople(t *testing.T) {
 	t.Parallel()
 	for got, want := range map[string]string{
 		FormatCount(0): "0", FormatCount(999): "999", FormatCount(5000000): "5,000,000", FormatCount(-1234): "-1,234", FormatCount(-123): "-123",
