@@ -156,7 +156,7 @@ func testRowsOfOrders(t *testing.T, address string) {
 	}
 }
 
-func TestAnOrderHasOneRow(t *testing.T) {
+func TestRepeatedOrderHasOneRow(t *testing.T) {
 	t.Parallel()
 	testRowsOfOrders(t, servers.Database(t))
 }

@@ -315,9 +315,9 @@ func TestAMiddlewareNeedsAGuard(t *testing.T) {
 	}
 }
 
-// TestOnRabbitMQ sends each message twice through a real broker, and takes each output
+// TestMiddlewareDeduplicatesOnRabbitMQ sends each message twice through a real broker, and takes each output
 // from it.
-func TestOnRabbitMQ(t *testing.T) {
+func TestMiddlewareDeduplicatesOnRabbitMQ(t *testing.T) {
 	t.Parallel()
 	const messages = 50
 	config := amqp.NewDurableQueueConfig("amqp://" + servers.RabbitMQ(t))

@@ -142,7 +142,7 @@ func (b *broker) skipSlow(t *testing.T) {
 	}
 }
 
-func TestNothingIsLostWhenProgramBrokerAndConnectionsDie(t *testing.T) {
+func TestBrokerMessagesSurviveKillsOfProgramBrokerAndConnections(t *testing.T) {
 	for _, b := range brokers {
 		t.Run(b.name, func(t *testing.T) {
 			b.skipSlow(t)
@@ -152,8 +152,8 @@ func TestNothingIsLostWhenProgramBrokerAndConnectionsDie(t *testing.T) {
 	}
 }
 
-// TestNothingIsLostWhenConfirmsAreLost has the pipeline write to the broker that it reads.
-func TestNothingIsLostWhenConfirmsAreLost(t *testing.T) {
+// TestBrokerMessagesSurviveLostConfirms has the pipeline write to the broker that it reads.
+func TestBrokerMessagesSurviveLostConfirms(t *testing.T) {
 	for _, b := range []broker{natsBroker, rabbitBroker(true), sqsBroker, sqsFIFO} {
 		t.Run(b.name, func(t *testing.T) {
 			b.skipSlow(t)

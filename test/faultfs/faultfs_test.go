@@ -92,7 +92,7 @@ func TestFileBehavesLikeAFile(t *testing.T) {
 	}
 }
 
-func TestNamesBehaveLikeNames(t *testing.T) {
+func TestFaultFSDirectoriesBehaveLikeAFileSystem(t *testing.T) {
 	t.Parallel()
 	f := faultfs.New()
 	must(t, f.MkdirAll("d/e"))
@@ -179,9 +179,9 @@ func TestOnlySyncedNamesSurvive(t *testing.T) {
 	wantNone(t, f.Survive(faultfs.OnlySynced, nil), "d/b")
 }
 
-// TestTornWritesLeaveAnyPart checks that every kind of tear occurs, and that no
+// TestCrashTearsWritesAtSectorBoundaries checks that every kind of tear occurs, and that no
 // sector is ever torn.
-func TestTornWritesLeaveAnyPart(t *testing.T) {
+func TestCrashTearsWritesAtSectorBoundaries(t *testing.T) {
 	t.Parallel()
 	f := faultfs.New()
 	file := create(t, f, "a", string(bytes.Repeat([]byte("o"), 4*512)))
@@ -221,7 +221,7 @@ func TestTornWritesLeaveAnyPart(t *testing.T) {
 	}
 }
 
-func TestTornNamesAndSizes(t *testing.T) {
+func TestCrashTearsRenamesAndSizes(t *testing.T) {
 	t.Parallel()
 	f := faultfs.New()
 	file := create(t, f, "a", "a")

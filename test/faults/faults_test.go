@@ -249,9 +249,9 @@ func hurts(what string, at *target, faults ...fault) []hurt {
 	return list
 }
 
-// TestHurtServersBreakNoPromise injects faults in random order, one after the other, while
+// TestFaultsOfServersLoseNoMessageAndRepeatNoEffect injects faults in random order, one after the other, while
 // workers run. After each fault it waits until no work is left from the time of the fault.
-func TestHurtServersBreakNoPromise(t *testing.T) {
+func TestFaultsOfServersLoseNoMessageAndRepeatNoEffect(t *testing.T) {
 	for _, s := range []struct {
 		name, kind string
 		modes      []mode

@@ -14,9 +14,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// TestABrokerCutsAChangelogOff lets a window pass by event time, restores from what
+// TestStateIsRestoredFromATruncatedChangelog lets a window pass by event time, restores from what
 // is left of the changelog, and writes what is inside the window again.
-func TestABrokerCutsAChangelogOff(t *testing.T) {
+func TestStateIsRestoredFromATruncatedChangelog(t *testing.T) {
 	server := servicestest.StartKafka(t, nil)
 	client, err := kgo.NewClient(kgo.SeedBrokers(server.Addr()), kgo.DefaultProduceTopic("in"), kgo.UnknownTopicRetries(-1))
 	must(t, err)

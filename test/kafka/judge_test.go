@@ -218,7 +218,7 @@ func uncommitted(ctx context.Context, t *testing.T, addr, topic string, partitio
 	return found
 }
 
-func TestMarkersExcuseRecordsOfTheirPartitionsOnly(t *testing.T) {
+func TestTruncationMarkersExcuseMissingRecordsOfTheirPartitionOnly(t *testing.T) {
 	t.Parallel()
 	m := markers{"out-1": true, changelog + "-0": true, "__consumer_offsets-7": true}
 	for _, f := range []struct {

@@ -214,7 +214,7 @@ func thirds(values []float64, slack float64) (first, second, last float64, flat 
 	return first, second, last, last <= 1.2*second+slack
 }
 
-func TestThirdsTellGrowthFromNoise(t *testing.T) {
+func TestSoakWatchDistinguishesGrowthFromNoise(t *testing.T) {
 	series := func(f func(i int) float64) []float64 {
 		values := make([]float64, 90)
 		for i := range values {

@@ -23,9 +23,9 @@ import (
 // partitions went to the other, which then learns their keys and copies none.
 const patientSession = 30 * time.Second
 
-// TestASurvivorWithAStandbyReadsTheEndAlone kills one of two programs and counts
+// TestTakeoverWithAStandbyReadsOnlyTheEndOfTheChangelog kills one of two programs and counts
 // what the other reads of the keys when it takes over.
-func TestASurvivorWithAStandbyReadsTheEndAlone(t *testing.T) {
+func TestTakeoverWithAStandbyReadsOnlyTheEndOfTheChangelog(t *testing.T) {
 	const before, after = 20_000, 2_000
 	server := servicestest.StartKafka(t, nil)
 	client, err := kgo.NewClient(kgo.SeedBrokers(server.Addr()), kgo.DefaultProduceTopic("in"), kgo.UnknownTopicRetries(-1), kgo.MaxBufferedRecords(5000))

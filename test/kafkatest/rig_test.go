@@ -18,7 +18,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-func TestRecordsThatAreWrittenAreRead(t *testing.T) {
+func TestRigReadsTheRecordsThatItWrote(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		Virtual(t, 2, func(b *Rig) {
@@ -43,7 +43,7 @@ func TestRecordsThatAreWrittenAreRead(t *testing.T) {
 	})
 }
 
-func TestAReadWaitsForOpenTransactions(t *testing.T) {
+func TestRigReadsAfterOpenTransactionsEnd(t *testing.T) {
 	t.Parallel()
 	Real(t, 1, func(b *Rig) {
 		other := b.Other("other", "in", time.Minute)
@@ -57,7 +57,7 @@ func TestAReadWaitsForOpenTransactions(t *testing.T) {
 	})
 }
 
-func TestCoordinatorsForgetATransaction(t *testing.T) {
+func TestRigMakesCoordinatorsForgetATransaction(t *testing.T) {
 	t.Parallel()
 	for state, want := range map[string]int{"": 0, "PrepareAbort": 1} {
 		Real(t, 1, func(b *Rig) { // one each: the first answer that is set stays
@@ -72,8 +72,8 @@ func TestCoordinatorsForgetATransaction(t *testing.T) {
 	}
 }
 
-// TestALineIsCut asks through a line that is cut before and after a request.
-func TestALineIsCut(t *testing.T) {
+// TestConnectionIsCutBeforeOrAfterARequest asks through a line that is cut before and after a request.
+func TestConnectionIsCutBeforeOrAfterARequest(t *testing.T) {
 	t.Parallel()
 	for _, after := range []bool{false, true} {
 		Real(t, 1, func(b *Rig) {
@@ -134,7 +134,7 @@ func (r runs) Run(ctx context.Context) error {
 	return r.err
 }
 
-func TestEventsOfAProgramAreCounted(t *testing.T) {
+func TestRigCountsTheEventsOfAProgram(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		Virtual(t, 1, func(b *Rig) {
@@ -164,7 +164,7 @@ func TestEventsOfAProgramAreCounted(t *testing.T) {
 	})
 }
 
-func TestConditionsAreWaitedForInTime(t *testing.T) {
+func TestWithinWaitsForAConditionUpToItsLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -177,7 +177,7 @@ func TestConditionsAreWaitedForInTime(t *testing.T) {
 	})
 }
 
-func TestTopicsTakeBatchesOfASize(t *testing.T) {
+func TestRigLimitsTheBatchSizeOfATopic(t *testing.T) {
 	t.Parallel()
 	Real(t, 1, func(b *Rig) {
 		Takes(b.T, b.Client, Megabyte, "small")
@@ -225,7 +225,7 @@ func TestLagsOfPartitionsAreAdded(t *testing.T) {
 	})
 }
 
-func TestFindingsAreLines(t *testing.T) {
+func TestFindingsAreListedAsLines(t *testing.T) {
 	t.Parallel()
 	lines := Found([]semel.Finding{
 		{Severity: semel.Fine, Subject: "a", Found: "x"}, {Severity: semel.Warning, Subject: "b", Found: "y", Cost: "c", Remedy: "r"}, {Severity: semel.Broken, Subject: "c", Found: "z"},
@@ -259,9 +259,9 @@ func TestASeedIsTakenFromTheEnvironment(t *testing.T) {
 	}
 }
 
-// TestAPartitionHasNoOwnerAfterALostHalf leaves a group of four partitions between the two
+// TestPartitionIsUnassignedAfterAnInterruptedRebalance leaves a group of four partitions between the two
 // halves of a rebalance.
-func TestAPartitionHasNoOwnerAfterALostHalf(t *testing.T) {
+func TestPartitionIsUnassignedAfterAnInterruptedRebalance(t *testing.T) {
 	t.Parallel()
 	Real(t, 4, func(b *Rig) {
 		adm := kadm.NewClient(b.Client)

@@ -322,9 +322,9 @@ func byTime(list []bid, size time.Duration) map[time.Time][]bid {
 	return of
 }
 
-// TestQueries gives each query its bids, some of them twice, and compares its outputs with
+// TestNexmarkQueriesGiveTheRightAnswers gives each query its bids, some of them twice, and compares its outputs with
 // the right answer.
-func TestQueries(t *testing.T) {
+func TestNexmarkQueriesGiveTheRightAnswers(t *testing.T) {
 	t.Parallel()
 	seed := kafkatest.NewSeed(t)
 	for _, q := range queries {

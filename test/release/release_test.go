@@ -73,7 +73,7 @@ func small(t *testing.T, name string) {
 	}
 }
 
-func TestProgramAndItsDeployments(t *testing.T) {
+func TestProgramIsStaticAndItsDeploymentFilesAreValid(t *testing.T) {
 	t.Parallel()
 	name := program(t)
 	small(t, name)
@@ -355,7 +355,7 @@ func compose(t *testing.T, program, dir string, running ...string) {
 	})
 }
 
-func TestRelease(t *testing.T) {
+func TestReleaseBuildsAreReproducibleAndInstallable(t *testing.T) {
 	if !*full {
 		t.Skip("run make release-check")
 	}

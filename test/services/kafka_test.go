@@ -159,7 +159,7 @@ func TestPausedKafkaDoesNotAnswerUntilItContinues(t *testing.T) {
 }
 
 // Java's directory for temporary files is that of the server.
-func TestKafkaLeavesNothing(t *testing.T) {
+func TestStoppedKafkaLeavesNoTemporaryFiles(t *testing.T) {
 	dir := ownTempDir(t)
 	before := javaLeftovers(t)
 	server := servicestest.StartKafka(t, nil)
@@ -234,7 +234,7 @@ func TestKafkaClusterServesWithoutOneNode(t *testing.T) {
 	}
 }
 
-func TestFailedKafkaSaysWhy(t *testing.T) {
+func TestKafkaStartErrorGivesTheReason(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{services.Java17, services.Kafka43} {
 		servicestest.Program(t, name) // skips the test here if it is not installed

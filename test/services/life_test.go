@@ -55,7 +55,7 @@ func descendants(t *testing.T, pid int) []int {
 func TestServersEndWithTheirTest(t *testing.T) {
 	t.Parallel()
 	servicestest.StartRedis(t, nil) // skips the test here if nothing is installed
-	owner := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestOwnerOfServersThatIsKilled$")
+	owner := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestHelperProcessThatOwnsServers$")
 	owner.Env = append(os.Environ(), "SEMEL_SERVICES_OWNER=yes", "SEMEL_SERVICES_DIR="+openDir(t))
 	said, err := owner.StdoutPipe()
 	if err != nil {
@@ -90,7 +90,7 @@ func TestServersEndWithTheirTest(t *testing.T) {
 	}
 }
 
-func TestOwnerOfServersThatIsKilled(t *testing.T) {
+func TestHelperProcessThatOwnsServers(t *testing.T) {
 	if os.Getenv("SEMEL_SERVICES_OWNER") == "" {
 		t.Skip("runs in a process of its own, for TestServersEndWithTheirTest")
 	}
@@ -201,7 +201,7 @@ func TestRestartOnTakenPortFails(t *testing.T) {
 	}
 }
 
-func TestAnotherServerOnThePortIsNotMistaken(t *testing.T) {
+func TestRestartDetectsAForeignServerOnItsPort(t *testing.T) {
 	t.Parallel()
 	for _, pair := range [][2]*services.Server{
 		{servicestest.StartRedis(t, nil), servicestest.StartRedis(t, nil)},
@@ -237,7 +237,7 @@ func TestFailedStartSaysWhyAndLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestStartRemovesFilesOfAKilledOwner(t *testing.T) {
+func TestStartRemovesServerFilesOfAKilledTest(t *testing.T) {
 	dir := ownTempDir(t)
 	live := servicestest.StartRedis(t, nil)
 	orphan, foreign := filepath.Join(dir, "semel-server-orphan"), filepath.Join(dir, "other")
@@ -329,7 +329,7 @@ func TestUnknownNameIsRefused(t *testing.T) {
 	}
 }
 
-func TestSelectedPackages(t *testing.T) {
+func TestInstallationSelectsPackagesInOrder(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		names []string

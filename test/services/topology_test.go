@@ -131,7 +131,7 @@ func TestPausedServerDoesNotAnswerUntilItContinues(t *testing.T) {
 	}
 }
 
-func TestStandbyTakesOver(t *testing.T) {
+func TestPostgresStandbyIsPromoted(t *testing.T) {
 	t.Parallel()
 	primary := servicestest.StartPostgres(t, nil)
 	standby := servicestest.StartStandby(t, primary, nil)

@@ -28,11 +28,11 @@ func TestStore(t *testing.T) {
 	})
 }
 
-func TestCrashes(t *testing.T) {
+func TestStoreSurvivesCrashes(t *testing.T) {
 	storetest.RunCrash(t, storetest.CrashHarness{Open: openStore, Transact: transact})
 }
 
-func TestSilence(t *testing.T) {
+func TestStoreReportsASilentServer(t *testing.T) {
 	storetest.RunSilent(t, "127.0.0.1:1", time.Minute, func(t *testing.T, address string) semel.Store {
 		store, err := openStore(vfs.OS{}, t.TempDir(), time.Now)
 		if err != nil {

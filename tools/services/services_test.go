@@ -211,7 +211,7 @@ func TestInterruptionOfRunEndsTheCommandItsChildrenAndTheServers(t *testing.T) {
 	eventually(t, "the child of the command", func() bool { return errors.Is(syscall.Kill(-group, 0), syscall.ESRCH) })
 }
 
-func TestUsageIsAnExitStatusOfItsOwn(t *testing.T) {
+func TestUsageErrorsHaveTheirOwnExitStatus(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{}, {"begin"}, {"run", services.Redis70}, {"run", "--"}, {"stop", "redis"}, {"start", "-detached"}} {
 		_, stderr, err := command(t, args...)

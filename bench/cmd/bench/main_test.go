@@ -7,7 +7,7 @@ import (
 	"github.com/semel-dev/semel/bench/internal/suite"
 )
 
-func TestChooseTakesNamesInTheirOrderAndRefusesOthers(t *testing.T) {
+func TestChooseSelectsBenchmarksByNameAndRefusesUnknownOnes(t *testing.T) {
 	t.Parallel()
 	table := []suite.Benchmark{{Name: "a"}, {Name: "b"}, {Name: "kafka-1"}, {Name: "kafka-2"}}
 	for _, c := range []struct{ names, want []string }{

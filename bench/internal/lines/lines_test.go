@@ -105,7 +105,7 @@ func TestGeneratedRecordsMatchTheirSummary(t *testing.T) {
 	}
 }
 
-func TestFileIsMadeOnceAndAgainWhenItDiffers(t *testing.T) {
+func TestInputFileIsGeneratedAgainOnlyWhenItDiffers(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "in.jsonl")
 	first, err := File(path, 1, 100)

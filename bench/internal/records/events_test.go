@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestEventsAreRecords(t *testing.T) {
+func TestGeneratedEventsAreValidRecords(t *testing.T) {
 	t.Parallel()
 	in := Events{Seed: 1, Records: 10_000, Groups: 100, Base: time.UnixMilli(60_000), Span: 5 * time.Minute, Jitter: 10 * time.Second}
 	ids := map[string]bool{}
@@ -32,9 +32,9 @@ func TestEventsAreRecords(t *testing.T) {
 	}
 }
 
-// TestResultsOfEvents counts each event once in tumbling windows and sessions, and in each
+// TestExpectedWindowResultsCountEachEvent counts each event once in tumbling windows and sessions, and in each
 // of its hopping windows.
-func TestResultsOfEvents(t *testing.T) {
+func TestExpectedWindowResultsCountEachEvent(t *testing.T) {
 	t.Parallel()
 	in := Events{Seed: 1, Records: 1000, Groups: 60, Base: time.UnixMilli(60_000), Span: 10 * time.Minute, Jitter: 10 * time.Second}
 	var want Totals

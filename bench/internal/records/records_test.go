@@ -8,7 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-func TestInputHasItsDuplicates(t *testing.T) {
+func TestGeneratedInputHasItsShareOfDuplicates(t *testing.T) {
 	t.Parallel()
 	in := Input{Seed: 1, Records: 200_000}
 	seen := map[string]int{}
@@ -39,7 +39,7 @@ func TestInputHasItsDuplicates(t *testing.T) {
 	}
 }
 
-func TestCheckerRefusesWhatIsNoAnswer(t *testing.T) {
+func TestCheckerRefusesWrongOutputs(t *testing.T) {
 	t.Parallel()
 	in := Input{Seed: 1, Records: 20}
 	record := func(i int) *kgo.Record {

@@ -31,7 +31,7 @@ func topic(t *testing.T) (addrs []string, name string) {
 	return addrs, name
 }
 
-func TestATopicHasEachRecordOfItsInputOnce(t *testing.T) {
+func TestVerifyChecksThatATopicHasEachRecordOnce(t *testing.T) {
 	t.Parallel()
 	addrs, name := topic(t)
 	in := Input{Seed: 1, Records: 2000}

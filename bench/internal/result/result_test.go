@@ -18,7 +18,7 @@ func sample() Result {
 	}
 }
 
-func TestSettleTakesMediansAndTheDirectionOfTheUnit(t *testing.T) {
+func TestRatioUsesMediansAndTheDirectionOfTheUnit(t *testing.T) {
 	t.Parallel()
 	more := sample()
 	more.Settle(false)
@@ -32,7 +32,7 @@ func TestSettleTakesMediansAndTheDirectionOfTheUnit(t *testing.T) {
 	}
 }
 
-func TestSavedFileHasExactlyTheMembersOfTheForm(t *testing.T) {
+func TestSavedResultHasExactlyTheDocumentedMembers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	r := sample()

@@ -12,9 +12,9 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-// TestMoveMeasuresAndChecks runs the harness with the franz-go copy, which keeps the
+// TestKafkaCopyBenchmarkMeasuresAndVerifies runs the harness with the franz-go copy, which keeps the
 // duplicates.
-func TestMoveMeasuresAndChecks(t *testing.T) {
+func TestKafkaCopyBenchmarkMeasuresAndVerifies(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("-short tries no benchmark: go test -C bench ./internal/suite")

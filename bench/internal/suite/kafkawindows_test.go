@@ -8,7 +8,7 @@ import (
 	"github.com/semel-dev/semel/bench/internal/records"
 )
 
-func TestWrongResultsAreNoticed(t *testing.T) {
+func TestWrongWindowResultsAreReported(t *testing.T) {
 	t.Parallel()
 	result := func(group string, n int) []byte {
 		return fmt.Appendf(nil, `{"key":%q,"start":"1970-01-01T00:00:00Z","end":"1970-01-01T00:01:00Z","values":{"n":%d}}`, group, n)

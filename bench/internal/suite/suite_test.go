@@ -19,7 +19,7 @@ import (
 	"github.com/semel-dev/semel/bench/internal/result"
 )
 
-// failingRoot names the directory of a child of TestAPeerWhoseProgramEndsIsRepeated.
+// failingRoot names the directory of a child of TestMeasurementIsRepeatedWhenThePeerProgramEnds.
 const failingRoot = "SEMEL_BENCH_TEST_ROOT"
 
 // TestMain also is the child that a runner starts.
@@ -70,7 +70,7 @@ func (e *Env) failing(name string) Benchmark {
 	}
 }
 
-func TestAPeerWhoseProgramEndsIsRepeated(t *testing.T) {
+func TestMeasurementIsRepeatedWhenThePeerProgramEnds(t *testing.T) {
 	for name, c := range map[string]struct {
 		role     string
 		failures int

@@ -15,7 +15,7 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-func TestPoolTakesTheServersItIsGiven(t *testing.T) {
+func TestPoolUsesServersFromTheEnvironment(t *testing.T) {
 	for name, value := range map[string]string{
 		"SEMEL_REDIS": "valkey-9", "SEMEL_TEST_REDIS": "redis://other:1", "SEMEL_TEST_VALKEY_9": "redis://given:1",
 		"SEMEL_POSTGRES": "", "SEMEL_TEST_POSTGRES": "postgres://given:2",
@@ -35,7 +35,7 @@ func TestPoolTakesTheServersItIsGiven(t *testing.T) {
 	}
 }
 
-func TestPrefixesDiffer(t *testing.T) {
+func TestPrefixesAndTopicsAreUnique(t *testing.T) {
 	t.Parallel()
 	if one, other := servicestest.Prefix(), servicestest.Prefix(); one == other {
 		t.Errorf("twice %s", one)
@@ -57,7 +57,7 @@ func TestFreeAddressesDiffer(t *testing.T) {
 	}
 }
 
-func TestNobodyListensAtAFreeAddress(t *testing.T) {
+func TestFreeAddressCanBeListenedOn(t *testing.T) {
 	t.Parallel()
 	addr := servicestest.FreeAddr(t)
 	if conn, err := net.Dial("tcp", addr); err == nil {
@@ -160,7 +160,7 @@ func TestPrivateServersEndWithTheirTest(t *testing.T) {
 	}
 }
 
-func TestTestsWithServersAreSkippedWhereNoneAreWanted(t *testing.T) {
+func TestServerTestsAreSkippedWithServicesNone(t *testing.T) {
 	t.Setenv("SEMEL_SERVICES", "none")
 	skipped := 0
 	for name, test := range map[string]func(*testing.T){
