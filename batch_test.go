@@ -140,7 +140,7 @@ func (s *slowRelease) Release(ctx context.Context, _ []semel.ReleaseRequest, _ [
 	return ctx.Err()
 }
 
-// TestCallReportsItsEventsInOrder are all events of a call, in order.
+// TestCallReportsItsEventsInOrder lists all events of a call.
 func TestCallReportsItsEventsInOrder(t *testing.T) {
 	var j journal
 	g := newGuard(t, newStore(t, nil), semel.GuardOptions{Observer: &j})

@@ -74,8 +74,8 @@ func TestAPermanentErrorOfAnotherMessageIsNotRecorded(t *testing.T) {
 	}
 }
 
-// TestAPermanentErrorOfAnotherMessageParksNothing is the same with a session.
-func TestAPermanentErrorOfAnotherMessageParksNothing(t *testing.T) {
+// TestPermanentErrorOfAnotherMessageDoesNotPark is the same with a session.
+func TestPermanentErrorOfAnotherMessageDoesNotPark(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	s, err := pipeline.NewTwoPhase(newStore(t, nil), &eachSink{do: func(_ context.Context, it *pipeline.Item) {
 		cancel(semel.Permanent(fmt.Errorf("another message: %w", semel.ErrLeaseLost)))
@@ -115,8 +115,8 @@ func TestALostLeaseOfAnOuterCallIsNotReportedForTheInnerCall(t *testing.T) {
 	})
 }
 
-// TestALostLeaseOfOneItemIsNotReportedForAnother loses one of the leases of a batch.
-func TestALostLeaseOfOneItemIsNotReportedForAnother(t *testing.T) {
+// TestLostLeaseOfABatchItemIsNotReportedForAnotherItem loses one of the leases of a batch.
+func TestLostLeaseOfABatchItemIsNotReportedForAnotherItem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &hooked{Store: newStore(t, nil)}
 		store.extend = func(_ context.Context, r []semel.ExtendRequest, a []semel.ExtendAnswer) error {

@@ -395,7 +395,7 @@ func TestRepeatedClaimAfterALostAnswerIsFresh(t *testing.T) {
 	}
 }
 
-func TestOtherPayloadUnderTheSameKeyIsAMismatch(t *testing.T) {
+func TestDifferentPayloadUnderTheSameKeyIsAMismatch(t *testing.T) {
 	g := newGuard(t, newStore(t, nil), semel.GuardOptions{})
 	var j journal
 	call := semel.Call{Key: orderKey, Fingerprint: semel.Fingerprint{1}}

@@ -139,7 +139,7 @@ func TestCancelledJoinedCallFailsNoOtherAndKeepsNoClaim(t *testing.T) {
 	})
 }
 
-func TestCallThatNobodyWaitsForIsCancelled(t *testing.T) {
+func TestJoinedCallIsCancelledWhenAllCallersLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		joined := semel.Join(&gate{}, 0)
 		var all sync.WaitGroup
@@ -389,9 +389,9 @@ func (h half) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers []
 	return part(ctx, reqs, answers, down, func(r []semel.ExtendRequest, a []semel.ExtendAnswer) error { return h.Store.Extend(ctx, r, a) })
 }
 
-// TestAFailedRequestFailsNoOtherOfItsBatch joins the requests of callers with some that
+// TestFailedRequestDoesNotFailItsBatch joins the requests of callers with some that
 // fail. Some effects end before the first beat; others outlast their leases.
-func TestAFailedRequestFailsNoOtherOfItsBatch(t *testing.T) {
+func TestFailedRequestDoesNotFailItsBatch(t *testing.T) {
 	for name, lasts := range map[string]time.Duration{"claims and completions": 0, "leases": 45 * time.Second} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -190,8 +190,8 @@ func TestATaskMovesBetweenRenewers(t *testing.T) {
 	})
 }
 
-// TestALaterTaskDelaysNoRenewal: the renewer has one timer for all.
-func TestALaterTaskDelaysNoRenewal(t *testing.T) {
+// TestLaterTaskDoesNotDelayRenewalOfAnEarlierOne: the renewer has one timer for all.
+func TestLaterTaskDoesNotDelayRenewalOfAnEarlierOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuard(t, newStore(t, nil), semel.GuardOptions{})
 		b, waiting := g.NewBatch(), g.NewRenewer()

@@ -8,7 +8,7 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-func TestACallWithoutFunctionClaimsNothing(t *testing.T) {
+func TestNilFunctionIsRefusedBeforeTheClaim(t *testing.T) {
 	t.Parallel()
 	g := newGuard(t, newStore(t, nil), semel.GuardOptions{})
 	ctx, key := t.Context(), semel.Key{Scope: "test", ID: "a"}

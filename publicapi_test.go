@@ -194,9 +194,9 @@ func (w *walker) named(t *types.Named) {
 	}
 }
 
-// TestAnotherModuleCanRunEverySuite compiles the tests of another module, to
+// TestEverySuiteRunsInAnotherModule compiles the tests of another module, to
 // which the go command denies internal packages.
-func TestAnotherModuleCanRunEverySuite(t *testing.T) {
+func TestEverySuiteRunsInAnotherModule(t *testing.T) {
 	t.Parallel()
 	root, err := os.Getwd()
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// TestScopeSharingRules has every pair of a rule and pipeline with others.
-func TestScopeSharingRules(t *testing.T) {
+// TestOwnersShareAScopeIfRuleAndPipelineAgree has every pair of a rule and pipeline with others.
+func TestOwnersShareAScopeIfRuleAndPipelineAgree(t *testing.T) {
 	t.Parallel()
 	owner := func(rule, pipeline string) semel.ScopeOwner {
 		return semel.ScopeOwner{Rule: rule, Pipeline: pipeline}

@@ -85,7 +85,7 @@ func TestAPanicEndsItsStepWithAnError(t *testing.T) {
 	}
 }
 
-func TestWithoutATracerStepsCostNothing(t *testing.T) {
+func TestStepsAllocateNothingWithoutATracer(t *testing.T) {
 	ctx := t.Context()
 	guard := newGuard(t, newStore(t, nil), semel.GuardOptions{Observer: semel.ObserverFunc(func(semel.Event) {})})
 	if n := testing.AllocsPerRun(100, func() {

@@ -129,9 +129,9 @@ var ways = map[string]func(t *testing.T, g *semel.Guard, call semel.Call) error{
 	},
 }
 
-// TestAClaimWhoseAnswerWasLostDoesNotBlockItsKey loses the answers of a store that has
+// TestClaimWithALostAnswerDoesNotBlockItsKey loses the answers of a store that has
 // executed the claim, or executes it when it continues, long after its caller gave up.
-func TestAClaimWhoseAnswerWasLostDoesNotBlockItsKey(t *testing.T) {
+func TestClaimWithALostAnswerDoesNotBlockItsKey(t *testing.T) {
 	stalls := map[string]struct {
 		silent bool
 		woken  time.Duration // when the store executes what it got; before it answers others if 0
@@ -180,9 +180,9 @@ func TestAClaimWhoseAnswerWasLostDoesNotBlockItsKey(t *testing.T) {
 	}
 }
 
-// TestTheNextCallTakesOverAClaimWhoseAnswerWasLost: it neither waits for the claim to be
+// TestNextCallTakesOverAClaimWithALostAnswer: it neither waits for the claim to be
 // given back, nor does another call get it.
-func TestTheNextCallTakesOverAClaimWhoseAnswerWasLost(t *testing.T) {
+func TestNextCallTakesOverAClaimWithALostAnswer(t *testing.T) {
 	for how, lose := range ways {
 		t.Run(how, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -242,9 +242,9 @@ func TestAnEffectThatRanIsNeverGivenBackAsUnused(t *testing.T) {
 	})
 }
 
-// TestAClaimWhoseReleaseWasLostDoesNotBlockItsKey gives a claim back while the store does
+// TestClaimWithALostReleaseDoesNotBlockItsKey gives a claim back while the store does
 // not answer.
-func TestAClaimWhoseReleaseWasLostDoesNotBlockItsKey(t *testing.T) {
+func TestClaimWithALostReleaseDoesNotBlockItsKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		below := newStore(t, nil)
 		inspector, _ := semel.As[semel.Inspector](below)
@@ -439,8 +439,8 @@ func (s asked) Look(ctx context.Context, keys []semel.Key, records []semel.Recor
 	return s.questions.Look(ctx, keys, records)
 }
 
-// TestStoreThatDoesNotAnswerGetsOneLookupAtATime, and about a limited number of claims. Those that
-// are too many are reported.
+// TestStoreThatDoesNotAnswerGetsOneLookupAtATime: the guard remembers a limited number of claims,
+// and reports those above the limit.
 func TestStoreThatDoesNotAnswerGetsOneLookupAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		below := newStore(t, nil)
