@@ -66,7 +66,7 @@ func raw(t *testing.T, request string, answer string) (got string, r *http.Respo
 }
 
 // The service gets a request as its client sent it, with and without a key.
-func TestAServiceGetsARequestAsItWasSent(t *testing.T) {
+func TestProxyForwardsRequestsUnchanged(t *testing.T) {
 	t.Parallel()
 	const ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
 	for name, test := range map[string]struct {
@@ -160,7 +160,7 @@ func TestOnlyAProxyInFrontSaysHowItsClientConnects(t *testing.T) {
 }
 
 // A response without a Content-Type has none for the client either, at first and replayed.
-func TestAResponseWithoutATypeGetsNone(t *testing.T) {
+func TestResponseWithoutAContentTypeKeepsNone(t *testing.T) {
 	t.Parallel()
 	s := &service{handle: func(w http.ResponseWriter, _ *http.Request) {
 		w.Header()["Content-Type"] = nil

@@ -130,7 +130,7 @@ func TestRepeatedRequestMayDifferInIgnoredParts(t *testing.T) {
 	s.mustHaveRun(t, 1)
 }
 
-func TestAnotherRequestHasAnotherFingerprint(t *testing.T) {
+func TestDifferentRequestsHaveDifferentFingerprints(t *testing.T) {
 	t.Parallel()
 	s := &service{handle: created}
 	handler, err := httpidem.New(newGuard(t, newStore(t), nil), s, &httpidem.Options{Scope: httpidem.Global})

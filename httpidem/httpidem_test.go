@@ -387,7 +387,7 @@ func TestARefusalOfTheServiceIsNotKept(t *testing.T) {
 	s.mustHaveRun(t, 3)
 }
 
-func TestTooLargeBodiesAndResponses(t *testing.T) {
+func TestTooLargeBodiesAndResponsesAreRefused(t *testing.T) {
 	t.Parallel()
 	s := &service{handle: func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, 101)) }}
 	server := front(t, newGuard(t, newStore(t), nil), s, &httpidem.Options{MaxBody: 100, MaxResponse: 100, MaxBuffered: 100 + 16<<10})

@@ -61,7 +61,7 @@ func TestHandlerCannotSetTheReplayHeaders(t *testing.T) {
 }
 
 // A script of another origin must not read what its browser got for the first one.
-func TestOriginsOfScripts(t *testing.T) {
+func TestReplayIsReadableOnlyByItsCORSOrigin(t *testing.T) {
 	t.Parallel()
 	cors := func(w http.ResponseWriter, r *http.Request) {
 		switch origin := r.Header.Get("Origin"); origin {

@@ -137,7 +137,7 @@ func TestTheClientSendsARequestAgainUntilItIsAnswered(t *testing.T) {
 	}
 }
 
-func TestWhichRequestsTheClientProtects(t *testing.T) {
+func TestClientProtectsRequestsByMethodAndHeader(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		do := func(r *http.Request) *line {

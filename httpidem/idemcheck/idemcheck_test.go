@@ -108,7 +108,7 @@ func check(t *testing.T, opts idemcheck.Options) *idemcheck.Report {
 	return report
 }
 
-func TestTheMiddlewareMeetsAllItems(t *testing.T) {
+func TestMiddlewarePassesAllConformanceItems(t *testing.T) {
 	t.Parallel()
 	for name, strict := range map[string]bool{"lenient": false, "strict": true} {
 		t.Run(name, func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestTheMiddlewareMeetsAllItems(t *testing.T) {
 	}
 }
 
-func TestTheProxyMeetsAllItems(t *testing.T) {
+func TestProxyPassesAllConformanceItems(t *testing.T) {
 	t.Parallel()
 	mustMeet(t, target(t, func(_ http.Handler, address *url.URL) http.Handler {
 		proxy, err := httpidem.NewProxy(&httpidem.ProxyOptions{Target: address, Timeout: 4 * lease})

@@ -240,7 +240,7 @@ func TestHandlerRunsAgainAfterATransactionConflict(t *testing.T) {
 }
 
 // Many requests with one key wait in memory, so that others get connections.
-func TestWaitersHoldNoConnections(t *testing.T) {
+func TestWaitingRequestsHoldNoConnections(t *testing.T) {
 	t.Parallel()
 	entered, leave := make(chan struct{}), make(chan struct{})
 	s := newShop(t, httpidem.Options{}, func(w http.ResponseWriter, r *http.Request, n int) {

@@ -33,9 +33,9 @@ func TestClientCannotSetTheForwardedCallerHeader(t *testing.T) {
 	}
 }
 
-// TestCallersAreTakenFromWhereTheConfigurationSays has the kinds of callers that need no
+// TestCallerIsIdentifiedAsConfigured has the kinds of callers that need no
 // other service.
-func TestCallersAreTakenFromWhereTheConfigurationSays(t *testing.T) {
+func TestCallerIsIdentifiedAsConfigured(t *testing.T) {
 	t.Parallel()
 	request := func(set func(r *http.Request)) *http.Request {
 		r := httptest.NewRequest(http.MethodPost, "/", nil)

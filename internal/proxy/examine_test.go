@@ -133,8 +133,8 @@ func TestTheDoctorReadsCertificates(t *testing.T) {
 	}
 }
 
-// TestTheDoctorAsksWhoNamesTheCaller asks a service of forward_auth, and reads public keys.
-func TestTheDoctorAsksWhoNamesTheCaller(t *testing.T) {
+// TestDoctorChecksTheAuthenticationService asks a service of forward_auth, and reads public keys.
+func TestDoctorChecksTheAuthenticationService(t *testing.T) {
 	t.Parallel()
 	upstream := answering(t, http.StatusOK)
 	for _, c := range []struct {

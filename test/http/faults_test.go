@@ -103,7 +103,7 @@ func onServers(t *testing.T, test func(t *testing.T, server *services.Server, fl
 	}
 }
 
-func TestAStoreThatIsDownAtTheClaimRunsNothing(t *testing.T) {
+func TestRequestDoesNotRunWhenTheStoreIsDownAtTheClaim(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, server *services.Server, flags []string) {
 		s := newService(t)
@@ -126,7 +126,7 @@ func TestAStoreThatIsDownAtTheClaimRunsNothing(t *testing.T) {
 	})
 }
 
-func TestAStoreThatIsDownAtTheCompletionReleasesNothing(t *testing.T) {
+func TestKeyStaysClaimedWhenTheStoreIsDownAtTheCompletion(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, server *services.Server, flags []string) {
 		s := newService(t)
@@ -152,7 +152,7 @@ func TestAStoreThatIsDownAtTheCompletionReleasesNothing(t *testing.T) {
 
 // A store is stopped while a request comes. It executes the claim when it continues, long
 // after the answer said that nothing has run: the key must be free again.
-func TestAStoreThatIsStoppedAtTheClaimLeavesNoKeyBehind(t *testing.T) {
+func TestKeyIsNotLeftClaimedWhenTheStoreStopsAtTheClaim(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, server *services.Server, flags []string) {
 		s := newService(t)

@@ -9,7 +9,7 @@ import (
 )
 
 // The embedded store has one proxy, and the others are shared by two.
-func TestTheProxyMeetsAllItemsOnEachStore(t *testing.T) {
+func TestProxyPassesAllConformanceItemsOnEachStore(t *testing.T) {
 	t.Parallel()
 	for _, store := range stores {
 		t.Run(store.name, func(t *testing.T) {
