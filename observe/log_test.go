@@ -292,7 +292,7 @@ func TestAStallIsReported(t *testing.T) {
 	}
 }
 
-// TestDifferingDuplicatesAreLoggedInOneLine, however many there are.
+// TestDifferingDuplicatesAreLoggedInOneLine has more of them than a burst may have.
 func TestDifferingDuplicatesAreLoggedInOneLine(t *testing.T) {
 	t.Parallel()
 	l, w := newLog(t, slog.LevelInfo, &observe.LogOptions{Burst: 1, Interval: time.Hour})

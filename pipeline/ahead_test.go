@@ -138,9 +138,9 @@ func TestPartitionCloseWaitsForStartedBatches(t *testing.T) {
 	})
 }
 
-// TestOtherPartitionsAreProcessedBetweenBegunBatches: a partition that always has more messages does not
+// TestWorkerProcessesOtherPartitionsBetweenPipelinedBatches: a partition that always has more messages does not
 // keep the only worker from an item whose next try is due.
-func TestOtherPartitionsAreProcessedBetweenBegunBatches(t *testing.T) {
+func TestWorkerProcessesOtherPartitionsBetweenPipelinedBatches(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

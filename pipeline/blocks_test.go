@@ -61,10 +61,10 @@ func TestBlocksAreUsedAgainWhenAllTheirItemsAreSpent(t *testing.T) {
 	}
 }
 
-// TestMemoryOfAbandonedItemsIsNotUsedAgain closes the partition of two items of a group
+// TestMemoryOfAbandonedItemsIsNotReused closes the partition of two items of a group
 // while a worker has the first one. The second item goes to the session if the session
 // holds something for it. It leaves its chain together with the first.
-func TestMemoryOfAbandonedItemsIsNotUsedAgain(t *testing.T) {
+func TestMemoryOfAbandonedItemsIsNotReused(t *testing.T) {
 	for _, held := range []bool{false, true} {
 		var b Blocks
 		items := b.Items(2)

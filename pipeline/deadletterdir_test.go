@@ -113,7 +113,7 @@ func TestPipelineNameThatLeavesTheDeadLetterDirectoryIsRefused(t *testing.T) {
 	}
 }
 
-func TestAMessageAtTheOffsetOfAParkedOneIsParkedToo(t *testing.T) {
+func TestMessageAtTheOffsetOfAParkedMessageIsParkedToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		letters, err := pipeline.OpenDeadLetterDir(t.TempDir())
 		if err != nil {

@@ -68,7 +68,7 @@ func TestDirectUsesNoAttemptsWhileTheSinkIsDown(t *testing.T) {
 	})
 }
 
-func TestDirectHoldsUpOnlyTheGroupOfAPoisonMessage(t *testing.T) {
+func TestDirectDelaysOnlyTheGroupOfAPoisonMessage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := directRig(t)

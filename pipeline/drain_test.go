@@ -17,7 +17,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-func TestADrainFinishesItemsInProgressAndReturnsTheOthers(t *testing.T) {
+func TestDrainFinishesItemsInProgressAndReturnsWaitingOnes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -202,9 +202,9 @@ func TestMessagesUseNoAttemptsWhileTheSinkIsDown(t *testing.T) {
 	})
 }
 
-// TestASinkThatIsBackIsUsedSoon: concurrent failures count as one, and do not double the
+// TestDeliveryResumesSoonAfterTheSinkRecovers: concurrent failures count as one, and do not double the
 // pause each.
-func TestASinkThatIsBackIsUsedSoon(t *testing.T) {
+func TestDeliveryResumesSoonAfterTheSinkRecovers(t *testing.T) {
 	t.Parallel()
 	for _, after := range []time.Duration{0, time.Second} {
 		synctest.Test(t, func(t *testing.T) {

@@ -204,7 +204,7 @@ func (s *effectsSink) Deliver(ctx context.Context, items []*pipeline.Item) {
 	}
 }
 
-func TestASessionFromOutsidePassesTheSuite(t *testing.T) {
+func TestSessionOfAnotherModulePassesTheSuite(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(*testing.T, semel.Store, pipeline.Sink) pipeline.Session{
 		"outside": func(_ *testing.T, store semel.Store, sink pipeline.Sink) pipeline.Session {

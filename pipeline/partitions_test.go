@@ -12,7 +12,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-func TestClosedPartitionsMakeRoom(t *testing.T) {
+func TestClosedPartitionReleasesItsShareOfTheLimits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

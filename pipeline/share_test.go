@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestALargeBatchLeavesWorkForTheOthers(t *testing.T) {
+func TestBatchLimitLeavesWorkForOtherWorkers(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ wanted, workers, items, want int }{
 		{0, 4, 0, 500}, {2000, 4, 0, 2000}, {2000, 4, 1000, 250}, {2000, 10, 4, 1}, {2000, 1, 1000, 1000},

@@ -68,7 +68,7 @@ func TestALostCompletionIsRepeatedAndTheEffectIsNot(t *testing.T) {
 	})
 }
 
-func TestAClaimWhoseAnswerWasLostIsRecognised(t *testing.T) {
+func TestClaimWithALostAnswerIsRecognised(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -92,9 +92,9 @@ func TestAClaimWhoseAnswerWasLostIsRecognised(t *testing.T) {
 	})
 }
 
-// TestAClaimWhoseAnswerWasLostIsRecognisedAfterARefusal: a refusal that comes later
+// TestClaimWithALostAnswerIsRecognisedAfterARefusal: a refusal that comes later
 // does not undo what may have been granted.
-func TestAClaimWhoseAnswerWasLostIsRecognisedAfterARefusal(t *testing.T) {
+func TestClaimWithALostAnswerIsRecognisedAfterARefusal(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range map[string]func([]semel.ClaimAnswer) error{
 		"the call is refused": func([]semel.ClaimAnswer) error { return semel.ErrStoreUnavailable },
@@ -181,7 +181,7 @@ func TestExtendedLeaseLastsWhenAnotherExtensionFails(t *testing.T) {
 	})
 }
 
-func TestAStoreThatIsDownStopsEverythingAndLosesNothing(t *testing.T) {
+func TestPipelineStopsWithoutLossWhileTheStoreIsDown(t *testing.T) {
 	for _, down := range []error{semel.ErrStoreUnavailable, semel.ErrClosed, semel.ErrCorrupt, semel.ErrStoreFailed, semel.ErrInvalidRequest, errors.New("nobody knows")} {
 		for _, pass := range []bool{false, true} {
 			t.Run("", func(t *testing.T) {

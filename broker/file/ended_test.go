@@ -71,9 +71,9 @@ func TestSessionKeepsLinesThatASinkWroteBetween(t *testing.T) {
 	}
 }
 
-// TestSessionsOfTwoStoresKeepEachOthersLines goes from one store to another and
+// TestSessionsOfTwoStoresKeepLinesInOneOutput goes from one store to another and
 // back.
-func TestSessionsOfTwoStoresKeepEachOthersLines(t *testing.T) {
+func TestSessionsOfTwoStoresKeepLinesInOneOutput(t *testing.T) {
 	t.Parallel()
 	a, b, path := openStore(t), openStore(t), filepath.Join(t.TempDir(), "out")
 	for i, store := range []*logstore.Store{a, b, a, b} {

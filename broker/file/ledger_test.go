@@ -79,8 +79,8 @@ func followed(tb testing.TB, rotate bool) brokertest.SourcePlace {
 	}
 }
 
-// TestFileRenamedWhenItIsFoundIsRead: between the look that finds it and the
-// reading. It is read under its new name.
+// TestFileRenamedWhenItIsFoundIsRead renames a file between the moment it is found and
+// its first read. It is read under its new name.
 func TestFileRenamedWhenItIsFoundIsRead(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

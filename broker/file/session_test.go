@@ -110,7 +110,7 @@ func TestSessionWaitsForAKeyThatIsInFlightElsewhere(t *testing.T) {
 	}
 }
 
-func TestSessionKeepsLinesThatOthersWroteWhileItWasClosed(t *testing.T) {
+func TestSessionKeepsLinesAppendedWhileItWasClosed(t *testing.T) {
 	t.Parallel()
 	store, path := openStore(t), filepath.Join(t.TempDir(), "out")
 	if err := os.WriteFile(path, []byte("foreign"), 0o600); err != nil {

@@ -200,10 +200,10 @@ func TestATruncatedFileIsReadFromItsBeginning(t *testing.T) {
 	})
 }
 
-// TestALineOfARewrittenFileHasAnotherPosition rewrites a file in place several times. The file
+// TestLineOfARewrittenFileHasANewPosition rewrites a file in place several times. The file
 // keeps its inode, its creation and its first line, and the line is where it was. The line keeps
 // its position when the same content is read again.
-func TestALineOfARewrittenFileHasAnotherPosition(t *testing.T) {
+func TestLineOfARewrittenFileHasANewPosition(t *testing.T) {
 	position := func(b *bundle, name, text string) string {
 		b.Helper()
 		items := b.read()
@@ -330,7 +330,7 @@ func TestAFileThatWasCreatedAndRotatedUnreadNeedsAPattern(t *testing.T) {
 	}
 }
 
-func TestAnotherFileUnderTheNameIsReadFromItsBeginning(t *testing.T) {
+func TestReplacedFileIsReadFromItsBeginning(t *testing.T) {
 	following(t, file.SourceOptions{}, func(b *bundle) {
 		b.write("a.log", "same beginning\nold\n")
 		b.open("a.log")

@@ -19,7 +19,7 @@ import (
 	"github.com/semel-dev/semel/vfs"
 )
 
-func TestFilesAreReadOneAfterTheOtherToTheirEnds(t *testing.T) {
+func TestFilesAreReadInOrderToTheirEnds(t *testing.T) {
 	t.Parallel()
 	b := setup(t, file.SourceOptions{})
 	var packed bytes.Buffer

@@ -52,7 +52,7 @@ func post(t testing.TB, s *Source, body string) (*http.Response, string) {
 	return resp, string(data)
 }
 
-func TestAHalfClosedConnectionGetsNoEarlyAnswer(t *testing.T) {
+func TestHalfClosedConnectionGetsNoSuccessBeforeTheMessageIsRead(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{Wait: time.Minute})
 	conn, err := net.Dial("tcp", s.Addr().String())

@@ -4,8 +4,8 @@ import (
 	"testing"
 )
 
-// TestOffsetPartitionsAreThoseOfTheBrokers compares with the hashes that Java has.
-func TestOffsetPartitionsAreThoseOfTheBrokers(t *testing.T) {
+// TestOffsetsPartitionOfAGroupMatchesTheBrokers compares with the hashes that Java has.
+func TestOffsetsPartitionOfAGroupMatchesTheBrokers(t *testing.T) {
 	t.Parallel()
 	for group, hash := range map[string]int64{
 		"": 0, "g": 103, "once": 3415681, "polygenelubricants": 0, // of which the hash is the least number

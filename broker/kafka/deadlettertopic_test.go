@@ -360,7 +360,7 @@ func TestRedriveRefusesMessagesOlderThanTheRetention(t *testing.T) {
 	})
 }
 
-func TestARecreatedTopicHasOtherMessages(t *testing.T) {
+func TestMessagesOfARecreatedDeadLetterTopicHaveNewIDs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.options()

@@ -80,9 +80,9 @@ func TestSinkNoticesARaisedSizeLimitOfItsTopic(t *testing.T) {
 	})
 }
 
-// TestTheLimitOfATopicThatComesLaterIsRead makes the topic of a sink when the
+// TestSinkReadsTheSizeLimitOfATopicCreatedLater makes the topic of a sink when the
 // sink is open.
-func TestTheLimitOfATopicThatComesLaterIsRead(t *testing.T) {
+func TestSinkReadsTheSizeLimitOfATopicCreatedLater(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		t := b.T

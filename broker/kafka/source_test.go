@@ -299,9 +299,9 @@ func (noParker) Park(context.Context, []pipeline.Parked) error {
 	return errors.New("nothing is parked here")
 }
 
-// TestWorkInProgressOfALostPartitionIsNotRepeated has a partition come again
+// TestReassignedPartitionDoesNotRepeatWorkInProgress has a partition come again
 // after sessions ended while no broker was there.
-func TestWorkInProgressOfALostPartitionIsNotRepeated(t *testing.T) {
+func TestReassignedPartitionDoesNotRepeatWorkInProgress(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		b.Write(kafkatest.Numbered(0, 5, 1)...)

@@ -104,7 +104,7 @@ func TestARecreatedTopicIsReadFromItsBeginning(t *testing.T) {
 	})
 }
 
-func TestTheEarlierOfTwoMembersWithOneNameEnds(t *testing.T) {
+func TestEarlierOfTwoMembersWithOneNameStops(t *testing.T) {
 	t.Parallel()
 	inRealTime(t, 1, func(b *bubble) {
 		b.Write(kafkatest.Numbered(0, 5, 1)...)

@@ -22,9 +22,9 @@ func deliver(t *testing.T, to *nats.Sink, it *pipeline.Item) {
 	}
 }
 
-// TestTheServerDropsNoMessageOfAnotherTarget has two pipelines of one name that publish one id to
+// TestNATSDeduplicationDropsNoMessageOfAnotherTarget has two pipelines of one name that publish one id to
 // two subjects of a stream, and another pipeline with the same subject.
-func TestTheServerDropsNoMessageOfAnotherTarget(t *testing.T) {
+func TestNATSDeduplicationDropsNoMessageOfAnotherTarget(t *testing.T) {
 	t.Parallel()
 	name := servicestest.Topic()
 	s := stream(t, client(t, servers.NATS(t)), name)

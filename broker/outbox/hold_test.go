@@ -19,10 +19,10 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-// TestFailingAggregateHoldsUpNoOther fills the limits of a pipeline with messages of an
+// TestFailingAggregateDelaysNoOther fills the limits of a pipeline with messages of an
 // aggregate that fails. All others must arrive in the meantime, and those of the aggregate later, in
 // their order.
-func TestFailingAggregateHoldsUpNoOther(t *testing.T) {
+func TestFailingAggregateDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	server := logical(t)
 	for _, c := range []struct {

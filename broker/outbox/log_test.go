@@ -163,10 +163,10 @@ func TestRelaysMakePartitionsTogether(t *testing.T) {
 	}
 }
 
-// TestMissingPartitionLosesNothing has a relay whose role may do what the guide grants. A
+// TestMissingArchivePartitionLosesNoRow has a relay whose role may do what the guide grants. A
 // partition that is missing is made when it is needed. If that cannot be done, the relay
 // says why, and the row stays.
-func TestMissingPartitionLosesNothing(t *testing.T) {
+func TestMissingArchivePartitionLosesNoRow(t *testing.T) {
 	t.Parallel()
 	address := servers.Database(t)
 	pool := migrated(t, address)

@@ -134,7 +134,7 @@ func TestOpenTransactionDelaysOnlyItsOwnRows(t *testing.T) {
 	}
 }
 
-func TestRowsWaitForTheirTime(t *testing.T) {
+func TestScheduledRowsAreDeliveredAtTheirTime(t *testing.T) {
 	t.Parallel()
 	address := servers.Database(t)
 	pool := migrated(t, address)

@@ -708,9 +708,9 @@ func TestNewSlotWaitsForOpenTransactions(t *testing.T) {
 	closeWAL(t, second)
 }
 
-// TestRowInFlightDoesNotHoldUpTheShutdownOfTheServer has a row that is never acknowledged,
+// TestRowInFlightDoesNotDelayServerShutdown has a row that is never acknowledged,
 // and a pipeline that does not read because it has enough.
-func TestRowInFlightDoesNotHoldUpTheShutdownOfTheServer(t *testing.T) {
+func TestRowInFlightDoesNotDelayServerShutdown(t *testing.T) {
 	t.Parallel()
 	server := logical(t)
 	pool := migrated(t, server.URL())

@@ -9,9 +9,9 @@ import (
 	"github.com/semel-dev/semel/broker/rabbitmq"
 )
 
-// TestAServerThatDiesInTheHandshakeIsTriedAgain cuts the connection after the client's
+// TestConnectRetriesWhenTheServerDiesInTheHandshake cuts the connection after the client's
 // first bytes, as a server does that is killed.
-func TestAServerThatDiesInTheHandshakeIsTriedAgain(t *testing.T) {
+func TestConnectRetriesWhenTheServerDiesInTheHandshake(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -81,9 +81,9 @@ func texts(t *testing.T, queue string) (list []string) {
 	return list
 }
 
-// TestOneRefusedMessageHoldsUpNoOther publishes messages that SQS refuses together
+// TestRefusedMessageDelaysNoOther publishes messages that SQS refuses together
 // with others.
-func TestOneRefusedMessageHoldsUpNoOther(t *testing.T) {
+func TestRefusedMessageDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	api := client(t, servers.SQS(t))
 	for _, p := range places {

@@ -97,7 +97,7 @@ func TestNamesThatAreNoUTF8DoNotBreakTheScrape(t *testing.T) {
 	}
 }
 
-func TestLagShowsThePartitionsThatAreHeldNow(t *testing.T) {
+func TestLagListsOnlyAssignedPartitions(t *testing.T) {
 	t.Parallel()
 	m, scrape := registered(t)
 	m.Lag("p", []pipeline.Lag{{Source: "t\xff", Partition: 0, Messages: 7, Bytes: pipeline.UnknownLag}, {Source: "t\xff", Partition: 1, Messages: 8, Bytes: pipeline.UnknownLag}})

@@ -116,7 +116,7 @@ func TestAcceptedTimestampRangeOfATopicIsComputed(t *testing.T) {
 	}
 }
 
-func TestARecordThatIsTooLargeSaysWhatToRaise(t *testing.T) {
+func TestErrorOfATooLargeRecordNamesTheSettingToRaise(t *testing.T) {
 	t.Parallel()
 	large := func(n int) *kgo.Record { return &kgo.Record{Value: make([]byte, n)} }
 	for name, c := range map[string]struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// TestTimestampMinusOneMeansNoTime in a message. A copy of such a record has a time that
+// TestTimestampMinusOneMeansNoTime: a message has no time then. A copy of such a record has a time that
 // brokers accept, as has the copy of one from the future or from before 1970.
 func TestTimestampMinusOneMeansNoTime(t *testing.T) {
 	t.Parallel()
