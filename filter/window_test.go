@@ -102,7 +102,7 @@ func TestIDIsForgottenAtTheStatedTime(t *testing.T) {
 	}
 }
 
-func TestAddOfASeenIDStartsItsWindowAgain(t *testing.T) {
+func TestAddOfASeenIDRestartsItsWindow(t *testing.T) {
 	t.Parallel()
 	for name, f := range windows(t, 100, time.Minute) {
 		now := time.Unix(1_700_000_000, 0)

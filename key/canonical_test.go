@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-func TestCanonicalFormIsTheContentAndNothingElse(t *testing.T) {
+func TestCanonicalFormDependsOnContentAlone(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ doc, want string }{
 		{` { "b" : 1 , "a" : [ 1 , 2 ] } `, `{"a":[1,2],"b":1}`},

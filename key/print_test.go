@@ -130,7 +130,7 @@ func TestFinderForgetsThePreviousDocument(t *testing.T) {
 	}
 }
 
-func TestTheLastOfMembersWithOneNameIsPrinted(t *testing.T) {
+func TestFingerprintUsesTheLastOfDuplicateMembers(t *testing.T) {
 	t.Parallel()
 	f := mustFinder(t, &FinderOptions{Content: true, Seed: 3}, ".id")
 	for doc, plain := range map[string]string{

@@ -469,7 +469,7 @@ func TestHashRuleThatExcludesNothingIsRefused(t *testing.T) {
 	}
 }
 
-func TestTheNamesOfHeadersHaveNoCaseIfTheProtocolHasNone(t *testing.T) {
+func TestHeaderNamesFollowTheCaseRulesOfTheirProtocol(t *testing.T) {
 	t.Parallel()
 	m := &semel.Message{Headers: []semel.Header{{Name: "x-github-delivery", Value: []byte("d-1")}, {Name: "semel-key-base64", Value: []byte("AG43")}}}
 	for _, name := range []string{"X-GitHub-Delivery", "x-github-delivery", "X-GITHUB-DELIVERY"} {

@@ -141,9 +141,9 @@ func TestDurableClaimsOutliveTheirSegments(t *testing.T) {
 	}
 }
 
-// TestSegmentsFullOfClaimsAreNotCopiedForever: segments without done keys are due for
+// TestSegmentsOfLiveClaimsAreNotCopiedRepeatedly: segments without done keys are due for
 // deletion, but their live claims only move to other such segments.
-func TestSegmentsFullOfClaimsAreNotCopiedForever(t *testing.T) {
+func TestSegmentsOfLiveClaimsAreNotCopiedRepeatedly(t *testing.T) {
 	t.Parallel()
 	for _, hold := range []bool{true, false} {
 		opts, _ := durably()

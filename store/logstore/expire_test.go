@@ -140,9 +140,9 @@ func TestLiveRecordsOutliveTheirSegment(t *testing.T) {
 	}
 }
 
-// TestIndexStaysRightWherePositionsComeAgain wraps around the ring of segments,
+// TestIndexStaysCorrectWhenSegmentPositionsAreReused wraps around the ring of segments,
 // where positions of deleted segments are reused.
-func TestIndexStaysRightWherePositionsComeAgain(t *testing.T) {
+func TestIndexStaysCorrectWhenSegmentPositionsAreReused(t *testing.T) {
 	counted(t)
 	t.Parallel()
 	c := newHandClock()

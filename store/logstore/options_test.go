@@ -91,7 +91,7 @@ func TestMissingSegmentIsCorruption(t *testing.T) {
 	}
 }
 
-func TestAuditLinesAreWhole(t *testing.T) {
+func TestAuditLinesAreWrittenWhole(t *testing.T) {
 	t.Parallel()
 	s := open(t, t.TempDir(), nil)
 	name := filepath.Join(s.Dir(), AuditName)

@@ -62,7 +62,7 @@ func TestTransactionRespectsClaims(t *testing.T) {
 	}
 }
 
-func TestTransactionExcludesOtherChangesAndLetsThemInBetween(t *testing.T) {
+func TestTransactionExcludesOtherChangesUntilItEnds(t *testing.T) {
 	t.Parallel()
 	s := open(t, t.TempDir(), small())
 	const callers, rounds = 8, 30

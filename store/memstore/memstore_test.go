@@ -98,7 +98,7 @@ func (b *bundle) counts() semel.Counts {
 	return c
 }
 
-func TestCompletionWithNothingToKeepTakesTheCompactForm(t *testing.T) {
+func TestCompletionWithoutResultIsStoredInTheCompactForm(t *testing.T) {
 	t.Parallel()
 	b := setup(t, memstore.Options{})
 	plain, result, again := id(1), id(2), id(3)
@@ -180,7 +180,7 @@ func TestCompletionOfAnEarlierLifeOfAKeyIsStale(t *testing.T) {
 	}
 }
 
-func TestExpiredRecordsAreDroppedAsOthersAreInserted(t *testing.T) {
+func TestInsertsDropExpiredRecords(t *testing.T) {
 	counted(t)
 	t.Parallel()
 	b := setup(t, memstore.Options{})

@@ -57,7 +57,7 @@ var statementWays = map[string]func(ctx context.Context, d *desk, call semel.Cal
 
 // TestEachErrorOfATransactionHasItsClass causes each error that DoTx and its
 // variants document, through each variant.
-// TestALostAnswerToTheCommitIsAskedForAgain has the errors that only a lost
+// TestCallIsRepeatedAfterALostAnswerToTheCommit has the errors that only a lost
 // commit answer causes.
 func TestEachErrorOfATransactionHasItsClass(t *testing.T) {
 	t.Parallel()

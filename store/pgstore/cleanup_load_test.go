@@ -284,7 +284,7 @@ func forms() map[Cleanup]Options {
 	}
 }
 
-func TestCleanUpForgetsNothingUnderLoad(t *testing.T) {
+func TestCleanUpKeepsLiveKeysUnderLoad(t *testing.T) {
 	t.Parallel()
 	for form, opts := range forms() {
 		t.Run(string(form), func(t *testing.T) {

@@ -158,7 +158,7 @@ func locked(t *testing.T, b *bundle, n int) (endTransaction func(commit bool)) {
 	}
 }
 
-func TestKeyHeldByATransactionIsInFlightAndHoldsUpNoOther(t *testing.T) {
+func TestKeyHeldByATransactionIsInFlightAndDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	const wait = 400 * time.Millisecond
 	b := opened(t, &Options{LockWait: wait})

@@ -117,7 +117,7 @@ func callsOf(n int, format string) []semel.Call {
 	return calls
 }
 
-func TestAFailingMessageOfABatchLeavesTheOthers(t *testing.T) {
+func TestFailingMessageRollsBackAloneInABatch(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil, nil)
 	for name, do := range batchWays {
@@ -247,7 +247,7 @@ func TestARefusedStatementFailsItsItemAlone(t *testing.T) {
 	}
 }
 
-func TestAPanicInABatchLeavesNothing(t *testing.T) {
+func TestPanicInABatchLeavesNeitherRowsNorKeys(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil, nil)
 	for name, do := range batchWays {
@@ -322,9 +322,9 @@ func TestCrossedBatchesRunEachEffectOnce(t *testing.T) {
 	}
 }
 
-// TestDeadlocksOfEffectsAreDoneAgain has transactions that write two rows in
+// TestEffectsAreRepeatedAfterADeadlock has transactions that write two rows in
 // opposite order.
-func TestDeadlocksOfEffectsAreDoneAgain(t *testing.T) {
+func TestEffectsAreRepeatedAfterADeadlock(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, &Options{LockWait: mostLockWait}, nil)
 	if _, err := d.pool.Exec(t.Context(), "INSERT INTO effects VALUES ('left', 0), ('right', 0)"); err != nil {
@@ -389,9 +389,9 @@ func TestBatchCancelledByAnotherMessagesErrorRecordsNoFailure(t *testing.T) {
 	}
 }
 
-// TestStatementsThatWereSentAreNotCalledBack blocks the statements with a lock of
+// TestCancelledCallDoesNotCancelSentStatements blocks the statements with a lock of
 // another session while their caller gives up.
-func TestStatementsThatWereSentAreNotCalledBack(t *testing.T) {
+func TestCancelledCallDoesNotCancelSentStatements(t *testing.T) {
 	t.Parallel()
 	const wait = "SELECT pg_advisory_xact_lock(1)"
 	for name, do := range map[string]func(ctx context.Context, d *desk, call semel.Call) (semel.Outcome, error){

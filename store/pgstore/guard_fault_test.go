@@ -285,7 +285,7 @@ func behindProxy(t *testing.T) (*proxy, *desk, *desk) {
 	return p, openDesk(t, pool(t, strings.Replace(address, server, p.address, 1)), opts, nil), direct
 }
 
-func TestALostAnswerToTheCommitIsAskedForAgain(t *testing.T) {
+func TestCallIsRepeatedAfterALostAnswerToTheCommit(t *testing.T) {
 	t.Parallel()
 	p, d, direct := behindProxy(t)
 	ctx := t.Context()
@@ -351,7 +351,7 @@ func TestALostAnswerToTheCommitIsAskedForAgain(t *testing.T) {
 	}
 }
 
-func TestALostAnswerToStatementsIsAskedForAgain(t *testing.T) {
+func TestCallIsRepeatedAfterALostAnswerToStatements(t *testing.T) {
 	t.Parallel()
 	p, d, direct := behindProxy(t)
 	for _, f := range []fault{loseAnswer, loseRequest} {

@@ -144,7 +144,7 @@ func TestAnErrorRollsBackKeyAndEffect(t *testing.T) {
 	want(t, out, err, semel.Fresh, "result of a", nil)
 }
 
-func TestAPermanentErrorIsTheResultAndLeavesNoEffect(t *testing.T) {
+func TestPermanentErrorIsRecordedAndItsEffectRolledBack(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil, nil)
 	for i, decision := range []semel.Decision{semel.Fresh, semel.Duplicate} {
@@ -357,7 +357,7 @@ func TestAPanicRollsBackAndIsPassedOn(t *testing.T) {
 	d.wantIdle(t)
 }
 
-func TestACancelledEffectLeavesNothing(t *testing.T) {
+func TestCancelledEffectLeavesNeitherRowNorKey(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil, nil)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -236,7 +236,7 @@ func TestPrintedSQLMakesTheSameTables(t *testing.T) {
 	}
 }
 
-func TestReadableKeysCanBeAddedLater(t *testing.T) {
+func TestMigrationAddsReadableKeysLater(t *testing.T) {
 	t.Parallel()
 	b := opened(t, nil)
 	b.want(semel.Fresh, 1)

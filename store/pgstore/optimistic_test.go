@@ -267,7 +267,7 @@ func doneRequests(keys []int) []semel.ClaimRequest {
 	return reqs
 }
 
-func TestAStoreIsOptimisticOnceItsKeysWereNewForLong(t *testing.T) {
+func TestStoreInsertsOptimisticallyAfterManyNewKeys(t *testing.T) {
 	t.Parallel()
 	b := opened(t, nil)
 	next := 0

@@ -23,7 +23,7 @@ func originOf(t *testing.T, s *Store, key semel.Key) string {
 	return records[0].Origin
 }
 
-func TestOriginsCanBeKeptLater(t *testing.T) {
+func TestMigrationAddsOriginsLater(t *testing.T) {
 	t.Parallel()
 	without := opened(t, nil)
 	claim := func(b *bundle, n int, want semel.Decision) {

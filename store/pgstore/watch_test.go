@@ -212,7 +212,7 @@ func deskWith(t testing.TB, address string, migrate *MigrateOptions, opts *Optio
 	return openDesk(t, p, opts, nil)
 }
 
-func TestACallWithoutFunctionIsRefused(t *testing.T) {
+func TestNilFunctionIsRefused(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil, nil)
 	ctx, calls := t.Context(), []semel.Call{{Key: key("a")}, {Key: key("b")}}

@@ -13,7 +13,7 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-func TestCircuitOpensOnlyWhereNothingAnswers(t *testing.T) {
+func TestCircuitOpensOnlyForServersThatDoNotAnswer(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1e9, 0)
 	var c circuit

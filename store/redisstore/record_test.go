@@ -51,7 +51,7 @@ func TestOneStepRecordIsReadAsWritten(t *testing.T) {
 	}
 }
 
-func TestTimesAreRoundedSoThatNothingEndsEarly(t *testing.T) {
+func TestRedisExpiryTimesAreRoundedUp(t *testing.T) {
 	t.Parallel()
 	for d, want := range map[time.Duration]uint64{1: 1, time.Microsecond: 1, time.Microsecond + 1: 2, time.Second: 1e6, semel.Forever: maxMicros} {
 		if got := microsUp(d); got != want {

@@ -201,9 +201,9 @@ func TestRunningStoresMeetAgainWhenTheServerLostItsData(t *testing.T) {
 	})
 }
 
-// TestFullServerRefusesNewKeysAndKnowsTheOthers fills a server that does not
+// TestFullServerRefusesNewKeysAndAnswersExistingOnes fills a server that does not
 // evict keys.
-func TestFullServerRefusesNewKeysAndKnowsTheOthers(t *testing.T) {
+func TestFullServerRefusesNewKeysAndAnswersExistingOnes(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartRedis(t, &services.RedisOptions{Args: []string{"--maxmemory", "3mb", "--maxmemory-policy", "noeviction", "--appendonly", "no"}})
 	for name, opts := range map[string]*Options{

@@ -29,9 +29,9 @@ func (c *torn) DoMulti(_ context.Context, commands ...rueidis.Completed) []rueid
 	return results
 }
 
-// TestCallThatOneServerRefusedAndAnotherLostIsUnknown expects that the refusal
+// TestOutcomeIsUnknownWhenOneServerRefusesAndAnotherIsSilent expects that the refusal
 // of one server does not mean for both that nothing changed.
-func TestCallThatOneServerRefusedAndAnotherLostIsUnknown(t *testing.T) {
+func TestOutcomeIsUnknownWhenOneServerRefusesAndAnotherIsSilent(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, nil)
 	s.setGet = true        // the test does not ask the server

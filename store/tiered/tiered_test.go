@@ -251,7 +251,7 @@ func TestClaimWithDoneThatIsSentAgainDoesNotProlongTheWindow(t *testing.T) {
 	})
 }
 
-func TestCopyThatComesTooLateIsNotWritten(t *testing.T) {
+func TestLateCacheCopyIsNotWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, tiered.Options{})
 		b.durable.before = func(verb string) {
