@@ -143,8 +143,8 @@ func TestInvalidValuesAreRefused(t *testing.T) {
 	}
 }
 
-// TestMergedValuesAreThoseOfAllMessages divides messages at a random place.
-func TestMergedValuesAreThoseOfAllMessages(t *testing.T) {
+// TestMergedAggregatesEqualThoseOfAllMessages divides messages at a random place.
+func TestMergedAggregatesEqualThoseOfAllMessages(t *testing.T) {
 	t.Parallel()
 	var list []stream.Value
 	for _, of := range []string{"count", "sum .c", "min .c", "max .c", "avg .c", "first .v", "last .v"} {

@@ -176,9 +176,9 @@ func TestLastRecordsOfSessionsMatchTheModel(t *testing.T) {
 	}
 }
 
-// TestARestartDoesNotChangeWhichSessionARecordJoins has a record between two sessions that
+// TestRecordJoinsTheSameSessionAfterARestart has a record between two sessions that
 // can join only one of them.
-func TestARestartDoesNotChangeWhichSessionARecordJoins(t *testing.T) {
+func TestRecordJoinsTheSameSessionAfterARestart(t *testing.T) {
 	t.Parallel()
 	rule := Rule{Gap: 10, Most: 30, Grace: 100, MaxAhead: math.MaxInt32}
 	var results []string

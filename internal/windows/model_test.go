@@ -592,9 +592,9 @@ func checkHistory(t *testing.T, agg *stream.Aggregate) {
 	}
 }
 
-// TestAStateGroupsLikeABatch has messages in order: the results are those of a grouping of
+// TestWindowResultsEqualABatchGrouping has messages in order: the results are those of a grouping of
 // all messages at once.
-func TestAStateGroupsLikeABatch(t *testing.T) {
+func TestWindowResultsEqualABatchGrouping(t *testing.T) {
 	t.Parallel()
 	for _, over := range overs() {
 		for range 4 {
@@ -643,7 +643,7 @@ func TestResultsDoNotDependOnTransactions(t *testing.T) {
 	}
 }
 
-func TestARefusedMessageChangesNothing(t *testing.T) {
+func TestRefusedMessageDoesNotChangeTheWindowState(t *testing.T) {
 	t.Parallel()
 	s := New(testAggregate(t, testTumbling, 0))
 	add := func(body string) error {

@@ -8,9 +8,9 @@ import (
 	"github.com/semel-dev/semel/stream"
 )
 
-// TestASliceHasOnePaneAtATime has messages of a slice before and after the result of one of its
+// TestWindowSliceHasOnePaneAtATime has messages of a slice before and after the result of one of its
 // windows.
-func TestASliceHasOnePaneAtATime(t *testing.T) {
+func TestWindowSliceHasOnePaneAtATime(t *testing.T) {
 	t.Parallel()
 	e := newEdge(t, stream.Hopping(10*time.Second, 2*time.Second), 0)
 	e.add("a", 5000)
