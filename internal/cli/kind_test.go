@@ -14,9 +14,9 @@ import (
 	"github.com/semel-dev/semel/test/programtest"
 )
 
-// TestAKindIsOnePackageAndOneLineInAList runs every verb with kinds that the
+// TestEveryVerbWorksWithARegisteredKind runs every verb with kinds that the
 // program knows only from such a package and line.
-func TestAKindIsOnePackageAndOneLineInAList(t *testing.T) {
+func TestEveryVerbWorksWithARegisteredKind(t *testing.T) {
 	t.Parallel()
 	kinds := kind.All()
 	kinds.Sources = append(kinds.Sources, toy.NewSource)

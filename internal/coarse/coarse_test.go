@@ -88,7 +88,7 @@ func TestDifferingDuplicatesAreEstimatedFromASampleOfKeys(t *testing.T) {
 	}
 }
 
-// TestManyDifferingDuplicatesAreComparedByTheirBytes, which is faster.
+// TestManyDifferingDuplicatesAreComparedByTheirBytes: comparing bytes is faster.
 func TestManyDifferingDuplicatesAreComparedByTheirBytes(t *testing.T) {
 	t.Parallel()
 	w := New()

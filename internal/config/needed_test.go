@@ -74,9 +74,9 @@ func TestErrorsInOtherSectionsAreReportedToo(t *testing.T) {
 	}
 }
 
-// TestAStoreIsReadAlthoughOtherFieldsLackVariables replaces each field of each example, in
+// TestStoreIsReadWhenOtherSectionsLackVariables replaces each field of each example, in
 // turn, by a variable that is not set. Another store in the file needs nothing.
-func TestAStoreIsReadAlthoughOtherFieldsLackVariables(t *testing.T) {
+func TestStoreIsReadWhenOtherSectionsLackVariables(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../kind/testdata/*.yaml")
 	if err != nil || len(files) == 0 {

@@ -52,7 +52,7 @@ func (b *bundle) verifyPacked(dir string, o *oracle, report Report) {
 	}
 }
 
-func TestCompressedOutputsOfARunStoppedAtAnyStepAreAsIfUndisturbed(t *testing.T) {
+func TestCompressedOutputIsTheSameAfterAStopAtAnyStep(t *testing.T) {
 	t.Parallel()
 	r := random(t)
 	b := setup(t)

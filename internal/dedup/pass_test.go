@@ -105,7 +105,7 @@ func (m *meter) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-func TestOneVeryLongLineAtATimeTakesMemory(t *testing.T) {
+func TestMemoryHoldsOneVeryLongLineAtATime(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	const lines, size = 32, 256 << 10

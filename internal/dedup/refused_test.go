@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestRefusedRunTouchesNothingWhereTheStoreIsToBe(t *testing.T) {
+func TestRefusedRunCreatesNoStore(t *testing.T) {
 	t.Parallel()
 	for name, make := range map[string]func(b *bundle) (store, out string){
 		"foreign output, empty directory": func(b *bundle) (string, string) {

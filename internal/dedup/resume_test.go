@@ -81,7 +81,7 @@ func (b *bundle) verify(dir string, o *oracle, report Report) {
 	}
 }
 
-func TestRunStoppedAtAnyStepEndsAsIfUndisturbed(t *testing.T) {
+func TestOutputIsTheSameAfterAStopAtAnyStep(t *testing.T) {
 	t.Parallel()
 	r := random(t)
 	b := setup(t)
@@ -108,7 +108,7 @@ func TestRunStoppedAtAnyStepEndsAsIfUndisturbed(t *testing.T) {
 	}
 }
 
-func TestRunStoppedAgainAndAgainEndsAsIfUndisturbed(t *testing.T) {
+func TestOutputIsTheSameAfterRepeatedStops(t *testing.T) {
 	t.Parallel()
 	r := random(t)
 	b := setup(t)

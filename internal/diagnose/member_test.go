@@ -82,7 +82,7 @@ type refusedByServer struct{}
 func (refusedByServer) Error() string    { return "duplicate key value (id)=(alice)" }
 func (refusedByServer) SQLState() string { return "23505" }
 
-func TestClientsSeeNothingOfAMessageInACause(t *testing.T) {
+func TestCauseShownToClientsHasNoMessageContent(t *testing.T) {
 	t.Parallel()
 	for err, want := range map[error]string{
 		fmt.Errorf("insert alice: %w", &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}): "dial tcp: connection refused",

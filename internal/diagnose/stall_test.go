@@ -41,7 +41,7 @@ func (j *job) reports() (stalled, moving []time.Duration) {
 	return stalled, moving
 }
 
-func TestStallIsReportedAgainAndAgain(t *testing.T) {
+func TestStallIsReportedRepeatedly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var s Stall

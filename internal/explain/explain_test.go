@@ -131,10 +131,10 @@ func TestExplainStatesThePromiseOfEachMode(t *testing.T) {
 	}
 }
 
-// TestExplainSaysWithWhichAttemptARepeatComes: after a process crash, an in-process store
+// TestExplainNamesTheAttemptOfARepeat: after a process crash, an in-process store
 // has forgotten the attempt count of a key. A shared store forgets it an hour
 // later.
-func TestExplainSaysWithWhichAttemptARepeatComes(t *testing.T) {
+func TestExplainNamesTheAttemptOfARepeat(t *testing.T) {
 	t.Parallel()
 	own := []string{"with the same key and a higher token, which stand", "it is claimed again immediately, as attempt 1 with a higher token", "with the same key, attempt 1 and a higher token", "claims end with the process: a repeat after its crash is attempt 1 again"}
 	shared := []string{"with the same key and a higher attempt and token, which stand", "waits until the lease ends, at most 30s; then it is claimed again, as attempt 2 with a higher token", "with the same key, attempt 2 and a higher token", "remembered for an hour after its lease ended: a later repeat may be attempt 1 again"}
@@ -211,7 +211,7 @@ func TestExplainSaysThatObserveDeliversEveryMessage(t *testing.T) {
 	}
 }
 
-func TestWithoutHeadersARepeatCarriesNothing(t *testing.T) {
+func TestExplainSaysThatRecordsWithoutKeyHeadersCannotBeRecognised(t *testing.T) {
 	t.Parallel()
 	bare := strings.Replace(toKafka, "topic: out", "topic: out, key_headers: false", 1)
 	text := strings.Join(strings.Fields(promise(t, fromKafka+"    store: keys\n"+bare).Text()), " ")

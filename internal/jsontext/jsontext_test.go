@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestNextReturnsEachChildAsItIsWritten(t *testing.T) {
+func TestNextReturnsTheTextOfEachChild(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string][]string{
 		`{}`: nil, ` [ ] `: nil, `"[1]"`: nil, `17`: nil, `true`: nil,

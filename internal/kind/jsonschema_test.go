@@ -230,8 +230,8 @@ func TestExamplesPassParserLintAndSchema(t *testing.T) {
 	}
 }
 
-// TestSchemaAndParserAgree has configurations that both accept or both refuse.
-func TestSchemaAndParserAgree(t *testing.T) {
+// TestJSONSchemaAndParserAgree has configurations that both accept or both refuse.
+func TestJSONSchemaAndParserAgree(t *testing.T) {
 	t.Parallel()
 	v := newValidator(t)
 	const ends = "source: { file: { paths: [a] } }, sink: { stdout: {} }"

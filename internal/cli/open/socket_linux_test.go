@@ -82,9 +82,9 @@ func TestSocketIsOpenToItsUserOnly(t *testing.T) {
 	}
 }
 
-// TestTheAnswersOfAForeignSocketAreNotTrusted puts the socket of another user into a
+// TestAnswersOfAForeignSocketAreNotTrusted puts the socket of another user into a
 // directory that every user can write.
-func TestTheAnswersOfAForeignSocketAreNotTrusted(t *testing.T) {
+func TestAnswersOfAForeignSocketAreNotTrusted(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {
 		if os.Getenv("SEMEL_SERVICES") == "required" {

@@ -99,10 +99,10 @@ func TestRetryNamesWhoSettledAMessageFirst(t *testing.T) {
 	}
 }
 
-// TestRetryProcessesTheRestWhereAnOperatorTookOneOut has an operator skip one of
+// TestRetryContinuesWhenAnOperatorSkipsAMessage has an operator skip one of
 // two messages while a retry waits for a process that runs the pipeline. There is
 // none, and the skip must not be mistaken for one.
-func TestRetryProcessesTheRestWhereAnOperatorTookOneOut(t *testing.T) {
+func TestRetryContinuesWhenAnOperatorSkipsAMessage(t *testing.T) {
 	t.Parallel()
 	for place, parked := range parkedPlaces() {
 		t.Run(place, func(t *testing.T) {

@@ -219,9 +219,9 @@ func TestParkedTopicOfAnUnreachableBrokerIsAnError(t *testing.T) {
 	programtest.Run(t, "", "parked", "ls", "--config", file, "--quiet").Check(t, term.ExitFailed, "open the parked messages of orders: ")
 }
 
-// TestASilentBrokerHidesNoOtherParkedMessages has two pipelines. The Kafka cluster of
+// TestSilentBrokerDoesNotHideOtherParkedMessages has two pipelines. The Kafka cluster of
 // the first does not answer; the second has messages in a directory.
-func TestASilentBrokerHidesNoOtherParkedMessages(t *testing.T) {
+func TestSilentBrokerDoesNotHideOtherParkedMessages(t *testing.T) {
 	t.Parallel()
 	w := newTarget(t)
 	file := parkedConfig(t, w, "keys: { embedded: { path: keys } }", "keys", "parked: { path: aside }")

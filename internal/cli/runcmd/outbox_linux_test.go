@@ -94,9 +94,9 @@ func TestOutboxIsExplainedAndExamined(t *testing.T) {
 	programtest.Run(t, "", "outbox", "relay", other, "lines").Check(t, term.ExitUsage, "the source of lines is no outbox: semel run "+other+" lines")
 }
 
-// TestPoisonEventHoldsUpItsAggregate has an event that the target refuses permanently. Those
+// TestPoisonEventDelaysOnlyItsAggregate has an event that the target refuses permanently. Those
 // behind it follow when it is parked; parked retry delivers it later.
-func TestPoisonEventHoldsUpItsAggregate(t *testing.T) {
+func TestPoisonEventDelaysOnlyItsAggregate(t *testing.T) {
 	t.Parallel()
 	file, pool := relayConfig(t, "    on_failure: { attempts: 3, backoff: 200ms }\n")
 	programtest.Start(t, "running", "outbox", "relay", file, "--admin", "off", "--migrate")

@@ -14,9 +14,9 @@ import (
 	"github.com/semel-dev/semel/test/programtest"
 )
 
-// TestTheTopicOfAnOpenWindowStaysShort changes most of 1,000 groups of 1 kB in one open window,
+// TestChangelogOfAnOpenWindowStaysShort changes most of 1,000 groups of 1 kB in one open window,
 // until much more was written than the state has.
-func TestTheTopicOfAnOpenWindowStaysShort(t *testing.T) {
+func TestChangelogOfAnOpenWindowStaysShort(t *testing.T) {
 	t.Parallel()
 	w := newWindows(t, `
     key: { id: .id }

@@ -95,7 +95,7 @@ func TestSecretsAndControlCharactersOfMessagesAreHidden(t *testing.T) {
 	}
 }
 
-func TestWithoutATerminalNothingIsAsked(t *testing.T) {
+func TestNoConfirmationIsAskedWithoutATerminal(t *testing.T) {
 	t.Parallel()
 	var stderr bytes.Buffer
 	a := &App{Stdin: strings.NewReader("y\n"), Stdout: PipeWriter{io.Discard}, Stderr: &stderr, Redact: strings.Clone}

@@ -120,8 +120,8 @@ func TestAStoreNeedsItsTables(t *testing.T) {
 	examined(t, f, s, "", "notice schema: a newer version of semel changed the tables, by step 9999 (future)")
 }
 
-// TestAMigrationThatMayNotCreateTablesSaysWhoMayAllowIt has a role without rights.
-func TestAMigrationThatMayNotCreateTablesSaysWhoMayAllowIt(t *testing.T) {
+// TestMigrationErrorNamesTheMissingPrivilege has a role without rights.
+func TestMigrationErrorNamesTheMissingPrivilege(t *testing.T) {
 	t.Parallel()
 	dsn := servers.Database(t)
 	admin := connect(t, dsn)
