@@ -186,7 +186,7 @@ func TestEachHandlerRunsOnceForAKey(t *testing.T) {
 	}
 }
 
-func TestAMessageComesAgainAfterAFailureOrWhileItsKeyIsHeld(t *testing.T) {
+func TestMessageIsRedeliveredAfterAFailureOrWhileItsKeyIsHeld(t *testing.T) {
 	t.Parallel()
 	b, guard := newBench(t), (*semel.Guard)(nil)
 	guard = b.guard()

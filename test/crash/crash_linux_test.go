@@ -328,7 +328,7 @@ func (b *bench) report(dir string) (r struct {
 	return r
 }
 
-func TestKilledRunsEndAsIfUndisturbed(t *testing.T) {
+func TestOutputIsTheSameAfterKills(t *testing.T) {
 	r := random(t)
 	b := newBench(t, r, 80<<20)
 	b.killUntilDone(r, *kills)

@@ -237,9 +237,9 @@ pipelines:
 	t.Logf("%d messages, %d keys, %v", total, len(feed.amounts), events)
 }
 
-// TestTheJournalTellsRepeatsThatNothingExplains has a client repeat what was not
+// TestJournalReportsUnexplainedRepeats has a client repeat what was not
 // answered, and then one effect in ten that was.
-func TestTheJournalTellsRepeatsThatNothingExplains(t *testing.T) {
+func TestJournalReportsUnexplainedRepeats(t *testing.T) {
 	t.Parallel()
 	const keys = 1000
 	seen := newJournal(1)

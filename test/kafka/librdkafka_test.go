@@ -14,10 +14,10 @@ import (
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
 
-// TestAReaderOfAnotherClientSeesEachKeyOnce moves messages while programs and broker are
+// TestThirdPartyConsumerSeesEachKeyOnce moves messages while programs and broker are
 // killed, and has librdkafka read the output as well. A mistake about transactions that
 // the client of the programs makes at both ends would stay unseen otherwise.
-func TestAReaderOfAnotherClientSeesEachKeyOnce(t *testing.T) {
+func TestThirdPartyConsumerSeesEachKeyOnce(t *testing.T) {
 	if testing.Short() {
 		t.Skip("librdkafka reads in `make test-full`, which installs it")
 	}

@@ -155,7 +155,7 @@ func TestServersShareNoData(t *testing.T) {
 	}
 }
 
-func TestNoOtherServerGetsThePortOfOneThatIsDown(t *testing.T) {
+func TestPortOfAStoppedServerIsNotGivenToAnother(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartRedis(t, nil)
 	if err := server.Kill(); err != nil {

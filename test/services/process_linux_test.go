@@ -7,7 +7,7 @@ import (
 	"github.com/semel-dev/semel/test/services"
 )
 
-func TestAProcessIsKnownByItsStart(t *testing.T) {
+func TestProcessIsIdentifiedByItsStartTime(t *testing.T) {
 	t.Parallel()
 	first, err := services.ProcessStart(os.Getpid())
 	if again, err2 := services.ProcessStart(os.Getpid()); err != nil || err2 != nil || first == "" || again != first {

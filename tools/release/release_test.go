@@ -203,7 +203,7 @@ func unpack(t *testing.T, name string, data []byte) (names []string, first strin
 	}
 }
 
-func TestChecksumsAreThoseOfAllFiles(t *testing.T) {
+func TestChecksumsCoverAllFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for _, name := range []string{"b", "a", "SHA256SUMS"} {

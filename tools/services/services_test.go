@@ -94,7 +94,7 @@ func TestStopEndsItsOwnServersOnly(t *testing.T) {
 	}
 }
 
-func TestKilledHolderTakesItsServersAlong(t *testing.T) {
+func TestServersEndWhenTheirHolderIsKilled(t *testing.T) {
 	t.Parallel()
 	servicestest.StartRedis(t, nil) // skip here where nothing is installed
 	dir := t.TempDir()

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestCommittedPagesAndChartsAreThoseOfTheResults(t *testing.T) {
+func TestCommittedPagesAndChartsMatchTheResults(t *testing.T) {
 	t.Parallel()
 	docs := filepath.Join("..", "..", "..", "docs")
 	made, err := files(filepath.Join("..", "..", "results"), docs)

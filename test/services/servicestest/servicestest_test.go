@@ -183,7 +183,7 @@ func TestServerTestsAreSkippedWithServicesNone(t *testing.T) {
 	}
 }
 
-func TestAShortRunDrawsEntries(t *testing.T) {
+func TestShortRunSamplesTheTable(t *testing.T) {
 	t.Parallel()
 	all := map[string]int{"a": 1, "b": 2, "c": 3}
 	want := len(all)
