@@ -66,7 +66,7 @@ func (c *check) ownErrors(ctx context.Context) {
 }
 
 // marked reports whether a reply has the header of replays.
-func (c *check) marked(r *reply) bool { return r.header.Get(c.Marker) == "true" }
+func (c *check) marked(r *reply) bool { return r.header.Get(c.Profile.Marker) == "true" }
 
 func (c *check) brokenAnswer(ctx context.Context) {
 	large := 1 << 20
@@ -95,19 +95,19 @@ func (c *check) brokenAnswer(ctx context.Context) {
 func (c *check) marker(ctx context.Context) {
 	const origin = "https://a.example"
 	r := request{
-		key: c.newKey(), header: http.Header{"Origin": {origin}, c.Marker: {"true"}},
-		does: headerQuery(c.Marker+": true", "Access-Control-Allow-Origin: "+origin),
+		key: c.newKey(), header: http.Header{"Origin": {origin}, c.Profile.Marker: {"true"}},
+		does: headerQuery(c.Profile.Marker+": true", "Access-Control-Allow-Origin: "+origin),
 	}
 	first := c.first(ctx, r)
 	if c.marked(first) {
-		c.missf("a first answer has %s: true", c.Marker)
+		c.missf("a first answer has %s: true", c.Profile.Marker)
 	}
 	again := c.again(ctx, first, r)
 	if !c.marked(again) {
-		c.missf("a replay has no %s: true", c.Marker)
+		c.missf("a replay has no %s: true", c.Profile.Marker)
 	}
-	if again.header.Get("Access-Control-Allow-Origin") != "" && !listed(again.header, "Access-Control-Expose-Headers", c.Marker) {
-		c.missf("Access-Control-Expose-Headers of a replay does not name %s", c.Marker)
+	if again.header.Get("Access-Control-Allow-Origin") != "" && !listed(again.header, "Access-Control-Expose-Headers", c.Profile.Marker) {
+		c.missf("Access-Control-Expose-Headers of a replay does not name %s", c.Profile.Marker)
 	}
 }
 

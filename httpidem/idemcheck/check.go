@@ -45,6 +45,9 @@ func newRunner(o *Options) *runner {
 	}}
 }
 
+// keyHeader returns the name of the header with the key.
+func (o *Options) keyHeader() string { return o.Profile.Headers[0] }
+
 // meet finds out whether the Upstream answers, whether it is behind the targets, and
 // whether the targets are strict.
 func (r *runner) meet(ctx context.Context) error {
@@ -173,11 +176,11 @@ func (c *check) headers(r request) http.Header {
 			h[http.CanonicalHeaderKey(name)] = append([]string(nil), lines...)
 		}
 	}
-	if c.FirstSent != "" && h[http.CanonicalHeaderKey(c.FirstSent)] == nil {
-		h.Set(c.FirstSent, c.began.UTC().Format(http.TimeFormat))
+	if c.Profile.FirstSent != "" && h[http.CanonicalHeaderKey(c.Profile.FirstSent)] == nil {
+		h.Set(c.Profile.FirstSent, c.began.UTC().Format(http.TimeFormat))
 	}
 	if r.key != "" {
-		h[http.CanonicalHeaderKey(c.Header)] = []string{r.key}
+		h[http.CanonicalHeaderKey(c.keyHeader())] = []string{r.key}
 	}
 	return h
 }
@@ -335,7 +338,7 @@ func (c *check) notAnswered(ctx context.Context, what string, r request) {
 	before := c.count(ctx)
 	got := c.send(ctx, r)
 	if c.count(ctx) != before+1 && got.status/100 != 4 {
-		c.missf("%s under the same key got %s, want a refusal such as %d", what, got, c.Mismatch)
+		c.missf("%s under the same key got %s, want a refusal such as %d", what, got, c.Profile.MismatchStatus)
 	}
 }
 
@@ -344,7 +347,7 @@ func (c *check) settled(ctx context.Context, r request) *reply {
 	end := time.Now().Add(10 * time.Second)
 	for {
 		got := c.send(ctx, r)
-		if got.status != c.InFlight && got.status != http.StatusGatewayTimeout || time.Now().After(end) {
+		if got.status != c.Profile.InFlightStatus && got.status != http.StatusGatewayTimeout || time.Now().After(end) {
 			return got
 		}
 		_ = retry.Sleep(ctx, 50*time.Millisecond)

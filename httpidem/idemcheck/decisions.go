@@ -38,7 +38,7 @@ func (c *check) mismatch(ctx context.Context) {
 	first := c.first(ctx, r)
 	other := r
 	other.body = "y"
-	c.refused(ctx, "key-reused", c.Mismatch, other)
+	c.refused(ctx, "key-reused", c.Profile.MismatchStatus, other)
 	c.again(ctx, first, r)
 }
 
@@ -49,7 +49,7 @@ func (c *check) inFlight(ctx context.Context) {
 	if c.Wait == 0 {
 		again := r
 		again.soon = true
-		got := c.refused(ctx, "in-flight", c.InFlight, again)
+		got := c.refused(ctx, "in-flight", c.Profile.InFlightStatus, again)
 		if n, err := strconv.Atoi(got.header.Get("Retry-After")); err != nil || n < 1 {
 			c.missf("the answer has Retry-After %q, want 1 s or more", got.header.Get("Retry-After"))
 		}
@@ -63,7 +63,7 @@ func (c *check) mismatchInFlight(ctx context.Context) {
 	r.does = "gate"
 	other := r
 	other.body, other.soon = "y", true
-	c.refused(ctx, "another body in flight", c.Mismatch, other)
+	c.refused(ctx, "another body in flight", c.Profile.MismatchStatus, other)
 	c.again(ctx, p.wait(ctx), r)
 }
 
@@ -108,7 +108,7 @@ func (c *check) concurrent(ctx context.Context) {
 	}
 	all.Wait()
 	for _, got := range replies {
-		if got.status != c.InFlight && (!got.ok() || string(got.body) != "run 1") {
+		if got.status != c.Profile.InFlightStatus && (!got.ok() || string(got.body) != "run 1") {
 			c.missf("one of 100 requests got %s", got)
 			break
 		}

@@ -34,27 +34,17 @@ type Options struct {
 	Targets []*url.URL
 	// Probe is the address of the Upstream behind them.
 	Probe *url.URL
-	// Header is the name of the header with the key. Defaults to Idempotency-Key.
-	Header string
-	// Marker is the header of replayed answers; its value is true. Defaults to
-	// Idempotent-Replayed.
-	Marker string
-	// Mismatch is the status for another request under a key, and InFlight the one for a
-	// key whose first request still runs. They default to 422 and 409.
-	Mismatch, InFlight int
-	// Methods are those that take a key. Defaults to POST and PATCH.
-	Methods []string
-	// FirstSent is the name of a header with the time at which a request was sent first.
-	// All requests then have it. Defaults to none.
-	FirstSent string
+	// Profile is the dialect of the target. The checks use what a client has to know:
+	// the first of Headers, Methods, FirstSent, Marker, MaxKey and the two statuses. A
+	// profile whose key is in the body has no header, and is refused. Defaults to that
+	// of the IETF draft, and so does each of these fields.
+	Profile httpidem.Profile
 	// Caller and Other are headers that identify two callers, such as Authorization.
 	// Nil says that the target does not tell callers apart.
 	Caller, Other http.Header
 	// Ignored is the name of a member of a JSON body that does not count when requests
 	// are compared. Defaults to none.
 	Ignored string
-	// MaxKey is the longest key in bytes that the target takes. Defaults to 255.
-	MaxKey int
 	// MaxBody is the longest request body in bytes that the target takes, and
 	// MaxResponse the longest answer that it keeps. Both default to unknown.
 	MaxBody, MaxResponse int64
@@ -74,22 +64,6 @@ type Options struct {
 	TLS *tls.Config
 	// Done, if it is set, gets each item when it is checked.
 	Done func(Item)
-}
-
-// Use takes what clients of a profile have to know: header, marker, statuses, methods and
-// the longest key. Fields that are set already stay. A profile whose key is in the body
-// has no header here.
-func (o *Options) Use(p httpidem.Profile) {
-	if len(p.Headers) > 0 {
-		o.Header = cmp.Or(o.Header, p.Headers[0])
-	}
-	o.Marker = cmp.Or(o.Marker, p.Marker)
-	o.Mismatch, o.InFlight = cmp.Or(o.Mismatch, p.MismatchStatus), cmp.Or(o.InFlight, p.InFlightStatus)
-	o.MaxKey = cmp.Or(o.MaxKey, p.MaxKey)
-	o.FirstSent = cmp.Or(o.FirstSent, p.FirstSent)
-	if o.Methods == nil {
-		o.Methods = p.Methods
-	}
 }
 
 // Result is the result of an item.
@@ -162,13 +136,19 @@ func Run(ctx context.Context, opts Options) (*Report, error) {
 }
 
 func (o *Options) complete() error {
-	o.Header = cmp.Or(o.Header, "Idempotency-Key")
-	o.Marker = cmp.Or(o.Marker, "Idempotent-Replayed")
-	o.Mismatch = cmp.Or(o.Mismatch, http.StatusUnprocessableEntity)
-	o.InFlight = cmp.Or(o.InFlight, http.StatusConflict)
-	o.MaxKey = cmp.Or(o.MaxKey, 255)
-	if o.Methods == nil {
-		o.Methods = []string{http.MethodPost, http.MethodPatch}
+	p := &o.Profile
+	base, _ := httpidem.ProfileNamed("ietf")
+	if p.Headers == nil {
+		p.Headers = base.Headers
+	}
+	if p.Methods == nil {
+		p.Methods = base.Methods
+	}
+	p.Marker, p.MaxKey = cmp.Or(p.Marker, base.Marker), cmp.Or(p.MaxKey, base.MaxKey)
+	p.MismatchStatus = cmp.Or(p.MismatchStatus, base.MismatchStatus)
+	p.InFlightStatus = cmp.Or(p.InFlightStatus, base.InFlightStatus)
+	if len(p.Headers) == 0 {
+		return fmt.Errorf("idemcheck: Options.Profile: %s has its key in the body: set Headers to a header that the target takes", p.Name)
 	}
 	if o.Probe == nil || len(o.Targets) == 0 {
 		return errors.New("idemcheck: Options: Targets and Probe are required")

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,14 +43,19 @@ const lease = time.Second
 
 func guarded(t *testing.T, next http.Handler, strict bool) http.Handler {
 	t.Helper()
+	return guardedBy(t, newMemory(t), next, &httpidem.Options{
+		Scope:   byPassword,
+		Profile: httpidem.Profile{Strict: strict}, MaxBody: 64 << 10, MaxResponse: 128 << 10,
+	})
+}
+
+func newMemory(t *testing.T) *memstore.Store {
+	t.Helper()
 	store, err := memstore.New(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return guardedBy(t, store, next, &httpidem.Options{
-		Scope:   byPassword,
-		Profile: httpidem.Profile{Strict: strict}, MaxBody: 64 << 10, MaxResponse: 128 << 10,
-	})
+	return store
 }
 
 // byPassword is a scope that checks the secret of a caller.
@@ -114,6 +120,32 @@ func TestMiddlewarePassesAllConformanceItems(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			mustMeet(t, target(t, func(upstream http.Handler, _ *url.URL) http.Handler { return guarded(t, upstream, strict) }))
+		})
+	}
+}
+
+// TestMiddlewareOfEachProfileIsCheckedWithItsProfile has header, marker, methods, longest
+// key and statuses of the profile on both sides. A profile may differ from practice.
+func TestMiddlewareOfEachProfileIsCheckedWithItsProfile(t *testing.T) {
+	t.Parallel()
+	for _, profile := range httpidem.Profiles() {
+		t.Run(profile.Name, func(t *testing.T) {
+			t.Parallel()
+			opts := target(t, func(upstream http.Handler, _ *url.URL) http.Handler {
+				return guardedBy(t, newMemory(t), upstream, &httpidem.Options{
+					Scope: byPassword, Profile: profile, MaxBody: 64 << 10, MaxResponse: 128 << 10,
+				})
+			})
+			opts.Profile = profile
+			if profile.Name == "square" {
+				if _, err := idemcheck.Run(t.Context(), opts); err == nil || !strings.Contains(err.Error(), "square has its key in the body") {
+					t.Errorf("a profile without a header gives %v", err)
+				}
+				return
+			}
+			for _, item := range check(t, opts).Missed(false) {
+				t.Errorf("item %d: %s: %s: %s", item.Number, item.Name, item.Result, item.Seen)
+			}
 		})
 	}
 }

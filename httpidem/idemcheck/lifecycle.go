@@ -106,8 +106,8 @@ func (c *check) lease(ctx context.Context) {
 	for end := time.Now().Add(c.Lease * 5 / 2); time.Now().Before(end); _ = retry.Sleep(ctx, c.Lease/4) {
 		r.target = len(c.Targets) - 1
 		got := c.send(ctx, r)
-		if got.status != c.InFlight {
-			c.missf("a repetition in flight got %s, want %d", got, c.InFlight)
+		if got.status != c.Profile.InFlightStatus {
+			c.missf("a repetition in flight got %s, want %d", got, c.Profile.InFlightStatus)
 			break
 		}
 		if before == nil {
@@ -141,12 +141,12 @@ func (c *check) window(ctx context.Context) {
 }
 
 func (c *check) firstSent(ctx context.Context) {
-	if c.FirstSent == "" {
+	if c.Profile.FirstSent == "" {
 		c.not = "no header has the time of the first request"
 		return
 	}
 	old := time.Date(2015, 1, 1, 0, 0, 0, 0, time.UTC).Format(http.TimeFormat)
-	r := request{key: c.newKey(), header: http.Header{c.FirstSent: {old}}}
+	r := request{key: c.newKey(), header: http.Header{c.Profile.FirstSent: {old}}}
 	c.refused(ctx, "a request that was sent first long ago", http.StatusPreconditionFailed, r)
 }
 
@@ -154,8 +154,8 @@ func (c *check) forwarded(ctx context.Context) {
 	key := c.newKey()
 	c.first(ctx, request{key: key})
 	seen, err := c.ask(ctx, http.MethodGet, "")
-	if err != nil || seen.Header.Get(c.Header) != key {
-		c.missf("the service got the key %q, want %q", seen.Header.Get(c.Header), key)
+	if err != nil || seen.Header.Get(c.keyHeader()) != key {
+		c.missf("the service got the key %q, want %q", seen.Header.Get(c.keyHeader()), key)
 	}
 }
 

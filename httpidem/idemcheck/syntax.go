@@ -50,7 +50,7 @@ func (c *check) twoKeys(ctx context.Context) {
 	c.refused(ctx, "key-invalid", http.StatusBadRequest, request{key: one + ", " + two})
 	before := c.count(ctx)
 	for _, second := range []string{one, two} {
-		lines := c.head(request{key: one}) + c.Header + ": " + second + "\r\nContent-Length: 0\r\n\r\n"
+		lines := c.head(request{key: one}) + c.keyHeader() + ": " + second + "\r\nContent-Length: 0\r\n\r\n"
 		if got := c.raw(ctx, lines, 1)[0]; got.status != http.StatusBadRequest {
 			c.missf("two header lines with the keys %s and %s got %s, want 400", one, second, got)
 		}
@@ -64,27 +64,27 @@ func (c *check) emptyKey(ctx context.Context) {
 	c.refused(ctx, "key-invalid", http.StatusBadRequest, request{key: `""`})
 	c.refused(ctx, "a key of spaces", http.StatusBadRequest, request{key: `"  "`})
 	// An empty header line.
-	c.refused(ctx, "an empty header", http.StatusBadRequest, request{header: http.Header{c.Header: {""}}})
+	c.refused(ctx, "an empty header", http.StatusBadRequest, request{header: http.Header{c.keyHeader(): {""}}})
 }
 
 func (c *check) keyLength(ctx context.Context) {
 	// 26 bytes of the check's name make the key one that was never used.
-	for _, n := range []int{1, c.MaxKey} {
+	for _, n := range []int{1, c.Profile.MaxKey} {
 		key := c.id[:1]
 		if n > len(c.id) {
 			key = c.id + strings.Repeat("x", n-len(c.id))
 		}
-		if got := c.send(ctx, request{key: quote(key)}); !got.ok() && got.status != c.Mismatch {
+		if got := c.send(ctx, request{key: quote(key)}); !got.ok() && got.status != c.Profile.MismatchStatus {
 			c.missf("a key of %d bytes got %s", n, got)
 		}
 	}
-	c.refused(ctx, fmt.Sprintf("a key of %d bytes", c.MaxKey+1), http.StatusBadRequest, request{key: quote(strings.Repeat("y", c.MaxKey+1))})
+	c.refused(ctx, fmt.Sprintf("a key of %d bytes", c.Profile.MaxKey+1), http.StatusBadRequest, request{key: quote(strings.Repeat("y", c.Profile.MaxKey+1))})
 }
 
 func (c *check) keyBytes(ctx context.Context) {
 	before := c.count(ctx)
 	for _, b := range []string{"\x00", "\x01", "\x1f", "\x7f"} {
-		text := c.head(request{}) + c.Header + `: "` + c.id + b + "\"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+		text := c.head(request{}) + c.keyHeader() + `: "` + c.id + b + "\"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 		if got := c.raw(ctx, text, 1)[0]; got.err == nil && got.status != http.StatusBadRequest {
 			c.missf("a key with the byte %q got %s, want 400", b, got)
 		}
@@ -110,7 +110,7 @@ func (c *check) keyBytes(ctx context.Context) {
 }
 
 func (c *check) methods(ctx context.Context) {
-	for _, method := range c.Methods {
+	for _, method := range c.Profile.Methods {
 		r := request{method: method, key: c.newKey(), body: "x"}
 		c.again(ctx, c.first(ctx, r), r)
 	}

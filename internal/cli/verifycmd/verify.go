@@ -2,6 +2,7 @@
 package verifycmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,6 +41,8 @@ type httpFlags struct {
 	opts             idemcheck.Options
 	targets          []string
 	probe, profile   string
+	keyHeader        string
+	marker           string
 	callers, another []string
 	all              bool
 }
@@ -77,8 +80,8 @@ The exit status is 3 if a demanded item failed; with --all also if one differs.`
 	flags.StringArrayVar(&f.callers, "as", nil, "header `LINE` that identifies the caller, as in 'Authorization: Bearer ${env:TOKEN}'; repeat it for more")
 	flags.StringArrayVar(&f.another, "other", nil, "header `LINE` that identifies another caller")
 	flags.StringVar(&f.profile, "profile", "ietf", "`NAME` of the dialect: ietf, stripe, adyen, paypal, square or oasis")
-	flags.StringVar(&o.Header, "header", "", "`NAME` of the header with the key (default that of the profile)")
-	flags.StringVar(&o.Marker, "marker", "", "`NAME` of the header of replayed answers (default that of the profile)")
+	flags.StringVar(&f.keyHeader, "header", "", "`NAME` of the header with the key (default that of the profile)")
+	flags.StringVar(&f.marker, "marker", "", "`NAME` of the header of replayed answers (default that of the profile)")
 	flags.StringVar(&o.Ignored, "ignored", "", "`NAME` of a member of a JSON body that the target ignores when it compares requests")
 	term.AddParsed(flags, &o.MaxBody, "max-body", "", "SIZE", "the longest request body that the target takes", schema.ParseSize)
 	term.AddParsed(flags, &o.MaxResponse, "max-response", "", "SIZE", "the longest answer that the target keeps", schema.ParseSize)
@@ -124,10 +127,14 @@ func (f *httpFlags) complete(wrong *term.Problems) {
 		wrong.Addf("--profile %s: there is no such profile: write ietf, stripe, adyen, paypal, square or oasis", f.profile)
 		return
 	}
-	if len(profile.Headers) == 0 && f.opts.Header == "" {
+	if f.keyHeader != "" {
+		profile.Headers = []string{f.keyHeader}
+	}
+	if len(profile.Headers) == 0 {
 		wrong.Addf("--profile %s: its key is in the body, and the checks send it in a header: name a header that the target takes with --header", f.profile)
 	}
-	f.opts.Use(profile)
+	profile.Marker = cmp.Or(f.marker, profile.Marker)
+	f.opts.Profile = profile
 }
 
 // address parses a URL.
