@@ -27,9 +27,9 @@ func tasksOf(ids ...string) []*semel.Task {
 	return tasks
 }
 
-// TestABatchThatIsUsedAgainForgetsItsAnswers: an answer to the tasks before is not
+// TestReusedBatchForgetsItsAnswers: an answer to the tasks before is not
 // one to these.
-func TestABatchThatIsUsedAgainForgetsItsAnswers(t *testing.T) {
+func TestReusedBatchForgetsItsAnswers(t *testing.T) {
 	store := &hooked{Store: newStore(t, nil)}
 	b := newGuard(t, store, semel.GuardOptions{}).NewBatch()
 	first := tasksOf("a")

@@ -153,9 +153,9 @@ func TestPermanentErrorIsNotRunAgain(t *testing.T) {
 	}
 }
 
-// TestAPanicIsPassedOnAndReleasesOrHoldsTheKey: the effect may have happened. With Retry, the
+// TestPanicPropagatesAndReleasesOrHoldsTheKey: the effect may have happened. With Retry, the
 // next attempt gets the key immediately, and knows.
-func TestAPanicIsPassedOnAndReleasesOrHoldsTheKey(t *testing.T) {
+func TestPanicPropagatesAndReleasesOrHoldsTheKey(t *testing.T) {
 	for policy, want := range map[semel.ExpiryPolicy]error{semel.Retry: nil, semel.Hold: semel.ErrOutcomeUnknown} {
 		store := newStore(t, nil)
 		g := newGuard(t, store, semel.GuardOptions{OnLeaseExpired: policy, Wait: time.Second})

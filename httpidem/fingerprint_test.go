@@ -186,7 +186,7 @@ func pack(t *testing.T, text string, at time.Time) string {
 
 // A client that compresses its body again may get other bytes, for instance with the time in
 // them.
-func TestACompressedBodyIsComparedAsItIsWithout(t *testing.T) {
+func TestCompressedBodyHasTheFingerprintOfTheUncompressedOne(t *testing.T) {
 	t.Parallel()
 	s := &service{handle: created}
 	server := front(t, newGuard(t, newStore(t), nil), s, nil)

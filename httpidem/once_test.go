@@ -182,7 +182,7 @@ func TestAnAnswerEndsWhenItIsRecordedOrAfterASecond(t *testing.T) {
 
 // A claim without an answer ends after a bounded time: nothing has run, and the key is free
 // when the store answers again.
-func TestAClaimThatIsNotAnsweredEnds(t *testing.T) {
+func TestUnansweredClaimTimesOut(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		late error

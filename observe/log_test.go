@@ -59,7 +59,7 @@ func parked(id, body string) pipeline.Event {
 	return pipeline.Event{Kind: pipeline.EventParked, Count: 1, Reason: "permanent", Err: errors.New("answered 400"), Item: it}
 }
 
-func TestAFloodOfParkedMessagesIsAFewLinesAndACount(t *testing.T) {
+func TestManyParkedMessagesAreLoggedInAFewLinesAndACount(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l, w := newLog(t, slog.LevelInfo, nil)

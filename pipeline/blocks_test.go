@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestBlocksAreUsedAgainWhenAllTheirItemsAreSpent(t *testing.T) {
+func TestItemBlocksAreReusedAfterAllTheirItemsAreSettled(t *testing.T) {
 	var b Blocks
 	spend := func(items []Item) {
 		for i := range items {

@@ -28,7 +28,7 @@ func TestADeadLetterDirPassesTheSuite(t *testing.T) {
 	})
 }
 
-func TestFilesThatAKillLeavesBehindAreNoMessages(t *testing.T) {
+func TestFilesLeftByAKillAreNotMessages(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	letters, err := pipeline.OpenDeadLetterDir(dir)

@@ -151,12 +151,12 @@ func TestSuiteCatchesBrokenSources(t *testing.T) {
 	t.Parallel()
 	const positions = "a position is a key, or there are no positions"
 	for b, caught := range map[sourceBug][]string{
-		acksEarly:       {"what was settled does not come again, and what was not does"},
+		acksEarly:       {"settled messages are not redelivered, unsettled ones are"},
 		loses:           {"every message is settled, and each key has its effect once"},
-		losesReturned:   {"messages that are returned come again"},
+		losesReturned:   {"returned messages are redelivered"},
 		reorders:        {"every message is settled, and each key has its effect once", "the order of a partition holds while messages fail"},
-		forgetsAcks:     {"every message is settled, and each key has its effect once", "what was settled does not come again, and what was not does"},
-		acksTheRest:     {"what was settled does not come again, and what was not does"},
+		forgetsAcks:     {"every message is settled, and each key has its effect once", "settled messages are not redelivered, unsettled ones are"},
+		acksTheRest:     {"settled messages are not redelivered, unsettled ones are"},
 		changesBody:     {"every message is settled, and each key has its effect once"},
 		losesInRestart:  {"the server is restarted in the middle"},
 		ignoresContext:  {"Read ends with its context, and Close ends everything"},
@@ -167,7 +167,7 @@ func TestSuiteCatchesBrokenSources(t *testing.T) {
 		deniesPositions: {positions},
 		hidesPositions:  {positions},
 		leavesGoroutine: {"every message is settled, and each key has its effect once"},
-		sameOrigin:      {"each message that is parked has an entry of its own"},
+		sameOrigin:      {"each parked message has its own entry"},
 	} {
 		for _, name := range caught {
 			t.Run(fmt.Sprintf("%s/%s", b, name), func(t *testing.T) {

@@ -20,15 +20,15 @@ import (
 func RunDeadLetters(t *testing.T, place func(tb testing.TB) (open func() pipeline.DeadLetterStore)) {
 	t.Helper()
 	for _, c := range []testCase[deadLetterEnv]{
-		{"what is parked is kept as it is", deadLetterEnv.keepsAll},
-		{"lists are in order, and end where they are told", deadLetterEnv.lists},
-		{"what is queued comes oldest first, until it is taken out", deadLetterEnv.queues},
-		{"a message that is parked again replaces itself", deadLetterEnv.replaces},
-		{"what is not there is not parked", deadLetterEnv.misses},
+		{"parked messages are kept unchanged", deadLetterEnv.keepsAll},
+		{"lists are in order and stop at their limit", deadLetterEnv.lists},
+		{"queued messages come oldest first until they are removed", deadLetterEnv.queues},
+		{"a message parked again replaces its earlier entry", deadLetterEnv.replaces},
+		{"an unknown message is reported as not parked", deadLetterEnv.misses},
 		{"the audit log says how each message was settled", deadLetterEnv.audits},
 		{"settlements made at once are all in the audit log", deadLetterEnv.settlesAtOnce},
-		{"each message that is parked has an entry of its own", deadLetterEnv.parksEach},
-		{"many processes use it at once", deadLetterEnv.shares},
+		{"each parked message has its own entry", deadLetterEnv.parksEach},
+		{"many processes use the store at once", deadLetterEnv.shares},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.check(deadLetterEnv{t, place(t)}) })
 	}

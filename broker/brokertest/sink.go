@@ -171,7 +171,7 @@ func sinkCases() []testCase[*sinkEnv] {
 	return []testCase[*sinkEnv]{
 		{"every message is settled, and each key has its effect once", (*sinkEnv).settlesAll},
 		{"the order of a partition holds while messages fail", (*sinkEnv).keepsOrder},
-		{"pipelines end in the middle and begin again", (*sinkEnv).beginsAgain},
+		{"pipelines stop in the middle and restart", (*sinkEnv).beginsAgain},
 		{"an ended context is no success", (*sinkEnv).endedContext},
 		{"the server is restarted in the middle", (*sinkEnv).restarts},
 	}

@@ -214,9 +214,9 @@ func TestACrashAfterACleanEndLeavesEachLineOnce(t *testing.T) {
 		})
 }
 
-// TestACrashWhileItObservesLosesNoLine crashes at every operation of a pipeline
+// TestCrashInObserveModeLosesNoLine crashes at every operation of a pipeline
 // that observes after a session that crashed, and has a session follow.
-func TestACrashWhileItObservesLosesNoLine(t *testing.T) {
+func TestCrashInObserveModeLosesNoLine(t *testing.T) {
 	t.Parallel()
 	var done []string
 	eachCrash(t,

@@ -131,7 +131,7 @@ func tooLarge(t *testing.T, sink *Sink) {
 func TestTooLargeRecordFailsAlone(t *testing.T) {
 	t.Parallel()
 	limit, compress := "2000", kgo.ProducerBatchCompression(kgo.NoCompression())
-	t.Run("here", func(t *testing.T) {
+	t.Run("on a fake broker", func(t *testing.T) {
 		t.Parallel()
 		inRealTime(t, 1, func(b *bubble) {
 			kafkatest.Must(t, b.Cluster.CreateTopic("small", 1, map[string]string{"max.message.bytes": limit}))

@@ -366,7 +366,7 @@ func TestReassignedPartitionIsNoLongerPaused(t *testing.T) {
 	})
 }
 
-func TestARefusedCommitIsTriedAgain(t *testing.T) {
+func TestRefusedCommitIsRetried(t *testing.T) {
 	t.Parallel()
 	for name, err := range map[string]*kerr.Error{
 		"coordinator loads": kerr.CoordinatorLoadInProgress, "not the coordinator": kerr.NotCoordinator, "rebalance": kerr.RebalanceInProgress,

@@ -493,8 +493,8 @@ func again(t *testing.T, what func() error) {
 	}
 }
 
-// TestRefusedCredentialsAreTriedAgain has a server whose password is wrong for a while.
-func TestRefusedCredentialsAreTriedAgain(t *testing.T) {
+// TestRefusedCredentialsAreRetried has a server whose password is wrong for a while.
+func TestRefusedCredentialsAreRetried(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartNATS(t, &services.NATSOptions{Config: "authorization { user: u, password: right }"})
 	change := func(from, to string) {

@@ -312,7 +312,7 @@ func TestSourceAndSinkSurviveServerFaults(t *testing.T) {
 			t.Errorf("published again: %v", m.Err)
 		}
 	})
-	t.Run("a message that no queue takes fails, and only that one", func(t *testing.T) {
+	t.Run("an unroutable message fails alone", func(t *testing.T) {
 		t.Parallel()
 		queue := filled(t, 0, nil)
 		publisher, err := rabbitmq.OpenPublisher(t.Context(), client(server))
@@ -371,7 +371,7 @@ func TestSourceAndSinkSurviveServerFaults(t *testing.T) {
 			t.Errorf("the second error is %v", err)
 		}
 	})
-	t.Run("what the pipeline will make is a notice", func(t *testing.T) {
+	t.Run("a resource that the pipeline will create is a notice", func(t *testing.T) {
 		t.Parallel()
 		for _, opts := range []rabbitmq.ExamineOptions{{Queue: servicestest.Topic()}, {Exchange: servicestest.Topic()}} {
 			for create, want := range map[bool]semel.Severity{false: semel.Broken, true: semel.Notice} {
@@ -563,7 +563,7 @@ func TestSourceAndSinkSurviveServerFaults(t *testing.T) {
 			}
 		}
 	})
-	t.Run("the last deliveries are exhausted, and others are read", func(t *testing.T) {
+	t.Run("messages at the delivery limit are read separately", func(t *testing.T) {
 		t.Parallel()
 		queue := filled(t, 1, amqp.Table{"x-delivery-limit": 3, "x-max-length": 9, "x-overflow": "reject-publish", "x-single-active-consumer": true})
 		for n := 1; n <= 3; n++ {
@@ -603,7 +603,7 @@ func TestSourceAndSinkSurviveServerFaults(t *testing.T) {
 			}
 		}
 	})
-	t.Run("a look at the limit makes no queue", func(t *testing.T) {
+	t.Run("reading the limit creates no queue", func(t *testing.T) {
 		t.Parallel()
 		missing := servicestest.Topic()
 		var absent *rabbitmq.MissingError

@@ -109,7 +109,7 @@ func TestSourceAndSinkPassTheSuites(t *testing.T) {
 	server := servicestest.StartRabbitMQ(t, nil)
 	t.Run("source", func(t *testing.T) { runSource(t, server) })
 	t.Run("sink", func(t *testing.T) { runSink(t, server) })
-	t.Run("messages that wait do not keep others back", func(t *testing.T) { runWaiting(t, server) })
+	t.Run("waiting messages do not delay others", func(t *testing.T) { runWaiting(t, server) })
 }
 
 func runSource(t *testing.T, server *services.Server) {

@@ -17,7 +17,7 @@ import (
 	"github.com/semel-dev/semel/store/tiered"
 )
 
-func TestAFloodOfParkedMessagesIsFewLines(t *testing.T) {
+func TestManyParkedMessagesAreLoggedInFewLines(t *testing.T) {
 	t.Parallel()
 	var flood []string
 	for i := range 300 {

@@ -216,9 +216,9 @@ func (v verbs) ofSource(ends string, of *front) {
 	_ = v.soon("Close", s.Close)
 }
 
-// TestAServerThatFallsSilentEndsEveryVerb lets the servers of open sinks and sources fall
+// TestEveryVerbTimesOutOnASilentServer lets the servers of open sinks and sources fall
 // silent.
-func TestAServerThatFallsSilentEndsEveryVerb(t *testing.T) {
+func TestEveryVerbTimesOutOnASilentServer(t *testing.T) {
 	t.Parallel()
 	conn, err := nats.Connect(servers.NATS(t))
 	if err != nil {

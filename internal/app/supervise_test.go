@@ -69,9 +69,9 @@ func TestOneRuleDecidesWhichErrorsAPipelineWaitsFor(t *testing.T) {
 	}
 }
 
-// TestAPipelineThatEndsWithAnErrorStartsAgain opens a pipeline in vain, lets it work, and
+// TestPipelineThatEndsWithAnErrorRestarts opens a pipeline in vain, lets it work, and
 // ends it with errors. The pauses grow until it has worked for a minute.
-func TestAPipelineThatEndsWithAnErrorStartsAgain(t *testing.T) {
+func TestPipelineThatEndsWithAnErrorRestarts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := &daemon{notifier: newNotifier(nil, 1)}

@@ -8,7 +8,7 @@ import (
 	"github.com/semel-dev/semel/internal/table"
 )
 
-func TestCompactEqualsModel(t *testing.T) {
+func TestCompactTableMatchesTheModel(t *testing.T) {
 	t.Parallel()
 	r := newRand(t)
 	for _, keys := range []int{1, 40, 4000, 300_000} {

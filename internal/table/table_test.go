@@ -38,7 +38,7 @@ type model map[[15]byte]struct {
 
 func key(d semel.Digest) [15]byte { return [15]byte(d[:15]) }
 
-func TestTableEqualsModelOverManyTurnsOfTheTickRing(t *testing.T) {
+func TestTableMatchesTheModelAsKeysExpire(t *testing.T) {
 	t.Parallel()
 	r := newRand(t)
 	for _, keys := range []int{40, 4000, 60000} {
@@ -236,7 +236,7 @@ func TestExpiredSlotsAreUsedAgainAndSweepsGiveMemoryBack(t *testing.T) {
 	}
 }
 
-func TestScaleRemembersNeverShorterAndAtMostATickLonger(t *testing.T) {
+func TestScaleExpiresKeysAtMostOneTickAfterTheirWindow(t *testing.T) {
 	t.Parallel()
 	r := newRand(t)
 	for range 10_000 {

@@ -212,7 +212,7 @@ func TestInsertsDropExpiredRecords(t *testing.T) {
 	}
 }
 
-func TestKeysOutliveTurnsOfTheTickRing(t *testing.T) {
+func TestKeysOutliveSeveralTurnsOfTheExpiryRing(t *testing.T) {
 	t.Parallel()
 	b := setup(t, memstore.Options{MaxWindow: time.Hour})
 	b.wantDone(semel.Fresh, id(0), semel.Forever)

@@ -325,7 +325,7 @@ func eventually(t testing.TB, what string, done func() bool) {
 	}
 }
 
-func TestAPanicRollsBackAndIsPassedOn(t *testing.T) {
+func TestPanicRollsBackAndPropagates(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil, nil)
 	ends := map[string]func(){

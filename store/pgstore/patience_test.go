@@ -24,7 +24,7 @@ func behind(t *testing.T, server, address string) string {
 	return u.String()
 }
 
-func TestASilentServerEndsEveryCall(t *testing.T) {
+func TestEveryCallTimesOutOnASilentServer(t *testing.T) {
 	t.Parallel()
 	database := shared.Database(t)
 	migrated(t, database, nil)
@@ -44,7 +44,7 @@ func TestASilentServerEndsEveryCall(t *testing.T) {
 
 // A claim in a transaction of a guard waits no longer than one without, and nothing of it
 // is in doubt.
-func TestASilentServerEndsTheClaimOfATransaction(t *testing.T) {
+func TestTransactionClaimTimesOutOnASilentServer(t *testing.T) {
 	t.Parallel()
 	b := opened(t, nil)
 	b.patience = 300 * time.Millisecond

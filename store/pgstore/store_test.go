@@ -15,7 +15,7 @@ type readier interface {
 	Ready(ctx context.Context) error
 }
 
-func TestReadySaysThatTheDatabaseIsAway(t *testing.T) {
+func TestReadyReportsAnUnreachableDatabase(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartPostgres(t, nil)
 	b := openedAt(t, server.URL(), nil)
@@ -43,7 +43,7 @@ func TestReadySaysThatTheDatabaseIsAway(t *testing.T) {
 	eventually(t, "the store is ready again", func() bool { return ready.Ready(t.Context()) == nil })
 }
 
-func TestReadySaysThatNothingCanBeWritten(t *testing.T) {
+func TestReadyReportsAReadOnlyDatabase(t *testing.T) {
 	t.Parallel()
 	address := shared.Database(t)
 	b := openedAt(t, address, nil)

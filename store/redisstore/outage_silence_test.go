@@ -383,7 +383,7 @@ func TestKilledServerWithSyncedLogLosesAndRepeatsNothing(t *testing.T) {
 	}
 }
 
-func TestASilentServerEndsEveryCall(t *testing.T) {
+func TestEveryCallTimesOutOnASilentServer(t *testing.T) {
 	t.Parallel()
 	storetest.RunSilent(t, redisAddr(t), time.Minute, func(t *testing.T, address string) semel.Store {
 		client, err := NewClient(t.Context(), "redis://"+address, &ClientOptions{Timeout: time.Second})

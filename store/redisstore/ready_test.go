@@ -14,7 +14,7 @@ type readier interface {
 	Ready(ctx context.Context) error
 }
 
-func TestReadySaysThatTheServerIsAway(t *testing.T) {
+func TestReadyReportsAnUnreachableServer(t *testing.T) {
 	t.Parallel()
 	o := newOutage(t, nil)
 	ready, ok := semel.As[readier](semel.Join(o.store, 0))
@@ -45,7 +45,7 @@ func TestReadySaysThatTheServerIsAway(t *testing.T) {
 	}
 }
 
-func TestReadySaysThatAClusterIsNotWhole(t *testing.T) {
+func TestReadyReportsAnIncompleteCluster(t *testing.T) {
 	t.Parallel()
 	cluster := servicestest.StartRedisCluster(t, nil)
 	client := connect(t, "redis://"+strings.Join(cluster.Addrs(), ","), nil)
@@ -67,7 +67,7 @@ func TestReadySaysThatAClusterIsNotWhole(t *testing.T) {
 	eventually(t, func() bool { return store.Ready(t.Context()) == nil }, "the cluster is whole again")
 }
 
-func TestAClusterWithUnassignedSlotsIsNotWhole(t *testing.T) {
+func TestClusterWithUnassignedSlotsIsIncomplete(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		state, given, failed string

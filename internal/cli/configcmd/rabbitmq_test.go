@@ -43,7 +43,7 @@ func TestRabbitMQScenarioRunsAsPrinted(t *testing.T) {
 			}
 		}
 	})
-	t.Run("the doctor names what loses messages", func(t *testing.T) {
+	t.Run("the doctor warns of settings that lose messages", func(t *testing.T) {
 		programtest.DeclareQueue(t, ch, "risky", amqp.QueueTypeClassic, amqp.Table{"x-max-length": 10, "x-message-ttl": 1000, "x-dead-letter-exchange": "dead"})
 		programtest.DeclareQueue(t, ch, "counted", amqp.QueueTypeQuorum, amqp.Table{"x-delivery-limit": 3})
 		programtest.DeclareQueue(t, ch, "log", "stream", nil)

@@ -82,8 +82,8 @@ func TestDedupExplainsAListOfKeys(t *testing.T) {
 	programtest.Run(t, "{}\n", "dedup", "--key", ".type,").Check(t, term.ExitUsage, "column 6")
 }
 
-// TestAStoreThatIsDamagedInTheMiddleHasARemedy changes a byte of a record.
-func TestAStoreThatIsDamagedInTheMiddleHasARemedy(t *testing.T) {
+// TestErrorOfADamagedStoreNamesTheRemedy changes a byte of a record.
+func TestErrorOfADamagedStoreNamesTheRemedy(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	store := filepath.Join(dir, "keys")

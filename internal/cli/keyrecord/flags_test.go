@@ -57,7 +57,7 @@ func TestCommandLineWordsAreTriedAsTextAndAsNumber(t *testing.T) {
 	}
 }
 
-func TestWordsThatAreNoKeyAreRefused(t *testing.T) {
+func TestCommandLineWordsThatAreNotAKeyAreRefused(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
 		"":                           "the ID of the key is missing: name the key, or --digest DIGEST",

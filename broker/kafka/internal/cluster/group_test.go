@@ -45,9 +45,9 @@ func TestLagCountsFromTheCommittedOffset(t *testing.T) {
 	})
 }
 
-// TestAGroupIsWholeWhenAllPartitionsHaveOwners has a member of a topic with partitions, and
+// TestGroupIsCompleteWhenAllPartitionsHaveOwners has a member of a topic with partitions, and
 // a topic that no member reads.
-func TestAGroupIsWholeWhenAllPartitionsHaveOwners(t *testing.T) {
+func TestGroupIsCompleteWhenAllPartitionsHaveOwners(t *testing.T) {
 	t.Parallel()
 	kafkatest.Real(t, 2, func(b *kafkatest.Rig) {
 		adm := kadm.NewClient(b.Client)
