@@ -9,7 +9,8 @@ STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # Lists packages. The race detector makes tests up to ten times slower. It runs for packages
 # whose own code starts goroutines or takes locks, and not for verbs and whole programs, whose
-# goroutines are those of the packages below; test-full has it for all.
+# goroutines are those of the packages below. Where it costs minutes, it runs for a quarter of
+# the tests, drawn in each run. test-full has it for all.
 PACKAGES = $(GO) run ./tools/packages
 # The servers that `make services` starts: names from `go run ./tools/services list`. Empty: all.
 SERVICES ?=
@@ -18,7 +19,7 @@ SERVICES ?=
 export SEMEL_SERVICES ?= required
 
 .DEFAULT_GOAL := help
-.PHONY: help build release release-check quick test serve test-full streams test-matrix check race plain counts faults vulncheck fuzz crash services services-stop services-install soak bench bench-report
+.PHONY: help build release release-check quick test serve test-full streams test-matrix check race sampled plain counts faults vulncheck fuzz crash services services-stop services-install soak bench bench-report
 
 help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,7 +39,7 @@ quick: ## Check what changed since main, and what imports it, without servers: a
 	packages=$$($(PACKAGES) changed main) && test -z "$$packages" || SEMEL_SERVICES=none $(TEST) $$packages
 
 test: services-install check serve ## Run the gate: check, and all tests on real servers, with a few kills of each kind
-	$(SERVED) $(MAKE) -j 2 race plain counts faults SERVED=
+	$(SERVED) $(MAKE) -j 2 race plain sampled counts faults SERVED=
 
 # Tests share servers, each with its own database, prefix, topics and queues. $(SERVED) starts
 # them for a command, always new ones, and ends them with it. They are not shared where some
@@ -66,7 +67,7 @@ vulncheck: ## Look for known vulnerabilities in what the program calls; needs th
 	$(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./...
 
 # Servers keep their data in memory where there is room: their machine survives the tests.
-test race plain counts faults: export SEMEL_SERVICES_DIR ?= $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 8000000 { print "/dev/shm" }')
+test race sampled plain counts faults: export SEMEL_SERVICES_DIR ?= $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 8000000 { print "/dev/shm" }')
 
 # With -short, tests of every operation, or of many random ones, run a sample, which
 # differs from run to run. Most tests wait for servers and timers, so more of them run
@@ -76,11 +77,14 @@ TEST = $(GO) test -short -vet=off -ldflags=-w -p 2 -parallel 4 -timeout 20m
 
 # The packages that take longest wait most, so they begin first and others run beside them.
 race: $(if $(SERVED),serve)
-	exec $(SERVED) $(TEST) -p 3 -race ./broker/kafka/kafkatxn ./store/pgstore $$($(PACKAGES) race)
+	exec $(SERVED) $(TEST) -p 3 -race ./store/pgstore $$($(PACKAGES) race)
 	exec $(SERVED) $(GO) test -C contrib/watermill -race -short -vet=off -timeout 5m ./...
 
+sampled: $(if $(SERVED),serve)
+	exec $(SERVED) $(TEST) -race -run "$$($(PACKAGES) sample)" $$($(PACKAGES) sampled)
+
 plain: $(if $(SERVED),serve)
-	exec $(SERVED) $(TEST) ./test/kafka $$($(PACKAGES) plain)
+	exec $(SERVED) $(TEST) ./test/kafka ./broker/kafka/kafkatxn $$($(PACKAGES) plain)
 
 # Tests that -short samples or leaves out, and that need no server. Those of test/http measure
 # the memory of a proxy.

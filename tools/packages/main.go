@@ -4,7 +4,11 @@
 //	packages race             whose tests run with the race detector: their code, not only that
 //	                          of tests, starts goroutines or takes locks, and they do not test
 //	                          whole programs
-//	packages plain            the others
+//	packages plain            the others, and those of the next line
+//	packages sampled          of which only some tests run with the race detector, because it
+//	                          costs most there
+//	packages sample           a pattern for go test -run: a quarter of their tests, others from
+//	                          run to run
 package main
 
 import (
@@ -16,6 +20,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,8 +36,14 @@ func main() {
 		list, err = changed(args[1])
 	case len(args) == 1 && (args[0] == "race" || args[0] == "plain"):
 		list, err = choose(args[0] == "race")
+	case len(args) == 1 && args[0] == "sampled":
+		list = sampled
+	case len(args) == 1 && args[0] == "sample":
+		var tests []string
+		tests, err = sample()
+		list = []string{"^(" + strings.Join(tests, "|") + ")$"}
 	default:
-		fmt.Fprintln(os.Stderr, "usage: packages changed BRANCH | race | plain")
+		fmt.Fprintln(os.Stderr, "usage: packages changed BRANCH | race | plain | sampled | sample")
 		os.Exit(2)
 	}
 	if err != nil {
@@ -125,11 +136,51 @@ func choose(wanted bool) (list []string, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if is = is && !whole(p.ImportPath); is == wanted {
+		if is = is && !whole(p.ImportPath) && !slices.Contains(sampled, p.ImportPath); is == wanted {
 			list = append(list, p.ImportPath)
 		}
 	}
 	return list, nil
+}
+
+// sampled has packages whose tests need more than twice the processor time with the race
+// detector, and at least 30 seconds more.
+var sampled = []string{module + "broker/file", module + "broker/kafka/kafkatxn", module + "store/tiered"}
+
+// sample draws a quarter of the tests of each sampled package.
+func sample() (drawn []string, err error) {
+	for _, path := range sampled {
+		tests, err := testsOf(strings.TrimPrefix(path, module))
+		if err != nil {
+			return nil, err
+		}
+		rand.Shuffle(len(tests), func(i, j int) { tests[i], tests[j] = tests[j], tests[i] })
+		drawn = append(drawn, tests[:(len(tests)+3)/4]...)
+	}
+	return drawn, nil
+}
+
+// testsOf returns the names of the tests in a directory.
+func testsOf(dir string) (tests []string, err error) {
+	names, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return nil, err
+		}
+		for _, decl := range file.Decls {
+			if f, is := decl.(*ast.FuncDecl); is && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Test") && f.Name.Name != "TestMain" {
+				tests = append(tests, f.Name.Name)
+			}
+		}
+	}
+	if len(tests) == 0 {
+		return nil, fmt.Errorf("no tests in %s; run the command in the root of the module", dir)
+	}
+	return tests, nil
 }
 
 // whole reports whether the tests of a package run whole programs. The goroutines of a

@@ -3,6 +3,7 @@ package main
 import (
 	"path"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -17,15 +18,41 @@ func TestTheRaceDetectorRunsWhereCodeStartsGoroutines(t *testing.T) {
 		t.Fatal(err)
 	}
 	for dir, wanted := range map[string][]string{
-		"":               race, // its lease loop
-		"store/pgstore":  race,
-		"filter":         plain,
-		"internal/cli":   plain, // verbs
-		"test/kafka":     plain, // whole programs
-		"tools/packages": plain,
+		"":                      race, // its lease loop
+		"store/pgstore":         race,
+		"filter":                plain,
+		"broker/kafka/kafkatxn": plain, // sampled
+		"internal/cli":          plain, // verbs
+		"test/kafka":            plain, // whole programs
+		"tools/packages":        plain,
 	} {
 		if name := path.Join("github.com/semel-dev/semel", dir); !slices.Contains(wanted, name) {
 			t.Errorf("%s is in the other list", name)
+		}
+	}
+}
+
+func TestASampleHasAQuarterOfTheTests(t *testing.T) {
+	t.Chdir("../..")
+	drawn, err := sample()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tests []string
+	for _, p := range sampled {
+		own, err := testsOf(strings.TrimPrefix(p, module))
+		if err != nil {
+			t.Fatal(err)
+		}
+		tests = append(tests, own...)
+	}
+	if quarter := len(tests) / 4; len(drawn) < quarter || len(drawn) > quarter+len(sampled) {
+		t.Errorf("%d of %d tests are drawn", len(drawn), len(tests))
+	}
+	slices.Sort(drawn)
+	for i, name := range drawn {
+		if !slices.Contains(tests, name) || i > 0 && name == drawn[i-1] {
+			t.Errorf("%s is drawn twice, or is no test", name)
 		}
 	}
 }
