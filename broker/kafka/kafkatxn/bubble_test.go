@@ -1,6 +1,7 @@
 package kafkatxn
 
 import (
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,7 +11,12 @@ import (
 
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/kafkatest"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
+
+var servers servicestest.Pool
+
+func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
 
 // bubble is a rig whose programs are Transactors.
 type bubble struct {

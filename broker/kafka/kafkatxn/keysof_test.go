@@ -118,10 +118,11 @@ func TestKeysOfARecreatedInputStay(t *testing.T) {
 // topics that are asked for by id, deleted, and made again.
 func TestKeysOnARealBrokerAreThoseOfTheirInput(t *testing.T) {
 	t.Parallel()
-	server := servicestest.StartKafka(t, nil)
-	reach := append(kafkatest.Quick(server.Addr()), kgo.UnknownTopicRetries(-1))
+	name := servicestest.Topic()
+	in, in2, out := name+"-in", name+"-in2", name+"-out"
+	reach := append(kafkatest.Quick(servers.Kafka(t)), kgo.UnknownTopicRetries(-1))
 	client := kafkatest.LargeClient(t, reach)
-	kafkatest.Takes(t, client, kafkatest.Megabyte, "in", "in2", "out")
+	kafkatest.Takes(t, client, kafkatest.Megabyte, in, in2, out)
 	rule, err := key.ParseRule("record-key")
 	kafkatest.Must(t, err)
 	// run has a Transactor read an input until a number of messages are settled, or
@@ -129,7 +130,7 @@ func TestKeysOnARealBrokerAreThoseOfTheirInput(t *testing.T) {
 	run := func(input string, n int) error {
 		events := &kafkatest.Events{}
 		tr, err := NewTransactor(&TransactorOptions{
-			Client: reach, Group: "g", Inputs: []string{input}, Output: Output{Topic: "out"}, Key: Key{OnMissing: pipeline.MissingHash, Rule: rule}, Window: time.Hour, skipSample: true, Observer: events,
+			Client: reach, Group: name, Inputs: []string{input}, Output: Output{Topic: out}, Key: Key{OnMissing: pipeline.MissingHash, Rule: rule}, Window: time.Hour, skipSample: true, Observer: events,
 		})
 		kafkatest.Must(t, err)
 		ctx, stop := context.WithCancel(t.Context())
@@ -147,19 +148,19 @@ func TestKeysOnARealBrokerAreThoseOfTheirInput(t *testing.T) {
 		r.Topic = topic
 		kafkatest.Must(t, client.ProduceSync(t.Context(), r).FirstErr())
 	}
-	write("in")
-	write("in2")
-	kafkatest.Must(t, run("in", 1))
-	if err := run("in2", 1); err == nil || !strings.Contains(err.Error(), "changelog g-keys holds keys of topic in:") {
+	write(in)
+	write(in2)
+	kafkatest.Must(t, run(in, 1))
+	if err := run(in2, 1); err == nil || !strings.Contains(err.Error(), "changelog "+name+"-keys holds keys of topic "+in+":") {
 		t.Errorf("it ended with %v", err)
 	}
-	_, err = kadm.NewClient(client).DeleteTopics(t.Context(), "in")
+	_, err = kadm.NewClient(client).DeleteTopics(t.Context(), in)
 	kafkatest.Must(t, err)
-	kafkatest.Must(t, run("in2", 1)) // whose keys look like its own before
-	_, err = kadm.NewClient(client).DeleteTopics(t.Context(), "g-keys")
+	kafkatest.Must(t, run(in2, 1)) // whose keys look like its own before
+	_, err = kadm.NewClient(client).DeleteTopics(t.Context(), name+"-keys")
 	kafkatest.Must(t, err)
-	write("in2")
-	if err := run("in2", 1); err == nil || !strings.Contains(err.Error(), "group g has read in2, and changelog g-keys, which holds its keys, does not exist") {
+	write(in2)
+	if err := run(in2, 1); err == nil || !strings.Contains(err.Error(), "group "+name+" has read "+in2+", and changelog "+name+"-keys, which holds its keys, does not exist") {
 		t.Errorf("it ended with %v", err)
 	}
 }

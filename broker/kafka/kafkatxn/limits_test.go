@@ -204,20 +204,21 @@ func TestManyKeysOfOneTransactionFitIntoASmallChangelog(t *testing.T) {
 
 func TestLargeRecordsOnARealBroker(t *testing.T) {
 	t.Parallel()
-	server := servicestest.StartKafka(t, nil)
-	opts := append(kafkatest.Quick(server.Addr()), kgo.UnknownTopicRetries(-1))
+	run := servicestest.Topic() + "-"
+	in, wide, aside, narrow, small, rises, later := run+"in", run+"wide", run+"aside", run+"narrow", run+"small", run+"rises", run+"later"
+	opts := append(kafkatest.Quick(servers.Kafka(t)), kgo.UnknownTopicRetries(-1))
 	client := kafkatest.LargeClient(t, opts)
-	kafkatest.Takes(t, client, 5*kafkatest.Megabyte, "in", "wide", "aside")
-	kafkatest.Takes(t, client, kafkatest.Megabyte, "narrow", "small")
-	kafkatest.Must(t, client.ProduceSync(t.Context(), kafkatest.Large("in")...).FirstErr())
+	kafkatest.Takes(t, client, 5*kafkatest.Megabyte, in, wide, aside)
+	kafkatest.Takes(t, client, kafkatest.Megabyte, narrow, small)
+	kafkatest.Must(t, client.ProduceSync(t.Context(), kafkatest.Large(in)...).FirstErr())
 	rule, err := key.ParseRule("record-key")
 	kafkatest.Must(t, err)
-	for output, want := range map[string][]int{"wide": {7, 0}, "narrow": {5, 4}} {
-		t.Run("a transaction to "+output, func(t *testing.T) {
+	for output, want := range map[string][]int{wide: {7, 0}, narrow: {5, 4}} {
+		t.Run("a transaction to "+strings.TrimPrefix(output, run), func(t *testing.T) {
 			t.Parallel()
 			events := &kafkatest.Events{}
 			tr, err := NewTransactor(&TransactorOptions{
-				Client: opts, Group: "to-" + output, Inputs: []string{"in"}, Output: Output{Topic: output}, Parked: "aside", Key: Key{Rule: rule}, Window: time.Hour, skipSample: true, Observer: events,
+				Client: opts, Group: "to-" + output, Inputs: []string{in}, Output: Output{Topic: output}, Parked: aside, Key: Key{Rule: rule}, Window: time.Hour, skipSample: true, Observer: events,
 			})
 			kafkatest.Must(t, err)
 			ctx, stop := context.WithCancel(t.Context())
@@ -236,23 +237,23 @@ func TestLargeRecordsOnARealBroker(t *testing.T) {
 	}
 	t.Run("a transaction that has no place for it", func(t *testing.T) {
 		t.Parallel()
-		tr, err := NewTransactor(&TransactorOptions{Client: opts, Group: "nowhere", Inputs: []string{"in"}, Output: Output{Topic: "narrow"}, Parked: "small", Key: Key{Rule: rule}, Window: time.Hour, skipSample: true})
+		tr, err := NewTransactor(&TransactorOptions{Client: opts, Group: run + "nowhere", Inputs: []string{in}, Output: Output{Topic: narrow}, Parked: small, Key: Key{Rule: rule}, Window: time.Hour, skipSample: true})
 		kafkatest.Must(t, err)
-		if err := tr.Run(t.Context()); !errors.Is(err, pipeline.ErrStopped) || !strings.Contains(err.Error(), "stopped at a message of in/0 at 6: it cannot be parked") {
+		if err := tr.Run(t.Context()); !errors.Is(err, pipeline.ErrStopped) || !strings.Contains(err.Error(), "stopped at a message of "+in+"/0 at 6: it cannot be parked") {
 			t.Errorf("it ended with %v", err)
 		}
 	})
 	t.Run("a topic that takes more later", func(t *testing.T) {
 		t.Parallel()
-		kafkatest.Takes(t, client, kafkatest.Megabyte, "rises")
-		kafkatest.Takes(t, client, 5*kafkatest.Megabyte, "later")
-		kafkatest.Must(t, client.ProduceSync(t.Context(), kafkatest.Large("later")...).FirstErr())
+		kafkatest.Takes(t, client, kafkatest.Megabyte, rises)
+		kafkatest.Takes(t, client, 5*kafkatest.Megabyte, later)
+		kafkatest.Must(t, client.ProduceSync(t.Context(), kafkatest.Large(later)...).FirstErr())
 		events := &kafkatest.Events{}
 		tr, err := NewTransactor(&TransactorOptions{
-			Client: opts, Group: "rises", Inputs: []string{"later"}, Output: Output{Topic: "rises"}, Parked: "aside", Key: Key{Rule: rule}, Window: time.Hour, skipSample: true, Observer: events,
+			Client: opts, Group: rises, Inputs: []string{later}, Output: Output{Topic: rises}, Parked: aside, Key: Key{Rule: rule}, Window: time.Hour, skipSample: true, Observer: events,
 		})
 		kafkatest.Must(t, err)
-		sink, err := kafka.OpenSink(t.Context(), &kafka.SinkOptions{Client: opts, Topic: "rises"})
+		sink, err := kafka.OpenSink(t.Context(), &kafka.SinkOptions{Client: opts, Topic: rises})
 		kafkatest.Must(t, err)
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
@@ -271,15 +272,15 @@ func TestLargeRecordsOnARealBroker(t *testing.T) {
 			}
 		}
 		deliver(true)
-		kafkatest.SetTakes(t, client, 5*kafkatest.Megabyte, "rises")
+		kafkatest.SetTakes(t, client, 5*kafkatest.Megabyte, rises)
 		if !kafkatest.Within(3*time.Minute, func() bool { // a broker answers before it applies the setting
-			return client.ProduceSync(t.Context(), &kgo.Record{Topic: "rises", Value: it.Message.Body}).FirstErr() == nil
+			return client.ProduceSync(t.Context(), &kgo.Record{Topic: rises, Value: it.Message.Body}).FirstErr() == nil
 		}) {
 			t.Error("the broker does not apply the new setting")
 		}
 		deliver(false)
 		kafkatest.Must(t, sink.Close(t.Context()))
-		kafkatest.Must(t, client.ProduceSync(t.Context(), kafkatest.Large("later")...).FirstErr())
+		kafkatest.Must(t, client.ProduceSync(t.Context(), kafkatest.Large(later)...).FirstErr())
 		if !kafkatest.Within(3*time.Minute, func() bool { return kafkatest.Settled(events) >= 28 }) || parked() != 4 {
 			t.Errorf("%d messages are settled, want 28, and %d parked, want 4", kafkatest.Settled(events), parked())
 		}
@@ -289,12 +290,12 @@ func TestLargeRecordsOnARealBroker(t *testing.T) {
 	t.Run("two phases", func(t *testing.T) {
 		t.Parallel()
 		var items []*pipeline.Item
-		for i, r := range kafkatest.Large("in") {
+		for i, r := range kafkatest.Large(in) {
 			it := kafkatest.Item(string(r.Key), "")
-			it.Message.Body, it.Message.Origin = r.Value, semel.Origin{Source: "in", Offset: int64(i)}
+			it.Message.Body, it.Message.Origin = r.Value, semel.Origin{Source: in, Offset: int64(i)}
 			items = append(items, it)
 		}
-		for topic, most := range map[string]int{"wide": 5 * kafkatest.Megabyte, "narrow": kafkatest.Megabyte} {
+		for topic, most := range map[string]int{wide: 5 * kafkatest.Megabyte, narrow: kafkatest.Megabyte} {
 			sink, err := kafka.OpenSink(t.Context(), &kafka.SinkOptions{Client: opts, Topic: topic})
 			kafkatest.Must(t, err)
 			sink.Deliver(t.Context(), items)
@@ -304,17 +305,17 @@ func TestLargeRecordsOnARealBroker(t *testing.T) {
 				if large := len(it.Message.Body) > most; large != permanent || large != (it.Err != nil) {
 					t.Errorf("%d bytes to %s: %v", len(it.Message.Body), topic, it.Err)
 				}
-				if it.Err != nil && !strings.Contains(it.Err.Error(), "for topic narrow, which takes 1048576 (max.message.bytes") {
+				if it.Err != nil && !strings.Contains(it.Err.Error(), "for topic "+narrow+", which takes 1048576 (max.message.bytes") {
 					t.Errorf("it says %v", it.Err)
 				}
 			}
 		}
-		for topic, want := range map[string]bool{"aside": false, "small": true} {
+		for topic, want := range map[string]bool{aside: false, small: true} {
 			parker, err := kafka.OpenParker(t.Context(), opts, topic)
 			kafkatest.Must(t, err)
 			err = parker.Park(t.Context(), []pipeline.Parked{{Pipeline: "p", Message: items[0].Message}, {Pipeline: "p", Message: items[10].Message}})
 			_, permanent := errors.AsType[*semel.PermanentError](err)
-			if permanent != want || (err != nil) != want || want && (!errors.Is(err, kerr.MessageTooLarge) || !strings.Contains(err.Error(), "in/0 at 10: ")) {
+			if permanent != want || (err != nil) != want || want && (!errors.Is(err, kerr.MessageTooLarge) || !strings.Contains(err.Error(), in+"/0 at 10: ")) {
 				t.Errorf("park in %s: %v", topic, err)
 			}
 			kafkatest.Must(t, parker.Close())

@@ -20,23 +20,23 @@ func TestAZombieCannotCommitWithoutRecords(t *testing.T) {
 	t.Parallel()
 	t.Run("fake", func(t *testing.T) {
 		t.Parallel()
-		inRealTime(t, 1, func(b *bubble) { zombies(b.T, b.Reach()) })
+		inRealTime(t, 1, func(b *bubble) { zombies(b.T, b.Reach(), "in", "out") })
 	})
 	t.Run("real", func(t *testing.T) {
 		t.Parallel()
-		server := servicestest.StartKafka(t, nil)
-		reach := append(kafkatest.Quick(server.Addr()), kgo.UnknownTopicRetries(-1))
+		in, out := servicestest.Topic(), servicestest.Topic()
+		reach := append(kafkatest.Quick(servers.Kafka(t)), kgo.UnknownTopicRetries(-1))
 		client, err := kgo.NewClient(reach...)
 		kafkatest.Must(t, err)
 		defer client.Close()
-		answers, err := kadm.NewClient(client).CreateTopics(t.Context(), 1, 1, nil, "in", "out")
+		answers, err := kadm.NewClient(client).CreateTopics(t.Context(), 1, 1, nil, in, out)
 		kafkatest.Must(t, err)
 		kafkatest.Must(t, answers.Error())
-		zombies(t, reach)
+		zombies(t, reach, in, out)
 	})
 }
 
-func zombies(t *testing.T, reach []kgo.Opt) {
+func zombies(t *testing.T, reach []kgo.Opt, in, out string) {
 	t.Helper()
 	for _, c := range []struct {
 		name, other string // other is the name of the later member
@@ -48,22 +48,22 @@ func zombies(t *testing.T, reach []kgo.Opt) {
 		{"without offsets", "other", false, true}, // why offsets are committed again
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			group := t.Name()
+			group := in + " " + c.name
 			heard := make(heartbeats, 1)
-			zombie := joinGroup(t, append([]kgo.Opt{kgo.WithHooks(heard)}, reach...), group, "zombie", 4*time.Minute)
+			zombie := joinGroup(t, append([]kgo.Opt{kgo.WithHooks(heard)}, reach...), in, group, "zombie", 4*time.Minute)
 			heard.wait(t) // the client sends one half a second after it has joined
-			id := cluster.Partition{Topic: "in"}
+			id := cluster.Partition{Topic: in}
 			kafkatest.Must(t, zombie.Begin())
-			write(t, zombie, group)
+			write(t, zombie, out, group)
 			present := map[cluster.Partition]kgo.EpochOffset{id: {Offset: 0, Epoch: -1}}
 			commits(t, zombie, cluster.Committing(t.Context(), present, nil, nil), true)
 
 			kafkatest.Must(t, zombie.Begin())
-			write(t, zombie, group)
+			write(t, zombie, out, group)
 			if c.other != "zombie" {
 				expel(t, zombie.Client(), group)
 			}
-			joinGroup(t, reach, group, c.other, time.Second) // returns when it has the partition
+			joinGroup(t, reach, in, group, c.other, time.Second) // returns when it has the partition
 			if !c.again {
 				present = nil
 			}
@@ -72,7 +72,7 @@ func zombies(t *testing.T, reach []kgo.Opt) {
 			if c.commits {
 				want = 2
 			}
-			if got := outputsOf(t, reach, group); got != want {
+			if got := outputsOf(t, reach, out, group); got != want {
 				t.Errorf("%d outputs, want %d", got, want)
 			}
 		})
@@ -110,11 +110,11 @@ func expel(t *testing.T, client *kgo.Client, group string) {
 
 // joinGroup joins a group and waits for the partition. A member whose next heartbeat is
 // far away does not notice that it was expelled.
-func joinGroup(t *testing.T, reach []kgo.Opt, group, name string, beats time.Duration) *kgo.GroupTransactSession {
+func joinGroup(t *testing.T, reach []kgo.Opt, topic, group, name string, beats time.Duration) *kgo.GroupTransactSession {
 	t.Helper()
 	given := make(chan struct{}, 10)
 	client, err := kgo.NewGroupTransactSession(append(append([]kgo.Opt{}, reach...),
-		kgo.ConsumerGroup(group), kgo.InstanceID(name), kgo.TransactionalID(group+beats.String()), kgo.ConsumeTopics("in"),
+		kgo.ConsumerGroup(group), kgo.InstanceID(name), kgo.TransactionalID(group+beats.String()), kgo.ConsumeTopics(topic),
 		kgo.Balancers(kgo.CooperativeStickyBalancer()), kgo.SessionTimeout(max(6*time.Second, beats)), kgo.HeartbeatInterval(beats),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
@@ -128,9 +128,9 @@ func joinGroup(t *testing.T, reach []kgo.Opt, group, name string, beats time.Dur
 	return client
 }
 
-func write(t *testing.T, s *kgo.GroupTransactSession, value string) {
+func write(t *testing.T, s *kgo.GroupTransactSession, topic, value string) {
 	t.Helper()
-	kafkatest.Must(t, s.Client().ProduceSync(t.Context(), &kgo.Record{Topic: "out", Value: []byte(value)}).FirstErr())
+	kafkatest.Must(t, s.Client().ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: []byte(value)}).FirstErr())
 }
 
 func commits(t *testing.T, s *kgo.GroupTransactSession, ctx context.Context, want bool) {
@@ -141,13 +141,13 @@ func commits(t *testing.T, s *kgo.GroupTransactSession, ctx context.Context, wan
 }
 
 // outputsOf counts the committed records with a value.
-func outputsOf(t *testing.T, reach []kgo.Opt, value string) (n int) {
+func outputsOf(t *testing.T, reach []kgo.Opt, topic, value string) (n int) {
 	t.Helper()
 	client, err := kgo.NewClient(append(append([]kgo.Opt{}, reach...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
-		kgo.ConsumeTopics("out"), kgo.FetchIsolationLevel(kgo.ReadCommitted()))...)
+		kgo.ConsumeTopics(topic), kgo.FetchIsolationLevel(kgo.ReadCommitted()))...)
 	kafkatest.Must(t, err)
 	defer client.Close()
-	kafkatest.Must(t, client.ProduceSync(t.Context(), &kgo.Record{Topic: "out", Value: []byte("end of " + value)}).FirstErr())
+	kafkatest.Must(t, client.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: []byte("end of " + value)}).FirstErr())
 	for {
 		fetches := client.PollFetches(t.Context())
 		kafkatest.Must(t, fetches.Err())

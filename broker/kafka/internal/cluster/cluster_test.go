@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,7 +16,12 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/test/kafkatest"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
+
+var servers servicestest.Pool
+
+func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
 
 func TestDialErrorTellsWhetherARetryHelps(t *testing.T) {
 	t.Parallel()

@@ -32,15 +32,15 @@ func TestPartitionEndIsReachedWithoutVisibleRecords(t *testing.T) {
 	})
 	t.Run("real", func(t *testing.T) {
 		t.Parallel()
-		server := servicestest.StartKafka(t, nil)
-		ends(t, append(kafkatest.Quick(server.Addr()), kgo.UnknownTopicRetries(-1)))
+		ends(t, append(kafkatest.Quick(servers.Kafka(t)), kgo.UnknownTopicRetries(-1)))
 	})
 }
 
 func ends(t *testing.T, reach []kgo.Opt) {
 	t.Helper()
+	topic := servicestest.Topic()
 	producer := func(more ...kgo.Opt) *kgo.Client {
-		client, err := kgo.NewClient(append(append(more, kgo.DefaultProduceTopic("ends"), kgo.TransactionTimeout(5*time.Minute)), reach...)...)
+		client, err := kgo.NewClient(append(append(more, kgo.DefaultProduceTopic(topic), kgo.TransactionTimeout(5*time.Minute)), reach...)...)
 		kafkatest.Must(t, err)
 		t.Cleanup(client.Close)
 		return client
@@ -53,8 +53,8 @@ func ends(t *testing.T, reach []kgo.Opt) {
 		}
 		kafkatest.Must(t, client.ProduceSync(t.Context(), records...).FirstErr())
 	}
-	plain, open, aborted := producer(), producer(kgo.TransactionalID("open")), producer(kgo.TransactionalID("aborted"))
-	answers, err := kadm.NewClient(plain).CreateTopics(t.Context(), 1, 1, nil, "ends")
+	plain, open, aborted := producer(), producer(kgo.TransactionalID(topic+"-open")), producer(kgo.TransactionalID(topic+"-aborted"))
+	answers, err := kadm.NewClient(plain).CreateTopics(t.Context(), 1, 1, nil, topic)
 	kafkatest.Must(t, err)
 	kafkatest.Must(t, answers.Error())
 	send(plain, 1) // at 0
@@ -63,26 +63,26 @@ func ends(t *testing.T, reach []kgo.Opt) {
 	kafkatest.Must(t, aborted.BeginTransaction())
 	send(aborted, 1)                                                     // at 2
 	kafkatest.Must(t, aborted.EndTransaction(t.Context(), kgo.TryAbort)) // at 3
-	ended(t, plain, "ends", 0, 1, false)
-	ended(t, plain, "ends", 1, 2, false)
-	ended(t, plain, "ends", 2, 4, false)
+	ended(t, plain, topic, 0, 1, false)
+	ended(t, plain, topic, 1, 2, false)
+	ended(t, plain, topic, 2, 4, false)
 	kafkatest.Must(t, open.EndTransaction(t.Context(), kgo.TryAbort)) // at 4
 	// The broker answers before readers see the end of the transaction.
 	if !kafkatest.Within(3*time.Minute, func() bool {
-		offsets, err := kadm.NewClient(plain).ListCommittedOffsets(t.Context(), "ends")
-		end, _ := offsets.Lookup("ends", 0)
+		offsets, err := kadm.NewClient(plain).ListCommittedOffsets(t.Context(), topic)
+		end, _ := offsets.Lookup(topic, 0)
 		return err == nil && end.Offset == 5
 	}) {
 		t.Fatal("the transaction stays open")
 	}
-	ended(t, plain, "ends", 1, 3, true)
-	ended(t, plain, "ends", 1, 4, false)
+	ended(t, plain, topic, 1, 3, true)
+	ended(t, plain, topic, 1, 4, false)
 	send(plain, 3) // at 5 to 7, in one batch
-	ended(t, plain, "ends", 5, 8, false)
-	ended(t, plain, "ends", 6, 7, false)
-	ended(t, plain, "ends", 7, 8, false)
-	ended(t, plain, "ends", 8, 8, true)
-	ended(t, plain, "ends", 8, 9, false)
+	ended(t, plain, topic, 5, 8, false)
+	ended(t, plain, topic, 6, 7, false)
+	ended(t, plain, topic, 7, 8, false)
+	ended(t, plain, topic, 8, 8, true)
+	ended(t, plain, topic, 8, 9, false)
 }
 
 func ended(t *testing.T, client *kgo.Client, topic string, at, end int64, want bool) {
