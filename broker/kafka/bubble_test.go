@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"os"
 	"testing"
 	"testing/synctest"
 
@@ -9,7 +10,12 @@ import (
 
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/test/kafkatest"
+	"github.com/semel-dev/semel/test/services/servicestest"
 )
+
+var servers servicestest.Pool
+
+func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
 
 // bubble is a rig with members of a group and sinks.
 type bubble struct{ *kafkatest.Rig }

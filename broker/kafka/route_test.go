@@ -27,15 +27,16 @@ func addressed(topic, key string, group uint64) *pipeline.Item {
 // missing one. The last two fail by themselves, and hold up their groups only.
 func TestEachMessageNamesItsTopic(t *testing.T) {
 	t.Parallel()
-	server := servicestest.StartKafka(t, nil)
-	client, err := kgo.NewClient(kafkatest.Quick(server.Addr())...)
+	brokers, run := servers.Kafka(t), servicestest.Topic()+"-"
+	orders, secret, small, later := run+"orders", run+"secret", run+"small", run+"later"
+	client, err := kgo.NewClient(kafkatest.Quick(brokers)...)
 	kafkatest.Must(t, err)
 	defer client.Close()
 	admin := kadm.NewClient(client)
-	small := "2000"
-	_, err = admin.CreateTopics(t.Context(), 1, 1, nil, "orders", "secret")
+	limit := "2000"
+	_, err = admin.CreateTopics(t.Context(), 1, 1, nil, orders, secret)
 	kafkatest.Must(t, err)
-	_, err = admin.CreateTopic(t.Context(), 1, 1, map[string]*string{"max.message.bytes": &small}, "small")
+	_, err = admin.CreateTopic(t.Context(), 1, 1, map[string]*string{"max.message.bytes": &limit}, small)
 	kafkatest.Must(t, err)
 	exist := func(topics ...string) {
 		t.Helper()
@@ -43,21 +44,21 @@ func TestEachMessageNamesItsTopic(t *testing.T) {
 			t.Fatalf("%v do not appear", topics)
 		}
 	}
-	exist("orders", "secret", "small")
-	route, err := pipeline.NewRoute("source", "orders", "sm*", "later")
+	exist(orders, secret, small)
+	route, err := pipeline.NewRoute("source", orders, run+"sm*", later)
 	kafkatest.Must(t, err)
-	sink, err := OpenSink(t.Context(), &SinkOptions{Client: kafkatest.Quick(server.Addr()), Route: route})
+	sink, err := OpenSink(t.Context(), &SinkOptions{Client: kafkatest.Quick(brokers), Route: route})
 	kafkatest.Must(t, err)
 	defer sink.Close(t.Context())
 	kafkatest.Must(t, sink.Ready(t.Context()))
 	items := []*pipeline.Item{
-		addressed("orders", "a", 1), addressed("small", "b", 2), addressed("secret", "c", 3), addressed("orders", "behind c", 3),
-		addressed("", "d", 4), addressed("later", "e", 5), addressed("orders", "behind e", 5), addressed("orders", "f", 6), addressed("small", "large", 7),
+		addressed(orders, "a", 1), addressed(small, "b", 2), addressed(secret, "c", 3), addressed(orders, "behind c", 3),
+		addressed("", "d", 4), addressed(later, "e", 5), addressed(orders, "behind e", 5), addressed(orders, "f", 6), addressed(small, "large", 7),
 	}
 	items[8].Message.Body = []byte(strings.Repeat("x", 3000))
 	sink.Deliver(t.Context(), items)
 	says := map[string]string{
-		"c": `"secret", which is not allowed`, "behind c": "behind", "d": "is empty", "e": "later does not exist", "behind e": "behind", "large": "takes 2000",
+		"c": `"` + secret + `", which is not allowed`, "behind c": "behind", "d": "is empty", "e": later + " does not exist", "behind e": "behind", "large": "takes 2000",
 	}
 	for _, it := range items {
 		key := string(it.Message.RecordKey)
@@ -74,9 +75,9 @@ func TestEachMessageNamesItsTopic(t *testing.T) {
 	if _, missing := MissingTopic(items[5].Err); !missing {
 		t.Errorf("%v names no missing topic", items[5].Err)
 	}
-	_, err = admin.CreateTopic(t.Context(), 1, 1, nil, "later")
+	_, err = admin.CreateTopic(t.Context(), 1, 1, nil, later)
 	kafkatest.Must(t, err)
-	exist("later")
+	exist(later)
 	retried := items[5:7]
 	sink.Deliver(t.Context(), retried)
 	for _, it := range retried {
@@ -85,8 +86,8 @@ func TestEachMessageNamesItsTopic(t *testing.T) {
 		}
 	}
 	got := map[string]string{}
-	kafkatest.Must(t, ReadAll(t.Context(), kafkatest.Quick(server.Addr()), []string{"orders", "small", "secret", "later"}, func(r *kgo.Record) bool {
-		got[string(r.Key)] += r.Topic + " "
+	kafkatest.Must(t, ReadAll(t.Context(), kafkatest.Quick(brokers), []string{orders, small, secret, later}, func(r *kgo.Record) bool {
+		got[string(r.Key)] += strings.TrimPrefix(r.Topic, run) + " "
 		return true
 	}))
 	want := map[string]string{"a": "orders ", "b": "small ", "e": "later ", "behind e": "orders ", "f": "orders "}
