@@ -41,11 +41,11 @@ var (
 		"httpidem/idemcheck.check":    {6, "a file holds the items of one chapter"},
 		"broker/brokertest.sourceEnv": {4, "a file holds the cases of one promise"},
 
-		"broker/kafka/kafkatxn.Transactor":        {15, operators},
-		"broker/kafka/kafkatxn.TransactorOptions": {11, operators},
-		"broker/kafka/kafkatxn.worker":            {8, operators},
-		"broker/kafka/kafkatxn.session":           {7, operators},
-		"internal/windows.State":                  {4, operators},
+		"broker/kafka/kafkatxn.Transactor":            {15, operators},
+		"broker/kafka/kafkatxn.TransactorOptions":     {11, operators},
+		"broker/kafka/kafkatxn.worker":                {8, operators},
+		"broker/kafka/kafkatxn.session":               {7, operators},
+		"broker/kafka/kafkatxn/internal/window.State": {4, operators},
 
 		"broker/outbox.Source":               {5, "listening, leases and shards are not types yet"},
 		"broker/file.Source":                 {5, "the finding of files is not a type yet"},
@@ -68,7 +68,6 @@ var (
 	}
 	tangled = map[string]exception{
 		"broker/kafka/kafkatxn":  {24, operators},
-		"internal/kept":          {25, operators},
 		"broker/outbox":          {21, "listening, leases and shards are not types yet"},
 		"broker/file":            {23, "the finding of files is not a type yet"},
 		"internal/schema":        {28, program},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/operator"
 	"maps"
 	"slices"
 	"strconv"
@@ -26,14 +27,9 @@ import (
 // copier is one member of the first stage's group. It has no state: after an unknown
 // result it restarts from the brokers' offsets. One goroutine runs it.
 type copier struct {
-	t    *Transactor
-	name string
-	to   string // the topic between the stages
-
-	client     *kgo.GroupTransactSession
-	disconnect context.CancelFunc
-	limits     cluster.Limits // of the client
-	tooBig     int            // consecutive transactions that brokers refused for a size
+	member
+	to     string         // the topic between the stages
+	limits cluster.Limits // of the client
 	// lost says that the group took a partition, so the open transaction cannot commit.
 	lost atomic.Bool
 
@@ -57,7 +53,7 @@ type copier struct {
 	failed  atomic.Pointer[error]
 }
 
-func (t *Transactor) newPlacer() *repartition.Placer {
+func newPlacer(t *Transactor) *repartition.Placer {
 	place := repartition.PlacerOptions{
 		Rule: t.opts.Key.Rule, Scope: t.opts.Key.Scope.Name, Hash: t.opts.Key.OnMissing == pipeline.MissingHash,
 		Topic: t.opts.Repartition.Topic, Partitions: t.copyPartitions, Identities: t.identities,
@@ -66,18 +62,18 @@ func (t *Transactor) newPlacer() *repartition.Placer {
 		place.By = t.opts.Aggregate.By
 		if t.opts.FilterMap != nil {
 			place.FilterMap = func(ctx context.Context, d pipeline.Delivery) ([]byte, bool, error) {
-				return t.opts.callFilterMap(ctx, &d.Message, d.Key, t.opts.Timeouts.Transaction)
+				return t.chain.CallFilterMap(ctx, &d.Message, d.Key, t.opts.Timeouts.Transaction)
 			}
 		}
 	}
-	place.Time, place.Unit = t.opts.timeRule()
+	place.Time, place.Unit = t.chain.Times.Rule, t.chain.Times.Unit
 	return repartition.NewPlacer(place)
 }
 
 func newCopier(t *Transactor, number int) *copier {
-	c := &copier{t: t, name: cluster.RepartitionSuffix[1:] + "-" + strconv.Itoa(number), to: t.opts.Repartition.Topic}
-	c.placer = t.newPlacer()
-	c.budget = t.opts.newBudget()
+	c := &copier{member: member{t: t, group: t.opts.copyGroup(), name: cluster.RepartitionSuffix[1:] + "-" + strconv.Itoa(number)}, to: t.opts.Repartition.Topic}
+	c.placer = newPlacer(t)
+	c.budget = t.chain.NewBudget(t.opts.Limits.Interval)
 	c.promise = func(r *kgo.Record, err error) {
 		if err != nil {
 			err = cluster.WriteError(r, err)
@@ -88,7 +84,7 @@ func newCopier(t *Transactor, number int) *copier {
 }
 
 // run works until ctx ends or it cannot continue.
-func (c *copier) run(ctx context.Context) error { return c.t.persist(ctx, c.name, c.live) }
+func (c *copier) run(ctx context.Context) error { return c.persist(ctx, c.live) }
 
 // live runs one client from its start to its end.
 func (c *copier) live(ctx context.Context) (err error) {
@@ -114,14 +110,12 @@ func (c *copier) live(ctx context.Context) (err error) {
 		// The end of an origin may be a marker, and windows wait for new partitions.
 		more = append(more, kgo.KeepControlRecords(), kgo.MetadataMaxAge(time.Minute))
 	}
-	c.client, c.disconnect, err = c.t.join(ctx, c.t.opts.copyGroup(), c.name, more)
-	if c.client != nil {
-		defer closeWithin(leaveTime, c.client, c.disconnect)
-	}
+	err = c.join(ctx, more)
+	defer c.close()
 	if err == nil {
 		err = c.loop(ctx, last)
 	}
-	if c.t.replaced(ctx, c.client, c.t.opts.copyGroup(), c.name, err) {
+	if c.replaced(ctx, err) {
 		return fmt.Errorf("kafka: %w: %w", kafka.ErrFenced, err)
 	}
 	return err
@@ -181,14 +175,14 @@ func (c *copier) loop(ctx, last context.Context) error {
 // forget resets how far the origins have come: an aborted copy is written again later, maybe
 // by another member.
 func (c *copier) forget() {
-	if c.t.opts.mixes() {
+	if c.t.chain.Times.Mixed {
 		c.times, c.news = watermarks.New(c.t.origins), false
 	}
 }
 
 // noteTime notes the time of a record of an origin, unless the time is too far from the clock.
 func (c *copier) noteTime(origin cluster.Partition, when int64, now time.Time) {
-	if c.times != nil && when <= now.Add(c.t.opts.maxAhead()).UnixMilli() && c.t.opts.checkPast(when, now.UnixMilli()) == nil {
+	if c.times != nil && when <= now.Add(c.t.chain.Times.Ahead).UnixMilli() && c.t.chain.Times.CheckPast(when, now.UnixMilli()) == nil {
 		c.news = c.times.See(origin, when) || c.news
 	}
 }
@@ -208,9 +202,6 @@ func (c *copier) tell(ctx context.Context) {
 	}
 	c.told, c.news = time.Now(), false
 }
-
-// waitsFor notes what the copier waits for; "" means nothing.
-func (c *copier) waitsFor(what string, records int) { c.t.health.WaitsFor(c.name, what, records) }
 
 func (c *copier) poll(ctx context.Context, most time.Duration) kgo.Fetches {
 	ctx, cancel := context.WithTimeout(ctx, most)
@@ -267,10 +258,10 @@ func (c *copier) transact(ctx, calls, last context.Context, fetches kgo.Fetches)
 	}
 	if failed := c.failed.Load(); failed != nil {
 		c.rewind(last)
-		if err := c.t.refusedSize(last, c.limits, &c.tooBig, *failed); err != nil {
+		if err := c.refusedSize(last, c.limits, *failed); err != nil {
 			return err
 		}
-		return fmt.Errorf("kafka: copy: %w", o.overdue(&c.budget, *failed))
+		return fmt.Errorf("kafka: copy: %w", c.t.chain.Overdue(&c.budget, *failed))
 	}
 	if c.lost.Load() {
 		return c.rewind(last)
@@ -281,7 +272,7 @@ func (c *copier) transact(ctx, calls, last context.Context, fetches kgo.Fetches)
 		err = errAgain // it may have committed, even if the client reports otherwise
 	}
 	if err != nil {
-		return fmt.Errorf("kafka: commit copies: %w", o.overdue(&c.budget, err))
+		return fmt.Errorf("kafka: commit copies: %w", c.t.chain.Overdue(&c.budget, err))
 	}
 	if c.rest != nil {
 		cluster.ReadAgain(c.client.Client(), c.rest)
@@ -331,7 +322,7 @@ func (c *copier) copy(ctx, calls, last context.Context, fetches kgo.Fetches) err
 		from := *r
 		repartition.Wrap(r, c.to, partition, id, now)
 		out, err := r, c.t.raised(last, c.limits, &c.askedLimits, c.limits.Check(c.to, r))
-		if _, slow := errors.AsType[errTooSlow](stopped); slow {
+		if _, slow := errors.AsType[operator.SlowError](stopped); slow {
 			err = stopped // it is unknown in which window it counts
 		}
 		if errors.Is(err, errAgain) {
@@ -357,14 +348,14 @@ func (c *copier) instead(r *kgo.Record, id []byte, cause error) (*kgo.Record, er
 	}
 	switch c.t.opts.Failure.Then {
 	case pipeline.Stop:
-		return nil, toldToStop(r, pipeline.ReasonPermanent, cause)
+		return nil, operator.ToldToStop(r, pipeline.ReasonPermanent, cause)
 	case pipeline.Drop:
-		c.deferred.Add(pipeline.EventDropped, pipeline.ReasonPermanent, itemOf(r, k, 1, cause))
+		c.deferred.Add(pipeline.EventDropped, pipeline.ReasonPermanent, operator.ItemOf(r, k, 1, cause))
 		return nil, nil
 	}
-	out, err := c.t.opts.parked(r, c.limits, pipeline.ReasonPermanent, 1, cause)
+	out, err := c.t.chain.DeadLetter(r, c.limits, pipeline.ReasonPermanent, 1, cause)
 	if err == nil {
-		c.deferred.Add(pipeline.EventParked, pipeline.ReasonPermanent, itemOf(r, k, 1, cause))
+		c.deferred.Add(pipeline.EventParked, pipeline.ReasonPermanent, operator.ItemOf(r, k, 1, cause))
 	}
 	return out, err
 }

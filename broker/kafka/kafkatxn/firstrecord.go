@@ -103,7 +103,7 @@ func (l *looking) extent(ctx context.Context, adm *kadm.Client) (map[string]map[
 	if err != nil {
 		return nil, fmt.Errorf("kafka: changelog: %w", err)
 	}
-	live, err := l.t.live(ctx, adm, time.Now().UnixMilli(), names)
+	live, err := restorer{l.t}.live(ctx, adm, time.Now().UnixMilli(), names)
 	if err != nil {
 		return nil, err
 	}

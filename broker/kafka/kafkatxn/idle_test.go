@@ -13,13 +13,14 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/operator"
 	"github.com/semel-dev/semel/stream"
 	"github.com/semel-dev/semel/test/kafkatest"
 )
 
 func TestAPartitionWithoutACommitHasNoCommittedOffset(t *testing.T) {
 	t.Parallel()
-	p := &part{id: cluster.Partition{Topic: "in"}}
+	p := &part{Chain: operator.Chain{Partition: operator.Partition{ID: cluster.Partition{Topic: "in"}}}}
 	for offset, want := range map[int64]bool{-1: false, 0: true, 7: true} {
 		if _, ok := committedOffset(map[string]map[int32]kgo.EpochOffset{"in": {0: {Offset: offset}}}, p); ok != want {
 			t.Errorf("%d: %t", offset, ok)
@@ -87,9 +88,9 @@ func TestAPartitionIsIdleFromTheTimeOfTheQuestion(t *testing.T) {
 
 // watermarkOf returns the committed watermark of the only partition.
 func watermarkOf(p *program) int64 {
-	p.tr.mu.Lock()
-	defer p.tr.mu.Unlock()
-	return p.tr.slots[cluster.Partition{Topic: "in"}].watermark.Load()
+	p.tr.slots.mu.Lock()
+	defer p.tr.slots.mu.Unlock()
+	return p.tr.slots.list[cluster.Partition{Topic: "in"}].watermark.Load()
 }
 
 // TestPartitionsThatAreNotUpToDateCloseNoWindows has one whose windows another process may
@@ -106,13 +107,13 @@ func TestPartitionsThatAreNotUpToDateCloseNoWindows(t *testing.T) {
 	}
 	behind := tr.s.parts[cluster.Partition{Topic: "in", Number: 1}]
 	behind.ready = false
-	before := behind.slot.windows.Watermark()
+	before := behind.slot.store.Watermark()
 	released, err := tr.Pass(t.Context(), tr.base.Add(time.Hour))
 	kafkatest.Must(t, err)
 	if len(released) != 2 || string(released[0].Key) != "g0" || string(released[1].Key) != "g0" {
 		t.Errorf("%d results", len(released))
 	}
-	if after := behind.slot.windows.Watermark(); after != before {
+	if after := behind.slot.store.Watermark(); after != before {
 		t.Errorf("the watermark moved by %d", after-before)
 	}
 }
@@ -135,7 +136,7 @@ func TestOnlyAPartitionThatIsReadToItsEndIsIdle(t *testing.T) {
 		for _, minute := range []int{5, 6} {
 			tr.s.settleQuiet(tr.base.Add(time.Duration(minute)*time.Minute).UnixMilli(), c.ends)
 		}
-		if got := tr.s.parts[cluster.Partition{Topic: "in"}].slot.windows.Due(); got != c.quiet {
+		if got := tr.s.parts[cluster.Partition{Topic: "in"}].Due(false); got != c.quiet {
 			t.Errorf("%s: the window is due: %t", c.name, got)
 		}
 	}

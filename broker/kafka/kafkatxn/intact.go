@@ -23,35 +23,38 @@ import (
 // the records that it needs (package marks). They are compared with the topics at the start,
 // before a partition is restored, and every intactEvery.
 
+// losses looks for what topics have lost.
+type losses struct{ *Transactor }
+
 // intactEvery is how often a Transactor looks for damage.
 const intactEvery = 10 * time.Second
 
 // exact reports whether only this Transactor deletes records of the changelog of keys.
 // Otherwise brokers do, by their times.
-func (t *Transactor) exact() bool { return t.changelogRetention() < 0 }
+func (t losses) exact() bool { return t.changelogRetention() < 0 }
 
 // keepMillis is how long a record of the changelog counts, in milliseconds.
-func (t *Transactor) keepMillis() int64 { return t.windows.Retention().Milliseconds() }
+func (t losses) keepMillis() int64 { return t.windows.Retention().Milliseconds() }
 
 // mark returns the note of a partition for the open transaction, whose records are written.
-func (t *Transactor) mark(p *part) marks.Note {
-	at, st := p.slot, p.slot.state
+func (t losses) mark(p *part) marks.Note {
+	at := p.slot
 	n := at.note
-	n.Read = t.topics[p.id.Topic]
-	n.Keys.Topic, n.Keys.Times = t.changelog[p.id.Topic], slices.Clone(n.Keys.Times)
-	n.Keys.Low = -1
-	if t.exact() {
-		n.Keys.Low = max(at.note.Keys.Low, at.keysCut, 0)
-	}
-	n.Keys.End = max(n.Keys.End, st.Position)
-	if last := len(p.changes) - 1; last >= 0 {
-		n.Keys.Wrote(p.changes[0].Offset, p.changes[last].Offset+1, t.now(), t.keepMillis())
-	}
-	if ws := at.windows; ws != nil {
-		n.State.Topic, n.State.Low = t.stateTopic[p.id.Topic], max(at.note.State.Low, ws.cut, 0)
-		n.State.End = max(n.State.End, ws.position)
-		if last := len(p.windows) - 1; last >= 0 {
-			n.State.End = p.windows[last].Offset + 1
+	n.Read = t.topics[p.ID.Topic]
+	for i, l := range at.logs {
+		low, e := max(at.note.Keys.Low, l.Cut(), 0), &n.Keys
+		if i == 0 {
+			e.Topic, e.Times = t.changelog[p.ID.Topic], slices.Clone(e.Times)
+			if !t.exact() {
+				low = -1
+			}
+		} else {
+			e = &n.State
+			e.Topic, low = t.stateTopic[p.ID.Topic], max(at.note.State.Low, l.Cut(), 0)
+		}
+		e.Low, e.End = low, max(e.End, l.Position())
+		if written := l.Written(); len(written) > 0 {
+			e.Wrote(written[0].Offset, written[len(written)-1].Offset+1, t.now(), t.keepMillis())
 		}
 	}
 	return n
@@ -60,11 +63,10 @@ func (t *Transactor) mark(p *part) marks.Note {
 // marked notes that the note of a partition is committed. The changelogs may be deleted up to
 // where it says.
 func (s *slot) marked(n marks.Note) {
-	if n.Keys.Low > s.note.Keys.Low {
-		s.cut.Store(n.Keys.Low)
-	}
-	if n.State.Low > s.note.State.Low {
-		s.windowsCut.Store(n.State.Low)
+	for i, low := range [][2]int64{{s.note.Keys.Low, n.Keys.Low}, {s.note.State.Low, n.State.Low}} {
+		if low[1] > low[0] {
+			s.deletable[i].Store(low[1])
+		}
 	}
 	s.note = n
 }
@@ -85,7 +87,7 @@ type presence struct {
 }
 
 // watched returns the topics that are decided and those that hold their state.
-func (t *Transactor) watched() []string {
+func (t losses) watched() []string {
 	names := t.opts.reads()
 	for _, topic := range t.opts.reads() {
 		names = append(slices.Clip(names), t.opts.changelogsOf(topic)...)
@@ -94,7 +96,7 @@ func (t *Transactor) watched() []string {
 }
 
 // present returns what brokers have of these topics.
-func (t *Transactor) present(ctx context.Context, adm *kadm.Client) (p presence, err error) {
+func (t losses) present(ctx context.Context, adm *kadm.Client) (p presence, err error) {
 	names := t.watched()
 	if p.topics, err = adm.ListTopics(ctx, names...); err != nil {
 		return p, fmt.Errorf("kafka: list topics: %w", err)
@@ -117,7 +119,7 @@ func (p *presence) of(topic string, number int32) (marks.Present, bool) {
 
 // damaged returns an error if the topics lack what the note of a committed offset says. at
 // is the offset.
-func (t *Transactor) damaged(id cluster.Partition, at kadm.OffsetResponse, has *presence) (*marks.Note, error) {
+func (t losses) damaged(id cluster.Partition, at kadm.OffsetResponse, has *presence) (*marks.Note, error) {
 	n, err := marks.Parse(at.Metadata)
 	if err != nil {
 		return nil, cluster.Damaged("kafka: group %s: the metadata %q of its offset of %s/%d is not what Semel writes: %w", t.opts.Group, at.Metadata, id.Topic, id.Number, err)
@@ -138,31 +140,31 @@ func (t *Transactor) damaged(id cluster.Partition, at kadm.OffsetResponse, has *
 			return n, t.stateGone(id, "changelog", t.opts.changelogOf(id.Topic), lacks, "keys are lost, and repeated records would take effect again", "another changelog (transaction.changelog)")
 		}
 	}
-	if !t.opts.hasState() {
+	if !t.chain.HasState() {
 		return n, nil
 	}
-	if state, known := has.of(t.opts.windowsOf(id.Topic), id.Number); known {
+	if state, known := has.of(t.opts.stateOf(id.Topic), id.Number); known {
 		if lacks := n.State.Lacks(state, t.now(), t.keepMillis()); lacks != "" {
-			return n, t.stateGone(id, "topic", t.opts.windowsOf(id.Topic), lacks, "open windows or held records are lost, and results would lack messages", "a new group")
+			return n, t.stateGone(id, "topic", t.opts.stateOf(id.Topic), lacks, "open windows or held records are lost, and results would lack messages", "a new group")
 		}
 	}
 	return n, nil
 }
 
 // stateGone is the error of a topic that has lost state.
-func (t *Transactor) stateGone(id cluster.Partition, what, name, lacks, cost, other string) error {
+func (t losses) stateGone(id cluster.Partition, what, name, lacks, cost, other string) error {
 	return cluster.Damaged("kafka: %s %s/%d %s: %s. Restore it, or use %s. To go on without what is lost, %s",
 		what, name, id.Number, lacks, cost, other, t.acceptLoss(id.Topic))
 }
 
 // acceptLoss returns how an operator lets a pipeline continue without the state of a topic.
-func (t *Transactor) acceptLoss(topic string) string {
+func (t losses) acceptLoss(topic string) string {
 	return fmt.Sprintf("stop all instances, wait until the group is empty, and remove the notes from its offsets: kafka-consumer-groups.sh --bootstrap-server ADDRESS --group %s --topic %s --reset-offsets --to-current --execute", t.opts.Group, topic)
 }
 
 // inputAgain is the error of a topic that was made again, while the group has offsets of the
 // former one.
-func (t *Transactor) inputAgain(topic string) error {
+func (t losses) inputAgain(topic string) error {
 	if t.opts.Repartition != nil {
 		return cluster.Damaged("kafka: repartition topic %s was deleted and made again, and copies that were not decided are lost. Delete the groups %s and %s, and the input is copied again; what is remembered of keys stays",
 			topic, t.opts.Group, t.opts.copyGroup())
@@ -172,7 +174,7 @@ func (t *Transactor) inputAgain(topic string) error {
 }
 
 // intact returns an error if a topic lacks state that committed offsets need.
-func (t *Transactor) intact(ctx context.Context, adm *kadm.Client) error {
+func (t losses) intact(ctx context.Context, adm *kadm.Client) error {
 	has, err := t.present(ctx, adm)
 	if err != nil {
 		return err
@@ -206,7 +208,7 @@ func (t *Transactor) intact(ctx context.Context, adm *kadm.Client) error {
 
 // copiesIntact returns an error if the inputs were copied to another topic than that between
 // the stages. Brokers delete the offsets of that topic with it, but not those of the inputs.
-func (t *Transactor) copiesIntact(ctx context.Context, adm *kadm.Client, has *presence) error {
+func (t losses) copiesIntact(ctx context.Context, adm *kadm.Client, has *presence) error {
 	copied, err := pending.Offsets(ctx, adm, t.opts.copyGroup(), t.opts.Inputs)
 	if err != nil {
 		return fmt.Errorf("kafka: offsets of group %s: %w", t.opts.copyGroup(), err)
@@ -220,7 +222,7 @@ func (t *Transactor) copiesIntact(ctx context.Context, adm *kadm.Client, has *pr
 	return err
 }
 
-func (t *Transactor) firstDamage(committed kadm.OffsetResponses, has *presence) error {
+func (t losses) firstDamage(committed kadm.OffsetResponses, has *presence) error {
 	for _, topic := range t.opts.reads() {
 		for number := range t.sizes[topic] {
 			at, ok := committed.Lookup(topic, number)
@@ -237,7 +239,7 @@ func (t *Transactor) firstDamage(committed kadm.OffsetResponses, has *presence) 
 
 // intactParts refuses parts whose state is damaged, before anything is written to it, and
 // notes what the others have. No transaction can change their offsets any longer.
-func (t *Transactor) intactParts(ctx context.Context, s *session, parts []*part) error {
+func (t losses) intactParts(ctx context.Context, s *session, parts []*part) error {
 	adm := t.adm()
 	committed, err := pending.Stable(ctx, adm, t.opts.Group, t.opts.reads(), func() { s.restores.Store(new("")) })
 	if err != nil {
@@ -248,28 +250,28 @@ func (t *Transactor) intactParts(ctx context.Context, s *session, parts []*part)
 		return err
 	}
 	for _, p := range parts {
-		at, _ := committed.Lookup(p.id.Topic, p.id.Number)
-		n, err := t.damaged(p.id, at, &has)
+		at, _ := committed.Lookup(p.ID.Topic, p.ID.Number)
+		n, err := t.damaged(p.ID, at, &has)
 		if err != nil {
 			return err
 		}
 		if n == nil {
 			n = &marks.Note{}
 		}
-		keys, _ := has.of(t.opts.changelogOf(p.id.Topic), p.id.Number)
+		keys, _ := has.of(t.opts.changelogOf(p.ID.Topic), p.ID.Number)
 		n.Keys.Low = max(n.Keys.Low, keys.Start)
-		if t.opts.hasState() {
-			state, _ := has.of(t.opts.windowsOf(p.id.Topic), p.id.Number)
+		if t.chain.HasState() {
+			state, _ := has.of(t.opts.stateOf(p.ID.Topic), p.ID.Number)
 			n.State.Low = max(n.State.Low, state.Start)
 		}
-		p.slot.note, p.slot.keysCut = *n, 0
+		p.slot.note = *n
 	}
 	return nil
 }
 
 // permitted notes for Ready which right on a topic with state is missing. A right to read is
 // used only when partitions move, which may be much later. Brokers before 2.3 do not tell.
-func (t *Transactor) permitted(ctx context.Context) {
+func (t losses) permitted(ctx context.Context) {
 	var names []string
 	for _, topic := range t.opts.reads() {
 		names = append(names, t.opts.changelogsOf(topic)...)
@@ -309,7 +311,7 @@ func lackedRight(name string, topic kadm.TopicDetail) error {
 
 // watchIntact looks for damage until ctx ends, and returns it. It also notices topics that
 // were deleted or made again, and missing rights.
-func (t *Transactor) watchIntact(ctx context.Context) error {
+func (t losses) watchIntact(ctx context.Context) error {
 	missing := map[string]bool{}
 	for retry.Sleep(ctx, intactEvery) == nil {
 		patient, cancel := context.WithTimeout(ctx, intactEvery)
@@ -329,13 +331,13 @@ func (t *Transactor) watchIntact(ctx context.Context) error {
 
 // sameTopics returns an error if a topic is another one than at the start, or was deleted.
 // missing has the topics that were missing at the last look.
-func (t *Transactor) sameTopics(ctx context.Context, missing map[string]bool) error {
+func (t losses) sameTopics(ctx context.Context, missing map[string]bool) error {
 	was, holds := map[string]keystate.TopicID{}, map[string]bool{}
 	for _, topic := range t.opts.reads() {
 		was[topic], was[t.opts.changelogOf(topic)] = t.topics[topic], t.changelog[topic]
 		holds[t.opts.changelogOf(topic)], holds[topic] = true, t.opts.Repartition != nil
-		if t.opts.hasState() {
-			was[t.opts.windowsOf(topic)], holds[t.opts.windowsOf(topic)] = t.stateTopic[topic], true
+		if t.chain.HasState() {
+			was[t.opts.stateOf(topic)], holds[t.opts.stateOf(topic)] = t.stateTopic[topic], true
 		}
 	}
 	for _, topic := range t.opts.Inputs {

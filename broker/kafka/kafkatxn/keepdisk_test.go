@@ -16,7 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/localcopy"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 	"github.com/semel-dev/semel/stream"
 	"github.com/semel-dev/semel/test/faultfs"
 	"github.com/semel-dev/semel/test/kafkatest"
@@ -112,7 +112,7 @@ func TestAStateOnDiskIsNeverLost(t *testing.T) {
 		"a read that fails":        {after: failing(faultfs.Read), told: "input/output error"},
 		"an early read that fails": {between: failing(faultfs.Read), told: "input/output error"},
 		"a rotten value": {after: each(func(b *bubble, disk *faultfs.FS, name string) {
-			kafkatest.Must(b.T, disk.FlipBit(name, localcopy.HeaderSize+localcopy.FrameSize+300, 3))
+			kafkatest.Must(b.T, disk.FlipBit(name, state.HeaderSize+state.FrameSize+300, 3))
 		}), told: "checksum"},
 		"a file cut short": {after: each(func(b *bubble, disk *faultfs.FS, name string) {
 			file, err := disk.Open(name)
@@ -132,7 +132,7 @@ func TestAStateOnDiskIsNeverLost(t *testing.T) {
 		"a restart with a rotten value": {restart: func(b *bubble, p *program, opts *TransactorOptions) *program {
 			p.Stop()
 			each(func(b *bubble, disk *faultfs.FS, name string) {
-				kafkatest.Must(b.T, disk.FlipBit(name, localcopy.HeaderSize+localcopy.FrameSize+300, 3))
+				kafkatest.Must(b.T, disk.FlipBit(name, state.HeaderSize+state.FrameSize+300, 3))
 			})(b, opts.files.(*faultfs.FS))
 			return b.start(*opts)
 		}},
@@ -266,11 +266,11 @@ func TestACopyThatTheBrokersContradictIsDropped(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(data, value, other []byte, before, behind int64) []byte{
 		"another one": func(data, _, other []byte, before, behind int64) []byte {
-			return append(localcopy.AppendFrame(data, other, before, behind), other...)
+			return append(state.AppendFrame(data, other, before, behind), other...)
 		},
 		"none": func(data, value, other []byte, before, behind int64) []byte {
-			data = append(localcopy.AppendFrame(data, value, before, behind), value...)
-			return append(localcopy.AppendFrame(data, other, behind+9, behind+10), other...)
+			data = append(state.AppendFrame(data, value, before, behind), value...)
+			return append(state.AppendFrame(data, other, behind+9, behind+10), other...)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -290,12 +290,12 @@ func TestACopyThatTheBrokersContradictIsDropped(t *testing.T) {
 				}
 				data, err := os.ReadFile(names[0])
 				kafkatest.Must(t, err)
-				value, before, behind, ok := localcopy.FrameAt(data[localcopy.HeaderSize:])
+				value, before, behind, ok := state.FrameAt(data[state.HeaderSize:])
 				other := bytes.Replace(value, []byte("right"), []byte("wrong"), 1)
 				if !ok || bytes.Equal(value, other) {
 					t.Fatalf("the copy has %q", value)
 				}
-				kafkatest.Must(t, os.WriteFile(names[0], spoil(slices.Clone(data[:localcopy.HeaderSize]), value, other, before, behind), 0o600))
+				kafkatest.Must(t, os.WriteFile(names[0], spoil(slices.Clone(data[:state.HeaderSize]), value, other, before, behind), 0o600))
 				p = b.start(opts)
 				b.Write(counted(0, "2", "end", 1, base.Add(time.Minute)))
 				p.Wait(1, kafkatest.Settled)

@@ -221,12 +221,10 @@ func TestAPartitionThatAnotherSessionAskedForInErrorIsRead(t *testing.T) {
 		var id cluster.Partition
 		var holds *session
 		if !kafkatest.Within(3*time.Minute, func() bool {
-			p.tr.mu.Lock()
-			defer p.tr.mu.Unlock()
-			for of, at := range p.tr.slots {
+			p.tr.slots.each(func(of cluster.Partition, at *slot) {
 				id = of
 				holds, _ = at.holder.(*session)
-			}
+			})
 			return holds != nil
 		}) {
 			t.Fatal("no session was assigned a partition")
@@ -251,7 +249,8 @@ func TestAMemberRestartsBeforeItsSessionTimesOut(t *testing.T) {
 		var ended time.Time
 		var longest time.Duration
 		lives := 0
-		kafkatest.Must(t, tr.persist(ctx, "0", func(context.Context) error {
+		m := member{t: tr, name: "0"}
+		kafkatest.Must(t, m.persist(ctx, func(context.Context) error {
 			if lives++; lives == 30 {
 				cancel()
 			}

@@ -2,13 +2,14 @@ package kafkatxn
 
 import (
 	"context"
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/operator"
 	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/broker/kafka"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
@@ -325,8 +326,42 @@ func (o *TransactorOptions) validate() error {
 	return wrong.Err()
 }
 
-func (o *TransactorOptions) keyMaker() keystate.Maker {
-	return keystate.MakerOf(o.Key.Rule.String(), o.Key.Scope.Name)
+// chain returns what operators need of the options.
+func (o *TransactorOptions) chain() *operator.Options {
+	c := &operator.Options{
+		Name: o.Name, Group: o.Group, Rule: o.Key.Rule, Scope: o.Key.Scope.Name, OnMissing: o.Key.OnMissing, Window: o.Window,
+		Keep: o.Keep, Tables: o.Tables, FilterMap: o.FilterMap, Aggregate: o.Aggregate, Transform: o.Transform,
+		Output: o.Output.Topic, SamePartition: o.Output.SamePartition, KeyHeaders: o.Output.KeyHeaders,
+		Parked: o.Parked, Failure: o.Failure, StateOf: o.stateOf, Most: o.Timeouts.Transaction,
+		Times: operator.Times{On: o.EventTime != nil, Unit: stream.Milliseconds, Idle: semel.Forever},
+	}
+	if e := o.EventTime; e != nil {
+		c.EventTime, c.Late, c.DeliverLate = true, e.OnLate, e.DeliverLate
+	}
+	holds := false
+	if agg := o.Aggregate; agg != nil {
+		c.Times = operator.Times{On: true, All: true, Rule: agg.Time, Unit: agg.Unit, Ahead: agg.MaxAhead, Behind: agg.MaxBehind, Idle: agg.Idle}
+	} else if k := o.Keep; k != nil {
+		c.Times.Ahead, c.Times.Behind = k.MaxAhead, k.MaxBehind
+		if holds = k.Holds(); holds {
+			c.Times.On, c.Times.Idle = true, k.Idle
+		}
+		if k.First != nil {
+			c.Times.Rule, c.Times.Unit = k.First, k.Unit
+		}
+	}
+	if o.Repartition != nil {
+		c.Inputs = o.Inputs
+		c.Times.Mixed = o.Aggregate != nil || holds
+	}
+	if c.Times.Rule == nil {
+		c.Times.Unit = stream.Milliseconds
+	}
+	c.Choose()
+	// With windows or held records the time of the others could make the record late. With
+	// Repartition the record is a copy, which is deleted behind the committed offset.
+	c.MayWait = !c.HasState() && o.Repartition == nil && slices.ContainsFunc(o.Tables, func(t *stream.Table) bool { return t.Missing == stream.MissingWait })
+	return c
 }
 
 // changelogOf returns the changelog topic of a topic that is decided.
@@ -346,11 +381,139 @@ func (o *TransactorOptions) written() []string {
 	for _, topic := range o.reads() {
 		list = append(list, o.changelogOf(topic))
 		if o.hasState() {
-			list = append(list, o.windowsOf(topic))
+			list = append(list, o.stateOf(topic))
 		}
 	}
 	if o.Repartition != nil {
 		list = append(list, o.Repartition.Topic)
 	}
 	return list
+}
+
+// hasState reports whether partitions have windows or hold records.
+func (o *TransactorOptions) hasState() bool { return o.Aggregate != nil || o.Keep != nil }
+
+func (o *TransactorOptions) validateAggregate(wrong *invalid.List) {
+	wrong.Join(o.Aggregate.Validate())
+	switch {
+	case o.Repartition != nil && len(o.Tables) > 0:
+		wrong.Add("Aggregate: with Repartition, a message is sent to the partition of its group key before it is joined with a row of Tables. Join messages with one pipeline, and aggregate its output with another")
+	case o.Transform != nil:
+		wrong.Add("Aggregate: it replaces the Transform. Transform messages with a pipeline before it")
+	case o.Output.KeyHeaders:
+		wrong.Add("Aggregate: a result has no key of a message, so Output.KeyHeaders cannot name it")
+	}
+}
+
+// validateState refuses topics of windows or held records that are used otherwise.
+func (o *TransactorOptions) validateState(wrong *invalid.List) {
+	for _, topic := range o.reads() {
+		name := o.stateOf(topic)
+		for _, other := range append([]string{o.Output.Topic, o.Parked, o.changelogOf(topic)}, o.Inputs...) {
+			if name == other {
+				wrong.Add("Group: the topic %s for windows and held records is another topic of the pipeline", name)
+			}
+		}
+	}
+}
+
+// stateOf returns the topic that holds the state of an operator, for a topic that is decided.
+func (o *TransactorOptions) stateOf(topic string) string {
+	name := o.Group + "-state"
+	if len(o.reads()) > 1 {
+		name += "-" + topic
+	}
+	return name
+}
+
+// changelogsOf returns the topics of the keys and windows of a topic that is decided.
+func (o *TransactorOptions) changelogsOf(topic string) []string {
+	if !o.hasState() {
+		return []string{o.changelogOf(topic)}
+	}
+	return []string{o.changelogOf(topic), o.stateOf(topic)}
+}
+
+func (o *TransactorOptions) validateKeep(wrong *invalid.List) {
+	wrong.Join(o.Keep.Validate())
+	if o.Aggregate != nil {
+		wrong.Add("Keep: it cannot be combined with Aggregate: keep messages with one pipeline, and aggregate its output with another")
+	}
+	if o.Keep.First != nil && o.EventTime != nil {
+		wrong.Add("EventTime: Keep.First has the times by which keys are remembered, and a Grace and a policy of its own: leave it out")
+	}
+	if o.Keep.Holds() && o.Transform != nil {
+		wrong.Add("Keep: messages that are held have no Transform. Transform them with a pipeline behind it")
+	}
+}
+
+// timing returns the time by which keys are remembered.
+func (o *TransactorOptions) timing() *EventTime {
+	if k := o.Keep; k != nil && k.First != nil {
+		return &EventTime{Grace: k.Grace, OnLate: k.Late}
+	}
+	return o.EventTime
+}
+
+// copyGroup is the group of the first stage.
+func (o *TransactorOptions) copyGroup() string { return RepartitionGroup(o.Group) }
+
+// reads returns the topics whose records are decided.
+func (o *TransactorOptions) reads() []string {
+	if o.Repartition != nil {
+		return []string{o.Repartition.Topic}
+	}
+	return o.Inputs
+}
+
+// start returns where the deciding stage starts. It must read all records that the
+// first stage has copied.
+func (o *TransactorOptions) start() []kgo.Opt {
+	if o.Repartition != nil {
+		return []kgo.Opt{kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()), kgo.ConsumeResetOffset(kgo.NoResetOffset())}
+	}
+	return o.Reset.Options()
+}
+
+func (o *TransactorOptions) validateTables(wrong *invalid.List) {
+	if len(o.Tables) > 0 && o.FilterMap == nil && o.Transform == nil {
+		wrong.Add("Tables: there is no FilterMap or Transform that uses them")
+	}
+	for i, t := range o.Tables {
+		if t == nil {
+			wrong.Add("Tables: number %d is nil", i)
+			continue
+		}
+		wrong.Join(t.Validate())
+		for _, other := range o.Tables[:i] {
+			switch {
+			case other == nil:
+			case other.Title() == t.Title():
+				wrong.Add("Tables: two have the name %s", t.Title())
+			case other.Topic == t.Topic && (other.Local != t.Local || other.History != t.History):
+				wrong.Add("Tables: %s and %s have one topic, so Local and History must be the same", other.Title(), t.Title())
+			}
+		}
+		if t.Topic != "" && slices.Contains(append([]string{o.Output.Topic, o.Parked}, o.Inputs...), t.Topic) {
+			wrong.Add("Tables: %s is another topic of the pipeline", t.Topic)
+		}
+		if t.Local && o.Repartition != nil {
+			wrong.Add("Tables: %s cannot be Local with Repartition, which moves messages to other partitions", t.Title())
+		}
+	}
+}
+
+// parksWithoutRow reports whether a table parks messages.
+func (o *TransactorOptions) parksWithoutRow() bool {
+	return slices.ContainsFunc(o.Tables, func(t *stream.Table) bool {
+		return t != nil && (t.History > 0 || t.Missing == stream.MissingPark || t.Missing == stream.MissingWait)
+	})
+}
+
+// linger is how long outputs wait for a full batch, since each batch costs the brokers
+// an append and a fetch by each replica. It is well below an interval, so that early
+// outputs are not written together with the changelog at the end: the broker adds one
+// partition at a time to a transaction, and the second would be retried after a pause.
+func (o *TransactorOptions) linger() time.Duration {
+	return min(o.Limits.Interval/3, 100*time.Millisecond)
 }

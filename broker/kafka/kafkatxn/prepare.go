@@ -16,17 +16,20 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/sample"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
 )
 
+// checks are those of brokers and topics before a Transactor works.
+type checks struct{ *Transactor }
+
 // prepare checks the brokers and topics until everything that is needed is there. It
 // returns errors that waiting does not fix.
-func (t *Transactor) prepare(ctx context.Context) error {
+func (t checks) prepare(ctx context.Context) error {
 	began, told := time.Now(), ""
 	for tries := 1; ; tries++ {
 		err := t.check(ctx)
@@ -65,7 +68,7 @@ func transient(err error) bool {
 	return true
 }
 
-func (t *Transactor) check(ctx context.Context) error {
+func (t checks) check(ctx context.Context) error {
 	if err := t.checkBrokers(ctx); err != nil {
 		return err
 	}
@@ -101,8 +104,8 @@ func (t *Transactor) check(ctx context.Context) error {
 	if t.tableTopics, err = t.checkTables(ctx, adm, topics); err != nil {
 		return err
 	}
-	t.topics, t.sizes, t.changelog = map[string]keystate.TopicID{}, map[string]int32{}, map[string]keystate.TopicID{}
-	t.stateTopic, t.origins, t.identities = map[string]keystate.TopicID{}, map[string]int32{}, map[string]string{}
+	t.topics, t.sizes, t.changelog = map[string]state.ID{}, map[string]int32{}, map[string]state.ID{}
+	t.stateTopic, t.origins, t.identities = map[string]state.ID{}, map[string]int32{}, map[string]string{}
 	for _, input := range t.opts.Inputs {
 		if t.opts.Key.Rule.NeedsPosition() {
 			t.identities[input] = cluster.Identity(topics[input].ID)
@@ -112,73 +115,26 @@ func (t *Transactor) check(ctx context.Context) error {
 	for _, topic := range t.opts.reads() {
 		partitions := len(topics[topic].Partitions)
 		t.topics[topic], t.sizes[topic] = topics[topic].ID, int32(partitions)
-		id, err := t.checkChangelog(ctx, adm, topic, partitions)
-		if err != nil {
+		var err error
+		if t.changelog[topic], err = t.checkChangelog(ctx, adm, t.keysTopic(topic), partitions); err != nil {
 			return err
 		}
-		t.changelog[topic] = id
-		if t.opts.hasState() {
-			if err := t.checkWindows(ctx, adm, topic, partitions); err != nil {
-				return err
-			}
+		if !t.chain.HasState() {
+			continue
+		}
+		if t.stateTopic[topic], err = t.checkChangelog(ctx, adm, t.storeTopic(topic), partitions); err != nil {
+			return err
 		}
 	}
-	if err := t.intact(ctx, adm); err != nil {
+	if err := losses(t).intact(ctx, adm); err != nil {
 		return err
 	}
 	return t.readLimits(ctx, adm)
 }
 
-// readLimits reads the limits of the topics that are written.
-func (t *Transactor) readLimits(ctx context.Context, adm *kadm.Client) error {
-	l, err := cluster.ReadLimits(ctx, adm, t.opts.written()...)
-	if err == nil {
-		t.limits.Store(&l)
-	}
-	return err
-}
-
-// raised returns the error of a check against a client's limits. The first such error
-// of a transaction makes it read the limits again. If they have changed, the error
-// restarts the client, so that a raised limit counts without a restart of the process.
-func (t *Transactor) raised(ctx context.Context, had cluster.Limits, asked *bool, tooLarge error) error {
-	if tooLarge == nil || *asked || t.admin == nil { // a Trial has no brokers
-		return tooLarge
-	}
-	*asked = true
-	if err := t.readLimits(ctx, t.adm()); err != nil {
-		return fmt.Errorf("kafka: %w: %w", errAgain, err)
-	}
-	if !maps.Equal(had, *t.limits.Load()) {
-		return fmt.Errorf("kafka: %w with the new limits of the topics", errAgain)
-	}
-	return tooLarge
-}
-
-// mostRefusals is how many consecutive times brokers may refuse, for its size, a record
-// that fits the visible limits.
-const mostRefusals = 5
-
-// refusedSize classifies an error of a producer that had these limits. It returns nil
-// if the error is not about a size. The client restarts with the present limits. If
-// they have not changed after several refusals, a restart would change nothing.
-func (t *Transactor) refusedSize(ctx context.Context, had cluster.Limits, times *int, cause error) error {
-	if !cluster.IsTooLarge(cause) {
-		return nil
-	}
-	*times++
-	if err := t.readLimits(ctx, t.adm()); err != nil {
-		return err
-	}
-	if *times < mostRefusals || !maps.Equal(had, *t.limits.Load()) {
-		return fmt.Errorf("kafka: %w: %w", errAgain, cause)
-	}
-	return fmt.Errorf("kafka: %w: %w: the brokers take less than max.message.bytes of that topic says, or it may not be seen: allow DescribeConfigs on the topic, or raise it", pipeline.ErrStopped, cause)
-}
-
 // checkParked creates the dead-letter topic if it is missing. Its records do not
 // expire.
-func (t *Transactor) checkParked(ctx context.Context, adm *kadm.Client, partitions int) error {
+func (t checks) checkParked(ctx context.Context, adm *kadm.Client, partitions int) error {
 	if t.opts.Parked == "" {
 		return nil
 	}
@@ -201,7 +157,7 @@ func (t *Transactor) checkParked(ctx context.Context, adm *kadm.Client, partitio
 }
 
 // checkBrokers refuses brokers that do not fence a replaced member.
-func (t *Transactor) checkBrokers(ctx context.Context) error {
+func (t checks) checkBrokers(ctx context.Context) error {
 	answer, err := kmsg.NewPtrApiVersionsRequest().RequestWith(ctx, t.admin)
 	if err != nil {
 		return fmt.Errorf("kafka: ask for versions: %w", err)
@@ -220,52 +176,109 @@ func (t *Transactor) checkBrokers(ctx context.Context) error {
 	return nil
 }
 
-// checkChangelog creates the changelog of an input if it is missing, refuses an
-// unsuitable one, and returns its id.
-func (t *Transactor) checkChangelog(ctx context.Context, adm *kadm.Client, input string, partitions int) (keystate.TopicID, error) {
-	name := t.opts.changelogOf(input)
-	topics, err := adm.ListTopics(ctx, name)
-	if err != nil {
-		return keystate.TopicID{}, fmt.Errorf("kafka: list topics: %w", err)
-	}
-	topic := topics[name]
-	if errors.Is(topic.Err, kerr.UnknownTopicOrPartition) {
-		settings := map[string]*string{
-			"cleanup.policy": kadm.StringPtr("delete"), "retention.bytes": kadm.StringPtr("-1"),
-			"retention.ms": kadm.StringPtr(strconv.FormatInt(t.changelogRetention(), 10)),
-		}
-		if err := t.checkUnread(ctx, adm, input, partitions, settings); err != nil {
-			return keystate.TopicID{}, err
-		}
-		_, err := adm.CreateTopic(ctx, int32(partitions), -1, settings, name)
-		if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
-			return keystate.TopicID{}, fmt.Errorf("kafka: create changelog %s: %w", name, err)
-		}
-		return keystate.TopicID{}, kerr.LeaderNotAvailable // check again
-	}
-	if topic.Err != nil {
-		return keystate.TopicID{}, fmt.Errorf("kafka: changelog %s: %w", name, topic.Err)
-	}
-	if len(topic.Partitions) != partitions {
-		return keystate.TopicID{}, changelogDiffers(input, partitions, name, len(topic.Partitions))
-	}
-	return topic.ID, t.checkSettings(ctx, adm, name)
+// changelogTopic is a topic that holds state of an input.
+type changelogTopic struct {
+	name, input string
+	// what is the topic in errors, and holds what it holds.
+	what, holds string
+	// retention is how long its records count, in milliseconds, or -1 if their times do not show
+	// that. created is the retention with which it is created.
+	retention, created int64
+	segment            string // its segment.bytes, if not the default
+	differs            func(partitions, has int) error
+	unread             func(ctx context.Context, create string, read string) error
 }
 
-// grown returns the error for a topic that has gained partitions since the start.
-func (t *Transactor) grown(ctx context.Context, topic string) error {
-	topics, err := t.adm().ListTopics(ctx, topic)
+// keysTopic returns the changelog of the keys of an input.
+func (t checks) keysTopic(input string) *changelogTopic {
+	name := t.opts.changelogOf(input)
+	c := &changelogTopic{name: name, input: input, what: "changelog", holds: "keys would be forgotten early", retention: -1, created: t.changelogRetention()}
+	if c.created >= 0 {
+		c.retention = t.windows.Retention().Milliseconds()
+	}
+	c.differs = func(partitions, has int) error { return changelogDiffers(input, partitions, name, has) }
+	c.unread = func(ctx context.Context, create, read string) error { return t.keysLost(ctx, input, create, read) }
+	return c
+}
+
+// storeTopic returns the topic that holds the state of an operator for an input. The broker
+// frees whole segments, so its segments are small.
+func (t checks) storeTopic(input string) *changelogTopic {
+	name := t.opts.stateOf(input)
+	c := &changelogTopic{name: name, input: input, what: "topic", holds: "open windows or held records would be lost", retention: -1, created: -1, segment: strconv.Itoa(repartitionSegment)}
+	c.differs = func(partitions, has int) error {
+		return fmt.Errorf("kafka: %s has %d partitions, and topic %s, which holds its open windows or held records, has %d: use a new group, or a new input with the old number of partitions: %w",
+			input, partitions, name, has, semel.ErrInvalidRequest)
+	}
+	c.unread = func(_ context.Context, create, read string) error {
+		return fmt.Errorf("kafka: group %s has read %s, and topic %s, which holds its open windows or held records, %w: they would lack the messages that were read. Use a new group, or, to begin without them, create it: %s; and %s",
+			t.opts.Group, read, name, errNoTopic, create, losses(t).acceptLoss(input))
+	}
+	return c
+}
+
+// checkChangelog creates the topic if it is missing and the group has read nothing, refuses an
+// unsuitable one, and returns its id.
+func (t checks) checkChangelog(ctx context.Context, adm *kadm.Client, c *changelogTopic, partitions int) (id state.ID, err error) {
+	topics, err := adm.ListTopics(ctx, c.name)
 	if err != nil {
-		return fmt.Errorf("kafka: list topics: %w", err)
+		return id, fmt.Errorf("kafka: list topics: %w", err)
 	}
-	partitions, had := len(topics[topic].Partitions), int(t.sizes[topic])
-	if partitions <= had {
-		return fmt.Errorf("kafka: brokers do not agree on the partitions of %s: %w", topic, errAgain)
+	switch topic := topics[c.name]; {
+	case errors.Is(topic.Err, kerr.UnknownTopicOrPartition):
+		return id, t.createChangelog(ctx, adm, c, partitions)
+	case topic.Err != nil:
+		return id, fmt.Errorf("kafka: %s %s: %w", c.what, c.name, topic.Err)
+	case len(topic.Partitions) != partitions:
+		return id, c.differs(partitions, len(topic.Partitions))
 	}
-	if t.opts.Repartition != nil {
-		return stageDiffers(topic, partitions, t.opts.changelogOf(topic), had)
+	return state.ID(topics[c.name].ID), c.checkSettings(ctx, adm)
+}
+
+// createChangelog creates a topic, unless the group has read its input: the state was there, or
+// is in another topic. It returns an error that says to check again.
+func (t checks) createChangelog(ctx context.Context, adm *kadm.Client, c *changelogTopic, partitions int) error {
+	settings := map[string]*string{
+		"cleanup.policy": kadm.StringPtr("delete"), "retention.bytes": kadm.StringPtr("-1"),
+		"retention.ms": kadm.StringPtr(strconv.FormatInt(c.created, 10)),
 	}
-	return changelogDiffers(topic, partitions, t.opts.changelogOf(topic), had)
+	create := fmt.Sprintf("kafka-topics.sh --create --topic %s --partitions %d", c.name, partitions)
+	for _, setting := range slices.Sorted(maps.Keys(settings)) {
+		create += " --config " + setting + "=" + *settings[setting]
+	}
+	read, err := t.hasRead(ctx, adm, t.opts.Group, c.input)
+	if err != nil {
+		return err
+	}
+	if read != "" {
+		return c.unread(ctx, create, read)
+	}
+	if c.segment != "" {
+		settings["segment.bytes"] = &c.segment
+	}
+	if _, err := adm.CreateTopic(ctx, int32(partitions), -1, settings, c.name); err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
+		return fmt.Errorf("kafka: create %s %s: %w", c.what, c.name, err)
+	}
+	return kerr.LeaderNotAvailable // check again
+}
+
+// checkSettings refuses a topic that loses state. Hidden settings are trusted.
+func (c *changelogTopic) checkSettings(ctx context.Context, adm *kadm.Client) error {
+	configs, err := cluster.TopicSettings(ctx, adm, c.name)
+	if err != nil {
+		return err
+	}
+	has := cluster.Settings(configs, c.name)
+	if policy := has["cleanup.policy"]; strings.Contains(policy, "compact") {
+		return fmt.Errorf("kafka: %s %s has cleanup.policy %s: its records have no key, only \"delete\" keeps them: %w", c.what, c.name, policy, semel.ErrInvalidRequest)
+	}
+	for setting, need := range map[string]int64{"retention.ms": c.retention, "retention.bytes": -1} {
+		keeps, err := strconv.ParseInt(has[setting], 10, 64)
+		if err == nil && keeps >= 0 && (need < 0 || keeps < need) {
+			return fmt.Errorf("kafka: %s %s has %s %d, less than it needs, and %s: set it to %d; Semel deletes what is not needed: %w", c.what, c.name, setting, keeps, c.holds, max(c.created, need), semel.ErrInvalidRequest)
+		}
+	}
+	return nil
 }
 
 // changelogDiffers is the error of an input whose changelog has another number of
@@ -275,19 +288,15 @@ func changelogDiffers(input string, partitions int, changelog string, keys int) 
 		input, partitions, changelog, keys, semel.ErrInvalidRequest)
 }
 
-// checkUnread refuses to create the changelog of an input that the group has read: its
-// keys were there, or are in another topic.
-func (t *Transactor) checkUnread(ctx context.Context, adm *kadm.Client, input string, partitions int, settings map[string]*string) error {
-	read, err := t.hasRead(ctx, adm, t.opts.Group, input)
-	if err != nil || read == "" {
-		return err
-	}
+// keysLost is the error of an input that the group has read, although its changelog is missing.
+// create is the command that creates it.
+func (t checks) keysLost(ctx context.Context, input, create, read string) error {
 	name, one, several := t.opts.changelogOf(input), t.opts.State.Changelog, t.opts.State.Changelog+"-"+input
 	other := several
 	if name == several {
 		other = one
 	}
-	topics, err := adm.ListTopics(ctx, other)
+	topics, err := t.adm().ListTopics(ctx, other)
 	if err != nil {
 		return fmt.Errorf("kafka: list topics: %w", err)
 	}
@@ -299,79 +308,14 @@ func (t *Transactor) checkUnread(ctx context.Context, adm *kadm.Client, input st
 	default:
 		hint = fmt.Sprintf("with several inputs its keys were in %s: name that one (transaction.changelog: %s). ", several, several)
 	}
-	create := fmt.Sprintf("kafka-topics.sh --create --topic %s --partitions %d", name, partitions)
-	for _, setting := range slices.Sorted(maps.Keys(settings)) {
-		create += " --config " + setting + "=" + *settings[setting]
-	}
 	return fmt.Errorf("kafka: group %s has read %s, and changelog %s, which holds its keys, %w: repeated records would take effect again. %sIf there were no keys, because the offsets are another consumer's or were set by hand, or to start without them, create it: %s. If Semel has read the input before, also %s",
-		t.opts.Group, input, name, errNoTopic, hint, create, t.acceptLoss(input))
-}
-
-// changelogRetention returns the retention of the changelog in milliseconds, or -1.
-func (t *Transactor) changelogRetention() int64 {
-	keep := t.windows.Retention()
-	if t.windows.EventTime || keep >= semel.Forever/2 {
-		return -1 // the times of its records do not show when they expire
-	}
-	return (keep + max(keep/4, time.Hour)).Milliseconds()
-}
-
-// checkSettings refuses a changelog that loses keys. Hidden settings are trusted.
-func (t *Transactor) checkSettings(ctx context.Context, adm *kadm.Client, name string) error {
-	configs, err := cluster.TopicSettings(ctx, adm, name)
-	if err != nil {
-		return err
-	}
-	has := cluster.Settings(configs, name)
-	if policy := has["cleanup.policy"]; strings.Contains(policy, "compact") {
-		return fmt.Errorf("kafka: changelog %s has cleanup.policy %s: its records have no key, only \"delete\" keeps them: %w", name, policy, semel.ErrInvalidRequest)
-	}
-	keeps, err := strconv.ParseInt(has["retention.ms"], 10, 64)
-	need := t.changelogRetention()
-	if err == nil && keeps >= 0 && (need < 0 || keeps < t.windows.Retention().Milliseconds()) {
-		return fmt.Errorf("kafka: changelog %s has retention.ms %d, shorter than what the window needs (%d): keys would be forgotten early: %w", name, keeps, need, semel.ErrInvalidRequest)
-	}
-	return nil
-}
-
-// checkKeysOf refuses a changelog with keys of another existing topic. A record with
-// one of these keys would be dropped as a duplicate, without an effect. Keys of a topic
-// that no longer exists belong to the input before it was recreated.
-func (t *Transactor) checkKeysOf(ctx context.Context, input string, theirs keystate.TopicID) error {
-	if theirs == (keystate.TopicID{}) { // written when brokers had no ids
-		return nil
-	}
-	t.mu.Lock()
-	gone := t.gone[theirs]
-	t.mu.Unlock()
-	if gone {
-		return nil
-	}
-	other, err := cluster.TopicOf(ctx, t.admin, kadm.TopicID(theirs), t.byID)
-	switch {
-	case errors.Is(err, kerr.TopicAuthorizationFailed):
-		other = "a topic that may not be seen"
-	case err != nil:
-		return fmt.Errorf("kafka: topic of the keys in %s: %w", t.opts.changelogOf(input), err)
-	case other == "", other == input: // a broker may know an earlier id for a while
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if t.gone == nil {
-			t.gone = map[keystate.TopicID]bool{}
-		}
-		t.gone[theirs] = true
-		return nil
-	default:
-		other = "topic " + other
-	}
-	return fmt.Errorf("kafka: changelog %s holds keys of %s: records of %s with one of them would be dropped as duplicates, and be lost. Give this pipeline a new group, or a changelog of its own (transaction.changelog): %w",
-		t.opts.changelogOf(input), other, input, semel.ErrInvalidRequest)
+		t.opts.Group, input, name, errNoTopic, hint, create, losses(t).acceptLoss(input))
 }
 
 // sample refuses an input with records of one id, or of one group key, in several partitions:
 // each partition remembers its own keys and windows. It reads only the newest records, so it
 // may miss some. With a repartition stage these records come to one partition anyway.
-func (t *Transactor) sample(ctx context.Context) error {
+func (t checks) sample(ctx context.Context) error {
 	if t.opts.Repartition != nil || t.opts.skipSample {
 		return nil
 	}
@@ -398,7 +342,7 @@ func (t *Transactor) sample(ctx context.Context) error {
 
 // sampleTable warns of an input with messages of one row in several partitions, of which a
 // local table has the row in one. It does not refuse them, because the filter may.
-func (t *Transactor) sampleTable(ctx context.Context, samples *sample.Topics, input string, table *stream.Table) error {
+func (t checks) sampleTable(ctx context.Context, samples *sample.Topics, input string, table *stream.Table) error {
 	if !table.Local || table.By.Form() == key.FormRecordKey {
 		return nil
 	}

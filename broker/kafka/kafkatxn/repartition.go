@@ -7,18 +7,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pending"
 	"github.com/semel-dev/semel/internal/invalid"
-	"github.com/semel-dev/semel/internal/retry"
-	"github.com/semel-dev/semel/pipeline"
 )
 
 // Repartition is a stage before the stage that decides. It copies the records of all
@@ -58,29 +54,9 @@ func (r *Repartition) validate(o *TransactorOptions, wrong *invalid.List) {
 // group.
 func RepartitionGroup(group string) string { return group + cluster.RepartitionSuffix }
 
-// copyGroup is the group of the first stage.
-func (o *TransactorOptions) copyGroup() string { return RepartitionGroup(o.Group) }
-
-// reads returns the topics whose records are decided.
-func (o *TransactorOptions) reads() []string {
-	if o.Repartition != nil {
-		return []string{o.Repartition.Topic}
-	}
-	return o.Inputs
-}
-
-// start returns where the deciding stage starts. It must read all records that the
-// first stage has copied.
-func (o *TransactorOptions) start() []kgo.Opt {
-	if o.Repartition != nil {
-		return []kgo.Opt{kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()), kgo.ConsumeResetOffset(kgo.NoResetOffset())}
-	}
-	return o.Reset.Options()
-}
-
 // checkRepartition creates a missing topic between the stages, refuses a topic that would lose or
 // separate copies, and adds the topic to the list.
-func (t *Transactor) checkRepartition(ctx context.Context, adm *kadm.Client, topics kadm.TopicDetails) error {
+func (t checks) checkRepartition(ctx context.Context, adm *kadm.Client, topics kadm.TopicDetails) error {
 	if t.opts.Repartition == nil {
 		return t.checkWithout(ctx, adm)
 	}
@@ -129,7 +105,7 @@ func stageDiffers(topic string, partitions int, changelog string, keys int) erro
 }
 
 // checkWithout refuses to run without a stage that was used before.
-func (t *Transactor) checkWithout(ctx context.Context, adm *kadm.Client) error {
+func (t checks) checkWithout(ctx context.Context, adm *kadm.Client) error {
 	copied, err := t.hasRead(ctx, adm, t.opts.copyGroup(), t.opts.Inputs...)
 	if errors.Is(err, kerr.GroupAuthorizationFailed) || copied == "" && err == nil {
 		return nil
@@ -143,7 +119,7 @@ func (t *Transactor) checkWithout(ctx context.Context, adm *kadm.Client) error {
 
 // hasRead returns the first of topics with a committed offset of a group, or "". It refuses
 // a Repartition while records of them wait for rows, because no stage would read them.
-func (t *Transactor) hasRead(ctx context.Context, adm *kadm.Client, group string, topics ...string) (string, error) {
+func (t checks) hasRead(ctx context.Context, adm *kadm.Client, group string, topics ...string) (string, error) {
 	committed, err := adm.FetchOffsets(ctx, group)
 	if errors.Is(err, kerr.GroupIDNotFound) {
 		return "", nil
@@ -168,7 +144,7 @@ func (t *Transactor) hasRead(ctx context.Context, adm *kadm.Client, group string
 const repartitionSegment = 50 << 20
 
 // makeRepartition creates the topic between the stages. Its records do not expire.
-func (t *Transactor) makeRepartition(ctx context.Context, adm *kadm.Client, topics kadm.TopicDetails, keys int) error {
+func (t checks) makeRepartition(ctx context.Context, adm *kadm.Client, topics kadm.TopicDetails, keys int) error {
 	name, partitions := t.opts.Repartition.Topic, keys
 	if partitions == 0 {
 		for _, input := range t.opts.Inputs {
@@ -198,7 +174,7 @@ func (t *Transactor) makeRepartition(ctx context.Context, adm *kadm.Client, topi
 const copyHeadroom = 64 << 10
 
 // largest returns the largest limit of an input, or 0 if all are hidden.
-func (t *Transactor) largest(ctx context.Context, adm *kadm.Client) (int, error) {
+func (t checks) largest(ctx context.Context, adm *kadm.Client) (int, error) {
 	limits, err := cluster.ReadLimits(ctx, adm, t.opts.Inputs...)
 	if err != nil {
 		return 0, err
@@ -212,7 +188,7 @@ func (t *Transactor) largest(ctx context.Context, adm *kadm.Client) (int, error)
 
 // checkRepartitionSettings refuses a topic that loses copies. Hidden settings are
 // trusted.
-func (t *Transactor) checkRepartitionSettings(ctx context.Context, adm *kadm.Client, name string) error {
+func (t checks) checkRepartitionSettings(ctx context.Context, adm *kadm.Client, name string) error {
 	configs, err := cluster.TopicSettings(ctx, adm, name)
 	if err != nil {
 		return err
@@ -224,54 +200,10 @@ func (t *Transactor) checkRepartitionSettings(ctx context.Context, adm *kadm.Cli
 	return nil
 }
 
-// purgeEvery is how often committed records are deleted from the topic between the
-// stages.
-const purgeEvery = 30 * time.Second
-
-// purge deletes committed records from the topic between the stages, until ctx ends.
-// Every process does it; a repeated deletion costs nothing.
-func (t *Transactor) purge(ctx context.Context) {
-	done := map[int32]int64{}
-	refused := ""
-	for retry.Sleep(ctx, purgeEvery) == nil {
-		err := t.purgeOnce(ctx, done)
-		if err == nil || ctx.Err() != nil || transient(err) {
-			continue
-		}
-		if err.Error() != refused { // report each error once
-			refused = err.Error()
-			t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "what was read of " + t.opts.Repartition.Topic + " stays until its retention ends", Err: err})
-		}
-	}
-}
-
-func (t *Transactor) purgeOnce(ctx context.Context, done map[int32]int64) error {
-	adm, topic := t.adm(), t.opts.Repartition.Topic
-	committed, err := adm.FetchOffsets(ctx, t.opts.Group)
-	if err != nil {
-		return fmt.Errorf("kafka: offsets of group %s: %w", t.opts.Group, err)
-	}
-	upTo := kadm.Offsets{}
-	for number, o := range committed[topic] {
-		if o.Err == nil && o.At > done[number] {
-			upTo.AddOffset(topic, number, o.At, -1)
-		}
-	}
-	deleted, err := adm.DeleteRecords(ctx, upTo)
-	if err == nil {
-		err = deleted.Error()
-	}
-	if err != nil {
-		return fmt.Errorf("kafka: delete from %s: %w", topic, err)
-	}
-	upTo.Each(func(o kadm.Offset) { done[o.Partition] = o.At })
-	return nil
-}
-
 // lost explains a missing offset of the topic between the stages. A replaced member may
 // meet records that others have read and deleted; it restarts. Records that the group
 // has not read must exist.
-func (t *Transactor) lost(ctx context.Context, cause error) error {
+func (t checks) lost(ctx context.Context, cause error) error {
 	adm, topic := t.adm(), t.opts.Repartition.Topic
 	committed, err := adm.FetchOffsets(ctx, t.opts.Group)
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"maps"
 	"path/filepath"
 	"strconv"
@@ -13,13 +12,15 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
-	"github.com/semel-dev/semel/internal/digest"
-	"github.com/semel-dev/semel/internal/localcopy"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pending"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/watermarks"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -47,22 +48,24 @@ func (s *session) restore(ctx context.Context) error {
 		}
 		ready := map[string][]int32{}
 		for _, p := range r.parts {
-			if err := s.work.adopt(p); err != nil {
+			p.Keys, p.Store, p.Clock = p.slot.keys, p.slot.store, p.slot.clock
+			p.Begin(s.work.env)
+			if err := p.IdentifyWaiting(); err != nil {
 				return err
 			}
 			p.ready = true
-			ready[p.id.Topic] = append(ready[p.id.Topic], p.id.Number)
+			ready[p.ID.Topic] = append(ready[p.ID.Topic], p.ID.Number)
 		}
 		s.client.Client().ResumeFetchPartitions(ready)
 	}
 	var behind []*part
 	for _, p := range s.parts {
 		if p.given && !p.ready {
-			size, known := s.t.sizes[p.id.Topic]
+			size, known := s.t.sizes[p.ID.Topic]
 			switch {
 			case !known: // a predecessor read it: the group will revoke it
-			case p.id.Number >= size:
-				return s.t.grown(ctx, p.id.Topic)
+			case p.ID.Number >= size:
+				return restorer{s.t}.grown(ctx, p.ID.Topic)
 			default:
 				behind = append(behind, p)
 			}
@@ -77,7 +80,7 @@ func (s *session) restore(ctx context.Context) error {
 	r := &restoring{parts: behind, cancel: cancel, done: make(chan struct{})}
 	s.restoring = r
 	go func() {
-		r.err = s.t.bringUpToDate(ctx, s, r.parts)
+		r.err = restorer{s.t}.bringUpToDate(ctx, s, r.parts)
 		close(r.done)
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -96,54 +99,53 @@ func (s *session) stopRestoring() {
 	}
 }
 
+// restorer builds the states of partitions.
+type restorer struct{ *Transactor }
+
 // bringUpToDate reads the part of each changelog that the local copy lacks, up to a
 // barrier that it writes first. All commits of an earlier owner are before the barrier:
 // the owner wrote its changelog before it committed, and it cannot commit any longer
 // since the group assigned the partition to this process. Reading only committed
 // records waits for open transactions before the barrier.
-func (t *Transactor) bringUpToDate(ctx context.Context, s *session, parts []*part) error {
+func (t restorer) bringUpToDate(ctx context.Context, s *session, parts []*part) error {
 	began := time.Now()
 	for _, p := range parts {
-		at, err := t.take(ctx, p.id, s)
+		at, err := t.slots.take(ctx, p.ID, s)
 		if err != nil {
 			return err
 		}
 		p.slot = at
 	}
-	if err := cluster.Each(parts, func(p *part) (err error) {
-		if p.slot.state == nil {
-			p.slot.state, err = t.load(ctx, p.id)
-		}
-		return err
-	}); err != nil {
+	if err := cluster.Each(parts, func(p *part) error { return t.load(ctx, p.ID, p.slot) }); err != nil {
 		return err
 	}
-	if err := t.intactParts(ctx, s, parts); err != nil {
+	if err := losses(t).intactParts(ctx, s, parts); err != nil {
 		return err
 	}
 	from, err := t.positions(ctx, parts)
 	if err != nil {
 		return err
 	}
-	var nonce digest.Secret
+	var nonce state.ID
 	rand.Read(nonce[:])
-	if err := t.writeBarriers(ctx, parts, nonce); err != nil {
-		return err
-	}
-	now := t.now()
+	var barriers []*kgo.Record
 	var keys atomic.Int64
-	behind := map[cluster.Partition]*reading{} // by the changelog's topic
+	behind := map[cluster.Partition]*reading{}
 	for _, p := range parts {
-		behind[cluster.Partition{Topic: t.opts.changelogOf(p.id.Topic), Number: p.id.Number}] = &reading{apply: func(records []*kgo.Record) (bool, error) {
-			n, reached, err := t.applyAll(ctx, p, records, nonce, now)
-			keys.Add(int64(n))
-			return reached, err
-		}}
-		if t.opts.hasState() {
-			behind[cluster.Partition{Topic: t.opts.windowsOf(p.id.Topic), Number: p.id.Number}] = &reading{apply: func(records []*kgo.Record) (bool, error) {
-				return t.applyWindows(ctx, p, records, nonce)
+		for i, l := range p.slot.logs {
+			barrier := l.Barrier(nonce)
+			barriers = append(barriers, barrier)
+			behind[cluster.Partition{Topic: barrier.Topic, Number: barrier.Partition}] = &reading{apply: func(records []*kgo.Record) (bool, error) {
+				n, reached, err := l.Read(ctx, records, nonce)
+				if i == 0 {
+					keys.Add(int64(n))
+				}
+				return reached, err
 			}}
 		}
+	}
+	if err := t.admin.ProduceSync(ctx, barriers...).FirstErr(); err != nil {
+		return fmt.Errorf("kafka: changelog: write a barrier: %w", err)
 	}
 	if err := t.readTo(ctx, from, behind); err != nil {
 		return err
@@ -155,104 +157,141 @@ func (t *Transactor) bringUpToDate(ctx context.Context, s *session, parts []*par
 		return err
 	}
 	for _, p := range parts {
-		if st := p.slot.state; st.Position == 0 {
-			st.Secure(digest.NewSecret(), t.opts.Key.Scope.Name, t.opts.keyMaker())
-		}
+		p.slot.keys.Begin()
+		p.slot.measure()
 	}
 	t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Count: len(parts), Elapsed: time.Since(began),
 		Reason: fmt.Sprintf("%d partitions are up to date, %d keys were read", len(parts), keys.Load())})
 	return nil
 }
 
-// load returns the state of a partition from the local copy.
-func (t *Transactor) load(ctx context.Context, id cluster.Partition) (*keystate.State, error) {
-	st := keystate.New(id, t.topics[id.Topic], &t.windows)
-	if t.opts.State.Dir == "" {
-		return st, nil
-	}
-	now := t.now()
-	dir := filepath.Join(t.opts.State.Dir, t.opts.changelogOf(id.Topic)+"-"+strconv.Itoa(int(id.Number)))
-	var err error
-	st.Log, err = keystate.OpenLog(t.opts.files, dir, t.changelog[id.Topic], st.Expect, func(value []byte, position int64) error {
-		return t.apply(ctx, st, value, position, now)
-	})
-	return st, err
-}
-
-// apply adds a record of the changelog to a state.
-func (t *Transactor) apply(ctx context.Context, st *keystate.State, value []byte, position, now int64) error {
-	c, err := keystate.Parse(value)
-	if err != nil || c.Kind == keystate.KindBarrier {
-		return err
-	}
-	if c.Topic != st.Topic {
-		if err := t.checkKeysOf(ctx, st.ID.Topic, c.Topic); err != nil {
+// load opens the changelogs of a partition, unless they are open, with what their copies on
+// disk have.
+func (t restorer) load(ctx context.Context, id cluster.Partition, at *slot) error {
+	for _, opts := range t.changelogs(id, at)[len(at.logs):] {
+		l, err := state.OpenLog(ctx, opts)
+		if err != nil {
 			return err
 		}
+		at.logs = append(at.logs, l)
 	}
-	if made := t.opts.keyMaker(); c.Made.Conflicts(made) && !t.opts.Key.Scope.Same {
-		return fmt.Errorf("kafka: changelog %s: %w", t.opts.changelogOf(st.ID.Topic), &semel.ScopeError{Scope: t.opts.Key.Scope.Name, Owner: semel.ScopeOwner{Rule: t.opts.Key.Rule.String()}})
-	}
-	if st.Position == 0 { // its secret, if it has one, was never written
-		st.Secure(c.Secret, t.opts.Key.Scope.Name, t.opts.keyMaker())
-	} else if st.Secret != c.Secret {
-		return fmt.Errorf("kafka: changelog %s/%d was written with two secrets, so another pipeline writes it too, and keys of one are not found by the other: use a new group and another changelog (transaction.changelog): %w", t.opts.changelogOf(st.ID.Topic), st.ID.Number, semel.ErrInvalidRequest)
-	}
-	st.Apply(&c, now)
-	st.Passed(value, position)
 	return nil
+}
+
+// changelogs returns how to open the changelogs of a partition: that of keys, and that of the
+// state of an operator if there is one.
+func (t restorer) changelogs(id cluster.Partition, at *slot) []state.LogOptions {
+	detached := func(err error) {
+		t.observe(pipeline.Event{Kind: pipeline.EventPaused, Reason: "state directory", Err: err})
+	}
+	opts := state.LogOptions{Partition: id.Number, Input: t.topics[id.Topic], Detached: detached}
+	keys := opts
+	keys.Topic, keys.ByTime = t.opts.changelogOf(id.Topic), true
+	keys.Disk = t.disk(keys.Topic, id.Number, ".keys", t.changelog[id.Topic])
+	keys.New = func(*state.Disk) state.State {
+		at.deletable[0].Store(0)
+		at.keys = keystate.New(t.keysOf(id.Topic))
+		return at.keys
+	}
+	keys.CheckOwner = func(ctx context.Context, other state.ID) error { return t.checkKeysOf(ctx, id.Topic, other) }
+	if !t.chain.HasState() {
+		return []state.LogOptions{keys}
+	}
+	store := opts
+	store.Topic = t.opts.stateOf(id.Topic)
+	store.Disk = t.disk(store.Topic, id.Number, ".state", t.stateTopic[id.Topic])
+	store.New = func(copy *state.Disk) state.State {
+		at.deletable[1].Store(0)
+		t.newStore(id, at, copy)
+		return at.store
+	}
+	store.CheckOwner = func(ctx context.Context, other state.ID) error {
+		err := t.checkKeysOf(ctx, id.Topic, other)
+		if errors.Is(err, semel.ErrInvalidRequest) {
+			err = fmt.Errorf("the topic holds windows of another topic than %s: use a new group: %w", id.Topic, semel.ErrInvalidRequest)
+		}
+		return err
+	}
+	return []state.LogOptions{keys, store}
+}
+
+// keysOf returns the options of the keys of a topic that is decided.
+func (t restorer) keysOf(topic string) *keystate.Options {
+	return &keystate.Options{Windowing: &t.windows, Topic: t.topics[topic], Inputs: t.inputs, Now: t.now,
+		Rule: t.opts.Key.Rule.String(), Scope: t.opts.Key.Scope.Name, Same: t.opts.Key.Scope.Same}
+}
+
+// newStore makes an empty state of an operator for a slot, with its clock.
+func (t restorer) newStore(id cluster.Partition, at *slot, copy *state.Disk) {
+	store := t.chain.NewStore()
+	var sources *watermarks.Sources
+	of := state.Of{Definition: state.Definition(t.chain.Text()), Text: t.chain.Text(), Topic: t.topics[id.Topic]}
+	if t.chain.Times.Mixed {
+		sources = watermarks.NewSources(t.origins, store.Origins, t.chain.Times.Ahead.Milliseconds())
+		store.Bind(of, copy, sources, t.opts.slack)
+	} else {
+		store.Bind(of, copy, nil, t.opts.slack)
+	}
+	at.store, at.clock = store, watermarks.NewClock(store, sources)
+}
+
+// disk returns where the copy of a changelog partition is, or nil without a directory.
+func (t restorer) disk(changelog string, number int32, suffix string, id state.ID) *state.Disk {
+	if t.opts.State.Dir == "" {
+		return nil
+	}
+	dir := filepath.Join(t.opts.State.Dir, changelog+"-"+strconv.Itoa(int(number)))
+	d := state.NewDisk(t.opts.files, dir, suffix, id)
+	if t.opts.fileSize > 0 && suffix == ".state" {
+		d.SetFileSize(t.opts.fileSize)
+	}
+	return d
 }
 
 // positions returns where to read each part's changelogs from. If one has lost records,
 // its state is dropped.
-func (t *Transactor) positions(ctx context.Context, parts []*part) (map[string]map[int32]kgo.Offset, error) {
+func (t restorer) positions(ctx context.Context, parts []*part) (map[string]map[int32]kgo.Offset, error) {
 	adm := t.adm()
-	var names []string
+	var names, keys []string
 	for _, topic := range t.opts.reads() {
-		names = append(names, t.opts.changelogOf(topic))
+		names = append(names, t.opts.changelogsOf(topic)...)
+		keys = append(keys, t.opts.changelogOf(topic))
 	}
 	first, err := adm.ListStartOffsets(ctx, names...)
 	last, err2 := adm.ListEndOffsets(ctx, names...)
 	if err := errors.Join(err, err2, first.Error(), last.Error()); err != nil {
 		return nil, fmt.Errorf("kafka: changelog: %w", err)
 	}
-	live, err := t.live(ctx, adm, t.now(), names)
+	live, err := t.live(ctx, adm, t.now(), keys)
 	if err != nil {
 		return nil, err
 	}
 	from := map[string]map[int32]kgo.Offset{}
 	for _, p := range parts {
-		st, name := p.slot.state, t.opts.changelogOf(p.id.Topic)
-		start, _ := first.Lookup(name, p.id.Number)
-		end, _ := last.Lookup(name, p.id.Number)
-		if st.Position > end.Offset { // the changelog has lost records
-			if err := t.forget(p); err != nil {
+		for _, l := range p.slot.logs {
+			name := l.Topic()
+			start, _ := first.Lookup(name, p.ID.Number)
+			end, _ := last.Lookup(name, p.ID.Number)
+			alive, ok := live.Lookup(name, p.ID.Number)
+			if !ok {
+				alive.Offset = -1
+			}
+			at, err := l.Start(start.Offset, alive.Offset, end.Offset)
+			if err != nil {
 				return nil, err
 			}
-			st = p.slot.state
-		}
-		// The last applied record is read again, to check that it still exists.
-		at := max(st.Position-1, start.Offset)
-		p.verify = at == st.Position-1
-		if alive, ok := live.Lookup(name, p.id.Number); ok && alive.Offset >= 0 {
-			if alive := min(alive.Offset, end.Offset); alive > at {
-				at, p.verify = alive, false
+			if from[name] == nil {
+				from[name] = map[int32]kgo.Offset{}
 			}
+			from[name][p.ID.Number] = kgo.NewOffset().At(at)
 		}
-		if from[name] == nil {
-			from[name] = map[int32]kgo.Offset{}
-		}
-		from[name][p.id.Number] = kgo.NewOffset().At(at)
 	}
-	if !t.opts.hasState() {
-		return from, nil
-	}
-	return from, t.windowPositions(ctx, parts, from)
+	return from, nil
 }
 
 // live returns the offsets of the first changelog records that may count at a time in
 // milliseconds. It returns nothing if the times of records do not show that.
-func (t *Transactor) live(ctx context.Context, adm *kadm.Client, now int64, changelogs []string) (kadm.ListedOffsets, error) {
+func (t restorer) live(ctx context.Context, adm *kadm.Client, now int64, changelogs []string) (kadm.ListedOffsets, error) {
 	keep := t.windows.Retention()
 	if t.windows.EventTime || keep == semel.Forever {
 		return nil, nil
@@ -262,35 +301,6 @@ func (t *Transactor) live(ctx context.Context, adm *kadm.Client, now int64, chan
 		return nil, fmt.Errorf("kafka: changelog: %w", err)
 	}
 	return live, nil
-}
-
-// forget replaces a part's state by an empty one.
-func (t *Transactor) forget(p *part) error {
-	old := p.slot.state
-	st := keystate.New(p.id, old.Topic, &t.windows)
-	if st.Log = old.Log; st.Log != nil {
-		if err := st.Log.Clear(); err != nil {
-			return err
-		}
-	}
-	p.slot.state = st
-	p.slot.cut.Store(0)
-	return nil
-}
-
-func (t *Transactor) writeBarriers(ctx context.Context, parts []*part, nonce digest.Secret) error {
-	var records []*kgo.Record
-	for _, p := range parts {
-		value := keystate.Encode(&keystate.Header{Kind: keystate.KindBarrier, Secret: nonce, Topic: p.slot.state.Topic})
-		records = append(records, &kgo.Record{Topic: t.opts.changelogOf(p.id.Topic), Partition: p.id.Number, Value: value})
-		if t.opts.hasState() {
-			records = append(records, &kgo.Record{Topic: t.opts.windowsOf(p.id.Topic), Partition: p.id.Number, Value: t.windowsBarrier(nonce, t.topics[p.id.Topic])})
-		}
-	}
-	if err := t.admin.ProduceSync(ctx, records...).FirstErr(); err != nil {
-		return fmt.Errorf("kafka: changelog: write a barrier: %w", err)
-	}
-	return nil
 }
 
 // reading is a partition of a changelog that is read up to its barrier.
@@ -308,7 +318,7 @@ func (r *reading) run() (err error) {
 
 // readTo reads committed records of partitions until each has reached its barrier. It
 // applies those of several partitions together.
-func (t *Transactor) readTo(ctx context.Context, from map[string]map[int32]kgo.Offset, behind map[cluster.Partition]*reading) error {
+func (t restorer) readTo(ctx context.Context, from map[string]map[int32]kgo.Offset, behind map[cluster.Partition]*reading) error {
 	client, err := kgo.NewClient(t.clientOptions(
 		kgo.ConsumePartitions(from), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeResetOffset(kgo.NoResetOffset()),
 		kgo.FetchMaxWait(500*time.Millisecond), kgo.FetchMaxBytes(16<<20), kgo.FetchMaxPartitionBytes(4<<20),
@@ -342,38 +352,78 @@ func (t *Transactor) readTo(ctx context.Context, from map[string]map[int32]kgo.O
 	return nil
 }
 
-// applyAll applies records of the changelog up to the barrier, and reports whether it
-// was reached. It drops a state that the changelog contradicts, because brokers may
-// lose acknowledged records.
-func (t *Transactor) applyAll(ctx context.Context, p *part, records []*kgo.Record, nonce digest.Secret, now int64) (keys int, reached bool, err error) {
-	st := p.slot.state
-	for _, r := range records {
-		if p.verify && (r.Offset != st.Position-1 || st.Last != crc32.Checksum(r.Value, localcopy.Castagnoli)) {
-			return keys, false, errors.Join(fmt.Errorf("kafka: %s/%d at %d is another record than before: %w", r.Topic, r.Partition, r.Offset, errAgain), t.forget(p))
-		}
-		p.verify = false
-		if r.Offset < st.Position {
-			continue
-		}
-		c, err := keystate.Parse(r.Value)
-		if err != nil {
-			return keys, false, fmt.Errorf("kafka: %s/%d at %d: %w", r.Topic, r.Partition, r.Offset, err)
-		}
-		if c.Kind == keystate.KindBarrier {
-			if c.Secret == nonce {
-				reached = true
-				break
-			}
-			continue
-		}
-		if err := t.apply(ctx, st, r.Value, r.Offset+1, now); err != nil {
-			return keys, false, err
-		}
-		keys += c.Len()
-		if st.Log != nil {
-			st.Log.Add(r.Value, c.StreamTime, st.Position)
-		}
+// restoreWaiting reads the records of parts again that waited when the last transaction was
+// committed. It refuses options with which they cannot wait: they would be lost.
+// While a transaction may change the offsets, the source says what holds it up.
+func (t restorer) restoreWaiting(ctx context.Context, s *session, parts []*part) error {
+	queues := map[cluster.Partition]*pending.Queue{}
+	for _, p := range parts {
+		queues[p.ID] = &p.Waits
 	}
-	t.writeLog(st)
-	return keys, reached, nil
+	return pending.Restore(ctx, t.adm(), t.clientOptions(), t.opts.Group, t.chain.MayWait, queues, func() { s.restores.Store(new("")) }, func(n int, err error) {
+		t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Count: n, Reason: "records that waited for rows are gone", Err: err})
+	})
+}
+
+// checkKeysOf refuses a changelog with keys of another existing topic. A record with
+// one of these keys would be dropped as a duplicate, without an effect. Keys of a topic
+// that no longer exists belong to the input before it was recreated.
+func (t restorer) checkKeysOf(ctx context.Context, input string, theirs state.ID) error {
+	if theirs == (state.ID{}) { // written when brokers had no ids
+		return nil
+	}
+	t.mu.Lock()
+	gone := t.gone[theirs]
+	t.mu.Unlock()
+	if gone {
+		return nil
+	}
+	other, err := cluster.TopicOf(ctx, t.admin, kadm.TopicID(theirs), t.byID)
+	switch {
+	case errors.Is(err, kerr.TopicAuthorizationFailed):
+		other = "a topic that may not be seen"
+	case err != nil:
+		return fmt.Errorf("kafka: topic of the keys in %s: %w", t.opts.changelogOf(input), err)
+	case other == "", other == input: // a broker may know an earlier id for a while
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.gone == nil {
+			t.gone = map[state.ID]bool{}
+		}
+		t.gone[theirs] = true
+		return nil
+	default:
+		other = "topic " + other
+	}
+	return fmt.Errorf("kafka: changelog %s holds keys of %s: records of %s with one of them would be dropped as duplicates, and be lost. Give this pipeline a new group, or a changelog of its own (transaction.changelog): %w",
+		t.opts.changelogOf(input), other, input, semel.ErrInvalidRequest)
+}
+
+// grown returns the error for a topic that has gained partitions since the start.
+func (t restorer) grown(ctx context.Context, topic string) error {
+	topics, err := t.adm().ListTopics(ctx, topic)
+	if err != nil {
+		return fmt.Errorf("kafka: list topics: %w", err)
+	}
+	partitions, had := len(topics[topic].Partitions), int(t.sizes[topic])
+	if partitions <= had {
+		return fmt.Errorf("kafka: brokers do not agree on the partitions of %s: %w", topic, errAgain)
+	}
+	if t.opts.Repartition != nil {
+		return stageDiffers(topic, partitions, t.opts.changelogOf(topic), had)
+	}
+	return changelogDiffers(topic, partitions, t.opts.changelogOf(topic), had)
+}
+
+// readTables waits until all rows are there that are in the topics now. An earlier owner of
+// the parts has seen no later ones, so no join goes back in time.
+func (t restorer) readTables(ctx context.Context, s *session, parts []*part) error {
+	if t.tables == nil {
+		return nil
+	}
+	var numbers []int32
+	for _, p := range parts {
+		numbers = append(numbers, p.ID.Number)
+	}
+	return t.tables.ReadToEnd(ctx, numbers, func(text string) { s.restores.Store(&text) })
 }

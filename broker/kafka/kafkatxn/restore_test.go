@@ -14,7 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/localcopy"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 	"github.com/semel-dev/semel/test/kafkatest"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
@@ -33,7 +33,7 @@ func TestAfterARestartTheLocalCopyIsBroughtUpToDate(t *testing.T) {
 		},
 		"rotten": func(t *testing.T, dir, _ string) {
 			eachFile(t, dir, func(name string, data []byte) {
-				data[localcopy.HeaderSize+localcopy.FrameSize+70] ^= 1
+				data[state.HeaderSize+state.FrameSize+70] ^= 1
 				kafkatest.Must(t, os.WriteFile(name, data, 0o600))
 			})
 		},

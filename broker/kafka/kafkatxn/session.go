@@ -4,14 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/operator"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/broker/kafka"
@@ -20,7 +20,6 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/marks"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pending"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/watermarks"
-	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -28,19 +27,13 @@ import (
 // it. The client's callbacks note changes, and the session handles them when no
 // transaction is open.
 type session struct {
-	t    *Transactor
-	name string
-
-	client     *kgo.GroupTransactSession
-	brokers    brokers            // the client; a Trial has none
-	disconnect context.CancelFunc // cuts the client's connections
-	limits     cluster.Limits     // of the client
-	tooBig     int                // consecutive transactions that brokers refused for a size
-	aborts     int                // consecutive transactions that were aborted for an error
-	parts      map[cluster.Partition]*part
-	work       worker
-	looked     int64 // when quiet partitions were last looked for, in milliseconds
-	idle       watermarks.IdleFinder
+	member
+	brokers brokers // the client; a Trial has none
+	aborts  int     // consecutive transactions that were aborted for an error
+	parts   map[cluster.Partition]*part
+	work    worker
+	looked  int64 // when quiet partitions were last looked for, in milliseconds
+	idle    watermarks.IdleFinder
 	// previewed is when early results were last written.
 	previewed time.Time
 	// restoring is the goroutine that brings parts up to date, if one runs.
@@ -67,120 +60,64 @@ type brokers interface {
 	readAgain(rest map[cluster.Partition]kgo.EpochOffset)
 }
 
-// member is a client as the brokers of a session.
-type member struct{ *kgo.GroupTransactSession }
+// connected is a client as the brokers of a session.
+type connected struct{ *kgo.GroupTransactSession }
 
-var _ brokers = member{}
+var _ brokers = connected{}
 
 // Flush implements brokers.
-func (m member) Flush(ctx context.Context) error { return m.Client().Flush(ctx) }
+func (m connected) Flush(ctx context.Context) error { return m.Client().Flush(ctx) }
 
 // CommittedOffsets implements brokers.
-func (m member) CommittedOffsets() map[string]map[int32]kgo.EpochOffset {
+func (m connected) CommittedOffsets() map[string]map[int32]kgo.EpochOffset {
 	return m.Client().CommittedOffsets()
 }
 
 // readAgain implements brokers.
-func (m member) readAgain(rest map[cluster.Partition]kgo.EpochOffset) {
+func (m connected) readAgain(rest map[cluster.Partition]kgo.EpochOffset) {
 	cluster.ReadAgain(m.Client(), rest)
 }
 
 // part is a partition that was assigned to a session.
 type part struct {
-	id    cluster.Partition
+	operator.Chain
 	slot  *slot
 	given bool // by the current client
 	ready bool // up to date
-	// verify says that the first changelog record to be read must be the last one that
-	// was applied.
-	verify bool
 	// quiet is since when the partition has had no new records, in milliseconds; 0 if that is
 	// not known.
 	quiet int64
-	// origins is what was found of them, until the partition is read up to an end; or nil.
-	origins *watermarks.IdleOrigins
-	// waits are the records that wait for rows. rowsRead says that the tables were read to
-	// their end since the records that are being decided were read.
-	waits    pending.Queue
-	rowsRead bool
-	// The fields below belong to the open transaction.
-	touched bool
-	marks   marks.Note    // of its commit
-	changes []*kgo.Record // of the changelog
-	windows []*kgo.Record // of the changelog of windows
+	// idleSources is what was found of them, until the partition is read up to an end; or nil.
+	idleSources *watermarks.IdleSources
+	touched     bool       // by the open transaction
+	marks       marks.Note // of its commit
 }
 
 func newSession(t *Transactor, number int) *session {
-	s := &session{t: t, name: strconv.Itoa(number), parts: map[cluster.Partition]*part{}}
+	s := &session{member: member{t: t, group: t.opts.Group, name: strconv.Itoa(number)}, parts: map[cluster.Partition]*part{}}
 	s.work.init(s)
 	return s
 }
 
 // errAgain says that a session must restart with the brokers' state.
-var errAgain = errors.New("kafka: restart with the state of the brokers")
+var errAgain = state.ErrAgain
 
 // run works until ctx ends or it cannot continue.
 func (s *session) run(ctx context.Context) error {
 	defer s.releaseAll()
-	return s.t.persist(ctx, s.name, s.live)
-}
-
-// persist restarts live of a member until ctx ends or the member cannot continue. Its
-// pauses are shorter than a session. Otherwise the group would expel the member and
-// rebalance twice, which aborts the transactions of other members.
-func (t *Transactor) persist(ctx context.Context, name string, live func(ctx context.Context) error) error {
-	longest := min(5*time.Second, t.opts.Timeouts.Session/4)
-	for failures := 0; ctx.Err() == nil; {
-		began := time.Now()
-		err := live(ctx)
-		switch {
-		case err == nil:
-			return nil
-		case fatal(err):
-			return err
-		case ctx.Err() != nil:
-			return nil
-		}
-		if time.Since(began) > 10*time.Second {
-			failures = 0
-		}
-		failures++
-		t.health.Failed(name, err)
-		t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "a member restarts", Err: err})
-		if failures > 1 && retry.Sleep(ctx, retry.Backoff(failures, 20*time.Millisecond, longest)) != nil {
-			return nil
-		}
-	}
-	return nil
-}
-
-// fatal reports whether a restart does not help against an error.
-func fatal(err error) bool {
-	return cluster.IsFinal(err) || cluster.IsAny(err,
-		kerr.TransactionalIDAuthorizationFailed, kerr.TopicAuthorizationFailed, kerr.GroupAuthorizationFailed,
-		kerr.ClusterAuthorizationFailed, kerr.SaslAuthenticationFailed, kerr.InvalidTransactionTimeout,
-		kerr.InvalidSessionTimeout, kerr.InconsistentGroupProtocol, kerr.InvalidGroupID, pipeline.ErrStopped, cluster.ErrOutOfRange, kafka.ErrFenced)
-}
-
-// linger is how long outputs wait for a full batch, since each batch costs the brokers
-// an append and a fetch by each replica. It is well below an interval, so that early
-// outputs are not written together with the changelog at the end: the broker adds one
-// partition at a time to a transaction, and the second would be retried after a pause.
-func (o *TransactorOptions) linger() time.Duration {
-	return min(o.Limits.Interval/3, 100*time.Millisecond)
+	return s.persist(ctx, s.live)
 }
 
 func (s *session) open(ctx context.Context) error {
 	o := &s.t.opts
 	manual := map[string]bool{o.Output.Topic: o.Output.SamePartition}
 	for _, topic := range o.reads() {
-		manual[o.changelogOf(topic)] = true
-		if o.hasState() {
-			manual[o.windowsOf(topic)] = true
+		for _, name := range o.changelogsOf(topic) {
+			manual[name] = true
 		}
 	}
 	more := o.start()
-	if o.hasState() {
+	if s.t.chain.HasState() {
 		more = append(more, kgo.KeepControlRecords()) // the end of a partition may be a marker
 	}
 	if o.Aggregate != nil {
@@ -189,44 +126,13 @@ func (s *session) open(ctx context.Context) error {
 	s.mu.Lock()
 	s.assigned, s.gone, s.revoked = nil, nil, false
 	s.mu.Unlock()
-	var err error
-	s.limits = *s.t.limits.Load()
-	s.client, s.disconnect, err = s.t.join(ctx, o.Group, s.name, append(more, kgo.ProducerLinger(o.linger()),
-		kgo.ProducerBatchMaxBytesFn(s.limits.Client),
+	s.work.env.Limits = *s.t.limits.Load()
+	err := s.join(ctx, append(more, kgo.ProducerLinger(o.linger()),
+		kgo.ProducerBatchMaxBytesFn(s.work.env.Limits.Client),
 		kgo.ConsumeTopics(o.reads()...), kgo.RecordPartitioner(cluster.Partitioner(manual)),
 		kgo.OnPartitionsAssigned(s.onAssigned), kgo.OnPartitionsRevoked(s.onRevoked), kgo.OnPartitionsLost(s.onLost)))
-	s.brokers = member{s.client}
+	s.brokers = connected{s.client}
 	return err
-}
-
-// join returns a client that is a member of a group and a transactional producer, and a
-// function that cuts its connections. The client may be non-nil even with an error.
-func (t *Transactor) join(ctx context.Context, group, name string, more []kgo.Opt) (*kgo.GroupTransactSession, context.CancelFunc, error) {
-	o := &t.opts
-	life, disconnect := context.WithCancel(context.WithoutCancel(ctx))
-	client, err := kgo.NewGroupTransactSession(t.clientOptions(append(more,
-		kgo.WithContext(life), kgo.ConsumerGroup(group), kgo.InstanceID(o.Member.Instance+"-"+name),
-		kgo.TransactionalID(o.Member.TransactionalID+"-"+name), kgo.TransactionTimeout(o.Timeouts.Transaction),
-		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-		kgo.Balancers(kgo.CooperativeStickyBalancer()), kgo.RequiredAcks(kgo.AllISRAcks()),
-		kgo.SessionTimeout(o.Timeouts.Session), kgo.HeartbeatInterval(min(3*time.Second, o.Timeouts.Session/3)),
-		kgo.RebalanceTimeout(max(30*time.Second, o.Timeouts.Session)),
-		// Several fetches are in memory, and the collector allows as much garbage
-		// again. Larger fetches were not faster.
-		kgo.FetchMaxBytes(2<<20), kgo.FetchMaxPartitionBytes(512<<10),
-		// Outputs that brokers have not taken. No record is larger; see cluster.Limits.
-		kgo.MaxBufferedRecords(20_000), kgo.MaxBufferedBytes(64<<20),
-	)...)...)
-	if err != nil {
-		disconnect()
-		return nil, nil, fmt.Errorf("kafka: %w", err)
-	}
-	// Asking for the producer's id ends the transactions of a predecessor.
-	if _, _, err := client.Client().ProducerID(ctx); err != nil {
-		return client, disconnect, fmt.Errorf("kafka: producer %s-%s: %w", o.Member.TransactionalID, name, err)
-	}
-	go cluster.KeepWhole(life, client.Client(), group)
-	return client, disconnect, nil
 }
 
 // live runs one client from its start to its end.
@@ -240,11 +146,11 @@ func (s *session) live(ctx context.Context) error {
 	if err == nil {
 		err = s.loop(ctx, last)
 	}
-	if s.t.replaced(ctx, s.client, s.t.opts.Group, s.name, err) {
+	if s.replaced(ctx, err) {
 		return fmt.Errorf("kafka: %w: %w", kafka.ErrFenced, err)
 	}
 	if s.t.opts.Repartition != nil && errors.Is(err, cluster.ErrOutOfRange) {
-		return s.t.lost(ctx, err)
+		return checks{s.t}.lost(ctx, err)
 	}
 	return err
 }
@@ -253,7 +159,7 @@ func (s *session) live(ctx context.Context) error {
 func (s *session) loop(ctx, last context.Context) error {
 	calls, cancel := cluster.Lasting(ctx, s.t.opts.Timeouts.Shutdown/2) // the rest of the time is for the commit
 	defer cancel()
-	s.work.produce = func(r *kgo.Record) { s.client.Produce(last, r, s.work.promise) }
+	s.work.env.Produce = func(r *kgo.Record) { s.client.Produce(last, r, s.work.promise) }
 	for {
 		if err := s.settle(ctx); err != nil {
 			return err
@@ -292,75 +198,14 @@ func (s *session) loop(ctx, last context.Context) error {
 	}
 }
 
-// waitsFor notes what the session waits for now; "" means nothing.
-func (s *session) waitsFor(what string, records int) { s.t.health.WaitsFor(s.name, what, records) }
-
-// replaced reports whether an error of a client means that another process took its
-// name. A fenced producer or an ended transaction can also mean that the transaction
-// was open for too long. So the group is asked who has the name: a later process joins
-// soon after it has fenced the producer. The member in the group may be an earlier id
-// of this very member, so the name must stay taken (see cluster.NameTaken). It blocks
-// until the answer is known, because a restart would take the name from the other
-// process.
-func (t *Transactor) replaced(ctx context.Context, client *kgo.GroupTransactSession, group, name string, err error) bool {
-	fenced := errors.Is(err, kerr.FencedInstanceID)
-	patience := time.Second // until the later process is in the group
-	switch {
-	case client == nil:
-		return false
-	case fenced:
-		patience = t.opts.Timeouts.Session // until a broker answers
-	case errors.Is(err, kerr.ProducerFenced), errors.Is(err, kerr.InvalidTxnState), errors.Is(err, kerr.InvalidProducerEpoch):
-	default:
-		return false
-	}
-	var taken cluster.NameTaken
-	for until := time.Now().Add(patience); ; {
-		groups, err := t.adm().DescribeGroups(ctx, group)
-		if err == nil {
-			err = groups.Error()
-		}
-		now := time.Now()
-		if err == nil {
-			other := t.anotherHas(client, groups[group].Members, name)
-			switch {
-			case other && taken.Lasts(now, t.opts.Timeouts.Session):
-				return true
-			case other:
-				until = now.Add(t.opts.Timeouts.Session)
-			case fenced || !taken.From.IsZero():
-				return false // the name is this member's, or free
-			}
-		}
-		if now.After(until) || retry.Sleep(ctx, 100*time.Millisecond) != nil {
-			return false
-		}
-	}
-}
-
-// anotherHas reports whether another member of the group has a client's name.
-func (t *Transactor) anotherHas(client *kgo.GroupTransactSession, members []kadm.DescribedGroupMember, name string) bool {
-	own, _ := client.Client().GroupMetadata()
-	return slices.ContainsFunc(members, func(m kadm.DescribedGroupMember) bool {
-		return m.InstanceID != nil && *m.InstanceID == t.opts.Member.Instance+"-"+name && m.MemberID != own
-	})
-}
-
-// leaveTime is how long a client may take to close. It waits for a rebalance in
-// progress.
-const leaveTime = time.Second
-
 // leave closes the client. The member keeps its place in the group.
 func (s *session) leave() {
 	s.stopRestoring()
 	s.readings.Stop()
-	if s.client != nil {
-		closeWithin(leaveTime, s.client, s.disconnect)
-		s.client = nil
-	}
+	s.close()
 	for _, p := range s.parts {
 		p.given, p.ready = false, false
-		if p.slot != nil && p.slot.state != nil {
+		if p.slot != nil {
 			p.drop()
 		}
 	}
@@ -369,15 +214,7 @@ func (s *session) leave() {
 // drop discards what the open transaction adds.
 func (p *part) drop() {
 	p.slot.drop()
-	p.waits.Drop()
-}
-
-// closeWithin closes a client, and cuts its connections if that takes too long.
-func closeWithin(most time.Duration, client *kgo.GroupTransactSession, disconnect context.CancelFunc) {
-	timer := time.AfterFunc(most, disconnect)
-	client.Close()
-	timer.Stop()
-	disconnect()
+	p.Waits.Drop()
 }
 
 // releaseAll gives up all partitions.
@@ -388,7 +225,7 @@ func (s *session) releaseAll() {
 }
 
 func (s *session) drop(id cluster.Partition) {
-	s.t.release(id, s)
+	s.t.slots.release(id, s)
 	delete(s.parts, id)
 }
 
@@ -502,7 +339,7 @@ func (s *session) settle(ctx context.Context) error {
 		s.drop(id)
 	}
 	for _, id := range assigned {
-		s.parts[id] = &part{id: id, given: true}
+		s.parts[id] = &part{Chain: operator.Chain{Partition: operator.Partition{ID: id}}, given: true}
 	}
 	for id, p := range s.parts {
 		// The standby should follow partitions of an earlier client that were not
@@ -526,4 +363,39 @@ func (s *session) rewind(last context.Context) error {
 		return fmt.Errorf("kafka: rewind: %w", err)
 	}
 	return nil
+}
+
+// rowsDue reports whether a reading of the tables ended for which records wait. A
+// transaction can take them if there is an offset to commit again.
+func (s *session) rowsDue() bool { return s.anyPart(s.hasRows) }
+
+func (s *session) hasRows(p *part) bool {
+	if p.Waits.Due(s.readings.Ended()) == 0 {
+		return false
+	}
+	_, fenced := committedOffset(s.brokers.CommittedOffsets(), p)
+	return fenced
+}
+
+// readRows begins to read the tables to their end if records wait that came after the last
+// reading began.
+func (s *session) readRows(ctx context.Context) {
+	if s.readings.Ended() < s.readings.Begun() || !s.anyPart(func(p *part) bool { return p.Waits.Lacks(s.readings.Begun()) }) {
+		return
+	}
+	var numbers []int32
+	for id, p := range s.parts {
+		if p.ready {
+			numbers = append(numbers, id.Number)
+		}
+	}
+	read := func(ctx context.Context) error { return s.t.tables.ReadToEnd(ctx, numbers, func(string) {}) }
+	stuck := func(err error) {
+		s.t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "messages wait for rows of a table that is not read to its end", Err: err})
+	}
+	s.readings.Begin(ctx, read, stuck, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.wakeUp()
+	})
 }

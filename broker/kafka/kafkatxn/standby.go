@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/operator"
 	"slices"
 	"sync"
 	"time"
@@ -11,8 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
-	"github.com/semel-dev/semel/internal/changes"
-	"github.com/semel-dev/semel/internal/digest"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -73,7 +73,7 @@ func (b *standby) run(ctx context.Context) {
 // live takes free partitions and follows their changelogs, until there are more of them
 // or a session asks for one.
 func (b *standby) live(ctx context.Context) error {
-	for _, id := range b.t.free() {
+	for _, id := range b.t.slots.free(b.t.sizes) {
 		if b.asked() {
 			return nil
 		}
@@ -91,14 +91,14 @@ func (b *standby) live(ctx context.Context) error {
 	for _, p := range b.parts {
 		parts = append(parts, &p.part)
 	}
-	from, err := b.t.positions(soon, parts)
+	from, err := restorer{b.t}.positions(soon, parts)
 	if err != nil {
 		return err
 	}
 	for _, p := range b.parts {
 		p.next = map[string]int64{}
-		for _, name := range b.t.opts.changelogsOf(p.id.Topic) {
-			p.next[name] = from[name][p.id.Number].EpochOffset().Offset
+		for _, name := range b.t.opts.changelogsOf(p.ID.Topic) {
+			p.next[name] = from[name][p.ID.Number].EpochOffset().Offset
 		}
 	}
 	client, err := kgo.NewClient(b.t.clientOptions(
@@ -113,18 +113,16 @@ func (b *standby) live(ctx context.Context) error {
 }
 
 // hold takes a partition, if it is still free, with its local copy.
-func (b *standby) hold(ctx context.Context, id cluster.Partition) (err error) {
-	at := b.t.takeFree(id, b)
+func (b *standby) hold(ctx context.Context, id cluster.Partition) error {
+	at := b.t.slots.takeFree(id, b)
 	if at == nil {
 		return nil
 	}
-	if at.state == nil {
-		if at.state, err = b.t.load(ctx, id); err != nil {
-			b.t.release(id, b)
-			return err
-		}
+	if err := (restorer{b.t}).load(ctx, id, at); err != nil {
+		b.t.slots.release(id, b)
+		return err
 	}
-	b.parts[id] = &copied{part: part{id: id, slot: at}}
+	b.parts[id] = &copied{part: part{Chain: operator.Chain{Partition: operator.Partition{ID: id}}, slot: at}}
 	return nil
 }
 
@@ -144,7 +142,7 @@ func (b *standby) follow(ctx context.Context, client *kgo.Client) error {
 		if time.Since(scanned) >= standbyScan {
 			scanned = time.Now()
 			b.report(ctx)
-			if len(b.t.free()) > 0 {
+			if len(b.t.slots.free(b.t.sizes)) > 0 {
 				return nil
 			}
 		}
@@ -153,7 +151,6 @@ func (b *standby) follow(ctx context.Context, client *kgo.Client) error {
 }
 
 func (b *standby) applyAll(ctx context.Context, fetches kgo.Fetches) (err error) {
-	now := b.t.now()
 	fetches.EachPartition(func(f kgo.FetchTopicPartition) {
 		if f.Err != nil && !errors.Is(f.Err, context.DeadlineExceeded) && !errors.Is(f.Err, context.Canceled) {
 			err = errors.Join(err, fmt.Errorf("kafka: standby: read %s/%d: %w", f.Topic, f.Partition, f.Err))
@@ -164,14 +161,17 @@ func (b *standby) applyAll(ctx context.Context, fetches kgo.Fetches) (err error)
 		}
 		next := f.Records[len(f.Records)-1].Offset + 1
 		records := slices.DeleteFunc(f.Records, func(r *kgo.Record) bool { return r.Attrs.IsControl() })
-		// No barrier has the zero nonce, so everything is read.
-		if f.Topic == b.t.opts.windowsOf(p.id.Topic) {
-			_, err = b.t.applyWindows(ctx, &p.part, records, changes.ID{})
-		} else {
+		for i, l := range p.slot.logs {
+			if l.Topic() != f.Topic {
+				continue
+			}
 			var n int
-			n, _, err = b.t.applyAll(ctx, &p.part, records, digest.Secret{}, now)
-			b.keys += n
+			n, _, err = l.Read(ctx, records, state.ID{}) // no barrier has the zero nonce, so everything is read
+			if i == 0 {
+				b.keys += n
+			}
 		}
+		p.slot.measure()
 		p.next[f.Topic] = next
 	})
 	return err
@@ -257,7 +257,7 @@ func (b *standby) giveBack(client *kgo.Client) {
 			continue
 		}
 		delete(b.parts, id)
-		b.t.release(id, b)
+		b.t.slots.release(id, b)
 		for _, name := range b.t.opts.changelogsOf(id.Topic) {
 			given[name] = append(given[name], id.Number)
 		}
@@ -269,7 +269,7 @@ func (b *standby) giveBack(client *kgo.Client) {
 
 func (b *standby) releaseAll() {
 	for id := range b.parts {
-		b.t.release(id, b)
+		b.t.slots.release(id, b)
 		delete(b.parts, id)
 	}
 }

@@ -11,8 +11,8 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 	"github.com/semel-dev/semel/internal/digest"
-	"github.com/semel-dev/semel/internal/localcopy"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/kafkatest"
 )
@@ -60,7 +60,7 @@ func TestAStandbyTakesOverWhereItIs(t *testing.T) {
 		"missing":                     {spoil: func(b *bubble, _ *program, dir string) { kafkatest.Must(b.T, os.RemoveAll(dir)) }},
 		"torn":                        {spoil: spoilt(func(_ string, data []byte) []byte { return data[:len(data)-5] })},
 		"rotten": {spoil: spoilt(func(_ string, data []byte) []byte {
-			data[localcopy.HeaderSize+localcopy.FrameSize+70] ^= 1
+			data[state.HeaderSize+state.FrameSize+70] ^= 1
 			return data
 		})},
 	} {
@@ -161,7 +161,7 @@ func (b *bubble) changelogOf(dir string, from, n int) *kgo.Record {
 	b.Helper()
 	var h keystate.Header
 	eachFile(b.T, dir, func(_ string, data []byte) {
-		value, _, _, _ := localcopy.FrameAt(data[localcopy.HeaderSize:])
+		value, _, _, _ := state.FrameAt(data[state.HeaderSize:])
 		c, err := keystate.Parse(value)
 		kafkatest.Must(b.T, err)
 		h = c.Header
@@ -190,7 +190,7 @@ func TestAStandbyDropsRecordsThatTheBrokersLost(t *testing.T) {
 		owner.Stop()
 		// The last record of the copy is another one than the changelog has.
 		eachFile(t, opts.State.Dir, func(name string, data []byte) {
-			value, before, behind, ok := localcopy.FrameAt(data[localcopy.HeaderSize:])
+			value, before, behind, ok := state.FrameAt(data[state.HeaderSize:])
 			if !ok {
 				t.Fatal("no frame")
 			}
@@ -198,7 +198,7 @@ func TestAStandbyDropsRecordsThatTheBrokersLost(t *testing.T) {
 			kafkatest.Must(t, err)
 			scoped := digest.New(c.Secret).Scope("s")
 			value = keystate.Encode(&c.Header, keystate.Entry{Digest: scoped.String("10"), Time: time.Now().UnixMilli(), Offset: 3})
-			data = localcopy.AppendFrame(data[:localcopy.HeaderSize:localcopy.HeaderSize], value, before, behind)
+			data = state.AppendFrame(data[:state.HeaderSize:state.HeaderSize], value, before, behind)
 			kafkatest.Must(t, os.WriteFile(name, append(data, value...), 0o600))
 		})
 		owner = b.start(b.options())

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/operator"
 	"io"
 	"maps"
 	"os"
@@ -20,10 +22,8 @@ import (
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/marks"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/members"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/tables"
-	"github.com/semel-dev/semel/internal/changes"
 	"github.com/semel-dev/semel/internal/clock"
 	"github.com/semel-dev/semel/internal/coarse"
 	"github.com/semel-dev/semel/internal/diagnose"
@@ -38,7 +38,9 @@ import (
 // commit is unknown, the Transactor reads everything again from the brokers.
 type Transactor struct {
 	opts    TransactorOptions
+	chain   *operator.Options // of opts
 	windows keystate.Windowing
+	inputs  []byte // the start of keystate.HeaderOrigins; nil without Repartition
 	clock   *clock.Clock
 
 	admin  *kgo.Client                 // not transactional: metadata, offsets, barriers
@@ -46,7 +48,6 @@ type Transactor struct {
 	// identities are those of the inputs, by name, if the key needs a position.
 	identities map[string]string
 	// definition identifies the Aggregate or Keep.
-	definition  changes.ID
 	sizes       map[string]int32            // number of partitions by input topic
 	origins     map[string]int32            // number of partitions by topic that is mixed
 	changelog   map[string]keystate.TopicID // by input topic
@@ -62,8 +63,8 @@ type Transactor struct {
 	stall          diagnose.Stall
 	lacks          atomic.Pointer[error] // for a missing right, see permitted
 
-	mu      sync.Mutex // guards the fields below
-	slots   map[cluster.Partition]*slot
+	slots   slots
+	mu      sync.Mutex                    // guards the fields below
 	copying map[cluster.Partition]*copier // partitions of the first stage
 	gone    map[keystate.TopicID]bool     // topics that no longer exist
 	tables  *tables.Reader                // nil without Tables; set once, before members start
@@ -72,12 +73,13 @@ type Transactor struct {
 // NewTransactor returns a Transactor. It connects in Run. The error names all invalid
 // options and wraps semel.ErrInvalidRequest.
 func NewTransactor(opts *TransactorOptions) (*Transactor, error) {
-	t := &Transactor{contents: coarse.New(), slots: map[cluster.Partition]*slot{}, copying: map[cluster.Partition]*copier{}}
+	t := &Transactor{contents: coarse.New(), slots: slots{list: map[cluster.Partition]*slot{}}, copying: map[cluster.Partition]*copier{}}
 	if opts != nil {
 		t.opts = *opts
 	}
 	t.health.Observe, t.health.Silent = t.observe, silent
 	t.opts.defaults()
+	t.slots.keep = t.opts.State.Standby
 	if err := t.opts.validate(); err != nil {
 		return nil, err
 	}
@@ -90,8 +92,9 @@ func NewTransactor(opts *TransactorOptions) (*Transactor, error) {
 	if t.windows, err = keystate.NewWindowing(t.opts.Window, timing != nil, grace); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
-	if t.opts.hasState() {
-		t.definition = changes.Definition(t.opts.stateText())
+	t.chain = t.opts.chain()
+	if t.opts.Repartition != nil {
+		t.inputs = keystate.AppendInputs(nil, t.opts.Inputs)
 	}
 	return t, nil
 }
@@ -119,7 +122,7 @@ func (t *Transactor) Run(ctx context.Context) error {
 	defer t.admin.Close()
 	t.health.Begin(t.admin)
 	defer t.watch(ctx)()
-	if err := t.prepare(ctx); err != nil {
+	if err := (checks{t}).prepare(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -133,7 +136,7 @@ func (t *Transactor) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	members := t.members()
 	errs := make([]error, len(members)+1)
-	var damage error
+	var lost error
 	if t.tables != nil {
 		running.Go(func() {
 			if errs[len(members)] = t.tables.Run(ctx); errs[len(members)] != nil {
@@ -156,24 +159,22 @@ func (t *Transactor) Run(ctx context.Context) error {
 	}
 	running.Go(func() { t.watchStalls(ctx) })
 	running.Go(func() {
-		if damage = t.watchIntact(ctx); damage != nil {
-			cancel(damage)
+		if lost = (losses{t}).watchIntact(ctx); lost != nil {
+			cancel(lost)
 		}
 	})
 	if t.opts.State.Standby {
 		running.Go(func() { newStandby(t).run(ctx) })
 	}
-	if t.windows.EventTime || t.opts.hasState() {
-		running.Go(func() { t.trim(ctx) })
+	if t.windows.EventTime || t.chain.HasState() {
+		running.Go(func() { trimmer{t}.trim(ctx) })
 	}
 	if t.opts.Repartition != nil {
-		running.Go(func() { t.purge(ctx) })
+		running.Go(func() { trimmer{t}.purge(ctx) })
 	}
 	running.Wait()
-	for _, s := range t.slots {
-		s.close()
-	}
-	return errors.Join(append(errs, damage)...)
+	t.slots.close()
+	return errors.Join(append(errs, lost)...)
 }
 
 // groupMember is a member of a group. It works until ctx ends or it cannot continue.
@@ -232,136 +233,6 @@ func (t *Transactor) observe(e pipeline.Event) {
 
 func (t *Transactor) adm() *kadm.Client { return kadm.NewClient(t.admin) }
 
-// slot is the place of one partition's state in this process. A session that is
-// assigned the partition takes the slot. It first asks another holder, a session or the
-// standby, to release it.
-type slot struct {
-	holder  holder
-	free    chan struct{}   // closed when the holder releases it
-	waiting int             // sessions that wait for it
-	state   *keystate.State // the holder's
-	windows *windowState    // the holder's; nil without Aggregate and Keep
-	// note is that of the committed offset, and the holder's. keysCut is the offset up to
-	// which the changelog of keys no longer counts, which the next note says.
-	note    marks.Note
-	keysCut int64
-	// cut and windowsCut are offsets up to which the changelogs of keys and windows may
-	// be deleted, or 0.
-	cut, windowsCut atomic.Int64
-	// open, bytes and watermark are those of the committed windows.
-	open, bytes, watermark atomic.Int64
-}
-
-// holder is a session or the standby.
-type holder interface {
-	// ask says that a session needs the partition. It does not block.
-	ask(id cluster.Partition)
-}
-
-func (s *slot) close() {
-	if s.state != nil && s.state.Log != nil {
-		s.state.Log.Close() // the log is only a copy
-	}
-	if s.windows != nil && s.windows.log != nil {
-		s.windows.log.Close() // so is this one
-	}
-	s.state, s.windows = nil, nil
-}
-
-// drop discards what the open transaction adds.
-func (s *slot) drop() {
-	s.state.Drop()
-	if s.windows != nil {
-		s.windows.Drop()
-		s.windows.mix.Forget()
-	}
-}
-
-// take makes a session the holder of a partition's slot. It waits until another holder
-// releases it.
-func (t *Transactor) take(ctx context.Context, id cluster.Partition, s *session) (*slot, error) {
-	for {
-		t.mu.Lock()
-		at := t.slots[id]
-		if at == nil {
-			at = &slot{}
-			t.slots[id] = at
-		}
-		if at.holder == nil || at.holder == holder(s) {
-			if at.holder == nil {
-				at.holder, at.free = s, make(chan struct{})
-			}
-			t.mu.Unlock()
-			return at, nil
-		}
-		other, free := at.holder, at.free
-		at.waiting++
-		t.mu.Unlock()
-		other.ask(id)
-		var err error
-		select {
-		case <-free:
-		case <-ctx.Done():
-			err = context.Cause(ctx)
-		}
-		t.mu.Lock()
-		at.waiting--
-		t.mu.Unlock()
-		if err != nil {
-			return nil, err
-		}
-	}
-}
-
-// takeFree makes the standby the holder of a slot without a holder and waiting
-// sessions, or returns nil.
-func (t *Transactor) takeFree(id cluster.Partition, b *standby) *slot {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	at := t.slots[id]
-	if at == nil {
-		at = &slot{}
-		t.slots[id] = at
-	}
-	if at.holder != nil || at.waiting > 0 {
-		return nil
-	}
-	at.holder, at.free = b, make(chan struct{})
-	return at
-}
-
-// free returns the partitions without a holder and waiting sessions.
-func (t *Transactor) free() (list []cluster.Partition) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for topic, size := range t.sizes {
-		for number := range size {
-			id := cluster.Partition{Topic: topic, Number: number}
-			if at := t.slots[id]; at == nil || at.holder == nil && at.waiting == 0 {
-				list = append(list, id)
-			}
-		}
-	}
-	return list
-}
-
-// release gives up a partition. Without a standby its memory is freed.
-func (t *Transactor) release(id cluster.Partition, h holder) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	at := t.slots[id]
-	if at == nil || at.holder != h {
-		return
-	}
-	if t.opts.State.Standby && at.state != nil {
-		at.drop() // the next holder can use the committed entries
-	} else {
-		at.close()
-	}
-	at.holder = nil
-	close(at.free)
-}
-
 // Lag returns the backlog, as [kafka.Source.Lag] does. It may be called at any
 // time; before Run it returns nothing. With a repartition stage it includes both
 // stages.
@@ -414,12 +285,110 @@ func (t *Transactor) readings() []kafka.Reading {
 // held returns the partitions that sessions of this process have, and those of its
 // copiers.
 func (t *Transactor) held() (decided, copied []cluster.Partition) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for id, at := range t.slots {
+	t.slots.each(func(id cluster.Partition, at *slot) {
 		if _, own := at.holder.(*session); own {
 			decided = append(decided, id)
 		}
-	}
+	})
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	return decided, slices.Collect(maps.Keys(t.copying))
+}
+
+// Gauges returns the gauges of pipeline.SourceTraits. It returns the number of open
+// windows, or of held records or versions, of each partition that this process has, their
+// bytes, and how far its watermark is behind the clock.
+func (t *Transactor) Gauges(ctx context.Context) ([]pipeline.Gauge, error) {
+	if !t.chain.HasState() && len(t.opts.Tables) == 0 {
+		return nil, fmt.Errorf("kafka: there are no windows and tables: %w", errors.ErrUnsupported)
+	}
+	open := "dedup.windows.open"
+	if t.opts.Keep != nil {
+		open = "dedup.kept.open"
+	}
+	list := t.tableGauges(ctx)
+	t.slots.each(func(id cluster.Partition, at *slot) {
+		watermark := at.watermark.Load()
+		if _, own := at.holder.(*session); !own || watermark == 0 {
+			return
+		}
+		labels := []string{id.Topic, strconv.Itoa(int(id.Number))}
+		list = append(list, pipeline.Gauge{Name: open, Labels: labels, Value: float64(at.open.Load())},
+			pipeline.Gauge{Name: "dedup.state.bytes", Labels: labels, Value: float64(at.size.Load())})
+		if t.opts.Keep == nil || t.opts.Keep.Holds() {
+			list = append(list, pipeline.Gauge{Name: "dedup.windows.lag", Labels: labels, Value: float64(t.now()-watermark) / 1000})
+		}
+	})
+	return list, nil
+}
+
+// openTables begins to read the topics of the tables.
+func (t *Transactor) openTables() error {
+	if len(t.opts.Tables) == 0 {
+		return nil
+	}
+	r, err := tables.New(tables.Options{
+		Tables: t.opts.Tables, Topics: t.tableTopics, Admin: t.adm(), Now: t.now,
+		Client: func(more ...kgo.Opt) []kgo.Opt { return t.clientOptions(more...) },
+		Observe: func(reason string, err error) {
+			t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: reason, Err: err})
+		},
+	})
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.tables = r
+	return err
+}
+
+// tableGauges returns the number of rows of each table, and how many records of its topic
+// are not read yet.
+func (t *Transactor) tableGauges(ctx context.Context) (list []pipeline.Gauge) {
+	t.mu.Lock()
+	r := t.tables
+	t.mu.Unlock()
+	if r == nil {
+		return nil
+	}
+	for _, size := range r.Sizes(ctx) {
+		list = append(list, pipeline.Gauge{Name: "dedup.table.rows", Labels: []string{size.Table}, Value: float64(size.Rows)})
+		if size.Lag >= 0 {
+			list = append(list, pipeline.Gauge{Name: "dedup.table.lag", Labels: []string{size.Table}, Value: float64(size.Lag)})
+		}
+	}
+	return list
+}
+
+// changelogRetention returns the retention of the changelog in milliseconds, or -1.
+func (t *Transactor) changelogRetention() int64 {
+	keep := t.windows.Retention()
+	if t.windows.EventTime || keep >= semel.Forever/2 {
+		return -1 // the times of its records do not show when they expire
+	}
+	return (keep + max(keep/4, time.Hour)).Milliseconds()
+}
+
+// readLimits reads the limits of the topics that are written.
+func (t *Transactor) readLimits(ctx context.Context, adm *kadm.Client) error {
+	l, err := cluster.ReadLimits(ctx, adm, t.opts.written()...)
+	if err == nil {
+		t.limits.Store(&l)
+	}
+	return err
+}
+
+// raised returns the error of a check against a client's limits. The first such error
+// of a transaction makes it read the limits again. If they have changed, the error
+// restarts the client, so that a raised limit counts without a restart of the process.
+func (t *Transactor) raised(ctx context.Context, had cluster.Limits, asked *bool, tooLarge error) error {
+	if tooLarge == nil || *asked || t.admin == nil { // a Trial has no brokers
+		return tooLarge
+	}
+	*asked = true
+	if err := t.readLimits(ctx, t.adm()); err != nil {
+		return fmt.Errorf("kafka: %w: %w", errAgain, err)
+	}
+	if !maps.Equal(had, *t.limits.Load()) {
+		return fmt.Errorf("kafka: %w with the new limits of the topics", errAgain)
+	}
+	return tooLarge
 }

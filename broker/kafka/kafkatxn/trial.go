@@ -12,10 +12,10 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/operator"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/repartition"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 	"github.com/semel-dev/semel/internal/clock"
-	"github.com/semel-dev/semel/internal/digest"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -75,7 +75,7 @@ func NewTrial(opts *TransactorOptions, now time.Time, partitions int32) (*Trial,
 	if tr.opts.Aggregate != nil {
 		tr.opts.Aggregate.Early = 0
 	}
-	tr.clock, tr.topics, tr.origins = clock.New(o.clock, time.Time{}), map[string]keystate.TopicID{}, map[string]int32{}
+	tr.clock, tr.topics, tr.origins = clock.New(o.clock, time.Time{}), map[string]state.ID{}, map[string]int32{}
 	tr.identities = map[string]string{}
 	for _, input := range tr.opts.Inputs {
 		tr.origins[input] = 0 // of which nothing comes
@@ -90,7 +90,7 @@ func NewTrial(opts *TransactorOptions, now time.Time, partitions int32) (*Trial,
 		t.copier.forget()
 	}
 	t.s = newSession(tr, 0)
-	t.s.brokers, t.s.work.produce = t, t.write
+	t.s.brokers, t.s.work.env.Produce = t, t.write
 	return t, nil
 }
 
@@ -130,19 +130,18 @@ func (t *Trial) Send(ctx context.Context, now time.Time, m *semel.Message) (Outc
 	if t.copier != nil {
 		t.copier.noteTime(origin, when, now)
 	}
-	c := &w.counts
-	o := Outcome{Decision: semel.Fresh, Held: c.held > 0, Filtered: c.filtered > 0, Reason: pipeline.Reason(t.aside.Reason), Err: t.aside.Err, Body: r.Value, Outputs: t.outputs()}
+	c := &w.env.Counts
+	o := Outcome{Decision: semel.Fresh, Held: c.Held > 0, Filtered: c.Filtered > 0, Reason: pipeline.Reason(t.aside.Reason), Err: t.aside.Err, Body: r.Value, Outputs: t.outputs()}
 	switch {
-	case c.duplicate+c.again > 0:
+	case c.Duplicate+c.Again > 0:
 		o.Decision = semel.Duplicate
-	case c.late > 0:
+	case c.Late > 0:
 		o.Decision = semel.Late
-	case c.superseded > 0 && !o.Held:
+	case c.Superseded > 0 && !o.Held:
 		o.Decision = semel.Superseded
 	}
-	w.body = m.Body
-	w.fill(r)
-	o.Key, _ = w.keyOf() // without a key it is zero, and the session has told why
+	w.env.Fill(&operator.Record{Record: r, Body: m.Body})
+	o.Key, _ = w.env.KeyOf() // without a key it is zero, and the session has told why
 	if stopped, ok := errors.AsType[*pipeline.StoppedError](err); ok {
 		o.Reason, o.Err, err = stopped.Reason, stopped.Err, nil
 	} else if errors.Is(err, pipeline.ErrStopped) {
@@ -155,18 +154,8 @@ func (t *Trial) Send(ctx context.Context, now time.Time, m *semel.Message) (Outc
 // releases what is due of the record's key before it decides the record. Here that is a
 // transaction of its own, so that its outputs are told apart from those of the record.
 func (t *Trial) foresee(ctx context.Context, p *part, r *kgo.Record) error {
-	w := &t.s.work
-	if k := w.opts.Keep; k == nil || k.First == nil {
+	if !p.Foresee(&operator.Record{Record: r, Body: r.Value, Now: t.s.t.now()}) {
 		return nil
-	}
-	record.Fill(&w.message, r)
-	if _, ok := w.keyOf(); !ok {
-		return nil
-	}
-	now := t.s.t.now()
-	when, err := w.timeOf(r, now)
-	if err != nil || !p.slot.windows.noteTime(r, when, now) {
-		return nil // the record is parked
 	}
 	return t.release(ctx, &t.early)
 }
@@ -184,7 +173,7 @@ func (t *Trial) Pass(ctx context.Context, now time.Time) (released []*kgo.Record
 		if err == nil {
 			err = t.settle(ctx, &released)
 		}
-		idle := t.s.t.opts.idle() >= semel.Forever || !t.open()
+		idle := t.s.t.chain.Times.Idle >= semel.Forever || !t.open()
 		if err != nil || idle || !t.now.Before(now) {
 			t.now = now
 			return released, err
@@ -197,7 +186,7 @@ func (t *Trial) Pass(ctx context.Context, now time.Time) (released []*kgo.Record
 
 // open reports whether there are open windows, for which a session looks.
 func (t *Trial) open() bool {
-	return t.s.anyPart(func(p *part) bool { return p.slot.windows.Open() > 0 })
+	return t.s.anyPart(func(p *part) bool { return p.Store.Open() > 0 })
 }
 
 // mostLooks bounds how often one Pass looks for quiet partitions.
@@ -205,11 +194,11 @@ const mostLooks = 100_000
 
 // settle looks for quiet partitions, as a session does, and writes what is due.
 func (t *Trial) settle(ctx context.Context, released *[]*kgo.Record) error {
-	switch o := &t.s.t.opts; {
-	case o.idle() >= semel.Forever:
-	case o.mixes() && t.open():
-		t.s.settleOrigins(t.s.t.now(), t.sent, t.listEnds())
-	case !o.mixes():
+	switch {
+	case t.s.t.chain.Times.Idle >= semel.Forever:
+	case t.s.t.chain.Times.Mixed && t.open():
+		t.s.settleSources(t.s.t.now(), t.sent, t.listEnds())
+	case !t.s.t.chain.Times.Mixed:
 		t.s.settleQuiet(t.s.t.now(), t.listEnds())
 	}
 	return t.release(ctx, released)
@@ -232,11 +221,11 @@ func (t *Trial) release(ctx context.Context, released *[]*kgo.Record) error {
 
 // tell lets the copier say to each partition how far the messages have come.
 func (t *Trial) tell() error {
-	if !t.s.t.opts.mixes() {
+	if !t.s.t.chain.Times.Mixed {
 		return nil
 	}
 	for id, p := range t.s.parts {
-		if err := p.slot.windows.applyProgress(repartition.Progress(id.Topic, id.Number, t.copier.times.Append(nil), t.now)); err != nil {
+		if err := p.Clock.Told(repartition.Progress(id.Topic, id.Number, t.copier.times.Append(nil), t.now)); err != nil {
 			return err
 		}
 	}
@@ -259,7 +248,7 @@ func (t *Trial) listEnds() kadm.ListedOffsets {
 func (t *Trial) transact(ctx context.Context, fetches kgo.Fetches) error {
 	t.written = nil
 	if err := t.s.transact(ctx, ctx, ctx, fetches); err != nil {
-		t.s.work.counts = counts{}
+		t.s.work.env.Counts = operator.Counts{}
 		t.written = nil
 		return err
 	}
@@ -271,13 +260,14 @@ func (t *Trial) assign(id cluster.Partition) {
 	if t.s.parts[id] != nil {
 		return
 	}
-	tr := t.s.t
-	state := keystate.New(id, keystate.TopicID{}, &tr.windows)
-	state.Secure(digest.NewSecret(), tr.opts.Key.Scope.Name, tr.opts.keyMaker())
-	p := &part{id: id, given: true, ready: true, slot: &slot{state: state}}
-	if tr.opts.hasState() {
-		p.slot.windows = tr.newWindows(nil)
+	at := &slot{}
+	for _, opts := range (restorer{t.s.t}).changelogs(id, at) {
+		l, _ := state.OpenLog(context.Background(), opts) // without a copy on disk nothing fails
+		at.logs = append(at.logs, l)
 	}
+	at.keys.Begin()
+	p := &part{Chain: operator.Chain{Partition: operator.Partition{ID: id, Keys: at.keys, Store: at.store, Clock: at.clock}}, slot: at, given: true, ready: true}
+	p.Begin(t.s.work.env)
 	t.s.parts[id] = p
 }
 
@@ -300,7 +290,7 @@ func (t *Trial) outputs() []*kgo.Record {
 	o := &t.s.t.opts
 	internal := append([]string{o.Parked}, o.Inputs...)
 	for _, topic := range o.reads() {
-		internal = append(internal, o.changelogOf(topic), o.windowsOf(topic))
+		internal = append(internal, o.changelogOf(topic), o.stateOf(topic))
 	}
 	return slices.DeleteFunc(t.written, func(r *kgo.Record) bool { return slices.Contains(internal, r.Topic) })
 }

@@ -59,7 +59,7 @@ func TestStateThatIsNotOfThisGroupIsRefused(t *testing.T) {
 		"keys of a later version": {"g-keys", func(*bubble) []byte { return []byte("later") }, "g-keys/0 at 3: no record of a changelog: start the version of Semel that wrote it"},
 		"keys of another secret": {"g-keys", func(b *bubble) []byte {
 			return keystate.Encode(&keystate.Header{Kind: keystate.KindEntries, Secret: digest.NewSecret(), Topic: keystate.TopicID(b.Cluster.TopicInfo("in").TopicID)})
-		}, "changelog g-keys/0 was written with two secrets, so another pipeline writes it too"},
+		}, "g-keys/0 at 3: it has another secret than the records before it, so another pipeline writes to its topic too"},
 		"windows of a later version": {"g-state", func(*bubble) []byte { return []byte("later") }, "no record of windows or held messages: start the version of Semel that wrote it"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -52,10 +52,11 @@ func TestForgottenWindowsDeleteNoChangelogRecords(t *testing.T) {
 	t.Parallel()
 	tr := try(t, func(o *TransactorOptions) { countIn(t, o, time.Minute) })
 	tr.at(0, 0, "1", `{"g":"a"}`)
-	p := tr.s.parts[cluster.Partition{Topic: "in"}]
-	p.slot.windowsCut.Store(7)
-	kafkatest.Must(t, tr.s.t.forgetWindows(p))
-	if cut, open := p.slot.windowsCut.Load(), p.slot.windows.Open(); cut != 0 || open != 0 {
+	at := tr.s.parts[cluster.Partition{Topic: "in"}].slot
+	at.deletable[1].Store(7)
+	_, err := at.logs[1].Start(0, -1, 0)
+	kafkatest.Must(t, err)
+	if cut, open := at.deletable[1].Load(), at.store.Open(); cut != 0 || open != 0 {
 		t.Errorf("the changelog is cut at %d, and %d windows are open", cut, open)
 	}
 }

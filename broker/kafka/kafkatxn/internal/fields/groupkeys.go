@@ -54,11 +54,3 @@ func (k *GroupKeys) All(records []*kgo.Record) [][]byte {
 	}
 	return k.all
 }
-
-// At returns one of the group keys that All returned, or nothing. The GroupKeys may be nil.
-func (k *GroupKeys) At(i int) []byte {
-	if k == nil || i >= len(k.all) {
-		return nil
-	}
-	return k.all[i]
-}

@@ -9,9 +9,8 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 	"github.com/semel-dev/semel/internal/digest"
-	"github.com/semel-dev/semel/internal/localcopy"
-	"github.com/semel-dev/semel/vfs"
 )
 
 // A record of the changelog says which keys one partition of the input learned
@@ -59,7 +58,7 @@ const (
 var ErrRecord = fmt.Errorf("no record of a changelog: start the version of Semel that wrote it, or use a new group: %w", semel.ErrInvalidRequest)
 
 // TopicID is the id of a topic.
-type TopicID = [16]byte
+type TopicID = state.ID
 
 // Entry is a remembered key.
 type Entry struct {
@@ -279,17 +278,4 @@ func (c *Record) At(i int, e *Entry) {
 	e.Digest = *digestOf(b)
 	e.Time = c.baseTime + int64(binary.LittleEndian.Uint32(b[16:]))
 	e.Offset = c.baseOffset + int64(binary.LittleEndian.Uint32(b[20:]))
-}
-
-// OpenLog opens the local copy of a changelog of keys in a directory, and passes its records
-// to apply. Before that it passes the estimated number of keys to expect.
-func OpenLog(files vfs.FS, dir string, changelog TopicID, expect func(keys int64), apply func(value []byte, position int64) error) (*localcopy.Log, error) {
-	l := localcopy.New(files, dir, ".keys", changelog)
-	return l, l.Open(func(bytes int64) { expect(bytes / EntrySize) }, func(value []byte, position int64, _ localcopy.Place) (int64, error) {
-		c, err := Parse(value)
-		if err != nil {
-			return 0, localcopy.ErrEnd
-		}
-		return c.StreamTime, apply(value, position)
-	})
 }

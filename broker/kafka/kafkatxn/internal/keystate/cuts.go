@@ -8,8 +8,9 @@ import (
 )
 
 // Cuts are the positions up to which a partition's changelog can be deleted, because
-// the window of each earlier key has ended. By event time the brokers cannot know them:
-// the age of a changelog record does not show the times of its entries.
+// the window of each earlier key has ended. By the clock the brokers know that as well: they
+// delete old records. By event time the age of a record does not show the times of its
+// entries.
 //
 // A record carries the stream time of its transaction. None of its entries is newer,
 // and no earlier record has a greater stream time. So when the stream time has advanced
@@ -38,7 +39,7 @@ func NewCuts(keep int64) Cuts { return Cuts{keep: keep, span: max(keep/cutsOf, 1
 
 // cuts returns the cuts of keys that are remembered by w.
 func (w *Windowing) cuts() Cuts {
-	if !w.EventTime || w.Retention() >= semel.Forever-w.scale.Length()-time.Millisecond {
+	if w.Retention() >= semel.Forever-w.scale.Length()-time.Millisecond {
 		return Cuts{}
 	}
 	// An entry expires at the end of the tick of its expiry.
@@ -46,20 +47,22 @@ func (w *Windowing) cuts() Cuts {
 }
 
 // Note adds a position. The records before it are applied, and newest is their greatest
-// stream time.
-func (c *Cuts) Note(position, newest int64) {
+// stream time. It reports whether that is long after the position before.
+func (c *Cuts) Note(position, newest int64) (later bool) {
 	if c.keep == 0 {
-		return
+		return false
 	}
 	if n := len(c.marks); n > 0 && newest-c.marks[n-1].begun < c.span {
 		c.marks[n-1].position, c.marks[n-1].newest = position, newest
-		return
+		return false
 	}
+	later = len(c.marks) > 0
 	// Of several expired marks, the last is enough.
 	if old := c.behind(newest); old > 1 {
 		c.marks = slices.Delete(c.marks, 0, old-1)
 	}
 	c.marks = append(c.marks, cutMark{position, newest, newest})
+	return later
 }
 
 // behind counts the marks that have expired at a stream time.

@@ -2,14 +2,16 @@ package keystate
 
 import (
 	"encoding/binary"
-	"hash/crc32"
+	"fmt"
+	"slices"
 	"sort"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 	"github.com/semel-dev/semel/internal/digest"
-	"github.com/semel-dev/semel/internal/localcopy"
 	"github.com/semel-dev/semel/internal/table"
 )
 
@@ -65,43 +67,63 @@ const (
 // State holds the keys of one partition. Committed keys are in the table, those of the
 // open transaction in the overlay. One goroutine uses it at a time.
 type State struct {
-	ID      cluster.Partition
-	windows *Windowing
-	Topic   TopicID
-	// Secret is that of the changelog's records. Before the first one, it is the secret
-	// that this process would write.
-	Secret digest.Secret
-	made   Maker
-	scoped digest.Scoped
+	opts *Options
+	made Maker
+	// secret is that of the changelog's records. Before one is written or read, it is the
+	// secret that this process would write.
+	secret  digest.Secret
+	written bool
+	scoped  digest.Scoped
 
 	committed *table.Table[uint64]
 	overlay   overlay
-	Most      int // entries in a changelog record
+	read      Record // the last one
+	// Most is how many entries a changelog record has at most.
+	Most int
 	// StreamTime is the greatest time of a record in the partition, in milliseconds.
 	// Without event time it is the last time of the clock.
 	StreamTime, CommittedTime int64
-	// Position is the changelog offset up to which all records are applied. The record
-	// before it has the checksum Last.
-	Position int64
-	Last     uint32
-	// Cuts are the positions up to which the changelog can be deleted.
-	Cuts Cuts
-	// Log is the copy on disk; nil without a directory.
-	Log *localcopy.Log
+	cuts                      Cuts
+}
+
+var _ state.State = (*State)(nil)
+
+// Options are the options of New.
+type Options struct {
+	*Windowing
+	// Topic is the input, of which the keys are.
+	Topic TopicID
+	// Rule finds the keys of a scope. Same says that other rules found the same ones.
+	Rule, Scope string
+	Same        bool
+	// Inputs is the start of HeaderOrigins, or nil if records are not copies.
+	Inputs []byte
+	// Now returns the time in milliseconds.
+	Now func() int64
 }
 
 // New returns a state without keys.
-func New(id cluster.Partition, topic TopicID, w *Windowing) *State {
-	return &State{ID: id, windows: w, Topic: topic, committed: table.New[uint64](0), Most: MaxEntries, Cuts: w.cuts()}
+func New(o *Options) *State {
+	return &State{opts: o, made: MakerOf(o.Rule, o.Scope), committed: table.New[uint64](0), Most: MaxEntries, cuts: o.cuts()}
 }
 
-// Expect allocates memory for a number of keys. The state is empty.
-func (s *State) Expect(keys int64) { s.committed = table.New[uint64](keys) }
+// Expect implements state.State.
+func (s *State) Expect(bytes int64) { s.committed = table.New[uint64](bytes / EntrySize) }
 
-// Secure sets the secret of the digests, the scope of the keys, and how they are made.
-func (s *State) Secure(secret digest.Secret, scope string, made Maker) {
-	s.Secret, s.made = secret, made
-	s.scoped = digest.New(secret).Scope(scope)
+// Detach implements state.State.
+func (s *State) Detach() bool { return true }
+
+// Begin makes a secret, unless the changelog has one.
+func (s *State) Begin() {
+	if !s.written {
+		s.secure(digest.NewSecret())
+	}
+}
+
+// secure sets the secret of the digests.
+func (s *State) secure(secret digest.Secret) {
+	s.secret = secret
+	s.scoped = digest.New(secret).Scope(s.opts.Scope)
 }
 
 // mark is the table's value for a digest: the lower 48 bits of the record's offset and
@@ -117,18 +139,18 @@ func mark(topic *TopicID, offset int64) uint64 {
 // milliseconds. A fresh record must be learned when it is delivered.
 func (s *State) Decide(d *semel.Digest, reached, when, offset int64) Verdict {
 	s.StreamTime = max(s.StreamTime, reached)
-	now := s.windows.tick(s.StreamTime)
+	now := s.opts.tick(s.StreamTime)
 	if time, ok := s.overlay.find(d); ok {
-		if expiry := s.windows.expiry(time); now < expiry && s.within(when, expiry) {
+		if expiry := s.opts.expiry(time); now < expiry && s.within(when, expiry) {
 			return Duplicate
 		}
 	} else if v, expiry, ok := s.committed.Find(d, now); ok && s.within(when, expiry) {
-		if v == mark(&s.Topic, offset) {
+		if v == mark(&s.opts.Topic, offset) {
 			return Again
 		}
 		return Duplicate
 	}
-	if s.windows.EventTime && when < s.StreamTime-s.windows.Grace.Milliseconds() {
+	if s.opts.EventTime && when < s.StreamTime-s.opts.Grace.Milliseconds() {
 		return Late
 	}
 	return Fresh
@@ -137,7 +159,7 @@ func (s *State) Decide(d *semel.Digest, reached, when, offset int64) Verdict {
 // within reports whether a record's time is inside the window of an entry that expires
 // at expiry.
 func (s *State) within(when int64, expiry table.Tick) bool {
-	return expiry == table.Forever || nanos(when) < s.windows.scale.Time(expiry)-int64(s.windows.Grace)
+	return expiry == table.Forever || nanos(when) < s.opts.scale.Time(expiry)-int64(s.opts.Grace)
 }
 
 // Learn adds a fresh record to the open transaction.
@@ -151,39 +173,40 @@ func (s *State) From(input int, partition int32, offset int64) {
 	s.overlay.from(input, partition, offset)
 }
 
-// OriginsOf returns the value of HeaderOrigins for one of the Records, or nothing.
-func (s *State) OriginsOf(record int) []byte { return s.overlay.originsOf(record) }
-
 // Prefetch prepares the decision on a key.
 func (s *State) Prefetch(d *semel.Digest) { s.committed.Prefetch(d) }
 
 // Digest returns the digest of a key.
 func (s *State) Digest(id []byte) semel.Digest { return s.scoped.Bytes(id) }
 
-// Records returns the changelog records of the open transaction. They are valid until
-// it ends.
-func (s *State) Records() (values [][]byte) {
-	h := Header{Kind: KindEntries, Made: s.made, Secret: s.Secret, Topic: s.Topic, StreamTime: s.StreamTime}
+// Changes implements state.State. Most bounds the records, not the size.
+func (s *State) Changes(int) (records []*kgo.Record, err error) {
+	h := Header{Kind: KindEntries, Made: s.made, Secret: s.secret, Topic: s.opts.Topic, StreamTime: s.StreamTime}
 	for i := range s.overlay.records {
-		values = append(values, s.overlay.records[i].finish(&h))
+		of := &s.overlay.records[i]
+		r := &kgo.Record{Value: of.finish(&h)}
+		if len(of.origins) > 0 {
+			r.Headers = []kgo.RecordHeader{{Key: HeaderOrigins, Value: slices.Concat(s.opts.Inputs, of.origins)}}
+		}
+		records = append(records, r)
 	}
-	if len(values) == 0 && s.windows.EventTime && s.StreamTime > s.CommittedTime {
-		values = append(values, Encode(&h))
+	if len(records) == 0 && s.opts.EventTime && s.StreamTime > s.CommittedTime {
+		records = append(records, &kgo.Record{Value: Encode(&h)})
 	}
-	return values
+	return records, nil
 }
 
-// Drop discards the entries of the open transaction. It does not reuse their memory:
-// the client may still be writing the records of a failed transaction.
+// Drop implements state.State. It does not reuse the memory of the entries: the client may
+// still be writing the records of a failed transaction.
 func (s *State) Drop() {
 	s.overlay = overlay{}
 	s.StreamTime = s.CommittedTime
 }
 
-// Commit adds the entries of the open transaction to the table.
-func (s *State) Commit() {
-	now := s.windows.tick(s.StreamTime)
-	h := Header{Topic: s.Topic}
+// Commit implements state.State: it adds the entries of the open transaction to the table.
+func (s *State) Commit(int64, []state.Place) {
+	now := s.opts.tick(s.StreamTime)
+	h := Header{Topic: s.opts.Topic}
 	for i := range s.overlay.records {
 		c := s.overlay.records[i].record(&h)
 		s.remember(&c, now)
@@ -192,25 +215,53 @@ func (s *State) Commit() {
 	s.CommittedTime = s.StreamTime
 }
 
-// Passed notes that a changelog record is applied, or will be with the open
-// transaction.
-func (s *State) Passed(value []byte, position int64) {
-	s.Cuts.Note(position, s.StreamTime)
-	s.Position, s.Last = position, crc32.Checksum(value, localcopy.Castagnoli)
+// Stored implements state.State.
+func (s *State) Stored(at int64, _ int) (ends bool) {
+	s.written = true
+	return s.cuts.Note(at+1, s.StreamTime)
+}
+
+// Cut implements state.State.
+func (s *State) Cut() (at int64, ok bool) { return s.cuts.Take(s.CommittedTime) }
+
+// Barrier implements state.State.
+func (s *State) Barrier(nonce state.ID) []byte {
+	return Encode(&Header{Kind: KindBarrier, Secret: nonce, Topic: s.opts.Topic})
+}
+
+// Read implements state.State.
+func (s *State) Read(value []byte) (h state.Header, err error) {
+	if s.read, err = Parse(value); err != nil {
+		return h, err
+	}
+	c := &s.read
+	h = state.Header{Topic: c.Topic, Len: c.Len()}
+	switch {
+	case c.Kind == KindBarrier:
+		h.Barrier, h.Nonce = true, c.Secret
+	case c.Made.Conflicts(s.made) && !s.opts.Same:
+		err = &semel.ScopeError{Scope: s.opts.Scope, Owner: semel.ScopeOwner{Rule: s.opts.Rule}}
+	case s.written && s.secret != c.Secret:
+		err = fmt.Errorf("it has another secret than the records before it, so another pipeline writes to its topic too, and keys of one are not found by the other: use a new group and another changelog (transaction.changelog): %w", semel.ErrInvalidRequest)
+	}
+	return h, err
 }
 
 // prefetchAhead is how many digests ahead a slot is prefetched.
 const prefetchAhead = 16
 
-// Apply adds the committed entries of a changelog record. Entries that have expired at
-// time, in milliseconds, are left out.
-func (s *State) Apply(c *Record, time int64) {
-	s.CommittedTime = max(s.CommittedTime, c.StreamTime)
-	s.StreamTime = s.CommittedTime
-	if s.windows.EventTime {
-		time = s.CommittedTime
+// Apply implements state.State. It leaves out entries that have expired.
+func (s *State) Apply(int64, state.Place) {
+	if !s.written { // its secret, if it has one, was never written
+		s.secure(s.read.Secret)
 	}
-	s.remember(c, s.windows.tick(time))
+	s.CommittedTime = max(s.CommittedTime, s.read.StreamTime)
+	s.StreamTime = s.CommittedTime
+	now := s.opts.Now()
+	if s.opts.EventTime {
+		now = s.CommittedTime
+	}
+	s.remember(&s.read, s.opts.tick(now))
 }
 
 // remember adds the entries of a record to the table.
@@ -221,7 +272,7 @@ func (s *State) remember(c *Record, now table.Tick) {
 			s.committed.Prefetch(digestOf(c.entry(i + prefetchAhead)))
 		}
 		c.At(i, &e)
-		if expiry := s.windows.expiry(e.Time); expiry > now {
+		if expiry := s.opts.expiry(e.Time); expiry > now {
 			s.committed.Set(&e.Digest, mark(&c.Topic, e.Offset), now, expiry)
 		}
 	}
@@ -324,14 +375,6 @@ func (o *overlay) begin() *overlayRecord {
 func (o *overlay) from(input int, partition int32, offset int64) {
 	r := &o.records[len(o.records)-1]
 	r.origins = AppendOrigin(r.origins, input, partition, offset)
-}
-
-// originsOf returns the value of HeaderOrigins for a record, or nothing.
-func (o *overlay) originsOf(record int) []byte {
-	if record >= len(o.records) {
-		return nil
-	}
-	return o.records[record].origins
 }
 
 // place makes an entry the last one of its digest.

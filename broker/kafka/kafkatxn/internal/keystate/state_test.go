@@ -1,22 +1,19 @@
 package keystate
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state/statetest"
 	"github.com/semel-dev/semel/internal/digest"
-	"github.com/semel-dev/semel/internal/localcopy"
+	"github.com/semel-dev/semel/test/faultfs"
 	"github.com/semel-dev/semel/test/kafkatest"
-	"github.com/semel-dev/semel/vfs"
 )
 
 func testDigest(n int) semel.Digest {
@@ -61,6 +58,19 @@ func (m *model) decide(key int, when int64) Verdict {
 	return Fresh
 }
 
+// testChangelog returns the changelog of a State, perhaps with a copy on disk.
+func testChangelog(t *testing.T, w *Windowing, now *int64, files *faultfs.FS, random *rand.Rand) *statetest.Changelog[*State] {
+	t.Helper()
+	opts := statetest.Options[*State]{Random: random, Log: state.LogOptions{Input: TopicID{7}, ByTime: true}}
+	if files != nil {
+		opts.Files = files
+	}
+	opts.New = func(*state.Disk) *State {
+		return New(&Options{Windowing: w, Topic: TopicID{7}, Now: func() int64 { return *now }})
+	}
+	return statetest.New(t, opts)
+}
+
 // TestStateAnswersLikeAModelAfterCommitsAbortsAndRestarts commits and aborts at random,
 // restarts from the changelog with and without the local copy, and compares each answer.
 func TestStateAnswersLikeAModelAfterCommitsAbortsAndRestarts(t *testing.T) {
@@ -72,33 +82,10 @@ func TestStateAnswersLikeAModelAfterCommitsAbortsAndRestarts(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 0))
 			w := testWindowing(t, 10*time.Second, 2*time.Second, eventTime)
 			m := &model{w: w, first: map[int]int64{}}
-			dir := t.TempDir()
-			var changelog [][]byte
-			now := int64(1_000_000)
-			load := func() *State {
-				st := New(cluster.Partition{Topic: "in", Number: 0}, TopicID{7}, w)
-				st.Secure(digest.Secret{1}, "", Maker{})
-				apply := func(value []byte, position int64) error {
-					c, err := Parse(value)
-					kafkatest.Must(t, err)
-					st.Apply(&c, now)
-					st.Passed(value, position)
-					return nil
-				}
-				var err error
-				st.Log, err = OpenLog(vfs.OS{}, dir, TopicID{9}, st.Expect, apply)
-				kafkatest.Must(t, err)
-				for i := st.Position; i < int64(len(changelog)); i++ {
-					kafkatest.Must(t, apply(changelog[i], i+1))
-					c, err := Parse(changelog[i])
-					kafkatest.Must(t, err)
-					st.Log.Add(changelog[i], c.StreamTime, i+1)
-				}
-				kafkatest.Must(t, st.Log.Write())
-				return st
-			}
-			st := load()
-			offset := int64(0)
+			disk, now, offset := faultfs.New(), int64(1_000_000), int64(0)
+			log := testChangelog(t, w, &now, disk, random)
+			st := log.State
+			st.Begin()
 			for range 3000 {
 				trial := m.clone()
 				from := offset
@@ -120,47 +107,23 @@ func TestStateAnswersLikeAModelAfterCommitsAbortsAndRestarts(t *testing.T) {
 					offset++
 				}
 				if random.IntN(4) == 0 {
-					st.Drop()
+					log.Drop()
 					offset = from
 					continue
 				}
 				m = trial
-				values := st.Records()
-				if len(values) > 1 {
-					t.Fatalf("%d records for %d entries", len(values), st.overlay.count)
+				if log.Write(0); len(log.Written()) > 1 {
+					t.Fatalf("%d records for %d entries", len(log.Written()), st.overlay.count)
 				}
-				if len(values) == 0 {
-					st.Commit()
-					continue
+				if random.IntN(3) == 0 { // it ends between the commit and the answer
+					st = log.Lose()
+				} else if log.Commit(); random.IntN(50) == 0 {
+					st = log.Restart()
 				}
-				value := bytes.Clone(values[0])
-				changelog = append(changelog, value)
-				position := int64(len(changelog))
-				if random.IntN(3) > 0 { // else it ends between the commit and this
-					c, err := Parse(value)
-					kafkatest.Must(t, err)
-					st.Log.Add(value, c.StreamTime, position)
-					st.Passed(value, position)
-					st.Commit()
-					kafkatest.Must(t, st.Log.Write())
-					kafkatest.Must(t, st.Log.Tidy(st.CommittedTime-w.Retention().Milliseconds(), w.Retention().Milliseconds()))
-				} else {
-					kafkatest.Must(t, st.Log.Close())
-					st = load()
-				}
-				if random.IntN(50) == 0 {
-					kafkatest.Must(t, st.Log.Close())
-					if random.IntN(2) == 0 {
-						kafkatest.Must(t, os.RemoveAll(dir))
-					}
-					st = load()
-				}
+				st.Begin()
 			}
-			kafkatest.Must(t, st.Log.Close())
-			names, err := filepath.Glob(filepath.Join(dir, "*.keys"))
-			kafkatest.Must(t, err)
-			if len(names) > 12 {
-				t.Errorf("%d files are kept, though most of their keys expired", len(names))
+			if n := len(disk.Files()); n > cutsOf+4 {
+				t.Errorf("%d files are kept, though most of their keys expired", n)
 			}
 		})
 	}
@@ -246,52 +209,4 @@ func FuzzChangelog(f *testing.F) {
 			t.Errorf("%d entries, want %d", len(list), want)
 		}
 	})
-}
-
-// TestALogCutAtAnyByteRestoresTheRecordsBeforeTheCut cuts and spoils a log at every
-// byte.
-func TestALogCutAtAnyByteRestoresTheRecordsBeforeTheCut(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	l, err := OpenLog(vfs.OS{}, dir, TopicID{1}, func(int64) {}, nil)
-	kafkatest.Must(t, err)
-	var values [][]byte
-	for i := range 5 {
-		value := Encode(&Header{Kind: KindEntries}, Entry{testDigest(i), 5, 6})
-		values = append(values, value)
-		c, err := Parse(value)
-		kafkatest.Must(t, err)
-		l.Add(value, c.StreamTime, int64(10*i+1))
-		kafkatest.Must(t, l.Write())
-	}
-	kafkatest.Must(t, l.Close())
-	whole, err := os.ReadFile(filepath.Join(dir, "00000001.keys"))
-	kafkatest.Must(t, err)
-	check := func(what string, data []byte, at int) {
-		other := t.TempDir()
-		kafkatest.Must(t, os.WriteFile(filepath.Join(other, "00000001.keys"), data, 0o600))
-		n := 0
-		l, err := OpenLog(vfs.OS{}, other, TopicID{1}, func(int64) {}, func(value []byte, position int64) error {
-			if n >= len(values) || !bytes.Equal(value, values[n]) || position != int64(10*n+1) {
-				t.Errorf("%s at %d: record %d is another", what, at, n)
-			}
-			n++
-			return nil
-		})
-		kafkatest.Must(t, err)
-		if want := max(0, at-localcopy.HeaderSize) / (localcopy.FrameSize + len(values[0])); n != want {
-			t.Errorf("%s at %d: %d records, want %d", what, at, n, want)
-		}
-		kafkatest.Must(t, l.Close())
-	}
-	for at := range whole {
-		if at%7 == 0 || at < localcopy.HeaderSize {
-			check("cut", whole[:at], at)
-			spoiled := bytes.Clone(whole)
-			spoiled[at] ^= 0x40
-			if at < 28 || at >= localcopy.HeaderSize {
-				check("spoiled", spoiled, at)
-			}
-		}
-	}
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/semel-dev/semel/internal/slab"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/stream"
 )
@@ -23,8 +23,8 @@ const (
 
 // Results makes the records of results. Many results are of one window, and then share their headers.
 type Results struct {
-	records slab.Of[kgo.Record]
-	keys    slab.Bytes
+	records state.Slab[kgo.Record]
+	keys    state.ByteSlab
 	key     []byte // memory
 	headers []kgo.RecordHeader
 	// last is what the headers say.

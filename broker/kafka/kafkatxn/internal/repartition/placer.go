@@ -18,11 +18,10 @@ import (
 // an aggregate, all copies with one group key. One goroutine uses it.
 type Placer struct {
 	PlacerOptions
-	reader    *key.Reader
+	ids       *fields.IDs
 	groups    *fields.GroupKeys
 	times     *fields.Reader
 	message   semel.Message
-	id        []byte
 	partition kgo.TopicPartitioner
 }
 
@@ -50,7 +49,7 @@ type PlacerOptions struct {
 
 // NewPlacer returns a Placer.
 func NewPlacer(o PlacerOptions) *Placer {
-	p := &Placer{PlacerOptions: o, reader: o.Rule.Reader(nil), partition: kgo.StickyKeyPartitioner(nil).ForTopic(o.Topic)}
+	p := &Placer{PlacerOptions: o, ids: fields.NewIDs(o.Rule, o.Scope, o.Hash), partition: kgo.StickyKeyPartitioner(nil).ForTopic(o.Topic)}
 	if o.By != nil {
 		p.groups = fields.NewGroupKeys(o.By)
 	}
@@ -73,7 +72,7 @@ func (p *Placer) Place(ctx context.Context, r *kgo.Record) (id []byte, partition
 			when = -1
 		}
 	}
-	id = p.identify()
+	id, _ = p.ids.Of(&p.message) // without an id it is nil
 	by, err := p.group(ctx, id)
 	if by == nil {
 		by = r.Key // records without an id stay in the order of their record key
@@ -87,18 +86,6 @@ func (p *Placer) Place(ctx context.Context, r *kgo.Record) (id []byte, partition
 // Of returns the partition of an id or group key.
 func (p *Placer) Of(key []byte) int32 {
 	return int32(p.partition.Partition(&kgo.Record{Key: key}, int(p.Partitions)))
-}
-
-func (p *Placer) identify() []byte {
-	var err error
-	p.id, err = p.reader.AppendID(p.id[:0], &p.message)
-	if err == nil && len(p.id) > 0 && len(p.id) <= semel.MaxKeyBytes {
-		return p.id
-	}
-	if p.Hash {
-		return record.ContentID(p.id[:0], p.message.Body)
-	}
-	return nil
 }
 
 // group returns the group key of the message with an id. Without an aggregate, or if the

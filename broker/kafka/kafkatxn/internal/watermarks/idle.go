@@ -8,16 +8,16 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 )
 
-// IdleFinder finds origins without new records. One goroutine uses it at a time.
+// IdleFinder finds sources without new records. One goroutine uses it at a time.
 type IdleFinder struct {
 	seen map[cluster.Partition]seen
 }
 
-// seen is the end of an origin, and the time since which it has not changed.
+// seen is the end of a source, and the time since which it has not changed.
 type seen struct{ end, since int64 }
 
-// Idle returns the origins that are copied to their ends at a time, and have had no new
-// records for an idle time before it. copied has the ends of the origins that are copied to
+// Idle returns the sources that are copied to their ends at a time, and have had no new
+// records for an idle time before it. copied has the ends of the sources that are copied to
 // their ends. The caller calls Idle repeatedly, because it compares copied with the call
 // before.
 func (c *IdleFinder) Idle(copied map[cluster.Partition]int64, idle, at int64) (list []cluster.Partition) {
@@ -74,18 +74,18 @@ func Copied(ctx context.Context, adm *kadm.Client, inputs []string, group string
 	return copied, sizes, nil
 }
 
-// IdleOrigins lists the origins that were idle at a time. It counts for a partition once the
+// IdleSources lists the sources that were idle at a time. It counts for a partition once the
 // partition is read up to an end that was asked for later: then the partition has all copies
 // of their records.
-type IdleOrigins struct {
+type IdleSources struct {
 	At   int64
 	Idle []cluster.Partition
 	End  int64
 }
 
-// Move notes that the idle origins have come to the time of q, minus the idle time and a
+// Move notes that the idle sources have come to the time of q, minus the idle time and a
 // margin.
-func (q *IdleOrigins) Move(t *Times, idle, margin int64) {
+func (q *IdleSources) Move(t *Times, idle, margin int64) {
 	for _, id := range q.Idle {
 		t.See(id, q.At-idle-margin)
 	}

@@ -35,29 +35,23 @@ func TestIdlePartitionsAdvanceToTheClockLessIdleTimeAndMargin(t *testing.T) {
 	a, b := cluster.Partition{Topic: "in"}, cluster.Partition{Topic: "in", Number: 1}
 	times := New(map[string]int32{"in": 2})
 	times.See(b, 1000)
-	(&IdleOrigins{At: 500, Idle: []cluster.Partition{a, b}}).Move(times, 100, 5)
+	(&IdleSources{At: 500, Idle: []cluster.Partition{a, b}}).Move(times, 100, 5)
 	if low, ok := times.Low(); !ok || low != 395 {
 		t.Errorf("they have come to %d, %t, want 395", low, ok)
 	}
 	times.See(a, 2000)
 	if low, _ := times.Low(); low != 1000 {
-		t.Errorf("an idle origin has gone back to %d", low)
+		t.Errorf("an idle source has gone back to %d", low)
 	}
 }
 
-// stored keeps a text.
-type stored struct{ text string }
-
-func (s *stored) SetOrigins(text string) { s.text = text }
-func (s *stored) Origins() string        { return s.text }
-
 func TestTimesThatWereNotStoredAreDropped(t *testing.T) {
 	a, b := cluster.Partition{Topic: "in"}, cluster.Partition{Topic: "in", Number: 1}
-	s := &stored{}
-	m := NewStored(map[string]int32{"in": 2}, s, 0)
+	stored := ""
+	m := NewSources(map[string]int32{"in": 2}, func() string { return stored }, 0)
 	m.Times().See(a, 10)
 	m.Times().See(b, 20)
-	m.Store()
+	stored = m.Text(stored)
 	m.Times().See(a, 30)
 	if low, _ := m.Times().Low(); low != 20 {
 		t.Errorf("low is %d, want 20", low)
@@ -66,8 +60,8 @@ func TestTimesThatWereNotStoredAreDropped(t *testing.T) {
 	if low, ok := m.Times().Low(); !ok || low != 10 {
 		t.Errorf("low is %d, %t, want 10", low, ok)
 	}
-	if text := s.text; m.MaxSize() < len(text) {
-		t.Errorf("%d bytes are stored, and at most %d", len(text), m.MaxSize())
+	if m.MaxSize() < len(stored) {
+		t.Errorf("%d bytes are stored, and at most %d", len(stored), m.MaxSize())
 	}
 	sizes := m.sizes
 	m.Grow(map[string]int32{"in": 1, "other": 1})
@@ -76,10 +70,9 @@ func TestTimesThatWereNotStoredAreDropped(t *testing.T) {
 	if low, ok := m.Times().Low(); ok || sizes["in"] != 2 {
 		t.Errorf("low is %d although nothing is known of a new partition, and others have %v", low, sizes)
 	}
-	m = nil
-	m.Forget()
-	m.Store()
-	if m.MaxSize() != 0 {
-		t.Error("no mix needs room")
+	for _, c := range []*Clock{nil, NewClock(nil, nil)} {
+		if c.MaxSize() != 0 || c.Reached(7) != 7 {
+			t.Error("without sources, a record does not count by its own time")
+		}
 	}
 }

@@ -12,17 +12,17 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 )
 
-// Times has the greatest time of the records of each origin, which is a partition of an
-// input. All times are in milliseconds since the Unix epoch. Later records of an origin are
+// Times has the greatest time of the records of each source, which is a partition of an
+// input. All times are in milliseconds since the Unix epoch. Later records of a source are
 // newer than its greatest time, or out of order. So the smallest of these times says how far
-// a mix of all origins has come. One goroutine uses a Times at a time.
+// a mix of all sources has come. One goroutine uses a Times at a time.
 type Times struct {
 	greatest map[string][]int64 // by input and partition; unknown before the first record
 	low      int64              // the smallest of these times, if valid
 	valid    bool
 }
 
-// unknown is the time of an origin before its first record. All other times are greater.
+// unknown is the time of a source before its first record. All other times are greater.
 const unknown = -1
 
 // New returns the Times of inputs. sizes has their numbers of partitions. All times are
@@ -43,29 +43,29 @@ func (t *Times) grow(input string, partitions int) {
 	t.greatest[input], t.valid = list, false
 }
 
-// See notes that an origin has come to a time, and reports whether the time is greater than
+// See notes that a source has come to a time, and reports whether the time is greater than
 // the one before. A partition with a new number belongs to its input from then on. See
 // ignores other inputs.
-func (t *Times) See(origin cluster.Partition, time int64) bool {
-	list, ok := t.greatest[origin.Topic]
-	if !ok || origin.Number < 0 {
+func (t *Times) See(source cluster.Partition, time int64) bool {
+	list, ok := t.greatest[source.Topic]
+	if !ok || source.Number < 0 {
 		return false
 	}
-	if int(origin.Number) >= len(list) {
-		t.grow(origin.Topic, int(origin.Number)+1)
-		list = t.greatest[origin.Topic]
+	if int(source.Number) >= len(list) {
+		t.grow(source.Topic, int(source.Number)+1)
+		list = t.greatest[source.Topic]
 	}
-	before := list[origin.Number]
+	before := list[source.Number]
 	if time <= before {
 		return false
 	}
-	list[origin.Number] = time
+	list[source.Number] = time
 	t.valid = t.valid && before != t.low
 	return true
 }
 
-// Low returns the smallest time, up to which all origins have come. It reports false if the
-// time of an origin is unknown, or if there are no origins.
+// Low returns the smallest time, up to which all sources have come. It reports false if the
+// time of a source is unknown, or if there are no sources.
 func (t *Times) Low() (time int64, ok bool) {
 	if !t.valid {
 		t.low, t.valid = math.MaxInt64, true

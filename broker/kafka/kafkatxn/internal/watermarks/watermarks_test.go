@@ -43,7 +43,7 @@ func TestTheWatermarkIsThatOfTheSlowestPartition(t *testing.T) {
 		t.Errorf("the copy has changed: %d", got)
 	}
 	if got, ok := New(nil).Low(); ok {
-		t.Errorf("without origins all have come to %d", got)
+		t.Errorf("without sources all have come to %d", got)
 	}
 }
 

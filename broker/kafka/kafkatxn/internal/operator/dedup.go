@@ -1,0 +1,136 @@
+package operator
+
+import (
+	"context"
+	"slices"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// keyed parks or drops the records that have no key.
+var keyed = Kind{
+	On: func(o *Options) bool {
+		return o.OnMissing != pipeline.MissingPass && o.OnMissing != pipeline.MissingStop
+	},
+	New: func(p *Partition, next Operator) Operator { return &keying{p, next} },
+}
+
+type keying struct {
+	*Partition
+	next Operator
+}
+
+// Process implements Operator.
+func (k *keying) Process(ctx context.Context, r *Record) (Outcome, error) {
+	if r.Key != KeyMissing {
+		return k.next.Process(ctx, r)
+	}
+	then := pipeline.Park
+	if k.OnMissing == pipeline.MissingDrop {
+		then = pipeline.Drop
+	}
+	reason, err := k.reasonOf(r)
+	return k.Park(ctx, r, then, reason, 0, err)
+}
+
+// deduplicate lets the first record of each key take effect.
+var deduplicate = Kind{
+	On:  func(o *Options) bool { return o.Keep == nil },
+	New: func(p *Partition, next Operator) Operator { return &dedup{remembering{p, next}} },
+}
+
+type dedup struct{ remembering }
+
+// Process implements Operator.
+func (d *dedup) Process(ctx context.Context, r *Record) (Outcome, error) {
+	if r.Key == KeyPass {
+		return d.fresh(ctx, r)
+	}
+	when, reached := r.Now, r.Now
+	if d.EventTime {
+		when = min(r.When, r.Now) // a record from the future counts as of now
+		reached = d.Clock.Reached(when)
+	}
+	switch d.Keys.Decide(&r.Digest, reached, when, r.At) {
+	case keystate.Duplicate:
+		return d.duplicate(r)
+	case keystate.Again:
+		return d.again()
+	case keystate.Late:
+		return d.late(ctx, r, when)
+	}
+	return d.remember(ctx, r, when, &d.Counts.Fresh)
+}
+
+// late decides a record that is older than what is remembered. A redriven record is never late,
+// nor one that was read in time. It is remembered from now on, because its own time may be
+// before the window.
+func (d *dedup) late(ctx context.Context, r *Record, when int64) (Outcome, error) {
+	switch {
+	case r.Resumed || d.isRedriven(r):
+		return d.remember(ctx, r, d.Keys.StreamTime, &d.Counts.Fresh)
+	case d.DeliverLate:
+		return d.remember(ctx, r, when, &d.Counts.Late)
+	}
+	d.Counts.Late++
+	return d.Park(ctx, r, d.Late, pipeline.ReasonLate, 0, semel.ErrLate)
+}
+
+// remembering passes records on and remembers their keys.
+type remembering struct {
+	*Partition
+	next Operator
+}
+
+// fresh passes a record on that takes effect, and counts it.
+func (o *remembering) fresh(ctx context.Context, r *Record) (Outcome, error) {
+	return o.pass(ctx, r, &o.Counts.Fresh)
+}
+
+// pass passes a record on, and counts it unless it is late for the next operators or is to be
+// decided again.
+func (o *remembering) pass(ctx context.Context, r *Record, count *int) (Outcome, error) {
+	outcome, err := o.next.Process(ctx, r)
+	switch outcome {
+	case Done, Aside:
+		*count++
+	case Late:
+		o.Counts.Late++
+	}
+	return outcome, err
+}
+
+// remember passes a record on, and remembers its key from a time on if it took effect.
+func (o *remembering) remember(ctx context.Context, r *Record, when int64, count *int) (Outcome, error) {
+	from := semel.Origin{Source: r.Topic, Partition: r.Partition, Offset: r.Offset} // the record becomes its output
+	outcome, err := o.pass(ctx, r, count)
+	if outcome == Done && err == nil {
+		o.Contents.Fresh(hashOf(&r.Digest), r.Body)
+		o.Keys.Learn(&r.Digest, when, r.At)
+		if o.Inputs != nil {
+			o.Keys.From(slices.Index(o.Inputs, from.Source)+1, from.Partition, from.Offset)
+		}
+	}
+	return outcome, err
+}
+
+// duplicate counts a record whose key is known.
+func (o *remembering) duplicate(r *Record) (Outcome, error) {
+	c := &o.Counts
+	c.Duplicate++
+	if o.Contents.Differs(hashOf(&r.Digest), r.Body) {
+		if c.Differing++; c.Differing == 1 {
+			c.Example = &pipeline.Item{Message: semel.Message{Origin: o.Fill(r).Origin}}
+			c.Example.Call.Key, _ = o.KeyOf() // a duplicate has a key
+		}
+	}
+	return Aside, nil
+}
+
+// again counts a record that is read again.
+func (o *remembering) again() (Outcome, error) {
+	o.Counts.Again++
+	return Aside, nil
+}

@@ -1,0 +1,271 @@
+package operator
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/budget"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/fields"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/output"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/tables"
+	"github.com/semel-dev/semel/internal/coarse"
+	"github.com/semel-dev/semel/internal/header"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// Env is what the operators of a session have in common: where results go, what the open
+// transaction has done, and memory. One goroutine uses it.
+type Env struct {
+	*Options
+	// Limits are those of the session's client.
+	Limits cluster.Limits
+	// Produce gives a record to the client, as part of the open transaction.
+	Produce func(*kgo.Record)
+	// Raised returns the error of a check against Limits, or an error that wraps
+	// state.ErrAgain if the limits have changed since.
+	Raised func(ctx context.Context, tooLarge error) error
+	// Admin asks brokers about topics.
+	Admin func() *kadm.Client
+	// ReadTables reads the tables of a partition to their ends; nil without brokers. Readings
+	// is how many readings of them have begun.
+	ReadTables func(ctx context.Context, number int32) error
+	Readings   func() int
+	// Contents finds duplicates with another content.
+	Contents *coarse.Watch
+	// Identities are those of the inputs, by name, if the key needs a position.
+	Identities map[string]string
+	// PartitionOf returns the partition of the copies with a group key; nil without copies.
+	PartitionOf func(group []byte) int32
+	// Now returns the time in milliseconds.
+	Now func() int64
+
+	// Budget is that of the open transaction. Counts and Deferred are its results.
+	Budget   budget.Transaction
+	Counts   Counts
+	Deferred output.Deferred
+	// Resumed is how many waiting records the open transaction has decided.
+	Resumed int
+	// Emits says that the open transaction writes what became due.
+	Emits bool
+	// Unwritable are the topics to which a Transform cannot write.
+	Unwritable output.Unwritable
+
+	ids             *fields.IDs
+	times, versions *fields.Reader
+	groups          *fields.GroupKeys
+	outputs         output.Results
+	message         semel.Message
+}
+
+// Counts are the results of a transaction.
+type Counts struct {
+	Fresh, Duplicate, Late, Again, Superseded, Delivered, Filtered int
+	Held                                                           int // it is not reported
+	// Differing duplicates have another content than the record of their key. Example is one.
+	Differing int
+	Example   *pipeline.Item
+}
+
+// NewEnv returns the Env of a session. The caller sets its other fields.
+func NewEnv(o *Options) *Env {
+	e := &Env{Options: o, ids: fields.NewIDs(o.Rule, o.Scope, o.OnMissing == pipeline.MissingHash)}
+	if o.Aggregate != nil {
+		e.groups = fields.NewGroupKeys(o.Aggregate.By)
+	}
+	if o.Times.Rule != nil {
+		e.times = fields.New(o.Times.Rule)
+	}
+	if k := o.Keep; k != nil && k.Newest != nil {
+		e.versions = fields.New(k.Newest)
+	}
+	return e
+}
+
+// Reset begins a transaction.
+func (e *Env) Reset() {
+	e.Counts, e.Resumed = Counts{}, 0
+	e.Deferred.Reset()
+}
+
+// Hear notes that an output could not be written because of its topic. Any goroutine may call it.
+func (e *Env) Hear(topic string, err error) {
+	if e.Transform != nil {
+		e.Unwritable.Hear(topic, err)
+	}
+}
+
+// Fill makes the message of the Env that of a record, as it was read. Its key is in that body,
+// and a FilterMap may have changed it.
+func (e *Env) Fill(r *Record) *semel.Message {
+	e.note(r)
+	e.message.Body = r.Body
+	return &e.message
+}
+
+// note makes the message of the Env that of a record as it is.
+func (e *Env) note(r *Record) {
+	record.Fill(&e.message, r.Record)
+	e.message.Origin.Identity = e.Identities[r.Topic]
+}
+
+// Identify finds the key of a record. keys has the digests of its partition. The error is that
+// of a policy that stops.
+func (e *Env) Identify(keys *keystate.State, r *Record) error {
+	e.Fill(r)
+	id, err := e.ids.Of(&e.message)
+	switch {
+	case err == nil:
+		r.Digest, r.Key = keys.Digest(id), KeyKnown
+		keys.Prefetch(&r.Digest)
+	case e.OnMissing == pipeline.MissingPass:
+		r.Key = KeyPass
+	case e.OnMissing == pipeline.MissingStop:
+		return ToldToStop(r.Record, pipeline.ReasonKeyMissing, err)
+	default:
+		r.Key = KeyMissing
+	}
+	return nil
+}
+
+// KeyOf returns the key of the record in the message of the Env. It is zero if the record has
+// none.
+func (e *Env) KeyOf() (k semel.Key, ok bool) {
+	id, err := e.ids.Of(&e.message)
+	if err != nil {
+		return k, false
+	}
+	return semel.Key{Scope: e.Scope, ID: string(id)}, true
+}
+
+// hashOf returns bits of a digest, which are uniform.
+func hashOf(d *semel.Digest) uint64 { return binary.LittleEndian.Uint64(d[8:]) }
+
+// isRedriven reports whether a record was redriven.
+func (e *Env) isRedriven(r *Record) bool {
+	if len(r.Headers) == 0 {
+		return false
+	}
+	e.note(r)
+	return header.Redrives(&e.message) > 0
+}
+
+// Fail applies the policy to a record that cannot be delivered.
+func (e *Env) Fail(ctx context.Context, r *Record, attempts int, err error) (Outcome, error) {
+	if errors.Is(err, tables.ErrElsewhere) {
+		return Aside, err // all other records would fail too
+	}
+	reason := pipeline.ReasonAttempts
+	if semel.Classify(err) == semel.ClassPermanent {
+		reason = pipeline.ReasonPermanent
+	}
+	return e.Park(ctx, r, e.Failure.Then, reason, attempts, err)
+}
+
+// Park applies the policy to a record that is not delivered. A record is parked as it was read.
+func (e *Env) Park(_ context.Context, r *Record, then pipeline.Then, reason pipeline.Reason, attempts int, cause error) (Outcome, error) {
+	r.Value = r.Body
+	e.note(r)
+	k, _ := e.KeyOf() // without a key it is zero
+	outcome := Aside
+	if reason == pipeline.ReasonLate {
+		outcome = Late
+	}
+	switch then {
+	case pipeline.Stop:
+		return outcome, ToldToStop(r.Record, reason, cause)
+	case pipeline.Drop:
+		e.Deferred.Add(pipeline.EventDropped, reason, ItemOf(r.Record, k, attempts, cause))
+	default:
+		out, err := e.DeadLetter(r.Record, e.Limits, reason, attempts, cause)
+		if err != nil {
+			return outcome, err
+		}
+		e.Deferred.Add(pipeline.EventParked, reason, ItemOf(r.Record, k, attempts, cause))
+		e.Produce(out)
+	}
+	return outcome, nil
+}
+
+// ToldToStop is the error of a Transactor that a policy stops at a record.
+func ToldToStop(r *kgo.Record, reason pipeline.Reason, cause error) error {
+	where := fmt.Sprintf("a message of %s/%d at %d", r.Topic, r.Partition, r.Offset)
+	return fmt.Errorf("kafka: %w", &pipeline.StoppedError{Where: where, Reason: reason, Err: cause})
+}
+
+// stoppedAt is the error of a Transactor that stops at a record.
+func stoppedAt(r *kgo.Record, cause error) error {
+	return fmt.Errorf("kafka: %w of %s/%d at %d: %w", pipeline.ErrStopped, r.Topic, r.Partition, r.Offset, cause)
+}
+
+// DeadLetter returns the dead-letter record of another record. If there is no place for it,
+// the error stops the Transactor.
+func (o *Options) DeadLetter(r *kgo.Record, l cluster.Limits, reason pipeline.Reason, attempts int, cause error) (*kgo.Record, error) {
+	if o.Parked == "" {
+		return nil, stoppedAt(r, fmt.Errorf("it cannot be parked, because Parked names no topic: %w", cause))
+	}
+	out := record.Parked(r, o.Parked, o.Group, reason, attempts, cause)
+	if err := l.Check(o.Parked, out); err != nil {
+		return nil, stoppedAt(r, fmt.Errorf("it cannot be parked (reason %q): %w", reason, err))
+	}
+	return out, nil
+}
+
+// ItemOf returns the item of a record for observers. They share their bytes.
+func ItemOf(r *kgo.Record, k semel.Key, attempts int, cause error) *pipeline.Item {
+	it := &pipeline.Item{Attempt: attempts, Err: cause}
+	record.Fill(&it.Message, r)
+	it.Call.Key, it.Redrive = k, header.Redrives(&it.Message)
+	return it
+}
+
+// check returns an error if an output is too large for a topic, or its time is too far from the
+// clock. A restart error says that the session must restart before that is known.
+func (e *Env) check(ctx context.Context, topic string, out *kgo.Record) (err, restart error) {
+	err = e.Raised(ctx, cmp.Or(e.Limits.Check(topic, out), e.Limits.CheckTime(topic, out, e.Budget.Began())))
+	return split(err)
+}
+
+// split returns an error that wraps state.ErrAgain as the second one, and others as the first.
+func split(err error) (of, restart error) {
+	if errors.Is(err, state.ErrAgain) {
+		return nil, err
+	}
+	return err, nil
+}
+
+// write writes an output. It may be the record that was read from a partition, with its key,
+// value, headers and time.
+func (e *Env) write(out *kgo.Record, partition int32) {
+	if e.SamePartition {
+		out.Partition = partition
+	}
+	e.Produce(out)
+}
+
+// isEnded reports whether an error means that the producer's transaction has ended.
+func isEnded(err error) bool {
+	return cluster.IsAny(err, kerr.InvalidProducerEpoch, kerr.ProducerFenced, kerr.InvalidTxnState, kerr.TransactionAbortable, kerr.InvalidProducerIDMapping, kerr.UnknownProducerID)
+}
+
+// reasonOf returns the reason why a record has no key, and the error that says it.
+func (e *Env) reasonOf(r *Record) (pipeline.Reason, error) {
+	e.note(r)
+	_, err := e.ids.Of(&e.message)
+	if errors.Is(err, key.ErrMissing) {
+		return pipeline.ReasonKeyMissing, err
+	}
+	return pipeline.ReasonKeyInvalid, err
+}

@@ -1,0 +1,52 @@
+package operator
+
+import (
+	"context"
+	"errors"
+
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
+	"github.com/semel-dev/semel/stream"
+)
+
+// filterMap filters and changes records.
+var filterMap = Kind{
+	On:  func(o *Options) bool { return o.FilterMap != nil },
+	New: func(p *Partition, next Operator) Operator { return &filter{p, next} },
+}
+
+type filter struct {
+	*Partition
+	next Operator
+}
+
+// Process implements Operator.
+func (f *filter) Process(ctx context.Context, r *Record) (Outcome, error) {
+	m := f.Fill(r)
+	k, _ := f.KeyOf() // without a key (OnMissing: MissingPass) it is zero
+	most := f.Most
+	if f.Emits {
+		most /= 2 // it follows other records of its transaction
+	}
+	body, pass, err := f.CallFilterMap(ctx, m, k, most)
+	switch {
+	case errors.Is(err, state.ErrAgain):
+		return NoRow, err
+	case err != nil:
+		return f.failed(ctx, r, 1, err)
+	case !pass:
+		f.Counts.Filtered++
+		return Done, nil
+	}
+	r.Value = body
+	return f.next.Process(ctx, r)
+}
+
+// failed ends a record for which a function of the user failed, or leaves it to the operator of
+// tables if it has no row.
+func (p *Partition) failed(ctx context.Context, r *Record, attempts int, err error) (Outcome, error) {
+	if _, ok := errors.AsType[*stream.RowError](err); ok {
+		r.Err, r.Attempts = err, attempts
+		return NoRow, nil
+	}
+	return p.Fail(ctx, r, attempts, err)
+}
