@@ -41,10 +41,6 @@ var (
 		"httpidem/idemcheck.check":    {6, "a file holds the items of one chapter"},
 		"broker/brokertest.sourceEnv": {4, "a file holds the cases of one promise"},
 
-		"broker/kafka/kafkatxn.Transactor":            {15, operators},
-		"broker/kafka/kafkatxn.TransactorOptions":     {11, operators},
-		"broker/kafka/kafkatxn.worker":                {8, operators},
-		"broker/kafka/kafkatxn.session":               {7, operators},
 		"broker/kafka/kafkatxn/internal/window.State": {4, operators},
 
 		"broker/outbox.Source":               {5, "listening, leases and shards are not types yet"},
@@ -67,7 +63,6 @@ var (
 		"internal/kind/kafka.Sink":           {4, "one optional interface of a kind in a file"},
 	}
 	tangled = map[string]exception{
-		"broker/kafka/kafkatxn":  {24, operators},
 		"broker/outbox":          {21, "listening, leases and shards are not types yet"},
 		"broker/file":            {23, "the finding of files is not a type yet"},
 		"internal/schema":        {28, program},
@@ -81,7 +76,7 @@ var (
 // Reasons of several exceptions.
 const (
 	aVerb     = "a file holds one verb of the store contract"
-	operators = "the operators with state are not types of their own yet"
+	operators = "one step in the life of a window in a file: adding, emitting, storing, values on disk"
 	program   = "the packages of the program are not divided by what they answer for yet"
 )
 

@@ -68,6 +68,9 @@ var packageMap = map[string][]string{
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo",
 	},
 	"broker/kafka/kafkatxn/internal/state": {".", "vfs", "github.com/twmb/franz-go/pkg/kgo"},
+	"broker/kafka/kafkatxn/internal/state/statetest": {
+		"broker/kafka/kafkatxn/internal/state", "test/faultfs", "vfs", "github.com/twmb/franz-go/pkg/kgo",
+	},
 	"broker/kafka/kafkatxn/internal/keep": {
 		".", "stream", "broker/kafka/kafkatxn/internal/state", "internal/days", "github.com/twmb/franz-go/pkg/kgo",
 	},

@@ -126,7 +126,7 @@ func (c *copier) hold(list []cluster.Partition) {
 	c.t.mu.Lock()
 	defer c.t.mu.Unlock()
 	for _, id := range list {
-		c.t.copying[id] = c
+		c.t.copying[id] = c.name
 	}
 }
 
@@ -134,13 +134,13 @@ func (c *copier) hold(list []cluster.Partition) {
 func (c *copier) release(list []cluster.Partition) {
 	c.t.mu.Lock()
 	defer c.t.mu.Unlock()
-	maps.DeleteFunc(c.t.copying, func(id cluster.Partition, by *copier) bool { return by == c && slices.Contains(list, id) })
+	maps.DeleteFunc(c.t.copying, func(id cluster.Partition, by string) bool { return by == c.name && slices.Contains(list, id) })
 }
 
 func (c *copier) releaseAll() {
 	c.t.mu.Lock()
 	defer c.t.mu.Unlock()
-	maps.DeleteFunc(c.t.copying, func(_ cluster.Partition, by *copier) bool { return by == c })
+	maps.DeleteFunc(c.t.copying, func(_ cluster.Partition, by string) bool { return by == c.name })
 }
 
 // loop copies until ctx ends or the client is unusable.

@@ -189,3 +189,17 @@ const mostRefusals = 5
 // leaveTime is how long a client may take to close. It waits for a rebalance in
 // progress.
 const leaveTime = time.Second
+
+// silent reports whether an error means that no broker answered.
+func silent(err error) bool {
+	_, answered := errors.AsType[*kerr.Error](err)
+	_, missing := errors.AsType[*cluster.MissingTopicError](err)
+	answered = answered || missing
+	return err != nil && !answered && !cluster.IsFinal(err) && !errors.Is(err, errAgain)
+}
+
+// joined reports whether a client is in its group.
+func joined(client *kgo.GroupTransactSession) bool {
+	member, _ := client.Client().GroupMetadata()
+	return member != ""
+}

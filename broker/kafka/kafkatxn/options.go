@@ -326,8 +326,8 @@ func (o *TransactorOptions) validate() error {
 	return wrong.Err()
 }
 
-// chain returns what operators need of the options.
-func (o *TransactorOptions) chain() *operator.Options {
+// chain returns the operators and what they need of the options.
+func (o *TransactorOptions) chain() *operator.Plan {
 	c := &operator.Options{
 		Name: o.Name, Group: o.Group, Rule: o.Key.Rule, Scope: o.Key.Scope.Name, OnMissing: o.Key.OnMissing, Window: o.Window,
 		Keep: o.Keep, Tables: o.Tables, FilterMap: o.FilterMap, Aggregate: o.Aggregate, Transform: o.Transform,
@@ -357,11 +357,11 @@ func (o *TransactorOptions) chain() *operator.Options {
 	if c.Times.Rule == nil {
 		c.Times.Unit = stream.Milliseconds
 	}
-	c.Choose()
+	plan := operator.NewPlan(c)
 	// With windows or held records the time of the others could make the record late. With
 	// Repartition the record is a copy, which is deleted behind the committed offset.
-	c.MayWait = !c.HasState() && o.Repartition == nil && slices.ContainsFunc(o.Tables, func(t *stream.Table) bool { return t.Missing == stream.MissingWait })
-	return c
+	c.MayWait = !plan.HasState() && o.Repartition == nil && slices.ContainsFunc(o.Tables, func(t *stream.Table) bool { return t.Missing == stream.MissingWait })
+	return plan
 }
 
 // changelogOf returns the changelog topic of a topic that is decided.

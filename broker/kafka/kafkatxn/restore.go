@@ -49,7 +49,7 @@ func (s *session) restore(ctx context.Context) error {
 		ready := map[string][]int32{}
 		for _, p := range r.parts {
 			p.Keys, p.Store, p.Clock = p.slot.keys, p.slot.store, p.slot.clock
-			p.Begin(s.work.env)
+			p.Begin(s.t.chain, s.work.env)
 			if err := p.IdentifyWaiting(); err != nil {
 				return err
 			}

@@ -20,6 +20,7 @@ import (
 // standby, to release it.
 type slot struct {
 	holder  holder
+	decides bool          // the holder is a session
 	free    chan struct{} // closed when the holder releases it
 	waiting int           // sessions that wait for it
 	// The fields below are the holder's. keys are those of the partition. store is the state of
@@ -110,7 +111,7 @@ func (l *slots) close() {
 
 // take makes a session the holder of a partition's slot. It waits until another holder
 // releases it.
-func (l *slots) take(ctx context.Context, id cluster.Partition, s *session) (*slot, error) {
+func (l *slots) take(ctx context.Context, id cluster.Partition, s holder) (*slot, error) {
 	for {
 		l.mu.Lock()
 		at := l.list[id]
@@ -118,9 +119,9 @@ func (l *slots) take(ctx context.Context, id cluster.Partition, s *session) (*sl
 			at = &slot{}
 			l.list[id] = at
 		}
-		if at.holder == nil || at.holder == holder(s) {
+		if at.holder == nil || at.holder == s {
 			if at.holder == nil {
-				at.holder, at.free = s, make(chan struct{})
+				at.holder, at.decides, at.free = s, true, make(chan struct{})
 			}
 			l.mu.Unlock()
 			return at, nil
@@ -146,7 +147,7 @@ func (l *slots) take(ctx context.Context, id cluster.Partition, s *session) (*sl
 
 // takeFree makes the standby the holder of a slot without a holder and waiting
 // sessions, or returns nil.
-func (l *slots) takeFree(id cluster.Partition, b *standby) *slot {
+func (l *slots) takeFree(id cluster.Partition, b holder) *slot {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at := l.list[id]
@@ -189,6 +190,6 @@ func (l *slots) release(id cluster.Partition, h holder) {
 	} else {
 		at.close()
 	}
-	at.holder = nil
+	at.holder, at.decides = nil, false
 	close(at.free)
 }

@@ -267,7 +267,7 @@ func (t *Trial) assign(id cluster.Partition) {
 	}
 	at.keys.Begin()
 	p := &part{Chain: operator.Chain{Partition: operator.Partition{ID: id, Keys: at.keys, Store: at.store, Clock: at.clock}}, slot: at, given: true, ready: true}
-	p.Begin(t.s.work.env)
+	p.Begin(t.s.t.chain, t.s.work.env)
 	t.s.parts[id] = p
 }
 

@@ -2,7 +2,6 @@ package kafkatxn
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -15,9 +14,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/budget"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/operator"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pending"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/repartition"
-	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -48,7 +45,7 @@ type worker struct {
 
 func (w *worker) init(s *session) {
 	t := s.t
-	w.s, w.env = s, operator.NewEnv(t.chain)
+	w.s, w.env = s, operator.NewEnv(t.chain.Options)
 	e := w.env
 	e.Contents, e.Identities, e.Now, e.Admin = t.contents, t.identities, t.now, t.adm
 	e.Budget = t.chain.NewBudget(t.opts.Limits.Interval)
@@ -76,48 +73,6 @@ func (w *worker) init(s *session) {
 // room returns how many records the next read may return.
 func (w *worker) room() int { return w.env.Budget.Room(w.records, w.s.t.opts.Limits.Records) }
 
-// transact starts a transaction with the records that were read, reads more until it is
-// due, and ends it. It starts no decision after ctx has ended, and calls no Transform after
-// calls has ended. After an error the session restarts.
-func (s *session) transact(ctx, calls, last context.Context, fetches kgo.Fetches) error {
-	w := &s.work
-	w.reset()
-	if err := s.brokers.Begin(); err != nil {
-		return fmt.Errorf("kafka: begin: %w", err)
-	}
-	for {
-		s.waitsFor("the decision on records", w.records+fetches.NumRecords())
-		err := w.resume(ctx, calls, fetches)
-		if err == nil {
-			err = w.process(ctx, calls, fetches)
-		}
-		if err != nil {
-			s.abort(last)
-			return err
-		}
-		s.readRows(ctx)
-		left := w.env.Budget.Left()
-		if left <= 0 || w.full() || ctx.Err() != nil || w.failed.Load() != nil || s.due() {
-			break
-		}
-		fetches = s.poll(ctx, left)
-		if s.interrupted() {
-			if err := s.abort(last); err != nil {
-				return err
-			}
-			return w.learn(last) // new errors of topics
-		}
-		if err := cluster.FetchError(fetches); err != nil {
-			s.abort(last)
-			return err
-		}
-		if fetches.NumRecords() == 0 && s.pending() {
-			break
-		}
-	}
-	return s.finish(calls, last)
-}
-
 // full reports whether the open transaction has as many records as it takes.
 func (w *worker) full() bool {
 	l := &w.s.t.opts.Limits
@@ -138,81 +93,12 @@ func (w *worker) reset() {
 	w.recommits = nil
 }
 
-// abort ends the open transaction without effect. Its records are read again.
-func (s *session) abort(last context.Context) error {
-	s.work.drop()
-	return s.t.chain.Overdue(&s.work.env.Budget, s.rewind(last))
-}
-
 // drop discards what the open transaction adds.
 func (w *worker) drop() {
 	for _, p := range w.touched {
 		p.drop()
 	}
 	w.s.t.observe(pipeline.Event{Kind: pipeline.EventReturned, Count: w.records})
-}
-
-// finish writes the changelogs and commits. After an error the result is unknown, and
-// the session restarts.
-func (s *session) finish(calls, last context.Context) error {
-	w := &s.work
-	s.waitsFor("the brokers to write outputs and changelog", w.records)
-	err := w.emit(calls)
-	if err == nil {
-		err = w.writeChangelogs()
-	}
-	if err != nil {
-		s.abort(last)
-		return err
-	}
-	if err := s.brokers.Flush(last); err != nil {
-		return fmt.Errorf("kafka: flush: %w", err)
-	}
-	if failed := w.failed.Load(); failed != nil || s.interrupted() {
-		return s.failed(last, failed)
-	}
-	s.waitsFor("the commit of a Kafka transaction", w.records)
-	notes := w.notes() // which adds to w.recommits
-	committed, err := s.brokers.End(cluster.Committing(last, w.recommits, notes, w.rest), kgo.TryCommit)
-	if err != nil || !committed {
-		w.drop()
-		if err == nil {
-			err = errAgain // it may have committed, even if the client reports otherwise
-		}
-		return fmt.Errorf("kafka: commit: %w", pending.TooLong(s.t.chain.Overdue(&w.env.Budget, err)))
-	}
-	if w.rest != nil {
-		s.brokers.readAgain(w.rest)
-	}
-	s.tooBig = 0
-	w.env.Budget.Committed()
-	s.t.health.Committed(w.records + w.results.End())
-	s.succeeded()
-	settled := w.records
-	for _, p := range w.touched {
-		p.slot.marked(p.marks)
-		settled -= p.Waits.Commit()
-		err = errors.Join(err, p.slot.commit())
-	}
-	w.report(settled)
-	return err
-}
-
-// failed ends a transaction of which a record was not written, or which has lost a partition.
-func (s *session) failed(last context.Context, failed *error) error {
-	w := &s.work
-	var cause error
-	if failed != nil {
-		cause = s.t.chain.Overdue(&w.env.Budget, *failed)
-	}
-	if err := s.abort(last); err != nil || failed == nil {
-		return err
-	}
-	s.retried(last, cause)
-	if err := w.learn(last); err != nil {
-		return err
-	}
-	return s.refusedSize(last, w.env.Limits, *failed)
 }
 
 // learn learns which topics cannot be written. An error restarts the session.
@@ -424,24 +310,4 @@ func (w *worker) recommit(p *part, at kgo.EpochOffset) {
 		w.recommits = map[cluster.Partition]kgo.EpochOffset{}
 	}
 	w.recommits[p.ID] = at
-}
-
-// mostAborts is how many consecutive transactions may be aborted for an error before
-// the session counts as failing.
-const mostAborts = 3
-
-// retried reports a transaction that was aborted for an error. If many are, it waits,
-// because topics keep the records of each one.
-func (s *session) retried(ctx context.Context, err error) {
-	s.t.observe(pipeline.Event{Kind: pipeline.EventRetried, Count: s.work.records, Err: err})
-	if s.aborts++; s.aborts >= mostAborts {
-		s.t.health.Failed(s.name, fmt.Errorf("kafka: transactions fail: %w", err))
-		_ = retry.Sleep(ctx, retry.Backoff(s.aborts, 10*time.Millisecond, 1280*time.Millisecond))
-	}
-}
-
-// succeeded notes that the session has committed or is idle.
-func (s *session) succeeded() {
-	s.aborts = 0
-	s.t.health.Succeeded(s.name)
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 
 	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
@@ -205,24 +204,6 @@ func ToldToStop(r *kgo.Record, reason pipeline.Reason, cause error) error {
 	return fmt.Errorf("kafka: %w", &pipeline.StoppedError{Where: where, Reason: reason, Err: cause})
 }
 
-// stoppedAt is the error of a Transactor that stops at a record.
-func stoppedAt(r *kgo.Record, cause error) error {
-	return fmt.Errorf("kafka: %w of %s/%d at %d: %w", pipeline.ErrStopped, r.Topic, r.Partition, r.Offset, cause)
-}
-
-// DeadLetter returns the dead-letter record of another record. If there is no place for it,
-// the error stops the Transactor.
-func (o *Options) DeadLetter(r *kgo.Record, l cluster.Limits, reason pipeline.Reason, attempts int, cause error) (*kgo.Record, error) {
-	if o.Parked == "" {
-		return nil, stoppedAt(r, fmt.Errorf("it cannot be parked, because Parked names no topic: %w", cause))
-	}
-	out := record.Parked(r, o.Parked, o.Group, reason, attempts, cause)
-	if err := l.Check(o.Parked, out); err != nil {
-		return nil, stoppedAt(r, fmt.Errorf("it cannot be parked (reason %q): %w", reason, err))
-	}
-	return out, nil
-}
-
 // ItemOf returns the item of a record for observers. They share their bytes.
 func ItemOf(r *kgo.Record, k semel.Key, attempts int, cause error) *pipeline.Item {
 	it := &pipeline.Item{Attempt: attempts, Err: cause}
@@ -253,11 +234,6 @@ func (e *Env) write(out *kgo.Record, partition int32) {
 		out.Partition = partition
 	}
 	e.Produce(out)
-}
-
-// isEnded reports whether an error means that the producer's transaction has ended.
-func isEnded(err error) bool {
-	return cluster.IsAny(err, kerr.InvalidProducerEpoch, kerr.ProducerFenced, kerr.InvalidTxnState, kerr.TransactionAbortable, kerr.InvalidProducerIDMapping, kerr.UnknownProducerID)
 }
 
 // reasonOf returns the reason why a record has no key, and the error that says it.

@@ -3,12 +3,15 @@ package operator
 import (
 	"context"
 	"fmt"
-	"slices"
+	"strconv"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/internal/record"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/budget"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 	"github.com/semel-dev/semel/internal/header"
@@ -19,8 +22,6 @@ import (
 
 // Options are what operators need of the options of a Transactor.
 type Options struct {
-	// Kinds are the operators of a chain; see Choose.
-	Kinds []Kind
 	// Name and Group are those of the pipeline.
 	Name, Group string
 	// Rule finds the key of a record in a scope, and OnMissing says what happens without one.
@@ -57,26 +58,6 @@ type Options struct {
 	Inputs []string
 	// Most is how long a transaction may be open.
 	Most time.Duration
-}
-
-// Choose sets the kinds of operators that a chain has.
-func (o *Options) Choose() {
-	for _, k := range kinds {
-		if k.On(o) {
-			o.Kinds = append(o.Kinds, k)
-		}
-	}
-}
-
-// HasState reports whether an operator has a state.
-func (o *Options) HasState() bool {
-	return slices.ContainsFunc(o.Kinds, func(k Kind) bool { return k.State != nil })
-}
-
-// NewStore makes an empty state. One of the operators has a state.
-func (o *Options) NewStore() Store {
-	i := slices.IndexFunc(o.Kinds, func(k Kind) bool { return k.State != nil })
-	return o.Kinds[i].State(o)
 }
 
 // Text identifies what an operator with a state makes of records.
@@ -138,4 +119,93 @@ func (o *Options) Overdue(b *budget.Transaction, err error) error {
 	}
 	return fmt.Errorf("the transaction took %v, and brokers abort it after the Timeouts.Transaction of %v: %s: %w",
 		took.Round(time.Millisecond), o.Most, what, err)
+}
+
+// Times says which time a record has: its own, or one that a rule finds in it. A time that
+// records can hardly have would close the windows of all others, or hold them for years, or make
+// keys be remembered for too long. Such a record is parked.
+type Times struct {
+	// On says that records count by a time, and All that those without a key do, too.
+	On, All bool
+	// Rule finds the time in a unit; nil if the record's own time counts.
+	Rule *key.Rule
+	Unit stream.TimeUnit
+	// Ahead and Behind are how far a time may be from the clock. Behind is 0 if only times
+	// before oldest are refused.
+	Ahead, Behind time.Duration
+	// Idle is how long a partition has no new records before the clock moves its watermark.
+	Idle time.Duration
+	// Mixed says that the partitions of the inputs are mixed in a partition, so that the
+	// slowest of them decides how far it has come.
+	Mixed bool
+}
+
+// oldest is the time in 1973 from which on a number of milliseconds is in no other unit a
+// time before the year 5138.
+const oldest = 100_000_000_000
+
+// CheckPast returns an error if a time is further behind the clock than times of records are.
+func (t *Times) CheckPast(when, now int64) error {
+	switch {
+	case when < 0:
+		return fmt.Errorf("its time %s is before 1970", text(when))
+	case t.Behind >= semel.Forever:
+	case t.Behind > 0 && when < now-t.Behind.Milliseconds():
+		return fmt.Errorf("its time %s is more than %v behind the clock (max_behind), which is at %s%s", text(when), t.Behind, text(now), t.unitHint(when))
+	case t.Behind == 0 && when < oldest:
+		return fmt.Errorf("its time %s is before 1973%s", text(when), t.unitHint(when))
+	}
+	return nil
+}
+
+// aheadOf returns the error of a record whose time is too far ahead of the clock.
+func (t *Times) aheadOf(when, now int64) error {
+	return fmt.Errorf("its time %s is more than %v ahead of the clock, which is at %s%s", text(when), t.Ahead, text(now), t.unitHint(when))
+}
+
+// unitHint names the unit that a time seems to have, if it was read in another one.
+func (t *Times) unitHint(when int64) string {
+	number := strconv.FormatInt(when, 10)
+	switch t.Unit {
+	case stream.Seconds:
+		number = strconv.FormatInt(when/1000, 10)
+	case stream.Milliseconds:
+	case stream.Microseconds:
+		number += "000"
+	case stream.Nanoseconds:
+		number += "000000"
+	default:
+		return ""
+	}
+	seems, ok := stream.UnitOf(len(number))
+	if !ok || seems == t.Unit {
+		return ""
+	}
+	return fmt.Sprintf(": %s looks like %s since 1970, and was read as %s", number, seems.Long(), t.Unit.Long())
+}
+
+// text returns a time in milliseconds for a message.
+func text(milliseconds int64) string { return time.UnixMilli(milliseconds).UTC().Format(time.RFC3339) }
+
+// DeadLetter returns the dead-letter record of another record. If there is no place for it,
+// the error stops the Transactor.
+func (o *Options) DeadLetter(r *kgo.Record, l cluster.Limits, reason pipeline.Reason, attempts int, cause error) (*kgo.Record, error) {
+	if o.Parked == "" {
+		return nil, stoppedAt(r, fmt.Errorf("it cannot be parked, because Parked names no topic: %w", cause))
+	}
+	out := record.Parked(r, o.Parked, o.Group, reason, attempts, cause)
+	if err := l.Check(o.Parked, out); err != nil {
+		return nil, stoppedAt(r, fmt.Errorf("it cannot be parked (reason %q): %w", reason, err))
+	}
+	return out, nil
+}
+
+// isEnded reports whether an error means that the producer's transaction has ended.
+func isEnded(err error) bool {
+	return cluster.IsAny(err, kerr.InvalidProducerEpoch, kerr.ProducerFenced, kerr.InvalidTxnState, kerr.TransactionAbortable, kerr.InvalidProducerIDMapping, kerr.UnknownProducerID)
+}
+
+// stoppedAt is the error of a Transactor that stops at a record.
+func stoppedAt(r *kgo.Record, cause error) error {
+	return fmt.Errorf("kafka: %w of %s/%d at %d: %w", pipeline.ErrStopped, r.Topic, r.Partition, r.Offset, cause)
 }

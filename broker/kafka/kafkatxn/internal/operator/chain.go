@@ -1,0 +1,92 @@
+package operator
+
+import (
+	"context"
+	"slices"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// kinds are all operators, in the order in which a record meets them.
+var kinds = []Kind{timed, keyed, deduplicate, keepOne, joinRows, filterMap, aggregate, transform, pass}
+
+// Plan says which operators a chain has.
+type Plan struct {
+	*Options
+	kinds []Kind
+}
+
+// NewPlan chooses the operators for options.
+func NewPlan(o *Options) *Plan { return choose(o, kinds) }
+
+func choose(o *Options, from []Kind) *Plan {
+	p := &Plan{Options: o}
+	for _, k := range from {
+		if k.On(o) {
+			p.kinds = append(p.kinds, k)
+		}
+	}
+	return p
+}
+
+// HasState reports whether an operator has a state.
+func (p *Plan) HasState() bool { return slices.ContainsFunc(p.kinds, hasState) }
+
+// NewStore makes an empty state. One of the operators has a state.
+func (p *Plan) NewStore() Store {
+	return p.kinds[slices.IndexFunc(p.kinds, hasState)].State(p.Options)
+}
+
+func hasState(k Kind) bool { return k.State != nil }
+
+// Chain has the operators of a partition.
+type Chain struct {
+	Partition
+	emitter  Emitter  // nil without one
+	preparer Preparer // nil without one
+}
+
+// Begin makes the operators of a partition whose state is up to date.
+func (c *Chain) Begin(plan *Plan, e *Env) {
+	c.Env, c.first, c.emitter, c.preparer = e, nil, nil, nil
+	for _, k := range slices.Backward(plan.kinds) {
+		c.first = k.New(&c.Partition, c.first)
+		if of, ok := c.first.(Emitter); ok {
+			c.emitter = of
+		}
+		if of, ok := c.first.(Preparer); ok {
+			c.preparer = of
+		}
+	}
+}
+
+// Prepare reads ahead for records, and for the same ones as the chain has them.
+func (c *Chain) Prepare(records []*kgo.Record, batch []Record) {
+	if c.preparer != nil {
+		c.preparer.Prepare(records, batch)
+	}
+}
+
+// Process decides a record, and returns what became of it.
+func (c *Chain) Process(ctx context.Context, r *Record) (Outcome, error) {
+	return c.first.Process(ctx, r)
+}
+
+// Due reports whether results must be written now; with early, also those that may change later.
+func (c *Chain) Due(early bool) bool { return c.emitter != nil && c.emitter.Due(early) }
+
+// Emit writes at most a number of results that are due, and returns how many.
+func (c *Chain) Emit(ctx context.Context, most int) (n int, err error) {
+	if c.emitter == nil {
+		return 0, nil
+	}
+	return c.emitter.Emit(ctx, most)
+}
+
+// Preview writes at most a number of results that may change later, and returns how many.
+func (c *Chain) Preview(ctx context.Context, most int) (n int, err error) {
+	if c.emitter == nil {
+		return 0, nil
+	}
+	return c.emitter.Preview(ctx, most)
+}

@@ -1,0 +1,50 @@
+package operator
+
+import (
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pending"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/watermarks"
+)
+
+// Kind is a kind of operator.
+type Kind struct {
+	// On reports whether a chain with these options has the operator.
+	On func(o *Options) bool
+	// State makes an empty state for a partition. It is nil for an operator without a state.
+	// The states of all kinds are in one topic, so a chain has at most one of them.
+	State func(o *Options) Store
+	// New makes the operator for a partition. next is the one behind it, or nil for the last.
+	New func(p *Partition, next Operator) Operator
+}
+
+// Store is the state of an operator.
+type Store interface {
+	state.State
+	watermarks.Marked
+	// Bind says what the state is of, and what belongs to it. It is empty.
+	Bind(of state.Of, copy *state.Disk, sources state.Sources, slack int64)
+	// Origins returns what is stored of the sources.
+	Origins() string
+	// Open returns the number of values, and Bytes their size in the changelog, without those
+	// of the open transaction.
+	Open() int
+	Bytes() int64
+}
+
+// Partition is a partition whose records a session decides.
+type Partition struct {
+	*Env
+	ID   cluster.Partition
+	Keys *keystate.State
+	// Store is the state of an operator, or nil. Clock has its watermark.
+	Store Store
+	Clock *watermarks.Clock
+	// Waits are the records that wait for rows. RowsRead says that the tables were read to
+	// their end since the records that are being decided were read.
+	Waits    pending.Queue
+	RowsRead bool
+
+	first Operator // of the chain
+}
