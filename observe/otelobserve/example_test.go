@@ -78,6 +78,10 @@ func ExampleNewTracer() {
 }
 
 func TestDocumentedGuardIsCounted(t *testing.T) {
+	registerer, gatherer := prometheus.DefaultRegisterer, prometheus.DefaultGatherer
+	t.Cleanup(func() { prometheus.DefaultRegisterer, prometheus.DefaultGatherer = registerer, gatherer })
+	registry := prometheus.NewRegistry()
+	prometheus.DefaultRegisterer, prometheus.DefaultGatherer = registry, registry
 	store, err := memstore.New(nil)
 	if err != nil {
 		t.Fatal(err)
