@@ -66,6 +66,7 @@ func NewTrial(opts *TransactorOptions, now time.Time, partitions int32) (*Trial,
 	t := &Trial{now: now, sent: map[cluster.Partition]int64{}, ends: map[string]map[int32]int64{}, read: map[cluster.Partition]int64{}, done: map[string]map[int32]kgo.EpochOffset{}}
 	o := *opts
 	o.Client = []kgo.Opt{kgo.SeedBrokers("")} // it is not used
+	o.State.Dir = ""                          // what it tries is in memory
 	o.Limits.Records, o.Observer = 1, trialObserver{t}
 	o.clock = func() time.Time { return t.now }
 	tr, err := NewTransactor(&o)

@@ -2,8 +2,12 @@ package kafkatxn
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -178,6 +182,19 @@ func texts(list []*kgo.Record) (out []string) {
 }
 
 // TestATrialReturnsTheOutcomeOfAMessage has outcomes that depend on policies.
+// TestATrialLeavesTheStateDirectoryAlone has options of a program that has one.
+func TestATrialLeavesTheStateDirectoryAlone(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "state")
+	tr := try(t, func(o *TransactorOptions) { countIn(t, o, time.Minute); o.State.Dir = dir })
+	if o := tr.at(0, 0, "1", `{"g":"a"}`); o.Decision != semel.Fresh {
+		t.Errorf("%+v", o)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a trial has made %s: %v", dir, err)
+	}
+}
+
 func TestATrialReturnsTheOutcomeOfAMessage(t *testing.T) {
 	t.Parallel()
 	id, err := key.ParseRule(".id")
