@@ -262,6 +262,7 @@ func (s *State) Apply(int64, state.Place) {
 		now = s.CommittedTime
 	}
 	s.remember(&s.read, s.opts.tick(now))
+	s.read = Record{} // its bytes are of a file or a fetch
 }
 
 // remember adds the entries of a record to the table.

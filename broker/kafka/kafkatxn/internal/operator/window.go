@@ -54,7 +54,7 @@ func (w *windowing) Process(ctx context.Context, r *Record) (Outcome, error) {
 	case err != nil && w.windows.CopyErr() != nil:
 		return Aside, err
 	case err != nil:
-		return w.Fail(ctx, r, 1, err)
+		return w.failed(ctx, r, 1, err)
 	case verdict == window.Late:
 		return w.Park(ctx, r, agg.Late, pipeline.ReasonLate, 0, fmt.Errorf("the window of its time %s is closed, as all windows up to %s (grace %v): %w",
 			text(r.When), text(w.windows.Watermark()), agg.Grace, semel.ErrLate))

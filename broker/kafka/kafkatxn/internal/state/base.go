@@ -143,9 +143,11 @@ func (b *Base[T]) Forget() {
 	}
 }
 
-// Applied makes the progress of the last record the committed one.
+// Applied makes the progress of the last record the committed one, and frees the record, whose
+// bytes are of a file or a fetch.
 func (b *Base[T]) Applied() {
 	b.Settle(b.Last.Progress)
+	b.Last = Record{}
 	if b.Sources != nil {
 		b.Sources.Forget()
 	}

@@ -7,6 +7,8 @@ import (
 	"hash/crc32"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel"
 )
 
 // Log is the changelog of one partition's state, as this process knows it. One goroutine uses it
@@ -52,7 +54,11 @@ func OpenLog(ctx context.Context, opts LogOptions) (*Log, error) {
 		return l, nil
 	}
 	err := opts.Disk.Open(func(bytes int64) { l.state.Expect(bytes) }, func(value []byte, position int64, place Place) error {
-		if h, err := l.read(ctx, value); err != nil || h.Barrier {
+		h, err := l.read(ctx, value)
+		if err != nil && !errors.Is(err, semel.ErrInvalidRequest) {
+			return err // it is not known whether the record can be applied
+		}
+		if err != nil || h.Barrier {
 			return ErrEnd
 		}
 		l.apply(value, position-1, place)
@@ -110,7 +116,9 @@ func (l *Log) Written() []*kgo.Record { return l.written }
 // to end, of which those before live do not count. If records are gone that the state lacks or
 // has applied, the state is dropped.
 func (l *Log) Start(start, live, end int64) (at int64, err error) {
-	if l.position > end || !l.opts.ByTime && (l.position <= start || !l.opts.Disk.whole(start)) {
+	live = min(live, end)
+	old := l.position > 0 && l.position <= live // nothing in it counts, and others may have begun anew
+	if l.position > end || old || !l.opts.ByTime && (l.position <= start || !l.opts.Disk.whole(start)) {
 		if err := l.forget(); err != nil {
 			return 0, err
 		}
@@ -118,7 +126,7 @@ func (l *Log) Start(start, live, end int64) (at int64, err error) {
 	// The last applied record is read again, to check that it still exists.
 	at = max(l.position-1, start)
 	l.verify = at == l.position-1
-	if live = min(live, end); live > at {
+	if live > at {
 		at, l.verify = live, false
 	}
 	return at, nil

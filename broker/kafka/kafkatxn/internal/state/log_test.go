@@ -10,6 +10,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 	"github.com/semel-dev/semel/test/faultfs"
 	"github.com/semel-dev/semel/test/kafkatest"
@@ -159,10 +160,10 @@ func TestALogStartsBehindWhatItHas(t *testing.T) {
 		"by time, the last record is gone":        {true, 5, 5, 0, 9, 5, false, false},
 		"by time, records are gone that it lacks": {true, 5, 7, 0, 9, 7, false, false},
 		"by time, the end of the topic is gone":   {true, 6, 1, 0, 5, 1, false, true},
-		"the next record counts":                  {true, 5, 0, 5, 9, 5, false, false},
-		"a record counts only later":              {true, 5, 0, 7, 9, 7, false, false},
+		"only the next record counts":             {true, 5, 0, 5, 9, 5, false, true},
+		"a record counts only later":              {true, 5, 0, 7, 9, 7, false, true},
 		"a record counts that it has":             {true, 5, 0, 4, 9, 4, true, false},
-		"no record counts":                        {true, 5, 0, 20, 9, 9, false, false},
+		"no record counts":                        {true, 5, 0, 20, 9, 9, false, true},
 		"nothing is read, and few records count":  {true, 0, 0, 7, 9, 7, false, false},
 		"the end is gone, and few records count":  {true, 6, 1, 3, 5, 3, false, true},
 	} {
@@ -343,7 +344,7 @@ func TestALogWhoseCopyFails(t *testing.T) {
 // copy, and one of an input without id.
 func TestRecordsOfAnotherInputNeedAnOwner(t *testing.T) {
 	t.Parallel()
-	other := errors.New("the records are of another input")
+	other := fmt.Errorf("the records are of another input: %w", semel.ErrInvalidRequest)
 	topic := []*kgo.Record{record(0, "a"), record(1, "b"), record(2, "c")}
 	topic[0].Value[0], topic[1].Value[0] = 0, 2
 	for _, refuses := range []bool{false, true} {
@@ -352,6 +353,13 @@ func TestRecordsOfAnotherInputNeedAnOwner(t *testing.T) {
 		l := openLog(t, disk, opts)
 		kafkatest.Must(t, l.read(topic...))
 		l.Close()
+		silent := errors.New("no broker answers")
+		opts.CheckOwner = func(context.Context, state.ID) error { return silent }
+		opts.Disk, opts.New = state.NewDisk(disk, "state", ".state", changelog), func(*state.Disk) state.State { return &texts{} }
+		opts.Input = state.ID{1}
+		if _, err := state.OpenLog(t.Context(), opts); !errors.Is(err, silent) {
+			t.Errorf("without an answer about a record of the copy: %v", err)
+		}
 		opts.CheckOwner = func(_ context.Context, input state.ID) error {
 			if asked++; input != (state.ID{2}) {
 				t.Errorf("asked for %v", input)

@@ -143,7 +143,7 @@ func cutEntry(b []byte) (e entry, rest []byte, ok bool) {
 
 // Apply implements state.State.
 func (s *State) Apply(at int64, place state.Place) {
-	r := &s.Last
+	r := s.Last
 	s.Applied()
 	s.left = nil
 	var e entry
