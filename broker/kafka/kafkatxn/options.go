@@ -360,7 +360,7 @@ func (o *TransactorOptions) chain() *operator.Plan {
 	plan := operator.NewPlan(c)
 	// With windows or held records the time of the others could make the record late. With
 	// Repartition the record is a copy, which is deleted behind the committed offset.
-	c.MayWait = !plan.HasState() && o.Repartition == nil && slices.ContainsFunc(o.Tables, func(t *stream.Table) bool { return t.Missing == stream.MissingWait })
+	c.MayWait = !plan.HasState() && o.Repartition == nil && slices.ContainsFunc(o.Tables, func(t *stream.Table) bool { return t != nil && t.Missing == stream.MissingWait })
 	return plan
 }
 
@@ -390,8 +390,8 @@ func (o *TransactorOptions) written() []string {
 	return list
 }
 
-// hasState reports whether partitions have windows or hold records.
-func (o *TransactorOptions) hasState() bool { return o.Aggregate != nil || o.Keep != nil }
+// hasState reports whether an operator has a state.
+func (o *TransactorOptions) hasState() bool { return o.chain().HasState() }
 
 func (o *TransactorOptions) validateAggregate(wrong *invalid.List) {
 	wrong.Join(o.Aggregate.Validate())

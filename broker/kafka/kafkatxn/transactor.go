@@ -37,8 +37,7 @@ type Transactor struct {
 	admin  *kgo.Client                 // not transactional: metadata, offsets, barriers
 	topics map[string]keystate.TopicID // also of Inputs
 	// identities are those of the inputs, by name, if the key needs a position.
-	identities map[string]string
-	// definition identifies the Aggregate or Keep.
+	identities  map[string]string
 	sizes       map[string]int32            // number of partitions by input topic
 	origins     map[string]int32            // number of partitions by topic that is mixed
 	changelog   map[string]keystate.TopicID // by input topic

@@ -33,9 +33,12 @@ func choose(o *Options, from []Kind) *Plan {
 func (p *Plan) HasState() bool { return slices.ContainsFunc(p.kinds, hasState) }
 
 // NewStore makes an empty state. One of the operators has a state.
-func (p *Plan) NewStore() Store {
-	return p.kinds[slices.IndexFunc(p.kinds, hasState)].State(p.Options)
-}
+func (p *Plan) NewStore() Store { return p.stateful().State(p.Options) }
+
+// Text says how the state is made. One of the operators has a state.
+func (p *Plan) Text() string { return p.stateful().Text(p.Options) }
+
+func (p *Plan) stateful() *Kind { return &p.kinds[slices.IndexFunc(p.kinds, hasState)] }
 
 func hasState(k Kind) bool { return k.State != nil }
 

@@ -19,6 +19,7 @@ import (
 var keepOne = Kind{
 	On:    func(o *Options) bool { return o.Keep != nil },
 	State: func(o *Options) Store { return keep.New(keep.RuleOf(o.Keep, o.Window)) },
+	Text:  func(o *Options) string { return o.Keep.String() },
 	New: func(p *Partition, next Operator) Operator {
 		k := keeper{remembering{p, next}, p.Store.(*keep.State)}
 		if p.Keep.Newest != nil {

@@ -60,14 +60,6 @@ type Options struct {
 	Most time.Duration
 }
 
-// Text identifies what an operator with a state makes of records.
-func (o *Options) Text() string {
-	if o.Keep != nil {
-		return o.Keep.String()
-	}
-	return o.Aggregate.String()
-}
-
 // calls reports whether records are given to functions of the user, which may take any time.
 func (o *Options) calls() bool { return o.Transform != nil || o.FilterMap != nil }
 

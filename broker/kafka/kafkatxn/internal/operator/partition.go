@@ -15,6 +15,9 @@ type Kind struct {
 	// State makes an empty state for a partition. It is nil for an operator without a state.
 	// The states of all kinds are in one topic, so a chain has at most one of them.
 	State func(o *Options) Store
+	// Text says how the operator makes its state. A changelog of another text is refused. It is
+	// there if State is.
+	Text func(o *Options) string
 	// New makes the operator for a partition. next is the one behind it, or nil for the last.
 	New func(p *Partition, next Operator) Operator
 }

@@ -19,6 +19,7 @@ import (
 var aggregate = Kind{
 	On:    func(o *Options) bool { return o.Aggregate != nil },
 	State: func(o *Options) Store { return window.New(o.Aggregate) },
+	Text:  func(o *Options) string { return o.Aggregate.String() },
 	New:   func(p *Partition, _ Operator) Operator { return &windowing{p, p.Store.(*window.State)} },
 }
 

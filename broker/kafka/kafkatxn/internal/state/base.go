@@ -87,6 +87,13 @@ func (b *Base[T]) Advance(watermark int64) {
 	b.Present.Watermark = max(b.Present.Watermark, watermark)
 }
 
+// See notes the time of a record. A state without deadlines has no watermark to move.
+func (b *Base[T]) See(when, clock int64) bool { return true }
+
+// Quiet moves the watermark of a partition without new records if something is due then. A
+// state without deadlines has nothing that becomes due.
+func (b *Base[T]) Quiet(read int64) (due bool) { return false }
+
 // Origins returns what is stored of the sources.
 func (b *Base[T]) Origins() string { return b.Present.Origins }
 

@@ -36,6 +36,8 @@ const (
 	Windows Form = 2
 	// Kept is the form of held messages and of versions.
 	Kept Form = 0x41
+	// Further is the form of all other states. Their definitions tell them apart.
+	Further Form = 0x42
 )
 
 // HeaderSize is the size of a record without cursor, origins and entries.
@@ -46,7 +48,7 @@ func (f Form) numbers(p *Progress) []*int64 {
 	switch f {
 	case Windows:
 		return []*int64{&p.Watermark, &p.Emitted, &p.Partly}
-	case Kept:
+	case Kept, Further:
 		return []*int64{&p.Watermark}
 	}
 	return nil
