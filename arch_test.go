@@ -641,7 +641,7 @@ func quotedNames(line string) []string {
 }
 
 // designPages are DESIGN.md and the pages next to their subjects.
-var designPages = []string{"DESIGN.md", "*/DESIGN.md", "*/*/DESIGN.md"}
+var designPages = []string{"DESIGN.md", "*/DESIGN.md", "*/*/DESIGN.md", "*/*/*/DESIGN.md"}
 
 // designTables returns the rows of the tables in all DESIGN.md, as their cells, under the
 // lines that introduce them: the last line of text and the table's head.
