@@ -33,18 +33,18 @@ type copier struct {
 	// lost says that the group took a partition, so the open transaction cannot commit.
 	lost atomic.Bool
 
-	placer  *repartition.Placer
-	records int
-	bytes   int64
-	budget  budget.Transaction
+	partitioner *repartition.Partitioner
+	records     int
+	bytes       int64
+	budget      budget.Transaction
 	// rest is where the records begin that were read and that the open transaction leaves
 	// for the next one.
 	rest     map[cluster.Partition]kgo.EpochOffset
 	deferred output.Deferred // records that cannot be copied
 	// askedLimits says that the open transaction has already asked for the topics' limits.
 	askedLimits bool
-	// times says how far the origins have come with the copies that are committed or in the
-	// open transaction. It is nil if the origins do not decide. told is when it was last
+	// times says how far the sources have come with the copies that are committed or in the
+	// open transaction. It is nil if the sources do not decide. told is when it was last
 	// written, and news says that it has changed since.
 	times   *watermarks.Times
 	told    time.Time
@@ -53,26 +53,26 @@ type copier struct {
 	failed  atomic.Pointer[error]
 }
 
-func newPlacer(t *Transactor) *repartition.Placer {
-	place := repartition.PlacerOptions{
+func newPartitioner(t *Transactor) *repartition.Partitioner {
+	opts := repartition.PartitionerOptions{
 		Rule: t.opts.Key.Rule, Scope: t.opts.Key.Scope.Name, Hash: t.opts.Key.OnMissing == pipeline.MissingHash,
 		Topic: t.opts.Repartition.Topic, Partitions: t.copyPartitions, Identities: t.identities,
 	}
 	if t.opts.Aggregate != nil {
-		place.By = t.opts.Aggregate.By
+		opts.By = t.opts.Aggregate.By
 		if t.opts.FilterMap != nil {
-			place.FilterMap = func(ctx context.Context, d pipeline.Delivery) ([]byte, bool, error) {
+			opts.FilterMap = func(ctx context.Context, d pipeline.Delivery) ([]byte, bool, error) {
 				return t.chain.CallFilterMap(ctx, &d.Message, d.Key, t.opts.Timeouts.Transaction)
 			}
 		}
 	}
-	place.Time, place.Unit = t.chain.Times.Rule, t.chain.Times.Unit
-	return repartition.NewPlacer(place)
+	opts.Time, opts.Unit = t.chain.Times.Rule, t.chain.Times.Unit
+	return repartition.NewPartitioner(opts)
 }
 
 func newCopier(t *Transactor, number int) *copier {
 	c := &copier{member: member{t: t, group: t.opts.copyGroup(), name: cluster.RepartitionSuffix[1:] + "-" + strconv.Itoa(number)}, to: t.opts.Repartition.Topic}
-	c.placer = newPlacer(t)
+	c.partitioner = newPartitioner(t)
 	c.budget = t.chain.NewBudget(t.opts.Limits.Interval)
 	c.promise = func(r *kgo.Record, err error) {
 		if err != nil {
@@ -107,7 +107,7 @@ func (c *copier) live(ctx context.Context) (err error) {
 		kgo.ProducerBatchMaxBytesFn(c.limits.Client),
 		kgo.OnPartitionsAssigned(given), kgo.OnPartitionsRevoked(gone), kgo.OnPartitionsLost(gone))
 	if c.times != nil {
-		// The end of an origin may be a marker, and windows wait for new partitions.
+		// The end of a source may be a marker, and windows wait for new partitions.
 		more = append(more, kgo.KeepControlRecords(), kgo.MetadataMaxAge(time.Minute))
 	}
 	err = c.join(ctx, more)
@@ -172,18 +172,18 @@ func (c *copier) loop(ctx, last context.Context) error {
 	return nil
 }
 
-// forget resets how far the origins have come: an aborted copy is written again later, maybe
+// forget resets how far the sources have come: an aborted copy is written again later, maybe
 // by another member.
 func (c *copier) forget() {
-	if c.t.chain.Times.Mixed {
-		c.times, c.news = watermarks.New(c.t.origins), false
+	if c.t.chain.Times.BySource {
+		c.times, c.news = watermarks.New(c.t.sources), false
 	}
 }
 
-// noteTime notes the time of a record of an origin, unless the time is too far from the clock.
-func (c *copier) noteTime(origin cluster.Partition, when int64, now time.Time) {
+// noteTime notes the time of a record of a source, unless the time is too far from the clock.
+func (c *copier) noteTime(source cluster.Partition, when int64, now time.Time) {
 	if c.times != nil && when <= now.Add(c.t.chain.Times.Ahead).UnixMilli() && c.t.chain.Times.CheckPast(when, now.UnixMilli()) == nil {
-		c.news = c.times.See(origin, when) || c.news
+		c.news = c.times.See(source, when) || c.news
 	}
 }
 
@@ -288,7 +288,7 @@ func (c *copier) transact(ctx, calls, last context.Context, fetches kgo.Fetches)
 // notes returns what is committed with the offsets of the inputs.
 func (c *copier) notes() map[cluster.Partition]string {
 	notes := map[cluster.Partition]string{}
-	for topic, size := range c.t.origins {
+	for topic, size := range c.t.sources {
 		n := marks.Note{Read: c.t.topics[topic], Copied: c.t.topics[c.to]}
 		for number := range size {
 			notes[cluster.Partition{Topic: topic, Number: number}] = n.String()
@@ -314,7 +314,7 @@ func (c *copier) copy(ctx, calls, last context.Context, fetches kgo.Fetches) err
 		c.budget.Done()
 		c.records++
 		c.bytes += int64(len(r.Key) + len(r.Value))
-		id, partition, when, stopped := c.placer.Place(calls, r)
+		id, partition, when, stopped := c.partitioner.Choose(calls, r)
 		if errors.Is(stopped, errAgain) {
 			return stopped
 		}

@@ -134,7 +134,7 @@ func (s *session) nextLook() int64 {
 			continue
 		}
 		at := p.quiet + times.Idle.Milliseconds()
-		if p.quiet == 0 || at <= s.looked || times.Mixed {
+		if p.quiet == 0 || at <= s.looked || times.BySource {
 			at = s.looked + lookEvery.Milliseconds()
 		}
 		next = min(next, at)
@@ -153,7 +153,7 @@ func (s *session) look(ctx context.Context) {
 	s.looked = asked
 	ctx, cancel := context.WithTimeout(ctx, s.t.opts.Timeouts.Session/4)
 	defer cancel()
-	if s.t.chain.Times.Mixed {
+	if s.t.chain.Times.BySource {
 		s.lookAtSources(ctx, asked)
 		return
 	}
@@ -183,8 +183,8 @@ func (s *session) settleQuiet(asked int64, ends kadm.ListedOffsets) {
 	}
 }
 
-// A Repartition mixes records of several sources: the partitions of the inputs, which have
-// come to different times. So the watermark of a partition follows the slowest source.
+// A partition behind a Repartition has records of several sources: the partitions of the
+// inputs, which have come to different times. So the watermark follows the slowest source.
 // Copiers write progress records between the copies, because a source's records may all go
 // to other partitions. A source that is copied to its end and idle does not hold the
 // watermark back.

@@ -35,7 +35,7 @@ func TestAMissingChangelogIsRefusedIfTheGroupHasRead(t *testing.T) {
 			b.handle(*opts)
 			kafkatest.Must(b.T, b.Cluster.DeleteTopic("g-keys"))
 		}, []string{"group g has read in, and changelog g-keys, which holds its keys, does not exist", byHand + "g-keys --partitions 2 --config cleanup.policy=delete --config retention.bytes=-1 --config retention.ms=7200000"}},
-		"deleted, with a local copy": {func(b *bubble, opts *TransactorOptions) {
+		"deleted, with a copy on disk": {func(b *bubble, opts *TransactorOptions) {
 			opts.State.Dir = b.TempDir()
 			b.handle(*opts)
 			kafkatest.Must(b.T, b.Cluster.DeleteTopic("g-keys"))

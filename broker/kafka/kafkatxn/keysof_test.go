@@ -64,7 +64,7 @@ func TestKeysOfAnotherInputAreRefused(t *testing.T) {
 		"from the changelog":             {func(*bubble, *TransactorOptions) {}, "changelog g-keys holds keys of topic in:", nil},
 		"from older brokers":             {func(*bubble, *TransactorOptions) {}, "changelog g-keys holds keys of topic in:", []kfake.Opt{kfake.MaxVersions(kversion.V3_0_0())}},
 		"of a topic that it may not see": {func(b *bubble, _ *TransactorOptions) { denied(b) }, "changelog g-keys holds keys of a topic that may not be seen:", nil},
-		"from the local copy": {func(_ *bubble, opts *TransactorOptions) {
+		"from the copy on disk": {func(_ *bubble, opts *TransactorOptions) {
 			opts.State.Dir = t.TempDir()
 		}, "changelog g-keys holds keys of topic in:", nil},
 		"with a standby": {func(_ *bubble, opts *TransactorOptions) { opts.State.Standby = true }, "changelog g-keys holds keys of topic in:", nil},
@@ -169,9 +169,9 @@ func TestKeysOnARealBrokerAreThoseOfTheirInput(t *testing.T) {
 func TestAScopeOfAChangelogBelongsToOneKeyRule(t *testing.T) {
 	t.Parallel()
 	for name, setUp := range map[string]func(opts *TransactorOptions){
-		"from the changelog":  func(*TransactorOptions) {},
-		"from the local copy": func(opts *TransactorOptions) { opts.State.Dir = t.TempDir() },
-		"with a standby":      func(opts *TransactorOptions) { opts.State.Standby = true },
+		"from the changelog":    func(*TransactorOptions) {},
+		"from the copy on disk": func(opts *TransactorOptions) { opts.State.Dir = t.TempDir() },
+		"with a standby":        func(opts *TransactorOptions) { opts.State.Standby = true },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

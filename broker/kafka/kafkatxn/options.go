@@ -2,14 +2,14 @@ package kafkatxn
 
 import (
 	"context"
-	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/operator"
 	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/operator"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
@@ -198,7 +198,7 @@ type Timeouts struct {
 	Shutdown time.Duration
 }
 
-// State is where the keys are: in a changelog, with local copies.
+// State is where the keys are: in a changelog, with copies on disk.
 type State struct {
 	// Changelog is the topic that holds the keys. With several Inputs, each input has a
 	// changelog of its own, named Changelog, a dash and the input. A missing changelog is
@@ -352,7 +352,7 @@ func (o *TransactorOptions) chain() *operator.Plan {
 	}
 	if o.Repartition != nil {
 		c.Inputs = o.Inputs
-		c.Times.Mixed = o.Aggregate != nil || holds
+		c.Times.BySource = o.Aggregate != nil || holds
 	}
 	if c.Times.Rule == nil {
 		c.Times.Unit = stream.Milliseconds

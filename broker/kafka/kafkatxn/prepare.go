@@ -105,12 +105,12 @@ func (t checks) check(ctx context.Context) error {
 		return err
 	}
 	t.topics, t.sizes, t.changelog = map[string]state.ID{}, map[string]int32{}, map[string]state.ID{}
-	t.stateTopic, t.origins, t.identities = map[string]state.ID{}, map[string]int32{}, map[string]string{}
+	t.stateTopic, t.sources, t.identities = map[string]state.ID{}, map[string]int32{}, map[string]string{}
 	for _, input := range t.opts.Inputs {
 		if t.opts.Key.Rule.NeedsPosition() {
 			t.identities[input] = cluster.Identity(topics[input].ID)
 		}
-		t.origins[input], t.topics[input] = int32(len(topics[input].Partitions)), topics[input].ID
+		t.sources[input], t.topics[input] = int32(len(topics[input].Partitions)), topics[input].ID
 	}
 	for _, topic := range t.opts.reads() {
 		partitions := len(topics[topic].Partitions)

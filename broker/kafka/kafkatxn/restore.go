@@ -102,7 +102,7 @@ func (s *session) stopRestoring() {
 // restorer builds the states of partitions.
 type restorer struct{ *Transactor }
 
-// bringUpToDate reads the part of each changelog that the local copy lacks, up to a
+// bringUpToDate reads the part of each changelog that the copy on disk lacks, up to a
 // barrier that it writes first. All commits of an earlier owner are before the barrier:
 // the owner wrote its changelog before it committed, and it cannot commit any longer
 // since the group assigned the partition to this process. Reading only committed
@@ -226,8 +226,8 @@ func (t restorer) newStore(id cluster.Partition, at *slot, copy *state.Disk) {
 	store := t.chain.NewStore()
 	var sources *watermarks.Sources
 	of := state.Of{Definition: state.Definition(t.chain.Text()), Text: t.chain.Text(), Topic: t.topics[id.Topic]}
-	if t.chain.Times.Mixed {
-		sources = watermarks.NewSources(t.origins, store.Origins, t.chain.Times.Ahead.Milliseconds())
+	if t.chain.Times.BySource {
+		sources = watermarks.NewSources(t.sources, store.StoredSources, t.chain.Times.Ahead.Milliseconds())
 		store.Bind(of, copy, sources, t.opts.slack)
 	} else {
 		store.Bind(of, copy, nil, t.opts.slack)

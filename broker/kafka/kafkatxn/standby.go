@@ -32,7 +32,7 @@ type standby struct {
 	wake   context.CancelFunc // ends the current wait
 }
 
-// copied is a partition with a local copy.
+// copied is a partition with a copy on disk.
 type copied struct {
 	part
 	next map[string]int64 // the offset after the last record that was read, by changelog
@@ -112,7 +112,7 @@ func (b *standby) live(ctx context.Context) error {
 	return b.follow(ctx, client)
 }
 
-// hold takes a partition, if it is still free, with its local copy.
+// hold takes a partition, if it is still free, with its copy on disk.
 func (b *standby) hold(ctx context.Context, id cluster.Partition) error {
 	at := b.t.slots.takeFree(id, b)
 	if at == nil {

@@ -39,7 +39,7 @@ type Transactor struct {
 	// identities are those of the inputs, by name, if the key needs a position.
 	identities  map[string]string
 	sizes       map[string]int32            // number of partitions by input topic
-	origins     map[string]int32            // number of partitions by topic that is mixed
+	sources     map[string]int32            // number of partitions by input, if copies of them are decided
 	changelog   map[string]keystate.TopicID // by input topic
 	stateTopic  map[string]keystate.TopicID // of windows and held records, by input topic
 	tableTopics kadm.TopicDetails

@@ -76,13 +76,13 @@ func NewTrial(opts *TransactorOptions, now time.Time, partitions int32) (*Trial,
 	if tr.opts.Aggregate != nil {
 		tr.opts.Aggregate.Early = 0
 	}
-	tr.clock, tr.topics, tr.origins = clock.New(o.clock, time.Time{}), map[string]state.ID{}, map[string]int32{}
+	tr.clock, tr.topics, tr.sources = clock.New(o.clock, time.Time{}), map[string]state.ID{}, map[string]int32{}
 	tr.identities = map[string]string{}
 	for _, input := range tr.opts.Inputs {
-		tr.origins[input] = 0 // of which nothing comes
+		tr.sources[input] = 0 // of which nothing comes
 		tr.identities[input] = input
 	}
-	tr.origins[tr.opts.Inputs[0]] = partitions
+	tr.sources[tr.opts.Inputs[0]] = partitions
 	for n := range partitions {
 		t.sent[cluster.Partition{Topic: tr.opts.Inputs[0], Number: n}] = 0
 	}
@@ -108,11 +108,11 @@ func (t *Trial) Send(ctx context.Context, now time.Time, m *semel.Message) (Outc
 		r.Timestamp = now
 	}
 	r.Timestamp = time.UnixMilli(r.Timestamp.UnixMilli()) // as records have it
-	origin, when := id, int64(0)
+	source, when := id, int64(0)
 	if t.copier != nil {
-		t.sent[origin]++
+		t.sent[source]++
 		id.Topic = t.copier.to
-		_, id.Number, when, _ = t.copier.placer.Place(ctx, r)
+		_, id.Number, when, _ = t.copier.partitioner.Choose(ctx, r)
 	}
 	t.assign(id)
 	if err := t.tell(); err != nil {
@@ -129,7 +129,7 @@ func (t *Trial) Send(ctx context.Context, now time.Time, m *semel.Message) (Outc
 	err := t.transact(ctx, kgo.Fetches{{Topics: []kgo.FetchTopic{{Topic: id.Topic, Partitions: []kgo.FetchPartition{{Partition: id.Number, Records: []*kgo.Record{r}}}}}}})
 	t.s.t.opts.results = mostResults
 	if t.copier != nil {
-		t.copier.noteTime(origin, when, now)
+		t.copier.noteTime(source, when, now)
 	}
 	c := &w.env.Counts
 	o := Outcome{Decision: semel.Fresh, Held: c.Held > 0, Filtered: c.Filtered > 0, Reason: pipeline.Reason(t.aside.Reason), Err: t.aside.Err, Body: r.Value, Outputs: t.outputs()}
@@ -197,9 +197,9 @@ const mostLooks = 100_000
 func (t *Trial) settle(ctx context.Context, released *[]*kgo.Record) error {
 	switch {
 	case t.s.t.chain.Times.Idle >= semel.Forever:
-	case t.s.t.chain.Times.Mixed && t.open():
+	case t.s.t.chain.Times.BySource && t.open():
 		t.s.settleSources(t.s.t.now(), t.sent, t.listEnds())
-	case !t.s.t.chain.Times.Mixed:
+	case !t.s.t.chain.Times.BySource:
 		t.s.settleQuiet(t.s.t.now(), t.listEnds())
 	}
 	return t.release(ctx, released)
@@ -222,11 +222,11 @@ func (t *Trial) release(ctx context.Context, released *[]*kgo.Record) error {
 
 // tell lets the copier say to each partition how far the messages have come.
 func (t *Trial) tell() error {
-	if !t.s.t.chain.Times.Mixed {
+	if !t.s.t.chain.Times.BySource {
 		return nil
 	}
 	for id, p := range t.s.parts {
-		if err := p.Clock.Told(repartition.Progress(id.Topic, id.Number, t.copier.times.Append(nil), t.now)); err != nil {
+		if err := p.Clock.Progress(repartition.Progress(id.Topic, id.Number, t.copier.times.Append(nil), t.now)); err != nil {
 			return err
 		}
 	}

@@ -61,7 +61,7 @@ func TestATrialDecidesAsASessionOnABroker(t *testing.T) {
 			return opts
 		}
 	}
-	mixed := func(of func(b *bubble) TransactorOptions) func(b *bubble) TransactorOptions {
+	bySource := func(of func(b *bubble) TransactorOptions) func(b *bubble) TransactorOptions {
 		return func(b *bubble) TransactorOptions {
 			opts := of(b)
 			opts.Repartition = &Repartition{}
@@ -69,8 +69,8 @@ func TestATrialDecidesAsASessionOnABroker(t *testing.T) {
 		}
 	}
 	for name, options := range servicestest.Sampled(map[string]func(b *bubble) TransactorOptions{
-		"mixed tumbling": mixed(counts(stream.Tumbling(grid), 0)), "mixed last": mixed(keep(stream.Keep{Last: stream.Tumbling(grid)})),
-		"mixed first": mixed(keep(stream.Keep{First: ruleFor(t, ".at")})), "mixed sessions": mixed(counts(stream.Session(grid, 4*grid), 0)),
+		"several sources, tumbling": bySource(counts(stream.Tumbling(grid), 0)), "several sources, last": bySource(keep(stream.Keep{Last: stream.Tumbling(grid)})),
+		"several sources, first": bySource(keep(stream.Keep{First: ruleFor(t, ".at")})), "several sources, sessions": bySource(counts(stream.Session(grid, 4*grid), 0)),
 		"keys": func(b *bubble) TransactorOptions {
 			opts := b.options()
 			opts.Window = 36 * time.Second

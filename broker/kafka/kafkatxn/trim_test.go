@@ -33,7 +33,7 @@ func (b *bubble) firstOffset() int64 {
 }
 
 // TestAChangelogByEventTimeIsCutOff lets a window and its grace pass by event time,
-// restarts without a local copy, and writes all again, with a standby and without.
+// restarts without a copy on disk, and writes all again, with a standby and without.
 func TestAChangelogByEventTimeIsCutOff(t *testing.T) {
 	t.Parallel()
 	for _, standby := range []bool{false, true} {

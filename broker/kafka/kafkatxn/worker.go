@@ -59,7 +59,7 @@ func (w *worker) init(s *session) {
 		}
 	}
 	if t.opts.Repartition != nil {
-		e.PartitionOf = newPlacer(t).Of
+		e.PartitionOf = newPartitioner(t).Of
 	}
 	w.promise = func(r *kgo.Record, err error) {
 		if err != nil {
@@ -172,17 +172,17 @@ func (w *worker) process(ctx, calls context.Context, fetches kgo.Fetches) error 
 		}
 		w.touch(p)
 		p.RowsRead = false
-		failed = w.mixed(ctx, calls, p, records)
+		failed = w.withProgress(ctx, calls, p, records)
 	})
 	w.env.Budget.Paced(w.records-before, time.Since(start))
 	return failed
 }
 
-// mixed decides records of a partition, and reads what a copier tells between them.
-func (w *worker) mixed(ctx, calls context.Context, p *part, records []*kgo.Record) error {
+// withProgress decides records of a partition, and reads the progress records of copiers between them.
+func (w *worker) withProgress(ctx, calls context.Context, p *part, records []*kgo.Record) error {
 	for {
 		n := len(records)
-		if w.s.t.chain.Times.Mixed {
+		if w.s.t.chain.Times.BySource {
 			if at := slices.IndexFunc(records, repartition.IsProgress); at >= 0 {
 				n = at
 			}
@@ -190,7 +190,7 @@ func (w *worker) mixed(ctx, calls context.Context, p *part, records []*kgo.Recor
 		if err := w.partition(ctx, calls, p, records[:n]); err != nil || w.rest != nil || n == len(records) {
 			return err
 		}
-		if err := p.Clock.Told(records[n]); err != nil {
+		if err := p.Clock.Progress(records[n]); err != nil {
 			return err
 		}
 		records = records[n+1:]

@@ -211,7 +211,7 @@ func image(t *testing.T, s *State) []byte {
 		ids = append(ids, id)
 	}
 	slices.Sort(ids)
-	s.Writer.Begin(state.Kept, state.ID{}, state.ID{}, &s.Present, math.MaxInt)
+	s.Writer.Begin(state.Keep, state.ID{}, state.ID{}, &s.Present, math.MaxInt)
 	for _, id := range ids {
 		kafkatest.Must(t, s.write(id))
 	}
@@ -255,7 +255,7 @@ func hold(t *testing.T, rule Rule, onDisk bool, seed uint64) (h history) {
 	log := newChangelog(t, rule, onDisk, random)
 	s, m := log.State, &model{rule: rule}
 	batch := map[string]input{} // the last record of each window and id
-	origins := ""               // as they are stored
+	sources := ""               // as they are stored
 	now, offset, superseded := int64(1000), int64(0), 0
 	for range 1500 {
 		trial, watermark, heldBefore, start := m.clone(), s.Watermark(), s.Open(), offset
@@ -324,10 +324,10 @@ func hold(t *testing.T, rule Rule, onDisk bool, seed uint64) (h history) {
 		if want := trial.due("", most); err != nil || n != len(want) || !slices.Equal(got[early:], want) {
 			t.Fatalf("got %q, want %q at the watermark %d", got, want, trial.watermark)
 		}
-		if s.Origins() != origins {
-			t.Fatalf("the origins are %q, want %q", s.Origins(), origins)
+		if s.StoredSources() != sources {
+			t.Fatalf("the sources are %q, want %q", s.StoredSources(), sources)
 		}
-		news := origins
+		news := sources
 		if random.IntN(2) == 0 {
 			news = strings.Repeat("o", random.IntN(100))
 			s.Sources.(*statetest.Sources).Set(news)
@@ -342,7 +342,7 @@ func hold(t *testing.T, rule Rule, onDisk bool, seed uint64) (h history) {
 			continue
 		}
 		log.commit(written)
-		m, origins, superseded = trial, news, superseded+gone
+		m, sources, superseded = trial, news, superseded+gone
 		h.outputs, h.changelog = append(h.outputs, got...), append(h.changelog, written...)
 		for _, in := range held {
 			if rule.Size == 0 {
@@ -524,7 +524,7 @@ func FuzzParse(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(records[0].Value)
-	f.Add(state.Barrier(state.Kept, state.ID{1}, state.ID{2}))
+	f.Add(state.Barrier(state.Keep, state.ID{1}, state.ID{2}))
 	f.Fuzz(func(t *testing.T, value []byte) {
 		s := New(Rule{Size: 10})
 		if _, err := s.Read(value); err == nil {

@@ -95,7 +95,7 @@ const mostInline = 48
 func New(rule Rule) *State {
 	s := &State{rule: rule, open: map[string][]entry{}, changed: map[string][]entry{}}
 	s.Inline = mostInline
-	s.Init(state.Kept, splitEntries, s.isAt)
+	s.Init(state.Keep, splitEntries, s.isAt)
 	return s
 }
 

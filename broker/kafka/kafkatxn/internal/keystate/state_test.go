@@ -72,7 +72,7 @@ func testChangelog(t *testing.T, w *Windowing, now *int64, files *faultfs.FS, ra
 }
 
 // TestStateAnswersLikeAModelAfterCommitsAbortsAndRestarts commits and aborts at random,
-// restarts from the changelog with and without the local copy, and compares each answer.
+// restarts from the changelog with and without the copy on disk, and compares each answer.
 func TestStateAnswersLikeAModelAfterCommitsAbortsAndRestarts(t *testing.T) {
 	t.Parallel()
 	for _, eventTime := range []bool{false, true} {

@@ -21,7 +21,7 @@ var keepOne = Kind{
 	State: func(o *Options) Store { return keep.New(keep.RuleOf(o.Keep, o.Window)) },
 	Text:  func(o *Options) string { return o.Keep.String() },
 	New: func(p *Partition, next Operator) Operator {
-		k := keeper{remembering{p, next}, p.Store.(*keep.State)}
+		k := keeping{remembering{p, next}, p.Store.(*keep.State)}
 		if p.Keep.Newest != nil {
 			return &newest{k}
 		}
@@ -29,13 +29,13 @@ var keepOne = Kind{
 	},
 }
 
-type keeper struct {
+type keeping struct {
 	remembering
 	held *keep.State
 }
 
 // newest lets records take effect whose version is newer than all before.
-type newest struct{ keeper }
+type newest struct{ keeping }
 
 // Process implements Operator.
 func (n *newest) Process(ctx context.Context, r *Record) (Outcome, error) {
@@ -69,7 +69,7 @@ func (n *newest) Process(ctx context.Context, r *Record) (Outcome, error) {
 }
 
 // holder holds records until no other one of their key can replace them.
-type holder struct{ keeper }
+type holder struct{ keeping }
 
 var _ Emitter = (*holder)(nil)
 
@@ -113,7 +113,7 @@ func (p *Partition) Foresee(r *Record) bool {
 func (h *holder) hold(ctx context.Context, r *Record, id string) (Outcome, error) {
 	value := repartition.AppendHeld(nil, h.ID, r.At, r.Record)
 	topic := h.StateOf(h.ID.Topic)
-	if room := h.Limits.Of(topic) - cluster.BatchOverhead - 16 - state.Kept.HeaderSize() - keep.EntrySize - h.Clock.MaxSize(); len(value)+len(id) > room {
+	if room := h.Limits.Of(topic) - cluster.BatchOverhead - 16 - state.Keep.HeaderSize() - keep.EntrySize - h.Clock.MaxSize(); len(value)+len(id) > room {
 		return h.Fail(ctx, r, 1, semel.Permanent(fmt.Errorf("keep: the record has %d bytes with its key and headers, and topic %s, which holds it, takes %d: raise max.message.bytes of that topic", len(value), topic, room)))
 	}
 	verdict, replaced := h.held.Add(id, r.When, r.At, value)

@@ -127,9 +127,9 @@ type Times struct {
 	Ahead, Behind time.Duration
 	// Idle is how long a partition has no new records before the clock moves its watermark.
 	Idle time.Duration
-	// Mixed says that the partitions of the inputs are mixed in a partition, so that the
-	// slowest of them decides how far it has come.
-	Mixed bool
+	// BySource says that a partition has records of several sources, and that the slowest of them
+	// decides how far it has come.
+	BySource bool
 }
 
 // oldest is the time in 1973 from which on a number of milliseconds is in no other unit a

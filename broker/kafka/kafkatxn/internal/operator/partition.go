@@ -28,8 +28,8 @@ type Store interface {
 	watermarks.Marked
 	// Bind says what the state is of, and what belongs to it. It is empty.
 	Bind(of state.Of, copy *state.Disk, sources state.Sources, slack int64)
-	// Origins returns what is stored of the sources.
-	Origins() string
+	// StoredSources returns what is stored of the sources.
+	StoredSources() string
 	// Open returns the number of values, and Bytes their size in the changelog, without those
 	// of the open transaction.
 	Open() int

@@ -1,4 +1,4 @@
-// Package pending keeps records that wait for rows of tables, behind the committed offset of
+// Package pending has pending joins: records that wait for rows of tables, behind the committed offset of
 // their group.
 package pending
 

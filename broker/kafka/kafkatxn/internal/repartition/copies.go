@@ -48,7 +48,7 @@ func Wrap(r *kgo.Record, topic string, partition int32, id []byte, now time.Time
 const progressHeader = "semel-progress"
 
 // Progress returns a progress record, which a copier writes between the copies of a
-// partition. It says how far the copier has come with each of its origins.
+// partition. It says how far the copier has come with each of its sources.
 func Progress(topic string, partition int32, times []byte, now time.Time) *kgo.Record {
 	return &kgo.Record{Topic: topic, Partition: partition, Value: times, Timestamp: now, Headers: []kgo.RecordHeader{{Key: progressHeader}}}
 }

@@ -150,27 +150,27 @@ func TestCopiesWithOneIDAreInOnePartition(t *testing.T) {
 		return d.Body, !bytes.Contains(d.Body, []byte("out")), nil
 	}
 	for name, c := range map[string]struct {
-		opts PlacerOptions
+		opts PartitionerOptions
 		r    *kgo.Record
 		id   string
 		by   string // what decides the partition; "" if the record's own does
 		when int64
 		err  error
 	}{
-		"by the id":                   {PlacerOptions{}, body(`{"id":"a"}`), "a", "a", 5000, nil},
-		"without an id, by the key":   {PlacerOptions{}, &kgo.Record{Topic: "in", Key: []byte("k"), Value: []byte(`{}`), Timestamp: time.UnixMilli(5000)}, "", "k", 5000, nil},
-		"without an id or key":        {PlacerOptions{}, body(`{}`), "", "", 5000, nil},
-		"by the group key":            {PlacerOptions{By: rule(t, ".g")}, body(`{"id":"a","g":"shop"}`), "a", "shop", 5000, nil},
-		"without a group key, by id":  {PlacerOptions{By: rule(t, ".g")}, body(`{"id":"a"}`), "a", "a", 5000, nil},
-		"by a time in the body":       {PlacerOptions{Time: rule(t, ".at"), Unit: stream.Seconds}, body(`{"id":"a","at":7}`), "a", "a", 7000, nil},
-		"with a time that is no time": {PlacerOptions{Time: rule(t, ".at"), Unit: stream.Seconds}, body(`{"id":"a","at":"x"}`), "a", "a", -1, nil},
-		"a filter that fails, by id":  {PlacerOptions{By: rule(t, ".g")}, body(`{"id":"a","g":"fail"}`), "a", "a", 5000, fails},
-		"a record that is filtered":   {PlacerOptions{By: rule(t, ".g")}, body(`{"id":"a","g":"out"}`), "a", "a", 5000, nil},
+		"by the id":                   {PartitionerOptions{}, body(`{"id":"a"}`), "a", "a", 5000, nil},
+		"without an id, by the key":   {PartitionerOptions{}, &kgo.Record{Topic: "in", Key: []byte("k"), Value: []byte(`{}`), Timestamp: time.UnixMilli(5000)}, "", "k", 5000, nil},
+		"without an id or key":        {PartitionerOptions{}, body(`{}`), "", "", 5000, nil},
+		"by the group key":            {PartitionerOptions{By: rule(t, ".g")}, body(`{"id":"a","g":"shop"}`), "a", "shop", 5000, nil},
+		"without a group key, by id":  {PartitionerOptions{By: rule(t, ".g")}, body(`{"id":"a"}`), "a", "a", 5000, nil},
+		"by a time in the body":       {PartitionerOptions{Time: rule(t, ".at"), Unit: stream.Seconds}, body(`{"id":"a","at":7}`), "a", "a", 7000, nil},
+		"with a time that is no time": {PartitionerOptions{Time: rule(t, ".at"), Unit: stream.Seconds}, body(`{"id":"a","at":"x"}`), "a", "a", -1, nil},
+		"a filter that fails, by id":  {PartitionerOptions{By: rule(t, ".g")}, body(`{"id":"a","g":"fail"}`), "a", "a", 5000, fails},
+		"a record that is filtered":   {PartitionerOptions{By: rule(t, ".g")}, body(`{"id":"a","g":"out"}`), "a", "a", 5000, nil},
 	} {
 		c.opts.Rule, c.opts.Topic, c.opts.Partitions, c.opts.Scope = rule(t, ".id"), "g-repartition", partitions, "orders"
 		c.opts.FilterMap = filterMap
-		p := NewPlacer(c.opts)
-		id, partition, when, err := p.Place(t.Context(), c.r)
+		p := NewPartitioner(c.opts)
+		id, partition, when, err := p.Choose(t.Context(), c.r)
 		want := c.r.Partition % partitions
 		if c.by != "" {
 			want = p.Of([]byte(c.by))
@@ -179,12 +179,12 @@ func TestCopiesWithOneIDAreInOnePartition(t *testing.T) {
 			t.Errorf("%s: id %q, partition %d, time %d, %v; want %q, %d, %d, %v", name, id, partition, when, err, c.id, want, c.when, c.err)
 		}
 	}
-	p := NewPlacer(PlacerOptions{Rule: rule(t, ".id"), Hash: true, Topic: "g-repartition", Partitions: partitions})
-	one, _, _, _ := p.Place(t.Context(), body(`{"a":1}`))
+	p := NewPartitioner(PartitionerOptions{Rule: rule(t, ".id"), Hash: true, Topic: "g-repartition", Partitions: partitions})
+	one, _, _, _ := p.Choose(t.Context(), body(`{"a":1}`))
 	first := string(one)
-	two, _, _, _ := p.Place(t.Context(), body(`{"a":2}`))
+	two, _, _, _ := p.Choose(t.Context(), body(`{"a":2}`))
 	second := string(two)
-	again, _, _, _ := p.Place(t.Context(), body(`{"a":1}`))
+	again, _, _, _ := p.Choose(t.Context(), body(`{"a":1}`))
 	if first == "" || first == second || string(again) != first {
 		t.Errorf("the hashes of bodies are %q, %q and %q", first, second, again)
 	}

@@ -94,14 +94,14 @@ func (b *Base[T]) See(when, clock int64) bool { return true }
 // state without deadlines has nothing that becomes due.
 func (b *Base[T]) Quiet(read int64) (due bool) { return false }
 
-// Origins returns what is stored of the sources.
-func (b *Base[T]) Origins() string { return b.Present.Origins }
+// StoredSources returns what is stored of the sources.
+func (b *Base[T]) StoredSources() string { return b.Present.Sources }
 
 // Begin starts the records of the open transaction, and reports false if it has none. changed
 // says that it has changed values.
 func (b *Base[T]) Begin(changed bool, most int) bool {
 	if b.Sources != nil {
-		b.Present.Origins = b.Sources.Text(b.Present.Origins)
+		b.Present.Sources = b.Sources.Text(b.Present.Sources)
 	}
 	if !changed && b.Present == b.Committed {
 		return false

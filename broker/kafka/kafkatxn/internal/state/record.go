@@ -11,12 +11,12 @@ import (
 // fixed numbers are little-endian:
 //
 //	form (1), kind (1), length of the cursor (2), number of entries (4)
-//	definition (16): a digest of the aggregate, or of the rule that says what is kept
+//	definition (16): a digest of the aggregate, or of the rule of a keep
 //	topic (16): the id of the input topic
 //	watermark (8): milliseconds since the Unix epoch
 //	windows only: emitted, partly (8 each), as the watermark
 //	cursor
-//	kind 4 only: length of the origins (uvarint), origins
+//	kind 4 only: length of the sources (uvarint), sources
 //	entries
 //
 // The packages of the states have the layout of the entries. A transaction with many
@@ -25,7 +25,7 @@ import (
 const (
 	kindBarrier = 2
 	kindChanges = 3
-	kindMixed   = 4 // changes with origins
+	kindSources = 4 // changes with sources
 )
 
 // Form tells the records of one kind of state from those of another.
@@ -34,13 +34,13 @@ type Form byte
 const (
 	// Windows is the form of windows.
 	Windows Form = 2
-	// Kept is the form of held messages and of versions.
-	Kept Form = 0x41
+	// Keep is the form of held messages and of versions.
+	Keep Form = 0x41
 	// Further is the form of all other states. Their definitions tell them apart.
 	Further Form = 0x42
 )
 
-// HeaderSize is the size of a record without cursor, origins and entries.
+// HeaderSize is the size of a record without cursor, sources and entries.
 func (f Form) HeaderSize() int { return 40 + 8*len(f.numbers(&Progress{})) }
 
 // numbers returns those of a progress that records of the form have.
@@ -48,7 +48,7 @@ func (f Form) numbers(p *Progress) []*int64 {
 	switch f {
 	case Windows:
 		return []*int64{&p.Watermark, &p.Emitted, &p.Partly}
-	case Kept, Further:
+	case Keep, Further:
 		return []*int64{&p.Watermark}
 	}
 	return nil
@@ -60,7 +60,7 @@ var ErrRecord = errors.New("no record of windows or held messages")
 // ID identifies a definition, a topic or a barrier.
 type ID = [16]byte
 
-// Definition returns the digest of an aggregate, or of a rule that says what is kept.
+// Definition returns the digest of an aggregate, or of a rule of a keep.
 func Definition(text string) ID {
 	sum := sha256.Sum256([]byte(text))
 	return ID(sum[:16])
@@ -73,8 +73,8 @@ type Progress struct {
 	// of the window that is partly emitted, up to the group key Cursor; or 0.
 	Emitted, Partly int64
 	Cursor          string
-	// Origins says how far each partition has come whose messages are mixed in this one.
-	Origins string
+	// Sources says how far each source of the partition has come.
+	Sources string
 }
 
 func appendHeader(dst []byte, form Form, kind byte, definition, topic ID, p *Progress) []byte {
@@ -85,8 +85,8 @@ func appendHeader(dst []byte, form Form, kind byte, definition, topic ID, p *Pro
 	for _, n := range form.numbers(p) {
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(*n))
 	}
-	if dst = append(dst, p.Cursor...); kind == kindMixed {
-		dst = append(binary.AppendUvarint(dst, uint64(len(p.Origins))), p.Origins...)
+	if dst = append(dst, p.Cursor...); kind == kindSources {
+		dst = append(binary.AppendUvarint(dst, uint64(len(p.Sources))), p.Sources...)
 	}
 	return dst
 }
@@ -108,8 +108,8 @@ type Writer struct {
 // single entry needs more.
 func (w *Writer) Begin(form Form, definition, topic ID, p *Progress, most int) {
 	kind := byte(kindChanges)
-	if p.Origins != "" {
-		kind = kindMixed
+	if p.Sources != "" {
+		kind = kindSources
 	}
 	w.head = appendHeader(w.head[:0], form, kind, definition, topic, p)
 	w.entries, w.count, w.most, w.size, w.records = w.entries[:0], 0, most, len(w.head), nil
@@ -168,7 +168,7 @@ type Split func(entries []byte) (id, rest []byte, ok bool)
 // Parse reads a record of a form, whose entries split finds. Its error is ErrRecord. Of a
 // record of another form it reads only what a barrier has.
 func Parse(form Form, value []byte, split Split) (r Record, err error) {
-	if len(value) < Kept.HeaderSize() || value[1] < kindBarrier || value[1] > kindMixed {
+	if len(value) < Keep.HeaderSize() || value[1] < kindBarrier || value[1] > kindSources {
 		return r, ErrRecord
 	}
 	of, barrier := Form(value[0]), value[1] == kindBarrier
@@ -197,13 +197,13 @@ func Parse(form Form, value []byte, split Split) (r Record, err error) {
 	}
 	r.start = form.HeaderSize()
 	r.Progress.Cursor = text(uint64(binary.LittleEndian.Uint16(value[2:])))
-	if value[1] == kindMixed {
+	if value[1] == kindSources {
 		length, size := binary.Uvarint(value[r.start:])
 		if size <= 0 {
 			return r, ErrRecord
 		}
 		r.start += size
-		r.Progress.Origins = text(length)
+		r.Progress.Sources = text(length)
 	}
 	r.Entries = value[r.start:]
 	for rest := r.Entries; len(rest) > 0; r.count++ {

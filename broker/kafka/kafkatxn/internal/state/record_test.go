@@ -22,18 +22,18 @@ var testProgress = Progress{Watermark: 5, Emitted: 3, Partly: 4, Cursor: "cur"}
 func TestStoredChangelogRecordsAreStillRead(t *testing.T) {
 	t.Parallel()
 	ids := "01000000000000000000000000000000" + "02000000000000000000000000000000"
-	mixed := testProgress
-	mixed.Origins = "xyz"
+	bySource := testProgress
+	bySource.Sources = "xyz"
 	for name, test := range map[string]struct {
 		form     Form
 		progress Progress
 		want     string
 	}{
 		"windows":           {Windows, testProgress, "0203030001000000" + ids + "050000000000000003000000000000000400000000000000" + "637572" + "026161"},
-		"windows, mixed":    {Windows, mixed, "0204030001000000" + ids + "050000000000000003000000000000000400000000000000" + "637572" + "0378797a" + "026161"},
-		"held":              {Kept, Progress{Watermark: 5}, "4103000001000000" + ids + "0500000000000000" + "026161"},
-		"held, mixed":       {Kept, Progress{Watermark: 5, Origins: "xyz"}, "4104000001000000" + ids + "0500000000000000" + "0378797a" + "026161"},
-		"before the epoch":  {Kept, Progress{Watermark: -1}, "4103000001000000" + ids + "ffffffffffffffff" + "026161"},
+		"windows, bySource": {Windows, bySource, "0204030001000000" + ids + "050000000000000003000000000000000400000000000000" + "637572" + "0378797a" + "026161"},
+		"held":              {Keep, Progress{Watermark: 5}, "4103000001000000" + ids + "0500000000000000" + "026161"},
+		"held, bySource":    {Keep, Progress{Watermark: 5, Sources: "xyz"}, "4104000001000000" + ids + "0500000000000000" + "0378797a" + "026161"},
+		"before the epoch":  {Keep, Progress{Watermark: -1}, "4103000001000000" + ids + "ffffffffffffffff" + "026161"},
 		"windows, no moves": {Windows, Progress{}, "0203000001000000" + ids + "000000000000000000000000000000000000000000000000" + "026161"},
 	} {
 		var w Writer
@@ -63,17 +63,17 @@ func TestRecordOfAnotherFormatHasNoDefinition(t *testing.T) {
 	t.Parallel()
 	var w Writer
 	w.Begin(Windows, ID{1}, ID{2}, &testProgress, 1000)
-	if r, err := Parse(Kept, w.Records()[0], cutOne); err != nil || r.Definition != (ID{}) || r.Nonce != (ID{}) || r.Topic != (ID{2}) {
+	if r, err := Parse(Keep, w.Records()[0], cutOne); err != nil || r.Definition != (ID{}) || r.Nonce != (ID{}) || r.Topic != (ID{2}) {
 		t.Errorf("%+v, %v", r, err)
 	}
-	for _, form := range []Form{Windows, Kept} {
-		if r, err := Parse(Kept, Barrier(form, ID{9}, ID{2}), cutOne); err != nil || r.Nonce != (ID{9}) || r.Definition != (ID{}) || r.Len() != 0 {
+	for _, form := range []Form{Windows, Keep} {
+		if r, err := Parse(Keep, Barrier(form, ID{9}, ID{2}), cutOne); err != nil || r.Nonce != (ID{9}) || r.Definition != (ID{}) || r.Len() != 0 {
 			t.Errorf("%d: a barrier: %+v, %v", form, r, err)
 		}
 	}
-	barrier := Barrier(Kept, ID{9}, ID{2})
+	barrier := Barrier(Keep, ID{9}, ID{2})
 	barrier[4] = 1
-	if _, err := Parse(Kept, append(barrier, "\x02aa"...), cutOne); !errors.Is(err, ErrRecord) {
+	if _, err := Parse(Keep, append(barrier, "\x02aa"...), cutOne); !errors.Is(err, ErrRecord) {
 		t.Errorf("a barrier with an entry: %v", err)
 	}
 }
@@ -82,7 +82,7 @@ func TestEntriesAreSplitByTheirSize(t *testing.T) {
 	t.Parallel()
 	var w Writer
 	for range 2 { // the second transaction uses the memory again
-		w.Begin(Kept, ID{1}, ID{2}, &Progress{}, Kept.HeaderSize()+6)
+		w.Begin(Keep, ID{1}, ID{2}, &Progress{}, Keep.HeaderSize()+6)
 		entries := []string{"\x02a1", "\x02b2", "\x02c3", "\x08d4444444", "\x02e5"}
 		var spots []Spot
 		for _, e := range entries {
@@ -98,8 +98,8 @@ func TestEntriesAreSplitByTheirSize(t *testing.T) {
 			}
 		}
 	}
-	w.Begin(Kept, ID{1}, ID{2}, &Progress{}, 1)
-	if records := w.Records(); len(records) != 1 || len(records[0]) != Kept.HeaderSize() {
+	w.Begin(Keep, ID{1}, ID{2}, &Progress{}, 1)
+	if records := w.Records(); len(records) != 1 || len(records[0]) != Keep.HeaderSize() {
 		t.Errorf("without entries: %q", records)
 	}
 }

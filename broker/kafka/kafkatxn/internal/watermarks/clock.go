@@ -11,7 +11,7 @@ import (
 // one. One goroutine uses it at a time.
 type Clock struct {
 	state   Marked
-	sources *Sources // nil if the records of the partition are not mixed
+	sources *Sources // nil if the records of the partition are of one source
 }
 
 // Marked is a state with a watermark. All times are in milliseconds.
@@ -26,7 +26,7 @@ type Marked interface {
 	Watermark() int64
 }
 
-// NewClock returns the Clock of a state. sources is nil if the records are not mixed.
+// NewClock returns the Clock of a state. sources is nil if the records are of one source.
 func NewClock(state Marked, sources *Sources) *Clock { return &Clock{state, sources} }
 
 // See notes the time of a record, and reports false if the time is too far ahead of now.
@@ -61,8 +61,8 @@ func (c *Clock) Reached(when int64) int64 {
 	return min(low, when)
 }
 
-// Told reads the progress record of a copier.
-func (c *Clock) Told(r *kgo.Record) error {
+// Progress reads the progress record of a copier.
+func (c *Clock) Progress(r *kgo.Record) error {
 	if err := c.sources.Times().Add(r.Value); err != nil {
 		return cluster.Damaged("kafka: %s/%d at %d: %w: no other program may write to the topic between the stages; delete the record with kafka-delete-records.sh", r.Topic, r.Partition, r.Offset, err)
 	}

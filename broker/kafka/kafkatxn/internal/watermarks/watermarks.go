@@ -1,5 +1,5 @@
 // Package watermarks knows how far each partition of the inputs has come if a repartition stage
-// mixes their records.
+// brings their records together.
 package watermarks
 
 import (
@@ -15,7 +15,7 @@ import (
 // Times has the greatest time of the records of each source, which is a partition of an
 // input. All times are in milliseconds since the Unix epoch. Later records of a source are
 // newer than its greatest time, or out of order. So the smallest of these times says how far
-// a mix of all sources has come. One goroutine uses a Times at a time.
+// all sources together have come. One goroutine uses a Times at a time.
 type Times struct {
 	greatest map[string][]int64 // by input and partition; unknown before the first record
 	low      int64              // the smallest of these times, if valid

@@ -329,7 +329,7 @@ func run(t *testing.T, agg *stream.Aggregate, seed uint64, rounds, most int, ord
 	revisions := map[string]uint64{} // the last one of each window and group key
 	longest, most64 := 0, int64(0)   // of a transaction; of the state
 	clock, at, newest := int64(1_000_000), 0, int64(0)
-	origins := "" // as they are stored
+	sources := "" // as they are stored
 
 	// transact reads messages up to a place in the log, and ends in one of four ways.
 	transact := func(to int, quiet int64) {
@@ -377,10 +377,10 @@ func run(t *testing.T, agg *stream.Aggregate, seed uint64, rounds, most int, ord
 		if want := trial.close(n); err != nil || !slices.Equal(got, want) {
 			t.Fatalf("results %q (%v), want %q", got, err, want)
 		}
-		if got := live.state.Origins(); got != origins {
-			t.Fatalf("the origins are %q, want %q", got, origins)
+		if got := live.state.StoredSources(); got != sources {
+			t.Fatalf("the sources are %q, want %q", got, sources)
 		}
-		news := origins
+		news := sources
 		if random.IntN(3) == 0 && most == 0 {
 			news = strings.Repeat("o", random.IntN(200))
 			live.state.Sources.(*statetest.Sources).Set(news)
@@ -397,7 +397,7 @@ func run(t *testing.T, agg *stream.Aggregate, seed uint64, rounds, most int, ord
 		}
 		h.changelog = append(h.changelog, written...)
 		longest = max(longest, len(written))
-		m, at, origins, revisions = trial, to, news, revised
+		m, at, sources, revisions = trial, to, news, revised
 		maps.Copy(live.seen, live.tx)
 		clear(live.tx)
 		h.outputs = append(h.outputs, got...)

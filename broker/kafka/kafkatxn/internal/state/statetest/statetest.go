@@ -206,9 +206,9 @@ func (c *Changelog[S]) Drop() {
 func (c *Changelog[S]) store() {
 	for _, r := range c.Written() {
 		if !c.opts.Discard {
-			kept := *r
-			kept.Value = bytes.Clone(r.Value)
-			c.Records = append(c.Records, &kept)
+			stored := *r
+			stored.Value = bytes.Clone(r.Value)
+			c.Records = append(c.Records, &stored)
 		}
 	}
 	if len(c.Written()) > 0 {

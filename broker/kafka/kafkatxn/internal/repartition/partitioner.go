@@ -14,10 +14,10 @@ import (
 	"github.com/semel-dev/semel/stream"
 )
 
-// Placer chooses the partitions of copies. All copies with one id are in one partition; with
+// Partitioner chooses the partitions of copies. All copies with one id are in one partition; with
 // an aggregate, all copies with one group key. One goroutine uses it.
-type Placer struct {
-	PlacerOptions
+type Partitioner struct {
+	PartitionerOptions
 	ids       *fields.IDs
 	groups    *fields.GroupKeys
 	times     *fields.Reader
@@ -25,8 +25,8 @@ type Placer struct {
 	partition kgo.TopicPartitioner
 }
 
-// PlacerOptions are the options of NewPlacer.
-type PlacerOptions struct {
+// PartitionerOptions are the options of NewPartitioner.
+type PartitionerOptions struct {
 	// Rule finds the id of a record in a scope. With Hash, a record without an id gets the
 	// hash of its body.
 	Rule  *key.Rule
@@ -47,9 +47,9 @@ type PlacerOptions struct {
 	Identities map[string]string
 }
 
-// NewPlacer returns a Placer.
-func NewPlacer(o PlacerOptions) *Placer {
-	p := &Placer{PlacerOptions: o, ids: fields.NewIDs(o.Rule, o.Scope, o.Hash), partition: kgo.StickyKeyPartitioner(nil).ForTopic(o.Topic)}
+// NewPartitioner returns a Partitioner.
+func NewPartitioner(o PartitionerOptions) *Partitioner {
+	p := &Partitioner{PartitionerOptions: o, ids: fields.NewIDs(o.Rule, o.Scope, o.Hash), partition: kgo.StickyKeyPartitioner(nil).ForTopic(o.Topic)}
 	if o.By != nil {
 		p.groups = fields.NewGroupKeys(o.By)
 	}
@@ -59,11 +59,11 @@ func NewPlacer(o PlacerOptions) *Placer {
 	return p
 }
 
-// Place returns the id by which a record will be decided, or nil, and the partition for its
+// Choose returns the id by which a record will be decided, or nil, and the partition for its
 // copy. The id is valid until the next call. when is the time of the record in milliseconds,
 // or negative if it has none. An error is that of the FilterMap: the record counts in no
 // window, unless the FilterMap was stopped.
-func (p *Placer) Place(ctx context.Context, r *kgo.Record) (id []byte, partition int32, when int64, err error) {
+func (p *Partitioner) Choose(ctx context.Context, r *kgo.Record) (id []byte, partition int32, when int64, err error) {
 	record.Fill(&p.message, r)
 	p.message.Origin.Identity = p.Identities[r.Topic]
 	if when = r.Timestamp.UnixMilli(); p.times != nil {
@@ -84,13 +84,13 @@ func (p *Placer) Place(ctx context.Context, r *kgo.Record) (id []byte, partition
 }
 
 // Of returns the partition of an id or group key.
-func (p *Placer) Of(key []byte) int32 {
+func (p *Partitioner) Of(key []byte) int32 {
 	return int32(p.partition.Partition(&kgo.Record{Key: key}, int(p.Partitions)))
 }
 
 // group returns the group key of the message with an id. Without an aggregate, or if the
 // message counts in no window, it returns the id.
-func (p *Placer) group(ctx context.Context, id []byte) ([]byte, error) {
+func (p *Partitioner) group(ctx context.Context, id []byte) ([]byte, error) {
 	if p.groups == nil {
 		return id, nil
 	}

@@ -26,9 +26,9 @@ func (b *bubble) countingMixed(size, grace, idle time.Duration) TransactorOption
 	return opts
 }
 
-// TestTheSlowestInputClosesWindows has one partition that is an hour ahead of another. Their
+// TestTheSlowestSourceClosesWindows has one partition that is an hour ahead of another. Their
 // groups are scattered over both.
-func TestTheSlowestInputClosesWindows(t *testing.T) {
+func TestTheSlowestSourceClosesWindows(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(b *bubble) {
 		opts := b.countingMixed(time.Minute, 0, semel.Forever)
@@ -75,12 +75,12 @@ func TestAPartitionLearnsFromCopiersHowFarOthersAre(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(b *bubble) {
 		opts := b.countingMixed(time.Minute, 0, semel.Forever)
-		placer := repartition.NewPlacer(repartition.PlacerOptions{Rule: opts.Key.Rule, By: opts.Aggregate.By, Topic: "g-repartition", Partitions: 2})
+		partitioner := repartition.NewPartitioner(repartition.PartitionerOptions{Rule: opts.Key.Rule, By: opts.Aggregate.By, Topic: "g-repartition", Partitions: 2})
 		base := time.Now().Add(-5 * time.Hour).Truncate(time.Minute)
 		groups := map[int32]string{} // by partition of the stage
 		for i := 0; len(groups) < 2; i++ {
 			name := fmt.Sprint("g", i)
-			_, partition, _, _ := placer.Place(b.Context(), counted(0, "", name, 0, base))
+			_, partition, _, _ := partitioner.Choose(b.Context(), counted(0, "", name, 0, base))
 			groups[partition] = name
 		}
 		at := func(partition int32, group string, minute int) *kgo.Record {
@@ -104,12 +104,12 @@ func TestACopyOfAnotherGroupKeyIsParked(t *testing.T) {
 	inBubble(t, 2, func(b *bubble) {
 		opts := b.countingMixed(time.Minute, 0, 20*time.Second)
 		p := b.start(opts)
-		placer := repartition.NewPlacer(repartition.PlacerOptions{Rule: opts.Key.Rule, By: opts.Aggregate.By, Topic: "g-repartition", Partitions: 2})
+		partitioner := repartition.NewPartitioner(repartition.PartitionerOptions{Rule: opts.Key.Rule, By: opts.Aggregate.By, Topic: "g-repartition", Partitions: 2})
 		b.Write(counted(0, "1", "a", 1, time.Now()))
 		p.Wait(1, kafkatest.Settled)
 		r := counted(0, "2", "a", 1, time.Now())
 		r.Topic = "in"
-		_, partition, _, _ := placer.Place(b.Context(), r)
+		_, partition, _, _ := partitioner.Choose(b.Context(), r)
 		repartition.Wrap(r, "g-repartition", 1-partition, []byte("2"), time.Now())
 		kafkatest.Must(t, b.Client.ProduceSync(b.Context(), r).FirstErr())
 		p.Wait(2, kafkatest.Settled)
@@ -125,9 +125,9 @@ func TestACopyOfAnotherGroupKeyIsParked(t *testing.T) {
 	})
 }
 
-// TestKeysAreRememberedByTheSlowestInput has event time, and an input that is further ahead
+// TestKeysAreRememberedByTheSlowestSource has event time, and an input that is further ahead
 // than keys are remembered.
-func TestKeysAreRememberedByTheSlowestInput(t *testing.T) {
+func TestKeysAreRememberedByTheSlowestSource(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(b *bubble, o *TransactorOptions){
 		"aggregate": func(b *bubble, o *TransactorOptions) {
@@ -170,9 +170,9 @@ func TestKeysAreRememberedByTheSlowestInput(t *testing.T) {
 	}
 }
 
-// TestIdleInputsHoldNothingBack has an input without any record, an input that ends, and an input
+// TestIdleSourcesHoldNothingBack has an input without any record, an input that ends, and an input
 // with an open transaction at its end.
-func TestIdleInputsHoldNothingBack(t *testing.T) {
+func TestIdleSourcesHoldNothingBack(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 3, func(b *bubble) {
 		const size, idle = 10 * time.Second, 20 * time.Second
@@ -217,8 +217,8 @@ func TestIdleInputsHoldNothingBack(t *testing.T) {
 	})
 }
 
-// TestAnIdleInputWaitsForItsCopies has a copy that is not read yet.
-func TestAnIdleInputWaitsForItsCopies(t *testing.T) {
+// TestAnIdleSourceWaitsForItsCopies has a copy that is not read yet.
+func TestAnIdleSourceWaitsForItsCopies(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.countingMixed(time.Minute, 0, time.Minute)
@@ -247,9 +247,9 @@ func TestAnIdleInputWaitsForItsCopies(t *testing.T) {
 	})
 }
 
-// TestAnIdleInputIsFoundBesideABusyOne has records in one partition only, which come again and
+// TestAnIdleSourceIsFoundBesideABusyOne has records in one partition only, which come again and
 // again.
-func TestAnIdleInputIsFoundBesideABusyOne(t *testing.T) {
+func TestAnIdleSourceIsFoundBesideABusyOne(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(b *bubble) {
 		const size, idle = 10 * time.Second, 20 * time.Second
@@ -344,9 +344,9 @@ func TestANewPartitionOfAnInputIsWaitedFor(t *testing.T) {
 	})
 }
 
-// TestKeepOfMixedInputs keeps the last and the earliest record of ids whose records are in
+// TestKeepOfSeveralSources keeps the last and the earliest record of ids whose records are in
 // several partitions with different progress.
-func TestKeepOfMixedInputs(t *testing.T) {
+func TestKeepOfSeveralSources(t *testing.T) {
 	t.Parallel()
 	for name, keep := range map[string]stream.Keep{
 		"last":  {Last: stream.Tumbling(time.Hour), Idle: semel.Forever},
@@ -409,8 +409,8 @@ func TestKeepOfMixedInputs(t *testing.T) {
 	}
 }
 
-// TestMixedWindowsBalance has inputs of random progress, with restarts, members and kills.
-func TestMixedWindowsBalance(t *testing.T) {
+// TestWindowsOfSeveralSourcesBalance has inputs of random progress, with restarts, members and kills.
+func TestWindowsOfSeveralSourcesBalance(t *testing.T) {
 	t.Parallel()
 	seed := kafkatest.NewSeed(t)
 	random := rand.New(rand.NewPCG(seed, 1))
