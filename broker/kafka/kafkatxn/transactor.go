@@ -3,8 +3,6 @@ package kafkatxn
 import (
 	"context"
 	"fmt"
-	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/operator"
 	"maps"
 	"sync"
 	"sync/atomic"
@@ -13,9 +11,11 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/members"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/operator"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/tables"
 	"github.com/semel-dev/semel/internal/clock"
 	"github.com/semel-dev/semel/internal/coarse"
