@@ -318,9 +318,9 @@ const (
 	// statusFor limits how long a request for the status waits for measurements.
 	// What was measured before is then shown, with its age.
 	statusFor = time.Second
-	// quickCount is the longest count that a request for the status repeats: a store
-	// that needs longer is measured less often.
-	quickCount = 200 * time.Millisecond
+	// countPause is how many times as long as a count took no request for the status
+	// repeats it. One that took longer than statusFor is not repeated by requests.
+	countPause = 20
 )
 
 // measure counts the parked messages and measures the lag of a pipeline that runs.
@@ -351,10 +351,10 @@ func (s *state) measure(ctx context.Context) {
 	asking.Wait()
 }
 
-// recount counts the keys of a store if that is quick.
+// recount counts the keys of a store, unless that takes much of the time.
 func (d *daemon) recount(ctx context.Context, name string, of tended) {
 	counter, ok := semel.As[semel.Inspector](of.store)
-	if !ok || of.took > quickCount {
+	if !ok || of.took > statusFor || time.Since(of.measured) < countPause*of.took {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, statusFor)

@@ -1,6 +1,7 @@
 package runcmd_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/broker/kafka"
@@ -53,7 +55,9 @@ func TestChangelogOfAnOpenWindowStaysShort(t *testing.T) {
 		if err := kafka.ReadAll(t.Context(), []kgo.Opt{kgo.SeedBrokers(w.brokers)}, []string{state}, func(r *kgo.Record) bool {
 			size += len(r.Value)
 			return true
-		}); err != nil {
+		}); errors.Is(err, kerr.OffsetOutOfRange) {
+			continue // the topic was cut off between the two questions
+		} else if err != nil {
 			t.Fatal(err)
 		}
 		if first > 0 && size <= most {
