@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/semel-dev/semel/bench/internal/records"
@@ -245,6 +246,11 @@ func (e *Env) streams(s streams) kafkaProgram {
 	}
 }
 
+// building keeps two builds of the peer apart, because they write the same files.
+var building sync.Mutex
+
 func (e *Env) buildStreams(ctx context.Context) error {
+	building.Lock()
+	defer building.Unlock()
 	return e.run(ctx, e.Root, "mvn", "-B", "-q", "-f", e.peer("streams", "pom.xml"), "-Dwork="+e.work("streams"), "compile", "dependency:copy-dependencies")
 }
