@@ -380,11 +380,22 @@ func (r *run) happen(ctx context.Context, event string) {
 	case exhausted:
 		r.die(ctx, received, r.deliveries)
 		r.exhausted = true
-	case nearly: // the next program parks it
+	case nearly: // the next program parks it, unless that dies before it can
 		r.die(ctx, received, r.nearEnd-1)
 		r.nearly = true
+		r.awaitLimit(ctx)
 	default:
 		r.die(ctx, event, 0)
+	}
+}
+
+// awaitLimit waits, for a while, until the program has parked a message that the broker would
+// give up.
+func (r *run) awaitLimit(ctx context.Context) {
+	for late := time.Now().Add(30 * time.Second); ctx.Err() == nil && time.Now().Before(late); within(ctx, 50*time.Millisecond) {
+		if log, _ := os.ReadFile(filepath.Join(r.dir, "log")); strings.Contains(string(log), `"reason":"`+string(pipeline.ReasonDeliveries)+`"`) {
+			return
+		}
 	}
 }
 
