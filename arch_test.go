@@ -78,7 +78,7 @@ var packageMap = map[string][]string{
 		".", "stream", "broker/kafka/kafkatxn/internal/state", "internal/days", "github.com/twmb/franz-go/pkg/kgo",
 	},
 	"broker/kafka/kafkatxn/internal/repartition": {
-		".", "key", "pipeline", "broker/kafka/internal/cluster", "broker/kafka/internal/record", "broker/kafka/kafkatxn/internal/fields", "internal/header", "stream",
+		".", "key", "pipeline", "broker/kafka/internal/cluster", "broker/kafka/internal/record", "broker/kafka/kafkatxn/internal/fields", "broker/kafka/kafkatxn/internal/state", "internal/header", "stream",
 		"github.com/twmb/franz-go/pkg/kgo",
 	},
 	"broker/kafka/kafkatxn/internal/fields": {".", "key", "stream", "broker/kafka/internal/record", "github.com/twmb/franz-go/pkg/kgo"},
@@ -87,7 +87,7 @@ var packageMap = map[string][]string{
 	},
 	"broker/kafka/kafkatxn/internal/members": {"pipeline", "broker/kafka", "github.com/twmb/franz-go/pkg/kgo"},
 	"broker/kafka/kafkatxn/internal/watermarks": {
-		"stream", "broker/kafka/internal/cluster", "github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kgo",
+		"stream", "broker/kafka/internal/cluster", "broker/kafka/kafkatxn/internal/state", "github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kgo",
 	},
 	"broker/kafka/kafkatxn/internal/output": {
 		".", "key", "pipeline", "stream", "broker/kafka/internal/cluster", "broker/kafka/kafkatxn/internal/state",

@@ -112,7 +112,7 @@ func (t *Trial) Send(ctx context.Context, now time.Time, m *semel.Message) (Outc
 	if t.copier != nil {
 		t.sent[source]++
 		id.Topic = t.copier.to
-		_, id.Number, when, _ = t.copier.partitioner.Choose(ctx, r)
+		_, id.Number, when, _ = t.copier.partitioner.Choose(ctx, r) // the session meets an error of the FilterMap again
 	}
 	t.assign(id)
 	if err := t.tell(); err != nil {

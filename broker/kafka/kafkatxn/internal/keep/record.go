@@ -92,36 +92,14 @@ func splitEntries(b []byte) (id, rest []byte, ok bool) {
 
 // cutEntries reads the entries of the id at the start of bytes.
 func cutEntries(b []byte) (id []byte, list []entry, rest []byte, ok bool) {
-	ok = true
-	number := func() uint64 {
-		n, size := binary.Uvarint(b)
-		if size <= 0 {
-			ok, b = false, nil
-			return 0
-		}
-		b = b[size:]
-		return n
-	}
-	signed := func() int64 {
-		n := number()
-		return int64(n>>1) ^ -int64(n&1)
-	}
-	bytes := func() []byte {
-		n := number()
-		if n > uint64(len(b)) {
-			ok, n = false, 0
-		}
-		part := b[:n]
-		b = b[n:]
-		return part
-	}
-	id = bytes()
-	for n := number(); n > 0 && ok; n-- {
-		e := entry{first: signed(), last: signed(), deadline: signed(), when: signed(), offset: signed()}
-		e.value = bytes()
+	c := state.Cursor{Rest: b}
+	id = c.Bytes()
+	for n := c.Uvarint(); n > 0 && !c.Wrong; n-- {
+		e := entry{first: c.Varint(), last: c.Varint(), deadline: c.Varint(), when: c.Varint(), offset: c.Varint()}
+		e.value = c.Bytes()
 		list = append(list, e)
 	}
-	return id, list, b, ok
+	return id, list, c.Rest, !c.Wrong
 }
 
 // Apply implements state.State.

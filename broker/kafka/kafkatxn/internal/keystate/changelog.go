@@ -99,37 +99,23 @@ func AppendOrigin(dst []byte, input int, partition int32, offset int64) []byte {
 // ParseOrigins reads HeaderOrigins of a record with a number of entries. An unknown
 // origin is zero.
 func ParseOrigins(value []byte, entries int) ([]semel.Origin, error) {
-	wrong := false
-	number := func() uint64 {
-		n, size := binary.Uvarint(value)
-		if size <= 0 {
-			wrong, value = true, nil
-			return 0
-		}
-		value = value[size:]
-		return n
-	}
+	c := state.Cursor{Rest: value}
 	names := []string{""}
-	for inputs := number(); inputs > 0 && !wrong; inputs-- {
-		length := number()
-		if length > uint64(len(value)) {
-			return nil, ErrRecord
-		}
-		names = append(names, string(value[:length]))
-		value = value[length:]
+	for inputs := c.Uvarint(); inputs > 0 && !c.Wrong; inputs-- {
+		names = append(names, string(c.Bytes()))
 	}
 	list := make([]semel.Origin, entries)
 	for i := range list {
-		input := number()
+		input := c.Uvarint()
 		if input >= uint64(len(names)) {
 			return nil, ErrRecord
 		}
 		if input > 0 {
-			partition, offset := number(), number()
+			partition, offset := c.Uvarint(), c.Uvarint()
 			list[i] = semel.Origin{Source: names[input], Partition: int32(partition), Offset: int64(offset)}
 		}
 	}
-	if wrong || len(value) > 0 {
+	if c.Wrong || len(c.Rest) > 0 {
 		return nil, ErrRecord
 	}
 	return list, nil

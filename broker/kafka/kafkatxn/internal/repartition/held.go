@@ -3,11 +3,13 @@ package repartition
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 )
 
 // AppendHeld appends a held record, which was read from a partition at an offset. If a copy
@@ -43,41 +45,24 @@ var ErrHeld = errors.New("kafka: not a held record")
 
 // ParseHeld is the reverse of AppendHeld. The record shares the bytes.
 func ParseHeld(in cluster.Partition, b []byte) (r *kgo.Record, offset int64, err error) {
-	number := func() uint64 {
-		n, size := binary.Uvarint(b)
-		if size <= 0 {
-			err, b = ErrHeld, nil
-			return 0
-		}
-		b = b[size:]
-		return n
-	}
-	signed := func() int64 {
-		n := number()
-		return int64(n>>1) ^ -int64(n&1)
-	}
+	c := state.Cursor{Rest: b}
 	nullable := func() []byte {
-		n := number()
+		n := c.Uvarint()
 		if n == 0 {
 			return nil
 		}
-		if n-1 > uint64(len(b)) {
-			err, n = ErrHeld, 1
-		}
-		part := b[: n-1 : n-1]
-		b = b[n-1:]
-		return part
+		return slices.Clip(c.Next(n - 1))
 	}
-	offset = signed()
-	r = &kgo.Record{Topic: in.Topic, Partition: in.Number, Offset: offset, Timestamp: time.UnixMilli(signed())}
+	offset = c.Varint()
+	r = &kgo.Record{Topic: in.Topic, Partition: in.Number, Offset: offset, Timestamp: time.UnixMilli(c.Varint())}
 	r.Key, r.Value = nullable(), nullable()
-	for n := number(); n > 0 && err == nil; n-- {
+	for n := c.Uvarint(); n > 0 && !c.Wrong; n-- {
 		r.Headers = append(r.Headers, kgo.RecordHeader{Key: string(nullable()), Value: nullable()})
 	}
-	if len(b) > 0 {
-		r.Topic, r.Partition, r.Offset = string(nullable()), int32(signed()), signed()
+	if len(c.Rest) > 0 {
+		r.Topic, r.Partition, r.Offset = string(nullable()), int32(c.Varint()), c.Varint()
 	}
-	if len(b) > 0 {
+	if c.Wrong || len(c.Rest) > 0 {
 		err = ErrHeld
 	}
 	return r, offset, err

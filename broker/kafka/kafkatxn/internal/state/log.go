@@ -106,9 +106,6 @@ func (l *Log) Position() int64 { return l.position }
 // Cut returns the offset before which no record counts.
 func (l *Log) Cut() int64 { return l.cut }
 
-// Failed returns the error with which the copy on disk failed. The state may lack values then.
-func (l *Log) Failed() error { return l.opts.Disk.Err() }
-
 // Written returns the records of the open transaction.
 func (l *Log) Written() []*kgo.Record { return l.written }
 

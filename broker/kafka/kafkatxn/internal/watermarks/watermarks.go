@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 )
 
 // Times has the greatest time of the records of each source, which is a partition of an
@@ -134,32 +135,22 @@ var ErrTimes = errors.New("not a progress record of a repartition stage")
 
 // Add adds the times that another Times has appended. Its
 // error is ErrTimes; some of the times may be added then.
-func (t *Times) Add(b []byte) (err error) {
-	number := func() uint64 {
-		n, size := binary.Uvarint(b)
-		if size <= 0 {
-			err, b = ErrTimes, nil
-			return 0
-		}
-		b = b[size:]
-		return n
-	}
-	first := number()
-	for len(b) > 0 {
-		n := number()
-		if n > uint64(len(b)) {
-			return ErrTimes
-		}
-		input := string(b[:n])
-		b = b[n:]
-		if n = number(); n > uint64(len(b)) {
+func (t *Times) Add(b []byte) error {
+	c := state.Cursor{Rest: b}
+	first := c.Uvarint()
+	for len(c.Rest) > 0 && !c.Wrong {
+		input, n := string(c.Bytes()), c.Uvarint()
+		if n > uint64(len(c.Rest)) {
 			return ErrTimes
 		}
 		for i := range n {
-			if later := number(); later > 0 {
+			if later := c.Uvarint(); later > 0 {
 				t.See(cluster.Partition{Topic: input, Number: int32(i)}, int64(first+later-1))
 			}
 		}
 	}
-	return err
+	if c.Wrong {
+		return ErrTimes
+	}
+	return nil
 }

@@ -153,8 +153,8 @@ func TestAFailedReadIsReturned(t *testing.T) {
 				if fails != errors.Is(err, syscall.EIO) || !fails && err != nil || semel.Classify(err) == semel.ClassPermanent {
 					t.Errorf("the disk fails: %t: %v", fails, err)
 				}
-				if fails != (log.Failed() != nil) {
-					t.Errorf("the copy says %v", log.Failed())
+				if fails != (log.State.CopyErr() != nil) {
+					t.Errorf("the copy says %v", log.State.CopyErr())
 				}
 			}
 		})
