@@ -108,11 +108,13 @@ func (p *printer) of(r *http.Request, body []byte, firstSent string, in *memoryB
 // content returns a body without its compression, which may differ when a client compresses
 // it again. A body that cannot be decompressed, or is then too long, is compared as it is.
 func (p *printer) content(r *http.Request, body []byte, memory *reservation) ([]byte, error) {
-	decode, known := coding.Of(r.Header)
-	if decode == nil || !known {
+	codings, known := coding.Of(r.Header, nil)
+	if len(codings) == 0 || !known {
 		return body, nil
 	}
-	plain, err := io.ReadAll(&budgetReader{decode.Reader(bytes.NewReader(body), p.most), memory})
+	decoder := codings.Reader(bytes.NewReader(body), p.most)
+	defer decoder.Close()
+	plain, err := io.ReadAll(&budgetReader{decoder, memory})
 	switch {
 	case errors.Is(err, errNoMemory):
 		return nil, err

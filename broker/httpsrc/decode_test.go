@@ -7,11 +7,15 @@ import (
 	"compress/zlib"
 	"io"
 	"net/http"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
+	"github.com/klauspost/compress/zstd"
+
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/coding"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -66,9 +70,13 @@ func compressed(t *testing.T, text string, to func(io.Writer) io.WriteCloser) []
 	return b.Bytes()
 }
 
-func gzipped(w io.Writer) io.WriteCloser  { return gzip.NewWriter(w) }
-func zlibbed(w io.Writer) io.WriteCloser  { return zlib.NewWriter(w) }
-func stored(w io.Writer) io.WriteCloser   { z, _ := gzip.NewWriterLevel(w, gzip.NoCompression); return z }
+func gzipped(w io.Writer) io.WriteCloser { return gzip.NewWriter(w) }
+func zlibbed(w io.Writer) io.WriteCloser { return zlib.NewWriter(w) }
+func stored(w io.Writer) io.WriteCloser  { z, _ := gzip.NewWriterLevel(w, gzip.NoCompression); return z }
+func zstded(w io.Writer) io.WriteCloser {
+	z, _ := zstd.NewWriter(w, zstd.WithEncoderConcurrency(1))
+	return z
+}
 func deflated(w io.Writer) io.WriteCloser { d, _ := flate.NewWriter(w, 9); return d }
 
 func TestACompressedBodyIsDecompressedOrRefused(t *testing.T) {
@@ -106,15 +114,30 @@ func TestACompressedBodyIsDecompressedOrRefused(t *testing.T) {
 		"more behind deflate": {"deflate", append(compressed(t, text, zlibbed), "more"...), "", 400},
 		"damaged":             {"gzip", append(bytes.Clone(zip[:len(zip)-8]), make([]byte, 8)...), "", 400},
 		"br":                  {"br", []byte(text), "", 415},
-		"zstd":                {"zstd", []byte(text), "", 415},
-		"twice":               {"gzip, gzip", compressed(t, string(zip), gzipped), "", 415},
+		"zstd":                {"zstd", compressed(t, text, zstded), text, 200},
+		"two frames":          {"zstd", append(compressed(t, text, zstded), compressed(t, text, zstded)...), text + text, 200},
+		"empty zstd":          {"zstd", nil, "", 200},
+		"nothing in zstd":     {"zstd", compressed(t, "", zstded), "", 200},
+		"not zstd":            {"zstd", []byte(text), "", 400},
+		"zstd is full":        {"zstd", compressed(t, full, zstded), full, 200},
+		"too much zstd":       {"zstd", compressed(t, bomb, zstded), "", 413},
+		"more behind zstd":    {"zstd", append(compressed(t, text, zstded), "more"...), "", 400},
+		"zstd looks far back": {"zstd", compressed(t, text, farBack), "", 400},
+		"twice":               {"gzip, gzip", compressed(t, string(zip), gzipped), text, 200},
+		"a list":              {"deflate,,zstd , x-gzip", compressed(t, string(compressed(t, string(compressed(t, text, zlibbed)), zstded)), gzipped), text, 200},
+		"a list in lines":     {"gzip\nzstd", compressed(t, string(zip), zstded), text, 200},
+		"in another order":    {"gzip, zstd", compressed(t, string(compressed(t, text, zstded)), gzipped), "", 400},
+		"a long list":         {"gzip, gzip, gzip, gzip", zip, "", 415},
+		"too much inside":     {"gzip, gzip", compressed(t, string(compressed(t, bomb, gzipped)), gzipped), "", 413},
+		"too much between":    {"gzip, gzip", compressed(t, string(compressed(t, full, stored)), gzipped), "", 413},
+		"more behind inside":  {"gzip, zstd", compressed(t, string(append(bytes.Clone(zip), "more"...)), zstded), "", 400},
 		"gzip in another":     {"gzip, br", zip, "", 415},
 		"an unknown word":     {"aes128gcm", []byte(text), "", 415},
 	} {
 		for _, chunked := range []bool{false, true} {
 			header := http.Header{}
 			if c.coding != "" {
-				header["Content-Encoding"] = []string{c.coding}
+				header["Content-Encoding"] = strings.Split(c.coding, "\n")
 			}
 			resp, m := send(t, s, header, c.body, chunked)
 			if resp.StatusCode != c.status || (m != nil) != (c.status == 200) || m != nil && string(m.Body) != c.want {
@@ -123,13 +146,73 @@ func TestACompressedBodyIsDecompressedOrRefused(t *testing.T) {
 			if m != nil && len(m.Headers) > 2 { // Accept-Encoding and User-Agent
 				t.Errorf("%s: the headers are %s", name, m.Headers)
 			}
-			if accepts := resp.Header.Get("Accept-Encoding"); (accepts == coding.Known) != (c.status == 415) {
+			if accepts := resp.Header.Get("Accept-Encoding"); (accepts == codings) != (c.status == 415) {
 				t.Errorf("%s: Accept-Encoding: %q", name, accepts)
 			}
 		}
 	}
 	if n := s.held.Load(); n != 0 {
 		t.Errorf("%d bytes are held of requests that are answered", n)
+	}
+}
+
+// farBack writes a frame whose window is larger than maxWindow.
+func farBack(w io.Writer) io.WriteCloser {
+	z, _ := zstd.NewWriter(w, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(2*maxWindow), zstd.WithSingleSegment(false))
+	_, _ = z.Write([]byte("x"))
+	_ = z.Flush() // the frame begins before its size is known
+	return z
+}
+
+// A sender or a proxy that ends too early must not have its message taken for a shorter one.
+func TestNoCutBodyIsTaken(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{})
+	text := strings.Repeat(`{"id":6},`, 20)
+	for name, pack := range map[string]func(io.Writer) io.WriteCloser{"gzip": gzipped, "deflate": zlibbed, "zstd": zstded} {
+		whole := compressed(t, text, pack)
+		for n := 1; n < len(whole); n++ {
+			if resp, m := send(t, s, http.Header{"Content-Encoding": {name}}, whole[:n], false); resp.StatusCode != 400 {
+				t.Errorf("%s, %d of %d bytes: %d, %+v", name, n, len(whole), resp.StatusCode, m)
+			}
+		}
+	}
+}
+
+// A body that decompresses to far more than the limit takes little more memory than the limit.
+func TestBombsTakeNoMemory(t *testing.T) {
+	const most = 1 << 20
+	s := open(t, Options{MaxBody: most, MaxBytes: 4 * most})
+	zeros := string(make([]byte, 64*most)) // 64 KiB and less as gzip and zstd
+	bombs := map[string][]byte{
+		"gzip":       compressed(t, zeros, gzipped),
+		"zstd":       compressed(t, zeros, zstded),
+		"gzip, zstd": compressed(t, string(compressed(t, zeros, gzipped)), zstded),
+	}
+	for name, bomb := range bombs {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		var senders sync.WaitGroup
+		var refused atomic.Int32
+		const requests = 40
+		for range requests / 5 {
+			senders.Go(func() {
+				for range 5 {
+					resp, m := send(t, s, http.Header{"Content-Encoding": {name}}, bomb, false)
+					if resp.StatusCode == 413 {
+						refused.Add(1)
+					} else if resp.StatusCode != 503 || m != nil {
+						t.Errorf("%s: %d", name, resp.StatusCode)
+					}
+				}
+			})
+		}
+		senders.Wait()
+		runtime.ReadMemStats(&after)
+		taken := (after.TotalAlloc - before.TotalAlloc) / requests
+		if refused.Load() == 0 || s.held.Load() != 0 || taken > 10*most {
+			t.Errorf("%s: %d refused with 413, %d bytes are held, each request took %d", name, refused.Load(), s.held.Load(), taken)
+		}
 	}
 }
 

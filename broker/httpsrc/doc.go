@@ -7,7 +7,7 @@
 //
 // Headers become message headers with names in lower case, which are found by a name in any
 // case. Several lines of one header are one value. An Idempotency-Key has no quotes. A body
-// with Content-Encoding gzip or deflate is decompressed.
+// with Content-Encoding gzip, deflate or zstd is decompressed.
 //
 //	200  done, now or before: see Semel-Decision; the body is the key's result
 //	202  parked with its reason; an operator must settle it

@@ -9,8 +9,6 @@ import (
 	"os"
 	"slices"
 	"time"
-
-	"github.com/semel-dev/semel/internal/coding"
 )
 
 const (
@@ -77,43 +75,30 @@ func (h *hold) release() {
 	h.bytes = 0
 }
 
-// body reads the body of a request, or returns the answer that refuses it. It takes
-// from the bound what has arrived, not what was announced: senders that trickle keep
+// body reads the body of a request as it was sent, or returns the answer that refuses it. It
+// takes from the bound what has arrived, not what was announced: senders that trickle keep
 // nothing from others.
 // header is what the message takes besides its body.
 func (s *Source) body(w http.ResponseWriter, r *http.Request, header int64, held *hold) ([]byte, *answer) {
-	decode, known := coding.Of(r.Header)
-	switch {
-	case !known:
-		w.Header().Set("Accept-Encoding", coding.Known)
+	if r.ContentLength > s.opts.MaxBody {
 		w.Header().Set("Connection", "close") // the body is not read
-		return nil, &answer{status: http.StatusUnsupportedMediaType, text: fmt.Sprintf("a body with Content-Encoding: %.100q cannot be read: send it with %s, or without", r.Header["Content-Encoding"], coding.Known)}
-	case r.ContentLength > s.opts.MaxBody:
-		return nil, s.tooLarge(w)
+		return nil, tooLarge(s.opts.MaxBody)
 	}
 	if now := s.held.Load(); now > 0 && now+r.ContentLength > s.opts.MaxBytes || !held.add(header) {
 		return nil, later(full)
 	}
-	from, length := io.Reader(http.MaxBytesReader(w, r.Body, s.opts.MaxBody)), r.ContentLength
-	if decode != nil {
-		from, length = decode.Reader(from, s.opts.MaxBody), -1
-	}
-	body, err := readAll(from, length, held)
-	var large *http.MaxBytesError
-	switch {
-	case err == nil:
-		held.add(header + int64(len(body)) - held.bytes) // the rest of the buffer is not used
+	body, err := readAll(http.MaxBytesReader(w, r.Body, s.opts.MaxBody), r.ContentLength, held)
+	if err == nil {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		return body, nil
-	case errors.As(err, &large), errors.Is(err, coding.ErrLarge):
-		return nil, s.tooLarge(w)
 	}
 	w.Header().Set("Connection", "close") // the rest is not read
+	_, large := errors.AsType[*http.MaxBytesError](err)
 	switch {
+	case large:
+		return nil, tooLarge(s.opts.MaxBody)
 	case errors.Is(err, errFull):
 		return nil, later(full)
-	case errors.Is(err, coding.ErrInvalid):
-		return nil, &answer{status: http.StatusBadRequest, text: "the body is not what its Content-Encoding says: it cannot be decompressed"}
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, &answer{status: http.StatusRequestTimeout, text: "the body took too long: send it again"}
 	}
@@ -123,15 +108,18 @@ func (s *Source) body(w http.ResponseWriter, r *http.Request, header int64, held
 // errFull means that a body does not fit into the bound.
 var errFull = errors.New("httpsrc: too many bytes in memory")
 
-// readAll reads a body of a known length, or of an unknown one if it is negative.
+// readAll reads a body of a known length, or of an unknown one if it is negative. What it
+// returns takes as much of the bound as it has bytes.
 func readAll(r io.Reader, length int64, held *hold) ([]byte, error) {
 	var body []byte
+	var taken int64
 	for {
 		if len(body) == cap(body) {
 			more := max(chunk, len(body))
 			if rest := length - int64(len(body)); rest >= 0 {
 				more = min(more, int(rest)+1) // one more, to see the end
 			}
+			taken += int64(more)
 			if !held.add(int64(more)) {
 				return nil, errFull
 			}
@@ -140,6 +128,7 @@ func readAll(r io.Reader, length int64, held *hold) ([]byte, error) {
 		n, err := r.Read(body[len(body):cap(body)])
 		body = body[:len(body)+n]
 		if errors.Is(err, io.EOF) {
+			held.add(int64(len(body)) - taken) // the rest of the buffer is not used
 			return body, nil
 		}
 		if err != nil {
@@ -148,7 +137,6 @@ func readAll(r io.Reader, length int64, held *hold) ([]byte, error) {
 	}
 }
 
-func (s *Source) tooLarge(w http.ResponseWriter) *answer {
-	w.Header().Set("Connection", "close") // the rest is not read
-	return &answer{status: http.StatusRequestEntityTooLarge, text: fmt.Sprintf("the body is longer than %d bytes", s.opts.MaxBody)}
+func tooLarge(limit int64) *answer {
+	return &answer{status: http.StatusRequestEntityTooLarge, text: fmt.Sprintf("the body is longer than %d bytes", limit)}
 }

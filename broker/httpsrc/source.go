@@ -64,6 +64,7 @@ type Source struct {
 	listener  net.Listener
 	server    *http.Server
 	partition *pipeline.Partition
+	decoders  *decoders
 	queue     chan *pipeline.Item
 	closing   chan struct{}
 	once      sync.Once
@@ -100,7 +101,7 @@ func Open(opts *Options) (*Source, error) {
 		return nil, fmt.Errorf("httpsrc: %w", err)
 	}
 	s := &Source{
-		opts: o, listener: listener, partition: pipeline.NewPartition("http"),
+		opts: o, listener: listener, partition: pipeline.NewPartition("http"), decoders: newDecoders(o.MaxBody),
 		queue: make(chan *pipeline.Item, o.queue), closing: make(chan struct{}), failed: make(chan error, 1),
 	}
 	if end, ok := listener.Addr().(*net.TCPAddr); ok && o.Authorization == "" && (o.TLS == nil || o.TLS.ClientCAs == nil) {
@@ -193,13 +194,28 @@ func (s *Source) handle(w http.ResponseWriter, r *http.Request) {
 	}
 	req := &request{make(chan answer, 1), hold{of: s}}
 	it := s.item(r, req)
-	var refused *answer
-	if it.Message.Body, refused = s.body(w, r, it.Bytes(), &req.held); refused != nil {
+	if refused := s.receive(w, r, it, &req.held); refused != nil {
 		req.held.release()
 		write(w, *refused)
 		return
 	}
 	s.await(w, r, it, req)
+}
+
+// receive reads the body of a message, or returns the answer that refuses it.
+func (s *Source) receive(w http.ResponseWriter, r *http.Request, it *pipeline.Item, held *hold) *answer {
+	list, refused := s.decoders.of(r.Header)
+	if refused != nil {
+		w.Header().Set("Accept-Encoding", codings)
+		w.Header().Set("Connection", "close") // the body is not read
+		return refused
+	}
+	sent, refused := s.body(w, r, it.Bytes(), held)
+	if refused != nil {
+		return refused
+	}
+	it.Message.Body, refused = s.decoders.decode(r.Context(), list, sent, held)
+	return refused
 }
 
 // foreignPage reports whether the Origin that a browser sends is not on this machine. It

@@ -7,38 +7,46 @@ import (
 	"compress/gzip"
 	"compress/zlib"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 )
 
 // Known are the values of Content-Encoding that this package decodes.
 const Known = "gzip, deflate"
 
-// Decoder decompresses a body. It is nil for a body that is not compressed.
+// Decoder begins to decompress. What it returns is closed at the end if it is an io.Closer.
 type Decoder func(*bufio.Reader) (io.Reader, error)
 
-// Of returns the decoder of a body by its header. It is not known if the body has another
-// coding, or several: a limit is for one.
-func Of(h http.Header) (decode Decoder, known bool) {
-	for coding := range strings.SplitSeq(strings.Join(h["Content-Encoding"], ","), ",") {
-		var next Decoder
-		switch strings.ToLower(strings.TrimSpace(coding)) {
+// Codings are the codings of a body, in the order in which they were applied.
+type Codings []Decoder
+
+// most is how many codings a body may have. Each of them costs the memory of a decoder.
+const most = 3
+
+// Of returns the codings of a body by its header. also has the decoders of codings that only
+// the caller knows, by their names in lower case. The codings are not known if one of them is
+// not, or if there are too many.
+func Of(h http.Header, also map[string]Decoder) (list Codings, known bool) {
+	for name := range strings.SplitSeq(strings.Join(h["Content-Encoding"], ","), ",") {
+		name = strings.ToLower(strings.TrimSpace(name))
+		next := also[name]
+		switch name {
 		case "", "identity":
 			continue
 		case "gzip", "x-gzip":
 			next = func(r *bufio.Reader) (io.Reader, error) { return gzip.NewReader(r) }
 		case "deflate":
 			next = inflate
-		default:
+		}
+		if next == nil || len(list) == most {
 			return nil, false
 		}
-		if decode != nil {
-			return nil, false
-		}
-		decode = next
+		list = append(list, next)
 	}
-	return decode, true
+	return list, true
 }
 
 // inflate reads the format zlib, as RFC 9110 wants it, and the bare format deflate, which
@@ -55,19 +63,42 @@ func inflate(r *bufio.Reader) (io.Reader, error) {
 }
 
 // ErrLarge means that a decompressed body exceeds its limit, and ErrInvalid that a body does not
-// have the coding in its header.
+// have the codings in its header.
 var (
 	ErrLarge   = errors.New("the decompressed body is too large")
 	ErrInvalid = errors.New("the body cannot be decompressed")
 )
 
-// Reader returns the decompressed body, which has at most most bytes. An empty body stays
-// empty.
-func (d Decoder) Reader(from io.Reader, most int64) io.Reader {
-	return &decoded{from: bufio.NewReader(from), decode: d, left: most}
+// Reader returns the decompressed body. No coding may give more than limit bytes. An empty
+// body stays empty. Every error of from but io.EOF counts as ErrInvalid, so from is a body
+// that has arrived. The caller closes the Reader.
+func (c Codings) Reader(from io.Reader, limit int64) io.ReadCloser {
+	r := &reader{Reader: from}
+	for _, decode := range slices.Backward(c) {
+		stage := &decoded{from: bufio.NewReader(r.Reader), decode: decode, left: limit}
+		r.stages = append(r.stages, stage)
+		r.Reader = stage
+	}
+	return r
 }
 
-// decoded reads a compressed body.
+// reader reads the outermost of its stages, which is the last.
+type reader struct {
+	io.Reader
+	stages []*decoded
+}
+
+// Close implements io.Closer. Its error would only repeat that of Read.
+func (r *reader) Close() error {
+	for _, stage := range r.stages {
+		if c, ok := stage.to.(io.Closer); ok {
+			_ = c.Close()
+		}
+	}
+	return nil
+}
+
+// decoded reads what one coding gives.
 type decoded struct {
 	from   *bufio.Reader
 	decode Decoder
@@ -78,7 +109,9 @@ type decoded struct {
 // Read implements io.Reader.
 func (d *decoded) Read(p []byte) (n int, err error) {
 	if d.to == nil {
-		d.to, err = d.decode(d.from)
+		if d.to, err = d.decode(d.from); err != nil {
+			d.to = nil // it may be an interface with a nil pointer
+		}
 	}
 	if err == nil {
 		if int64(len(p)) > d.left+1 {
@@ -89,14 +122,14 @@ func (d *decoded) Read(p []byte) (n int, err error) {
 	if d.left -= int64(n); d.left < 0 {
 		return 0, ErrLarge
 	}
-	_, isCorrupt := errors.AsType[flate.CorruptInputError](err)
-	switch {
-	case errors.Is(err, io.EOF):
-		if _, more := d.from.ReadByte(); more == nil {
+	if errors.Is(err, io.EOF) {
+		if _, err = d.from.ReadByte(); err == nil {
 			return 0, ErrInvalid // something follows the compressed data
 		}
-	case isCorrupt, errors.Is(err, gzip.ErrHeader), errors.Is(err, gzip.ErrChecksum), errors.Is(err, zlib.ErrHeader), errors.Is(err, zlib.ErrChecksum), errors.Is(err, zlib.ErrDictionary), errors.Is(err, io.ErrUnexpectedEOF):
-		return 0, ErrInvalid
 	}
-	return n, err
+	switch {
+	case err == nil, errors.Is(err, io.EOF), errors.Is(err, ErrLarge), errors.Is(err, ErrInvalid):
+		return n, err
+	}
+	return 0, fmt.Errorf("%w: %w", ErrInvalid, err)
 }
