@@ -7,15 +7,16 @@
 //
 // Headers become message headers with names in lower case, which are found by a name in any
 // case. Several lines of one header are one value. An Idempotency-Key has no quotes. A body
-// with Content-Encoding gzip, deflate or zstd is decompressed.
+// with Content-Encoding gzip, deflate or zstd is decompressed. A form becomes a JSON object:
+// its fields are strings, and a name that comes several times has an array of them.
 //
 //	200  done, now or before: see Semel-Decision; the body is the key's result
 //	202  parked with its reason; an operator must settle it
-//	400  the body cannot be read or decompressed
+//	400  the body cannot be read or decompressed, or is no form although it says so
 //	408  the body came too slowly: repeat
 //	409  another delivery holds the key: repeat after Retry-After
 //	413  the body is too large
-//	415  the body has another Content-Encoding
+//	415  the body has another Content-Encoding, or the form another charset than UTF-8
 //	422  dropped, or failed permanently
 //	503  not settled, or too much is in memory: repeat after Retry-After
 package httpsrc

@@ -214,7 +214,13 @@ func (s *Source) receive(w http.ResponseWriter, r *http.Request, it *pipeline.It
 	if refused != nil {
 		return refused
 	}
-	it.Message.Body, refused = s.decoders.decode(r.Context(), list, sent, held)
+	if it.Message.Body, refused = s.decoders.decode(r.Context(), list, sent, held); refused != nil {
+		return refused
+	}
+	before := it.Bytes()
+	if refused = unform(&it.Message); refused == nil && !held.add(it.Bytes()-before) {
+		refused = later(full)
+	}
 	return refused
 }
 

@@ -39,7 +39,7 @@ func (*Source) Kind() string { return "http" }
 
 // Fields implements config.Kind.
 func (s *Source) Fields() schema.Mapping {
-	return schema.Mapping{Doc: "Bodies of requests. Bodies with `Content-Encoding` `gzip`, `deflate` or `zstd` are decompressed. A request is answered when the outcome of its message is durable. While `in_flight.bytes` are in memory, further requests get a 503.", Fields: []schema.Field{
+	return schema.Mapping{Doc: "Bodies of requests. Bodies with `Content-Encoding` `gzip`, `deflate` or `zstd` are decompressed. A form (`application/x-www-form-urlencoded`) becomes a JSON object: its fields are texts, and a name that comes several times has the list of its values. A request is answered when the outcome of its message is durable. While `in_flight.bytes` are in memory, further requests get a 503.", Fields: []schema.Field{
 		{Name: "listen", Doc: "Address to listen on.", Form: schema.Form{Scalar: schema.ScalarText}, Required: true, Read: func(v schema.Value) {
 			v.Text(&s.Listen)
 			v.CheckListen(s.Listen)
