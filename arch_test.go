@@ -28,7 +28,7 @@ const modulePath = "github.com/semel-dev/semel"
 // listed here is not allowed yet.
 var packageMap = map[string][]string{
 	".":                {"internal/retry"},
-	"key":              {"."},
+	"key":              {".", "golang.org/x/text/unicode/norm", "internal/decimal"},
 	"filter":           {".", "github.com/dchest/siphash", "internal/invalid"},
 	"store/memstore":   {".", "internal/clock", "internal/digest", "internal/table", "internal/invalid"},
 	"store/logstore":   {".", "internal/auditlog", "internal/clock", "internal/digest", "store/logstore/internal/digestmap", "vfs", "golang.org/x/sys/unix"},
@@ -145,6 +145,7 @@ var packageMap = map[string][]string{
 	"internal/table":    {"."},
 	"internal/coarse":   {".", "key"},
 	"internal/days":     {},
+	"internal/decimal":  {},
 	"internal/retry":    {},
 	"internal/rows":     {},
 	"vfs":               {"golang.org/x/sys/unix", "golang.org/x/sys/windows"},

@@ -27,7 +27,7 @@
 // A composite of one part is that part. A missing member, null and the empty
 // string are not ids: they give a [*MissingError]. Objects and arrays give a
 // [*NotScalarError]. Strings are compared as bytes, without Unicode
-// normalisation, trimming or change of case. Invalid UTF-8 stays as it is.
+// normalisation, trimming or change of case, unless the rule asks for it. Invalid UTF-8 stays as it is.
 // Replacing it by U+FFFD would merge different ids.
 //
 // If an object has two members of the same name, the last one counts, at every

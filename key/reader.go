@@ -162,6 +162,8 @@ func (x *Reader) append(dst []byte, n *reading) ([]byte, error) {
 		return AppendString(dst, x.message.ID), nil
 	case FormTemplate:
 		return x.appendTemplate(dst, n)
+	case FormShaped:
+		return x.appendShaped(dst, n)
 	case FormFirst:
 		return x.appendFirst(dst, n)
 	case FormAll:
@@ -206,6 +208,14 @@ func (x *Reader) appendHash(dst []byte, n *reading) ([]byte, error) {
 		return dst, err
 	}
 	return x.finder.appendHash(dst, n.path, len(n.paths), n.left)
+}
+
+func (x *Reader) appendShaped(dst []byte, n *reading) ([]byte, error) {
+	id, err := x.append(dst, &n.parts[0])
+	if err != nil {
+		return dst, err
+	}
+	return n.AppendShaped(dst, id[len(dst):])
 }
 
 func (x *Reader) appendFirst(dst []byte, n *reading) ([]byte, error) {

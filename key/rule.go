@@ -30,6 +30,8 @@ const (
 	FormFirst
 	// FormAll is the composite of several rules. See [All].
 	FormAll
+	// FormShaped is a function around a value: "lower(.email)", "number(trim(.id))".
+	FormShaped
 	// FormUnstable is a property that differs between deliveries of one
 	// message. It is refused unless forced. See [ParseRuleForced].
 	FormUnstable
@@ -44,7 +46,8 @@ type Rule struct {
 	paths []Path // of FormPath, one; of FormHash
 	// without are the members that do not count, for each path of FormHash.
 	without [][]Path
-	rules   []*Rule  // of FormFirst, FormAll and FormTemplate
+	rules   []*Rule  // of FormFirst, FormAll and FormTemplate; of FormShaped, the value
+	shapes  []*shape // of FormShaped, the innermost first
 	texts   []string // of FormTemplate: one before, between and after the rules
 	// readers are the Readers that calls of Key share.
 	readers sync.Pool
@@ -53,15 +56,20 @@ type Rule struct {
 // Form returns the kind of the rule.
 func (r *Rule) Form() Form { return r.form }
 
-// Paths returns the places in a JSON body that a rule of FormPath or FormHash
+// Paths returns the places in a JSON body that a rule of FormPath, FormHash or FormShaped
 // names, and nil for other forms. The slice must not be changed.
-func (r *Rule) Paths() []Path { return r.paths }
+func (r *Rule) Paths() []Path {
+	if r.form == FormShaped {
+		return r.rules[0].Paths()
+	}
+	return r.paths
+}
 
 // Without returns the members that a rule of FormHash leaves out, and nil for other forms.
 func (r *Rule) Without() []Path { return slices.Concat(r.without...) }
 
-// Rules returns the rules that a rule of FormFirst, FormAll or FormTemplate is
-// made of, and nil for other forms. The slice must not be changed.
+// Rules returns the rules that a rule of FormFirst, FormAll or FormTemplate is made of, and the
+// value of FormShaped, and nil for other forms. The slice must not be changed.
 func (r *Rule) Rules() []*Rule { return r.rules }
 
 // String returns the text of the rule. For a parsed rule, parsing the text
@@ -69,6 +77,41 @@ func (r *Rule) Rules() []*Rule { return r.rules }
 // "header:{.a}" is also the text of a rule for a header: a store keeps the text as the
 // owner of a scope, and two rules must not be one owner.
 func (r *Rule) String() string { return r.text }
+
+// Ignores returns what may differ between values that the functions of the rule make equal,
+// such as "upper and lower case".
+func (r *Rule) Ignores() (list []string) {
+	for _, part := range r.rules {
+		list = append(list, part.Ignores()...)
+	}
+	for _, s := range r.shapes {
+		list = append(list, s.ignores)
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// isValue reports whether a rule is a value of the message as it stands there.
+func (r *Rule) isValue() bool {
+	switch r.form {
+	case FormPath, FormHeader, FormRecordKey, FormMessageID:
+		return true
+	}
+	return false
+}
+
+// AppendShaped appends the id that the functions of a rule of FormShaped make of the id of a
+// value. The error is a [*MissingError] if nothing is left of a text.
+func (r *Rule) AppendShaped(dst, id []byte) ([]byte, error) {
+	shaped := append(dst, id...)
+	for _, s := range r.shapes {
+		var isEmpty bool
+		if shaped, isEmpty = s.replace(shaped, len(dst)); isEmpty {
+			return dst, &MissingError{Rule: r.text, Reason: IsEmpty}
+		}
+	}
+	return shaped, nil
+}
 
 var errNoRules = errors.New("key: First and All need at least one rule")
 
@@ -147,6 +190,14 @@ func (r *Rule) NeedsPosition() bool {
 //	header:NAME                         the last header of this name; see below
 //	record-key                          the partitioning key of the transport
 //	property:message-id                 the message id of the transport
+//	lower(.a)                           a text in lower case, each character on its own
+//	trim(.a)                            a text without white space at its ends
+//	nfc(.a)                             a text in Unicode normalization form C
+//	number(.a)                          a number, or a text that is one, by its value
+//
+// Functions are around a path, header:NAME, record-key, property:message-id or another
+// function. Values of other types stay as they are, and so does a text in number() that is no
+// number. A text that becomes empty is no id.
 //
 // The case of a header's name counts, unless the headers of the message have none: see
 // semel.Message.CaselessHeaders. The rule header:semel-key gives the id of the pipeline that wrote the message, whatever
@@ -179,7 +230,7 @@ func ParseRuleForced(text string) (*Rule, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &Rule{form: FormPath, text: path.String(), paths: []Path{path}}, nil
+		return pathRule(path), nil
 	case text == "line":
 		return &Rule{form: FormLine, text: text}, nil
 	case text == "record-key":
@@ -201,6 +252,15 @@ func ParseRuleForced(text string) (*Rule, error) {
 	case p.take("property:"):
 		return nil, p.errorf("the only property is property:message-id")
 	}
+	if rule, err := parseShaped(&p); rule != nil || err != nil {
+		if err == nil && !p.done() {
+			err = p.errorf("nothing may follow the ')'")
+		}
+		if err != nil {
+			return nil, err
+		}
+		return rule, nil
+	}
 	if path, ok := strings.CutPrefix(text, "$"); ok && strings.HasPrefix(path, ".") {
 		return nil, p.errorf("a path begins with '.': write %s", path)
 	}
@@ -208,6 +268,10 @@ func ParseRuleForced(text string) (*Rule, error) {
 		return nil, p.errorf("there is no such rule: did you mean .%s? Otherwise %s", text, ruleHint)
 	}
 	return nil, p.errorf("there is no such rule: %s", ruleHint)
+}
+
+func pathRule(path Path) *Rule {
+	return &Rule{form: FormPath, text: path.String(), paths: []Path{path}}
 }
 
 // dotted returns a rule hash(…) with the dots that its paths lack, if that makes it valid.
@@ -226,7 +290,7 @@ func dotted(text string) (fixed string, ok bool) {
 	return fixed, closed && err == nil
 }
 
-const ruleHint = "use a path that begins with '.', line, hash(.), hash(. - .received), header:NAME, record-key or property:message-id"
+const ruleHint = "use a path that begins with '.', line, hash(.), hash(. - .received), header:NAME, record-key, property:message-id, or lower(), trim(), nfc() or number() around a path"
 
 func (p *parser) header() (*Rule, error) {
 	name := p.text[p.pos:]

@@ -375,6 +375,7 @@ func FuzzParseRule(f *testing.F) {
 	for _, text := range []string{
 		".", ".a.b[0]", `.["\u00e9.x"][3]`, "line", "hash(.)", "hash(.a, .b[1])", "hash(. - .b.c -.a)", "hash(.a,.b - .b[0].c)", "header:X-Id", "record-key",
 		"property:message-id", "offset", ".a[", `hash(.["`, "order-{.id}-x", "{{}}{.a}{header:b}", `{.["}"]}`, "header:{.a}",
+		"lower( trim(.a ))", "number(header:n)", `nfc(.[")"])`, "lower(", "trim(.a))", `{lower(.["}"])}-{number(record-key)}`,
 	} {
 		f.Add(text)
 	}

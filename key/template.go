@@ -7,7 +7,7 @@ import (
 
 // Template returns the rule of a text with values in it, as in
 // "order-{.order_id}-placed" or "{header:tenant}/{.id}". A value is a path,
-// header:NAME, record-key or property:message-id. {{ and }} stand for the
+// header:NAME, record-key, property:message-id, or a function around one of them. {{ and }} stand for the
 // braces themselves. The id is that of the string with the values filled in as people write
 // them: a string without quotes, a number by its text in the body, true or false.
 //
@@ -56,6 +56,10 @@ func (p *parser) field() (*Rule, error) {
 		if _, err := p.path(); err != nil {
 			return nil, err
 		}
+	} else if shaped, err := parseShaped(p); err != nil {
+		return nil, err
+	} else if shaped != nil {
+		// p is behind it.
 	} else if n := strings.IndexByte(p.text[p.pos:], '}'); n >= 0 {
 		p.pos += n
 	} else {
@@ -69,9 +73,7 @@ func (p *parser) field() (*Rule, error) {
 		p.pos = start
 		return nil, p.errorf("%v", err)
 	}
-	switch rule.form {
-	case FormPath, FormHeader, FormRecordKey, FormMessageID:
-	default:
+	if !rule.isValue() && rule.form != FormShaped {
 		p.pos = start
 		return nil, p.errorf("%s is not allowed in a template: use a path, header:NAME, record-key or property:message-id", rule)
 	}
@@ -141,7 +143,7 @@ func (r *Rule) Ambiguous() []Ambiguity {
 	}
 	var list []Ambiguity
 	for i, value := range r.rules {
-		if value.form == FormPath {
+		if value.form == FormPath || value.form == FormShaped && value.shapes[0].name != "number" && len(value.Paths()) > 0 {
 			list = append(list, Ambiguity{First: value.text + " 7", Second: value.text + ` "7"`, ID: r.example(i, "7"), OfTypes: true})
 			break
 		}

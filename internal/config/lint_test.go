@@ -221,6 +221,7 @@ func TestValidPipelinesGetNoticesAndNoWarnings(t *testing.T) {
 		{start + "key: { id: .id }, store: keys, sink: { stdout: {} } }", "notice  pipelines.p.sink.stdout: standard output"},
 		{start + "key: { id: record-key }, store: keys, sink: { stdout: {} } }", "notice  pipelines.p.key.id: record-key"},
 		{start + "key: { id: hash(.) }, store: keys, sink: { stdout: {} } }", "notice  pipelines.p.key.id: hash(.)"},
+		{start + "key: { id: 'lower(trim(.mail))' }, store: keys, sink: { stdout: {} } }", "notice  pipelines.p.key.id: lower(trim(.mail)) ignores upper and lower case, and white space at the ends"},
 		{start + "key: { id: .id, on_missing: fail }, store: keys, sink: { stdout: {} } }", "notice  pipelines.p.key.on_missing: fail"},
 		{start + "key: { id: .id }, observe: true, store: keys, sink: { stdout: {} } }", "notice repeat pipelines.p.observe: true"},
 		{start + "key: { id: .id }, lease: 1m, sink: { kafka: { brokers: ['h:1'], topic: o } } }", "notice  pipelines.p.lease: it has no effect here"},

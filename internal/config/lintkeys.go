@@ -35,7 +35,7 @@ func (l *Linter) key() {
 	}
 	for _, r := range alternatives(k.Rule) {
 		switch r.Form() {
-		case key.FormPath, key.FormHeader:
+		case key.FormPath, key.FormHeader, key.FormShaped:
 			if looksLikeTime(r) {
 				l.Deciding(semel.Warning, Loss|Repeat, path, r.String()+" looks like a time", "two messages of one moment have the same key, and the second is dropped; a time that changes on each sending makes a repeat look new",
 					"use an id, or { all: [.id, "+r.String()+"] }")
@@ -49,6 +49,9 @@ func (l *Linter) key() {
 				l.Notice(path, r.String(), "two messages with equal content count as one; a field that changes on every sending, such as a time, makes a repeat look new", "nothing if you want that; otherwise use an id, the relevant fields: hash(.a,.b), or all but some: hash(. - .received)")
 			}
 		}
+	}
+	if ignored := k.Rule.Ignores(); len(ignored) > 0 {
+		l.Notice(path, k.Rule.String()+" ignores "+strings.Join(ignored, ", and "), "messages whose values differ only in that count as one", "nothing if you want that; otherwise use the value itself")
 	}
 	l.ambiguous(path, k.Rule)
 	path = l.At("key.on_missing")
@@ -83,6 +86,9 @@ func alternatives(r *key.Rule) []*key.Rule {
 
 // looksLikeTime reports whether the last name in a rule looks like a time field.
 func looksLikeTime(r *key.Rule) bool {
+	if r.Form() == key.FormShaped {
+		r = r.Rules()[0]
+	}
 	_, name, ok := schema.CutLast(r.String(), ".")
 	if !ok {
 		name = strings.TrimPrefix(r.String(), "header:")

@@ -62,7 +62,7 @@ func (l *Linter) never(r *key.Rule) string {
 	switch r.Form() {
 	case key.FormHeader, key.FormRecordKey, key.FormMessageID:
 		return never(r)
-	case key.FormAll, key.FormTemplate: // all of them are needed
+	case key.FormAll, key.FormTemplate, key.FormShaped: // all of them are needed
 		for _, part := range r.Rules() {
 			if why := l.never(part); why != "" {
 				return why

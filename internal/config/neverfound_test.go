@@ -94,8 +94,9 @@ func TestLintShowsAnExampleOfAnAmbiguousTemplate(t *testing.T) {
 			`notice  pipelines.p.key.id: {header:tenant}/{.id} makes one id, 1/7, of .id 7 and of .id "7"`,
 			`notice  pipelines.p.key.id: {header:tenant}/{.id} makes one id, x/y/z, of header:tenant "x/y", .id "z" and of header:tenant "x", .id "y/z"`,
 		},
-		"{.a}{.b}":   {`warning loss pipelines.p.key.id: {.a}{.b} makes one id, xyz, of .a "xy", .b "z" and of .a "x", .b "yz"`},
-		"{header:a}": nil,
+		"{lower(.a)}-x": {`notice  pipelines.p.key.id: {lower(.a)}-x makes one id, 7-x, of lower(.a) 7 and of lower(.a) "7"`, `notice  pipelines.p.key.id: template {lower(.a)}-x ignores upper and lower case`},
+		"{.a}{.b}":      {`warning loss pipelines.p.key.id: {.a}{.b} makes one id, xyz, of .a "xy", .b "z" and of .a "x", .b "yz"`},
+		"{header:a}":    nil,
 	} {
 		f, err := kind.All().Parse("c.yaml", []byte(pipelineOf(inHTTP, "{ template: '"+template+"' }", outFile, "")), noEnv)
 		if err != nil {

@@ -343,6 +343,9 @@ func (w *worker) columnID(dst, record []byte, rule int) ([]byte, error) {
 		return w.appendContent(dst, w.values), nil
 	case len(w.fields[columns[0].at]) == 0:
 		return dst, columns[0].empty
+	case r.Form() == key.FormShaped:
+		w.content = key.AppendString(w.content[:0], w.fields[columns[0].at])
+		return r.AppendShaped(dst, w.content)
 	}
 	return key.AppendString(dst, w.fields[columns[0].at]), nil
 }

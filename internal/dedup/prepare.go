@@ -89,8 +89,8 @@ func parseRules(texts []string, p *problems) []*key.Rule {
 			p.addf("--key %s is not stable: %s", text, unstable.Why)
 		case err != nil:
 			p.addf("--key %q: %v", text, err)
-		case r.Form() != key.FormPath && r.Form() != key.FormLine && r.Form() != key.FormHash:
-			p.addf("--key %s: lines of a file have no such property; use a path that begins with '.', line, or hash(.)", text)
+		case len(r.Paths()) == 0 && r.Form() != key.FormLine:
+			p.addf("--key %s: lines of a file have no such property; use a path that begins with '.', line, hash(.), or lower(), trim(), nfc() or number() around a path", text)
 		default:
 			rules = append(rules, r)
 		}

@@ -110,7 +110,7 @@ func (w *worker) parseJSON(b *block) {
 	}
 }
 
-// parseContent is parseJSON for keys that contain a hash.
+// parseContent is parseJSON for keys that contain a hash or a function around a path.
 func (w *worker) parseContent(b *block) {
 	var line []byte
 	for start := 0; start < len(b.data); {

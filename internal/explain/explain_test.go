@@ -220,6 +220,25 @@ func TestExplainSaysThatRecordsWithoutKeyHeadersCannotBeRecognised(t *testing.T)
 	}
 }
 
+func TestExplainSaysWhatARuleIgnores(t *testing.T) {
+	t.Parallel()
+	const number = `the spelling of a number, as 7, 7.0 and "7"`
+	for rule, want := range map[string]string{
+		"lower(trim(.id))":             "lower(trim(.id)) (ignores upper and lower case, and white space at the ends), scope p",
+		"[.a, { all: [number(.id)] }]": "first of .a, number(.id) (ignores " + number + "), scope p",
+		".id":                          ".id, scope p",
+	} {
+		all := strings.Replace(stores, "id: .id", "id: "+rule, 1) + fromKafka + toKafka
+		f, err := kind.All().Parse("c.yaml", []byte(all), func(string) string { return "" })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := Explain(f, f.Pipelines[0]).Keys; !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %s, want %s", rule, got, want)
+		}
+	}
+}
+
 // TestExplainSaysHowLongAMessageWaitsForAHeldKey checks how long a message waits for the key.
 func TestExplainSaysHowLongAMessageWaitsForAHeldKey(t *testing.T) {
 	t.Parallel()

@@ -115,7 +115,7 @@ type explainer struct {
 func (e *explainer) keys() string {
 	p := e.pipeline
 	if e.mode == config.Direct {
-		return p.Key.Rule.String() + ", for consumers"
+		return e.rule() + ", for consumers"
 	}
 	where := "in Kafka"
 	if e.mode == config.SourceIsSink {
@@ -124,7 +124,16 @@ func (e *explainer) keys() string {
 	if _, ok := e.file.Store(p.Store.Name); ok {
 		where = "in " + storeName(e.file, p.Store.Name)
 	}
-	return p.Key.Rule.String() + ", scope " + p.Key.Scope + ", " + where
+	return e.rule() + ", scope " + p.Key.Scope + ", " + where
+}
+
+// rule names the key rule, and what it ignores.
+func (e *explainer) rule() string {
+	text := e.pipeline.Key.Rule.String()
+	if ignored := e.pipeline.Key.Rule.Ignores(); len(ignored) > 0 {
+		text += " (ignores " + strings.Join(ignored, ", and ") + ")"
+	}
+	return text
 }
 
 // storeName names a store, its kind, and the store below it that decides.

@@ -118,7 +118,7 @@ In parentheses behind a field are the form of its value and its default. Without
 - **size:** bytes, ` + "`4096`, `64KiB`, `10MB`" + `.
 - **count, number:** ` + "`10000`, `1e6`" + `.
 - **rate:** a number above 0 and below 1. A **share** is a number from 0 to 1.
-- **rule:** a place in a message: ` + "`.a.b`, `.items[0].id`, `.[\"odd.name\"]` (in a JSON body), `line` (the whole body), `hash(.)`, `hash(.a,.b)` (canonical content), `hash(. - .received - .b.c)` (without some members), `header:NAME`, `record-key`, `property:message-id`. [Values](../key/VALUES.md) shows what each makes of a value." + `
+- **rule:** a place in a message: ` + "`.a.b`, `.items[0].id`, `.[\"odd.name\"]` (in a JSON body), `line` (the whole body), `hash(.)`, `hash(.a,.b)` (canonical content), `hash(. - .received - .b.c)` (without some members), `header:NAME`, `record-key`, `property:message-id`, `lower(.a)`, `trim(.a)`, `nfc(.a)`, `number(.a)` (around a path, a header or another function). [Values](../key/VALUES.md) shows what each makes of a value." + `
 - **value:** of a column or argument: ` + "`.a.b`, `header:NAME`, `record-key`, `property:message-id`, `body`, `key`, `scope`, `time`, `attempt`, `token`, `source`, `partition`, `offset`" + `.
 - **status:** HTTP statuses, ` + "`404`, `400-409`, `4xx`" + `.
 

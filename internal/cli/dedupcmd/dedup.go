@@ -34,7 +34,9 @@ have a header line, which is written once, unless --no-header is set.
 
 A key is a path into a JSON line (.a.b, .items[0].id, .["odd.name"]), a CSV
 column (.name), the whole line (line), or the content regardless of its spelling
-(hash(.), hash(.a,.b)). Several keys make one composite key.
+(hash(.), hash(.a,.b), hash(. - .received)). lower(.a), trim(.a), nfc(.a) and
+number(.a) ignore case, white space at the ends, Unicode composition, and the
+spelling of a number. Several keys make one composite key.
 
 With --store, --output and inputs that are files, the same command resumes a run
 that was killed, and the outputs are the same as without the interruption.

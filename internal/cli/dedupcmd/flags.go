@@ -20,7 +20,7 @@ func likeRule(text string, p *term.Problems) bool {
 	switch {
 	case text == "": // already reported
 		return false
-	case !errors.As(err, &wrong), text[0] == '.', strings.HasPrefix(text, "hash("):
+	case !errors.As(err, &wrong), text[0] == '.', strings.Contains(text, "("):
 		return true
 	}
 	if path, ok := strings.CutPrefix(text, "$"); ok && strings.HasPrefix(path, ".") {
