@@ -56,7 +56,7 @@ func parseShaped(p *parser) (*Rule, error) {
 		}
 		text := p.text[start:p.pos]
 		value, err := ParseRule(text)
-		if _, path := ParsePath("." + text); err != nil && path == nil {
+		if _, notPath := ParsePath("." + text); err != nil && unstable[text] == "" && notPath == nil {
 			p.pos = start
 			return nil, p.errorf("a path begins with '.': write %s(.%s)", s.name, text)
 		}
