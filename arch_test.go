@@ -133,6 +133,7 @@ var packageMap = map[string][]string{
 	},
 	"stream":            {".", "key", "pipeline", "internal/invalid"},
 	"outbox":            {".", "key", "store/pgstore", "internal/retry", "github.com/jackc/pgx/v5", "github.com/jackc/pgx/v5/pgtype"},
+	"internal/bearer":   {".", "internal/diagnose", "internal/retry"},
 	"internal/diagnose": {"vfs", ".", "key"},
 	"internal/auditlog": {".", "vfs"},
 	"internal/clock":    {},
@@ -172,8 +173,9 @@ var packageMap = map[string][]string{
 	"internal/kind/filter":   {".", "pipeline", "store/redisstore", "store/tiered", "internal/config", "internal/kind/redis", "internal/schema"},
 	"internal/kind/http":     {".", "key", "pipeline", "broker/httpsrc", "internal/config", "internal/schema"},
 	"internal/kind/kafka": {
-		".", "key", "pipeline", "stream", "broker/kafka", "broker/kafka/kafkatxn", "internal/diagnose", "internal/config", "internal/schema", "vfs",
-		"github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/sasl/plain", "github.com/twmb/franz-go/pkg/sasl/scram",
+		".", "key", "pipeline", "stream", "broker/kafka", "broker/kafka/kafkatxn", "internal/bearer", "internal/diagnose", "internal/config", "internal/schema", "vfs",
+		"github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/aws/signer/v4", "github.com/aws/aws-sdk-go-v2/config", "github.com/aws/aws-sdk-go-v2/credentials/stscreds", "github.com/aws/aws-sdk-go-v2/service/sts",
+		"github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/sasl", "github.com/twmb/franz-go/pkg/sasl/oauth", "github.com/twmb/franz-go/pkg/sasl/plain", "github.com/twmb/franz-go/pkg/sasl/scram",
 	},
 	"internal/kind/nats": {".", "key", "pipeline", "broker/nats", "internal/diagnose", "internal/config", "internal/schema", "github.com/nats-io/nats.go"},
 	"internal/kind/sqs": {

@@ -26,20 +26,32 @@ type KafkaOptions struct {
 	// defaults of [StartKafka]. Defaults to none.
 	Properties map[string]string
 	// Login starts a single node with an authorizer. Its address is for an administrator
-	// who does not log in. That of [KafkaLogin] is for users who do, with SASL PLAIN and
-	// their name as password: semel and other. They have no rights. Defaults to false.
+	// who does not log in. That of [KafkaLogin] is for users who do: with SASL PLAIN and
+	// their name as password (semel and other), with SCRAM if the administrator gave them a
+	// password, or with an unsecured token of OAUTHBEARER. They have no rights. Defaults to
+	// false.
 	Login bool
+	// Certificates is a directory with cert.pem and key.pem, the certificate of the node
+	// and the authority that it trusts. With Login, users then need TLS, and those who show
+	// a certificate log in with it at the address of [KafkaCertified]. Defaults to "".
+	Certificates string
 }
 
 // KafkaLogin returns the address for users of a node that was started with Login.
-func KafkaLogin(s *Server) string {
+func KafkaLogin(s *Server) string { return besides(s, loginOffset) }
+
+// KafkaCertified returns the address for users with a certificate, of a node that was started
+// with Certificates.
+func KafkaCertified(s *Server) string { return besides(s, certifiedOffset) }
+
+func besides(s *Server, offset int) string {
 	host, port, _ := net.SplitHostPort(s.Addr())
 	n, _ := strconv.Atoi(port)
-	return net.JoinHostPort(host, strconv.Itoa(n+loginOffset))
+	return net.JoinHostPort(host, strconv.Itoa(n+offset))
 }
 
-// loginOffset is the distance from the port of a node to that for users who log in.
-const loginOffset = 3500
+// These are the distances from the port of a node to those for users who log in.
+const loginOffset, certifiedOffset = 3500, 3600
 
 // StartKafka starts one node, broker and controller, and returns when it
 // serves. Addr and URL are its bootstrap address. Nil options are valid. If
@@ -187,10 +199,14 @@ func (k *kafkaInstall) kind(node kafkaNode, archive string) kind {
 		name:    Kafka43,
 		program: k.java,
 		configure: func(dir string, port int) error {
-			if !free(port+controllerOffset) || k.opts.Login && !free(port+loginOffset) {
+			if !free(port+controllerOffset) || k.opts.Login && !(free(port+loginOffset) && free(port+certifiedOffset)) {
 				return errPortTaken
 			}
-			return writeFile(dir, "server.properties", k.properties(dir, port, node))
+			properties, err := k.properties(dir, port, node)
+			if err != nil {
+				return err
+			}
+			return writeFile(dir, "server.properties", properties)
 		},
 		args: func(dir string, _ int) []string {
 			// Compiling only once costs no speed in runs of a few seconds, and
@@ -213,7 +229,7 @@ func (k *kafkaInstall) kind(node kafkaNode, archive string) kind {
 	}
 }
 
-func (k *kafkaInstall) properties(dir string, port int, node kafkaNode) []byte {
+func (k *kafkaInstall) properties(dir string, port int, node kafkaNode) ([]byte, error) {
 	ports := node.ports
 	if ports == nil {
 		ports = []int{port}
@@ -266,19 +282,59 @@ func (k *kafkaInstall) properties(dir string, port int, node kafkaNode) []byte {
 		lines["controlled.shutdown.enable"] = "false"
 	}
 	if k.opts.Login {
-		lines["listeners"] += fmt.Sprintf(",LOGIN://127.0.0.1:%d", port+loginOffset)
-		lines["listener.security.protocol.map"] += ",LOGIN:SASL_PLAINTEXT"
-		lines["sasl.enabled.mechanisms"] = "PLAIN"
-		lines["listener.name.login.plain.sasl.jaas.config"] = `org.apache.kafka.common.security.plain.PlainLoginModule required user_semel="semel" user_other="other";`
-		lines["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-		lines["super.users"] = "User:ANONYMOUS"
+		if err := k.login(lines, port); err != nil {
+			return nil, err
+		}
 	}
 	maps.Copy(lines, k.opts.Properties)
 	var text strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(lines)) {
-		fmt.Fprintf(&text, "%s=%s\n", name, lines[name])
+		fmt.Fprintf(&text, "%s=%s\n", name, strings.ReplaceAll(lines[name], "\n", `\n`))
 	}
-	return []byte(text.String())
+	return []byte(text.String()), nil
+}
+
+// login adds what a node needs for users who log in.
+func (k *kafkaInstall) login(lines map[string]string, port int) error {
+	lines["listeners"] += fmt.Sprintf(",LOGIN://127.0.0.1:%d", port+loginOffset)
+	protocol := "SASL_PLAINTEXT"
+	if dir := k.opts.Certificates; dir != "" {
+		certificate, err := os.ReadFile(filepath.Join(dir, "cert.pem"))
+		if err != nil {
+			return err
+		}
+		key, err := os.ReadFile(filepath.Join(dir, "key.pem"))
+		if err != nil {
+			return err
+		}
+		lines["listeners"] += fmt.Sprintf(",CERTIFIED://127.0.0.1:%d", port+certifiedOffset)
+		lines["listener.security.protocol.map"] += ",CERTIFIED:SSL"
+		lines["listener.name.certified.ssl.client.auth"] = "required"
+		protocol = "SASL_SSL"
+		for name, value := range map[string]string{"keystore.certificate.chain": string(certificate), "keystore.key": string(key), "truststore.certificates": string(certificate)} {
+			store, _, _ := strings.Cut(name, ".")
+			lines["ssl."+store+".type"], lines["ssl."+name] = "PEM", value
+		}
+	}
+	lines["listener.security.protocol.map"] += ",LOGIN:" + protocol
+	lines["sasl.enabled.mechanisms"] = "PLAIN,SCRAM-SHA-256,OAUTHBEARER"
+	lines["listener.name.login.plain.sasl.jaas.config"] = `org.apache.kafka.common.security.plain.PlainLoginModule required user_semel="semel" user_other="other";`
+	lines["listener.name.login.scram-sha-256.sasl.jaas.config"] = `org.apache.kafka.common.security.scram.ScramLoginModule required;`
+	lines["listener.name.login.oauthbearer.sasl.jaas.config"] = KafkaTokens("")
+	lines["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+	lines["super.users"] = "User:ANONYMOUS"
+	return nil
+}
+
+// KafkaTokens returns the value of the property
+// listener.name.login.oauthbearer.sasl.jaas.config of a node that requires a scope of the tokens
+// of its users.
+func KafkaTokens(scope string) string {
+	module := `org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker"`
+	if scope != "" {
+		module += fmt.Sprintf(" unsecuredValidatorRequiredScope=%q", scope)
+	}
+	return module + ";"
 }
 
 // prepareKafka makes the template for the installed programs.
@@ -307,7 +363,11 @@ func (k *kafkaInstall) template(ctx context.Context) (string, error) {
 func (k *kafkaInstall) makeTemplate(ctx context.Context, template string) error {
 	const anyPort = firstPort // the formatted data does not contain the port
 	node := kafkaNode{cluster: newKafkaID(), id: 1}
-	if err := writeFile(template, "server.properties", k.properties(template, anyPort, node)); err != nil {
+	properties, err := k.properties(template, anyPort, node)
+	if err == nil {
+		err = writeFile(template, "server.properties", properties)
+	}
+	if err != nil {
 		return err
 	}
 	format := exec.CommandContext(ctx, k.java, "-XX:-UsePerfData", "-cp", k.classPath(),

@@ -31,6 +31,11 @@ func (c *Client) Advise(_ *config.File, p *config.Pipeline, path string, err err
 	brokers := strings.Join(c.Brokers, ", ")
 	missing, lacks := kafka.MissingTopic(err)
 	none, away := kafka.NoBroker(err)
+	if c.SASL != nil {
+		if login := c.SASL.explain(path, err); login != nil {
+			return login
+		}
+	}
 	switch {
 	case lacks:
 		field, settings := naming(p, missing), ""
@@ -39,10 +44,6 @@ func (c *Client) Advise(_ *config.File, p *config.Pipeline, path string, err err
 		}
 		said.Cause = "topic " + missing + " does not exist"
 		said.Remedy = "create it with kafka-topics.sh --create --topic " + missing + " --bootstrap-server " + c.Brokers[0] + settings + ", or correct " + field
-	case errors.Is(err, kerr.SaslAuthenticationFailed) && c.SASL != nil:
-		said.Cause, said.Remedy = "password refused for user "+c.SASL.Username, "correct "+path+".sasl"
-	case errors.Is(err, kerr.UnsupportedSaslMechanism) && c.SASL != nil:
-		said.Cause, said.Remedy = "the brokers do not support the SASL mechanism "+c.SASL.Mechanism, "correct "+path+".sasl.mechanism"
 	case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.GroupAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed), errors.Is(err, kerr.TransactionalIDAuthorizationFailed):
 		said.Cause, said.Remedy = c.denied(p, err)
 	case errors.Is(err, kerr.InconsistentGroupProtocol):
@@ -63,8 +64,8 @@ func (c *Client) Advise(_ *config.File, p *config.Pipeline, path string, err err
 // denied says which right a user lacks, and how to grant it.
 func (c *Client) denied(p *config.Pipeline, err error) (cause, remedy string) {
 	user, principal := "the user", "User:NAME"
-	if c.SASL != nil {
-		user, principal = "user "+c.SASL.Username, "User:"+c.SASL.Username
+	if name := c.SASL.user(); name != "" {
+		user, principal = "user "+name, "User:"+name
 	}
 	text := err.Error()
 	source, reads := p.Source.(*Source)

@@ -7,13 +7,10 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/sasl/plain"
-	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
 // Client configures the connection to Kafka.
@@ -23,27 +20,12 @@ type Client struct {
 	SASL    *SASL
 }
 
-// SASL configures client authentication.
-type SASL struct {
-	// Mechanism is PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.
-	Mechanism string
-	Username  string
-	Password  schema.Secret
-}
-
 // fields are the connection fields.
 func (c *Client) fields() []schema.Field {
 	return []schema.Field{
 		schema.AddressesField("brokers", &c.Brokers, "9092", "Addresses of some brokers, `host:port`.").Need(),
 		config.TLSField(&c.TLS),
-		schema.PartField("sasl", func() schema.Mapping {
-			c.SASL = &SASL{}
-			return schema.Mapping{Fields: []schema.Field{
-				schema.ChoiceField("mechanism", &c.SASL.Mechanism, "The SASL mechanism.", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512").Need(),
-				schema.TextField("username", &c.SASL.Username, "User name.").Need(),
-				schema.SecretField("password", &c.SASL.Password, "Password.").Need(),
-			}}
-		}, "Authentication to the brokers.").Means("off").Titled("SASL"),
+		saslField(&c.SASL),
 	}
 }
 
@@ -57,16 +39,8 @@ func (c *Client) options() ([]kgo.Opt, error) {
 		}
 		opts = append(opts, kgo.DialTLSConfig(secured))
 	}
-	if s := c.SASL; s != nil {
-		auth := scram.Auth{User: s.Username, Pass: s.Password.Reveal()}
-		switch s.Mechanism {
-		case "SCRAM-SHA-256":
-			opts = append(opts, kgo.SASL(auth.AsSha256Mechanism()))
-		case "SCRAM-SHA-512":
-			opts = append(opts, kgo.SASL(auth.AsSha512Mechanism()))
-		case "PLAIN":
-			opts = append(opts, kgo.SASL(plain.Auth{User: auth.User, Pass: auth.Pass}.AsMechanism()))
-		}
+	if c.SASL != nil {
+		opts = append(opts, kgo.SASL(c.SASL.mechanism()))
 	}
 	return opts, nil
 }
@@ -94,8 +68,8 @@ func reset(start string) kafka.Reset {
 
 // lint checks client authentication. path is the path of the source or sink.
 func (c *Client) lint(l *config.Linter, path string) {
-	if c.SASL != nil && c.TLS == nil && c.SASL.Mechanism == "PLAIN" {
-		l.Add(semel.Warning, config.NoRisk, l.At(path+".sasl.mechanism"), "PLAIN without tls", "the password is sent in clear text", "set tls: {}, or use SCRAM-SHA-512")
+	if c.SASL != nil {
+		c.SASL.lint(l, path, c.TLS != nil)
 	}
 }
 

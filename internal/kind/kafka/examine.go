@@ -47,6 +47,9 @@ func (s *Sink) Examine(ctx context.Context, x *config.Examination) {
 }
 
 func (c *Client) examine(ctx context.Context, x *config.Examination, opts *kafka.ExamineOptions) {
+	if !c.SASL.examine(ctx, x) {
+		return
+	}
 	reach, err := c.options()
 	if err == nil {
 		var findings []semel.Finding

@@ -45,11 +45,14 @@ func (e *NoBrokerError) Error() string {
 func (e *NoBrokerError) Unwrap() []error { return []error{semel.ErrStoreUnavailable, e.Err} }
 
 // Reach waits until a broker has answered. A refusal wraps semel.ErrInvalidRequest,
-// because retrying does not help. Other errors wrap semel.ErrStoreUnavailable.
+// because retrying does not help. Other errors wrap semel.ErrStoreUnavailable, also that of a
+// mechanism which has nothing to log in with yet.
 func Reach(ctx context.Context, client *kgo.Client) error {
 	switch err := ping(ctx, client); {
 	case err == nil:
 		return nil
+	case errors.Is(err, semel.ErrStoreUnavailable): // there is nothing to log in with yet
+		return fmt.Errorf("kafka: %w", err)
 	case Refused(err), Invalid(err):
 		return fmt.Errorf("kafka: %w: %w", semel.ErrInvalidRequest, err)
 	default:
