@@ -118,7 +118,7 @@ var packageMap = map[string][]string{
 	},
 	"broker/brokertest": {".", "key", "pipeline", "store/memstore", "internal/retry"},
 	"broker/webhook":    {".", "pipeline", "internal/invalid", "internal/structured"},
-	"broker/httpsrc":    {".", "pipeline", "internal/coding", "internal/invalid", "internal/structured", "github.com/klauspost/compress/zstd"},
+	"broker/httpsrc":    {".", "key", "pipeline", "internal/coding", "internal/diagnose", "internal/invalid", "internal/jsontext", "internal/structured", "github.com/klauspost/compress/zstd"},
 	"broker/file": {
 		".", "pipeline", "store/logstore", "internal/invalid", "internal/retry", "vfs",
 		"github.com/klauspost/compress/gzip", "github.com/klauspost/compress/zstd", "golang.org/x/sys/unix",

@@ -46,7 +46,9 @@ func send(t *testing.T, s *Source, header http.Header, body []byte, chunked bool
 	select {
 	case resp := <-answered:
 		return resp, nil
-	case it := <-s.queue:
+	case req := <-s.queue:
+		body, _ := req.events.next()
+		it := s.item(req, body)
 		if got := s.held.Load(); got != it.Bytes() {
 			t.Errorf("%d bytes are held, want %d", got, it.Bytes())
 		}

@@ -16,7 +16,6 @@ import (
 
 const (
 	formType = "application/x-www-form-urlencoded"
-	jsonType = "application/json"
 	// mostFields is how many fields a form may have. Each field takes memory of its own.
 	mostFields = 10_000
 )

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -42,6 +41,10 @@ type Options struct {
 	// 503. A larger message is accepted if no other is in memory. Set it to
 	// pipeline.Options.MaxBytes. Defaults to 64 MiB.
 	MaxBytes int64
+	// Split says where a request has its messages. They are answered together, with their
+	// counts. Each needs a key of its own, so a key must not be made of headers alone.
+	// Defaults to nil: the body is one message.
+	Split *Split
 	// TLS secures the listener. Defaults to nil: no TLS.
 	TLS *tls.Config
 	// Authorization is the required value of the header of that name. Defaults
@@ -54,10 +57,6 @@ type Options struct {
 	patience time.Duration // for a header, and for a body beyond minRate; shorter in tests
 }
 
-// decisionHeader is the header of an answer with the decision about the
-// message.
-const decisionHeader = "Semel-Decision"
-
 // Source receives requests. Open makes it.
 type Source struct {
 	opts      Options
@@ -65,7 +64,8 @@ type Source struct {
 	server    *http.Server
 	partition *pipeline.Partition
 	decoders  *decoders
-	queue     chan *pipeline.Item
+	queue     chan *request
+	reading   *request // some of its messages were read; used by Read and Close
 	closing   chan struct{}
 	once      sync.Once
 	offset    atomic.Int64
@@ -102,7 +102,7 @@ func Open(opts *Options) (*Source, error) {
 	}
 	s := &Source{
 		opts: o, listener: listener, partition: pipeline.NewPartition("http"), decoders: newDecoders(o.MaxBody),
-		queue: make(chan *pipeline.Item, o.queue), closing: make(chan struct{}), failed: make(chan error, 1),
+		queue: make(chan *request, o.queue), closing: make(chan struct{}), failed: make(chan error, 1),
 	}
 	if end, ok := listener.Addr().(*net.TCPAddr); ok && o.Authorization == "" && (o.TLS == nil || o.TLS.ClientCAs == nil) {
 		s.local = end.IP.IsLoopback()
@@ -147,27 +147,6 @@ func (s *Source) Addr() net.Addr { return s.listener.Addr() }
 // request.
 func (s *Source) Traits() pipeline.SourceTraits { return pipeline.SourceTraits{CanReturn: true} }
 
-// request is a request whose handler waits for its answer.
-type request struct {
-	answer chan answer
-	held   hold
-}
-
-// settle answers the request. Its message takes no memory from now on.
-func (r *request) settle(a answer) {
-	r.held.release()
-	r.answer <- a
-}
-
-// answer is the answer to one request.
-type answer struct {
-	status   int
-	decision string
-	after    time.Duration
-	body     []byte
-	text     string
-}
-
 // handle serves one request.
 func (s *Source) handle(w http.ResponseWriter, r *http.Request) {
 	s.limitTime(w, r)
@@ -192,37 +171,54 @@ func (s *Source) handle(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "a web page of another site may not send messages here: set a token, which a proxy can add", http.StatusForbidden)
 		return
 	}
-	req := &request{make(chan answer, 1), hold{of: s}}
-	it := s.item(r, req)
-	if refused := s.receive(w, r, it, &req.held); refused != nil {
+	req := &request{message: message(r), answer: make(chan answer, 1), held: hold{of: s}}
+	refused := s.receive(w, r, req)
+	switch {
+	case refused != nil:
 		req.held.release()
 		write(w, *refused)
-		return
+	case req.open == 0:
+		req.held.release()
+		write(w, req.counts.answer())
+	default:
+		s.await(w, r, req)
 	}
-	s.await(w, r, it, req)
 }
 
-// receive reads the body of a message, or returns the answer that refuses it.
-func (s *Source) receive(w http.ResponseWriter, r *http.Request, it *pipeline.Item, held *hold) *answer {
+// receive reads the body of a request and finds its messages, or returns the answer that
+// refuses it.
+func (s *Source) receive(w http.ResponseWriter, r *http.Request, req *request) *answer {
 	list, refused := s.decoders.of(r.Header)
 	if refused != nil {
 		w.Header().Set("Accept-Encoding", codings)
 		w.Header().Set("Connection", "close") // the body is not read
 		return refused
 	}
-	sent, refused := s.body(w, r, it.Bytes(), held)
+	m := &req.message
+	sent, refused := s.body(w, r, bytesOf(m), &req.held)
 	if refused != nil {
 		return refused
 	}
-	if it.Message.Body, refused = s.decoders.decode(r.Context(), list, sent, held); refused != nil {
+	if m.Body, refused = s.decoders.decode(r.Context(), list, sent, &req.held); refused != nil {
 		return refused
 	}
-	before := it.Bytes()
-	if refused = unform(&it.Message); refused == nil && !held.add(it.Bytes()-before) {
-		refused = later(full)
+	before := bytesOf(m)
+	if refused = unform(m); refused != nil {
+		return refused
 	}
-	return refused
+	if !req.held.add(bytesOf(m) - before) {
+		return later(full)
+	}
+	var err error
+	if req.events, err = s.opts.Split.of(m.Body); err != nil {
+		return &answer{status: http.StatusBadRequest, text: "the messages of the request cannot be found: " + err.Error()}
+	}
+	req.open, req.divided = req.events.count, s.opts.Split != nil
+	return nil
 }
+
+// bytesOf returns what a message takes of the bound.
+func bytesOf(m *semel.Message) int64 { return (&pipeline.Item{Message: *m}).Bytes() }
 
 // foreignPage reports whether the Origin that a browser sends is not on this machine. It
 // decides by the origin, because the Host of a page's own name that leads to this machine
@@ -239,19 +235,14 @@ func foreignPage(origin string) bool {
 	return of.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback())
 }
 
-// later returns the answer to a request whose message is not settled.
-func later(text string) *answer {
-	return &answer{status: http.StatusServiceUnavailable, after: time.Second, text: text}
-}
-
-// await passes a message on and answers when it is settled. Every path writes
+// await passes a request on and answers when its messages are settled. Every path writes
 // an answer, because net/http sends 200 for a handler that just returns. The
 // context of the request is not a reliable sign that the sender is gone. It
 // also ends when the sender has closed its half of the connection and waits.
-func (s *Source) await(w http.ResponseWriter, r *http.Request, it *pipeline.Item, req *request) {
+func (s *Source) await(w http.ResponseWriter, r *http.Request, req *request) {
 	timer := time.NewTimer(s.opts.Wait)
 	defer timer.Stop()
-	if refused := s.pass(r, it, timer); refused != nil {
+	if refused := s.pass(r, req, timer); refused != nil {
 		req.held.release()
 		write(w, *refused)
 		return
@@ -272,15 +263,15 @@ func (s *Source) await(w http.ResponseWriter, r *http.Request, it *pipeline.Item
 	}
 }
 
-// pass hands a message to the reader, or returns why it did not.
-func (s *Source) pass(r *http.Request, it *pipeline.Item, timer *time.Timer) *answer {
+// pass hands a request to the reader, or returns why it did not.
+func (s *Source) pass(r *http.Request, req *request, timer *time.Timer) *answer {
 	select {
 	case <-s.closing:
 		return later("shutting down: send it again")
 	default:
 	}
 	select {
-	case s.queue <- it:
+	case s.queue <- req:
 		return nil
 	case <-s.closing:
 		return later("shutting down: send it again")
@@ -291,14 +282,9 @@ func (s *Source) pass(r *http.Request, it *pipeline.Item, timer *time.Timer) *an
 	}
 }
 
-// item returns the message of a request without its body.
-func (s *Source) item(r *http.Request, req *request) *pipeline.Item {
-	it := &pipeline.Item{Partition: s.partition, Ref: req}
-	it.Message = semel.Message{
-		Headers: headers(r.Header), CaselessHeaders: true, Time: time.Now(),
-		Origin: semel.Origin{Source: "http", Offset: s.offset.Add(1)},
-	}
-	return it
+// message returns the message of a request without its body.
+func message(r *http.Request) semel.Message {
+	return semel.Message{Headers: headers(r.Header), CaselessHeaders: true, Time: time.Now(), Origin: semel.Origin{Source: "http"}}
 }
 
 // headers returns the headers of a message in the order of their names. Each has one spelling for
@@ -334,75 +320,56 @@ func IsKept(name string) bool {
 	return false
 }
 
-func write(w http.ResponseWriter, a answer) {
-	if a.decision != "" {
-		w.Header().Set(decisionHeader, a.decision)
+// Read implements pipeline.Source. The messages of a request are made when they are read, so
+// that a request with many of them takes the memory of its body.
+func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) {
+	if s.reading == nil {
+		select {
+		case s.reading = <-s.queue:
+		case err := <-s.failed:
+			return nil, fmt.Errorf("httpsrc: %w", err)
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
 	}
-	if a.after > 0 {
-		seconds := int64((a.after + time.Second - 1) / time.Second)
-		w.Header().Set("Retry-After", strconv.FormatInt(seconds, 10))
+	var items []*pipeline.Item
+	for len(items) < 100 {
+		if s.reading == nil {
+			select {
+			case s.reading = <-s.queue:
+			default:
+				return items, nil
+			}
+		}
+		if body, ok := s.reading.events.next(); ok {
+			items = append(items, s.item(s.reading, body))
+		} else {
+			s.reading = nil
+		}
 	}
-	if a.text != "" {
-		http.Error(w, a.text, a.status)
-		return
-	}
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.Header().Set("Content-Type", "application/octet-stream")
-	w.WriteHeader(a.status)
-	_, _ = w.Write(a.body) // a sender that has left gets no answer
+	return items, nil
 }
 
-// Read implements pipeline.Source.
-func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) {
-	select {
-	case it := <-s.queue:
-		items := []*pipeline.Item{it}
-		for len(items) < 100 {
-			select {
-			case it := <-s.queue:
-				items = append(items, it)
-				continue
-			default:
-			}
-			break
-		}
-		return items, nil
-	case err := <-s.failed:
-		return nil, fmt.Errorf("httpsrc: %w", err)
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+// item returns a message of a request.
+func (s *Source) item(req *request, body []byte) *pipeline.Item {
+	it := &pipeline.Item{Partition: s.partition, Ref: req, Message: req.message}
+	it.Message.Body, it.Message.Origin.Offset = body, s.offset.Add(1)
+	return it
 }
 
 // Ack implements pipeline.Source. It answers the requests.
 func (s *Source) Ack(_ context.Context, items []*pipeline.Item) error {
 	for _, it := range items {
-		it.Ref.(*request).settle(answerOf(it))
+		it.Ref.(*request).settle(settled(it))
 	}
 	return nil
-}
-
-func answerOf(it *pipeline.Item) answer {
-	switch {
-	case it.Parked != "":
-		return answer{status: http.StatusAccepted, decision: "parked", text: "parked: " + string(it.Parked)}
-	case it.Err != nil:
-		return answer{status: http.StatusUnprocessableEntity, decision: "dropped", text: "given up"}
-	case it.Result.Kind == semel.Failed: // permanently, and recorded as the outcome of its key
-		return answer{status: http.StatusUnprocessableEntity, decision: it.Decision.String(), text: "failed permanently before"}
-	}
-	return answer{status: http.StatusOK, decision: it.Decision.String(), body: it.Result.Data}
 }
 
 // Return implements pipeline.Source. It asks the senders to repeat their
 // requests.
 func (s *Source) Return(_ context.Context, items []*pipeline.Item, delay time.Duration) error {
 	for _, it := range items {
-		a := answer{status: http.StatusServiceUnavailable, after: max(delay, time.Second), text: "not settled: send it again"}
-		if it.Decision == semel.InFlight {
-			a.status, a.decision, a.text = http.StatusConflict, "in_flight", "another delivery holds the key: send it again"
-		}
-		it.Ref.(*request).settle(a)
+		it.Ref.(*request).settle(returned(it, delay))
 	}
 	return nil
 }
@@ -411,14 +378,14 @@ func (s *Source) Return(_ context.Context, items []*pipeline.Item, delay time.Du
 // repeat them.
 func (s *Source) Close(ctx context.Context) error {
 	s.once.Do(func() { close(s.closing) })
-	for {
-		select {
-		case it := <-s.queue:
-			_ = s.Return(ctx, []*pipeline.Item{it}, 0) // Return always succeeds
-			continue
-		default:
+	for s.reading != nil || len(s.queue) > 0 {
+		if s.reading == nil {
+			s.reading = <-s.queue
 		}
-		break
+		for _, ok := s.reading.events.next(); ok; _, ok = s.reading.events.next() {
+			s.reading.settle(*later("not settled: send it again"))
+		}
+		s.reading = nil
 	}
 	grace, cancel := context.WithTimeout(ctx, closeGrace)
 	defer cancel()

@@ -4,8 +4,8 @@ package http
 import (
 	"context"
 	"net"
+	"slices"
 	"strings"
-
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -27,6 +27,8 @@ type Source struct {
 	TLS     *config.ServerTLS
 	// Token is the bearer token that requests must send. Zero means none.
 	Token schema.Secret
+	// Split is where a request has its messages, or nil if it is one.
+	Split *httpsrc.Split
 	// Wait is how long a request waits for the outcome of its message.
 	Wait time.Duration
 }
@@ -50,6 +52,17 @@ func (s *Source) Fields() schema.Mapping {
 			}
 		}},
 		schema.SizeField("max_body", &s.MaxBody, "The maximum length of a body, as it is sent and as it is decompressed.").Or("1MiB"),
+		{Name: "split", Doc: "Where a request has several messages: `array` for the elements of a JSON array, `lines` for lines, or a path such as `.events` for the elements of the array there. Each message needs a key from its body. The answer has their counts. Without it, a body is one message.", Form: schema.Form{Scalar: schema.ScalarText}, Read: func(v schema.Value) {
+			var text string
+			if v.Text(&text); text == "" {
+				return
+			}
+			split, err := httpsrc.ParseSplit(text)
+			if err != nil {
+				v.Wrong("%v", err)
+			}
+			s.Split = split
+		}},
 		schema.SecretField("token", &s.Token, "Bearer token that requests must send.").Means("none"),
 		schema.DurationField("wait", &s.Wait, "How long a request waits for the outcome of its message. It then gets a 503 and can be sent again.").Or("30s"),
 		config.ServerTLSField(&s.TLS),
@@ -88,6 +101,27 @@ func never(r *key.Rule) string {
 	return ""
 }
 
+// Check implements config.Source. Messages of one request must not share a key: all but the
+// first would be dropped.
+func (s *Source) Check(c *config.Checker, p *config.Pipeline) {
+	if s.Split != nil && p.Key.Rule != nil && !divides(p.Key.Rule) {
+		c.Report(p.At, "pipelines."+p.Name+".key.id", "with source.http.split, the messages of a request have the same headers, so %s would give them one key, and all but the first would be dropped: use a value of the body, such as .id", p.Key.Rule)
+	}
+}
+
+// divides reports whether a rule gives messages with the same headers different keys.
+func divides(r *key.Rule) bool {
+	switch r.Form() {
+	case key.FormHeader, key.FormRecordKey, key.FormMessageID:
+		return false
+	case key.FormFirst: // any of its rules may give the key
+		return !slices.ContainsFunc(r.Rules(), func(part *key.Rule) bool { return !divides(part) })
+	case key.FormAll, key.FormTemplate, key.FormShaped:
+		return slices.ContainsFunc(r.Rules(), divides)
+	}
+	return true
+}
+
 // Lint implements config.Source.
 func (s *Source) Lint(l *config.Linter) {
 	if s.Token.IsZero() && (s.TLS == nil || s.TLS.ClientCA == "") && !config.IsLoopback(config.HostOf(s.Listen)) {
@@ -104,7 +138,7 @@ func (s *Source) Lint(l *config.Linter) {
 
 // Open implements config.Source.
 func (s *Source) Open(_ context.Context, env *config.Env) (pipeline.Source, error) {
-	opts := &httpsrc.Options{Listen: s.Listen, Path: s.Path, MaxBody: s.MaxBody, Wait: s.Wait, MaxBytes: env.Pipeline.InFlight.Bytes}
+	opts := &httpsrc.Options{Listen: s.Listen, Path: s.Path, MaxBody: s.MaxBody, Wait: s.Wait, MaxBytes: env.Pipeline.InFlight.Bytes, Split: s.Split}
 	if !s.Token.IsZero() {
 		opts.Authorization = "Bearer " + s.Token.Reveal()
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/kind/http"
 	"github.com/semel-dev/semel/internal/kind/kindtest"
 	"github.com/semel-dev/semel/test/services/servicestest"
@@ -22,12 +23,12 @@ func TestSourcePassesTheKindSuite(t *testing.T) {
 
 func TestEveryFieldIsRead(t *testing.T) {
 	t.Parallel()
-	got := kindtest.ReadSource[*http.Source](t, "{ http: { listen: ':8080', path: /in, max_body: 2KiB, token: abcd, wait: 3s, tls: { certificate: c, key: k } } }")
-	if got.Listen != ":8080" || got.Path != "/in" || got.MaxBody != 2048 || got.Token.Reveal() != "abcd" || got.Wait != 3*time.Second || got.TLS == nil {
+	got := kindtest.ReadSource[*http.Source](t, "{ http: { listen: ':8080', path: /in, max_body: 2KiB, split: .events, token: abcd, wait: 3s, tls: { certificate: c, key: k } } }")
+	if got.Listen != ":8080" || got.Path != "/in" || got.MaxBody != 2048 || got.Split.String() != ".events" || got.Token.Reveal() != "abcd" || got.Wait != 3*time.Second || got.TLS == nil {
 		t.Errorf("%+v", got)
 	}
 	least := kindtest.ReadSource[*http.Source](t, "{ http: { listen: '127.0.0.1:80' } }")
-	if least.Path != "/" || least.MaxBody != 1<<20 || least.Wait != 30*time.Second || !least.Token.IsZero() || least.TLS != nil {
+	if least.Path != "/" || least.MaxBody != 1<<20 || least.Split != nil || least.Wait != 30*time.Second || !least.Token.IsZero() || least.TLS != nil {
 		t.Errorf("%+v", least)
 	}
 }
@@ -38,7 +39,26 @@ func TestConfigurationErrorsSayWhatToWrite(t *testing.T) {
 		{kindtest.WithSource("{ http: { listen: here } }"), "pipelines.p.source.http.listen: not an address to listen on: write it like 127.0.0.1:8080"},
 		{kindtest.WithSource("{ http: { listen: ':1', path: in } }"), "pipelines.p.source.http.path: it must start with /"},
 		{kindtest.WithSource("{ http: { listen: ':1', tls: { key: k } } }"), "pipelines.p.source.http.tls: certificate is missing"},
+		{kindtest.WithSource("{ http: { listen: ':1', split: events } }"), `pipelines.p.source.http.split: "events" is neither array nor lines nor a path: write .events`},
+		{kindtest.WithSource("{ http: { listen: ':1', split: '.a[' } }"), `pipelines.p.source.http.split: ".a[" is neither array nor lines nor a path such as .events`},
 	})
+}
+
+// The messages of a request have the same headers, and all but the first would be dropped as duplicates.
+func TestAKeyOfHeadersIsRefusedForRequestsWithSeveralMessages(t *testing.T) {
+	t.Parallel()
+	for rule, refused := range map[string]bool{
+		"header:webhook-id": true, "[.id, header:webhook-id]": true, "{ all: ['header:a', 'header:b'] }": true, "{ template: 'x-{header:a}' }": true, "'lower(header:a)'": true,
+		".id": false, "line": false, "hash(.)": false, "[.id, .name]": false, "{ all: ['header:a', .id] }": false, "{ template: '{header:a}-{.id}' }": false, "'lower(.id)'": false,
+	} {
+		for _, split := range []string{"array", "lines", ".events"} {
+			text := "stores: { k: { embedded: { path: k } } }\npipelines: { p: { key: { id: " + rule + " }, store: k, source: { http: { listen: '127.0.0.1:80', split: " + split + " } }, sink: { file: { path: o } } } }"
+			_, err := kind.All().Parse("f.yaml", []byte(text), func(string) string { return "" })
+			if got := err != nil && strings.Contains(err.Error(), "pipelines.p.key.id: with source.http.split, the messages of a request have the same headers"); got != refused || err != nil && !got {
+				t.Errorf("%s with %s: %v", rule, split, err)
+			}
+		}
+	}
 }
 
 func TestLintNamesListenersThatAnyoneCanUse(t *testing.T) {
