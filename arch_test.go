@@ -116,9 +116,10 @@ var packageMap = map[string][]string{
 		".", "pipeline", "internal/header", "internal/inbox", "internal/invalid", "internal/retry", "github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/service/sqs",
 		"github.com/aws/aws-sdk-go-v2/service/sqs/types", "github.com/aws/smithy-go", "github.com/aws/smithy-go/transport/http",
 	},
-	"broker/brokertest": {".", "key", "pipeline", "store/memstore", "internal/retry"},
-	"broker/webhook":    {".", "pipeline", "internal/invalid", "internal/structured"},
-	"broker/httpsrc":    {".", "key", "pipeline", "internal/coding", "internal/diagnose", "internal/invalid", "internal/jsontext", "internal/structured", "github.com/klauspost/compress/zstd"},
+	"broker/brokertest":       {".", "key", "pipeline", "store/memstore", "internal/retry"},
+	"broker/webhook":          {".", "pipeline", "internal/invalid", "internal/structured"},
+	"broker/httpsrc":          {".", "key", "pipeline", "broker/httpsrc/provider", "internal/coding", "internal/diagnose", "internal/invalid", "internal/jsontext", "internal/structured", "github.com/klauspost/compress/zstd"},
+	"broker/httpsrc/provider": {"internal/invalid"},
 	"broker/file": {
 		".", "pipeline", "store/logstore", "internal/invalid", "internal/retry", "vfs",
 		"github.com/klauspost/compress/gzip", "github.com/klauspost/compress/zstd", "golang.org/x/sys/unix",
@@ -171,7 +172,7 @@ var packageMap = map[string][]string{
 	"internal/kind/embedded": {"internal/diagnose", ".", "internal/config", "internal/schema", "store/logstore"},
 	"internal/kind/file":     {".", "key", "pipeline", "broker/file", "store/logstore", "internal/config", "internal/schema"},
 	"internal/kind/filter":   {".", "pipeline", "store/redisstore", "store/tiered", "internal/config", "internal/kind/redis", "internal/schema"},
-	"internal/kind/http":     {".", "key", "pipeline", "broker/httpsrc", "internal/config", "internal/schema"},
+	"internal/kind/http":     {".", "key", "pipeline", "broker/httpsrc", "broker/httpsrc/provider", "internal/config", "internal/schema"},
 	"internal/kind/kafka": {
 		".", "key", "pipeline", "stream", "broker/kafka", "broker/kafka/kafkatxn", "internal/bearer", "internal/diagnose", "internal/config", "internal/schema", "vfs",
 		"github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/aws/signer/v4", "github.com/aws/aws-sdk-go-v2/config", "github.com/aws/aws-sdk-go-v2/credentials/stscreds", "github.com/aws/aws-sdk-go-v2/service/sts",

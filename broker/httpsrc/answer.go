@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/httpsrc/provider"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -23,7 +24,8 @@ type answer struct {
 	after    time.Duration
 	body     []byte
 	text     string
-	json     bool // body is JSON
+	json     bool            // body is JSON
+	reply    *provider.Reply // of a handshake; nil for a message
 }
 
 const (
@@ -125,6 +127,14 @@ func (c *counts) answer() answer {
 }
 
 func write(w http.ResponseWriter, a answer) {
+	if a.reply != nil {
+		for name, value := range a.reply.Header {
+			w.Header().Set(name, value)
+		}
+		w.WriteHeader(a.reply.Status)
+		_, _ = w.Write(a.reply.Body) // a sender that has left gets no answer
+		return
+	}
 	if a.decision != "" {
 		w.Header().Set(decisionHeader, a.decision)
 	}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/httpsrc/provider"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/internal/structured"
 	"github.com/semel-dev/semel/pipeline"
@@ -51,6 +52,12 @@ type Options struct {
 	// to "": every request is accepted, except that on a loopback address those
 	// of web pages of other sites are answered with 403.
 	Authorization string
+	// Verify checks the signature of a request over its body as it arrived. A
+	// [*provider.Refusal] is answered with 401, any other error with 503. Defaults to nil: no
+	// signature is needed.
+	Verify func(r *http.Request, body []byte) error
+	// Handshakes are the requests that are no messages. Defaults to none.
+	Handshakes []*provider.Handshake
 
 	queue    int           // requests that may wait to be read; smaller in tests
 	most     int64         // open connections, and unanswered requests; smaller in tests
@@ -104,7 +111,7 @@ func Open(opts *Options) (*Source, error) {
 		opts: o, listener: listener, partition: pipeline.NewPartition("http"), decoders: newDecoders(o.MaxBody),
 		queue: make(chan *request, o.queue), closing: make(chan struct{}), failed: make(chan error, 1),
 	}
-	if end, ok := listener.Addr().(*net.TCPAddr); ok && o.Authorization == "" && (o.TLS == nil || o.TLS.ClientCAs == nil) {
+	if end, ok := listener.Addr().(*net.TCPAddr); ok && o.Authorization == "" && o.Verify == nil && (o.TLS == nil || o.TLS.ClientCAs == nil) {
 		s.local = end.IP.IsLoopback()
 	}
 	s.offset.Store(time.Now().UnixNano())
@@ -160,6 +167,10 @@ func (s *Source) handle(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "unknown path: send a POST request to "+s.opts.Path, http.StatusNotFound)
 		return
 	case r.Method != http.MethodPost:
+		if reply := s.shake(r, nil, false); reply != nil {
+			write(w, *reply)
+			return
+		}
 		w.Header().Set("Allow", http.MethodPost)
 		http.Error(w, "only POST is allowed", http.StatusMethodNotAllowed)
 		return
@@ -199,6 +210,9 @@ func (s *Source) receive(w http.ResponseWriter, r *http.Request, req *request) *
 	if refused != nil {
 		return refused
 	}
+	if refused := s.admit(w, r, sent); refused != nil {
+		return refused
+	}
 	if m.Body, refused = s.decoders.decode(r.Context(), list, sent, &req.held); refused != nil {
 		return refused
 	}
@@ -219,6 +233,48 @@ func (s *Source) receive(w http.ResponseWriter, r *http.Request, req *request) *
 
 // bytesOf returns what a message takes of the bound.
 func bytesOf(m *semel.Message) int64 { return (&pipeline.Item{Message: *m}).Bytes() }
+
+// admit checks the signature of a request over its body as it arrived. It returns the answer
+// to a request without a valid one, or to a handshake, and nil for a message.
+func (s *Source) admit(w http.ResponseWriter, r *http.Request, body []byte) *answer {
+	if reply := s.shake(r, body, false); reply != nil {
+		return reply
+	}
+	if s.opts.Verify != nil {
+		if err := s.opts.Verify(r, body); err != nil {
+			w.Header().Set("WWW-Authenticate", "Signature")
+			return refusal(err, http.StatusUnauthorized)
+		}
+	}
+	return s.shake(r, body, true)
+}
+
+// shake returns the answer to a handshake, and nil for other requests. signed says whether
+// its signature was checked.
+func (s *Source) shake(r *http.Request, body []byte, signed bool) *answer {
+	for _, h := range s.opts.Handshakes {
+		if r.Method == http.MethodPost && h.Unsigned == signed {
+			continue
+		}
+		reply, err := h.Answer(r, body)
+		if err != nil {
+			return refusal(err, http.StatusForbidden)
+		}
+		if reply != nil {
+			return &answer{reply: reply}
+		}
+	}
+	return nil
+}
+
+// refusal returns the answer to a request that is refused because of err. It can be sent again
+// if err is about another server.
+func refusal(err error, status int) *answer {
+	if _, refused := errors.AsType[*provider.Refusal](err); refused {
+		return &answer{status: status, text: err.Error()}
+	}
+	return later(err.Error() + ": send it again")
+}
 
 // foreignPage reports whether the Origin that a browser sends is not on this machine. It
 // decides by the origin, because the Host of a page's own name that leads to this machine

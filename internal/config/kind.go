@@ -155,6 +155,9 @@ type SourceAbout struct {
 	// any message of the source, as in "a line of a file has no headers". It returns "" if
 	// the rule may find something. Nil means that every such rule may.
 	Never func(*key.Rule) string
+	// Key is the key rule of a pipeline that has none, because the source knows the sender of
+	// its messages. It is nil if the pipeline must have one.
+	Key *key.Rule
 	// CaselessHeaders is that of its messages: see semel.Message.
 	CaselessHeaders bool
 	// Exceptions are limits of the promise that no setting removes.

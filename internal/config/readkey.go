@@ -10,6 +10,9 @@ import (
 	"github.com/semel-dev/semel/key"
 )
 
+// defaultOnMissing is what happens to a message without an id.
+const defaultOnMissing = "park"
+
 func keyMapping(k *Key) schema.Mapping {
 	return schema.Mapping{Fields: []schema.Field{
 		{Name: "id", Doc: "Where a message has its id. The first rule of a list that finds an id counts.", Required: true,
@@ -19,7 +22,7 @@ func keyMapping(k *Key) schema.Mapping {
 		schema.TextField("scope", &k.Scope, "The scope in which the id is unique.").Means("the pipeline's name"),
 		schema.TruthField("same_scope", &k.SameScope, "The scope belongs to another key rule or pipeline, and equal ids mean the same message. Without it, the pipeline ends at the first message with a key.").Or("false"),
 		schema.ChoiceField("on_missing", &k.OnMissing, "A message without an id: `fail` ends the pipeline, `park` parks the message, `pass` makes a key from its position, if the source has positions, `hash` makes a key from its content, `drop` loses it.",
-			"fail", "park", "pass", "hash", "drop").Or("park"),
+			"fail", "park", "pass", "hash", "drop").Or(defaultOnMissing),
 		schema.TruthField("unstable", &k.Unstable, "Allow a rule that differs between deliveries of one message, such as `offset`, `timestamp` or `delivery-id`. `offset` and `delivery-id` need a source with positions.").Or("false"),
 	}}
 }

@@ -60,7 +60,7 @@ func (k *Kinds) pipelineMapping(p *Pipeline) schema.Mapping {
 	return schema.Mapping{
 		Fields: []schema.Field{
 			oneKindField("source", func() schema.Mapping { return kindsMapping(&p.Source, k.Sources) }, "source", "{ file: { paths: [in.jsonl] } }", "Where messages come from. It has one kind.").Need(),
-			schema.PartField("key", func() schema.Mapping { return keyMapping(&p.Key) }, "How Semel finds the key of a message. Two deliveries with the same key are the same message.").Need(),
+			schema.PartField("key", func() schema.Mapping { return keyMapping(&p.Key) }, "How Semel finds the key of a message. Two deliveries with the same key are the same message.").NeedUnless("source.http.verify"),
 			tablesField(p),
 			expressionField("filter", &p.Filter, &expressions, "A condition in CEL, evaluated after the decision about the key. A message for which it is false is not delivered. An error fails the message permanently.",
 				func(text string) error { return k.checkExpressions(text, "", p) }),
@@ -95,10 +95,21 @@ func (k *Kinds) pipelineMapping(p *Pipeline) schema.Mapping {
 			for _, read := range expressions {
 				read()
 			}
+			if _, ok := there["key"]; !ok && v.Node != nil {
+				keyOfSource(p, v)
+			}
 			checkPipelineFields(p, v, there)
 		},
 		Refused: refusedInPipeline,
 	}
+}
+
+// keyOfSource gives a pipeline without a key that of its source.
+func keyOfSource(p *Pipeline, v schema.Value) {
+	if p.Key.Rule = p.Source.About(p).Key; p.Key.Rule == nil {
+		v.Wrong("key is missing")
+	}
+	p.Key.OnMissing = defaultOnMissing
 }
 
 // expressionField is an expression, which is read later. check says what is wrong with it.

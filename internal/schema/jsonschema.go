@@ -160,8 +160,22 @@ func (s *schemaWriter) mapping(m Mapping) object {
 		}
 		groups = append(groups, object{"oneOf": one})
 	}
+	for _, f := range m.Fields {
+		if f.Unless != "" {
+			groups = append(groups, object{"anyOf": []object{{"required": []string{f.Name}}, present(strings.Split(f.Unless, "."))}})
+		}
+	}
 	if groups != nil {
 		described["allOf"] = groups
+	}
+	return described
+}
+
+// present describes a mapping that has a field at a path.
+func present(path []string) object {
+	described := object{"required": []string{path[0]}}
+	if len(path) > 1 {
+		described["properties"] = object{path[0]: present(path[1:])}
 	}
 	return described
 }

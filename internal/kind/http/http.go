@@ -29,6 +29,10 @@ type Source struct {
 	Token schema.Secret
 	// Split is where a request has its messages, or nil if it is one.
 	Split *httpsrc.Split
+	// Verify checks the signatures of requests. It is nil if they need none.
+	Verify verifier
+	// Handshake is a request of the sender that is no message. It may be nil.
+	Handshake *handshake
 	// Wait is how long a request waits for the outcome of its message.
 	Wait time.Duration
 }
@@ -64,6 +68,8 @@ func (s *Source) Fields() schema.Mapping {
 			s.Split = split
 		}},
 		schema.SecretField("token", &s.Token, "Bearer token that requests must send.").Means("none"),
+		verifyField(&s.Verify),
+		handshakeField(&s.Handshake),
 		schema.DurationField("wait", &s.Wait, "How long a request waits for the outcome of its message. It then gets a 503 and can be sent again.").Or("30s"),
 		config.ServerTLSField(&s.TLS),
 	}}
@@ -71,7 +77,7 @@ func (s *Source) Fields() schema.Mapping {
 
 // About implements config.Source.
 func (s *Source) About(*config.Pipeline) config.SourceAbout {
-	return config.SourceAbout{
+	about := config.SourceAbout{
 		Name:      "http " + s.Listen + s.Path,
 		Again:     "the request gets no answer, and its sender sends it again",
 		AfterAck:  config.AfterAck{Unsure: "the answer may not have arrived", Again: "a request that is sent again", Gets: "gets the same answer"},
@@ -83,6 +89,11 @@ func (s *Source) About(*config.Pipeline) config.SourceAbout {
 
 		Exceptions: []string{"a request without a successful answer may or may not have been accepted: its sender sends it again, under the same key"},
 	}
+	if s.Verify != nil {
+		about.Key = s.Verify.key()
+		about.Exceptions = append(about.Exceptions, s.Verify.limits()...)
+	}
+	return about
 }
 
 // never says why a rule finds nothing in a request.
@@ -124,8 +135,10 @@ func divides(r *key.Rule) bool {
 
 // Lint implements config.Source.
 func (s *Source) Lint(l *config.Linter) {
-	if s.Token.IsZero() && (s.TLS == nil || s.TLS.ClientCA == "") && !config.IsLoopback(config.HostOf(s.Listen)) {
-		l.Add(semel.Warning, config.NoRisk, l.At("source.http.listen"), s.Listen+", which other machines can reach, without token", "anyone who can connect can send messages", "set token, or tls with client_ca; or listen on a loopback address")
+	if s.Verify != nil {
+		s.Verify.lint(l)
+	} else if s.Token.IsZero() && (s.TLS == nil || s.TLS.ClientCA == "") && !config.IsLoopback(config.HostOf(s.Listen)) {
+		l.Add(semel.Warning, config.NoRisk, l.At("source.http.listen"), s.Listen+", which other machines can reach, without token", "anyone who can connect can send messages", "set verify or token, or tls with client_ca; or listen on a loopback address")
 	}
 	if s.TLS == nil && !s.Token.IsZero() && !config.IsLoopback(config.HostOf(s.Listen)) {
 		l.Add(semel.Warning, config.NoRisk, l.At("source.http.token"), "a token without tls", "it is sent in clear text", "set tls: { certificate, key }, or use a proxy with TLS")
@@ -143,6 +156,14 @@ func (s *Source) Open(_ context.Context, env *config.Env) (pipeline.Source, erro
 		opts.Authorization = "Bearer " + s.Token.Reveal()
 	}
 	var err error
+	if s.Verify != nil {
+		if opts.Verify, opts.Handshakes, err = s.Verify.open(); err != nil {
+			return nil, err
+		}
+	}
+	if s.Handshake != nil {
+		opts.Handshakes = append(opts.Handshakes, s.Handshake.open())
+	}
 	if opts.TLS, err = s.TLS.Config(); err != nil {
 		return nil, err
 	}

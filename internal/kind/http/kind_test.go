@@ -16,8 +16,12 @@ import (
 
 func TestSourcePassesTheKindSuite(t *testing.T) {
 	kindtest.Source(t, http.NewSource, kindtest.Case{
-		Least:   `{ listen: "127.0.0.1:8080" }`,
-		Secrets: []string{`{ listen: "127.0.0.1:8080", token: ` + kindtest.Secret + ` }`},
+		Least: `{ listen: "127.0.0.1:8080" }`,
+		Secrets: []string{`{ listen: "127.0.0.1:8080", token: ` + kindtest.Secret + ` }`,
+			`{ listen: "127.0.0.1:8080", handshake: { meta: { token: ` + kindtest.Secret + ` } } }`,
+			`{ listen: "127.0.0.1:8080", verify: { twilio: { secrets: [` + kindtest.Secret + `] } } }`,
+			`{ listen: "127.0.0.1:8080", verify: { hmac: { header: X-Signature, secrets: [` + kindtest.Secret + `] } } }`,
+		},
 	})
 }
 

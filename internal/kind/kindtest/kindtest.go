@@ -253,7 +253,7 @@ func (s *suite) secrets(t *testing.T) {
 }
 
 func hasSecret(f *schema.Form) bool {
-	return f.Scalar == schema.ScalarSecret || f.Scalar == schema.ScalarAddress || f.Named != nil && hasSecret(f.Named)
+	return f.Scalar == schema.ScalarSecret || f.Scalar == schema.ScalarAddress || f.Named != nil && hasSecret(f.Named) || f.Element != nil && hasSecret(f.Element)
 }
 
 // walk visits every field below a mapping.

@@ -1,0 +1,362 @@
+package provider
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto"
+	"crypto/rsa"
+	"crypto/sha1"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/semel-dev/semel/internal/invalid"
+)
+
+// SNSOptions are the options of NewSNS.
+type SNSOptions struct {
+	// Topics are the ARNs of the topics whose messages are accepted. Defaults to nil: all
+	// topics, also those of strangers.
+	Topics []string
+	// Hosts are the hosts from which certificates are fetched and at which subscriptions are
+	// confirmed, with https: host or host:port, in which * is a part of a name. http:// before
+	// it allows that instead. Defaults to those of Amazon.
+	Hosts []string
+	// Tolerance is how far the time of a message may be from now. Defaults to 2 hours: SNS
+	// repeats a message for an hour.
+	Tolerance time.Duration
+	// TLS secures the connections to Hosts. Defaults to the authorities of the system.
+	TLS *tls.Config
+}
+
+// DefaultHosts returns the hosts of Amazon SNS.
+func DefaultHosts() []string {
+	return []string{"sns.*.amazonaws.com", "sns.*.amazonaws.com.cn"}
+}
+
+// DefaultSNSTolerance is how far the time of a message of SNS may be from now.
+const DefaultSNSTolerance = 2 * time.Hour
+
+// SNS checks messages of Amazon SNS, which are signed with the key of a certificate. It is
+// safe for concurrent use.
+type SNS struct {
+	opts     SNSOptions
+	client   *http.Client
+	fetching chan struct{} // has one element while no certificate is fetched
+	mu       sync.Mutex    // guards keys
+	keys     map[string]signer
+}
+
+// signer is the key of a certificate.
+type signer struct {
+	key                 *rsa.PublicKey
+	notBefore, notAfter time.Time
+}
+
+const (
+	fetchPatience = 5 * time.Second
+	// mostKeys bounds the certificates in memory. SNS replaces its certificate about once a
+	// year, and has one for each region.
+	mostKeys        = 64
+	mostCertificate = 64 << 10
+)
+
+// NewSNS returns an SNS. One error names all invalid options, and wraps
+// semel.ErrInvalidRequest.
+func NewSNS(opts *SNSOptions) (*SNS, error) {
+	var o SNSOptions
+	if opts != nil {
+		o = *opts
+	}
+	if o.Hosts == nil {
+		o.Hosts = DefaultHosts()
+	}
+	o.Tolerance = cmp.Or(o.Tolerance, DefaultSNSTolerance)
+	wrong := invalid.In("provider: SNSOptions.")
+	for _, host := range o.Hosts {
+		if err := CheckHost(host); err != nil {
+			wrong.Add("Hosts: %q: %v", host, err)
+		}
+	}
+	if o.Tolerance < 0 {
+		wrong.Add("Tolerance: %v is negative", o.Tolerance)
+	}
+	if err := wrong.Err(); err != nil {
+		return nil, err
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = o.TLS
+	s := &SNS{opts: o, fetching: make(chan struct{}, 1), keys: map[string]signer{}, client: &http.Client{
+		Transport: transport, Timeout: fetchPatience,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return errors.New("it redirects to another address") },
+	}}
+	s.fetching <- struct{}{}
+	return s, nil
+}
+
+// CheckHost returns what is wrong with one of SNSOptions.Hosts.
+func CheckHost(host string) error {
+	host = strings.TrimPrefix(host, "http://")
+	if u, err := url.Parse("https://" + strings.ReplaceAll(host, "*", "any")); err != nil || u.Host == "" || u.Host != strings.ReplaceAll(host, "*", "any") {
+		return errors.New("not a host: write it like sns.eu-west-1.amazonaws.com")
+	}
+	return nil
+}
+
+// Handshakes returns the requests about subscriptions, which are no messages. A subscription
+// is confirmed by a visit to the address in the request.
+func (s *SNS) Handshakes() []*Handshake {
+	return []*Handshake{
+		{Method: http.MethodPost, When: map[string]string{".Type": "SubscriptionConfirmation"}, Visit: ".SubscribeURL", visit: s.confirm},
+		{Method: http.MethodPost, When: map[string]string{".Type": "UnsubscribeConfirmation"}},
+	}
+}
+
+// confirm visits an address that confirms a subscription.
+func (s *SNS) confirm(ctx context.Context, address string) error {
+	u, err := s.allowed("SubscribeURL", address)
+	if err != nil {
+		return err
+	}
+	if _, err := s.get(ctx, u); err != nil {
+		return fmt.Errorf("the subscription is not confirmed: %w", err)
+	}
+	return nil
+}
+
+// allowed returns the address in a member of a message, if its host is allowed.
+func (s *SNS) allowed(member, address string) (*url.URL, error) {
+	u, err := url.Parse(address)
+	if err != nil || u.Opaque != "" || u.User != nil || u.Fragment != "" {
+		return nil, refuse("%s is not an address", member)
+	}
+	for _, host := range s.opts.Hosts {
+		scheme := "https"
+		if plain, ok := strings.CutPrefix(host, "http://"); ok {
+			scheme, host = "http", plain
+		}
+		if u.Scheme == scheme && matches(host, u.Host) {
+			return u, nil
+		}
+	}
+	return nil, refuse("%s is at %s://%.200s, which is not among the allowed hosts: %s", member, u.Scheme, u.Host, strings.Join(s.opts.Hosts, ", "))
+}
+
+// matches reports whether a host has the form of pattern, in which * is one part of a name.
+func matches(pattern, host string) bool {
+	want, got := strings.Split(pattern, "."), strings.Split(host, ".")
+	if len(want) != len(got) {
+		return false
+	}
+	for i, part := range want {
+		if part == "*" && got[i] != "" && strings.Trim(got[i], "abcdefghijklmnopqrstuvwxyz0123456789-") == "" {
+			continue
+		}
+		if part != got[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// Verify returns nil if a request with this body comes from an accepted topic of SNS. An error
+// that is no [*Refusal] means that the certificate could not be fetched: the request must be
+// sent again.
+func (s *SNS) Verify(r *http.Request, body []byte) error {
+	members, err := membersOf(body)
+	if err != nil {
+		return err
+	}
+	content, err := signedBySNS(members)
+	if err != nil {
+		return err
+	}
+	text := func(name string) string { value, _ := textOf(members[name]); return value }
+	signature, err := base64.StdEncoding.Strict().DecodeString(text("Signature"))
+	if err != nil || len(signature) == 0 {
+		return refuse("Signature is missing, or is not base64")
+	}
+	var sum crypto.Hash
+	var digest []byte
+	switch text("SignatureVersion") {
+	case "1":
+		d := sha1.Sum(content)
+		sum, digest = crypto.SHA1, d[:]
+	case "2":
+		d := sha256.Sum256(content)
+		sum, digest = crypto.SHA256, d[:]
+	default:
+		return refuse("SignatureVersion is neither 1 nor 2")
+	}
+	by, err := s.signer(r.Context(), text("SigningCertURL"))
+	if err != nil {
+		return err
+	}
+	if now := time.Now(); now.Before(by.notBefore) || now.After(by.notAfter) {
+		return refuse("the certificate is valid from %s to %s only", by.notBefore.Format(time.RFC3339), by.notAfter.Format(time.RFC3339))
+	}
+	if rsa.VerifyPKCS1v15(by.key, sum, digest, signature) != nil {
+		return refuse("Signature is not that of this message")
+	}
+	if topic := text("TopicArn"); s.opts.Topics != nil && !slices.Contains(s.opts.Topics, topic) {
+		return refuse("the topic %.200s is not among topics", topic)
+	}
+	at, err := time.Parse(time.RFC3339Nano, text("Timestamp"))
+	if err != nil {
+		return refuse("Timestamp is not a time in RFC 3339")
+	}
+	return tooLate(at, s.opts.Tolerance)
+}
+
+// signedBySNS returns the signed content of a message: names and values in lines. Only the
+// Message, which is first, may have several lines. Otherwise a value could end in another one,
+// and two messages could have one content.
+func signedBySNS(members map[string]json.RawMessage) ([]byte, error) {
+	kind, _ := textOf(members["Type"])
+	names := []string{"Message", "MessageId", "Subject", "Timestamp", "TopicArn", "Type"}
+	switch kind {
+	case "Notification":
+	case "SubscriptionConfirmation", "UnsubscribeConfirmation":
+		names = []string{"Message", "MessageId", "SubscribeURL", "Timestamp", "Token", "TopicArn", "Type"}
+	default:
+		return nil, refuse("Type is not that of a message of SNS: raw message delivery must be off, because raw messages have no signature")
+	}
+	var out bytes.Buffer
+	for _, name := range names {
+		raw, there := members[name]
+		if name == "Subject" && (!there || string(raw) == "null") {
+			continue
+		}
+		value, ok := textOf(raw)
+		if !ok || name != "Message" && strings.ContainsAny(value, "\r\n") {
+			return nil, refuse("%s is missing, or is not a text of one line", name)
+		}
+		out.WriteString(name + "\n" + value + "\n")
+	}
+	return out.Bytes(), nil
+}
+
+// signer returns the key of the certificate at an address.
+func (s *SNS) signer(ctx context.Context, address string) (signer, error) {
+	s.mu.Lock()
+	by, ok := s.keys[address]
+	s.mu.Unlock()
+	if ok {
+		return by, nil
+	}
+	u, err := s.allowed("SigningCertURL", address)
+	if err != nil {
+		return signer{}, err
+	}
+	if path.Ext(u.Path) != ".pem" || u.RawQuery != "" {
+		return signer{}, refuse("SigningCertURL is not the address of a certificate (.pem)")
+	}
+	select {
+	case <-s.fetching: // one at a time, so that strangers cannot make many requests
+		defer func() { s.fetching <- struct{}{} }()
+	case <-ctx.Done():
+		return signer{}, fmt.Errorf("the certificate was not fetched: %w", context.Cause(ctx))
+	}
+	data, err := s.get(ctx, u)
+	if err != nil {
+		return signer{}, fmt.Errorf("the certificate was not fetched: %w", err)
+	}
+	block, _ := pem.Decode(data)
+	if block == nil {
+		return signer{}, refuse("%s has no certificate", address)
+	}
+	certificate, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return signer{}, refuse("%s has no certificate that can be read", address)
+	}
+	key, ok := certificate.PublicKey.(*rsa.PublicKey)
+	if !ok {
+		return signer{}, refuse("the certificate at %s has no RSA key", address)
+	}
+	by = signer{key, certificate.NotBefore, certificate.NotAfter}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.keys) >= mostKeys {
+		clear(s.keys)
+	}
+	s.keys[address] = by
+	return by, nil
+}
+
+// get returns what is at an address.
+func (s *SNS) get(ctx context.Context, u *url.URL) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := s.client.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("%s does not answer: %w", u.Host, errors.Unwrap(err)) // without the address, which may have a token
+	}
+	data, err := io.ReadAll(io.LimitReader(response.Body, mostCertificate))
+	_ = response.Body.Close() // it was read as far as it is needed
+	switch {
+	case response.StatusCode != http.StatusOK:
+		return nil, fmt.Errorf("%s answers %s", u.Host, response.Status)
+	case err != nil:
+		return nil, fmt.Errorf("the answer of %s broke off: %w", u.Host, err)
+	}
+	return data, nil
+}
+
+// membersOf returns the members of a JSON object. A name that comes twice is refused, because
+// another reader could take the other value.
+func membersOf(body []byte) (map[string]json.RawMessage, error) {
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	begin, err := decoder.Token()
+	if err != nil || begin != json.Delim('{') || !utf8.Valid(body) {
+		return nil, refuse("the body is not a JSON object")
+	}
+	members := map[string]json.RawMessage{}
+	for decoder.More() {
+		name, err := decoder.Token()
+		if err != nil {
+			return nil, refuse("the body is not JSON")
+		}
+		text, _ := name.(string) // the names of an object are texts
+		var value json.RawMessage
+		if err := decoder.Decode(&value); err != nil {
+			return nil, refuse("the body is not JSON")
+		}
+		if _, twice := members[text]; twice {
+			return nil, refuse("the body has %.50q twice", text)
+		}
+		members[text] = value
+	}
+	if _, err := decoder.Token(); err != nil {
+		return nil, refuse("the body is not JSON")
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return nil, refuse("something follows the JSON object in the body")
+	}
+	return members, nil
+}
+
+// textOf returns a value that is a text.
+func textOf(raw json.RawMessage) (string, bool) {
+	var text *string
+	if len(raw) == 0 || json.Unmarshal(raw, &text) != nil || text == nil {
+		return "", false
+	}
+	return *text, true
+}

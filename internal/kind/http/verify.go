@@ -1,0 +1,301 @@
+package http
+
+import (
+	"fmt"
+	nethttp "net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/httpsrc/provider"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/key"
+)
+
+// verifier is one way of verify.
+type verifier interface {
+	// key is the key rule of a pipeline that has none, or nil.
+	key() *key.Rule
+	// limits are exceptions of the promise.
+	limits() []string
+	lint(l *config.Linter)
+	open() (func(r *nethttp.Request, body []byte) error, []*provider.Handshake, error)
+}
+
+// verifyField has one of the presets, or a scheme.
+func verifyField(target *verifier) schema.Field {
+	members := func() schema.Mapping {
+		var kinds []schema.Field
+		for _, p := range provider.Presets() {
+			kinds = append(kinds, schema.KindField(p.Name, target, func() (verifier, schema.Mapping) {
+				s := &signed{Preset: p}
+				return s, schema.Mapping{Fields: s.fields(), Check: func(schema.Value, schema.Members) { s.checkSecrets() }}
+			}, "Requests of "+p.Title+". The key is "+keyText(p.Key)+" if the pipeline has none."))
+			if !strings.Contains(p.Signed, "{url}") {
+				kinds[len(kinds)-1] = kinds[len(kinds)-1].Titled("Signatures by a shared secret")
+			}
+		}
+		kinds = append(kinds,
+			schema.KindField("sns", target, func() (verifier, schema.Mapping) {
+				s := &sns{}
+				return s, s.mapping()
+			}, "Messages of Amazon SNS. The key is "+keyText(provider.SNSKey())+" if the pipeline has none."),
+			schema.KindField("hmac", target, func() (verifier, schema.Mapping) {
+				s := &signed{Preset: provider.Preset{Title: "the sender"}}
+				return s, s.scheme()
+			}, "Requests of another sender that signs with a shared secret."),
+		)
+		return schema.KindsOf(kinds...)
+	}
+	return schema.Field{Name: "verify", Doc: "How the sender signs its requests. A request without a valid signature gets a 401. It has one kind.", Form: schema.Form{Members: members}, Shown: "no signatures", Read: func(v schema.Value) {
+		v.Kind(members(), "verify", `{ stripe: { secrets: ["${env:STRIPE_SECRET}"] } }`)
+	}}
+}
+
+// keyRule returns the rule that a sender documents: the first of several composites.
+func keyRule(alternatives [][]string) *key.Rule {
+	if len(alternatives) == 0 {
+		return nil
+	}
+	var first []*key.Rule
+	for _, composite := range alternatives {
+		var all []*key.Rule
+		for _, text := range composite {
+			all = append(all, mustRule(key.ParseRule(text)))
+		}
+		if len(all) == 1 {
+			first = append(first, all[0])
+		} else {
+			first = append(first, mustRule(key.All(all...)))
+		}
+	}
+	if len(first) == 1 {
+		return first[0]
+	}
+	return mustRule(key.First(first...))
+}
+
+// keyText describes such a rule.
+func keyText(alternatives [][]string) string {
+	var list []string
+	for _, composite := range alternatives {
+		list = append(list, "`"+strings.Join(composite, "` with `")+"`")
+	}
+	return strings.Join(list, ", or ")
+}
+
+// mustRule returns a rule of the presets, which are valid.
+func mustRule(rule *key.Rule, err error) *key.Rule {
+	if err != nil {
+		panic(err)
+	}
+	return rule
+}
+
+// signed checks signatures by a shared secret.
+type signed struct {
+	provider.Preset
+	Secrets   []schema.Secret
+	written   []schema.Value // of Secrets
+	Tolerance time.Duration
+	URL       string
+}
+
+func (s *signed) fields() []schema.Field {
+	fields := []schema.Field{
+		secretsField(s),
+		schema.DurationField("tolerance", &s.Tolerance, "How far the time in a signature may be from now. Senders that sign no time ignore it.").Or(schema.Duration(provider.DefaultTolerance)),
+	}
+	if strings.Contains(s.Signed, "{url}") {
+		fields = append(fields, urlField(&s.URL))
+	}
+	return fields
+}
+
+// secretsField is the list of secrets.
+func secretsField(s *signed) schema.Field {
+	return schema.ListField("secrets", schema.Form{Scalar: schema.ScalarSecret}, func(v schema.Value) {
+		v.List(func(element schema.Value) {
+			var secret schema.Secret
+			element.Secret(&secret)
+			if secret.IsZero() {
+				return
+			}
+			s.Secrets, s.written = append(s.Secrets, secret), append(s.written, element)
+		})
+	}, "The secrets, as the sender shows them. A signature by any of them is valid: write old and new while a secret is replaced.").Need()
+}
+
+// checkSecrets reports secrets that cannot be decoded.
+func (s *signed) checkSecrets() {
+	for i, secret := range s.Secrets {
+		if _, err := s.Secret(secret.Reveal()); err != nil {
+			s.written[i].Wrong("%v", err)
+		}
+	}
+}
+
+func urlField(target *string) schema.Field {
+	return schema.Field{Name: "url", Doc: "The address to which the sender sends, as it is configured there, without a query. Behind a proxy it is needed, because it is signed.", Form: schema.Form{Scalar: schema.ScalarText}, Shown: "that of the request", Read: func(v schema.Value) {
+		v.Text(target)
+		if u, err := url.Parse(*target); *target != "" && (err != nil || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || !schema.HasScheme(*target, "http", "https")) {
+			v.Wrong("not the address of a receiver without a query: write it like https://example.com/webhooks")
+		}
+	}}
+}
+
+// scheme has the fields of a sender that no preset knows.
+func (s *signed) scheme() schema.Mapping {
+	h := &s.Scheme
+	return schema.Mapping{
+		Fields: []schema.Field{
+			schema.TextField("header", &h.Header, "Header with the signature.").Need(),
+			secretsField(s),
+			schema.ChoiceField("algorithm", &h.Algorithm, "Hash of the HMAC.", provider.Algorithms()...).Or("sha256"),
+			schema.ChoiceField("encoding", &h.Encoding, "Encoding of the signature.", provider.Encodings()...).Or("hex"),
+			schema.TextField("prefix", &h.Prefix, "Text before a signature, as in `sha256=`."),
+			schema.TextField("separator", &h.Separator, "Text between the parts of the header. Parts without `prefix` are ignored.").Means("the header has one part"),
+			schema.TextField("signed", &h.Signed, "The signed content: a text with `{body}`, `{time}`, `{url}`, `{method}`, `{header:NAME}` and `{form}`, which is names and values of a form, sorted.").Or("{body}"),
+			schema.TextField("time_header", &h.TimeHeader, "Header with the time of the request.").Means("no time"),
+			schema.TextField("time_prefix", &h.TimePrefix, "Text before the time, if it is a part of `header`, as in `t=`."),
+			schema.ChoiceField("time_unit", &h.TimeUnit, "Unit of that time.", provider.TimeUnits()...).Or("s"),
+			schema.DurationField("tolerance", &s.Tolerance, "How far that time may be from now.").Or(schema.Duration(provider.DefaultTolerance)),
+			schema.ChoiceField("secret_encoding", &h.SecretEncoding, "Encoding of the secrets.", provider.SecretEncodings()...).Or("text"),
+			urlField(&s.URL),
+		},
+		Check: func(v schema.Value, there schema.Members) {
+			at := func(name string) schema.Value {
+				if field, ok := there[name]; ok {
+					return field
+				}
+				return v
+			}
+			s.checkSecrets()
+			if err := h.Check(); err != nil {
+				at("signed").Wrong("%v", err)
+			}
+			if h.TimePrefix != "" && (h.Separator == "" || h.TimeHeader != "" || h.TimePrefix == h.Prefix) {
+				at("time_prefix").Wrong("it needs a separator, another text than prefix, and no time_header")
+			}
+		},
+	}
+}
+
+func (s *signed) key() *key.Rule { return keyRule(s.Key) }
+
+func (s *signed) limits() []string {
+	list := []string{"a request without a valid signature of " + s.Title + " gets a 401, and nothing is claimed"}
+	if s.Unsigned != "" {
+		list = append(list, "the header "+s.Unsigned+", which has the key, is not signed: a person who has a whole request can send it again under another key")
+	}
+	return list
+}
+
+func (s *signed) lint(l *config.Linter) {
+	path := l.At("source.http.verify." + s.Name)
+	if s.Name == "" {
+		path = l.At("source.http.verify.hmac")
+	}
+	if given := path + ".tolerance"; !s.Timed() && l.Given(given) {
+		l.Notice(given, schema.Duration(s.Tolerance), "it has no effect: the signature has no time", "leave it out")
+	}
+	if s.Timed() {
+		lintTolerance(l, s.Tolerance)
+	}
+	if strings.Contains(s.Signed, "{url}") && s.URL == "" {
+		l.Notice(path, "the signature covers the address that the sender called, and url is not set", "behind a proxy that ends TLS or changes the address, every request gets a 401", "set url to the address that is configured at the sender")
+	}
+}
+
+// lintTolerance compares how long a request is accepted with how long its key is remembered.
+func lintTolerance(l *config.Linter, tolerance time.Duration) {
+	if l.Pipeline.Window < 2*tolerance {
+		l.Add(semel.Warning, config.Repeat, l.At("window"), schema.Duration(l.Pipeline.Window)+", but a request is accepted for "+schema.Duration(2*tolerance)+" (tolerance before and after now)",
+			"someone who has a request can send it again after its key was forgotten", "write window: "+schema.Duration(2*tolerance)+" or more, or a shorter tolerance")
+	}
+}
+
+func (s *signed) open() (func(*nethttp.Request, []byte) error, []*provider.Handshake, error) {
+	opts := &provider.VerifierOptions{Tolerance: s.Tolerance, URL: s.URL}
+	for _, secret := range s.Secrets {
+		decoded, err := s.Secret(secret.Reveal())
+		if err != nil {
+			return nil, nil, fmt.Errorf("a secret of verify: %w: %w", err, semel.ErrInvalidRequest)
+		}
+		opts.Secrets = append(opts.Secrets, decoded)
+	}
+	v, err := provider.NewVerifier(s.Scheme, opts)
+	if err != nil {
+		return nil, nil, err
+	}
+	var handshakes []*provider.Handshake
+	if s.Preset.Handshake != nil {
+		handshakes = append(handshakes, s.Preset.Handshake)
+	}
+	return v.Verify, handshakes, nil
+}
+
+// sns checks messages of Amazon SNS.
+type sns struct {
+	Topics, Hosts []string
+	Tolerance     time.Duration
+	TLS           *config.TLS
+}
+
+func (s *sns) mapping() schema.Mapping {
+	return schema.Mapping{Fields: []schema.Field{
+		schema.TextsField("topics", &s.Topics, "ARNs of the topics whose messages and subscriptions are accepted. Without them, anyone with a topic of SNS can send messages.").Means("all topics"),
+		schema.ListField("hosts", schema.Form{Scalar: schema.ScalarText}, func(v schema.Value) {
+			v.List(func(element schema.Value) {
+				var host string
+				element.Text(&host)
+				if host == "" {
+					return
+				}
+				if err := provider.CheckHost(host); err != nil {
+					element.Wrong("%v", err)
+				}
+				s.Hosts = append(s.Hosts, host)
+			})
+		}, "Hosts from which certificates are fetched, and at which subscriptions are confirmed: `host` or `host:port`, in which `*` is a part of a name. `http://` before it does without TLS.").Means("`" + strings.Join(provider.DefaultHosts(), "`, `") + "`"),
+		schema.DurationField("tolerance", &s.Tolerance, "How far the time of a message may be from now. SNS repeats a message for an hour.").Or(schema.Duration(provider.DefaultSNSTolerance)),
+		config.TLSField(&s.TLS),
+	}}
+}
+
+func (s *sns) key() *key.Rule { return keyRule(provider.SNSKey()) }
+
+func (s *sns) limits() []string {
+	return []string{
+		"a request without a valid signature of Amazon SNS gets a 401, and nothing is claimed",
+		"SNS signs no MessageAttributes: a person who has a whole message can change them before it arrives for the first time",
+	}
+}
+
+func (s *sns) lint(l *config.Linter) {
+	path := l.At("source.http.verify.sns")
+	if s.Topics == nil {
+		l.Add(semel.Warning, config.NoRisk, path, "no topics", "anyone with an account at Amazon can send messages from a topic of their own, signed by SNS", "set topics to the ARNs of your topics")
+	}
+	for _, host := range s.Hosts {
+		if plain, ok := strings.CutPrefix(host, "http://"); ok && !config.IsLoopback(config.HostOf(plain)) && !config.IsLoopback(plain) {
+			l.Add(semel.Warning, config.NoRisk, path+".hosts", host, "an attacker on the way can replace the certificate, and sign messages", "leave http:// out")
+		}
+	}
+	lintTolerance(l, s.Tolerance)
+}
+
+func (s *sns) open() (func(*nethttp.Request, []byte) error, []*provider.Handshake, error) {
+	opts := &provider.SNSOptions{Topics: s.Topics, Hosts: s.Hosts, Tolerance: s.Tolerance}
+	var err error
+	if opts.TLS, err = s.TLS.Config(); err != nil {
+		return nil, nil, err
+	}
+	v, err := provider.NewSNS(opts)
+	if err != nil {
+		return nil, nil, err
+	}
+	return v.Verify, v.Handshakes(), nil
+}

@@ -1,0 +1,153 @@
+package http_test
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	nethttp "net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/explain"
+	"github.com/semel-dev/semel/internal/kind/kindtest"
+	"github.com/semel-dev/semel/test/services/servicestest"
+)
+
+// verified is a configuration whose source has verify, and whose pipeline has no key of its own.
+func verified(verify, more string) string {
+	return "stores: { k: { embedded: { path: k } } }\npipelines: { p: { store: k, source: { http: { listen: '127.0.0.1:8080', verify: " + verify + " } }, sink: { stdout: {} }" + more + " } }"
+}
+
+func TestAPresetBringsTheKeyRule(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ verify, more, want string }{
+		{"{ stripe: { secrets: [whsec_abcd] } }", "", ".id"},
+		{"{ github: { secrets: [abcd] } }", "", "header:X-GitHub-Delivery"},
+		{"{ shopify: { secrets: [abcd] } }", "", "first of all of header:X-Shopify-Event-Id, header:X-Shopify-Topic, header:X-Shopify-Event-Id"},
+		{"{ slack: { secrets: [abcd] } }", "", ".event_id"},
+		{"{ standard-webhooks: { secrets: [whsec_YWJjZA==] } }", "", "header:webhook-id"},
+		{"{ twilio: { secrets: [abcd] } }", "", "header:I-Twilio-Idempotency-Token"},
+		{"{ woocommerce: { secrets: [abcd] } }", "", "all of header:X-WC-Webhook-Delivery-ID, hash(.)"},
+		{"{ sns: {} }", "", ".MessageId"},
+		{"{ stripe: { secrets: [whsec_abcd] } }", ", key: { id: .data.object.id, on_missing: hash }", ".data.object.id"},
+		{"{ hmac: { header: X-Signature, secrets: [abcd] } }", ", key: { id: .id }", ".id"},
+	} {
+		f := kindtest.Parse(t, verified(c.verify, c.more))
+		k := f.Pipelines[0].Key
+		if k.Rule.String() != c.want || k.Scope != "p" || k.OnMissing != map[bool]string{true: "park", false: "hash"}[c.more == "" || !strings.Contains(c.more, "hash")] {
+			t.Errorf("%s%s: %s, %+v", c.verify, c.more, k.Rule, k)
+		}
+		for _, finding := range kindtest.Findings(f) {
+			if strings.HasPrefix(finding, "broken") {
+				t.Errorf("%s: %s", c.verify, finding)
+			}
+		}
+	}
+}
+
+func TestConfigurationErrorsOfVerifySayWhatToWrite(t *testing.T) {
+	t.Parallel()
+	const path = "pipelines.p.source.http.verify"
+	kindtest.Refused(t, [][2]string{
+		{verified("{ hmac: { header: X-Signature, secrets: [abcd] } }", ""), "pipelines.p: key is missing"},
+		{verified("{ stripe: {} }", ""), path + ".stripe: secrets is missing"},
+		{verified("{ stripe: { secrets: [] } }", ""), path + ".stripe.secrets: the list is empty"},
+		{verified("{ stripe: { secrets: [abcd] }, github: { secrets: [abcd] } }", ""), "exclude each other"},
+		{verified("{ stripes: { secrets: [abcd] } }", ""), "pipelines.p: key is missing\nunknown field " + path + ".stripes: did you mean stripe?"},
+		{verified("stripe", ", key: { id: .id }"), path + ": expected fields, got a text: write { stripe: {} }"},
+		{verified("{ standard-webhooks: { secrets: [abcd] } }", ""), path + ".standard-webhooks.secrets[0]: it does not begin with whsec_"},
+		{verified("{ standard-webhooks: { secrets: [whsec_YWJjZA==, 'whsec_?'] } }", ""), path + ".standard-webhooks.secrets[1]: it is not base64"},
+		{verified("{ hmac: { header: h, secrets: [xyz], secret_encoding: hex } }", ", key: { id: .id }"), path + ".hmac.secrets[0]: it is not hex"},
+		{verified("{ hmac: { header: h, secrets: [abcd], signed: '{id}' } }", ", key: { id: .id }"), path + ".hmac.signed: after { comes body}"},
+		{verified("{ hmac: { header: h, secrets: [abcd], signed: 'v0' } }", ", key: { id: .id }"), path + ".hmac.signed: it has no {body}"},
+		{verified("{ hmac: { header: h, secrets: [abcd], time_header: t } }", ", key: { id: .id }"), path + ".hmac: it has no {time}"},
+		{verified("{ hmac: { header: h, secrets: [abcd], signed: '{time}.{body}' } }", ", key: { id: .id }"), path + ".hmac.signed: {time} needs time_header or time_prefix"},
+		{verified("{ hmac: { header: h, secrets: [abcd], signed: '{header:x}{body}' } }", ", key: { id: .id }"), path + ".hmac.signed: no text ends {header:x}"},
+		{verified("{ hmac: { header: h, secrets: [abcd], signed: '{time}.{body}', time_prefix: t= } }", ", key: { id: .id }"), path + ".hmac.time_prefix: it needs a separator"},
+		{verified("{ twilio: { secrets: [abcd], url: 'https://example.com/?a=1' } }", ""), path + ".twilio.url: not the address of a receiver without a query"},
+		{verified("{ sns: { hosts: ['https://a/b'] } }", ""), path + ".sns.hosts[0]: not a host"},
+		{kindtest.WithSource("{ http: { listen: ':1', handshake: { meta: {} } } }"), "pipelines.p.source.http.handshake.meta: token is missing"},
+		{kindtest.WithSource("{ http: { listen: ':1', handshake: okta } }"), "write { okta: {} }"},
+	})
+}
+
+func TestLintAndExplainSpeakOfSignatures(t *testing.T) {
+	t.Parallel()
+	kindtest.Warned(t, [][2]string{
+		{kindtest.WithSource("{ http: { listen: ':80', verify: { stripe: { secrets: ['${env:NONE:-whsec_abcd}'] } } } }"), ""},
+		{kindtest.WithSource("{ http: { listen: ':80', verify: { stripe: { secrets: [whsec_abcd] } } } }"), "warning  pipelines.p.source.http.verify.stripe.secrets[0]: a secret as plain text"},
+		{kindtest.WithSource("{ http: { listen: ':80', verify: { sns: {} } } }"), "warning  pipelines.p.source.http.verify.sns: no topics"},
+		{kindtest.WithSource("{ http: { listen: ':80', verify: { sns: { topics: [a], hosts: ['http://h:1'] } } } }"), "warning  pipelines.p.source.http.verify.sns.hosts: http://h:1"},
+		{kindtest.WithSource("{ http: { listen: ':80', verify: { sns: { topics: [a], hosts: ['http://127.0.0.1:1'] } } } }"), ""},
+		{verified("{ stripe: { secrets: ['${env:NONE:-whsec_abcd}'], tolerance: 1h } }", ", window: 1h"), "warning repeat pipelines.p.window: 1h, but a request is accepted for 2h (tolerance before and after now)"},
+	})
+	f := kindtest.Parse(t, verified("{ github: { secrets: [abcd], tolerance: 1m } }", ""))
+	if notices := strings.Join(kindtest.Findings(f), "\n"); !strings.Contains(notices, "notice  pipelines.p.source.http.verify.github.tolerance: 1m") {
+		t.Errorf("%s", notices)
+	}
+	text := strings.Join(strings.Fields(explain.Explain(f, f.Pipelines[0]).Text()), " ")
+	for _, want := range []string{
+		"header:X-GitHub-Delivery, scope p",
+		"a request without a valid signature of GitHub gets a 401, and nothing is claimed",
+		"the header X-GitHub-Delivery, which has the key, is not signed",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("explain lacks %q:\n%s", want, text)
+		}
+	}
+}
+
+// TestOnlyAValidSignatureBecomesAMessage sends requests to a source with two secrets.
+func TestOnlyAValidSignatureBecomesAMessage(t *testing.T) {
+	t.Parallel()
+	address := servicestest.FreeAddr(t)
+	f := kindtest.Parse(t, strings.Replace(verified("{ stripe: { secrets: [old1, new1] } }", ""), "127.0.0.1:8080", address, 1))
+	p := f.Pipelines[0]
+	source, err := p.Source.Open(t.Context(), &config.Env{File: f, Pipeline: p})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := source.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	send := func(secret string) int {
+		now := time.Now().Unix()
+		mac := hmac.New(sha256.New, []byte(secret))
+		fmt.Fprintf(mac, `%d.{"id":1}`, now)
+		request, err := nethttp.NewRequestWithContext(t.Context(), nethttp.MethodPost, "http://"+address+"/", strings.NewReader(`{"id":1}`))
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		request.Header.Set("Stripe-Signature", fmt.Sprintf("t=%d,v1=%s", now, hex.EncodeToString(mac.Sum(nil))))
+		answer, err := nethttp.DefaultClient.Do(request)
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		answer.Body.Close()
+		return answer.StatusCode
+	}
+	if got := send("other"); got != nethttp.StatusUnauthorized {
+		t.Errorf("with another secret: %d", got)
+	}
+	for _, secret := range []string{"old1", "new1"} {
+		answered := make(chan int, 1)
+		go func() { answered <- send(secret) }()
+		items, err := source.Read(t.Context())
+		if err != nil || len(items) != 1 || string(items[0].Message.Body) != `{"id":1}` {
+			t.Fatalf("%v, %v", items, err)
+		}
+		if err := source.Ack(t.Context(), items); err != nil {
+			t.Error(err)
+		}
+		if got := <-answered; got != nethttp.StatusOK {
+			t.Errorf("with the secret %s: %d", secret, got)
+		}
+	}
+}
