@@ -53,7 +53,8 @@ func Reasons() []Reason {
 type Parked struct {
 	// ID is unique in the dead-letter store. It is made from the pipeline, the key, and
 	// the message's origin and content. A delivery that is parked twice is stored once.
-	// Two messages with the same key and content have an entry each.
+	// Two messages with the same key and content have an entry each, unless one may be the
+	// repetition of the other: see SourceTraits.Repeats.
 	ID       string
 	Pipeline string
 	Key      semel.Key

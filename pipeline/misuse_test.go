@@ -116,13 +116,16 @@ func (s keeping) Traits() pipeline.SourceTraits {
 	traits := s.listSource.Traits()
 	traits.Hold, traits.Resume = func([]*pipeline.Item) {}, func(uint64) {}
 	traits.Exhausted = func(ctx context.Context) ([]*pipeline.Item, error) { <-ctx.Done(); return nil, ctx.Err() }
+	traits.Repeats = true // and it has Positions
 	return traits
 }
 
-func TestASourceThatHoldsGroupsHasNoExhaustedMessages(t *testing.T) {
+func TestTraitsThatExcludeEachOtherAreRefused(t *testing.T) {
 	t.Parallel()
-	_, err := pipeline.New(keeping{newListSource()}, phases(t), stopping(t))
+	s := newListSource()
+	_, err := pipeline.New(keeping{s}, phases(t), stopping(t))
 	refused(t, err, "SourceTraits.Exhausted", "Hold", "set only one")
+	refused(t, err, "SourceTraits.", "Repeats", "Positions", "set only one")
 }
 
 // placeless is a source that returns an item without a partition.

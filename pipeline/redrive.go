@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -178,12 +179,14 @@ func (s *Redriven) Close(context.Context) error { return nil }
 // must not be processed: its parked copy may be redriven.
 type parkedPlaces struct {
 	letters DeadLetterStore // nil if parked messages cannot be looked up
+	repeats bool            // the source has SourceTraits.Repeats
 	any     atomic.Bool     // at is not empty
 	mu      sync.Mutex      // guards at
 	at      map[place]struct{}
 }
 
-// place is the position of a message in its source.
+// place is the position of a message in its source. If the source has Repeats, it has the id of
+// the parked message alone.
 type place struct {
 	source, identity string
 	partition        int32
@@ -194,13 +197,20 @@ func placeOf(m *semel.Message) place {
 	return place{m.Origin.Source, m.Origin.Identity, m.Origin.Partition, m.Origin.Offset}
 }
 
-func (k *parkedPlaces) load(ctx context.Context, letters DeadLetterStore, pipeline string) error {
-	k.letters, k.at = letters, map[place]struct{}{}
+func (k *parkedPlaces) of(p *Parked) place {
+	if k.repeats {
+		return place{source: p.ID}
+	}
+	return placeOf(&p.Message)
+}
+
+func (k *parkedPlaces) load(ctx context.Context, letters DeadLetterStore, pipeline string, repeats bool) error {
+	k.letters, k.at, k.repeats = letters, map[place]struct{}{}, repeats
 	if letters == nil {
 		return nil
 	}
 	err := letters.List(ctx, pipeline, func(p *Parked) bool {
-		k.at[placeOf(&p.Message)] = struct{}{}
+		k.at[k.of(p)] = struct{}{}
 		k.any.Store(true)
 		return true
 	})
@@ -217,7 +227,7 @@ func (k *parkedPlaces) add(list []Parked) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for i := range list {
-		k.at[placeOf(&list[i].Message)] = struct{}{}
+		k.at[k.of(&list[i])] = struct{}{}
 		k.any.Store(true)
 	}
 }
@@ -225,35 +235,51 @@ func (k *parkedPlaces) add(list []Parked) {
 // has reports whether this very message is parked. It asks the dead-letter store,
 // because another message may now stand at the place of the parked one, and because an
 // operator may have settled the parked one. While the store does not answer, no
-// message counts as parked.
+// message counts as parked. A message with a key that its sender repeats does not: it is
+// processed again, because the cause may be gone.
 func (k *parkedPlaces) has(pipeline string, e *entry) bool {
-	if !k.any.Load() {
+	if !k.any.Load() || k.repeats && e.unprocessed == "" {
 		return false
 	}
+	id, at := "", placeOf(&e.Message)
+	if k.repeats {
+		id = parkedID(pipeline, e)
+		at = place{source: id}
+	}
 	k.mu.Lock()
-	_, maybe := k.at[placeOf(&e.Message)]
+	_, maybe := k.at[at]
 	k.mu.Unlock()
 	if !maybe {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	_, err := k.letters.Get(ctx, parkedID(pipeline, e))
+	_, err := k.letters.Get(ctx, cmp.Or(id, parkedID(pipeline, e)))
 	return err == nil
 }
 
 // parkedID returns the id of a message in a dead-letter store. It is made from the
 // message's place and its content. The place is not enough: after a file was rotated,
-// or a topic created again, another message stands there.
+// or a topic created again, another message stands there. If senders repeat messages, the
+// place says nothing, and the content is what a key can be made of.
 func parkedID(pipeline string, e *entry) string {
 	if p, ok := e.Ref.(*Parked); ok && e.feed.parked {
 		return p.ID
 	}
 	h := sha256.New()
 	m := &e.Message
+	add := func(part string) { fmt.Fprintf(h, "%d:%s", len(part), part) }
 	for _, part := range []string{pipeline, e.Call.Key.Scope, e.Call.Key.ID, m.Origin.Source, m.Origin.Identity, m.ID, string(m.RecordKey), string(m.Body)} {
-		fmt.Fprintf(h, "%d:%s", len(part), part)
+		add(part)
 	}
-	fmt.Fprintf(h, "%d/%d", m.Origin.Partition, m.Origin.Offset)
+	switch {
+	case !e.feed.traits.Repeats:
+		fmt.Fprintf(h, "%d/%d", m.Origin.Partition, m.Origin.Offset)
+	case e.Call.Key.ID == "":
+		for i := range m.Headers {
+			add(m.Headers[i].Name)
+			add(string(m.Headers[i].Value))
+		}
+	}
 	return hex.EncodeToString(h.Sum(nil)[:12])
 }

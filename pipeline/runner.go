@@ -123,7 +123,7 @@ func (r *Runner) Run(ctx context.Context) error {
 
 	defer r.watch(reading)()
 	left := in(&r.stages.starting)
-	if err := r.known.load(reading, r.letters, r.opts.Name); err != nil && reading.Err() == nil {
+	if err := r.known.load(reading, r.letters, r.opts.Name, r.feeds[0].traits.Repeats); err != nil && reading.Err() == nil {
 		r.fail(fmt.Errorf("%w: %w", ErrParkedUnread, err))
 	}
 	left()

@@ -29,6 +29,7 @@ type listSource struct {
 	endless  bool
 	returned int
 	returns  bool
+	repeats  bool
 	waits    atomic.Pointer[string] // what WaitsFor returns, or nil
 	unready  atomic.Pointer[error]  // what Ready returns, or nil
 	// exhausted are messages that the server may not deliver again. Nil: none ever are.
@@ -56,7 +57,7 @@ func newListSource(items ...*pipeline.Item) *listSource {
 }
 
 func (s *listSource) Traits() pipeline.SourceTraits {
-	traits := pipeline.SourceTraits{Positions: true, CanReturn: s.returns}
+	traits := pipeline.SourceTraits{Positions: !s.repeats, CanReturn: s.returns, Repeats: s.repeats}
 	if s.exhausted != nil {
 		traits.Exhausted = func(ctx context.Context) ([]*pipeline.Item, error) {
 			select {

@@ -84,6 +84,12 @@ type SourceTraits struct {
 	// ctx ends. One goroutine calls it, while others call the other methods. A source has
 	// either Exhausted or Hold: its messages go past those that the source holds.
 	Exhausted func(ctx context.Context) ([]*Item, error)
+	// Repeats: senders repeat a message until they learn that it is settled, and no position
+	// tells a repetition from another message. The runner then parks a message once for each
+	// key and body. A message without a key is parked once for each body with its headers,
+	// and is not parked again while it is parked. Nothing is lost: a rule that finds a key
+	// later finds the same one for both.
+	Repeats bool
 	// Place describes the place of a message in the source's own words. Defaults to
 	// source, partition and offset.
 	Place func(o semel.Origin) string
@@ -101,6 +107,9 @@ func (t *SourceTraits) validate() error {
 	wrong := invalid.In("pipeline: SourceTraits.")
 	if t.Exhausted != nil && t.Hold != nil {
 		wrong.Add("Exhausted: the source also has Hold, which keeps the order of a group; messages of Exhausted would go past those that it holds: set only one of the two")
+	}
+	if t.Repeats && t.Positions {
+		wrong.Add("Repeats: the source also has Positions, which tell repeated messages apart: set only one of the two")
 	}
 	return wrong.Err()
 }

@@ -51,6 +51,7 @@ type parking struct {
 	store   semel.Store
 	open    func(ctx context.Context) pipeline.Source
 	letters func() pipeline.DeadLetterStore
+	repeats bool // the source has the trait Repeats; known when run returns
 }
 
 // run runs a pipeline with a key rule and a handler until n messages are acknowledged.
@@ -68,6 +69,7 @@ func (p *parking) run(ctx context.Context, rule string, n int, handler func(ctx 
 		p.Fatal(err)
 	}
 	source := &outcomes{Source: p.open(ctx), enough: n, reached: cancel}
+	p.repeats = source.Traits().Repeats
 	runner, err := pipeline.New(source, session, &pipeline.Options{
 		Name: "parking", Key: parsed, Scope: "ledger", DeadLetters: p.letters(), Failure: failure(), Shutdown: patience,
 	})
@@ -90,7 +92,8 @@ func refuses(context.Context, pipeline.Delivery) (semel.Result, error) {
 
 // check parks copies of one message, for which produce is called: some because their
 // target refuses them, and some because the key rule finds nothing. Then the target and
-// the rule are repaired, and one more copy must have its effect.
+// the rule are repaired, and one more copy must have its effect. Each copy has an entry of its
+// own, unless it may be a repetition: then all copies that failed in one way share one.
 func (p *parking) check(ctx context.Context, produce func(copies int)) {
 	p.Helper()
 	const copies = 3
@@ -98,7 +101,9 @@ func (p *parking) check(ctx context.Context, produce func(copies int)) {
 	for _, rule := range []string{".id", ".absent"} {
 		produce(copies)
 		parked, others := p.run(ctx, rule, copies, refuses)
-		entries += parked
+		if entries += parked; p.repeats {
+			entries -= parked - 1
+		}
 		if got := p.entries(ctx); parked != copies || others != 0 || len(got) != entries {
 			p.Errorf("by the rule %s, %d of %d copies are acknowledged as parked, and %d as something else; the dead-letter store has %d entries, want %d", rule, parked, copies, others, len(got), entries)
 		}

@@ -151,8 +151,10 @@ func (o *Options) validate() error {
 func (s *Source) Addr() net.Addr { return s.listener.Addr() }
 
 // Traits implements pipeline.Source. The source can ask a sender to repeat a
-// request.
-func (s *Source) Traits() pipeline.SourceTraits { return pipeline.SourceTraits{CanReturn: true} }
+// request, and a sender also does that unasked.
+func (s *Source) Traits() pipeline.SourceTraits {
+	return pipeline.SourceTraits{CanReturn: true, Repeats: true}
+}
 
 // handle serves one request.
 func (s *Source) handle(w http.ResponseWriter, r *http.Request) {
