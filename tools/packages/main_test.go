@@ -49,9 +49,11 @@ func TestASampleHasAQuarterOfTheTests(t *testing.T) {
 	if quarter := len(tests) / 4; len(drawn) < quarter || len(drawn) > quarter+len(sampled) {
 		t.Errorf("%d of %d tests are drawn", len(drawn), len(tests))
 	}
-	slices.Sort(drawn)
-	for i, name := range drawn {
-		if !slices.Contains(tests, name) || i > 0 && name == drawn[i-1] {
+	count := func(list []string, name string) int {
+		return len(slices.DeleteFunc(slices.Clone(list), func(other string) bool { return other != name }))
+	}
+	for _, name := range drawn { // packages may have tests of one name
+		if count(drawn, name) > count(tests, name) {
 			t.Errorf("%s is drawn twice, or is no test", name)
 		}
 	}

@@ -53,27 +53,10 @@ type copier struct {
 	failed  atomic.Pointer[error]
 }
 
-func newPartitioner(t *Transactor) *repartition.Partitioner {
-	opts := repartition.PartitionerOptions{
-		Rule: t.opts.Key.Rule, Scope: t.opts.Key.Scope.Name, Hash: t.opts.Key.OnMissing == pipeline.MissingHash,
-		Topic: t.opts.Repartition.Topic, Partitions: t.copyPartitions, Identities: t.identities,
-	}
-	if t.opts.Aggregate != nil {
-		opts.By = t.opts.Aggregate.By
-		if t.opts.FilterMap != nil {
-			opts.FilterMap = func(ctx context.Context, d pipeline.Delivery) ([]byte, bool, error) {
-				return t.chain.CallFilterMap(ctx, &d.Message, d.Key, t.opts.Timeouts.Transaction)
-			}
-		}
-	}
-	opts.Time, opts.Unit = t.chain.Times.Rule, t.chain.Times.Unit
-	return repartition.NewPartitioner(opts)
-}
-
-func newCopier(t *Transactor, number int) *copier {
-	c := &copier{member: member{t: t, group: t.opts.copyGroup(), name: cluster.RepartitionSuffix[1:] + "-" + strconv.Itoa(number)}, to: t.opts.Repartition.Topic}
-	c.partitioner = newPartitioner(t)
-	c.budget = t.chain.NewBudget(t.opts.Limits.Interval)
+func newCopier(of *repartitioned, number int) *copier {
+	c := &copier{member: member{t: of.Transactor, group: of.group, name: cluster.RepartitionSuffix[1:] + "-" + strconv.Itoa(number)}, to: of.topic}
+	c.partitioner = of.partitioner()
+	c.budget = of.chain.NewBudget(of.limits.Interval)
 	c.promise = func(r *kgo.Record, err error) {
 		if err != nil {
 			err = cluster.WriteError(r, err)
@@ -88,7 +71,7 @@ func (c *copier) run(ctx context.Context) error { return c.persist(ctx, c.live) 
 
 // live runs one client from its start to its end.
 func (c *copier) live(ctx context.Context) (err error) {
-	last, cancel := cluster.Lasting(ctx, c.t.opts.Timeouts.Shutdown)
+	last, cancel := cluster.Lasting(ctx, c.t.timeouts.Shutdown)
 	defer cancel()
 	c.lost.Store(false)
 	c.forget()
@@ -102,8 +85,8 @@ func (c *copier) live(ctx context.Context) (err error) {
 	}
 	c.waitsFor("the assignment of partitions by the group", 0)
 	defer c.waitsFor("", 0)
-	c.limits = *c.t.limits.Load()
-	more := append(c.t.opts.Reset.Options(), kgo.ConsumeTopics(c.t.opts.Inputs...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+	c.limits = *c.t.topicLimits.Load()
+	more := append(c.t.reset.Options(), kgo.ConsumeTopics(c.t.inputs...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerBatchMaxBytesFn(c.limits.Client),
 		kgo.OnPartitionsAssigned(given), kgo.OnPartitionsRevoked(gone), kgo.OnPartitionsLost(gone))
 	if c.times != nil {
@@ -145,7 +128,7 @@ func (c *copier) releaseAll() {
 
 // loop copies until ctx ends or the client is unusable.
 func (c *copier) loop(ctx, last context.Context) error {
-	calls, cancel := cluster.Lasting(ctx, c.t.opts.Timeouts.Shutdown/2) // the rest of the time is for the commit
+	calls, cancel := cluster.Lasting(ctx, c.t.timeouts.Shutdown/2) // the rest of the time is for the commit
 	defer cancel()
 	for ctx.Err() == nil {
 		fetches := c.poll(ctx, time.Second)
@@ -206,7 +189,7 @@ func (c *copier) tell(ctx context.Context) {
 func (c *copier) poll(ctx context.Context, most time.Duration) kgo.Fetches {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	return c.client.PollRecords(ctx, c.budget.Room(c.records, c.t.opts.Limits.Records))
+	return c.client.PollRecords(ctx, c.budget.Room(c.records, c.t.limits.Records))
 }
 
 // rewind aborts the open transaction and returns to the committed offsets.
@@ -223,7 +206,7 @@ func (c *copier) rewind(last context.Context) error {
 // transact copies records until the transaction is due. After an error the result is
 // unknown, or nothing was copied.
 func (c *copier) transact(ctx, calls, last context.Context, fetches kgo.Fetches) error {
-	o := &c.t.opts
+	most := &c.t.limits
 	c.records, c.bytes, c.askedLimits, c.rest = 0, 0, false, nil
 	c.deferred.Reset()
 	c.failed.Store(nil)
@@ -238,7 +221,7 @@ func (c *copier) transact(ctx, calls, last context.Context, fetches kgo.Fetches)
 			return err
 		}
 		left := c.budget.Left()
-		if left <= 0 || c.rest != nil || c.records >= c.budget.Most(o.Limits.Records) || c.bytes >= o.Limits.Bytes || ctx.Err() != nil || c.failed.Load() != nil {
+		if left <= 0 || c.rest != nil || c.records >= c.budget.Most(most.Records) || c.bytes >= most.Bytes || ctx.Err() != nil || c.failed.Load() != nil {
 			break
 		}
 		fetches = c.poll(ctx, left)
@@ -344,9 +327,9 @@ func (c *copier) copy(ctx, calls, last context.Context, fetches kgo.Fetches) err
 func (c *copier) instead(r *kgo.Record, id []byte, cause error) (*kgo.Record, error) {
 	var k semel.Key
 	if id != nil {
-		k = semel.Key{Scope: c.t.opts.Key.Scope.Name, ID: string(id)}
+		k = semel.Key{Scope: c.t.chain.Scope, ID: string(id)}
 	}
-	switch c.t.opts.Failure.Then {
+	switch c.t.chain.Failure.Then {
 	case pipeline.Stop:
 		return nil, operator.ToldToStop(r, pipeline.ReasonPermanent, cause)
 	case pipeline.Drop:

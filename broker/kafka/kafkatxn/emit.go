@@ -50,7 +50,7 @@ func committedOffset(committed map[string]map[int32]kgo.EpochOffset, p *part) (k
 
 // early reports whether it is time for early results.
 func (s *session) early() bool {
-	agg := s.t.opts.Aggregate
+	agg := s.t.chain.Aggregate
 	return agg != nil && agg.Early > 0 && time.Since(s.previewed) >= agg.Early
 }
 
@@ -86,11 +86,11 @@ func (w *worker) emit(ctx context.Context) error {
 	defer func() { w.env.Emits = false }()
 	committed := w.s.brokers.CommittedOffsets()
 	early := w.s.early()
-	most := t.opts.results
+	most := t.hooks.results
 	if w.rest != nil {
 		most = 0 // the transaction takes too long already
 	}
-	w.results.Begin(most, t.opts.Limits.Interval, t.opts.FilterMap != nil && t.opts.Keep != nil)
+	w.results.Begin(most, t.limits.Interval, t.chain.FilterMap != nil && t.chain.Keep != nil)
 	parts := slices.SortedFunc(maps.Values(w.s.parts), func(a, b *part) int {
 		return cmp.Or(cmp.Compare(a.ID.Topic, b.ID.Topic), cmp.Compare(a.ID.Number, b.ID.Number))
 	})
@@ -151,13 +151,13 @@ func (s *session) look(ctx context.Context) {
 		return
 	}
 	s.looked = asked
-	ctx, cancel := context.WithTimeout(ctx, s.t.opts.Timeouts.Session/4)
+	ctx, cancel := context.WithTimeout(ctx, s.t.timeouts.Session/4)
 	defer cancel()
 	if s.t.chain.Times.BySource {
 		s.lookAtSources(ctx, asked)
 		return
 	}
-	ends, err := s.t.adm().ListEndOffsets(ctx, s.t.opts.reads()...)
+	ends, err := s.t.adm().ListEndOffsets(ctx, s.t.decided...)
 	if err != nil {
 		return // the next look may succeed
 	}
@@ -191,8 +191,8 @@ func (s *session) settleQuiet(asked int64, ends kadm.ListedOffsets) {
 
 // lookAtSources does the work of look if there is a Repartition.
 func (s *session) lookAtSources(ctx context.Context, asked int64) {
-	adm, o := s.t.adm(), &s.t.opts
-	copied, sizes, err := watermarks.Copied(ctx, adm, o.Inputs, o.copyGroup(), o.Reset == kafka.ResetEnd)
+	adm := s.t.adm()
+	copied, sizes, err := watermarks.Copied(ctx, adm, s.t.inputs, RepartitionGroup(s.t.chain.Group), s.t.reset == kafka.ResetEnd)
 	if err != nil {
 		return // the next look may succeed
 	}
@@ -201,7 +201,7 @@ func (s *session) lookAtSources(ctx context.Context, asked int64) {
 			p.Clock.Grow(sizes)
 		}
 	}
-	if ends, err := adm.ListEndOffsets(ctx, o.Repartition.Topic); err == nil {
+	if ends, err := adm.ListEndOffsets(ctx, s.t.decided...); err == nil {
 		s.settleSources(asked, copied, ends)
 	}
 }

@@ -80,10 +80,9 @@ type looking struct {
 
 // extent returns where to read from.
 func (l *looking) extent(ctx context.Context, adm *kadm.Client) (map[string]map[int32]kgo.Offset, error) {
-	o := &l.t.opts
 	var names []string
-	for _, input := range o.reads() {
-		name := o.changelogOf(input)
+	for _, input := range l.t.decided {
+		name := l.t.changelogs[input][0].name
 		names = append(names, name)
 		l.inputs[name] = input
 	}
@@ -103,7 +102,7 @@ func (l *looking) extent(ctx context.Context, adm *kadm.Client) (map[string]map[
 	if err != nil {
 		return nil, fmt.Errorf("kafka: changelog: %w", err)
 	}
-	live, err := restorer{l.t}.live(ctx, adm, time.Now().UnixMilli(), names)
+	live, err := restorer{l.t}.live(ctx, adm, time.Now().UnixMilli())
 	if err != nil {
 		return nil, err
 	}

@@ -58,7 +58,7 @@ func looksForTheFirst(t *testing.T, stage *Repartition) {
 		p := b.start(opts)
 		p.Wait(20, kafkatest.Settled)
 		if stage != nil {
-			time.Sleep(2 * purgeEvery) // the copies are deleted
+			time.Sleep(2 * tidyEvery) // the copies are deleted
 		}
 		began := time.Now()
 		known := b.look(opts, "0", "7", "none")

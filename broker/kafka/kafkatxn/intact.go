@@ -29,11 +29,7 @@ type losses struct{ *Transactor }
 // intactEvery is how often a Transactor looks for damage.
 const intactEvery = 10 * time.Second
 
-// exact reports whether only this Transactor deletes records of the changelog of keys.
-// Otherwise brokers do, by their times.
-func (t losses) exact() bool { return t.changelogRetention() < 0 }
-
-// keepMillis is how long a record of the changelog counts, in milliseconds.
+// keepMillis is how long a record of the changelog of keys counts, in milliseconds.
 func (t losses) keepMillis() int64 { return t.windows.Retention().Milliseconds() }
 
 // mark returns the note of a partition for the open transaction, whose records are written.
@@ -42,17 +38,11 @@ func (t losses) mark(p *part) marks.Note {
 	n := at.note
 	n.Read = t.topics[p.ID.Topic]
 	for i, l := range at.logs {
-		low, e := max(at.note.Keys.Low, l.Cut(), 0), &n.Keys
-		if i == 0 {
-			e.Topic, e.Times = t.changelog[p.ID.Topic], slices.Clone(e.Times)
-			if !t.exact() {
-				low = -1
-			}
-		} else {
-			e = &n.State
-			e.Topic, low = t.stateTopic[p.ID.Topic], max(at.note.State.Low, l.Cut(), 0)
+		c, e := t.changelogs[p.ID.Topic][i], n.Of(i)
+		e.Topic, e.Low, e.End = c.id, max(e.Low, l.Cut(), 0), max(e.End, l.Position())
+		if e.Times = slices.Clone(e.Times); c.retention >= 0 {
+			e.Low = -1 // brokers delete its records
 		}
-		e.Low, e.End = low, max(e.End, l.Position())
 		if written := l.Written(); len(written) > 0 {
 			e.Wrote(written[0].Offset, written[len(written)-1].Offset+1, t.now(), t.keepMillis())
 		}
@@ -63,9 +53,9 @@ func (t losses) mark(p *part) marks.Note {
 // marked notes that the note of a partition is committed. The changelogs may be deleted up to
 // where it says.
 func (s *slot) marked(n marks.Note) {
-	for i, low := range [][2]int64{{s.note.Keys.Low, n.Keys.Low}, {s.note.State.Low, n.State.Low}} {
-		if low[1] > low[0] {
-			s.deletable[i].Store(low[1])
+	for i := range s.deletable {
+		if low := n.Of(i).Low; low > s.note.Of(i).Low {
+			s.deletable[i].Store(low)
 		}
 	}
 	s.note = n
@@ -86,13 +76,9 @@ type presence struct {
 	first, last kadm.ListedOffsets
 }
 
-// watched returns the topics that are decided and those that hold their state.
+// watched returns the topics that are decided and their changelogs.
 func (t losses) watched() []string {
-	names := t.opts.reads()
-	for _, topic := range t.opts.reads() {
-		names = append(slices.Clip(names), t.opts.changelogsOf(topic)...)
-	}
-	return names
+	return append(t.changelogs.names(t.decided...), t.decided...)
 }
 
 // present returns what brokers have of these topics.
@@ -122,55 +108,36 @@ func (p *presence) of(topic string, number int32) (marks.Present, bool) {
 func (t losses) damaged(id cluster.Partition, at kadm.OffsetResponse, has *presence) (*marks.Note, error) {
 	n, err := marks.Parse(at.Metadata)
 	if err != nil {
-		return nil, cluster.Damaged("kafka: group %s: the metadata %q of its offset of %s/%d is not what Semel writes: %w", t.opts.Group, at.Metadata, id.Topic, id.Number, err)
+		return nil, cluster.Damaged("kafka: group %s: the metadata %q of its offset of %s/%d is not what Semel writes: %w", t.chain.Group, at.Metadata, id.Topic, id.Number, err)
 	}
 	if at.Err != nil || at.At < 0 || n == nil {
 		return nil, nil
 	}
 	input, known := has.of(id.Topic, id.Number)
 	if known && n.Read != input.Topic && n.Read != (marks.ID{}) && input.Topic != (marks.ID{}) {
-		return n, t.inputAgain(id.Topic)
+		return n, t.source.madeAgain(id.Topic)
 	}
-	if t.opts.Repartition != nil && known && (at.At < input.Start || at.At > input.End) {
-		return n, cluster.Damaged("kafka: repartition topic %s/%d has records from %d to %d, but the next offset is %d: records were lost before they were read. Set the offsets of group %s back to copy them again, and those of group %s to the start: %w",
-			id.Topic, id.Number, input.Start, input.End, at.At, t.opts.copyGroup(), t.opts.Group, cluster.ErrOutOfRange)
-	}
-	if keys, known := has.of(t.opts.changelogOf(id.Topic), id.Number); known {
-		if lacks := n.Keys.Lacks(keys, t.now(), t.keepMillis()); lacks != "" {
-			return n, t.stateGone(id, "changelog", t.opts.changelogOf(id.Topic), lacks, "keys are lost, and repeated records would take effect again", "another changelog (transaction.changelog)")
+	if known {
+		if err := t.source.lacks(id, at.At, input); err != nil {
+			return n, err
 		}
 	}
-	if !t.chain.HasState() {
-		return n, nil
-	}
-	if state, known := has.of(t.opts.stateOf(id.Topic), id.Number); known {
-		if lacks := n.State.Lacks(state, t.now(), t.keepMillis()); lacks != "" {
-			return n, t.stateGone(id, "topic", t.opts.stateOf(id.Topic), lacks, "open windows or held records are lost, and results would lack messages", "a new group")
+	for i, c := range t.changelogs[id.Topic] {
+		now, known := has.of(c.name, id.Number)
+		if !known {
+			continue
+		}
+		if lacks := n.Of(i).Lacks(now, t.now(), t.keepMillis()); lacks != "" {
+			return n, cluster.Damaged("kafka: %s %s/%d %s: %s. Restore it, or use %s. To go on without what is lost, %s",
+				c.what, c.name, id.Number, lacks, c.lost, c.other, t.acceptLoss(id.Topic))
 		}
 	}
 	return n, nil
 }
 
-// stateGone is the error of a topic that has lost state.
-func (t losses) stateGone(id cluster.Partition, what, name, lacks, cost, other string) error {
-	return cluster.Damaged("kafka: %s %s/%d %s: %s. Restore it, or use %s. To go on without what is lost, %s",
-		what, name, id.Number, lacks, cost, other, t.acceptLoss(id.Topic))
-}
-
 // acceptLoss returns how an operator lets a pipeline continue without the state of a topic.
 func (t losses) acceptLoss(topic string) string {
-	return fmt.Sprintf("stop all instances, wait until the group is empty, and remove the notes from its offsets: kafka-consumer-groups.sh --bootstrap-server ADDRESS --group %s --topic %s --reset-offsets --to-current --execute", t.opts.Group, topic)
-}
-
-// inputAgain is the error of a topic that was made again, while the group has offsets of the
-// former one.
-func (t losses) inputAgain(topic string) error {
-	if t.opts.Repartition != nil {
-		return cluster.Damaged("kafka: repartition topic %s was deleted and made again, and copies that were not decided are lost. Delete the groups %s and %s, and the input is copied again; what is remembered of keys stays",
-			topic, t.opts.Group, t.opts.copyGroup())
-	}
-	return cluster.Damaged("kafka: topic %s was deleted and made again, and group %s has the offsets of the former one: records before them would be skipped. Stop all instances and read it from its start: kafka-consumer-groups.sh --bootstrap-server ADDRESS --group %s --topic %s --reset-offsets --to-earliest --execute",
-		topic, t.opts.Group, t.opts.Group, topic)
+	return fmt.Sprintf("stop all instances, wait until the group is empty, and remove the notes from its offsets: kafka-consumer-groups.sh --bootstrap-server ADDRESS --group %s --topic %s --reset-offsets --to-current --execute", t.chain.Group, topic)
 }
 
 // intact returns an error if a topic lacks state that committed offsets need.
@@ -181,14 +148,12 @@ func (t losses) intact(ctx context.Context, adm *kadm.Client) error {
 	}
 	// The offsets are asked for later than the topics: a topic is cut off only after a note
 	// that allows it.
-	committed, err := pending.Offsets(ctx, adm, t.opts.Group, t.opts.reads())
+	committed, err := pending.Offsets(ctx, adm, t.chain.Group, t.decided)
 	if err != nil {
-		return fmt.Errorf("kafka: offsets of group %s: %w", t.opts.Group, err)
+		return err
 	}
-	if t.opts.Repartition != nil {
-		if err := t.copiesIntact(ctx, adm, &has); err != nil {
-			return err
-		}
+	if err := t.source.intact(ctx, adm, &has); err != nil {
+		return err
 	}
 	found := t.firstDamage(committed, &has)
 	if found == nil {
@@ -196,9 +161,8 @@ func (t losses) intact(ctx context.Context, adm *kadm.Client) error {
 	}
 	// A member may have cut a topic off, with a note that is not visible yet. Or it has written
 	// to a topic since, so the ends are asked for again, later than the notes.
-	committed, err = pending.Stable(ctx, adm, t.opts.Group, t.opts.reads(), func() {})
-	if err != nil {
-		return fmt.Errorf("kafka: offsets of group %s: %w", t.opts.Group, err)
+	if committed, err = pending.Stable(ctx, adm, t.chain.Group, t.decided, func() {}); err != nil {
+		return err
 	}
 	if has.last, err = adm.ListEndOffsets(ctx, t.watched()...); err != nil {
 		return fmt.Errorf("kafka: offsets of %v: %w", t.watched(), err)
@@ -206,24 +170,8 @@ func (t losses) intact(ctx context.Context, adm *kadm.Client) error {
 	return t.firstDamage(committed, &has)
 }
 
-// copiesIntact returns an error if the inputs were copied to another topic than that between
-// the stages. Brokers delete the offsets of that topic with it, but not those of the inputs.
-func (t losses) copiesIntact(ctx context.Context, adm *kadm.Client, has *presence) error {
-	copied, err := pending.Offsets(ctx, adm, t.opts.copyGroup(), t.opts.Inputs)
-	if err != nil {
-		return fmt.Errorf("kafka: offsets of group %s: %w", t.opts.copyGroup(), err)
-	}
-	to := marks.ID(has.topics[t.opts.Repartition.Topic].ID)
-	copied.Each(func(at kadm.OffsetResponse) {
-		if n, _ := marks.Parse(at.Metadata); err == nil && n != nil && n.Copied != to && n.Copied != (marks.ID{}) && to != (marks.ID{}) {
-			err = t.inputAgain(t.opts.Repartition.Topic)
-		}
-	})
-	return err
-}
-
 func (t losses) firstDamage(committed kadm.OffsetResponses, has *presence) error {
-	for _, topic := range t.opts.reads() {
+	for _, topic := range t.decided {
 		for number := range t.sizes[topic] {
 			at, ok := committed.Lookup(topic, number)
 			if !ok {
@@ -241,9 +189,9 @@ func (t losses) firstDamage(committed kadm.OffsetResponses, has *presence) error
 // notes what the others have. No transaction can change their offsets any longer.
 func (t losses) intactParts(ctx context.Context, s *session, parts []*part) error {
 	adm := t.adm()
-	committed, err := pending.Stable(ctx, adm, t.opts.Group, t.opts.reads(), func() { s.restores.Store(new("")) })
+	committed, err := pending.Stable(ctx, adm, t.chain.Group, t.decided, func() { s.restores.Store(new("")) })
 	if err != nil {
-		return fmt.Errorf("kafka: offsets of group %s: %w", t.opts.Group, err)
+		return err
 	}
 	has, err := t.present(ctx, adm)
 	if err != nil {
@@ -258,11 +206,9 @@ func (t losses) intactParts(ctx context.Context, s *session, parts []*part) erro
 		if n == nil {
 			n = &marks.Note{}
 		}
-		keys, _ := has.of(t.opts.changelogOf(p.ID.Topic), p.ID.Number)
-		n.Keys.Low = max(n.Keys.Low, keys.Start)
-		if t.chain.HasState() {
-			state, _ := has.of(t.opts.stateOf(p.ID.Topic), p.ID.Number)
-			n.State.Low = max(n.State.Low, state.Start)
+		for i, c := range t.changelogs[p.ID.Topic] {
+			now, _ := has.of(c.name, p.ID.Number)
+			n.Of(i).Low = max(n.Of(i).Low, now.Start)
 		}
 		p.slot.note = *n
 	}
@@ -272,11 +218,7 @@ func (t losses) intactParts(ctx context.Context, s *session, parts []*part) erro
 // permitted notes for Ready which right on a topic with state is missing. A right to read is
 // used only when partitions move, which may be much later. Brokers before 2.3 do not tell.
 func (t losses) permitted(ctx context.Context) {
-	var names []string
-	for _, topic := range t.opts.reads() {
-		names = append(names, t.opts.changelogsOf(topic)...)
-	}
-	slices.Sort(names)
+	names := slices.Sorted(slices.Values(t.changelogs.names(t.decided...)))
 	topics, err := t.adm().ListTopics(kadm.WithAuthorizedOps(ctx), names...)
 	if err != nil {
 		return // no answer is not a refusal
@@ -333,15 +275,14 @@ func (t losses) watchIntact(ctx context.Context) error {
 // missing has the topics that were missing at the last look.
 func (t losses) sameTopics(ctx context.Context, missing map[string]bool) error {
 	was, holds := map[string]keystate.TopicID{}, map[string]bool{}
-	for _, topic := range t.opts.reads() {
-		was[topic], was[t.opts.changelogOf(topic)] = t.topics[topic], t.changelog[topic]
-		holds[t.opts.changelogOf(topic)], holds[topic] = true, t.opts.Repartition != nil
-		if t.chain.HasState() {
-			was[t.opts.stateOf(topic)], holds[t.opts.stateOf(topic)] = t.stateTopic[topic], true
+	for _, topic := range t.decided {
+		was[topic], holds[topic] = t.topics[topic], true
+		for _, c := range t.changelogs[topic] {
+			was[c.name], holds[c.name] = c.id, true
 		}
 	}
-	for _, topic := range t.opts.Inputs {
-		was[topic] = t.topics[topic]
+	for _, topic := range t.inputs {
+		was[topic], holds[topic] = t.topics[topic], false
 	}
 	for name, id := range was {
 		found, err := t.adm().ListTopics(ctx, name)

@@ -69,14 +69,14 @@ func TestAMissingChangelogIsRefusedIfTheGroupHasRead(t *testing.T) {
 				for _, want := range c.want {
 					b.refused(opts, want)
 				}
-				for _, topic := range opts.reads() {
-					if b.Cluster.TopicInfo(opts.changelogOf(topic)) != nil {
-						t.Errorf("%s was made", opts.changelogOf(topic))
+				for _, topic := range opts.decided() {
+					if b.Cluster.TopicInfo(opts.changelogNames(topic)[0]) != nil {
+						t.Errorf("%s was made", opts.changelogNames(topic)[0])
 					}
 				}
 				// A way out that the error names: what is new continues.
-				for _, topic := range opts.reads() {
-					kafkatest.Must(t, b.Cluster.CreateTopic(opts.changelogOf(topic), 2, map[string]string{"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "7200000"}))
+				for _, topic := range opts.decided() {
+					kafkatest.Must(t, b.Cluster.CreateTopic(opts.changelogNames(topic)[0], 2, map[string]string{"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "7200000"}))
 				}
 				b.acceptLoss("g")
 				b.to("in")
@@ -127,7 +127,7 @@ func TestAFirstStartMakesItsChangelog(t *testing.T) {
 				setUp(b, &opts)
 				b.to("in")
 				b.handle(opts)
-				if b.Cluster.TopicInfo(opts.changelogOf("in")) == nil {
+				if b.Cluster.TopicInfo(opts.changelogNames("in")[0]) == nil {
 					t.Error("there is no changelog")
 				}
 			})

@@ -130,7 +130,7 @@ func TestKeysOnARealBrokerAreThoseOfTheirInput(t *testing.T) {
 	run := func(input string, n int) error {
 		events := &kafkatest.Events{}
 		tr, err := NewTransactor(&TransactorOptions{
-			Client: reach, Group: name, Inputs: []string{input}, Output: Output{Topic: out}, Key: Key{OnMissing: pipeline.MissingHash, Rule: rule}, Window: time.Hour, skipSample: true, Observer: events,
+			Client: reach, Group: name, Inputs: []string{input}, Output: Output{Topic: out}, Key: Key{OnMissing: pipeline.MissingHash, Rule: rule}, Window: time.Hour, hooks: hooks{skipSample: true}, Observer: events,
 		})
 		kafkatest.Must(t, err)
 		ctx, stop := context.WithCancel(t.Context())

@@ -36,7 +36,7 @@ func (m *member) waitsFor(what string, records int) { m.t.health.WaitsFor(m.name
 // rebalance twice, which aborts the transactions of other members.
 func (m *member) persist(ctx context.Context, live func(ctx context.Context) error) error {
 	t := m.t
-	longest := min(5*time.Second, t.opts.Timeouts.Session/4)
+	longest := min(5*time.Second, t.timeouts.Session/4)
 	for failures := 0; ctx.Err() == nil; {
 		began := time.Now()
 		err := live(ctx)
@@ -71,16 +71,16 @@ func fatal(err error) bool {
 
 // join makes the client. It may be there even with an error.
 func (m *member) join(ctx context.Context, more []kgo.Opt) (err error) {
-	t, o := m.t, &m.t.opts
+	t := m.t
 	var life context.Context
 	life, m.disconnect = context.WithCancel(context.WithoutCancel(ctx))
 	m.client, err = kgo.NewGroupTransactSession(t.clientOptions(append(more,
-		kgo.WithContext(life), kgo.ConsumerGroup(m.group), kgo.InstanceID(o.Member.Instance+"-"+m.name),
-		kgo.TransactionalID(o.Member.TransactionalID+"-"+m.name), kgo.TransactionTimeout(o.Timeouts.Transaction),
+		kgo.WithContext(life), kgo.ConsumerGroup(m.group), kgo.InstanceID(t.member.Instance+"-"+m.name),
+		kgo.TransactionalID(t.member.TransactionalID+"-"+m.name), kgo.TransactionTimeout(t.timeouts.Transaction),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.Balancers(kgo.CooperativeStickyBalancer()), kgo.RequiredAcks(kgo.AllISRAcks()),
-		kgo.SessionTimeout(o.Timeouts.Session), kgo.HeartbeatInterval(min(3*time.Second, o.Timeouts.Session/3)),
-		kgo.RebalanceTimeout(max(30*time.Second, o.Timeouts.Session)),
+		kgo.SessionTimeout(t.timeouts.Session), kgo.HeartbeatInterval(min(3*time.Second, t.timeouts.Session/3)),
+		kgo.RebalanceTimeout(m.rebalanceTimeout()),
 		// Several fetches are in memory, and the collector allows as much garbage
 		// again. Larger fetches were not faster.
 		kgo.FetchMaxBytes(2<<20), kgo.FetchMaxPartitionBytes(512<<10),
@@ -94,11 +94,14 @@ func (m *member) join(ctx context.Context, more []kgo.Opt) (err error) {
 	}
 	// Asking for the producer's id ends the transactions of a predecessor.
 	if _, _, err := m.client.Client().ProducerID(ctx); err != nil {
-		return fmt.Errorf("kafka: producer %s-%s: %w", o.Member.TransactionalID, m.name, err)
+		return fmt.Errorf("kafka: producer %s-%s: %w", t.member.TransactionalID, m.name, err)
 	}
 	go cluster.KeepWhole(life, m.client.Client(), m.group)
 	return nil
 }
+
+// rebalanceTimeout is how long a rebalance waits for members.
+func (m *member) rebalanceTimeout() time.Duration { return max(30*time.Second, m.t.timeouts.Session) }
 
 // replaced reports whether an error of a client means that another process took its
 // name. A fenced producer or an ended transaction can also mean that the transaction
@@ -115,12 +118,14 @@ func (m *member) replaced(ctx context.Context, err error) bool {
 	case m.client == nil:
 		return false
 	case fenced:
-		patience = t.opts.Timeouts.Session // until a broker answers
+		patience = t.timeouts.Session // until a broker answers
 	case errors.Is(err, kerr.ProducerFenced), errors.Is(err, kerr.InvalidTxnState), errors.Is(err, kerr.InvalidProducerEpoch):
 	default:
 		return false
 	}
 	var taken cluster.NameTaken
+	// A member that was expelled learns its new id at the end of the rebalance that it joins.
+	rebalanced := time.Now().Add(2 * m.rebalanceTimeout())
 	for until := time.Now().Add(patience); ; {
 		groups, err := t.adm().DescribeGroups(ctx, m.group)
 		if err == nil {
@@ -130,10 +135,12 @@ func (m *member) replaced(ctx context.Context, err error) bool {
 		if err == nil {
 			other := m.anotherHas(groups[m.group].Members)
 			switch {
-			case other && taken.Lasts(now, t.opts.Timeouts.Session):
+			case other && groups[m.group].State != "Stable" && now.Before(rebalanced):
+				until = now.Add(t.timeouts.Session)
+			case other && taken.Lasts(now, t.timeouts.Session):
 				return true
 			case other:
-				until = now.Add(t.opts.Timeouts.Session)
+				until = now.Add(t.timeouts.Session)
 			case fenced || !taken.From.IsZero():
 				return false // the name is this member's, or free
 			}
@@ -148,7 +155,7 @@ func (m *member) replaced(ctx context.Context, err error) bool {
 func (m *member) anotherHas(members []kadm.DescribedGroupMember) bool {
 	own, _ := m.client.Client().GroupMetadata()
 	return slices.ContainsFunc(members, func(other kadm.DescribedGroupMember) bool {
-		return other.InstanceID != nil && *other.InstanceID == m.t.opts.Member.Instance+"-"+m.name && other.MemberID != own
+		return other.InstanceID != nil && *other.InstanceID == m.t.member.Instance+"-"+m.name && other.MemberID != own
 	})
 }
 
@@ -176,7 +183,7 @@ func (m *member) refusedSize(ctx context.Context, had cluster.Limits, cause erro
 	if err := t.readLimits(ctx, t.adm()); err != nil {
 		return err
 	}
-	if m.tooBig < mostRefusals || !maps.Equal(had, *t.limits.Load()) {
+	if m.tooBig < mostRefusals || !maps.Equal(had, *t.topicLimits.Load()) {
 		return fmt.Errorf("kafka: %w: %w", errAgain, cause)
 	}
 	return fmt.Errorf("kafka: %w: %w: the brokers take less than max.message.bytes of that topic says, or it may not be seen: allow DescribeConfigs on the topic, or raise it", pipeline.ErrStopped, cause)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/operator"
 	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/test/kafkatest"
 	"github.com/semel-dev/semel/vfs"
@@ -190,6 +192,34 @@ func TestAProgramIsNotFencedByItsEarlierMemberId(t *testing.T) {
 			goesOn(b, p)
 		})
 	})
+	// A member that joins again learns its new id when the group is rebalanced, which waits for
+	// members that are gone.
+	t.Run("a new id during a rebalance", func(t *testing.T) {
+		t.Parallel()
+		inRealTime(t, 2, func(b *bubble) {
+			p := start(b, time.Second)
+			var asked atomic.Int32
+			b.Cluster.ControlKey(int16(kmsg.DescribeGroups), func(req kmsg.Request) (kmsg.Response, error, bool) {
+				b.Cluster.KeepControl()
+				if asked.Add(1) > 40 { // four seconds
+					return nil, nil, false
+				}
+				name := "g-0-0"
+				member := kmsg.NewDescribeGroupsResponseGroupMember()
+				member.MemberID, member.InstanceID = "new", &name
+				group := kmsg.NewDescribeGroupsResponseGroup()
+				group.Group, group.State, group.ProtocolType, group.Members = "g", "PreparingRebalance", "consumer", []kmsg.DescribeGroupsResponseGroupMember{member}
+				answer := req.ResponseKind().(*kmsg.DescribeGroupsResponse)
+				answer.Groups = append(answer.Groups, group)
+				return answer, nil, true
+			})
+			b.Cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Err: kerr.ProducerFenced, Count: 1})
+			goesOn(b, p)
+			if n := asked.Load(); n <= 40 {
+				t.Errorf("the group was asked %d times", n)
+			}
+		})
+	})
 }
 
 // gate is a file system in which the state of partitions cannot be read before it is
@@ -243,7 +273,7 @@ func TestAMemberRestartsBeforeItsSessionTimesOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const session = 3 * time.Second
-		tr := &Transactor{opts: TransactorOptions{Timeouts: Timeouts{Session: session}, Observer: &kafkatest.Events{}}}
+		tr := &Transactor{chain: operator.NewPlan(&operator.Options{}), timeouts: Timeouts{Session: session}, observer: &kafkatest.Events{}}
 		tr.health.Observe, tr.health.Silent = tr.observe, silent
 		ctx, cancel := context.WithCancel(t.Context())
 		var ended time.Time

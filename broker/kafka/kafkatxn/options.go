@@ -9,6 +9,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/operator"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/key"
@@ -101,13 +102,18 @@ type TransactorOptions struct {
 	// Observer receives events about the pipeline, with counts. Defaults to none.
 	Observer pipeline.Observer
 
-	files      vfs.FS           // of the tests
-	clock      func() time.Time // of the tests
-	hold       chan struct{}    // of the tests: sessions start when it is closed
-	skipSample bool             // of the tests: the inputs are not sampled
-	results    int              // of the tests: how many results one transaction writes
-	slack      int64            // of the tests: how long a changelog of windows is not rewritten; 0 is the default
-	fileSize   int64            // of the tests: how large a file of the copy of windows becomes; 0 is the default
+	hooks // of the tests
+}
+
+// hooks are set by tests.
+type hooks struct {
+	files      vfs.FS
+	clock      func() time.Time
+	hold       chan struct{} // sessions start when it is closed
+	skipSample bool          // the inputs are not sampled
+	results    int           // how many results one transaction writes
+	slack      int64         // how long a changelog of windows is not rewritten; 0 is the default
+	fileSize   int64         // how large a file of the copy of windows becomes; 0 is the default
 }
 
 // Key is how the id of a message is found.
@@ -303,7 +309,9 @@ func (o *TransactorOptions) validate() error {
 		wrong.Add("Parked is missing, and a policy parks messages")
 	}
 	if o.Repartition != nil {
-		o.Repartition.validate(o, wrong)
+		if name := o.Repartition.Topic; slices.Contains(append([]string{o.Output.Topic, o.Parked, o.State.Changelog}, o.Inputs...), name) {
+			wrong.Add("Repartition.Topic: %s is another topic of the pipeline; it needs one of its own", name)
+		}
 	}
 	if o.Aggregate != nil {
 		o.validateAggregate(wrong)
@@ -311,16 +319,17 @@ func (o *TransactorOptions) validate() error {
 	if o.Keep != nil {
 		o.validateKeep(wrong)
 	}
-	if o.hasState() {
-		o.validateState(wrong)
-	}
 	o.validateTables(wrong)
 	if slices.Contains(o.Inputs, o.Output.Topic) || slices.Contains(o.Inputs, o.Parked) || o.Output.Topic == o.Parked {
 		wrong.Add("Inputs, Output.Topic, Parked: one topic cannot be two of them")
 	}
-	for _, topic := range o.reads() {
-		if name := o.changelogOf(topic); slices.Contains(append([]string{o.Output.Topic, o.Parked}, o.Inputs...), name) {
-			wrong.Add("State.Changelog: %s is another topic of the pipeline; it needs one of its own", name)
+	for _, topic := range o.decided() {
+		others := append([]string{o.Output.Topic, o.Parked}, o.Inputs...)
+		for i, name := range o.changelogNames(topic) {
+			if field := [...]string{"State.Changelog", "Group"}[i]; slices.Contains(others, name) {
+				wrong.Add("%s: %s is another topic of the pipeline; it needs one of its own", field, name)
+			}
+			others = append(others, name)
 		}
 	}
 	return wrong.Err()
@@ -332,7 +341,7 @@ func (o *TransactorOptions) chain() *operator.Plan {
 		Name: o.Name, Group: o.Group, Rule: o.Key.Rule, Scope: o.Key.Scope.Name, OnMissing: o.Key.OnMissing, Window: o.Window,
 		Keep: o.Keep, Tables: o.Tables, FilterMap: o.FilterMap, Aggregate: o.Aggregate, Transform: o.Transform,
 		Output: o.Output.Topic, SamePartition: o.Output.SamePartition, KeyHeaders: o.Output.KeyHeaders,
-		Parked: o.Parked, Failure: o.Failure, StateOf: o.stateOf, Most: o.Timeouts.Transaction,
+		Parked: o.Parked, Failure: o.Failure, Most: o.Timeouts.Transaction,
 		Times: operator.Times{On: o.EventTime != nil, Unit: stream.Milliseconds, Idle: semel.Forever},
 	}
 	if e := o.EventTime; e != nil {
@@ -364,30 +373,26 @@ func (o *TransactorOptions) chain() *operator.Plan {
 	return plan
 }
 
-// changelogOf returns the changelog topic of a topic that is decided.
-func (o *TransactorOptions) changelogOf(topic string) string {
-	if len(o.reads()) == 1 {
-		return o.State.Changelog
+// decided returns the topics whose records sessions decide.
+func (o *TransactorOptions) decided() []string {
+	if o.Repartition != nil {
+		return []string{o.Repartition.Topic}
 	}
-	return o.State.Changelog + "-" + topic
+	return o.Inputs
 }
 
-// written returns the topics that are written.
-func (o *TransactorOptions) written() []string {
-	list := []string{o.Output.Topic}
-	if o.Parked != "" {
-		list = append(list, o.Parked)
+// changelogNames returns the names of the changelogs of a topic that is decided: that of its keys,
+// and that of the state of an operator if there is one.
+func (o *TransactorOptions) changelogNames(topic string) []string {
+	of := ""
+	if len(o.decided()) > 1 {
+		of = "-" + topic
 	}
-	for _, topic := range o.reads() {
-		list = append(list, o.changelogOf(topic))
-		if o.hasState() {
-			list = append(list, o.stateOf(topic))
-		}
+	names := []string{o.State.Changelog + of}
+	if o.hasState() {
+		names = append(names, o.Group+"-state"+of)
 	}
-	if o.Repartition != nil {
-		list = append(list, o.Repartition.Topic)
-	}
-	return list
+	return names
 }
 
 // hasState reports whether an operator has a state.
@@ -405,35 +410,6 @@ func (o *TransactorOptions) validateAggregate(wrong *invalid.List) {
 	}
 }
 
-// validateState refuses topics of windows or held records that are used otherwise.
-func (o *TransactorOptions) validateState(wrong *invalid.List) {
-	for _, topic := range o.reads() {
-		name := o.stateOf(topic)
-		for _, other := range append([]string{o.Output.Topic, o.Parked, o.changelogOf(topic)}, o.Inputs...) {
-			if name == other {
-				wrong.Add("Group: the topic %s for windows and held records is another topic of the pipeline", name)
-			}
-		}
-	}
-}
-
-// stateOf returns the topic that holds the state of an operator, for a topic that is decided.
-func (o *TransactorOptions) stateOf(topic string) string {
-	name := o.Group + "-state"
-	if len(o.reads()) > 1 {
-		name += "-" + topic
-	}
-	return name
-}
-
-// changelogsOf returns the topics of the keys and windows of a topic that is decided.
-func (o *TransactorOptions) changelogsOf(topic string) []string {
-	if !o.hasState() {
-		return []string{o.changelogOf(topic)}
-	}
-	return []string{o.changelogOf(topic), o.stateOf(topic)}
-}
-
 func (o *TransactorOptions) validateKeep(wrong *invalid.List) {
 	wrong.Join(o.Keep.Validate())
 	if o.Aggregate != nil {
@@ -447,32 +423,16 @@ func (o *TransactorOptions) validateKeep(wrong *invalid.List) {
 	}
 }
 
-// timing returns the time by which keys are remembered.
-func (o *TransactorOptions) timing() *EventTime {
+// windowing says how long keys are remembered, and by which time.
+func (o *TransactorOptions) windowing() (keystate.Windowing, error) {
+	e := o.EventTime
 	if k := o.Keep; k != nil && k.First != nil {
-		return &EventTime{Grace: k.Grace, OnLate: k.Late}
+		e = &EventTime{Grace: k.Grace}
 	}
-	return o.EventTime
-}
-
-// copyGroup is the group of the first stage.
-func (o *TransactorOptions) copyGroup() string { return RepartitionGroup(o.Group) }
-
-// reads returns the topics whose records are decided.
-func (o *TransactorOptions) reads() []string {
-	if o.Repartition != nil {
-		return []string{o.Repartition.Topic}
+	if e == nil {
+		return keystate.NewWindowing(o.Window, false, 0)
 	}
-	return o.Inputs
-}
-
-// start returns where the deciding stage starts. It must read all records that the
-// first stage has copied.
-func (o *TransactorOptions) start() []kgo.Opt {
-	if o.Repartition != nil {
-		return []kgo.Opt{kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()), kgo.ConsumeResetOffset(kgo.NoResetOffset())}
-	}
-	return o.Reset.Options()
+	return keystate.NewWindowing(o.Window, true, e.Grace)
 }
 
 func (o *TransactorOptions) validateTables(wrong *invalid.List) {
@@ -514,6 +474,6 @@ func (o *TransactorOptions) parksWithoutRow() bool {
 // an append and a fetch by each replica. It is well below an interval, so that early
 // outputs are not written together with the changelog at the end: the broker adds one
 // partition at a time to a transaction, and the second would be retried after a pause.
-func (o *TransactorOptions) linger() time.Duration {
-	return min(o.Limits.Interval/3, 100*time.Millisecond)
+func (l Limits) linger() time.Duration {
+	return min(l.Interval/3, 100*time.Millisecond)
 }

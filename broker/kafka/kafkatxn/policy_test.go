@@ -19,6 +19,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/operator"
 	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
@@ -355,13 +356,13 @@ func TestContradictingOptionsAreRefused(t *testing.T) {
 func TestAStateDirectoryInUseNamesThePipelineAndTheRemedy(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	first := &Transactor{opts: TransactorOptions{Name: "first", State: State{Dir: dir}, files: vfs.OS{}}}
+	first := &Transactor{chain: operator.NewPlan(&operator.Options{Name: "first"}), state: State{Dir: dir}, hooks: hooks{files: vfs.OS{}}}
 	lock, err := first.lockState()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer lock.Close()
-	second := &Transactor{opts: TransactorOptions{Name: "second", State: State{Dir: dir}, files: vfs.OS{}}}
+	second := &Transactor{chain: operator.NewPlan(&operator.Options{Name: "second"}), state: State{Dir: dir}, hooks: hooks{files: vfs.OS{}}}
 	want := fmt.Sprintf("pipeline second: state directory: %s is held by process %d: end that process, or give this one a state directory of its own", filepath.Join(dir, "LOCK"), os.Getpid())
 	if _, err := second.lockState(); err == nil || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)

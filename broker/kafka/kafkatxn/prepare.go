@@ -16,12 +16,9 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/sample"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 	"github.com/semel-dev/semel/internal/retry"
-	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
-	"github.com/semel-dev/semel/stream"
 )
 
 // checks are those of brokers and topics before a Transactor works.
@@ -73,7 +70,7 @@ func (t checks) check(ctx context.Context) error {
 		return err
 	}
 	adm := t.adm()
-	names := append([]string{t.opts.Output.Topic}, t.opts.Inputs...)
+	names := append([]string{t.chain.Output}, t.inputs...)
 	topics, err := adm.ListTopics(ctx, names...)
 	if err != nil {
 		return fmt.Errorf("kafka: list topics: %w", err)
@@ -85,45 +82,39 @@ func (t checks) check(ctx context.Context) error {
 			return fmt.Errorf("kafka: topic %s: %w", name, err)
 		}
 	}
-	if err := t.checkParked(ctx, adm, len(topics[t.opts.Inputs[0]].Partitions)); err != nil {
+	if err := t.checkParked(ctx, adm, len(topics[t.inputs[0]].Partitions)); err != nil {
 		return err
 	}
-	if t.opts.Output.SamePartition {
-		for _, input := range t.opts.Inputs {
-			if have, need := len(topics[t.opts.Output.Topic].Partitions), len(topics[input].Partitions); have < need {
-				return fmt.Errorf("kafka: %s has %d partitions and %s %d, and records keep the number of their partition (partition: same): the output needs as many: %w", input, need, t.opts.Output.Topic, have, semel.ErrInvalidRequest)
+	if t.chain.SamePartition {
+		for _, input := range t.inputs {
+			if have, need := len(topics[t.chain.Output].Partitions), len(topics[input].Partitions); have < need {
+				return fmt.Errorf("kafka: %s has %d partitions and %s %d, and records keep the number of their partition (partition: same): the output needs as many: %w", input, need, t.chain.Output, have, semel.ErrInvalidRequest)
 			}
 		}
 	}
-	if err := t.checkRepartition(ctx, adm, topics); err != nil {
+	if err := t.source.check(ctx, adm, topics); err != nil {
 		return err
 	}
-	if err := t.sample(ctx); err != nil { // before a topic is created whose partitions cannot be changed
+	if err := t.source.sample(ctx); err != nil { // before a topic is created whose partitions cannot be changed
 		return err
 	}
 	if t.tableTopics, err = t.checkTables(ctx, adm, topics); err != nil {
 		return err
 	}
-	t.topics, t.sizes, t.changelog = map[string]state.ID{}, map[string]int32{}, map[string]state.ID{}
-	t.stateTopic, t.sources, t.identities = map[string]state.ID{}, map[string]int32{}, map[string]string{}
-	for _, input := range t.opts.Inputs {
-		if t.opts.Key.Rule.NeedsPosition() {
+	t.topics, t.sizes, t.sources, t.identities = map[string]state.ID{}, map[string]int32{}, map[string]int32{}, map[string]string{}
+	for _, input := range t.inputs {
+		if t.chain.Rule.NeedsPosition() {
 			t.identities[input] = cluster.Identity(topics[input].ID)
 		}
 		t.sources[input], t.topics[input] = int32(len(topics[input].Partitions)), topics[input].ID
 	}
-	for _, topic := range t.opts.reads() {
+	for _, topic := range t.decided {
 		partitions := len(topics[topic].Partitions)
 		t.topics[topic], t.sizes[topic] = topics[topic].ID, int32(partitions)
-		var err error
-		if t.changelog[topic], err = t.checkChangelog(ctx, adm, t.keysTopic(topic), partitions); err != nil {
-			return err
-		}
-		if !t.chain.HasState() {
-			continue
-		}
-		if t.stateTopic[topic], err = t.checkChangelog(ctx, adm, t.storeTopic(topic), partitions); err != nil {
-			return err
+		for _, c := range t.changelogs[topic] {
+			if c.id, err = t.checkChangelog(ctx, adm, c, partitions); err != nil {
+				return err
+			}
 		}
 	}
 	if err := losses(t).intact(ctx, adm); err != nil {
@@ -135,23 +126,23 @@ func (t checks) check(ctx context.Context) error {
 // checkParked creates the dead-letter topic if it is missing. Its records do not
 // expire.
 func (t checks) checkParked(ctx context.Context, adm *kadm.Client, partitions int) error {
-	if t.opts.Parked == "" {
+	if t.chain.Parked == "" {
 		return nil
 	}
-	topics, err := adm.ListTopics(ctx, t.opts.Parked)
+	topics, err := adm.ListTopics(ctx, t.chain.Parked)
 	if err != nil {
 		return fmt.Errorf("kafka: list topics: %w", err)
 	}
-	switch err := topics[t.opts.Parked].Err; {
+	switch err := topics[t.chain.Parked].Err; {
 	case err == nil:
 		return nil
 	case !errors.Is(err, kerr.UnknownTopicOrPartition):
-		return fmt.Errorf("kafka: topic %s: %w", t.opts.Parked, err)
+		return fmt.Errorf("kafka: topic %s: %w", t.chain.Parked, err)
 	}
 	forever := map[string]*string{"retention.ms": kadm.StringPtr("-1"), "retention.bytes": kadm.StringPtr("-1")}
-	_, err = adm.CreateTopic(ctx, int32(partitions), -1, forever, t.opts.Parked)
+	_, err = adm.CreateTopic(ctx, int32(partitions), -1, forever, t.chain.Parked)
 	if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
-		return fmt.Errorf("kafka: create dead-letter topic %s: %w", t.opts.Parked, err)
+		return fmt.Errorf("kafka: create dead-letter topic %s: %w", t.chain.Parked, err)
 	}
 	return kerr.LeaderNotAvailable // check again
 }
@@ -176,50 +167,9 @@ func (t checks) checkBrokers(ctx context.Context) error {
 	return nil
 }
 
-// changelogTopic is a topic that holds state of an input.
-type changelogTopic struct {
-	name, input string
-	// what is the topic in errors, and holds what it holds.
-	what, holds string
-	// retention is how long its records count, in milliseconds, or -1 if their times do not show
-	// that. created is the retention with which it is created.
-	retention, created int64
-	segment            string // its segment.bytes, if not the default
-	differs            func(partitions, has int) error
-	unread             func(ctx context.Context, create string, read string) error
-}
-
-// keysTopic returns the changelog of the keys of an input.
-func (t checks) keysTopic(input string) *changelogTopic {
-	name := t.opts.changelogOf(input)
-	c := &changelogTopic{name: name, input: input, what: "changelog", holds: "keys would be forgotten early", retention: -1, created: t.changelogRetention()}
-	if c.created >= 0 {
-		c.retention = t.windows.Retention().Milliseconds()
-	}
-	c.differs = func(partitions, has int) error { return changelogDiffers(input, partitions, name, has) }
-	c.unread = func(ctx context.Context, create, read string) error { return t.keysLost(ctx, input, create, read) }
-	return c
-}
-
-// storeTopic returns the topic that holds the state of an operator for an input. The broker
-// frees whole segments, so its segments are small.
-func (t checks) storeTopic(input string) *changelogTopic {
-	name := t.opts.stateOf(input)
-	c := &changelogTopic{name: name, input: input, what: "topic", holds: "open windows or held records would be lost", retention: -1, created: -1, segment: strconv.Itoa(repartitionSegment)}
-	c.differs = func(partitions, has int) error {
-		return fmt.Errorf("kafka: %s has %d partitions, and topic %s, which holds its open windows or held records, has %d: use a new group, or a new input with the old number of partitions: %w",
-			input, partitions, name, has, semel.ErrInvalidRequest)
-	}
-	c.unread = func(_ context.Context, create, read string) error {
-		return fmt.Errorf("kafka: group %s has read %s, and topic %s, which holds its open windows or held records, %w: they would lack the messages that were read. Use a new group, or, to begin without them, create it: %s; and %s",
-			t.opts.Group, read, name, errNoTopic, create, losses(t).acceptLoss(input))
-	}
-	return c
-}
-
 // checkChangelog creates the topic if it is missing and the group has read nothing, refuses an
 // unsuitable one, and returns its id.
-func (t checks) checkChangelog(ctx context.Context, adm *kadm.Client, c *changelogTopic, partitions int) (id state.ID, err error) {
+func (t checks) checkChangelog(ctx context.Context, adm *kadm.Client, c *changelog, partitions int) (id state.ID, err error) {
 	topics, err := adm.ListTopics(ctx, c.name)
 	if err != nil {
 		return id, fmt.Errorf("kafka: list topics: %w", err)
@@ -230,14 +180,14 @@ func (t checks) checkChangelog(ctx context.Context, adm *kadm.Client, c *changel
 	case topic.Err != nil:
 		return id, fmt.Errorf("kafka: %s %s: %w", c.what, c.name, topic.Err)
 	case len(topic.Partitions) != partitions:
-		return id, c.differs(partitions, len(topic.Partitions))
+		return id, c.differs(t.Transactor, c, partitions, len(topic.Partitions))
 	}
 	return state.ID(topics[c.name].ID), c.checkSettings(ctx, adm)
 }
 
 // createChangelog creates a topic, unless the group has read its input: the state was there, or
 // is in another topic. It returns an error that says to check again.
-func (t checks) createChangelog(ctx context.Context, adm *kadm.Client, c *changelogTopic, partitions int) error {
+func (t checks) createChangelog(ctx context.Context, adm *kadm.Client, c *changelog, partitions int) error {
 	settings := map[string]*string{
 		"cleanup.policy": kadm.StringPtr("delete"), "retention.bytes": kadm.StringPtr("-1"),
 		"retention.ms": kadm.StringPtr(strconv.FormatInt(c.created, 10)),
@@ -246,12 +196,12 @@ func (t checks) createChangelog(ctx context.Context, adm *kadm.Client, c *change
 	for _, setting := range slices.Sorted(maps.Keys(settings)) {
 		create += " --config " + setting + "=" + *settings[setting]
 	}
-	read, err := t.hasRead(ctx, adm, t.opts.Group, c.input)
+	read, err := hasRead(ctx, adm, t.chain.Group, c.of)
 	if err != nil {
 		return err
 	}
 	if read != "" {
-		return c.unread(ctx, create, read)
+		return c.missing(ctx, t, c, create, read)
 	}
 	if c.segment != "" {
 		settings["segment.bytes"] = &c.segment
@@ -263,7 +213,7 @@ func (t checks) createChangelog(ctx context.Context, adm *kadm.Client, c *change
 }
 
 // checkSettings refuses a topic that loses state. Hidden settings are trusted.
-func (c *changelogTopic) checkSettings(ctx context.Context, adm *kadm.Client) error {
+func (c *changelog) checkSettings(ctx context.Context, adm *kadm.Client) error {
 	configs, err := cluster.TopicSettings(ctx, adm, c.name)
 	if err != nil {
 		return err
@@ -275,25 +225,18 @@ func (c *changelogTopic) checkSettings(ctx context.Context, adm *kadm.Client) er
 	for setting, need := range map[string]int64{"retention.ms": c.retention, "retention.bytes": -1} {
 		keeps, err := strconv.ParseInt(has[setting], 10, 64)
 		if err == nil && keeps >= 0 && (need < 0 || keeps < need) {
-			return fmt.Errorf("kafka: %s %s has %s %d, less than it needs, and %s: set it to %d; Semel deletes what is not needed: %w", c.what, c.name, setting, keeps, c.holds, max(c.created, need), semel.ErrInvalidRequest)
+			return fmt.Errorf("kafka: %s %s has %s %d, less than it needs, and %s: set it to %d; Semel deletes what is not needed: %w", c.what, c.name, setting, keeps, c.early, max(c.created, need), semel.ErrInvalidRequest)
 		}
 	}
 	return nil
 }
 
-// changelogDiffers is the error of an input whose changelog has another number of
-// partitions.
-func changelogDiffers(input string, partitions int, changelog string, keys int) error {
-	return fmt.Errorf("kafka: %s has %d partitions and its changelog %s %d: keys would not be found, and duplicates would pass. Use a new changelog, or a new input with the old number of partitions: %w",
-		input, partitions, changelog, keys, semel.ErrInvalidRequest)
-}
-
 // keysLost is the error of an input that the group has read, although its changelog is missing.
 // create is the command that creates it.
-func (t checks) keysLost(ctx context.Context, input, create, read string) error {
-	name, one, several := t.opts.changelogOf(input), t.opts.State.Changelog, t.opts.State.Changelog+"-"+input
+func (t checks) keysLost(ctx context.Context, c *changelog, create, read string) error {
+	one, several := t.state.Changelog, t.state.Changelog+"-"+c.of
 	other := several
-	if name == several {
+	if c.name == several {
 		other = one
 	}
 	topics, err := t.adm().ListTopics(ctx, other)
@@ -309,48 +252,5 @@ func (t checks) keysLost(ctx context.Context, input, create, read string) error 
 		hint = fmt.Sprintf("with several inputs its keys were in %s: name that one (transaction.changelog: %s). ", several, several)
 	}
 	return fmt.Errorf("kafka: group %s has read %s, and changelog %s, which holds its keys, %w: repeated records would take effect again. %sIf there were no keys, because the offsets are another consumer's or were set by hand, or to start without them, create it: %s. If Semel has read the input before, also %s",
-		t.opts.Group, input, name, errNoTopic, hint, create, losses(t).acceptLoss(input))
-}
-
-// sample refuses an input with records of one id, or of one group key, in several partitions:
-// each partition remembers its own keys and windows. It reads only the newest records, so it
-// may miss some. With a repartition stage these records come to one partition anyway.
-func (t checks) sample(ctx context.Context) error {
-	if t.opts.Repartition != nil || t.opts.skipSample {
-		return nil
-	}
-	samples := &sample.Topics{Client: t.clientOptions, Admin: t.adm()}
-	for _, input := range t.opts.Inputs {
-		if rule := t.opts.Key.Rule; rule.Form() != key.FormRecordKey {
-			if err := samples.CheckIDs(ctx, input, rule); err != nil {
-				return err
-			}
-		}
-		if agg := t.opts.Aggregate; agg != nil && agg.By.Form() != key.FormRecordKey {
-			if err := samples.CheckGroups(ctx, input, agg.By); err != nil {
-				return err
-			}
-		}
-		for _, table := range t.opts.Tables {
-			if err := t.sampleTable(ctx, samples, input, table); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// sampleTable warns of an input with messages of one row in several partitions, of which a
-// local table has the row in one. It does not refuse them, because the filter may.
-func (t checks) sampleTable(ctx context.Context, samples *sample.Topics, input string, table *stream.Table) error {
-	if !table.Local || table.By.Form() == key.FormRecordKey {
-		return nil
-	}
-	apart, err := samples.Apart(ctx, input, table.By)
-	if apart != nil {
-		t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "messages may be in other partitions than their rows", Err: fmt.Errorf(
-			"kafka: the records of %s in %v need one row of table %s (%s), which is in one partition: write read: global (Local: false), or write both topics with the key of the row as record key",
-			input, apart, table.Title(), table.By)})
-	}
-	return err
+		t.chain.Group, c.of, c.name, errNoTopic, hint, create, losses(t).acceptLoss(c.of))
 }

@@ -4,17 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/marks"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pending"
-	"github.com/semel-dev/semel/internal/invalid"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/repartition"
+	"github.com/semel-dev/semel/internal/retry"
+	"github.com/semel-dev/semel/pipeline"
 )
 
 // Repartition is a stage before the stage that decides. It copies the records of all
@@ -44,127 +48,127 @@ func (r *Repartition) withDefaults(group string) *Repartition {
 	return &set
 }
 
-func (r *Repartition) validate(o *TransactorOptions, wrong *invalid.List) {
-	if slices.Contains(append([]string{o.Output.Topic, o.Parked, o.State.Changelog}, o.Inputs...), r.Topic) {
-		wrong.Add("Repartition.Topic: %s is another topic of the pipeline; it needs one of its own", r.Topic)
-	}
-}
-
 // RepartitionGroup returns the group of the first stage, if the second stage reads as
 // group.
 func RepartitionGroup(group string) string { return group + cluster.RepartitionSuffix }
 
-// checkRepartition creates a missing topic between the stages, refuses a topic that would lose or
-// separate copies, and adds the topic to the list.
-func (t checks) checkRepartition(ctx context.Context, adm *kadm.Client, topics kadm.TopicDetails) error {
-	if t.opts.Repartition == nil {
-		return t.checkWithout(ctx, adm)
+// repartitioned is the source of sessions behind a repartition stage: copies of the records.
+type repartitioned struct {
+	*Transactor
+	topic, group string // between the stages, and of the first stage
+}
+
+var _ source = (*repartitioned)(nil)
+
+// start implements source. Sessions must read all records that the first stage has copied.
+func (*repartitioned) start() []kgo.Opt {
+	return []kgo.Opt{kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()), kgo.ConsumeResetOffset(kgo.NoResetOffset())}
+}
+
+func (*repartitioned) fromEnd() bool { return false }
+
+func (*repartitioned) original() func(*kgo.Record) { return new(repartition.Originals).Unwrap }
+
+func (t *repartitioned) partitionOf() func([]byte) int32 { return t.partitioner().Of }
+
+func (t *repartitioned) members(number int) []groupMember { return []groupMember{newCopier(t, number)} }
+
+// sample implements source: records of a key come to one partition anyway.
+func (*repartitioned) sample(context.Context) error { return nil }
+
+// partitioner chooses the partitions of copies.
+func (t *repartitioned) partitioner() *repartition.Partitioner {
+	opts := repartition.PartitionerOptions{
+		Rule: t.chain.Rule, Scope: t.chain.Scope, Hash: t.chain.OnMissing == pipeline.MissingHash,
+		Topic: t.topic, Partitions: t.copyPartitions, Identities: t.identities,
+		Time: t.chain.Times.Rule, Unit: t.chain.Times.Unit,
 	}
-	name, changelog := t.opts.Repartition.Topic, t.opts.changelogOf(t.opts.Repartition.Topic)
-	found, err := adm.ListTopics(ctx, name, changelog)
+	if t.chain.Aggregate != nil {
+		opts.By = t.chain.Aggregate.By
+		opts.FilterMap = func(ctx context.Context, d pipeline.Delivery) ([]byte, bool, error) {
+			return t.chain.CallFilterMap(ctx, &d.Message, d.Key, t.timeouts.Transaction)
+		}
+	}
+	return repartition.NewPartitioner(opts)
+}
+
+// check implements source. It creates a missing topic between the stages, and refuses one that
+// would lose or separate copies.
+func (t *repartitioned) check(ctx context.Context, adm *kadm.Client, topics kadm.TopicDetails) error {
+	changelog := t.changelogs[t.topic][0].name
+	found, err := adm.ListTopics(ctx, t.topic, changelog)
 	if err != nil {
 		return fmt.Errorf("kafka: list topics: %w", err)
 	}
-	topic, keys := found[name], len(found[changelog].Partitions)
-	copied, err := t.hasRead(ctx, adm, t.opts.copyGroup(), t.opts.Inputs...)
-	if err != nil {
-		return err
+	topic, keys := found[t.topic], len(found[changelog].Partitions)
+	read := map[string]string{}
+	for _, group := range []string{t.group, t.chain.Group} {
+		committed, err := pending.Offsets(ctx, adm, group, t.inputs)
+		if err == nil {
+			err = pending.Refuse(group, committed, t.inputs) // no stage would read records that wait
+		}
+		if err != nil {
+			return err
+		}
+		read[group] = firstRead(committed, t.inputs)
 	}
-	before, err := t.hasRead(ctx, adm, t.opts.Group, t.opts.Inputs...)
-	if err != nil {
-		return err
-	}
+	copied, before := read[t.group], read[t.chain.Group]
 	if copied == "" && before != "" {
 		return fmt.Errorf("kafka: group %s has read %s without a repartition stage: its keys would not be found, and %s would be read from the start. Give the pipeline a new group. Give its first stage, whose group has the suffix %q, the offsets of the old group, and create the topic between the stages: %w",
-			t.opts.Group, before, before, cluster.RepartitionSuffix, semel.ErrInvalidRequest)
+			t.chain.Group, before, before, cluster.RepartitionSuffix, semel.ErrInvalidRequest)
 	}
 	if errors.Is(topic.Err, kerr.UnknownTopicOrPartition) {
 		if copied != "" {
 			return fmt.Errorf("kafka: repartition topic %s, into which group %s has copied %s, %w; what was not read of it would be lost: delete that group, and %s is copied again; what is remembered of keys stays",
-				name, t.opts.copyGroup(), copied, errNoTopic, copied)
+				t.topic, t.group, copied, errNoTopic, copied)
 		}
-		return t.makeRepartition(ctx, adm, topics, keys)
+		return t.create(ctx, adm, topics, keys)
 	}
 	if topic.Err != nil {
-		return fmt.Errorf("kafka: repartition topic %s: %w", name, topic.Err)
+		return fmt.Errorf("kafka: repartition topic %s: %w", t.topic, topic.Err)
 	}
 	partitions := len(topic.Partitions)
 	if found[changelog].Err == nil && keys != partitions {
-		return stageDiffers(name, partitions, changelog, keys)
+		return t.differs(t.topic, partitions, changelog, keys)
 	}
-	topics[name] = topic
+	topics[t.topic] = topic
 	t.copyPartitions = int32(partitions)
-	return t.checkRepartitionSettings(ctx, adm, name)
-}
-
-// stageDiffers is the error of a topic between the stages whose changelog has another
-// number of partitions.
-func stageDiffers(topic string, partitions int, changelog string, keys int) error {
-	return fmt.Errorf("kafka: repartition topic %s has %d partitions, and the keys in %s were remembered with %d: they would not be found. Use a new group, repartition topic and changelog: %w",
-		topic, partitions, changelog, keys, semel.ErrInvalidRequest)
-}
-
-// checkWithout refuses to run without a stage that was used before.
-func (t checks) checkWithout(ctx context.Context, adm *kadm.Client) error {
-	copied, err := t.hasRead(ctx, adm, t.opts.copyGroup(), t.opts.Inputs...)
-	if errors.Is(err, kerr.GroupAuthorizationFailed) || copied == "" && err == nil {
-		return nil
-	}
+	configs, err := cluster.TopicSettings(ctx, adm, t.topic) // hidden settings are trusted
 	if err != nil {
 		return err
 	}
-	return fmt.Errorf("kafka: group %s has copied %s for a repartition stage: without it keys would not be found, and %s would be read from the start. Keep the stage, or use a new group and changelog: %w",
-		t.opts.copyGroup(), copied, copied, semel.ErrInvalidRequest)
+	if policy := cluster.Setting(configs, t.topic, "cleanup.policy"); strings.Contains(policy, "compact") {
+		return fmt.Errorf("kafka: repartition topic %s has cleanup.policy %s: of the records of one id all but the last would be lost, only \"delete\" keeps them: %w",
+			t.topic, policy, semel.ErrInvalidRequest)
+	}
+	return nil
 }
 
-// hasRead returns the first of topics with a committed offset of a group, or "". It refuses
-// a Repartition while records of them wait for rows, because no stage would read them.
-func (t checks) hasRead(ctx context.Context, adm *kadm.Client, group string, topics ...string) (string, error) {
-	committed, err := adm.FetchOffsets(ctx, group)
-	if errors.Is(err, kerr.GroupIDNotFound) {
-		return "", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("kafka: offsets of group %s: %w", group, err)
-	}
-	if err := pending.Refuse(group, committed, topics); t.opts.Repartition != nil && err != nil {
-		return "", err
-	}
-	for _, topic := range topics {
-		for _, o := range committed[topic] {
-			if o.Err == nil && o.At >= 0 {
-				return topic, nil
-			}
-		}
-	}
-	return "", nil
-}
-
-// repartitionSegment is the segment size: the broker deletes whole segments.
-const repartitionSegment = 50 << 20
-
-// makeRepartition creates the topic between the stages. Its records do not expire.
-func (t checks) makeRepartition(ctx context.Context, adm *kadm.Client, topics kadm.TopicDetails, keys int) error {
-	name, partitions := t.opts.Repartition.Topic, keys
+// create creates the topic between the stages. Its records do not expire.
+func (t *repartitioned) create(ctx context.Context, adm *kadm.Client, topics kadm.TopicDetails, partitions int) error {
 	if partitions == 0 {
-		for _, input := range t.opts.Inputs {
+		for _, input := range t.inputs {
 			partitions = max(partitions, len(topics[input].Partitions))
 		}
 	}
 	settings := map[string]*string{
 		"cleanup.policy": kadm.StringPtr("delete"), "retention.ms": kadm.StringPtr("-1"), "retention.bytes": kadm.StringPtr("-1"),
-		"message.timestamp.type": kadm.StringPtr("CreateTime"), "segment.bytes": kadm.StringPtr(strconv.Itoa(repartitionSegment)),
+		"message.timestamp.type": kadm.StringPtr("CreateTime"), "segment.bytes": kadm.StringPtr(strconv.Itoa(smallSegment)),
 	}
-	size, err := t.largest(ctx, adm)
+	limits, err := cluster.ReadLimits(ctx, adm, t.inputs...)
 	if err != nil {
 		return err
 	}
-	if size > 0 {
-		settings["max.message.bytes"] = kadm.StringPtr(strconv.Itoa(size + copyHeadroom))
+	largest := 0 // if all limits are hidden
+	for _, l := range limits {
+		largest = max(largest, l.Bytes)
 	}
-	_, err = adm.CreateTopic(ctx, int32(partitions), -1, settings, name)
+	if largest > 0 {
+		settings["max.message.bytes"] = kadm.StringPtr(strconv.Itoa(largest + copyHeadroom))
+	}
+	_, err = adm.CreateTopic(ctx, int32(partitions), -1, settings, t.topic)
 	if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
-		return fmt.Errorf("kafka: create repartition topic %s: %w", name, err)
+		return fmt.Errorf("kafka: create repartition topic %s: %w", t.topic, err)
 	}
 	return kerr.LeaderNotAvailable // check again
 }
@@ -173,54 +177,105 @@ func (t checks) makeRepartition(ctx context.Context, adm *kadm.Client, topics ka
 // the origin.
 const copyHeadroom = 64 << 10
 
-// largest returns the largest limit of an input, or 0 if all are hidden.
-func (t checks) largest(ctx context.Context, adm *kadm.Client) (int, error) {
-	limits, err := cluster.ReadLimits(ctx, adm, t.opts.Inputs...)
-	if err != nil {
-		return 0, err
-	}
-	largest := 0
-	for _, l := range limits {
-		largest = max(largest, l.Bytes)
-	}
-	return largest, nil
+func (*repartitioned) differs(topic string, partitions int, changelog string, has int) error {
+	return fmt.Errorf("kafka: repartition topic %s has %d partitions, and the keys in %s were remembered with %d: they would not be found. Use a new group, repartition topic and changelog: %w",
+		topic, partitions, changelog, has, semel.ErrInvalidRequest)
 }
 
-// checkRepartitionSettings refuses a topic that loses copies. Hidden settings are
-// trusted.
-func (t checks) checkRepartitionSettings(ctx context.Context, adm *kadm.Client, name string) error {
-	configs, err := cluster.TopicSettings(ctx, adm, name)
+func (t *repartitioned) madeAgain(topic string) error {
+	return cluster.Damaged("kafka: repartition topic %s was deleted and made again, and copies that were not decided are lost. Delete the groups %s and %s, and the input is copied again; what is remembered of keys stays",
+		topic, t.chain.Group, t.group)
+}
+
+// intact implements source: the inputs must have been copied to the topic that is there. Brokers
+// delete the offsets of that topic with it, but not those of the inputs.
+func (t *repartitioned) intact(ctx context.Context, adm *kadm.Client, has *presence) error {
+	copied, err := pending.Offsets(ctx, adm, t.group, t.inputs)
 	if err != nil {
 		return err
 	}
-	if policy := cluster.Setting(configs, name, "cleanup.policy"); strings.Contains(policy, "compact") {
-		return fmt.Errorf("kafka: repartition topic %s has cleanup.policy %s: of the records of one id all but the last would be lost, only \"delete\" keeps them: %w",
-			name, policy, semel.ErrInvalidRequest)
-	}
-	return nil
+	to := marks.ID(has.topics[t.topic].ID)
+	copied.Each(func(at kadm.OffsetResponse) {
+		if n, _ := marks.Parse(at.Metadata); err == nil && n != nil && n.Copied != to && n.Copied != (marks.ID{}) && to != (marks.ID{}) {
+			err = t.madeAgain(t.topic)
+		}
+	})
+	return err
 }
 
-// lost explains a missing offset of the topic between the stages. A replaced member may
-// meet records that others have read and deleted; it restarts. Records that the group
-// has not read must exist.
-func (t checks) lost(ctx context.Context, cause error) error {
-	adm, topic := t.adm(), t.opts.Repartition.Topic
-	committed, err := adm.FetchOffsets(ctx, t.opts.Group)
+func (t *repartitioned) lacks(id cluster.Partition, offset int64, has marks.Present) error {
+	if offset >= has.Start && offset <= has.End {
+		return nil
+	}
+	return cluster.Damaged("kafka: repartition topic %s/%d has records from %d to %d, but the next offset is %d: records were lost before they were read. Set the offsets of group %s back to copy them again, and those of group %s to the start: %w",
+		id.Topic, id.Number, has.Start, has.End, offset, t.group, t.chain.Group, cluster.ErrOutOfRange)
+}
+
+// outOfRange implements source. A replaced member may meet records that others have read and
+// deleted; it restarts. Records that the group has not read must exist.
+func (t *repartitioned) outOfRange(ctx context.Context, cause error) error {
+	if !errors.Is(cause, cluster.ErrOutOfRange) {
+		return cause
+	}
+	adm := t.adm()
+	committed, err := pending.Offsets(ctx, adm, t.chain.Group, []string{t.topic})
 	if err != nil {
-		return fmt.Errorf("kafka: offsets of group %s: %w", t.opts.Group, err)
+		return err
 	}
-	starts, err := adm.ListStartOffsets(ctx, topic)
-	ends, err2 := adm.ListEndOffsets(ctx, topic)
-	if err := errors.Join(err, err2); err != nil {
-		return fmt.Errorf("kafka: offsets of %s: %w", topic, err)
+	has, err := losses{t.Transactor}.present(ctx, adm)
+	if err != nil {
+		return err
 	}
-	for number, o := range committed[topic] {
-		start, ok := starts.Lookup(topic, number)
-		end, ok2 := ends.Lookup(topic, number)
-		if o.Err == nil && o.At >= 0 && ok && ok2 && start.Err == nil && end.Err == nil && (o.At < start.Offset || o.At > end.Offset) {
-			return fmt.Errorf("kafka: repartition topic %s/%d has records from %d to %d, but the next offset is %d: records were lost before they were read. Set the offsets of group %s back to copy them again, and those of group %s to the start: %w",
-				topic, number, start.Offset, end.Offset, o.At, t.opts.copyGroup(), t.opts.Group, cause)
+	committed.Each(func(at kadm.OffsetResponse) {
+		if now, known := has.of(t.topic, at.Partition); known && at.Err == nil && at.At >= 0 && err == nil {
+			err = t.lacks(cluster.Partition{Topic: t.topic, Number: at.Partition}, at.At, now)
 		}
+	})
+	if err != nil {
+		return err
 	}
 	return fmt.Errorf("kafka: another member went on: %w: %v", errAgain, cause) // not wrapped: a restart may help
+}
+
+// tidyEvery is how often committed records are deleted from the topic between the stages.
+const tidyEvery = 30 * time.Second
+
+// tidy implements source. Every process does it; a repeated deletion costs nothing.
+func (t *repartitioned) tidy(ctx context.Context) {
+	done := map[int32]int64{}
+	refused := ""
+	for retry.Sleep(ctx, tidyEvery) == nil {
+		err := t.deleteDecided(ctx, done)
+		if err == nil || ctx.Err() != nil || transient(err) {
+			continue
+		}
+		if err.Error() != refused { // report each error once
+			refused = err.Error()
+			t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "what was read of " + t.topic + " stays until its retention ends", Err: err})
+		}
+	}
+}
+
+// deleteDecided deletes copies before the committed offsets. done has those up to which they are
+// deleted.
+func (t *repartitioned) deleteDecided(ctx context.Context, done map[int32]int64) error {
+	committed, err := pending.Offsets(ctx, t.adm(), t.chain.Group, []string{t.topic})
+	if err != nil {
+		return err
+	}
+	upTo := kadm.Offsets{}
+	for number, o := range committed[t.topic] {
+		if o.Err == nil && o.At > done[number] {
+			upTo.AddOffset(t.topic, number, o.At, -1)
+		}
+	}
+	deleted, err := t.adm().DeleteRecords(ctx, upTo)
+	if err == nil {
+		err = deleted.Error()
+	}
+	if err != nil {
+		return fmt.Errorf("kafka: delete from %s: %w", t.topic, err)
+	}
+	upTo.Each(func(o kadm.Offset) { done[o.Partition] = o.At })
+	return nil
 }

@@ -119,7 +119,7 @@ func (b *bubble) toTakeOut(info *kfake.GroupInfo) (instances []string) {
 			case <-p.Done:
 				return false
 			default:
-				return strings.HasPrefix(*m.InstanceID, p.tr.opts.Member.Instance+"-")
+				return strings.HasPrefix(*m.InstanceID, p.tr.member.Instance+"-")
 			}
 		})
 		if info.State != "Stable" || len(b.programs) > 0 && !lives {
@@ -444,7 +444,7 @@ func TestCommittedRecordsOfTheRepartitionTopicAreDeleted(t *testing.T) {
 			b.Write(scattered(10*i, 10, 2)...)
 			p.Wait(20*(i+1), kafkatest.Settled)
 			b.through()
-			time.Sleep(purgeEvery + time.Second)
+			time.Sleep(tidyEvery + time.Second)
 			for _, part := range b.Cluster.PartitionInfos("g-repartition") {
 				if part.HighWatermark-part.LogStartOffset > 1 { // the marker of the last transaction
 					t.Errorf("partition %d has records from %d to %d", part.Partition, part.LogStartOffset, part.HighWatermark)

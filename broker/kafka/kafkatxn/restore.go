@@ -15,7 +15,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/pending"
@@ -168,7 +167,7 @@ func (t restorer) bringUpToDate(ctx context.Context, s *session, parts []*part) 
 // load opens the changelogs of a partition, unless they are open, with what their copies on
 // disk have.
 func (t restorer) load(ctx context.Context, id cluster.Partition, at *slot) error {
-	for _, opts := range t.changelogs(id, at)[len(at.logs):] {
+	for _, opts := range t.logs(id, at)[len(at.logs):] {
 		l, err := state.OpenLog(ctx, opts)
 		if err != nil {
 			return err
@@ -178,47 +177,38 @@ func (t restorer) load(ctx context.Context, id cluster.Partition, at *slot) erro
 	return nil
 }
 
-// changelogs returns how to open the changelogs of a partition: that of keys, and that of the
-// state of an operator if there is one.
-func (t restorer) changelogs(id cluster.Partition, at *slot) []state.LogOptions {
-	detached := func(err error) {
-		t.observe(pipeline.Event{Kind: pipeline.EventPaused, Reason: "state directory", Err: err})
+// logs returns how to open the changelogs of a partition.
+func (t restorer) logs(id cluster.Partition, at *slot) (list []state.LogOptions) {
+	news := [...]func(copy *state.Disk) state.State{
+		func(*state.Disk) state.State {
+			at.keys = keystate.New(t.keysOf(id.Topic))
+			return at.keys
+		},
+		func(copy *state.Disk) state.State {
+			t.newStore(id, at, copy)
+			return at.store
+		},
 	}
-	opts := state.LogOptions{Partition: id.Number, Input: t.topics[id.Topic], Detached: detached}
-	keys := opts
-	keys.Topic, keys.ByTime = t.opts.changelogOf(id.Topic), true
-	keys.Disk = t.disk(keys.Topic, id.Number, ".keys", t.changelog[id.Topic])
-	keys.New = func(*state.Disk) state.State {
-		at.deletable[0].Store(0)
-		at.keys = keystate.New(t.keysOf(id.Topic))
-		return at.keys
+	for i, c := range t.changelogs[id.Topic] {
+		list = append(list, state.LogOptions{
+			Topic: c.name, Partition: id.Number, Input: t.topics[id.Topic], ByTime: i == 0, Disk: t.disk(c, id.Number),
+			New: func(copy *state.Disk) state.State {
+				at.deletable[i].Store(0)
+				return news[i](copy)
+			},
+			CheckOwner: func(ctx context.Context, other state.ID) error { return t.checkOwner(ctx, c, other) },
+			Detached: func(err error) {
+				t.observe(pipeline.Event{Kind: pipeline.EventPaused, Reason: "state directory", Err: err})
+			},
+		})
 	}
-	keys.CheckOwner = func(ctx context.Context, other state.ID) error { return t.checkKeysOf(ctx, id.Topic, other) }
-	if !t.chain.HasState() {
-		return []state.LogOptions{keys}
-	}
-	store := opts
-	store.Topic = t.opts.stateOf(id.Topic)
-	store.Disk = t.disk(store.Topic, id.Number, ".state", t.stateTopic[id.Topic])
-	store.New = func(copy *state.Disk) state.State {
-		at.deletable[1].Store(0)
-		t.newStore(id, at, copy)
-		return at.store
-	}
-	store.CheckOwner = func(ctx context.Context, other state.ID) error {
-		err := t.checkKeysOf(ctx, id.Topic, other)
-		if errors.Is(err, semel.ErrInvalidRequest) {
-			err = fmt.Errorf("the topic holds windows of another topic than %s: use a new group: %w", id.Topic, semel.ErrInvalidRequest)
-		}
-		return err
-	}
-	return []state.LogOptions{keys, store}
+	return list
 }
 
 // keysOf returns the options of the keys of a topic that is decided.
 func (t restorer) keysOf(topic string) *keystate.Options {
-	return &keystate.Options{Windowing: &t.windows, Topic: t.topics[topic], Inputs: t.inputs, Now: t.now,
-		Rule: t.opts.Key.Rule.String(), Scope: t.opts.Key.Scope.Name, Same: t.opts.Key.Scope.Same}
+	return &keystate.Options{Windowing: &t.windows, Topic: t.topics[topic], Inputs: t.header, Now: t.now,
+		Rule: t.chain.Rule.String(), Scope: t.chain.Scope, Same: t.sameKeys}
 }
 
 // newStore makes an empty state of an operator for a slot, with its clock.
@@ -228,22 +218,21 @@ func (t restorer) newStore(id cluster.Partition, at *slot, copy *state.Disk) {
 	of := state.Of{Definition: state.Definition(t.chain.Text()), Text: t.chain.Text(), Topic: t.topics[id.Topic]}
 	if t.chain.Times.BySource {
 		sources = watermarks.NewSources(t.sources, store.StoredSources, t.chain.Times.Ahead.Milliseconds())
-		store.Bind(of, copy, sources, t.opts.slack)
+		store.Bind(of, copy, sources, t.hooks.slack)
 	} else {
-		store.Bind(of, copy, nil, t.opts.slack)
+		store.Bind(of, copy, nil, t.hooks.slack)
 	}
 	at.store, at.clock = store, watermarks.NewClock(store, sources)
 }
 
 // disk returns where the copy of a changelog partition is, or nil without a directory.
-func (t restorer) disk(changelog string, number int32, suffix string, id state.ID) *state.Disk {
-	if t.opts.State.Dir == "" {
+func (t restorer) disk(c *changelog, number int32) *state.Disk {
+	if t.state.Dir == "" {
 		return nil
 	}
-	dir := filepath.Join(t.opts.State.Dir, changelog+"-"+strconv.Itoa(int(number)))
-	d := state.NewDisk(t.opts.files, dir, suffix, id)
-	if t.opts.fileSize > 0 && suffix == ".state" {
-		d.SetFileSize(t.opts.fileSize)
+	d := state.NewDisk(t.hooks.files, filepath.Join(t.state.Dir, c.name+"-"+strconv.Itoa(int(number))), c.suffix, c.id)
+	if t.hooks.fileSize > 0 && c.contents == &stateContents {
+		d.SetFileSize(t.hooks.fileSize)
 	}
 	return d
 }
@@ -252,17 +241,13 @@ func (t restorer) disk(changelog string, number int32, suffix string, id state.I
 // its state is dropped.
 func (t restorer) positions(ctx context.Context, parts []*part) (map[string]map[int32]kgo.Offset, error) {
 	adm := t.adm()
-	var names, keys []string
-	for _, topic := range t.opts.reads() {
-		names = append(names, t.opts.changelogsOf(topic)...)
-		keys = append(keys, t.opts.changelogOf(topic))
-	}
+	names := t.changelogs.names(t.decided...)
 	first, err := adm.ListStartOffsets(ctx, names...)
 	last, err2 := adm.ListEndOffsets(ctx, names...)
 	if err := errors.Join(err, err2, first.Error(), last.Error()); err != nil {
 		return nil, fmt.Errorf("kafka: changelog: %w", err)
 	}
-	live, err := t.live(ctx, adm, t.now(), keys)
+	live, err := t.live(ctx, adm, t.now())
 	if err != nil {
 		return nil, err
 	}
@@ -289,14 +274,21 @@ func (t restorer) positions(ctx context.Context, parts []*part) (map[string]map[
 	return from, nil
 }
 
-// live returns the offsets of the first changelog records that may count at a time in
-// milliseconds. It returns nothing if the times of records do not show that.
-func (t restorer) live(ctx context.Context, adm *kadm.Client, now int64, changelogs []string) (kadm.ListedOffsets, error) {
-	keep := t.windows.Retention()
-	if t.windows.EventTime || keep == semel.Forever {
+// live returns the offsets of the first records that may count at a time in milliseconds, of the
+// changelogs whose records have times that show it.
+func (t restorer) live(ctx context.Context, adm *kadm.Client, now int64) (kadm.ListedOffsets, error) {
+	var names []string
+	for _, topic := range t.decided {
+		for _, c := range t.changelogs[topic] {
+			if c.retention >= 0 {
+				names = append(names, c.name)
+			}
+		}
+	}
+	if len(names) == 0 {
 		return nil, nil
 	}
-	live, err := adm.ListOffsetsAfterMilli(ctx, now-keep.Milliseconds()-1, changelogs...)
+	live, err := adm.ListOffsetsAfterMilli(ctx, now-t.windows.Retention().Milliseconds()-1, names...)
 	if err := errors.Join(err, live.Error()); err != nil {
 		return nil, fmt.Errorf("kafka: changelog: %w", err)
 	}
@@ -360,15 +352,15 @@ func (t restorer) restoreWaiting(ctx context.Context, s *session, parts []*part)
 	for _, p := range parts {
 		queues[p.ID] = &p.Waits
 	}
-	return pending.Restore(ctx, t.adm(), t.clientOptions(), t.opts.Group, t.chain.MayWait, queues, func() { s.restores.Store(new("")) }, func(n int, err error) {
+	return pending.Restore(ctx, t.adm(), t.clientOptions(), t.chain.Group, t.chain.MayWait, queues, func() { s.restores.Store(new("")) }, func(n int, err error) {
 		t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Count: n, Reason: "records that waited for rows are gone", Err: err})
 	})
 }
 
-// checkKeysOf refuses a changelog with keys of another existing topic. A record with
-// one of these keys would be dropped as a duplicate, without an effect. Keys of a topic
-// that no longer exists belong to the input before it was recreated.
-func (t restorer) checkKeysOf(ctx context.Context, input string, theirs state.ID) error {
+// checkOwner refuses a changelog with the state of another existing topic. A record with one of its
+// keys would be dropped as a duplicate, without an effect. The state of a topic that no longer
+// exists belongs to the input before it was made again.
+func (t restorer) checkOwner(ctx context.Context, c *changelog, theirs state.ID) error {
 	if theirs == (state.ID{}) { // written when brokers had no ids
 		return nil
 	}
@@ -383,8 +375,8 @@ func (t restorer) checkKeysOf(ctx context.Context, input string, theirs state.ID
 	case errors.Is(err, kerr.TopicAuthorizationFailed):
 		other = "a topic that may not be seen"
 	case err != nil:
-		return fmt.Errorf("kafka: topic of the keys in %s: %w", t.opts.changelogOf(input), err)
-	case other == "", other == input: // a broker may know an earlier id for a while
+		return fmt.Errorf("kafka: the topic whose state %s has: %w", c.name, err)
+	case other == "", other == c.of: // a broker may know an earlier id for a while
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if t.gone == nil {
@@ -395,8 +387,7 @@ func (t restorer) checkKeysOf(ctx context.Context, input string, theirs state.ID
 	default:
 		other = "topic " + other
 	}
-	return fmt.Errorf("kafka: changelog %s holds keys of %s: records of %s with one of them would be dropped as duplicates, and be lost. Give this pipeline a new group, or a changelog of its own (transaction.changelog): %w",
-		t.opts.changelogOf(input), other, input, semel.ErrInvalidRequest)
+	return c.foreign(c, other)
 }
 
 // grown returns the error for a topic that has gained partitions since the start.
@@ -409,10 +400,7 @@ func (t restorer) grown(ctx context.Context, topic string) error {
 	if partitions <= had {
 		return fmt.Errorf("kafka: brokers do not agree on the partitions of %s: %w", topic, errAgain)
 	}
-	if t.opts.Repartition != nil {
-		return stageDiffers(topic, partitions, t.opts.changelogOf(topic), had)
-	}
-	return changelogDiffers(topic, partitions, t.opts.changelogOf(topic), had)
+	return t.source.differs(topic, partitions, t.changelogs[topic][0].name, had)
 }
 
 // readTables waits until all rows are there that are in the topics now. An earlier owner of

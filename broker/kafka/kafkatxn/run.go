@@ -33,28 +33,34 @@ var _ semel.Readier = (*Transactor)(nil)
 // NewTransactor returns a Transactor. It connects in Run. The error names all invalid
 // options and wraps semel.ErrInvalidRequest.
 func NewTransactor(opts *TransactorOptions) (*Transactor, error) {
-	t := &Transactor{contents: coarse.New(), slots: slots{list: map[cluster.Partition]*slot{}}, copying: map[cluster.Partition]string{}}
+	var o TransactorOptions
 	if opts != nil {
-		t.opts = *opts
+		o = *opts
 	}
-	t.health.Observe, t.health.Silent = t.observe, silent
-	t.opts.defaults()
-	t.slots.keep = t.opts.State.Standby
-	if err := t.opts.validate(); err != nil {
+	o.defaults()
+	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	var grace time.Duration
-	timing := t.opts.timing()
-	if e := timing; e != nil {
-		grace = e.Grace
+	t := &Transactor{
+		chain: o.chain(), inputs: o.Inputs, decided: o.decided(),
+		client: o.Client, compression: o.Output.Compression, reset: o.Reset, sameKeys: o.Key.Scope.Same,
+		member: o.Member, state: o.State, limits: o.Limits, timeouts: o.Timeouts, observer: o.Observer, hooks: o.hooks,
+		contents: coarse.New(), slots: slots{keep: o.State.Standby, list: map[cluster.Partition]*slot{}}, copying: map[cluster.Partition]string{},
 	}
+	t.health.Observe, t.health.Silent = t.observe, silent
 	var err error
-	if t.windows, err = keystate.NewWindowing(t.opts.Window, timing != nil, grace); err != nil {
+	if t.windows, err = o.windowing(); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
-	t.chain = t.opts.chain()
-	if t.opts.Repartition != nil {
-		t.inputs = keystate.AppendInputs(nil, t.opts.Inputs)
+	names := map[string][]string{}
+	for _, topic := range t.decided {
+		names[topic] = o.changelogNames(topic)
+	}
+	t.changelogs = newChangelogs(names, t.changelogRetention(), t.windows.Retention())
+	t.chain.StateOf = func(topic string) string { return t.changelogs[topic][1].name }
+	t.source = direct{t}
+	if r := o.Repartition; r != nil {
+		t.source, t.header = &repartitioned{t, r.Topic, RepartitionGroup(o.Group)}, keystate.AppendInputs(nil, o.Inputs)
 	}
 	return t, nil
 }
@@ -68,7 +74,7 @@ func NewTransactor(opts *TransactorOptions) (*Transactor, error) {
 //
 // Call it once.
 func (t *Transactor) Run(ctx context.Context) error {
-	t.clock = clock.New(t.opts.clock, time.Time{})
+	t.clock = clock.New(t.hooks.clock, time.Time{})
 	lock, err := t.lockState()
 	if err != nil {
 		return err
@@ -106,9 +112,9 @@ func (t *Transactor) Run(ctx context.Context) error {
 	}
 	for i, m := range members {
 		running.Go(func() {
-			if t.opts.hold != nil {
+			if t.hooks.hold != nil {
 				select {
-				case <-t.opts.hold:
+				case <-t.hooks.hold:
 				case <-ctx.Done():
 				}
 			}
@@ -123,15 +129,11 @@ func (t *Transactor) Run(ctx context.Context) error {
 			cancel(lost)
 		}
 	})
-	if t.opts.State.Standby {
+	if t.state.Standby {
 		running.Go(func() { newStandby(t).run(ctx) })
 	}
-	if t.windows.EventTime || t.chain.HasState() {
-		running.Go(func() { trimmer{t}.trim(ctx) })
-	}
-	if t.opts.Repartition != nil {
-		running.Go(func() { trimmer{t}.purge(ctx) })
-	}
+	running.Go(func() { trimmer{t}.trim(ctx) })
+	running.Go(func() { t.source.tidy(ctx) })
 	running.Wait()
 	t.slots.close()
 	return errors.Join(append(errs, lost)...)
@@ -144,28 +146,25 @@ type groupMember interface {
 
 // members returns the members of this process.
 func (t *Transactor) members() (list []groupMember) {
-	for i := range t.opts.Member.Sessions {
-		list = append(list, newSession(t, i))
-		if t.opts.Repartition != nil {
-			list = append(list, newCopier(t, i))
-		}
+	for i := range t.member.Sessions {
+		list = append(append(list, newSession(t, i)), t.source.members(i)...)
 	}
 	return list
 }
 
 func (t *Transactor) lockState() (io.Closer, error) {
-	if t.opts.State.Dir == "" {
+	if t.state.Dir == "" {
 		return io.NopCloser(nil), nil
 	}
-	if err := t.opts.files.MkdirAll(t.opts.State.Dir); err != nil {
-		return nil, fmt.Errorf("kafka: pipeline %s: state directory: %w", t.opts.Name, err)
+	if err := t.hooks.files.MkdirAll(t.state.Dir); err != nil {
+		return nil, fmt.Errorf("kafka: pipeline %s: state directory: %w", t.chain.Name, err)
 	}
-	lock, err := t.opts.files.Lock(filepath.Join(t.opts.State.Dir, "LOCK"), "process "+strconv.Itoa(os.Getpid()))
+	lock, err := t.hooks.files.Lock(filepath.Join(t.state.Dir, "LOCK"), "process "+strconv.Itoa(os.Getpid()))
 	if _, held := errors.AsType[*vfs.LockedError](err); held {
-		return nil, fmt.Errorf("kafka: pipeline %s: state directory: %w: end that process, or give this one a state directory of its own", t.opts.Name, err)
+		return nil, fmt.Errorf("kafka: pipeline %s: state directory: %w: end that process, or give this one a state directory of its own", t.chain.Name, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("kafka: pipeline %s: state directory: %w", t.opts.Name, err)
+		return nil, fmt.Errorf("kafka: pipeline %s: state directory: %w", t.chain.Name, err)
 	}
 	return lock, nil
 }
@@ -178,20 +177,19 @@ func (t *Transactor) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 	if len(held)+len(copied) == 0 {
 		return nil, nil
 	}
-	fromEnd := t.opts.Reset == kafka.ResetEnd && t.opts.Repartition == nil // otherwise it is the first stage's
-	adm := t.adm()                                                         // a member with partitions has created the client before
-	list, err := cluster.Lag(ctx, adm, t.opts.Group, fromEnd, held)
+	adm := t.adm() // a member with partitions has created the client before
+	list, err := cluster.Lag(ctx, adm, t.chain.Group, t.source.fromEnd(), held)
 	if err != nil || len(copied) == 0 {
 		return list, err
 	}
-	more, err := cluster.Lag(ctx, adm, t.opts.copyGroup(), t.opts.Reset == kafka.ResetEnd, copied)
+	more, err := cluster.Lag(ctx, adm, RepartitionGroup(t.chain.Group), t.reset == kafka.ResetEnd, copied)
 	return append(list, more...), err
 }
 
 // watchStalls looks for partitions that are held up, until ctx ends.
 func (t *Transactor) watchStalls(ctx context.Context) {
-	w := kafka.NewStallWatch(t.admin, min(t.opts.Timeouts.Transaction, 5*time.Second)) // with a look before and after, less than 10 s
-	every := min(t.opts.Timeouts.Transaction/4, 2*time.Second)
+	w := kafka.NewStallWatch(t.admin, min(t.timeouts.Transaction, 5*time.Second)) // with a look before and after, less than 10 s
+	every := min(t.timeouts.Transaction/4, 2*time.Second)
 	for retry.Sleep(ctx, every) == nil {
 		patient, cancel := context.WithTimeout(ctx, every)
 		stalled, err := w.Look(patient, t.readings())
@@ -207,8 +205,8 @@ func (t *Transactor) watchStalls(ctx context.Context) {
 
 // readings returns the partitions that the members of this process read.
 func (t *Transactor) readings() []kafka.Reading {
-	decided := kafka.Reading{Group: t.opts.Group, Partitions: map[string][]int32{}, Changelogs: t.opts.changelogsOf}
-	copied := kafka.Reading{Group: t.opts.copyGroup(), Partitions: map[string][]int32{}}
+	decided := kafka.Reading{Group: t.chain.Group, Partitions: map[string][]int32{}, Changelogs: func(topic string) []string { return t.changelogs.names(topic) }}
+	copied := kafka.Reading{Group: RepartitionGroup(t.chain.Group), Partitions: map[string][]int32{}}
 	held, copying := t.held()
 	for _, id := range held {
 		decided.Partitions[id.Topic] = append(decided.Partitions[id.Topic], id.Number)
@@ -236,11 +234,11 @@ func (t *Transactor) held() (decided, copied []cluster.Partition) {
 // windows, or of held records or versions, of each partition that this process has, their
 // bytes, and how far its watermark is behind the clock.
 func (t *Transactor) Gauges(ctx context.Context) ([]pipeline.Gauge, error) {
-	if !t.chain.HasState() && len(t.opts.Tables) == 0 {
+	if !t.chain.HasState() && len(t.chain.Tables) == 0 {
 		return nil, fmt.Errorf("kafka: there are no windows and tables: %w", errors.ErrUnsupported)
 	}
 	open := "dedup.windows.open"
-	if t.opts.Keep != nil {
+	if t.chain.Keep != nil {
 		open = "dedup.kept.open"
 	}
 	list := t.tableGauges(ctx)
@@ -252,7 +250,7 @@ func (t *Transactor) Gauges(ctx context.Context) ([]pipeline.Gauge, error) {
 		labels := []string{id.Topic, strconv.Itoa(int(id.Number))}
 		list = append(list, pipeline.Gauge{Name: open, Labels: labels, Value: float64(at.open.Load())},
 			pipeline.Gauge{Name: "dedup.state.bytes", Labels: labels, Value: float64(at.size.Load())})
-		if t.opts.Keep == nil || t.opts.Keep.Holds() {
+		if t.chain.Keep == nil || t.chain.Keep.Holds() {
 			list = append(list, pipeline.Gauge{Name: "dedup.windows.lag", Labels: labels, Value: float64(t.now()-watermark) / 1000})
 		}
 	})
@@ -279,11 +277,11 @@ func (t *Transactor) tableGauges(ctx context.Context) (list []pipeline.Gauge) {
 
 // openTables begins to read the topics of the tables.
 func (t *Transactor) openTables() error {
-	if len(t.opts.Tables) == 0 {
+	if len(t.chain.Tables) == 0 {
 		return nil
 	}
 	r, err := tables.New(tables.Options{
-		Tables: t.opts.Tables, Topics: t.tableTopics, Admin: t.adm(), Now: t.now,
+		Tables: t.chain.Tables, Topics: t.tableTopics, Admin: t.adm(), Now: t.now,
 		Client: func(more ...kgo.Opt) []kgo.Opt { return t.clientOptions(more...) },
 		Observe: func(reason string, err error) {
 			t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: reason, Err: err})
@@ -335,7 +333,7 @@ func (t *Transactor) UnderWay() (count int, bytes int64) {
 // watch reports when the Transactor stalls and when it moves again, until stop is
 // called. A transaction may be open for an interval.
 func (t *Transactor) watch(ctx context.Context) (stop func()) {
-	t.stall.Slow = t.opts.Limits.Interval
+	t.stall.Slow = t.limits.Interval
 	return t.stall.Start(ctx, diagnose.Work{
 		Look: t.health.Progress,
 		Stalled: func(_ context.Context, still time.Duration) {

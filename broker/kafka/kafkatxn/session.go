@@ -95,7 +95,7 @@ type part struct {
 }
 
 func newSession(t *Transactor, number int) *session {
-	s := &session{member: member{t: t, group: t.opts.Group, name: strconv.Itoa(number)}, parts: map[cluster.Partition]*part{}}
+	s := &session{member: member{t: t, group: t.chain.Group, name: strconv.Itoa(number)}, parts: map[cluster.Partition]*part{}}
 	s.work.init(s)
 	return s
 }
@@ -110,27 +110,25 @@ func (s *session) run(ctx context.Context) error {
 }
 
 func (s *session) open(ctx context.Context) error {
-	o := &s.t.opts
-	manual := map[string]bool{o.Output.Topic: o.Output.SamePartition}
-	for _, topic := range o.reads() {
-		for _, name := range o.changelogsOf(topic) {
-			manual[name] = true
-		}
+	t := s.t
+	manual := map[string]bool{t.chain.Output: t.chain.SamePartition}
+	for _, name := range t.changelogs.names(t.decided...) {
+		manual[name] = true
 	}
-	more := o.start()
-	if s.t.chain.HasState() {
+	more := t.source.start()
+	if t.chain.HasState() {
 		more = append(more, kgo.KeepControlRecords()) // the end of a partition may be a marker
 	}
-	if o.Aggregate != nil {
+	if t.chain.Aggregate != nil {
 		more = append(more, kgo.WithPools(&record.Pool{}))
 	}
 	s.mu.Lock()
 	s.assigned, s.gone, s.revoked = nil, nil, false
 	s.mu.Unlock()
-	s.work.env.Limits = *s.t.limits.Load()
-	err := s.join(ctx, append(more, kgo.ProducerLinger(o.linger()),
+	s.work.env.Limits = *t.topicLimits.Load()
+	err := s.join(ctx, append(more, kgo.ProducerLinger(t.limits.linger()),
 		kgo.ProducerBatchMaxBytesFn(s.work.env.Limits.Client),
-		kgo.ConsumeTopics(o.reads()...), kgo.RecordPartitioner(cluster.Partitioner(manual)),
+		kgo.ConsumeTopics(t.decided...), kgo.RecordPartitioner(cluster.Partitioner(manual)),
 		kgo.OnPartitionsAssigned(s.onAssigned), kgo.OnPartitionsRevoked(s.onRevoked), kgo.OnPartitionsLost(s.onLost)))
 	s.brokers = connected{s.client}
 	return err
@@ -139,7 +137,7 @@ func (s *session) open(ctx context.Context) error {
 // live runs one client from its start to its end.
 func (s *session) live(ctx context.Context) error {
 	defer s.leave()
-	last, cancel := cluster.Lasting(ctx, s.t.opts.Timeouts.Shutdown)
+	last, cancel := cluster.Lasting(ctx, s.t.timeouts.Shutdown)
 	defer cancel()
 	s.waitsFor("the assignment of partitions by the group", 0)
 	defer s.waitsFor("", 0)
@@ -150,15 +148,12 @@ func (s *session) live(ctx context.Context) error {
 	if s.replaced(ctx, err) {
 		return fmt.Errorf("kafka: %w: %w", kafka.ErrFenced, err)
 	}
-	if s.t.opts.Repartition != nil && errors.Is(err, cluster.ErrOutOfRange) {
-		return checks{s.t}.lost(ctx, err)
-	}
-	return err
+	return s.t.source.outOfRange(ctx, err)
 }
 
 // loop works until ctx ends or the client is unusable.
 func (s *session) loop(ctx, last context.Context) error {
-	calls, cancel := cluster.Lasting(ctx, s.t.opts.Timeouts.Shutdown/2) // the rest of the time is for the commit
+	calls, cancel := cluster.Lasting(ctx, s.t.timeouts.Shutdown/2) // the rest of the time is for the commit
 	defer cancel()
 	s.work.env.Produce = func(r *kgo.Record) { s.client.Produce(last, r, s.work.promise) }
 	for {
@@ -345,7 +340,7 @@ func (s *session) settle(ctx context.Context) error {
 	for id, p := range s.parts {
 		// The standby should follow partitions of an earlier client that were not
 		// assigned again.
-		if s.t.opts.State.Standby && len(assigned) > 0 && !p.given {
+		if s.t.state.Standby && len(assigned) > 0 && !p.given {
 			s.drop(id)
 		}
 	}

@@ -97,7 +97,7 @@ func (b *standby) live(ctx context.Context) error {
 	}
 	for _, p := range b.parts {
 		p.next = map[string]int64{}
-		for _, name := range b.t.opts.changelogsOf(p.ID.Topic) {
+		for _, name := range b.t.changelogs.names(p.ID.Topic) {
 			p.next[name] = from[name][p.ID.Number].EpochOffset().Offset
 		}
 	}
@@ -180,7 +180,7 @@ func (b *standby) applyAll(ctx context.Context, fetches kgo.Fetches) (err error)
 // copyOf returns the copy of a changelog partition, or nil.
 func (b *standby) copyOf(changelog string, number int32) *copied {
 	for input := range b.t.sizes {
-		if slices.Contains(b.t.opts.changelogsOf(input), changelog) {
+		if slices.Contains(b.t.changelogs.names(input), changelog) {
 			return b.parts[cluster.Partition{Topic: input, Number: number}]
 		}
 	}
@@ -194,11 +194,7 @@ func (b *standby) report(ctx context.Context) {
 	if len(b.parts) > 0 {
 		ctx, cancel := b.until(ctx, 5*time.Second)
 		defer cancel()
-		var names []string
-		for input := range b.t.sizes {
-			names = append(names, b.t.opts.changelogsOf(input)...)
-		}
-		ends, err := b.t.adm().ListEndOffsets(ctx, names...)
+		ends, err := b.t.adm().ListEndOffsets(ctx, b.t.changelogs.names(b.t.decided...)...)
 		if err != nil || ends.Error() != nil {
 			return // reading reports unreachable partitions
 		}
@@ -258,7 +254,7 @@ func (b *standby) giveBack(client *kgo.Client) {
 		}
 		delete(b.parts, id)
 		b.t.slots.release(id, b)
-		for _, name := range b.t.opts.changelogsOf(id.Topic) {
+		for _, name := range b.t.changelogs.names(id.Topic) {
 			given[name] = append(given[name], id.Number)
 		}
 	}

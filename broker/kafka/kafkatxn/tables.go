@@ -16,7 +16,7 @@ import (
 // that are read.
 func (t checks) checkTables(ctx context.Context, adm *kadm.Client, inputs kadm.TopicDetails) (kadm.TopicDetails, error) {
 	all := kadm.TopicDetails{}
-	for _, table := range t.opts.Tables {
+	for _, table := range t.chain.Tables {
 		name := table.Topic
 		if all.Has(name) {
 			continue
@@ -32,7 +32,7 @@ func (t checks) checkTables(ctx context.Context, adm *kadm.Client, inputs kadm.T
 			return nil, fmt.Errorf("kafka: table topic %s: %w", name, topic.Err)
 		}
 		all[name] = topic
-		for _, input := range t.opts.Inputs {
+		for _, input := range t.inputs {
 			if have, need := len(topic.Partitions), len(inputs[input].Partitions); table.Local && have != need {
 				return nil, fmt.Errorf("kafka: table topic %s has %d partitions and %s %d, so rows and messages are not in the same partitions: write read: global (Local: false): %w", name, have, input, need, semel.ErrInvalidRequest)
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keystate"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/members"
@@ -28,26 +30,39 @@ import (
 // transaction. The local state changes after the commit is known. If the result of a
 // commit is unknown, the Transactor reads everything again from the brokers.
 type Transactor struct {
-	opts    TransactorOptions
-	chain   *operator.Plan // of opts
-	windows keystate.Windowing
-	inputs  []byte // the start of keystate.HeaderOrigins; nil without Repartition
-	clock   *clock.Clock
+	chain  *operator.Plan // what happens to a record
+	source source         // where records come from
+	inputs []string
+	// decided are the topics whose records sessions decide, and changelogs hold their states.
+	decided    []string
+	changelogs changelogs
+	windows    keystate.Windowing
+	header     []byte // the start of keystate.HeaderOrigins; nil if the inputs are decided
+
+	client      []kgo.Opt
+	compression kgo.CompressionCodec
+	reset       kafka.Reset
+	sameKeys    bool // Scope.Same
+	member      Member
+	state       State
+	limits      Limits
+	timeouts    Timeouts
+	observer    pipeline.Observer
+	hooks       hooks
+	clock       *clock.Clock
 
 	admin  *kgo.Client                 // not transactional: metadata, offsets, barriers
-	topics map[string]keystate.TopicID // also of Inputs
+	topics map[string]keystate.TopicID // also of inputs
 	// identities are those of the inputs, by name, if the key needs a position.
 	identities  map[string]string
-	sizes       map[string]int32            // number of partitions by input topic
-	sources     map[string]int32            // number of partitions by input, if copies of them are decided
-	changelog   map[string]keystate.TopicID // by input topic
-	stateTopic  map[string]keystate.TopicID // of windows and held records, by input topic
+	sizes       map[string]int32 // number of partitions by input topic
+	sources     map[string]int32 // number of partitions by input, if copies of them are decided
 	tableTopics kadm.TopicDetails
 
 	// copyPartitions is the number of partitions of the topic between the stages.
 	copyPartitions int32
 	byID           bool                           // brokers answer requests for a topic by its id
-	limits         atomic.Pointer[cluster.Limits] // of the topics that it writes
+	topicLimits    atomic.Pointer[cluster.Limits] // of the topics that it writes
 	health         members.Health
 	contents       *coarse.Watch
 	stall          diagnose.Stall
@@ -62,9 +77,9 @@ type Transactor struct {
 
 // clientOptions returns the caller's options, those of every client here, and more.
 func (t *Transactor) clientOptions(more ...kgo.Opt) []kgo.Opt {
-	opts := append([]kgo.Opt{}, t.opts.Client...)
+	opts := append([]kgo.Opt{}, t.client...)
 	// Each client needs its own option, because it changes the slice.
-	opts = append(opts, kgo.ProducerBatchCompression(t.opts.Output.Compression))
+	opts = append(opts, kgo.ProducerBatchCompression(t.compression))
 	opts = append(opts, kgo.RetryBackoffFn(func(tries int) time.Duration {
 		return min(20*time.Millisecond<<min(tries, 6), time.Second)
 	}), kgo.MetadataMinAge(100*time.Millisecond))
@@ -75,9 +90,9 @@ func (t *Transactor) clientOptions(more ...kgo.Opt) []kgo.Opt {
 func (t *Transactor) now() int64 { return t.clock.Nanos() / int64(time.Millisecond) }
 
 func (t *Transactor) observe(e pipeline.Event) {
-	if t.opts.Observer != nil && (e.Count > 0 || e.Kind >= pipeline.EventPaused) {
-		e.Pipeline = t.opts.Name
-		t.opts.Observer.ObservePipeline(e)
+	if t.observer != nil && (e.Count > 0 || e.Kind >= pipeline.EventPaused) {
+		e.Pipeline = t.chain.Name
+		t.observer.ObservePipeline(e)
 	}
 }
 
@@ -92,11 +107,25 @@ func (t *Transactor) changelogRetention() int64 {
 	return (keep + max(keep/4, time.Hour)).Milliseconds()
 }
 
+// written returns the topics that are written.
+func (t *Transactor) written() []string {
+	list := append(t.changelogs.names(t.decided...), t.chain.Output)
+	if t.chain.Parked != "" {
+		list = append(list, t.chain.Parked)
+	}
+	for _, topic := range t.decided {
+		if !slices.Contains(t.inputs, topic) {
+			list = append(list, topic)
+		}
+	}
+	return list
+}
+
 // readLimits reads the limits of the topics that are written.
 func (t *Transactor) readLimits(ctx context.Context, adm *kadm.Client) error {
-	l, err := cluster.ReadLimits(ctx, adm, t.opts.written()...)
+	l, err := cluster.ReadLimits(ctx, adm, t.written()...)
 	if err == nil {
-		t.limits.Store(&l)
+		t.topicLimits.Store(&l)
 	}
 	return err
 }
@@ -112,7 +141,7 @@ func (t *Transactor) raised(ctx context.Context, had cluster.Limits, asked *bool
 	if err := t.readLimits(ctx, t.adm()); err != nil {
 		return fmt.Errorf("kafka: %w: %w", errAgain, err)
 	}
-	if !maps.Equal(had, *t.limits.Load()) {
+	if !maps.Equal(had, *t.topicLimits.Load()) {
 		return fmt.Errorf("kafka: %w with the new limits of the topics", errAgain)
 	}
 	return tooLarge

@@ -68,26 +68,27 @@ func NewTrial(opts *TransactorOptions, now time.Time, partitions int32) (*Trial,
 	o.Client = []kgo.Opt{kgo.SeedBrokers("")} // it is not used
 	o.State.Dir = ""                          // what it tries is in memory
 	o.Limits.Records, o.Observer = 1, trialObserver{t}
-	o.clock = func() time.Time { return t.now }
+	o.hooks.clock = func() time.Time { return t.now }
 	tr, err := NewTransactor(&o)
 	if err != nil {
 		return nil, err
 	}
-	if tr.opts.Aggregate != nil {
-		tr.opts.Aggregate.Early = 0
+	if tr.chain.Aggregate != nil {
+		tr.chain.Aggregate.Early = 0
 	}
-	tr.clock, tr.topics, tr.sources = clock.New(o.clock, time.Time{}), map[string]state.ID{}, map[string]int32{}
+	tr.clock, tr.topics, tr.sources = clock.New(o.hooks.clock, time.Time{}), map[string]state.ID{}, map[string]int32{}
 	tr.identities = map[string]string{}
-	for _, input := range tr.opts.Inputs {
+	for _, input := range tr.inputs {
 		tr.sources[input] = 0 // of which nothing comes
 		tr.identities[input] = input
 	}
-	tr.sources[tr.opts.Inputs[0]] = partitions
+	tr.sources[tr.inputs[0]] = partitions
 	for n := range partitions {
-		t.sent[cluster.Partition{Topic: tr.opts.Inputs[0], Number: n}] = 0
+		t.sent[cluster.Partition{Topic: tr.inputs[0], Number: n}] = 0
 	}
-	if tr.copyPartitions = max(partitions, 1); tr.opts.Repartition != nil {
-		t.copier = newCopier(tr, 0)
+	tr.copyPartitions = max(partitions, 1)
+	if of, ok := tr.source.(*repartitioned); ok {
+		t.copier = newCopier(of, 0)
 		t.copier.forget()
 	}
 	t.s = newSession(tr, 0)
@@ -99,8 +100,8 @@ func NewTrial(opts *TransactorOptions, now time.Time, partitions int32) (*Trial,
 // message without a time has that of its arrival.
 func (t *Trial) Send(ctx context.Context, now time.Time, m *semel.Message) (Outcome, error) {
 	t.now, t.aside = now, pipeline.Event{}
-	id := cluster.Partition{Topic: t.s.t.opts.Inputs[0], Number: m.Origin.Partition}
-	if slices.Contains(t.s.t.opts.Inputs, m.Origin.Source) {
+	id := cluster.Partition{Topic: t.s.t.inputs[0], Number: m.Origin.Partition}
+	if slices.Contains(t.s.t.inputs, m.Origin.Source) {
 		id.Topic = m.Origin.Source
 	}
 	r := record.Of(m, id.Topic)
@@ -125,9 +126,9 @@ func (t *Trial) Send(ctx context.Context, now time.Time, m *semel.Message) (Outc
 	t.read[id] = r.Offset + 1
 
 	w := &t.s.work
-	t.s.t.opts.results = 0 // what becomes due comes with Pass
+	t.s.t.hooks.results = 0 // what becomes due comes with Pass
 	err := t.transact(ctx, kgo.Fetches{{Topics: []kgo.FetchTopic{{Topic: id.Topic, Partitions: []kgo.FetchPartition{{Partition: id.Number, Records: []*kgo.Record{r}}}}}}})
-	t.s.t.opts.results = mostResults
+	t.s.t.hooks.results = mostResults
 	if t.copier != nil {
 		t.copier.noteTime(source, when, now)
 	}
@@ -262,7 +263,7 @@ func (t *Trial) assign(id cluster.Partition) {
 		return
 	}
 	at := &slot{}
-	for _, opts := range (restorer{t.s.t}).changelogs(id, at) {
+	for _, opts := range (restorer{t.s.t}).logs(id, at) {
 		l, _ := state.OpenLog(context.Background(), opts) // without a copy on disk nothing fails
 		at.logs = append(at.logs, l)
 	}
@@ -288,11 +289,8 @@ func (t *Trial) write(r *kgo.Record) {
 // outputs returns the records that the last transaction wrote, but for parked ones and
 // those of changelogs.
 func (t *Trial) outputs() []*kgo.Record {
-	o := &t.s.t.opts
-	internal := append([]string{o.Parked}, o.Inputs...)
-	for _, topic := range o.reads() {
-		internal = append(internal, o.changelogOf(topic), o.stateOf(topic))
-	}
+	internal := append([]string{t.s.t.chain.Parked}, t.s.t.inputs...)
+	internal = append(internal, t.s.t.changelogs.names(t.s.t.decided...)...)
 	return slices.DeleteFunc(t.written, func(r *kgo.Record) bool { return slices.Contains(internal, r.Topic) })
 }
 

@@ -27,9 +27,9 @@ func (t trimmer) trim(ctx context.Context) {
 	for retry.Sleep(ctx, trimEvery) == nil {
 		offsets := kadm.Offsets{}
 		t.slots.each(func(id cluster.Partition, at *slot) {
-			for i, name := range t.opts.changelogsOf(id.Topic) {
+			for i, c := range t.changelogs[id.Topic] {
 				if cut := at.deletable[i].Swap(0); cut > 0 {
-					offsets.AddOffset(name, id.Number, cut, -1)
+					offsets.AddOffset(c.name, id.Number, cut, -1)
 				}
 			}
 		})
@@ -65,48 +65,4 @@ func (t trimmer) cutOff(ctx context.Context, offsets kadm.Offsets) error {
 		}
 	})
 	return errors.Join(errs...)
-}
-
-// purgeEvery is how often committed records are deleted from the topic between the
-// stages.
-const purgeEvery = 30 * time.Second
-
-// purge deletes committed records from the topic between the stages, until ctx ends.
-// Every process does it; a repeated deletion costs nothing.
-func (t trimmer) purge(ctx context.Context) {
-	done := map[int32]int64{}
-	refused := ""
-	for retry.Sleep(ctx, purgeEvery) == nil {
-		err := t.purgeOnce(ctx, done)
-		if err == nil || ctx.Err() != nil || transient(err) {
-			continue
-		}
-		if err.Error() != refused { // report each error once
-			refused = err.Error()
-			t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "what was read of " + t.opts.Repartition.Topic + " stays until its retention ends", Err: err})
-		}
-	}
-}
-
-func (t trimmer) purgeOnce(ctx context.Context, done map[int32]int64) error {
-	adm, topic := t.adm(), t.opts.Repartition.Topic
-	committed, err := adm.FetchOffsets(ctx, t.opts.Group)
-	if err != nil {
-		return fmt.Errorf("kafka: offsets of group %s: %w", t.opts.Group, err)
-	}
-	upTo := kadm.Offsets{}
-	for number, o := range committed[topic] {
-		if o.Err == nil && o.At > done[number] {
-			upTo.AddOffset(topic, number, o.At, -1)
-		}
-	}
-	deleted, err := adm.DeleteRecords(ctx, upTo)
-	if err == nil {
-		err = deleted.Error()
-	}
-	if err != nil {
-		return fmt.Errorf("kafka: delete from %s: %w", topic, err)
-	}
-	upTo.Each(func(o kadm.Offset) { done[o.Partition] = o.At })
-	return nil
 }

@@ -55,7 +55,7 @@ func TestATransactionWritesALimitedNumberOfResults(t *testing.T) {
 		}
 		send(p, "end", "end", 60)
 	}
-	tr.s.t.opts.results = 3
+	tr.s.t.hooks.results = 3
 	total := 0
 	for tr.s.due() {
 		before, _ := tr.s.t.health.Progress()

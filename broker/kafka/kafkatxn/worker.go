@@ -22,11 +22,11 @@ import (
 // belongs to one session. Only what env counts has a meaning beyond a transaction; the other
 // fields keep memory.
 type worker struct {
-	s         *session
-	env       *operator.Env
-	batch     []operator.Record
-	originals repartition.Originals
-	results   budget.Results
+	s        *session
+	env      *operator.Env
+	batch    []operator.Record
+	original func(*kgo.Record) // of source
+	results  budget.Results
 	// recommits are the offsets to commit of partitions without records.
 	recommits map[cluster.Partition]kgo.EpochOffset
 	touched   []*part
@@ -48,7 +48,7 @@ func (w *worker) init(s *session) {
 	w.s, w.env = s, operator.NewEnv(t.chain.Options)
 	e := w.env
 	e.Contents, e.Identities, e.Now, e.Admin = t.contents, t.identities, t.now, t.adm
-	e.Budget = t.chain.NewBudget(t.opts.Limits.Interval)
+	e.Budget = t.chain.NewBudget(t.limits.Interval)
 	e.Readings = s.readings.Begun
 	e.Raised = func(ctx context.Context, tooLarge error) error {
 		return t.raised(ctx, e.Limits, &w.askedLimits, tooLarge)
@@ -58,9 +58,7 @@ func (w *worker) init(s *session) {
 			return t.tables.ReadToEnd(ctx, []int32{number}, func(text string) { s.waitsFor(text, w.records) })
 		}
 	}
-	if t.opts.Repartition != nil {
-		e.PartitionOf = newPartitioner(t).Of
-	}
+	e.PartitionOf, w.original = t.source.partitionOf(), t.source.original()
 	w.promise = func(r *kgo.Record, err error) {
 		if err != nil {
 			e.Hear(r.Topic, err)
@@ -71,11 +69,11 @@ func (w *worker) init(s *session) {
 }
 
 // room returns how many records the next read may return.
-func (w *worker) room() int { return w.env.Budget.Room(w.records, w.s.t.opts.Limits.Records) }
+func (w *worker) room() int { return w.env.Budget.Room(w.records, w.s.t.limits.Records) }
 
 // full reports whether the open transaction has as many records as it takes.
 func (w *worker) full() bool {
-	l := &w.s.t.opts.Limits
+	l := &w.s.t.limits
 	return w.rest != nil || w.env.Resumed > 0 || w.records >= w.env.Budget.Most(l.Records) || w.bytes >= l.Bytes
 }
 
@@ -103,7 +101,7 @@ func (w *worker) drop() {
 
 // learn learns which topics cannot be written. An error restarts the session.
 func (w *worker) learn(ctx context.Context) error {
-	if err := w.env.Unwritable.Learn(ctx, w.s.t.adm(), w.s.t.opts.written()); err != nil {
+	if err := w.env.Unwritable.Learn(ctx, w.s.t.adm(), w.s.t.written()); err != nil {
 		return fmt.Errorf("%w: %v", errAgain, err) // wrapping the cause would end the Transactor
 	}
 	return nil
@@ -201,7 +199,7 @@ func (w *worker) withProgress(ctx, calls context.Context, p *part, records []*kg
 func (w *worker) touch(p *part) {
 	if !p.touched {
 		p.touched = true
-		p.Keys.Most = keystate.Entries(w.env.Limits.Of(p.slot.keysLog().Topic()), w.s.t.inputs)
+		p.Keys.Most = keystate.Entries(w.env.Limits.Of(p.slot.keysLog().Topic()), w.s.t.header)
 		w.touched = append(w.touched, p)
 	}
 }
@@ -235,7 +233,7 @@ func (w *worker) partition(ctx, calls context.Context, p *part, records []*kgo.R
 				return nil
 			}
 			w.records++
-			if w.s.t.opts.Aggregate != nil {
+			if w.s.t.chain.Aggregate != nil {
 				chunk[i].Recycle() // it is no output, and one that waits or is parked is a copy
 			}
 		}
@@ -248,9 +246,7 @@ func (w *worker) prepare(p *part, records []*kgo.Record, now int64) error {
 	w.batch = w.batch[:0]
 	for _, r := range records {
 		x := operator.Record{Record: r, Body: r.Value, At: r.Offset, Now: now}
-		if w.s.t.opts.Repartition != nil {
-			w.originals.Unwrap(r)
-		}
+		w.original(r)
 		w.bytes += int64(len(r.Key) + len(r.Value))
 		if err := p.Identify(p.Keys, &x); err != nil {
 			return err
@@ -274,7 +270,7 @@ func (w *worker) resume(ctx, calls context.Context, fetches kgo.Fetches) error {
 		}
 		w.touch(p)
 		p.RowsRead = true
-		n := min(p.Waits.Due(w.s.readings.Ended()), w.env.Budget.Most(w.s.t.opts.Limits.Records)-w.env.Resumed)
+		n := min(p.Waits.Due(w.s.readings.Ended()), w.env.Budget.Most(w.s.t.limits.Records)-w.env.Resumed)
 		if _, err := p.Resume(ctx, calls, n); err != nil {
 			return err
 		}

@@ -42,6 +42,9 @@ type Note struct {
 	Keys, State Extent
 }
 
+// Of returns Keys for 0, and State for 1.
+func (n *Note) Of(changelog int) *Extent { return [...]*Extent{&n.Keys, &n.State}[changelog] }
+
 // mostTimes is how many times an Extent has.
 const mostTimes = 8
 

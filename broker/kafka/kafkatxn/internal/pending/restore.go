@@ -1,6 +1,7 @@
 package pending
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,7 @@ func Restore(ctx context.Context, adm *kadm.Client, opts []kgo.Opt, group string
 	topics = slices.Compact(slices.Sorted(slices.Values(topics)))
 	committed, err := Stable(ctx, adm, group, topics, waiting)
 	if err != nil {
-		return fmt.Errorf("kafka: offsets of group %s: %w", group, err)
+		return err
 	}
 	noted, from, ends := map[cluster.Partition][]int64{}, map[string]map[int32]kgo.Offset{}, cluster.Extent{}
 	for id, q := range queues {
@@ -89,16 +90,16 @@ func Offsets(ctx context.Context, adm *kadm.Client, group string, topics []strin
 	if errors.Is(err, kerr.GroupIDNotFound) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, err
-	}
 	committed := kadm.OffsetResponses{}
 	for _, topic := range topics {
 		if of, ok := all[topic]; ok {
 			committed[topic] = of
 		}
 	}
-	return committed, committed.Error()
+	if err = cmp.Or(err, committed.Error()); err != nil {
+		return nil, fmt.Errorf("kafka: offsets of group %s: %w", group, err)
+	}
+	return committed, nil
 }
 
 // Stable returns the offsets of a group. It waits while a transaction may change them, as
