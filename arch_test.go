@@ -153,7 +153,7 @@ var packageMap = map[string][]string{
 	"vfs":               {"golang.org/x/sys/unix", "golang.org/x/sys/windows"},
 	"internal/dedup": {
 		".", "key", "filter", "store/logstore",
-		"internal/clock", "internal/digest", "internal/diagnose", "internal/table",
+		"internal/clock", "internal/digest", "internal/diagnose", "internal/jsontext", "internal/table",
 		"github.com/dchest/siphash", "golang.org/x/sys/unix",
 		"github.com/klauspost/compress/gzip", "github.com/klauspost/compress/zstd",
 	},
@@ -244,7 +244,7 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/auditcmd": {"internal/auditlog", "internal/cli/term", "github.com/spf13/cobra"},
-	"internal/cli/dedupcmd": {".", "internal/cli/term", "internal/dedup", "internal/diagnose", "internal/schema", "key", "github.com/spf13/cobra"},
+	"internal/cli/dedupcmd": {".", "internal/cli/term", "internal/dedup", "internal/diagnose", "internal/schema", "key", "stream", "github.com/spf13/cobra"},
 	"internal/cli/keyrecord": {
 		".", "httpidem", "internal/cli/term", "internal/config", "internal/schema", "key",
 		"github.com/spf13/cobra",

@@ -34,6 +34,7 @@ type committer struct {
 	dups     *output // nil if duplicates are not kept
 	rejected *output // nil if no line is rejected
 	progress *progress
+	why      *places // nil without --why
 
 	found runState // the state of the inputs when the run started, or when they were read
 	// foundMore is set if found has changed since it was last recorded.
@@ -96,12 +97,12 @@ func (c *committer) end(ctx context.Context, err error) error {
 // settle decides and writes the lines of a block. If the run must stop at a
 // line, it writes the lines before that one.
 func (c *committer) settle(b *block) error {
-	lines, keyed := len(b.ends), len(b.digests)
+	count, keyed := len(b.ends), len(b.digests)
 	var stop error
 	if c.opts.OnMissing == MissingFail {
 		for i, odd := range b.odd {
 			if odd.err != nil {
-				lines, keyed, stop = int(odd.line), int(odd.line)-i, odd.err
+				count, keyed, stop = int(odd.line), int(odd.line)-i, odd.err
 				break
 			}
 		}
@@ -109,26 +110,27 @@ func (c *committer) settle(b *block) error {
 	if c.pos.Input != b.input {
 		c.enter(b.input)
 	}
-	prints := b.prints
-	if len(prints) > keyed {
-		prints = prints[:keyed]
-	}
+	of := lines{b.digests[:keyed], b.prints[:min(keyed, len(b.prints))], b.times[:min(keyed, len(b.times))]}
 	b.decisions = resized(b.decisions, keyed)
-	if err := c.set.decide(b.digests[:keyed], prints, b.decisions); err != nil {
+	if err := c.set.decide(of, b.decisions); err != nil {
 		return err
 	}
-	data := b.data[:b.start(lines)]
+	data := b.data[:b.start(count)]
 	read := data
-	if lines == len(b.ends) {
+	if count == len(b.ends) {
 		read = data[:len(data)-b.added]
 		c.pos.Ended = c.pos.Ended || b.added > 0
 	}
 	c.follow(read)
 	c.pos.Offset = b.offset + int64(len(read))
-	c.pos.Line += c.linesIn(data, lines)
+	before := c.pos.Line
+	c.pos.Line += c.linesIn(data, count)
 	c.counts.BytesIn += int64(len(read))
 	c.counts.Missing += b.hashed
-	kept := c.place(b, lines)
+	kept := c.place(b, count, before)
+	if err := c.why.failed(); err != nil {
+		return err
+	}
 	c.counts.Read = c.counts.Fresh + c.counts.Duplicate + c.counts.Rejected
 	if err := c.out.write(data[:kept]); err != nil {
 		return err
@@ -141,7 +143,7 @@ func (c *committer) settle(b *block) error {
 	c.countOut()
 	c.tell(b)
 	if stop != nil {
-		return c.lineError(c.withoutKey(trimEnd(b.data[b.start(lines):b.ends[lines]]), stop))
+		return c.lineError(c.withoutKey(trimEnd(b.data[b.start(count):b.ends[count]]), stop))
 	}
 	return nil
 }
@@ -168,15 +170,20 @@ func (c *committer) countOut() { c.counts.BytesOut = c.written + c.out.added }
 
 // place moves the kept lines together at the start of the block's data and
 // returns how many bytes they have. Other lines go to the buffers of their
-// files.
-func (c *committer) place(b *block, lines int) (kept int) {
+// files. before is the number of lines before the block.
+func (c *committer) place(b *block, lines int, before int64) (kept int) {
 	data := b.data
 	odd, keyed := b.odd, b.decisions
 	run, start := 0, 0 // data[run:start] is kept and not yet moved
 	gone := 0
+	number := before + 1
 	for i := range lines {
 		end := int(b.ends[i])
 		f := keep
+		line, own := data[start:end], number
+		if c.why != nil {
+			number += c.linesIn(line, 1)
+		}
 		if len(odd) > 0 && int(odd[0].line) == i {
 			f = c.oddFate(odd[0])
 			odd = odd[1:]
@@ -185,6 +192,9 @@ func (c *committer) place(b *block, lines int) (kept int) {
 				c.replay = false
 			} else {
 				f = c.knownFate(keyed[0])
+			}
+			if c.why != nil {
+				line = c.why.see(b, len(b.decisions)-len(keyed), own, start, end, f)
 			}
 			keyed = keyed[1:]
 		}
@@ -195,7 +205,7 @@ func (c *committer) place(b *block, lines int) (kept int) {
 			kept += start - run
 			run = end
 			gone++
-			c.divert(f, data[start:end])
+			c.divert(f, line)
 		}
 		start = end
 	}

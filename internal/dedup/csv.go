@@ -135,14 +135,38 @@ func findColumns(names []string, rules []*key.Rule, comma byte, p *problems) [][
 			if err != nil {
 				p.addf("--key %s: %v", r, err)
 			}
-			all[i] = append(all[i], column{
-				at:     at,
-				absent: &key.MissingError{Rule: path.String(), Reason: key.Absent},
-				empty:  &key.MissingError{Rule: path.String(), Reason: key.IsEmpty},
-			})
+			all[i] = append(all[i], newColumn(at, path))
 		}
 	}
 	return all
+}
+
+// findFields finds the columns that the run needs.
+func (x *extraction) findFields(names []string, p *problems) {
+	x.names = names
+	x.columns, x.left = findColumns(names, x.rules, x.comma, p), findLeft(names, x.rules, x.comma, p)
+	if x.when == nil {
+		return
+	}
+	path := x.when.rule.Paths()[0]
+	name, ok := path.Name()
+	if !ok {
+		p.addf("--time %s: a CSV column is .name or .[\"odd name\"]", path)
+		return
+	}
+	at, err := findColumn(names, name, x.comma)
+	if err != nil {
+		p.addf("--time %s: %v", path, err)
+	}
+	x.when.column = newColumn(at, path)
+}
+
+func newColumn(at int, path key.Path) column {
+	return column{
+		at:     at,
+		absent: &key.MissingError{Rule: path.String(), Reason: key.Absent},
+		empty:  &key.MissingError{Rule: path.String(), Reason: key.IsEmpty},
+	}
 }
 
 // findLeft returns, for each rule, the columns that it leaves out.
@@ -206,6 +230,9 @@ func (x *extraction) fieldsNeeded() (n int) {
 		for _, c := range columns {
 			n = max(n, c.at+1)
 		}
+	}
+	if x.when != nil && x.comma != 0 {
+		n = max(n, x.when.column.at+1)
 	}
 	return n
 }
@@ -289,6 +316,9 @@ func (w *worker) parseRecords(b *block) {
 		if good {
 			w.fields, w.room = appendFields(w.fields[:0], w.room[:0], record, w.comma, w.needed)
 			w.id, err = w.recordID(w.id[:0], record)
+			if err == nil && w.when != nil {
+				err = w.columnTime(b)
+			}
 		}
 		if err != nil {
 			w.recordWithoutKey(b, line, record, err)
@@ -373,5 +403,8 @@ func (w *worker) recordWithoutKey(b *block, line int32, record []byte, err error
 	b.digests = append(b.digests, w.digester.Bytes(w.id))
 	if w.prints {
 		b.prints = append(b.prints, 0) // the key is the content
+	}
+	if w.when != nil {
+		b.times = append(b.times, noTime)
 	}
 }

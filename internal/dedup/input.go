@@ -22,9 +22,11 @@ type input struct {
 	// again, such as standard input or a pipe.
 	kept   *stream
 	format Format
-	found  time.Time // time of the call that returned info
-	mark   []byte    // the byte order mark, if any
-	header []byte    // the CSV header with its line end
+	// compressed is set if a position in the content is none in the file.
+	compressed bool
+	found      time.Time // time of the call that returned info
+	mark       []byte    // the byte order mark, if any
+	header     []byte    // the CSV header with its line end
 	// lead has the bytes that were read before the first line.
 	lead []byte
 	// start is the position of the first line, in decompressed bytes.
@@ -87,6 +89,7 @@ func findInput(ctx context.Context, name string, stdin io.Reader, asked Format) 
 // look finds the format, from the name or the first byte, and the byte order
 // mark.
 func (in *input) look(s *stream, asked Format) error {
+	in.compressed = s.compression != ""
 	if asked != Text {
 		name := in.name
 		if in.info == nil {

@@ -100,7 +100,8 @@ func openStore(dir string) (*logstore.Store, error) {
 	return store, nil
 }
 
-func (j *journal) decide(digests []semel.Digest, prints []uint64, out []semel.Decision) error {
+func (j *journal) decide(l lines, out []semel.Decision) error {
+	digests, prints := l.digests, l.prints
 	if len(digests) > 0 && !j.bound {
 		j.tx.BindScope(j.scope, j.rule)
 		j.bound = true

@@ -4,15 +4,17 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/table"
 )
 
-// latest is a keySet that keeps the last line of each key. It is given all
-// lines twice. The first time it learns which lines are the last ones, and
-// answers Duplicate. The second time it answers Fresh for these lines.
+// latest is a keySet that keeps the last line of each key, or the only one. It
+// is given all lines twice. The first time it learns which lines these are, and
+// answers Duplicate. The second time it answers Fresh for them.
 type latest struct {
+	keep    Keep
 	learned bool
 	// line counts the digests of the current pass, and lines those of the first
 	// pass.
@@ -20,22 +22,27 @@ type latest struct {
 	// last has the number of the last line of each key, and prints has its
 	// print. prints is nil if content does not matter.
 	last, prints *table.Compact[[8]byte]
-	kept         uint64
-	forecast     forecast // of the first pass
+	// keeps is the number of lines to keep, and kept is how many were kept.
+	keeps, kept uint64
+	forecast    forecast // of the first pass
 }
 
-func newLatest(prints bool, f forecast) *latest {
-	l := &latest{last: new(table.Compact[[8]byte]), forecast: f}
+// several is the number of the last line for a key of several lines, with KeepNone.
+const several = math.MaxUint64
+
+func newLatest(keep Keep, prints bool, f forecast) *latest {
+	l := &latest{keep: keep, last: new(table.Compact[[8]byte]), forecast: f}
 	if prints {
 		l.prints = new(table.Compact[[8]byte])
 	}
 	return l
 }
 
-// errInputsChanged ends the second pass of --keep last.
-var errInputsChanged = errors.New("the inputs changed between the two passes of --keep last, so the output is not complete: copy inputs that are still written, and run the same command on the copies")
+// errInputsChanged ends the second pass.
+var errInputsChanged = errors.New("the inputs changed between the two passes of --keep, so the output is not complete: copy inputs that are still written, and run the same command on the copies")
 
-func (l *latest) decide(digests []semel.Digest, prints []uint64, out []semel.Decision) error {
+func (l *latest) decide(of lines, out []semel.Decision) error {
+	digests, prints := of.digests, of.prints
 	if keys, ok := l.forecast.due(); ok && !l.learned {
 		l.last.Expect(keys)
 		if l.prints != nil {
@@ -73,9 +80,16 @@ func (l *latest) decide(digests []semel.Digest, prints []uint64, out []semel.Dec
 
 func (l *latest) learn(d *semel.Digest, print uint64) {
 	last, added := l.last.Add(d, [8]byte{})
-	*last = toBytes(l.line)
-	if added {
+	switch {
+	case added:
 		l.forecast.keys++
+		l.keeps++
+		*last = toBytes(l.line)
+	case l.keep != KeepNone:
+		*last = toBytes(l.line)
+	case fromBytes(*last) != several:
+		l.keeps--
+		*last = toBytes(several)
 	}
 	if l.prints != nil {
 		kept, _ := l.prints.Add(d, [8]byte{})
@@ -105,17 +119,21 @@ func (l *latest) turn() { l.learned, l.lines, l.line = true, l.line, 0 }
 
 // check reports whether the second pass saw the lines of the first one.
 func (l *latest) check() error {
-	if l.line != l.lines || l.kept != uint64(l.forecast.keys) {
+	if l.line != l.lines || l.kept != l.keeps {
 		return errInputsChanged
 	}
 	return nil
 }
 
-// learn reads all inputs for --keep last and writes nothing.
+// learn reads all inputs for the first time and writes nothing.
 func (r *Run) learn(ctx context.Context, l *latest) error {
 	c := &committer{
 		opts: &r.opts, inputs: r.inputs, extract: r.extract, comma: r.extract.comma,
-		set: l, out: &output{to: io.Discard}, progress: &r.progress,
+		set: l, out: &output{to: io.Discard}, progress: &r.progress, why: r.committer.why,
+	}
+	if c.why != nil {
+		c.why.learning = true
+		defer func() { c.why.learning = false }()
 	}
 	c.goTo(0)
 	if err := r.read(ctx, c, c.pos); err != nil {

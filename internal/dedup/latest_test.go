@@ -88,10 +88,10 @@ func TestKeepLastFindsInputsThatChangeBetweenItsPasses(t *testing.T) {
 		for i := range ids {
 			digests[i] = digester.Bytes([]byte(ids[i : i+1]))
 		}
-		return l.decide(digests, nil, make([]semel.Decision, len(ids)))
+		return l.decide(lines{digests: digests}, make([]semel.Decision, len(ids)))
 	}
 	for _, second := range []string{"abac", "aba", "abacc", "abacd", "baac", "abbc", "dbac", ""} {
-		l := newLatest(false, forecast{})
+		l := newLatest(KeepLast, false, forecast{})
 		if err := pass(l, "abac"); err != nil {
 			t.Fatal(err)
 		}

@@ -25,9 +25,9 @@ func newLossy(o *Options) (*lossy, error) {
 	return &lossy{filter: ids, expect: o.Expect, note: o.Note}, nil
 }
 
-func (l *lossy) decide(digests []semel.Digest, _ []uint64, out []semel.Decision) error {
-	for i := range digests {
-		seen, err := l.filter.Add(digests[i][:])
+func (l *lossy) decide(of lines, out []semel.Decision) error {
+	for i := range of.digests {
+		seen, err := l.filter.Add(of.digests[i][:])
 		if err != nil {
 			return fmt.Errorf("dedup: filter: %w", err)
 		}

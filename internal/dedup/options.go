@@ -43,6 +43,8 @@ const (
 	KeepFirst Keep = "first"
 	// KeepLast keeps the last line of each key. It reads the inputs twice.
 	KeepLast Keep = "last"
+	// KeepNone keeps the lines whose key occurs once. It reads the inputs twice.
+	KeepNone Keep = "none"
 )
 
 // OnMissing says what happens to a line without a key.
@@ -89,8 +91,8 @@ type Options struct {
 	// Keys are the key rules. Several rules make one composite key. Defaults to
 	// "line".
 	Keys []string
-	// Keep says which line of a key is kept. KeepLast excludes Store, Window and
-	// Lossy, and all inputs must be regular files. Defaults to KeepFirst.
+	// Keep says which line of a key is kept. KeepLast and KeepNone exclude Store,
+	// Window and Lossy, and all inputs must be regular files. Defaults to KeepFirst.
 	Keep Keep
 	// Store is the directory of the embedded store. Defaults to "", which keeps
 	// keys in memory for this run.
@@ -103,6 +105,13 @@ type Options struct {
 	// Window is how long a key is remembered. Must be above 0. Defaults to
 	// semel.Forever.
 	Window time.Duration
+	// Time is the path of the time in a line, or a CSV column. A line is then a
+	// duplicate if a kept line of its key is less than the Window away, before or
+	// after. Must have a Window, and excludes Store. Defaults to "", which is the
+	// clock.
+	Time string
+	// ParseTime reads the text of such a time. Must be set if Time is.
+	ParseTime func(text []byte) (time.Time, error)
 	// Output is the file for fresh lines. It is compressed if its name ends with
 	// .gz, .gzip, .zst or .zstd, and so are Duplicates and Rejected. Defaults to
 	// Stdio.
@@ -117,6 +126,10 @@ type Options struct {
 	// Duplicates is a file for dropped lines. Defaults to "", which does not
 	// keep them.
 	Duplicates string
+	// Why makes the lines of Duplicates JSON objects that say which line was kept,
+	// where both stand and what differs. Excludes Store, Lossy and KeepNone. Defaults
+	// to false.
+	Why bool
 	// Rejected is the file for rejected lines. Must be set if OnMissing or
 	// OnMismatch rejects. Defaults to "".
 	Rejected string
@@ -206,7 +219,7 @@ func (o Options) withDefaults() Options {
 // check adds the problems of the options to p.
 func (o *Options) check(p *problems) {
 	oneOf(p, "--format", o.Format, Auto, JSONL, Text, CSV, TSV)
-	oneOf(p, "--keep", o.Keep, KeepFirst, KeepLast)
+	oneOf(p, "--keep", o.Keep, KeepFirst, KeepLast, KeepNone)
 	oneOf(p, "--on-missing", o.OnMissing, MissingFail, MissingReject, MissingPass, MissingHash)
 	oneOf(p, "--on-mismatch", o.OnMismatch, MismatchDrop, MismatchReject, MismatchPass)
 	if o.Delimiter != 0 && o.Format != CSV {
@@ -228,25 +241,59 @@ func (o *Options) check(p *problems) {
 		p.addf("--append continues after the content of the output and --force overwrites it: choose one")
 	}
 	o.checkKeep(p)
+	o.checkTime(p)
+	o.checkWhy(p)
 	o.checkLossy(p)
 	o.checkStdin(p)
 }
 
 func (o *Options) checkKeep(p *problems) {
-	if o.Keep != KeepLast {
+	if !o.twice() {
 		return
 	}
 	if o.Store != "" {
-		p.addf("--keep last and --store exclude each other: a later run cannot take back a line that is written")
+		p.addf("--keep %s and --store exclude each other: a later run cannot take back a line that is written", o.Keep)
 	}
 	if o.Window != semel.Forever {
-		p.addf("--keep last and --window exclude each other: the last line is known only at the end of the inputs")
+		p.addf("--keep %s and --window exclude each other: the line to keep is known only at the end of the inputs", o.Keep)
 	}
 	if o.Lossy != 0 {
-		p.addf("--keep last and --lossy exclude each other: a filter does not know which line is the last")
+		p.addf("--keep %s and --lossy exclude each other: a filter does not know how often a key comes", o.Keep)
 	}
 	if slices.Contains(o.Inputs, Stdio) {
-		p.addf("--keep last reads its inputs twice, which standard input does not permit: name files")
+		p.addf("--keep %s reads its inputs twice, which standard input does not permit: name files", o.Keep)
+	}
+	if o.Keep == KeepNone && o.OnMismatch != MismatchDrop {
+		p.addf("--keep none and --on-mismatch exclude each other: no line is kept with which another could be compared")
+	}
+}
+
+// twice reports whether the inputs are read twice.
+func (o *Options) twice() bool { return o.Keep == KeepLast || o.Keep == KeepNone }
+
+func (o *Options) checkTime(p *problems) {
+	switch {
+	case o.Time == "":
+	case o.twice():
+		p.addf("--keep %s and --time exclude each other: the line to keep is known only at the end of the inputs", o.Keep)
+	case o.Window == semel.Forever:
+		p.addf("--time counts the window by the time in a line: add --window, such as 5m")
+	case o.Store != "":
+		p.addf("--time and --store exclude each other: a store forgets keys by the clock, not by a time in the lines: leave out --store and name all files of the time in question")
+	}
+}
+
+func (o *Options) checkWhy(p *problems) {
+	switch {
+	case !o.Why:
+	case o.Duplicates == "":
+		p.addf("--why says why lines are duplicates: add --duplicates FILE")
+	case o.Store != "":
+		p.addf("--why and --store exclude each other: a store remembers keys, not where their lines stand: leave out --store")
+	case o.Lossy != 0:
+		p.addf("--why and --lossy exclude each other: a filter does not remember where the line of a key stands")
+	case o.Keep == KeepNone:
+		p.addf("--why and --keep none exclude each other: no line of a key that comes several times is kept")
 	}
 }
 

@@ -44,6 +44,8 @@ type output struct {
 	lines  int64  // lines that were written for the store, up to length
 	crc    uint32 // of the content up to length, if tracked
 	track  bool
+	// explains is set if the file has JSON lines that say why, whatever the format is.
+	explains bool
 	// mark is the byte order mark, written before the first line.
 	mark []byte
 	// buffer collects the lines of one block for a file other than the output.
@@ -257,6 +259,9 @@ func (o *output) trim(comma byte) {
 	from := o.length - int64(len(tail))
 	if _, err := o.file.ReadAt(tail, from); err != nil {
 		return // the error that caused this is reported
+	}
+	if o.explains {
+		comma = 0
 	}
 	cut := cutter{comma: comma}
 	if end := cut.end(tail); end > 0 {

@@ -166,6 +166,7 @@ type block struct {
 	// digests and prints belong, in order, to the lines that are not in odd.
 	digests []semel.Digest
 	prints  []uint64
+	times   []int64 // with --time
 	// odd are the lines that no key set decides, in order.
 	odd []oddLine
 	// hashed counts the lines without a key whose content became the key.
@@ -188,7 +189,7 @@ func newBlock(size int) *block {
 
 func (b *block) reset() {
 	b.data, b.raw, b.added, b.err, b.hashed = b.data[:0], 0, 0, nil, 0
-	b.ends, b.bad, b.digests, b.prints, b.odd = b.ends[:0], b.bad[:0], b.digests[:0], b.prints[:0], b.odd[:0]
+	b.ends, b.bad, b.digests, b.prints, b.times, b.odd = b.ends[:0], b.bad[:0], b.digests[:0], b.prints[:0], b.times[:0], b.odd[:0]
 }
 
 // start returns the position of a line.

@@ -28,7 +28,7 @@ func (r *Run) Progress() Progress {
 			return Progress{Read: p.Read, Fresh: p.Fresh}
 		}
 		p.Total += in.info.Size()
-		if r.opts.Keep == KeepLast {
+		if r.opts.twice() {
 			p.Total += in.info.Size()
 		}
 	}

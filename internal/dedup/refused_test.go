@@ -52,6 +52,7 @@ func TestAllInvalidOptionsAreReportedAtOnce(t *testing.T) {
 	table := b.file("in.csv", "a,b\n")
 	other := b.file("other.csv", "a,c\n")
 	twice := b.file("twice.csv", "a,a\n")
+	packed := b.file("packed.jsonl", "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xab\xae\xe5\x02\x00\x43\xbf\xa6\xa3\x03\x00\x00\x00")
 	link := b.path("link")
 	if err := os.Symlink(in, link); err != nil {
 		t.Fatal(err)
@@ -79,6 +80,15 @@ func TestAllInvalidOptionsAreReportedAtOnce(t *testing.T) {
 		{Options{Inputs: []string{table}, Keys: []string{".a.b"}}, []string{"a CSV column is"}},
 		{Options{Inputs: []string{twice}, Keys: []string{".a"}}, []string{"two columns"}},
 		{Options{Inputs: []string{in}, Format: Text, Keys: []string{".id"}}, []string{"--format jsonl"}},
+		{Options{Inputs: []string{in, packed}, Keep: KeepLast, Why: true, Duplicates: b.path("d")}, []string{"packed.jsonl is compressed", "decompress it first"}},
+		{Options{Inputs: []string{in}, Keep: KeepNone, Why: true, Store: b.path("s"), Time: ".t", OnMismatch: MismatchPass, Window: time.Hour}, []string{"add --duplicates FILE", "--keep none and --store", "--keep none and --window", "--keep none and --time", "no line is kept with which"}},
+		{Options{Inputs: []string{in}, Keep: KeepNone, Why: true, Duplicates: b.path("d")}, []string{"--why and --keep none"}},
+		{Options{Inputs: []string{in}, Why: true, Duplicates: b.path("d"), Store: b.path("s"), Time: ".t", Window: time.Hour}, []string{"--why and --store", "--time and --store"}},
+		{Options{Inputs: []string{in}, Why: true, Duplicates: b.path("d"), Lossy: 0.1, Expect: 5}, []string{"--why and --lossy"}},
+		{Options{Inputs: []string{in}, Time: ".t", Format: Text}, []string{"add --window", "lines of text have no members"}},
+		{Options{Inputs: []string{in}, Time: "t", Window: time.Hour}, []string{`--time "t": write the path of a time`}},
+		{Options{Inputs: []string{table}, Keys: []string{".a"}, Time: ".z", Window: time.Hour}, []string{`--time .z: there is no column "z"`}},
+		{Options{Inputs: []string{table}, Keys: []string{".a"}, Time: ".z.y", Window: time.Hour}, []string{"--time .z.y: a CSV column is"}},
 		{Options{Inputs: []string{Stdio, Stdio}}, []string{"can be read only once"}},
 	} {
 		_, _, err := b.run(t.Context(), test.opts)
@@ -93,7 +103,7 @@ func TestAllInvalidOptionsAreReportedAtOnce(t *testing.T) {
 			}
 		}
 	}
-	if names, err := os.ReadDir(b.dir); err != nil || len(names) != 5 {
+	if names, err := os.ReadDir(b.dir); err != nil || len(names) != 6 {
 		t.Errorf("refused runs made files: %v, %v", names, err)
 	}
 }

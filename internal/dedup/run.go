@@ -64,27 +64,31 @@ func (r *Run) prepare(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	for _, in := range r.inputs {
-		if o.Keep == KeepLast && !in.regular() && in.info != nil {
-			p.addf("--keep last reads its inputs twice, and %s is not a regular file: copy it to one first", in.name)
+		if o.twice() && !in.regular() && in.info != nil {
+			p.addf("--keep %s reads its inputs twice, and %s is not a regular file: copy it to one first", o.Keep, in.name)
+		}
+		if o.Why && o.Keep == KeepLast && in.compressed {
+			p.addf("--why and --keep last: %s is compressed, so a line in it cannot be looked up: decompress it first", in.name)
 		}
 	}
 	checkRules(rules, format, &p)
+	when := o.timeRule(format, &p)
 	if o.NoHeader && !format.records() {
 		p.addf("--no-header is for CSV and TSV, and the format is %s: leave it out, or add --format csv", format)
 	}
 	r.extract = &extraction{
 		format: format, comma: o.comma(format), noHeader: o.NoHeader, rules: rules,
-		prints:      o.Lossy == 0 && !isContent(rules),
+		prints: o.Lossy == 0 && o.Keep != KeepNone && !isContent(rules), when: when,
 		hashMissing: o.OnMissing == MissingHash,
 	}
 	switch {
 	case format.records() && o.NoHeader:
-		r.extract.columns, r.extract.left = findColumns(nil, rules, r.extract.comma, &p), findLeft(nil, rules, r.extract.comma, &p)
+		r.extract.findFields(nil, &p)
 	case format.records():
 		var names []string
 		names, r.header = readHeaders(ctx, r.inputs, r.extract.comma, &p)
 		if len(names) > 0 {
-			r.extract.columns, r.extract.left = findColumns(names, rules, r.extract.comma, &p), findLeft(names, rules, r.extract.comma, &p)
+			r.extract.findFields(names, &p)
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -106,9 +110,13 @@ func (r *Run) prepare(ctx context.Context) error {
 		case "--rejected":
 			r.committer.rejected = out
 		}
-		if r.header == nil && len(r.inputs) > 0 {
+		out.explains = o.Why && out.flag == "--duplicates"
+		if r.header == nil && len(r.inputs) > 0 && !out.explains {
 			out.mark = r.inputs[0].mark
 		}
+	}
+	if o.Why {
+		r.committer.why = newPlaces(r.inputs, r.extract)
 	}
 	if o.Store != "" {
 		return r.prepareStore(ctx)
@@ -153,8 +161,12 @@ func (r *Run) prepareMemory(ctx context.Context) error {
 		r.committer.set, err = newLossy(&r.opts)
 		return err
 	}
-	if r.opts.Keep == KeepLast {
-		r.committer.set = newLatest(r.extract.prints, newForecast(r.Progress().Total/2, &r.progress.done))
+	if r.opts.twice() {
+		r.committer.set = newLatest(r.opts.Keep, r.extract.prints, newForecast(r.Progress().Total/2, &r.progress.done))
+		return nil
+	}
+	if r.extract.when != nil {
+		r.committer.set = &timed{window: int64(r.opts.Window), digester: r.extract.digester, forecast: newForecast(r.Progress().Total, &r.progress.done)}
 		return nil
 	}
 	r.committer.set, err = newMemory(r.opts.Window, r.extract.prints, newForecast(r.Progress().Total, &r.progress.done))
@@ -349,7 +361,7 @@ func (r *Run) Do(ctx context.Context) (Report, error) {
 			o.trim(r.committer.comma)
 		}
 	}
-	err = errors.Join(err, closeOutputs(r.outputs), r.Close())
+	err = errors.Join(err, closeOutputs(r.outputs), r.committer.why.close(), r.Close())
 	if l, ok := r.committer.set.(*lossy); ok {
 		l.close()
 	}
@@ -401,7 +413,11 @@ func (r *Run) begin(ctx context.Context) error {
 		}
 	}
 	for _, o := range r.outputs {
-		if err := o.begin(r.header); err != nil {
+		header := r.header
+		if o.explains {
+			header = nil
+		}
+		if err := o.begin(header); err != nil {
 			if r.committer.journal != nil {
 				r.committer.journal.abort()
 			}

@@ -15,9 +15,17 @@ import (
 type keySet interface {
 	// decide answers each digest, in order. It answers Fresh and remembers the
 	// digest, or Duplicate, or Mismatch if the digest is known with another
-	// print. prints is nil if content does not matter, and a print of 0 matches
-	// all prints.
-	decide(digests []semel.Digest, prints []uint64, out []semel.Decision) error
+	// print.
+	decide(l lines, out []semel.Decision) error
+}
+
+// lines are lines with a key, in order.
+type lines struct {
+	digests []semel.Digest
+	// prints is nil if content does not matter. A print of 0 matches all prints.
+	prints []uint64
+	// times are the times in the lines, or nil without --time.
+	times []int64
 }
 
 // newMemory returns a keySet for one run. It has room for prints only if prints is
@@ -42,13 +50,13 @@ type memory[V table.CompactValue] struct {
 	answers  answers[V]
 }
 
-func (m *memory[V]) decide(digests []semel.Digest, prints []uint64, out []semel.Decision) error {
+func (m *memory[V]) decide(l lines, out []semel.Decision) error {
 	if keys, ok := m.forecast.due(); ok {
 		m.table.Expect(keys)
 	}
-	m.answers.ask(len(digests), prints)
-	m.table.AddBatch(digests, m.answers.values, m.answers.outcomes)
-	m.forecast.keys += m.answers.tell(prints, out)
+	m.answers.ask(len(l.digests), l.prints)
+	m.table.AddBatch(l.digests, m.answers.values, m.answers.outcomes)
+	m.forecast.keys += m.answers.tell(l.prints, out)
 	return nil
 }
 
@@ -70,11 +78,11 @@ func newWindowed[V table.Value](window time.Duration, a answers[V]) (*windowed[V
 	return w, nil
 }
 
-func (w *windowed[V]) decide(digests []semel.Digest, prints []uint64, out []semel.Decision) error {
-	w.answers.ask(len(digests), prints)
+func (w *windowed[V]) decide(l lines, out []semel.Decision) error {
+	w.answers.ask(len(l.digests), l.prints)
 	now := w.clock.Nanos()
-	w.table.AddBatch(digests, w.answers.values, w.scale.Tick(now), w.scale.Expiry(now, w.window), w.answers.outcomes)
-	w.answers.tell(prints, out)
+	w.table.AddBatch(l.digests, w.answers.values, w.scale.Tick(now), w.scale.Expiry(now, w.window), w.answers.outcomes)
+	w.answers.tell(l.prints, out)
 	return nil
 }
 

@@ -16,6 +16,8 @@ type extraction struct {
 	rules    []*key.Rule
 	columns  [][]column // for each rule, in CSV
 	left     [][]int    // the columns that a rule leaves out
+	names    []string   // of the columns, in CSV with a header
+	when     *when      // nil without --time
 	prints   bool       // the key does not determine the content of a line
 	digester interface{ Bytes(id []byte) semel.Digest }
 	seed     uint64
@@ -35,12 +37,13 @@ type worker struct {
 	// document finds the content of lines without a key. If there is a finder,
 	// document is that finder and has already read the line.
 	document *key.Finder
+	clock    *key.Reader // finds the time of a JSON line
 	// fields has the first fields of a CSV record, as many as are needed, and
 	// values the input of a hash. The buffer below holds fields with quotes in them.
 	needed         int
 	fields, values [][]byte
 	room, content  []byte
-	id             []byte
+	id, timeText   []byte
 }
 
 // The id of a line whose content became its key starts with one of these. No
@@ -53,6 +56,9 @@ const (
 
 func newWorker(x *extraction) (*worker, error) {
 	w := &worker{extraction: x, needed: x.fieldsNeeded()}
+	if x.when != nil {
+		w.clock = x.when.rule.Reader(nil)
+	}
 	options := &key.FinderOptions{Content: x.prints, Seed: x.seed}
 	var paths []key.Path
 	for _, r := range x.rules {
@@ -99,6 +105,9 @@ func (w *worker) parseJSON(b *block) {
 		if err == nil {
 			w.id, err = w.finder.AppendID(w.id[:0])
 		}
+		if err == nil && w.when != nil {
+			err = w.timeOf(b, line)
+		}
 		if err != nil {
 			w.withoutKey(b, line, err)
 			continue
@@ -117,6 +126,9 @@ func (w *worker) parseContent(b *block) {
 		line, start = b.next(start)
 		w.message.Body = line
 		id, err := w.reader.AppendID(w.id[:0], &w.message)
+		if err == nil && w.when != nil {
+			err = w.timeOf(b, line)
+		}
 		if err != nil {
 			w.withoutKey(b, line, err)
 			continue
@@ -137,6 +149,12 @@ func (w *worker) parseLines(b *block) {
 		if w.format == JSONL && isBlank(line) {
 			b.odd = append(b.odd, oddLine{line: int32(len(b.ends) - 1)})
 			continue
+		}
+		if w.when != nil {
+			if err := w.timeOf(b, line); err != nil {
+				w.withoutKey(b, line, err)
+				continue
+			}
 		}
 		w.id = key.AppendLine(w.id[:0], line)
 		b.digests = append(b.digests, w.digester.Bytes(w.id))
@@ -164,6 +182,9 @@ func (w *worker) withoutKey(b *block, line []byte, err error) {
 		b.digests = append(b.digests, w.digester.Bytes(w.id))
 		if w.prints {
 			b.prints = append(b.prints, 0) // the key is the content
+		}
+		if w.when != nil {
+			b.times = append(b.times, noTime)
 		}
 	default:
 		b.odd = append(b.odd, oddLine{line: at, err: err})

@@ -22,7 +22,7 @@ type Compact[V CompactValue] struct {
 // CompactValue is a value that a Compact keeps with a digest. Bytes need no alignment,
 // which would enlarge a slot.
 type CompactValue interface {
-	struct{} | [8]byte
+	struct{} | [8]byte | [16]byte
 }
 
 type compactShard[V CompactValue] struct {

@@ -15,11 +15,13 @@ import (
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/dedup"
 	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/stream"
 )
 
 // New builds the dedup command.
 func New(a *term.App) *cobra.Command {
 	var opts dedup.Options
+	var unit stream.TimeUnit
 	var rate lossyRate
 	var threads int64
 	cmd := &cobra.Command{
@@ -43,6 +45,11 @@ that was killed, and the outputs are the same as without the interruption.
 Between pipes, lines may repeat after a crash, but none is lost.`,
 		RunE: a.Checked(func(cmd *cobra.Command, args []string, wrong term.Problems) error {
 			term.RefuseEmpty(cmd, "scope", &wrong)
+			term.RefuseEmpty(cmd, "time", &wrong)
+			if unit != stream.AnyUnit && opts.Time == "" {
+				wrong.Addf("--time-unit %s is the unit of a time in the line: add --time PATH", unit)
+			}
+			opts.ParseTime = timesOf(unit)
 			if slices.Contains(args, "") {
 				wrong.Addf("%s", term.EmptyInput)
 			}
@@ -58,28 +65,31 @@ Between pipes, lines may repeat after a crash, but none is lost.`,
 			return runDedup(cmd.Context(), a, &opts)
 		}),
 	}
-	addFlags(cmd, &opts, &rate, &threads)
+	addFlags(cmd, &opts, &unit, &rate, &threads)
 	addCompletions(cmd)
 	return cmd
 }
 
 // addFlags adds the flags, in the order of the help.
-func addFlags(cmd *cobra.Command, opts *dedup.Options, rate *lossyRate, threads *int64) {
+func addFlags(cmd *cobra.Command, opts *dedup.Options, unit *stream.TimeUnit, rate *lossyRate, threads *int64) {
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.StringArrayVarP(&opts.Keys, "key", "k", nil, "`RULE` for the key of a line; repeat it for a composite key (default line)")
 	flags.StringVar((*string)(&opts.Format), "format", string(dedup.Auto), "`FORMAT` of the inputs: auto (by file name, then by the first byte), jsonl, text, csv or tsv")
 	term.AddParsed(flags, &opts.Delimiter, "delimiter", "", "CHAR", "separator of CSV fields, such as ';' or tab (default a comma)", parseDelimiter)
 	flags.BoolVar(&opts.NoHeader, "no-header", false, "CSV and TSV have no header line; their columns are .1, .2 and so on")
-	flags.StringVar((*string)(&opts.Keep), "keep", string(dedup.KeepFirst), "`LINE` of each key to keep: first, or last, which reads the files twice")
+	flags.StringVar((*string)(&opts.Keep), "keep", string(dedup.KeepFirst), "`LINE` of each key to keep: first; last; or none, which writes only lines whose key occurs once. Last and none read the files twice")
 	flags.StringVar(&opts.Store, "store", "", "remember keys across runs in the embedded store in `DIR` (default in memory, for this run)")
 	flags.StringVar(&opts.Scope, "scope", "default", "`NAME` of the key space in the store")
 	flags.BoolVar(&opts.SameScope, "same-scope", false, "use a scope that was filled with another --key, because both find the same ids")
-	term.WindowVar(flags, &opts.Window, "window", "forever", "how long a key is remembered: 36h, 7d or forever; the clock of the run counts, not a time in the line")
+	term.WindowVar(flags, &opts.Window, "window", "forever", "how long a key is remembered: 36h, 7d or forever; the clock of the run counts, not a time in the line, unless --time is there")
+	flags.StringVar(&opts.Time, "time", "", "`PATH` of the time in a line, by which --window counts: a line within the window of a kept line of its key is a duplicate")
+	term.AddParsed(flags, unit, "time-unit", "", "UNIT", "how --time is written: s, ms, us or ns since 1970, or rfc3339 (default by its form and size)", parseTimeUnit)
 	flags.StringVarP(&opts.Output, "output", "o", dedup.Stdio, "`FILE` for the fresh lines; - is standard output; .gz and .zst are compressed")
 	flags.BoolVar(&opts.Append, "append", false, "append to an output with content that the store did not write")
 	flags.BoolVar(&opts.Force, "force", false, "replace such an output, and restart an unfinished run whose files changed; lines with known keys are not written again")
 	flags.StringVar(&opts.Duplicates, "duplicates", "", "write the dropped lines to `FILE`")
+	flags.BoolVar(&opts.Why, "why", false, "write the lines of --duplicates as JSON objects: where the kept line and the dropped one stand, and what differs")
 	flags.StringVar((*string)(&opts.OnMissing), "on-missing", string(dedup.MissingFail), "`ACTION` for a line without a key: fail, reject, pass, or hash its content")
 	flags.StringVar((*string)(&opts.OnMismatch), "on-mismatch", string(dedup.MismatchDrop), "`ACTION` for a known key with other content: drop, reject or pass")
 	flags.StringVar(&opts.Rejected, "rejected", "", "`FILE` for rejected lines")
@@ -94,12 +104,13 @@ func addCompletions(cmd *cobra.Command) {
 	term.CompleteValues(cmd, "key", "line", "hash(.)")
 	term.CompleteValues(cmd, "format", names(dedup.Auto, dedup.JSONL, dedup.Text, dedup.CSV, dedup.TSV)...)
 	term.CompleteValues(cmd, "delimiter", ";", "tab", "|")
-	term.CompleteValues(cmd, "keep", names(dedup.KeepFirst, dedup.KeepLast)...)
+	term.CompleteValues(cmd, "keep", names(dedup.KeepFirst, dedup.KeepLast, dedup.KeepNone)...)
+	term.CompleteValues(cmd, "time-unit", "s", "ms", "us", "ns", "rfc3339")
 	term.CompleteDirs(cmd, "store")
 	term.CompleteValues(cmd, "window", "forever")
 	term.CompleteValues(cmd, "on-missing", names(dedup.MissingFail, dedup.MissingReject, dedup.MissingPass, dedup.MissingHash)...)
 	term.CompleteValues(cmd, "on-mismatch", names(dedup.MismatchDrop, dedup.MismatchReject, dedup.MismatchPass)...)
-	for _, name := range []string{"scope", "lossy", "expect", "threads"} {
+	for _, name := range []string{"scope", "time", "lossy", "expect", "threads"} {
 		term.CompleteValues(cmd, name)
 	}
 }
@@ -129,7 +140,7 @@ func runDedup(ctx context.Context, a *term.App, opts *dedup.Options) error {
 	releasePages()
 	opts.Stdin, opts.Stdout = a.Stdin, a.Stdout
 	readsStdin := len(opts.Inputs) == 0 || slices.Contains(opts.Inputs, dedup.Stdio)
-	if len(opts.Problems) == 0 && opts.Keep != dedup.KeepLast && readsStdin && a.AwaitsInput() {
+	if len(opts.Problems) == 0 && opts.Keep == dedup.KeepFirst && readsStdin && a.AwaitsInput() {
 		a.Note("semel dedup: reading lines from this terminal: end them with Ctrl-D, or press Ctrl-C and name files")
 	}
 	opts.Note = func(text string) { a.Note("semel dedup: %s", text) }
@@ -193,7 +204,7 @@ func dedupSummary(r dedup.Report) string {
 // of a short one.
 func noteClock(a *term.App, opts *dedup.Options, r dedup.Report) {
 	files := slices.ContainsFunc(opts.Inputs, func(name string) bool { return name != dedup.Stdio })
-	if files && r.Duplicate > 0 && opts.Window != 0 && opts.Window != semel.Forever {
+	if files && opts.Time == "" && r.Duplicate > 0 && opts.Window != 0 && opts.Window != semel.Forever {
 		a.Note("semel dedup: --window %s counts by the clock of the runs, not by a time in the lines: lines of one run are duplicates, however far apart their times are", schema.Duration(opts.Window))
 	}
 }

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/stream"
 )
 
 // likeRule reports whether a key looks like one of the rules that dedup supports.
@@ -59,6 +61,27 @@ func parseDelimiter(text string) (byte, error) {
 		return 0, errors.New("not a delimiter: write one ASCII character, such as ';', or tab")
 	}
 	return text[0], nil
+}
+
+// parseTimeUnit reads the unit of a time.
+func parseTimeUnit(text string) (stream.TimeUnit, error) {
+	unit, err := stream.ParseTimeUnit(text)
+	if err != nil || unit == stream.AnyUnit {
+		return stream.AnyUnit, errors.New("no unit of a time: write s, ms, us, ns or rfc3339")
+	}
+	return unit, nil
+}
+
+// timesOf returns a function that reads times, and names the flag in its errors.
+func timesOf(unit stream.TimeUnit) func(text []byte) (time.Time, error) {
+	words := strings.NewReplacer("time_unit: ", "--time-unit ", "time_unit", "--time-unit")
+	return func(text []byte) (time.Time, error) {
+		t, err := unit.Parse(text)
+		if err != nil {
+			err = errors.New(words.Replace(err.Error()))
+		}
+		return t, err
+	}
 }
 
 // parseLossyRate reads a rate: 0.001, 1e-3 or 0.1%.
