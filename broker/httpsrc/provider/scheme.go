@@ -33,8 +33,8 @@ type Scheme struct {
 	// Signed is the signed content, with {body}, {time}, {url}, {method}, {form} and
 	// {header:NAME}.
 	Signed string
-	// The time of the request is in TimeHeader, or in the part of Header that begins with
-	// TimePrefix. Without both, requests have no time. TimeUnit is s, ms, us, ns or rfc3339.
+	// The time of the request is in TimeHeader, or in the first part of Header, which begins
+	// with TimePrefix. Without both, requests have no time. TimeUnit is s, ms, us, ns or rfc3339.
 	TimeHeader, TimePrefix, TimeUnit string
 	// SecretPrefix is before a secret, and SecretEncoding is its encoding: text, hex or
 	// base64.
@@ -218,9 +218,7 @@ func (v *Verifier) Verify(r *http.Request, body []byte) error {
 	valid := 0
 	for _, secret := range v.opts.Secrets { // all of them, so that the time does not tell which one is valid
 		for _, content := range contents {
-			mac := hmac.New(v.newHash, secret)
-			mac.Write(content)
-			want := []byte(v.encode(mac.Sum(nil)))
+			want := []byte(v.mac(secret, content))
 			for _, signature := range signatures {
 				valid |= subtle.ConstantTimeCompare(want, []byte(signature))
 			}
@@ -230,6 +228,13 @@ func (v *Verifier) Verify(r *http.Request, body []byte) error {
 		return refuse("%s is not that of this body by %s: check the secret, and that nothing changes the body on its way", v.scheme.Header, plural(len(v.opts.Secrets), "the secret", "any of the secrets"))
 	}
 	return v.late(written)
+}
+
+// mac returns the signature of a content, as a sender writes it.
+func (v *Verifier) mac(secret, content []byte) string {
+	mac := hmac.New(v.newHash, secret)
+	mac.Write(content)
+	return v.encode(mac.Sum(nil))
 }
 
 func plural(n int, one, many string) string {
@@ -256,14 +261,16 @@ func (v *Verifier) parts(r *http.Request) (signatures []string, written string, 
 			times = append(times, text)
 		} else if text, ok := strings.CutPrefix(part, s.Prefix); ok {
 			signatures = append(signatures, text)
+		} else if mark := s.Prefix[max(len(s.Prefix)-1, 0):]; strings.Index(part, mark) < 1 { // not even another kind of signature
+			return nil, "", refuse("%s has a part that is neither a signature nor has another name before %q", s.Header, mark)
 		}
 	}
 	if len(signatures) == 0 {
 		return nil, "", refuse("no part of %s begins with %s", s.Header, s.Prefix)
 	}
 	switch {
-	case s.TimePrefix != "" && len(times) != 1:
-		return nil, "", refuse("%s has %d parts that begin with %s, expected one", s.Header, len(times), s.TimePrefix)
+	case s.TimePrefix != "" && (len(times) != 1 || !strings.HasPrefix(header, s.TimePrefix)):
+		return nil, "", refuse("%s does not begin with its only part %s", s.Header, s.TimePrefix)
 	case s.TimePrefix != "":
 		written = times[0]
 	case s.TimeHeader != "":

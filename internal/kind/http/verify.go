@@ -159,7 +159,7 @@ func (s *signed) scheme() schema.Mapping {
 			schema.TextField("separator", &h.Separator, "Text between the parts of the header. Parts without `prefix` are ignored.").Means("the header has one part"),
 			schema.TextField("signed", &h.Signed, "The signed content: a text with `{body}`, `{time}`, `{url}`, `{method}`, `{header:NAME}` and `{form}`, which is names and values of a form, sorted.").Or("{body}"),
 			schema.TextField("time_header", &h.TimeHeader, "Header with the time of the request.").Means("no time"),
-			schema.TextField("time_prefix", &h.TimePrefix, "Text before the time, if it is a part of `header`, as in `t=`."),
+			schema.TextField("time_prefix", &h.TimePrefix, "Text before the time, if it is the first part of `header`, as in `t=`."),
 			schema.ChoiceField("time_unit", &h.TimeUnit, "Unit of that time.", provider.TimeUnits()...).Or("s"),
 			schema.DurationField("tolerance", &s.Tolerance, "How far that time may be from now.").Or(schema.Duration(provider.DefaultTolerance)),
 			schema.ChoiceField("secret_encoding", &h.SecretEncoding, "Encoding of the secrets.", provider.SecretEncodings()...).Or("text"),
