@@ -150,7 +150,7 @@ func (s *SNS) allowed(member, address string) (*url.URL, error) {
 		if plain, ok := strings.CutPrefix(host, "http://"); ok {
 			scheme, host = "http", plain
 		}
-		if u.Scheme == scheme && matches(host, u.Host) {
+		if strings.HasPrefix(address, scheme+"://") && matches(host, u.Host) {
 			return u, nil
 		}
 	}

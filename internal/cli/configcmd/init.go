@@ -33,6 +33,8 @@ func Scenarios() [][2]string {
 		{"sqs", "an SQS queue into PostgreSQL, a row and its key in one transaction"},
 		{"sqs-dlq", "the dead-letter queue of that queue, with the same keys"},
 		{"http-to-postgres", "requests into PostgreSQL, a row and its key in one transaction"},
+		{"stripe", "events of Stripe into PostgreSQL, verified, a row and its key in one transaction"},
+		{"github", "webhooks of GitHub into PostgreSQL, verified, a row and its key in one transaction"},
 		{"http-to-api", "requests to an HTTP service, refused ones parked"},
 		{"order-service", "from a request through an outbox and Kafka to a webhook, under one key"},
 		{"analytics", "many small events into files"},
@@ -62,8 +64,8 @@ semel init --scenario kafka-to-postgres --output orders.yaml`,
 		Long: `Prints a commented configuration that works, to stdout or to a new file. Addresses
 come from the environment where they are set (KAFKA_BROKERS, RABBITMQ_ADDR,
 NATS_SERVERS, SQS_QUEUE_URL, SQS_DLQ_URL, DATABASE_URL, REDIS_URL, API_URL), and else
-are those of servers on this machine. After --output, the next four commands are on stderr. The
-scenarios:
+are those of servers on this machine. STRIPE_SECRET and GITHUB_SECRET have no default.
+After --output, the next four commands are on stderr. The scenarios:
 ` + list.String(),
 		Args:      term.Arguments(0, 1, "", "one scenario"),
 		ValidArgs: names,

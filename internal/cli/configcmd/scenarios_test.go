@@ -3,6 +3,9 @@ package configcmd_test
 import (
 	"bytes"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"net/http"
@@ -440,6 +443,77 @@ func TestScenariosOverHTTPRunAsPrinted(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestScenariosOfProvidersStoreVerifiedEvents sends events as Stripe and GitHub do: each twice,
+// and one with a signature of somebody else.
+func TestScenariosOfProvidersStoreVerifiedEvents(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		sql  string
+		sign func(request *http.Request, secret, id, body string)
+	}{
+		"stripe": {"SELECT id FROM stripe_events", func(request *http.Request, secret, _, body string) {
+			now := time.Now().Unix()
+			request.Header.Set("Stripe-Signature", fmt.Sprintf("t=%d,v1=%s", now, hmacOf(secret, fmt.Sprintf("%d.%s", now, body))))
+		}},
+		"github": {"SELECT id FROM github_events", func(request *http.Request, secret, id, body string) {
+			request.Header.Set("X-GitHub-Delivery", id)
+			request.Header.Set("X-GitHub-Event", "push")
+			request.Header.Set("X-Hub-Signature-256", "sha256="+hmacOf(secret, body))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env := map[string]string{"LISTEN": servicestest.FreeAddr(t), "DATABASE_URL": programtest.Servers.Database(t)}
+			for _, variable := range []string{"STRIPE_SECRET", "GITHUB_SECRET"} {
+				env[variable] = secrets(variable)
+			}
+			s := programtest.OpenScenario(t, name, env)
+			stop := programtest.BackgroundIn(t, s.Getenv, "run", s.File, "--admin", "off")
+			decided := map[string]int{}
+			send := func(id, secret string) {
+				body := fmt.Sprintf(`{"id":%q,"type":"charge.succeeded"}`, id)
+				request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+env["LISTEN"]+"/"+name, strings.NewReader(body))
+				if err != nil {
+					t.Fatal(err)
+				}
+				c.sign(request, secret, id, body)
+				answer, err := http.DefaultClient.Do(request)
+				if err != nil {
+					t.Fatal(err, stop())
+				}
+				answer.Body.Close()
+				decided[fmt.Sprint(answer.StatusCode, answer.Header.Get("Semel-Decision"))]++
+			}
+			secret := env[strings.ToUpper(name)+"_SECRET"]
+			for range 2 {
+				for i := range programtest.Distinct {
+					send(fmt.Sprint("forged", i), "another secret")
+					send(fmt.Sprint("o", i), secret)
+				}
+			}
+			ended := stop()
+			ended.Check(t, term.ExitDone, "running")
+			if n := programtest.Distinct; decided["200fresh"] != n || decided["200duplicate"] != n || decided["401"] != 2*n {
+				t.Errorf("%v\n%s", decided, ended.Stderr)
+			}
+			want := programtest.EveryEvent("o")
+			if got := s.Query(c.sql); !slices.Equal(got, want) {
+				t.Errorf("got  %q\nwant %q", got, want)
+			}
+			if keys := s.Semel("keys", "ls", "--config", s.File, "--json"); strings.Contains(keys.Stdout, "forged") {
+				t.Errorf("a forged event has a key:\n%s", keys.Stdout)
+			}
+		})
+	}
+}
+
+// hmacOf returns the signature of a text.
+func hmacOf(secret, text string) string {
+	mac := hmac.New(sha256.New, []byte(secret))
+	mac.Write([]byte(text))
+	return hex.EncodeToString(mac.Sum(nil))
 }
 
 func TestNoScenarioPromisesExactlyOnce(t *testing.T) {
