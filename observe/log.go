@@ -151,7 +151,9 @@ func (l *Log) ObservePipeline(e pipeline.Event) {
 	level, reason := slog.LevelDebug, e.Reason
 	switch e.Kind {
 	case pipeline.EventParked, pipeline.EventDropped, pipeline.EventFailedOpen, pipeline.EventPaused:
-		level = slog.LevelWarn
+		if e.Reason != string(pipeline.ReasonParkedBefore) { // a line told of it before
+			level = slog.LevelWarn
+		}
 	case pipeline.EventResumed:
 		level = slog.LevelInfo
 	case pipeline.EventSourceChanged:

@@ -59,6 +59,18 @@ func parked(id, body string) pipeline.Event {
 	return pipeline.Event{Kind: pipeline.EventParked, Count: 1, Reason: "permanent", Err: errors.New("answered 400"), Item: it}
 }
 
+func TestAMessageThatWasParkedBeforeIsLoggedAtLevelDebug(t *testing.T) {
+	t.Parallel()
+	l, w := newLog(t, slog.LevelDebug, nil)
+	again := parked("x", "")
+	again.Reason, again.Err = string(pipeline.ReasonParkedBefore), nil
+	l.ObservePipeline(parked("x", ""))
+	l.ObservePipeline(again)
+	if lines := w.lines(t); len(lines) != 2 || lines[0]["level"] != "WARN" || lines[1]["level"] != "DEBUG" || lines[1]["reason"] != "parked before" {
+		t.Errorf("%v", lines)
+	}
+}
+
 func TestManyParkedMessagesAreLoggedInAFewLinesAndACount(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -39,9 +39,9 @@ const (
 	// dropped. No message is parked for this reason.
 	ReasonExpired Reason = "expired"
 
-	// alreadyParked is the reason of a message that came again after it was parked. It
-	// is settled.
-	alreadyParked Reason = "parked before"
+	// ReasonParkedBefore: the message came again after it was parked. It is settled, and is
+	// not parked again.
+	ReasonParkedBefore Reason = "parked before"
 )
 
 // Reasons returns the reasons for which a pipeline parks messages.

@@ -53,7 +53,8 @@ const (
 	// HeldReason, a message has waited Elapsed for a key that another holder has, and
 	// keeps waiting. There is one such event for each message.
 	EventRetried
-	// EventParked, EventDropped: Count messages were parked, or dropped, for Reason.
+	// EventParked, EventDropped: Count messages were parked, or dropped, for Reason. With
+	// ReasonParkedBefore, they came again after they were parked.
 	EventParked
 	EventDropped
 	// EventReturned: Count unsettled messages went back to the source.

@@ -194,8 +194,9 @@ func (r *Runner) classifyUnavailable(e *entry, err *UnavailableError, o *outcome
 // classifyUnprocessed decides the outcome of an entry that has no key, that is parked
 // already, or that the server may not deliver again.
 func (r *Runner) classifyUnprocessed(e *entry, o *outcomes) {
-	if e.unprocessed == alreadyParked {
-		e.Parked = alreadyParked
+	if e.unprocessed == ReasonParkedBefore {
+		e.Parked = ReasonParkedBefore
+		r.observe(Event{Kind: EventParked, Count: 1, Reason: string(e.Parked), Item: e.Item})
 		o.settled = append(o.settled, e)
 		return
 	}

@@ -45,7 +45,7 @@ func (p *preparer) prepare(items []*Item) []*entry {
 		}
 		e.Group = p.group(e.Item)
 		if e.Redrive == 0 && p.r.known.has(p.r.opts.Name, e) {
-			e.unprocessed = alreadyParked
+			e.unprocessed = ReasonParkedBefore
 		}
 	}
 	if p.r.pipelined != nil {

@@ -85,7 +85,7 @@ type parkings struct{ atomic.Int32 }
 func (*parkings) Observe(semel.Event) {}
 
 func (p *parkings) ObservePipeline(e pipeline.Event) {
-	if e.Kind == pipeline.EventParked {
+	if e.Kind == pipeline.EventParked && e.Reason != string(pipeline.ReasonParkedBefore) {
 		p.Add(int32(e.Count))
 	}
 }

@@ -290,7 +290,7 @@ func (r *Runner) parkExhausted(ctx context.Context, f *feed) {
 		var o outcomes
 		for i, e := range entries {
 			e.Err, e.Attempt = causes[i], e.Message.Origin.Delivery
-			if e.unprocessed != alreadyParked {
+			if e.unprocessed != ReasonParkedBefore {
 				e.unprocessed = ReasonDeliveries
 			}
 			r.classifyUnprocessed(e, &o)

@@ -24,9 +24,13 @@ type answer struct {
 	after    time.Duration
 	body     []byte
 	text     string
+	doubt    string          // why messages fail all alike, or ""
 	json     bool            // body is JSON
 	reply    *provider.Reply // of a handshake; nil for a message
 }
+
+// retryDoubtful is when the sender of a message may try again that was parked like all others.
+const retryDoubtful = time.Minute
 
 const (
 	decidedParked   = "parked"
@@ -43,13 +47,25 @@ func later(text string) *answer {
 func settled(it *pipeline.Item) answer {
 	switch {
 	case it.Parked != "":
-		return answer{status: http.StatusAccepted, decision: decidedParked, text: "parked: " + string(it.Parked)}
+		text := decidedParked + ": " + string(it.Parked)
+		if it.Parked == pipeline.ReasonParkedBefore {
+			text = string(it.Parked)
+		}
+		return answer{status: http.StatusAccepted, decision: decidedParked, text: text}
 	case it.Err != nil:
 		return answer{status: http.StatusUnprocessableEntity, decision: decidedDropped, text: "given up"}
 	case it.Result.Kind == semel.Failed: // permanently, and recorded as the outcome of its key
 		return answer{status: http.StatusUnprocessableEntity, decision: it.Decision.String(), text: "failed permanently before"}
 	}
 	return answer{status: http.StatusOK, decision: it.Decision.String(), body: it.Result.Data}
+}
+
+// doubtful returns the answer to a message that was parked while messages fail all alike. 202
+// would tell its sender that all is well.
+func doubtful(a answer, doubt string) answer {
+	a.status, a.after, a.doubt = http.StatusServiceUnavailable, retryDoubtful, doubt
+	a.text += ": " + doubt
+	return a
 }
 
 // returned returns the answer to a message that its sender must send again.
@@ -72,8 +88,11 @@ type counts struct {
 	// delivery holds.
 	Unsettled int `json:"unsettled"`
 	InFlight  int `json:"in_flight"`
+	// Cause says why the request is not answered with 202 although its messages are parked.
+	Cause string `json:"cause,omitempty"`
 
 	after time.Duration // the longest of those of the unsettled messages
+	doubt string        // why messages fail all alike, or ""
 }
 
 // add counts the answer of one message.
@@ -82,6 +101,7 @@ func (c *counts) add(a *answer) {
 	switch {
 	case a.decision == decidedParked:
 		c.Parked++
+		c.doubt = a.doubt
 	case a.status == http.StatusUnprocessableEntity:
 		c.Dropped++
 	case a.status == http.StatusOK && a.decision == semel.Fresh.String():
@@ -105,6 +125,8 @@ func (c *counts) answer() answer {
 		a.status = http.StatusServiceUnavailable
 	case c.InFlight > 0:
 		a.status = http.StatusConflict
+	case c.doubt != "" && c.Parked == c.Messages:
+		a.status, a.after, c.Cause = http.StatusServiceUnavailable, retryDoubtful, c.doubt
 	case c.Parked > 0:
 		a.status = http.StatusAccepted
 	case c.Dropped > 0 && c.Dropped == c.Messages:

@@ -58,6 +58,11 @@ type Options struct {
 	Verify func(r *http.Request, body []byte) error
 	// Handshakes are the requests that are no messages. Defaults to none.
 	Handshakes []*provider.Handshake
+	// Pipeline is the name of the pipeline, for events. Observer gets an event when messages
+	// begin to fail all alike, with the names that the last one had, and when that ends.
+	// Defaults to none.
+	Pipeline string
+	Observer pipeline.Observer
 
 	queue    int           // requests that may wait to be read; smaller in tests
 	most     int64         // open connections, and unanswered requests; smaller in tests
@@ -71,6 +76,7 @@ type Source struct {
 	server    *http.Server
 	partition *pipeline.Partition
 	decoders  *decoders
+	doubts    doubts
 	queue     chan *request
 	reading   *request // some of its messages were read; used by Read and Close
 	closing   chan struct{}
@@ -84,7 +90,10 @@ type Source struct {
 	failed    chan error
 }
 
-var _ pipeline.Source = (*Source)(nil)
+var (
+	_ pipeline.Source = (*Source)(nil)
+	_ semel.Readier   = (*Source)(nil)
+)
 
 // Open listens and answers requests from now on. One error names all invalid
 // options, and wraps semel.ErrInvalidRequest.
@@ -110,6 +119,7 @@ func Open(opts *Options) (*Source, error) {
 	s := &Source{
 		opts: o, listener: listener, partition: pipeline.NewPartition("http"), decoders: newDecoders(o.MaxBody),
 		queue: make(chan *request, o.queue), closing: make(chan struct{}), failed: make(chan error, 1),
+		doubts: doubts{pipeline: o.Pipeline, observer: o.Observer},
 	}
 	if end, ok := listener.Addr().(*net.TCPAddr); ok && o.Authorization == "" && o.Verify == nil && (o.TLS == nil || o.TLS.ClientCAs == nil) {
 		s.local = end.IP.IsLoopback()
@@ -146,6 +156,10 @@ func (o *Options) validate() error {
 	}
 	return wrong.Err()
 }
+
+// Ready implements semel.Readier. A source whose messages fail all alike is not ready until one
+// does not, or until none has come for a minute. The error has no part of a message.
+func (s *Source) Ready(context.Context) error { return s.doubts.ready() }
 
 // Addr returns the address of the listener.
 func (s *Source) Addr() net.Addr { return s.listener.Addr() }
@@ -185,11 +199,11 @@ func (s *Source) handle(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	req := &request{message: message(r), answer: make(chan answer, 1), held: hold{of: s}}
-	refused := s.receive(w, r, req)
+	refusal := s.receive(w, r, req)
 	switch {
-	case refused != nil:
+	case refusal != nil:
 		req.held.release()
-		write(w, *refused)
+		write(w, *refusal)
 	case req.open == 0:
 		req.held.release()
 		write(w, req.counts.answer())
@@ -201,32 +215,36 @@ func (s *Source) handle(w http.ResponseWriter, r *http.Request) {
 // receive reads the body of a request and finds its messages, or returns the answer that
 // refuses it.
 func (s *Source) receive(w http.ResponseWriter, r *http.Request, req *request) *answer {
-	list, refused := s.decoders.of(r.Header)
-	if refused != nil {
+	list, refusal := s.decoders.of(r.Header)
+	if refusal != nil {
 		w.Header().Set("Accept-Encoding", codings)
 		w.Header().Set("Connection", "close") // the body is not read
-		return refused
+		return refusal
 	}
 	m := &req.message
-	sent, refused := s.body(w, r, bytesOf(m), &req.held)
-	if refused != nil {
-		return refused
+	sent, refusal := s.body(w, r, bytesOf(m), &req.held)
+	if refusal != nil {
+		return refusal
 	}
-	if refused := s.admit(w, r, sent); refused != nil {
-		return refused
+	if refusal = s.admit(w, r, sent); refusal != nil {
+		if refusal.status == http.StatusUnauthorized {
+			s.doubts.fails(refused("signature", "it has no valid signature", errors.New(refusal.text)), m)
+		}
+		return refusal
 	}
-	if m.Body, refused = s.decoders.decode(r.Context(), list, sent, &req.held); refused != nil {
-		return refused
+	if m.Body, refusal = s.decoders.decode(r.Context(), list, sent, &req.held); refusal != nil {
+		return refusal
 	}
 	before := bytesOf(m)
-	if refused = unform(m); refused != nil {
-		return refused
+	if refusal = unform(m); refusal != nil {
+		return refusal
 	}
 	if !req.held.add(bytesOf(m) - before) {
 		return later(full)
 	}
 	var err error
 	if req.events, err = s.opts.Split.of(m.Body); err != nil {
+		s.doubts.fails(refused("split", "its messages cannot be found", err), m)
 		return &answer{status: http.StatusBadRequest, text: "the messages of the request cannot be found: " + err.Error()}
 	}
 	req.open, req.divided = req.events.count, s.opts.Split != nil
@@ -418,7 +436,7 @@ func (s *Source) item(req *request, body []byte) *pipeline.Item {
 // Ack implements pipeline.Source. It answers the requests.
 func (s *Source) Ack(_ context.Context, items []*pipeline.Item) error {
 	for _, it := range items {
-		it.Ref.(*request).settle(settled(it))
+		it.Ref.(*request).settle(s.doubts.settled(it))
 	}
 	return nil
 }

@@ -142,6 +142,8 @@ func TestEveryEventKindIsCounted(t *testing.T) {
 		p.ObservePipeline(pipeline.Event{Kind: kind, Count: 4})
 		l.check(t, series, 4)
 	}
+	p.ObservePipeline(pipeline.Event{Kind: pipeline.EventParked, Count: 3, Reason: string(pipeline.ReasonParkedBefore)})
+	l.check(t, "dedup.parked{p|unnamed}", 4)
 	p.ObservePipeline(pipeline.Event{Kind: pipeline.EventRetried, Count: 2, Reason: pipeline.HeldReason})
 	l.check(t, "dedup.messages.retried{p|in flight elsewhere}", 2)
 	p.ObservePipeline(pipeline.Event{Kind: pipeline.EventSourceChanged, Count: 4, Reason: "4 partitions given"})

@@ -208,7 +208,9 @@ func (p *Pipeline) ObservePipeline(e pipeline.Event) {
 	case pipeline.EventRetried:
 		p.retried.count(e.Reason, n)
 	case pipeline.EventParked:
-		p.parked.count(e.Reason, n)
+		if e.Reason != string(pipeline.ReasonParkedBefore) { // it was counted
+			p.parked.count(e.Reason, n)
+		}
 	case pipeline.EventDropped:
 		p.dropped.count(e.Reason, n)
 	case pipeline.EventReturned:

@@ -151,7 +151,7 @@ func (s *Source) Lint(l *config.Linter) {
 
 // Open implements config.Source.
 func (s *Source) Open(_ context.Context, env *config.Env) (pipeline.Source, error) {
-	opts := &httpsrc.Options{Listen: s.Listen, Path: s.Path, MaxBody: s.MaxBody, Wait: s.Wait, MaxBytes: env.Pipeline.InFlight.Bytes, Split: s.Split}
+	opts := &httpsrc.Options{Listen: s.Listen, Path: s.Path, MaxBody: s.MaxBody, Wait: s.Wait, MaxBytes: env.Pipeline.InFlight.Bytes, Split: s.Split, Pipeline: env.Pipeline.Name, Observer: env.Observer}
 	if !s.Token.IsZero() {
 		opts.Authorization = "Bearer " + s.Token.Reveal()
 	}

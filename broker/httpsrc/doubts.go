@@ -1,0 +1,183 @@
+package httpsrc
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/diagnose"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+const (
+	// mostAlike is how many messages in a row may fail for one cause.
+	mostAlike = 20
+	// doubtFor is how long a source without further messages is not ready. Otherwise no
+	// balancer would send it the message that ends the doubt.
+	doubtFor = time.Minute
+)
+
+// doubts notices that messages fail all alike: every one since the start, or the last
+// mostAlike. Then the configuration is wrong, or its senders are. They must hear of it,
+// because 202 says that all is well.
+type doubts struct {
+	pipeline string
+	observer pipeline.Observer // may be nil
+
+	mu      sync.Mutex // guards the fields below; held while the observer is called
+	right   bool       // a message has not failed
+	row     int        // of the last messages, how many failed for cause
+	cause   string
+	explain string // what is wrong, without a part of a message; empty without a doubt
+	last    time.Time
+}
+
+// failure says why a message failed.
+type failure struct {
+	verb   string // what became of the message: "parked" or "refused"
+	cause  string // equal for messages that fail alike
+	text   string // the cause for people, without a part of a message
+	err    error  // the cause, perhaps with parts of the message
+	remedy string
+}
+
+// works notes a message that did not fail.
+func (d *doubts) works() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.right, d.row = true, 0
+	if d.explain != "" {
+		d.explain = ""
+		d.tell("messages no longer fail all alike", nil)
+	}
+}
+
+// fails notes a message that failed. If messages fail all alike, it returns the reason, without
+// a part of a message, and otherwise "".
+func (d *doubts) fails(f *failure, m *semel.Message) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.row++; f.cause != d.cause {
+		d.cause, d.row = f.cause, 1
+	}
+	d.last = time.Now()
+	if d.right && d.row < mostAlike {
+		return ""
+	}
+	which := "every message since the start"
+	if d.right {
+		which = fmt.Sprintf("each of the last %d messages", mostAlike)
+	}
+	explain := fmt.Sprintf("%s was %s: %s", which, f.verb, f.text)
+	if explain != d.explain {
+		d.explain = explain
+		d.tell("messages fail all alike", fmt.Errorf("%s was %s: %w: %s: %s", which, f.verb, f.err, f.remedy, has(m, f.err)))
+	}
+	return explain
+}
+
+func (d *doubts) tell(reason string, err error) {
+	if d.observer != nil {
+		d.observer.ObservePipeline(pipeline.Event{Kind: pipeline.EventSourceChanged, Pipeline: d.pipeline, Reason: reason, Err: err})
+	}
+}
+
+// ready returns an error while messages fail all alike. It has no part of a message.
+func (d *doubts) ready() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.explain == "" || time.Since(d.last) >= doubtFor {
+		return nil
+	}
+	return errors.New(d.explain + ": the log has the names that arrived")
+}
+
+// settled notes the outcome of an acknowledged message. It returns the answer.
+func (d *doubts) settled(it *pipeline.Item) answer {
+	a := settled(it)
+	switch {
+	case a.status == http.StatusOK:
+		d.works()
+	case a.decision == decidedParked:
+		if doubt := d.fails(parked(it), &it.Message); doubt != "" {
+			return doubtful(a, doubt)
+		}
+	}
+	return a
+}
+
+// parked says why a message was parked.
+func parked(it *pipeline.Item) *failure {
+	f := &failure{verb: "parked", cause: string(it.Parked), text: "reason " + string(it.Parked), err: it.Err, remedy: "correct the senders or the pipeline"}
+	missing, isMissing := errors.AsType[*key.MissingError](it.Err)
+	notScalar, isNotScalar := errors.AsType[*key.NotScalarError](it.Err)
+	switch {
+	case it.Err == nil:
+		f.err = errors.New(f.text)
+	case isMissing:
+		f.cause, f.text = "no key", strings.TrimPrefix(missing.Error(), "key: ")
+	case isNotScalar:
+		f.cause, f.text = "no key", strings.TrimPrefix(notScalar.Error(), "key: ")
+	case errors.Is(it.Err, key.ErrSyntax):
+		f.cause, f.text = "no JSON", "the body is not JSON, in which the key is looked for"
+	case it.Parked == pipeline.ReasonKeyInvalid:
+		f.text = "its key cannot be used"
+	default:
+		return f
+	}
+	f.remedy = "correct the rule of the key or the senders"
+	return f
+}
+
+// refused says why a request was refused that has no messages.
+func refused(cause, text string, err error) *failure {
+	return &failure{verb: "refused", cause: cause, text: text, err: err, remedy: "correct the configuration or the senders"}
+}
+
+// has lists the names that a message has, for the log. Without a Body, it lists headers
+// alone.
+func has(m *semel.Message, err error) string {
+	var names []string
+	for i := range m.Headers {
+		if name := m.Headers[i].Name; !isCommon(name) {
+			names = append(names, name)
+		}
+	}
+	text := "the last one has no headers of its own"
+	if len(names) > 0 {
+		text = strings.Replace(diagnose.Fields("the last one", names), "has", "has the headers", 1)
+	}
+	if missing, ok := errors.AsType[*key.MissingError](err); ok {
+		wanted, isHeader := strings.CutPrefix(missing.Rule, "header:")
+		if near, ok := diagnose.Nearest(strings.ToLower(wanted), names); ok && isHeader {
+			text += ": did you mean header:" + near + "?"
+		}
+	}
+	members, _ := diagnose.Member(m.Body, ".id")
+	members, isObject := strings.CutPrefix(members, "it has")
+	switch {
+	case m.Body == nil:
+		return text
+	case len(m.Body) == 0:
+		return text + "; its body is empty"
+	case isObject:
+		return text + "; its body has" + members
+	}
+	return text + "; " + cmp.Or(diagnose.Body(m.Body, new(key.SyntaxError)), "its body is not a JSON object")
+}
+
+// isCommon reports whether a header says nothing about a message: nearly every client or proxy
+// sends it.
+func isCommon(name string) bool {
+	switch name {
+	case "accept", "accept-encoding", "accept-language", "connection", "content-type", "forwarded", "user-agent", "via":
+		return true
+	}
+	return strings.HasPrefix(name, "x-forwarded-")
+}

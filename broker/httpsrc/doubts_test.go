@@ -1,0 +1,220 @@
+package httpsrc
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/httpsrc/provider"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// told keeps the events about a source.
+type told struct {
+	mu     sync.Mutex
+	events []string
+}
+
+func (*told) Observe(semel.Event) {}
+
+func (l *told) ObservePipeline(e pipeline.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	text := e.Pipeline + ": " + e.Kind.String() + ": " + e.Reason
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	l.events = append(l.events, text)
+}
+
+// take returns the events since the last call.
+func (l *told) take() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer func() { l.events = nil }()
+	return strings.Join(l.events, "\n")
+}
+
+// outcome is how a message was settled.
+type outcome struct {
+	name   string
+	parked pipeline.Reason
+	err    error
+	result semel.Result
+}
+
+var (
+	right     = outcome{name: "right"}
+	noKey     = outcome{"no key", pipeline.ReasonKeyMissing, &key.MissingError{Rule: "header:X-Event-Id"}, semel.Result{}}
+	noJSON    = outcome{"no JSON", pipeline.ReasonKeyInvalid, fmt.Errorf("key: %w: secret", &key.SyntaxError{}), semel.Result{}}
+	refusedBy = outcome{"refused", pipeline.ReasonPermanent, errors.New("secret"), semel.Result{}}
+	dropped   = outcome{"dropped", "", semel.ErrLate, semel.Result{}}
+	again     = outcome{"again", pipeline.ReasonParkedBefore, &key.MissingError{Rule: "header:X-Event-Id"}, semel.Result{}}
+)
+
+// TestASenderIsToldWhenMessagesFailAllAlike settles messages and looks at the status of each.
+func TestASenderIsToldWhenMessagesFailAllAlike(t *testing.T) {
+	t.Parallel()
+	many := func(o outcome, n int) (list []outcome) {
+		for range n {
+			list = append(list, o)
+		}
+		return list
+	}
+	for name, c := range map[string]struct {
+		outcomes []outcome
+		want     string // the statuses, as 2 for 200, p for 202, 4 for 422, ! for 503
+		ready    string
+	}{
+		"the first":              {many(noKey, 1), "!", "every message since the start was parked: header:X-Event-Id is missing"},
+		"every one":              {many(noKey, 3), "!!!", "every message since the start was parked: header:X-Event-Id is missing"},
+		"again after a restart":  {many(again, 2), "!!", "every message since the start was parked: header:X-Event-Id is missing"},
+		"every one, two causes":  {[]outcome{noKey, noJSON}, "!!", "every message since the start was parked: the body is not JSON, in which the key is looked for"},
+		"then a right one":       {[]outcome{noKey, right, noKey, noJSON}, "!2pp", ""},
+		"a right one first":      {[]outcome{right, noKey, noJSON}, "2pp", ""},
+		"nineteen in a row":      {append([]outcome{right}, many(noKey, 19)...), "2" + strings.Repeat("p", 19), ""},
+		"twenty in a row":        {append([]outcome{right}, many(noKey, 21)...), "2" + strings.Repeat("p", 19) + "!!", "each of the last 20 messages was parked: header:X-Event-Id is missing"},
+		"refused by the sink":    {append([]outcome{right}, many(refusedBy, 20)...), "2" + strings.Repeat("p", 19) + "!", "each of the last 20 messages was parked: reason permanent"},
+		"two causes":             {append(append([]outcome{right}, many(noKey, 19)...), many(noJSON, 19)...), "2" + strings.Repeat("p", 38), ""},
+		"a right one in between": {append(append(append([]outcome{right}, many(noKey, 20)...), right), many(noKey, 19)...), "2" + strings.Repeat("p", 19) + "!2" + strings.Repeat("p", 19), ""},
+		"dropped in between":     {append(append(append([]outcome{right}, many(noKey, 19)...), dropped), noKey), "2" + strings.Repeat("p", 19) + "4!", "each of the last 20 messages was parked: header:X-Event-Id is missing"},
+		"dropped":                {many(dropped, 30), strings.Repeat("4", 30), ""},
+	} {
+		var d doubts
+		var got strings.Builder
+		for _, o := range c.outcomes {
+			it := &pipeline.Item{Decision: semel.Fresh, Parked: o.parked, Err: o.err, Result: o.result}
+			a := d.settled(it)
+			got.WriteString(map[int]string{200: "2", 202: "p", 422: "4", 503: "!"}[a.status])
+			if a.status == 503 && (a.decision != decidedParked || a.after != retryDoubtful || !strings.HasPrefix(a.text, "parked")) {
+				t.Errorf("%s: %+v", name, a)
+			}
+			if strings.Contains(a.text, "secret") {
+				t.Errorf("%s: the answer has a part of the error: %s", name, a.text)
+			}
+		}
+		ready := ""
+		if err := d.ready(); err != nil {
+			ready = strings.TrimSuffix(err.Error(), ": the log has the names that arrived")
+		}
+		if got.String() != c.want || ready != c.ready {
+			t.Errorf("%s: %s, %q, want %s, %q", name, got.String(), ready, c.want, c.ready)
+		}
+	}
+}
+
+// The names are the likely mistake, and people look for them in the log.
+func TestTheLogHasTheNamesThatArrived(t *testing.T) {
+	t.Parallel()
+	lines := &told{}
+	d := doubts{pipeline: "p", observer: lines}
+	fail := func(err error, body string, headers ...string) string {
+		it := &pipeline.Item{Parked: pipeline.ReasonKeyMissing, Err: err}
+		if _, ok := errors.AsType[*key.SyntaxError](err); ok {
+			it.Parked = pipeline.ReasonKeyInvalid
+		}
+		it.Message.Body = []byte(body)
+		for _, name := range headers {
+			it.Message.Headers = append(it.Message.Headers, semel.Header{Name: name, Value: []byte("value")})
+		}
+		d.settled(it)
+		return lines.take()
+	}
+	const since = "p: source_changed: messages fail all alike: every message since the start was parked: "
+	missing := &key.MissingError{Rule: "header:X-GitHub-Delivry"}
+	for _, c := range []struct{ got, want string }{
+		{fail(missing, `{"action":"opened","number":7}`, "accept", "user-agent", "x-forwarded-for", "x-github-delivery", "x-github-event"), since +
+			"key: header:X-GitHub-Delivry is missing: correct the rule of the key or the senders: the last one has the headers x-github-delivery, x-github-event: did you mean header:x-github-delivery?; its body has action, number"},
+		{fail(missing, `{"action":"opened"}`), ""}, // one line is enough
+		{fail(&key.SyntaxError{Problem: "expected a value"}, "\x1f\x8bx"), since +
+			"key: invalid JSON: expected a value at byte 0: correct the rule of the key or the senders: the last one has no headers of its own; the body is compressed with gzip"},
+		{fail(&key.MissingError{Rule: ".id"}, "", "a"), since +
+			"key: .id is missing: correct the rule of the key or the senders: the last one has the headers a; its body is empty"},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s\nwant\n%s", c.got, c.want)
+		}
+	}
+	d.settled(&pipeline.Item{Decision: semel.Duplicate})
+	d.settled(&pipeline.Item{Decision: semel.Fresh})
+	if got := lines.take(); got != "p: source_changed: messages no longer fail all alike" {
+		t.Errorf("%s", got)
+	}
+	if got := fail(missing, "{}"); got != "" {
+		t.Errorf("one message among others: %s", got)
+	}
+}
+
+// A balancer sends nothing to a source that is not ready, so the doubt must end without a message.
+func TestDoubtEndsWhenNoMessageComes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var d doubts
+		it := &pipeline.Item{Parked: pipeline.ReasonKeyMissing, Err: noKey.err}
+		d.settled(it)
+		time.Sleep(doubtFor - 1)
+		if d.ready() == nil {
+			t.Error("it is ready too early")
+		}
+		time.Sleep(1)
+		if err := d.ready(); err != nil {
+			t.Errorf("it is not ready after a minute without a message: %v", err)
+		}
+		if a := d.settled(it); a.status != http.StatusServiceUnavailable || d.ready() == nil {
+			t.Errorf("the next one like it: %d", a.status)
+		}
+	})
+}
+
+// A request without a valid signature, or without its messages, never becomes a message.
+func TestRefusedRequestsRaiseADoubtToo(t *testing.T) {
+	t.Parallel()
+	lines := &told{}
+	s := open(t, Options{Pipeline: "p", Observer: lines, Split: split(t, ".events"), Verify: func(r *http.Request, _ []byte) error {
+		if r.Header.Get("X-Sign") != "ok" {
+			return &provider.Refusal{Why: "the header X-Sign is missing"}
+		}
+		return nil
+	}})
+	defer settleAll(t, s)()
+	send := func(sign, body string) int {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, address(s), strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-Sign", sign)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	for _, c := range []struct {
+		sign, body  string
+		status      int
+		ready, line string
+	}{
+		{"no", `{"events":["f"]}`, 401, "every message since the start was refused: it has no valid signature: the log has the names that arrived", "the header X-Sign is missing: correct the configuration or the senders: the last one has the headers x-sign"},
+		{"ok", `{"event":["f"]}`, 400, "every message since the start was refused: its messages cannot be found: the log has the names that arrived", ".events is missing: it has event: did you mean .event?: correct the configuration or the senders: the last one has the headers x-sign; its body has event"},
+		{"ok", `{"events":["p","p"]}`, 503, "every message since the start was parked: reason attempts: the log has the names that arrived", "was parked: refused: correct the senders or the pipeline"},
+		{"ok", `{"events":["f"]}`, 200, "", "messages no longer fail all alike"},
+		{"no", `{"events":["f"]}`, 401, "", ""},
+		{"ok", `{"events":["f","p"]}`, 202, "", ""},
+	} {
+		status, ready, line := send(c.sign, c.body), "", lines.take()
+		if err := s.Ready(t.Context()); err != nil {
+			ready = err.Error()
+		}
+		if status != c.status || ready != c.ready || !strings.Contains(line, c.line) || c.line == "" && line != "" {
+			t.Errorf("%s %s: %d, ready %q, log %q, want %d, %q, %q", c.sign, c.body, status, ready, line, c.status, c.ready, c.line)
+		}
+	}
+}
