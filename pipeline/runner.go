@@ -502,6 +502,9 @@ func wrap(what string, err error) error {
 // These messages were read and are not settled. UnderWay may be called at any time.
 func (r *Runner) UnderWay() (count int, bytes int64) { return r.sched.size() }
 
+// Workers returns how many batches are processed at a time. It may be called at any time.
+func (r *Runner) Workers() int { return r.opts.Workers }
+
 // Ready returns nil if the pipeline works, or an error that says why not. A pipeline that
 // stalls does not work, unless it waits for something that ends by itself: see
 // EventStalled and Waiter. Ready asks the

@@ -66,7 +66,37 @@ type PipelineStatus struct {
 	// error.
 	LastSettled time.Time  `json:"last_settled,omitzero"`
 	LastError   *LastError `json:"last_error,omitempty"`
+	// Pace says how long the lag takes, and why. It is nil if the pipeline is not behind.
+	Pace *Pace `json:"pace,omitempty"`
 }
+
+// Pace is how a pipeline that is behind works, over the last ten seconds.
+type Pace struct {
+	// LeftSeconds is how long the lag takes at the present rate, if nothing is added to it. It
+	// is nil if nothing was settled.
+	LeftSeconds *float64 `json:"left_seconds,omitempty"`
+	// Messages is how many messages a batch or a transaction has, and BatchSeconds how long it
+	// takes. ClaimSeconds and SinkSeconds are parts of that time, if they can be told apart.
+	// Workers is how many batches are processed at a time.
+	Messages     float64  `json:"batch_messages,omitempty"`
+	BatchSeconds *float64 `json:"batch_seconds,omitempty"`
+	ClaimSeconds *float64 `json:"claim_seconds,omitempty"`
+	SinkSeconds  *float64 `json:"sink_seconds,omitempty"`
+	Workers      int      `json:"parallel"`
+	// Limit is what limits the rate. It is empty if nothing was delivered.
+	Limit Limit `json:"limit,omitempty"`
+}
+
+// Limit is what limits the rate of a pipeline.
+type Limit string
+
+// These are the limits.
+const (
+	LimitSource  Limit = "source" // the workers wait for messages
+	LimitStore   Limit = "store"
+	LimitSink    Limit = "sink"
+	LimitWorkers Limit = "parallel" // store and sink are one transaction
+)
 
 // State is the state of a pipeline in one word.
 type State string

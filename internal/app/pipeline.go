@@ -95,6 +95,14 @@ func (p *Pipeline) UnderWay() (count int, bytes int64) {
 	return 0, 0
 }
 
+// Workers returns how many batches or transactions are processed at a time.
+func (p *Pipeline) Workers() int {
+	if of, ok := p.Runnable.(interface{ Workers() int }); ok {
+		return of.Workers()
+	}
+	return 1
+}
+
 // Lag returns the lag of the source; see config.Runnable.
 func (p *Pipeline) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 	lags, err := p.Runnable.Lag(ctx)

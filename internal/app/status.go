@@ -44,26 +44,19 @@ type counters struct {
 	stalled bool
 	paused  map[string]bool // by reason
 	lags    []pipeline.Lag
-	noMore  bool // the lag changes no more: the pipeline has ended
+	noMore  bool  // the lag changes no more: the pipeline has ended
+	bytes   int64 // of Read
+	done    sample
 	samples []sample
 }
-
-// sample is how many messages were settled at a time.
-type sample struct {
-	at      time.Time
-	settled int64
-}
-
-// rateOver is the number of samples, one a second, over which a rate is computed.
-const rateOver = 10
 
 var _ pipeline.Observer = (*counters)(nil)
 
 // Observe implements semel.Observer.
 func (c *counters) Observe(e semel.Event) {
-	if e.Kind == semel.EventStoreError {
-		c.mu.Lock()
-		defer c.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.done.guarded(e); e.Kind == semel.EventStoreError {
 		c.failed(e.Kind.String(), e.Err)
 	}
 }
@@ -76,6 +69,7 @@ func (c *counters) ObservePipeline(e pipeline.Event) {
 	switch e.Kind {
 	case pipeline.EventRead:
 		c.counted.Read += n
+		c.bytes += e.Bytes
 	case pipeline.EventDecided:
 		if e.Decision == semel.Duplicate {
 			c.counted.Duplicate += n
@@ -86,7 +80,7 @@ func (c *counters) ObservePipeline(e pipeline.Event) {
 	case pipeline.EventDiffering:
 		c.counted.Differ += n
 	case pipeline.EventDelivered:
-		if e.Err == nil {
+		if c.done.delivered(e); e.Err == nil {
 			c.counted.Fresh += n
 		}
 	case pipeline.EventFiltered:
@@ -177,11 +171,13 @@ func (c *counters) sample() {
 	if len(c.samples) > rateOver {
 		c.samples = append(c.samples[:0], c.samples[1:]...)
 	}
-	c.samples = append(c.samples, sample{time.Now(), c.counted.Settled})
+	now := c.done
+	now.at, now.settled = time.Now(), c.counted.Settled
+	c.samples = append(c.samples, now)
 }
 
-// status returns the counts and the state of a pipeline that runs.
-func (c *counters) status() admin.PipelineStatus {
+// status returns the counts and the state of a pipeline that runs with a number of workers.
+func (c *counters) status(workers int) admin.PipelineStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.counted
@@ -194,10 +190,6 @@ func (c *counters) status() admin.PipelineStatus {
 	}
 	if c.stalled {
 		s.State = admin.StateStalled
-	}
-	if n := len(c.samples); n > 1 {
-		first, last := c.samples[0], c.samples[n-1]
-		s.Rate = float64(last.settled-first.settled) / last.at.Sub(first.at).Seconds()
 	}
 	sum := func(of *int64, n int64) (total, value *int64) {
 		if n < 0 {
@@ -214,6 +206,14 @@ func (c *counters) status() admin.PipelineStatus {
 		s.Lag, at.Messages = sum(s.Lag, lag.Messages)
 		s.LagBytes, at.Bytes = sum(s.LagBytes, lag.Bytes)
 		s.Lags = append(s.Lags, at)
+	}
+	if n := len(c.samples); n > 1 {
+		first, last := &c.samples[0], &c.samples[n-1]
+		in, done := last.at.Sub(first.at), last.since(first)
+		s.Rate = float64(done.settled) / in.Seconds()
+		if s.State == admin.StateReady {
+			s.Pace = pace(&s, c.bytes, &done, in, workers)
+		}
 	}
 	return s
 }
@@ -242,7 +242,11 @@ func (s *state) status() admin.PipelineStatus {
 	s.mu.Lock()
 	p, waiting, ended, failure := s.pipeline, s.waiting, s.ended, s.failure
 	s.mu.Unlock()
-	now := s.counters.status()
+	workers := 0
+	if of, ok := p.(*Pipeline); ok {
+		workers = of.Workers()
+	}
+	now := s.counters.status(workers)
 	now.Name = s.name
 	switch {
 	case failure != nil:

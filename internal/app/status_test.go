@@ -158,25 +158,25 @@ func TestStateAndRateFollowTheEvents(t *testing.T) {
 		}
 		check := func(state admin.State, event, cause string) {
 			t.Helper()
-			s := c.status()
+			s := c.status(1)
 			if s.State != state || s.LastError == nil || s.LastError.Event != event || s.LastError.Cause != cause {
 				t.Errorf("%s %+v, want %s %q %q", s.State, s.LastError, state, event, cause)
 			}
 		}
-		if s := c.status(); s.Rate != 40 || s.Settled != 4000 || s.State != admin.StateReady || s.LastError != nil {
+		if s := c.status(1); s.Rate != 40 || s.Settled != 4000 || s.State != admin.StateReady || s.LastError != nil {
 			t.Errorf("%+v", s)
 		}
 		c.ObservePipeline(pipeline.Event{Kind: pipeline.EventPaused, Reason: "sink", Err: fmt.Errorf("of key 17: %w", semel.ErrStoreFull)})
 		check(admin.StatePaused, "paused: sink", "store is full")
 		c.ObservePipeline(pipeline.Event{Kind: pipeline.EventStalled, Elapsed: time.Minute, Reason: "the sink", Err: errors.New("key 17")})
 		check(admin.StateStalled, "stalled: the sink", "")
-		if s := c.status(); s.WaitingFor != "the sink" {
+		if s := c.status(1); s.WaitingFor != "the sink" {
 			t.Errorf("stalled, waiting for %q", s.WaitingFor)
 		}
 		c.ObservePipeline(pipeline.Event{Kind: pipeline.EventResumed, Reason: "sink"})
 		c.ObservePipeline(pipeline.Event{Kind: pipeline.EventMoves})
 		check(admin.StateReady, "stalled: the sink", "")
-		if s := c.status(); s.WaitingFor != "" {
+		if s := c.status(1); s.WaitingFor != "" {
 			t.Errorf("it moves, waiting for %q", s.WaitingFor)
 		}
 		c.Observe(semel.Event{Kind: semel.EventStoreError, Err: semel.ErrStoreUnavailable})

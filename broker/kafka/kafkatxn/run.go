@@ -330,6 +330,9 @@ func (t *Transactor) UnderWay() (count int, bytes int64) {
 	return count, 0
 }
 
+// Workers returns how many transactions are open at a time. It may be called at any time.
+func (t *Transactor) Workers() int { return t.member.Sessions }
+
 // watch reports when the Transactor stalls and when it moves again, until stop is
 // called. A transaction may be open for an interval.
 func (t *Transactor) watch(ctx context.Context) (stop func()) {

@@ -42,7 +42,8 @@ pipeline of the FILE is refused.
 
 For each pipeline it shows the state, the messages per second, the share of fresh
 messages, the lag of the source, the messages in flight, the parked messages, and
-the last error. For each store it shows the keys by state.
+the last error. If a pipeline is behind, it says how long that takes and what limits
+it. For each store it shows the keys by state.
 
 The exit status is 3 if a person is needed: a pipeline or store is not ready, messages
 are parked, or the outcome of keys is unknown. It is 1 if there is no answer.`,
@@ -245,6 +246,9 @@ func (q *asking) printDetails(out *bytes.Buffer, now *admin.Status) {
 				add("%s failed last %s: %s: the log has the error", p.Name, ago(now.Time, e.At), text)
 			}
 		}
+		if p.Pace != nil {
+			add("%s", behind(p))
+		}
 		for _, at := range p.Lags {
 			if len(p.Lags) > 1 && (at.Messages != nil && *at.Messages > 0 || at.Bytes != nil && *at.Bytes > 0) {
 				add("%s: %s/%d has lag %s", p.Name, at.Source, at.Partition, lag(at.Messages, at.Bytes))
@@ -300,6 +304,65 @@ func accounts(p *admin.PipelineStatus) string {
 		line += fmt.Sprintf("; %d of the duplicates differ in content from the message of their key that took effect: is the key too coarse?", p.Differ)
 	}
 	return line
+}
+
+// behind says of a pipeline that is behind how far, how long that takes, and what limits it.
+func behind(p *admin.PipelineStatus) string {
+	pace, line := p.Pace, fmt.Sprintf("%s is lagging: %s behind, ", p.Name, lag(p.Lag, p.LagBytes))
+	if pace.LeftSeconds == nil {
+		line += "and nothing was settled in the last ten seconds"
+	} else {
+		line += fmt.Sprintf("about %s at %s/s", about(*pace.LeftSeconds), term.FormatRate(p.Rate))
+	}
+	if pace.BatchSeconds == nil {
+		return line
+	}
+	what := "a message takes"
+	if pace.Messages >= 1.5 {
+		what = fmt.Sprintf("a batch of %s messages takes", term.FormatCount(int64(pace.Messages+0.5)))
+	}
+	line += fmt.Sprintf("; %s %s", what, milliseconds(*pace.BatchSeconds))
+	if pace.ClaimSeconds != nil && pace.SinkSeconds != nil {
+		line += fmt.Sprintf(" (claim %s, sink %s)", milliseconds(*pace.ClaimSeconds), milliseconds(*pace.SinkSeconds))
+	}
+	line += fmt.Sprintf(", %d at a time", pace.Workers)
+	switch pace.Limit {
+	case admin.LimitSource:
+		line += ": most of the time they wait for the source"
+	case admin.LimitStore:
+		line += ": the store limits it; raise parallel, or look at the store with semel doctor"
+	case admin.LimitSink, admin.LimitWorkers:
+		line += ": raise parallel, or start more processes if the store is shared"
+	}
+	return line
+}
+
+// about formats a time that is estimated.
+func about(seconds float64) string {
+	const year = 365 * 24 * time.Hour
+	d := time.Duration(min(seconds, year.Seconds()) * float64(time.Second))
+	switch {
+	case d >= year:
+		return "a year or more"
+	case d >= 10*time.Minute:
+		return term.FormatElapsed(d.Round(time.Minute))
+	case d >= time.Minute:
+		return fmt.Sprintf("%.0f min", d.Minutes())
+	}
+	return fmt.Sprintf("%.0f s", d.Seconds())
+}
+
+// milliseconds formats a short time.
+func milliseconds(seconds float64) string {
+	switch ms := 1000 * seconds; {
+	case ms < 0.05:
+		return "0 ms"
+	case ms < 9.95:
+		return fmt.Sprintf("%.1f ms", ms)
+	case ms < 10_000:
+		return fmt.Sprintf("%.0f ms", ms)
+	}
+	return term.FormatElapsed(time.Duration(seconds * float64(time.Second)))
 }
 
 // share formats the share of fresh messages.
