@@ -132,7 +132,7 @@ var packageMap = map[string][]string{
 		".", "key", "outbox", "pipeline", "store/pgstore", "internal/invalid", "internal/retry", "github.com/jackc/pglogrepl", "github.com/jackc/pgx/v5",
 		"github.com/jackc/pgx/v5/pgconn", "github.com/jackc/pgx/v5/pgproto3", "github.com/jackc/pgx/v5/pgtype", "github.com/jackc/pgx/v5/pgxpool",
 	},
-	"stream":            {".", "key", "pipeline", "internal/invalid"},
+	"stream":            {".", "key", "pipeline", "internal/decimal", "internal/invalid"},
 	"outbox":            {".", "key", "store/pgstore", "internal/retry", "github.com/jackc/pgx/v5", "github.com/jackc/pgx/v5/pgtype"},
 	"internal/bearer":   {".", "internal/diagnose", "internal/retry"},
 	"internal/diagnose": {"vfs", ".", "key"},

@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/decimal"
 	"github.com/semel-dev/semel/internal/invalid"
 )
 
@@ -80,7 +80,7 @@ func UnitOf(digits int) (u TimeUnit, ok bool) {
 
 // Parse returns the time that a field has.
 func (u TimeUnit) Parse(text []byte) (time.Time, error) {
-	n, isNumber := parseDecimal(text)
+	n, isNumber := numberOf(text)
 	if isNumber && u != RFC3339 {
 		return u.parseNumber(text, n)
 	}
@@ -99,20 +99,20 @@ func (u TimeUnit) Parse(text []byte) (time.Time, error) {
 
 var errTooLarge = errors.New("the number is too large for a time")
 
-func (u TimeUnit) parseNumber(text []byte, n decimal) (time.Time, error) {
-	if n.negative {
+func (u TimeUnit) parseNumber(text []byte, n decimal.Number) (time.Time, error) {
+	if n.Negative {
 		return time.Time{}, fmt.Errorf("%s is before 1970", quote(text))
 	}
 	if u == AnyUnit {
 		var ok bool
-		if u, ok = UnitOf(n.whole()); !ok && n.whole() > 9 {
+		if u, ok = UnitOf(int(max(n.Whole(), 0))); !ok && n.Whole() > 9 {
 			return time.Time{}, fmt.Errorf("%s: %w", quote(text), errTooLarge)
 		} else if !ok {
 			return time.Time{}, fmt.Errorf("%s may be seconds, milliseconds, microseconds or nanoseconds since 1970: state its unit (time_unit)", quote(text))
 		}
 	}
 	const perSecond = 9 // digits of nanoseconds
-	nanos := n.shifted(perSecond - 3*int(u-Seconds))
+	nanos := shifted(n, perSecond-3*int(u-Seconds))
 	seconds, rest := "0", nanos
 	if at := len(nanos) - perSecond; at > 0 {
 		seconds, rest = nanos[:at], nanos[at:]
@@ -129,50 +129,28 @@ func (u TimeUnit) parseNumber(text []byte, n decimal) (time.Time, error) {
 	return time.Unix(s, ns), err
 }
 
-// decimal is a number: its digits, of which a number is in front of the decimals.
-type decimal struct {
-	negative bool
-	digits   string // without zeros at their start
-	point    int
-}
+// mostShift bounds how far the point of a number may be from its digits, because shifted writes
+// the zeros between them.
+const mostShift = 80
 
-// mostExponent bounds the memory of a number.
-const mostExponent = 40
-
-// parseDecimal reads a number as in JSON.
-func parseDecimal(text []byte) (n decimal, ok bool) {
-	rest, negative := bytes.CutPrefix(text, []byte("-"))
-	n.negative = negative
-	mantissa, exponent := string(rest), 0
-	if at := strings.IndexAny(mantissa, "eE"); at >= 0 {
-		var err error
-		if exponent, err = strconv.Atoi(mantissa[at+1:]); err != nil || exponent < -mostExponent || exponent > mostExponent {
-			return n, false
-		}
-		mantissa = mantissa[:at]
-	}
-	whole, decimals, dot := strings.Cut(mantissa, ".")
-	isDigits := func(s string) bool { return strings.Trim(s, "0123456789") == "" }
-	if whole == "" || dot && decimals == "" || !isDigits(whole) || !isDigits(decimals) || len(text) > 2*mostExponent {
+// numberOf reads a number as in JSON.
+func numberOf(text []byte) (n decimal.Number, ok bool) {
+	if len(text) > mostShift {
 		return n, false
 	}
-	n.digits = strings.TrimLeft(whole+decimals, "0")
-	n.point = len(n.digits) - len(decimals) + exponent
-	return n, true
+	n, ok = decimal.Parse(text)
+	return n, ok && -mostShift <= n.Exponent && n.Exponent <= mostShift
 }
 
-// whole returns how many digits are in front of the decimals.
-func (n *decimal) whole() int { return max(n.point, 0) }
-
 // shifted returns the whole number of n * 10^by, without what is behind its decimals.
-func (n *decimal) shifted(by int) string {
-	switch end := n.point + by; {
+func shifted(n decimal.Number, by int) string {
+	switch end := int(n.Whole()) + by; {
 	case end <= 0:
 		return "0"
-	case end <= len(n.digits):
-		return n.digits[:end]
+	case end <= len(n.Digits):
+		return string(n.Digits[:end])
 	default:
-		return n.digits + strings.Repeat("0", end-len(n.digits))
+		return string(n.Digits) + strings.Repeat("0", end-len(n.Digits))
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"math/big"
 	"math/bits"
 	"strconv"
 	"strings"
@@ -22,11 +21,12 @@ type Value struct {
 	// Of is "count", or one of "sum", "min", "max", "avg", "first" and "last" with the
 	// path of a JSON value, such as "sum .cents".
 	//
-	// Sums, minima, maxima and averages take whole numbers of at most 64 bits. A
-	// message with another number or a text is refused. A sum of more than 64 bits is
-	// exact, too. Messages without the value, or
-	// with null, do not count. Among messages of the same time, the one that was read
-	// first is first.
+	// Sums, minima, maxima and averages take numbers with at most 60 digits before the
+	// point and 60 behind it, and are exact: numbers are added and compared as they are
+	// written, not as floating-point numbers. An average is rounded to six digits more
+	// than the numbers have behind the point. A message with another number or a text is
+	// refused. Messages without the value, or with null, do not count. Among messages of
+	// the same time, the one that was read first is first.
 	Of string
 }
 
@@ -62,8 +62,10 @@ func Values(list ...Value) (Aggregator, error) {
 			p.path, p.text = len(v.paths), at.String()
 			v.paths = append(v.paths, at)
 		}
-		v.parts = append(v.parts, p)
 		v.fixed = v.fixed && p.op != opFirst && p.op != opLast
+		p.at = v.size
+		v.size += p.size(nil)
+		v.parts = append(v.parts, p)
 		text = append(text, strings.TrimSpace(item.Name+" "+op+" "+p.text))
 	}
 	v.text = strings.Join(text, ", ")
@@ -81,10 +83,14 @@ func Values(list ...Value) (Aggregator, error) {
 //	min, max  number of messages (8), value (8)
 //	first, last  1, or 0 without a value (8), time in nanoseconds (8), length (4), JSON text
 //
-// All numbers are little-endian.
+// All numbers are little-endian. A sum, minimum or maximum that is no whole number, or too large,
+// has the highest bit of the number of messages set, and then: digits behind the point (1), 1 if
+// it is negative (1), length (1), the number without point and sign, the high byte first. One
+// value has one form, so that the order of messages does not matter.
 type values struct {
 	parts   []part
-	fixed   bool // the size of an accumulator never changes
+	fixed   bool // the size of an accumulator changes only with its numbers
+	size    int  // of an accumulator of whole numbers, if fixed
 	paths   []key.Path
 	text    string
 	finders sync.Pool
@@ -103,6 +109,7 @@ type part struct {
 	op    operation
 	path  int // in paths, or -1
 	text  string
+	at    int // place in an accumulator of values.size
 }
 
 type operation uint8
@@ -134,9 +141,25 @@ func (v *values) Add(acc []byte, m *semel.Message) ([]byte, error) {
 			return nil, semel.Permanent(fmt.Errorf("aggregate: the body is no JSON document: %w", err))
 		}
 	}
-	next := acc[:0] // a part of a fixed size replaces itself
-	if !v.fixed {
-		next = make([]byte, 0, len(acc)+24*len(v.parts))
+	var few [8]amount
+	amounts := few[:0]
+	fixed := v.fixed && len(acc) == v.size
+	for i := range v.parts { // before anything is changed, because a refused message does not count
+		p := &v.parts[i]
+		var x amount
+		if p.isNumeric() {
+			raw, kind := f.Raw(p.path)
+			var err error
+			if x, err = amountOf(raw, kind); err != nil {
+				return nil, semel.Permanent(fmt.Errorf("aggregate: %s: %s is %s: %w", p.name, p.text, shorten(raw), err))
+			}
+			fixed = fixed && x.units == nil && (len(acc) == 0 || !isWide(acc[p.at:]))
+		}
+		amounts = append(amounts, x)
+	}
+	next := acc[:0] // parts of a fixed size replace themselves
+	if !fixed {
+		next = make([]byte, 0, max(len(acc)+24*len(v.parts), v.size))
 	}
 	for i := range v.parts {
 		p := &v.parts[i]
@@ -144,10 +167,7 @@ func (v *values) Add(acc []byte, m *semel.Message) ([]byte, error) {
 		if len(acc) > 0 {
 			was, acc = p.split(acc)
 		}
-		var err error
-		if next, err = p.add(next, was, f, m.Time); err != nil {
-			return nil, semel.Permanent(fmt.Errorf("aggregate: %s: %w", p.name, err))
-		}
+		next = p.add(next, was, f, m.Time, &amounts[i])
 	}
 	return next, nil
 }
@@ -165,6 +185,9 @@ func (p *part) size(acc []byte) int {
 	case opCount:
 		return 8
 	case opMin, opMax:
+		if isWide(acc) {
+			return wideSize(acc)
+		}
 		return 16
 	case opFirst, opLast:
 		if acc == nil {
@@ -172,49 +195,59 @@ func (p *part) size(acc []byte) int {
 		}
 		return 20 + int(binary.LittleEndian.Uint32(acc[16:]))
 	}
+	if isWide(acc) {
+		return wideSize(acc)
+	}
 	return 24 // sum and avg
 }
 
+// isNumeric reports whether the part takes numbers.
+func (p *part) isNumeric() bool {
+	return p.op == opSum || p.op == opAvg || p.op == opMin || p.op == opMax
+}
+
 // add appends the accumulator of a part after a message. An empty one is new.
-func (p *part) add(dst, was []byte, f *key.Finder, when time.Time) ([]byte, error) {
-	if p.op == opCount {
-		return put(dst, number(was, 0)+1), nil
-	}
-	raw, kind := f.Raw(p.path)
-	counts := kind != key.Missing && kind != key.Null
-	if p.op == opFirst || p.op == opLast {
+func (p *part) add(dst, was []byte, f *key.Finder, when time.Time, x *amount) []byte {
+	switch p.op {
+	case opCount:
+		return put(dst, number(was, 0)+1)
+	case opFirst, opLast:
+		raw, kind := f.Raw(p.path)
+		counts := kind != key.Missing && kind != key.Null
 		n, value := number(was, 0), number(was, 1)
 		switch at := when.UnixNano(); {
 		case counts && (n == 0 || p.op == opFirst && at < value || p.op == opLast && at >= value):
 			dst = put(put(dst, 1), at)
-			return append(binary.LittleEndian.AppendUint32(dst, uint32(len(raw))), raw...), nil
+			return append(binary.LittleEndian.AppendUint32(dst, uint32(len(raw))), raw...)
 		case len(was) > 0:
-			return append(dst, was...), nil
+			return append(dst, was...)
 		}
-		return append(dst, make([]byte, 20)...), nil
+		return append(dst, make([]byte, 20)...)
 	}
 	var own [24]byte // the accumulator of the message alone
 	one := own[:0]
-	if counts {
-		x, err := strconv.ParseInt(string(raw), 10, 64)
-		if err != nil {
-			return nil, fmt.Errorf("%s is %s: only whole numbers of at most 64 bits are added and compared, such as an amount in cents", p.text, shorten(raw))
-		}
-		one = put(put(one, 1), x)
-		if p.op == opSum || p.op == opAvg {
-			one = put(one, x>>63)
-		}
-	} else {
+	switch {
+	case !x.counts:
 		one = append(one, make([]byte, p.size(nil))...)
+	case x.units != nil:
+		one = p.put(one, 1, x.units, int(x.scale))
+	default:
+		one = put(put(one, 1), x.small)
+		if p.op == opSum || p.op == opAvg {
+			one = put(one, x.small>>63)
+		}
 	}
 	if len(was) == 0 {
-		return append(dst, one...), nil
+		return append(dst, one...)
 	}
-	return p.merge(dst, was, one), nil
+	return p.merge(dst, was, one)
 }
 
 // merge appends the accumulator of two sets of messages.
 func (p *part) merge(dst, a, b []byte) []byte {
+	if p.isNumeric() && (isWide(a) || isWide(b)) {
+		return p.mergeWide(dst, a, b)
+	}
 	n, m := number(a, 0), number(b, 0)
 	switch p.op {
 	case opCount:
@@ -222,6 +255,9 @@ func (p *part) merge(dst, a, b []byte) []byte {
 	case opSum, opAvg:
 		low, carry := bits.Add64(uint64(number(a, 1)), uint64(number(b, 1)), 0)
 		high, _ := bits.Add64(uint64(number(a, 2)), uint64(number(b, 2)), carry)
+		if h := int64(high); h >= 1<<(mostHigh-1) || h <= -1<<(mostHigh-1) {
+			return p.mergeWide(dst, a, b)
+		}
 		return put(put(put(dst, n+m), int64(low)), int64(high))
 	}
 	x, y := number(a, 1), number(b, 1)
@@ -298,35 +334,21 @@ func (v *values) times(w *Closed) []byte {
 
 // result appends the value of a part as JSON.
 func (p *part) result(dst, own []byte) []byte {
-	n := number(own, 0)
-	switch {
-	case p.op == opCount:
-		return strconv.AppendInt(dst, n, 10)
-	case p.op == opSum:
-		return sumOf(own).Append(dst, 10)
-	case n == 0:
-		return append(dst, "null"...)
-	case p.op == opAvg:
-		return appendQuotient(dst, sumOf(own), n)
-	case p.op == opFirst || p.op == opLast:
+	switch p.op {
+	case opCount:
+		return strconv.AppendInt(dst, number(own, 0), 10)
+	case opFirst, opLast:
+		if number(own, 0) == 0 {
+			return append(dst, "null"...)
+		}
 		return append(dst, own[20:]...)
 	}
-	return strconv.AppendInt(dst, number(own, 1), 10)
-}
-
-// sumOf returns the sum of an accumulator.
-func sumOf(own []byte) *big.Int {
-	sum := big.NewInt(number(own, 2))
-	return sum.Lsh(sum, 64).Add(sum, new(big.Int).SetUint64(uint64(number(own, 1))))
-}
-
-// appendQuotient appends sum/n with at most six digits after the point, rounded half away
-// from zero. Floating-point numbers would lose digits of large sums.
-func appendQuotient(dst []byte, sum *big.Int, n int64) []byte {
-	text := new(big.Rat).SetFrac(sum, big.NewInt(n)).FloatString(6)
-	text = strings.TrimSuffix(strings.TrimRight(text, "0"), ".")
-	if text == "-0" {
-		text = "0"
+	n, units, scale := p.total(own)
+	switch {
+	case n == 0 && p.op != opSum:
+		return append(dst, "null"...)
+	case p.op == opAvg:
+		return appendQuotient(dst, units, scale, n)
 	}
-	return append(dst, text...)
+	return appendQuotient(dst, units, scale, 1)
 }

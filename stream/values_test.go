@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/big"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -94,10 +95,144 @@ func TestARefusedMessageIsPermanent(t *testing.T) {
 		t.Fatal(err)
 	}
 	for body, want := range map[string]string{
-		`{"c":1.5}`: ".c is 1.5: only whole numbers", `{"c":"1"}`: `.c is "1"`, `{"c":1`: "no JSON document",
+		`{"c":"1"}`: `.c is "1": only numbers are added and compared: write it without quotes`, `{"c":[1]}`: `.c is [1]: only numbers`, `{"c":true}`: "only numbers", `{"c":1`: "no JSON document",
+		`{"c":1e999999999}`: "sum: .c is 1e999999999: a number may have at most 60 digits before the point and 60 behind it", `{"c":-1e-999999999}`: "at most 60 digits", `{"c":1e60}`: "at most 60 digits", `{"c":1e-61}`: "at most 60 digits",
+		`{"c":1e99999999999999999999999}`: "at most 60 digits", `{"c":` + strings.Repeat("9", 1<<20) + `}`: ": a number may have", `{"c":0.` + strings.Repeat("0", 1<<20) + `1}`: ": a number may have",
+		"{\"c\":\"\xff\"}": "only numbers", `{"c":` + strings.Repeat("[", 20000) + strings.Repeat("]", 20000) + `}`: "no JSON document",
 	} {
 		if _, err := f.Add(full, &semel.Message{Body: []byte(body)}); err == nil || semel.Classify(err) != semel.ClassPermanent || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", body, err, want)
+		}
+	}
+}
+
+// A message of which one value is refused counts in none of them.
+func TestARefusedMessageLeavesTheAccumulatorAsItWas(t *testing.T) {
+	t.Parallel()
+	f := values(t, stream.Value{Name: "n", Of: "count"}, stream.Value{Name: "a", Of: "sum .a"}, stream.Value{Name: "b", Of: "max .b"})
+	acc, err := f.Add(nil, &semel.Message{Body: []byte(`{"a":1,"b":1}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := bytes.Clone(acc)
+	for _, body := range []string{`{"a":2,"b":"x"}`, `{"a":2,"b":1e100}`, `{"a":0.5,"b":"x"}`} {
+		if _, err := f.Add(acc, &semel.Message{Body: []byte(body)}); err == nil || !bytes.Equal(acc, before) {
+			t.Errorf("%s: %v, and the accumulator is %x, was %x", body, err, acc, before)
+		}
+	}
+}
+
+func TestDecimalsAreAddedAndComparedByTheirText(t *testing.T) {
+	t.Parallel()
+	f := values(t, stream.Value{Name: "sum", Of: "sum .c"}, stream.Value{Name: "min", Of: "min .c"}, stream.Value{Name: "max", Of: "max .c"}, stream.Value{Name: "avg", Of: "avg .c"})
+	nines := strings.Repeat("9", 60)
+	for want, numbers := range map[string]string{
+		`"sum":0.3,"min":0.1,"max":0.2,"avg":0.15`:                                                                        "0.1 0.2",
+		`"sum":3,"min":1.5,"max":1.5,"avg":1.5`:                                                                           "1.50 15e-1",
+		`"sum":2,"min":1,"max":1,"avg":1`:                                                                                 "1.0 1",
+		`"sum":0,"min":-0.1,"max":0.1,"avg":0`:                                                                            "0.1 -0.1",
+		`"sum":9007199254740993,"min":9007199254740993,"max":9007199254740993,"avg":9007199254740993`:                     "9007199254740993.0",
+		`"sum":-0.0000003,"min":-0.0000002,"max":-0.0000001,"avg":-0.00000015`:                                            "-1e-7 -2e-7",
+		`"sum":0,"min":0,"max":0,"avg":0`:                                                                                 "-0 0.0 0e999999999",
+		`"sum":1` + nines[1:] + `8,"min":` + nines + `,"max":` + nines + `,"avg":` + nines:                                nines + " " + nines,
+		`"sum":1` + strings.Repeat("0", 60) + `,"min":0.1,"max":` + nines + `.9,"avg":5` + strings.Repeat("0", 59):        nines + ".9 0.1",
+		`"sum":-18446744073709551616,"min":-18446744073709551616,"max":-18446744073709551616,"avg":-18446744073709551616`: "-18446744073709551616",
+		`"sum":0.333333,"min":0.333333,"max":0.333333,"avg":0.333333`:                                                     "0.333333",
+		`"sum":0.1,"min":0,"max":0.1,"avg":0.0333333`:                                                                     "0.1 0 0",
+	} {
+		var bodies []string
+		for number := range strings.FieldsSeq(numbers) {
+			bodies = append(bodies, `{"c":`+number+`}`)
+		}
+		if got := add(t, f, bodies...); got != want {
+			t.Errorf("%s: %s, want %s", numbers, got, want)
+		}
+	}
+}
+
+// TestDecimalsAreExactInAnyOrder compares with math/big, in two orders and in two parts.
+func TestDecimalsAreExactInAnyOrder(t *testing.T) {
+	t.Parallel()
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	f := values(t, stream.Value{Name: "sum", Of: "sum .c"}, stream.Value{Name: "min", Of: "min .c"}, stream.Value{Name: "n", Of: "count"}, stream.Value{Name: "max", Of: "max .c"}, stream.Value{Name: "avg", Of: "avg .c"})
+	number := func() string {
+		text := []string{"", "-"}[random.IntN(2)] + strconv.FormatUint(random.Uint64()>>random.IntN(64), 10)
+		switch random.IntN(5) {
+		case 0:
+			text += "." + strconv.FormatUint(random.Uint64()>>random.IntN(64), 10)
+		case 1:
+			text += fmt.Sprintf("e%d", random.IntN(75)-35)
+		case 2:
+			text += ".0"
+		case 3:
+			if random.IntN(4) == 0 {
+				text = []string{"-", ""}[random.IntN(2)] + []string{"10633823966279326983230456482242756608", "9.9e36", "21267647932558653966460912964485513216"}[random.IntN(3)] // around 2^123
+			}
+		}
+		return text
+	}
+	for range 5000 {
+		var texts []string
+		for range 1 + random.IntN(6) {
+			texts = append(texts, number())
+		}
+		sum, low, high := new(big.Rat), new(big.Rat), new(big.Rat)
+		scale := 0
+		for i, text := range texts {
+			x, _ := new(big.Rat).SetString(text)
+			if digits, _ := x.FloatPrec(); digits > scale {
+				scale = digits
+			}
+			sum.Add(sum, x)
+			if i == 0 || x.Cmp(low) < 0 {
+				low = x
+			}
+			if i == 0 || x.Cmp(high) > 0 {
+				high = x
+			}
+		}
+		text := func(x *big.Rat, digits int) string {
+			s := x.FloatString(digits)
+			if strings.Contains(s, ".") {
+				s = strings.TrimSuffix(strings.TrimRight(s, "0"), ".")
+			}
+			if s == "-0" {
+				s = "0"
+			}
+			return s
+		}
+		average := new(big.Rat).Quo(sum, big.NewRat(int64(len(texts)), 1))
+		want := fmt.Sprintf(`"sum":%s,"min":%s,"n":%d,"max":%s,"avg":%s`, text(sum, scale), text(low, scale), len(texts), text(high, scale), text(average, scale+6))
+		bodies := make([]string, len(texts))
+		for i, text := range texts {
+			bodies[i] = `{"c":` + text + `}`
+		}
+		if got := add(t, f, bodies...); got != want {
+			t.Fatalf("%v: %s, want %s", texts, got, want)
+		}
+		accumulate := func(bodies []string) (acc []byte) {
+			for _, body := range bodies {
+				var err error
+				if acc, err = f.Add(acc, &semel.Message{Body: []byte(body), Time: start}); err != nil {
+					t.Fatalf("%s: %v", body, err)
+				}
+			}
+			return acc
+		}
+		whole := accumulate(bodies)
+		random.Shuffle(len(bodies), func(i, j int) { bodies[i], bodies[j] = bodies[j], bodies[i] })
+		if other := accumulate(bodies); !bytes.Equal(whole, other) {
+			t.Fatalf("%v in another order: %x, not %x", bodies, other, whole)
+		}
+		if at := random.IntN(len(bodies)); at > 0 {
+			one, two := accumulate(bodies[:at]), accumulate(bodies[at:])
+			first, second := bytes.Clone(one), bytes.Clone(two)
+			merged, err := f.Merge(one, two)
+			if err != nil || !bytes.Equal(merged, whole) || !bytes.Equal(one, first) || !bytes.Equal(two, second) {
+				t.Fatalf("%v merged at %d: %x (%v), want %x", bodies, at, merged, err, whole)
+			}
 		}
 	}
 }

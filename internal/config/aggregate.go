@@ -29,7 +29,7 @@ func aggregateMapping(a *stream.Aggregate) schema.Mapping {
 		Fields: []schema.Field{
 			{Name: "by", Doc: "Where a message has its group key: a rule.", Required: true, Form: schema.Form{Either: ruleForms()}, Read: func(v schema.Value) { a.By = oneRule(v) }},
 			schema.PartField("over", func() schema.Mapping { return overMapping(&a.Over) }, "The windows over the times of the records.").Need().Titled("Windows"),
-			{Name: "values", Doc: "The values of a result, by name: `count`, or `sum`, `min`, `max`, `avg`, `first` or `last` and the path of a JSON value, as in `sum .cents`. Numbers must be whole.", Required: true,
+			{Name: "values", Doc: "The values of a result, by name: `count`, or `sum`, `min`, `max`, `avg`, `first` or `last` and the path of a JSON value, as in `sum .cents`. Numbers are exact, and have at most 60 digits before the point and 60 behind it.", Required: true,
 				Form: schema.Form{Named: &schema.Form{Scalar: schema.ScalarText}}, Read: func(v schema.Value) { readValues(v, a) }},
 			{Name: "time", Doc: "Where a record has its time: a rule. It looks at the record as it was read, before `map`.", Form: schema.Form{Either: ruleForms()}, Read: func(v schema.Value) { a.Time = oneRule(v) }, Shown: "the time of the record"},
 			timeUnitField(&a.Unit),

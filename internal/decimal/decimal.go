@@ -76,6 +76,10 @@ func areDigits(text []byte) bool {
 	return len(text) > 0
 }
 
+// Whole returns how many digits are in front of the decimals. It is below 0 if the first decimals
+// are zeros.
+func (n Number) Whole() int64 { return int64(len(n.Digits)) + n.Exponent }
+
 // mostZeros is how many zeros Append writes to avoid an exponent.
 const mostZeros = 20
 
@@ -85,7 +89,7 @@ func (n Number) Append(dst []byte) []byte {
 	if n.Negative {
 		dst = append(dst, '-')
 	}
-	digits, point := n.Digits, int64(len(n.Digits))+n.Exponent // digits before the point
+	digits, point := n.Digits, n.Whole()
 	switch {
 	case len(digits) == 0:
 		return append(dst, '0')
