@@ -26,6 +26,8 @@ type ExamineOptions struct {
 	// Group reads Inputs. Without them, the pipeline does not read from Kafka.
 	Group  string
 	Inputs []string
+	// Pattern is set instead of Inputs if all topics that match are read.
+	Pattern *Pattern
 	// Output and Parked are written; "" means no such topic.
 	Output, Parked string
 	// Route is set instead of Output if messages name their topics.
@@ -172,6 +174,9 @@ func (e *examination) read(ctx context.Context) error {
 	if err := e.route(ctx); err != nil {
 		return err
 	}
+	if err := e.match(ctx); err != nil {
+		return err
+	}
 	var hidden []string
 	e.meta.Topics = kadm.TopicDetails{}
 	for _, topic := range e.written() {
@@ -203,6 +208,37 @@ func (e *examination) read(ctx context.Context) error {
 		e.note(semel.Notice, "settings of "+strings.Join(hidden, ", "), "not checked: the user lacks the right DescribeConfigs", "settings that lose records are not noticed, neither here nor by run", "grant DescribeConfigs on these topics")
 	}
 	return nil
+}
+
+// match finds the topics that a pattern stands for.
+func (e *examination) match(ctx context.Context) error {
+	if e.opts.Pattern == nil {
+		return nil
+	}
+	var err error
+	if e.opts.Inputs, err = matching(ctx, e.Client, e.opts.Pattern); err != nil {
+		return err
+	}
+	subject, list := "topics that match "+e.opts.Pattern.String(), e.opts.Inputs
+	const most = 10
+	switch n := len(list); {
+	case n == 0:
+		e.note(semel.Warning, subject, "none now", "nothing is read until there is one", "create it, correct the pattern, which must match the whole name, or grant the user Describe and Read: "+patternRights(e.opts.Pattern))
+	case n > most:
+		e.note(semel.Fine, subject, fmt.Sprintf("%d now: %s and others", n, strings.Join(list[:most], ", ")), "", "")
+	default:
+		e.note(semel.Fine, subject, fmt.Sprintf("%d now: %s", n, strings.Join(list, ", ")), "", "")
+	}
+	return nil
+}
+
+// patternRights returns the command that grants the rights to read what matches.
+func patternRights(p *Pattern) string {
+	command := "kafka-acls.sh --bootstrap-server ADDRESS --add --allow-principal User:NAME --operation Read --topic "
+	if p.Prefix() == "" {
+		return command + "'*'"
+	}
+	return command + p.Prefix() + " --resource-pattern-type prefixed"
 }
 
 // route finds the topics that are written. A beginning of names stands for the topics that

@@ -3,7 +3,9 @@ package kafka
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -121,10 +123,11 @@ func (p *owned) isCommitted(offset int64) {
 func (s *Source) assigned(_ context.Context, client *kgo.Client, of map[string][]int32) {
 	s.joined.Store(true)
 	s.mu.Lock()
-	n := 0
+	n, found := 0, []string(nil)
 	for topic, partitions := range of {
 		if s.parts[topic] == nil {
 			s.parts[topic] = map[int32]*owned{}
+			found = append(found, topic)
 		}
 		for _, p := range partitions {
 			id := cluster.Partition{Topic: topic, Number: p}
@@ -137,8 +140,29 @@ func (s *Source) assigned(_ context.Context, client *kgo.Client, of map[string][
 	}
 	client.ResumeFetchPartitions(of) // they may have been paused when they were revoked
 	s.mu.Unlock()
-	if n > 0 {
+	if n > 0 && s.opts.Pattern != nil && len(found) > 0 {
+		slices.Sort(found)
+		s.tell(n, "partitions assigned, also of "+strings.Join(found, ", "), nil)
+	} else if n > 0 {
 		s.tell(n, "partitions assigned", nil)
+	}
+}
+
+// startAgain forgets what was read of a topic that was deleted. Its offsets are not committed
+// any more: another topic of the same name would be read from them. The reading goroutine calls
+// it.
+func (s *Source) startAgain(topic string) {
+	delete(s.ids, topic)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for n, p := range s.parts[topic] {
+		forget(p)
+		s.parts[topic][n] = newOwned(topic, n)
+	}
+	for id := range s.earlier {
+		if id.Topic == topic {
+			delete(s.earlier, id)
+		}
 	}
 }
 

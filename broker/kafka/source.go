@@ -56,8 +56,8 @@ func NoBroker(err error) (cause error, none bool) {
 	return nil, false
 }
 
-// SourceOptions are the options of OpenSource. Client, Group and Topics are
-// required.
+// SourceOptions are the options of OpenSource. Client and Group are required, and either
+// Topics or Pattern.
 type SourceOptions struct {
 	// Name is the pipeline's name in events.
 	Name string
@@ -66,6 +66,10 @@ type SourceOptions struct {
 	Client []kgo.Opt
 	Group  string
 	Topics []string
+	// Pattern is set instead of Topics if all topics that match are read. A new one is read from
+	// its start, within FoundWithin. One that is deleted is left. Reset must not be ResetEnd:
+	// records that are written to a new topic before it is found would be lost.
+	Pattern *Pattern
 	// Instance makes this a static member: after a restart within SessionTimeout it
 	// gets its partitions back immediately. Each process needs its own name. Defaults
 	// to "": a member that leaves when it ends.
@@ -104,6 +108,7 @@ type Source struct {
 	idle       chan struct{}      // has room for one signal that a partition has caught up
 
 	unknown map[string]time.Time // since when; owned by the reading goroutine
+	doubted []string             // topics that match and may be deleted; owned by the reading goroutine
 	ids     map[string]string    // the identities of topics; owned by the reading goroutine
 	fenced  cluster.NameTaken    // owned by the reading goroutine
 	joined  atomic.Bool          // the group gave an assignment since the last poll
@@ -145,7 +150,7 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 	all := append([]kgo.Opt{kgo.FetchMaxWait(500 * time.Millisecond)}, o.Client...) // an added partition waits as long
 	all = append(all,
 		kgo.WithContext(living),
-		kgo.ConsumerGroup(o.Group), kgo.ConsumeTopics(o.Topics...), kgo.Balancers(kgo.CooperativeStickyBalancer()),
+		kgo.ConsumerGroup(o.Group), kgo.Balancers(kgo.CooperativeStickyBalancer()),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.WithPools(&s.room), kgo.DisableAutoCommit(), kgo.SessionTimeout(o.SessionTimeout), kgo.HeartbeatInterval(min(3*time.Second, o.SessionTimeout/3)),
 		kgo.OnPartitionsAssigned(s.assigned), kgo.OnPartitionsRevoked(s.revoked), kgo.OnPartitionsLost(s.lost), kgo.OnOffsetsFetched(s.fetched),
@@ -154,6 +159,11 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 		kgo.BlockRebalanceOnPoll(),
 	)
 	all = append(all, o.Reset.Options()...)
+	if o.Pattern != nil {
+		all = append(all, o.Pattern.options()...)
+	} else {
+		all = append(all, kgo.ConsumeTopics(o.Topics...))
+	}
 	if o.Instance != "" {
 		all = append(all, kgo.InstanceID(o.Instance))
 	}
@@ -185,10 +195,16 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 
 func (o *SourceOptions) validate() error {
 	wrong := invalid.In("kafka: SourceOptions.")
-	for name, missing := range map[string]bool{"Client": len(o.Client) == 0, "Group": o.Group == "", "Topics": len(o.Topics) == 0} {
+	for name, missing := range map[string]bool{"Client": len(o.Client) == 0, "Group": o.Group == "", "Topics": len(o.Topics) == 0 && o.Pattern == nil} {
 		if missing {
 			wrong.Add("%s is missing", name)
 		}
+	}
+	if o.Pattern != nil && len(o.Topics) > 0 {
+		wrong.Add("Topics, Pattern: one of them must be empty")
+	}
+	if o.Pattern != nil && o.Reset == ResetEnd {
+		wrong.Add("Reset: with a Pattern, records that are written to a new topic before it is found would be lost: use ResetStart")
 	}
 	if o.SessionTimeout < 0 || o.CommitEvery < 0 {
 		wrong.Add("SessionTimeout, CommitEvery: %v, %v: none may be negative", o.SessionTimeout, o.CommitEvery)
@@ -206,13 +222,16 @@ func (s *Source) Ready(ctx context.Context) error {
 	if err := s.isRefused(); err != nil {
 		return err
 	}
-	return cluster.HaveTopics(ctx, s.client, s.opts.Topics...)
+	return cluster.HaveTopics(ctx, s.client, s.opts.Topics...) // with a pattern none need be there
 }
 
 // Read implements pipeline.Source.
 func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) {
 	for tries := 0; ; tries++ {
 		items, err := s.poll(ctx)
+		if len(s.doubted) > 0 {
+			s.leaveDeleted(ctx)
+		}
 		if len(items) > 0 || err != nil {
 			return items, err
 		}
@@ -275,7 +294,11 @@ func (s *Source) isRefused() error {
 func (s *Source) identify(ctx context.Context, fetches kgo.Fetches) error {
 	var topics []string
 	fetches.EachTopic(func(of kgo.FetchTopic) {
-		_, known := s.ids[of.Topic]
+		old, known := s.ids[of.Topic]
+		if id := cluster.Identity(of.TopicID); known && id != "" && old != "" && id != old { // the client reads another topic of this name
+			s.startAgain(of.Topic)
+			known = false
+		}
 		if known || !slices.ContainsFunc(of.Partitions, func(p kgo.FetchPartition) bool { return len(p.Records) > 0 }) {
 			return // without records it may be an error that has no topic
 		}
@@ -329,6 +352,10 @@ func (s *Source) errorOf(ctx context.Context, fetches kgo.Fetches) error {
 			} else {
 				s.tell(1, "trying again", err)
 			}
+		case s.opts.Pattern != nil && cluster.IsAny(err, kerr.UnknownTopicID, kerr.UnknownTopicOrPartition):
+			if !slices.Contains(s.doubted, topic) {
+				s.doubted = append(s.doubted, topic)
+			}
 		case errors.Is(err, kerr.UnknownTopicID):
 			fatal = s.unknownTopic(topic, err)
 		case cluster.Refused(err):
@@ -360,6 +387,33 @@ func (s *Source) unknownTopic(topic string, err error) error {
 		return nil
 	}
 	return fmt.Errorf("kafka: topic %s was deleted; if it was recreated, restart to read it: %w", topic, err)
+}
+
+// leaveDeleted leaves topics that match and were deleted. If there is another topic of that name
+// now, the client finds it and reads it from its start. A broker that has just started may not
+// know a topic yet.
+func (s *Source) leaveDeleted(ctx context.Context) {
+	topics := s.doubted
+	s.doubted = nil
+	for _, topic := range topics {
+		if since, ok := s.unknown[topic]; !ok || time.Since(since) < 2*time.Second {
+			if !ok {
+				s.unknown[topic] = time.Now()
+			}
+			continue
+		}
+		s.unknown[topic] = time.Now() // ask again later
+		ids, err := cluster.Identities(ctx, s.client, topic)
+		switch known := s.ids[topic]; {
+		case err != nil && !cluster.IsAny(err, kerr.UnknownTopicOrPartition, kerr.UnknownTopicID):
+			continue // nothing is known
+		case err == nil && known != "" && ids[topic] == known:
+			continue
+		}
+		s.startAgain(topic)
+		s.tell(1, "topic "+topic+" was deleted", nil)
+		s.client.PurgeTopicsFromClient(topic)
+	}
 }
 
 // items makes items of records, in one allocation.
@@ -487,7 +541,8 @@ func (s *Source) commitNowAndThen(ctx, sending context.Context) {
 func (s *Source) commitSurely(ctx context.Context, which func() []*owned) error {
 	for n := 0; ; n++ {
 		err := s.commit(ctx, which)
-		if err == nil || forgotten(err) || errors.Is(err, kerr.FencedInstanceID) || errors.Is(err, kgo.ErrClientClosed) || cluster.Refused(err) || cluster.Invalid(err) {
+		gone := s.opts.Pattern != nil && n > 5 && cluster.IsAny(err, kerr.UnknownTopicID, kerr.UnknownTopicOrPartition)
+		if err == nil || gone || forgotten(err) || errors.Is(err, kerr.FencedInstanceID) || errors.Is(err, kgo.ErrClientClosed) || cluster.Refused(err) || cluster.Invalid(err) {
 			return err
 		}
 		if retry.Sleep(ctx, retry.Backoff(n, 50*time.Millisecond, time.Second)) != nil {

@@ -11,7 +11,7 @@ import (
 
 var _ pipeline.Waiter = (*Source)(nil)
 
-// WaitsFor implements pipeline.Waiter. It names a group that has not accepted the member, or a
+// WaitsFor implements pipeline.Waiter. It names a pattern that no topic matches, a group that has not accepted the member, or a
 // transaction that holds up a partition, with the command to end or show the transaction. A
 // partition without new records, and a member without partitions, wait for nothing. Ready reports
 // missing topics and brokers that do not answer. A coordinator ends a transaction for which the
@@ -19,6 +19,9 @@ var _ pipeline.Waiter = (*Source)(nil)
 func (s *Source) WaitsFor(ctx context.Context) (what string, ends bool) {
 	s.looking.Lock()
 	defer s.looking.Unlock()
+	if s.opts.Pattern != nil && len(s.client.GetConsumeTopics()) == 0 {
+		return fmt.Sprintf("a topic that matches %s, and that this user may describe", s.opts.Pattern), false
+	}
 	if member, _ := s.client.GroupMetadata(); member == "" {
 		return fmt.Sprintf("group %s to accept this member", s.opts.Group), false
 	}

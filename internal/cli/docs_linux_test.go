@@ -44,6 +44,7 @@ var docsPages = []struct{ name, servers string }{
 	{"guides/kafka-to-postgres.md", "kafka postgres redis"},
 	{"guides/kafka-to-kafka.md", ""},
 	{"guides/kafka-rights.md", ""},
+	{"guides/kafka-login.md", ""},
 	{"guides/windows.md", ""},
 	{"guides/nats.md", "nats postgres redis"},
 	{"guides/sqs.md", "postgres redis sqs"},
@@ -333,7 +334,7 @@ func (s *session) configuration(body string) {
 	}
 	programtest.WriteFile(s.T, name, s.real.Replace(body))
 	// Lint makes no connections, so values that a page did not set may be anything.
-	set := "export DATABASE_URL=${DATABASE_URL:-postgres://127.0.0.1/x} KAFKA_BROKERS=${KAFKA_BROKERS:-127.0.0.1:1} REDIS_URL=${REDIS_URL:-redis://127.0.0.1:1}; "
+	set := "export DATABASE_URL=${DATABASE_URL:-postgres://127.0.0.1/x} KAFKA_BROKERS=${KAFKA_BROKERS:-127.0.0.1:1} REDIS_URL=${REDIS_URL:-redis://127.0.0.1:1} KAFKA_SECRET=${KAFKA_SECRET:-secret}; "
 	if printed := s.run("(" + set + "semel lint " + name + " >lint 2>&1 || [ $? = 3 ] || cat lint); rm lint"); printed != "" {
 		s.Errorf("lint says of\n%s\n%s", body, printed)
 	}

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/goccy/go-yaml/ast"
-
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/pipeline"
@@ -92,12 +90,11 @@ func TargetField(name string, target *Target, doc string) schema.Field {
 		Name: name, Doc: doc,
 		Form: schema.Form{Either: []schema.Form{{Scalar: schema.ScalarText}, {Members: members, Title: "Name from the message"}}},
 		Read: func(v schema.Value) {
-			switch v.Node.(type) {
-			case *ast.MappingNode, *ast.MappingValueNode:
+			if v.IsMapping() {
 				v.Mapping(members())
-			default:
-				v.Text(&target.Name)
+				return
 			}
+			v.Text(&target.Name)
 		},
 	}
 }

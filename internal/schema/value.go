@@ -353,6 +353,15 @@ func (v Value) IsList() bool {
 	return ok
 }
 
+// IsMapping reports whether the value is a mapping.
+func (v Value) IsMapping() bool {
+	switch v.Node.(type) {
+	case *ast.MappingNode, *ast.MappingValueNode:
+		return true
+	}
+	return false
+}
+
 // describe names the type of a node, never its content.
 func describe(node ast.Node) string {
 	switch node.(type) {

@@ -3,7 +3,6 @@ package kafka
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -16,7 +15,7 @@ import (
 
 // naming returns the field of a pipeline that names a topic.
 func naming(p *config.Pipeline, topic string) string {
-	if source, ok := p.Source.(*Source); ok && slices.Contains(source.Topics, topic) {
+	if source, ok := p.Source.(*Source); ok && source.has(topic) {
 		return "source.kafka.topics"
 	}
 	if sink, ok := p.Sink.(*Sink); ok && sink.Topic.Has(topic) {
@@ -77,7 +76,7 @@ func (c *Client) denied(p *config.Pipeline, err error) (cause, remedy string) {
 			group = copies
 		}
 		lacks, on = "Read", "--group "+group
-		cause = user + " may not read " + strings.Join(source.Topics, ", ") + " as group " + group
+		cause = user + " may not read " + source.reads() + " as group " + group
 	case errors.Is(err, kerr.TransactionalIDAuthorizationFailed) && reads:
 		lacks, on = "Write", "--transactional-id "+source.Group+"/ --resource-pattern-type prefixed"
 		cause = user + " may not write transactions with ids of group " + source.Group
@@ -107,6 +106,13 @@ func deniedTopic(p *config.Pipeline, text string) (topic string, operations []st
 		for _, name := range source.Topics {
 			found(name, "Read")
 		}
+		if source.Pattern != nil {
+			for _, word := range strings.FieldsFunc(text, notInNames) {
+				if source.Pattern.Matches(word) {
+					found(word, "Read")
+				}
+			}
+		}
 		for _, name := range append(source.Changelogs(p), source.Windows(p)...) {
 			found(name, "Read", "Write")
 		}
@@ -122,4 +128,9 @@ func deniedTopic(p *config.Pipeline, text string) (topic string, operations []st
 		found(t.Topic, "Read")
 	}
 	return topic, operations
+}
+
+// notInNames reports whether a character is in no name of a topic.
+func notInNames(r rune) bool {
+	return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", r)
 }

@@ -15,7 +15,7 @@ import (
 func (s *Source) Examine(ctx context.Context, x *config.Examination) {
 	p := x.Pipeline
 	opts := &kafka.ExamineOptions{
-		Group: s.Group, Inputs: s.Topics, Latest: s.Start == "latest",
+		Group: s.Group, Inputs: s.Topics, Pattern: s.Pattern, Latest: s.Start == "latest",
 		Parked: p.Parked.Topic, Window: p.Window, Transactional: x.File.Mode(p) == config.SourceIsSink,
 	}
 	if opts.Transactional {
@@ -81,7 +81,11 @@ func (c *Client) OpenAdmin(ctx context.Context, f *config.File, p *config.Pipeli
 	}
 	sink, writes := p.Sink.(*Sink)
 	if source, reads := p.Source.(*Source); reads && (!writes || slices.Equal(source.Brokers, sink.Brokers)) {
-		add(source.Topics...)
+		topics, err := source.topicsNow(ctx)
+		if err != nil {
+			return nil, kafka.Places{}, f.RedactError(err)
+		}
+		add(topics...)
 		in.Groups = []string{source.Group}
 		if f.Mode(p) == config.SourceIsSink {
 			add(append(source.Changelogs(p), source.RepartitionTopic())...)

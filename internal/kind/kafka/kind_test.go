@@ -1,6 +1,7 @@
 package kafka_test
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -38,6 +39,9 @@ func TestEveryFieldIsRead(t *testing.T) {
 		strings.Join(source.Topics, " ") != "orders refunds" || source.Group != "once" || source.Instance != "once-1" || source.SessionTimeout != 10*time.Second ||
 		source.Start != "latest" || source.Protocol != "consumer" || source.Retention != 72*time.Hour {
 		t.Errorf("source: %+v", source)
+	}
+	if by := kindtest.ReadSource[*kafka.Source](t, `{ kafka: { brokers: ["h:1"], topics: { pattern: "orders-.*" }, group: g } }`).Pattern; by.String() != "orders-.*" || !by.Matches("orders-eu") || by.Matches("my-orders-eu") {
+		t.Errorf("pattern: %v", by)
 	}
 	login := func(fields string) *kafka.SASL {
 		return kindtest.ReadSink[*kafka.Sink](t, `{ kafka: { brokers: ["h:1"], topic: out, sasl: { `+fields+` } } }`).SASL
@@ -77,6 +81,12 @@ func TestConfigurationErrorsSayWhatToWrite(t *testing.T) {
 	source := func(topics string) string {
 		return kindtest.WithSource("{ kafka: { brokers: ['h:1'], topics: [" + topics + "], group: g } }")
 	}
+	pattern := func(text, more string) string {
+		return kindtest.WithSource("{ kafka: { brokers: ['h:1'], topics: { pattern: " + text + " }, group: g" + more + " } }")
+	}
+	toSame := func(topic string) string {
+		return "stores: { k: { embedded: { path: k } } }\npipelines: { p: { key: { id: .id }, store: k, source: { kafka: { brokers: ['h:1'], topics: { pattern: 'out-.*' }, group: g } }, sink: { kafka: { brokers: ['h:1'], topic: " + topic + " } } } }"
+	}
 	login := func(fields string) string {
 		return kindtest.WithSink("{ kafka: { brokers: ['h:1'], topic: t, sasl: { " + fields + " } } }")
 	}
@@ -101,9 +111,21 @@ func TestConfigurationErrorsSayWhatToWrite(t *testing.T) {
 		{login("oauthbearer: { token_endpoint: 'ftp://h/t', client_id: c, client_secret: s }"), "token_endpoint: not an address of a token endpoint: write https://host/path"},
 		{login("oauthbearer: { token_endpoint: 'https://u:p@h/t', client_id: c, client_secret: s }"), "token_endpoint: not an address of a token endpoint"},
 		{login("oauthbearer: { file: f, extensions: { auth: x } }"), "extensions.auth: a name consists of letters, and is not auth"},
-		{source("'orders-.*'"), `source.kafka.topics: "orders-.*" is not the name of a topic: it looks like a pattern`},
-		{source("in, '^orders-'"), "it looks like a pattern"},
-		{source("'orders-*'"), "it looks like a pattern"},
+		{source("'orders-.*'"), `source.kafka.topics: "orders-.*" is not the name of a topic: it looks like a pattern: write topics: { pattern: 'orders-.*' }`},
+		{source("in, '^orders-'"), "it looks like a pattern: write topics: { pattern: 'orders-.*' }"},
+		{source("'orders-*'"), "it looks like a pattern: write topics: { pattern: 'orders-.*' }"},
+		{source("'^a$'"), "write topics: { pattern: 'a' }"},
+		{source("'a('"), "write topics: { pattern: 'orders-.*' }"},
+		{pattern("'a('", ""), `source.kafka.topics.pattern: "a(" is no regular expression: missing closing )`},
+		{pattern("'a)|(b'", ""), "is no regular expression"},
+		{pattern("[a]", ""), "topics.pattern: expected a text, got a list"},
+		{strings.Replace(source("a"), "[a]", "a", 1), "source.kafka.topics: expected a list, got a text"},
+		{pattern("'in-.*'", ", start: latest"), "source.kafka.start: latest is not possible with a pattern"},
+		{kindtest.WithSource("{ kafka: { brokers: ['h:1'], topics: { pattern: 'in-.*' }, group: g } }", ", parked: { topic: in-parked }"), "parked.topic: in-parked is already the topic that the pipeline reads"},
+		{strings.Replace(inTransaction("", ""), "[in]", "{ pattern: 'in-.*' }", 1), "store is missing: source.kafka.topics is a pattern, and a Kafka transaction needs the list of its topics"},
+		{toSame("out-x"), "sink.kafka.topic: out-x is already the topic that the pipeline reads, so the pipeline would read its own output"},
+		{toSame("{ from: source, allow: [out-x] }"), "so the pipeline would read its own output"},
+		{toSame("{ from: source, allow: ['ou*'] }"), `a message may name a topic with the beginning "ou", which may match the pattern out-.*`},
 		{source("'a b'"), "it has other characters"},
 		{source("'..'"), "is not the name of a topic"},
 		{source("'" + strings.Repeat("x", 250) + "'"), "it is longer than 249 characters"},
@@ -115,12 +137,40 @@ func TestConfigurationErrorsSayWhatToWrite(t *testing.T) {
 		{strings.Replace(inTransaction("", ""), "group: g", "group: 'my group'", 1), `"my group-keys" is not the name of a topic`},
 		{inTransaction("", ", filter: 'has(tables.r)', tables: { r: { topic: 'rows-*', by: .id } }"), `tables.r.topic: "rows-*" is not the name of a topic`},
 	})
-	for _, text := range []string{source("orders.v1, O_1-x"), sink("{ from: source, allow: ['eu.*', '*'] }")} {
+	for _, text := range []string{source("orders.v1, O_1-x"), pattern("'orders-.*'", ""), toSame("clean"), toSame("{ from: source, allow: ['in-*'] }"), sink("{ from: source, allow: ['eu.*', '*'] }")} {
 		kindtest.Parse(t, text)
 	}
 	text := strings.NewReader(source("'${env:TOPIC}', b")) // a reference that this machine cannot resolve
 	if _, err := kind.All().ReadWithPlaceholders("c.yaml", text, func(string) string { return "" }); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestTheLinesOfEachProviderAreValid reads the page that has them.
+func TestTheLinesOfEachProviderAreValid(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../../docs/guides/kafka-login.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "```yaml\n")
+	file, _, _ := strings.Cut(rest, "```")
+	file = strings.ReplaceAll(file, "${env:KAFKA_SECRET}", "${env:NONE:-secret1}")
+	for _, provider := range []string{"msk", "confluent", "azure", "redpanda", "aiven"} {
+		_, lines, _ := strings.Cut(file, "x-"+provider+":")
+		lines, _, _ = strings.Cut(lines, "\n\n")
+		if n := strings.Count(lines, "\n") + 1; n > 5 {
+			t.Errorf("%s has %d lines", provider, n)
+		}
+		f := kindtest.Parse(t, strings.Replace(file, "<<: *msk", "<<: *"+provider, 1))
+		if client := f.Pipelines[0].Source.(*kafka.Source).Client; len(client.Brokers) != 1 || client.TLS == nil {
+			t.Errorf("%s: %+v", provider, client)
+		}
+		for _, found := range kindtest.Findings(f) {
+			if strings.Contains(found, "source.kafka") {
+				t.Errorf("%s: %s", provider, found)
+			}
+		}
 	}
 }
 
@@ -136,6 +186,7 @@ func TestLintWarnsOfSettingsThatWeakenThePromise(t *testing.T) {
 		{kindtest.WithSink("{ kafka: { brokers: ['h:1'], topic: t, tls: {}, sasl: { oauthbearer: { token_endpoint: 'http://127.0.0.1/t', client_id: c, client_secret: '${env:NONE:-p}' } } } }"), ""},
 		{kindtest.WithSink("{ kafka: { brokers: ['h:1'], topic: t, sasl: { aws_msk_iam: {} } } }"), "broken  pipelines.p.sink.kafka.sasl.aws_msk_iam: AWS credentials without tls"},
 		{source(""), ""},
+		{strings.Replace(source(""), "[in]", "{ pattern: 'in-.*' }", 1), ""},
 		{source(", start: latest"), "warning loss pipelines.p.source.kafka.start: latest"},
 		{source(", repartition: true"), "broken  pipelines.p.source.kafka.repartition: a stage for keys in Kafka, but the keys are in the store k"},
 		{inTransaction(", retention: 3d, repartition: true", ""), ""},

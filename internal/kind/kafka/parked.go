@@ -35,7 +35,10 @@ func (c *Client) OpenParked(ctx context.Context, f *config.File, p *config.Pipel
 		Transactional: f.Mode(p) == config.SourceIsSink,
 	}
 	if source, ok := p.Source.(*Source); ok {
-		opts.Group, opts.Inputs = source.Group, source.Topics
+		opts.Group = source.Group
+		if opts.Inputs, err = source.topicsNow(ctx); err != nil {
+			return nil, err
+		}
 		opts.Reset, opts.Repartition = reset(source.Start), source.Repartition
 		if opts.Source, err = source.options(); err != nil {
 			return nil, err

@@ -84,6 +84,56 @@ func TestMessagesPassThroughTheBrokers(t *testing.T) {
 	has(t, none, none.Pipelines[0].Sink, "broken ")
 }
 
+// TestTopicsAreFoundByAPattern looks at a pipeline before and after there are topics that match.
+func TestTopicsAreFoundByAPattern(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	name := servicestest.Topic()
+	brokers, client := topics(t, name)
+	f := kindtest.Parse(t, kindtest.WithSource("{ kafka: { brokers: ['"+brokers+"'], topics: { pattern: '"+name+"-.*' }, group: "+name+" } }", ", parked: { topic: "+name+" }"))
+	p := f.Pipelines[0]
+	source := p.Source.(*kafka.Source)
+	has(t, f, source, "warning topics that match "+name+"-.*: none now")
+	if got := kindtest.Sample(t, f); len(got) > 0 {
+		t.Errorf("the sample is %q", got)
+	}
+	if found, looked := kindtest.Trace(t, f, source, `{"id":1}`); len(found) > 0 || !slices.Equal(looked, []string{"input of p: there is no topic that matches " + name + "-.* yet"}) {
+		t.Errorf("found %q, looked at %q", found, looked)
+	}
+	var want []string
+	for _, topic := range []string{name + "-a", name + "-b"} {
+		topics(t, topic)
+		body := `{"id":"` + topic + `"}`
+		want = append(want, body)
+		if err := client.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: []byte(body)}).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	has(t, f, source, "fine topics that match "+name+"-.*: 2 now: "+name+"-a, "+name+"-b")
+	for what, got := range map[string][]string{"the sample": kindtest.Sample(t, f), "received": kindtest.Receive(t, f, 2)} {
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	if found, looked := kindtest.Trace(t, f, source, name+"-a"); len(found) != 1 || !strings.HasPrefix(found[0], "topic "+name+"-a ") || len(looked) != 1 {
+		t.Errorf("found %q, looked at %q", found, looked)
+	}
+	admin, places, err := source.OpenAdmin(t.Context(), f, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin.Close()
+	if all := []string{name + "-a", name + "-b", name}; !slices.Equal(places.Topics, all) {
+		t.Errorf("topics %q, want %q", places.Topics, all)
+	}
+	letters, err := source.OpenParked(t.Context(), f, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := letters.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestMessagesNameTheirTopics has a sink that may write all topics with a prefix.
 func TestMessagesNameTheirTopics(t *testing.T) {
 	t.Parallel()

@@ -61,8 +61,11 @@ func (s *Sink) About() config.SinkAbout {
 func (s *Sink) Lint(l *config.Linter) {
 	source, fromKafka := l.Pipeline.Source.(*Source)
 	if fromKafka && l.Mode != config.SourceIsSink && sameBrokers(source.Brokers, s.Brokers) {
-		l.Add(semel.Warning, config.Repeat, l.At("store"), "a store, from Kafka to Kafka", "a crash between the record and the completion of its key writes the record again",
-			"leave store out: keys, outputs and offsets are then one Kafka transaction")
+		remedy := "leave store out: keys, outputs and offsets are then one Kafka transaction"
+		if source.Pattern != nil {
+			remedy = "list the topics instead of a pattern, and " + remedy
+		}
+		l.Add(semel.Warning, config.Repeat, l.At("store"), "a store, from Kafka to Kafka", "a crash between the record and the completion of its key writes the record again", remedy)
 	}
 	s.lint(l, "sink.kafka")
 	l.LintTarget("sink.kafka.topic", &s.Topic)

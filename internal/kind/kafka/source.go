@@ -23,7 +23,9 @@ type Source struct {
 	config.SourceBase
 	Client
 	Topics []string
-	Group  string
+	// Pattern is set instead of Topics if all topics that match are read.
+	Pattern *kafka.Pattern
+	Group   string
 	// Instance is the name of the member. "" means a name made from pipeline and
 	// host.
 	Instance       string
@@ -60,7 +62,7 @@ func (s *Source) Fields() schema.Mapping {
 	return schema.Mapping{
 		Doc: "Records of topics, read as a member of a consumer group with `read_committed`.",
 		Fields: append(s.Client.fields(),
-			schema.TextsField("topics", &s.Topics, "Topics to read.").Need(),
+			topicsField(&s.Topics, &s.Pattern).Need(),
 			schema.TextField("group", &s.Group, "Name of the consumer group.").Need(),
 			schema.TextField("instance", &s.Instance, "Name of this member in the group, different for each process. A restart under the same name causes no rebalance. In containers, set a stable name, such as ${env:POD_NAME} of a stateful set. Otherwise a restart waits until the old session ends.").Means("`PIPELINE.HOST.NUMBER`"),
 			schema.DurationField("session_timeout", &s.SessionTimeout, "How long the group waits for a silent member before it is considered dead.").Means("10s"),
@@ -75,7 +77,7 @@ func (s *Source) Fields() schema.Mapping {
 // About implements config.Source.
 func (s *Source) About(p *config.Pipeline) config.SourceAbout {
 	about := config.SourceAbout{
-		Name:   "kafka " + strings.Join(s.Topics, ", ") + " as " + s.Group,
+		Name:   "kafka " + s.reads() + " as " + s.Group,
 		Again:  "the record is read again from the last committed offset",
 		Shared: true, AfterAck: config.ReadAgain(), Behind: "no offset behind it is committed",
 		Never: func(r *key.Rule) string {
@@ -186,13 +188,25 @@ func (s *Source) lintOthers(l *config.Linter) {
 			l.Add(semel.Broken, config.Repeat, l.At("source.kafka.repartition"), topic+", as in pipeline "+p.Name, "each of the two decides what the other copied", "use another group")
 		}
 		for _, topic := range s.Topics {
-			if topic != twice && s.Group == other.Group && slices.Contains(other.Topics, topic) {
-				l.Add(semel.Warning, config.Loss, l.At("source.kafka.group"), fmt.Sprintf("%s, which reads %s in pipeline %s too", s.Group, topic, p.Name),
-					"each of the two gets only a part of the messages", "use another group")
-				twice = topic
+			if topic != twice && s.Group == other.Group && other.has(topic) {
+				twice = s.lintTwice(l, p, topic)
+			}
+		}
+		if s.Pattern != nil && s.Group == other.Group {
+			if i := slices.IndexFunc(other.Topics, s.has); i >= 0 {
+				s.lintTwice(l, p, other.Topics[i])
+			} else if other.Pattern != nil && (strings.HasPrefix(s.Pattern.Prefix(), other.Pattern.Prefix()) || strings.HasPrefix(other.Pattern.Prefix(), s.Pattern.Prefix())) {
+				s.lintTwice(l, p, "topics that match "+s.Pattern.String()+" and "+other.Pattern.String())
 			}
 		}
 	}
+}
+
+// lintTwice reports a topic that the group reads in an earlier pipeline too.
+func (s *Source) lintTwice(l *config.Linter, earlier *config.Pipeline, topic string) string {
+	l.Add(semel.Warning, config.Loss, l.At("source.kafka.group"), fmt.Sprintf("%s, which reads %s in pipeline %s too", s.Group, topic, earlier.Name),
+		"each of the two gets only a part of the messages", "use another group")
+	return topic
 }
 
 // Open implements config.Source.
@@ -206,7 +220,7 @@ func (s *Source) Open(ctx context.Context, env *config.Env) (pipeline.Source, er
 		return nil, err
 	}
 	source, err := kafka.OpenSource(ctx, &kafka.SourceOptions{
-		Name: env.Pipeline.Name, Client: client, Group: s.Group, Topics: s.Topics, Instance: instance,
+		Name: env.Pipeline.Name, Client: client, Group: s.Group, Topics: s.Topics, Pattern: s.Pattern, Instance: instance,
 		SessionTimeout: s.SessionTimeout, Reset: reset(s.Start), ServerSide: s.Protocol == "consumer", Observer: env.Observer,
 	})
 	if err != nil {
@@ -218,9 +232,13 @@ func (s *Source) Open(ctx context.Context, env *config.Env) (pipeline.Source, er
 // Sample implements config.Source. It reads without a group, so no consumer is
 // affected.
 func (s *Source) Sample(ctx context.Context, p *config.Pipeline, fn func(*semel.Message) bool) error {
-	opts, ids, err := s.identify(ctx, p, s.Topics)
-	if err == nil {
-		err = kafka.ReadAll(ctx, opts, s.Topics, func(r *kgo.Record) bool { return fn(messageOf(r, ids)) })
+	topics, err := s.topicsNow(ctx)
+	if err != nil {
+		return err
+	}
+	opts, ids, err := s.identify(ctx, p, topics)
+	if err == nil && len(topics) > 0 {
+		err = kafka.ReadAll(ctx, opts, topics, func(r *kgo.Record) bool { return fn(messageOf(r, ids)) })
 	}
 	if ctx.Err() != nil {
 		return nil

@@ -2,28 +2,121 @@ package kafka
 
 import (
 	"cmp"
+	"context"
+	"errors"
+	"regexp"
+	"regexp/syntax"
 	"slices"
 	"strings"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/stream"
 )
 
+// topicsField is a list of topics, or a pattern of their names.
+func topicsField(list *[]string, pattern **kafka.Pattern) schema.Field {
+	members := func() schema.Mapping {
+		return schema.Mapping{Fields: []schema.Field{
+			{Name: "pattern", Doc: "Regular expression (RE2) for whole names, such as `orders-.*`. A new topic that matches is read from its start, within a minute.", Required: true, Form: schema.Form{Scalar: schema.ScalarText}, Read: func(v schema.Value) {
+				var text string
+				if v.Text(&text); text == "" || strings.Contains(text, "${") { // a reference that is not resolved yet
+					return
+				}
+				found, err := kafka.NewPattern(text)
+				if err != nil {
+					v.Wrong("%q is no regular expression: %s", text, expressionError(err))
+					return
+				}
+				*pattern = found
+			}},
+		}}
+	}
+	field := schema.TextsField("topics", list, "Topics to read: a list of names, or a pattern of names.")
+	texts := field.Read
+	field.Form = schema.Form{Either: []schema.Form{field.Form, {Members: members, Title: "Topics by pattern"}}}
+	field.Read = func(v schema.Value) {
+		if v.IsMapping() {
+			v.Mapping(members())
+			return
+		}
+		texts(v)
+	}
+	return field
+}
+
+// expressionError says what is wrong with a regular expression, without repeating it.
+func expressionError(err error) string {
+	if of, ok := errors.AsType[*syntax.Error](err); ok {
+		return of.Code.String()
+	}
+	return "look at its syntax"
+}
+
+// has reports whether the source reads a topic.
+func (s *Source) has(topic string) bool {
+	return slices.Contains(s.Topics, topic) || s.Pattern != nil && s.Pattern.Matches(topic)
+}
+
+// reads names the topics for people.
+func (s *Source) reads() string {
+	if s.Pattern != nil {
+		return "every topic that matches " + s.Pattern.String() + " (a new one from its start, within a minute)"
+	}
+	return strings.Join(s.Topics, ", ")
+}
+
+// topicsNow returns the topics that the source reads now.
+func (s *Source) topicsNow(ctx context.Context) ([]string, error) {
+	if s.Pattern == nil {
+		return s.Topics, nil
+	}
+	opts, err := s.options()
+	if err != nil {
+		return nil, err
+	}
+	return kafka.MatchingTopics(ctx, opts, s.Pattern)
+}
+
+// checkPattern refuses what a source cannot promise for topics that come later.
+func (s *Source) checkPattern(c *config.Checker, p *config.Pipeline) {
+	if s.Pattern == nil {
+		return
+	}
+	path := "pipelines." + p.Name
+	if at := path + ".source.kafka.start"; s.Start == "latest" {
+		c.Report(c.Places[at], at, "latest is not possible with a pattern: records that are written to a new topic before it is found would never be read: leave it out")
+	}
+	sink, ok := p.Sink.(*Sink)
+	if !ok || sink.Topic.Route == nil || !sameBrokers(s.Brokers, sink.Brokers) {
+		return
+	}
+	for _, prefix := range sink.Topic.Route.Prefixes() {
+		if begins := s.Pattern.Prefix(); strings.HasPrefix(prefix, begins) || strings.HasPrefix(begins, prefix) {
+			at := path + ".sink.kafka.topic"
+			c.Report(c.Places[at], at, "a message may name a topic with the beginning %q, which may match the pattern %s that the pipeline reads, so the pipeline would read its own output: write another pattern or other names", prefix, s.Pattern)
+			return
+		}
+	}
+}
+
 // topicUse is one use of Kafka topics by a pipeline.
 type topicUse struct {
 	brokers, topics []string
-	field           string // the pipeline's field that names the topics
-	what            string // what happens to the topics
-	mixed           string // the consequence of using such a topic for something else too
+	pattern         *kafka.Pattern // of further topics, or nil
+	field           string         // the pipeline's field that names the topics
+	what            string         // what happens to the topics
+	mixed           string         // the consequence of using such a topic for something else too
 }
 
 // Check implements config.Source.
 func (s *Source) Check(c *config.Checker, p *config.Pipeline) {
 	checkNames(c, p)
 	checkUses(c, p)
+	s.checkPattern(c, p)
 	s.checkChangelogs(c, p)
 }
 
@@ -52,7 +145,7 @@ func checkNames(c *config.Checker, p *config.Pipeline) {
 	said := map[string]bool{}
 	for _, use := range uses {
 		for _, topic := range use.topics {
-			why := notTopic(topic)
+			why := notTopic(topic, use.field == "source.kafka.topics")
 			if why == "" || said[topic] || strings.Contains(topic, "${") { // a reference that is not resolved yet
 				continue
 			}
@@ -67,19 +160,40 @@ func checkNames(c *config.Checker, p *config.Pipeline) {
 	}
 }
 
-// notTopic says why a text is not the name of a topic. It returns "" if it is one.
-func notTopic(name string) string {
+// notTopic says why a text is not the name of a topic. It returns "" if it is one. found says that
+// topics may also be found by a pattern.
+func notTopic(name string, found bool) string {
 	switch {
 	case name == "" || name == "." || name == "..":
 		return "write letters, digits, '.', '_' and '-'"
 	case len(name) > 249:
 		return "it is longer than 249 characters"
+	case strings.ContainsAny(name, `*^$?+[](){}|\`) && found:
+		return "it looks like a pattern: write topics: { pattern: '" + asPattern(name) + "' } to read all topics whose whole name matches, or list them by name"
 	case strings.ContainsAny(name, `*^$?+[](){}|\`):
-		return "it looks like a pattern, and topics are not found by patterns: list them by name"
+		return "it looks like a pattern, and these topics are not found by patterns: list them by name"
 	case strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") != "":
 		return "it has other characters than letters, digits, '.', '_' and '-'"
 	}
 	return ""
+}
+
+// loneStar is a * that stands for any characters, as in names of files.
+var loneStar = regexp.MustCompile(`(^|[A-Za-z0-9_-])\*`)
+
+// asPattern returns what a text in a list of topics probably means, as a pattern for whole names.
+func asPattern(text string) string {
+	meant := loneStar.ReplaceAllString(text, "$1.*")
+	if rest, begins := strings.CutPrefix(meant, "^"); begins {
+		var ends bool
+		if meant, ends = strings.CutSuffix(rest, "$"); !ends && !strings.HasSuffix(meant, ".*") {
+			meant += ".*"
+		}
+	}
+	if _, err := kafka.NewPattern(meant); err != nil || strings.Contains(meant, "'") {
+		return "orders-.*"
+	}
+	return meant
 }
 
 // checkUses refuses a topic that a pipeline uses for two purposes, at the place
@@ -89,7 +203,9 @@ func checkUses(c *config.Checker, p *config.Pipeline) {
 	uses := topicUses(c.File, p)
 	for i, second := range uses {
 		for _, first := range uses[:i] {
-			twice := slices.IndexFunc(second.topics, func(topic string) bool { return slices.Contains(first.topics, topic) })
+			twice := slices.IndexFunc(second.topics, func(topic string) bool {
+				return slices.Contains(first.topics, topic) || first.pattern != nil && first.pattern.Matches(topic)
+			})
 			if twice < 0 || !sameBrokers(first.brokers, second.brokers) {
 				continue
 			}
@@ -117,7 +233,7 @@ func topicUses(f *config.File, p *config.Pipeline) []topicUse {
 	var uses []topicUse
 	var end []string // brokers of the cluster in which messages are parked
 	if fromKafka {
-		uses = append(uses, topicUse{source.Brokers, source.Topics, "source.kafka.topics", "that the pipeline reads", ""})
+		uses = append(uses, topicUse{source.Brokers, source.Topics, source.Pattern, "source.kafka.topics", "that the pipeline reads", ""})
 		end = source.Brokers
 	}
 	if toKafka {
@@ -128,24 +244,24 @@ func topicUses(f *config.File, p *config.Pipeline) []topicUse {
 		if p.Parked.Topic != "" && sink.Topic.Has(p.Parked.Topic) {
 			written = append(written, p.Parked.Topic)
 		}
-		uses = append(uses, topicUse{sink.Brokers, written, "sink.kafka.topic", "that the sink writes", "the pipeline would read its own output"})
+		uses = append(uses, topicUse{sink.Brokers, written, nil, "sink.kafka.topic", "that the sink writes", "the pipeline would read its own output"})
 		end = sink.Brokers
 	}
 	if p.Parked.Topic != "" {
-		uses = append(uses, topicUse{end, []string{p.Parked.Topic}, "parked.topic", "for parked messages", "parked messages would be read again, or look delivered"})
+		uses = append(uses, topicUse{end, []string{p.Parked.Topic}, nil, "parked.topic", "for parked messages", "parked messages would be read again, or look delivered"})
 	}
 	if f.Mode(p) == config.SourceIsSink && fromKafka && toKafka {
-		uses = append(uses, topicUse{sink.Brokers, source.Changelogs(p), "transaction.changelog", "that holds the keys", "keys would look like messages"})
+		uses = append(uses, topicUse{sink.Brokers, source.Changelogs(p), nil, "transaction.changelog", "that holds the keys", "keys would look like messages"})
 		for _, t := range p.Tables {
 			if !slices.ContainsFunc(uses, func(u topicUse) bool { return u.what == rowsTopic && slices.Contains(u.topics, t.Topic) }) {
-				uses = append(uses, topicUse{sink.Brokers, []string{t.Topic}, "tables." + t.Name + ".topic", rowsTopic, "its rows would be mixed up with other records"})
+				uses = append(uses, topicUse{sink.Brokers, []string{t.Topic}, nil, "tables." + t.Name + ".topic", rowsTopic, "its rows would be mixed up with other records"})
 			}
 		}
 		field, has := "aggregate", "windows"
 		if p.Key.Keep != nil {
 			field, has = "key.keep", "held records or versions"
 		}
-		uses = append(uses, topicUse{sink.Brokers, source.Windows(p), field, "that has the " + has, has + " would look like messages"})
+		uses = append(uses, topicUse{sink.Brokers, source.Windows(p), nil, field, "that has the " + has, has + " would look like messages"})
 	}
 	return uses
 }
@@ -184,6 +300,8 @@ func (s *Source) checkChangelogs(c *config.Checker, p *config.Pipeline) {
 // Joins implements config.TransactionalSource.
 func (s *Source) Joins(sink config.Sink) (why string) {
 	switch to, ok := sink.(*Sink); {
+	case ok && s.Pattern != nil:
+		return "source.kafka.topics is a pattern, and a Kafka transaction needs the list of its topics: each has a changelog of keys that is made before its first record is decided. Write store: NAME, the store of the keys, or list the topics"
 	case ok && to.Topic.Route != nil:
 		return "each message names its topic, and a Kafka transaction writes to one: write store: NAME, the store of the keys, or one topic"
 	case !ok:
@@ -197,7 +315,7 @@ func (s *Source) Joins(sink config.Sink) (why string) {
 // ParkedTopic implements config.TransactionalSource.
 func (s *Source) ParkedTopic() string {
 	if len(s.Topics) == 0 {
-		return "" // already reported
+		return "" // already reported, or a pattern, which no transaction reads
 	}
 	return s.Topics[0] + "-parked"
 }

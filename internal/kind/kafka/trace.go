@@ -20,8 +20,16 @@ const logAppendTime = 1
 
 // Trace implements config.Source.
 func (s *Source) Trace(ctx context.Context, p *config.Pipeline, t *config.Tracing) error {
+	topics, err := s.topicsNow(ctx)
+	if err != nil {
+		return err
+	}
+	if len(topics) == 0 {
+		t.Looked("input of " + p.Name + ": there is no topic that matches " + s.Pattern.String() + " yet")
+		return nil
+	}
 	return errors.Join(s.traceKeys(ctx, p, t),
-		s.trace(ctx, p, t, "in the input of "+p.Name, "the time that its producer gave", s.Topics...))
+		s.trace(ctx, p, t, "in the input of "+p.Name, "the time that its producer gave", topics...))
 }
 
 // traceKeys reports the records of the keys, if a transaction commits them.

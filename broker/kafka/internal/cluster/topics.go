@@ -56,6 +56,9 @@ func HaveTopics(ctx context.Context, client *kgo.Client, topics ...string) error
 	if err := client.Ping(ctx); err != nil { // without retries, so its error tells the cause
 		return fmt.Errorf("kafka: %w", &NoBrokerError{err})
 	}
+	if len(topics) == 0 {
+		return nil
+	}
 	req := kmsg.NewPtrMetadataRequest()
 	for _, name := range topics {
 		topic := kmsg.NewMetadataRequestTopic()

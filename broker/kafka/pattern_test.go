@@ -1,0 +1,332 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/test/kafkatest"
+	"github.com/semel-dev/semel/test/services/servicestest"
+)
+
+func patternOf(t *testing.T, text string) *Pattern {
+	t.Helper()
+	p, err := NewPattern(text)
+	kafkatest.Must(t, err)
+	return p
+}
+
+func TestAPatternMatchesWholeNames(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ pattern, matches, not, prefix string }{
+		{"orders-.*", "orders-eu orders-", "my-orders-eu orders", "orders-"},
+		{"^orders-.*$", "orders-eu", "my-orders-eu", "orders-"},
+		{"a|b", "a b", "ab ba", ""},
+		{"eu[.]orders", "eu.orders", "eu-orders eu.orders.old", "eu.orders"},
+		{"(?i)orders", "Orders ORDERS", "orders-1", ""},
+	} {
+		p := patternOf(t, c.pattern)
+		for topic := range strings.FieldsSeq(c.matches) {
+			if !p.Matches(topic) {
+				t.Errorf("%s does not match %s", p, topic)
+			}
+		}
+		for topic := range strings.FieldsSeq(c.not) {
+			if p.Matches(topic) {
+				t.Errorf("%s matches %s", p, topic)
+			}
+		}
+		if p.Prefix() != c.prefix {
+			t.Errorf("what matches %s begins with %q, want %q", p, p.Prefix(), c.prefix)
+		}
+	}
+	for _, text := range []string{"a(", "a)|(b", "*"} {
+		if _, err := NewPattern(text); !errors.Is(err, semel.ErrInvalidRequest) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+func TestASourceReadsAListOrAPattern(t *testing.T) {
+	t.Parallel()
+	_, err := OpenSource(t.Context(), &SourceOptions{Client: []kgo.Opt{kgo.ClientID("c")}, Group: "g", Topics: []string{"in"}, Pattern: patternOf(t, "in"), Reset: ResetEnd})
+	if !errors.Is(err, semel.ErrInvalidRequest) || !strings.Contains(err.Error(), "Topics, Pattern: one of them must be empty") || !strings.Contains(err.Error(), "Reset: with a Pattern") {
+		t.Errorf("%v", err)
+	}
+}
+
+// create makes a topic with two partitions, and writes numbered records to it.
+func (b *bubble) create(topic string, n int) {
+	b.Helper()
+	_, err := kadm.NewClient(b.Client).CreateTopic(b.Context(), 2, 1, nil, topic)
+	kafkatest.Must(b.T, err)
+	client, err := kgo.NewClient(append(b.Reach(), kgo.RecordPartitioner(kgo.ManualPartitioner()))...) // another one may know an earlier topic of that name
+	kafkatest.Must(b.T, err)
+	defer client.Close()
+	for i := range n {
+		kafkatest.Must(b.T, client.ProduceSync(b.Context(), &kgo.Record{Topic: topic, Partition: int32(i % 2), Value: []byte(topic)}).FirstErr())
+	}
+}
+
+// from returns the topics of items, with the number of their items.
+func from(items []*pipeline.Item) map[string]int {
+	topics := map[string]int{}
+	for _, it := range items {
+		topics[it.Message.Origin.Source]++
+	}
+	return topics
+}
+
+func TestNewTopicsThatMatchAreReadFromTheirStart(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		change func(o *SourceOptions)
+	}{
+		{"member", func(*SourceOptions) {}},
+		{"static member", func(o *SourceOptions) { o.Instance = "one" }},
+		{"broker divides", func(o *SourceOptions) { o.ServerSide = true }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 2, func(b *bubble) {
+				open := func() *member {
+					return b.join(func(o *SourceOptions) {
+						o.Topics, o.Pattern = nil, patternOf(t, "orders-.*")
+						c.change(o)
+					})
+				}
+				m := open()
+				b.create("my-orders-1", 2)
+				m.none(time.Minute) // nothing matches
+				if what, ends := m.WaitsFor(b.Context()); what != "a topic that matches orders-.*, and that this user may describe" || ends {
+					b.Errorf("it waits for %q, %v", what, ends)
+				}
+				kafkatest.Must(b.T, m.Ready(b.Context()))
+				for i, topic := range []string{"orders-a", "orders-b"} {
+					b.create(topic, 4)
+					begun := time.Now()
+					items := m.get(4)
+					if took := time.Since(begun); took > FoundWithin || len(from(items)) != 1 || from(items)[topic] != 4 {
+						b.Errorf("topic %d: %v after %v", i, from(items), took)
+					}
+					m.ack(items...)
+				}
+				b.create("orders-c", 4) // while nobody reads
+				m.leave()
+				if c.name == "static member" {
+					time.Sleep(time.Second) // it is still a member of the group
+				}
+				m = open()
+				items := m.get(4)
+				if got := from(items); got["orders-c"] != 4 {
+					b.Errorf("after a restart: %v", got)
+				}
+				m.ack(items...)
+				m.none(time.Minute)
+				m.leave()
+			})
+		})
+	}
+}
+
+func TestMembersShareTheTopicsThatMatch(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 2, func(b *bubble) {
+		byPattern := func(o *SourceOptions) { o.Topics, o.Pattern = nil, patternOf(t, "orders-.*") }
+		b.create("orders-a", 4)
+		one := b.join(byPattern)
+		items := one.get(4)
+		one.ack(items...)
+		two := b.join(byPattern)
+		b.create("orders-b", 10)
+		b.create("orders-c", 10)
+		ctx, cancel := context.WithTimeout(b.Context(), 2*time.Minute)
+		defer cancel()
+		var mu sync.Mutex // guards got
+		got := map[string]int{}
+		var reading sync.WaitGroup
+		for _, m := range []*member{one, two} {
+			reading.Go(func() {
+				for ctx.Err() == nil {
+					items, _ := m.Read(ctx) // until ctx ends
+					_ = m.Ack(ctx, items)
+					mu.Lock()
+					for topic, n := range from(items) {
+						got[topic] += n
+					}
+					mu.Unlock()
+				}
+			})
+		}
+		reading.Wait()
+		one.leave()
+		two.leave()
+		if got["orders-b"] != 10 || got["orders-c"] != 10 {
+			b.Errorf("the members read %v", got)
+		}
+	})
+}
+
+// TestATopicThatMatchesMayBeDeletedAndCreatedAgain also restarts the member, which must read the
+// new topic neither from an offset of the old one nor twice.
+func TestATopicThatMatchesMayBeDeletedAndCreatedAgain(t *testing.T) {
+	t.Parallel()
+	for _, instance := range []string{"", "one"} {
+		inBubble(t, 2, func(b *bubble) {
+			open := func() *member {
+				return b.join(func(o *SourceOptions) {
+					o.Topics, o.Pattern, o.Instance = nil, patternOf(t, "orders-.*"), instance
+				})
+			}
+			b.create("orders-a", 4)
+			b.create("orders-b", 8)
+			m := open()
+			items := m.get(12)
+			m.ack(items[:10]...) // two are in progress
+			adm := kadm.NewClient(b.Client)
+			remove := func(topic string) {
+				b.Helper()
+				_, err := adm.DeleteTopics(b.Context(), topic)
+				kafkatest.Must(b.T, err)
+			}
+			remove("orders-b")
+			b.create("orders-b", 6) // fewer records than the old one had
+			again := m.get(6)
+			if got := from(again); got["orders-b"] != 6 || again[0].Message.Origin.Offset != 0 {
+				b.Errorf("the new topic: %v from offset %d", got, again[0].Message.Origin.Offset)
+			}
+			old := items[slices.IndexFunc(items, func(it *pipeline.Item) bool { return it.Message.Origin.Source == "orders-b" })]
+			if id := again[0].Message.Origin.Identity; id == "" || id == old.Message.Origin.Identity {
+				b.Errorf("its identity is %q, and was %q", id, old.Message.Origin.Identity)
+			}
+			if log := strings.Join(m.events.Log, "\n"); !strings.Contains(log, "topic orders-b was deleted") {
+				b.Errorf("it is not said that the topic was deleted:\n%s", log)
+			}
+			m.ack(items[10:]...) // of the old topic
+			m.ack(again[:2]...)
+			m.leave()
+			m = open()
+			rest := m.get(4)
+			for _, it := range rest {
+				if it.Message.Origin.Source == "orders-b" {
+					continue
+				}
+				b.Errorf("read again: %+v", it.Message.Origin)
+			}
+			m.ack(rest...)
+			b.create("orders-c", 2)
+			m.ack(m.get(2)...)
+			begun := time.Now()
+			m.leave()
+			if took := time.Since(begun); took > 10*time.Second {
+				b.Errorf("Close took %v", took)
+			}
+		})
+	}
+}
+
+// TestADeletedTopicHoldsUpNoOther has a real broker. The topic is created again when the client has
+// given the old one up.
+func TestADeletedTopicHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("slow: it waits until a client gives up a topic: make test-full, or go test ./broker/kafka -run " + t.Name())
+	}
+	addr, name := servers.Kafka(t), servicestest.Topic()
+	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.UnknownTopicRetries(-1))
+	kafkatest.Must(t, err)
+	t.Cleanup(client.Close)
+	adm := kadm.NewClient(client)
+	create := func(topic string) {
+		t.Helper()
+		_, err := adm.CreateTopic(t.Context(), 2, 1, nil, topic)
+		kafkatest.Must(t, err)
+		writer, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.UnknownTopicRetries(-1))
+		kafkatest.Must(t, err)
+		defer writer.Close()
+		for i := range 4 {
+			kafkatest.Must(t, writer.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Key: []byte{byte(i)}, Value: []byte(topic)}).FirstErr())
+		}
+	}
+	events := &kafkatest.Events{}
+	source, err := OpenSource(t.Context(), &SourceOptions{Group: name, Client: []kgo.Opt{kgo.SeedBrokers(addr)}, Pattern: patternOf(t, name+"-.*"), Instance: "one", Observer: events})
+	kafkatest.Must(t, err)
+	got := map[string]int{}
+	reads := func(topic string, n int, within time.Duration) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), within)
+		defer cancel()
+		for got[topic] < n && ctx.Err() == nil {
+			items, err := source.Read(ctx)
+			if err != nil && ctx.Err() == nil {
+				t.Fatal(err)
+			}
+			kafkatest.Must(t, source.Ack(t.Context(), items))
+			for topic, n := range from(items) {
+				got[topic] += n
+			}
+		}
+		if got[topic] != n {
+			t.Errorf("%d records of %s, want %d", got[topic], topic, n)
+		}
+	}
+	a, b := name+"-a", name+"-b"
+	create(a)
+	create(b)
+	reads(a, 4, FoundWithin)
+	reads(b, 4, FoundWithin)
+	_, err = adm.DeleteTopics(t.Context(), b)
+	kafkatest.Must(t, err)
+	for i := range 10 {
+		kafkatest.Must(t, client.ProduceSync(t.Context(), &kgo.Record{Topic: a, Value: []byte("more")}).FirstErr())
+		reads(a, 5+i, 10*time.Second)
+	}
+	reads(b, 4, 0)
+	if !kafkatest.Within(FoundWithin, func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, _ = source.Read(ctx)
+		return !slices.Contains(source.client.GetConsumeTopics(), b)
+	}) {
+		t.Errorf("the client does not give up %s", b)
+	}
+	create(b)
+	reads(b, 8, FoundWithin)
+	kafkatest.Must(t, source.Close(t.Context()))
+	if lag, err := kadm.NewClient(client).Lag(t.Context(), name); err != nil || lag.Error() != nil || lag[name].Lag.Total() != 0 {
+		t.Errorf("the lag is %v, %v", lag[name].Lag.Total(), errors.Join(err, lag.Error()))
+	}
+	if t.Failed() {
+		t.Log(strings.Join(events.Log, "\n"))
+	}
+}
+
+func TestTheDoctorListsTheTopicsThatMatch(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		examine := func() []string {
+			findings, err := Examine(b.Context(), b.Reach(), &ExamineOptions{Group: "g", Pattern: patternOf(t, "orders-.*"), Window: time.Hour})
+			kafkatest.Must(b.T, err)
+			return kafkatest.Found(findings)
+		}
+		kafkatest.Has(b.T, examine(), "warning topics that match orders-.*: none now")
+		b.create("orders-b", 0)
+		b.create("orders-a", 0)
+		kafkatest.Has(b.T, examine(), "fine topics that match orders-.*: 2 now: orders-a, orders-b", "warning orders-a")
+		topics, err := MatchingTopics(b.Context(), b.Reach(), patternOf(t, ".*"))
+		kafkatest.Must(b.T, err)
+		if want := []string{"aside", "in", "orders-a", "orders-b", "out"}; !slices.Equal(topics, want) {
+			b.Errorf("all topics are %q, want %q", topics, want)
+		}
+	})
+}
