@@ -193,9 +193,9 @@ func openSession(t *testing.T, bin, needs string) *session {
 		}
 	}
 	real, shown := []string{"semel run ", "semel run --log-format text "}, []string(nil) // as on a terminal
-	for _, port := range []string{"127.0.0.1:4195", "127.0.0.1:8081", "127.0.0.1:8082"} {
-		addr := servicestest.FreeAddr(t)
-		real, shown = append(real, port, addr), append(shown, addr, port)
+	for _, port := range []int{4195, 8081, 8082, 8083, 8084, 8085, 8086, 8087} {
+		addr, free := fmt.Sprintf("127.0.0.1:%d", port), servicestest.FreeAddr(t)
+		real, shown = append(real, addr, free), append(shown, free, addr)
 	}
 	s.real, s.shown = strings.NewReplacer(real...), strings.NewReplacer(append(shown, s.dir, "/home/me/semel")...)
 
