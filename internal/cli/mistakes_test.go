@@ -94,7 +94,7 @@ func TestCommonMistakesGetOneLineWithTheRemedy(t *testing.T) {
 		{"reference", "", pipe(source, key, "store: kees", sink), `pipelines.copy.store: there is no store "kees": did you mean keys?`},
 		{"JSONPath in a file", "", pipe(source, "key: { id: $.event_id }", store, sink), `pipelines.copy.key.id: "$.event_id": a path begins with '.': write .event_id`},
 		{"unstable key", "run bad.yaml", pipe(source, "key: { id: offset }", store, sink), "offset is not stable"},
-		{"variable", "", pipe(source, key, store, "sink: { webhook: { url: '${env:API_URL}' } }"), "pipelines.copy.sink.webhook.url: the environment variable API_URL is not set, or empty: set it, or write ${env:API_URL:-default}"},
+		{"variable", "", pipe(source, key, store, "sink: { webhook: { url: '${env:API_URL}' } }"), "pipelines.copy.sink.webhook.url: the environment variable API_URL is not set, or empty: set it, name a file that has it with --env-file FILE, or write ${env:API_URL:-default}"},
 		{"Kafka broker without a port", "", pipe("source: { kafka: { brokers: [kafka1], topics: [orders], group: g } }", key, store, sink), "pipelines.copy.source.kafka.brokers[0]: write it like kafka1:9092"},
 		{"other database", "", "stores: { db: { postgres: { dsn: \"mysql://h/d\" } } }\n", "stores.db.postgres.dsn: not an address of a PostgreSQL server: write postgres://user:password@host:5432/database"},
 		{"@ in a password", "", "stores: { db: { postgres: { dsn: \"postgres://u:p@ss@h/d\" } } }\n", "in the password of a URL write %2F for /, %3F for ?, %23 for # and %40 for @"},

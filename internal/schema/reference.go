@@ -172,7 +172,7 @@ func (v Value) lookUp(reference string) (part string, secret bool, err error) {
 			return set, false, nil
 		}
 		if !hasFallback {
-			return "", false, notHere{fmt.Errorf("the environment variable %s is not set, or empty: set it, or write ${env:%s:-default}", name, name)}
+			return "", false, notHere{fmt.Errorf("the environment variable %s is not set, or empty: set it, name a file that has it with --env-file FILE, or write ${env:%s:-default}", name, name)}
 		}
 		return fallback, false, nil
 	case ok && kind == "file":

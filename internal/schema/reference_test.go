@@ -51,7 +51,7 @@ func TestReferencesAreResolvedAfterParsing(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ written, want string }{
-		{"${env:UNSET}", "the environment variable UNSET is not set, or empty: set it, or write ${env:UNSET:-default}"},
+		{"${env:UNSET}", "the environment variable UNSET is not set, or empty: set it, name a file that has it with --env-file FILE, or write ${env:UNSET:-default}"},
 		{"${SET}", "${SET} is not a reference: write ${env:SET} for the environment variable, or $${ for the text itself"},
 		{"${vault:x}", "is not a known reference"},
 		{"${env:}", "does not name an environment variable"},

@@ -12,21 +12,25 @@ import (
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
 )
 
 // LintLine is one finding in JSON.
 type LintLine struct {
-	File     string `json:"file"`
+	File     string `json:"file,omitempty"`
 	Line     int    `json:"line,omitempty"`
 	Column   int    `json:"column,omitempty"`
 	Severity string `json:"severity"`
 	Pipeline string `json:"pipeline,omitempty"`
-	Subject  string `json:"subject"`
+	Subject  string `json:"subject,omitempty"`
 	Found    string `json:"found"`
 	Risk     string `json:"risk,omitempty"`
-	Cost     string `json:"cost"`
-	Remedy   string `json:"remedy"`
+	Cost     string `json:"cost,omitempty"`
+	Remedy   string `json:"remedy,omitempty"`
 }
+
+// severityError is the severity of a line with exit status 2.
+const severityError = "error"
 
 // NewLint returns the verb lint.
 func NewLint(a *term.App) *cobra.Command {
@@ -43,15 +47,18 @@ needs, unstable keys, settings that lose messages.
 Each finding is a line with its position: a notice (worth knowing), a warning (the
 promise holds, with the stated exception) or broken (the promise does not hold, and
 the pipeline does not run). The exit status is 3 if there is a warning or a broken
-finding, and 2 if a file is not a valid configuration.
+finding, and 2 if a file is not a valid configuration. With --json the errors are lines,
+too.
 
 A variable that is not set is an error. With --no-env it stands for itself, and the
 field that has it is not checked. --env-file names a file with variables.`,
 		Args: term.Arguments(1, -1, term.MissingFile, ""),
 		RunE: a.Checked(func(cmd *cobra.Command, args []string, wrong term.Problems) error {
 			count := map[semel.Severity]int{}
+			var invalid []schema.Problem
 			for _, name := range args {
-				conf := open.Config(a, name, &wrong)
+				conf, problems := open.Check(a, name, &wrong)
+				invalid = append(invalid, problems...)
 				if conf == nil {
 					continue
 				}
@@ -65,7 +72,7 @@ field that has it is not checked. --env-file names a file with variables.`,
 					}
 				}
 			}
-			if err := wrong.Err(); err != nil {
+			if err := refuse(a, wrong, invalid); err != nil {
 				return err
 			}
 			a.Note("%s: %d to note, %d with a warning, %d broken", term.Plural(len(args), "file"), count[semel.Notice], count[semel.Warning], count[semel.Broken])
@@ -77,6 +84,29 @@ field that has it is not checked. --env-file names a file with variables.`,
 	}
 	open.AddNoEnv(a, cmd)
 	return cmd
+}
+
+// refuse returns the problems of flags and of configurations as one error, or nil if there is
+// none. With --json each is a line too.
+func refuse(a *term.App, wrong term.Problems, invalid []schema.Problem) error {
+	var lines []LintLine
+	for _, text := range wrong {
+		lines = append(lines, LintLine{Severity: severityError, Found: text})
+	}
+	for _, problem := range invalid {
+		at := problem.Place
+		lines = append(lines, LintLine{File: at.File, Line: at.Line, Column: at.Column, Severity: severityError, Found: problem.Text})
+		wrong.Addf("%s", problem)
+	}
+	for _, line := range lines {
+		if !a.JSON {
+			break
+		}
+		if err := a.PrintJSON(line); err != nil {
+			return err
+		}
+	}
+	return wrong.Err()
 }
 
 // scopesIn returns the findings about scopes in the embedded stores of a configuration
@@ -118,11 +148,11 @@ complete and check a file that starts with
   # yaml-language-server: $schema=./semel.schema.json`,
 		Args: term.NoArguments,
 		RunE: a.Plain(func(*cobra.Command, []string) error {
-			schema, err := a.Kinds.JSONSchema()
+			text, err := a.Kinds.JSONSchema()
 			if err != nil {
 				return err
 			}
-			_, err = a.Stdout.Write(append(schema, '\n'))
+			_, err = a.Stdout.Write(append(text, '\n'))
 			return err
 		}),
 	}

@@ -2,6 +2,7 @@ package configcmd_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -45,6 +46,21 @@ func TestLintPrintsPlaceCostAndRemedyOfAFinding(t *testing.T) {
 	got.Check(t, term.ExitUsage, wrong+":1:19: unknown field stores.keys.memroy: did you mean memory?\n", "did you mean window?\n")
 	if !strings.Contains(got.Stdout, "on_failure") || strings.Count(got.Stderr, "\n") != 5 {
 		t.Errorf("all that is wrong is reported at once: %+v", got)
+	}
+	got = programtest.Run(t, "", "lint", wrong, weak, "none.yaml", "--json", "--env-file", "none.env")
+	got.Check(t, term.ExitUsage, "none.env: there is no such file\n")
+	got = programtest.Run(t, "", "lint", wrong, weak, "none.yaml", "--json")
+	got.Check(t, term.ExitUsage, "did you mean window?\n", "none.yaml: ")
+	var places []string
+	for text := range strings.Lines(got.Stdout) {
+		var line configcmd.LintLine
+		if err := json.Unmarshal([]byte(text), &line); err != nil || line.Found == "" {
+			t.Errorf("%v: %s", err, text)
+		}
+		places = append(places, fmt.Sprintf("%s %s:%d:%d", line.Severity, line.File, line.Line, line.Column))
+	}
+	if got, want := strings.Join(places, ", "), fmt.Sprintf("warning %s:3:94, error %s:1:19, error %[2]s:2:17", weak, wrong); !strings.HasPrefix(got, want) || !strings.HasSuffix(got, "error none.yaml:0:0") {
+		t.Errorf("got  %s\nwant %s…", got, want)
 	}
 	programtest.Run(t, "", "lint").Check(t, term.ExitUsage, "semel lint: FILE is missing: name the configuration\n")
 	programtest.Run(t, "", "lint", "none.yaml").Check(t, term.ExitUsage, "semel lint: none.yaml: ")

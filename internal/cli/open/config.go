@@ -69,38 +69,47 @@ func OnlyStore(name string) func(*config.File) (string, bool) {
 	}
 }
 
-// ConfigFor is readConfig for the use of the store that choose names; see
+// ConfigFor is Config for the use of the store that choose names; see
 // config.ReadForStore.
 func ConfigFor(a *term.App, name string, choose func(*config.File) (store string, only bool), p *term.Problems) *config.File {
+	conf, problems := check(a, name, choose, p)
+	for _, problem := range problems {
+		*p = append(*p, problem.String())
+	}
+	return conf
+}
+
+// Check is Config for a verb that reports the problems of the configuration by their
+// places. Those of flags are added to p.
+func Check(a *term.App, name string, p *term.Problems) (*config.File, []schema.Problem) {
+	return check(a, name, config.Everything, p)
+}
+
+func check(a *term.App, name string, choose func(*config.File) (store string, only bool), p *term.Problems) (*config.File, []schema.Problem) {
 	before := len(*p)
 	env := Environment(a, p)
 	if len(*p) > before {
-		return nil
+		return nil, nil
 	}
+	whole := schema.Place{File: name}
 	conf, err := load(a, name, env, choose)
 	var wrong *schema.Error
 	switch {
 	case errors.As(err, &wrong):
-		for _, problem := range wrong.Problems {
-			*p = append(*p, problem.String())
-		}
+		problems := wrong.Problems
 		if a.Kinds.Missing != "" {
-			p.Addf("%s: %s", name, a.Kinds.Missing)
+			problems = append(problems, schema.Problem{Place: whole, Text: a.Kinds.Missing})
 		}
-		return nil
+		return nil, problems
 	case err != nil:
 		a.Unread = err
-		p.Addf("%s: %s", name, strings.TrimPrefix(term.FileReason(err), name+": "))
-		return nil
+		return nil, []schema.Problem{{Place: whole, Text: strings.TrimPrefix(term.FileReason(err), name+": ")}}
 	}
 	a.Redact = conf.Redact
 	if problems := app.CheckAddresses(conf); len(problems) > 0 {
-		for _, problem := range problems {
-			*p = append(*p, problem.String())
-		}
-		return nil
+		return nil, problems
 	}
-	return conf
+	return conf, nil
 }
 
 // Pipelines reads a configuration and returns its pipelines with these names, or all

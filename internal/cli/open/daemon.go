@@ -3,6 +3,7 @@ package open
 import (
 	"io"
 	"log/slog"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -54,6 +55,8 @@ func (f *DaemonFlags) Logger(a *term.App, conf *config.File, to io.Writer, p *te
 			attr.Value = slog.StringValue(term.OneLine(a.Redact(term.JoinLines(value.Error()))))
 		case string:
 			attr.Value = slog.StringValue(a.Redact(value))
+		case time.Duration:
+			attr.Value = slog.StringValue(value.String()) // otherwise JSON has it in nanoseconds
 		}
 		return attr
 	}}

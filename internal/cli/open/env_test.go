@@ -30,7 +30,7 @@ pipelines:
 		"run FILE --admin off --log-level warn": `{"id":"new-1"}` + "\n",
 	} {
 		words := strings.Fields(strings.ReplaceAll(args, "FILE", file))
-		if got := programtest.Run(t, "", words...); got.Status != term.ExitUsage || !strings.Contains(got.Stderr, "SEMEL_TEST_DIR is not set") {
+		if got := programtest.Run(t, "", words...); got.Status != term.ExitUsage || !strings.Contains(got.Stderr, "SEMEL_TEST_DIR is not set") || !strings.Contains(got.Stderr, "--env-file FILE") {
 			t.Errorf("%s without the file: %+v", args, got)
 		}
 		got := programtest.Run(t, "", append(words, "--env-file", env)...)
