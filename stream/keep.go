@@ -22,12 +22,15 @@ type Keep struct {
 	// too. A message that is later by the window, within which keys are remembered, is
 	// another one.
 	First *key.Rule
-	// Unit says how that field has a time. Defaults to AnyUnit.
-	Unit TimeUnit
 	// Last keeps the last message of each window, by the times of messages. Messages of
 	// the same time count in the order in which they were read. With Session, a message is
 	// kept after a time without others of its key. Hopping is not possible.
 	Last Window
+	// Time finds the time of a message for Last, in the message as it was read. Defaults to
+	// nil: the message's own time counts.
+	Time *key.Rule
+	// Unit says how the field of First or Time has a time. Defaults to AnyUnit.
+	Unit TimeUnit
 	// Newest finds the version of a message, and keeps each one that is newer than all
 	// before, immediately. The newest version is remembered as a key is. A version is a
 	// whole number, a time as in RFC 3339, or another text of at most 32 bytes, whose
@@ -53,6 +56,14 @@ type Keep struct {
 
 // Holds reports whether messages are held.
 func (k *Keep) Holds() bool { return k.Newest == nil }
+
+// TimeRule returns the rule that finds the times of messages, or nil if their own times count.
+func (k *Keep) TimeRule() *key.Rule {
+	if k.First != nil {
+		return k.First
+	}
+	return k.Time
+}
 
 // WithDefaults returns a copy whose zero fields have their defaults.
 func (k *Keep) WithDefaults() *Keep {
@@ -85,7 +96,10 @@ func (k *Keep) Validate() error {
 			wrong.Add("%s: %v is no such time", name, d)
 		}
 	}
-	k.Unit.validate(wrong, k.First != nil)
+	if k.Time != nil && k.Last == (Window{}) {
+		wrong.Add("Time: it is only for Last: First has a rule of its own, and Newest needs no time")
+	}
+	k.Unit.validate(wrong, k.TimeRule() != nil)
 	if k.Late > pipeline.Stop {
 		wrong.Add("Late: %d is not Park, Drop or Stop", k.Late)
 	}
@@ -100,5 +114,9 @@ func (k *Keep) String() string {
 	case k.Newest != nil:
 		return fmt.Sprintf("keep newest %s", k.Newest)
 	}
-	return fmt.Sprintf("keep last, %s", k.Last)
+	text := fmt.Sprintf("keep last, %s", k.Last)
+	if k.Time != nil {
+		text += " at " + k.Time.String()
+	}
+	return text
 }

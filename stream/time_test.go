@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/semel-dev/semel/key"
 )
 
 // TestATimeIsTheSameInEveryUnitAndSpelling has one moment in each unit, as a number and with
@@ -85,6 +87,7 @@ func TestTimeUnitsAreParsedFromTheirNames(t *testing.T) {
 	for name, wrong := range map[string]error{
 		"Unit: 9 is no such unit":          (&Aggregate{Unit: 9}).Validate(),
 		"Unit: s: no rule finds a time":    (&Keep{Unit: Seconds, Last: Tumbling(time.Minute)}).Validate(),
+		"Time: it is only for Last":        (&Keep{Newest: new(key.Rule), Time: new(key.Rule)}).Validate(),
 		"MaxBehind: -1ns is no such time":  (&Keep{MaxBehind: -1}).Validate(),
 		"MaxBehind: -1ns is negative":      (&Aggregate{MaxBehind: -1}).Validate(),
 		"Local differs from host to host":  (&Aggregate{Over: Days(1, time.Local)}).Validate(),

@@ -45,8 +45,9 @@ func keepMapping(k *stream.Keep) schema.Mapping {
 	return schema.Mapping{
 		Fields: []schema.Field{
 			rule("first", &k.First, "Where a message has its time: a rule. The earliest message of a key takes effect, once no earlier one can come. Keys are remembered by these times."),
-			timeUnitField(&k.Unit),
 			schema.PartField("last", func() schema.Mapping { return overMapping(&k.Last) }, "The last message of a key takes effect in each window over the times of the records. With `session`, that is after a time without messages of the key.").Titled("Windows"),
+			{Name: "time", Doc: "For `last`: where a record has its time, a rule. It looks at the record as it was read, before `map`.", Form: schema.Form{Either: ruleForms()}, Read: func(v schema.Value) { k.Time = oneRule(v) }, Shown: "the time of the record"},
+			timeUnitField(&k.Unit),
 			rule("newest", &k.Newest, "Where a message has its version: a rule. A message takes effect immediately if its version is newer than all before, for as long as `window` remembers them. A version is a whole number, a time as in RFC 3339, or another text of at most 32 bytes, ordered by its bytes. `grace`, `idle`, `max_ahead`, `max_behind` and `late` are not for it."),
 			schema.PauseField("grace", &k.Grace, "How much older than the newest record of its partition a record may be. A record is held until the newest one is later by that much.").Or("0s"),
 			schema.WindowField("idle", &k.Idle, "If a partition that was read to its end gets no new record for this time, held records take effect when the clock is `idle` + `grace` + 5s later. With `forever`, only newer records have that effect.").Or("1m"),
@@ -63,8 +64,12 @@ func keepMapping(k *stream.Keep) schema.Mapping {
 					}
 				}
 			}
-			if unit, ok := there["time_unit"]; ok && k.First == nil {
-				unit.Wrong("it is only for first, whose rule finds a time")
+			at, hasTime := there["time"]
+			if _, ok := there["last"]; hasTime && !ok {
+				at.Wrong("it is only for last: first has the rule of a time itself, and newest needs no time")
+			}
+			if unit, ok := there["time_unit"]; ok && there["first"].Node == nil && !hasTime {
+				unit.Wrong("it is the unit of the time that first or time finds: leave it out, or write time")
 			}
 			if last, ok := there["last"]; ok && k.Last.Gap() == 0 && k.Last.Every() != k.Last.Size() {
 				last.Wrong("windows that overlap would keep a message several times: use tumbling or session")

@@ -34,10 +34,19 @@ func (l *Linter) values() {
 			l.Value(field.name, "header:"+name, field.cost)
 		}
 	}
-	if p.Aggregate != nil {
-		if why := l.never(p.Aggregate.By); why != "" {
-			l.Add(semel.Broken, NoRisk, l.At("aggregate.by"), p.Aggregate.By.String()+" can never match: "+why, "no message has a group", "use a value that messages of this source have")
+	needed := func(field string, r *key.Rule, cost string) {
+		if why := l.never(r); why != "" {
+			l.Add(semel.Broken, NoRisk, l.At(field), r.String()+" can never match: "+why, cost, "use a value that messages of this source have")
 		}
+	}
+	if a := p.Aggregate; a != nil {
+		needed("aggregate.by", a.By, "no message has a group")
+		needed("aggregate.time", a.Time, "every message is parked")
+	}
+	if k := p.Key.Keep; k != nil {
+		needed("key.keep.first", k.First, "every message is parked")
+		needed("key.keep.time", k.Time, "every message is parked")
+		needed("key.keep.newest", k.Newest, "every message is parked")
 	}
 }
 

@@ -77,6 +77,23 @@ func TestWhichRecordIsKept(t *testing.T) {
 			{"a59v a69y", "a50z b12x", "a59v"},
 			{"c200x", "a50z a69y b12x c70x", "a59v"},
 		}, 4, 4, 0, 1},
+		{"last by a time in it", func(t *testing.T) stream.Keep {
+			return stream.Keep{Last: stream.Tumbling(time.Minute), Time: ruleFor(t, ".n"), Unit: stream.Milliseconds, Grace: 10 * time.Second, Idle: semel.Forever}
+		}, []step{
+			{"a10x a50y b12x", "", ""},
+			{"a50z a49w a69x", "", ""},
+			{"c70x", "a50z b12x", ""},
+			{"a59v a69y", "a50z b12x", "a59v"},
+			{"c200x", "a50z a69y b12x c70x", "a59v"},
+		}, 4, 4, 0, 1},
+		{"session by a time in it", func(t *testing.T) stream.Keep {
+			return stream.Keep{Last: stream.Session(20*time.Second, time.Minute), Time: ruleFor(t, ".n"), Grace: 40 * time.Second, Idle: semel.Forever}
+		}, []step{
+			{"a10x a50y a30z", "", ""},
+			{"b10x a69x a70x a71x", "b10x", ""},
+			{"c131x", "a70x b10x", ""},
+			{"b69x c300x", "a70x a71x b10x c131x", "b69x"},
+		}, 4, 4, 0, 1},
 		{"session", func(*testing.T) stream.Keep {
 			return stream.Keep{Last: stream.Session(20*time.Second, time.Minute), Grace: 40 * time.Second, Idle: semel.Forever}
 		}, []step{
@@ -108,11 +125,12 @@ func TestWhichRecordIsKept(t *testing.T) {
 							kafkatest.Must(t, err)
 							at := base.Add(time.Duration(n) * time.Second)
 							value := strconv.Itoa(n)
-							if c.name == "first" {
+							ownTime := c.name != "first" && !strings.HasSuffix(c.name, "in it")
+							if !ownTime {
 								value = strconv.FormatInt(at.UnixMilli(), 10)
 							}
 							r := kafkatest.Record(0, text[:1], fmt.Sprintf(`{"n":%s,"of":%q}`, value, text))
-							if c.name != "first" {
+							if ownTime {
 								r.Timestamp = at
 							}
 							r.Headers = []kgo.RecordHeader{{Key: "h", Value: []byte(text)}}

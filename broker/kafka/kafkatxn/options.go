@@ -355,9 +355,7 @@ func (o *TransactorOptions) chain() *operator.Plan {
 		if holds = k.Holds(); holds {
 			c.Times.On, c.Times.Idle = true, k.Idle
 		}
-		if k.First != nil {
-			c.Times.Rule, c.Times.Unit = k.First, k.Unit
-		}
+		c.Times.Rule, c.Times.Unit = k.TimeRule(), k.Unit
 	}
 	if o.Repartition != nil {
 		c.Inputs = o.Inputs

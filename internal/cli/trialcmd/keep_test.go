@@ -28,3 +28,22 @@ pipelines:
 		}
 	}
 }
+
+// The times of the records are all the same: only those in the bodies count.
+func TestCasesKeepTheLastMessageByATimeInTheBody(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := programtest.WriteFile(t, filepath.Join(dir, "k.yaml"), `pipelines:
+  k:
+    source: { kafka: { brokers: ["127.0.0.1:9092"], topics: [a], group: g, retention: 7d } }
+    key: { id: .id, keep: { last: { tumbling: 1m }, time: .ts, time_unit: s, grace: 5s } }
+    sink: { kafka: { brokers: ["127.0.0.1:9092"], topic: b } }
+`)
+	cases := programtest.WriteFile(t, filepath.Join(dir, "k.jsonl"), `{"time":"2026-11-28T10:03:00Z","body":{"id":1,"ts":1795860000,"v":"a"},"decision":"held"}
+{"time":"2026-11-28T10:03:00Z","body":{"id":1,"ts":"1795860030.5","v":"b"},"decision":"held"}
+{"time":"2026-11-28T10:03:00Z","body":{"id":1,"ts":1795860010,"v":"c"},"decision":"superseded"}
+{"time":"2026-11-28T10:03:00Z","body":{"id":2,"ts":1795860200,"v":"d"},"results":[{"id":1,"ts":"1795860030.5","v":"b"}]}
+{"time":"2026-11-28T10:03:00Z","body":{"id":2,"ts":"2026-11-28T10:00:00Z"},"decision":"failed"}
+`)
+	programtest.Run(t, "", "test", file, cases).Check(t, term.ExitDone, "")
+}
