@@ -11,6 +11,9 @@ type Preset struct {
 	Key [][]string
 	// Unsigned is the header in the key that the signature does not cover, or "".
 	Unsigned string
+	// SecretsBegin is the text with which the sender's secrets begin, although it is a part of
+	// them, or "".
+	SecretsBegin string
 	// Handshake answers the sender's requests that are no messages. It may be nil.
 	Handshake *Handshake
 }
@@ -25,7 +28,8 @@ func Presets() []Preset {
 				Header: "Stripe-Signature", Separator: ",", Prefix: "v1=", TimePrefix: "t=", TimeUnit: "s",
 				Algorithm: "sha256", Encoding: "hex", Signed: "{time}.{body}",
 			},
-			Key: [][]string{{".id"}},
+			Key:          [][]string{{".id"}},
+			SecretsBegin: "whsec_",
 		},
 		{
 			// docs.github.com, "Best practices for using webhooks": a redelivery has the

@@ -137,7 +137,10 @@ func divides(r *key.Rule) bool {
 func (s *Source) Lint(l *config.Linter) {
 	if s.Verify != nil {
 		s.Verify.lint(l)
-	} else if s.Token.IsZero() && (s.TLS == nil || s.TLS.ClientCA == "") && !config.IsLoopback(config.HostOf(s.Listen)) {
+	} else if s.Token.IsZero() {
+		lintUnverified(l)
+	}
+	if s.Verify == nil && s.Token.IsZero() && (s.TLS == nil || s.TLS.ClientCA == "") && !config.IsLoopback(config.HostOf(s.Listen)) {
 		l.Add(semel.Warning, config.NoRisk, l.At("source.http.listen"), s.Listen+", which other machines can reach, without token", "anyone who can connect can send messages", "set verify or token, or tls with client_ca; or listen on a loopback address")
 	}
 	if s.TLS == nil && !s.Token.IsZero() && !config.IsLoopback(config.HostOf(s.Listen)) {
@@ -170,8 +173,12 @@ func (s *Source) Open(_ context.Context, env *config.Env) (pipeline.Source, erro
 	return config.AsSource(httpsrc.Open(opts))
 }
 
-// Examine implements config.Kind: it looks whether the address is free.
-func (s *Source) Examine(_ context.Context, x *config.Examination) {
+// Examine implements config.Kind: it looks whether the address is free, and whether signatures
+// can be checked.
+func (s *Source) Examine(ctx context.Context, x *config.Examination) {
+	if s.Verify != nil {
+		s.Verify.examine(ctx, x)
+	}
 	listener, err := net.Listen("tcp", s.Listen)
 	if err != nil {
 		x.Note(semel.Notice, "source.http.listen", err.Error(), "", "nothing if the pipeline is running; otherwise use another address")

@@ -1,9 +1,13 @@
 package http
 
 import (
+	"cmp"
+	"context"
 	"fmt"
+	"net"
 	nethttp "net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,6 +25,7 @@ type verifier interface {
 	// limits are exceptions of the promise.
 	limits() []string
 	lint(l *config.Linter)
+	examine(ctx context.Context, x *config.Examination)
 	open() (func(r *nethttp.Request, body []byte) error, []*provider.Handshake, error)
 }
 
@@ -194,10 +199,7 @@ func (s *signed) limits() []string {
 }
 
 func (s *signed) lint(l *config.Linter) {
-	path := l.At("source.http.verify." + s.Name)
-	if s.Name == "" {
-		path = l.At("source.http.verify.hmac")
-	}
+	path := l.At("source.http.verify." + cmp.Or(s.Name, "hmac"))
 	if given := path + ".tolerance"; !s.Timed() && l.Given(given) {
 		l.Notice(given, schema.Duration(s.Tolerance), "it has no effect: the signature has no time", "leave it out")
 	}
@@ -207,6 +209,18 @@ func (s *signed) lint(l *config.Linter) {
 	if strings.Contains(s.Signed, "{url}") && s.URL == "" {
 		l.Notice(path, "the signature covers the address that the sender called, and url is not set", "behind a proxy that ends TLS or changes the address, every request gets a 401", "set url to the address that is configured at the sender")
 	}
+}
+
+// examine looks at the secrets, without showing them.
+func (s *signed) examine(_ context.Context, x *config.Examination) {
+	subject := "source.http.verify." + cmp.Or(s.Name, "hmac")
+	for i, secret := range s.Secrets {
+		if !strings.HasPrefix(secret.Reveal(), s.SecretsBegin) {
+			x.Note(semel.Warning, fmt.Sprintf("%s.secrets[%d]", subject, i), "the secret does not begin with "+s.SecretsBegin+", as those of "+s.Title+" do", "requests that "+s.Title+" signs get a 401", "copy the signing secret of the endpoint; an API key signs nothing")
+			return
+		}
+	}
+	x.Note(semel.Fine, subject, fmt.Sprintf("a signature by one of %d secrets is needed", len(s.Secrets)), "", "")
 }
 
 // lintTolerance compares how long a request is accepted with how long its key is remembered.
@@ -287,6 +301,44 @@ func (s *sns) lint(l *config.Linter) {
 	lintTolerance(l, s.Tolerance)
 }
 
+// examine connects to the hosts that have the certificates, and sends nothing.
+func (s *sns) examine(ctx context.Context, x *config.Examination) {
+	const subject = "source.http.verify.sns"
+	hosts := s.Hosts
+	if hosts == nil {
+		for _, topic := range s.Topics {
+			if parts := strings.Split(topic, ":"); len(parts) > 3 { // arn:aws:sns:REGION:ACCOUNT:NAME
+				hosts = append(hosts, "sns."+parts[3]+".amazonaws.com"+map[string]string{"aws-cn": ".cn"}[parts[1]])
+			}
+		}
+	}
+	slices.Sort(hosts)
+	for _, host := range slices.Compact(hosts) {
+		address, port := strings.TrimPrefix(host, "http://"), "443"
+		if address != host {
+			port = "80"
+		}
+		if strings.Contains(address, "*") {
+			continue // the messages name the host
+		}
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			address = net.JoinHostPort(address, port)
+		}
+		connecting, cancel := context.WithTimeout(ctx, reachWithin)
+		conn, err := (&net.Dialer{}).DialContext(connecting, "tcp", address)
+		cancel()
+		if err != nil {
+			x.Note(semel.Warning, subject, host+" cannot be reached: "+x.File.Redact(err.Error()), "requests of SNS get a 503, because their certificate cannot be fetched", "let this machine connect to "+address)
+			continue
+		}
+		_ = conn.Close() // nothing was sent
+		x.Note(semel.Fine, subject, host+" accepts connections", "", "")
+	}
+}
+
+// reachWithin limits the time for one connection.
+const reachWithin = 5 * time.Second
+
 func (s *sns) open() (func(*nethttp.Request, []byte) error, []*provider.Handshake, error) {
 	opts := &provider.SNSOptions{Topics: s.Topics, Hosts: s.Hosts, Tolerance: s.Tolerance}
 	var err error
@@ -298,4 +350,25 @@ func (s *sns) open() (func(*nethttp.Request, []byte) error, []*provider.Handshak
 		return nil, nil, err
 	}
 	return v.Verify, v.Handshakes(), nil
+}
+
+// lintUnverified looks for a key that a known sender brings, at a source that accepts it from
+// anyone.
+func lintUnverified(l *config.Linter) {
+	for _, p := range provider.Presets() {
+		for _, composite := range p.Key {
+			for _, part := range composite {
+				if !strings.HasPrefix(part, "header:") || !has(l.Pipeline.Key.Rule, part) {
+					continue
+				}
+				l.Notice(l.At("source.http"), "no verify, but the key has "+part+", which "+p.Title+" sends", "anyone who can connect can send such requests", `write verify: { `+p.Name+`: { secrets: ["${env:SECRET}"] } }`)
+				return
+			}
+		}
+	}
+}
+
+// has reports whether a rule is a header, or has it in it. Headers have no case.
+func has(rule *key.Rule, header string) bool {
+	return strings.EqualFold(rule.String(), header) || slices.ContainsFunc(rule.Rules(), func(part *key.Rule) bool { return has(part, header) })
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"net"
 	nethttp "net/http"
 	"strings"
 	"testing"
@@ -96,6 +97,85 @@ func TestLintAndExplainSpeakOfSignatures(t *testing.T) {
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("explain lacks %q:\n%s", want, text)
+		}
+	}
+}
+
+func TestDoctorLooksAtSecretsAndAtTheHostsOfSNS(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	for _, c := range []struct{ verify, want string }{
+		{"{ stripe: { secrets: [whsec_abcd, whsec_efgh] } }", "fine source.http.verify.stripe: a signature by one of 2 secrets is needed"},
+		{"{ stripe: { secrets: [whsec_abcd, sk_live_efgh] } }", "warning source.http.verify.stripe.secrets[1]: the secret does not begin with whsec_, as those of Stripe do"},
+		{"{ github: { secrets: [abcd] } }", "fine source.http.verify.github: a signature by one of 1 secrets is needed"},
+		{"{ sns: { topics: [a], hosts: ['" + listener.Addr().String() + "', 'sns.*.example.com'] } }", "fine source.http.verify.sns: " + listener.Addr().String() + " accepts connections"},
+		{"{ sns: { topics: [a], hosts: ['http://" + servicestest.FreeAddr(t) + "'] } }", " cannot be reached: "},
+	} {
+		f := kindtest.Parse(t, strings.Replace(verified(c.verify, ""), "127.0.0.1:8080", servicestest.FreeAddr(t), 1))
+		lines, err := kindtest.Examine(t, f, f.Pipelines[0].Source)
+		if text := strings.Join(lines, "\n"); err != nil || len(lines) != 2 || !strings.Contains(text, c.want) || strings.Contains(text, "efgh") {
+			t.Errorf("%s: %q, %v", c.verify, lines, err)
+		}
+	}
+}
+
+func TestLintNoticesAKeyOfAKnownSenderWithoutVerify(t *testing.T) {
+	t.Parallel()
+	for written, want := range map[string]bool{
+		"key: { id: 'header:x-github-delivery' }, source: { http: { listen: '127.0.0.1:8080' } }":                                          true,
+		"key: { id: ['header:X-GitHub-Delivery', .id] }, source: { http: { listen: '127.0.0.1:8080' } }":                                   true,
+		"key: { id: 'header:X-GitHub-Delivery' }, source: { http: { listen: '127.0.0.1:8080', token: abcd } }":                             false,
+		"key: { id: 'header:X-GitHub-Delivery' }, source: { http: { listen: '127.0.0.1:8080', verify: { github: { secrets: [abcd] } } } }": false,
+		"key: { id: 'header:Message-Id' }, source: { http: { listen: '127.0.0.1:8080' } }":                                                 false,
+	} {
+		f := kindtest.Parse(t, "stores: { k: { embedded: { path: k } } }\npipelines: { p: { store: k, sink: { stdout: {} }, "+written+" } }")
+		if got := strings.Contains(strings.Join(kindtest.Findings(f), "\n"), "no verify, but the key has header:X-GitHub-Delivery, which GitHub sends"); got != want {
+			t.Errorf("%s: %q", written, kindtest.Findings(f))
+		}
+	}
+}
+
+// TestHandshakesAreConfigured opens a source for each of them.
+func TestHandshakesAreConfigured(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		handshake, method, query string
+		header                   nethttp.Header
+		status                   int
+	}{
+		{"{ meta: { token: abcd } }", "GET", "?hub.mode=subscribe&hub.challenge=7&hub.verify_token=abcd", nil, 200},
+		{"{ meta: { token: abcd } }", "GET", "?hub.mode=subscribe&hub.challenge=7&hub.verify_token=other", nil, 403},
+		{"{ okta: {} }", "GET", "", nethttp.Header{"X-Okta-Verification-Challenge": {"x"}}, 200},
+		{"{ dropbox: {} }", "GET", "?challenge=x", nil, 200},
+		{"{ cloudevents: { origins: [a.example] } }", "OPTIONS", "", nethttp.Header{"Webhook-Request-Origin": {"a.example"}}, 200},
+		{"{ cloudevents: { origins: [a.example] } }", "OPTIONS", "", nethttp.Header{"Webhook-Request-Origin": {"b.example"}}, 403},
+	} {
+		address := servicestest.FreeAddr(t)
+		f := kindtest.Parse(t, kindtest.WithSource("{ http: { listen: '"+address+"', token: abcd, handshake: "+c.handshake+" } }"))
+		p := f.Pipelines[0]
+		source, err := p.Source.Open(t.Context(), &config.Env{File: f, Pipeline: p})
+		if err != nil {
+			t.Fatal(err)
+		}
+		request, err := nethttp.NewRequestWithContext(t.Context(), c.method, "http://"+address+"/"+c.query, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header = c.header
+		answer, err := nethttp.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+		if answer.StatusCode != c.status {
+			t.Errorf("%s: %s", c.handshake, answer.Status)
+		}
+		if err := source.Close(t.Context()); err != nil {
+			t.Error(err)
 		}
 	}
 }
