@@ -45,6 +45,59 @@ func IDReadings(words []string) ([]string, error) {
 	return ids, nil
 }
 
+// Shaped returns the ids that the functions of a rule, such as lower(), make of ids. Those that
+// stay the same are not among them.
+func Shaped(rule *key.Rule, ids []string) (list []string) {
+	if rule == nil {
+		return nil // its value is not known on this machine
+	}
+	for _, id := range ids {
+		if rule.Form() == key.FormFirst {
+			for _, part := range rule.Rules() {
+				list = append(list, Shaped(part, []string{id})...)
+			}
+		} else if shaped, err := shapedBy(rule, id); err == nil && shaped != id {
+			list = append(list, shaped)
+		}
+	}
+	return list
+}
+
+// shapedBy returns the id that a rule makes of an id, or of each part of it.
+func shapedBy(rule *key.Rule, id string) (string, error) {
+	switch rule.Form() {
+	case key.FormShaped:
+		shaped, err := rule.AppendShaped(nil, []byte(id))
+		return string(shaped), err
+	case key.FormAll:
+		parts := compositeParts(id)
+		if len(parts) != len(rule.Rules()) {
+			return id, nil
+		}
+		for i, part := range rule.Rules() {
+			var err error
+			if parts[i], err = shapedBy(part, parts[i]); err != nil {
+				return "", err
+			}
+		}
+		return string(key.AppendComposite(nil, parts...)), nil
+	}
+	return id, nil
+}
+
+// compositeParts returns the parts of a composite, or nil for another id.
+func compositeParts(id string) (parts []string) {
+	rest, ok := strings.CutPrefix(id, "\x00c")
+	for ok && rest != "" {
+		length, n := binary.Uvarint([]byte(rest))
+		if n <= 0 || length > uint64(len(rest)-n) {
+			return nil
+		}
+		parts, rest = append(parts, rest[n:n+int(length)]), rest[n+int(length):]
+	}
+	return parts
+}
+
 func wordReadings(word string) []string {
 	readings := []string{string(key.AppendString(nil, word))}
 	if c := word[0]; c == '-' || c >= '0' && c <= '9' || word == "true" || word == "false" {
@@ -173,19 +226,15 @@ func decodeID(id string) ([]byte, bool) {
 	case 'f':
 		return []byte("false"), true
 	case 'c':
-		return decodeComposite([]byte(body))
+		return decodeComposite(id)
 	}
 	return nil, false
 }
 
-func decodeComposite(rest []byte) ([]byte, bool) {
+func decodeComposite(id string) ([]byte, bool) {
 	text := []byte{'['}
-	for len(rest) > 0 {
-		length, n := binary.Uvarint(rest)
-		if n <= 0 || length > uint64(len(rest)-n) {
-			return nil, false
-		}
-		part, ok := decodeID(string(rest[n : n+int(length)]))
+	for _, own := range compositeParts(id) {
+		part, ok := decodeID(own)
 		if !ok {
 			return nil, false
 		}
@@ -193,9 +242,8 @@ func decodeComposite(rest []byte) ([]byte, bool) {
 			text = append(text, ',')
 		}
 		text = append(text, part...)
-		rest = rest[n+int(length):]
 	}
-	return append(text, ']'), true
+	return append(text, ']'), len(text) > 1
 }
 
 func quoteID(text string) ([]byte, bool) {

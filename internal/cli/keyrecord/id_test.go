@@ -2,7 +2,10 @@ package keyrecord
 
 import (
 	"encoding/json"
+	"slices"
 	"testing"
+
+	"github.com/semel-dev/semel/key"
 )
 
 // An id in JSON is read back as the same id, whatever its bytes, so that an
@@ -70,5 +73,34 @@ func TestCompositeKeyPartsAreTriedAsTextAndAsNumber(t *testing.T) {
 	}
 	if _, err := IDReadings([]string{""}); err == nil {
 		t.Error("an empty id is accepted")
+	}
+}
+
+func TestIDsAreShapedAsByTheRuleOfThePipeline(t *testing.T) {
+	t.Parallel()
+	rule := func(text string) *key.Rule {
+		r, err := key.ParseRule(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	all, _ := key.All(rule("lower(.a)"), rule("number(.b)"), rule(".c"))
+	first, _ := key.First(rule("header:id"), rule("number(trim(.n))"), all)
+	for _, test := range []struct {
+		rule *key.Rule
+		ids  []string
+		want []string
+	}{
+		{rule(".a"), []string{"A"}, nil},
+		{rule("lower(.a)"), []string{"A", "a", "\x00n1"}, []string{"a"}},
+		{rule("trim(.a)"), []string{" "}, nil},
+		{all, []string{"\x00c\x01A\x037.0\x01C", "A", "\x00c\x01A\x017", "\x00c\x09A"}, []string{"\x00c\x01a\x03\x00n7\x01C"}},
+		{first, []string{"7.0"}, []string{"\x00n7"}},
+		{nil, []string{"A"}, nil},
+	} {
+		if got := Shaped(test.rule, test.ids); !slices.Equal(got, test.want) {
+			t.Errorf("%s of %q: %q, want %q", test.rule, test.ids, got, test.want)
+		}
 	}
 }

@@ -19,7 +19,9 @@ import (
 
 // target is the key that a verb names: the ids that it may mean, or a digest.
 type target struct {
-	ids      []string
+	ids []string
+	// shaped are the ids that the key rules of the pipelines make of these, such as lower().
+	shaped   []string
 	digest   semel.Digest
 	byDigest bool
 	// scopes are where the verb looks. others are where the key may be if it is in
@@ -52,6 +54,7 @@ func (k *keysFlags) place(cmd *cobra.Command, t *target) error {
 			}
 			continue
 		}
+		t.shaped = append(t.shaped, keyrecord.Shaped(p.Key.Rule, t.ids)...)
 		if !slices.Contains(t.scopes, p.Key.Scope) {
 			t.scopes = append(t.scopes, p.Key.Scope)
 		}
@@ -89,6 +92,9 @@ func (k *keysFlags) find(ctx context.Context, store semel.Store, t *target) (fou
 		return found, absent, err
 	}
 	found, err = k.LookUp(ctx, store, t.keys(t.scopes))
+	if err == nil && len(found) == 0 && len(t.shaped) > 0 {
+		found, err = k.LookUp(ctx, store, open.InEach(t.scopes, t.shaped))
+	}
 	if err != nil || len(found) > 0 {
 		return found, nil, err
 	}

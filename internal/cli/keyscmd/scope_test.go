@@ -347,3 +347,29 @@ func TestAListLeavesOutEmptyColumns(t *testing.T) {
 		t.Errorf("no header names the column of default/a: %s", header())
 	}
 }
+
+// A person types an id as the message has it. The rule of the pipeline shapes both.
+func TestAKeyIsFoundInTheSpellingOfTheMessage(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	in := programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), `{"mail":" Ann@X"}`+"\n")
+	file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), `stores: { keys: { embedded: { path: ./keys, keep_ids: true } } }
+pipelines:
+  mails:
+    source: { file: { paths: ["`+in+`"] } }
+    key: { id: 'lower(trim(.mail))' }
+    store: keys
+    sink: { file: { path: out.jsonl } }
+`)
+	programtest.Run(t, "", "run", file, "--admin", "off").Check(t, term.ExitDone, `"fresh":1`)
+	for _, id := range []string{"ann@x", "ANN@X", " Ann@x "} {
+		for _, verb := range [][]string{{"keys", "show"}, {"why"}} {
+			got := programtest.Run(t, "", append(verb, id, "--config", file)...)
+			if got.Status != term.ExitDone || !strings.Contains(got.Stdout, "state        done") || !strings.Contains(got.Stdout, "ann@x") {
+				t.Errorf("%s %q: %+v", verb, id, got)
+			}
+		}
+	}
+	programtest.Run(t, "", "keys", "show", "bob", "--config", file).Check(t, term.ExitFailed, "bob is absent")
+	programtest.Run(t, "", "keys", "rm", "ANN@X", "--reason", "x", "--config", file).Check(t, term.ExitDone, "forgot ann@x, which was done")
+}

@@ -130,6 +130,13 @@ func (q *question) check(cmd *cobra.Command, words []string, wrong *term.Problem
 		}
 		asked = []*config.Pipeline{p}
 	}
+	for _, p := range asked {
+		for _, id := range keyrecord.Shaped(p.Key.Rule, q.ids) {
+			if !slices.Contains(q.ids, id) {
+				q.ids = append(q.ids, id)
+			}
+		}
+	}
 	if q.message != "" && len(*wrong) == 0 {
 		q.keyOfMessage(asked, wrong)
 	}
