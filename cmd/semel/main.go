@@ -2,25 +2,12 @@
 package main
 
 import (
-	"context"
 	"os"
-	"os/signal"
-	"syscall"
 
-	"github.com/semel-dev/semel/internal/cli"
-	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/connector"
+	"github.com/semel-dev/semel/program"
 )
 
 func main() { os.Exit(run()) }
 
-func run() int {
-	// A closed pipe must be seen as a write error, so that keys of lines that were
-	// not written are not remembered.
-	signal.Ignore(syscall.SIGPIPE)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	// The first signal starts a drain and restores the default handling. A second
-	// signal ends the process immediately.
-	context.AfterFunc(ctx, stop)
-	return cli.Main(ctx, kind.All(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv)
-}
+func run() int { return program.Main(connector.Kinds{}) }

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func program(t *testing.T, args ...string) (command *exec.Cmd, stderr *bytes.Buffer) {
+func asProgram(t *testing.T, args ...string) (command *exec.Cmd, stderr *bytes.Buffer) {
 	t.Helper()
 	stderr = new(bytes.Buffer)
 	command = exec.CommandContext(t.Context(), os.Args[0], args...)
@@ -53,7 +53,7 @@ func status(t *testing.T, command *exec.Cmd) int {
 func startImport(t *testing.T) (command *exec.Cmd, stdin io.Closer, stderr *bytes.Buffer) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "store")
-	command, stderr = program(t, "keys", "import", "--store", dir)
+	command, stderr = asProgram(t, "keys", "import", "--store", dir)
 	stdin, err := command.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func TestClosedStdoutIsNoError(t *testing.T) {
 	if err := reader.Close(); err != nil {
 		t.Fatal(err)
 	}
-	command, stderr := program(t, "completion", "bash")
+	command, stderr := asProgram(t, "completion", "bash")
 	command.Stdout = writer
 	if err := command.Start(); err != nil {
 		t.Fatal(err)

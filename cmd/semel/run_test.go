@@ -76,7 +76,7 @@ func TestRunDrainsOnTheFirstSignal(t *testing.T) {
 	for _, signal := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
 		target := newSlowTarget(t)
 		file := hooksConfig(t, target)
-		command, stderr := program(t, "run", file, "--admin", "off")
+		command, stderr := asProgram(t, "run", file, "--admin", "off")
 		if err := command.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -92,7 +92,7 @@ func TestRunDrainsOnTheFirstSignal(t *testing.T) {
 		// again before the messages that follow.
 		const next = `{"id":2}`
 		add(t, filepath.Join(filepath.Dir(file), "in.jsonl"), next+"\n")
-		command, stderr = program(t, "run", file, "--admin", "off")
+		command, stderr = asProgram(t, "run", file, "--admin", "off")
 		if err := command.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -111,7 +111,7 @@ func TestRunDrainsOnTheFirstSignal(t *testing.T) {
 func TestRunEndsAtOnceOnTheSecondSignal(t *testing.T) {
 	t.Parallel()
 	target := newSlowTarget(t)
-	command, stderr := program(t, "run", hooksConfig(t, target), "--admin", "off")
+	command, stderr := asProgram(t, "run", hooksConfig(t, target), "--admin", "off")
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}

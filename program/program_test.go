@@ -1,0 +1,167 @@
+package program_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/semel-dev/semel/connector"
+	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/internal/kind/outside"
+)
+
+// TestAModuleOutsideAddsKinds builds the example, which is a module of its own, and runs every verb
+// with its kinds.
+func TestAModuleOutsideAddsKinds(t *testing.T) {
+	t.Parallel()
+	module, dir := filepath.Join("..", "examples", "own-kinds"), t.TempDir()
+	if output, err := exec.CommandContext(t.Context(), "go", "test", "-C", module, "-short", "-vet=off", ".").CombinedOutput(); err != nil {
+		t.Fatalf("its own tests: %v\n%s", err, output)
+	}
+	program := filepath.Join(dir, "semel-with-kinds")
+	if output, err := exec.CommandContext(t.Context(), "go", "build", "-C", module, "-o", program, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	conf, err := os.ReadFile(filepath.Join(module, "semel.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(name, text string) {
+		t.Helper()
+		if err := errors.Join(os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o755), os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := func(status int, want []string, args ...string) (stdout string) {
+		t.Helper()
+		command := exec.CommandContext(t.Context(), program, args...)
+		command.Dir = dir
+		var stderr bytes.Buffer
+		command.Stderr = &stderr
+		output, _ := command.Output() // the status says it
+		if got := command.ProcessState.ExitCode(); got != status {
+			t.Errorf("%v: exit status %d, want %d\n%s%s", args, got, status, output, &stderr)
+		}
+		for _, text := range want {
+			if !strings.Contains(string(output)+stderr.String(), text) {
+				t.Errorf("%v: no %q in\n%s%s", args, text, output, &stderr)
+			}
+		}
+		return string(output)
+	}
+	write("semel.yaml", string(conf))
+	run(3, []string{"spool does not exist", "create it"}, "doctor", "semel.yaml")
+	for i := range 6 {
+		write(fmt.Sprintf("spool/%d.json", i), fmt.Sprintf(`{"id":%d}`, i/2))
+	}
+	run(3, []string{"a shelf forgets its keys at the end of the process"}, "lint", "semel.yaml")
+	run(0, []string{"mail: spool spool → stdout", "the file is read again", "no second effect  best effort"}, "explain", "semel.yaml")
+	run(0, []string{"6 files"}, "doctor", "semel.yaml")
+	run(3, []string{"6"}, "dry-run", "semel.yaml")
+	run(0, []string{`"spool"`, "Keys in memory, for one process."}, "schema")
+	if got := run(0, nil, "run", "semel.yaml", "--admin", "off"); strings.Count(got, "{") != 3 {
+		t.Errorf("each id once: %s", got)
+	}
+	if left, err := os.ReadDir(filepath.Join(dir, "spool")); err != nil || len(left) > 0 {
+		t.Errorf("%v is left, %v", left, err)
+	}
+	write("wrong.yaml", strings.Replace(string(conf), "most: 1000", "most: 0", 1))
+	run(2, []string{"stores.keys.shelf.most"}, "lint", "wrong.yaml")
+}
+
+// everything is a kind with a field of each type.
+type everything struct {
+	connector.Store
+	text   string
+	secret connector.Secret
+	size   connector.Size
+	texts  []string
+	path   connector.Path
+	yes    bool
+	word   string
+	number int
+	wrong  error
+}
+
+func (*everything) Kind() string   { return "everything" }
+func (e *everything) Check() error { return e.wrong }
+func (e *everything) Fields() (string, []connector.Field) {
+	return "A field of each type.", []connector.Field{
+		{Name: "text", Value: &e.text, Doc: "A text.", Required: true},
+		{Name: "secret", Value: &e.secret, Doc: "A secret."},
+		{Name: "size", Value: &e.size, Doc: "A size.", Default: "1KiB"},
+		{Name: "texts", Value: &e.texts, Doc: "Some texts."},
+		{Name: "path", Value: &e.path, Doc: "A path."},
+		{Name: "yes", Value: &e.yes, Doc: "Yes or no."},
+		{Name: "word", Value: &e.word, Doc: "A word.", Words: []string{"one", "two"}},
+		{Name: "number", Value: &e.number, Doc: "A number.", Least: 1, Most: 9, Absent: "none"},
+	}
+}
+
+func (*everything) About() connector.StoreAbout { return connector.StoreAbout{} }
+
+func TestFieldsOfEachTypeAreRead(t *testing.T) {
+	t.Parallel()
+	read := func(fields string, wrong error) (*everything, error) {
+		e := &everything{wrong: wrong}
+		kinds := kind.All()
+		outside.Add(kinds, connector.Kinds{Stores: []func() connector.Store{func() connector.Store { return e }}})
+		_, err := kinds.Parse("c.yaml", []byte("stores: { k: { everything: { "+fields+" } } }"), func(name string) string { return "of " + name })
+		return e, err
+	}
+	const least = "text: a, "
+	e, err := read(least+"secret: '${env:SECRET}', texts: [b, c], path: d, yes: true, word: two, number: 9", nil)
+	if err != nil || e.text != "a" || e.secret.Reveal() != "of SECRET" || e.size != 1024 || strings.Join(e.texts, " ") != "b c" || e.path != "d" || !e.yes || e.word != "two" || e.number != 9 {
+		t.Errorf("%+v, %v", e, err)
+	}
+	if text := fmt.Sprintf("%v %+v %#v %s", e.secret, *e, e.secret, e.secret); strings.Contains(text, "of SECRET") {
+		t.Errorf("a secret is shown: %s", text)
+	}
+	for fields, want := range map[string]string{
+		"size: 2KiB":             "stores.k.everything: text is missing",
+		least + "word: three":    "stores.k.everything.word",
+		least + "number: 10":     "stores.k.everything.number",
+		least + "nubmer: 1":      "did you mean number?",
+		least + "size: -1":       "stores.k.everything.size",
+		least + "yes: 'perhaps'": "stores.k.everything.yes",
+	} {
+		if _, err := read(fields, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", fields, err, want)
+		}
+	}
+	if _, err := read(least, errors.New("text and word exclude each other: leave one out")); err == nil || !strings.Contains(err.Error(), "stores.k.everything: text and word exclude each other") {
+		t.Errorf("a contradiction: %v", err)
+	}
+}
+
+type named struct {
+	everything
+	name  string
+	value any
+}
+
+func (n *named) Kind() string { return n.name }
+func (n *named) Fields() (string, []connector.Field) {
+	return "A kind.", []connector.Field{{Name: "field", Value: n.value, Doc: "A field."}}
+}
+
+func TestKindsThatAreDeclaredWrongPanic(t *testing.T) {
+	t.Parallel()
+	for want, n := range map[string]named{
+		"it is taken": {name: "redis", value: new(string)}, "other characters": {name: "a b", value: new(string)}, "type *float32": {name: "a", value: new(float32)},
+	} {
+		func() {
+			defer func() {
+				if got := fmt.Sprint(recover()); !strings.Contains(got, want) {
+					t.Errorf("got %s, want %s", got, want)
+				}
+			}()
+			outside.Add(kind.All(), connector.Kinds{Stores: []func() connector.Store{func() connector.Store { return &n }}})
+		}()
+	}
+}
