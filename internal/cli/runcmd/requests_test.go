@@ -263,6 +263,45 @@ func TestASenderIsNotToldThatAllIsWellIfEverythingIsParked(t *testing.T) {
 	}
 }
 
+// When the key is corrected, the parked events are redriven, and their senders still repeat them.
+func TestParkedEventsAndTheirRepetitionsTakeEffectOnce(t *testing.T) {
+	t.Parallel()
+	const events = 5
+	r := newReceiver(t, "", "header:X-Event-Id")
+	run := programtest.StartRun(t, r.file)
+	run.Probe(http.StatusOK)
+	sendAll := func(wanted int) {
+		t.Helper()
+		for i := range events {
+			if status, _, text := r.send(t.Context(), strings.NewReader(fmt.Sprintf(`{"n":%d}`, i)), "X-Evnt-Id", fmt.Sprint("e-", i)); status != wanted {
+				t.Errorf("event %d: %d %s, want %d", i, status, text, wanted)
+			}
+		}
+	}
+	for range 3 {
+		sendAll(http.StatusServiceUnavailable)
+	}
+	run.Stop()
+	text := programtest.ReadFile(t, r.file)
+	programtest.WriteFile(t, r.file, strings.Replace(text, "X-Event-Id", "X-Evnt-Id", 1))
+	run = programtest.StartRun(t, r.file)
+	run.Probe(http.StatusOK)
+	var senders sync.WaitGroup
+	senders.Go(func() { sendAll(http.StatusOK) })
+	programtest.Run(t, "", "parked", "retry", "--all", "--config", r.file, "--wait", "1m").Check(t, term.ExitDone, "waiting for it")
+	senders.Wait()
+	sendAll(http.StatusOK)
+	run.Stop()
+	for i := range events {
+		if got := r.lines(t)[fmt.Sprintf(`{"n":%d}`, i)]; got != 1 {
+			t.Errorf("event %d took effect %d times", i, got)
+		}
+	}
+	if listed := programtest.Run(t, "", "parked", "ls", "--config", r.file, "--json", "-q"); listed.Stdout != "" {
+		t.Errorf("still parked: %s", listed.Stdout)
+	}
+}
+
 // Bodies that no honest sender sends get a status, and the process goes on.
 func TestHostileBodiesAreRefusedOrParked(t *testing.T) {
 	t.Parallel()
