@@ -56,18 +56,21 @@ const (
 type Cache struct {
 	origin Origin
 
-	fetching sync.Mutex // held while a token is fetched; before mu
+	fetching chan struct{} // has an element while a token is fetched
 
-	mu     sync.Mutex // guards the fields below
-	token  Token
-	failed error // of the last attempt, or nil
-	tries  int   // attempts that failed since a token came
-	again  time.Time
-	asking bool // an attempt runs
+	mu       sync.Mutex // guards the fields below
+	token    Token
+	failed   error // of the last attempt, or nil
+	tries    int   // attempts that failed since a token came
+	refusals int   // since the server accepted a token
+	again    time.Time
+	asking   bool // an attempt runs
 }
 
 // NewCache returns a Cache without a token.
-func NewCache(origin Origin) *Cache { return &Cache{origin: origin} }
+func NewCache(origin Origin) *Cache {
+	return &Cache{origin: origin, fetching: make(chan struct{}, 1)}
+}
 
 // String names the origin.
 func (c *Cache) String() string { return c.origin.String() }
@@ -81,13 +84,19 @@ func (c *Cache) Token(ctx context.Context) (Token, error) {
 		return token, nil
 	}
 	if token := c.Last(); token.usable(time.Now()) {
-		if !c.fetching.TryLock() {
+		select {
+		case c.fetching <- struct{}{}:
+		default:
 			return token, nil // somebody renews it
 		}
 	} else {
-		c.fetching.Lock()
+		select {
+		case c.fetching <- struct{}{}:
+		case <-ctx.Done():
+			return Token{}, c.ended(ctx)
+		}
 	}
-	defer c.fetching.Unlock()
+	defer func() { <-c.fetching }()
 	now := time.Now()
 	if token, ok := c.present(now); ok { // somebody else has fetched it meanwhile
 		return token, nil
@@ -116,7 +125,7 @@ func (c *Cache) recent(now time.Time) error {
 	return nil
 }
 
-// fetch gets a token. The caller holds fetching.
+// fetch gets a token. Only one call runs at a time.
 func (c *Cache) fetch(ctx context.Context) (Token, error) {
 	c.mu.Lock()
 	old, within := c.token, fetchWithin
@@ -140,7 +149,7 @@ func (c *Cache) fetch(ctx context.Context) (Token, error) {
 		return token, nil
 	}
 	if ctx.Err() != nil {
-		return Token{}, fmt.Errorf("%s: %w", c.origin, context.Cause(ctx))
+		return Token{}, c.ended(ctx)
 	}
 	c.failed, c.again = err, now.Add(retry.Backoff(c.tries, leastPause, mostPause))
 	c.tries++
@@ -148,6 +157,32 @@ func (c *Cache) fetch(ctx context.Context) (Token, error) {
 		return old, nil
 	}
 	return Token{}, err
+}
+
+// Accepted notes that the server accepts a token.
+func (c *Cache) Accepted(token Token) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if token.Text == c.token.Text {
+		c.refusals = 0
+	}
+}
+
+// Refused notes that the server does not accept a token. Soon after, another one is fetched,
+// because somebody may have corrected what its issuer gives.
+func (c *Cache) Refused(token Token) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if token.Text != c.token.Text || c.token.Renew.IsZero() {
+		return // it was reported, or is read each time
+	}
+	c.token.Renew, c.again = time.Time{}, time.Now().Add(retry.Backoff(c.refusals, leastPause, mostPause))
+	c.refusals++
+}
+
+// ended is the error of a caller whose context has ended.
+func (c *Cache) ended(ctx context.Context) error {
+	return fmt.Errorf("%s: %w", c.origin, context.Cause(ctx))
 }
 
 // Last returns the last token that came, or the zero Token.

@@ -132,13 +132,9 @@ func (t *Token) check(from Origin, now time.Time) error {
 	return nil
 }
 
-// Describe says what a token has, without showing it: "valid until 2026-01-01T00:00:00Z, scope
-// kafka, audience a, issuer i, subject s".
-func (t *Token) Describe() string {
-	said := []string{"its end is unknown"}
-	if !t.Ends.IsZero() {
-		said[0] = "valid until " + stamp(t.Ends)
-	}
+// Claims says what a token has, without showing it: "scope kafka, audience a, issuer i, subject s".
+func (t *Token) Claims() string {
+	var said []string
 	for _, claim := range [][2]string{{"scope", t.Scope}, {"audience", t.Audience}, {"issuer", t.Issuer}, {"subject", t.Subject}} {
 		if claim[1] == "" {
 			claim[1] = "none"
@@ -146,6 +142,17 @@ func (t *Token) Describe() string {
 		said = append(said, claim[0]+" "+claim[1])
 	}
 	return strings.Join(said, ", ")
+}
+
+// Validity says when a token is accepted.
+func (t *Token) Validity() string {
+	switch {
+	case t.Ends.IsZero():
+		return "of unknown end"
+	case t.Begins.After(time.Now()):
+		return "valid from " + stamp(t.Begins) + " until " + stamp(t.Ends)
+	}
+	return "valid until " + stamp(t.Ends)
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

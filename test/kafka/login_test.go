@@ -4,10 +4,13 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -17,6 +20,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/semel-dev/semel/test/programtest"
 	"github.com/semel-dev/semel/test/services"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )
@@ -151,7 +155,9 @@ func noSecret(t *testing.T, texts ...string) {
 func logOf(t *testing.T, d *daemon) string {
 	t.Helper()
 	text, err := os.ReadFile(d.log)
-	must(t, err)
+	if !errors.Is(err, fs.ErrNotExist) { // it was not started
+		must(t, err)
+	}
 	return string(text)
 }
 
@@ -201,6 +207,23 @@ pipelines:
 	if len(long) < 3 {
 		t.Errorf("only %d transactions were open for longer than a session", len(long))
 	}
+	if _, begun, _ := strings.Cut(logOf(t, d), "are up to date"); strings.Contains(begun, `"WARN"`) || strings.Contains(begun, `"ERROR"`) {
+		t.Error("a renewal was noticed")
+	}
+	issued := tokens.count()
+	// Without a token the open transaction is given up, and its records are decided again.
+	tokens.set(func() {
+		tokens.answer = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }
+	})
+	write := func() {
+		must(t, client.ProduceSync(t.Context(), &kgo.Record{Topic: "in", Key: []byte("k"), Value: fmt.Appendf(nil, `{"id":%d}`, n)}).FirstErr())
+		n++
+	}
+	if !within(time.Minute, func() bool { write(); return strings.Contains(logOf(t, d), "answers 503") }) {
+		t.Error("the log does not name the token endpoint")
+	}
+	tokens.set(func() { tokens.answer = nil })
+	write()
 	out := committed(t, server.Addr(), "out", n)
 	for i := range n {
 		if got := out[fmt.Sprintf(`{"id":%d}`, i)]; got != 1 {
@@ -208,12 +231,8 @@ pipelines:
 		}
 	}
 	d.end(t, syscall.SIGTERM)
-	log := logOf(t, d)
-	noSecret(t, log)
-	t.Logf("%d messages, %d tokens, %d transactions that were open for longer than a session, up to %v", n, tokens.count(), len(long), longest)
-	if _, begun, _ := strings.Cut(log, "are up to date"); strings.Contains(begun, `"WARN"`) || strings.Contains(begun, `"ERROR"`) {
-		t.Error("a renewal was noticed")
-	}
+	noSecret(t, logOf(t, d))
+	t.Logf("%d messages, %d tokens before the outage, %d transactions that were open for longer than a session, up to %v", n, issued, len(long), longest)
 }
 
 // committed reads the committed records of a topic until there are n, and returns how often each
@@ -233,4 +252,209 @@ func committed(t *testing.T, addr, topic string, n int) map[string]int {
 		})
 	}
 	return there
+}
+
+// moving is a pipeline from in to out, with a store beside its file, that logs in somehow.
+func moving(addr, login string) string {
+	return fmt.Sprintf(`
+stores: { keys: { embedded: { path: keys } } }
+pipelines:
+  once:
+    source: { kafka: { brokers: [%[1]q], topics: [in], group: once, start: earliest, %[2]s } }
+    key: { id: .id }
+    window: 1h
+    store: keys
+    sink: { kafka: { brokers: [%[1]q], topic: out, %[2]s } }
+`, addr, login)
+}
+
+// TestTokensComeFromAnEndpointAFileOrACommand has brokers that require a scope.
+func TestTokensComeFromAnEndpointAFileOrACommand(t *testing.T) {
+	t.Parallel()
+	program := built(t)
+	server := servicestest.StartKafka(t, &services.KafkaOptions{Login: true, Properties: map[string]string{
+		"listener.name.login.oauthbearer.connections.max.reauth.ms": "3600000", // a session ends with its token
+		"listener.name.login.oauthbearer.sasl.jaas.config":          services.KafkaTokens("kafka"),
+	}})
+	client := permit(t, server.Addr(), "User:semel", "in", "out")
+	tokens := newIssuer(t, time.Minute)
+	path := filepath.Join(t.TempDir(), "token")
+	renew := func() error {
+		return errors.Join(os.WriteFile(path+".new", []byte(unsecured(5*time.Second, "other kafka")+"\n"), 0o600), os.Rename(path+".new", path))
+	}
+	must(t, renew())
+	renewing, stop := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(renewing)
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				if err := renew(); err != nil {
+					t.Error(err)
+				}
+			case <-stop:
+				return
+			}
+		}
+	}()
+	defer func() { close(stop); <-renewing }()
+	for i, login := range []string{
+		tokens.login(", scope: kafka"),
+		fmt.Sprintf("sasl: { oauthbearer: { file: %s, extensions: { traceId: abc } } }", path),
+		fmt.Sprintf("sasl: { oauthbearer: { command: [cat, %s] } }", path),
+	} {
+		d := newDaemon(t, program, moving(services.KafkaLogin(server), login))
+		d.env = secretly
+		d.start(t)
+		for n := range 3 {
+			moves(t, client, i*10+n)
+		}
+		if i > 0 { // the first token has ended
+			within(6*time.Second, func() bool { return false })
+			moves(t, client, i*10+9)
+		}
+		out := examine(t, d)
+		if !strings.Contains(out, "valid until ") || !strings.Contains(out, "kafka, audience none, issuer none, subject semel") || strings.Contains(out, "broken  ") {
+			t.Errorf("doctor says of %s\n%s", login, out)
+		}
+		d.end(t, syscall.SIGTERM)
+		log := logOf(t, d)
+		noSecret(t, out, log)
+		if strings.Contains(log, "refused") {
+			t.Errorf("the log of %s has refusals", login)
+		}
+	}
+}
+
+// TestATokenThatIsMissingOrRefusedIsExplained asks doctor, and lets a pipeline run into each
+// trouble and out of it again.
+func TestATokenThatIsMissingOrRefusedIsExplained(t *testing.T) {
+	t.Parallel()
+	program := built(t)
+	server := servicestest.StartKafka(t, &services.KafkaOptions{Login: true, Properties: map[string]string{
+		"listener.name.login.oauthbearer.connections.max.reauth.ms": "3600000",
+		"listener.name.login.oauthbearer.sasl.jaas.config":          services.KafkaTokens("kafka"),
+	}})
+	client := permit(t, server.Addr(), "User:semel", "in", "out")
+	tokens := newIssuer(t, 4*time.Second)
+	tokens.scopes = "kafka"
+	d := newDaemon(t, program, moving(services.KafkaLogin(server), tokens.login("")))
+	d.env = secretly
+	d.start(t)
+	gives := func(text string) func(http.ResponseWriter, *http.Request) {
+		return func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, text) }
+	}
+	status := func(code int) func(http.ResponseWriter, *http.Request) {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(code)
+			fmt.Fprint(w, "no token for "+clientSecret)
+		}
+	}
+	for i, c := range []struct {
+		name  string
+		set   func()
+		words []string // cause and remedy
+	}{
+		{"401", func() { tokens.answer = status(401) }, []string{"answers 401", "correct client_id and client_secret"}},
+		{"500", func() { tokens.answer = status(500) }, []string{"answers 500", "is it up"}},
+		{"garbage", func() { tokens.answer = gives("<html>") }, []string{"answers something that is not JSON", "is token_endpoint the address of the token endpoint"}},
+		{"never", func() {
+			tokens.answer = func(_ http.ResponseWriter, r *http.Request) {
+				select {
+				case <-tokens.ended:
+				case <-r.Context().Done():
+				}
+			}
+		}, []string{"no answer from the token endpoint " + tokens.URL, "is it up, and can this machine reach it?"}},
+		{"expired", func() { tokens.answer = gives(fmt.Sprintf(`{"access_token":%q}`, unsecured(-time.Minute, "kafka"))) }, []string{"gives a token that ended at ", "compare the clock of this machine"}},
+		{"no token", func() { tokens.answer = gives(`{"access_token":"not a token"}`) }, []string{"gives something that is no token"}},
+		{"scope", func() { tokens.scopes = "other" }, []string{"the brokers refuse the token (insufficient_scope)", "scope other", "they require scope kafka", "write source.kafka.sasl.oauthbearer.scope: kafka"}},
+		{"not of the broker", func() { tokens.answer = gives(`{"access_token":"abc"}`) }, []string{"the brokers refuse the token (invalid_token): it has scope none", "compare audience, issuer and subject"}},
+	} {
+		moves(t, client, i)
+		tokens.set(c.set)
+		out := examine(t, d)
+		for _, word := range c.words {
+			if !strings.Contains(strings.Join(strings.Fields(out), " "), word) {
+				t.Errorf("%s: doctor lacks %q:\n%s", c.name, word, out)
+			}
+		}
+		noSecret(t, out)
+		before := len(logOf(t, d))
+		if !within(40*time.Second, func() bool {
+			log := logOf(t, d)[before:]
+			for _, word := range c.words {
+				if !strings.Contains(strings.ReplaceAll(log, "sink.kafka", "source.kafka"), word) {
+					return false
+				}
+			}
+			return true
+		}) {
+			t.Errorf("%s: the log lacks %q:\n%s", c.name, c.words, logOf(t, d)[before:])
+		}
+		tokens.set(func() { tokens.answer, tokens.scopes = nil, "kafka" })
+	}
+	moves(t, client, 100)
+	d.end(t, syscall.SIGTERM)
+	noSecret(t, logOf(t, d))
+	out := committed(t, server.Addr(), "out", 9)
+	for body, n := range out {
+		if n != 1 {
+			t.Errorf("%s is there %d times", body, n)
+		}
+	}
+}
+
+// TestClientsLogInOverTLS has users with a certificate, with SCRAM, with a password and with a
+// token.
+func TestClientsLogInOverTLS(t *testing.T) {
+	t.Parallel()
+	program := built(t)
+	dir, strange := programtest.CertifiedDir(t), programtest.CertifiedDir(t)
+	server := servicestest.StartKafka(t, &services.KafkaOptions{Login: true, Certificates: dir})
+	client := permit(t, server.Addr(), "User:semel", "in", "out")
+	permit(t, server.Addr(), "User:CN=semel")
+	adm := kadm.NewClient(client)
+	_, err := adm.AlterUserSCRAMs(t.Context(), nil, []kadm.UpsertSCRAM{{User: "semel", Mechanism: kadm.ScramSha256, Iterations: 4096, Password: "s3cret-scram"}})
+	must(t, err)
+	tokens := newIssuer(t, time.Hour)
+	trust := fmt.Sprintf("tls: { ca: %s/cert.pem }", dir)
+	certificate := func(of string) string {
+		return fmt.Sprintf("tls: { ca: %[1]s/cert.pem, certificate: %[2]s/cert.pem, key: %[2]s/key.pem }", dir, of)
+	}
+	for i, c := range []struct {
+		name, addr, login string
+		refused           []string // what doctor says; nil if it works
+	}{
+		{"certificate", services.KafkaCertified(server), certificate(dir), nil},
+		{"no certificate", services.KafkaCertified(server), trust, []string{"TLS connection", "check the certificates of both sides"}},
+		{"another certificate", services.KafkaCertified(server), certificate(strange), []string{"TLS connection", "check the certificates of both sides"}},
+		{"untrusted broker", services.KafkaLogin(server), fmt.Sprintf("tls: { ca: %s/cert.pem }, sasl: { mechanism: PLAIN, username: semel, password: semel }", strange), []string{"certificate"}},
+		{"SCRAM", services.KafkaLogin(server), trust + ", sasl: { mechanism: SCRAM-SHA-256, username: semel, password: s3cret-scram }", nil},
+		{"wrong SCRAM", services.KafkaLogin(server), trust + ", sasl: { mechanism: SCRAM-SHA-256, username: semel, password: other }", []string{"password refused for user semel", "correct source.kafka.sasl"}},
+		{"no such mechanism", services.KafkaLogin(server), trust + ", sasl: { mechanism: SCRAM-SHA-512, username: semel, password: other }", []string{"the brokers do not support the SASL mechanism SCRAM-SHA-512", "correct source.kafka.sasl.mechanism"}},
+		{"PLAIN", services.KafkaLogin(server), trust + ", sasl: { mechanism: PLAIN, username: semel, password: semel }", nil},
+		{"token", services.KafkaLogin(server), trust + ", " + tokens.login(""), nil},
+		{"AWS", services.KafkaLogin(server), trust + ", sasl: { aws_msk_iam: { region: eu-west-1 } }", []string{"the brokers do not support the SASL mechanism AWS_MSK_IAM", "correct source.kafka.sasl"}},
+	} {
+		d := newDaemon(t, program, moving(c.addr, c.login))
+		d.env = append(secretly, "AWS_ACCESS_KEY_ID=AKIAEXAMPLE", "AWS_SECRET_ACCESS_KEY=s3cret-aws")
+		if c.refused == nil {
+			d.start(t)
+			moves(t, client, i)
+			d.end(t, syscall.SIGTERM)
+		}
+		out := examine(t, d)
+		for _, word := range c.refused {
+			if !strings.Contains(strings.Join(strings.Fields(out), " "), word) {
+				t.Errorf("%s: doctor lacks %q:\n%s", c.name, word, out)
+			}
+		}
+		if c.refused == nil && (strings.Contains(out, "broken  ") || !strings.Contains(out, "all that the pipeline uses")) {
+			t.Errorf("%s: doctor says\n%s", c.name, out)
+		}
+		noSecret(t, out, logOf(t, d))
+	}
 }

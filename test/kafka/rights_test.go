@@ -256,6 +256,8 @@ func examine(t *testing.T, d *daemon) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	out, _ := exec.CommandContext(ctx, d.program, "doctor", d.config).CombinedOutput()
+	cmd := exec.CommandContext(ctx, d.program, "doctor", d.config)
+	cmd.Env = append(os.Environ(), d.env...)
+	out, _ := cmd.CombinedOutput()
 	return string(out)
 }

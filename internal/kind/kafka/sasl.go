@@ -248,11 +248,15 @@ func (l tokenLogin) Authenticate(ctx context.Context, host string) (sasl.Session
 		return nil, nil, loginError{err}
 	}
 	_, first, err := oauth.Auth{Token: token.Text, Extensions: l.Extensions}.AsMechanism().Authenticate(ctx, host)
-	return &tokenSession{}, first, err
+	return &tokenSession{from: l.cache(), token: token}, first, err
 }
 
 // tokenSession is one login.
-type tokenSession struct{ refused bool }
+type tokenSession struct {
+	from    *bearer.Cache
+	token   bearer.Token
+	refused bool
+}
 
 // Challenge implements sasl.Session. A broker that refuses a token says why, and waits for an
 // empty message before it says so in the answer that the client reports (RFC 7628, 3.2.3).
@@ -262,8 +266,10 @@ func (s *tokenSession) Challenge(answer []byte) (done bool, reply []byte, err er
 		return false, nil, kerr.SaslAuthenticationFailed
 	case len(answer) > 0:
 		s.refused = true
+		s.from.Refused(s.token)
 		return false, []byte{1}, nil
 	}
+	s.from.Accepted(s.token)
 	return true, nil, nil
 }
 
@@ -321,12 +327,13 @@ func (o *OAuth) refused(path, text string) (cause, remedy string) {
 		return ""
 	}
 	token, now := o.cache().Last(), time.Now()
-	status, scope := found(refusalStatus), found(refusalScope)
+	status := found(refusalStatus)
+	scope := strings.ReplaceAll(strings.Trim(found(refusalScope), "[]"), ",", "") // Kafka writes a list of Java
 	cause = "the brokers refuse the token"
 	if status != "" {
 		cause += " (" + status + ")"
 	}
-	cause += ": it is " + token.Describe()
+	cause += ": it has " + token.Claims()
 	switch {
 	case status == "insufficient_scope":
 		remedy = "ask for the scope that they require with " + path + ".scope"
@@ -337,6 +344,7 @@ func (o *OAuth) refused(path, text string) (cause, remedy string) {
 			remedy = "have the issuer put the scope into the token"
 		}
 	case !token.Ends.IsZero() && !now.Before(token.Ends):
+		cause += ", and was " + token.Validity()
 		remedy = "is it renewed? See " + o.cache().String()
 	case now.Before(token.Begins):
 		remedy = "it is accepted from " + token.Begins.UTC().Format(time.RFC3339) + ": compare the clocks of this machine, the issuer and the brokers"
@@ -382,7 +390,7 @@ func (s *SASL) examine(ctx context.Context, x *config.Examination) bool {
 			x.Note(semel.Broken, "token", x.File.Redact(cause), "no broker lets the pipeline in", remedy)
 			return false
 		}
-		found := x.File.Redact(token.Describe())
+		found := x.File.Redact(token.Validity() + ", " + token.Claims())
 		if lacks := s.OAuth.lacks(&token); lacks != "" {
 			x.Note(semel.Warning, "token", found, "it lacks the "+lacks+" that was asked for, and brokers that require it refuse it", "allow it for the client at the issuer")
 		} else {
