@@ -78,6 +78,9 @@ type SourceHarness struct {
 	// ForgetsAcks: after the server was killed, a message may come again although it was
 	// acknowledged. Defaults to false.
 	ForgetsAcks bool
+	// Joint: senders send several messages together, and repeat all of them until all are
+	// settled, so that acknowledged ones come again. Defaults to false.
+	Joint bool
 	// Blocking: a partition delivers nothing more while a message that it delivered
 	// is not settled, as a message group does. Messages that a case reads before it
 	// settles any are then produced to partitions of their own, beyond Partitions.

@@ -165,15 +165,21 @@ func (e *sourceEnv) remembersAcks() {
 		m, _ := e.ledger.knows(it.Message.Body)
 		came[place{m.Partition, m.Place}] = true
 	}
+	repeated := 0
 	for _, m := range list {
 		at := place{m.Partition, m.Place}
 		first, open := firstOpen[m.Partition]
 		switch {
+		case acked[at] && came[at] && e.harness.Joint:
+			repeated++
 		case !acked[at] && !came[at]:
 			e.Errorf("message %d of partition %d was not acknowledged, and does not come again", m.Place, m.Partition)
 		case acked[at] && came[at] && (!open || m.Place < first):
 			e.Errorf("message %d of partition %d was acknowledged like all before it, and comes again", m.Place, m.Partition)
 		}
+	}
+	if e.harness.Joint && repeated == 0 {
+		e.Error("no acknowledged message comes again together with others: Joint is not needed")
 	}
 	e.settle(ctx, source, items)
 	e.close(ctx, source)

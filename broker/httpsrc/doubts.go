@@ -45,6 +45,7 @@ type failure struct {
 	text   string // the cause for people, without a part of a message
 	err    error  // the cause, perhaps with parts of the message
 	remedy string
+	single bool // the message may be the only one that fails so, even if it is the first
 }
 
 // works notes a message that did not fail.
@@ -67,11 +68,11 @@ func (d *doubts) fails(f *failure, m *semel.Message) string {
 		d.cause, d.row = f.cause, 1
 	}
 	d.last = time.Now()
-	if d.right && d.row < mostAlike {
+	if (d.right || f.single) && d.row < mostAlike {
 		return ""
 	}
 	which := "every message since the start"
-	if d.right {
+	if d.right || f.single {
 		which = fmt.Sprintf("each of the last %d messages", mostAlike)
 	}
 	explain := fmt.Sprintf("%s was %s: %s", which, f.verb, f.text)
@@ -129,6 +130,7 @@ func parked(it *pipeline.Item) *failure {
 	case it.Parked == pipeline.ReasonKeyInvalid:
 		f.text = "its key cannot be used"
 	default:
+		f.single = it.Parked != pipeline.ReasonPermanent && it.Parked != pipeline.ReasonAttempts // the record of its key decided
 		return f
 	}
 	f.remedy = "correct the rule of the key or the senders"

@@ -55,6 +55,7 @@ var (
 	noKey     = outcome{"no key", pipeline.ReasonKeyMissing, &key.MissingError{Rule: "header:X-Event-Id"}, semel.Result{}}
 	noJSON    = outcome{"no JSON", pipeline.ReasonKeyInvalid, fmt.Errorf("key: %w: secret", &key.SyntaxError{}), semel.Result{}}
 	refusedBy = outcome{"refused", pipeline.ReasonPermanent, errors.New("secret"), semel.Result{}}
+	mismatch  = outcome{"mismatch", pipeline.ReasonMismatch, errors.New("secret"), semel.Result{}}
 	dropped   = outcome{"dropped", "", semel.ErrLate, semel.Result{}}
 	again     = outcome{"again", pipeline.ReasonParkedBefore, &key.MissingError{Rule: "header:X-Event-Id"}, semel.Result{}}
 )
@@ -82,6 +83,9 @@ func TestASenderIsToldWhenMessagesFailAllAlike(t *testing.T) {
 		"nineteen in a row":      {append([]outcome{right}, many(noKey, 19)...), "2" + strings.Repeat("p", 19), ""},
 		"twenty in a row":        {append([]outcome{right}, many(noKey, 21)...), "2" + strings.Repeat("p", 19) + "!!", "each of the last 20 messages was parked: header:X-Event-Id is missing"},
 		"refused by the sink":    {append([]outcome{right}, many(refusedBy, 20)...), "2" + strings.Repeat("p", 19) + "!", "each of the last 20 messages was parked: reason permanent"},
+		"the first by the sink":  {many(refusedBy, 2), "!!", "every message since the start was parked: reason permanent"},
+		"a first mismatch":       {[]outcome{mismatch, noKey}, "p!", "every message since the start was parked: header:X-Event-Id is missing"},
+		"twenty mismatches":      {many(mismatch, 20), strings.Repeat("p", 19) + "!", "each of the last 20 messages was parked: reason mismatch"},
 		"two causes":             {append(append([]outcome{right}, many(noKey, 19)...), many(noJSON, 19)...), "2" + strings.Repeat("p", 38), ""},
 		"a right one in between": {append(append(append([]outcome{right}, many(noKey, 20)...), right), many(noKey, 19)...), "2" + strings.Repeat("p", 19) + "!2" + strings.Repeat("p", 19), ""},
 		"dropped in between":     {append(append(append([]outcome{right}, many(noKey, 19)...), dropped), noKey), "2" + strings.Repeat("p", 19) + "4!", "each of the last 20 messages was parked: header:X-Event-Id is missing"},

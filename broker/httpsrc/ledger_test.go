@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,11 +23,16 @@ import (
 
 func TestSourcePassesTheSuite(t *testing.T) {
 	t.Parallel()
-	brokertest.RunSource(t, brokertest.SourceHarness{Messages: 300, Unordered: true, New: senders})
+	for name, many := range map[string]int{"a message in a request": 1, "several messages in a request": 7} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			brokertest.RunSource(t, brokertest.SourceHarness{Messages: 300, Unordered: true, Joint: many > 1, New: func(tb testing.TB) brokertest.SourcePlace { return senders(tb, many) }})
+		})
+	}
 }
 
-// senders repeat each message until they get a 2xx answer.
-func senders(tb testing.TB) brokertest.SourcePlace {
+// senders repeat each request until they get a 2xx answer.
+func senders(tb testing.TB, many int) brokertest.SourcePlace {
 	address := servicestest.FreeAddr(tb) // the address stays while sources come and go
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	ctx, stop := context.WithCancel(context.Background())
@@ -35,9 +41,14 @@ func senders(tb testing.TB) brokertest.SourcePlace {
 	return brokertest.SourcePlace{
 		Partitions: 3,
 		Produce: func(_ context.Context, list []brokertest.Numbered) error {
-			for _, m := range list {
+			for some := range slices.Chunk(list, many) {
+				var bodies [][]byte
+				for _, m := range some {
+					bodies = append(bodies, m.Body)
+				}
+				body := bytes.Join(bodies, []byte{'\n'})
 				sending.Go(func() {
-					for ctx.Err() == nil && !sent(ctx, client, "http://"+address, m.Body) {
+					for ctx.Err() == nil && !sent(ctx, client, "http://"+address, body) {
 						pause(ctx, 3*time.Millisecond)
 					}
 				})
@@ -45,7 +56,14 @@ func senders(tb testing.TB) brokertest.SourcePlace {
 			return nil
 		},
 		Open: func(context.Context) (pipeline.Source, error) {
-			return httpsrc.Open(&httpsrc.Options{Listen: address})
+			opts := &httpsrc.Options{Listen: address}
+			if many > 1 {
+				var err error
+				if opts.Split, err = httpsrc.ParseSplit("lines"); err != nil {
+					return nil, err
+				}
+			}
+			return httpsrc.Open(opts)
 		},
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -260,6 +261,43 @@ func TestASenderIsNotToldThatAllIsWellIfEverythingIsParked(t *testing.T) {
 	listed := programtest.Run(t, "", "parked", "ls", "--config", r.file, "--json", "-q")
 	if got := strings.Count(listed.Stdout, `"reason":"key-missing"`); got != 3+1+20 {
 		t.Errorf("%d messages are parked, want 24", got)
+	}
+}
+
+// The names of headers have no case in HTTP, wherever a configuration names one.
+func TestHeaderNamesHaveNoCaseThroughEveryDoor(t *testing.T) {
+	t.Parallel()
+	spellings := []string{"X-GitHub-Delivery", "x-github-delivery", "X-GITHUB-DELIVERY", "webhook-id", "Webhook-Id", "X-WC-Webhook-Delivery-ID"}
+	for n, written := range spellings {
+		t.Run(written, func(t *testing.T) {
+			t.Parallel()
+			got := make(chan string, 10)
+			target := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				body, err := io.ReadAll(r.Body)
+				got <- fmt.Sprint(r.Header.Get(written), " ", r.Header.Get("Idempotency-Key"), " ", string(body), err)
+			}))
+			t.Cleanup(target.Close)
+			r := newReceiver(t, "", "header:"+written)
+			config := strings.Replace(programtest.ReadFile(t, r.file), "sink: { file: { path: "+r.out+" } }", fmt.Sprintf(`filter: '"%[1]s" in headers && headers["%[1]s"] != ""'
+    map: '{"id": headers["%[1]s"]}'
+    sink: { webhook: { url: "%[2]s", forward: ["%[1]s"], allow_private: true } }`, written, target.URL), 1)
+			programtest.WriteFile(t, r.file, config)
+			stop := programtest.BackgroundUntil(t, "running", programtest.NoEnv, "run", r.file, "--admin", "off")
+			defer stop()
+			for i, sent := range []string{written, strings.ToLower(written), strings.ToUpper(written)} {
+				decision := "fresh"
+				if i > 0 {
+					decision = "duplicate"
+				}
+				if status, decided, text := r.send(t.Context(), strings.NewReader("{}"), sent, fmt.Sprint("d-", n)); status != http.StatusOK || decided != decision {
+					t.Errorf("sent as %s: %d %s %s, want %s", sent, status, decided, text, decision)
+				}
+			}
+			want := fmt.Sprintf(`d-%[1]d d-%[1]d {"id":"d-%[1]d"}<nil>`, n)
+			if arrived := <-got; arrived != want || len(got) != 0 {
+				t.Errorf("the target got %q and %d more, want %q", arrived, len(got), want)
+			}
+		})
 	}
 }
 
