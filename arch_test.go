@@ -162,7 +162,7 @@ var packageMap = map[string][]string{
 	"internal/schema":            {".", "internal/diagnose", "github.com/goccy/go-yaml", "github.com/goccy/go-yaml/ast", "github.com/goccy/go-yaml/lexer", "github.com/goccy/go-yaml/parser", "github.com/goccy/go-yaml/token"},
 	"internal/config":            {"store/pgstore", ".", "httpidem", "key", "pipeline", "store/tiered", "stream", "internal/diagnose", "internal/header", "internal/schema", "github.com/goccy/go-yaml/ast"},
 	"internal/expr": {
-		".", "key", "pipeline", "internal/jsontext", "cel.dev/cel-go/cel", "cel.dev/cel-go/common/ast", "cel.dev/cel-go/common/cost", "cel.dev/cel-go/common/types",
+		".", "key", "pipeline", "internal/decimal", "internal/jsontext", "cel.dev/cel-go/cel", "cel.dev/cel-go/common/ast", "cel.dev/cel-go/common/cost", "cel.dev/cel-go/common/types",
 		"cel.dev/cel-go/common/types/ref", "cel.dev/cel-go/common/types/traits", "cel.dev/cel-go/ext", "cel.dev/cel-go/interpreter",
 	},
 	"internal/kind": {

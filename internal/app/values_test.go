@@ -406,7 +406,7 @@ const headerName, headerValue = "X-Request-Id", "r-1"
 
 // values are JSON values with their spellings.
 var values = []string{
-	`"7"`, `"\u0037"`, `7`, `7.0`, `7e0`, `12345678901234567890123`, `true`, `null`, `""`,
+	`"7"`, `"\u0037"`, `7`, `7.0`, `7e0`, `12345678901234567890123`, `12345678901234567.89`, `true`, `null`, `""`,
 	`"café"`, `"caf\u00e9"`, `{"b":1,"a":"x"}`, `{ "a": "\u0078", "b": 1 }`, `[1]`, `"\ud800"`,
 }
 
@@ -477,7 +477,7 @@ func TestSourcesAndSinksReadValuesAlike(t *testing.T) {
 func (d *doors) valuesOf(t *testing.T, items map[int]*pipeline.Item) table {
 	t.Helper()
 	path, hash := "`.v`", "`hash(.v)`"
-	out := table{head: []string{"row", "value", "key rule " + path, "template `o-{.v}`", hash, "filter `value.v == 7`", "map `value.v`", "`text` column", "`jsonb` column", "fingerprint"}}
+	out := table{head: []string{"row", "value", "key rule " + path, "key rule `number(.v)`", "template `o-{.v}`", hash, "filter `value.v == 7`", "map `value.v`", "`text` column", "`jsonb` column", "fingerprint"}}
 	cell := func(text string, err error) string {
 		switch {
 		case errors.Is(err, errNull):
@@ -510,15 +510,17 @@ func (d *doors) valuesOf(t *testing.T, items map[int]*pipeline.Item) table {
 	for i, v := range values {
 		it := items[i+1]
 		row := []string{strconv.Itoa(i + 1), "`" + v + "`"}
-		rule, err := key.ParseRule(".v")
-		id, err := idOf(t, rule, err, it)
-		text := cell(string(key.AppendText(nil, []byte(id))), err)
-		if kind, ok := map[string]string{"\x00n": "number ", "\x00t": "truth value "}[id[:min(2, len(id))]]; ok {
-			text = kind + text
+		for _, text := range []string{".v", "number(.v)"} {
+			rule, err := key.ParseRule(text)
+			id, err := idOf(t, rule, err, it)
+			text := cell(string(key.AppendText(nil, []byte(id))), err)
+			if kind, ok := map[string]string{"\x00n": "number ", "\x00t": "truth value "}[id[:min(2, len(id))]]; ok {
+				text = kind + text
+			}
+			row = append(row, text)
 		}
-		row = append(row, text)
-		rule, err = key.Template("o-{.v}")
-		id, err = idOf(t, rule, err, it)
+		rule, err := key.Template("o-{.v}")
+		id, err := idOf(t, rule, err, it)
 		row = append(row, cell(string(key.AppendText(nil, []byte(id))), err))
 		rule, err = key.ParseRule("hash(.v)")
 		id, err = idOf(t, rule, err, it)

@@ -30,6 +30,8 @@ func appendJSON(out []byte, v ref.Val) ([]byte, error) {
 		return strconv.AppendUint(out, uint64(v), 10), nil
 	case types.Double:
 		return appendDouble(out, float64(v))
+	case *exact:
+		return append(out, v.text...), nil
 	case types.Bool:
 		return strconv.AppendBool(out, bool(v)), nil
 	case types.Null:

@@ -90,6 +90,45 @@ func TestMapResults(t *testing.T) {
 	}
 }
 
+// A decimal number that a double cannot hold is copied with all its digits. Calculations and
+// comparisons take the double.
+func TestMapCopiesDecimalNumbersByTheirText(t *testing.T) {
+	const long, other, tiny = "12345678901234567890.12345678901234567890", "0.1234567890123456789", "1e-400"
+	const body = `{"n": ` + long + `, "o": {"n": ` + other + `, "list": [` + tiny + `, 1.50, ` + long + `]}, "short": 0.10, "on": true, "items": [{"n": ` + long + `}, {"n": ` + other + `}]}`
+	for text, want := range map[string]string{
+		`value.n`:            long,
+		`value["o"].list[2]`: long,
+		`{"a": value.n, "b": [value.o.n, value.short]}`:                             `{"a":` + long + `,"b":[` + other + `,0.1]}`,
+		`{"a": {"b": {"c": value.o["n"]}}, ?"d": value.?o.?n, ?"e": value.?x}`:      `{"a":{"b":{"c":` + other + `}},"d":` + other + `}`,
+		`value.on ? value.n : value.o.n`:                                            long,
+		`{"a": value.on ? (value.on ? value.o.n : 1.0) : value.n}`:                  `{"a":` + other + `}`,
+		`value.?o.?n.orValue(0.0)`:                                                  other,
+		`[value.?x.or(value.?n).orValue(0.0)]`:                                      `[` + long + `]`,
+		`value.items.map(i, i.n)`:                                                   `[` + long + `,` + other + `]`,
+		`value.items.filter(i, i.n < 1.0).map(i, {"n": i.n})`:                       `[{"n":` + other + `}]`,
+		`value.o.list.map(n, n)`:                                                    `[` + tiny + `,1.5,` + long + `]`,
+		`value.o.list`:                                                              `[` + tiny + `, 1.50, ` + long + `]`,
+		`value.o.list + [value.n]`:                                                  `[` + tiny + `,1.5,` + long + `,` + long + `]`,
+		`value.n + 0.0`:                                                             `12345678901234567000`,
+		`value.n * 2.0 > 1.0 && 1 < value.n && value.n > 1u && value.o.n < value.n`: `true`,
+		`value.n == value.o.list[2] && value.n in value.o.list && value.o.list == [value.o.list[0], 1.5, value.n]`: `true`,
+		`value.items == [{"n": value.n}, {"n": value.o.n}]`:                                                        `true`,
+		`value.items[0] == value.items[1]`:                                                                         `false`,
+		`value.n == 12345678901234567890.0 && type(value.n) == double`:                                             `true`,
+		`string(value.n)`:                                   `"1.2345678901234567e+19"`,
+		`{"min": value.o.list.filter(n, n > 1.0)}`:          `{"min":[1.5,` + long + `]}`,
+		`value.n > 0.0 ? {"n": value.n} : {"n": value.o.n}`: `{"n":` + long + `}`,
+		`[value.n, value.n].map(n, n)`:                      `[` + long + `,` + long + `]`,
+	} {
+		if got, err := mapped(t, text, body); err != nil || got != want {
+			t.Errorf("%s\n got %s (%v)\nwant %s", text, got, err, want)
+		}
+	}
+	if got, err := mapped(t, `{"v": value.v}`, `{"v":0.`+strings.Repeat("7", 1<<20)+`}`); err != nil || len(got) != len(`{"v":0.}`)+1<<20 {
+		t.Errorf("a long number becomes %d bytes, %v", len(got), err)
+	}
+}
+
 // Headers of HTTP have no case, and those of other protocols do.
 func TestHTTPHeaderNamesAreCaseInsensitive(t *testing.T) {
 	for _, text := range []string{

@@ -94,15 +94,15 @@ func escaped(text []byte) rune {
 	return rune(n)
 }
 
-// numberOf returns an integer as it is, and any other number as a double. A number that
-// would change is an error.
+// numberOf returns an integer as it is, and any other number as a double, with its text if it
+// would change.
 func numberOf(text []byte) (ref.Val, error) {
 	if bytes.ContainsAny(text, ".eE") || string(text) == "-0" {
 		x, err := strconv.ParseFloat(string(text), 64)
 		if err != nil {
 			return nil, fmt.Errorf("the number %s of the body is too large for a double", shortened(text))
 		}
-		return types.Double(x), nil
+		return exactly(types.Double(x), text), nil
 	}
 	if n, err := strconv.ParseInt(string(text), 10, 64); err == nil {
 		return types.Int(n), nil

@@ -14,7 +14,8 @@ type literal struct {
 	optional   []bool // entries that are left out if they have no value
 }
 
-// literals returns a decorator that replaces the maps which the expression makes.
+// literals returns a decorator that replaces the maps which the expression makes, and rounds the
+// numbers with which it calculates.
 func literals(expr *ast.AST) interpreter.InterpretableDecoratorV2 {
 	optional := map[int64][]bool{}
 	ast.PostOrderVisit(expr.Expr(), ast.NewExprVisitor(func(e ast.Expr) {
@@ -27,7 +28,17 @@ func literals(expr *ast.AST) interpreter.InterpretableDecoratorV2 {
 		}
 		optional[e.ID()] = list
 	}))
+	copies := copies(expr.Expr())
 	return func(i interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
+		if place, ok := i.(interpreter.InterpretableAttribute); ok {
+			if rounds, ok := place.(rounding); ok { // it was extended by a step
+				place = rounds.InterpretableAttribute
+			}
+			if copies[i.ID()] {
+				return place, nil
+			}
+			return rounding{place}, nil
+		}
 		made, ok := i.(interpreter.InterpretableConstructor)
 		if !ok || made.Type() != types.MapType {
 			return i, nil

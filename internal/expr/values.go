@@ -118,7 +118,12 @@ func equal(v, w ref.Val) ref.Val {
 	if types.IsError(w) {
 		return w
 	}
-	return types.Equal(v, w)
+	a, isExact := v.(*exact)
+	b, areExact := w.(*exact)
+	if isExact && areExact {
+		return types.Bool(same(a.text, b.text))
+	}
+	return types.Equal(rounded(v), rounded(w))
 }
 
 // converted converts a container, which can only be itself.
