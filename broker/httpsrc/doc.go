@@ -10,6 +10,9 @@
 // with Content-Encoding gzip, deflate or zstd is decompressed. A form becomes a JSON object:
 // its fields are strings, and a name that comes several times has an array of them.
 //
+// Options.Verify checks signatures over the body as it arrived. A handshake is answered and is no
+// message. Package provider has what well-known senders do.
+//
 // With Options.Split, a request has several messages with the same headers. It is answered
 // when all of them are settled, and the body has their counts. If a message is not settled, the
 // status asks for the whole request again, and the settled ones are then duplicates.
@@ -18,6 +21,8 @@
 //	202  parked with its reason; an operator must settle it
 //	400  the body cannot be read or decompressed, is no form although it says so, or has
 //	     no messages where Options.Split says
+//	401  no valid signature (Options.Verify), or not the token
+//	403  a handshake of a stranger, or a web page of another site
 //	408  the body came too slowly: repeat
 //	409  another delivery holds the key: repeat after Retry-After
 //	413  the body is too large

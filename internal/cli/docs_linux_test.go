@@ -61,7 +61,7 @@ var docsPages = []struct{ name, servers string }{
 // not yet become bash holds every file of this process, and with it the locks of
 // their stores.
 func TestDocumentsRunAsPrinted(t *testing.T) {
-	for _, tool := range []string{"bash", "curl", "psql"} {
+	for _, tool := range []string{"bash", "curl", "openssl", "psql"} {
 		if _, err := exec.LookPath(tool); err != nil && os.Getenv("SEMEL_SERVICES") == "required" {
 			t.Fatal(err)
 		} else if err != nil {

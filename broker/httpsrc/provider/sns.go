@@ -100,7 +100,7 @@ func NewSNS(opts *SNSOptions) (*SNS, error) {
 		return nil, err
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.TLSClientConfig = o.TLS
+	transport.TLSClientConfig, transport.DisableKeepAlives = o.TLS, true // a connection is for one certificate a year
 	s := &SNS{opts: o, fetching: make(chan struct{}, 1), keys: map[string]signer{}, client: &http.Client{
 		Transport: transport, Timeout: fetchPatience,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return errors.New("it redirects to another address") },
