@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -242,6 +243,16 @@ func TestADeletedTopicHoldsUpNoOther(t *testing.T) {
 	if testing.Short() {
 		t.Skip("slow: it waits until a client gives up a topic: make test-full, or go test ./broker/kafka -run " + t.Name())
 	}
+	for _, divides := range []bool{false, true} {
+		t.Run(fmt.Sprintf("broker divides %v", divides), func(t *testing.T) {
+			t.Parallel()
+			deletedTopic(t, divides)
+		})
+	}
+}
+
+func deletedTopic(t *testing.T, divides bool) {
+	t.Helper()
 	addr, name := servers.Kafka(t), servicestest.Topic()
 	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.UnknownTopicRetries(-1))
 	kafkatest.Must(t, err)
@@ -259,7 +270,7 @@ func TestADeletedTopicHoldsUpNoOther(t *testing.T) {
 		}
 	}
 	events := &kafkatest.Events{}
-	source, err := OpenSource(t.Context(), &SourceOptions{Group: name, Client: []kgo.Opt{kgo.SeedBrokers(addr)}, Pattern: patternOf(t, name+"-.*"), Instance: "one", Observer: events})
+	source, err := OpenSource(t.Context(), &SourceOptions{Group: name, Client: []kgo.Opt{kgo.SeedBrokers(addr)}, Pattern: patternOf(t, name+"-.*"), Instance: "one", ServerSide: divides, Observer: events})
 	kafkatest.Must(t, err)
 	got := map[string]int{}
 	reads := func(topic string, n int, within time.Duration) {

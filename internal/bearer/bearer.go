@@ -25,7 +25,7 @@ type Origin interface {
 type Error struct {
 	// Cause says what happened, and Remedy what to do. Neither contains a secret.
 	Cause, Remedy string
-	// Lasting means that another attempt does not help until somebody does what Remedy says.
+	// Lasting means that another attempt does not help until an operator does what Remedy says.
 	Lasting bool
 }
 
@@ -87,7 +87,7 @@ func (c *Cache) Token(ctx context.Context) (Token, error) {
 		select {
 		case c.fetching <- struct{}{}:
 		default:
-			return token, nil // somebody renews it
+			return token, nil // another caller renews it
 		}
 	} else {
 		select {
@@ -98,7 +98,7 @@ func (c *Cache) Token(ctx context.Context) (Token, error) {
 	}
 	defer func() { <-c.fetching }()
 	now := time.Now()
-	if token, ok := c.present(now); ok { // somebody else has fetched it meanwhile
+	if token, ok := c.present(now); ok { // another caller has fetched it
 		return token, nil
 	}
 	if err := c.recent(now); err != nil {
@@ -169,7 +169,7 @@ func (c *Cache) Accepted(token Token) {
 }
 
 // Refused notes that the server does not accept a token. Soon after, another one is fetched,
-// because somebody may have corrected what its issuer gives.
+// because an operator may have corrected the issuer.
 func (c *Cache) Refused(token Token) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

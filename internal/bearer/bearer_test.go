@@ -16,7 +16,7 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// jwt returns a token with claims, and a signature that nobody checks.
+// jwt returns a token with claims, and without a valid signature.
 func jwt(claims map[string]any) string {
 	text, err := json.Marshal(claims)
 	if err != nil {
@@ -139,7 +139,7 @@ func TestARefusedTokenIsReplaced(t *testing.T) {
 		c.Refused(token)
 		time.Sleep(leastPause)
 		if again, err := c.Token(t.Context()); err != nil || again.Text == token.Text {
-			t.Errorf("a token that is not accepted any more is kept: %v", err)
+			t.Errorf("a token that the server stopped accepting is kept: %v", err)
 		}
 	})
 }

@@ -213,7 +213,7 @@ func (c Command) Fetch(ctx context.Context) (Token, error) {
 	return parse(out.text), nil
 }
 
-// limited keeps the start of what is written.
+// limited keeps the start of an output.
 type limited struct{ text []byte }
 
 // Write implements io.Writer.

@@ -371,7 +371,7 @@ func TestATokenThatIsMissingOrRefusedIsExplained(t *testing.T) {
 		{"expired", func() { tokens.answer = gives(fmt.Sprintf(`{"access_token":%q}`, unsecured(-time.Minute, "kafka"))) }, []string{"gives a token that ended at ", "compare the clock of this machine"}},
 		{"no token", func() { tokens.answer = gives(`{"access_token":"not a token"}`) }, []string{"gives something that is no token"}},
 		{"scope", func() { tokens.scopes = "other" }, []string{"the brokers refuse the token (insufficient_scope)", "scope other", "they require scope kafka", "write source.kafka.sasl.oauthbearer.scope: kafka"}},
-		{"not of the broker", func() { tokens.answer = gives(`{"access_token":"abc"}`) }, []string{"the brokers refuse the token (invalid_token): it has scope none", "compare audience, issuer and subject"}},
+		{"not of the broker", func() { tokens.answer = gives(`{"access_token":"abc"}`) }, []string{"the brokers refuse the token (invalid_token): it has scope none", "compare its audience, issuer and subject"}},
 	} {
 		moves(t, client, i)
 		tokens.set(c.set)

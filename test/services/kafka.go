@@ -25,6 +25,8 @@ type KafkaOptions struct {
 	// Properties are lines of server.properties by name. They override the
 	// defaults of [StartKafka]. Defaults to none.
 	Properties map[string]string
+	// Java are further options of the Java program. Defaults to none.
+	Java []string
 	// Login starts a single node with an authorizer. Its address is for an administrator
 	// who does not log in. That of [KafkaLogin] is for users who do: with SASL PLAIN and
 	// their name as password (semel and other), with SCRAM if the administrator gave them a
@@ -211,12 +213,12 @@ func (k *kafkaInstall) kind(node kafkaNode, archive string) kind {
 		args: func(dir string, _ int) []string {
 			// Compiling only once costs no speed in runs of a few seconds, and
 			// saves a quarter of the processor time.
-			return []string{
+			return append([]string{
 				fmt.Sprintf("-Xmx%dm", k.opts.HeapMiB), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", archive,
 				// The server ignores TMPDIR and unpacks libraries in this
 				// directory.
-				"-Djava.io.tmpdir=" + dir, "-cp", k.classPath(), "kafka.Kafka", "server.properties",
-			}
+				"-Djava.io.tmpdir=" + dir,
+			}, append(slices.Clone(k.opts.Java), "-cp", k.classPath(), "kafka.Kafka", "server.properties")...)
 		},
 		url: func(addr string) string { return addr },
 		// Metadata may list the broker too early, from before it was killed.

@@ -88,6 +88,9 @@ func (c *Client) denied(p *config.Pipeline, err error) (cause, remedy string) {
 		lacks, on = strings.Join(operations, " --operation "), "--topic "+topic
 		cause = user + " lacks the right " + strings.Join(operations, " or ") + " on topic " + topic
 	}
+	if cause != "" && c.SASL != nil && c.SASL.AWS != nil {
+		return cause, inPolicy
+	}
 	if cause == "" {
 		return diagnose.Line(text), "grant the permission with kafka-acls.sh: semel doctor names what is missing"
 	}

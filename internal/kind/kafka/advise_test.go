@@ -7,6 +7,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 
+	broker "github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind/kafka"
 )
@@ -32,5 +33,17 @@ func TestDeniedRightsAreNamed(t *testing.T) {
 		if !strings.Contains(got, c.want) {
 			t.Errorf("%v is explained as %q, want %q", c.err, got, c.want)
 		}
+	}
+	source.SASL = &kafka.SASL{AWS: &kafka.AWS{}}
+	if said := source.Advise(nil, p, "source.kafka", kerr.GroupAuthorizationFailed); said.Cause != "the user may not read clicks as group once" || !strings.HasPrefix(said.Remedy, "allow it in the policy of the role or user") {
+		t.Errorf("on MSK: %v", said)
+	}
+	pattern, err := broker.NewPattern("clicks-.*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source.SASL, source.Topics, source.Pattern = nil, nil, pattern
+	if said := source.Advise(nil, p, "source.kafka", fmt.Errorf("kafka: clicks-eu/0: %w", kerr.TopicAuthorizationFailed)); !strings.Contains(said.Error(), "lacks the right Read on topic clicks-eu") {
+		t.Errorf("of a topic that matches: %v", said)
 	}
 }

@@ -171,7 +171,10 @@ func (a *AWS) refused(path string, err error) (cause, remedy string) {
 		"allow kafka-cluster:Connect on the cluster in the policy of the role or user, compare " + path + ".region with that of the cluster, and the clock of this machine"
 }
 
-// examine reports the credentials. It returns false if there are none.
+// inPolicy is what to do about a missing right: MSK asks the policy, and no list of rights.
+const inPolicy = "allow it in the policy of the role or user: docs/guides/kafka-login.md lists the actions"
+
+// examine reports the credentials. It returns false if it finds no credentials.
 func (a *AWS) examine(ctx context.Context, x *config.Examination) bool {
 	creds, found, err := a.credentials(ctx)
 	if none, ok := errors.AsType[*bearer.Error](err); ok {

@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka"
@@ -54,6 +55,11 @@ func (c *Client) examine(ctx context.Context, x *config.Examination, opts *kafka
 	if err == nil {
 		var findings []semel.Finding
 		findings, err = kafka.Examine(ctx, reach, opts)
+		for i, f := range findings {
+			if c.SASL != nil && c.SASL.AWS != nil && strings.Contains(f.Remedy, "kafka-acls.sh") {
+				findings[i].Remedy = inPolicy
+			}
+		}
 		x.Add(findings)
 	}
 	if semel.Classify(err) == semel.ClassPermanent {

@@ -109,7 +109,7 @@ func oauthField(target **OAuth) schema.Field {
 				schema.TextField("audience", &o.Audience, "Audience to ask for, with `token_endpoint`, if the issuer needs it.").Means("that of the client"),
 				schema.PathField("file", &o.File, "File with a token that another process renews. It is read for each login."),
 				schema.TextsField("command", &o.Command, "Program and arguments that write a token to stdout."),
-				{Name: "extensions", Doc: "Names and values that brokers need beside the token, such as `logicalCluster` of Confluent Cloud.", Form: schema.Form{Named: &schema.Form{Scalar: schema.ScalarText}}, Read: func(v schema.Value) { readExtensions(v, &o.Extensions) }},
+				{Name: "extensions", Doc: "Names and values that brokers need in addition to the token, such as `logicalCluster` of Confluent Cloud.", Form: schema.Form{Named: &schema.Form{Scalar: schema.ScalarText}}, Read: func(v schema.Value) { readExtensions(v, &o.Extensions) }},
 			},
 			OneOf: [][]string{{"token_endpoint", "file", "command"}},
 			Check: func(v schema.Value, there schema.Members) {
@@ -204,7 +204,7 @@ func (s *SASL) lint(l *config.Linter, path string, secured bool) {
 			l.Add(semel.Warning, config.NoRisk, l.At(path+".sasl.oauthbearer.token_endpoint"), "http", "client_secret and the tokens are sent in clear text", "write https://")
 		}
 		if !secured {
-			l.Add(semel.Warning, config.NoRisk, l.At(path+".sasl.oauthbearer"), "tokens without tls", "a token is sent in clear text, and whoever has it can log in until it ends", "set tls: {}")
+			l.Add(semel.Warning, config.NoRisk, l.At(path+".sasl.oauthbearer"), "tokens without tls", "a token is sent in clear text, and a listener can log in with it until it ends", "set tls: {}")
 		}
 	case secured:
 	case s.AWS != nil:
@@ -283,8 +283,8 @@ func (e loginError) Unwrap() []error { return []error{e.error, kerr.SaslAuthenti
 // Temporary makes the client try again.
 func (e loginError) Temporary() bool { return errors.Is(e.error, semel.ErrStoreUnavailable) }
 
-// explain says why brokers, or the origin of tokens or credentials, let nobody in. It returns
-// nil if err is about something else.
+// explain gives the cause and the remedy of a failed login: the brokers refused it, or there is no
+// token or credential. It returns nil if err is about something else.
 func (s *SASL) explain(path string, err error) *diagnose.Error {
 	said := &diagnose.Error{Public: true}
 	none, missing := errors.AsType[*bearer.Error](err)
@@ -349,12 +349,12 @@ func (o *OAuth) refused(path, text string) (cause, remedy string) {
 	case now.Before(token.Begins):
 		remedy = "it is accepted from " + token.Begins.UTC().Format(time.RFC3339) + ": compare the clocks of this machine, the issuer and the brokers"
 	default:
-		remedy = "compare audience, issuer and subject with what the brokers expect, the signature with their keys, and the clocks"
+		remedy = "compare its audience, issuer and subject with those that the brokers expect, and the clocks; do the brokers have the keys of the issuer?"
 	}
 	return cause, remedy
 }
 
-// lacks returns what a token lacks of what it was asked for, or "".
+// lacks returns the scope or audience that was asked for and that a token lacks, or "".
 func (o *OAuth) lacks(token *bearer.Token) string {
 	missing := func(asked, has string) string {
 		for _, word := range strings.Fields(asked) {
