@@ -129,6 +129,13 @@ func (f *parkedFlags) check(ids []string, settles bool, p *term.Problems) {
 		needed = open.NoStore
 	}
 	f.conf, f.chosen = open.PipelinesFor(f.App, f.file, []string{f.pipeline}, needed, p)
+	for _, k := range f.keys {
+		for _, chosen := range f.chosen {
+			for _, id := range keyrecord.Shaped(chosen.Key.Rule, []string{k.ID}) {
+				f.keys = append(f.keys, semel.Key{ID: id})
+			}
+		}
+	}
 	if f.admin != "" && f.conf != nil {
 		open.Admin(f.admin, f.conf, p) // reports a wrong address once
 	}

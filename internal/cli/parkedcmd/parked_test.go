@@ -337,3 +337,28 @@ func TestALongKeyDoesNotBreakTheTable(t *testing.T) {
 		}
 	}
 }
+
+// A person types a key as the message has it, which the rule shapes.
+func TestParkedMessagesAreFoundByTheSpellingOfTheMessage(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), `{"mail":"Ann@X"}`+"\n"+`{"mail":"bob"}`+"\n")
+	file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), `
+stores: { keys: { embedded: { path: ./keys } } }
+admin: { listen: "off" }
+pipelines:
+  mails:
+    source: { file: { paths: [in.jsonl], state: state } }
+    key: { id: 'lower(.mail)' }
+    store: keys
+    map: value.missing
+    sink: { file: { path: out.jsonl } }
+`)
+	programtest.Run(t, "", "run", file).Check(t, term.ExitDone, `"parked":2`)
+	for id, want := range map[string]int{"Ann@X": 1, "ann@x": 1, "BOB": 1, "eve": 0} {
+		got := programtest.Run(t, "", "parked", "ls", "--config", file, "--json", "--quiet", "--key", id)
+		if n := strings.Count(got.Stdout, "\n"); got.Status != term.ExitDone || n != want {
+			t.Errorf("%s: %+v", id, got)
+		}
+	}
+}
