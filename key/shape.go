@@ -251,7 +251,7 @@ func compose(text []byte) []byte {
 type character struct {
 	r     rune
 	class uint8 // the canonical combining class
-	alone bool  // it never combines with what is before it
+	alone bool  // it never combines with the character before it
 }
 
 // composite returns the character that is composed of two.

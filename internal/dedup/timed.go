@@ -101,8 +101,9 @@ func (w *worker) noteTime(b *block, text []byte) error {
 	return err
 }
 
-// timed is a keySet that counts the window by the times in lines, whose order does not matter: a
-// line is a duplicate if a kept line of its key is less than the window away, before or after.
+// timed is a keySet that counts the window by the times in lines. The order of the times does not
+// matter: a line is a duplicate if a kept line of its key is less than the window away, before or
+// after.
 //
 // Time is divided into parts as long as the window. So a key has at most one kept line in a part,
 // and only that part and its neighbours can have a line that is near enough. The table has an

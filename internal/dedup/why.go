@@ -33,8 +33,8 @@ type places struct {
 	table    table.Compact[[16]byte]
 	err      error // the first error
 
-	// copies has lines of inputs that cannot be read again. written is its size, with what is
-	// still in buffer.
+	// copies has lines of inputs that cannot be read again. written is its size, including the
+	// bytes that are still in buffer.
 	copies  *os.File
 	written int64
 	buffer  []byte
@@ -73,7 +73,8 @@ func (s spot) name(inputs []*input) string {
 	return inputs[s.input].name + ":" + strconv.FormatInt(s.line, 10)
 }
 
-// see is given each line with a key, and its fate. It returns what the file of its fate gets.
+// see is called for each line with a key, and with its fate. It returns the line that the file of
+// that fate gets.
 func (w *places) see(b *block, keyed int, number int64, start, end int, f fate) []byte {
 	line := b.data[start:end]
 	here := spot{b.input, number, b.offset + int64(start)}

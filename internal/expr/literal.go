@@ -28,13 +28,13 @@ func literals(expr *ast.AST) interpreter.InterpretableDecoratorV2 {
 		}
 		optional[e.ID()] = list
 	}))
-	copies := copies(expr.Expr())
+	unchanged := copies(expr.Expr())
 	return func(i interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
 		if place, ok := i.(interpreter.InterpretableAttribute); ok {
 			if rounds, ok := place.(rounding); ok { // it was extended by a step
 				place = rounds.InterpretableAttribute
 			}
-			if copies[i.ID()] {
+			if unchanged[i.ID()] {
 				return place, nil
 			}
 			return rounding{place}, nil
