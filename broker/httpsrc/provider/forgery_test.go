@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	forgeries = flag.Int("forgeries", 0, "how many forged requests each preset gets; 0 is 1,000,000, or 10,000 with -short")
+	forgeries = flag.Int("forgeries", 0, "how many forged requests each preset gets; 0 is 1,000,000, or 2,000 with -short")
 	seed      = flag.Uint64("seed", 0, "seed of the forged requests; 0 draws one")
 )
 
@@ -26,7 +26,7 @@ func seeded(t *testing.T) (int, *rand.Rand) {
 	n, from := *forgeries, *seed
 	if n == 0 {
 		if n = 1_000_000; testing.Short() {
-			n = 10_000
+			n = 2_000
 		}
 	}
 	if from == 0 {
