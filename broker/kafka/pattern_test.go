@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/kafkatest"
 	"github.com/semel-dev/semel/test/services/servicestest"
@@ -314,8 +315,19 @@ func deletedTopic(t *testing.T, divides bool) {
 	create(b)
 	reads(b, 8, FoundWithin)
 	kafkatest.Must(t, source.Close(t.Context()))
-	if lag, err := kadm.NewClient(client).Lag(t.Context(), name); err != nil || lag.Error() != nil || lag[name].Lag.Total() != 0 {
-		t.Errorf("the lag is %v, %v", lag[name].Lag.Total(), errors.Join(err, lag.Error()))
+	var all []cluster.Partition
+	for _, topic := range []string{a, b} {
+		all = append(all, cluster.Partition{Topic: topic, Number: 0}, cluster.Partition{Topic: topic, Number: 1})
+	}
+	lags, err := cluster.Lag(t.Context(), adm, name, false, all)
+	kafkatest.Must(t, err)
+	for _, lag := range lags {
+		if lag.Messages != 0 {
+			t.Errorf("the lag of %s/%d is %d", lag.Source, lag.Partition, lag.Messages)
+		}
+	}
+	if len(lags) != len(all) {
+		t.Errorf("the lag of %d partitions is known", len(lags))
 	}
 	if t.Failed() {
 		t.Log(strings.Join(events.Log, "\n"))

@@ -23,8 +23,11 @@ func topicsField(list *[]string, pattern **kafka.Pattern) schema.Field {
 		return schema.Mapping{Fields: []schema.Field{
 			{Name: "pattern", Doc: "Regular expression (RE2) for whole names, such as `orders-.*`. A new topic that matches is read from its start, within a minute.", Required: true, Form: schema.Form{Scalar: schema.ScalarText}, Read: func(v schema.Value) {
 				var text string
-				if v.Text(&text); text == "" || strings.Contains(text, "${") { // a reference that is not resolved yet
+				if v.Text(&text); text == "" {
 					return
+				}
+				if strings.Contains(text, "${") { // a reference that is not resolved yet
+					text = regexp.QuoteMeta(text)
 				}
 				found, err := kafka.NewPattern(text)
 				if err != nil {
