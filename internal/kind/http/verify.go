@@ -220,7 +220,11 @@ func (s *signed) examine(_ context.Context, x *config.Examination) {
 			return
 		}
 	}
-	x.Note(semel.Fine, subject, fmt.Sprintf("a signature by one of %d secrets is needed", len(s.Secrets)), "", "")
+	by := "the secret"
+	if len(s.Secrets) > 1 {
+		by = fmt.Sprintf("one of %d secrets", len(s.Secrets))
+	}
+	x.Note(semel.Fine, subject, "a request needs a signature by "+by, "", "")
 }
 
 // lintTolerance compares how long a request is accepted with how long its key is remembered.

@@ -109,9 +109,9 @@ func TestDoctorLooksAtSecretsAndAtTheHostsOfSNS(t *testing.T) {
 	}
 	defer listener.Close()
 	for _, c := range []struct{ verify, want string }{
-		{"{ stripe: { secrets: [whsec_abcd, whsec_efgh] } }", "fine source.http.verify.stripe: a signature by one of 2 secrets is needed"},
+		{"{ stripe: { secrets: [whsec_abcd, whsec_efgh] } }", "fine source.http.verify.stripe: a request needs a signature by one of 2 secrets"},
 		{"{ stripe: { secrets: [whsec_abcd, sk_live_efgh] } }", "warning source.http.verify.stripe.secrets[1]: the secret does not begin with whsec_, as those of Stripe do"},
-		{"{ github: { secrets: [abcd] } }", "fine source.http.verify.github: a signature by one of 1 secrets is needed"},
+		{"{ github: { secrets: [abcd] } }", "fine source.http.verify.github: a request needs a signature by the secret"},
 		{"{ sns: { topics: [a], hosts: ['" + listener.Addr().String() + "', 'sns.*.example.com'] } }", "fine source.http.verify.sns: " + listener.Addr().String() + " accepts connections"},
 		{"{ sns: { topics: [a], hosts: ['http://" + servicestest.FreeAddr(t) + "'] } }", " cannot be reached: "},
 	} {
