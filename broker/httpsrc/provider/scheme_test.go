@@ -1,0 +1,121 @@
+package provider
+
+import (
+	"crypto/hmac"
+	"crypto/sha1"
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+// sum returns the HMAC of a text, apart from the code under test.
+func sum(of func() hash.Hash, secret, text string) []byte {
+	mac := hmac.New(of, []byte(secret))
+	mac.Write([]byte(text))
+	return mac.Sum(nil)
+}
+
+// TestSchemesOfOtherSenders has senders that no preset knows, as their documentation describes
+// them.
+func TestSchemesOfOtherSenders(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	const body = `{"id":7}`
+	seconds, milliseconds := fmt.Sprint(now.Unix()), fmt.Sprint(now.UnixMilli())
+	for _, c := range []struct {
+		name    string
+		scheme  Scheme
+		secret  string
+		url     string
+		headers map[string]string
+	}{
+		{"time and signature in one header, as Paddle has them", Scheme{Header: "Paddle-Signature", Separator: ";", Prefix: "h1=", TimePrefix: "ts=", TimeUnit: "s", Algorithm: "sha256", Encoding: "hex", Signed: "{time}:{body}"}, "pdl_ntfset", "",
+			map[string]string{"Paddle-Signature": "ts=" + seconds + ";h1=" + hex.EncodeToString(sum(sha256.New, "pdl_ntfset", seconds+":"+body))}},
+		{"method, address, body and milliseconds, as HubSpot has them", Scheme{Header: "X-HubSpot-Signature-v3", TimeHeader: "X-HubSpot-Request-Timestamp", TimeUnit: "ms", Algorithm: "sha256", Encoding: "base64", Signed: "{method}{url}{body}{time}"}, "app", "https://example.com/hooks",
+			map[string]string{"X-HubSpot-Signature-v3": base64.StdEncoding.EncodeToString(sum(sha256.New, "app", "POSThttps://example.com/hooks?a=1"+body+milliseconds)), "X-HubSpot-Request-Timestamp": milliseconds}},
+		{"a secret in hex, as Adyen has it", Scheme{Header: "HmacSignature", Algorithm: "sha256", Encoding: "base64", Signed: "{body}", SecretEncoding: "hex"}, "616263", "",
+			map[string]string{"HmacSignature": base64.StdEncoding.EncodeToString(sum(sha256.New, "abc", body))}},
+		{"SHA-512 without a time", Scheme{Header: "X-Paystack-Signature", Algorithm: "sha512", Encoding: "hex", Signed: "{body}"}, "sk", "",
+			map[string]string{"X-Paystack-Signature": hex.EncodeToString(sum(sha512.New, "sk", body))}},
+		{"SHA-1 and a time in RFC 3339", Scheme{Header: "S", TimeHeader: "T", TimeUnit: "rfc3339", Algorithm: "sha1", Encoding: "hex", Signed: "{time}\n{body}"}, "k", "",
+			map[string]string{"S": hex.EncodeToString(sum(sha1.New, "k", now.Format(time.RFC3339)+"\n"+body)), "T": now.Format(time.RFC3339)}},
+		{"the address with its port", Scheme{Header: "S", Algorithm: "sha1", Encoding: "hex", Signed: "{url}{body}"}, "k", "https://example.com/hooks",
+			map[string]string{"S": hex.EncodeToString(sum(sha1.New, "k", "https://example.com:443/hooks?a=1"+body))}},
+		{"the address of the request, without its port", Scheme{Header: "S", Algorithm: "sha1", Encoding: "hex", Signed: "{url}{body}"}, "k", "",
+			map[string]string{"S": hex.EncodeToString(sum(sha1.New, "k", "http://receiver/in?a=1"+body))}},
+	} {
+		secret, err := c.scheme.Secret(c.secret)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := NewVerifier(c.scheme, &VerifierOptions{Secrets: [][]byte{[]byte("the old secret"), secret}, URL: c.url})
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		r := httptest.NewRequest(http.MethodPost, "http://receiver:8081/in?a=1", nil)
+		for name, value := range c.headers {
+			r.Header.Set(name, value)
+		}
+		if err := v.Verify(r, []byte(body)); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if err := v.Verify(r, []byte(body+" ")); err == nil {
+			t.Errorf("%s: another body is accepted", c.name)
+		}
+	}
+}
+
+// TestAValueMustNotContainTheTextThatEndsIt: otherwise two requests have one signed content.
+func TestAValueMustNotContainTheTextThatEndsIt(t *testing.T) {
+	t.Parallel()
+	p := preset(t, "standard-webhooks")
+	v, err := NewVerifier(p.Scheme, &VerifierOptions{Secrets: [][]byte{[]byte("secret")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := fmt.Sprint(time.Now().Unix())
+	signature := "v1," + base64.StdEncoding.EncodeToString(sum(sha256.New, "secret", "msg_1."+now+"."+now+".5"))
+	verify := func(id, body string) error {
+		r := httptest.NewRequest(http.MethodPost, "/", nil)
+		r.Header.Set("webhook-id", id)
+		r.Header.Set("webhook-timestamp", now)
+		r.Header.Set("webhook-signature", signature)
+		return v.Verify(r, []byte(body))
+	}
+	if err := verify("msg_1", now+".5"); err != nil {
+		t.Errorf("as it was signed: %v", err)
+	}
+	if err := verify("msg_1."+now, "5"); err == nil || !strings.Contains(err.Error(), `webhook-id contains "."`) {
+		t.Errorf("with a part of the body in the id: %v", err)
+	}
+}
+
+func TestInvalidOptionsAreAllNamed(t *testing.T) {
+	t.Parallel()
+	_, err := NewVerifier(Scheme{Signed: "x", Algorithm: "md5", Encoding: "octal", TimePrefix: "t="}, &VerifierOptions{Secrets: [][]byte{{}}, Tolerance: -1})
+	for _, want := range []string{"Signed: ", "Algorithm: ", "Encoding: ", "Header is missing", "TimePrefix: ", "Secrets: ", "Tolerance: "} {
+		if !errors.Is(err, semel.ErrInvalidRequest) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v lacks %s", err, want)
+		}
+	}
+	_, err = NewSNS(&SNSOptions{Hosts: []string{"https://a/b", ""}, Tolerance: -1})
+	for _, want := range []string{`"https://a/b"`, `""`, "Tolerance: "} {
+		if !errors.Is(err, semel.ErrInvalidRequest) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v lacks %s", err, want)
+		}
+	}
+	if _, err := NewSNS(nil); err != nil {
+		t.Errorf("the zero options: %v", err)
+	}
+}
