@@ -20,6 +20,8 @@ import (
 	"math/big"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -187,6 +189,36 @@ func TestSNSAcceptsBothVersionsOfItsSignature(t *testing.T) {
 	if len(a.visited) != 1 {
 		t.Errorf("the certificate was fetched %d times: %q", len(a.visited), a.visited)
 	}
+}
+
+// TestAMessageThatAmazonSignedIsAccepted has a message of 2012 and its certificate, as the test
+// of MessageVerifier in the AWS SDK for Ruby has them.
+func TestAMessageThatAmazonSignedIsAccepted(t *testing.T) {
+	t.Parallel()
+	read := func(name string) string {
+		data, err := os.ReadFile(filepath.Join("testdata", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	body, pem := read("sns-2012.json"), read("sns-2012.pem")
+	at(t, time.Date(2012, 4, 30, 11, 8, 0, 0, time.UTC).Unix(), func(t *testing.T) {
+		a := &amazon{files: map[string]string{"https://sns.eu-west-1.amazonaws.com/SimpleNotificationService-f3ecfb7224c7233fe7bb5f59f96de52f.pem": pem}}
+		s := a.sns(t, &SNSOptions{Topics: []string{"arn:aws:sns:eu-west-1:382739154790:for_justeat_aws_specs"}})
+		if err := s.Verify(post(), []byte(body)); err != nil {
+			t.Error(err)
+		}
+		for _, change := range [][2]string{{"dfgdsfg", "dfgdsfh"}, {"5b324425", "5b324426"}, {"07:54.008Z", "07:54.009Z"}, {"sdfghdsfg", "sdfghdsfh"}} {
+			if err := s.Verify(post(), []byte(strings.Replace(body, change[0], change[1], 1))); err == nil {
+				t.Errorf("%s instead of %s is accepted", change[1], change[0])
+			}
+		}
+		time.Sleep(DefaultSNSTolerance)
+		if err := s.Verify(post(), []byte(body)); err == nil {
+			t.Error("it is accepted later")
+		}
+	})
 }
 
 // TestSNSRefusesOtherMessages has requests that are no valid message of an accepted topic.

@@ -22,7 +22,7 @@ type vector struct {
 
 const form = "application/x-www-form-urlencoded"
 
-// vectors are the public examples of the providers. Stripe, Shopify and WooCommerce publish no
+// vectors are the public examples of the providers; that of SNS is in its test. Stripe, Shopify and WooCommerce publish no
 // signature together with its secret. Theirs were computed with openssl dgst -hmac, apart from
 // this code.
 var vectors = []vector{
