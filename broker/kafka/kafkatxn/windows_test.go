@@ -125,7 +125,7 @@ func TestResultsOfWindows(t *testing.T) {
 				run("a0 n=3 s=6, b0 n=1 s=59", at("b", 90), first, at("a", 4))
 				run("a0 n=3 s=6, b0 n=1 s=59", at("a", 5), again)
 				far := at("a", 3600+600) // ahead of the clock
-				broken := kafkatest.Record(0, "broken", `{"g":"a","v":0.5}`)
+				broken := kafkatest.Record(0, "broken", `{"g":"a","v":"0.5"}`)
 				broken.Timestamp = base.Add(100 * time.Second)
 				nameless := kafkatest.Record(0, "nameless", `{"v":1}`)
 				nameless.Timestamp = base.Add(100 * time.Second)
@@ -139,7 +139,7 @@ func TestResultsOfWindows(t *testing.T) {
 				}
 				slices.Sort(parked)
 				wants := []string{"7 ", "8 ", "9 ", "broken ", "nameless "}
-				for i, want := range []string{"is closed, as all windows up to", "is closed, as all windows up to", "ahead of the clock", ".v is 0.5", "group key .g"} {
+				for i, want := range []string{"is closed, as all windows up to", "is closed, as all windows up to", "ahead of the clock", `.v is "0.5": only numbers`, "group key .g"} {
 					if len(parked) != 5 || !strings.HasPrefix(parked[i], wants[i]) || !strings.Contains(parked[i], want) {
 						t.Errorf("parked %q", parked)
 						break
@@ -734,4 +734,41 @@ func TestWindowsWaitForOffsetsThatComeLate(t *testing.T) {
 		}
 		p.Stop()
 	})
+}
+
+// TestDecimalSumsSurviveARestart has sums that do not fit into a whole number of 64 bits, which are
+// stored and read again after each record.
+func TestDecimalSumsSurviveARestart(t *testing.T) {
+	t.Parallel()
+	for _, keep := range []bool{false, true} {
+		t.Run(fmt.Sprintf("state directory %t", keep), func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 1, func(b *bubble) {
+				opts := b.counting(time.Minute, 0, semel.Forever)
+				var err error
+				opts.Aggregate.Func, err = stream.Values(stream.Value{Name: "s", Of: "sum .v"}, stream.Value{Name: "lo", Of: "min .v"}, stream.Value{Name: "first", Of: "first .v"})
+				kafkatest.Must(t, err)
+				if keep {
+					opts.State.Dir = t.TempDir()
+				}
+				base := time.Now().Add(-time.Hour).Truncate(time.Minute)
+				for i, number := range []string{"7", "0.1", "123456789012345678901234567890.05", "-0.15", "1e999999999", "2"} {
+					r := kafkatest.Record(0, strconv.Itoa(i), `{"g":"a","v":`+number+`}`)
+					if r.Timestamp = base.Add(time.Duration(i) * time.Second); number == "2" {
+						r.Timestamp = base.Add(time.Minute)
+					}
+					p := b.start(opts)
+					b.Write(r)
+					p.Wait(1, kafkatest.Settled)
+					p.Stop()
+				}
+				if got := b.values("out"); !strings.Contains(got, `"values":{"s":123456789012345678901234567897,"lo":-0.15,"first":7}}`) || strings.Count(got, `"values"`) != 1 {
+					t.Errorf("the results are %s", got)
+				}
+				if parked := b.Read("aside"); len(parked) != 1 || !strings.Contains(headerText(parked[0]), "at most 60 digits before the point") {
+					t.Errorf("%d are parked", len(parked))
+				}
+			})
+		})
+	}
 }
