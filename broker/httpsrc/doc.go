@@ -18,7 +18,8 @@
 // status asks for the whole request again, and the settled ones are then duplicates.
 //
 //	200  done, now or before: see Semel-Decision; the body is the key's result
-//	202  parked with its reason; an operator must settle it
+//	202  parked with its reason; an operator must settle it. While messages fail all alike,
+//	     a parked message gets 503, and the source is not ready
 //	400  the body cannot be read or decompressed, is no form although it says so, or has
 //	     no messages where Options.Split says
 //	401  no valid signature (Options.Verify), or not the token

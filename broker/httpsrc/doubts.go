@@ -1,7 +1,9 @@
 package httpsrc
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -60,7 +62,7 @@ func (d *doubts) works() {
 }
 
 // fails notes a message that failed. If messages fail all alike, it returns the reason, without
-// a part of a message, and otherwise "".
+// a part of a message, and otherwise "". Only a message that does not fail ends a doubt.
 func (d *doubts) fails(f *failure, m *semel.Message) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -69,7 +71,7 @@ func (d *doubts) fails(f *failure, m *semel.Message) string {
 	}
 	d.last = time.Now()
 	if (d.right || f.single) && d.row < mostAlike {
-		return ""
+		return d.explain
 	}
 	which := "every message since the start"
 	if d.right || f.single {
@@ -78,7 +80,8 @@ func (d *doubts) fails(f *failure, m *semel.Message) string {
 	explain := fmt.Sprintf("%s was %s: %s", which, f.verb, f.text)
 	if explain != d.explain {
 		d.explain = explain
-		d.tell("messages fail all alike", fmt.Errorf("%s was %s: %w: %s: %s", which, f.verb, f.err, f.remedy, has(m, f.err)))
+		// The cause is not wrapped: advice about a server would replace the names.
+		d.tell("messages fail all alike", fmt.Errorf("%s was %s: %v: %s: %s", which, f.verb, f.err, f.remedy, has(m, f.err)))
 	}
 	return explain
 }
@@ -171,7 +174,19 @@ func has(m *semel.Message, err error) string {
 	case isObject:
 		return text + "; its body has" + members
 	}
-	return text + "; " + cmp.Or(diagnose.Body(m.Body, new(key.SyntaxError)), "its body is not a JSON object")
+	return text + "; " + shape(m.Body)
+}
+
+// shape says what a body is that is no JSON object.
+func shape(body []byte) string {
+	line, rest, _ := bytes.Cut(bytes.TrimSpace(body), []byte{'\n'})
+	switch {
+	case json.Valid(body) && bytes.HasPrefix(line, []byte{'['}):
+		return "its body is a JSON array: if its elements are messages, set split to array"
+	case len(rest) > 0 && json.Valid(line):
+		return "its body has several JSON lines: set split to lines"
+	}
+	return cmp.Or(diagnose.Body(body, new(key.SyntaxError)), "its body is not a JSON object")
 }
 
 // isCommon reports whether a header says nothing about a message: nearly every client or proxy

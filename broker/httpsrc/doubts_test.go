@@ -86,6 +86,7 @@ func TestASenderIsToldWhenMessagesFailAllAlike(t *testing.T) {
 		"the first by the sink":  {many(refusedBy, 2), "!!", "every message since the start was parked: reason permanent"},
 		"a first mismatch":       {[]outcome{mismatch, noKey}, "p!", "every message since the start was parked: header:X-Event-Id is missing"},
 		"twenty mismatches":      {many(mismatch, 20), strings.Repeat("p", 19) + "!", "each of the last 20 messages was parked: reason mismatch"},
+		"another one in a row":   {append(append([]outcome{right}, many(noKey, 20)...), noJSON, mismatch, dropped, right, noJSON), "2" + strings.Repeat("p", 19) + "!!!42p", ""},
 		"two causes":             {append(append([]outcome{right}, many(noKey, 19)...), many(noJSON, 19)...), "2" + strings.Repeat("p", 38), ""},
 		"a right one in between": {append(append(append([]outcome{right}, many(noKey, 20)...), right), many(noKey, 19)...), "2" + strings.Repeat("p", 19) + "!2" + strings.Repeat("p", 19), ""},
 		"dropped in between":     {append(append(append([]outcome{right}, many(noKey, 19)...), dropped), noKey), "2" + strings.Repeat("p", 19) + "4!", "each of the last 20 messages was parked: header:X-Event-Id is missing"},
@@ -141,6 +142,10 @@ func TestTheLogHasTheNamesThatArrived(t *testing.T) {
 			"key: invalid JSON: expected a value at byte 0: correct the rule of the key or the senders: the last one has no headers of its own; the body is compressed with gzip"},
 		{fail(&key.MissingError{Rule: ".id"}, "", "a"), since +
 			"key: .id is missing: correct the rule of the key or the senders: the last one has the headers a; its body is empty"},
+		{fail(&key.MissingError{Rule: ".n"}, `[{"id":1}]`), since +
+			"key: .n is missing: correct the rule of the key or the senders: the last one has no headers of its own; its body is a JSON array: if its elements are messages, set split to array"},
+		{fail(&key.SyntaxError{Problem: "more"}, "{\"id\":1}\n{\"id\":2}\n"), since +
+			"key: invalid JSON: more at byte 0: correct the rule of the key or the senders: the last one has no headers of its own; its body has several JSON lines: set split to lines"},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s\nwant\n%s", c.got, c.want)

@@ -17,7 +17,6 @@ type request struct {
 	mu     sync.Mutex // guards the fields below
 	open   int        // messages that are not settled
 	counts counts
-	last   answer // of a message
 }
 
 // settle notes the answer of a message. After the last one it answers the request, whose
