@@ -46,6 +46,7 @@ var packageMap = map[string][]string{
 	"internal/structured":               {},
 	"internal/coding":                   {},
 	"internal/jsontext":                 {},
+	"internal/envelope":                 {".", "key", "internal/diagnose", "internal/jsontext"},
 	"httpidem/pgidem":                   {".", "httpidem", "store/pgstore", "github.com/jackc/pgx/v5"},
 	"httpidem/caller":                   {"httpidem", "internal/invalid", "github.com/go-jose/go-jose/v4", "github.com/go-jose/go-jose/v4/jwt"},
 	"httpidem/idemcheck":                {"httpidem", "internal/retry"},
@@ -160,7 +161,7 @@ var packageMap = map[string][]string{
 	"test/services":              {"github.com/jackc/pgx/v5/pgconn", "github.com/twmb/franz-go/pkg/kmsg"},
 	"test/services/servicestest": {"test/services"},
 	"internal/schema":            {".", "internal/diagnose", "github.com/goccy/go-yaml", "github.com/goccy/go-yaml/ast", "github.com/goccy/go-yaml/lexer", "github.com/goccy/go-yaml/parser", "github.com/goccy/go-yaml/token"},
-	"internal/config":            {"store/pgstore", ".", "httpidem", "key", "pipeline", "store/tiered", "stream", "internal/diagnose", "internal/header", "internal/schema", "github.com/goccy/go-yaml/ast"},
+	"internal/config":            {"store/pgstore", ".", "httpidem", "key", "pipeline", "store/tiered", "stream", "internal/diagnose", "internal/envelope", "internal/header", "internal/schema", "github.com/goccy/go-yaml/ast"},
 	"internal/expr": {
 		".", "key", "pipeline", "internal/decimal", "internal/jsontext", "cel.dev/cel-go/cel", "cel.dev/cel-go/common/ast", "cel.dev/cel-go/common/cost", "cel.dev/cel-go/common/types",
 		"cel.dev/cel-go/common/types/ref", "cel.dev/cel-go/common/types/traits", "cel.dev/cel-go/ext", "cel.dev/cel-go/interpreter",

@@ -29,6 +29,9 @@ const (
 	ReasonKeyMissing Reason = "key-missing"
 	// ReasonKeyInvalid: the message's key cannot be read, or is refused.
 	ReasonKeyInvalid Reason = "key-invalid"
+	// ReasonUnreadable: the source cannot read the message, or Options.Unwrap finds no message
+	// in it.
+	ReasonUnreadable Reason = "unreadable"
 	// ReasonRowMissing: a table has no row for the message.
 	ReasonRowMissing Reason = "row-missing"
 	// ReasonDeliveries: the message was near the delivery limit of its server, at which
@@ -46,7 +49,7 @@ const (
 
 // Reasons returns the reasons for which a pipeline parks messages.
 func Reasons() []Reason {
-	return []Reason{ReasonAttempts, ReasonPermanent, ReasonLate, ReasonMismatch, ReasonUnknown, ReasonKeyMissing, ReasonKeyInvalid, ReasonRowMissing, ReasonDeliveries}
+	return []Reason{ReasonAttempts, ReasonPermanent, ReasonLate, ReasonMismatch, ReasonUnknown, ReasonKeyMissing, ReasonKeyInvalid, ReasonUnreadable, ReasonRowMissing, ReasonDeliveries}
 }
 
 // Parked is a parked message.

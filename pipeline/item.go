@@ -21,7 +21,8 @@ type Item struct {
 
 	// Decision, Result and Err are the outcome. The session sets them; the sink sets
 	// Result and Err of the items it delivers. With a nil Err the message is settled,
-	// by its own effect or by that of an earlier delivery.
+	// by its own effect or by that of an earlier delivery. A source sets Err of a message
+	// that it cannot read, such as a malformed row: its Body is then what the source has.
 	Decision semel.Decision
 	Err      error
 	Result   semel.Result
@@ -66,8 +67,9 @@ type Item struct {
 	// sets it if the source does not.
 	Seen time.Time
 
-	place func(semel.Origin) string // of the source's traits, or nil
-	block *block                    // the memory that the item is part of, or nil
+	wrapped *semel.Message            // the message as it was read, if Message was inside it
+	place   func(semel.Origin) string // of the source's traits, or nil
+	block   *block                    // the memory that the item is part of, or nil
 }
 
 // AppendPlace appends where the message was read, in the words of its source. By default
@@ -89,6 +91,24 @@ func (it *Item) Bytes() int64 {
 		n += len(it.Message.Headers[i].Name) + len(it.Message.Headers[i].Value)
 	}
 	return int64(n) + 256
+}
+
+// Unwrapped reports whether Message was inside the message that the source read.
+func (it *Item) Unwrapped() bool { return it.wrapped != nil }
+
+// original returns the message as it was read.
+func (it *Item) original() *semel.Message {
+	if it.wrapped != nil {
+		return it.wrapped
+	}
+	return &it.Message
+}
+
+// wrap makes Message the message as it was read, for its source.
+func (it *Item) wrap() {
+	if it.wrapped != nil {
+		it.Message, it.wrapped = *it.wrapped, nil
+	}
 }
 
 // RedriveHeader is the name of a header of redriven messages. Its value is how often

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/internal/retry"
 	"github.com/semel-dev/semel/key"
@@ -49,6 +50,12 @@ type Options struct {
 	Key       *key.Rule
 	Scope     string
 	SameScope bool
+	// Unwrap returns the message inside a message. Key, session and sink see that message.
+	// The message that was read is parked, redriven, and given back to its source. One that
+	// cannot be unwrapped has no key: see OnMissing. Many goroutines call Unwrap, which must
+	// not change the memory of its argument, and must keep the Origin. Defaults to nil, which
+	// is the message itself.
+	Unwrap func(semel.Message) (semel.Message, error)
 	// Fingerprint detects a key that is used for two different bodies.
 	Fingerprint bool
 	// Window replaces the session's window if it is above 0.

@@ -332,7 +332,7 @@ func (r *Runner) park(entries []*entry) (parked bool) {
 			Attempts: max(e.Attempt, e.Tries),
 			Redrives: e.Redrive,
 			At:       time.Now(),
-			Message:  e.Message,
+			Message:  *e.original(),
 		}
 		e.Parked = "" // until it is durable
 	}
@@ -378,6 +378,9 @@ func (r *Runner) giveBack(o *outcomes) {
 		if len(items) == 0 {
 			continue
 		}
+		for _, it := range items {
+			it.wrap()
+		}
 		err := f.source.Return(r.hard, items, o.delay)
 		if err == nil {
 			r.observe(Event{Kind: EventReturned, Count: len(items)})
@@ -388,6 +391,7 @@ func (r *Runner) giveBack(o *outcomes) {
 			case e.feed != f:
 			case err != nil:
 				e.due = now.Add(time.Second) // the source did not take it back
+				e.Err = r.unwrap(e.Item)
 			default:
 				e.done = true
 			}

@@ -33,7 +33,9 @@ func (p *preparer) prepare(items []*Item) []*entry {
 	var bytes int64
 	for _, e := range p.entries {
 		bytes += int64(len(e.Message.Body))
-		if e.Redrive == 0 || e.Call.Key.ID == "" {
+		if !p.open(e) {
+			// it has no key, and is not processed
+		} else if e.Redrive == 0 || e.Call.Key.ID == "" {
 			p.find(e)
 		}
 		e.Call.Window = p.r.opts.Window
@@ -61,6 +63,32 @@ func (p *preparer) origin(it *Item) string {
 	text = append(append(text, " by "...), p.process...)
 	p.id = text[:0]
 	return p.text(text[max(0, len(text)-semel.MaxOriginBytes):])
+}
+
+// open unwraps the message of an item, and reports whether the item can be read.
+func (p *preparer) open(e *entry) bool {
+	if e.Err == nil {
+		e.Err = p.r.unwrap(e.Item)
+	}
+	if e.Err != nil {
+		e.unprocessed = ReasonUnreadable
+		return false
+	}
+	return true
+}
+
+// unwrap makes Message of an item the message inside it.
+func (r *Runner) unwrap(it *Item) error {
+	if r.opts.Unwrap == nil {
+		return nil
+	}
+	inner, err := r.opts.Unwrap(it.Message)
+	if err != nil {
+		return err
+	}
+	read := it.Message
+	it.wrapped, it.Message = &read, inner
+	return nil
 }
 
 // find sets the key of an item, or the reason why it has no key.

@@ -267,7 +267,7 @@ func parkedID(pipeline string, e *entry) string {
 		return p.ID
 	}
 	h := sha256.New()
-	m := &e.Message
+	m := e.original()
 	add := func(part string) { fmt.Fprintf(h, "%d:%s", len(part), part) }
 	for _, part := range []string{pipeline, e.Call.Key.Scope, e.Call.Key.ID, m.Origin.Source, m.Origin.Identity, m.ID, string(m.RecordKey), string(m.Body)} {
 		add(part)

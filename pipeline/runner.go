@@ -478,6 +478,7 @@ func (r *Runner) finish(ctx context.Context) error {
 		var items []*Item
 		for _, e := range left {
 			if e.feed == f && !e.Partition.Closed() {
+				e.wrap()
 				items = append(items, e.Item)
 			}
 		}

@@ -138,6 +138,9 @@ func (s *scheduler) hold(head *entry, f *feed) int {
 		s.held = map[uint64]*feed{}
 	}
 	s.held[head.Group] = f
+	for _, it := range items {
+		it.wrap()
+	}
 	f.traits.Hold(items)
 	return len(items)
 }

@@ -210,7 +210,7 @@ func (b *batch) sort(ctx context.Context, s *Session, items []*pipeline.Item) {
 // written as it is.
 func (s *Session) isLine(it *pipeline.Item) bool {
 	_, read := it.Ref.(*life)
-	return read && s.change == nil
+	return read && s.change == nil && !it.Unwrapped()
 }
 
 // Prepare implements pipeline.PipelinedSession.

@@ -41,7 +41,7 @@ func (s stopping) Run(context.Context) error {
 
 func TestAPipelineThatStopsNamesTheSettingThatParks(t *testing.T) {
 	t.Parallel()
-	settings := map[pipeline.Reason]string{pipeline.ReasonLate: "on_late: park", pipeline.ReasonMismatch: "on_mismatch: park", pipeline.ReasonKeyMissing: "on_missing: park", pipeline.ReasonKeyInvalid: "on_missing: park"}
+	settings := map[pipeline.Reason]string{pipeline.ReasonLate: "on_late: park", pipeline.ReasonMismatch: "on_mismatch: park", pipeline.ReasonKeyMissing: "on_missing: park", pipeline.ReasonKeyInvalid: "on_missing: park", pipeline.ReasonUnreadable: "on_missing: park"}
 	for _, reason := range pipeline.Reasons() {
 		want := "fix the cause and start again, or write " + cmp.Or(settings[reason], "then: park")
 		err := (&Pipeline{stopping{reason: reason}, &config.File{}, &config.Pipeline{}}).Run(t.Context())

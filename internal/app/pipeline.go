@@ -65,7 +65,7 @@ func (p *Pipeline) Run(ctx context.Context) error {
 // stops.
 func parkInstead(p *config.Pipeline, reason pipeline.Reason) string {
 	switch reason {
-	case pipeline.ReasonKeyMissing, pipeline.ReasonKeyInvalid:
+	case pipeline.ReasonKeyMissing, pipeline.ReasonKeyInvalid, pipeline.ReasonUnreadable:
 		return "on_missing: park"
 	case pipeline.ReasonLate:
 		switch {

@@ -55,6 +55,7 @@ var docsPages = []struct{ name, servers string }{
 	{"guides/one-key.md", "kafka postgres"},
 	{"guides/idempotency-key.md", ""},
 	{"guides/operating.md", ""},
+	{"guides/envelopes.md", ""},
 }
 
 // This must not run in parallel with other tests. A child that was forked and has

@@ -65,7 +65,7 @@ func (l *Linter) Value(field, from, cost string) {
 // find something.
 func (l *Linter) never(r *key.Rule) string {
 	never := l.Pipeline.Source.About(l.Pipeline).Never
-	if never == nil || r == nil {
+	if never == nil || r == nil || l.Pipeline.Unwrap != nil && r.Form() == key.FormHeader { // envelopes bring headers
 		return ""
 	}
 	switch r.Form() {

@@ -41,6 +41,9 @@ func (f *File) Options(p *Pipeline, observer pipeline.Observer) *pipeline.Option
 		Workers: p.Parallel, Batch: int(p.Batch), MaxItems: int(p.InFlight.Max), MaxBytes: p.InFlight.Bytes,
 		Wait: HeldWait, Shutdown: f.Shutdown, ParkedMaxAge: p.Parked.MaxAge, Observer: observer,
 	}
+	if p.Unwrap != nil {
+		o.Unwrap = p.Unwrap.Unwrap
+	}
 	o.Failure.From = min(firstPause, o.Failure.To)
 	if decider := f.Decider(p.Store.Name); decider != nil {
 		o.KeepOrigin = decider.Spec.About().Origins
@@ -63,6 +66,17 @@ func (f *File) Options(p *Pipeline, observer pipeline.Observer) *pipeline.Option
 		o.Batch, o.MaxItems = cmp.Or(o.Batch, 4096), cmp.Or(o.MaxItems, 65536)
 	}
 	return o
+}
+
+// KeyOf returns the key of a message as a pipeline finds it, and the message that it has found
+// the key in, which may be inside the other. After an error of the key, that message is valid too.
+func (p *Pipeline) KeyOf(m *semel.Message) (semel.Key, *semel.Message, error) {
+	inner, err := p.Unwrap.Unwrap(*m)
+	if err != nil {
+		return semel.Key{}, nil, err
+	}
+	k, err := p.Key.Rule.Key(p.Key.Scope, &inner)
+	return k, &inner, err
 }
 
 // thenField is the policy for messages that cannot be processed.

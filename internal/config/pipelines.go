@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/semel-dev/semel/internal/envelope"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
@@ -20,6 +21,9 @@ type Pipeline struct {
 	At     schema.Place
 	Source Source
 	Sink   Sink
+	// Unwrap takes the message out of each message that the source has; nil if it is that
+	// message. Key, FilterMap and Sink see what it returns.
+	Unwrap *envelope.Unwrapper
 	Key    Key
 	// Filter and Map are the expressions of the pipeline, or empty. FilterMap evaluates
 	// both; it is nil if none exist.

@@ -60,7 +60,8 @@ func (k *Kinds) pipelineMapping(p *Pipeline) schema.Mapping {
 	return schema.Mapping{
 		Fields: []schema.Field{
 			oneKindField("source", func() schema.Mapping { return kindsMapping(&p.Source, k.Sources) }, "source", "{ file: { paths: [in.jsonl] } }", "Where messages come from. It has one kind.").Need(),
-			schema.PartField("key", func() schema.Mapping { return keyMapping(&p.Key) }, "How Semel finds the key of a message. Two deliveries with the same key are the same message.").NeedUnless("source.http.verify"),
+			unwrapField(p),
+			schema.PartField("key", func() schema.Mapping { return keyMapping(&p.Key) }, "How Semel finds the key of a message. Two deliveries with the same key are the same message.").NeedUnless("source.http.verify", "unwrap"),
 			tablesField(p),
 			expressionField("filter", &p.Filter, &expressions, "A condition in CEL, evaluated after the decision about the key. A message for which it is false is not delivered. An error fails the message permanently.",
 				func(text string) error { return k.checkExpressions(text, "", p) }),
@@ -104,10 +105,17 @@ func (k *Kinds) pipelineMapping(p *Pipeline) schema.Mapping {
 	}
 }
 
-// keyOfSource gives a pipeline without a key that of its source.
+// keyOfSource gives a pipeline without a key that of its envelope, or that of its source.
 func keyOfSource(p *Pipeline, v schema.Value) {
-	if p.Key.Rule = p.Source.About(p).Key; p.Key.Rule == nil {
-		v.Wrong("key is missing")
+	switch {
+	case p.Unwrap == nil:
+		if p.Key.Rule = p.Source.About(p).Key; p.Key.Rule == nil {
+			v.Wrong("key is missing")
+		}
+	default:
+		if p.Key.Rule = p.Unwrap.Key(); p.Key.Rule == nil {
+			v.Wrong("key is missing: unwrap: [%s] knows no key for the message inside: write one, such as key: { id: .id }", p.Unwrap)
+		}
 	}
 	p.Key.OnMissing = defaultOnMissing
 }
@@ -268,6 +276,9 @@ func checkPipelineFields(p *Pipeline, v schema.Value, there schema.Members) {
 	}
 	if p.Observe {
 		there["observe"].Wrong("a Kafka transaction cannot observe: write a store while you observe")
+	}
+	if unwrap, ok := there["unwrap"]; ok {
+		unwrap.Wrong("a Kafka transaction reads records as they are: write a store, which also lets the pipeline unwrap them")
 	}
 	checkKeep(p, there)
 	checkTables(p, source, there)

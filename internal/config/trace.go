@@ -48,7 +48,7 @@ func (t *Tracing) Has(p *Pipeline, m *semel.Message) bool {
 	if p.Key.Rule == nil {
 		return false
 	}
-	k, err := p.Key.Rule.Key("", m)
+	k, _, err := p.KeyOf(m)
 	return err == nil && t.names(k.ID)
 }
 

@@ -207,8 +207,8 @@ func (w *pageWriter) row(path string, f schema.Field) string {
 	switch {
 	case f.Required:
 		facts = append(facts, "**required**")
-	case f.Unless != "":
-		facts = append(facts, "**required** unless `"+f.Unless+"` brings it")
+	case f.Unless != nil:
+		facts = append(facts, "**required** unless `"+strings.Join(f.Unless, "` or `")+"` brings it")
 	case fallback == "", fallback == "off", fallback == "none", form == "boolean" && fallback == "false":
 	case f.Initial != "" && f.Form.Words == nil:
 		facts = append(facts, "`"+fallback+"`")

@@ -161,8 +161,12 @@ func (s *schemaWriter) mapping(m Mapping) object {
 		groups = append(groups, object{"oneOf": one})
 	}
 	for _, f := range m.Fields {
-		if f.Unless != "" {
-			groups = append(groups, object{"anyOf": []object{{"required": []string{f.Name}}, present(strings.Split(f.Unless, "."))}})
+		if f.Unless != nil {
+			either := []object{{"required": []string{f.Name}}}
+			for _, path := range f.Unless {
+				either = append(either, present(strings.Split(path, ".")))
+			}
+			groups = append(groups, object{"anyOf": either})
 		}
 	}
 	if groups != nil {

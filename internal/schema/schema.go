@@ -54,10 +54,10 @@ type Field struct {
 	// implied means that an absent mapping is read as an empty one.
 	implied  bool
 	Required bool
-	// Unless is the path, within the mapping, of a field that may bring the value of this
-	// one. Without that field, this one is required; with it, the reader of the mapping
+	// Unless are the paths, within the mapping, of fields that may bring the value of this
+	// one. Without all of them, this one is required; with one, the reader of the mapping
 	// decides.
-	Unless string
+	Unless []string
 }
 
 // Form describes the values of a field. Exactly one of its members is set, in addition to members
@@ -107,7 +107,7 @@ const (
 func (f Field) Need() Field { f.Required = true; return f }
 
 // NeedUnless makes a field required unless another one may bring its value.
-func (f Field) NeedUnless(path string) Field { f.Unless = path; return f }
+func (f Field) NeedUnless(paths ...string) Field { f.Unless = paths; return f }
 
 // Or sets the default of a field, as a user would write it.
 func (f Field) Or(written string) Field { f.Initial = written; return f }

@@ -56,7 +56,7 @@ declares that their effects happened.
 A parked message has its headers, its origin and a reason: attempts (the last
 attempt failed), permanent (the target refused it permanently), late, mismatch
 (its key was used with another body), unknown (its effect may have happened),
-key-missing or key-invalid.
+key-missing or key-invalid, or unreadable (its format or its envelope).
 
 A message in a Kafka topic has the id TOPIC/PARTITION/OFFSET. It stays in the
 topic until the retention ends. Settled messages are recorded in another topic,

@@ -64,6 +64,12 @@ func newDecider(d *dryRun, looker semel.Inspector) *decider {
 // add adds a message. The next call of decide decides it.
 func (j *decider) add(ctx context.Context, m *semel.Message) {
 	at := placed{Source: m.Origin.Source, Partition: m.Origin.Partition, Offset: m.Origin.Offset}
+	inner, err := j.spec.Unwrap.Unwrap(*m)
+	if err != nil {
+		j.note(dryMissing, drySample{placed: at, Error: term.PlainText(err.Error())})
+		return
+	}
+	m = &inner
 	id, err := j.reader.AppendID(nil, m)
 	if err != nil {
 		j.note(dryMissing, drySample{placed: at, Error: term.PlainText(err.Error())})

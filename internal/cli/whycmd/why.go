@@ -182,9 +182,11 @@ func (q *question) keyOfMessage(asked []*config.Pipeline, wrong *term.Problems) 
 	}
 	text, _ := strings.CutSuffix(string(body), "\n") // as programs end a line of text
 	m.Body = []byte(strings.TrimSuffix(text, "\r"))
-	key, err := p.Key.Rule.Key("", m)
-	if id := p.Key.IDWithout(err, m.Body); id != nil {
-		key.ID, err = string(id), nil
+	key, inner, err := p.KeyOf(m)
+	if inner != nil {
+		if id := p.Key.IDWithout(err, inner.Body); id != nil {
+			key.ID, err = string(id), nil
+		}
 	}
 	if err != nil {
 		wrong.Addf("--message %s: the message has no key by the rule %s of pipeline %s: %s: add --header NAME=VALUE, or name the KEY", q.message, p.Key.Rule, p.Name, term.PlainText(err.Error()))

@@ -115,7 +115,8 @@ func never(r *key.Rule) string {
 // Check implements config.Source. Messages of one request must not share a key: all but the
 // first would be dropped.
 func (s *Source) Check(c *config.Checker, p *config.Pipeline) {
-	if s.Split != nil && p.Key.Rule != nil && !divides(p.Key.Rule) {
+	ofEnvelope := p.Unwrap != nil && p.Key.Rule == p.Unwrap.Key() // its headers are those of each message
+	if s.Split != nil && p.Key.Rule != nil && !ofEnvelope && !divides(p.Key.Rule) {
 		c.Report(p.At, "pipelines."+p.Name+".key.id", "with source.http.split, the messages of a request have the same headers, so %s would give them one key, and all but the first would be dropped: use a value of the body, such as .id", p.Key.Rule)
 	}
 }
