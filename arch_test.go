@@ -46,6 +46,7 @@ var packageMap = map[string][]string{
 	"internal/structured":               {},
 	"internal/coding":                   {},
 	"internal/jsontext":                 {},
+	"internal/framing":                  {},
 	"internal/envelope":                 {".", "key", "internal/diagnose", "internal/jsontext"},
 	"httpidem/pgidem":                   {".", "httpidem", "store/pgstore", "github.com/jackc/pgx/v5"},
 	"httpidem/caller":                   {"httpidem", "internal/invalid", "github.com/go-jose/go-jose/v4", "github.com/go-jose/go-jose/v4/jwt"},
@@ -122,7 +123,7 @@ var packageMap = map[string][]string{
 	"broker/httpsrc":          {".", "key", "pipeline", "broker/httpsrc/provider", "internal/coding", "internal/diagnose", "internal/invalid", "internal/jsontext", "internal/structured", "github.com/klauspost/compress/zstd"},
 	"broker/httpsrc/provider": {"internal/invalid"},
 	"broker/file": {
-		".", "pipeline", "store/logstore", "internal/invalid", "internal/retry", "vfs",
+		".", "pipeline", "store/logstore", "internal/framing", "internal/invalid", "internal/retry", "vfs",
 		"github.com/klauspost/compress/gzip", "github.com/klauspost/compress/zstd", "golang.org/x/sys/unix",
 	},
 	"broker/postgres": {
@@ -154,7 +155,7 @@ var packageMap = map[string][]string{
 	"vfs":               {"golang.org/x/sys/unix", "golang.org/x/sys/windows"},
 	"internal/dedup": {
 		".", "key", "filter", "store/logstore",
-		"internal/clock", "internal/digest", "internal/diagnose", "internal/jsontext", "internal/table",
+		"internal/clock", "internal/digest", "internal/diagnose", "internal/framing", "internal/jsontext", "internal/table",
 		"github.com/dchest/siphash", "golang.org/x/sys/unix",
 		"github.com/klauspost/compress/gzip", "github.com/klauspost/compress/zstd",
 	},

@@ -209,8 +209,8 @@ func (b *batch) sort(ctx context.Context, s *Session, items []*pipeline.Item) {
 // isLine reports whether the body of an item is known to have no line end, and is
 // written as it is.
 func (s *Session) isLine(it *pipeline.Item) bool {
-	_, read := it.Ref.(*life)
-	return read && s.change == nil && !it.Unwrapped()
+	l, read := it.Ref.(*life)
+	return read && l.lines && s.change == nil && !it.Unwrapped()
 }
 
 // Prepare implements pipeline.PipelinedSession.

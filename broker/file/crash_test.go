@@ -47,6 +47,9 @@ func runFiles(ctx context.Context, fsys vfs.FS, dir, mode string) (err error) {
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
 	opts := &file.SourceOptions{FS: fsys, SaveEvery: time.Millisecond}
+	if strings.HasSuffix(mode, "csv") {
+		opts.Format = file.CSV
+	}
 	if mode == "two-phase" {
 		opts.State = filepath.Join(dir, "state", "positions")
 	}
@@ -150,6 +153,37 @@ func TestKilledSessionWritesEachLineOnce(t *testing.T) {
 	dir := t.TempDir()
 	want := writeInputs(t, dir, random, 20_000)
 	killed := killUntilDone(t, random, dir, "session", 4)
+	got, err := os.ReadFile(filepath.Join(dir, "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !sameLines(got, want) {
+		t.Errorf("after %d kills the output has %d bytes that are not the %d that an undisturbed run writes", killed, len(got), len(want))
+	}
+}
+
+// TestKilledSessionWritesEachRowOnce does it with rows, whose header is read again after a kill.
+func TestKilledSessionWritesEachRowOnce(t *testing.T) {
+	t.Parallel()
+	random := newRandom(t)
+	dir := t.TempDir()
+	want := writeInputs(t, dir, random, 20_000)
+	for i := range 2 {
+		name := filepath.Join(dir, fmt.Sprintf("in.%d", i))
+		lines, err := linesOf(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows := []byte("id,pad\n")
+		for _, line := range lines {
+			row := bytes.Replace(bytes.TrimPrefix(line, []byte(`{"id":`)), []byte(`,"pad":`), []byte(","), 1)
+			rows = append(append(rows, bytes.TrimSuffix(row, []byte("}"))...), '\n')
+		}
+		if err := os.WriteFile(name, rows, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	killed := killUntilDone(t, random, dir, "session csv", 4)
 	got, err := os.ReadFile(filepath.Join(dir, "out"))
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,6 @@
 // positions of the source are one record of the store, so each line has its
 // effect once, even after a power loss.
 //
-// A message is a line without its line end ("\n" or "\r\n"). The output is the
-// body and "\n".
+// With [CSV], [TSV] and [JSON] a message is a row or a document. Otherwise it is a
+// line without its line end ("\n" or "\r\n"). The output is the body and "\n".
 package file

@@ -27,9 +27,14 @@ type SourceOptions struct {
 	// Poll is how often Follow looks for new files and lines, and so the longest
 	// delay of a new line. Defaults to 250 ms. Must be at least 1 ms.
 	Poll time.Duration
-	// MaxLine is the longest line in bytes. A longer one ends the source with
+	// MaxLine is the longest line, row or document in bytes. A longer one ends the source with
 	// an error. Defaults to 64 MiB. Must not be negative.
 	MaxLine int
+	// Format says how the files are divided into messages. Defaults to Lines.
+	Format Format
+	// Delimiter separates the columns of CSV and TSV. It must be an ASCII character other than
+	// a quote and a line end. Defaults to 0, which is that of the Format.
+	Delimiter byte
 	// KeepBlank delivers lines that are empty or white space. Defaults to
 	// false: they are skipped.
 	KeepBlank bool
@@ -49,6 +54,7 @@ const lingers = 30 * time.Second
 func (o *SourceOptions) defaults() {
 	o.Poll = cmp.Or(o.Poll, 250*time.Millisecond)
 	o.MaxLine = cmp.Or(o.MaxLine, defaultMaxLine)
+	o.Format = cmp.Or(o.Format, Lines)
 	o.SaveEvery = cmp.Or(o.SaveEvery, time.Second)
 	if o.FS == nil {
 		o.FS = vfs.OS{}
@@ -74,6 +80,20 @@ func (o *SourceOptions) validate(paths []string) error {
 	}
 	if o.SaveEvery < 0 {
 		wrong.Add("SourceOptions.SaveEvery: %v is negative", o.SaveEvery)
+	}
+	switch o.Format {
+	case Lines, CSV, TSV, JSON:
+	default:
+		wrong.Add("SourceOptions.Format: %q is none of lines, csv, tsv and json", o.Format)
+	}
+	if o.Delimiter != 0 && (o.Delimiter >= 0x80 || o.Delimiter == '"' || o.Delimiter == '\n' || o.Delimiter == '\r') {
+		wrong.Add("SourceOptions.Delimiter: %q cannot separate columns", o.Delimiter)
+	}
+	if o.Delimiter != 0 && o.comma() == 0 {
+		wrong.Add("SourceOptions.Delimiter: it needs the Format CSV or TSV")
+	}
+	if o.FromEnd && o.Format != Lines {
+		wrong.Add("SourceOptions.FromEnd: it needs the Format Lines: a record may span lines, so that its start cannot be found from the end")
 	}
 	if o.FromEnd && !o.Follow {
 		wrong.Add("SourceOptions.FromEnd: it needs Follow")

@@ -31,6 +31,8 @@ import (
 // the position, also after a rename. In doubt, it is read from its beginning:
 // lines come again, and none is lost.
 //
+// With another Format, rows or documents come instead of lines.
+//
 // gzip and zstd files are recognised by their content. Without Follow they are
 // read. With Follow they are skipped.
 //

@@ -35,6 +35,10 @@ type tail struct {
 	rest   []byte
 	// offset is the start of the next line.
 	offset int64
+	// header has the names of the columns, once the first row was read. inArray says that the
+	// offset is between two elements of an array of documents.
+	header  []string
+	inArray bool
 	// before are the last bytes before the offset. They reveal a file that was
 	// truncated and has grown since.
 	before []byte
@@ -68,6 +72,8 @@ type life struct {
 	mark   pipeline.Watermark
 	// packed files are recognised in another way.
 	packed bool
+	// lines: no message has a line end.
+	lines bool
 	// generation is that of its entry, which does not change.
 	generation int
 	// identity is that of the file in the origin of its lines, once it has a line. Only
@@ -94,13 +100,12 @@ const overlap = 64
 func (f *tail) start(file *os.File, e entry) error {
 	f.life = &life{source: f.source, path: f.path, file: file, packed: f.packed != nil, generation: e.Generation, saved: e, fresh: true}
 	f.offset, f.before, f.dry = e.Offset, nil, false
+	f.life.lines = f.source.opts.Format != JSON
 	offset := e.Offset
-	if f.packed != nil {
-		_, err := io.CopyN(io.Discard, f.packed, offset)
-		if err != nil {
-			return f.explain(err)
-		}
-	} else if offset > 0 {
+	if err := f.findContext(file, offset); err != nil {
+		return err
+	}
+	if f.packed == nil && offset > 0 {
 		f.before = make([]byte, min(offset, overlap))
 		if _, err := file.ReadAt(f.before, offset-int64(len(f.before))); err != nil {
 			return f.explain(err)
@@ -129,9 +134,26 @@ func (f *tail) read() ([]*pipeline.Item, error) {
 		if err != nil {
 			return nil, err
 		}
+		if f.source.opts.Format != Lines {
+			items, used, err := f.makeRecords(data, end && f.last)
+			if err != nil {
+				return nil, err
+			}
+			if used > 0 {
+				f.keep(data, used)
+				if len(items) > 0 {
+					return items, nil
+				}
+				size = f.source.opts.chunk
+				continue
+			}
+		}
 		whole := bytes.LastIndexByte(data, '\n') + 1
 		if end && f.last {
 			whole = len(data)
+		}
+		if f.source.opts.Format != Lines {
+			whole = 0
 		}
 		if whole == 0 && len(data) > f.source.opts.MaxLine+len("\r") {
 			return nil, f.tooLong(f.offset)

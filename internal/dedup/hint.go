@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/semel-dev/semel/internal/diagnose"
+	"github.com/semel-dev/semel/internal/framing"
 	"github.com/semel-dev/semel/key"
 )
 
@@ -20,7 +21,7 @@ func (x *extraction) hint(line []byte, err error) (text string, sure bool) {
 		if !absent || !x.noHeader {
 			return "", false
 		}
-		fields, _ := appendFields(nil, nil, line, x.comma, allFields)
+		fields, _ := framing.AppendFields(nil, nil, line, x.comma, allFields)
 		if len(fields) == 1 {
 			text = otherComma(line, x.comma)
 			return "the record has one column, .1" + text, text != ""

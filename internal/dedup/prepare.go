@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/semel-dev/semel/key"
+
+	"github.com/semel-dev/semel/internal/framing"
 )
 
 // findInputs examines all inputs and settles their format. Problems go to p.
@@ -138,7 +140,7 @@ func readHeaders(ctx context.Context, inputs []*input, comma byte, p *problems) 
 		if len(in.header) == 0 {
 			continue // an empty file has no header
 		}
-		fields, _ := appendFields(nil, nil, trimEnd(in.header), comma, allFields)
+		fields, _ := framing.AppendFields(nil, nil, trimEnd(in.header), comma, allFields)
 		own := make([]string, len(fields))
 		for i, f := range fields {
 			own[i] = string(f)
@@ -166,13 +168,13 @@ func (in *input) readHeader(ctx context.Context, comma byte) error {
 	if in.kept == nil {
 		defer s.close()
 	}
-	scanner := recordScanner{comma: comma}
+	scanner := framing.Rows{Comma: comma}
 	for {
 		more, err := s.plain.ReadBytes('\n')
 		in.header = append(in.header, more...)
 		in.lead = append(in.lead, more...)
 		in.start = int64(len(in.lead))
-		if end, _ := scanner.next(in.header); end >= 0 {
+		if end, _ := scanner.Next(in.header); end >= 0 {
 			return in.checkHeader()
 		}
 		switch {
@@ -191,7 +193,7 @@ func (in *input) readHeader(ctx context.Context, comma byte) error {
 // checkHeader refuses a first line that is no header.
 func (in *input) checkHeader() error {
 	line := trimEnd(in.header)
-	if bareCR(line) {
+	if framing.BareCR(line) {
 		return fmt.Errorf("%w, or some of them do: pass the input through tr '\\r' '\\n'", errOnlyCR)
 	}
 	if said, ok := bytes.CutPrefix(bytes.Trim(line, `"`), []byte("sep=")); ok && len(said) == 1 {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"sync"
+
+	"github.com/semel-dev/semel/internal/framing"
 )
 
 // reader cuts the inputs into blocks of whole lines.
@@ -147,8 +149,8 @@ func (r *reader) tooLong(lines []byte) bool {
 	}
 	end := bytes.IndexByte(lines, '\n') + 1
 	if r.comma != 0 {
-		scanner := recordScanner{comma: r.comma}
-		end, _ = scanner.next(lines) // a worker checks whether the record is well formed
+		scanner := framing.Rows{Comma: r.comma}
+		end, _ = scanner.Next(lines) // a worker checks whether the record is well formed
 	}
 	return end < 0 || end == len(lines)
 }
@@ -171,16 +173,16 @@ type cutter struct {
 	block   *block // gets the ends of CSV records, unless it is nil
 	whole   int    // end of the last whole line or record
 	scanned int    // position up to which data was scanned
-	records recordScanner
+	records framing.Rows
 }
 
 // end returns the end of the last whole line of data, or 0. data starts with
 // the data of the last call.
 func (c *cutter) end(data []byte) int {
 	if c.comma != 0 {
-		c.records.comma = c.comma
+		c.records.Comma = c.comma
 		for {
-			end, good := c.records.next(data)
+			end, good := c.records.Next(data)
 			if end < 0 {
 				return c.whole
 			}

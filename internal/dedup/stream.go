@@ -343,22 +343,6 @@ func onlyCR(text []byte) bool {
 	return i >= 0 && i < len(text)-1 && bytes.IndexByte(text, '\n') < 0
 }
 
-// bareCR reports whether a CSV record without its line end has a carriage return
-// outside of quotes.
-func bareCR(record []byte) bool {
-	for rest := record; ; {
-		i := bytes.IndexByte(rest, '\r')
-		if i < 0 {
-			return false
-		}
-		at := len(record) - len(rest) + i
-		if bytes.Count(record[:at], []byte{'"'})%2 == 0 {
-			return true
-		}
-		rest = rest[i+1:]
-	}
-}
-
 // separated suggests a format for the first line of an input that is not JSON. A
 // header has at least two names, and a person put the same sign between them.
 func separated(line []byte) string {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/diagnose"
+	"github.com/semel-dev/semel/internal/framing"
 	"github.com/semel-dev/semel/internal/jsontext"
 	"github.com/semel-dev/semel/internal/table"
 	"github.com/semel-dev/semel/key"
@@ -161,7 +162,7 @@ func (w *places) read(at spot) ([]byte, error) {
 		from = w.file
 	}
 	changed := fmt.Errorf("%s changed while it was read: copy inputs that are still written, and run the same command on the copies", w.inputs[at.input].name)
-	scanner := recordScanner{comma: w.extract.comma}
+	scanner := framing.Rows{Comma: w.extract.comma}
 	w.line = w.line[:0]
 	for size := 4 << 10; ; size *= 2 {
 		had := len(w.line)
@@ -170,7 +171,7 @@ func (w *places) read(at spot) ([]byte, error) {
 		w.line = w.line[:had+n]
 		end := bytes.IndexByte(w.line[had:], '\n') + had + 1
 		if w.extract.comma != 0 {
-			end, _ = scanner.next(w.line)
+			end, _ = scanner.Next(w.line)
 		} else if end == had {
 			end = -1
 		}
@@ -228,8 +229,8 @@ func withSpace(line []byte) []byte { return append(line[:len(line):len(line)], '
 
 // columns returns the columns in which two records differ.
 func (w *places) columns(a, b []byte) []string {
-	x, _ := appendFields(nil, nil, a, w.extract.comma, allFields)
-	y, _ := appendFields(nil, nil, b, w.extract.comma, allFields)
+	x, _ := framing.AppendFields(nil, nil, a, w.extract.comma, allFields)
+	y, _ := framing.AppendFields(nil, nil, b, w.extract.comma, allFields)
 	list := []string{}
 	for i := range max(len(x), len(y)) {
 		if i < len(x) && i < len(y) && bytes.Equal(x[i], y[i]) {

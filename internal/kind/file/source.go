@@ -30,6 +30,10 @@ type Source struct {
 	Follow bool
 	// From is beginning or end: where reading a new file starts.
 	From string
+	// Format is lines, csv, tsv or json.
+	Format string
+	// Delimiter separates the columns of csv and tsv. It may be empty.
+	Delimiter string
 	// State is the directory that holds the positions.
 	State string
 }
@@ -56,7 +60,22 @@ func (s *Source) Fields() schema.Mapping {
 		}, "File names, with `*`, `?` and `[…]` as in a shell.").Need(),
 		schema.TruthField("follow", &s.Follow, "Keep reading lines that are appended, also after rotation. Without it, the pipeline ends at the end of the files.").Or("false"),
 		schema.ChoiceField("from", &s.From, "Where reading a new file starts.", "beginning", "end").Or("beginning"),
+		schema.ChoiceField("format", &s.Format, "How a file is divided into messages. `lines`: each line. `csv` and `tsv`: each row, as a JSON object of its columns, which the header names; values are strings. `json`: JSON documents, which may span lines; of an array each element.", "lines", "csv", "tsv", "json").Or("lines"),
+		schema.Field{Name: "delimiter", Doc: "What separates the columns of `csv` or `tsv`: one character, such as `;`.", Form: schema.Form{Scalar: schema.ScalarText}, Shown: "a comma, or a tab", Read: func(v schema.Value) {
+			v.Text(&s.Delimiter)
+			if d := s.Delimiter; d != "" && (len(d) != 1 || d[0] >= 0x80 || strings.Contains("\"\r\n", d)) {
+				v.Wrong("write one ASCII character, such as \";\"")
+			}
+		}},
 		schema.PathField("state", &s.State, "Directory of the pipeline's read positions.").Or("semel-state"),
+	}, Check: func(_ schema.Value, there schema.Members) {
+		rows := s.Format == "csv" || s.Format == "tsv"
+		if delimiter, ok := there["delimiter"]; ok && !rows {
+			delimiter.Wrong("it needs format: csv, or tsv")
+		}
+		if from, ok := there["from"]; ok && s.From == "end" && s.Format != "lines" {
+			from.Wrong("with format: %s a record may span lines, so that its start cannot be found from the end: leave it out", s.Format)
+		}
 	}}
 }
 
@@ -91,7 +110,7 @@ func (s *Source) Lint(l *config.Linter) {
 		l.Add(semel.Warning, config.Loss, l.At("source.file.from"), "end", "the lines that a new file already has are never read", "write from: beginning")
 	}
 	for _, path := range s.Paths {
-		if format := ofLines(path); format != "" && readsJSON(l.Pipeline) {
+		if format := ofLines(path); s.Format == "lines" && format != "" && readsJSON(l.Pipeline) {
 			l.Add(semel.Warning, config.NoRisk, l.At("source.file.paths"), path+" looks like "+format, "a line must be a JSON document: every other line is parked as invalid JSON", remedyOf(format))
 		}
 	}
@@ -110,12 +129,23 @@ func (s *Source) Open(_ context.Context, env *config.Env) (pipeline.Source, erro
 
 // open opens the files. If state is "", the positions belong to a session.
 func (s *Source) open(p *config.Pipeline, state string) (*file.Source, error) {
-	return file.OpenSource(s.Paths, &file.SourceOptions{State: state, Follow: s.Follow, FromEnd: s.From == "end", KeepBlank: p.Key.OfBody()})
+	opts := s.options(p)
+	opts.State, opts.Follow, opts.FromEnd = state, s.Follow, s.From == "end"
+	return file.OpenSource(s.Paths, opts)
+}
+
+// options are those of every reading of the files.
+func (s *Source) options(p *config.Pipeline) *file.SourceOptions {
+	o := &file.SourceOptions{Format: file.Format(s.Format), KeepBlank: p.Key.OfBody()}
+	if s.Delimiter != "" {
+		o.Delimiter = s.Delimiter[0]
+	}
+	return o
 }
 
 // Sample implements config.Source.
 func (s *Source) Sample(ctx context.Context, p *config.Pipeline, fn func(*semel.Message) bool) (err error) {
-	source, err := file.OpenSource(s.Paths, &file.SourceOptions{KeepBlank: p.Key.OfBody()})
+	source, err := file.OpenSource(s.Paths, s.options(p))
 	if err != nil {
 		return err
 	}
@@ -197,8 +227,11 @@ func ofLines(path string) string {
 }
 
 func remedyOf(format string) string {
-	if strings.Contains(format, "CSV") {
-		return "write the rows as JSON documents first, for example with mlr --icsv --ojsonl cat IN; or deduplicate the file with semel dedup, which reads CSV; or write key: { id: line }"
+	switch {
+	case strings.HasPrefix(format, "TSV"):
+		return "write format: tsv, or key: { id: line }"
+	case format == "CSV":
+		return "write format: csv, or key: { id: line }"
 	}
 	return "write its records as JSON documents first, one on each line"
 }

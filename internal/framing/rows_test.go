@@ -1,8 +1,9 @@
-package dedup
+package framing
 
 import (
 	"bytes"
 	"encoding/csv"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -11,11 +12,11 @@ import (
 // recordsOf divides data with the scanner, and lets the data grow by step
 // bytes.
 func recordsOf(data []byte, comma byte, step int) (ends []int, good []bool) {
-	scanner := recordScanner{comma: comma}
+	scanner := Rows{Comma: comma}
 	for have := 0; have < len(data); {
 		have = min(have+step, len(data))
 		for {
-			end, ok := scanner.next(data[:have])
+			end, ok := scanner.Next(data[:have])
 			if end < 0 {
 				break
 			}
@@ -52,7 +53,7 @@ func FuzzCSV(f *testing.F) {
 		reader.Comma, reader.FieldsPerRecord = rune(comma), -1
 		start := 0
 		for i, end := range ends {
-			record := trimEnd(ended[start:end])
+			record := withoutLineEnd(ended[start:end])
 			if start = end; len(record) == 0 {
 				continue // encoding/csv leaves them out
 			}
@@ -67,7 +68,7 @@ func FuzzCSV(f *testing.F) {
 			if !good[i] {
 				t.Fatalf("record %q is called malformed", want)
 			}
-			fields, _ := appendFields(nil, nil, record, comma, allFields)
+			fields, _ := AppendFields(nil, nil, record, comma, math.MaxInt)
 			var got []string
 			for _, field := range fields {
 				got = append(got, strings.ReplaceAll(string(field), "\r", ""))
@@ -78,7 +79,7 @@ func FuzzCSV(f *testing.F) {
 			if !slices.Equal(got, want) {
 				t.Fatalf("record %q has the fields %q, not %q", record, got, want)
 			}
-			if some, _ := appendFields(nil, nil, record, comma, int(step)); !slices.EqualFunc(some, fields[:min(int(step), len(fields))], bytes.Equal) {
+			if some, _ := AppendFields(nil, nil, record, comma, int(step)); !slices.EqualFunc(some, fields[:min(int(step), len(fields))], bytes.Equal) {
 				t.Fatalf("record %q has the first fields %q, not those of %q", record, some, fields)
 			}
 		}
@@ -107,13 +108,18 @@ func BenchmarkRecordScanner(b *testing.B) {
 			data := bytes.Repeat([]byte(record), 10000)
 			b.SetBytes(int64(len(data)))
 			for b.Loop() {
-				scanner := recordScanner{comma: ','}
+				scanner := Rows{Comma: ','}
 				for {
-					if end, _ := scanner.next(data); end < 0 {
+					if end, _ := scanner.Next(data); end < 0 {
 						break
 					}
 				}
 			}
 		})
 	}
+}
+
+// withoutLineEnd returns a record without its line end.
+func withoutLineEnd(record []byte) []byte {
+	return bytes.TrimSuffix(bytes.TrimSuffix(record, []byte("\n")), []byte("\r"))
 }
