@@ -64,7 +64,7 @@ var (
 	}
 	tangled = map[string]exception{
 		"broker/outbox":          {21, "listening, leases and shards are not types yet"},
-		"broker/file":            {23, "the finding of files is not a type yet"},
+		"broker/file":            {22, "the finding of files is not a type yet"},
 		"internal/schema":        {28, program},
 		"internal/proxy":         {25, program},
 		"internal/kind/postgres": {26, program},

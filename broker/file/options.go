@@ -100,3 +100,32 @@ func (o *SourceOptions) validate(paths []string) error {
 	}
 	return wrong.Err()
 }
+
+// Format says how a file is divided into messages.
+type Format string
+
+const (
+	// Lines are messages, as they are.
+	Lines Format = "lines"
+	// CSV has a header. Each row is a message: a JSON object with its columns, whose values are
+	// strings. A row may span lines.
+	CSV Format = "csv"
+	// TSV is CSV with tabs instead of commas.
+	TSV Format = "tsv"
+	// JSON has documents one after the other, which may span lines, and arrays, whose elements
+	// are messages.
+	JSON Format = "json"
+)
+
+// comma separates columns. It is 0 unless the format has rows.
+func (o *SourceOptions) comma() byte {
+	switch {
+	case o.Format != CSV && o.Format != TSV:
+		return 0
+	case o.Delimiter != 0:
+		return o.Delimiter
+	case o.Format == TSV:
+		return '\t'
+	}
+	return ','
+}

@@ -7,39 +7,8 @@ import (
 	"io"
 	"os"
 
-	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/framing"
-	"github.com/semel-dev/semel/pipeline"
 )
-
-// Format says how a file is divided into messages.
-type Format string
-
-const (
-	// Lines are messages, as they are.
-	Lines Format = "lines"
-	// CSV has a header. Each row is a message: a JSON object with its columns, whose values are
-	// strings. A row may span lines.
-	CSV Format = "csv"
-	// TSV is CSV with tabs instead of commas.
-	TSV Format = "tsv"
-	// JSON has documents one after the other, which may span lines, and arrays, whose elements
-	// are messages.
-	JSON Format = "json"
-)
-
-// comma separates columns. It is 0 unless the format has rows.
-func (o *SourceOptions) comma() byte {
-	switch {
-	case o.Format != CSV && o.Format != TSV:
-		return 0
-	case o.Delimiter != 0:
-		return o.Delimiter
-	case o.Format == TSV:
-		return '\t'
-	}
-	return ','
-}
 
 // records are the messages of one read.
 type records struct {
@@ -53,43 +22,34 @@ func (r *records) add(at int64, body []byte, err error) {
 	r.positions, r.bodies, r.errs = append(r.positions, at), append(r.bodies, body), append(r.errs, err)
 }
 
-// makeRecords makes items of rows or documents, and returns how many bytes they take. last says
-// that no more data follows. It stops before a record that is too long or malformed, which is an
-// error if it is the first.
-func (f *tail) makeRecords(data []byte, last bool) (items []*pipeline.Item, used int, err error) {
-	var r records
-	if f.source.opts.Format == JSON {
-		err = f.documents(&r, data, last)
+// divider divides the data of one file into records.
+type divider struct {
+	opts *SourceOptions
+	path string
+	// header has the names of the columns, once the first row was read. inArray says that the
+	// place is between two elements of an array of documents.
+	header  []string
+	inArray bool
+}
+
+// divide returns the records in data, which starts at an offset of the file. last says that no more
+// data follows. It stops before a record that is too long or malformed, which is an error if it is
+// the first.
+func (f *divider) divide(data []byte, offset int64, last bool) (r records, err error) {
+	if f.opts.Format == JSON {
+		err = f.documents(&r, data, offset, last)
 	} else {
-		err = f.rows(&r, data, last)
+		err = f.rows(&r, data, offset, last)
 	}
-	if err != nil && len(r.bodies) == 0 {
-		return nil, 0, err
+	if len(r.bodies) > 0 {
+		err = nil // it comes again
 	}
-	if r.used == 0 {
-		return nil, 0, nil
-	}
-	if err := f.identify(); err != nil {
-		return nil, 0, err
-	}
-	life := f.life
-	life.mark.Read(r.positions, f.offset+int64(r.used))
-	slab := f.source.blocks.ItemsIn(f.memory, len(r.bodies))
-	f.memory = nil
-	items = make([]*pipeline.Item, len(slab))
-	for i, body := range r.bodies {
-		it := &slab[i]
-		it.Message.Body, it.Err = body, r.errs[i]
-		it.Message.Origin = semel.Origin{Source: life.path, Identity: life.identity, Offset: r.positions[i]}
-		it.Partition, it.Ref = f.partition, life
-		items[i] = it
-	}
-	return items, r.used, nil
+	return r, err
 }
 
 // rows adds the rows in data. A row that cannot be read is a message of its own bytes.
-func (f *tail) rows(r *records, data []byte, last bool) error {
-	opts := &f.source.opts
+func (f *divider) rows(r *records, data []byte, offset int64, last bool) error {
+	opts := f.opts
 	text := data
 	if last && len(data) > 0 && data[len(data)-1] != '\n' {
 		text = append(data[:len(data):len(data)], '\n')
@@ -104,12 +64,12 @@ func (f *tail) rows(r *records, data []byte, last bool) error {
 			}
 			end, good = len(text), false // a quote has no end
 		}
-		at, row := f.offset+int64(start), withoutLineEnd(text[start:end])
+		at, row := offset+int64(start), withoutLineEnd(text[start:end])
 		if at == 0 {
 			row = bytes.TrimPrefix(row, []byte(utf8Mark))
 		}
 		if len(row) > opts.MaxLine {
-			return f.tooLong(at)
+			return tooLong(f.path, f.opts, at)
 		}
 		start = end
 		if len(row) > 0 && f.header == nil {
@@ -138,8 +98,8 @@ func (f *tail) rows(r *records, data []byte, last bool) error {
 }
 
 // documents adds the documents in data.
-func (f *tail) documents(r *records, data []byte, last bool) error {
-	if f.offset == 0 && r.used == 0 && bytes.HasPrefix(data, []byte("PAR1")) {
+func (f *divider) documents(r *records, data []byte, offset int64, last bool) error {
+	if offset == 0 && r.used == 0 && bytes.HasPrefix(data, []byte("PAR1")) {
 		return fmt.Errorf("file: %s is a Parquet file, which Semel does not read", f.path)
 	}
 	scanner := framing.Documents{InArray: f.inArray}
@@ -148,15 +108,15 @@ func (f *tail) documents(r *records, data []byte, last bool) error {
 		var malformed *framing.StreamError
 		switch {
 		case errors.As(err, &malformed):
-			return fmt.Errorf("file: %s, byte %d: %s", f.path, f.offset+int64(malformed.Offset), malformed.Problem)
-		case ok && doc.End-doc.Start > f.source.opts.MaxLine:
-			return f.tooLong(f.offset + int64(doc.Start))
+			return fmt.Errorf("file: %s, byte %d: %s", f.path, offset+int64(malformed.Offset), malformed.Problem)
+		case ok && doc.End-doc.Start > f.opts.MaxLine:
+			return tooLong(f.path, f.opts, offset+int64(doc.Start))
 		}
 		r.used, f.inArray = next, scanner.InArray
 		if !ok {
 			return nil
 		}
-		r.add(f.offset+int64(doc.Start), data[doc.Start:doc.End:doc.End], nil)
+		r.add(offset+int64(doc.Start), data[doc.Start:doc.End:doc.End], nil)
 	}
 }
 
@@ -166,42 +126,42 @@ func withoutLineEnd(line []byte) []byte {
 
 // findContext finds what the records behind an offset need from before it: the header of rows, and
 // whether documents are in an array. A compressed file is read up to the offset.
-func (f *tail) findContext(file *os.File, offset int64) error {
+func (f *divider) findContext(file *os.File, packed io.Reader, offset int64) error {
 	f.header, f.inArray = nil, false
 	var before io.Reader = io.NewSectionReader(file, 0, offset)
-	if f.packed != nil {
-		before = io.LimitReader(f.packed, offset)
+	if packed != nil {
+		before = io.LimitReader(packed, offset)
 	}
 	switch {
 	case offset == 0:
-	case f.source.opts.comma() != 0:
+	case f.opts.comma() != 0:
 		if err := f.findHeader(before); err != nil {
 			return err
 		}
-	case f.source.opts.Format == JSON && f.packed == nil:
+	case f.opts.Format == JSON && packed == nil:
 		return f.findArray(file, offset)
-	case f.source.opts.Format == JSON:
+	case f.opts.Format == JSON:
 		var last lastSign
 		_, err := io.Copy(&last, before)
 		if f.inArray, _ = framing.ArrayBefore(last.sign); err != nil {
-			return f.explain(err)
+			return explain(f.path, err)
 		}
 	}
-	if f.packed != nil {
+	if packed != nil {
 		if _, err := io.Copy(io.Discard, before); err != nil {
-			return f.explain(err)
+			return explain(f.path, err)
 		}
 		if before.(*io.LimitedReader).N > 0 {
-			return f.explain(io.ErrUnexpectedEOF)
+			return explain(f.path, io.ErrUnexpectedEOF)
 		}
 	}
 	return nil
 }
 
 // findHeader reads the first row.
-func (f *tail) findHeader(from io.Reader) error {
+func (f *divider) findHeader(from io.Reader) error {
 	var data []byte
-	scanner := framing.Rows{Comma: f.source.opts.comma()}
+	scanner := framing.Rows{Comma: f.opts.comma()}
 	for start := 0; ; {
 		if end, good := scanner.Next(data); end >= 0 {
 			row := withoutLineEnd(data[start:end])
@@ -212,7 +172,7 @@ func (f *tail) findHeader(from io.Reader) error {
 				continue
 			}
 			var err error
-			if f.header, err = framing.Header(row, good, f.source.opts.comma()); err != nil {
+			if f.header, err = framing.Header(row, good, f.opts.comma()); err != nil {
 				return fmt.Errorf("file: %s: %w", f.path, err)
 			}
 			return nil
@@ -223,17 +183,17 @@ func (f *tail) findHeader(from io.Reader) error {
 		if err == io.EOF && n == 0 {
 			return fmt.Errorf("file: %s has no header before the position %d: it was changed", f.path, len(data))
 		} else if err != nil && err != io.EOF {
-			return f.explain(err)
+			return explain(f.path, err)
 		}
 	}
 }
 
 // findArray looks at the signs before an offset.
-func (f *tail) findArray(file *os.File, offset int64) error {
+func (f *divider) findArray(file *os.File, offset int64) error {
 	for end := offset; end > 0; {
 		part := make([]byte, min(end, 4<<10))
 		if _, err := file.ReadAt(part, end-int64(len(part))); err != nil {
-			return f.explain(err)
+			return explain(f.path, err)
 		}
 		var known bool
 		if f.inArray, known = framing.ArrayBefore(part); known {
@@ -252,4 +212,21 @@ func (l *lastSign) Write(p []byte) (int, error) {
 		l.sign = append(l.sign[:0], text[len(text)-1])
 	}
 	return len(p), nil
+}
+
+// utf8Mark is the byte order mark that a file may start with. It belongs to no
+// line.
+const utf8Mark = "\ufeff"
+
+// tooLong says that a line or record has no end within the longest one.
+func tooLong(path string, o *SourceOptions, at int64) error {
+	return fmt.Errorf("file: %s: the line at byte %d is longer than %d bytes: split it", path, at, o.MaxLine)
+}
+
+// explain adds the name of the file to a read error.
+func explain(path string, err error) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) || err == io.EOF {
+		return fmt.Errorf("file: %s ends in the middle", path)
+	}
+	return fmt.Errorf("file: read %s: %w", path, err)
 }

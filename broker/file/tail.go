@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"strconv"
@@ -34,11 +33,8 @@ type tail struct {
 	packed io.ReadCloser
 	rest   []byte
 	// offset is the start of the next line.
-	offset int64
-	// header has the names of the columns, once the first row was read. inArray says that the
-	// offset is between two elements of an array of documents.
-	header  []string
-	inArray bool
+	offset  int64
+	divider divider
 	// before are the last bytes before the offset. They reveal a file that was
 	// truncated and has grown since.
 	before []byte
@@ -102,7 +98,8 @@ func (f *tail) start(file *os.File, e entry) error {
 	f.offset, f.before, f.dry = e.Offset, nil, false
 	f.life.lines = f.source.opts.Format != JSON
 	offset := e.Offset
-	if err := f.findContext(file, offset); err != nil {
+	f.divider = divider{opts: &f.source.opts, path: f.path}
+	if err := f.divider.findContext(file, f.packed, offset); err != nil {
 		return err
 	}
 	if f.packed == nil && offset > 0 {
@@ -115,12 +112,7 @@ func (f *tail) start(file *os.File, e entry) error {
 }
 
 // explain adds the name of the file to a read error.
-func (f *tail) explain(err error) error {
-	if errors.Is(err, io.ErrUnexpectedEOF) || err == io.EOF {
-		return fmt.Errorf("file: %s ends in the middle", f.path)
-	}
-	return fmt.Errorf("file: read %s: %w", f.path, err)
-}
+func (f *tail) explain(err error) error { return explain(f.path, err) }
 
 // errTruncated means that the data before the position is gone.
 var errTruncated = errors.New("truncated")
@@ -156,7 +148,7 @@ func (f *tail) read() ([]*pipeline.Item, error) {
 			whole = 0
 		}
 		if whole == 0 && len(data) > f.source.opts.MaxLine+len("\r") {
-			return nil, f.tooLong(f.offset)
+			return nil, tooLong(f.path, &f.source.opts, f.offset)
 		}
 		if whole > 0 {
 			items, used, err := f.makeItems(data[:whole])
@@ -179,10 +171,6 @@ func (f *tail) read() ([]*pipeline.Item, error) {
 		}
 		size *= 2
 	}
-}
-
-func (f *tail) tooLong(at int64) error {
-	return fmt.Errorf("file: %s: the line at byte %d is longer than %d bytes: split it", f.path, at, f.source.opts.MaxLine)
 }
 
 // fill returns up to size bytes from the offset on, in memory of their own, and
@@ -242,10 +230,6 @@ func (l *life) intact() bool {
 	return err == nil && bytes.Equal(now, l.tip)
 }
 
-// utf8Mark is the byte order mark that a file may start with. It belongs to no
-// line.
-const utf8Mark = "\ufeff"
-
 // makeItems makes items of lines and returns their total size. It stops before a line
 // that is too long, which is an error if it is the first. The bodies share the
 // memory of the lines.
@@ -269,7 +253,7 @@ func (f *tail) makeItems(lines []byte) (items []*pipeline.Item, used int, err er
 		}
 		if end-start > opts.MaxLine {
 			if len(bodies) == 0 {
-				return nil, 0, f.tooLong(at)
+				return nil, 0, tooLong(f.path, opts, at)
 			}
 			break
 		}
@@ -291,6 +275,30 @@ func (f *tail) makeItems(lines []byte) (items []*pipeline.Item, used int, err er
 		items[i] = it
 	}
 	return items, used, nil
+}
+
+// makeRecords is makeItems for rows and documents. used is 0 if data has no whole one.
+func (f *tail) makeRecords(data []byte, last bool) (items []*pipeline.Item, used int, err error) {
+	r, err := f.divider.divide(data, f.offset, last)
+	if err != nil || r.used == 0 {
+		return nil, 0, err
+	}
+	if err := f.identify(); err != nil {
+		return nil, 0, err
+	}
+	life := f.life
+	life.mark.Read(r.positions, f.offset+int64(r.used))
+	slab := f.source.blocks.ItemsIn(f.memory, len(r.bodies))
+	f.memory = nil
+	items = make([]*pipeline.Item, len(slab))
+	for i, body := range r.bodies {
+		it := &slab[i]
+		it.Message.Body, it.Err = body, r.errs[i]
+		it.Message.Origin = semel.Origin{Source: life.path, Identity: life.identity, Offset: r.positions[i]}
+		it.Partition, it.Ref = f.partition, life
+		items[i] = it
+	}
+	return items, r.used, nil
 }
 
 // identify gives the lines of a file their identity: device, inode, when the file was created,

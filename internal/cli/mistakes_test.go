@@ -56,7 +56,7 @@ func TestCommonMistakesGetOneLineWithTheRemedy(t *testing.T) {
 		{"duration in words", "dedup --key .event_id --window 7days events.jsonl", "", `--window "7days": not a duration: write it like 90s, 36h, 7d or 2w, or forever`},
 		{"choice", "dedup --key .event_id --on-missing ignore events.jsonl", "", `--on-missing "ignore": write one of fail, reject, pass, hash`},
 		{"other delimiter", "dedup --key .id semi.csv", "", "add --delimiter ';'"},
-		{"JSON array", "dedup --key .id array.json", "", "pass it through jq -c '.[]', which writes each element on a line of its own"},
+		{"JSON array", "dedup --key .id array.json", "", "add --format json, which reads its elements"},
 		{"no store", "keys ls", "", "--store DIR is missing: name the directory of the store, or --config FILE and --store-name NAME"},
 		{"store that is not there", "keys ls --store nowhere", "", "--store nowhere: there is no store in this directory"},
 		{"store on a server", "keys ls --store postgres://app:canary@db/shop", "", "--store names a directory, and this is an address (postgres://): for a server, use --config FILE --store-name NAME"},

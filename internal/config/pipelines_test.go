@@ -50,7 +50,7 @@ func TestDefaultsOfAPipelineAreFilledIn(t *testing.T) {
 `)
 	want := &config.Pipeline{
 		Name: "copy", At: schema.Place{File: "dir/semel.yaml", Line: 8, Column: 3},
-		Source: &file.Source{Paths: []string{filepath.Join("dir", "in/*.jsonl")}, From: "beginning", State: filepath.Join("dir", "semel-state")},
+		Source: &file.Source{Paths: []string{filepath.Join("dir", "in/*.jsonl")}, From: "beginning", Format: "lines", State: filepath.Join("dir", "semel-state")},
 		Sink:   &stdout.Sink{},
 		Key:    config.Key{Rule: rule(t, ".id"), Scope: "copy", OnMissing: "park"},
 		Window: 7 * 24 * time.Hour, Lease: 30 * time.Second, OnLeaseExpired: "retry", OnLate: "run", OnMismatch: "ignore",

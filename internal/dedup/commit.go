@@ -159,9 +159,7 @@ func (c *committer) withoutKey(line []byte, err error) error {
 		}
 	}
 	missing := &missingError{err: err}
-	if c.pos.Offset == in.start {
-		missing.hint, missing.sure = c.extract.hint(line, err)
-	}
+	missing.hint, missing.sure = c.extract.hint(line, err, c.pos.Offset == in.start)
 	return missing
 }
 

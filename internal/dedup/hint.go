@@ -10,15 +10,15 @@ import (
 	"github.com/semel-dev/semel/key"
 )
 
-// hint says why the first record of an input may have no key: the rule has a
-// typing error, or the input does not have one document on each line. It
-// returns "" if it finds no such cause. sure is set if the cause leaves no
+// hint says why a record may have no key: the line is no JSON document, or, of the first one of
+// an input, the rule has a typing error, or the input does not have one document on each line.
+// It returns "" if it finds no such cause. sure is set if the cause leaves no
 // doubt that the line itself is right.
-func (x *extraction) hint(line []byte, err error) (text string, sure bool) {
+func (x *extraction) hint(line []byte, err error, first bool) (text string, sure bool) {
 	var missing *key.MissingError
 	absent := errors.As(err, &missing) && missing.Reason == key.Absent
 	if x.comma != 0 {
-		if !absent || !x.noHeader {
+		if !first || !absent || !x.noHeader {
 			return "", false
 		}
 		fields, _ := framing.AppendFields(nil, nil, line, x.comma, allFields)
@@ -28,16 +28,22 @@ func (x *extraction) hint(line []byte, err error) (text string, sure bool) {
 		}
 		return fmt.Sprintf("the record has the columns .1 to .%d", len(fields)), false
 	}
-	var syntax *key.SyntaxError
-	body := bytes.TrimSpace(line)
-	switch {
-	case len(body) == 0 || !absent && !errors.As(err, &syntax):
+	flaw, is := diagnose.FlawOf(line, err)
+	_, malformed := errors.AsType[*key.SyntaxError](err)
+	switch body := bytes.TrimSpace(line); {
+	case flaw == diagnose.Foreign:
+		return "the line " + is, first
+	case flaw == diagnose.JSONInText:
+		return "the line " + is + ": pass it through jq -c fromjson", first
+	case flaw == diagnose.Several:
+		return "the line " + is + ": add --format json, which reads documents behind each other", first
+	case !first || len(body) == 0:
 		return "", false
-	case body[0] == '[':
-		return "the input looks like one JSON array: pass it through jq -c '.[]', which writes each element on a line of its own", true
-	case syntax != nil && body[0] == '{' && syntax.Offset >= len(bytes.TrimRight(line, " \t\r")):
-		return "the input looks like JSON that spans lines: pass it through jq -c ., which writes each document on a line of its own", true
-	case syntax != nil:
+	case body[0] == '[' && (absent || malformed):
+		return "the input looks like one JSON array: add --format json, which reads its elements", true
+	case flaw == diagnose.SpansLines && body[0] == '{':
+		return "the input looks like JSON that spans lines: add --format json, which reads such documents", true
+	case malformed:
 		text = separated(line)
 		return text, text != ""
 	case absent:

@@ -22,7 +22,8 @@ type input struct {
 	// again, such as standard input or a pipe.
 	kept   *stream
 	format Format
-	// compressed is set if a position in the content is none in the file.
+	// compressed is set if a position in the content is none in the file: it is compressed, or
+	// its documents become lines.
 	compressed bool
 	found      time.Time // time of the call that returned info
 	mark       []byte    // the byte order mark, if any
@@ -89,7 +90,7 @@ func findInput(ctx context.Context, name string, stdin io.Reader, asked Format) 
 // look finds the format, from the name or the first byte, and the byte order
 // mark.
 func (in *input) look(s *stream, asked Format) error {
-	in.compressed = s.compression != ""
+	in.compressed = s.compression != "" || asked == JSON
 	if asked != Text {
 		name := in.name
 		if in.info == nil {
@@ -98,6 +99,11 @@ func (in *input) look(s *stream, asked Format) error {
 		if err := s.checkForeign(name); err != nil {
 			return err
 		}
+	}
+	if asked == JSON {
+		in.format = JSON
+		s.divide()
+		return nil
 	}
 	if err := s.checkLineEnds(in.name); err != nil {
 		return err
@@ -157,6 +163,9 @@ func (in *input) stream(ctx context.Context, offset int64) (*stream, error) {
 	s, err := openStream(ctx, file, true)
 	if err != nil {
 		return nil, err
+	}
+	if in.format == JSON {
+		s.divide()
 	}
 	if err := s.skip(ctx, offset, nil); err != nil {
 		s.close()

@@ -27,6 +27,9 @@ const (
 	Auto Format = "auto"
 	// JSONL has one JSON document on each line.
 	JSONL Format = "jsonl"
+	// JSON has documents that may span lines and stand behind each other, and arrays, whose
+	// elements count. Each becomes a line.
+	JSON Format = "json"
 	// Text has lines of arbitrary bytes.
 	Text Format = "text"
 	// CSV is RFC 4180 with a header. A record may span lines.
@@ -218,7 +221,7 @@ func (o Options) withDefaults() Options {
 
 // check adds the problems of the options to p.
 func (o *Options) check(p *problems) {
-	oneOf(p, "--format", o.Format, Auto, JSONL, Text, CSV, TSV)
+	oneOf(p, "--format", o.Format, Auto, JSONL, JSON, Text, CSV, TSV)
 	oneOf(p, "--keep", o.Keep, KeepFirst, KeepLast, KeepNone)
 	oneOf(p, "--on-missing", o.OnMissing, MissingFail, MissingReject, MissingPass, MissingHash)
 	oneOf(p, "--on-mismatch", o.OnMismatch, MismatchDrop, MismatchReject, MismatchPass)

@@ -59,6 +59,9 @@ func oneFormat(inputs []*input, rules []*key.Rule, p *problems) Format {
 	return JSONL
 }
 
+// documents reports whether the lines are JSON documents.
+func (f Format) documents() bool { return f == JSONL || f == JSON }
+
 // records reports whether the format has records and a header.
 func (f Format) records() bool { return f == CSV || f == TSV }
 

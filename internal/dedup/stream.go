@@ -13,6 +13,8 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/semel-dev/semel/internal/framing"
 )
 
 // stream is one open input, decompressed.
@@ -26,6 +28,7 @@ type stream struct {
 	// They are the same if nothing is compressed. Larger reads bypass them.
 	coded, plain *bufio.Reader
 	compression  string
+	divided      bool // plain has documents as lines
 
 	// live is set if the writer may pause, so that a read may take forever. All
 	// reads of file then go through interruptible.
@@ -89,6 +92,12 @@ func (s *stream) decompress() (err error) {
 		return s.interruptible.interrupted
 	}
 	return nil
+}
+
+// divide makes plain the JSON documents of the stream, each on a line.
+func (s *stream) divide() {
+	s.divided = true
+	s.plain = bufio.NewReaderSize(framing.NewLines(s.plain, MaxLine), 64<<10)
 }
 
 // beginsWith compares byte by byte. A live input may have fewer bytes than
@@ -194,7 +203,7 @@ func (s *stream) pauses() bool {
 	switch {
 	case !s.live || s.plain.Buffered() > 0:
 		return false
-	case s.compression != "":
+	case s.compression != "" || s.divided:
 		return true
 	}
 	return s.file == nil || !readable(s.file)
@@ -209,6 +218,8 @@ func (s *stream) explain(err error) error {
 		return s.interruptible.interrupted
 	case errors.Is(err, errBehindGzip):
 		return err
+	case isMalformed(err):
+		return err
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("the %s data ends early: get the whole file", s.compression)
 	case errors.Is(err, gzip.ErrHeader), errors.Is(err, gzip.ErrChecksum),
@@ -219,6 +230,12 @@ func (s *stream) explain(err error) error {
 		return fmt.Errorf("the %s data cannot be read: %w", s.compression, err)
 	}
 	return fmt.Errorf("the %s data is damaged (%w): get the file again", s.compression, err)
+}
+
+// isMalformed reports whether an error is about the documents, and not about compressed data.
+func isMalformed(err error) bool {
+	_, is := errors.AsType[*framing.StreamError](err)
+	return is
 }
 
 // explainEnd is explain for a read that expects a whole line. The end of the
@@ -233,7 +250,7 @@ func (s *stream) explainEnd(err error) error {
 // skip moves to an offset in the decompressed bytes of a stream from which
 // nothing was read. It passes the skipped bytes to seen if seen is not nil.
 func (s *stream) skip(ctx context.Context, offset int64, seen func([]byte)) error {
-	if s.compression == "" && !s.live && seen == nil {
+	if s.compression == "" && !s.divided && !s.live && seen == nil {
 		if _, err := s.file.Seek(offset, io.SeekStart); err != nil {
 			return err
 		}

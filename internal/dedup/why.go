@@ -188,7 +188,7 @@ func (w *places) read(at spot) ([]byte, error) {
 
 // explain returns the JSON object of a duplicate.
 func (w *places) explain(kept, dropped spot, other, line []byte) []byte {
-	isJSON := func(line []byte) bool { return w.extract.format == JSONL && w.finder.Find(line) == nil }
+	isJSON := func(line []byte) bool { return w.extract.format.documents() && w.finder.Find(line) == nil }
 	differs := []string{}
 	switch {
 	case bytes.Equal(other, line):

@@ -83,7 +83,7 @@ func (w *worker) parse(b *block) {
 	switch {
 	case w.comma != 0:
 		w.parseRecords(b)
-	case w.format != JSONL || isLine(w.rules):
+	case !w.format.documents() || isLine(w.rules):
 		w.parseLines(b)
 	case w.finder != nil:
 		w.parseJSON(b)
@@ -146,7 +146,7 @@ func (w *worker) parseLines(b *block) {
 	var line []byte
 	for start := 0; start < len(b.data); {
 		line, start = b.next(start)
-		if w.format == JSONL && isBlank(line) {
+		if w.format.documents() && isBlank(line) {
 			b.odd = append(b.odd, oddLine{line: int32(len(b.ends) - 1)})
 			continue
 		}

@@ -90,6 +90,11 @@ func (e *StreamError) Error() string { return fmt.Sprintf("%s at byte %d", e.Pro
 type Documents struct {
 	// InArray: the place is between two elements of an array.
 	InArray bool
+
+	// These fields describe the part of a document that was scanned before more data came.
+	scanned int
+	depth   int
+	quoted  bool
 }
 
 // Span is a part of data.
@@ -97,7 +102,8 @@ type Span struct{ Start, End int }
 
 // Next returns the first document in data at or after the place from, and the place behind it. It
 // is not ok if the rest of data has no whole document; next is then the place up to which there
-// is none. last says that no more data follows.
+// is none. last says that no more data follows. A caller that goes on with more data continues at
+// next, also if the data begins there.
 func (d *Documents) Next(data []byte, from int, last bool) (doc Span, next int, ok bool, err error) {
 	i := from
 	for {
@@ -152,7 +158,7 @@ func (d *Documents) value(data []byte, start int, last bool) (doc Span, next int
 	if bytes.IndexByte([]byte(",:}]"), data[start]) >= 0 {
 		return doc, start, false, &StreamError{start, fmt.Sprintf("%q stands where a JSON document begins", data[start])}
 	}
-	end := valueEnd(data, start)
+	end := d.end(data, start)
 	if end < 0 || end == len(data) && !last && isScalar(data[start]) {
 		if last {
 			return doc, start, false, &StreamError{start, "the document has no end: the input was cut short"}
@@ -181,9 +187,9 @@ func (d *Documents) value(data []byte, start int, last bool) (doc Span, next int
 
 func isScalar(c byte) bool { return c != '{' && c != '[' && c != '"' }
 
-// valueEnd returns the end of the value that starts at a place, or -1 if data does not have it. The
-// end of a scalar that data ends with may follow.
-func valueEnd(data []byte, start int) int {
+// end returns the end of the value that starts at a place, or -1 if data does not have it. The end
+// of a scalar that data ends with may follow.
+func (d *Documents) end(data []byte, start int) int {
 	if isScalar(data[start]) {
 		for i := start; i < len(data); i++ {
 			if bytes.IndexByte([]byte(" \n\r\t,]}[{\"\x1e"), data[i]) >= 0 {
@@ -192,27 +198,29 @@ func valueEnd(data []byte, start int) int {
 		}
 		return len(data)
 	}
-	depth := 0
-	for i := start; i < len(data); i++ {
-		switch data[i] {
-		case '"':
-			for i++; i < len(data) && data[i] != '"'; i++ {
-				if data[i] == '\\' {
-					i++
-				}
-			}
-			if i >= len(data) {
+	i := start + d.scanned
+	for i < len(data) {
+		switch c := data[i]; {
+		case d.quoted && c == '\\':
+			if i+1 == len(data) {
+				d.scanned = i - start
 				return -1
 			}
-		case '{', '[':
-			depth++
-		case '}', ']':
-			depth--
+			i++
+		case c == '"':
+			d.quoted = !d.quoted
+		case d.quoted:
+		case c == '{' || c == '[':
+			d.depth++
+		case c == '}' || c == ']':
+			d.depth--
 		}
-		if depth == 0 {
-			return i + 1
+		if i++; !d.quoted && d.depth == 0 {
+			d.scanned, d.depth = 0, 0
+			return i
 		}
 	}
+	d.scanned = i - start
 	return -1
 }
 

@@ -3,10 +3,12 @@ package framing
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 )
 
 // documentsOf reads the documents of a stream that grows by step bytes. After each document it
@@ -116,5 +118,29 @@ func TestARowBecomesADocument(t *testing.T) {
 		if _, err := Header([]byte(header), header != "\"id", ','); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", header, err)
 		}
+	}
+}
+
+// TestLinesAreTheDocumentsOfAStream reads the same streams in small pieces.
+func TestLinesAreTheDocumentsOfAStream(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"[{\"a\":1,\n \"b\":\"x\\\\\"},\n2]{}": "{\"a\":1,\"b\":\"x\\\\\"}\n2\n{}\n", "": "", "[ ]": "", "{\n\"a\" 1}3": "{ \"a\" 1}\n3\n",
+	} {
+		got, err := io.ReadAll(NewLines(iotest.OneByteReader(strings.NewReader(text)), 1<<20))
+		if err != nil || string(got) != want {
+			t.Errorf("%q: %q, %v, want %q", text, got, err, want)
+		}
+	}
+	for text, want := range map[string]string{"[1,\n2 3]": "1\n: neither a comma nor ] follows an element of the array at byte 6", `{"a":1} [`: "{\"a\":1}\n: the array has no end: the input was cut short at byte 9"} {
+		for _, from := range []io.Reader{strings.NewReader(text), iotest.OneByteReader(strings.NewReader(text))} {
+			got, err := io.ReadAll(NewLines(from, 1<<20))
+			if text := string(got) + ": " + fmt.Sprint(err); text != want {
+				t.Errorf("%q, want %q", text, want)
+			}
+		}
+	}
+	if _, err := io.ReadAll(NewLines(strings.NewReader(`"`+strings.Repeat("x", 1<<20)), 1000)); err == nil || !strings.Contains(err.Error(), "longer than") {
+		t.Error(err)
 	}
 }

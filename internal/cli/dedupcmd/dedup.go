@@ -32,7 +32,8 @@ zcat logs/*.gz | semel dedup --key .user.id --key .order_id --window 24h --store
 semel dedup --key 'hash(.)' --store ./seen --output clean.jsonl --duplicates dups.jsonl day-*.jsonl`,
 		Long: `Reads lines from files or standard input and writes the first line of each key,
 in input order, byte for byte. It detects gzip and zstd by content. CSV and TSV
-have a header line, which is written once, unless --no-header is set.
+have a header line, which is written once, unless --no-header is set. With
+--format json, the elements of arrays and documents that span lines are lines.
 
 A key is a path into a JSON line (.a.b, .items[0].id, .["odd.name"]), a CSV
 column (.name), the whole line (line), or the content regardless of its spelling
@@ -75,7 +76,7 @@ func addFlags(cmd *cobra.Command, opts *dedup.Options, unit *stream.TimeUnit, ra
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.StringArrayVarP(&opts.Keys, "key", "k", nil, "`RULE` for the key of a line; repeat it for a composite key (default line)")
-	flags.StringVar((*string)(&opts.Format), "format", string(dedup.Auto), "`FORMAT` of the inputs: auto (by file name, then by the first byte), jsonl, text, csv or tsv")
+	flags.StringVar((*string)(&opts.Format), "format", string(dedup.Auto), "`FORMAT` of the inputs: auto (by file name, then by the first byte), jsonl, json (arrays, and documents that span lines), text, csv or tsv")
 	term.AddParsed(flags, &opts.Delimiter, "delimiter", "", "CHAR", "separator of CSV fields, such as ';' or tab (default a comma)", parseDelimiter)
 	flags.BoolVar(&opts.NoHeader, "no-header", false, "CSV and TSV have no header line; their columns are .1, .2 and so on")
 	flags.StringVar((*string)(&opts.Keep), "keep", string(dedup.KeepFirst), "`LINE` of each key to keep: first; last; or none, which writes only lines whose key occurs once. Last and none read the files twice")
@@ -102,7 +103,7 @@ func addFlags(cmd *cobra.Command, opts *dedup.Options, unit *stream.TimeUnit, ra
 // addCompletions says what a shell completes.
 func addCompletions(cmd *cobra.Command) {
 	term.CompleteValues(cmd, "key", "line", "hash(.)")
-	term.CompleteValues(cmd, "format", names(dedup.Auto, dedup.JSONL, dedup.Text, dedup.CSV, dedup.TSV)...)
+	term.CompleteValues(cmd, "format", names(dedup.Auto, dedup.JSONL, dedup.JSON, dedup.Text, dedup.CSV, dedup.TSV)...)
 	term.CompleteValues(cmd, "delimiter", ";", "tab", "|")
 	term.CompleteValues(cmd, "keep", names(dedup.KeepFirst, dedup.KeepLast, dedup.KeepNone)...)
 	term.CompleteValues(cmd, "time-unit", "s", "ms", "us", "ns", "rfc3339")

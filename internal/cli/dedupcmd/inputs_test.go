@@ -107,7 +107,7 @@ func TestDedupSaysHowAChangedOutputOfEqualLengthDiffers(t *testing.T) {
 func TestDedupNamesTheLikelyCauseAtTheFirstRecord(t *testing.T) {
 	t.Parallel()
 	const events = `{"event_id":1,"user":{"id":2,"name":3},"odd.name":4}` + "\n"
-	const array = "looks like one JSON array: pass it through jq -c '.[]'"
+	const array = "looks like one JSON array: add --format json"
 	for _, test := range []struct {
 		input  string
 		args   []string
@@ -125,7 +125,16 @@ func TestDedupNamesTheLikelyCauseAtTheFirstRecord(t *testing.T) {
 		{"{\"id\":1}\n{\"idd\":1}\n", []string{"-k", ".id"}, term.ExitFailed, "standard input:2: .id is missing: fix the line, or choose"},
 		{"[{\"id\":1},\n{\"id\":2}]\n", []string{"-k", ".id"}, term.ExitFailed, array},
 		{"[{\"id\":1},{\"id\":2}]", []string{"-k", ".id"}, term.ExitFailed, array},
-		{"{\n  \"id\": 1\n}\n", []string{"-k", ".id"}, term.ExitFailed, "looks like JSON that spans lines: pass it through jq -c ., which"},
+		{"{\n  \"id\": 1\n}\n", []string{"-k", ".id"}, term.ExitFailed, "looks like JSON that spans lines: add --format json, which"},
+		{"{\"id\":1}{\"id\":2}\n", []string{"-k", ".id"}, term.ExitFailed, "the line has two documents: add --format json"},
+		{"{\"id\":1}\n\ufeff{\"id\":2}\n", []string{"-k", ".id"}, term.ExitFailed, "input:2: not valid JSON: expected a value at byte 1 of the line: the line begins with a byte order mark"},
+		{"{\"id\":1}\n{\"id\":NaN}\n", []string{"-k", ".id"}, term.ExitFailed, "the line has NaN at byte 6, and JSON has no such number"},
+		{"{'id': 1}\n", []string{"-k", ".id"}, term.ExitFailed, "the line is what Python prints (' at byte 1), and not JSON: write it with json.dumps"},
+		{"{\"id\":1}\x00\n", []string{"-k", ".id"}, term.ExitFailed, "the line has a NUL at byte 8"},
+		{"PAR1\x15\x04\n", []string{"-k", ".id"}, term.ExitFailed, "the line is Parquet"},
+		{"{\x00\"\x00i\x00d\x00", []string{"-k", ".id"}, term.ExitFailed, "the line is in UTF-16"},
+		{"\"{\\\"id\\\":1}\"\n", []string{"-k", ".id"}, term.ExitFailed, "the line is JSON in a text"},
+		{"[1,\n2 3]", []string{"--format", "json"}, term.ExitFailed, "neither a comma nor ] follows an element of the array at byte 6"},
 		{events, []string{"-k", "$.event_id"}, term.ExitUsage, `--key "$.event_id": write .event_id` + "\n"},
 		{"id;v\n1;2\n", []string{"--format", "csv", "-k", ".id"}, term.ExitUsage, "the header is one column, id;v: if ';' separates the fields, add --delimiter ';'"},
 		{"id;v\n1;2\n", []string{"--delimiter", ";", "-k", ".idd"}, term.ExitUsage, "the header has id, v: did you mean .id?"},
