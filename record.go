@@ -8,9 +8,10 @@ import (
 // Forever is the window of a key that is never deleted.
 const Forever time.Duration = math.MaxInt64
 
-// Token fences a claim. Tokens of one key only grow, even across take-overs and
-// releases. A target that remembers the highest token it has seen can therefore
-// refuse a holder that lost its lease. 0 means no token.
+// Token fences a claim. Tokens of one key only grow: across take-overs, releases and the
+// end of windows, and also when the store is closed and opened again, even one that keeps no
+// records. A target that remembers the highest token it has seen can therefore refuse a
+// holder that lost its lease. 0 means no token.
 type Token uint64
 
 // Owner identifies the holder of a claim. Name shows operators which process

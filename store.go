@@ -32,6 +32,8 @@ import (
 // process. If that clock steps back, no lease or window ends early or lasts
 // longer. A store on a server uses the server's clock, including its steps.
 //
+// Tokens of a key only grow, see [Token].
+//
 // All methods are safe for concurrent use. Requests and answers belong to the
 // caller. A store keeps no reference to them after it returns. The exception is
 // the bytes of a Result that it hands out, which must not be modified.
@@ -160,7 +162,10 @@ type Traits struct {
 	// Durable: a completion survives the end of the process once it is answered. It
 	// survives power loss if the store's sync policy says so.
 	Durable bool
-	// PowerSafe: Durable, and safe against power loss at any moment.
+	// PowerSafe: Durable, and safe against power loss at any moment. storetest proves it
+	// for a store that does its file work through package vfs. Of a store on a server, or
+	// on a library with files of its own, it is the word of that server or library: no test
+	// can take away data that the operating system still has.
 	PowerSafe bool
 	// DurableClaims: a granted claim without Hold survives the end of the process in the
 	// same way as a completion. After a reopen it has its owner, token, attempt and
@@ -171,8 +176,6 @@ type Traits struct {
 	Shared bool
 	// Transactional: keys can commit in one transaction with other data.
 	Transactional bool
-	// Fenced: tokens of a key only grow, even across release, expiry and reopen.
-	Fenced bool
 	// Exact: a Duplicate decision compares at least 120 bits of a keyed digest.
 	Exact bool
 	// Results: results are stored and replayed.

@@ -77,7 +77,7 @@ func open(most int, wall func() time.Time) *shelf {
 var _ semel.Store = (*shelf)(nil)
 
 // Traits implements semel.Store.
-func (*shelf) Traits() semel.Traits { return semel.Traits{Fenced: true, Exact: true, Results: true} }
+func (*shelf) Traits() semel.Traits { return semel.Traits{Exact: true, Results: true} }
 
 // Close implements io.Closer.
 func (s *shelf) Close() error {

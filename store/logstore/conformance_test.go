@@ -37,6 +37,22 @@ func TestConformance(t *testing.T) {
 	}
 }
 
+func TestCopyOfTheDirectoryHasEveryAcknowledgedChange(t *testing.T) {
+	t.Parallel()
+	storetest.RunCopies(t, storetest.CopyHarness{
+		Open: func(dir string, now func() time.Time) (semel.Store, error) {
+			return logstore.Open(dir, &logstore.Options{Clock: now, SegmentSize: 64 << 10, Fsync: logstore.Never, DurableClaims: true})
+		},
+		Transact: transact,
+	})
+}
+
+func BenchmarkSuite(b *testing.B) {
+	storetest.RunBenchmarks(b, storetest.Harness{New: func(tb testing.TB, now func() time.Time) func() (semel.Store, error) {
+		return func() (semel.Store, error) { return logstore.Open(tb.TempDir(), &logstore.Options{Clock: now}) }
+	}})
+}
+
 // transact claims keys one by one in a transaction.
 func transact(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, commit bool) error {
 	s := store.(*logstore.Store)

@@ -172,7 +172,6 @@ func (s *Store) Traits() semel.Traits {
 		PowerSafe:     s.opts.Fsync == Always,
 		DurableClaims: s.opts.DurableClaims,
 		Transactional: true,
-		Fenced:        true,
 		Exact:         true,
 		Origins:       true,
 		Results:       true,

@@ -37,3 +37,9 @@ func TestConformanceByTheMonotonicClock(t *testing.T) {
 		},
 	})
 }
+
+func BenchmarkSuite(b *testing.B) {
+	storetest.RunBenchmarks(b, storetest.Harness{New: func(_ testing.TB, now func() time.Time) func() (semel.Store, error) {
+		return func() (semel.Store, error) { return memstore.New(&memstore.Options{Clock: now}) }
+	}})
+}

@@ -152,7 +152,7 @@ func (o *Options) validate() error {
 
 // Traits implements [semel.Store].
 func (s *Store) Traits() semel.Traits {
-	return semel.Traits{Fenced: true, Exact: true, Results: true, Origins: true, MaxResult: s.opts.MaxResult, Tick: s.scale.Length()}
+	return semel.Traits{Exact: true, Results: true, Origins: true, MaxResult: s.opts.MaxResult, Tick: s.scale.Length()}
 }
 
 // Close forgets all keys. Later calls get ErrClosed. A second Close is not an

@@ -121,6 +121,17 @@ func conformance(t *testing.T, server string, migrate MigrateOptions, opts Optio
 	})
 }
 
+func BenchmarkSuite(b *testing.B) {
+	connections := pool(b, shared.Database(b))
+	storetest.RunBenchmarks(b, storetest.Harness{New: func(tb testing.TB, _ func() time.Time) func() (semel.Store, error) {
+		names := Names{Schema: "s" + strings.ToLower(rand.Text()[:10])}
+		if _, err := Migrate(tb.Context(), connections, &MigrateOptions{Names: names}); err != nil {
+			tb.Fatal(err)
+		}
+		return func() (semel.Store, error) { return New(tb.Context(), connections, &Options{Names: names}) }
+	}})
+}
+
 // transact claims in one transaction.
 func transact(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, commit bool) error {
 	s := store.(*Store)

@@ -197,7 +197,7 @@ func (s *Store) checkSchema(ctx context.Context) error {
 // Traits implements [semel.Store].
 func (s *Store) Traits() semel.Traits {
 	return semel.Traits{
-		Durable: true, PowerSafe: true, DurableClaims: true, Shared: true, Transactional: true, Fenced: true, Exact: true,
+		Durable: true, PowerSafe: true, DurableClaims: true, Shared: true, Transactional: true, Exact: true,
 		Results: true, MaxResult: s.opts.MaxResult, Origins: s.has.origins, Tick: time.Microsecond,
 		Batching: semel.Batching{Calls: 2}, // more do not pay
 	}

@@ -86,6 +86,12 @@ func TestConformance(t *testing.T) {
 	}
 }
 
+func BenchmarkSuite(b *testing.B) {
+	storetest.RunBenchmarks(b, storetest.Harness{New: func(tb testing.TB, _ func() time.Time) func() (semel.Store, error) {
+		return func() (semel.Store, error) { return newStore(tb, nil), nil }
+	}})
+}
+
 // collide returns two keys that a store with the compact form takes for one.
 // Keys that agree in 64 bits cannot be found. So collide puts half of the
 // second key's digest into the set of the first key.

@@ -348,7 +348,6 @@ func (o *Options) traits() semel.Traits {
 		PowerSafe:     o.Persistence == Synced,
 		DurableClaims: o.Persistence >= Logged,
 		Shared:        true,
-		Fenced:        true,
 		Exact:         o.Compact == nil,
 		Origins:       o.Compact == nil,
 		Results:       true,

@@ -2,6 +2,8 @@ package storetest
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"runtime"
 
 	"github.com/semel-dev/semel"
@@ -50,6 +52,10 @@ const (
 	hidesTransacted         bug = "lists a key of a transaction without its id"
 	bindsAgain              bug = "binds a scope to the newest rule"
 	bindsNothing            bug = "binds a scope to an empty rule"
+	restartsTokens          bug = "restarts its tokens when it is opened again"
+	leavesOutcomesOpen      bug = "says of each refusal that its outcome is unknown"
+	forgetsClasses          bug = "refuses with errors that have no class"
+	storesTooMuch           bug = "cuts a result that is too large"
 	refusesWithoutClass     bug = "refuses a second opener with an error without a class"
 )
 
@@ -118,8 +124,30 @@ func (p *place) replay(key semel.Key, result semel.Result) semel.Result {
 
 // tokenFor returns the token of a new claim.
 func (p *place) tokenFor(key semel.Key) semel.Token {
-	if p.bug != reusesTokens && p.traits.Fenced {
+	if p.bug != reusesTokens {
 		return p.nextToken()
 	}
 	return p.records[p.key(key)].Token + 1
+}
+
+// unclassed is a store whose refusals of single keys have the wrong class.
+type unclassed struct{ *reference }
+
+func (u *unclassed) change(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case u.bug == leavesOutcomesOpen:
+		return fmt.Errorf("%w: %w", semel.ErrOutcomeUnknown, err)
+	}
+	return errors.New(err.Error())
+}
+
+// Complete implements semel.Store.
+func (u *unclassed) Complete(ctx context.Context, reqs []semel.CompleteRequest, answers []error) error {
+	err := u.reference.Complete(ctx, reqs, answers)
+	for i := range answers {
+		answers[i] = u.change(answers[i])
+	}
+	return err
 }

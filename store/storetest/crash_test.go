@@ -29,6 +29,7 @@ const (
 	ignoresSyncErrors    crashBug = "ignores errors of sync"
 	goesOnAfterErrors    crashBug = "goes on after a failed write"
 	forgetsItsEnd        crashBug = "does not know where its log ended"
+	writesWhenClosed     crashBug = "writes when it is closed"
 )
 
 func crashHarnessOf(bug crashBug) CrashHarness {
@@ -67,6 +68,7 @@ func TestCrashSuiteCatchesBrokenStores(t *testing.T) {
 		ignoresSyncErrors:    "a failed sync stops the store until it is reopened",
 		goesOnAfterErrors:    "a failed sync stops the store until it is reopened",
 		forgetsItsEnd:        "records at the end of a closed store do not vanish silently",
+		writesWhenClosed:     "a crash at any operation loses nothing acknowledged",
 	} {
 		t.Run(strings.ReplaceAll(string(bug), " ", "-"), func(t *testing.T) {
 			t.Parallel()
@@ -83,6 +85,24 @@ func TestCrashSuiteCatchesBrokenStores(t *testing.T) {
 				return
 			}
 			t.Errorf("there is no case %q", caught)
+		})
+	}
+}
+
+// TestSuiteOfCopies accepts the store with a log, also if it does not sync, and catches the bugs
+// that an end of the process shows.
+func TestSuiteOfCopies(t *testing.T) {
+	t.Parallel()
+	for bug, passes := range map[crashBug]bool{noCrashBug: true, syncsNever: true, answersClaimsFirst: false, answersLeasesFirst: false, writesWhenClosed: false} {
+		t.Run(strings.ReplaceAll(string(bug), " ", "-"), func(t *testing.T) {
+			t.Parallel()
+			h := CopyHarness{Large: 500, Transact: transactLogged, Open: func(dir string, now func() time.Time) (semel.Store, error) {
+				return openLogged(vfs.OS{}, dir, now, bug)
+			}}
+			failures := trytest.Run(t, func(tb testing.TB) { copies(tb, h) })
+			if (len(failures) == 0) != passes {
+				t.Errorf("a store that %s: %q", bug, failures)
+			}
 		})
 	}
 }

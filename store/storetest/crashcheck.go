@@ -90,7 +90,7 @@ func (e *crashEnv) verifyLeases(where string, store semel.Store, leased map[seme
 	now.Advance(2*longLease + slack)
 	for key, c := range leased {
 		a, err := e.claimAgain(store, key)
-		if err != nil || a.Decision != semel.Fresh || e.traits.Fenced && a.Claim.Token <= c.Token {
+		if err != nil || a.Decision != semel.Fresh || a.Claim.Token <= c.Token {
 			e.Errorf("%s: after the lease of %+v, %s is answered %s with %+v, %v", where, c, key, a.Decision, a.Claim, err)
 		}
 	}
@@ -157,7 +157,7 @@ func (f *fate) judge(a semel.ClaimAnswer, traits semel.Traits, strong bool, now 
 			return "it was claimed with hold and acknowledged"
 		case strong && traits.DurableClaims && now.Before(f.lease):
 			return fmt.Sprintf("the lease of token %d lasts until %v", f.token, f.lease)
-		case strong && traits.Fenced && a.Claim.Token <= f.token:
+		case strong && a.Claim.Token <= f.token:
 			return fmt.Sprintf("token %d was granted before, and %d is now", f.token, a.Claim.Token)
 		}
 		return ""

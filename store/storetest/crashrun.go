@@ -23,6 +23,9 @@ type crashRun struct {
 	where string      // describes the run, for messages
 	// tolerates reports whether a run may return an error.
 	tolerates func(error) bool
+	// between is called before a call, when no other is under way. It is nil, or copies
+	// the files.
+	between func()
 
 	mu    sync.Mutex // guards all fields below
 	fates map[semel.Key]*fate
@@ -178,6 +181,9 @@ func (r *crashRun) note(key semel.Key, change func(*fate)) {
 
 // call returns the number of the next call that makes something durable.
 func (r *crashRun) call() int {
+	if r.between != nil {
+		r.between()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.calls++
@@ -306,6 +312,9 @@ func (r *crashRun) large() {
 
 // together completes keys from several goroutines.
 func (r *crashRun) together() {
+	between := r.between
+	r.between = nil
+	defer func() { r.between = between }()
 	inParallel(4, func(i int) {
 		for j := range 3 {
 			r.cycle(2, text(fmt.Sprint("together ", i, j)))

@@ -29,6 +29,7 @@ type logged struct {
 
 	mu     sync.Mutex // guards all fields below, and is held during each call
 	file   vfs.File
+	unsaid []byte // with the bug writesWhenClosed, the entries that are not written
 	end    int64
 	failed error
 }
@@ -217,6 +218,10 @@ func (l *logged) write(keys []semel.Key) error {
 	}
 	binary.LittleEndian.PutUint32(b, uint32(len(b)-headSize))
 	binary.LittleEndian.PutUint32(b[4:], crc32.ChecksumIEEE(b[headSize:]))
+	if l.bug == writesWhenClosed {
+		l.unsaid = append(l.unsaid, b...)
+		return nil
+	}
 	if _, err := l.file.WriteAt(b, l.end); err != nil {
 		return l.stop(err)
 	}
@@ -329,6 +334,11 @@ func (l *logged) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	err := l.failed
+	if err == nil && len(l.unsaid) > 0 {
+		_, err = l.file.WriteAt(l.unsaid, l.end)
+		l.end += int64(len(l.unsaid))
+		err = errors.Join(err, l.file.Sync())
+	}
 	if err == nil {
 		err = l.noteEnd()
 	}

@@ -193,7 +193,7 @@ func holdReleased(e *env) {
 	c := e.fresh(req)
 	e.mustRelease(key, c.Token)
 	again := e.fresh(e.request(key))
-	if e.traits.Fenced && again.Token <= c.Token {
+	if again.Token <= c.Token {
 		e.Errorf("after release token %d follows %d", again.Token, c.Token)
 	}
 	if again.Attempt != 1 {
@@ -242,7 +242,7 @@ func resolveSettles(e *env) {
 	}
 	e.wantStale("complete", key, c.Token, e.complete(key, c.Token, text("too late"), e.window))
 	again := e.fresh(e.request(key))
-	if e.traits.Fenced && again.Token <= c.Token {
+	if again.Token <= c.Token {
 		e.Errorf("after resolve token %d follows %d", again.Token, c.Token)
 	}
 	if again.Token != c.Token {
@@ -326,7 +326,7 @@ func removeForgets(e *env) {
 		}
 		e.wantStale("complete", x.key, x.token, e.complete(x.key, x.token, text("stale"), e.window))
 		c := e.fresh(e.request(x.key))
-		if e.traits.Fenced && c.Token <= x.token {
+		if c.Token <= x.token {
 			e.Errorf("after remove token %d follows %d", c.Token, x.token)
 		}
 		if c.Token != x.token {

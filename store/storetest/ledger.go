@@ -46,15 +46,11 @@ func (l *ledger) use(store semel.Store) {
 	l.store, l.traits = store, store.Traits()
 }
 
-// reopened records that the store's process has ended. Without the trait
-// Fenced, its tokens may start again.
+// reopened records that the store's process has ended.
 func (l *ledger) reopened(traits semel.Traits) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, h := range l.keys {
-		if !traits.Fenced {
-			h.grants, h.highest = make(map[semel.Token]semel.Owner), 0
-		}
 		if !traits.Durable {
 			h.completions = nil
 		}
@@ -172,9 +168,6 @@ func (l *ledger) checkFresh(req semel.ClaimRequest, a semel.ClaimAnswer, h *hist
 	if token == 0 || a.Claim.Attempt < 1 || a.Claim.LeaseEnd.IsZero() {
 		l.tb.Errorf("claim of %s is granted as %+v: token, attempt and lease end must be set", req.Key, a.Claim)
 	}
-	if !l.traits.Fenced {
-		return
-	}
 	if before, ok := h.grants[token]; ok && before != req.Owner {
 		l.tb.Errorf("token %d of %s is granted to %v, which %v had", token, req.Key, req.Owner, before)
 	} else if !ok && token <= highest {
@@ -206,7 +199,7 @@ func (l *ledger) checkHolder(req semel.ClaimRequest, a semel.ClaimAnswer, h *his
 	if a.Claim.Token == 0 {
 		l.tb.Errorf("claim of %s is answered %s without the present claim", req.Key, a.Decision)
 	}
-	if holder, ok := h.grants[a.Claim.Token]; ok && l.traits.Fenced && holder.Name != a.Holder {
+	if holder, ok := h.grants[a.Claim.Token]; ok && holder.Name != a.Holder {
 		l.tb.Errorf("claim of %s is answered %s with holder %q, but token %d is held by %q",
 			req.Key, a.Decision, a.Holder, a.Claim.Token, holder.Name)
 	}

@@ -18,12 +18,6 @@ import (
 // linearizable lets clients work concurrently on a few keys. It checks that the
 // observations of each key fit one order of their calls.
 func linearizable(e *env) {
-	if !e.traits.Fenced {
-		// The model uses tokens as names of claims, which requires unique
-		// tokens.
-		oneRacerWins(e)
-		return
-	}
 	s := seed(e)
 	for round := range 12 {
 		h := &recording{env: e, round: round}

@@ -57,7 +57,16 @@ var (
 func harnessOf(traits semel.Traits, b bug) Harness {
 	h := Harness{New: func(tb testing.TB, now func() time.Time) func() (semel.Store, error) {
 		p := &place{traits: traits, bug: b, wall: now, records: make(map[semel.Key]record), rules: make(map[string]string), now: now(), seen: now()}
-		return p.open
+		if b != leavesOutcomesOpen && b != forgetsClasses {
+			return p.open
+		}
+		return func() (semel.Store, error) {
+			store, err := p.open()
+			if err != nil {
+				return nil, err
+			}
+			return &unclassed{store.(*reference)}, nil
+		}
 	}}
 	if traits.Transactional {
 		h.Transact = transact
@@ -109,10 +118,10 @@ func (p *place) keeps() bool { return p.traits.Durable && p.bug != losesOnReopen
 
 // firstToken makes tokens grow across a reopen, even if nothing else is kept.
 func (p *place) firstToken() semel.Token {
-	if p.traits.Fenced {
-		return semel.Token(p.wall().UnixNano()) + semel.Token(p.opened)<<40
+	if p.bug == restartsTokens {
+		return 0
 	}
-	return 0
+	return semel.Token(p.wall().UnixNano()) + semel.Token(p.opened)<<40
 }
 
 // Close implements io.Closer.
@@ -348,6 +357,10 @@ func (p *place) complete(req semel.CompleteRequest) error {
 	switch {
 	case req.Window <= 0:
 		return fmt.Errorf("reference: window %v: %w", req.Window, semel.ErrInvalidRequest)
+	case p.bug == storesTooMuch:
+		req.Result.Data = req.Result.Data[:min(int64(len(req.Result.Data)), p.traits.MaxResult)]
+	}
+	switch {
 	case p.traits.MaxResult > 0 && int64(len(req.Result.Data)) > p.traits.MaxResult:
 		return fmt.Errorf("reference: %d bytes: %w", len(req.Result.Data), semel.ErrResultTooLarge)
 	case !holds && !(p.bug == ignoresTokenOnComplete && rec.State == semel.Claimed):

@@ -8,7 +8,8 @@
 //
 // [RunCrash] checks the promises of a durable store over crashes, full disks,
 // failed syncs, flipped bits and truncated files. The store must do its file
-// work through package vfs.
+// work through package vfs. [RunCopies] checks a store whose files a library
+// writes, and [RunSilent] one whose server falls silent. [RunBenchmarks] measures.
 //
 // The random tests print their seed. Set SEMEL_SEED in the environment to
 // repeat a run. With go test -short, cases with many attempts make a third of
@@ -86,7 +87,7 @@ func allCases() []testCase {
 	var all []testCase
 	for _, group := range [][]testCase{
 		claimCases, doneCases, leaseCases, tokenCases, holdCases, batchCases, windowCases,
-		resultCases, keyCases, lifeCases, traitCases, abilityCases, randomCases,
+		resultCases, keyCases, classCases, lifeCases, traitCases, abilityCases, randomCases,
 	} {
 		all = append(all, group...)
 	}

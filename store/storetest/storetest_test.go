@@ -10,9 +10,9 @@ import (
 // volatile and full are the minimum and the maximum that the reference store
 // can promise. alone is what it can promise to one process.
 var (
-	volatile = semel.Traits{Fenced: true, Exact: true, Results: true}
-	full     = semel.Traits{Durable: true, DurableClaims: true, Shared: true, Transactional: true, Fenced: true, Exact: true, Results: true, Origins: true}
-	alone    = semel.Traits{Durable: true, Fenced: true, Exact: true, Results: true}
+	volatile = semel.Traits{Exact: true, Results: true}
+	full     = semel.Traits{Durable: true, DurableClaims: true, Shared: true, Transactional: true, Exact: true, Results: true, Origins: true}
+	alone    = semel.Traits{Durable: true, Exact: true, Results: true}
 )
 
 func TestReferenceStorePassesWithEachTraitOnAndOff(t *testing.T) {
@@ -23,7 +23,6 @@ func TestReferenceStorePassesWithEachTraitOnAndOff(t *testing.T) {
 		"full":          full,
 		"durable":       with(full, func(t *semel.Traits) { t.Shared = false }),
 		"short claims":  with(full, func(t *semel.Traits) { t.DurableClaims = false }),
-		"not fenced":    with(full, func(t *semel.Traits) { t.Fenced = false }),
 		"not exact":     with(full, func(t *semel.Traits) { t.Exact = false }),
 		"no results":    with(full, func(t *semel.Traits) { t.Results = false }),
 		"small results": with(full, func(t *semel.Traits) { t.MaxResult = 1000 }),
