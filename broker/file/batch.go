@@ -158,21 +158,26 @@ func waits(it *pipeline.Item) bool { return it.Decision == semel.InFlight }
 func (b *batch) sort(ctx context.Context, s *Session, items []*pipeline.Item) {
 	b.next()
 	var late, failed []*pipeline.Item
+	var blocked uint64 // a group with an item that failed; its items stand together
 	now := time.Now()
 	for _, it := range items {
 		it.Decision, it.Result, it.Err, it.Token = semel.Undecided, semel.Result{}, nil, 0
+		if blocked != 0 && it.Group == blocked {
+			it.Err = pipeline.ErrBehind
+			continue
+		}
 		body := it.Message.Body
 		if s.change != nil {
 			it.Attempt = it.Tries + 1
 			var pass bool
 			if body, pass, it.Err = s.change.Call(ctx, pipeline.DeliveryOf(it)); it.Err != nil {
-				failed = append(failed, it)
+				failed, blocked = append(failed, it), it.Group
 				continue
 			}
 			it.Filtered = !pass
 		}
 		if !s.isLine(it) && bytes.IndexByte(body, '\n') >= 0 && !json.Valid(body) {
-			it.Err = errNoLine
+			it.Err, blocked = errNoLine, it.Group
 			continue
 		}
 		if !s.late && !it.Call.Time.IsZero() && now.Sub(it.Call.Time) > s.windowOf(it) {

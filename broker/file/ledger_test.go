@@ -34,7 +34,7 @@ func TestSourcePassesTheSuite(t *testing.T) {
 	for name, rotate := range map[string]bool{"growing files": false, "rotated files": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			brokertest.RunSource(t, brokertest.SourceHarness{Unordered: rotate, New: func(tb testing.TB) brokertest.SourcePlace {
+			brokertest.RunSource(t, brokertest.SourceHarness{Unordered: rotate, Alone: true, NoTime: true, NoHeaders: true, New: func(tb testing.TB) brokertest.SourcePlace {
 				return followed(tb, rotate)
 			}})
 		})
@@ -126,6 +126,7 @@ func TestSinkPassesTheSuite(t *testing.T) {
 		path := filepath.Join(tb.TempDir(), "out.jsonl")
 		return brokertest.SinkTarget{
 			Sink:    func(context.Context) (pipeline.Sink, error) { return file.OpenSink(path, nil) },
+			Refused: []byte(noLine),
 			Effects: func(context.Context) ([][]byte, error) { return linesOf(path) },
 		}
 	}})
@@ -137,10 +138,14 @@ func TestStreamPassesTheSuite(t *testing.T) {
 		var buffer bytes.Buffer
 		return brokertest.SinkTarget{
 			Sink:    func(context.Context) (pipeline.Sink, error) { return file.NewStream(&buffer), nil },
+			Refused: []byte(noLine),
 			Effects: func(context.Context) ([][]byte, error) { return split(buffer.Bytes()), nil },
 		}
 	}})
 }
+
+// noLine is a body that cannot be a line of a file.
+const noLine = "no\nline"
 
 func linesOf(path string) ([][]byte, error) {
 	data, err := os.ReadFile(path)
@@ -175,6 +180,7 @@ func TestSessionPassesTheSuite(t *testing.T) {
 			Session: func(ctx context.Context) (pipeline.Session, error) {
 				return file.OpenSession(ctx, store, path, file.InParts(file.SessionOptions{}, 3))
 			},
+			Refused: []byte(noLine),
 			Effects: func(context.Context) ([][]byte, error) { return linesOf(path) },
 		}
 	}})

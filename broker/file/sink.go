@@ -124,7 +124,7 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 		d = &delivery{turn: make(chan struct{}, 1), done: make(chan struct{})}
 		s.gather, lead = d, !s.writing
 	}
-	d.lines = appendLines(d.lines, items)
+	d.lines = appendLines(d.lines, items, func(int, []byte) {})
 	if lead {
 		s.gather, s.writing = nil, true
 	}
@@ -165,14 +165,20 @@ func (s *Sink) Close(context.Context) error {
 	return errors.Join(s.out.file.Close(), s.unlock.Close())
 }
 
-// appendLines appends the bodies of items as lines. An item that cannot be a
-// line gets its error.
-func appendLines(dst []byte, items []*pipeline.Item) []byte {
-	for _, it := range items {
-		var err error
-		if dst, err = appendLine(dst, it.Message.Body); err != nil {
-			it.Err = err
+// appendLines appends the bodies of items as lines. An item that cannot be a line gets its
+// error, and those behind it in its group are not written. wrote is called for each item.
+func appendLines(dst []byte, items []*pipeline.Item, wrote func(i int, dst []byte)) []byte {
+	var failed uint64 // the items of a group stand together
+	for i, it := range items {
+		switch {
+		case failed != 0 && it.Group == failed:
+			it.Err = pipeline.ErrBehind
+		default:
+			if dst, it.Err = appendLine(dst, it.Message.Body); it.Err != nil {
+				failed = it.Group
+			}
 		}
+		wrote(i, dst)
 	}
 	return dst
 }

@@ -44,10 +44,7 @@ func (s *Stream) Deliver(ctx context.Context, items []*pipeline.Item) {
 	}
 	s.lines = s.lines[:0]
 	ends := make([]int, len(items))
-	for i, it := range items {
-		s.lines, it.Err = appendLine(s.lines, it.Message.Body)
-		ends[i] = len(s.lines)
-	}
+	s.lines = appendLines(s.lines, items, func(i int, lines []byte) { ends[i] = len(lines) })
 	n, err := s.to.Write(s.lines)
 	if err == nil {
 		return

@@ -213,9 +213,7 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 		case cluster.IsTooLarge(it.Err):
 			it.Err = s.again(ctx, items[i:i+1], &asked)
 		}
-		if _, permanent := errors.AsType[*semel.PermanentError](it.Err); it.Err != nil && !permanent {
-			failed[it.Group] = true
-		}
+		failed[it.Group] = failed[it.Group] || it.Err != nil
 	}
 }
 
@@ -358,9 +356,10 @@ func (d *delivery) fits(r *kgo.Record) bool {
 }
 
 // produce writes the records of items and returns the error of each. When ctx ends, it
-// does not wait for records in flight. If a record is refused for its size although it
-// fits, or has no topic, no more records of its group are started: their error is
-// pipeline.ErrBehind. Those that were started before may be written ahead of it.
+// does not wait for records in flight. If a record is too large, or has no topic, no more
+// records of its group are started: their error is pipeline.ErrBehind. If the brokers refuse
+// a record for its size although it fits, those that were started before may be written
+// ahead of it.
 func (s *Sink) produce(ctx context.Context, items []*pipeline.Item) []error {
 	m, to := s.maker(items), s.to.Load()
 	d := &delivery{to: to, done: make(chan struct{}), left: len(items), errs: make([]error, len(items))}
@@ -380,7 +379,13 @@ func (s *Sink) produce(ctx context.Context, items []*pipeline.Item) []error {
 			d.answer(i, err)
 			continue
 		}
-		to.client.Produce(ctx, m.record(topic, it), m.promise(d, i, group))
+		r := m.record(topic, it)
+		if !d.fits(r) {
+			d.hold(group)
+			d.answer(i, kerr.MessageTooLarge)
+			continue
+		}
+		to.client.Produce(ctx, r, m.promise(d, i, group))
 	}
 	select {
 	case <-d.done:

@@ -117,6 +117,7 @@ func tooLarge(t *testing.T, sink *Sink) {
 	var items []*pipeline.Item
 	for i := range 200 {
 		items = append(items, kafkatest.Item("same partition", fmt.Sprintf("%d %s", i, strings.Repeat("x", 50))))
+		items[i].Group = uint64(i + 1)
 	}
 	items[100].Message.Body = []byte(strings.Repeat("y", 3000))
 	sink.Deliver(t.Context(), items)

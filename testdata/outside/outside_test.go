@@ -32,6 +32,18 @@ func TestStoreSurvivesCrashes(t *testing.T) {
 	storetest.RunCrash(t, storetest.CrashHarness{Open: openStore, Transact: transact})
 }
 
+func TestCopyOfTheStoreIsWhole(t *testing.T) {
+	storetest.RunCopies(t, storetest.CopyHarness{Transact: transact, Open: func(dir string, now func() time.Time) (semel.Store, error) {
+		return openStore(vfs.OS{}, dir, now)
+	}})
+}
+
+func BenchmarkStore(b *testing.B) {
+	storetest.RunBenchmarks(b, storetest.Harness{New: func(tb testing.TB, now func() time.Time) func() (semel.Store, error) {
+		return func() (semel.Store, error) { return openStore(vfs.OS{}, tb.TempDir(), now) }
+	}})
+}
+
 func TestStoreReportsASilentServer(t *testing.T) {
 	storetest.RunSilent(t, "127.0.0.1:1", time.Minute, func(t *testing.T, address string) semel.Store {
 		store, err := openStore(vfs.OS{}, t.TempDir(), time.Now)
@@ -87,6 +99,12 @@ func TestSink(t *testing.T) {
 		}}
 	}})
 }
+
+func BenchmarkSource(b *testing.B) {
+	brokertest.RunSourceBenchmarks(b, brokertest.SourceHarness{Patience: 2 * brokertest.Patience})
+}
+
+func BenchmarkSink(b *testing.B) { brokertest.RunSinkBenchmarks(b, brokertest.SinkHarness{}) }
 
 func TestDeadLetterStore(t *testing.T) {
 	brokertest.RunDeadLetters(t, func(testing.TB) func() pipeline.DeadLetterStore { return nil })
