@@ -1,6 +1,7 @@
 package brokertest
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -37,6 +38,22 @@ const (
 	claimsPositions sourceBug = "has no identities, and says that it has positions"
 	deniesPositions sourceBug = "has identities, and says that it has no positions"
 	hidesPositions  sourceBug = "is not tried with a place that was made again"
+
+	// These are bugs of netSource.
+	noSecondLook    sourceBug = "does not look again for what a lost answer had"
+	opensOnce       sourceBug = "ends with its first connection"
+	strandsVanished sourceBug = "leaves messages with a consumer that vanished"
+	hidesServer     sourceBug = "has a server that the suite cannot stand before"
+	tellsNoTime     sourceBug = "tells no time"
+	tellsOldTime    sourceBug = "takes milliseconds for seconds"
+	tellsNoHeaders  sourceBug = "tells no headers"
+	cutsHeaders     sourceBug = "cuts the values of headers"
+	tellsNoOrigin   sourceBug = "does not name where a message is from"
+	newPartitions   sourceBug = "gives each message a partition of its own"
+	refusesNone     sourceBug = "refuses to acknowledge nothing"
+	ackHangs        sourceBug = "does not return from an acknowledgement"
+	closeHangs      sourceBug = "does not return from Close"
+	saysAlone       sourceBug = "says that it reads alone, and shares"
 )
 
 // faultySource is a source in memory with a bug.
@@ -173,9 +190,9 @@ func TestSuiteCatchesBrokenSources(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%s", b, name), func(t *testing.T) {
 				h := SourceHarness{
 					New:      func(tb testing.TB) SourcePlace { return newFaultySource(tb, b, nil) },
-					Messages: 200, patience: time.Second,
+					Messages: 200, Patience: time.Second,
 				}
-				if failures := tryCase(t, sourceCases(), name, func(tb testing.TB) *sourceEnv { return newSourceEnv(tb, h) }); len(failures) == 0 {
+				if failures := tryCase(t, sourceCases(), name, func(w *watched) *sourceEnv { return newSourceEnv(w, h) }); len(failures) == 0 {
 					t.Errorf("a source that %s passes", b)
 				}
 			})
@@ -183,11 +200,43 @@ func TestSuiteCatchesBrokenSources(t *testing.T) {
 	}
 }
 
+// TestSuiteCatchesBrokenSourcesOfAServer says for each bug which case catches it, and what the
+// failure says.
+func TestSuiteCatchesBrokenSourcesOfAServer(t *testing.T) {
+	t.Parallel()
+	const tells, all = "a message arrives with its time, its headers and its origin", "every message is settled, and each key has its effect once"
+	for b, c := range map[sourceBug]struct{ caught, says string }{
+		noSecondLook:    {"messages come again after a lost answer", "did not come again in 300ms"},
+		opensOnce:       {"messages come again after a lost answer", "read: the connection was lost"},
+		strandsVanished: {"another consumer gets the messages of one that vanished", "did not come to another one in 300ms"},
+		hidesServer:     {"another consumer gets the messages of one that vanished", "set Server and OpenAt"},
+		tellsNoTime:     {tells, "has the time 0001"},
+		tellsOldTime:    {tells, "has the time 5"},
+		tellsNoHeaders:  {tells, "with the header suite-text"},
+		cutsHeaders:     {tells, "with the header suite-text"},
+		tellsNoOrigin:   {tells, "no Origin.Source"},
+		newPartitions:   {"the order of a partition holds while messages fail", "out of order"},
+		refusesNone:     {"Read ends with its context, and Close ends everything", "acknowledge nothing"},
+		ackHangs:        {all, "Ack of the source does not return"},
+		saysAlone:       {"two consumers share the messages, or there is one", "two consumers have messages"},
+		closeHangs:      {"Read ends with its context, and Close ends everything", "Close of the source does not return"},
+	} {
+		t.Run(string(b), func(t *testing.T) {
+			t.Parallel()
+			h := SourceHarness{New: func(tb testing.TB) SourcePlace { return netPlace(tb, b) }, Messages: 150, Alone: b == saysAlone, Patience: 300 * time.Millisecond}
+			failures := tryCase(t, sourceCases(), c.caught, func(w *watched) *sourceEnv { return newSourceEnv(w, h) })
+			if !slices.ContainsFunc(failures, func(failure string) bool { return strings.Contains(failure, c.says) }) {
+				t.Errorf("a source that %s fails with %q, want %q", b, failures, c.says)
+			}
+		})
+	}
+}
+
 func TestSuiteRestartsTheServerOncePerRound(t *testing.T) {
 	t.Parallel()
 	restarted := 0
 	h := SourceHarness{New: func(tb testing.TB) SourcePlace { return newFaultySource(tb, "", &restarted) }}
-	failures := tryCase(t, sourceCases(), "the server is restarted in the middle", func(tb testing.TB) *sourceEnv { return newSourceEnv(tb, h) })
+	failures := tryCase(t, sourceCases(), "the server is restarted in the middle", func(w *watched) *sourceEnv { return newSourceEnv(w, h) })
 	want := 3
 	if testing.Short() {
 		want = 1
@@ -209,6 +258,21 @@ const (
 	leavesGoingOn  sinkBug = "leaves goroutines behind"
 	mangles        sinkBug = "changes a body"
 	skipsBehindNot sinkBug = "goes on in a group behind a failure"
+	keepsBytes     sinkBug = "keeps the bytes of a message without copying them"
+
+	// These are bugs of netSink.
+	reversesGroups        sinkBug = "delivers a group backwards"
+	claimsOrdered         sinkBug = "says Ordered, and goes on behind a message that was refused"
+	retriesRefused        sinkBug = "tries again what is refused for good"
+	ignoresRefusal        sinkBug = "does not read a refusal"
+	unavailableForRefused sinkBug = "takes a refusal for an outage"
+	permanentWhenAway     sinkBug = "gives a message up because its server is away"
+	plainWhenAway         sinkBug = "counts an outage as an attempt"
+	unavailableForLost    sinkBug = "says that nothing was delivered when an answer is lost"
+	retriesLost           sinkBug = "says that a delivery failed when an answer is lost"
+	successForLost        sinkBug = "reports success when it cannot connect"
+	repeatsLost           sinkBug = "repeats a delivery whose answer is lost"
+	sinkCloseHangs        sinkBug = "does not return from Close"
 )
 
 // faultySink is a sink in memory with a bug.
@@ -225,7 +289,6 @@ func newFaultySink(b sinkBug) SinkTarget {
 	return SinkTarget{
 		Sink:    func(context.Context) (pipeline.Sink, error) { return s, nil },
 		Effects: func(context.Context) ([][]byte, error) { return slices.Clone(s.effects), nil },
-		Restart: func(context.Context) error { return nil },
 	}
 }
 
@@ -263,7 +326,7 @@ func (s *faultySink) Deliver(ctx context.Context, items []*pipeline.Item) {
 		case rare && s.bug == doesAndFails:
 			it.Err = errRetry
 		case rare && s.bug == doesTwice:
-			s.effects = append(s.effects, it.Message.Body)
+			s.effects = append(s.effects, bytes.Clone(it.Message.Body))
 		case rare:
 			it.Err, failed = errRetry, it.Group
 			continue
@@ -271,7 +334,11 @@ func (s *faultySink) Deliver(ctx context.Context, items []*pipeline.Item) {
 			s.effects = append(s.effects, append(slices.Clone(it.Message.Body), ' '))
 			continue
 		}
-		s.effects = append(s.effects, it.Message.Body)
+		effect := it.Message.Body
+		if s.bug != keepsBytes {
+			effect = bytes.Clone(effect)
+		}
+		s.effects = append(s.effects, effect)
 		it.Result = semel.Result{}
 	}
 }
@@ -283,24 +350,55 @@ func TestSuiteCatchesBrokenSinks(t *testing.T) {
 		reportsEarly: all, doesTwice: all, doesAndFails: all, leavesGoingOn: all, mangles: all,
 		mixesOrder: order, skipsBehindNot: order,
 		doesWhenEnded: "an ended context is no success",
+		keepsBytes:    "a group is delivered in its order",
 	} {
 		t.Run(string(b), func(t *testing.T) {
-			h := SinkHarness{New: func(testing.TB) SinkTarget { return newFaultySink(b) }, Messages: 300, patience: 2 * time.Second}
-			if failures := tryCase(t, sinkCases(), name, func(tb testing.TB) *sinkEnv { return newSinkEnv(tb, h) }); len(failures) == 0 {
+			h := SinkHarness{New: func(testing.TB) SinkTarget { return newFaultySink(b) }, Messages: 300, Patience: 2 * time.Second}
+			if failures := tryCase(t, sinkCases(), name, func(w *watched) *sinkEnv { return newSinkEnv(w, h) }); len(failures) == 0 {
 				t.Errorf("a sink that %s passes", b)
 			}
 		})
 	}
 }
 
+// TestSuiteCatchesBrokenSinksOfAServer says for each bug which case catches it, and what the
+// failure says.
+func TestSuiteCatchesBrokenSinksOfAServer(t *testing.T) {
+	t.Parallel()
+	const refused, away, lost = "a message that the target refuses is permanent, and holds up its group alone", "a target that cannot be reached is unavailable", "after a lost answer the outcome is unknown"
+	for b, c := range map[sinkBug]struct{ caught, says string }{
+		reversesGroups:        {"a group is delivered in its order", "out of order"},
+		claimsOrdered:         {refused, "asks for pipeline.ErrBehind"},
+		retriesRefused:        {refused, "want a semel.Permanent"},
+		ignoresRefusal:        {refused, "has the error <nil>, want a semel.Permanent"},
+		unavailableForRefused: {refused, "want a semel.Permanent"},
+		permanentWhenAway:     {away, "would be parked"},
+		plainWhenAway:         {away, "each try would count"},
+		unavailableForLost:    {lost, "wrap semel.ErrOutcomeUnknown"},
+		retriesLost:           {lost, "wrap semel.ErrOutcomeUnknown"},
+		successForLost:        {away, "want a pipeline.Unavailable"},
+		repeatsLost:           {lost, "the effect is there 2 times"},
+		sinkCloseHangs:        {"a group is delivered in its order", "Close of the sink does not return"},
+	} {
+		t.Run(string(b), func(t *testing.T) {
+			t.Parallel()
+			h := SinkHarness{New: func(tb testing.TB) SinkTarget { return netTarget(tb, b) }, Messages: 150, Patience: 500 * time.Millisecond}
+			failures := tryCase(t, sinkCases(), c.caught, func(w *watched) *sinkEnv { return newSinkEnv(w, h) })
+			if !slices.ContainsFunc(failures, func(failure string) bool { return strings.Contains(failure, c.says) }) {
+				t.Errorf("a sink that %s fails with %q, want %q", b, failures, c.says)
+			}
+		})
+	}
+}
+
 // tryCase runs one case and returns how it failed.
-func tryCase[E any](t *testing.T, cases []testCase[E], name string, env func(tb testing.TB) E) []string {
+func tryCase[E any](t *testing.T, cases []testCase[E], name string, env func(w *watched) E) []string {
 	t.Helper()
 	i := slices.IndexFunc(cases, func(c testCase[E]) bool { return c.name == name })
 	if i < 0 {
 		t.Fatalf("there is no case %q", name)
 	}
-	failures := trytest.Run(t, func(tb testing.TB) { cases[i].check(env(tb)) })
+	failures := trytest.Run(t, func(tb testing.TB) { watch(tb, func(w *watched) { cases[i].check(env(w)) }) })
 	if slices.ContainsFunc(failures, func(failure string) bool { return strings.HasPrefix(failure, "panic:") }) {
 		t.Errorf("the suite panicked: %q", failures)
 	}

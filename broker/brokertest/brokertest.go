@@ -8,7 +8,10 @@
 // what was not must; and the order of a partition must hold. A position must be a key, or
 // the source must say that it has none. Pipelines are ended in
 // the middle and begun again; where there is a server, it is restarted under
-// them.
+// them, an answer of it is lost, and a consumer vanishes.
+//
+// A case that waits for longer than [Patience] fails, and says what it waited for.
+// [RunSourceBenchmarks] and [RunSinkBenchmarks] measure instead.
 //
 // The suite prints its seed; SEMEL_SEED in the environment repeats one.
 package brokertest
@@ -24,6 +27,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -37,6 +41,8 @@ type Numbered struct {
 	Partition, Place int
 	// Body is JSON on one line. It must arrive byte for byte.
 	Body []byte
+	// Headers must arrive, too, unless the harness says NoHeaders. Most messages have none.
+	Headers []semel.Header
 }
 
 type body struct {
@@ -51,7 +57,7 @@ func newNumbered(id string, partition, place int, pad int) Numbered {
 	if err != nil {
 		panic(err) // strings and numbers always encode
 	}
-	return Numbered{id, partition, place, data}
+	return Numbered{ID: id, Partition: partition, Place: place, Body: data}
 }
 
 // Parse returns the message that a body belongs to.
@@ -60,7 +66,7 @@ func Parse(data []byte) (Numbered, error) {
 	if err := json.Unmarshal(data, &b); err != nil {
 		return Numbered{}, fmt.Errorf("the body %q is none of the suite's: %w", data, err)
 	}
-	return Numbered{b.ID, b.Partition, b.Place, data}, nil
+	return Numbered{ID: b.ID, Partition: b.Partition, Place: b.Place, Body: data}, nil
 }
 
 // SourceHarness tells the suite how to make the source under test.
@@ -86,8 +92,18 @@ type SourceHarness struct {
 	// settles any are then produced to partitions of their own, beyond Partitions.
 	// Defaults to false.
 	Blocking bool
-
-	patience time.Duration
+	// Alone: one consumer reads at a time. While the first reads, a second one cannot be
+	// opened or gets no message. Or it takes the place of the first, and gets all that the
+	// first did not settle; Read of the first ends with pipeline.ErrReplaced when it learns of
+	// that. Defaults to false: consumers share the messages.
+	Alone bool
+	// NoTime: messages have no time. Defaults to false.
+	NoTime bool
+	// NoHeaders: messages have no headers. Defaults to false.
+	NoHeaders bool
+	// Patience is how long a case waits for an event. Set it if the server takes longer,
+	// for instance to notice that a consumer is gone. Defaults to [Patience].
+	Patience time.Duration
 }
 
 // SourcePlace is where the messages of one test are.
@@ -108,6 +124,12 @@ type SourcePlace struct {
 	// Restart ends the server in the hardest way there is, starts it again and
 	// returns when it answers. Defaults to nil: there is none.
 	Restart func(ctx context.Context) error
+	// Server is the address of the server, as host:port, and OpenAt is Open with another
+	// address in its place. The suite listens there, passes on what it gets, loses an answer
+	// or cuts the source off. The connection must not be encrypted. A source with Restart
+	// needs both. Default to none: there is no server.
+	Server string
+	OpenAt func(ctx context.Context, address string) (pipeline.Source, error)
 }
 
 // SinkHarness tells the suite how to make the sink under test.
@@ -120,10 +142,11 @@ type SinkHarness struct {
 	// AtLeastOnce: where an outcome is unknown the effect may come twice.
 	// Defaults to false: none does, whatever happens.
 	AtLeastOnce bool
-	// Unordered: effects show no order. Defaults to false.
+	// Unordered: effects show no order. A sink with the trait Ordered shows one. Defaults
+	// to false.
 	Unordered bool
-
-	patience time.Duration
+	// Patience is as in SourceHarness.
+	Patience time.Duration
 }
 
 // SinkTarget is where the messages of one test go. Sink or Session is set.
@@ -136,8 +159,15 @@ type SinkTarget struct {
 	// Effects returns the bodies of what had its effect, in the order of each
 	// partition. It is called when no sink is open, or while Restart may run.
 	Effects func(ctx context.Context) ([][]byte, error)
+	// Refused is a body that the target refuses whatever its state is, such as one that is
+	// too large. Defaults to nil: it takes every body.
+	Refused []byte
 	// Restart is as in SourcePlace.
 	Restart func(ctx context.Context) error
+	// Server, and SinkAt or SessionAt, are as Server and OpenAt in SourcePlace.
+	Server    string
+	SinkAt    func(ctx context.Context, address string) (pipeline.Sink, error)
+	SessionAt func(ctx context.Context, address string) (pipeline.Session, error)
 }
 
 // testCase is one check of a suite.
@@ -150,7 +180,7 @@ type testCase[E any] struct {
 func RunSource(t *testing.T, h SourceHarness) {
 	t.Helper()
 	for _, c := range sourceCases() {
-		t.Run(c.name, func(t *testing.T) { c.check(newSourceEnv(t, h)) })
+		t.Run(c.name, func(t *testing.T) { watch(t, func(w *watched) { c.check(newSourceEnv(w, h)) }) })
 	}
 }
 
@@ -158,13 +188,13 @@ func RunSource(t *testing.T, h SourceHarness) {
 func RunSink(t *testing.T, h SinkHarness) {
 	t.Helper()
 	for _, c := range sinkCases() {
-		t.Run(c.name, func(t *testing.T) { c.check(newSinkEnv(t, h)) })
+		t.Run(c.name, func(t *testing.T) { watch(t, func(w *watched) { c.check(newSinkEnv(w, h)) }) })
 	}
 }
 
-// patience is how long a case of the suite waits for what must come. Only what
-// hangs should need it.
-const patience = 5 * time.Minute
+// Patience is how long a case waits for an event, unless the harness says otherwise.
+// Only a connector that hangs, or has lost a message, needs all of it.
+const Patience = 30 * time.Second
 
 // quiet is how long it waits for what must not come.
 const quiet = 200 * time.Millisecond

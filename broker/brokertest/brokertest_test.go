@@ -8,11 +8,27 @@ import (
 )
 
 func TestSourceInMemory(t *testing.T) {
-	RunSource(t, SourceHarness{New: func(tb testing.TB) SourcePlace { return newFaultySource(tb, "", nil) }})
+	RunSource(t, SourceHarness{NoTime: true, NoHeaders: true, New: func(tb testing.TB) SourcePlace { return newFaultySource(tb, "", nil) }})
+}
+
+func TestSourceOfAServer(t *testing.T) {
+	RunSource(t, SourceHarness{Messages: 300, New: func(tb testing.TB) SourcePlace { return netPlace(tb, "") }})
 }
 
 func TestSinkInMemory(t *testing.T) {
 	RunSink(t, SinkHarness{New: func(tb testing.TB) SinkTarget { return newFaultySink("") }})
+}
+
+func TestSinkOfAServer(t *testing.T) {
+	RunSink(t, SinkHarness{Messages: 300, AtLeastOnce: true, New: func(tb testing.TB) SinkTarget { return netTarget(tb, "") }})
+}
+
+func BenchmarkSource(b *testing.B) {
+	RunSourceBenchmarks(b, SourceHarness{New: func(tb testing.TB) SourcePlace { return newFaultySource(tb, "", nil) }})
+}
+
+func BenchmarkSink(b *testing.B) {
+	RunSinkBenchmarks(b, SinkHarness{New: func(tb testing.TB) SinkTarget { return netTarget(tb, "") }})
 }
 
 // newFaultySource returns a queue whose source has a bug, or none. restarted
@@ -29,7 +45,9 @@ func newFaultySource(_ testing.TB, b sourceBug, restarted *int) SourcePlace {
 			return open, nil
 		},
 		Again: s.again,
-		Restart: func(context.Context) error {
+	}
+	if restarted != nil || b == losesInRestart {
+		place.Restart = func(context.Context) error {
 			if restarted != nil {
 				*restarted++
 			}
@@ -37,7 +55,7 @@ func newFaultySource(_ testing.TB, b sourceBug, restarted *int) SourcePlace {
 				open.lose()
 			}
 			return nil
-		},
+		}
 	}
 	if b == hidesPositions {
 		place.Again = nil

@@ -30,12 +30,12 @@ func RunDeadLetters(t *testing.T, place func(tb testing.TB) (open func() pipelin
 		{"each parked message has its own entry", deadLetterEnv.parksEach},
 		{"many processes use the store at once", deadLetterEnv.shares},
 	} {
-		t.Run(c.name, func(t *testing.T) { c.check(deadLetterEnv{t, place(t)}) })
+		t.Run(c.name, func(t *testing.T) { watch(t, func(w *watched) { c.check(deadLetterEnv{w, place(w)}) }) })
 	}
 }
 
 type deadLetterEnv struct {
-	testing.TB
+	*watched
 	open func() pipeline.DeadLetterStore
 }
 

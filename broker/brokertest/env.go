@@ -18,8 +18,7 @@ import (
 
 // env is what the cases for sources and the cases for sinks have in common.
 type env struct {
-	testing.TB
-	patience time.Duration
+	*watched
 	messages int
 	random   *rand.Rand
 	ledger   *ledger
@@ -29,22 +28,22 @@ type env struct {
 	idle     int   // goroutines before a source or sink was opened
 }
 
-func newEnv(tb testing.TB, most time.Duration, messages, partitions int) env {
-	tb.Helper()
+func newEnv(w *watched, most time.Duration, messages, partitions int) env {
+	w.Helper()
 	store, err := memstore.New(nil)
 	if err != nil {
-		tb.Fatal(err)
+		w.Fatal(err)
 	}
-	e := env{TB: tb, patience: cmp.Or(most, patience), messages: cmp.Or(messages, 600), random: newRandom(tb), ledger: newLedger(tb), store: store, next: make([]int, partitions)}
+	w.patience = cmp.Or(most, Patience)
+	e := env{watched: w, messages: cmp.Or(messages, 600), random: newRandom(w), ledger: newLedger(w), store: store, next: make([]int, partitions)}
+	e.ledger.patience = w.patience
 	e.script = newScript(rand.New(rand.NewPCG(e.random.Uint64(), 1)))
 	e.idle = runtime.NumGoroutine()
 	return e
 }
 
-// context returns a context that ends when the suite loses patience.
-func (e *env) context() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(e.Context(), e.patience)
-}
+// context returns a context that ends when nothing has happened for the suite's patience.
+func (e *env) context() (context.Context, context.CancelFunc) { return e.ledger.context() }
 
 // complete sets the options that all pipelines of the suite have.
 func (e *env) complete(opts *pipeline.Options) {
@@ -72,7 +71,7 @@ func (e *env) restarting(ctx context.Context, list []Numbered, restart func(cont
 			wait := produce(list[n*part : (n+1)*part])
 			e.ledger.reach(ctx, goal)
 			// The other messages are not produced yet, so the pipeline has not ended.
-			if err := restart(ctx); err != nil {
+			if err := e.ledger.during(restart); err != nil {
 				e.Errorf("restart %d: %v", n+1, err)
 			}
 			wait()

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 )
 
 // place is where a message stands in the ledger.
@@ -13,7 +14,8 @@ type place struct{ partition, place int }
 
 // ledger holds what was produced and what became of it.
 type ledger struct {
-	tb testing.TB
+	tb       testing.TB
+	patience time.Duration // how long the suite waits, for messages
 
 	mu       sync.Mutex
 	produced map[place]Numbered
@@ -28,6 +30,9 @@ type ledger struct {
 	// another delivery of the key may be acknowledged before.
 	commits  bool
 	expected int // messages; -1 while not known
+
+	lastEvent  time.Time // of a message
+	restarting int       // servers that are being restarted
 }
 
 func newLedger(tb testing.TB) *ledger {
@@ -73,6 +78,7 @@ func (l *ledger) knows(data []byte) (Numbered, bool) {
 func (l *ledger) accept(m Numbered) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.lastEvent = time.Now()
 	l.accepted[m.ID]++
 	if n := l.accepted[m.ID]; n > 1 {
 		l.tb.Errorf("key %s had its effect %d times", m.ID, n)
@@ -84,6 +90,7 @@ func (l *ledger) accept(m Numbered) {
 func (l *ledger) park(m Numbered, reason string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.lastEvent = time.Now()
 	l.parked[m.ID] = reason
 }
 
@@ -106,6 +113,7 @@ func (l *ledger) ack(m Numbered) {
 	if l.accepted[m.ID] == 0 && l.parked[m.ID] == "" && !l.commits {
 		l.tb.Errorf("message %d of partition %d was acknowledged before key %s had its effect", m.Place, m.Partition, m.ID)
 	}
+	l.lastEvent = time.Now()
 	l.acked[place{m.Partition, m.Place}] = true
 	if len(l.acked) == l.expected && !l.closed {
 		close(l.complete)

@@ -71,7 +71,7 @@ func (p *parking) run(ctx context.Context, rule string, n int, handler func(ctx 
 	source := &outcomes{Source: p.open(ctx), enough: n, reached: cancel}
 	p.repeats = source.Traits().Repeats
 	runner, err := pipeline.New(source, session, &pipeline.Options{
-		Name: "parking", Key: parsed, Scope: "ledger", DeadLetters: p.letters(), Failure: failure(), Shutdown: patience,
+		Name: "parking", Key: parsed, Scope: "ledger", DeadLetters: p.letters(), Failure: failure(), Shutdown: Patience,
 	})
 	if err != nil {
 		p.Fatal(err)
@@ -80,7 +80,7 @@ func (p *parking) run(ctx context.Context, rule string, n int, handler func(ctx 
 		p.Errorf("the pipeline: %v", err)
 	}
 	if got := source.parked + source.others; got < n {
-		p.Errorf("%d messages are acknowledged, want %d", got, n)
+		p.Errorf("%d messages were acknowledged before the suite stopped to wait, want %d", got, n)
 	}
 	return source.parked, source.others
 }
@@ -144,13 +144,9 @@ func (e *sourceEnv) parksEach() {
 		e.Fatal(err)
 	}
 	p := parking{
-		TB: e.TB, store: e.store, letters: func() pipeline.DeadLetterStore { return letters },
+		TB: e.watched, store: e.store, letters: func() pipeline.DeadLetterStore { return letters },
 		open: func(ctx context.Context) pipeline.Source {
-			source, err := e.place.Open(ctx)
-			if err != nil {
-				e.Fatalf("open the source: %v", err)
-			}
-			return source
+			return e.open(ctx).Source
 		},
 	}
 	first := newNumbered("copied", 0, 0, 10)
@@ -170,10 +166,10 @@ func (e *sourceEnv) parksEach() {
 // parksEach has a queue in memory deliver copies of one message.
 func (e deadLetterEnv) parksEach() {
 	queue := newMemoryQueue(1)
-	env := newEnv(e.TB, 0, 0, 1)
+	env := newEnv(e.watched, 0, 0, 1)
 	first := newNumbered("copied", 0, 0, 10)
 	p := parking{
-		TB: e.TB, store: env.store, letters: e.letters,
+		TB: e.watched, store: env.store, letters: e.letters,
 		open: func(context.Context) pipeline.Source { return queue.open() },
 	}
 	ctx, cancel := env.context()
@@ -193,7 +189,7 @@ func (e deadLetterEnv) parksEach() {
 // effect, or was parked before the server gave it up.
 func (e *sourceEnv) outlastsOutage() {
 	if e.harness.NewLimited != nil {
-		e.place = e.harness.NewLimited(e.TB)
+		e.place = e.harness.NewLimited(e.watched)
 		e.place.Partitions = max(e.place.Partitions, 1)
 		e.next = make([]int, e.place.Partitions)
 	}

@@ -57,11 +57,7 @@ func (e *sourceEnv) positions() {
 	}
 	open := func() pipeline.Source {
 		e.Helper()
-		source, err := e.place.Open(ctx)
-		if err != nil {
-			e.Fatalf("open the source: %v", err)
-		}
-		return source
+		return e.open(ctx).Source
 	}
 	closed := func(source pipeline.Source) {
 		e.Helper()

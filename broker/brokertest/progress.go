@@ -2,7 +2,9 @@ package brokertest
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/semel-dev/semel/internal/retry"
@@ -33,14 +35,67 @@ func (l *ledger) reach(ctx context.Context, goal int) {
 func (l *ledger) mustBeSettled() {
 	l.tb.Helper()
 	if l.acknowledged() != l.total() {
-		l.tb.Errorf("messages are lost or stuck: %s", l.missing())
+		l.tb.Errorf("messages are lost or stuck: nothing happened for %v, and the source was not told to acknowledge %s", l.patience, l.missing())
 	}
 }
 
-// untilSettled runs a pipeline until all is acknowledged, or patience ends.
-func (l *ledger) untilSettled(patience time.Duration, run func(ctx context.Context)) {
+// errPatience is the cause of a context that ended because nothing happened.
+var errPatience = errors.New("the suite has waited for long enough, see Patience in the harness")
+
+// context returns a context that ends when nothing has happened to any message for the
+// suite's patience. The time of a restart does not count.
+func (l *ledger) context() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(l.tb.Context())
+	began := time.Now()
+	var mu sync.Mutex // guards timer
+	var timer *time.Timer
+	look := func() {
+		l.mu.Lock()
+		last := l.lastEvent
+		if l.restarting > 0 {
+			last = time.Now()
+		}
+		l.mu.Unlock()
+		if last.Before(began) {
+			last = began
+		}
+		left := l.patience - time.Since(last)
+		if left <= 0 {
+			cancel(errPatience)
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		timer.Reset(left)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	timer = time.AfterFunc(l.patience, look)
+	return ctx, func() {
+		timer.Stop()
+		cancel(context.Canceled)
+	}
+}
+
+// during restarts a server. A server may take longer to start than the suite's patience.
+func (l *ledger) during(restart func(ctx context.Context) error) error {
+	add := func(n int) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.restarting += n
+		l.lastEvent = time.Now()
+	}
+	add(1)
+	defer add(-1)
+	ctx, cancel := context.WithTimeout(l.tb.Context(), 10*Patience)
+	defer cancel()
+	return restart(ctx)
+}
+
+// untilSettled runs a pipeline until all is acknowledged, or nothing happens any more.
+func (l *ledger) untilSettled(run func(ctx context.Context)) {
 	l.tb.Helper()
-	ctx, cancel := context.WithTimeout(l.tb.Context(), patience)
+	ctx, cancel := l.context()
 	defer cancel()
 	go func() {
 		defer cancel()

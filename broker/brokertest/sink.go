@@ -1,9 +1,11 @@
 package brokertest
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"fmt"
-	"testing"
+	"slices"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -20,12 +22,12 @@ type sinkEnv struct {
 
 const sinkPartitions = 3
 
-func newSinkEnv(tb testing.TB, h SinkHarness) *sinkEnv {
-	tb.Helper()
-	e := &sinkEnv{harness: h, target: h.New(tb), queue: newMemoryQueue(sinkPartitions)}
-	e.env = newEnv(tb, h.patience, h.Messages, sinkPartitions)
+func newSinkEnv(w *watched, h SinkHarness) *sinkEnv {
+	w.Helper()
+	e := &sinkEnv{harness: h, target: h.New(w), queue: newMemoryQueue(sinkPartitions)}
+	e.env = newEnv(w, h.Patience, h.Messages, sinkPartitions)
 	if (e.target.Sink == nil) == (e.target.Session == nil) {
-		tb.Fatal("the harness must set one of Sink and Session")
+		w.Fatal("the harness must set one of Sink and Session")
 	}
 	e.ledger.commits = e.target.Session != nil
 	return e
@@ -56,21 +58,50 @@ func (e *sinkEnv) number(n int) []Numbered {
 func (e *sinkEnv) session(ctx context.Context) pipeline.Session {
 	e.Helper()
 	if e.target.Session != nil {
-		session, err := e.target.Session(ctx)
-		if err != nil {
-			e.Fatalf("open the session: %v", err)
-		}
-		return &scriptedSession{session, e}
+		return &scriptedSession{e.openSession(ctx, ""), e}
 	}
-	sink, err := e.target.Sink(ctx)
-	if err != nil {
-		e.Fatalf("open the sink: %v", err)
-	}
-	session, err := pipeline.NewTwoPhase(e.store, &scriptedSink{sink, e}, nil)
+	session, err := pipeline.NewTwoPhase(e.store, &scriptedSink{e.openSink(ctx, ""), e}, nil)
 	if err != nil {
 		e.Fatal(err)
 	}
 	return session
+}
+
+// openSession opens the session under test, with another address of its server if it is
+// not empty.
+func (e *sinkEnv) openSession(ctx context.Context, address string) pipeline.Session {
+	e.Helper()
+	end := e.begin(ctx, "opening the session")
+	var session pipeline.Session
+	var err error
+	if address == "" {
+		session, err = e.target.Session(ctx)
+	} else {
+		session, err = e.target.SessionAt(ctx, address)
+	}
+	end()
+	if err != nil {
+		e.Fatalf("open the session: %v", err)
+	}
+	return timedSession{session, e.watched}
+}
+
+// openSink is openSession for a sink.
+func (e *sinkEnv) openSink(ctx context.Context, address string) pipeline.Sink {
+	e.Helper()
+	end := e.begin(ctx, "opening the sink")
+	var sink pipeline.Sink
+	var err error
+	if address == "" {
+		sink, err = e.target.Sink(ctx)
+	} else {
+		sink, err = e.target.SinkAt(ctx, address)
+	}
+	end()
+	if err != nil {
+		e.Fatalf("open the sink: %v", err)
+	}
+	return timedSink{sink, e.watched}
 }
 
 // run runs a pipeline from the queue until ctx ends.
@@ -91,7 +122,7 @@ func (e *sinkEnv) run(ctx context.Context, opts pipeline.Options) {
 // runUntilSettled runs a pipeline until all is acknowledged.
 func (e *sinkEnv) runUntilSettled(opts pipeline.Options) {
 	e.Helper()
-	e.ledger.untilSettled(e.patience, func(ctx context.Context) { e.run(ctx, opts) })
+	e.ledger.untilSettled(func(ctx context.Context) { e.run(ctx, opts) })
 }
 
 // delivered notes what a sink says it has delivered: the ledger must know before
@@ -173,6 +204,10 @@ func sinkCases() []testCase[*sinkEnv] {
 		{"the order of a partition holds while messages fail", (*sinkEnv).keepsOrder},
 		{"pipelines stop in the middle and restart", (*sinkEnv).beginsAgain},
 		{"an ended context is no success", (*sinkEnv).endedContext},
+		{"a group is delivered in its order", (*sinkEnv).ordersGroups},
+		{"a message that the target refuses is permanent, and holds up its group alone", (*sinkEnv).refused},
+		{"a target that cannot be reached is unavailable", (*sinkEnv).unreachable},
+		{"after a lost answer the outcome is unknown", (*sinkEnv).losesAnswer},
 		{"the server is restarted in the middle", (*sinkEnv).restarts},
 	}
 }
@@ -192,14 +227,7 @@ func (e *sinkEnv) keepsOrder() {
 		return
 	}
 	e.ledger.check(true)
-	last := map[int]int{}
-	for _, data := range e.effects() {
-		m, _ := e.ledger.knows(data)
-		if before, begun := last[m.Partition]; begun && m.Place < before {
-			e.Errorf("partition %d is out of order: %d behind %d", m.Partition, m.Place, before)
-		}
-		last[m.Partition] = m.Place
-	}
+	e.inOrder()
 }
 
 // beginsAgain ends pipelines while messages are under way, and again.
@@ -217,56 +245,110 @@ func (e *sinkEnv) beginsAgain() {
 // What is reported as done must be there.
 func (e *sinkEnv) endedContext() {
 	list := e.number(40)
-	process, abandon, closing := e.direct()
-	partition := pipeline.NewPartition("queue")
+	d := e.direct("")
+	known := map[string]bool{}
 	for i, m := range list {
+		if known[m.ID] && e.target.Sink != nil {
+			continue // a sink has no keys
+		}
 		ctx, cancel := context.WithCancel(e.Context())
 		if i%2 == 0 {
 			cancel()
 		} else {
 			time.AfterFunc(time.Duration(e.random.IntN(2000))*time.Microsecond, cancel)
 		}
-		it := &pipeline.Item{Partition: partition}
-		it.Message.Body = m.Body
-		it.Call.Key = semel.Key{Scope: "ledger", ID: m.ID}
-		it.Decision = semel.Fresh
-		process(ctx, []*pipeline.Item{it})
-		e.delivered([]*pipeline.Item{it})
-		if it.Err != nil {
-			abandon(e.Context(), []*pipeline.Item{it})
-		}
+		known[m.ID] = d.deliver(ctx, 1, m)[0] == nil
 		cancel()
 	}
-	if err := closing(e.Context()); err != nil {
-		e.Errorf("close: %v", err)
-	}
+	d.close()
 	e.compare(true)
 }
 
-// direct opens what is under test with nothing between. A sink has no keys.
-func (e *sinkEnv) direct() (process, abandon func(context.Context, []*pipeline.Item), closing func(context.Context) error) {
+// direct is what is under test with nothing between it and the case.
+type direct struct {
+	env       *sinkEnv
+	traits    pipeline.SinkTraits
+	process   func(ctx context.Context, items []*pipeline.Item)
+	abandon   func(ctx context.Context, items []*pipeline.Item)
+	end       func(ctx context.Context) error
+	partition *pipeline.Partition
+}
+
+// direct opens what is under test, with another address of its server if it is not empty.
+func (e *sinkEnv) direct(address string) *direct {
 	e.Helper()
+	d := &direct{env: e, partition: pipeline.NewPartition("queue")}
 	if e.target.Session != nil {
-		session, err := e.target.Session(e.Context())
-		if err != nil {
-			e.Fatalf("open the session: %v", err)
+		session := e.openSession(e.Context(), address)
+		d.traits, d.process, d.abandon, d.end = session.Traits(), session.Process, session.Abandon, session.Close
+		return d
+	}
+	sink := e.openSink(e.Context(), address)
+	d.traits, d.process, d.end = sink.Traits(), sink.Deliver, sink.Close
+	d.abandon = func(context.Context, []*pipeline.Item) {}
+	return d
+}
+
+// deliver delivers messages in one call, or in as many as the traits ask for, as one group
+// or, with group 0, as one each. It notes what is reported as delivered, and returns the
+// errors.
+func (d *direct) deliver(ctx context.Context, group uint64, list ...Numbered) (errs []error) {
+	var items []*pipeline.Item
+	for i, m := range list {
+		it := &pipeline.Item{Partition: d.partition, Group: cmp.Or(group, uint64(i+1)), Decision: semel.Fresh, Attempt: 1}
+		it.Message.Body = slices.Clone(m.Body)
+		it.Message.Origin = semel.Origin{Source: "queue", Identity: "direct", Partition: int32(m.Partition), Offset: int64(m.Place)}
+		it.Call.Key = semel.Key{Scope: "ledger", ID: m.ID}
+		items = append(items, it)
+	}
+	most := cmp.Or(d.traits.MaxBatch, len(items))
+	if group != 0 && !d.traits.Ordered {
+		most = 1
+	}
+	for some := range slices.Chunk(items, most) {
+		d.process(ctx, slices.Clone(some))
+		d.env.delivered(some)
+	}
+	for _, it := range items {
+		errs = append(errs, it.Err)
+		if it.Err != nil {
+			d.abandon(d.env.Context(), []*pipeline.Item{it})
 		}
-		return session.Process, session.Abandon, session.Close
-	}
-	sink, err := e.target.Sink(e.Context())
-	if err != nil {
-		e.Fatalf("open the sink: %v", err)
-	}
-	known := map[string]bool{}
-	deliver := func(ctx context.Context, items []*pipeline.Item) {
-		if id := items[0].Call.Key.ID; known[id] {
-			items[0].Decision = semel.Duplicate
-			return
+		for i := range it.Message.Body { // the memory belongs to the suite again
+			it.Message.Body[i] = '!'
 		}
-		sink.Deliver(ctx, items)
-		known[items[0].Call.Key.ID] = items[0].Err == nil
 	}
-	return deliver, func(context.Context, []*pipeline.Item) {}, sink.Close
+	return errs
+}
+
+// close closes what is under test. Where the server is gone, it may fail.
+func (d *direct) close() {
+	d.env.Helper()
+	ctx, cancel := d.env.context()
+	defer cancel()
+	if err := d.end(ctx); err != nil {
+		d.env.Errorf("close: %v", err)
+	}
+}
+
+// fresh makes a message with a key of its own.
+func (e *sinkEnv) fresh(id string) Numbered {
+	partition := 0
+	m := newNumbered(fmt.Sprintf("%s-%x", id, e.random.Uint64()), partition, e.next[partition], 10)
+	e.next[partition]++
+	e.ledger.expect([]Numbered{m})
+	return m
+}
+
+// times counts the effects of a message at the target.
+func (e *sinkEnv) times(m Numbered) (n int) {
+	e.Helper()
+	for _, data := range e.effects() {
+		if bytes.Equal(data, m.Body) {
+			n++
+		}
+	}
+	return n
 }
 
 // restarts has the server restarted three times, with -short once, while messages are under way.

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
-	"testing"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -22,13 +21,14 @@ type sourceEnv struct {
 	place   SourcePlace
 	ids     []string
 	apart   bool // each message gets a partition of its own
+	shared  bool // consumers give messages back to each other, and they come late
 }
 
-func newSourceEnv(tb testing.TB, h SourceHarness) *sourceEnv {
-	tb.Helper()
-	e := &sourceEnv{harness: h, place: h.New(tb)}
+func newSourceEnv(w *watched, h SourceHarness) *sourceEnv {
+	w.Helper()
+	e := &sourceEnv{harness: h, place: h.New(w)}
 	e.place.Partitions = max(e.place.Partitions, 1)
-	e.env = newEnv(tb, h.patience, h.Messages, e.place.Partitions)
+	e.env = newEnv(w, h.Patience, h.Messages, e.place.Partitions)
 	return e
 }
 
@@ -99,11 +99,24 @@ func (e *sourceEnv) produce(ctx context.Context, list []Numbered) (wait func()) 
 // open opens the source behind a spy.
 func (e *sourceEnv) open(ctx context.Context) *spy {
 	e.Helper()
-	source, err := e.place.Open(ctx)
+	return e.spyOn(ctx, e.place.Open)
+}
+
+// spyOn opens a source behind a spy.
+func (e *sourceEnv) spyOn(ctx context.Context, open func(ctx context.Context) (pipeline.Source, error)) *spy {
+	e.Helper()
+	end := e.begin(ctx, "Open of the source")
+	source, err := open(ctx)
+	end()
 	if err != nil {
 		e.Fatalf("open the source: %v", err)
 	}
-	return &spy{Source: source, ledger: e.ledger, ordered: !e.harness.Unordered, read: map[place]bool{}, last: map[int]int{}}
+	return e.spy(source)
+}
+
+// spy puts a spy before a source.
+func (e *sourceEnv) spy(source pipeline.Source) *spy {
+	return &spy{Source: timed{source, e.watched}, ledger: e.ledger, ordered: !e.harness.Unordered && !e.shared, read: map[place]bool{}, last: map[int]int{}}
 }
 
 // effect is the handler of the suite's pipelines.
@@ -181,7 +194,7 @@ func (e *sourceEnv) end(ctx context.Context, runner *pipeline.Runner) {
 // runUntilSettled runs a pipeline until all that was produced is acknowledged.
 func (e *sourceEnv) runUntilSettled(opts pipeline.Options) {
 	e.Helper()
-	e.ledger.untilSettled(e.patience, func(ctx context.Context) { e.run(ctx, opts) })
+	e.ledger.untilSettled(func(ctx context.Context) { e.run(ctx, opts) })
 }
 
 // spy stands between runner and source, and tells the ledger what is
@@ -213,6 +226,7 @@ func (s *spy) Read(ctx context.Context) ([]*pipeline.Item, error) {
 		}
 		at := place{m.Partition, m.Place}
 		s.ledger.mu.Lock()
+		s.lastEvent = time.Now()
 		if s.acked[at] {
 			s.again++
 		}

@@ -3,10 +3,13 @@ package brokertest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -20,7 +23,11 @@ func sourceCases() []testCase[*sourceEnv] {
 		{"each parked message has its own entry", (*sourceEnv).parksEach},
 		{"no message is lost in an outage of the target with many restarts", (*sourceEnv).outlastsOutage},
 		{"a position is a key, or there are no positions", (*sourceEnv).positions},
+		{"a message arrives with its time, its headers and its origin", (*sourceEnv).tellsAll},
 		{"Read ends with its context, and Close ends everything", (*sourceEnv).ends},
+		{"two consumers share the messages, or there is one", (*sourceEnv).sharesMessages},
+		{"messages come again after a lost answer", (*sourceEnv).losesAnswer},
+		{"another consumer gets the messages of one that vanished", (*sourceEnv).vanishes},
 		{"the server is restarted in the middle", (*sourceEnv).restarts},
 	}
 }
@@ -192,7 +199,7 @@ func (e *sourceEnv) readAll(ctx context.Context, s *spy, list []Numbered) []*pip
 	e.Helper()
 	items := s.readAll(ctx, list, e.patience)
 	if n := s.lacks(list); n > 0 {
-		e.Errorf("%d of %d messages did not come", n, len(list))
+		e.Errorf("in %v, %d of %d messages did not come", e.patience, n, len(list))
 	}
 	return items
 }
@@ -276,4 +283,212 @@ func (e *sourceEnv) restarts() {
 	if !e.harness.ForgetsAcks {
 		e.nothingComesAgain()
 	}
+}
+
+// tellsAll compares what a source tells about a message with what was produced.
+func (e *sourceEnv) tellsAll() {
+	e.apart = e.harness.Blocking
+	ctx, cancel := e.context()
+	defer cancel()
+	n := 2
+	if e.harness.Joint { // they have their headers in common
+		n = 1
+	}
+	list := e.number(n)
+	for i := range list {
+		list[i].Headers = []semel.Header{{Name: "suite-number", Value: strconv.AppendInt(nil, int64(i), 10)}, {Name: "suite-text", Value: []byte("a: b, \"c\"")}}
+	}
+	const skew = time.Minute // between the clocks of two machines
+	earliest := time.Now().Add(-skew)
+	wait := e.produce(ctx, list)
+	source := e.open(ctx)
+	items := e.readAll(ctx, source, list)
+	wait()
+	for _, it := range items {
+		n, ok := e.ledger.knows(it.Message.Body)
+		i := slices.IndexFunc(list, func(m Numbered) bool { return m.Partition == n.Partition && m.Place == n.Place })
+		if !ok || i < 0 {
+			continue
+		}
+		if it.Message.Origin.Source == "" {
+			e.Errorf("a message has no Origin.Source: name the topic, queue or file that it comes from")
+		}
+		switch at := it.Message.Time; {
+		case e.harness.NoTime && !at.IsZero():
+			e.Errorf("the harness says NoTime, and a message has the time %v", at)
+		case !e.harness.NoTime && (at.Before(earliest) || at.After(time.Now().Add(skew))):
+			e.Errorf("a message that was produced after %v has the time %v: a key would be late, or never", earliest.Add(skew), at)
+		}
+		for _, h := range list[i].Headers {
+			value, has := it.Message.Header(h.Name)
+			if e.harness.NoHeaders && has {
+				e.Errorf("the harness says NoHeaders, and a message has the header %s", h.Name)
+			} else if !e.harness.NoHeaders && string(value) != string(h.Value) {
+				e.Errorf("a message was produced with the header %s: %q, and comes with %q (there is one: %t)", h.Name, h.Value, value, has)
+			}
+		}
+	}
+	e.settle(ctx, source, items)
+	e.close(ctx, source)
+}
+
+// sharesMessages has two pipelines read at once. One of them ends in the middle.
+func (e *sourceEnv) sharesMessages() {
+	if e.harness.Alone {
+		e.readsAlone()
+		return
+	}
+	e.shared = true
+	ctx, cancel := e.context()
+	defer cancel()
+	list := e.number(e.messages / 2)
+	defer e.produce(ctx, list)()
+	opts := pipeline.Options{Workers: 4, MaxItems: 20}
+	e.ledger.untilSettled(func(ctx context.Context) {
+		other, stop := context.WithCancel(ctx)
+		defer stop()
+		var running sync.WaitGroup
+		defer running.Wait()
+		running.Go(func() { e.run(other, opts) })
+		running.Go(func() {
+			e.ledger.reach(other, len(list)/2)
+			stop()
+		})
+		e.run(ctx, opts)
+	})
+	e.settleRest(opts)
+	e.ledger.check(false)
+}
+
+// readsAlone opens a second consumer while the first has a message.
+func (e *sourceEnv) readsAlone() {
+	e.shared = true
+	ctx, cancel := e.context()
+	defer cancel()
+	first := e.open(ctx)
+	list := e.number(1)
+	wait := e.produce(ctx, list)
+	items := e.readAll(ctx, first, list)
+	wait()
+	opening, end := context.WithTimeout(ctx, 5*quiet)
+	source, err := e.place.Open(opening)
+	end()
+	if err != nil {
+		e.settle(ctx, first, items)
+		e.close(ctx, first)
+		return
+	}
+	second, more := e.spy(source), e.number(1)
+	wait = e.produce(ctx, more)
+	reading, end := context.WithTimeout(ctx, 5*quiet)
+	got, _ := second.Read(reading) // its error is that of its context, or says that it is not alone
+	end()
+	wait()
+	if len(got) == 0 { // it waits, and the first goes on
+		e.readAll(ctx, first, more)
+	} else if second.readAll(ctx, list, e.patience); second.lacks(list) > 0 {
+		e.Errorf("the harness says Alone, and two consumers have messages: the second got %d, and not the one that the first has and did not settle", len(got))
+	}
+	e.close(ctx, second)
+	e.closeLate(ctx, first)
+}
+
+// closeLate closes a source that has lost its server or its place. It may fail.
+func (e *sourceEnv) closeLate(ctx context.Context, s *spy) {
+	closing, cancel := context.WithTimeout(ctx, quiet)
+	defer cancel()
+	_ = s.Close(closing)
+}
+
+// behindRelay reports whether the case can stand between the source and its server.
+func (e *sourceEnv) behindRelay() bool {
+	e.Helper()
+	has := e.place.Server != "" && e.place.OpenAt != nil
+	if !has && (e.place.Restart != nil || e.place.Server != "" || e.place.OpenAt != nil) {
+		e.Error("the place has a server, and the suite cannot lose its answers: set Server and OpenAt")
+	} else if !has {
+		e.Log("there is no server")
+	}
+	return has
+}
+
+// openAt opens the source behind a relay.
+func (e *sourceEnv) openAt(ctx context.Context, r *relay) *spy {
+	e.Helper()
+	return e.spyOn(ctx, func(ctx context.Context) (pipeline.Source, error) { return e.place.OpenAt(ctx, r.address) })
+}
+
+// losesAnswer loses the answer that has a message, with its connection. The server may think
+// that the message was delivered.
+func (e *sourceEnv) losesAnswer() {
+	if !e.behindRelay() {
+		return
+	}
+	e.apart = e.harness.Blocking
+	ctx, cancel := e.context()
+	defer cancel()
+	relay := newRelay(e, e.place.Server)
+	source := e.openAt(ctx, relay)
+	list := e.number(1)
+	wait := e.produce(ctx, list)
+	e.settle(ctx, source, e.readAll(ctx, source, list)) // so that it is connected
+	wait()
+	m := newNumbered(fmt.Sprintf("lost-%x", e.random.Uint64()), e.partition(), 0, 10)
+	m.Place = e.next[m.Partition]
+	m = newNumbered(m.ID, m.Partition, m.Place, 10)
+	e.next[m.Partition]++
+	e.ledger.expect([]Numbered{m})
+	lost := relay.lose(m.ID, 0)
+	wait = e.produce(ctx, []Numbered{m})
+	items := source.readAll(ctx, []Numbered{m}, e.patience)
+	wait()
+	select {
+	case <-lost:
+	default:
+		e.Errorf("no answer of the server had %s: the case proves nothing. Is the connection encrypted or compressed?", m.ID)
+	}
+	if source.lacks([]Numbered{m}) > 0 {
+		e.Errorf("the answer with a message was lost, and the message did not come again in %v: ask again for what the server holds for this consumer", e.patience)
+	}
+	e.settle(ctx, source, items)
+	e.close(ctx, source)
+}
+
+// vanishes cuts a consumer off that has messages, without a word to the server. They must
+// come to another one.
+func (e *sourceEnv) vanishes() {
+	if !e.behindRelay() {
+		return
+	}
+	e.apart = e.harness.Blocking
+	ctx, cancel := e.context()
+	defer cancel()
+	relay := newRelay(e, e.place.Server)
+	first := e.openAt(ctx, relay)
+	list := e.number(20)
+	wait := e.produce(ctx, list)
+	items := e.readAll(ctx, first, list)
+	wait()
+	e.settle(ctx, first, items[:len(items)/3])
+	var second *spy
+	if !e.harness.Alone {
+		second = e.open(ctx)
+	}
+	relay.cut()
+	if e.harness.Alone {
+		second = e.open(ctx)
+	}
+	var stranded []Numbered
+	for _, it := range items[len(items)/3:] {
+		if m, ok := e.ledger.knows(it.Message.Body); ok {
+			stranded = append(stranded, m)
+		}
+	}
+	items = second.readAll(ctx, stranded, e.patience)
+	if n := second.lacks(stranded); n > 0 {
+		e.Errorf("a consumer vanished with %d messages, and %d of them did not come to another one in %v", len(stranded), n, e.patience)
+	}
+	e.closeLate(ctx, first)
+	e.settle(ctx, second, items)
+	e.close(ctx, second)
 }

@@ -26,7 +26,7 @@ func TestSourcePassesTheSuite(t *testing.T) {
 	for name, many := range map[string]int{"a message in a request": 1, "several messages in a request": 7} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			brokertest.RunSource(t, brokertest.SourceHarness{Messages: 300, Unordered: true, Joint: many > 1, New: func(tb testing.TB) brokertest.SourcePlace { return senders(tb, many) }})
+			brokertest.RunSource(t, brokertest.SourceHarness{Messages: 300, Unordered: true, Alone: true, Joint: many > 1, New: func(tb testing.TB) brokertest.SourcePlace { return senders(tb, many) }})
 		})
 	}
 }
@@ -48,7 +48,7 @@ func senders(tb testing.TB, many int) brokertest.SourcePlace {
 				}
 				body := bytes.Join(bodies, []byte{'\n'})
 				sending.Go(func() {
-					for ctx.Err() == nil && !sent(ctx, client, "http://"+address, body) {
+					for ctx.Err() == nil && !sent(ctx, client, "http://"+address, body, some[0].Headers...) {
 						pause(ctx, 3*time.Millisecond)
 					}
 				})
@@ -78,10 +78,13 @@ func pause(ctx context.Context, d time.Duration) {
 }
 
 // sent reports whether the answer says that the message is settled.
-func sent(ctx context.Context, client *http.Client, url string, body []byte) bool {
+func sent(ctx context.Context, client *http.Client, url string, body []byte, headers ...semel.Header) bool {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
 		return false
+	}
+	for _, h := range headers {
+		req.Header.Add(h.Name, string(h.Value))
 	}
 	resp, err := client.Do(req)
 	if err != nil {

@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"errors"
+	"net"
 	"strconv"
 	"strings"
 	"testing"
@@ -44,7 +45,10 @@ func topicFor(tb testing.TB, addrs ...string) (string, *kgo.Client) {
 
 func fakeBroker(tb testing.TB) string {
 	tb.Helper()
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(time.Second))
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(time.Second), kfake.BrokerConfigs(map[string]string{
+		// A member that the broker gives work is told both, and must be missed before the suite is.
+		"group.consumer.heartbeat.interval.ms": "500", "group.consumer.session.timeout.ms": "5000",
+	}))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -57,32 +61,47 @@ type restartFunc = func(ctx context.Context) error
 // sourcePlace is a topic that a group reads.
 func sourcePlace(tb testing.TB, addr string, restart restartFunc, change func(o *SourceOptions)) brokertest.SourcePlace {
 	topic, client := topicFor(tb, addr)
+	open := func(ctx context.Context, session time.Duration, more ...kgo.Opt) (pipeline.Source, error) {
+		seen := &kafkatest.Events{}
+		tb.Cleanup(func() {
+			if tb.Failed() {
+				tb.Log("events:\n" + strings.Join(seen.Log, "\n"))
+			}
+		})
+		opts := &SourceOptions{
+			Client: append(kafkatest.Quick(addr), more...), Group: topic, Topics: []string{topic}, CommitEvery: 20 * time.Millisecond,
+			SessionTimeout: session, Observer: seen,
+		}
+		change(opts)
+		return OpenSource(ctx, opts)
+	}
 	return brokertest.SourcePlace{
 		Partitions: ledgerPartitions,
 		Produce: func(ctx context.Context, list []brokertest.Numbered) error {
 			records := make([]*kgo.Record, len(list))
 			for i, m := range list {
 				records[i] = &kgo.Record{Topic: topic, Partition: int32(m.Partition), Value: m.Body}
+				for _, h := range m.Headers {
+					records[i].Headers = append(records[i].Headers, kgo.RecordHeader{Key: h.Name, Value: h.Value})
+				}
 			}
 			return client.ProduceSync(ctx, records...).FirstErr()
 		},
-		Open: func(ctx context.Context) (pipeline.Source, error) {
-			seen := &kafkatest.Events{}
-			tb.Cleanup(func() {
-				if tb.Failed() {
-					tb.Log("events:\n" + strings.Join(seen.Log, "\n"))
-				}
-			})
-			opts := &SourceOptions{
-				Client: kafkatest.Quick(addr), Group: topic, Topics: []string{topic}, CommitEvery: 20 * time.Millisecond,
-				SessionTimeout: 30 * time.Second, Observer: seen,
-			}
-			change(opts)
-			return OpenSource(ctx, opts)
+		Open:   func(ctx context.Context) (pipeline.Source, error) { return open(ctx, 30*time.Second) },
+		Server: addr,
+		OpenAt: func(ctx context.Context, address string) (pipeline.Source, error) {
+			return open(ctx, 2*time.Second, through(address))
 		},
 		Again:   func(ctx context.Context) error { return againTopic(ctx, client, topic) },
 		Restart: restart,
 	}
+}
+
+// through has a client connect to one address, whatever brokers the cluster names.
+func through(address string) kgo.Opt {
+	return kgo.Dialer(func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	})
 }
 
 // againTopic deletes a topic and creates it again.
@@ -107,10 +126,14 @@ func againTopic(ctx context.Context, client *kgo.Client, topic string) error {
 // sinkTarget is a topic that a sink writes.
 func sinkTarget(tb testing.TB, addr string, restart restartFunc) brokertest.SinkTarget {
 	topic, client := topicFor(tb, addr)
+	open := func(ctx context.Context, more ...kgo.Opt) (pipeline.Sink, error) {
+		return OpenSink(ctx, &SinkOptions{Name: "ledger", Client: append(kafkatest.Quick(addr), more...), Topic: topic, SamePartition: true})
+	}
 	return brokertest.SinkTarget{
-		Sink: func(ctx context.Context) (pipeline.Sink, error) {
-			return OpenSink(ctx, &SinkOptions{Name: "ledger", Client: kafkatest.Quick(addr), Topic: topic, SamePartition: true})
-		},
+		Sink:    func(ctx context.Context) (pipeline.Sink, error) { return open(ctx) },
+		Server:  addr,
+		SinkAt:  func(ctx context.Context, address string) (pipeline.Sink, error) { return open(ctx, through(address)) },
+		Refused: make([]byte, 2<<20), // a topic takes 1 MiB
 		Effects: func(ctx context.Context) ([][]byte, error) { return bodiesOf(ctx, client, addr, topic) },
 		Restart: restart,
 	}
@@ -155,7 +178,7 @@ func TestSourcePassesTheSuite(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			addr := fakeBroker(t)
-			brokertest.RunSource(t, brokertest.SourceHarness{Messages: 300, New: func(tb testing.TB) brokertest.SourcePlace {
+			brokertest.RunSource(t, brokertest.SourceHarness{Messages: 300, Alone: name == "a static member", New: func(tb testing.TB) brokertest.SourcePlace {
 				return sourcePlace(tb, addr, nil, change)
 			}})
 		})
@@ -174,7 +197,7 @@ func TestSourceAndSinkPassTheSuiteOnARealBrokerThatIsKilled(t *testing.T) {
 	kill := func(ctx context.Context) error { return errors.Join(server.Kill(), server.Restart(ctx)) }
 	members := 0
 	t.Run("source", func(t *testing.T) {
-		brokertest.RunSource(t, brokertest.SourceHarness{Messages: 300, New: func(tb testing.TB) brokertest.SourcePlace {
+		brokertest.RunSource(t, brokertest.SourceHarness{Messages: 300, Alone: true, New: func(tb testing.TB) brokertest.SourcePlace {
 			members++
 			instance := "member-" + strconv.Itoa(members)
 			return sourcePlace(tb, server.Addr(), kill, func(o *SourceOptions) {

@@ -68,13 +68,21 @@ func TestSourcePassesTheSuite(t *testing.T) {
 		if err := create(tb.Context()); err != nil {
 			tb.Fatal(err)
 		}
+		open := func(ctx context.Context, url string) (pipeline.Source, error) {
+			return nats.OpenSource(ctx, &nats.SourceOptions{URL: url, Stream: name, Consumer: "orders", Create: true, AckWait: time.Second})
+		}
 		return brokertest.SourcePlace{
 			Partitions: 3,
 			Produce: func(ctx context.Context, list []brokertest.Numbered) error {
 				for _, m := range list {
 					for { // until the server has it
 						attempt, cancel := context.WithTimeout(ctx, time.Second)
-						_, err := js.Publish(attempt, name+"."+strconv.Itoa(m.Partition), m.Body, jetstream.WithMsgID(strconv.Itoa(m.Partition)+"-"+strconv.Itoa(m.Place)))
+						msg := natsgo.NewMsg(name + "." + strconv.Itoa(m.Partition))
+						msg.Data = m.Body
+						for _, h := range m.Headers {
+							msg.Header.Add(h.Name, string(h.Value))
+						}
+						_, err := js.PublishMsg(attempt, msg, jetstream.WithMsgID(strconv.Itoa(m.Partition)+"-"+strconv.Itoa(m.Place)))
 						cancel()
 						if err == nil {
 							break
@@ -86,8 +94,10 @@ func TestSourcePassesTheSuite(t *testing.T) {
 				}
 				return nil
 			},
-			Open: func(ctx context.Context) (pipeline.Source, error) {
-				return nats.OpenSource(ctx, &nats.SourceOptions{URL: server.URL(), Stream: name, Consumer: "orders", Create: true, AckWait: time.Second})
+			Open:   func(ctx context.Context) (pipeline.Source, error) { return open(ctx, server.URL()) },
+			Server: server.Addr(),
+			OpenAt: func(ctx context.Context, address string) (pipeline.Source, error) {
+				return open(ctx, "nats://"+address)
 			},
 			Again: func(ctx context.Context) error {
 				if err := js.DeleteStream(ctx, name); err != nil {
@@ -111,10 +121,14 @@ func TestSinkPassesTheSuite(t *testing.T) {
 	brokertest.RunSink(t, brokertest.SinkHarness{New: func(tb testing.TB) brokertest.SinkTarget {
 		name := servicestest.Topic()
 		s := stream(tb, client(tb, server.URL()), name)
+		open := func(ctx context.Context, url string) (pipeline.Sink, error) {
+			return nats.OpenSink(ctx, &nats.SinkOptions{URL: url, Subject: name + ".out"})
+		}
 		return brokertest.SinkTarget{
-			Sink: func(ctx context.Context) (pipeline.Sink, error) {
-				return nats.OpenSink(ctx, &nats.SinkOptions{URL: server.URL(), Subject: name + ".out"})
-			},
+			Sink:    func(ctx context.Context) (pipeline.Sink, error) { return open(ctx, server.URL()) },
+			Server:  server.Addr(),
+			SinkAt:  func(ctx context.Context, address string) (pipeline.Sink, error) { return open(ctx, "nats://"+address) },
+			Refused: make([]byte, 2<<20), // a server takes 1 MiB
 			Effects: func(ctx context.Context) ([][]byte, error) { return bodies(ctx, s) },
 			Restart: restart(server),
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,20 +36,25 @@ func TestSourcePassesTheSuite(t *testing.T) {
 	brokertest.RunSource(t, brokertest.SourceHarness{Messages: 300, New: func(tb testing.TB) brokertest.SourcePlace {
 		address := servicestest.NewDatabase(tb, server.URL())
 		pool := migrated(tb, address)
+		open := func(ctx context.Context, address string) (pipeline.Source, error) {
+			for {
+				s, err := relay.Open(ctx, address, &relay.Options{Lease: time.Second})
+				if err == nil {
+					return s, nil
+				}
+				if ctx.Err() != nil {
+					return nil, err
+				}
+				<-time.After(10 * time.Millisecond)
+			}
+		}
 		return brokertest.SourcePlace{
 			Partitions: 3,
 			Produce:    func(ctx context.Context, list []brokertest.Numbered) error { return produce(ctx, pool, list) },
-			Open: func(ctx context.Context) (pipeline.Source, error) {
-				for {
-					s, err := relay.Open(ctx, address, &relay.Options{Lease: time.Second})
-					if err == nil {
-						return s, nil
-					}
-					if ctx.Err() != nil {
-						return nil, err
-					}
-					<-time.After(10 * time.Millisecond)
-				}
+			Open:       func(ctx context.Context) (pipeline.Source, error) { return open(ctx, address) },
+			Server:     server.Addr(),
+			OpenAt: func(ctx context.Context, other string) (pipeline.Source, error) {
+				return open(ctx, strings.Replace(address, server.Addr(), other, 1))
 			},
 			Again:   func(ctx context.Context) error { return startAgain(ctx, pool) },
 			Restart: func(ctx context.Context) error { return errors.Join(server.Kill(), server.Restart(ctx)) },
@@ -68,7 +74,7 @@ func produce(ctx context.Context, pool *pgxpool.Pool, list []brokertest.Numbered
 		n := min(len(list), 7)
 		msgs := make([]outbox.Message, n)
 		for i, m := range list[:n] {
-			msgs[i] = outbox.Message{Aggregate: fmt.Sprint("p", m.Partition), Topic: "numbers", Payload: m.Body}
+			msgs[i] = outbox.Message{Aggregate: fmt.Sprint("p", m.Partition), Topic: "numbers", Payload: m.Body, Headers: m.Headers}
 		}
 		switch err := write(ctx, pool, msgs...); {
 		case err == nil:

@@ -60,7 +60,7 @@ const (
 func TestWALSourcePassesTheSuite(t *testing.T) {
 	t.Parallel()
 	server := logical(t)
-	brokertest.RunSource(t, brokertest.SourceHarness{Messages: 300, New: func(tb testing.TB) brokertest.SourcePlace {
+	brokertest.RunSource(t, brokertest.SourceHarness{Messages: 300, Alone: true, New: func(tb testing.TB) brokertest.SourcePlace {
 		address := servicestest.NewDatabase(tb, server.URL())
 		pool := migrated(tb, address)
 		slot := "t" + strings.ToLower(servicestest.Topic()[2:])
@@ -72,22 +72,27 @@ func TestWALSourcePassesTheSuite(t *testing.T) {
 				}
 			}
 		})
+		open := func(ctx context.Context, address string) (pipeline.Source, error) {
+			for {
+				s, err := relay.OpenWAL(ctx, address, &relay.WALOptions{Slot: slot})
+				if err == nil {
+					return s, nil
+				}
+				if ctx.Err() != nil {
+					return nil, err
+				}
+				<-time.After(10 * time.Millisecond)
+			}
+		}
 		return brokertest.SourcePlace{
 			Partitions: 3,
 			Produce: func(ctx context.Context, list []brokertest.Numbered) error {
 				return produce(ctx, pool, list)
 			},
-			Open: func(ctx context.Context) (pipeline.Source, error) {
-				for {
-					s, err := relay.OpenWAL(ctx, address, &relay.WALOptions{Slot: slot})
-					if err == nil {
-						return s, nil
-					}
-					if ctx.Err() != nil {
-						return nil, err
-					}
-					<-time.After(10 * time.Millisecond)
-				}
+			Open:   func(ctx context.Context) (pipeline.Source, error) { return open(ctx, address) },
+			Server: server.Addr(),
+			OpenAt: func(ctx context.Context, other string) (pipeline.Source, error) {
+				return open(ctx, strings.Replace(address, server.Addr(), other, 1))
 			},
 			Again:   func(ctx context.Context) error { return startAgain(ctx, pool) },
 			Restart: func(ctx context.Context) error { return errors.Join(server.Kill(), server.Restart(ctx)) },

@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"os"
 	"strings"
 	"testing"
@@ -112,6 +113,19 @@ func target(tb testing.TB, kill bool) (address string, pool *pgxpool.Pool, resta
 	return address, pool, restart
 }
 
+// noText is a body that no column of type text takes.
+const noText = "{\"id\":\"\x00\"}"
+
+// hostOf returns the host and port of an address.
+func hostOf(tb testing.TB, address string) string {
+	tb.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return u.Host
+}
+
 var row = postgres.Options{Table: "out", Columns: []postgres.Column{{Name: "body", From: "body"}}}
 
 func TestSinkPassesTheSuite(t *testing.T) {
@@ -119,7 +133,12 @@ func TestSinkPassesTheSuite(t *testing.T) {
 	brokertest.RunSink(t, brokertest.SinkHarness{AtLeastOnce: true, Messages: 400, New: func(tb testing.TB) brokertest.SinkTarget {
 		address, pool, restart := target(tb, strings.HasSuffix(tb.Name(), "middle"))
 		return brokertest.SinkTarget{
-			Sink:    func(ctx context.Context) (pipeline.Sink, error) { return postgres.Open(ctx, address, &row) },
+			Sink:   func(ctx context.Context) (pipeline.Sink, error) { return postgres.Open(ctx, address, &row) },
+			Server: hostOf(tb, address),
+			SinkAt: func(ctx context.Context, other string) (pipeline.Sink, error) {
+				return postgres.Open(ctx, strings.Replace(address, hostOf(tb, address), other, 1), &row)
+			},
+			Refused: []byte(noText),
 			Effects: effects(pool),
 			Restart: restart,
 		}
@@ -129,10 +148,15 @@ func TestSinkPassesTheSuite(t *testing.T) {
 func TestSessionPassesTheSuite(t *testing.T) {
 	t.Parallel()
 	brokertest.RunSink(t, brokertest.SinkHarness{Messages: 400, New: func(tb testing.TB) brokertest.SinkTarget {
-		_, pool, restart := target(tb, strings.HasSuffix(tb.Name(), "middle"))
+		address, pool, restart := target(tb, strings.HasSuffix(tb.Name(), "middle"))
 		g := guard(tb, pool)
 		return brokertest.SinkTarget{
 			Session: func(context.Context) (pipeline.Session, error) { return postgres.NewSession(g, &row) },
+			Server:  hostOf(tb, address),
+			SessionAt: func(_ context.Context, other string) (pipeline.Session, error) {
+				return postgres.NewSession(guard(tb, open(tb, strings.Replace(address, hostOf(tb, address), other, 1))), &row)
+			},
+			Refused: []byte(noText),
 			Effects: effects(pool),
 			Restart: restart,
 		}
@@ -142,17 +166,22 @@ func TestSessionPassesTheSuite(t *testing.T) {
 func TestHandlerPassesTheSuite(t *testing.T) {
 	t.Parallel()
 	brokertest.RunSink(t, brokertest.SinkHarness{Messages: 300, New: func(tb testing.TB) brokertest.SinkTarget {
-		_, pool, restart := target(tb, strings.HasSuffix(tb.Name(), "middle"))
+		address, pool, restart := target(tb, strings.HasSuffix(tb.Name(), "middle"))
 		g := guard(tb, pool)
+		handler := func(g *pgstore.Guard) (pipeline.Session, error) {
+			return postgres.NewHandler(g, func(ctx context.Context, tx pgx.Tx, m pipeline.Delivery) (semel.Result, error) {
+				_, err := tx.Exec(ctx, "INSERT INTO out (body) VALUES ($1)", string(m.Body))
+				if err != nil {
+					err = fmt.Errorf("insert: %w", err)
+				}
+				return semel.Result{}, err
+			}), nil
+		}
 		return brokertest.SinkTarget{
-			Session: func(context.Context) (pipeline.Session, error) {
-				return postgres.NewHandler(g, func(ctx context.Context, tx pgx.Tx, m pipeline.Delivery) (semel.Result, error) {
-					_, err := tx.Exec(ctx, "INSERT INTO out (body) VALUES ($1)", string(m.Body))
-					if err != nil {
-						err = fmt.Errorf("insert: %w", err)
-					}
-					return semel.Result{}, err
-				}), nil
+			Session: func(context.Context) (pipeline.Session, error) { return handler(g) },
+			Server:  hostOf(tb, address),
+			SessionAt: func(_ context.Context, other string) (pipeline.Session, error) {
+				return handler(guard(tb, open(tb, strings.Replace(address, hostOf(tb, address), other, 1))))
 			},
 			Effects: effects(pool),
 			Restart: restart,

@@ -119,12 +119,19 @@ func runSource(t *testing.T, server *services.Server) {
 			Produce: func(ctx context.Context, list []brokertest.Numbered) error {
 				messages := make([]amqp.Publishing, len(list))
 				for i, m := range list {
-					messages[i] = amqp.Publishing{MessageId: m.ID, DeliveryMode: amqp.Persistent, Body: m.Body}
+					messages[i] = amqp.Publishing{MessageId: m.ID, DeliveryMode: amqp.Persistent, Timestamp: time.Now(), Headers: amqp.Table{}, Body: m.Body}
+					for _, h := range m.Headers {
+						messages[i].Headers[h.Name] = string(h.Value)
+					}
 				}
 				return send(ctx, "amqp://"+server.Addr(), queue, messages)
 			},
 			Open: func(ctx context.Context) (pipeline.Source, error) {
 				return rabbitmq.OpenSource(ctx, &rabbitmq.SourceOptions{Client: client(server), Queue: queue})
+			},
+			Server: server.Addr(),
+			OpenAt: func(ctx context.Context, address string) (pipeline.Source, error) {
+				return rabbitmq.OpenSource(ctx, &rabbitmq.SourceOptions{Client: rabbitmq.Client{Addrs: []string{address}}, Queue: queue})
 			},
 			Restart: restart(server),
 		}
@@ -142,6 +149,10 @@ func runSink(t *testing.T, server *services.Server) {
 		return brokertest.SinkTarget{
 			Sink: func(ctx context.Context) (pipeline.Sink, error) {
 				return rabbitmq.OpenSink(ctx, &rabbitmq.SinkOptions{Client: client(server), RoutingKey: queue})
+			},
+			Server: server.Addr(),
+			SinkAt: func(ctx context.Context, address string) (pipeline.Sink, error) {
+				return rabbitmq.OpenSink(ctx, &rabbitmq.SinkOptions{Client: rabbitmq.Client{Addrs: []string{address}}, RoutingKey: queue})
 			},
 			Effects: func(context.Context) ([][]byte, error) { return bodies("amqp://"+server.Addr(), queue) },
 			Restart: restart(server),

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -51,6 +52,16 @@ func newQueue(tb testing.TB, api *awssqs.Client, name string, attributes map[str
 	return *made.QueueUrl
 }
 
+// at returns the URL of a queue with another host, to which requests then go.
+func at(queue, address string) string {
+	u, err := url.Parse(queue)
+	if err != nil {
+		panic(err) // it is the server's own
+	}
+	u.Host = address
+	return u.String()
+}
+
 // place is a kind of queue for the suites.
 type place struct {
 	name       string
@@ -73,7 +84,10 @@ func restart(server *services.Server) func(context.Context) error {
 
 // send sends a message until the server has it.
 func send(ctx context.Context, api *awssqs.Client, queue string, m *brokertest.Numbered, fifo bool) error {
-	in := &awssqs.SendMessageInput{QueueUrl: &queue, MessageBody: aws.String(string(m.Body))}
+	in := &awssqs.SendMessageInput{QueueUrl: &queue, MessageBody: aws.String(string(m.Body)), MessageAttributes: map[string]types.MessageAttributeValue{}}
+	for _, h := range m.Headers {
+		in.MessageAttributes[h.Name] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: aws.String(string(h.Value))}
+	}
 	if fifo {
 		in.MessageGroupId = aws.String(strconv.Itoa(m.Partition))
 		in.MessageDeduplicationId = aws.String(strconv.Itoa(m.Partition) + "-" + strconv.Itoa(m.Place))
@@ -114,6 +128,13 @@ func runSource(t *testing.T, server *services.Server, p place) {
 	place := func(tb testing.TB, api *awssqs.Client, attributes map[string]string) brokertest.SourcePlace {
 		name := servicestest.Topic() + p.end
 		queue := newQueue(tb, api, name, attributes)
+		open := func(ctx context.Context, api *awssqs.Client, queue string) (pipeline.Source, error) {
+			source, err := sqs.OpenSource(ctx, &sqs.SourceOptions{Client: api, Queue: queue, Visibility: 5 * time.Second}) // which no pause of a slow machine ends
+			if err != nil {
+				return nil, err
+			}
+			return source, nil
+		}
 		return brokertest.SourcePlace{
 			Partitions: 3,
 			Produce: func(ctx context.Context, list []brokertest.Numbered) error {
@@ -124,12 +145,10 @@ func runSource(t *testing.T, server *services.Server, p place) {
 				}
 				return nil
 			},
-			Open: func(ctx context.Context) (pipeline.Source, error) {
-				source, err := sqs.OpenSource(ctx, &sqs.SourceOptions{Client: api, Queue: queue, Visibility: 5 * time.Second}) // which no pause of a slow machine ends
-				if err != nil {
-					return nil, err
-				}
-				return source, nil
+			Open:   func(ctx context.Context) (pipeline.Source, error) { return open(ctx, api, queue) },
+			Server: server.Addr(),
+			OpenAt: func(ctx context.Context, address string) (pipeline.Source, error) {
+				return open(ctx, client(tb, "http://"+address), at(queue, address))
 			},
 			Again: func(ctx context.Context) error {
 				if _, err := api.DeleteQueue(ctx, &awssqs.DeleteQueueInput{QueueUrl: &queue}); err != nil {
@@ -165,6 +184,11 @@ func runSink(t *testing.T, server *services.Server, p place) {
 			Sink: func(ctx context.Context) (pipeline.Sink, error) {
 				return sqs.OpenSink(ctx, &sqs.SinkOptions{Client: api, Queue: queue})
 			},
+			Server: server.Addr(),
+			SinkAt: func(ctx context.Context, address string) (pipeline.Sink, error) {
+				return sqs.OpenSink(ctx, &sqs.SinkOptions{Client: client(tb, "http://"+address), Queue: at(queue, address)})
+			},
+			Refused: make([]byte, 2<<20), // a queue takes 1 MiB
 			Effects: func(ctx context.Context) ([][]byte, error) {
 				more, err := bodies(ctx, api, queue)
 				effects = append(effects, more...)

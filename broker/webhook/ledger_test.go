@@ -22,10 +22,14 @@ func TestSinkPassesTheSuite(t *testing.T) {
 		r := &receiver{tb: tb}
 		r.listen(servicestest.FreeAddr(tb))
 		tb.Cleanup(func() { r.server.Close() })
+		open := func(address string) (pipeline.Sink, error) {
+			return webhook.New(&webhook.Options{URL: "http://" + address, AllowPrivate: true, Timeout: 5 * time.Second})
+		}
 		return brokertest.SinkTarget{
-			Sink: func(context.Context) (pipeline.Sink, error) {
-				return webhook.New(&webhook.Options{URL: "http://" + r.address, AllowPrivate: true, Timeout: 5 * time.Second})
-			},
+			Sink:    func(context.Context) (pipeline.Sink, error) { return open(r.address) },
+			Server:  r.address,
+			SinkAt:  func(_ context.Context, address string) (pipeline.Sink, error) { return open(address) },
+			Refused: []byte(refused),
 			Effects: func(context.Context) ([][]byte, error) {
 				r.mu.Lock()
 				defer r.mu.Unlock()
@@ -66,9 +70,16 @@ func (r *receiver) listen(address string) {
 	}(r.server)
 }
 
-func (r *receiver) ServeHTTP(_ http.ResponseWriter, req *http.Request) {
+// refused is the body that a receiver refuses.
+const refused = `{"id":"refused"}`
+
+func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	body, err := io.ReadAll(req.Body)
 	if err != nil {
+		return
+	}
+	if string(body) == refused {
+		w.WriteHeader(http.StatusUnprocessableEntity)
 		return
 	}
 	r.mu.Lock()
