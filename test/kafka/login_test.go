@@ -342,7 +342,13 @@ func TestATokenThatIsMissingOrRefusedIsExplained(t *testing.T) {
 	tokens.scopes = "kafka"
 	d := newDaemon(t, program, moving(services.KafkaLogin(server), tokens.login("")))
 	d.env = secretly
+	tokens.answer = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }
 	d.start(t)
+	if !within(time.Minute, func() bool { return strings.Contains(logOf(t, d), "answers 401") }) {
+		t.Error("at the start, the log does not name the token endpoint")
+	}
+	tokens.set(func() { tokens.answer = nil })
+	moves(t, client, 1000)
 	gives := func(text string) func(http.ResponseWriter, *http.Request) {
 		return func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, text) }
 	}
@@ -399,7 +405,7 @@ func TestATokenThatIsMissingOrRefusedIsExplained(t *testing.T) {
 	moves(t, client, 100)
 	d.end(t, syscall.SIGTERM)
 	noSecret(t, logOf(t, d))
-	out := committed(t, server.Addr(), "out", 9)
+	out := committed(t, server.Addr(), "out", 10)
 	for body, n := range out {
 		if n != 1 {
 			t.Errorf("%s is there %d times", body, n)

@@ -102,6 +102,8 @@ func TestConfigurationErrorsSayWhatToWrite(t *testing.T) {
 		{login("mechanism: OAUTHBEARER"), `sasl.mechanism: "OAUTHBEARER": write oauthbearer: { token_endpoint`},
 		{login("mechanism: AWS_MSK_IAM"), `sasl.mechanism: "AWS_MSK_IAM": write aws_msk_iam: {} instead`},
 		{login("mechanism: PLAIN, username: u"), "sink.kafka.sasl: password is missing"},
+		{login("username: u, password: p"), "sink.kafka.sasl: one of mechanism, oauthbearer, aws_msk_iam is missing"},
+		{login("oauthbearer: { client_id: c, client_secret: s }"), "one of token_endpoint, file, command is missing"},
 		{login("username: u, aws_msk_iam: {}"), "sasl.username: it belongs to mechanism: leave it out"},
 		{login("aws_msk_iam: {}, oauthbearer: { file: f }"), "aws_msk_iam and oauthbearer exclude each other"},
 		{login("oauthbearer: {}"), "one of token_endpoint, file, command is missing"},

@@ -82,17 +82,25 @@ func saslField(target **SASL) schema.Field {
 			},
 			OneOf: [][]string{{"mechanism", "oauthbearer", "aws_msk_iam"}},
 			Check: func(v schema.Value, there schema.Members) {
-				_, named := there["mechanism"]
-				for _, name := range []string{"username", "password"} {
-					if member, has := there[name]; has && !named && len(there) > 1 {
-						member.Wrong("it belongs to mechanism: leave it out")
-					} else if !has && s.Mechanism != "" {
-						v.Wrong("%s is missing", name)
-					}
-				}
+				needs(v, there, "mechanism", s.Mechanism != "", []string{"username", "password"}, nil, "oauthbearer", "aws_msk_iam")
 			},
 		}
 	}, "Authentication to the brokers.").Means("off").Titled("SASL")
+}
+
+// needs reports fields that belong to another one, and that are missing although it is set, or
+// present although one of the others is in its place.
+func needs(v schema.Value, there schema.Members, of string, set bool, required, optional []string, others ...string) {
+	replaced := slices.ContainsFunc(others, func(name string) bool { _, has := there[name]; return has })
+	for _, name := range slices.Concat(required, optional) {
+		member, has := there[name]
+		switch {
+		case has && replaced:
+			member.Wrong("it belongs to %s: leave it out", of)
+		case !has && set && slices.Contains(required, name):
+			v.Wrong("%s is missing", name)
+		}
+	}
 }
 
 // oauthField is the field of tokens.
@@ -113,16 +121,7 @@ func oauthField(target **OAuth) schema.Field {
 			},
 			OneOf: [][]string{{"token_endpoint", "file", "command"}},
 			Check: func(v schema.Value, there schema.Members) {
-				_, atEndpoint := there["token_endpoint"]
-				for _, name := range []string{"client_id", "client_secret", "scope", "audience"} {
-					member, has := there[name]
-					switch {
-					case has && !atEndpoint && len(there) > 1:
-						member.Wrong("it belongs to token_endpoint: leave it out")
-					case !has && atEndpoint && strings.HasPrefix(name, "client_"):
-						v.Wrong("%s is missing", name)
-					}
-				}
+				needs(v, there, "token_endpoint", o.TokenEndpoint != "", []string{"client_id", "client_secret"}, []string{"scope", "audience"}, "file", "command")
 			},
 		}
 	}, "Tokens of OAuth (`OAUTHBEARER`). They are renewed before they end.").Means("off").Titled("OAuth tokens")
