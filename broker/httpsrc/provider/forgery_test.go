@@ -350,7 +350,7 @@ func FuzzVerify(f *testing.F) {
 		p := preset(f, v.preset)
 		f.Add(v.preset, v.headers[p.Header], v.headers[p.TimeHeader], v.headers["webhook-id"], v.headers["Content-Type"], strings.TrimPrefix(v.url, "https://mycompany.com/myapp.php?"), []byte(v.body))
 	}
-	f.Add("sns", "", "", "", "", "", []byte(`{"Type":"Notification","MessageId":"1","Signature":"eA==","SignatureVersion":"2","SigningCertURL":"https://sns.eu-west-1.amazonaws.com/x.pem","Message":"m","Timestamp":"2012-05-02T00:54:06.655Z","TopicArn":"a"}`))
+	f.Add("sns", "", "", "", "", "", []byte(`{"Type":"Notification","MessageId":"1","Signature":"eA==","SignatureVersion":"2","SigningCertURL":"https://sns.eu-west-1.amazonaws.com/SimpleNotificationService-x.pem","Message":"m","Timestamp":"2012-05-02T00:54:06.655Z","TopicArn":"a"}`))
 	f.Add("woocommerce", "", "", "", form, "hub.mode=subscribe&hub.challenge=1&hub.verify_token=t", []byte("webhook_id=1"))
 	s, err := NewSNS(nil)
 	if err != nil {

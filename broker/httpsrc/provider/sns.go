@@ -19,6 +19,7 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -34,8 +35,9 @@ type SNSOptions struct {
 	// topics, also those of strangers.
 	Topics []string
 	// Hosts are the hosts from which certificates are fetched and at which subscriptions are
-	// confirmed, with https: host or host:port, in which * is a part of a name. http:// before
-	// it allows that instead. Defaults to those of Amazon.
+	// confirmed, with https: host or host:port, in which * is a region such as eu-west-1. http://
+	// before it allows that instead. Whoever serves such a host signs messages. Defaults to those
+	// of Amazon.
 	Hosts []string
 	// Tolerance is how far the time of a message may be from now. Defaults to 2 hours: SNS
 	// repeats a message for an hour.
@@ -74,6 +76,8 @@ const (
 	// year, and has one for each region.
 	mostKeys        = 64
 	mostCertificate = 64 << 10
+	// certificateName begins the name of the file with a certificate.
+	certificateName = "SimpleNotificationService-"
 )
 
 // NewSNS returns an SNS. One error names all invalid options, and wraps
@@ -157,17 +161,18 @@ func (s *SNS) allowed(member, address string) (*url.URL, error) {
 	return nil, refuse("%s is at %s://%.200s, which is not among the allowed hosts: %s", member, u.Scheme, u.Host, strings.Join(s.opts.Hosts, ", "))
 }
 
-// matches reports whether a host has the form of pattern, in which * is one part of a name.
+// region is the name of a region. A bucket of S3 that is called sns has a host such as
+// sns.s3.amazonaws.com or sns.s3-eu-west-1.amazonaws.com, and a stranger fills it.
+var region = regexp.MustCompile(`^[a-z]{2}(-[a-z]+)+-[0-9]+$`)
+
+// matches reports whether a host has the form of pattern, in which * is a region.
 func matches(pattern, host string) bool {
 	want, got := strings.Split(pattern, "."), strings.Split(host, ".")
 	if len(want) != len(got) {
 		return false
 	}
 	for i, part := range want {
-		if part == "*" && got[i] != "" && strings.Trim(got[i], "abcdefghijklmnopqrstuvwxyz0123456789-") == "" {
-			continue
-		}
-		if part != got[i] {
+		if part != got[i] && (part != "*" || !region.MatchString(got[i])) {
 			return false
 		}
 	}
@@ -263,8 +268,8 @@ func (s *SNS) signer(ctx context.Context, address string) (signer, error) {
 	if err != nil {
 		return signer{}, err
 	}
-	if path.Ext(u.Path) != ".pem" || u.RawQuery != "" {
-		return signer{}, refuse("SigningCertURL is not the address of a certificate (.pem)")
+	if name := path.Base(u.Path); !strings.HasPrefix(name, certificateName) || path.Ext(name) != ".pem" || u.RawQuery != "" {
+		return signer{}, refuse("SigningCertURL is not the address of a certificate (%s….pem)", certificateName)
 	}
 	select {
 	case <-s.fetching: // one at a time, so that strangers cannot make many requests

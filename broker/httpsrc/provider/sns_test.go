@@ -230,7 +230,9 @@ func TestSNSRefusesOtherMessages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := func(name string) string { return "https://sns.eu-west-1.amazonaws.com/" + name + ".pem" }
+	at := func(name string) string {
+		return "https://sns.eu-west-1.amazonaws.com/" + certificateName + name + ".pem"
+	}
 	a.files[at("old")] = certificate(t, a.key, &a.key.PublicKey, now.Add(-48*time.Hour))
 	a.files[at("curve")] = certificate(t, elliptical, &elliptical.PublicKey, now)
 	a.files[at("text")] = "not a certificate"
@@ -266,7 +268,7 @@ func TestSNSRefusesOtherMessages(t *testing.T) {
 		"a certificate without TLS":   {signed(map[string]any{"SigningCertURL": "http://sns.eu-west-1.amazonaws.com/x.pem"}), "not among the allowed hosts"},
 		"a port":                      {signed(map[string]any{"SigningCertURL": "https://sns.eu-west-1.amazonaws.com:8443/x.pem"}), "not among the allowed hosts"},
 		"a host that ends so":         {signed(map[string]any{"SigningCertURL": "https://sns.eu-west-1.amazonaws.com.evil.com/x.pem"}), "not among the allowed hosts"},
-		"a bucket":                    {signed(map[string]any{"SigningCertURL": "https://sns.s3.eu-west-1.amazonaws.com/x.pem"}), "not among the allowed hosts"},
+		"another file":                {signed(map[string]any{"SigningCertURL": "https://sns.eu-west-1.amazonaws.com/x.pem"}), "not the address of a certificate"},
 		"a user":                      {signed(map[string]any{"SigningCertURL": "https://sns.eu-west-1.amazonaws.com@evil.com/x.pem"}), "SigningCertURL is not an address"},
 		"a page":                      {signed(map[string]any{"SigningCertURL": "https://sns.eu-west-1.amazonaws.com/?x.pem"}), "not the address of a certificate"},
 		"an expired certificate":      {signed(map[string]any{"SigningCertURL": at("old")}), "the certificate is valid from"},
@@ -293,6 +295,30 @@ func TestSNSRefusesOtherMessages(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A stranger can have a bucket of S3 that is called sns, and its certificate in there.
+func TestOnlyTheHostsOfSNSHaveCertificates(t *testing.T) {
+	t.Parallel()
+	a := newAmazon(t, time.Now())
+	for host, allowed := range map[string]bool{
+		"sns.eu-west-1.amazonaws.com": true, "sns.us-gov-east-1.amazonaws.com": true, "sns.cn-north-1.amazonaws.com.cn": true, "sns.ap-southeast-12.amazonaws.com": true,
+		"sns.s3.amazonaws.com": false, "sns.s3-eu-west-1.amazonaws.com": false, "sns.s3.eu-west-1.amazonaws.com": false, "sns.s3-accelerate.amazonaws.com": false,
+		"sns.s3-us-gov-west-1.amazonaws.com": false, "sns.s3-website-eu-west-1.amazonaws.com": false, "sns.eu-west.amazonaws.com": false, "sns.eu-west-1-s3.amazonaws.com": false,
+		"sns..amazonaws.com": false, "sns.EU-west-1.amazonaws.com": false, "eu-west-1.sns.amazonaws.com": false, "sns.amazonaws.com": false,
+	} {
+		address := "https://" + host + "/" + certificateName + "x.pem"
+		a.files[address] = a.files[certificateURL]
+		err := a.sns(t, nil).Verify(post(), encoded(t, a.message(t, "2", time.Now(), map[string]any{"SigningCertURL": address})))
+		if _, refused := errors.AsType[*Refusal](err); refused == allowed || allowed && err != nil {
+			t.Errorf("%s: %v", host, err)
+		}
+	}
+	for _, address := range a.visited {
+		if strings.Contains(address, "s3") {
+			t.Errorf("%s was visited", address)
+		}
+	}
 }
 
 // A server that does not answer says nothing about the signature. SNS would give up a message
@@ -356,7 +382,7 @@ func TestCertificatesAreKeptWithinABound(t *testing.T) {
 	a := newAmazon(t, time.Now())
 	s := a.sns(t, nil)
 	for i := range mostKeys + 5 {
-		address := fmt.Sprintf("https://sns.eu-west-1.amazonaws.com/%d.pem", i)
+		address := fmt.Sprintf("https://sns.eu-west-1.amazonaws.com/"+certificateName+"%d.pem", i)
 		a.files[address] = a.files[certificateURL]
 		if err := s.Verify(post(), encoded(t, a.message(t, "2", time.Now(), map[string]any{"SigningCertURL": address}))); err != nil {
 			t.Fatal(err)

@@ -277,7 +277,7 @@ func (s *sns) mapping() schema.Mapping {
 				}
 				s.Hosts = append(s.Hosts, host)
 			})
-		}, "Hosts from which certificates are fetched, and at which subscriptions are confirmed: `host` or `host:port`, in which `*` is a part of a name. `http://` before it does without TLS.").Means("`" + strings.Join(provider.DefaultHosts(), "`, `") + "`"),
+		}, "Hosts from which certificates are fetched, and at which subscriptions are confirmed: `host` or `host:port`, in which `*` is a region such as `eu-west-1`. `http://` before it does without TLS.").Means("`" + strings.Join(provider.DefaultHosts(), "`, `") + "`"),
 		schema.DurationField("tolerance", &s.Tolerance, "How far the time of a message may be from now. SNS repeats a message for an hour.").Or(schema.Duration(provider.DefaultSNSTolerance)),
 		config.TLSField(&s.TLS),
 	}}
@@ -288,6 +288,7 @@ func (s *sns) key() *key.Rule { return keyRule(provider.SNSKey()) }
 func (s *sns) limits() []string {
 	return []string{
 		"a request without a valid signature of Amazon SNS gets a 401, and nothing is claimed",
+		"a certificate of SNS is trusted because it comes from the hosts over TLS: its own issuer is not checked",
 		"SNS signs no MessageAttributes: a person who has a whole message can change them before it arrives for the first time",
 	}
 }
