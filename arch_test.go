@@ -54,7 +54,7 @@ var packageMap = map[string][]string{
 	"store/tiered":                      {".", "filter", "internal/clock", "internal/invalid", "internal/retry"},
 	"pipeline":                          {".", "key", "internal/auditlog", "internal/coarse", "internal/diagnose", "internal/invalid", "internal/retry", "vfs"},
 	"broker/kafka": {
-		".", "key", "pipeline", "broker/kafka/internal/cluster", "broker/kafka/internal/record", "internal/header", "internal/invalid", "internal/retry",
+		".", "key", "pipeline", "broker/kafka/internal/cluster", "broker/kafka/internal/record", "broker/header", "internal/invalid", "internal/retry",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg", "github.com/twmb/franz-go/pkg/sasl",
 	},
 	"broker/kafka/kafkatxn": {
@@ -66,7 +66,7 @@ var packageMap = map[string][]string{
 	"broker/kafka/kafkatxn/internal/operator": {
 		".", "key", "pipeline", "stream", "broker/kafka/internal/cluster", "broker/kafka/internal/record",
 		"broker/kafka/kafkatxn/internal/budget", "broker/kafka/kafkatxn/internal/fields", "broker/kafka/kafkatxn/internal/keep", "broker/kafka/kafkatxn/internal/keystate", "broker/kafka/kafkatxn/internal/output", "broker/kafka/kafkatxn/internal/pending", "broker/kafka/kafkatxn/internal/repartition", "broker/kafka/kafkatxn/internal/state", "broker/kafka/kafkatxn/internal/tables", "broker/kafka/kafkatxn/internal/watermarks", "broker/kafka/kafkatxn/internal/window",
-		"internal/coarse", "internal/header", "internal/retry",
+		"internal/coarse", "broker/header", "internal/retry",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo",
 	},
 	"broker/kafka/kafkatxn/internal/state": {".", "vfs", "github.com/twmb/franz-go/pkg/kgo"},
@@ -80,7 +80,7 @@ var packageMap = map[string][]string{
 		".", "stream", "broker/kafka/kafkatxn/internal/state", "internal/days", "github.com/twmb/franz-go/pkg/kgo",
 	},
 	"broker/kafka/kafkatxn/internal/repartition": {
-		".", "key", "pipeline", "broker/kafka/internal/cluster", "broker/kafka/internal/record", "broker/kafka/kafkatxn/internal/fields", "broker/kafka/kafkatxn/internal/state", "internal/header", "stream",
+		".", "key", "pipeline", "broker/kafka/internal/cluster", "broker/kafka/internal/record", "broker/kafka/kafkatxn/internal/fields", "broker/kafka/kafkatxn/internal/state", "broker/header", "stream",
 		"github.com/twmb/franz-go/pkg/kgo",
 	},
 	"broker/kafka/kafkatxn/internal/fields": {".", "key", "stream", "broker/kafka/internal/record", "github.com/twmb/franz-go/pkg/kgo"},
@@ -111,11 +111,11 @@ var packageMap = map[string][]string{
 	"broker/kafka/internal/cluster": {
 		".", "pipeline", "internal/retry", "github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg",
 	},
-	"broker/kafka/internal/record": {".", "key", "pipeline", "internal/header", "github.com/twmb/franz-go/pkg/kgo"},
-	"broker/nats":                  {".", "pipeline", "internal/header", "internal/inbox", "internal/invalid", "internal/retry", "github.com/nats-io/nats.go", "github.com/nats-io/nats.go/jetstream"},
-	"broker/rabbitmq":              {".", "pipeline", "internal/header", "internal/inbox", "internal/invalid", "internal/retry", "github.com/rabbitmq/amqp091-go"},
+	"broker/kafka/internal/record": {".", "key", "pipeline", "broker/header", "github.com/twmb/franz-go/pkg/kgo"},
+	"broker/nats":                  {".", "pipeline", "broker/header", "internal/inbox", "internal/invalid", "internal/retry", "github.com/nats-io/nats.go", "github.com/nats-io/nats.go/jetstream"},
+	"broker/rabbitmq":              {".", "pipeline", "broker/header", "internal/inbox", "internal/invalid", "internal/retry", "github.com/rabbitmq/amqp091-go"},
 	"broker/sqs": {
-		".", "pipeline", "internal/header", "internal/inbox", "internal/invalid", "internal/retry", "github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/service/sqs",
+		".", "pipeline", "broker/header", "internal/inbox", "internal/invalid", "internal/retry", "github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/service/sqs",
 		"github.com/aws/aws-sdk-go-v2/service/sqs/types", "github.com/aws/smithy-go", "github.com/aws/smithy-go/transport/http",
 	},
 	"broker/brokertest":       {".", "key", "pipeline", "store/memstore", "internal/retry"},
@@ -127,7 +127,7 @@ var packageMap = map[string][]string{
 		"github.com/klauspost/compress/gzip", "github.com/klauspost/compress/zstd", "golang.org/x/sys/unix",
 	},
 	"broker/postgres": {
-		".", "key", "outbox", "pipeline", "store/pgstore", "internal/header", "internal/retry",
+		".", "key", "outbox", "pipeline", "store/pgstore", "broker/header", "internal/retry",
 		"github.com/jackc/pgx/v5", "github.com/jackc/pgx/v5/pgconn", "github.com/jackc/pgx/v5/pgxpool",
 	},
 	"broker/outbox": {
@@ -141,7 +141,7 @@ var packageMap = map[string][]string{
 	"internal/auditlog": {".", "vfs"},
 	"internal/clock":    {},
 	"internal/digest":   {".", "github.com/dchest/siphash"},
-	"internal/header":   {".", "pipeline"},
+	"broker/header":     {".", "pipeline"},
 	"internal/inbox":    {"pipeline"},
 	"internal/invalid":  {"."},
 	"internal/peertest": {".", "pipeline"},
@@ -162,7 +162,7 @@ var packageMap = map[string][]string{
 	"test/services":              {"github.com/jackc/pgx/v5/pgconn", "github.com/twmb/franz-go/pkg/kmsg"},
 	"test/services/servicestest": {"test/services"},
 	"internal/schema":            {".", "internal/diagnose", "github.com/goccy/go-yaml", "github.com/goccy/go-yaml/ast", "github.com/goccy/go-yaml/lexer", "github.com/goccy/go-yaml/parser", "github.com/goccy/go-yaml/token"},
-	"internal/config":            {"store/pgstore", ".", "httpidem", "key", "pipeline", "store/tiered", "stream", "internal/diagnose", "internal/envelope", "internal/header", "internal/schema", "github.com/goccy/go-yaml/ast"},
+	"internal/config":            {"store/pgstore", ".", "httpidem", "key", "pipeline", "store/tiered", "stream", "internal/diagnose", "internal/envelope", "broker/header", "internal/schema", "github.com/goccy/go-yaml/ast"},
 	"internal/expr": {
 		".", "key", "pipeline", "internal/decimal", "internal/jsontext", "cel.dev/cel-go/cel", "cel.dev/cel-go/common/ast", "cel.dev/cel-go/common/cost", "cel.dev/cel-go/common/types",
 		"cel.dev/cel-go/common/types/ref", "cel.dev/cel-go/common/types/traits", "cel.dev/cel-go/ext", "cel.dev/cel-go/interpreter",

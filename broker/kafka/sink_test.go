@@ -15,8 +15,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/header"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
-	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/kafkatest"
 	"github.com/semel-dev/semel/test/services/servicestest"

@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/header"
+	"github.com/semel-dev/semel/broker/header"
 	"github.com/semel-dev/semel/pipeline"
 )
 

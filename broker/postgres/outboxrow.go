@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/header"
+	"github.com/semel-dev/semel/broker/header"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/outbox"
 	"github.com/semel-dev/semel/pipeline"

@@ -11,7 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/header"
+	"github.com/semel-dev/semel/broker/header"
 	"github.com/semel-dev/semel/pipeline"
 )
 

@@ -18,7 +18,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/header"
+	"github.com/semel-dev/semel/broker/header"
 	"github.com/semel-dev/semel/pipeline"
 )
 

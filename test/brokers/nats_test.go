@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/header"
 	natsadapter "github.com/semel-dev/semel/broker/nats"
-	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/test/services"
 	"github.com/semel-dev/semel/test/services/servicestest"
 )

@@ -11,7 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/header"
+	"github.com/semel-dev/semel/broker/header"
 	"github.com/semel-dev/semel/pipeline"
 )
 

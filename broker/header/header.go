@@ -1,5 +1,6 @@
 // Package header names the headers by which a message keeps its key from one
-// broker to the next.
+// broker to the next. A sink delivers those of [Output], and a key rule finds the key again,
+// see [KeyOf].
 package header
 
 import (
