@@ -515,7 +515,11 @@ func (r *Runner) Workers() int { return r.opts.Workers }
 func (r *Runner) Ready(ctx context.Context) error {
 	r.mu.Lock()
 	err := errors.Join(newNotReady("it ends with an error", r.failure), r.sinkDown.notReady("the sink"), r.storeDown.notReady("the store"))
+	sinkFails, storeFails := r.sinkDown.err != nil, r.storeDown.err != nil
 	r.mu.Unlock()
+	if sinkFails && !storeFails { // nothing has asked the store since
+		err = errors.Join(err, ready(ctx, r.session))
+	}
 	if err == nil && r.sourceWaits.Load() != nil {
 		err = ready(ctx, r.feeds[0].source) // says more than that the source waits
 	}
@@ -529,6 +533,20 @@ func (r *Runner) Ready(ctx context.Context) error {
 		err = ready(ctx, r.session)
 	}
 	return err
+}
+
+// NextAttempt returns when a Runner that is paused, because its sink or its store fails, tries
+// again. It returns the zero time while the Runner is not paused.
+func (r *Runner) NextAttempt() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var next time.Time
+	for _, t := range []*trouble{&r.sinkDown, &r.storeDown} {
+		if t.err != nil && t.until.After(next) {
+			next = t.until
+		}
+	}
+	return next
 }
 
 // ready asks a source or a session whether it is ready, if it can tell.

@@ -262,10 +262,27 @@ func (s *Sink) failure(ctx context.Context, err error, on *progress) error {
 	return pipeline.Unavailable(err, 0)
 }
 
+// StatusError says that the target answered with a status that does not mean delivered.
+type StatusError struct {
+	Code int
+
+	target, excerpt string
+}
+
+// Error implements error. The text has the start of the answer.
+func (e *StatusError) Error() string {
+	return fmt.Sprintf("webhook %s: answered %d%s", e.target, e.Code, e.excerpt)
+}
+
+// Public returns the text without the answer, which may have parts of a message.
+func (e *StatusError) Public() string {
+	return strings.TrimSpace(fmt.Sprintf("webhook %s answered %d %s", e.target, e.Code, http.StatusText(e.Code)))
+}
+
 // status classifies the status of an answer. Nil means delivered.
 func (s *Sink) status(resp *http.Response, body []byte) error {
 	code := resp.StatusCode
-	err := fmt.Errorf("webhook %s: answered %d%s", s.target, code, s.excerpt(body))
+	var err error = &StatusError{Code: code, target: s.target, excerpt: s.excerpt(body)}
 	after := retryAfter(resp.Header.Get("Retry-After"), time.Now())
 	switch {
 	case slices.Contains(s.opts.Success, code):

@@ -377,6 +377,9 @@ func TestErrorsShowNoSecretOfTheAddress(t *testing.T) {
 		if err == nil || strings.Contains(err.Error(), "canary") || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v", err)
 		}
+		if of, ok := errors.AsType[*StatusError](err); ok && (of.Code != http.StatusTeapot || !strings.HasSuffix(of.Public(), "/hook?[hidden] answered 418 I'm a teapot")) {
+			t.Errorf("%d %s", of.Code, of.Public())
+		}
 		target.Close()
 	}
 }

@@ -1,6 +1,9 @@
 package admin
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Status is what a running program does now: the answer at StatusPath.
 type Status struct {
@@ -16,8 +19,9 @@ type Status struct {
 type ServiceStatus struct {
 	Name  string `json:"service"`
 	State State  `json:"state"` // StateReady or StateNotReady
-	// Reason says why the service is not ready.
-	Reason string `json:"reason,omitempty"`
+	// Reason says why the service is not ready, and NextAttempt when it tries again.
+	Reason      string    `json:"reason,omitempty"`
+	NextAttempt time.Time `json:"next_attempt,omitzero"`
 }
 
 // StatusPath is the path of the status on the admin server.
@@ -29,6 +33,8 @@ type PipelineStatus struct {
 	State State  `json:"state"`
 	// Reason says why the pipeline is not ready, without a part of a message.
 	Reason string `json:"reason,omitempty"`
+	// NextAttempt is when a pipeline that cannot work tries again, if that is known.
+	NextAttempt time.Time `json:"next_attempt,omitzero"`
 	// WaitingFor is what a stalled pipeline waited for when the log said so last.
 	WaitingFor string `json:"waiting_for,omitempty"`
 	// Rate is the number of messages that were settled per second in the last ten
@@ -144,4 +150,16 @@ type StoreStatus struct {
 	Claimed  *int64    `json:"claimed,omitempty"`
 	Unknown  *int64    `json:"unknown,omitempty"`
 	Measured time.Time `json:"measured,omitzero"`
+}
+
+// Trouble returns a reason, and in how much time the next attempt is if that is known.
+func Trouble(reason string, next, now time.Time) string {
+	if next.IsZero() {
+		return reason
+	}
+	left := max(next.Sub(now).Seconds(), 0)
+	if left < 9.95 {
+		return fmt.Sprintf("%s; next attempt in %.1f s", reason, left)
+	}
+	return fmt.Sprintf("%s; next attempt in %.0f s", reason, left)
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
@@ -101,6 +102,14 @@ func (p *Pipeline) Workers() int {
 		return of.Workers()
 	}
 	return 1
+}
+
+// NextAttempt returns when a pipeline that is paused tries again, or the zero time.
+func (p *Pipeline) NextAttempt() time.Time {
+	if of, ok := p.Runnable.(interface{ NextAttempt() time.Time }); ok {
+		return of.NextAttempt()
+	}
+	return time.Time{}
 }
 
 // Lag returns the lag of the source; see config.Runnable.

@@ -168,10 +168,13 @@ func (r *readiness) explain(err error) error {
 	if !atSink && !atStore {
 		add(config.SourcePart, err)
 	}
-	if causes == nil {
+	switch len(causes) {
+	case 0:
 		return err
+	case 1:
+		return causes[0]
 	}
-	return errors.Join(causes...)
+	return fmt.Errorf("%w; %w", causes[0], causes[1]) // a probe shows one line
 }
 
 // ended says why a pipeline cannot be opened or, after it was opened, why it ended. shown

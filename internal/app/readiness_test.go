@@ -109,3 +109,25 @@ pipelines: { copy: { source: { file: { paths: [in] } }, key: { id: .id }, store:
 		}
 	})
 }
+
+func TestAProbeNamesSinkAndStoreOnOneLine(t *testing.T) {
+	t.Parallel()
+	name := filepath.Join(t.TempDir(), "semel.yaml")
+	const config = `
+stores: { keys: { memory: {} } }
+pipelines: { copy: { source: { file: { paths: [in] } }, key: { id: .id }, store: keys, sink: { webhook: { url: "https://example.com" } } } }`
+	if err := os.WriteFile(name, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file, err := kind.All().Read(name, func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	down := func(host string) error { return &net.DNSError{Err: "no such host", Name: host, IsNotFound: true} }
+	both := errors.Join(pipeline.Unavailable(down("sink.example"), 0), &pipeline.StoreError{Err: down("store.example")})
+	d := &daemon{file: file}
+	const want = "sink: no such host: sink.example: check the name in sink.webhook.url; store: no such host: store.example: check the name of the host"
+	if got := d.why(newReadiness(file, file.Pipelines[0]).explain(both)); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}

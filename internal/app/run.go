@@ -159,6 +159,7 @@ type state struct {
 	mu       sync.Mutex      // guards the fields below
 	pipeline config.Runnable // nil while it is not open
 	waiting  error           // the reason why it is not open
+	next     time.Time       // when it is opened again
 	ended    bool
 	failure  error // the reason why it cannot continue, for probes
 }

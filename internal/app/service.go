@@ -88,7 +88,10 @@ func (d *daemon) readyService(ctx context.Context) error {
 	if waiting != nil {
 		return waiting
 	}
-	return d.opts.Service.Ready(ctx)
+	if err := d.opts.Service.Ready(ctx); err != nil {
+		return d.ofStore(d.opts.Service.Store, err)
+	}
+	return nil
 }
 
 // guarding is the observer of a guard that no pipeline uses.

@@ -43,6 +43,7 @@ type counters struct {
 	expired int64 // of Dropped: they were parked before
 	stalled bool
 	paused  map[string]bool // by reason
+	next    time.Time       // when the last call that failed is repeated
 	lags    []pipeline.Lag
 	noMore  bool  // the lag changes no more: the pipeline has ended
 	bytes   int64 // of Read
@@ -96,6 +97,9 @@ func (c *counters) ObservePipeline(e pipeline.Event) {
 			c.expired += n
 		}
 	case pipeline.EventPaused, pipeline.EventResumed:
+		if c.next = (time.Time{}); e.Next > 0 {
+			c.next = time.Now().Add(e.Next)
+		}
 		if c.paused == nil {
 			c.paused = map[string]bool{}
 		}
@@ -132,6 +136,13 @@ func (c *counters) failed(what string, err error) {
 		last.Cause, last.Plain = cause.Error(), cause.Error()
 	}
 	c.counted.LastError = last
+}
+
+// nextAttempt returns when the last call that failed is repeated.
+func (c *counters) nextAttempt() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.next
 }
 
 // set changes the values that are asked for from time to time.
@@ -258,10 +269,31 @@ func (s *state) status() admin.PipelineStatus {
 	case p == nil:
 		now.State = admin.StateOpening
 	}
+	if now.State != admin.StateReady && failure == nil && !ended {
+		now.NextAttempt = s.nextAttempt()
+	}
 	if p, ok := p.(interface{ UnderWay() (int, int64) }); ok && !ended {
 		now.InFlight, _ = p.UnderWay() // the bytes are not shown
 	}
 	return now
+}
+
+// nextAttempt returns when a pipeline or a service that cannot work tries again, or the zero
+// time if that is not known.
+func (s *state) nextAttempt() time.Time {
+	s.mu.Lock()
+	p, next := s.pipeline, s.next
+	s.mu.Unlock()
+	if p != nil {
+		next = s.counters.nextAttempt()
+		if of, ok := p.(*Pipeline); ok && of.NextAttempt().After(next) {
+			next = of.NextAttempt()
+		}
+	}
+	if next.Before(time.Now()) {
+		return time.Time{}
+	}
+	return next
 }
 
 // pipelines returns what all pipelines do now.
@@ -299,7 +331,7 @@ func (d *daemon) status(ctx context.Context) *admin.Status {
 	if s := d.opts.Service; s != nil {
 		now.Service = &admin.ServiceStatus{Name: s.Name, State: admin.StateReady}
 		if err := d.readyService(ctx); err != nil {
-			now.Service.State, now.Service.Reason = admin.StateNotReady, d.why(err)
+			now.Service.State, now.Service.Reason, now.Service.NextAttempt = admin.StateNotReady, d.why(err), d.service.nextAttempt()
 		}
 	}
 	for _, s := range d.file.Stores {
@@ -387,13 +419,26 @@ func (t *tended) status(ctx context.Context, d *daemon, name string) admin.Store
 	s := admin.StoreStatus{Name: name, State: admin.StateReady}
 	if ready, ok := semel.As[semel.Readier](t.store); ok {
 		if err := ready.Ready(ctx); err != nil {
-			s.State, s.Reason = admin.StateNotReady, d.why(err)
+			s.State, s.Reason = admin.StateNotReady, d.why(d.ofStore(name, err))
 		}
 	}
 	if counts := t.counts; counts != nil {
 		s.Done, s.Claimed, s.Unknown, s.Measured = &counts.Done, &counts.Claimed, &counts.Unknown, t.measured
 	}
 	return s
+}
+
+// ofStore returns an error of a store for clients of probes, with cause and remedy where they
+// are known.
+func (d *daemon) ofStore(name string, err error) error {
+	said, ok := errors.AsType[*diagnose.Error](d.file.AdviseStores(d.file.Stack(name), err))
+	if !ok {
+		return err
+	}
+	if all := said.ForAll(); all != nil {
+		return all
+	}
+	return err
 }
 
 // progressEvery is how often the log says what a pipeline does.

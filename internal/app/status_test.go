@@ -183,3 +183,46 @@ func TestStateAndRateFollowTheEvents(t *testing.T) {
 		check(admin.StateReady, "store_error", "unavailable")
 	})
 }
+
+// paused is a pipeline that tries again at a time.
+type paused struct {
+	working
+	next time.Time
+}
+
+func (p paused) NextAttempt() time.Time { return p.next }
+
+func TestTheNextAttemptHasATime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		file := &config.File{}
+		d := &daemon{file: file, states: make([]state, 1)}
+		s := &d.states[0]
+		s.readiness = newReadiness(file, &config.Pipeline{})
+		opened := &Pipeline{file: file}
+		began := time.Now()
+		check := func(what string, want time.Duration) {
+			t.Helper()
+			got := d.status(t.Context()).Pipelines[0].NextAttempt
+			if got.IsZero() != (want == 0) || want != 0 && got.Sub(began) != want {
+				t.Errorf("%s: the next attempt is %v after the start, want %v", what, got.Sub(began), want)
+			}
+		}
+		s.waiting, s.next = errors.New("no server"), began.Add(12*time.Second)
+		check("a pipeline that waits for a server", 12*time.Second)
+		time.Sleep(13 * time.Second)
+		check("an attempt that takes long", 0)
+		s.counters.ObservePipeline(pipeline.Event{Kind: pipeline.EventPaused, Reason: "sink", Err: errors.New("down")})
+		opened.Runnable = paused{next: began.Add(20 * time.Second)}
+		s.pipeline = opened
+		check("a pause of the sink", 20*time.Second)
+		opened.Runnable = paused{}
+		s.counters.ObservePipeline(pipeline.Event{Kind: pipeline.EventPaused, Reason: "parking", Err: errors.New("full"), Next: 4 * time.Second})
+		check("a message that cannot be parked", 17*time.Second)
+		s.counters.ObservePipeline(pipeline.Event{Kind: pipeline.EventResumed, Reason: "sink"})
+		check("a pause that is over", 0)
+		if state := d.status(t.Context()).Pipelines[0].State; state != admin.StateReady {
+			t.Errorf("%s", state)
+		}
+	})
+}

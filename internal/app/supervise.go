@@ -164,6 +164,7 @@ func (d *daemon) persist(ctx context.Context, s *state, log *slog.Logger, prefix
 		}
 		s.begun()
 		pause, text := backoff.Pause(n), strings.TrimPrefix(oneLine(logged), prefix)
+		s.set(func(s *state) { s.next = time.Now().Add(pause) })
 		if last.isNew(text, time.Now()) {
 			log.Warn(what, "error", text, "attempt", n, "next", pause.Round(time.Millisecond))
 		}

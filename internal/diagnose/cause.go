@@ -13,14 +13,18 @@ import (
 var errUnavailable = errors.New("unavailable")
 
 // PublicCause returns the part of an error whose text comes from this module, the network or
-// the operating system, or the code that a database gave. Such a text has no part of a
-// message, so any client may see it. PublicCause returns nil if there is no such part.
+// the operating system, or the code that a database or an HTTP server gave. Such a text has
+// no part of a message, so any client may see it. PublicCause returns nil if there is no such part.
 func PublicCause(err error) error {
 	if of, ok := errors.AsType[*net.OpError](err); ok {
 		return of
 	}
 	if number, ok := errors.AsType[syscall.Errno](err); ok {
 		return number
+	}
+	var answered interface{ Public() string }
+	if errors.As(err, &answered) {
+		return errors.New(answered.Public())
 	}
 	for _, known := range []error{
 		semel.ErrStoreFull, semel.ErrStoreFailed, semel.ErrCorrupt, semel.ErrClosed, semel.ErrStoreUnavailable, semel.ErrOutcomeUnknown,

@@ -82,6 +82,12 @@ type refusedByServer struct{}
 func (refusedByServer) Error() string    { return "duplicate key value (id)=(alice)" }
 func (refusedByServer) SQLState() string { return "23505" }
 
+// answered is an error with the status of an HTTP server.
+type answered struct{}
+
+func (answered) Error() string  { return "answered 503: no alice" }
+func (answered) Public() string { return "answered 503" }
+
 func TestCauseShownToClientsHasNoMessageContent(t *testing.T) {
 	t.Parallel()
 	for err, want := range map[error]string{
@@ -90,6 +96,7 @@ func TestCauseShownToClientsHasNoMessageContent(t *testing.T) {
 		fmt.Errorf("insert alice: %w", semel.ErrStoreFull):                                              semel.ErrStoreFull.Error(),
 		fmt.Errorf("insert alice: %w", semel.ErrStoreUnavailable):                                       "unavailable", // it may be no store
 		fmt.Errorf("insert: %w", refusedByServer{}):                                                     "SQLSTATE 23505",
+		fmt.Errorf("%w: %w", semel.ErrOutcomeUnknown, answered{}):                                       "answered 503",
 		fmt.Errorf("insert alice: %w", io.EOF):                                                          "",
 	} {
 		got := ""

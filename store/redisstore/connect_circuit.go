@@ -80,18 +80,29 @@ func (c *circuit) enter(now time.Time) (pass, error) {
 	case !c.current.Open:
 		return p, nil
 	case c.probing || now.Before(c.retry):
-		return p, fmt.Errorf("not sent because the server has not answered since %s (%w); last error: %w",
-			c.current.Since.UTC().Format(time.RFC3339), semel.ErrStoreUnavailable, quoted{c.current.LastError})
+		return p, &SilentError{c.current.Since, c.current.LastError}
 	}
 	c.probing, p.probe = true, true
 	return p, nil
 }
 
-// quoted has the text of an error and not its identity. The cause of an earlier
-// failure is not the cause of this one.
-type quoted struct{ cause error }
+// SilentError says that a command was not sent, because the server has not answered for a
+// while. It wraps semel.ErrStoreUnavailable, and not Last: the cause of an earlier failure is
+// not the cause of this one.
+type SilentError struct {
+	// Since is when the server began not to answer, and Last its last error.
+	Since time.Time
+	Last  error
+}
 
-func (q quoted) Error() string { return q.cause.Error() }
+// Error implements error.
+func (e *SilentError) Error() string {
+	return fmt.Sprintf("not sent because the server has not answered since %s (%v); last error: %v",
+		e.Since.UTC().Format(time.RFC3339), semel.ErrStoreUnavailable, e.Last)
+}
+
+// Unwrap returns semel.ErrStoreUnavailable.
+func (*SilentError) Unwrap() error { return semel.ErrStoreUnavailable }
 
 func (c *circuit) leave(p pass, now time.Time, answered bool, failure error) {
 	if answered {

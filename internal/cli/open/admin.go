@@ -155,6 +155,28 @@ func Holder(ctx context.Context, conf *config.File) *admin.Client {
 	return nil
 }
 
+// Status asks the process that runs pipelines of a configuration what they do: the one that
+// has an embedded store open, or the admin server of the file.
+func Status(ctx context.Context, conf *config.File) (*admin.Status, error) {
+	now := &admin.Status{}
+	if holder := Holder(ctx, conf); holder != nil {
+		defer holder.Close()
+		return now, holder.Get(ctx, admin.StatusPath, now)
+	}
+	var wrong term.Problems
+	if conf.Admin.Listen == admin.Off {
+		return nil, errors.New("the file has no admin server")
+	}
+	client := Admin("", conf, &wrong)
+	if err := wrong.Err(); err != nil {
+		return nil, err
+	}
+	if err := client.Get(ctx, admin.StatusPath, now); err != nil {
+		return nil, err
+	}
+	return now, Another(client, now, conf)
+}
+
 // sameCertificate returns a configuration for a client that accepts the certificate of
 // a server's configuration, for any name of the host, and no other.
 func sameCertificate(server *tls.Config) *tls.Config {

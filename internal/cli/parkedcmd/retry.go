@@ -1,16 +1,19 @@
 package parkedcmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/admin"
 	"github.com/semel-dev/semel/internal/app"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/open"
@@ -150,6 +153,56 @@ type retry struct {
 	wait time.Duration
 
 	auditEnd int64 // end of the audit log before the messages were listed
+
+	telling sync.Mutex // guards waits while a pipeline runs in this process
+	waits   string     // why the pipeline does not take the messages, as it was told last
+}
+
+// lookEvery is how often retry asks why the messages wait.
+const lookEvery = 2 * time.Second
+
+// why tells a person why the messages wait, if the process that runs the pipeline says so. No
+// answer is no error: the messages stay queued.
+func (r *retry) why(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, lookEvery)
+	defer cancel()
+	now, err := open.Status(ctx, r.conf)
+	if err != nil {
+		return
+	}
+	for i := range now.Pipelines {
+		p := &now.Pipelines[i]
+		if p.Name == r.spec.Name && p.State != admin.StateReady {
+			r.tellWhy(fmt.Sprintf("%s is %s: %s", p.Name, p.State, cmp.Or(p.Reason, "semel status says more")), p.NextAttempt, now.Time)
+		}
+	}
+}
+
+// tellWhy prints a reason why the messages wait, unless it was printed last.
+func (r *retry) tellWhy(why string, next, now time.Time) {
+	if why != r.waits {
+		r.Note("waiting: %s", term.OneLine(r.Redact(admin.Trouble(why, next, now))))
+	}
+	r.waits = why
+}
+
+// waiting is the observer of a pipeline in this process. It tells why the messages wait.
+type waiting struct{ of *retry }
+
+// Observe implements semel.Observer.
+func (waiting) Observe(semel.Event) {}
+
+// ObservePipeline implements pipeline.Observer.
+func (w waiting) ObservePipeline(e pipeline.Event) {
+	part, ok := map[string]config.Part{"sink": config.SinkPart, "store": config.StorePart, "parking": config.ParkedPart}[e.Reason]
+	if e.Kind != pipeline.EventPaused || !ok || e.Err == nil {
+		return
+	}
+	why := term.InOneLine(w.of.conf.Advise(w.of.spec, part, e.Err)).Error()
+	now := time.Now()
+	w.of.telling.Lock()
+	defer w.of.telling.Unlock()
+	w.of.tellWhy(fmt.Sprintf("the %s of %s does not work: %s", part, w.of.spec.Name, why), now.Add(e.Next), now)
 }
 
 // auditEnds returns the end of the audit log of each dead-letter store. Later
@@ -319,7 +372,7 @@ func (r *retry) here(ctx context.Context, queue bool) (err error) {
 	defer func() { err = errors.Join(err, stores.Close()) }()
 	patient, cancel := context.WithTimeout(ctx, r.Patience)
 	defer cancel()
-	running, err := app.OpenPipeline(patient, r.conf, r.spec, stores, &app.PipelineOptions{Stdout: r.Stdout, Redrive: true})
+	running, err := app.OpenPipeline(patient, r.conf, r.spec, stores, &app.PipelineOptions{Stdout: r.Stdout, Redrive: true, Observer: waiting{r}})
 	if err != nil {
 		return term.InOneLine(err)
 	}
@@ -341,6 +394,7 @@ func (r *retry) watch(ctx context.Context) (waiting, processed bool) {
 	defer timer.Stop()
 	var gone []*pipeline.Parked
 	list := r.list
+	asked := time.Now()
 	for {
 		var still []*pipeline.Parked
 		for _, m := range list {
@@ -356,6 +410,10 @@ func (r *retry) watch(ctx context.Context) (waiting, processed bool) {
 		list = still
 		if len(list) == 0 || ctx.Err() != nil {
 			break
+		}
+		if time.Since(asked) >= lookEvery {
+			r.why(ctx)
+			asked = time.Now()
 		}
 		select {
 		case <-ctx.Done():
@@ -408,7 +466,7 @@ func (r *retry) tell(ctx context.Context) (left int, err error) {
 			outcome, reason, failure = outcomeAgain, string(now.Reason), now.Error
 			left++
 		case now.Queued:
-			outcome, reason = outcomeQueued, "the process that runs the pipeline redrives it"
+			outcome, reason = outcomeQueued, cmp.Or(r.waits, "the process that runs the pipeline redrives it")
 			left++
 		default:
 			outcome = outcomeLeft

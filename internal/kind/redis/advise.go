@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/diagnose"
@@ -17,7 +18,17 @@ import (
 
 // Advise implements config.Kind. The client library has no types for the answers
 // of the server; each starts with a word.
-func (s *Store) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *diagnose.Error {
+func (s *Store) Advise(f *config.File, p *config.Pipeline, path string, err error) *diagnose.Error {
+	if silent, ok := errors.AsType[*redisstore.SilentError](err); ok {
+		said := cmp.Or(s.Advise(f, p, path, silent.Last), diagnose.Network(silent.Last))
+		if said != nil {
+			said.Cause = "no answer since " + silent.Since.UTC().Format(time.RFC3339) + ": " + said.Cause
+			if said.Shown != "" {
+				said.Shown = "no answer since " + silent.Since.UTC().Format(time.RFC3339) + ": " + said.Shown
+			}
+		}
+		return said
+	}
 	secure, write, plain := s.TLS != nil, path+".tls: {}", "leave "+path+".tls out"
 	user, field, at := s.Username, path+".password", strings.Join(s.Cluster, ", ")
 	if s.Sentinel != nil {

@@ -6,10 +6,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind/redis"
 	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/store/redisstore"
 )
 
 // A server that expects TLS closes a connection without it.
@@ -31,5 +33,23 @@ func TestAClosedConnectionHintsAtTLS(t *testing.T) {
 		if c.want == "" && said != nil || c.want != "" && (said == nil || !strings.Contains(said.Remedy, c.want)) {
 			t.Errorf("%v is explained as %v, want %q", c.err, said, c.want)
 		}
+	}
+}
+
+// A client that has given up for a while shows its last error, with the remedy of that error.
+func TestAServerThatIsDownHasTheRemedyOfItsLastError(t *testing.T) {
+	t.Parallel()
+	address, err := net.ResolveTCPAddr("tcp", "127.0.0.1:6379")
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := &redis.Store{URL: schema.NewAddress("redis://127.0.0.1:6379")}
+	silent := &redisstore.SilentError{Since: time.Unix(0, 0), Last: &net.OpError{Op: "dial", Addr: address, Err: syscall.ECONNREFUSED}}
+	const want = "no answer since 1970-01-01T00:00:00Z: no server listens at 127.0.0.1:6379: connection refused: is the server up, and the port right?"
+	if said := store.Advise(nil, nil, "stores.s.redis", silent); said == nil || said.Error() != want || said.ForAll() == nil {
+		t.Errorf("%v", said)
+	}
+	if said := store.Advise(nil, nil, "stores.s.redis", &redisstore.SilentError{Last: io.ErrShortWrite}); said != nil {
+		t.Errorf("%v", said)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/kind/kindtest"
 	"github.com/semel-dev/semel/internal/kind/webhook"
+	"github.com/semel-dev/semel/pipeline"
 )
 
 func TestSinkPassesTheKindSuite(t *testing.T) {
@@ -213,7 +214,10 @@ func TestErrorsHaveACauseAndARemedy(t *testing.T) {
 		{&broker.PrivateAddressError{Address: netip.MustParseAddr("10.0.0.1")}, "10.0.0.1 is not a public address: correct p.sink.url, or set p.sink.allow_private"},
 		{&net.DNSError{Name: "none.example", IsNotFound: true}, "no such host: none.example: check the name in p.sink.url"},
 		{&net.DNSError{Name: "none.example", IsTimeout: true}, ""},
-		{errors.New("webhook: the target answered 401 Unauthorized"), "webhook: the target answered 401 Unauthorized: correct the credentials in p.sink.headers"},
+		{&broker.StatusError{Code: 401}, "webhook : answered 401: correct the credentials in p.sink.headers"},
+		{pipeline.Unavailable(&broker.StatusError{Code: 503}, 0), "webhook : answered 503: is the service up?"},
+		{&broker.StatusError{Code: 429}, "webhook : answered 429: the service takes fewer requests: lower parallel"},
+		{&broker.StatusError{Code: 500}, "webhook : answered 500: look into the log of the service"},
 	} {
 		got := ""
 		if said := sink.Advise(nil, nil, "p.sink", c.err); said != nil {

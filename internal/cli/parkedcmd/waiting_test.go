@@ -1,0 +1,61 @@
+package parkedcmd_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/test/programtest"
+)
+
+// TestRetrySaysWhyItWaits retries a message while its target answers 503: first while a process
+// runs the pipeline, and then alone.
+func TestRetrySaysWhyItWaits(t *testing.T) {
+	t.Parallel()
+	var status atomic.Int32
+	status.Store(http.StatusBadRequest)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "of m1", int(status.Load()))
+	}))
+	t.Cleanup(server.Close)
+	file := parkedConfig(t, &target{Server: server}, "keys: { embedded: { path: keys } }", "keys", "parked: { path: aside }")
+	programtest.Run(t, "", "run", file, "--quiet").Check(t, term.ExitDone)
+	following := programtest.WriteFile(t, filepath.Join(filepath.Dir(file), "follow.yaml"), strings.Replace(programtest.ReadFile(t, file), "in.jsonl]", "in.jsonl], follow: true", 1))
+	stop := programtest.Background(t, "run", following)
+
+	status.Store(http.StatusServiceUnavailable)
+	down := server.URL + " answered 503 Service Unavailable"
+	got := programtest.Run(t, "", "parked", "retry", "--key", "m1", "--wait", "7s", "--config", following)
+	got.Check(t, term.ExitFailed, "waiting: hooks is paused: ", down+": is the service up?")
+	if !strings.Contains(got.Stdout, "m1: queued: hooks is paused: ") {
+		t.Errorf("%+v", got)
+	}
+	// While an attempt is under way, the next one has no time.
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(got.Stdout, down+": is the service up?; next attempt in "); got = programtest.Run(t, "", "status", following) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the status after a minute: %+v", got)
+		}
+	}
+	if got.Status != term.ExitFound || !strings.Contains(got.Stdout, "hooks is not ready: the sink has not worked since ") || strings.Contains(got.Stdout, "of m1") {
+		t.Errorf("%+v", got)
+	}
+	status.Store(http.StatusOK)
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(got.Stdout, "which is over: "); got = programtest.Run(t, "", "status", following) {
+		if time.Now().After(deadline) {
+			t.Fatalf("a minute after the trouble: %s", got.Stdout)
+		}
+	}
+	if !strings.Contains(got.Stdout, down+"\n") || strings.Contains(got.Stdout, "is the service up") {
+		t.Errorf("trouble that is over has a remedy: %s", got.Stdout)
+	}
+	stop().Check(t, term.ExitDone, "running")
+
+	status.Store(http.StatusServiceUnavailable)
+	got = programtest.Run(t, "", "parked", "retry", "--key", "m2", "--wait", "2s", "--config", file)
+	got.Check(t, term.ExitFailed, "waiting: the sink of hooks does not work: "+"webhook "+server.URL, "answered 503: of m1: is the service up?; next attempt in ")
+}
