@@ -5,6 +5,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -50,23 +51,28 @@ func Scenarios() [][2]string {
 // NewInit returns the verb init.
 func NewInit(a *term.App) *cobra.Command {
 	var scenario, output string
+	var of composition
 	var names []string
-	var list strings.Builder
 	for _, s := range Scenarios() {
 		names = append(names, s[0])
-		fmt.Fprintf(&list, "\n  %-18s %s", s[0], s[1])
 	}
 	cmd := &cobra.Command{
-		Use:   "init SCENARIO",
+		Use:   "init [SCENARIO | --from KIND --to KIND]",
 		Short: "Print a configuration to start with",
-		Example: `semel init quickstart
-semel init --scenario kafka-to-postgres --output orders.yaml`,
+		Example: `semel init
+semel init kafka-to-postgres --output orders.yaml
+semel init --from rabbitmq --to webhook --store postgres`,
 		Long: `Prints a commented configuration that works, to stdout or to a new file. Addresses
 come from the environment where they are set (KAFKA_BROKERS, RABBITMQ_ADDR,
 NATS_SERVERS, SQS_QUEUE_URL, SQS_DLQ_URL, DATABASE_URL, REDIS_URL, API_URL), and else
 are those of servers on this machine. STRIPE_SECRET and GITHUB_SECRET have no default.
-After --output, the next four commands are on stderr. The scenarios:
-` + list.String(),
+After --output, the next four commands are on stderr.
+
+--from and --to compose a configuration: from ` + strings.Join(kindsOf(composeSources), ", ") + `
+to ` + strings.Join(kindsOf(composeSinks), ", ") + `. --store is where its
+keys are: ` + strings.Join(kindsOf(composeStores), ", ") + `. Without an argument, init lists the scenarios:
+
+` + strings.TrimRight(list("  "), "\n"),
 		Args:      term.Arguments(0, 1, "", "one scenario"),
 		ValidArgs: names,
 		RunE: a.Checked(func(_ *cobra.Command, args []string, wrong term.Problems) error {
@@ -77,15 +83,24 @@ After --output, the next four commands are on stderr. The scenarios:
 				}
 				scenario = args[0]
 			}
-			if scenario == "" {
-				if !strings.Contains(strings.Join(wrong, "\n"), "--scenario") {
-					wrong.Addf("--scenario NAME is missing: name one of %s", strings.Join(names, ", "))
-				}
-			} else {
+			switch {
+			case scenario != "" && of.asked():
+				wrong.Addf("--scenario %s and --from, --to and --store exclude each other: leave the scenario out", scenario)
+			case of.asked():
+				text = of.compose(&wrong)
+			case scenario == "" && len(wrong) > 0:
+			case scenario == "" && output != "":
+				wrong.Addf("--scenario NAME is missing: semel init lists the scenarios")
+			case scenario == "":
+				return listScenarios(a)
+			default:
 				var err error
 				text, err = scenarioFiles.ReadFile("scenarios/" + scenario + ".yaml")
 				if err != nil {
-					wrong.Addf("--scenario %s: %s The scenarios are %s", scenario, meant(scenario, names), strings.Join(names, ", "))
+					wrong.Addf("--scenario %s: %s", scenario, meant(scenario, names))
+					for line := range strings.Lines(list("  ")) {
+						a.Note("%s", strings.TrimRight(line, "\n"))
+					}
 				}
 			}
 			if err := wrong.Err(); err != nil {
@@ -99,20 +114,64 @@ After --output, the next four commands are on stderr. The scenarios:
 		}),
 	}
 	cmd.Flags().StringVar(&scenario, "scenario", "", "`NAME` of the configuration")
+	cmd.Flags().StringVar(&of.from, "from", "", "compose: `KIND` of the source")
+	cmd.Flags().StringVar(&of.to, "to", "", "compose: `KIND` of the sink")
+	cmd.Flags().StringVar(&of.store, "store", "", "compose: `KIND` of the store of the keys (default postgres for rows, none from Kafka to Kafka and for an outbox, and else embedded)")
 	cmd.Flags().StringVarP(&output, "output", "o", "", "new `FILE` for the configuration (default stdout)")
 	term.CompleteValues(cmd, "scenario", names...)
+	term.CompleteValues(cmd, "from", kindsOf(composeSources)...)
+	term.CompleteValues(cmd, "to", kindsOf(composeSinks)...)
+	term.CompleteValues(cmd, "store", kindsOf(composeStores)...)
 	return cmd
 }
 
-// meant says which scenarios a person may have meant.
+// list returns a line for each scenario.
+func list(indent string) string {
+	var text strings.Builder
+	for _, s := range Scenarios() {
+		fmt.Fprintf(&text, "%s%-18s %s\n", indent, s[0], s[1])
+	}
+	return text.String()
+}
+
+// scenarioLine is a scenario in JSON.
+type scenarioLine struct {
+	Scenario string `json:"scenario"`
+	About    string `json:"about"`
+}
+
+// listScenarios prints all scenarios.
+func listScenarios(a *term.App) error {
+	if !a.JSON {
+		_, err := io.WriteString(a.Stdout, list(""))
+		return err
+	}
+	for _, s := range Scenarios() {
+		if err := a.PrintJSON(scenarioLine{s[0], s[1]}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// meant says which scenarios or which composition a person may have meant.
 func meant(scenario string, names []string) string {
-	near, ok := diagnose.Nearest(scenario, names)
-	if ok {
+	words := strings.Split(scenario, "-")
+	for i, word := range words {
+		words[i] = spelled(word)
+	}
+	if other := strings.Join(words, "-"); slices.Contains(names, other) {
+		return "did you mean " + other + "?"
+	}
+	if from, to, ok := strings.Cut(strings.Join(words, "-"), "-to-"); ok && slices.Contains(kindsOf(composeSources), from) && slices.Contains(kindsOf(composeSinks), to) {
+		return "there is no such scenario: compose it with " + term.ShellLine("semel", "init", "--from", from, "--to", to)
+	}
+	if near, ok := diagnose.Nearest(scenario, names); ok {
 		return "did you mean " + near + "?"
 	}
 	like := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !slices.Contains(strings.Split(name, "-"), scenario) })
 	if len(like) == 0 {
-		return "there is no such scenario."
+		return "there is no such scenario: name one of the list, or compose a configuration with semel init --from KIND --to KIND"
 	}
 	return "did you mean one of " + strings.Join(like, ", ") + "?"
 }

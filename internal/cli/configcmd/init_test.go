@@ -90,11 +90,65 @@ func TestInitOverwritesNothing(t *testing.T) {
 		t.Error("the file was changed")
 	}
 	programtest.Run(t, "", "init", "--scenario", "http-to-api", "-o", filepath.Join(file, "x")).Check(t, term.ExitUsage, "this is not a directory")
-	programtest.Run(t, "", "init").Check(t, term.ExitUsage, "--scenario NAME is missing: name one of quickstart, kafka-to-kafka, ")
-	programtest.Run(t, "", "init", "--scenario", "kafka-to-postgre").Check(t, term.ExitUsage, "--scenario kafka-to-postgre: did you mean kafka-to-postgres?")
+	list := programtest.Run(t, "", "init")
+	lines := strings.Split(strings.TrimSpace(list.Stdout), "\n")
+	if list.Status != term.ExitDone || len(lines) != len(configcmd.Scenarios()) || lines[2] != "kafka-to-postgres  a row and its key in one transaction" {
+		t.Errorf("%+v", list)
+	}
+	if list = programtest.Run(t, "", "init", "--json"); !strings.HasPrefix(list.Stdout, `{"scenario":"quickstart","about":"lines of files`) {
+		t.Errorf("%+v", list)
+	}
+	programtest.Run(t, "", "init", "-o", "x.yaml").Check(t, term.ExitUsage, "--scenario NAME is missing: semel init lists the scenarios")
+	programtest.Run(t, "", "init", "--scenario", "kafka-to-postgre").Check(t, term.ExitUsage, "--scenario kafka-to-postgre: did you mean kafka-to-postgres?", "  sqs-dlq            the dead-letter queue of that queue, with the same keys\n")
+	programtest.Run(t, "", "init", "kafka-to-pg").Check(t, term.ExitUsage, "--scenario kafka-to-pg: did you mean kafka-to-postgres?")
+	programtest.Run(t, "", "init", "rabbit-to-webhook").Check(t, term.ExitUsage, "compose it with semel init --from rabbitmq --to webhook\n")
+	programtest.Run(t, "", "init", "stripe", "--to", "webhook").Check(t, term.ExitUsage, "exclude each other: leave the scenario out")
+	programtest.Run(t, "", "init", "--to", "webhok", "--from", "outbox").Check(t, term.ExitUsage, "--to webhok: did you mean webhook?")
+	programtest.Run(t, "", "init", "--store", "redis").Check(t, term.ExitUsage, "--from KIND is missing: name one of file, http, ", "--to KIND is missing: name one of file, stdout, ")
+	programtest.Run(t, "", "init", "--from", "outbox", "--to", "kafka", "--store", "redis").Check(t, term.ExitUsage, "--store redis: an outbox is in PostgreSQL")
 	if got := programtest.Run(t, "", "init", "http-to-api"); got.Status != term.ExitDone || !strings.HasPrefix(got.Stdout, "# ") {
 		t.Errorf("%+v", got)
 	}
 	programtest.Run(t, "", "init", "http-to-api", "streams").Check(t, term.ExitUsage, `unexpected argument "streams"`)
 	programtest.Run(t, "", "init", "http-to-api", "--scenario", "streams").Check(t, term.ExitUsage, "--scenario streams and http-to-api: name one scenario")
+}
+
+// TestEveryCompositionIsCleanForLint composes each source with each sink and each store.
+func TestEveryCompositionIsCleanForLint(t *testing.T) {
+	t.Parallel()
+	made := 0
+	for _, from := range []string{"file", "http", "kafka", "nats", "outbox", "rabbitmq", "sqs"} {
+		for _, to := range []string{"file", "stdout", "webhook", "postgres", "kafka", "nats", "rabbitmq", "sqs"} {
+			for _, store := range []string{"", "embedded", "postgres", "redis"} {
+				args := []string{"init", "--from", from, "--to", to}
+				if store != "" {
+					args = append(args, "--store", store)
+				}
+				got := programtest.Run(t, "", args...)
+				if from == "outbox" && store != "" && store != "postgres" {
+					got.Check(t, term.ExitUsage, "an outbox is in PostgreSQL")
+					continue
+				}
+				got.Check(t, term.ExitDone)
+				made++
+				file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "semel.yaml"), got.Stdout)
+				lint := programtest.Run(t, "", "lint", file)
+				if between := from == "kafka" && to == "kafka" && store != ""; between && !strings.Contains(lint.Stdout, "leave store out") || !between && lint.Status != term.ExitDone {
+					t.Errorf("%q: %s%s\n%s", args, lint.Stdout, lint.Stderr, got.Stdout)
+				}
+				explained := programtest.Run(t, "", "explain", file)
+				if transaction := strings.Contains(explained.Stdout, "commits by        one transaction in Kafka"); explained.Status != term.ExitDone || from == "kafka" && to == "kafka" && store == "" && !transaction {
+					t.Errorf("%q: %+v", args, explained)
+				}
+				for i, line := range strings.Split(got.Stdout, "\n") {
+					if len(line) > 120 || strings.TrimRight(line, " ") != line || i == 0 && !strings.HasPrefix(line, "# ") {
+						t.Errorf("%q:%d: %q", args, i+1, line)
+					}
+				}
+			}
+		}
+	}
+	if made != 6*8*4+8*2 {
+		t.Errorf("%d were composed", made)
+	}
 }
