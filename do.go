@@ -164,7 +164,7 @@ func (g *Guard) settle(ctx context.Context, call *Call, a *ClaimAnswer) (Outcome
 	case Mismatch:
 		return Outcome{Decision: Mismatch}, fmt.Errorf("semel: %s: %w", call.Key, ErrMismatch)
 	case OutcomeUnknown:
-		return Outcome{Decision: OutcomeUnknown}, fmt.Errorf("semel: %s was last held by %s, attempt %d: resolve the key with Guard.Resolve or `semel keys resolve`: %w",
+		return Outcome{Decision: OutcomeUnknown}, fmt.Errorf("semel: %s was last held by %s, attempt %d: look whether its effect happened, and resolve the key, as semel keys resolve does: %w",
 			call.Key, named(a.Holder), a.Claim.Attempt, ErrOutcomeUnknown)
 	case Late:
 		err := fmt.Errorf("semel: %s of %s: %w", call.Key, call.Time.UTC().Format(time.RFC3339), ErrLate)

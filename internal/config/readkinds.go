@@ -3,6 +3,7 @@ package config
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/schema"
@@ -78,9 +79,46 @@ func (invalidStore) Open(context.Context, *StoreEnv) (semel.Store, error) {
 	return nil, errInvalid
 }
 
+// IDs says whether a store keeps the readable ids of keys.
+type IDs int
+
+// These are the values of [IDs].
+const (
+	IDsIfNeeded IDs = iota // see File.KeepsIDs
+	IDsKept
+	IDsLeftOut
+)
+
 // KeepIDsField keeps the readable ids of keys in a store.
-func KeepIDsField(target *bool) schema.Field {
-	return schema.TruthField("keep_ids", target, "Keep the scope and id of each key readable, in addition to its digest.").Means("false")
+func KeepIDsField(target *IDs) schema.Field {
+	field := schema.TruthField("keep_ids", nil, "Keep the scope and id of each key readable, in addition to its digest.").
+		Means("true for a proxy and for a pipeline with `on_lease_expired: hold`, whose keys a person may have to settle; otherwise false")
+	field.Read = func(v schema.Value) {
+		var keep bool
+		if v.Truth(&keep); keep {
+			*target = IDsKept
+		} else {
+			*target = IDsLeftOut
+		}
+	}
+	return field
+}
+
+// KeepsIDs reports whether a store keeps readable ids. If they are kept only if needed, it
+// does for keys whose outcome may become unknown: those of a proxy, and of a pipeline that holds
+// them.
+func (f *File) KeepsIDs(store StoreKind, ids IDs) bool {
+	if ids != IDsIfNeeded || f == nil {
+		return ids == IDsKept
+	}
+	decides := func(name string) bool {
+		decider := f.Decider(name)
+		return decider != nil && decider.Spec == store
+	}
+	if f.Proxy != nil && decides(f.Proxy.Store.Name) {
+		return true
+	}
+	return slices.ContainsFunc(f.Pipelines, func(p *Pipeline) bool { return p.OnLeaseExpired == "hold" && decides(p.Store.Name) })
 }
 
 // KeepOriginField keeps the origins of keys in a store. cost says what that takes.

@@ -194,6 +194,9 @@ func (s *Store) checkSchema(ctx context.Context) error {
 	return s.setForm(ctx, Cleanup(form))
 }
 
+// KeepsIDs reports whether the store keeps readable keys; see [Options].
+func (s *Store) KeepsIDs() bool { return s.has.ids }
+
 // Traits implements [semel.Store].
 func (s *Store) Traits() semel.Traits {
 	return semel.Traits{

@@ -70,3 +70,11 @@ func WriteCommands(w io.Writer, list []Command) error {
 	_, err := io.WriteString(w, text.String())
 	return err
 }
+
+// NoteCommands is WriteCommands to stderr, for commands below a listing.
+func NoteCommands(a *term.App, list []Command) {
+	for _, c := range list {
+		a.Note("%s:", c.Case)
+		a.Note("  %s", c.Line)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -27,6 +28,9 @@ type target struct {
 	// scopes are where the verb looks. others are where the key may be if it is in
 	// none of them.
 	scopes, others []string
+	// ofCallers are the records that find found if the key is an Idempotency-Key without its
+	// caller.
+	ofCallers []semel.Record
 }
 
 // target reads the key from the command line.
@@ -108,16 +112,53 @@ func (k *keysFlags) find(ctx context.Context, store semel.Store, t *target) (fou
 		if k.File == "" {
 			absent = fmt.Errorf("%w: a pipeline's scope is its name, or its key.scope: choose it with --scope", absent)
 		}
+		var fills bool
+		if t.ofCallers, fills = k.ofCallers(ctx, store, t); fills {
+			absent = fmt.Errorf("%w; an Idempotency-Key needs its caller: --caller NAME", absent)
+		}
 		return nil, absent, nil
 	}
 	scopes := keyrecord.ScopesOf(elsewhere)
 	return nil, fmt.Errorf("%s is absent in %s; it is in %s: %s", name, keyrecord.InScopes(t.scopes), keyrecord.InScopes(scopes), keyrecord.ChooseScope(scopes)), nil
 }
 
-// askWhy returns the command that says everything about a key, if a pipeline of the store
-// has a parked message with one of the keys. It is a hint: a place of parked messages that
-// cannot be read counts as empty.
-func (k *keysFlags) askWhy(ctx context.Context, keys []semel.Key) []keyrecord.Command {
+// ofCallers returns the records of a target if it is an Idempotency-Key of any caller, and
+// whether a proxy fills the store. It finds the records whose ids the store keeps, and looks for a
+// second at most: it is a hint, and an error ends it.
+func (k *keysFlags) ofCallers(ctx context.Context, store semel.Store, t *target) (found []semel.Record, fills bool) {
+	proxy, fills := k.Conf.ProxyOn(k.Found.Name)
+	lister, ok := semel.As[semel.Inspector](store)
+	if k.key.OfCaller() || !fills && k.File != "" || !ok {
+		return nil, false
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	scope := config.DefaultProxyScope
+	if fills {
+		scope = proxy.Scope
+	}
+	for record, err := range lister.List(ctx, semel.ListOptions{Scope: &scope}) {
+		if err != nil || ctx.Err() != nil {
+			break
+		}
+		fills = true
+		if slices.ContainsFunc(t.ids, func(id string) bool { return isOfCaller(record.Key.ID, id) }) {
+			found = append(found, record)
+		}
+	}
+	return found, fills
+}
+
+// isOfCaller reports whether an id is that of an Idempotency-Key of any caller; see httpidem.Key.
+func isOfCaller(id, key string) bool {
+	length, rest, ok := strings.Cut(id, ":")
+	n, err := strconv.Atoi(length)
+	return ok && err == nil && n >= 0 && n < len(rest) && rest[n:] == ":"+key
+}
+
+// eachParked calls fn with the parked messages of each pipeline of the store, until fn returns
+// false. They are a hint: a place that cannot be read in time counts as empty.
+func (k *keysFlags) eachParked(ctx context.Context, fn func(p *config.Pipeline, m *pipeline.Parked) bool) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	for _, p := range k.Conf.PipelinesOn(k.Found.Name) {
@@ -128,27 +169,70 @@ func (k *keysFlags) askWhy(ctx context.Context, keys []semel.Key) []keyrecord.Co
 		if err != nil || !ok {
 			continue
 		}
-		var key *semel.Key
+		more := true
 		_ = letters.List(ctx, p.Name, func(m *pipeline.Parked) bool {
-			if slices.Contains(keys, m.Key) {
-				known := m.Key
-				key = &known
-			}
-			return key == nil
+			more = fn(p, m)
+			return more
 		})
 		_ = letters.Close() // it was only read
-		if key == nil {
-			continue
-		}
-		flags := []string{"--config", k.File, "--pipeline", p.Name}
-		if k.EnvFile != "" {
-			flags = append(flags, "--env-file", k.EnvFile)
-		}
-		if line, ok := keyrecord.LineOf(&semel.Record{Key: *key}, "why", flags...); ok {
-			return []keyrecord.Command{{Case: "a message with this key is parked; to see all about it", Line: line}}
+		if !more {
+			return
 		}
 	}
-	return nil
+}
+
+// ofPipeline returns the flags that name a pipeline on a command line.
+func (k *keysFlags) ofPipeline(p *config.Pipeline) []string {
+	flags := []string{"--config", k.File, "--pipeline", p.Name}
+	if k.EnvFile != "" {
+		flags = append(flags, "--env-file", k.EnvFile)
+	}
+	return flags
+}
+
+// askWhy returns the command that says everything about a key, if a pipeline of the store
+// has a parked message with one of the keys.
+func (k *keysFlags) askWhy(ctx context.Context, keys []semel.Key) (list []keyrecord.Command) {
+	k.eachParked(ctx, func(p *config.Pipeline, m *pipeline.Parked) bool {
+		if !slices.Contains(keys, m.Key) {
+			return true
+		}
+		if line, ok := keyrecord.LineOf(&semel.Record{Key: m.Key}, "why", k.ofPipeline(p)...); ok {
+			list = append(list, keyrecord.Command{Case: "a message with this key is parked; to see all about it", Line: line})
+		}
+		return false
+	})
+	return list
+}
+
+// parkedUnknown returns the commands that process the messages again that were parked because
+// their keys were unknown.
+func (k *keysFlags) parkedUnknown(ctx context.Context) (list []keyrecord.Command) {
+	var pipelines []*config.Pipeline
+	count := map[*config.Pipeline]int{}
+	k.eachParked(ctx, func(p *config.Pipeline, m *pipeline.Parked) bool {
+		if m.Reason == pipeline.ReasonUnknown {
+			if count[p]++; count[p] == 1 {
+				pipelines = append(pipelines, p)
+			}
+		}
+		return true
+	})
+	for _, p := range pipelines {
+		line := append([]string{"semel", "parked", "retry", "--reason", string(pipeline.ReasonUnknown)}, k.ofPipeline(p)...)
+		list = append(list, keyrecord.Command{
+			Case: fmt.Sprintf("then, for the %s of %s that %s parked because of such keys", term.Plural(count[p], "message"), p.Name, isAre(count[p])),
+			Line: term.ShellLine(line...),
+		})
+	}
+	return list
+}
+
+func isAre(n int) string {
+	if n == 1 {
+		return "is"
+	}
+	return "are"
 }
 
 // one returns the only record of a list, or says how to choose one.

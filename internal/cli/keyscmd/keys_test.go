@@ -118,7 +118,7 @@ func TestListFiltersByStateAndScope(t *testing.T) {
 		t.Errorf("%d records, want 4:\n%s", n, got.Stdout)
 	}
 	got = programtest.Run(t, "", "keys", "ls", "--store", dir, "--state", "unknown", "--scope", "default")
-	got.Check(t, term.ExitDone)
+	got.Check(t, term.ExitDone, "1 unknown key: the effect may have happened.", "  semel keys resolve order-2 --as absent ")
 	lines := strings.Split(strings.TrimSpace(got.Stdout), "\n")
 	if len(lines) != 2 || !strings.HasPrefix(lines[0], "STATE") || !strings.HasPrefix(lines[1], "unknown") || !strings.HasSuffix(lines[1], "default/order-2") {
 		t.Errorf("ls --state unknown:\n%s", got.Stdout)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -25,7 +26,9 @@ func newKeysListCommand(k *keysFlags) *cobra.Command {
 		Example: `semel keys ls --store ./seen
 semel keys ls --store ./ledger --state unknown --json`,
 		Long: `Lists the keys of a store, in no particular order. A column without a value is left
-out. With --json each key is a line of JSON. semel keys stats counts keys.`,
+out. Below unknown keys are the commands that settle them, and the messages that were
+parked because of them, in order. With --json each key is a line of JSON. semel keys
+stats counts keys.`,
 		Args: term.NoArguments,
 		RunE: k.onStore(func(cmd *cobra.Command, _ []string, wrong *term.Problems) func(context.Context, semel.Store) error {
 			return k.list(choice.filter(cmd, wrong), "ls")
@@ -68,6 +71,7 @@ func (k *keysFlags) list(filter semel.ListOptions, verb string) func(context.Con
 		out := bufio.NewWriterSize(k.Stdout, 64<<10)
 		table := &keyTable{out: out}
 		listed, nameless := int64(0), int64(0)
+		var unknown unknownKeys
 		for record, err := range lister.List(ctx, filter) {
 			if err != nil {
 				if listed > 0 && !asJSON {
@@ -78,6 +82,9 @@ func (k *keysFlags) list(filter semel.ListOptions, verb string) func(context.Con
 			listed++
 			if record.Key.ID == "" {
 				nameless++
+			}
+			if record.State == semel.Unknown {
+				unknown.add(&record)
 			}
 			if !asJSON {
 				table.add(&record)
@@ -96,8 +103,51 @@ func (k *keysFlags) list(filter semel.ListOptions, verb string) func(context.Con
 				return err
 			}
 		}
-		return out.Flush()
+		if err := out.Flush(); err != nil || asJSON {
+			return err
+		}
+		k.noteSettling(ctx, &unknown, filter.Scope)
+		return nil
 	}
+}
+
+// unknownKeys are the listed keys whose outcome is unknown.
+type unknownKeys struct {
+	count int
+	first semel.Record
+}
+
+func (u *unknownKeys) add(r *semel.Record) {
+	if u.count++; u.count == 1 {
+		u.first = *r
+	}
+}
+
+// noteSettling prints the commands that settle unknown keys, in their order: first the keys, and
+// then the messages that were parked because of them.
+func (k *keysFlags) noteSettling(ctx context.Context, unknown *unknownKeys, scope *string) {
+	if unknown.count == 0 {
+		return
+	}
+	var commands []keyrecord.Command
+	if unknown.count == 1 {
+		commands = keyrecord.Commands(&unknown.first, k.Flags())
+	} else {
+		all := func(when, as, reason string) {
+			line := append([]string{"semel", "keys", "resolve", "--all", "--as", as, "--reason", reason}, k.Flags()...)
+			if scope != nil {
+				line = append(line, "--scope", *scope)
+			}
+			commands = append(commands, keyrecord.Command{Case: when, Line: term.ShellLine(line...)})
+		}
+		all("if the effects of all these keys happened", "done", "the effects happened")
+		all("if none of the effects happened", "absent", "the effects did not happen")
+		if line, ok := keyrecord.LineOf(&unknown.first, "keys show", k.Flags()...); ok {
+			commands = append(commands, keyrecord.Command{Case: "if they differ, for each key, such as the first, which prints its two commands", Line: line})
+		}
+	}
+	k.Note("%s: the effect may have happened. Look at the target, and settle the keys first:", term.Plural(unknown.count, "unknown key"))
+	keyrecord.NoteCommands(k.App, append(commands, k.parkedUnknown(ctx)...))
 }
 
 // hintScope suggests why a listing may be empty although the store is not.
@@ -123,19 +173,26 @@ type keyTable struct {
 	out   *bufio.Writer // its Flush returns what fails
 	rows  [][]string
 	shown []bool // by column; nil before the header
+	wide  int    // the width of the origins
 }
 
 var keyColumns = []struct {
 	title string
 	width int
-}{{"STATE", 7}, {"FIRST SEEN", 23}, {"EXPIRES", 23}, {"DIGEST", 32}, {"SCOPE/ID", 0}}
+}{{"STATE", 7}, {"FIRST SEEN", 23}, {"EXPIRES", 23}, {"DIGEST", 32}, {"ORIGIN", 6}, {"SCOPE/ID", 0}}
+
+// originColumn is the column whose width follows its texts, up to widestOrigin.
+const (
+	originColumn = 4
+	widestOrigin = 100
+)
 
 func (t *keyTable) add(r *semel.Record) {
 	state := r.State.String()
 	if r.Orphaned {
 		state = "orphan"
 	}
-	row := []string{state, term.DisplayTime(r.FirstSeen), "", "-", ""} // "-": Redis' compact form has half of the digest
+	row := []string{state, term.DisplayTime(r.FirstSeen), "", "-", term.OneLine(term.DisplayText(r.Origin)), ""} // "-": Redis' compact form has half of the digest
 	if r.State == semel.Done {
 		row[2] = keyrecord.DisplayExpiry(r.Expires)
 	}
@@ -143,7 +200,7 @@ func (t *keyTable) add(r *semel.Record) {
 		row[3] = r.Digest.String()
 	}
 	if r.Key.ID != "" {
-		row[4] = keyrecord.DisplayScope(r.Key.Scope) + "/" + keyrecord.DisplayID(r.Key.ID)
+		row[5] = keyrecord.DisplayScope(r.Key.Scope) + "/" + keyrecord.DisplayID(r.Key.ID)
 	}
 	if t.rows = append(t.rows, row); len(t.rows) >= 1000 {
 		t.flush()
@@ -159,6 +216,9 @@ func (t *keyTable) flush() {
 	}
 	if !slices.Equal(shown, t.shown) {
 		t.shown = shown
+		for _, row := range t.rows {
+			t.wide = min(max(t.wide, utf8.RuneCountInString(row[originColumn])), widestOrigin)
+		}
 		titles := make([]string, len(keyColumns))
 		for i, c := range keyColumns {
 			titles[i] = c.title
@@ -175,7 +235,11 @@ func (t *keyTable) write(row []string) {
 	var line strings.Builder
 	for i, c := range keyColumns {
 		if t.shown[i] {
-			fmt.Fprintf(&line, "%-*s  ", c.width, row[i])
+			width := c.width
+			if i == originColumn {
+				width = max(width, t.wide)
+			}
+			fmt.Fprintf(&line, "%-*s  ", width, row[i])
 		}
 	}
 	t.out.WriteString(strings.TrimRight(line.String(), " ") + "\n")
@@ -215,6 +279,9 @@ func (k *keysFlags) show(ctx context.Context, store semel.Store, t *target) erro
 		return err
 	}
 	if absent != nil {
+		found = t.ofCallers
+	}
+	if absent != nil && len(found) == 0 {
 		record := semel.Record{Digest: t.digest}
 		if !t.byDigest {
 			record.Key = t.keys(t.scopes)[0]

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -13,9 +14,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -128,11 +131,13 @@ func (f *parkedFlags) list(cmd *cobra.Command, stores []deadLetters) error {
 		fmt.Fprintf(out, "%-24s  %-23s  %-12s  %-11s  %8s  %s\n", "ID", "SINCE", "PIPELINE", "REASON", "ATTEMPTS", "KEY: ERROR")
 	}
 	now, count := time.Now(), int64(0)
+	var listed listing
 	for _, s := range stores {
 		var writing error
 		err := f.parkedOn(cmd.Context(), s, func(m *pipeline.Parked) bool {
 			if f.chooses(m, now) {
 				count++
+				listed.add(s.spec, m)
 				writing = f.writeListed(out, m)
 			}
 			return writing == nil && cmd.Context().Err() == nil
@@ -145,8 +150,65 @@ func (f *parkedFlags) list(cmd *cobra.Command, stores []deadLetters) error {
 		return err
 	}
 	f.Note("%s parked", term.Plural(int(count), "message"))
+	if !f.JSON {
+		f.noteSettling(&listed)
+	}
 	f.noteStrangers(cmd.Context(), stores)
 	return nil
+}
+
+// listing counts the listed messages for the commands that settle them.
+type listing struct {
+	unknown, others int
+	keys            map[semel.Key]bool // of the unknown ones
+	stores          []string           // of these keys
+}
+
+func (l *listing) add(p *config.Pipeline, m *pipeline.Parked) {
+	if m.Reason != pipeline.ReasonUnknown {
+		l.others++
+		return
+	}
+	if l.keys == nil {
+		l.keys = map[semel.Key]bool{}
+	}
+	l.unknown++
+	l.keys[m.Key] = true
+	if !slices.Contains(l.stores, p.Store.Name) {
+		l.stores = append(l.stores, p.Store.Name)
+	}
+}
+
+// noteSettling prints the commands that settle the listed messages, in their order.
+func (f *parkedFlags) noteSettling(l *listing) {
+	flags := []string{"--config", f.file}
+	if f.EnvFile != "" {
+		flags = append(flags, "--env-file", f.EnvFile)
+	}
+	line := func(more []string, words ...string) string {
+		return term.ShellLine(slices.Concat([]string{"semel"}, words, flags, more)...)
+	}
+	var ofPipeline []string
+	if f.pipeline != "" {
+		ofPipeline = []string{"--pipeline", f.pipeline}
+	}
+	var commands []keyrecord.Command
+	if l.unknown > 0 {
+		for _, store := range l.stores {
+			commands = append(commands, keyrecord.Command{
+				Case: fmt.Sprintf("%s of %s: the effects may have happened. Look at the target, and settle the keys first; this lists them, with the commands", term.Plural(l.unknown, "message"), term.Plural(len(l.keys), "unknown key")),
+				Line: line([]string{"--store-name", store}, "keys", "ls", "--state", "unknown"),
+			})
+		}
+		commands = append(commands, keyrecord.Command{Case: "then process these messages again", Line: line(ofPipeline, "parked", "retry", "--reason", string(pipeline.ReasonUnknown))})
+	}
+	if l.others > 0 {
+		commands = append(commands,
+			keyrecord.Command{Case: "to see a message", Line: line(nil, "parked", "show", "ID")},
+			keyrecord.Command{Case: "once the cause is repaired, to process a message again, or all of them with --all", Line: line(nil, "parked", "retry", "ID")},
+			keyrecord.Command{Case: "to give a message up", Line: line(nil, "parked", "skip", "ID", "--reason", "TEXT")})
+	}
+	keyrecord.NoteCommands(f.App, commands)
 }
 
 func (f *parkedFlags) writeListed(out *bufio.Writer, m *pipeline.Parked) error {

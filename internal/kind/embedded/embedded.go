@@ -21,7 +21,7 @@ type Store struct {
 	Path string
 	// Fsync is always, interval or never.
 	Fsync      string
-	KeepIDs    bool
+	KeepIDs    config.IDs
 	KeepOrigin bool
 }
 
@@ -81,7 +81,7 @@ func (s *Store) Open(_ context.Context, env *config.StoreEnv) (semel.Store, erro
 	if err != nil {
 		return nil, err
 	}
-	store, err := logstore.Open(s.Path, &logstore.Options{Fsync: fsync, KeepIDs: s.KeepIDs || env.KeepIDs, DurableClaims: env.KeepClaims, MaxResult: config.MaxResult})
+	store, err := logstore.Open(s.Path, &logstore.Options{Fsync: fsync, KeepIDs: env.KeepIDs || env.File.KeepsIDs(s, s.KeepIDs), DurableClaims: env.KeepClaims, MaxResult: config.MaxResult})
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +114,7 @@ func (s *Store) examine(x *config.Examination) error {
 		return nil
 	}
 	x.Space("directory", s.Path)
-	store, err := logstore.Open(s.Path, &logstore.Options{KeepIDs: s.KeepIDs, MaxResult: config.MaxResult})
+	store, err := logstore.Open(s.Path, &logstore.Options{KeepIDs: x.File.KeepsIDs(s, s.KeepIDs), MaxResult: config.MaxResult})
 	if holder, ok := diagnose.Holder(err); ok {
 		x.Note(semel.Notice, "directory", "in use by "+holder, "", "nothing: doctor did not open it")
 		return nil

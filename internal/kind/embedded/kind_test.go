@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/kind/embedded"
 	"github.com/semel-dev/semel/internal/kind/kindtest"
@@ -21,7 +22,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]embedded.Store{
 		"{ embedded: { path: ./keys } }": {Path: filepath.Join("dir", "keys"), Fsync: "always", KeepOrigin: true},
-		"{ embedded: { path: /keys, fsync: interval, keep_ids: true, keep_origin: false } }": {Path: "/keys", Fsync: "interval", KeepIDs: true},
+		"{ embedded: { path: /keys, fsync: interval, keep_ids: true, keep_origin: false } }": {Path: "/keys", Fsync: "interval", KeepIDs: config.IDsKept},
 	} {
 		if got := kindtest.ReadStore[*embedded.Store](t, text); *got != want {
 			t.Errorf("%s: %+v, want %+v", text, got, want)

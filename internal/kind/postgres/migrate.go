@@ -72,7 +72,7 @@ func migrations(steps []pgstore.Migration) (all []config.Migration) {
 func (s *tables) SQL() (string, error) { return pgstore.SQL(s.options()) }
 
 func (s *tables) options() *pgstore.MigrateOptions {
-	return &pgstore.MigrateOptions{Names: s.store.names(), Cleanup: pgstore.Cleanup(s.store.Cleanup), MessageAge: s.store.MessageAge, Partitions: s.store.Partitions, KeepIDs: s.store.KeepIDs, KeepOrigins: s.store.KeepOrigin}
+	return &pgstore.MigrateOptions{Names: s.store.names(), Cleanup: pgstore.Cleanup(s.store.Cleanup), MessageAge: s.store.MessageAge, Partitions: s.store.Partitions, KeepIDs: s.file.KeepsIDs(s.store, s.store.KeepIDs), KeepOrigins: s.store.KeepOrigin}
 }
 
 // lockNotAvailable is the SQLSTATE that PostgreSQL returns when lock_timeout

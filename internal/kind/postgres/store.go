@@ -28,7 +28,7 @@ type Store struct {
 	// the store's default.
 	MessageAge time.Duration
 	Partitions int // 0 is the store's default
-	KeepIDs    bool
+	KeepIDs    config.IDs
 	KeepOrigin bool
 }
 
@@ -110,10 +110,15 @@ func (s *Store) CheckAddress(bool) (field string, err error) {
 
 // Open implements config.StoreKind.
 func (s *Store) Open(ctx context.Context, env *config.StoreEnv) (semel.Store, error) {
-	store, err := pgstore.Connect(ctx, s.DSN.Reveal(), &pgstore.Options{
+	opts := &pgstore.Options{
 		MaxResult: config.MaxResult,
-		Names:     s.names(), Cleanup: pgstore.Cleanup(s.Cleanup), KeepIDs: s.KeepIDs,
-	})
+		Names:     s.names(), Cleanup: pgstore.Cleanup(s.Cleanup), KeepIDs: env.File.KeepsIDs(s, s.KeepIDs),
+	}
+	store, err := pgstore.Connect(ctx, s.DSN.Reveal(), opts)
+	if errors.Is(err, pgstore.ErrSchema) && opts.KeepIDs && s.KeepIDs == config.IDsIfNeeded { // the tables may be older, and work without
+		opts.KeepIDs = false
+		store, err = pgstore.Connect(ctx, s.DSN.Reveal(), opts)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -188,6 +193,10 @@ func (s *Store) examine(ctx context.Context, x *config.Examination) (err error) 
 	err = errors.Join(err, failed)
 	if newer := config.NewerTables(steps); newer != "" {
 		x.Note(semel.Notice, "schema", newer, "this program works, and does not use what the newer version added", config.UpgradeProgram)
+	}
+	if x.File.KeepsIDs(s, s.KeepIDs) && !opened.(*pgstore.Store).KeepsIDs() {
+		x.Note(semel.Notice, "ids", "the table of keys has no columns for them", "a listing of unknown keys cannot name them",
+			"semel migrate up --config "+x.File.Name+" --store-name "+x.Store.Name+", and then restart the pipelines; or write keep_ids: false")
 	}
 	if s.KeepOrigin && !opened.Traits().Origins {
 		x.Note(semel.Notice, "origins", "the table of keys has no column for them", "semel why cannot say where the first message of a key came from",

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind/kindtest"
 	"github.com/semel-dev/semel/internal/kind/redis"
 	"github.com/semel-dev/semel/test/services/servicestest"
@@ -33,7 +34,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 	t.Parallel()
 	cache := kindtest.ReadStore[*redis.Store](t, `{ redis: { url: "redis://app:pa%2Fss@localhost:6379/3", timeout: 500ms, prefix: "cache:", persistence: synced, keep_ids: true, compact: { window: 7d, expect: 1e7 } } }`)
 	if cache.URL.Reveal() != "redis://app:pa%2Fss@localhost:6379/3" || cache.URL.String() != "redis://app:[hidden]@localhost:6379/3" ||
-		cache.Prefix != "cache:" || cache.Persistence != "synced" || !cache.KeepIDs ||
+		cache.Prefix != "cache:" || cache.Persistence != "synced" || cache.KeepIDs != config.IDsKept ||
 		cache.Timeout != 500*time.Millisecond || *cache.Compact != (redis.Compact{Window: 168 * time.Hour, Expect: 1e7}) {
 		t.Errorf("%+v", cache)
 	}

@@ -33,7 +33,7 @@ type Store struct {
 	Prefix string
 	// Persistence is how the server persists data: volatile, logged or synced.
 	Persistence string
-	KeepIDs     bool
+	KeepIDs     config.IDs
 	KeepOrigin  bool
 	Compact     *Compact
 }
@@ -212,7 +212,7 @@ func (s *Store) CheckAddress(files bool) (field string, err error) {
 
 // Open implements config.StoreKind.
 func (s *Store) Open(ctx context.Context, env *config.StoreEnv) (semel.Store, error) {
-	store, closing, err := s.open(ctx)
+	store, closing, err := s.open(ctx, env.File)
 	if err != nil {
 		return nil, err
 	}
@@ -221,12 +221,12 @@ func (s *Store) Open(ctx context.Context, env *config.StoreEnv) (semel.Store, er
 }
 
 // open opens a store with its own connections.
-func (s *Store) open(ctx context.Context) (_ semel.Store, closing func() error, err error) {
+func (s *Store) open(ctx context.Context, f *config.File) (_ semel.Store, closing func() error, err error) {
 	client, err := s.Connect(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	store, err := redisstore.New(ctx, client, s.options())
+	store, err := redisstore.New(ctx, client, s.options(f))
 	if err != nil {
 		client.Close()
 		return nil, nil, err
@@ -234,8 +234,8 @@ func (s *Store) open(ctx context.Context) (_ semel.Store, closing func() error, 
 	return store, func() error { client.Close(); return nil }, nil
 }
 
-func (s *Store) options() *redisstore.Options {
-	opts := &redisstore.Options{Prefix: s.Prefix, KeepIDs: s.KeepIDs, MaxResult: config.MaxResult}
+func (s *Store) options(f *config.File) *redisstore.Options {
+	opts := &redisstore.Options{Prefix: s.Prefix, KeepIDs: f.KeepsIDs(s, s.KeepIDs), MaxResult: config.MaxResult}
 	switch s.Persistence {
 	case "logged":
 		opts.Persistence = redisstore.Logged
@@ -271,11 +271,11 @@ func (s *Store) Connect(ctx context.Context) (*redisstore.Client, error) {
 // OpenLayer opens the store as a layer of a stack. If its server does not answer,
 // the layer opens once the server answers.
 func (s *Store) OpenLayer(ctx context.Context, env *config.StoreEnv) (layer tiered.Layer, err error) {
-	traits, err := s.options().Traits()
+	traits, err := s.options(env.File).Traits()
 	if err != nil {
 		return layer, err
 	}
-	cache, err := tiered.OpenCache(ctx, traits, func(ctx context.Context) (semel.Store, func() error, error) { return s.open(ctx) })
+	cache, err := tiered.OpenCache(ctx, traits, func(ctx context.Context) (semel.Store, func() error, error) { return s.open(ctx, env.File) })
 	if err != nil {
 		return layer, err
 	}
@@ -296,7 +296,7 @@ func (s *Store) examine(ctx context.Context, x *config.Examination) error {
 		return err
 	}
 	defer client.Close()
-	findings, err := redisstore.Examine(ctx, client, s.options())
+	findings, err := redisstore.Examine(ctx, client, s.options(x.File))
 	x.Add(findings)
 	return err
 }
