@@ -1,9 +1,6 @@
 package admin
 
-import (
-	"fmt"
-	"time"
-)
+import "time"
 
 // Status is what a running program does now: the answer at StatusPath.
 type Status struct {
@@ -150,16 +147,4 @@ type StoreStatus struct {
 	Claimed  *int64    `json:"claimed,omitempty"`
 	Unknown  *int64    `json:"unknown,omitempty"`
 	Measured time.Time `json:"measured,omitzero"`
-}
-
-// Trouble returns a reason, and in how much time the next attempt is if that is known.
-func Trouble(reason string, next, now time.Time) string {
-	if next.IsZero() {
-		return reason
-	}
-	left := max(next.Sub(now).Seconds(), 0)
-	if left < 9.95 {
-		return fmt.Sprintf("%s; next attempt in %.1f s", reason, left)
-	}
-	return fmt.Sprintf("%s; next attempt in %.0f s", reason, left)
 }

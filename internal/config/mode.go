@@ -1,5 +1,7 @@
 package config
 
+import "slices"
+
 // Mode is how a pipeline commits. The pipeline's promise depends on it.
 type Mode uint8
 
@@ -78,6 +80,23 @@ func (f *File) Decider(name string) *Store {
 		return f.Decider(layers[len(layers)-1].Name)
 	}
 	return s
+}
+
+// KeepsIDs reports whether a store keeps readable ids. If they are kept only if needed, it
+// does for keys whose outcome may become unknown: those of a proxy, and of a pipeline that holds
+// them.
+func (f *File) KeepsIDs(store StoreKind, ids IDs) bool {
+	if ids != IDsIfNeeded || f == nil {
+		return ids == IDsKept
+	}
+	decides := func(name string) bool {
+		decider := f.Decider(name)
+		return decider != nil && decider.Spec == store
+	}
+	if f.Proxy != nil && decides(f.Proxy.Store.Name) {
+		return true
+	}
+	return slices.ContainsFunc(f.Pipelines, func(p *Pipeline) bool { return p.OnLeaseExpired == "hold" && decides(p.Store.Name) })
 }
 
 // Pipeline returns the pipeline with this name.

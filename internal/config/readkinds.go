@@ -3,7 +3,6 @@ package config
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/schema"
@@ -102,23 +101,6 @@ func KeepIDsField(target *IDs) schema.Field {
 		}
 	}
 	return field
-}
-
-// KeepsIDs reports whether a store keeps readable ids. If they are kept only if needed, it
-// does for keys whose outcome may become unknown: those of a proxy, and of a pipeline that holds
-// them.
-func (f *File) KeepsIDs(store StoreKind, ids IDs) bool {
-	if ids != IDsIfNeeded || f == nil {
-		return ids == IDsKept
-	}
-	decides := func(name string) bool {
-		decider := f.Decider(name)
-		return decider != nil && decider.Spec == store
-	}
-	if f.Proxy != nil && decides(f.Proxy.Store.Name) {
-		return true
-	}
-	return slices.ContainsFunc(f.Pipelines, func(p *Pipeline) bool { return p.OnLeaseExpired == "hold" && decides(p.Store.Name) })
 }
 
 // KeepOriginField keeps the origins of keys in a store. cost says what that takes.

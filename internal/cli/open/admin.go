@@ -2,6 +2,7 @@ package open
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -155,18 +157,32 @@ func Holder(ctx context.Context, conf *config.File) *admin.Client {
 	return nil
 }
 
-// Status asks the process that runs pipelines of a configuration what they do: the one that
-// has an embedded store open, or the admin server of the file.
-func Status(ctx context.Context, conf *config.File) (*admin.Status, error) {
+// Waits returns why a pipeline does not work now, and when it tries again, as the process that
+// runs it says: the one that has an embedded store open, or the admin server of the file. It
+// returns "" if the pipeline works, or if no process answers.
+func Waits(ctx context.Context, conf *config.File, pipeline string) (why string, next, now time.Time) {
+	status, err := statusOf(ctx, conf)
+	if err != nil {
+		return "", next, now
+	}
+	for i := range status.Pipelines {
+		if p := &status.Pipelines[i]; p.Name == pipeline && p.State != admin.StateReady {
+			return fmt.Sprintf("%s is %s: %s", p.Name, p.State, cmp.Or(p.Reason, "semel status says more")), p.NextAttempt, status.Time
+		}
+	}
+	return "", next, now
+}
+
+func statusOf(ctx context.Context, conf *config.File) (*admin.Status, error) {
 	now := &admin.Status{}
 	if holder := Holder(ctx, conf); holder != nil {
 		defer holder.Close()
 		return now, holder.Get(ctx, admin.StatusPath, now)
 	}
-	var wrong term.Problems
 	if conf.Admin.Listen == admin.Off {
 		return nil, errors.New("the file has no admin server")
 	}
+	var wrong term.Problems
 	client := Admin("", conf, &wrong)
 	if err := wrong.Err(); err != nil {
 		return nil, err

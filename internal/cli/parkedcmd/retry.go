@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/admin"
 	"github.com/semel-dev/semel/internal/app"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/open"
@@ -161,27 +160,19 @@ type retry struct {
 // lookEvery is how often retry asks why the messages wait.
 const lookEvery = 2 * time.Second
 
-// why tells a person why the messages wait, if the process that runs the pipeline says so. No
-// answer is no error: the messages stay queued.
+// why tells a person why the messages wait, if the process that runs the pipeline says so.
 func (r *retry) why(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lookEvery)
 	defer cancel()
-	now, err := open.Status(ctx, r.conf)
-	if err != nil {
-		return
-	}
-	for i := range now.Pipelines {
-		p := &now.Pipelines[i]
-		if p.Name == r.spec.Name && p.State != admin.StateReady {
-			r.tellWhy(fmt.Sprintf("%s is %s: %s", p.Name, p.State, cmp.Or(p.Reason, "semel status says more")), p.NextAttempt, now.Time)
-		}
+	if why, next, now := open.Waits(ctx, r.conf, r.spec.Name); why != "" {
+		r.tellWhy(why, next, now)
 	}
 }
 
 // tellWhy prints a reason why the messages wait, unless it was printed last.
 func (r *retry) tellWhy(why string, next, now time.Time) {
 	if why != r.waits {
-		r.Note("waiting: %s", term.OneLine(r.Redact(admin.Trouble(why, next, now))))
+		r.Note("waiting: %s", term.OneLine(r.Redact(term.Trouble(why, next, now))))
 	}
 	r.waits = why
 }

@@ -231,7 +231,7 @@ func (q *asking) printDetails(out *bytes.Buffer, now *admin.Status) {
 			add("%s", accounts(p))
 		}
 		if p.Reason != "" {
-			add("%s is not ready: %s", p.Name, admin.Trouble(p.Reason, p.NextAttempt, now.Time))
+			add("%s is not ready: %s", p.Name, term.Trouble(p.Reason, p.NextAttempt, now.Time))
 		} else if p.WaitingFor != "" {
 			add("%s is stalled, waiting for %s", p.Name, p.WaitingFor)
 		}
@@ -256,7 +256,7 @@ func (q *asking) printDetails(out *bytes.Buffer, now *admin.Status) {
 		}
 	}
 	if s := now.Service; s != nil && s.Reason != "" {
-		add("%s is not ready: %s", s.Name, admin.Trouble(s.Reason, s.NextAttempt, now.Time))
+		add("%s is not ready: %s", s.Name, term.Trouble(s.Reason, s.NextAttempt, now.Time))
 	}
 	file := "FILE"
 	if q.conf != nil {

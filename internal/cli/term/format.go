@@ -64,3 +64,16 @@ func FormatElapsed(d time.Duration) string {
 	}
 	return fmt.Sprintf("%d d %d h", seconds/86400, seconds%86400/3600)
 }
+
+// Trouble returns the reason of a trouble, and in how much time the next attempt is if that is
+// known.
+func Trouble(reason string, next, now time.Time) string {
+	if next.IsZero() {
+		return reason
+	}
+	left := max(next.Sub(now).Seconds(), 0)
+	if left < 9.95 {
+		return fmt.Sprintf("%s; next attempt in %.1f s", reason, left)
+	}
+	return fmt.Sprintf("%s; next attempt in %.0f s", reason, left)
+}
