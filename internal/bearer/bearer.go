@@ -41,11 +41,8 @@ func (e *Error) Unwrap() error {
 }
 
 const (
-	// fetchWithin limits an attempt without which no connection can be made.
+	// fetchWithin limits an attempt.
 	fetchWithin = 8 * time.Second
-	// renewWithin limits an attempt while the present token can be used. It is shorter, because
-	// requests to the server wait for it.
-	renewWithin = 3 * time.Second
 	// leastPause and mostPause are between attempts that fail.
 	leastPause, mostPause = 500 * time.Millisecond, 15 * time.Second
 )
@@ -56,105 +53,97 @@ const (
 type Cache struct {
 	origin Origin
 
-	fetching chan struct{} // has an element while a token is fetched
-
 	mu       sync.Mutex // guards the fields below
 	token    Token
-	failed   error // of the last attempt, or nil
-	tries    int   // attempts that failed since a token came
-	refusals int   // since the server accepted a token
+	refused  bool     // the server did not accept the token
+	running  *attempt // or nil
+	failed   error    // of the last attempt, or nil
+	tries    int      // attempts that failed since a token came
+	refusals int      // since the server accepted a token
 	again    time.Time
-	asking   bool // an attempt runs
+}
+
+// attempt is a question to the origin.
+type attempt struct {
+	done  chan struct{} // closed at its end
+	token Token         // the answer, or the token that can still be used
+	err   error         // of type *Error
 }
 
 // NewCache returns a Cache without a token.
-func NewCache(origin Origin) *Cache {
-	return &Cache{origin: origin, fetching: make(chan struct{}, 1)}
-}
+func NewCache(origin Origin) *Cache { return &Cache{origin: origin} }
 
 // String names the origin.
 func (c *Cache) String() string { return c.origin.String() }
 
-// Token returns a token that has not ended. While the present one can be used, a failed renewal
-// is no error: it is tried again. Without a token it blocks until one comes, at most for a few
-// seconds or until ctx ends. Errors are of type *Error, or wrap that of ctx. Soon after an error,
-// it returns the error again instead of asking again.
+// Token returns a token that has not ended. While the present one can be used, it is renewed in the
+// background, and a failed renewal is no error: it is tried again. Otherwise Token blocks until a
+// token comes, at most for a few seconds or until ctx ends. Errors are of type *Error, or wrap that
+// of ctx. Soon after an error, it returns the error again instead of asking again. A token that the
+// server refused is only returned in the moment before another one is fetched, so that the server
+// says again what is wrong.
 func (c *Cache) Token(ctx context.Context) (Token, error) {
-	if token, ok := c.present(time.Now()); ok {
-		return token, nil
-	}
-	if token := c.Last(); token.usable(time.Now()) {
-		select {
-		case c.fetching <- struct{}{}:
-		default:
-			return token, nil // another caller renews it
-		}
-	} else {
-		select {
-		case c.fetching <- struct{}{}:
-		case <-ctx.Done():
-			return Token{}, c.ended(ctx)
-		}
-	}
-	defer func() { <-c.fetching }()
+	c.mu.Lock()
 	now := time.Now()
-	if token, ok := c.present(now); ok { // another caller has fetched it
+	token, good := c.token, c.good(now)
+	switch pause := now.Before(c.again); {
+	case good && (pause || now.Before(token.Renew)), pause && c.failed == nil && token.usable(now):
+		c.mu.Unlock()
+		return token, nil
+	case pause && c.failed != nil:
+		defer c.mu.Unlock()
+		return Token{}, c.failed
+	}
+	a := c.attempt(ctx)
+	c.mu.Unlock()
+	if good && !token.Renew.IsZero() {
 		return token, nil
 	}
-	if err := c.recent(now); err != nil {
-		return Token{}, err
+	select {
+	case <-a.done:
+		return a.token, a.err
+	case <-ctx.Done():
+		return Token{}, c.ended(ctx)
 	}
-	return c.fetch(ctx)
 }
 
-// present returns the token if it need not be renewed, or cannot be renewed yet.
-func (c *Cache) present(now time.Time) (Token, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	fresh := now.Before(c.token.Renew) || now.Before(c.again)
-	return c.token, fresh && c.token.usable(now)
+// good reports whether the token can be used, and no server refused it. The caller holds mu.
+func (c *Cache) good(now time.Time) bool { return !c.refused && c.token.usable(now) }
+
+// attempt returns the attempt that runs, or begins one. It does not end with the caller, because
+// others wait for it too. The caller holds mu.
+func (c *Cache) attempt(ctx context.Context) *attempt {
+	if c.running == nil {
+		a := &attempt{done: make(chan struct{})}
+		c.running = a
+		go func() {
+			defer close(a.done)
+			limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchWithin)
+			defer cancel()
+			token, err := c.origin.Fetch(limited)
+			a.token, a.err = c.result(token, err)
+		}()
+	}
+	return c.running
 }
 
-// recent returns the error of an attempt that failed a moment ago.
-func (c *Cache) recent(now time.Time) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if now.Before(c.again) {
-		return c.failed
-	}
-	return nil
-}
-
-// fetch gets a token. Only one call runs at a time.
-func (c *Cache) fetch(ctx context.Context) (Token, error) {
-	c.mu.Lock()
-	old, within := c.token, fetchWithin
-	if old.usable(time.Now()) {
-		within = renewWithin
-	}
-	c.asking = true
-	c.mu.Unlock()
-	limited, cancel := context.WithTimeout(ctx, within)
-	token, err := c.origin.Fetch(limited)
-	cancel()
+// result notes how an attempt ended.
+func (c *Cache) result(token Token, err error) (Token, error) {
 	now := time.Now()
 	if err == nil {
 		err = token.check(c.origin, now)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.asking = false
+	c.running = nil
 	if err == nil {
-		c.token, c.failed, c.tries, c.again = token, nil, 0, time.Time{}
+		c.token, c.refused, c.failed, c.tries, c.again = token, false, nil, 0, time.Time{}
 		return token, nil
-	}
-	if ctx.Err() != nil {
-		return Token{}, c.ended(ctx)
 	}
 	c.failed, c.again = err, now.Add(retry.Backoff(c.tries, leastPause, mostPause))
 	c.tries++
-	if old.usable(now) {
-		return old, nil
+	if c.good(now) {
+		return c.token, nil
 	}
 	return Token{}, err
 }
@@ -173,10 +162,14 @@ func (c *Cache) Accepted(token Token) {
 func (c *Cache) Refused(token Token) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if token.Text != c.token.Text || c.token.Renew.IsZero() {
-		return // it was reported, or is read each time
+	if token.Text != c.token.Text || c.refused {
+		return // there is another one, or it was reported
 	}
-	c.token.Renew, c.again = time.Time{}, time.Now().Add(retry.Backoff(c.refusals, leastPause, mostPause))
+	c.refused = true
+	if c.token.Renew.IsZero() {
+		return // it is read each time
+	}
+	c.again = time.Now().Add(retry.Backoff(c.refusals, leastPause, mostPause))
 	c.refusals++
 }
 
@@ -200,7 +193,7 @@ func (c *Cache) Trouble() *Error {
 	if e, ok := errors.AsType[*Error](c.failed); ok {
 		return e
 	}
-	if c.asking {
+	if c.running != nil {
 		return silent(c.origin)
 	}
 	return nil

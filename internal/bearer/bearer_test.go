@@ -31,6 +31,7 @@ type issuer struct {
 	fetched atomic.Int64
 	failing atomic.Pointer[Error]
 	hang    atomic.Bool // until the context ends
+	slow    atomic.Int64
 }
 
 func (*issuer) String() string { return "the issuer" }
@@ -39,6 +40,11 @@ func (i *issuer) Fetch(ctx context.Context) (Token, error) {
 	n := i.fetched.Add(1)
 	if i.hang.Load() {
 		<-ctx.Done()
+		return Token{}, silent(i)
+	}
+	select {
+	case <-time.After(time.Duration(i.slow.Load())):
+	case <-ctx.Done():
 		return Token{}, silent(i)
 	}
 	if err := i.failing.Load(); err != nil {
@@ -144,7 +150,7 @@ func TestARefusedTokenIsReplaced(t *testing.T) {
 	})
 }
 
-func TestOneCallerRenewsWhileOthersContinue(t *testing.T) {
+func TestLoginsContinueDuringARenewal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		from := &issuer{lives: 10 * time.Minute}
@@ -154,24 +160,71 @@ func TestOneCallerRenewsWhileOthersContinue(t *testing.T) {
 		}
 		time.Sleep(9 * time.Minute)
 		from.hang.Store(true)
-		var all sync.WaitGroup
-		var waited atomic.Int64
 		begun := time.Now()
 		for range 20 {
-			all.Go(func() {
-				if _, err := c.Token(t.Context()); err != nil {
-					t.Error(err)
-				}
-				if time.Since(begun) > 0 {
-					waited.Add(1)
-				}
-			})
+			synctest.Wait() // until the attempt asks
+			if _, err := c.Token(t.Context()); err != nil {
+				t.Error(err)
+			}
 		}
-		all.Wait()
-		if took := time.Since(begun); took != renewWithin || waited.Load() != 1 {
-			t.Errorf("%d callers waited, up to %v", waited.Load(), took)
+		if took := time.Since(begun); took != 0 || from.fetched.Load() != 2 {
+			t.Errorf("20 logins took %v, and %d tokens were asked for", took, from.fetched.Load())
+		}
+		time.Sleep(fetchWithin) // until the attempt ends
+	})
+}
+
+func TestARenewalHasTheTimeOfTheFirstToken(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		from := &issuer{lives: 10 * time.Minute}
+		c := NewCache(from)
+		from.slow.Store(int64(7 * time.Second))
+		first, err := c.Token(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(9 * time.Minute)
+		ctx, cancel := context.WithCancel(t.Context())
+		if token, err := c.Token(ctx); err != nil || token != first {
+			t.Errorf("during the renewal: %v, %v", token, err)
+		}
+		cancel() // the login that began the renewal is over
+		time.Sleep(8 * time.Second)
+		if token, err := c.Token(t.Context()); err != nil || token == first || from.fetched.Load() != 2 {
+			t.Errorf("after the renewal: %v, %v", token, err)
 		}
 	})
+}
+
+func TestARefusedTokenIsNoUsableToken(t *testing.T) {
+	t.Parallel()
+	for _, lives := range []time.Duration{0, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			from := &issuer{lives: lives}
+			c := NewCache(from)
+			refused, err := c.Token(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Refused(refused)
+			time.Sleep(leastPause)
+			from.slow.Store(int64(5 * time.Second)) // slow, and in time
+			next, err := c.Token(t.Context())
+			if err != nil || next.Text == refused.Text {
+				t.Errorf("from a slow issuer: %v, %v", next, err)
+			}
+			c.Refused(next)
+			from.failing.Store(&Error{Cause: "the issuer answers 500", Remedy: "is it up?"})
+			time.Sleep(mostPause)
+			for range 100 {
+				if token, err := c.Token(t.Context()); err == nil || err.Error() != "the issuer answers 500: is it up?" {
+					t.Fatalf("a token that the server refused: %v, %v", token, err)
+				}
+				time.Sleep(time.Second)
+			}
+		})
+	}
 }
 
 func TestAnIssuerThatNeverAnswersHoldsUpNobodyForLong(t *testing.T) {
@@ -204,6 +257,7 @@ func TestAnIssuerThatNeverAnswersHoldsUpNobodyForLong(t *testing.T) {
 		if _, err := c.Token(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("after the end of the caller's context: %v", err)
 		}
+		time.Sleep(fetchWithin) // until the attempt ends
 	})
 }
 
