@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"regexp/syntax"
 	"slices"
 	"time"
 
@@ -23,12 +24,18 @@ type Pattern struct {
 
 // NewPattern returns a pattern. The error wraps semel.ErrInvalidRequest.
 func NewPattern(text string) (*Pattern, error) {
-	alone, err := regexp.Compile(text) // "a)|(b" would be valid within parentheses
+	// "a)|(b" would be valid within parentheses, and \Q would quote the last one. A parsed
+	// expression can be written without both.
+	alone, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: pattern of topics: %w: %w", err, semel.ErrInvalidRequest)
 	}
-	p := &Pattern{text: text, whole: regexp.MustCompile("^(?:" + text + ")$")}
-	p.prefix, _ = alone.LiteralPrefix()
+	whole, err := regexp.Compile("^(?:" + alone.String() + ")$")
+	if err != nil {
+		return nil, fmt.Errorf("kafka: pattern of topics: %w: %w", err, semel.ErrInvalidRequest)
+	}
+	p := &Pattern{text: text, whole: whole}
+	p.prefix, _ = regexp.MustCompile(alone.String()).LiteralPrefix() // it is valid within parentheses
 	return p, nil
 }
 

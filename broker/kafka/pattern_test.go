@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -35,6 +36,8 @@ func TestAPatternMatchesWholeNames(t *testing.T) {
 		{"a|b", "a b", "ab ba", ""},
 		{"eu[.]orders", "eu.orders", "eu-orders eu.orders.old", "eu.orders"},
 		{"(?i)orders", "Orders ORDERS", "orders-1", ""},
+		{`\Qeu.orders-`, "eu.orders-", "eu-orders- eu.orders-)$", "eu.orders-"},
+		{`\Qeu.\Eorders|us`, "eu.orders us", "eu-orders", ""},
 	} {
 		p := patternOf(t, c.pattern)
 		for topic := range strings.FieldsSeq(c.matches) {
@@ -56,6 +59,32 @@ func TestAPatternMatchesWholeNames(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
+}
+
+func FuzzPattern(f *testing.F) {
+	for _, text := range []string{"orders-.*", `\Qorders-`, `\Qa\E|b`, "a)|(b", "(?i)a{2,3}$", `\`, "(?s).(?-s:.)|[^a]"} {
+		f.Add(text, "orders-a")
+	}
+	f.Fuzz(func(t *testing.T, text, topic string) {
+		alone, invalid := regexp.Compile(text)
+		p, err := NewPattern(text)
+		switch {
+		case err != nil && !errors.Is(err, semel.ErrInvalidRequest):
+			t.Fatal(err)
+		case err != nil:
+			return // the whole may be too large, although a part is not
+		case invalid != nil:
+			t.Fatalf("%q is valid only as a part: %v", text, invalid)
+		}
+		alone.Longest()
+		at := alone.FindStringIndex(topic)
+		if whole := at != nil && at[0] == 0 && at[1] == len(topic); whole != p.Matches(topic) {
+			t.Fatalf("%q: %q matches as a whole: %v, and the pattern says %v", text, topic, whole, p.Matches(topic))
+		}
+		if p.Matches(topic) && !strings.HasPrefix(topic, p.Prefix()) {
+			t.Fatalf("%q matches %q, which does not begin with %q", text, topic, p.Prefix())
+		}
+	})
 }
 
 func TestASourceReadsAListOrAPattern(t *testing.T) {
