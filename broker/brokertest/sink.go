@@ -321,7 +321,7 @@ func (d *direct) deliver(ctx context.Context, group uint64, list ...Numbered) (e
 	return errs
 }
 
-// close closes what is under test. Where the server is gone, it may fail.
+// close closes what is under test.
 func (d *direct) close() {
 	d.env.Helper()
 	ctx, cancel := d.env.context()

@@ -356,7 +356,6 @@ func (e *sourceEnv) sharesMessages() {
 		})
 		e.run(ctx, opts)
 	})
-	e.settleRest(opts)
 	e.ledger.check(false)
 }
 

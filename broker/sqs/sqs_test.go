@@ -128,8 +128,8 @@ func runSource(t *testing.T, server *services.Server, p place) {
 	place := func(tb testing.TB, api *awssqs.Client, attributes map[string]string) brokertest.SourcePlace {
 		name := servicestest.Topic() + p.end
 		queue := newQueue(tb, api, name, attributes)
-		open := func(ctx context.Context, api *awssqs.Client, queue string) (pipeline.Source, error) {
-			source, err := sqs.OpenSource(ctx, &sqs.SourceOptions{Client: api, Queue: queue, Visibility: 5 * time.Second}) // which no pause of a slow machine ends
+		open := func(ctx context.Context, api *awssqs.Client, queue string, visibility time.Duration) (pipeline.Source, error) {
+			source, err := sqs.OpenSource(ctx, &sqs.SourceOptions{Client: api, Queue: queue, Visibility: visibility})
 			if err != nil {
 				return nil, err
 			}
@@ -145,10 +145,10 @@ func runSource(t *testing.T, server *services.Server, p place) {
 				}
 				return nil
 			},
-			Open:   func(ctx context.Context) (pipeline.Source, error) { return open(ctx, api, queue) },
+			Open:   func(ctx context.Context) (pipeline.Source, error) { return open(ctx, api, queue, 5*time.Second) }, // which no pause of a slow machine ends
 			Server: server.Addr(),
 			OpenAt: func(ctx context.Context, address string) (pipeline.Source, error) {
-				return open(ctx, client(tb, "http://"+address), at(queue, address))
+				return open(ctx, client(tb, "http://"+address), at(queue, address), 2*time.Second) // until a lost message comes again
 			},
 			Again: func(ctx context.Context) error {
 				if _, err := api.DeleteQueue(ctx, &awssqs.DeleteQueueInput{QueueUrl: &queue}); err != nil {
