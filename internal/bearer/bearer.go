@@ -45,6 +45,9 @@ const (
 	fetchWithin = 8 * time.Second
 	// leastPause and mostPause are between attempts that fail.
 	leastPause, mostPause = 500 * time.Millisecond, 15 * time.Second
+	// lastingPause is the longest after an answer that only an operator can change. An issuer may
+	// block a client that it refuses too often.
+	lastingPause = time.Minute
 )
 
 // Cache keeps the token of an origin, and renews it when four fifths of its life are over. A
@@ -140,7 +143,11 @@ func (c *Cache) result(token Token, err error) (Token, error) {
 		c.token, c.refused, c.failed, c.tries, c.again = token, false, nil, 0, time.Time{}
 		return token, nil
 	}
-	c.failed, c.again = err, now.Add(retry.Backoff(c.tries, leastPause, mostPause))
+	most := mostPause
+	if errors.Is(err, semel.ErrInvalidRequest) {
+		most = lastingPause
+	}
+	c.failed, c.again = err, now.Add(retry.Backoff(c.tries, leastPause, most))
 	c.tries++
 	if c.good(now) {
 		return c.token, nil

@@ -150,6 +150,26 @@ func TestARefusedTokenIsReplaced(t *testing.T) {
 	})
 }
 
+func TestAnIssuerThatRefusesTheClientIsAskedLessOften(t *testing.T) {
+	t.Parallel()
+	for lasting, most := range map[bool]int64{true: 80, false: 320} {
+		synctest.Test(t, func(t *testing.T) {
+			from := &issuer{}
+			from.failing.Store(&Error{Cause: "the issuer answers 401", Remedy: "correct client_secret", Lasting: lasting})
+			c := NewCache(from)
+			for range 3600 {
+				if _, err := c.Token(t.Context()); err == nil {
+					t.Fatal("there is a token")
+				}
+				time.Sleep(time.Second)
+			}
+			if n := from.fetched.Load(); n > most || n < most/2 {
+				t.Errorf("lasting %v: it is asked %d times in an hour, want up to %d", lasting, n, most)
+			}
+		})
+	}
+}
+
 func TestLoginsContinueDuringARenewal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/semel-dev/semel/internal/diagnose"
@@ -21,6 +22,8 @@ type Endpoint struct {
 	URL, ClientID, ClientSecret string
 	// Scope and Audience are sent if they are not empty.
 	Scope, Audience string
+
+	inBody atomic.Bool // where it took the credentials last
 }
 
 // String implements Origin.
@@ -36,12 +39,17 @@ func (e *Endpoint) String() string {
 const mostAnswer = 64 << 10
 
 // Fetch implements Origin. The credentials are in the header, as the RFC recommends. If the
-// endpoint does not take them there, they are in the body.
+// endpoint does not take them there, they are in the body, from then on.
 func (e *Endpoint) Fetch(ctx context.Context) (Token, error) {
-	answer, err := e.ask(ctx, true)
-	if err == nil && (answer.status == http.StatusUnauthorized || answer.status == http.StatusBadRequest) && answer.Code != "invalid_scope" {
-		if second, err := e.ask(ctx, false); err == nil && second.status == http.StatusOK {
+	inBody := e.inBody.Load()
+	answer, err := e.ask(ctx, !inBody)
+	if err == nil && answer.stranger() {
+		var second *reply
+		if second, err = e.ask(ctx, inBody); err == nil && !second.stranger() {
 			answer = second
+			if second.status == http.StatusOK {
+				e.inBody.Store(!inBody)
+			}
 		}
 	}
 	if err != nil {
@@ -50,8 +58,8 @@ func (e *Endpoint) Fetch(ctx context.Context) (Token, error) {
 	return e.token(answer)
 }
 
-// answer is the answer of an endpoint.
-type answer struct {
+// reply is the answer of an endpoint.
+type reply struct {
 	status  int
 	Token   string      `json:"access_token"`
 	Expires json.Number `json:"expires_in"`
@@ -59,8 +67,18 @@ type answer struct {
 	broken  bool        // it is no JSON object
 }
 
+// stranger reports whether the endpoint does not take the credentials. It takes them if it dislikes
+// something else.
+func (a *reply) stranger() bool {
+	switch a.Code {
+	case "invalid_scope", "invalid_target", "unauthorized_client", "unsupported_grant_type":
+		return false
+	}
+	return a.status == http.StatusUnauthorized || a.status == http.StatusBadRequest
+}
+
 // ask sends one request. With inHeader the credentials are in the header Authorization.
-func (e *Endpoint) ask(ctx context.Context, inHeader bool) (*answer, error) {
+func (e *Endpoint) ask(ctx context.Context, inHeader bool) (*reply, error) {
 	form := url.Values{"grant_type": {"client_credentials"}}
 	for name, value := range map[string]string{"scope": e.Scope, "audience": e.Audience} {
 		if value != "" {
@@ -90,9 +108,9 @@ func (e *Endpoint) ask(ctx context.Context, inHeader bool) (*answer, error) {
 	if err != nil {
 		return nil, e.unreached(ctx, err)
 	}
-	a := &answer{}
+	a := &reply{}
 	if json.Unmarshal(body, a) != nil {
-		*a = answer{broken: true}
+		*a = reply{broken: true}
 	}
 	a.status = resp.StatusCode
 	return a, nil
@@ -114,7 +132,7 @@ func (e *Endpoint) unreached(ctx context.Context, err error) error {
 }
 
 // token returns the token of an answer.
-func (e *Endpoint) token(a *answer) (Token, error) {
+func (e *Endpoint) token(a *reply) (Token, error) {
 	code := ""
 	if a.Code != "" && strings.Trim(a.Code, "abcdefghijklmnopqrstuvwxyz_") == "" { // RFC 6749, section 5.2
 		code = " " + a.Code
@@ -180,7 +198,7 @@ func (f File) Fetch(context.Context) (Token, error) {
 
 // parse reads a token, alone or as the access_token of a JSON object.
 func parse(text []byte) Token {
-	a := &answer{}
+	a := &reply{}
 	if json.Unmarshal(text, a) == nil && a.Token != "" {
 		seconds, _ := a.Expires.Int64()
 		return newToken(a.Token, time.Duration(min(max(seconds, 0), 1<<32))*time.Second, time.Now())

@@ -58,6 +58,51 @@ func TestTheEndpointIsAskedWithClientCredentials(t *testing.T) {
 	}
 }
 
+// TestAnEndpointThatTakesCredentialsOnlyInTheBody reports what it says about them there.
+func TestAnEndpointThatTakesCredentialsOnlyInTheBody(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		status  int
+		body    string
+		want    string
+		lasting bool
+	}{
+		{400, `{"error":"invalid_scope"}`, "answers 400 invalid_scope: correct scope or audience", true},
+		{400, `{"error":"unauthorized_client"}`, "answers 400 unauthorized_client: allow the grant", true},
+		{503, "", "answers 503: is it up", false},
+		{429, "", "answers 429: is it up", false},
+		{401, `{"error":"invalid_client"}`, "answers 401 invalid_client: correct client_id and client_secret", true},
+	} {
+		fails, inHeaders := true, 0
+		e := asked(t, func(w http.ResponseWriter, r *http.Request) {
+			_, _, inHeader := credentials(r)
+			switch {
+			case inHeader:
+				inHeaders++
+				w.WriteHeader(http.StatusUnauthorized)
+				fmt.Fprint(w, `{"error":"invalid_client"}`)
+			case fails:
+				w.WriteHeader(c.status)
+				fmt.Fprint(w, c.body)
+			default:
+				fmt.Fprint(w, `{"access_token":"abc"}`)
+			}
+		})
+		if _, err := e.Fetch(t.Context()); err == nil || !strings.Contains(err.Error(), c.want) || errors.Is(err, semel.ErrInvalidRequest) != c.lasting {
+			t.Errorf("%v, want %s, lasting %v", err, c.want, c.lasting)
+		}
+		fails = false
+		for range 3 {
+			if token, err := e.Fetch(t.Context()); err != nil || token.Text != "abc" {
+				t.Errorf("%q, %v", token.Text, err)
+			}
+		}
+		if inHeaders != 2 {
+			t.Errorf("the credentials were in the header %d times, want it to be remembered where they are taken", inHeaders)
+		}
+	}
+}
+
 func TestAnEndpointThatGivesNoTokenIsExplained(t *testing.T) {
 	t.Parallel()
 	says := func(status int, body string) http.HandlerFunc {
