@@ -66,7 +66,7 @@ var packageMap = map[string][]string{
 	"broker/kafka/kafkatxn/internal/operator": {
 		".", "key", "pipeline", "stream", "broker/kafka/internal/cluster", "broker/kafka/internal/record",
 		"broker/kafka/kafkatxn/internal/budget", "broker/kafka/kafkatxn/internal/fields", "broker/kafka/kafkatxn/internal/keep", "broker/kafka/kafkatxn/internal/keystate", "broker/kafka/kafkatxn/internal/output", "broker/kafka/kafkatxn/internal/pending", "broker/kafka/kafkatxn/internal/repartition", "broker/kafka/kafkatxn/internal/state", "broker/kafka/kafkatxn/internal/tables", "broker/kafka/kafkatxn/internal/watermarks", "broker/kafka/kafkatxn/internal/window",
-		"internal/coarse", "broker/header", "internal/retry",
+		"internal/coarse", "broker/header", "internal/diagnose", "internal/retry",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo",
 	},
 	"broker/kafka/kafkatxn/internal/state": {".", "vfs", "github.com/twmb/franz-go/pkg/kgo"},
@@ -243,7 +243,7 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/trialcmd": {
-		".", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/rows", "internal/schema", "internal/app", "key", "pipeline", "store/memstore", "stream",
+		".", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/diagnose", "internal/rows", "internal/schema", "internal/app", "key", "pipeline", "store/memstore", "stream",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/auditcmd": {"internal/auditlog", "internal/cli/term", "github.com/spf13/cobra"},

@@ -10,7 +10,6 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/retry"
-	"github.com/semel-dev/semel/key"
 )
 
 // failures is the history of an item that has failed.
@@ -267,7 +266,7 @@ func (r *Runner) giveUp(e *entry, reason Reason, then Then, o *outcomes) {
 		then = Park
 	}
 	if (reason == ReasonKeyMissing || reason == ReasonKeyInvalid) && then != Drop {
-		e.Err = didYouMean(e)
+		e.Err = diagnose.NoKey(e.Message.Body, e.Err)
 	}
 	switch then {
 	case Park:
@@ -280,22 +279,6 @@ func (r *Runner) giveUp(e *entry, reason Reason, then Then, o *outcomes) {
 	default:
 		r.fail(&StoppedError{Where: e.named(), Reason: reason, Err: e.Err})
 	}
-}
-
-// didYouMean adds to the error of a message without a key what its body is instead of a JSON
-// document, or the closest path that it has.
-func didYouMean(e *entry) error {
-	if is := diagnose.Body(e.Message.Body, e.Err); is != "" {
-		return fmt.Errorf("%w: %s", e.Err, is)
-	}
-	missing, ok := errors.AsType[*key.MissingError](e.Err)
-	if !ok || missing.Reason != key.Absent {
-		return e.Err
-	}
-	if _, near := diagnose.Member(e.Message.Body, missing.Rule); near != "" {
-		return fmt.Errorf("%w: did you mean %s?", e.Err, near)
-	}
-	return e.Err
 }
 
 // named describes an entry by its key and, if that is known, its place in the source.

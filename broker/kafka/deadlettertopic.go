@@ -49,6 +49,8 @@ type DeadLetterTopicOptions struct {
 	Key       *key.Rule
 	Scope     string
 	OnMissing pipeline.Missing
+	// Unwrap is that of the pipeline: see pipeline.Options. Defaults to nil.
+	Unwrap func(semel.Message) (semel.Message, error)
 	// Transactional says that a Transactor parked the messages, which do not carry
 	// their keys.
 	Transactional bool
@@ -289,6 +291,13 @@ func (l *DeadLetterTopic) parked(r *kgo.Record) *pipeline.Parked {
 // identify returns the id that the pipeline's rule finds in a message, or an error if
 // no id can be a key.
 func (l *DeadLetterTopic) identify(m *semel.Message) (string, error) {
+	if l.opts.Unwrap != nil {
+		inner, err := l.opts.Unwrap(*m)
+		if err != nil {
+			return "", err
+		}
+		m = &inner
+	}
 	id, err := l.reader.AppendID(nil, m)
 	if err == nil && (len(id) == 0 || len(id) > semel.MaxKeyBytes) {
 		err = key.ErrMissing

@@ -52,6 +52,22 @@ func Body(body []byte, err error) string {
 	return "the body " + is + remedies[flaw]
 }
 
+// NoKey adds to the error of a message without a key what its body is instead of a JSON document,
+// or the closest path that it has.
+func NoKey(body []byte, err error) error {
+	if is := Body(body, err); is != "" {
+		return fmt.Errorf("%w: %s", err, is)
+	}
+	missing, ok := errors.AsType[*key.MissingError](err)
+	if !ok || missing.Reason != key.Absent {
+		return err
+	}
+	if _, near := Member(body, missing.Rule); near != "" {
+		return fmt.Errorf("%w: did you mean %s?", err, near)
+	}
+	return err
+}
+
 // FlawOf returns the flaw of a text, and what the text is or has, as in "is one JSON array".
 func FlawOf(text []byte, err error) (flaw Flaw, is string) {
 	syntax, isSyntax := errors.AsType[*key.SyntaxError](err)

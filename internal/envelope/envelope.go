@@ -28,6 +28,8 @@ type Unwrapper struct {
 type step struct {
 	name string
 	do   func(m *semel.Message) error
+	// exception is a case that the key of a preset does not tell apart, or "".
+	exception string
 }
 
 // Parse returns the Unwrapper of a list of steps. Each of them works on what the one before it
@@ -71,7 +73,7 @@ func parseStep(text string) (step, *key.Rule, error) {
 				return step{}, nil, err
 			}
 			rule, err := p.rule()
-			return step{do: func(m *semel.Message) error { return p.open(m, find) }}, rule, err
+			return step{do: func(m *semel.Message) error { return p.open(m, find) }, exception: p.exception}, rule, err
 		}
 	}
 	path, err := key.ParsePath(text)
@@ -93,6 +95,14 @@ func (u *Unwrapper) String() string { return u.text }
 // Key returns the key rule of a pipeline that has none: that of the last step. It is nil if that
 // step knows none.
 func (u *Unwrapper) Key() *key.Rule { return u.key }
+
+// Exceptions are cases that the key of the last step cannot tell apart, if the pipeline has that key.
+func (u *Unwrapper) Exceptions(rule *key.Rule) []string {
+	if u == nil || rule != u.key || u.steps[len(u.steps)-1].exception == "" {
+		return nil
+	}
+	return []string{u.steps[len(u.steps)-1].exception}
+}
 
 // Unwrap returns the message in m. It changes no memory of m. The headers of m stay. The error
 // names the step that failed.

@@ -27,22 +27,25 @@ type preset struct {
 	keys [][]string
 	// doc says where the message is, and what becomes of the envelope.
 	doc string
+	// exception is a case that the key does not tell apart, or "".
+	exception string
 }
 
 func presets() []preset {
 	return []preset{
 		{"sns", []string{".Type", ".Message", ".MessageId", ".TopicArn", ".Subject", ".Timestamp", ".MessageAttributes"}, openSNS,
-			[][]string{{"header:sns-message-id"}}, "Notifications of Amazon SNS. The message is `.Message`."},
+			[][]string{{"header:sns-message-id"}}, "Notifications of Amazon SNS. The message is `.Message`.", "an event that its producer publishes twice has two ids in SNS, so that it has its effect twice"},
 		{"cloudevents", []string{".", ".specversion", ".id", ".source", ".type", ".time", ".datacontenttype", ".data", ".data_base64"}, openCloudEvent,
-			eventKeys(), "CloudEvents, structured or binary. The message is the data."},
+			eventKeys(), "CloudEvents, structured or binary. The message is the data.", ""},
 		{"debezium", []string{".payload", ".op", ".before", ".after", ".source", ".ts_ms"}, openDebezium,
-			[][]string{{"header:debezium-id"}}, "Changes of Debezium. The message is the row after the change; a deletion has no body."},
+			[][]string{{"header:debezium-id"}}, "Changes of Debezium. The message is the row after the change; a deletion has no body.",
+			"equal rows of a table without a primary key count as one if they have the same position in its log, as those of one COPY or of a snapshot have"},
 		{"celery", []string{".", ".body", ".headers", ".properties.body_encoding", ".content-type", ".id", ".task", ".retries"}, openCelery,
-			[][]string{{"header:id", "header:retries"}}, "Tasks of Celery, in JSON. The message is the body: the list of arguments."},
+			[][]string{{"header:id", "header:retries"}}, "Tasks of Celery, in JSON. The message is the body: the list of arguments.", ""},
 		{"eventbridge", []string{".detail", ".id", ".source", ".detail-type", ".time", ".account", ".region"}, openEventBridge,
-			[][]string{{"header:eventbridge-id"}}, "Events of Amazon EventBridge. The message is `.detail`."},
+			[][]string{{"header:eventbridge-id"}}, "Events of Amazon EventBridge. The message is `.detail`.", "an event that its producer puts twice has two ids in EventBridge, so that it has its effect twice"},
 		{"s3", []string{".", ".Records", ".Event", ".eventName", ".eventTime", ".s3", ".s3.bucket.name", ".s3.object.key", ".s3.object.versionId", ".s3.object.sequencer", ".responseElements.x-amz-request-id"}, openS3,
-			[][]string{{"header:s3-id"}}, "Notifications of Amazon S3. The message is the record."},
+			[][]string{{"header:s3-id"}}, "Notifications of Amazon S3. The message is the record.", ""},
 	}
 }
 

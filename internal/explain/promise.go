@@ -244,14 +244,14 @@ func (e *explainer) exceptions() []string {
 	if e.pipeline.Window == semel.Forever || e.mode == config.Direct || !e.pipeline.Remembers() {
 		window = ""
 	}
-	var list []string
+	list := e.pipeline.Unwrap.Exceptions(e.pipeline.Key.Rule)
 	switch e.mode {
 	case config.SameTransaction:
-		list = []string{"failover to an asynchronous replica forgets what was not yet copied, key and row together; synchronous_commit=off forgets the last moments before a crash: semel doctor looks for both"}
+		list = append(list, "failover to an asynchronous replica forgets what was not yet copied, key and row together; synchronous_commit=off forgets the last moments before a crash: semel doctor looks for both")
 	case config.Checkpointed:
-		list = []string{"loss of the disk"}
+		list = append(list, "loss of the disk")
 	case config.SourceIsSink:
-		list = []string{"it holds for readers of the output with isolation read_committed", "with brokers without transaction.version 2 (before Kafka 4.0) a commit that is delayed on its way may end a later transaction", "effects outside of Kafka"}
+		list = append(list, "it holds for readers of the output with isolation read_committed", "with brokers without transaction.version 2 (before Kafka 4.0) a commit that is delayed on its way may end a later transaction", "effects outside of Kafka")
 		if t := &e.pipeline.Transaction; t.Time == "event" && e.pipeline.OnLate == "run" {
 			list = append(list, "a record that is behind the newest of its partition by more than the grace of "+schema.Duration(t.Grace)+" is late, and is delivered (on_late: run): a late duplicate may be delivered again if it is behind by more than window and grace, because its key was forgotten")
 		}

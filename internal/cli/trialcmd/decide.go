@@ -12,6 +12,7 @@ import (
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -72,7 +73,7 @@ func (j *decider) add(ctx context.Context, m *semel.Message) {
 	m = &inner
 	id, err := j.reader.AppendID(nil, m)
 	if err != nil {
-		j.note(dryMissing, drySample{placed: at, Error: term.PlainText(err.Error())})
+		j.note(dryMissing, drySample{placed: at, Error: term.PlainText(diagnose.NoKey(m.Body, err).Error())})
 		if id = j.spec.Key.IDWithout(err, m.Body); id == nil {
 			return
 		}

@@ -168,9 +168,21 @@ func (s *Source) Sample(ctx context.Context, p *config.Pipeline, fn func(*semel.
 }
 
 // Examine implements config.Kind.
-func (s *Source) Examine(_ context.Context, x *config.Examination) {
+func (s *Source) Examine(ctx context.Context, x *config.Examination) {
 	s.filesToRead(x)
+	s.firstRecord(ctx, x)
 	x.Directory("source.file.state", s.State, "positions cannot be kept")
+}
+
+// firstRecord reads a header and the beginning of a file of rows or documents.
+func (s *Source) firstRecord(ctx context.Context, x *config.Examination) {
+	if s.Format == "lines" {
+		return
+	}
+	err := s.Sample(ctx, x.Pipeline, func(*semel.Message) bool { return false })
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		x.Note(semel.Broken, "source.file.format", strings.TrimPrefix(err.Error(), "file: "), "the pipeline ends when it reads that", "correct the file, or write another format")
+	}
 }
 
 // filesToRead checks for readable files.

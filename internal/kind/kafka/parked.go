@@ -31,7 +31,7 @@ func (c *Client) OpenParked(ctx context.Context, f *config.File, p *config.Pipel
 	}
 	policy := f.Options(p, nil)
 	opts := &kafka.DeadLetterTopicOptions{
-		Client: client, Topic: p.Parked.Topic, Name: p.Name, Key: policy.Key, Scope: policy.Scope, OnMissing: policy.OnMissing,
+		Client: client, Topic: p.Parked.Topic, Name: p.Name, Key: policy.Key, Scope: policy.Scope, OnMissing: policy.OnMissing, Unwrap: policy.Unwrap,
 		Transactional: f.Mode(p) == config.SourceIsSink,
 	}
 	if source, ok := p.Source.(*Source); ok {

@@ -21,6 +21,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/state"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/tables"
 	"github.com/semel-dev/semel/internal/coarse"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -240,8 +241,9 @@ func (e *Env) write(out *kgo.Record, partition int32) {
 func (e *Env) reasonOf(r *Record) (pipeline.Reason, error) {
 	e.note(r)
 	_, err := e.ids.Of(&e.message)
+	reason := pipeline.ReasonKeyInvalid
 	if errors.Is(err, key.ErrMissing) {
-		return pipeline.ReasonKeyMissing, err
+		reason = pipeline.ReasonKeyMissing
 	}
-	return pipeline.ReasonKeyInvalid, err
+	return reason, diagnose.NoKey(r.Body, err)
 }
