@@ -441,11 +441,64 @@ func (s *Sink) plan(ctx context.Context, server *pgx.ConnConfig, x *config.Exami
 		if said := s.Advise(x.File, x.Pipeline, "sink.postgres", err); said != nil {
 			found, remedy = x.File.Redact(said.Cause), said.Remedy
 		}
+		if of := refusal(err); of != nil && of.Code == "42P01" && s.Table != "" && subject == "sink.postgres.table" {
+			if sql, err := s.createTable(ctx, conn); err == nil {
+				remedy += "; with types to your taste: " + sql
+			}
+		}
 		x.Note(semel.Broken, subject, found, "no row is written", remedy)
 		return nil
 	}
 	x.Note(semel.Fine, subject, "the server can plan the statement", "", "")
 	return nil
+}
+
+// createTable returns a statement that creates the table of the sink. The configuration does not
+// say of which types the values in bodies are, so they are text.
+func (s *Sink) createTable(ctx context.Context, conn *pgx.Conn) (string, error) {
+	table, err := postgres.ParseTable(s.Table)
+	if err != nil {
+		return "", err
+	}
+	names := slices.Clone([]string(table))
+	for _, c := range s.Columns {
+		names = append(names, c.Name)
+	}
+	var quoted []string
+	err = conn.QueryRow(ctx, "SELECT array_agg(quote_ident(name) ORDER BY n) FROM unnest($1::text[]) WITH ORDINALITY AS t(name, n)", names).Scan(&quoted)
+	if err != nil {
+		return "", err
+	}
+	table, quoted = pgx.Identifier(quoted[:len(table)]), quoted[len(table):]
+	var lines, key []string
+	for i, c := range s.Columns {
+		lines = append(lines, quoted[i]+" "+typeOf(c.From, c.Name == s.Version))
+		if slices.Contains(s.Key, c.Name) {
+			key = append(key, quoted[i])
+		}
+	}
+	if key != nil {
+		lines = append(lines, "PRIMARY KEY ("+strings.Join(key, ", ")+")")
+	}
+	return "CREATE TABLE " + strings.Join(table, ".") + " (" + strings.Join(lines, ", ") + ")", nil
+}
+
+// typeOf returns the type of a column for a value of a message.
+func typeOf(from string, version bool) string {
+	switch from {
+	case "body":
+		return "jsonb"
+	case "time":
+		return "timestamptz"
+	case "record-key":
+		return "bytea"
+	case "attempt", "token", "partition", "offset":
+		return "bigint"
+	}
+	if version {
+		return "bigint"
+	}
+	return "text"
 }
 
 // planOf returns a statement that explains how a row would be written. If key is
