@@ -79,7 +79,7 @@ func TestShellsCompleteTheValuesOfFlags(t *testing.T) {
 	for args, want := range map[string]string{
 		"dedup --on-missing":   "fail\nreject\npass\nhash\n:4\n",
 		"dedup --on-mismatch":  "drop\nreject\npass\n:4\n",
-		"dedup --format":       "auto\njsonl\ntext\ncsv\ntsv\n:4\n",
+		"dedup --format":       "auto\njsonl\njson\ntext\ncsv\ntsv\n:4\n",
 		"dedup --store":        ":16\n",
 		"keys ls --state":      "claimed\ndone\nunknown\n:4\n",
 		"keys resolve --as":    "done\nabsent\n:4\n",
@@ -91,6 +91,31 @@ func TestShellsCompleteTheValuesOfFlags(t *testing.T) {
 		got := programtest.Run(t, "", append(append([]string{"__complete"}, strings.Fields(args)...), "")...)
 		if got.Status != term.ExitDone || got.Stdout != want {
 			t.Errorf("%s: status %d, %q, want %q", args, got.Status, got.Stdout, want)
+		}
+	}
+	dir := t.TempDir()
+	file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), `
+stores: { keys: { embedded: { path: "${env:NONE}" } }, db: { postgres: { dsn: "${env:NONE}" } } }
+pipelines:
+  orders: { source: { file: { paths: [in] } }, key: { id: .id }, store: keys, sink: { file: { path: out } } }
+  clicks: { source: { file: { paths: [in] } }, key: { id: .id }, store: keys, sink: { file: { path: out2 } } }
+`)
+	for args, want := range map[string]string{
+		"run":                                   "yaml\nyml\n:8\n",
+		"run FILE":                              "orders\nclicks\n:4\n",
+		"run FILE orders":                       "clicks\n:4\n",
+		"explain FILE orders":                   ":4\n",
+		"doctor FILE":                           "orders\nclicks\nkeys\ndb\n:4\n",
+		"parked ls --config FILE --pipeline":    "orders\nclicks\n:4\n",
+		"keys ls --config FILE --store-name":    "keys\ndb\n:4\n",
+		"why k --config FILE --store-name":      "keys\ndb\n:4\n",
+		"keys ls --config none --store-name":    ":4\n",
+		"parked show --config FILE":             ":4\n", // its variables are not set
+		"migrate up --config FILE --store-name": "keys\ndb\n:4\n",
+	} {
+		words := append(append([]string{"__complete"}, strings.Fields(strings.ReplaceAll(args, "FILE", file))...), "")
+		if got := programtest.Run(t, "", words...); got.Status != term.ExitDone || got.Stdout != want {
+			t.Errorf("%s: %+v, want %q", args, got, want)
 		}
 	}
 	for _, args := range []string{"dedup --", "keys ls --", "keys resolve --"} {

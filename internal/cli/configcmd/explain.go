@@ -9,6 +9,7 @@ import (
 
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/explain"
 	"github.com/semel-dev/semel/internal/schema"
 )
@@ -17,7 +18,7 @@ import (
 func NewExplain(a *term.App) *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
-		Use:   "explain FILE [NAME]",
+		Use: "explain FILE [NAME]", ValidArgsFunction: open.NamesAfterFile(a, 1, (*config.File).PipelineNames),
 		Short: "Show what a pipeline or a proxy promises",
 		Example: `semel explain pipelines.yaml
 semel explain pipelines.yaml lines --format markdown > promise.md`,

@@ -37,7 +37,7 @@ type findingLine struct {
 // New returns the verb doctor.
 func New(a *term.App) *cobra.Command {
 	return &cobra.Command{
-		Use:   "doctor FILE [NAME]",
+		Use: "doctor FILE [NAME]", ValidArgsFunction: open.NamesAfterFile(a, 1, open.PipelinesAndStores),
 		Short: "Check whether servers are set up to keep the promise",
 		Example: `semel doctor semel.yaml ledger
 semel doctor semel.yaml ledger --json`,

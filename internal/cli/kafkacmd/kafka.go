@@ -59,7 +59,7 @@ it any more. The brokers never end it.`,
 	flags.StringVar(&f.file, "config", "", "configuration `FILE` that names the cluster")
 	flags.StringVar(&f.pipeline, "pipeline", "", "use the cluster of the pipeline `NAME` (default the only one with Kafka)")
 	flags.StringSliceVar(&f.brokers, "brokers", nil, "`HOST:PORT` of some brokers, instead of --config")
-	term.CompleteValues(cmd, "pipeline")
+	open.CompleteNames(a, cmd, "pipeline", (*config.File).PipelineNames)
 	term.CompleteValues(cmd, "brokers")
 	cmd.AddCommand(newTxnListCommand(f), newTxnDescribeCommand(f), newTxnAbortCommand(f))
 	return cmd

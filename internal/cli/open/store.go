@@ -47,7 +47,7 @@ func (f *StoreFlags) AddConfig(cmd *cobra.Command) {
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&f.File, "config", "", "configuration `FILE` that names the store")
 	flags.StringVar(&f.Name, "store-name", "", "`NAME` of the store in the configuration (default the only one)")
-	term.CompleteValues(cmd, "store-name")
+	CompleteNames(f.App, cmd, "store-name", (*config.File).StoreNames)
 }
 
 // Shown returns the name of the store for messages.

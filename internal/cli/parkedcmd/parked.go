@@ -65,7 +65,7 @@ whose name ends with -settled, and are not listed any more.`,
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&f.file, "config", "", "configuration `FILE` that has the pipelines")
 	flags.StringVar(&f.pipeline, "pipeline", "", "only messages of the pipeline `NAME` (default all)")
-	term.CompleteValues(cmd, "pipeline")
+	open.CompleteNames(a, cmd, "pipeline", (*config.File).PipelineNames)
 	cmd.AddCommand(
 		newParkedListCommand(f),
 		newParkedShowCommand(f),
@@ -101,6 +101,40 @@ func (f *parkedFlags) addFilters(cmd *cobra.Command, because string) {
 func (f *parkedFlags) addChoice(cmd *cobra.Command, because string) {
 	f.addFilters(cmd, because)
 	cmd.Flags().BoolVar(&f.all, "all", false, "all parked messages")
+	cmd.ValidArgsFunction = f.completeIDs
+}
+
+// Limits of a completion, during which a person waits.
+const (
+	completedIDs = 200
+	completedFor = 2 * time.Second
+)
+
+// completeIDs completes the ids of parked messages, each with its pipeline and its reason. What
+// cannot be read in time is left out.
+func (f *parkedFlags) completeIDs(cmd *cobra.Command, args []string, _ string) (ids []string, _ cobra.ShellCompDirective) {
+	var wrong term.Problems
+	if f.check(nil, false, &wrong); wrong.Err() != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx := cmd.Context()
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	ctx, cancel := context.WithTimeout(ctx, completedFor)
+	defer cancel()
+	_ = f.withDeadLetters(ctx, func(stores []deadLetters) error {
+		for _, s := range stores {
+			_ = f.parkedOn(ctx, s, func(m *pipeline.Parked) bool {
+				if !slices.Contains(args, m.ID) {
+					ids = append(ids, term.OneLine(m.ID)+"\t"+term.OneLine(m.Pipeline+": "+string(m.Reason)))
+				}
+				return len(ids) < completedIDs
+			})
+		}
+		return nil
+	})
+	return ids, cobra.ShellCompDirectiveNoFileComp
 }
 
 // check validates the flags. If settles is set, messages must be selected.

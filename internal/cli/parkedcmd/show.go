@@ -236,7 +236,7 @@ semel parked show 9f2c41d07be35a1186c0de42 --config pipelines.yaml --json`,
 		Long: `Shows parked messages: reason, error, attempts, origin, headers and body. Bytes
 that are not text are shown as base64.`,
 		Args:              term.Arguments(1, -1, "ID is missing: semel parked ls lists the parked messages", ""),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: f.completeIDs,
 		RunE: f.Checked(func(cmd *cobra.Command, args []string, wrong term.Problems) error {
 			f.check(args, false, &wrong)
 			if err := wrong.Err(); err != nil {

@@ -25,6 +25,10 @@ func TestRetrySaysWhyItWaits(t *testing.T) {
 	t.Cleanup(server.Close)
 	file := parkedConfig(t, &target{Server: server}, "keys: { embedded: { path: keys } }", "keys", "parked: { path: aside }")
 	programtest.Run(t, "", "run", file, "--quiet").Check(t, term.ExitDone)
+	ids := programtest.Run(t, "", "__complete", "parked", "show", "--config", file, "")
+	if ids.Status != term.ExitDone || strings.Count(ids.Stdout, "\thooks: permanent\n") != 5 || strings.Count(ids.Stdout, "\thooks: key-missing\n") != 1 {
+		t.Errorf("the ids for a shell: %+v", ids)
+	}
 	following := programtest.WriteFile(t, filepath.Join(filepath.Dir(file), "follow.yaml"), strings.Replace(programtest.ReadFile(t, file), "in.jsonl]", "in.jsonl], follow: true", 1))
 	stop := programtest.Background(t, "run", following)
 

@@ -25,7 +25,7 @@ semel outbox relay relay.yaml events --migrate`,
 func newRelay(a *term.App) *cobra.Command {
 	f := &runFlags{}
 	cmd := &cobra.Command{
-		Use:   "relay FILE [PIPELINE...]",
+		Use: "relay FILE [PIPELINE...]", ValidArgsFunction: open.NamesAfterFile(a, 0, (*config.File).PipelineNames),
 		Short: "Run the pipelines that read an outbox",
 		Example: `semel outbox relay relay.yaml
 semel outbox relay relay.yaml events --admin off`,

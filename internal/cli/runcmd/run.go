@@ -80,7 +80,7 @@ type runFlags struct {
 func NewRun(a *term.App) *cobra.Command {
 	f := &runFlags{}
 	cmd := &cobra.Command{
-		Use:   "run FILE [PIPELINE...]",
+		Use: "run FILE [PIPELINE...]", ValidArgsFunction: open.NamesAfterFile(a, 0, (*config.File).PipelineNames),
 		Short: "Run pipelines",
 		Example: `semel run backfill.yaml --check
 semel run pipelines.yaml

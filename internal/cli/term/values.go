@@ -54,16 +54,17 @@ func AddParsed[T any](flags *pflag.FlagSet, target *T, name, initial, kind, usag
 
 // CompleteValues makes shells complete a flag with these values and no files.
 func CompleteValues(cmd *cobra.Command, flag string, values ...string) {
-	complete(cmd, flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	CompleteWith(cmd, flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // CompleteDirs makes shells complete a flag with directories.
 func CompleteDirs(cmd *cobra.Command, flag string) {
-	complete(cmd, flag, cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs))
+	CompleteWith(cmd, flag, cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs))
 }
 
-// complete panics if the flag does not exist. Every run would show this.
-func complete(cmd *cobra.Command, flag string, values cobra.CompletionFunc) {
+// CompleteWith makes shells complete a flag with the values of a function. It panics if the flag
+// does not exist. Every run would show this.
+func CompleteWith(cmd *cobra.Command, flag string, values cobra.CompletionFunc) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, values); err != nil {
 		panic(fmt.Sprintf("completion of --%s: %v", flag, err))
 	}

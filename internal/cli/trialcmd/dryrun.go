@@ -32,7 +32,7 @@ func NewDryRun(a *term.App) *cobra.Command {
 	var limit, samples int64
 	var period time.Duration
 	cmd := &cobra.Command{
-		Use:   "dry-run FILE [PIPELINE]",
+		Use: "dry-run FILE [PIPELINE]", ValidArgsFunction: open.NamesAfterFile(a, 1, (*config.File).PipelineNames),
 		Short: "Show what a pipeline would drop, without writing",
 		Example: `semel dry-run backfill.yaml
 semel dry-run backfill.yaml lines --limit 1e6 --json`,

@@ -69,7 +69,9 @@ The exit status is 1 if a place could not be asked. A key that is nowhere is no 
 	q.choice.AddDigest(cmd)
 	q.choice.AddCaller(cmd)
 	open.AddAdmin(cmd, &q.admin)
-	for _, name := range []string{"pipeline", "store-name", "scope", "header"} {
+	open.CompleteNames(a, cmd, "pipeline", (*config.File).PipelineNames)
+	open.CompleteNames(a, cmd, "store-name", (*config.File).StoreNames)
+	for _, name := range []string{"scope", "header"} {
 		term.CompleteValues(cmd, name)
 	}
 	return cmd
