@@ -265,6 +265,15 @@ func TestProblemsOfPipelinesSayWhereAndWhatToDo(t *testing.T) {
 		{keep("{ first: .t }") + "," + kafka + "," + topic + ", transaction: { time: event }", "pipelines.p.transaction: time: event cannot be combined with key.keep.first"},
 		{keep("{ newest: .v }") + "," + kafka + "," + topic + ", " + windows("count") + " }", "pipelines.p.aggregate: it cannot be combined with key.keep"},
 		{keep("{ newest: .v }") + "," + kafka + ", sink: { kafka: { brokers: ['h:1'], topic: g-state } }", "pipelines.p.key.keep: g-state is already the topic that the sink writes, so held records or versions would look like messages"},
+		{file + "," + stdout + ", store: keys, unwrap: snss", "pipelines.p.unwrap: \"snss\" is no step: did you mean sns?"},
+		{file + "," + stdout + ", store: keys, unwrap: [Message, json]", "pipelines.p.unwrap[0]: \"Message\" is no step: write .Message for a path"},
+		{file + "," + stdout + ", store: keys, unwrap: [.Message, json]", "pipelines.p: key is missing: unwrap: [.Message, json] knows no key for the message inside: write one"},
+		{file + "," + stdout + ", store: keys, unwrap: []", "pipelines.p.unwrap: the list is empty"},
+		{kafka + "," + topic + ", unwrap: debezium", "pipelines.p.unwrap: a Kafka transaction reads records as they are: write a store"},
+		{id + ", source: { file: { paths: [in], format: xml } }," + stdout + ", store: keys", "pipelines.p.source.file.format: \"xml\": write one of lines, csv, tsv, json"},
+		{id + ", source: { file: { paths: [in], delimiter: ';' } }," + stdout + ", store: keys", "pipelines.p.source.file.delimiter: it needs format: csv, or tsv"},
+		{id + ", source: { file: { paths: [in], format: csv, delimiter: ';;' } }," + stdout + ", store: keys", "pipelines.p.source.file.delimiter: write one ASCII character"},
+		{id + ", source: { file: { paths: [in], format: csv, follow: true, from: end } }," + stdout + ", store: keys", "pipelines.p.source.file.from: with format: csv a record may span lines"},
 		{id + "," + kafka + "," + topic + ", sql: SELECT", "pipelines.p.sql is not possible: "},
 		{id + "," + kafka + "," + topic + ", sql: SELECT", "there is no SQL. Write filter, map and aggregate"},
 		{id + "," + kafka + "," + topic + ", query: true", "pipelines.p.query is not possible: "},
@@ -360,6 +369,30 @@ func TestProblemsOfPipelinesSayWhereAndWhatToDo(t *testing.T) {
 		var wrong *schema.Error
 		if !errors.As(err, &wrong) || !strings.Contains(wrong.Error(), c.want) || len(wrong.Problems) != 1+strings.Count(c.want, "\n") {
 			t.Errorf("%s\ngot:\n%v\nwant one problem with:\n%s", c.parts, err, c.want)
+		}
+	}
+}
+
+// TestAnEnvelopeBringsTheKeyIfThePipelineHasNone also has a source that knows a key: that is of the
+// message that was read.
+func TestAnEnvelopeBringsTheKeyIfThePipelineHasNone(t *testing.T) {
+	t.Parallel()
+	const verified = "source: { http: { listen: '127.0.0.1:1', verify: { sns: {} } } }"
+	for parts, want := range map[string]string{
+		"source: { file: { paths: [in] } }, unwrap: sns":                        "header:sns-message-id",
+		"source: { file: { paths: [in] } }, unwrap: [sns, s3]":                  "header:s3-id",
+		"source: { file: { paths: [in] } }, unwrap: [sns], key: { id: .order }": ".order",
+		verified:                   ".MessageId",
+		verified + ", unwrap: sns": "header:sns-message-id",
+	} {
+		f := kindtest.Parse(t, someStores+"pipelines:\n  p: { "+parts+", store: keys, sink: { stdout: } }\n")
+		if got := f.Pipelines[0].Key.Rule.String(); got != want {
+			t.Errorf("%s: the key is %s, want %s", parts, got, want)
+		}
+		for _, finding := range f.Lint() {
+			if strings.Contains(finding.Found, "can never match") {
+				t.Errorf("%s: %+v", parts, finding)
+			}
 		}
 	}
 }

@@ -96,7 +96,8 @@ func (k *Kinds) pipelineMapping(p *Pipeline) schema.Mapping {
 			for _, read := range expressions {
 				read()
 			}
-			if _, ok := there["key"]; !ok && v.Node != nil {
+			_, hasKey := there["key"]
+			if _, unwraps := there["unwrap"]; !hasKey && v.Node != nil && (!unwraps || p.Unwrap != nil) {
 				keyOfSource(p, v)
 			}
 			checkPipelineFields(p, v, there)

@@ -22,15 +22,15 @@ func unwrapField(p *Pipeline) schema.Field {
 		Form: schema.Form{Either: []schema.Form{{Words: presets}, {Element: &schema.Form{Scalar: schema.ScalarText}}}},
 		Read: func(v schema.Value) {
 			var steps []string
+			wrong := false
 			step := func(v schema.Value) {
 				var text string
 				v.Text(&text)
 				if text == "" {
-					return // it is wrong
-				}
-				if _, err := envelope.Parse([]string{text}); err != nil {
+					wrong = true // it was said
+				} else if _, err := envelope.Parse([]string{text}); err != nil {
 					v.Wrong("%v", err)
-					return
+					wrong = true
 				}
 				steps = append(steps, text)
 			}
@@ -39,7 +39,7 @@ func unwrapField(p *Pipeline) schema.Field {
 			} else {
 				step(v)
 			}
-			if len(steps) > 0 {
+			if !wrong && len(steps) > 0 {
 				p.Unwrap, _ = envelope.Parse(steps) // each step was parsed
 			}
 		},

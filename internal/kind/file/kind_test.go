@@ -26,6 +26,36 @@ func TestSinkPassesTheKindSuite(t *testing.T) {
 	kindtest.Sink(t, file.NewSink, kindtest.Case{Least: `{ path: out.jsonl }`})
 }
 
+// TestDoctorReadsTheHeaderOfRows has files whose reading would end the pipeline.
+func TestDoctorReadsTheHeaderOfRows(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{"id,n\n1,a\n": "", "id,id\n1,a\n": `two columns "id"`, "id;n\n1;a\n": "set the delimiter"} {
+		in := filepath.Join(t.TempDir(), "in")
+		if err := os.WriteFile(in, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f, err := kind.All().Parse("semel.yaml", fmt.Appendf(nil, `
+stores: { keys: { memory: {} } }
+pipelines:
+  p: { source: { file: { paths: [%q], format: csv, state: %q } }, key: { id: .id }, store: keys, sink: { stdout: {} } }
+`, in, t.TempDir()), func(string) string { return "" })
+		if err != nil {
+			t.Fatal(err)
+		}
+		x := &config.Examination{File: f, Pipeline: f.Pipelines[0]}
+		f.Pipelines[0].Source.Examine(t.Context(), x)
+		broken := ""
+		for _, finding := range x.Findings {
+			if finding.Severity == semel.Broken {
+				broken += finding.Found
+			}
+		}
+		if (broken == "") != (want == "") || !strings.Contains(broken, want) {
+			t.Errorf("%q: %q, want %q", text, broken, want)
+		}
+	}
+}
+
 // TestBlankLinesAreMessagesOfTextOnly has a rule for whole lines, and rules that find
 // nothing in a blank line.
 func TestBlankLinesAreMessagesOfTextOnly(t *testing.T) {
