@@ -124,6 +124,9 @@ func parked(it *pipeline.Item) *failure {
 	switch {
 	case it.Err == nil:
 		f.err = errors.New(f.text)
+	case it.Parked == pipeline.ReasonUnreadable:
+		f.text, f.remedy = "there is no message inside the body, where unwrap looks for it", "correct unwrap or the senders"
+		return f
 	case isMissing:
 		f.cause, f.text = "no key", strings.TrimPrefix(missing.Error(), "key: ")
 	case isNotScalar:

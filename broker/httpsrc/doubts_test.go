@@ -57,6 +57,7 @@ var (
 	refusedBy = outcome{"refused", pipeline.ReasonPermanent, errors.New("secret"), semel.Result{}}
 	mismatch  = outcome{"mismatch", pipeline.ReasonMismatch, errors.New("secret"), semel.Result{}}
 	dropped   = outcome{"dropped", "", semel.ErrLate, semel.Result{}}
+	wrapped   = outcome{"wrapped", pipeline.ReasonUnreadable, errors.New("unwrap: secret"), semel.Result{}}
 	again     = outcome{"again", pipeline.ReasonParkedBefore, &key.MissingError{Rule: "header:X-Event-Id"}, semel.Result{}}
 )
 
@@ -78,6 +79,7 @@ func TestASenderIsToldWhenMessagesFailAllAlike(t *testing.T) {
 		"every one":              {many(noKey, 3), "!!!", "every message since the start was parked: header:X-Event-Id is missing"},
 		"again after a restart":  {many(again, 2), "!!", "every message since the start was parked: header:X-Event-Id is missing"},
 		"every one, two causes":  {[]outcome{noKey, noJSON}, "!!", "every message since the start was parked: the body is not JSON, in which the key is looked for"},
+		"no message inside":      {many(wrapped, 2), "!!", "every message since the start was parked: there is no message inside the body, where unwrap looks for it"},
 		"then a right one":       {[]outcome{noKey, right, noKey, noJSON}, "!2pp", ""},
 		"a right one first":      {[]outcome{right, noKey, noJSON}, "2pp", ""},
 		"nineteen in a row":      {append([]outcome{right}, many(noKey, 19)...), "2" + strings.Repeat("p", 19), ""},
