@@ -11,6 +11,11 @@ import (
 func checkPipelines(r *schema.Document, f *File) {
 	c := &Checker{Document: r, File: f}
 	places := map[string]*Pipeline{}
+	for _, p := range f.Pipelines { // before the checks, which compare pipelines
+		if p.Parked == (Parked{}) {
+			p.Parked = defaultParked(r, f, p)
+		}
+	}
 	for _, p := range f.Pipelines {
 		path := "pipelines." + p.Name
 		if p.Store.Name != "" {
@@ -34,9 +39,6 @@ func checkPipelines(r *schema.Document, f *File) {
 		}
 		if mode := f.Mode(p); p.OnStoreError == "pass" && mode != TwoPhase && mode != Lossy {
 			c.Report(c.Places[path+".on_store_error"], path+".on_store_error", "pass is not possible, because the effect is written with the store (%s): write stop", mode)
-		}
-		if p.Parked == (Parked{}) {
-			p.Parked = defaultParked(r, f, p)
 		}
 		p.Source.Check(c, p)
 		p.Sink.Check(c, p)

@@ -87,6 +87,9 @@ func TestConfigurationErrorsSayWhatToWrite(t *testing.T) {
 	toSame := func(topic string) string {
 		return "stores: { k: { embedded: { path: k } } }\npipelines: { p: { key: { id: .id }, store: k, source: { kafka: { brokers: ['h:1'], topics: { pattern: 'out-.*' }, group: g } }, sink: { kafka: { brokers: ['h:1'], topic: " + topic + " } } } }"
 	}
+	beside := func(pattern string) string { // in-parked, g-keys and g-repartition belong to the other pipeline
+		return strings.Replace(inTransaction(", repartition: true", ""), "pipelines: {", "stores: { k: { embedded: { path: k } } }\npipelines: { all: { key: { id: .id }, store: k, source: { kafka: { brokers: ['h:1'], topics: { pattern: '"+pattern+"' }, group: all } }, sink: { kafka: { brokers: ['h:1'], topic: all-out } } },", 1)
+	}
 	login := func(fields string) string {
 		return kindtest.WithSink("{ kafka: { brokers: ['h:1'], topic: t, sasl: { " + fields + " } } }")
 	}
@@ -125,6 +128,9 @@ func TestConfigurationErrorsSayWhatToWrite(t *testing.T) {
 		{pattern("'in-.*'", ", start: latest"), "source.kafka.start: latest is not possible with a pattern"},
 		{kindtest.WithSource("{ kafka: { brokers: ['h:1'], topics: { pattern: 'in-.*' }, group: g } }", ", parked: { topic: in-parked }"), "parked.topic: in-parked is already the topic that the pipeline reads"},
 		{strings.Replace(inTransaction("", ""), "[in]", "{ pattern: 'in-.*' }", 1), "store is missing: source.kafka.topics is a pattern, and a Kafka transaction needs the list of its topics"},
+		{beside("in-.*"), "pipelines.all.source.kafka.topics: the pattern in-.* matches in-parked, the topic of pipeline p for parked messages"},
+		{beside("g-k.*"), "the pattern g-k.* matches g-keys, the topic of pipeline p that holds the keys"},
+		{beside("g-r.*"), "the pattern g-r.* matches g-repartition, the topic of pipeline p between its two stages"},
 		{toSame("out-x"), "sink.kafka.topic: out-x is already the topic that the pipeline reads, so the pipeline would read its own output"},
 		{toSame("{ from: source, allow: [out-x] }"), "so the pipeline would read its own output"},
 		{toSame("{ from: source, allow: ['ou*'] }"), `a message may name a topic with the beginning "ou", which may match the pattern out-.*`},
@@ -139,7 +145,7 @@ func TestConfigurationErrorsSayWhatToWrite(t *testing.T) {
 		{strings.Replace(inTransaction("", ""), "group: g", "group: 'my group'", 1), `"my group-keys" is not the name of a topic`},
 		{inTransaction("", ", filter: 'has(tables.r)', tables: { r: { topic: 'rows-*', by: .id } }"), `tables.r.topic: "rows-*" is not the name of a topic`},
 	})
-	for _, text := range []string{source("orders.v1, O_1-x"), pattern("'orders-.*'", ""), toSame("clean"), toSame("{ from: source, allow: ['in-*'] }"), sink("{ from: source, allow: ['eu.*', '*'] }")} {
+	for _, text := range []string{source("orders.v1, O_1-x"), pattern("'orders-.*'", ""), toSame("clean"), beside("in|out"), toSame("{ from: source, allow: ['in-*'] }"), sink("{ from: source, allow: ['eu.*', '*'] }")} {
 		kindtest.Parse(t, text)
 	}
 	for _, text := range []string{source("'${env:TOPIC}', b"), pattern("'${env:TOPIC}'", "")} { // a reference that this machine cannot resolve

@@ -93,6 +93,7 @@ func (s *Source) checkPattern(c *config.Checker, p *config.Pipeline) {
 	if at := path + ".source.kafka.start"; s.Start == "latest" {
 		c.Report(c.Places[at], at, "latest is not possible with a pattern: records that are written to a new topic before it is found would never be read: leave it out")
 	}
+	s.checkInner(c, p)
 	sink, ok := p.Sink.(*Sink)
 	if !ok || sink.Topic.Route == nil || !sameBrokers(s.Brokers, sink.Brokers) {
 		return
@@ -101,6 +102,28 @@ func (s *Source) checkPattern(c *config.Checker, p *config.Pipeline) {
 		if begins := s.Pattern.Prefix(); strings.HasPrefix(prefix, begins) || strings.HasPrefix(begins, prefix) {
 			at := path + ".sink.kafka.topic"
 			c.Report(c.Places[at], at, "a message may name a topic with the beginning %q, which may match the pattern %s that the pipeline reads, so the pipeline would read its own output: write another pattern or other names", prefix, s.Pattern)
+			return
+		}
+	}
+}
+
+// checkInner refuses a pattern that matches what another pipeline keeps in topics of its own.
+func (s *Source) checkInner(c *config.Checker, p *config.Pipeline) {
+	at := "pipelines." + p.Name + ".source.kafka.topics"
+	for _, other := range c.File.Pipelines {
+		if other == p {
+			continue
+		}
+		uses := topicUses(c.File, other)
+		if from, ok := other.Source.(*Source); ok && from.Repartition {
+			uses = append(uses, topicUse{brokers: from.Brokers, topics: []string{from.RepartitionTopic()}, what: "between its two stages"})
+		}
+		for _, use := range uses {
+			i := slices.IndexFunc(use.topics, s.Pattern.Matches)
+			if i < 0 || use.field == "source.kafka.topics" || use.field == "sink.kafka.topic" || use.what == rowsTopic || !sameBrokers(s.Brokers, use.brokers) {
+				continue
+			}
+			c.Report(c.Places[at], at, "the pattern %s matches %s, the topic of pipeline %s %s, so this pipeline would take what is in it for messages: write another pattern", s.Pattern, use.topics[i], other.Name, use.what)
 			return
 		}
 	}
