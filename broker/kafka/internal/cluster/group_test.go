@@ -66,6 +66,9 @@ func TestGroupIsCompleteWhenAllPartitionsHaveOwners(t *testing.T) {
 		if whole, err := IsWhole(b.Context(), adm, "g", []string{"in", "out"}); whole || err != nil {
 			b.Errorf("the partitions of out have no owner: %v, %v", whole, err)
 		}
+		if whole, err := IsWhole(b.Context(), adm, "g", nil); !whole || err != nil {
+			b.Errorf("a pattern that nothing matches leaves no partition without an owner: %v, %v", whole, err)
+		}
 		if whole, err := IsWhole(b.Context(), adm, "none", []string{"in"}); !whole {
 			b.Errorf("a group that is not stable cannot be judged: %v, %v", whole, err)
 		}
