@@ -28,6 +28,8 @@ type owned struct {
 	// earlier is the previous assignment, if it was lost. Records that were in progress
 	// then are settled there.
 	earlier   *owned
+	identity  string  // of the topic of the records, or ""
+	replaced  bool    // the committed offset is that of an earlier topic of the name
 	committed int64   // -1 while unknown
 	next      int64   // the offset after the last record that was read; -1 while unknown
 	epochs    []epoch // of records that were read and are not committed
@@ -46,10 +48,13 @@ func newOwned(topic string, partition int32) *owned {
 	}
 }
 
-// read notes records.
-func (p *owned) read(records []*kgo.Record, positions []int64) {
+// read notes records of a topic.
+func (p *owned) read(records []*kgo.Record, positions []int64, identity string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.identity != identity { // an earlier assignment may be of another topic
+		p.identity, p.earlier = identity, nil
+	}
 	p.next = positions[len(positions)-1] + 1
 	p.mark.Read(positions, p.next)
 	for _, r := range records {
@@ -132,7 +137,9 @@ func (s *Source) assigned(_ context.Context, client *kgo.Client, of map[string][
 		for _, p := range partitions {
 			id := cluster.Partition{Topic: topic, Number: p}
 			given := newOwned(topic, p)
-			given.earlier = s.earlier[id]
+			if given.earlier = s.earlier[id]; given.earlier != nil {
+				given.identity = given.earlier.identity
+			}
 			delete(s.earlier, id)
 			s.parts[topic][p] = given
 			n++
@@ -166,30 +173,107 @@ func (s *Source) startAgain(topic string) {
 	}
 }
 
-// fetched notes the committed offsets of assigned partitions.
-func (s *Source) fetched(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
-	note := func(topic string, partition int32, offset int64) {
+// ofTopic begins the metadata of an offset that a source with a pattern commits. The identity of
+// the topic follows. Brokers before Kafka 4.1 keep offsets by the topic's name alone.
+const ofTopic = "topic id "
+
+// signing returns a context for a commit that notes to which topics the offsets belong.
+func signing(ctx context.Context, of []*owned) context.Context {
+	notes := map[cluster.Partition]string{}
+	for _, p := range of {
+		p.mu.Lock()
+		if p.identity != "" {
+			notes[cluster.Partition{Topic: p.topic, Number: p.partition}] = ofTopic + p.identity
+		}
+		p.mu.Unlock()
+	}
+	return kgo.PreCommitFnContext(ctx, func(req *kmsg.OffsetCommitRequest) error {
+		for i := range req.Topics {
+			topic := &req.Topics[i]
+			for j := range topic.Partitions {
+				if note, ok := notes[cluster.Partition{Topic: topic.Topic, Number: topic.Partitions[j].Partition}]; ok {
+					topic.Partitions[j].Metadata = &note
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// fetched notes the committed offsets of assigned partitions. With a pattern, an offset of an
+// earlier topic of the name does not count.
+func (s *Source) fetched(ctx context.Context, client *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
+	signed := map[*owned]string{}
+	note := func(topic string, partition int32, offset int64, metadata *string) {
 		if p := s.find(topic, partition); p != nil && offset >= 0 {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			if p.next < 0 {
 				p.committed, p.next = offset, offset
 			}
+			if metadata != nil && s.opts.Pattern != nil {
+				if id, ok := strings.CutPrefix(*metadata, ofTopic); ok {
+					signed[p] = id
+				}
+			}
 		}
 	}
 	for _, t := range resp.Topics {
 		for _, p := range t.Partitions {
-			note(t.Topic, p.Partition, p.Offset)
+			note(t.Topic, p.Partition, p.Offset, p.Metadata)
 		}
 	}
 	for _, g := range resp.Groups {
 		for _, t := range g.Topics {
 			for _, p := range t.Partitions {
-				note(t.Topic, p.Partition, p.Offset)
+				note(t.Topic, p.Partition, p.Offset, p.Metadata)
 			}
 		}
 	}
+	return s.compare(ctx, client, signed)
+}
+
+// compare finds the partitions whose offsets were committed for an earlier topic of the name.
+func (s *Source) compare(ctx context.Context, client *kgo.Client, signed map[*owned]string) error {
+	var topics []string
+	for p := range signed {
+		if !slices.Contains(topics, p.topic) {
+			topics = append(topics, p.topic)
+		}
+	}
+	ids, err := cluster.Present(ctx, client, topics)
+	if err != nil {
+		return err
+	}
+	for p, was := range signed {
+		if id := ids[p.topic]; id != "" && id != was {
+			p.mu.Lock()
+			p.replaced, p.committed, p.next = true, -1, -1
+			p.mu.Unlock()
+		}
+	}
 	return nil
+}
+
+// adjusted returns where to begin: at the start if the committed offset is that of an earlier topic
+// of the name.
+func (s *Source) adjusted(_ context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
+	for topic, partitions := range offsets {
+		for number := range partitions {
+			p := s.find(topic, number)
+			if p == nil {
+				continue
+			}
+			p.mu.Lock()
+			replaced := p.replaced
+			p.mu.Unlock()
+			if replaced {
+				partitions[number] = kgo.NewOffset().AtStart()
+				s.tell(1, fmt.Sprintf("%s/%d is read from its start: the committed offset is of an earlier topic of that name", topic, number), nil)
+			}
+		}
+	}
+	return offsets, nil
 }
 
 // current returns the partition that records belong to, or nil if it was revoked. It

@@ -89,9 +89,11 @@ func FuzzPattern(f *testing.F) {
 
 func TestASourceReadsAListOrAPattern(t *testing.T) {
 	t.Parallel()
-	_, err := OpenSource(t.Context(), &SourceOptions{Client: []kgo.Opt{kgo.ClientID("c")}, Group: "g", Topics: []string{"in"}, Pattern: patternOf(t, "in"), Reset: ResetEnd})
-	if !errors.Is(err, semel.ErrInvalidRequest) || !strings.Contains(err.Error(), "Topics, Pattern: one of them must be empty") || !strings.Contains(err.Error(), "Reset: with a Pattern") {
-		t.Errorf("%v", err)
+	for _, reset := range []Reset{ResetEnd, ResetFail} {
+		_, err := OpenSource(t.Context(), &SourceOptions{Client: []kgo.Opt{kgo.ClientID("c")}, Group: "g", Topics: []string{"in"}, Pattern: patternOf(t, "in"), Reset: reset})
+		if !errors.Is(err, semel.ErrInvalidRequest) || !strings.Contains(err.Error(), "Topics, Pattern: one of them must be empty") || !strings.Contains(err.Error(), "Reset: with a Pattern") {
+			t.Errorf("%v", err)
+		}
 	}
 }
 
@@ -267,6 +269,45 @@ func TestATopicThatMatchesMayBeDeletedAndCreatedAgain(t *testing.T) {
 			if took := time.Since(begun); took > 10*time.Second {
 				b.Errorf("Close took %v", took)
 			}
+		})
+	}
+}
+
+// TestAnOffsetOfAnEarlierTopicSkipsNothing has a member that commits late, by the topic's name.
+func TestAnOffsetOfAnEarlierTopicSkipsNothing(t *testing.T) {
+	t.Parallel()
+	for _, divides := range []bool{false, true} {
+		inBubble(t, 2, func(b *bubble) {
+			open := func() *member {
+				return b.join(func(o *SourceOptions) {
+					o.Topics, o.Pattern, o.ServerSide = nil, patternOf(t, "orders-.*"), divides
+				})
+			}
+			b.create("orders-a", 8)
+			b.create("orders-b", 8)
+			m := open()
+			m.ack(m.get(16)...)
+			m.leave()
+			adm := kadm.NewClient(b.Client)
+			old, err := adm.FetchOffsets(b.Context(), "g")
+			kafkatest.Must(b.T, err)
+			_, err = adm.DeleteTopics(b.Context(), "orders-b")
+			kafkatest.Must(b.T, err)
+			b.create("orders-b", 20)                 // more records than the old one had
+			late, err := kgo.NewClient(b.Reach()...) // another one has the id of the earlier topic
+			kafkatest.Must(b.T, err)
+			defer late.Close()
+			kafkatest.Must(b.T, kadm.NewClient(late).CommitAllOffsets(b.Context(), "g", old.Offsets()))
+			m = open()
+			items := m.get(20)
+			if got := from(items); got["orders-b"] != 20 {
+				b.Errorf("after an offset of the earlier topic: %v", got)
+			}
+			m.ack(items...)
+			m.leave()
+			m = open()
+			m.none(time.Minute) // the offsets of the new topic count
+			m.leave()
 		})
 	}
 }

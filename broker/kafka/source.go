@@ -67,8 +67,8 @@ type SourceOptions struct {
 	Group  string
 	Topics []string
 	// Pattern is set instead of Topics if all topics that match are read. A new one is read from
-	// its start, within FoundWithin. One that is deleted is left. Reset must not be ResetEnd:
-	// records that are written to a new topic before it is found would be lost.
+	// its start, within FoundWithin. One that is deleted is left. Reset must be ResetStart:
+	// a new topic has no offsets, and records are written to it before it is found.
 	Pattern *Pattern
 	// Instance makes this a static member: after a restart within SessionTimeout it
 	// gets its partitions back immediately. Each process needs its own name. Defaults
@@ -161,6 +161,7 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 	all = append(all, o.Reset.Options()...)
 	if o.Pattern != nil {
 		all = append(all, o.Pattern.options()...)
+		all = append(all, kgo.AdjustFetchOffsetsFn(s.adjusted))
 	} else {
 		all = append(all, kgo.ConsumeTopics(o.Topics...))
 	}
@@ -203,8 +204,12 @@ func (o *SourceOptions) validate() error {
 	if o.Pattern != nil && len(o.Topics) > 0 {
 		wrong.Add("Topics, Pattern: one of them must be empty")
 	}
-	if o.Pattern != nil && o.Reset == ResetEnd {
+	switch {
+	case o.Pattern == nil:
+	case o.Reset == ResetEnd:
 		wrong.Add("Reset: with a Pattern, records that are written to a new topic before it is found would be lost: use ResetStart")
+	case o.Reset == ResetFail:
+		wrong.Add("Reset: with a Pattern, each new topic has no committed offset and would end the source: use ResetStart")
 	}
 	if o.SessionTimeout < 0 || o.CommitEvery < 0 {
 		wrong.Add("SessionTimeout, CommitEvery: %v, %v: none may be negative", o.SessionTimeout, o.CommitEvery)
@@ -445,7 +450,7 @@ func (s *Source) items(fetches kgo.Fetches) []*pipeline.Item {
 			positions = append(positions, r.Offset)
 			items = append(items, it)
 		}
-		p.read(of.Records, positions)
+		p.read(of.Records, positions, identity)
 		s.read = positions
 		for _, r := range of.Records {
 			r.Recycle() // items use its bytes, which do not belong to the pool
@@ -579,7 +584,11 @@ func (s *Source) commit(ctx context.Context, which func() []*owned) error {
 	if len(of) == 0 {
 		return nil
 	}
-	failed := s.send(ctx, offsets)
+	sending := ctx
+	if s.opts.Pattern != nil {
+		sending = signing(ctx, of)
+	}
+	failed := s.send(sending, offsets)
 	var errs []error
 	for _, p := range of {
 		if err := failed(p.topic, p.partition); err != nil {

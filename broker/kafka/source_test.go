@@ -457,7 +457,7 @@ func TestLeaderEpochsAreCommitted(t *testing.T) {
 		records = append(records, &kgo.Record{Offset: int64(i), LeaderEpoch: int32(i / 4)})
 		positions = append(positions, int64(i))
 	}
-	p.read(records, positions)
+	p.read(records, positions, "")
 	for i, want := range []int32{0, 0, 0, 0, 1, 1, 1, 1, 2, 2} {
 		p.mark.Settle(int64(i))
 		if at, ok := p.due(); !ok || at.Offset != int64(i+1) || at.Epoch != want {

@@ -50,6 +50,39 @@ func Identity(id kadm.TopicID) string {
 	return id.String()
 }
 
+// Present returns the identities of those topics that a broker knows now.
+func Present(ctx context.Context, client *kgo.Client, topics []string) (map[string]string, error) {
+	if len(topics) == 0 {
+		return nil, nil
+	}
+	answer, err := describe(ctx, client, topics)
+	if err != nil {
+		return nil, err
+	}
+	ids := map[string]string{}
+	for _, topic := range answer.Topics {
+		if topic.ErrorCode == 0 && topic.Topic != nil {
+			ids[*topic.Topic] = Identity(topic.TopicID)
+		}
+	}
+	return ids, nil
+}
+
+// describe asks a broker for topics, and not the cache of the client.
+func describe(ctx context.Context, client *kgo.Client, topics []string) (*kmsg.MetadataResponse, error) {
+	req := kmsg.NewPtrMetadataRequest()
+	for _, name := range topics {
+		topic := kmsg.NewMetadataRequestTopic()
+		topic.Topic = kmsg.StringPtr(name)
+		req.Topics = append(req.Topics, topic)
+	}
+	answer, err := req.RequestWith(ctx, client)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	return answer, nil
+}
+
 // HaveTopics returns a *MissingTopicError if one of the topics does not exist. It
 // blocks until a broker has answered.
 func HaveTopics(ctx context.Context, client *kgo.Client, topics ...string) error {
@@ -59,15 +92,9 @@ func HaveTopics(ctx context.Context, client *kgo.Client, topics ...string) error
 	if len(topics) == 0 {
 		return nil
 	}
-	req := kmsg.NewPtrMetadataRequest()
-	for _, name := range topics {
-		topic := kmsg.NewMetadataRequestTopic()
-		topic.Topic = kmsg.StringPtr(name)
-		req.Topics = append(req.Topics, topic)
-	}
-	answer, err := req.RequestWith(ctx, client)
+	answer, err := describe(ctx, client, topics)
 	if err != nil {
-		return fmt.Errorf("kafka: %w", err)
+		return err
 	}
 	for _, topic := range answer.Topics {
 		switch err := kerr.ErrorForCode(topic.ErrorCode); {
