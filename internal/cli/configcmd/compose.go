@@ -134,7 +134,9 @@ func choose(flag, kind string, parts []part, wrong *term.Problems) *part {
 		wrong.Addf("--%s KIND is missing: name one of %s", flag, strings.Join(kindsOf(parts), ", "))
 		return nil
 	}
-	kind = spelled(kind)
+	if kind = spelled(kind); flag == "to" {
+		kind = asSink(kind)
+	}
 	if i := slices.IndexFunc(parts, func(p part) bool { return p.kind == kind }); i >= 0 {
 		return &parts[i]
 	}
@@ -153,6 +155,14 @@ func spelled(kind string) string {
 		return "nats"
 	case "valkey":
 		return "redis"
+	}
+	return kind
+}
+
+// asSink returns the name of a sink that people call as a source is called.
+func asSink(kind string) string {
+	if kind == "http" || kind == "api" {
+		return "webhook"
 	}
 	return kind
 }

@@ -163,8 +163,8 @@ func meant(scenario string, names []string) string {
 	if other := strings.Join(words, "-"); slices.Contains(names, other) {
 		return "did you mean " + other + "?"
 	}
-	if from, to, ok := strings.Cut(strings.Join(words, "-"), "-to-"); ok && slices.Contains(kindsOf(composeSources), from) && slices.Contains(kindsOf(composeSinks), to) {
-		return "there is no such scenario: compose it with " + term.ShellLine("semel", "init", "--from", from, "--to", to)
+	if from, to, ok := strings.Cut(strings.Join(words, "-"), "-to-"); ok && slices.Contains(kindsOf(composeSources), from) && slices.Contains(kindsOf(composeSinks), asSink(to)) {
+		return "there is no such scenario: compose it with " + term.ShellLine("semel", "init", "--from", from, "--to", asSink(to))
 	}
 	if near, ok := diagnose.Nearest(scenario, names); ok {
 		return "did you mean " + near + "?"

@@ -102,6 +102,7 @@ func TestInitOverwritesNothing(t *testing.T) {
 	programtest.Run(t, "", "init", "--scenario", "kafka-to-postgre").Check(t, term.ExitUsage, "--scenario kafka-to-postgre: did you mean kafka-to-postgres?", "  sqs-dlq            the dead-letter queue of that queue, with the same keys\n")
 	programtest.Run(t, "", "init", "kafka-to-pg").Check(t, term.ExitUsage, "--scenario kafka-to-pg: did you mean kafka-to-postgres?")
 	programtest.Run(t, "", "init", "rabbit-to-webhook").Check(t, term.ExitUsage, "compose it with semel init --from rabbitmq --to webhook\n")
+	programtest.Run(t, "", "init", "rabbitmq-to-http").Check(t, term.ExitUsage, "compose it with semel init --from rabbitmq --to webhook\n")
 	programtest.Run(t, "", "init", "stripe", "--to", "webhook").Check(t, term.ExitUsage, "exclude each other: leave the scenario out")
 	programtest.Run(t, "", "init", "--to", "webhok", "--from", "outbox").Check(t, term.ExitUsage, "--to webhok: did you mean webhook?")
 	programtest.Run(t, "", "init", "--store", "redis").Check(t, term.ExitUsage, "--from KIND is missing: name one of file, http, ", "--to KIND is missing: name one of file, stdout, ")
