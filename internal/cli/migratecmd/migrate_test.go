@@ -181,7 +181,7 @@ func TestMigrateWithoutAConfiguration(t *testing.T) {
 		t.Errorf("sql: %+v", got)
 	}
 	for args, want := range map[string]string{
-		"up --dsn-env UNSET":                         "semel migrate up: --dsn-env: the environment variable UNSET is not set, or empty: set it\n",
+		"up --dsn-env UNSET":                         "semel migrate up: --dsn-env: the environment variable UNSET is not set, or empty: set it, or name a file that has it with --env-file FILE\n",
 		"up --dsn-env postgres://u:canary@h/x":       "semel migrate up: --dsn-env: expected the name of an environment variable, like DATABASE_URL, and not the address itself\n",
 		"up --dsn-env BAD":                           "semel migrate up: --dsn-env: not an address of a PostgreSQL server",
 		"up --dsn-env DATABASE_URL --config x":       "semel migrate up: --dsn-env and --config exclude each other: name the database one way\n",

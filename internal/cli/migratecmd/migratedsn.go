@@ -119,6 +119,7 @@ func (d *dsnFlags) find(s *open.StoreFlags, offline bool, p *term.Problems) bool
 // inFlags replaces the path at the start of a problem by the flag that it is about.
 func (d *dsnFlags) inFlags(problem string) string {
 	problem, _, _ = strings.Cut(problem, ", or write ${env:") // there is no file to write into
+	problem = strings.Replace(problem, "set it, name a file", "set it, or name a file", 1)
 	path := fmt.Sprintf("stores.%s.postgres.", d.env)
 	for _, f := range append(dsnFields[:], struct{ flag, field, usage string }{flag: "dsn-env", field: "dsn"}) {
 		if rest, ok := strings.CutPrefix(problem, path+f.field+":"); ok {
