@@ -290,7 +290,7 @@ func TestATokenThatNobodyAcceptsIsAnError(t *testing.T) {
 		"a\nb":                                "the issuer gives something that is no token",
 		jwt(map[string]any{"exp": 1_000_000}): "the issuer gives a token that ended at 1970-01-12T13:46:40Z, and it is ",
 	} {
-		token := newToken(text, time.Hour, now)
+		token := newToken(text, 0, now)
 		err := token.check(&issuer{}, now)
 		if err == nil || !strings.HasPrefix(err.Error(), want) || !errors.Is(err, semel.ErrInvalidRequest) || text != "" && strings.Contains(err.Error(), text) {
 			t.Errorf("%q: %v, want %s", text, err, want)
@@ -311,6 +311,11 @@ func TestClaimsOfATokenAreDescribed(t *testing.T) {
 		token := newToken(text, 0, now)
 		if got := token.Validity() + ", " + token.Claims(); got != want || strings.Contains(got, text) {
 			t.Errorf("%s: %s, want %s", text, got, want)
+		}
+	}
+	for _, exp := range []time.Duration{-time.Hour, time.Minute, 5 * time.Hour} { // the clocks differ
+		if token := newToken(jwt(map[string]any{"exp": now.Add(exp).Unix()}), time.Hour, now); !token.Ends.Equal(now.Add(time.Hour)) {
+			t.Errorf("a token with expires_in 1h that ends in %v: %s", exp, token.Validity())
 		}
 	}
 	if token := newToken("opaque", time.Minute, now); !token.Ends.Equal(now.Add(time.Minute)) || !token.Renew.Equal(now.Add(48*time.Second)) {

@@ -177,7 +177,11 @@ func (f File) String() string { return "the token file " + string(f) }
 func (f File) Fetch(context.Context) (Token, error) {
 	from, err := os.Open(string(f))
 	var text []byte
+	written := time.Now()
 	if err == nil {
+		if about, err := from.Stat(); err == nil {
+			written = about.ModTime()
+		}
 		text, err = io.ReadAll(io.LimitReader(from, mostAnswer))
 		err = errors.Join(err, from.Close())
 	}
@@ -188,7 +192,7 @@ func (f File) Fetch(context.Context) (Token, error) {
 		}
 		return Token{}, &Error{Cause: f.String() + ": " + cause.Error(), Remedy: "does the process that renews it run, and may this user read it?"}
 	}
-	token := parse(text)
+	token := parse(text, written)
 	token.Renew = time.Time{} // the file costs nothing, and may have a newer one at any time
 	if now := time.Now(); token.Text != "" && !token.accepted(now) {
 		return Token{}, &Error{Cause: fmt.Sprintf("the token in %s ended at %s, and it is %s", string(f), stamp(token.Ends), stamp(now)), Remedy: "does the process that renews it run?"}
@@ -196,14 +200,18 @@ func (f File) Fetch(context.Context) (Token, error) {
 	return token, nil
 }
 
-// parse reads a token, alone or as the access_token of a JSON object.
-func parse(text []byte) Token {
+// parse reads a token, alone or as the access_token of a JSON object that was written at a time. The
+// object may be older than that, so its expires_in counts only if the token does not say its end.
+func parse(text []byte, at time.Time) Token {
 	a := &reply{}
-	if json.Unmarshal(text, a) == nil && a.Token != "" {
-		seconds, _ := a.Expires.Int64()
-		return newToken(a.Token, time.Duration(min(max(seconds, 0), 1<<32))*time.Second, time.Now())
+	if json.Unmarshal(text, a) != nil || a.Token == "" {
+		return newToken(strings.TrimSpace(string(text)), 0, time.Now())
 	}
-	return newToken(strings.TrimSpace(string(text)), 0, time.Now())
+	token := newToken(a.Token, 0, time.Now())
+	if seconds, _ := a.Expires.Int64(); token.Ends.IsZero() && seconds > 0 {
+		return newToken(a.Token, time.Duration(min(seconds, 1<<32))*time.Second, at)
+	}
+	return token
 }
 
 // Command runs a program that writes a token. The first element is the program.
@@ -228,7 +236,7 @@ func (c Command) Fetch(ctx context.Context) (Token, error) {
 	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
 		return Token{}, &Error{Cause: c.String() + " cannot be run: " + diagnose.Line(err.Error()), Remedy: "correct the path of the program, and permit this user to run it", Lasting: true}
 	}
-	return parse(out.text), nil
+	return parse(out.text, time.Now()), nil
 }
 
 // limited keeps the start of an output.

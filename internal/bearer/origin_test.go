@@ -201,6 +201,16 @@ func TestAFileIsReadForEachLogin(t *testing.T) {
 			write("newer")
 		}
 	}
+	write(`{"access_token":"abc","expires_in":3600}`)
+	for age, want := range map[time.Duration]string{time.Hour / 2: "", 2 * time.Hour: " ended at "} {
+		if err := os.Chtimes(path, time.Time{}, time.Now().Add(-age)); err != nil {
+			t.Fatal(err)
+		}
+		token, err := File(path).Fetch(t.Context())
+		if left := time.Until(token.Ends); want == "" && (err != nil || left > time.Hour/2 || left < time.Hour/2-time.Minute) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("written %v ago: %v left, %v", age, left, err)
+		}
+	}
 	write(jwt(map[string]any{"exp": time.Now().Add(-time.Hour).Unix()}))
 	if _, err := NewCache(File(path)).Token(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "the token in "+path+" ended at ") || strings.Contains(err.Error(), "eyJ") {
 		t.Errorf("%v", err)

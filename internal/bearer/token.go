@@ -34,16 +34,17 @@ const (
 	lastUse = 2 * time.Second
 )
 
-// newToken reads a token. lives is how long its origin says that it lasts, or 0.
-func newToken(text string, lives time.Duration, now time.Time) Token {
+// newToken reads a token. lives is how long its origin says that it lasts from at on, or 0. That
+// counts more than the claim exp, because the clock of this machine may differ from the issuer's.
+func newToken(text string, lives time.Duration, at time.Time) Token {
 	t := Token{Text: text}
 	t.readClaims()
-	if t.Ends.IsZero() && lives > 0 {
-		t.Ends = now.Add(lives)
+	if lives > 0 {
+		t.Ends = at.Add(lives)
 	}
-	t.Renew = now.Add(unknownLife)
+	t.Renew = at.Add(unknownLife)
 	if !t.Ends.IsZero() {
-		life := t.Ends.Sub(now)
+		life := t.Ends.Sub(at)
 		t.Renew = t.Ends.Add(-max(life/5, min(leastMargin, life/2)))
 	}
 	return t
