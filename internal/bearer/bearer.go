@@ -15,7 +15,8 @@ import (
 
 // Origin is where tokens come from.
 type Origin interface {
-	// Fetch returns a new token. Its errors are of type *Error. It blocks at most until ctx ends.
+	// Fetch returns a new token. Its errors are of type *Error. It should end
+	// with ctx; a Cache does not wait for it longer.
 	Fetch(ctx context.Context) (Token, error)
 	// String names the origin for people, without secrets.
 	String() string
@@ -68,6 +69,7 @@ type Cache struct {
 
 // attempt is a question to the origin.
 type attempt struct {
+	begun time.Time
 	done  chan struct{} // closed at its end
 	token Token         // the answer, or the token that can still be used
 	err   error         // of type *Error
@@ -107,6 +109,11 @@ func (c *Cache) Token(ctx context.Context) (Token, error) {
 		return a.token, a.err
 	case <-ctx.Done():
 		return Token{}, c.ended(ctx)
+	case <-time.After(time.Until(a.begun.Add(fetchWithin + time.Second))): // a read of a dead file system does not end
+		if good {
+			return token, nil
+		}
+		return Token{}, silent(c.origin)
 	}
 }
 
@@ -117,7 +124,7 @@ func (c *Cache) good(now time.Time) bool { return !c.refused && c.token.usable(n
 // others wait for it too. The caller holds mu.
 func (c *Cache) attempt(ctx context.Context) *attempt {
 	if c.running == nil {
-		a := &attempt{done: make(chan struct{})}
+		a := &attempt{begun: time.Now(), done: make(chan struct{})}
 		c.running = a
 		go func() {
 			defer close(a.done)

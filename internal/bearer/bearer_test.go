@@ -281,6 +281,40 @@ func TestAnIssuerThatNeverAnswersHoldsUpNobodyForLong(t *testing.T) {
 	})
 }
 
+// deaf is an origin that does not end with its context.
+type deaf struct {
+	issuer
+	until chan struct{}
+}
+
+func (d *deaf) Fetch(context.Context) (Token, error) {
+	d.fetched.Add(1)
+	<-d.until
+	return newToken("late", 0, time.Now()), nil
+}
+
+func TestAnOriginThatDoesNotEndIsAskedOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		from := &deaf{until: make(chan struct{})}
+		c := NewCache(from)
+		begun := time.Now()
+		for range 100 {
+			if _, err := c.Token(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "no answer from the issuer") {
+				t.Errorf("%v", err)
+			}
+		}
+		if took := time.Since(begun); took > 10*time.Second || from.fetched.Load() != 1 {
+			t.Errorf("%d times in %v", from.fetched.Load(), took)
+		}
+		close(from.until)
+		synctest.Wait()
+		if token, err := c.Token(t.Context()); err != nil || token.Text != "late" {
+			t.Errorf("%v, %v", token, err)
+		}
+	})
+}
+
 func TestATokenThatNobodyAcceptsIsAnError(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

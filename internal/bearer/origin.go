@@ -1,6 +1,7 @@
 package bearer
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel/internal/diagnose"
+	"github.com/semel-dev/semel/internal/retry"
 )
 
 // Endpoint gets tokens with the client credentials of RFC 6749, section 4.4.
@@ -173,8 +175,26 @@ type File string
 // String implements Origin.
 func (f File) String() string { return "the token file " + string(f) }
 
-// Fetch implements Origin.
-func (f File) Fetch(context.Context) (Token, error) {
+// Fetch implements Origin. A process that does not replace the file, but writes it anew, leaves it
+// empty or incomplete for a moment.
+func (f File) Fetch(ctx context.Context) (Token, error) {
+	for tries := 0; ; tries++ {
+		token, err := f.read()
+		if err != nil {
+			return Token{}, err
+		}
+		flawed, ok := errors.AsType[*Error](token.check(f, time.Now()))
+		if !ok {
+			return token, nil
+		}
+		if flawed.Lasting = false; tries == 5 || retry.Sleep(ctx, 100*time.Millisecond) != nil {
+			return Token{}, flawed
+		}
+	}
+}
+
+// read reads the file once.
+func (f File) read() (Token, error) {
 	from, err := os.Open(string(f))
 	var text []byte
 	written := time.Now()
@@ -204,7 +224,10 @@ func (f File) Fetch(context.Context) (Token, error) {
 // object may be older than that, so its expires_in counts only if the token does not say its end.
 func parse(text []byte, at time.Time) Token {
 	a := &reply{}
-	if json.Unmarshal(text, a) != nil || a.Token == "" {
+	if json.Unmarshal(text, a) != nil && bytes.HasPrefix(text, []byte("{")) {
+		return Token{} // it is incomplete
+	}
+	if a.Token == "" {
 		return newToken(strings.TrimSpace(string(text)), 0, time.Now())
 	}
 	token := newToken(a.Token, 0, time.Now())

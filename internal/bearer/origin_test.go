@@ -217,6 +217,27 @@ func TestAFileIsReadForEachLogin(t *testing.T) {
 	}
 }
 
+func TestAFileThatIsBeingWrittenIsReadAgain(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "token")
+	for _, part := range []string{"", `{"access_token":"ab`} {
+		if err := os.WriteFile(path, []byte(part), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := File(path).Fetch(t.Context()); err == nil || !strings.Contains(err.Error(), "gives an empty token") || !errors.Is(err, semel.ErrStoreUnavailable) {
+			t.Errorf("%q: %v", part, err)
+		}
+		whole := make(chan error, 1)
+		time.AfterFunc(50*time.Millisecond, func() { whole <- os.WriteFile(path, []byte(`{"access_token":"abc"}`), 0o600) })
+		if token, err := File(path).Fetch(t.Context()); err != nil || token.Text != "abc" {
+			t.Errorf("%q: %q, %v", part, token.Text, err)
+		}
+		if err := <-whole; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // script returns a program.
 func script(t *testing.T, text string) string {
 	t.Helper()
