@@ -249,6 +249,7 @@ func (c Command) Fetch(ctx context.Context) (Token, error) {
 	out := &limited{}
 	run := exec.CommandContext(ctx, c[0], c[1:]...)
 	run.Stdout, run.WaitDelay = out, 500*time.Millisecond // a child of the program may hold the output open
+	together(run)
 	err := run.Run()
 	exit, ended := errors.AsType[*exec.ExitError](err)
 	switch {
