@@ -4,13 +4,32 @@ package bearer
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/semel-dev/semel"
 )
+
+func TestAProgramThatIsBeingWrittenIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	program := script(t, "echo abc")
+	writing, err := os.OpenFile(program, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = (Command{program}).Fetch(t.Context())
+	if errors.Is(err, semel.ErrInvalidRequest) { // some systems start it
+		t.Errorf("%v", err)
+	}
+	if err := writing.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
 
 func TestTheChildrenOfACommandThatHangsAreKilledToo(t *testing.T) {
 	t.Parallel()

@@ -11,8 +11,10 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/semel-dev/semel/internal/diagnose"
@@ -257,10 +259,18 @@ func (c Command) Fetch(ctx context.Context) (Token, error) {
 		return Token{}, &Error{Cause: c.String() + " did not end in time, and was killed", Remedy: "run it by hand, as the same user: does it wait for something?"}
 	case ended:
 		return Token{}, &Error{Cause: c.String() + " failed: " + exit.Error(), Remedy: "run it by hand, as the same user, to see what it says"}
+	case passes(err):
+		return Token{}, &Error{Cause: c.String() + " cannot be run now: " + diagnose.Line(err.Error()), Remedy: "look at the memory and the number of processes of this machine"}
 	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
 		return Token{}, &Error{Cause: c.String() + " cannot be run: " + diagnose.Line(err.Error()), Remedy: "correct the path of the program, and permit this user to run it", Lasting: true}
 	}
 	return parse(out.text, time.Now()), nil
+}
+
+// passes reports whether a program that cannot be started may be started later: the machine is busy,
+// or the program is being replaced.
+func passes(err error) bool {
+	return slices.ContainsFunc([]error{syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ETXTBSY}, func(of error) bool { return errors.Is(err, of) })
 }
 
 // limited keeps the start of an output.
