@@ -340,6 +340,7 @@ func TestClaimsOfATokenAreDescribed(t *testing.T) {
 		jwt(map[string]any{"exp": 1_700_003_600, "scope": "a b", "aud": "kafka", "iss": "i", "sub": "s"}):           "valid until 2023-11-14T23:13:20Z, scope a b, audience kafka, issuer i, subject s",
 		jwt(map[string]any{"exp": 1_700_003_600.5, "scp": []string{"a", "b"}, "aud": []string{"k", "l"}}):           "valid until 2023-11-14T23:13:20Z, scope a b, audience k l, issuer none, subject none",
 		jwt(map[string]any{"exp": "soon", "roles": []string{"r"}, "aud": 7, "scope": map[string]any{}, "sub": "s"}): "of unknown end, scope none, audience none, issuer none, subject none",
+		jwt(map[string]any{"exp": 1_700_003_600, "azp": 7, "client_id": 7, "iss": 7, "scope": "a"}):                 "valid until 2023-11-14T23:13:20Z, scope a, audience none, issuer none, subject none",
 		"a.!!!.c": "of unknown end, scope none, audience none, issuer none, subject none",
 	} {
 		token := newToken(text, 0, now)

@@ -61,14 +61,12 @@ func (t *Token) readClaims() {
 		return
 	}
 	var claims struct {
-		Exp, Nbf  json.Number
-		Iss, Sub  string
-		Aud       texts
-		Scope     texts
-		Scp       texts  // Microsoft and Okta
-		Roles     texts  // Microsoft, for a client without a user
-		ClientID  string `json:"client_id"`
-		ActingFor string `json:"azp"`
+		Exp, Nbf json.Number
+		Iss, Sub texts
+		Aud      texts
+		Scope    texts
+		Scp      texts // Microsoft and Okta
+		Roles    texts // Microsoft, for a client without a user
 	}
 	if json.Unmarshal(body, &claims) != nil {
 		return
@@ -82,7 +80,7 @@ func (t *Token) readClaims() {
 		return time.UnixMilli(int64(f * 1000))
 	}
 	t.Ends, t.Begins = seconds(claims.Exp), seconds(claims.Nbf)
-	t.Issuer, t.Subject, t.Audience = claims.Iss, claims.Sub, strings.Join(claims.Aud, " ")
+	t.Issuer, t.Subject, t.Audience = strings.Join(claims.Iss, " "), strings.Join(claims.Sub, " "), strings.Join(claims.Aud, " ")
 	for _, scope := range []texts{claims.Scope, claims.Scp, claims.Roles} {
 		if t.Scope == "" {
 			t.Scope = strings.Join(scope, " ")
