@@ -32,8 +32,9 @@ type AWS struct {
 	// Region, Profile and Role are optional.
 	Region, Profile, Role string
 
-	loading sync.Mutex // guards loaded; held while the configuration is read
+	loading sync.Mutex // guards the fields below; held while the configuration is read
 	loaded  *aws.Config
+	last    aws.Credentials
 }
 
 // awsField is the field of AWS credentials.
@@ -52,6 +53,13 @@ func awsField(target **AWS) schema.Field {
 // credentialsWithin limits how long credentials are searched for.
 const credentialsWithin = 8 * time.Second
 
+// renewedBefore is how long before their end credentials are renewed. MSK ends a session with the
+// credentials of its login.
+const renewedBefore = 5 * time.Minute
+
+// early makes credentials say that they end, and renew, so much earlier.
+func early(o *aws.CredentialsCacheOptions) { o.ExpiryWindow = renewedBefore }
+
 // configuration returns the AWS configuration. Its credentials renew themselves.
 func (a *AWS) configuration(ctx context.Context) (*aws.Config, error) {
 	a.loading.Lock()
@@ -66,7 +74,11 @@ func (a *AWS) configuration(ctx context.Context) (*aws.Config, error) {
 	if a.Region != "" {
 		opts = append(opts, awsconfig.WithRegion(a.Region))
 	}
+	opts = append(opts, awsconfig.WithCredentialsCacheOptions(early))
 	found, err := awsconfig.LoadDefaultConfig(ctx, opts...)
+	if err != nil && ctx.Err() != nil {
+		return nil, &bearer.Error{Cause: "the AWS configuration is not read in time", Remedy: "are its files on a disk that answers?"}
+	}
 	if err != nil {
 		return nil, &bearer.Error{Cause: "the AWS configuration cannot be read: " + diagnose.Line(err.Error()), Remedy: "correct the profile or the AWS configuration files", Lasting: true}
 	}
@@ -74,7 +86,7 @@ func (a *AWS) configuration(ctx context.Context) (*aws.Config, error) {
 		if found.Region == "" {
 			found.Region = "us-east-1" // the service that gives roles needs one
 		}
-		found.Credentials = aws.NewCredentialsCache(stscreds.NewAssumeRoleProvider(sts.NewFromConfig(found), a.Role, func(o *stscreds.AssumeRoleOptions) { o.RoleSessionName = "semel" }))
+		found.Credentials = aws.NewCredentialsCache(stscreds.NewAssumeRoleProvider(sts.NewFromConfig(found), a.Role, func(o *stscreds.AssumeRoleOptions) { o.RoleSessionName = "semel" }), early)
 	}
 	a.loaded = &found
 	return a.loaded, nil
@@ -89,9 +101,14 @@ func (a *AWS) credentials(ctx context.Context) (aws.Credentials, *aws.Config, er
 		return aws.Credentials{}, nil, err
 	}
 	creds, err := found.Credentials.Retrieve(ctx)
+	a.loading.Lock()
+	defer a.loading.Unlock()
 	switch {
 	case err == nil:
+		a.last = creds
 		return creds, found, nil
+	case a.last.CanExpire && time.Now().Before(a.last.Expires.Add(renewedBefore)): // they can still be used
+		return a.last, found, nil
 	case a.Role != "":
 		err = &bearer.Error{Cause: "the role " + a.Role + " cannot be taken on: " + diagnose.Line(err.Error()), Remedy: "permit sts:AssumeRole for the credentials of this process, and let the role trust them"}
 	default:
@@ -121,11 +138,14 @@ func (a *AWS) Authenticate(ctx context.Context, host string) (sasl.Session, []by
 	return awsSession{}, first, err
 }
 
-// regionOf returns the region in the name of a broker of MSK, or "".
+// regionOf returns the region in the name of a broker of MSK, or "". Another name, such as that of an
+// endpoint of PrivateLink, says nothing about the region of the cluster.
 func regionOf(host string) string {
 	for _, suffix := range []string{".amazonaws.com", ".amazonaws.com.cn", ".c2s.ic.gov", ".sc2s.sgov.gov"} {
 		if rest, ok := strings.CutSuffix(host, suffix); ok {
-			return rest[strings.LastIndexByte(rest, '.')+1:]
+			if labels := strings.Split(rest, "."); len(labels) > 2 && (labels[len(labels)-2] == "kafka" || labels[len(labels)-2] == "kafka-serverless") {
+				return labels[len(labels)-1]
+			}
 		}
 	}
 	return ""
@@ -183,7 +203,7 @@ func (a *AWS) examine(ctx context.Context, x *config.Examination) bool {
 	}
 	said := "from " + cmp.Or(creds.Source, "the AWS configuration") + ", region " + cmp.Or(a.Region, found.Region, "that of the brokers")
 	if creds.CanExpire {
-		said += ", valid until " + creds.Expires.UTC().Format(time.RFC3339) + ", then renewed"
+		said += ", renewed at " + creds.Expires.UTC().Format(time.RFC3339)
 	}
 	x.Note(semel.Fine, "AWS credentials", said, "", "")
 	return true

@@ -66,7 +66,8 @@ func TestTheRegionIsThatOfTheBroker(t *testing.T) {
 	t.Parallel()
 	for host, want := range map[string]string{
 		"b-1.orders.abc123.c2.kafka.eu-west-1.amazonaws.com": "eu-west-1", "boot-abc.c2.kafka-serverless.us-east-2.amazonaws.com": "us-east-2",
-		"b-1.x.kafka.cn-north-1.amazonaws.com.cn": "cn-north-1", "kafka.example.com": "", "127.0.0.1": "",
+		"b-1.x.kafka.cn-north-1.amazonaws.com.cn": "cn-north-1", "kafka.example.com": "",
+		"vpce-0abc-def.vpce-svc-0123.eu-west-1.vpce.amazonaws.com": "", "orders-abc.elb.us-east-1.amazonaws.com": "", "ec2-1-2-3-4.compute-1.amazonaws.com": "", "127.0.0.1": "",
 	} {
 		if got := regionOf(host); got != want {
 			t.Errorf("%s: %q, want %q", host, got, want)
@@ -271,5 +272,26 @@ func TestErrorsOfAWSCredentialsHaveAClass(t *testing.T) {
 	_, _, err = (&AWS{Profile: "none"}).Authenticate(t.Context(), "h:1")
 	if !errors.Is(err, semel.ErrInvalidRequest) || kgo.IsRetryableBrokerErr(err) {
 		t.Errorf("no such profile: %v", err)
+	}
+}
+
+func TestCredentialsAreRenewedBeforeTheyEnd(t *testing.T) {
+	t.Parallel()
+	asked, fails := 0, false
+	provider := aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+		if asked++; fails {
+			return aws.Credentials{}, errors.New("no answer")
+		}
+		return aws.Credentials{AccessKeyID: fmt.Sprint(asked), SecretAccessKey: "s", CanExpire: true, Expires: time.Now().Add(4 * time.Minute)}, nil
+	})
+	a := &AWS{loaded: &aws.Config{Credentials: aws.NewCredentialsCache(provider, early)}}
+	for n := range 2 {
+		if creds, _, err := a.credentials(t.Context()); err != nil || creds.AccessKeyID != fmt.Sprint(n+1) {
+			t.Errorf("credentials that end in four minutes: %q, %v", creds.AccessKeyID, err)
+		}
+	}
+	fails = true
+	if creds, _, err := a.credentials(t.Context()); err != nil || creds.AccessKeyID != "2" {
+		t.Errorf("a renewal failed four minutes before the end: %q, %v", creds.AccessKeyID, err)
 	}
 }
