@@ -199,6 +199,13 @@ func (c *Cache) Last() Token {
 	return c.token
 }
 
+// Usable reports whether a login has a token and does not wait for one.
+func (c *Cache) Usable() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.good(time.Now())
+}
+
 // Trouble returns why there is no new token: the error of the last attempt, or that an attempt
 // has no answer yet. It returns nil if the last attempt succeeded or none was made.
 func (c *Cache) Trouble() *Error {

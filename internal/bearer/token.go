@@ -20,6 +20,8 @@ type Token struct {
 	Begins time.Time
 	// Issuer, Subject, Audience and Scope are claims; "" if the token has none.
 	Issuer, Subject, Audience, Scope string
+	// Readable means that the token is a JWT, so that a claim without a text is missing.
+	Readable bool
 }
 
 const (
@@ -71,6 +73,7 @@ func (t *Token) readClaims() {
 	if json.Unmarshal(body, &claims) != nil {
 		return
 	}
+	t.Readable = true
 	seconds := func(n json.Number) time.Time {
 		f, err := n.Float64()
 		const most = 1 << 40 // a later time means nothing

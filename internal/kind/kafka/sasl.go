@@ -287,7 +287,7 @@ func (e loginError) Temporary() bool { return errors.Is(e.error, semel.ErrStoreU
 func (s *SASL) explain(path string, err error) *diagnose.Error {
 	said := &diagnose.Error{Public: true}
 	none, missing := errors.AsType[*bearer.Error](err)
-	if !missing && s.OAuth != nil && errors.Is(err, context.DeadlineExceeded) {
+	if !missing && s.OAuth != nil && errors.Is(err, context.DeadlineExceeded) && !s.OAuth.cache().Usable() {
 		none = s.OAuth.cache().Trouble() // a login waited for a token
 		missing = none != nil
 	}
@@ -357,7 +357,7 @@ func (o *OAuth) refused(path, text string) (cause, remedy string) {
 func (o *OAuth) lacks(token *bearer.Token) string {
 	missing := func(asked, has string) string {
 		for _, word := range strings.Fields(asked) {
-			if has != "" && !strings.HasSuffix(word, "/.default") && !slices.Contains(strings.Fields(has), word) {
+			if (has != "" || token.Readable) && !strings.HasSuffix(word, "/.default") && !slices.Contains(strings.Fields(has), word) {
 				return word
 			}
 		}
