@@ -312,6 +312,36 @@ func TestAnOffsetOfAnEarlierTopicSkipsNothing(t *testing.T) {
 	}
 }
 
+// TestADeletedTopicDoesNotEndAPatternOnOldBrokers has records without the id of their topic, which
+// brokers do not know any more.
+func TestADeletedTopicDoesNotEndAPatternOnOldBrokers(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 2, func(b *bubble) {
+		b.create("orders-a", 4)
+		m := b.join(func(o *SourceOptions) { o.Topics, o.Pattern = nil, patternOf(t, "orders-.*") })
+		m.ack(m.get(4)...)
+		records := []kgo.FetchPartition{{Records: []*kgo.Record{{}}}}
+		delete(m.ids, "orders-a")
+		for range 3 {
+			fetches := kgo.Fetches{{Topics: []kgo.FetchTopic{{Topic: "orders-b", Partitions: records}, {Topic: "orders-a", Partitions: records}}}}
+			if err := m.identify(b.Context(), fetches); err != nil || fetches.NumRecords() != 1 || fetches[0].Topics[0].Topic != "orders-a" || m.ids["orders-a"] == "" {
+				b.Errorf("%d records of topics with the ids %v, %v", fetches.NumRecords(), m.ids, err)
+			}
+			if !slices.Equal(m.left, []string{"orders-b"}) {
+				b.Errorf("it leaves %q", m.left)
+			}
+			m.none(20 * time.Second)
+		}
+		b.create("orders-b", 4)
+		items := m.get(4)
+		m.ack(items...)
+		if got := from(items); got["orders-b"] != 4 {
+			b.Errorf("when it is there again: %v", got)
+		}
+		m.leave()
+	})
+}
+
 // TestADeletedTopicHoldsUpNoOther has a real broker. The topic is created again when the client has
 // given the old one up.
 func TestADeletedTopicHoldsUpNoOther(t *testing.T) {

@@ -109,6 +109,7 @@ type Source struct {
 
 	unknown map[string]time.Time // since when; owned by the reading goroutine
 	doubted []string             // topics that match and may be deleted; owned by the reading goroutine
+	left    []string             // topics that match and whose records were dropped; owned by the reading goroutine
 	ids     map[string]string    // the identities of topics; owned by the reading goroutine
 	fenced  cluster.NameTaken    // owned by the reading goroutine
 	joined  atomic.Bool          // the group gave an assignment since the last poll
@@ -234,7 +235,10 @@ func (s *Source) Ready(ctx context.Context) error {
 func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) {
 	for tries := 0; ; tries++ {
 		items, err := s.poll(ctx)
-		if len(s.doubted) > 0 {
+		for _, topic := range s.left {
+			s.leave(topic)
+		}
+		if s.left = nil; len(s.doubted) > 0 {
 			s.leaveDeleted(ctx)
 		}
 		if len(items) > 0 || err != nil {
@@ -317,11 +321,13 @@ func (s *Source) identify(ctx context.Context, fetches kgo.Fetches) error {
 		ids, err := cluster.Identities(ctx, s.client, topics...)
 		if err == nil {
 			maps.Copy(s.ids, ids)
-			return nil
+			break
 		}
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
+		case s.opts.Pattern != nil && cluster.IsAny(err, kerr.UnknownTopicOrPartition, kerr.UnknownTopicID):
+			topics = s.drop(ctx, fetches, topics)
 		case cluster.IsAny(err, kerr.UnknownTopicOrPartition, kerr.UnknownTopicID):
 			if err := s.unknownTopic(topics[0], err); err != nil {
 				return err
@@ -332,6 +338,34 @@ func (s *Source) identify(ctx context.Context, fetches kgo.Fetches) error {
 		_ = retry.Sleep(ctx, retry.Backoff(tries, 10*time.Millisecond, 2*time.Second))
 	}
 	return nil
+}
+
+// drop drops the records of topics that brokers have not known for a while, and returns the others.
+// The client then leaves a dropped topic. If it is there after all, its records are read again.
+func (s *Source) drop(ctx context.Context, fetches kgo.Fetches, topics []string) []string {
+	ids, err := cluster.Present(ctx, s.client, topics)
+	if err != nil {
+		return topics // nothing is known
+	}
+	return slices.DeleteFunc(topics, func(topic string) bool {
+		if _, there := ids[topic]; there || !s.unknownFor(topic, 2*time.Second) {
+			return false
+		}
+		for i := range fetches {
+			fetches[i].Topics = slices.DeleteFunc(fetches[i].Topics, func(of kgo.FetchTopic) bool { return of.Topic == topic })
+		}
+		s.left = append(s.left, topic)
+		return true
+	})
+}
+
+// unknownFor notes that brokers do not know a topic, and reports whether that has lasted.
+func (s *Source) unknownFor(topic string, least time.Duration) bool {
+	since, ok := s.unknown[topic]
+	if !ok {
+		s.unknown[topic] = time.Now()
+	}
+	return ok && time.Since(since) >= least
 }
 
 // errorOf returns an error that ends reading. The client retries after all others.
@@ -401,10 +435,7 @@ func (s *Source) leaveDeleted(ctx context.Context) {
 	topics := s.doubted
 	s.doubted = nil
 	for _, topic := range topics {
-		if since, ok := s.unknown[topic]; !ok || time.Since(since) < 2*time.Second {
-			if !ok {
-				s.unknown[topic] = time.Now()
-			}
+		if !s.unknownFor(topic, 2*time.Second) {
 			continue
 		}
 		s.unknown[topic] = time.Now() // ask again later
@@ -415,10 +446,15 @@ func (s *Source) leaveDeleted(ctx context.Context) {
 		case err == nil && known != "" && ids[topic] == known:
 			continue
 		}
-		s.startAgain(topic)
-		s.tell(1, "topic "+topic+" was deleted", nil)
-		s.client.PurgeTopicsFromClient(topic)
+		s.leave(topic)
 	}
+}
+
+// leave leaves a topic. If there is one of its name, the client finds it.
+func (s *Source) leave(topic string) {
+	s.startAgain(topic)
+	s.tell(1, "topic "+topic+" was deleted", nil)
+	s.client.PurgeTopicsFromClient(topic)
 }
 
 // items makes items of records, in one allocation.
