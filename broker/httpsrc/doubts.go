@@ -12,32 +12,45 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/httpsrc/provider"
 	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 )
 
 const (
-	// mostAlike is how many messages in a row may fail for one cause.
+	// mostAlike is how many messages may fail for one cause before one succeeds.
 	mostAlike = 20
 	// doubtFor is how long a source without further messages is not ready. Otherwise no
 	// balancer would send it the message that ends the doubt.
 	doubtFor = time.Minute
+	// tellEvery is how often the log has a line about messages that fail all alike: strangers
+	// can send messages with ever other names.
+	tellEvery = time.Minute
 )
 
-// doubts notices that messages fail all alike: every one since the start, or the last
-// mostAlike. Then the configuration is wrong, or its senders are. They must hear of it,
-// because 202 says that all is well.
+// doubts notices that messages fail all alike: every one since the start, or mostAlike for one
+// cause before one succeeds. Then the configuration is wrong, or its senders are. They must hear
+// of it, because 202 says that all is well.
 type doubts struct {
 	pipeline string
 	observer pipeline.Observer // may be nil
 
-	mu      sync.Mutex // guards the fields below; held while the observer is called
-	right   bool       // a message has not failed
-	row     int        // of the last messages, how many failed for cause
-	cause   string
-	explain string // what is wrong, without a part of a message; empty without a doubt
-	last    time.Time
+	mu sync.Mutex // guards the fields below
+	// signatures and messages are apart: strangers can send requests without a valid signature,
+	// and must neither end a doubt about messages nor raise one.
+	signatures, messages row
+}
+
+// row is what came since the last one that was right.
+type row struct {
+	right   bool           // one was right since the start
+	failed  map[string]int // by cause
+	explain string         // what is wrong, without a part of a message; empty without a doubt
+	ready   bool           // although there is a doubt
+	last    time.Time      // of a failure
+	told    string         // the explain that the log has
+	toldAt  time.Time
 }
 
 // failure says why a message failed.
@@ -48,42 +61,57 @@ type failure struct {
 	err    error  // the cause, perhaps with parts of the message
 	remedy string
 	single bool // the message may be the only one that fails so, even if it is the first
+	// stranger says that anyone may have sent it. It does not make the source not ready.
+	stranger bool
 }
 
-// works notes a message that did not fail.
-func (d *doubts) works() {
+// works notes that one was right: a message, or a signature.
+func (d *doubts) works(of *row) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.right, d.row = true, 0
-	if d.explain != "" {
-		d.explain = ""
+	told := of.told != ""
+	*of = row{right: true, toldAt: of.toldAt}
+	d.mu.Unlock()
+	if told {
 		d.tell("messages no longer fail all alike", nil)
 	}
 }
 
 // fails notes a message that failed. If messages fail all alike, it returns the reason, without
-// a part of a message, and otherwise "". Only a message that does not fail ends a doubt.
-func (d *doubts) fails(f *failure, m *semel.Message) string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.row++; f.cause != d.cause {
-		d.cause, d.row = f.cause, 1
-	}
-	d.last = time.Now()
-	if (d.right || f.single) && d.row < mostAlike {
-		return d.explain
-	}
-	which := "every message since the start"
-	if d.right || f.single {
-		which = fmt.Sprintf("each of the last %d messages", mostAlike)
-	}
-	explain := fmt.Sprintf("%s was %s: %s", which, f.verb, f.text)
-	if explain != d.explain {
-		d.explain = explain
+// a part of a message, and otherwise "". Only one that is right ends a doubt.
+func (d *doubts) fails(of *row, f *failure, m *semel.Message) string {
+	explain, tell := d.note(of, f)
+	if tell { // not while the lock is held: the body may be long
 		// The cause is not wrapped: advice about a server would replace the names.
-		d.tell("messages fail all alike", fmt.Errorf("%s was %s: %v: %s: %s", which, f.verb, f.err, f.remedy, has(m, f.err)))
+		d.tell("messages fail all alike", fmt.Errorf("%s: %v: %s: %s", strings.TrimSuffix(explain, ": "+f.text), f.err, f.remedy, has(m, f.err)))
 	}
 	return explain
+}
+
+// note counts a failure. It returns the doubt that there is now, if any, and whether the log
+// must have it.
+func (d *doubts) note(of *row, f *failure) (explain string, tell bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if of.failed == nil {
+		of.failed = map[string]int{}
+	}
+	of.failed[f.cause]++
+	of.last = time.Now()
+	switch {
+	case !of.right && !f.single:
+		explain = fmt.Sprintf("every message since the start was %s: %s", f.verb, f.text)
+	case of.failed[f.cause] >= mostAlike:
+		explain = fmt.Sprintf("%d messages, and none in between that succeeded, were %s: %s", mostAlike, f.verb, f.text)
+	default:
+		return of.explain, false
+	}
+	of.ready = f.stranger && (of.explain == "" || of.ready)
+	of.explain = explain
+	if explain == of.told || !of.toldAt.IsZero() && of.last.Sub(of.toldAt) < tellEvery {
+		return explain, false
+	}
+	of.told, of.toldAt = explain, of.last
+	return explain, true
 }
 
 func (d *doubts) tell(reason string, err error) {
@@ -96,10 +124,12 @@ func (d *doubts) tell(reason string, err error) {
 func (d *doubts) ready() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.explain == "" || time.Since(d.last) >= doubtFor {
-		return nil
+	for _, of := range []*row{&d.signatures, &d.messages} {
+		if of.explain != "" && !of.ready && time.Since(of.last) < doubtFor {
+			return errors.New(of.explain + ": the log has the names that arrived")
+		}
 	}
-	return errors.New(d.explain + ": the log has the names that arrived")
+	return nil
 }
 
 // settled notes the outcome of an acknowledged message. It returns the answer.
@@ -107,9 +137,9 @@ func (d *doubts) settled(it *pipeline.Item) answer {
 	a := settled(it)
 	switch {
 	case a.status == http.StatusOK:
-		d.works()
+		d.works(&d.messages)
 	case a.decision == decidedParked:
-		if doubt := d.fails(parked(it), &it.Message); doubt != "" {
+		if doubt := d.fails(&d.messages, parked(it), &it.Message); doubt != "" {
 			return doubtful(a, doubt)
 		}
 	}
@@ -140,6 +170,17 @@ func parked(it *pipeline.Item) *failure {
 		return f
 	}
 	f.remedy = "correct the rule of the key or the senders"
+	return f
+}
+
+// unsigned says why a request was refused that has no valid signature. If it has none at all,
+// or valid ones have come, it is perhaps that of a stranger.
+func (d *doubts) unsigned(err error) *failure {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	refusal, ok := errors.AsType[*provider.Refusal](err)
+	f := refused("signature", "it has no valid signature", err)
+	f.stranger = d.signatures.right || ok && refusal.Missing
 	return f
 }
 

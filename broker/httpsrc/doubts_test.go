@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -83,15 +84,16 @@ func TestASenderIsToldWhenMessagesFailAllAlike(t *testing.T) {
 		"then a right one":       {[]outcome{noKey, right, noKey, noJSON}, "!2pp", ""},
 		"a right one first":      {[]outcome{right, noKey, noJSON}, "2pp", ""},
 		"nineteen in a row":      {append([]outcome{right}, many(noKey, 19)...), "2" + strings.Repeat("p", 19), ""},
-		"twenty in a row":        {append([]outcome{right}, many(noKey, 21)...), "2" + strings.Repeat("p", 19) + "!!", "each of the last 20 messages was parked: header:X-Event-Id is missing"},
-		"refused by the sink":    {append([]outcome{right}, many(refusedBy, 20)...), "2" + strings.Repeat("p", 19) + "!", "each of the last 20 messages was parked: reason permanent"},
+		"twenty in a row":        {append([]outcome{right}, many(noKey, 21)...), "2" + strings.Repeat("p", 19) + "!!", "20 messages, and none in between that succeeded, were parked: header:X-Event-Id is missing"},
+		"refused by the sink":    {append([]outcome{right}, many(refusedBy, 20)...), "2" + strings.Repeat("p", 19) + "!", "20 messages, and none in between that succeeded, were parked: reason permanent"},
 		"the first by the sink":  {many(refusedBy, 2), "!!", "every message since the start was parked: reason permanent"},
 		"a first mismatch":       {[]outcome{mismatch, noKey}, "p!", "every message since the start was parked: header:X-Event-Id is missing"},
-		"twenty mismatches":      {many(mismatch, 20), strings.Repeat("p", 19) + "!", "each of the last 20 messages was parked: reason mismatch"},
+		"twenty mismatches":      {many(mismatch, 20), strings.Repeat("p", 19) + "!", "20 messages, and none in between that succeeded, were parked: reason mismatch"},
 		"another one in a row":   {append(append([]outcome{right}, many(noKey, 20)...), noJSON, mismatch, dropped, right, noJSON), "2" + strings.Repeat("p", 19) + "!!!42p", ""},
+		"two causes in turn":     {append([]outcome{right}, slices.Repeat([]outcome{noKey, noJSON}, 20)...), "2" + strings.Repeat("p", 38) + "!!", "20 messages, and none in between that succeeded, were parked: the body is not JSON, in which the key is looked for"},
 		"two causes":             {append(append([]outcome{right}, many(noKey, 19)...), many(noJSON, 19)...), "2" + strings.Repeat("p", 38), ""},
 		"a right one in between": {append(append(append([]outcome{right}, many(noKey, 20)...), right), many(noKey, 19)...), "2" + strings.Repeat("p", 19) + "!2" + strings.Repeat("p", 19), ""},
-		"dropped in between":     {append(append(append([]outcome{right}, many(noKey, 19)...), dropped), noKey), "2" + strings.Repeat("p", 19) + "4!", "each of the last 20 messages was parked: header:X-Event-Id is missing"},
+		"dropped in between":     {append(append(append([]outcome{right}, many(noKey, 19)...), dropped), noKey), "2" + strings.Repeat("p", 19) + "4!", "20 messages, and none in between that succeeded, were parked: header:X-Event-Id is missing"},
 		"dropped":                {many(dropped, 30), strings.Repeat("4", 30), ""},
 	} {
 		var d doubts
@@ -120,6 +122,10 @@ func TestASenderIsToldWhenMessagesFailAllAlike(t *testing.T) {
 // The names are the likely mistake, and people look for them in the log.
 func TestTheLogHasTheNamesThatArrived(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, testNamesThatArrived)
+}
+
+func testNamesThatArrived(t *testing.T) {
 	lines := &told{}
 	d := doubts{pipeline: "p", observer: lines}
 	fail := func(err error, body string, headers ...string) string {
@@ -132,6 +138,7 @@ func TestTheLogHasTheNamesThatArrived(t *testing.T) {
 			it.Message.Headers = append(it.Message.Headers, semel.Header{Name: name, Value: []byte("value")})
 		}
 		d.settled(it)
+		time.Sleep(tellEvery)
 		return lines.take()
 	}
 	const since = "p: source_changed: messages fail all alike: every message since the start was parked: "
@@ -161,6 +168,79 @@ func TestTheLogHasTheNamesThatArrived(t *testing.T) {
 	if got := fail(missing, "{}"); got != "" {
 		t.Errorf("one message among others: %s", got)
 	}
+}
+
+// Strangers must neither fill the log nor take the source away from its senders.
+func TestStrangersDoNotMakeTheSourceNotReady(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		lines := &told{}
+		d := doubts{observer: lines}
+		refuse := func(n int, missing bool) {
+			for range n {
+				d.fails(&d.signatures, d.unsigned(&provider.Refusal{Why: "why", Missing: missing}), &semel.Message{})
+			}
+		}
+		refuse(100, true)
+		if err := d.ready(); err != nil || strings.Count(lines.take(), "\n") != 0 {
+			t.Errorf("requests without a signature: %v", err)
+		}
+		refuse(1, false) // the secret of the source is perhaps wrong
+		if err := d.ready(); err == nil {
+			t.Error("it is ready although no signature was valid")
+		}
+		refuse(1, true)
+		if err := d.ready(); err == nil {
+			t.Error("a stranger has made it ready")
+		}
+		d.works(&d.signatures)
+		if err := d.ready(); err != nil {
+			t.Errorf("after a valid one: %v", err)
+		}
+		lines.take()
+		time.Sleep(tellEvery)
+		refuse(100, false)
+		if err := d.ready(); err != nil || strings.Count(lines.take(), "were refused: signature: why") != 1 {
+			t.Errorf("invalid ones after a valid one: %v", err)
+		}
+		failing := &pipeline.Item{Parked: pipeline.ReasonKeyMissing, Err: noKey.err}
+		d.settled(failing)
+		refuse(1, false)
+		if a := d.settled(failing); a.status != http.StatusServiceUnavailable {
+			t.Errorf("a stranger in between: %d", a.status)
+		}
+		d.works(&d.signatures)
+		if d.ready() == nil {
+			t.Error("a valid signature has ended the doubt about messages")
+		}
+	})
+}
+
+// Messages of strangers can fail for ever other causes.
+func TestTheLogHasOneLineAMinute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		lines := &told{}
+		d := doubts{observer: lines}
+		long := strings.Repeat("n", 10_000)
+		for range 100 {
+			for _, err := range []error{&key.MissingError{Rule: ".a"}, &key.MissingError{Rule: ".b"}} {
+				it := &pipeline.Item{Parked: pipeline.ReasonKeyMissing, Err: err}
+				it.Message.Body, it.Message.Headers = []byte(`{"`+long+`":1}`), []semel.Header{{Name: long}}
+				d.settled(it)
+			}
+		}
+		if got := lines.take(); strings.Contains(got, "\n") || !strings.Contains(got, ".a is missing") || len(got) > 1000 {
+			t.Errorf("%s", got)
+		}
+		time.Sleep(tellEvery)
+		it := &pipeline.Item{Parked: pipeline.ReasonKeyMissing, Err: &key.MissingError{Rule: ".b"}}
+		d.settled(it)
+		d.settled(it)
+		if got := lines.take(); strings.Contains(got, "\n") || !strings.Contains(got, ".b is missing") {
+			t.Errorf("a minute later: %s", got)
+		}
+	})
 }
 
 // A balancer sends nothing to a source that is not ready, so the doubt must end without a message.
@@ -215,7 +295,7 @@ func TestRefusedRequestsRaiseADoubtToo(t *testing.T) {
 	}{
 		{"no", `{"events":["f"]}`, 401, "every message since the start was refused: it has no valid signature: the log has the names that arrived", "the header X-Sign is missing: correct the configuration or the senders: the last one has the headers x-sign"},
 		{"ok", `{"event":["f"]}`, 400, "every message since the start was refused: its messages cannot be found: the log has the names that arrived", ".events is missing: it has event: did you mean .event?: correct the configuration or the senders: the last one has the headers x-sign; its body has event"},
-		{"ok", `{"events":["p","p"]}`, 503, "every message since the start was parked: reason attempts: the log has the names that arrived", "was parked: refused: correct the senders or the pipeline"},
+		{"ok", `{"events":["p","p"]}`, 503, "every message since the start was parked: reason attempts: the log has the names that arrived", ""}, // one line a minute is enough
 		{"ok", `{"events":["f"]}`, 200, "", "messages no longer fail all alike"},
 		{"no", `{"events":["f"]}`, 401, "", ""},
 		{"ok", `{"events":["f","p"]}`, 202, "", ""},

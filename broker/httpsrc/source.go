@@ -226,10 +226,7 @@ func (s *Source) receive(w http.ResponseWriter, r *http.Request, req *request) *
 	if refusal != nil {
 		return refusal
 	}
-	if refusal = s.admit(w, r, sent); refusal != nil {
-		if refusal.status == http.StatusUnauthorized {
-			s.doubts.fails(refused("signature", "it has no valid signature", errors.New(refusal.text)), m)
-		}
+	if refusal = s.admit(w, r, m, sent); refusal != nil {
 		return refusal
 	}
 	if m.Body, refusal = s.decoders.decode(r.Context(), list, sent, &req.held); refusal != nil {
@@ -244,7 +241,7 @@ func (s *Source) receive(w http.ResponseWriter, r *http.Request, req *request) *
 	}
 	var err error
 	if req.events, err = s.opts.Split.of(m.Body); err != nil {
-		s.doubts.fails(refused("split", "its messages cannot be found", err), m)
+		s.doubts.fails(&s.doubts.messages, refused("split", "its messages cannot be found", err), m)
 		return &answer{status: http.StatusBadRequest, text: "the messages of the request cannot be found: " + err.Error()}
 	}
 	req.open, req.divided = req.events.count, s.opts.Split != nil
@@ -256,15 +253,20 @@ func bytesOf(m *semel.Message) int64 { return (&pipeline.Item{Message: *m}).Byte
 
 // admit checks the signature of a request over its body as it arrived. It returns the answer
 // to a request without a valid one, or to a handshake, and nil for a message.
-func (s *Source) admit(w http.ResponseWriter, r *http.Request, body []byte) *answer {
+func (s *Source) admit(w http.ResponseWriter, r *http.Request, m *semel.Message, body []byte) *answer {
 	if reply := s.shake(r, body, false); reply != nil {
 		return reply
 	}
 	if s.opts.Verify != nil {
 		if err := s.opts.Verify(r, body); err != nil {
-			w.Header().Set("WWW-Authenticate", "Signature")
-			return refusal(err, http.StatusUnauthorized)
+			answer := refusal(err, http.StatusUnauthorized)
+			if answer.status == http.StatusUnauthorized {
+				w.Header().Set("WWW-Authenticate", "Signature")
+				s.doubts.fails(&s.doubts.signatures, s.doubts.unsigned(err), m)
+			}
+			return answer
 		}
+		s.doubts.works(&s.doubts.signatures)
 	}
 	return s.shake(r, body, true)
 }

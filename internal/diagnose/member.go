@@ -61,8 +61,12 @@ func memberNames(object []byte) (names []string) {
 	return names
 }
 
-// mostFields is how many fields a message lists.
-const mostFields = 10
+// mostFields is how many fields a message lists, and mostName how many characters each of them
+// may have there.
+const (
+	mostFields = 10
+	mostName   = 60
+)
 
 // Fields lists the fields that are there, such as "it has id, name".
 func Fields(where string, fields []string) string {
@@ -74,6 +78,9 @@ func Fields(where string, fields []string) string {
 		if i == mostFields {
 			shown = append(shown, fmt.Sprintf("and %d more", len(fields)-mostFields))
 			break
+		}
+		if short := fmt.Sprintf("%.*s", mostName, field); short != field {
+			field = short + "…"
 		}
 		shown = append(shown, field)
 	}

@@ -123,12 +123,17 @@ func (s *Scheme) Check() error {
 
 // Refusal is an error that says why a request has no valid signature. It has no part of a
 // secret or of a signature.
-type Refusal struct{ Why string }
+type Refusal struct {
+	Why string
+	// Missing says that there is not even an invalid signature: the sender is perhaps a
+	// stranger, and the secrets may be right.
+	Missing bool
+}
 
 // Error implements error.
 func (r *Refusal) Error() string { return "signature: " + r.Why }
 
-func refuse(format string, args ...any) error { return &Refusal{fmt.Sprintf(format, args...)} }
+func refuse(format string, args ...any) error { return &Refusal{Why: fmt.Sprintf(format, args...)} }
 
 // Verifier checks the signatures of a Scheme. It is safe for concurrent use.
 type Verifier struct {
@@ -247,6 +252,9 @@ func plural(n int, one, many string) string {
 // parts returns the signatures of a request, without their prefix, and its time as written.
 func (v *Verifier) parts(r *http.Request) (signatures []string, written string, err error) {
 	s := &v.scheme
+	if len(r.Header.Values(s.Header)) == 0 {
+		return nil, "", &Refusal{Why: "the request has no header " + s.Header, Missing: true}
+	}
 	header, err := only(r, s.Header)
 	if err != nil {
 		return nil, "", err

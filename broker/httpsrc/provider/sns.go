@@ -187,6 +187,9 @@ func (s *SNS) Verify(r *http.Request, body []byte) error {
 	if err != nil {
 		return err
 	}
+	if _, there := members["Signature"]; !there {
+		return &Refusal{Why: "Signature is missing: raw message delivery must be off, because raw messages have no signature", Missing: true}
+	}
 	content, err := signedBySNS(members)
 	if err != nil {
 		return err
@@ -239,7 +242,7 @@ func signedBySNS(members map[string]json.RawMessage) ([]byte, error) {
 	case "SubscriptionConfirmation", "UnsubscribeConfirmation":
 		names = []string{"Message", "MessageId", "SubscribeURL", "Timestamp", "Token", "TopicArn", "Type"}
 	default:
-		return nil, refuse("Type is not that of a message of SNS: raw message delivery must be off, because raw messages have no signature")
+		return nil, refuse("Type is not that of a message of SNS")
 	}
 	var out bytes.Buffer
 	for _, name := range names {
