@@ -68,11 +68,12 @@ func doubtful(a answer, doubt string) answer {
 	return a
 }
 
-// returned returns the answer to a message that its sender must send again.
+// returned returns the answer to a message that its sender must send again. Amazon SNS, for one,
+// takes any 4xx for final.
 func returned(it *pipeline.Item, delay time.Duration) answer {
 	a := answer{status: http.StatusServiceUnavailable, after: max(delay, time.Second), text: "not settled: send it again"}
 	if it.Decision == semel.InFlight {
-		a.status, a.decision, a.text = http.StatusConflict, decidedInFlight, "another delivery holds the key: send it again"
+		a.decision, a.text = decidedInFlight, "another delivery holds the key: send it again"
 	}
 	return a
 }
@@ -121,10 +122,8 @@ func (c *counts) add(a *answer) {
 func (c *counts) answer() answer {
 	a := answer{status: http.StatusOK, after: c.after, json: true}
 	switch {
-	case c.Unsettled > c.InFlight:
+	case c.Unsettled > 0:
 		a.status = http.StatusServiceUnavailable
-	case c.InFlight > 0:
-		a.status = http.StatusConflict
 	case c.doubt != "" && c.Parked == c.Messages:
 		a.status, a.after, c.Cause = http.StatusServiceUnavailable, retryDoubtful, c.doubt
 	case c.Parked > 0:

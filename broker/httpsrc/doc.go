@@ -24,10 +24,9 @@
 //	     no messages where Options.Split says
 //	401  no valid signature (Options.Verify), or not the token
 //	403  a handshake of a stranger, or a web page of another site
-//	408  the body came too slowly: repeat
-//	409  another delivery holds the key: repeat after Retry-After
 //	413  the body is too large
 //	415  the body has another Content-Encoding, or the form another charset than UTF-8
 //	422  dropped, or failed permanently
-//	503  not settled, or too much is in memory: repeat after Retry-After
+//	503  not settled, another delivery holds the key, the body came too slowly, or too much
+//	     is in memory: repeat after Retry-After
 package httpsrc

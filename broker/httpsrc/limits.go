@@ -100,7 +100,7 @@ func (s *Source) body(w http.ResponseWriter, r *http.Request, header int64, held
 	case errors.Is(err, errFull):
 		return nil, later(full)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, &answer{status: http.StatusRequestTimeout, text: "the body took too long: send it again"}
+		return nil, later("the body took too long: send it again")
 	}
 	return nil, &answer{status: http.StatusBadRequest, text: "the body could not be read"}
 }

@@ -91,7 +91,7 @@ func TestResponseStatusFollowsTheOutcome(t *testing.T) {
 		{"known", semel.Duplicate, semel.Result{Kind: semel.Value, Data: []byte("r")}, nil, false, 200, "duplicate", "r"},
 		{"known to have failed", semel.Duplicate, semel.Result{Kind: semel.Failed, Data: []byte("secret")}, nil, false, 422, "duplicate", "failed permanently before\n"},
 		{"dropped", semel.Late, semel.Result{}, semel.ErrLate, false, 422, "dropped", "given up\n"},
-		{"in flight", semel.InFlight, semel.Result{}, semel.ErrInFlight, true, 409, "in_flight", "another delivery holds the key: send it again\n"},
+		{"in flight", semel.InFlight, semel.Result{}, semel.ErrInFlight, true, 503, "in_flight", "another delivery holds the key: send it again\n"},
 		{"returned", semel.Undecided, semel.Result{}, nil, true, 503, "", "not settled: send it again\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

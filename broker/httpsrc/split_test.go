@@ -171,8 +171,8 @@ func TestAnswerCountsTheMessagesOfARequest(t *testing.T) {
 		{`["f","d","p"]`, 202, "", `{"messages":3,"fresh":1,"duplicate":1,"parked":1,"dropped":0,"unsettled":0,"in_flight":0}`},
 		{`["p","p"]`, 202, "parked", `{"messages":2,"fresh":0,"duplicate":0,"parked":2,"dropped":0,"unsettled":0,"in_flight":0}`},
 		{`["x","g"]`, 422, "dropped", `{"messages":2,"fresh":0,"duplicate":0,"parked":0,"dropped":2,"unsettled":0,"in_flight":0}`},
-		{`["f","h","p"]`, 409, "", `{"messages":3,"fresh":1,"duplicate":0,"parked":1,"dropped":0,"unsettled":1,"in_flight":1}`},
-		{`["h"]`, 409, "in_flight", `{"messages":1,"fresh":0,"duplicate":0,"parked":0,"dropped":0,"unsettled":1,"in_flight":1}`},
+		{`["f","h","p"]`, 503, "", `{"messages":3,"fresh":1,"duplicate":0,"parked":1,"dropped":0,"unsettled":1,"in_flight":1}`},
+		{`["h"]`, 503, "in_flight", `{"messages":1,"fresh":0,"duplicate":0,"parked":0,"dropped":0,"unsettled":1,"in_flight":1}`},
 		{`["f","h","?"]`, 503, "", `{"messages":3,"fresh":1,"duplicate":0,"parked":0,"dropped":0,"unsettled":2,"in_flight":1}`},
 		{`[]`, 200, "", `{"messages":0,"fresh":0,"duplicate":0,"parked":0,"dropped":0,"unsettled":0,"in_flight":0}`},
 		{`"f"`, 200, "fresh", `{"messages":1,"fresh":1,"duplicate":0,"parked":0,"dropped":0,"unsettled":0,"in_flight":0}`},
@@ -182,7 +182,7 @@ func TestAnswerCountsTheMessagesOfARequest(t *testing.T) {
 		if resp.StatusCode != c.status || resp.Header.Get(decisionHeader) != c.decision || strings.TrimSpace(body) != c.want {
 			t.Errorf("%s: %d %q %s, want %d %q %s", c.body, resp.StatusCode, resp.Header.Get(decisionHeader), body, c.status, c.decision, c.want)
 		}
-		if after := resp.Header.Get("Retry-After"); (after == "3") != (c.status == 409 || c.status == 503) {
+		if after := resp.Header.Get("Retry-After"); (after == "3") != (c.status == 503) {
 			t.Errorf("%s: Retry-After: %q", c.body, after)
 		}
 		if kind := resp.Header.Get("Content-Type"); (kind == jsonType) != (c.status != 400) {

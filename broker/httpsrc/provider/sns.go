@@ -286,11 +286,11 @@ func (s *SNS) signer(ctx context.Context, address string) (signer, error) {
 	}
 	block, _ := pem.Decode(data)
 	if block == nil {
-		return signer{}, refuse("%s has no certificate", address)
+		return signer{}, fmt.Errorf("the certificate was not fetched: %s has none", u.Host) // a proxy may have answered
 	}
 	certificate, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
-		return signer{}, refuse("%s has no certificate that can be read", address)
+		return signer{}, fmt.Errorf("the certificate was not fetched: %s has none that can be read", u.Host)
 	}
 	key, ok := certificate.PublicKey.(*rsa.PublicKey)
 	if !ok {

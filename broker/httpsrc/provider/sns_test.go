@@ -235,7 +235,6 @@ func TestSNSRefusesOtherMessages(t *testing.T) {
 	}
 	a.files[at("old")] = certificate(t, a.key, &a.key.PublicKey, now.Add(-48*time.Hour))
 	a.files[at("curve")] = certificate(t, elliptical, &elliptical.PublicKey, now)
-	a.files[at("text")] = "not a certificate"
 	a.files["https://sns.evil.com/x.pem"] = a.files[certificateURL]
 	after := func(change func(members map[string]any)) []byte {
 		members := a.message(t, "2", now, nil)
@@ -273,7 +272,6 @@ func TestSNSRefusesOtherMessages(t *testing.T) {
 		"a page":                      {signed(map[string]any{"SigningCertURL": "https://sns.eu-west-1.amazonaws.com/?x.pem"}), "not the address of a certificate"},
 		"an expired certificate":      {signed(map[string]any{"SigningCertURL": at("old")}), "the certificate is valid from"},
 		"another kind of key":         {signed(map[string]any{"SigningCertURL": at("curve")}), "has no RSA key"},
-		"no certificate":              {signed(map[string]any{"SigningCertURL": at("text")}), "has no certificate"},
 		"another topic":               {signed(map[string]any{"TopicArn": topic + "2"}), "the topic " + topic + "2 is not among topics"},
 		"a late message":              {signed(map[string]any{"Timestamp": now.Add(-DefaultSNSTolerance - time.Minute).UTC().Format(time.RFC3339)}), "beyond the tolerance of 2h0m0s"},
 		"an early message":            {signed(map[string]any{"Timestamp": now.Add(DefaultSNSTolerance + time.Minute).UTC().Format(time.RFC3339)}), "beyond the tolerance of 2h0m0s"},
@@ -326,7 +324,7 @@ func TestOnlyTheHostsOfSNSHaveCertificates(t *testing.T) {
 func TestAnUnreachableCertificateIsNoRefusal(t *testing.T) {
 	t.Parallel()
 	a := newAmazon(t, time.Now())
-	for name, text := range map[string]string{"down": "down", "missing": "", "elsewhere": "https://example.com/x.pem"} {
+	for name, text := range map[string]string{"down": "down", "missing": "", "elsewhere": "https://example.com/x.pem", "the page of a proxy": "<html>", "a broken one": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"} {
 		if a.files[certificateURL] = text; text == "" {
 			delete(a.files, certificateURL)
 		}

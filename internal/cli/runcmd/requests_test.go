@@ -197,7 +197,7 @@ func TestASenderThatLeavesCanRepeatItsRequest(t *testing.T) {
 				if status == http.StatusOK {
 					return
 				}
-				if ctx.Err() != nil || status != 0 && status != http.StatusServiceUnavailable && status != http.StatusConflict {
+				if ctx.Err() != nil || status != 0 && status != http.StatusServiceUnavailable {
 					t.Errorf("request %d: %d %s %s", n, status, decision, text)
 					return
 				}
