@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"path"
@@ -59,9 +60,29 @@ const DefaultSNSTolerance = 2 * time.Hour
 type SNS struct {
 	opts     SNSOptions
 	client   *http.Client
-	fetching chan struct{} // has one element while no certificate is fetched
-	mu       sync.Mutex    // guards keys
-	keys     map[string]signer
+	fetching chan struct{} // has an element for each certificate that is being fetched
+	mu       sync.Mutex    // guards certificates
+	// certificates are those that are known, and addresses that have none. Nobody has signed
+	// what asks for them yet, so a fetch is for all requests that need it.
+	certificates map[string]*certificate
+}
+
+// certificate is what is at an address.
+type certificate struct {
+	fetched chan struct{} // closed when the fields below are set
+	by      signer
+	err     error
+	until   time.Time // then it is fetched again
+}
+
+// isOld reports whether a certificate must be fetched again.
+func (c *certificate) isOld(now time.Time) bool {
+	select {
+	case <-c.fetched:
+		return now.After(c.until)
+	default:
+		return false
+	}
 }
 
 // signer is the key of a certificate.
@@ -72,6 +93,9 @@ type signer struct {
 
 const (
 	fetchPatience = 5 * time.Second
+	// failedFor is how long an address is not asked again that had no valid certificate.
+	failedFor   = 5 * time.Second
+	mostFetches = 4 // at a time
 	// mostKeys bounds the certificates in memory. SNS replaces its certificate about once a
 	// year, and has one for each region.
 	mostKeys        = 64
@@ -105,12 +129,10 @@ func NewSNS(opts *SNSOptions) (*SNS, error) {
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.TLSClientConfig, transport.DisableKeepAlives = o.TLS, true // a connection is for one certificate a year
-	s := &SNS{opts: o, fetching: make(chan struct{}, 1), keys: map[string]signer{}, client: &http.Client{
+	return &SNS{opts: o, fetching: make(chan struct{}, mostFetches), certificates: map[string]*certificate{}, client: &http.Client{
 		Transport: transport, Timeout: fetchPatience,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return errors.New("it redirects to another address") },
-	}}
-	s.fetching <- struct{}{}
-	return s, nil
+	}}, nil
 }
 
 // CheckHost returns what is wrong with one of SNSOptions.Hosts.
@@ -211,6 +233,16 @@ func (s *SNS) Verify(r *http.Request, body []byte) error {
 	default:
 		return refuse("SignatureVersion is neither 1 nor 2")
 	}
+	if topic := text("TopicArn"); s.opts.Topics != nil && !slices.Contains(s.opts.Topics, topic) {
+		return refuse("the topic %.200s is not among topics", topic)
+	}
+	at, err := time.Parse(time.RFC3339Nano, text("Timestamp"))
+	if err != nil {
+		return refuse("Timestamp is not a time in RFC 3339")
+	}
+	if err := tooLate(at, s.opts.Tolerance); err != nil {
+		return err
+	}
 	by, err := s.signer(r.Context(), text("SigningCertURL"))
 	if err != nil {
 		return err
@@ -221,14 +253,7 @@ func (s *SNS) Verify(r *http.Request, body []byte) error {
 	if rsa.VerifyPKCS1v15(by.key, sum, digest, signature) != nil {
 		return refuse("Signature is not that of this message")
 	}
-	if topic := text("TopicArn"); s.opts.Topics != nil && !slices.Contains(s.opts.Topics, topic) {
-		return refuse("the topic %.200s is not among topics", topic)
-	}
-	at, err := time.Parse(time.RFC3339Nano, text("Timestamp"))
-	if err != nil {
-		return refuse("Timestamp is not a time in RFC 3339")
-	}
-	return tooLate(at, s.opts.Tolerance)
+	return nil
 }
 
 // signedBySNS returns the signed content of a message: names and values in lines. Only the
@@ -261,12 +286,6 @@ func signedBySNS(members map[string]json.RawMessage) ([]byte, error) {
 
 // signer returns the key of the certificate at an address.
 func (s *SNS) signer(ctx context.Context, address string) (signer, error) {
-	s.mu.Lock()
-	by, ok := s.keys[address]
-	s.mu.Unlock()
-	if ok {
-		return by, nil
-	}
 	u, err := s.allowed("SigningCertURL", address)
 	if err != nil {
 		return signer{}, err
@@ -274,11 +293,52 @@ func (s *SNS) signer(ctx context.Context, address string) (signer, error) {
 	if name := path.Base(u.Path); !strings.HasPrefix(name, certificateName) || path.Ext(name) != ".pem" || u.RawQuery != "" {
 		return signer{}, refuse("SigningCertURL is not the address of a certificate (%s….pem)", certificateName)
 	}
+	c, known := s.certificate(address)
+	if !known {
+		c.by, c.err = s.fetch(ctx, u)
+		c.until = c.by.notAfter
+		if now := time.Now(); now.After(c.until) {
+			c.until = now.Add(failedFor)
+		}
+		close(c.fetched)
+	}
 	select {
-	case <-s.fetching: // one at a time, so that strangers cannot make many requests
-		defer func() { s.fetching <- struct{}{} }()
+	case <-c.fetched:
+		return c.by, c.err
 	case <-ctx.Done():
 		return signer{}, fmt.Errorf("the certificate was not fetched: %w", context.Cause(ctx))
+	}
+}
+
+// certificate returns the certificate at an address. If it is not known, the caller must fetch it,
+// and others wait for it.
+func (s *SNS) certificate(address string) (c *certificate, known bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if c, known = s.certificates[address]; known && !c.isOld(now) {
+		return c, true
+	}
+	if len(s.certificates) >= mostKeys {
+		maps.DeleteFunc(s.certificates, func(_ string, c *certificate) bool { return c.isOld(now) })
+	}
+	c = &certificate{fetched: make(chan struct{})}
+	if len(s.certificates) < mostKeys { // otherwise it is fetched again, and strangers push out no other one
+		s.certificates[address] = c
+	}
+	return c, false
+}
+
+// fetch fetches the certificate at an address. A certificate that is not there is no refusal: a
+// proxy may have answered instead. Other requests need it too, so the end of one does not end it.
+func (s *SNS) fetch(ctx context.Context, u *url.URL) (signer, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchPatience)
+	defer cancel()
+	select {
+	case s.fetching <- struct{}{}:
+		defer func() { <-s.fetching }()
+	case <-ctx.Done():
+		return signer{}, errors.New("the certificate was not fetched: too many others are being fetched")
 	}
 	data, err := s.get(ctx, u)
 	if err != nil {
@@ -286,24 +346,17 @@ func (s *SNS) signer(ctx context.Context, address string) (signer, error) {
 	}
 	block, _ := pem.Decode(data)
 	if block == nil {
-		return signer{}, fmt.Errorf("the certificate was not fetched: %s has none", u.Host) // a proxy may have answered
+		return signer{}, fmt.Errorf("the certificate was not fetched: %s has none", u.Host)
 	}
-	certificate, err := x509.ParseCertificate(block.Bytes)
+	found, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
 		return signer{}, fmt.Errorf("the certificate was not fetched: %s has none that can be read", u.Host)
 	}
-	key, ok := certificate.PublicKey.(*rsa.PublicKey)
+	key, ok := found.PublicKey.(*rsa.PublicKey)
 	if !ok {
-		return signer{}, refuse("the certificate at %s has no RSA key", address)
+		return signer{}, refuse("the certificate at %s has no RSA key", u.Host)
 	}
-	by = signer{key, certificate.NotBefore, certificate.NotAfter}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.keys) >= mostKeys {
-		clear(s.keys)
-	}
-	s.keys[address] = by
-	return by, nil
+	return signer{key, found.NotBefore, found.NotAfter}, nil
 }
 
 // get returns what is at an address.

@@ -25,6 +25,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -66,12 +67,12 @@ var strangerKey = sync.OnceValue(func() *rsa.PrivateKey {
 func newAmazon(t testing.TB, at time.Time) *amazon {
 	t.Helper()
 	a := &amazon{key: keyOfTests(), files: map[string]string{}}
-	a.files[certificateURL] = certificate(t, a.key, &a.key.PublicKey, at)
+	a.files[certificateURL] = certificateOf(t, a.key, &a.key.PublicKey, at)
 	a.files[subscribeURL] = "<ConfirmSubscriptionResponse/>"
 	return a
 }
 
-func certificate(t testing.TB, key, public any, at time.Time) string {
+func certificateOf(t testing.TB, key, public any, at time.Time) string {
 	t.Helper()
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "sns.amazonaws.com"}, NotBefore: at.Add(-24 * time.Hour), NotAfter: at.Add(24 * time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, public, key)
@@ -233,8 +234,8 @@ func TestSNSRefusesOtherMessages(t *testing.T) {
 	at := func(name string) string {
 		return "https://sns.eu-west-1.amazonaws.com/" + certificateName + name + ".pem"
 	}
-	a.files[at("old")] = certificate(t, a.key, &a.key.PublicKey, now.Add(-48*time.Hour))
-	a.files[at("curve")] = certificate(t, elliptical, &elliptical.PublicKey, now)
+	a.files[at("old")] = certificateOf(t, a.key, &a.key.PublicKey, now.Add(-48*time.Hour))
+	a.files[at("curve")] = certificateOf(t, elliptical, &elliptical.PublicKey, now)
 	a.files["https://sns.evil.com/x.pem"] = a.files[certificateURL]
 	after := func(change func(members map[string]any)) []byte {
 		members := a.message(t, "2", now, nil)
@@ -374,6 +375,89 @@ func TestASubscriptionIsConfirmedAtAnAllowedHostOnly(t *testing.T) {
 	}
 }
 
+// Nobody has signed a request whose certificate is fetched.
+func TestACertificateIsFetchedOnceForAllRequests(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAmazon(t, time.Now())
+		s := a.sns(t, &SNSOptions{Topics: []string{topic}})
+		s.client.Transport = slowly{a}
+		verify := func(n int, changed map[string]any) (failed int) {
+			body := encoded(t, a.message(t, "2", time.Now(), changed))
+			answers := make(chan error, n)
+			for range n {
+				go func() { answers <- s.Verify(post(), body) }()
+			}
+			for range n {
+				if <-answers != nil {
+					failed++
+				}
+			}
+			return failed
+		}
+		begin := time.Now()
+		if failed := verify(300, nil); failed > 0 || len(a.visited) != 1 || time.Since(begin) > 2*time.Second {
+			t.Errorf("%d of 300 failed after %v, with %d visits", failed, time.Since(begin), len(a.visited))
+		}
+		missing := map[string]any{"SigningCertURL": "https://sns.eu-west-1.amazonaws.com/" + certificateName + "missing.pem"}
+		if failed := verify(300, missing); failed != 300 || len(a.visited) != 2 {
+			t.Errorf("%d of 300 failed at a missing certificate, with %d visits", failed, len(a.visited))
+		}
+		time.Sleep(failedFor + 1)
+		if verify(1, missing); len(a.visited) != 3 {
+			t.Errorf("it is not looked for again: %d visits", len(a.visited))
+		}
+		missing["TopicArn"] = topic + "2"
+		if verify(1, missing); len(a.visited) != 3 {
+			t.Error("a message of another topic makes it fetch a certificate")
+		}
+		for i := range 300 { // strangers must not push the certificate out
+			go verify(1, map[string]any{"SigningCertURL": fmt.Sprintf("https://sns.eu-west-1.amazonaws.com/"+certificateName+"%d.pem", i)})
+		}
+		synctest.Wait()
+		begin = time.Now()
+		if failed := verify(1, nil); failed > 0 || time.Since(begin) > 0 {
+			t.Errorf("a known certificate among others: %v", time.Since(begin))
+		}
+		time.Sleep(2 * fetchPatience)
+		synctest.Wait()
+		if begin = time.Now(); verify(1, nil) > 0 || time.Since(begin) > 0 {
+			t.Errorf("a known certificate after others: %v", time.Since(begin))
+		}
+	})
+}
+
+// An expired certificate may have been replaced at its address.
+func TestAnExpiredCertificateIsFetchedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAmazon(t, time.Now())
+		s := a.sns(t, nil)
+		verify := func() error { return s.Verify(post(), encoded(t, a.message(t, "2", time.Now(), nil))) }
+		if err := verify(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(25 * time.Hour)
+		if err := verify(); err == nil {
+			t.Error("an expired certificate is accepted")
+		}
+		a.files[certificateURL] = certificateOf(t, a.key, &a.key.PublicKey, time.Now())
+		time.Sleep(failedFor + 1)
+		if err := verify(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// slowly answers after a second.
+type slowly struct{ a *amazon }
+
+// RoundTrip implements http.RoundTripper.
+func (s slowly) RoundTrip(r *http.Request) (*http.Response, error) {
+	time.Sleep(time.Second)
+	return s.a.RoundTrip(r)
+}
+
 // TestCertificatesAreKeptWithinABound fetches more certificates than are kept.
 func TestCertificatesAreKeptWithinABound(t *testing.T) {
 	t.Parallel()
@@ -386,7 +470,7 @@ func TestCertificatesAreKeptWithinABound(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(s.keys) > mostKeys {
-		t.Errorf("%d certificates are kept", len(s.keys))
+	if len(s.certificates) > mostKeys {
+		t.Errorf("%d certificates are kept", len(s.certificates))
 	}
 }
