@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -277,6 +278,9 @@ func parkedID(pipeline string, e *entry) string {
 		fmt.Fprintf(h, "%d/%d", m.Origin.Partition, m.Origin.Offset)
 	case e.Call.Key.ID == "":
 		for i := range m.Headers {
+			if of := e.feed.traits.OfAttempt; of != nil && of(strings.ToLower(m.Headers[i].Name)) {
+				continue
+			}
 			add(m.Headers[i].Name)
 			add(string(m.Headers[i].Value))
 		}

@@ -24,6 +24,7 @@ func TestARepeatedMessageIsParkedOnce(t *testing.T) {
 		"no JSON":             {semel.Message{Body: []byte(`{`)}, semel.Message{Body: []byte(`{`)}, 1, 1},
 		"another body":        {semel.Message{Body: []byte(`{"n":1}`)}, semel.Message{Body: []byte(`{"n":2}`)}, 2, 2},
 		"another header":      {semel.Message{Body: []byte(`{"n":1}`), Headers: header("a")}, semel.Message{Body: []byte(`{"n":1}`), Headers: header("b")}, 2, 2},
+		"another attempt":     {semel.Message{Body: []byte(`{"n":1}`), Headers: append(header("a"), semel.Header{Name: "Attempt", Value: []byte("1")})}, semel.Message{Body: []byte(`{"n":1}`), Headers: header("a")}, 1, 1},
 		"a key":               {semel.Message{Body: []byte(`{"id":"x"}`), Headers: header("a")}, semel.Message{Body: []byte(`{"id":"x"}`), Headers: header("b")}, 1, 2},
 		"a key, other bodies": {semel.Message{Body: []byte(`{"id":"x"}`)}, semel.Message{Body: []byte(`{"id":"x","n":2}`)}, 2, 2},
 	} {

@@ -57,7 +57,7 @@ func newListSource(items ...*pipeline.Item) *listSource {
 }
 
 func (s *listSource) Traits() pipeline.SourceTraits {
-	traits := pipeline.SourceTraits{Positions: !s.repeats, CanReturn: s.returns, Repeats: s.repeats}
+	traits := pipeline.SourceTraits{Positions: !s.repeats, CanReturn: s.returns, Repeats: s.repeats, OfAttempt: func(header string) bool { return header == "attempt" }}
 	if s.exhausted != nil {
 		traits.Exhausted = func(ctx context.Context) ([]*pipeline.Item, error) {
 			select {

@@ -90,6 +90,10 @@ type SourceTraits struct {
 	// and is not parked again while it is parked. Nothing is lost: a rule that finds a key
 	// later finds the same one for both.
 	Repeats bool
+	// OfAttempt reports whether a header, in lower case, is about one delivery, so that
+	// repetitions of a message differ in it: a signature with a time, or what a proxy adds.
+	// With Repeats, it does not tell messages apart. Defaults to no header.
+	OfAttempt func(header string) bool
 	// Place describes the place of a message in the source's own words. Defaults to
 	// source, partition and offset.
 	Place func(o semel.Origin) string

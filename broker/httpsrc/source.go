@@ -58,6 +58,9 @@ type Options struct {
 	Verify func(r *http.Request, body []byte) error
 	// Handshakes are the requests that are no messages. Defaults to none.
 	Handshakes []*provider.Handshake
+	// AttemptHeaders are headers that differ when a sender repeats a request, such as a
+	// signature with a time, besides those that proxies add. Defaults to none.
+	AttemptHeaders []string
 	// Pipeline is the name of the pipeline, for events. Observer gets an event when messages
 	// begin to fail all alike, with the names that the last one had, and when that ends.
 	// Defaults to none.
@@ -167,7 +170,21 @@ func (s *Source) Addr() net.Addr { return s.listener.Addr() }
 // Traits implements pipeline.Source. The source can ask a sender to repeat a
 // request, and a sender also does that unasked.
 func (s *Source) Traits() pipeline.SourceTraits {
-	return pipeline.SourceTraits{CanReturn: true, Repeats: true}
+	return pipeline.SourceTraits{CanReturn: true, Repeats: true, OfAttempt: s.ofAttempt}
+}
+
+// ofAttempt reports whether a header may differ when a request is repeated.
+func (s *Source) ofAttempt(name string) bool {
+	switch name {
+	case "date", "forwarded", "via", "x-real-ip", "true-client-ip", "x-request-id", "x-request-start", "traceparent", "tracestate", "b3", "x-amzn-trace-id", "x-cloud-trace-context", "x-slack-retry-num", "x-slack-retry-reason":
+		return true
+	}
+	for _, begin := range []string{"x-forwarded-", "x-b3-", "x-envoy-", "cf-"} {
+		if strings.HasPrefix(name, begin) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(s.opts.AttemptHeaders, func(header string) bool { return strings.EqualFold(header, name) })
 }
 
 // handle serves one request.

@@ -161,7 +161,7 @@ func (s *Source) Open(_ context.Context, env *config.Env) (pipeline.Source, erro
 	}
 	var err error
 	if s.Verify != nil {
-		if opts.Verify, opts.Handshakes, err = s.Verify.open(); err != nil {
+		if err = s.Verify.open(opts); err != nil {
 			return nil, err
 		}
 	}

@@ -5,13 +5,13 @@ import (
 	"context"
 	"fmt"
 	"net"
-	nethttp "net/http"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/httpsrc"
 	"github.com/semel-dev/semel/broker/httpsrc/provider"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
@@ -26,7 +26,8 @@ type verifier interface {
 	limits() []string
 	lint(l *config.Linter)
 	examine(ctx context.Context, x *config.Examination)
-	open() (func(r *nethttp.Request, body []byte) error, []*provider.Handshake, error)
+	// open sets how requests are verified.
+	open(opts *httpsrc.Options) error
 }
 
 // verifyField has one of the presets, or a scheme.
@@ -235,24 +236,27 @@ func lintTolerance(l *config.Linter, tolerance time.Duration) {
 	}
 }
 
-func (s *signed) open() (func(*nethttp.Request, []byte) error, []*provider.Handshake, error) {
+func (s *signed) open(to *httpsrc.Options) error {
 	opts := &provider.VerifierOptions{Tolerance: s.Tolerance, URL: s.URL}
 	for _, secret := range s.Secrets {
 		decoded, err := s.Secret(secret.Reveal())
 		if err != nil {
-			return nil, nil, fmt.Errorf("a secret of verify: %w: %w", err, semel.ErrInvalidRequest)
+			return fmt.Errorf("a secret of verify: %w: %w", err, semel.ErrInvalidRequest)
 		}
 		opts.Secrets = append(opts.Secrets, decoded)
 	}
 	v, err := provider.NewVerifier(s.Scheme, opts)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	var handshakes []*provider.Handshake
+	to.Verify, to.AttemptHeaders = v.Verify, []string{s.Header}
+	if s.TimeHeader != "" {
+		to.AttemptHeaders = append(to.AttemptHeaders, s.TimeHeader)
+	}
 	if s.Preset.Handshake != nil {
-		handshakes = append(handshakes, s.Preset.Handshake)
+		to.Handshakes = append(to.Handshakes, s.Preset.Handshake)
 	}
-	return v.Verify, handshakes, nil
+	return nil
 }
 
 // sns checks messages of Amazon SNS.
@@ -344,17 +348,18 @@ func (s *sns) examine(ctx context.Context, x *config.Examination) {
 // reachWithin limits the time for one connection.
 const reachWithin = 5 * time.Second
 
-func (s *sns) open() (func(*nethttp.Request, []byte) error, []*provider.Handshake, error) {
+func (s *sns) open(to *httpsrc.Options) error {
 	opts := &provider.SNSOptions{Topics: s.Topics, Hosts: s.Hosts, Tolerance: s.Tolerance}
 	var err error
 	if opts.TLS, err = s.TLS.Config(); err != nil {
-		return nil, nil, err
+		return err
 	}
 	v, err := provider.NewSNS(opts)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	return v.Verify, v.Handshakes(), nil
+	to.Verify, to.Handshakes = v.Verify, v.Handshakes()
+	return nil
 }
 
 // lintUnverified looks for a key that a known sender brings, at a source that accepts it from

@@ -231,3 +231,26 @@ func TestOnlyAValidSignatureBecomesAMessage(t *testing.T) {
 		}
 	}
 }
+
+// TestAttemptsAreTheSameMessage has headers in which two attempts of a sender may differ.
+func TestAttemptsAreTheSameMessage(t *testing.T) {
+	t.Parallel()
+	f := kindtest.Parse(t, strings.Replace(verified("{ slack: { secrets: [abcd] } }", ""), "127.0.0.1:8080", servicestest.FreeAddr(t), 1))
+	source, err := f.Pipelines[0].Source.Open(t.Context(), &config.Env{File: f, Pipeline: f.Pipelines[0]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := source.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	for name, want := range map[string]bool{
+		"x-slack-signature": true, "x-slack-request-timestamp": true, "x-slack-retry-num": true, "x-request-id": true, "traceparent": true, "cf-ray": true, "x-forwarded-for": true,
+		"webhook-id": false, "content-type": false, "x-event-id": false, "": false,
+	} {
+		if got := source.Traits().OfAttempt(name); got != want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
