@@ -122,10 +122,10 @@ func TestASenderIsToldWhenMessagesFailAllAlike(t *testing.T) {
 // The names are the likely mistake, and people look for them in the log.
 func TestTheLogHasTheNamesThatArrived(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, testNamesThatArrived)
+	synctest.Test(t, func(t *testing.T) { testNamesThatArrived(t, func() { time.Sleep(tellEvery) }) })
 }
 
-func testNamesThatArrived(t *testing.T) {
+func testNamesThatArrived(t *testing.T, wait func()) {
 	lines := &told{}
 	d := doubts{pipeline: "p", observer: lines}
 	fail := func(err error, body string, headers ...string) string {
@@ -138,7 +138,7 @@ func testNamesThatArrived(t *testing.T) {
 			it.Message.Headers = append(it.Message.Headers, semel.Header{Name: name, Value: []byte("value")})
 		}
 		d.settled(it)
-		time.Sleep(tellEvery)
+		wait()
 		return lines.take()
 	}
 	const since = "p: source_changed: messages fail all alike: every message since the start was parked: "

@@ -381,7 +381,7 @@ func TestACertificateIsFetchedOnceForAllRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAmazon(t, time.Now())
 		s := a.sns(t, &SNSOptions{Topics: []string{topic}})
-		s.client.Transport = slowly{a}
+		s.client.Transport = slowly{a, func() { time.Sleep(time.Second) }}
 		verify := func(n int, changed map[string]any) (failed int) {
 			body := encoded(t, a.message(t, "2", time.Now(), changed))
 			answers := make(chan error, n)
@@ -449,12 +449,15 @@ func TestAnExpiredCertificateIsFetchedAgain(t *testing.T) {
 	})
 }
 
-// slowly answers after a second.
-type slowly struct{ a *amazon }
+// slowly answers after a wait.
+type slowly struct {
+	a    *amazon
+	wait func()
+}
 
 // RoundTrip implements http.RoundTripper.
 func (s slowly) RoundTrip(r *http.Request) (*http.Response, error) {
-	time.Sleep(time.Second)
+	s.wait()
 	return s.a.RoundTrip(r)
 }
 
