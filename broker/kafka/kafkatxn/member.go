@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/internal/retry"
@@ -61,8 +62,12 @@ func (m *member) persist(ctx context.Context, live func(ctx context.Context) err
 	return nil
 }
 
-// fatal reports whether a restart does not help against an error.
+// fatal reports whether a restart does not help against an error. A login without a token, while the
+// issuer does not answer, is refused and may succeed later.
 func fatal(err error) bool {
+	if errors.Is(err, kerr.SaslAuthenticationFailed) && errors.Is(err, semel.ErrStoreUnavailable) {
+		return false
+	}
 	return cluster.IsFinal(err) || cluster.IsAny(err,
 		kerr.TransactionalIDAuthorizationFailed, kerr.TopicAuthorizationFailed, kerr.GroupAuthorizationFailed,
 		kerr.ClusterAuthorizationFailed, kerr.SaslAuthenticationFailed, kerr.InvalidTransactionTimeout,
