@@ -16,7 +16,7 @@ import (
 )
 
 // Pattern is a regular expression, as package regexp has it. A topic matches if its whole name
-// does. The internal topics of Kafka never match. A Pattern is immutable.
+// does. A source skips internal topics of Kafka that match. A Pattern is immutable.
 type Pattern struct {
 	text, prefix string
 	whole        *regexp.Regexp

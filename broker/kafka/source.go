@@ -453,7 +453,7 @@ func (s *Source) leaveDeleted(ctx context.Context) {
 // leave leaves a topic. If there is one of its name, the client finds it.
 func (s *Source) leave(topic string) {
 	s.startAgain(topic)
-	s.tell(1, "topic "+topic+" was deleted", nil)
+	s.tell(1, "topic "+topic+" was deleted or created again", nil)
 	s.client.PurgeTopicsFromClient(topic)
 }
 

@@ -177,7 +177,7 @@ type File string
 // String implements Origin.
 func (f File) String() string { return "the token file " + string(f) }
 
-// Fetch implements Origin. A process that does not replace the file, but writes it anew, leaves it
+// Fetch implements Origin. A process that truncates the file and writes it again leaves it
 // empty or incomplete for a moment.
 func (f File) Fetch(ctx context.Context) (Token, error) {
 	for tries := 0; ; tries++ {
