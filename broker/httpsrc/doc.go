@@ -24,7 +24,7 @@
 //	     no messages where Options.Split says
 //	401  no valid signature (Options.Verify), or not the token
 //	403  a handshake of a stranger, or a web page of another site
-//	413  the body is too large
+//	413  the body is too large, or has too many messages or fields
 //	415  the body has another Content-Encoding, or the form another charset than UTF-8
 //	422  dropped, or failed permanently
 //	503  not settled, another delivery holds the key, the body came too slowly, or too much

@@ -257,7 +257,9 @@ func (s *Source) receive(w http.ResponseWriter, r *http.Request, req *request) *
 		return later(full)
 	}
 	var err error
-	if req.events, err = s.opts.Split.of(m.Body); err != nil {
+	if req.events, err = s.opts.Split.of(m.Body); errors.Is(err, errManyMessages) {
+		return &answer{status: http.StatusRequestEntityTooLarge, text: err.Error()}
+	} else if err != nil {
 		s.doubts.fails(&s.doubts.messages, refused("split", "its messages cannot be found", err), m)
 		return &answer{status: http.StatusBadRequest, text: "the messages of the request cannot be found: " + err.Error()}
 	}

@@ -22,7 +22,12 @@ type Split struct {
 const (
 	splitArray = "array"
 	splitLines = "lines"
+	// mostMessages is how many messages a request may have. Each of them can be parked with
+	// all headers of the request.
+	mostMessages = 10_000
 )
+
+var errManyMessages = fmt.Errorf("the request has more than %d messages", mostMessages)
 
 // ParseSplit reads where the messages of a request are:
 //
@@ -76,7 +81,7 @@ func (s *Split) of(body []byte) (events, error) {
 	case s == nil:
 		return whole(body), nil
 	case s.text == splitLines:
-		return counted(events{rest: bytes.TrimPrefix(body, []byte("\ufeff")), step: line}), nil
+		return counted(events{rest: bytes.TrimPrefix(body, []byte("\ufeff")), step: line})
 	}
 	finder, ok := s.finders.Get().(*key.Finder)
 	if !ok {
@@ -95,7 +100,7 @@ func (s *Split) of(body []byte) (events, error) {
 	list, kind := finder.Raw(0)
 	switch {
 	case kind == key.Array:
-		return counted(events{rest: list, step: element}), nil
+		return counted(events{rest: list, step: element})
 	case s.text == splitArray:
 		return whole(body), nil
 	case kind != key.Missing:
@@ -114,12 +119,14 @@ func whole(body []byte) events {
 }
 
 // counted sets the count of messages.
-func counted(e events) events {
+func counted(e events) (events, error) {
 	c := e
 	for _, ok := c.next(); ok; _, ok = c.next() {
-		e.count++
+		if e.count++; e.count > mostMessages {
+			return events{}, errManyMessages
+		}
 	}
-	return e
+	return e, nil
 }
 
 // element is a stepper for the elements of an array.

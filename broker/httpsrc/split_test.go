@@ -197,7 +197,7 @@ func TestAnswerCountsTheMessagesOfARequest(t *testing.T) {
 // A request with many messages takes the memory of its body, and each message only while it is in the pipeline.
 func TestMessagesOfARequestAreMadeWhenTheyAreRead(t *testing.T) {
 	t.Parallel()
-	const n = 200_000
+	const n = mostMessages
 	s := open(t, Options{Split: split(t, ".e"), MaxBody: 1 << 20, MaxBytes: 1 << 20, Wait: time.Minute})
 	body := `{"e":[` + strings.Repeat("1,", n-1) + `1]}`
 	var sending sync.WaitGroup
@@ -258,5 +258,21 @@ func TestCloseAsksForAHalfReadRequestAgain(t *testing.T) {
 	sending.Wait()
 	if n := s.held.Load(); n != 0 {
 		t.Errorf("%d bytes are held after the end", n)
+	}
+}
+
+// A body of a few bytes could otherwise be parked many times with all headers.
+func TestARequestHasABoundedNumberOfMessages(t *testing.T) {
+	t.Parallel()
+	for name, body := range map[string]string{"array": "[" + strings.Repeat("1,", mostMessages-1) + "1]", "lines": strings.Repeat("1\n", mostMessages)} {
+		s := split(t, name)
+		if found, err := s.of([]byte(body)); err != nil || found.count != mostMessages {
+			t.Errorf("%s: %d messages, %v", name, found.count, err)
+		}
+		source := open(t, Options{Split: s})
+		resp, message := send(t, source, http.Header{}, []byte(strings.Replace(body, "1", map[string]string{"array": "1,1", "lines": "1\n1"}[name], 1)), false)
+		if resp.StatusCode != http.StatusRequestEntityTooLarge || message != nil || source.held.Load() != 0 {
+			t.Errorf("%s: %s with too many, %d bytes held", name, resp.Status, source.held.Load())
+		}
 	}
 }
