@@ -375,20 +375,25 @@ func (v *Verifier) addresses(r *http.Request) []string {
 }
 
 // sortedForm returns names and values of a form, sorted and without separators. Of another
-// body the address has the digest.
+// body the address has the digest. The Content-Type is not signed, so a digest counts for a form
+// too, and a form without fields does not: its content would be that of the address alone.
 func sortedForm(r *http.Request, body []byte) (string, error) {
 	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if err != nil || kind != "application/x-www-form-urlencoded" {
+	got, hasDigest := r.URL.Query()["bodySHA256"]
+	if hasDigest || err != nil || kind != "application/x-www-form-urlencoded" {
 		digest := sha256.Sum256(body)
 		want := hex.EncodeToString(digest[:])
-		if got := r.URL.Query()["bodySHA256"]; len(got) != 1 || subtle.ConstantTimeCompare([]byte(got[0]), []byte(want)) == 0 {
-			return "", refuse("the body is no form, and the address has no bodySHA256 with its digest")
+		if len(got) != 1 || subtle.ConstantTimeCompare([]byte(got[0]), []byte(want)) == 0 {
+			return "", refuse("the address has no bodySHA256 with the digest of the body, and the body is no form or the address has another one")
 		}
 		return "", nil
 	}
 	form, err := url.ParseQuery(string(body))
 	if err != nil {
 		return "", refuse("the body is not the form that its Content-Type says")
+	}
+	if _, nameless := form[""]; nameless || len(form) == 0 {
+		return "", refuse("the form has no fields, or one without a name: its signature could be that of the address alone")
 	}
 	names := make([]string, 0, len(form))
 	for name := range form {

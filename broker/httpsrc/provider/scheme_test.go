@@ -119,3 +119,37 @@ func TestInvalidOptionsAreAllNamed(t *testing.T) {
 		t.Errorf("the zero options: %v", err)
 	}
 }
+
+// The signature of a callback by GET covers the address alone. It must not be one of a POST.
+func TestASignatureOfAnAddressIsNoneOfABody(t *testing.T) {
+	t.Parallel()
+	v, err := NewVerifier(preset(t, "twilio").Scheme, &VerifierOptions{Secrets: [][]byte{[]byte("secret")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const form, address = "application/x-www-form-urlencoded", "http://receiver/in"
+	digest := sha256.Sum256([]byte("a=1"))
+	withDigest := "?bodySHA256=" + hex.EncodeToString(digest[:])
+	for _, c := range []struct {
+		name, kind, query, signed, body string
+		valid                           bool
+	}{
+		{"a form", form, "", "a1", "a=1", true},
+		{"two values", form, "", "a1a2", "a=2&a=1", true},
+		{"no fields", form, "", "", "", false},
+		{"an empty field", form, "", "", "=", false},
+		{"a field without a name", form, "", "a1", "a=1&=", false},
+		{"a digest", "application/json", withDigest, "", "a=1", true},
+		{"a digest of a form", form, withDigest, "", "a=1", true},
+		{"another body", form, withDigest, "", "a=2", false},
+		{"another body than the digest has", form, withDigest, "a2", "a=2", false},
+		{"no digest", "application/json", "", "", "a=1", false},
+	} {
+		r := httptest.NewRequest(http.MethodPost, address+c.query, nil)
+		r.Header.Set("Content-Type", c.kind)
+		r.Header.Set("X-Twilio-Signature", base64.StdEncoding.EncodeToString(sum(sha1.New, "secret", address+c.query+c.signed)))
+		if err := v.Verify(r, []byte(c.body)); (err == nil) != c.valid {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
