@@ -441,7 +441,8 @@ func (s *Scheme) time(written string) (time.Time, error) {
 		return at, nil
 	}
 	n, err := strconv.ParseInt(written, 10, 64)
-	if err != nil || strings.Trim(written, "0123456789") != "" {
+	// A zero before it could be a part of the body before it in the signed content.
+	if err != nil || strings.Trim(written, "0123456789") != "" || len(written) > 1 && written[0] == '0' {
 		return time.Time{}, refuse("the time of the request is not a number of %s", s.TimeUnit)
 	}
 	switch s.TimeUnit {

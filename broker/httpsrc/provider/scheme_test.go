@@ -120,6 +120,24 @@ func TestInvalidOptionsAreAllNamed(t *testing.T) {
 	}
 }
 
+// The end of a body must not become the begin of the time behind it.
+func TestATimeHasNoZerosBeforeIt(t *testing.T) {
+	t.Parallel()
+	v, err := NewVerifier(Scheme{Header: "S", TimeHeader: "T", TimeUnit: "s", Algorithm: "sha256", Encoding: "hex", Signed: "{body}{time}"}, &VerifierOptions{Secrets: [][]byte{[]byte("k")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := fmt.Sprint(time.Now().Unix())
+	for body, written := range map[string]string{"10": now, "1": "0" + now} {
+		r := httptest.NewRequest(http.MethodPost, "/", nil)
+		r.Header.Set("T", written)
+		r.Header.Set("S", hex.EncodeToString(sum(sha256.New, "k", "10"+now)))
+		if err := v.Verify(r, []byte(body)); (err == nil) != (body == "10") {
+			t.Errorf("%s at %s: %v", body, written, err)
+		}
+	}
+}
+
 // The signature of a callback by GET covers the address alone. It must not be one of a POST.
 func TestASignatureOfAnAddressIsNoneOfABody(t *testing.T) {
 	t.Parallel()
