@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -356,7 +357,7 @@ func (d *delivery) fits(r *kgo.Record) bool {
 }
 
 // produce writes the records of items and returns the error of each. When ctx ends, it
-// does not wait for records in flight. If a record is too large, or has no topic, no more
+// waits for records in flight for lastAnswers at most. If a record is too large, or has no topic, no more
 // records of its group are started: their error is pipeline.ErrBehind. If the brokers refuse
 // a record for its size although it fits, those that were started before may be written
 // ahead of it.
@@ -390,6 +391,14 @@ func (s *Sink) produce(ctx context.Context, items []*pipeline.Item) []error {
 	select {
 	case <-d.done:
 	case <-ctx.Done():
+		// The client drops what it has not sent. It still reads the bytes of the rest, which are
+		// the pipeline's again when this returns.
+		soon := time.NewTimer(lastAnswers)
+		defer soon.Stop()
+		select {
+		case <-d.done:
+		case <-soon.C:
+		}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -399,6 +408,10 @@ func (s *Sink) produce(ctx context.Context, items []*pipeline.Item) []error {
 	}
 	return d.errs
 }
+
+// lastAnswers is how long a delivery whose context has ended waits for the answers to records that
+// are on their way.
+const lastAnswers = time.Second
 
 var errUnanswered = errors.New("the brokers had not answered yet")
 
