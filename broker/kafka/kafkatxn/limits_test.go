@@ -293,6 +293,7 @@ func TestLargeRecordsOnARealBroker(t *testing.T) {
 		for i, r := range kafkatest.Large(in) {
 			it := kafkatest.Item(string(r.Key), "")
 			it.Message.Body, it.Message.Origin = r.Value, semel.Origin{Source: in, Offset: int64(i)}
+			it.Group = uint64(i) + 1
 			items = append(items, it)
 		}
 		for topic, most := range map[string]int{wide: 5 * kafkatest.Megabyte, narrow: kafkatest.Megabyte} {
