@@ -419,23 +419,11 @@ func IsKept(name string) bool {
 
 // Read implements pipeline.Source. The messages of a request are made when they are read, so
 // that a request with many of them takes the memory of its body.
-func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) {
-	if s.reading == nil {
-		select {
-		case s.reading = <-s.queue:
-		case err := <-s.failed:
-			return nil, fmt.Errorf("httpsrc: %w", err)
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-	}
-	var items []*pipeline.Item
-	for len(items) < 100 {
+func (s *Source) Read(ctx context.Context) (items []*pipeline.Item, err error) {
+	for len(items) < mostRead {
 		if s.reading == nil {
-			select {
-			case s.reading = <-s.queue:
-			default:
-				return items, nil
+			if s.reading, err = s.next(ctx, items == nil); s.reading == nil {
+				return items, err
 			}
 		}
 		if body, ok := s.reading.events.next(); ok {
@@ -445,6 +433,29 @@ func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) {
 		}
 	}
 	return items, nil
+}
+
+// mostRead is how many messages one Read returns at most.
+const mostRead = 100
+
+// next returns the next request. Unless it may wait, it returns nil if there is none.
+func (s *Source) next(ctx context.Context, mayWait bool) (*request, error) {
+	if !mayWait {
+		select {
+		case req := <-s.queue:
+			return req, nil
+		default:
+			return nil, nil
+		}
+	}
+	select {
+	case req := <-s.queue:
+		return req, nil
+	case err := <-s.failed:
+		return nil, fmt.Errorf("httpsrc: %w", err)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 // item returns a message of a request.

@@ -212,7 +212,7 @@ func TestMessagesOfARequestAreMadeWhenTheyAreRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if held := s.held.Load(); len(items) > 100 || held > int64(len(body))+2000 {
+		if held := s.held.Load(); len(items) > mostRead || held > int64(len(body))+2000 {
 			t.Fatalf("%d items were read, %d bytes are held of a body of %d", len(items), held, len(body))
 		}
 		for _, it := range items {
@@ -224,6 +224,27 @@ func TestMessagesOfARequestAreMadeWhenTheyAreRead(t *testing.T) {
 		}
 	}
 	sending.Wait()
+}
+
+// A request ends where a Read ends, and no other one is there.
+func TestReadWaitsBehindARequestThatFillsIt(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{Split: split(t, "lines"), Wait: time.Minute})
+	var sending sync.WaitGroup
+	sending.Go(func() { post(t, s, strings.Repeat("m\n", mostRead)) })
+	items, err := s.Read(t.Context())
+	if err != nil || len(items) != mostRead {
+		t.Fatalf("%d items, %v", len(items), err)
+	}
+	if err := s.Ack(t.Context(), items); err != nil {
+		t.Fatal(err)
+	}
+	sending.Wait()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if more, err := s.Read(ended); len(more) > 0 || !errors.Is(err, context.Canceled) {
+		t.Errorf("%d items, %v, want the error of the context", len(more), err)
+	}
 }
 
 // The messages that were not read go back too.
@@ -243,7 +264,7 @@ func TestCloseAsksForAHalfReadRequestAgain(t *testing.T) {
 		}
 	})
 	items, err := s.Read(t.Context())
-	if err != nil || len(items) != 100 {
+	if err != nil || len(items) != mostRead {
 		t.Fatalf("%d items, %v", len(items), err)
 	}
 	if err := s.Ack(t.Context(), items[:50]); err != nil {
