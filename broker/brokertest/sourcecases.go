@@ -432,10 +432,9 @@ func (e *sourceEnv) losesAnswer() {
 	wait := e.produce(ctx, list)
 	e.settle(ctx, source, e.readAll(ctx, source, list)) // so that it is connected
 	wait()
-	m := newNumbered(fmt.Sprintf("lost-%x", e.random.Uint64()), e.partition(), 0, 10)
-	m.Place = e.next[m.Partition]
-	m = newNumbered(m.ID, m.Partition, m.Place, 10)
-	e.next[m.Partition]++
+	partition := e.partition()
+	m := newNumbered(fmt.Sprintf("lost-%x", e.random.Uint64()), partition, e.next[partition], 10)
+	e.next[partition]++
 	e.ledger.expect([]Numbered{m})
 	lost := relay.lose(m.ID, 0)
 	wait = e.produce(ctx, []Numbered{m})

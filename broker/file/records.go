@@ -143,7 +143,7 @@ func (f *divider) findContext(file *os.File, packed io.Reader, offset int64) err
 	case f.opts.Format == JSON:
 		var last lastSign
 		_, err := io.Copy(&last, before)
-		if f.inArray, _ = framing.ArrayBefore(last.sign); err != nil {
+		if f.inArray, _ = framing.ArrayBefore(last.sign); err != nil { // behind white space alone no array has begun
 			return explain(f.path, err)
 		}
 	}

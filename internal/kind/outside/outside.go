@@ -20,13 +20,13 @@ import (
 // connector.Field lists: these are mistakes of the program.
 func Add(to *config.Kinds, kinds connector.Kinds) {
 	for _, empty := range kinds.Sources {
-		to.Sources = append(to.Sources, func() config.Source { return &source{of: empty()} })
+		to.Sources = append(to.Sources, func() config.Source { return &source{common: common[connector.Source]{empty()}} })
 	}
 	for _, empty := range kinds.Sinks {
-		to.Sinks = append(to.Sinks, func() config.Sink { return &sink{of: empty()} })
+		to.Sinks = append(to.Sinks, func() config.Sink { return &sink{common: common[connector.Sink]{empty()}} })
 	}
 	for _, empty := range kinds.Stores {
-		to.Stores = append(to.Stores, func() config.StoreKind { return &store{of: empty()} })
+		to.Stores = append(to.Stores, func() config.StoreKind { return &store{common: common[connector.Store]{empty()}} })
 	}
 	unique("source", to.Sources)
 	unique("sink", to.Sinks)
@@ -141,9 +141,18 @@ func examine(ctx context.Context, of connector.Kind, x *config.Examination, part
 	x.Fail(string(part), err)
 }
 
-// advise says what an error means, if a kind knows it.
-func advise(of connector.Kind, err error) *diagnose.Error {
-	advisor, ok := of.(connector.Advisor)
+// common is what all kinds have.
+type common[K connector.Kind] struct{ of K }
+
+// Kind implements config.Kind.
+func (c *common[K]) Kind() string { return c.of.Kind() }
+
+// Fields implements config.Kind.
+func (c *common[K]) Fields() schema.Mapping { return mapping(c.of) }
+
+// Advise implements config.Kind.
+func (c *common[K]) Advise(_ *config.File, _ *config.Pipeline, _ string, err error) *diagnose.Error {
+	advisor, ok := any(c.of).(connector.Advisor)
 	if !ok {
 		return nil
 	}
@@ -156,11 +165,8 @@ func advise(of connector.Kind, err error) *diagnose.Error {
 
 type source struct {
 	config.SourceBase
-	of connector.Source
+	common[connector.Source]
 }
-
-func (s *source) Kind() string           { return s.of.Kind() }
-func (s *source) Fields() schema.Mapping { return mapping(s.of) }
 
 // About implements config.Source.
 func (s *source) About(*config.Pipeline) config.SourceAbout {
@@ -183,11 +189,6 @@ func (s *source) Examine(ctx context.Context, x *config.Examination) {
 	examine(ctx, s.of, x, config.SourcePart, "source."+s.Kind())
 }
 
-// Advise implements config.Kind.
-func (s *source) Advise(_ *config.File, _ *config.Pipeline, _ string, err error) *diagnose.Error {
-	return advise(s.of, err)
-}
-
 // Open implements config.Source.
 func (s *source) Open(ctx context.Context, env *config.Env) (pipeline.Source, error) {
 	return s.of.Open(ctx, &connector.Env{Name: env.Pipeline.Name, Stdout: env.Stdout})
@@ -203,11 +204,8 @@ func (s *source) Sample(ctx context.Context, p *config.Pipeline, fn func(*semel.
 
 type sink struct {
 	config.SinkBase
-	of connector.Sink
+	common[connector.Sink]
 }
-
-func (s *sink) Kind() string           { return s.of.Kind() }
-func (s *sink) Fields() schema.Mapping { return mapping(s.of) }
 
 // About implements config.Sink.
 func (s *sink) About() config.SinkAbout {
@@ -225,11 +223,6 @@ func (s *sink) Examine(ctx context.Context, x *config.Examination) {
 	examine(ctx, s.of, x, config.SinkPart, "sink."+s.Kind())
 }
 
-// Advise implements config.Kind.
-func (s *sink) Advise(_ *config.File, _ *config.Pipeline, _ string, err error) *diagnose.Error {
-	return advise(s.of, err)
-}
-
 // Open implements config.Sink.
 func (s *sink) Open(ctx context.Context, env *config.Env) (pipeline.Sink, error) {
 	return s.of.Open(ctx, &connector.Env{Name: env.Pipeline.Name, Stdout: env.Stdout})
@@ -237,11 +230,8 @@ func (s *sink) Open(ctx context.Context, env *config.Env) (pipeline.Sink, error)
 
 type store struct {
 	config.StoreBase
-	of connector.Store
+	common[connector.Store]
 }
-
-func (s *store) Kind() string           { return s.of.Kind() }
-func (s *store) Fields() schema.Mapping { return mapping(s.of) }
 
 // About implements config.StoreKind.
 func (s *store) About() config.StoreAbout {
@@ -262,11 +252,6 @@ func (s *store) Lint(l *config.Linter, of *config.Store) {
 // Examine implements config.Kind.
 func (s *store) Examine(ctx context.Context, x *config.Examination) {
 	examine(ctx, s.of, x, "", s.Kind())
-}
-
-// Advise implements config.Kind.
-func (s *store) Advise(_ *config.File, _ *config.Pipeline, _ string, err error) *diagnose.Error {
-	return advise(s.of, err)
 }
 
 // Open implements config.StoreKind.
