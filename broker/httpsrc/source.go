@@ -173,10 +173,11 @@ func (s *Source) Traits() pipeline.SourceTraits {
 	return pipeline.SourceTraits{CanReturn: true, Repeats: true, OfAttempt: s.ofAttempt}
 }
 
-// ofAttempt reports whether a header may differ when a request is repeated.
+// ofAttempt reports whether a header may differ when a request is repeated, and is no id of an
+// event. X-Request-Id may be one, so two messages that differ in it are both parked.
 func (s *Source) ofAttempt(name string) bool {
 	switch name {
-	case "date", "forwarded", "via", "x-real-ip", "true-client-ip", "x-request-id", "x-request-start", "traceparent", "tracestate", "b3", "x-amzn-trace-id", "x-cloud-trace-context", "x-slack-retry-num", "x-slack-retry-reason":
+	case "date", "forwarded", "via", "x-real-ip", "true-client-ip", "x-request-start", "traceparent", "tracestate", "b3", "x-amzn-trace-id", "x-cloud-trace-context", "x-slack-retry-num", "x-slack-retry-reason":
 		return true
 	}
 	for _, begin := range []string{"x-forwarded-", "x-b3-", "x-envoy-", "cf-"} {

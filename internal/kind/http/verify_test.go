@@ -246,8 +246,8 @@ func TestAttemptsAreTheSameMessage(t *testing.T) {
 		}
 	}()
 	for name, want := range map[string]bool{
-		"x-slack-signature": true, "x-slack-request-timestamp": true, "x-slack-retry-num": true, "x-request-id": true, "traceparent": true, "cf-ray": true, "x-forwarded-for": true,
-		"webhook-id": false, "content-type": false, "x-event-id": false, "": false,
+		"x-slack-signature": true, "x-slack-request-timestamp": true, "x-slack-retry-num": true, "traceparent": true, "cf-ray": true, "x-forwarded-for": true,
+		"webhook-id": false, "content-type": false, "x-event-id": false, "x-request-id": false, "": false,
 	} {
 		if got := source.Traits().OfAttempt(name); got != want {
 			t.Errorf("%s: %v", name, got)
