@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"math/rand/v2"
-	"runtime"
+	"runtime/pprof"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -24,8 +26,8 @@ type env struct {
 	ledger   *ledger
 	script   *script
 	store    semel.Store
-	next     []int // of each partition, the place of the next message
-	idle     int   // goroutines before a source or sink was opened
+	next     []int  // of each partition, the place of the next message
+	label    string // of the goroutines that the case starts, and that these start
 }
 
 func newEnv(w *watched, most time.Duration, messages, partitions int) env {
@@ -38,7 +40,8 @@ func newEnv(w *watched, most time.Duration, messages, partitions int) env {
 	e := env{watched: w, messages: cmp.Or(messages, 600), random: newRandom(w), ledger: newLedger(w), store: store, next: make([]int, partitions)}
 	e.ledger.patience = w.patience
 	e.script = newScript(rand.New(rand.NewPCG(e.random.Uint64(), 1)))
-	e.idle = runtime.NumGoroutine()
+	e.label = strconv.FormatUint(rand.Uint64(), 36)
+	pprof.SetGoroutineLabels(pprof.WithLabels(w.Context(), pprof.Labels("case", e.label)))
 	return e
 }
 
@@ -81,17 +84,48 @@ func (e *env) restarting(ctx context.Context, list []Numbered, restart func(cont
 	return running.Wait
 }
 
-// allEnded waits until as many goroutines run as at the beginning.
+// allEnded waits until the goroutines have ended that the case started. Parallel tests start
+// and end others all the time, so those of the case have a label.
 func (e *env) allEnded() {
 	e.Helper()
-	// Goroutines of Produce and of parallel tests come and go.
-	const stray = 3
-	for deadline := time.Now().Add(min(e.patience, time.Minute)); runtime.NumGoroutine() > e.idle+stray; {
+	// Those of the case itself, of Produce, and of clients that the harness has.
+	const stray = 4
+	for deadline := time.Now().Add(min(e.patience, time.Minute)); ; {
+		running, stacks := e.running()
+		if running <= stray {
+			return
+		}
 		if time.Now().After(deadline) {
-			stacks := make([]byte, 1<<16)
-			e.Errorf("%d goroutines run, at the beginning %d:\n%s", runtime.NumGoroutine(), e.idle, stacks[:runtime.Stack(stacks, true)])
+			e.Errorf("%d goroutines that the case started still run:\n%s", running, stacks)
 			return
 		}
 		_ = retry.Sleep(e.Context(), 10*time.Millisecond)
 	}
+}
+
+// running returns how many goroutines with the label of the case run, and where.
+func (e *env) running() (n int, stacks string) {
+	e.Helper()
+	var profile, ours strings.Builder
+	if err := pprof.Lookup("goroutine").WriteTo(&profile, 1); err != nil {
+		e.Fatal(err)
+	}
+	// Behind a first line, a paragraph says how many goroutines have a stack, their labels, and the stack.
+	_, paragraphs, _ := strings.Cut(profile.String(), "\n")
+	for stack := range strings.SplitSeq(paragraphs, "\n\n") {
+		if !strings.Contains(stack, strconv.Quote(e.label)) {
+			continue
+		}
+		count, _, _ := strings.Cut(stack, " @ ")
+		same, err := strconv.Atoi(count)
+		if err != nil {
+			e.Fatalf("a goroutine profile of another form: %v in %q", err, stack)
+		}
+		n += same
+		ours.WriteString(stack + "\n\n")
+	}
+	if n == 0 {
+		e.Fatal("the goroutine profile lacks the goroutine of the case")
+	}
+	return n, ours.String()
 }

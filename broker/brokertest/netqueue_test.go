@@ -191,7 +191,8 @@ func (l *link) call(ctx context.Context, r request) (a reply, err error) {
 		}
 		l.conn, l.lines = conn, bufio.NewReader(conn)
 	}
-	stop := context.AfterFunc(ctx, func() { _ = l.conn.SetDeadline(time.Unix(1, 0)) })
+	conn := l.conn // the function may begin to run when this call has ended
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	r.Text = string(r.Body)
 	line, err := json.Marshal(r)
