@@ -302,7 +302,7 @@ func (s *session) console(body string, wait bool) string {
 }
 
 // volatile matches the parts of an output that differ between runs.
-var volatile = regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z| UTC)?|\b[0-9a-f]{24,32}\b|\b[0-9a-f]{64}\b|in [0-9.]+ m?s \([0-9.,]+( [kM])? lines/s\)|\d+(\.\d+)? (m?s|min)\b|\d+m?s ago|\[\d+\] \d+\n| by \S+:\d+`)
+var volatile = regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z| UTC)?|\b[0-9a-f]{24,32}\b|\b[0-9a-f]{64}\b|in [0-9.]+ m?s( \([0-9.,]+( [kM])? lines/s\))?|\d+(\.\d+)? (m?s|min)\b|\d+m?s ago|\[\d+\] \d+\n| by \S+:\d+`)
 
 // like reports whether an output equals that of a page, except for times, digests
 // and column widths.

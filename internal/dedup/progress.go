@@ -35,6 +35,21 @@ func (r *Run) Progress() Progress {
 	return p
 }
 
+// begin sets the progress to that of the attempts that a run continues. How much of a
+// compressed input they read is not known.
+func (p *progress) begin(r *Run, at positionState) {
+	var done int64
+	for _, in := range r.inputs[:at.Input] {
+		done += in.info.Size()
+	}
+	if in := r.inputs[at.Input]; !in.compressed {
+		done += at.Offset
+	}
+	p.read.Store(at.Counts.Read)
+	p.fresh.Store(at.Counts.Fresh)
+	p.done.Store(done)
+}
+
 // tell updates the progress after a block.
 func (c *committer) tell(b *block) {
 	done := b.raw

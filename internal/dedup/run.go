@@ -345,6 +345,7 @@ func (r *Run) resume(known *resumption, j *journal) {
 	c.counts, c.written, c.replay = known.at.Counts, known.at.Counts.BytesOut, known.at.Replay
 	j.elapsed = time.Duration(known.at.ElapsedSeconds * float64(time.Second))
 	j.bytesIn = c.counts.BytesIn
+	r.progress.begin(r, known.at)
 	if r.resumed {
 		r.opts.Note(fmt.Sprintf("continuing at %s:%d, where the last run stopped", r.inputs[r.from.Input].name, r.from.Line+1))
 	}

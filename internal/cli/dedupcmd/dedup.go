@@ -63,7 +63,8 @@ Between pipes, lines may repeat after a crash, but none is lost.`,
 			opts.Threads = int(threads)
 			opts.Lossy = float64(rate)
 			opts.Problems = wrong
-			return runDedup(cmd.Context(), a, &opts)
+			chosen := cmd.Flags().Changed("on-mismatch")
+			return runDedup(cmd.Context(), a, &opts, chosen)
 		}),
 	}
 	addFlags(cmd, &opts, &unit, &rate, &threads)
@@ -133,8 +134,8 @@ type lossyRate float64
 // that table grows by copies.
 const dedupGC = 12
 
-// runDedup runs the command.
-func runDedup(ctx context.Context, a *term.App, opts *dedup.Options) error {
+// runDedup runs the command. If --on-mismatch was chosen, no note recommends another.
+func runDedup(ctx context.Context, a *term.App, opts *dedup.Options, chosen bool) error {
 	if a.Env("GOGC") == "" {
 		defer debug.SetGCPercent(debug.SetGCPercent(dedupGC))
 	}
@@ -149,14 +150,17 @@ func runDedup(ctx context.Context, a *term.App, opts *dedup.Options) error {
 	if err != nil {
 		return dedupError(err)
 	}
-	stop := a.StartProgress(func() term.Progress { return dedupProgress(run.Progress()) })
+	before := run.Progress()
+	stop := a.StartProgress(func() term.Progress { return dedupProgress(run.Progress(), before) })
 	report, err := run.Do(ctx)
 	stop()
 	switch {
 	case err == nil, ctx.Err() != nil && !errors.Is(err, term.ErrReaderGone):
 		summary := dedupSummary(report)
 		if !a.JSON {
-			noteDiffering(a, opts, report)
+			if !chosen {
+				noteDiffering(a, opts, report)
+			}
 			noteClock(a, opts, report)
 		} else { // stderr as well, because stdout has the lines
 			line, jsonErr := json.Marshal(report)
@@ -165,6 +169,9 @@ func runDedup(ctx context.Context, a *term.App, opts *dedup.Options) error {
 			}
 		}
 		a.Note("%s", summary)
+	}
+	if err != nil && ctx.Err() != nil && opts.Store == "" {
+		err = &term.InterruptedError{Err: err, Text: fmt.Sprintf("interrupted after %s lines: without --store, the next run begins again", term.FormatCount(report.Read))}
 	}
 	return dedupError(err)
 }
@@ -178,27 +185,28 @@ func dedupError(err error) error {
 	return err
 }
 
-func dedupProgress(p dedup.Progress) term.Progress {
-	share := -1.0
+// dedupProgress returns the progress of a run that began with before.
+func dedupProgress(p, before dedup.Progress) term.Progress {
+	shown := term.Progress{Done: p.Read, Unit: "lines", Share: -1, Before: before.Read}
 	if p.Total > 0 {
-		share = min(1, float64(p.Done)/float64(p.Total))
+		shown.Share = min(1, float64(p.Done)/float64(p.Total))
+		shown.ShareBefore = min(1, float64(before.Done)/float64(p.Total))
 	}
-	return term.Progress{Done: p.Read, Unit: "lines", Share: share}
+	return shown
 }
 
 // dedupSummary returns the last line on stderr, which scripts read.
 func dedupSummary(r dedup.Report) string {
-	rate := 0.0
-	if r.ElapsedSeconds > 0 {
-		rate = float64(r.Read) / r.ElapsedSeconds
-	}
-	missing := ""
+	missing, rate := "", ""
 	if r.Missing > 0 {
 		missing = "  missing " + term.FormatCount(r.Missing)
 	}
-	return fmt.Sprintf("read %s  fresh %s  duplicates %s  mismatched %s  rejected %s%s  in %.1f s (%s lines/s)",
+	if r.ElapsedSeconds >= term.LeastRated.Seconds() {
+		rate = fmt.Sprintf(" (%s lines/s)", term.FormatRate(float64(r.Read)/r.ElapsedSeconds))
+	}
+	return fmt.Sprintf("read %s  fresh %s  duplicates %s  mismatched %s  rejected %s%s  in %.1f s%s",
 		term.FormatCount(r.Read), term.FormatCount(r.Fresh), term.FormatCount(r.Duplicate), term.FormatCount(r.Mismatch),
-		term.FormatCount(r.Rejected), missing, r.ElapsedSeconds, term.FormatRate(rate))
+		term.FormatCount(r.Rejected), missing, r.ElapsedSeconds, rate)
 }
 
 // noteClock says that a window does not go by the times in a file, which people expect

@@ -24,7 +24,7 @@ import (
 )
 
 // summaryLine is the last line on stderr, as scripts read it.
-var summaryLine = regexp.MustCompile(`^read [0-9,]+  fresh [0-9,]+  duplicates [0-9,]+  mismatched [0-9,]+  rejected [0-9,]+(  missing [0-9,]+)?  in [0-9]+\.[0-9] s \([0-9.]+ ([kMG] )?lines/s\)$`)
+var summaryLine = regexp.MustCompile(`^read [0-9,]+  fresh [0-9,]+  duplicates [0-9,]+  mismatched [0-9,]+  rejected [0-9,]+(  missing [0-9,]+)?  in [0-9]+\.[0-9] s( \([0-9.]+ ([kMG] )?lines/s\))?$`)
 
 func TestDedupKeepsTheFirstOfEachKeyAndSumsUp(t *testing.T) {
 	t.Parallel()
@@ -251,6 +251,41 @@ func TestDedupIsInterruptedWithItsOwnStatus(t *testing.T) {
 	status := cli.Main(ctx, kind.All(), []string{"dedup"}, stdin, &stdout, &stderr, programtest.NoEnv)
 	if status != term.ExitInterrupted || !strings.Contains(stderr.String(), "run the same command again to resume") {
 		t.Errorf("status %d: %s", status, stderr.String())
+	}
+}
+
+// TestAnInterruptedRunPromisesToResumeOnlyWithAStore interrupts runs whose input has a
+// line and does not end.
+func TestAnInterruptedRunPromisesToResumeOnlyWithAStore(t *testing.T) {
+	t.Parallel()
+	for want, flags := range map[string][]string{
+		"semel dedup: interrupted after 1 lines: without --store, the next run begins again\n": nil,
+		"semel dedup: interrupted: run the same command again to resume\n":                     {"--store", filepath.Join(t.TempDir(), "store")},
+	} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		stdin, feed, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := feed.WriteString("line\n"); err != nil {
+			t.Fatal(err)
+		}
+		reader, writer, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { // the line comes out, and then the run is interrupted
+			_, err := bufio.NewReader(reader).ReadString('\n')
+			cancel(errors.Join(errors.New("interrupt"), err))
+		}()
+		var stderr bytes.Buffer
+		status := cli.Main(ctx, kind.All(), append([]string{"dedup"}, flags...), stdin, writer, &stderr, programtest.NoEnv)
+		if status != term.ExitInterrupted || !strings.HasSuffix(stderr.String(), want) {
+			t.Errorf("status %d: %s, want %s", status, stderr.String(), want)
+		}
+		for _, f := range []*os.File{feed, stdin, reader, writer} {
+			f.Close()
+		}
 	}
 }
 

@@ -22,7 +22,7 @@ func TestDedupSaysThatDroppedLinesDiffer(t *testing.T) {
 	}
 	programtest.Run(t, lines, "dedup", "-k", ".id", "--duplicates", dups).Check(t, term.ExitDone, differ+dups+" has them")
 	for _, args := range [][]string{
-		{"--on-mismatch", "reject", "--rejected", filepath.Join(t.TempDir(), "odd")}, {"--on-mismatch", "pass"}, {"--json"},
+		{"--on-mismatch", "reject", "--rejected", filepath.Join(t.TempDir(), "odd")}, {"--on-mismatch", "pass"}, {"--on-mismatch", "drop"}, {"--json"},
 	} {
 		if o := programtest.Run(t, lines, append([]string{"dedup", "-k", ".id"}, args...)...); o.Status != term.ExitDone || strings.Contains(o.Stderr, "differ") {
 			t.Errorf("%q: %+v", args, o)

@@ -71,14 +71,14 @@ func (a *App) Report(ctx context.Context, path string, err error) int {
 	case err == nil, errors.Is(err, ErrReaderGone):
 		return ExitDone
 	case ctx.Err() != nil && errors.Is(a.Unread, context.Cause(ctx)):
-		return a.interrupted(path)
+		return a.interrupted(path, nil)
 	case errors.As(err, &usage):
 		a.Complain(path, usage.Problems...)
 		return ExitUsage
 	case errors.Is(err, ErrFound):
 		return ExitFound
 	case ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))):
-		return a.interrupted(path)
+		return a.interrupted(path, err)
 	}
 	a.Complain(path, errorLines(err)...)
 	return ExitFailed
@@ -115,10 +115,29 @@ func errorLines(err error) []string {
 	return lines
 }
 
-func (a *App) interrupted(path string) int {
-	a.Complain(path, "interrupted: run the same command again to resume")
+func (a *App) interrupted(path string, err error) int {
+	text := "interrupted: run the same command again to resume"
+	if own, ok := errors.AsType[*InterruptedError](err); ok {
+		text = own.Text
+	}
+	a.Complain(path, text)
 	return ExitInterrupted
 }
+
+// InterruptedError is the error of an interrupted verb that the same command would not
+// resume.
+type InterruptedError struct {
+	// Text says what was done, and what the same command does.
+	Text string
+	// Err is the cause of the interruption.
+	Err error
+}
+
+// Error implements error.
+func (e *InterruptedError) Error() string { return e.Text }
+
+// Unwrap returns the cause.
+func (e *InterruptedError) Unwrap() error { return e.Err }
 
 // Complain writes problems to stderr, one per line.
 func (a *App) Complain(path string, problems ...string) {

@@ -21,6 +21,10 @@ type Progress struct {
 	// Share is the completed part of the whole, from 0 to 1. It is below 0 if the
 	// whole is not known.
 	Share float64
+	// An earlier attempt processed Before of the items, and this part of the whole.
+	// Rate and remaining time are those of this attempt.
+	Before      int64
+	ShareBefore float64
 }
 
 // StartProgress writes progress to stderr until the returned function is called.
@@ -71,6 +75,9 @@ func repeat(period time.Duration, show, last func()) (stop func()) {
 	})
 }
 
+// LeastRated is the shortest time for which a rate says something.
+const LeastRated = time.Second
+
 // showProgress writes one line. On a terminal it replaces the previous one.
 func (a *App) showProgress(line string) {
 	if a.Columns == 0 {
@@ -87,14 +94,14 @@ func (a *App) showProgress(line string) {
 func (p Progress) line(elapsed time.Duration) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s %s", FormatCount(p.Done), p.Unit)
-	if elapsed > 0 {
-		fmt.Fprintf(&text, "  %s %s/s", FormatRate(float64(p.Done)/elapsed.Seconds()), p.Unit)
+	if elapsed >= LeastRated {
+		fmt.Fprintf(&text, "  %s %s/s", FormatRate(float64(p.Done-p.Before)/elapsed.Seconds()), p.Unit)
 	}
 	if p.Share >= 0 {
 		fmt.Fprintf(&text, "  %.0f %%", 100*p.Share)
 	}
-	if p.Share > 0 && p.Share <= 1 {
-		left := time.Duration(float64(elapsed) * (1 - p.Share) / p.Share)
+	if own := p.Share - p.ShareBefore; own > 0 && p.Share <= 1 && elapsed >= LeastRated {
+		left := time.Duration(float64(elapsed) * (1 - p.Share) / own)
 		fmt.Fprintf(&text, "  %s left", FormatElapsed(left))
 	}
 	return text.String()

@@ -31,6 +31,24 @@ func TestProgressIsALineEveryTenSecondsOffTerminals(t *testing.T) {
 	})
 }
 
+// TestProgressAfterAResumeCountsThisAttempt: the first attempt did three quarters.
+func TestProgressAfterAResumeCountsThisAttempt(t *testing.T) {
+	t.Parallel()
+	p := Progress{Done: 800, Unit: "lines", Share: 0.8, Before: 750, ShareBefore: 0.75}
+	for elapsed, want := range map[time.Duration]string{
+		10 * time.Second:       "800 lines  5 lines/s  80 %  40.0 s left",
+		999 * time.Millisecond: "800 lines  80 %",
+	} {
+		if got := p.line(elapsed); got != want {
+			t.Errorf("after %s: %q, want %q", elapsed, got, want)
+		}
+	}
+	p.ShareBefore = p.Share
+	if got, want := p.line(time.Second), "800 lines  50 lines/s  80 %"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestProgressOverwritesItsLineOnTerminals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
