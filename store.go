@@ -167,10 +167,10 @@ type Traits struct {
 	// on a library with files of its own, it is the word of that server or library: no test
 	// can take away data that the operating system still has.
 	PowerSafe bool
-	// DurableClaims: a granted claim without Hold survives the end of the process in the
-	// same way as a completion. After a reopen it has its owner, token, attempt and
-	// lease. Until that lease ends, no other owner gets the key. Without this trait
-	// such a claim ends with the process.
+	// DurableClaims: a granted claim survives the end of the process in the same way as
+	// a completion. After a reopen it has its owner, token, attempt and lease. Until that
+	// lease ends, no other owner gets the key. Without this trait a claim ends with the
+	// process. With Hold, its key is then unknown.
 	DurableClaims bool
 	// Shared: several processes may use one store concurrently.
 	Shared bool

@@ -88,8 +88,9 @@ func (l *loader) merge() {
 			}
 			s.putClaim(&d, &c)
 			// Otherwise the log would not show that another owner took this key,
-			// and the next open would accept the old token again.
-			s.opts.DurableClaims = s.opts.DurableClaims || c.lasts()
+			// and the next open would accept the old token again. Nobody takes over a
+			// claim with Hold.
+			s.opts.DurableClaims = s.opts.DurableClaims || c.lasts() && !c.hold
 		}
 		maps.Copy(s.values, w.values)
 	}
@@ -283,11 +284,11 @@ func (w *worker) value(img *image, off int, e *entry) {
 }
 
 // claimOf returns the state of a durable claim after its process ended. A claim
-// with Hold is unknown.
+// with Hold is unknown, unless its lease was kept.
 func claimOf(r *rich, pos uint64) claim {
 	c := claim{
 		token: r.token, nonce: r.nonce, name: r.holder, first: r.first, leaseEnd: r.until,
-		attempt: r.attempt, hold: !r.retry, unknown: !r.retry, durable: true, pos: pos,
+		attempt: r.attempt, hold: !r.retry, kept: r.kept, unknown: !r.retry && !r.kept, durable: true, pos: pos,
 		fingerprint: r.fingerprint,
 	}
 	if d := (detail{r.key, r.origin}); d != (detail{}) {

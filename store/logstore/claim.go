@@ -17,6 +17,7 @@ type claim struct {
 	leaseEnd    int64
 	attempt     uint32
 	hold        bool // becomes unknown when the lease ends
+	kept        bool // with Options.DurableClaims
 	unknown     bool
 	durable     bool // in the log, at pos
 	pos         uint64
@@ -61,7 +62,7 @@ const holderMost = 256
 
 // lasts reports whether the claim's lease applies after a reopen as well. Each
 // change of that lease must then be in the log before it is answered.
-func (c *claim) lasts() bool { return c.durable && !c.hold && !c.unknown }
+func (c *claim) lasts() bool { return c.durable && !c.unknown && (!c.hold || c.kept) }
 
 // isAbandoned reports whether a claim's lease ended so long ago that the store
 // forgets the claim.
@@ -91,7 +92,7 @@ func (c *claim) grant() semel.Claim {
 // rich returns the encoded form of a claim.
 func (c *claim) rich() rich {
 	return rich{
-		token: c.token, nonce: c.nonce, attempt: c.attempt, unknown: c.unknown, retry: !c.hold,
+		token: c.token, nonce: c.nonce, attempt: c.attempt, unknown: c.unknown, retry: !c.hold, kept: c.kept,
 		first: c.first, until: c.leaseEnd, fingerprint: c.fingerprint,
 		holder: shortName(c.name), key: c.shown().key, origin: c.shown().origin,
 	}
@@ -289,7 +290,7 @@ func (s *Store) grant(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.Cl
 	c := claim{
 		token: s.token, nonce: r.Owner.Nonce, name: r.Owner.Name,
 		first: old.first, leaseEnd: after(now, int64(r.Lease)), attempt: old.attempt + 1,
-		hold: r.Hold, fingerprint: r.Fingerprint, detail: s.detail(r),
+		hold: r.Hold, kept: s.opts.DurableClaims, fingerprint: r.Fingerprint, detail: s.detail(r),
 	}
 	if c.fingerprint.IsZero() {
 		c.fingerprint = old.fingerprint

@@ -38,9 +38,8 @@ func (s *Store) Release(ctx context.Context, reqs []semel.ReleaseRequest, answer
 	})
 }
 
-// Extend implements semel.Store. It blocks for one durable write if the store has
-// Options.DurableClaims and a claim is without Hold. Other leases are not stored. It
-// does not extend an unknown key. The holder of such a key can still complete or
+// Extend implements semel.Store. It blocks for one durable write if a claim was granted
+// with Options.DurableClaims. Other leases are not stored. It does not extend an unknown key. The holder of such a key can still complete or
 // release it.
 func (s *Store) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers []semel.ExtendAnswer) error {
 	if len(reqs) != len(answers) {

@@ -11,8 +11,8 @@
 // end with it. A message therefore costs one durable write, at its completion. If
 // effects outlive their process, set Options.DurableClaims: then claims and leases
 // are durable before they are answered. With ClaimRequest.Hold the claim always is.
-// If the process dies, the key is unknown until it is resolved or its late holder
-// completes it.
+// If the process dies, or the durable lease ends, the key is unknown until it is
+// resolved or its late holder completes it.
 //
 // After a failed write or sync the store stops with semel.ErrStoreFailed. The
 // outcome of unanswered calls is then unknown until the store is opened again.

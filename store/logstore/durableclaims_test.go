@@ -237,7 +237,7 @@ func TestStoredClaimFormatIsUnchanged(t *testing.T) {
 	if back := claimOf(e.rich, c.pos); !ok || back != c {
 		t.Errorf("the entry is read as %+v (%t), want %+v", back, ok, c)
 	}
-	got[richHead] = 3 // a state of a later program
+	got[richHead] = 4 // a state of a later program
 	if r.decode(got[richHead:]); !claimOf(&r, 0).unknown {
 		t.Error("a claim in a state that the program does not know is not unknown")
 	}
@@ -317,4 +317,40 @@ func claimUntilKilled(t *testing.T, dir string) {
 		})
 	}
 	group.Wait()
+}
+
+// TestAHeldClaimKeepsItsLeaseOverOpens: several processes open the store in turn, one of
+// them without the option. The holder renews and completes its claim all the same, and
+// a claim that nobody renews becomes unknown at the end of its lease.
+func TestAHeldClaimKeepsItsLeaseOverOpens(t *testing.T) {
+	t.Parallel()
+	opts, clock := durably()
+	s := open(t, t.TempDir(), opts)
+	claim := func(n int) semel.ClaimAnswer {
+		t.Helper()
+		return claimOne(t, s, semel.ClaimRequest{Key: key(n), Owner: owner(uint64(n)), Lease: time.Minute, Hold: true})
+	}
+	held, dead := claim(1), claim(2)
+	s = reopen(t, s)
+	if err := extendBy(t, s, 1, held.Claim.Token, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	s.opts.DurableClaims = false
+	if s = reopen(t, s); s.Traits().DurableClaims {
+		t.Error("held claims make those in retry mode durable")
+	}
+	wantOrphaned(t, s, 1, true)
+	clock.advance(2 * time.Minute)
+	wantDecision(t, claimBy(t, s, 1, 9, time.Hour), semel.InFlight, held.Claim.Token)
+	wantDecision(t, claimBy(t, s, 2, 9, time.Hour), semel.OutcomeUnknown, dead.Claim.Token)
+	if err := extendBy(t, s, 2, dead.Claim.Token, time.Hour); !errors.Is(err, semel.ErrStaleToken) {
+		t.Errorf("the lease of an unknown key is extended: %v", err)
+	}
+	s = reopen(t, s)
+	if err := complete(t, s, semel.CompleteRequest{Key: key(1), Token: held.Claim.Token}); err != nil {
+		t.Fatal(err)
+	}
+	clock.advance(1000 * time.Hour) // an unknown key is never forgotten
+	s = reopen(t, s)
+	wantDecision(t, claimBy(t, s, 2, 10, time.Hour), semel.OutcomeUnknown, dead.Claim.Token)
 }

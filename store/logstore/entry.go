@@ -208,6 +208,7 @@ type rich struct {
 	attempt     uint32
 	unknown     bool
 	retry       bool  // a claim without Hold
+	kept        bool  // a claim with Hold whose lease outlives its process
 	first       int64 // time of the first claim
 	until       int64 // lease end of a claim, or expiry of a done key
 	fingerprint semel.Fingerprint
@@ -223,6 +224,7 @@ type rich struct {
 const (
 	stateUnknown = 1
 	stateRetry   = 2
+	stateKept    = 3
 )
 
 // size returns an upper bound of the encoded length.
@@ -242,6 +244,8 @@ func (r *rich) encode(b []byte, d *semel.Digest, kind entryKind) []byte {
 		state = stateUnknown
 	case r.retry:
 		state = stateRetry
+	case r.kept:
+		state = stateKept
 	}
 	b = append(b, state, byte(r.resultKind))
 	b = binary.AppendUvarint(b, uint64(r.token))
@@ -278,7 +282,7 @@ func (r *rich) encode(b []byte, d *semel.Digest, kind entryKind) []byte {
 func (r *rich) decode(b []byte) bool {
 	d := decoder{rest: b}
 	state := d.byte()
-	r.unknown, r.retry = state == stateUnknown, state == stateRetry
+	r.unknown, r.retry, r.kept = state == stateUnknown, state == stateRetry, state == stateKept
 	r.resultKind = semel.ResultKind(d.byte())
 	r.token = semel.Token(d.uvarint())
 	r.nonce = d.uvarint()

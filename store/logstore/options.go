@@ -74,12 +74,13 @@ type Options struct {
 	// listings. Each key then takes that many bytes more in the log. Defaults
 	// to false.
 	KeepIDs bool
-	// DurableClaims makes claims without ClaimRequest.Hold survive the end of the
-	// process, with owner, token and lease. Set it if an effect can outlive the
-	// process that claimed its key, as a request that a proxy has sent. The next
-	// process then grants the key to another owner only after the lease ended.
-	// Without it, such a claim ends with the process. A claim with Hold is always
-	// durable, and its key becomes unknown when the process has ended.
+	// DurableClaims makes claims survive the end of the process, with owner, token
+	// and lease. Set it if an effect can outlive the process that claimed its key, as
+	// a request that a proxy has sent. The next process then grants the key to another
+	// owner only after the lease ended, or, with ClaimRequest.Hold, says until then
+	// that it is in flight. Without this option, a claim ends with the process. A
+	// claim with Hold is always durable; without this option, its key is unknown as
+	// soon as the process has ended.
 	//
 	// Claim, Extend and Release then block for a durable write, so a message takes
 	// two of them. The store continues to keep durable claims while one of them may

@@ -153,11 +153,12 @@ func holdsSurvive(e *env) {
 	e.wantResult(released, text("again"))
 }
 
-// claimsSurvive leaves claims without Hold in each state to the next process.
+// claimsSurvive leaves claims without Hold in each state to the next process, and one with Hold.
 func claimsSurvive(e *env) {
 	running, extended, shortened, released, taken := e.request(e.key()), e.shortly(e.key()), e.request(e.key()), e.request(e.key()), e.shortly(e.key())
+	onHold := e.held(e.key())
 	held := map[semel.Key]semel.Claim{}
-	for _, req := range []semel.ClaimRequest{running, extended, shortened, released, taken} {
+	for _, req := range []semel.ClaimRequest{running, extended, shortened, released, taken, onHold} {
 		held[req.Key] = e.fresh(req)
 	}
 	extend := func(key semel.Key, lease time.Duration) {
@@ -169,6 +170,7 @@ func claimsSurvive(e *env) {
 	}
 	extend(extended.Key, e.lease)
 	extend(shortened.Key, e.short)
+	extend(onHold.Key, e.lease)
 	e.mustRelease(released.Key, held[released.Key].Token)
 	if e.clock != nil && e.traits.DurableClaims {
 		e.clock.Advance(-time.Hour) // no lease ends early because the clock steps back
@@ -176,6 +178,9 @@ func claimsSurvive(e *env) {
 	e.reopen()
 	if !e.traits.DurableClaims {
 		for key, c := range held {
+			if key == onHold.Key {
+				continue // see holdsSurvive
+			}
 			e.fresh(e.request(key))
 			e.wantStale("complete", key, c.Token, e.complete(key, c.Token, text("late"), e.window))
 		}
@@ -188,6 +193,7 @@ func claimsSurvive(e *env) {
 	if c := e.fresh(e.request(released.Key)); c.Attempt != 1 {
 		e.Errorf("a key that was released before a reopen has attempt %d, want 1", c.Attempt)
 	}
+	e.heldBy(onHold.Key, held[onHold.Key])("reopen")
 	a := e.claimAfter(e.short, e.request(taken.Key), semel.InFlight)
 	if old := held[taken.Key]; a.Decision != semel.Fresh || a.Claim.Attempt != 2 || a.Claim.Token <= old.Token {
 		e.Fatalf("after a reopen and the end of the lease of %+v, a claim is %s with %+v", old, a.Decision, a.Claim)
@@ -198,7 +204,9 @@ func claimsSurvive(e *env) {
 	if a := e.claimAfter(e.short, e.request(shortened.Key), semel.InFlight); a.Decision != semel.Fresh {
 		e.Errorf("a lease that was shortened before a reopen does not end: the key is %s", a.Decision)
 	}
+	e.heldBy(onHold.Key, held[onHold.Key])("end of the lease before the extension")
 	extend(extended.Key, e.short)
+	extend(onHold.Key, e.short)
 	e.mustComplete(running.Key, held[running.Key].Token, text("by the old token"))
 	e.mustRelease(taken.Key, a.Claim.Token)
 	e.reopen()
@@ -206,6 +214,9 @@ func claimsSurvive(e *env) {
 	e.fresh(e.request(taken.Key))
 	if a := e.claimAfter(e.short, e.request(extended.Key), semel.InFlight); a.Decision != semel.Fresh {
 		e.Errorf("a lease of an earlier process does not end: the key is %s", a.Decision)
+	}
+	if a := e.claimAfter(e.short, e.request(onHold.Key), semel.InFlight); a.Decision != semel.OutcomeUnknown {
+		e.Errorf("a lease with hold of an earlier process does not end: the key is %s", a.Decision)
 	}
 }
 
