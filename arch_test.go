@@ -235,10 +235,11 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/runcmd": {
-		"internal/admin", ".", "internal/cli/open", "internal/cli/term", "internal/cli/trialcmd", "internal/config", "internal/app",
+		"internal/admin", "internal/cli/page", ".", "internal/cli/open", "internal/cli/term", "internal/cli/trialcmd", "internal/config", "internal/app",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/statuscmd": {
+		"internal/cli/facts",
 		"internal/cli/open", "internal/cli/term", "internal/config", "internal/app", "internal/admin",
 		"github.com/spf13/cobra",
 	},
@@ -251,6 +252,12 @@ var packageMap = map[string][]string{
 	"internal/cli/keyrecord": {
 		".", "httpidem", "internal/cli/term", "internal/config", "internal/schema", "key",
 		"github.com/spf13/cobra",
+	},
+	"internal/cli/facts": {
+		".", "internal/admin", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "pipeline",
+	},
+	"internal/cli/page": {
+		".", "internal/admin", "internal/cli/facts", "internal/cli/keyrecord", "internal/cli/term", "internal/config", "internal/explain",
 	},
 	"internal/cli/keyscmd": {
 		".", "pipeline", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/dedup", "internal/schema",
@@ -265,7 +272,7 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/proxycmd": {
-		".", "internal/cli/open", "internal/cli/term", "internal/config", "internal/app", "internal/proxy", "internal/schema",
+		".", "internal/cli/page", "internal/cli/open", "internal/cli/term", "internal/config", "internal/app", "internal/proxy", "internal/schema",
 		"github.com/spf13/cobra", "github.com/spf13/pflag",
 	},
 	"internal/cli/term": {
@@ -274,7 +281,7 @@ var packageMap = map[string][]string{
 	},
 	"internal/cli/verifycmd": {"httpidem", "httpidem/idemcheck", "internal/cli/term", "internal/schema", "github.com/spf13/cobra"},
 	"internal/cli/whycmd": {
-		".", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/admin", "internal/schema", "pipeline",
+		".", "internal/cli/facts", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/schema",
 		"github.com/spf13/cobra",
 	},
 	"connector":                  {".", "pipeline"},

@@ -31,6 +31,11 @@ type Process struct {
 	Journal *Journal
 	// Redact removes secrets from the texts of errors.
 	Redact func(text string) string
+	// Rates returns how many messages a pipeline settled per second in each ten seconds of
+	// the last hour, the oldest first.
+	Rates func(pipeline string) []float64
+	// Page is the page for people, or nil. It decides by itself who may see what.
+	Page http.Handler
 }
 
 // Readiness is whether a part of a process can work.

@@ -1,8 +1,6 @@
 package admin
 
 import (
-	"crypto/sha256"
-	"crypto/subtle"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -10,7 +8,6 @@ import (
 	"net/http"
 	"net/netip"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -73,30 +70,55 @@ func isLoopback(address string) bool {
 
 // NewServer returns the admin server of a process, for the address that it listens on. Probes
 // and metrics are for every client, unless admin.auth is set. Questions read keys and
-// messages, so their clients must have its credentials.
+// messages, so their clients must have its credentials. All other paths belong to the page.
 func NewServer(p *Process, address string, conf *config.Admin) *http.Server {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { answerText(w, http.StatusOK, "ok\n") })
-	mux.HandleFunc("GET /readyz", p.readyz)
-	mux.HandleFunc("GET "+StatusPath, p.statusz)
-	mux.Handle("GET /metrics", p.Metrics)
-	var handler http.Handler
-	if auth := conf.Auth; auth != nil {
-		mux.HandleFunc("GET "+JournalPath, p.journalz)
-		mux.Handle("POST "+QuestionPath, &host{Process: p, store: p.Store})
-		handler = authorized(auth, mux)
+	guard := identified
+	if conf.Auth != nil {
+		guard = func(next http.Handler) http.Handler { return authorized(conf.Auth, next) }
+	}
+	handle := func(pattern string, handler http.Handler) { mux.Handle(pattern, guard(handler)) }
+	handle("/livez", onlyGet(func(w http.ResponseWriter, _ *http.Request) { answerText(w, http.StatusOK, "ok\n") }))
+	handle("/readyz", onlyGet(p.readyz))
+	handle(StatusPath, onlyGet(p.statusz))
+	handle("/metrics", onlyGet(p.Metrics.ServeHTTP))
+	if conf.Auth != nil {
+		handle(JournalPath, onlyGet(p.journalz))
+		handle("POST "+QuestionPath, operators(conf.Auth, &host{Process: p, store: p.Store}))
 	} else {
 		refuse := func(w http.ResponseWriter, _ *http.Request) {
 			answerText(w, http.StatusForbidden, "the process shows keys only to clients with credentials, and admin.auth is not set in its configuration\n")
 		}
-		mux.HandleFunc(QuestionPath, refuse)
-		mux.HandleFunc(JournalPath, refuse)
-		handler = identified(mux)
+		handle(QuestionPath, http.HandlerFunc(refuse))
+		handle(JournalPath, http.HandlerFunc(refuse))
 	}
+	if p.Page != nil {
+		mux.Handle("/", p.Page)
+	} else {
+		handle("/", http.NotFoundHandler())
+	}
+	return NewPageServer(mux, address, conf)
+}
+
+// NewPageServer returns a server for the address that it listens on. It refuses requests for
+// other hosts.
+func NewPageServer(handler http.Handler, address string, conf *config.Admin) *http.Server {
 	return &http.Server{
 		Handler:           expected(address, conf.PublicURL, handler),
 		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10,
 	}
+}
+
+// onlyGet refuses requests that are not for reading.
+func onlyGet(next http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			w.Header().Set("Allow", "GET, HEAD")
+			answerText(w, http.StatusMethodNotAllowed, "only GET is allowed\n")
+			return
+		}
+		next(w, r)
+	})
 }
 
 // NewSocketServer returns the server of a process for the socket in the directory of a store;
@@ -113,27 +135,4 @@ func NewSocketServer(p *Process, store func() (semel.Store, error)) *http.Server
 		return p.Store(name)
 	}})
 	return onlyOwner(mux)
-}
-
-// authorized requires the credentials of admin.auth, except for the liveness
-// probe.
-func authorized(auth *config.Auth, next http.Handler) http.Handler {
-	same := func(a, b string) bool {
-		x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
-		return subtle.ConstantTimeCompare(x[:], y[:]) == 1
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		user, password, basic := r.BasicAuth()
-		token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		switch {
-		case r.URL.Path == "/livez":
-		case basic && auth.Username != "" && same(user, auth.Username) && same(password, auth.Password.Reveal()):
-		case bearer && !auth.Token.IsZero() && same(token, auth.Token.Reveal()):
-		default:
-			w.Header().Set("WWW-Authenticate", `Basic realm="semel"`)
-			answerText(w, http.StatusUnauthorized, "not authorized\n")
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
 }

@@ -18,8 +18,18 @@ import (
 // process is what other processes see of the daemon.
 func (d *daemon) process() *admin.Process {
 	return &admin.Process{
-		Ready: d.ready, Status: d.status, Metrics: d.metrics.handler(), Store: d.opened, Parked: d.openParked, Journal: d.journal, Redact: d.file.Redact,
+		Ready: d.ready, Status: d.status, Metrics: d.metrics.handler(), Store: d.opened, Parked: d.openParked, Journal: d.journal, Redact: d.file.Redact, Rates: d.rates,
 	}
+}
+
+// rates returns the rates of a pipeline in the last hour.
+func (d *daemon) rates(pipeline string) []float64 {
+	for i := range d.states {
+		if s := &d.states[i]; s.name == pipeline {
+			return s.counters.hour()
+		}
+	}
+	return nil
 }
 
 // adminAddress is the address that the admin server listens on, or admin.Off.

@@ -11,6 +11,9 @@ import (
 // rateOver is the number of samples, one a second, over which a rate is computed.
 const rateOver = 10
 
+// ratesKept is how many rates the last hour has.
+const ratesKept = 3600 / rateOver
+
 // sample is what a pipeline had done at a time.
 type sample struct {
 	at      time.Time

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -39,6 +40,9 @@ type RunOptions struct {
 	// Show shows a person what pipelines, which it may call at any time, returns, until
 	// stop is called. Defaults to a line in the log each minute.
 	Show func(pipelines func() []admin.PipelineStatus) (stop func())
+	// Page returns the page for people of the process whose admin server listens at an
+	// address. Defaults to none.
+	Page func(p *admin.Process, at net.Addr) http.Handler
 	// Env looks up the variables by which systemd says where it listens. Defaults to
 	// none, and systemd gets no messages.
 	Env func(name string) string
@@ -81,7 +85,11 @@ func Run(ctx context.Context, f *config.File, opts *RunOptions) error {
 	}
 	var running, serving sync.WaitGroup
 	if listener != nil {
-		server := admin.NewServer(d.process(), d.adminAddress(), &d.file.Admin)
+		process := d.process()
+		if opts.Page != nil {
+			process.Page = opts.Page(process, listener.Addr())
+		}
+		server := admin.NewServer(process, d.adminAddress(), &d.file.Admin)
 		serving.Go(func() {
 			if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 				d.log.Error("the admin server ended", "error", err)

@@ -49,6 +49,8 @@ type counters struct {
 	bytes   int64 // of Read
 	done    sample
 	samples []sample
+	rates   []float64 // of each rateOver seconds of the last hour
+	ticks   int       // samples since the last rate
 }
 
 var _ pipeline.Observer = (*counters)(nil)
@@ -185,6 +187,21 @@ func (c *counters) sample() {
 	now := c.done
 	now.at, now.settled = time.Now(), c.counted.Settled
 	c.samples = append(c.samples, now)
+	if c.ticks++; c.ticks > rateOver {
+		c.ticks = 1
+		if len(c.rates) == ratesKept {
+			c.rates = append(c.rates[:0], c.rates[1:]...)
+		}
+		first := &c.samples[0]
+		c.rates = append(c.rates, float64(now.settled-first.settled)/now.at.Sub(first.at).Seconds())
+	}
+}
+
+// hour returns the rates of the last hour.
+func (c *counters) hour() []float64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.rates)
 }
 
 // status returns the counts and the state of a pipeline that runs with a number of workers.

@@ -159,6 +159,9 @@ type Auth struct {
 	Password schema.Secret
 	// Token is the accepted bearer token. It may be zero.
 	Token schema.Secret
+	// Viewer are credentials that may look and change nothing. It may be nil, and has no
+	// Viewer itself.
+	Viewer *Auth
 }
 
 // Log configures the log of a daemon.

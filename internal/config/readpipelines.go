@@ -308,27 +308,37 @@ func adminMapping(a *Admin) schema.Mapping {
 		}},
 		schema.PartField("auth", func() schema.Mapping {
 			a.Auth = &Auth{}
-			return schema.Mapping{
-				Fields: []schema.Field{
-					schema.TextField("username", &a.Auth.Username, "User name for a browser."),
-					schema.SecretField("password", &a.Auth.Password, "Password."),
-					schema.SecretField("token", &a.Auth.Token, "Bearer token for programs."),
-				},
-				Check: func(v schema.Value, there schema.Members) {
-					_, user := there["username"]
-					_, password := there["password"]
-					_, token := there["token"]
-					switch {
-					case user != password:
-						v.Wrong("username and password belong together: write both")
-					case v.Node != nil && !user && !token:
-						v.Wrong("it is empty: write username and password, or token")
-					}
-				},
-			}
-		}, "Credentials of the server. They are required if other machines can reach the address.").Means("none"),
+			m := credentials(a.Auth)
+			m.Fields = append(m.Fields, schema.PartField("viewer", func() schema.Mapping {
+				a.Auth.Viewer = &Auth{}
+				return credentials(a.Auth.Viewer)
+			}, "Further credentials, for people who look and change nothing: they see keys, but no bodies of messages.").Means("none"))
+			return m
+		}, "Credentials of the server. They are required if other machines can reach the address, and for the page to show keys.").Means("none"),
 		ServerTLSField(&a.TLS),
 	}}
+}
+
+// credentials reads a user with a password, a token, or both.
+func credentials(a *Auth) schema.Mapping {
+	return schema.Mapping{
+		Fields: []schema.Field{
+			schema.TextField("username", &a.Username, "User name for a browser."),
+			schema.SecretField("password", &a.Password, "Password."),
+			schema.SecretField("token", &a.Token, "Bearer token for programs."),
+		},
+		Check: func(v schema.Value, there schema.Members) {
+			_, user := there["username"]
+			_, password := there["password"]
+			_, token := there["token"]
+			switch {
+			case user != password:
+				v.Wrong("username and password belong together: write both")
+			case v.Node != nil && !user && !token:
+				v.Wrong("it is empty: write username and password, or token")
+			}
+		},
+	}
 }
 
 func logMapping(l *Log) schema.Mapping {

@@ -315,3 +315,8 @@ func (e *explainer) exceptions() []string {
 	}
 	return list
 }
+
+// Line says what it promises in one line.
+func (p *Promise) Line() string {
+	return "nothing lost: " + p.NothingLost.Holds + "; no second effect: " + p.NoSecondEffect.Holds + "; commits by " + p.Mode
+}

@@ -25,6 +25,8 @@ type StoreFlags struct {
 	dir, File, Name string
 	// Admin is the address of the admin server to ask, or empty.
 	Admin string
+	// Process is this process, if it has the store open, or nil.
+	Process *admin.Process
 
 	// KeepIDs makes an embedded store keep readable ids.
 	KeepIDs bool
@@ -82,6 +84,8 @@ func (f *StoreFlags) Find(p *term.Problems) bool {
 	case f.dir != "":
 		f.Found = &config.Store{Name: f.dir, Spec: f.Kinds.Directory(f.dir)}
 		f.Conf = &config.File{Stores: []*config.Store{f.Found}}
+	case f.Process != nil:
+		f.Found = ChooseStore(f.Conf, f.Name, p)
 	case f.File != "":
 		needed := OnlyStore(f.Name)
 		if f.Admin != "" {
@@ -107,6 +111,9 @@ func (f *StoreFlags) Check(p *term.Problems) {
 	}
 	if why := f.Found.Spec.About().NoRecords; why != "" {
 		p.Addf("%s %s", f.Shown(), why)
+	}
+	if f.Process != nil {
+		return
 	}
 	if f.Admin != "" {
 		CheckAdmin(f.Admin, f.File, p)
@@ -144,7 +151,7 @@ func (f *StoreFlags) WithStore(ctx context.Context, use func(semel.Store) error)
 		return err
 	}
 	err = use(store)
-	if _, elsewhere := store.(*admin.Store); !elsewhere {
+	if _, elsewhere := store.(*admin.Store); !elsewhere && f.Process == nil {
 		err = stalled(ctx, f.Conf, f.Conf.Stack(f.Found.Name), err)
 	}
 	if closeErr := opened.Close(); closeErr != nil {
@@ -154,6 +161,10 @@ func (f *StoreFlags) WithStore(ctx context.Context, use func(semel.Store) error)
 }
 
 func (f *StoreFlags) open(ctx context.Context) (semel.Store, io.Closer, error) {
+	if f.Process != nil {
+		store, err := f.Process.Store(f.Found.Name)
+		return store, io.NopCloser(nil), err
+	}
 	if f.admin != nil {
 		if err := CheckProcess(ctx, f.Admin, f.Conf); err != nil {
 			return nil, nil, err

@@ -4,11 +4,13 @@ package proxycmd
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/app"
+	"github.com/semel-dev/semel/internal/cli/page"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/proxy"
@@ -41,8 +43,8 @@ SIGTERM and SIGINT drain: the proxy takes no new connection, and requests in pro
 end, within 25 s or the file's shutdown time. A second signal ends the program
 immediately; the outcome of requests with a key is then unknown.
 
-The log goes to stderr. --admin serves probes, metrics and the status: /livez, /readyz,
-/metrics and /status.`,
+The log goes to stderr. --admin serves a page for people at /, and probes, metrics and
+the status: /livez, /readyz, /metrics and /status.`,
 		Args: term.Arguments(0, 1, "", "one FILE"),
 		RunE: a.Checked(func(cmd *cobra.Command, args []string, wrong term.Problems) error {
 			conf := f.config(cmd, args, &wrong)
@@ -55,7 +57,8 @@ The log goes to stderr. --admin serves probes, metrics and the status: /livez, /
 			}
 			server, err := proxy.Listen(conf, log)
 			if err == nil {
-				err = f.run(cmd.Context(), conf, server, &app.RunOptions{Log: log, Admin: f.Admin, InsecureNoAuth: f.Insecure, Env: f.Env})
+				err = f.run(cmd.Context(), conf, server, &app.RunOptions{Log: log, Admin: f.Admin, InsecureNoAuth: f.Insecure, Env: f.Env,
+					Page: page.For(a, strings.Join(args, ""), conf, a.Stderr)})
 			}
 			if errors.Is(err, semel.ErrInvalidRequest) {
 				return term.Usagef("%s", err)

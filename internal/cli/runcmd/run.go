@@ -16,6 +16,7 @@ import (
 	"github.com/semel-dev/semel/internal/admin"
 	"github.com/semel-dev/semel/internal/app"
 	"github.com/semel-dev/semel/internal/cli/open"
+	"github.com/semel-dev/semel/internal/cli/page"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
 )
@@ -99,8 +100,9 @@ broken finding, and 1 if something could not be checked.
 is for development: in production, let a role with more rights run semel migrate up.
 
 The log goes to stderr. On a terminal, a status line for each pipeline is below it.
---admin serves probes, metrics and the status: /livez, /readyz, /metrics and /status.
-semel status shows it.`,
+--admin serves a page for people at /, and probes, metrics and the status: /livez,
+/readyz, /metrics and /status. semel status shows it. Without admin.auth in the FILE, the
+page shows no keys; a terminal gets a login link, which is valid once.`,
 		Args: term.Arguments(1, -1, term.MissingFile, ""),
 		RunE: a.Checked(func(cmd *cobra.Command, args []string, wrong term.Problems) error {
 			var conf *config.File
@@ -152,6 +154,7 @@ func (f *runFlags) run(ctx context.Context, a *term.App, conf *config.File, chos
 	}
 	err := app.Run(ctx, conf, &app.RunOptions{
 		Pipelines: chosen, Log: log, Admin: f.Admin, InsecureNoAuth: f.Insecure, Stdout: a.Stdout, Show: show(a, screen, text, chosen), Env: a.Env,
+		Page: page.For(a, conf.Name, conf, screen),
 	})
 	if errors.Is(err, semel.ErrInvalidRequest) {
 		return term.Usagef("%s", err)

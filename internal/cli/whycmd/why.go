@@ -3,6 +3,7 @@ package whycmd
 
 import (
 	"cmp"
+	"errors"
 	"io"
 	"os"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli/facts"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
@@ -18,9 +20,20 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 )
 
+// question are the flags of why, and what they ask.
+type question struct {
+	*facts.Question
+	pipeline, storeName string
+	scope               string
+	message             string // a file with a message, or ""
+	headers             []string
+	choice              keyrecord.KeyFlags
+}
+
 // New returns the verb why.
 func New(a *term.App) *cobra.Command {
-	q := &question{App: a, findings: findings{seen: map[Event]bool{}}}
+	q := &question{Question: facts.NewQuestion(a)}
+	q.Searches = true
 	cmd := &cobra.Command{
 		Use:   "why KEY... --config FILE",
 		Short: "Show what happened to a key, and what its next delivery gets",
@@ -52,23 +65,27 @@ The exit status is 1 if a place could not be asked. A key that is nowhere is no 
 			if err := wrong.Err(); err != nil {
 				return err
 			}
-			return q.answer(cmd.Context(), places)
+			answer, err := q.Ask(cmd.Context(), places)
+			if answer != nil {
+				err = errors.Join(answer.Print(a), err)
+			}
+			return err
 		}),
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&q.file, "config", "", "configuration `FILE` with the pipelines and stores")
+	flags.StringVar(&q.File, "config", "", "configuration `FILE` with the pipelines and stores")
 	flags.StringVar(&q.pipeline, "pipeline", "", "ask only about the pipeline `NAME`")
 	flags.StringVar(&q.storeName, "store-name", "", "ask only the store `NAME`")
 	flags.StringVar(&q.scope, "scope", "", "`SCOPE` of the key (default that of each pipeline; default with --store-name)")
 	flags.StringVar(&q.message, "message", "", "`FILE` with the body of a message, instead of the KEY; - is standard input")
 	flags.StringArrayVar(&q.headers, "header", nil, "`NAME=VALUE` of a header of the message; repeat it")
-	term.AddParsed(flags, &q.since, "since", "1d", "DUR", "how far back topics are read, as in 90m or 7d", schema.ParseDuration)
-	term.AddParsed(flags, &q.patience, "timeout", "30s", "DUR", "how long the search of one source or sink may take", schema.ParseDuration)
-	flags.Int64Var(&q.most, "messages", 1_000_000, "the newest messages that are read of each partition: `N`")
+	term.AddParsed(flags, &q.Since, "since", "1d", "DUR", "how far back topics are read, as in 90m or 7d", schema.ParseDuration)
+	term.AddParsed(flags, &q.Patience, "timeout", "30s", "DUR", "how long the search of one source or sink may take", schema.ParseDuration)
+	flags.Int64Var(&q.Most, "messages", 1_000_000, "the newest messages that are read of each partition: `N`")
 	q.choice.Add(cmd)
 	q.choice.AddDigest(cmd)
 	q.choice.AddCaller(cmd)
-	open.AddAdmin(cmd, &q.admin)
+	open.AddAdmin(cmd, &q.Admin)
 	open.CompleteNames(a, cmd, "pipeline", (*config.File).PipelineNames)
 	open.CompleteNames(a, cmd, "store-name", (*config.File).StoreNames)
 	for _, name := range []string{"scope", "header"} {
@@ -78,22 +95,22 @@ The exit status is 1 if a place could not be asked. A key that is nowhere is no 
 }
 
 // check reads the configuration and the key, and returns the places to ask.
-func (q *question) check(cmd *cobra.Command, words []string, wrong *term.Problems) []place {
+func (q *question) check(cmd *cobra.Command, words []string, wrong *term.Problems) []facts.Place {
 	set := cmd.Flags().Changed
-	q.digest, q.byDigest = q.choice.Digest(words, wrong)
+	q.Digest, q.ByDigest = q.choice.Digest(words, wrong)
 	switch {
-	case q.message != "" && (len(words) > 0 || q.byDigest || q.choice.OfCaller()):
+	case q.message != "" && (len(words) > 0 || q.ByDigest || q.choice.OfCaller()):
 		wrong.Addf("--message and KEY exclude each other: name the key one way")
 	case q.message != "" && q.storeName != "":
 		wrong.Addf("--message and --store-name exclude each other: the key rule of a pipeline finds the key")
-	case q.byDigest && set("scope"):
+	case q.ByDigest && set("scope"):
 		wrong.Addf("--digest and --scope exclude each other: a digest is of a key with its scope")
-	case q.message != "" || q.byDigest:
+	case q.message != "" || q.ByDigest:
 	case len(words) == 0:
 		wrong.Addf("KEY is missing: name the key, or --message FILE, or --digest DIGEST as semel keys ls prints it")
 	default:
 		for _, key := range q.choice.Keys("", words, wrong) {
-			q.ids = append(q.ids, key.ID)
+			q.IDs = append(q.IDs, key.ID)
 		}
 	}
 	if len(q.headers) > 0 && q.message == "" {
@@ -102,40 +119,40 @@ func (q *question) check(cmd *cobra.Command, words []string, wrong *term.Problem
 	if q.pipeline != "" && q.storeName != "" {
 		wrong.Addf("--pipeline and --store-name exclude each other: leave one of them out")
 	}
-	for name, n := range map[string]int64{"--messages": q.most, "--since": int64(q.since), "--timeout": int64(q.patience)} {
+	for name, n := range map[string]int64{"--messages": q.Most, "--since": int64(q.Since), "--timeout": int64(q.Patience)} {
 		if n < 1 {
 			wrong.Addf("%s must be above 0", name)
 		}
 	}
 	needed := config.Everything
 	switch {
-	case q.file == "":
+	case q.File == "":
 		wrong.Addf("--config FILE is missing: name the configuration; for a store of semel dedup write semel keys show KEY --store DIR")
 		return nil
-	case q.admin != "":
+	case q.Admin != "":
 		needed = open.NoStore
 	case q.storeName != "":
 		needed = open.OnlyStore(q.storeName)
 	}
-	if q.conf = open.ConfigFor(q.App, q.file, needed, wrong); q.conf == nil {
+	if q.Conf = open.ConfigFor(q.App, q.File, needed, wrong); q.Conf == nil {
 		return nil
 	}
-	if q.admin != "" {
-		open.Admin(q.admin, q.conf, wrong) // reports a wrong address once
+	if q.Admin != "" {
+		open.Admin(q.Admin, q.Conf, wrong) // reports a wrong address once
 	}
-	asked := q.conf.Pipelines
+	asked := q.Conf.Pipelines
 	if q.pipeline != "" {
-		p, ok := q.conf.Pipeline(q.pipeline)
+		p, ok := q.Conf.Pipeline(q.pipeline)
 		if !ok {
-			wrong.Addf("--pipeline %s: %s has no such pipeline: %s", q.pipeline, q.conf.Name, schema.OneOf(q.pipeline, q.conf.PipelineNames()))
+			wrong.Addf("--pipeline %s: %s has no such pipeline: %s", q.pipeline, q.Conf.Name, schema.OneOf(q.pipeline, q.Conf.PipelineNames()))
 			return nil
 		}
 		asked = []*config.Pipeline{p}
 	}
 	for _, p := range asked {
-		for _, id := range keyrecord.Shaped(p.Key.Rule, q.ids) {
-			if !slices.Contains(q.ids, id) {
-				q.ids = append(q.ids, id)
+		for _, id := range keyrecord.Shaped(p.Key.Rule, q.IDs) {
+			if !slices.Contains(q.IDs, id) {
+				q.IDs = append(q.IDs, id)
 			}
 		}
 	}
@@ -148,7 +165,7 @@ func (q *question) check(cmd *cobra.Command, words []string, wrong *term.Problem
 // keyOfMessage finds the key of --message by the rule of the pipeline.
 func (q *question) keyOfMessage(asked []*config.Pipeline, wrong *term.Problems) {
 	if len(asked) != 1 {
-		wrong.Addf("--pipeline NAME is missing: --message takes the key rule of one pipeline, and %s names %s", q.conf.Name, cmp.Or(strings.Join(q.conf.PipelineNames(), ", "), "none"))
+		wrong.Addf("--pipeline NAME is missing: --message takes the key rule of one pipeline, and %s names %s", q.Conf.Name, cmp.Or(strings.Join(q.Conf.PipelineNames(), ", "), "none"))
 		return
 	}
 	p := asked[0]
@@ -156,16 +173,13 @@ func (q *question) keyOfMessage(asked []*config.Pipeline, wrong *term.Problems) 
 		wrong.Addf("--message: the key rule of pipeline %s needs a value that this machine lacks: name the KEY", p.Name)
 		return
 	}
-	m := &semel.Message{CaselessHeaders: p.Source.About(p).CaselessHeaders}
+	var headers []semel.Header
 	for _, header := range q.headers {
 		name, value, ok := strings.Cut(header, "=")
 		if !ok || name == "" {
 			wrong.Addf("--header %q: write NAME=VALUE", header)
 		}
-		if m.CaselessHeaders {
-			name = strings.ToLower(name)
-		}
-		m.Headers = append(m.Headers, semel.Header{Name: name, Value: []byte(value)})
+		headers = append(headers, semel.Header{Name: name, Value: []byte(value)})
 	}
 	in := q.Interruptible(q.Stdin)
 	if q.message != "-" {
@@ -182,41 +196,34 @@ func (q *question) keyOfMessage(asked []*config.Pipeline, wrong *term.Problems) 
 		wrong.Addf("--message %s: %s", q.message, term.FileReason(err))
 		return
 	}
-	text, _ := strings.CutSuffix(string(body), "\n") // as programs end a line of text
-	m.Body = []byte(strings.TrimSuffix(text, "\r"))
-	key, inner, err := p.KeyOf(m)
-	if inner != nil {
-		if id := p.Key.IDWithout(err, inner.Body); id != nil {
-			key.ID, err = string(id), nil
-		}
-	}
+	id, err := facts.IDOf(p, headers, body)
 	if err != nil {
 		wrong.Addf("--message %s: the message has no key by the rule %s of pipeline %s: %s: add --header NAME=VALUE, or name the KEY", q.message, p.Key.Rule, p.Name, term.PlainText(err.Error()))
 		return
 	}
-	q.ids = []string{key.ID}
+	q.IDs = []string{id}
 }
 
 // places returns the stores and pipelines to ask. The keys of requests belong to callers:
 // with --caller, these are also the stores that may have keys of a proxy or a service.
-func (q *question) places(asked []*config.Pipeline, scoped bool, wrong *term.Problems) (list []place) {
+func (q *question) places(asked []*config.Pipeline, scoped bool, wrong *term.Problems) (list []facts.Place) {
 	add := func(p *config.Pipeline, store, scope string) {
 		if scoped {
 			scope = q.scope
 		}
-		if q.byDigest {
+		if q.ByDigest {
 			scope = "" // the digest has it
 		}
-		if at := (place{p, store, scope, nil}); !slices.Contains(list, at) {
+		if at := (facts.Place{Pipeline: p, Store: store, Scope: scope}); !slices.Contains(list, at) {
 			list = append(list, at)
 		}
 	}
 	callers, requests := q.choice.OfCaller(), config.DefaultProxyScope
-	if q.conf.Proxy != nil {
-		requests = q.conf.Proxy.Scope
+	if q.Conf.Proxy != nil {
+		requests = q.Conf.Proxy.Scope
 	}
-	if q.storeName != "" || len(q.conf.Pipelines) == 0 && !callers {
-		if s := open.ChooseStore(q.conf, q.storeName, wrong); s != nil && callers {
+	if q.storeName != "" || len(q.Conf.Pipelines) == 0 && !callers {
+		if s := open.ChooseStore(q.Conf, q.storeName, wrong); s != nil && callers {
 			add(nil, s.Name, requests)
 		} else if s != nil {
 			add(nil, s.Name, keyrecord.DefaultScope)
@@ -225,11 +232,11 @@ func (q *question) places(asked []*config.Pipeline, scoped bool, wrong *term.Pro
 	}
 	switch {
 	case q.storeName != "" || q.pipeline != "":
-	case !callers && q.conf.Proxy != nil:
-		q.note("store %s: not for requests of the proxy, whose keys belong to callers: add --caller NAME", q.conf.Proxy.Store.Name)
+	case !callers && q.Conf.Proxy != nil:
+		q.Remark("store %s: not for requests of the proxy, whose keys belong to callers: add --caller NAME", q.Conf.Proxy.Store.Name)
 	case callers:
-		for _, s := range q.conf.Stores {
-			if s.Spec.About().NoRecords == "" && !slices.ContainsFunc(q.conf.Stores, func(upper *config.Store) bool {
+		for _, s := range q.Conf.Stores {
+			if s.Spec.About().NoRecords == "" && !slices.ContainsFunc(q.Conf.Stores, func(upper *config.Store) bool {
 				return slices.ContainsFunc(upper.Spec.About().Layers, func(l schema.Reference) bool { return l.Name == s.Name })
 			}) {
 				add(nil, s.Name, requests)
@@ -237,10 +244,10 @@ func (q *question) places(asked []*config.Pipeline, scoped bool, wrong *term.Pro
 		}
 	}
 	for _, p := range asked {
-		if problem, lacks := q.conf.Lacks(p.Name, "key.scope"); lacks && !scoped {
+		if problem, lacks := q.Conf.Lacks(p.Name, "key.scope"); lacks && !scoped {
 			wrong.Addf("%s: or choose the scope with --scope", problem)
 		}
-		if q.byDigest && p.Store.Name != "" {
+		if q.ByDigest && p.Store.Name != "" {
 			add(nil, p.Store.Name, "") // it has one record of a digest, whichever pipelines use it
 			continue
 		}

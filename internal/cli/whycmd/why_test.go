@@ -15,8 +15,8 @@ import (
 	"github.com/semel-dev/semel/httpidem"
 	"github.com/semel-dev/semel/internal/app"
 	"github.com/semel-dev/semel/internal/cli"
+	"github.com/semel-dev/semel/internal/cli/facts"
 	"github.com/semel-dev/semel/internal/cli/term"
-	"github.com/semel-dev/semel/internal/cli/whycmd"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
@@ -59,7 +59,7 @@ func (o outcome) has(t *testing.T, texts ...string) {
 }
 
 // answer reads the object that --json prints.
-func (o outcome) answer(t *testing.T) (a whycmd.Answer) {
+func (o outcome) answer(t *testing.T) (a facts.Answer) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(o.stdout), &a); err != nil || strings.Count(o.stdout, "\n") != 1 {
 		t.Fatalf("not one object: %v: %s%s", err, o.stdout, o.stderr)

@@ -1,4 +1,4 @@
-package whycmd
+package facts
 
 import (
 	"cmp"
@@ -34,6 +34,7 @@ type Answer struct {
 	record   semel.Record
 	commands []keyrecord.Command
 	parked   bool // its pipeline has parked messages of the key
+	failed   bool // a place could not be asked
 }
 
 // Parked is a parked message of the key.
@@ -46,11 +47,12 @@ type Parked struct {
 	Attempts int    `json:"attempts,omitempty"`
 	Queued   bool   `json:"queued,omitempty"`
 
-	pipeline string
+	// By is the pipeline that parked it.
+	By string `json:"-"`
 }
 
-// why says why the message is parked, and whether it is redriven.
-func (m *Parked) why() string {
+// Why says why the message is parked, and whether it is redriven.
+func (m *Parked) Why() string {
 	said := m.Reason
 	if m.Error != "" {
 		said += ": " + term.JoinLines(m.Error)
@@ -67,7 +69,8 @@ type Event struct {
 	Place string `json:"place"`
 	What  string `json:"what"`
 
-	at time.Time
+	// At is zero if the time is not known.
+	At time.Time `json:"-"`
 }
 
 // findings are what the places said.
@@ -76,7 +79,7 @@ type findings struct {
 	parked  []Parked
 	retries []keyrecord.Command // of parked messages
 	events  []Event
-	seen    map[Event]bool // without their at
+	seen    map[Event]bool // without their At
 	looked  []string       // the places, and how far each was read
 }
 
@@ -87,12 +90,12 @@ func (f *findings) add(at time.Time, place, what string) {
 		return
 	}
 	f.seen[e] = true
-	e.at = at
+	e.At = at
 	f.events = append(f.events, e)
 }
 
-// note says where the verb looked, once.
-func (f *findings) note(format string, args ...any) {
+// Remark says where the verb looked, once.
+func (f *findings) Remark(format string, args ...any) {
 	if text := fmt.Sprintf(format, args...); !slices.Contains(f.looked, text) { // two pipelines may use one topic
 		f.looked = append(f.looked, text)
 	}
@@ -113,15 +116,15 @@ func (a *Answer) weight() int {
 	return -1 // nothing could be seen there
 }
 
-// print writes one answer out of those of all places. ids are the readings of the key, and
+// whole makes one answer out of those of all places. ids are the readings of the key, and
 // failed says that a place could not be asked.
-func (f *findings) print(app *term.App, ids []string, failed bool) error {
+func (f *findings) whole(app *term.App, ids []string, failed bool) *Answer {
 	slices.SortStableFunc(f.answers, func(a, b *Answer) int { return b.weight() - a.weight() })
 	slices.SortStableFunc(f.events, func(a, b Event) int { // those without a time come last
-		if a.at.IsZero() != b.at.IsZero() {
+		if a.At.IsZero() != b.At.IsZero() {
 			return cmp.Compare(b.Time, a.Time)
 		}
-		return a.at.Compare(b.at)
+		return a.At.Compare(b.At)
 	})
 	all := &Answer{}
 	if len(f.answers) > 0 {
@@ -152,13 +155,36 @@ func (f *findings) print(app *term.App, ids []string, failed bool) error {
 	if all.Key == nil && len(ids) > 0 {
 		all.Key, _ = keyrecord.FormatJSONID(ids[0]) // without one, the member is left out
 	}
+	all.failed = failed
+	return all
+}
+
+// Nothing reports whether no place knows the key.
+func (a *Answer) Nothing() bool { return a.weight() <= 0 && len(a.Events) == 0 }
+
+// Failed reports whether a place could not be asked.
+func (a *Answer) Failed() bool { return a.failed }
+
+// Known returns the record, or nil if the place has none that can be seen.
+func (a *Answer) Known() *semel.Record {
+	if a.Record == nil {
+		return nil
+	}
+	return &a.record
+}
+
+// Cases returns the commands, each with the case that it is for.
+func (a *Answer) Cases() []keyrecord.Command { return a.commands }
+
+// Print prints an answer, for people or as JSON.
+func (all *Answer) Print(app *term.App) error {
 	if app.JSON {
 		return app.PrintJSON(all)
 	}
 	var text strings.Builder
-	if all.weight() <= 0 && len(all.Events) == 0 {
+	if all.Nothing() {
 		text.WriteString("nothing is known of this key")
-		if failed {
+		if all.failed {
 			text.WriteString(" in the places that could be asked")
 		}
 		text.WriteString("\n")
@@ -198,18 +224,18 @@ func (a *Answer) write(text *strings.Builder, redact func(string) string) error 
 	}
 	for _, m := range a.Parked {
 		by := ""
-		if m.pipeline != a.Pipeline {
-			by = " by " + m.pipeline
+		if m.By != a.Pipeline {
+			by = " by " + m.By
 		}
-		fact("parked", fmt.Sprintf("%s%s, since %s, after %s: %s", m.ID, by, m.Time, term.Plural(m.Attempts, "attempt"), m.why()))
+		fact("parked", fmt.Sprintf("%s%s, since %s, after %s: %s", m.ID, by, m.Time, term.Plural(m.Attempts, "attempt"), m.Why()))
 	}
 	if len(a.Events) > 0 {
 		text.WriteString("\n")
 	}
 	for _, e := range a.Events {
 		when := "(no time)"
-		if !e.at.IsZero() {
-			when = e.at.UTC().Format("2006-01-02 15:04:05.000 MST")
+		if !e.At.IsZero() {
+			when = e.At.UTC().Format("2006-01-02 15:04:05.000 MST")
 		}
 		fmt.Fprintf(text, "%-27s  %s: %s\n", when, term.DisplayText(e.Place), term.DisplayText(e.What))
 	}

@@ -1,0 +1,258 @@
+// Package facts says in words what is known of a running process, of a key and of a parked
+// message. The verbs print these words and the page shows them, so that both say the same.
+package facts
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/semel-dev/semel/internal/admin"
+	"github.com/semel-dev/semel/internal/cli/term"
+)
+
+// freshFor is how long a measured lag is shown without its age.
+const freshFor = 5 * time.Second
+
+// NeedsPerson reports whether a person must look at something.
+func NeedsPerson(now *admin.Status) bool {
+	for i := range now.Pipelines {
+		p := &now.Pipelines[i]
+		if troubled(p) || p.Waiting != nil && *p.Waiting > 0 {
+			return true
+		}
+	}
+	if now.Service != nil && now.Service.State != admin.StateReady {
+		return true
+	}
+	for i := range now.Stores {
+		s := &now.Stores[i]
+		if s.State != admin.StateReady || s.Unknown != nil && *s.Unknown > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Kind is what a detail is about.
+type Kind uint8
+
+// These are the kinds of details.
+const (
+	AboutPipeline Kind = iota
+	AboutService
+	AboutParked
+	AboutStore
+	AboutUnknown
+)
+
+// Detail is one thing to know about a part of a process.
+type Detail struct {
+	Kind Kind
+	// Name is that of the pipeline, the service or the store.
+	Name string
+	Text string
+	// Command is the command line that shows more, or "".
+	Command string
+	// Person: a person must look at it.
+	Person bool
+}
+
+// String returns the detail as a line.
+func (d *Detail) String() string {
+	if d.Command == "" {
+		return d.Text
+	}
+	return d.Text + ": " + d.Command
+}
+
+// Details returns what the tables of a status have no place for: reasons, errors, the lag of
+// partitions, and the commands for what needs a person. file names the configuration in
+// command lines; it is "" if it is not known, or if flags describe the service.
+func Details(now *admin.Status, file string) (list []Detail) {
+	add := func(kind Kind, name string, person bool, format string, args ...any) *Detail {
+		list = append(list, Detail{Kind: kind, Name: name, Person: person, Text: fmt.Sprintf(format, args...)})
+		return &list[len(list)-1]
+	}
+	for i := range now.Pipelines {
+		p := &now.Pipelines[i]
+		if p.Settled > 0 {
+			add(AboutPipeline, p.Name, false, "%s", accounts(p))
+		}
+		if p.Reason != "" {
+			add(AboutPipeline, p.Name, troubled(p), "%s is not ready: %s", p.Name, term.Trouble(p.Reason, p.NextAttempt, now.Time))
+		} else if p.WaitingFor != "" {
+			add(AboutPipeline, p.Name, troubled(p), "%s is stalled, waiting for %s", p.Name, p.WaitingFor)
+		}
+		if e := p.LastError; e != nil {
+			text := e.Event
+			if e.Cause != "" {
+				text += ": " + e.Cause
+			}
+			if e.Over {
+				add(AboutPipeline, p.Name, false, "%s failed last %s, which is over: %s", p.Name, Ago(now.Time, e.At), text)
+			} else {
+				add(AboutPipeline, p.Name, false, "%s failed last %s: %s: the log has the error", p.Name, Ago(now.Time, e.At), text)
+			}
+		}
+		if p.Pace != nil {
+			add(AboutPipeline, p.Name, false, "%s", behind(p))
+		}
+		for _, at := range p.Lags {
+			if len(p.Lags) > 1 && (at.Messages != nil && *at.Messages > 0 || at.Bytes != nil && *at.Bytes > 0) {
+				add(AboutPipeline, p.Name, false, "%s: %s/%d has lag %s", p.Name, at.Source, at.Partition, Lag(at.Messages, at.Bytes))
+			}
+		}
+	}
+	if s := now.Service; s != nil && s.Reason != "" {
+		add(AboutService, s.Name, true, "%s is not ready: %s", s.Name, term.Trouble(s.Reason, s.NextAttempt, now.Time))
+	}
+	flags := now.Service != nil && file == ""
+	if file == "" {
+		file = "FILE"
+	}
+	for i := range now.Pipelines {
+		if p := &now.Pipelines[i]; p.Waiting != nil && *p.Waiting > 0 {
+			add(AboutParked, p.Name, true, "%s has parked messages", p.Name).Command = term.ShellLine("semel", "parked", "ls", "--config", file, "--pipeline", p.Name)
+		}
+	}
+	for i := range now.Stores {
+		s := &now.Stores[i]
+		if s.Reason != "" {
+			add(AboutStore, s.Name, true, "store %s is not ready: %s", s.Name, s.Reason)
+		}
+		if s.Unknown != nil && *s.Unknown > 0 {
+			named := []string{"--config", file, "--store-name", s.Name}
+			if flags { // they named the directory
+				named = []string{"--store", s.Name}
+			}
+			add(AboutUnknown, s.Name, true, "store %s has unknown keys", s.Name).Command = term.ShellLine(append([]string{"semel", "keys", "ls", "--state", "unknown"}, named...)...)
+		}
+	}
+	return list
+}
+
+// troubled reports whether a pipeline neither works nor has ended.
+func troubled(p *admin.PipelineStatus) bool {
+	return p.State != admin.StateReady && p.State != admin.StateEnded
+}
+
+// accounts says what became of the messages since the start of the program.
+func accounts(p *admin.PipelineStatus) string {
+	line := fmt.Sprintf("%s: %d settled", p.Name, p.Settled)
+	if p.Held < 0 {
+		line += fmt.Sprintf(" + %d settled earlier or in flight", -p.Held)
+	}
+	line += fmt.Sprintf(" = %d fresh", p.Fresh)
+	for _, of := range []struct {
+		n    int64
+		name string
+	}{{p.Duplicate, "duplicate"}, {p.Superseded, "superseded"}, {p.Filtered, "filtered"}, {p.Parked, "parked"}, {p.Dropped, "dropped"}, {p.Held, "held"}} {
+		if of.n > 0 {
+			line += fmt.Sprintf(" + %d %s", of.n, of.name)
+		}
+	}
+	if p.Differ > 0 {
+		line += fmt.Sprintf("; %d of the duplicates differ in content from the message of their key that took effect: is the key too coarse?", p.Differ)
+	}
+	return line
+}
+
+// behind says of a pipeline that is behind how far, how long that takes, and what limits it.
+func behind(p *admin.PipelineStatus) string {
+	pace, line := p.Pace, fmt.Sprintf("%s is lagging: %s behind, ", p.Name, Lag(p.Lag, p.LagBytes))
+	if pace.LeftSeconds == nil {
+		line += "and nothing was settled in the last ten seconds"
+	} else {
+		line += fmt.Sprintf("about %s at %s/s", about(*pace.LeftSeconds), term.FormatRate(p.Rate))
+	}
+	if pace.BatchSeconds == nil {
+		return line
+	}
+	what := "a message takes"
+	if pace.Messages >= 1.5 {
+		what = fmt.Sprintf("a batch of %s messages takes", term.FormatCount(int64(pace.Messages+0.5)))
+	}
+	line += fmt.Sprintf("; %s %s", what, milliseconds(*pace.BatchSeconds))
+	if pace.ClaimSeconds != nil && pace.SinkSeconds != nil {
+		line += fmt.Sprintf(" (claim %s, sink %s)", milliseconds(*pace.ClaimSeconds), milliseconds(*pace.SinkSeconds))
+	}
+	line += fmt.Sprintf(", %d at a time", pace.Workers)
+	switch pace.Limit {
+	case admin.LimitSource:
+		line += ": most of the time they wait for the source"
+	case admin.LimitStore:
+		line += ": the store limits it; raise parallel, or look at the store with semel doctor"
+	case admin.LimitSink, admin.LimitWorkers:
+		line += ": raise parallel, or start more processes if the store is shared"
+	}
+	return line
+}
+
+// about formats a time that is estimated.
+func about(seconds float64) string {
+	const year = 365 * 24 * time.Hour
+	d := time.Duration(min(seconds, year.Seconds()) * float64(time.Second))
+	switch {
+	case d >= year:
+		return "a year or more"
+	case d >= 10*time.Minute:
+		return term.FormatElapsed(d.Round(time.Minute))
+	case d >= time.Minute:
+		return fmt.Sprintf("%.0f min", d.Minutes())
+	}
+	return fmt.Sprintf("%.0f s", d.Seconds())
+}
+
+// milliseconds formats a short time.
+func milliseconds(seconds float64) string {
+	switch ms := 1000 * seconds; {
+	case ms < 0.05:
+		return "0 ms"
+	case ms < 9.95:
+		return fmt.Sprintf("%.1f ms", ms)
+	case ms < 10_000:
+		return fmt.Sprintf("%.0f ms", ms)
+	}
+	return term.FormatElapsed(time.Duration(seconds * float64(time.Second)))
+}
+
+// Share formats the share of fresh messages.
+func Share(p *admin.PipelineStatus) string {
+	if p.Fresh+p.Duplicate == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f %%", 100*float64(p.Fresh)/float64(p.Fresh+p.Duplicate))
+}
+
+// Count formats a count that may not be known.
+func Count(n *int64) string {
+	if n == nil {
+		return "-"
+	}
+	return term.FormatCount(*n)
+}
+
+// Lag formats a lag in messages or bytes.
+func Lag(messages, size *int64) string {
+	if messages == nil && size != nil {
+		return term.FormatBytes(*size)
+	}
+	return Count(messages)
+}
+
+// Lagged formats the lag of a pipeline, with its age if it is old.
+func Lagged(now *admin.Status, p *admin.PipelineStatus) string {
+	text := Lag(p.Lag, p.LagBytes)
+	if p.LagMeasured.IsZero() || now.Time.Sub(p.LagMeasured) < freshFor {
+		return text
+	}
+	return text + " (" + Ago(now.Time, p.LagMeasured) + ")"
+}
+
+// Ago formats how long ago something was.
+func Ago(now, then time.Time) string {
+	if then.IsZero() {
+		return "-"
+	}
+	return term.FormatElapsed(max(now.Sub(then), 0)) + " ago"
+}

@@ -1,0 +1,154 @@
+package page
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/admin"
+	"github.com/semel-dev/semel/internal/cli/facts"
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/explain"
+)
+
+// retryAfter returns whole seconds, rounded up.
+func retryAfter(d time.Duration) string {
+	return strconv.Itoa(int((d + time.Second - 1) / time.Second))
+}
+
+// fact is a name with its value.
+type fact struct{ Name, Value string }
+
+// notice is something that needs a person, and the page that shows more.
+type notice struct {
+	facts.Detail
+	Link, Label string
+}
+
+// overviewData is what the overview shows.
+type overviewData struct {
+	Time     time.Time
+	Started  time.Time
+	Notices  []notice
+	Services []part
+	// Pipelines and Stores are those of the process.
+	Pipelines, Stores []part
+}
+
+// part is a pipeline, a store or a service on the overview.
+type part struct {
+	Name, Link string
+	State      admin.State
+	// Well: it needs no person.
+	Well bool
+	// Promise is what it promises, in one line.
+	Promise string
+	Facts   []fact
+	Notes   []string
+	Chart   *chart
+}
+
+// overview shows what needs a person, the pipelines and the stores.
+func (v *visit) overview() error {
+	now := v.now(v.r.Context())
+	d := &overviewData{Time: now.Time, Started: now.Started}
+	details := facts.Details(now, v.File)
+	for _, detail := range details {
+		if detail.Person {
+			d.Notices = append(d.Notices, noticeOf(detail))
+		}
+	}
+	if s := now.Service; s != nil {
+		d.Services = append(d.Services, part{Name: s.Name, State: s.State, Well: s.State == admin.StateReady})
+	}
+	for i := range now.Pipelines {
+		p := v.pipelinePart(now, &now.Pipelines[i])
+		said := false
+		for _, detail := range details {
+			of := detail.Kind == facts.AboutPipeline && detail.Name == p.Name
+			said = said || of && detail.Person
+			if of && !detail.Person {
+				p.Notes = append(p.Notes, detail.Text)
+			}
+		}
+		if !p.Well && !said {
+			d.Notices = append(d.Notices, noticeOf(facts.Detail{Kind: facts.AboutPipeline, Name: p.Name, Text: p.Name + " is " + string(p.State)}))
+		}
+		d.Pipelines = append(d.Pipelines, p)
+	}
+	for i := range now.Stores {
+		d.Stores = append(d.Stores, v.storePart(now, &now.Stores[i]))
+	}
+	return v.show(http.StatusOK, "overview", "Overview", d)
+}
+
+// noticeOf adds the page that shows more to a detail.
+func noticeOf(d facts.Detail) notice {
+	n := notice{Detail: d}
+	switch d.Kind {
+	case facts.AboutParked:
+		n.Link, n.Label = "parked?pipeline="+url.QueryEscape(d.Name), "parked messages of "+d.Name
+	case facts.AboutUnknown:
+		n.Link, n.Label = "unknown?store="+url.QueryEscape(d.Name), "unknown keys of "+d.Name
+	case facts.AboutStore:
+		n.Link, n.Label = "store?name="+url.QueryEscape(d.Name), "store "+d.Name
+	case facts.AboutPipeline:
+		n.Link, n.Label = "pipeline?name="+url.QueryEscape(d.Name), "pipeline "+d.Name
+	}
+	return n
+}
+
+// pipelinePart returns what the overview shows of a pipeline.
+func (v *visit) pipelinePart(now *admin.Status, s *admin.PipelineStatus) part {
+	p := part{
+		Name: s.Name, State: s.State, Link: "pipeline?name=" + url.QueryEscape(s.Name),
+		Well: s.State == admin.StateReady || s.State == admin.StateEnded,
+		Facts: []fact{
+			{"rate", term.FormatRate(s.Rate) + "/s"}, {"fresh", facts.Share(s)}, {"lag", facts.Lagged(now, s)},
+			{"in flight", term.FormatCount(int64(s.InFlight))}, {"parked", facts.Count(s.Waiting)}, {"last settled", facts.Ago(now.Time, s.LastSettled)},
+		},
+	}
+	if spec, ok := v.Conf.Pipeline(s.Name); ok {
+		promise := explain.Explain(v.Conf, spec)
+		p.Promise = promise.Line()
+		for i := range now.Stores {
+			if of := &now.Stores[i]; of.Name == spec.Store.Name {
+				p.Facts = append(p.Facts, fact{"unknown keys", facts.Count(of.Unknown)})
+			}
+		}
+	}
+	if v.Process.Rates != nil {
+		p.Chart = newChart(v.Process.Rates(s.Name))
+	}
+	return p
+}
+
+// storePart returns what the overview shows of a store.
+func (v *visit) storePart(now *admin.Status, s *admin.StoreStatus) part {
+	p := part{
+		Name: s.Name, State: s.State, Link: "store?name=" + url.QueryEscape(s.Name), Well: s.State == admin.StateReady,
+		Facts: []fact{
+			{"done", facts.Count(s.Done)}, {"claimed", facts.Count(s.Claimed)}, {"unknown", facts.Count(s.Unknown)}, {"measured", facts.Ago(now.Time, s.Measured)},
+		},
+	}
+	if of, ok := v.Conf.Store(s.Name); ok {
+		p.Facts = append([]fact{{"kind", of.Spec.Kind()}}, p.Facts...)
+	}
+	if window := v.window(s.Name); window > 0 {
+		p.Facts = append(p.Facts, fact{"window", term.FormatElapsed(window)})
+	}
+	return p
+}
+
+// window returns the longest window of the pipelines and the proxy on a store, or 0.
+func (v *visit) window(store string) (longest time.Duration) {
+	for _, p := range v.Conf.PipelinesOn(store) {
+		longest = max(longest, p.Window)
+	}
+	if p, ok := v.Conf.ProxyOn(store); ok {
+		longest = max(longest, p.LongestWindow())
+	}
+	return min(longest, semel.Forever)
+}
