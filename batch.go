@@ -352,7 +352,7 @@ func retryable(err error) bool {
 // effect may have happened. Then the lease ends by itself. A guard remembers 16,384 such
 // claims, and reports each further one as an EventStoreError.
 //
-// If the effect may have happened and the guard's policy is Hold, the key becomes
+// If the effect may have happened and the guard's policy is ExpiryHold, the key becomes
 // Unknown. Otherwise, if it may have happened now or in an earlier attempt, the
 // record stays and only its lease ends: the next attempt must know.
 //
@@ -392,7 +392,7 @@ func (b *Batch) GiveBack(ctx context.Context, tasks []*Task) {
 
 // Unknown reports whether GiveBack makes the key of a task Unknown.
 func (b *Batch) Unknown(t *Task) bool {
-	return (t.doubt || t.delivered) && b.guard.opts.OnLeaseExpired == Hold
+	return (t.doubt || t.delivered) && b.guard.opts.OnLeaseExpired == ExpiryHold
 }
 
 // release ends claims. It reports errors to the observer, and returns the tasks whose

@@ -21,7 +21,7 @@
 //	ErrResultNotKept                  yes     acknowledge: complete, but without a result
 //	*PermanentError                   yes     park, then acknowledge: retries cannot fix it
 //	ErrInFlight                       no      retry with a delay: another holder works on the key
-//	ErrOutcomeUnknown under Hold      no      park until the key is resolved
+//	ErrOutcomeUnknown, ExpiryHold     no      park until the key is resolved
 //	ErrOutcomeUnknown, ErrLeaseLost   no      retry: the effect may have happened
 //	ErrMismatch, ErrLate              no      park: a retry gets the same answer
 //	ErrInvalidKey, ErrInvalidRequest  no      park, and fix the caller

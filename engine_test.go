@@ -46,7 +46,7 @@ type engineRun struct {
 type engineCase struct {
 	name  string
 	keys  []string // defaults to "a"
-	hold  bool     // OnLeaseExpired: Hold
+	hold  bool     // OnLeaseExpired: ExpiryHold
 	opts  func(*semel.GuardOptions)
 	large int64 // the largest result that the store keeps
 	// claimed: another holder claimed the key a minute ago and died.
@@ -575,7 +575,7 @@ func newEngineRun(t *testing.T, c engineCase) *engineRun {
 	r := &engineRun{T: t, c: &c, inner: inner, store: &hooked{Store: inner}, journal: &journal{}, runs: map[string]int{}, ended: map[string]time.Duration{}}
 	r.opts = semel.GuardOptions{Observer: r.journal}
 	if c.hold {
-		r.opts.OnLeaseExpired = semel.Hold
+		r.opts.OnLeaseExpired = semel.ExpiryHold
 	}
 	if c.opts != nil {
 		c.opts(&r.opts)

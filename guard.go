@@ -24,14 +24,14 @@ const (
 type ExpiryPolicy uint8
 
 const (
-	// Retry lets the next delivery claim the key again. The effect may repeat, with
+	// ExpiryRetry lets the next delivery claim the key again. The effect may repeat, with
 	// a higher token. Attempt is above 1 as long as the store remembers the claim
 	// that ended. A store inside the process forgets it with the process; a shared
 	// store forgets it an hour later.
-	Retry ExpiryPolicy = iota
-	// Hold makes the key Unknown until it is resolved; see [Resolver]. The effect
+	ExpiryRetry ExpiryPolicy = iota
+	// ExpiryHold makes the key Unknown until it is resolved; see [Resolver]. The effect
 	// does not repeat by itself.
-	Hold
+	ExpiryHold
 )
 
 // LatePolicy says what happens to a message that is older than its window and has
@@ -64,7 +64,7 @@ type GuardOptions struct {
 	// with default options. Defaults to 24 h. Must be above 0; it may be Forever.
 	Window time.Duration
 	// OnLeaseExpired says what happens to the key of a lost holder. Defaults to
-	// Retry.
+	// ExpiryRetry.
 	OnLeaseExpired ExpiryPolicy
 	// Wait is how long a delivery waits for a key that another holder has. Then it
 	// gets an InFlightError. DoBatch never waits: it would hold up the rest of the
@@ -159,8 +159,8 @@ func (o *GuardOptions) validate() error {
 	if o.Window < 0 {
 		bad("Window: %v is negative", o.Window)
 	}
-	if o.OnLeaseExpired > Hold {
-		bad("OnLeaseExpired: %d is neither Retry nor Hold", o.OnLeaseExpired)
+	if o.OnLeaseExpired > ExpiryHold {
+		bad("OnLeaseExpired: %d is neither ExpiryRetry nor ExpiryHold", o.OnLeaseExpired)
 	}
 	if o.Wait < 0 {
 		bad("Wait: %v is negative", o.Wait)
@@ -230,8 +230,8 @@ type Outcome struct {
 // After an error, the key is released and the next delivery runs the effect
 // again. An error made by [Permanent] is recorded as the result instead. An error
 // that wraps [ErrOutcomeUnknown] or a context error leaves open whether the
-// effect happened, and so does a panic. Under the policy Hold, the key becomes
-// Unknown. Under Retry, the next attempt has a number above 1.
+// effect happened, and so does a panic. Under the policy ExpiryHold, the key becomes
+// Unknown. Under ExpiryRetry, the next attempt has a number above 1.
 type Func func(ctx context.Context, claim Claim) (result []byte, err error)
 
 // Request returns the claim request that Do would send to a store. Its owner is
@@ -248,7 +248,7 @@ func (g *Guard) request(c *Call, owner Owner) ClaimRequest {
 		Lease:       g.opts.Lease,
 		Window:      g.window(c),
 		Fingerprint: c.Fingerprint,
-		Hold:        g.opts.OnLeaseExpired == Hold,
+		Hold:        g.opts.OnLeaseExpired == ExpiryHold,
 		Time:        c.Time,
 		Origin:      c.Origin[max(0, len(c.Origin)-MaxOriginBytes):],
 	}

@@ -153,10 +153,10 @@ func TestPermanentErrorIsNotRunAgain(t *testing.T) {
 	}
 }
 
-// TestPanicPropagatesAndReleasesOrHoldsTheKey: the effect may have happened. With Retry, the
+// TestPanicPropagatesAndReleasesOrHoldsTheKey: the effect may have happened. With ExpiryRetry, the
 // next attempt gets the key immediately, and knows.
 func TestPanicPropagatesAndReleasesOrHoldsTheKey(t *testing.T) {
-	for policy, want := range map[semel.ExpiryPolicy]error{semel.Retry: nil, semel.Hold: semel.ErrOutcomeUnknown} {
+	for policy, want := range map[semel.ExpiryPolicy]error{semel.ExpiryRetry: nil, semel.ExpiryHold: semel.ErrOutcomeUnknown} {
 		store := newStore(t, nil)
 		g := newGuard(t, store, semel.GuardOptions{OnLeaseExpired: policy, Wait: time.Second})
 		func() {
@@ -188,7 +188,7 @@ func look(t *testing.T, store semel.Inspector, key semel.Key) semel.Record {
 
 func TestDoubtfulErrorHoldsTheKey(t *testing.T) {
 	store := newStore(t, nil)
-	g := newGuard(t, store, semel.GuardOptions{OnLeaseExpired: semel.Hold})
+	g := newGuard(t, store, semel.GuardOptions{OnLeaseExpired: semel.ExpiryHold})
 	_, err := g.Do(t.Context(), orderKey, func(ctx context.Context, _ semel.Claim) ([]byte, error) {
 		return nil, context.DeadlineExceeded
 	})
@@ -501,8 +501,8 @@ func TestBadOptionsAreNamedAllAtOnce(t *testing.T) {
 		{semel.GuardOptions{Lease: time.Second, Heartbeat: time.Second - 1}, true},
 		{semel.GuardOptions{Lease: time.Second, Heartbeat: time.Second}, false},
 		{semel.GuardOptions{Lease: time.Second, Heartbeat: -1}, false},
-		{semel.GuardOptions{OnLeaseExpired: semel.Hold}, true},
-		{semel.GuardOptions{OnLeaseExpired: semel.Hold + 1}, false},
+		{semel.GuardOptions{OnLeaseExpired: semel.ExpiryHold}, true},
+		{semel.GuardOptions{OnLeaseExpired: semel.ExpiryHold + 1}, false},
 		{semel.GuardOptions{MaxResult: 4}, true},
 		{semel.GuardOptions{MaxResult: 5}, false}, // the store keeps 4 bytes
 		{semel.GuardOptions{MaxResult: -1}, false},

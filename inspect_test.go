@@ -17,7 +17,7 @@ func TestGuardLooksUpAndResolvesKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	guard, err := semel.NewGuard(store, &semel.GuardOptions{OnLeaseExpired: semel.Hold})
+	guard, err := semel.NewGuard(store, &semel.GuardOptions{OnLeaseExpired: semel.ExpiryHold})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -144,7 +144,7 @@ func TestClaimWithALostAnswerDoesNotBlockItsKey(t *testing.T) {
 	}
 	for how, lose := range ways {
 		for name, stall := range stalls {
-			for _, policy := range []semel.ExpiryPolicy{semel.Retry, semel.Hold} {
+			for _, policy := range []semel.ExpiryPolicy{semel.ExpiryRetry, semel.ExpiryHold} {
 				t.Run(how+"/"+name, func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						below := newStore(t, nil)
@@ -187,7 +187,7 @@ func TestNextCallTakesOverAClaimWithALostAnswer(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := &stalled{Store: newStore(t, nil), silent: true}
-				g := newGuard(t, store, semel.GuardOptions{OnLeaseExpired: semel.Hold})
+				g := newGuard(t, store, semel.GuardOptions{OnLeaseExpired: semel.ExpiryHold})
 				call := semel.Call{Key: semel.Key{ID: "k"}}
 				for range 3 {
 					if err := lose(t, g, call); !errors.Is(err, semel.ErrOutcomeUnknown) {
@@ -222,7 +222,7 @@ func TestAnEffectThatRanIsNeverGivenBackAsUnused(t *testing.T) {
 		below := newStore(t, nil)
 		inspector, _ := semel.As[semel.Inspector](below)
 		store := &stalled{Store: below, silent: true}
-		g := newGuard(t, inspected{store, inspector}, semel.GuardOptions{OnLeaseExpired: semel.Hold})
+		g := newGuard(t, inspected{store, inspector}, semel.GuardOptions{OnLeaseExpired: semel.ExpiryHold})
 		call := semel.Call{Key: semel.Key{ID: "k"}}
 		b, tasks := g.NewBatch(), []*semel.Task{{Call: &call}}
 		b.Claim(t.Context(), tasks)
@@ -249,7 +249,7 @@ func TestClaimWithALostReleaseDoesNotBlockItsKey(t *testing.T) {
 		below := newStore(t, nil)
 		inspector, _ := semel.As[semel.Inspector](below)
 		store := &stalled{Store: below}
-		g := newGuard(t, inspected{store, inspector}, semel.GuardOptions{OnLeaseExpired: semel.Hold})
+		g := newGuard(t, inspected{store, inspector}, semel.GuardOptions{OnLeaseExpired: semel.ExpiryHold})
 		call := semel.Call{Key: semel.Key{ID: "k"}}
 		b, tasks := g.NewBatch(), []*semel.Task{{Call: &call}}
 		if b.Claim(t.Context(), tasks); !tasks[0].Held() {
@@ -275,7 +275,7 @@ func TestAClaimThatIsBeingReleasedIsNotTakenOver(t *testing.T) {
 				below := newStore(t, nil)
 				inspector, _ := semel.As[semel.Inspector](below)
 				store := &stalled{Store: below, silent: true}
-				g := newGuard(t, inspected{store, inspector}, semel.GuardOptions{OnLeaseExpired: semel.Hold})
+				g := newGuard(t, inspected{store, inspector}, semel.GuardOptions{OnLeaseExpired: semel.ExpiryHold})
 				call := semel.Call{Key: semel.Key{ID: "k"}}
 				if err := lose(t, g, call); err == nil {
 					t.Fatal("the answer is not lost")
@@ -306,7 +306,7 @@ func TestAClaimThatArrivesAfterItsReleaseIsGivenBack(t *testing.T) {
 				below := newStore(t, nil)
 				inspector, _ := semel.As[semel.Inspector](below)
 				store := &stalled{Store: below, deaf: true}
-				g := newGuard(t, inspected{store, inspector}, semel.GuardOptions{OnLeaseExpired: semel.Hold})
+				g := newGuard(t, inspected{store, inspector}, semel.GuardOptions{OnLeaseExpired: semel.ExpiryHold})
 				call := semel.Call{Key: semel.Key{ID: "k"}}
 				b, tasks := g.NewBatch(), []*semel.Task{{Call: &call}}
 				if b.Claim(t.Context(), tasks); !tasks[0].Lost() {
@@ -336,7 +336,7 @@ func TestAClaimThatArrivesAfterItsReleaseIsGivenBack(t *testing.T) {
 // lost claim must not take over the key: the completion of the other task would be refused.
 func TestReleaseOfALostClaimKeepsTheClaimOfAnotherTask(t *testing.T) {
 	for how, lose := range ways {
-		for _, policy := range []semel.ExpiryPolicy{semel.Retry, semel.Hold} {
+		for _, policy := range []semel.ExpiryPolicy{semel.ExpiryRetry, semel.ExpiryHold} {
 			t.Run(fmt.Sprint(how, " ", policy), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					below := newStore(t, nil)

@@ -18,7 +18,7 @@
 //   - Another request under the same key gets 422, at any time.
 //   - If it is not known whether a request took effect, for instance after a crash, a
 //     repetition gets 409 and does not run. That needs a guard with OnLeaseExpired:
-//     semel.Hold. With semel.Retry it runs again.
+//     semel.ExpiryHold. With semel.ExpiryRetry it runs again.
 //
 // These errors are problem details (RFC 9457), with a type for each cause: see [Problem].
 //

@@ -18,7 +18,7 @@ func ExampleNew() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	guard, err := semel.NewGuard(store, &semel.GuardOptions{OnLeaseExpired: semel.Hold})
+	guard, err := semel.NewGuard(store, &semel.GuardOptions{OnLeaseExpired: semel.ExpiryHold})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func ExampleNewState() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	state, err := httpidem.NewState(guard, &httpidem.Options{Scope: httpidem.Global}) // the options of New
+	state, err := httpidem.NewState(guard, &httpidem.Options{Scope: httpidem.AnyCaller}) // the options of New
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -114,7 +114,7 @@ func TestOnlyAProxyInFrontSaysHowItsClientConnects(t *testing.T) {
 		got <- values
 	}))
 	t.Cleanup(upstream.Close)
-	handler, err := httpidem.New(newGuard(t, newStore(t), hold), proxyHandler(t, upstream.URL, httpidem.ProxyOptions{}), &httpidem.Options{Scope: httpidem.Global})
+	handler, err := httpidem.New(newGuard(t, newStore(t), hold), proxyHandler(t, upstream.URL, httpidem.ProxyOptions{}), &httpidem.Options{Scope: httpidem.AnyCaller})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +217,7 @@ func TestALostLeaseIsNotReportedAsAnErrorOfTheService(t *testing.T) {
 	}))
 	t.Cleanup(upstream.Close)
 	proxy := proxyHandler(t, upstream.URL, httpidem.ProxyOptions{})
-	server := front(t, newGuard(t, store, &semel.GuardOptions{OnLeaseExpired: semel.Hold, Lease: 300 * time.Millisecond}), proxy, nil)
+	server := front(t, newGuard(t, store, &semel.GuardOptions{OnLeaseExpired: semel.ExpiryHold, Lease: 300 * time.Millisecond}), proxy, nil)
 	r := post(t, server.URL, "body", withKey("k"))
 	if r.must(t, 502, httpidem.OutcomeUnknown); strings.Contains(string(r.body), "broke off") || !strings.Contains(string(r.body), "could not keep the key") {
 		t.Errorf("the answer is %s", r.body)

@@ -60,7 +60,7 @@ func newStore(t *testing.T) semel.Store {
 	return store
 }
 
-var hold = &semel.GuardOptions{OnLeaseExpired: semel.Hold}
+var hold = &semel.GuardOptions{OnLeaseExpired: semel.ExpiryHold}
 
 // caller is the scope of the tests.
 func caller(r *http.Request) (string, error) { return r.Header.Get("Caller"), nil }
@@ -617,7 +617,7 @@ func TestRequestsAreRefusedWhileTheStoreIsDown(t *testing.T) {
 	t.Parallel()
 	store := &failing{Store: newStore(t)}
 	s := &service{handle: created}
-	server := front(t, newGuard(t, store, &semel.GuardOptions{OnLeaseExpired: semel.Hold, Lease: 3 * time.Second}), s, nil)
+	server := front(t, newGuard(t, store, &semel.GuardOptions{OnLeaseExpired: semel.ExpiryHold, Lease: 3 * time.Second}), s, nil)
 	store.claim.Store(true)
 	r := post(t, server.URL, "a", withKey("k"))
 	if r.must(t, 503, httpidem.StoreUnavailable); bytes.Contains(r.body, []byte("10.0.0.1")) {
@@ -679,9 +679,9 @@ func TestInvalidOptionsAreRefused(t *testing.T) {
 	guard := newGuard(t, newStore(t), nil)
 	for name, opts := range map[string]*httpidem.Options{
 		"Scope":       {},
-		"Methods":     {Scope: httpidem.Global, Profile: httpidem.Profile{Methods: []string{"GET"}}},
-		"Replay":      {Scope: httpidem.Global, Replay: []string{"set-cookie"}},
-		"MaxBuffered": {Scope: httpidem.Global, MaxBody: 10, MaxBuffered: 9},
+		"Methods":     {Scope: httpidem.AnyCaller, Profile: httpidem.Profile{Methods: []string{"GET"}}},
+		"Replay":      {Scope: httpidem.AnyCaller, Replay: []string{"set-cookie"}},
+		"MaxBuffered": {Scope: httpidem.AnyCaller, MaxBody: 10, MaxBuffered: 9},
 	} {
 		if _, err := httpidem.New(guard, http.NotFoundHandler(), opts); !errors.Is(err, semel.ErrInvalidRequest) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: the error is %v", name, err)

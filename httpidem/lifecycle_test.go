@@ -24,7 +24,7 @@ func TestARequestMayRunLongerThanALease(t *testing.T) {
 			time.Sleep(10 * time.Minute)
 			created(w, r)
 		}}
-		handler, err := httpidem.New(newGuard(t, newStore(t), &semel.GuardOptions{Lease: 30 * time.Second}), s, &httpidem.Options{Scope: httpidem.Global})
+		handler, err := httpidem.New(newGuard(t, newStore(t), &semel.GuardOptions{Lease: 30 * time.Second}), s, &httpidem.Options{Scope: httpidem.AnyCaller})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -19,7 +19,7 @@ type Options struct {
 	// runs, such as the subject of a token: authorization comes before the replay of an
 	// answer. Package caller has functions for headers, certificates, tokens and others.
 	// An empty scope is refused with 401, and so is an error, unless it is a [*Denied]
-	// with another status. [Global] is one scope for all callers. It may be called
+	// with another status. [AnyCaller] is one scope for all callers. It may be called
 	// concurrently.
 	Scope func(*http.Request) (string, error)
 	// Route is the name of the API in the store: the scope of its keys. Handlers with
@@ -97,8 +97,8 @@ type Options struct {
 // headers, origin and numbers, and what encryption adds.
 const resultHead = maxHead + 4<<10
 
-// Global is the scope of an API whose callers may see each other's answers.
-func Global(*http.Request) (string, error) { return "global", nil }
+// AnyCaller is the scope of an API whose callers may see each other's answers.
+func AnyCaller(*http.Request) (string, error) { return "global", nil }
 
 // described are the headers that are always kept. Those of CORS are replayed to the
 // origin that got them first, see answer.readable.
@@ -146,7 +146,7 @@ func (o *Options) complete(guard *semel.Guard) error {
 	orElse(&o.MaxWaitersPerKey, 64)
 	wrong := invalid.In("httpidem: Options.")
 	if o.Scope == nil {
-		wrong.Add("Scope is required: say who the caller is, or write Global if all callers may see each other's answers")
+		wrong.Add("Scope is required: say who the caller is, or set AnyCaller if all callers may see each other's answers")
 	}
 	o.release = o.Profile.complete(wrong)
 	o.prints = o.Fingerprint.complete(wrong)

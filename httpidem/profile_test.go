@@ -27,7 +27,7 @@ func TestProfilesAreValid(t *testing.T) {
 	var names []string
 	for _, p := range httpidem.Profiles() {
 		names = append(names, p.Name)
-		if _, err := httpidem.New(guard, http.NotFoundHandler(), &httpidem.Options{Scope: httpidem.Global, Profile: p}); err != nil {
+		if _, err := httpidem.New(guard, http.NotFoundHandler(), &httpidem.Options{Scope: httpidem.AnyCaller, Profile: p}); err != nil {
 			t.Errorf("%s: %v", p.Name, err)
 		}
 		p.Release[0] = "changed"
@@ -57,13 +57,13 @@ func TestInvalidProfilesAreRefused(t *testing.T) {
 		"MismatchStatus": {MismatchStatus: 200},
 		"Methods":        {Methods: []string{"GET"}},
 	} {
-		_, err := httpidem.New(guard, http.NotFoundHandler(), &httpidem.Options{Scope: httpidem.Global, Profile: p})
+		_, err := httpidem.New(guard, http.NotFoundHandler(), &httpidem.Options{Scope: httpidem.AnyCaller, Profile: p})
 		if !errors.Is(err, semel.ErrInvalidRequest) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: the error is %v", name, err)
 		}
 	}
 	for _, f := range []httpidem.FingerprintOptions{{Include: []string{"a"}}, {Exclude: []string{"/a~2"}}, {Include: []string{strings.Repeat("/a", 33)}}} {
-		if _, err := httpidem.New(guard, http.NotFoundHandler(), &httpidem.Options{Scope: httpidem.Global, Fingerprint: f}); !errors.Is(err, semel.ErrInvalidRequest) {
+		if _, err := httpidem.New(guard, http.NotFoundHandler(), &httpidem.Options{Scope: httpidem.AnyCaller, Fingerprint: f}); !errors.Is(err, semel.ErrInvalidRequest) {
 			t.Errorf("%v: the error is %v", f, err)
 		}
 	}

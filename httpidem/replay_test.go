@@ -96,7 +96,7 @@ func TestReplayIsReadableOnlyByItsCORSOrigin(t *testing.T) {
 		}
 	}
 	// A handler in front decides for each request.
-	inner, err := httpidem.New(newGuard(t, newStore(t), nil), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), &httpidem.Options{Scope: httpidem.Global})
+	inner, err := httpidem.New(newGuard(t, newStore(t), nil), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), &httpidem.Options{Scope: httpidem.AnyCaller})
 	if err != nil {
 		t.Fatal(err)
 	}

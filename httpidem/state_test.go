@@ -124,7 +124,7 @@ func TestKeyStateRefusesInvalidRequests(t *testing.T) {
 			t.Errorf("%s: the error is %v", name, err)
 		}
 	}
-	if _, err := httpidem.NewState(newGuard(t, struct{ semel.Store }{newStore(t)}, nil), &httpidem.Options{Scope: httpidem.Global}); !errors.Is(err, semel.ErrInvalidRequest) {
+	if _, err := httpidem.NewState(newGuard(t, struct{ semel.Store }{newStore(t)}, nil), &httpidem.Options{Scope: httpidem.AnyCaller}); !errors.Is(err, semel.ErrInvalidRequest) {
 		t.Errorf("a store that cannot look keys up: the error is %v", err)
 	}
 }

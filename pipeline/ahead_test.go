@@ -103,7 +103,7 @@ func TestPartitionCloseWaitsForStartedBatches(t *testing.T) {
 		r.source.endless = true
 		r.opts.Order, r.opts.Batch = pipeline.OrderPartition, 2
 		session := &slow{}
-		runner, err := pipeline.New(r.source, session, &r.opts)
+		runner, err := pipeline.NewRunner(r.source, session, &r.opts)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -150,7 +150,7 @@ func TestWorkerProcessesOtherPartitionsBetweenPipelinedBatches(t *testing.T) {
 			r.add(i, fmt.Sprint("k", i), "")
 		}
 		s := &holding{began: time.Now()}
-		runner, err := pipeline.New(r.source, s, &r.opts)
+		runner, err := pipeline.NewRunner(r.source, s, &r.opts)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -73,7 +73,7 @@ func BenchmarkTwoPhase(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	r, err := pipeline.New(source, session, &pipeline.Options{Key: rule(b), OnMissing: pipeline.MissingDrop, OnLate: pipeline.Drop, OnMismatch: pipeline.Drop, Failure: pipeline.Failure{Then: pipeline.Drop}})
+	r, err := pipeline.NewRunner(source, session, &pipeline.Options{Key: rule(b), OnMissing: pipeline.MissingDrop, OnLate: pipeline.Drop, OnMismatch: pipeline.Drop, Failure: pipeline.Failure{Then: pipeline.Drop}})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -55,7 +55,7 @@ func ExampleNewHandler() {
 		panic(err)
 	}
 	source := &threeOrders{pipeline.NewPartition("orders")}
-	runner, err := pipeline.New(source, session, &pipeline.Options{
+	runner, err := pipeline.NewRunner(source, session, &pipeline.Options{
 		Key:       rule,
 		Order:     pipeline.OrderPartition,
 		OnMissing: pipeline.MissingStop, OnLate: pipeline.Stop, OnMismatch: pipeline.Stop, Failure: pipeline.Failure{Then: pipeline.Stop},

@@ -134,7 +134,7 @@ func TestMessagesBeforeAHeldKeyAreDelivered(t *testing.T) {
 			r.add(int64(i), id, "")
 		}
 		r.opts.Order = pipeline.OrderPartition
-		runner, err := pipeline.New(r.source, session, &r.opts)
+		runner, err := pipeline.NewRunner(r.source, session, &r.opts)
 		if err != nil {
 			t.Fatal(err)
 		}

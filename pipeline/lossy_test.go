@@ -187,7 +187,7 @@ func TestLossyPipelineDeliversEachKeyOnceOverPartitions(t *testing.T) {
 			r.partition = partitions[i%3]
 			r.add(int64(i), "k"+strconv.Itoa(i/6), "")
 		}
-		runner, err := pipeline.New(r.source, pipeline.NewLossy(newExactFilter(), sink, nil), &r.opts)
+		runner, err := pipeline.NewRunner(r.source, pipeline.NewLossy(newExactFilter(), sink, nil), &r.opts)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -62,7 +62,7 @@ func TestARunnerRunsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := &counted{listSource: newListSource(message(pipeline.NewPartition("a"), 0, "x", ""))}
 		source.endless = true
-		r, err := pipeline.New(source, phases(t), stopping(t))
+		r, err := pipeline.NewRunner(source, phases(t), stopping(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,9 +85,9 @@ func TestARunnerRunsOnce(t *testing.T) {
 func TestMissingPartsAreNamed(t *testing.T) {
 	t.Parallel()
 	sink := pipeline.NewHandler(discard)
-	_, err := pipeline.New(nil, nil, stopping(t))
+	_, err := pipeline.NewRunner(nil, nil, stopping(t))
 	refused(t, err, "source is nil", "session is nil")
-	_, err = pipeline.New(newListSource(), nil, stopping(t))
+	_, err = pipeline.NewRunner(newListSource(), nil, stopping(t))
 	refused(t, err, "session is nil")
 	_, err = pipeline.NewTwoPhase(nil, nil, nil)
 	refused(t, err, "store is nil", "sink is nil")
@@ -123,7 +123,7 @@ func (s keeping) Traits() pipeline.SourceTraits {
 func TestTraitsThatExcludeEachOtherAreRefused(t *testing.T) {
 	t.Parallel()
 	s := newListSource()
-	_, err := pipeline.New(keeping{s}, phases(t), stopping(t))
+	_, err := pipeline.NewRunner(keeping{s}, phases(t), stopping(t))
 	refused(t, err, "SourceTraits.Exhausted", "Hold", "set only one")
 	refused(t, err, "SourceTraits.", "Repeats", "Positions", "set only one")
 }
@@ -145,7 +145,7 @@ func TestAnItemWithoutPartitionEndsThePipelineAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		source := &placeless{newListSource(message(pipeline.NewPartition("a"), 0, "x", ""))}
-		r, err := pipeline.New(source, phases(t), stopping(t))
+		r, err := pipeline.NewRunner(source, phases(t), stopping(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -177,7 +177,7 @@ func (counting) Traits() pipeline.SourceTraits {
 func TestBacklogAndGaugesPassAWrapper(t *testing.T) {
 	t.Parallel()
 	wrapped := struct{ pipeline.Source }{counting{newListSource()}}
-	r, err := pipeline.New(wrapped, phases(t), stopping(t))
+	r, err := pipeline.NewRunner(wrapped, phases(t), stopping(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +190,7 @@ func TestBacklogAndGaugesPassAWrapper(t *testing.T) {
 	if err := r.Run(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if r, err = pipeline.New(newListSource(), phases(t), stopping(t)); err != nil {
+	if r, err = pipeline.NewRunner(newListSource(), phases(t), stopping(t)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.Lag(t.Context()); !errors.Is(err, errors.ErrUnsupported) {

@@ -265,7 +265,7 @@ func (w *world) run(number int, ordered bool) (end func()) {
 	}
 	var phases pipeline.TwoPhaseOptions
 	if w.hold {
-		phases.Guard.OnLeaseExpired = semel.Hold
+		phases.Guard.OnLeaseExpired = semel.ExpiryHold
 	}
 	var session pipeline.Session
 	var err error
@@ -279,7 +279,7 @@ func (w *world) run(number int, ordered bool) (end func()) {
 			w.t.Fatal(err)
 		}
 	}
-	r, err := pipeline.New(&process{world: w, number: number}, session, &opts)
+	r, err := pipeline.NewRunner(&process{world: w, number: number}, session, &opts)
 	if err != nil {
 		w.t.Fatal(err)
 	}

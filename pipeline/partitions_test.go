@@ -161,7 +161,7 @@ func TestAPausedPartitionIsResumed(t *testing.T) {
 					t.Fatal(err)
 				}
 				r.opts.MaxItems = most
-				runner, err := pipeline.New(source, session, &r.opts)
+				runner, err := pipeline.NewRunner(source, session, &r.opts)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -73,7 +73,7 @@ func (r *rig) start(ctx context.Context) (end func() error) {
 	} else if session, err = pipeline.NewTwoPhase(r.store, sink, &r.phases); err != nil {
 		r.t.Fatal(err)
 	}
-	if r.runner, err = pipeline.New(r.source, session, &r.opts); err != nil {
+	if r.runner, err = pipeline.NewRunner(r.source, session, &r.opts); err != nil {
 		r.t.Fatal(err)
 	}
 	ended := make(chan error, 1)

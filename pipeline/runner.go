@@ -58,9 +58,9 @@ type feed struct {
 	interrupt func() // ends a Read; guarded by scheduler.mu
 }
 
-// New returns a runner. If options are invalid, the error names all of them and wraps
+// NewRunner returns a runner. If options are invalid, the error names all of them and wraps
 // semel.ErrInvalidRequest. The runner closes source and session at the end of Run.
-func New(source Source, session Session, opts *Options) (*Runner, error) {
+func NewRunner(source Source, session Session, opts *Options) (*Runner, error) {
 	if err := missing("New", argument{"source", source == nil}, argument{"session", session == nil}); err != nil {
 		return nil, err
 	}

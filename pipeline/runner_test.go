@@ -147,7 +147,7 @@ func run(t *testing.T, ctx context.Context, source pipeline.Source, store semel.
 		t.Fatal(err)
 	}
 	opts.Key = rule(t)
-	r, err := pipeline.New(source, session, &opts)
+	r, err := pipeline.NewRunner(source, session, &opts)
 	if err != nil {
 		t.Fatal(err)
 	}

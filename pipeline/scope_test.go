@@ -32,7 +32,7 @@ func runOne(t *testing.T, store semel.Store, opts pipeline.Options, phases *pipe
 		t.Fatal(err)
 	}
 	opts.DeadLetters = r.letters
-	runner, err := pipeline.New(r.source, session, &opts)
+	runner, err := pipeline.NewRunner(r.source, session, &opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestAPipelineThatWaitsForItsScopeCanBeStopped(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		runner, err := pipeline.New(r.source, session, &r.opts)
+		runner, err := pipeline.NewRunner(r.source, session, &r.opts)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -72,7 +72,7 @@ func TestClaimWithALostAnswerIsRecognised(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		r.phases.Guard.OnLeaseExpired = semel.Hold
+		r.phases.Guard.OnLeaseExpired = semel.ExpiryHold
 		lost := 0
 		r.store.claim = func(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
 			if lost++; lost > 10 {
@@ -105,7 +105,7 @@ func TestClaimWithALostAnswerIsRecognisedAfterARefusal(t *testing.T) {
 			return nil
 		},
 	} {
-		for _, policy := range []semel.ExpiryPolicy{semel.Retry, semel.Hold} {
+		for _, policy := range []semel.ExpiryPolicy{semel.ExpiryRetry, semel.ExpiryHold} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
@@ -286,7 +286,7 @@ func TestHoldLeavesDoubtfulKeysToBeResolved(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		r.phases.Guard.OnLeaseExpired = semel.Hold
+		r.phases.Guard.OnLeaseExpired = semel.ExpiryHold
 		r.opts.Failure.Then = pipeline.Drop // which a key in doubt never is
 		r.handler = func(_ context.Context, m pipeline.Delivery) (semel.Result, error) {
 			switch m.Key.ID {
@@ -340,7 +340,7 @@ func TestMessagesBehindAFailureKeepTheirOrderAndClaims(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		r.phases.Guard.OnLeaseExpired = semel.Hold
+		r.phases.Guard.OnLeaseExpired = semel.ExpiryHold
 		r.opts.Order = pipeline.OrderPartition
 		r.opts.Failure.Attempts = 1000
 		sink := &orderedSink{until: time.Now().Add(10 * time.Minute)} // many leases
@@ -407,7 +407,7 @@ func TestClaimWithALostAnswerIsCompletedAfterTheDelivery(t *testing.T) {
 	for name, phases := range map[string]pipeline.TwoPhaseOptions{
 		"pass":             {Pass: true},
 		"observe":          {Observe: true},
-		"pass, and hold":   {Pass: true, Guard: semel.GuardOptions{OnLeaseExpired: semel.Hold}},
+		"pass, and hold":   {Pass: true, Guard: semel.GuardOptions{OnLeaseExpired: semel.ExpiryHold}},
 		"observe and pass": {Observe: true, Pass: true},
 	} {
 		for works, want := range map[bool]semel.Decision{true: semel.Duplicate, false: semel.InFlight} {

@@ -102,7 +102,7 @@ func TestASourceGetsBackTheMessageThatItRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		runner, err := pipeline.New(source, session, &r.opts)
+		runner, err := pipeline.NewRunner(source, session, &r.opts)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -70,7 +70,7 @@ func (p *parking) run(ctx context.Context, rule string, n int, handler func(ctx 
 	}
 	source := &outcomes{Source: p.open(ctx), enough: n, reached: cancel}
 	p.repeats = source.Traits().Repeats
-	runner, err := pipeline.New(source, session, &pipeline.Options{
+	runner, err := pipeline.NewRunner(source, session, &pipeline.Options{
 		Name: "parking", Key: parsed, Scope: "ledger", DeadLetters: p.letters(), Failure: failure(), Shutdown: Patience,
 	})
 	if err != nil {

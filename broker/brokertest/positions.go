@@ -130,7 +130,7 @@ func (e *sourceEnv) takesPositions(source pipeline.Source) {
 		opts := pipeline.Options{OnMissing: missing}
 		e.complete(&opts)
 		opts.Key = rule
-		if _, err := pipeline.New(source, session, &opts); errors.Is(err, semel.ErrInvalidRequest) == source.Traits().Positions {
+		if _, err := pipeline.NewRunner(source, session, &opts); errors.Is(err, semel.ErrInvalidRequest) == source.Traits().Positions {
 			e.Errorf("Positions is %v, and a pipeline with the key %s and OnMissing %d: %v", source.Traits().Positions, text, missing, err)
 		}
 	}

@@ -110,7 +110,7 @@ func (e *sinkEnv) run(ctx context.Context, opts pipeline.Options) {
 	e.complete(&opts)
 	opts.Failure.Attempts = 20 // a server that is restarted fails messages too
 	source := &spy{Source: e.queue.open(), ledger: e.ledger, read: map[place]bool{}, last: map[int]int{}}
-	runner, err := pipeline.New(source, e.session(ctx), &opts)
+	runner, err := pipeline.NewRunner(source, e.session(ctx), &opts)
 	if err != nil {
 		e.Fatal(err)
 	}

@@ -173,7 +173,7 @@ func (e *sourceEnv) runner(ctx context.Context, opts pipeline.Options) (*pipelin
 	}
 	e.complete(&opts)
 	source := e.open(ctx)
-	runner, err := pipeline.New(source, session, &opts)
+	runner, err := pipeline.NewRunner(source, session, &opts)
 	if err != nil {
 		e.Fatal(err)
 	}

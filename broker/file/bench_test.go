@@ -43,7 +43,7 @@ func BenchmarkFileToFile(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	r, err := pipeline.New(source, session, &pipeline.Options{
+	r, err := pipeline.NewRunner(source, session, &pipeline.Options{
 		Key: id, Order: pipeline.OrderPartition, Batch: 8192, MaxItems: 65536,
 		OnMissing: pipeline.MissingStop, OnLate: pipeline.Stop, OnMismatch: pipeline.Stop, Failure: pipeline.Failure{Then: pipeline.Stop},
 	})

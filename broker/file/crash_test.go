@@ -79,7 +79,7 @@ func runFiles(ctx context.Context, fsys vfs.FS, dir, mode string) (err error) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	runner, err := pipeline.New(source, session, &pipeline.Options{
+	runner, err := pipeline.NewRunner(source, session, &pipeline.Options{
 		Key: rule, Order: pipeline.OrderPartition, Batch: 200, MaxItems: 1000, Shutdown: 10 * time.Millisecond,
 		OnMissing: pipeline.MissingStop, OnLate: pipeline.Stop, OnMismatch: pipeline.Stop,
 		Failure:  pipeline.Failure{Then: pipeline.Stop, From: time.Microsecond, To: time.Microsecond},

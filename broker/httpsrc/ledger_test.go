@@ -125,7 +125,7 @@ func TestAThousandSendersAtOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := pipeline.New(source, session, &pipeline.Options{Key: rule, OnMissing: pipeline.MissingDrop, OnLate: pipeline.Drop, OnMismatch: pipeline.Drop, Failure: pipeline.Failure{Then: pipeline.Drop}})
+		r, err := pipeline.NewRunner(source, session, &pipeline.Options{Key: rule, OnMissing: pipeline.MissingDrop, OnLate: pipeline.Drop, OnMismatch: pipeline.Drop, Failure: pipeline.Failure{Then: pipeline.Drop}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -42,7 +42,7 @@ func inBubble(t *testing.T, partitions int32, fn func(b *bubble), opts ...kfake.
 func (b *bubble) options() kafkatxn.TransactorOptions {
 	return kafkatxn.TransactorOptions{
 		Group: "g", Inputs: []string{"in"}, Output: kafkatxn.Output{Topic: "out"}, Parked: "aside",
-		Key: kafkatxn.Key{Rule: kafkatest.RecordKey(b), Scope: kafkatxn.Scope{Name: "s"}}, Member: kafkatxn.Member{Sessions: 1}, Window: time.Hour,
+		Key: kafkatxn.KeyOptions{Rule: kafkatest.RecordKey(b), Scope: "s"}, Member: kafkatxn.Member{Sessions: 1}, Window: time.Hour,
 	}
 }
 
@@ -59,7 +59,7 @@ func (b *bubble) topicLot(opts kafkatxn.TransactorOptions, change func(o *kafka.
 	b.Helper()
 	o := &kafka.DeadLetterTopicOptions{
 		Client: b.Reach(), Topic: "aside", Name: "p", Group: opts.Group, Source: b.Reach(), Inputs: opts.Inputs,
-		Key: opts.Key.Rule, Scope: opts.Key.Scope.Name, OnMissing: opts.Key.OnMissing, Transactional: true,
+		Key: opts.Key.Rule, Scope: opts.Key.Scope, OnMissing: opts.Key.OnMissing, Transactional: true,
 	}
 	if change != nil {
 		change(o)

@@ -44,7 +44,7 @@ func BenchmarkSource(b *testing.B) {
 	}
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
-	runner, err := pipeline.New(source, &counting{left: b.N, done: cancel}, &pipeline.Options{Key: rule, DeadLetters: noParker{}, Workers: 1})
+	runner, err := pipeline.NewRunner(source, &counting{left: b.N, done: cancel}, &pipeline.Options{Key: rule, DeadLetters: noParker{}, Workers: 1})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -269,7 +269,7 @@ func TestARevokedPartitionEndsItsWorkBeforeItIsGivenUp(t *testing.T) {
 // pipelineOf runs a pipeline with a handler until ctx ends.
 func (b *bubble) pipelineOf(ctx context.Context, source pipeline.Source, handle pipeline.Handler) <-chan error {
 	b.Helper()
-	runner, err := pipeline.New(source, &each{pipeline.NewHandler(handle)}, &pipeline.Options{
+	runner, err := pipeline.NewRunner(source, &each{pipeline.NewHandler(handle)}, &pipeline.Options{
 		Key: kafkatest.RecordKey(b), DeadLetters: noParker{}, Failure: pipeline.Failure{From: time.Millisecond, To: 2 * time.Millisecond}, Shutdown: 5 * time.Second,
 	})
 	if err != nil {

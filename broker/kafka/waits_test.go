@@ -26,7 +26,7 @@ func (m *member) pipe() (r *pipeline.Runner, stop func()) {
 	kafkatest.Must(b.T, err)
 	session, err := pipeline.NewTwoPhase(store, sink, nil)
 	kafkatest.Must(b.T, err)
-	r, err = pipeline.New(m.Source, session, &pipeline.Options{
+	r, err = pipeline.NewRunner(m.Source, session, &pipeline.Options{
 		Key: kafkatest.RecordKey(b), Observer: m.events, OnMissing: pipeline.MissingStop, OnLate: pipeline.Stop, OnMismatch: pipeline.Stop, Failure: pipeline.Failure{Then: pipeline.Stop},
 	})
 	kafkatest.Must(b.T, err)

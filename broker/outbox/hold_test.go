@@ -95,7 +95,7 @@ func TestFailingAggregateDelaysNoOther(t *testing.T) {
 				if opts.DeadLetters, err = pipeline.OpenDeadLetterDir(t.TempDir()); err != nil {
 					t.Fatal(err)
 				}
-				runner, err := pipeline.New(source, pipeline.NewDirect(pipeline.NewHandler(deliver), nil), &opts)
+				runner, err := pipeline.NewRunner(source, pipeline.NewDirect(pipeline.NewHandler(deliver), nil), &opts)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -401,7 +401,7 @@ func (s *shop) relay(ctx context.Context, address string) error {
 	if err != nil {
 		return err
 	}
-	runner, err := pipeline.New(source, pipeline.NewDirect(pipeline.NewHandler(s.deliver), nil), &pipeline.Options{Key: rule, DeadLetters: letters, Failure: pipeline.Failure{From: time.Millisecond}})
+	runner, err := pipeline.NewRunner(source, pipeline.NewDirect(pipeline.NewHandler(s.deliver), nil), &pipeline.Options{Key: rule, DeadLetters: letters, Failure: pipeline.Failure{From: time.Millisecond}})
 	if err != nil {
 		return err
 	}

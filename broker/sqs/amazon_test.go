@@ -230,7 +230,7 @@ func (a *amazon) empty(t *testing.T, store semel.Store) (effects []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runner, err := pipeline.New(source, session, &pipeline.Options{Key: rule(t, ".id"), Scope: "orders", DeadLetters: letters})
+	runner, err := pipeline.NewRunner(source, session, &pipeline.Options{Key: rule(t, ".id"), Scope: "orders", DeadLetters: letters})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -244,7 +244,7 @@ func TestGroupsKeepTheirOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runner, err := pipeline.New(source, session, &pipeline.Options{
+	runner, err := pipeline.NewRunner(source, session, &pipeline.Options{
 		Key: rule(t, ".id"), Scope: "s", DeadLetters: letters, Failure: pipeline.Failure{Attempts: 1000, From: 10 * time.Millisecond, To: 10 * time.Millisecond},
 	})
 	if err != nil {

@@ -70,7 +70,7 @@ func byPassword(r *http.Request) (string, error) {
 
 func guardedBy(t *testing.T, store semel.Store, next http.Handler, opts *httpidem.Options) http.Handler {
 	t.Helper()
-	guard, err := semel.NewGuard(store, &semel.GuardOptions{OnLeaseExpired: semel.Hold, Lease: lease})
+	guard, err := semel.NewGuard(store, &semel.GuardOptions{OnLeaseExpired: semel.ExpiryHold, Lease: lease})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ func New(guard *pgstore.Guard, next http.Handler, opts *httpidem.Options) (http.
 		return nil, fmt.Errorf("pgidem: New: the guard is nil: %w", semel.ErrInvalidRequest)
 	}
 	do := func(ctx context.Context, call semel.Call, effect semel.Func) (semel.Outcome, error) {
-		return guard.DoCallTx(ctx, call, func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+		return guard.DoTxCall(ctx, call, func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
 			return effect(context.WithValue(ctx, txKey{}, tx), semel.Claim{})
 		})
 	}

@@ -58,7 +58,7 @@ func newShop(t *testing.T, opts httpidem.Options, handle func(w http.ResponseWri
 	if err != nil {
 		t.Fatal(err)
 	}
-	opts.Scope = httpidem.Global
+	opts.Scope = httpidem.AnyCaller
 	handler, err := pgidem.New(guard, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		handle(w, r, int(s.ran.Add(1)))
 	}), &opts)

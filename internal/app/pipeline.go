@@ -307,7 +307,7 @@ func (b *building) runner(ctx context.Context, session pipeline.Session, source 
 		}
 		b.closes = append(b.closes, source.Close)
 	}
-	return pipeline.New(source, session, opts)
+	return pipeline.NewRunner(source, session, opts)
 }
 
 // redactedParker parks messages without the secrets of the configuration in their

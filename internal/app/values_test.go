@@ -581,7 +581,7 @@ func keyOfRequest(t *testing.T, value string) (got semel.Key) {
 	}
 	handler, err := httpidem.New(guard, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		got, _ = httpidem.KeyOf(r.Context())
-	}), &httpidem.Options{Scope: httpidem.Global, Route: "orders"})
+	}), &httpidem.Options{Scope: httpidem.AnyCaller, Route: "orders"})
 	if err != nil {
 		t.Fatal(err)
 	}

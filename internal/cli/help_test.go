@@ -138,7 +138,7 @@ func checkExamples(t *testing.T, path, examples string) {
 			line = strings.ReplaceAll(line, "127.0.0.1:9092", broker)
 		}
 		if strings.Contains(line, "semel verify http ") {
-			upstream, scope := programtest.StartVerifyUpstream(t), httpidem.Global
+			upstream, scope := programtest.StartVerifyUpstream(t), httpidem.AnyCaller
 			if strings.Contains(line, " --as ") {
 				scope = programtest.APIKey
 			}

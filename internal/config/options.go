@@ -23,7 +23,7 @@ func (p *Pipeline) Guard(observer semel.Observer) semel.GuardOptions {
 		g.Observer = observer
 	}
 	if p.OnLeaseExpired == "hold" {
-		g.OnLeaseExpired = semel.Hold
+		g.OnLeaseExpired = semel.ExpiryHold
 	}
 	if p.OnLate == "run" {
 		g.OnLate = semel.LateRun

@@ -525,7 +525,7 @@ func (p *Proxy) accepts(v schema.Value, r *Route) bool {
 		return false
 	}
 	opts := p.Options(r)
-	opts.Scope = httpidem.Global
+	opts.Scope = httpidem.AnyCaller
 	guard, err := semel.NewGuard(noStore{}, &semel.GuardOptions{Lease: r.Lease, Window: r.Window})
 	if err == nil {
 		_, err = httpidem.New(guard, http.NotFoundHandler(), opts)

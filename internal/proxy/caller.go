@@ -23,7 +23,7 @@ func callerOf(p *config.Proxy) (func(*http.Request) (string, error), error) {
 	i := &p.Identity
 	switch p.Caller.Kind {
 	case "global":
-		return httpidem.Global, nil
+		return httpidem.AnyCaller, nil
 	case "header":
 		value, err := caller.Header(p.Caller.Name)
 		if err != nil {

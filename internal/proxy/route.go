@@ -222,9 +222,9 @@ func (b *builder) service(r *config.Route) (http.Handler, error) {
 
 // guard returns the guard with the policy of a route.
 func (b *builder) guard(r *config.Route) (*semel.Guard, error) {
-	of := policy{lease: r.Lease, window: r.Window, onLeaseExpired: semel.Hold}
+	of := policy{lease: r.Lease, window: r.Window, onLeaseExpired: semel.ExpiryHold}
 	if r.OnLeaseExpired == "retry" {
-		of.onLeaseExpired = semel.Retry
+		of.onLeaseExpired = semel.ExpiryRetry
 	}
 	if made, ok := b.guards[of]; ok {
 		return made, nil

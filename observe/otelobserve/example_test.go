@@ -41,7 +41,7 @@ func traced(provider trace.TracerProvider, source pipeline.Source, sink pipeline
 		return nil, err
 	}
 	opts.Observer = tracer
-	return pipeline.New(source, session, &opts)
+	return pipeline.NewRunner(source, session, &opts)
 }
 
 // The exporter keeps the spans in memory. A program uses one that sends them to a

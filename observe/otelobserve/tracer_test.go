@@ -155,7 +155,7 @@ func run(t *testing.T, source pipeline.Source, sink pipeline.Sink, tracer pipeli
 	if err != nil {
 		t.Fatal(err)
 	}
-	runner, err := pipeline.New(source, session, &pipeline.Options{
+	runner, err := pipeline.NewRunner(source, session, &pipeline.Options{
 		Name: "orders", Key: rule, Order: pipeline.OrderPartition, Observer: tracer, DeadLetters: letters, Workers: 1,
 		Failure: pipeline.Failure{Attempts: 2, From: time.Millisecond, To: time.Millisecond},
 	})

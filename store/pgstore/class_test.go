@@ -16,8 +16,8 @@ import (
 // transactWays are the ways in which a guard runs an effect in its own
 // transaction.
 var transactWays = map[string]func(ctx context.Context, d *desk, call semel.Call, fn TxFunc) error{
-	"DoCallTx": func(ctx context.Context, d *desk, call semel.Call, fn TxFunc) error {
-		_, err := d.DoCallTx(ctx, call, fn)
+	"DoTxCall": func(ctx context.Context, d *desk, call semel.Call, fn TxFunc) error {
+		_, err := d.DoTxCall(ctx, call, fn)
 		return err
 	},
 	"TxBatchFunc": func(ctx context.Context, d *desk, call semel.Call, fn TxFunc) error {

@@ -103,11 +103,11 @@ type TxFunc func(ctx context.Context, tx pgx.Tx) (result []byte, err error)
 //
 // The key's window begins with the transaction.
 func (g *Guard) DoTx(ctx context.Context, key semel.Key, fn TxFunc) (semel.Outcome, error) {
-	return g.DoCallTx(ctx, semel.Call{Key: key}, fn)
+	return g.DoTxCall(ctx, semel.Call{Key: key}, fn)
 }
 
-// DoCallTx is DoTx for a call with its own fingerprint, window or time.
-func (g *Guard) DoCallTx(ctx context.Context, call semel.Call, fn TxFunc) (semel.Outcome, error) {
+// DoTxCall is DoTx for a call with its own fingerprint, window or time.
+func (g *Guard) DoTxCall(ctx context.Context, call semel.Call, fn TxFunc) (semel.Outcome, error) {
 	run := oneByOne(fn)
 	var out semel.BatchOutcome
 	err := retry.Poll(ctx, time.Now().Add(g.wait), func() bool {

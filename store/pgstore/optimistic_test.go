@@ -21,7 +21,7 @@ import (
 // optimisticWays are the ways in which a guard uses optimistic inserts.
 var optimisticWays = map[string]func(ctx context.Context, d *desk, call semel.Call) (semel.Outcome, error){
 	"DoTx": func(ctx context.Context, d *desk, call semel.Call) (semel.Outcome, error) {
-		return d.DoCallTx(ctx, call, func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+		return d.DoTxCall(ctx, call, func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
 			_, err := tx.Exec(ctx, count, call.Key.ID)
 			return nil, err
 		})

@@ -133,7 +133,7 @@ func newWorker(store *opened, name string, journal *recorder, modes []mode, leas
 		case sameTx:
 			w.tx, err = pgstore.NewGuard(store.postgres, opts)
 		case hold:
-			opts.OnLeaseExpired = semel.Hold
+			opts.OnLeaseExpired = semel.ExpiryHold
 			w.guards[m], err = semel.NewGuard(store, opts)
 		default:
 			w.guards[m], err = semel.NewGuard(store, opts)

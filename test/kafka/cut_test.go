@@ -30,7 +30,7 @@ func TestStateIsRestoredFromATruncatedChangelog(t *testing.T) {
 	must(t, err)
 	begin := func() (stop func()) {
 		tr, err := kafkatxn.NewTransactor(&kafkatxn.TransactorOptions{
-			Client: []kgo.Opt{kgo.SeedBrokers(server.Addr())}, Group: group, Inputs: []string{"in"}, Output: kafkatxn.Output{Topic: "out"}, Key: kafkatxn.Key{Rule: rule, OnMissing: pipeline.MissingStop},
+			Client: []kgo.Opt{kgo.SeedBrokers(server.Addr())}, Group: group, Inputs: []string{"in"}, Output: kafkatxn.Output{Topic: "out"}, Key: kafkatxn.KeyOptions{Rule: rule, OnMissing: pipeline.MissingStop},
 			EventTime: &kafkatxn.EventTime{OnLate: pipeline.Stop}, Window: time.Minute, Member: kafkatxn.Member{Sessions: 1}, Limits: kafkatxn.Limits{Interval: 20 * time.Millisecond},
 		})
 		must(t, err)

@@ -89,7 +89,7 @@ func survive(t *testing.T, addr string, observer pipeline.Observer) (stop func()
 	must(t, err)
 	tr, err := kafkatxn.NewTransactor(&kafkatxn.TransactorOptions{
 		Client: []kgo.Opt{kgo.SeedBrokers(addr)}, Group: group, Member: kafkatxn.Member{Instance: "survivor", Sessions: 1}, Inputs: []string{"in"}, Output: kafkatxn.Output{Topic: "out"},
-		Key: kafkatxn.Key{Rule: rule, OnMissing: pipeline.MissingStop}, Window: time.Hour, State: kafkatxn.State{Dir: t.TempDir(), Standby: true},
+		Key: kafkatxn.KeyOptions{Rule: rule, OnMissing: pipeline.MissingStop}, Window: time.Hour, State: kafkatxn.StateOptions{Dir: t.TempDir(), Standby: true},
 		Limits: kafkatxn.Limits{Records: 750}, Timeouts: kafkatxn.Timeouts{Transaction: 5 * time.Second, Session: patientSession}, Observer: observer,
 	})
 	must(t, err)

@@ -91,7 +91,7 @@ func program(text string) int {
 	}
 	opts := &kafkatxn.TransactorOptions{
 		Client: []kgo.Opt{kgo.SeedBrokers(s.Brokers...)}, Group: group, Member: kafkatxn.Member{Instance: s.Instance, Sessions: 1}, Inputs: []string{"in"}, Output: kafkatxn.Output{Topic: "out"},
-		Key: kafkatxn.Key{Rule: rule, OnMissing: pipeline.MissingStop}, Window: time.Hour, State: kafkatxn.State{Dir: s.StateDir},
+		Key: kafkatxn.KeyOptions{Rule: rule, OnMissing: pipeline.MissingStop}, Window: time.Hour, State: kafkatxn.StateOptions{Dir: s.StateDir},
 		Limits: kafkatxn.Limits{Records: 750}, Timeouts: kafkatxn.Timeouts{Transaction: 5 * time.Second, Session: s.Session}, Observer: logged{},
 	}
 	if s.Windows {

@@ -97,7 +97,7 @@ func ProxyWithKeys(t *testing.T, upstream string, scope func(*http.Request) (str
 	if err != nil {
 		t.Fatal(err)
 	}
-	guard, err := semel.NewGuard(store, &semel.GuardOptions{OnLeaseExpired: semel.Hold, Lease: time.Minute})
+	guard, err := semel.NewGuard(store, &semel.GuardOptions{OnLeaseExpired: semel.ExpiryHold, Lease: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -119,7 +119,7 @@ func serveSemel(l net.Listener, service *url.URL) error {
 	if err != nil {
 		return err
 	}
-	guard, err := semel.NewGuard(store, &semel.GuardOptions{OnLeaseExpired: semel.Hold, Lease: lease})
+	guard, err := semel.NewGuard(store, &semel.GuardOptions{OnLeaseExpired: semel.ExpiryHold, Lease: lease})
 	if err != nil {
 		return err
 	}

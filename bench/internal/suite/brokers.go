@@ -155,7 +155,7 @@ func (b broker) measure(ctx context.Context, name string, in records.Input, dist
 	if err != nil {
 		return nil, err
 	}
-	runner, err := pipeline.New(metered{source, m}, session, &pipeline.Options{
+	runner, err := pipeline.NewRunner(metered{source, m}, session, &pipeline.Options{
 		Key: rule, OnMissing: pipeline.MissingStop, OnLate: pipeline.Stop, OnMismatch: pipeline.Stop, Failure: pipeline.Failure{Then: pipeline.Stop},
 	})
 	if err != nil {

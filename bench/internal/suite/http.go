@@ -206,11 +206,11 @@ func handled(n int, withKeys bool) (map[string]float64, error) {
 		if err != nil {
 			return nil, err
 		}
-		guard, err := semel.NewGuard(store, &semel.GuardOptions{OnLeaseExpired: semel.Hold})
+		guard, err := semel.NewGuard(store, &semel.GuardOptions{OnLeaseExpired: semel.ExpiryHold})
 		if err != nil {
 			return nil, err
 		}
-		if handler, err = httpidem.New(guard, handler, &httpidem.Options{Scope: httpidem.Global}); err != nil {
+		if handler, err = httpidem.New(guard, handler, &httpidem.Options{Scope: httpidem.AnyCaller}); err != nil {
 			return nil, err
 		}
 	}

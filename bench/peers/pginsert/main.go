@@ -66,7 +66,7 @@ func (c *config) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	runner, err := pipeline.New(source, pipeline.NewDirect(sink, nil), &pipeline.Options{
+	runner, err := pipeline.NewRunner(source, pipeline.NewDirect(sink, nil), &pipeline.Options{
 		Key: rule, OnMissing: pipeline.MissingStop, OnLate: pipeline.Stop, OnMismatch: pipeline.Stop, Failure: pipeline.Failure{Then: pipeline.Stop},
 	})
 	if err != nil {

@@ -43,7 +43,7 @@ func inRealTime(t *testing.T, partitions int32, fn func(b *bubble), opts ...kfak
 func (b *bubble) options() TransactorOptions {
 	return TransactorOptions{
 		Client: b.Reach(), Group: "g", Inputs: []string{"in"}, Output: Output{Topic: "out"}, Parked: "aside",
-		Key: Key{Rule: kafkatest.RecordKey(b), Scope: Scope{Name: "s"}}, Member: Member{Sessions: 1}, Window: time.Hour, hooks: hooks{skipSample: true},
+		Key: KeyOptions{Rule: kafkatest.RecordKey(b), Scope: "s"}, Member: Member{Sessions: 1}, Window: time.Hour, hooks: hooks{skipSample: true},
 	}
 }
 

@@ -20,7 +20,7 @@ func ExampleNewTrial() {
 	}
 	now := time.Date(2026, 11, 24, 13, 0, 0, 0, time.UTC)
 	trial, err := kafkatxn.NewTrial(&kafkatxn.TransactorOptions{
-		Group: "orders", Inputs: []string{"in"}, Output: kafkatxn.Output{Topic: "out"}, Parked: "parked", Key: kafkatxn.Key{Rule: id},
+		Group: "orders", Inputs: []string{"in"}, Output: kafkatxn.Output{Topic: "out"}, Parked: "parked", Key: kafkatxn.KeyOptions{Rule: id},
 		Keep: &stream.Keep{Last: stream.Tumbling(time.Minute)},
 	}, now, 1)
 	if err != nil {

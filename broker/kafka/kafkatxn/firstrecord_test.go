@@ -23,7 +23,7 @@ func (b *bubble) look(opts TransactorOptions, ids ...string) []KnownKey {
 	}
 	var keys []semel.Key
 	for _, id := range ids {
-		keys = append(keys, semel.Key{Scope: opts.Key.Scope.Name, ID: id})
+		keys = append(keys, semel.Key{Scope: opts.Key.Scope, ID: id})
 	}
 	known, err := t.Look(b.Context(), keys)
 	if err != nil {
@@ -88,7 +88,7 @@ func looksForTheFirst(t *testing.T, stage *Repartition) {
 			b.Errorf("after its end: %+v", known)
 		}
 		other := opts
-		other.Key.Scope.Name = "other"
+		other.Key.Scope = "other"
 		if known = b.look(other, "0"); len(known) != 0 {
 			b.Errorf("in another scope: %+v", known)
 		}

@@ -130,7 +130,7 @@ func TestKeysOnARealBrokerAreThoseOfTheirInput(t *testing.T) {
 	run := func(input string, n int) error {
 		events := &kafkatest.Events{}
 		tr, err := NewTransactor(&TransactorOptions{
-			Client: reach, Group: name, Inputs: []string{input}, Output: Output{Topic: out}, Key: Key{OnMissing: pipeline.MissingHash, Rule: rule}, Window: time.Hour, hooks: hooks{skipSample: true}, Observer: events,
+			Client: reach, Group: name, Inputs: []string{input}, Output: Output{Topic: out}, Key: KeyOptions{OnMissing: pipeline.MissingHash, Rule: rule}, Window: time.Hour, hooks: hooks{skipSample: true}, Observer: events,
 		})
 		kafkatest.Must(t, err)
 		ctx, stop := context.WithCancel(t.Context())
@@ -187,12 +187,12 @@ func TestAScopeOfAChangelogBelongsToOneKeyRule(t *testing.T) {
 				b.to("in")
 				b.refused(opts, `scope "s" has ids found by another rule, and ids found by `+other.String())
 				// The ways out, and that the scope still knows its own keys.
-				opts.Key.Scope.Same = true
+				opts.Key.SameScope = true
 				b.handle(opts)
-				opts.Key.Scope, opts.Key.Rule = Scope{Name: "t"}, first
+				opts.Key.Scope, opts.Key.Rule = "t", first
 				b.to("in")
 				b.handle(opts)
-				opts.Key.Scope.Name = "s"
+				opts.Key.Scope = "s"
 				b.refused(opts, `scope "s" has ids found by another rule`)
 			})
 		})

@@ -218,7 +218,7 @@ func TestLargeRecordsOnARealBroker(t *testing.T) {
 			t.Parallel()
 			events := &kafkatest.Events{}
 			tr, err := NewTransactor(&TransactorOptions{
-				Client: opts, Group: "to-" + output, Inputs: []string{in}, Output: Output{Topic: output}, Parked: aside, Key: Key{Rule: rule}, Window: time.Hour, hooks: hooks{skipSample: true}, Observer: events,
+				Client: opts, Group: "to-" + output, Inputs: []string{in}, Output: Output{Topic: output}, Parked: aside, Key: KeyOptions{Rule: rule}, Window: time.Hour, hooks: hooks{skipSample: true}, Observer: events,
 			})
 			kafkatest.Must(t, err)
 			ctx, stop := context.WithCancel(t.Context())
@@ -237,7 +237,7 @@ func TestLargeRecordsOnARealBroker(t *testing.T) {
 	}
 	t.Run("a transaction that has no place for it", func(t *testing.T) {
 		t.Parallel()
-		tr, err := NewTransactor(&TransactorOptions{Client: opts, Group: run + "nowhere", Inputs: []string{in}, Output: Output{Topic: narrow}, Parked: small, Key: Key{Rule: rule}, Window: time.Hour, hooks: hooks{skipSample: true}})
+		tr, err := NewTransactor(&TransactorOptions{Client: opts, Group: run + "nowhere", Inputs: []string{in}, Output: Output{Topic: narrow}, Parked: small, Key: KeyOptions{Rule: rule}, Window: time.Hour, hooks: hooks{skipSample: true}})
 		kafkatest.Must(t, err)
 		if err := tr.Run(t.Context()); !errors.Is(err, pipeline.ErrStopped) || !strings.Contains(err.Error(), "stopped at a message of "+in+"/0 at 6: it cannot be parked") {
 			t.Errorf("it ended with %v", err)
@@ -250,7 +250,7 @@ func TestLargeRecordsOnARealBroker(t *testing.T) {
 		kafkatest.Must(t, client.ProduceSync(t.Context(), kafkatest.Large(later)...).FirstErr())
 		events := &kafkatest.Events{}
 		tr, err := NewTransactor(&TransactorOptions{
-			Client: opts, Group: rises, Inputs: []string{later}, Output: Output{Topic: rises}, Parked: aside, Key: Key{Rule: rule}, Window: time.Hour, hooks: hooks{skipSample: true}, Observer: events,
+			Client: opts, Group: rises, Inputs: []string{later}, Output: Output{Topic: rises}, Parked: aside, Key: KeyOptions{Rule: rule}, Window: time.Hour, hooks: hooks{skipSample: true}, Observer: events,
 		})
 		kafkatest.Must(t, err)
 		sink, err := kafka.OpenSink(t.Context(), &kafka.SinkOptions{Client: opts, Topic: rises})

@@ -52,12 +52,12 @@ type TransactorOptions struct {
 	// Output is the topic to write to, and how its records are written.
 	Output Output
 	// State is where the keys are.
-	State State
+	State StateOptions
 	// Parked is the dead-letter topic. It is created if it is missing. Required if any
 	// policy parks messages.
 	Parked string
 	// Key says how the id of a message is found.
-	Key Key
+	Key KeyOptions
 	// Window is how long a key is remembered after its first record. Duplicates do not
 	// prolong it. Must be above 0; semel.Forever is allowed. Defaults to 24 hours.
 	Window time.Duration
@@ -116,23 +116,18 @@ type hooks struct {
 	fileSize   int64         // how large a file of the copy of windows becomes; 0 is the default
 }
 
-// Key is how the id of a message is found.
-type Key struct {
+// KeyOptions say how the id of a message is found.
+type KeyOptions struct {
 	// Rule finds the id. The id is unique within Scope.
 	Rule  *key.Rule
-	Scope Scope
+	Scope string
+	// SameScope says that the scope has keys that another rule found, and that both
+	// rules find the same ids. Without it, Run returns a *semel.ScopeError for such a
+	// changelog. Changes of the rule are noticed by a checksum of 16 bits.
+	SameScope bool
 	// OnMissing is the policy for records without a key. Defaults to
 	// pipeline.MissingPark.
 	OnMissing pipeline.Missing
-}
-
-// Scope is where the ids of messages are unique.
-type Scope struct {
-	Name string
-	// Same says that the scope has keys that another rule found, and that both rules
-	// find the same ids. Without it, Run returns a *semel.ScopeError for such a
-	// changelog. Changes of the rule are noticed by a checksum of 16 bits.
-	Same bool
 }
 
 // Member names a process in its group.
@@ -204,8 +199,8 @@ type Timeouts struct {
 	Shutdown time.Duration
 }
 
-// State is where the keys are: in a changelog, with copies on disk.
-type State struct {
+// StateOptions say where the keys are: in a changelog, with copies on disk.
+type StateOptions struct {
 	// Changelog is the topic that holds the keys. With several Inputs, each input has a
 	// changelog of its own, named Changelog, a dash and the input. A missing changelog is
 	// created if the group has read nothing yet. It has as many partitions as the input,
@@ -338,7 +333,7 @@ func (o *TransactorOptions) validate() error {
 // chain returns the operators and what they need of the options.
 func (o *TransactorOptions) chain() *operator.Plan {
 	c := &operator.Options{
-		Name: o.Name, Group: o.Group, Rule: o.Key.Rule, Scope: o.Key.Scope.Name, OnMissing: o.Key.OnMissing, Window: o.Window,
+		Name: o.Name, Group: o.Group, Rule: o.Key.Rule, Scope: o.Key.Scope, OnMissing: o.Key.OnMissing, Window: o.Window,
 		Keep: o.Keep, Tables: o.Tables, FilterMap: o.FilterMap, Aggregate: o.Aggregate, Transform: o.Transform,
 		Output: o.Output.Topic, SamePartition: o.Output.SamePartition, KeyHeaders: o.Output.KeyHeaders,
 		Parked: o.Parked, Failure: o.Failure, Most: o.Timeouts.Transaction,

@@ -356,13 +356,13 @@ func TestContradictingOptionsAreRefused(t *testing.T) {
 func TestAStateDirectoryInUseNamesThePipelineAndTheRemedy(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	first := &Transactor{chain: operator.NewPlan(&operator.Options{Name: "first"}), state: State{Dir: dir}, hooks: hooks{files: vfs.OS{}}}
+	first := &Transactor{chain: operator.NewPlan(&operator.Options{Name: "first"}), state: StateOptions{Dir: dir}, hooks: hooks{files: vfs.OS{}}}
 	lock, err := first.lockState()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer lock.Close()
-	second := &Transactor{chain: operator.NewPlan(&operator.Options{Name: "second"}), state: State{Dir: dir}, hooks: hooks{files: vfs.OS{}}}
+	second := &Transactor{chain: operator.NewPlan(&operator.Options{Name: "second"}), state: StateOptions{Dir: dir}, hooks: hooks{files: vfs.OS{}}}
 	want := fmt.Sprintf("pipeline second: state directory: %s is held by process %d: end that process, or give this one a state directory of its own", filepath.Join(dir, "LOCK"), os.Getpid())
 	if _, err := second.lockState(); err == nil || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)
@@ -379,7 +379,7 @@ func TestAllBadOptionsAreNamed(t *testing.T) {
 	}
 	_, err = NewTransactor(&TransactorOptions{
 		Window: -1, EventTime: &EventTime{Grace: -time.Second, OnLate: pipeline.Drop, DeliverLate: true}, Limits: Limits{Interval: time.Minute},
-		Member: Member{Sessions: -1}, Key: Key{OnMissing: 9}, Reset: 9, Failure: pipeline.Failure{Attempts: 1000},
+		Member: Member{Sessions: -1}, Key: KeyOptions{OnMissing: 9}, Reset: 9, Failure: pipeline.Failure{Attempts: 1000},
 	})
 	for _, want := range []string{"Window", "EventTime.Grace", "Timeouts.Transaction", "Member.Sessions", "Key.OnMissing", "EventTime.DeliverLate", "Reset", "Failure"} {
 		if err == nil || !strings.Contains(err.Error(), "TransactorOptions."+want) {

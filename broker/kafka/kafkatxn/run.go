@@ -43,7 +43,7 @@ func NewTransactor(opts *TransactorOptions) (*Transactor, error) {
 	}
 	t := &Transactor{
 		chain: o.chain(), inputs: o.Inputs, decided: o.decided(),
-		client: o.Client, compression: o.Output.Compression, reset: o.Reset, sameKeys: o.Key.Scope.Same,
+		client: o.Client, compression: o.Output.Compression, reset: o.Reset, sameKeys: o.Key.SameScope,
 		member: o.Member, state: o.State, limits: o.Limits, timeouts: o.Timeouts, observer: o.Observer, hooks: o.hooks,
 		contents: coarse.New(), slots: slots{keep: o.State.Standby, list: map[cluster.Partition]*slot{}}, copying: map[cluster.Partition]string{},
 	}

@@ -394,7 +394,7 @@ func TestOptionsOfTablesAreChecked(t *testing.T) {
 	t.Parallel()
 	valid := func() TransactorOptions {
 		return TransactorOptions{
-			Client: []kgo.Opt{kgo.SeedBrokers("b")}, Group: "g", Inputs: []string{"in"}, Output: Output{Topic: "out"}, Parked: "p", Key: Key{Rule: kafkatest.RecordKey(t)},
+			Client: []kgo.Opt{kgo.SeedBrokers("b")}, Group: "g", Inputs: []string{"in"}, Output: Output{Topic: "out"}, Parked: "p", Key: KeyOptions{Rule: kafkatest.RecordKey(t)},
 			Tables:    []*stream.Table{{Topic: "a", By: rule(t, ".c")}, {Topic: "b", By: rule(t, ".c")}},
 			FilterMap: func(context.Context, pipeline.Delivery) ([]byte, bool, error) { return nil, false, nil },
 		}

@@ -52,7 +52,7 @@ func TestTimesThatRecordsCanHardlyHaveAreParked(t *testing.T) {
 						o.Repartition = &Repartition{}
 					}
 				})
-				send := func(ms int64) Outcome {
+				send := func(ms int64) TrialOutcome {
 					t.Helper()
 					text := strconv.FormatInt(ms, 10)
 					m := &semel.Message{

@@ -42,9 +42,9 @@ type Transactor struct {
 	client      []kgo.Opt
 	compression kgo.CompressionCodec
 	reset       kafka.Reset
-	sameKeys    bool // Scope.Same
+	sameKeys    bool // KeyOptions.SameScope
 	member      Member
-	state       State
+	state       StateOptions
 	limits      Limits
 	timeouts    Timeouts
 	observer    pipeline.Observer

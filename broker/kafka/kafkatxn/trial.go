@@ -39,8 +39,8 @@ type Trial struct {
 	sent   map[cluster.Partition]int64
 }
 
-// Outcome is what became of a message.
-type Outcome struct {
+// TrialOutcome is what became of a message.
+type TrialOutcome struct {
 	// Key is that of the message. It is zero if the message has none.
 	Key semel.Key
 	// Decision is Fresh, Duplicate, Late or Superseded.
@@ -98,7 +98,7 @@ func NewTrial(opts *TransactorOptions, now time.Time, partitions int32) (*Trial,
 
 // Send decides a message, which arrives at a time that is not before the last one. A
 // message without a time has that of its arrival.
-func (t *Trial) Send(ctx context.Context, now time.Time, m *semel.Message) (Outcome, error) {
+func (t *Trial) Send(ctx context.Context, now time.Time, m *semel.Message) (TrialOutcome, error) {
 	t.now, t.aside = now, pipeline.Event{}
 	id := cluster.Partition{Topic: t.s.t.inputs[0], Number: m.Origin.Partition}
 	if slices.Contains(t.s.t.inputs, m.Origin.Source) {
@@ -117,11 +117,11 @@ func (t *Trial) Send(ctx context.Context, now time.Time, m *semel.Message) (Outc
 	}
 	t.assign(id)
 	if err := t.tell(); err != nil {
-		return Outcome{}, err
+		return TrialOutcome{}, err
 	}
 	r.Offset = t.next(id)
 	if err := t.foresee(ctx, t.s.parts[id], r); err != nil {
-		return Outcome{}, err
+		return TrialOutcome{}, err
 	}
 	t.read[id] = r.Offset + 1
 
@@ -133,7 +133,7 @@ func (t *Trial) Send(ctx context.Context, now time.Time, m *semel.Message) (Outc
 		t.copier.noteTime(source, when, now)
 	}
 	c := &w.env.Counts
-	o := Outcome{Decision: semel.Fresh, Held: c.Held > 0, Filtered: c.Filtered > 0, Reason: pipeline.Reason(t.aside.Reason), Err: t.aside.Err, Body: r.Value, Outputs: t.outputs()}
+	o := TrialOutcome{Decision: semel.Fresh, Held: c.Held > 0, Filtered: c.Filtered > 0, Reason: pipeline.Reason(t.aside.Reason), Err: t.aside.Err, Body: r.Value, Outputs: t.outputs()}
 	switch {
 	case c.Duplicate+c.Again > 0:
 		o.Decision = semel.Duplicate

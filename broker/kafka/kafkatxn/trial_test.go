@@ -200,9 +200,9 @@ func TestATrialReturnsTheOutcomeOfAMessage(t *testing.T) {
 	id, err := key.ParseRule(".id")
 	kafkatest.Must(t, err)
 	now := time.Date(2026, 11, 24, 13, 0, 0, 0, time.UTC)
-	send := func(change func(*TransactorOptions), bodies ...string) (last Outcome) {
+	send := func(change func(*TransactorOptions), bodies ...string) (last TrialOutcome) {
 		t.Helper()
-		opts := TransactorOptions{Group: "g", Inputs: []string{"in", "more"}, Output: Output{Topic: "out"}, Parked: "aside", Key: Key{Rule: id, Scope: Scope{Name: "s"}}}
+		opts := TransactorOptions{Group: "g", Inputs: []string{"in", "more"}, Output: Output{Topic: "out"}, Parked: "aside", Key: KeyOptions{Rule: id, Scope: "s"}}
 		change(&opts)
 		trial, err := NewTrial(&opts, now, 1)
 		kafkatest.Must(t, err)
@@ -257,7 +257,7 @@ type tried struct {
 func try(t *testing.T, change func(*TransactorOptions)) *tried {
 	t.Helper()
 	base := time.Date(2026, 11, 24, 13, 0, 0, 0, time.UTC)
-	opts := TransactorOptions{Group: "g", Inputs: []string{"in"}, Output: Output{Topic: "out"}, Parked: "aside", Key: Key{Rule: ruleFor(t, "record-key"), Scope: Scope{Name: "s"}}}
+	opts := TransactorOptions{Group: "g", Inputs: []string{"in"}, Output: Output{Topic: "out"}, Parked: "aside", Key: KeyOptions{Rule: ruleFor(t, "record-key"), Scope: "s"}}
 	change(&opts)
 	trial, err := NewTrial(&opts, base, 1)
 	kafkatest.Must(t, err)
@@ -265,7 +265,7 @@ func try(t *testing.T, change func(*TransactorOptions)) *tried {
 }
 
 // at sends a message, which arrives at a second and has the time of another one.
-func (t *tried) at(second, when int, id, body string, headers ...string) Outcome {
+func (t *tried) at(second, when int, id, body string, headers ...string) TrialOutcome {
 	t.Helper()
 	m := &semel.Message{RecordKey: []byte(id), Body: []byte(body), Time: t.base.Add(time.Duration(when) * time.Second)}
 	for i := 0; i < len(headers); i += 2 {
