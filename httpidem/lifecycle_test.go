@@ -72,7 +72,7 @@ func TestAHandlerThatGivesUpWithItsLeaseHasNotAnswered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &service{handle: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }}
-		handler, err := httpidem.New(newGuard(t, notExtended{newStore(t)}, hold), s, &httpidem.Options{Scope: httpidem.Global})
+		handler, err := httpidem.New(newGuard(t, notExtended{newStore(t)}, hold), s, &httpidem.Options{Scope: httpidem.AnyCaller})
 		if err != nil {
 			t.Fatal(err)
 		}
