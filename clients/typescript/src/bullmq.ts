@@ -1,0 +1,63 @@
+import type { CallOptions, Claim, Client } from "./client.js";
+import { InFlight, Late, Mismatch, NotKept, Permanent, Unknown } from "./errors.js";
+import type { Id } from "./key.js";
+
+/** What this module uses of a job of BullMQ. */
+interface Job {
+	id?: string | undefined;
+	queueName: string;
+	moveToDelayed(timestamp: number, token?: string): Promise<void>;
+}
+
+export interface ProcessorOptions<J> extends CallOptions {
+	/** The key of a job. Default: its id. */
+	key?(job: J): Id;
+}
+
+/**
+ * Returns a processor for a Worker of BullMQ whose function runs once for a job, although
+ * BullMQ starts a stalled job again. A job that another worker holds is delayed, without
+ * counting an attempt. An UnrecoverableError is recorded: the job is not run again.
+ */
+export function processor<J extends Job, T>(
+	client: Client,
+	fn: (job: J, claim: Claim) => T | Promise<T>,
+	options: ProcessorOptions<J> = {},
+): (job: J, token?: string) => Promise<T | undefined> {
+	return async (job, token) => {
+		const id = options.key?.(job) ?? job.id;
+		if (id === undefined) {
+			throw new TypeError(`a job of ${job.queueName} has no id: name a key`);
+		}
+		const run = async (claim: Claim) => {
+			try {
+				return await fn(job, claim);
+			} catch (reason) {
+				if (reason instanceof Error && reason.name === "UnrecoverableError") {
+					throw new Permanent(reason.message, { cause: reason });
+				}
+				throw reason;
+			}
+		};
+		const { DelayedError, UnrecoverableError } = await errors();
+		try {
+			const outcome = await client.once(id, run, { scope: `bullmq:${job.queueName}`, ...options });
+			return outcome.value;
+		} catch (reason) {
+			if (reason instanceof InFlight) {
+				await job.moveToDelayed(Date.now() + reason.retryAfterMs, token);
+				throw new DelayedError();
+			}
+			if (reason instanceof NotKept) {
+				return undefined;
+			}
+			const final = [Late, Mismatch, Permanent, Unknown].some((kind) => reason instanceof kind);
+			throw final ? new UnrecoverableError((reason as Error).message) : reason;
+		}
+	};
+}
+
+async function errors(): Promise<Record<"DelayedError" | "UnrecoverableError", new (message?: string) => Error>> {
+	const name = "bullmq"; // which is no dependency of this package
+	return import(name);
+}

@@ -1,0 +1,184 @@
+import type { Answer, Send } from "./transport.js";
+
+/** The answer to one operation, by its members, and `sent`: when its last try began. */
+export type Reply = Record<string, unknown>;
+
+/** The most items and bytes of a request: below what the server takes, 1,000 and 1 MiB. */
+const mostItems = 1000;
+const mostBytes = 1_000_000;
+/** The most requests that are on their way at once. While they are, operations gather. */
+const mostRequests = 4;
+
+/** A refusal of the server, or its silence. */
+export class Problem extends Error {
+	constructor(
+		/** The last part of the problem's type, such as `stale-token`. */
+		readonly kind: string,
+		detail: string,
+		/** Whether the same request can succeed: not at all, sent again, or later. */
+		readonly retry: "no" | "same" | "later",
+		readonly after = 0,
+	) {
+		super(detail);
+	}
+}
+
+/** One item of a request. It is repeated until it is answered, which repeats no effect. */
+interface Operation {
+	verb: "claim" | "complete" | "release" | "extend";
+	body: string;
+	/** On the clock of `performance.now()`. */
+	deadline: number;
+	/** Until then a claim of a key that is in flight is repeated. */
+	waitUntil: number;
+	tries: number;
+	/** An earlier try may have reached the server. */
+	inDoubt: boolean;
+	resolve: (reply: Reply) => void;
+	reject: (problem: Problem) => void;
+}
+
+/** Sends operations. Those that arrive together share one request. */
+export class Caller {
+	#waiting: Operation[] = [];
+	#requests = 0;
+	#scheduled = false;
+
+	constructor(
+		readonly send: Send,
+		readonly timeout: number,
+	) {}
+
+	/**
+	 * Returns the reply to an operation. Repeats it for at most `patience` ms while there is
+	 * none, and a claim for `wait` ms while its key is in flight. Throws a Problem.
+	 */
+	call(verb: Operation["verb"], body: string, patience: number, wait = 0): Promise<Reply> {
+		return new Promise((resolve, reject) => {
+			const now = performance.now();
+			const waitUntil = now + wait;
+			this.#queue({ verb, body, deadline: now + patience, waitUntil, tries: 0, inDoubt: false, resolve, reject });
+		});
+	}
+
+	/** Sends a request of its own, once. Throws a Problem. */
+	async request(path: string, body: string, timeout = this.timeout): Promise<Reply> {
+		let answer: Answer;
+		try {
+			answer = await this.send("POST", path, body, timeout);
+		} catch (reason) {
+			throw new Problem("", reason instanceof Error ? reason.message : String(reason), "same");
+		}
+		let reply: Reply | undefined;
+		try {
+			reply = JSON.parse(answer.text);
+		} catch {
+			reply = undefined; // a server in between has answered
+		}
+		if (answer.status === 200 && reply !== undefined) {
+			return reply;
+		}
+		throw problemOf(reply ?? {}, answer.status === 200 ? 502 : answer.status, answer.retryAfter);
+	}
+
+	#queue(operation: Operation): void {
+		this.#waiting.push(operation);
+		if (!this.#scheduled) {
+			this.#scheduled = true;
+			setImmediate(() => {
+				this.#scheduled = false;
+				this.#flush();
+			});
+		}
+	}
+
+	#flush(): void {
+		while (this.#waiting.length > 0 && this.#requests < mostRequests) {
+			this.#requests++;
+			this.#exchange(this.#take()).finally(() => {
+				this.#requests--;
+				this.#flush();
+			});
+		}
+	}
+
+	#take(): Operation[] {
+		let bytes = 0;
+		const end = this.#waiting.findIndex(({ body }, i) => {
+			bytes += Buffer.byteLength(body) + 20;
+			return i === mostItems || (i > 0 && bytes > mostBytes);
+		});
+		return this.#waiting.splice(0, end < 0 ? this.#waiting.length : end);
+	}
+
+	async #exchange(operations: Operation[]): Promise<void> {
+		const items = operations.map(({ verb, body }) => `{"${verb}":${body}}`);
+		const sent = performance.now();
+		let replies: Reply[];
+		try {
+			const reply = await this.request("/v1/batch", `{"items":[${items.join()}]}`);
+			replies = reply.items as Reply[];
+			if (!Array.isArray(replies) || replies.length !== operations.length) {
+				throw new Problem("", "the answer does not have one item for each operation", "same");
+			}
+		} catch (reason) {
+			const problem = reason as Problem;
+			if (problem.retry === "no" && operations.length > 1) {
+				for (const operation of operations) {
+					await this.#exchange([operation]); // one of them must not refuse the others
+				}
+				return;
+			}
+			for (const operation of operations) {
+				operation.inDoubt ||= problem.retry === "same";
+				this.#fail(operation, problem);
+			}
+			return;
+		}
+		operations.forEach((operation, i) => {
+			const reply = replies[i] ?? {};
+			if (reply.error !== undefined) {
+				this.#fail(operation, problemOf(reply.error as Reply, 0, undefined));
+			} else if (!this.#waits(operation, reply)) {
+				operation.resolve({ ...reply, sent });
+			}
+		});
+	}
+
+	#waits(operation: Operation, reply: Reply): boolean {
+		const decided = ["fresh", "duplicate", "mismatch", "unknown", "late"].includes(String(reply.decision));
+		return operation.verb === "claim" && !decided && this.#again(operation, 0, operation.waitUntil);
+	}
+
+	#fail(operation: Operation, problem: Problem): void {
+		if (problem.kind === "stale-token" && operation.verb === "release" && operation.inDoubt) {
+			operation.resolve({}); // its first try gave the key back
+		} else if (problem.retry === "no" || !this.#again(operation, problem.after, operation.deadline)) {
+			operation.reject(problem);
+		}
+	}
+
+	/** Repeats an operation after a pause, unless that is after the deadline. */
+	#again(operation: Operation, after: number, deadline: number): boolean {
+		operation.tries++;
+		const pause = Math.min(25 * 2 ** Math.min(operation.tries, 6), 1000) * (0.5 + Math.random() / 2);
+		const wait = Math.max(pause, after);
+		if (performance.now() + wait > deadline) {
+			return false;
+		}
+		setTimeout(() => this.#queue(operation), wait);
+		return true;
+	}
+}
+
+/** Reads a problem document. A server in between may have answered without one. */
+function problemOf(document: Reply, httpStatus: number, retryAfter: number | undefined): Problem {
+	const status = Number(document.status ?? httpStatus);
+	const kind = String(document.type ?? "")
+		.split("/")
+		.at(-1);
+	const detail = String(document.detail ?? document.title ?? `HTTP status ${status}`);
+	const passes = status >= 500 || [408, 425, 429].includes(status);
+	const retry = (document.retry as Problem["retry"] | undefined) ?? (passes ? "later" : "no");
+	return new Problem(kind ?? "", detail, retry, Number(document.retry_after_ms ?? retryAfter ?? 0));
+}

@@ -1,0 +1,319 @@
+import { randomUUID } from "node:crypto";
+import os from "node:os";
+import { Caller, Problem, type Reply } from "./caller.js";
+import {
+	InFlight,
+	Late,
+	LeaseLost,
+	Mismatch,
+	NotKept,
+	Permanent,
+	Refused,
+	type SemelError,
+	Unavailable,
+	Unknown,
+} from "./errors.js";
+import { fingerprint, type Id, keyMembers } from "./key.js";
+import { type Renewed, Renewer } from "./renewer.js";
+import { transport } from "./transport.js";
+
+/** How keys are claimed. Durations are milliseconds. */
+export interface Policy {
+	/** The key space. Two effects of the same message need two scopes. Default: `default`. */
+	scope?: string;
+	/** How long a process that died keeps its claim. It is renewed while the function runs. Default: 30,000. */
+	lease?: number;
+	/** How long a key is remembered after its effect, in milliseconds or as `7d`. Default: `24h`. */
+	window?: number | string;
+	/** After a process died: `hold` makes the key unknown, `retry` lets the function run again. Default: `hold`. */
+	onLeaseExpired?: "hold" | "retry";
+	/** How long a call waits for another one that holds the key. Default: 0. */
+	wait?: number;
+	/** How long a call is repeated while the server gives no answer. Default: 30,000. */
+	retryFor?: number;
+	/** Whether a failure leaves open if the effect took place. Unknown always does. Default: AbortError and TimeoutError. */
+	inDoubt?: (reason: unknown) => boolean;
+}
+
+export interface ClientOptions extends Policy {
+	/** Such as `https://semel.example` or `unix:/run/semel.sock`. Default: `SEMEL_URL`, then `http://127.0.0.1:4196`. */
+	url?: string;
+	/** The bearer token. Default: `SEMEL_API_TOKEN`. */
+	token?: string;
+	/** The name that others see while they wait. Default: host and process id. */
+	holder?: string;
+	/** How long one request may take before it is repeated. Default: 10,000. */
+	timeout?: number;
+	/** Certificates, as `https.request` takes them. */
+	tls?: { ca?: string | Buffer; cert?: string | Buffer; key?: string | Buffer };
+}
+
+export interface CallOptions extends Policy {
+	/** What the request asks for, as bytes or as JSON: another payload under the same key is a Mismatch. */
+	payload?: unknown;
+	/** The time of the message: one that is older than the window is Late. */
+	time?: Date;
+	/** Where the call comes from, and its request: others see them. */
+	origin?: string;
+	requestId?: string;
+}
+
+/** What a function gets to know. */
+export interface Claim {
+	/** Above 1 if an earlier attempt may have had its effect. */
+	readonly attempt: number;
+	/** The fencing token: a later holder of the key has a higher one. */
+	readonly token: bigint;
+	/** Aborted when the lease is lost. Hand it to whatever takes an AbortSignal. */
+	readonly signal: AbortSignal;
+}
+
+/** The outcome of a call. */
+export interface Outcome<T> {
+	/** What the function returned, in this call or in the one of which this is a duplicate. */
+	value: T;
+	/** The effect took place in an earlier call. */
+	replayed: boolean;
+}
+
+/** A client of `semel serve`. Make one for a process and share it. There is nothing to close. */
+export class Client {
+	readonly #caller: Caller;
+	readonly #renewer: Renewer;
+	readonly #policy: Required<Policy>;
+	readonly #holder: string;
+
+	constructor(options: ClientOptions = {}) {
+		const url = options.url ?? process.env.SEMEL_URL ?? "http://127.0.0.1:4196";
+		const send = transport(url, options.token ?? process.env.SEMEL_API_TOKEN, options.tls ?? {});
+		this.#caller = new Caller(send, options.timeout ?? 10_000);
+		this.#renewer = new Renewer(this.#caller);
+		this.#holder = options.holder ?? `${os.hostname()}:${process.pid}`;
+		this.#policy = {
+			scope: options.scope ?? "default",
+			lease: options.lease ?? 30_000,
+			window: options.window ?? "24h",
+			onLeaseExpired: options.onLeaseExpired ?? "hold",
+			wait: options.wait ?? 0,
+			retryFor: options.retryFor ?? 30_000,
+			inDoubt: options.inDoubt ?? timedOut,
+		};
+	}
+
+	/**
+	 * Calls a function unless its effect has taken place, and returns its value, or that of
+	 * the first call as JSON has it. If the function throws, its key is free again. If it
+	 * throws Permanent, that is kept; if it throws Unknown, a person settles the key.
+	 *
+	 * Throws InFlight, Unknown, Mismatch, Late or NotKept if nothing ran, and LeaseLost if
+	 * the function ran and another call may have had the key meanwhile. Throws Unavailable
+	 * or Refused if the server does not do its part.
+	 */
+	async once<T>(id: Id, fn: (claim: Claim) => T | Promise<T>, options: CallOptions = {}): Promise<Outcome<T>> {
+		const policy = { ...this.#policy, ...options };
+		const key = keyMembers(policy.scope, id);
+		const reply = await this.#claim(key, policy);
+		if (reply.decision === "duplicate") {
+			return { value: replay(key, reply.result) as T, replayed: true };
+		}
+		if (reply.decision !== "fresh") {
+			throw notRun(key, reply);
+		}
+		const held = new Held(key, reply, policy.lease);
+		if (held.validUntil <= performance.now()) {
+			await this.#giveBack(held, policy, undefined); // the process was stopped meanwhile
+			throw new InFlight(`semel: ${name(key)}: the lease ended before the function began`, undefined, 0);
+		}
+		this.#renewer.add(held);
+		let value: T;
+		try {
+			value = await fn(held);
+		} catch (reason) {
+			await this.#giveBack(held, policy, reason);
+			throw reason;
+		}
+		await this.#complete(held, policy, value);
+		return { value, replayed: false };
+	}
+
+	/** Returns a function that runs once for the key that `key` finds in its arguments. */
+	wrap<A extends unknown[], T>(
+		key: (...args: A) => Id,
+		fn: (...args: A) => T | Promise<T>,
+		options: CallOptions = {},
+	): (...args: A) => Promise<Outcome<T>> {
+		return (...args) => this.once(key(...args), () => fn(...args), options);
+	}
+
+	/** Returns the record of each key. Its `state` is absent, claimed, done or unknown. */
+	async lookup(ids: readonly Id[], scope = this.#policy.scope): Promise<Reply[]> {
+		const items = ids.map((id) => `{${keyMembers(scope, id)}}`);
+		const reply = await this.#caller
+			.request("/v1/lookup", `{"items":[${items.join()}]}`)
+			.catch((problem) => raise("lookup", problem, false));
+		return reply.items as Reply[];
+	}
+
+	async #claim(key: string, policy: CallOptions & Required<Policy>): Promise<Reply> {
+		// JSON leaves out what is undefined.
+		const members = JSON.stringify({
+			claim_id: randomUUID(),
+			holder: this.#holder,
+			lease: `${policy.lease}ms`,
+			window: duration(policy.window),
+			on_lease_expired: policy.onLeaseExpired,
+			fingerprint: policy.payload === undefined ? undefined : fingerprint(policy.payload),
+			time: policy.time?.toISOString(),
+			origin: policy.origin,
+			request_id: policy.requestId,
+		});
+		try {
+			return await this.#caller.call("claim", `{${key},${members.slice(1)}`, policy.retryFor, policy.wait);
+		} catch (problem) {
+			raise(key, problem, false);
+		}
+	}
+
+	async #complete(held: Held, policy: Required<Policy>, value: unknown): Promise<void> {
+		this.#renewer.remove(held);
+		const window = `"window":"${duration(policy.window)}"`;
+		const patience = Math.max(policy.retryFor, policy.lease);
+		const send = (result: string) => this.#caller.call("complete", held.body(window + result), patience);
+		try {
+			const json = value === undefined ? undefined : JSON.stringify(value);
+			await send(json === undefined ? "" : `,"result":{"json":${json}}`).catch((problem) => {
+				if (problem instanceof Problem && problem.kind === "result-too-large") {
+					return send(',"result":{"not_kept":true}');
+				}
+				throw problem;
+			});
+		} catch (problem) {
+			if (problem instanceof Problem && problem.kind === "stale-token") {
+				throw new LeaseLost(
+					`semel: ${name(held.key)}: the function ran, but another call may have had the key: ${problem.message}`,
+					{ cause: problem },
+				);
+			}
+			raise(held.key, problem, true);
+		}
+	}
+
+	/** Settles the key of a function that threw. Its lease ends by itself if that fails. */
+	async #giveBack(held: Held, policy: Required<Policy>, reason: unknown): Promise<void> {
+		this.#renewer.remove(held);
+		const send = (verb: "complete" | "release" | "extend", members: string) =>
+			this.#caller.call(verb, held.body(members), policy.retryFor).catch(() => undefined);
+		if (reason instanceof Permanent) {
+			await send(
+				"complete",
+				`"window":"${duration(policy.window)}","result":{"failed":${JSON.stringify(reason.message)}}`,
+			);
+			return;
+		}
+		const ran = reason instanceof Unavailable && reason.ran;
+		const inDoubt = reason instanceof Unknown || reason instanceof LeaseLost || ran || policy.inDoubt(reason);
+		if (inDoubt && policy.onLeaseExpired === "hold") {
+			await send("release", '"unknown":true');
+		} else if (inDoubt || held.attempt > 1) {
+			await send("extend", '"lease":"1ms"'); // the next attempt must know of this one
+		} else {
+			await send("release", "");
+		}
+	}
+}
+
+/** A claim that this process holds. */
+class Held implements Claim, Renewed {
+	readonly attempt: number;
+	readonly token: bigint;
+	readonly #abort = new AbortController();
+	readonly signal = this.#abort.signal;
+	validUntil: number;
+
+	constructor(
+		readonly key: string,
+		reply: Reply,
+		readonly lease: number,
+	) {
+		this.attempt = Number(reply.attempt ?? 1);
+		this.token = BigInt(reply.token as string);
+		this.validUntil = Number(reply.sent) + lease;
+	}
+
+	/** The body of a request of the holder, with more members. */
+	body(members: string): string {
+		return `{${this.key},"token":"${this.token}"${members === "" ? "" : ","}${members}}`;
+	}
+
+	lose(why: string): void {
+		this.#abort.abort(new LeaseLost(`semel: ${name(this.key)}: ${why}`));
+	}
+}
+
+function timedOut(reason: unknown): boolean {
+	return reason instanceof Error && (reason.name === "AbortError" || reason.name === "TimeoutError");
+}
+
+function duration(value: number | string): string {
+	return typeof value === "string" ? value : `${value}ms`;
+}
+
+/** Returns a kept result. This package writes JSON, another program may write bytes. */
+function replay(key: string, result: unknown): unknown {
+	const kept = (result ?? {}) as Record<string, string | undefined>;
+	if (kept.kind === "failed") {
+		const failure = new Permanent(kept.text ?? "");
+		failure.replayed = true;
+		throw failure;
+	}
+	if (kept.kind === "not_kept") {
+		throw new NotKept(`semel: ${name(key)}: the effect took place, and its result was not kept`);
+	}
+	if (kept.base64 !== undefined) {
+		return new Uint8Array(Buffer.from(kept.base64, "base64"));
+	}
+	try {
+		return kept.text === undefined ? undefined : JSON.parse(kept.text);
+	} catch {
+		return kept.text;
+	}
+}
+
+/** Returns the error of a call whose function did not run. An unknown word means in flight. */
+function notRun(key: string, reply: Reply): SemelError {
+	const holder = reply.holder as string | undefined;
+	const by = holder ? ` (held by ${holder})` : "";
+	switch (reply.decision) {
+		case "unknown":
+			return new Unknown(
+				`semel: ${name(key)}: an earlier call may have had its effect: look, and settle the key with semel keys resolve${by}`,
+			);
+		case "mismatch":
+			return new Mismatch(`semel: ${name(key)}: the key was used with another payload${by}`);
+		case "late":
+			return new Late(`semel: ${name(key)}: the message is older than the window, and its key forgotten`);
+		default:
+			return new InFlight(
+				`semel: ${name(key)}: another call holds the key${by}`,
+				holder,
+				Number(reply.retry_after_ms ?? 1000),
+			);
+	}
+}
+
+/** Throws the error that a caller knows. */
+function raise(key: string, problem: unknown, ran: boolean): never {
+	if (!(problem instanceof Problem)) {
+		throw problem;
+	}
+	if (problem.retry === "no") {
+		throw new Refused(`semel: ${name(key)}: ${problem.message}`, problem.kind, { cause: problem });
+	}
+	const what = ran ? "the function ran, but its completion is not recorded" : "nothing ran";
+	throw new Unavailable(`semel: ${name(key)}: ${what}: ${problem.message}`, ran, { cause: problem });
+}
+
+/** A key as people read it. */
+function name(key: string): string {
+	return `{${key}}`;
+}

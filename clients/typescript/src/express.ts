@@ -1,0 +1,93 @@
+import type { IncomingMessage, ServerResponse } from "node:http";
+import type { Client } from "./client.js";
+import { body, headers, type RespondOptions, type Response, respondOnce } from "./respond.js";
+
+/**
+ * Returns middleware for Express that lets the handlers behind it run once for a key. A
+ * repetition of a request gets the same response. The response is sent when the key is
+ * settled, so a sender that has it may forget the request.
+ */
+export function once<Req extends IncomingMessage, Res extends ServerResponse>(
+	client: Client,
+	options: RespondOptions<Req>,
+): (req: Req, res: Res, next: (reason?: unknown) => void) => void {
+	return (req, res, next) => {
+		const id = options.key(req);
+		if (id === undefined) {
+			next();
+			return;
+		}
+		const held = new HeldResponse(res);
+		const handle = () => {
+			next();
+			return held.ended;
+		};
+		respondOnce(client, id, handle, options).then((instead) => held.release(instead), next);
+	};
+}
+
+/** Keeps what handlers write to a response until it is released. */
+class HeldResponse {
+	readonly ended: Promise<Response>;
+	readonly #parts: Buffer[] = [];
+	readonly #restore: () => void;
+
+	constructor(private readonly res: ServerResponse) {
+		const { write, writeHead, flushHeaders, end } = res;
+		this.#restore = () => Object.assign(res, { write, writeHead, flushHeaders, end });
+		res.flushHeaders = () => {};
+		res.writeHead = ((status: number, ...rest: unknown[]) => {
+			res.statusCode = status;
+			for (const [name, value] of Object.entries(rest.find((arg) => typeof arg === "object") ?? {})) {
+				res.setHeader(name, value);
+			}
+			return res;
+		}) as typeof writeHead;
+		res.write = ((...args: unknown[]) => {
+			this.#keep(args);
+			return true;
+		}) as typeof write;
+		this.ended = new Promise((resolve) => {
+			res.end = ((...args: unknown[]) => {
+				this.#keep(args);
+				this.#restore();
+				const type = res.getHeader("content-type");
+				const body = Buffer.concat(this.#parts).toString("base64");
+				resolve({ status: res.statusCode, ...(typeof type === "string" ? { type } : {}), body });
+				return res;
+			}) as typeof end;
+		});
+	}
+
+	/** Sends what the handlers wrote, or another response. */
+	release(instead: Response | undefined): void {
+		const { res } = this;
+		this.#restore();
+		if (instead === undefined) {
+			res.end(Buffer.concat(this.#parts));
+			return;
+		}
+		for (const name of res.getHeaderNames()) {
+			res.removeHeader(name);
+		}
+		res.statusCode = instead.status;
+		for (const [name, value] of Object.entries(headers(instead))) {
+			res.setHeader(name, value);
+		}
+		res.end(body(instead));
+	}
+
+	/** Keeps the bytes among the arguments of write or end, and calls the callback. */
+	#keep([part, ...rest]: unknown[]): void {
+		const encoding = rest.find((arg) => typeof arg === "string") as BufferEncoding | undefined;
+		if (typeof part === "string") {
+			this.#parts.push(Buffer.from(part, encoding));
+		} else if (part instanceof Uint8Array) {
+			this.#parts.push(Buffer.from(part)); // a copy: the handler may use its bytes again
+		}
+		const callback = [part, ...rest].find((arg) => typeof arg === "function") as (() => void) | undefined;
+		if (callback !== undefined) {
+			queueMicrotask(callback);
+		}
+	}
+}

@@ -1,0 +1,82 @@
+import type { Client } from "./client.js";
+import { body, headers, type RespondOptions, type Response, respondOnce } from "./respond.js";
+
+/** What this module uses of a FastifyReply. */
+interface Reply {
+	statusCode: number;
+	code(status: number): Reply;
+	getHeader(name: string): unknown;
+	headers(values: Record<string, string>): Reply;
+	removeHeader(name: string): unknown;
+	send(payload?: unknown): Reply;
+}
+
+/** A request whose handler runs under a claim. */
+interface Running {
+	ended(response: Response): void;
+	/** What to send instead of the handler's response. */
+	instead: Promise<Response | undefined>;
+}
+
+/**
+ * Returns hooks for a route of Fastify whose handler runs once for a key. A repetition of
+ * a request gets the same response. The response is sent when the key is settled, so a
+ * sender that has it may forget the request.
+ *
+ *     app.post("/hooks", { ...once(client, { key: (request) => request.body.id }) }, handler)
+ */
+export function once<Req extends object>(client: Client, options: RespondOptions<Req>) {
+	const running = new WeakMap<object, Running>();
+	return {
+		preHandler(request: Req, reply: Reply, done: (error?: Error) => void): void {
+			const id = options.key(request);
+			if (id === undefined) {
+				done();
+				return;
+			}
+			const handle = () =>
+				new Promise<Response>((ended) => {
+					running.set(request, { ended, instead });
+					done();
+				});
+			const instead = respondOnce(client, id, handle, options);
+			instead.then(
+				(response) => {
+					if (!running.has(request) && response !== undefined) {
+						reply.code(response.status).headers(headers(response)).send(body(response));
+					}
+				},
+				(reason) => (running.has(request) ? undefined : done(reason)),
+			);
+		},
+
+		onSend(
+			request: Req,
+			reply: Reply,
+			payload: unknown,
+			done: (error?: Error | null, payload?: unknown) => void,
+		): void {
+			const exchange = running.get(request);
+			if (exchange === undefined) {
+				done(null, payload);
+				return;
+			}
+			const type = reply.getHeader("content-type");
+			const bytes = typeof payload === "string" || payload instanceof Uint8Array ? Buffer.from(payload) : undefined;
+			exchange.ended({
+				status: reply.statusCode,
+				...(typeof type === "string" ? { type } : {}),
+				...(bytes === undefined ? {} : { body: bytes.toString("base64") }),
+			});
+			exchange.instead.then((response) => {
+				if (response === undefined) {
+					done(null, payload);
+					return;
+				}
+				reply.removeHeader("content-length");
+				reply.code(response.status).headers(headers(response));
+				done(null, body(response));
+			}, done);
+		},
+	};
+}

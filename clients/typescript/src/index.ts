@@ -1,0 +1,3 @@
+export { type CallOptions, type Claim, Client, type ClientOptions, type Outcome, type Policy } from "./client.js";
+export * from "./errors.js";
+export type { Id } from "./key.js";

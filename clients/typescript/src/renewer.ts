@@ -1,0 +1,94 @@
+import type { Caller, Reply } from "./caller.js";
+
+/** A claim whose lease is renewed. */
+export interface Renewed {
+	/** How long a lease is, in milliseconds. */
+	readonly lease: number;
+	/** When it ends, on the clock of `performance.now()`. */
+	validUntil: number;
+	/** The body of a request of the holder. */
+	body(members: string): string;
+	/** Called once if the lease is lost. */
+	lose(why: string): void;
+}
+
+/**
+ * Renews the leases of all claims of a client after a third of each, in one request. Time
+ * counts from before a request, so no lease is believed to be longer than the server says.
+ */
+export class Renewer {
+	readonly #claims = new Set<Renewed>();
+	#timer: NodeJS.Timeout | undefined;
+	/** When the timer ends. */
+	#wake = Number.POSITIVE_INFINITY;
+
+	constructor(private readonly caller: Caller) {}
+
+	add(claim: Renewed): void {
+		this.#claims.add(claim);
+		this.#wakeAt(due(claim));
+	}
+
+	remove(claim: Renewed): void {
+		this.#claims.delete(claim);
+		if (this.#claims.size === 0) {
+			this.#sleep();
+		}
+	}
+
+	#sleep(): void {
+		clearTimeout(this.#timer);
+		this.#wake = Number.POSITIVE_INFINITY;
+	}
+
+	#wakeAt(time: number): void {
+		if (time < this.#wake) {
+			clearTimeout(this.#timer);
+			this.#wake = time;
+			this.#timer = setTimeout(() => this.#renew(), time - performance.now());
+		}
+	}
+
+	async #renew(): Promise<void> {
+		this.#sleep();
+		const began = performance.now();
+		// One that is due soon comes along, so that all are due together from then on.
+		const claims = [...this.#claims].filter((claim) => due(claim) <= began + claim.lease / 6);
+		const requests: Promise<void>[] = [];
+		for (let first = 0; first < claims.length; first += 1000) {
+			requests.push(this.#extend(claims.slice(first, first + 1000), began));
+		}
+		await Promise.all(requests);
+		for (const claim of this.#claims) {
+			// A renewal that failed is repeated four times in the time of one.
+			this.#wakeAt(Math.max(due(claim), began + claim.lease / 12));
+		}
+	}
+
+	async #extend(claims: Renewed[], began: number): Promise<void> {
+		const items = claims.map((claim) => claim.body(`"lease":"${claim.lease}ms"`));
+		const timeout = Math.min(this.caller.timeout, ...claims.map((claim) => claim.lease / 3));
+		let replies: Reply[] = [];
+		let silence = "";
+		try {
+			replies = (await this.caller.request("/v1/extend", `{"items":[${items.join()}]}`, timeout)).items as Reply[];
+		} catch (reason) {
+			silence = String(reason);
+		}
+		claims.forEach((claim, i) => {
+			const { lease_ms, error } = (replies[i] ?? {}) as {
+				lease_ms?: number;
+				error?: { retry?: string; detail?: string };
+			};
+			if (lease_ms !== undefined) {
+				claim.validUntil = began + lease_ms;
+			} else if ((error?.retry === "no" || claim.validUntil <= performance.now()) && this.#claims.delete(claim)) {
+				claim.lose(error?.detail ?? `the lease could not be renewed: ${silence}`);
+			}
+		});
+	}
+}
+
+function due(claim: Renewed): number {
+	return claim.validUntil - (claim.lease * 2) / 3;
+}

@@ -1,0 +1,85 @@
+import type { CallOptions, Client } from "./client.js";
+import { InFlight, NotKept, Permanent, SemelError } from "./errors.js";
+import type { Id } from "./key.js";
+
+/** What the middleware of a web framework needs. */
+export interface RespondOptions<Request> extends CallOptions {
+	/** Finds the key of a request, such as the id of an event. A request without a key passes. */
+	key(request: Request): Id | undefined;
+	/** Which statuses say that the request took effect. Others free its key. Default: 200 to 399. */
+	succeeded?(status: number): boolean;
+	/** The largest body, in bytes, that a repetition gets again. Default: 65,536. */
+	keep?: number;
+}
+
+/** A response of a handler, and what is remembered of it. */
+export interface Response {
+	status: number;
+	type?: string;
+	/** In base64. */
+	body?: string;
+	/** Not remembered. */
+	headers?: Record<string, string>;
+}
+
+/** Thrown for a response that does not say that the request took effect. */
+class NotDone extends Error {}
+
+/**
+ * Lets a handler respond once for a key. `handle` starts the handler and returns its
+ * response, which must not be sent before this function returns. Returns the response
+ * to send instead, or nothing if that of the handler is right.
+ */
+export async function respondOnce<Request>(
+	client: Client,
+	id: Id,
+	handle: () => Promise<Response>,
+	options: RespondOptions<Request>,
+): Promise<Response | undefined> {
+	try {
+		const outcome = await client.once(id, async () => remembered(await handle(), options), options);
+		return outcome.replayed ? { ...outcome.value, headers: { "semel-decision": "duplicate" } } : undefined;
+	} catch (reason) {
+		if (reason instanceof NotDone) {
+			return undefined;
+		}
+		if (reason instanceof SemelError) {
+			return refusal(reason);
+		}
+		throw reason;
+	}
+}
+
+function remembered<Request>(response: Response, options: RespondOptions<Request>): Response {
+	const succeeded = options.succeeded ?? ((status) => status >= 200 && status < 400);
+	if (!succeeded(response.status)) {
+		throw new NotDone();
+	}
+	const { body, headers: _, ...rest } = response;
+	const bytes = ((body?.length ?? 0) * 3) / 4;
+	return body !== undefined && bytes <= (options.keep ?? 65_536) ? { ...rest, body } : rest;
+}
+
+/** Senders of webhooks give a message up after a 4xx, so only a recorded failure is one. */
+function refusal(reason: SemelError): Response {
+	const body = Buffer.from(JSON.stringify({ title: reason.name, detail: reason.message })).toString("base64");
+	const type = "application/problem+json";
+	if (reason instanceof NotKept) {
+		return { status: 200 };
+	}
+	if (reason instanceof Permanent) {
+		return { status: 422, type, body };
+	}
+	const seconds = reason instanceof InFlight ? Math.ceil(reason.retryAfterMs / 1000) : 5;
+	return { status: 503, type, body, headers: { "retry-after": String(seconds) } };
+}
+
+/** The headers of a response. */
+export function headers(response: Response): Record<string, string> {
+	return { ...response.headers, ...(response.type === undefined ? {} : { "content-type": response.type }) };
+}
+
+/** The bytes of a response. */
+export function body(response: Response): Buffer {
+	return Buffer.from(response.body ?? "", "base64");
+}

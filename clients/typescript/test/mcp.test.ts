@@ -1,0 +1,44 @@
+import assert from "node:assert/strict";
+import { randomUUID } from "node:crypto";
+import { test } from "node:test";
+import { Client as McpClient } from "@modelcontextprotocol/sdk/client/index.js";
+import { InMemoryTransport } from "@modelcontextprotocol/sdk/inMemory.js";
+import { McpServer } from "@modelcontextprotocol/sdk/server/mcp.js";
+import { Client } from "semel";
+import { tool } from "semel/mcp";
+import { z } from "zod";
+
+test("a tool that is called again does not run again", async () => {
+	let runs = 0;
+	let fails = false;
+	const server = new McpServer({ name: "test", version: "1.0.0" });
+	const pay = tool(new Client(), `pay-${randomUUID()}`, async ({ amount }: { amount: number }) => {
+		runs++;
+		return { isError: fails, content: [{ type: "text" as const, text: `paid ${amount} in run ${runs}` }] };
+	});
+	server.registerTool("pay", { inputSchema: { amount: z.number() } }, pay);
+	const agent = new McpClient({ name: "agent", version: "1.0.0" });
+	const [one, other] = InMemoryTransport.createLinkedPair();
+	await Promise.all([server.connect(one), agent.connect(other)]);
+	const call = async (amount: number, key?: string) => {
+		const _meta = key === undefined ? {} : { _meta: { idempotencyKey: key } };
+		const result = await agent.callTool({ name: "pay", arguments: { amount }, ..._meta });
+		return [result.isError ?? false, (result.content as { text: string }[])[0]?.text];
+	};
+
+	assert.deepEqual(await call(5), [false, "paid 5 in run 1"]);
+	assert.deepEqual(await call(5), [false, "paid 5 in run 1"]);
+	assert.deepEqual(await call(6), [false, "paid 6 in run 2"]);
+	assert.deepEqual(await call(5, "another purpose"), [false, "paid 5 in run 3"]);
+	assert.deepEqual(await call(5, "another purpose"), [false, "paid 5 in run 3"]);
+	const [failed, text] = await call(7, "another purpose");
+	assert.equal(failed, true);
+	assert.match(String(text), /another payload/);
+	assert.equal(runs, 3);
+
+	fails = true;
+	assert.deepEqual(await call(8), [true, "paid 8 in run 4"]);
+	fails = false;
+	assert.deepEqual(await call(8), [false, "paid 8 in run 5"]);
+	await agent.close();
+});

@@ -1,0 +1,148 @@
+import assert from "node:assert/strict";
+import { randomUUID } from "node:crypto";
+import type { AddressInfo } from "node:net";
+import { after, test } from "node:test";
+import express from "express";
+import Fastify from "fastify";
+import { Client, Permanent } from "semel";
+import * as inExpress from "semel/express";
+import * as inFastify from "semel/fastify";
+
+/** How often the handler of a path ran, and what it answers next. */
+const service = { runs: 0, status: 201 };
+const client = new Client({ scope: `web-${randomUUID()}` });
+
+async function expressUrl(): Promise<string> {
+	const app = express();
+	const hook = inExpress.once<express.Request, express.Response>(client, { key: (req) => req.body.id });
+	app.post("/hook", express.json(), hook, async (req, res) => {
+		service.runs++;
+		if (req.body.fails) {
+			throw new Error("the handler failed");
+		}
+		if (req.body.slow) {
+			await released;
+		}
+		res.status(service.status).json({ run: service.runs });
+	});
+	app.post("/streams", express.json(), hook, (_req, res) => {
+		service.runs++;
+		res.writeHead(202, { "content-type": "text/plain" });
+		res.write("run ");
+		res.end(String(service.runs));
+	});
+	app.use((_reason: unknown, _req: express.Request, res: express.Response, _next: express.NextFunction) => {
+		res.status(500).end();
+	});
+	const server = app.listen(0, "127.0.0.1");
+	after(() => server.close());
+	await new Promise((listening) => server.once("listening", listening));
+	return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+}
+
+async function fastifyUrl(): Promise<string> {
+	interface Body {
+		id?: string;
+		fails?: boolean;
+		slow?: boolean;
+	}
+	const app = Fastify();
+	const hooks = inFastify.once<{ body: unknown }>(client, { key: (request) => (request.body as Body).id });
+	app.post<{ Body: Body }>("/hook", hooks, async (request, reply) => {
+		service.runs++;
+		if (request.body.fails) {
+			throw new Error("the handler failed");
+		}
+		if (request.body.slow) {
+			await released;
+		}
+		return reply.code(service.status).send({ run: service.runs });
+	});
+	app.post("/streams", hooks, async (_request, reply) => {
+		service.runs++;
+		return reply.code(202).type("text/plain").send(`run ${service.runs}`);
+	});
+	after(() => app.close());
+	return app.listen({ host: "127.0.0.1", port: 0 });
+}
+
+let release = () => {};
+let released = Promise.resolve();
+
+for (const [name, start] of Object.entries({ express: expressUrl, fastify: fastifyUrl })) {
+	test(`${name}: a request takes effect once`, async (t) => {
+		const url = await start();
+		const post = async (path: string, body: object) => {
+			const response = await fetch(url + path, {
+				method: "POST",
+				headers: { "content-type": "application/json" },
+				body: JSON.stringify(body),
+			});
+			return { status: response.status, headers: response.headers, text: await response.text() };
+		};
+
+		await t.test("a repetition gets the first response", async () => {
+			const id = randomUUID();
+			const before = service.runs;
+			const first = await post("/hook", { id });
+			const second = await post("/hook", { id });
+			assert.equal(first.status, 201);
+			assert.equal(first.text, `{"run":${before + 1}}`);
+			assert.deepEqual([second.status, second.text], [first.status, first.text]);
+			assert.equal(second.headers.get("content-type"), first.headers.get("content-type"));
+			assert.equal(second.headers.get("semel-decision"), "duplicate");
+			assert.equal(service.runs, before + 1);
+		});
+		await t.test("a response in parts is repeated whole", async () => {
+			const id = randomUUID();
+			const first = await post("/streams", { id });
+			assert.deepEqual([first.status, first.text], [202, `run ${service.runs}`]);
+			assert.equal((await post("/streams", { id })).text, first.text);
+		});
+		await t.test("a request without a key passes", async () => {
+			const before = service.runs;
+			await post("/hook", {});
+			await post("/hook", {});
+			assert.equal(service.runs, before + 2);
+		});
+		for (const [what, body, status] of [
+			["an error", { fails: true }, 500],
+			["a refusal", {}, 422],
+		] as const) {
+			await t.test(`${what} frees the key`, async () => {
+				const id = randomUUID();
+				service.status = status;
+				assert.equal((await post("/hook", { id, ...body })).status, status);
+				service.status = 201;
+				assert.equal((await post("/hook", { id })).status, 201);
+			});
+		}
+		await t.test("a repetition while the first runs is sent again later", async () => {
+			const id = randomUUID();
+			const before = service.runs;
+			released = new Promise((resolve) => {
+				release = resolve;
+			});
+			const first = post("/hook", { id, slow: true });
+			while (service.runs === before) {
+				await new Promise((resolve) => setTimeout(resolve, 5));
+			}
+			const second = await post("/hook", { id, slow: true });
+			assert.equal(second.status, 503);
+			assert.ok(Number(second.headers.get("retry-after")) > 0);
+			release();
+			assert.equal((await first).status, 201);
+			assert.equal(service.runs, before + 1);
+		});
+		await t.test("a failure that is kept is answered with 422", async () => {
+			const id = randomUUID();
+			const failing = client.once(id, () => {
+				throw new Permanent("no such account");
+			});
+			await assert.rejects(failing, Permanent);
+			const response = await post("/hook", { id });
+			assert.equal(response.status, 422);
+			assert.match(response.text, /no such account/);
+		});
+	});
+}
