@@ -121,7 +121,7 @@ var packageMap = map[string][]string{
 	"broker/brokertest":       {".", "key", "pipeline", "store/memstore", "internal/retry"},
 	"broker/webhook":          {".", "pipeline", "internal/invalid", "internal/structured"},
 	"broker/httpsrc":          {".", "key", "pipeline", "broker/httpsrc/provider", "internal/coding", "internal/diagnose", "internal/invalid", "internal/jsontext", "internal/structured", "github.com/klauspost/compress/zstd"},
-	"broker/httpsrc/provider": {"internal/invalid"},
+	"broker/httpsrc/provider": {"internal/invalid", "internal/jsontext"},
 	"broker/file": {
 		".", "pipeline", "store/logstore", "internal/framing", "internal/invalid", "internal/retry", "vfs",
 		"github.com/klauspost/compress/gzip", "github.com/klauspost/compress/zstd", "golang.org/x/sys/unix",

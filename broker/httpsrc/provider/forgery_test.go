@@ -41,6 +41,7 @@ type forger struct {
 	*rand.Rand
 	of     *vector
 	scheme *Scheme
+	id     string // the header that is signed, or ""
 	// signed returns the header with the signature of a request at a time, by a secret.
 	signed func(secret string, unix int64) map[string]string
 }
@@ -55,11 +56,15 @@ func (f *forger) forge() (r *http.Request, body, what string) {
 	if f.scheme.Timed() {
 		kinds = append(kinds, "late", "another time")
 	}
-	if strings.Contains(f.scheme.Signed, "{header:") {
+	if f.id != "" {
 		kinds = append(kinds, "another id")
 	}
+	isForm := strings.Contains(f.scheme.Signed, "{form}")
 	if strings.Contains(f.scheme.Signed, "{url}") {
 		kinds = append(kinds, "another address")
+	}
+	if strings.Contains(f.scheme.Signed, "{url}") && !isForm || f.id != "" {
+		kinds = append(kinds, "moved")
 	}
 	what = kinds[f.IntN(len(kinds))]
 	name := f.scheme.Header
@@ -96,9 +101,9 @@ func (f *forger) forge() (r *http.Request, body, what string) {
 			r.Header.Set(name, value)
 		}
 	case "another time":
-		changed := strconv.FormatInt(f.of.at+int64(f.IntN(599)-299), 10)
+		changed := f.scheme.written(f.of.at + int64(f.IntN(599)-299))
 		if f.IntN(4) == 0 {
-			changed = f.mutate(strconv.FormatInt(f.of.at, 10))
+			changed = f.mutate(f.scheme.written(f.of.at))
 		}
 		if f.scheme.TimeHeader != "" {
 			r.Header.Set(f.scheme.TimeHeader, changed)
@@ -106,10 +111,27 @@ func (f *forger) forge() (r *http.Request, body, what string) {
 			set(strings.Replace(signature, strconv.FormatInt(f.of.at, 10), changed, 1))
 		}
 	case "another id":
-		r.Header["Webhook-Id"] = []string{f.mutate(r.Header.Get("webhook-id"))}
+		r.Header[http.CanonicalHeaderKey(f.id)] = []string{f.mutate(r.Header.Get(f.id))}
 	case "another address":
 		query := f.mutate(r.URL.RawQuery)
 		r.URL.RawQuery = query
+	case "moved": // from the body to the value before it, or back, with what is between them
+		from := 1 + f.IntN(len(body))
+		between := []string{"", ".", "\n", f.scheme.written(f.of.at)}[f.IntN(4)]
+		switch {
+		case f.id != "" && f.IntN(2) == 0:
+			r.Header[http.CanonicalHeaderKey(f.id)] = []string{r.Header.Get(f.id) + between + body[:from]}
+			body = body[from:]
+		case f.id != "":
+			id := r.Header.Get(f.id)
+			at := f.IntN(len(id))
+			r.Header[http.CanonicalHeaderKey(f.id)], body = []string{id[:at]}, id[at:]+between+body
+		case f.IntN(2) == 0:
+			r.URL.RawQuery, body = r.URL.RawQuery+between+body[:from], body[from:]
+		default:
+			at := f.IntN(len(r.URL.RawQuery) + 1)
+			r.URL.RawQuery, body = r.URL.RawQuery[:at], r.URL.RawQuery[at:]+between+body
+		}
 	}
 	return r, body, what
 }
@@ -181,13 +203,13 @@ func (f *forger) same(v *Verifier, r *http.Request, body string) bool {
 	was := f.of.request()
 	if got, written, err := v.parts(r); f.scheme.Separator != "" && err == nil { // further parts are other kinds of signatures
 		want, at, _ := v.parts(was)
-		return slices.Equal(got, want) && written == at && body == f.of.body && r.Header.Get("webhook-id") == was.Header.Get("webhook-id")
+		return slices.Equal(got, want) && written == at && body == f.of.body && r.Header.Get(f.id) == was.Header.Get(f.id) && r.URL.RawQuery == was.URL.RawQuery
 	}
 	if !slices.Equal(r.Header.Values(f.scheme.Header), was.Header.Values(f.scheme.Header)) || r.Header.Get(f.scheme.TimeHeader) != was.Header.Get(f.scheme.TimeHeader) {
 		return false
 	}
 	if !strings.Contains(f.scheme.Signed, "{form}") {
-		return body == f.of.body && r.Header.Get("webhook-id") == was.Header.Get("webhook-id")
+		return body == f.of.body && r.Header.Get(f.id) == was.Header.Get(f.id) && r.URL.RawQuery == was.URL.RawQuery
 	}
 	now, err := v.contents(r, []byte(body), "")
 	if err != nil {
@@ -197,22 +219,63 @@ func (f *forger) same(v *Verifier, r *http.Request, body string) bool {
 	return err == nil && string(now[0]) == string(before[0])
 }
 
-// TestNoForgedRequestIsAccepted changes the valid request of each preset: its signature, time,
-// body, id or secret. hmac is the scheme of a preset, so it has the same engine.
+// written returns a time as requests of a scheme have it.
+func (s *Scheme) written(unix int64) string {
+	if s.TimeUnit == "ms" {
+		unix *= 1000
+	}
+	return strconv.FormatInt(unix, 10)
+}
+
+// forged is a scheme and a valid request of it.
+type forged struct {
+	name   string
+	scheme Scheme
+	of     vector
+}
+
+// schemes are the presets, and senders that use the rest of hmac.
+func schemes() (list []forged) {
+	for _, p := range Presets() {
+		i := slices.IndexFunc(vectors, func(v vector) bool { return v.preset == p.Name })
+		list = append(list, forged{p.Name, p.Scheme, vectors[i]})
+	}
+	return append(list,
+		forged{"hmac, method, address, header, time and body", Scheme{
+			Header: "X-Signature", Separator: ";", Prefix: "sig=", TimeHeader: "X-Time", TimeUnit: "ms",
+			Algorithm: "sha512", Encoding: "base64", Signed: "{method} {url}\n{header:X-Event}..{time}.{body}",
+			SecretEncoding: "hex",
+		}, vector{secret: "616263", at: 1731705121, url: "https://example.com/hooks?a=1", headers: map[string]string{"X-Event": "evt_1"}, body: `{"id":7,"text":".1731705121000."}`}},
+		forged{"hmac, address and body", Scheme{
+			Header: "X-Signature", Algorithm: "sha256", Encoding: "hex", Signed: "{url}{body}",
+		}, vector{secret: "abc", url: "https://example.com/hooks", body: `?id=7{"id":7}`}},
+		forged{"hmac, body and time", Scheme{
+			Header: "X-Signature", Separator: ",", Prefix: "v1=", TimePrefix: "t=", TimeUnit: "s", Algorithm: "sha1", Encoding: "hex", Signed: "{body}{time}",
+		}, vector{secret: "abc", at: 1731705121, body: `{"id":7}1731705121`}},
+	)
+}
+
+// TestNoForgedRequestIsAccepted changes the valid request of each scheme: its signature, time,
+// body, id, address or secret.
 func TestNoForgedRequestIsAccepted(t *testing.T) {
 	t.Parallel()
-	for _, p := range Presets() {
-		t.Run(p.Name, func(t *testing.T) {
+	for _, c := range schemes() {
+		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			n, random := seeded(t)
-			i := slices.IndexFunc(vectors, func(v vector) bool { return v.preset == p.Name })
-			at(t, vectors[i].at, func(t *testing.T) {
-				of := vectors[i]
-				f := &forger{Rand: random, of: &of, scheme: &p.Scheme}
+			at(t, c.of.at, func(t *testing.T) {
+				of := c.of
+				f := &forger{Rand: random, of: &of, scheme: &c.scheme}
+				if _, after, ok := strings.Cut(c.scheme.Signed, "{header:"); ok {
+					f.id, _, _ = strings.Cut(after, "}")
+				}
 				of.headers = maps.Clone(of.headers)
-				maps.Copy(of.headers, signedBy(t, &of, p.Scheme, of.secret, of.at)) // without other kinds of signatures
-				f.signed = func(secret string, unix int64) map[string]string { return signedBy(t, f.of, p.Scheme, secret, unix) }
-				valid := f.of.verifier(t)
+				if of.headers == nil {
+					of.headers = map[string]string{}
+				}
+				maps.Copy(of.headers, signedBy(t, &of, c.scheme, of.secret, of.at)) // without other kinds of signatures
+				f.signed = func(secret string, unix int64) map[string]string { return signedBy(t, f.of, c.scheme, secret, unix) }
+				valid := verifierOf(t, c.scheme, of.secret)
 				seen := map[string]int{}
 				for range n {
 					r, body, what := f.forge()
@@ -232,8 +295,9 @@ func TestNoForgedRequestIsAccepted(t *testing.T) {
 	}
 }
 
-// signedBy returns the headers of a vector that is signed again, by a secret and at a time.
-func signedBy(t *testing.T, of *vector, s Scheme, secret string, unix int64) map[string]string {
+// verifierOf returns the verifier of a scheme with a secret as its sender writes it.
+func verifierOf(t testing.TB, s Scheme, secret string) *Verifier {
+	t.Helper()
 	decoded, err := s.Secret(secret)
 	if err != nil {
 		t.Fatal(err)
@@ -242,12 +306,18 @@ func signedBy(t *testing.T, of *vector, s Scheme, secret string, unix int64) map
 	if err != nil {
 		t.Fatal(err)
 	}
-	written := strconv.FormatInt(unix, 10)
+	return v
+}
+
+// signedBy returns the headers of a vector that is signed again, by a secret and at a time.
+func signedBy(t *testing.T, of *vector, s Scheme, secret string, unix int64) map[string]string {
+	v := verifierOf(t, s, secret)
+	written := s.written(unix)
 	contents, err := v.contents(of.request(), []byte(of.body), written)
 	if err != nil {
 		t.Fatal(err)
 	}
-	mac := v.mac(decoded, contents[0])
+	mac := v.mac(v.opts.Secrets[0], contents[0])
 	headers := map[string]string{s.Header: s.Prefix + mac}
 	if s.TimePrefix != "" {
 		headers[s.Header] = s.TimePrefix + written + s.Separator + s.Prefix + mac

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/subtle"
 	"encoding/json"
+	"fmt"
 	"mime"
 	"net/http"
 	"net/url"
@@ -37,9 +38,13 @@ type Handshake struct {
 	TokenAt, Token string
 	// Allowed are the challenges that are answered. Nil is all.
 	Allowed []string
-	// Visit is the place of an address that is visited, with visit.
-	Visit string
-	visit func(ctx context.Context, address string) error
+	// Note says for the log what the request means, and NoteAt is the place of what it is about.
+	// Ends says that no messages come any more. Without a Note, the log has nothing.
+	Note, NoteAt string
+	Ends         bool
+	// visitAt is the place of an address that is visited, with visit.
+	visitAt string
+	visit   func(ctx context.Context, address string) error
 }
 
 // Handshakes returns the handshakes of senders that a configuration names. The others belong
@@ -67,10 +72,13 @@ type Reply struct {
 	Status int
 	Header map[string]string
 	Body   []byte
+	// Note is for the log. Ends says that no messages come any more.
+	Note string
+	Ends bool
 }
 
-// Answer returns the answer to a request, or nil if it is not this handshake. An error means
-// that the sender must send it again.
+// Answer returns the answer to a request, or nil if it is not this handshake. A [*Refusal] is
+// final; after an [*UnavailableError], the sender must send it again.
 func (h *Handshake) Answer(r *http.Request, body []byte) (*Reply, error) {
 	if r.Method != h.Method || h.Absent != "" && len(r.Header.Values(h.Absent)) > 0 {
 		return nil, nil
@@ -89,20 +97,25 @@ func (h *Handshake) Answer(r *http.Request, body []byte) (*Reply, error) {
 	}
 	if h.TokenAt != "" {
 		token, _ := valueAt(r, body, h.TokenAt)
-		if subtle.ConstantTimeCompare([]byte(token), []byte(h.Token)) == 0 {
+		if h.Token == "" || subtle.ConstantTimeCompare([]byte(token), []byte(h.Token)) == 0 {
 			return &Reply{Status: http.StatusForbidden, Body: []byte("the token is not that of this receiver\n")}, nil
 		}
 	}
 	if h.Allowed != nil && !slices.Contains(h.Allowed, challenge) {
 		return &Reply{Status: http.StatusForbidden, Body: []byte("this origin is not allowed here\n")}, nil
 	}
-	if h.Visit != "" {
-		address, _ := valueAt(r, body, h.Visit)
+	if h.visit != nil {
+		address, _ := valueAt(r, body, h.visitAt)
 		if err := h.visit(r.Context(), address); err != nil {
 			return nil, err
 		}
 	}
-	return h.reply(challenge), nil
+	reply := h.reply(challenge)
+	if reply.Note, reply.Ends = h.Note, h.Ends; h.NoteAt != "" {
+		about, _ := valueAt(r, body, h.NoteAt)
+		reply.Note = fmt.Sprintf("%s: %.200s", reply.Note, about)
+	}
+	return reply, nil
 }
 
 func (h *Handshake) reply(challenge string) *Reply {

@@ -33,6 +33,7 @@ func TestHandshakesAreAnsweredAsTheirSendersWant(t *testing.T) {
 	}{
 		{name: "meta", of: meta, path: "/?hub.mode=subscribe&hub.challenge=1158201444&hub.verify_token=meatyhamhock", status: 200, want: "1158201444", header2: "Content-Type: text/plain; charset=utf-8"},
 		{name: "meta, another token", of: meta, path: "/?hub.mode=subscribe&hub.challenge=1158201444&hub.verify_token=other", status: 403},
+		{name: "meta without its token", of: named("meta"), path: "/?hub.mode=subscribe&hub.challenge=1&hub.verify_token=", status: 403},
 		{name: "meta, no token", of: meta, path: "/?hub.mode=subscribe&hub.challenge=1158201444", status: 403},
 		{name: "meta, token twice", of: meta, path: "/?hub.mode=subscribe&hub.challenge=1&hub.verify_token=meatyhamhock&hub.verify_token=x", status: 403},
 		{name: "meta, another mode", of: meta, path: "/?hub.mode=unsubscribe&hub.challenge=1158201444&hub.verify_token=meatyhamhock"},

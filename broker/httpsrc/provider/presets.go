@@ -9,8 +9,8 @@ type Preset struct {
 	// Key is the key rule that the sender documents: rules of which the first one that finds
 	// an id counts. Each is a composite of the rules in it.
 	Key [][]string
-	// Unsigned is the header in the key that the signature does not cover, or "".
-	Unsigned string
+	// Uncovered is the header in the key that the signature does not cover, or "".
+	Uncovered string
 	// SecretsBegin is the text with which the sender's secrets begin, although it is a part of
 	// them, or "".
 	SecretsBegin string
@@ -39,8 +39,8 @@ func Presets() []Preset {
 				Header: "X-Hub-Signature-256", Prefix: "sha256=",
 				Algorithm: "sha256", Encoding: "hex", Signed: "{body}",
 			},
-			Key:      [][]string{{"header:X-GitHub-Delivery"}},
-			Unsigned: "X-GitHub-Delivery",
+			Key:       [][]string{{"header:X-GitHub-Delivery"}},
+			Uncovered: "X-GitHub-Delivery",
 		},
 		{
 			// shopify.dev, "Ignore duplicate webhooks": X-Shopify-Event-Id names the event,
@@ -50,8 +50,8 @@ func Presets() []Preset {
 				Header:    "X-Shopify-Hmac-Sha256",
 				Algorithm: "sha256", Encoding: "base64", Signed: "{body}",
 			},
-			Key:      [][]string{{"header:X-Shopify-Event-Id", "header:X-Shopify-Topic"}, {"header:X-Shopify-Event-Id"}},
-			Unsigned: "X-Shopify-Event-Id",
+			Key:       [][]string{{"header:X-Shopify-Event-Id", "header:X-Shopify-Topic"}, {"header:X-Shopify-Event-Id"}},
+			Uncovered: "X-Shopify-Event-Id",
 		},
 		{
 			// docs.slack.dev, "The Events API": event_id is unique, and the same in all attempts.
@@ -81,8 +81,8 @@ func Presets() []Preset {
 				Header:    "X-Twilio-Signature",
 				Algorithm: "sha1", Encoding: "base64", Signed: "{url}{form}",
 			},
-			Key:      [][]string{{"header:I-Twilio-Idempotency-Token"}},
-			Unsigned: "I-Twilio-Idempotency-Token",
+			Key:       [][]string{{"header:I-Twilio-Idempotency-Token"}},
+			Uncovered: "I-Twilio-Idempotency-Token",
 		},
 		{
 			// X-WC-Webhook-Delivery-ID is a digest of webhook and second, so two events of one
@@ -94,7 +94,7 @@ func Presets() []Preset {
 				Algorithm: "sha256", Encoding: "base64", Signed: "{body}",
 			},
 			Key:       [][]string{{"header:X-WC-Webhook-Delivery-ID", "hash(.)"}},
-			Unsigned:  "X-WC-Webhook-Delivery-ID",
+			Uncovered: "X-WC-Webhook-Delivery-ID",
 			Handshake: &Handshake{Method: "POST", Unsigned: true, Absent: "X-WC-Webhook-Signature", When: map[string]string{"form:webhook_id": ""}},
 		},
 	}

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"hash"
 	"mime"
-	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -99,9 +98,17 @@ func (s *Scheme) pieces() (list []piece, err error) {
 		list, rest = append(list, piece{value: value}), after
 	}
 	has := func(value string) bool { return slices.Contains(list, piece{value: value}) }
+	open := "" // a value before it that may have any content
 	for i, p := range list {
-		if strings.HasPrefix(p.value, "header:") && (i == len(list)-1 || list[i+1].text == "") {
+		switch isHeader := strings.HasPrefix(p.value, "header:"); {
+		case isHeader && (i == len(list)-1 || list[i+1].text == ""):
 			return nil, fmt.Errorf("no text ends {%s}: two requests could have one content", p.value)
+		case isHeader && open != "": // no header has a line break
+			return nil, fmt.Errorf("no line break is between {%s} and {%s}: two requests could have one content", open, p.value)
+		case p.value == "body" || p.value == "form":
+			open = p.value
+		case strings.Contains(p.text, "\n"):
+			open = ""
 		}
 	}
 	switch {
@@ -113,6 +120,31 @@ func (s *Scheme) pieces() (list []piece, err error) {
 		return nil, errors.New("{time} needs time_header or time_prefix: write where the time is")
 	}
 	return list, nil
+}
+
+// endsAddress reports whether a query can be told from the values beside the address. No address
+// has a space or a line break. A form is joined to it in any case.
+func endsAddress(content []piece) bool {
+	const never = " \r\n"
+	open := false
+	for i, p := range content {
+		switch p.value {
+		case "":
+			open = open && !strings.ContainsAny(p.text, never)
+		case "body", "form":
+			open = true
+		case "url":
+			after := content[i+1:]
+			if len(after) > 0 && after[0].value == "form" {
+				after = nil
+			}
+			isLast := !slices.ContainsFunc(after, func(p piece) bool { return p.value != "" })
+			if open || !isLast && !strings.ContainsAny(after[0].text, never) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // Check returns what is wrong with the signed content of a scheme.
@@ -150,8 +182,8 @@ type VerifierOptions struct {
 	Secrets [][]byte
 	// Tolerance is how far the time of a request may be from now. Defaults to 5 minutes.
 	Tolerance time.Duration
-	// URL is the address to which the sender sends, without a query. Defaults to the scheme of
-	// the connection, the Host header and the path.
+	// URL is the address to which the sender sends. If it has a query, requests must have that
+	// query. Defaults to the scheme of the connection, the Host header and the path.
 	URL string
 }
 
@@ -230,9 +262,25 @@ func (v *Verifier) Verify(r *http.Request, body []byte) error {
 		}
 	}
 	if valid == 0 {
-		return refuse("%s is not that of this body by %s: check the secret, and that nothing changes the body on its way", v.scheme.Header, plural(len(v.opts.Secrets), "the secret", "any of the secrets"))
+		return refuse("%s is not that of this body by %s: %s", v.scheme.Header, plural(len(v.opts.Secrets), "the secret", "any of the secrets"), v.mistake(r, signatures))
 	}
 	return v.late(written)
+}
+
+// mistake says what is likely to be wrong if no signature is valid.
+func (v *Verifier) mistake(r *http.Request, signatures []string) string {
+	last := signatures[len(signatures)-1]
+	want := len(v.mac(v.opts.Secrets[0], nil))
+	name := strings.IndexAny(last, "=,:") + 1 // signatures have = at the end alone
+	switch {
+	case v.scheme.Prefix == "" && name > 1 && name < min(20, len(last)-1):
+		return fmt.Sprintf("it begins with %s, so set prefix to that", last[:name])
+	case len(last) != want:
+		return fmt.Sprintf("it has %d characters, and one by %s in %s has %d: correct algorithm, encoding or prefix", len(last), v.scheme.Algorithm, v.scheme.Encoding, want)
+	case slices.Contains(v.content, piece{value: "url"}):
+		return fmt.Sprintf("check the secret, that nothing changes the body on its way, and that the sender sends to %.200s", v.addresses(r)[0])
+	}
+	return "check the secret, and that nothing changes the body on its way"
 }
 
 // mac returns the signature of a content, as a sender writes it.
@@ -253,7 +301,7 @@ func plural(n int, one, many string) string {
 func (v *Verifier) parts(r *http.Request) (signatures []string, written string, err error) {
 	s := &v.scheme
 	if len(r.Header.Values(s.Header)) == 0 {
-		return nil, "", &Refusal{Why: "the request has no header " + s.Header, Missing: true}
+		return nil, "", &Refusal{Why: "the request has no header " + s.Header + others(r), Missing: true}
 	}
 	header, err := only(r, s.Header)
 	if err != nil {
@@ -270,7 +318,7 @@ func (v *Verifier) parts(r *http.Request) (signatures []string, written string, 
 		} else if text, ok := strings.CutPrefix(part, s.Prefix); ok {
 			signatures = append(signatures, text)
 		} else if mark := s.Prefix[max(len(s.Prefix)-1, 0):]; strings.Index(part, mark) < 1 { // not even another kind of signature
-			return nil, "", refuse("%s has a part that is neither a signature nor has another name before %q", s.Header, mark)
+			return nil, "", refuse("%s has a part that does not begin with %s, or with another name and %q: correct prefix, or the sender", s.Header, s.Prefix, mark)
 		}
 	}
 	if len(signatures) == 0 {
@@ -287,6 +335,21 @@ func (v *Verifier) parts(r *http.Request) (signatures []string, written string, 
 		}
 	}
 	return signatures, written, nil
+}
+
+// others names the headers of a request that look as if another sender had signed it.
+func others(r *http.Request) string {
+	var names []string
+	for name := range r.Header {
+		if is := strings.ToLower(name); strings.Contains(is, "signature") || strings.Contains(is, "hmac") {
+			names = append(names, fmt.Sprintf("%.50s", name))
+		}
+	}
+	if names == nil {
+		return ""
+	}
+	slices.Sort(names)
+	return ", but " + strings.Join(names[:min(3, len(names))], ", ") + ": correct verify, or the address at the sender"
 }
 
 // only returns the value of a header that comes once. If it came twice, this program and
@@ -307,6 +370,12 @@ func only(r *http.Request, name string) (string, error) {
 func (v *Verifier) contents(r *http.Request, body []byte, written string) ([][]byte, error) {
 	addresses := []string{""}
 	if slices.Contains(v.content, piece{value: "url"}) {
+		switch _, query, isWhole := strings.Cut(v.opts.URL, "?"); {
+		case isWhole && r.URL.RawQuery != query:
+			return nil, refuse("the query of the address is not that in url")
+		case !isWhole && r.URL.RawQuery != "" && !endsAddress(v.content):
+			return nil, refuse("no space or line break is between the address and the values beside it, so two requests could have one content: write the query in url too")
+		}
 		addresses = v.addresses(r)
 	}
 	list := make([][]byte, 0, len(addresses))
@@ -336,7 +405,7 @@ func (v *Verifier) contents(r *http.Request, body []byte, written string) ([][]b
 				if err != nil {
 					return nil, err
 				}
-				if end := v.content[i+1].text; strings.Contains(value, end) { // two requests could have one content
+				if end := v.content[i+1].text; strings.Index(value+end, end) < len(value) { // two requests could have one content
 					return nil, refuse("%s contains %q, which ends it in the signed content", name, end)
 				}
 				content = append(content, value...)
@@ -357,7 +426,7 @@ func (v *Verifier) addresses(r *http.Request) []string {
 		}
 		address = scheme + "://" + r.Host + r.URL.EscapedPath()
 	}
-	if r.URL.RawQuery != "" {
+	if r.URL.RawQuery != "" && !strings.Contains(v.opts.URL, "?") {
 		address += "?" + r.URL.RawQuery
 	}
 	list := []string{address}
@@ -368,8 +437,8 @@ func (v *Verifier) addresses(r *http.Request) []string {
 	standard := map[string]string{"http": "80", "https": "443"}[u.Scheme]
 	begin := len(u.Scheme) + len("://")
 	authority, rest := address[begin:begin+len(u.Host)], address[begin+len(u.Host):]
-	if host, _, err := net.SplitHostPort(authority); err == nil {
-		return append(list, address[:begin]+host+rest)
+	if port := u.Port(); port != "" {
+		return append(list, address[:begin]+strings.TrimSuffix(authority, ":"+port)+rest)
 	}
 	return append(list, address[:begin]+authority+":"+standard+rest)
 }
@@ -421,12 +490,22 @@ func (v *Verifier) late(written string) error {
 	if err != nil {
 		return err
 	}
-	return tooLate(at, v.opts.Tolerance)
+	late := tooLate(at, v.opts.Tolerance)
+	if late == nil {
+		return nil
+	}
+	for _, unit := range TimeUnits() {
+		in := Scheme{TimeUnit: unit}
+		if at, err := in.time(written); err == nil && tooLate(at, v.opts.Tolerance) == nil {
+			return refuse("the time of the request is not in %s, but in %s: correct time_unit", v.scheme.TimeUnit, unit)
+		}
+	}
+	return late
 }
 
 func tooLate(at time.Time, tolerance time.Duration) error {
 	if off := time.Since(at).Round(time.Second); off > tolerance || off < -tolerance {
-		return refuse("the time of the request is %v from now, beyond the tolerance of %v: check the clock of this machine", off.Abs(), tolerance)
+		return refuse("the time of the request, %s, is beyond the tolerance of %v from now: it is late or was recorded, or the clock of this machine is wrong", at.UTC().Format(time.RFC3339), tolerance)
 	}
 	return nil
 }

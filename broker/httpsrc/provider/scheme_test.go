@@ -42,7 +42,7 @@ func TestSchemesOfOtherSenders(t *testing.T) {
 	}{
 		{"time and signature in one header, as Paddle has them", Scheme{Header: "Paddle-Signature", Separator: ";", Prefix: "h1=", TimePrefix: "ts=", TimeUnit: "s", Algorithm: "sha256", Encoding: "hex", Signed: "{time}:{body}"}, "pdl_ntfset", "",
 			map[string]string{"Paddle-Signature": "ts=" + seconds + ";h1=" + hex.EncodeToString(sum(sha256.New, "pdl_ntfset", seconds+":"+body))}},
-		{"method, address, body and milliseconds, as HubSpot has them", Scheme{Header: "X-HubSpot-Signature-v3", TimeHeader: "X-HubSpot-Request-Timestamp", TimeUnit: "ms", Algorithm: "sha256", Encoding: "base64", Signed: "{method}{url}{body}{time}"}, "app", "https://example.com/hooks",
+		{"method, address, body and milliseconds, as HubSpot has them", Scheme{Header: "X-HubSpot-Signature-v3", TimeHeader: "X-HubSpot-Request-Timestamp", TimeUnit: "ms", Algorithm: "sha256", Encoding: "base64", Signed: "{method}{url}{body}{time}"}, "app", "https://example.com/hooks?a=1",
 			map[string]string{"X-HubSpot-Signature-v3": base64.StdEncoding.EncodeToString(sum(sha256.New, "app", "POSThttps://example.com/hooks?a=1"+body+milliseconds)), "X-HubSpot-Request-Timestamp": milliseconds}},
 		{"a secret in hex, as Adyen has it", Scheme{Header: "HmacSignature", Algorithm: "sha256", Encoding: "base64", Signed: "{body}", SecretEncoding: "hex"}, "616263", "",
 			map[string]string{"HmacSignature": base64.StdEncoding.EncodeToString(sum(sha256.New, "abc", body))}},
@@ -50,10 +50,10 @@ func TestSchemesOfOtherSenders(t *testing.T) {
 			map[string]string{"X-Paystack-Signature": hex.EncodeToString(sum(sha512.New, "sk", body))}},
 		{"SHA-1 and a time in RFC 3339", Scheme{Header: "S", TimeHeader: "T", TimeUnit: "rfc3339", Algorithm: "sha1", Encoding: "hex", Signed: "{time}\n{body}"}, "k", "",
 			map[string]string{"S": hex.EncodeToString(sum(sha1.New, "k", now.Format(time.RFC3339)+"\n"+body)), "T": now.Format(time.RFC3339)}},
-		{"the address with its port", Scheme{Header: "S", Algorithm: "sha1", Encoding: "hex", Signed: "{url}{body}"}, "k", "https://example.com/hooks",
+		{"the address with its port", Scheme{Header: "S", Algorithm: "sha1", Encoding: "hex", Signed: "{url}{body}"}, "k", "https://example.com/hooks?a=1",
 			map[string]string{"S": hex.EncodeToString(sum(sha1.New, "k", "https://example.com:443/hooks?a=1"+body))}},
-		{"the address of the request, without its port", Scheme{Header: "S", Algorithm: "sha1", Encoding: "hex", Signed: "{url}{body}"}, "k", "",
-			map[string]string{"S": hex.EncodeToString(sum(sha1.New, "k", "http://receiver/in?a=1"+body))}},
+		{"the address of the request, without its port", Scheme{Header: "S", Algorithm: "sha1", Encoding: "hex", Signed: "{url} {body}"}, "k", "",
+			map[string]string{"S": hex.EncodeToString(sum(sha1.New, "k", "http://receiver/in?a=1 "+body))}},
 	} {
 		secret, err := c.scheme.Secret(c.secret)
 		if err != nil {
@@ -109,8 +109,8 @@ func TestInvalidOptionsAreAllNamed(t *testing.T) {
 			t.Errorf("%v lacks %s", err, want)
 		}
 	}
-	_, err = NewSNS(&SNSOptions{Hosts: []string{"https://a/b", ""}, Tolerance: -1})
-	for _, want := range []string{`"https://a/b"`, `""`, "Tolerance: "} {
+	_, err = NewSNS(&SNSOptions{Hosts: []string{"https://a/b", "", "a/b"}, Tolerance: -1})
+	for _, want := range []string{`"https://a/b": leave https:// out`, `""`, `"a/b": not a host`, "Tolerance: "} {
 		if !errors.Is(err, semel.ErrInvalidRequest) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v lacks %s", err, want)
 		}
@@ -168,6 +168,103 @@ func TestASignatureOfAnAddressIsNoneOfABody(t *testing.T) {
 		r.Header.Set("X-Twilio-Signature", base64.StdEncoding.EncodeToString(sum(sha1.New, "secret", address+c.query+c.signed)))
 		if err := v.Verify(r, []byte(c.body)); (err == nil) != c.valid {
 			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+// Two requests must not have one signed content.
+func TestAValueWithoutAnEndIsRefused(t *testing.T) {
+	t.Parallel()
+	for signed, want := range map[string]string{
+		"{body}{header:X}.": "no line break is between {body} and {header:X}", "{form}.{header:X}.": "no line break is between {form} and {header:X}",
+		"{header:X}{body}": "no text ends {header:X}", "{header:X}": "no text ends {header:X}", "{body}\n{time}{header:X}": "no text ends",
+		"{body}\n{time}.{header:X}.": "", "{header:X}.{body}": "", "{body}{time}": "",
+	} {
+		s := Scheme{Header: "S", TimeHeader: "T", Signed: signed}
+		if !strings.Contains(signed, "{time}") {
+			s.TimeHeader = ""
+		}
+		if err := s.Check(); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v", signed, err)
+		}
+	}
+	for _, c := range []struct {
+		signed, url, query string
+		valid              bool
+	}{
+		{"{url}{body}", "", "", true}, {"{url}{body}", "", "a=1", false}, {"{body}{url}", "", "a=1", false}, {"{url}.{body}", "", "a=1", false},
+		{"{url}{body}", "http://receiver/in?a=1", "a=1", true}, {"{url}{body}", "http://receiver/in?a=1", "a=2", false}, {"{url}{body}", "http://receiver/in?a=1", "", false},
+		{"{url}\n{body}", "", "a=1", true}, {"{body} {url}", "", "a=1", true}, {"{url}{header:X} {body}", "", "a=1", false},
+	} {
+		v, err := NewVerifier(Scheme{Header: "S", Algorithm: "sha256", Encoding: "hex", Signed: c.signed}, &VerifierOptions{Secrets: [][]byte{[]byte("k")}, URL: c.url})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := httptest.NewRequest(http.MethodPost, "http://receiver/in", nil)
+		r.URL.RawQuery = c.query
+		address := "http://receiver/in?" + c.query
+		content := strings.NewReplacer("{url}", strings.TrimSuffix(address, "?"), "{body}", "b", "{header:X}", "x").Replace(c.signed)
+		r.Header.Set("X", "x")
+		r.Header.Set("S", hex.EncodeToString(sum(sha256.New, "k", content)))
+		if err := v.Verify(r, []byte("b")); (err == nil) != c.valid {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	v, err := NewVerifier(Scheme{Header: "S", Algorithm: "sha256", Encoding: "hex", Signed: "{header:X}..{body}"}, &VerifierOptions{Secrets: [][]byte{[]byte("k")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, body := range map[string]string{"a.": "b", "a": ".b"} { // both are a...b
+		r := httptest.NewRequest(http.MethodPost, "/", nil)
+		r.Header.Set("X", id)
+		r.Header.Set("S", hex.EncodeToString(sum(sha256.New, "k", "a...b")))
+		if err := v.Verify(r, []byte(body)); (err == nil) != (id == "a") {
+			t.Errorf("%s with %s: %v", id, body, err)
+		}
+	}
+}
+
+// TestARefusalNamesTheLikelyMistake has the mistakes of people who configure a sender.
+func TestARefusalNamesTheLikelyMistake(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	hexed := func(of func() hash.Hash, text string) string { return hex.EncodeToString(sum(of, "k", text)) }
+	body := Scheme{Header: "X-Signature", Algorithm: "sha256", Encoding: "hex", Signed: "{body}"}
+	with := func(change func(s *Scheme)) Scheme {
+		s := body
+		change(&s)
+		return s
+	}
+	prefixed := with(func(s *Scheme) { s.Prefix = "sha256=" })
+	timed := with(func(s *Scheme) { s.TimeHeader, s.TimeUnit, s.Signed = "T", "s", "{time}.{body}" })
+	address := with(func(s *Scheme) { s.Signed = "{url}{body}" })
+	milliseconds := fmt.Sprint(now.UnixMilli())
+	for _, c := range []struct {
+		scheme  Scheme
+		headers map[string]string
+		want    string
+	}{
+		{body, map[string]string{"X-Signature": "sha256=" + hexed(sha256.New, "b")}, "it begins with sha256=, so set prefix to that"},
+		{body, map[string]string{"X-Signature": hexed(sha1.New, "b")}, "it has 40 characters, and one by sha256 in hex has 64: correct algorithm, encoding or prefix"},
+		{body, map[string]string{"X-Signature": hexed(sha256.New, "c")}, "check the secret, and that nothing changes the body on its way"},
+		{body, map[string]string{"X-Hub-Signature": "sha1=" + hexed(sha1.New, "b")}, "the request has no header X-Signature, but X-Hub-Signature: correct verify, or the address at the sender"},
+		{body, nil, "the request has no header X-Signature"},
+		{prefixed, map[string]string{"X-Signature": hexed(sha256.New, "b")}, `X-Signature has a part that does not begin with sha256=, or with another name and "=": correct prefix, or the sender`},
+		{timed, map[string]string{"X-Signature": hexed(sha256.New, milliseconds+".b"), "T": milliseconds}, "the time of the request is not in s, but in ms: correct time_unit"},
+		{timed, map[string]string{"X-Signature": hexed(sha256.New, "1700000000.b"), "T": "1700000000"}, "the time of the request, 2023-11-14T22:13:20Z, is beyond the tolerance of 5m0s from now"},
+		{timed, map[string]string{"X-Signature": hexed(sha256.New, "9223372036854775807.b"), "T": "9223372036854775807"}, "is beyond the tolerance of 5m0s from now"},
+		{address, map[string]string{"X-Signature": hexed(sha256.New, "https://proxy/inb")}, "that the sender sends to http://receiver/in"},
+	} {
+		v, err := NewVerifier(c.scheme, &VerifierOptions{Secrets: [][]byte{[]byte("k")}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := httptest.NewRequest(http.MethodPost, "http://receiver/in", nil)
+		for name, value := range c.headers {
+			r.Header.Set(name, value)
+		}
+		if err := v.Verify(r, []byte("b")); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v, want %s", err, c.want)
 		}
 	}
 }

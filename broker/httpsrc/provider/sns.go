@@ -22,12 +22,15 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/semel-dev/semel/internal/invalid"
+	"github.com/semel-dev/semel/internal/jsontext"
 )
 
 // SNSOptions are the options of NewSNS.
@@ -127,8 +130,8 @@ func NewSNS(opts *SNSOptions) (*SNS, error) {
 	if err := wrong.Err(); err != nil {
 		return nil, err
 	}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.TLSClientConfig, transport.DisableKeepAlives = o.TLS, true // a connection is for one certificate a year
+	// A connection is for one certificate a year.
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: o.TLS, DisableKeepAlives: true, ForceAttemptHTTP2: true}
 	return &SNS{opts: o, fetching: make(chan struct{}, mostFetches), certificates: map[string]*certificate{}, client: &http.Client{
 		Transport: transport, Timeout: fetchPatience,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return errors.New("it redirects to another address") },
@@ -137,6 +140,9 @@ func NewSNS(opts *SNSOptions) (*SNS, error) {
 
 // CheckHost returns what is wrong with one of SNSOptions.Hosts.
 func CheckHost(host string) error {
+	if strings.HasPrefix(host, "https://") {
+		return errors.New("leave https:// out: it is the default")
+	}
 	host = strings.TrimPrefix(host, "http://")
 	if u, err := url.Parse("https://" + strings.ReplaceAll(host, "*", "any")); err != nil || u.Host == "" || u.Host != strings.ReplaceAll(host, "*", "any") {
 		return errors.New("not a host: write it like sns.eu-west-1.amazonaws.com")
@@ -148,8 +154,14 @@ func CheckHost(host string) error {
 // is confirmed by a visit to the address in the request.
 func (s *SNS) Handshakes() []*Handshake {
 	return []*Handshake{
-		{Method: http.MethodPost, When: map[string]string{".Type": "SubscriptionConfirmation"}, Visit: ".SubscribeURL", visit: s.confirm},
-		{Method: http.MethodPost, When: map[string]string{".Type": "UnsubscribeConfirmation"}},
+		{
+			Method: http.MethodPost, When: map[string]string{".Type": "SubscriptionConfirmation"}, visitAt: ".SubscribeURL", visit: s.confirm,
+			Note: "the subscription is confirmed", NoteAt: ".TopicArn",
+		},
+		{
+			Method: http.MethodPost, When: map[string]string{".Type": "UnsubscribeConfirmation"},
+			Note: "the subscription has ended, and no more messages come: subscribe again if that is wrong", NoteAt: ".TopicArn", Ends: true,
+		},
 	}
 }
 
@@ -160,7 +172,7 @@ func (s *SNS) confirm(ctx context.Context, address string) error {
 		return err
 	}
 	if _, err := s.get(ctx, u); err != nil {
-		return fmt.Errorf("the subscription is not confirmed: %w", err)
+		return &UnavailableError{Err: fmt.Errorf("the subscription is not confirmed: %w", err)}
 	}
 	return nil
 }
@@ -180,7 +192,7 @@ func (s *SNS) allowed(member, address string) (*url.URL, error) {
 			return u, nil
 		}
 	}
-	return nil, refuse("%s is at %s://%.200s, which is not among the allowed hosts: %s", member, u.Scheme, u.Host, strings.Join(s.opts.Hosts, ", "))
+	return nil, refuse("%s is at %s://%.200s, which is not among the allowed hosts: %s (with https, if there is no http:// before it)", member, u.Scheme, u.Host, strings.Join(s.opts.Hosts, ", "))
 }
 
 // region is the name of a region. A bucket of S3 that is called sns has a host such as
@@ -201,16 +213,35 @@ func matches(pattern, host string) bool {
 	return true
 }
 
-// Verify returns nil if a request with this body comes from an accepted topic of SNS. An error
-// that is no [*Refusal] means that the certificate could not be fetched: the request must be
-// sent again.
+// UnavailableError says that a request cannot be checked or answered now, because of another
+// server: it must be sent again. Its text is for the operator, and not for the sender.
+type UnavailableError struct {
+	Err error
+	// MadeUp says that a stranger may have made the address up: the server has answered, and
+	// no signature was checked.
+	MadeUp bool
+}
+
+// Error implements error.
+func (e *UnavailableError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *UnavailableError) Unwrap() error { return e.Err }
+
+// Verify returns nil if a request with this body comes from an accepted topic of SNS. An
+// [*UnavailableError] means that the certificate could not be fetched. Other errors are a
+// [*Refusal].
 func (s *SNS) Verify(r *http.Request, body []byte) error {
+	const raw = ": raw message delivery must be off, because raw messages have no signature"
 	members, err := membersOf(body)
-	if err != nil {
-		return err
+	switch {
+	case errors.Is(err, errNoObject):
+		return &Refusal{Why: err.Error() + raw, Missing: true}
+	case err != nil:
+		return refuse("%v", err)
 	}
 	if _, there := members["Signature"]; !there {
-		return &Refusal{Why: "Signature is missing: raw message delivery must be off, because raw messages have no signature", Missing: true}
+		return &Refusal{Why: "Signature is missing" + raw, Missing: true}
 	}
 	content, err := signedBySNS(members)
 	if err != nil {
@@ -251,7 +282,7 @@ func (s *SNS) Verify(r *http.Request, body []byte) error {
 		return refuse("the certificate is valid from %s to %s only", by.notBefore.Format(time.RFC3339), by.notAfter.Format(time.RFC3339))
 	}
 	if rsa.VerifyPKCS1v15(by.key, sum, digest, signature) != nil {
-		return refuse("Signature is not that of this message")
+		return refuse("Signature is not that of this message: check that nothing changes the body on its way")
 	}
 	return nil
 }
@@ -306,7 +337,7 @@ func (s *SNS) signer(ctx context.Context, address string) (signer, error) {
 	case <-c.fetched:
 		return c.by, c.err
 	case <-ctx.Done():
-		return signer{}, fmt.Errorf("the certificate was not fetched: %w", context.Cause(ctx))
+		return signer{}, unfetched(context.Cause(ctx))
 	}
 }
 
@@ -338,25 +369,37 @@ func (s *SNS) fetch(ctx context.Context, u *url.URL) (signer, error) {
 	case s.fetching <- struct{}{}:
 		defer func() { <-s.fetching }()
 	case <-ctx.Done():
-		return signer{}, errors.New("the certificate was not fetched: too many others are being fetched")
+		return signer{}, unfetched(errors.New("too many others are being fetched"))
 	}
 	data, err := s.get(ctx, u)
 	if err != nil {
-		return signer{}, fmt.Errorf("the certificate was not fetched: %w", err)
+		return signer{}, unfetched(err)
 	}
 	block, _ := pem.Decode(data)
 	if block == nil {
-		return signer{}, fmt.Errorf("the certificate was not fetched: %s has none", u.Host)
+		return signer{}, unfetched(&answerError{u.Host + " has none"})
 	}
 	found, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
-		return signer{}, fmt.Errorf("the certificate was not fetched: %s has none that can be read", u.Host)
+		return signer{}, unfetched(&answerError{u.Host + " has none that can be read"})
 	}
 	key, ok := found.PublicKey.(*rsa.PublicKey)
 	if !ok {
 		return signer{}, refuse("the certificate at %s has no RSA key", u.Host)
 	}
 	return signer{key, found.NotBefore, found.NotAfter}, nil
+}
+
+// answerError is an answer of a server that is not the wanted one.
+type answerError struct{ text string }
+
+// Error implements error.
+func (e *answerError) Error() string { return e.text }
+
+// unfetched says that a certificate was not fetched.
+func unfetched(err error) error {
+	_, answered := errors.AsType[*answerError](err)
+	return &UnavailableError{Err: fmt.Errorf("the certificate was not fetched: %w", err), MadeUp: answered}
 }
 
 // get returns what is at an address.
@@ -373,51 +416,74 @@ func (s *SNS) get(ctx context.Context, u *url.URL) ([]byte, error) {
 	_ = response.Body.Close() // it was read as far as it is needed
 	switch {
 	case response.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("%s answers %s", u.Host, response.Status)
+		return nil, &answerError{u.Host + " answers " + response.Status}
 	case err != nil:
 		return nil, fmt.Errorf("the answer of %s broke off: %w", u.Host, err)
 	}
 	return data, nil
 }
 
-// membersOf returns the members of a JSON object. A name that comes twice is refused, because
-// another reader could take the other value.
+// mostMembers is how many members an object may have in which a signature or a challenge is
+// looked for. A stranger may have sent it, and each member takes memory.
+const mostMembers = 100
+
+var errNoObject = errors.New("the body is not a JSON object in UTF-8")
+
+// membersOf returns the members of a JSON object, without a copy of their values. A name that
+// comes twice is refused, because another reader could take the other value.
 func membersOf(body []byte) (map[string]json.RawMessage, error) {
-	decoder := json.NewDecoder(bytes.NewReader(body))
-	begin, err := decoder.Token()
-	if err != nil || begin != json.Delim('{') || !utf8.Valid(body) {
-		return nil, refuse("the body is not a JSON object")
+	if !utf8.Valid(body) || !json.Valid(body) || jsontext.Trim(body)[0] != '{' {
+		return nil, errNoObject
 	}
+	object := jsontext.Trim(body)
 	members := map[string]json.RawMessage{}
-	for decoder.More() {
-		name, err := decoder.Token()
-		if err != nil {
-			return nil, refuse("the body is not JSON")
+	for name, value, next := jsontext.Next(object, 0); value != nil; name, value, next = jsontext.Next(object, next) {
+		text, ok := textOf(name)
+		switch _, twice := members[text]; {
+		case !ok:
+			return nil, errors.New("a name in the body has half of a surrogate pair")
+		case twice:
+			return nil, fmt.Errorf("the body has %.50q twice", text)
+		case len(members) == mostMembers:
+			return nil, fmt.Errorf("the body has more than %d members", mostMembers)
 		}
-		text, _ := name.(string) // the names of an object are texts
-		var value json.RawMessage
-		if err := decoder.Decode(&value); err != nil {
-			return nil, refuse("the body is not JSON")
-		}
-		if _, twice := members[text]; twice {
-			return nil, refuse("the body has %.50q twice", text)
-		}
-		members[text] = value
-	}
-	if _, err := decoder.Token(); err != nil {
-		return nil, refuse("the body is not JSON")
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, refuse("something follows the JSON object in the body")
+		members[text] = json.RawMessage(value)
 	}
 	return members, nil
 }
 
-// textOf returns a value that is a text.
-func textOf(raw json.RawMessage) (string, bool) {
+// textOf returns a value that is a text. Half of a surrogate pair has no text of its own: two
+// values with different halves would be equal.
+func textOf(raw []byte) (string, bool) {
 	var text *string
-	if len(raw) == 0 || json.Unmarshal(raw, &text) != nil || text == nil {
+	if len(raw) == 0 || hasHalf(raw) || json.Unmarshal(raw, &text) != nil || text == nil {
 		return "", false
 	}
 	return *text, true
+}
+
+// hasHalf reports whether a valid JSON text has an escape of half of a surrogate pair.
+func hasHalf(raw []byte) bool {
+	escaped := func(at int) rune { // 0 if there is no escape with four digits
+		if !bytes.HasPrefix(raw[at:], []byte(`\u`)) {
+			return 0
+		}
+		r, _ := strconv.ParseUint(string(raw[at+2:at+6]), 16, 32) // the text is valid
+		return rune(r)
+	}
+	for i := 0; i < len(raw); i++ {
+		if raw[i] != '\\' {
+			continue
+		}
+		r := escaped(i)
+		switch {
+		case !utf16.IsSurrogate(r):
+			i++ // what follows is escaped
+		case utf16.DecodeRune(r, escaped(i+6)) == utf8.RuneError:
+			return true
+		default:
+			i += 11
+		}
+	}
+	return false
 }

@@ -244,6 +244,10 @@ func TestSNSRefusesOtherMessages(t *testing.T) {
 	}
 	signed := func(changed map[string]any) []byte { return encoded(t, a.message(t, "2", now, changed)) }
 	valid := string(after(func(map[string]any) {}))
+	manyMembers := ""
+	for i := range mostMembers {
+		manyMembers += fmt.Sprintf(`"%d":1,`, i)
+	}
 	for name, c := range map[string]struct {
 		body []byte
 		want string
@@ -259,11 +263,15 @@ func TestSNSRefusesOtherMessages(t *testing.T) {
 		"no version":                  {after(func(m map[string]any) { delete(m, "SignatureVersion") }), "neither 1 nor 2"},
 		"no signature":                {after(func(m map[string]any) { delete(m, "Signature") }), "Signature is missing"},
 		"an id twice":                 {[]byte(`{"MessageId":"x",` + valid[1:]), `"MessageId" twice`},
-		"something behind":            {[]byte(valid + "{}"), "something follows"},
+		"something behind":            {[]byte(valid + "{}"), "not a JSON object"},
 		"no object":                   {[]byte("[" + valid + "]"), "not a JSON object"},
 		"invalid UTF-8":               {[]byte(strings.Replace(valid, "First", "\xff", 1)), "not a JSON object"},
 		"a number as id":              {after(func(m map[string]any) { m["MessageId"] = 7 }), "MessageId is missing"},
 		"a raw message":               {[]byte(`{"order":7}`), "raw message delivery must be off"},
+		"a raw text":                  {[]byte(`order 7`), "raw message delivery must be off"},
+		"half of a surrogate pair":    {[]byte(strings.Replace(valid, "My First", `\ud800 First`, 1)), "Subject is missing, or is not a text"},
+		"half of one in a name":       {[]byte(`{"\udc00":1,` + valid[1:]), "half of a surrogate pair"},
+		"many members":                {[]byte("{" + manyMembers + valid[1:]), "more than 100 members"},
 		"a certificate elsewhere":     {signed(map[string]any{"SigningCertURL": "https://sns.evil.com/x.pem"}), "SigningCertURL is at https://sns.evil.com, which is not among the allowed hosts"},
 		"a certificate without TLS":   {signed(map[string]any{"SigningCertURL": "http://sns.eu-west-1.amazonaws.com/x.pem"}), "not among the allowed hosts"},
 		"a port":                      {signed(map[string]any{"SigningCertURL": "https://sns.eu-west-1.amazonaws.com:8443/x.pem"}), "not among the allowed hosts"},
@@ -330,7 +338,7 @@ func TestAnUnreachableCertificateIsNoRefusal(t *testing.T) {
 			delete(a.files, certificateURL)
 		}
 		err := a.sns(t, nil).Verify(post(), encoded(t, a.message(t, "2", time.Now(), nil)))
-		if _, refused := errors.AsType[*Refusal](err); err == nil || refused {
+		if unavailable, ok := errors.AsType[*UnavailableError](err); !ok || unavailable.MadeUp != (name != "down" && name != "elsewhere") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -358,19 +366,19 @@ func TestASubscriptionIsConfirmedAtAnAllowedHostOnly(t *testing.T) {
 	if reply, err := answer(nil); reply != nil || err != nil {
 		t.Errorf("a notification is a handshake: %+v, %v", reply, err)
 	}
-	if reply, err := answer(subscription(map[string]any{"Type": "UnsubscribeConfirmation"})); err != nil || reply == nil || len(a.visited) > 0 {
+	if reply, err := answer(subscription(map[string]any{"Type": "UnsubscribeConfirmation"})); err != nil || reply == nil || len(a.visited) > 0 || !reply.Ends || !strings.HasSuffix(reply.Note, ": "+topic) {
 		t.Errorf("after an end: %+v, %v, %q", reply, err, a.visited)
 	}
 	_, err := answer(subscription(map[string]any{"SubscribeURL": "https://169.254.169.254/latest/meta-data"}))
 	if _, refused := errors.AsType[*Refusal](err); !refused || len(a.visited) > 0 {
 		t.Errorf("an address elsewhere: %v, %q", err, a.visited)
 	}
-	if reply, err := answer(subscription(nil)); err != nil || reply == nil || reply.Status != http.StatusOK || len(a.visited) != 1 || a.visited[0] != subscribeURL {
+	if reply, err := answer(subscription(nil)); err != nil || reply == nil || reply.Status != http.StatusOK || reply.Ends || reply.Note != "the subscription is confirmed: "+topic || len(a.visited) != 1 || a.visited[0] != subscribeURL {
 		t.Errorf("%+v, %v, %q", reply, err, a.visited)
 	}
 	a.files[subscribeURL] = "down"
 	_, err = answer(subscription(nil))
-	if _, refused := errors.AsType[*Refusal](err); err == nil || refused || strings.Contains(err.Error(), "2336412f37") {
+	if _, ok := errors.AsType[*UnavailableError](err); !ok || strings.Contains(err.Error(), "2336412f37") {
 		t.Errorf("a server that is down: %v", err)
 	}
 }
@@ -475,5 +483,20 @@ func TestCertificatesAreKeptWithinABound(t *testing.T) {
 	}
 	if len(s.certificates) > mostKeys {
 		t.Errorf("%d certificates are kept", len(s.certificates))
+	}
+}
+
+// A stranger may have sent the body.
+func TestTheMembersOfABodyTakeNoMemoryOfTheirOwn(t *testing.T) {
+	body := []byte("[" + strings.Repeat("1,", 1<<19) + "1]")
+	many := []byte(`{"Type":` + string(body) + strings.Repeat(`,"a":1`, 10) + "}")
+	for name, c := range map[string][]byte{"an array": body, "many members": many} {
+		if allocated := testing.AllocsPerRun(1, func() { _, _ = membersOf(c) }); allocated > 3*mostMembers {
+			t.Errorf("%s: %v allocations", name, allocated)
+		}
+	}
+	members, err := membersOf([]byte(" {\"a\" : [1, 2] , \"b\":\"\\ud83d\\ude00\\\\ud800\"}\n"))
+	if text, ok := textOf(members["b"]); err != nil || string(members["a"]) != "[1, 2]" || !ok || text != "\U0001f600\\ud800" {
+		t.Errorf("%q, %v, %v", text, ok, err)
 	}
 }

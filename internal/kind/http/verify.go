@@ -144,10 +144,10 @@ func (s *signed) checkSecrets() {
 }
 
 func urlField(target *string) schema.Field {
-	return schema.Field{Name: "url", Doc: "The address to which the sender sends, as it is configured there, without a query. Behind a proxy it is needed, because it is signed.", Form: schema.Form{Scalar: schema.ScalarText}, Shown: "that of the request", Read: func(v schema.Value) {
+	return schema.Field{Name: "url", Doc: "The address to which the sender sends, as it is configured there. Behind a proxy it is needed, because it is signed. If it has a query, requests need that query.", Form: schema.Form{Scalar: schema.ScalarText}, Shown: "that of the request", Read: func(v schema.Value) {
 		v.Text(target)
-		if u, err := url.Parse(*target); *target != "" && (err != nil || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || !schema.HasScheme(*target, "http", "https")) {
-			v.Wrong("not the address of a receiver without a query: write it like https://example.com/webhooks")
+		if u, err := url.Parse(*target); *target != "" && (err != nil || u.Host == "" || u.User != nil || u.Fragment != "" || !schema.HasScheme(*target, "http", "https")) {
+			v.Wrong("not the address of a receiver: write it like https://example.com/webhooks")
 		}
 	}}
 }
@@ -193,14 +193,23 @@ func (s *signed) key() *key.Rule { return keyRule(s.Key) }
 
 func (s *signed) limits() []string {
 	list := []string{"a request without a valid signature of " + s.Title + " gets a 401, and nothing is claimed"}
-	if s.Unsigned != "" {
-		list = append(list, "the header "+s.Unsigned+", which has the key, is not signed: a person who has a whole request can send it again under another key")
+	if s.Uncovered != "" {
+		list = append(list, "the header "+s.Uncovered+", which has the key, is not signed: a person who has a whole request can send it again under another key")
 	}
-	return list
+	if strings.Contains(s.Signed, "{form}") {
+		list = append(list, "names and values of a form are signed in one row, without anything between them: a person who has a whole request can divide them in another way")
+	}
+	return append(list, typeUnsigned)
 }
+
+// typeUnsigned is an exception at all senders.
+const typeUnsigned = "Content-Type and Content-Encoding are not signed: a person who has a whole request can have its body read as a form, or as it was sent, before it arrives for the first time"
 
 func (s *signed) lint(l *config.Linter) {
 	path := l.At("source.http.verify." + cmp.Or(s.Name, "hmac"))
+	lintUncovered(l, s.key(), func(header string) bool {
+		return strings.EqualFold(header, s.TimeHeader) || strings.Contains(strings.ToLower(s.Signed), "{header:"+strings.ToLower(header)+"}")
+	})
 	if given := path + ".tolerance"; !s.Timed() && l.Given(given) {
 		l.Notice(given, schema.Duration(s.Tolerance), "it has no effect: the signature has no time", "leave it out")
 	}
@@ -208,7 +217,7 @@ func (s *signed) lint(l *config.Linter) {
 		lintTolerance(l, s.Tolerance)
 	}
 	if strings.Contains(s.Signed, "{url}") && s.URL == "" {
-		l.Notice(path, "the signature covers the address that the sender called, and url is not set", "behind a proxy that ends TLS or changes the address, every request gets a 401", "set url to the address that is configured at the sender")
+		l.Notice(path, "the signature covers the address that the sender called, and url is not set", "behind a proxy that ends TLS or changes the address, every request gets a 401; without one, the host is the one that the request names", "set url to the address that is configured at the sender")
 	}
 }
 
@@ -268,7 +277,16 @@ type sns struct {
 
 func (s *sns) mapping() schema.Mapping {
 	return schema.Mapping{Fields: []schema.Field{
-		schema.TextsField("topics", &s.Topics, "ARNs of the topics whose messages and subscriptions are accepted. Without them, anyone with a topic of SNS can send messages.").Means("all topics"),
+		schema.ListField("topics", schema.Form{Scalar: schema.ScalarText}, func(v schema.Value) {
+			v.List(func(element schema.Value) {
+				var topic string
+				element.Text(&topic)
+				if parts := strings.Split(topic, ":"); topic != "" && (len(parts) != 6 || parts[0] != "arn" || parts[2] != "sns" || parts[5] == "") {
+					element.Wrong("not the ARN of a topic: write it like arn:aws:sns:eu-west-1:123456789012:orders")
+				}
+				s.Topics = append(s.Topics, topic)
+			})
+		}, "ARNs of the topics whose messages and subscriptions are accepted. Without them, anyone with a topic of SNS can send messages.").Means("all topics"),
 		schema.ListField("hosts", schema.Form{Scalar: schema.ScalarText}, func(v schema.Value) {
 			v.List(func(element schema.Value) {
 				var host string
@@ -294,11 +312,13 @@ func (s *sns) limits() []string {
 		"a request without a valid signature of Amazon SNS gets a 401, and nothing is claimed",
 		"a certificate of SNS is trusted because it comes from the hosts over TLS: its own issuer is not checked",
 		"SNS signs no MessageAttributes: a person who has a whole message can change them before it arrives for the first time",
+		typeUnsigned,
 	}
 }
 
 func (s *sns) lint(l *config.Linter) {
 	path := l.At("source.http.verify.sns")
+	lintUncovered(l, s.key(), func(string) bool { return false })
 	if s.Topics == nil {
 		l.Add(semel.Warning, config.NoRisk, path, "no topics", "anyone with an account at Amazon can send messages from a topic of their own, signed by SNS", "set topics to the ARNs of your topics")
 	}
@@ -308,6 +328,31 @@ func (s *sns) lint(l *config.Linter) {
 		}
 	}
 	lintTolerance(l, s.Tolerance)
+}
+
+// lintUncovered looks for headers in the key that the signature does not cover. The rule that the
+// sender documents is an exception that explain names.
+func lintUncovered(l *config.Linter, documented *key.Rule, covers func(header string) bool) {
+	rule := l.Pipeline.Key.Rule
+	if rule == nil || documented != nil && rule.String() == documented.String() {
+		return
+	}
+	for _, header := range headersOf(rule) {
+		if !covers(header) {
+			l.Add(semel.Warning, config.Repeat, l.At("key.id"), "header:"+header+", which the signature does not cover", "a person who has a whole request can send it again under another key, and it takes effect again", "use a value of the body, such as .id, or let hmac cover the header")
+		}
+	}
+}
+
+// headersOf returns the headers in a rule.
+func headersOf(rule *key.Rule) (list []string) {
+	if name, ok := strings.CutPrefix(rule.String(), "header:"); ok && rule.Form() == key.FormHeader {
+		list = append(list, name)
+	}
+	for _, part := range rule.Rules() {
+		list = append(list, headersOf(part)...)
+	}
+	return list
 }
 
 // examine connects to the hosts that have the certificates, and sends nothing.

@@ -68,8 +68,11 @@ func TestConfigurationErrorsOfVerifySayWhatToWrite(t *testing.T) {
 		{verified("{ hmac: { header: h, secrets: [abcd], signed: '{time}.{body}' } }", ", key: { id: .id }"), path + ".hmac.signed: {time} needs time_header or time_prefix"},
 		{verified("{ hmac: { header: h, secrets: [abcd], signed: '{header:x}{body}' } }", ", key: { id: .id }"), path + ".hmac.signed: no text ends {header:x}"},
 		{verified("{ hmac: { header: h, secrets: [abcd], signed: '{time}.{body}', time_prefix: t= } }", ", key: { id: .id }"), path + ".hmac.time_prefix: it needs a separator"},
-		{verified("{ twilio: { secrets: [abcd], url: 'https://example.com/?a=1' } }", ""), path + ".twilio.url: not the address of a receiver without a query"},
-		{verified("{ sns: { hosts: ['https://a/b'] } }", ""), path + ".sns.hosts[0]: not a host"},
+		{verified("{ twilio: { secrets: [abcd], url: 'https://user@example.com/' } }", ""), path + ".twilio.url: not the address of a receiver"},
+		{verified("{ hmac: { header: h, secrets: [abcd], signed: '{body}{header:x}.' } }", ", key: { id: .id }"), path + ".hmac.signed: no line break is between {body} and {header:x}"},
+		{verified("{ sns: { hosts: ['a/b'] } }", ""), path + ".sns.hosts[0]: not a host"},
+		{verified("{ sns: { hosts: ['https://a'] } }", ""), path + ".sns.hosts[0]: leave https:// out"},
+		{verified("{ sns: { topics: [orders] } }", ""), path + ".sns.topics[0]: not the ARN of a topic: write it like arn:aws:sns:"},
 		{kindtest.WithSource("{ http: { listen: ':1', handshake: { meta: {} } } }"), "pipelines.p.source.http.handshake.meta: token is missing"},
 		{kindtest.WithSource("{ http: { listen: ':1', handshake: okta } }"), "write { okta: {} }"},
 	})
@@ -81,8 +84,8 @@ func TestLintAndExplainSpeakOfSignatures(t *testing.T) {
 		{kindtest.WithSource("{ http: { listen: ':80', verify: { stripe: { secrets: ['${env:NONE:-whsec_abcd}'] } } } }"), ""},
 		{kindtest.WithSource("{ http: { listen: ':80', verify: { stripe: { secrets: [whsec_abcd] } } } }"), "warning  pipelines.p.source.http.verify.stripe.secrets[0]: a secret as plain text"},
 		{kindtest.WithSource("{ http: { listen: ':80', verify: { sns: {} } } }"), "warning  pipelines.p.source.http.verify.sns: no topics"},
-		{kindtest.WithSource("{ http: { listen: ':80', verify: { sns: { topics: [a], hosts: ['http://h:1'] } } } }"), "warning  pipelines.p.source.http.verify.sns.hosts: http://h:1"},
-		{kindtest.WithSource("{ http: { listen: ':80', verify: { sns: { topics: [a], hosts: ['http://127.0.0.1:1'] } } } }"), ""},
+		{kindtest.WithSource("{ http: { listen: ':80', verify: { sns: { topics: ['arn:aws:sns:r:1:a'], hosts: ['http://h:1'] } } } }"), "warning  pipelines.p.source.http.verify.sns.hosts: http://h:1"},
+		{kindtest.WithSource("{ http: { listen: ':80', verify: { sns: { topics: ['arn:aws:sns:r:1:a'], hosts: ['http://127.0.0.1:1'] } } } }"), ""},
 		{verified("{ stripe: { secrets: ['${env:NONE:-whsec_abcd}'], tolerance: 1h } }", ", window: 1h"), "warning repeat pipelines.p.window: 1h, but a request is accepted for 2h (tolerance before and after now)"},
 	})
 	f := kindtest.Parse(t, verified("{ github: { secrets: [abcd], tolerance: 1m } }", ""))
@@ -94,6 +97,7 @@ func TestLintAndExplainSpeakOfSignatures(t *testing.T) {
 		"header:X-GitHub-Delivery, scope p",
 		"a request without a valid signature of GitHub gets a 401, and nothing is claimed",
 		"the header X-GitHub-Delivery, which has the key, is not signed",
+		"Content-Type and Content-Encoding are not signed",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("explain lacks %q:\n%s", want, text)
@@ -112,8 +116,8 @@ func TestDoctorLooksAtSecretsAndAtTheHostsOfSNS(t *testing.T) {
 		{"{ stripe: { secrets: [whsec_abcd, whsec_efgh] } }", "fine source.http.verify.stripe: a request needs a signature by one of 2 secrets"},
 		{"{ stripe: { secrets: [whsec_abcd, sk_live_efgh] } }", "warning source.http.verify.stripe.secrets[1]: the secret does not begin with whsec_, as those of Stripe do"},
 		{"{ github: { secrets: [abcd] } }", "fine source.http.verify.github: a request needs a signature by the secret"},
-		{"{ sns: { topics: [a], hosts: ['" + listener.Addr().String() + "', 'sns.*.example.com'] } }", "fine source.http.verify.sns: " + listener.Addr().String() + " accepts connections"},
-		{"{ sns: { topics: [a], hosts: ['http://" + servicestest.FreeAddr(t) + "'] } }", " cannot be reached: "},
+		{"{ sns: { topics: ['arn:aws:sns:r:1:a'], hosts: ['" + listener.Addr().String() + "', 'sns.*.example.com'] } }", "fine source.http.verify.sns: " + listener.Addr().String() + " accepts connections"},
+		{"{ sns: { topics: ['arn:aws:sns:r:1:a'], hosts: ['http://" + servicestest.FreeAddr(t) + "'] } }", " cannot be reached: "},
 	} {
 		f := kindtest.Parse(t, strings.Replace(verified(c.verify, ""), "127.0.0.1:8080", servicestest.FreeAddr(t), 1))
 		lines, err := kindtest.Examine(t, f, f.Pipelines[0].Source)
@@ -252,5 +256,33 @@ func TestAttemptsAreTheSameMessage(t *testing.T) {
 		if got := source.Traits().OfAttempt(name); got != want {
 			t.Errorf("%s: %v", name, got)
 		}
+	}
+}
+
+// A key that anyone can change lets a recorded request take effect again.
+func TestLintNamesAKeyThatTheSignatureDoesNotCover(t *testing.T) {
+	t.Parallel()
+	const hmac = "{ hmac: { header: X-Signature, secrets: [abcd], signed: '{header:X-Id}.{body}' } }"
+	for _, c := range []struct{ verify, key, want string }{
+		{"{ stripe: { secrets: [abcd] } }", "'header:X-Id'", "X-Id"},
+		{"{ stripe: { secrets: [abcd] } }", "{ all: [.id, 'header:X-Id'] }", "X-Id"},
+		{"{ stripe: { secrets: [abcd] } }", ".id", ""},
+		{"{ github: { secrets: [abcd] } }", "'header:X-GitHub-Delivery'", ""}, // explain says it
+		{"{ github: { secrets: [abcd] } }", "'header:X-GitHub-Event'", "X-GitHub-Event"},
+		{"{ standard-webhooks: { secrets: [whsec_YWJj] } }", "'header:Webhook-Id'", ""},
+		{"{ slack: { secrets: [abcd] } }", "{ all: [.event_id, 'header:X-Slack-Request-Timestamp'] }", ""},
+		{"{ sns: {} }", "'header:x-amz-sns-message-id'", "x-amz-sns-message-id"},
+		{hmac, "'header:x-id'", ""},
+		{hmac, "'header:X-Other'", "X-Other"},
+	} {
+		f := kindtest.Parse(t, verified(c.verify, ", key: { id: "+c.key+" }"))
+		got := strings.Join(kindtest.Findings(f), "\n")
+		if want := "warning repeat pipelines.p.key.id: header:" + c.want + ", which the signature does not cover"; strings.Contains(got, "does not cover") != (c.want != "") || c.want != "" && !strings.Contains(got, want) {
+			t.Errorf("%s %s: %s", c.verify, c.key, got)
+		}
+	}
+	f := kindtest.Parse(t, verified("{ twilio: { secrets: [abcd] } }", ""))
+	if text := strings.Join(strings.Fields(explain.Explain(f, f.Pipelines[0]).Text()), " "); !strings.Contains(text, "names and values of a form are signed in one row") {
+		t.Errorf("explain:\n%s", text)
 	}
 }
