@@ -2,6 +2,7 @@ package httpsrc
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strconv"
 	"time"
@@ -72,8 +73,15 @@ func doubtful(a answer, doubt string) answer {
 // takes any 4xx for final.
 func returned(it *pipeline.Item, delay time.Duration) answer {
 	a := answer{status: http.StatusServiceUnavailable, after: max(delay, time.Second), text: "not settled: send it again"}
-	if it.Decision == semel.InFlight {
+	_, ofStore := errors.AsType[*pipeline.StoreError](it.Err)
+	_, ofTarget := errors.AsType[*pipeline.UnavailableError](it.Err)
+	switch {
+	case it.Decision == semel.InFlight:
 		a.decision, a.text = decidedInFlight, "another delivery holds the key: send it again"
+	case ofStore:
+		a.text = "the store of the receiver does not work now, and its log says why: send it again"
+	case ofTarget:
+		a.text = "the target of the receiver does not work now, and its log says why: send it again"
 	}
 	return a
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"runtime"
+	"strings"
 	"sync"
 
 	"github.com/klauspost/compress/zstd"
@@ -36,7 +37,9 @@ func newDecoders(most int64) *decoders {
 
 // of returns the codings of a body, or the answer that refuses them.
 func (d *decoders) of(h http.Header) (coding.Codings, *answer) {
-	if list, known := coding.Of(h, map[string]coding.Decoder{"zstd": d.zstd}); known {
+	// One decoder of zstd takes as much as maxWindow.
+	zstds := strings.Count(strings.ToLower(strings.Join(h["Content-Encoding"], ",")), "zstd")
+	if list, known := coding.Of(h, map[string]coding.Decoder{"zstd": d.zstd}); known && zstds <= 1 {
 		return list, nil
 	}
 	return nil, &answer{status: http.StatusUnsupportedMediaType, text: fmt.Sprintf("a body with Content-Encoding: %.100q cannot be read: send it with %s, or without", h["Content-Encoding"], codings)}

@@ -115,6 +115,7 @@ func TestACompressedBodyIsDecompressedOrRefused(t *testing.T) {
 		"more behind gzip":    {"gzip", append(bytes.Clone(zip), "more"...), "", 400},
 		"more behind deflate": {"deflate", append(compressed(t, text, zlibbed), "more"...), "", 400},
 		"damaged":             {"gzip", append(bytes.Clone(zip[:len(zip)-8]), make([]byte, 8)...), "", 400},
+		"zstd twice":          {"zstd, zstd", compressed(t, string(compressed(t, text, zstded)), zstded), "", 415},
 		"br":                  {"br", []byte(text), "", 415},
 		"zstd":                {"zstd", compressed(t, text, zstded), text, 200},
 		"two frames":          {"zstd", append(compressed(t, text, zstded), compressed(t, text, zstded)...), text + text, 200},

@@ -38,8 +38,23 @@ type doubts struct {
 
 	mu sync.Mutex // guards the fields below
 	// signatures and messages are apart: strangers can send requests without a valid signature,
-	// and must neither end a doubt about messages nor raise one.
-	signatures, messages row
+	// and must neither end a doubt about messages nor raise one. checks are the signatures and
+	// handshakes for which another server is needed.
+	signatures, checks, messages row
+}
+
+// words say that a row of failures begins or ends.
+type words struct{ begins, ends string }
+
+// wordsOf returns the words about a row.
+func (d *doubts) wordsOf(of *row) words {
+	switch of {
+	case &d.signatures:
+		return words{"requests are refused", "a request has a valid signature again"}
+	case &d.checks:
+		return words{"a request cannot be checked", "requests can be checked again"}
+	}
+	return words{"messages fail all alike", "messages no longer fail all alike"}
 }
 
 // row is what came since the last one that was right.
@@ -61,6 +76,7 @@ type failure struct {
 	err    error  // the cause, perhaps with parts of the message
 	remedy string
 	single bool // the message may be the only one that fails so, even if it is the first
+	alone  bool // one is enough for a doubt, although others were right
 	// stranger says that anyone may have sent it. It does not make the source not ready.
 	stranger bool
 }
@@ -72,24 +88,29 @@ func (d *doubts) works(of *row) {
 	*of = row{right: true, toldAt: of.toldAt}
 	d.mu.Unlock()
 	if told {
-		d.tell("messages no longer fail all alike", nil)
+		d.tell(d.wordsOf(of).ends, nil)
 	}
 }
 
 // fails notes a message that failed. If messages fail all alike, it returns the reason, without
 // a part of a message, and otherwise "". Only one that is right ends a doubt.
 func (d *doubts) fails(of *row, f *failure, m *semel.Message) string {
-	explain, tell := d.note(of, f)
-	if tell { // not while the lock is held: the body may be long
-		// The cause is not wrapped: advice about a server would replace the names.
-		d.tell("messages fail all alike", fmt.Errorf("%s: %v: %s: %s", strings.TrimSuffix(explain, ": "+f.text), f.err, f.remedy, has(m, f.err)))
+	explain, told := d.note(of, f)
+	if told == "" {
+		return explain
 	}
+	said := fmt.Sprintf("%s: %v: %s", strings.TrimSuffix(told, ": "+f.text), f.err, f.remedy)
+	if !f.alone { // not while the lock is held: the body may be long
+		said += ": " + has(m, f.err)
+	}
+	// The cause is not wrapped: advice about a server would replace the names.
+	d.tell(d.wordsOf(of).begins, &diagnose.Error{Cause: said, Shown: told})
 	return explain
 }
 
-// note counts a failure. It returns the doubt that there is now, if any, and whether the log
-// must have it.
-func (d *doubts) note(of *row, f *failure) (explain string, tell bool) {
+// note counts a failure. It returns the doubt that there is now, if any, and what the log must
+// have, if anything.
+func (d *doubts) note(of *row, f *failure) (explain, tell string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if of.failed == nil {
@@ -97,21 +118,27 @@ func (d *doubts) note(of *row, f *failure) (explain string, tell bool) {
 	}
 	of.failed[f.cause]++
 	of.last = time.Now()
+	mayTell := of.toldAt.IsZero() || of.last.Sub(of.toldAt) >= tellEvery
 	switch {
+	case f.alone:
+		explain = f.text
 	case !of.right && !f.single:
 		explain = fmt.Sprintf("every message since the start was %s: %s", f.verb, f.text)
 	case of.failed[f.cause] >= mostAlike:
 		explain = fmt.Sprintf("%d messages, and none in between that succeeded, were %s: %s", mostAlike, f.verb, f.text)
+	case of == &d.signatures && of.explain == "" && mayTell: // it is no doubt, but somebody may look for it
+		of.toldAt = of.last
+		return "", "a request was " + f.verb + ": " + f.text
 	default:
-		return of.explain, false
+		return of.explain, ""
 	}
 	of.ready = f.stranger && (of.explain == "" || of.ready)
 	of.explain = explain
-	if explain == of.told || !of.toldAt.IsZero() && of.last.Sub(of.toldAt) < tellEvery {
-		return explain, false
+	if explain == of.told || !mayTell {
+		return explain, ""
 	}
 	of.told, of.toldAt = explain, of.last
-	return explain, true
+	return explain, explain
 }
 
 func (d *doubts) tell(reason string, err error) {
@@ -124,8 +151,11 @@ func (d *doubts) tell(reason string, err error) {
 func (d *doubts) ready() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, of := range []*row{&d.signatures, &d.messages} {
+	for _, of := range []*row{&d.signatures, &d.checks, &d.messages} {
 		if of.explain != "" && !of.ready && time.Since(of.last) < doubtFor {
+			if of == &d.checks {
+				return errors.New(of.explain + ": the log has the error")
+			}
 			return errors.New(of.explain + ": the log has the names that arrived")
 		}
 	}
@@ -165,8 +195,14 @@ func parked(it *pipeline.Item) *failure {
 		f.cause, f.text = "no JSON", "the body is not JSON, in which the key is looked for"
 	case it.Parked == pipeline.ReasonKeyInvalid:
 		f.text = "its key cannot be used"
+	case it.Parked == pipeline.ReasonPermanent:
+		f.text += ": the target refuses it"
+		return f
+	case it.Parked == pipeline.ReasonAttempts:
+		f.text += ": every attempt at the target failed"
+		return f
 	default:
-		f.single = it.Parked != pipeline.ReasonPermanent && it.Parked != pipeline.ReasonAttempts // the record of its key decided
+		f.single = true // the record of its key decided
 		return f
 	}
 	f.remedy = "correct the rule of the key or the senders"
@@ -181,6 +217,21 @@ func (d *doubts) unsigned(err error) *failure {
 	refusal, ok := errors.AsType[*provider.Refusal](err)
 	f := refused("signature", "it has no valid signature", err)
 	f.stranger = d.signatures.right || ok && refusal.Missing
+	return f
+}
+
+// unchecked says why a request could not be checked, or a handshake not be answered.
+func unchecked(err error) *failure {
+	f := &failure{
+		verb: "not checked", cause: "check", text: "a request of the sender cannot be checked, because another server does not answer as it should",
+		err: err, remedy: "let this machine connect to that server, or correct hosts in verify", alone: true,
+	}
+	if unavailable, ok := errors.AsType[*provider.UnavailableError](err); ok && unavailable.MadeUp {
+		f.stranger, f.remedy = true, "a stranger may have sent the request: if none comes through, correct hosts in verify"
+	}
+	if _, refused := errors.AsType[*provider.Refusal](err); refused {
+		f.stranger, f.text, f.remedy = true, "a handshake of the sender was refused", "correct hosts in verify, if it is right"
+	}
 	return f
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/httpsrc/provider"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -85,8 +86,8 @@ func TestASenderIsToldWhenMessagesFailAllAlike(t *testing.T) {
 		"a right one first":      {[]outcome{right, noKey, noJSON}, "2pp", ""},
 		"nineteen in a row":      {append([]outcome{right}, many(noKey, 19)...), "2" + strings.Repeat("p", 19), ""},
 		"twenty in a row":        {append([]outcome{right}, many(noKey, 21)...), "2" + strings.Repeat("p", 19) + "!!", "20 messages, and none in between that succeeded, were parked: header:X-Event-Id is missing"},
-		"refused by the sink":    {append([]outcome{right}, many(refusedBy, 20)...), "2" + strings.Repeat("p", 19) + "!", "20 messages, and none in between that succeeded, were parked: reason permanent"},
-		"the first by the sink":  {many(refusedBy, 2), "!!", "every message since the start was parked: reason permanent"},
+		"refused by the sink":    {append([]outcome{right}, many(refusedBy, 20)...), "2" + strings.Repeat("p", 19) + "!", "20 messages, and none in between that succeeded, were parked: reason permanent: the target refuses it"},
+		"the first by the sink":  {many(refusedBy, 2), "!!", "every message since the start was parked: reason permanent: the target refuses it"},
 		"a first mismatch":       {[]outcome{mismatch, noKey}, "p!", "every message since the start was parked: header:X-Event-Id is missing"},
 		"twenty mismatches":      {many(mismatch, 20), strings.Repeat("p", 19) + "!", "20 messages, and none in between that succeeded, were parked: reason mismatch"},
 		"another one in a row":   {append(append([]outcome{right}, many(noKey, 20)...), noJSON, mismatch, dropped, right, noJSON), "2" + strings.Repeat("p", 19) + "!!!42p", ""},
@@ -200,8 +201,16 @@ func TestStrangersDoNotMakeTheSourceNotReady(t *testing.T) {
 		lines.take()
 		time.Sleep(tellEvery)
 		refuse(100, false)
-		if err := d.ready(); err != nil || strings.Count(lines.take(), "were refused: signature: why") != 1 {
+		if err := d.ready(); err != nil {
 			t.Errorf("invalid ones after a valid one: %v", err)
+		}
+		if got := lines.take(); got != ": source_changed: requests are refused: a request was refused: signature: why: correct the configuration or the senders: the last one has no headers of its own" {
+			t.Errorf("the log after invalid ones: %s", got)
+		}
+		time.Sleep(tellEvery)
+		d.works(&d.signatures)
+		if refuse(1, false); strings.Count(lines.take(), "a request was refused") != 1 {
+			t.Error("the log lacks an invalid one among valid ones")
 		}
 		failing := &pipeline.Item{Parked: pipeline.ReasonKeyMissing, Err: noKey.err}
 		d.settled(failing)
@@ -295,7 +304,7 @@ func TestRefusedRequestsRaiseADoubtToo(t *testing.T) {
 	}{
 		{"no", `{"events":["f"]}`, 401, "every message since the start was refused: it has no valid signature: the log has the names that arrived", "the header X-Sign is missing: correct the configuration or the senders: the last one has the headers x-sign"},
 		{"ok", `{"event":["f"]}`, 400, "every message since the start was refused: its messages cannot be found: the log has the names that arrived", ".events is missing: it has event: did you mean .event?: correct the configuration or the senders: the last one has the headers x-sign; its body has event"},
-		{"ok", `{"events":["p","p"]}`, 503, "every message since the start was parked: reason attempts: the log has the names that arrived", ""}, // one line a minute is enough
+		{"ok", `{"events":["p","p"]}`, 503, "every message since the start was parked: reason attempts: every attempt at the target failed: the log has the names that arrived", ""}, // one line a minute is enough
 		{"ok", `{"events":["f"]}`, 200, "", "messages no longer fail all alike"},
 		{"no", `{"events":["f"]}`, 401, "", ""},
 		{"ok", `{"events":["f","p"]}`, 202, "", ""},
@@ -306,6 +315,109 @@ func TestRefusedRequestsRaiseADoubtToo(t *testing.T) {
 		}
 		if status != c.status || ready != c.ready || !strings.Contains(line, c.line) || c.line == "" && line != "" {
 			t.Errorf("%s %s: %d, ready %q, log %q, want %d, %q, %q", c.sign, c.body, status, ready, line, c.status, c.ready, c.line)
+		}
+	}
+}
+
+// The sender is perhaps a stranger, so the error is for the log alone.
+func TestTheLogHasWhatAnotherServerDid(t *testing.T) {
+	t.Parallel()
+	lines := &told{}
+	var verified error
+	confirm := &provider.Handshake{Method: "POST", When: map[string]string{".Type": "Bye"}, Note: "the subscription has ended", NoteAt: ".Topic", Ends: true}
+	s := open(t, Options{Pipeline: "p", Observer: lines, Handshakes: []*provider.Handshake{confirm}, Verify: func(*http.Request, []byte) error { return verified }})
+	down := errors.New("10.0.0.7:443 does not answer")
+	for _, c := range []struct {
+		name        string
+		err         error
+		body        string
+		status      int
+		ready, line string
+	}{
+		{"made up", &provider.UnavailableError{Err: down, MadeUp: true}, "{}", 503, "", "p: source_changed: a request cannot be checked: a request of the sender cannot be checked, because another server does not answer as it should: 10.0.0.7:443 does not answer: a stranger may have sent the request: if none comes through, correct hosts in verify"},
+		{"a right one", nil, `{"Type":"Bye","Topic":"orders"}`, 200, "", "p: source_changed: requests can be checked again\np: source_changed: a subscription has ended: the subscription has ended: orders"},
+	} {
+		verified = c.err
+		resp, text := post(t, s, c.body)
+		ready := ""
+		if err := s.Ready(t.Context()); err != nil {
+			ready = err.Error()
+		}
+		got := strings.Split(lines.take(), "\n")
+		slices.Sort(got)
+		want := strings.Split(c.line, "\n")
+		slices.Sort(want)
+		if resp.StatusCode != c.status || ready != c.ready || !slices.Equal(got, want) || strings.Contains(text, "10.0.0.7") {
+			t.Errorf("%s: %d %q, ready %q, log %q", c.name, resp.StatusCode, text, ready, got)
+		}
+	}
+}
+
+// A server that does not answer keeps all messages away, even after others were right.
+func TestARequestThatCannotBeCheckedMakesTheSourceNotReady(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		lines := &told{}
+		d := doubts{observer: lines}
+		down := unchecked(&provider.UnavailableError{Err: errors.New("no answer from 10.0.0.7")})
+		d.works(&d.checks)
+		d.works(&d.signatures)
+		for range 5 {
+			d.fails(&d.checks, down, nil)
+		}
+		if err := d.ready(); err == nil || err.Error() != "a request of the sender cannot be checked, because another server does not answer as it should: the log has the error" {
+			t.Errorf("%v", err)
+		}
+		if got := lines.take(); strings.Contains(got, "\n") || !strings.Contains(got, "no answer from 10.0.0.7: let this machine connect to that server") {
+			t.Errorf("%s", got)
+		}
+		d.works(&d.checks)
+		if err := d.ready(); err != nil || !strings.Contains(lines.take(), "requests can be checked again") {
+			t.Errorf("after one that was checked: %v", err)
+		}
+		d.fails(&d.checks, down, nil)
+		if time.Sleep(doubtFor); d.ready() != nil {
+			t.Error("it is not ready although no request comes")
+		}
+		refused := unchecked(&provider.Refusal{Why: "SubscribeURL is elsewhere"})
+		d.works(&d.checks)
+		if d.fails(&d.checks, refused, nil); d.ready() != nil {
+			t.Error("a handshake of a stranger makes it not ready")
+		}
+	})
+}
+
+// TestAnErrorOfASourceIsShownWithoutNames: the status is for clients that may not see messages.
+func TestAnErrorOfASourceIsShownWithoutNames(t *testing.T) {
+	t.Parallel()
+	var got error
+	d := doubts{observer: observing(func(e pipeline.Event) { got = e.Err })}
+	m := semel.Message{Headers: []semel.Header{{Name: "x-secret-name"}}}
+	d.works(&d.signatures)
+	d.fails(&d.signatures, d.unsigned(&provider.Refusal{Why: "why"}), &m)
+	said, ok := errors.AsType[*diagnose.Error](got)
+	if !ok || !strings.Contains(said.Error(), "x-secret-name") || said.ForAll() == nil || said.ForAll().Error() != "a request was refused: it has no valid signature" {
+		t.Errorf("%v", got)
+	}
+}
+
+// observing is an observer of pipelines.
+type observing func(pipeline.Event)
+
+func (observing) Observe(semel.Event)                {}
+func (o observing) ObservePipeline(e pipeline.Event) { o(e) }
+
+// TestTheAnswerSaysWhatDoesNotWork returns messages, without a part of their errors.
+func TestTheAnswerSaysWhatDoesNotWork(t *testing.T) {
+	t.Parallel()
+	for want, it := range map[string]*pipeline.Item{
+		"the target of the receiver does not work now": {Err: pipeline.Unavailable(errors.New("secret"), 0)},
+		"the store of the receiver does not work now":  {Err: &pipeline.StoreError{Err: errors.New("secret")}},
+		"another delivery holds the key":               {Decision: semel.InFlight},
+		"not settled: send it again":                   {Err: errors.New("secret")},
+	} {
+		if a := returned(it, 0); a.status != http.StatusServiceUnavailable || !strings.HasPrefix(a.text, want) || !strings.HasSuffix(a.text, "send it again") {
+			t.Errorf("%+v, want %s", a, want)
 		}
 	}
 }

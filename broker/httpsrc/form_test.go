@@ -104,3 +104,16 @@ func FuzzFormDocument(f *testing.F) {
 		}
 	})
 }
+
+// Control characters take six bytes in JSON.
+func TestTheDocumentOfAFormIsWithinTheBoundOfABody(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{MaxBody: 30})
+	header := http.Header{"Content-Type": {formType}}
+	if resp, message := send(t, s, header, []byte("a=\x01\x01"), false); resp.StatusCode != http.StatusOK || message == nil {
+		t.Errorf("a short one: %s", resp.Status)
+	}
+	if resp, message := send(t, s, header, []byte("a=\x01\x01\x01\x01\x01\x01"), false); resp.StatusCode != http.StatusRequestEntityTooLarge || message != nil {
+		t.Errorf("a long one: %s", resp.Status)
+	}
+}

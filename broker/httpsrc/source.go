@@ -18,6 +18,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/httpsrc/provider"
+	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/internal/structured"
 	"github.com/semel-dev/semel/pipeline"
@@ -53,8 +54,8 @@ type Options struct {
 	// of web pages of other sites are answered with 403.
 	Authorization string
 	// Verify checks the signature of a request over its body as it arrived. A
-	// [*provider.Refusal] is answered with 401, any other error with 503. Defaults to nil: no
-	// signature is needed.
+	// [*provider.Refusal] is answered with 401. Any other error is answered with 503, and told
+	// to the Observer alone. Defaults to nil: no signature is needed.
 	Verify func(r *http.Request, body []byte) error
 	// Handshakes are the requests that are no messages. Defaults to none.
 	Handshakes []*provider.Handshake
@@ -62,8 +63,9 @@ type Options struct {
 	// signature with a time, besides those that proxies add. Defaults to none.
 	AttemptHeaders []string
 	// Pipeline is the name of the pipeline, for events. Observer gets an event when messages
-	// begin to fail all alike, with the names that the last one had, and when that ends.
-	// Defaults to none.
+	// begin to fail all alike, with the names that the last one had, and when that ends. It also
+	// gets one if a signature is wrong or cannot be checked, and if a handshake is about a
+	// subscription. Defaults to none.
 	Pipeline string
 	Observer pipeline.Observer
 
@@ -201,7 +203,8 @@ func (s *Source) handle(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "unknown path: send a POST request to "+s.opts.Path, http.StatusNotFound)
 		return
 	case r.Method != http.MethodPost:
-		if reply := s.shake(r, nil, false); reply != nil {
+		if reply, err := s.shake(r, nil, false); reply != nil {
+			s.told(reply, err, nil)
 			write(w, *reply)
 			return
 		}
@@ -254,6 +257,9 @@ func (s *Source) receive(w http.ResponseWriter, r *http.Request, req *request) *
 	if refusal = unform(m); refusal != nil {
 		return refusal
 	}
+	if int64(len(m.Body)) > s.opts.MaxBody { // the document of a form can be longer than the form
+		return tooLarge(s.opts.MaxBody)
+	}
 	if !req.held.add(bytesOf(m) - before) {
 		return later(full)
 	}
@@ -274,7 +280,8 @@ func bytesOf(m *semel.Message) int64 { return (&pipeline.Item{Message: *m}).Byte
 // admit checks the signature of a request over its body as it arrived. It returns the answer
 // to a request without a valid one, or to a handshake, and nil for a message.
 func (s *Source) admit(w http.ResponseWriter, r *http.Request, m *semel.Message, body []byte) *answer {
-	if reply := s.shake(r, body, false); reply != nil {
+	if reply, err := s.shake(r, body, false); reply != nil {
+		s.told(reply, err, m)
 		return reply
 	}
 	if s.opts.Verify != nil {
@@ -283,39 +290,61 @@ func (s *Source) admit(w http.ResponseWriter, r *http.Request, m *semel.Message,
 			if answer.status == http.StatusUnauthorized {
 				w.Header().Set("WWW-Authenticate", "Signature")
 				s.doubts.fails(&s.doubts.signatures, s.doubts.unsigned(err), m)
+			} else {
+				s.doubts.fails(&s.doubts.checks, unchecked(err), m)
 			}
 			return answer
 		}
 		s.doubts.works(&s.doubts.signatures)
+		if n := len(r.Header["Content-Type"]); n > 1 { // it is not signed, and says how the body is read
+			return &answer{status: http.StatusBadRequest, text: fmt.Sprintf("the request has %d headers Content-Type, expected one", n)}
+		}
 	}
-	return s.shake(r, body, true)
+	reply, err := s.shake(r, body, true)
+	if s.told(reply, err, m); err == nil && s.opts.Verify != nil {
+		s.doubts.works(&s.doubts.checks)
+	}
+	return reply
 }
 
 // shake returns the answer to a handshake, and nil for other requests. signed says whether
-// its signature was checked.
-func (s *Source) shake(r *http.Request, body []byte, signed bool) *answer {
+// its signature was checked. With an error, the answer says that it failed.
+func (s *Source) shake(r *http.Request, body []byte, signed bool) (*answer, error) {
 	for _, h := range s.opts.Handshakes {
 		if r.Method == http.MethodPost && h.Unsigned == signed {
 			continue
 		}
 		reply, err := h.Answer(r, body)
 		if err != nil {
-			return refusal(err, http.StatusForbidden)
+			return refusal(err, http.StatusForbidden), err
 		}
 		if reply != nil {
-			return &answer{reply: reply}
+			return &answer{reply: reply}, nil
 		}
 	}
-	return nil
+	return nil, nil
 }
 
-// refusal returns the answer to a request that is refused because of err. It can be sent again
-// if err is about another server.
+// told tells the observer what a handshake means, or why it failed. The request has no message.
+func (s *Source) told(a *answer, err error, m *semel.Message) {
+	switch {
+	case err != nil:
+		s.doubts.fails(&s.doubts.checks, unchecked(err), m)
+	case a == nil || a.reply == nil || a.reply.Note == "":
+	case a.reply.Ends:
+		s.doubts.tell("a subscription has ended", &diagnose.Error{Cause: a.reply.Note, Shown: "no more messages come from it: the log has its name"})
+	default:
+		s.doubts.tell(a.reply.Note, nil)
+	}
+}
+
+// refusal returns the answer to a request that is refused because of err. Another error than a
+// refusal is about another server: the request can be sent again, and the log has the error.
 func refusal(err error, status int) *answer {
 	if _, refused := errors.AsType[*provider.Refusal](err); refused {
 		return &answer{status: status, text: err.Error()}
 	}
-	return later(err.Error() + ": send it again")
+	return later("the request cannot be checked now, and the log of the receiver says why: send it again")
 }
 
 // foreignPage reports whether the Origin that a browser sends is not on this machine. It
@@ -357,7 +386,7 @@ func (s *Source) await(w http.ResponseWriter, r *http.Request, req *request) {
 	case a := <-req.answer:
 		write(w, a)
 	default:
-		write(w, *later("not settled in time: send it again"))
+		write(w, *later(fmt.Sprintf("not settled within %v, and semel status says why: send it again", s.opts.Wait)))
 	}
 }
 
@@ -374,7 +403,7 @@ func (s *Source) pass(r *http.Request, req *request, timer *time.Timer) *answer 
 	case <-s.closing:
 		return later("shutting down: send it again")
 	case <-timer.C:
-		return later("not read in time: send it again")
+		return later(fmt.Sprintf("not read within %v, because other messages are in progress: send it again", s.opts.Wait))
 	case <-r.Context().Done():
 		return later("not accepted: send it again")
 	}
@@ -428,7 +457,7 @@ func (s *Source) Read(ctx context.Context) (items []*pipeline.Item, err error) {
 			}
 		}
 		if body, ok := s.reading.events.next(); ok {
-			items = append(items, s.item(s.reading, body))
+			items = append(items, s.item(s.reading, slices.Clip(body))) // the next one is behind it
 		} else {
 			s.reading = nil
 		}

@@ -2,8 +2,10 @@ package httpsrc
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/semel-dev/semel/internal/diagnose"
@@ -100,6 +102,9 @@ func (s *Split) of(body []byte) (events, error) {
 	list, kind := finder.Raw(0)
 	switch {
 	case kind == key.Array:
+		if name := s.repeated(body); name != "" {
+			return events{}, fmt.Errorf("the body has %.50q twice on the way to the messages: those of one would be lost", name)
+		}
 		return counted(events{rest: list, step: element})
 	case s.text == splitArray:
 		return whole(body), nil
@@ -111,6 +116,42 @@ func (s *Split) of(body []byte) (events, error) {
 		has += ": did you mean " + near + "?"
 	}
 	return events{}, fmt.Errorf("%s is missing: %s", s.path, has)
+}
+
+// repeated returns the name of a member on the path that a valid body has twice, or "".
+func (s *Split) repeated(body []byte) string {
+	var names []string
+	for path := s.path; path.String() != "."; {
+		parent, name := path.Split()
+		names, path = append(names, name), parent
+	}
+	at := jsontext.Trim(body)
+	for _, name := range slices.Backward(names) {
+		if name == "" || at[0] != '{' { // an element of an array
+			return ""
+		}
+		var found []byte
+		for member, value, next := jsontext.Next(at, 0); value != nil; member, value, next = jsontext.Next(at, next) {
+			switch {
+			case !isName(member, name):
+			case found != nil:
+				return name
+			default:
+				found = value
+			}
+		}
+		at = found
+	}
+	return ""
+}
+
+// isName reports whether a JSON string is a name.
+func isName(member []byte, name string) bool {
+	if !bytes.ContainsRune(member, '\\') {
+		return string(member[1:len(member)-1]) == name
+	}
+	var text string
+	return json.Unmarshal(member, &text) == nil && text == name
 }
 
 // whole returns a body that is one message.

@@ -157,3 +157,15 @@ func TestHandshakesAreAnsweredWithoutAMessage(t *testing.T) {
 		t.Errorf("%d messages, %d bytes", n, held)
 	}
 }
+
+// The type of a body is not signed, so nobody may choose between two.
+func TestASignedRequestHasOneContentType(t *testing.T) {
+	t.Parallel()
+	s := github(t, Options{})
+	body := []byte("id=1")
+	header := signature("secret", body)
+	header["Content-Type"] = []string{"text/plain", "application/x-www-form-urlencoded"}
+	if resp, message := send(t, s, header, body, false); resp.StatusCode != http.StatusBadRequest || message != nil {
+		t.Errorf("%s, %v", resp.Status, message)
+	}
+}
