@@ -27,7 +27,7 @@ help: ## Show this list
 build: ## Build the program as ./semel: static, without symbols
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags="-s -w" -o semel ./cmd/semel
 
-release: ## Build archives, deb, rpm, SBOM and checksums of the last commit in ./dist
+release: ## Build archives, deb, rpm, clients, SBOM and checksums of the last commit in ./dist
 	$(GO) run ./tools/release -out dist
 
 release-check: ## Build the last commit's release twice, compare, install and remove the deb

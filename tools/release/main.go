@@ -1,7 +1,7 @@
 // Release builds what a release consists of, from the commit in the current
 // directory, which must be a clean checkout: binaries for all platforms in archives,
-// deb and rpm packages, an SBOM and checksums. Two runs for one commit, in any
-// directories, give the same bytes.
+// deb and rpm packages, the clients' wheel and tarball, an SBOM and checksums. Two runs
+// for one commit, in any directories, give the same bytes. It needs npm and pip.
 //
 //	release -out DIR [-only OS/ARCH]
 package main
@@ -87,6 +87,9 @@ func release(out, only string) error {
 				return err
 			}
 		}
+	}
+	if err := clients(out, work, c); err != nil {
+		return err
 	}
 	if err := bill(filepath.Join(out, "semel_"+c.version+".cdx.json"), host, c); err != nil {
 		return err

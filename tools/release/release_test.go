@@ -78,7 +78,12 @@ func TestTextsOfManualPagesAreEscaped(t *testing.T) {
 func checkout(t *testing.T) {
 	t.Helper()
 	t.Chdir(t.TempDir())
-	for _, file := range []string{"LICENSE", "README.md", "CHANGELOG.md", "SECURITY.md"} {
+	for _, client := range []string{"python", "typescript"} {
+		if err := os.MkdirAll(filepath.Join("clients", client), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, file := range []string{"LICENSE", "README.md", "CHANGELOG.md", "SECURITY.md", "clients/python/p", "clients/typescript/t"} {
 		if err := os.WriteFile(file, []byte(file), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -278,6 +283,17 @@ run)
 esac
 `
 
+// npmCommand and pythonCommand stand for the tools of the clients, which would fetch
+// others. A package is what the client's folder has.
+const (
+	npmCommand = `#!/bin/sh
+case "$1" in pack) cat "$5"/* >"$4/semel-1.2.3.tgz" ;; esac
+`
+	pythonCommand = `#!/bin/sh
+cat "$8"/* >"$7/semel-1.2.3-py3-none-any.whl"
+`
+)
+
 // TestAReleaseHasArchivesPackagesBillAndChecksums releases a commit for one platform.
 func TestAReleaseHasArchivesPackagesBillAndChecksums(t *testing.T) {
 	program, err := os.Executable()
@@ -287,8 +303,10 @@ func TestAReleaseHasArchivesPackagesBillAndChecksums(t *testing.T) {
 	checkout(t)
 	git(t, "tag", "v1.2.3")
 	bin := t.TempDir()
-	if err := os.WriteFile(filepath.Join(bin, "go"), []byte(goCommand), 0o700); err != nil { //nolint:gosec // a program must be executable
-		t.Fatal(err)
+	for name, script := range map[string]string{"go": goCommand, "npm": npmCommand, "python3": pythonCommand} {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte(script), 0o700); err != nil { //nolint:gosec // a program must be executable
+			t.Fatal(err)
+		}
 	}
 	t.Setenv("PATH", bin+string(filepath.ListSeparator)+os.Getenv("PATH"))
 	t.Setenv("SEMEL_RELEASE_TEST_BINARY", program)
@@ -305,7 +323,7 @@ func TestAReleaseHasArchivesPackagesBillAndChecksums(t *testing.T) {
 	for _, file := range files {
 		names = append(names, file.Name())
 	}
-	want := []string{"SHA256SUMS", "semel_1.2.3.cdx.json", "semel_1.2.3_linux_arm64.deb", "semel_1.2.3_linux_arm64.rpm", "semel_1.2.3_linux_arm64.tar.gz"}
+	want := []string{"SHA256SUMS", "semel-1.2.3-py3-none-any.whl", "semel-1.2.3.tgz", "semel_1.2.3.cdx.json", "semel_1.2.3_linux_arm64.deb", "semel_1.2.3_linux_arm64.rpm", "semel_1.2.3_linux_arm64.tar.gz"}
 	if !slices.Equal(names, want) {
 		t.Errorf("files %q, want %q", names, want)
 	}
