@@ -44,7 +44,7 @@ func (s *Store) digestOf(key semel.Key) semel.Digest {
 // resolve settles the unknown record of a digest. key is its key if that is known.
 func (s *Store) resolve(ctx context.Context, d semel.Digest, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
 	room := semel.MaxOriginBytes + s.completeRoom(&semel.CompleteRequest{Key: key, Result: result})
-	return s.settleByHand(ctx, d, room, func(o *op, d *semel.Digest) error {
+	return s.settleByHand(ctx, d, func() int { return room }, func(o *op, d *semel.Digest) error {
 		now := o.now
 		c := s.claims.Get(d)
 		if c == nil || c.state(now) != semel.Unknown {
@@ -87,7 +87,7 @@ func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
 
 // RemoveDigest implements semel.Resolver. It blocks as Remove does.
 func (s *Store) RemoveDigest(ctx context.Context, d semel.Digest) (found bool, err error) {
-	err = s.settleByHand(ctx, d, 0, func(o *op, d *semel.Digest) error {
+	err = s.settleByHand(ctx, d, s.knownRoom, func(o *op, d *semel.Digest) error {
 		if c := s.claims.Get(d); c != nil {
 			found = true
 			s.forgetClaim(o, d, c)
@@ -100,18 +100,20 @@ func (s *Store) RemoveDigest(ctx context.Context, d semel.Digest) (found bool, e
 		s.index.remove(f.shard, f.slot)
 		if found = o.now < f.entry.expires; found {
 			s.writeRemoval(o, d)
+			s.forgetKnown(o)
 		}
 		return nil
 	})
 	return found, err
 }
 
-// settleByHand makes one change of one record. It calls change again after reads.
-func (s *Store) settleByHand(ctx context.Context, d semel.Digest, room int, change func(o *op, d *semel.Digest) error) (err error) {
+// settleByHand makes one change of one record, which takes at most the given room besides
+// one entry. It calls change again after reads.
+func (s *Store) settleByHand(ctx context.Context, d semel.Digest, room func() int, change func(o *op, d *semel.Digest) error) (err error) {
 	o := s.newOp()
 	defer o.free()
 	o.digests = append(o.digests, d)
-	failed := s.each(ctx, o, 1, func(int) int { return richLeast + room }, func(int) {}, func(int) bool {
+	failed := s.each(ctx, o, 1, func(int) int { return richLeast + room() }, func(int) {}, func(int) bool {
 		err = change(o, &o.digests[0])
 		return len(o.reads) == 0
 	})

@@ -251,6 +251,8 @@ func (s *Store) shutDown() error {
 	if err := s.saveIdentity(); err != nil {
 		return fmt.Errorf("logstore: close: all answers are durable, but the end of the log was not recorded, so its loss would go unnoticed: %w", err)
 	}
+	copied := &valuesFile{fs: s.fs, dir: s.dir, store: s.id.store, end: end}
+	_ = copied.save(s.values) // without it the next reader of the values reads the log
 	return nil
 }
 

@@ -79,6 +79,39 @@ func (s *Store) publish(named []namedValue) {
 	}
 }
 
+// knownNames returns the names of such values, also of those that are not durable yet.
+// The caller holds the lock.
+func (s *Store) knownNames() (names []string) {
+	for name := range s.values {
+		if strings.HasPrefix(name, KnownPrefix) {
+			names = append(names, name)
+		}
+	}
+	for b := s.last; b != nil; b = b.prev {
+		for _, n := range b.named {
+			if strings.HasPrefix(n.name, KnownPrefix) && !slices.Contains(names, n.name) {
+				names = append(names, n.name)
+			}
+		}
+	}
+	return names
+}
+
+// forgetKnown removes the values that rely on all keys being known.
+func (s *Store) forgetKnown(o *op) {
+	for _, name := range s.knownNames() {
+		s.writeValue(o, name, nil)
+	}
+}
+
+// knownRoom returns the bytes that forgetKnown adds to the log.
+func (s *Store) knownRoom() (bytes int) {
+	for _, name := range s.knownNames() {
+		bytes += valueRoom(name, nil)
+	}
+	return bytes
+}
+
 // scopeRule is the prefix of the values that hold the rules of scopes.
 const scopeRule = "scope/"
 
