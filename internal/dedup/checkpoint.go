@@ -2,7 +2,6 @@ package dedup
 
 import (
 	"context"
-	"hash/crc32"
 	"slices"
 	"time"
 )
@@ -28,8 +27,11 @@ const (
 
 // finish makes the last checkpoint. It waits until everything is durable.
 func (c *committer) finish(ctx context.Context, at stage) error {
-	if last := len(c.inputs) - 1; at == finished && c.pos.Input < last {
-		c.enter(last)
+	if last := len(c.inputs) - 1; at == finished {
+		if c.pos.Input < last {
+			c.enter(last)
+		}
+		c.leave()
 	}
 	for _, o := range c.outputs {
 		if err := o.finish(); err != nil {
@@ -71,9 +73,17 @@ func (c *committer) note(at stage) error {
 			if err != nil {
 				return err
 			}
+			if since := time.Since(info.ModTime()); at == finished && since >= 0 && since < settledFor {
+				time.Sleep(settledFor - since) // so that the time proves something to the next run
+			}
 			state.Changed = changedTime(info, time.Now())
 		}
 		if err := j.set(outputValue+o.path, state); err != nil {
+			return err
+		}
+	}
+	if at == finished {
+		if err := c.past.remember(j, c.found); err != nil {
 			return err
 		}
 	}
@@ -87,13 +97,7 @@ func (c *committer) note(at stage) error {
 		}
 	}
 	if at == finished {
-		run := runState{Inputs: slices.Clone(c.found.Inputs)}
-		for i, in := range c.inputs {
-			run.Inputs[i].Changed = changedTime(in.info, time.Now())
-		}
-		if err := j.set(runValue+j.id, run); err != nil {
-			return err
-		}
+		j.tx.Set(runValue+j.id, nil)
 		for _, o := range c.others {
 			if !c.found.Command.covers(o.run.Command) {
 				continue
@@ -105,7 +109,7 @@ func (c *committer) note(at stage) error {
 		}
 	}
 	return j.set(positionValue+j.id, positionState{
-		position: c.pos, CRC: c.crc, Counts: c.counts, Finished: at == finished, Failed: at == failed, Replay: c.replay,
+		position: c.pos, Content: c.content, Counts: c.counts, Finished: at == finished, Failed: at == failed, Replay: c.replay,
 		ElapsedSeconds: (j.elapsed + time.Since(j.begun)).Seconds(),
 	})
 }
@@ -117,8 +121,8 @@ func (c *committer) files() []*output {
 
 // follow adds bytes that were read to the checksum that identifies the input.
 func (c *committer) follow(data []byte) {
-	if c.journal != nil && c.journal.id != "" {
-		c.crc = crc32.Update(c.crc, castagnoli, data)
+	if c.journal != nil && c.inputs[c.pos.Input].regular() {
+		c.content.add(data)
 	}
 }
 
@@ -127,22 +131,31 @@ func (c *committer) follow(data []byte) {
 func (c *committer) enter(index int) {
 	for i := c.pos.Input + 1; i <= index; i++ {
 		c.leave()
-		c.counts.BytesIn += c.inputs[i].start
+		if c.inputs[i].past == nil {
+			c.counts.BytesIn += c.inputs[i].start
+		}
 		c.goTo(i)
 	}
 }
 
-// leave records the length and checksum of an input that was read to its end.
+// leave records the content of an input that was read to its end.
 func (c *committer) leave() {
-	if c.journal != nil && c.journal.id != "" {
-		c.found.Inputs[c.pos.Input].Read = &readState{Length: c.pos.Offset, CRC: c.crc}
+	if in := c.inputs[c.pos.Input]; c.journal != nil && in.regular() {
+		c.found.Inputs[c.pos.Input].Read = &readState{position: c.pos, Start: in.start, Content: c.content.clone()}
 		c.foundMore = true
 	}
 }
 
-// goTo sets the position to the start of an input.
+// goTo sets the position to the start of an input, or behind the part that need not be
+// read again.
 func (c *committer) goTo(index int) {
 	in := c.inputs[index]
+	if in.past != nil {
+		c.pos, c.content = in.past.position, in.past.Content.clone()
+		c.pos.Input = index
+		return
+	}
 	c.pos = position{Input: index, Offset: in.start, Line: in.headerLines()}
-	c.crc = crc32.Checksum(in.lead, castagnoli)
+	c.content = fingerprint{}
+	c.content.add(in.lead)
 }

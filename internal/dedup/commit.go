@@ -41,7 +41,7 @@ type committer struct {
 	foundMore bool
 	others    []otherRun // of other commands, unfinished when the run started
 	pos       position
-	crc       uint32 // of the input before pos, if the run can be resumed
+	content   fingerprint // of a regular input before pos, with a store
 	counts    Counts
 	// written is counts.BytesOut when the output was opened.
 	written int64
@@ -49,6 +49,7 @@ type committer struct {
 	// without a key are then already in its files. The first fresh line clears
 	// it.
 	replay bool
+	past   *recollection // nil without a store
 }
 
 // commit settles a block, if it is not nil, and starts a checkpoint if one is due.
@@ -119,7 +120,10 @@ func (c *committer) settle(b *block) error {
 	read := data
 	if count == len(b.ends) {
 		read = data[:len(data)-b.added]
-		c.pos.Ended = c.pos.Ended || b.added > 0
+		if b.added > 0 || b.open {
+			c.pos.Ended, c.pos.Open = true, b.open
+			c.pos.Last = b.offset + int64(b.start(count-1))
+		}
 	}
 	c.follow(read)
 	c.pos.Offset = b.offset + int64(len(read))

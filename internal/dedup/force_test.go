@@ -93,7 +93,7 @@ func TestAFinishedRunWithoutItsOutputReportsTheLoss(t *testing.T) {
 		}
 		b.notes = nil
 		b.must(opts)
-		if len(b.notes) > 0 {
+		if b.noted("no longer there") {
 			t.Errorf("notes %q", b.notes)
 		}
 	}

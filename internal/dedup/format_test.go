@@ -14,7 +14,7 @@ func TestTheFormatPageHasEveryStoredMember(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for prefix, value := range map[string]any{outputValue: outputState{}, runValue: runState{}, positionValue: positionState{}, "": inputState{}, "length": readState{}} {
+	for prefix, value := range map[string]any{outputValue: outputState{}, runValue: runState{}, positionValue: positionState{}, inputValue: finishedState{}, "": inputState{}, "sample": readState{}, "blocks": fingerprint{}} {
 		if !strings.Contains(string(page), prefix) {
 			t.Errorf("the page lacks the value %s", prefix)
 		}

@@ -32,6 +32,11 @@ type input struct {
 	lead []byte
 	// start is the position of the first line, in decompressed bytes.
 	start int64
+	// past is the part that finished runs read and that this run does not read again, or
+	// nil. skipped is set if that is all of the input. Its facts left a doubt if doubtful
+	// is set.
+	past              *readState
+	skipped, doubtful bool
 }
 
 // position is a place between two lines of the inputs.
@@ -40,9 +45,12 @@ type position struct {
 	Offset int64 `json:"offset"`
 	// Line is the number of lines of this input before the position.
 	Line int64 `json:"line"`
-	// Ended means that the line before the position had no line end and got
-	// one, because the input ended. That line must not grow.
-	Ended bool `json:"ended,omitempty"`
+	// Ended means that the line before the position, which begins at Last, was taken as
+	// complete because the input ended. That line must not grow. It had no line end, or
+	// if Open is set, it is a CSV record with an open quote.
+	Ended bool  `json:"ended,omitempty"`
+	Open  bool  `json:"open,omitempty"`
+	Last  int64 `json:"last,omitempty"`
 }
 
 // findInput examines one input. It closes files again.

@@ -100,6 +100,9 @@ type Options struct {
 	// Store is the directory of the embedded store. Defaults to "", which keeps
 	// keys in memory for this run.
 	Store string
+	// Again reads inputs that a finished run of the same command read. Must have a
+	// Store. Defaults to false, which reads only what is new.
+	Again bool
 	// Scope is the key space in the store. Defaults to "default".
 	Scope string
 	// SameScope: another rule filled the scope, and both rules find the same ids.
@@ -242,6 +245,9 @@ func (o *Options) check(p *problems) {
 	}
 	if o.Append && o.Force {
 		p.addf("--append continues after the content of the output and --force overwrites it: choose one")
+	}
+	if o.Again && o.Store == "" {
+		p.addf("--again reads inputs that a store remembers: add --store DIR, or leave it out")
 	}
 	o.checkKeep(p)
 	o.checkTime(p)

@@ -123,7 +123,7 @@ func findOthers(positions map[string][]byte, v values, id string) []otherRun {
 	var found []otherRun
 	for name, data := range positions {
 		o := otherRun{id: strings.TrimPrefix(name, positionValue)}
-		if o.id == id || json.Unmarshal(data, &o.at) != nil || o.at.Finished || o.at.Covered || o.at.Counts.Read == 0 {
+		if o.id == id || !strings.HasPrefix(name, positionValue) || json.Unmarshal(data, &o.at) != nil || o.at.Finished || o.at.Covered || o.at.Counts.Read == 0 {
 			continue
 		}
 		known, err := v.read(runValue+o.id, &o.run)

@@ -43,6 +43,7 @@ func (r *Run) read(ctx context.Context, c *committer, from position) error {
 		committer: c,
 		parsed:    make(map[int]*block),
 	}
+	p.reader.skip()
 	return c.end(ctx, p.run(ctx, workers, r.opts.commitEvery))
 }
 
@@ -155,6 +156,8 @@ type block struct {
 	raw int64
 	// added is 1 if the last line had no line end and the reader added one.
 	added int
+	// open is set if the last record ends the input within quotes.
+	open bool
 	// err is the reason why the reader stopped after this block.
 	err error
 
@@ -188,7 +191,7 @@ func newBlock(size int) *block {
 }
 
 func (b *block) reset() {
-	b.data, b.raw, b.added, b.err, b.hashed = b.data[:0], 0, 0, nil, 0
+	b.data, b.raw, b.added, b.open, b.err, b.hashed = b.data[:0], 0, 0, false, nil, 0
 	b.ends, b.bad, b.digests, b.prints, b.times, b.odd = b.ends[:0], b.bad[:0], b.digests[:0], b.prints[:0], b.times[:0], b.odd[:0]
 }
 

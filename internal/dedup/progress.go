@@ -27,7 +27,7 @@ func (r *Run) Progress() Progress {
 		if !in.regular() {
 			return Progress{Read: p.Read, Fresh: p.Fresh}
 		}
-		p.Total += in.info.Size()
+		p.Total += in.info.Size() - in.done()
 		if r.opts.twice() {
 			p.Total += in.info.Size()
 		}
@@ -40,7 +40,7 @@ func (r *Run) Progress() Progress {
 func (p *progress) begin(r *Run, at positionState) {
 	var done int64
 	for _, in := range r.inputs[:at.Input] {
-		done += in.info.Size()
+		done += in.info.Size() - in.done()
 	}
 	if in := r.inputs[at.Input]; !in.compressed {
 		done += at.Offset
@@ -52,10 +52,10 @@ func (p *progress) begin(r *Run, at positionState) {
 
 // tell updates the progress after a block.
 func (c *committer) tell(b *block) {
-	done := b.raw
+	done := b.raw - c.inputs[b.input].done()
 	for _, in := range c.inputs[:b.input] {
 		if in.regular() {
-			done += in.info.Size()
+			done += in.info.Size() - in.done()
 		}
 	}
 	c.progress.read.Store(c.counts.Read + c.progress.readBefore)

@@ -82,9 +82,21 @@ func (r *reader) read(ctx context.Context, b *block) (more bool) {
 func (r *reader) advance() {
 	r.close()
 	r.input++
-	if r.ended = r.input == len(r.inputs); !r.ended {
+	if r.input < len(r.inputs) {
 		r.offset = r.inputs[r.input].start
+		if past := r.inputs[r.input].past; past != nil {
+			r.offset = past.Offset
+		}
 	}
+	r.skip()
+}
+
+// skip moves past inputs that need not be read.
+func (r *reader) skip() {
+	if r.input < len(r.inputs) && r.inputs[r.input].skipped {
+		r.advance()
+	}
+	r.ended = r.input == len(r.inputs)
 }
 
 // close closes the open input. No call of next may run.
@@ -213,5 +225,6 @@ func (c *cutter) record(end int, good bool) {
 func (c *cutter) last(data []byte) {
 	if c.comma != 0 && c.end(data) < len(data) {
 		c.record(len(data), false)
+		c.block.open = true
 	}
 }

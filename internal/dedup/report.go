@@ -30,6 +30,8 @@ type Counts struct {
 // start of the first attempt.
 type Report struct {
 	Counts
+	// Skipped counts lines that were not read, because an earlier run read them.
+	Skipped        int64   `json:"skipped,omitempty"`
 	ElapsedSeconds float64 `json:"elapsed_seconds"`
 	Resumed        bool    `json:"resumed"`
 }

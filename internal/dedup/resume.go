@@ -22,11 +22,11 @@ func (r *resumption) unfinished() bool { return r.known && !r.at.Finished }
 
 func readResumption(v values, id string) (*resumption, error) {
 	var r resumption
-	known, err := v.read(runValue+id, &r.run)
-	if err != nil || !known {
-		return &r, err
+	known, err := v.read(positionValue+id, &r.at)
+	if err == nil && known && !r.at.Finished {
+		known, err = v.read(runValue+id, &r.run)
 	}
-	r.known, err = v.read(positionValue+id, &r.at)
+	r.known = known && err == nil
 	return &r, err
 }
 
@@ -36,7 +36,7 @@ func readResumption(v values, id string) (*resumption, error) {
 func (r *resumption) checkInputs(ctx context.Context, inputs []*input, p *problems) {
 	for i, was := range r.run.Inputs {
 		in := inputs[i]
-		if in.info.Size() == was.Size && in.info.ModTime().UnixNano() == was.Changed || r.at.Failed && i > r.at.Input {
+		if now := factsOf(in.info, in.found); now != (facts{}) && now == was.facts || r.at.Failed && i > r.at.Input {
 			continue
 		}
 		why, err := r.whatChanged(ctx, in, i)
@@ -53,10 +53,10 @@ func (r *resumption) whatChanged(ctx context.Context, in *input, i int) (why str
 	done := i < r.at.Input
 	switch {
 	case r.at.Failed && !done:
-	case in.info.Size() < was.Size:
-		return fmt.Sprintf("shrank from %d to %d bytes", was.Size, in.info.Size()), nil
+	case in.info.Size() < was.Length:
+		return fmt.Sprintf("shrank from %d to %d bytes", was.Length, in.info.Size()), nil
 	default:
-		is, err := recognise(in.path, was.Size)
+		is, err := recognise(in.path, was.Length)
 		if err != nil {
 			return "", err
 		}
@@ -76,7 +76,7 @@ func (r *resumption) whatChanged(ctx context.Context, in *input, i int) (why str
 	if r.at.Ended {
 		grew = "grew after its last line, which had no line end and was taken as complete,"
 	}
-	return compareRead(ctx, in, readState{Length: r.at.Offset, CRC: r.at.CRC}, grew)
+	return compareRead(ctx, in, readState{position: r.at.position, Content: r.at.Content}, grew)
 }
 
 // compareRead compares an input with its read state. If the input
@@ -87,12 +87,12 @@ func compareRead(ctx context.Context, in *input, was readState, grew string) (wh
 		return "", err
 	}
 	defer s.close()
-	var crc uint32
-	err = s.skip(ctx, was.Length, func(data []byte) { crc = crc32.Update(crc, castagnoli, data) })
+	var content fingerprint
+	err = s.skip(ctx, was.Offset, content.add)
 	switch {
 	case ctx.Err() != nil:
 		return "", context.Cause(ctx)
-	case err != nil || crc != was.CRC:
+	case err != nil || !content.same(&was.Content):
 		return "changed", nil
 	case grew == "":
 		return "", nil
@@ -114,27 +114,19 @@ func (r *resumption) carry(found *runState) {
 	}
 }
 
-// unchanged reports whether all inputs are as a finished run read them.
-func (r *resumption) unchanged(found runState) bool {
-	for i, is := range found.Inputs {
-		was := r.run.Inputs[i]
-		same := is.Changed != 0 && is.Changed == was.Changed || is.Size <= sampleBytes
-		if !same || is.Size != was.Size || is.Sample != was.Sample {
-			return false
-		}
-	}
-	return true
-}
-
 // describeInputs returns the runState of a new run.
 func describeInputs(inputs []*input) (runState, error) {
 	var r runState
 	for _, in := range inputs {
+		if !in.regular() {
+			r.Inputs = append(r.Inputs, inputState{Path: in.path})
+			continue
+		}
 		s, err := recognise(in.path, in.info.Size())
 		if err != nil {
 			return r, fmt.Errorf("%s: %s", in.name, reason(err))
 		}
-		s.Changed = changedTime(in.info, in.found)
+		s.facts = factsOf(in.info, in.found)
 		r.Inputs = append(r.Inputs, s)
 	}
 	return r, nil

@@ -173,6 +173,7 @@ func TestFinishedRunAddsNothingWhenRepeated(t *testing.T) {
 	opts := b.checkpointedOptions("d", inputs)
 	_, report := b.must(opts)
 	b.verify("d", o, report)
+	opts.Again = true
 	for range 2 {
 		_, report := b.must(opts)
 		want := o.counts

@@ -28,8 +28,11 @@ type Run struct {
 	committer *committer
 	from      position
 	resumed   bool
-	begun     time.Time
-	progress  progress
+	past      *recollection // nil without a store
+	// idle is set if there is nothing to do. The store is then not open.
+	idle     bool
+	begun    time.Time
+	progress progress
 }
 
 // Prepare checks the options, the inputs with their formats and headers, the
@@ -177,6 +180,8 @@ func (r *Run) prepareMemory(ctx context.Context) error {
 func (r *Run) prepareStore(ctx context.Context) error {
 	j := &journal{window: r.opts.Window, mode: piped, failAt: r.opts.failAt, begun: r.begun}
 	own := r.command()
+	r.past = &recollection{opts: &r.opts, inputs: r.inputs, outputs: r.outputs, settings: own.settings()}
+	r.committer.past = r.past
 	if r.seekable() {
 		j.mode, j.id = checkpointed, own.identity()
 	}
@@ -191,6 +196,9 @@ func (r *Run) prepareStore(ctx context.Context) error {
 		}
 	}
 	var err error
+	if r.idle, err = r.past.nothingToDo(j.id); err != nil || r.idle {
+		return err
+	}
 	if r.store, err = openStore(r.opts.Store); err != nil {
 		return err
 	}
@@ -298,10 +306,17 @@ func (r *Run) plan(ctx context.Context, j *journal, v values) error {
 	if err := p.err(); err != nil {
 		return err
 	}
-	r.noteLost()
-	if j.id == "" {
-		return nil
+	first := 0
+	if known.unfinished() {
+		first = known.at.Input + 1
 	}
+	r.past.repeats = known.known && known.at.Finished && intact
+	recalled, unchanged, err := r.past.recall(ctx, v, first)
+	if err != nil {
+		return err
+	}
+	recalled.write(r.opts.Note)
+	r.noteLost()
 	if known.unfinished() {
 		r.resume(known, j)
 		if !known.at.Failed {
@@ -314,7 +329,7 @@ func (r *Run) plan(ctx context.Context, j *journal, v values) error {
 		known.carry(&found)
 	}
 	if !known.unfinished() {
-		r.committer.replay = err == nil && known.known && intact && known.unchanged(found)
+		r.committer.replay = r.past.repeats && unchanged
 	}
 	return err
 }
@@ -323,6 +338,11 @@ func (r *Run) plan(ctx context.Context, j *journal, v values) error {
 // unfinished run is past them. Whoever removed the file may have the lines, so the
 // run does not write them again.
 func (r *Run) noteLost() {
+	for _, o := range r.outputs {
+		if o.lost > 0 && o != r.committer.out && r.past.lines > 0 {
+			r.opts.Note(fmt.Sprintf("lines that were written to %s before (%s) and are no longer there are not written again, because their inputs are not read again; --again reads them", o.name, countLines(o.lost)))
+		}
+	}
 	if out := r.committer.out; out.lost > 0 {
 		r.opts.Note(fmt.Sprintf("lines that were written to %s before (%s) and are no longer there are not written again, because the store remembers their keys; to write them again, use another --scope or --store, or remove the keys with semel keys rm", out.name, countLines(out.lost)))
 	}
@@ -333,7 +353,11 @@ func countLines(n int64) string {
 	if n == 1 {
 		return "1 line"
 	}
-	return fmt.Sprint(n, " lines")
+	text := fmt.Sprint(n, " lines")
+	for end := len(text) - len("000 lines"); end > 0; end -= 3 {
+		text = text[:end] + "," + text[end:]
+	}
+	return text
 }
 
 // resume continues an unfinished run.
@@ -341,7 +365,7 @@ func (r *Run) resume(known *resumption, j *journal) {
 	r.resumed = known.at.Offset > 0 || known.at.Input > 0
 	r.from = known.at.position
 	c := r.committer
-	c.found, c.pos, c.crc = known.run, known.at.position, known.at.CRC
+	c.found, c.pos, c.content = known.run, known.at.position, known.at.Content
 	c.counts, c.written, c.replay = known.at.Counts, known.at.Counts.BytesOut, known.at.Replay
 	j.elapsed = time.Duration(known.at.ElapsedSeconds * float64(time.Second))
 	j.bytesIn = c.counts.BytesIn
@@ -367,6 +391,9 @@ func (r *Run) Do(ctx context.Context) (Report, error) {
 		l.close()
 	}
 	report := Report{Counts: r.committer.counts, ElapsedSeconds: time.Since(r.begun).Seconds(), Resumed: r.resumed}
+	if r.past != nil {
+		report.Skipped = r.past.lines
+	}
 	if r.committer.journal != nil {
 		report.ElapsedSeconds += r.committer.journal.elapsed.Seconds()
 	}
@@ -377,6 +404,9 @@ func (r *Run) Do(ctx context.Context) (Report, error) {
 }
 
 func (r *Run) do(ctx context.Context) error {
+	if r.idle {
+		return r.writeHeader()
+	}
 	last, keepLast := r.committer.set.(*latest)
 	if keepLast {
 		if err := r.learn(ctx, last); err != nil {
@@ -393,6 +423,23 @@ func (r *Run) do(ctx context.Context) error {
 	return err
 }
 
+// writeHeader writes the header to the outputs that are no files.
+func (r *Run) writeHeader() error {
+	for _, o := range r.outputs {
+		if o.path != "" {
+			continue
+		}
+		if err := o.open(); err != nil {
+			return err
+		}
+		if err := o.begin(r.header); err != nil {
+			return err
+		}
+	}
+	r.committer.countOut()
+	return nil
+}
+
 // begin opens the outputs. It records in the store that the outputs are about to be written, and
 // then touches them. So after a crash the store can tell what the files hold.
 func (r *Run) begin(ctx context.Context) error {
@@ -404,7 +451,9 @@ func (r *Run) begin(ctx context.Context) error {
 	}
 	if r.committer.pos == (position{}) {
 		r.committer.goTo(0)
-		r.committer.counts.BytesIn = r.inputs[0].start
+		if r.inputs[0].past == nil {
+			r.committer.counts.BytesIn = r.inputs[0].start
+		}
 		r.from = r.committer.pos
 	}
 	if r.committer.journal != nil {

@@ -11,12 +11,13 @@ import (
 	"time"
 )
 
-// The store keeps three kinds of named values. They are JSON, so that a person
+// The store keeps four kinds of named values. They are JSON, so that a person
 // can read them. Unknown fields are ignored.
 const (
 	outputValue   = "dedup/output:"   // followed by the path: an outputState
 	runValue      = "dedup/run:"      // followed by the identity of the run: a runState
 	positionValue = "dedup/position:" // followed by the identity of the run: a positionState
+	inputValue    = "dedup/input:"    // followed by the settings, a colon and the path: a finishedState
 )
 
 // outputState is what the store knows of an output file.
@@ -48,38 +49,40 @@ const (
 	piped openMode = "piped"
 )
 
-// runState describes the inputs of a run as they were when the run started.
+// runState describes the inputs of an unfinished run as they were when it started.
 type runState struct {
-	Inputs []inputState `json:"inputs"`
-	// Command is set while the run is unfinished.
-	Command *command `json:"command,omitempty"`
+	Inputs  []inputState `json:"inputs"`
+	Command *command     `json:"command,omitempty"`
 }
 
-// inputState identifies a file.
+// inputState identifies a file. It has only a path if the input is not a regular file.
 type inputState struct {
-	Path    string `json:"path"`
-	Size    int64  `json:"size"`
-	Changed int64  `json:"changed"`
-	// Sample is a checksum of the first and the last bytes.
-	Sample uint32 `json:"sample"`
+	Path string `json:"path"`
+	facts
+	// Length is the size of the file, and Sample is a checksum of the first and the last bytes.
+	Length int64  `json:"length,omitempty"`
+	Sample uint32 `json:"sample,omitempty"`
 	// Read is set after the input was read to its end.
 	Read *readState `json:"read,omitempty"`
 }
 
-// readState is the length and checksum of decompressed bytes.
+// readState is the part of an input that was read.
 type readState struct {
-	Length int64  `json:"length"`
-	CRC    uint32 `json:"crc"`
+	position
+	// Start is where the first line begins.
+	Start int64 `json:"start,omitempty"`
+	// Content identifies the decompressed bytes.
+	Content fingerprint `json:"content"`
 }
 
 // positionState is the progress of a run.
 type positionState struct {
 	position
-	// CRC is the checksum of the current input before the position.
-	CRC            uint32  `json:"crc"`
-	Counts         Counts  `json:"counts"`
-	ElapsedSeconds float64 `json:"elapsed_seconds"`
-	Finished       bool    `json:"finished,omitempty"`
+	// Content identifies the current input before the position.
+	Content        fingerprint `json:"content"`
+	Counts         Counts      `json:"counts"`
+	ElapsedSeconds float64     `json:"elapsed_seconds"`
+	Finished       bool        `json:"finished,omitempty"`
 	// Failed is set if the run stopped at a line after the position, which the
 	// user must fix.
 	Failed bool `json:"failed,omitempty"`
@@ -129,16 +132,9 @@ func recognise(path string, size int64) (inputState, error) {
 		return inputState{}, err
 	}
 	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return inputState{}, err
-	}
-	s := inputState{Path: path, Size: size, Changed: info.ModTime().UnixNano()}
-	if size < 0 {
-		s.Size = info.Size()
-	}
-	buf := make([]byte, min(s.Size, sampleBytes))
-	for _, at := range []int64{0, s.Size - int64(len(buf))} {
+	s := inputState{Path: path, Length: size}
+	buf := make([]byte, min(size, sampleBytes))
+	for _, at := range []int64{0, size - int64(len(buf))} {
 		n, err := file.ReadAt(buf, at)
 		if err != nil && err != io.EOF {
 			return s, err

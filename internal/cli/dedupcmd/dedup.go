@@ -82,6 +82,7 @@ func addFlags(cmd *cobra.Command, opts *dedup.Options, unit *stream.TimeUnit, ra
 	flags.BoolVar(&opts.NoHeader, "no-header", false, "CSV and TSV have no header line; their columns are .1, .2 and so on")
 	flags.StringVar((*string)(&opts.Keep), "keep", string(dedup.KeepFirst), "`LINE` of each key to keep: first; last; or none, which writes only lines whose key occurs once. Last and none read the files twice")
 	flags.StringVar(&opts.Store, "store", "", "remember keys across runs in the embedded store in `DIR` (default in memory, for this run)")
+	flags.BoolVar(&opts.Again, "again", false, "read inputs that a finished run of the same command read; without it, only what is new is read")
 	flags.StringVar(&opts.Scope, "scope", "default", "`NAME` of the key space in the store")
 	flags.BoolVar(&opts.SameScope, "same-scope", false, "use a scope that was filled with another --key, because both find the same ids")
 	term.WindowVar(flags, &opts.Window, "window", "forever", "how long a key is remembered: 36h, 7d or forever; the clock of the run counts, not a time in the line, unless --time is there")
@@ -201,7 +202,7 @@ func dedupSummary(r dedup.Report) string {
 	if r.Missing > 0 {
 		missing = "  missing " + term.FormatCount(r.Missing)
 	}
-	if r.ElapsedSeconds >= term.LeastRated.Seconds() {
+	if r.Read > 0 && r.ElapsedSeconds >= term.LeastRated.Seconds() {
 		rate = fmt.Sprintf(" (%s lines/s)", term.FormatRate(float64(r.Read)/r.ElapsedSeconds))
 	}
 	return fmt.Sprintf("read %s  fresh %s  duplicates %s  mismatched %s  rejected %s%s  in %.1f s%s",

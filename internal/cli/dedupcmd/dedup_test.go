@@ -43,9 +43,12 @@ func TestDedupRemembersAcrossRuns(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	in, out, store := programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":1}\n{\"id\":1}\n"), filepath.Join(dir, "out"), filepath.Join(dir, "store")
-	for round, want := range []string{"read 2  fresh 1  duplicates 1  ", "read 2  fresh 0  duplicates 2  "} {
-		o := programtest.Run(t, "", "dedup", "--key", ".id", "--store", store, "--output", out, in)
-		o.Check(t, term.ExitDone, want)
+	for round, run := range []struct{ flag, want string }{
+		{"--again", "read 2  fresh 1  duplicates 1  "}, {"--again", "read 2  fresh 0  duplicates 2  "},
+		{"--again=false", "in.jsonl is unchanged since an earlier run read its 2 lines: skipped; --again reads it\nread 0  fresh 0  duplicates 0  "},
+	} {
+		o := programtest.Run(t, "", "dedup", "--key", ".id", "--store", store, "--output", out, run.flag, in)
+		o.Check(t, term.ExitDone, run.want)
 		if got := programtest.ReadFile(t, out); got != "{\"id\":1}\n" {
 			t.Fatalf("round %d: output %q", round, got)
 		}

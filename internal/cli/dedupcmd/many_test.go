@@ -24,9 +24,9 @@ func TestDedupReadsManyTinyInputsInTheirOrder(t *testing.T) {
 		}
 		programtest.WriteFile(t, filepath.Join(dir, fmt.Sprintf("in%04d.jsonl", i)), text)
 	}
-	for range 2 { // with the store, and again
-		o := programtest.Shell(t, dir, "semel dedup -k .id --threads 4 --store store --output out in*.jsonl")
-		o.Check(t, term.ExitDone, "read 1,500  ")
+	for _, run := range [][2]string{{"", "read 1,500  "}, {"", "1,500 lines: skipped; --again reads them"}, {"--again", "read 1,500  "}} {
+		o := programtest.Shell(t, dir, "semel dedup -k .id --threads 4 --store store --output out "+run[0]+" in*.jsonl")
+		o.Check(t, term.ExitDone, run[1])
 		if got := programtest.ReadFile(t, filepath.Join(dir, "out")); got != want.String() {
 			t.Fatalf("output of %d bytes, want %d", len(got), want.Len())
 		}
