@@ -50,7 +50,7 @@ SERVED = $(if $(filter required,$(SEMEL_SERVICES)),.work/bin/services run $(SHAR
 serve:
 	@mkdir -p .work/bin && $(GO) build -o .work/bin ./tools/services
 
-check: ## Check format, vet, staticcheck, architecture and the harness of bench
+check: ## Check format, vet, staticcheck, architecture, the harness of bench, and the clients
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')) && test -z "$$unformatted" || \
 		{ printf 'not formatted (run gofmt -w):\n%s\n' "$$unformatted"; exit 1; }
 	$(GO) vet ./...
@@ -63,6 +63,8 @@ check: ## Check format, vet, staticcheck, architecture and the harness of bench
 	$(GO) vet -C bench ./...
 	$(GO) test -C bench -short -vet=off ./...
 	$(GO) test -count=1 -vet=off .
+	python=$$(clients/python/venv.sh) && cd clients/python && \
+		$$python -m ruff format --check -q . && $$python -m ruff check -q . && $$python -m mypy
 
 vulncheck: ## Look for known vulnerabilities in what the program calls; needs their database
 	$(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./...

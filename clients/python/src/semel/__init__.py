@@ -1,0 +1,43 @@
+"""Take the effect of a message, a request or a call once, with a server `semel serve`.
+
+client = semel.Client(scope="payments")
+
+@client.idempotent(key="order_id")
+def charge(order_id, amount): ...
+"""
+
+from .claim import Claim, Policy, current
+from .client import Client, Outcome, is_complete
+from .errors import (
+    InFlight,
+    Late,
+    LeaseLost,
+    Mismatch,
+    NotKept,
+    Permanent,
+    Refused,
+    SemelError,
+    StaleToken,
+    Unavailable,
+    Unknown,
+)
+
+__all__ = [
+    "Claim",
+    "Client",
+    "InFlight",
+    "Late",
+    "LeaseLost",
+    "Mismatch",
+    "NotKept",
+    "Outcome",
+    "Permanent",
+    "Policy",
+    "Refused",
+    "SemelError",
+    "StaleToken",
+    "Unavailable",
+    "Unknown",
+    "current",
+    "is_complete",
+]

@@ -1,0 +1,351 @@
+"""The claim of one key: from its request until its effect is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextvars
+import inspect
+import json
+import logging
+import os
+import socket
+import uuid
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Callable, Optional
+
+from . import errors, wire
+from .engine import Engine
+from .lanes import Call
+from .leases import now
+from .wire import Duration, Id, Problem
+
+_log = logging.getLogger("semel")
+_current: contextvars.ContextVar[Claim] = contextvars.ContextVar("semel-claim")
+
+
+def current() -> Claim:
+    """Returns the claim of the effect that runs: its attempt and its fencing token."""
+    return _current.get()
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How keys are claimed. Client has a parameter for each field."""
+
+    #: The key space. Two effects of the same message need two scopes.
+    scope: str = "default"
+    #: How long a holder that died keeps its claim. It is renewed while the effect runs.
+    lease: Duration = 30.0
+    #: How long a key is remembered after its effect.
+    window: Duration = "24h"
+    #: After a holder died: "hold" makes the key unknown, "retry" lets the effect run again.
+    on_lease_expired: str = "hold"
+    #: How long a call waits for another one that holds the key.
+    wait: Duration = 0.0
+    #: How long a call is repeated while the server gives no answer.
+    retry_for: Duration = 30.0
+    #: Exceptions of an effect that leave open whether it happened. Unknown always does.
+    unknown_on: tuple[type[BaseException], ...] = (
+        TimeoutError,
+        asyncio.TimeoutError,
+        concurrent.futures.TimeoutError,
+    )
+    #: Exceptions of an effect that are kept as its result, as Permanent always is.
+    permanent_on: tuple[type[BaseException], ...] = ()
+    #: The name that others see while they wait. Defaults to host and process id.
+    holder: str = ""
+
+    def __post_init__(self) -> None:
+        if self.on_lease_expired not in ("hold", "retry"):
+            word = self.on_lease_expired
+            raise ValueError(f'semel: on_lease_expired is {word!r}: expected "hold" or "retry"')
+        if wire.seconds(self.lease) < 0.05:
+            raise ValueError(f"semel: lease is {self.lease!r}: expected at least 50 ms")
+
+
+class Claim:
+    """The right to take the effect of one key, for `with` and `async with`.
+
+    `fresh` says whether to take the effect. Set `result` to what later calls get: a value
+    that JSON can hold. If not fresh, it is the result of the first call. The claim is
+    completed at the end of the body, and given back if the body raises.
+    """
+
+    def __init__(self, engine: Engine, policy: Policy, key: Id, facts: dict[str, str]) -> None:
+        #: Take the effect now.
+        self.fresh = False
+        #: Above 1 if an earlier attempt may have taken effect.
+        self.attempt = 0
+        #: The fencing token: a later holder of the key has a higher number.
+        self.token = ""
+        self.result: Any = None
+        #: The lease ended, and another call may have the key.
+        self.lost = False
+
+        self.members = wire.key_members(policy.scope, key)
+        self.lease = wire.seconds(policy.lease)
+        self.valid_until = 0.0
+        self._engine, self._policy = engine, policy
+        self._facts = {
+            "claim_id": uuid.uuid4().hex,
+            "holder": policy.holder or f"{socket.gethostname()}:{os.getpid()}",
+            "lease": wire.duration(policy.lease),
+            "window": wire.duration(policy.window),
+            "on_lease_expired": policy.on_lease_expired,
+            **facts,
+        }
+        self._call: Optional[Call] = None
+        self._process = 0  # the one that claimed: a forked child does not hold the key
+        self._ended = False
+        self._unfit: Optional[TypeError] = None  # the result cannot be kept
+        self._why = ""
+        self._task: Optional[asyncio.Task[Any]] = None  # of the body, if it is async
+        self._loop: Optional[asyncio.AbstractEventLoop] = None
+        self._cancelled = False
+
+    def __repr__(self) -> str:
+        return "{" + self.members + "}"
+
+    def check(self) -> None:
+        """Raises LeaseLost if another call may have the key. Call it in a long effect."""
+        if self.lost:
+            raise errors.LeaseLost(f"semel: {self}: {self._why}")
+
+    def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Claims, calls fn if fresh, and returns its result, or the first one."""
+        if is_async(fn):
+            return self._run_async(fn, *args, **kwargs)
+        with self:
+            if self.fresh:
+                self.take_effect(fn, *args, **kwargs)
+        return self.result
+
+    async def _run_async(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        async with self:
+            if self.fresh:
+                token = _current.set(self)
+                try:
+                    self.result = await fn(*args, **kwargs)
+                finally:
+                    _current.reset(token)
+        return self.result
+
+    def take_effect(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        token = _current.set(self)
+        try:
+            self.result = fn(*args, **kwargs)
+        finally:
+            _current.reset(token)
+        if inspect.iscoroutine(self.result):
+            self.result.close()
+            raise TypeError("semel: the function returned a coroutine: declare it with async def")
+
+    # From the request to its decision.
+
+    def request(self) -> Future[dict[str, Any]]:
+        """Sends the claim, at most once. `with` waits for the answer."""
+        if self._call is None:
+            self._process = os.getpid()
+            retry_for = wire.seconds(self._policy.retry_for)
+            body = self.members + "," + json.dumps(self._facts)[1:-1]
+            self._call = Call("claim", body, retry_for, wire.seconds(self._policy.wait))
+            self._engine.lanes.submit(self._call)
+        return self._call.answer
+
+    def __enter__(self) -> Claim:
+        asked = self.request()
+        try:
+            answer = asked.result()
+        except Problem as problem:
+            problem.raise_for(repr(self))
+        except BaseException:
+            asked.add_done_callback(self._abandon)
+            raise
+        self._decide(answer)
+        return self
+
+    async def __aenter__(self) -> Claim:
+        asked = self.request()
+        try:
+            answer = await asyncio.shield(asyncio.wrap_future(asked))
+        except Problem as problem:
+            problem.raise_for(repr(self))
+        except BaseException:
+            asked.add_done_callback(self._abandon)
+            raise
+        self._task, self._loop = asyncio.current_task(), asyncio.get_running_loop()
+        self._decide(answer)
+        return self
+
+    def _decide(self, answer: dict[str, Any]) -> None:
+        assert self._call is not None
+        decision = answer.get("decision")
+        if decision == "fresh":
+            self.token, self.attempt = str(answer["token"]), int(answer.get("attempt", 1))
+            self.valid_until = self._call.sent + answer["lease_ms"] / 1000
+            if self.valid_until <= now():  # the process was stopped meanwhile
+                self._abandon(self._call.answer)
+                raise errors.InFlight(f"semel: {self}: the lease ended before the effect began")
+            self.fresh = True
+            self._engine.leases.keep(self)
+        elif decision == "duplicate":
+            self._replay(answer.get("result") or {})
+        else:
+            raise self._refusal(decision, answer)
+
+    def _replay(self, result: dict[str, Any]) -> None:
+        kind = result.get("kind", "none")
+        if kind == "failed":
+            failure = errors.Permanent(result.get("text", ""))
+            failure.replayed = True
+            raise failure
+        if kind == "not_kept":
+            raise errors.NotKept(f"semel: {self}: the effect is complete; its result was not kept")
+        self.result = wire.result_value(result)
+
+    def _refusal(self, decision: Any, answer: dict[str, Any]) -> errors.SemelError:
+        """Returns the error for a decision. A word that is not known means: not now."""
+        kinds = {
+            "mismatch": (errors.Mismatch, "the key was used with another payload"),
+            "late": (errors.Late, "the message is older than the window, and its key forgotten"),
+            "unknown": (
+                errors.Unknown,
+                "an earlier call may have taken effect: look, and settle the key with "
+                "`semel keys resolve`",
+            ),
+        }
+        kind, what = kinds.get(decision, (errors.InFlight, "another call holds the key"))
+        holder = answer.get("holder", "")
+        error = kind(f"semel: {self}: {what}" + (f" (held by {holder})" if holder else ""))
+        error.holder = holder
+        error.origin, error.request_id = answer.get("origin", ""), answer.get("request_id", "")
+        error.retry_after = answer.get("retry_after_ms", 1000) / 1000
+        return error
+
+    def _abandon(self, asked: Future[dict[str, Any]]) -> None:
+        """Gives back what nobody waits for any more."""
+        if not asked.exception() and asked.result().get("decision") == "fresh":
+            self.token = str(asked.result()["token"])
+            self._send("release")
+
+    # From the end of the body to its record.
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        self.wait(self.end(error))
+
+    async def __aexit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        sent = self.end(error)
+        while sent is not None:
+            try:
+                # If the task is cancelled here, the request goes on without it.
+                await asyncio.shield(asyncio.wrap_future(sent))
+                break
+            except Problem as problem:
+                sent = self._refused(problem)
+        if self._unfit is not None:
+            raise self._unfit
+        if self._cancelled and isinstance(error, asyncio.CancelledError):
+            if self._task is not None and hasattr(self._task, "uncancel"):
+                self._task.uncancel()
+            raise errors.LeaseLost(f"semel: {self}: cancelled: {self._why}") from error
+
+    def wait(self, sent: Optional[Future[Any]]) -> None:
+        """Waits until the end of the body is recorded."""
+        while sent is not None:
+            try:
+                sent.result()
+                break
+            except Problem as problem:
+                sent = self._refused(problem)
+        if self._unfit is not None:
+            raise self._unfit
+
+    def end(self, error: Optional[BaseException]) -> Optional[Future[Any]]:
+        """Sends how the body ended."""
+        if not self.fresh or self._ended or self._process != os.getpid():
+            return None
+        self._ended = True
+        self._engine.leases.drop(self)
+        if error is None:
+            return self._complete(self.result)
+        if isinstance(error, (errors.Permanent, *self._policy.permanent_on)):
+            return self._send("complete", result={"failed": str(error)})
+        hold = self._policy.on_lease_expired == "hold"
+        in_doubt = (
+            not isinstance(error, Exception)
+            or isinstance(error, (errors.Unknown, errors.LeaseLost, *self._policy.unknown_on))
+            or (isinstance(error, errors.Unavailable) and error.ran)
+        )
+        if in_doubt and hold:
+            return self._send("release", unknown=True)
+        if in_doubt or self.attempt > 1:
+            return self._send("extend", lease="1ms")  # the next attempt must know of this one
+        return self._send("release")
+
+    def _complete(self, result: Any) -> Future[Any]:
+        if result is None:
+            return self._send("complete")
+        try:
+            return self._send("complete", result={"json": result})
+        except (TypeError, ValueError) as error:
+            self._unfit = TypeError(
+                f"semel: {self}: the effect is recorded, but not its result, which "
+                f"JSON cannot hold: {error}"
+            )
+            return self._send("complete", result={"not_kept": True})
+
+    def _send(self, verb: str, **members: Any) -> Future[Any]:
+        patience = wire.seconds(self._policy.retry_for)
+        if verb == "complete":
+            members["window"] = wire.duration(self._policy.window)
+            patience = max(patience, self.lease)
+        self._verb = verb
+        members["token"] = self.token
+        body = self.members + "," + json.dumps(members, allow_nan=False)[1:-1]
+        return self._engine.lanes.submit(Call(verb, body, patience))
+
+    def _refused(self, problem: Problem) -> Optional[Future[Any]]:
+        """Raises what the caller must know of a refused end, or sends another one."""
+        if self._verb == "complete" and problem.kind in ("result-too-large", "body-too-large"):
+            _log.warning("%s: the result is not kept: %s", self, problem.detail)
+            return self._send("complete", result={"not_kept": True})
+        if self._verb != "complete":  # the lease ends by itself, and the body has raised
+            if problem.kind != "stale-token":
+                _log.warning("%s: the claim was not given back: %s", self, problem.detail)
+            return None
+        if problem.kind == "stale-token":
+            detail = f"semel: {self}: the effect ran, but another call may have had the key: "
+            raise errors.LeaseLost(detail + problem.detail) from problem
+        problem.raise_for(repr(self), ran=True)
+
+    def lose(self, why: str) -> None:
+        """Is called by the thread that renews. An async body is cancelled."""
+        self.lost, self._why = True, why
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop has ended, and with it the body
+                self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task is not None and not self._ended:
+            self._cancelled = True
+            self._task.cancel()
+
+
+def is_async(fn: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
+        getattr(fn, "__call__", None)  # noqa: B004
+    )

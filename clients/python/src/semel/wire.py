@@ -1,0 +1,129 @@
+"""The forms that keys, results and refusals have in JSON."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any, NoReturn, Union
+from uuid import UUID
+
+from . import errors
+
+Scalar = Union[str, int, float, Decimal, bool, UUID]
+#: The id of a key. "42" and 42 are different ids. A tuple is one composite id.
+Id = Union[Scalar, bytes, "tuple[Scalar, ...]", "list[Scalar]"]
+#: Seconds, a timedelta, or a text such as "30s" or "7d".
+Duration = Union[float, timedelta, str]
+
+
+def key_members(scope: str, key: Id) -> str:
+    """Returns the members that name a key, without braces."""
+    if isinstance(key, bytes):
+        text = '"id_base64":"' + base64.b64encode(key).decode() + '"'
+    elif isinstance(key, (tuple, list)):
+        text = '"id":[' + ",".join(map(_scalar, key)) + "]"
+    else:
+        text = '"id":' + _scalar(key)
+    return '"scope":' + json.dumps(scope) + "," + text
+
+
+def _scalar(value: Scalar) -> str:
+    if isinstance(value, (str, UUID)):
+        return json.dumps(str(value))
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float, Decimal)) and math.isfinite(value):
+        return str(value)  # of a float, the shortest digits that read back the same
+    raise TypeError(
+        f"semel: {value!r} is no id: expected str, int, float, Decimal, bool, UUID, bytes, "
+        "or a tuple of them without bytes"
+    )
+
+
+def seconds(value: Duration) -> float:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, str):
+        if not re.fullmatch(r"(\d+(\.\d+)?(ms|s|m|h|d))+", value):
+            raise ValueError(f'semel: {value!r} is no duration: expected "30s", "12h" or "7d"')
+        units = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+        parts = re.findall(r"([\d.]+)(ms|s|m|h|d)", value)
+        return sum(float(number) * units[unit] for number, unit in parts)
+    return value
+
+
+def duration(value: Duration) -> str:
+    """Returns a duration as the server reads it. It knows more words than this package."""
+    return value if isinstance(value, str) else f"{math.ceil(seconds(value) * 1000)}ms"
+
+
+def timestamp(value: datetime) -> str:
+    if value.tzinfo is None:
+        raise ValueError("semel: the time has no time zone: use datetime.now(timezone.utc)")
+    return value.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+
+
+def fingerprint(payload: Any) -> str:
+    """Returns the digest of a payload: of bytes as they are, of all else as JSON."""
+    if not isinstance(payload, bytes):
+        payload = json.dumps(payload, sort_keys=True, separators=(",", ":")).encode()
+    return "sha256:" + hashlib.sha256(payload).hexdigest()
+
+
+def result_value(result: dict[str, Any]) -> Any:
+    """Returns the value of a kept result, which this package writes as JSON."""
+    if "base64" in result:
+        return base64.b64decode(result["base64"])  # another program wrote it
+    text = result.get("text")
+    try:
+        return json.loads(text) if text is not None else None
+    except ValueError:
+        return text
+
+
+class Problem(Exception):
+    """A refusal of the server, or its silence. `retry` is no, same or later."""
+
+    def __init__(
+        self, kind: str, detail: str, retry: str, after: float = 0, holder: str = ""
+    ) -> None:
+        super().__init__(detail)
+        self.kind, self.detail, self.retry, self.after, self.holder = (
+            kind,
+            detail,
+            retry,
+            after,
+            holder,
+        )
+
+    @staticmethod
+    def of(document: Any, status: int = 0, after: float = 0) -> Problem:
+        """Reads a problem document. Another server in between may have answered, without one."""
+        if not isinstance(document, dict):
+            document = {}
+        status = document.get("status", status)
+        kind = str(document.get("type", "")).rpartition("/")[2]
+        detail = document.get("detail") or document.get("title") or f"HTTP status {status}"
+        passes = status >= 500 or status in (408, 425, 429)
+        retry = document.get("retry") or ("later" if passes else "no")
+        after = document.get("retry_after_ms", after * 1000) / 1000
+        return Problem(kind, detail, retry, after, document.get("holder", ""))
+
+    def raise_for(self, key: str, ran: bool = False) -> NoReturn:
+        """Raises the error that a caller knows."""
+        error: errors.SemelError
+        if self.kind == "stale-token":
+            error = errors.StaleToken(f"semel: {key}: {self.detail}")
+        elif self.retry == "no":
+            error = errors.Refused(f"semel: {key}: {self.detail} ({self.kind or 'refused'})")
+        else:
+            what = "the effect ran, but its completion is not recorded" if ran else "nothing ran"
+            error = errors.Unavailable(f"semel: {key}: {what}: {self.detail}")
+            error.ran = ran
+        error.holder, error.retry_after = self.holder, self.after
+        raise error from self

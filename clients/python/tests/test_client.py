@@ -1,0 +1,389 @@
+"""Tests of the client against the server of SEMEL_URL."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import threading
+import unittest
+import uuid
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import semel
+from semel import wire
+from semel.link import Link
+
+
+def new_client(**policy: Any) -> semel.Client:
+    """Returns a client with a scope of its own, for a machine that may be slow."""
+    return semel.Client(**{"scope": uuid.uuid4().hex, "lease": "60s", "timeout": 60, **policy})
+
+
+class Effects:
+    """Counts how often an effect ran."""
+
+    def __init__(self, result: Any = "receipt") -> None:
+        self.n, self.result = 0, result
+
+    def __call__(self, *args: Any) -> Any:
+        self.n += 1
+        if isinstance(self.result, BaseException):
+            raise self.result
+        return self.result
+
+
+class OnceTest(unittest.TestCase):
+    def test_a_repetition_gets_the_first_result(self) -> None:
+        for result in ("receipt", "42", {"n": 2**70, "é": [1.5, None]}, 0, "", [], False, None):
+            with self.subTest(result=result):
+                client, charge = new_client(), Effects(result)
+                self.assertEqual(client.once("order-7", charge, 1), result)
+                self.assertEqual(client.once("order-7", charge, 2), result)
+                self.assertEqual(charge.n, 1)
+
+    def test_a_failed_effect_runs_again(self) -> None:
+        client, broken, charge = new_client(), Effects(KeyError("x")), Effects()
+        with self.assertRaises(KeyError):
+            client.once("order-7", broken)
+        self.assertEqual(client.once("order-7", charge), "receipt")
+
+    def test_a_permanent_failure_is_kept(self) -> None:
+        client = new_client(permanent_on=(ValueError,))
+        for error in (semel.Permanent("card declined"), ValueError("card declined")):
+            key, broken = uuid.uuid4(), Effects(error)
+            with self.assertRaises(type(error)):
+                client.once(key, broken)
+            with self.assertRaisesRegex(semel.Permanent, "card declined") as again:
+                client.once(key, broken)
+            self.assertTrue(again.exception.replayed)
+            self.assertEqual(broken.n, 1)
+
+    def test_an_effect_without_outcome_makes_the_key_unknown(self) -> None:
+        client = new_client(unknown_on=(ConnectionError,))
+        for error in (semel.Unknown("no answer"), ConnectionResetError(), KeyboardInterrupt()):
+            key, effect = uuid.uuid4().hex, Effects(error)
+            with self.assertRaises(type(error)):
+                client.once(key, effect)
+            with self.assertRaisesRegex(semel.Unknown, "semel keys resolve"):
+                client.once(key, effect)
+            self.assertEqual(client.lookup([key])[0]["state"], "unknown")
+            client.resolve(key, happened=True, reason="it is in the ledger")
+            self.assertIsNone(client.once(key, effect))
+            self.assertEqual(effect.n, 1)
+
+    def test_a_timeout_leaves_the_outcome_open_by_default(self) -> None:
+        client, effect = new_client(), Effects(asyncio.TimeoutError())
+        with self.assertRaises(asyncio.TimeoutError):
+            client.once(1, effect)
+        with self.assertRaises(semel.Unknown):
+            client.once(1, effect)
+
+    def test_under_retry_the_next_attempt_has_a_number_above_one(self) -> None:
+        client, attempts = new_client(on_lease_expired="retry", wait="60s"), []
+
+        def effect() -> str:
+            attempts.append(semel.current().attempt)
+            if len(attempts) < 3:
+                raise TimeoutError if len(attempts) == 1 else KeyError
+            return "receipt"
+
+        for kind in (TimeoutError, KeyError):
+            with self.assertRaises(kind):
+                client.once("order-7", effect)
+        self.assertEqual(client.once("order-7", effect), "receipt")
+        self.assertEqual(attempts, [1, 2, 3])
+
+    def test_a_result_that_json_cannot_hold_is_told_and_the_effect_is_recorded(self) -> None:
+        for result in ({1, 2}, b"bytes", float("nan")):
+            client, effect = new_client(), Effects(result)
+            with self.assertRaisesRegex(TypeError, "the effect is recorded, but not its result"):
+                client.once("order-7", effect)
+            with self.assertRaises(semel.NotKept):
+                client.once("order-7", effect)
+            self.assertEqual(effect.n, 1)
+
+    def test_a_call_in_flight_is_named(self) -> None:
+        client = new_client(holder="worker-1")
+        with client.claim("order-7", origin="orders 2/17", request_id="r-9"):
+            with self.assertRaisesRegex(semel.InFlight, "worker-1") as refused:
+                client.once("order-7", Effects())
+            error = refused.exception
+            self.assertTrue(error.retry)
+            self.assertGreater(error.retry_after, 0)
+            self.assertEqual((error.origin, error.request_id), ("orders 2/17", "r-9"))
+
+    def test_wait_ends_with_the_first_call(self) -> None:
+        client, began, charge = new_client(wait="60s"), threading.Event(), Effects()
+
+        def slow() -> str:
+            began.set()
+            return asyncio.run(asyncio.sleep(0.1, "first"))
+
+        results: list[str] = []
+        first = threading.Thread(target=lambda: results.append(client.once("order-7", slow)))
+        first.start()
+        began.wait()
+        self.assertEqual(client.once("order-7", charge), "first")
+        first.join()
+        self.assertEqual((results, charge.n), (["first"], 0))
+
+    def test_another_payload_is_a_mismatch(self) -> None:
+        client = new_client()
+        with client.claim("order-7", payload={"amount": 5}):
+            pass
+        with client.claim("order-7", payload={"amount": 5}) as again:
+            self.assertFalse(again.fresh)
+        with self.assertRaises(semel.Mismatch), client.claim("order-7", payload={"amount": 6}):
+            pass
+
+    def test_an_old_message_is_late(self) -> None:
+        old = datetime.now(timezone.utc) - timedelta(days=2)
+        with self.assertRaises(semel.Late), new_client(window="1d").claim("order-7", time=old):
+            pass
+
+    def test_mistakes_are_named(self) -> None:
+        with self.assertRaisesRegex(ValueError, 'expected "hold" or "retry"'):
+            semel.Client(on_lease_expired="wait")
+        with self.assertRaisesRegex(ValueError, "expected at least 50 ms"):
+            semel.Client(lease=0)
+        with self.assertRaisesRegex(ValueError, "is no duration"):
+            semel.Client(lease="60")
+        with self.assertRaisesRegex(ValueError, "is no address"):
+            semel.Client("localhost:4196")
+        with self.assertRaisesRegex(TypeError, "is no id"):
+            semel.Client().claim(None)  # type: ignore[arg-type]
+        with self.assertRaisesRegex(TypeError, "has no parameter 'order'"):
+            semel.Client().idempotent("order")(lambda order_id: None)
+        with self.assertRaisesRegex(semel.Refused, "window"):
+            new_client(window="a week").once("order-7", Effects())
+        gone = semel.Client("http://127.0.0.1:9", retry_for="100ms")
+        with self.assertRaisesRegex(semel.Unavailable, "nothing ran.*is `semel serve` running"):
+            gone.once("order-7", Effects())
+
+    def test_a_function_that_returns_a_coroutine_is_refused_before_its_effect(self) -> None:
+        client, charge = new_client(), Effects()
+
+        async def effect() -> None:
+            charge()
+
+        with self.assertRaisesRegex(TypeError, "async def"):
+            client.once("order-7", lambda: effect())
+        self.assertEqual(client.once("order-7", charge), "receipt")
+        self.assertEqual(charge.n, 1)
+
+    def test_errors_can_be_pickled(self) -> None:
+        error = semel.InFlight("x")
+        error.retry_after = 2
+        self.assertEqual(pickle.loads(pickle.dumps(error)).retry_after, 2)
+
+
+class DecoratorTest(unittest.TestCase):
+    def test_the_key_is_a_parameter_or_a_function(self) -> None:
+        client, charge = new_client(), Effects()
+
+        @client.idempotent(key="order_id", payload=lambda order_id, amount=1: amount)
+        def pay(order_id: str, amount: int = 1) -> Any:
+            """Pays."""
+            return charge()
+
+        @client.using(scope=uuid.uuid4().hex).idempotent(key=lambda event: event["id"])
+        def handle(event: dict[str, str]) -> Any:
+            return charge()
+
+        self.assertEqual((pay.__name__, pay.__doc__), ("pay", "Pays."))
+        for _ in range(2):
+            pay("order-7")
+            pay(amount=1, order_id="order-7")
+            handle({"id": "order-7"})
+        self.assertEqual(charge.n, 2)
+        with self.assertRaises(semel.Mismatch):
+            pay("order-7", 2)
+
+    def test_coroutine_functions(self) -> None:
+        client, charge = new_client(), Effects()
+
+        @client.idempotent(key="order_id")
+        async def pay(order_id: str) -> Any:
+            self.assertEqual(semel.current().attempt, 1)
+            await asyncio.sleep(0)
+            return charge()
+
+        async def main() -> list[Any]:
+            first = [await pay("order-7"), await pay("order-7")]
+            return [*first, await client.once("order-7", pay.__wrapped__)]  # type: ignore
+
+        self.assertEqual(asyncio.run(main()), ["receipt"] * 3)
+        self.assertEqual(charge.n, 1)
+
+
+class ClaimTest(unittest.TestCase):
+    def test_a_cancelled_task_leaves_its_key_unknown(self) -> None:
+        client = new_client()
+
+        async def main() -> None:
+            began = asyncio.Event()
+
+            async def effect() -> None:
+                began.set()
+                await asyncio.sleep(600)
+
+            task = asyncio.ensure_future(client.once("order-7", effect))
+            await began.wait()
+            task.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+
+        asyncio.run(main())
+        self.assertEqual(client.lookup(["order-7"])[0]["state"], "unknown")
+
+    def test_a_cancelled_claim_is_given_back(self) -> None:
+        client = new_client(wait="60s")
+
+        async def main() -> None:
+            claim = client.claim("order-7")
+            task = asyncio.ensure_future(claim.__aenter__())
+            await asyncio.sleep(0)
+            task.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+
+        asyncio.run(main())
+        self.assertEqual(client.once("order-7", Effects()), "receipt")
+
+    def test_an_effect_that_lost_its_lease_is_told(self) -> None:
+        client, operator = new_client(lease="1s"), new_client()
+        operator.policy = client.policy
+
+        def take_away() -> None:
+            operator._engine.ask("/v1/remove", "{" + removed + "}")
+
+        removed = wire.key_members(client.policy.scope, "order-7") + ',"reason":"test"'
+
+        async def main() -> None:
+            async with client.claim("order-7"):
+                await asyncio.to_thread(take_away)
+                await asyncio.sleep(600)  # it is cancelled
+
+        with self.assertRaisesRegex(semel.LeaseLost, "cancelled"):
+            asyncio.run(main())
+        lost = threading.Event()
+        with self.assertRaises(semel.LeaseLost), client.claim("order-7") as claim:
+            claim.lose = lambda why: (setattr(claim, "lost", True), lost.set())  # type: ignore
+            take_away()
+            lost.wait()
+            claim.check()
+
+    def test_a_completion_of_a_key_that_was_taken_over_is_a_lost_lease(self) -> None:
+        client = new_client()
+        removed = wire.key_members(client.policy.scope, "order-7") + ',"reason":"test"'
+        with (
+            self.assertRaisesRegex(semel.LeaseLost, "the effect ran"),
+            client.claim("order-7") as claim,
+        ):
+            client._engine.ask("/v1/remove", "{" + removed + "}")
+            claim.result = "receipt"
+
+    def test_a_forked_child_does_not_end_the_claim_of_its_parent(self) -> None:
+        client = new_client()
+        with client.claim("order-7"):
+            child = os.fork()
+            if child == 0:
+                try:
+                    client.claim("order-7").__enter__()
+                except semel.InFlight:
+                    os._exit(7)
+                os._exit(1)
+            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 7)
+        self.assertEqual(client.lookup(["order-7"])[0]["state"], "done")
+
+
+class BatchTest(unittest.TestCase):
+    def test_each_item_has_its_outcome(self) -> None:
+        client, ran = new_client(), []
+
+        def handle(item: Any) -> Any:
+            ran.append(item)
+            if item == 3:
+                raise KeyError(item)
+            if item == 4:
+                raise semel.Permanent("never")
+            return item
+
+        client.once(2, handle, "earlier")
+        outcomes = client.once_each(
+            [1, 2, 1, 3, 4, None],
+            handle,
+            key=lambda item: item,  # type: ignore[arg-type]
+        )
+        self.assertEqual([o.value for o in outcomes], [1, "earlier", 1, None, None, None])
+        self.assertEqual([o.replayed for o in outcomes], [False, True, True, False, False, False])
+        self.assertEqual([o.complete for o in outcomes], [True, True, True, False, True, False])
+        self.assertEqual(
+            [type(o.error) for o in outcomes[3:]], [KeyError, semel.Permanent, TypeError]
+        )
+        self.assertEqual(ran, ["earlier", 1, 3, 4])
+
+    def test_an_interrupted_batch_gives_back_what_did_not_begin(self) -> None:
+        client = new_client()
+
+        def handle(item: int) -> None:
+            if item == 1:
+                raise KeyboardInterrupt
+
+        with self.assertRaises(KeyboardInterrupt):
+            client.once_each([0, 1, 2], handle, key=int)
+        self.assertEqual(client.once(2, Effects()), "receipt")
+        with self.assertRaises(semel.Unknown):
+            client.once(1, Effects())
+
+    def test_calls_that_arrive_together_share_a_request(self) -> None:
+        client, requests = new_client(), []
+        all_asked, post = threading.Event(), Link.post
+
+        def counted(link: Link, path: str, body: bytes, timeout: float) -> Any:
+            all_asked.wait()
+            requests.append(body.count(b'"claim"'))
+            return post(link, path, body, timeout)
+
+        Link.post = counted  # type: ignore[method-assign]
+        try:
+            claims = [client.claim(n) for n in range(1500)]
+            for claim in claims:
+                claim.request()
+            all_asked.set()
+            for claim in claims:
+                claim.__enter__()
+        finally:
+            Link.post = post  # type: ignore[method-assign]
+        self.assertEqual(sum(requests), 1500)
+        self.assertLessEqual(len(requests), 4)
+
+
+class WireTest(unittest.TestCase):
+    def test_keys(self) -> None:
+        for key, text in (
+            ("é", '"id":"\\u00e9"'),
+            (2**64 - 1, '"id":18446744073709551615'),
+            (Decimal("1.50"), '"id":1.50'),
+            (True, '"id":true'),
+            (("a", 1, False), '"id":["a",1,false]'),
+            (b"\x00\xff", '"id_base64":"AP8="'),
+            (uuid.UUID(int=7), '"id":"00000000-0000-0000-0000-000000000007"'),
+        ):
+            self.assertEqual(wire.key_members("s", key), '"scope":"s",' + text)
+        for wrong in (None, {}, float("nan"), (b"x",), object()):
+            with self.assertRaises(TypeError):
+                wire.key_members("s", wrong)  # type: ignore[arg-type]
+
+    def test_durations(self) -> None:
+        self.assertEqual(wire.seconds("1h30m"), 5400)
+        self.assertEqual(wire.seconds(timedelta(days=1)), 86400)
+        self.assertEqual(wire.duration(0.0001), "1ms")
+        self.assertEqual(wire.duration("7d"), "7d")
+
+
+if __name__ == "__main__":
+    unittest.main()
