@@ -46,6 +46,7 @@ var packageMap = map[string][]string{
 	"internal/structured":               {},
 	"internal/coding":                   {},
 	"internal/jsontext":                 {},
+	"internal/jsonid":                   {"key"},
 	"internal/framing":                  {},
 	"internal/envelope":                 {".", "key", "internal/diagnose", "internal/jsontext"},
 	"httpidem/pgidem":                   {".", "httpidem", "store/pgstore", "github.com/jackc/pgx/v5"},
@@ -207,15 +208,18 @@ var packageMap = map[string][]string{
 		".", "pipeline", "go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/baggage", "go.opentelemetry.io/otel/codes",
 		"go.opentelemetry.io/otel/propagation", "go.opentelemetry.io/otel/trace",
 	},
-	"internal/admin": {".", "key", "pipeline", "internal/config"},
+	"internal/admin":    {".", "key", "pipeline", "internal/config", "internal/listen"},
+	"internal/listen":   {"internal/config"},
+	"internal/storeapi": {"."},
+	"internal/serve":    {".", "internal/jsonid", "internal/jsontext", "internal/schema", "internal/storeapi", "github.com/prometheus/client_golang/prometheus"},
 	"internal/app": {
 		".", "pipeline", "observe", "observe/promobserve", "store/tiered", "internal/diagnose", "internal/admin", "internal/config", "internal/retry", "internal/schema",
 		"github.com/prometheus/client_golang/prometheus", "github.com/prometheus/client_golang/prometheus/collectors", "github.com/prometheus/client_golang/prometheus/promhttp",
 	},
 	"internal/explain": {".", "pipeline", "internal/config", "internal/schema", "stream"},
-	"internal/proxy":   {".", "httpidem", "httpidem/caller", "internal/config", "github.com/prometheus/client_golang/prometheus"},
+	"internal/proxy":   {".", "httpidem", "httpidem/caller", "internal/config", "internal/listen", "github.com/prometheus/client_golang/prometheus"},
 	"internal/cli": {
-		"internal/cli/auditcmd", "internal/cli/configcmd", "internal/cli/dedupcmd", "internal/cli/doctorcmd", "internal/cli/kafkacmd", "internal/cli/keyscmd", "internal/cli/migratecmd", "internal/cli/parkedcmd", "internal/cli/proxycmd", "internal/cli/runcmd", "internal/cli/statuscmd", "internal/cli/term", "internal/cli/trialcmd", "internal/cli/verifycmd", "internal/cli/whycmd", "internal/config", "internal/dedup", "internal/diagnose",
+		"internal/cli/auditcmd", "internal/cli/configcmd", "internal/cli/dedupcmd", "internal/cli/doctorcmd", "internal/cli/kafkacmd", "internal/cli/keyscmd", "internal/cli/migratecmd", "internal/cli/parkedcmd", "internal/cli/proxycmd", "internal/cli/runcmd", "internal/cli/servecmd", "internal/cli/statuscmd", "internal/cli/term", "internal/cli/trialcmd", "internal/cli/verifycmd", "internal/cli/whycmd", "internal/config", "internal/dedup", "internal/diagnose",
 		"github.com/spf13/cobra", "github.com/spf13/pflag",
 	},
 	"internal/cli/configcmd": {
@@ -244,23 +248,23 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/trialcmd": {
-		".", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/diagnose", "internal/rows", "internal/schema", "internal/app", "key", "pipeline", "store/memstore", "stream",
+		".", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/jsonid", "internal/diagnose", "internal/rows", "internal/schema", "internal/app", "key", "pipeline", "store/memstore", "stream",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/auditcmd": {"internal/auditlog", "internal/cli/term", "github.com/spf13/cobra"},
 	"internal/cli/dedupcmd": {".", "internal/cli/term", "internal/dedup", "internal/diagnose", "internal/schema", "key", "stream", "github.com/spf13/cobra"},
 	"internal/cli/keyrecord": {
-		".", "httpidem", "internal/cli/term", "internal/config", "internal/schema", "key",
+		".", "httpidem", "internal/cli/term", "internal/config", "internal/jsonid", "internal/schema", "key",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/facts": {
-		".", "internal/admin", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "pipeline",
+		".", "internal/admin", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/jsonid", "pipeline",
 	},
 	"internal/cli/page": {
 		".", "internal/admin", "internal/cli/facts", "internal/cli/keyrecord", "internal/cli/term", "internal/config", "internal/explain",
 	},
 	"internal/cli/keyscmd": {
-		".", "pipeline", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/dedup", "internal/schema",
+		".", "pipeline", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/jsonid", "internal/dedup", "internal/schema",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/open": {
@@ -268,15 +272,19 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/parkedcmd": {
-		"internal/diagnose", ".", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/schema", "internal/app", "pipeline",
+		"internal/diagnose", ".", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/jsonid", "internal/schema", "internal/app", "pipeline",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/proxycmd": {
 		".", "internal/cli/page", "internal/cli/open", "internal/cli/term", "internal/config", "internal/app", "internal/proxy", "internal/schema",
 		"github.com/spf13/cobra", "github.com/spf13/pflag",
 	},
+	"internal/cli/servecmd": {
+		".", "httpidem/caller", "internal/app", "internal/cli/page", "internal/cli/open", "internal/cli/term", "internal/config", "internal/explain", "internal/listen", "internal/schema", "internal/serve",
+		"github.com/spf13/cobra",
+	},
 	"internal/cli/term": {
-		".", "internal/diagnose", "internal/config", "internal/schema",
+		".", "internal/diagnose", "internal/config", "internal/jsonid", "internal/schema",
 		"github.com/spf13/cobra", "github.com/spf13/pflag", "golang.org/x/term",
 	},
 	"internal/cli/verifycmd": {"httpidem", "httpidem/idemcheck", "internal/cli/term", "internal/schema", "github.com/spf13/cobra"},

@@ -15,6 +15,7 @@ import (
 	"github.com/semel-dev/semel/internal/cli/parkedcmd"
 	"github.com/semel-dev/semel/internal/cli/proxycmd"
 	"github.com/semel-dev/semel/internal/cli/runcmd"
+	"github.com/semel-dev/semel/internal/cli/servecmd"
 	"github.com/semel-dev/semel/internal/cli/statuscmd"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/cli/trialcmd"
@@ -44,6 +45,7 @@ func verbs(a *term.App) []term.VerbGroup {
 		}},
 		{Title: "HTTP", Verbs: []*cobra.Command{
 			withEnvFile(a, proxycmd.New(a)),
+			withEnvFile(a, servecmd.New(a)),
 			verifycmd.New(a),
 		}},
 		{Title: "Keys and messages", Verbs: []*cobra.Command{

@@ -22,6 +22,8 @@ type File struct {
 	Pipelines []*Pipeline
 	// Proxy is the section "proxy", or nil.
 	Proxy *Proxy
+	// Serve is the section "serve", or nil.
+	Serve *Serve
 	Admin Admin
 	// Shutdown is the maximum duration of a drain.
 	Shutdown time.Duration
@@ -129,6 +131,7 @@ func (k *Kinds) read(d *schema.Document) *File {
 	checkStores(d, f)
 	checkPipelines(d, f)
 	checkProxy(d, f)
+	checkServe(d, f)
 	return f
 }
 
@@ -190,6 +193,7 @@ func (k *Kinds) Sections(f *File) []schema.Field {
 		{Name: "stores", Doc: "Stores by name. A store remembers keys.", Form: schema.Form{Named: &schema.Form{Members: func() schema.Mapping { return kindsMapping(new(StoreKind), k.Stores) }}}, Read: func(v schema.Value) { f.Stores = k.readStores(v) }},
 		{Name: "pipelines", Doc: "Pipelines by name. A pipeline moves messages.", Form: schema.Form{Named: &schema.Form{Members: func() schema.Mapping { return k.pipelineMapping(&Pipeline{}) }}}, Read: func(v schema.Value) { f.Pipelines = k.readPipelines(v) }},
 		{Name: "proxy", Doc: "An HTTP proxy with which requests that carry a key take effect once. `semel proxy FILE` runs it.", Form: schema.Form{Members: func() schema.Mapping { return proxyMapping(&Proxy{}) }}, Read: func(v schema.Value) { f.Proxy = readProxy(v) }},
+		{Name: "serve", Doc: "A server with which programs in any language use a store. `semel serve FILE` runs it.", Form: schema.Form{Members: func() schema.Mapping { return serveMapping(&Serve{}) }}, Read: func(v schema.Value) { f.Serve = readServe(v) }},
 		schema.PartField("admin", func() schema.Mapping { return adminMapping(&f.Admin) }, "The server for probes and metrics of a daemon.").Always(),
 		schema.DurationField("shutdown", &f.Shutdown, "How long a drain may take: messages in progress finish, or go back to their source.").Or("25s"),
 		schema.PartField("log", func() schema.Mapping { return logMapping(&f.Log) }, "What a daemon logs.").Always(),
@@ -264,7 +268,7 @@ func (f *File) PipelinesOn(store string) []*Pipeline {
 // HasNoKeys reports whether pipelines use the database of a store for an outbox, rows or
 // parked messages, and none uses it for keys.
 func (f *File) HasNoKeys(store string) bool {
-	if _, proxy := f.ProxyOn(store); proxy || len(f.PipelinesOn(store)) > 0 {
+	if _, proxy := f.ProxyOn(store); proxy || f.ServedOn(store) || len(f.PipelinesOn(store)) > 0 {
 		return false
 	}
 	return slices.ContainsFunc(f.Pipelines, func(p *Pipeline) bool {
@@ -275,6 +279,12 @@ func (f *File) HasNoKeys(store string) bool {
 // ProxyOn returns the proxy whose keys are in a store, as PipelinesOn does for pipelines.
 func (f *File) ProxyOn(store string) (*Proxy, bool) {
 	return f.Proxy, f.Proxy != nil && f.onStore(f.Proxy.Store.Name, store)
+}
+
+// ServedOn reports whether the keys of the section "serve" are in a store, as PipelinesOn does
+// for pipelines.
+func (f *File) ServedOn(store string) bool {
+	return f.Serve != nil && f.onStore(f.Serve.Store.Name, store)
 }
 
 // onStore reports whether the keys in one store are also those of another: the same store, a

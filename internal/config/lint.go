@@ -63,6 +63,7 @@ func (f *File) Lint() []Finding {
 	}
 	l.Pipeline = nil
 	l.proxy()
+	l.serve()
 	l.between()
 	l.admin()
 	l.secrets()

@@ -65,3 +65,34 @@ func (l *Linter) route(path string, r, proxy *Route) {
 		}
 	}
 }
+
+// serve checks what weakens the promise of the section "serve", or shows it to others.
+func (l *Linter) serve() {
+	s := l.File.Serve
+	if s == nil {
+		return
+	}
+	if s.Exposed() && len(s.Callers) == 0 {
+		l.Add(semel.Broken, NoRisk, "serve.listen", s.Address()+", which other machines can reach, without callers", "anyone who can connect can claim, complete and remove keys", "set callers, or listen on 127.0.0.1")
+	} else if s.Exposed() && s.TLS == nil {
+		l.Notice("serve.listen", s.Address()+", which other machines can reach, without tls", "tokens and results are sent in clear text", "set tls: { certificate, key }, or let a server with TLS stand before it")
+	}
+	decider := l.File.Decider(s.Store.Name)
+	if decider == nil {
+		return
+	}
+	about := decider.Spec.About()
+	what := decider.Name + " is " + decider.Spec.Kind()
+	switch {
+	case about.NotLast != "":
+		l.Add(semel.Warning, Repeat, "serve.store", what, "every key is lost when the server ends, and repeated calls take effect again", "use a durable store: embedded, redis or postgres")
+	case about.BestEffort:
+		l.Add(semel.Warning, Repeat, "serve.store", what, "a failover or an eviction can lose keys, and repeated calls take effect again", "use embedded or postgres for effects that must not happen twice")
+	}
+	for _, gap := range about.Gaps {
+		l.Add(semel.Warning, Repeat, "serve.store", what, gap+", and repeated calls take effect again", "change this setting of the store")
+	}
+	if !s.Holds() {
+		l.Add(semel.Warning, Repeat, "serve.on_lease_expired", "retry", "after a crash in the middle of an effect, the next call takes effect again", "write on_lease_expired: hold")
+	}
+}

@@ -83,7 +83,7 @@ func (f *File) Decider(name string) *Store {
 }
 
 // KeepsIDs reports whether a store keeps readable ids. If they are kept only if needed, it
-// does for keys whose outcome may become unknown: those of a proxy, and of a pipeline that holds
+// does for keys whose outcome may become unknown: those of a proxy or of serve, and of a pipeline that holds
 // them.
 func (f *File) KeepsIDs(store StoreKind, ids IDs) bool {
 	if ids != IDsIfNeeded || f == nil {
@@ -93,7 +93,7 @@ func (f *File) KeepsIDs(store StoreKind, ids IDs) bool {
 		decider := f.Decider(name)
 		return decider != nil && decider.Spec == store
 	}
-	if f.Proxy != nil && decides(f.Proxy.Store.Name) {
+	if f.Proxy != nil && decides(f.Proxy.Store.Name) || f.Serve != nil && decides(f.Serve.Store.Name) {
 		return true
 	}
 	return slices.ContainsFunc(f.Pipelines, func(p *Pipeline) bool { return p.OnLeaseExpired == "hold" && decides(p.Store.Name) })

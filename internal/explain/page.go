@@ -46,6 +46,9 @@ func (p *Promise) heading() string {
 	if p.Route != "" {
 		return "Route " + p.Route
 	}
+	if p.Service != "" {
+		return "Service " + p.Service
+	}
 	return "Pipeline " + p.Pipeline
 }
 

@@ -8,11 +8,13 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 )
 
-// Promise is what a pipeline, or a route of a proxy, promises.
+// Promise is what a pipeline, a route of a proxy, or a server for callers promises.
 type Promise struct {
-	// Pipeline is the name of the pipeline, and Route that of the route. One is empty.
+	// Pipeline is the name of the pipeline, Route that of the route, and Service that of
+	// another service. Two are empty.
 	Pipeline string `json:"pipeline,omitempty"`
 	Route    string `json:"route,omitempty"`
+	Service  string `json:"service,omitempty"`
 	// From, To and Keys describe its source, sink and store in a few words.
 	From string `json:"from"`
 	To   string `json:"to"`
@@ -88,7 +90,7 @@ func (p *Promise) title() string {
 	if p.Route != "" {
 		return "route " + p.Route
 	}
-	return p.Pipeline
+	return p.Pipeline + p.Service
 }
 
 // outcome returns the outcome of the message, and what its client sees.

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/listen"
 )
 
 // certify writes a certificate for 127.0.0.1 that ends after a while, and its key.
@@ -182,7 +183,7 @@ func TestACertificateIsReadAgainWhenItsFileChanges(t *testing.T) {
 		}
 		until := time.Now().Add(24 * time.Hour)
 		files := certify(t, dir, 1, until)
-		secure, err := certificates(files, slog.New(slog.NewTextHandler(&log, nil)))
+		secure, err := listen.Certificates(files, slog.New(slog.NewTextHandler(&log, nil)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -196,22 +197,22 @@ func TestACertificateIsReadAgainWhenItsFileChanges(t *testing.T) {
 		if got := serial(secure); got != "1" {
 			t.Errorf("the files were read again at once: %s", got)
 		}
-		time.Sleep(2 * lookAgain) // in a bubble
+		time.Sleep(2 * time.Second) // in a bubble
 		if got := serial(secure); got != "22" || !strings.Contains(log.String(), "the certificate was read again") {
 			t.Errorf("the new certificate has serial %s: %s", got, log.String())
 		}
 		if err := os.WriteFile(files.Certificate, []byte("nonsense"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(2 * lookAgain)
+		time.Sleep(2 * time.Second)
 		if got := serial(secure); got != "22" || !strings.Contains(log.String(), "the new certificate cannot be used: the old one stays") {
 			t.Errorf("with nonsense the certificate has serial %s: %s", got, log.String())
 		}
-		if _, err := certificates(files, slog.New(slog.DiscardHandler)); err == nil {
+		if _, err := listen.Certificates(files, slog.New(slog.DiscardHandler)); err == nil {
 			t.Error("a listener starts with nonsense")
 		}
 	})
-	if secure, err := certificates(nil, nil); secure != nil || err != nil {
+	if secure, err := listen.Certificates(nil, nil); secure != nil || err != nil {
 		t.Errorf("without TLS: %v, %v", secure, err)
 	}
 }

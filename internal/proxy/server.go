@@ -18,6 +18,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/httpidem"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/listen"
 )
 
 // Server is the proxy of a configuration. Its methods are safe for concurrent use.
@@ -45,9 +46,9 @@ const defaultDrain = 25 * time.Second
 func Listen(f *config.File, log *slog.Logger) (*Server, error) {
 	p := f.Proxy
 	s := &Server{conf: p, drain: cmp.Or(f.Shutdown, defaultDrain), log: log, metrics: newMetrics()}
-	secure, err := certificates(p.TLS, log)
+	secure, err := listen.Certificates(p.TLS, log)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("proxy: %w", err)
 	}
 	if s.listener, err = net.Listen("tcp", p.Listen); errors.Is(err, syscall.EADDRINUSE) {
 		return nil, fmt.Errorf("proxy: %w: write another address with --listen, or in proxy.listen", err)

@@ -72,9 +72,12 @@ func promisesOf(a *term.App, file, name string, wrong *term.Problems) (all []*ex
 	for _, p := range explain.Routes(conf) {
 		add(p.Route, p)
 	}
+	if p := explain.Served(conf); p != nil {
+		add(p.Service, p)
+	}
 	switch {
 	case len(names) == 0:
-		wrong.Addf("%s: it names no pipeline and no proxy", conf.Name)
+		wrong.Addf("%s: it names no pipeline, no proxy and no serve", conf.Name)
 	case len(all) == 0:
 		wrong.Addf("%s: %s has no such pipeline or route: %s", name, conf.Name, schema.OneOf(name, names))
 	}

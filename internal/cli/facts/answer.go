@@ -11,6 +11,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/jsonid"
 )
 
 // Answer is what is known of a key: first in the place that says most, and in Others in
@@ -132,7 +133,7 @@ func (f *findings) whole(app *term.App, ids []string, failed bool) *Answer {
 	}
 	all.Parked, all.commands = f.parked, append(all.commands, f.retries...)
 	for i, a := range f.answers {
-		a.Key, _ = keyrecord.FormatJSONID(a.record.Key.ID) // the record has the others, in base64
+		a.Key, _ = jsonid.Format(a.record.Key.ID) // the record has the others, in base64
 		if a.Record != nil {
 			a.Scope = a.Record.Scope
 		}
@@ -153,7 +154,7 @@ func (f *findings) whole(app *term.App, ids []string, failed bool) *Answer {
 	}
 	all.Events, all.Looked = f.events, f.looked
 	if all.Key == nil && len(ids) > 0 {
-		all.Key, _ = keyrecord.FormatJSONID(ids[0]) // without one, the member is left out
+		all.Key, _ = jsonid.Format(ids[0]) // without one, the member is left out
 	}
 	all.failed = failed
 	return all

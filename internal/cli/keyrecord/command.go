@@ -7,6 +7,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/jsonid"
 )
 
 // Command is a command line for a shell, and the case that it is for.
@@ -36,7 +37,7 @@ func Commands(r *semel.Record, store []string) []Command {
 // false if no line can name the key.
 func LineOf(r *semel.Record, verb string, flags ...string) (string, bool) {
 	line := append([]string{"semel"}, strings.Fields(verb)...)
-	text, ok := FormatJSONID(r.Key.ID)
+	text, ok := jsonid.Format(r.Key.ID)
 	ok = ok && !strings.Contains(r.Key.Scope, "\x00") // no command line has such a byte
 	last := r.Key.ID
 	switch {

@@ -10,6 +10,7 @@ import (
 	"github.com/semel-dev/semel/httpidem"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/jsonid"
 )
 
 // DefaultScope is the default scope of dedup and keys.
@@ -80,7 +81,7 @@ func (f *KeyFlags) Keys(scope string, words []string, p *term.Problems) []semel.
 		if len(words) > 1 {
 			text = "[" + strings.Join(words, ",") + "]"
 		}
-		id, err = NewIDParser().ID([]byte(text))
+		id, err = jsonid.NewParser().ID([]byte(text))
 		ids = []string{id}
 	default:
 		ids, err = IDReadings(words)

@@ -10,6 +10,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/httpidem"
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/jsonid"
 )
 
 // parse parses the flags of a verb that names a key.
@@ -126,7 +127,7 @@ func TestReasonFlagIsRequired(t *testing.T) {
 
 func TestIDsAndScopesInJSONReadBackOrAreRefused(t *testing.T) {
 	t.Parallel()
-	p := NewIDParser()
+	p := jsonid.NewParser()
 	for text, want := range map[string]string{`""`: "", `"a\u0000b"`: "a\x00b", `"\u0000x"`: "\x00x", `"ß"`: "ß"} {
 		if got, err := p.Scope([]byte(text)); err != nil || got != want {
 			t.Errorf("%s: %q, %v; want %q", text, got, err, want)
@@ -137,10 +138,10 @@ func TestIDsAndScopesInJSONReadBackOrAreRefused(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", text, got, err, want)
 		}
 	}
-	if text, err := ParseBase64("/w=="); err != nil || text != "\xff" {
+	if text, err := jsonid.ParseBase64("/w=="); err != nil || text != "\xff" {
 		t.Errorf("%q %v", text, err)
 	}
-	if _, err := ParseBase64("?"); err == nil || err.Error() != "not base64" {
+	if _, err := jsonid.ParseBase64("?"); err == nil || err.Error() != "not base64" {
 		t.Errorf("%v", err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/semel-dev/semel/internal/jsonid"
 	"github.com/semel-dev/semel/key"
 )
 
@@ -18,14 +19,14 @@ func FuzzJSONIDsReadBack(f *testing.F) {
 		f.Add(id)
 	}
 	f.Fuzz(func(t *testing.T, id string) {
-		text, ok := FormatJSONID(id)
+		text, ok := jsonid.Format(id)
 		if !ok {
 			return
 		}
 		if !json.Valid(text) {
 			t.Fatalf("%q becomes %s, which is not JSON", id, text)
 		}
-		if again, err := NewIDParser().ID(text); err != nil || again != id {
+		if again, err := jsonid.NewParser().ID(text); err != nil || again != id {
 			t.Errorf("%q becomes %s and then %q, %v", id, text, again, err)
 		}
 	})

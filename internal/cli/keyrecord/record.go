@@ -12,6 +12,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/jsonid"
 )
 
 // Line is a record in JSON. Members that are unknown or do not apply are
@@ -52,9 +53,9 @@ func NewLine(r *semel.Record) Line {
 		line.Digest = r.Digest.String()
 	}
 	if r.Key.ID != "" {
-		line.Scope, line.ScopeBase64 = JSONText(r.Key.Scope)
+		line.Scope, line.ScopeBase64 = jsonid.Text(r.Key.Scope)
 		var ok bool
-		if line.ID, ok = FormatJSONID(r.Key.ID); !ok {
+		if line.ID, ok = jsonid.Format(r.Key.ID); !ok {
 			line.IDBase64 = []byte(r.Key.ID)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/dedup"
+	"github.com/semel-dev/semel/internal/jsonid"
 	"github.com/semel-dev/semel/internal/schema"
 )
 
@@ -44,7 +45,7 @@ type importer struct {
 	store   semel.Store
 	window  time.Duration
 	now     time.Time
-	ids     keyrecord.IDParser
+	ids     jsonid.Parser
 	members []importMember
 	owner   semel.Owner // owner of the last claim; every claim has its own nonce
 	batch   []semel.ClaimRequest
@@ -131,7 +132,7 @@ func (k *keysFlags) checkImport(keepIDs bool, p *term.Problems) {
 
 func (k *keysFlags) importAll(ctx context.Context, inputs []namedInput, window time.Duration) error {
 	return k.WithStore(ctx, func(store semel.Store) error {
-		im := &importer{keysFlags: k, store: store, window: window, now: time.Now(), ids: keyrecord.NewIDParser(), members: importMembers(), owner: semel.Owner{Name: "keys import by " + keyrecord.Actor(), Nonce: rand.Uint64()}}
+		im := &importer{keysFlags: k, store: store, window: window, now: time.Now(), ids: jsonid.NewParser(), members: importMembers(), owner: semel.Owner{Name: "keys import by " + keyrecord.Actor(), Nonce: rand.Uint64()}}
 		stop := k.StartProgress(func() term.Progress {
 			return term.Progress{Done: im.read.Load(), Unit: "keys", Share: -1}
 		})
@@ -278,7 +279,7 @@ func (im *importer) key(line importLine) (semel.Key, error) {
 			return key, err
 		}
 	case scopeBytes != "":
-		if key.Scope, err = keyrecord.ParseBase64(scopeBytes); err != nil {
+		if key.Scope, err = jsonid.ParseBase64(scopeBytes); err != nil {
 			return key, fmt.Errorf("scope_base64: %w", err)
 		}
 	}
@@ -290,7 +291,7 @@ func (im *importer) key(line importLine) (semel.Key, error) {
 			return key, fmt.Errorf("id: %w", err)
 		}
 	case idBytes != "":
-		if key.ID, err = keyrecord.ParseBase64(idBytes); err != nil {
+		if key.ID, err = jsonid.ParseBase64(idBytes); err != nil {
 			return key, fmt.Errorf("id_base64: %w", err)
 		}
 	case line["digest"] != nil:

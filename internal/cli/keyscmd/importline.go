@@ -61,7 +61,7 @@ func importMembers() []importMember {
 		_, err := strconv.ParseUint(string(raw), 10, 63)
 		return err == nil
 	}
-	isAnything := func(json.RawMessage) bool { return true } // read later, by an IDParser
+	isAnything := func(json.RawMessage) bool { return true } // read later, by a jsonid.Parser
 	const aTime, aDigest, aCount = "a time like 2030-01-01T00:00:00Z", "32 hexadecimal digits", "a whole number"
 	return []importMember{
 		{"scope", "", isAnything}, {"scope_base64", "a string", isText}, {"id", "", isAnything}, {"id_base64", "a string", isText},

@@ -19,6 +19,7 @@ import (
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/jsonid"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -75,9 +76,9 @@ func (f *parkedFlags) line(m *pipeline.Parked, whole bool) Line {
 		ID: m.ID, Reason: string(m.Reason), Error: f.failure(m.Error), Attempts: m.Attempts, At: term.JSONTime(m.At), Queued: m.Queued,
 	}
 	if !isMissing(m) {
-		line.Scope, line.ScopeBase64 = keyrecord.JSONText(m.Key.Scope)
+		line.Scope, line.ScopeBase64 = jsonid.Text(m.Key.Scope)
 		var ok bool
-		if line.Key, ok = keyrecord.FormatJSONID(m.Key.ID); !ok {
+		if line.Key, ok = jsonid.Format(m.Key.ID); !ok {
 			line.KeyBytes = []byte(m.Key.ID)
 		}
 	}
@@ -100,7 +101,7 @@ func jsonBytes(b []byte) (text *string, encoded []byte) {
 	if b == nil {
 		return nil, nil
 	}
-	return keyrecord.JSONText(string(b))
+	return jsonid.Text(string(b))
 }
 
 func newParkedListCommand(f *parkedFlags) *cobra.Command {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/diagnose"
+	"github.com/semel-dev/semel/internal/jsonid"
 	"github.com/semel-dev/semel/internal/schema"
 )
 
@@ -130,13 +131,7 @@ func DisplayText(text string) string {
 
 // Shows reports whether a character is seen where it is printed. Two texts that differ
 // in others look the same.
-func Shows(r rune) bool {
-	switch r {
-	case 0x034f, 0x115f, 0x1160, 0x2800, 0x3164, 0xffa0: // they print, but are blank
-		return false
-	}
-	return unicode.IsPrint(r) || r > 0xffff && !unicode.Is(unicode.Cf, r) // Go's tables lack new emoji
-}
+func Shows(r rune) bool { return jsonid.Shows(r) }
 
 // DisplayTime formats a time for people, and no time as "".
 func DisplayTime(t time.Time) string {

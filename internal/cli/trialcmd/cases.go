@@ -18,10 +18,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/jsonid"
 	"github.com/semel-dev/semel/internal/rows"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/store/memstore"
@@ -431,7 +431,7 @@ func (b *caseBench) message(ctx context.Context, c *testCase, line *caseLine) er
 		return nil
 	}
 	d := &b.batch[0]
-	if id, ok := keyrecord.FormatJSONID(d.key.ID); ok {
+	if id, ok := jsonid.Format(d.key.ID); ok {
 		line.Key = id
 	}
 	var err error

@@ -4,9 +4,9 @@ import (
 	"context"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/jsonid"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -32,7 +32,7 @@ func (b *caseBench) try(ctx context.Context, c *testCase, line *caseLine) (err e
 	if err != nil {
 		return err
 	}
-	if id, ok := keyrecord.FormatJSONID(o.Key.ID); ok && o.Key.ID != "" {
+	if id, ok := jsonid.Format(o.Key.ID); ok && o.Key.ID != "" {
 		line.Key = id
 	}
 	line.Decision = decisionOf(&o)

@@ -1,4 +1,6 @@
-package proxy
+// Package listen has what the HTTP servers of the program share: certificates that may change,
+// and the hosts of a server.
+package listen
 
 import (
 	"crypto/tls"
@@ -14,10 +16,10 @@ import (
 // lookAgain is how often the files of a certificate are looked at, at most.
 const lookAgain = time.Second
 
-// certificates returns the configuration of a listener, or nil without TLS. If the files
+// Certificates returns the configuration of a listener, or nil without TLS. If the files
 // change, the next connection gets the new certificate. If the new files cannot be used,
 // the old certificate stays, and the log says so.
-func certificates(t *config.ServerTLS, log *slog.Logger) (*tls.Config, error) {
+func Certificates(t *config.ServerTLS, log *slog.Logger) (*tls.Config, error) {
 	if t == nil {
 		return nil, nil
 	}
@@ -25,7 +27,7 @@ func certificates(t *config.ServerTLS, log *slog.Logger) (*tls.Config, error) {
 	c.stamp = c.stamps()
 	var err error
 	if c.current, err = c.load(); err != nil {
-		return nil, fmt.Errorf("proxy: %w", err)
+		return nil, err
 	}
 	outer := c.current.Clone()
 	outer.GetConfigForClient = c.get

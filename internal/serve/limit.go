@@ -1,0 +1,171 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// memory limits the bytes of bodies and answers in progress, so that slow clients cost
+// connections.
+type memory struct {
+	most int64
+	used atomic.Int64
+}
+
+// take reserves bytes. It returns false if there is no room for them.
+func (m *memory) take(_ context.Context, n int64) bool {
+	if m.used.Add(n) > m.most {
+		m.used.Add(-n)
+		return false
+	}
+	return true
+}
+
+func (m *memory) give(n int64) { m.used.Add(-n) }
+
+var (
+	errTooLarge = errors.New("body too large")
+	errNoMemory = errors.New("no memory")
+)
+
+// readBody reads the body of a request, which has at most most bytes and must be there
+// within the timeout. The memory is taken as the bytes come, so a client that announces
+// much and sends little holds little. The caller gives back what was taken.
+func (m *memory) readBody(w http.ResponseWriter, r *http.Request, most int64, timeout time.Duration) (data []byte, taken int64, err error) {
+	if r.ContentLength > most {
+		return nil, 0, errTooLarge
+	}
+	control := http.NewResponseController(w)
+	if control.SetReadDeadline(time.Now().Add(timeout)) == nil {
+		// Otherwise the deadline would end a request that waits.
+		defer func() { _ = control.SetReadDeadline(time.Time{}) }()
+	}
+	size := int64(512)
+	if 0 < r.ContentLength && r.ContentLength <= 16<<10 {
+		size = r.ContentLength + 1
+	}
+	for data = []byte(nil); ; size = min(2*size, most+1) {
+		if !m.take(r.Context(), size-taken) {
+			return nil, taken, errNoMemory
+		}
+		taken = size
+		grown := make([]byte, len(data), size)
+		copy(grown, data)
+		n, err := io.ReadFull(r.Body, grown[len(data):size])
+		data = grown[:len(data)+n]
+		switch {
+		case err == io.EOF, err == io.ErrUnexpectedEOF:
+			return data, taken, nil
+		case err != nil:
+			return nil, taken, err
+		case int64(len(data)) > most:
+			return nil, taken, errTooLarge
+		}
+	}
+}
+
+// quota counts the new keys of callers in an hour.
+type quota struct {
+	most int // 0 means no limit
+
+	mu   sync.Mutex // guards the fields below
+	hour time.Time
+	used map[string]int
+}
+
+// left returns whether a caller may use another new key, and how long it is until it may.
+func (q *quota) left(caller string, now time.Time) (bool, time.Duration) {
+	if q.most == 0 {
+		return true, 0
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.begin(now)
+	return q.used[caller] < q.most, q.hour.Add(time.Hour).Sub(now)
+}
+
+// add counts new keys of a caller.
+func (q *quota) add(caller string, n int, now time.Time) {
+	if q.most == 0 || n == 0 {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.begin(now)
+	q.used[caller] += n
+}
+
+// begin starts another hour. The caller holds q.mu.
+func (q *quota) begin(now time.Time) {
+	if q.used == nil || now.Sub(q.hour) >= time.Hour || now.Before(q.hour) {
+		q.hour, q.used = now, map[string]int{}
+	}
+}
+
+// failures counts wrong credentials of addresses, so that nobody guesses tokens fast.
+type failures struct {
+	mu     sync.Mutex // guards the fields below
+	minute time.Time
+	by     map[string]int
+}
+
+// The limits of failures in a minute. Further addresses share what the last one has.
+const (
+	maxFailures  = 20
+	maxAddresses = 4096
+)
+
+// add counts a failure, and returns whether the address had too many.
+func (f *failures) add(address string, now time.Time) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.by == nil || now.Sub(f.minute) >= time.Minute || now.Before(f.minute) {
+		f.minute, f.by = now, map[string]int{}
+	}
+	if _, known := f.by[address]; !known && len(f.by) >= maxAddresses {
+		address = ""
+	}
+	f.by[address]++
+	return f.by[address] > maxFailures
+}
+
+// limited is a listener that refuses connections above a limit: it closes them at once.
+type limited struct {
+	net.Listener
+	most int64
+	open *atomic.Int64
+}
+
+// Accept implements net.Listener.
+func (l *limited) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if l.open.Add(1) <= l.most {
+			return &counted{Conn: conn, open: l.open}, nil
+		}
+		l.open.Add(-1)
+		_ = conn.Close() // nothing was sent
+	}
+}
+
+// counted is a connection that gives its place back when it closes.
+type counted struct {
+	net.Conn
+	open *atomic.Int64
+	once sync.Once
+}
+
+// Close implements net.Conn.
+func (c *counted) Close() error {
+	c.once.Do(func() { c.open.Add(-1) })
+	return c.Conn.Close()
+}

@@ -1,0 +1,290 @@
+package serve
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/jsonid"
+	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/internal/storeapi"
+)
+
+// decode reads the body of a call.
+func (c *call) decode(read func(d *decoder) error) *storeapi.Problem {
+	ids := parsers.Get().(*jsonid.Parser)
+	defer parsers.Put(ids)
+	if err := read(&decoder{ids: *ids, opts: &c.server.opts, caller: c.who.Name}); err != nil {
+		return refusal(err)
+	}
+	return nil
+}
+
+// one reads the body of a call with one operation, and does it.
+func (c *call) one(read func(d *decoder, value []byte) (*operation, error)) (*operation, *storeapi.Problem) {
+	var o *operation
+	if p := c.decode(func(d *decoder) (err error) { o, err = read(d, c.body); return err }); p != nil {
+		return nil, p
+	}
+	c.do([]*operation{o})
+	return o, o.problem
+}
+
+func (c *call) claim() (any, *storeapi.Problem) {
+	o, p := c.one((*decoder).claim)
+	if p != nil {
+		return nil, p
+	}
+	answer, p := c.server.answer(o, time.Now())
+	if p != nil {
+		return nil, p
+	}
+	claimed := answer.(*storeapi.Claimed)
+	h := c.w.Header()
+	h.Set("Semel-Decision", claimed.Decision)
+	if claimed.RetryAfterMS != nil {
+		h.Set("Retry-After", strconv.FormatInt((*claimed.RetryAfterMS+999)/1000, 10))
+	}
+	return answer, nil
+}
+
+func (c *call) complete() (any, *storeapi.Problem) {
+	return c.settle((*decoder).complete)
+}
+
+func (c *call) release() (any, *storeapi.Problem) {
+	return c.settle((*decoder).release)
+}
+
+func (c *call) settle(read func(d *decoder, value []byte) (*operation, error)) (any, *storeapi.Problem) {
+	o, p := c.one(read)
+	if p != nil {
+		return nil, p
+	}
+	return c.server.answer(o, time.Now())
+}
+
+func (c *call) extend() (any, *storeapi.Problem) {
+	return c.many((*decoder).extensions)
+}
+
+func (c *call) batch() (any, *storeapi.Problem) {
+	return c.many((*decoder).batch)
+}
+
+// many does the operations of a body, and answers each of them.
+func (c *call) many(read func(d *decoder, value []byte) ([]*operation, error)) (any, *storeapi.Problem) {
+	var list []*operation
+	if p := c.decode(func(d *decoder) (err error) { list, err = read(d, c.body); return err }); p != nil {
+		return nil, p
+	}
+	if c.server.isDraining() {
+		for _, o := range list {
+			if o.verb == verbClaim && o.problem == nil {
+				o.problem = drainingProblem()
+			}
+		}
+	}
+	c.do(list)
+	return c.items(list), nil
+}
+
+// maxAnswer limits the results in one answer. A result that does not fit is asked for
+// again, with fewer items.
+const maxAnswer = 16 << 20
+
+// items returns the answers of operations.
+func (c *call) items(list []*operation) *storeapi.Items {
+	all := &storeapi.Items{Items: make([]json.RawMessage, len(list))}
+	now, size := time.Now(), 0
+	for i, o := range list {
+		answer, p := c.server.answer(o, now)
+		if size += len(o.claimed.Result.Data) + len(o.record.Result.Data); p == nil && i > 0 && size > maxAnswer {
+			p = storeapi.Of(storeapi.Overloaded, "The results of the items before fill the answer. Send this item again.")
+		}
+		if p != nil {
+			answer = &storeapi.Refused{Error: p}
+		}
+		text, err := json.Marshal(answer)
+		if err != nil {
+			panic(err) // it has texts and numbers
+		}
+		all.Items[i] = text
+	}
+	return all
+}
+
+// do does operations for a caller: it checks scopes and quotas, asks the store, waits, and
+// reports to the observer.
+func (c *call) do(list []*operation) {
+	restrict(c.who, list)
+	c.restrain(list)
+	began := time.Now()
+	run(c.r.Context(), c.store, list)
+	if len(list) == 1 && list[0].wait > 0 && list[0].problem == nil {
+		if c.server.waiting.Add(1) <= int64(c.server.opts.MaxWaiters) {
+			await(c.r.Context(), c.store, list[0], c.server.draining)
+		}
+		c.server.waiting.Add(-1)
+	}
+	c.report(list, began)
+	c.explain(list)
+}
+
+// restrain refuses the new keys of a caller that has used too many. A key that the store
+// knows gets its decision.
+func (c *call) restrain(list []*operation) {
+	ok, after := c.server.quota.left(c.who.Name, time.Now())
+	if ok {
+		return
+	}
+	var claims []*operation
+	for _, o := range list {
+		if o.problem == nil && o.verb == verbClaim {
+			claims = append(claims, o)
+		}
+	}
+	c.look(claims)
+	for _, o := range claims {
+		if o.record.State == semel.Absent {
+			o.problem = storeapi.Of(storeapi.Quota, "The caller has used all new keys of this hour (serve.max_keys_per_caller). Nothing was changed.")
+			o.problem.RetryAfterMS = after.Milliseconds()
+		}
+	}
+}
+
+// report tells the observer, the quota and the drain what became of operations.
+func (c *call) report(list []*operation, began time.Time) {
+	now := time.Now()
+	elapsed := now.Sub(began)
+	var keys, granted, settled int
+	var lease time.Duration
+	for _, o := range list {
+		switch {
+		case o.problem != nil:
+			continue
+		case o.err != nil:
+			c.observer.Observe(semel.Event{Kind: semel.EventStoreError, Key: *o.key(), Err: o.err})
+			continue
+		}
+		switch o.verb {
+		case verbClaim:
+			c.observer.Observe(semel.Event{Kind: semel.EventDecided, Key: o.claim.Key, Decision: o.claimed.Decision, Attempt: o.claimed.Claim.Attempt, Elapsed: elapsed})
+			if o.claimed.Decision != semel.Fresh {
+				continue
+			}
+			if keys++; !o.claim.Done {
+				granted++
+				lease = max(lease, o.claim.Lease)
+			}
+		case verbComplete:
+			c.observer.Observe(semel.Event{Kind: semel.EventCompleted, Key: o.complete.Key})
+			settled++
+		case verbRelease:
+			settled++
+		case verbExtend:
+			lease = max(lease, o.extend.Lease)
+		}
+	}
+	c.server.quota.add(c.who.Name, keys, now)
+	if lease > 0 {
+		c.server.claims.granted(granted, now.Add(lease))
+	}
+	c.server.claims.settled(settled)
+}
+
+// explain looks the records up of claims that were not granted, and of stale tokens, for
+// what the store's answer does not say: who has or had the key. Without it, an answer lacks
+// these members.
+func (c *call) explain(list []*operation) {
+	var ask []*operation
+	for _, o := range list {
+		if o.problem != nil {
+			continue
+		}
+		stale := o.err != nil && o.verb != verbClaim && storeapi.FromError(o.err, "").Kind() == storeapi.StaleToken
+		refused := o.verb == verbClaim && o.err == nil && o.claimed.Decision != semel.Fresh && o.claimed.Decision != semel.Late
+		if stale || refused {
+			ask = append(ask, o)
+		}
+	}
+	c.look(ask)
+}
+
+// look looks the records of operations up, if the store can. It leaves those out that it
+// cannot look up.
+func (c *call) look(list []*operation) error {
+	if c.inspector == nil || len(list) == 0 {
+		return nil
+	}
+	keys, records := make([]semel.Key, len(list)), make([]semel.Record, len(list))
+	for i, o := range list {
+		keys[i] = *o.key()
+	}
+	if err := c.inspector.Look(c.r.Context(), keys, records); err != nil {
+		return err
+	}
+	for i, o := range list {
+		o.record = records[i]
+		if o.verb != verbLookup {
+			o.record.Result.Data = nil
+		}
+	}
+	return nil
+}
+
+func (c *call) lookup() (any, *storeapi.Problem) {
+	var list []*operation
+	if p := c.decode(func(d *decoder) (err error) { list, err = d.keys(c.body); return err }); p != nil {
+		return nil, p
+	}
+	restrict(c.who, list)
+	if c.inspector == nil {
+		return nil, unsupported()
+	}
+	fine := slices.DeleteFunc(slices.Clone(list), func(o *operation) bool { return o.problem != nil })
+	if err := c.look(fine); err != nil {
+		return nil, c.failed(err)
+	}
+	if c.who.Role == Viewer {
+		for _, o := range list {
+			o.record.Result.Data = nil
+		}
+	}
+	return c.items(list), nil
+}
+
+func unsupported() *storeapi.Problem {
+	return storeapi.Of(storeapi.Unsupported, "The store of this server cannot look keys up, list or settle them.")
+}
+
+// failed returns the problem of a call that the store did not answer.
+func (c *call) failed(err error) *storeapi.Problem {
+	c.observer.Observe(semel.Event{Kind: semel.EventStoreError, Err: err})
+	return c.server.problemOf(&operation{err: err})
+}
+
+func (c *call) limits() (any, *storeapi.Problem) {
+	o, t := &c.server.opts, c.store.Traits()
+	expired := "retry"
+	if o.Hold {
+		expired = "hold"
+	}
+	return &storeapi.Limits{
+		MaxBody: o.MaxBody, MaxBatch: o.MaxBatch, MaxResult: o.MaxResult, MaxID: o.MaxID, MaxWaitMS: MaxWait.Milliseconds(),
+		MaxKeysPerCaller: o.MaxKeysPerCaller, MaxConnections: o.MaxConnections,
+		Lease: schema.Duration(o.Lease), Window: schema.Duration(o.Window), OnLeaseExpired: expired,
+		Store: storeapi.Traits{
+			Durable: t.Durable, PowerSafe: t.PowerSafe, DurableClaims: t.DurableClaims, Shared: t.Shared, Exact: t.Exact, Results: t.Results, Origins: t.Origins, Tick: t.Tick.String(),
+		},
+	}, nil
+}
+
+func (c *call) whoami() (any, *storeapi.Problem) {
+	return &storeapi.Identity{Name: c.who.Name, Role: string(c.who.Role), Scopes: c.who.Scopes, Auth: c.who.auth}, nil
+}
+
+var _ http.Handler = (*Server)(nil)
