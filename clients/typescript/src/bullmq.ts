@@ -39,25 +39,26 @@ export function processor<J extends Job, T>(
 				throw reason;
 			}
 		};
-		const { DelayedError, UnrecoverableError } = await errors();
 		try {
 			const outcome = await client.once(id, run, { scope: `bullmq:${job.queueName}`, ...options });
 			return outcome.value;
 		} catch (reason) {
 			if (reason instanceof InFlight) {
 				await job.moveToDelayed(Date.now() + reason.retryAfterMs, token);
-				throw new DelayedError();
+				throw named("DelayedError", reason);
 			}
 			if (reason instanceof NotKept) {
 				return undefined;
 			}
 			const final = [Late, Mismatch, Permanent, Unknown].some((kind) => reason instanceof kind);
-			throw final ? new UnrecoverableError((reason as Error).message) : reason;
+			throw final ? named("UnrecoverableError", reason) : reason;
 		}
 	};
 }
 
-async function errors(): Promise<Record<"DelayedError" | "UnrecoverableError", new (message?: string) => Error>> {
-	const name = "bullmq"; // which is no dependency of this package
-	return import(name);
+/** An error that BullMQ knows by its name, so that it is no dependency of this package. */
+function named(name: string, reason: unknown): Error {
+	const error = new Error((reason as Error).message, { cause: reason });
+	error.name = name;
+	return error;
 }

@@ -6,7 +6,8 @@ import { Client } from "semel";
 import { processor } from "semel/bullmq";
 
 test("a job that BullMQ runs again takes effect once", async () => {
-	const redis = new URL(process.env.SEMEL_TEST_REDIS ?? "redis://127.0.0.1:6379");
+	assert.ok(process.env.SEMEL_TEST_REDIS, "set SEMEL_TEST_REDIS to the URL of a Redis server");
+	const redis = new URL(process.env.SEMEL_TEST_REDIS);
 	const connection = { host: redis.hostname, port: Number(redis.port) };
 	const name = `semel-${randomUUID()}`;
 	const client = new Client();
@@ -42,9 +43,17 @@ test("a job that BullMQ runs again takes effect once", async () => {
 
 		// Another worker holds the key: the job is delayed, and counts no attempt.
 		let done = () => {};
-		const held = client.once("d", () => new Promise<void>((resolve) => (done = resolve)), { scope: name });
-		const job = await queue.add("job", { id: "d" }, { attempts: 1 });
+		let held: Promise<unknown> = Promise.resolve();
+		await new Promise<void>((begun) => {
+			const work = () =>
+				new Promise<void>((resolve) => {
+					done = resolve;
+					begun();
+				});
+			held = client.once("d", work, { scope: name });
+		});
 		const delayed = new Promise((resolve) => events.on("delayed", resolve));
+		const job = await queue.add("job", { id: "d" }, { attempts: 1 });
 		await delayed;
 		done();
 		await held;
