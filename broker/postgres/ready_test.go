@@ -18,14 +18,18 @@ import (
 func TestSessionsAreReadyIfTheirStoreIs(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartPostgres(t, nil)
-	g := guard(t, open(t, server.URL()))
+	keys := open(t, server.URL())
+	exec(t, keys, "CREATE TABLE out (body text)")
+	g := guard(t, keys)
 	same, err := postgres.NewSession(g, &row)
 	if err != nil {
 		t.Fatal(err)
 	}
 	sessions := map[string]semel.Readier{"same transaction": same}
 	for name, opts := range map[string]*pipeline.TwoPhaseOptions{"two phases": nil, "passing": {Pass: true}} {
-		sink, err := postgres.Open(t.Context(), servers.Database(t), &row)
+		address := servers.Database(t)
+		exec(t, open(t, address), "CREATE TABLE out (body text)")
+		sink, err := postgres.Open(t.Context(), address, &row)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,5 +67,69 @@ func TestSessionsAreReadyIfTheirStoreIs(t *testing.T) {
 				t.Fatalf("%s, with the server back: %v", name, err)
 			}
 		}
+	}
+}
+
+// TestATargetThatTheServerRefusesIsNotReady changes the table while nothing is written.
+func TestATargetThatTheServerRefusesIsNotReady(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := open(t, address)
+	g := guard(t, pool)
+	upsert := postgres.Options{Table: "amounts", Columns: []postgres.Column{{Name: "id", From: ".id"}, {Name: "amount", From: ".amount"}}, Key: []string{"id"}}
+	statement := postgres.Options{Statement: "INSERT INTO amounts (id, amount) VALUES ($1, 7)", Args: []string{".id"}}
+	type target struct {
+		semel.Readier
+		statement bool
+	}
+	targets := map[string]target{}
+	for name, opts := range map[string]*postgres.Options{"row": &upsert, "statement": &statement} {
+		session, err := postgres.NewSession(g, opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sink, err := postgres.Open(t.Context(), address, opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = sink.Close(context.Background()) })
+		targets[name+" of a session"] = target{session, opts == &statement}
+		targets[name+" of a sink"] = target{sink, opts == &statement}
+	}
+	for _, c := range []struct {
+		name, sql string
+		row, plan string // of the errors of rows and statements; "" if they are ready
+	}{
+		{"no table", "SELECT", `relation "amounts" does not exist`, `relation "amounts" does not exist`},
+		{"no column", "CREATE TABLE amounts (id text)", `column "amount" of relation "amounts" does not exist`, `column "amount" of relation "amounts" does not exist`},
+		{"no unique index", "ALTER TABLE amounts ADD amount int8", "no unique or exclusion constraint", ""},
+		{"all of it", "ALTER TABLE amounts ADD PRIMARY KEY (id)", "", ""},
+	} {
+		exec(t, pool, c.sql)
+		for name, of := range targets {
+			want := c.row
+			if of.statement {
+				want = c.plan
+			}
+			err := of.Ready(t.Context())
+			if _, away := errors.AsType[*pipeline.UnavailableError](err); (err == nil) != (want == "") || err != nil && (!away || !strings.Contains(err.Error(), want)) {
+				t.Errorf("%s, %s: %v", c.name, name, err)
+			}
+		}
+	}
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "LOCK TABLE amounts IN ACCESS EXCLUSIVE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	for name, of := range targets {
+		if err := of.Ready(t.Context()); err != nil {
+			t.Errorf("while another session has locked the table, %s: %v", name, err)
+		}
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Error(err)
 	}
 }

@@ -61,12 +61,15 @@ func NewHandler(guard *pgstore.Guard, fn Handler) *Session {
 func (s *Session) Traits() pipeline.SinkTraits { return s.traits }
 
 // Ready implements semel.Readier. It asks the store, whose database also gets
-// the messages.
+// the messages, and whether the server refuses the statement: the table may be missing.
 func (s *Session) Ready(ctx context.Context) error {
 	if ready, ok := semel.As[semel.Readier](s.guard.Store()); ok {
 		if err := ready.Ready(ctx); err != nil {
 			return &pipeline.StoreError{Err: fmt.Errorf("store: %w", err)}
 		}
+	}
+	if store, ok := semel.As[*pgstore.Store](s.guard.Store()); ok && s.write != nil {
+		return s.write.refused(ctx, store.Connected)
 	}
 	return nil
 }

@@ -69,12 +69,15 @@ func limitConnect(config *pgxpool.Config) {
 // Traits implements pipeline.Sink.
 func (s *Sink) Traits() pipeline.SinkTraits { return pipeline.SinkTraits{Parallel: 4} }
 
-// Ready implements semel.Readier.
+// Ready implements semel.Readier. It also asks whether the server refuses the statement: the
+// table may be missing.
 func (s *Sink) Ready(ctx context.Context) error {
 	if err := s.pool.Ping(ctx); err != nil {
 		return fmt.Errorf("postgres: %w", err)
 	}
-	return nil
+	return s.write.refused(ctx, func(ctx context.Context, use func(*pgx.Conn) error) error {
+		return s.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return use(conn.Conn()) })
+	})
 }
 
 // WaitsFor implements pipeline.Waiter. It asks the server for locks.

@@ -1,11 +1,13 @@
 package postgres
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -57,7 +59,8 @@ type writer struct {
 	table    pgx.Identifier // nil without Table
 	columns  []Column       // those of table
 	outbox   *outboxWriter
-	versions bool // the number of changed rows reveals a stale message
+	plan     string // explains the statement of a table; "" without Table
+	versions bool   // the number of changed rows reveals a stale message
 	targets  atomic.Pointer[targets]
 }
 
@@ -92,6 +95,7 @@ func newWriter(opts *Options) (*writer, error) {
 		}
 		w.columns = slices.Clone(o.Columns)
 		w.sql, texts = o.insert(w.table)
+		w.plan = Plan(w.table, o.Columns, o.Key)
 	} else if o.Columns != nil || o.Key != nil || o.Version != "" {
 		return nil, wrong("Columns, Key and Version are for a Table")
 	}
@@ -104,6 +108,46 @@ func newWriter(opts *Options) (*writer, error) {
 		return nil, wrong("%w", err)
 	}
 	return w, nil
+}
+
+// Plan returns a statement that explains how a row would be written. It fails if the table, a
+// column or a privilege is missing. If key is set, it needs a unique index.
+func Plan(table pgx.Identifier, columns []Column, key []string) string {
+	names, values := make([]string, len(columns)), make([]string, len(columns))
+	for i, c := range columns {
+		names[i], values[i] = pgx.Identifier{c.Name}.Sanitize(), "DEFAULT"
+	}
+	text := fmt.Sprintf("EXPLAIN INSERT INTO %s (%s) VALUES (%s)", table.Sanitize(), strings.Join(names, ", "), strings.Join(values, ", "))
+	if len(key) == 0 {
+		return text
+	}
+	unique := make([]string, len(key))
+	for i, name := range key {
+		unique[i] = pgx.Identifier{name}.Sanitize()
+	}
+	return text + " ON CONFLICT (" + strings.Join(unique, ", ") + ") DO NOTHING"
+}
+
+// planWithin limits the time for a plan. It waits if another session has locked the table.
+const planWithin = time.Second
+
+// refused asks the server whether it refuses the statement of a message: a table, a column or a
+// privilege may be missing. It executes nothing. An error that says nothing about the statement
+// is none.
+func (w *writer) refused(ctx context.Context, with func(context.Context, func(*pgx.Conn) error) error) error {
+	ctx, cancel := context.WithTimeout(ctx, planWithin)
+	defer cancel()
+	err := with(ctx, func(conn *pgx.Conn) error {
+		if _, err := conn.Prepare(ctx, "", w.sql); err != nil || w.plan == "" {
+			return err
+		}
+		_, err := conn.Exec(ctx, w.plan, pgx.QueryExecModeExec)
+		return err
+	})
+	if isRefused(err) {
+		return pipeline.Unavailable(fmt.Errorf("postgres: %w", err), 0)
+	}
+	return nil
 }
 
 // maxName is the longest name that PostgreSQL keeps whole, in bytes.

@@ -231,6 +231,19 @@ func (r *readiness) answer(ctx context.Context, p config.Runnable) error {
 	return err
 }
 
+// first logs before a pipeline begins what keeps its target or its store from working, such as a
+// table that is missing. A source has nothing to say yet.
+func (r *readiness) first(ctx context.Context, p config.Runnable, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(ctx, readinessFor)
+	defer cancel()
+	err := p.Ready(ctx)
+	_, ofSink := errors.AsType[*pipeline.UnavailableError](err)
+	_, ofStore := errors.AsType[*pipeline.StoreError](err)
+	if ofSink || ofStore {
+		r.tell(r.explain(err), log)
+	}
+}
+
 // watch logs why a pipeline cannot work although nothing has failed: a topic may be
 // missing, or a server may have ended while there is nothing to do. It runs until
 // stop is called.

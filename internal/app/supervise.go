@@ -98,6 +98,7 @@ func (d *daemon) work(ctx context.Context, spec *config.Pipeline, s *state, p *P
 	d.maintain(ctx, spec.Store.Name)
 	defer d.metrics.Watch(spec.Name, p.UnderWay)()
 	defer d.poll(ctx, s, p, log)()
+	s.readiness.first(ctx, p, log)
 	defer s.readiness.watch(ctx, p, log)()
 	log.Info("running", "source", spec.Source.Kind(), "store", spec.Store.Name, "sink", spec.Sink.Kind(), "mode", d.file.Mode(spec).String())
 	if f, ok := d.filter(spec); ok {

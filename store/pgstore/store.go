@@ -322,6 +322,16 @@ func (s *Store) Ready(ctx context.Context) error {
 	return nil
 }
 
+// Connected calls fn with one of the store's connections, which fn must leave as it was. It
+// blocks until one is free.
+func (s *Store) Connected(ctx context.Context, fn func(*pgx.Conn) error) error {
+	if err := s.enter(ctx, "connected", 0, 0); err != nil {
+		return err
+	}
+	defer s.leave()
+	return s.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return fn(conn.Conn()) })
+}
+
 // restoreMeta writes the rows of the table of settings again after a loss: the secret, so that
 // the next process finds the keys of this process, and the scopes with an owner, so that no other
 // rule or pipeline takes them. If the table has another secret, the two processes do not find

@@ -326,6 +326,34 @@ func TestRunLogsErrorsOfServersWithTheirRemedy(t *testing.T) {
 	}
 }
 
+// TestRunLooksForTheTableBeforeItSaysThatItRuns has no message: the first webhook would be late
+// for this.
+func TestRunLooksForTheTableBeforeItSaysThatItRuns(t *testing.T) {
+	t.Parallel()
+	database := programtest.Servers.Database(t)
+	for name, keys := range map[string]string{"one transaction": "db", "two phases": "own"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			file := programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`stores: { db: { postgres: { dsn: %q, prefix: %s_ } }, own: { embedded: { path: keys } } }
+pipelines: { orders: { source: { http: { listen: %q } }, key: { id: .id }, store: %s, sink: { postgres: { store: db, table: absent_%[4]s, columns: { id: .id } } }, parked: { path: parked } } }
+`, database, keys, servicestest.FreeAddr(t), keys))
+			programtest.Run(t, "", "migrate", "up", "--config", file, "--store-name", "db").Check(t, 0, "applied")
+			r := programtest.StartRun(t, file)
+			r.Line("msg=running")
+			text := r.Log.Text()
+			if at := strings.Index(text, "sink: table absent_"+keys+" does not exist: create it, or correct sink.postgres.table"); at < 0 || at > strings.Index(text, "msg=running") {
+				t.Errorf("the log does not begin with the missing table:\n%s", text)
+			}
+			r.Probe(http.StatusServiceUnavailable, "table absent_"+keys+" does not exist")
+			if _, err := programtest.Connect(t, database)(t).Exec(t.Context(), "CREATE TABLE absent_"+keys+" (id text)"); err != nil {
+				t.Fatal(err)
+			}
+			r.Probe(http.StatusOK, "orders: ready")
+		})
+	}
+}
+
 // TestRunLogsAPasswordThatChanged starts with a wrong password. Then the server's
 // password changes while the pipeline runs.
 func TestRunLogsAPasswordThatChanged(t *testing.T) {

@@ -426,7 +426,7 @@ func (s *Sink) plan(ctx context.Context, server *pgx.ConnConfig, x *config.Exami
 	case s.Table != "":
 		var table pgx.Identifier
 		if table, err = postgres.ParseTable(s.Table); err == nil {
-			_, err = conn.Exec(ctx, planOf(table, s.Columns, s.Key), pgx.QueryExecModeExec)
+			_, err = conn.Exec(ctx, postgres.Plan(table, s.Columns, s.Key), pgx.QueryExecModeExec)
 		}
 	}
 	if table := s.outboxTable(x.File); err == nil && table != "" {
@@ -499,22 +499,4 @@ func typeOf(from string, version bool) string {
 		return "bigint"
 	}
 	return "text"
-}
-
-// planOf returns a statement that explains how a row would be written. If key is
-// set, it requires a unique index.
-func planOf(table pgx.Identifier, columns []postgres.Column, key []string) string {
-	names, values := make([]string, len(columns)), make([]string, len(columns))
-	for i, c := range columns {
-		names[i], values[i] = pgx.Identifier{c.Name}.Sanitize(), "DEFAULT"
-	}
-	text := fmt.Sprintf("EXPLAIN INSERT INTO %s (%s) VALUES (%s)", table.Sanitize(), strings.Join(names, ", "), strings.Join(values, ", "))
-	if len(key) == 0 {
-		return text
-	}
-	unique := make([]string, len(key))
-	for i, name := range key {
-		unique[i] = pgx.Identifier{name}.Sanitize()
-	}
-	return text + " ON CONFLICT (" + strings.Join(unique, ", ") + ") DO NOTHING"
 }
