@@ -58,6 +58,9 @@ type Options struct {
 	Unwrap func(semel.Message) (semel.Message, error)
 	// Fingerprint detects a key that is used for two different bodies.
 	Fingerprint bool
+	// Varies says that the sender's attempts of one message differ in content. Then a duplicate
+	// that differs is no EventDiffering. Defaults to false.
+	Varies bool
 	// Window replaces the session's window if it is above 0.
 	Window time.Duration
 	// KeepOrigin gives each claim its origin: the place of the message in its source,

@@ -73,7 +73,7 @@ func NewRunner(source Source, session Session, opts *Options) (*Runner, error) {
 	if err := r.opts.validate(&traits); err != nil {
 		return nil, err
 	}
-	if !r.opts.Fingerprint {
+	if !r.opts.Fingerprint && !r.opts.Varies {
 		r.contents = coarse.New()
 	}
 	if r.traits.Ordered { // otherwise a batch has one item of a group, and none may follow

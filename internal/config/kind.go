@@ -158,6 +158,8 @@ type SourceAbout struct {
 	// Key is the key rule of a pipeline that has none, because the source knows the sender of
 	// its messages. It is nil if the pipeline must have one.
 	Key *key.Rule
+	// Varies says that attempts of one message differ in content, although Key finds one id.
+	Varies bool
 	// CaselessHeaders is that of its messages: see semel.Message.
 	CaselessHeaders bool
 	// Exceptions are limits of the promise that no setting removes.

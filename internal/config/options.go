@@ -41,6 +41,8 @@ func (f *File) Options(p *Pipeline, observer pipeline.Observer) *pipeline.Option
 		Workers: p.Parallel, Batch: int(p.Batch), MaxItems: int(p.InFlight.Max), MaxBytes: p.InFlight.Bytes,
 		Wait: HeldWait, Shutdown: f.Shutdown, ParkedMaxAge: p.Parked.MaxAge, Observer: observer,
 	}
+	about := p.Source.About(p)
+	o.Varies = about.Varies && p.Key.Rule.String() == about.Key.String()
 	if p.Unwrap != nil {
 		o.Unwrap = p.Unwrap.Unwrap
 	}

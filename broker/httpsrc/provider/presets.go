@@ -11,6 +11,8 @@ type Preset struct {
 	Key [][]string
 	// Uncovered is the header in the key that the signature does not cover, or "".
 	Uncovered string
+	// Varies says that attempts of one event differ in content.
+	Varies bool
 	// SecretsBegin is the text with which the sender's secrets begin, although it is a part of
 	// them, or "".
 	SecretsBegin string
@@ -29,6 +31,7 @@ func Presets() []Preset {
 				Algorithm: "sha256", Encoding: "hex", Signed: "{time}.{body}",
 			},
 			Key:          [][]string{{".id"}},
+			Varies:       true, // pending_webhooks
 			SecretsBegin: "whsec_",
 		},
 		{

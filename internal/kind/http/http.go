@@ -90,7 +90,7 @@ func (s *Source) About(*config.Pipeline) config.SourceAbout {
 		Exceptions: []string{"a request without a successful answer may or may not have been accepted: its sender sends it again, under the same key"},
 	}
 	if s.Verify != nil {
-		about.Key = s.Verify.key()
+		about.Key, about.Varies = s.Verify.key(), s.Verify.varies()
 		about.Exceptions = append(about.Exceptions, s.Verify.limits()...)
 	}
 	return about

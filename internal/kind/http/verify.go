@@ -22,6 +22,8 @@ import (
 type verifier interface {
 	// key is the key rule of a pipeline that has none, or nil.
 	key() *key.Rule
+	// varies says that attempts of one event differ in content.
+	varies() bool
 	// limits are exceptions of the promise.
 	limits() []string
 	lint(l *config.Linter)
@@ -191,6 +193,8 @@ func (s *signed) scheme() schema.Mapping {
 
 func (s *signed) key() *key.Rule { return keyRule(s.Key) }
 
+func (s *signed) varies() bool { return s.Varies }
+
 func (s *signed) limits() []string {
 	list := []string{"a request without a valid signature of " + s.Title + " gets a 401, and nothing is claimed"}
 	if s.Uncovered != "" {
@@ -212,6 +216,9 @@ func (s *signed) lint(l *config.Linter) {
 	})
 	if given := path + ".tolerance"; !s.Timed() && l.Given(given) {
 		l.Notice(given, schema.Duration(s.Tolerance), "it has no effect: the signature has no time", "leave it out")
+	}
+	if on := l.Pipeline.OnMismatch; s.Varies && on != "ignore" {
+		l.Add(semel.Warning, config.NoRisk, l.At("on_mismatch"), on, s.Title+" changes the content from attempt to attempt, so a repeated event counts as another one with its key", "leave on_mismatch out")
 	}
 	if s.Timed() {
 		lintTolerance(l, s.Tolerance)
@@ -307,6 +314,8 @@ func (s *sns) mapping() schema.Mapping {
 
 func (s *sns) key() *key.Rule { return keyRule(provider.SNSKey()) }
 
+func (*sns) varies() bool { return false }
+
 func (s *sns) limits() []string {
 	return []string{
 		"a request without a valid signature of Amazon SNS gets a 401, and nothing is claimed",
@@ -333,8 +342,11 @@ func (s *sns) lint(l *config.Linter) {
 // lintUncovered looks for headers in the key that the signature does not cover. The rule that the
 // sender documents is an exception that explain names.
 func lintUncovered(l *config.Linter, documented *key.Rule, covers func(header string) bool) {
-	rule := l.Pipeline.Key.Rule
+	rule, unwrap := l.Pipeline.Key.Rule, l.Pipeline.Unwrap
 	if rule == nil || documented != nil && rule.String() == documented.String() {
+		return
+	}
+	if unwrap != nil && unwrap.Key() != nil && rule.String() == unwrap.Key().String() { // made of the body
 		return
 	}
 	for _, header := range headersOf(rule) {

@@ -86,6 +86,8 @@ func TestLintAndExplainSpeakOfSignatures(t *testing.T) {
 		{kindtest.WithSource("{ http: { listen: ':80', verify: { sns: {} } } }"), "warning  pipelines.p.source.http.verify.sns: no topics"},
 		{kindtest.WithSource("{ http: { listen: ':80', verify: { sns: { topics: ['arn:aws:sns:r:1:a'], hosts: ['http://h:1'] } } } }"), "warning  pipelines.p.source.http.verify.sns.hosts: http://h:1"},
 		{kindtest.WithSource("{ http: { listen: ':80', verify: { sns: { topics: ['arn:aws:sns:r:1:a'], hosts: ['http://127.0.0.1:1'] } } } }"), ""},
+		{verified("{ stripe: { secrets: ['${env:NONE:-whsec_abcd}'] } }", ", on_mismatch: park"), "warning  pipelines.p.on_mismatch: park"},
+		{verified("{ slack: { secrets: ['${env:NONE:-abcd}'] } }", ", on_mismatch: park"), ""},
 		{verified("{ stripe: { secrets: ['${env:NONE:-whsec_abcd}'], tolerance: 1h } }", ", window: 1h"), "warning repeat pipelines.p.window: 1h, but a request is accepted for 2h (tolerance before and after now)"},
 	})
 	f := kindtest.Parse(t, verified("{ github: { secrets: [abcd], tolerance: 1m } }", ""))
@@ -284,5 +286,23 @@ func TestLintNamesAKeyThatTheSignatureDoesNotCover(t *testing.T) {
 	f := kindtest.Parse(t, verified("{ twilio: { secrets: [abcd] } }", ""))
 	if text := strings.Join(strings.Fields(explain.Explain(f, f.Pipelines[0]).Text()), " "); !strings.Contains(text, "names and values of a form are signed in one row") {
 		t.Errorf("explain:\n%s", text)
+	}
+}
+
+// The usual repetition of Stripe differs in pending_webhooks. It is no sign of a coarse key.
+func TestADifferingRepetitionOfStripeIsUsual(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		verify, more string
+		varies       bool
+	}{
+		{"{ stripe: { secrets: [abcd] } }", "", true}, {"{ stripe: { secrets: [abcd] } }", ", key: { id: .id }", true},
+		{"{ stripe: { secrets: [abcd] } }", ", key: { id: .data.object.id }", false}, {"{ github: { secrets: [abcd] } }", "", false}, {"{ sns: {} }", "", false},
+		{"{ hmac: { header: h, secrets: [abcd] } }", ", key: { id: .id }", false},
+	} {
+		f := kindtest.Parse(t, verified(c.verify, c.more))
+		if got := f.Options(f.Pipelines[0], nil).Varies; got != c.varies {
+			t.Errorf("%s%s: %v", c.verify, c.more, got)
+		}
 	}
 }
