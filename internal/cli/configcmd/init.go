@@ -36,6 +36,7 @@ func Scenarios() [][2]string {
 		{"http-to-postgres", "requests into PostgreSQL, a row and its key in one transaction"},
 		{"stripe", "events of Stripe into PostgreSQL, verified, a row and its key in one transaction"},
 		{"github", "webhooks of GitHub into PostgreSQL, verified, a row and its key in one transaction"},
+		{"sns", "messages of an Amazon SNS topic into PostgreSQL, verified, a row and its key in one transaction"},
 		{"http-to-api", "requests to an HTTP service, refused ones parked"},
 		{"order-service", "from a request through an outbox and Kafka to a webhook, under one key"},
 		{"analytics", "many small events into files"},
@@ -65,7 +66,8 @@ semel init --from rabbitmq --to webhook --store postgres`,
 		Long: `Prints a commented configuration that works, to stdout or to a new file. Addresses
 come from the environment where they are set (KAFKA_BROKERS, RABBITMQ_ADDR,
 NATS_SERVERS, SQS_QUEUE_URL, SQS_DLQ_URL, DATABASE_URL, REDIS_URL, API_URL), and else
-are those of servers on this machine. STRIPE_SECRET and GITHUB_SECRET have no default.
+are those of servers on this machine. STRIPE_SECRET, GITHUB_SECRET and SNS_TOPIC have no
+default.
 After --output, the next four commands are on stderr.
 
 --from and --to compose a configuration: from ` + strings.Join(kindsOf(composeSources), ", ") + `

@@ -15,7 +15,7 @@ import (
 
 // secrets returns the variables that scenarios have no default for.
 func secrets(name string) string {
-	return map[string]string{"STRIPE_SECRET": "whsec_of_tests", "GITHUB_SECRET": "secret of tests"}[name]
+	return map[string]string{"STRIPE_SECRET": "whsec_of_tests", "GITHUB_SECRET": "secret of tests", "SNS_TOPIC": "arn:aws:sns:eu-west-1:1:orders"}[name]
 }
 
 func TestEveryScenarioIsCleanForLint(t *testing.T) {

@@ -3,11 +3,19 @@ package configcmd_test
 import (
 	"bytes"
 	"context"
+	"crypto"
 	"crypto/hmac"
+	"crypto/rand"
+	"crypto/rsa"
 	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
+	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,6 +24,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -506,6 +515,78 @@ func TestScenariosOfProvidersStoreVerifiedEvents(t *testing.T) {
 				t.Errorf("%d keys: a forged event has one", keys)
 			}
 		})
+	}
+}
+
+// TestTheScenarioOfSNSStoresVerifiedMessages confirms a subscription, and sends messages as SNS
+// does: each twice, and one that is changed on its way.
+func TestTheScenarioOfSNSStoresVerifiedMessages(t *testing.T) {
+	t.Parallel()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var confirmed atomic.Int32
+	amazon := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("Action") == "ConfirmSubscription" {
+			confirmed.Add(1)
+			return
+		}
+		_ = pem.Encode(w, &pem.Block{Type: "CERTIFICATE", Bytes: der})
+	}))
+	t.Cleanup(amazon.Close)
+	topic := secrets("SNS_TOPIC")
+	env := map[string]string{"LISTEN": servicestest.FreeAddr(t), "DATABASE_URL": programtest.Servers.Database(t), "SNS_TOPIC": topic}
+	s := programtest.OpenScenario(t, "sns", env)
+	const written = `topics: ["${env:SNS_TOPIC}"]`
+	text := programtest.ReadFile(t, s.File)
+	programtest.WriteFile(t, s.File, strings.Replace(text, written, written+`, hosts: ["`+amazon.URL+`"]`, 1))
+	stop := programtest.BackgroundIn(t, s.Getenv, "run", s.File, "--admin", "off")
+	send := func(kind, id, message string, names ...string) string {
+		members := map[string]string{
+			"Type": kind, "MessageId": id, "TopicArn": topic, "Message": message, "Timestamp": now.UTC().Format(time.RFC3339), "Token": "t", "SubscribeURL": amazon.URL + "/?Action=ConfirmSubscription",
+			"SignatureVersion": "2", "SigningCertURL": amazon.URL + "/SimpleNotificationService-1.pem",
+		}
+		var content strings.Builder
+		for _, name := range names {
+			content.WriteString(name + "\n" + members[name] + "\n")
+		}
+		sum := sha256.Sum256([]byte(content.String()))
+		signature, err := rsa.SignPKCS1v15(rand.Reader, key, crypto.SHA256, sum[:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		members["Signature"] = base64.StdEncoding.EncodeToString(signature)
+		if id == "changed" {
+			members["Message"] += " "
+		}
+		body, err := json.Marshal(members)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := http.Post("http://"+env["LISTEN"]+"/sns", "text/plain; charset=UTF-8", bytes.NewReader(body))
+		if err != nil {
+			t.Fatal(err, stop())
+		}
+		answer.Body.Close()
+		return fmt.Sprint(answer.StatusCode, answer.Header.Get("Semel-Decision"))
+	}
+	notify := func(id string) string {
+		return send("Notification", id, `{"order":7}`, "Message", "MessageId", "Timestamp", "TopicArn", "Type")
+	}
+	got := []string{send("SubscriptionConfirmation", "c", "You have chosen", "Message", "MessageId", "SubscribeURL", "Timestamp", "Token", "TopicArn", "Type"), notify("m1"), notify("m1"), notify("changed"), notify("m2")}
+	ended := stop()
+	if ended.Check(t, term.ExitDone, "the subscription is confirmed: "+topic); !slices.Equal(got, []string{"200", "200fresh", "200duplicate", "401", "200fresh"}) || confirmed.Load() != 1 {
+		t.Errorf("%q, confirmed %d times\n%s", got, confirmed.Load(), ended.Stderr)
+	}
+	if rows := s.Query("SELECT id || ' ' || topic || ' ' || event FROM sns_events"); !slices.Equal(rows, []string{"m1 " + topic + ` {"order": 7}`, "m2 " + topic + ` {"order": 7}`}) {
+		t.Errorf("%q", rows)
 	}
 }
 
