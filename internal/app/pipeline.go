@@ -201,6 +201,9 @@ func (b *building) twoPhase(ctx context.Context) (config.Runnable, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store %s: %w", b.spec.Store.Name, b.advise(config.StorePart, err))
 	}
+	if err := b.ownsScope(ctx, store); err != nil {
+		return nil, err
+	}
 	sink, err := b.spec.Sink.Open(ctx, b.env(store))
 	if err != nil {
 		return nil, fmt.Errorf("sink: %w", b.advise(config.SinkPart, err))
@@ -246,6 +249,9 @@ func (b *building) together(ctx context.Context) (config.Runnable, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store %s: %w", name, b.advise(config.StorePart, err))
 	}
+	if err := b.ownsScope(ctx, store); err != nil {
+		return nil, err
+	}
 	sink, ok := b.spec.Sink.(config.SessionSink)
 	if !ok {
 		return nil, fmt.Errorf("sink %s cannot commit with a store: %w", b.spec.Sink.Kind(), semel.ErrInvalidRequest)
@@ -258,6 +264,19 @@ func (b *building) together(ctx context.Context) (config.Runnable, error) {
 		return nil, err
 	}
 	return b.runner(ctx, session, source)
+}
+
+// ownsScope returns an error if another rule or pipeline has filled the scope. The first message
+// binds the scope, and would find that too late.
+func (b *building) ownsScope(ctx context.Context, store semel.Store) error {
+	if b.spec.Key.Rule == nil || b.spec.Key.SameScope {
+		return nil
+	}
+	err := semel.CheckScope(ctx, store, b.spec.Key.Scope, semel.ScopeOwner{Rule: b.spec.Key.Rule.String(), Pipeline: b.spec.Name})
+	if _, foreign := errors.AsType[*semel.ScopeError](err); foreign {
+		return fmt.Errorf("%w%s", err, config.TwoWaysOut)
+	}
+	return nil // a store that fails now fails for the pipeline too
 }
 
 // advise adds to an error of a part what it means.

@@ -83,7 +83,7 @@ func (f *File) ForeignScope(p *Pipeline, err *semel.ScopeError) Finding {
 	l := &Linter{File: f, Pipeline: p}
 	const remedy = "use another scope"
 	found := strings.TrimSuffix(strings.TrimPrefix(err.Error(), "semel: "), ": "+remedy)
-	l.Add(semel.Broken, NoRisk, l.At("key.scope"), found, "run refuses the first message with a key", remedy+TwoWaysOut)
+	l.Add(semel.Broken, NoRisk, l.At("key.scope"), found, "run does not start", remedy+TwoWaysOut)
 	return l.found[0]
 }
 

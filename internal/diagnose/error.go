@@ -140,6 +140,9 @@ const (
 // ofText describes an error by its text.
 func ofText(err error) *Error {
 	text := Line(err.Error())
+	if _, ofFile := errors.AsType[*fs.PathError](err); ofFile {
+		return nil // no server is the cause
+	}
 	for _, s := range signs {
 		if strings.Contains(text, s.sign) {
 			return &Error{Cause: text, Shown: s.shown, Remedy: s.remedy, Err: err}

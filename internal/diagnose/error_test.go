@@ -49,8 +49,10 @@ func TestErrorsOfTheNetworkHaveARemedy(t *testing.T) {
 			t.Errorf("%v becomes\n%v, want\n%v", c.err, got, c.want)
 		}
 	}
-	if got := diagnose.Network(errors.New("division by zero")); got != nil {
-		t.Errorf("%v", got)
+	for _, err := range []error{errors.New("division by zero"), fmt.Errorf("tls: %w", &os.PathError{Op: "open", Path: "ca.pem", Err: syscall.ENOENT})} {
+		if got := diagnose.Network(err); got != nil {
+			t.Errorf("%v", got)
+		}
 	}
 }
 

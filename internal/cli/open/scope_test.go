@@ -54,7 +54,7 @@ pipelines:
 	checked := programtest.Run(t, "", "run", other, "--check")
 	checked.Check(t, term.ExitFound, " 4 broken, 4 skipped, 0 not checked\n")
 	for _, store := range []string{"files", "cache", "db", "stack"} {
-		if want := "  broken   key.scope                    " + text(store) + "\n           cost: run refuses the first message with a key\n           do:   " + ways; !strings.Contains(got.Stdout, want) {
+		if want := "  broken   key.scope                    " + text(store) + "\n           cost: run does not start\n           do:   " + ways; !strings.Contains(got.Stdout, want) {
 			t.Errorf("doctor on a store %s lacks %q:\n%s", store, want, got.Stdout)
 		}
 		if !strings.Contains(checked.Stdout, text(store)) || !strings.Contains(checked.Stdout, "on-"+store+": run refuses its scope\n") {
@@ -66,7 +66,7 @@ pipelines:
 	// Lint connects to nothing. It sees the embedded store, and not in use.
 	linted := programtest.Run(t, "", "lint", other)
 	linted.Check(t, term.ExitFound, " 1 broken\n")
-	if want := "broken: pipelines.on-files.key.scope: " + text("files") + ": run refuses the first message with a key: " + ways; !strings.Contains(linted.Stdout, "other.yaml:9:") || !strings.Contains(linted.Stdout, want) {
+	if want := "broken: pipelines.on-files.key.scope: " + text("files") + ": run does not start: " + ways; !strings.Contains(linted.Stdout, "other.yaml:9:") || !strings.Contains(linted.Stdout, want) {
 		t.Errorf("lint lacks %q:\n%s", want, linted.Stdout)
 	}
 	programtest.Run(t, "", "lint", file).Check(t, term.ExitFound, " 0 broken\n")
