@@ -258,13 +258,13 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/facts": {
-		".", "internal/admin", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/jsonid", "pipeline",
+		".", "internal/admin", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/jsonid", "pipeline", "internal/schema",
 	},
 	"internal/cli/page": {
-		".", "internal/admin", "internal/cli/facts", "internal/cli/keyrecord", "internal/cli/term", "internal/config", "internal/explain",
+		".", "internal/admin", "internal/app", "internal/auditlog", "internal/cli/facts", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/explain", "internal/schema", "pipeline",
 	},
 	"internal/cli/keyscmd": {
-		".", "pipeline", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/jsonid", "internal/dedup", "internal/schema",
+		".", "pipeline", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/jsonid", "internal/dedup", "internal/schema", "internal/cli/facts",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/open": {
@@ -272,7 +272,7 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/parkedcmd": {
-		"internal/diagnose", ".", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/jsonid", "internal/schema", "internal/app", "pipeline",
+		"internal/diagnose", ".", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/jsonid", "internal/schema", "internal/app", "pipeline", "internal/cli/facts",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/proxycmd": {

@@ -171,6 +171,22 @@ func (l *DeadLetterDir) Count(ctx context.Context, pipeline string) (int64, erro
 	return int64(len(files)), ctx.Err()
 }
 
+// AuditTail returns the last lines of the audit log, at most most of them, the newest last.
+func (l *DeadLetterDir) AuditTail(_ context.Context, most int) ([][]byte, error) {
+	file, err := vfs.OS{}.Open(filepath.Join(l.dir, AuditName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, wrap("read the audit log", err)
+	}
+	lines, err := auditlog.Tail(file, most)
+	if err = errors.Join(err, file.Close()); err != nil {
+		return nil, wrap("read the audit log", err)
+	}
+	return lines, nil
+}
+
 // dirs returns the directories of all pipelines. It does not use filepath.Glob,
 // because a name may contain its special characters.
 func (l *DeadLetterDir) dirs() ([]string, error) {

@@ -46,6 +46,39 @@ func Append(f vfs.File, line []byte) error {
 	return f.Sync()
 }
 
+// tailBlock is how much Tail reads at first. Lines are short.
+const tailBlock = 64 << 10
+
+// Tail returns the last lines of a log, the newest last, at most most of them. It reads no more of
+// the file than it needs. A last line that is not whole is among them.
+func Tail(f vfs.File, most int) (lines [][]byte, err error) {
+	size, err := f.Size()
+	if err != nil {
+		return nil, err
+	}
+	for block := int64(tailBlock); ; block *= 4 {
+		from := max(size-block, 0)
+		text := make([]byte, size-from)
+		if _, err := f.ReadAt(text, from); err != nil && !errors.Is(err, io.EOF) {
+			return nil, err
+		}
+		if from > 0 { // the first line may have begun before
+			if end := bytes.IndexByte(text, '\n'); end >= 0 {
+				text = text[end+1:]
+			} else {
+				text = nil
+			}
+		}
+		lines = nil
+		for line := range bytes.Lines(text) {
+			lines = append(lines, bytes.TrimSuffix(line, []byte("\n")))
+		}
+		if len(lines) >= most || from == 0 {
+			return lines[max(len(lines)-most, 0):], nil
+		}
+	}
+}
+
 // Finding is a line of a log that needs a person's eye.
 type Finding struct {
 	Line  int    `json:"line"`

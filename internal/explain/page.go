@@ -36,7 +36,7 @@ func (p *Promise) Markdown() string {
 	list("Exceptions", p.Exceptions)
 	out.WriteString("\n## Crashes and failures\n\n| moment | outcome of the message |\n|---|---|\n")
 	for _, c := range p.Crashes {
-		row(inMarkdown(c.At), c.outcome())
+		row(inMarkdown(c.At), c.Outcome())
 	}
 	return out.String() + "\n```mermaid\n" + p.Mermaid() + "```\n"
 }
@@ -69,12 +69,12 @@ func (p *Promise) Mermaid() string {
 		moment, outcome := fmt.Sprintf("m%d", i+1), fmt.Sprintf("o%d", i+1)
 		if c.Failure {
 			fmt.Fprintf(&out, "  %s{{\"%s\"}}\n", moment, inMermaid(c.At))
-			node(outcome, c.outcome())
+			node(outcome, c.Outcome())
 			fmt.Fprintf(&out, "  pipeline -.-> %s -.-> %s\n", moment, outcome)
 			continue
 		}
 		node(moment, c.At)
-		node(outcome, c.outcome())
+		node(outcome, c.Outcome())
 		fmt.Fprintf(&out, "  %s --> %s\n  %s -.->|crash| %s\n", before, moment, moment, outcome)
 		before = moment
 	}

@@ -93,8 +93,8 @@ func (p *Promise) title() string {
 	return p.Pipeline + p.Service
 }
 
-// outcome returns the outcome of the message, and what its client sees.
-func (c *Crash) outcome() string {
+// Outcome returns the outcome of the message, and what its client sees.
+func (c *Crash) Outcome() string {
 	if c.Client == "" {
 		return c.Then
 	}

@@ -145,6 +145,29 @@ func (s *Store) Audit(_ context.Context, line []byte) error {
 	return nil
 }
 
+// AuditTail returns the last lines of the audit log, at most most of them, the newest last. It may be
+// called concurrently.
+func (s *Store) AuditTail(_ context.Context, most int) ([][]byte, error) {
+	s.mu.Lock()
+	err := s.usable()
+	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	f, err := s.fs.Open(filepath.Join(s.dir, AuditName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("logstore: read audit log: %w", err)
+	}
+	lines, err := auditlog.Tail(f, most)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, fmt.Errorf("logstore: read audit log: %w", err)
+	}
+	return lines, nil
+}
+
 func (s *Store) appendAudit(line []byte) error {
 	name := filepath.Join(s.dir, AuditName)
 	f, err := s.fs.Open(name)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -257,6 +258,27 @@ func (s *Store) Audit(ctx context.Context, line []byte) error {
 		return fmt.Errorf("pgstore: audit: %w", failure(err))
 	}
 	return nil
+}
+
+// AuditTail returns the last lines of the audit log table, at most most of them, the newest last. It
+// needs the SELECT privilege on that table, and blocks for one statement.
+func (s *Store) AuditTail(ctx context.Context, most int) (lines [][]byte, err error) {
+	if err := s.enter(ctx, "audit tail", 0, 0); err != nil {
+		return nil, err
+	}
+	defer s.leave()
+	err = within(ctx, s.patience, func(ctx context.Context) error {
+		var text string
+		err := s.queryRow(ctx, s.pool, "SELECT coalesce(string_agg(line::text, E'\n' ORDER BY number), '') FROM (SELECT number, line FROM "+s.opts.quoted("audit")+" ORDER BY number DESC LIMIT $1) newest", most).Scan(&text)
+		for line := range strings.Lines(text) {
+			lines = append(lines, []byte(strings.TrimSuffix(line, "\n")))
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("pgstore: audit tail: %w", failure(err))
+	}
+	return lines, nil
 }
 
 // KeysWithoutRule reports whether the store has keys and binds no scope to a rule, as

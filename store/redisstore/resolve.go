@@ -93,6 +93,17 @@ func (s *Store) Audit(ctx context.Context, line []byte) error {
 	return storeError("audit", s.client.Do(ctx, command).Error())
 }
 
+// AuditTail returns the last lines of the audit log, at most most of them, the newest last. It blocks
+// for one round trip.
+func (s *Store) AuditTail(ctx context.Context, most int) (lines [][]byte, err error) {
+	command := s.client.B().Lrange().Key(s.opts.Prefix + auditName).Start(-int64(most)).Stop(-1).Build()
+	texts, err := s.client.Do(ctx, command).AsStrSlice()
+	for _, text := range texts {
+		lines = append(lines, []byte(text))
+	}
+	return lines, storeError("audit tail", err)
+}
+
 // scopeName is the start of the names, after the prefix, that have the rules of scopes.
 const scopeName = "scope:"
 

@@ -27,6 +27,10 @@ type Question struct {
 	// has the stores open, or nil.
 	Admin   string
 	Process *admin.Process
+	// Quick: walk over no store to find the key in another scope.
+	Quick bool
+	// ParkedOf lists the parked messages of a pipeline. Defaults to all of its place.
+	ParkedOf func(ctx context.Context, p *config.Pipeline, fn func(*pipeline.Parked) bool) error
 	// IDs are readings of the KEY. If ByDigest is set, the key is that of Digest instead.
 	IDs      []string
 	Digest   semel.Digest
@@ -112,7 +116,7 @@ func (q *Question) askPlace(ctx context.Context, at *Place) (failed error) {
 		return failed
 	}
 	var reasons term.Problems
-	f := &open.StoreFlags{App: q.App, File: q.File, Conf: q.Conf, Name: at.Store, Admin: q.Admin, Process: q.Process}
+	f := &open.StoreFlags{App: q.App, File: q.File, Conf: q.Conf, Name: at.Store, Admin: q.Admin, Process: q.Process, Quick: q.Quick}
 	if f.Check(&reasons); len(reasons) > 0 {
 		q.Remark("%s: not seen: %s", at, strings.Join(reasons, "; "))
 		return failed
@@ -264,14 +268,20 @@ func stateOf(r *semel.Record) string {
 
 // findParked adds the parked messages of a pipeline that have one of the keys. A missing
 // directory counts as empty and is not created.
-func (q *Question) findParked(ctx context.Context, p *config.Pipeline, keys []semel.Key, answer *Answer) (err error) {
-	letters, ok, err := open.Parked(ctx, q.Admin, q.Conf, p)
-	if err != nil || !ok {
-		return err
+func (q *Question) findParked(ctx context.Context, p *config.Pipeline, keys []semel.Key, answer *Answer) (failed error) {
+	list := q.ParkedOf
+	if list == nil {
+		letters, ok, err := open.Parked(ctx, q.Admin, q.Conf, p)
+		if err != nil || !ok {
+			return err
+		}
+		defer func() { failed = errors.Join(failed, letters.Close()) }()
+		list = func(ctx context.Context, p *config.Pipeline, fn func(*pipeline.Parked) bool) error {
+			return letters.List(ctx, p.Name, fn)
+		}
 	}
-	defer func() { err = errors.Join(err, letters.Close()) }()
 	where := "parked messages of " + p.Name
-	return letters.List(ctx, p.Name, func(m *pipeline.Parked) bool {
+	return list(ctx, p, func(m *pipeline.Parked) bool {
 		if !slices.Contains(keys, m.Key) {
 			return true
 		}

@@ -30,6 +30,7 @@ type auditLine struct {
 	Verb      string `json:"verb,omitempty"`
 	Before    *Line  `json:"before,omitempty"` // names the key as well
 	After     string `json:"after,omitempty"`
+	Message   string `json:"message,omitempty"` // that is parked
 	Reason    string `json:"reason,omitempty"`
 	Outcome   string `json:"outcome,omitempty"` // "done" or "failed"
 	Error     string `json:"error,omitempty"`
@@ -42,14 +43,24 @@ type Log interface {
 	Audit(ctx context.Context, line []byte) error
 }
 
+// By is who changes a key by hand, and why.
+type By struct {
+	Actor, Reason string
+	// Message is the parked message for which the key is changed, or "".
+	Message string
+}
+
+// Me returns the user who runs the program, with a reason.
+func Me(reason string) By { return By{Actor: Actor(), Reason: reason} }
+
 // Audited makes a change to one key between two lines of the audit log.
-func Audited(ctx context.Context, log Log, verb, reason string, before *semel.Record, after semel.State, change func() error) error {
+func Audited(ctx context.Context, log Log, verb string, by By, before *semel.Record, after semel.State, change func() error) error {
 	operation := rand.Text()
 	known := NewLine(before)
 	err := appendAudit(ctx, log, auditLine{
 		Time: term.JSONTime(time.Now()), Operation: operation,
-		Actor: Actor(), Host: hostname(), Verb: verb,
-		Before: &known, After: after.String(), Reason: reason,
+		Actor: by.Actor, Host: hostname(), Verb: verb,
+		Before: &known, After: after.String(), Message: by.Message, Reason: by.Reason,
 	})
 	if err != nil {
 		return fmt.Errorf("audit log: nothing was changed: %w", err)

@@ -52,8 +52,8 @@ func (f *KeyFlags) Digest(words []string, p *term.Problems) (semel.Digest, bool)
 	if len(words) > 0 || f.jsonID || f.caller != "" {
 		p.Addf("--digest and an ID exclude each other: name the key one way")
 	}
-	var d semel.Digest
-	if n, err := hex.Decode(d[:], []byte(f.digest[:min(len(f.digest), 2*len(d))])); err != nil || n != len(d) || len(f.digest) != 2*len(d) || d == (semel.Digest{}) {
+	d, ok := ParseDigest(f.digest)
+	if !ok {
 		p.Addf("--digest %q: expected the 32 hexadecimal digits that semel keys ls prints", f.digest)
 	}
 	return d, true
@@ -74,7 +74,7 @@ func (f *KeyFlags) Keys(scope string, words []string, p *term.Problems) []semel.
 		p.Addf("--caller takes one Idempotency-Key, without --json-id")
 		return nil
 	case f.caller != "": // the proxy stores the value of a header by its digest
-		ids = []string{httpidem.Key("", f.caller, words[0]).ID, httpidem.Key("", config.HashedCaller(f.caller), words[0]).ID}
+		ids = IDsOfCaller(f.caller, words[0])
 	case f.jsonID:
 		var id string
 		text := words[0]
@@ -99,4 +99,18 @@ func (f *KeyFlags) Keys(scope string, words []string, p *term.Problems) []semel.
 		}
 	}
 	return keys
+}
+
+// IDsOfCaller returns the ids that an Idempotency-Key of a caller may have.
+func IDsOfCaller(caller, value string) []string {
+	return []string{httpidem.Key("", caller, value).ID, httpidem.Key("", config.HashedCaller(caller), value).ID}
+}
+
+// ParseDigest reads a digest as keys ls prints it.
+func ParseDigest(text string) (d semel.Digest, ok bool) {
+	if len(text) != 2*len(d) {
+		return d, false
+	}
+	_, err := hex.Decode(d[:], []byte(text))
+	return d, err == nil && d != semel.Digest{}
 }

@@ -83,12 +83,14 @@ func ResultName(kind semel.ResultKind) string {
 	return ""
 }
 
-// Write prints one record for people, one fact per line.
-func Write(w io.Writer, r *semel.Record) error {
-	var text []byte
+// Fact is one thing that is known of a record.
+type Fact struct{ Name, Value string }
+
+// Facts returns what is known of a record, for people.
+func Facts(r *semel.Record) (list []Fact) {
 	fact := func(name, value string) {
 		if value != "" {
-			text = fmt.Appendf(text, "%-12s %s\n", name, value)
+			list = append(list, Fact{name, value})
 		}
 	}
 	if r.Key.ID != "" {
@@ -113,6 +115,15 @@ func Write(w io.Writer, r *semel.Record) error {
 	fact("fingerprint", r.Fingerprint.String())
 	if r.Digest != (semel.Digest{}) {
 		fact("digest", r.Digest.String())
+	}
+	return list
+}
+
+// Write prints one record for people, one fact per line.
+func Write(w io.Writer, r *semel.Record) error {
+	var text []byte
+	for _, f := range Facts(r) {
+		text = fmt.Appendf(text, "%-12s %s\n", f.Name, f.Value)
 	}
 	_, err := w.Write(text)
 	return err

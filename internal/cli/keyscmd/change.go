@@ -9,11 +9,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli/facts"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
-	"github.com/semel-dev/semel/internal/schema"
 )
 
 func newKeysRemoveCommand(k *keysFlags) *cobra.Command {
@@ -40,7 +40,7 @@ The exit status is 1 if the key is absent.`,
 			if err := k.place(cmd, t); err != nil {
 				return err
 			}
-			return k.changing(cmd.Context(), func(store changer) error {
+			return k.changing(cmd.Context(), func(store *facts.Hands) error {
 				record, err := k.findOne(cmd.Context(), store, t, k.forgetAbove)
 				if err != nil {
 					return err
@@ -54,17 +54,8 @@ The exit status is 1 if the key is absent.`,
 	return cmd
 }
 
-func (k *keysFlags) remove(ctx context.Context, store changer, record *semel.Record, reason string) error {
-	err := keyrecord.Audited(ctx, store, "rm", reason, record, semel.Absent, func() error {
-		removed, err := store.remove(ctx, record)
-		switch {
-		case err == nil && !removed:
-			err = errors.New("the key has expired")
-		case err != nil && removed: // removed from the deciding store, but not from a layer above it
-			err = fmt.Errorf("%w: run the same command again", err)
-		}
-		return err
-	})
+func (k *keysFlags) remove(ctx context.Context, store *facts.Hands, record *semel.Record, reason string) error {
+	err := store.Forget(ctx, keyrecord.Me(reason), record)
 	switch {
 	case errors.Is(err, errors.ErrUnsupported):
 		return k.ByDigest("forget", record.Digest, err)
@@ -76,7 +67,9 @@ func (k *keysFlags) remove(ctx context.Context, store changer, record *semel.Rec
 			k.Note("%s is a layer of %s, and other layers may still know the key. The same command with --store-name %s reaches all layers", k.Shown(), stack.Name, stack.Name)
 		}
 	}
-	k.warnOfDrops(record, time.Now())
+	for _, warning := range facts.DropWarnings(k.Conf, k.Found.Name, record, time.Now()) {
+		k.Note("warning: %s", warning)
+	}
 	if k.JSON {
 		return k.PrintJSON(changeReport{Verb: "rm", Before: keyrecord.NewLine(record), After: semel.Absent.String()})
 	}
@@ -84,56 +77,10 @@ func (k *keysFlags) remove(ctx context.Context, store changer, record *semel.Rec
 	return nil
 }
 
-// warnOfDrops names the servers that still drop a message with the id of a removed
-// key, and says until when. A message that comes again before would be lost.
-func (k *keysFlags) warnOfDrops(record *semel.Record, now time.Time) {
-	for _, p := range k.Conf.PipelinesOn(k.Found.Name) {
-		if record.Key.ID != "" && record.Key.Scope != p.Key.Scope {
-			continue
-		}
-		// The producer published the message before a pipeline saw its key.
-		if until, why := dropsUntil(p.Source.About(p).Drops, record.FirstSeen, now); until != "" {
-			k.Note("warning: the source of %s drops a message that its producer publishes again with the same id, until %s (%s), and reports success: publish it again after that", p.Name, until, why)
-		}
-		if until, why := dropsUntil(p.Sink.About().Drops, completed(record, p.Window), now); until != "" {
-			k.Note("warning: the sink of %s drops a message that has the id of this key, until %s (%s), and reports success: let the message come again after that", p.Name, until, why)
-		}
-	}
-}
-
-// dropsUntil says until when a server drops the id of a message that it stored at the
-// given time, or now if that is zero. It returns empty texts if it does not.
-func dropsUntil(drops config.Drops, stored, now time.Time) (until, why string) {
-	if stored.IsZero() || stored.After(now) {
-		stored = now
-	}
-	end := stored.Add(drops.For)
-	if !end.After(now) {
-		return "", ""
-	}
-	why = drops.Server + " keeps ids for " + schema.Duration(drops.For)
-	if drops.Setting != "" {
-		why += ", or for the " + drops.Setting
-	}
-	return term.DisplayTime(end.Add(time.Second)), why
-}
-
-// completed returns when a key became done, or zero if the record does not say.
-func completed(record *semel.Record, window time.Duration) time.Time {
-	if record.State != semel.Done || record.Expires.IsZero() {
-		return time.Time{}
-	}
-	at := record.Expires.Add(-window)
-	if at.Before(record.FirstSeen) { // it was completed with another window
-		return time.Time{}
-	}
-	return at
-}
-
 // forgetAbove removes keys from the upper layers of a stack if the deciding store
 // has no record of them. A layer may still have a copy of a key that was removed
 // directly from the deciding store.
-func (k *keysFlags) forgetAbove(ctx context.Context, store changer, keys []semel.Key) error {
+func (k *keysFlags) forgetAbove(ctx context.Context, store *facts.Hands, keys []semel.Key) error {
 	if k.Found.Spec.About().Layers == nil {
 		return nil
 	}
@@ -155,32 +102,21 @@ type changeReport struct {
 	Window string `json:"window,omitempty"`
 }
 
-// changer is the set of store interfaces that a manual change needs.
-type changer struct {
-	semel.Resolver
-	keyrecord.Log
-	store semel.Store
-}
-
 // changing opens the store for changes by hand.
-func (k *keysFlags) changing(ctx context.Context, change func(changer) error) error {
+func (k *keysFlags) changing(ctx context.Context, change func(*facts.Hands) error) error {
 	return k.WithStore(ctx, func(store semel.Store) error {
-		resolver, err := open.Able[semel.Resolver](&k.StoreFlags, store, "change a key by hand")
+		by, err := facts.HandsOn(&k.StoreFlags, store)
 		if err != nil {
 			return err
 		}
-		log, err := open.Able[keyrecord.Log](&k.StoreFlags, store, "keep an audit log, without which no key is changed by hand")
-		if err != nil {
-			return err
-		}
-		return change(changer{resolver, log, store})
+		return change(by)
 	})
 }
 
 // findOne returns the only record that the target may mean. If there is no record,
 // it returns an error after calling absent, if that is not nil.
-func (k *keysFlags) findOne(ctx context.Context, by changer, t *target, absent func(context.Context, changer, []semel.Key) error) (*semel.Record, error) {
-	found, missing, err := k.find(ctx, by.store, t)
+func (k *keysFlags) findOne(ctx context.Context, by *facts.Hands, t *target, absent func(context.Context, *facts.Hands, []semel.Key) error) (*semel.Record, error) {
+	found, missing, err := k.find(ctx, by.Store, t)
 	if err == nil && missing != nil && absent != nil && !t.byDigest {
 		err = absent(ctx, by, t.keys(t.scopes))
 	}
@@ -191,22 +127,6 @@ func (k *keysFlags) findOne(ctx context.Context, by changer, t *target, absent f
 		return nil, missing
 	}
 	return one(found)
-}
-
-// remove removes a record, by its digest if its key is not known.
-func (c changer) remove(ctx context.Context, r *semel.Record) (bool, error) {
-	if r.Key.ID != "" {
-		return c.Remove(ctx, r.Key)
-	}
-	return c.RemoveDigest(ctx, r.Digest)
-}
-
-// resolve settles a record, by its digest if its key is not known.
-func (c changer) resolve(ctx context.Context, r *semel.Record, as semel.State, window time.Duration) error {
-	if r.Key.ID != "" {
-		return c.Resolve(ctx, r.Key, as, semel.Result{}, window)
-	}
-	return c.ResolveDigest(ctx, r.Digest, as, semel.Result{}, window)
 }
 
 func newKeysPurgeCommand(k *keysFlags) *cobra.Command {

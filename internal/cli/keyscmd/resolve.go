@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli/facts"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
@@ -106,16 +107,16 @@ func (r *resolution) run(cmd *cobra.Command, words []string, wrong term.Problems
 	}
 	r.KeepIDs = true // keep the id of a key settled by hand readable
 	if r.all {
-		return r.changing(cmd.Context(), func(store changer) error { return r.resolveAll(cmd, store) })
+		return r.changing(cmd.Context(), func(store *facts.Hands) error { return r.resolveAll(cmd, store) })
 	}
 	if err := r.place(cmd, t); err != nil {
 		return err
 	}
-	return r.changing(cmd.Context(), func(store changer) error { return r.resolveOne(cmd.Context(), store, t) })
+	return r.changing(cmd.Context(), func(store *facts.Hands) error { return r.resolveOne(cmd.Context(), store, t) })
 }
 
 // resolveOne settles the key of a target.
-func (r *resolution) resolveOne(ctx context.Context, store changer, t *target) error {
+func (r *resolution) resolveOne(ctx context.Context, store *facts.Hands, t *target) error {
 	record, err := r.findOne(ctx, store, t, nil)
 	if err != nil {
 		return err
@@ -154,11 +155,9 @@ func (r *resolution) checkAll(cmd *cobra.Command, words []string, state string, 
 }
 
 // resolve settles one unknown record, between two lines of the audit log.
-func (r *resolution) resolve(ctx context.Context, store changer, record *semel.Record) error {
+func (r *resolution) resolve(ctx context.Context, store *facts.Hands, record *semel.Record) error {
 	window, _ := r.windowOf(record)
-	err := keyrecord.Audited(ctx, store, "resolve", r.reason, record, r.as, func() error {
-		return store.resolve(ctx, record, r.as, window)
-	})
+	err := store.Settle(ctx, keyrecord.Me(r.reason), record, r.as, window)
 	switch {
 	case errors.Is(err, errors.ErrUnsupported):
 		return r.ByDigest("resolve", record.Digest, err)
@@ -180,19 +179,7 @@ func (r *resolution) windowOf(record *semel.Record) (window time.Duration, pipel
 	if r.window > 0 {
 		return r.window, ""
 	}
-	for _, p := range r.Conf.PipelinesOn(r.Found.Name) {
-		_, anyScope := r.Conf.Lacks(p.Name, "key.scope")
-		if p.Window > window && (anyScope || record.Key.ID == "" || record.Key.Scope == p.Key.Scope) {
-			window, pipeline = p.Window, p.Name
-		}
-	}
-	if p, ok := r.Conf.ProxyOn(r.Found.Name); ok && pipeline == "" && (record.Key.ID == "" || record.Key.Scope == p.Scope) {
-		return p.LongestWindow(), ""
-	}
-	if pipeline == "" {
-		return semel.Forever, ""
-	}
-	return window, pipeline
+	return facts.WindowOf(r.Conf, r.Found.Name, record)
 }
 
 // remembered says how long a resolved record is remembered.
@@ -211,9 +198,9 @@ func (r *resolution) remembered(record *semel.Record) string {
 }
 
 // resolveAll settles the unknown keys that the flags select.
-func (r *resolution) resolveAll(cmd *cobra.Command, store changer) error {
+func (r *resolution) resolveAll(cmd *cobra.Command, store *facts.Hands) error {
 	ctx := cmd.Context()
-	lister, err := open.Able[semel.Inspector](&r.StoreFlags, store.store, "list keys")
+	lister, err := open.Able[semel.Inspector](&r.StoreFlags, store.Store, "list keys")
 	if err != nil {
 		return err
 	}
@@ -234,7 +221,7 @@ func (r *resolution) resolveAll(cmd *cobra.Command, store changer) error {
 	if len(chosen) == 0 {
 		r.Note("no unknown key was chosen")
 		if options.Scope != nil {
-			return r.hintScope(ctx, store.store, *options.Scope)
+			return r.hintScope(ctx, store.Store, *options.Scope)
 		}
 		return nil
 	}

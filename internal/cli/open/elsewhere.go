@@ -11,7 +11,7 @@ import (
 
 // Elsewhere looks for ids in scopes that a verb has not looked in: in likely scopes, in scopes
 // with a rule in the store, and among the keys with a readable scope, for a second at most. What
-// follows the likely scopes is a hint: an error ends it.
+// follows the likely scopes is a hint: an error ends it. Quick leaves the last step out.
 func (f *StoreFlags) Elsewhere(ctx context.Context, store semel.Store, ids, likely []string) ([]semel.Record, error) {
 	found, err := f.LookUp(ctx, store, InEach(likely, ids))
 	if err != nil || len(found) > 0 {
@@ -29,7 +29,7 @@ func (f *StoreFlags) Elsewhere(ctx context.Context, store semel.Store, ids, like
 		}
 	}
 	lister, ok := semel.As[semel.Inspector](store)
-	if !ok {
+	if !ok || f.Quick {
 		return nil, nil
 	}
 	found = nil

@@ -28,6 +28,9 @@ type StoreFlags struct {
 	// Process is this process, if it has the store open, or nil.
 	Process *admin.Process
 
+	// Quick: look for a key in likely scopes and in those with a rule, and walk over no store.
+	Quick bool
+
 	// KeepIDs makes an embedded store keep readable ids.
 	KeepIDs bool
 
@@ -109,11 +112,11 @@ func (f *StoreFlags) Check(p *term.Problems) {
 	if !f.Find(p) {
 		return
 	}
+	if f.Process != nil {
+		return // it has the store open, in memory too
+	}
 	if why := f.Found.Spec.About().NoRecords; why != "" {
 		p.Addf("%s %s", f.Shown(), why)
-	}
-	if f.Process != nil {
-		return
 	}
 	if f.Admin != "" {
 		CheckAdmin(f.Admin, f.File, p)

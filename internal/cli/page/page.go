@@ -51,6 +51,10 @@ type Page struct {
 	sessions  *sessions
 	changing  sync.Mutex // held from the look at a record to its change
 
+	parkedLists  lists[*parkedList]  // by pipeline
+	unknownLists lists[*unknownList] // by store
+	operations   operations
+
 	statusMu sync.Mutex // guards status, and is held while it is asked for
 	status   *admin.Status
 	asked    time.Time
@@ -99,6 +103,22 @@ func New(o *Options) *Page {
 func (p *Page) routes() []route {
 	return []route{
 		{"GET", "/{$}", admin.Viewer, true, (*visit).overview},
+		{"GET", "/key", admin.Viewer, false, (*visit).keyPage},
+		{"POST", "/key", admin.Viewer, false, (*visit).findKey},
+		{"POST", "/change", admin.Operator, false, (*visit).changeKey},
+		{"GET", "/unknown", admin.Viewer, false, (*visit).unknown},
+		{"POST", "/preview-keys", admin.Operator, false, (*visit).previewKeys},
+		{"POST", "/resolve", admin.Operator, false, (*visit).resolveKeys},
+		{"GET", "/parked", admin.Viewer, false, (*visit).parked},
+		{"GET", "/message", admin.Viewer, false, (*visit).messagePage},
+		{"POST", "/message", admin.Operator, false, (*visit).messageBody},
+		{"POST", "/preview", admin.Operator, false, (*visit).previewParked},
+		{"POST", "/settle", admin.Operator, false, (*visit).settleParked},
+		{"GET", "/pipeline", admin.Viewer, true, (*visit).pipelinePage},
+		{"GET", "/store", admin.Viewer, true, (*visit).storePage},
+		{"POST", "/store", admin.Operator, false, (*visit).doctor},
+		{"GET", "/audit", admin.Viewer, false, (*visit).audit},
+		{"GET", "/outcome", admin.Viewer, false, (*visit).outcomePage},
 		{"GET", "/login", admin.Nobody, true, (*visit).loginPage},
 		{"POST", "/login", admin.Nobody, true, (*visit).login},
 		{"POST", "/logout", admin.Nobody, true, (*visit).logout},
@@ -234,7 +254,7 @@ type view struct {
 // show renders a page.
 func (v *visit) show(status int, name, title string, of any) error {
 	data := view{Title: title, Here: name, Who: v.who, Locked: v.Conf.Admin.Auth == nil && v.who.Role == admin.Nobody, Of: of}
-	data.Live = v.r.Method == http.MethodGet && (name == "overview" || name == "pipeline" || name == "store")
+	data.Live = v.r.Method == http.MethodGet && (name == "overview" || name == "pipeline" || name == "store" || name == "outcome")
 	var page bytes.Buffer
 	if err := v.templates.ExecuteTemplate(&page, name+".html", &data); err != nil {
 		return err
@@ -283,14 +303,15 @@ const (
 // functions are those of the templates.
 func (p *Page) functions(names map[string]string) template.FuncMap {
 	return template.FuncMap{
-		"asset": func(name string) string { return cmp.Or(names[name], name) },
-		"count": term.FormatCount,
-		"bytes": term.FormatBytes,
-		"text":  func(text string) string { return term.DisplayText(p.App.Redact(text)) },
-		"line":  func(text string) string { return term.OneLine(p.App.Redact(text)) },
-		"at":    term.DisplayTime,
-		"iso":   term.JSONTime,
-		"here":  func(page, here string) bool { return page == here },
+		"asset":   func(name string) string { return cmp.Or(names[name], name) },
+		"count":   term.FormatCount,
+		"count64": func(n int) string { return term.FormatCount(int64(n)) },
+		"bytes":   term.FormatBytes,
+		"text":    func(text string) string { return term.DisplayText(p.App.Redact(text)) },
+		"line":    func(text string) string { return term.OneLine(p.App.Redact(text)) },
+		"at":      term.DisplayTime,
+		"iso":     term.JSONTime,
+		"here":    func(page, here string) bool { return page == here },
 	}
 }
 

@@ -3,7 +3,9 @@ package page
 import (
 	"fmt"
 	"strings"
+	"time"
 
+	"github.com/semel-dev/semel/internal/cli/facts"
 	"github.com/semel-dev/semel/internal/cli/term"
 )
 
@@ -43,4 +45,123 @@ func newChart(rates []float64) *chart {
 	last := rates[len(rates)-1]
 	c.Title = fmt.Sprintf("rate of the last %s: now %s/s, at most %s/s, on average %s/s", term.Plural((len(rates)+5)/6, "minute"), term.FormatRate(last), term.FormatRate(top), term.FormatRate(sum/float64(len(rates))))
 	return c
+}
+
+const (
+	timelineWidth  = 720
+	timelineHeight = 74
+	// apart is the least distance of two marks, and mostMarks how many fit.
+	apart     = 28
+	mostMarks = 24
+)
+
+// timeline is the history of a key as a picture.
+type timeline struct {
+	Width, Height int
+	Marks         []mark
+	From, To      string
+	// Title says what the picture shows.
+	Title string
+}
+
+// mark is one event of a timeline, with its number in the list beside the picture.
+type mark struct {
+	X, Number int
+	Text      string
+	// Alarm: the event is about a parked message or an outcome that is not known.
+	Alarm bool
+}
+
+// newTimeline returns the picture of events, which are in the order of time, or nil if less than
+// two have a time.
+func newTimeline(events []facts.Event) *timeline {
+	var marks []mark
+	var at []time.Time
+	for i, e := range events {
+		if e.At.IsZero() {
+			continue
+		}
+		marks = append(marks, mark{Number: i + 1, Text: e.Place + ": " + e.What, Alarm: strings.Contains(e.What, "parked") || strings.Contains(e.What, "unknown")})
+		at = append(at, e.At)
+	}
+	if len(marks) < 2 {
+		return nil
+	}
+	if more := len(marks) - mostMarks; more > 0 {
+		marks, at = marks[more:], at[more:]
+	}
+	first, last := at[0], at[len(at)-1]
+	span := max(last.Sub(first).Seconds(), 1e-9)
+	const left, right = 20, timelineWidth - 20
+	for i := range marks {
+		marks[i].X = left + int(float64(right-left)*at[i].Sub(first).Seconds()/span)
+		if i > 0 {
+			marks[i].X = max(marks[i].X, marks[i-1].X+apart)
+		}
+	}
+	for i := len(marks) - 1; i >= 0; i-- { // those that were moved beyond the end
+		marks[i].X = min(marks[i].X, right-(len(marks)-1-i)*apart)
+	}
+	return &timeline{
+		Width: timelineWidth, Height: timelineHeight, Marks: marks, From: term.DisplayTime(first), To: term.DisplayTime(last),
+		Title: fmt.Sprintf("%s between %s and %s; the list has them with the same numbers", term.Plural(len(marks), "event"), term.DisplayTime(first), term.DisplayTime(last)),
+	}
+}
+
+const (
+	drawingWidth  = 760
+	drawingHeight = 170
+	boxWidth      = 160
+	boxHeight     = 58
+	boxLabel      = 23 // characters
+)
+
+// box is a part of a pipeline.
+type box struct{ Name, Text string }
+
+// drawnBox is a box with its place.
+type drawnBox struct {
+	box
+	X, Middle int
+	Short     string
+	ArrowFrom int // 0 for the first one
+	ArrowTo   int
+}
+
+// drawing shows the parts of a pipeline, and the moments at which the process can die.
+type drawing struct {
+	Width, Height, BoxWidth, BoxHeight int
+	Boxes                              []drawnBox
+	Moments                            []drawnMoment
+	Title                              string
+}
+
+// drawnMoment is a moment with its place.
+type drawnMoment struct {
+	moment
+	X int
+}
+
+// newDrawing returns the drawing of a pipeline. The moments are in the order in which it commits.
+func newDrawing(boxes []box, moments []moment) *drawing {
+	d := &drawing{Width: drawingWidth, Height: drawingHeight, BoxWidth: boxWidth, BoxHeight: boxHeight}
+	step := (drawingWidth - boxWidth) / (len(boxes) - 1)
+	names := make([]string, len(boxes))
+	for i, b := range boxes {
+		short := []rune(term.OneLine(b.Text))
+		if len(short) > boxLabel {
+			short = append(short[:boxLabel-1], '…')
+		}
+		at := drawnBox{box: b, X: i * step, Middle: i*step + boxWidth/2, Short: string(short)}
+		if i > 0 {
+			at.ArrowFrom, at.ArrowTo = (i-1)*step+boxWidth+2, i*step-4
+		}
+		d.Boxes = append(d.Boxes, at)
+		names[i] = b.Name + " " + b.Text
+	}
+	for i, m := range moments {
+		d.Moments = append(d.Moments, drawnMoment{m, (2*i + 1) * drawingWidth / (2 * len(moments))})
+	}
+	d.Title = strings.Join(names, ", then ") + "; below, in their order, " + term.Plural(len(moments), "moment") + " at which the process can die: the table has them with the same numbers"
+	return d
 }

@@ -1,7 +1,6 @@
 package parkedcmd
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/app"
+	"github.com/semel-dev/semel/internal/cli/facts"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
@@ -27,23 +27,11 @@ import (
 type outcomeLine struct {
 	Pipeline string `json:"pipeline"`
 	ID       string `json:"id"`
-	// Outcome is one of the constants below, or with --dry-run the expected one.
+	// Outcome is one of those of package facts, or with --dry-run the expected one.
 	Outcome string `json:"outcome"`
 	Reason  string `json:"reason,omitempty"`
 	Error   string `json:"error,omitempty"`
 }
-
-// Outcomes of a message.
-const (
-	outcomeRedriven = "redriven"
-	outcomeBefore   = "done before"
-	outcomeAgain    = "parked again"
-	outcomeQueued   = "queued"
-	outcomeOther    = "settled by another"
-	outcomeLeft     = "not redriven"
-	outcomeSkipped  = pipeline.HowSkipped
-	outcomeDone     = pipeline.HowDone
-)
 
 func newParkedRetryCommand(f *parkedFlags) *cobra.Command {
 	q := retryRequest{parkedFlags: f}
@@ -131,7 +119,7 @@ func (q *retryRequest) redrive(ctx context.Context, r *retry) (err error) {
 	if !q.past {
 		r.list, err = r.leave(time.Now(), q.dry)
 	}
-	topic, inTopic := r.letters.(parkedTopic)
+	topic, inTopic := r.letters.(facts.ParkedTopic)
 	switch {
 	case len(r.list) == 0:
 	case q.dry:
@@ -241,7 +229,7 @@ func (r *retry) foretell(ctx context.Context) error {
 		refused := r.refused(m)
 		switch {
 		case refused != nil:
-			next = outcomeLeft + ": " + term.InOneLine(refused).Error()
+			next = facts.NotRedriven + ": " + term.InOneLine(refused).Error()
 		case isMissing(m):
 		case unseen != "":
 			next = "not known: " + unseen
@@ -414,7 +402,7 @@ func (r *retry) watch(ctx context.Context) (waiting, processed bool) {
 	if !processed && len(gone) > 0 {
 		// A message that an operator settled does not prove that the pipeline runs.
 		fates, err := r.fates(context.WithoutCancel(ctx))
-		processed = err == nil && slices.ContainsFunc(gone, func(m *pipeline.Parked) bool { return fates[m.ID].redriven })
+		processed = err == nil && slices.ContainsFunc(gone, func(m *pipeline.Parked) bool { return fates[m.ID].Redriven })
 	}
 	return len(list) > 0, processed
 }
@@ -441,7 +429,7 @@ func (r *retry) tell(ctx context.Context) (left int, err error) {
 			return len(r.list), fmt.Errorf("%s: %w", r.spec.Name, term.InOneLine(err))
 		}
 	}
-	var fates map[string]fate
+	var fates map[string]facts.Fate
 	if missing {
 		if fates, err = r.fates(ctx); err != nil {
 			return len(r.list), fmt.Errorf("%s: what became of the messages is not known: %w", r.spec.Name, term.InOneLine(err))
@@ -449,18 +437,8 @@ func (r *retry) tell(ctx context.Context) (left int, err error) {
 	}
 	out := r.out()
 	for i, m := range r.list {
-		outcome, reason, failure := "", "", ""
-		switch now := found[i]; {
-		case now == nil:
-			outcome, reason = fates[m.ID].outcome()
-		case now.Redrives > m.Redrives || now.At.After(m.At):
-			outcome, reason, failure = outcomeAgain, string(now.Reason), now.Error
-			left++
-		case now.Queued:
-			outcome, reason = outcomeQueued, cmp.Or(r.waits, "the process that runs the pipeline redrives it")
-			left++
-		default:
-			outcome = outcomeLeft
+		outcome, reason, failure, settled := facts.Outcome(m, found[i], fates[m.ID], r.waits)
+		if !settled {
 			left++
 		}
 		if err := r.report(out, m, outcome, reason, failure); err != nil {
@@ -470,45 +448,7 @@ func (r *retry) tell(ctx context.Context) (left int, err error) {
 	return left, nil
 }
 
-// fate is what the audit log says about one message since the retry began.
-type fate struct {
-	redriven  bool                // a pipeline processed it
-	delivered bool                // and its effect happened
-	by        pipeline.Settlement // the last settlement by an operator, or zero
-}
-
-// byHand says how an operator settled a message, and names the operator.
-func byHand(s pipeline.Settlement) string { return s.How + " by " + s.Actor }
-
-// outcome returns the outcome of a message that is gone. Only a redrive entry
-// with a delivery proves that the effect happened.
-func (f fate) outcome() (outcome, reason string) {
-	switch {
-	case f.delivered && f.by.How != "":
-		return outcomeRedriven, byHand(f.by) + " meanwhile"
-	case f.delivered:
-		return outcomeRedriven, ""
-	case f.by.How != "":
-		return outcomeOther, byHand(f.by)
-	case f.redriven:
-		return outcomeBefore, ""
-	default:
-		return outcomeOther, "the audit log does not name the operator"
-	}
-}
-
 // fates reads how messages were settled since the retry began.
-func (r *retry) fates(ctx context.Context) (map[string]fate, error) {
-	list := map[string]fate{}
-	err := r.letters.(pipeline.DeadLetterStore).Settled(ctx, r.auditEnd, func(s pipeline.Settlement) bool {
-		f := list[s.ID]
-		if s.How == pipeline.HowRedriven {
-			f.redriven, f.delivered = true, f.delivered || s.Delivered
-		} else {
-			f.by = s
-		}
-		list[s.ID] = f
-		return true
-	})
-	return list, err
+func (r *retry) fates(ctx context.Context) (map[string]facts.Fate, error) {
+	return facts.Fates(ctx, r.letters.(pipeline.DeadLetterStore), r.auditEnd)
 }

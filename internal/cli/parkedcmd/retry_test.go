@@ -16,6 +16,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka"
+	"github.com/semel-dev/semel/internal/cli/facts"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
@@ -120,7 +121,7 @@ pipelines:
 	}
 	err = use(&stdout, func(f *parkedFlags, s deadLetters, list []*pipeline.Parked) error {
 		err := use(io.Discard, func(f *parkedFlags, s deadLetters, list []*pipeline.Parked) error {
-			return f.takeOut(t.Context(), s, list[0], outcomeSkipped, "no")
+			return f.takeOut(t.Context(), s, list[0], facts.Skipped, "no")
 		})
 		if err != nil {
 			return err

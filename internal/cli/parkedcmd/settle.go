@@ -2,20 +2,17 @@ package parkedcmd
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli/facts"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
-	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -31,7 +28,7 @@ the reason are written to the audit log next to the messages: in the directory,
 the table, or the topic whose name ends with -settled.`,
 	}, func(ctx context.Context, s deadLetters, list []*pipeline.Parked, reason string) error {
 		for _, m := range list {
-			if err := f.takeOut(ctx, s, m, outcomeSkipped, reason); err != nil {
+			if err := f.takeOut(ctx, s, m, facts.Skipped, reason); err != nil {
 				return err
 			}
 		}
@@ -94,7 +91,7 @@ func (f *parkedFlags) takeOut(ctx context.Context, s deadLetters, m *pipeline.Pa
 	}
 	err := s.letters.Settle(ctx, m, pipeline.Settlement{How: how, Actor: keyrecord.Actor(), Reason: reason})
 	if errors.Is(err, pipeline.ErrNotParked) {
-		return f.report(f.Stdout, m, outcomeOther, "", "")
+		return f.report(f.Stdout, m, facts.SettledByOther, "", "")
 	}
 	if err != nil {
 		return fmt.Errorf("%s: take %s out: %w", s.spec.Name, m.ID, term.InOneLine(err))
@@ -106,11 +103,8 @@ func (f *parkedFlags) takeOut(ctx context.Context, s deadLetters, m *pipeline.Pa
 // comes first: if the command is interrupted in between, the message remains and
 // its key is done.
 func (f *parkedFlags) markDone(ctx context.Context, s deadLetters, list []*pipeline.Parked, reason string) error {
-	switch f.conf.Mode(s.spec) {
-	case config.Direct:
-		return fmt.Errorf("%s keeps no keys to mark: semel parked skip removes the messages", s.spec.Name)
-	case config.SourceIsSink:
-		return fmt.Errorf("the keys of %s are in Kafka, where only an output makes a key done: semel parked skip removes the messages, and a later copy is processed", s.spec.Name)
+	if err := facts.Markable(f.conf, s.spec); err != nil {
+		return err
 	}
 	keys, reasons := open.StoreOf(f.App, f.file, f.conf, s.spec)
 	if len(reasons) > 0 {
@@ -118,11 +112,7 @@ func (f *parkedFlags) markDone(ctx context.Context, s deadLetters, list []*pipel
 	}
 	keys.KeepIDs = true // keep the id of a key settled by hand readable
 	return keys.WithStore(ctx, func(store semel.Store) error {
-		looker, err := open.Able[semel.Inspector](keys, store, "look keys up")
-		if err != nil {
-			return err
-		}
-		log, err := open.Able[keyrecord.Log](keys, store, "keep an audit log, without which no key is changed by hand")
+		by, err := facts.HandsOn(keys, store)
 		if err != nil {
 			return err
 		}
@@ -132,53 +122,14 @@ func (f *parkedFlags) markDone(ctx context.Context, s deadLetters, list []*pipel
 				failures = append(failures, fmt.Errorf("%s has no key that could be done: semel parked skip takes it out", m.ID))
 				continue
 			}
-			records := make([]semel.Record, 1)
-			if err := looker.Look(ctx, []semel.Key{m.Key}, records); err != nil {
-				return fmt.Errorf("look the key up: %w", err)
+			if err := by.MakeDone(ctx, keyrecord.Me(reason), m.Key, s.spec.Window); err != nil {
+				failures = append(failures, fmt.Errorf("%s: mark %s done: %w", m.ID, keyrecord.DisplayID(m.Key.ID), err))
+				continue
 			}
-			records[0].Key = m.Key
-			if records[0].State != semel.Done {
-				err := keyrecord.Audited(ctx, log, "parked done", reason, &records[0], semel.Done, func() error {
-					return makeDone(ctx, store, &records[0], s.spec.Window)
-				})
-				if err != nil {
-					failures = append(failures, fmt.Errorf("%s: mark %s done: %w", m.ID, keyrecord.DisplayID(m.Key.ID), err))
-					continue
-				}
-			}
-			if err := f.takeOut(ctx, s, m, outcomeDone, reason); err != nil {
+			if err := f.takeOut(ctx, s, m, facts.MarkedDone, reason); err != nil {
 				return errors.Join(append(failures, err)...)
 			}
 		}
 		return errors.Join(failures...)
 	})
-}
-
-// makeDone makes a record done from any state, unless another holder has it.
-func makeDone(ctx context.Context, store semel.Store, r *semel.Record, window time.Duration) error {
-	if r.State == semel.Unknown {
-		resolver, ok := semel.As[semel.Resolver](store)
-		if !ok {
-			return errors.New("the store cannot settle a key whose outcome is unknown")
-		}
-		return resolver.Resolve(ctx, r.Key, semel.Done, semel.Result{}, window)
-	}
-	claims := []semel.ClaimRequest{{
-		Key: r.Key, Owner: semel.Owner{Name: keyrecord.Actor(), Nonce: binary.LittleEndian.Uint64([]byte(rand.Text()))},
-		Window: window, Done: true,
-	}}
-	answers := make([]semel.ClaimAnswer, 1)
-	if err := store.Claim(ctx, claims, answers); err != nil {
-		return err
-	}
-	switch a := &answers[0]; {
-	case a.Err != nil:
-		return a.Err
-	case a.Decision == semel.Fresh, a.Decision == semel.Duplicate:
-		return nil
-	case a.Decision == semel.InFlight:
-		return fmt.Errorf("%s holds the key until %s: try again after that", term.DisplayText(a.Holder), term.DisplayTime(a.Claim.LeaseEnd))
-	default:
-		return fmt.Errorf("the store answered %s", a.Decision)
-	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli/facts"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
@@ -17,34 +18,24 @@ import (
 // outcomes are reported.
 const backAtOnce = 500
 
-// parkedTopic has the parked messages of a pipeline in a topic; see kafka.DeadLetterTopic.
-type parkedTopic interface {
-	// Redrive writes messages back to where they came from.
-	Redrive(ctx context.Context, list []*pipeline.Parked, actor string) (places []semel.Origin, errs []error)
-	// Redrivable returns why a message cannot be redriven.
-	Redrivable(m *pipeline.Parked) error
-	// Settled returns how a message was settled that is no longer parked.
-	Settled(id string) (pipeline.Settlement, bool)
-}
-
 // giveBack writes messages of a topic back to their origin, for the process that
 // runs the pipeline. It reports the outcome of each.
-func (r *retry) giveBack(ctx context.Context, topic parkedTopic) error {
+func (r *retry) giveBack(ctx context.Context, topic facts.ParkedTopic) error {
 	limit, cancel := context.WithTimeout(ctx, r.wait)
 	defer cancel()
 	left := 0
 	for list := range slices.Chunk(r.list, backAtOnce) {
 		places, errs := topic.Redrive(limit, list, keyrecord.Actor())
 		for i, m := range list {
-			outcome, reason, failure := outcomeRedriven, "", ""
+			outcome, reason, failure := facts.Redriven, "", ""
 			switch o, err := places[i], errs[i]; {
 			case errors.Is(err, pipeline.ErrNotParked):
-				outcome = outcomeOther
+				outcome = facts.SettledByOther
 				if by, ok := topic.Settled(m.ID); ok {
-					reason = byHand(by)
+					reason = facts.ByHand(by)
 				}
 			case err != nil:
-				outcome, failure = outcomeLeft, term.InOneLine(err).Error()
+				outcome, failure = facts.NotRedriven, term.InOneLine(err).Error()
 				left++
 			default:
 				reason = fmt.Sprintf("written to %s/%d at %d, for the running pipeline", o.Source, o.Partition, o.Offset)
@@ -66,7 +57,7 @@ func (r *retry) giveBack(ctx context.Context, topic parkedTopic) error {
 // refused returns why a message will not be redriven, if that is known in
 // advance.
 func (r *retry) refused(m *pipeline.Parked) error {
-	if topic, ok := r.letters.(parkedTopic); ok {
+	if topic, ok := r.letters.(facts.ParkedTopic); ok {
 		return topic.Redrivable(m)
 	}
 	return nil

@@ -1,4 +1,4 @@
-package keyscmd
+package facts
 
 import (
 	"testing"

@@ -1,0 +1,174 @@
+package page
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli/keyrecord"
+	"github.com/semel-dev/semel/internal/cli/open"
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// mostAudited is how many of the latest lines of each audit log a page shows.
+const mostAudited = 100
+
+// tailer is a place with an audit log that can be read.
+type tailer interface {
+	AuditTail(ctx context.Context, most int) ([][]byte, error)
+}
+
+// auditLine is a line of an audit log: of a change of a key, of its outcome, or of the settlement of
+// a parked message.
+type auditLine struct {
+	Time      time.Time
+	At        time.Time
+	Operation string
+	Actor     string
+	Host      string
+	Verb      string
+	Before    struct {
+		Scope    *string
+		ID       json.RawMessage
+		IDBase64 string `json:"id_base64"`
+		Digest   string
+		State    string
+	}
+	After, Reason, Outcome, Error string
+	Message                       string
+	// These are of parked messages.
+	Pipeline, Scope, Key, How string
+	MessageID                 string `json:"id"`
+}
+
+// auditRow is a change for people.
+type auditRow struct {
+	Time                                      time.Time
+	Actor, Host, Place, What, Reason, Outcome string
+	Failed                                    bool
+}
+
+// auditData is what the page of the audit logs shows.
+type auditData struct {
+	Rows  []auditRow
+	Notes []string
+}
+
+// audit shows the latest changes by hand, the newest first.
+func (v *visit) audit() error {
+	d := &auditData{}
+	add := func(place string, lines [][]byte, err error) {
+		if err != nil {
+			d.Notes = append(d.Notes, place+": "+v.App.Redact(term.PlainText(term.JoinLines(err.Error()))))
+		}
+		d.Rows = append(d.Rows, rowsOf(place, lines)...)
+	}
+	for _, name := range v.stores() {
+		lines, err := v.auditOf(name)
+		add("store "+name, lines, err)
+	}
+	seen := map[string]bool{}
+	for _, p := range v.pipelines() {
+		if seen[p.Parked.Path] || p.Parked.Path == "" { // a table is in the audit log of its store
+			continue
+		}
+		seen[p.Parked.Path] = true
+		var lines [][]byte
+		err := v.letters(v.r.Context(), p, func(letters pipeline.DeadLetters) (err error) {
+			if of, ok := letters.(tailer); ok {
+				lines, err = of.AuditTail(v.r.Context(), mostAudited)
+			}
+			return err
+		})
+		add("parked messages in "+p.Parked.Path, lines, err)
+	}
+	slices.SortStableFunc(d.Rows, func(a, b auditRow) int { return b.Time.Compare(a.Time) })
+	return v.show(http.StatusOK, "audit", "Audit", d)
+}
+
+// auditOf returns the last lines of the audit log of a store.
+func (v *visit) auditOf(name string) (lines [][]byte, err error) {
+	var wrong term.Problems
+	f := &open.StoreFlags{App: v.App, File: v.File, Conf: v.Conf, Name: name, Process: v.Process}
+	if f.Check(&wrong); len(wrong) > 0 {
+		return nil, errors.New(strings.Join(wrong, "; "))
+	}
+	err = f.WithStore(v.r.Context(), func(store semel.Store) error {
+		of, ok := semel.As[tailer](store)
+		if !ok {
+			return nil // it keeps none
+		}
+		lines, err = of.AuditTail(v.r.Context(), mostAudited)
+		return err
+	})
+	return lines, err
+}
+
+// rowsOf returns the changes that lines of a log are about.
+func rowsOf(place string, lines [][]byte) (rows []auditRow) {
+	byOperation := map[string]int{}
+	for _, line := range lines {
+		var l auditLine
+		if json.Unmarshal(line, &l) != nil {
+			rows = append(rows, auditRow{Place: place, What: "a line that cannot be read", Failed: true})
+			continue
+		}
+		if at, ok := byOperation[l.Operation]; ok && l.Outcome != "" {
+			rows[at].Outcome, rows[at].Failed = l.Outcome, l.Outcome != "done"
+			if l.Error != "" {
+				rows[at].Outcome += ": " + l.Error
+			}
+			continue
+		}
+		if l.Operation != "" {
+			if l.Verb == "" {
+				continue // an outcome whose change is further back
+			}
+			byOperation[l.Operation] = len(rows)
+		}
+		row := auditRow{Time: cmp.Or(l.Time, l.At), Actor: l.Actor, Host: l.Host, Place: place, Reason: l.Reason}
+		if l.How != "" {
+			row.What, row.Outcome = fmt.Sprintf("%s %s of %s", l.How, l.MessageID, l.Pipeline), "done"
+			if l.Key != "" {
+				row.What += ", key " + keyrecord.DisplayID(l.Key)
+			}
+		} else {
+			row.What, row.Outcome = fmt.Sprintf("%s %s: %s → %s", l.Verb, l.key(), l.Before.State, l.After), "not known"
+			if l.Message != "" {
+				row.What += ", message " + l.Message
+			}
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// key names the key of a line.
+func (l *auditLine) key() string {
+	scope := ""
+	if l.Before.Scope != nil {
+		scope = " in scope " + keyrecord.DisplayScope(*l.Before.Scope)
+	}
+	switch {
+	case l.Before.IDBase64 != "":
+		if id, err := base64.StdEncoding.DecodeString(l.Before.IDBase64); err == nil {
+			return keyrecord.DisplayID(string(id)) + scope
+		}
+	case len(l.Before.ID) > 0:
+		if id, err := keyrecord.NewIDParser().ID(l.Before.ID); err == nil {
+			return keyrecord.DisplayID(id) + scope
+		}
+	case l.Before.Digest != "":
+		return "digest " + l.Before.Digest
+	}
+	return "a message without a key"
+}

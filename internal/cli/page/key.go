@@ -1,0 +1,486 @@
+package page
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/admin"
+	"github.com/semel-dev/semel/internal/cli/facts"
+	"github.com/semel-dev/semel/internal/cli/keyrecord"
+	"github.com/semel-dev/semel/internal/cli/open"
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+const (
+	// searchFor limits the search of sources and sinks, and searchMost their messages.
+	searchFor  = 10 * time.Second
+	searchMost = 100_000
+	searchBack = 24 * time.Hour
+	// mostReason limits the reason of a change.
+	mostReason = 1000
+)
+
+// keyForm is what the form for the search has. Its values are those of the last search.
+type keyForm struct {
+	Pipelines []string
+	Proxy     bool
+	Pipeline  string
+	ID        string
+	JSON      bool
+	Caller    string
+	Headers   string
+	Message   string
+	Wrong     string
+}
+
+// keyData is what the page about a key shows.
+type keyData struct {
+	Form keyForm
+	// Said says what was done to the key.
+	Said     string
+	Warnings []string
+	// Found: a key was searched for.
+	Found   bool
+	Nothing bool
+	Failed  string
+	Answers []answerView
+	Events  []facts.Event
+	Picture *timeline
+	Looked  []string
+	status  int
+	// Refs are the readings of the key, for a search of sources and sinks.
+	Refs []string
+}
+
+// answerView is what a place says of the key.
+type answerView struct {
+	Pipeline, Store string
+	Facts           []keyrecord.Fact
+	Next            string
+	Parked          []facts.Parked
+	Elsewhere       string
+	Commands        []keyrecord.Command
+	Change          *changeForm // nil if this person cannot change it now
+}
+
+// changeForm changes a key.
+type changeForm struct {
+	Store, Ref, Expect string
+	// Unknown: the key is settled. Otherwise it is released.
+	Unknown bool
+}
+
+// refOf names the key of a record in a form.
+func refOf(r *semel.Record) string {
+	if r.Key.ID == "" {
+		return "d." + r.Digest.String()
+	}
+	return "k." + base64.RawURLEncoding.EncodeToString([]byte(r.Key.Scope)) + "." + base64.RawURLEncoding.EncodeToString([]byte(r.Key.ID))
+}
+
+// parseRef returns a record with the key that refOf names.
+func parseRef(text string) (*semel.Record, error) {
+	kind, rest, _ := strings.Cut(text, ".")
+	switch kind {
+	case "d":
+		if d, ok := keyrecord.ParseDigest(rest); ok {
+			return &semel.Record{Digest: d}, nil
+		}
+	case "k":
+		scope, id, _ := strings.Cut(rest, ".")
+		s, wrong := base64.RawURLEncoding.DecodeString(scope)
+		i, err := base64.RawURLEncoding.DecodeString(id)
+		if cmp.Or(wrong, err) == nil && len(i) > 0 {
+			return &semel.Record{Key: semel.Key{Scope: string(s), ID: string(i)}}, nil
+		}
+	}
+	return nil, refuse(http.StatusBadRequest, "the form does not name a key: open the page again")
+}
+
+// pipelines are those that the process runs.
+func (v *visit) pipelines() (list []*config.Pipeline) {
+	now := v.now(v.r.Context())
+	for i := range now.Pipelines {
+		if p, ok := v.Conf.Pipeline(now.Pipelines[i].Name); ok {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// form returns the form for a search, with the values of the request.
+func (v *visit) form() keyForm {
+	get := v.r.PostForm.Get
+	f := keyForm{Proxy: v.Conf.Proxy != nil, Pipeline: get("pipeline"), ID: get("id"), JSON: get("json") != "", Caller: get("caller"), Headers: get("headers"), Message: get("message")}
+	for _, p := range v.pipelines() {
+		f.Pipelines = append(f.Pipelines, p.Name)
+	}
+	return f
+}
+
+// keyPage shows the key that a link names, or the form for the search. A link has a digest, or a
+// parked message, so that no id is in a URL.
+func (v *visit) keyPage() error {
+	query := v.r.URL.Query()
+	switch {
+	case query.Get("digest") != "":
+		d, ok := keyrecord.ParseDigest(query.Get("digest"))
+		if !ok {
+			return refuse(http.StatusBadRequest, "this is no digest of a key")
+		}
+		return v.keyOfRecord(query.Get("store"), &semel.Record{Digest: d}, &keyData{})
+	case query.Get("message") != "":
+		p, err := v.pipelineOf(query.Get("pipeline"))
+		if err != nil {
+			return err
+		}
+		m, err := v.message(p, query.Get("message"))
+		if err != nil {
+			return err
+		}
+		if m.Key.ID == "" {
+			return refuse(http.StatusNotFound, "the parked message %s has no key", m.ID)
+		}
+		return v.answerKey(v.places(p, nil), []string{m.Key.ID}, false, &keyData{})
+	}
+	return v.show(http.StatusOK, "key", "Key", &keyData{Form: v.form()})
+}
+
+// keyOfRecord shows the key of a record in a store.
+func (v *visit) keyOfRecord(store string, r *semel.Record, d *keyData) error {
+	if _, ok := v.Conf.Store(store); !ok {
+		return refuse(http.StatusNotFound, "there is no store %q", store)
+	}
+	if r.Key.ID == "" { // it may be known
+		if now, err := v.record(store, r); err == nil && now.Key.ID != "" {
+			r = now
+		}
+	}
+	if r.Key.ID == "" {
+		q := v.question()
+		q.Digest, q.ByDigest = r.Digest, true
+		return v.ask(q, []facts.Place{{Store: store}}, d)
+	}
+	var places []facts.Place
+	for _, p := range v.pipelines() {
+		if p.Store.Name == store && p.Key.Scope == r.Key.Scope {
+			places = append(places, facts.Place{Pipeline: p, Store: store, Scope: r.Key.Scope})
+		}
+	}
+	if places == nil {
+		places = []facts.Place{{Store: store, Scope: r.Key.Scope}}
+	}
+	return v.answerKey(places, []string{r.Key.ID}, false, d)
+}
+
+// record looks at a record in a store.
+func (v *visit) record(store string, r *semel.Record) (now *semel.Record, err error) {
+	err = v.onStore(store, func(by *facts.Hands) error {
+		now, err = by.Again(v.r.Context(), r)
+		return err
+	})
+	return now, err
+}
+
+// onStore opens a store for changes by hand.
+func (v *visit) onStore(name string, use func(*facts.Hands) error) error {
+	if _, ok := v.Conf.Store(name); !ok {
+		return refuse(http.StatusNotFound, "there is no store %q", name)
+	}
+	var wrong term.Problems
+	f := &open.StoreFlags{App: v.App, File: v.File, Conf: v.Conf, Name: name, Process: v.Process}
+	if f.Check(&wrong); len(wrong) > 0 {
+		return refuse(http.StatusNotFound, "%s", strings.Join(wrong, "; "))
+	}
+	return f.WithStore(v.r.Context(), func(store semel.Store) error {
+		by, err := facts.HandsOn(f, store)
+		if err != nil {
+			return err
+		}
+		return use(by)
+	})
+}
+
+// question returns a question to this process.
+func (v *visit) question() *facts.Question {
+	q := facts.NewQuestion(v.App)
+	q.File, q.Conf, q.Process, q.Quick = v.File, v.Conf, v.Process, true
+	q.Since, q.Patience, q.Most = searchBack, searchFor, searchMost
+	q.ParkedOf = func(ctx context.Context, p *config.Pipeline, fn func(*pipeline.Parked) bool) error {
+		list, err := v.parkedOf(ctx, p)
+		if err == nil {
+			for i := range list.messages {
+				if !fn(&list.messages[i]) {
+					break
+				}
+			}
+		}
+		return err
+	}
+	return q
+}
+
+// places returns where the key of one pipeline, or of all if it is nil, may be. shaped gets the
+// rules of the pipelines.
+func (v *visit) places(only *config.Pipeline, each func(*config.Pipeline)) (places []facts.Place) {
+	for _, p := range v.pipelines() {
+		if only == nil || p == only {
+			places = append(places, facts.Place{Pipeline: p, Store: p.Store.Name, Scope: p.Key.Scope})
+			if each != nil {
+				each(p)
+			}
+		}
+	}
+	return places
+}
+
+// findKey searches for the key that the form describes.
+func (v *visit) findKey() error {
+	form := v.form()
+	wrong := func(err error) error {
+		form.Wrong = v.App.Redact(term.PlainText(err.Error()))
+		return v.show(http.StatusUnprocessableEntity, "key", "Key", &keyData{Form: form})
+	}
+	var only *config.Pipeline
+	if form.Pipeline != "" {
+		p, err := v.pipelineOf(form.Pipeline)
+		if err != nil {
+			return wrong(err)
+		}
+		only = p
+	}
+	var ids []string
+	switch refs := v.r.PostForm["ref"]; {
+	case len(refs) > 0: // a search of sources and sinks for a key that was found before
+		for _, ref := range refs {
+			r, err := parseRef(ref)
+			if err != nil {
+				return err
+			}
+			if r.Key.ID != "" && !slices.Contains(ids, r.Key.ID) {
+				ids = append(ids, r.Key.ID)
+			}
+		}
+		return v.answerKey(v.places(only, nil), ids, true, &keyData{Form: form})
+	case form.Caller != "":
+		p := v.Conf.Proxy
+		if p == nil || form.ID == "" {
+			return wrong(errors.New("a caller needs an Idempotency-Key as the ID, and a process that is a proxy"))
+		}
+		return v.answerKey([]facts.Place{{Store: p.Store.Name, Scope: p.Scope}}, keyrecord.IDsOfCaller(form.Caller, form.ID), false, &keyData{Form: form})
+	case form.Message != "" || strings.TrimSpace(form.Headers) != "":
+		id, err := v.idOfMessage(only, &form)
+		if err != nil {
+			return wrong(err)
+		}
+		return v.answerKey(v.places(only, nil), []string{id}, false, &keyData{Form: form})
+	case form.ID == "":
+		return wrong(errors.New("write the ID of a key, or paste a message"))
+	case form.JSON:
+		id, err := keyrecord.NewIDParser().ID([]byte(form.ID))
+		if err != nil {
+			return wrong(fmt.Errorf("ID: %w", err))
+		}
+		ids = []string{id}
+	default:
+		var err error
+		if ids, err = keyrecord.IDReadings([]string{form.ID}); err != nil {
+			return wrong(err)
+		}
+		if form.ID[0] == '"' || form.ID[0] == '[' { // as the lists show some keys
+			if id, err := keyrecord.NewIDParser().ID([]byte(form.ID)); err == nil {
+				ids = append(ids, id)
+			}
+		}
+	}
+	places := v.places(only, func(p *config.Pipeline) {
+		for _, id := range keyrecord.Shaped(p.Key.Rule, ids) {
+			if !slices.Contains(ids, id) {
+				ids = append(ids, id)
+			}
+		}
+	})
+	return v.answerKey(places, ids, false, &keyData{Form: form})
+}
+
+// idOfMessage returns the id of a pasted message.
+func (v *visit) idOfMessage(p *config.Pipeline, form *keyForm) (string, error) {
+	if p == nil {
+		if len(form.Pipelines) != 1 {
+			return "", errors.New("choose the pipeline whose key rule finds the key in the message")
+		}
+		p, _ = v.Conf.Pipeline(form.Pipelines[0])
+	}
+	if p.Key.Rule == nil {
+		return "", fmt.Errorf("the key rule of pipeline %s needs a value that this machine lacks: write the ID", p.Name)
+	}
+	var headers []semel.Header
+	for line := range strings.Lines(form.Headers) {
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		name, value, ok := strings.Cut(line, ":")
+		if !ok || name == "" {
+			return "", fmt.Errorf("header %q: write NAME: VALUE", line)
+		}
+		headers = append(headers, semel.Header{Name: name, Value: []byte(strings.TrimSpace(value))})
+	}
+	id, err := facts.IDOf(p, headers, []byte(strings.ReplaceAll(form.Message, "\r\n", "\n"))) // as browsers write line ends
+	if err != nil {
+		return "", fmt.Errorf("the message has no key by the rule %s of pipeline %s: %w", p.Key.Rule, p.Name, err)
+	}
+	return id, nil
+}
+
+// answerKey shows what is known of a key with some readings.
+func (v *visit) answerKey(places []facts.Place, ids []string, search bool, d *keyData) error {
+	q := v.question()
+	q.IDs, q.Searches = ids, search
+	return v.ask(q, places, d)
+}
+
+// ask asks a question and shows the answer.
+func (v *visit) ask(q *facts.Question, places []facts.Place, d *keyData) error {
+	answer, err := q.Ask(v.r.Context(), places)
+	if answer == nil {
+		return err
+	}
+	d.Form.Wrong = ""
+	if d.Form.Pipelines == nil {
+		d.Form = v.form()
+	}
+	d.Found, d.Nothing, d.Events, d.Looked = true, answer.Nothing(), answer.Events, answer.Looked
+	if err != nil {
+		d.Failed = v.App.Redact(term.PlainText(term.JoinLines(err.Error())))
+	}
+	d.Picture = newTimeline(answer.Events)
+	for i, a := range append([]*facts.Answer{answer}, answer.Others...) {
+		if d.Nothing && a.Known() == nil {
+			continue
+		}
+		view := answerView{Pipeline: a.Pipeline, Store: a.Store, Next: v.App.Redact(a.Next)}
+		if i == 0 {
+			view.Parked = a.Parked
+		}
+		view.Commands = a.Cases()
+		if r := a.Known(); r != nil {
+			view.Facts = keyrecord.Facts(r)
+			if v.who.Role >= admin.Operator && a.Store != "" && (r.State == semel.Unknown || r.State == semel.Done) {
+				view.Change = &changeForm{Store: a.Store, Ref: refOf(r), Expect: facts.Version(r), Unknown: r.State == semel.Unknown}
+			}
+		}
+		if len(a.Elsewhere) > 0 {
+			view.Elsewhere = keyrecord.InScopes(a.Elsewhere)
+		}
+		d.Answers = append(d.Answers, view)
+	}
+	if !q.ByDigest && !q.Searches {
+		for _, id := range q.IDs {
+			d.Refs = append(d.Refs, refOf(&semel.Record{Key: semel.Key{ID: id}}))
+		}
+	}
+	return v.show(cmp.Or(d.status, http.StatusOK), "key", "Key", d)
+}
+
+// changeKey settles or releases a key, if it is still what was shown.
+func (v *visit) changeKey() error {
+	form := v.r.PostForm
+	by, err := v.by()
+	if err != nil {
+		return err
+	}
+	r, err := parseRef(form.Get("ref"))
+	if err != nil {
+		return err
+	}
+	store, d := form.Get("store"), &keyData{}
+	v.changing.Lock()
+	err = v.onStore(store, func(hands *facts.Hands) error {
+		now, err := hands.Again(v.r.Context(), r)
+		if err != nil {
+			return err
+		}
+		if facts.Version(now) != form.Get("expect") {
+			d.status = http.StatusConflict
+			d.Said = fmt.Sprintf("Nothing was changed: the record changed since it was shown. It is %s now.", now.State)
+			return nil
+		}
+		return v.change(hands, by, store, now, form.Get("do"), d)
+	})
+	v.changing.Unlock()
+	if err != nil {
+		return err
+	}
+	return v.keyOfRecord(store, r, d)
+}
+
+// change changes one record and says so.
+func (v *visit) change(hands *facts.Hands, by keyrecord.By, store string, r *semel.Record, do string, d *keyData) error {
+	ctx := context.WithoutCancel(v.r.Context()) // a browser that goes away does not cut a change
+	switch do {
+	case "done":
+		window, of := facts.WindowOf(v.Conf, store, r)
+		if err := hands.Settle(ctx, by, r, semel.Done, window); err != nil {
+			return settling(err)
+		}
+		d.Said = "The key is done: it is remembered for " + schema.Duration(window)
+		if of != "" {
+			d.Said += ", the window of pipeline " + of
+		}
+		d.Said += "."
+	case "absent":
+		if err := hands.Settle(ctx, by, r, semel.Absent, 0); err != nil {
+			return settling(err)
+		}
+		d.Said = "The key is absent: the next delivery of its message has its effect."
+	case "release":
+		if err := hands.Forget(ctx, by, r); err != nil {
+			return settling(err)
+		}
+		d.Said = "The key is released: the next delivery of its message has its effect again."
+		d.Warnings = facts.DropWarnings(v.Conf, store, r, time.Now())
+	default:
+		return refuse(http.StatusBadRequest, "choose what happens to the key")
+	}
+	return nil
+}
+
+// settling adds the status to an error of a change.
+func settling(err error) error {
+	if errors.Is(err, semel.ErrNotUnknown) {
+		return &statusError{http.StatusConflict, errors.New("nothing was changed: the key is no longer unknown, because its holder or another operator settled it")}
+	}
+	return err
+}
+
+// by returns who makes a change, and why.
+func (v *visit) by() (keyrecord.By, error) {
+	reason := strings.TrimSpace(v.r.PostForm.Get("reason"))
+	switch {
+	case reason == "":
+		return keyrecord.By{}, refuse(http.StatusUnprocessableEntity, "the reason is missing: say why, for the audit log. Nothing was changed")
+	case len(reason) > mostReason:
+		return keyrecord.By{}, refuse(http.StatusUnprocessableEntity, "the reason is longer than %d bytes. Nothing was changed", mostReason)
+	}
+	return keyrecord.By{Actor: v.who.Name, Reason: reason}, nil
+}
+
+// pipelineOf returns the pipeline with a name.
+func (v *visit) pipelineOf(name string) (*config.Pipeline, error) {
+	p, ok := v.Conf.Pipeline(name)
+	if !ok {
+		return nil, refuse(http.StatusNotFound, "there is no pipeline %q: %s", name, schema.OneOf(name, v.Conf.PipelineNames()))
+	}
+	return p, nil
+}

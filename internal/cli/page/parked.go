@@ -1,0 +1,347 @@
+package page
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/semel-dev/semel/internal/cli/keyrecord"
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+const (
+	// perPage is how many entries of a list a page shows.
+	perPage = 50
+	// mostListed limits the entries that are read for a list.
+	mostListed = 20_000
+	// errorWidth and keyWidth limit texts in a list.
+	errorWidth, keyWidth = 300, 100
+	// mostBody limits the part of a body that a page shows.
+	mostBody = 32 << 10
+	// mostHeaders limits the headers that a page shows.
+	mostHeaders = 100
+)
+
+// parkedList has the parked messages of a pipeline, without bodies and headers.
+type parkedList struct {
+	messages []pipeline.Parked
+	more     bool // there are more than mostListed
+	unread   error
+}
+
+// letters opens the parked messages of a pipeline, and calls use if there may be any.
+func (v *visit) letters(ctx context.Context, p *config.Pipeline, use func(pipeline.DeadLetters) error) (err error) {
+	letters, ok, err := v.Process.Parked(ctx, p.Name)
+	if err != nil || !ok {
+		return err
+	}
+	defer func() { err = errors.Join(err, letters.Close()) }()
+	return use(letters)
+}
+
+// parkedOf returns the parked messages of a pipeline.
+func (v *visit) parkedOf(ctx context.Context, p *config.Pipeline) (*parkedList, error) {
+	list, _, err := v.parkedLists.named(p.Name).get(func() (*parkedList, error) {
+		list := &parkedList{}
+		err := v.letters(ctx, p, func(letters pipeline.DeadLetters) error {
+			return letters.List(ctx, p.Name, func(m *pipeline.Parked) bool {
+				if list.more = len(list.messages) == mostListed; list.more {
+					return false
+				}
+				list.messages = append(list.messages, bare(m))
+				return true
+			})
+		})
+		if errors.Is(err, pipeline.ErrUnreadable) {
+			list.unread, err = err, nil
+		}
+		return list, err
+	})
+	return list, err
+}
+
+// bare returns a message without its body and its headers.
+func bare(m *pipeline.Parked) pipeline.Parked {
+	of := *m
+	of.Message.Body, of.Message.Headers, of.Message.RecordKey = nil, nil, nil
+	return of
+}
+
+// message returns a parked message.
+func (v *visit) message(p *config.Pipeline, id string) (found *pipeline.Parked, err error) {
+	missing := refuse(http.StatusNotFound, "%s is no longer a parked message of %s: it was settled", id, p.Name)
+	err = v.letters(v.r.Context(), p, func(letters pipeline.DeadLetters) error {
+		m, err := letters.Get(v.r.Context(), id)
+		if errors.Is(err, pipeline.ErrNotParked) || err == nil && m.Pipeline != p.Name {
+			return missing
+		}
+		found = m
+		return err
+	})
+	if err == nil && found == nil {
+		err = missing
+	}
+	return found, err
+}
+
+// parkedRow is a parked message in a list.
+type parkedRow struct {
+	Pipeline, ID, Pick, Key, Reason, Error string
+	At                                     time.Time
+	Attempts, Redrives                     int
+	Queued                                 bool
+}
+
+// row returns a message for a list.
+func (v *visit) row(m *pipeline.Parked) parkedRow {
+	r := parkedRow{
+		Pipeline: m.Pipeline, ID: m.ID, Pick: pick(m), Key: "(no key)", Reason: string(m.Reason), At: m.At, Attempts: m.Attempts, Redrives: m.Redrives, Queued: m.Queued,
+		Error: term.Shorten(v.App.Redact(term.PlainText(term.JoinLines(m.Error))), errorWidth),
+	}
+	if m.Key.ID != "" {
+		r.Key = term.Shorten(keyrecord.DisplayID(m.Key.ID), keyWidth)
+	}
+	return r
+}
+
+// pick names a parked message as it was shown.
+func pick(m *pipeline.Parked) string {
+	return strings.Join([]string{m.Pipeline, m.ID, strconv.Itoa(m.Redrives), strconv.FormatInt(m.At.UnixMicro(), 10)}, "\t")
+}
+
+// pager has the links to the pages before and after.
+type pager struct {
+	First, Last, All int
+	More             bool
+	Before, After    string
+}
+
+// paged returns the part of a list that the request is for.
+func paged[T any](v *visit, list []T, more bool) ([]T, pager) {
+	query := v.r.URL.Query()
+	from, _ := strconv.Atoi(query.Get("from"))
+	from = max(min(from, len(list)-1), 0) / perPage * perPage
+	to := min(from+perPage, len(list))
+	p := pager{First: from + 1, Last: to, All: len(list), More: more}
+	at := func(from int) string {
+		query.Set("from", strconv.Itoa(from))
+		return "?" + query.Encode()
+	}
+	if from > 0 {
+		p.Before = at(from - perPage)
+	}
+	if to < len(list) {
+		p.After = at(to)
+	}
+	return list[from:to], p
+}
+
+// parkedFilter selects parked messages.
+type parkedFilter struct{ Pipeline, Reason, Older string }
+
+// selected returns the parked messages that a filter selects, the oldest of each pipeline first.
+func (v *visit) selected(get func(string) string) (f parkedFilter, list []pipeline.Parked, more bool, notes []string, err error) {
+	f = parkedFilter{get("pipeline"), get("reason"), get("older")}
+	var older time.Duration
+	if f.Older != "" {
+		if older, err = schema.ParseDuration(f.Older); err != nil {
+			return f, nil, false, nil, refuse(http.StatusUnprocessableEntity, "older: %w", err)
+		}
+	}
+	if f.Pipeline != "" {
+		if _, err := v.pipelineOf(f.Pipeline); err != nil {
+			return f, nil, false, nil, err
+		}
+	}
+	now := time.Now()
+	for _, p := range v.pipelines() {
+		if f.Pipeline != "" && p.Name != f.Pipeline {
+			continue
+		}
+		of, err := v.parkedOf(v.r.Context(), p)
+		if err != nil {
+			notes = append(notes, fmt.Sprintf("the parked messages of %s cannot be read: %s", p.Name, v.App.Redact(term.JoinLines(v.Conf.Advise(p, config.ParkedPart, err).Error()))))
+			continue
+		}
+		if of.unread != nil {
+			notes = append(notes, v.App.Redact(term.JoinLines(of.unread.Error())))
+		}
+		more = more || of.more
+		for i := range of.messages {
+			m := &of.messages[i]
+			if (f.Reason == "" || string(m.Reason) == f.Reason) && (older == 0 || now.Sub(m.At) >= older) {
+				list = append(list, *m)
+			}
+		}
+	}
+	return f, list, more, notes, nil
+}
+
+// parkedData is what the list of parked messages shows.
+type parkedData struct {
+	Filter             parkedFilter
+	Pipelines, Reasons []string
+	Rows               []parkedRow
+	Pager              pager
+	Notes              []string
+	// Unknown is the number of messages whose keys have to be settled first.
+	Unknown int
+	Changes bool // this person may change them
+}
+
+// parked lists parked messages.
+func (v *visit) parked() error {
+	f, list, more, notes, err := v.selected(v.r.URL.Query().Get)
+	if err != nil {
+		return err
+	}
+	d := &parkedData{Filter: f, Notes: notes, Changes: v.operates()}
+	for _, p := range v.pipelines() {
+		d.Pipelines = append(d.Pipelines, p.Name)
+	}
+	for _, reason := range pipeline.Reasons() {
+		d.Reasons = append(d.Reasons, string(reason))
+	}
+	for i := range list {
+		if list[i].Reason == pipeline.ReasonUnknown {
+			d.Unknown++
+		}
+	}
+	var shown []pipeline.Parked
+	shown, d.Pager = paged(v, list, more)
+	for i := range shown {
+		d.Rows = append(d.Rows, v.row(&shown[i]))
+	}
+	return v.show(http.StatusOK, "parked", "Parked messages", d)
+}
+
+// messageData is what the page about a parked message shows.
+type messageData struct {
+	Row     parkedRow
+	Facts   []fact
+	HasKey  bool
+	KeyLink string
+	// Headers are names, with values if the message was asked for.
+	Headers []fact
+	// Whole: the message was asked for. MayAsk: this person may.
+	Whole, MayAsk bool
+	Size          int
+	Body          string
+	Cut           bool
+}
+
+// messagePage shows a parked message, with its content if it was asked for.
+func (v *visit) messagePage() error { return v.showMessage(v.r.URL.Query(), false) }
+
+// messageBody shows a parked message with its content.
+func (v *visit) messageBody() error { return v.showMessage(v.r.PostForm, true) }
+
+func (v *visit) showMessage(form url.Values, whole bool) error {
+	p, err := v.pipelineOf(form.Get("pipeline"))
+	if err != nil {
+		return err
+	}
+	m, err := v.message(p, form.Get("id"))
+	if err != nil {
+		return err
+	}
+	d := &messageData{Row: v.row(m), HasKey: m.Key.ID != "", Whole: whole, MayAsk: v.operates(), Size: len(m.Message.Body)}
+	d.Row.Error = v.App.Redact(term.PlainText(term.JoinLines(m.Error)))
+	if d.HasKey {
+		d.KeyLink = "key?" + url.Values{"pipeline": {p.Name}, "message": {m.ID}}.Encode()
+		d.Facts = append(d.Facts, fact{"scope", keyrecord.DisplayScope(m.Key.Scope)})
+	}
+	o := &m.Message.Origin
+	d.Facts = append(d.Facts, fact{"from", fmt.Sprintf("%s, partition %d, offset %d", o.Source, o.Partition, o.Offset)})
+	if m.Message.ID != "" {
+		d.Facts = append(d.Facts, fact{"message id", m.Message.ID})
+	}
+	if !m.Message.Time.IsZero() {
+		d.Facts = append(d.Facts, fact{"time", term.DisplayTime(m.Message.Time)})
+	}
+	for _, h := range m.Message.Headers[:min(len(m.Message.Headers), mostHeaders)] {
+		value := "•••"
+		if whole {
+			value = term.Shorten(plain(h.Value), 2*errorWidth)
+		}
+		d.Headers = append(d.Headers, fact{h.Name, value})
+	}
+	if whole {
+		body := m.Message.Body
+		if d.Cut = len(body) > mostBody; d.Cut {
+			body = body[:mostBody]
+			for n := 1; n < utf8.UTFMax && !utf8.Valid(body); n++ { // it may end in a part of a character
+				body = body[:len(body)-1]
+			}
+		}
+		d.Body = v.App.Redact(plain(body))
+	}
+	return v.show(http.StatusOK, "message", "Parked message", d)
+}
+
+// plain shows foreign bytes: text as it is, and anything else as base64.
+func plain(b []byte) string {
+	odd := func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' && r != '\r' }
+	if text := string(b); utf8.ValidString(text) && !strings.ContainsFunc(text, odd) {
+		return text
+	}
+	return "base64:" + base64.StdEncoding.EncodeToString(b)
+}
+
+// pickOf reads what pick wrote.
+func pickOf(text string) (m pipeline.Parked, ok bool) {
+	parts := strings.Split(text, "\t")
+	if len(parts) != 4 {
+		return m, false
+	}
+	redrives, err := strconv.Atoi(parts[2])
+	at, wrong := strconv.ParseInt(parts[3], 10, 64)
+	m.Pipeline, m.ID, m.Redrives, m.At = parts[0], parts[1], redrives, time.UnixMicro(at)
+	return m, err == nil && wrong == nil && m.ID != ""
+}
+
+// same reports whether a message is still what was shown.
+func same(now, shown *pipeline.Parked) bool {
+	return now.Pipeline == shown.Pipeline && now.Redrives == shown.Redrives && now.At.UnixMicro() == shown.At.UnixMicro()
+}
+
+// picked returns the messages that the form names, at most mostChanged of each pipeline's list.
+func (v *visit) picked() (list []pipeline.Parked, err error) {
+	form := v.r.PostForm
+	if form.Get("all") != "" {
+		_, list, _, _, err = v.selected(form.Get)
+		if err != nil {
+			return nil, err
+		}
+	} else {
+		for _, text := range slices.Concat(form["pick"], strings.Split(form.Get("picks"), "\n")) {
+			if text = strings.TrimSuffix(text, "\r"); text == "" {
+				continue
+			}
+			m, ok := pickOf(text)
+			if !ok {
+				return nil, refuse(http.StatusBadRequest, "the form does not name a message: open the list again")
+			}
+			list = append(list, m)
+		}
+	}
+	switch {
+	case len(list) == 0:
+		return nil, refuse(http.StatusUnprocessableEntity, "no message was chosen: nothing was changed")
+	case len(list) > mostChanged:
+		list = list[:mostChanged]
+	}
+	return list, nil
+}

@@ -1,0 +1,780 @@
+package page
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/admin"
+	"github.com/semel-dev/semel/internal/cli/facts"
+	"github.com/semel-dev/semel/internal/cli/keyrecord"
+	"github.com/semel-dev/semel/internal/cli/open"
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+const (
+	// mostChanged limits the messages or keys that one request changes.
+	mostChanged = 500
+	// typedFrom is from how many on a person types the number.
+	typedFrom = 101
+	// shownAtOnce is how many of them a preview shows.
+	shownAtOnce = 100
+	// mostOperations limits the memory of changes.
+	mostOperations = 100
+	// settleFor limits the time for a change.
+	settleFor = 2 * time.Minute
+)
+
+// operates reports whether this person may change something.
+func (v *visit) operates() bool { return v.who.Role >= admin.Operator }
+
+// previewRow is a message or a key of a preview, with what happens to it.
+type previewRow struct{ Name, Key, Then string }
+
+// previewData is what a preview shows.
+type previewData struct {
+	Do, What, Action string
+	Count, Chosen    int
+	Rows             []previewRow
+	Hidden           int
+	// Picks names what was shown, for the change.
+	Picks, Store string
+	Typed        bool
+	Back         string
+}
+
+// verbs are what can be done to parked messages.
+var verbs = map[string]string{
+	"retry": "process them again, through the same keys", "skip": "give them up: they have no effect", "done": "mark their keys done: they had their effect",
+}
+
+// previewParked says what a change of parked messages would do.
+func (v *visit) previewParked() error {
+	do := v.r.PostForm.Get("do")
+	what, ok := verbs[do]
+	if !ok {
+		return refuse(http.StatusUnprocessableEntity, "choose what to do with the messages")
+	}
+	list, err := v.picked()
+	if err != nil {
+		return err
+	}
+	d := &previewData{Do: do, What: what, Action: "settle", Back: "parked", Chosen: len(list)}
+	var picks []string
+	for _, p := range v.pipelines() {
+		of := slices.DeleteFunc(slices.Clone(list), func(m pipeline.Parked) bool { return m.Pipeline != p.Name })
+		if len(of) == 0 {
+			continue
+		}
+		now, then, err := v.foretell(v.r.Context(), p, of, do)
+		if err != nil {
+			return err
+		}
+		for i := range of {
+			row := v.row(&now[i])
+			if len(d.Rows) < shownAtOnce {
+				d.Rows = append(d.Rows, previewRow{row.Pipeline + " " + row.ID, row.Key, then[i].text})
+			} else {
+				d.Hidden++
+			}
+			if then[i].possible {
+				picks = append(picks, pick(&now[i]))
+			}
+		}
+	}
+	d.Count, d.Picks = len(picks), strings.Join(picks, "\n")
+	d.Typed = d.Count >= typedFrom
+	return v.show(http.StatusOK, "preview", "Preview", d)
+}
+
+// then is what a change does to a message.
+type then struct {
+	text     string
+	possible bool
+}
+
+// foretell says what a change does to messages of a pipeline, which it reads again.
+func (v *visit) foretell(ctx context.Context, p *config.Pipeline, list []pipeline.Parked, do string) ([]pipeline.Parked, []then, error) {
+	now, told := slices.Clone(list), make([]then, len(list))
+	err := v.letters(ctx, p, func(letters pipeline.DeadLetters) error {
+		topic, _ := letters.(facts.ParkedTopic)
+		for i := range list {
+			m, err := letters.Get(ctx, list[i].ID)
+			switch {
+			case errors.Is(err, pipeline.ErrNotParked):
+				told[i].text = "it was settled meanwhile"
+				continue
+			case err != nil:
+				return err
+			case !same(m, &list[i]):
+				told[i].text = "it was redriven since it was shown, and parked again: look at it again"
+				continue
+			}
+			now[i] = bare(m)
+			told[i] = v.foretold(p, m, topic, do)
+		}
+		return nil
+	})
+	if err == nil && do == "retry" {
+		err = v.foretellRetries(ctx, p, now, told)
+	}
+	return now, told, err
+}
+
+// foretold says what a change does to one message, except for the next delivery of its key.
+func (v *visit) foretold(p *config.Pipeline, m *pipeline.Parked, topic facts.ParkedTopic, do string) then {
+	switch do {
+	case "skip":
+		return then{"it is removed without an effect; its key stays as it is", true}
+	case "done":
+		if err := facts.Markable(v.Conf, p); err != nil {
+			return then{err.Error(), false}
+		}
+		if m.Key.ID == "" {
+			return then{"it has no key that could be done: skip it", false}
+		}
+		return then{"its key becomes done, and it is removed", true}
+	}
+	if how := facts.TooOld(m, p, time.Now()); how != "" {
+		return then{facts.NotRedriven + ": " + facts.WhyTooOld(how, p) + ". Check the target; semel parked retry --past-window redrives it", false}
+	}
+	if topic != nil {
+		if err := topic.Redrivable(m); err != nil {
+			return then{facts.NotRedriven + ": " + v.App.Redact(term.JoinLines(err.Error())), false}
+		}
+	}
+	return then{"", true}
+}
+
+// foretellRetries says what the next delivery of each message gets.
+func (v *visit) foretellRetries(ctx context.Context, p *config.Pipeline, list []pipeline.Parked, told []then) error {
+	var keys []semel.Key
+	var of []int
+	for i := range list {
+		switch {
+		case !told[i].possible:
+		case list[i].Key.ID == "":
+			told[i].text = "its key is found again, with the current rule of the configuration"
+		default:
+			keys, of = append(keys, list[i].Key), append(of, i)
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	records := make([]semel.Record, len(keys))
+	unseen := ""
+	if err := facts.Markable(v.Conf, p); err != nil { // the keys are elsewhere, or there are none
+		unseen = "the pipeline decides"
+	} else if err := v.onStore(p.Store.Name, func(by *facts.Hands) error { return by.LookUp(ctx, keys, records) }); err != nil {
+		unseen = "not known: " + v.App.Redact(term.JoinLines(err.Error()))
+	}
+	for n, i := range of {
+		if told[i].text = unseen; unseen == "" {
+			told[i].text = keyrecord.NextDelivery(&records[n], p, time.Now())
+		}
+	}
+	return nil
+}
+
+// operation is a change of several messages or keys, whose outcomes are shown as they become known.
+type operation struct {
+	do, by string
+	at     time.Time
+
+	mu    sync.Mutex // guards items
+	items []*settled
+}
+
+// settled is a message or a key of an operation.
+type settled struct {
+	name, link, key string
+	outcome, reason string
+	failed          bool
+
+	// A message that was queued for its pipeline has these until its outcome is known.
+	spec     *config.Pipeline
+	before   pipeline.Parked
+	auditEnd int64
+	waits    bool
+}
+
+// operations are the latest changes.
+type operations struct {
+	mu    sync.Mutex // guards the fields below
+	of    map[string]*operation
+	order []string
+}
+
+func (o *operations) add(op *operation) (id string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.of == nil {
+		o.of = map[string]*operation{}
+	}
+	if len(o.order) == mostOperations {
+		delete(o.of, o.order[0])
+		o.order = o.order[1:]
+	}
+	id = rand.Text()
+	o.of[id], o.order = op, append(o.order, id)
+	return id
+}
+
+func (o *operations) named(id string) *operation {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.of[id]
+}
+
+// confirmed checks the number that a person typed.
+func (v *visit) confirmed(count int) error {
+	if count < typedFrom {
+		return nil
+	}
+	if typed := strings.ReplaceAll(strings.TrimSpace(v.r.PostForm.Get("count")), ",", ""); typed != strconv.Itoa(count) {
+		return refuse(http.StatusUnprocessableEntity, "type the number %d to confirm. Nothing was changed", count)
+	}
+	return nil
+}
+
+// settleParked changes parked messages that a preview showed.
+func (v *visit) settleParked() error {
+	do := v.r.PostForm.Get("do")
+	if _, ok := verbs[do]; !ok {
+		return refuse(http.StatusUnprocessableEntity, "choose what to do with the messages")
+	}
+	by, err := v.by()
+	if err != nil {
+		return err
+	}
+	list, err := v.picked()
+	if err != nil {
+		return err
+	}
+	if err := v.confirmed(len(list)); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), settleFor) // a browser that goes away does not cut a change
+	defer cancel()
+	op := &operation{do: do, by: by.Actor, at: time.Now()}
+	v.changing.Lock()
+	defer v.changing.Unlock()
+	for _, p := range v.pipelines() {
+		of := slices.DeleteFunc(slices.Clone(list), func(m pipeline.Parked) bool { return m.Pipeline != p.Name })
+		if len(of) > 0 {
+			v.settlePipeline(ctx, op, p, of, by)
+			v.parkedLists.named(p.Name).forget()
+		}
+	}
+	return v.redirect("outcome?op=" + url.QueryEscape(v.operations.add(op)))
+}
+
+// settlePipeline changes parked messages of one pipeline, and notes the outcome of each.
+func (v *visit) settlePipeline(ctx context.Context, op *operation, p *config.Pipeline, list []pipeline.Parked, by keyrecord.By) {
+	items := make([]*settled, len(list))
+	for i := range list {
+		items[i] = &settled{name: p.Name + " " + list[i].ID, link: "message?" + url.Values{"pipeline": {p.Name}, "id": {list[i].ID}}.Encode(), outcome: "not done", reason: "it is no longer parked"}
+	}
+	op.items = append(op.items, items...)
+	err := v.letters(ctx, p, func(letters pipeline.DeadLetters) error {
+		var end int64
+		if store, ok := letters.(pipeline.DeadLetterStore); ok && op.do == "retry" {
+			var err error
+			if end, err = store.AuditEnd(ctx); err != nil {
+				return err
+			}
+		}
+		for i := range list {
+			m, err := letters.Get(ctx, list[i].ID)
+			switch {
+			case errors.Is(err, pipeline.ErrNotParked):
+				continue
+			case err != nil:
+				return err
+			case !same(m, &list[i]):
+				items[i].reason = "it was redriven since it was shown, and parked again"
+				continue
+			}
+			items[i].spec, items[i].before, items[i].auditEnd = p, bare(m), end
+			if m.Key.ID != "" {
+				items[i].key = keyrecord.DisplayID(m.Key.ID)
+			}
+			by.Message = p.Name + "/" + m.ID
+			if err := v.settleMessage(ctx, op.do, p, letters, m, by, items[i]); err != nil {
+				items[i].outcome, items[i].failed, items[i].reason = "failed", true, v.App.Redact(term.PlainText(term.JoinLines(err.Error())))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		for _, item := range items {
+			if item.spec == nil {
+				item.outcome, item.failed, item.reason = "failed", true, v.App.Redact(term.PlainText(term.JoinLines(err.Error())))
+			}
+		}
+	}
+}
+
+// settleMessage changes one parked message.
+func (v *visit) settleMessage(ctx context.Context, do string, p *config.Pipeline, letters pipeline.DeadLetters, m *pipeline.Parked, by keyrecord.By, item *settled) error {
+	takeOut := func(how string) error {
+		err := letters.Settle(ctx, m, pipeline.Settlement{How: how, Actor: by.Actor, Reason: by.Reason})
+		if errors.Is(err, pipeline.ErrNotParked) {
+			item.outcome, item.reason = facts.SettledByOther, ""
+			return nil
+		}
+		item.outcome, item.reason = how, ""
+		return err
+	}
+	switch do {
+	case "skip":
+		return takeOut(facts.Skipped)
+	case "done":
+		if err := facts.Markable(v.Conf, p); err != nil {
+			return err
+		}
+		if m.Key.ID == "" {
+			return errors.New("it has no key that could be done: skip it")
+		}
+		if err := v.onStore(p.Store.Name, func(hands *facts.Hands) error { return hands.MakeDone(ctx, by, m.Key, p.Window) }); err != nil {
+			return err
+		}
+		return takeOut(facts.MarkedDone)
+	}
+	if how := facts.TooOld(m, p, time.Now()); how != "" {
+		return errors.New(facts.WhyTooOld(how, p))
+	}
+	if topic, ok := letters.(facts.ParkedTopic); ok {
+		places, errs := topic.Redrive(ctx, []*pipeline.Parked{m}, by.Actor)
+		if errs[0] != nil {
+			return errs[0]
+		}
+		item.outcome, item.reason = facts.Redriven, fmt.Sprintf("written to %s/%d at %d, for the running pipeline", places[0].Source, places[0].Partition, places[0].Offset)
+		return nil
+	}
+	queue := func() error { return letters.(pipeline.DeadLetterStore).Queue(ctx, []string{m.ID}) }
+	item.outcome, item.reason, item.waits = facts.Queued, "", true
+	if v.Conf.Mode(p) == config.Direct { // the audit log beside the messages names the process that redrives them
+		return queue()
+	}
+	err := v.onStore(p.Store.Name, func(hands *facts.Hands) error {
+		now, err := hands.Again(ctx, &semel.Record{Key: m.Key})
+		if m.Key.ID == "" {
+			now, err = &semel.Record{}, nil
+		}
+		if err != nil {
+			return err
+		}
+		return keyrecord.Audited(ctx, hands, "parked retry", by, now, now.State, queue)
+	})
+	if err != nil {
+		item.waits = false
+	}
+	return err
+}
+
+// outcomeRow is a message or a key of an operation, with what became of it.
+type outcomeRow struct {
+	Name, Link, Key, Outcome, Reason string
+	Failed                           bool
+}
+
+// outcomeData is what the page about an operation shows.
+type outcomeData struct {
+	Do, By   string
+	At       time.Time
+	Rows     []outcomeRow
+	Counts   []fact
+	Waiting  bool
+	Next     []notice
+	KeysDone bool
+}
+
+// outcomePage shows what became of messages or keys.
+func (v *visit) outcomePage() error {
+	op := v.operations.named(v.r.URL.Query().Get("op"))
+	if op == nil {
+		return refuse(http.StatusNotFound, "this change is no longer known: the audit log has it")
+	}
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	v.follow(op)
+	d := &outcomeData{Do: op.do, By: op.by, At: op.at}
+	counts := map[string]int{}
+	for _, item := range op.items {
+		d.Rows = append(d.Rows, outcomeRow{item.name, item.link, item.key, item.outcome, item.reason, item.failed})
+		counts[item.outcome]++
+		d.Waiting = d.Waiting || item.waits
+	}
+	for _, item := range op.items {
+		if n := counts[item.outcome]; n > 0 {
+			d.Counts = append(d.Counts, fact{item.outcome, term.FormatCount(int64(n))})
+			delete(counts, item.outcome)
+		}
+	}
+	if len(d.Rows) > 2*shownAtOnce { // failures and what waits come first
+		slices.SortStableFunc(d.Rows, func(a, b outcomeRow) int { return cmp.Compare(rank(a), rank(b)) })
+		d.Rows = d.Rows[:2*shownAtOnce]
+	}
+	if op.do == "resolve" {
+		d.Next = v.parkedUnknown()
+	}
+	return v.show(http.StatusOK, "outcome", "Outcome", d)
+}
+
+func rank(r outcomeRow) int {
+	switch {
+	case r.Failed:
+		return 0
+	case r.Outcome == facts.Queued:
+		return 1
+	}
+	return 2
+}
+
+// parkedUnknown names the pipelines with parked messages whose keys were not known.
+func (v *visit) parkedUnknown() (list []notice) {
+	for _, p := range v.pipelines() {
+		of, err := v.parkedOf(v.r.Context(), p)
+		if err != nil {
+			continue
+		}
+		n := 0
+		for i := range of.messages {
+			if of.messages[i].Reason == pipeline.ReasonUnknown {
+				n++
+			}
+		}
+		if n > 0 {
+			list = append(list, notice{
+				Detail: facts.Detail{Text: fmt.Sprintf("%s of %s wait for the keys: process them again, so that each has its effect or is found to be a duplicate", term.Plural(n, "parked message"), p.Name)},
+				Link:   "parked?" + url.Values{"pipeline": {p.Name}, "reason": {string(pipeline.ReasonUnknown)}}.Encode(), Label: "parked messages of " + p.Name,
+			})
+		}
+	}
+	return list
+}
+
+// follow finds out what became of the messages that wait. The caller holds op.mu.
+func (v *visit) follow(op *operation) {
+	byPipeline := map[*config.Pipeline][]*settled{}
+	for _, item := range op.items {
+		if item.waits {
+			byPipeline[item.spec] = append(byPipeline[item.spec], item)
+		}
+	}
+	ctx := v.r.Context()
+	for p, items := range byPipeline {
+		waits := ""
+		now := v.now(ctx)
+		for i := range now.Pipelines {
+			if of := &now.Pipelines[i]; of.Name == p.Name && of.Reason != "" {
+				waits = term.Trouble(of.Reason, of.NextAttempt, now.Time)
+			}
+		}
+		err := v.letters(ctx, p, func(letters pipeline.DeadLetters) error {
+			store, ok := letters.(pipeline.DeadLetterStore)
+			if !ok {
+				return nil
+			}
+			found := make([]*pipeline.Parked, len(items))
+			for i, item := range items {
+				m, err := store.Get(ctx, item.before.ID)
+				if err != nil && !errors.Is(err, pipeline.ErrNotParked) {
+					return err
+				}
+				if err == nil {
+					found[i] = m
+				}
+			}
+			fates, err := facts.Fates(ctx, store, items[0].auditEnd) // read last: it has every message that is gone
+			if err != nil {
+				return err
+			}
+			for i, item := range items {
+				outcome, reason, failure, gone := facts.Outcome(&item.before, found[i], fates[item.before.ID], waits)
+				item.outcome, item.reason = outcome, reason
+				if failure != "" {
+					item.reason += ": " + term.Shorten(v.App.Redact(term.PlainText(term.JoinLines(failure))), errorWidth)
+				}
+				item.waits = !gone && outcome == facts.Queued
+			}
+			return nil
+		})
+		if err != nil {
+			for _, item := range items {
+				item.reason = "not known: " + v.App.Redact(term.JoinLines(err.Error()))
+			}
+		}
+	}
+}
+
+// unknownRow is an unknown key in a list.
+type unknownRow struct {
+	Store, Pick, Key, Scope, Link, Holder, Origin string
+	Since                                         time.Time
+	Attempts                                      int
+}
+
+// unknownList has the unknown keys of a store.
+type unknownList struct {
+	records []semel.Record
+	more    bool
+}
+
+// unknownOf returns the unknown keys of a store, those first that are unknown for the longest time.
+func (v *visit) unknownOf(ctx context.Context, name string) (*unknownList, error) {
+	list, _, err := v.unknownLists.named(name).get(func() (*unknownList, error) {
+		list := &unknownList{}
+		var wrong term.Problems
+		f := &open.StoreFlags{App: v.App, File: v.File, Conf: v.Conf, Name: name, Process: v.Process}
+		if f.Check(&wrong); len(wrong) > 0 {
+			return list, errors.New(strings.Join(wrong, "; "))
+		}
+		err := f.WithStore(ctx, func(store semel.Store) error {
+			lister, err := open.Able[semel.Inspector](f, store, "list keys")
+			if err != nil {
+				return err
+			}
+			for record, err := range lister.List(ctx, semel.ListOptions{State: semel.Unknown}) {
+				if err != nil {
+					return err
+				}
+				if list.more = len(list.records) == mostListed; list.more {
+					break
+				}
+				list.records = append(list.records, record)
+			}
+			return nil
+		})
+		slices.SortStableFunc(list.records, func(a, b semel.Record) int {
+			return cmp.Or(a.LeaseEnd.Compare(b.LeaseEnd), cmp.Compare(a.Digest.String(), b.Digest.String()))
+		})
+		return list, err
+	})
+	return list, err
+}
+
+// unknownData is what the list of unknown keys shows.
+type unknownData struct {
+	Stores  []string
+	Store   string
+	Rows    []unknownRow
+	Pager   pager
+	Notes   []string
+	Changes bool
+}
+
+// stores are the names of the stores that the process has open.
+func (v *visit) stores() (names []string) {
+	now := v.now(v.r.Context())
+	for i := range now.Stores {
+		names = append(names, now.Stores[i].Name)
+	}
+	return names
+}
+
+// unknown lists the unknown keys.
+func (v *visit) unknown() error {
+	d := &unknownData{Stores: v.stores(), Store: v.r.URL.Query().Get("store"), Changes: v.operates()}
+	type found struct {
+		store  string
+		record semel.Record
+	}
+	var list []found
+	more := false
+	for _, name := range d.Stores {
+		if d.Store != "" && d.Store != name {
+			continue
+		}
+		of, err := v.unknownOf(v.r.Context(), name)
+		if err != nil {
+			d.Notes = append(d.Notes, fmt.Sprintf("store %s: %s", name, v.App.Redact(term.JoinLines(err.Error()))))
+			continue
+		}
+		more = more || of.more
+		for i := range of.records {
+			list = append(list, found{name, of.records[i]})
+		}
+	}
+	var shown []found
+	shown, d.Pager = paged(v, list, more)
+	for i := range shown {
+		r := &shown[i].record
+		row := unknownRow{Store: shown[i].store, Pick: keyPick(shown[i].store, r), Key: "digest " + r.Digest.String(), Holder: r.Holder, Origin: r.Origin, Since: r.LeaseEnd, Attempts: r.Attempt}
+		if r.Key.ID != "" {
+			row.Key, row.Scope = term.Shorten(keyrecord.DisplayID(r.Key.ID), keyWidth), keyrecord.DisplayScope(r.Key.Scope)
+		}
+		if r.Digest != (semel.Digest{}) {
+			row.Link = "key?" + url.Values{"store": {shown[i].store}, "digest": {r.Digest.String()}}.Encode()
+		}
+		d.Rows = append(d.Rows, row)
+	}
+	return v.show(http.StatusOK, "unknown", "Unknown keys", d)
+}
+
+// keyPick names a key as it was shown.
+func keyPick(store string, r *semel.Record) string {
+	return strings.Join([]string{store, refOf(r), facts.Version(r)}, "\t")
+}
+
+// keyPicked is a key that was shown.
+type keyPicked struct {
+	store, version string
+	record         *semel.Record
+}
+
+// keysPicked returns the keys that the form names.
+func (v *visit) keysPicked() (list []keyPicked, err error) {
+	for _, text := range slices.Concat(v.r.PostForm["pick"], strings.Split(v.r.PostForm.Get("picks"), "\n")) {
+		if text = strings.TrimSuffix(text, "\r"); text == "" {
+			continue
+		}
+		parts := strings.Split(text, "\t")
+		if len(parts) != 3 {
+			return nil, refuse(http.StatusBadRequest, "the form does not name a key: open the list again")
+		}
+		r, err := parseRef(parts[1])
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, keyPicked{parts[0], parts[2], r})
+	}
+	if v.r.PostForm.Get("all") != "" {
+		list = nil
+		for _, name := range v.stores() {
+			if only := v.r.PostForm.Get("store"); only != "" && only != name {
+				continue
+			}
+			of, err := v.unknownOf(v.r.Context(), name)
+			if err != nil {
+				return nil, err
+			}
+			for i := range of.records {
+				r := &of.records[i]
+				list = append(list, keyPicked{name, facts.Version(r), r})
+			}
+		}
+	}
+	switch {
+	case len(list) == 0:
+		return nil, refuse(http.StatusUnprocessableEntity, "no key was chosen: nothing was changed")
+	case len(list) > mostChanged:
+		list = list[:mostChanged]
+	}
+	return list, nil
+}
+
+// resolutions are what can be done to unknown keys.
+var resolutions = map[string]string{
+	"done": "settle them as done: their effects happened", "absent": "settle them as absent: their effects did not happen",
+}
+
+// previewKeys says what a settlement of unknown keys would do.
+func (v *visit) previewKeys() error {
+	do := v.r.PostForm.Get("do")
+	what, ok := resolutions[do]
+	if !ok {
+		return refuse(http.StatusUnprocessableEntity, "choose whether the effects happened")
+	}
+	list, err := v.keysPicked()
+	if err != nil {
+		return err
+	}
+	d := &previewData{Do: do, What: what, Action: "resolve", Back: "unknown", Chosen: len(list)}
+	var picks []string
+	for _, k := range list {
+		now, err := v.record(k.store, k.record)
+		if err != nil {
+			return err
+		}
+		row := previewRow{Name: k.store, Key: "digest " + now.Digest.String()}
+		if now.Key.ID != "" {
+			row.Key = term.Shorten(keyrecord.DisplayID(now.Key.ID), keyWidth)
+		}
+		switch {
+		case now.State != semel.Unknown:
+			row.Then = "it is " + now.State.String() + " now: it is left as it is"
+		case facts.Version(now) != k.version:
+			row.Then = "it changed since it was shown: look at it again"
+		default:
+			row.Then = "further deliveries are duplicates"
+			if do == "absent" {
+				row.Then = "the next delivery has its effect"
+			}
+			picks = append(picks, strings.Join([]string{k.store, refOf(now), k.version}, "\t"))
+		}
+		if len(d.Rows) < shownAtOnce {
+			d.Rows = append(d.Rows, row)
+		} else {
+			d.Hidden++
+		}
+	}
+	d.Count, d.Picks = len(picks), strings.Join(picks, "\n")
+	d.Typed = d.Count >= typedFrom
+	return v.show(http.StatusOK, "preview", "Preview", d)
+}
+
+// resolveKeys settles unknown keys that a preview showed.
+func (v *visit) resolveKeys() error {
+	do := v.r.PostForm.Get("do")
+	if _, ok := resolutions[do]; !ok {
+		return refuse(http.StatusUnprocessableEntity, "choose whether the effects happened")
+	}
+	by, err := v.by()
+	if err != nil {
+		return err
+	}
+	list, err := v.keysPicked()
+	if err != nil {
+		return err
+	}
+	if err := v.confirmed(len(list)); err != nil {
+		return err
+	}
+	as := semel.Done
+	if do == "absent" {
+		as = semel.Absent
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), settleFor)
+	defer cancel()
+	op := &operation{do: "resolve", by: by.Actor, at: time.Now()}
+	v.changing.Lock()
+	defer v.changing.Unlock()
+	for _, k := range list {
+		item := &settled{name: k.store, key: "digest " + k.record.Digest.String(), outcome: "resolved as " + do}
+		if k.record.Key.ID != "" {
+			item.key = keyrecord.DisplayID(k.record.Key.ID)
+		}
+		op.items = append(op.items, item)
+		err := v.onStore(k.store, func(hands *facts.Hands) error {
+			now, err := hands.Again(ctx, k.record)
+			if err != nil {
+				return err
+			}
+			if facts.Version(now) != k.version {
+				return fmt.Errorf("it changed since it was shown, and is %s now: it is left as it is", now.State)
+			}
+			window, _ := facts.WindowOf(v.Conf, k.store, now)
+			return settling(hands.Settle(ctx, by, now, as, window))
+		})
+		if err != nil {
+			item.outcome, item.failed, item.reason = "not resolved", true, v.App.Redact(term.PlainText(term.JoinLines(err.Error())))
+		}
+		v.unknownLists.named(k.store).forget()
+	}
+	return v.redirect("outcome?op=" + url.QueryEscape(v.operations.add(op)))
+}
