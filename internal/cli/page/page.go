@@ -306,7 +306,7 @@ func (p *Page) functions(names map[string]string) template.FuncMap {
 		"asset":   func(name string) string { return cmp.Or(names[name], name) },
 		"count":   term.FormatCount,
 		"count64": func(n int) string { return term.FormatCount(int64(n)) },
-		"bytes":   term.FormatBytes,
+		"plural":  term.Plural,
 		"text":    func(text string) string { return term.DisplayText(p.App.Redact(text)) },
 		"line":    func(text string) string { return term.OneLine(p.App.Redact(text)) },
 		"at":      term.DisplayTime,
