@@ -219,7 +219,7 @@ var packageMap = map[string][]string{
 	"internal/explain": {".", "pipeline", "internal/config", "internal/schema", "stream"},
 	"internal/proxy":   {".", "httpidem", "httpidem/caller", "internal/config", "internal/listen", "github.com/prometheus/client_golang/prometheus"},
 	"internal/cli": {
-		"internal/cli/auditcmd", "internal/cli/configcmd", "internal/cli/dedupcmd", "internal/cli/doctorcmd", "internal/cli/kafkacmd", "internal/cli/keyscmd", "internal/cli/migratecmd", "internal/cli/parkedcmd", "internal/cli/proxycmd", "internal/cli/runcmd", "internal/cli/servecmd", "internal/cli/statuscmd", "internal/cli/term", "internal/cli/trialcmd", "internal/cli/verifycmd", "internal/cli/whycmd", "internal/config", "internal/dedup", "internal/diagnose",
+		"internal/cli/auditcmd", "internal/cli/configcmd", "internal/cli/dedupcmd", "internal/cli/doctorcmd", "internal/cli/kafkacmd", "internal/cli/keyscmd", "internal/cli/migratecmd", "internal/cli/parkedcmd", "internal/cli/proxycmd", "internal/cli/runcmd", "internal/cli/servecmd", "internal/cli/statuscmd", "internal/cli/term", "internal/cli/trialcmd", "internal/cli/verifycmd", "internal/cli/whycmd", "internal/config", "internal/dedup", "internal/diagnose", "internal/cli/uicmd",
 		"github.com/spf13/cobra", "github.com/spf13/pflag",
 	},
 	"internal/cli/configcmd": {
@@ -286,6 +286,10 @@ var packageMap = map[string][]string{
 	"internal/cli/term": {
 		".", "internal/diagnose", "internal/config", "internal/jsonid", "internal/schema",
 		"github.com/spf13/cobra", "github.com/spf13/pflag", "golang.org/x/term",
+	},
+	"internal/cli/uicmd": {
+		".", "internal/admin", "internal/app", "internal/cli/open", "internal/cli/page", "internal/cli/term", "internal/config", "internal/schema", "pipeline",
+		"github.com/spf13/cobra",
 	},
 	"internal/cli/verifycmd": {"httpidem", "httpidem/idemcheck", "internal/cli/term", "internal/schema", "github.com/spf13/cobra"},
 	"internal/cli/whycmd": {

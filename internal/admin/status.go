@@ -1,6 +1,10 @@
 package admin
 
-import "time"
+import (
+	"time"
+
+	"github.com/semel-dev/semel"
+)
 
 // Status is what a running program does now: the answer at StatusPath.
 type Status struct {
@@ -71,6 +75,9 @@ type PipelineStatus struct {
 	LastError   *LastError `json:"last_error,omitempty"`
 	// Pace says how long the lag takes, and why. It is nil if the pipeline is not behind.
 	Pace *Pace `json:"pace,omitempty"`
+	// Work is Pace without the time for the lag, also if the pipeline is not behind. It is for
+	// the page of the process itself.
+	Work *Pace `json:"-"`
 }
 
 // Pace is how a pipeline that is behind works, over the last ten seconds.
@@ -109,6 +116,7 @@ const (
 	StateOpening  State = "opening"
 	StateWaiting  State = "waiting" // for a server, before it can start
 	StateReady    State = "ready"
+	StateNotSeen  State = "not seen" // no process that runs it was asked
 	StatePaused   State = "paused"
 	StateStalled  State = "stalled"
 	StateNotReady State = "not ready"
@@ -147,4 +155,15 @@ type StoreStatus struct {
 	Claimed  *int64    `json:"claimed,omitempty"`
 	Unknown  *int64    `json:"unknown,omitempty"`
 	Measured time.Time `json:"measured,omitzero"`
+	// MemoryBytes and DiskBytes are the space that the records take, as far as the store knows.
+	// OldestSeconds is the age of the oldest record that it answers for.
+	MemoryBytes   int64   `json:"memory_bytes,omitempty"`
+	DiskBytes     int64   `json:"disk_bytes,omitempty"`
+	OldestSeconds float64 `json:"oldest_seconds,omitempty"`
+}
+
+// Counted sets what was counted at a time.
+func (s *StoreStatus) Counted(c *semel.Counts, at time.Time) {
+	s.Done, s.Claimed, s.Unknown, s.Measured = &c.Done, &c.Claimed, &c.Unknown, at
+	s.MemoryBytes, s.DiskBytes, s.OldestSeconds = c.MemoryBytes, c.DiskBytes, c.Oldest.Seconds()
 }

@@ -79,11 +79,17 @@ func pace(p *admin.PipelineStatus, read int64, done *sample, in time.Duration, w
 	if left < behindFrom {
 		return nil
 	}
-	now := &admin.Pace{Workers: workers}
+	now := work(done, in, workers)
 	if left < semel.Forever {
 		seconds := left.Seconds()
 		now.LeftSeconds = &seconds
 	}
+	return now
+}
+
+// work says how long batches take and what limits the rate.
+func work(done *sample, in time.Duration, workers int) *admin.Pace {
+	now := &admin.Pace{Workers: workers}
 	if done.batches == 0 {
 		return now
 	}

@@ -238,7 +238,7 @@ func (c *counters) status(workers int) admin.PipelineStatus {
 	if n := len(c.samples); n > 1 {
 		first, last := &c.samples[0], &c.samples[n-1]
 		in, done := last.at.Sub(first.at), last.since(first)
-		s.Rate = float64(done.settled) / in.Seconds()
+		s.Rate, s.Work = float64(done.settled)/in.Seconds(), work(&done, in, workers)
 		if s.State == admin.StateReady {
 			s.Pace = pace(&s, c.bytes, &done, in, workers)
 		}
@@ -371,9 +371,9 @@ const (
 	// statusFor limits how long a request for the status waits for measurements.
 	// What was measured before is then shown, with its age.
 	statusFor = time.Second
-	// countPause is how many times as long as a count took no request for the status
+	// CountPause is how many times as long as a count took no request for the status
 	// repeats it. One that took longer than statusFor is not repeated by requests.
-	countPause = 20
+	CountPause = 20
 )
 
 // measure counts the parked messages and measures the lag of a pipeline that runs.
@@ -407,7 +407,7 @@ func (s *state) measure(ctx context.Context) {
 // recount counts the keys of a store, unless that takes much of the time.
 func (d *daemon) recount(ctx context.Context, name string, of tended) {
 	counter, ok := semel.As[semel.Inspector](of.store)
-	if !ok || of.took > statusFor || time.Since(of.measured) < countPause*of.took {
+	if !ok || of.took > statusFor || time.Since(of.measured) < CountPause*of.took {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, statusFor)
@@ -440,7 +440,7 @@ func (t *tended) status(ctx context.Context, d *daemon, name string) admin.Store
 		}
 	}
 	if counts := t.counts; counts != nil {
-		s.Done, s.Claimed, s.Unknown, s.Measured = &counts.Done, &counts.Claimed, &counts.Unknown, t.measured
+		s.Counted(counts, t.measured)
 	}
 	return s
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/semel-dev/semel/internal/cli/statuscmd"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/cli/trialcmd"
+	"github.com/semel-dev/semel/internal/cli/uicmd"
 	"github.com/semel-dev/semel/internal/cli/verifycmd"
 	"github.com/semel-dev/semel/internal/cli/whycmd"
 )
@@ -42,6 +43,7 @@ func verbs(a *term.App) []term.VerbGroup {
 			withEnvFile(a, migratecmd.New(a)),
 			withEnvFile(a, runcmd.NewRun(a)),
 			withEnvFile(a, statuscmd.New(a)),
+			withEnvFile(a, uicmd.New(a)),
 		}},
 		{Title: "HTTP", Verbs: []*cobra.Command{
 			withEnvFile(a, proxycmd.New(a)),

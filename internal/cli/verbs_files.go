@@ -18,7 +18,7 @@ const thisBuild = "\n\nThis build has the verbs for files only. Build all verbs 
 // broker or a database, so a first build takes a third of the time.
 func verbs(a *term.App) []term.VerbGroup {
 	var missing []*cobra.Command
-	for _, name := range []string{"run", "proxy", "outbox", "status", "parked", "dry-run", "test", "kafka", "init", "lint", "explain", "doctor", "migrate", "schema", "verify", "why"} {
+	for _, name := range []string{"run", "proxy", "outbox", "status", "ui", "parked", "dry-run", "test", "kafka", "init", "lint", "explain", "doctor", "migrate", "schema", "verify", "why"} {
 		missing = append(missing, &cobra.Command{
 			Use:                name,
 			Long:               "This build has the verbs for files only, and " + name + " is not one of them.\nBuild all verbs with go install ./cmd/semel.",

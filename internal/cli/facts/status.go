@@ -131,9 +131,12 @@ func Details(now *admin.Status, file string) (list []Detail) {
 	return list
 }
 
-// troubled reports whether a pipeline neither works nor has ended.
-func troubled(p *admin.PipelineStatus) bool {
-	return p.State != admin.StateReady && p.State != admin.StateEnded
+// troubled reports whether a pipeline neither works nor has ended, as far as it is seen.
+func troubled(p *admin.PipelineStatus) bool { return !Well(p.State) }
+
+// Well reports whether a part of a process in a state needs no person.
+func Well(s admin.State) bool {
+	return s == admin.StateReady || s == admin.StateEnded || s == admin.StateNotSeen
 }
 
 // accounts says what became of the messages since the start of the program.
@@ -155,6 +158,26 @@ func accounts(p *admin.PipelineStatus) string {
 		line += fmt.Sprintf("; %d of the duplicates differ in content from the message of their key that took effect: is the key too coarse?", p.Differ)
 	}
 	return line
+}
+
+// Work says how long claim and sink of a pipeline take, or "-".
+func Work(p *admin.PipelineStatus) (claim, sink string) {
+	of := p.Work
+	if of == nil {
+		of = p.Pace
+	}
+	if of == nil || of.ClaimSeconds == nil || of.SinkSeconds == nil {
+		return "-", "-"
+	}
+	return milliseconds(*of.ClaimSeconds), milliseconds(*of.SinkSeconds)
+}
+
+// Left says how long the lag of a pipeline takes, or "-" if it is not behind or that is not known.
+func Left(p *admin.PipelineStatus) string {
+	if p.Pace == nil || p.Pace.LeftSeconds == nil {
+		return "-"
+	}
+	return about(*p.Pace.LeftSeconds)
 }
 
 // behind says of a pipeline that is behind how far, how long that takes, and what limits it.

@@ -161,7 +161,7 @@ func Holder(ctx context.Context, conf *config.File) *admin.Client {
 // runs it says: the one that has an embedded store open, or the admin server of the file. It
 // returns "" if the pipeline works, or if no process answers.
 func Waits(ctx context.Context, conf *config.File, pipeline string) (why string, next, now time.Time) {
-	status, err := statusOf(ctx, conf)
+	status, err := StatusOf(ctx, conf)
 	if err != nil {
 		return "", next, now
 	}
@@ -173,7 +173,9 @@ func Waits(ctx context.Context, conf *config.File, pipeline string) (why string,
 	return "", next, now
 }
 
-func statusOf(ctx context.Context, conf *config.File) (*admin.Status, error) {
+// StatusOf asks the process that runs a configuration for its status: the one that has an embedded
+// store open, or the admin server of the file. It blocks until that answers.
+func StatusOf(ctx context.Context, conf *config.File) (*admin.Status, error) {
 	now := &admin.Status{}
 	if holder := Holder(ctx, conf); holder != nil {
 		defer holder.Close()

@@ -11,6 +11,7 @@ import (
 	"github.com/semel-dev/semel/internal/cli/facts"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/explain"
+	"github.com/semel-dev/semel/internal/schema"
 )
 
 // retryAfter returns whole seconds, rounded up.
@@ -104,12 +105,14 @@ func noticeOf(d facts.Detail) notice {
 func (v *visit) pipelinePart(now *admin.Status, s *admin.PipelineStatus) part {
 	p := part{
 		Name: s.Name, State: s.State, Link: "pipeline?name=" + url.QueryEscape(s.Name),
-		Well: s.State == admin.StateReady || s.State == admin.StateEnded,
+		Well: facts.Well(s.State),
 		Facts: []fact{
 			{"rate", term.FormatRate(s.Rate) + "/s"}, {"fresh", facts.Share(s)}, {"lag", facts.Lagged(now, s)},
-			{"in flight", term.FormatCount(int64(s.InFlight))}, {"parked", facts.Count(s.Waiting)}, {"last settled", facts.Ago(now.Time, s.LastSettled)},
+			{"time left", facts.Left(s)}, {"in flight", term.FormatCount(int64(s.InFlight))}, {"parked", facts.Count(s.Waiting)}, {"last settled", facts.Ago(now.Time, s.LastSettled)},
 		},
 	}
+	claim, sink := facts.Work(s)
+	p.Facts = append(p.Facts, fact{"claim takes", claim}, fact{"sink takes", sink})
 	if spec, ok := v.Conf.Pipeline(s.Name); ok {
 		promise := explain.Explain(v.Conf, spec)
 		p.Promise = promise.Line()
@@ -137,7 +140,18 @@ func (v *visit) storePart(now *admin.Status, s *admin.StoreStatus) part {
 		p.Facts = append([]fact{{"kind", of.Spec.Kind()}}, p.Facts...)
 	}
 	if window := v.window(s.Name); window > 0 {
-		p.Facts = append(p.Facts, fact{"window", term.FormatElapsed(window)})
+		p.Facts = append(p.Facts, fact{"window", schema.Duration(window)})
+	}
+	if s.OldestSeconds > 0 {
+		p.Facts = append(p.Facts, fact{"oldest key", facts.Ago(now.Time, now.Time.Add(-time.Duration(s.OldestSeconds*float64(time.Second))))})
+	}
+	for _, size := range []struct {
+		name string
+		n    int64
+	}{{"on disk", s.DiskBytes}, {"in memory", s.MemoryBytes}} {
+		if size.n > 0 {
+			p.Facts = append(p.Facts, fact{size.name, term.FormatBytes(size.n)})
+		}
 	}
 	return p
 }

@@ -61,19 +61,23 @@ func (p *Page) LoginLink() string {
 	p.sessions.mu.Lock()
 	p.sessions.link = secret
 	p.sessions.mu.Unlock()
-	base := strings.TrimSuffix(p.Conf.Admin.PublicURL, "/")
-	if base == "" {
-		host, port, _ := net.SplitHostPort(p.At.String())
-		if ip := net.ParseIP(host); ip == nil || ip.IsUnspecified() {
-			host = "127.0.0.1"
-		}
-		base = "http://"
-		if p.secure {
-			base = "https://"
-		}
-		base += net.JoinHostPort(host, port)
+	return p.URL() + "login?token=" + secret
+}
+
+// URL returns the address of the page for a browser.
+func (p *Page) URL() string {
+	if base := p.Conf.Admin.PublicURL; base != "" {
+		return strings.TrimSuffix(base, "/") + "/"
 	}
-	return base + "/login?token=" + secret
+	host, port, _ := net.SplitHostPort(p.At.String())
+	if ip := net.ParseIP(host); ip == nil || ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	scheme := "http"
+	if p.secure {
+		scheme = "https"
+	}
+	return scheme + "://" + net.JoinHostPort(host, port) + "/"
 }
 
 // useLink ends the login link, and reports whether its secret is this one.

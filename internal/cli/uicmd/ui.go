@@ -1,0 +1,245 @@
+// Package uicmd has the verb ui, which shows the page for the shared stores of a configuration.
+package uicmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/admin"
+	"github.com/semel-dev/semel/internal/app"
+	"github.com/semel-dev/semel/internal/cli/open"
+	"github.com/semel-dev/semel/internal/cli/page"
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// defaultAddress is not that of semel run, which may be on the same machine.
+const defaultAddress = "127.0.0.1:4196"
+
+// New returns the verb ui.
+func New(a *term.App) *cobra.Command {
+	listen := defaultAddress
+	cmd := &cobra.Command{
+		Use:   "ui FILE",
+		Short: "Show a page for people, about the shared stores of a configuration",
+		Example: `semel ui pipelines.yaml
+semel ui pipelines.yaml --listen 127.0.0.1:8800`,
+		Long: `Serves the page that the admin server of semel run serves at /, for stores that several
+processes can use: keys, unknown keys, parked messages, and what each pipeline promises.
+What the pipelines do now comes from the running process that answers at the admin
+address of the FILE. It runs until a signal ends it.
+
+With admin.auth in the FILE, people log in with its credentials. Without it, the page
+listens on loopback only, and the terminal gets a login link, which is valid once.
+Nobody else sees a key or a message, or changes anything.
+
+A store in a directory belongs to one process: look at the page of that process.`,
+		Args: term.Arguments(1, 1, term.MissingFile, "one FILE"),
+		RunE: a.Checked(func(cmd *cobra.Command, args []string, wrong term.Problems) error {
+			var conf *config.File
+			if len(args) > 0 {
+				conf = open.ConfigFor(a, args[0], config.Everything, &wrong)
+			}
+			if listen == admin.Off {
+				wrong.Addf("--listen off: the page needs an address")
+			}
+			if conf != nil && !slices.ContainsFunc(conf.Stores, func(s *config.Store) bool { return shared(conf, s.Name) }) {
+				wrong.Addf("%s: it names no store that several processes can use: start its pipelines with semel run %[1]s, and open / on its admin server", conf.Name)
+			}
+			if err := wrong.Err(); err != nil {
+				return err
+			}
+			return run(cmd.Context(), a, conf, listen)
+		}),
+	}
+	cmd.Flags().StringVar(&listen, "listen", listen, "`ADDRESS` of the page")
+	term.CompleteValues(cmd, "listen")
+	return cmd
+}
+
+// shared reports whether several processes can use a store and all that it is built on.
+func shared(conf *config.File, name string) bool {
+	stack := conf.Stack(name)
+	decider := conf.Decider(name)
+	return decider != nil && decider.Spec.About().Shared && decider.Spec.About().NoRecords == "" &&
+		!slices.ContainsFunc(stack, func(s *config.Store) bool { return s.Spec.About().Directory != "" })
+}
+
+// run serves the page until ctx ends.
+func run(ctx context.Context, a *term.App, conf *config.File, address string) (err error) {
+	listener, err := admin.Listen(address, &conf.Admin, false)
+	if err != nil {
+		if errors.Is(err, semel.ErrInvalidRequest) {
+			return term.Usagef("%s", err)
+		}
+		return err
+	}
+	u := &ui{conf: conf, patience: a.Patience, started: time.Now(), stores: app.NewStores(conf, &app.StoresOptions{KeepIDs: true}), counts: map[string]*counted{}}
+	defer func() { err = errors.Join(err, u.stores.Close()) }()
+	process := &admin.Process{Status: u.status, Store: u.store, Parked: u.parked, Redact: conf.Redact}
+	shown := page.New(&page.Options{App: a, File: conf.Name, Conf: conf, Process: process, At: listener.Addr()})
+	if conf.Admin.Auth == nil {
+		a.Note("open %s (this login link is valid once)", shown.LoginLink())
+	} else {
+		a.Note("open %s", shown.URL())
+	}
+	server := admin.NewPageServer(shown, address, &conf.Admin)
+	var serving sync.WaitGroup
+	var failed error
+	ended := make(chan struct{})
+	serving.Go(func() {
+		defer close(ended)
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			failed = err
+		}
+	})
+	select {
+	case <-ctx.Done():
+	case <-ended:
+	}
+	_ = server.Close() // a page that is cut is loaded again
+	serving.Wait()
+	return failed
+}
+
+// ui is a process that runs no pipeline.
+type ui struct {
+	conf     *config.File
+	patience time.Duration
+	started  time.Time
+	stores   *app.Stores
+
+	mu     sync.Mutex // guards counts
+	counts map[string]*counted
+}
+
+// counted is the last count of a store.
+type counted struct {
+	counts semel.Counts
+	at     time.Time
+	took   time.Duration
+}
+
+// store opens a store that several processes can use.
+func (u *ui) store(name string) (semel.Store, error) {
+	if _, ok := u.conf.Store(name); !ok {
+		return nil, fmt.Errorf("there is no store %q: %s: %w", name, schema.OneOf(name, u.conf.StoreNames()), semel.ErrInvalidRequest)
+	}
+	if !shared(u.conf, name) {
+		return nil, fmt.Errorf("the store %s belongs to one process: look at the page on the admin server of that process: %w", name, semel.ErrInvalidRequest)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), u.patience)
+	defer cancel()
+	store, err := u.stores.Get(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("open the store %s: %w", name, term.InOneLine(u.conf.AdviseStores(u.conf.Stack(name), err)))
+	}
+	return store, nil
+}
+
+// parked opens the parked messages of a pipeline.
+func (u *ui) parked(ctx context.Context, name string) (pipeline.DeadLetters, bool, error) {
+	spec, ok := u.conf.Pipeline(name)
+	if !ok {
+		return nil, false, fmt.Errorf("there is no pipeline %q: %w", name, semel.ErrInvalidRequest)
+	}
+	return app.ExistingDeadLetters(ctx, u.conf, spec)
+}
+
+// statusFor limits the wait for the process that runs the pipelines, and for a count.
+const statusFor = time.Second
+
+// status returns what the pipelines do, as the process that runs them says, and the state of the
+// shared stores.
+func (u *ui) status(ctx context.Context) *admin.Status {
+	asked, cancel := context.WithTimeout(ctx, statusFor)
+	now, err := open.StatusOf(asked, u.conf)
+	cancel()
+	if err != nil {
+		now = &admin.Status{}
+		for _, p := range u.conf.Pipelines {
+			s := admin.PipelineStatus{Name: p.Name, State: admin.StateNotSeen}
+			if n, ok := u.waiting(ctx, p); ok {
+				s.Waiting = &n
+			}
+			now.Pipelines = append(now.Pipelines, s)
+		}
+	}
+	now.Started, now.Stores = u.started, nil
+	for _, s := range u.conf.Stores {
+		if _, layer := u.conf.LayerOf(s.Name); !layer && shared(u.conf, s.Name) {
+			now.Stores = append(now.Stores, u.storeStatus(ctx, s.Name))
+		}
+	}
+	now.Time = time.Now()
+	return now
+}
+
+// waiting counts the parked messages of a pipeline.
+func (u *ui) waiting(ctx context.Context, p *config.Pipeline) (n int64, ok bool) {
+	ctx, cancel := context.WithTimeout(ctx, statusFor)
+	defer cancel()
+	letters, ok, err := app.ExistingDeadLetters(ctx, u.conf, p)
+	if err != nil || !ok {
+		return 0, err == nil
+	}
+	if counter, can := letters.(pipeline.DeadLetterStore); can {
+		n, err = counter.Count(ctx, p.Name)
+	} else {
+		err = errors.ErrUnsupported
+	}
+	return n, errors.Join(err, letters.Close()) == nil
+}
+
+// storeStatus asks a store whether it is ready, and counts its keys unless that takes long.
+func (u *ui) storeStatus(ctx context.Context, name string) admin.StoreStatus {
+	s := admin.StoreStatus{Name: name, State: admin.StateReady}
+	fail := func(err error) admin.StoreStatus {
+		s.State, s.Reason = admin.StateNotReady, term.JoinLines(u.conf.Redact(term.PlainText(err.Error())))
+		return s
+	}
+	store, err := u.store(name)
+	if err != nil {
+		return fail(err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, statusFor)
+	defer cancel()
+	if ready, ok := semel.As[semel.Readier](store); ok {
+		if err := ready.Ready(ctx); err != nil {
+			return fail(u.conf.AdviseStores(u.conf.Stack(name), err))
+		}
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	of := u.counts[name]
+	if of == nil || time.Since(of.at) > app.CountPause*of.took {
+		began := time.Now()
+		if counter, ok := semel.As[semel.Inspector](store); ok {
+			counts, err := counter.Count(ctx)
+			next := &counted{counts, time.Now(), time.Since(began)}
+			switch {
+			case err == nil:
+				of = next
+			case of == nil:
+				return s
+			default:
+				of = &counted{of.counts, of.at, next.took}
+			}
+			u.counts[name] = of
+		}
+	}
+	if of != nil {
+		s.Counted(&of.counts, of.at)
+	}
+	return s
+}
