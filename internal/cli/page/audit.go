@@ -63,8 +63,8 @@ type auditData struct {
 	Notes []string
 }
 
-// audit shows the latest changes by hand, the newest first.
-func (v *visit) audit() error {
+// auditPage shows the latest changes by hand, the newest first.
+func auditPage(v *visit) error {
 	d := &auditData{}
 	add := func(place string, lines [][]byte, err error) {
 		if err != nil {
@@ -73,7 +73,7 @@ func (v *visit) audit() error {
 		d.Rows = append(d.Rows, rowsOf(place, lines)...)
 	}
 	for _, name := range v.stores() {
-		lines, err := v.auditOf(name)
+		lines, err := auditOf(v, name)
 		add("store "+name, lines, err)
 	}
 	seen := map[string]bool{}
@@ -83,7 +83,7 @@ func (v *visit) audit() error {
 		}
 		seen[p.Parked.Path] = true
 		var lines [][]byte
-		err := v.letters(v.r.Context(), p, func(letters pipeline.DeadLetters) (err error) {
+		err := withLetters(v, v.r.Context(), p, func(letters pipeline.DeadLetters) (err error) {
 			if of, ok := letters.(tailer); ok {
 				lines, err = of.AuditTail(v.r.Context(), mostAudited)
 			}
@@ -96,7 +96,7 @@ func (v *visit) audit() error {
 }
 
 // auditOf returns the last lines of the audit log of a store.
-func (v *visit) auditOf(name string) (lines [][]byte, err error) {
+func auditOf(v *visit, name string) (lines [][]byte, err error) {
 	var wrong term.Problems
 	f := &open.StoreFlags{App: v.App, File: v.File, Conf: v.Conf, Name: name, Process: v.Process}
 	if f.Check(&wrong); len(wrong) > 0 {

@@ -3,6 +3,9 @@ package page
 import (
 	"sync"
 	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
 )
 
 const (
@@ -10,6 +13,8 @@ const (
 	// its reading took.
 	listAge   = time.Second
 	listPause = 20
+	// mostListed limits the entries that are read for a list.
+	mostListed = 20_000
 )
 
 // cached keeps a list that may take long to read, for many people.
@@ -60,4 +65,17 @@ func (l *lists[T]) named(name string) *cached[T] {
 		l.of[name] = &cached[T]{}
 	}
 	return l.of[name]
+}
+
+// parkedList has the parked messages of a pipeline, without bodies and headers.
+type parkedList struct {
+	messages []pipeline.Parked
+	more     bool // there are more than mostListed
+	unread   error
+}
+
+// unknownList has the unknown keys of a store.
+type unknownList struct {
+	records []semel.Record
+	more    bool
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/semel-dev/semel/internal/admin"
 	"github.com/semel-dev/semel/internal/cli/facts"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
-	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
@@ -27,8 +26,6 @@ const (
 	searchFor  = 10 * time.Second
 	searchMost = 100_000
 	searchBack = 24 * time.Hour
-	// mostReason limits the reason of a change.
-	mostReason = 1000
 )
 
 // keyForm is what the form for the search has. Its values are those of the last search.
@@ -108,19 +105,8 @@ func parseRef(text string) (*semel.Record, error) {
 	return nil, refuse(http.StatusBadRequest, "the form does not name a key: open the page again")
 }
 
-// pipelines are those that the process runs.
-func (v *visit) pipelines() (list []*config.Pipeline) {
-	now := v.now(v.r.Context())
-	for i := range now.Pipelines {
-		if p, ok := v.Conf.Pipeline(now.Pipelines[i].Name); ok {
-			list = append(list, p)
-		}
-	}
-	return list
-}
-
-// form returns the form for a search, with the values of the request.
-func (v *visit) form() keyForm {
+// keyFormOf returns the form for a search, with the values of the request.
+func keyFormOf(v *visit) keyForm {
 	get := v.r.PostForm.Get
 	f := keyForm{Proxy: v.Conf.Proxy != nil, Pipeline: get("pipeline"), ID: get("id"), JSON: get("json") != "", Caller: get("caller"), Headers: get("headers"), Message: get("message")}
 	for _, p := range v.pipelines() {
@@ -130,8 +116,8 @@ func (v *visit) form() keyForm {
 }
 
 // keyPage shows the key that a link names, or the form for the search. A link has a digest, or a
-// parked message, so that no id is in a URL.
-func (v *visit) keyPage() error {
+// parkedPage message, so that no id is in a URL.
+func keyPage(v *visit) error {
 	query := v.r.URL.Query()
 	switch {
 	case query.Get("digest") != "":
@@ -139,38 +125,38 @@ func (v *visit) keyPage() error {
 		if !ok {
 			return refuse(http.StatusBadRequest, "this is no digest of a key")
 		}
-		return v.keyOfRecord(query.Get("store"), &semel.Record{Digest: d}, &keyData{})
+		return keyOfRecord(v, query.Get("store"), &semel.Record{Digest: d}, &keyData{})
 	case query.Get("message") != "":
 		p, err := v.pipelineOf(query.Get("pipeline"))
 		if err != nil {
 			return err
 		}
-		m, err := v.message(p, query.Get("message"))
+		m, err := messageOf(v, p, query.Get("message"))
 		if err != nil {
 			return err
 		}
 		if m.Key.ID == "" {
 			return refuse(http.StatusNotFound, "the parked message %s has no key", m.ID)
 		}
-		return v.answerKey(v.places(p, nil), []string{m.Key.ID}, false, &keyData{})
+		return answerKey(v, placesOf(v, p, nil), []string{m.Key.ID}, false, &keyData{})
 	}
-	return v.show(http.StatusOK, "key", "Key", &keyData{Form: v.form()})
+	return v.show(http.StatusOK, "key", "Key", &keyData{Form: keyFormOf(v)})
 }
 
 // keyOfRecord shows the key of a record in a store.
-func (v *visit) keyOfRecord(store string, r *semel.Record, d *keyData) error {
+func keyOfRecord(v *visit, store string, r *semel.Record, d *keyData) error {
 	if _, ok := v.Conf.Store(store); !ok {
 		return refuse(http.StatusNotFound, "there is no store %q", store)
 	}
 	if r.Key.ID == "" { // it may be known
-		if now, err := v.record(store, r); err == nil && now.Key.ID != "" {
+		if now, err := recordOf(v, store, r); err == nil && now.Key.ID != "" {
 			r = now
 		}
 	}
 	if r.Key.ID == "" {
-		q := v.question()
+		q := questionOf(v)
 		q.Digest, q.ByDigest = r.Digest, true
-		return v.ask(q, []facts.Place{{Store: store}}, d)
+		return askAll(v, q, []facts.Place{{Store: store}}, d)
 	}
 	var places []facts.Place
 	for _, p := range v.pipelines() {
@@ -181,11 +167,11 @@ func (v *visit) keyOfRecord(store string, r *semel.Record, d *keyData) error {
 	if places == nil {
 		places = []facts.Place{{Store: store, Scope: r.Key.Scope}}
 	}
-	return v.answerKey(places, []string{r.Key.ID}, false, d)
+	return answerKey(v, places, []string{r.Key.ID}, false, d)
 }
 
-// record looks at a record in a store.
-func (v *visit) record(store string, r *semel.Record) (now *semel.Record, err error) {
+// recordOf looks at a record in a store.
+func recordOf(v *visit, store string, r *semel.Record) (now *semel.Record, err error) {
 	err = v.onStore(store, func(by *facts.Hands) error {
 		now, err = by.Again(v.r.Context(), r)
 		return err
@@ -193,32 +179,13 @@ func (v *visit) record(store string, r *semel.Record) (now *semel.Record, err er
 	return now, err
 }
 
-// onStore opens a store for changes by hand.
-func (v *visit) onStore(name string, use func(*facts.Hands) error) error {
-	if _, ok := v.Conf.Store(name); !ok {
-		return refuse(http.StatusNotFound, "there is no store %q", name)
-	}
-	var wrong term.Problems
-	f := &open.StoreFlags{App: v.App, File: v.File, Conf: v.Conf, Name: name, Process: v.Process}
-	if f.Check(&wrong); len(wrong) > 0 {
-		return refuse(http.StatusNotFound, "%s", strings.Join(wrong, "; "))
-	}
-	return f.WithStore(v.r.Context(), func(store semel.Store) error {
-		by, err := facts.HandsOn(f, store)
-		if err != nil {
-			return err
-		}
-		return use(by)
-	})
-}
-
-// question returns a question to this process.
-func (v *visit) question() *facts.Question {
+// questionOf returns a question to this process.
+func questionOf(v *visit) *facts.Question {
 	q := facts.NewQuestion(v.App)
 	q.File, q.Conf, q.Process, q.Quick = v.File, v.Conf, v.Process, true
 	q.Since, q.Patience, q.Most = searchBack, searchFor, searchMost
 	q.ParkedOf = func(ctx context.Context, p *config.Pipeline, fn func(*pipeline.Parked) bool) error {
-		list, err := v.parkedOf(ctx, p)
+		list, err := parkedOf(v, ctx, p)
 		if err == nil {
 			for i := range list.messages {
 				if !fn(&list.messages[i]) {
@@ -231,9 +198,9 @@ func (v *visit) question() *facts.Question {
 	return q
 }
 
-// places returns where the key of one pipeline, or of all if it is nil, may be. shaped gets the
+// placesOf returns where the key of one pipeline, or of all if it is nil, may be. shaped gets the
 // rules of the pipelines.
-func (v *visit) places(only *config.Pipeline, each func(*config.Pipeline)) (places []facts.Place) {
+func placesOf(v *visit, only *config.Pipeline, each func(*config.Pipeline)) (places []facts.Place) {
 	for _, p := range v.pipelines() {
 		if only == nil || p == only {
 			places = append(places, facts.Place{Pipeline: p, Store: p.Store.Name, Scope: p.Key.Scope})
@@ -246,8 +213,8 @@ func (v *visit) places(only *config.Pipeline, each func(*config.Pipeline)) (plac
 }
 
 // findKey searches for the key that the form describes.
-func (v *visit) findKey() error {
-	form := v.form()
+func findKey(v *visit) error {
+	form := keyFormOf(v)
 	wrong := func(err error) error {
 		form.Wrong = v.App.Redact(term.PlainText(err.Error()))
 		return v.show(http.StatusUnprocessableEntity, "key", "Key", &keyData{Form: form})
@@ -272,19 +239,19 @@ func (v *visit) findKey() error {
 				ids = append(ids, r.Key.ID)
 			}
 		}
-		return v.answerKey(v.places(only, nil), ids, true, &keyData{Form: form})
+		return answerKey(v, placesOf(v, only, nil), ids, true, &keyData{Form: form})
 	case form.Caller != "":
 		p := v.Conf.Proxy
 		if p == nil || form.ID == "" {
 			return wrong(errors.New("a caller needs an Idempotency-Key as the ID, and a process that is a proxy"))
 		}
-		return v.answerKey([]facts.Place{{Store: p.Store.Name, Scope: p.Scope}}, keyrecord.IDsOfCaller(form.Caller, form.ID), false, &keyData{Form: form})
+		return answerKey(v, []facts.Place{{Store: p.Store.Name, Scope: p.Scope}}, keyrecord.IDsOfCaller(form.Caller, form.ID), false, &keyData{Form: form})
 	case form.Message != "" || strings.TrimSpace(form.Headers) != "":
-		id, err := v.idOfMessage(only, &form)
+		id, err := idOfMessage(v, only, &form)
 		if err != nil {
 			return wrong(err)
 		}
-		return v.answerKey(v.places(only, nil), []string{id}, false, &keyData{Form: form})
+		return answerKey(v, placesOf(v, only, nil), []string{id}, false, &keyData{Form: form})
 	case form.ID == "":
 		return wrong(errors.New("write the ID of a key, or paste a message"))
 	case form.JSON:
@@ -304,18 +271,18 @@ func (v *visit) findKey() error {
 			}
 		}
 	}
-	places := v.places(only, func(p *config.Pipeline) {
+	places := placesOf(v, only, func(p *config.Pipeline) {
 		for _, id := range keyrecord.Shaped(p.Key.Rule, ids) {
 			if !slices.Contains(ids, id) {
 				ids = append(ids, id)
 			}
 		}
 	})
-	return v.answerKey(places, ids, false, &keyData{Form: form})
+	return answerKey(v, places, ids, false, &keyData{Form: form})
 }
 
 // idOfMessage returns the id of a pasted message.
-func (v *visit) idOfMessage(p *config.Pipeline, form *keyForm) (string, error) {
+func idOfMessage(v *visit, p *config.Pipeline, form *keyForm) (string, error) {
 	if p == nil {
 		if len(form.Pipelines) != 1 {
 			return "", errors.New("choose the pipeline whose key rule finds the key in the message")
@@ -344,21 +311,21 @@ func (v *visit) idOfMessage(p *config.Pipeline, form *keyForm) (string, error) {
 }
 
 // answerKey shows what is known of a key with some readings.
-func (v *visit) answerKey(places []facts.Place, ids []string, search bool, d *keyData) error {
-	q := v.question()
+func answerKey(v *visit, places []facts.Place, ids []string, search bool, d *keyData) error {
+	q := questionOf(v)
 	q.IDs, q.Searches = ids, search
-	return v.ask(q, places, d)
+	return askAll(v, q, places, d)
 }
 
-// ask asks a question and shows the answer.
-func (v *visit) ask(q *facts.Question, places []facts.Place, d *keyData) error {
+// askAll asks a question and shows the answer.
+func askAll(v *visit, q *facts.Question, places []facts.Place, d *keyData) error {
 	answer, err := q.Ask(v.r.Context(), places)
 	if answer == nil {
 		return err
 	}
 	d.Form.Wrong = ""
 	if d.Form.Pipelines == nil {
-		d.Form = v.form()
+		d.Form = keyFormOf(v)
 	}
 	d.Found, d.Nothing, d.Events, d.Looked = true, answer.Nothing(), answer.Events, answer.Looked
 	if err != nil {
@@ -394,7 +361,7 @@ func (v *visit) ask(q *facts.Question, places []facts.Place, d *keyData) error {
 }
 
 // changeKey settles or releases a key, if it is still what was shown.
-func (v *visit) changeKey() error {
+func changeKey(v *visit) error {
 	form := v.r.PostForm
 	by, err := v.by()
 	if err != nil {
@@ -416,17 +383,17 @@ func (v *visit) changeKey() error {
 			d.Said = fmt.Sprintf("Nothing was changed: the record changed since it was shown. It is %s now.", now.State)
 			return nil
 		}
-		return v.change(hands, by, store, now, form.Get("do"), d)
+		return changeRecord(v, hands, by, store, now, form.Get("do"), d)
 	})
 	v.changing.Unlock()
 	if err != nil {
 		return err
 	}
-	return v.keyOfRecord(store, r, d)
+	return keyOfRecord(v, store, r, d)
 }
 
-// change changes one record and says so.
-func (v *visit) change(hands *facts.Hands, by keyrecord.By, store string, r *semel.Record, do string, d *keyData) error {
+// changeRecord changes one record and says so.
+func changeRecord(v *visit, hands *facts.Hands, by keyrecord.By, store string, r *semel.Record, do string, d *keyData) error {
 	ctx := context.WithoutCancel(v.r.Context()) // a browser that goes away does not cut a change
 	switch do {
 	case "done":
@@ -462,25 +429,4 @@ func settling(err error) error {
 		return &statusError{http.StatusConflict, errors.New("nothing was changed: the key is no longer unknown, because its holder or another operator settled it")}
 	}
 	return err
-}
-
-// by returns who makes a change, and why.
-func (v *visit) by() (keyrecord.By, error) {
-	reason := strings.TrimSpace(v.r.PostForm.Get("reason"))
-	switch {
-	case reason == "":
-		return keyrecord.By{}, refuse(http.StatusUnprocessableEntity, "the reason is missing: say why, for the audit log. Nothing was changed")
-	case len(reason) > mostReason:
-		return keyrecord.By{}, refuse(http.StatusUnprocessableEntity, "the reason is longer than %d bytes. Nothing was changed", mostReason)
-	}
-	return keyrecord.By{Actor: v.who.Name, Reason: reason}, nil
-}
-
-// pipelineOf returns the pipeline with a name.
-func (v *visit) pipelineOf(name string) (*config.Pipeline, error) {
-	p, ok := v.Conf.Pipeline(name)
-	if !ok {
-		return nil, refuse(http.StatusNotFound, "there is no pipeline %q: %s", name, schema.OneOf(name, v.Conf.PipelineNames()))
-	}
-	return p, nil
 }

@@ -3,7 +3,6 @@ package page
 import (
 	"net/http"
 	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -13,11 +12,6 @@ import (
 	"github.com/semel-dev/semel/internal/explain"
 	"github.com/semel-dev/semel/internal/schema"
 )
-
-// retryAfter returns whole seconds, rounded up.
-func retryAfter(d time.Duration) string {
-	return strconv.Itoa(int((d + time.Second - 1) / time.Second))
-}
 
 // fact is a name with its value.
 type fact struct{ Name, Value string }
@@ -51,8 +45,8 @@ type part struct {
 	Chart   *chart
 }
 
-// overview shows what needs a person, the pipelines and the stores.
-func (v *visit) overview() error {
+// overviewPage shows what needs a person, the pipelines and the stores.
+func overviewPage(v *visit) error {
 	now := v.now(v.r.Context())
 	d := &overviewData{Time: now.Time, Started: now.Started}
 	details := facts.Details(now, v.File)
@@ -65,7 +59,7 @@ func (v *visit) overview() error {
 		d.Services = append(d.Services, part{Name: s.Name, State: s.State, Well: s.State == admin.StateReady})
 	}
 	for i := range now.Pipelines {
-		p := v.pipelinePart(now, &now.Pipelines[i])
+		p := pipelinePart(v, now, &now.Pipelines[i])
 		said := false
 		for _, detail := range details {
 			of := detail.Kind == facts.AboutPipeline && detail.Name == p.Name
@@ -80,7 +74,7 @@ func (v *visit) overview() error {
 		d.Pipelines = append(d.Pipelines, p)
 	}
 	for i := range now.Stores {
-		d.Stores = append(d.Stores, v.storePart(now, &now.Stores[i]))
+		d.Stores = append(d.Stores, storePart(v, now, &now.Stores[i]))
 	}
 	return v.show(http.StatusOK, "overview", "Overview", d)
 }
@@ -102,7 +96,7 @@ func noticeOf(d facts.Detail) notice {
 }
 
 // pipelinePart returns what the overview shows of a pipeline.
-func (v *visit) pipelinePart(now *admin.Status, s *admin.PipelineStatus) part {
+func pipelinePart(v *visit, now *admin.Status, s *admin.PipelineStatus) part {
 	p := part{
 		Name: s.Name, State: s.State, Link: "pipeline?name=" + url.QueryEscape(s.Name),
 		Well: facts.Well(s.State),
@@ -129,7 +123,7 @@ func (v *visit) pipelinePart(now *admin.Status, s *admin.PipelineStatus) part {
 }
 
 // storePart returns what the overview shows of a store.
-func (v *visit) storePart(now *admin.Status, s *admin.StoreStatus) part {
+func storePart(v *visit, now *admin.Status, s *admin.StoreStatus) part {
 	p := part{
 		Name: s.Name, State: s.State, Link: "store?name=" + url.QueryEscape(s.Name), Well: s.State == admin.StateReady,
 		Facts: []fact{
@@ -139,7 +133,7 @@ func (v *visit) storePart(now *admin.Status, s *admin.StoreStatus) part {
 	if of, ok := v.Conf.Store(s.Name); ok {
 		p.Facts = append([]fact{{"kind", of.Spec.Kind()}}, p.Facts...)
 	}
-	if window := v.window(s.Name); window > 0 {
+	if window := windowOf(v, s.Name); window > 0 {
 		p.Facts = append(p.Facts, fact{"window", schema.Duration(window)})
 	}
 	if s.OldestSeconds > 0 {
@@ -156,8 +150,8 @@ func (v *visit) storePart(now *admin.Status, s *admin.StoreStatus) part {
 	return p
 }
 
-// window returns the longest window of the pipelines and the proxy on a store, or 0.
-func (v *visit) window(store string) (longest time.Duration) {
+// windowOf returns the longest window of the pipelines and the proxy on a store, or 0.
+func windowOf(v *visit, store string) (longest time.Duration) {
 	for _, p := range v.Conf.PipelinesOn(store) {
 		longest = max(longest, p.Window)
 	}

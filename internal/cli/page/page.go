@@ -3,8 +3,6 @@
 package page
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"embed"
@@ -18,7 +16,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/semel-dev/semel/internal/admin"
@@ -28,43 +25,6 @@ import (
 
 //go:embed assets
 var embedded embed.FS
-
-// Options are the options of New. All fields are required, except for File.
-type Options struct {
-	App *term.App
-	// File is the name of the configuration in command lines, or "" if flags describe it.
-	File    string
-	Conf    *config.File
-	Process *admin.Process
-	// At is the address that the server listens at.
-	At net.Addr
-}
-
-// Page serves the page.
-type Page struct {
-	Options
-	handler   http.Handler
-	templates *template.Template
-	assets    map[string]asset // by their paths
-	prefix    string           // of the paths, below which a proxy shows the page
-	secure    bool             // browsers reach it through TLS
-	sessions  *sessions
-	changing  sync.Mutex // held from the look at a record to its change
-
-	parkedLists  lists[*parkedList]  // by pipeline
-	unknownLists lists[*unknownList] // by store
-	operations   operations
-
-	statusMu sync.Mutex // guards status, and is held while it is asked for
-	status   *admin.Status
-	asked    time.Time
-}
-
-// asset is a file for the browser.
-type asset struct {
-	content []byte
-	kind    string
-}
 
 // route is a path of the page.
 type route struct {
@@ -102,26 +62,26 @@ func New(o *Options) *Page {
 // routes are all paths of the page, except for those of files.
 func (p *Page) routes() []route {
 	return []route{
-		{"GET", "/{$}", admin.Viewer, true, (*visit).overview},
-		{"GET", "/key", admin.Viewer, false, (*visit).keyPage},
-		{"POST", "/key", admin.Viewer, false, (*visit).findKey},
-		{"POST", "/change", admin.Operator, false, (*visit).changeKey},
-		{"GET", "/unknown", admin.Viewer, false, (*visit).unknown},
-		{"POST", "/preview-keys", admin.Operator, false, (*visit).previewKeys},
-		{"POST", "/resolve", admin.Operator, false, (*visit).resolveKeys},
-		{"GET", "/parked", admin.Viewer, false, (*visit).parked},
-		{"GET", "/message", admin.Viewer, false, (*visit).messagePage},
-		{"POST", "/message", admin.Operator, false, (*visit).messageBody},
-		{"POST", "/preview", admin.Operator, false, (*visit).previewParked},
-		{"POST", "/settle", admin.Operator, false, (*visit).settleParked},
-		{"GET", "/pipeline", admin.Viewer, true, (*visit).pipelinePage},
-		{"GET", "/store", admin.Viewer, true, (*visit).storePage},
-		{"POST", "/store", admin.Operator, false, (*visit).doctor},
-		{"GET", "/audit", admin.Viewer, false, (*visit).audit},
-		{"GET", "/outcome", admin.Viewer, false, (*visit).outcomePage},
-		{"GET", "/login", admin.Nobody, true, (*visit).loginPage},
-		{"POST", "/login", admin.Nobody, true, (*visit).login},
-		{"POST", "/logout", admin.Nobody, true, (*visit).logout},
+		{"GET", "/{$}", admin.Viewer, true, overviewPage},
+		{"GET", "/key", admin.Viewer, false, keyPage},
+		{"POST", "/key", admin.Viewer, false, findKey},
+		{"POST", "/change", admin.Operator, false, changeKey},
+		{"GET", "/unknown", admin.Viewer, false, unknownPage},
+		{"POST", "/preview-keys", admin.Operator, false, previewKeys},
+		{"POST", "/resolve", admin.Operator, false, resolveKeys},
+		{"GET", "/parked", admin.Viewer, false, parkedPage},
+		{"GET", "/message", admin.Viewer, false, messagePage},
+		{"POST", "/message", admin.Operator, false, messageBody},
+		{"POST", "/preview", admin.Operator, false, previewParked},
+		{"POST", "/settle", admin.Operator, false, settleParked},
+		{"GET", "/pipeline", admin.Viewer, true, pipelinePage},
+		{"GET", "/store", admin.Viewer, true, storePage},
+		{"POST", "/store", admin.Operator, false, doctorPage},
+		{"GET", "/audit", admin.Viewer, false, auditPage},
+		{"GET", "/outcome", admin.Viewer, false, outcomePage},
+		{"GET", "/login", admin.Nobody, true, loginPage},
+		{"POST", "/login", admin.Nobody, true, login},
+		{"POST", "/logout", admin.Nobody, true, logout},
 	}
 }
 
@@ -179,14 +139,6 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.handler.ServeHTTP(w, r)
 }
 
-// visit is one request of a person.
-type visit struct {
-	*Page
-	w   http.ResponseWriter
-	r   *http.Request
-	who admin.Identity
-}
-
 const (
 	// mostForm limits the body of a request, which may have a pasted message.
 	mostForm = 1 << 20
@@ -204,7 +156,7 @@ func (p *Page) serve(r *route, w http.ResponseWriter, request *http.Request) {
 	allowed := v.who.Role >= r.least || r.open && v.who.Role == admin.Nobody && p.Conf.Admin.Auth == nil
 	switch {
 	case !allowed && v.who.Role == admin.Nobody:
-		v.demandLogin()
+		demandLogin(v)
 		return
 	case !allowed:
 		v.fail(http.StatusForbidden, fmt.Errorf("%s is a viewer, who changes nothing and sees no bodies: log in as an operator", v.who.Name))
@@ -220,98 +172,6 @@ func (p *Page) serve(r *route, w http.ResponseWriter, request *http.Request) {
 			status = of.status
 		}
 		v.fail(status, err)
-	}
-}
-
-// statusError is an error with a status of HTTP.
-type statusError struct {
-	status int
-	error
-}
-
-// Unwrap returns the error.
-func (e *statusError) Unwrap() error { return e.error }
-
-// refuse returns an error for a request that cannot be done as it is.
-func refuse(status int, format string, args ...any) error {
-	return &statusError{status, fmt.Errorf(format, args...)}
-}
-
-// view is what every page shows.
-type view struct {
-	Title string
-	// Here is the path of the page in the menu.
-	Here string
-	Who  admin.Identity
-	// Locked: the process has no credentials, and this person has not used its login link.
-	Locked bool
-	// Live: the script refreshes the page.
-	Live bool
-	// Of is the page itself.
-	Of any
-}
-
-// show renders a page.
-func (v *visit) show(status int, name, title string, of any) error {
-	data := view{Title: title, Here: name, Who: v.who, Locked: v.Conf.Admin.Auth == nil && v.who.Role == admin.Nobody, Of: of}
-	data.Live = v.r.Method == http.MethodGet && (name == "overview" || name == "pipeline" || name == "store" || name == "outcome")
-	var page bytes.Buffer
-	if err := v.templates.ExecuteTemplate(&page, name+".html", &data); err != nil {
-		return err
-	}
-	v.w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	v.w.WriteHeader(status)
-	_, _ = v.w.Write(page.Bytes()) // a browser that disconnected needs no answer
-	return nil
-}
-
-// fail shows an error.
-func (v *visit) fail(status int, err error) {
-	text := v.App.Redact(term.PlainText(term.JoinLines(err.Error())))
-	if err := v.show(status, "error", http.StatusText(status), text); err != nil {
-		http.Error(v.w, text, status)
-	}
-}
-
-// redirect sends the browser to another page of this server, which is named relative to this one.
-func (v *visit) redirect(to string) error {
-	v.w.Header().Set("Location", to) // http.Redirect would make it absolute, without the prefix of a proxy
-	v.w.WriteHeader(http.StatusSeeOther)
-	return nil
-}
-
-// home is the link from any page to the overview.
-const home = "./"
-
-// now returns the status of the process, which is at most statusAge old: many people may look.
-func (p *Page) now(ctx context.Context) *admin.Status {
-	p.statusMu.Lock()
-	defer p.statusMu.Unlock()
-	if p.status == nil || time.Since(p.asked) > statusAge {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statusFor)
-		defer cancel()
-		p.status, p.asked = p.Process.Status(ctx), time.Now()
-	}
-	return p.status
-}
-
-const (
-	statusAge = time.Second
-	statusFor = 5 * time.Second
-)
-
-// functions are those of the templates.
-func (p *Page) functions(names map[string]string) template.FuncMap {
-	return template.FuncMap{
-		"asset":   func(name string) string { return cmp.Or(names[name], name) },
-		"count":   term.FormatCount,
-		"count64": func(n int) string { return term.FormatCount(int64(n)) },
-		"plural":  term.Plural,
-		"text":    func(text string) string { return term.DisplayText(p.App.Redact(text)) },
-		"line":    func(text string) string { return term.OneLine(p.App.Redact(text)) },
-		"at":      term.DisplayTime,
-		"iso":     term.JSONTime,
-		"here":    func(page, here string) bool { return page == here },
 	}
 }
 

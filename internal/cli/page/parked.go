@@ -24,8 +24,6 @@ import (
 const (
 	// perPage is how many entries of a list a page shows.
 	perPage = 50
-	// mostListed limits the entries that are read for a list.
-	mostListed = 20_000
 	// errorWidth and keyWidth limit texts in a list.
 	errorWidth, keyWidth = 300, 100
 	// mostBody limits the part of a body that a page shows.
@@ -34,15 +32,8 @@ const (
 	mostHeaders = 100
 )
 
-// parkedList has the parked messages of a pipeline, without bodies and headers.
-type parkedList struct {
-	messages []pipeline.Parked
-	more     bool // there are more than mostListed
-	unread   error
-}
-
-// letters opens the parked messages of a pipeline, and calls use if there may be any.
-func (v *visit) letters(ctx context.Context, p *config.Pipeline, use func(pipeline.DeadLetters) error) (err error) {
+// withLetters opens the parked messages of a pipeline, and calls use if there may be any.
+func withLetters(v *visit, ctx context.Context, p *config.Pipeline, use func(pipeline.DeadLetters) error) (err error) {
 	letters, ok, err := v.Process.Parked(ctx, p.Name)
 	if err != nil || !ok {
 		return err
@@ -52,10 +43,10 @@ func (v *visit) letters(ctx context.Context, p *config.Pipeline, use func(pipeli
 }
 
 // parkedOf returns the parked messages of a pipeline.
-func (v *visit) parkedOf(ctx context.Context, p *config.Pipeline) (*parkedList, error) {
+func parkedOf(v *visit, ctx context.Context, p *config.Pipeline) (*parkedList, error) {
 	list, _, err := v.parkedLists.named(p.Name).get(func() (*parkedList, error) {
 		list := &parkedList{}
-		err := v.letters(ctx, p, func(letters pipeline.DeadLetters) error {
+		err := withLetters(v, ctx, p, func(letters pipeline.DeadLetters) error {
 			return letters.List(ctx, p.Name, func(m *pipeline.Parked) bool {
 				if list.more = len(list.messages) == mostListed; list.more {
 					return false
@@ -79,10 +70,10 @@ func bare(m *pipeline.Parked) pipeline.Parked {
 	return of
 }
 
-// message returns a parked message.
-func (v *visit) message(p *config.Pipeline, id string) (found *pipeline.Parked, err error) {
+// messageOf returns a parked message.
+func messageOf(v *visit, p *config.Pipeline, id string) (found *pipeline.Parked, err error) {
 	missing := refuse(http.StatusNotFound, "%s is no longer a parked message of %s: it was settled", id, p.Name)
-	err = v.letters(v.r.Context(), p, func(letters pipeline.DeadLetters) error {
+	err = withLetters(v, v.r.Context(), p, func(letters pipeline.DeadLetters) error {
 		m, err := letters.Get(v.r.Context(), id)
 		if errors.Is(err, pipeline.ErrNotParked) || err == nil && m.Pipeline != p.Name {
 			return missing
@@ -104,8 +95,8 @@ type parkedRow struct {
 	Queued                                 bool
 }
 
-// row returns a message for a list.
-func (v *visit) row(m *pipeline.Parked) parkedRow {
+// rowOf returns a message for a list.
+func rowOf(v *visit, m *pipeline.Parked) parkedRow {
 	r := parkedRow{
 		Pipeline: m.Pipeline, ID: m.ID, Pick: pick(m), Key: "(no key)", Reason: string(m.Reason), At: m.At, Attempts: m.Attempts, Redrives: m.Redrives, Queued: m.Queued,
 		Error: term.Shorten(v.App.Redact(term.PlainText(term.JoinLines(m.Error))), errorWidth),
@@ -152,7 +143,7 @@ func paged[T any](v *visit, list []T, more bool) ([]T, pager) {
 type parkedFilter struct{ Pipeline, Reason, Older string }
 
 // selected returns the parked messages that a filter selects, the oldest of each pipeline first.
-func (v *visit) selected(get func(string) string) (f parkedFilter, list []pipeline.Parked, more bool, notes []string, err error) {
+func selected(v *visit, get func(string) string) (f parkedFilter, list []pipeline.Parked, more bool, notes []string, err error) {
 	f = parkedFilter{get("pipeline"), get("reason"), get("older")}
 	var older time.Duration
 	if f.Older != "" {
@@ -170,7 +161,7 @@ func (v *visit) selected(get func(string) string) (f parkedFilter, list []pipeli
 		if f.Pipeline != "" && p.Name != f.Pipeline {
 			continue
 		}
-		of, err := v.parkedOf(v.r.Context(), p)
+		of, err := parkedOf(v, v.r.Context(), p)
 		if err != nil {
 			notes = append(notes, fmt.Sprintf("the parked messages of %s cannot be read: %s", p.Name, v.App.Redact(term.JoinLines(v.Conf.Advise(p, config.ParkedPart, err).Error()))))
 			continue
@@ -201,9 +192,9 @@ type parkedData struct {
 	Changes bool // this person may change them
 }
 
-// parked lists parked messages.
-func (v *visit) parked() error {
-	f, list, more, notes, err := v.selected(v.r.URL.Query().Get)
+// parkedPage lists parked messages.
+func parkedPage(v *visit) error {
+	f, list, more, notes, err := selected(v, v.r.URL.Query().Get)
 	if err != nil {
 		return err
 	}
@@ -222,7 +213,7 @@ func (v *visit) parked() error {
 	var shown []pipeline.Parked
 	shown, d.Pager = paged(v, list, more)
 	for i := range shown {
-		d.Rows = append(d.Rows, v.row(&shown[i]))
+		d.Rows = append(d.Rows, rowOf(v, &shown[i]))
 	}
 	return v.show(http.StatusOK, "parked", "Parked messages", d)
 }
@@ -243,21 +234,21 @@ type messageData struct {
 }
 
 // messagePage shows a parked message, with its content if it was asked for.
-func (v *visit) messagePage() error { return v.showMessage(v.r.URL.Query(), false) }
+func messagePage(v *visit) error { return showMessage(v, v.r.URL.Query(), false) }
 
 // messageBody shows a parked message with its content.
-func (v *visit) messageBody() error { return v.showMessage(v.r.PostForm, true) }
+func messageBody(v *visit) error { return showMessage(v, v.r.PostForm, true) }
 
-func (v *visit) showMessage(form url.Values, whole bool) error {
+func showMessage(v *visit, form url.Values, whole bool) error {
 	p, err := v.pipelineOf(form.Get("pipeline"))
 	if err != nil {
 		return err
 	}
-	m, err := v.message(p, form.Get("id"))
+	m, err := messageOf(v, p, form.Get("id"))
 	if err != nil {
 		return err
 	}
-	d := &messageData{Row: v.row(m), HasKey: m.Key.ID != "", Whole: whole, MayAsk: v.operates(), Size: len(m.Message.Body)}
+	d := &messageData{Row: rowOf(v, m), HasKey: m.Key.ID != "", Whole: whole, MayAsk: v.operates(), Size: len(m.Message.Body)}
 	d.Row.Error = v.App.Redact(term.PlainText(term.JoinLines(m.Error)))
 	if d.HasKey {
 		d.KeyLink = "key?" + url.Values{"pipeline": {p.Name}, "message": {m.ID}}.Encode()
@@ -318,10 +309,10 @@ func same(now, shown *pipeline.Parked) bool {
 }
 
 // picked returns the messages that the form names, at most mostChanged of each pipeline's list.
-func (v *visit) picked() (list []pipeline.Parked, err error) {
+func picked(v *visit) (list []pipeline.Parked, err error) {
 	form := v.r.PostForm
 	if form.Get("all") != "" {
-		_, list, _, _, err = v.selected(form.Get)
+		_, list, _, _, err = selected(v, form.Get)
 		if err != nil {
 			return nil, err
 		}

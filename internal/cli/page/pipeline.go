@@ -32,12 +32,6 @@ type pipelineData struct {
 	Findings   []finding
 }
 
-// moment is a moment at which the process, or something else, fails.
-type moment struct {
-	Number   int
-	At, Then string
-}
-
 // partitionRow is the lag of a partition.
 type partitionRow struct {
 	Source    string
@@ -45,11 +39,11 @@ type partitionRow struct {
 	Lag       string
 }
 
-// finding is a finding of lint or doctor.
+// findingOf is a finding of lint or doctor.
 type finding struct{ Severity, Subject, Found, Cost, Remedy string }
 
 // pipelinePage shows what a pipeline does and promises.
-func (v *visit) pipelinePage() error {
+func pipelinePage(v *visit) error {
 	spec, err := v.pipelineOf(v.r.URL.Query().Get("name"))
 	if err != nil {
 		return err
@@ -61,7 +55,7 @@ func (v *visit) pipelinePage() error {
 		if s.Name != spec.Name {
 			continue
 		}
-		d.Part = v.pipelinePart(now, s)
+		d.Part = pipelinePart(v, now, s)
 		for _, detail := range facts.Details(now, v.File) {
 			if detail.Name == s.Name && (detail.Kind == facts.AboutPipeline || detail.Kind == facts.AboutParked) {
 				d.Part.Notes = append(d.Part.Notes, detail.Text)
@@ -95,15 +89,15 @@ func (v *visit) pipelinePage() error {
 		d.Settings = settings(v.Conf, spec)
 		for _, x := range v.Conf.Lint() {
 			if x.Pipeline == spec.Name && x.Severity >= semel.Notice {
-				d.Findings = append(d.Findings, v.finding(x.Finding))
+				d.Findings = append(d.Findings, findingOf(v, x.Finding))
 			}
 		}
 	}
 	return v.show(http.StatusOK, "pipeline", "Pipeline "+term.OneLine(spec.Name), d)
 }
 
-// finding returns a finding for people.
-func (v *visit) finding(f semel.Finding) finding {
+// findingOf returns a finding for people.
+func findingOf(v *visit, f semel.Finding) finding {
 	plain := func(text string) string { return v.App.Redact(term.PlainText(term.JoinLines(text))) }
 	return finding{f.Severity.String(), plain(f.Subject), plain(f.Found), plain(f.Cost), plain(f.Remedy)}
 }
@@ -169,12 +163,12 @@ type storeData struct {
 }
 
 // storePage shows what a store holds.
-func (v *visit) storePage() error { return v.showStore(v.r.URL.Query(), false) }
+func storePage(v *visit) error { return showStore(v, v.r.URL.Query(), false) }
 
-// doctor shows what a store holds, and what is wrong with it.
-func (v *visit) doctor() error { return v.showStore(v.r.PostForm, true) }
+// doctorPage shows what a store holds, and what is wrong with it.
+func doctorPage(v *visit) error { return showStore(v, v.r.PostForm, true) }
 
-func (v *visit) showStore(form url.Values, examine bool) error {
+func showStore(v *visit, form url.Values, examine bool) error {
 	spec, ok := v.Conf.Store(form.Get("name"))
 	if !ok {
 		return refuse(http.StatusNotFound, "there is no store %q: %s", form.Get("name"), schema.OneOf(form.Get("name"), v.Conf.StoreNames()))
@@ -183,7 +177,7 @@ func (v *visit) showStore(form url.Values, examine bool) error {
 	d := &storeData{MayAsk: v.operates(), Part: part{Name: spec.Name, State: "not open in this process", Well: true, Facts: []fact{{"kind", spec.Spec.Kind()}}}}
 	for i := range now.Stores {
 		if s := &now.Stores[i]; s.Name == spec.Name {
-			d.Part = v.storePart(now, s)
+			d.Part = storePart(v, now, s)
 			for _, detail := range facts.Details(now, v.File) {
 				if detail.Name == s.Name && (detail.Kind == facts.AboutStore || detail.Kind == facts.AboutUnknown) {
 					d.Part.Notes = append(d.Part.Notes, detail.Text)
@@ -208,7 +202,7 @@ func (v *visit) showStore(form url.Values, examine bool) error {
 		for _, layer := range v.Conf.Stack(spec.Name) {
 			x := app.Examine(v.r.Context(), v.Conf, layer, v.App.Patience)
 			for _, f := range x.Findings {
-				d.Findings = append(d.Findings, v.finding(f))
+				d.Findings = append(d.Findings, findingOf(v, f))
 			}
 			if x.Err != nil {
 				d.Failed = v.App.Redact(term.PlainText(term.JoinLines(fmt.Sprintf("%s was not checked: %s", layer.Name, x.Err))))

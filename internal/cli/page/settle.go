@@ -3,7 +3,6 @@ package page
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/http"
@@ -11,11 +10,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/admin"
 	"github.com/semel-dev/semel/internal/cli/facts"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/open"
@@ -25,20 +22,13 @@ import (
 )
 
 const (
-	// mostChanged limits the messages or keys that one request changes.
-	mostChanged = 500
 	// typedFrom is from how many on a person types the number.
 	typedFrom = 101
 	// shownAtOnce is how many of them a preview shows.
 	shownAtOnce = 100
-	// mostOperations limits the memory of changes.
-	mostOperations = 100
 	// settleFor limits the time for a change.
 	settleFor = 2 * time.Minute
 )
-
-// operates reports whether this person may change something.
-func (v *visit) operates() bool { return v.who.Role >= admin.Operator }
 
 // previewRow is a message or a key of a preview, with what happens to it.
 type previewRow struct{ Name, Key, Then string }
@@ -61,13 +51,13 @@ var verbs = map[string]string{
 }
 
 // previewParked says what a change of parked messages would do.
-func (v *visit) previewParked() error {
+func previewParked(v *visit) error {
 	do := v.r.PostForm.Get("do")
 	what, ok := verbs[do]
 	if !ok {
 		return refuse(http.StatusUnprocessableEntity, "choose what to do with the messages")
 	}
-	list, err := v.picked()
+	list, err := picked(v)
 	if err != nil {
 		return err
 	}
@@ -78,12 +68,12 @@ func (v *visit) previewParked() error {
 		if len(of) == 0 {
 			continue
 		}
-		now, then, err := v.foretell(v.r.Context(), p, of, do)
+		now, then, err := foretell(v, v.r.Context(), p, of, do)
 		if err != nil {
 			return err
 		}
 		for i := range of {
-			row := v.row(&now[i])
+			row := rowOf(v, &now[i])
 			if len(d.Rows) < shownAtOnce {
 				d.Rows = append(d.Rows, previewRow{row.Pipeline + " " + row.ID, row.Key, then[i].text})
 			} else {
@@ -106,9 +96,9 @@ type then struct {
 }
 
 // foretell says what a change does to messages of a pipeline, which it reads again.
-func (v *visit) foretell(ctx context.Context, p *config.Pipeline, list []pipeline.Parked, do string) ([]pipeline.Parked, []then, error) {
+func foretell(v *visit, ctx context.Context, p *config.Pipeline, list []pipeline.Parked, do string) ([]pipeline.Parked, []then, error) {
 	now, told := slices.Clone(list), make([]then, len(list))
-	err := v.letters(ctx, p, func(letters pipeline.DeadLetters) error {
+	err := withLetters(v, ctx, p, func(letters pipeline.DeadLetters) error {
 		topic, _ := letters.(facts.ParkedTopic)
 		for i := range list {
 			m, err := letters.Get(ctx, list[i].ID)
@@ -123,18 +113,18 @@ func (v *visit) foretell(ctx context.Context, p *config.Pipeline, list []pipelin
 				continue
 			}
 			now[i] = bare(m)
-			told[i] = v.foretold(p, m, topic, do)
+			told[i] = foretold(v, p, m, topic, do)
 		}
 		return nil
 	})
 	if err == nil && do == "retry" {
-		err = v.foretellRetries(ctx, p, now, told)
+		err = foretellRetries(v, ctx, p, now, told)
 	}
 	return now, told, err
 }
 
 // foretold says what a change does to one message, except for the next delivery of its key.
-func (v *visit) foretold(p *config.Pipeline, m *pipeline.Parked, topic facts.ParkedTopic, do string) then {
+func foretold(v *visit, p *config.Pipeline, m *pipeline.Parked, topic facts.ParkedTopic, do string) then {
 	switch do {
 	case "skip":
 		return then{"it is removed without an effect; its key stays as it is", true}
@@ -159,7 +149,7 @@ func (v *visit) foretold(p *config.Pipeline, m *pipeline.Parked, topic facts.Par
 }
 
 // foretellRetries says what the next delivery of each message gets.
-func (v *visit) foretellRetries(ctx context.Context, p *config.Pipeline, list []pipeline.Parked, told []then) error {
+func foretellRetries(v *visit, ctx context.Context, p *config.Pipeline, list []pipeline.Parked, told []then) error {
 	var keys []semel.Key
 	var of []int
 	for i := range list {
@@ -189,58 +179,8 @@ func (v *visit) foretellRetries(ctx context.Context, p *config.Pipeline, list []
 	return nil
 }
 
-// operation is a change of several messages or keys, whose outcomes are shown as they become known.
-type operation struct {
-	do, by string
-	at     time.Time
-
-	mu    sync.Mutex // guards items
-	items []*settled
-}
-
-// settled is a message or a key of an operation.
-type settled struct {
-	name, link, key string
-	outcome, reason string
-	failed          bool
-
-	// A message that was queued for its pipeline has these until its outcome is known.
-	spec     *config.Pipeline
-	before   pipeline.Parked
-	auditEnd int64
-	waits    bool
-}
-
-// operations are the latest changes.
-type operations struct {
-	mu    sync.Mutex // guards the fields below
-	of    map[string]*operation
-	order []string
-}
-
-func (o *operations) add(op *operation) (id string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.of == nil {
-		o.of = map[string]*operation{}
-	}
-	if len(o.order) == mostOperations {
-		delete(o.of, o.order[0])
-		o.order = o.order[1:]
-	}
-	id = rand.Text()
-	o.of[id], o.order = op, append(o.order, id)
-	return id
-}
-
-func (o *operations) named(id string) *operation {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.of[id]
-}
-
 // confirmed checks the number that a person typed.
-func (v *visit) confirmed(count int) error {
+func confirmed(v *visit, count int) error {
 	if count < typedFrom {
 		return nil
 	}
@@ -251,7 +191,7 @@ func (v *visit) confirmed(count int) error {
 }
 
 // settleParked changes parked messages that a preview showed.
-func (v *visit) settleParked() error {
+func settleParked(v *visit) error {
 	do := v.r.PostForm.Get("do")
 	if _, ok := verbs[do]; !ok {
 		return refuse(http.StatusUnprocessableEntity, "choose what to do with the messages")
@@ -260,11 +200,11 @@ func (v *visit) settleParked() error {
 	if err != nil {
 		return err
 	}
-	list, err := v.picked()
+	list, err := picked(v)
 	if err != nil {
 		return err
 	}
-	if err := v.confirmed(len(list)); err != nil {
+	if err := confirmed(v, len(list)); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), settleFor) // a browser that goes away does not cut a change
@@ -275,7 +215,7 @@ func (v *visit) settleParked() error {
 	for _, p := range v.pipelines() {
 		of := slices.DeleteFunc(slices.Clone(list), func(m pipeline.Parked) bool { return m.Pipeline != p.Name })
 		if len(of) > 0 {
-			v.settlePipeline(ctx, op, p, of, by)
+			settlePipeline(v, ctx, op, p, of, by)
 			v.parkedLists.named(p.Name).forget()
 		}
 	}
@@ -283,13 +223,13 @@ func (v *visit) settleParked() error {
 }
 
 // settlePipeline changes parked messages of one pipeline, and notes the outcome of each.
-func (v *visit) settlePipeline(ctx context.Context, op *operation, p *config.Pipeline, list []pipeline.Parked, by keyrecord.By) {
+func settlePipeline(v *visit, ctx context.Context, op *operation, p *config.Pipeline, list []pipeline.Parked, by keyrecord.By) {
 	items := make([]*settled, len(list))
 	for i := range list {
 		items[i] = &settled{name: p.Name + " " + list[i].ID, link: "message?" + url.Values{"pipeline": {p.Name}, "id": {list[i].ID}}.Encode(), outcome: "not done", reason: "it is no longer parked"}
 	}
 	op.items = append(op.items, items...)
-	err := v.letters(ctx, p, func(letters pipeline.DeadLetters) error {
+	err := withLetters(v, ctx, p, func(letters pipeline.DeadLetters) error {
 		var end int64
 		if store, ok := letters.(pipeline.DeadLetterStore); ok && op.do == "retry" {
 			var err error
@@ -313,7 +253,7 @@ func (v *visit) settlePipeline(ctx context.Context, op *operation, p *config.Pip
 				items[i].key = keyrecord.DisplayID(m.Key.ID)
 			}
 			by.Message = p.Name + "/" + m.ID
-			if err := v.settleMessage(ctx, op.do, p, letters, m, by, items[i]); err != nil {
+			if err := settleMessage(v, ctx, op.do, p, letters, m, by, items[i]); err != nil {
 				items[i].outcome, items[i].failed, items[i].reason = "failed", true, v.App.Redact(term.PlainText(term.JoinLines(err.Error())))
 			}
 		}
@@ -329,7 +269,7 @@ func (v *visit) settlePipeline(ctx context.Context, op *operation, p *config.Pip
 }
 
 // settleMessage changes one parked message.
-func (v *visit) settleMessage(ctx context.Context, do string, p *config.Pipeline, letters pipeline.DeadLetters, m *pipeline.Parked, by keyrecord.By, item *settled) error {
+func settleMessage(v *visit, ctx context.Context, do string, p *config.Pipeline, letters pipeline.DeadLetters, m *pipeline.Parked, by keyrecord.By, item *settled) error {
 	takeOut := func(how string) error {
 		err := letters.Settle(ctx, m, pipeline.Settlement{How: how, Actor: by.Actor, Reason: by.Reason})
 		if errors.Is(err, pipeline.ErrNotParked) {
@@ -404,14 +344,14 @@ type outcomeData struct {
 }
 
 // outcomePage shows what became of messages or keys.
-func (v *visit) outcomePage() error {
+func outcomePage(v *visit) error {
 	op := v.operations.named(v.r.URL.Query().Get("op"))
 	if op == nil {
 		return refuse(http.StatusNotFound, "this change is no longer known: the audit log has it")
 	}
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	v.follow(op)
+	follow(v, op)
 	d := &outcomeData{Do: op.do, By: op.by, At: op.at}
 	counts := map[string]int{}
 	for _, item := range op.items {
@@ -430,7 +370,7 @@ func (v *visit) outcomePage() error {
 		d.Rows = d.Rows[:2*shownAtOnce]
 	}
 	if op.do == "resolve" {
-		d.Next = v.parkedUnknown()
+		d.Next = parkedUnknown(v)
 	}
 	return v.show(http.StatusOK, "outcome", "Outcome", d)
 }
@@ -446,9 +386,9 @@ func rank(r outcomeRow) int {
 }
 
 // parkedUnknown names the pipelines with parked messages whose keys were not known.
-func (v *visit) parkedUnknown() (list []notice) {
+func parkedUnknown(v *visit) (list []notice) {
 	for _, p := range v.pipelines() {
-		of, err := v.parkedOf(v.r.Context(), p)
+		of, err := parkedOf(v, v.r.Context(), p)
 		if err != nil {
 			continue
 		}
@@ -469,7 +409,7 @@ func (v *visit) parkedUnknown() (list []notice) {
 }
 
 // follow finds out what became of the messages that wait. The caller holds op.mu.
-func (v *visit) follow(op *operation) {
+func follow(v *visit, op *operation) {
 	byPipeline := map[*config.Pipeline][]*settled{}
 	for _, item := range op.items {
 		if item.waits {
@@ -485,7 +425,7 @@ func (v *visit) follow(op *operation) {
 				waits = term.Trouble(of.Reason, of.NextAttempt, now.Time)
 			}
 		}
-		err := v.letters(ctx, p, func(letters pipeline.DeadLetters) error {
+		err := withLetters(v, ctx, p, func(letters pipeline.DeadLetters) error {
 			store, ok := letters.(pipeline.DeadLetterStore)
 			if !ok {
 				return nil
@@ -529,14 +469,8 @@ type unknownRow struct {
 	Attempts                                      int
 }
 
-// unknownList has the unknown keys of a store.
-type unknownList struct {
-	records []semel.Record
-	more    bool
-}
-
 // unknownOf returns the unknown keys of a store, those first that are unknown for the longest time.
-func (v *visit) unknownOf(ctx context.Context, name string) (*unknownList, error) {
+func unknownOf(v *visit, ctx context.Context, name string) (*unknownList, error) {
 	list, _, err := v.unknownLists.named(name).get(func() (*unknownList, error) {
 		list := &unknownList{}
 		var wrong term.Problems
@@ -578,17 +512,8 @@ type unknownData struct {
 	Changes bool
 }
 
-// stores are the names of the stores that the process has open.
-func (v *visit) stores() (names []string) {
-	now := v.now(v.r.Context())
-	for i := range now.Stores {
-		names = append(names, now.Stores[i].Name)
-	}
-	return names
-}
-
-// unknown lists the unknown keys.
-func (v *visit) unknown() error {
+// unknownPage lists the unknown keys.
+func unknownPage(v *visit) error {
 	d := &unknownData{Stores: v.stores(), Store: v.r.URL.Query().Get("store"), Changes: v.operates()}
 	type found struct {
 		store  string
@@ -600,7 +525,7 @@ func (v *visit) unknown() error {
 		if d.Store != "" && d.Store != name {
 			continue
 		}
-		of, err := v.unknownOf(v.r.Context(), name)
+		of, err := unknownOf(v, v.r.Context(), name)
 		if err != nil {
 			d.Notes = append(d.Notes, fmt.Sprintf("store %s: %s", name, v.App.Redact(term.JoinLines(err.Error()))))
 			continue
@@ -638,7 +563,7 @@ type keyPicked struct {
 }
 
 // keysPicked returns the keys that the form names.
-func (v *visit) keysPicked() (list []keyPicked, err error) {
+func keysPicked(v *visit) (list []keyPicked, err error) {
 	for _, text := range slices.Concat(v.r.PostForm["pick"], strings.Split(v.r.PostForm.Get("picks"), "\n")) {
 		if text = strings.TrimSuffix(text, "\r"); text == "" {
 			continue
@@ -659,7 +584,7 @@ func (v *visit) keysPicked() (list []keyPicked, err error) {
 			if only := v.r.PostForm.Get("store"); only != "" && only != name {
 				continue
 			}
-			of, err := v.unknownOf(v.r.Context(), name)
+			of, err := unknownOf(v, v.r.Context(), name)
 			if err != nil {
 				return nil, err
 			}
@@ -684,20 +609,20 @@ var resolutions = map[string]string{
 }
 
 // previewKeys says what a settlement of unknown keys would do.
-func (v *visit) previewKeys() error {
+func previewKeys(v *visit) error {
 	do := v.r.PostForm.Get("do")
 	what, ok := resolutions[do]
 	if !ok {
 		return refuse(http.StatusUnprocessableEntity, "choose whether the effects happened")
 	}
-	list, err := v.keysPicked()
+	list, err := keysPicked(v)
 	if err != nil {
 		return err
 	}
 	d := &previewData{Do: do, What: what, Action: "resolve", Back: "unknown", Chosen: len(list)}
 	var picks []string
 	for _, k := range list {
-		now, err := v.record(k.store, k.record)
+		now, err := recordOf(v, k.store, k.record)
 		if err != nil {
 			return err
 		}
@@ -729,7 +654,7 @@ func (v *visit) previewKeys() error {
 }
 
 // resolveKeys settles unknown keys that a preview showed.
-func (v *visit) resolveKeys() error {
+func resolveKeys(v *visit) error {
 	do := v.r.PostForm.Get("do")
 	if _, ok := resolutions[do]; !ok {
 		return refuse(http.StatusUnprocessableEntity, "choose whether the effects happened")
@@ -738,11 +663,11 @@ func (v *visit) resolveKeys() error {
 	if err != nil {
 		return err
 	}
-	list, err := v.keysPicked()
+	list, err := keysPicked(v)
 	if err != nil {
 		return err
 	}
-	if err := v.confirmed(len(list)); err != nil {
+	if err := confirmed(v, len(list)); err != nil {
 		return err
 	}
 	as := semel.Done

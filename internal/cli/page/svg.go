@@ -165,3 +165,9 @@ func newDrawing(boxes []box, moments []moment) *drawing {
 	d.Title = strings.Join(names, ", then ") + "; below, in their order, " + term.Plural(len(moments), "moment") + " at which the process can die: the table has them with the same numbers"
 	return d
 }
+
+// moment is a moment at which the process, or something else, fails.
+type moment struct {
+	Number   int
+	At, Then string
+}

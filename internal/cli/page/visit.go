@@ -1,0 +1,248 @@
+package page
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"html/template"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/admin"
+	"github.com/semel-dev/semel/internal/cli/facts"
+	"github.com/semel-dev/semel/internal/cli/keyrecord"
+	"github.com/semel-dev/semel/internal/cli/open"
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
+)
+
+// Options are the options of New. All fields are required, except for File.
+type Options struct {
+	App *term.App
+	// File is the name of the configuration in command lines, or "" if flags describe it.
+	File    string
+	Conf    *config.File
+	Process *admin.Process
+	// At is the address that the server listens at.
+	At net.Addr
+}
+
+// Page serves the page.
+type Page struct {
+	Options
+	handler   http.Handler
+	templates *template.Template
+	assets    map[string]asset // by their paths
+	prefix    string           // of the paths, below which a proxy shows the page
+	secure    bool             // browsers reach it through TLS
+	sessions  *sessions
+	changing  sync.Mutex // held from the look at a record to its change
+
+	parkedLists  lists[*parkedList]  // by pipeline
+	unknownLists lists[*unknownList] // by store
+	operations   operations
+
+	statusMu sync.Mutex // guards status, and is held while it is asked for
+	status   *admin.Status
+	asked    time.Time
+}
+
+// asset is a file for the browser.
+type asset struct {
+	content []byte
+	kind    string
+}
+
+// visit is one request of a person.
+type visit struct {
+	*Page
+	w   http.ResponseWriter
+	r   *http.Request
+	who admin.Identity
+}
+
+// statusError is an error with a status of HTTP.
+type statusError struct {
+	status int
+	error
+}
+
+// Unwrap returns the error.
+func (e *statusError) Unwrap() error { return e.error }
+
+// refuse returns an error for a request that cannot be done as it is.
+func refuse(status int, format string, args ...any) error {
+	return &statusError{status, fmt.Errorf(format, args...)}
+}
+
+// view is what every page shows.
+type view struct {
+	Title string
+	// Here is the path of the page in the menu.
+	Here string
+	Who  admin.Identity
+	// Locked: the process has no credentials, and this person has not used its login link.
+	Locked bool
+	// Live: the script refreshes the page.
+	Live bool
+	// Of is the page itself.
+	Of any
+}
+
+// show renders a page.
+func (v *visit) show(status int, name, title string, of any) error {
+	data := view{Title: title, Here: name, Who: v.who, Locked: v.Conf.Admin.Auth == nil && v.who.Role == admin.Nobody, Of: of}
+	data.Live = v.r.Method == http.MethodGet && (name == "overview" || name == "pipeline" || name == "store" || name == "outcome")
+	var page bytes.Buffer
+	if err := v.templates.ExecuteTemplate(&page, name+".html", &data); err != nil {
+		return err
+	}
+	v.w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	v.w.WriteHeader(status)
+	_, _ = v.w.Write(page.Bytes()) // a browser that disconnected needs no answer
+	return nil
+}
+
+// fail shows an error.
+func (v *visit) fail(status int, err error) {
+	text := v.App.Redact(term.PlainText(term.JoinLines(err.Error())))
+	if err := v.show(status, "error", http.StatusText(status), text); err != nil {
+		http.Error(v.w, text, status)
+	}
+}
+
+// redirect sends the browser to another page of this server, which is named relative to this one.
+func (v *visit) redirect(to string) error {
+	v.w.Header().Set("Location", to) // http.Redirect would make it absolute, without the prefix of a proxy
+	v.w.WriteHeader(http.StatusSeeOther)
+	return nil
+}
+
+// home is the link from any page to the overview.
+const home = "./"
+
+// now returns the status of the process, which is at most statusAge old: many people may look.
+func (p *Page) now(ctx context.Context) *admin.Status {
+	p.statusMu.Lock()
+	defer p.statusMu.Unlock()
+	if p.status == nil || time.Since(p.asked) > statusAge {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statusFor)
+		defer cancel()
+		p.status, p.asked = p.Process.Status(ctx), time.Now()
+	}
+	return p.status
+}
+
+const (
+	statusAge = time.Second
+	statusFor = 5 * time.Second
+)
+
+// functions are those of the templates.
+func (p *Page) functions(names map[string]string) template.FuncMap {
+	return template.FuncMap{
+		"asset":   func(name string) string { return cmp.Or(names[name], name) },
+		"count":   term.FormatCount,
+		"count64": func(n int) string { return term.FormatCount(int64(n)) },
+		"plural":  term.Plural,
+		"text":    func(text string) string { return term.DisplayText(p.App.Redact(text)) },
+		"line":    func(text string) string { return visible(p.App.Redact(text)) },
+		"at":      term.DisplayTime,
+		"iso":     term.JSONTime,
+		"here":    func(page, here string) bool { return page == here },
+	}
+}
+
+// pipelines are those that the process runs.
+func (v *visit) pipelines() (list []*config.Pipeline) {
+	now := v.now(v.r.Context())
+	for i := range now.Pipelines {
+		if p, ok := v.Conf.Pipeline(now.Pipelines[i].Name); ok {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// stores are the names of the stores that the process has open.
+func (v *visit) stores() (names []string) {
+	now := v.now(v.r.Context())
+	for i := range now.Stores {
+		names = append(names, now.Stores[i].Name)
+	}
+	return names
+}
+
+// operates reports whether this person may change something.
+func (v *visit) operates() bool { return v.who.Role >= admin.Operator }
+
+const (
+	// mostChanged limits the messages or keys that one request changes.
+	mostChanged = 500
+	// mostReason limits the reason of a change.
+	mostReason = 1000
+)
+
+// by returns who makes a change, and why.
+func (v *visit) by() (keyrecord.By, error) {
+	reason := strings.TrimSpace(v.r.PostForm.Get("reason"))
+	switch {
+	case reason == "":
+		return keyrecord.By{}, refuse(http.StatusUnprocessableEntity, "the reason is missing: say why, for the audit log. Nothing was changed")
+	case len(reason) > mostReason:
+		return keyrecord.By{}, refuse(http.StatusUnprocessableEntity, "the reason is longer than %d bytes. Nothing was changed", mostReason)
+	}
+	return keyrecord.By{Actor: v.who.Name, Reason: reason}, nil
+}
+
+// onStore opens a store for changes by hand.
+func (v *visit) onStore(name string, use func(*facts.Hands) error) error {
+	if _, ok := v.Conf.Store(name); !ok {
+		return refuse(http.StatusNotFound, "there is no store %q", name)
+	}
+	var wrong term.Problems
+	f := &open.StoreFlags{App: v.App, File: v.File, Conf: v.Conf, Name: name, Process: v.Process}
+	if f.Check(&wrong); len(wrong) > 0 {
+		return refuse(http.StatusNotFound, "%s", strings.Join(wrong, "; "))
+	}
+	return f.WithStore(v.r.Context(), func(store semel.Store) error {
+		by, err := facts.HandsOn(f, store)
+		if err != nil {
+			return err
+		}
+		return use(by)
+	})
+}
+
+// pipelineOf returns the pipeline with a name.
+func (v *visit) pipelineOf(name string) (*config.Pipeline, error) {
+	p, ok := v.Conf.Pipeline(name)
+	if !ok {
+		return nil, refuse(http.StatusNotFound, "there is no pipeline %q: %s", name, schema.OneOf(name, v.Conf.PipelineNames()))
+	}
+	return p, nil
+}
+
+// visible escapes the characters of a text that do not show, or that change the direction of the text
+// around them.
+func visible(text string) string {
+	if !strings.ContainsFunc(text, func(r rune) bool { return !term.Shows(r) }) {
+		return text
+	}
+	var out strings.Builder
+	for _, r := range text {
+		if term.Shows(r) {
+			out.WriteRune(r)
+		} else {
+			out.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		}
+	}
+	return out.String()
+}
