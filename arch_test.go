@@ -261,7 +261,7 @@ var packageMap = map[string][]string{
 		".", "internal/admin", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/jsonid", "pipeline", "internal/schema",
 	},
 	"internal/cli/page": {
-		".", "internal/admin", "internal/app", "internal/auditlog", "internal/cli/facts", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/explain", "internal/schema", "pipeline",
+		".", "internal/admin", "internal/app", "internal/auditlog", "internal/cli/facts", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/explain", "internal/jsonid", "internal/schema", "pipeline",
 	},
 	"internal/cli/keyscmd": {
 		".", "pipeline", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/jsonid", "internal/dedup", "internal/schema", "internal/cli/facts",

@@ -16,6 +16,7 @@ import (
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/jsonid"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -164,7 +165,7 @@ func (l *auditLine) key() string {
 			return keyrecord.DisplayID(string(id)) + scope
 		}
 	case len(l.Before.ID) > 0:
-		if id, err := keyrecord.NewIDParser().ID(l.Before.ID); err == nil {
+		if id, err := jsonid.NewParser().ID(l.Before.ID); err == nil {
 			return keyrecord.DisplayID(id) + scope
 		}
 	case l.Before.Digest != "":

@@ -17,6 +17,7 @@ import (
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/jsonid"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -255,7 +256,7 @@ func findKey(v *visit) error {
 	case form.ID == "":
 		return wrong(errors.New("write the ID of a key, or paste a message"))
 	case form.JSON:
-		id, err := keyrecord.NewIDParser().ID([]byte(form.ID))
+		id, err := jsonid.NewParser().ID([]byte(form.ID))
 		if err != nil {
 			return wrong(fmt.Errorf("ID: %w", err))
 		}
@@ -266,7 +267,7 @@ func findKey(v *visit) error {
 			return wrong(err)
 		}
 		if form.ID[0] == '"' || form.ID[0] == '[' { // as the lists show some keys
-			if id, err := keyrecord.NewIDParser().ID([]byte(form.ID)); err == nil {
+			if id, err := jsonid.NewParser().ID([]byte(form.ID)); err == nil {
 				ids = append(ids, id)
 			}
 		}
