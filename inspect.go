@@ -37,6 +37,6 @@ func (g *Guard) Resolve(ctx context.Context, key Key, as State, result Result) e
 }
 
 func (g *Guard) unsupported(what string) error {
-	store, _ := As[*Joined](g.store)
+	store, _ := As[*joined](g.store)
 	return fmt.Errorf("semel: the store %T cannot %s: %w", store.Unwrap(), what, errors.ErrUnsupported)
 }

@@ -8,18 +8,8 @@ import (
 	"sync"
 )
 
-// Joined is a store that joins concurrent single requests into batches. While one
-// call of a method runs, single requests that arrive are queued. They go together
-// when the call ends. If the store accepts several concurrent calls, they also go
-// when the queue holds half as many requests as are under way.
-//
-// There is no timer, so a lone caller never waits. If other callers were active
-// recently, the leader of a batch first yields to goroutines that can run. Calls
-// with several requests pass through unchanged. A caller whose request was
-// answered does not get the error of other requests.
-//
-// Joined is safe for concurrent use. It starts no goroutines.
-type Joined struct {
+// joined is the store that Join returns.
+type joined struct {
 	store    Store
 	through  bool // the store joins calls itself
 	claim    joiner[ClaimRequest, ClaimAnswer]
@@ -28,20 +18,31 @@ type Joined struct {
 	extend   joiner[ExtendRequest, ExtendAnswer]
 }
 
-var _ Store = (*Joined)(nil)
+var _ Store = (*joined)(nil)
 
-// Join wraps a store. At most most requests go in one call; 0 means 1024. A store
-// that is already joined is returned unchanged.
-// [Batching] says how many calls run concurrently and how large they are.
-func Join(store Store, most int) *Joined {
-	if j, ok := store.(*Joined); ok {
+// Join returns a store that joins concurrent single requests into batches. While one
+// call of a method runs, single requests that arrive are queued. They go together
+// when the call ends. If the store accepts several concurrent calls, they also go
+// when the queue holds half as many requests as are under way. At most most requests go
+// in one call; 0 means 1024. [Batching] says how many calls run concurrently and how
+// large they are.
+//
+// There is no timer, so a lone caller never waits. If other callers were active
+// recently, the leader of a batch first yields to goroutines that can run. Calls
+// with several requests pass through unchanged. A caller whose request was
+// answered does not get the error of other requests.
+//
+// The store has a method Unwrap, so [As] finds what it wraps. It starts no goroutines. A
+// store that is already joined is returned unchanged.
+func Join(store Store, most int) Store {
+	if j, ok := store.(*joined); ok {
 		return j
 	}
 	if most <= 0 {
 		most = 1024
 	}
 	batching := store.Traits().Batching
-	j := &Joined{store: store, through: batching.Off}
+	j := &joined{store: store, through: batching.Off}
 	plan := joinPlan{lanes: max(batching.Calls, 1), least: batching.Least, most: most}
 	if batching.Most > 0 {
 		plan.most = min(most, batching.Most)
@@ -57,7 +58,7 @@ func Join(store Store, most int) *Joined {
 }
 
 // Claim implements Store.
-func (j *Joined) Claim(ctx context.Context, reqs []ClaimRequest, answers []ClaimAnswer) error {
+func (j *joined) Claim(ctx context.Context, reqs []ClaimRequest, answers []ClaimAnswer) error {
 	if j.through {
 		return j.store.Claim(ctx, reqs, answers)
 	}
@@ -65,7 +66,7 @@ func (j *Joined) Claim(ctx context.Context, reqs []ClaimRequest, answers []Claim
 }
 
 // Complete implements Store.
-func (j *Joined) Complete(ctx context.Context, reqs []CompleteRequest, answers []error) error {
+func (j *joined) Complete(ctx context.Context, reqs []CompleteRequest, answers []error) error {
 	if j.through {
 		return j.store.Complete(ctx, reqs, answers)
 	}
@@ -73,7 +74,7 @@ func (j *Joined) Complete(ctx context.Context, reqs []CompleteRequest, answers [
 }
 
 // Release implements Store.
-func (j *Joined) Release(ctx context.Context, reqs []ReleaseRequest, answers []error) error {
+func (j *joined) Release(ctx context.Context, reqs []ReleaseRequest, answers []error) error {
 	if j.through {
 		return j.store.Release(ctx, reqs, answers)
 	}
@@ -81,7 +82,7 @@ func (j *Joined) Release(ctx context.Context, reqs []ReleaseRequest, answers []e
 }
 
 // Extend implements Store.
-func (j *Joined) Extend(ctx context.Context, reqs []ExtendRequest, answers []ExtendAnswer) error {
+func (j *joined) Extend(ctx context.Context, reqs []ExtendRequest, answers []ExtendAnswer) error {
 	if j.through {
 		return j.store.Extend(ctx, reqs, answers)
 	}
@@ -89,14 +90,14 @@ func (j *Joined) Extend(ctx context.Context, reqs []ExtendRequest, answers []Ext
 }
 
 // Traits implements Store.
-func (j *Joined) Traits() Traits { return j.store.Traits() }
+func (j *joined) Traits() Traits { return j.store.Traits() }
 
 // Unwrap returns the store below.
-func (j *Joined) Unwrap() Store { return j.store }
+func (j *joined) Unwrap() Store { return j.store }
 
 // giveBack releases claims that were granted to callers who had gone. Otherwise
 // the keys would stay blocked until the leases end.
-func (j *Joined) giveBack(ctx context.Context, reqs []ClaimRequest, answers []ClaimAnswer) {
+func (j *joined) giveBack(ctx context.Context, reqs []ClaimRequest, answers []ClaimAnswer) {
 	var back []ReleaseRequest
 	for i, a := range answers {
 		if a.Decision == Fresh && !reqs[i].Done {

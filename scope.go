@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// MaxScopeRule is the maximum length in bytes of the text of a ScopeOwner.
-const MaxScopeRule = 4096
+// maxScopeOwner is the maximum length in bytes of the text of a ScopeOwner.
+const maxScopeOwner = 4096
 
 // ScopeOwner is what a scope belongs to. Under equal owners, equal ids mean the same
 // message.
@@ -24,7 +24,7 @@ type ScopeOwner struct {
 // ownerMark separates rule and pipeline. Names of pipelines do not contain it.
 const ownerMark = "\npipeline "
 
-// String returns the text that stores keep. See [ParseScopeOwner].
+// String returns the text that stores keep.
 func (o ScopeOwner) String() string {
 	if o.Pipeline == "" {
 		return o.Rule
@@ -32,12 +32,21 @@ func (o ScopeOwner) String() string {
 	return o.Rule + ownerMark + o.Pipeline
 }
 
-// ParseScopeOwner returns the owner with a text. A text without a pipeline is a rule.
-func ParseScopeOwner(text string) ScopeOwner {
+// Parse sets the owner to that with a text of String. A text without a pipeline is a rule.
+func (o *ScopeOwner) Parse(text string) {
+	*o = ScopeOwner{Rule: text}
 	if i := strings.LastIndex(text, ownerMark); i >= 0 {
-		return ScopeOwner{Rule: text[:i], Pipeline: text[i+len(ownerMark):]}
+		*o = ScopeOwner{Rule: text[:i], Pipeline: text[i+len(ownerMark):]}
 	}
-	return ScopeOwner{Rule: text}
+}
+
+// Validate returns an error that wraps ErrInvalidRequest if the owner has no rule, or its
+// text is too long.
+func (o ScopeOwner) Validate() error {
+	if n := len(o.String()); o.Rule == "" || n > maxScopeOwner {
+		return fmt.Errorf("the rule has %d bytes, want 1 to %d: %w", n, maxScopeOwner, ErrInvalidRequest)
+	}
+	return nil
 }
 
 // Shares reports whether two owners may use one scope: their rules are equal, and so are
@@ -73,8 +82,8 @@ func scopeIs(ctx context.Context, store Store, scope string, owner ScopeOwner, b
 	if !ok {
 		return nil
 	}
-	if n := len(owner.String()); owner.Rule == "" || n > MaxScopeRule {
-		return fmt.Errorf("semel: bind scope %q: the rule has %d bytes, want 1 to %d: %w", scope, n, MaxScopeRule, ErrInvalidRequest)
+	if err := owner.Validate(); err != nil {
+		return fmt.Errorf("semel: bind scope %q: %w", scope, err)
 	}
 	if err := (Key{Scope: scope, ID: "x"}).Validate(); err != nil {
 		return err
@@ -83,7 +92,8 @@ func scopeIs(ctx context.Context, store Store, scope string, owner ScopeOwner, b
 	if err != nil {
 		return fmt.Errorf("semel: bind scope %q: %w", scope, err)
 	}
-	if bound := ParseScopeOwner(text); !bound.Shares(owner) && (text != "" || bind != "") {
+	var bound ScopeOwner
+	if bound.Parse(text); !bound.Shares(owner) && (text != "" || bind != "") {
 		return &ScopeError{Scope: scope, Owner: owner, Bound: bound}
 	}
 	return nil

@@ -43,7 +43,8 @@ func TestScopeOwnersSurviveTheirTextForm(t *testing.T) {
 		".id\npipeline p":           {Rule: ".id", Pipeline: "p"},
 		"a\npipeline b\npipeline p": {Rule: "a\npipeline b", Pipeline: "p"},
 	} {
-		if got := semel.ParseScopeOwner(text); got != owner || owner.String() != text {
+		var got semel.ScopeOwner
+		if got.Parse(text); got != owner || owner.String() != text {
 			t.Errorf("%q is %+v, whose text is %q; want %+v", text, got, owner.String(), owner)
 		}
 	}
@@ -85,9 +86,9 @@ func TestAScopeIsBoundToItsFirstOwner(t *testing.T) {
 		{name: "another rule", bound: ".other", owner: mine, bind: "has ids found by the rule .other, and ids found by .id could be equal", check: "the rule .other"},
 		{name: "a rule that the store cannot name", bound: "\npipeline q", owner: mine, bind: "has ids found by another rule", check: "another rule"},
 		{name: "no rule", owner: semel.ScopeOwner{Pipeline: "p"}, bind: "the rule has 11 bytes", check: "the rule has 11 bytes"},
-		{name: "the longest rule", owner: semel.ScopeOwner{Rule: strings.Repeat("r", semel.MaxScopeRule)}},
-		{name: "a longer rule", owner: semel.ScopeOwner{Rule: strings.Repeat("r", semel.MaxScopeRule+1)}, bind: "want 1 to 4096", check: "want 1 to 4096"},
-		{name: "a rule that is longer with its pipeline", owner: semel.ScopeOwner{Rule: strings.Repeat("r", semel.MaxScopeRule-10), Pipeline: "p"}, bind: "want 1 to 4096", check: "want 1 to 4096"},
+		{name: "the longest rule", owner: semel.ScopeOwner{Rule: strings.Repeat("r", 4096)}},
+		{name: "a longer rule", owner: semel.ScopeOwner{Rule: strings.Repeat("r", 4096+1)}, bind: "want 1 to 4096", check: "want 1 to 4096"},
+		{name: "a rule that is longer with its pipeline", owner: semel.ScopeOwner{Rule: strings.Repeat("r", 4096-10), Pipeline: "p"}, bind: "want 1 to 4096", check: "want 1 to 4096"},
 		{name: "an invalid scope", scope: strings.Repeat("s", semel.MaxKeyBytes+1), owner: mine, bind: "scope", check: "scope"},
 		{name: "a store that fails", owner: mine, err: errors.New("no answer"), bind: `bind scope "s": no answer`, check: `bind scope "s": no answer`},
 	} {
@@ -109,7 +110,9 @@ func TestAScopeIsBoundToItsFirstOwner(t *testing.T) {
 				t.Errorf("%s, %s: the store was asked to bind %q", c.name, call, store.asked)
 			}
 			var wrong *semel.ScopeError
-			if errors.As(err, &wrong) && (wrong.Scope != scope || wrong.Owner != c.owner || wrong.Bound != semel.ParseScopeOwner(c.bound) || !errors.Is(err, semel.ErrInvalidRequest) || errors.Is(err, semel.ErrLate)) {
+			var bound semel.ScopeOwner
+			bound.Parse(c.bound)
+			if errors.As(err, &wrong) && (wrong.Scope != scope || wrong.Owner != c.owner || wrong.Bound != bound || !errors.Is(err, semel.ErrInvalidRequest) || errors.Is(err, semel.ErrLate)) {
 				t.Errorf("%s, %s: %+v", c.name, call, wrong)
 			}
 		}

@@ -51,7 +51,7 @@ func TestBuiltIDsNeverCollideByConcatenation(t *testing.T) {
 		Composite("a", Composite("b", "c")), Action("\x00c", "a"), StateChange("a", "b", 1), StateChange("a", "b", 11),
 		Composite("a", "b", "1"), string(AppendString(nil, Composite("a", "b"))), Composite("a", "b"),
 		string(AppendLine(nil, []byte("a"))), string(AppendLine(nil, nil)), string(AppendBytes(nil, []byte("a"))),
-		string(AppendBool(nil, true)), string(AppendBool(nil, false)), "true", "t",
+		string(appendBool(nil, true)), string(appendBool(nil, false)), "true", "t",
 	}
 	seen := map[string]int{}
 	for i, id := range ids {

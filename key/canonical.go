@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// AppendCanonical appends the canonical form of a JSON document. Two documents
+// appendCanonical appends the canonical form of a JSON document. Two documents
 // have the same canonical form exactly if they have the same content.
 //
 //   - There is no white space. Members are sorted by the bytes of their
@@ -24,7 +24,7 @@ import (
 // An object with two members of the same name gives a [*DuplicateNameError],
 // and invalid JSON a [*SyntaxError]. After an error dst is returned unchanged.
 // Time grows with n log n, and memory is at most about five times the document.
-func AppendCanonical(dst, doc []byte) ([]byte, error) {
+func appendCanonical(dst, doc []byte) ([]byte, error) {
 	if err := newFinder(nil, nil).Find(doc); err != nil {
 		return dst, err
 	}
@@ -32,10 +32,11 @@ func AppendCanonical(dst, doc []byte) ([]byte, error) {
 }
 
 // AppendContent appends the id of the content of a JSON document: the SHA-256
-// of its canonical form. Errors are those of AppendCanonical. For many
+// of its canonical form. An object with two members of the same name gives a
+// [*DuplicateNameError], and invalid JSON a [*SyntaxError]. For many
 // documents, [Finder.AppendContent] is faster.
 func AppendContent(dst, doc []byte) ([]byte, error) {
-	canonical, err := AppendCanonical(nil, doc)
+	canonical, err := appendCanonical(nil, doc)
 	if err != nil {
 		return dst, err
 	}

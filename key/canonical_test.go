@@ -31,7 +31,7 @@ func TestCanonicalFormDependsOnContentAlone(t *testing.T) {
 		{` 1 `, `1`},
 	}
 	for _, tt := range tests {
-		got, err := AppendCanonical([]byte("before"), []byte(tt.doc))
+		got, err := appendCanonical([]byte("before"), []byte(tt.doc))
 		if err != nil || string(got) != "before"+tt.want {
 			t.Errorf("%s: %s, %v; want %s", tt.doc, got, err, tt.want)
 		}
@@ -49,7 +49,7 @@ func TestCanonicalFormOfAnObjectWithADuplicateNameIsRefused(t *testing.T) {
 	for _, doc := range []string{
 		`[0,{"a":1,"b":2,"a":1}]`, `{"x":{"a":1,"\u0061":2}}`, `{"a\n":1,"a\u000a":1}`,
 	} {
-		got, err := AppendCanonical([]byte("before"), []byte(doc))
+		got, err := appendCanonical([]byte("before"), []byte(doc))
 		var duplicate *DuplicateNameError
 		if !errors.As(err, &duplicate) {
 			t.Errorf("%s: error %v", doc, err)
@@ -62,10 +62,10 @@ func TestCanonicalFormOfAnObjectWithADuplicateNameIsRefused(t *testing.T) {
 			t.Errorf("%s: %q was appended", doc, got)
 		}
 	}
-	if _, err := AppendCanonical(nil, []byte(`{"a":{"a":1},"b":{"a":1}}`)); err != nil {
+	if _, err := appendCanonical(nil, []byte(`{"a":{"a":1},"b":{"a":1}}`)); err != nil {
 		t.Errorf("one name in two objects is refused: %v", err)
 	}
-	if _, err := AppendCanonical(nil, []byte(`{"a":`)); !errors.Is(err, ErrSyntax) {
+	if _, err := appendCanonical(nil, []byte(`{"a":`)); !errors.Is(err, ErrSyntax) {
 		t.Errorf("an unfinished document gives %v", err)
 	}
 }
@@ -82,7 +82,7 @@ func TestCanonicalFormOfADeepDocumentTakesLinearTime(t *testing.T) {
 	for range maxDepth - 1 {
 		doc.WriteString(`,"a":0}`)
 	}
-	got, err := AppendCanonical(nil, doc.Bytes())
+	got, err := appendCanonical(nil, doc.Bytes())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,14 +192,14 @@ func FuzzCanonical(f *testing.F) {
 		f.Add([]byte(doc), uint64(1))
 	}
 	f.Fuzz(func(t *testing.T, doc []byte, seed uint64) {
-		canonical, err := AppendCanonical(nil, doc)
+		canonical, err := appendCanonical(nil, doc)
 		if valid := json.Valid(doc); valid == errors.Is(err, ErrSyntax) {
 			t.Fatalf("error %v, but encoding/json says valid: %v", err, valid)
 		}
 		if err != nil {
 			return
 		}
-		if again, err := AppendCanonical(nil, canonical); err != nil || !bytes.Equal(again, canonical) {
+		if again, err := appendCanonical(nil, canonical); err != nil || !bytes.Equal(again, canonical) {
 			t.Fatalf("not idempotent: %q, then %q, %v", canonical, again, err)
 		}
 		print := func(doc []byte) uint64 {
@@ -220,7 +220,7 @@ func FuzzCanonical(f *testing.F) {
 			t.Fatalf("%q became %q", doc, canonical)
 		}
 		other := shuffle(rand.New(rand.NewPCG(seed, 0)), nil, value)
-		got, err := AppendCanonical(nil, other)
+		got, err := appendCanonical(nil, other)
 		if err != nil || !bytes.Equal(got, canonical) {
 			t.Fatalf("%q gives %q, but %q gives %q, %v", doc, canonical, other, got, err)
 		}

@@ -40,8 +40,8 @@ func AppendNumber[T string | []byte](dst []byte, text T) []byte {
 	return append(append(dst, mark, markNumber), text...)
 }
 
-// AppendBool appends the id of true or false.
-func AppendBool(dst []byte, value bool) []byte {
+// appendBool appends the id of true or false.
+func appendBool(dst []byte, value bool) []byte {
 	if value {
 		return append(dst, mark, markTrue)
 	}

@@ -122,7 +122,15 @@ func (e *RuleError) Error() string {
 type UnstableError struct {
 	// Rule is the text of the rule. Why is the reason.
 	Rule, Why string
+
+	rule *Rule
 }
+
+// Insist returns the rule, for callers who want it nevertheless. offset and origin are then
+// the identity of the topic, queue or file, partition, offset, and a digest of the body. They
+// are missing if the source has no positions. delivery-id adds the delivery count. timestamp
+// and time are the time of the message. random and uuid are a new UUID.
+func (e *UnstableError) Insist() *Rule { return e.rule }
 
 // Error implements error.
 func (e *UnstableError) Error() string {

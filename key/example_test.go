@@ -98,16 +98,6 @@ func ExampleFinder() {
 	// true
 }
 
-func ExampleAppendCanonical() {
-	canonical, err := key.AppendCanonical(nil, []byte(`{ "b": 12345678901234567890, "a": [1.0, "\u0041"] }`))
-	fmt.Printf("%s %v\n", canonical, err)
-	_, err = key.AppendCanonical(nil, []byte(`{"a":1,"a":2}`))
-	fmt.Println(err)
-	// Output:
-	// {"a":[1.0,"A"],"b":12345678901234567890} <nil>
-	// key: no canonical form: the object at byte 0 has two members "a"
-}
-
 func ExampleStateChange() {
 	fmt.Printf("%q\n", key.StateChange("order-17", "placed", 3))
 	// Output: "\x00c\border-17\x06placed\x03\x00n3"

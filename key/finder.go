@@ -313,7 +313,7 @@ func (f *Finder) AppendValue(dst []byte, i int) ([]byte, error) {
 	case Number:
 		return AppendNumber(dst, f.doc[v.start:v.end]), nil
 	case True, False:
-		return AppendBool(dst, v.kind == True), nil
+		return appendBool(dst, v.kind == True), nil
 	case Null:
 		return dst, &f.faults[i].missing[IsNull]
 	case Object, Array:

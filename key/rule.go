@@ -33,7 +33,7 @@ const (
 	// FormShaped is a function around a value: "lower(.email)", "number(trim(.id))".
 	FormShaped
 	// FormUnstable is a property that differs between deliveries of one
-	// message. It is refused unless forced. See [ParseRuleForced].
+	// message. It is refused. See [UnstableError.Insist].
 	FormUnstable
 )
 
@@ -185,7 +185,7 @@ func (r *Rule) NeedsPosition() bool {
 //
 //	.a.b  .items[0].id  .["odd.name"]   the value at a path: see ParsePath
 //	line                                the whole body, as bytes
-//	hash(.)  hash(.a,.b)                canonical content: see AppendCanonical
+//	hash(.)  hash(.a,.b)                canonical content: see appendCanonical
 //	hash(. - .received - .b.c)          canonical content without some members
 //	header:NAME                         the last header of this name; see below
 //	record-key                          the partitioning key of the transport
@@ -207,22 +207,18 @@ func (r *Rule) NeedsPosition() bool {
 // time, random, uuid) are refused with an [*UnstableError]. Other errors are
 // [*RuleError].
 func ParseRule(text string) (*Rule, error) {
-	r, err := ParseRuleForced(text)
+	r, err := parseRule(text)
 	if err != nil {
 		return nil, err
 	}
 	if why := r.Unstable(); why != "" {
-		return nil, &UnstableError{Rule: text, Why: why}
+		return nil, &UnstableError{Rule: text, Why: why, rule: r}
 	}
 	return r, nil
 }
 
-// ParseRuleForced is ParseRule for callers who insist on an unstable rule.
-// offset and origin are then the identity of the topic, queue or file, partition, offset,
-// and a digest of the body. They are missing if the source has no positions. delivery-id
-// adds the delivery count. timestamp and time are the time of the message. random and uuid
-// are a new UUID.
-func ParseRuleForced(text string) (*Rule, error) {
+// parseRule is ParseRule without the refusal of unstable rules.
+func parseRule(text string) (*Rule, error) {
 	p := parser{text: text}
 	switch {
 	case p.peek() == '.' && !p.done():

@@ -223,7 +223,7 @@ func TestRulesThatTellDeliveriesApartAreRefusedUnlessForced(t *testing.T) {
 		if !errors.As(err, &refused) || refused.Why == "" || refused.Rule != text {
 			t.Errorf("%s gives %v", text, err)
 		}
-		r, err := ParseRuleForced(text)
+		r, err := parseRule(text)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -242,7 +242,7 @@ func TestRulesThatTellDeliveriesApartAreRefusedUnlessForced(t *testing.T) {
 	if r := mustRule(t, ".id"); r.Unstable() != "" {
 		t.Errorf(".id is called unstable: %s", r.Unstable())
 	}
-	forced, err := ParseRuleForced("timestamp")
+	forced, err := parseRule("timestamp")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +262,7 @@ func TestPositionIsAKeyOnlyIfItIdentifiesTheMessage(t *testing.T) {
 	}
 	nothing := at(func(*semel.Message) {})
 	for _, text := range []string{"offset", "origin", "delivery-id"} {
-		rule, err := ParseRuleForced(text)
+		rule, err := parseRule(text)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -380,7 +380,7 @@ func FuzzParseRule(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		for _, parse := range []func(string) (*Rule, error){ParseRuleForced, Template} {
+		for _, parse := range []func(string) (*Rule, error){parseRule, Template} {
 			r, err := parse(text)
 			var wrong *RuleError
 			if errors.As(err, &wrong) && (wrong.Column < 1 || wrong.Column > len(text)+1 || wrong.Problem == "") {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/diagnose"
+	"github.com/semel-dev/semel/internal/eventreason"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -177,7 +178,7 @@ func (l *Log) ObservePipeline(e pipeline.Event) {
 		}
 		level = slog.LevelWarn
 	case pipeline.EventRetried:
-		if e.Reason == pipeline.HeldReason { // the holder of the key may hang
+		if e.Reason == eventreason.Held { // the holder of the key may hang
 			level = slog.LevelWarn
 		}
 	case pipeline.EventReturned:

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/eventreason"
 	"github.com/semel-dev/semel/observe"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -131,7 +132,7 @@ func TestLogNamesKeysInWarningsOnly(t *testing.T) {
 	retried := parked("k-77", "")
 	retried.Kind, retried.Reason = pipeline.EventRetried, "failed"
 	l.ObservePipeline(retried)
-	retried.Reason, retried.Elapsed = pipeline.HeldReason, 5*time.Second
+	retried.Reason, retried.Elapsed = eventreason.Held, 5*time.Second
 	l.ObservePipeline(retried)
 	key := semel.Key{Scope: "orders", ID: "k-77"}
 	for kind := semel.EventDecided; kind <= semel.EventWindowMeasured; kind++ {

@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"strings"
 	"sync"
 	"time"
 
@@ -17,13 +16,6 @@ const (
 	// notifyRetry is the pause after one that failed. notifyWithin limits one.
 	notifyRetry, notifyWithin = time.Second, 5 * time.Second
 )
-
-// Channel returns the channel of NOTIFY that wakes the relays of an outbox, such as
-// semel_outbox. If the names are invalid, the error wraps semel.ErrInvalidRequest.
-func Channel(names pgstore.Names) (string, error) {
-	table, err := names.Table("outbox")
-	return strings.Trim(table[strings.LastIndexByte(table, '.')+1:], `"`), err
-}
 
 // Notifier wakes the relays of an outbox when there are new messages. Without it, an
 // idle relay finds messages by polling, within a second. Relays continue to poll with it,

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/semel-dev/semel/internal/outboxrow"
 	"github.com/semel-dev/semel/outbox"
 	"github.com/semel-dev/semel/store/pgstore"
 )
@@ -67,7 +68,7 @@ func TestNotificationsAreDebounced(t *testing.T) {
 			t.Error(sent[0])
 		}
 	})
-	if got, err := outbox.Channel(pgstore.Names{Schema: "app", Prefix: "p_"}); got != "p_outbox" || err != nil {
+	if got, err := outboxrow.Channel(pgstore.Names{Schema: "app", Prefix: "p_"}); got != "p_outbox" || err != nil {
 		t.Error(got, err)
 	}
 }

@@ -8,10 +8,8 @@
 package outbox
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -22,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/outboxrow"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/store/pgstore"
 )
@@ -68,7 +67,7 @@ func New(names pgstore.Names) (*Writer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("outbox: %w", err)
 	}
-	channel, err := Channel(names)
+	channel, err := outboxrow.Channel(names)
 	return &Writer{strings.Replace(insertSQL, "{outbox}", table, 1), strings.Replace(insertOneSQL, "{outbox}", table, 1), channel}, err
 }
 
@@ -238,7 +237,7 @@ func rowsOf(msgs []Message) (*rows, error) {
 		if !isText(m.Topic) {
 			bad("Topic", notText)
 		}
-		headers, err := EncodeHeaders(m.Headers)
+		headers, err := outboxrow.EncodeHeaders(m.Headers)
 		if err != nil {
 			bad("Headers", err.Error())
 		}
@@ -259,27 +258,3 @@ func rowsOf(msgs []Message) (*rows, error) {
 const notText = "not a text in UTF-8 without NUL, as PostgreSQL needs it"
 
 func isText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
-
-// EncodeHeaders encodes headers for the column of the outbox: a JSON object of texts in
-// their order. Without headers it returns "". A name may occur several times. A name or
-// value that is not a text in UTF-8 is an error.
-func EncodeHeaders(list []semel.Header) (string, error) {
-	if len(list) == 0 {
-		return "", nil
-	}
-	var out bytes.Buffer
-	for i, h := range list {
-		if !utf8.ValidString(h.Name) || !utf8.Valid(h.Value) {
-			return "", fmt.Errorf("header %d (%.40q): not a text in UTF-8: encode the value, for instance in base64", i, h.Name)
-		}
-		// Marshal cannot fail for a string.
-		name, _ := json.Marshal(h.Name)
-		value, _ := json.Marshal(string(h.Value))
-		out.WriteByte("{,"[min(i, 1)])
-		out.Write(name)
-		out.WriteByte(':')
-		out.Write(value)
-	}
-	out.WriteByte('}')
-	return out.String(), nil
-}

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/outboxrow"
 	"github.com/semel-dev/semel/outbox"
 	"github.com/semel-dev/semel/store/pgstore"
 	"github.com/semel-dev/semel/test/services/servicestest"
@@ -241,7 +242,7 @@ func TestLargestMessageIsWritten(t *testing.T) {
 		return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return outbox.Write(t.Context(), tx, m) })
 	}
 	headers := []semel.Header{{Name: "ä", Value: []byte(strings.Repeat("{[", 4000))}}
-	text, err := outbox.EncodeHeaders(headers)
+	text, err := outboxrow.EncodeHeaders(headers)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,8 +36,8 @@ const (
 	redriveEnding = ".redrive"
 )
 
-// AuditName is the name of the audit log in a DeadLetterDir.
-const AuditName = "audit.jsonl"
+// auditName is the name of the audit log in a DeadLetterDir.
+const auditName = "audit.jsonl"
 
 // OpenDeadLetterDir returns the dead-letter store in a directory. It creates the
 // directory if it does not exist.
@@ -370,7 +370,7 @@ func (l *DeadLetterDir) Settle(ctx context.Context, p *Parked, how Settlement) e
 // audit appends an entry to the audit log. It blocks until the entry is durable.
 func (l *DeadLetterDir) audit(ctx context.Context, p *Parked, how Settlement) (err error) {
 	defer func() { err = wrap("write the audit log", err) }()
-	line, err := AuditLine(p, how)
+	line, err := how.Line(p)
 	if err != nil {
 		return err
 	}
@@ -379,7 +379,7 @@ func (l *DeadLetterDir) audit(ctx context.Context, p *Parked, how Settlement) (e
 		return err
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
-	name := filepath.Join(l.dir, AuditName)
+	name := filepath.Join(l.dir, auditName)
 	file, err := vfs.OS{}.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		file, err = vfs.OS{}.Create(name)
@@ -407,7 +407,7 @@ func (l *DeadLetterDir) lockAudit(ctx context.Context) (io.Closer, error) {
 
 // AuditEnd implements DeadLetterStore.
 func (l *DeadLetterDir) AuditEnd(context.Context) (int64, error) {
-	info, err := os.Stat(filepath.Join(l.dir, AuditName))
+	info, err := os.Stat(filepath.Join(l.dir, auditName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
 	}
@@ -419,7 +419,7 @@ func (l *DeadLetterDir) AuditEnd(context.Context) (int64, error) {
 
 // Settled implements DeadLetterStore.
 func (l *DeadLetterDir) Settled(ctx context.Context, after int64, fn func(Settlement) bool) error {
-	file, err := os.Open(filepath.Join(l.dir, AuditName))
+	file, err := os.Open(filepath.Join(l.dir, auditName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -438,7 +438,7 @@ func (l *DeadLetterDir) Settled(ctx context.Context, after int64, fn func(Settle
 		if err != nil {
 			return wrap("read the audit log", err)
 		}
-		if s, ok := ParseAuditLine(line); ok && !fn(s) {
+		if s := (Settlement{}); s.ReadLine(line) && !fn(s) {
 			return nil
 		}
 	}

@@ -172,24 +172,25 @@ type auditLine struct {
 // other entries.
 const auditVerb = "parked"
 
-// AuditLine returns the line of JSON that a dead-letter store adds to its audit log when
+// Line returns the line of JSON that a dead-letter store adds to its audit log when
 // a message is settled.
-func AuditLine(p *Parked, how Settlement) ([]byte, error) {
-	how.ID = p.ID
+func (s Settlement) Line(p *Parked) ([]byte, error) {
+	s.ID = p.ID
 	return json.Marshal(auditLine{
 		At: time.Now().UTC(), Verb: auditVerb, Pipeline: p.Pipeline, Scope: p.Key.Scope, Key: p.Key.ID,
-		Settlement: how, ParkedFor: string(p.Reason),
+		Settlement: s, ParkedFor: string(p.Reason),
 	})
 }
 
-// ParseAuditLine is the reverse of AuditLine. It reports false if the line is damaged or
+// ReadLine sets the settlement to that of a Line. It reports false if the line is damaged or
 // is not such an entry.
-func ParseAuditLine(line []byte) (Settlement, bool) {
+func (s *Settlement) ReadLine(line []byte) bool {
 	var l auditLine
 	if err := json.Unmarshal(line, &l); err != nil || l.Verb != auditVerb {
-		return Settlement{}, false
+		return false
 	}
-	return l.Settlement, true
+	*s = l.Settlement
+	return true
 }
 
 // parkedJSON is the stored form of Parked. It has bytes in base64. Bytes that are valid

@@ -10,7 +10,7 @@
 //   - [TwoPhase] works with any store and any [Sink]. It claims keys, delivers, and
 //     completes the keys.
 //   - The sessions of broker/postgres and broker/file commit keys and effects together.
-//   - [Lossy] asks a filter and can lose messages.
+//   - [NewLossy] asks a filter and can lose messages.
 //
 // From Kafka to Kafka, broker/kafka/kafkatxn has a loop of its own, which uses the types of
 // this package.

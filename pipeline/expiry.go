@@ -27,7 +27,7 @@ type expiry struct {
 
 // run settles the expired messages if a look is due. If the dead-letter store does not
 // answer, it reports a pause with the reason "parking" and looks again later.
-func (x *expiry) run(ctx context.Context, s *Redriven) {
+func (x *expiry) run(ctx context.Context, s *redriven) {
 	now := time.Now()
 	if x == nil || now.Before(x.next) {
 		return
@@ -51,7 +51,7 @@ func (x *expiry) run(ctx context.Context, s *Redriven) {
 
 // look settles the messages that were parked before a time. Queued messages stay: an
 // operator wants them to be processed.
-func (x *expiry) look(ctx context.Context, s *Redriven, before time.Time) error {
+func (x *expiry) look(ctx context.Context, s *redriven, before time.Time) error {
 	for {
 		var expired []*Parked
 		err := s.letters.List(ctx, s.pipeline, func(p *Parked) bool {

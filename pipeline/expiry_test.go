@@ -75,7 +75,7 @@ func TestParkedMessagesExpire(t *testing.T) {
 			t.Errorf("an hour later: %+v", events)
 		}
 	})
-	log, err := os.ReadFile(filepath.Join(dir, AuditName))
+	log, err := os.ReadFile(filepath.Join(dir, auditName))
 	if err != nil || bytes.Count(log, []byte(`"how":"expired"`)) != 2 || !bytes.Contains(log, []byte(`"reason":"parked for longer than 24h0m0s"`)) {
 		t.Errorf("%s, %v", log, err)
 	}

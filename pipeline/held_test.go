@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/eventreason"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -25,7 +26,7 @@ func (*waits) Observe(semel.Event) {}
 func (w *waits) ObservePipeline(e pipeline.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if e.Kind == pipeline.EventRetried && e.Reason == pipeline.HeldReason {
+	if e.Kind == pipeline.EventRetried && e.Reason == eventreason.Held {
 		w.list = append(w.list, e)
 	}
 }

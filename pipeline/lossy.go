@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/eventreason"
 )
 
 // LossyOptions are the options of NewLossy. The zero value is valid.
@@ -23,14 +24,8 @@ type LossyOptions struct {
 	Observer Observer
 }
 
-// MaybeReason is the reason of a decision for which only a filter was asked.
-const MaybeReason = "maybe completed before"
-
-// Lossy is the session of any sink and a filter that decides alone. New messages are lost
-// at the filter's error rate. Lossy delivers the others and then adds their keys. A
-// crash between the two repeats an effect. A filter has no claims: two processes that
-// get the same key concurrently both deliver it.
-type Lossy struct {
+// lossy is the session of NewLossy.
+type lossy struct {
 	filter semel.KeyFilter
 	sink   Sink
 	opts   LossyOptions
@@ -41,11 +36,11 @@ type Lossy struct {
 
 // NewLossy returns a session. Close closes the sink and not the filter. NewLossy panics
 // if one of them is nil.
-func NewLossy(filter semel.KeyFilter, sink Sink, opts *LossyOptions) *Lossy {
+func NewLossy(filter semel.KeyFilter, sink Sink, opts *LossyOptions) *lossy {
 	if err := missing("NewLossy", argument{"filter", filter == nil}, argument{"sink", sink == nil}); err != nil {
 		panic(err)
 	}
-	l := &Lossy{filter: filter, sink: sink, busy: map[semel.Key]*Item{}}
+	l := &lossy{filter: filter, sink: sink, busy: map[semel.Key]*Item{}}
 	if opts != nil {
 		l.opts = *opts
 	}
@@ -53,19 +48,19 @@ func NewLossy(filter semel.KeyFilter, sink Sink, opts *LossyOptions) *Lossy {
 }
 
 // Traits implements Session.
-func (l *Lossy) Traits() SinkTraits { return l.sink.Traits() }
+func (l *lossy) Traits() SinkTraits { return l.sink.Traits() }
 
 // Close implements Session.
-func (l *Lossy) Close(ctx context.Context) error { return l.sink.Close(ctx) }
+func (l *lossy) Close(ctx context.Context) error { return l.sink.Close(ctx) }
 
 // Abandon implements Session: nothing is held between two calls of Process.
-func (l *Lossy) Abandon(context.Context, []*Item) {}
+func (l *lossy) Abandon(context.Context, []*Item) {}
 
 // BindScope implements Session: a filter binds no scopes.
-func (l *Lossy) BindScope(context.Context, string, semel.ScopeOwner) error { return nil }
+func (l *lossy) BindScope(context.Context, string, semel.ScopeOwner) error { return nil }
 
 // Ready implements semel.Readier. It asks sink and filter.
-func (l *Lossy) Ready(ctx context.Context) error {
+func (l *lossy) Ready(ctx context.Context) error {
 	if err := sinkReady(ctx, l.sink); err != nil {
 		return err
 	}
@@ -76,7 +71,7 @@ func (l *Lossy) Ready(ctx context.Context) error {
 }
 
 // Process implements Session.
-func (l *Lossy) Process(ctx context.Context, items []*Item) {
+func (l *lossy) Process(ctx context.Context, items []*Item) {
 	began := time.Now()
 	first, behind := l.take(items)
 	defer l.release(first)
@@ -112,7 +107,7 @@ func (l *Lossy) Process(ctx context.Context, items []*Item) {
 
 // take takes the keys of items. It returns the first item of each key, and maps the
 // other items with that key to it. A key that another call has is in flight.
-func (l *Lossy) take(items []*Item) (first []*Item, behind map[*Item]*Item) {
+func (l *lossy) take(items []*Item) (first []*Item, behind map[*Item]*Item) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	mine := map[*Item]bool{}
@@ -134,7 +129,7 @@ func (l *Lossy) take(items []*Item) (first []*Item, behind map[*Item]*Item) {
 	return first, behind
 }
 
-func (l *Lossy) release(items []*Item) {
+func (l *lossy) release(items []*Item) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, it := range items {
@@ -144,7 +139,7 @@ func (l *Lossy) release(items []*Item) {
 
 // decide asks the filter. It returns the duplicates that are delivered nevertheless,
 // because the session only observes.
-func (l *Lossy) decide(ctx context.Context, items []*Item) (observed map[*Item]bool) {
+func (l *lossy) decide(ctx context.Context, items []*Item) (observed map[*Item]bool) {
 	keys := make([]semel.Key, len(items))
 	for i, it := range items {
 		keys[i] = it.Call.Key
@@ -166,7 +161,7 @@ func (l *Lossy) decide(ctx context.Context, items []*Item) (observed map[*Item]b
 			}
 			continue
 		case maybe[i]:
-			it.Decision, reason = semel.Duplicate, MaybeReason
+			it.Decision, reason = semel.Duplicate, eventreason.Maybe
 		default:
 			it.Decision, it.Attempt = semel.Fresh, it.Tries+1
 		}
@@ -190,7 +185,7 @@ const addTimeout = 10 * time.Second
 
 // remember adds the keys of delivered messages to the filter. A message whose key cannot
 // be added is settled too. If it comes again, its effect repeats.
-func (l *Lossy) remember(ctx context.Context, items []*Item, observed map[*Item]bool, began time.Time) {
+func (l *lossy) remember(ctx context.Context, items []*Item, observed map[*Item]bool, began time.Time) {
 	var keys []semel.Key
 	for _, it := range items {
 		if it.Err != nil {
@@ -218,7 +213,7 @@ func (l *Lossy) remember(ctx context.Context, items []*Item, observed map[*Item]
 }
 
 // settleCopy settles an item by the outcome of the first item with its key.
-func (l *Lossy) settleCopy(it, first *Item) {
+func (l *lossy) settleCopy(it, first *Item) {
 	if first.Err != nil {
 		it.Err = ErrBehind
 		return
@@ -231,13 +226,13 @@ func (l *Lossy) settleCopy(it, first *Item) {
 	l.observe(semel.Event{Kind: semel.EventDecided, Key: it.Call.Key, Decision: it.Decision})
 }
 
-func (l *Lossy) observe(e semel.Event) {
+func (l *lossy) observe(e semel.Event) {
 	if l.opts.Observer != nil {
 		l.opts.Observer.Observe(e)
 	}
 }
 
-func (l *Lossy) failedOpen(n int, err error) {
+func (l *lossy) failedOpen(n int, err error) {
 	if l.opts.Observer != nil {
 		l.opts.Observer.ObservePipeline(Event{Kind: EventFailedOpen, Count: n, Err: err})
 	}

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/eventreason"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -123,7 +124,7 @@ func TestLossyDropsMessagesThatTheFilterMayContain(t *testing.T) {
 	if want := []string{"a", "b", "bad"}; !slices.Equal(delivered, want) {
 		t.Errorf("delivered %v, want %v", delivered, want)
 	}
-	if n := seen.decisions["duplicate "+pipeline.MaybeReason]; n != 3 {
+	if n := seen.decisions["duplicate "+eventreason.Maybe]; n != 3 {
 		t.Errorf("%v, want 3 that may have been completed before", seen.decisions)
 	}
 }

@@ -50,7 +50,7 @@ const (
 	// since the oldest of them was read.
 	EventSettled
 	// EventRetried: Count messages failed with Err and will be delivered again. With
-	// HeldReason, a message has waited Elapsed for a key that another holder has, and
+	// eventreason.Held, a message has waited Elapsed for a key that another holder has, and
 	// keeps waiting. There is one such event for each message.
 	EventRetried
 	// EventParked, EventDropped: Count messages were parked, or dropped, for Reason. With
@@ -87,11 +87,6 @@ const (
 	// Options.Fingerprint there are no such events, because such messages are mismatches.
 	EventDiffering
 )
-
-// HeldReason is the reason of an EventRetried for a message that has waited longer than
-// Options.Wait for a key that another holder has, and that its source cannot take back.
-// Its Err is a [*semel.InFlightError].
-const HeldReason = "in flight elsewhere"
 
 // String returns the kind's name in logs.
 func (k EventKind) String() string {

@@ -93,7 +93,7 @@ type Options struct {
 	MaxBytes int64
 	// Wait is how long a message waits for a key that another holder has. After that
 	// the runner returns it to its source. If the source cannot take it back, it keeps
-	// waiting, and the observer gets an event with HeldReason. Defaults to 5 s.
+	// waiting, and the observer gets an event with eventreason.Held. Defaults to 5 s.
 	Wait time.Duration
 	// Shutdown limits how long the drain takes. Defaults to 25 s.
 	Shutdown time.Duration

@@ -9,6 +9,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/diagnose"
+	"github.com/semel-dev/semel/internal/eventreason"
 	"github.com/semel-dev/semel/internal/retry"
 )
 
@@ -253,7 +254,7 @@ func (r *Runner) waitForHolder(e *entry, inFlight *semel.InFlightError, o *outco
 	}
 	if !f.reported && waited >= r.opts.Wait {
 		f.reported = true
-		r.observe(Event{Kind: EventRetried, Count: 1, Err: e.Err, Reason: HeldReason, Elapsed: waited, Item: e.Item})
+		r.observe(Event{Kind: EventRetried, Count: 1, Err: e.Err, Reason: eventreason.Held, Elapsed: waited, Item: e.Item})
 	}
 	pause := min(max(waited/2, 2*time.Millisecond), 500*time.Millisecond, left)
 	e.due = now.Add(retry.Around(pause, 0.5))

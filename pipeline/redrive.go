@@ -20,9 +20,9 @@ import (
 	"github.com/semel-dev/semel/internal/retry"
 )
 
-// Redriven is the source of the parked messages that an operator has queued for a
+// redriven is the source of the parked messages that an operator has queued for a
 // redrive.
-type Redriven struct {
+type redriven struct {
 	letters   DeadLetterStore
 	pipeline  string
 	actor     string // names this process in the audit log
@@ -40,12 +40,12 @@ type Redriven struct {
 
 // NewRedriven returns the source of the messages of one pipeline that are queued in a
 // dead-letter store. It ends when no message is queued. It does not close the store.
-func NewRedriven(letters DeadLetterStore, pipeline string) *Redriven {
+func NewRedriven(letters DeadLetterStore, pipeline string) Source {
 	return newRedriven(letters, pipeline, true)
 }
 
-func newRedriven(letters DeadLetterStore, pipeline string, once bool) *Redriven {
-	return &Redriven{
+func newRedriven(letters DeadLetterStore, pipeline string, once bool) *redriven {
+	return &redriven{
 		letters: letters, pipeline: pipeline, actor: process(), once: once,
 		partition: NewPartition("parked"), out: map[string]struct{}{}, gone: map[string]struct{}{}, ended: make(chan struct{}),
 	}
@@ -65,11 +65,11 @@ const mostQueued = 100
 
 // end tells Read that the pipeline's own source has ended. Read then returns the
 // messages that are queued, and io.EOF after the last one. Call it once.
-func (s *Redriven) end() { close(s.ended) }
+func (s *redriven) end() { close(s.ended) }
 
 // Read implements Source. In a running pipeline it waits while the dead-letter store
 // does not answer.
-func (s *Redriven) Read(ctx context.Context) ([]*Item, error) {
+func (s *redriven) Read(ctx context.Context) ([]*Item, error) {
 	for {
 		var last bool
 		select {
@@ -103,7 +103,7 @@ func (s *Redriven) Read(ctx context.Context) ([]*Item, error) {
 
 // pause sleeps between two looks at the queue. Before the last look, the end of the
 // pipeline's own source wakes it.
-func (s *Redriven) pause(ctx context.Context, last bool) error {
+func (s *redriven) pause(ctx context.Context, last bool) error {
 	ended := s.ended
 	if last {
 		ended = nil
@@ -113,7 +113,7 @@ func (s *Redriven) pause(ctx context.Context, last bool) error {
 
 // items returns the items of messages that are not out yet. It reports whether no message is
 // out, as far as the list can tell.
-func (s *Redriven) items(list []*Parked) (items []*Item, idle bool) {
+func (s *redriven) items(list []*Parked) (items []*Item, idle bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stale := false
@@ -135,7 +135,7 @@ func (s *Redriven) items(list []*Parked) (items []*Item, idle bool) {
 
 // Ack implements Source. Settled messages leave the dead-letter store. A message that
 // was parked again has replaced its entry there.
-func (s *Redriven) Ack(ctx context.Context, items []*Item) error {
+func (s *redriven) Ack(ctx context.Context, items []*Item) error {
 	for _, it := range items {
 		p := it.Ref.(*Parked)
 		if it.Parked == "" {
@@ -154,14 +154,14 @@ func (s *Redriven) Ack(ctx context.Context, items []*Item) error {
 }
 
 // Return implements Source. The messages stay queued.
-func (s *Redriven) Return(_ context.Context, items []*Item, _ time.Duration) error {
+func (s *redriven) Return(_ context.Context, items []*Item, _ time.Duration) error {
 	for _, it := range items {
 		s.forget(it.Ref.(*Parked).ID)
 	}
 	return nil
 }
 
-func (s *Redriven) forget(id string) {
+func (s *redriven) forget(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.out, id)
@@ -170,10 +170,10 @@ func (s *Redriven) forget(id string) {
 
 // Traits implements Source. A parked message keeps the origin that it had, with its
 // identity.
-func (s *Redriven) Traits() SourceTraits { return SourceTraits{Positions: true} }
+func (s *redriven) Traits() SourceTraits { return SourceTraits{Positions: true} }
 
 // Close implements Source.
-func (s *Redriven) Close(context.Context) error { return nil }
+func (s *redriven) Close(context.Context) error { return nil }
 
 // parkedPlaces are the places of the messages that a pipeline has parked, as far as
 // this process knows. A message that the source delivers again after it was parked

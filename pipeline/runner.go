@@ -80,7 +80,7 @@ func NewRunner(source Source, session Session, opts *Options) (*Runner, error) {
 		r.pipelined, _ = session.(PipelinedSession)
 	}
 	r.sched = newScheduler(r.opts.MaxItems, r.opts.MaxBytes, r.opts.batchBytes())
-	_, redrives := source.(*Redriven)
+	_, redrives := source.(*redriven)
 	r.feeds = []*feed{{source: source, traits: traits, parked: redrives}}
 	if r.opts.Order == OrderPartition { // its groups have several record keys
 		r.feeds[0].traits.Hold = nil
@@ -132,7 +132,7 @@ func (r *Runner) Run(ctx context.Context) error {
 		readers.Go(func() {
 			r.read(reading, f)
 			if i == 0 && len(r.feeds) > 1 {
-				r.feeds[1].source.(*Redriven).end() // redriving ends with the source
+				r.feeds[1].source.(*redriven).end() // redriving ends with the source
 			}
 		})
 	}

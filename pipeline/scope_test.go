@@ -160,7 +160,8 @@ func TestARuleThatFindsNoKeyDoesNotBindTheScope(t *testing.T) {
 		if n, err := runOne(t, store, pipeline.Options{Key: rule(t), Scope: "s"}, nil); n != 1 || err != nil {
 			t.Errorf("the right rule: %d delivered, %v", n, err)
 		}
-		if bound, err := store.(semel.ScopeBinder).BindScope(t.Context(), "s", "another"); err != nil || semel.ParseScopeOwner(bound) != (semel.ScopeOwner{Rule: rule(t).String(), Pipeline: "pipeline"}) {
+		want := semel.ScopeOwner{Rule: rule(t).String(), Pipeline: "pipeline"}
+		if bound, err := store.(semel.ScopeBinder).BindScope(t.Context(), "s", "another"); err != nil || bound != want.String() {
 			t.Errorf("the scope is bound to %q, %v", bound, err)
 		}
 	})

@@ -7,7 +7,7 @@ import (
 )
 
 // Session decides, delivers and commits. Many goroutines call its methods, each with its
-// own items. [TwoPhase] and [Lossy] are sessions. Other packages can have sessions of
+// own items. [TwoPhase] is one, [NewLossy] returns another. Other packages can have sessions of
 // their own, with the exported names of this package alone.
 type Session interface {
 	// Process decides the items, delivers the fresh ones and commits. It sets

@@ -123,7 +123,10 @@ func (e *sourceEnv) takesPositions(source pipeline.Source) {
 		e.Fatal(err)
 	}
 	for text, missing := range map[string]pipeline.Missing{".id": pipeline.MissingPass, "offset": pipeline.MissingDrop, "delivery-id": pipeline.MissingDrop} {
-		rule, err := key.ParseRuleForced(text)
+		rule, err := key.ParseRule(text)
+		if unstable, ok := errors.AsType[*key.UnstableError](err); ok {
+			rule, err = unstable.Insist(), nil
+		}
 		if err != nil {
 			e.Fatal(err)
 		}

@@ -7,8 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/semel-dev/semel/internal/outboxrow"
 	"github.com/semel-dev/semel/internal/retry"
-	"github.com/semel-dev/semel/outbox"
 )
 
 const (
@@ -41,7 +41,7 @@ func (s *Source) listen(ctx context.Context) {
 
 // hear listens on one connection until it is lost, or ctx ends.
 func (s *Source) hear(ctx context.Context) error {
-	channel, err := outbox.Channel(s.opts.Names)
+	channel, err := outboxrow.Channel(s.opts.Names)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	relay "github.com/semel-dev/semel/broker/outbox"
+	"github.com/semel-dev/semel/internal/outboxrow"
 	"github.com/semel-dev/semel/outbox"
 	"github.com/semel-dev/semel/store/pgstore"
 	"github.com/semel-dev/semel/test/kafkatest"
@@ -105,7 +106,7 @@ func TestARelayBehindAPoolerDoesNotListen(t *testing.T) {
 		}
 	}
 	eventually(t, pool, "SELECT count(*) = 0 FROM pg_stat_activity WHERE query LIKE 'LISTEN %'")
-	if channel, err := outbox.Channel(pgstore.Names{}); channel != "semel_outbox" || err != nil {
+	if channel, err := outboxrow.Channel(pgstore.Names{}); channel != "semel_outbox" || err != nil {
 		t.Error(channel, err)
 	}
 }

@@ -229,7 +229,7 @@ func (l *DeadLetters) Queued(ctx context.Context, of string, most int) ([]*pipel
 // Settle implements pipeline.DeadLetterStore. The row and its entry in the audit
 // log are one transaction.
 func (l *DeadLetters) Settle(ctx context.Context, p *pipeline.Parked, how pipeline.Settlement) error {
-	line, err := pipeline.AuditLine(p, how)
+	line, err := how.Line(p)
 	if err != nil {
 		return err
 	}
@@ -271,7 +271,7 @@ func (l *DeadLetters) Settled(ctx context.Context, after int64, fn func(pipeline
 	}
 	defer list.Close()
 	for list.Next() {
-		if s, ok := pipeline.ParseAuditLine(list.RawValues()[0]); ok && !fn(s) {
+		if s := (pipeline.Settlement{}); s.ReadLine(list.RawValues()[0]) && !fn(s) {
 			return nil
 		}
 	}

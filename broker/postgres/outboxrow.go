@@ -10,8 +10,8 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/header"
+	"github.com/semel-dev/semel/internal/outboxrow"
 	"github.com/semel-dev/semel/key"
-	"github.com/semel-dev/semel/outbox"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/pgstore"
 )
@@ -104,7 +104,7 @@ func (w *outboxWriter) args(it *pipeline.Item) ([]any, error) {
 		}
 		aggregate = text
 	}
-	headers, err := outbox.EncodeHeaders(header.Output(it, w.row.Pipeline))
+	headers, err := outboxrow.EncodeHeaders(header.Output(it, w.row.Pipeline))
 	if err != nil {
 		return nil, fmt.Errorf("the row of the outbox: %w", err)
 	}

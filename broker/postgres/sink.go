@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/pglock"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/pgstore"
 )
@@ -90,7 +91,7 @@ func (s *Sink) WaitsFor(ctx context.Context) (what string, ends bool) {
 }
 
 func (s *Sink) blockedBy(ctx context.Context) string {
-	lock, _ := pgstore.BlockedBy(ctx, s.pool.Config().ConnConfig) // a server that does not answer is reported by the calls that wait
+	lock, _ := pglock.Holder(ctx, s.pool.Config().ConnConfig) // a server that does not answer is reported by the calls that wait
 	return lock
 }
 

@@ -611,7 +611,7 @@ func TestStatementGetsAKeyOfAnyTypeAsText(t *testing.T) {
 		t.Fatal(err)
 	}
 	ids := []string{
-		"o-1", string(key.AppendNumber(nil, "7")), string(key.AppendBool(nil, true)), key.Action("charge", "t-1"), content,
+		"o-1", string(key.AppendNumber(nil, "7")), "\x00t", key.Action("charge", "t-1"), content,
 		string(key.AppendBytes(nil, []byte("line"))), string(key.AppendString(nil, "7")),
 	}
 	want := []string{"o-1", "7", "true", `["charge","t-1"]`, hex.EncodeToString([]byte(content[2:])), hex.EncodeToString([]byte(ids[5][2:])), "7"}

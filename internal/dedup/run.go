@@ -226,8 +226,9 @@ func (r *Run) checkScope(ctx context.Context, j *journal) error {
 		return err
 	}
 	j.scope, j.rule = r.opts.Scope, rule.String()
-	if len(j.rule) > semel.MaxScopeRule {
-		return &RefusedError{Problems: []string{fmt.Sprintf("--key: the rule has %d bytes, more than %d: choose fewer or shorter keys", len(j.rule), semel.MaxScopeRule)}}
+	owner := semel.ScopeOwner{Rule: j.rule}
+	if owner.Validate() != nil { // it is not empty
+		return &RefusedError{Problems: []string{fmt.Sprintf("--key: the rule has %d bytes, which is too long: choose fewer or shorter keys", len(j.rule))}}
 	}
 	tx, err := r.store.Begin(ctx)
 	if err != nil {
@@ -240,8 +241,8 @@ func (r *Run) checkScope(ctx context.Context, j *journal) error {
 	case unbound && !r.opts.SameScope:
 		r.opts.Note(fmt.Sprintf("warning: %s has keys from a version that did not keep key rules; this run binds scope %s to %s: if another rule filled it, stop and write --scope and another name", r.opts.Store, j.scope, j.rule))
 	}
-	owner := semel.ScopeOwner{Rule: j.rule}
-	if bound := semel.ParseScopeOwner(tx.BindScope(j.scope, j.rule)); !bound.Shares(owner) && !r.opts.SameScope {
+	var bound semel.ScopeOwner
+	if bound.Parse(tx.BindScope(j.scope, j.rule)); !bound.Shares(owner) && !r.opts.SameScope {
 		return &RefusedError{Problems: []string{fmt.Sprintf(
 			"--key: scope %s of %s was filled with the key rule %s, and ids found by %s could be equal to those by chance: write --scope and another name, or --same-scope if both rules find the same ids",
 			j.scope, r.opts.Store, bound.Rule, j.rule)}}

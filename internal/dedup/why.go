@@ -266,39 +266,47 @@ func appendDiffering(list []string, path string, a, b []byte, depth int) []strin
 	x, y := members(a), members(b)
 	names := maps.Clone(x)
 	maps.Copy(names, y)
-	for _, name := range slices.Sorted(maps.Keys(names)) {
+	for _, id := range slices.Sorted(maps.Keys(names)) {
 		var text string
-		_ = json.Unmarshal([]byte(name), &text) // the name is valid
+		_ = json.Unmarshal(names[id].name, &text) // the name is valid
 		step := diagnose.PathOf(text)
 		if path != "" && strings.HasPrefix(step, ".[") {
 			step = step[1:]
 		}
-		if x[name] == nil || y[name] == nil {
+		if x[id].value == nil || y[id].value == nil {
 			list = append(list, path+step)
 			continue
 		}
-		list = appendDiffering(list, path+step, x[name], y[name], depth+1)
+		list = appendDiffering(list, path+step, x[id].value, y[id].value, depth+1)
 	}
 	return list
 }
 
-// members returns the members of an object by their canonical names. Of members with the same
-// name the last one counts.
-func members(object []byte) map[string][]byte {
-	all := make(map[string][]byte)
+// member is a member of an object, as it stands there.
+type member struct{ name, value []byte }
+
+// members returns the members of an object by their names without escapes. Of members with the
+// same name the last one counts.
+func members(object []byte) map[string]member {
+	all := make(map[string]member)
 	for name, value, at := jsontext.Next(object, 0); value != nil; name, value, at = jsontext.Next(object, at) {
-		if bytes.IndexByte(name, '\\') >= 0 {
-			name, _ = key.AppendCanonical(nil, name)
+		text := string(name[1 : len(name)-1])
+		if strings.ContainsRune(text, '\\') {
+			_ = json.Unmarshal(name, &text)                 // the name is valid
+			if strings.ContainsRune(text, utf8.RuneError) { // half of a surrogate pair has no text
+				id, _ := key.AppendContent(nil, name)
+				text = string(id)
+			}
 		}
-		all[string(name)] = value
+		all[text] = member{name, value}
 	}
 	return all
 }
 
 // same reports whether two values have the same content.
 func same(a, b []byte) bool {
-	x, err := key.AppendCanonical(nil, a)
-	y, err2 := key.AppendCanonical(nil, b)
+	x, err := key.AppendContent(nil, a)
+	y, err2 := key.AppendContent(nil, b)
 	return err == nil && err2 == nil && bytes.Equal(x, y)
 }
 

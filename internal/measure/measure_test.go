@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/eventreason"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/memstore"
 )
@@ -144,7 +145,7 @@ func TestEveryEventKindIsCounted(t *testing.T) {
 	}
 	p.ObservePipeline(pipeline.Event{Kind: pipeline.EventParked, Count: 3, Reason: string(pipeline.ReasonParkedBefore)})
 	l.check(t, "dedup.parked{p|unnamed}", 4)
-	p.ObservePipeline(pipeline.Event{Kind: pipeline.EventRetried, Count: 2, Reason: pipeline.HeldReason})
+	p.ObservePipeline(pipeline.Event{Kind: pipeline.EventRetried, Count: 2, Reason: eventreason.Held})
 	l.check(t, "dedup.messages.retried{p|in flight elsewhere}", 2)
 	p.ObservePipeline(pipeline.Event{Kind: pipeline.EventSourceChanged, Count: 4, Reason: "4 partitions given"})
 	l.check(t, "dedup.source.changes{p}", 1)

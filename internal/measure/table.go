@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/eventreason"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -208,7 +209,7 @@ func reasons(d semel.Decision) []string {
 	case semel.Fresh:
 		return []string{"no record", "an earlier attempt has no outcome", "read again"}
 	case semel.Duplicate:
-		return []string{"completed before", "completed before, result not kept", "failed permanently before", "read again", pipeline.MaybeReason}
+		return []string{"completed before", "completed before, result not kept", "failed permanently before", "read again", eventreason.Maybe}
 	case semel.InFlight:
 		return []string{"held by another"}
 	case semel.Mismatch:
@@ -231,7 +232,7 @@ func parkReasons() []string {
 	return append(names, string(pipeline.ReasonExpired))
 }
 
-func retryReasons() []string { return []string{"failed", "lease lost", pipeline.HeldReason} }
+func retryReasons() []string { return []string{"failed", "lease lost", eventreason.Held} }
 
 // pausing returns the reasons of pauses whose end is reported.
 func pausing() []string { return []string{"sink", "source", "store"} }

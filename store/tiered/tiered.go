@@ -199,8 +199,8 @@ func (s *Store) stack() error {
 // join joins the single calls to a durable store, unless that store joins calls
 // itself.
 func join(below semel.Store) (claims, all semel.Store) {
-	if j, ok := below.(*semel.Joined); ok {
-		below = j.Unwrap()
+	if semel.Join(below, 0) == below { // it is joined already
+		below = below.(interface{ Unwrap() semel.Store }).Unwrap()
 	}
 	if below.Traits().Batching.Off {
 		return below, below

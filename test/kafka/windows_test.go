@@ -102,7 +102,7 @@ func countOnABroker(t *testing.T, messages int, events []string, seed uint64, mi
 		return found.n+found.parked >= ids
 	})
 	if found.n+found.parked != ids || found.sum != sum || len(found.twice) > 0 {
-		return run.fail(t, []string{group, kafkatxn.RepartitionGroup(group)}, "%d messages with the sum %d are in results, and %d are parked; want %d and %d in all. Two results: %q", found.n, found.sum, found.parked, ids, sum, found.twice)
+		return run.fail(t, []string{group, group + "-repartition"}, "%d messages with the sum %d are in results, and %d are parked; want %d and %d in all. Two results: %q", found.n, found.sum, found.parked, ids, sum, found.twice)
 	}
 	if found.parked == 0 || len(found.results) == 0 {
 		t.Errorf("%d messages are parked, and there are %d results", found.parked, len(found.results))

@@ -192,7 +192,7 @@ func (s *session) settleQuiet(asked int64, ends kadm.ListedOffsets) {
 // lookAtSources does the work of look if there is a Repartition.
 func (s *session) lookAtSources(ctx context.Context, asked int64) {
 	adm := s.t.adm()
-	copied, sizes, err := watermarks.Copied(ctx, adm, s.t.inputs, RepartitionGroup(s.t.chain.Group), s.t.reset == kafka.ResetEnd)
+	copied, sizes, err := watermarks.Copied(ctx, adm, s.t.inputs, repartitionGroup(s.t.chain.Group), s.t.reset == kafka.ResetEnd)
 	if err != nil {
 		return // the next look may succeed
 	}

@@ -541,7 +541,7 @@ func TestOptionsThatLetNoneWaitAreRefusedWhileRecordsWait(t *testing.T) {
 			adm := kadm.NewClient(b.Client)
 			committed, err := adm.FetchOffsets(b.Context(), "g")
 			kafkatest.Must(t, err)
-			kafkatest.Must(t, adm.CommitAllOffsets(b.Context(), RepartitionGroup("new"), committed.Offsets()))
+			kafkatest.Must(t, adm.CommitAllOffsets(b.Context(), repartitionGroup("new"), committed.Offsets()))
 			changed := b.joining(&stream.Table{Missing: stream.MissingWait})
 			change(&changed)
 			p = b.start(changed)

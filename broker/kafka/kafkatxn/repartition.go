@@ -48,9 +48,9 @@ func (r *Repartition) withDefaults(group string) *Repartition {
 	return &set
 }
 
-// RepartitionGroup returns the group of the first stage, if the second stage reads as
+// repartitionGroup returns the group of the first stage, if the second stage reads as
 // group.
-func RepartitionGroup(group string) string { return group + cluster.RepartitionSuffix }
+func repartitionGroup(group string) string { return group + cluster.RepartitionSuffix }
 
 // repartitioned is the source of sessions behind a repartition stage: copies of the records.
 type repartitioned struct {

@@ -152,7 +152,7 @@ func TestTheStageContinuesFromTheOffsetsOfAnotherGroup(t *testing.T) {
 		adm := kadm.NewClient(b.Client)
 		committed, err := adm.FetchOffsets(b.Context(), "g")
 		kafkatest.Must(t, err)
-		kafkatest.Must(t, adm.CommitAllOffsets(b.Context(), RepartitionGroup("new"), committed.Offsets()))
+		kafkatest.Must(t, adm.CommitAllOffsets(b.Context(), repartitionGroup("new"), committed.Offsets()))
 		opts.Group, opts.Repartition = "new", &Repartition{}
 		b.refused(opts, "new-repartition, into which group new-repartition has copied in, does not exist")
 		kafkatest.Must(t, b.Cluster.CreateTopic("new-repartition", 1, nil))

@@ -60,7 +60,7 @@ func NewTransactor(opts *TransactorOptions) (*Transactor, error) {
 	t.chain.StateOf = func(topic string) string { return t.changelogs[topic][1].name }
 	t.source = direct{t}
 	if r := o.Repartition; r != nil {
-		t.source, t.header = &repartitioned{t, r.Topic, RepartitionGroup(o.Group)}, keystate.AppendInputs(nil, o.Inputs)
+		t.source, t.header = &repartitioned{t, r.Topic, repartitionGroup(o.Group)}, keystate.AppendInputs(nil, o.Inputs)
 	}
 	return t, nil
 }
@@ -182,7 +182,7 @@ func (t *Transactor) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 	if err != nil || len(copied) == 0 {
 		return list, err
 	}
-	more, err := cluster.Lag(ctx, adm, RepartitionGroup(t.chain.Group), t.reset == kafka.ResetEnd, copied)
+	more, err := cluster.Lag(ctx, adm, repartitionGroup(t.chain.Group), t.reset == kafka.ResetEnd, copied)
 	return append(list, more...), err
 }
 
@@ -206,7 +206,7 @@ func (t *Transactor) watchStalls(ctx context.Context) {
 // readings returns the partitions that the members of this process read.
 func (t *Transactor) readings() []kafka.Reading {
 	decided := kafka.Reading{Group: t.chain.Group, Partitions: map[string][]int32{}, Changelogs: func(topic string) []string { return t.changelogs.names(topic) }}
-	copied := kafka.Reading{Group: RepartitionGroup(t.chain.Group), Partitions: map[string][]int32{}}
+	copied := kafka.Reading{Group: repartitionGroup(t.chain.Group), Partitions: map[string][]int32{}}
 	held, copying := t.held()
 	for _, id := range held {
 		decided.Partitions[id.Topic] = append(decided.Partitions[id.Topic], id.Number)

@@ -68,7 +68,7 @@ func (direct) outOfRange(_ context.Context, err error) error         { return er
 
 // check refuses to run without a repartition stage that was used before.
 func (t direct) check(ctx context.Context, adm *kadm.Client, _ kadm.TopicDetails) error {
-	group := RepartitionGroup(t.chain.Group)
+	group := repartitionGroup(t.chain.Group)
 	copied, err := hasRead(ctx, adm, group, t.inputs...)
 	if errors.Is(err, kerr.GroupAuthorizationFailed) || copied == "" && err == nil {
 		return nil

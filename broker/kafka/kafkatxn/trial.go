@@ -92,7 +92,7 @@ func NewTrial(opts *TransactorOptions, now time.Time, partitions int32) (*Trial,
 		t.copier.forget()
 	}
 	t.s = newSession(tr, 0)
-	t.s.brokers, t.s.work.env.Produce = t, t.write
+	t.s.brokers, t.s.work.env.Produce = trialBrokers{t}, t.write
 	return t, nil
 }
 
@@ -294,16 +294,20 @@ func (t *Trial) outputs() []*kgo.Record {
 	return slices.DeleteFunc(t.written, func(r *kgo.Record) bool { return slices.Contains(internal, r.Topic) })
 }
 
-var _ brokers = (*Trial)(nil)
+// trialBrokers are the brokers of a Trial.
+type trialBrokers struct{ t *Trial }
+
+var _ brokers = trialBrokers{}
 
 // Begin implements brokers.
-func (t *Trial) Begin() error { return nil }
+func (trialBrokers) Begin() error { return nil }
 
 // Flush implements brokers.
-func (t *Trial) Flush(context.Context) error { return nil }
+func (trialBrokers) Flush(context.Context) error { return nil }
 
 // End implements brokers.
-func (t *Trial) End(_ context.Context, commit kgo.TransactionEndTry) (bool, error) {
+func (b trialBrokers) End(_ context.Context, commit kgo.TransactionEndTry) (bool, error) {
+	t := b.t
 	if commit == kgo.TryCommit {
 		for id, offset := range t.read {
 			if t.done[id.Topic] == nil {
@@ -317,10 +321,10 @@ func (t *Trial) End(_ context.Context, commit kgo.TransactionEndTry) (bool, erro
 }
 
 // CommittedOffsets implements brokers.
-func (t *Trial) CommittedOffsets() map[string]map[int32]kgo.EpochOffset { return t.done }
+func (b trialBrokers) CommittedOffsets() map[string]map[int32]kgo.EpochOffset { return b.t.done }
 
 // readAgain implements brokers. A transaction of a Trial has one record, and no rest.
-func (*Trial) readAgain(map[cluster.Partition]kgo.EpochOffset) {}
+func (trialBrokers) readAgain(map[cluster.Partition]kgo.EpochOffset) {}
 
 // trialObserver notes why a message was parked or dropped.
 type trialObserver struct{ t *Trial }

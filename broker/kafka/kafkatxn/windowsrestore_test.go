@@ -16,11 +16,11 @@ import (
 )
 
 // aborting are brokers that do not commit.
-type aborting struct{ *Trial }
+type aborting struct{ trialBrokers }
 
 // End implements brokers.
 func (r aborting) End(ctx context.Context, _ kgo.TransactionEndTry) (bool, error) {
-	return r.Trial.End(ctx, kgo.TryAbort)
+	return r.trialBrokers.End(ctx, kgo.TryAbort)
 }
 
 // TestAnAbortedTransactionAddsNothingToWindows to windows.
@@ -28,13 +28,13 @@ func TestAnAbortedTransactionAddsNothingToWindows(t *testing.T) {
 	t.Parallel()
 	tr := try(t, func(o *TransactorOptions) { countIn(t, o, time.Minute) })
 	m := &semel.Message{RecordKey: []byte("1"), Body: []byte(`{"g":"a"}`), Time: tr.base}
-	tr.s.brokers = aborting{tr.Trial}
+	tr.s.brokers = aborting{trialBrokers{tr.Trial}}
 	for range 2 {
 		if _, err := tr.Send(t.Context(), tr.base, m); !errors.Is(err, errAgain) {
 			t.Fatal(err)
 		}
 	}
-	tr.s.brokers = tr.Trial
+	tr.s.brokers = trialBrokers{tr.Trial}
 	if o := tr.at(0, 0, "1", `{"g":"a"}`); o.Decision != semel.Fresh {
 		t.Errorf("%+v", o)
 	}

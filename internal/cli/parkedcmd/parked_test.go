@@ -125,7 +125,7 @@ func TestParkedMessagesAreListedShownAndSettled(t *testing.T) {
 	if list = asides(t, file); len(list) != 0 {
 		t.Errorf("left: %+v", list)
 	}
-	log := programtest.ReadFile(t, filepath.Join(filepath.Dir(file), "aside", pipeline.AuditName))
+	log := programtest.ReadFile(t, filepath.Join(filepath.Dir(file), "aside", "audit.jsonl"))
 	if strings.Count(log, `"how":"redriven"`) != 3 || !strings.Contains(log, `"reason":"no order"`) {
 		t.Errorf("audit log: %s", log)
 	}

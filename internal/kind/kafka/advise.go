@@ -8,7 +8,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/semel-dev/semel/broker/kafka"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/diagnose"
 )
@@ -72,7 +71,7 @@ func (c *Client) denied(p *config.Pipeline, err error) (cause, remedy string) {
 	switch {
 	case errors.Is(err, kerr.GroupAuthorizationFailed) && reads:
 		group := source.Group
-		if copies := kafkatxn.RepartitionGroup(group); strings.Contains(text, copies) {
+		if copies := repartitionGroup(group); strings.Contains(text, copies) {
 			group = copies
 		}
 		lacks, on = "Read", "--group "+group

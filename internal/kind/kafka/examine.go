@@ -7,7 +7,6 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka"
-	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
 	"github.com/semel-dev/semel/internal/config"
 )
 
@@ -101,7 +100,7 @@ func (c *Client) OpenAdmin(ctx context.Context, f *config.File, p *config.Pipeli
 			}
 		}
 		if source.Repartition {
-			in.Groups = append(in.Groups, kafkatxn.RepartitionGroup(source.Group))
+			in.Groups = append(in.Groups, repartitionGroup(source.Group))
 		}
 	}
 	if writes {

@@ -48,8 +48,12 @@ func (s *Source) RepartitionTopic() string {
 	if !s.Repartition {
 		return ""
 	}
-	return s.Group + "-repartition"
+	return repartitionGroup(s.Group)
 }
+
+// repartitionGroup returns the group of the first stage of a Kafka transaction that repartitions.
+// The topic between the stages has the same name.
+func repartitionGroup(group string) string { return group + "-repartition" }
 
 // NewSource returns an empty Source.
 func NewSource() config.Source { return &Source{} }

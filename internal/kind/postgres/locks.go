@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/semel-dev/semel/broker/postgres"
+	"github.com/semel-dev/semel/internal/pglock"
 	"github.com/semel-dev/semel/internal/retry"
-	"github.com/semel-dev/semel/store/pgstore"
 )
 
 // notPastLocks runs a check that changes nothing. It ends a check that waits for a lock
@@ -22,7 +22,7 @@ func notPastLocks(ctx context.Context, server *pgx.ConnConfig, check func(contex
 	watch.Go(func() {
 		for retry.Sleep(checking, time.Second) == nil {
 			// A server that does not answer is an error of the check.
-			if by, _ := pgstore.BlockedBy(checking, server); by != "" {
+			if by, _ := pglock.Holder(checking, server); by != "" {
 				end(&postgres.LockError{By: by, Err: context.Canceled})
 			}
 		}
