@@ -20,7 +20,7 @@ func keyMapping(k *Key) schema.Mapping {
 			Read: func(v schema.Value) { k.Rule = readRule(v) }},
 		keepField(k),
 		schema.TextField("scope", &k.Scope, "The scope in which the id is unique.").Means("the pipeline's name"),
-		schema.TruthField("same_scope", &k.SameScope, "The scope belongs to another key rule or pipeline, and equal ids mean the same message. Without it, the pipeline ends at the first message with a key.").Or("false"),
+		schema.TruthField("same_scope", &k.SameScope, "The scope belongs to another key rule or pipeline, and equal ids mean the same message. Without it, the pipeline does not start.").Or("false"),
 		schema.ChoiceField("on_missing", &k.OnMissing, "A message without an id: `fail` ends the pipeline, `park` parks the message, `pass` makes a key from its position, if the source has positions, `hash` makes a key from its content, `drop` loses it.",
 			"fail", "park", "pass", "hash", "drop").Or(defaultOnMissing),
 		schema.TruthField("unstable", &k.Unstable, "Allow a rule that differs between deliveries of one message, such as `offset`, `timestamp` or `delivery-id`. `offset` and `delivery-id` need a source with positions.").Or("false"),

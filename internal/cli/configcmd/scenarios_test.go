@@ -481,8 +481,11 @@ func TestScenariosOfProvidersStoreVerifiedEvents(t *testing.T) {
 			s := programtest.OpenScenario(t, name, env)
 			stop := programtest.BackgroundIn(t, s.Getenv, "run", s.File, "--admin", "off")
 			decided := map[string]int{}
-			send := func(id, secret string) {
+			send := func(id, secret string, round int) {
 				body := fmt.Sprintf(`{"id":%q,"type":"charge.succeeded"}`, id)
+				if name == "stripe" { // its attempts differ, and nobody must think that the key is wrong
+					body = fmt.Sprintf(`{"id":%q,"type":"charge.succeeded","pending_webhooks":%d}`, id, 2-round)
+				}
 				request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+env["LISTEN"]+"/"+name, strings.NewReader(body))
 				if err != nil {
 					t.Fatal(err)
@@ -496,14 +499,16 @@ func TestScenariosOfProvidersStoreVerifiedEvents(t *testing.T) {
 				decided[fmt.Sprint(answer.StatusCode, answer.Header.Get("Semel-Decision"))]++
 			}
 			secret := env[strings.ToUpper(name)+"_SECRET"]
-			for range 2 {
+			for round := range 2 {
 				for i := range programtest.Distinct {
-					send(fmt.Sprint("forged", i), "another secret")
-					send(fmt.Sprint("o", i), secret)
+					send(fmt.Sprint("forged", i), "another secret", round)
+					send(fmt.Sprint("o", i), secret, round)
 				}
 			}
 			ended := stop()
-			ended.Check(t, term.ExitDone, "running")
+			if ended.Check(t, term.ExitDone, "running"); strings.Contains(ended.Stderr, "too coarse") {
+				t.Errorf("%s", ended.Stderr)
+			}
 			if n := programtest.Distinct; decided["200fresh"] != n || decided["200duplicate"] != n || decided["401"] != 2*n {
 				t.Errorf("%v\n%s", decided, ended.Stderr)
 			}
