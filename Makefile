@@ -1,5 +1,5 @@
-# All commands of a developer. They need Go, git and a POSIX shell. Other tools are
-# fetched in a pinned version when a target runs them.
+# All commands of a developer. They need Go, git and a POSIX shell, and for the clients Python 3
+# with pip. Other tools are fetched in a pinned version when a target runs them.
 GO ?= go
 FUZZTIME ?= 1s
 # Where fuzz targets are looked for.

@@ -327,6 +327,7 @@ var packageMap = map[string][]string{
 	"test/faultfs":              {"vfs"},
 	"test/brokers":              {},
 	"test/http":                 {},
+	"test/clients":              {},
 	"test/kafka":                {},
 	"test/kafkatest": {
 		".", "key", "pipeline",

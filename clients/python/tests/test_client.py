@@ -326,6 +326,28 @@ class BatchTest(unittest.TestCase):
         )
         self.assertEqual(ran, ["earlier", 1, 3, 4])
 
+    def test_a_group_stops_at_an_item_that_is_not_complete(self) -> None:
+        client, ran = new_client(), []
+
+        def handle(item: str) -> None:
+            ran.append(item)
+            if item in ("a2", "c1"):
+                raise KeyError(item)
+
+        items = ["a1", "a2", "b1", "a3", "c1", "a1", "b2", "c2"]
+        outcomes = client.once_each(
+            items, handle, key=lambda item: item, group=lambda item: item[0]
+        )
+        self.assertEqual(ran, ["a1", "a2", "b1", "c1", "b2"])
+        kinds = " ".join(type(outcome.error).__name__ for outcome in outcomes)
+        self.assertEqual(
+            kinds, "NoneType KeyError NoneType Skipped KeyError NoneType NoneType Skipped"
+        )
+        states = [record["state"] for record in client.lookup(items)]
+        self.assertEqual(
+            states, ["done", "absent", "done", "absent", "absent", "done", "done", "absent"]
+        )
+
     def test_an_interrupted_batch_gives_back_what_did_not_begin(self) -> None:
         client = new_client()
 

@@ -6,8 +6,9 @@ client = semel.Client(scope="payments")
 def charge(order_id, amount): ...
 """
 
+from .batch import Outcome, is_complete
 from .claim import Claim, Policy, current
-from .client import Client, Outcome, is_complete
+from .client import Client
 from .errors import (
     InFlight,
     Late,
@@ -17,6 +18,7 @@ from .errors import (
     Permanent,
     Refused,
     SemelError,
+    Skipped,
     StaleToken,
     Unavailable,
     Unknown,
@@ -35,6 +37,7 @@ __all__ = [
     "Policy",
     "Refused",
     "SemelError",
+    "Skipped",
     "StaleToken",
     "Unavailable",
     "Unknown",

@@ -23,6 +23,7 @@ from .lanes import Call
 from .leases import now
 from .wire import Duration, Id, Problem
 
+_host = socket.gethostname()
 _log = logging.getLogger("semel")
 _current: contextvars.ContextVar[Claim] = contextvars.ContextVar("semel-claim")
 
@@ -92,7 +93,7 @@ class Claim:
         self._engine, self._policy = engine, policy
         self._facts = {
             "claim_id": uuid.uuid4().hex,
-            "holder": policy.holder or f"{socket.gethostname()}:{os.getpid()}",
+            "holder": policy.holder or f"{_host}:{os.getpid()}",
             "lease": wire.duration(policy.lease),
             "window": wire.duration(policy.window),
             "on_lease_expired": policy.on_lease_expired,

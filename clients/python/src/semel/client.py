@@ -7,13 +7,13 @@ import inspect
 import json
 import os
 import ssl
-from collections.abc import Awaitable, Coroutine, Iterable
-from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Coroutine, Hashable, Iterable
+from dataclasses import replace
 from datetime import datetime
-from typing import Any, Callable, Generic, Optional, TypeVar, Union, overload
+from typing import Any, Callable, Optional, TypeVar, Union, overload
 
-from . import errors, wire
+from . import batch, wire
+from .batch import Outcome
 from .claim import Claim, Policy, is_async
 from .engine import Engine
 from .link import Address
@@ -117,27 +117,28 @@ class Client:
         return decorate
 
     def once_each(
-        self, items: Iterable[Item], fn: Callable[[Item], T], key: Callable[[Item], Id]
+        self,
+        items: Iterable[Item],
+        fn: Callable[[Item], T],
+        key: Callable[[Item], Id],
+        group: Optional[Callable[[Item], Hashable]] = None,
     ) -> list[Outcome[T]]:
         """Calls fn for each item whose effect has not happened, one after another.
 
-        The claims of all keys share a request. An error of one item is in its outcome. Two
-        items with the same key run one after the other, so that the second is a duplicate.
+        The claims of all keys share a request. An error of one item is in its outcome. Of
+        two items with the same key, the second is a duplicate. With `group`, an item is
+        Skipped unless all before it in its group are complete.
         """
-        outcomes: list[Outcome[T]] = []
-        later: list[_Task[T, Item]] = []
+        tasks: list[batch.Task[T, Item]] = []
         for item in items:
-            outcome: Outcome[T] = Outcome()
-            outcomes.append(outcome)
+            task: batch.Task[T, Item] = batch.Task(item, group(item) if group else None)
+            tasks.append(task)
             try:
-                later.append((outcome, item, self.claim(key(item))))
+                task.claim = self.claim(key(item))
             except Exception as error:
-                outcome.error = error
-        while later:
-            first = {task[2].members: task for task in reversed(later)}
-            _round([task for task in later if first[task[2].members] is task], fn)
-            later = [task for task in later if first[task[2].members] is not task]
-        return outcomes
+                task.outcome.error = error
+        batch.run(tasks, fn)
+        return [task.outcome for task in tasks]
 
     def lookup(self, keys: Iterable[Id]) -> list[dict[str, Any]]:
         """Returns the record of each key. Its `state` is absent, claimed, done or unknown."""
@@ -149,62 +150,6 @@ class Client:
         members = {"as": "done" if happened else "absent", "reason": reason}
         text = wire.key_members(self.policy.scope, key) + "," + json.dumps(members)[1:-1]
         self._engine.ask("/v1/resolve", "{" + text + "}")
-
-
-@dataclass
-class Outcome(Generic[T]):
-    """How the call for one item ended."""
-
-    value: Optional[T] = None
-    error: Optional[Exception] = None
-    #: The effect happened in an earlier call.
-    replayed: bool = False
-
-    @property
-    def complete(self) -> bool:
-        """The effect is complete, or its failure is on record: acknowledge the message."""
-        return self.error is None or is_complete(self.error)
-
-
-def is_complete(error: Exception) -> bool:
-    """Reports whether a message whose call raised this error may be acknowledged."""
-    return isinstance(error, errors.Permanent) or getattr(error, "complete", False)
-
-
-_Task = tuple[Outcome[T], Item, Claim]
-
-
-def _round(tasks: list[_Task[T, Item]], fn: Callable[[Item], T]) -> None:
-    """Runs one item of each key."""
-    sent: list[tuple[Outcome[T], Claim, Optional[Future[Any]]]] = []
-    for _, _, claim in tasks:
-        claim.request()
-    try:
-        for outcome, _, claim in tasks:  # from here on, their leases are renewed
-            try:
-                claim.__enter__()
-                outcome.replayed, outcome.value = not claim.fresh, claim.result
-            except Exception as error:
-                outcome.error, outcome.replayed = error, getattr(error, "replayed", False)
-        for outcome, item, claim in tasks:
-            if claim.fresh:
-                try:
-                    claim.take_effect(fn, item)
-                    outcome.value = claim.result
-                except Exception as error:
-                    outcome.error = error
-                except BaseException as stop:
-                    claim.end(stop)
-                    raise
-                sent.append((outcome, claim, claim.end(outcome.error)))
-    finally:
-        for _, _, claim in tasks:
-            claim.end(errors.SemelError("the effect did not begin"))
-    for outcome, claim, end in sent:
-        try:
-            claim.wait(end)
-        except Exception as error:
-            outcome.error = error
 
 
 def finder(fn: Callable[..., Any], of: Union[str, Callable[..., Any]]) -> Callable[..., Any]:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Hashable
 from typing import Any, Callable, Optional
 
-from .client import Outcome
+from .batch import Outcome
 from .errors import SemelError
 
 
@@ -33,7 +33,7 @@ class Settler:
             self._failures.pop(place, None)
             return True
         if isinstance(error, SemelError) and error.retry:
-            self._pause = max(self._pause, min(error.retry_after or 1, 10))
+            self._pause = max(self._pause, min(error.retry_after, 10))
             return False
         failures = self._failures[place] = self._failures.get(place, 0) + 1
         if not isinstance(error, SemelError) and failures < self._attempts:
@@ -47,5 +47,5 @@ class Settler:
 
     def pause(self) -> None:
         """Waits before messages come again."""
-        self._stop.wait(self._pause)
+        self._stop.wait(max(self._pause, 0.05))
         self._pause = 0

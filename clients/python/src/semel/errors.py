@@ -71,6 +71,12 @@ class Refused(SemelError):
     """The server refuses the request: its form, its size or its credentials."""
 
 
+class Skipped(SemelError):
+    """An item before it in its group is not complete. Nothing ran."""
+
+    retry = True
+
+
 class Permanent(Exception):
     """A failure of an effect that no repetition can fix. Raise it in the effect.
 

@@ -28,8 +28,9 @@ def consume(
 ) -> None:
     """Calls the handler once for the key of each message, until `stop` is set.
 
-    The consumer has subscribed, with enable.auto.commit false. An offset is committed when
-    all messages before it are settled; see Settler for `park` and `attempts`.
+    The consumer has subscribed, with enable.auto.commit false. Messages of a partition are
+    handled in order. An offset is committed when all messages before it are settled; see
+    Settler for `park` and `attempts`.
     """
     stop = stop or threading.Event()
     settler = Settler(park, attempts, stop)
@@ -43,14 +44,14 @@ def consume(
                 raise KafkaException(error)
             else:
                 _log.warning("%s", error)  # the consumer repeats it
-        outcomes = client.once_each(messages, handler, key)
+        outcomes = client.once_each(messages, handler, key, group=_partition)
         again: dict[Any, int] = {}
         settled: dict[Any, int] = {}
         try:
             for message, outcome in zip(messages, outcomes):
-                partition = (message.topic(), message.partition())
+                partition = _partition(message)
                 if partition in again:
-                    continue  # its effect may be complete, and is then a duplicate
+                    continue
                 if settler.settled((*partition, message.offset()), message, outcome):
                     settled[partition] = message.offset() + 1
                 else:
@@ -64,6 +65,10 @@ def consume(
                 _log.info("another consumer has %s/%d now: %s", topic, number, error)
         if again:
             settler.pause()
+
+
+def _partition(message: Message) -> Any:
+    return message.topic(), message.partition()
 
 
 def _commit(consumer: Consumer, settled: dict[Any, int]) -> None:

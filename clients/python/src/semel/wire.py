@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import json
 import math
@@ -45,6 +46,7 @@ def _scalar(value: Scalar) -> str:
     )
 
 
+@functools.lru_cache(256)
 def seconds(value: Duration) -> float:
     if isinstance(value, timedelta):
         return value.total_seconds()
@@ -57,6 +59,7 @@ def seconds(value: Duration) -> float:
     return value
 
 
+@functools.lru_cache(256)
 def duration(value: Duration) -> str:
     """Returns a duration as the server reads it. It knows more words than this package."""
     return value if isinstance(value, str) else f"{math.ceil(seconds(value) * 1000)}ms"
