@@ -173,7 +173,7 @@ func (l *DeadLetterDir) Count(ctx context.Context, pipeline string) (int64, erro
 
 // AuditTail returns the last lines of the audit log, at most most of them, the newest last.
 func (l *DeadLetterDir) AuditTail(_ context.Context, most int) ([][]byte, error) {
-	file, err := vfs.OS{}.Open(filepath.Join(l.dir, AuditName))
+	file, err := vfs.OS{}.Open(filepath.Join(l.dir, auditName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
