@@ -269,7 +269,6 @@ func TestProblemsOfPipelinesSayWhereAndWhatToDo(t *testing.T) {
 		{file + "," + stdout + ", store: keys, unwrap: [Message, json]", "pipelines.p.unwrap[0]: \"Message\" is no step: write .Message for a path"},
 		{file + "," + stdout + ", store: keys, unwrap: [.Message, json]", "pipelines.p: key is missing: unwrap: [.Message, json] knows no key for the message inside: write one"},
 		{file + "," + stdout + ", store: keys, unwrap: []", "pipelines.p.unwrap: the list is empty"},
-		{kafka + "," + topic + ", unwrap: debezium", "pipelines.p.unwrap: a Kafka transaction reads records as they are: write a store"},
 		{id + ", source: { file: { paths: [in], format: xml } }," + stdout + ", store: keys", "pipelines.p.source.file.format: \"xml\": write one of lines, csv, tsv, json"},
 		{id + ", source: { file: { paths: [in], delimiter: ';' } }," + stdout + ", store: keys", "pipelines.p.source.file.delimiter: it needs format: csv, or tsv"},
 		{id + ", source: { file: { paths: [in], format: csv, delimiter: ';;' } }," + stdout + ", store: keys", "pipelines.p.source.file.delimiter: write one ASCII character"},
@@ -377,15 +376,17 @@ func TestProblemsOfPipelinesSayWhereAndWhatToDo(t *testing.T) {
 // message that was read.
 func TestAnEnvelopeBringsTheKeyIfThePipelineHasNone(t *testing.T) {
 	t.Parallel()
-	const verified = "source: { http: { listen: '127.0.0.1:1', verify: { sns: {} } } }"
+	const file, verified = "store: keys, sink: { stdout: }, source: { file: { paths: [in] } }", "store: keys, sink: { stdout: }, source: { http: { listen: '127.0.0.1:1', verify: { sns: {} } } }"
+	const transaction = "source: { kafka: { brokers: ['h:1'], topics: [in], group: g } }, sink: { kafka: { brokers: ['h:1'], topic: out } }"
 	for parts, want := range map[string]string{
-		"source: { file: { paths: [in] } }, unwrap: sns":                        "header:sns-message-id",
-		"source: { file: { paths: [in] } }, unwrap: [sns, s3]":                  "header:s3-id",
-		"source: { file: { paths: [in] } }, unwrap: [sns], key: { id: .order }": ".order",
-		verified:                   ".MessageId",
-		verified + ", unwrap: sns": "header:sns-message-id",
+		file + ", unwrap: sns":                        "header:sns-message-id",
+		file + ", unwrap: [sns, s3]":                  "header:s3-id",
+		file + ", unwrap: [sns], key: { id: .order }": ".order",
+		transaction + ", unwrap: debezium":            "header:debezium-id",
+		verified:                                      ".MessageId",
+		verified + ", unwrap: sns":                    "header:sns-message-id",
 	} {
-		f := kindtest.Parse(t, someStores+"pipelines:\n  p: { "+parts+", store: keys, sink: { stdout: } }\n")
+		f := kindtest.Parse(t, someStores+"pipelines:\n  p: { "+parts+" }\n")
 		if got := f.Pipelines[0].Key.Rule.String(); got != want {
 			t.Errorf("%s: the key is %s, want %s", parts, got, want)
 		}

@@ -278,9 +278,6 @@ func checkPipelineFields(p *Pipeline, v schema.Value, there schema.Members) {
 	if p.Observe {
 		there["observe"].Wrong("a Kafka transaction cannot observe: write a store while you observe")
 	}
-	if unwrap, ok := there["unwrap"]; ok {
-		unwrap.Wrong("a Kafka transaction reads records as they are: write a store, which also lets the pipeline unwrap them")
-	}
 	checkKeep(p, there)
 	checkTables(p, source, there)
 	if parked, ok := there["parked"]; ok && p.Parked.Topic == "" {

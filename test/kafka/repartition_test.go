@@ -1,11 +1,13 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -23,20 +25,54 @@ import (
 // TestCopiesInSeveralPartitionsAreDeduplicated writes messages whose copies are in several
 // partitions under several record keys. Without a stage that has them meet the
 // program refuses to start; with it, two runs of the program write each key once,
-// while they and the broker are killed.
+// while they and the broker are killed. The messages may be inside others.
 func TestCopiesInSeveralPartitionsAreDeduplicated(t *testing.T) {
 	seed, random := chooseSeed(t)
 	total, events := *messages/5, sampled(random)
-	for try := 1; !copiesMeet(t, seed, random, total, events); try++ {
+	shapes := envelopes()
+	names := slices.Sorted(maps.Keys(shapes))
+	name := cmp.Or(os.Getenv("SEMEL_ENVELOPE"), names[random.IntN(len(names))])
+	t.Logf("SEMEL_ENVELOPE=%s", name)
+	for try := 1; !copiesMeet(t, seed, random, total, events, shapes[name]); try++ {
 		if try == 3 {
 			t.Fatal("Kafka lost markers in each of three runs")
 		}
 	}
 }
 
+// shape is how messages are inside the records of a topic.
+type shape struct {
+	config string // of the pipeline
+	wrap   func(id int, body []byte) *kgo.Record
+}
+
+// envelopes are shapes of messages in Kafka, and one without an envelope.
+func envelopes() map[string]shape {
+	ce := func(name, value string) kgo.RecordHeader {
+		return kgo.RecordHeader{Key: "ce_" + name, Value: []byte(value)}
+	}
+	now := time.Now()
+	at := now.UTC().Format(time.RFC3339)
+	return map[string]shape{
+		"none": {"key: { id: .id }", func(_ int, body []byte) *kgo.Record { return &kgo.Record{Value: body} }},
+		"cloudevents": {"unwrap: cloudevents", func(id int, body []byte) *kgo.Record {
+			return &kgo.Record{Value: fmt.Appendf(nil, `{"specversion":"1.0","type":"order","source":"/shop","id":"e%d","time":%q,"data":%s}`, id, at, body)}
+		}},
+		"cloudevents-binary": {"unwrap: cloudevents", func(id int, body []byte) *kgo.Record {
+			return &kgo.Record{Value: body, Headers: []kgo.RecordHeader{ce("specversion", "1.0"), ce("type", "order"), ce("source", "/shop"), ce("id", fmt.Sprint("e", id))}}
+		}},
+		"debezium": {"unwrap: debezium\n    key: { id: .id }", func(id int, body []byte) *kgo.Record {
+			return &kgo.Record{Value: fmt.Appendf(nil, `{"payload":{"before":null,"after":%s,"source":{"name":"shop","db":"shop","table":"orders","lsn":%d,"ts_ms":%d},"op":"c"}}`, body, id, now.UnixMilli())}
+		}},
+		"sns": {"unwrap: sns", func(id int, body []byte) *kgo.Record {
+			return &kgo.Record{Value: fmt.Appendf(nil, `{"Type":"Notification","MessageId":"m%d","TopicArn":"arn:aws:sns:eu-west-1:1:orders","Message":%q,"Timestamp":%q}`, id, body, at)}
+		}},
+	}
+}
+
 // copiesMeet reports false, and judges nothing, if Kafka lost markers of transactions
 // without which a reader of the input, the copies or the output cannot continue.
-func copiesMeet(t *testing.T, seed uint64, random *rand.Rand, total int, events []string) bool {
+func copiesMeet(t *testing.T, seed uint64, random *rand.Rand, total int, events []string, of shape) bool {
 	t.Helper()
 	broker := servicestest.StartKafka(t, nil)
 	client, err := kgo.NewClient(kgo.SeedBrokers(broker.Addr()), kgo.DefaultProduceTopic("in"), kgo.RecordPartitioner(kgo.ManualPartitioner()),
@@ -55,9 +91,9 @@ func copiesMeet(t *testing.T, seed uint64, random *rand.Rand, total int, events 
 		var failed error
 		for range n {
 			id := in.next()
-			client.Produce(t.Context(), &kgo.Record{
-				Partition: int32(in.random.IntN(partitions)), Key: []byte(strconv.Itoa(in.random.IntN(100))), Value: fmt.Appendf(nil, `{"id":"%d"}`, id),
-			}, func(_ *kgo.Record, err error) {
+			r := of.wrap(id, fmt.Appendf(nil, `{"id":"%d"}`, id))
+			r.Partition, r.Key = int32(in.random.IntN(partitions)), []byte(strconv.Itoa(in.random.IntN(100)))
+			client.Produce(t.Context(), r, func(_ *kgo.Record, err error) {
 				if err != nil {
 					failed = err // promises are called one after the other
 				}
@@ -71,12 +107,12 @@ func copiesMeet(t *testing.T, seed uint64, random *rand.Rand, total int, events 
 pipelines:
   once:
     source: { kafka: { brokers: [%q], topics: [in], group: %s, instance: once-%d, session_timeout: 1s%s } }
-    key: { id: .id }
+    %s
     window: 1h
     sink: { kafka: { brokers: [%q], topic: %s } }
     in_flight: { max: 750 }
     parallel: 1
-`, broker.Addr(), group, i, stage, broker.Addr(), out)
+`, broker.Addr(), group, i, stage, of.config, broker.Addr(), out)
 	}
 	share := total / (len(events) + 1)
 	write(share)

@@ -56,6 +56,9 @@ type TransactorOptions struct {
 	// Parked is the dead-letter topic. It is created if it is missing. Required if any
 	// policy parks messages.
 	Parked string
+	// Unwrap returns the message inside a message: see pipeline.Options. Key, times, FilterMap,
+	// Tables, Transform, Aggregate and output have that message. Defaults to nil.
+	Unwrap func(semel.Message) (semel.Message, error)
 	// Key says how the id of a message is found.
 	Key KeyOptions
 	// Window is how long a key is remembered after its first record. Duplicates do not
@@ -300,7 +303,8 @@ func (o *TransactorOptions) validate() error {
 	if o.Reset > kafka.ResetFail {
 		wrong.Add("Reset: %d is no such policy", o.Reset)
 	}
-	if o.Parked == "" && (o.Key.OnMissing == pipeline.MissingPark || o.EventTime != nil && o.EventTime.OnLate == pipeline.Park && !o.EventTime.DeliverLate || (o.Transform != nil || o.FilterMap != nil) && o.Failure.Then == pipeline.Park || o.hasState() || o.parksWithoutRow()) {
+	unreadable := o.Unwrap != nil && o.Key.OnMissing != pipeline.MissingDrop && o.Key.OnMissing != pipeline.MissingStop
+	if o.Parked == "" && (unreadable || o.Key.OnMissing == pipeline.MissingPark || o.EventTime != nil && o.EventTime.OnLate == pipeline.Park && !o.EventTime.DeliverLate || (o.Transform != nil || o.FilterMap != nil) && o.Failure.Then == pipeline.Park || o.hasState() || o.parksWithoutRow()) {
 		wrong.Add("Parked is missing, and a policy parks messages")
 	}
 	if o.Repartition != nil {
@@ -333,7 +337,7 @@ func (o *TransactorOptions) validate() error {
 // chain returns the operators and what they need of the options.
 func (o *TransactorOptions) chain() *operator.Plan {
 	c := &operator.Options{
-		Name: o.Name, Group: o.Group, Rule: o.Key.Rule, Scope: o.Key.Scope, OnMissing: o.Key.OnMissing, Window: o.Window,
+		Name: o.Name, Group: o.Group, Rule: o.Key.Rule, Scope: o.Key.Scope, OnMissing: o.Key.OnMissing, Unwrap: o.Unwrap, Window: o.Window,
 		Keep: o.Keep, Tables: o.Tables, FilterMap: o.FilterMap, Aggregate: o.Aggregate, Transform: o.Transform,
 		Output: o.Output.Topic, SamePartition: o.Output.SamePartition, KeyHeaders: o.Output.KeyHeaders,
 		Parked: o.Parked, Failure: o.Failure, Most: o.Timeouts.Transaction,

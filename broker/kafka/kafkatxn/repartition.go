@@ -80,7 +80,7 @@ func (*repartitioned) sample(context.Context) error { return nil }
 func (t *repartitioned) partitioner() *repartition.Partitioner {
 	opts := repartition.PartitionerOptions{
 		Rule: t.chain.Rule, Scope: t.chain.Scope, Hash: t.chain.OnMissing == pipeline.MissingHash,
-		Topic: t.topic, Partitions: t.copyPartitions, Identities: t.identities,
+		Unwrap: t.chain.Unwrap, Topic: t.topic, Partitions: t.copyPartitions, Identities: t.identities,
 		Time: t.chain.Times.Rule, Unit: t.chain.Times.Unit,
 	}
 	if t.chain.Aggregate != nil {

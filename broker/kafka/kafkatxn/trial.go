@@ -125,7 +125,7 @@ func (t *Trial) Send(ctx context.Context, now time.Time, m *semel.Message) (Tria
 	}
 	t.read[id] = r.Offset + 1
 
-	w := &t.s.work
+	w, of := &t.s.work, *r  // the record may become its output
 	t.s.t.hooks.results = 0 // what becomes due comes with Pass
 	err := t.transact(ctx, kgo.Fetches{{Topics: []kgo.FetchTopic{{Topic: id.Topic, Partitions: []kgo.FetchPartition{{Partition: id.Number, Records: []*kgo.Record{r}}}}}}})
 	t.s.t.hooks.results = mostResults
@@ -142,8 +142,10 @@ func (t *Trial) Send(ctx context.Context, now time.Time, m *semel.Message) (Tria
 	case c.Superseded > 0 && !o.Held:
 		o.Decision = semel.Superseded
 	}
-	w.env.Fill(&operator.Record{Record: r, Body: m.Body})
-	o.Key, _ = w.env.KeyOf() // without a key it is zero, and the session has told why
+	if x := w.env.Open(&of); x.Key != operator.KeyUnreadable {
+		w.env.Fill(&x)
+		o.Key, _ = w.env.KeyOf() // without a key it is zero, and the session has told why
+	}
 	if stopped, ok := errors.AsType[*pipeline.StoppedError](err); ok {
 		o.Reason, o.Err, err = stopped.Reason, stopped.Err, nil
 	} else if errors.Is(err, pipeline.ErrStopped) {
@@ -156,7 +158,7 @@ func (t *Trial) Send(ctx context.Context, now time.Time, m *semel.Message) (Tria
 // releases what is due of the record's key before it decides the record. Here that is a
 // transaction of its own, so that its outputs are told apart from those of the record.
 func (t *Trial) foresee(ctx context.Context, p *part, r *kgo.Record) error {
-	if !p.Foresee(&operator.Record{Record: r, Body: r.Value, Now: t.s.t.now()}) {
+	if !p.Foresee(r, t.s.t.now()) {
 		return nil
 	}
 	return t.release(ctx, &t.early)

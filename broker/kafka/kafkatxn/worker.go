@@ -245,9 +245,11 @@ func (w *worker) partition(ctx, calls context.Context, p *part, records []*kgo.R
 func (w *worker) prepare(p *part, records []*kgo.Record, now int64) error {
 	w.batch = w.batch[:0]
 	for _, r := range records {
-		x := operator.Record{Record: r, Body: r.Value, At: r.Offset, Now: now}
+		at := r.Offset
 		w.original(r)
 		w.bytes += int64(len(r.Key) + len(r.Value))
+		x := w.env.Open(r)
+		x.At, x.Now = at, now
 		if err := p.Identify(p.Keys, &x); err != nil {
 			return err
 		}

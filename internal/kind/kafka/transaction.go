@@ -163,6 +163,7 @@ func (s *Source) transactorOptions(env *config.Env, instance string) (*kafkatxn.
 			SamePartition: sink.Partition == "same", KeyHeaders: sink.KeyHeaders && p.Aggregate == nil,
 		},
 		State:     kafkatxn.StateOptions{Changelog: t.Changelog, Dir: stateDir(t.State, p.Name), Standby: t.Standby},
+		Unwrap:    o.Unwrap,
 		Key:       kafkatxn.KeyOptions{Rule: o.Key, Scope: o.Scope, SameScope: o.SameScope, OnMissing: o.OnMissing},
 		Aggregate: p.Aggregate, Keep: p.Key.Keep, Tables: p.Tables, Window: o.Window, EventTime: eventTime, FilterMap: p.FilterMap, Failure: pipeline.Failure{Then: o.Failure.Then},
 		Limits:   kafkatxn.Limits{Interval: t.Interval, Records: int(p.InFlight.Max), Bytes: p.InFlight.Bytes},

@@ -12,7 +12,7 @@ import (
 // keyed parks or drops the records that have no key.
 var keyed = Kind{
 	On: func(o *Options) bool {
-		return o.OnMissing != pipeline.MissingPass && o.OnMissing != pipeline.MissingStop
+		return o.Unwrap != nil || o.OnMissing != pipeline.MissingPass && o.OnMissing != pipeline.MissingStop
 	},
 	New: func(p *Partition, next Operator) Operator { return &keying{p, next} },
 }
@@ -24,7 +24,7 @@ type keying struct {
 
 // Process implements Operator.
 func (k *keying) Process(ctx context.Context, r *Record) (Outcome, error) {
-	if r.Key != KeyMissing {
+	if r.Key != KeyMissing && r.Key != KeyUnreadable {
 		return k.next.Process(ctx, r)
 	}
 	then := pipeline.Park

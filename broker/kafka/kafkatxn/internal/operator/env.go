@@ -107,8 +107,31 @@ func (e *Env) Hear(topic string, err error) {
 	}
 }
 
-// Fill makes the message of the Env that of a record, as it was read. Its key is in that body,
-// and a FilterMap may have changed it.
+// Open returns a record that was read. With an Unwrap, the record becomes the message inside it;
+// as it was read, it is parked and stored.
+func (e *Env) Open(r *kgo.Record) Record {
+	x := Record{Record: r, Body: r.Value, At: r.Offset}
+	if e.Unwrap == nil {
+		return x
+	}
+	e.note(&x)
+	inner, err := e.Unwrap(e.message)
+	if err != nil {
+		x.Key, x.Err = KeyUnreadable, err
+		return x
+	}
+	read := *r
+	x.outer = &read
+	r.Key, r.Value, x.Body = inner.RecordKey, inner.Body, inner.Body
+	r.Headers = record.Of(&inner, "").Headers
+	if !inner.Time.IsZero() {
+		r.Timestamp = inner.Time
+	}
+	return x
+}
+
+// Fill makes the message of the Env that of a record, before operators change it. Its key is in
+// that body, and a FilterMap may have changed it.
 func (e *Env) Fill(r *Record) *semel.Message {
 	e.note(r)
 	e.message.Body = r.Body
@@ -124,6 +147,12 @@ func (e *Env) note(r *Record) {
 // Identify finds the key of a record. keys has the digests of its partition. The error is that
 // of a policy that stops.
 func (e *Env) Identify(keys *keystate.State, r *Record) error {
+	if r.Key == KeyUnreadable {
+		if e.OnMissing == pipeline.MissingStop {
+			return ToldToStop(r.Record, pipeline.ReasonUnreadable, r.Err)
+		}
+		return nil
+	}
 	e.Fill(r)
 	id, err := e.ids.Of(&e.message)
 	switch {
@@ -176,24 +205,26 @@ func (e *Env) Fail(ctx context.Context, r *Record, attempts int, err error) (Out
 
 // Park applies the policy to a record that is not delivered. A record is parked as it was read.
 func (e *Env) Park(_ context.Context, r *Record, then pipeline.Then, reason pipeline.Reason, attempts int, cause error) (Outcome, error) {
-	r.Value = r.Body
-	e.note(r)
-	k, _ := e.KeyOf() // without a key it is zero
-	outcome := Aside
+	var k semel.Key // without a key it is zero
+	if r.Key != KeyUnreadable {
+		e.Fill(r)
+		k, _ = e.KeyOf()
+	}
+	read, outcome := r.read(), Aside
 	if reason == pipeline.ReasonLate {
 		outcome = Late
 	}
 	switch then {
 	case pipeline.Stop:
-		return outcome, ToldToStop(r.Record, reason, cause)
+		return outcome, ToldToStop(read, reason, cause)
 	case pipeline.Drop:
-		e.Deferred.Add(pipeline.EventDropped, reason, ItemOf(r.Record, k, attempts, cause))
+		e.Deferred.Add(pipeline.EventDropped, reason, ItemOf(read, k, attempts, cause))
 	default:
-		out, err := e.DeadLetter(r.Record, e.Limits, reason, attempts, cause)
+		out, err := e.DeadLetter(read, e.Limits, reason, attempts, cause)
 		if err != nil {
 			return outcome, err
 		}
-		e.Deferred.Add(pipeline.EventParked, reason, ItemOf(r.Record, k, attempts, cause))
+		e.Deferred.Add(pipeline.EventParked, reason, ItemOf(read, k, attempts, cause))
 		e.Produce(out)
 	}
 	return outcome, nil
@@ -239,6 +270,9 @@ func (e *Env) write(out *kgo.Record, partition int32) {
 
 // reasonOf returns the reason why a record has no key, and the error that says it.
 func (e *Env) reasonOf(r *Record) (pipeline.Reason, error) {
+	if r.Key == KeyUnreadable {
+		return pipeline.ReasonUnreadable, r.Err
+	}
 	e.note(r)
 	_, err := e.ids.Of(&e.message)
 	reason := pipeline.ReasonKeyInvalid

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,16 +66,16 @@ func (j *join) waits(row *stream.RowError) bool {
 
 // waiting returns a record as one that waits.
 func (j *join) waiting(r *Record) pending.Record {
-	return pending.Record{Record: r.Record, State: uint8(r.Key), HasID: r.Key == KeyKnown, ID: r.Digest, Since: j.Readings()}
+	return pending.Record{Record: cmp.Or(r.outer, r.Record), State: uint8(r.Key), HasID: r.Key == KeyKnown, ID: r.Digest, Since: j.Readings()}
 }
 
 // wait adds a record to those that wait.
 func (j *join) wait(r *Record) {
-	c := *r.Record
-	c.Value, c.Headers = r.Body, slices.Clip(r.Headers)
-	of := *r
-	of.Record = &c
-	j.Waits.Add(j.waiting(&of))
+	c := *r.read()
+	c.Headers = slices.Clip(c.Headers)
+	x := j.waiting(r)
+	x.Record = &c
+	j.Waits.Add(x)
 }
 
 // catchUp reads the tables to their ends, while the session waits.
@@ -99,8 +100,12 @@ func (p *Partition) Resume(ctx, calls context.Context, n int) (Outcome, error) {
 		p.Resumed++
 		p.Budget.Done()
 		of := *x.Record
-		r := &Record{Record: &of, Body: of.Value, At: of.Offset, Key: KeyState(x.State), Digest: x.ID, Now: p.Now(), Resumed: true}
-		if outcome, err := p.first.Process(calls, r); outcome == Full || err != nil {
+		r := p.Open(&of)
+		if r.Key != KeyUnreadable {
+			r.Key = KeyState(x.State)
+		}
+		r.Digest, r.Now, r.Resumed = x.ID, p.Now(), true
+		if outcome, err := p.first.Process(calls, &r); outcome == Full || err != nil {
 			return outcome, err
 		}
 	}
@@ -110,8 +115,9 @@ func (p *Partition) Resume(ctx, calls context.Context, n int) (Outcome, error) {
 // IdentifyWaiting finds the keys of records that wait since another member read them.
 func (p *Partition) IdentifyWaiting() error {
 	return p.Waits.Each(func(x *pending.Record) error {
-		r := &Record{Record: x.Record, Body: x.Value}
-		if err := p.Identify(p.Keys, r); err != nil {
+		of := *x.Record
+		r := p.Open(&of)
+		if err := p.Identify(p.Keys, &r); err != nil {
 			return err
 		}
 		x.State, x.HasID, x.ID = uint8(r.Key), r.Key == KeyKnown, r.Digest

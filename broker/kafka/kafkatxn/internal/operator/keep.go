@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn/internal/keep"
@@ -101,17 +103,22 @@ func (h *holder) Process(ctx context.Context, r *Record) (Outcome, error) {
 
 // Foresee moves the watermark by a record that is decided next, and reports whether the records
 // of its key that are due take effect before it.
-func (p *Partition) Foresee(r *Record) bool {
-	if p.Keep == nil || p.Keep.First == nil || p.Identify(p.Keys, r) != nil || r.Key != KeyKnown {
+func (p *Partition) Foresee(of *kgo.Record, now int64) bool {
+	if p.Keep == nil || p.Keep.First == nil {
 		return false
 	}
-	when, err := p.timeOf(r)
+	next := *of
+	r := p.Open(&next)
+	if r.Now = now; p.Identify(p.Keys, &r) != nil || r.Key != KeyKnown {
+		return false
+	}
+	when, err := p.timeOf(&r)
 	return err == nil && p.Clock.See(r.Record, when, r.Now)
 }
 
 // hold adds a record to those that are held.
 func (h *holder) hold(ctx context.Context, r *Record, id string) (Outcome, error) {
-	value := repartition.AppendHeld(nil, h.ID, r.At, r.Record)
+	value := repartition.AppendHeld(nil, h.ID, r.At, r.read())
 	topic := h.StateOf(h.ID.Topic)
 	if room := h.Limits.Of(topic) - cluster.BatchOverhead - 16 - state.Keep.HeaderSize() - keep.EntrySize - h.Clock.MaxSize(); len(value)+len(id) > room {
 		return h.Fail(ctx, r, 1, semel.Permanent(fmt.Errorf("keep: the record has %d bytes with its key and headers, and topic %s, which holds it, takes %d: raise max.message.bytes of that topic", len(value), topic, room)))
@@ -159,7 +166,13 @@ func (h *holder) release(ctx context.Context) func(id string, when int64, value 
 		if err != nil {
 			return fmt.Errorf("%w: of %s/%d", err, h.ID.Topic, h.ID.Number)
 		}
-		r := &Record{Record: of, Body: of.Value, At: offset, Now: h.Now(), When: when}
+		x := h.Open(of)
+		r := &x
+		r.At, r.Now, r.When = offset, h.Now(), when
+		if r.Key == KeyUnreadable { // Unwrap is another one than when it was read
+			_, err = h.Park(ctx, r, pipeline.Park, pipeline.ReasonUnreadable, 0, r.Err)
+			return err
+		}
 		if h.Keep.First == nil {
 			_, err = h.fresh(ctx, r)
 			return err

@@ -60,11 +60,14 @@ const (
 
 // Record is a record on its way through a chain.
 type Record struct {
-	// Record is the record as it was read, or the original if a copy was read. Operators may
-	// change its value and its headers, and the last one may make it an output.
+	// Record is the record as it was read, or the original if a copy was read. With an Unwrap it
+	// has the message inside. Operators may change its value and its headers, and the last one
+	// may make it an output.
 	*kgo.Record
-	// Body is the value that was read.
+	// Body is the value before operators change it.
 	Body []byte
+	// outer is the record as it was read, if Record has the message inside it.
+	outer *kgo.Record
 	// At is the offset that was read, which is another one than that of an original.
 	At int64
 	// Key says whether the record has a key, and Digest is that of the key.
@@ -77,7 +80,8 @@ type Record struct {
 	Resumed bool
 	// Group is the group key, if it is known.
 	Group []byte
-	// Err is why a table has no row for the record, after a number of attempts.
+	// Err is why a table has no row for the record, after a number of attempts, or why there is
+	// no message inside it.
 	Err      error
 	Attempts int
 }
@@ -88,5 +92,15 @@ type KeyState uint8
 const (
 	KeyKnown KeyState = iota
 	KeyMissing
-	KeyPass // without a key, and delivered without being remembered
+	KeyPass       // without a key, and delivered without being remembered
+	KeyUnreadable // Unwrap finds no message in the record
 )
+
+// read returns the record as it was read.
+func (r *Record) read() *kgo.Record {
+	if r.outer != nil {
+		return r.outer
+	}
+	r.Value = r.Body
+	return r.Record
+}

@@ -22,7 +22,7 @@ type timing struct {
 
 // Process implements Operator.
 func (t *timing) Process(ctx context.Context, r *Record) (Outcome, error) {
-	if r.Key == KeyKnown || t.Times.All {
+	if r.Key == KeyKnown || t.Times.All && r.Key != KeyUnreadable {
 		when, err := t.timeOf(r)
 		if err != nil && r.Key != KeyMissing {
 			return t.Fail(ctx, r, 1, err)

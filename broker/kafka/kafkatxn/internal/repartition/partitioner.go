@@ -32,6 +32,8 @@ type PartitionerOptions struct {
 	Rule  *key.Rule
 	Scope string
 	Hash  bool
+	// Unwrap returns the message inside a message, or is nil.
+	Unwrap func(semel.Message) (semel.Message, error)
 	// By finds the group key in the body that the FilterMap returns; nil without an
 	// aggregate.
 	By        *key.Rule
@@ -66,7 +68,17 @@ func NewPartitioner(o PartitionerOptions) *Partitioner {
 func (p *Partitioner) Choose(ctx context.Context, r *kgo.Record) (id []byte, partition int32, when int64, err error) {
 	record.Fill(&p.message, r)
 	p.message.Origin.Identity = p.Identities[r.Topic]
-	if when = r.Timestamp.UnixMilli(); p.times != nil {
+	when = r.Timestamp.UnixMilli()
+	if p.Unwrap != nil {
+		inner, unreadable := p.Unwrap(p.message)
+		if unreadable != nil { // it is parked
+			return nil, p.without(r), -1, nil
+		}
+		if p.message = inner; !inner.Time.IsZero() {
+			when = inner.Time.UnixMilli()
+		}
+	}
+	if p.times != nil {
 		var none error
 		if when, none = p.times.Time(&p.message, p.Unit); none != nil {
 			when = -1
@@ -75,12 +87,17 @@ func (p *Partitioner) Choose(ctx context.Context, r *kgo.Record) (id []byte, par
 	id, _ = p.ids.Of(&p.message) // without an id it is nil
 	by, err := p.group(ctx, id)
 	if by == nil {
-		by = r.Key // records without an id stay in the order of their record key
-	}
-	if by == nil {
-		return id, r.Partition % p.Partitions, when, err
+		return id, p.without(r), when, err
 	}
 	return id, p.Of(by), when, err
+}
+
+// without returns the partition of a record without an id, in the order of its record key.
+func (p *Partitioner) without(r *kgo.Record) int32 {
+	if r.Key == nil {
+		return r.Partition % p.Partitions
+	}
+	return p.Of(r.Key)
 }
 
 // Of returns the partition of an id or group key.

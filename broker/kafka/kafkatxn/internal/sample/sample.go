@@ -24,10 +24,12 @@ const (
 	sampleTime      = 5 * time.Second
 )
 
-// Topics samples topics. Client returns the options of a client, with more added.
+// Topics samples topics. Client returns the options of a client, with more added. Unwrap returns
+// the message inside a message, or is nil.
 type Topics struct {
 	Client func(more ...kgo.Opt) []kgo.Opt
 	Admin  *kadm.Client
+	Unwrap func(semel.Message) (semel.Message, error)
 }
 
 // place is where an id was first seen.
@@ -115,6 +117,11 @@ func (t *Topics) pairs(ctx context.Context, topic string, rule *key.Rule, check 
 				continue
 			}
 			record.Fill(&m, r)
+			if t.Unwrap != nil {
+				if m, err = t.Unwrap(m); err != nil {
+					continue
+				}
+			}
 			if id, err = reader.AppendID(id[:0], &m); err != nil || len(id) == 0 {
 				continue
 			}
