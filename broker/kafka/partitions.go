@@ -173,8 +173,8 @@ func (s *Source) startAgain(topic string) {
 	}
 }
 
-// ofTopic begins the metadata of an offset that a source with a pattern commits. The identity of
-// the topic follows. Brokers before Kafka 4.1 keep offsets by the topic's name alone.
+// ofTopic begins the metadata of an offset that a source commits. The identity of the topic
+// follows. Brokers before Kafka 4.1 keep offsets by the topic's name alone.
 const ofTopic = "topic id "
 
 // signing returns a context for a commit that notes to which topics the offsets belong.
@@ -200,8 +200,8 @@ func signing(ctx context.Context, of []*owned) context.Context {
 	})
 }
 
-// fetched notes the committed offsets of assigned partitions. With a pattern, an offset of an
-// earlier topic of the name does not count.
+// fetched notes the committed offsets of assigned partitions. An offset of an earlier topic of the
+// name does not count.
 func (s *Source) fetched(ctx context.Context, client *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
 	signed := map[*owned]string{}
 	note := func(topic string, partition int32, offset int64, metadata *string) {
@@ -211,7 +211,7 @@ func (s *Source) fetched(ctx context.Context, client *kgo.Client, resp *kmsg.Off
 			if p.next < 0 {
 				p.committed, p.next = offset, offset
 			}
-			if metadata != nil && s.opts.Pattern != nil {
+			if metadata != nil {
 				if id, ok := strings.CutPrefix(*metadata, ofTopic); ok {
 					signed[p] = id
 				}
@@ -255,8 +255,18 @@ func (s *Source) compare(ctx context.Context, client *kgo.Client, signed map[*ow
 	return nil
 }
 
+// replacedError says that a committed offset is of an earlier topic of the name.
+type replacedError struct {
+	topic     string
+	partition int32
+}
+
+func (e *replacedError) Error() string {
+	return fmt.Sprintf("topic %s was deleted and made again, and the committed offset of partition %d is of the former one: set the offsets of the group to where it shall read", e.topic, e.partition)
+}
+
 // adjusted returns where to begin: at the start if the committed offset is that of an earlier topic
-// of the name.
+// of the name. With ResetFail it is an error.
 func (s *Source) adjusted(_ context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
 	for topic, partitions := range offsets {
 		for number := range partitions {
@@ -267,6 +277,9 @@ func (s *Source) adjusted(_ context.Context, offsets map[string]map[int32]kgo.Of
 			p.mu.Lock()
 			replaced := p.replaced
 			p.mu.Unlock()
+			if replaced && s.opts.Reset == ResetFail {
+				return nil, &replacedError{topic, number}
+			}
 			if replaced {
 				partitions[number] = kgo.NewOffset().AtStart()
 				s.tell(1, fmt.Sprintf("%s/%d is read from its start: the committed offset is of an earlier topic of that name", topic, number), nil)

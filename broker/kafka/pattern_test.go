@@ -13,6 +13,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
@@ -273,14 +274,23 @@ func TestATopicThatMatchesMayBeDeletedAndCreatedAgain(t *testing.T) {
 	}
 }
 
-// TestAnOffsetOfAnEarlierTopicSkipsNothing has a member that commits late, by the topic's name.
+// TestAnOffsetOfAnEarlierTopicSkipsNothing has a member that commits late, by the topic's name. Who
+// demands an offset is told that there is none.
 func TestAnOffsetOfAnEarlierTopicSkipsNothing(t *testing.T) {
 	t.Parallel()
-	for _, divides := range []bool{false, true} {
+	for _, c := range []struct {
+		pattern string
+		divides bool
+		reset   Reset
+	}{{"orders-.*", false, ResetStart}, {"orders-.*", true, ResetStart}, {"", false, ResetStart}, {"", true, ResetStart}, {"", false, ResetEnd}, {"", false, ResetFail}} {
 		inBubble(t, 2, func(b *bubble) {
+			reset := ResetStart // at first there are no offsets
 			open := func() *member {
 				return b.join(func(o *SourceOptions) {
-					o.Topics, o.Pattern, o.ServerSide = nil, patternOf(t, "orders-.*"), divides
+					o.Topics, o.ServerSide, o.Reset = []string{"orders-a", "orders-b"}, c.divides, reset
+					if c.pattern != "" {
+						o.Topics, o.Pattern = nil, patternOf(t, c.pattern)
+					}
 				})
 			}
 			b.create("orders-a", 8)
@@ -288,6 +298,7 @@ func TestAnOffsetOfAnEarlierTopicSkipsNothing(t *testing.T) {
 			m := open()
 			m.ack(m.get(16)...)
 			m.leave()
+			reset = c.reset
 			adm := kadm.NewClient(b.Client)
 			old, err := adm.FetchOffsets(b.Context(), "g")
 			kafkatest.Must(b.T, err)
@@ -299,6 +310,15 @@ func TestAnOffsetOfAnEarlierTopicSkipsNothing(t *testing.T) {
 			defer late.Close()
 			kafkatest.Must(b.T, kadm.NewClient(late).CommitAllOffsets(b.Context(), "g", old.Offsets()))
 			m = open()
+			if c.reset == ResetFail {
+				ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+				defer cancel()
+				if _, err := m.Read(ctx); err == nil || !strings.Contains(err.Error(), "topic orders-b was deleted and made again") {
+					b.Errorf("with ResetFail: %v", err)
+				}
+				m.leave()
+				return
+			}
 			items := m.get(20)
 			if got := from(items); got["orders-b"] != 20 {
 				b.Errorf("after an offset of the earlier topic: %v", got)
@@ -437,6 +457,138 @@ func deletedTopic(t *testing.T, divides bool) {
 	if t.Failed() {
 		t.Log(strings.Join(events.Log, "\n"))
 	}
+}
+
+// TestATopicOfAListThatWasMadeAgainIsReadFromItsStart has a real broker. The member commits what it
+// has read of the old topic, and the new one has more records than that.
+func TestATopicOfAListThatWasMadeAgainIsReadFromItsStart(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("slow: it waits until the source gives up a topic: make test-full, or go test ./broker/kafka -run " + t.Name())
+	}
+	addr, topic := servers.Kafka(t), servicestest.Topic()
+	client, err := kgo.NewClient(kgo.SeedBrokers(addr))
+	kafkatest.Must(t, err)
+	t.Cleanup(client.Close)
+	adm := kadm.NewClient(client)
+	create := func(n int) {
+		t.Helper()
+		if !kafkatest.Within(time.Minute, func() bool { // brokers delete a topic bit by bit
+			_, err = adm.CreateTopic(t.Context(), 1, 1, nil, topic)
+			return err == nil
+		}) {
+			t.Fatal(err)
+		}
+		writer, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.UnknownTopicRetries(-1))
+		kafkatest.Must(t, err)
+		defer writer.Close()
+		for i := range n {
+			kafkatest.Must(t, writer.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: []byte{byte(i)}}).FirstErr())
+		}
+	}
+	open := func() *Source {
+		t.Helper()
+		source, err := OpenSource(t.Context(), &SourceOptions{Group: topic, Client: []kgo.Opt{kgo.SeedBrokers(addr)}, Topics: []string{topic}})
+		kafkatest.Must(t, err)
+		return source
+	}
+	read := func(source *Source, n int) (items []*pipeline.Item, err error) {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		for len(items) < n && err == nil {
+			var some []*pipeline.Item
+			some, err = source.Read(ctx)
+			items = append(items, some...)
+		}
+		return items, err
+	}
+	create(4)
+	source := open()
+	items, err := read(source, 4)
+	kafkatest.Must(t, err)
+	_, err = adm.DeleteTopics(t.Context(), topic)
+	kafkatest.Must(t, err)
+	create(20)
+	kafkatest.Must(t, source.Ack(t.Context(), items)) // of the old topic
+	if items, err := read(source, 1); err == nil || !strings.Contains(err.Error(), "was deleted; if it was recreated, restart to read it") {
+		t.Fatalf("after the topic was made again: %d records, %v", len(items), err)
+	}
+	_ = source.Close(t.Context()) // brokers may refuse to commit for the old topic
+	source = open()
+	if items, err = read(source, 20); err != nil || items[0].Message.Origin.Offset != 0 {
+		t.Errorf("the new topic: %d records, %v", len(items), err)
+	}
+	kafkatest.Must(t, source.Close(t.Context()))
+}
+
+// requests counts what a client sends.
+type requests struct {
+	mu   sync.Mutex
+	sent map[int16]int
+}
+
+func (r *requests) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.Duration, _ error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sent[key]++
+}
+
+func (r *requests) of(kind kmsg.Key) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.sent[kind.Int16()]
+}
+
+// TestAMemberWithoutTopicsMakesNoRebalance has a real broker with other topics, which have no owner in
+// the group. The only topic that matches is deleted.
+func TestAMemberWithoutTopicsMakesNoRebalance(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("slow: it waits until a client gives up a topic: make test-full, or go test ./broker/kafka -run " + t.Name())
+	}
+	addr, name := servers.Kafka(t), servicestest.Topic()
+	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.UnknownTopicRetries(-1))
+	kafkatest.Must(t, err)
+	t.Cleanup(client.Close)
+	adm, only := kadm.NewClient(client), name+"-orders-1"
+	for _, topic := range []string{name + "-other", only} {
+		_, err := adm.CreateTopic(t.Context(), 1, 1, nil, topic)
+		kafkatest.Must(t, err)
+	}
+	kafkatest.Must(t, client.ProduceSync(t.Context(), &kgo.Record{Topic: only, Value: []byte("x")}).FirstErr())
+	sent := &requests{sent: map[int16]int{}}
+	source, err := OpenSource(t.Context(), &SourceOptions{
+		Group: name, Client: []kgo.Opt{kgo.SeedBrokers(addr), kgo.WithHooks(sent)}, Pattern: patternOf(t, name+"-orders-.*"), Instance: "one",
+	})
+	kafkatest.Must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	reading, first := make(chan struct{}), make(chan struct{}, 1)
+	go func() {
+		defer close(reading)
+		for ctx.Err() == nil {
+			if items, _ := source.Read(ctx); len(items) > 0 { // until ctx ends
+				first <- struct{}{}
+			}
+		}
+	}()
+	<-first
+	_, err = adm.DeleteTopics(t.Context(), only)
+	kafkatest.Must(t, err)
+	if !kafkatest.Within(2*FoundWithin, func() bool { return len(source.client.GetConsumeTopics()) == 0 }) {
+		t.Fatalf("it still reads %q", source.client.GetConsumeTopics())
+	}
+	// It looks for partitions without an owner every cluster.WholeEvery, and for topics every
+	// lookEvery.
+	joins, looks := sent.of(kmsg.JoinGroup), sent.of(kmsg.Metadata)
+	if !kafkatest.Within(2*time.Minute, func() bool { return sent.of(kmsg.Metadata) >= looks+3 }) {
+		t.Fatalf("it sent %v", sent.sent)
+	}
+	if more := sent.of(kmsg.JoinGroup) - joins; more > 2 {
+		t.Errorf("it joined the group %d times more", more)
+	}
+	cancel()
+	<-reading
+	kafkatest.Must(t, source.Close(t.Context()))
 }
 
 func TestTheDoctorListsTheTopicsThatMatch(t *testing.T) {

@@ -78,8 +78,8 @@ type SourceOptions struct {
 	// to others. Defaults to 10 s.
 	SessionTimeout time.Duration
 	// Reset is where to start in partitions without a committed offset. If a committed
-	// offset no longer exists, reading starts at the oldest record, except with
-	// ResetFail. Defaults to ResetStart.
+	// offset no longer exists, or is of an earlier topic of the name, reading starts at the
+	// oldest record, except with ResetFail. Defaults to ResetStart.
 	Reset Reset
 	// ServerSide joins with the protocol of KIP-848, in which the broker assigns
 	// partitions. Brokers before 4.3 can refuse a commit in it, and the records are
@@ -154,7 +154,7 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 		kgo.ConsumerGroup(o.Group), kgo.Balancers(kgo.CooperativeStickyBalancer()),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.WithPools(&s.room), kgo.DisableAutoCommit(), kgo.SessionTimeout(o.SessionTimeout), kgo.HeartbeatInterval(min(3*time.Second, o.SessionTimeout/3)),
-		kgo.OnPartitionsAssigned(s.assigned), kgo.OnPartitionsRevoked(s.revoked), kgo.OnPartitionsLost(s.lost), kgo.OnOffsetsFetched(s.fetched),
+		kgo.OnPartitionsAssigned(s.assigned), kgo.OnPartitionsRevoked(s.revoked), kgo.OnPartitionsLost(s.lost), kgo.OnOffsetsFetched(s.fetched), kgo.AdjustFetchOffsetsFn(s.adjusted),
 		// The partitions of a poll must not change until its records are attributed to
 		// them.
 		kgo.BlockRebalanceOnPoll(),
@@ -162,7 +162,6 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 	all = append(all, o.Reset.Options()...)
 	if o.Pattern != nil {
 		all = append(all, o.Pattern.options()...)
-		all = append(all, kgo.AdjustFetchOffsetsFn(s.adjusted))
 	} else {
 		all = append(all, kgo.ConsumeTopics(o.Topics...))
 	}
@@ -380,9 +379,12 @@ func (s *Source) errorOf(ctx context.Context, fetches kgo.Fetches) error {
 	fetches.EachError(func(topic string, partition int32, err error) {
 		var lost *kgo.ErrDataLoss
 		var group *kgo.ErrGroupSession
+		var replaced *replacedError
 		switch {
 		case ctx.Err() != nil:
 			fatal = context.Cause(ctx)
+		case errors.As(err, &replaced):
+			fatal = fmt.Errorf("kafka: group %s: %w", s.opts.Group, replaced)
 		case errors.As(err, &lost):
 			s.tell(1, "committed offsets no longer exist", err)
 		case errors.Is(err, kerr.FencedInstanceID):
@@ -582,7 +584,7 @@ func (s *Source) commitNowAndThen(ctx, sending context.Context) {
 func (s *Source) commitSurely(ctx context.Context, which func() []*owned) error {
 	for n := 0; ; n++ {
 		err := s.commit(ctx, which)
-		gone := s.opts.Pattern != nil && n > 5 && cluster.IsAny(err, kerr.UnknownTopicID, kerr.UnknownTopicOrPartition)
+		gone := n > 5 && cluster.IsAny(err, kerr.UnknownTopicID, kerr.UnknownTopicOrPartition)
 		if err == nil || gone || forgotten(err) || errors.Is(err, kerr.FencedInstanceID) || errors.Is(err, kgo.ErrClientClosed) || cluster.Refused(err) || cluster.Invalid(err) {
 			return err
 		}
@@ -620,11 +622,7 @@ func (s *Source) commit(ctx context.Context, which func() []*owned) error {
 	if len(of) == 0 {
 		return nil
 	}
-	sending := ctx
-	if s.opts.Pattern != nil {
-		sending = signing(ctx, of)
-	}
-	failed := s.send(sending, offsets)
+	failed := s.send(signing(ctx, of), offsets)
 	var errs []error
 	for _, p := range of {
 		if err := failed(p.topic, p.partition); err != nil {

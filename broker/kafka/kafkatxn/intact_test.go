@@ -323,3 +323,35 @@ func TestABusyPipelineIsNotDamaged(t *testing.T) {
 		})
 	}
 }
+
+// TestAnOffsetOfAnEarlierInputIsRefused has a member that commits late, by the topic's name, so that
+// records of the new topic would be skipped.
+func TestAnOffsetOfAnEarlierInputIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, stage := range []*Repartition{nil, {}} {
+		inBubble(t, 2, func(b *bubble) {
+			opts := b.options()
+			group := opts.Group
+			if opts.Repartition = stage; stage != nil {
+				group = RepartitionGroup(group)
+			}
+			b.more(opts, 0)
+			time.Sleep(time.Minute) // in a bubble: until the group is empty
+			old, err := kadm.NewClient(b.Client).FetchOffsets(b.Context(), group)
+			kafkatest.Must(t, err)
+			b.makeAgain("in")
+			var records []*kgo.Record
+			for n := range 20 {
+				records = append(records, counted(int32(n%2), fmt.Sprint("new", n), "g", 1, time.Now()))
+			}
+			b.writeAnew(records...)
+			late, err := kgo.NewClient(b.Reach()...)
+			kafkatest.Must(t, err)
+			defer late.Close()
+			offsets := old.Offsets()
+			offsets.KeepFunc(func(o kadm.Offset) bool { return o.Topic == "in" })
+			kafkatest.Must(t, kadm.NewClient(late).CommitAllOffsets(b.Context(), group, offsets))
+			b.damaged(opts, "topic in was deleted and made again, and group "+group+" has the offsets of the former one")
+		})
+	}
+}

@@ -188,16 +188,28 @@ func (t *repartitioned) madeAgain(topic string) error {
 }
 
 // intact implements source: the inputs must have been copied to the topic that is there. Brokers
-// delete the offsets of that topic with it, but not those of the inputs.
+// delete the offsets of that topic with it, but not those of the inputs. An input that was made
+// again would be copied from an offset of the former one.
 func (t *repartitioned) intact(ctx context.Context, adm *kadm.Client, has *presence) error {
 	copied, err := pending.Offsets(ctx, adm, t.group, t.inputs)
 	if err != nil {
 		return err
 	}
-	to := marks.ID(has.topics[t.topic].ID)
+	inputs, err := adm.ListTopics(ctx, t.inputs...)
+	if err != nil {
+		return fmt.Errorf("kafka: list topics: %w", err)
+	}
+	other := func(was marks.ID, now kadm.TopicID) bool {
+		return was != marks.ID(now) && was != (marks.ID{}) && now != (kadm.TopicID{})
+	}
 	copied.Each(func(at kadm.OffsetResponse) {
-		if n, _ := marks.Parse(at.Metadata); err == nil && n != nil && n.Copied != to && n.Copied != (marks.ID{}) && to != (marks.ID{}) {
+		n, _ := marks.Parse(at.Metadata)
+		switch {
+		case err != nil || n == nil:
+		case other(n.Copied, has.topics[t.topic].ID):
 			err = t.madeAgain(t.topic)
+		case other(n.Read, inputs[at.Topic].ID):
+			err = inputMadeAgain(at.Topic, t.group)
 		}
 	})
 	return err

@@ -128,9 +128,12 @@ func (direct) differs(input string, partitions int, changelog string, has int) e
 		input, partitions, changelog, has, semel.ErrInvalidRequest)
 }
 
-func (t direct) madeAgain(topic string) error {
+func (t direct) madeAgain(topic string) error { return inputMadeAgain(topic, t.chain.Group) }
+
+// inputMadeAgain says that a group has offsets of an earlier input of the name.
+func inputMadeAgain(topic, group string) error {
 	return cluster.Damaged("kafka: topic %s was deleted and made again, and group %s has the offsets of the former one: records before them would be skipped. Stop all instances and read it from its start: kafka-consumer-groups.sh --bootstrap-server ADDRESS --group %s --topic %s --reset-offsets --to-earliest --execute",
-		topic, t.chain.Group, t.chain.Group, topic)
+		topic, group, group, topic)
 }
 
 // hasRead returns the first of topics with a committed offset of a group, or "".
