@@ -8,10 +8,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -38,9 +40,10 @@ type DeadLetterTopicOptions struct {
 	Name, Group string
 	// Source configures how to reach the Kafka cluster of Inputs, the topics that the
 	// pipeline reads. Messages are redriven there. Defaults to none: nothing can be
-	// redriven.
-	Source []kgo.Opt
-	Inputs []string
+	// redriven. Pattern is set instead of Inputs if all topics that match are read.
+	Source  []kgo.Opt
+	Inputs  []string
+	Pattern *Pattern
 	// Reset is where the pipeline starts to read. Repartition says that its first stage
 	// reads Inputs, in the group named Group and "-repartition".
 	Reset       Reset
@@ -112,7 +115,7 @@ func (l *DeadLetterTopic) begin(ctx context.Context) error {
 		return fmt.Errorf("kafka: topic %s: %w", l.opts.Topic, err)
 	}
 	l.log = newSettledLog(l.opts.Client, l.adm, l.opts.Topic, topics[l.opts.Topic].ID.String())
-	l.back = returner{source: l.opts.Source, inputs: l.opts.Inputs}
+	l.back = returner{source: l.opts.Source, compacted: map[string]bool{}, keeps: map[string]time.Duration{}}
 	if l.opts.Reset == ResetEnd {
 		l.back.group = l.opts.Group
 		if l.opts.Repartition {
@@ -238,6 +241,13 @@ func (l *DeadLetterTopic) parseID(id string) (partition int32, offset int64, ok 
 	return int32(number), offset, ok && id == fmt.Sprintf("%s/%d/%d", l.opts.Topic, number, offset)
 }
 
+// readsKafka reports whether the pipeline reads Kafka, and reads whether it reads a topic.
+func (l *DeadLetterTopic) readsKafka() bool { return len(l.opts.Inputs) > 0 || l.opts.Pattern != nil }
+
+func (l *DeadLetterTopic) reads(topic string) bool {
+	return slices.Contains(l.opts.Inputs, topic) || l.opts.Pattern != nil && l.opts.Pattern.Matches(topic)
+}
+
 // parked returns the message of a record, or nil if another pipeline parked it. Records
 // of other programs, such as Kafka Connect, have no reason. They belong to the pipeline
 // that reads their original topic.
@@ -249,7 +259,7 @@ func (l *DeadLetterTopic) parked(r *kgo.Record) *pipeline.Parked {
 	switch {
 	case reason != "" && by != l.opts.Name && by != l.opts.Group:
 		return nil
-	case reason == "" && known && len(l.opts.Inputs) > 0 && !slices.Contains(l.opts.Inputs, from.Source):
+	case reason == "" && known && l.readsKafka() && !l.reads(from.Source):
 		return nil
 	}
 	p := &pipeline.Parked{
@@ -343,12 +353,12 @@ const noteLast = 10 * time.Second
 // returner writes messages back to their original topics.
 type returner struct {
 	source []kgo.Opt
-	inputs []string
 	// group reads the inputs and starts at their ends; otherwise "".
 	group  string
 	begun  kadm.OffsetResponses
 	client *kgo.Client // nil until the first write
-	limits cluster.Limits
+	// limits are those of the topics that are known. The client reads them, too.
+	limits atomic.Pointer[cluster.Limits]
 	// compacted are topics that keep the newest record of each key alone.
 	compacted map[string]bool
 	keeps     map[string]time.Duration // by topic, if records expire by their own times
@@ -362,49 +372,46 @@ func (b *returner) close() {
 
 // open connects to the cluster of the inputs.
 func (b *returner) open(ctx context.Context) error {
-	var l cluster.Limits
+	b.limits.Store(&cluster.Limits{})
 	client, err := cluster.Dial(ctx, append(b.source[:len(b.source):len(b.source)],
 		kgo.RequiredAcks(kgo.AllISRAcks()), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerLinger(0),
-		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 { return l.Client(topic) }))...) // called for the first record
+		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 { return b.limits.Load().Client(topic) }))...) // called for the first record
 	if err != nil {
 		return err
 	}
-	adm := kadm.NewClient(client)
-	l, err = cluster.ReadLimits(ctx, adm, b.inputs...)
-	if err == nil {
-		err = b.readSettings(ctx, adm)
-	}
-	if err == nil && b.group != "" {
-		b.begun, err = adm.FetchOffsets(ctx, b.group)
-		if errors.Is(err, kerr.GroupIDNotFound) {
-			err = nil
-		}
-		if err != nil {
-			err = fmt.Errorf("kafka: offsets of group %s, without which it may begin behind what is written back: %w", b.group, err)
+	if b.group != "" {
+		b.begun, err = kadm.NewClient(client).FetchOffsets(ctx, b.group)
+		if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
+			client.Close()
+			return fmt.Errorf("kafka: offsets of group %s, without which it may begin behind what is written back: %w", b.group, err)
 		}
 	}
-	if err != nil {
-		client.Close()
-		return err
-	}
-	b.client, b.limits = client, l
+	b.client = client
 	return nil
 }
 
-// readSettings reads the retention and clean-up policy of the inputs. Settings that the
-// user may not see are unknown.
-func (b *returner) readSettings(ctx context.Context, adm *kadm.Client) error {
-	b.keeps, b.compacted = map[string]time.Duration{}, map[string]bool{}
-	for _, topic := range b.inputs {
-		configs, err := cluster.TopicSettings(ctx, adm, topic)
-		if err != nil {
-			return err
-		}
-		b.compacted[topic] = strings.Contains(cluster.Setting(configs, topic, "cleanup.policy"), "compact")
-		ms, err := strconv.ParseInt(cluster.Setting(configs, topic, "retention.ms"), 10, 64)
-		if err == nil && ms >= 0 && strings.Contains(cluster.Setting(configs, topic, "cleanup.policy"), "delete") && cluster.Setting(configs, topic, "message.timestamp.type") != "LogAppendTime" {
-			b.keeps[topic] = time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
-		}
+// know reads the limits, the retention and the clean-up policy of a topic, unless they are known.
+// Settings that the user may not see are unknown.
+func (b *returner) know(ctx context.Context, topic string) error {
+	if _, known := b.compacted[topic]; known {
+		return nil
+	}
+	adm := kadm.NewClient(b.client)
+	more, err := cluster.ReadLimits(ctx, adm, topic)
+	if err != nil {
+		return err
+	}
+	configs, err := cluster.TopicSettings(ctx, adm, topic)
+	if err != nil {
+		return err
+	}
+	limits := maps.Clone(*b.limits.Load())
+	maps.Copy(limits, more)
+	b.limits.Store(&limits)
+	b.compacted[topic] = strings.Contains(cluster.Setting(configs, topic, "cleanup.policy"), "compact")
+	ms, err := strconv.ParseInt(cluster.Setting(configs, topic, "retention.ms"), 10, 64)
+	if err == nil && ms >= 0 && strings.Contains(cluster.Setting(configs, topic, "cleanup.policy"), "delete") && cluster.Setting(configs, topic, "message.timestamp.type") != "LogAppendTime" {
+		b.keeps[topic] = time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 	}
 	return nil
 }
@@ -427,18 +434,18 @@ func (b *returner) takes(r *kgo.Record) error {
 		return fmt.Errorf("it is %v old, and %s keeps records for %v, so that Kafka may delete it before it is read: raise retention.ms of the topic until it is delivered: %w",
 			age.Round(time.Second), r.Topic, keep, semel.ErrInvalidRequest)
 	}
-	return b.limits.Check(r.Topic, r)
+	return b.limits.Load().Check(r.Topic, r)
 }
 
 // Redrivable returns the reason why a message cannot be redriven, or nil.
 func (l *DeadLetterTopic) Redrivable(p *pipeline.Parked) error {
 	o := &p.Message.Origin
 	switch {
-	case len(l.opts.Inputs) == 0 || len(l.opts.Source) == 0:
+	case !l.readsKafka() || len(l.opts.Source) == 0:
 		return fmt.Errorf("pipeline %s reads no Kafka to which it could go back: send it to the source again, and skip it here: %w", l.opts.Name, semel.ErrInvalidRequest)
 	case o.Source == "":
 		return fmt.Errorf("its headers do not say where it came from: send it to the topic again in which it belongs, and skip it here: %w", semel.ErrInvalidRequest)
-	case !slices.Contains(l.opts.Inputs, o.Source):
+	case !l.reads(o.Source):
 		return fmt.Errorf("it came from %s, which pipeline %s does not read: %w", o.Source, l.opts.Name, semel.ErrInvalidRequest)
 	}
 	if l.ofPlace(&p.Message) {
@@ -491,7 +498,7 @@ func (l *DeadLetterTopic) keepsKey(p *pipeline.Parked) error {
 func (l *DeadLetterTopic) Redrive(ctx context.Context, list []*pipeline.Parked, actor string) ([]semel.Origin, []error) {
 	places, errs := make([]semel.Origin, len(list)), make([]error, len(list))
 	err := l.log.refresh(ctx)
-	if err == nil && l.back.client == nil && len(l.opts.Inputs) > 0 && len(l.opts.Source) > 0 {
+	if err == nil && l.back.client == nil && l.readsKafka() && len(l.opts.Source) > 0 {
 		err = l.back.open(ctx)
 	}
 	if err != nil {
@@ -501,13 +508,13 @@ func (l *DeadLetterTopic) Redrive(ctx context.Context, list []*pipeline.Parked, 
 		return places, errs
 	}
 	var records []*kgo.Record
-	index := map[*kgo.Record]int{}
+	index, unknown := map[*kgo.Record]int{}, map[string]error{}
 	for i, p := range list {
 		if l.log.has(p.ID) {
 			errs[i] = fmt.Errorf("%s: %w", p.ID, pipeline.ErrNotParked)
 			continue
 		}
-		r, err := l.original(p)
+		r, err := l.original(ctx, p, unknown)
 		if err != nil {
 			errs[i] = err
 			continue
@@ -546,9 +553,19 @@ func (l *DeadLetterTopic) Redrive(ctx context.Context, list []*pipeline.Parked, 
 	return places, errs
 }
 
-// original returns the original record of a message, with a redrive header.
-func (l *DeadLetterTopic) original(p *pipeline.Parked) (*kgo.Record, error) {
+// original returns the original record of a message, with a redrive header. unknown has the topics
+// whose settings could not be read.
+func (l *DeadLetterTopic) original(ctx context.Context, p *pipeline.Parked, unknown map[string]error) (*kgo.Record, error) {
 	if err := l.Redrivable(p); err != nil {
+		return nil, err
+	}
+	topic := p.Message.Origin.Source
+	err := unknown[topic]
+	if err == nil {
+		err = l.back.know(ctx, topic)
+	}
+	if err != nil {
+		unknown[topic] = err
 		return nil, err
 	}
 	r := record.Of(&p.Message, p.Message.Origin.Source)

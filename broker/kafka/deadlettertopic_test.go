@@ -291,6 +291,43 @@ func TestDeadLetterTopicReadsRecordsOfOtherPrograms(t *testing.T) {
 	})
 }
 
+// TestRedriveKnowsTopicsOfAPatternThatCameLater has a topic that was created after the messages were
+// listed, and one that was deleted.
+func TestRedriveKnowsTopicsOfAPatternThatCameLater(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		pattern, err := kafka.NewPattern("orders-.*")
+		kafkatest.Must(t, err)
+		letters := b.topicLot(b.options(), func(o *kafka.DeadLetterTopicOptions) { o.Inputs, o.Pattern = nil, pattern })
+		for _, topic := range []string{"orders-gone", "orders-new", "other"} {
+			r := &kgo.Record{Topic: "aside", Key: []byte("k"), Value: []byte(topic)}
+			for _, h := range [][2]string{{record.ConnectTopic, topic}, {record.ConnectPartition, "0"}, {record.ConnectOffset, "7"}} {
+				r.Headers = append(r.Headers, kgo.RecordHeader{Key: h[0], Value: []byte(h[1])})
+			}
+			b.Write(r)
+		}
+		kafkatest.Must(t, b.Cluster.CreateTopic("orders-new", 1, map[string]string{"max.message.bytes": "1000"}))
+		list := b.listed(letters)
+		if len(list) != 2 {
+			t.Fatalf("%d are listed, want those of topics that match", len(list))
+		}
+		_, errs := letters.Redrive(b.Context(), list, "ann")
+		for i, p := range list {
+			if gone := string(p.Message.Body) == "orders-gone"; gone != (errs[i] != nil) || gone && !strings.Contains(errs[i].Error(), "orders-gone") {
+				t.Errorf("%s: %v", p.Message.Body, errs[i])
+			}
+		}
+		if back := b.Read("orders-new"); len(back) != 1 || string(back[0].Value) != "orders-new" {
+			t.Errorf("%d records came back", len(back))
+		}
+		long := *list[0]
+		long.Message.Origin.Source, long.Message.Body = "orders-new", make([]byte, 2000)
+		if _, errs := letters.Redrive(b.Context(), []*pipeline.Parked{&long}, "ann"); errs[0] == nil || !strings.Contains(errs[0].Error(), "takes 1000") {
+			t.Errorf("a message that is too large: %v", errs)
+		}
+	})
+}
+
 func TestParkedRecordsHaveTheirKeyHeaders(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,10 +97,25 @@ func Examine(ctx context.Context, client []kgo.Opt, opts *ExamineOptions) ([]sem
 		case isDenied(err): // a right that the pipeline needs is reported by rights
 			e.note(semel.Notice, look.what, "not checked: "+err.Error(), "problems of them are not noticed", "")
 		case err != nil:
-			return e.findings, fmt.Errorf("kafka: %w", err)
+			return e.summed(), fmt.Errorf("kafka: %w", err)
 		}
 	}
-	return e.findings, nil
+	return e.summed(), nil
+}
+
+// ClusterID returns the id of a cluster, or "" if its brokers have none. It blocks until a broker has
+// answered.
+func ClusterID(ctx context.Context, client []kgo.Opt) (string, error) {
+	c, err := cluster.Dial(ctx, client...)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	about, err := kadm.NewClient(c).BrokerMetadata(ctx)
+	if err != nil {
+		return "", fmt.Errorf("kafka: %w", err)
+	}
+	return about.Cluster, nil
 }
 
 func (e *examination) note(severity semel.Severity, subject, found, cost, remedy string) {
@@ -113,7 +129,7 @@ func (e *examination) versions(ctx context.Context) error {
 		return err
 	}
 	var names []string
-	transactions, proven, fences := "not set", false, true
+	transactions, proven, fences, identified := "not set", false, true, true
 	for _, v := range all.Sorted() {
 		if v.Err != nil {
 			e.note(semel.Warning, "broker "+strconv.Itoa(int(v.NodeID)), v.Err.Error(), "the partitions that it leads cannot be read or written", "look at the log of that broker")
@@ -128,11 +144,16 @@ func (e *examination) versions(ctx context.Context) error {
 		if _, ok := v.KeyMaxVersion(int16(kmsg.DescribeProducers)); ok {
 			e.shows = true
 		}
+		fetches, _ := v.KeyMaxVersion(int16(kmsg.Fetch))
+		identified = identified && fetches >= cluster.IdentifiesFrom
 		commits, _ := v.KeyMaxVersion(int16(kmsg.TxnOffsetCommit))
 		fences = fences && commits >= cluster.FencesFrom
 		transactions, proven = cluster.TransactionVersion(v.Raw().FinalizedFeatures)
 	}
 	e.note(semel.Fine, "brokers", fmt.Sprintf("%d, %s", len(all), strings.Join(names, ", ")), "", "")
+	if !identified && e.opts.Group != "" {
+		e.note(semel.Warning, "topic ids", "the brokers send none with records", "if a topic is deleted and created again, offsets and keys of the earlier one may count, and records are skipped", "give a topic that is created again a new name, or use Kafka 3.1 or later")
+	}
 	if !e.opts.Transactional {
 		return nil
 	}
@@ -220,16 +241,60 @@ func (e *examination) match(ctx context.Context) error {
 		return err
 	}
 	subject, list := "topics that match "+e.opts.Pattern.String(), e.opts.Inputs
-	const most = 10
 	switch n := len(list); {
 	case n == 0:
 		e.note(semel.Warning, subject, "none now", "nothing is read until there is one", "create it, correct the pattern, which must match the whole name, or grant the user Describe and Read: "+patternRights(e.opts.Pattern))
-	case n > most:
-		e.note(semel.Fine, subject, fmt.Sprintf("%d now: %s and others", n, strings.Join(list[:most], ", ")), "", "")
 	default:
-		e.note(semel.Fine, subject, fmt.Sprintf("%d now: %s", n, strings.Join(list, ", ")), "", "")
+		e.note(semel.Fine, subject, fmt.Sprintf("%d now: %s", n, some(list)), "", "")
+	}
+	if of := slices.DeleteFunc(slices.Clone(list), func(topic string) bool { return !strings.HasPrefix(topic, "_") }); len(of) > 0 && !strings.HasPrefix(e.opts.Pattern.Prefix(), "_") {
+		e.note(semel.Warning, subject, "also "+some(of), "names that begin with _ are mostly those of tools, such as a schema registry, and the pipeline takes their records for messages", "write a pattern that does not match them, such as '[^_].*'")
 	}
 	return nil
+}
+
+// mostShown is how many topics of a pattern are shown.
+const mostShown = 10
+
+// some shows topics.
+func some(topics []string) string {
+	if len(topics) > mostShown {
+		return strings.Join(topics[:mostShown], ", ") + " and others"
+	}
+	return strings.Join(topics, ", ")
+}
+
+// summed returns the findings. If many topics match a pattern, those that several of them have in
+// common are one.
+func (e *examination) summed() []semel.Finding {
+	if e.opts.Pattern == nil || len(e.opts.Inputs) <= mostShown {
+		return e.findings
+	}
+	of, topics := map[semel.Finding]int{}, map[int][]string{}
+	var list []semel.Finding
+	for _, f := range e.findings {
+		topic, setting, _ := strings.Cut(strings.TrimPrefix(f.Subject, "topic "), " ")
+		if _, found := slices.BinarySearch(e.opts.Inputs, topic); !found {
+			list = append(list, f)
+			continue
+		}
+		same := f
+		same.Subject, same.Remedy = setting, strings.ReplaceAll(f.Remedy, "--topic "+topic, "--topic NAME")
+		n, again := of[same]
+		if !again {
+			n = len(list)
+			of[same] = n
+			list = append(list, f)
+		}
+		topics[n] = append(topics[n], topic)
+	}
+	for same, n := range of {
+		if len(topics[n]) > 1 {
+			list[n] = same
+			list[n].Subject = strings.TrimSpace(fmt.Sprintf("%d topics: %s %s", len(topics[n]), some(topics[n]), same.Subject))
+		}
+	}
+	return list
 }
 
 // patternRights returns the command that grants the rights to read what matches.
@@ -422,18 +487,21 @@ func (e *examination) sizes(context.Context) error {
 		n, _ := strconv.Atoi(e.configs[topic]["max.message.bytes"])
 		return n
 	}
-	most := limit(e.opts.Parked)
-	for _, topic := range e.opts.Inputs {
-		for _, output := range e.outputs {
-			if n, out := limit(topic), limit(output); out > 0 && n > 0 && out < n {
-				e.note(semel.Notice, output+" max.message.bytes", strconv.Itoa(out),
-					fmt.Sprintf("a message of %s, which takes %d bytes, may be too large for it: it fails permanently, and on_failure is its policy", topic, n), fmt.Sprintf("max.message.bytes=%d", n))
-			}
+	largest := func(a, b string) int { return cmp.Compare(limit(a), limit(b)) }
+	if len(e.opts.Inputs) == 0 {
+		return nil
+	}
+	topic := slices.MaxFunc(e.opts.Inputs, largest)
+	n, most := limit(topic), limit(e.opts.Parked)
+	for _, output := range e.outputs {
+		if out := limit(output); out > 0 && out < n {
+			e.note(semel.Notice, output+" max.message.bytes", strconv.Itoa(out),
+				fmt.Sprintf("a message of %s, which takes %d bytes, may be too large for it: it fails permanently, and on_failure is its policy", topic, n), fmt.Sprintf("max.message.bytes=%d", n))
 		}
-		if n := limit(topic); most > 0 && n > 0 && most < n+headroom {
-			e.note(semel.Warning, e.opts.Parked+" max.message.bytes", strconv.Itoa(most),
-				fmt.Sprintf("a message of %s that has nearly its %d bytes cannot be parked, and stops its pipeline", topic, n), fmt.Sprintf("max.message.bytes=%d", n+headroom))
-		}
+	}
+	if most > 0 && n > 0 && most < n+headroom {
+		e.note(semel.Warning, e.opts.Parked+" max.message.bytes", strconv.Itoa(most),
+			fmt.Sprintf("a message of %s that has nearly its %d bytes cannot be parked, and stops its pipeline", topic, n), fmt.Sprintf("max.message.bytes=%d", n+headroom))
 	}
 	return nil
 }

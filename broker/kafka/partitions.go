@@ -374,6 +374,9 @@ func (s *Source) take(of map[string][]int32) []*owned {
 				delete(s.parts[topic], p)
 			}
 		}
+		if len(s.parts[topic]) == 0 { // it may not come again
+			delete(s.parts, topic)
+		}
 	}
 	return parts
 }

@@ -16,7 +16,8 @@ import (
 )
 
 // Pattern is a regular expression, as package regexp has it. A topic matches if its whole name
-// does. A source skips internal topics of Kafka that match. A Pattern is immutable.
+// does. A source skips internal topics of Kafka that match, such as __consumer_offsets. It reads
+// those of other tools, whose names often begin with _. A Pattern is immutable.
 type Pattern struct {
 	text, prefix string
 	whole        *regexp.Regexp
@@ -48,9 +49,9 @@ func (p *Pattern) Matches(topic string) bool { return p.whole.MatchString(topic)
 // Prefix returns what all names begin with that match; it may be empty.
 func (p *Pattern) Prefix() string { return p.prefix }
 
-// FoundWithin is the longest time after which a Source reads a new topic that matches its
+// foundWithin is the longest time after which a Source reads a new topic that matches its
 // pattern, if brokers answer.
-const FoundWithin = time.Minute
+const foundWithin = time.Minute
 
 // lookEvery is how often a client asks for all topics. A group also needs some seconds to assign
 // the partitions of a new one.

@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
@@ -150,7 +152,7 @@ func TestNewTopicsThatMatchAreReadFromTheirStart(t *testing.T) {
 					b.create(topic, 4)
 					begun := time.Now()
 					items := m.get(4)
-					if took := time.Since(begun); took > FoundWithin || len(from(items)) != 1 || from(items)[topic] != 4 {
+					if took := time.Since(begun); took > foundWithin || len(from(items)) != 1 || from(items)[topic] != 4 {
 						b.Errorf("topic %d: %v after %v", i, from(items), took)
 					}
 					m.ack(items...)
@@ -186,7 +188,7 @@ func TestMembersShareTheTopicsThatMatch(t *testing.T) {
 		one, two := b.join(byPattern), b.join(byPattern)
 		b.create("orders-b", 10)
 		b.create("orders-c", 10)
-		ctx, cancel := context.WithTimeout(b.Context(), FoundWithin)
+		ctx, cancel := context.WithTimeout(b.Context(), foundWithin)
 		defer cancel()
 		var mu sync.Mutex // guards got
 		got := map[string]int{}
@@ -420,8 +422,8 @@ func deletedTopic(t *testing.T, divides bool) {
 	a, b := name+"-a", name+"-b"
 	create(a)
 	create(b)
-	reads(a, 4, FoundWithin)
-	reads(b, 4, FoundWithin)
+	reads(a, 4, foundWithin)
+	reads(b, 4, foundWithin)
 	_, err = adm.DeleteTopics(t.Context(), b)
 	kafkatest.Must(t, err)
 	for i := range 10 {
@@ -429,7 +431,7 @@ func deletedTopic(t *testing.T, divides bool) {
 		reads(a, 5+i, 10*time.Second)
 	}
 	reads(b, 4, 0)
-	if !kafkatest.Within(FoundWithin, func() bool {
+	if !kafkatest.Within(foundWithin, func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, _ = source.Read(ctx)
@@ -438,7 +440,7 @@ func deletedTopic(t *testing.T, divides bool) {
 		t.Errorf("the client does not give up %s", b)
 	}
 	create(b)
-	reads(b, 8, FoundWithin)
+	reads(b, 8, foundWithin)
 	kafkatest.Must(t, source.Close(t.Context()))
 	var all []cluster.Partition
 	for _, topic := range []string{a, b} {
@@ -574,7 +576,7 @@ func TestAMemberWithoutTopicsMakesNoRebalance(t *testing.T) {
 	<-first
 	_, err = adm.DeleteTopics(t.Context(), only)
 	kafkatest.Must(t, err)
-	if !kafkatest.Within(2*FoundWithin, func() bool { return len(source.client.GetConsumeTopics()) == 0 }) {
+	if !kafkatest.Within(2*foundWithin, func() bool { return len(source.client.GetConsumeTopics()) == 0 }) {
 		t.Fatalf("it still reads %q", source.client.GetConsumeTopics())
 	}
 	// It looks for partitions without an owner every cluster.WholeEvery, and for topics every
@@ -588,7 +590,28 @@ func TestAMemberWithoutTopicsMakesNoRebalance(t *testing.T) {
 	}
 	cancel()
 	<-reading
+	if len(source.unknown)+len(source.ids)+len(source.parts) > 0 {
+		t.Errorf("of the topic are left: %v, %v, %v", source.unknown, source.ids, source.parts)
+	}
 	kafkatest.Must(t, source.Close(t.Context()))
+}
+
+func TestTheDoctorWarnsOfBrokersWithoutTopicIDs(t *testing.T) {
+	t.Parallel()
+	for version, warns := range map[*kversion.Versions]bool{kversion.V3_0_0(): true, kversion.V3_9_0(): false} {
+		inBubble(t, 1, func(b *bubble) {
+			for _, group := range []string{"g", ""} { // "" reads nothing
+				findings, err := Examine(b.Context(), append(b.Reach(), kgo.MaxVersions(version)), &ExamineOptions{Group: group, Output: "out"})
+				kafkatest.Must(b.T, err)
+				lines := kafkatest.Found(findings)
+				if got := slices.ContainsFunc(lines, func(line string) bool {
+					return strings.HasPrefix(line, "warning topic ids: the brokers send none with records")
+				}); got != (warns && group != "") {
+					b.Errorf("group %q, it warns: %v\n%s", group, got, strings.Join(lines, "\n"))
+				}
+			}
+		}, kfake.MaxVersions(version))
+	}
 }
 
 func TestTheDoctorListsTheTopicsThatMatch(t *testing.T) {
@@ -603,6 +626,21 @@ func TestTheDoctorListsTheTopicsThatMatch(t *testing.T) {
 		b.create("orders-b", 0)
 		b.create("orders-a", 0)
 		kafkatest.Has(b.T, examine(), "fine topics that match orders-.*: 2 now: orders-a, orders-b", "warning orders-a")
+		for i := range 12 {
+			b.create(fmt.Sprintf("bills-%02d", i), 0)
+		}
+		b.create("_bills", 0)
+		findings, err := Examine(b.Context(), b.Reach(), &ExamineOptions{Group: "g", Parked: "aside", Pattern: patternOf(t, ".*bills.*"), Window: time.Hour})
+		kafkatest.Must(b.T, err)
+		lines := kafkatest.Found(findings)
+		kafkatest.Has(b.T, lines, "fine topics that match .*bills.*: 13 now: _bills, bills-00", "warning topics that match .*bills.*: also _bills", "warning 13 topics: _bills, bills-00, bills-01", "warning 13 topics: _bills, bills-00, bills-01, bills-02, bills-03, bills-04, bills-05, bills-06, bills-07, bills-08 and others retention.ms: 168h0m0s")
+		if n := len(lines); n > 20 {
+			b.Errorf("there are %d findings of 13 topics:\n%s", n, strings.Join(lines, "\n"))
+		}
+		for i := range 12 {
+			kafkatest.Must(b.T, b.Cluster.DeleteTopic(fmt.Sprintf("bills-%02d", i)))
+		}
+		kafkatest.Must(b.T, b.Cluster.DeleteTopic("_bills"))
 		topics, err := MatchingTopics(b.Context(), b.Reach(), patternOf(t, ".*"))
 		kafkatest.Must(b.T, err)
 		if want := []string{"aside", "in", "orders-a", "orders-b", "out"}; !slices.Equal(topics, want) {

@@ -67,7 +67,7 @@ type SourceOptions struct {
 	Group  string
 	Topics []string
 	// Pattern is set instead of Topics if all topics that match are read. A new one is read from
-	// its start, within FoundWithin. One that is deleted is left. Reset must be ResetStart:
+	// its start, within a minute. One that is deleted is left. Reset must be ResetStart:
 	// a new topic has no offsets, and records are written to it before it is found.
 	Pattern *Pattern
 	// Instance makes this a static member: after a restart within SessionTimeout it
@@ -375,6 +375,7 @@ func (s *Source) errorOf(ctx context.Context, fetches kgo.Fetches) error {
 	if joined {
 		s.fenced = cluster.NameTaken{}
 		s.refusal.Store(nil)
+		s.forgetOthers()
 	}
 	fetches.EachError(func(topic string, partition int32, err error) {
 		var lost *kgo.ErrDataLoss
@@ -413,6 +414,18 @@ func (s *Source) errorOf(ctx context.Context, fetches kgo.Fetches) error {
 		}
 	})
 	return fatal
+}
+
+// forgetOthers forgets topics of a pattern of which this member has no partition. They may not come
+// again.
+func (s *Source) forgetOthers() {
+	if s.opts.Pattern == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.ids, func(topic, _ string) bool { return s.parts[topic] == nil })
+	maps.DeleteFunc(s.unknown, func(topic string, _ time.Time) bool { return s.parts[topic] == nil })
 }
 
 // unknownTopic returns an error if brokers have not known a topic for a while. A broker
@@ -455,6 +468,7 @@ func (s *Source) leaveDeleted(ctx context.Context) {
 // leave leaves a topic. If there is one of its name, the client finds it.
 func (s *Source) leave(topic string) {
 	s.startAgain(topic)
+	delete(s.unknown, topic)
 	s.tell(1, "topic "+topic+" was deleted or created again", nil)
 	s.client.PurgeTopicsFromClient(topic)
 }

@@ -2,6 +2,7 @@ package bearer
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -128,7 +129,7 @@ func (e *Endpoint) unreached(ctx context.Context, err error) error {
 	if of, ok := errors.AsType[*url.Error](err); ok {
 		err = of.Err
 	}
-	said := diagnose.Network(err)
+	said := cmp.Or(diagnose.Certificate(err, "the environment variable SSL_CERT_FILE", "token_endpoint"), diagnose.Network(err))
 	if said == nil {
 		said = &diagnose.Error{Cause: err.Error(), Remedy: "is it up, and can this machine reach it?"}
 	}

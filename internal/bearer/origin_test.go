@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -172,6 +174,19 @@ func TestAnEndpointThatDoesNotAnswerIsNamed(t *testing.T) {
 		if _, err := e.Fetch(t.Context()); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v", address, err)
 		}
+	}
+}
+
+func TestAnIssuerWithAPrivateAuthorityIsExplained(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	_, err := (&Endpoint{URL: server.URL}).Fetch(t.Context())
+	said, ok := errors.AsType[*Error](err)
+	if !ok || !strings.Contains(said.Cause, "is signed by an unknown authority") || !strings.Contains(said.Remedy, "SSL_CERT_FILE") || !errors.Is(err, semel.ErrStoreUnavailable) {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -31,6 +31,47 @@ func (s *Source) Examine(ctx context.Context, x *config.Examination) {
 		opts.Parked = "" // messages are parked in the sink's cluster
 	}
 	s.examine(ctx, x, opts)
+	s.examineOthers(ctx, x)
+}
+
+// examineOthers looks for topics that the source reads and that pipelines of the file use for
+// something else, at the same cluster under other addresses. Lint compares the addresses alone.
+func (s *Source) examineOthers(ctx context.Context, x *config.Examination) {
+	for _, other := range x.File.Pipelines {
+		for _, use := range ownTopics(x.File, other) {
+			i := slices.IndexFunc(use.topics, s.has)
+			if use.field == "sink.kafka.topic" && other != x.Pipeline || i < 0 || sameBrokers(s.Brokers, use.brokers) {
+				continue
+			}
+			here, err := s.clusterID(ctx)
+			there := ""
+			if err == nil {
+				there, err = clientAt(other, use.brokers).clusterID(ctx)
+			}
+			switch subject := "topic " + use.topics[i]; {
+			case err != nil:
+				x.Note(semel.Notice, subject, "not compared with that of pipeline "+other.Name+": "+x.File.Redact(err.Error()), "if both are one topic, messages are mixed up with other records", "")
+			case here != "" && here == there:
+				x.Note(semel.Broken, subject, "also the topic of pipeline "+other.Name+" "+use.what+": its brokers are the same cluster under other addresses", "what that pipeline writes there is read as messages", "write another topic or pattern, and the same addresses in brokers")
+			}
+		}
+	}
+}
+
+// clientAt returns the client of a pipeline with these brokers.
+func clientAt(p *config.Pipeline, brokers []string) *Client {
+	if s, ok := p.Source.(*Source); ok && slices.Equal(s.Brokers, brokers) {
+		return &s.Client
+	}
+	return endOf(p)
+}
+
+func (c *Client) clusterID(ctx context.Context) (string, error) {
+	opts, err := c.options()
+	if err != nil {
+		return "", err
+	}
+	return kafka.ClusterID(ctx, opts)
 }
 
 // with reports whether the sink is in the Kafka cluster that the pipeline reads.

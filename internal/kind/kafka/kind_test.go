@@ -2,6 +2,7 @@ package kafka_test
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -183,6 +184,18 @@ func TestTheLinesOfEachProviderAreValid(t *testing.T) {
 	}
 }
 
+func TestLintNamesTopicsOfToolsThatAPatternMatches(t *testing.T) {
+	t.Parallel()
+	for pattern, noticed := range map[string]bool{".*": true, ".+s": true, "[^_].*": false, "orders-.*": false, "_orders.*": false} {
+		lines := kindtest.Findings(kindtest.Parse(t, kindtest.WithSource("{ kafka: { brokers: ['h:1'], topics: { pattern: '"+pattern+"' }, group: g } }")))
+		if got := slices.ContainsFunc(lines, func(line string) bool {
+			return strings.HasSuffix(line, "notice  pipelines.p.source.kafka.topics.pattern: "+pattern)
+		}); got != noticed {
+			t.Errorf("%s: %q", pattern, lines)
+		}
+	}
+}
+
 func TestLintWarnsOfSettingsThatWeakenThePromise(t *testing.T) {
 	t.Parallel()
 	source := func(fields string) string {
@@ -196,6 +209,7 @@ func TestLintWarnsOfSettingsThatWeakenThePromise(t *testing.T) {
 		{kindtest.WithSink("{ kafka: { brokers: ['h:1'], topic: t, sasl: { aws_msk_iam: {} } } }"), "broken  pipelines.p.sink.kafka.sasl.aws_msk_iam: AWS credentials without tls"},
 		{source(""), ""},
 		{strings.Replace(source(""), "[in]", "{ pattern: 'in-.*' }", 1), ""},
+		{strings.Replace(source(""), "[in]", "{ pattern: '[^_].*' }", 1), ""},
 		{source(", start: latest"), "warning loss pipelines.p.source.kafka.start: latest"},
 		{source(", repartition: true"), "broken  pipelines.p.source.kafka.repartition: a stage for keys in Kafka, but the keys are in the store k"},
 		{inTransaction(", retention: 3d, repartition: true", ""), ""},

@@ -35,10 +35,7 @@ func (c *Client) OpenParked(ctx context.Context, f *config.File, p *config.Pipel
 		Transactional: f.Mode(p) == config.SourceIsSink,
 	}
 	if source, ok := p.Source.(*Source); ok {
-		opts.Group = source.Group
-		if opts.Inputs, err = source.topicsNow(ctx); err != nil {
-			return nil, err
-		}
+		opts.Group, opts.Inputs, opts.Pattern = source.Group, source.Topics, source.Pattern
 		opts.Reset, opts.Repartition = reset(source.Start), source.Repartition
 		if opts.Source, err = source.options(); err != nil {
 			return nil, err

@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -172,11 +171,13 @@ func (s *SASL) name() string {
 
 // user returns the name that the brokers know, or "".
 func (s *SASL) user() string {
-	if s == nil || s.OAuth == nil {
-		return cmp.Or(s, &SASL{}).Username
+	switch {
+	case s == nil:
+		return ""
+	case s.OAuth != nil:
+		return s.OAuth.cache().Last().Subject
 	}
-	token := s.OAuth.cache().Last()
-	return token.Subject
+	return s.Username
 }
 
 // mechanism returns what a client logs in with.

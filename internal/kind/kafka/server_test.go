@@ -134,6 +134,26 @@ func TestTopicsAreFoundByAPattern(t *testing.T) {
 	}
 }
 
+// TestTheDoctorComparesClusters has a cluster under two addresses, which lint takes for two.
+func TestTheDoctorComparesClusters(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	name := servicestest.Topic()
+	brokers, _ := topics(t, name+"-in", name+"-parked")
+	_, port, _ := strings.Cut(brokers, ":")
+	const file = `
+stores: { k: { embedded: { path: keys } } }
+pipelines:
+  p: { key: { id: .id }, store: k, source: { kafka: { brokers: ["%[1]s"], topics: { pattern: '%[3]s-.*' }, group: %[3]s } }, sink: { stdout: } }
+  q: { key: { id: .id }, store: k, source: { kafka: { brokers: ["%[2]s"], topics: [%[3]s-in], group: %[3]s-q } }, sink: { stdout: }, parked: { topic: "%[3]s-parked" } }
+`
+	f := kindtest.Parse(t, fmt.Sprintf(file, brokers, "localhost:"+port, name))
+	has(t, f, f.Pipelines[0].Source, "broken topic "+name+"-parked: also the topic of pipeline q for parked messages: its brokers are the same cluster under other addresses")
+	lines, err := kindtest.Examine(t, f, f.Pipelines[1].Source)
+	if err != nil || slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, "other addresses") }) {
+		t.Errorf("%q, %v", lines, err)
+	}
+}
+
 // TestMessagesNameTheirTopics has a sink that may write all topics with a prefix.
 func TestMessagesNameTheirTopics(t *testing.T) {
 	t.Parallel()

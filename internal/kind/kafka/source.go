@@ -110,6 +110,9 @@ func (s *Source) Lint(l *config.Linter) {
 	if s.Start == "latest" {
 		l.Add(semel.Warning, config.Loss, l.At("source.kafka.start"), "latest", "records from before the group first read, or from a time without offsets, are never read", "write start: earliest")
 	}
+	if s.Pattern != nil && s.Pattern.Prefix() == "" && s.Pattern.Matches("_schemas") {
+		l.Notice(l.At("source.kafka.topics.pattern"), s.Pattern.String(), "it also matches topics of tools, such as _schemas of a schema registry, whose records would be messages", "write a pattern that does not match them, such as '[^_].*'")
+	}
 	if s.Repartition {
 		s.lintRepartition(l)
 	}

@@ -107,6 +107,16 @@ func (s *Source) checkPattern(c *config.Checker, p *config.Pipeline) {
 	}
 }
 
+// ownTopics returns the topics of a pipeline that have other records than the messages of pipelines,
+// and those of its sink.
+func ownTopics(f *config.File, p *config.Pipeline) []topicUse {
+	uses := slices.DeleteFunc(topicUses(f, p), func(use topicUse) bool { return use.field == "source.kafka.topics" || use.what == rowsTopic })
+	if from, ok := p.Source.(*Source); ok && from.Repartition {
+		uses = append(uses, topicUse{brokers: from.Brokers, topics: []string{from.RepartitionTopic()}, what: "between its two stages"})
+	}
+	return uses
+}
+
 // checkInner refuses a pattern that matches what another pipeline keeps in topics of its own.
 func (s *Source) checkInner(c *config.Checker, p *config.Pipeline) {
 	at := "pipelines." + p.Name + ".source.kafka.topics"
@@ -114,13 +124,9 @@ func (s *Source) checkInner(c *config.Checker, p *config.Pipeline) {
 		if other == p {
 			continue
 		}
-		uses := topicUses(c.File, other)
-		if from, ok := other.Source.(*Source); ok && from.Repartition {
-			uses = append(uses, topicUse{brokers: from.Brokers, topics: []string{from.RepartitionTopic()}, what: "between its two stages"})
-		}
-		for _, use := range uses {
+		for _, use := range ownTopics(c.File, other) {
 			i := slices.IndexFunc(use.topics, s.Pattern.Matches)
-			if i < 0 || use.field == "source.kafka.topics" || use.field == "sink.kafka.topic" || use.what == rowsTopic || !sameBrokers(s.Brokers, use.brokers) {
+			if i < 0 || use.field == "sink.kafka.topic" || !sameBrokers(s.Brokers, use.brokers) {
 				continue
 			}
 			c.Report(c.Places[at], at, "the pattern %s matches %s, the topic of pipeline %s %s, so this pipeline would take what is in it for messages: write another pattern", s.Pattern, use.topics[i], other.Name, use.what)

@@ -147,6 +147,9 @@ func (p Partitioner) ForTopic(topic string) kgo.TopicPartitioner {
 // member.
 const FencesFrom = 3
 
+// IdentifiesFrom is the version of Fetch from which brokers send the ids of topics with records.
+const IdentifiesFrom = 13
+
 // LateWrites is what may happen with a transaction.version below 2 (KIP-890).
 const LateWrites = "a write of an earlier transaction that comes late may become part of a later one, or leave one open for readers to wait at"
 
