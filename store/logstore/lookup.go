@@ -5,6 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/digest"
@@ -16,7 +19,12 @@ type op struct {
 	digests []semel.Digest
 	owners  digest.Owners
 	reads   []read
+	order   []uint64           // of reads: positions and numbers
+	results []reading          // of reads
+	touched []residentChunk    // the chunk of each read of a file, among zeros
 	known   map[uint64]reading // results of file reads, by position
+	request int                // the request whose key find looks up, for transactions
+	live    []liveKey          // by request, keys that a read found; zero if it found none
 	led     []*batch           // batches that this call must write
 	wait    *batch             // the latest batch that its answers depend on
 	found   found
@@ -30,6 +38,13 @@ type read struct {
 	pos     uint64
 	segment *segment
 	digest  semel.Digest // of the key to find
+	request int          // whose key it is
+}
+
+// liveKey is what a transaction needs of a key that is done.
+type liveKey struct {
+	expires int64
+	print   uint64
 }
 
 // reading is the result of a read.
@@ -107,7 +122,7 @@ func (s *Store) find(o *op, d *semel.Digest) (f *found, ok, pending bool, err er
 			}
 			if !known {
 				g.pin()
-				o.reads = append(o.reads, read{pos, g, *d})
+				o.reads = append(o.reads, read{pos, g, *d, o.request})
 				pending = true
 				continue
 			}
@@ -144,49 +159,125 @@ func (s *Store) inMemory(o *op, g *segment, off int, d *semel.Digest) (e entry, 
 	return e, same, true
 }
 
-// readAll does the queued reads without the lock.
+// readAll does the queued reads without the lock, and keeps the results in o.known.
 func (s *Store) readAll(o *op) {
 	if o.known == nil {
 		o.known = make(map[uint64]reading)
 	}
-	for i, r := range o.reads {
-		if _, ok := o.known[r.pos]; !ok {
-			o.known[r.pos] = s.readEntry(o, r.segment, offset(r.pos), &r.digest)
+	s.readQueued(o, func(r *read, is reading) { o.known[r.pos] = is })
+}
+
+const (
+	// Entries that are this near to each other are read together, because to copy the
+	// bytes between them takes less time than another call of the system.
+	readGap = 2 << 10
+	// readMost bounds the bytes of one read.
+	readMost = 64 << 10
+
+	// readLeast is the number of reads for which another goroutine is worth its start.
+	readLeast = 128
+
+	readBits = 64 - posBits // for the number of a read
+)
+
+// readQueued does the queued reads without the lock, in the order of their places. Then it
+// passes each result to got.
+func (s *Store) readQueued(o *op, got func(r *read, is reading)) {
+	n := len(o.reads)
+	o.order = o.order[:0]
+	for i := range o.reads {
+		o.order = append(o.order, o.reads[i].pos<<readBits|uint64(i))
+	}
+	slices.Sort(o.order)
+	o.touched = append(o.touched[:0], make([]residentChunk, n)...)
+	o.results = append(o.results[:0], make([]reading, n)...)
+	parts := max(1, min(runtime.GOMAXPROCS(0), n/readLeast))
+	var others sync.WaitGroup
+	for part := 1; part < parts; part++ {
+		others.Go(func() { s.readPart(o, part*n/parts, (part+1)*n/parts, nil) })
+	}
+	o.buf = s.readPart(o, 0, n/parts, o.buf)
+	others.Wait()
+	for i := range o.reads {
+		got(&o.reads[i], o.results[i])
+	}
+	clear(o.results) // do not keep a result of a key
+	s.unpinAll(o)
+}
+
+// readPart does the reads from one place in o.order to another. Several goroutines do
+// different parts. It returns its buffer.
+func (s *Store) readPart(o *op, from, to int, buf []byte) []byte {
+	queued := func(n int) *read { return &o.reads[o.order[n]&(1<<readBits-1)] }
+	for from < to {
+		first := queued(from)
+		start := offset(first.pos)
+		end, next := start+compactMost, from+1
+		for ; next < to; next++ {
+			r := queued(next)
+			off := offset(r.pos)
+			if r.segment != first.segment || off > end+readGap || off+compactMost-start > readMost {
+				break
+			}
+			end = off + compactMost
 		}
-		s.unpin(r.segment)
+		if cap(buf) < end-start {
+			buf = make([]byte, min(2*(end-start), readMost))
+		}
+		b := buf[:end-start]
+		n, err := first.segment.file.ReadAt(b, int64(start))
+		o.touched[from] = residentChunk{first.segment, start >> chunkBits}
+		for ; from < next; from++ {
+			r, result := queued(from), &o.results[o.order[from]&(1<<readBits-1)]
+			at := offset(r.pos) - start
+			if n < at+entryHead {
+				result.err = s.corrupt(r.segment, offset(r.pos), errors.Join(errors.New("cannot read an entry"), err))
+				continue
+			}
+			*result = s.readEntry(r, b[at:n])
+		}
+	}
+	return buf
+}
+
+// unpinAll ends the queued reads. It keeps chunks in memory that were read often.
+func (s *Store) unpinAll(o *op) {
+	s.mu.Lock()
+	worth := o.touched[:0]
+	for _, c := range o.touched {
+		if c.segment != nil && s.countRead(c) {
+			worth = append(worth, c)
+		}
+	}
+	s.mu.Unlock()
+	for _, c := range worth {
+		s.keepChunk(c)
+	}
+	clear(o.touched) // do not keep a deleted segment
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range o.reads {
+		s.unpinLocked(o.reads[i].segment)
 		o.reads[i].segment = nil
 	}
 	o.reads = o.reads[:0]
 }
 
-// readEntry reads one entry of a file. If the entry has another key than
-// expected, either two keys share a tag, which is rare, or the file is corrupt.
-// Then readEntry verifies the whole record, so that corruption never makes a
-// key look new.
-func (s *Store) readEntry(o *op, g *segment, off int, want *semel.Digest) reading {
-	const most = 64 // holds every compact entry
-	b := o.buf[:0]
-	if cap(b) < most {
-		b = make([]byte, 0, 4*most)
-		o.buf = b
-	}
-	b = b[:most]
-	n, err := g.file.ReadAt(b, int64(off))
-	if n < entryHead {
-		return reading{err: s.corrupt(g, off, errors.Join(errors.New("cannot read an entry"), err))}
-	}
-	b = b[:n]
-	if size := entrySize(binary.LittleEndian.Uint32(b[16:])); size > n && semel.Digest(b[:16]) == *want {
-		b = make([]byte, size)
-		if n, err := g.file.ReadAt(b, int64(off)); n < size {
-			return reading{err: s.corrupt(g, off, errors.Join(errors.New("cannot read an entry"), err))}
-		}
-	}
+// readEntry returns the entry of a read, whose first bytes are b. If the entry has another
+// key than expected, either two keys share a tag, which is rare, or the file is corrupt.
+// Then readEntry verifies the whole record, so that corruption never makes a key look new.
+func (s *Store) readEntry(r *read, b []byte) reading {
+	g, off := r.segment, offset(r.pos)
 	e := entry{digest: semel.Digest(b[:16])}
-	if e.digest == *want {
-		var ok bool
-		if e, ok = decodeEntry(b, g.base); ok {
-			return reading{entry: e}
+	if e.digest == r.digest {
+		if size := entrySize(binary.LittleEndian.Uint32(b[16:])); size > len(b) {
+			b = make([]byte, size)
+			if n, err := g.file.ReadAt(b, int64(off)); n < size {
+				return reading{err: s.corrupt(g, off, errors.Join(errors.New("cannot read an entry"), err))}
+			}
+		}
+		if whole, ok := decodeEntry(b, g.base); ok {
+			return reading{entry: whole}
 		}
 	}
 	if err := s.verifyAround(g, off); err != nil {

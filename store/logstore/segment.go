@@ -47,10 +47,12 @@ type segment struct {
 	// soon the whole segment can be deleted.
 	window int64
 
-	// chunks hold the end of the log in memory. A released chunk is nil. Data
-	// before memFrom was written by an earlier process and is not in the
-	// chunks.
+	// chunks hold the end of the log in memory, and parts of it that are read often. A
+	// released chunk is nil. Data before memFrom was written by an earlier process, and
+	// the chunk with memFrom lacks it. reads counts, for each chunk, how often the file
+	// was read there.
 	chunks  [][]byte
+	reads   []uint8
 	memFrom int
 
 	// marks has the start of the first record in each chunk-sized part of the
@@ -291,7 +293,7 @@ const freeChunks = 8
 // scratch if they span two chunks. They are valid until the lock is released.
 func (g *segment) memory(off, n int, scratch []byte) ([]byte, bool) {
 	i := off >> chunkBits
-	if off < g.memFrom || i >= len(g.chunks) || g.chunks[i] == nil {
+	if !g.holds(off) {
 		return nil, false
 	}
 	at := off & (chunkSize - 1)
@@ -300,7 +302,7 @@ func (g *segment) memory(off, n int, scratch []byte) ([]byte, bool) {
 	}
 	b := scratch[:0]
 	for len(b) < n {
-		if i >= len(g.chunks) || g.chunks[i] == nil {
+		if !g.holds(i<<chunkBits | at) {
 			return nil, false
 		}
 		c := g.chunks[i][at:]
@@ -310,6 +312,55 @@ func (g *segment) memory(off, n int, scratch []byte) ([]byte, bool) {
 	return b, true
 }
 
+// holds reports whether the byte at off is in memory, if it was written.
+func (g *segment) holds(off int) bool {
+	i := off >> chunkBits
+	return i < len(g.chunks) && g.chunks[i] != nil && (off >= g.memFrom || i < g.memFrom>>chunkBits)
+}
+
+// worthReads is the number of reads that take about as long as to read a chunk.
+const worthReads = 64
+
+// countRead notes a read of the file, and reports whether the chunk there is worth its
+// memory. The caller holds the lock.
+func (s *Store) countRead(c residentChunk) bool {
+	g, i := c.segment, c.index
+	start, end := i<<chunkBits, (i+1)<<chunkBits
+	if whole := end <= g.memFrom || start >= g.memFrom && end <= g.written; !whole || !s.roomForChunk() {
+		return false
+	}
+	for len(g.reads) <= i {
+		g.reads = append(g.reads, 0)
+	}
+	g.reads[i]++
+	return g.reads[i]%worthReads == 0
+}
+
+// roomForChunk reports whether another chunk may be in memory.
+func (s *Store) roomForChunk() bool {
+	return (len(s.resident)+1)*chunkSize <= int(s.opts.CacheBytes)
+}
+
+// keepChunk reads a chunk into memory, where it stays until newer ones need the space. A
+// failed read is left to the caller who needs the data.
+func (s *Store) keepChunk(c residentChunk) {
+	g, i := c.segment, c.index
+	b := make([]byte, chunkSize)
+	if n, _ := g.file.ReadAt(b, int64(i)<<chunkBits); n < len(b) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g.dead || i < len(g.chunks) && g.chunks[i] != nil || !s.roomForChunk() {
+		return
+	}
+	for len(g.chunks) <= i {
+		g.chunks = append(g.chunks, nil)
+	}
+	g.chunks[i] = b
+	s.resident = append(s.resident, c)
+}
+
 // pin keeps the file of a segment open for a reader outside the lock.
 func (g *segment) pin() { g.pins++ }
 
@@ -317,6 +368,11 @@ func (g *segment) pin() { g.pins++ }
 func (s *Store) unpin(g *segment) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.unpinLocked(g)
+}
+
+// unpinLocked releases a pin. The caller holds the lock.
+func (s *Store) unpinLocked(g *segment) {
 	g.pins--
 	g.closeIfUnused()
 }

@@ -263,8 +263,11 @@ func (tx *Tx) claimRun(keys *TxKeys, from, to int, window time.Duration, out []s
 	s.index.touch(keys.Digests[from:to])
 	now := s.clock.Nanos()
 	tick := expiryTick(now, int64(window))
-	clear(tx.op.known)
+	o := tx.op
+	clear(o.known)
+	o.live = append(o.live[:0], make([]liveKey, to-from)...)
 	for i := from; i < to; {
+		o.request = i - from
 		decision, err := tx.claimOne(keys, i, tick, now)
 		if err != nil {
 			return err
@@ -275,16 +278,30 @@ func (tx *Tx) claimRun(keys *TxKeys, from, to int, window time.Duration, out []s
 			continue
 		}
 		for k := i + 1; k < to; k++ {
-			s.plan(tx.op, &keys.Digests[k])
+			o.request = k - from
+			s.plan(o, &keys.Digests[k])
 		}
 		s.mu.Unlock()
-		s.readAll(tx.op)
+		s.readQueued(o, func(r *read, is reading) { o.keep(r, is, now) })
 		s.mu.Lock()
 		if tx.over {
 			return tx.overErr()
 		}
 	}
 	return nil
+}
+
+// keep keeps the result of a read. A live key stays as it is while the transaction is
+// open, so it need not be looked up again.
+func (o *op) keep(r *read, is reading, now int64) {
+	if is.err == nil && is.entry.kind == kindDone && is.entry.digest == r.digest && now < is.entry.expires {
+		o.live[r.request] = liveKey{is.entry.expires, is.entry.print}
+		return
+	}
+	if o.known == nil {
+		o.known = make(map[uint64]reading)
+	}
+	o.known[r.pos] = is
 }
 
 // claimOne decides one key. It returns Undecided if it must read first.
@@ -295,6 +312,9 @@ func (tx *Tx) claimOne(keys *TxKeys, i int, tick, now int64) (semel.Decision, er
 			return decision, nil
 		}
 	}
+	if k := tx.op.live[tx.op.request]; now < k.expires {
+		return known(print, k.print), nil
+	}
 	f, ok, pending, err := s.find(tx.op, d)
 	switch {
 	case err != nil:
@@ -302,10 +322,7 @@ func (tx *Tx) claimOne(keys *TxKeys, i int, tick, now int64) (semel.Decision, er
 	case pending:
 		return semel.Undecided, nil
 	case ok && now < f.entry.expires:
-		if mismatch(print, f.entry.print) {
-			return semel.Mismatch, nil
-		}
-		return semel.Duplicate, nil
+		return known(print, f.entry.print), nil
 	case ok:
 		s.index.remove(f.shard, f.slot)
 	}
@@ -314,6 +331,14 @@ func (tx *Tx) claimOne(keys *TxKeys, i int, tick, now int64) (semel.Decision, er
 		s.addDone(tx.op, d, &done{tick: tick, rich: rich{first: now, attempt: 1, fingerprint: wholeOf(print), key: more.key, origin: more.origin}}, now)
 	}
 	return semel.Fresh, nil
+}
+
+// known decides a key that is done, by the prints of the claim and of the key.
+func known(claim, key uint64) semel.Decision {
+	if mismatch(claim, key) {
+		return semel.Mismatch
+	}
+	return semel.Duplicate
 }
 
 // claimTaken decides a key that is claimed. It returns Fresh if the key is no
