@@ -52,6 +52,7 @@ var packageMap = map[string][]string{
 	"httpidem/pgidem":                   {".", "httpidem", "store/pgstore", "github.com/jackc/pgx/v5"},
 	"httpidem/caller":                   {"httpidem", "internal/invalid", "github.com/go-jose/go-jose/v4", "github.com/go-jose/go-jose/v4/jwt"},
 	"httpidem/idemcheck":                {"httpidem", "internal/retry"},
+	"store/httpstore":                   {".", "internal/jsonid", "internal/retry", "internal/storeapi"},
 	"store/tiered":                      {".", "filter", "internal/clock", "internal/invalid", "internal/retry"},
 	"pipeline":                          {".", "internal/eventreason", "key", "internal/auditlog", "internal/coarse", "internal/diagnose", "internal/invalid", "internal/retry", "vfs"},
 	"broker/kafka": {

@@ -1,12 +1,12 @@
 package serve
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -89,7 +89,7 @@ func claimedOf(o *operation, now time.Time) *storeapi.Claimed {
 		a.LeaseEnd = timeText(c.Claim.LeaseEnd)
 	}
 	from := provenanceOf(o.record.Origin)
-	a.Origin, a.RequestID = from.origin, from.requestID
+	a.Origin, a.RequestID = strings.ToValidUTF8(from.origin, "?"), from.requestID
 	if a.Holder == "" {
 		a.Holder = from.holder
 	}
@@ -136,7 +136,12 @@ func recordOf(r *semel.Record, data bool) *storeapi.Record {
 	from := provenanceOf(r.Origin)
 	line := &storeapi.Record{
 		State: r.State.String(), FirstSeen: timeText(r.FirstSeen), Attempts: r.Attempt, Holder: r.Holder, Orphaned: r.Orphaned,
-		Origin: from.origin, RequestID: from.requestID, LeaseEnd: timeText(r.LeaseEnd), Fingerprint: r.Fingerprint.String(),
+		RequestID: from.requestID, LeaseEnd: timeText(r.LeaseEnd), Fingerprint: r.Fingerprint.String(),
+	}
+	if utf8.ValidString(from.origin) {
+		line.Origin = from.origin
+	} else {
+		line.OriginBase64 = []byte(from.origin)
 	}
 	if r.Digest != (semel.Digest{}) {
 		line.Digest = r.Digest.String()
@@ -187,18 +192,22 @@ func expiryText(r *semel.Record) string {
 	return timeText(r.Expires)
 }
 
-// write sends an answer. The memory of a large one is counted until the client has it.
-func (s *Server) write(ctx context.Context, w http.ResponseWriter, status int, kind string, value any) {
+// encode returns an answer as JSON.
+func encode(value any) []byte {
 	data, err := json.Marshal(value)
 	if err != nil {
 		panic(fmt.Sprintf("serve: an answer cannot be written: %v", err)) // it has texts and numbers
 	}
-	if !s.memory.take(ctx, int64(len(data))) && status == http.StatusOK {
-		p := storeapi.Of(storeapi.Overloaded, "There is no memory for the answer. What was asked for was done: send the same request again, with fewer items.")
-		status, kind = p.Status, problemJSON
-		data, _ = json.Marshal(p)
-	} else {
-		defer s.memory.give(int64(len(data)))
+	return data
+}
+
+// send sends an answer. The memory of a large one is counted until the client has it.
+func (s *Server) send(w http.ResponseWriter, status int, kind string, data []byte) {
+	if taken := int64(len(data)); s.memory.take(taken) {
+		defer s.memory.give(taken)
+	} else if status == http.StatusOK {
+		p := storeapi.Of(storeapi.Overloaded, "There is no memory for the answer (serve.max_memory). What was asked for was done: send the same request again.")
+		status, kind, data = p.Status, problemJSON, encode(p)
 	}
 	h := w.Header()
 	h.Set("Content-Type", kind)
@@ -210,12 +219,12 @@ func (s *Server) write(ctx context.Context, w http.ResponseWriter, status int, k
 const problemJSON = "application/problem+json"
 
 // refuse sends a problem.
-func (s *Server) refuse(ctx context.Context, w http.ResponseWriter, p *storeapi.Problem) {
+func (s *Server) refuse(w http.ResponseWriter, p *storeapi.Problem) {
 	switch {
 	case p.Status == http.StatusUnauthorized:
 		w.Header().Set("WWW-Authenticate", `Bearer realm="semel"`)
 	case p.RetryAfterMS > 0:
 		w.Header().Set("Retry-After", strconv.FormatInt((p.RetryAfterMS+999)/1000, 10))
 	}
-	s.write(ctx, w, p.Status, problemJSON, p)
+	s.send(w, p.Status, problemJSON, encode(p))
 }

@@ -30,6 +30,7 @@ type decoder struct {
 	opts *Options
 	// caller is the name in the owner of claims.
 	caller string
+	token  bool // the operation that is read has one
 }
 
 var parsers = sync.Pool{New: func() any { p := jsonid.NewParser(); return &p }}
@@ -258,7 +259,7 @@ func (e *keyError) Error() string { return e.detail }
 // Is reports whether target is semel.ErrInvalidKey.
 func (e *keyError) Is(target error) bool { return target == semel.ErrInvalidKey }
 
-var claimNames = append(slices.Clone(keyNames), "claim_id", "holder", "origin", "request_id", "lease", "window", "fingerprint", "on_lease_expired", "time", "done", "wait")
+var claimNames = append(slices.Clone(keyNames), "claim_id", "holder", "origin", "request_id", "lease", "window", "fingerprint", "on_lease_expired", "time", "done", "wait", "origin_base64")
 
 // claim reads a claim.
 func (d *decoder) claim(value []byte) (*operation, error) {
@@ -300,6 +301,12 @@ func (d *decoder) claim(value []byte) (*operation, error) {
 			err = quantity(d, &r.Time, value, parseTime)
 		case 9:
 			r.Done, err = truth(value)
+		case 11:
+			var data []byte
+			if data, err = d.base64(value); err == nil && len(data) > semel.MaxOriginBytes {
+				err = fmt.Errorf("it has %d bytes, at most %d", len(data), semel.MaxOriginBytes)
+			}
+			from.origin = string(data)
 		case 10:
 			if err = quantity(d, &o.wait, value, schema.ParsePause); err == nil && o.wait > MaxWait {
 				err = fmt.Errorf("at most %s", MaxWait)
@@ -347,12 +354,14 @@ var completeNames = append(slices.Clone(keyNames), "token", "result", "window")
 // complete reads a completion.
 func (d *decoder) complete(value []byte) (*operation, error) {
 	o := &operation{verb: verbComplete}
+	d.token = false
 	r := &o.complete
 	r.Window = d.opts.Window
 	var k keyParts
 	err := members(value, completeNames, func(i int, value []byte) (err error) {
 		switch i - len(keyNames) {
 		case 0:
+			d.token = true
 			err = quantity(d, &r.Token, value, parseToken)
 		case 1:
 			r.Result, err = d.result(value)
@@ -366,7 +375,7 @@ func (d *decoder) complete(value []byte) (*operation, error) {
 	if err == nil {
 		r.Key, err = d.whole(&k)
 	}
-	if err == nil && r.Token == 0 {
+	if err == nil && !d.token {
 		err = errNoToken
 	}
 	return o, err
@@ -423,11 +432,13 @@ var releaseNames = append(slices.Clone(keyNames), "token", "unknown")
 // release reads a release.
 func (d *decoder) release(value []byte) (*operation, error) {
 	o := &operation{verb: verbRelease}
+	d.token = false
 	r := &o.release
 	var k keyParts
 	err := members(value, releaseNames, func(i int, value []byte) (err error) {
 		switch i - len(keyNames) {
 		case 0:
+			d.token = true
 			err = quantity(d, &r.Token, value, parseToken)
 		case 1:
 			r.Unknown, err = truth(value)
@@ -439,7 +450,7 @@ func (d *decoder) release(value []byte) (*operation, error) {
 	if err == nil {
 		r.Key, err = d.whole(&k)
 	}
-	if err == nil && r.Token == 0 {
+	if err == nil && !d.token {
 		err = errNoToken
 	}
 	return o, err
@@ -450,12 +461,14 @@ var extendNames = append(slices.Clone(keyNames), "token", "lease")
 // extend reads the extension of one lease.
 func (d *decoder) extend(value []byte, lease time.Duration) (*operation, error) {
 	o := &operation{verb: verbExtend}
+	d.token = false
 	r := &o.extend
 	r.Lease = lease
 	var k keyParts
 	err := members(value, extendNames, func(i int, value []byte) (err error) {
 		switch i - len(keyNames) {
 		case 0:
+			d.token = true
 			err = quantity(d, &r.Token, value, parseToken)
 		case 1:
 			err = quantity(d, &r.Lease, value, schema.ParsePositive)
@@ -467,7 +480,7 @@ func (d *decoder) extend(value []byte, lease time.Duration) (*operation, error) 
 	if err == nil {
 		r.Key, err = d.whole(&k)
 	}
-	if err == nil && r.Token == 0 {
+	if err == nil && !d.token {
 		err = errNoToken
 	}
 	return o, err
@@ -556,6 +569,11 @@ func (d *decoder) batch(value []byte) ([]*operation, error) {
 	})
 }
 
+var (
+	lookupNames = append(slices.Clone(keyNames), "digest")
+	errBoth     = errors.New("digest and scope with id exclude each other")
+)
+
 // keys reads the body of the verb lookup. An item that is wrong has its problem.
 func (d *decoder) keys(value []byte) ([]*operation, error) {
 	list, err := items(value)
@@ -565,8 +583,19 @@ func (d *decoder) keys(value []byte) ([]*operation, error) {
 	return d.operations(list, func(item []byte) (*operation, error) {
 		o := &operation{verb: verbLookup}
 		var k keyParts
-		err := members(item, keyNames, func(i int, value []byte) error { return d.member(i, value, &k) })
-		if err == nil {
+		digest := false
+		err := members(item, lookupNames, func(i int, value []byte) error {
+			if i == len(keyNames) {
+				digest = true
+				return quantity(d, &o.digest, value, parseDigest)
+			}
+			return d.member(i, value, &k)
+		})
+		switch {
+		case err != nil:
+		case digest && k.scopes+k.ids > 0:
+			err = errBoth
+		case !digest:
 			o.claim.Key, err = d.whole(&k)
 		}
 		return o, err

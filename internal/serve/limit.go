@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -19,7 +18,7 @@ type memory struct {
 }
 
 // take reserves bytes. It returns false if there is no room for them.
-func (m *memory) take(_ context.Context, n int64) bool {
+func (m *memory) take(n int64) bool {
 	if m.used.Add(n) > m.most {
 		m.used.Add(-n)
 		return false
@@ -38,20 +37,28 @@ var (
 // within the timeout. The memory is taken as the bytes come, so a client that announces
 // much and sends little holds little. The caller gives back what was taken.
 func (m *memory) readBody(w http.ResponseWriter, r *http.Request, most int64, timeout time.Duration) (data []byte, taken int64, err error) {
+	defer func() {
+		if err != nil { // otherwise net/http waits for the rest of the body before it answers
+			w.Header().Set("Connection", "close")
+		}
+	}()
 	if r.ContentLength > most {
 		return nil, 0, errTooLarge
 	}
 	control := http.NewResponseController(w)
 	if control.SetReadDeadline(time.Now().Add(timeout)) == nil {
-		// Otherwise the deadline would end a request that waits.
-		defer func() { _ = control.SetReadDeadline(time.Time{}) }()
+		defer func() {
+			if err == nil { // otherwise the deadline would end a request that waits
+				_ = control.SetReadDeadline(time.Time{})
+			}
+		}()
 	}
 	size := int64(512)
 	if 0 < r.ContentLength && r.ContentLength <= 16<<10 {
 		size = r.ContentLength + 1
 	}
 	for data = []byte(nil); ; size = min(2*size, most+1) {
-		if !m.take(r.Context(), size-taken) {
+		if !m.take(size - taken) {
 			return nil, taken, errNoMemory
 		}
 		taken = size

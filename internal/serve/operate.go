@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,9 +25,10 @@ type listing struct {
 	opts  semel.ListOptions
 	limit int
 	after string // the place of the last record of the page before
+	count bool
 }
 
-var listNames = []string{"scope", "scope_base64", "state", "limit", "cursor"}
+var listNames = []string{"scope", "scope_base64", "state", "limit", "cursor", "counts"}
 
 func (d *decoder) listing(value []byte) (*listing, error) {
 	l := &listing{limit: 100}
@@ -50,6 +52,8 @@ func (d *decoder) listing(value []byte) (*listing, error) {
 			if l.after, err = d.text(value); err == nil && len(l.after) != hex.EncodedLen(len(semel.Digest{})) {
 				err = errors.New("not a cursor: write the text that the page before has")
 			}
+		case 5:
+			l.count, err = truth(value)
 		}
 		return err
 	})
@@ -76,6 +80,8 @@ func (c *call) list() (any, *storeapi.Problem) {
 	switch {
 	case c.inspector == nil:
 		return nil, unsupported()
+	case l.count && !c.who.mayAll():
+		return nil, forbidden("*, which counts need,")
 	case l.opts.Scope != nil && !c.who.mayScope(*l.opts.Scope):
 		return nil, forbidden(*l.opts.Scope)
 	}
@@ -101,18 +107,30 @@ func (c *call) list() (any, *storeapi.Problem) {
 	slices.SortFunc(page, byPlace)
 	page = slices.CompactFunc(page, func(a, b found) bool { return a.place == b.place })
 	all := &storeapi.Items{Items: []json.RawMessage{}}
+	if l.count {
+		counts, err := c.inspector.Count(c.r.Context())
+		if err != nil {
+			return nil, c.failed(err)
+		}
+		all.Counts = countsOf(&counts)
+	}
 	for i := range page {
 		if i == l.limit {
 			all.Cursor = page[i-1].place
 			break
 		}
-		text, err := json.Marshal(recordOf(&page[i].Record, false))
-		if err != nil {
-			panic(err) // it has texts and numbers
-		}
+		text := encode(recordOf(&page[i].Record, false))
 		all.Items = append(all.Items, text)
 	}
 	return all, nil
+}
+
+func countsOf(c *semel.Counts) *storeapi.Counts {
+	text := func(n int64) string { return strconv.FormatInt(n, 10) }
+	return &storeapi.Counts{
+		Claimed: text(c.Claimed), Done: text(c.Done), Unknown: text(c.Unknown), MemoryBytes: text(c.MemoryBytes), DiskBytes: text(c.DiskBytes),
+		OldestMS: text(c.Oldest.Milliseconds()),
+	}
 }
 
 // decision is the body of the verbs resolve and remove.
@@ -175,7 +193,7 @@ func (d *decoder) decision(value []byte, names []string) (*decision, error) {
 	case err != nil:
 		return nil, err
 	case digest && k.scopes+k.ids > 0:
-		return nil, errors.New("digest and scope with id exclude each other")
+		return nil, errBoth
 	case !digest:
 		if r.key, err = d.whole(&k); err != nil {
 			return nil, err
@@ -202,23 +220,11 @@ func (c *call) resolve() (any, *storeapi.Problem) {
 		if r.State != semel.Unknown {
 			return semel.ErrNotUnknown
 		}
-		return settleUnknown(ctx, c.store, by, d, r)
+		if r.Key.ID == "" {
+			return by.ResolveDigest(ctx, r.Digest, d.as, d.result, d.window)
+		}
+		return by.Resolve(ctx, r.Key, d.as, d.result, d.window)
 	})
-}
-
-// settleUnknown ends the unknown state of a record. If its key is known, that is done under
-// the token of the record that was looked at, so that no other record is changed.
-func settleUnknown(ctx context.Context, store semel.Store, by semel.Resolver, d *decision, r *semel.Record) error {
-	errs := make([]error, 1)
-	switch {
-	case r.Key.ID == "" || r.Token == 0:
-		return by.ResolveDigest(ctx, r.Digest, d.as, d.result, d.window)
-	case d.as == semel.Done:
-		err := store.Complete(ctx, []semel.CompleteRequest{{Key: r.Key, Token: r.Token, Result: d.result, Window: d.window}}, errs)
-		return cmp.Or(err, errs[0])
-	}
-	err := store.Release(ctx, []semel.ReleaseRequest{{Key: r.Key, Token: r.Token}}, errs)
-	return cmp.Or(err, errs[0])
 }
 
 func (c *call) remove() (any, *storeapi.Problem) {

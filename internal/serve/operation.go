@@ -33,6 +33,7 @@ type operation struct {
 
 	claimed  semel.ClaimAnswer
 	extended semel.ExtendAnswer
+	digest   semel.Digest // of a lookup, instead of the key
 	record   semel.Record // of a lookup, and of a claim that was not granted
 	err      error
 }

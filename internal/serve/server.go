@@ -77,6 +77,7 @@ type Server struct {
 	waiting  atomic.Int64
 	draining chan struct{} // closed when the server drains
 	claims   claims
+	replies  replies
 }
 
 // served is what the server uses after Open.
@@ -217,9 +218,10 @@ func (s *Server) Metrics() prometheus.Collector { return s.metrics }
 
 // route is one path of the API.
 type route struct {
-	method string
-	roles  []Role // who may use it; nil for all
-	handle func(c *call) (any, *storeapi.Problem)
+	method  string
+	roles   []Role // who may use it; nil for all
+	changes bool
+	handle  func(c *call) (any, *storeapi.Problem)
 }
 
 // call is one request.
@@ -241,18 +243,18 @@ var (
 // routes are all paths. Everything with a key is POST, so that no id is in a URL or in the
 // log of a server between.
 var routes = map[string]route{
-	"claim":        {http.MethodPost, workers, (*call).claim},
-	"complete":     {http.MethodPost, workers, (*call).complete},
-	"release":      {http.MethodPost, workers, (*call).release},
-	"extend":       {http.MethodPost, workers, (*call).extend},
-	"batch":        {http.MethodPost, workers, (*call).batch},
-	"lookup":       {http.MethodPost, nil, (*call).lookup},
-	"list":         {http.MethodPost, viewers, (*call).list},
-	"resolve":      {http.MethodPost, operators, (*call).resolve},
-	"remove":       {http.MethodPost, operators, (*call).remove},
-	"limits":       {http.MethodGet, nil, (*call).limits},
-	"whoami":       {http.MethodGet, nil, (*call).whoami},
-	"openapi.json": {http.MethodGet, nil, nil},
+	"claim":        {http.MethodPost, workers, true, (*call).claim},
+	"complete":     {http.MethodPost, workers, true, (*call).complete},
+	"release":      {http.MethodPost, workers, true, (*call).release},
+	"extend":       {http.MethodPost, workers, true, (*call).extend},
+	"batch":        {http.MethodPost, workers, true, (*call).batch},
+	"lookup":       {http.MethodPost, nil, false, (*call).lookup},
+	"list":         {http.MethodPost, viewers, false, (*call).list},
+	"resolve":      {http.MethodPost, operators, true, (*call).resolve},
+	"remove":       {http.MethodPost, operators, true, (*call).remove},
+	"limits":       {http.MethodGet, nil, false, (*call).limits},
+	"whoami":       {http.MethodGet, nil, false, (*call).whoami},
+	"openapi.json": {http.MethodGet, nil, false, nil},
 }
 
 // prefix begins every path. Changes below it only add.
@@ -276,11 +278,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer func() { _ = control.SetWriteDeadline(time.Time{}) }()
 	}
 	if name == "other" {
-		s.refuse(r.Context(), m, storeapi.Of(storeapi.NotFound, "The API is below /v1/: /v1/openapi.json describes it."))
+		s.refuse(m, storeapi.Of(storeapi.NotFound, "The API is below /v1/: /v1/openapi.json describes it."))
 		return
 	}
 	if p := s.serve(m, r, name, &rt); p != nil {
-		s.refuse(r.Context(), m, p)
+		s.refuse(m, p)
 	}
 }
 
@@ -320,11 +322,45 @@ func (s *Server) serve(w *measured, r *http.Request, name string, rt *route) *st
 			return p
 		}
 	}
-	answer, p := rt.handle(c)
-	if p == nil {
-		s.write(r.Context(), w, http.StatusOK, "application/json", answer)
+	id := r.Header.Get(requestHeader)
+	if id == "" || !rt.changes {
+		return s.reply(c, rt, nil)
 	}
-	return p
+	key := replyKey(who.Name, name, id, c.body)
+	made, first := s.replies.begin(key)
+	if !first {
+		select {
+		case <-made.done:
+		case <-r.Context().Done():
+			return nil // the client has left
+		}
+		if made.data == nil {
+			return s.reply(c, rt, nil)
+		}
+		if made.decision != "" {
+			w.Header().Set("Semel-Decision", made.decision)
+		}
+		s.send(w, http.StatusOK, "application/json", made.data)
+		return nil
+	}
+	var data []byte
+	defer func() { s.replies.end(key, made, data, w.Header()) }() // also after a panic
+	return s.reply(c, rt, &data)
+}
+
+// reply makes the answer to a call and sends it. It also sets data to the answer, if data is
+// not nil and there is no problem.
+func (s *Server) reply(c *call, rt *route, data *[]byte) *storeapi.Problem {
+	answer, p := rt.handle(c)
+	if p != nil {
+		return p
+	}
+	text := encode(answer)
+	if data != nil {
+		*data = text
+	}
+	s.send(c.w, http.StatusOK, "application/json", text)
+	return nil
 }
 
 // may reports whether the caller has one of the roles.

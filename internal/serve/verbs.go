@@ -108,10 +108,7 @@ func (c *call) items(list []*operation) *storeapi.Items {
 		if p != nil {
 			answer = &storeapi.Refused{Error: p}
 		}
-		text, err := json.Marshal(answer)
-		if err != nil {
-			panic(err) // it has texts and numbers
-		}
+		text := encode(answer)
 		all.Items[i] = text
 	}
 	return all
@@ -241,11 +238,14 @@ func (c *call) lookup() (any, *storeapi.Problem) {
 	if p := c.decode(func(d *decoder) (err error) { list, err = d.keys(c.body); return err }); p != nil {
 		return nil, p
 	}
-	restrict(c.who, list)
 	if c.inspector == nil {
 		return nil, unsupported()
 	}
-	fine := slices.DeleteFunc(slices.Clone(list), func(o *operation) bool { return o.problem != nil })
+	if p := c.lookDigests(list); p != nil {
+		return nil, p
+	}
+	restrict(c.who, list)
+	fine := slices.DeleteFunc(slices.Clone(list), func(o *operation) bool { return o.problem != nil || o.digest != semel.Digest{} })
 	if err := c.look(fine); err != nil {
 		return nil, c.failed(err)
 	}
@@ -255,6 +255,29 @@ func (c *call) lookup() (any, *storeapi.Problem) {
 		}
 	}
 	return c.items(list), nil
+}
+
+// lookDigests looks the records up that are asked for by their digest. The caller must
+// have the scope of the record, or all scopes if that is not known.
+func (c *call) lookDigests(list []*operation) *storeapi.Problem {
+	for _, o := range list {
+		if o.problem != nil || o.digest == (semel.Digest{}) {
+			continue
+		}
+		by, ok := semel.As[semel.Resolver](c.store)
+		if !ok {
+			return unsupported()
+		}
+		var err error
+		if o.record, err = by.LookDigest(c.r.Context(), o.digest); err != nil {
+			return c.failed(err)
+		}
+		o.record.Digest = o.digest
+		if o.claim.Key = o.record.Key; o.claim.Key.ID == "" && !c.who.mayAll() {
+			o.problem = forbidden("of this record")
+		}
+	}
+	return nil
 }
 
 func unsupported() *storeapi.Problem {

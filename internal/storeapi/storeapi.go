@@ -73,6 +73,7 @@ type Record struct {
 	Holder       string          `json:"holder,omitempty"`
 	Orphaned     bool            `json:"orphaned,omitempty"`
 	Origin       string          `json:"origin,omitempty"`
+	OriginBase64 []byte          `json:"origin_base64,omitempty"` // instead, if it is not UTF-8
 	RequestID    string          `json:"request_id,omitempty"`
 	LeaseEnd     string          `json:"lease_end,omitempty"`
 	Expires      string          `json:"expires,omitempty"` // "forever" if it never expires
@@ -88,6 +89,18 @@ type Items struct {
 	Items []json.RawMessage `json:"items"`
 	// Cursor continues a list. It is empty at the end.
 	Cursor string `json:"cursor,omitempty"`
+	// Counts are there if a list asks for them.
+	Counts *Counts `json:"counts,omitempty"`
+}
+
+// Counts are how much a store holds, as texts.
+type Counts struct {
+	Claimed     string `json:"claimed"`
+	Done        string `json:"done"`
+	Unknown     string `json:"unknown"`
+	MemoryBytes string `json:"memory_bytes"`
+	DiskBytes   string `json:"disk_bytes"`
+	OldestMS    string `json:"oldest_ms"`
 }
 
 // Refused is the answer for one item that was refused.
