@@ -9,7 +9,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"html/template"
 	"io"
 	"io/fs"
 	"net"
@@ -54,7 +53,10 @@ func New(o *Options) *Page {
 		hashed := stem + "." + hex.EncodeToString(sum[:6]) + "." + ending
 		names[name], p.assets["/"+hashed] = hashed, asset{content, kind}
 	}
-	p.templates = template.Must(template.New("").Funcs(p.functions(names)).ParseFS(embedded, "assets/*.html"))
+	var err error
+	if p.templates, err = parseTemplates(embedded, "assets/*.html", p.functions(names)); err != nil {
+		panic(err) // they are part of the program
+	}
 	p.handler = p.routed()
 	return p
 }

@@ -2,12 +2,13 @@ package page
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"fmt"
-	"html/template"
 	"net"
 	"net/http"
+	"net/url"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -38,7 +39,7 @@ type Options struct {
 type Page struct {
 	Options
 	handler   http.Handler
-	templates *template.Template
+	templates *templates
 	assets    map[string]asset // by their paths
 	prefix    string           // of the paths, below which a proxy shows the page
 	secure    bool             // browsers reach it through TLS
@@ -101,7 +102,7 @@ func (v *visit) show(status int, name, title string, of any) error {
 	data := view{Title: title, Here: name, Who: v.who, Locked: v.Conf.Admin.Auth == nil && v.who.Role == admin.Nobody, Of: of}
 	data.Live = v.r.Method == http.MethodGet && (name == "overview" || name == "pipeline" || name == "store" || name == "outcome")
 	var page bytes.Buffer
-	if err := v.templates.ExecuteTemplate(&page, name+".html", &data); err != nil {
+	if err := v.templates.render(&page, name+".html", &data); err != nil {
 		return err
 	}
 	v.w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -145,18 +146,24 @@ const (
 	statusFor = 5 * time.Second
 )
 
-// functions are those of the templates.
-func (p *Page) functions(names map[string]string) template.FuncMap {
-	return template.FuncMap{
-		"asset":   func(name string) string { return cmp.Or(names[name], name) },
-		"count":   term.FormatCount,
-		"count64": func(n int) string { return term.FormatCount(int64(n)) },
-		"plural":  term.Plural,
-		"text":    func(text string) string { return term.DisplayText(p.App.Redact(text)) },
-		"line":    func(text string) string { return visible(p.App.Redact(text)) },
-		"at":      term.DisplayTime,
-		"iso":     term.JSONTime,
-		"here":    func(page, here string) bool { return page == here },
+// functions are those of the templates. Their arguments have the types that the templates give them.
+func (p *Page) functions(names map[string]string) map[string]func(args []any) any {
+	return map[string]func(args []any) any{
+		"asset":  func(a []any) any { return names[a[0].(string)] },
+		"count":  func(a []any) any { return term.FormatCount(int64(a[0].(int))) },
+		"plural": func(a []any) any { return term.Plural(a[0].(int), a[1].(string)) },
+		"at":     func(a []any) any { return term.DisplayTime(a[0].(time.Time)) },
+		"iso":    func(a []any) any { return term.JSONTime(a[0].(time.Time)) },
+		"set":    func(a []any) any { return !a[0].(time.Time).IsZero() },
+		"text":   func(a []any) any { return term.DisplayText(p.App.Redact(fmt.Sprint(a[0]))) },
+		"line":   func(a []any) any { return visible(p.App.Redact(fmt.Sprint(a[0]))) },
+		"why":    func(a []any) any { m := a[0].(facts.Parked); return m.Why() },
+		"query":  func(a []any) any { return url.QueryEscape(fmt.Sprint(a[0])) },
+		"same":   func(a []any) any { return a[0] == a[1] },
+		"len":    func(a []any) any { return reflect.ValueOf(a[0]).Len() },
+		"more":   func(a []any) any { return a[0].(int) > a[1].(int) },
+		"not":    func(a []any) any { return !isTrue(a[0]) },
+		"or":     func(a []any) any { return slices.ContainsFunc(a, isTrue) },
 	}
 }
 
