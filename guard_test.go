@@ -199,7 +199,7 @@ func TestDoubtfulErrorHoldsTheKey(t *testing.T) {
 	if _, err := g.Do(t.Context(), orderKey, j.effect("")); !errors.Is(err, semel.ErrOutcomeUnknown) || j.runs != 0 {
 		t.Fatalf("got %v after %d runs, want an unknown outcome and no run", err, j.runs)
 	}
-	if err := store.Resolve(t.Context(), orderKey, semel.Done, semel.Result{Kind: semel.Value, Data: []byte("by hand")}, time.Hour); err != nil {
+	if err := store.Resolve(t.Context(), semel.ResolveRequest{Key: orderKey, As: semel.Done, Result: semel.Result{Kind: semel.Value, Data: []byte("by hand")}, Window: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	out, err := g.Do(t.Context(), orderKey, j.effect(""))

@@ -30,7 +30,7 @@ func (g *Guard) Resolve(ctx context.Context, key Key, as State, result Result) e
 	if !ok {
 		return g.unsupported("resolve keys")
 	}
-	if err := resolver.Resolve(ctx, key, as, result, g.opts.Window); err != nil {
+	if err := resolver.Resolve(ctx, ResolveRequest{Key: key, As: as, Result: result, Window: g.opts.Window}); err != nil {
 		return fmt.Errorf("semel: resolve %s: %w", key, err)
 	}
 	return nil

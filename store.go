@@ -237,26 +237,37 @@ func (o *ListOptions) Selects(r *Record) bool {
 	return (o.State == Absent || o.State == r.State) && (o.Scope == nil || r.Key.ID != "" && r.Key.Scope == *o.Scope)
 }
 
+// ResolveRequest settles the record of a key whose state is Unknown.
+type ResolveRequest struct {
+	Key Key
+	// As is Done or Absent.
+	As State
+	// Result and Window are those of the Done record. The window must be above 0.
+	Result Result
+	Window time.Duration
+}
+
 // Resolver settles records by an operator's decision.
 type Resolver interface {
-	// Resolve ends the Unknown state of a key. The record becomes Done with the
-	// given result and window, or Absent. It returns ErrNotUnknown if the record is
+	// Resolve ends the Unknown state of a key. It returns ErrNotUnknown if the record is
 	// in any other state.
-	Resolve(ctx context.Context, key Key, as State, result Result, window time.Duration) error
+	Resolve(ctx context.Context, req ResolveRequest) error
 	// Remove deletes the record of a key in any state. It reports whether there was
 	// a record.
 	Remove(ctx context.Context, key Key) (bool, error)
+}
 
-	// The following methods find a record by the digest that List shows, for operators
-	// of a store that keeps no readable keys. They return an error that wraps
-	// errors.ErrUnsupported if the store needs the key itself.
-
+// DigestResolver finds and settles a record by the digest that List shows, for operators
+// of a store that keeps no readable keys. Its methods return an error that wraps
+// errors.ErrUnsupported if the store needs the key itself.
+type DigestResolver interface {
 	// LookDigest returns the record of a digest without claiming it. State is
 	// Absent if there is no record. It blocks like Look of [Inspector].
 	LookDigest(ctx context.Context, d Digest) (Record, error)
-	// ResolveDigest is Resolve for the record of a digest.
-	ResolveDigest(ctx context.Context, d Digest, as State, result Result, window time.Duration) error
-	// RemoveDigest is Remove for the record of a digest.
+	// ResolveDigest is Resolve of [Resolver] for the record of a digest. The request's Key
+	// does not count.
+	ResolveDigest(ctx context.Context, d Digest, req ResolveRequest) error
+	// RemoveDigest is Remove of Resolver for the record of a digest.
 	RemoveDigest(ctx context.Context, d Digest) (bool, error)
 }
 

@@ -49,17 +49,16 @@ func (r *CompleteRequest) Validate(maxResult int64) error {
 	return nil
 }
 
-// ValidateResolve returns an error that wraps ErrInvalidKey, ErrInvalidRequest or
-// ErrResultTooLarge if the arguments of [Resolver].Resolve are invalid. maxResult is
-// as for [CompleteRequest].
-func ValidateResolve(key Key, as State, result Result, window time.Duration, maxResult int64) error {
-	switch as {
+// Validate returns an error that wraps ErrInvalidKey, ErrInvalidRequest or
+// ErrResultTooLarge if the request is invalid. maxResult is as for [CompleteRequest].
+func (r *ResolveRequest) Validate(maxResult int64) error {
+	switch r.As {
 	case Done:
-		return (&CompleteRequest{Key: key, Result: result, Window: window}).Validate(maxResult)
+		return (&CompleteRequest{Key: r.Key, Result: r.Result, Window: r.Window}).Validate(maxResult)
 	case Absent:
-		return key.Validate()
+		return r.Key.Validate()
 	}
-	return fmt.Errorf("semel: a key can be resolved as done or absent, not as %s: %w", as, ErrInvalidRequest)
+	return fmt.Errorf("semel: a key can be resolved as done or absent, not as %s: %w", r.As, ErrInvalidRequest)
 }
 
 // Validate returns an error that wraps ErrInvalidKey if the request is invalid.

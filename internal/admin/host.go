@@ -69,7 +69,7 @@ func (h *host) answer(ctx context.Context, q *question, write func(*answer) erro
 	case verbScopes:
 		return boundScopes(ctx, store, write)
 	case verbLookDigest:
-		by, err := able[semel.Resolver](store)
+		by, err := able[semel.DigestResolver](store)
 		if err != nil {
 			return err
 		}
@@ -208,12 +208,12 @@ func change(ctx context.Context, store semel.Store, q *question, write func(*ans
 		purged, err := purger.Purge(ctx)
 		return errors.Join(write(&answer{Purged: &purged}), err)
 	case verbResolveDigest, verbRemoveDigest:
-		by, err := able[semel.Resolver](store)
+		by, err := able[semel.DigestResolver](store)
 		if err != nil {
 			return err
 		}
 		if q.Verb == verbResolveDigest {
-			return by.ResolveDigest(ctx, q.Digest, q.As, q.Result, q.Window)
+			return by.ResolveDigest(ctx, q.Digest, semel.ResolveRequest{As: q.As, Result: q.Result, Window: q.Window})
 		}
 		found, err := by.RemoveDigest(ctx, q.Digest)
 		return errors.Join(write(&answer{Found: &found}), err)
@@ -226,7 +226,7 @@ func change(ctx context.Context, store semel.Store, q *question, write func(*ans
 			return fmt.Errorf("a change needs one key: %w", semel.ErrInvalidRequest)
 		}
 		if q.Verb == verbResolve {
-			return resolver.Resolve(ctx, q.Keys[0].plain(), q.As, q.Result, q.Window)
+			return resolver.Resolve(ctx, semel.ResolveRequest{Key: q.Keys[0].plain(), As: q.As, Result: q.Result, Window: q.Window})
 		}
 		found, err := resolver.Remove(ctx, q.Keys[0].plain())
 		return errors.Join(write(&answer{Found: &found}), err)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/pipeline"
@@ -31,12 +30,13 @@ type ScopeLister interface {
 }
 
 var (
-	_ ScopeLister       = (*Store)(nil)
-	_ semel.Inspector   = (*Store)(nil)
-	_ semel.Resolver    = (*Store)(nil)
-	_ semel.Purger      = (*Store)(nil)
-	_ semel.ScopeBinder = (*Store)(nil)
-	_ auditor           = (*Store)(nil)
+	_ ScopeLister          = (*Store)(nil)
+	_ semel.Inspector      = (*Store)(nil)
+	_ semel.Resolver       = (*Store)(nil)
+	_ semel.DigestResolver = (*Store)(nil)
+	_ semel.Purger         = (*Store)(nil)
+	_ semel.ScopeBinder    = (*Store)(nil)
+	_ auditor              = (*Store)(nil)
 )
 
 // Store returns a store of the process; "" is the store whose socket was dialled.
@@ -122,7 +122,7 @@ func (s *Store) BoundScopes(ctx context.Context) (scopes []string, err error) {
 	return scopes, err
 }
 
-// LookDigest implements semel.Resolver.
+// LookDigest implements semel.DigestResolver.
 func (s *Store) LookDigest(ctx context.Context, d semel.Digest) (semel.Record, error) {
 	a, err := s.one(ctx, question{Verb: verbLookDigest, Digest: d})
 	record := orZero(a.Record)
@@ -130,14 +130,14 @@ func (s *Store) LookDigest(ctx context.Context, d semel.Digest) (semel.Record, e
 }
 
 // Resolve implements semel.Resolver.
-func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
-	_, err := s.one(ctx, question{Verb: verbResolve, Keys: toWire(key), As: as, Result: result, Window: window})
+func (s *Store) Resolve(ctx context.Context, req semel.ResolveRequest) error {
+	_, err := s.one(ctx, question{Verb: verbResolve, Keys: toWire(req.Key), As: req.As, Result: req.Result, Window: req.Window})
 	return err
 }
 
-// ResolveDigest implements semel.Resolver.
-func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, as semel.State, result semel.Result, window time.Duration) error {
-	_, err := s.one(ctx, question{Verb: verbResolveDigest, Digest: d, As: as, Result: result, Window: window})
+// ResolveDigest implements semel.DigestResolver.
+func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, req semel.ResolveRequest) error {
+	_, err := s.one(ctx, question{Verb: verbResolveDigest, Digest: d, As: req.As, Result: req.Result, Window: req.Window})
 	return err
 }
 
@@ -147,7 +147,7 @@ func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
 	return orZero(a.Found), err
 }
 
-// RemoveDigest implements semel.Resolver.
+// RemoveDigest implements semel.DigestResolver.
 func (s *Store) RemoveDigest(ctx context.Context, d semel.Digest) (bool, error) {
 	a, err := s.one(ctx, question{Verb: verbRemoveDigest, Digest: d})
 	return orZero(a.Found), err

@@ -108,14 +108,14 @@ func TestAdminClientAnswersLikeTheStore(t *testing.T) {
 	}
 	same()
 	ctx := t.Context()
-	if err := asked.Resolve(ctx, odd, semel.Done, semel.Result{Kind: semel.Value, Data: []byte("\xff")}, time.Hour); err != nil {
+	if err := asked.Resolve(ctx, semel.ResolveRequest{Key: odd, As: semel.Done, Result: semel.Result{Kind: semel.Value, Data: []byte("\xff")}, Window: time.Hour}); err != nil {
 		t.Error(err)
 	}
 	same()
-	if err := asked.Resolve(ctx, odd, semel.Done, semel.Result{}, time.Hour); !errors.Is(err, semel.ErrNotUnknown) {
+	if err := asked.Resolve(ctx, semel.ResolveRequest{Key: odd, As: semel.Done, Window: time.Hour}); !errors.Is(err, semel.ErrNotUnknown) {
 		t.Errorf("%v", err)
 	}
-	if err := asked.Resolve(ctx, keys[1], semel.Claimed, semel.Result{}, time.Hour); !errors.Is(err, semel.ErrInvalidRequest) {
+	if err := asked.Resolve(ctx, semel.ResolveRequest{Key: keys[1], As: semel.Claimed, Window: time.Hour}); !errors.Is(err, semel.ErrInvalidRequest) {
 		t.Errorf("%v", err)
 	}
 	for _, want := range []bool{true, false} {
@@ -158,8 +158,8 @@ func TestAdminServerRefusesChangesByDefault(t *testing.T) {
 	_, purged := asked.Purge(t.Context())
 	for what, err := range map[string]error{
 		"Remove": removed, "RemoveDigest": removedDigest, "Purge": purged,
-		"Resolve":       asked.Resolve(t.Context(), k, semel.Absent, semel.Result{}, 0),
-		"ResolveDigest": asked.ResolveDigest(t.Context(), semel.Digest{}, semel.Absent, semel.Result{}, 0),
+		"Resolve":       asked.Resolve(t.Context(), semel.ResolveRequest{Key: k, As: semel.Absent}),
+		"ResolveDigest": asked.ResolveDigest(t.Context(), semel.Digest{}, semel.ResolveRequest{As: semel.Absent}),
 		"Audit":         asked.Audit(t.Context(), []byte(`{"a":1}`)),
 		"Claim":         asked.Claim(t.Context(), done, make([]semel.ClaimAnswer, 1)),
 	} {

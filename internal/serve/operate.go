@@ -220,10 +220,14 @@ func (c *call) resolve() (any, *storeapi.Problem) {
 		if r.State != semel.Unknown {
 			return semel.ErrNotUnknown
 		}
-		if r.Key.ID == "" {
-			return by.ResolveDigest(ctx, r.Digest, d.as, d.result, d.window)
+		if r.Key.ID != "" {
+			return by.Resolve(ctx, semel.ResolveRequest{Key: r.Key, As: d.as, Result: d.result, Window: d.window})
 		}
-		return by.Resolve(ctx, r.Key, d.as, d.result, d.window)
+		find, err := byDigest(c.store)
+		if err != nil {
+			return err
+		}
+		return find.ResolveDigest(ctx, r.Digest, semel.ResolveRequest{As: d.as, Result: d.result, Window: d.window})
 	})
 }
 
@@ -234,7 +238,11 @@ func (c *call) remove() (any, *storeapi.Problem) {
 		case r.State == semel.Absent:
 			return nil
 		case r.Key.ID == "":
-			removed, err = by.RemoveDigest(ctx, r.Digest)
+			find, unable := byDigest(c.store)
+			if unable != nil {
+				return unable
+			}
+			removed, err = find.RemoveDigest(ctx, r.Digest)
 		case r.State != semel.Done && r.Token != 0:
 			errs := make([]error, 1)
 			err = c.store.Release(ctx, []semel.ReleaseRequest{{Key: r.Key, Token: r.Token}}, errs)
@@ -264,7 +272,7 @@ func (c *call) decide(verb string, names []string, change func(ctx context.Conte
 		return nil, unsupported()
 	}
 	ctx := context.WithoutCancel(c.r.Context())
-	record, err := c.find(ctx, by, d)
+	record, err := c.find(ctx, d)
 	if err != nil {
 		return nil, c.failed(err)
 	}
@@ -300,9 +308,22 @@ func changed(r *semel.Record) *storeapi.Problem {
 	return p
 }
 
+// byDigest returns a store that finds records by their digests.
+func byDigest(store semel.Store) (semel.DigestResolver, error) {
+	by, ok := semel.As[semel.DigestResolver](store)
+	if !ok {
+		return nil, fmt.Errorf("the store finds no key by its digest: %w", errors.ErrUnsupported)
+	}
+	return by, nil
+}
+
 // find returns the record that a decision is about, with its key if that is known.
-func (c *call) find(ctx context.Context, by semel.Resolver, d *decision) (*semel.Record, error) {
+func (c *call) find(ctx context.Context, d *decision) (*semel.Record, error) {
 	if d.key.ID == "" {
+		by, err := byDigest(c.store)
+		if err != nil {
+			return nil, err
+		}
 		record, err := by.LookDigest(ctx, d.digest)
 		record.Digest = d.digest
 		return &record, err

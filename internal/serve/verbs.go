@@ -264,7 +264,7 @@ func (c *call) lookDigests(list []*operation) *storeapi.Problem {
 		if o.problem != nil || o.digest == (semel.Digest{}) {
 			continue
 		}
-		by, ok := semel.As[semel.Resolver](c.store)
+		by, ok := semel.As[semel.DigestResolver](c.store)
 		if !ok {
 			return unsupported()
 		}

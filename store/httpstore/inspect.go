@@ -226,17 +226,17 @@ type wireDigest struct {
 }
 
 // Resolve implements semel.Resolver.
-func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
-	if err := semel.ValidateResolve(key, as, result, window, s.traits.MaxResult); err != nil {
+func (s *Store) Resolve(ctx context.Context, req semel.ResolveRequest) error {
+	if err := req.Validate(s.traits.MaxResult); err != nil {
 		return err
 	}
-	w := wireOf(key)
-	return s.resolve(ctx, w, wireDecision{wireKey: &w}, as, result, window)
+	w := wireOf(req.Key)
+	return s.resolve(ctx, w, wireDecision{wireKey: &w}, &req)
 }
 
 // resolve settles the record of an item. The record is looked up first, so that a repetition
 // can tell its own change from that of another.
-func (s *Store) resolve(ctx context.Context, item any, d wireDecision, as semel.State, result semel.Result, window time.Duration) error {
+func (s *Store) resolve(ctx context.Context, item any, d wireDecision, req *semel.ResolveRequest) error {
 	record, err := s.record(ctx, item)
 	switch {
 	case err != nil:
@@ -244,18 +244,18 @@ func (s *Store) resolve(ctx context.Context, item any, d wireDecision, as semel.
 	case record.State != semel.Unknown:
 		return fmt.Errorf("httpstore: it is %s: %w", record.State, semel.ErrNotUnknown)
 	}
-	d.As, d.Reason, d.Expect = as.String(), s.opts.Reason, &wireExpect{State: record.State.String()}
+	d.As, d.Reason, d.Expect = req.As.String(), s.opts.Reason, &wireExpect{State: record.State.String()}
 	if record.Token != 0 {
 		d.Expect.Token = storeapi.FormatToken(record.Token)
 	}
-	if as == semel.Done {
-		d.Result, d.Window = wireResult(result), windowText(window)
+	if req.As == semel.Done {
+		d.Result, d.Window = wireResult(req.Result), windowText(req.Window)
 	}
 	repeated, err := s.call(ctx, http.MethodPost, "resolve", d, new(storeapi.Settled))
 	if err == nil || semel.Classify(err) != semel.ClassPermanent {
 		return err
 	}
-	if now, wrong := s.record(ctx, item); repeated && wrong == nil && now.State == as {
+	if now, wrong := s.record(ctx, item); repeated && wrong == nil && now.State == req.As {
 		return nil
 	}
 	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, semel.ErrResultTooLarge) {
@@ -287,20 +287,21 @@ func (s *Store) remove(ctx context.Context, item any, d wireDecision) (bool, err
 	return repeated || said.Removed != nil && *said.Removed, nil
 }
 
-// LookDigest implements semel.Resolver.
+// LookDigest implements semel.DigestResolver.
 func (s *Store) LookDigest(ctx context.Context, d semel.Digest) (semel.Record, error) {
 	return s.record(ctx, wireDigest{d.String()})
 }
 
-// ResolveDigest implements semel.Resolver.
-func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, as semel.State, result semel.Result, window time.Duration) error {
-	if err := semel.ValidateResolve(semel.Key{ID: "x"}, as, result, window, s.traits.MaxResult); err != nil {
+// ResolveDigest implements semel.DigestResolver.
+func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, req semel.ResolveRequest) error {
+	req.Key = semel.Key{ID: d.String()}
+	if err := req.Validate(s.traits.MaxResult); err != nil {
 		return err
 	}
-	return s.resolve(ctx, wireDigest{d.String()}, wireDecision{Digest: d.String()}, as, result, window)
+	return s.resolve(ctx, wireDigest{d.String()}, wireDecision{Digest: d.String()}, &req)
 }
 
-// RemoveDigest implements semel.Resolver.
+// RemoveDigest implements semel.DigestResolver.
 func (s *Store) RemoveDigest(ctx context.Context, d semel.Digest) (bool, error) {
 	return s.remove(ctx, wireDigest{d.String()}, wireDecision{Digest: d.String()})
 }

@@ -58,9 +58,10 @@ type Store struct {
 }
 
 var (
-	_ semel.Store     = (*Store)(nil)
-	_ semel.Inspector = (*Store)(nil)
-	_ semel.Resolver  = (*Store)(nil)
+	_ semel.Store          = (*Store)(nil)
+	_ semel.Inspector      = (*Store)(nil)
+	_ semel.Resolver       = (*Store)(nil)
+	_ semel.DigestResolver = (*Store)(nil)
 )
 
 // Open returns the store of the server at a URL such as http://127.0.0.1:4196. It asks the

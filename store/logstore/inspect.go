@@ -31,7 +31,7 @@ func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Reco
 	return err
 }
 
-// LookDigest implements semel.Resolver. It waits as Look does.
+// LookDigest implements semel.DigestResolver. It waits as Look does.
 func (s *Store) LookDigest(ctx context.Context, d semel.Digest) (semel.Record, error) {
 	o := s.newOp()
 	defer o.free()

@@ -6,22 +6,21 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/auditlog"
 )
 
 // Resolve implements semel.Resolver. It blocks for one durable write.
-func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
-	if err := semel.ValidateResolve(key, as, result, window, s.opts.MaxResult); err != nil {
+func (s *Store) Resolve(ctx context.Context, req semel.ResolveRequest) error {
+	if err := req.Validate(s.opts.MaxResult); err != nil {
 		return err
 	}
-	return s.resolve(ctx, s.digestOf(key), key, as, result, window)
+	return s.resolve(ctx, s.digestOf(req.Key), req)
 }
 
-// ResolveDigest implements semel.Resolver. It blocks for one durable write.
-func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, as semel.State, result semel.Result, window time.Duration) error {
+// ResolveDigest implements semel.DigestResolver. It blocks for one durable write.
+func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, req semel.ResolveRequest) error {
 	r, err := s.LookDigest(ctx, d)
 	if err != nil {
 		return err
@@ -29,10 +28,12 @@ func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, as semel.Stat
 	if r.State != semel.Unknown {
 		return fmt.Errorf("logstore: resolve %s: %w", shown(r.Key, d), semel.ErrNotUnknown)
 	}
-	if err := semel.ValidateResolve(semel.Key{ID: d.String()}, as, result, window, s.opts.MaxResult); err != nil {
+	req.Key = semel.Key{ID: d.String()}
+	if err := req.Validate(s.opts.MaxResult); err != nil {
 		return err
 	}
-	return s.resolve(ctx, d, r.Key, as, result, window)
+	req.Key = r.Key
+	return s.resolve(ctx, d, req)
 }
 
 // digestOf returns the digest of a valid key.
@@ -41,8 +42,9 @@ func (s *Store) digestOf(key semel.Key) semel.Digest {
 	return memo.Key(key)
 }
 
-// resolve settles the unknown record of a digest. key is its key if that is known.
-func (s *Store) resolve(ctx context.Context, d semel.Digest, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
+// resolve settles the unknown record of a digest. The request has its key if that is known.
+func (s *Store) resolve(ctx context.Context, d semel.Digest, req semel.ResolveRequest) error {
+	key, result := req.Key, req.Result
 	room := semel.MaxOriginBytes + s.completeRoom(&semel.CompleteRequest{Key: key, Result: result})
 	return s.settleByHand(ctx, d, func() int { return room }, func(o *op, d *semel.Digest) error {
 		now := o.now
@@ -50,12 +52,12 @@ func (s *Store) resolve(ctx context.Context, d semel.Digest, key semel.Key, as s
 		if c == nil || c.state(now) != semel.Unknown {
 			return fmt.Errorf("logstore: resolve %s: %w", shown(key, *d), semel.ErrNotUnknown)
 		}
-		if as == semel.Absent {
+		if req.As == semel.Absent {
 			s.forgetClaim(o, d, c)
 			return nil
 		}
 		x := done{
-			tick: expiryTick(now, int64(window)),
+			tick: expiryTick(now, int64(req.Window)),
 			// No token is stored, so the holder's token is stale from now on.
 			rich: rich{
 				attempt: c.attempt, first: c.first, fingerprint: c.fingerprint,
@@ -85,7 +87,7 @@ func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
 	return s.RemoveDigest(ctx, s.digestOf(key))
 }
 
-// RemoveDigest implements semel.Resolver. It blocks as Remove does.
+// RemoveDigest implements semel.DigestResolver. It blocks as Remove does.
 func (s *Store) RemoveDigest(ctx context.Context, d semel.Digest) (found bool, err error) {
 	err = s.settleByHand(ctx, d, s.knownRoom, func(o *op, d *semel.Digest) error {
 		if c := s.claims.Get(d); c != nil {

@@ -71,11 +71,12 @@ type Store struct {
 }
 
 var (
-	_ semel.Store       = (*Store)(nil)
-	_ semel.Inspector   = (*Store)(nil)
-	_ semel.Resolver    = (*Store)(nil)
-	_ semel.Purger      = (*Store)(nil)
-	_ semel.ScopeBinder = (*Store)(nil)
+	_ semel.Store          = (*Store)(nil)
+	_ semel.Inspector      = (*Store)(nil)
+	_ semel.Resolver       = (*Store)(nil)
+	_ semel.DigestResolver = (*Store)(nil)
+	_ semel.Purger         = (*Store)(nil)
+	_ semel.ScopeBinder    = (*Store)(nil)
 )
 
 // Open opens the store in a directory. If the directory is empty or missing,

@@ -33,7 +33,7 @@ func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Reco
 	return nil
 }
 
-// LookDigest implements [semel.Resolver]. It does not block.
+// LookDigest implements [semel.DigestResolver]. It does not block.
 func (s *Store) LookDigest(ctx context.Context, d semel.Digest) (semel.Record, error) {
 	if err := s.enter(ctx, "look", 0, 0); err != nil {
 		return semel.Record{}, err
@@ -149,24 +149,25 @@ func (sh *shard) count(c *semel.Counts, now moment, scale *table.Scale) {
 }
 
 // Resolve implements [semel.Resolver]. It does not block.
-func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
+func (s *Store) Resolve(ctx context.Context, req semel.ResolveRequest) error {
 	if err := s.enter(ctx, "resolve", 0, 0); err != nil {
 		return err
 	}
-	return s.resolve(key, s.digest(&key), as, result, window)
+	return s.resolve(s.digest(&req.Key), &req)
 }
 
-// ResolveDigest implements [semel.Resolver]. It does not block.
-func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, as semel.State, result semel.Result, window time.Duration) error {
+// ResolveDigest implements [semel.DigestResolver]. It does not block.
+func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, req semel.ResolveRequest) error {
 	if err := s.enter(ctx, "resolve", 0, 0); err != nil {
 		return err
 	}
-	return s.resolve(semel.Key{ID: "digest " + d.String()}, d, as, result, window)
+	req.Key = semel.Key{ID: "digest " + d.String()}
+	return s.resolve(d, &req)
 }
 
 // resolve settles the unknown record of a digest. Errors name the key.
-func (s *Store) resolve(key semel.Key, d semel.Digest, as semel.State, result semel.Result, window time.Duration) error {
-	if err := semel.ValidateResolve(key, as, result, window, s.opts.MaxResult); err != nil {
+func (s *Store) resolve(d semel.Digest, req *semel.ResolveRequest) error {
+	if err := req.Validate(s.opts.MaxResult); err != nil {
 		return err
 	}
 	now := s.moment()
@@ -177,16 +178,16 @@ func (s *Store) resolve(key semel.Key, d semel.Digest, as semel.State, result se
 	defer s.unlock(sh)
 	r, n := sh.record(&d, now.nanos)
 	if r == nil || r.stateAt(now.nanos) != semel.Unknown {
-		return fmt.Errorf("memstore: resolve %s: %w", key, semel.ErrNotUnknown)
+		return fmt.Errorf("memstore: resolve %s: %w", req.Key, semel.ErrNotUnknown)
 	}
-	if as == semel.Absent {
+	if req.As == semel.Absent {
 		sh.drop(r, n)
 		return nil
 	}
 	// The record gets no token, so a holder that completes after this decision
 	// is too late.
 	r.token = 0
-	s.finish(sh, r, n, &d, result, window, now)
+	s.finish(sh, r, n, &d, req.Result, req.Window, now)
 	return nil
 }
 
@@ -201,7 +202,7 @@ func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
 	return s.remove(s.digest(&key))
 }
 
-// RemoveDigest implements [semel.Resolver]. It does not block.
+// RemoveDigest implements [semel.DigestResolver]. It does not block.
 func (s *Store) RemoveDigest(ctx context.Context, d semel.Digest) (bool, error) {
 	if err := s.enter(ctx, "remove", 0, 0); err != nil {
 		return false, err

@@ -95,10 +95,11 @@ type Store struct {
 }
 
 var (
-	_ semel.Store     = (*Store)(nil)
-	_ semel.Inspector = (*Store)(nil)
-	_ semel.Resolver  = (*Store)(nil)
-	_ semel.Purger    = (*Store)(nil)
+	_ semel.Store          = (*Store)(nil)
+	_ semel.Inspector      = (*Store)(nil)
+	_ semel.Resolver       = (*Store)(nil)
+	_ semel.DigestResolver = (*Store)(nil)
+	_ semel.Purger         = (*Store)(nil)
 
 	_ semel.ScopeBinder = (*Store)(nil)
 )

@@ -49,7 +49,7 @@ func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Reco
 	return nil
 }
 
-// LookDigest implements [semel.Resolver]. It blocks for one statement.
+// LookDigest implements [semel.DigestResolver]. It blocks for one statement.
 func (s *Store) LookDigest(ctx context.Context, d semel.Digest) (semel.Record, error) {
 	if err := s.enter(ctx, "look", 0, 0); err != nil {
 		return semel.Record{}, err
@@ -124,32 +124,34 @@ func (s *Store) listedRow(rows pgx.CollectableRow) (semel.Record, error) {
 }
 
 // Resolve implements [semel.Resolver]. It blocks for one statement.
-func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
-	if err := cmp.Or(semel.ValidateResolve(key, as, result, window, s.opts.MaxResult), s.hasher.check(key)); err != nil {
+func (s *Store) Resolve(ctx context.Context, req semel.ResolveRequest) error {
+	if err := cmp.Or(req.Validate(s.opts.MaxResult), s.hasher.check(req.Key)); err != nil {
 		return err
 	}
-	return s.resolve(ctx, s.hasher.Key(key), key.String(), as, result, window)
+	return s.resolve(ctx, s.hasher.Key(req.Key), req.Key.String(), &req)
 }
 
-// ResolveDigest implements [semel.Resolver]. It blocks for one statement.
-func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, as semel.State, result semel.Result, window time.Duration) error {
-	if err := semel.ValidateResolve(semel.Key{ID: d.String()}, as, result, window, s.opts.MaxResult); err != nil {
+// ResolveDigest implements [semel.DigestResolver]. It blocks for one statement.
+func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, req semel.ResolveRequest) error {
+	req.Key = semel.Key{ID: d.String()}
+	if err := req.Validate(s.opts.MaxResult); err != nil {
 		return err
 	}
-	return s.resolve(ctx, d, "the digest "+d.String(), as, result, window)
+	return s.resolve(ctx, d, "the digest "+d.String(), &req)
 }
 
 // resolve settles the unknown record of a digest. name is its name in errors.
-func (s *Store) resolve(ctx context.Context, d semel.Digest, name string, as semel.State, result semel.Result, window time.Duration) error {
+func (s *Store) resolve(ctx context.Context, d semel.Digest, name string, req *semel.ResolveRequest) error {
 	if err := s.enter(ctx, "resolve", 0, 0); err != nil {
 		return err
 	}
 	defer s.leave()
-	if as == semel.Absent {
+	result, window := req.Result, req.Window
+	if req.As == semel.Absent {
 		result, window = semel.Result{}, semel.Forever
 	}
 	resolved, err := collect(ctx, s.onPool(), s.sql.resolve,
-		[]any{[16]byte(d), microseconds(window), encodeResult(result), as == semel.Done}, pgx.RowTo[bool])
+		[]any{[16]byte(d), microseconds(window), encodeResult(result), req.As == semel.Done}, pgx.RowTo[bool])
 	if err == nil && len(resolved) == 0 {
 		err = semel.ErrNotUnknown
 	}
@@ -167,7 +169,7 @@ func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
 	return s.remove(ctx, s.hasher.Key(key), key.String())
 }
 
-// RemoveDigest implements [semel.Resolver]. It blocks for one statement.
+// RemoveDigest implements [semel.DigestResolver]. It blocks for one statement.
 func (s *Store) RemoveDigest(ctx context.Context, d semel.Digest) (bool, error) {
 	return s.remove(ctx, d, "the digest "+d.String())
 }

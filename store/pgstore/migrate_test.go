@@ -299,7 +299,7 @@ func TestRoleOfTheStoreNeedsNoRightToCreate(t *testing.T) {
 	u.release(2, a[1], false)
 	u.release(3, a[2], true)
 	u.want(semel.Fresh, 2)
-	if err := s.Resolve(t.Context(), keyOf(3), semel.Absent, semel.Result{}, 0); err != nil {
+	if err := s.Resolve(t.Context(), semel.ResolveRequest{Key: keyOf(3), As: semel.Absent}); err != nil {
 		t.Errorf("resolve: %v", err)
 	}
 	if _, err := s.Remove(t.Context(), keyOf(1)); err != nil {

@@ -50,11 +50,12 @@ type Store struct {
 }
 
 var (
-	_ semel.Store       = (*Store)(nil)
-	_ semel.Inspector   = (*Store)(nil)
-	_ semel.Resolver    = (*Store)(nil)
-	_ semel.Purger      = (*Store)(nil)
-	_ semel.ScopeBinder = (*Store)(nil)
+	_ semel.Store          = (*Store)(nil)
+	_ semel.Inspector      = (*Store)(nil)
+	_ semel.Resolver       = (*Store)(nil)
+	_ semel.DigestResolver = (*Store)(nil)
+	_ semel.Purger         = (*Store)(nil)
+	_ semel.ScopeBinder    = (*Store)(nil)
 )
 
 // connectTimeout limits one connection attempt if the address sets no connect_timeout.

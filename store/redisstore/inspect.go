@@ -25,7 +25,7 @@ func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Reco
 	return s.look(ctx, keys, units, records, func(at int) { records[at].Key = keys[at] })
 }
 
-// LookDigest implements [semel.Resolver]. It blocks for one round trip.
+// LookDigest implements [semel.DigestResolver]. It blocks for one round trip.
 func (s *Store) LookDigest(ctx context.Context, d semel.Digest) (semel.Record, error) {
 	if err := s.enter(ctx, "look", 0, 0); err != nil {
 		return semel.Record{}, err

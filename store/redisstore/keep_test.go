@@ -116,7 +116,7 @@ func TestRedisRecordsExpireWithTheirLeaseAndWindow(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("what is unknown", req.Key, forever)
-	if err := s.Resolve(t.Context(), req.Key, semel.Done, semel.Result{}, 2*time.Hour); err != nil {
+	if err := s.Resolve(t.Context(), semel.ResolveRequest{Key: req.Key, As: semel.Done, Window: 2 * time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	check("what was resolved", req.Key, 2*time.Hour)

@@ -93,7 +93,7 @@ func lifeOf(ctx context.Context, store *Store) error {
 	if err := store.Release(ctx, []semel.ReleaseRequest{{Key: other, Token: doubtful.Claim.Token, Unknown: true}}, failed[:]); errors.Join(err, failed[0]) != nil {
 		return errors.Join(err, failed[0])
 	}
-	if err := store.Resolve(ctx, other, semel.Done, semel.Result{}, time.Hour); err != nil {
+	if err := store.Resolve(ctx, semel.ResolveRequest{Key: other, As: semel.Done, Window: time.Hour}); err != nil {
 		return err
 	}
 	for record, err := range store.List(ctx, semel.ListOptions{}) {

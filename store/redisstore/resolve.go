@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"time"
 
 	"github.com/redis/rueidis"
 
@@ -12,25 +11,27 @@ import (
 )
 
 // Resolve implements [semel.Resolver]. It blocks for one round trip.
-func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
-	return s.resolve(ctx, key, nil, as, result, window)
+func (s *Store) Resolve(ctx context.Context, req semel.ResolveRequest) error {
+	return s.resolve(ctx, nil, &req)
 }
 
-// ResolveDigest implements [semel.Resolver]. It blocks for one round trip.
-func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, as semel.State, result semel.Result, window time.Duration) error {
-	return s.resolve(ctx, named(d), &d, as, result, window)
+// ResolveDigest implements [semel.DigestResolver]. It blocks for one round trip.
+func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, req semel.ResolveRequest) error {
+	req.Key = named(d)
+	return s.resolve(ctx, &d, &req)
 }
 
 // named returns a key that stands for a digest in messages.
 func named(d semel.Digest) semel.Key { return semel.Key{ID: "digest " + d.String()} }
 
 // resolve settles an unknown record: that of the digest, or else of the key.
-func (s *Store) resolve(ctx context.Context, key semel.Key, d *semel.Digest, as semel.State, result semel.Result, window time.Duration) error {
-	if err := semel.ValidateResolve(key, as, result, window, s.opts.MaxResult); err != nil {
+func (s *Store) resolve(ctx context.Context, d *semel.Digest, req *semel.ResolveRequest) error {
+	if err := req.Validate(s.opts.MaxResult); err != nil {
 		return err
 	}
+	key, result, window := req.Key, req.Result, req.Window
 	b := []byte{stateDone}
-	if as == semel.Absent {
+	if req.As == semel.Absent {
 		b[0], result, window = 0, semel.Result{}, 1
 	}
 	b = binary.LittleEndian.AppendUint64(b, windowMillis(window))
@@ -58,7 +59,7 @@ func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
 	return answer == "K", err
 }
 
-// RemoveDigest implements [semel.Resolver]. It blocks for one round trip.
+// RemoveDigest implements [semel.DigestResolver]. It blocks for one round trip.
 func (s *Store) RemoveDigest(ctx context.Context, d semel.Digest) (bool, error) {
 	answer, err := s.one(ctx, s.scripts.remove, semel.Key{}, &d, nil)
 	return answer == "K", err

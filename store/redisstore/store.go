@@ -129,10 +129,11 @@ type Store struct {
 }
 
 var (
-	_ semel.Store       = (*Store)(nil)
-	_ semel.Inspector   = (*Store)(nil)
-	_ semel.Resolver    = (*Store)(nil)
-	_ semel.ScopeBinder = (*Store)(nil)
+	_ semel.Store          = (*Store)(nil)
+	_ semel.Inspector      = (*Store)(nil)
+	_ semel.Resolver       = (*Store)(nil)
+	_ semel.DigestResolver = (*Store)(nil)
+	_ semel.ScopeBinder    = (*Store)(nil)
 )
 
 // Connect connects to the servers that a URL names and opens the store of a

@@ -190,7 +190,7 @@ func listYields(e *env) {
 }
 
 func digestSettles(e *env) {
-	by, ok := e.inner.(semel.Resolver)
+	by, ok := e.inner.(semel.DigestResolver)
 	if !ok {
 		return
 	}
@@ -209,7 +209,7 @@ func digestSettles(e *env) {
 	}
 	key, c, d := unknown()
 	e.store.resolving(key, text("by digest"))
-	err := by.ResolveDigest(e.Context(), d, semel.Done, text("by digest"), e.window)
+	err := by.ResolveDigest(e.Context(), d, semel.ResolveRequest{As: semel.Done, Result: text("by digest"), Window: e.window})
 	if errors.Is(err, errors.ErrUnsupported) {
 		e.want(semel.OutcomeUnknown, e.request(key))
 		if _, err := by.RemoveDigest(e.Context(), d); !errors.Is(err, errors.ErrUnsupported) {
@@ -222,7 +222,7 @@ func digestSettles(e *env) {
 	}
 	e.wantResult(key, text("by digest"))
 	e.wantStale("complete", key, c.Token, e.complete(key, c.Token, text("too late"), e.window))
-	if err := by.ResolveDigest(e.Context(), d, semel.Absent, semel.Result{}, 0); !errors.Is(err, semel.ErrNotUnknown) {
+	if err := by.ResolveDigest(e.Context(), d, semel.ResolveRequest{As: semel.Absent}); !errors.Is(err, semel.ErrNotUnknown) {
 		e.Errorf("resolve the digest of a done key: %v", err)
 	}
 	if was, err := by.RemoveDigest(e.Context(), d); err != nil || !was {
@@ -237,11 +237,11 @@ func digestSettles(e *env) {
 	e.fresh(e.request(key))
 
 	key, _, d = unknown()
-	if err := by.ResolveDigest(e.Context(), d, semel.Absent, semel.Result{}, 0); err != nil {
+	if err := by.ResolveDigest(e.Context(), d, semel.ResolveRequest{As: semel.Absent}); err != nil {
 		e.Fatalf("resolve a digest as absent: %v", err)
 	}
 	e.fresh(e.request(key))
-	if err := by.ResolveDigest(e.Context(), d, semel.Claimed, semel.Result{}, 0); err == nil {
+	if err := by.ResolveDigest(e.Context(), d, semel.ResolveRequest{As: semel.Claimed}); err == nil {
 		e.Errorf("a digest is resolved as claimed")
 	}
 }

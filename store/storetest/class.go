@@ -51,7 +51,7 @@ func refusalsHaveClasses(e *env) {
 		list = append(list, refused{"a result that is too large", e.complete(key, held.Token, semel.Result{Kind: semel.Value, Data: noise(int(most)+1, 1)}, e.window), semel.ErrResultTooLarge, semel.ClassPermanent})
 	}
 	if r, ok := e.inner.(semel.Resolver); ok {
-		list = append(list, refused{"to resolve a key that is not unknown", r.Resolve(ctx, key, semel.Absent, semel.Result{}, e.window), semel.ErrNotUnknown, semel.ClassPermanent})
+		list = append(list, refused{"to resolve a key that is not unknown", r.Resolve(ctx, semel.ResolveRequest{Key: key, As: semel.Absent, Window: e.window}), semel.ErrNotUnknown, semel.ClassPermanent})
 	}
 	for _, r := range list {
 		if class := semel.Classify(r.err); class != r.class || !errors.Is(r.err, r.is) {

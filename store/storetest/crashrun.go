@@ -349,7 +349,7 @@ func (r *crashRun) holds() {
 // resolve resolves a key by hand. If the release before it failed, the key is
 // not unknown yet, and the store must say so.
 func (r *crashRun) resolve(resolver semel.Resolver, key semel.Key, as semel.State, result semel.Result) error {
-	err := resolver.Resolve(context.Background(), key, as, result, crashWindow)
+	err := resolver.Resolve(context.Background(), semel.ResolveRequest{Key: key, As: as, Result: result, Window: crashWindow})
 	if err != nil && !errors.Is(err, semel.ErrNotUnknown) {
 		r.failed("resolve", err)
 	}

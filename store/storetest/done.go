@@ -155,7 +155,7 @@ func doneClaimOfAnother(e *env) {
 			e.Fatalf("release as unknown: %v", err)
 		}
 		e.store.resolving(key, semel.Result{})
-		if err := r.Resolve(e.Context(), key, semel.Done, semel.Result{}, e.window); err != nil {
+		if err := r.Resolve(e.Context(), semel.ResolveRequest{Key: key, As: semel.Done, Window: e.window}); err != nil {
 			e.Fatalf("resolve: %v", err)
 		}
 		req.Done = true

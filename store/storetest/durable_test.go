@@ -319,8 +319,8 @@ func (l *logged) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers
 }
 
 // Resolve implements semel.Resolver.
-func (l *logged) Resolve(ctx context.Context, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
-	return l.do(func() error { return l.reference.Resolve(ctx, key, as, result, window) }, 1, func(int) semel.Key { return key })
+func (l *logged) Resolve(ctx context.Context, req semel.ResolveRequest) error {
+	return l.do(func() error { return l.reference.Resolve(ctx, req) }, 1, func(int) semel.Key { return req.Key })
 }
 
 // Remove implements semel.Resolver.

@@ -225,7 +225,7 @@ func resolveSettles(e *env) {
 		key := e.key()
 		c := e.unknown(key)
 		e.store.resolving(key, result)
-		if err := r.Resolve(e.Context(), key, semel.Done, result, e.window); err != nil {
+		if err := r.Resolve(e.Context(), semel.ResolveRequest{Key: key, As: semel.Done, Result: result, Window: e.window}); err != nil {
 			e.Fatalf("resolve as done: %v", err)
 		}
 		e.wantResult(key, result)
@@ -237,7 +237,7 @@ func resolveSettles(e *env) {
 
 	key := e.key()
 	c := e.unknown(key)
-	if err := r.Resolve(e.Context(), key, semel.Absent, semel.Result{}, 0); err != nil {
+	if err := r.Resolve(e.Context(), semel.ResolveRequest{Key: key, As: semel.Absent}); err != nil {
 		e.Fatalf("resolve as absent: %v", err)
 	}
 	e.wantStale("complete", key, c.Token, e.complete(key, c.Token, text("too late"), e.window))
@@ -255,7 +255,7 @@ func resolveSettles(e *env) {
 		key := e.key()
 		e.unknown(key)
 		e.store.resolving(key, text("r"))
-		if err := r.Resolve(e.Context(), key, semel.Done, text("r"), e.window); err != nil {
+		if err := r.Resolve(e.Context(), semel.ResolveRequest{Key: key, As: semel.Done, Result: text("r"), Window: e.window}); err != nil {
 			e.Fatalf("resolve as done: %v", err)
 		}
 		e.advance(e.window - 1)
@@ -276,7 +276,7 @@ func resolveRefuses(e *env) {
 	e.fresh(e.shortly(ended))
 	for _, key := range []semel.Key{absent, claimed, done, ended} {
 		for _, as := range []semel.State{semel.Done, semel.Absent} {
-			if err := r.Resolve(e.Context(), key, as, text("no"), e.window); !errors.Is(err, semel.ErrNotUnknown) {
+			if err := r.Resolve(e.Context(), semel.ResolveRequest{Key: key, As: as, Result: text("no"), Window: e.window}); !errors.Is(err, semel.ErrNotUnknown) {
 				e.Errorf("resolve %s as %s is answered %v, want ErrNotUnknown", key, as, err)
 			}
 		}
@@ -288,10 +288,10 @@ func resolveRefuses(e *env) {
 	key := e.key()
 	e.unknown(key)
 	for _, as := range []semel.State{semel.Claimed, semel.Unknown} {
-		e.wantInvalid("resolve as "+as.String(), r.Resolve(e.Context(), key, as, semel.Result{}, e.window))
+		e.wantInvalid("resolve as "+as.String(), r.Resolve(e.Context(), semel.ResolveRequest{Key: key, As: as, Window: e.window}))
 	}
-	e.wantInvalid("resolve as done without window", r.Resolve(e.Context(), key, semel.Done, semel.Result{}, 0))
-	if err := r.Resolve(e.Context(), semel.Key{Scope: "s"}, semel.Absent, semel.Result{}, 0); !errors.Is(err, semel.ErrInvalidKey) {
+	e.wantInvalid("resolve as done without window", r.Resolve(e.Context(), semel.ResolveRequest{Key: key, As: semel.Done}))
+	if err := r.Resolve(e.Context(), semel.ResolveRequest{Key: semel.Key{Scope: "s"}, As: semel.Absent}); !errors.Is(err, semel.ErrInvalidKey) {
 		e.Errorf("resolve of an empty key is answered %v, want ErrInvalidKey", err)
 	}
 	e.want(semel.OutcomeUnknown, e.request(key))

@@ -294,7 +294,7 @@ func (r *replayer) takeByHand(verb string, it item) {
 	case verb == "resolve":
 		result := text(it.result)
 		r.store.resolving(key, result)
-		err := resolver.Resolve(ctx, key, it.as, result, it.window)
+		err := resolver.Resolve(ctx, semel.ResolveRequest{Key: key, As: it.as, Result: result, Window: it.window})
 		r.compare(r.model.resolved(key, it.as, result, it.window, err), "resolve %s as %s for %v = %v", key, it.as, it.window, err)
 	}
 }

@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"time"
@@ -49,12 +48,13 @@ func (r *reference) List(ctx context.Context, filter semel.ListOptions) iter.Seq
 }
 
 // Resolve implements semel.Resolver.
-func (r *reference) Resolve(ctx context.Context, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
+func (r *reference) Resolve(ctx context.Context, req semel.ResolveRequest) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.enter(ctx, 0, 0); err != nil {
 		return err
 	}
+	key, as, result, window := req.Key, req.As, req.Result, req.Window
 	if err := key.Validate(); err != nil {
 		return err
 	}
@@ -84,21 +84,6 @@ func (r *reference) Remove(ctx context.Context, key semel.Key) (bool, error) {
 	was := r.get(key).State != semel.Absent
 	delete(r.records, r.key(key))
 	return was, nil
-}
-
-// LookDigest implements semel.Resolver. The reference needs the key itself.
-func (*reference) LookDigest(context.Context, semel.Digest) (semel.Record, error) {
-	return semel.Record{}, errors.ErrUnsupported
-}
-
-// ResolveDigest implements semel.Resolver.
-func (*reference) ResolveDigest(context.Context, semel.Digest, semel.State, semel.Result, time.Duration) error {
-	return errors.ErrUnsupported
-}
-
-// RemoveDigest implements semel.Resolver.
-func (*reference) RemoveDigest(context.Context, semel.Digest) (bool, error) {
-	return false, errors.ErrUnsupported
 }
 
 // Purge implements semel.Purger.

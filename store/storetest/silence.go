@@ -95,7 +95,7 @@ var silentCalls = map[string]func(semel.Store) error{
 		return err
 	}),
 	"resolve": ability(func(r semel.Resolver) error {
-		return r.Resolve(context.Background(), silentClaim.Key, semel.Absent, semel.Result{}, time.Hour)
+		return r.Resolve(context.Background(), semel.ResolveRequest{Key: silentClaim.Key, As: semel.Absent, Window: time.Hour})
 	}),
 	"remove": ability(func(r semel.Resolver) error {
 		_, err := r.Remove(context.Background(), silentClaim.Key)

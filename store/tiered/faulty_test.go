@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/store/memstore"
@@ -114,8 +113,8 @@ func (f *faulty) Look(ctx context.Context, keys []semel.Key, records []semel.Rec
 	return f.call(ctx, "look", func(lost bool) error { return f.Store.Look(ctx, keys, room(lost, records)) })
 }
 
-func (f *faulty) Resolve(ctx context.Context, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
-	return f.call(ctx, "resolve", func(bool) error { return f.Store.Resolve(ctx, key, as, result, window) })
+func (f *faulty) Resolve(ctx context.Context, req semel.ResolveRequest) error {
+	return f.call(ctx, "resolve", func(bool) error { return f.Store.Resolve(ctx, req) })
 }
 
 func (f *faulty) Remove(ctx context.Context, key semel.Key) (was bool, err error) {

@@ -52,21 +52,25 @@ func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
 // and removes it from the other layers. The error is the durable store's, or
 // names a layer that was not reached, as for Remove. Remove then retries that
 // layer.
-func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
-	return s.settle(ctx, "resolve", key, func() error {
-		return s.resolver.Resolve(ctx, key, as, result, window)
+func (s *Store) Resolve(ctx context.Context, req semel.ResolveRequest) error {
+	return s.settle(ctx, "resolve", req.Key, func() error {
+		return s.resolver.Resolve(ctx, req)
 	})
 }
 
-// LookDigest implements semel.Resolver. It asks the durable store.
+// LookDigest implements semel.DigestResolver. It asks the durable store.
 func (s *Store) LookDigest(ctx context.Context, d semel.Digest) (semel.Record, error) {
-	r, err := s.resolver.LookDigest(ctx, d)
+	by, ok := s.resolver.(semel.DigestResolver)
+	if !ok {
+		return semel.Record{}, fmt.Errorf("tiered: the durable store needs the key itself: %w", errors.ErrUnsupported)
+	}
+	r, err := by.LookDigest(ctx, d)
 	return r, wrap("look", err)
 }
 
-// ResolveDigest implements semel.Resolver. The layers have digests of their
+// ResolveDigest implements semel.DigestResolver. The layers have digests of their
 // own, so the durable store must keep readable keys.
-func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, as semel.State, result semel.Result, window time.Duration) error {
+func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, req semel.ResolveRequest) error {
 	key, err := s.keyOf(ctx, d)
 	switch {
 	case err != nil:
@@ -74,10 +78,11 @@ func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, as semel.Stat
 	case key.ID == "":
 		return wrap("resolve", fmt.Errorf("the digest %s: %w", d, semel.ErrNotUnknown))
 	}
-	return s.Resolve(ctx, key, as, result, window)
+	req.Key = key
+	return s.Resolve(ctx, req)
 }
 
-// RemoveDigest implements semel.Resolver, for the stores of ResolveDigest.
+// RemoveDigest implements semel.DigestResolver, for the stores of ResolveDigest.
 func (s *Store) RemoveDigest(ctx context.Context, d semel.Digest) (bool, error) {
 	key, err := s.keyOf(ctx, d)
 	if err != nil || key.ID == "" {

@@ -217,11 +217,11 @@ func TestResolvingAKeyRemovesItsCachedCopies(t *testing.T) {
 		if err := b.durable.Store.Release(t.Context(), []semel.ReleaseRequest{{Key: key("a"), Token: answers[0].Claim.Token, Unknown: true}}, make([]error, 1)); err != nil {
 			t.Fatal(err)
 		}
-		if err := b.Resolve(t.Context(), key("a"), semel.Absent, semel.Result{}, 0); err != nil {
+		if err := b.Resolve(t.Context(), semel.ResolveRequest{Key: key("a"), As: semel.Absent}); err != nil {
 			t.Fatal(err)
 		}
 		b.want(semel.Fresh, "a")
-		if err := b.Resolve(t.Context(), key("a"), semel.Absent, semel.Result{}, 0); !errors.Is(err, semel.ErrNotUnknown) {
+		if err := b.Resolve(t.Context(), semel.ResolveRequest{Key: key("a"), As: semel.Absent}); !errors.Is(err, semel.ErrNotUnknown) {
 			t.Errorf("resolve of a claimed key: %v", err)
 		}
 	})

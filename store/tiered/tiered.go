@@ -112,10 +112,11 @@ type Store struct {
 }
 
 var (
-	_ semel.Store     = (*Store)(nil)
-	_ semel.Inspector = (*Store)(nil)
-	_ semel.Resolver  = (*Store)(nil)
-	_ semel.Purger    = (*Store)(nil)
+	_ semel.Store          = (*Store)(nil)
+	_ semel.Inspector      = (*Store)(nil)
+	_ semel.Resolver       = (*Store)(nil)
+	_ semel.DigestResolver = (*Store)(nil)
+	_ semel.Purger         = (*Store)(nil)
 )
 
 // New stacks layers above a durable store, which must implement [semel.Inspector]

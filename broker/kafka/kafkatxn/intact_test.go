@@ -333,7 +333,7 @@ func TestAnOffsetOfAnEarlierInputIsRefused(t *testing.T) {
 			opts := b.options()
 			group := opts.Group
 			if opts.Repartition = stage; stage != nil {
-				group = RepartitionGroup(group)
+				group = repartitionGroup(group)
 			}
 			b.more(opts, 0)
 			time.Sleep(time.Minute) // in a bubble: until the group is empty

@@ -41,6 +41,15 @@ func HandsOn(f *open.StoreFlags, store semel.Store) (*Hands, error) {
 	return &Hands{resolver, log, store, look}, nil
 }
 
+// byDigest returns the store if it finds records by their digests.
+func (h *Hands) byDigest() (semel.DigestResolver, error) {
+	find, ok := semel.As[semel.DigestResolver](h.Store)
+	if !ok {
+		return nil, fmt.Errorf("the store finds no key by its digest: name its ID: %w", errors.ErrUnsupported)
+	}
+	return find, nil
+}
+
 // Version identifies what is known of a record, so that a person changes what was shown. It
 // changes with each claim, completion, release and resolution.
 func Version(r *semel.Record) string {
@@ -53,7 +62,11 @@ func Version(r *semel.Record) string {
 // Again looks at a record again, by its digest if its key is not known.
 func (h *Hands) Again(ctx context.Context, r *semel.Record) (*semel.Record, error) {
 	if r.Key.ID == "" {
-		now, err := h.LookDigest(ctx, r.Digest)
+		find, err := h.byDigest()
+		if err != nil {
+			return nil, err
+		}
+		now, err := find.LookDigest(ctx, r.Digest)
 		now.Digest = r.Digest
 		return &now, err
 	}
@@ -69,9 +82,13 @@ func (h *Hands) Again(ctx context.Context, r *semel.Record) (*semel.Record, erro
 func (h *Hands) Settle(ctx context.Context, by keyrecord.By, r *semel.Record, as semel.State, window time.Duration) error {
 	return keyrecord.Audited(ctx, h, "resolve", by, r, as, func() error {
 		if r.Key.ID != "" {
-			return h.Resolve(ctx, r.Key, as, semel.Result{}, window)
+			return h.Resolve(ctx, semel.ResolveRequest{Key: r.Key, As: as, Window: window})
 		}
-		return h.ResolveDigest(ctx, r.Digest, as, semel.Result{}, window)
+		find, err := h.byDigest()
+		if err != nil {
+			return err
+		}
+		return find.ResolveDigest(ctx, r.Digest, semel.ResolveRequest{As: as, Window: window})
 	})
 }
 
@@ -82,7 +99,11 @@ func (h *Hands) Forget(ctx context.Context, by keyrecord.By, r *semel.Record) er
 		if r.Key.ID != "" {
 			removed, err = h.Remove(ctx, r.Key)
 		} else {
-			removed, err = h.RemoveDigest(ctx, r.Digest)
+			find, unable := h.byDigest()
+			if unable != nil {
+				return unable
+			}
+			removed, err = find.RemoveDigest(ctx, r.Digest)
 		}
 		switch {
 		case err == nil && !removed:
@@ -106,7 +127,7 @@ func (h *Hands) MakeDone(ctx context.Context, by keyrecord.By, key semel.Key, wi
 
 func (h *Hands) makeDone(ctx context.Context, by keyrecord.By, r *semel.Record, window time.Duration) error {
 	if r.State == semel.Unknown {
-		return h.Resolve(ctx, r.Key, semel.Done, semel.Result{}, window)
+		return h.Resolve(ctx, semel.ResolveRequest{Key: r.Key, As: semel.Done, Window: window})
 	}
 	claims := []semel.ClaimRequest{{
 		Key: r.Key, Owner: semel.Owner{Name: by.Actor, Nonce: binary.LittleEndian.Uint64([]byte(rand.Text()))},

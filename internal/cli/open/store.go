@@ -253,7 +253,7 @@ func (f *StoreFlags) LookUp(ctx context.Context, store semel.Store, keys []semel
 
 // LookUpDigest returns the record of a digest, or none.
 func (f *StoreFlags) LookUpDigest(ctx context.Context, store semel.Store, d semel.Digest) ([]semel.Record, error) {
-	by, err := Able[semel.Resolver](f, store, "find a key by its digest: name its ID")
+	by, err := Able[semel.DigestResolver](f, store, "find a key by its digest: name its ID")
 	if err != nil {
 		return nil, err
 	}
