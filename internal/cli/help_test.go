@@ -81,9 +81,12 @@ func servedLine(line string) string {
 
 // endedAt starts the program of a line, ends it when it logs this message, and has its
 // exit status.
-func endedAt(message, line string) string {
+func endedAt(message, line string) string { return endedAfter(`"msg":"`+message+`"`, line) }
+
+// endedAfter is endedAt for any text on stderr.
+func endedAfter(text, line string) string {
 	return line + ` 2> log & program=$!
-until grep -q '"msg":"` + message + `"' log; do kill -0 $program || { cat log; exit 1; }; done
+until grep -q '` + text + `' log; do kill -0 $program || { cat log; exit 1; }; done
 kill $program && wait $program`
 }
 
@@ -123,6 +126,12 @@ func checkExamples(t *testing.T, path, examples string) {
 			database = programtest.NewDatabase(t, true)
 			programtest.WriteFile(t, filepath.Join(dir, "relay.yaml"), outboxExample)
 			line = endedAt("running", line)
+		}
+		if strings.Contains(line, "semel ui ") {
+			database = programtest.NewDatabase(t, true)
+			programtest.WriteFile(t, filepath.Join(dir, "pipelines.yaml"), outboxExample)
+			line, _, _ = strings.Cut(line, " --listen ")
+			line = endedAfter("open http://127.0.0.1:", line+" --listen 127.0.0.1:0")
 		}
 		if strings.Contains(line, "semel status ") {
 			address := servicestest.FreeAddr(t)
