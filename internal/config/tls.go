@@ -7,7 +7,6 @@ import (
 	"os"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/diagnose"
 	"github.com/semel-dev/semel/internal/schema"
 )
 
@@ -66,11 +65,11 @@ func (t *ServerTLS) Config() (*tls.Config, error) {
 	}
 	pair, err := tls.LoadX509KeyPair(t.Certificate, t.Key)
 	if err != nil {
-		return nil, ofFile(err, "tls.certificate and tls.key")
+		return nil, fmt.Errorf("tls: %w: %w", err, semel.ErrInvalidRequest)
 	}
 	c := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	if t.ClientCA != "" {
-		if c.ClientCAs, err = roots(t.ClientCA, "tls.client_ca"); err != nil {
+		if c.ClientCAs, err = roots(t.ClientCA); err != nil {
 			return nil, err
 		}
 		c.ClientAuth = tls.RequireAndVerifyClientCert
@@ -87,38 +86,28 @@ func (t *TLS) Config() (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}
 	var err error
 	if t.CA != "" {
-		if c.RootCAs, err = roots(t.CA, "tls.ca"); err != nil {
+		if c.RootCAs, err = roots(t.CA); err != nil {
 			return nil, err
 		}
 	}
 	if t.Certificate != "" {
 		pair, err := tls.LoadX509KeyPair(t.Certificate, t.Key)
 		if err != nil {
-			return nil, ofFile(err, "tls.certificate and tls.key")
+			return nil, fmt.Errorf("tls: %w: %w", err, semel.ErrInvalidRequest)
 		}
 		c.Certificates = []tls.Certificate{pair}
 	}
 	return c, nil
 }
 
-// roots reads the certificates in a file, which is the value of a field.
-func roots(name, field string) (*x509.CertPool, error) {
+func roots(name string) (*x509.CertPool, error) {
 	data, err := os.ReadFile(name)
 	if err != nil {
-		return nil, ofFile(err, field)
+		return nil, fmt.Errorf("tls: %w: %w", err, semel.ErrInvalidRequest)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(data) {
-		return nil, ofFile(fmt.Errorf("%s holds no certificate in PEM", name), field)
+		return nil, fmt.Errorf("tls: %s holds no certificate: %w", name, semel.ErrInvalidRequest)
 	}
 	return pool, nil
-}
-
-// ofFile describes an error of a file on this machine. Without it, the error would look like one
-// of a connection.
-func ofFile(err error, field string) error {
-	return &diagnose.Error{
-		Cause: err.Error(), Remedy: "correct " + field + ", in which a path begins at the directory of the configuration", Public: true,
-		Err: fmt.Errorf("%w: %w", err, semel.ErrInvalidRequest),
-	}
 }

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/semel-dev/semel"
 )
 
 // Error is an error of a server in words for people.
@@ -140,7 +142,7 @@ const (
 // ofText describes an error by its text.
 func ofText(err error) *Error {
 	text := Line(err.Error())
-	if _, ofFile := errors.AsType[*fs.PathError](err); ofFile {
+	if _, ofFile := errors.AsType[*fs.PathError](err); ofFile || strings.Contains(text, "tls: ") && errors.Is(err, semel.ErrInvalidRequest) {
 		return nil // no server is the cause
 	}
 	for _, s := range signs {

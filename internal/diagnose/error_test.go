@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/diagnose"
 )
 
@@ -49,7 +50,7 @@ func TestErrorsOfTheNetworkHaveARemedy(t *testing.T) {
 			t.Errorf("%v becomes\n%v, want\n%v", c.err, got, c.want)
 		}
 	}
-	for _, err := range []error{errors.New("division by zero"), fmt.Errorf("tls: %w", &os.PathError{Op: "open", Path: "ca.pem", Err: syscall.ENOENT})} {
+	for _, err := range []error{errors.New("division by zero"), fmt.Errorf("tls: %w", &os.PathError{Op: "open", Path: "ca.pem", Err: syscall.ENOENT}), fmt.Errorf("tls: ca.pem holds no certificate: %w", semel.ErrInvalidRequest)} {
 		if got := diagnose.Network(err); got != nil {
 			t.Errorf("%v", got)
 		}

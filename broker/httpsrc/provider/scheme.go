@@ -122,7 +122,7 @@ func (s *Scheme) pieces() (list []piece, err error) {
 	return list, nil
 }
 
-// endsAddress reports whether a query can be told from the values beside the address. No address
+// endsAddress reports whether the signed content shows where a query begins and ends. No address
 // has a space or a line break. A form is joined to it in any case.
 func endsAddress(content []piece) bool {
 	const never = " \r\n"
@@ -374,7 +374,7 @@ func (v *Verifier) contents(r *http.Request, body []byte, written string) ([][]b
 		case isWhole && r.URL.RawQuery != query:
 			return nil, refuse("the query of the address is not that in url")
 		case !isWhole && r.URL.RawQuery != "" && !endsAddress(v.content):
-			return nil, refuse("no space or line break is between the address and the values beside it, so two requests could have one content: write the query in url too")
+			return nil, refuse("no space or line break is between the address and the value next to it, so two requests could have one content: write the query in url too")
 		}
 		addresses = v.addresses(r)
 	}

@@ -207,7 +207,7 @@ func (s *signed) limits() []string {
 }
 
 // typeUnsigned is an exception at all senders.
-const typeUnsigned = "Content-Type and Content-Encoding are not signed: a person who has a whole request can have its body read as a form, or as it was sent, before it arrives for the first time"
+const typeUnsigned = "Content-Type and Content-Encoding are not signed: a person who has a whole request can change how its body is read, before it arrives for the first time"
 
 func (s *signed) lint(l *config.Linter) {
 	path := l.At("source.http.verify." + cmp.Or(s.Name, "hmac"))
