@@ -174,7 +174,7 @@ func TestLinksInDocumentsResolve(t *testing.T) {
 	t.Parallel()
 	link := regexp.MustCompile(`\]\(([^)#]*)(#[^)]*)?\)`)
 	headings := map[string][]string{}
-	for _, name := range documents(t, append(designPages, "docs/*.md", "docs/guides/*.md", "docs/problems/*.md", "docs/problems/*/*.md", "examples/*.md", "contrib/*/*.md", "store/*/*.md", "broker/*.md", "broker/*/*.md", "observe/*.md", "key/*.md", "bench/*.md", "bench/results/*.md", "*.md")...) {
+	for _, name := range documents(t, append(designPages, "docs/*.md", "docs/guides/*.md", "docs/problems/*.md", "docs/problems/*/*.md", "examples/*.md", "contrib/*/*.md", "clients/*/*.md", "store/*/*.md", "broker/*.md", "broker/*/*.md", "observe/*.md", "key/*.md", "bench/*.md", "bench/results/*.md", "*.md")...) {
 		for _, found := range link.FindAllStringSubmatch(readDocument(t, name), -1) {
 			target := filepath.Join(filepath.Dir(name), found[1])
 			switch {

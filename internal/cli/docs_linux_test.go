@@ -29,6 +29,7 @@ var updateDocs = flag.Bool("update-docs", false, "write the output of the comman
 //	```console wait  the same, repeated until the output is there
 //	```sh            commands whose verbs and flags must exist
 //	```yaml          a configuration; "# NAME.yaml" in its first line makes it that file
+//	```python        code; "# NAME.py" in its first line makes it that file
 //
 // A line "…" in an output stands for any lines. The words after a
 // page are the servers that it needs.
@@ -54,6 +55,7 @@ var docsPages = []struct{ name, servers string }{
 	{"guides/outbox.md", "postgres"},
 	{"guides/one-key.md", "kafka postgres"},
 	{"guides/idempotency-key.md", ""},
+	{"guides/python.md", "python"},
 	{"guides/operating.md", ""},
 	{"guides/envelopes.md", ""},
 }
@@ -84,6 +86,11 @@ func TestDocumentsRunAsPrinted(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(bin, "go"), []byte(goInDocs), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	for name, script := range pythonInDocs {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, page := range docsPages {
 		t.Run(page.name, func(t *testing.T) {
 			t.Parallel()
@@ -105,6 +112,14 @@ case "$1 $2 $3" in
 esac
 `
 
+// pythonInDocs replaces programs of Python by those of the environment that the client's tests
+// have. What a page installs is already there.
+var pythonInDocs = map[string]string{
+	"pip":     "#!/bin/sh\n[ \"$*\" = \"install ./clients/python\" ]\n",
+	"python3": "#!/bin/sh\nexec \"$SEMEL_DOCS_PYTHON\" \"$@\"\n",
+	"flask":   "#!/bin/sh\nexec \"$SEMEL_DOCS_PYTHON\" -m flask \"$@\"\n",
+}
+
 // TestEveryPageIsInTheListOfTestedPages keeps a new page from being forgotten.
 func TestEveryPageIsInTheListOfTestedPages(t *testing.T) {
 	t.Parallel()
@@ -124,7 +139,7 @@ func TestEveryPageIsInTheListOfTestedPages(t *testing.T) {
 	}
 }
 
-var fence = regexp.MustCompile("(?ms)^```(console wait|console|sh|yaml)\n(.*?)^```$")
+var fence = regexp.MustCompile("(?ms)^```(console wait|console|sh|yaml|python)\n(.*?)^```$")
 
 func runPage(t *testing.T, name, bin, needs string) {
 	text := programtest.ReadFile(t, name)
@@ -137,6 +152,8 @@ func runPage(t *testing.T, name, bin, needs string) {
 			s.configuration(body)
 		case "sh":
 			s.verbs(body)
+		case "python":
+			s.code(body)
 		default:
 			if got := s.console(body, kind == "console wait"); got != body {
 				return "```" + kind + "\n" + got + "```"
@@ -179,6 +196,16 @@ func openSession(t *testing.T, bin, needs string) *session {
 		"GORACE=atexit_sleep_ms=0") // by default each program sleeps for a second when it ends
 	for _, name := range strings.Fields(needs) {
 		switch name {
+		case "python": // with the tools of the client, and the client as pip would install it
+			python, err := exec.CommandContext(t.Context(), filepath.Join("..", "..", "clients", "python", "venv.sh")).Output()
+			if err != nil {
+				t.Fatalf("clients/python/venv.sh: %v", err)
+			}
+			source, err := filepath.Abs(filepath.Join("..", "..", "clients", "python", "src"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.env = append(s.env, "PYTHONPATH="+source, "SEMEL_DOCS_PYTHON="+strings.TrimSpace(string(python)))
 		case "kafka": // its own broker, because the topic names are those of the page
 			s.env = append(s.env, "SEMEL_DOCS_SEMEL_TEST_KAFKA="+servicestest.StartKafka(t, nil).Addr())
 		case "rabbitmq": // its own node, because the queue names are those of the page
@@ -193,10 +220,10 @@ func openSession(t *testing.T, bin, needs string) *session {
 			s.env = append(s.env, "SEMEL_DOCS_SEMEL_TEST_REDIS=redis://"+servicestest.StartRedis(t, nil).Addr())
 		}
 	}
-	real, shown := []string{"semel run ", "semel run --log-format text "}, []string(nil) // as on a terminal
-	for _, port := range []int{4195, 8081, 8082, 8083, 8084, 8085, 8086, 8087} {
+	real, shown := []string{"semel run ", "semel run --log-format text ", "semel serve ", "semel serve --admin off "}, []string(nil) // as on a terminal, and apart from other pages
+	for _, port := range []int{4195, 4196, 8081, 8082, 8083, 8084, 8085, 8086, 8087} {
 		addr, free := fmt.Sprintf("127.0.0.1:%d", port), servicestest.FreeAddr(t)
-		real, shown = append(real, addr, free), append(shown, free, addr)
+		real, shown = append(real, addr, free, fmt.Sprintf("--port %d", port), "--port "+free[strings.LastIndexByte(free, ':')+1:]), append(shown, free, addr)
 	}
 	s.real, s.shown = strings.NewReplacer(real...), strings.NewReplacer(append(shown, s.dir, "/home/me/semel")...)
 
@@ -338,6 +365,14 @@ func (s *session) configuration(body string) {
 	set := "export DATABASE_URL=${DATABASE_URL:-postgres://127.0.0.1/x} KAFKA_BROKERS=${KAFKA_BROKERS:-127.0.0.1:1} REDIS_URL=${REDIS_URL:-redis://127.0.0.1:1} KAFKA_SECRET=${KAFKA_SECRET:-secret}; "
 	if printed := s.run("(" + set + "semel lint " + name + " >lint 2>&1 || [ $? = 3 ] || cat lint); rm lint"); printed != "" {
 		s.Errorf("lint says of\n%s\n%s", body, printed)
+	}
+}
+
+// code writes a file of code that a page names.
+func (s *session) code(body string) {
+	s.Helper()
+	if found := regexp.MustCompile(`^# (\S+\.py)\n`).FindStringSubmatch(body); found != nil {
+		programtest.WriteFile(s.T, filepath.Join(s.dir, found[1]), s.real.Replace(body))
 	}
 }
 

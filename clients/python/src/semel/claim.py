@@ -77,6 +77,7 @@ class Claim:
     """
 
     def __init__(self, engine: Engine, policy: Policy, key: Id, facts: dict[str, str]) -> None:
+        self.key = key
         #: Take the effect now.
         self.fresh = False
         #: Above 1 if an earlier attempt may have taken effect.
@@ -109,7 +110,7 @@ class Claim:
         self._cancelled = False
 
     def __repr__(self) -> str:
-        return "{" + self.members + "}"
+        return f"{self.key!r} in {self._policy.scope}"
 
     def check(self) -> None:
         """Raises LeaseLost if another call may have the key. Call it in a long effect."""
@@ -215,8 +216,8 @@ class Claim:
             "late": (errors.Late, "the message is older than the window, and its key forgotten"),
             "unknown": (
                 errors.Unknown,
-                "an earlier call may have taken effect: look, and settle the key with "
-                "`semel keys resolve`",
+                "an earlier call may have taken effect: look whether it did, and settle the key "
+                "with `semel keys resolve`",
             ),
         }
         kind, what = kinds.get(decision, (errors.InFlight, "another call holds the key"))
