@@ -1,6 +1,7 @@
 package trialcmd_test
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -36,6 +37,35 @@ FAIL  p line 2: its output is none, want {}
 FAIL  p line 3: it is failed, want fresh; filter value.status == "paid": no such key: status
 3 cases, 3 failed
 ` {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestCasesOfMessagesInsideOthers have the same outcome with a store and in a Kafka transaction.
+func TestCasesOfMessagesInsideOthers(t *testing.T) {
+	t.Parallel()
+	file := programtest.WriteFile(t, filepath.Join(t.TempDir(), "semel.yaml"), `
+stores: { keys: { memory: {} } }
+x-orders: &orders { unwrap: debezium, key: { id: .id }, filter: value.id != 3, window: 1d }
+pipelines:
+  store:
+    <<: *orders
+    store: keys
+    source: { file: { paths: [in.jsonl] } }
+    sink: { stdout: {} }
+  transaction:
+    <<: *orders
+    source: { kafka: { brokers: ["127.0.0.1:1"], topics: [in], group: g } }
+    sink: { kafka: { brokers: ["127.0.0.1:1"], topic: out } }
+`)
+	var cases strings.Builder
+	for _, pipeline := range []string{"store", "transaction"} {
+		for _, c := range [][3]string{{"1", "1", `"fresh","output":{"id":1}`}, {"1", "2", `"duplicate"`}, {"3", "3", `"filtered"`}} {
+			fmt.Fprintf(&cases, `{"pipeline":"%s","body":{"before":null,"after":{"id":%s},"source":{"table":"orders","lsn":%s},"op":"c"},"key":%s,"decision":%s}`+"\n", pipeline, c[0], c[1], c[0], c[2])
+		}
+		fmt.Fprintf(&cases, `{"pipeline":"%s","body":{"id":9},"decision":"missing"}`+"\n", pipeline)
+	}
+	if got := programtest.Run(t, cases.String(), "test", file, "-"); got.Status != term.ExitDone || !strings.HasSuffix(got.Stdout, "\n8 cases, 0 failed\n") {
 		t.Errorf("%+v", got)
 	}
 }

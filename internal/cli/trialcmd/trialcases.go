@@ -66,7 +66,7 @@ func (b *caseBench) pass(ctx context.Context, line *caseLine) error {
 // decisionOf returns what became of a message in one word.
 func decisionOf(o *config.TrialOutcome) string {
 	switch {
-	case o.Reason == pipeline.ReasonKeyMissing || o.Reason == pipeline.ReasonKeyInvalid:
+	case o.Reason == pipeline.ReasonKeyMissing || o.Reason == pipeline.ReasonKeyInvalid || o.Reason == pipeline.ReasonUnreadable:
 		return dryMissing
 	case o.Reason == pipeline.ReasonRowMissing:
 		return caseNoRow
