@@ -56,6 +56,7 @@ var docsPages = []struct{ name, servers string }{
 	{"guides/one-key.md", "kafka postgres"},
 	{"guides/idempotency-key.md", ""},
 	{"guides/python.md", "python"},
+	{"guides/serve.md", ""},
 	{"guides/operating.md", ""},
 	{"guides/envelopes.md", ""},
 }
