@@ -332,7 +332,7 @@ func askAll(v *visit, q *facts.Question, places []facts.Place, d *keyData) error
 	if err != nil {
 		d.Failed = v.App.Redact(term.PlainText(term.JoinLines(err.Error())))
 	}
-	d.Picture = newTimeline(answer.Events)
+	d.Picture = newTimeline(answer.Events, time.Now())
 	for i, a := range append([]*facts.Answer{answer}, answer.Others...) {
 		if d.Nothing && a.Known() == nil {
 			continue

@@ -143,7 +143,7 @@ func paged[T any](v *visit, list []T, more bool) ([]T, pager) {
 type parkedFilter struct{ Pipeline, Reason, Older string }
 
 // selected returns the parked messages that a filter selects, the oldest of each pipeline first.
-func selected(v *visit, get func(string) string) (f parkedFilter, list []pipeline.Parked, more bool, notes []string, err error) {
+func selected(v *visit, get func(string) string) (f parkedFilter, list []*pipeline.Parked, more bool, notes []string, err error) {
 	f = parkedFilter{get("pipeline"), get("reason"), get("older")}
 	var older time.Duration
 	if f.Older != "" {
@@ -173,7 +173,7 @@ func selected(v *visit, get func(string) string) (f parkedFilter, list []pipelin
 		for i := range of.messages {
 			m := &of.messages[i]
 			if (f.Reason == "" || string(m.Reason) == f.Reason) && (older == 0 || now.Sub(m.At) >= older) {
-				list = append(list, *m)
+				list = append(list, m)
 			}
 		}
 	}
@@ -210,10 +210,10 @@ func parkedPage(v *visit) error {
 			d.Unknown++
 		}
 	}
-	var shown []pipeline.Parked
+	var shown []*pipeline.Parked
 	shown, d.Pager = paged(v, list, more)
 	for i := range shown {
-		d.Rows = append(d.Rows, rowOf(v, &shown[i]))
+		d.Rows = append(d.Rows, rowOf(v, shown[i]))
 	}
 	return v.show(http.StatusOK, "parked", "Parked messages", d)
 }
@@ -312,9 +312,12 @@ func same(now, shown *pipeline.Parked) bool {
 func picked(v *visit) (list []pipeline.Parked, err error) {
 	form := v.r.PostForm
 	if form.Get("all") != "" {
-		_, list, _, _, err = selected(v, form.Get)
+		_, all, _, _, err := selected(v, form.Get)
 		if err != nil {
 			return nil, err
+		}
+		for _, m := range all[:min(len(all), mostChanged)] {
+			list = append(list, *m)
 		}
 	} else {
 		for _, text := range slices.Concat(form["pick"], strings.Split(form.Get("picks"), "\n")) {

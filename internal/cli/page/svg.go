@@ -2,6 +2,7 @@ package page
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -52,7 +53,7 @@ const (
 	timelineHeight = 74
 	// apart is the least distance of two marks, and mostMarks how many fit.
 	apart     = 28
-	mostMarks = 24
+	mostMarks = 23
 )
 
 // timeline is the history of a key as a picture.
@@ -64,35 +65,38 @@ type timeline struct {
 	Title string
 }
 
-// mark is one event of a timeline, with its number in the list beside the picture.
+// mark is one event of a timeline, with its number in the list beside the picture, or the present.
 type mark struct {
-	X, Number int
-	Text      string
+	X int
+	// Label is the number, or "now".
+	Label, Text string
 	// Alarm: the event is about a parked message or an outcome that is not known.
 	Alarm bool
 }
 
-// newTimeline returns the picture of events, which are in the order of time, or nil if less than
-// two have a time.
-func newTimeline(events []facts.Event) *timeline {
+// newTimeline returns the picture of events, which are in the order of time, up to now. It returns nil
+// if none of them has a time.
+func newTimeline(events []facts.Event, now time.Time) *timeline {
 	var marks []mark
 	var at []time.Time
 	for i, e := range events {
-		if e.At.IsZero() {
+		if e.At.IsZero() || e.At.After(now) {
 			continue
 		}
-		marks = append(marks, mark{Number: i + 1, Text: e.Place + ": " + e.What, Alarm: strings.Contains(e.What, "parked") || strings.Contains(e.What, "unknown")})
+		marks = append(marks, mark{Label: strconv.Itoa(i + 1), Text: e.Place + ": " + e.What, Alarm: strings.Contains(e.What, "parked") || strings.Contains(e.What, "unknown")})
 		at = append(at, e.At)
 	}
-	if len(marks) < 2 {
+	if len(marks) == 0 {
 		return nil
 	}
 	if more := len(marks) - mostMarks; more > 0 {
 		marks, at = marks[more:], at[more:]
 	}
-	first, last := at[0], at[len(at)-1]
-	span := max(last.Sub(first).Seconds(), 1e-9)
-	const left, right = 20, timelineWidth - 20
+	title := fmt.Sprintf("%s between %s and now; the list has them with the same numbers", term.Plural(len(marks), "event"), term.DisplayTime(at[0]))
+	marks, at = append(marks, mark{Label: "now", Text: term.DisplayTime(now)}), append(at, now)
+	first := at[0]
+	span := max(now.Sub(first).Seconds(), 1e-9)
+	const left, right = 20, timelineWidth - 28
 	for i := range marks {
 		marks[i].X = left + int(float64(right-left)*at[i].Sub(first).Seconds()/span)
 		if i > 0 {
@@ -102,10 +106,7 @@ func newTimeline(events []facts.Event) *timeline {
 	for i := len(marks) - 1; i >= 0; i-- { // those that were moved beyond the end
 		marks[i].X = min(marks[i].X, right-(len(marks)-1-i)*apart)
 	}
-	return &timeline{
-		Width: timelineWidth, Height: timelineHeight, Marks: marks, From: term.DisplayTime(first), To: term.DisplayTime(last),
-		Title: fmt.Sprintf("%s between %s and %s; the list has them with the same numbers", term.Plural(len(marks), "event"), term.DisplayTime(first), term.DisplayTime(last)),
-	}
+	return &timeline{Width: timelineWidth, Height: timelineHeight, Marks: marks, From: term.DisplayTime(first), To: term.DisplayTime(now), Title: title}
 }
 
 const (
