@@ -82,9 +82,55 @@ func generate(w io.Writer, seed uint64, count int, header string, appendLine fun
 	return s, nil
 }
 
+// GenerateNext writes count JSON lines of the day after that of the summary first. Four in
+// five have an id of that day, half of them in its order and the others at random, and one
+// has a new id. The right answer is the lines with new ids.
+func GenerateNext(w io.Writer, first Summary, count int) (Summary, error) {
+	s := Summary{Seed: first.Seed, Lines: count}
+	rand := random{first.Seed + 1}
+	answer := sha256.New()
+	var line []byte
+	next := uint64(0)
+	for i := range count {
+		id := uint64(first.Fresh) + uint64(s.Fresh)
+		isNew := rand.below(5) == 0
+		switch {
+		case isNew:
+			s.Fresh++
+		case rand.below(2) == 0:
+			id, next = next, (next+1)%uint64(first.Fresh)
+		default:
+			id = rand.below(uint64(first.Fresh))
+		}
+		line = appendLine(line[:0], first.Seed, id, 0)
+		if isNew {
+			answer.Write(line)
+		}
+		s.Bytes += int64(len(line))
+		if _, err := w.Write(line); err != nil {
+			return s, fmt.Errorf("lines: write line %d: %w", i+1, err)
+		}
+	}
+	s.FreshSHA256 = hex.EncodeToString(answer.Sum(nil))
+	return s, nil
+}
+
 // File creates path with count lines of this seed, or records if its name ends with
 // .csv, unless it exists. It returns their summary, which it stores next to path.
 func File(path string, seed uint64, count int) (Summary, error) {
+	generate := Generate
+	if filepath.Ext(path) == ".csv" {
+		generate = GenerateCSV
+	}
+	return file(path, seed, count, func(w io.Writer) (Summary, error) { return generate(w, seed, count) })
+}
+
+// NextFile is File for the lines of [GenerateNext].
+func NextFile(path string, first Summary, count int) (Summary, error) {
+	return file(path, first.Seed, count, func(w io.Writer) (Summary, error) { return GenerateNext(w, first, count) })
+}
+
+func file(path string, seed uint64, count int, generate func(io.Writer) (Summary, error)) (Summary, error) {
 	var s Summary
 	if data, err := os.ReadFile(path + ".summary"); err == nil && json.Unmarshal(data, &s) == nil {
 		if info, err := os.Stat(path); err == nil && info.Size() == s.Bytes && s.Seed == seed && s.Lines == count {
@@ -97,11 +143,7 @@ func File(path string, seed uint64, count int) (Summary, error) {
 	}
 	defer f.Close()
 	w := bufio.NewWriterSize(f, 1<<20)
-	generate := Generate
-	if filepath.Ext(path) == ".csv" {
-		generate = GenerateCSV
-	}
-	if s, err = generate(w, seed, count); err != nil {
+	if s, err = generate(w); err != nil {
 		return s, err
 	}
 	if err := w.Flush(); err != nil {

@@ -12,6 +12,43 @@ import (
 	"testing"
 )
 
+// TestTheNextDayHasOldAndNewIDs compares with the ids of the first day.
+func TestTheNextDayHasOldAndNewIDs(t *testing.T) {
+	t.Parallel()
+	const count = 20_000
+	var b bytes.Buffer
+	first, err := Generate(&b, 7, count)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := map[string]bool{}
+	for line := range bytes.Lines(b.Bytes()) {
+		id, _ := EventID(bytes.ReplaceAll(line, []byte(`": "`), []byte(`":"`)))
+		old[string(id)] = true
+	}
+	b.Reset()
+	next, err := GenerateNext(&b, first, count)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := sha256.New()
+	total, fresh, seen := 0, 0, map[string]bool{}
+	for line := range bytes.Lines(b.Bytes()) {
+		id, ok := EventID(line)
+		if total++; !ok {
+			t.Fatalf("line %d has no id", total)
+		}
+		if !old[string(id)] && !seen[string(id)] {
+			answer.Write(line)
+			fresh++
+		}
+		seen[string(id)] = true
+	}
+	if total != count || fresh != next.Fresh || hex.EncodeToString(answer.Sum(nil)) != next.FreshSHA256 || fresh < count/6 || fresh > count/4 {
+		t.Errorf("%d lines, %d with new ids, want %+v", total, fresh, next)
+	}
+}
+
 func TestGeneratedLinesMatchTheirSummary(t *testing.T) {
 	t.Parallel()
 	const count = 50_000

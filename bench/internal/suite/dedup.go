@@ -129,6 +129,7 @@ func dedup(e Env) []Benchmark {
 				},
 			},
 		},
+		e.dedupAgain(full),
 		e.dedupSynced("pebble", "github.com/cockroachdb/pebble/v2", fewer),
 		e.dedupSynced("sqlite", "modernc.org/sqlite", fewer),
 	)
@@ -153,6 +154,103 @@ func (e *Env) dedupSynced(engine, module string, n int) Benchmark {
 		},
 		figures: []figure{{name: name, unit: "s", lessIsBetter: true, target: 5}},
 	}
+}
+
+// dedupAgain compares the second day: most of its lines have an id of the first one.
+func (e *Env) dedupAgain(n int) Benchmark {
+	const name = "dedup-again"
+	tools := []string{"semel", "duckdb", "polars"}
+	// remember builds what each program knows after the first day.
+	remember := func(ctx context.Context) error {
+		first, err := lines.File(e.input(n), inputSeed, n)
+		if err != nil {
+			return err
+		}
+		if _, err := lines.NextFile(e.nextInput(n), first, n); err != nil {
+			return err
+		}
+		for _, tool := range tools {
+			dir, err := e.fresh("yesterday-" + tool)
+			if err != nil {
+				return err
+			}
+			out := e.work("out-yesterday.jsonl")
+			if err := os.RemoveAll(out); err != nil {
+				return err
+			}
+			if err := e.again(ctx, tool, dir, e.input(n), out, true).Run(); err != nil {
+				return fmt.Errorf("%s on the first day: %w", tool, err)
+			}
+			if err := os.RemoveAll(out); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	side := func(tool string) side {
+		return func(ctx context.Context) (map[string]float64, error) {
+			dir, err := e.fresh("today-" + tool)
+			if err != nil {
+				return nil, err
+			}
+			if err := os.CopyFS(dir, os.DirFS(e.work("yesterday-"+tool))); err != nil {
+				return nil, err
+			}
+			first, err := lines.File(e.input(n), inputSeed, n)
+			if err != nil {
+				return nil, err
+			}
+			want, err := lines.NextFile(e.nextInput(n), first, n)
+			if err != nil {
+				return nil, err
+			}
+			out := e.work("out-" + tool + ".jsonl")
+			return e.measure(e.again(ctx, tool, dir, e.nextInput(n), out, false), name, want, out)
+		}
+	}
+	figures := func(peer string, time, memory float64) []figure {
+		return []figure{
+			{name: name + "-" + peer, value: name, unit: "s", lessIsBetter: true, target: time},
+			{name: name + "-" + peer + "-memory", value: name + "-memory", unit: "MiB", lessIsBetter: true, target: memory},
+		}
+	}
+	return Benchmark{
+		Name:    name,
+		Work:    fmt.Sprintf("%s with --store and --output on %s JSON lines of about 200 bytes, of which 80 %% have an id of yesterday's %s lines, half of them in yesterday's order and half at random; the output is the lines with new ids, byte for byte, in input order. Wall time with the start, and peak resident memory. Peer: ", semelCommand, count(n), count(n)),
+		prepare: e.prepare(n, e.buildSemel, e.installPython, remember),
+		ours:    side("semel"),
+		rivals: []rival{
+			{
+				work: "semel with an empty store on yesterday's lines, of which 80 % are new", peerVersion: func() (string, error) { return "semel on new lines", nil },
+				peer:    func(ctx context.Context) (map[string]float64, error) { return e.semel(ctx, name, n, true) },
+				figures: figures("new", 0.8, 0.9),
+			},
+			{
+				work: "DuckDB: an anti-join with the ids in its database", peerVersion: func() (string, error) { return e.pinned("duckdb") },
+				peer: side("duckdb"), figures: figures("duckdb", 2, 5),
+			},
+			{
+				work: "Polars: an anti-join with the ids in Parquet files", peerVersion: func() (string, error) { return e.pinned("polars") },
+				peer: side("polars"), figures: figures("polars", 1, 3),
+			},
+		},
+	}
+}
+
+// again returns the command with which a program reads an input of dedupAgain. It writes no
+// output on the first day if it can do without.
+func (e *Env) again(ctx context.Context, tool, state, input, out string, first bool) *exec.Cmd {
+	switch {
+	case tool == "semel":
+		return exec.CommandContext(ctx, e.work("bin", "semel"), "dedup", "--quiet", "--key", ".event_id", "--store", filepath.Join(state, "seen"), "--output", out, input)
+	case tool == "duckdb":
+		state = filepath.Join(state, "seen.db")
+	}
+	args := []string{e.peer("python", "with_"+tool+"_again.py"), state, input}
+	if !first {
+		args = append(args, out)
+	}
+	return exec.CommandContext(ctx, e.work("venv", "bin", "python"), args...)
 }
 
 // bento runs Bento on an input of this many lines.
@@ -191,13 +289,18 @@ func (e *Env) semelOn(ctx context.Context, name, input string, n int, flags ...s
 	return e.filter(exec.CommandContext(ctx, e.work("bin", "semel"), append(args, input)...), name, input, n, out)
 }
 
-// filter runs a command that writes out from an input of this many lines. It measures
-// wall time and peak memory, and checks the output.
+// filter measures a command that writes out from an input of this many lines.
 func (e *Env) filter(cmd *exec.Cmd, name, input string, n int, out string) (map[string]float64, error) {
 	want, err := lines.File(input, inputSeed, n)
 	if err != nil {
 		return nil, err
 	}
+	return e.measure(cmd, name, want, out)
+}
+
+// measure runs a command that writes out. It measures wall time and peak memory, and
+// checks the output.
+func (e *Env) measure(cmd *exec.Cmd, name string, want lines.Summary, out string) (map[string]float64, error) {
 	if err := os.RemoveAll(out); err != nil {
 		return nil, err
 	}
@@ -205,7 +308,7 @@ func (e *Env) filter(cmd *exec.Cmd, name, input string, n int, out string) (map[
 	cmd.Stderr = &complaints
 	unix.Sync() // writes of the previous run must not slow this one
 	start := time.Now()
-	err = cmd.Run()
+	err := cmd.Run()
 	took := time.Since(start)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w: %s", cmd, err, complaints.String())
@@ -235,6 +338,9 @@ func check(out string, want lines.Summary) error {
 }
 
 func (e *Env) input(n int) string { return e.work(fmt.Sprintf("events-%d.jsonl", n)) }
+
+// nextInput is the name of the input of the day after.
+func (e *Env) nextInput(n int) string { return e.work(fmt.Sprintf("events-%d-next.jsonl", n)) }
 
 // records is the name of an input in CSV.
 func (e *Env) records(n int) string { return e.work(fmt.Sprintf("events-%d.csv", n)) }
