@@ -223,7 +223,7 @@ var packageMap = map[string][]string{
 	"internal/explain": {".", "pipeline", "internal/config", "internal/schema", "stream"},
 	"internal/proxy":   {".", "httpidem", "httpidem/caller", "internal/config", "internal/listen", "github.com/prometheus/client_golang/prometheus"},
 	"internal/cli": {
-		"internal/cli/auditcmd", "internal/cli/configcmd", "internal/cli/dedupcmd", "internal/cli/doctorcmd", "internal/cli/kafkacmd", "internal/cli/keyscmd", "internal/cli/migratecmd", "internal/cli/parkedcmd", "internal/cli/proxycmd", "internal/cli/runcmd", "internal/cli/servecmd", "internal/cli/statuscmd", "internal/cli/term", "internal/cli/trialcmd", "internal/cli/verifycmd", "internal/cli/whycmd", "internal/config", "internal/dedup", "internal/diagnose", "internal/cli/uicmd",
+		"internal/cli/auditcmd", "internal/cli/configcmd", "internal/cli/dedupcmd", "internal/cli/doctorcmd", "internal/cli/kafkacmd", "internal/cli/keyscmd", "internal/cli/migratecmd", "internal/cli/oncecmd", "internal/cli/parkedcmd", "internal/cli/proxycmd", "internal/cli/runcmd", "internal/cli/servecmd", "internal/cli/statuscmd", "internal/cli/term", "internal/cli/trialcmd", "internal/cli/verifycmd", "internal/cli/whycmd", "internal/config", "internal/dedup", "internal/diagnose", "internal/cli/uicmd",
 		"github.com/spf13/cobra", "github.com/spf13/pflag",
 	},
 	"internal/cli/configcmd": {
@@ -271,8 +271,12 @@ var packageMap = map[string][]string{
 		".", "pipeline", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/jsonid", "internal/dedup", "internal/schema", "internal/cli/facts",
 		"github.com/spf13/cobra",
 	},
+	"internal/cli/oncecmd": {
+		".", "key", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/days", "internal/diagnose", "internal/retry", "internal/schema",
+		"github.com/spf13/cobra", "golang.org/x/sys/unix",
+	},
 	"internal/cli/open": {
-		".", "pipeline", "internal/diagnose", "internal/admin", "internal/cli/term", "internal/config", "internal/app", "internal/schema",
+		".", "pipeline", "internal/diagnose", "internal/admin", "internal/cli/term", "internal/config", "internal/app", "internal/retry", "internal/schema",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/parkedcmd": {

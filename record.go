@@ -94,9 +94,10 @@ type Record struct {
 	Token   Token
 	Attempt int
 	Holder  string
-	// Orphaned: the record is Claimed, and the process that claimed it has ended. Its
-	// effect may still run, for instance as a request that was sent. Only an embedded
-	// store knows this.
+	// Orphaned: the record is Claimed, and the process that claimed it has ended, or has
+	// closed the store, as semel once does while its command runs. Its effect may
+	// still run, for instance as a request that was sent. Only an embedded store knows
+	// this.
 	Orphaned bool
 	// Origin says where the delivery came from that holds or completed the key. It
 	// is empty if that is not known.

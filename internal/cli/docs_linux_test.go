@@ -59,6 +59,7 @@ var docsPages = []struct{ name, servers string }{
 	{"guides/serve.md", ""},
 	{"guides/operating.md", ""},
 	{"guides/envelopes.md", ""},
+	{"guides/commands.md", ""},
 }
 
 // This must not run in parallel with other tests. A child that was forked and has

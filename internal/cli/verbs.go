@@ -12,6 +12,7 @@ import (
 	"github.com/semel-dev/semel/internal/cli/kafkacmd"
 	"github.com/semel-dev/semel/internal/cli/keyscmd"
 	"github.com/semel-dev/semel/internal/cli/migratecmd"
+	"github.com/semel-dev/semel/internal/cli/oncecmd"
 	"github.com/semel-dev/semel/internal/cli/parkedcmd"
 	"github.com/semel-dev/semel/internal/cli/proxycmd"
 	"github.com/semel-dev/semel/internal/cli/runcmd"
@@ -33,6 +34,7 @@ func verbs(a *term.App) []term.VerbGroup {
 		{Title: "Files", Verbs: []*cobra.Command{
 			dedupcmd.New(a),
 		}},
+		{Title: "Commands", Verbs: []*cobra.Command{withEnvFile(a, oncecmd.New(a))}},
 		{Title: "Pipelines", Verbs: []*cobra.Command{
 			configcmd.NewInit(a),
 			withEnvFile(a, configcmd.NewLint(a)),

@@ -8,6 +8,7 @@ import (
 	"github.com/semel-dev/semel/internal/cli/auditcmd"
 	"github.com/semel-dev/semel/internal/cli/dedupcmd"
 	"github.com/semel-dev/semel/internal/cli/keyscmd"
+	"github.com/semel-dev/semel/internal/cli/oncecmd"
 	"github.com/semel-dev/semel/internal/cli/term"
 )
 
@@ -31,6 +32,7 @@ func verbs(a *term.App) []term.VerbGroup {
 	}
 	return []term.VerbGroup{
 		{Title: "Files", Verbs: []*cobra.Command{dedupcmd.New(a)}},
+		{Title: "Commands", Verbs: []*cobra.Command{withEnvFile(a, oncecmd.New(a))}},
 		{Title: "Keys and messages", Verbs: []*cobra.Command{withEnvFile(a, keyscmd.New(a)), auditcmd.New(a)}},
 		{Title: "This program", Verbs: append(missing, newCompletionCommand(a), newVersionCommand(a))},
 	}

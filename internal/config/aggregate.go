@@ -114,9 +114,9 @@ func readZone(v schema.Value) *time.Location {
 	if v.Text(&name); name == "" {
 		return nil // already reported
 	}
-	zone, err := time.LoadLocation(name)
-	if err != nil || zone == time.Local {
-		v.Wrong("%q is no time zone: write its name in the IANA database, as in Europe/Vienna", name)
+	zone, err := schema.ParseZone(name)
+	if err != nil {
+		v.Wrong("%q is %v", name, err)
 		return nil
 	}
 	return zone

@@ -110,6 +110,16 @@ func ParseChoice(text string, allowed ...string) (string, error) {
 	return text, nil
 }
 
+// ParseZone parses the name of a time zone. The zone of the host is none: it differs from
+// host to host.
+func ParseZone(text string) (*time.Location, error) {
+	zone, err := time.LoadLocation(text)
+	if err != nil || zone == time.Local {
+		return nil, errors.New("no time zone: write its name in the IANA database, as in Europe/Vienna")
+	}
+	return zone, nil
+}
+
 // ParseWindow reads a duration above 0. "forever" is semel.Forever.
 func ParseWindow(text string) (time.Duration, error) {
 	if text == "forever" {

@@ -32,7 +32,7 @@ func NextDelivery(r *semel.Record, p *config.Pipeline, now time.Time) string {
 		}
 		text := "it waits: " + term.DisplayText(r.Holder) + " holds the key until " + term.DisplayTime(r.LeaseEnd)
 		if r.Orphaned {
-			text += "; its process has ended, but its effect may still run"
+			text += "; its process has ended or closed the store, but its effect may still run"
 		} else {
 			text += " and may extend that"
 		}

@@ -105,7 +105,7 @@ func Facts(r *semel.Record) (list []Fact) {
 	}
 	fact("holder", term.DisplayText(r.Holder))
 	if r.Orphaned {
-		fact("orphaned", "the holder's process has ended; its effect may still run")
+		fact("orphaned", "the holder's process has ended or closed the store; its effect may still run")
 	}
 	fact("lease end", term.DisplayTime(r.LeaseEnd))
 	if r.State == semel.Done {

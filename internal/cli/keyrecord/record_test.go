@@ -46,7 +46,7 @@ func TestRecordsAreShownAsTextAndAsJSON(t *testing.T) {
 		},
 		"claimed by a process that has ended": {
 			semel.Record{Key: semel.Key{Scope: "s", ID: "\x00n7"}, State: semel.Claimed, Attempt: 2, Holder: "worker\x1b7", Orphaned: true, LeaseEnd: ends},
-			"key          7\nscope        s\nstate        claimed\nattempts     2\nholder       \"worker\\x1b7\"\norphaned     the holder's process has ended; its effect may still run\nlease end    2026-01-02 04:04:05 UTC\n",
+			"key          7\nscope        s\nstate        claimed\nattempts     2\nholder       \"worker\\x1b7\"\norphaned     the holder's process has ended or closed the store; its effect may still run\nlease end    2026-01-02 04:04:05 UTC\n",
 			`{"scope":"s","id":7,"state":"claimed","attempts":2,"holder":"worker\u001b7","orphaned":true,"lease_end":"2026-01-02T04:04:05Z"}`,
 		},
 		"bytes that are no text": {

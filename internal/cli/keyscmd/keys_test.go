@@ -60,7 +60,7 @@ func TestOrphanedKeysAreNamed(t *testing.T) {
 
 	got := programtest.Run(t, "", "keys", "show", "order-1", "--store", dir)
 	got.Check(t, term.ExitDone)
-	if !strings.Contains(got.Stdout, "state        claimed\n") || !strings.Contains(got.Stdout, "orphaned     the holder's process has ended; its effect may still run\n") {
+	if !strings.Contains(got.Stdout, "state        claimed\n") || !strings.Contains(got.Stdout, "orphaned     the holder's process has ended or closed the store; its effect may still run\n") {
 		t.Errorf("show:\n%s", got.Stdout)
 	}
 	got = programtest.Run(t, "", "keys", "ls", "--store", dir, "--state", "claimed")
@@ -80,7 +80,7 @@ func TestOrphanedKeysAreNamed(t *testing.T) {
 	}
 	got = programtest.Run(t, "", "why", "order-1", "--config", conf)
 	got.Check(t, term.ExitDone)
-	if !strings.Contains(got.Stdout, "it waits: worker-7 holds the key until ") || !strings.Contains(got.Stdout, "; its process has ended, but its effect may still run") {
+	if !strings.Contains(got.Stdout, "it waits: worker-7 holds the key until ") || !strings.Contains(got.Stdout, "; its process has ended or closed the store, but its effect may still run") {
 		t.Errorf("why:\n%s", got.Stdout)
 	}
 }

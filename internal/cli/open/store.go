@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -17,12 +18,15 @@ import (
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/diagnose"
+	"github.com/semel-dev/semel/internal/retry"
 )
 
 // StoreFlags select a store by its directory, or by its name in a configuration.
 type StoreFlags struct {
 	*term.App
 	dir, File, Name string
+	// Default is the directory if no flag names a store. Without it, a flag is needed.
+	Default string
 	// Admin is the address of the admin server to ask, or empty.
 	Admin string
 	// Process is this process, if it has the store open, or nil.
@@ -42,7 +46,11 @@ type StoreFlags struct {
 
 // AddStore adds --store, --config and --store-name.
 func (f *StoreFlags) AddStore(cmd *cobra.Command) {
-	cmd.PersistentFlags().StringVar(&f.dir, "store", "", "`DIR` of an embedded store")
+	usage := "`DIR` of an embedded store"
+	if f.Default != "" {
+		usage += " (default " + f.Default + ")"
+	}
+	cmd.PersistentFlags().StringVar(&f.dir, "store", "", usage)
 	term.CompleteDirs(cmd, "store")
 	f.AddConfig(cmd)
 }
@@ -81,6 +89,9 @@ func (f *StoreFlags) Find(p *term.Problems) bool {
 	said := slices.ContainsFunc(*p, func(text string) bool {
 		return strings.HasPrefix(text, "--store ") || strings.HasPrefix(text, "--config ")
 	})
+	if f.dir == "" && f.File == "" && f.Name == "" && !said {
+		f.dir = f.Default
+	}
 	switch {
 	case f.dir != "" && (f.File != "" || f.Name != ""):
 		p.Addf("--store and --config exclude each other: name the store one way")
@@ -145,6 +156,18 @@ func (f *StoreFlags) Check(p *term.Problems) {
 	}
 }
 
+// Open opens the store for this process, with readable ids, and with claims that outlive it. If
+// another process has an embedded store open, the error says so; see diagnose.Holder.
+func (f *StoreFlags) Open(ctx context.Context) (semel.Store, io.Closer, error) {
+	patient, cancel := context.WithTimeout(ctx, f.Patience)
+	defer cancel()
+	store, opened, err := app.OpenStore(patient, f.Conf, f.Found.Name, &app.StoresOptions{KeepIDs: true, KeepClaims: true})
+	if err != nil {
+		return nil, nil, fmt.Errorf("open the store %s: %w", f.Shown(), Advise(ctx, f.Conf, f.Conf.Stack(f.Found.Name), err))
+	}
+	return store, opened, nil
+}
+
 // WithStore opens the store, calls use and closes it. If another process has an embedded
 // store open, or --admin names a process, the store is that of the process; see
 // admin.Store.
@@ -176,14 +199,31 @@ func (f *StoreFlags) open(ctx context.Context) (semel.Store, io.Closer, error) {
 	}
 	patient, cancel := context.WithTimeout(ctx, f.Patience)
 	defer cancel()
-	store, opened, err := app.OpenStore(patient, f.Conf, f.Found.Name, &app.StoresOptions{KeepIDs: f.KeepIDs})
-	err = Advise(ctx, f.Conf, f.Conf.Stack(f.Found.Name), err)
+	var (
+		store   semel.Store
+		opened  *app.Stores
+		client  *admin.Client
+		dialErr error
+	)
+	var openErr error
+	// A holder that answers no questions may be semel once, which has the store for moments.
+	if err := retry.Poll(patient, time.Now().Add(moments), func() (settled bool) {
+		store, opened, openErr = app.OpenStore(patient, f.Conf, f.Found.Name, &app.StoresOptions{KeepIDs: f.KeepIDs})
+		if _, held := diagnose.Holder(openErr); !held {
+			return true
+		}
+		client, dialErr = f.dialHolder(patient)
+		return dialErr == nil || errors.Is(dialErr, fs.ErrPermission) || errors.As(dialErr, new(*admin.ForeignError))
+	}); err != nil {
+		return nil, nil, err
+	}
+	err := Advise(ctx, f.Conf, f.Conf.Stack(f.Found.Name), openErr)
 	holder, held := diagnose.Holder(err)
 	switch {
 	case err == nil:
 		return store, opened, nil
 	case held:
-		client, err := f.dialHolder(patient)
+		err := dialErr
 		switch {
 		case err == nil:
 			return client.Store(""), client, nil
@@ -198,6 +238,10 @@ func (f *StoreFlags) open(ctx context.Context) (semel.Store, io.Closer, error) {
 	}
 	return nil, nil, fmt.Errorf("open the store %s: %w", f.Shown(), term.InOneLine(err))
 }
+
+// moments is how long a verb waits for a store that another process has open without
+// answering questions.
+const moments = time.Second
 
 // InUseError means that another process has an embedded store open and does not answer.
 type InUseError struct{ text string }

@@ -29,6 +29,13 @@ const (
 	ExitInterrupted = 130
 )
 
+// Status is an error that ends the program with an exit status of its verb. The verb has
+// said why.
+type Status int
+
+// Error implements error.
+func (s Status) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
 // App is one run of the program: its streams and its global flags.
 type App struct {
 	Kinds          *config.Kinds
@@ -66,8 +73,13 @@ type App struct {
 
 // Report prints an error and returns its exit status.
 func (a *App) Report(ctx context.Context, path string, err error) int {
-	var usage *UsageError
+	var (
+		usage  *UsageError
+		status Status
+	)
 	switch {
+	case errors.As(err, &status):
+		return int(status)
 	case err == nil, errors.Is(err, ErrReaderGone):
 		return ExitDone
 	case ctx.Err() != nil && errors.Is(a.Unread, context.Cause(ctx)):

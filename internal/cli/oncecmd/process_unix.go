@@ -1,0 +1,299 @@
+//go:build unix
+
+package oncecmd
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/semel-dev/semel/internal/cli/term"
+)
+
+// grace is how long a command may take to end after a lost lease.
+const grace = 10 * time.Second
+
+// process is the running command with its process group. A keeper leads the group: a shell that
+// ends the group when this program has ended, also by SIGKILL. The group exists for as long as
+// its leader was not waited for, so its number stays its own.
+type process struct {
+	group    int
+	keeper   *keeper
+	terminal *terminal // nil unless the command has the terminal
+	out      *output
+	ended    chan int // the status
+	resumed  chan struct{}
+}
+
+// startProcess starts a command in a process group of its own.
+func startProcess(a *term.App, path string, argv, env []string, out *output) (*process, error) {
+	p := &process{out: out, ended: make(chan int, 1), resumed: make(chan struct{}, 1)}
+	cmd := &exec.Cmd{Path: path, Args: argv, Env: env, Stderr: os.Stderr, SysProcAttr: &syscall.SysProcAttr{Setpgid: true}}
+	if file, ok := a.Stdin.(*os.File); ok {
+		cmd.Stdin = file
+	}
+	if file, ok := a.Stderr.(*os.File); ok {
+		cmd.Stderr = file
+	}
+	cmd.Stdout = os.Stdout
+	if out.most > 0 {
+		writer, err := out.pipe()
+		if err != nil {
+			return nil, err
+		}
+		defer writer.Close()
+		cmd.Stdout = writer
+	}
+	if p.keeper = startKeeper(); p.keeper != nil {
+		cmd.SysProcAttr.Pgid = p.keeper.cmd.Process.Pid
+	}
+	if p.terminal = openTerminal(); p.terminal != nil {
+		cmd.SysProcAttr.Foreground, cmd.SysProcAttr.Ctty = true, int(p.terminal.file.Fd())
+	}
+	endWithParent(cmd.SysProcAttr)
+	started := make(chan error)
+	go p.live(cmd, started)
+	if err := <-started; err != nil {
+		out.discard()
+		p.finish()
+		return nil, err
+	}
+	if out.reader != nil {
+		go out.copy()
+	}
+	return p, nil
+}
+
+// live starts the command and waits for its end. The command ends with the thread that started
+// it, so this goroutine keeps its thread.
+func (p *process) live(cmd *exec.Cmd, started chan<- error) {
+	runtime.LockOSThread()
+	err := cmd.Start()
+	if err == nil {
+		if p.group = cmd.Process.Pid; p.keeper != nil {
+			p.group = p.keeper.cmd.Process.Pid
+		}
+		if p.terminal != nil {
+			signal.Ignore(syscall.SIGTTOU) // this program takes the terminal back from the background
+		}
+	}
+	started <- err
+	if err != nil {
+		return
+	}
+	options := 0
+	if p.terminal != nil {
+		options = syscall.WUNTRACED
+	}
+	for {
+		var status syscall.WaitStatus
+		switch _, err := syscall.Wait4(cmd.Process.Pid, &status, options, nil); {
+		case err == syscall.EINTR:
+		case err != nil, status.Exited():
+			p.ended <- status.ExitStatus()
+			return
+		case status.Signaled():
+			p.ended <- statusSignal + int(status.Signal())
+			return
+		case status.Stopped():
+			p.stopped()
+		}
+	}
+}
+
+// stopped stops this program too, so that the shell gets the terminal. The command continues
+// with it.
+func (p *process) stopped() {
+	p.terminal.give(unix.Getpgrp())
+	select {
+	case <-p.resumed:
+	default:
+	}
+	_ = syscall.Kill(0, syscall.SIGTSTP) // no shell may be there to continue it: then it is ignored
+	select {
+	case <-p.resumed: // the signal is passed on
+	case <-time.After(time.Second):
+		p.proceed()
+	}
+}
+
+// proceed continues the command, in the foreground if this program is.
+func (p *process) proceed() {
+	if p.terminal != nil && p.terminal.owner() == unix.Getpgrp() {
+		p.terminal.give(p.group)
+	}
+	_ = syscall.Kill(-p.group, syscall.SIGCONT) // it may have ended
+}
+
+// signal passes a signal on to the process group.
+func (p *process) signal(sig syscall.Signal) {
+	if sig == syscall.SIGCONT {
+		p.proceed()
+		select {
+		case p.resumed <- struct{}{}:
+		default:
+		}
+		return
+	}
+	_ = syscall.Kill(-p.group, sig) // it may have ended
+}
+
+// wait returns the status of the command when its process group has ended. If ctx ends first,
+// the command is ended, and ended is true.
+func (p *process) wait(ctx context.Context) (status int, ended bool) {
+	defer p.finish()
+	select {
+	case status = <-p.ended:
+		return status, false
+	case <-ctx.Done():
+	}
+	p.signal(syscall.SIGTERM)
+	_ = syscall.Kill(-p.group, syscall.SIGCONT) // a stopped command could not take it
+	patience := time.NewTimer(grace)
+	defer patience.Stop()
+	select {
+	case status = <-p.ended:
+	case <-patience.C:
+		_ = syscall.Kill(-p.group, syscall.SIGKILL)
+		status = <-p.ended
+	}
+	return status, true
+}
+
+// finish ends what is left of the process group, and takes the terminal back.
+func (p *process) finish() {
+	if p.group != 0 {
+		_ = syscall.Kill(-p.group, syscall.SIGKILL) // it may have ended
+	}
+	if p.keeper != nil {
+		p.keeper.end()
+	}
+	if p.terminal != nil {
+		p.terminal.give(unix.Getpgrp())
+		_ = p.terminal.file.Close() // it was not written
+		p.terminal = nil
+	}
+	p.out.end()
+}
+
+// keeper leads the process group of the command. It ends the group when its input ends, which is
+// when this program ends.
+type keeper struct {
+	cmd   *exec.Cmd
+	alive io.Closer // its input
+}
+
+// keeperScript ignores what the command may get, says so, and waits.
+const keeperScript = `trap '' HUP INT QUIT TERM TSTP TTIN TTOU USR1 USR2 ALRM; echo; read -r _; kill -KILL 0`
+
+// startKeeper returns nil if the host has no shell. The command then leads the group.
+func startKeeper() *keeper {
+	cmd := exec.Command("/bin/sh", "-c", keeperScript)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Env = []string{}
+	alive, err := cmd.StdinPipe()
+	if err != nil {
+		return nil
+	}
+	ready, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		_ = alive.Close()
+		return nil
+	}
+	k := &keeper{cmd, alive}
+	if n, _ := ready.Read(make([]byte, 1)); n == 0 {
+		k.end()
+		return nil
+	}
+	return k
+}
+
+func (k *keeper) end() {
+	_ = k.cmd.Process.Kill() // it may have ended
+	_ = k.alive.Close()
+	_ = k.cmd.Wait() // a signal ended it
+}
+
+// terminal is the controlling terminal of this program.
+type terminal struct{ file *os.File }
+
+// openTerminal returns nil if there is no terminal, or if this program is not in its foreground.
+func openTerminal() *terminal {
+	file, err := os.OpenFile("/dev/tty", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		return nil
+	}
+	t := &terminal{file}
+	if t.owner() != unix.Getpgrp() {
+		_ = file.Close() // it was not written
+		return nil
+	}
+	return t
+}
+
+// owner returns the process group in the foreground, or 0.
+func (t *terminal) owner() int {
+	group, err := unix.IoctlGetInt(int(t.file.Fd()), unix.TIOCGPGRP)
+	if err != nil {
+		return 0
+	}
+	return group
+}
+
+// give puts a process group into the foreground.
+func (t *terminal) give(group int) {
+	_ = unix.IoctlSetPointerInt(int(t.file.Fd()), unix.TIOCSPGRP, group) // the terminal may be gone
+}
+
+// passed are the signals that the command gets. SIGPIPE is among those that this program takes,
+// so that it has its default for the command.
+var passed = []syscall.Signal{
+	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGWINCH, syscall.SIGCONT,
+}
+
+// ends reports whether a signal ends most programs.
+func ends(sig syscall.Signal) bool {
+	return slices.Contains(passed[:4], sig)
+}
+
+// listen calls a function for each signal of this program that the command gets, until stop. A
+// signal that this program was started to ignore stays ignored.
+func listen(take func(syscall.Signal)) (stop func()) {
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, syscall.SIGPIPE)
+	for _, sig := range passed {
+		if !signal.Ignored(sig) {
+			signal.Notify(signals, sig)
+		}
+	}
+	over, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case sig := <-signals:
+				if sig := sig.(syscall.Signal); sig != syscall.SIGPIPE {
+					take(sig)
+				}
+			case <-over:
+				return
+			}
+		}
+	}()
+	return func() {
+		signal.Stop(signals)
+		close(over)
+		<-done
+	}
+}

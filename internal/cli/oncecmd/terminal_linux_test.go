@@ -1,0 +1,105 @@
+package oncecmd_test
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/semel-dev/semel/test/programtest"
+)
+
+// screen is a terminal with a session of its own.
+type screen struct {
+	*exec.Cmd
+	file *os.File
+	mu   sync.Mutex
+	text bytes.Buffer
+	over chan struct{}
+}
+
+// onTerminal runs a shell line in the foreground of a terminal.
+func onTerminal(t *testing.T, dir, line string) *screen {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	binaries := t.TempDir()
+	if err := os.Symlink(program, binaries+"/semel"); err != nil {
+		t.Fatal(err)
+	}
+	file, terminal := programtest.OpenTerminal(t, 80)
+	s := &screen{Cmd: exec.CommandContext(t.Context(), "sh", "-c", line), file: file, over: make(chan struct{})}
+	s.Dir, s.Stdin, s.Stdout, s.Stderr = dir, terminal, terminal, terminal
+	s.Env = append(os.Environ(), programtest.Variable+"=1", "GORACE=atexit_sleep_ms=0", "PATH="+binaries+":"+os.Getenv("PATH"))
+	s.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	terminal.Close()
+	go func() {
+		defer close(s.over)
+		for buf := make([]byte, 1024); ; {
+			n, err := file.Read(buf)
+			if err != nil {
+				return // EIO when nobody has the terminal any more
+			}
+			s.mu.Lock()
+			s.text.Write(buf[:n])
+			s.mu.Unlock()
+		}
+	}()
+	return s
+}
+
+func (s *screen) shows(t *testing.T, text string) {
+	t.Helper()
+	until(t, text+" on the terminal", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return strings.Contains(s.text.String(), text)
+	})
+}
+
+func (s *screen) types(t *testing.T, text string) {
+	t.Helper()
+	if _, err := s.file.WriteString(text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The command reads from the terminal in the foreground, and Ctrl-C reaches it alone.
+func TestTheCommandHasTheTerminal(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := onTerminal(t, dir, `semel once --key a --keep-output 0 -- sh -c 'test -t 0 && test -t 1 && echo tty; read -r line; echo "got $line"; sleep 1000'; echo "status $?"; read -r line; echo "then $line"`)
+	s.shows(t, "tty")
+	s.types(t, "typed\n")
+	s.shows(t, "got typed")
+	s.types(t, "\x03")
+	s.shows(t, "exit status 130")
+	s.shows(t, "status 130")
+	s.types(t, "more\n") // the shell has the terminal again
+	s.shows(t, "then more")
+	_ = s.Wait() // the screen says it
+	<-s.over
+}
+
+// Ctrl-Z stops the command and the call, and the shell continues both in its foreground.
+func TestAStoppedCommandContinuesInTheForeground(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := onTerminal(t, dir, `set -m; semel once --key a --lease 10m -- sh -c 'echo ready; read -r line; echo "got $line"'; echo "stopped $?"; fg; echo "status $?"`)
+	s.shows(t, "ready")
+	s.types(t, "\x1a")
+	s.shows(t, "stopped 1") // 128 and the number of SIGTSTP
+	s.types(t, "typed\n")
+	s.shows(t, "got typed")
+	s.shows(t, "status 0")
+	_ = s.Wait() // the screen says it
+	<-s.over
+}
