@@ -56,8 +56,8 @@ type Profile struct {
 	MismatchStatus, InFlightStatus int
 }
 
-// ProfileNamed returns the profile with a name: ietf, stripe, adyen, paypal, square or
-// oasis.
+// ProfileNamed returns the profile with a name: ietf, stripe, adyen, paypal, square,
+// oasis or acp.
 func ProfileNamed(name string) (Profile, bool) {
 	for _, p := range Profiles() {
 		if p.Name == name {
@@ -123,7 +123,15 @@ func Profiles() []Profile {
 	oasis.FirstSent, oasis.Result = "Repeatability-First-Sent", "Repeatability-Result"
 	oasis.MismatchStatus = http.StatusBadRequest
 
-	all := []Profile{ietf, stripe, adyen, paypal, square, oasis}
+	// https://github.com/agentic-commerce-protocol/agentic-commerce-protocol/pull/121: a key
+	// on every POST, of 255 characters at most; 400 without one, 409 with Retry-After while
+	// the first request runs, 422 for another request, and Idempotent-Replayed. It says
+	// nothing about the statuses that are kept. It scopes a key to an endpoint too: here a
+	// key at another path is one of another request.
+	acp := stripe
+	acp.Name, acp.Required = "acp", true
+
+	all := []Profile{ietf, stripe, adyen, paypal, square, oasis, acp}
 	for i := range all { // callers may change them
 		p := &all[i]
 		p.Headers, p.Methods, p.Release = slices.Clone(p.Headers), slices.Clone(p.Methods), slices.Clone(p.Release)

@@ -32,7 +32,7 @@ func TestProfilesAreValid(t *testing.T) {
 		}
 		p.Release[0] = "changed"
 	}
-	if got := strings.Join(names, " "); got != "ietf stripe adyen paypal square oasis" {
+	if got := strings.Join(names, " "); got != "ietf stripe adyen paypal square oasis acp" {
 		t.Errorf("the profiles are %s", got)
 	}
 	if p, _ := httpidem.ProfileNamed("ietf"); p.Release[0] != "401" {
@@ -261,4 +261,36 @@ func TestOASISRequestOlderThanTheWindowIsNotRunAgain(t *testing.T) {
 		}
 		s.mustHaveRun(t, c.ran)
 	}
+}
+
+// The agentic commerce protocol demands a key on every POST, and says how each refusal looks.
+func TestACPRequiresAKeyOnEveryPOST(t *testing.T) {
+	t.Parallel()
+	entered, leave := make(chan struct{}), make(chan struct{})
+	s := &service{handle: func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow" {
+			close(entered)
+			<-leave
+		}
+	}}
+	server := front(t, newGuard(t, newStore(t), hold), s, named(t, "acp"))
+	post(t, server.URL, "a", nil).must(t, 400, httpidem.KeyMissing)
+	s.mustHaveRun(t, 0)
+	first := make(chan struct{})
+	go func() {
+		defer close(first)
+		_, _ = send(t.Context(), server.URL+"/slow", strings.NewReader("a"), withKey("slow")) // its answer comes again below
+	}()
+	<-entered
+	busy := post(t, server.URL+"/slow", "a", withKey("slow"))
+	if busy.must(t, 409, httpidem.InFlight); busy.Header.Get("Retry-After") == "" {
+		t.Error("a request in flight has no Retry-After")
+	}
+	close(leave)
+	<-first
+	if again := post(t, server.URL+"/slow", "a", withKey("slow")); again.StatusCode != 200 || again.Header.Get("Idempotent-Replayed") != "true" {
+		t.Errorf("a repetition gets %v", again.Response)
+	}
+	post(t, server.URL+"/slow", "b", withKey("slow")).must(t, 422, httpidem.KeyReused)
+	s.mustHaveRun(t, 1)
 }

@@ -387,8 +387,8 @@ func (p *Proxy) checkIdentity(v schema.Value, there schema.Members) {
 	}
 }
 
-// profileNames are the names of the profiles.
-func profileNames() (names []string) {
+// ProfileNames returns the names of the profiles.
+func ProfileNames() (names []string) {
 	for _, p := range httpidem.Profiles() {
 		names = append(names, p.Name)
 	}
@@ -406,7 +406,7 @@ func parseStatus(text string) (string, error) {
 }
 
 // ParseProfile reads the name of a profile.
-func ParseProfile(text string) (string, error) { return schema.ParseChoice(text, profileNames()...) }
+func ParseProfile(text string) (string, error) { return schema.ParseChoice(text, ProfileNames()...) }
 
 // parseName checks a name in the store.
 func parseName(text string) (string, error) {
@@ -440,7 +440,7 @@ func routeFields(r *Route, inner bool) []schema.Field {
 		upstream,
 		upstreamTLS,
 		schema.DurationField("upstream_timeout", &r.UpstreamTimeout, "How long a client with a key waits for the answer. Then it gets 504, and the outcome is unknown until the answer comes.").Means("60s"),
-		schema.ChoiceField("profile", &r.Profile, "The API whose rules hold: where the key is, its length, methods, statuses, and which answers are kept.", profileNames()...).Means("ietf"),
+		schema.ChoiceField("profile", &r.Profile, "The API whose rules hold: where the key is, its length, methods, statuses, and which answers are kept.", ProfileNames()...).Means("ietf"),
 		parsedList("methods", &r.Methods, ParseMethod, "Methods that take a key. With `[]` none does.").Means("those of the profile"),
 		schema.TruthField("required", &r.Required, "Refuse a request without a key with 400.").Means("false"),
 		parsedList("headers", &r.Headers, ParseHeader, "Names of the header that has the key. A request may use any of them.").Means("those of the profile"),

@@ -49,7 +49,7 @@ func (f *flags) add(cmd *cobra.Command) {
 	term.AddParsed(set, &p.MaxBody, "max-body", "1MiB", "SIZE", "the longest body of a request with a key", schema.ParseBytes)
 	term.AddParsed(set, &p.MaxResponse, "max-response", "1MiB", "SIZE", "the longest body of an answer that is kept", schema.ParseBytes)
 	term.AddParsed(set, &p.Wait, "wait", "0s", "DUR", "how long a repetition waits while the first request runs", schema.ParsePause)
-	checked(&p.Profile, "profile", "ietf", "NAME", "the API whose rules hold: ietf, stripe, adyen, paypal, square or oasis", config.ParseProfile)
+	checked(&p.Profile, "profile", "ietf", "NAME", "the API whose rules hold: "+strings.Join(config.ProfileNames(), ", "), config.ParseProfile)
 	f.AddDaemon(cmd)
 	term.CompleteDirs(cmd, "store")
 	term.CompleteValues(cmd, "scope", "header:", "jwt:", "basic", "global")

@@ -79,7 +79,7 @@ The exit status is 3 if a demanded item failed; with --all also if one differs.`
 	flags.StringVar(&f.probe, "probe", "", "`URL` of semel verify upstream, not through the implementation")
 	flags.StringArrayVar(&f.callers, "as", nil, "header `LINE` that identifies the caller, as in 'Authorization: Bearer ${env:TOKEN}'; repeat it for more")
 	flags.StringArrayVar(&f.another, "other", nil, "header `LINE` that identifies another caller")
-	flags.StringVar(&f.profile, "profile", "ietf", "`NAME` of the dialect: ietf, stripe, adyen, paypal, square or oasis")
+	flags.StringVar(&f.profile, "profile", "ietf", "`NAME` of the dialect: "+strings.Join(profileNames(), ", "))
 	flags.StringVar(&f.keyHeader, "header", "", "`NAME` of the header with the key (default that of the profile)")
 	flags.StringVar(&f.marker, "marker", "", "`NAME` of the header of replayed answers (default that of the profile)")
 	flags.StringVar(&o.Ignored, "ignored", "", "`NAME` of a member of a JSON body that the target ignores when it compares requests")
@@ -100,8 +100,16 @@ The exit status is 3 if a demanded item failed; with --all also if one differs.`
 	for _, name := range []string{"target", "probe", "as", "other", "header", "marker", "ignored"} {
 		term.CompleteValues(cmd, name)
 	}
-	term.CompleteValues(cmd, "profile", "ietf", "stripe", "adyen", "paypal", "square", "oasis")
+	term.CompleteValues(cmd, "profile", profileNames()...)
 	return cmd
+}
+
+// profileNames returns the names of the dialects.
+func profileNames() (names []string) {
+	for _, p := range httpidem.Profiles() {
+		names = append(names, p.Name)
+	}
+	return names
 }
 
 // complete turns the flags into options.
@@ -124,7 +132,7 @@ func (f *httpFlags) complete(wrong *term.Problems) {
 	}
 	profile, ok := httpidem.ProfileNamed(f.profile)
 	if !ok {
-		wrong.Addf("--profile %s: there is no such profile: write ietf, stripe, adyen, paypal, square or oasis", f.profile)
+		wrong.Addf("--profile %s: there is no such profile: %s", f.profile, schema.OneOf(f.profile, profileNames()))
 		return
 	}
 	if f.keyHeader != "" {
