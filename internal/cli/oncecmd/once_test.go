@@ -228,7 +228,7 @@ func TestAKilledCallIsUnknownUntilItIsSettled(t *testing.T) {
 		t.Run(then, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			killed := start(t, dir, "--key", "it's a key", "--lease", "1s", "--", "sh", "-c", "trap '' TERM HUP; sleep 1000 & echo $$ $! > group; wait")
+			killed := start(t, dir, "--key", "it's a key", "--lease", "5s", "--", "sh", "-c", "trap '' TERM HUP; sleep 1000 & echo $$ $! > group; wait")
 			group := numbers(t, filepath.Join(dir, "group"), 2)
 			if err := killed.Process.Kill(); err != nil {
 				t.Fatal(err)
@@ -255,7 +255,7 @@ func TestAKilledCallIsUnknownUntilItIsSettled(t *testing.T) {
 func TestAKilledCallRunsAgainUnderRetry(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	flags := []string{"--key", "a", "--lease", "1s", "--on-lease-expired", "retry", "--"}
+	flags := []string{"--key", "a", "--lease", "5s", "--on-lease-expired", "retry", "--"}
 	killed := start(t, dir, append(flags, "sh", "-c", "echo $$ > running; sleep 1000")...)
 	numbers(t, filepath.Join(dir, "running"), 1)
 	if err := killed.Process.Kill(); err != nil {
@@ -323,7 +323,7 @@ func TestASignalEndsTheWait(t *testing.T) {
 func TestALostLeaseEndsTheCommand(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	loses := start(t, dir, "--key", "a", "--lease", "2s", "--", "sh", "-c", "trap 'echo ended > ended; exit 0' TERM; echo $$ > running; while :; do sleep 0.05; done")
+	loses := start(t, dir, "--key", "a", "--lease", "10s", "--", "sh", "-c", "trap 'echo ended > ended; exit 0' TERM; echo $$ > running; while :; do sleep 0.05; done")
 	numbers(t, filepath.Join(dir, "running"), 1)
 	programtest.Shell(t, dir, "semel keys rm a --reason test --scope once --store semel-once").Check(t, 0, "forgot a")
 	loses.end().Check(t, 76, "the outcome of a is unknown: its lease was lost while the command ran, and the command was ended")
@@ -338,7 +338,7 @@ func TestAStoreThatIsAwayAtTheEndLeavesTheOutcomeUnknown(t *testing.T) {
 	server := servicestest.StartRedis(t, nil)
 	dir := t.TempDir()
 	programtest.WriteFile(t, filepath.Join(dir, "c.yaml"), "stores: { r: { redis: { url: \""+server.URL()+"\" } } }\n")
-	flags := []string{"--config", "c.yaml", "--key", "a", "--lease", "4s"}
+	flags := []string{"--config", "c.yaml", "--key", "a", "--lease", "8s"}
 	call := start(t, dir, append(flags, "--", "sh", "-c", "echo $$ > running; until [ -e go ]; do sleep 0.05; done")...)
 	numbers(t, filepath.Join(dir, "running"), 1)
 	if err := server.Kill(); err != nil {
