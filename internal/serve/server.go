@@ -380,7 +380,7 @@ func drainingProblem() *storeapi.Problem {
 // read reads the body of a call. Other types than JSON are refused, because web pages of
 // other origins can send them without asking.
 func (c *call) read() (taken int64, _ *storeapi.Problem) {
-	if media, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type")); err != nil || media != "application/json" {
+	if !isJSON(c.r.Header.Get("Content-Type")) {
 		return 0, storeapi.Of(storeapi.UnsupportedMedia, "Send Content-Type: application/json.")
 	}
 	if coding := c.r.Header.Get("Content-Encoding"); coding != "" && coding != "identity" {
@@ -399,4 +399,13 @@ func (c *call) read() (taken int64, _ *storeapi.Problem) {
 		return taken, storeapi.Of(storeapi.InvalidRequest, err.Error())
 	}
 	return taken, nil
+}
+
+// isJSON reports whether a Content-Type is that of JSON.
+func isJSON(kind string) bool {
+	if kind == "application/json" {
+		return true
+	}
+	media, _, err := mime.ParseMediaType(kind)
+	return err == nil && media == "application/json"
 }
