@@ -222,7 +222,7 @@ func openSession(t *testing.T, bin, needs string) *session {
 			s.env = append(s.env, "SEMEL_DOCS_SEMEL_TEST_REDIS=redis://"+servicestest.StartRedis(t, nil).Addr())
 		}
 	}
-	real, shown := []string{"semel run ", "semel run --log-format text ", "semel serve ", "semel serve --admin off "}, []string(nil) // as on a terminal, and apart from other pages
+	real, shown := []string{"semel run ", "semel run --log-format text "}, []string(nil) // as on a terminal
 	for _, port := range []int{4195, 4196, 8081, 8082, 8083, 8084, 8085, 8086, 8087} {
 		addr, free := fmt.Sprintf("127.0.0.1:%d", port), servicestest.FreeAddr(t)
 		real, shown = append(real, addr, free, fmt.Sprintf("--port %d", port), "--port "+free[strings.LastIndexByte(free, ':')+1:]), append(shown, free, addr)
