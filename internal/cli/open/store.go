@@ -76,6 +76,9 @@ func (f *StoreFlags) Flags() []string {
 	if f.dir != "" {
 		return []string{"--store", f.dir}
 	}
+	if f.File == "" { // flags named the store of this process
+		return []string{"--store", f.Found.Name}
+	}
 	flags := []string{"--config", f.File, "--store-name", f.Found.Name}
 	if f.EnvFile != "" {
 		flags = append(flags, "--env-file", f.EnvFile)

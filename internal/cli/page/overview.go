@@ -56,7 +56,11 @@ func overviewPage(v *visit) error {
 		}
 	}
 	if s := now.Service; s != nil {
-		d.Services = append(d.Services, part{Name: s.Name, State: s.State, Well: s.State == admin.StateReady})
+		service := part{Name: s.Name, State: s.State, Well: s.State == admin.StateReady}
+		for _, promise := range explain.Routes(v.Conf) {
+			service.Notes = append(service.Notes, "route "+promise.Route+": "+promise.Line())
+		}
+		d.Services = append(d.Services, service)
 	}
 	for i := range now.Pipelines {
 		p := pipelinePart(v, now, &now.Pipelines[i])

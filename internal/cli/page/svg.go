@@ -114,7 +114,7 @@ const (
 	drawingHeight = 170
 	boxWidth      = 160
 	boxHeight     = 58
-	boxLabel      = 23 // characters
+	boxLabel      = 19 // characters
 )
 
 // box is a part of a pipeline.
