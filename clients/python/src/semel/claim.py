@@ -173,7 +173,7 @@ class Claim:
     async def __aenter__(self) -> Claim:
         asked = self.request()
         try:
-            answer = await asyncio.shield(asyncio.wrap_future(asked))
+            answer = await asyncio.wrap_future(asked)
         except Problem as problem:
             problem.raise_for(repr(self))
         except BaseException:
@@ -253,8 +253,7 @@ class Claim:
         sent = self.end(error)
         while sent is not None:
             try:
-                # If the task is cancelled here, the request goes on without it.
-                await asyncio.shield(asyncio.wrap_future(sent))
+                await asyncio.wrap_future(sent)  # if cancelled here, the request goes on
                 break
             except Problem as problem:
                 sent = self._refused(problem)

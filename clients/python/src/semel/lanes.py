@@ -18,7 +18,7 @@ from .wire import Problem
 #: What the server takes in one request: 1,000 items, and 1 MiB less what surrounds them.
 MOST_ITEMS, MOST_BYTES = 1000, 1_000_000
 #: Requests that are under way at the same time.
-MOST_LANES = 2
+MOST_LANES = 4
 #: Seconds after which a thread without work ends.
 IDLE = 10.0
 
@@ -40,6 +40,7 @@ class Call:
         #: An earlier try may have reached the server.
         self.in_doubt = False
         self.answer: Future[dict[str, Any]] = Future()
+        self.answer.set_running_or_notify_cancel()  # nobody can cancel it from here on
 
 
 class Lanes:
