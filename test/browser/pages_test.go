@@ -109,7 +109,7 @@ func numbered(name string, n int) (list []string) {
 func serve(t *testing.T, file string) site {
 	t.Helper()
 	r := programtest.StartRun(t, file)
-	r.Probe(200)
+	r.Line("msg=running")
 	return site{base: "http://" + r.Address + "/", password: password}
 }
 
@@ -179,14 +179,14 @@ func TestEveryPageIsFitToRead(t *testing.T) {
 		listen := servicestest.FreeAddr(t)
 		file := setUp(t, `public_url: "http://`+listen+`/ops/semel",`, "", numbered("order", 8), numbered("refused", 12), nil)
 		r := programtest.StartRun(t, file)
-		r.Probe(200)
+		r.Line("msg=running")
 		crawl(t, below(t, r.Address, listen, "/ops/semel"))
 	})
 	t.Run("the store is down", func(t *testing.T) {
 		redis := servicestest.StartRedis(t, &services.RedisOptions{})
 		dir := t.TempDir()
 		programtest.WriteFile(t, filepath.Join(dir, "in.jsonl"), "")
-		text := strings.Replace(strings.Replace(settings, "embedded: { path: keys }", `redis: { url: "redis://`+redis.Addr+`" }`, 1), "PUBLIC", "", 1)
+		text := strings.Replace(strings.Replace(settings, "embedded: { path: keys }", `redis: { url: "redis://`+redis.Addr()+`" }`, 1), "PUBLIC", "", 1)
 		s := serve(t, programtest.WriteFile(t, filepath.Join(dir, "semel.yaml"), text))
 		if err := redis.Kill(); err != nil {
 			t.Fatal(err)
