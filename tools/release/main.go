@@ -17,11 +17,9 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -38,12 +36,6 @@ func main() {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
-}
-
-// commit describes the commit that is released.
-type commit struct {
-	version string // without v
-	time    time.Time
 }
 
 func release(out, only string) error {
@@ -97,52 +89,11 @@ func release(out, only string) error {
 	return checksums(out)
 }
 
-// head returns the commit of a clean checkout. Its version is its tag, or is made
-// from its time and id.
-func head() (commit, error) {
-	changed, err := run(nil, "git", "status", "--porcelain")
-	if err != nil {
-		return commit{}, err
-	}
-	if changed != "" {
-		return commit{}, fmt.Errorf("the checkout has changes, so its files cannot be built again: commit or remove them:\n%s", changed)
-	}
-	line, err := run(nil, "git", "log", "-1", "--format=%ct %h", "--abbrev=12")
-	if err != nil {
-		return commit{}, err
-	}
-	seconds, id, _ := strings.Cut(line, " ")
-	unix, err := strconv.ParseInt(seconds, 10, 64)
-	if err != nil {
-		return commit{}, err
-	}
-	c := commit{time: time.Unix(unix, 0).UTC()}
-	c.version = "0.0.0-" + c.time.Format("20060102150405") + "." + id
-	if tag, err := run(nil, "git", "describe", "--exact-match", "--tags", "--match", "v[0-9]*"); err == nil {
-		c.version = strings.TrimPrefix(tag, "v")
-	}
-	return c, nil
-}
-
 // build builds the program for a platform.
 func build(binary, platform string) error {
 	system, arch, _ := strings.Cut(platform, "/")
 	_, err := run([]string{"CGO_ENABLED=0", "GOOS=" + system, "GOARCH=" + arch, "GOFLAGS="}, "go", "build", "-buildvcs=true", "-trimpath", "-ldflags=-s -w", "-o", binary, "./cmd/semel")
 	return err
-}
-
-// run runs a command with additional variables, and returns its output without the
-// last line end.
-func run(env []string, name string, args ...string) (string, error) {
-	command := exec.Command(name, args...)
-	command.Env = append(os.Environ(), env...)
-	var problems bytes.Buffer
-	command.Stderr = &problems
-	output, err := command.Output()
-	if err != nil {
-		return "", fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, &problems)
-	}
-	return strings.TrimSuffix(string(output), "\n"), nil
 }
 
 // entry is a file of an archive.
