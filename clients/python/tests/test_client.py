@@ -13,8 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 import semel
-from semel import wire
-from semel.lanes import MOST_LANES
+from semel import lanes, wire
 from semel.link import Link
 
 
@@ -350,7 +349,7 @@ class BatchTest(unittest.TestCase):
         )
 
     def test_an_interrupted_batch_gives_back_what_did_not_begin(self) -> None:
-        client = new_client()
+        client = new_client(wait="60s")  # what is given back is not waited for
 
         def handle(item: int) -> None:
             if item == 1:
@@ -382,7 +381,42 @@ class BatchTest(unittest.TestCase):
         finally:
             Link.post = post  # type: ignore[method-assign]
         self.assertEqual(sum(requests), 1500)
-        self.assertLessEqual(len(requests), MOST_LANES + 2)
+        self.assertLessEqual(len(requests), lanes.MOST_LANES + 2)
+
+
+class AnswerTest(unittest.TestCase):
+    def test_threads_that_were_idle_end_and_start_again(self) -> None:
+        idle, lanes.IDLE = lanes.IDLE, 0.001
+        try:
+            client = new_client()
+            for n in range(300):  # many calls come while a thread ends
+                self.assertEqual(client.once(n, Effects()), "receipt")
+        finally:
+            lanes.IDLE = idle
+
+    def test_an_answer_that_cannot_be_read_is_asked_for_again(self) -> None:
+        post = Link.post
+        for odd in (
+            {},
+            {"items": {}},
+            {"items": [7]},
+            {"items": [{"error": 7}]},
+            {"items": [{"error": {"status": "x", "retry": 1, "retry_after_ms": "x"}}]},
+            {"items": [{"decision": "fresh"}]},
+            {"items": [{"decision": "fresh", "token": "7", "lease_ms": "x"}]},
+        ):
+            client, asked = new_client(), []
+
+            def first(link: Link, *request: Any, odd: Any = odd, asked: Any = asked) -> Any:
+                asked.append(request)
+                return odd if len(asked) == 1 else post(link, *request)
+
+            Link.post = first  # type: ignore[method-assign]
+            try:
+                self.assertEqual(client.once("order-7", Effects()), "receipt", odd)
+            finally:
+                Link.post = post  # type: ignore[method-assign]
+            self.assertEqual(asked[0], asked[1], "the repetition is another request")
 
 
 class WireTest(unittest.TestCase):

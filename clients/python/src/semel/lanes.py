@@ -71,9 +71,15 @@ class Lanes:
 
     def _run(self) -> None:
         link = Link(self._address)
-        while calls := self._take():
-            self._send(link, calls)
-        link.close()
+        try:
+            while calls := self._take():
+                self._send(link, calls)
+        except BaseException:
+            with self._changed:
+                self._threads -= 1
+            raise
+        finally:
+            link.close()
 
     def _take(self) -> list[Call]:
         """Waits for calls, and returns as many as one request takes; none if it was idle."""
@@ -95,7 +101,7 @@ class Lanes:
                 notified = self._changed.wait(self._later[0][0] - now if self._later else IDLE)
                 self._idle -= 1
                 if not notified and not self._queue and not self._later:
-                    self._threads -= 1
+                    self._threads -= 1  # before a call can count on this thread
                     return []
 
     def _send(self, link: Link, calls: list[Call]) -> None:
@@ -125,6 +131,8 @@ class Lanes:
                 self._fail(call, Problem("", "an item of the answer is no object", "same"))
             elif "error" in answer:
                 self._fail(call, Problem.of(answer["error"]))
+            elif call.verb == "claim" and not _readable(answer):
+                self._fail(call, Problem("", f"the answer is no decision: {answer}", "same"))
             elif call.verb == "claim" and self._waits(call, answer):
                 pass
             else:
@@ -153,3 +161,10 @@ class Lanes:
             heapq.heappush(self._later, (at, next(self._order), call))
             self._changed.notify()
         return True
+
+
+def _readable(answer: dict[str, Any]) -> bool:
+    """Reports whether a granted claim has what its holder needs."""
+    if answer.get("decision") != "fresh":
+        return True
+    return bool(answer.get("token")) and isinstance(answer.get("lease_ms"), (int, float))

@@ -96,10 +96,11 @@ class Leases:
         except (Problem, KeyError, TypeError) as silence:
             answers = [{"error": {"retry": "same", "detail": str(silence)}}] * len(claims)
         for claim, answer in zip(claims, answers):
-            if "lease_ms" in answer:
-                claim.valid_until = asked + answer["lease_ms"] / 1000
+            left = answer.get("lease_ms") if isinstance(answer, dict) else None
+            if isinstance(left, (int, float)):
+                claim.valid_until = asked + left / 1000
                 continue
-            problem = Problem.of(answer.get("error"))
+            problem = Problem.of(answer.get("error") if isinstance(answer, dict) else None)
             if problem.retry == "no" or claim.valid_until <= now():
                 self.drop(claim)
                 claim.lose(problem.detail)

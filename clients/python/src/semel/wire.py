@@ -107,15 +107,17 @@ class Problem(Exception):
     @staticmethod
     def of(document: Any, status: int = 0, after: float = 0) -> Problem:
         """Reads a problem document. Another server in between may have answered, without one."""
-        if not isinstance(document, dict):
-            document = {}
-        status = document.get("status", status)
+        document = document if isinstance(document, dict) else {}
+        stated, pause = document.get("status"), document.get("retry_after_ms")
+        status = stated if isinstance(stated, int) else status
+        after = pause / 1000 if isinstance(pause, (int, float)) else after
         kind = str(document.get("type", "")).rpartition("/")[2]
         detail = document.get("detail") or document.get("title") or f"HTTP status {status}"
-        passes = status >= 500 or status in (408, 425, 429)
-        retry = document.get("retry") or ("later" if passes else "no")
-        after = document.get("retry_after_ms", after * 1000) / 1000
-        return Problem(kind, detail, retry, after, document.get("holder", ""))
+        retry = document.get("retry")
+        if retry not in ("no", "same", "later"):
+            passes = status == 0 or status >= 500 or status in (408, 425, 429)
+            retry = "later" if passes else "no"
+        return Problem(kind, str(detail), retry, after, str(document.get("holder", "")))
 
     def raise_for(self, key: str, ran: bool = False) -> NoReturn:
         """Raises the error that a caller knows."""
