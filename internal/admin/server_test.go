@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -328,5 +329,32 @@ func TestTheJournalOfKeysIsRead(t *testing.T) {
 	}
 	if err := of.Get(t.Context(), JournalPath+"?scope=s&id=7", &one); err != nil || len(one.Entries) != 1 {
 		t.Errorf("%+v, %v", one, err)
+	}
+}
+
+// TestAViewerReadsAndAsksNothing has the credentials of a viewer.
+func TestAViewerReadsAndAsksNothing(t *testing.T) {
+	t.Parallel()
+	p, _ := process(t)
+	p.Metrics, p.Ready, p.Status = http.NotFoundHandler(), func(context.Context) []Readiness { return nil }, func(context.Context) *Status { return &Status{} }
+	conf := &config.Admin{Auth: &config.Auth{Token: schema.NewSecret("t-1"), Viewer: &config.Auth{Username: "eve", Password: schema.NewSecret("p-1")}}}
+	handler := NewServer(p, DefaultAddress, conf).Handler
+	for _, c := range []struct {
+		method, path, user, password string
+		want                         int
+	}{
+		{"GET", StatusPath, "eve", "p-1", http.StatusOK},
+		{"GET", StatusPath, "eve", "t-1", http.StatusUnauthorized},
+		{"GET", StatusPath, "", "p-1", http.StatusUnauthorized},
+		{"GET", "/livez", "", "", http.StatusOK},
+		{"POST", QuestionPath, "eve", "p-1", http.StatusForbidden},
+		{"GET", "/nowhere", "eve", "p-1", http.StatusNotFound},
+	} {
+		r := httptest.NewRequest(c.method, "http://127.0.0.1:4195"+c.path, strings.NewReader("{}"))
+		r.SetBasicAuth(c.user, c.password)
+		w := httptest.NewRecorder()
+		if handler.ServeHTTP(w, r); w.Code != c.want {
+			t.Errorf("%s %s as %s: %d, want %d: %s", c.method, c.path, c.user, w.Code, c.want, w.Body)
+		}
 	}
 }

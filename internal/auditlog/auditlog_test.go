@@ -102,3 +102,41 @@ func TestOnlyObjectsInOneLineAreAppended(t *testing.T) {
 		t.Errorf("%d bytes, %v", size, err)
 	}
 }
+
+func TestTailReadsTheLastLines(t *testing.T) {
+	t.Parallel()
+	long := `{"verb":"` + strings.Repeat("x", tailBlock) + `"}`
+	for name, c := range map[string]struct {
+		start string
+		lines []string
+		most  int
+		want  []string
+	}{
+		"fewer than asked for":       {"", []string{`{"a":1}`, `{"a":2}`}, 5, []string{`{"a":1}`, `{"a":2}`}},
+		"more than asked for":        {"", []string{`{"a":1}`, `{"a":2}`, `{"a":3}`}, 2, []string{`{"a":2}`, `{"a":3}`}},
+		"none":                       {"", nil, 5, nil},
+		"longer than the first read": {"", []string{`{"a":1}`, long, `{"a":2}`}, 3, []string{`{"a":1}`, long, `{"a":2}`}},
+		"one long line":              {"", []string{`{"a":1}`, long}, 1, []string{long}},
+		"a line that was cut short":  {`{"a":1}` + "\n" + `{"a":`, nil, 5, []string{`{"a":1}`, `{"a":`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			name := filepath.Join(t.TempDir(), "audit.jsonl")
+			if err := os.WriteFile(name, []byte(written(t, c.start, c.lines...)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			f, err := vfs.OS{}.Open(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines, err := Tail(f, c.most)
+			var got []string
+			for _, line := range lines {
+				got = append(got, string(line))
+			}
+			if err := errors.Join(err, f.Close()); err != nil || !slices.Equal(got, c.want) {
+				t.Errorf("%v, got %d lines, want %d", err, len(got), len(c.want))
+			}
+		})
+	}
+}

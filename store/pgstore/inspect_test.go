@@ -30,6 +30,12 @@ func TestAuditLinesAreKeptAsWrittenInTheirOrder(t *testing.T) {
 	if len(got) != 2 || got[0] != want[0] || got[1] != want[1] {
 		t.Errorf("the log has %q", got)
 	}
+	for most, want := range map[int][]string{1: want[1:], 5: want} {
+		lines, err := s.AuditTail(t.Context(), most)
+		if err != nil || len(lines) != len(want) || string(lines[0]) != want[0] {
+			t.Errorf("the last %d lines are %q, %v", most, lines, err)
+		}
+	}
 	if _, err := p.Exec(t.Context(), "DROP TABLE semel_audit"); err != nil {
 		t.Fatal(err)
 	}

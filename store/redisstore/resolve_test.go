@@ -20,6 +20,9 @@ func TestAuditLinesAreKeptInTheirOrderAndAreNoKeys(t *testing.T) {
 	if got, err := s.client.Do(t.Context(), list).AsStrSlice(); err != nil || !slices.Equal(got, want) {
 		t.Errorf("the log has %q, %v", got, err)
 	}
+	if got, err := s.AuditTail(t.Context(), 1); err != nil || len(got) != 1 || string(got[0]) != want[1] {
+		t.Errorf("the log ends with %q, %v", got, err)
+	}
 	for record, err := range s.List(t.Context(), semel.ListOptions{}) {
 		t.Errorf("listed as a key: %+v, %v", record, err)
 	}
