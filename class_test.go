@@ -257,8 +257,22 @@ func TestEachErrorOfAGuardHasItsClass(t *testing.T) {
 			_, err := g.DoCall(s.ctx, call, fn)
 			return err
 		},
+		"Run": func(s *classScene, g *semel.Guard, call semel.Call, fn semel.Func) error {
+			if call != (semel.Call{Key: call.Key}) {
+				_, err := g.DoCall(s.ctx, call, fn) // Run has no options
+				return err
+			}
+			return g.Run(s.ctx, call.Key, func(ctx context.Context) error {
+				claim, _ := semel.ClaimOf(ctx)
+				_, err := fn(ctx, claim)
+				return err
+			})
+		},
 		"DoCodec": func(s *classScene, g *semel.Guard, call semel.Call, fn semel.Func) error {
-			_, err := semel.DoCodec(s.ctx, g, call, semel.JSON[[]byte]{}, fn)
+			_, _, err := semel.DoCodec(s.ctx, g, call, semel.JSON[[]byte]{}, func(ctx context.Context) ([]byte, error) {
+				claim, _ := semel.ClaimOf(ctx)
+				return fn(ctx, claim)
+			})
 			return err
 		},
 		"DoBatch": func(s *classScene, g *semel.Guard, call semel.Call, fn semel.Func) error {

@@ -9,6 +9,34 @@ import (
 	"github.com/semel-dev/semel/internal/retry"
 )
 
+// Run claims the key, runs fn and completes the key. A duplicate returns nil, and fn does
+// not run. Within fn, [ClaimOf] returns the claim. Run blocks as [Guard.Do] does, and
+// returns the same errors. [Do] and Guard.Do are for effects with a result, and say whether
+// the call was a duplicate.
+func (g *Guard) Run(ctx context.Context, key Key, fn func(ctx context.Context) error) error {
+	if fn == nil {
+		return errNoEffect
+	}
+	_, err := g.Do(ctx, key, func(ctx context.Context, claim Claim) ([]byte, error) {
+		return nil, fn(withClaim(ctx, claim))
+	})
+	return err
+}
+
+type claimKey struct{}
+
+func withClaim(ctx context.Context, claim Claim) context.Context {
+	return context.WithValue(ctx, claimKey{}, claim)
+}
+
+// ClaimOf returns the claim under which an effect runs: its fencing token and its attempt.
+// ctx is the context that [Guard.Run], [Do] or [DoCodec] gave to the effect. With another
+// context, ok is false.
+func ClaimOf(ctx context.Context) (claim Claim, ok bool) {
+	claim, ok = ctx.Value(claimKey{}).(Claim)
+	return claim, ok
+}
+
 // Do claims the key, runs fn and completes the key with fn's result. A duplicate
 // gets the stored result, and fn does not run. If the stored result is a
 // permanent failure, the error is a [*PermanentError] with Replayed set.

@@ -14,16 +14,34 @@ func Example() {
 	store, _ := memstore.New(nil) // or logstore.Open("./seen", nil): durable
 	guard, _ := semel.NewGuard(store, nil)
 
-	charge := func(ctx context.Context, claim semel.Claim) ([]byte, error) {
+	charge := func(ctx context.Context) error {
 		fmt.Println("charging the card")
-		return []byte("receipt 17"), nil
+		return nil
 	}
 	for range 2 { // the message is delivered twice
+		err := guard.Run(context.Background(), semel.Key{Scope: "payments", ID: "order-42"}, charge)
+		fmt.Println(err)
+	}
+	// Output:
+	// charging the card
+	// <nil>
+	// <nil>
+}
+
+func ExampleGuard_Do() {
+	store, _ := memstore.New(nil)
+	guard, _ := semel.NewGuard(store, nil)
+
+	charge := func(ctx context.Context, claim semel.Claim) ([]byte, error) {
+		fmt.Println("charging the card, attempt", claim.Attempt)
+		return []byte("receipt 17"), nil
+	}
+	for range 2 {
 		out, err := guard.Do(context.Background(), semel.Key{Scope: "payments", ID: "order-42"}, charge)
 		fmt.Println(out.Decision, string(out.Result.Data), err)
 	}
 	// Output:
-	// charging the card
+	// charging the card, attempt 1
 	// fresh receipt 17 <nil>
 	// duplicate receipt 17 <nil>
 }
@@ -33,13 +51,13 @@ func ExampleDo() {
 	guard, _ := semel.NewGuard(store, nil)
 	type receipt struct{ Number int }
 	for range 2 {
-		got, err := semel.Do(context.Background(), guard, semel.Key{Scope: "payments", ID: "order-42"},
-			func(context.Context, semel.Claim) (receipt, error) { return receipt{17}, nil })
-		fmt.Println(got.Number, err)
+		got, duplicate, err := semel.Do(context.Background(), guard, semel.Key{Scope: "payments", ID: "order-42"},
+			func(context.Context) (receipt, error) { return receipt{17}, nil })
+		fmt.Println(got.Number, duplicate, err)
 	}
 	// Output:
-	// 17 <nil>
-	// 17 <nil>
+	// 17 false <nil>
+	// 17 true <nil>
 }
 
 func ExampleBindScope() {

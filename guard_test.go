@@ -454,27 +454,57 @@ func TestTypedResultIsReplayed(t *testing.T) {
 	type receipt struct{ Total int }
 	g := newGuard(t, newStore(t, nil), semel.GuardOptions{})
 	runs := 0
-	for range 2 {
-		got, err := semel.Do(t.Context(), g, orderKey, func(context.Context, semel.Claim) (receipt, error) {
+	for _, want := range []bool{false, true} {
+		got, duplicate, err := semel.Do(t.Context(), g, orderKey, func(context.Context) (receipt, error) {
 			runs++
 			return receipt{42}, nil
 		})
-		if err != nil || got.Total != 42 {
-			t.Fatalf("got %+v, %v", got, err)
+		if err != nil || got.Total != 42 || duplicate != want {
+			t.Fatalf("got %+v, duplicate: %t, %v; want duplicate: %t", got, duplicate, err, want)
 		}
 	}
 	bad := semel.Key{ID: "cannot be encoded"}
-	for range 2 {
-		_, err := semel.Do(t.Context(), g, bad, func(context.Context, semel.Claim) (func(), error) {
+	for _, want := range []bool{false, true} {
+		_, duplicate, err := semel.Do(t.Context(), g, bad, func(context.Context) (func(), error) {
 			runs++
 			return func() {}, nil
 		})
-		if !errors.Is(err, semel.ErrResultNotKept) {
-			t.Errorf("got %v", err)
+		if !errors.Is(err, semel.ErrResultNotKept) || duplicate != want {
+			t.Errorf("got %v, duplicate: %t; want duplicate: %t", err, duplicate, want)
 		}
 	}
 	if runs != 2 {
 		t.Errorf("the effects ran %d times", runs)
+	}
+}
+
+func TestRunRunsOnceUnderTheClaimInItsContext(t *testing.T) {
+	t.Parallel()
+	store := newStore(t, nil)
+	g := newGuard(t, store, semel.GuardOptions{})
+	var claims []semel.Claim
+	failure := errors.New("not now")
+	for _, want := range []error{failure, nil, nil} {
+		err := g.Run(t.Context(), orderKey, func(ctx context.Context) error {
+			claim, ok := semel.ClaimOf(ctx)
+			if r, err := g.Look(ctx, orderKey); !ok || err != nil || r.State != semel.Claimed || r.Token != claim.Token {
+				t.Errorf("the effect has the claim %+v, %t; the record is %+v, %v", claim, ok, r, err)
+			}
+			claims = append(claims, claim)
+			return want
+		})
+		if !errors.Is(err, want) {
+			t.Errorf("got %v, want %v", err, want)
+		}
+	}
+	if len(claims) != 2 || claims[1].Token <= claims[0].Token {
+		t.Errorf("the effect ran under the claims %+v, want two with growing tokens", claims)
+	}
+	if r, err := g.Look(t.Context(), orderKey); err != nil || r.State != semel.Done || r.Result.Kind != semel.NoResult {
+		t.Errorf("the record is %+v, %v", r, err)
+	}
+	if claim, ok := semel.ClaimOf(t.Context()); ok {
+		t.Errorf("a context without a claim has %+v", claim)
 	}
 }
 

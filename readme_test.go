@@ -19,21 +19,20 @@ import (
 
 type order struct{ ID string }
 
-func charge(_ context.Context, o order) ([]byte, error) {
+func charge(_ context.Context, o order) error {
 	fmt.Println("charging", o.ID)
-	return []byte("receipt of " + o.ID), nil
+	return nil
 }
 
 // README.md shows the body of this function.
-func chargeOnce(ctx context.Context, guard *semel.Guard, o order) ([]byte, error) {
+func chargeOnce(ctx context.Context, guard *semel.Guard, o order) error {
 	key := semel.Key{Scope: "payments", ID: o.ID}
-	out, err := guard.Do(ctx, key, func(ctx context.Context, claim semel.Claim) ([]byte, error) {
-		return charge(ctx, o) // returns the receipt
+	return guard.Run(ctx, key, func(ctx context.Context) error {
+		return charge(ctx, o) // a second delivery gets nil, and charges nothing
 	})
-	return out.Result.Data, err // a second delivery gets the first one's receipt
 }
 
-func ExampleGuard_Do() {
+func ExampleGuard_Run() {
 	store, err := memstore.New(nil)
 	if err != nil {
 		fmt.Println(err)
@@ -45,13 +44,12 @@ func ExampleGuard_Do() {
 		return
 	}
 	for range 2 { // the order is delivered twice
-		receipt, err := chargeOnce(context.Background(), guard, order{ID: "order-42"})
-		fmt.Println(string(receipt), err)
+		fmt.Println(chargeOnce(context.Background(), guard, order{ID: "order-42"}))
 	}
 	// Output:
 	// charging order-42
-	// receipt of order-42 <nil>
-	// receipt of order-42 <nil>
+	// <nil>
+	// <nil>
 }
 
 // documents returns the documentation pages that match patterns of filepath.Glob.

@@ -26,10 +26,10 @@ type payments struct {
 }
 
 func (p *payments) handle(ctx context.Context, order string) error {
-	_, err := p.guard.Do(ctx, orderKey(order), func(ctx context.Context, claim semel.Claim) ([]byte, error) {
-		return nil, p.charge(ctx, order, claim)
+	return p.guard.Run(ctx, orderKey(order), func(ctx context.Context) error {
+		claim, _ := semel.ClaimOf(ctx)
+		return p.charge(ctx, order, claim)
 	})
-	return err
 }
 
 func orderKey(order string) semel.Key { return semel.Key{Scope: "payments", ID: order} }

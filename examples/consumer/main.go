@@ -51,24 +51,24 @@ func run(ctx context.Context, dir string) error {
 // handle returns nil when the message may be acknowledged.
 func handle(ctx context.Context, guard *semel.Guard, m message) error {
 	key := semel.Key{Scope: "payments", ID: m.OrderID}
-	out, err := guard.Do(ctx, key, func(ctx context.Context, claim semel.Claim) ([]byte, error) {
+	receipt, duplicate, err := semel.Do(ctx, guard, key, func(ctx context.Context) (string, error) {
 		return charge(ctx, m)
 	})
 	var permanent *semel.PermanentError
 	switch {
 	case errors.As(err, &permanent), errors.Is(err, semel.ErrInvalidKey), errors.Is(err, semel.ErrInvalidRequest),
-		errors.Is(err, semel.ErrMismatch), errors.Is(err, semel.ErrLate), out.Decision == semel.OutcomeUnknown:
+		errors.Is(err, semel.ErrMismatch), errors.Is(err, semel.ErrLate):
 		fmt.Println("rejected:", err) // no retry helps: park the message, then acknowledge it
 		return nil
 	case !semel.MayAck(err):
 		return err // the broker delivers the message again
 	}
-	fmt.Printf("%s: %s\n", out.Decision, out.Result.Data)
+	fmt.Printf("%s (duplicate: %t)\n", receipt, duplicate)
 	return nil
 }
 
 // charge is the effect. It must not happen twice.
-func charge(_ context.Context, m message) ([]byte, error) {
+func charge(_ context.Context, m message) (string, error) {
 	fmt.Println("charging", m.Customer)
-	return []byte("receipt for " + m.OrderID), nil
+	return "receipt for " + m.OrderID, nil
 }

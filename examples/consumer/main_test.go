@@ -20,10 +20,10 @@ func Example() {
 	}
 	// Output:
 	// charging alice
-	// fresh: receipt for order-42
-	// duplicate: receipt for order-42
-	// duplicate: receipt for order-42
-	// duplicate: receipt for order-42
-	// duplicate: receipt for order-42
-	// duplicate: receipt for order-42
+	// receipt for order-42 (duplicate: false)
+	// receipt for order-42 (duplicate: true)
+	// receipt for order-42 (duplicate: true)
+	// receipt for order-42 (duplicate: true)
+	// receipt for order-42 (duplicate: true)
+	// receipt for order-42 (duplicate: true)
 }
